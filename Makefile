@@ -1,0 +1,154 @@
+# dt - `make help` lists the targets. Everything that is built lies under build/.
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+CFLAGS ?= -O2 -g -Wall -Wextra -Wpedantic -Wshadow -std=c11
+LDLIBS  = -lm -lpthread -ldl
+JOBS   ?= 2
+NVCC   := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+
+TESTS    := $(sort $(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
+# a test that defines DT_IMPLEMENTATION itself (to see private functions) is linked alone
+OWN_IMPL := $(patsubst tests/%.c,%,$(shell grep -ls '^\#define DT_IMPLEMENTATION' tests/test_*.c))
+CONFORM  := $(filter test_conformance%,$(TESTS))
+EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
+# what `make demo` runs
+DEMO     ?= $(if $(filter demo,$(EXAMPLES)),demo,$(firstword $(EXAMPLES)))
+BENCHES  := $(sort $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c)))
+HEADERS  := $(wildcard dt*.h)
+
+# A flavour is a directory under build/ with its own flags. plain is for valgrind.
+FLAVOURS      := normal asan tsan plain cblas
+CFLAGS_asan   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+CFLAGS_tsan   := -O1 -fno-omit-frame-pointer -fsanitize=thread
+CFLAGS_plain  := -O1
+CFLAGS_cblas  := -DDT_USE_CBLAS
+LDLIBS_cblas   = $(shell cat build/probe/cblas 2>/dev/null)
+ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
+ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
+VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite
+
+.PHONY: help demo test test-quick test-all check-headers probes tools build examples benches format clean
+.DEFAULT_GOAL := help
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@echo "  variables: CC, CFLAGS, JOBS (parallel compiles, $(JOBS)); V=1 shows the output of passing tests"
+
+# ---------------------------------------------------------------------------------------------------- run
+demo: build/examples/$(DEMO) ## train a small network
+	build/examples/$(DEMO)
+
+test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
+	@$(call make_all,$(call programs,normal) $(call programs,asan) examples benches); \
+	tests/run.sh "$$built" $(plan_normal) $(plan_portable) $(call plan_asan,DT_TEST_QUICK=1) \
+	    'check-headers|tests/check_headers.sh'
+
+test-quick: ## the tests alone, fewer sizes: for every edit
+	@$(call make_all,$(call programs,normal)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(plan_normal)
+
+test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
+	@$(call make_all,$(foreach f,normal asan tsan plain,$(call programs,$(f))) \
+	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches); \
+	tests/run.sh "$$built" $(plan_normal) $(plan_portable) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
+	    $(plan_cblas) 'check-headers|tests/check_headers.sh'
+
+check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
+	@tests/check_headers.sh
+
+bench-gemm: ## GEMM beside OpenBLAS and BLIS
+	@$(call install,libopenblas.so.0,libopenblas0)
+	@$(call install,libblis.so.4,libblis4)
+	@$(MAKE) --no-print-directory build/bench/bench_gemm
+	build/bench/bench_gemm
+
+bench-step: build/bench/bench_step ## time, mallocs and compile time of a training step
+	build/bench/bench_step
+
+bench-%: build/bench/bench_%
+	$<
+
+# ---------------------------------------------------------------------------------------------------- plans
+# What tests/run.sh runs: 'label|command'. A missing tool is a named skip. They are expanded after the prerequisites of
+# their target are made, so a tool that `tools` installed is seen.
+programs       = $(TESTS:%=build/$(1)/%)
+# builds as much as it can; a part that does not compile fails the run, whatever older programs lie about
+make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
+    then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
+plan_normal    = $(foreach t,$(TESTS),'normal/$(t)|build/normal/$(t)')
+plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|DT_CPU_ISA=portable build/normal/$(t)')
+plan_asan      = $(foreach t,$(TESTS),'asan/$(t)|$(ENV_asan) $(1) build/asan/$(t)')
+plan_tsan      = $(foreach t,$(TESTS),'tsan/$(t)|DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr) build/tsan/$(t)')
+plan_valgrind  = $(if $(shell command -v valgrind),\
+    $(foreach t,$(TESTS),'valgrind/$(t)|DT_TEST_QUICK=1 DT_TEST_SLOW=30 $(VALGRIND) build/plain/$(t)'),\
+    'valgrind|skip: valgrind is not installed')
+plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cblas/$(t)'),\
+    'cblas|skip: no CBLAS with a cblas.h was found')
+# ThreadSanitizer of older gcc does not start with the address randomisation of newer kernels
+no_aslr        = $(if $(shell setarch -R true 2>/dev/null && echo y),setarch -R)
+
+# ---------------------------------------------------------------------------------------------------- build
+build: $(call programs,normal) examples benches ## tests, examples and benchmarks, not run
+examples: $(EXAMPLES:%=build/examples/%)
+benches: $(BENCHES:%=build/bench/%)
+
+define flavour
+build/$(1)/%.o: tests/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(CFLAGS_$(1)) -MMD -MP -c $$< -o $$@
+$(addprefix build/$(1)/,$(filter-out $(OWN_IMPL),$(TESTS))): build/$(1)/dt_impl.o
+$(TESTS:%=build/$(1)/%): build/$(1)/%: build/$(1)/%.o
+	$$(CC) $$(CFLAGS) $$(CFLAGS_$(1)) $$(filter %.o,$$^) -o $$@ $$(LDFLAGS) $$(LDLIBS) $$(LDLIBS_$(1))
+endef
+$(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
+
+# examples and benchmarks are what a user builds: one file, the implementation in it
+$(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
+$(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
+
+-include $(wildcard build/*/*.d)
+
+# ---------------------------------------------------------------------------------------------------- tools
+# Five lines are compiled and linked; the answer is printed, and kept in build/probe/ where something depends on it.
+probes: ## what this machine has: CBLAS, clang, valgrind, nvcc
+	@mkdir -p build/probe
+	@printf '%s\n' '#include <cblas.h>' 'int main(void)' '{ float a = 2, c = 0;' \
+	    'cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1);' \
+	    'return c != 4; }' > build/probe/cblas.c
+	@printf '%s\n' 'int main(void)' '{' '    volatile int x = 1;' '    return x - 1;' '}' > build/probe/c.c
+	@: > build/probe/cblas; for l in -lopenblas -lblis -lcblas "-lcblas -lblas"; do \
+	    if $(CC) build/probe/cblas.c -o build/probe/cblas.x $$l 2>/dev/null && build/probe/cblas.x; then \
+	        echo "$$l" > build/probe/cblas; break; fi; done
+	@l=$$(cat build/probe/cblas); echo "probe cblas: $${l:-no (DT_USE_CBLAS is not tested)}"
+	@clang build/probe/c.c -o build/probe/clang.x 2>/dev/null && build/probe/clang.x && \
+	    echo "probe clang: yes" || echo "probe clang: no (headers are checked with gcc alone)"
+	@$(CC) build/probe/c.c -o build/probe/c.x && valgrind -q --error-exitcode=1 build/probe/c.x 2>/dev/null && \
+	    echo "probe valgrind: yes" || echo "probe valgrind: no"
+	@$(if $(NVCC),$(NVCC) -x cu build/probe/c.c -o build/probe/nvcc.x 2>/dev/null,false) && \
+	    echo "probe nvcc: yes" || echo "probe nvcc: no (headers are not checked with it)"
+
+# install,program or library,package: quietly, when it is missing and this is root on a Debian-like system
+install = command -v $(1) >/dev/null || ldconfig -p 2>/dev/null | grep -q '$(1)' || { \
+    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+        export DEBIAN_FRONTEND=noninteractive; \
+        timeout 300 apt-get install -y -qq $(2) >/dev/null 2>&1 || \
+        { timeout 120 apt-get update -qq >/dev/null 2>&1; timeout 300 apt-get install -y -qq $(2) >/dev/null 2>&1; }; \
+    fi; \
+    command -v $(1) >/dev/null || ldconfig -p 2>/dev/null | grep -q '$(1)' && echo "tools: installed $(2)" || \
+        echo "tools: $(2) is missing and cannot be installed here"; }
+
+tools: ## install clang and valgrind if they are missing and this is root
+	@$(call install,clang,clang)
+	@$(call install,valgrind,valgrind)
+
+format: ## clang-format over headers, tests, examples and benchmarks
+	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c)
+
+clean: ## remove build/
+	rm -rf build

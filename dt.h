@@ -1,0 +1,4996 @@
+/* dt.h - v0.1.0 - tensors, autograd and ops, on any device that fills the backend table
+
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt.h"
+    In every other file that uses dt:           #include "dt.h"
+
+    dt_cpu.h must lie beside dt.h. Link with -lm -lpthread. No flags are needed: SIMD is chosen at run time.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt.h"
+    #include <stdio.h>
+
+    int main(void)
+    {
+        dt_seed(1);
+        dt_tensor *p[4] = {
+            dt_param(dt_uniform(-1, 1, DT_SHAPE(16, 2))), dt_param(dt_zeros(DT_SHAPE(16))),
+            dt_param(dt_uniform(-0.25, 0.25, DT_SHAPE(1, 16))), dt_param(dt_zeros(DT_SHAPE(1))),
+        };
+        dt_block all;
+        dt_pack(&all, p, 4);
+
+        double loss = 1;
+        for (int step = 0; step < 400; step++) {
+            dt_tensor *x = dt_uniform(-1, 1, DT_SHAPE(64, 2));
+            dt_tensor *y = dt_mul(dt_narrow(x, 1, 0, 1), dt_narrow(x, 1, 1, 1));
+            dt_tensor *h = dt_op_linear(x, p[0], p[1], .act = DT_ACT_TANH);
+            dt_tensor *l = dt_mse_loss(dt_op_linear(h, p[2], p[3]), y);
+            dt_backward(l);
+            loss = dt_item(l);
+            dt_add_to(all.value, all.grad, -0.3);
+            dt_block_zero_grad(&all);
+            dt_end();
+        }
+        printf("loss %.4f\n", loss);
+        for (int i = 0; i < 4; i++) dt_free(p[i]);
+        dt_block_free(&all);
+        return dt_check("product") || !(loss < 0.02);
+    }
+
+WHAT IT DOES NOT DO
+
+    No graph compiler: every call runs at once (or is queued on the device's stream). No complex numbers, no f64, no sparse
+    tensors, no negative strides, no double backward. In-place calls (dt_fill, dt_copy, dt_copy_in, dt_add_to) are not
+    recorded on the tape; where that could lose a gradient they are refused.
+
+CONTENTS
+
+    >>errors         status, message, log
+    >>memory         allocator and statistics
+    >>tensors        making, keeping, asking, moving, views
+    >>random         generators
+    >>autograd       parameters, backward, hooks, blocks
+    >>ops            the ops and their options
+    >>devices        choosing, waiting, threads
+    >>backend        what a device provides: views, calls, the list of entries
+    >>context        implementation from here: errors, host memory, lists, scratch
+    >>device         devices, their cache of memory, streams
+    >>handles        storages and tensor handles
+    >>halves         f16 and bf16 to and from f32
+    >>philox         the counter-based generator
+    >>mersenne       MT19937 and what is drawn from it
+    >>dispatch       building a call and running it
+    >>making         tensors from data, values, draws
+    >>asking         shapes, strides, sizes
+    >>moving         copies in and out, printing
+    >>tape           recording, where gradients go, the walk, blocks
+    >>views          reshape, permute, narrow, expand, copies
+    >>elementwise    unary and binary functions, where
+    >>reductions     sum, mean, max, min, argmax, var
+    >>matmul         matmul and linear
+    >>softmax        softmax and log_softmax
+    >>images         conv2d, pooling, batch norm
+    >>norms          layer norm and rms norm
+    >>indexing       embedding and gather
+    >>joining        cat, stack, split, pad
+    >>dropout        dropout
+    >>losses         cross entropy, nll, mse, l1, smooth l1, bce
+    >>attention      scaled dot-product attention
+
+MACROS
+
+    DT_IMPLEMENTATION   this file gets the implementation
+    DT_STATIC           everything is static: for one file, or one copy per file
+    DT_MALLOC, DT_FREE  the default allocator (both or neither): DT_MALLOC(nbytes), DT_FREE(ptr); dt_set_allocator
+                        changes it at run time
+    DT_USE_CBLAS        f32 matrix products go to a CBLAS (include path of cblas.h, link e.g. -lopenblas)
+    DT_NO_AVX2          leave the AVX2 kernels out
+
+    The environment: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug).
+
+MEMORY
+
+    A tensor made by any call belongs to the thread's current step; dt_end() gives all of them back, and the tape with
+    them. dt_keep() takes a tensor out of the step, dt_free() gives a kept one back. dt_param() keeps. Views share memory;
+    it lives as long as any of them. Freed memory is kept by size for the next tensors: after the first steps a step
+    makes no malloc. dt_trim() gives the cache back, dt_stats() tells.
+
+ERRORS
+
+    No call aborts, exits or prints (but dt_print and dt_check, whose purpose it is). A failing call returns NULL or a
+    negative status and leaves one message in dt_error(), on its thread. Until dt_error_clear() every tensor call of that
+    thread returns NULL, so a program may check once, where it likes. NULL is accepted by every call. dt_free, dt_end and
+    the asking calls work with an error pending.
+
+THREADS
+
+    Each thread has its own step, tape, pending error, generator, default device and streams. Kept tensors may be read by
+    several threads. Kernels run on one pool; a call from inside a kernel or beside another thread's kernel runs on its
+    caller alone. Results do not depend on the number of threads, bit for bit.
+
+DEVICES
+
+    Every tensor is on a device; nothing is copied between devices unless dt_to or dt_copy says so. A device is a table of
+    entries (dt_backend) and never hands its memory to anything else: reading is dt_copy_out or dt_item, which wait. A device
+    may keep images in a layout of its own between convolutions, pooling and batch norm; strides and views show the plain
+    one.
+
+NUMERICS
+
+    f32, f16, bf16, i32, i64, u8. Halves are stored as halves and computed in f32. Names, defaults, broadcasting, promotion,
+    gradients at kinks and the treatment of NaN follow PyTorch. Random draws are bit-equal to PyTorch's CPU generator;
+    dropout is Philox, a function of (seed, position) alone. In dt_backward a gradient has its value's dtype.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#ifndef DT_H_INCLUDED
+#define DT_H_INCLUDED
+
+#if defined(DT_IMPLEMENTATION) && defined(_FEATURES_H) && !defined(__USE_MISC)
+#error "dt.h: a libc header was included before dt.h in strict mode; put '#define _GNU_SOURCE' first in this file, or include dt.h first, or compile with -std=gnu99"
+#endif
+#if defined(DT_IMPLEMENTATION) && !defined(_FEATURES_H) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DT_VERSION_MAJOR 0
+#define DT_VERSION_MINOR 1
+#define DT_VERSION_PATCH 0
+#define DT_VERSION "0.1.0"
+
+#ifdef DT_STATIC
+#define DT_API static __attribute__((unused))
+#else
+#define DT_API extern
+#endif
+
+#if defined(__GNUC__)
+#define DT__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define DT__PRINTF(f, a)
+#endif
+
+/* Option structs: every field zero means the default. C and C++20 callers write dt_call(x, .field = value); C++17
+   callers fill the struct and use dt_call_with(x, opts). */
+#ifdef __cplusplus
+#define DT_D {}
+#define DT_OPT0(T) = T()
+#else
+#define DT_D
+#define DT_OPT0(T)
+#endif
+#if !defined(__cplusplus)
+#define DT__LIT(T) (T)
+#elif __cplusplus >= 202002L
+#define DT__LIT(T) T
+#endif
+#ifdef DT__LIT
+#define DT__HEAD(a, ...) a
+#define DT__OPTS(T, a, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ }
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>errors
+   A call that fails returns NULL (or a negative status) and leaves one message on its thread. Until it is cleared
+   every tensor call of the thread returns NULL. */
+typedef enum dt_status {
+    DT_OK          = 0,
+    DT_ERR_ARG     = -1, /* a wrong argument: NULL, a dimension out of range, a bad option */
+    DT_ERR_SHAPE   = -2, /* shapes that do not fit each other, or overflow */
+    DT_ERR_DTYPE   = -3, /* a dtype the call does not take */
+    DT_ERR_DEVICE  = -4, /* tensors on different devices, a missing backend entry, a device failure */
+    DT_ERR_MEMORY  = -5, /* an allocation failed */
+    DT_ERR_GRAD    = -6, /* backward where it cannot run */
+    DT_ERR_STATE   = -7  /* a call at the wrong time: a released tensor, an unbalanced scope */
+} dt_status;
+
+DT_API const char *dt_error(void);      /* the pending message, or NULL */
+DT_API dt_status   dt_error_code(void); /* its code, or DT_OK */
+DT_API void        dt_error_clear(void);
+DT_API int         dt_check(const char *program); /* 0; with an error pending: prints it to stderr and returns 1 */
+
+enum { DT_LOG_OFF = 0, DT_LOG_ERROR = 1, DT_LOG_WARN = 2, DT_LOG_INFO = 3, DT_LOG_DEBUG = 4 };
+typedef void (*dt_log_fn)(void *user, int level, const char *text);
+DT_API void dt_set_log(dt_log_fn fn, void *user); /* NULL: back to DT_LOG=error|warn|info|debug on stderr */
+
+/* ---------------------------------------------------------------------------------------------------- >>memory */
+typedef struct dt_allocator {
+    void *(*alloc)(void *user, size_t nbytes); /* at least 16-byte aligned, or NULL */
+    void (*free)(void *user, void *ptr, size_t nbytes);
+    void *user;
+} dt_allocator;
+/* Everything dt allocates comes from here. Set it while nothing of dt is alive (DT_ERR_STATE otherwise). */
+DT_API dt_status dt_set_allocator(const dt_allocator *a); /* NULL: DT_MALLOC and DT_FREE */
+
+typedef struct dt_memory_stats {
+    size_t  live_bytes;   /* of tensors that exist */
+    size_t  peak_bytes;   /* highest live_bytes since dt_stats_reset */
+    size_t  cached_bytes; /* given back by tensors, kept for the next ones */
+    int64_t live_tensors; /* tensor handles that exist */
+    int64_t host_allocs;  /* calls of the allocator so far, all threads */
+    size_t  host_bytes;   /* what the allocator has handed out and not got back */
+    int64_t fallbacks;    /* ops a device lacked and the CPU did (dt_allow_fallback) */
+} dt_memory_stats;
+DT_API dt_memory_stats dt_stats(void);
+DT_API void            dt_stats_reset(void); /* peak := live */
+DT_API void            dt_trim(void);        /* give every cached byte back: this thread's pools and all devices' caches */
+
+/* ---------------------------------------------------------------------------------------------------- >>tensors */
+#define DT_MAX_DIMS 8
+
+typedef enum dt_dtype { DT_F32 = 0, DT_F16, DT_BF16, DT_I32, DT_I64, DT_U8, DT_DTYPE_COUNT } dt_dtype;
+
+typedef struct dt_tensor dt_tensor;
+typedef struct dt_device dt_device;
+typedef struct dt_rng    dt_rng;
+
+typedef struct dt_shape {
+    int     ndim;
+    int64_t dim[DT_MAX_DIMS];
+} dt_shape;
+/* DT_SHAPE(2, 3): up to 8 dimensions. DT_SCALAR: none. */
+#define DT__NARG(...) DT__NARG_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define DT__NARG_(a, b, c, d, e, f, g, h, n, ...) n
+#ifdef __cplusplus
+#define DT_SHAPE(...) (dt_shape{ DT__NARG(__VA_ARGS__), { __VA_ARGS__ } })
+#define DT_SCALAR (dt_shape{ 0, { 0 } })
+#else
+#define DT_SHAPE(...) ((dt_shape){ DT__NARG(__VA_ARGS__), { __VA_ARGS__ } })
+#define DT_SCALAR ((dt_shape){ 0, { 0 } })
+#endif
+
+DT_API const char *dt_dtype_name(dt_dtype d);   /* "f32" ...; "?" for a bad one */
+DT_API size_t      dt_dtype_nbytes(dt_dtype d); /* bytes of one element; 0 for a bad one */
+
+typedef struct dt_make_opts {
+    int        dt__first DT_D;
+    dt_dtype   dtype DT_D;  /* default DT_F32 */
+    dt_device *device DT_D; /* default dt_default_device() */
+    dt_rng    *rng DT_D;    /* default: the thread's generator (dt_seed) */
+} dt_make_opts;
+
+/* A tensor made by any call belongs to the thread's current step and lives until dt_end() (or dt_step). dt_keep takes
+   it out of the step; whoever keeps frees. dt_param keeps as well. dt_free of a step's tensor gives it back early. */
+DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts)); /* copies */
+DT_API dt_tensor *dt_empty_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
+DT_API dt_tensor *dt_zeros_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
+DT_API dt_tensor *dt_ones_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
+DT_API dt_tensor *dt_full_with(double value, dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
+DT_API dt_tensor *dt_arange_with(double start, double end, double step, dt_make_opts o DT_OPT0(dt_make_opts));
+DT_API dt_tensor *dt_uniform_with(double lo, double hi, dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
+DT_API dt_tensor *dt_normal_with(double mean, double std, dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
+DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o DT_OPT0(dt_make_opts)); /* dtype default DT_I64 */
+#ifdef DT__LIT
+#define dt_from(data, ...) dt_from_with(data, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#define dt_empty(...) dt_empty_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#define dt_zeros(...) dt_zeros_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#define dt_ones(...) dt_ones_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#define dt_full(value, ...) dt_full_with(value, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#define dt_arange(start, end, ...) \
+    dt_arange_with(start, end, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#define dt_uniform(lo, hi, ...) \
+    dt_uniform_with(lo, hi, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#define dt_normal(mean, std, ...) \
+    dt_normal_with(mean, std, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#define dt_randperm(...) dt_randperm_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#endif
+
+DT_API dt_tensor *dt_keep(dt_tensor *t); /* returns t */
+DT_API void       dt_free(dt_tensor *t);
+DT_API void       dt_end(void); /* end the step: its tensors and its tape are given back */
+
+/* Asking. NULL answers 0 (or an empty shape) without an error. */
+DT_API dt_shape   dt_shape_of(const dt_tensor *t);
+DT_API int        dt_ndim(const dt_tensor *t);
+DT_API int64_t    dt_dim(const dt_tensor *t, int i); /* negative i counts from the end */
+DT_API int64_t    dt_stride(dt_tensor *t, int i);    /* in elements */
+DT_API int64_t    dt_numel(const dt_tensor *t);
+DT_API size_t     dt_nbytes(const dt_tensor *t);
+DT_API dt_dtype   dt_dtype_of(const dt_tensor *t);
+DT_API dt_device *dt_device_of(const dt_tensor *t);
+DT_API bool       dt_is_contiguous(dt_tensor *t);
+DT_API size_t     dt_to_string(dt_tensor *t, char *buf, size_t nbytes); /* like snprintf: the length it needs */
+DT_API void       dt_print(dt_tensor *t);                               /* the same, to stdout */
+
+/* Moving values. Reading waits for the device. Element order is row-major, whatever the strides. */
+DT_API dt_status  dt_copy_out(dt_tensor *t, void *dst, size_t nbytes); /* nbytes must be dt_nbytes(t) */
+DT_API dt_status  dt_copy_in(dt_tensor *t, const void *src, size_t nbytes);
+DT_API dt_status  dt_copy(dt_tensor *dst, dt_tensor *src); /* in place; broadcasts, casts, crosses devices */
+DT_API dt_status  dt_fill(dt_tensor *t, double value);     /* in place */
+DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale); /* in place: dst += scale*src */
+DT_API double     dt_item(dt_tensor *t);                   /* the value of a one-element tensor; NaN on error */
+DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d);       /* t itself if it has that dtype */
+DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);     /* t itself if it is there */
+DT_API dt_tensor *dt_clone(dt_tensor *t);
+DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is */
+
+/* Views share their base's memory. */
+DT_API dt_tensor *dt_reshape(dt_tensor *t, dt_shape shape); /* one dimension may be -1; copies only if it must */
+DT_API dt_tensor *dt_flatten(dt_tensor *t);                 /* (n, ...) -> (n, rest) */
+DT_API dt_tensor *dt_permute(dt_tensor *t, dt_shape order);
+DT_API dt_tensor *dt_transpose(dt_tensor *t, int a, int b);
+DT_API dt_tensor *dt_narrow(dt_tensor *t, int dim, int64_t start, int64_t length);
+DT_API dt_tensor *dt_select(dt_tensor *t, int dim, int64_t index);
+DT_API dt_tensor *dt_expand(dt_tensor *t, dt_shape shape); /* -1 keeps a dimension */
+DT_API dt_tensor *dt_squeeze(dt_tensor *t, int dim);
+DT_API dt_tensor *dt_unsqueeze(dt_tensor *t, int dim);
+
+/* ---------------------------------------------------------------------------------------------------- >>random
+   MT19937 as PyTorch's CPU generator: the same seed gives the same bits. */
+struct dt_rng {
+    uint32_t state[624];
+    int32_t  next;            /* index of the next word; 624: refill */
+    int32_t  has_normal;      /* a cached second normal (draws of fewer than 16) */
+    double   normal;
+    uint64_t seed;
+    uint64_t philox_offset;   /* dropout: counters used so far, in units of 4 draws */
+};
+DT_API void     dt_seed(uint64_t seed); /* the thread's generator; it starts with seed 0 */
+DT_API dt_rng  *dt_rng_default(void);   /* the thread's generator: copy the struct to save, assign it to restore */
+DT_API void     dt_rng_seed(dt_rng *r, uint64_t seed);
+DT_API uint32_t dt_rng_u32(dt_rng *r);
+DT_API uint64_t dt_rng_u64(dt_rng *r);                            /* (first draw << 32) | second */
+DT_API void     dt_rng_uniform(dt_rng *r, float *out, int64_t n, double lo, double hi);
+DT_API void     dt_rng_normal(dt_rng *r, float *out, int64_t n, double mean, double std);
+DT_API void     dt_rng_randperm(dt_rng *r, int64_t *out, int64_t n);
+DT_API void     dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4]); /* Philox4x32-10 */
+
+/* ---------------------------------------------------------------------------------------------------- >>autograd */
+DT_API dt_tensor *dt_param(dt_tensor *t); /* keeps t and makes it a leaf that gets a gradient; returns t */
+DT_API bool       dt_requires_grad(const dt_tensor *t);
+DT_API dt_tensor *dt_grad(dt_tensor *t);        /* the gradient, or NULL when there is none yet (no error) */
+DT_API void       dt_retain_grad(dt_tensor *t); /* keep the gradient of a value that is not a leaf */
+DT_API void       dt_zero_grad(dt_tensor *t);   /* the next backward starts from nothing */
+DT_API dt_tensor *dt_detach(dt_tensor *t);
+DT_API void       dt_no_grad_begin(void); /* nests */
+DT_API void       dt_no_grad_end(void);
+DT_API bool       dt_grad_enabled(void);
+
+typedef struct dt_backward_opts {
+    int        dt__first DT_D;
+    dt_tensor *grad DT_D;  /* gradient of the root; default 1 for a one-element root */
+    bool       retain DT_D; /* keep the tape for another backward over the same values */
+} dt_backward_opts;
+DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o DT_OPT0(dt_backward_opts));
+#ifdef DT__LIT
+#define dt_backward(...) dt_backward_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_backward_opts, __VA_ARGS__, ))
+#endif
+
+/* Watching a backward: begin, then ready(p) for each parameter in backward order, once its gradient is complete for
+   this backward, then end. In begin, dt_grad_pending(p) tells which parameters this backward will reach. */
+typedef struct dt_grad_hooks {
+    void (*begin)(void *user);
+    void (*ready)(void *user, dt_tensor *param);
+    void (*end)(void *user, dt_status status);
+    void *user;
+} dt_grad_hooks;
+DT_API int  dt_hooks_add(const dt_grad_hooks *h); /* this thread's backwards; an id, or a negative status */
+DT_API void dt_hooks_remove(int id);
+DT_API bool dt_grad_pending(const dt_tensor *param);
+
+/* Parameters in one block: values and gradients of all n become views into two contiguous tensors, in the order given.
+   All of one dtype and device. The block owns neither; free the parameters, then the block. */
+typedef struct dt_block {
+    dt_tensor *value; /* 1-d */
+    dt_tensor *grad;  /* 1-d; whole after a backward: parts of parameters it did not reach are zero */
+    void      *dt__group;
+} dt_block;
+DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n);
+DT_API void      dt_block_zero_grad(dt_block *b); /* for every parameter of the block */
+DT_API void      dt_block_free(dt_block *b);
+
+/* ---------------------------------------------------------------------------------------------------- >>ops
+   Names, broadcasting, promotion and gradients as PyTorch's. Float ops take f32, f16 and bf16 and compute in f32. */
+DT_API dt_tensor *dt_add(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_sub(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_mul(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_div(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_pow(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_maximum(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_minimum(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b); /* comparisons give u8 0 or 1 */
+DT_API dt_tensor *dt_ne(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_lt(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_le(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_gt(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_ge(dt_tensor *a, dt_tensor *b);
+DT_API dt_tensor *dt_add_scalar(dt_tensor *a, double s);
+DT_API dt_tensor *dt_sub_scalar(dt_tensor *a, double s);
+DT_API dt_tensor *dt_mul_scalar(dt_tensor *a, double s);
+DT_API dt_tensor *dt_div_scalar(dt_tensor *a, double s);
+DT_API dt_tensor *dt_rsub_scalar(dt_tensor *a, double s); /* s - a */
+DT_API dt_tensor *dt_rdiv_scalar(dt_tensor *a, double s); /* s / a */
+DT_API dt_tensor *dt_pow_scalar(dt_tensor *a, double s);
+DT_API dt_tensor *dt_maximum_scalar(dt_tensor *a, double s);
+DT_API dt_tensor *dt_minimum_scalar(dt_tensor *a, double s);
+DT_API dt_tensor *dt_neg(dt_tensor *a);
+DT_API dt_tensor *dt_abs(dt_tensor *a);
+DT_API dt_tensor *dt_sqrt(dt_tensor *a);
+DT_API dt_tensor *dt_exp(dt_tensor *a);
+DT_API dt_tensor *dt_log(dt_tensor *a);
+DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi);
+DT_API dt_tensor *dt_relu(dt_tensor *a);
+DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope);
+DT_API dt_tensor *dt_gelu(dt_tensor *a);      /* erf */
+DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a); /* tanh approximation */
+DT_API dt_tensor *dt_silu(dt_tensor *a);
+DT_API dt_tensor *dt_sigmoid(dt_tensor *a);
+DT_API dt_tensor *dt_tanh(dt_tensor *a);
+DT_API dt_tensor *dt_softplus(dt_tensor *a, double beta); /* linear above beta*x = 20, as PyTorch */
+DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b); /* cond u8, i32 or i64 */
+
+typedef struct dt_reduce_opts {
+    int      dt__first DT_D;
+    uint32_t dims DT_D;    /* DT_DIMS(...); default: all */
+    bool     keepdim DT_D; /* leave the reduced dimensions as 1 */
+    bool     biased DT_D;  /* dt_var: divide by n, not n-1 */
+} dt_reduce_opts;
+/* DT_DIM(i) names a dimension in dims: DT_DIM(0) | DT_DIM(-1). */
+#define DT_DIM(i) ((uint32_t)1 << ((i) < 0 ? 16 - (i) : (i)))
+DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_max_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts)); /* gradient shared by ties (amax) */
+DT_API dt_tensor *dt_min_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts)); /* one dimension or all; i64 */
+#ifdef DT__LIT
+#define dt_sum(...) dt_sum_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_mean(...) dt_mean_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_max(...) dt_max_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_min(...) dt_min_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_var(...) dt_var_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_argmax(...) dt_argmax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#endif
+
+DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b); /* torch.matmul: 1-d, 2-d, batched, broadcast; transposes are views */
+
+/* Activations that can be fused into the op before them. */
+typedef enum dt_act { DT_ACT_NONE = 0, DT_ACT_RELU, DT_ACT_SIGMOID, DT_ACT_TANH } dt_act;
+
+typedef struct dt_linear_opts {
+    int    dt__first DT_D;
+    dt_act act DT_D;
+} dt_linear_opts;
+/* x (..., in), w (out, in), b (out) or NULL -> (..., out) */
+DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_linear_opts o DT_OPT0(dt_linear_opts));
+
+DT_API dt_tensor *dt_softmax(dt_tensor *a, int dim);
+DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim);
+
+typedef struct dt_conv2d_op_opts {
+    int    dt__first DT_D;
+    int    stride DT_D, pad DT_D, dilation DT_D; /* defaults 1, 0, 1 */
+    int    stride_w DT_D, pad_w DT_D, dilation_w DT_D; /* default: as the height's; pad_w = DT_ZERO for none */
+    int    groups DT_D; /* default 1 */
+    dt_act act DT_D;
+} dt_conv2d_op_opts;
+#define DT_ZERO (-0x7fff0000) /* an option that means zero where 0 means the default */
+/* x (n, c, h, w), w (out, c/groups, kh, kw), b (out) or NULL */
+DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b,
+                                    dt_conv2d_op_opts o DT_OPT0(dt_conv2d_op_opts));
+
+typedef struct dt_pool_opts {
+    int  dt__first DT_D;
+    int  kernel DT_D, stride DT_D, pad DT_D;       /* kernel required; stride default kernel; pad 0 */
+    int  kernel_w DT_D, stride_w DT_D, pad_w DT_D; /* default: as the height's */
+    bool ceil_mode DT_D;
+    bool exclude_pad DT_D; /* average pooling: divide by what lies inside (count_include_pad = False) */
+} dt_pool_opts;
+DT_API dt_tensor *dt_maxpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
+DT_API dt_tensor *dt_avgpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
+DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out_w);
+
+typedef struct dt_batch_norm_opts {
+    int        dt__first DT_D;
+    bool       train DT_D;    /* batch statistics, and running ones updated; default: evaluation */
+    double     eps DT_D;      /* default 1e-5 */
+    double     momentum DT_D; /* default 0.1: new = 0.9 old + 0.1 batch, unbiased variance */
+    dt_act     act DT_D;      /* fused behind: none or relu */
+    dt_tensor *add DT_D;      /* fused residual: act(norm(x) + add) */
+} dt_batch_norm_opts;
+/* x (n, c), (n, c, l) or (n, c, h, w); weight, bias, running_mean, running_var (c), each may be NULL */
+DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
+                                        dt_tensor *running_var, dt_batch_norm_opts o DT_OPT0(dt_batch_norm_opts));
+typedef struct dt_norm_opts {
+    int    dt__first DT_D;
+    int    dims DT_D;  /* trailing dimensions normalised; default 1 */
+    double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms) */
+} dt_norm_opts;
+DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias,
+                                        dt_norm_opts o DT_OPT0(dt_norm_opts));
+DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_norm_opts o DT_OPT0(dt_norm_opts));
+
+DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight); /* index i32 or i64, any shape; weight (v, d) */
+DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index);   /* torch.gather; index i32 or i64 */
+DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim);
+DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim);
+DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max); /* views; how many, or < 0 */
+/* pads: before and after the last dimension, then the one before it ... (torch.nn.functional.pad, constant) */
+DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double value);
+
+typedef struct dt_dropout_opts {
+    int     dt__first DT_D;
+    bool    eval DT_D; /* give x back */
+    dt_rng *rng DT_D;  /* default: the thread's generator */
+} dt_dropout_opts;
+DT_API dt_tensor *dt_dropout_with(dt_tensor *x, double p, dt_dropout_opts o DT_OPT0(dt_dropout_opts));
+
+typedef enum dt_reduction { DT_MEAN = 0, DT_SUM, DT_NONE } dt_reduction;
+typedef struct dt_loss_opts {
+    int          dt__first DT_D;
+    dt_reduction reduction DT_D;
+    double       label_smoothing DT_D; /* cross entropy */
+    int64_t      ignore_index DT_D;    /* cross entropy, nll: default -100; DT_ZERO for class 0 */
+    dt_tensor   *weight DT_D;          /* cross entropy, nll: (classes) */
+    double       beta DT_D;            /* smooth l1: default 1 */
+} dt_loss_opts;
+/* logits (n, c) or (n, c, ...), target (n) or (n, ...) of i64, i32 or u8 */
+DT_API dt_tensor *dt_cross_entropy_with(dt_tensor *logits, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
+DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
+DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
+DT_API dt_tensor *dt_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
+DT_API dt_tensor *dt_smooth_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
+DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
+
+typedef struct dt_attention_opts {
+    int    dt__first DT_D;
+    bool   causal DT_D;
+    double scale DT_D; /* default 1/sqrt(d) */
+} dt_attention_opts;
+/* q (b, h, t, d), k and v (b, h, s, d) -> (b, h, t, d); softmax(scale q k^T) v; the t x s matrix is never stored */
+DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
+                                    dt_attention_opts o DT_OPT0(dt_attention_opts));
+#ifdef DT__LIT
+#define dt_op_linear(x, w, ...) \
+    dt_op_linear_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_linear_opts, __VA_ARGS__, ))
+#define dt_op_conv2d(x, w, ...) \
+    dt_op_conv2d_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_conv2d_op_opts, __VA_ARGS__, ))
+#define dt_maxpool2d(...) dt_maxpool2d_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pool_opts, __VA_ARGS__, ))
+#define dt_avgpool2d(...) dt_avgpool2d_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pool_opts, __VA_ARGS__, ))
+#define dt_op_batch_norm(x, weight, bias, mean, ...) \
+    dt_op_batch_norm_with(x, weight, bias, mean, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_batch_norm_opts, __VA_ARGS__, ))
+#define dt_op_layer_norm(x, weight, ...) \
+    dt_op_layer_norm_with(x, weight, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_norm_opts, __VA_ARGS__, ))
+#define dt_op_rms_norm(x, ...) \
+    dt_op_rms_norm_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_norm_opts, __VA_ARGS__, ))
+#define dt_dropout(x, ...) dt_dropout_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_dropout_opts, __VA_ARGS__, ))
+#define dt_cross_entropy(x, ...) \
+    dt_cross_entropy_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
+#define dt_nll_loss(x, ...) dt_nll_loss_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
+#define dt_mse_loss(x, ...) dt_mse_loss_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
+#define dt_l1_loss(x, ...) dt_l1_loss_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
+#define dt_smooth_l1_loss(x, ...) \
+    dt_smooth_l1_loss_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
+#define dt_bce_with_logits(x, ...) \
+    dt_bce_with_logits_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
+#define dt_attention(q, k, ...) \
+    dt_attention_with(q, k, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_attention_opts, __VA_ARGS__, ))
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>devices */
+DT_API dt_device  *dt_cpu(void);
+DT_API dt_device  *dt_default_device(void);          /* the thread's; starts as dt_cpu() */
+DT_API void        dt_set_default_device(dt_device *dev); /* NULL: dt_cpu() */
+DT_API const char *dt_device_name(const dt_device *dev);
+DT_API dt_status   dt_sync(dt_device *dev);          /* wait for everything given to the device; NULL: the default one */
+DT_API void        dt_allow_fallback(dt_device *dev, bool yes); /* ops the device lacks run on the CPU, counted in dt_stats */
+DT_API void        dt_set_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
+DT_API int         dt_threads(void);
+DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: what runs (DT_CPU_ISA forces one) */
+
+/* ---------------------------------------------------------------------------------------------------- >>backend
+   What a device provides. A kernel gets one dt_call: views by value (device addresses, never host pointers), scalars
+   by value, a stream. It may run later, in the order of its stream. Nothing outside a backend dereferences a view. */
+enum {
+    DT_LAYOUT_PLAIN = 0, /* element (i0, i1, ..) at sum(i*stride) */
+    DT_LAYOUT_NHWC  = 1  /* a 4-d image (n, c, h, w) stored as (n, h, w, c), dense; the strides of the view say so */
+};
+typedef struct dt_view {
+    void   *data; /* address of element 0 */
+    int32_t dtype, layout;
+    int32_t ndim; /* -1: the operand is absent */
+    int32_t dt__pad;
+    int64_t shape[DT_MAX_DIMS];
+    int64_t stride[DT_MAX_DIMS]; /* in elements; 0 where broadcast */
+} dt_view;
+
+/* Elementwise functions. unary: f(x; a, b). The second column: its derivative is computed from x or from y = f(x). */
+#define DT_UNARY_FNS(X)                                                                        \
+    X(AFFINE, X_, "a*x + b") X(RECIP, Y_, "a/x") X(POW, X_, "x^a") X(ABS, X_, "|x|")            \
+    X(SQRT, Y_, "sqrt(x)") X(EXP, Y_, "exp(x)") X(LOG, X_, "log(x)")                            \
+    X(CLAMP, X_, "min(max(x, a), b)") X(RELU, Y_, "max(x, 0)")                                  \
+    X(LEAKY_RELU, X_, "x > 0 ? x : a*x") X(GELU, X_, "x/2 (1 + erf(x/sqrt 2))")                 \
+    X(GELU_TANH, X_, "x/2 (1 + tanh(sqrt(2/pi)(x + .044715 x^3)))")                             \
+    X(SILU, X_, "x/(1 + exp(-x))") X(SIGMOID, Y_, "1/(1 + exp(-x))") X(TANH, Y_, "tanh(x)")     \
+    X(SOFTPLUS, X_, "log(1 + exp(a*x))/a; x where a*x > 20")
+/* binary: a * f(x, y). The _DX and _DY rows are derivatives of the row before with respect to x and y. */
+#define DT_BINARY_FNS(X)                                                                       \
+    X(ADD, "x + b*y") X(MUL, "x*y") X(DIV, "x/y") X(POW, "x^y")                                 \
+    X(POW_DX, "y x^(y-1); 0 where y = 0") X(POW_DY, "x^y log x; 0 where x = 0 and y >= 0")      \
+    X(MAX, "max, NaN wins") X(MIN, "min, NaN wins")                                             \
+    X(MAX_DX, "x > y: 1, x = y: 1/2, x < y: 0, NaN: 1") X(MIN_DX, "the mirror of MAX_DX")       \
+    X(EQ, "x == y") X(NE, "x != y") X(LT, "x < y") X(LE, "x <= y") X(GT, "x > y") X(GE, "x >= y") \
+    X(MSE, "(x-y)^2") X(MSE_DX, "2(x-y)") X(L1, "|x-y|") X(L1_DX, "sign(x-y)")                  \
+    X(SMOOTH_L1, "|d| < b: d^2/2b, else |d| - b/2") X(SMOOTH_L1_DX, "its derivative by x")      \
+    X(BCE, "max(x,0) - x*y + log(1 + exp(-|x|))") X(BCE_DX, "sigmoid(x) - y")
+#define DT_REDUCE_FNS(X) X(SUM) X(MEAN) X(MAX) X(MIN) X(ARGMAX) X(VAR)
+
+#define DT__ENUM_U(n, s, t) DT_U_##n,
+#define DT__ENUM_B(n, t) DT_B_##n,
+#define DT__ENUM_R(n) DT_R_##n,
+enum { DT_UNARY_FNS(DT__ENUM_U) DT_U_COUNT };
+enum { DT_BINARY_FNS(DT__ENUM_B) DT_B_COUNT };
+enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
+
+/* The compute entries of a backend. "any": any strides and layouts the backend itself makes. "image": 4-d operands all
+   in the layout that image_layout() names. Everything else is dense and plain. h = f32, f16 or bf16. Outputs are
+   dense unless "any". Each output i is added to what is there if bit i of acc is set (rows marked +). f32 statistics.
+   A row: name, outputs <- inputs ( [x] may be absent ). */
+#define DT_KERNELS(X)                                                                                        \
+    X(fill)            /* any: y := ew.a, any dtype                                                       */ \
+    X(copy)            /* any: y <- x, equal shapes, x may broadcast; casts between all dtypes          + */ \
+    X(iota)            /* y 1-d := ew.a + ew.b*i, any dtype                                               */ \
+    X(unary)           /* any: y <- x; ew.fn, ew.a, ew.b; h; ints for AFFINE, ABS, CLAMP                + */ \
+    X(unary_bwd)       /* any: dx <- dy, x or y (the column of DT_UNARY_FNS)                            + */ \
+    X(binary)          /* any: z <- x, y (broadcast by stride 0; dtypes may differ); ew.fn, ew.a, ew.b;   */ \
+                       /*      z h, or int when x and y are (ADD MUL MAX MIN and comparisons);          + */ \
+                       /*      comparisons give u8                                                        */ \
+    X(where)           /* any: z <- cond (u8, i32, i64), x, y; all dtypes                               + */ \
+    X(reduce)          /* any: y <- x; y has x's ndim, 1 (stride any) in reduced dims; reduce.fn, .n:   + */ \
+                       /*      SUM MEAN MAX MIN VAR over h, SUM MAX MIN over ints; ARGMAX -> i64          */ \
+                       /*      (index in the row-major order of the reduced dims; first of ties; NaN wins)*/ \
+    X(gemm)            /* c (.., m, n) <- a (.., m, k), b (.., k, n), [bias (n)]; h each; batch strides   */ \
+                       /*      any, a and b have unit stride in one of the last two dims; c dense rows;   */ \
+                       /*      c = gemm.act(gemm.alpha a b + bias)                                      + */ \
+    X(softmax)         /* y <- x (outer, dim, inner) 3-d; softmax.log; h                                  */ \
+    X(softmax_bwd)     /* dx <- dy, y                                                                   + */ \
+    X(conv2d)          /* image: y <- x, w (plain), [bias]; conv.*; h                                     */ \
+    X(conv2d_bwd_data) /* image: dx <- dy, w                                                            + */ \
+    X(conv2d_bwd_weight) /* image: dw (plain), [db] <- dy, x                                            + */ \
+    X(pool2d)          /* image: y, [index] <- x; pool.*; index (of y's shape, u8 or i32): position in    */ \
+                       /*      the window, for max                                                        */ \
+    X(pool2d_bwd)      /* image: dx <- dy, [index]                                                      + */ \
+    X(batch_norm)      /* image: y, mean, rstd (f32), [running_mean, running_var: updated] <- x, [weight, */ \
+                       /*      bias, running_mean, running_var, add]; norm.train .eps .momentum .act      */ \
+    X(batch_norm_bwd)  /* image: dx, [dweight, dbias, dadd] <- dy, x, [weight], mean, rstd, [y: relu]   + */ \
+    X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps                */ \
+    X(layer_norm_bwd)  /* dx, [dweight, dbias] <- dy, x, [weight, mean], rstd                           + */ \
+    X(embedding)       /* y (n, d) <- index (n), weight (v, d)                                            */ \
+    X(embedding_bwd)   /* dweight (v, d) <- dy (n, d), index; zeroes first unless acc                   + */ \
+    X(gather)          /* y (outer, ny, inner) <- x (outer, nx, inner), index as y; all dtypes            */ \
+    X(gather_bwd)      /* dx <- dy, index; zeroes first unless acc                                      + */ \
+    X(dropout)         /* y <- x; dropout.p .seed .offset: element i kept if draw i%4 of counter          */ \
+                       /*      offset + i/4 is >= p*2^32; scaled by 1/(1-p)                             + */ \
+    X(cross_entropy)   /* loss (1, or n: reduction none), lse (n), total (1) <- x (n, c), target (n),     */ \
+                       /*      [weight (c)]; loss.*; loss.nll: x holds log-probabilities, lse unused      */ \
+    X(cross_entropy_bwd) /* dx <- dy (1 or n), x, target, lse, total, [weight]                          + */ \
+    X(attention)       /* o (b,h,t,d), lse (b,h,t) <- q, k, v; unit stride in d, other strides any;       */ \
+                       /*      attn.causal .scale; o dense; h                                             */ \
+    X(attention_bwd)   /* dq, dk, dv (strides as any of q, k, v) <- do, q, k, v, o, lse                 + */
+
+#define DT__ENUM_K(n) DT_K_##n,
+enum { DT_KERNELS(DT__ENUM_K) DT_K_COUNT };
+
+#define DT_MAX_OUT 5
+#define DT_MAX_IN 7
+typedef struct dt_call {
+    int32_t  op; /* DT_K_... */
+    int32_t  nout, nin;
+    uint32_t acc;
+    void    *stream;
+    union {
+        struct { double a, b; int32_t fn; } ew;
+        struct { int64_t n; int32_t fn; int32_t biased; } reduce; /* n: elements reduced into one */
+        struct { double alpha; int32_t act; } gemm;
+        struct { int32_t log; } softmax;
+        struct { int32_t stride[2], pad[2], dilation[2], groups, act; } conv;
+        struct { int32_t max, adaptive, include_pad, kernel[2], stride[2], pad[2]; } pool;
+        struct { double eps, momentum; int32_t train, act, rms; } norm;
+        struct { uint64_t seed, offset; double p; } dropout;
+        struct { double smoothing; int64_t ignore; int32_t reduction, nll; } loss;
+        struct { double scale; int32_t causal; } attn;
+    } u;
+    dt_view out[DT_MAX_OUT];
+    dt_view in[DT_MAX_IN];
+} dt_call;
+
+typedef int (*dt_kernel)(dt_device *dev, const dt_call *c); /* 0, or a dt_status after dt_fail() */
+
+typedef struct dt_backend {
+    const char *name;
+    void *(*alloc)(dt_device *dev, size_t nbytes); /* 64-byte aligned; NULL without a message when out of memory */
+    void (*free)(dt_device *dev, void *ptr, size_t nbytes);
+    int (*upload)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);   /* host is free on return */
+    int (*download)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes); /* waits for the stream */
+    int (*wait)(dt_device *dev, void *stream);                  /* the host waits; NULL stream: for all of them */
+    int (*order)(dt_device *dev, void *after, void *before);    /* what comes in 'after' waits for what is in 'before' */
+    void *(*stream_new)(dt_device *dev);                        /* NULL entry: one stream only */
+    void (*stream_free)(dt_device *dev, void *stream);
+    int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
+    dt_kernel kernel[DT_K_COUNT];
+} dt_backend;
+
+DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* be must stay */
+DT_API dt_status   dt_device_free(dt_device *dev);      /* refused while a tensor lives on it */
+DT_API void       *dt_device_impl(const dt_device *dev);
+DT_API const dt_backend *dt_device_backend(const dt_device *dev);
+DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* the thread's stream on dev; returns the one before */
+DT_API const char *dt_kernel_name(int kernel);
+DT_API int         dt_fail(dt_status code, const char *format, ...) DT__PRINTF(2, 3); /* for backends; returns code */
+DT_API void       *dt_scratch(size_t nbytes); /* the thread's scratch, 64-byte aligned, valid until the next call; NULL after dt_fail */
+DT_API void       *dt_alloc(size_t nbytes);   /* through the allocator; NULL without a message */
+DT_API void        dt_dealloc(void *ptr, size_t nbytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_H_INCLUDED */
+
+#if defined(DT_IMPLEMENTATION) && !defined(DT__H_IMPLEMENTED)
+#define DT__H_IMPLEMENTED
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(DT_MALLOC) != defined(DT_FREE)
+#error "dt.h: define both DT_MALLOC(nbytes) and DT_FREE(ptr), or neither"
+#endif
+#ifndef DT_MALLOC
+#define DT_MALLOC(nbytes) malloc(nbytes)
+#define DT_FREE(ptr) free(ptr)
+#endif
+
+/* ==================================================================================================== >>context
+   What a thread owns: its pending error, its step (tensors and tape), its pools, its generator. */
+#define DT__LIVE 0x64744c76u
+#define DT__DEAD 0x64746466u
+#define DT__MAX_HOOKS 16
+#define DT__MAX_STREAMS 16
+
+typedef struct dt__node    dt__node;
+typedef struct dt__storage dt__storage;
+typedef struct dt__group   dt__group;
+
+typedef struct dt__list { /* a growing array of pointers */
+    void  **at;
+    int64_t n, cap;
+} dt__list;
+
+typedef struct dt__ctx {
+    dt_status     code;
+    char          message[1024];
+    dt_device    *device; /* NULL: the CPU */
+    int           no_grad;
+    int           in_backward;
+    uint32_t      backward_id;
+    dt__list      step; /* tensors the step owns; holes are NULL */
+    dt__list      tape; /* nodes in the order of the forward */
+    dt_tensor    *free_tensors;
+    dt__node     *free_nodes;
+    void         *scratch;
+    size_t        scratch_nbytes;
+    int           rng_ready;
+    int           registered; /* the thread's destructor knows of us */
+    int           nstreams;
+    dt_grad_hooks hook[DT__MAX_HOOKS];
+    int           hook_used[DT__MAX_HOOKS];
+    struct {
+        dt_device *dev;
+        void      *stream;
+    } stream[DT__MAX_STREAMS];
+    dt_rng rng;
+} dt__ctx;
+
+static __thread dt__ctx dt__tls;
+
+static struct {
+    dt_allocator    a;
+    int64_t         allocs;
+    size_t          bytes;
+    int64_t         tensors;
+    int64_t         fallbacks;
+    size_t          live, peak, cached; /* of all devices */
+    pthread_mutex_t lock;               /* guards devices */
+    dt_device      *devices;
+    dt_log_fn       log;
+    void           *log_user;
+} dt__global = { { NULL, NULL, NULL }, 0, 0, 0, 0, 0, 0, 0, PTHREAD_MUTEX_INITIALIZER, NULL, NULL, NULL };
+
+static int dt__log_level(void)
+{
+    static int level = -1;
+    int        l = __atomic_load_n(&level, __ATOMIC_RELAXED);
+    if (l < 0) {
+        const char *s = getenv("DT_LOG");
+        l = !s ? 0 : !strcmp(s, "error") ? 1 : !strcmp(s, "warn") ? 2 : !strcmp(s, "info") ? 3 : !strcmp(s, "debug") ? 4 : atoi(s);
+        if (l < 0) l = 0;
+        __atomic_store_n(&level, l, __ATOMIC_RELAXED);
+    }
+    return l;
+}
+static void dt__log(int level, const char *text)
+{
+    if (dt__global.log)
+        dt__global.log(dt__global.log_user, level, text);
+    else if (level <= dt__log_level())
+        fprintf(stderr, "dt: %s\n", text);
+}
+DT_API void dt_set_log(dt_log_fn fn, void *user)
+{
+    dt__global.log_user = user;
+    dt__global.log = fn;
+}
+
+DT_API int dt_fail(dt_status code, const char *format, ...)
+{
+    dt__ctx *t = &dt__tls;
+    if (t->code != DT_OK) return code; /* the first message is the one that matters */
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(t->message, sizeof t->message, format, ap);
+    va_end(ap);
+    t->code = code;
+    dt__log(DT_LOG_ERROR, t->message);
+    return code;
+}
+DT_API const char *dt_error(void) { return dt__tls.code == DT_OK ? NULL : dt__tls.message; }
+DT_API dt_status   dt_error_code(void) { return dt__tls.code; }
+DT_API void        dt_error_clear(void)
+{
+    dt__tls.code = DT_OK;
+    dt__tls.message[0] = 0;
+}
+DT_API int dt_check(const char *program)
+{
+    if (dt__tls.code == DT_OK) return 0;
+    fprintf(stderr, "%s: %s\n", program ? program : "dt", dt__tls.message);
+    return 1;
+}
+
+/* ---- host memory */
+DT_API void *dt_alloc(size_t nbytes)
+{
+    if (nbytes == 0) nbytes = 1;
+    void *p = dt__global.a.alloc ? dt__global.a.alloc(dt__global.a.user, nbytes) : DT_MALLOC(nbytes);
+    __atomic_add_fetch(&dt__global.allocs, 1, __ATOMIC_RELAXED);
+    if (p) __atomic_add_fetch(&dt__global.bytes, nbytes, __ATOMIC_RELAXED);
+    return p;
+}
+DT_API void dt_dealloc(void *ptr, size_t nbytes)
+{
+    if (!ptr) return;
+    if (nbytes == 0) nbytes = 1;
+    __atomic_sub_fetch(&dt__global.bytes, nbytes, __ATOMIC_RELAXED);
+    if (dt__global.a.free)
+        dt__global.a.free(dt__global.a.user, ptr, nbytes);
+    else
+        DT_FREE(ptr);
+}
+static void *dt__alloc_zero(size_t nbytes)
+{
+    void *p = dt_alloc(nbytes);
+    if (p) memset(p, 0, nbytes);
+    return p;
+}
+DT_API dt_status dt_set_allocator(const dt_allocator *a)
+{
+    dt_trim();
+    size_t left = __atomic_load_n(&dt__global.bytes, __ATOMIC_RELAXED);
+    if (left)
+        return (dt_status)dt_fail(DT_ERR_STATE,
+                                  "dt_set_allocator: %zu bytes of the present allocator are in use; free every tensor and "
+                                  "end every step first",
+                                  left);
+    if (a && (!a->alloc || !a->free)) return (dt_status)dt_fail(DT_ERR_ARG, "dt_set_allocator: alloc and free must both be set");
+    memset(&dt__global.a, 0, sizeof dt__global.a);
+    if (a) dt__global.a = *a;
+    return DT_OK;
+}
+
+static void dt__thread_end(void *unused)
+{
+    (void)unused;
+    dt_end();
+    dt_trim();
+}
+static pthread_key_t dt__thread_key;
+static void          dt__make_key(void) { pthread_key_create(&dt__thread_key, dt__thread_end); }
+static void          dt__register_thread(dt__ctx *t)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (t->registered) return;
+    pthread_once(&once, dt__make_key);
+    pthread_setspecific(dt__thread_key, t);
+    t->registered = 1;
+}
+
+static int dt__push(dt__list *l, void *p) /* 0 or DT_ERR_MEMORY */
+{
+    if (l->n == l->cap) {
+        dt__register_thread(&dt__tls);
+        int64_t cap = l->cap ? 2 * l->cap : 256;
+        void  **at = (void **)dt_alloc((size_t)cap * sizeof(void *));
+        if (!at) return dt_fail(DT_ERR_MEMORY, "dt: out of memory for %" PRId64 " list entries", cap);
+        if (l->n) memcpy(at, l->at, (size_t)l->n * sizeof(void *));
+        dt_dealloc(l->at, (size_t)l->cap * sizeof(void *));
+        l->at = at;
+        l->cap = cap;
+    }
+    l->at[l->n++] = p;
+    return 0;
+}
+static void dt__list_free(dt__list *l)
+{
+    dt_dealloc(l->at, (size_t)l->cap * sizeof(void *));
+    memset(l, 0, sizeof *l);
+}
+
+DT_API void *dt_scratch(size_t nbytes)
+{
+    dt__ctx *t = &dt__tls;
+    if (nbytes > t->scratch_nbytes) {
+        dt__register_thread(t);
+        size_t want = nbytes + nbytes / 4 + 4096;
+        void  *p = want > nbytes ? dt_alloc(want) : NULL;
+        if (!p) {
+            dt_fail(DT_ERR_MEMORY, "dt: out of memory for %zu bytes of scratch", nbytes);
+            return NULL;
+        }
+        dt_dealloc(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
+        t->scratch = p;
+        t->scratch_nbytes = want - 64;
+    }
+    return (void *)(((uintptr_t)t->scratch + 63) & ~(uintptr_t)63);
+}
+
+/* ==================================================================================================== >>device
+   A device and its cache of memory. Freed storages wait in lists by size class (8 classes to a doubling) and stream. */
+#define DT__CLASSES 400
+
+struct dt__storage {
+    dt_device   *dev;
+    void        *ptr;
+    size_t       nbytes; /* of the class, as allocated */
+    int32_t      refs;
+    uint32_t     version; /* one more for each change in place */
+    void        *stream;
+    dt__storage *next;
+};
+struct dt_device {
+    const dt_backend *be;
+    void             *impl;
+    int               index;
+    int               fallback;
+    char              name[40];
+    pthread_mutex_t   lock; /* guards the lists and counts */
+    dt__storage      *cache[DT__CLASSES];
+    int64_t           storages; /* in use */
+    dt_device        *next;
+};
+
+static int dt__class(size_t nbytes, size_t *rounded)
+{
+    if (nbytes <= 512) {
+        int c = nbytes ? (int)((nbytes - 1) / 64) : 0;
+        *rounded = (size_t)(c + 1) * 64;
+        return c;
+    }
+    int    top = 63 - __builtin_clzll((unsigned long long)(nbytes - 1)); /* 2^top <= nbytes-1 < 2^(top+1), top >= 9 */
+    size_t step = (size_t)1 << (top - 3);
+    size_t sub = (nbytes - 1 - ((size_t)1 << top)) / step; /* 0..7 */
+    *rounded = ((size_t)1 << top) + (sub + 1) * step;
+    return 8 + (top - 9) * 8 + (int)sub;
+}
+
+static void dt__device_init(dt_device *d, const dt_backend *be, int index, void *impl)
+{
+    memset(d, 0, sizeof *d);
+    d->be = be;
+    d->impl = impl;
+    d->index = index;
+    snprintf(d->name, sizeof d->name, index < 0 ? "%s" : "%s:%d", be->name, index);
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_lock(&dt__global.lock);
+    d->next = dt__global.devices;
+    dt__global.devices = d;
+    pthread_mutex_unlock(&dt__global.lock);
+}
+DT_API dt_device *dt_device_new(const dt_backend *be, int index, void *impl)
+{
+    if (!be || !be->name || !be->alloc || !be->free || !be->upload || !be->download || !be->wait) {
+        dt_fail(DT_ERR_ARG, "dt_device_new: a backend needs name, alloc, free, upload, download and wait");
+        return NULL;
+    }
+    dt_device *d = (dt_device *)dt_alloc(sizeof *d);
+    if (!d) {
+        dt_fail(DT_ERR_MEMORY, "dt_device_new: out of memory");
+        return NULL;
+    }
+    dt__device_init(d, be, index, impl);
+    return d;
+}
+static void dt__device_trim(dt_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    for (int c = 0; c < DT__CLASSES; c++) {
+        while (d->cache[c]) {
+            dt__storage *s = d->cache[c];
+            d->cache[c] = s->next;
+            __atomic_sub_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
+            d->be->free(d, s->ptr, s->nbytes);
+            dt_dealloc(s, sizeof *s);
+        }
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+DT_API dt_status dt_device_free(dt_device *dev)
+{
+    if (!dev) return DT_OK;
+    if (dev == dt_cpu()) return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_free: the CPU stays");
+    dt_sync(dev);
+    dt__device_trim(dev);
+    if (__atomic_load_n(&dev->storages, __ATOMIC_RELAXED))
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_free: %" PRId64 " tensors live on %s; free them first",
+                                  __atomic_load_n(&dev->storages, __ATOMIC_RELAXED), dev->name);
+    pthread_mutex_lock(&dt__global.lock);
+    for (dt_device **p = &dt__global.devices; *p; p = &(*p)->next)
+        if (*p == dev) {
+            *p = dev->next;
+            break;
+        }
+    pthread_mutex_unlock(&dt__global.lock);
+    if (dt__tls.device == dev) dt__tls.device = NULL;
+    pthread_mutex_destroy(&dev->lock);
+    dt_dealloc(dev, sizeof *dev);
+    return DT_OK;
+}
+DT_API void             *dt_device_impl(const dt_device *dev) { return dev ? dev->impl : NULL; }
+DT_API const dt_backend *dt_device_backend(const dt_device *dev) { return dev ? dev->be : NULL; }
+DT_API const char       *dt_device_name(const dt_device *dev) { return dev ? dev->name : "none"; }
+DT_API dt_device        *dt_default_device(void) { return dt__tls.device ? dt__tls.device : dt_cpu(); }
+DT_API void              dt_set_default_device(dt_device *dev) { dt__tls.device = dev; }
+DT_API void              dt_allow_fallback(dt_device *dev, bool yes)
+{
+    if (dev) dev->fallback = yes;
+}
+DT_API dt_status dt_sync(dt_device *dev)
+{
+    if (!dev) dev = dt_default_device();
+    return (dt_status)dev->be->wait(dev, NULL);
+}
+static void *dt__stream(dt_device *dev)
+{
+    dt__ctx *t = &dt__tls;
+    for (int i = 0; i < t->nstreams; i++)
+        if (t->stream[i].dev == dev) return t->stream[i].stream;
+    return NULL;
+}
+DT_API void *dt_stream_use(dt_device *dev, void *stream)
+{
+    dt__ctx *t = &dt__tls;
+    if (!dev) return NULL;
+    for (int i = 0; i < t->nstreams; i++)
+        if (t->stream[i].dev == dev) {
+            void *before = t->stream[i].stream;
+            t->stream[i].stream = stream;
+            return before;
+        }
+    if (t->nstreams == DT__MAX_STREAMS) {
+        dt_fail(DT_ERR_ARG, "dt_stream_use: a thread can choose streams on %d devices at most", DT__MAX_STREAMS);
+        return NULL;
+    }
+    t->stream[t->nstreams].dev = dev;
+    t->stream[t->nstreams++].stream = stream;
+    return NULL;
+}
+static const char *const dt__kernel_names[] = {
+#define DT__NAME_K(n) #n,
+    DT_KERNELS(DT__NAME_K)
+};
+DT_API const char *dt_kernel_name(int kernel) { return kernel >= 0 && kernel < DT_K_COUNT ? dt__kernel_names[kernel] : "?"; }
+
+static void dt__count_live(size_t nbytes)
+{
+    size_t live = __atomic_add_fetch(&dt__global.live, nbytes, __ATOMIC_RELAXED);
+    size_t peak = __atomic_load_n(&dt__global.peak, __ATOMIC_RELAXED);
+    while (live > peak && !__atomic_compare_exchange_n(&dt__global.peak, &peak, live, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
+{
+    size_t rounded;
+    if (nbytes > (size_t)1 << 56) {
+        dt_fail(DT_ERR_MEMORY, "dt: a tensor of %zu bytes cannot exist", nbytes);
+        return NULL;
+    }
+    int          c = dt__class(nbytes, &rounded);
+    void        *stream = dt__stream(dev);
+    dt__storage *s = NULL;
+    pthread_mutex_lock(&dev->lock);
+    dt__storage **p = &dev->cache[c];
+    for (int tries = 0; *p && tries < 8; tries++, p = &(*p)->next)
+        if ((*p)->stream == stream) {
+            s = *p;
+            *p = s->next;
+            break;
+        }
+    if (s) __atomic_add_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&dev->lock);
+    if (s) {
+        __atomic_sub_fetch(&dt__global.cached, rounded, __ATOMIC_RELAXED);
+    } else {
+        s = (dt__storage *)dt_alloc(sizeof *s);
+        void *ptr = s ? dev->be->alloc(dev, rounded) : NULL;
+        if (s && !ptr) { /* give the cache back and try once more */
+            dt__device_trim(dev);
+            ptr = dev->be->alloc(dev, rounded);
+        }
+        if (!ptr) {
+            dt_dealloc(s, sizeof *s);
+            dt_fail(DT_ERR_MEMORY, "dt: out of memory: %zu bytes on %s (live %zu, cached %zu)", nbytes, dev->name,
+                    __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED),
+                    __atomic_load_n(&dt__global.cached, __ATOMIC_RELAXED));
+            return NULL;
+        }
+        s->dev = dev;
+        s->ptr = ptr;
+        s->nbytes = rounded;
+        __atomic_add_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
+    }
+    s->refs = 1;
+    s->version = 0;
+    s->stream = stream;
+    s->next = NULL;
+    dt__count_live(rounded);
+    return s;
+}
+static void dt__storage_unref(dt__storage *s)
+{
+    if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL)) return;
+    dt_device *dev = s->dev;
+    size_t     rounded;
+    int        c = dt__class(s->nbytes, &rounded);
+    __atomic_sub_fetch(&dt__global.live, s->nbytes, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&dev->lock);
+    s->next = dev->cache[c];
+    dev->cache[c] = s;
+    __atomic_sub_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&dev->lock);
+}
+
+/* ==================================================================================================== >>handles
+   A tensor: a window (offset, shape, strides) on a storage. The step, a node of the tape, and whoever kept it each hold
+   one reference. Strides of a private layout are in the struct but are shown to nobody but the backend. */
+struct dt_tensor {
+    uint32_t     magic;
+    int32_t      refs;
+    dt__storage *st;
+    int64_t      offset; /* of element 0, in elements */
+    int32_t      dtype, layout, ndim;
+    uint8_t      requires_grad, leaf, retain_grad;
+    uint8_t      grad_empty;  /* grad is there, but the next contribution overwrites it */
+    uint8_t      partial_alias; /* partial belongs to someone else as well: not to be added to */
+    int64_t      numel;
+    int64_t      shape[DT_MAX_DIMS];
+    int64_t      stride[DT_MAX_DIMS];
+    dt__ctx     *step;      /* the step that owns it, or NULL when kept or internal */
+    int64_t      step_slot;
+    dt__node    *node;      /* what made it, while the tape knows */
+    int          node_out;
+    int          tape_ended; /* it had a node once */
+    dt_tensor   *grad;
+    dt_tensor   *partial;   /* the gradient gathered so far in the backward that runs */
+    int32_t      pending;   /* contributions a leaf still waits for */
+    uint32_t     mark;
+    dt__group   *group;
+    int          group_slot;
+    dt_tensor   *next;      /* in the pool */
+};
+
+static const char  *const dt__dtype_names[] = { "f32", "f16", "bf16", "i32", "i64", "u8" };
+static const uint8_t      dt__dtype_size[] = { 4, 2, 2, 4, 8, 1 };
+DT_API const char *dt_dtype_name(dt_dtype d) { return (unsigned)d < DT_DTYPE_COUNT ? dt__dtype_names[d] : "?"; }
+DT_API size_t      dt_dtype_nbytes(dt_dtype d) { return (unsigned)d < DT_DTYPE_COUNT ? dt__dtype_size[d] : 0; }
+static inline int  dt__is_float(int d) { return d <= DT_BF16; }
+
+/* A shape as text, in one of a few rotating buffers: for messages only. */
+static const char *dt__shape_text(const int64_t *shape, int ndim)
+{
+    static __thread char buf[4][192];
+    static __thread int  turn;
+    char                *b = buf[turn = (turn + 1) & 3];
+    size_t               at = 0;
+    b[at++] = '(';
+    for (int i = 0; i < ndim && at < 160; i++)
+        at += (size_t)snprintf(b + at, 192 - at, "%s%" PRId64, i ? ", " : "", shape[i]);
+    snprintf(b + at, 192 - at, ")");
+    return b;
+}
+static const char *dt__text(const dt_tensor *t) { return dt__shape_text(t->shape, t->ndim); }
+
+static dt_tensor *dt__ref(dt_tensor *t)
+{
+    if (t) __atomic_add_fetch(&t->refs, 1, __ATOMIC_RELAXED);
+    return t;
+}
+static void dt__node_forget_out(dt__node *node, int out);
+static void dt__group_forget(dt_tensor *t);
+
+static void dt__unref(dt_tensor *t)
+{
+    if (!t || __atomic_sub_fetch(&t->refs, 1, __ATOMIC_ACQ_REL)) return;
+    dt__ctx *ctx = &dt__tls;
+    if (t->node) dt__node_forget_out(t->node, t->node_out);
+    if (t->group) dt__group_forget(t);
+    dt_tensor *grad = t->grad, *partial = t->partial;
+    dt__storage_unref(t->st);
+    t->magic = DT__DEAD;
+    t->st = NULL;
+    t->grad = t->partial = NULL;
+    t->next = ctx->free_tensors;
+    ctx->free_tensors = t;
+    __atomic_sub_fetch(&dt__global.tensors, 1, __ATOMIC_RELAXED);
+    dt__unref(grad);
+    dt__unref(partial);
+}
+
+static void dt__dense_strides(int64_t *stride, const int64_t *shape, int ndim)
+{
+    int64_t s = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        stride[i] = s;
+        s *= shape[i] > 0 ? shape[i] : 1;
+    }
+}
+static void dt__layout_strides(int64_t *stride, const int64_t *shape, int ndim, int layout)
+{
+    dt__dense_strides(stride, shape, ndim);
+    if (layout != DT_LAYOUT_NHWC) return;
+    int64_t c = shape[1] > 0 ? shape[1] : 1, h = shape[2] > 0 ? shape[2] : 1, w = shape[3] > 0 ? shape[3] : 1;
+    stride[1] = 1;
+    stride[3] = c;
+    stride[2] = w * c;
+    stride[0] = h * w * c;
+}
+static bool dt__is_dense(const dt_tensor *t)
+{
+    if (t->layout != DT_LAYOUT_PLAIN) return false;
+    int64_t s = 1;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        if (t->shape[i] != 1 && t->stride[i] != s && t->numel) return false;
+        s *= t->shape[i];
+    }
+    return true;
+}
+/* The number of elements; -1 when a dimension is negative or the product (or its bytes) overflows. */
+static int64_t dt__count(const int64_t *shape, int ndim, size_t elem)
+{
+    int64_t n = 1, full = 1;
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0) return -1;
+        if (__builtin_mul_overflow(full, shape[i] > 0 ? shape[i] : 1, &full)) return -1;
+        n = n * (shape[i] > 0); /* 0 if any dimension is */
+    }
+    int64_t bytes;
+    if (__builtin_mul_overflow(full, (int64_t)(elem ? elem : 1), &bytes) || bytes > (INT64_MAX >> 4)) return -1;
+    return n ? full : 0;
+}
+
+static dt_tensor *dt__handle_new(void)
+{
+    dt__ctx   *ctx = &dt__tls;
+    dt_tensor *t = ctx->free_tensors;
+    if (t) {
+        ctx->free_tensors = t->next;
+    } else {
+        dt__register_thread(ctx);
+        t = (dt_tensor *)dt_alloc(sizeof *t);
+        if (!t) {
+            dt_fail(DT_ERR_MEMORY, "dt: out of memory for a tensor handle");
+            return NULL;
+        }
+    }
+    memset(t, 0, sizeof *t);
+    t->magic = DT__LIVE;
+    t->refs = 1;
+    __atomic_add_fetch(&dt__global.tensors, 1, __ATOMIC_RELAXED);
+    return t;
+}
+/* A new dense tensor in a layout; owned by the caller (one reference), not by the step. */
+static dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int64_t *shape, int ndim, int layout)
+{
+    int64_t n = dt__count(shape, ndim, dt__dtype_size[dtype]);
+    if (n < 0) {
+        dt_fail(DT_ERR_SHAPE, "%s: shape %s of %s has a negative dimension or is too large", call,
+                dt__shape_text(shape, ndim), dt__dtype_names[dtype]);
+        return NULL;
+    }
+    dt_tensor *t = dt__handle_new();
+    if (!t) return NULL;
+    t->dtype = dtype;
+    t->ndim = ndim;
+    t->layout = layout;
+    t->numel = n;
+    for (int i = 0; i < ndim; i++) t->shape[i] = shape[i];
+    dt__layout_strides(t->stride, shape, ndim, layout);
+    t->st = dt__storage_new(dev, (size_t)n * dt__dtype_size[dtype]);
+    if (!t->st) {
+        dt__unref(t);
+        return NULL;
+    }
+    return t;
+}
+static dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype)
+{
+    return dt__new(call, x->st->dev, dtype, x->shape, x->ndim, x->layout);
+}
+/* Hand a tensor to the user: the step owns it from now on. */
+static dt_tensor *dt__give(dt_tensor *t)
+{
+    dt__ctx *ctx = &dt__tls;
+    if (!t) return NULL;
+    if (dt__push(&ctx->step, t)) {
+        dt__unref(t);
+        return NULL;
+    }
+    t->step = ctx;
+    t->step_slot = ctx->step.n - 1;
+    return t;
+}
+/* An argument of a public call: no error pending, there, alive. */
+static bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
+{
+    if (dt__tls.code != DT_OK) return false;
+    if (!t) {
+        dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, arg);
+        return false;
+    }
+    if (t->magic != DT__LIVE) {
+        dt_fail(DT_ERR_STATE, "%s: %s was released at the end of its step; dt_keep() what must outlive dt_end()", call, arg);
+        return false;
+    }
+    return true;
+}
+static bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b)
+{
+    if (!b || a->st->dev == b->st->dev) return true;
+    dt_fail(DT_ERR_DEVICE, "%s: tensors are on %s and %s; move one with dt_to()", call, a->st->dev->name, b->st->dev->name);
+    return false;
+}
+static bool dt__want_float(const char *call, const dt_tensor *t)
+{
+    if (dt__is_float(t->dtype)) return true;
+    dt_fail(DT_ERR_DTYPE, "%s: takes f32, f16 or bf16, not %s; dt_cast() it first", call, dt__dtype_names[t->dtype]);
+    return false;
+}
+static bool dt__dim_ok(const char *call, int *dim, int ndim)
+{
+    int d = *dim < 0 ? *dim + ndim : *dim;
+    if (d < 0 || d >= ndim) {
+        dt_fail(DT_ERR_ARG, "%s: dimension %d is out of range for a tensor of %d dimensions", call, *dim, ndim);
+        return false;
+    }
+    *dim = d;
+    return true;
+}
+
+DT_API dt_tensor *dt_keep(dt_tensor *t)
+{
+    if (!dt__ok("dt_keep", "t", t)) return NULL;
+    dt__ctx *ctx = &dt__tls;
+    if (t->step == ctx) {
+        ctx->step.at[t->step_slot] = NULL;
+        t->step = NULL;
+    } else if (t->step) {
+        dt_fail(DT_ERR_STATE, "dt_keep: the tensor belongs to another thread's step; keep it there");
+        return NULL;
+    } else {
+        dt__ref(t);
+    }
+    return t;
+}
+DT_API void dt_free(dt_tensor *t)
+{
+    if (!t) return;
+    if (t->magic != DT__LIVE) {
+        dt_fail(DT_ERR_STATE, "dt_free: the tensor was released already");
+        return;
+    }
+    dt__ctx *ctx = &dt__tls;
+    if (t->step == ctx) {
+        ctx->step.at[t->step_slot] = NULL;
+        t->step = NULL;
+    } else if (t->step) {
+        dt_fail(DT_ERR_STATE, "dt_free: the tensor belongs to another thread's step");
+        return;
+    }
+    dt__unref(t);
+}
+
+DT_API dt_memory_stats dt_stats(void)
+{
+    dt_memory_stats s;
+    s.live_bytes = __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED);
+    s.peak_bytes = __atomic_load_n(&dt__global.peak, __ATOMIC_RELAXED);
+    s.cached_bytes = __atomic_load_n(&dt__global.cached, __ATOMIC_RELAXED);
+    s.live_tensors = __atomic_load_n(&dt__global.tensors, __ATOMIC_RELAXED);
+    s.host_allocs = __atomic_load_n(&dt__global.allocs, __ATOMIC_RELAXED);
+    s.host_bytes = __atomic_load_n(&dt__global.bytes, __ATOMIC_RELAXED);
+    s.fallbacks = __atomic_load_n(&dt__global.fallbacks, __ATOMIC_RELAXED);
+    return s;
+}
+DT_API void dt_stats_reset(void)
+{
+    __atomic_store_n(&dt__global.peak, __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+}
+static void dt__trim_nodes(dt__ctx *t);
+DT_API void dt_trim(void)
+{
+    dt__ctx *t = &dt__tls;
+    while (t->free_tensors) {
+        dt_tensor *x = t->free_tensors;
+        t->free_tensors = x->next;
+        dt_dealloc(x, sizeof *x);
+    }
+    dt__trim_nodes(t);
+    if (t->step.n == 0) dt__list_free(&t->step);
+    if (t->tape.n == 0) dt__list_free(&t->tape);
+    dt_dealloc(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
+    t->scratch = NULL;
+    t->scratch_nbytes = 0;
+    pthread_mutex_lock(&dt__global.lock);
+    for (dt_device *d = dt__global.devices; d; d = d->next) dt__device_trim(d);
+    pthread_mutex_unlock(&dt__global.lock);
+}
+/* ==================================================================================================== >>halves
+   Scalar conversions between the 16-bit floats and f32: round to nearest, ties to even; NaN stays NaN (quiet). */
+static inline float dt__bits_f32(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint32_t dt__f32_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static inline float    dt__bf16_to_f32(uint16_t h) { return dt__bits_f32((uint32_t)h << 16); }
+static inline uint16_t dt__f32_to_bf16(float f)
+{
+    uint32_t u = dt__f32_bits(f);
+    uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : r);
+}
+static inline float dt__f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31u, man = h & 0x3ffu;
+    if (exp == 31) return dt__bits_f32(sign | 0x7f800000u | (man << 13) | (man ? 0x400000u : 0u));
+    if (exp) return dt__bits_f32(sign | ((exp + 112u) << 23) | (man << 13));
+    float f = (float)man * 5.9604644775390625e-8f; /* 2^-24 */
+    return sign ? -f : f;
+}
+static inline uint16_t dt__f32_to_f16(float f)
+{
+    uint32_t u = dt__f32_bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
+    if (a < 0x38800000u) {                                   /* below 2^-14: the sum's rounding does the work */
+        float t = dt__bits_f32(a) + 0.5f;
+        return (uint16_t)(sign | (dt__f32_bits(t) - 0x3f000000u));
+    }
+    uint32_t odd = (a >> 13) & 1u;
+    return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+/* ==================================================================================================== >>philox
+   Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): four words from a 64-bit key and a counter, no state. The counter
+   fills the low half of the 128-bit one; the high half is 0. */
+#define DT__PHILOX_M0 0xD2511F53u
+#define DT__PHILOX_M1 0xCD9E8D57u
+#define DT__PHILOX_W0 0x9E3779B9u
+#define DT__PHILOX_W1 0xBB67AE85u
+
+static inline __attribute__((unused)) void dt__philox_block(uint64_t seed, uint64_t counter, uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)DT__PHILOX_M0 * c0, p1 = (uint64_t)DT__PHILOX_M1 * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += DT__PHILOX_W0;
+        k1 += DT__PHILOX_W1;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+/* ==================================================================================================== >>mersenne
+   MT19937 and PyTorch's ways to draw from it, bit for bit (PyTorch 2.15, x86-64 with AVX2, float tensors):
+   - uniform: 24 bits of one word, then one fused multiply-add; a value that rounded up to hi becomes lo.
+   - normal, n >= 16: n uniforms first, then Box-Muller in place on groups of 16 (lanes j and j + 8 make a pair) in f32
+     with Cephes' polynomials; if 16 does not divide n, the last 16 are drawn and computed again.
+   - normal, n < 16: Box-Muller in f64 on 53-bit uniforms; the second value of a pair waits for the next such draw.
+   - randperm: Fisher-Yates on one word per swap; from 2^32/20 elements on, "inside out" on two words.
+   Every fused operation is written as such and no other product meets a sum: the bits do not depend on
+   -ffp-contract. The f64 path takes log1p, sin and cos from libm, as PyTorch does. */
+static void dt__rng_refill(dt_rng *r)
+{
+    uint32_t *s = r->state;
+    for (int i = 0; i < 624; i++) {
+        uint32_t u = s[i], v = s[i < 623 ? i + 1 : 0];
+        uint32_t y = ((u & 0x80000000u) | (v & 0x7fffffffu)) >> 1;
+        s[i] = s[i < 227 ? i + 397 : i - 227] ^ y ^ (0x9908b0dfu & (0u - (v & 1u)));
+    }
+    r->next = 0;
+}
+
+static inline uint32_t dt__rng_temper(uint32_t y)
+{
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
+
+static inline uint32_t dt__rng_next(dt_rng *r)
+{
+    if ((uint32_t)r->next >= 624u) dt__rng_refill(r);
+    return dt__rng_temper(r->state[r->next++]);
+}
+
+static inline uint64_t dt__rng_next64(dt_rng *r)
+{
+    uint64_t hi = dt__rng_next(r);
+    return hi << 32 | dt__rng_next(r);
+}
+
+DT_API void dt_rng_seed(dt_rng *r, uint64_t seed)
+{
+    uint32_t x = (uint32_t)seed; /* the state knows only the low half of the seed; Philox uses all of it */
+    for (uint32_t i = 0; i < 624; i++) {
+        if (i > 0) x = 1812433253u * (x ^ (x >> 30)) + i;
+        r->state[i] = x;
+    }
+    r->next = 624;
+    r->has_normal = 0;
+    r->normal = 0.0;
+    r->seed = seed;
+    r->philox_offset = 0;
+}
+
+DT_API uint32_t dt_rng_u32(dt_rng *r) { return dt__rng_next(r); }
+DT_API uint64_t dt_rng_u64(dt_rng *r) { return dt__rng_next64(r); }
+
+static inline float dt__rng_unit(uint32_t word) /* [0, 1), exact */
+{
+    return (float)(int32_t)(word & 0xffffffu) * 5.9604644775390625e-8f;
+}
+
+DT_API void dt_rng_uniform(dt_rng *r, float *out, int64_t n, double lo, double hi)
+{
+    float from = (float)lo, to = (float)hi, range = to - from;
+    for (int64_t i = 0; i < n; i++) {
+        float x = __builtin_fmaf(dt__rng_unit(dt__rng_next(r)), range, from);
+        out[i] = x == to ? from : x;
+    }
+}
+
+/* log x for normal x > 0: x = m 2^e with sqrt(1/2) <= m < sqrt(2), then a polynomial in m - 1 */
+static inline __attribute__((always_inline)) float dt__rng_log(float x)
+{
+    uint32_t u, half;
+    float    m, y, z, e;
+    memcpy(&u, &x, 4);
+    half = (u & 0x007fffffu) | 0x3f000000u;
+    memcpy(&m, &half, 4);
+    int32_t low = m < 0.707106781186547524f;
+    e = (float)((int32_t)(u >> 23) - 126 - low);
+    m = low ? (m - 1.0f) + m : m - 1.0f;
+    z = m * m;
+    y = __builtin_fmaf(7.0376836292e-2f, m, -1.1514610310e-1f);
+    y = __builtin_fmaf(y, m, 1.1676998740e-1f);
+    y = __builtin_fmaf(y, m, -1.2420140846e-1f);
+    y = __builtin_fmaf(y, m, 1.4249322787e-1f);
+    y = __builtin_fmaf(y, m, -1.6668057665e-1f);
+    y = __builtin_fmaf(y, m, 2.0000714765e-1f);
+    y = __builtin_fmaf(y, m, -2.4999993993e-1f);
+    y = __builtin_fmaf(y, m, 3.3333331174e-1f);
+    y = y * m;
+    y = __builtin_fmaf(y, z, e * -2.12194440e-4f);
+    y = __builtin_fmaf(z, -0.5f, y);
+    return __builtin_fmaf(e, 0.693359375f, m + y);
+}
+
+/* sine and cosine of 0 <= x < 7: reduced by a multiple of pi/2 in three steps, then two polynomials */
+static inline __attribute__((always_inline)) void dt__rng_sincos(float *sine, float *cosine, float x)
+{
+    int32_t  q = ((int32_t)(x * 1.27323954473516f) + 1) & ~1; /* the octant, made even */
+    float    k = (float)q, z, c, s;
+    uint32_t sign_s = (uint32_t)(q & 4) << 29, sign_c = (uint32_t)(~(q - 2) & 4) << 29, bs, bc;
+    x = __builtin_fmaf(k, -0.78515625f, x);
+    x = __builtin_fmaf(k, -2.4187564849853515625e-4f, x);
+    x = __builtin_fmaf(k, -3.77489497744594108e-8f, x);
+    z = x * x;
+    c = __builtin_fmaf(2.443315711809948e-5f, z, -1.388731625493765e-3f);
+    c = __builtin_fmaf(c, z, 4.166664568298827e-2f);
+    c = __builtin_fmaf(c * z, z, z * -0.5f);
+    c = c + 1.0f;
+    s = __builtin_fmaf(-1.9515295891e-4f, z, 8.3321608736e-3f);
+    s = __builtin_fmaf(s, z, -1.6666654611e-1f);
+    s = __builtin_fmaf(s * z, x, x);
+    memcpy(&bs, q & 2 ? &c : &s, 4);
+    memcpy(&bc, q & 2 ? &s : &c, 4);
+    bs ^= sign_s;
+    bc ^= sign_c;
+    memcpy(sine, &bs, 4);
+    memcpy(cosine, &bc, 4);
+}
+
+static inline __attribute__((always_inline)) void dt__rng_box16(float *d, float mean, float std)
+{
+    for (int j = 0; j < 8; j++) {
+        float s, c, radius = __builtin_sqrtf(-2.0f * dt__rng_log(1.0f - d[j]));
+        dt__rng_sincos(&s, &c, 6.283185307179586f * d[j + 8]);
+        d[j] = __builtin_fmaf(radius * c, std, mean);
+        d[j + 8] = __builtin_fmaf(radius * s, std, mean);
+    }
+}
+static void dt__rng_normal16(float *d, float mean, float std) { dt__rng_box16(d, mean, std); }
+#if defined(__x86_64__) && !defined(__FMA__)
+/* the same bits with the fused instruction instead of libm's fmaf */
+__attribute__((target("avx2,fma"))) static void dt__rng_normal16_fma(float *d, float mean, float std)
+{
+    dt__rng_box16(d, mean, std);
+}
+#endif
+
+static double dt__rng_normal1(dt_rng *r) /* one standard normal in f64 */
+{
+    if (r->has_normal) {
+        r->has_normal = 0;
+        return r->normal;
+    }
+    double u = (double)(int64_t)(dt__rng_next64(r) & 0x1fffffffffffffu) * 1.1102230246251565e-16;
+    double v = (double)(int64_t)(dt__rng_next64(r) & 0x1fffffffffffffu) * 1.1102230246251565e-16;
+    double radius = sqrt(-2.0 * log1p(-v)), theta = 6.283185307179586 * u;
+    r->normal = radius * sin(theta);
+    r->has_normal = 1;
+    return radius * cos(theta);
+}
+
+DT_API void dt_rng_normal(dt_rng *r, float *out, int64_t n, double mean, double std)
+{
+    void (*box)(float *, float, float) = dt__rng_normal16;
+    if (n < 16) {
+        for (int64_t i = 0; i < n; i++) out[i] = (float)__builtin_fma(dt__rng_normal1(r), std, mean);
+        return;
+    }
+#if defined(__x86_64__) && !defined(__FMA__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) box = dt__rng_normal16_fma;
+#endif
+    for (int64_t i = 0; i < n; i++) out[i] = dt__rng_unit(dt__rng_next(r));
+    for (int64_t i = 0; i + 16 <= n; i += 16) box(out + i, (float)mean, (float)std);
+    if (n % 16 != 0) {
+        out += n - 16;
+        for (int i = 0; i < 16; i++) out[i] = dt__rng_unit(dt__rng_next(r));
+        box(out, (float)mean, (float)std);
+    }
+}
+
+DT_API void dt_rng_randperm(dt_rng *r, int64_t *out, int64_t n)
+{
+    if (n >= INT64_C(4294967295) / 20) {
+        for (int64_t i = 0; i < n; i++) {
+            int64_t z = (int64_t)(dt__rng_next64(r) % (uint64_t)(i + 1));
+            out[i] = i; /* z may be i */
+            out[i] = out[z];
+            out[z] = i;
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) out[i] = i;
+    for (int64_t i = 0; i < n - 1; i++) {
+        int64_t z = i + (int64_t)(dt__rng_next(r) % (uint32_t)(n - i)), t = out[i];
+        out[i] = out[z];
+        out[z] = t;
+    }
+}
+
+DT_API void dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4]) { dt__philox_block(seed, counter, out); }
+
+/* ==================================================================================================== >>dispatch
+   Building a dt_call and giving it to the device. */
+static void dt__view_of(dt_view *v, const dt_tensor *t)
+{
+    v->data = (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype];
+    v->dtype = t->dtype;
+    v->layout = t->layout;
+    v->ndim = t->ndim;
+    v->dt__pad = 0;
+    for (int i = 0; i < t->ndim; i++) {
+        v->shape[i] = t->shape[i];
+        v->stride[i] = t->stride[i];
+    }
+}
+static void dt__call_begin(dt_call *c, int op)
+{
+    c->op = op;
+    c->nout = c->nin = 0;
+    c->acc = 0;
+    c->stream = NULL;
+    memset(&c->u, 0, sizeof c->u);
+}
+static dt_view *dt__out(dt_call *c, const dt_tensor *t) /* NULL: absent */
+{
+    dt_view *v = &c->out[c->nout++];
+    if (t)
+        dt__view_of(v, t);
+    else
+        v->ndim = -1;
+    return v;
+}
+static dt_view *dt__in(dt_call *c, const dt_tensor *t)
+{
+    dt_view *v = &c->in[c->nin++];
+    if (t)
+        dt__view_of(v, t);
+    else
+        v->ndim = -1;
+    return v;
+}
+/* A view with leading dimensions of one in front, up to ndim; and stretched over a larger shape. */
+static void dt__view_pad(dt_view *v, int ndim)
+{
+    int more = ndim - v->ndim;
+    if (more <= 0) return;
+    for (int i = v->ndim - 1; i >= 0; i--) {
+        v->shape[i + more] = v->shape[i];
+        v->stride[i + more] = v->stride[i];
+    }
+    for (int i = 0; i < more; i++) {
+        v->shape[i] = 1;
+        v->stride[i] = 0;
+    }
+    v->ndim = ndim;
+    v->layout = DT_LAYOUT_PLAIN;
+}
+static void dt__view_expand(dt_view *v, const int64_t *shape, int ndim)
+{
+    dt__view_pad(v, ndim);
+    for (int i = 0; i < ndim; i++)
+        if (v->shape[i] != shape[i]) {
+            v->shape[i] = shape[i];
+            v->stride[i] = 0;
+            v->layout = DT_LAYOUT_PLAIN;
+        }
+}
+
+static size_t dt__view_span(const dt_view *v) /* bytes from element 0 to the last one */
+{
+    int64_t n = 1;
+    for (int i = 0; i < v->ndim; i++) {
+        if (v->shape[i] == 0) return 0;
+        n += (v->shape[i] - 1) * v->stride[i];
+    }
+    return (size_t)n * dt__dtype_size[v->dtype];
+}
+/* An op the device lacks, done by the CPU on copies of the operands. */
+static int dt__fallback(dt_device *dev, const dt_call *c)
+{
+    dt_call local = *c;
+    void   *mem[DT_MAX_OUT + DT_MAX_IN] = { NULL };
+    size_t  len[DT_MAX_OUT + DT_MAX_IN] = { 0 };
+    int     n = c->nout + c->nin, rc = 0;
+    for (int i = 0; i < n && !rc; i++) {
+        dt_view *v = i < c->nout ? &local.out[i] : &local.in[i - c->nout];
+        if (v->ndim < 0 || !(len[i] = dt__view_span(v))) continue;
+        mem[i] = dt_alloc(len[i] + 64);
+        if (!mem[i]) {
+            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of a copy for the CPU", dt_kernel_name(c->op), len[i]);
+            break;
+        }
+        void *at = (void *)(((uintptr_t)mem[i] + 63) & ~(uintptr_t)63);
+        rc = dev->be->download(dev, c->stream, at, v->data, len[i]);
+        v->data = at;
+    }
+    local.stream = NULL;
+    if (!rc) rc = dt_cpu()->be->kernel[c->op](dt_cpu(), &local);
+    for (int i = 0; i < c->nout && !rc; i++)
+        if (mem[i]) rc = dev->be->upload(dev, c->stream, c->out[i].data, local.out[i].data, len[i]);
+    for (int i = 0; i < n; i++) dt_dealloc(mem[i], len[i] + 64);
+    __atomic_add_fetch(&dt__global.fallbacks, 1, __ATOMIC_RELAXED);
+    return rc;
+}
+static int dt__go(dt_device *dev, dt_call *c)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    c->stream = dt__stream(dev);
+    dt_kernel k = dev->be->kernel[c->op];
+    int       rc;
+    if (k)
+        rc = k(dev, c);
+    else if (dev->fallback && dev != dt_cpu())
+        rc = dt__fallback(dev, c);
+    else
+        return dt_fail(DT_ERR_DEVICE, "%s: device %s has no such entry; dt_allow_fallback(device, true) runs it on the CPU",
+                       dt_kernel_name(c->op), dev->name);
+    if (rc) dt_fail((dt_status)rc, "%s: failed on %s with status %d", dt_kernel_name(c->op), dev->name, rc);
+    return rc;
+}
+
+/* y := x (any layouts, dtypes; x may broadcast); add: y += x */
+static int dt__copy_to(dt_tensor *y, const dt_tensor *x, int add)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_copy);
+    dt__out(&c, y);
+    dt__view_expand(dt__in(&c, x), y->shape, y->ndim);
+    c.acc = add ? 1u : 0u;
+    return y->numel ? dt__go(y->st->dev, &c) : 0;
+}
+static int dt__fill(dt_tensor *t, double value)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_fill);
+    dt__out(&c, t);
+    c.u.ew.a = value;
+    return t->numel ? dt__go(t->st->dev, &c) : 0;
+}
+/* x as a dense plain tensor: x itself or a copy; the caller owns one reference either way. */
+static dt_tensor *dt__dense(const char *call, dt_tensor *x)
+{
+    if (dt__is_dense(x)) return dt__ref(x);
+    dt_tensor *y = dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
+    if (y && dt__copy_to(y, x, 0)) {
+        dt__unref(y);
+        return NULL;
+    }
+    return y;
+}
+/* x (4-d) in a layout */
+static dt_tensor *dt__in_layout(const char *call, dt_tensor *x, int layout)
+{
+    if (layout == DT_LAYOUT_PLAIN) return dt__dense(call, x);
+    if (x->layout == layout) return dt__ref(x);
+    dt_tensor *y = dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim, layout);
+    if (y && dt__copy_to(y, x, 0)) {
+        dt__unref(y);
+        return NULL;
+    }
+    return y;
+}
+static int dt__image_layout(dt_device *dev, int kernel)
+{
+    return dev->be->image_layout ? dev->be->image_layout(dev, kernel) : DT_LAYOUT_PLAIN;
+}
+/* Make t itself plain: what views and visible strides need. Its value does not change, so no version does. */
+static int dt__make_plain(dt_tensor *t)
+{
+    if (t->layout == DT_LAYOUT_PLAIN) return 0;
+    dt_tensor *y = dt__dense("layout", t);
+    if (!y) return DT_ERR_MEMORY;
+    uint32_t     version = t->st->version;
+    dt__storage *st = t->st;
+    t->st = y->st;
+    y->st = st;
+    t->st->version = version;
+    t->offset = 0;
+    t->layout = DT_LAYOUT_PLAIN;
+    memcpy(t->stride, y->stride, sizeof t->stride);
+    dt__unref(y);
+    return 0;
+}
+
+/* ==================================================================================================== >>making */
+static dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype)
+{
+    if (dt__tls.code != DT_OK) return NULL;
+    if (s.ndim < 0 || s.ndim > DT_MAX_DIMS) {
+        dt_fail(DT_ERR_SHAPE, "%s: %d dimensions; a tensor has 0 to %d", call, s.ndim, DT_MAX_DIMS);
+        return NULL;
+    }
+    if (dtype < 0 || dtype >= DT_DTYPE_COUNT) {
+        dt_fail(DT_ERR_DTYPE, "%s: %d is not a dtype", call, dtype);
+        return NULL;
+    }
+    return dt__new(call, o.device ? o.device : dt_default_device(), dtype, s.dim, s.ndim, DT_LAYOUT_PLAIN);
+}
+static int dt__upload(dt_tensor *t, const void *host) /* t dense */
+{
+    size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
+    if (!n) return 0;
+    dt_device *dev = t->st->dev;
+    int rc = dev->be->upload(dev, dt__stream(dev), (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype], host, n);
+    if (rc) dt_fail((dt_status)rc, "upload of %zu bytes to %s failed with status %d", n, dev->name, rc);
+    return rc;
+}
+static int dt__download(const dt_tensor *t, void *host) /* t dense */
+{
+    size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
+    if (!n) return 0;
+    dt_device *dev = t->st->dev;
+    int rc = dev->be->download(dev, dt__stream(dev), host, (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype], n);
+    if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
+    return rc;
+}
+static dt_tensor *dt__finish(dt_tensor *t, int rc) /* give it, or drop it after a failure */
+{
+    if (!rc) return dt__give(t);
+    dt__unref(t);
+    return NULL;
+}
+DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o)
+{
+    dt_tensor *t = dt__make("dt_from", shape, o, o.dtype);
+    if (!t) return NULL;
+    if (!data && t->numel) return dt__finish(t, dt_fail(DT_ERR_ARG, "dt_from: data is NULL for shape %s", dt__text(t)));
+    return dt__finish(t, dt__upload(t, data));
+}
+DT_API dt_tensor *dt_empty_with(dt_shape shape, dt_make_opts o) { return dt__give(dt__make("dt_empty", shape, o, o.dtype)); }
+static dt_tensor *dt__filled(const char *call, double value, dt_shape shape, dt_make_opts o)
+{
+    dt_tensor *t = dt__make(call, shape, o, o.dtype);
+    return t ? dt__finish(t, dt__fill(t, value)) : NULL;
+}
+DT_API dt_tensor *dt_zeros_with(dt_shape shape, dt_make_opts o) { return dt__filled("dt_zeros", 0, shape, o); }
+DT_API dt_tensor *dt_ones_with(dt_shape shape, dt_make_opts o) { return dt__filled("dt_ones", 1, shape, o); }
+DT_API dt_tensor *dt_full_with(double value, dt_shape shape, dt_make_opts o) { return dt__filled("dt_full", value, shape, o); }
+DT_API dt_tensor *dt_arange_with(double start, double end, double step, dt_make_opts o)
+{
+    double n = step != 0 ? ceil((end - start) / step) : -1;
+    if (!(n >= 0 && n < 9e15)) {
+        dt_fail(DT_ERR_ARG, "dt_arange: start %g, end %g and step %g do not make a range", start, end, step);
+        return NULL;
+    }
+    dt_shape s;
+    s.ndim = 1;
+    s.dim[0] = (int64_t)n;
+    dt_tensor *t = dt__make("dt_arange", s, o, o.dtype);
+    if (!t) return NULL;
+    dt_call c;
+    dt__call_begin(&c, DT_K_iota);
+    dt__out(&c, t);
+    c.u.ew.a = start;
+    c.u.ew.b = step;
+    return dt__finish(t, t->numel ? dt__go(t->st->dev, &c) : 0);
+}
+
+DT_API dt_rng *dt_rng_default(void)
+{
+    dt__ctx *t = &dt__tls;
+    if (!t->rng_ready) {
+        t->rng_ready = 1;
+        dt_rng_seed(&t->rng, 0);
+    }
+    return &t->rng;
+}
+DT_API void dt_seed(uint64_t seed) { dt_rng_seed(dt_rng_default(), seed); }
+
+static dt_tensor *dt__random(const char *call, int normal, double a, double b, dt_shape shape, dt_make_opts o)
+{
+    if (!dt__is_float(o.dtype)) {
+        dt_fail(DT_ERR_DTYPE, "%s: makes f32, f16 or bf16, not %s", call, dt_dtype_name(o.dtype));
+        return NULL;
+    }
+    dt_tensor *t = dt__make(call, shape, o, DT_F32);
+    if (!t) return NULL;
+    dt_rng *r = o.rng ? o.rng : dt_rng_default();
+    size_t  nbytes = (size_t)t->numel * sizeof(float);
+    float  *host = (float *)dt_alloc(nbytes);
+    if (!host) return dt__finish(t, dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes", call, nbytes));
+    if (normal)
+        dt_rng_normal(r, host, t->numel, a, b);
+    else
+        dt_rng_uniform(r, host, t->numel, a, b);
+    int rc = dt__upload(t, host);
+    dt_dealloc(host, nbytes);
+    if (rc || o.dtype == DT_F32) return dt__finish(t, rc);
+    dt_tensor *h = dt__new_like(call, t, o.dtype);
+    rc = h ? dt__copy_to(h, t, 0) : DT_ERR_MEMORY;
+    dt__unref(t);
+    return h ? dt__finish(h, rc) : NULL;
+}
+DT_API dt_tensor *dt_uniform_with(double lo, double hi, dt_shape shape, dt_make_opts o)
+{
+    return dt__random("dt_uniform", 0, lo, hi, shape, o);
+}
+DT_API dt_tensor *dt_normal_with(double mean, double std, dt_shape shape, dt_make_opts o)
+{
+    return dt__random("dt_normal", 1, mean, std, shape, o);
+}
+DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o)
+{
+    dt_shape s;
+    s.ndim = 1;
+    s.dim[0] = n;
+    int dtype = o.dtype == DT_F32 ? DT_I64 : o.dtype;
+    if (dtype != DT_I64) {
+        dt_fail(DT_ERR_DTYPE, "dt_randperm: makes i64, not %s", dt_dtype_name(o.dtype));
+        return NULL;
+    }
+    dt_tensor *t = dt__make("dt_randperm", s, o, dtype);
+    if (!t) return NULL;
+    size_t   nbytes = (size_t)n * sizeof(int64_t);
+    int64_t *host = (int64_t *)dt_alloc(nbytes);
+    if (!host) return dt__finish(t, dt_fail(DT_ERR_MEMORY, "dt_randperm: out of memory for %zu bytes", nbytes));
+    dt_rng_randperm(o.rng ? o.rng : dt_rng_default(), host, n);
+    int rc = dt__upload(t, host);
+    dt_dealloc(host, nbytes);
+    return dt__finish(t, rc);
+}
+
+/* ==================================================================================================== >>asking */
+static bool dt__alive(const dt_tensor *t) { return t && t->magic == DT__LIVE; }
+DT_API dt_shape dt_shape_of(const dt_tensor *t)
+{
+    dt_shape s;
+    memset(&s, 0, sizeof s);
+    if (!dt__alive(t)) return s;
+    s.ndim = t->ndim;
+    for (int i = 0; i < t->ndim; i++) s.dim[i] = t->shape[i];
+    return s;
+}
+DT_API int     dt_ndim(const dt_tensor *t) { return dt__alive(t) ? t->ndim : 0; }
+DT_API int64_t dt_dim(const dt_tensor *t, int i)
+{
+    if (!dt__alive(t) || !dt__dim_ok("dt_dim", &i, t->ndim)) return 0;
+    return t->shape[i];
+}
+DT_API int64_t dt_stride(dt_tensor *t, int i)
+{
+    if (!dt__alive(t) || !dt__dim_ok("dt_stride", &i, t->ndim) || dt__make_plain(t)) return 0;
+    return t->stride[i];
+}
+DT_API int64_t    dt_numel(const dt_tensor *t) { return dt__alive(t) ? t->numel : 0; }
+DT_API size_t     dt_nbytes(const dt_tensor *t) { return dt__alive(t) ? (size_t)t->numel * dt__dtype_size[t->dtype] : 0; }
+DT_API dt_dtype   dt_dtype_of(const dt_tensor *t) { return dt__alive(t) ? (dt_dtype)t->dtype : DT_F32; }
+DT_API dt_device *dt_device_of(const dt_tensor *t) { return dt__alive(t) ? t->st->dev : NULL; }
+DT_API bool       dt_is_contiguous(dt_tensor *t) { return dt__alive(t) && (t->layout != DT_LAYOUT_PLAIN || dt__is_dense(t)); }
+
+/* ==================================================================================================== >>moving */
+static bool dt__nbytes_ok(const char *call, const dt_tensor *t, const void *host, size_t nbytes)
+{
+    size_t want = (size_t)t->numel * dt__dtype_size[t->dtype];
+    if (nbytes == want && (host || !want)) return true;
+    dt_fail(DT_ERR_ARG, host || !want ? "%s: %zu bytes given, but %s %s has %zu" : "%s: the host pointer is NULL (%zu bytes, %s %s has %zu)",
+            call, nbytes, dt__dtype_names[t->dtype], dt__text(t), want);
+    return false;
+}
+DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)
+{
+    if (!dt__ok("dt_copy_out", "t", t)) return dt_error_code();
+    if (!dt__nbytes_ok("dt_copy_out", t, dst, nbytes)) return DT_ERR_ARG;
+    dt_tensor *d = dt__dense("dt_copy_out", t);
+    if (d) dt__download(d, dst);
+    dt__unref(d);
+    return dt_error_code();
+}
+/* May t be written in place? Counts the change. */
+static bool dt__write_ok(const char *call, dt_tensor *t);
+
+DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
+{
+    if (!dt__ok("dt_copy_in", "t", t)) return dt_error_code();
+    if (!dt__nbytes_ok("dt_copy_in", t, src, nbytes) || !dt__write_ok("dt_copy_in", t)) return dt_error_code();
+    if (dt__is_dense(t)) {
+        dt__upload(t, src);
+        return dt_error_code();
+    }
+    dt_tensor *d = dt__new("dt_copy_in", t->st->dev, t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
+    if (d && !dt__upload(d, src)) dt__copy_to(t, d, 0);
+    dt__unref(d);
+    return dt_error_code();
+}
+/* x on another device, through the host; the caller owns the result. */
+static dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
+{
+    dt_tensor *d = dt__dense(call, x);
+    dt_tensor *y = d ? dt__new(call, dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
+    size_t     nbytes = (size_t)x->numel * dt__dtype_size[x->dtype];
+    void      *host = y ? dt_alloc(nbytes) : NULL;
+    int        rc = DT_ERR_MEMORY;
+    if (host)
+        rc = dt__download(d, host) || dt__upload(y, host);
+    else if (y)
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes between %s and %s", call, nbytes, x->st->dev->name, dev->name);
+    dt_dealloc(host, nbytes);
+    dt__unref(d);
+    if (rc) {
+        dt__unref(y);
+        return NULL;
+    }
+    return y;
+}
+static bool dt__stretches(const int64_t *from, int nfrom, const int64_t *to, int nto)
+{
+    if (nfrom > nto) return false;
+    for (int i = 0; i < nfrom; i++)
+        if (from[i] != to[nto - nfrom + i] && from[i] != 1) return false;
+    return true;
+}
+DT_API dt_status dt_copy(dt_tensor *dst, dt_tensor *src)
+{
+    if (!dt__ok("dt_copy", "dst", dst) || !dt__ok("dt_copy", "src", src)) return dt_error_code();
+    if (!dt__stretches(src->shape, src->ndim, dst->shape, dst->ndim))
+        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_copy: src %s does not broadcast to dst %s", dt__text(src), dt__text(dst));
+    if (!dt__write_ok("dt_copy", dst)) return dt_error_code();
+    if (src->st->dev == dst->st->dev) {
+        if (src->st == dst->st) { /* may overlap: through a copy */
+            dt_tensor *tmp = dt__new_like("dt_copy", src, src->dtype);
+            if (tmp && !dt__copy_to(tmp, src, 0)) dt__copy_to(dst, tmp, 0);
+            dt__unref(tmp);
+        } else {
+            dt__copy_to(dst, src, 0);
+        }
+        return dt_error_code();
+    }
+    dt_tensor *here = dt__cross("dt_copy", src, dst->st->dev);
+    if (here) dt__copy_to(dst, here, 0);
+    dt__unref(here);
+    return dt_error_code();
+}
+DT_API dt_status dt_fill(dt_tensor *t, double value)
+{
+    if (!dt__ok("dt_fill", "t", t) || !dt__write_ok("dt_fill", t)) return dt_error_code();
+    dt__fill(t, value);
+    return dt_error_code();
+}
+DT_API double dt_item(dt_tensor *t)
+{
+    union { float f; uint16_t h; int32_t i; int64_t l; uint8_t b; } v;
+    if (!dt__ok("dt_item", "t", t)) return NAN;
+    if (t->numel != 1) {
+        dt_fail(DT_ERR_SHAPE, "dt_item: %s has %" PRId64 " elements; it takes one", dt__text(t), t->numel);
+        return NAN;
+    }
+    if (dt__download(t, &v)) return NAN;
+    switch (t->dtype) {
+    case DT_F32: return v.f;
+    case DT_F16: return dt__f16_to_f32(v.h);
+    case DT_BF16: return dt__bf16_to_f32(v.h);
+    case DT_I32: return v.i;
+    case DT_I64: return (double)v.l;
+    default: return v.b;
+    }
+}
+
+/* ---- printing, as numpy does it: 4 digits, columns aligned, the middle of large tensors left out */
+typedef struct dt__text_out {
+    char  *buf;
+    size_t cap, len;
+} dt__text_out;
+static void dt__emit(dt__text_out *o, const char *s)
+{
+    for (; *s; s++, o->len++)
+        if (o->len + 1 < o->cap) o->buf[o->len] = *s;
+}
+typedef struct dt__text_style {
+    int dtype, width, digits, exponent;
+    int skip; /* leave the middle out */
+} dt__text_style;
+static double dt__element(const void *host, int dtype, int64_t i)
+{
+    switch (dtype) {
+    case DT_F32: return ((const float *)host)[i];
+    case DT_F16: return dt__f16_to_f32(((const uint16_t *)host)[i]);
+    case DT_BF16: return dt__bf16_to_f32(((const uint16_t *)host)[i]);
+    case DT_I32: return ((const int32_t *)host)[i];
+    case DT_I64: return (double)((const int64_t *)host)[i];
+    default: return ((const uint8_t *)host)[i];
+    }
+}
+static int dt__element_text(char *buf, size_t cap, const dt__text_style *s, const void *host, int64_t i)
+{
+    if (s->dtype == DT_I64) return snprintf(buf, cap, "%*" PRId64, s->width, ((const int64_t *)host)[i]);
+    double v = dt__element(host, s->dtype, i);
+    if (!dt__is_float(s->dtype)) return snprintf(buf, cap, "%*.0f", s->width, v);
+    if (isnan(v)) return snprintf(buf, cap, "%*s", s->width, "nan");
+    if (isinf(v)) return snprintf(buf, cap, "%*s", s->width, v > 0 ? "inf" : "-inf");
+    if (s->exponent) return snprintf(buf, cap, "%*.4e", s->width, v);
+    if (s->digits == 0) return snprintf(buf, cap, "%*.0f.", s->width > 0 ? s->width - 1 : 0, v);
+    return snprintf(buf, cap, "%*.*f", s->width, s->digits, v);
+}
+static dt__text_style dt__choose_style(const void *host, int dtype, int64_t n)
+{
+    dt__text_style s = { 0, 0, 0, 0, 0 };
+    double         hi = 0, lo = INFINITY;
+    s.dtype = dtype;
+    s.skip = n > 1000;
+    for (int64_t i = 0; dt__is_float(dtype) && i < n; i++) {
+        double a = fabs(dt__element(host, dtype, i));
+        if (!isfinite(a)) continue;
+        if (a != floor(a)) s.digits = 4;
+        if (a > hi) hi = a;
+        if (a > 0 && a < lo) lo = a;
+    }
+    s.exponent = s.digits && (hi >= 1e8 || (hi > 0 && (lo < 1e-4 || hi / lo > 1e5)));
+    char buf[400];
+    int  width = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (s.skip && i == 2000) i = n > 4000 ? n - 2000 : i; /* the ends are what is shown */
+        int w = dt__element_text(buf, sizeof buf, &s, host, i);
+        if (w > width) width = w;
+    }
+    s.width = width;
+    return s;
+}
+static void dt__emit_tensor(dt__text_out *o, const dt__text_style *s, const void *host, const int64_t *shape, int ndim,
+                            int64_t at, int64_t step, int depth)
+{
+    char buf[400];
+    if (ndim == 0) {
+        dt__element_text(buf, sizeof buf, s, host, at);
+        dt__emit(o, buf);
+        return;
+    }
+    dt__emit(o, "[");
+    int64_t inner = shape[0] > 0 ? step / shape[0] : 0;
+    for (int64_t i = 0; i < shape[0]; i++) {
+        if (i) {
+            dt__emit(o, ndim > 1 ? "\n" : " ");
+            for (int k = 2; k < ndim; k++) dt__emit(o, "\n");
+            for (int k = 0; ndim > 1 && k <= depth; k++) dt__emit(o, " ");
+        }
+        if (s->skip && shape[0] > 6 && i == 3) {
+            dt__emit(o, "...");
+            i = shape[0] - 4;
+            continue;
+        }
+        dt__emit_tensor(o, s, host, shape + 1, ndim - 1, at + i * inner, inner, depth + 1);
+    }
+    dt__emit(o, "]");
+}
+DT_API size_t dt_to_string(dt_tensor *t, char *buf, size_t nbytes)
+{
+    if (buf && nbytes) buf[0] = 0;
+    if (!dt__ok("dt_to_string", "t", t)) return 0;
+    size_t     size = (size_t)t->numel * dt__dtype_size[t->dtype];
+    dt_tensor *d = dt__dense("dt_to_string", t);
+    void      *host = d ? dt_alloc(size) : NULL;
+    if (d && !host) dt_fail(DT_ERR_MEMORY, "dt_to_string: out of memory for %zu bytes", size);
+    dt__text_out o = { buf, buf ? nbytes : 0, 0 };
+    if (host && !dt__download(d, host)) {
+        dt__text_style s = dt__choose_style(host, t->dtype, t->numel);
+        dt__emit_tensor(&o, &s, host, t->shape, t->ndim, 0, t->numel, 0);
+        if (o.cap) o.buf[o.len < o.cap ? o.len : o.cap - 1] = 0;
+    }
+    dt_dealloc(host, size);
+    dt__unref(d);
+    return o.len;
+}
+DT_API void dt_print(dt_tensor *t)
+{
+    size_t n = dt_to_string(t, NULL, 0);
+    if (dt__tls.code != DT_OK) return;
+    char *buf = (char *)dt_alloc(n + 1);
+    if (!buf) {
+        dt_fail(DT_ERR_MEMORY, "dt_print: out of memory for %zu bytes", n + 1);
+        return;
+    }
+    dt_to_string(t, buf, n + 1);
+    printf("%s\n", buf);
+    dt_dealloc(buf, n + 1);
+}
+/* ==================================================================================================== >>tape
+   The step's record: one node for each op whose result needs a gradient, in forward order, which is a topological
+   order; backward walks it from the root down. A node holds its inputs (where gradients go) and the values its
+   backward needs, with the version each had. While a backward runs, a value's gradient gathers in its 'partial'. */
+typedef int (*dt__backward_fn)(dt__node *n, dt_tensor *g); /* g: the gradient of the node's output */
+
+#define DT__NODE_IN 6
+#define DT__NODE_SAVED 6
+struct dt__node {
+    const char     *name;
+    dt__backward_fn backward;
+    dt__ctx        *ctx;
+    int             nin, nsaved;
+    dt_tensor     **in; /* few, or an array of its own (cat) */
+    dt_tensor      *few[DT__NODE_IN];
+    dt_tensor      *out; /* weak: the tensor clears it when it goes */
+    dt_tensor      *saved[DT__NODE_SAVED];
+    uint32_t        version[DT__NODE_SAVED];
+    int64_t         seq;
+    uint32_t        mark;
+    int             done; /* its values were given back by a backward */
+    int             fn;
+    double          a, b;
+    int64_t         i[DT_MAX_DIMS + 4];
+    unsigned char   u[sizeof(((dt_call *)0)->u)]; /* the forward call's options */
+    dt__node       *next;
+};
+struct dt__group { /* parameters packed into one block */
+    int         n;
+    dt_tensor **param; /* NULL where one was freed */
+    uint32_t    mark;
+};
+
+static void dt__node_forget_out(dt__node *node, int out)
+{
+    (void)out;
+    node->out = NULL;
+}
+static void dt__group_forget(dt_tensor *t) { t->group->param[t->group_slot] = NULL; }
+
+static void dt__node_release(dt__node *n)
+{
+    for (int i = 0; i < n->nin; i++) dt__unref(n->in[i]);
+    for (int i = 0; i < n->nsaved; i++) dt__unref(n->saved[i]);
+    if (n->in != n->few) dt_dealloc(n->in, (size_t)n->nin * sizeof *n->in);
+    n->in = n->few;
+    n->nin = n->nsaved = 0;
+    n->done = 1;
+}
+static void dt__trim_nodes(dt__ctx *t)
+{
+    while (t->free_nodes) {
+        dt__node *n = t->free_nodes;
+        t->free_nodes = n->next;
+        dt_dealloc(n, sizeof *n);
+    }
+}
+DT_API void dt_end(void)
+{
+    dt__ctx *t = &dt__tls;
+    if (t->in_backward) {
+        dt_fail(DT_ERR_STATE, "dt_end: called inside a backward");
+        return;
+    }
+    for (int64_t i = 0; i < t->step.n; i++) {
+        dt_tensor *x = (dt_tensor *)t->step.at[i];
+        if (!x) continue;
+        x->step = NULL;
+        dt__unref(x);
+    }
+    t->step.n = 0;
+    for (int64_t i = t->tape.n - 1; i >= 0; i--) {
+        dt__node *n = (dt__node *)t->tape.at[i];
+        if (n->out) {
+            n->out->node = NULL;
+            n->out->requires_grad = 0;
+            n->out->tape_ended = 1;
+        }
+        dt__node_release(n);
+        n->next = t->free_nodes;
+        t->free_nodes = n;
+    }
+    t->tape.n = 0;
+}
+
+/* Record an op, if its result needs a gradient: NULL otherwise, or after a failure. in[] may hold NULLs. */
+static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
+{
+    dt__ctx *t = &dt__tls;
+    int      needed = 0;
+    if (t->no_grad || t->code != DT_OK || !dt__is_float(out->dtype)) return NULL;
+    for (int i = 0; i < nin; i++) {
+        if (!in[i] || !in[i]->requires_grad) continue;
+        needed = 1;
+        if (in[i]->node && in[i]->node->ctx != t) {
+            dt_fail(DT_ERR_GRAD, "%s: an input was computed on another thread's tape; dt_detach() it there", name);
+            return NULL;
+        }
+    }
+    if (!needed) return NULL;
+    dt__node *n = t->free_nodes;
+    if (n)
+        t->free_nodes = n->next;
+    else
+        n = (dt__node *)dt_alloc(sizeof *n);
+    dt_tensor **many = NULL;
+    if (n && nin > DT__NODE_IN) many = (dt_tensor **)dt_alloc((size_t)nin * sizeof *many);
+    if (!n || (nin > DT__NODE_IN && !many) || dt__push(&t->tape, n)) {
+        dt_dealloc(many, (size_t)nin * sizeof *many);
+        dt_dealloc(n, sizeof *n);
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for the tape", name);
+        return NULL;
+    }
+    memset(n, 0, sizeof *n);
+    n->name = name;
+    n->backward = fn;
+    n->ctx = t;
+    n->in = many ? many : n->few;
+    n->nin = nin;
+    for (int i = 0; i < nin; i++) n->in[i] = dt__ref(in[i]);
+    n->out = out;
+    n->seq = t->tape.n - 1;
+    out->node = n;
+    out->requires_grad = 1;
+    return n;
+}
+static void dt__save(dt__node *n, dt_tensor *t)
+{
+    n->version[n->nsaved] = t ? t->st->version : 0;
+    n->saved[n->nsaved++] = dt__ref(t);
+}
+static bool dt__write_ok(const char *call, dt_tensor *t)
+{
+    if (t->node && !dt__tls.no_grad) {
+        dt_fail(DT_ERR_GRAD, "%s: the tensor %s was made by '%s' on the tape, which would not see the change; dt_detach() it, "
+                "or write inside dt_no_grad_begin/end", call, dt__text(t), t->node->name);
+        return false;
+    }
+    for (int i = 0; i < t->ndim; i++)
+        if (t->stride[i] == 0 && t->shape[i] > 1) {
+            dt_fail(DT_ERR_ARG, "%s: dimension %d of %s is expanded: its elements share memory; dt_clone() it first", call, i,
+                    dt__text(t));
+            return false;
+        }
+    __atomic_add_fetch(&t->st->version, 1, __ATOMIC_RELAXED);
+    return true;
+}
+
+/* ---- where gradients go */
+#define DT__ANY_LAYOUT (-1)
+static int dt__partial_own(dt_tensor *x) /* make the partial ours alone, so that it can be added to */
+{
+    if (!x->partial_alias) return 0;
+    dt_tensor *p = dt__new_like("backward", x->partial, x->dtype);
+    if (!p || dt__copy_to(p, x->partial, 0)) {
+        dt__unref(p);
+        return DT_ERR_MEMORY;
+    }
+    dt__unref(x->partial);
+    x->partial = p;
+    x->partial_alias = 0;
+    return 0;
+}
+/* A tensor to write the gradient of x into, in a layout; *acc: add to what is there. Ends with dt__grad_end. */
+static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
+{
+    *acc = 0;
+    if (!x->node) { /* a leaf: its gradient is plain and stays where it is */
+        if (!x->grad) {
+            x->grad = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
+            x->grad_empty = 1;
+        }
+        if (!x->grad) return NULL;
+        if (layout > DT_LAYOUT_PLAIN) return dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, layout);
+        *acc = x->grad_empty ? 0u : 1u;
+        x->grad_empty = 0;
+        return dt__ref(x->grad);
+    }
+    if (!x->partial) {
+        x->partial = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, layout < 0 ? x->layout : layout);
+        x->partial_alias = 0;
+        return dt__ref(x->partial);
+    }
+    bool fits = layout < 0 || (layout == DT_LAYOUT_PLAIN ? dt__is_dense(x->partial) : x->partial->layout == layout);
+    if (!fits) return dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, layout);
+    if (dt__partial_own(x)) return NULL;
+    *acc = 1;
+    return dt__ref(x->partial);
+}
+/* x's gradient += g, of x's shape. g may be a view of another value's gradient. */
+static int dt__grad_put(dt_tensor *x, dt_tensor *g)
+{
+    if (!g) return dt__tls.code;
+    if (!x->node) {
+        uint32_t   acc;
+        dt_tensor *t = dt__grad_begin(x, DT__ANY_LAYOUT, &acc);
+        int        rc = t ? dt__copy_to(t, g, (int)acc) : DT_ERR_MEMORY;
+        dt__unref(t);
+        return rc;
+    }
+    if (x->partial) return dt__partial_own(x) || dt__copy_to(x->partial, g, 1);
+    if (g->dtype == x->dtype) {
+        x->partial = dt__ref(g);
+        x->partial_alias = 1;
+        return 0;
+    }
+    x->partial = dt__new_like("backward", g, x->dtype);
+    x->partial_alias = 0;
+    return x->partial ? dt__copy_to(x->partial, g, 0) : DT_ERR_MEMORY;
+}
+static int dt__grad_end(dt_tensor *x, dt_tensor *t)
+{
+    int rc = 0;
+    if (t && t != x->partial && t != x->grad) {
+        rc = dt__grad_put(x, t);
+        if (x->partial == t) x->partial_alias = 0; /* ours alone after the unref */
+    }
+    dt__unref(t);
+    return rc;
+}
+static bool dt__wants(const dt__node *n, int k) { return n->in[k] && n->in[k]->requires_grad; }
+
+/* ---- the walk */
+static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
+{
+    for (int i = 0; i < DT__MAX_HOOKS; i++)
+        if (t->hook_used[i] && t->hook[i].ready) t->hook[i].ready(t->hook[i].user, p);
+}
+static int dt__mark(dt__ctx *t, dt_tensor *root) /* reachable nodes, and how many contributions each leaf will get */
+{
+    uint32_t id = ++t->backward_id;
+    if (!id) id = ++t->backward_id;
+    root->node->mark = id;
+    for (int64_t s = root->node->seq; s >= 0; s--) {
+        dt__node *n = (dt__node *)t->tape.at[s];
+        if (n->mark != id) continue;
+        if (n->done)
+            return dt_fail(DT_ERR_GRAD, "dt_backward: '%s' was walked by an earlier backward and its values were given back; "
+                           "pass .retain = true to the first one", n->name);
+        for (int k = 0; k < n->nin; k++) {
+            dt_tensor *x = n->in[k];
+            if (!dt__wants(n, k)) continue;
+            if (x->node) {
+                x->node->mark = id;
+            } else {
+                if (x->mark != id) x->pending = 0;
+                x->mark = id;
+                x->pending++;
+            }
+        }
+    }
+    return 0;
+}
+static int dt__backward_node(dt__ctx *t, dt__node *n)
+{
+    dt_tensor *out = n->out, *g = out ? out->partial : NULL;
+    int        rc = 0;
+    for (int i = 0; g && i < n->nsaved; i++)
+        if (n->saved[i] && n->saved[i]->st->version != n->version[i])
+            return dt_fail(DT_ERR_GRAD, "dt_backward: a value %s that '%s' needs was changed in place after it was used; "
+                           "change a dt_clone() of it instead", dt__text(n->saved[i]), n->name);
+    if (g) {
+        out->partial = NULL;
+        rc = n->backward(n, g);
+        if (!rc && out->retain_grad) {
+            if (!out->grad) out->grad = dt__new_like("dt_retain_grad", g, g->dtype), out->grad_empty = 1;
+            rc = out->grad ? dt__copy_to(out->grad, g, !out->grad_empty) : DT_ERR_MEMORY;
+            out->grad_empty = 0;
+        }
+        dt__unref(g);
+    }
+    for (int k = 0; k < n->nin && !rc; k++) {
+        dt_tensor *x = n->in[k];
+        if (dt__wants(n, k) && !x->node && x->mark == t->backward_id && --x->pending == 0) dt__hooks_ready(t, x);
+    }
+    return rc;
+}
+/* Parameters of a block that this backward did not reach have a zero gradient, so the block is whole. */
+static int dt__complete_groups(dt_tensor *p, uint32_t id)
+{
+    dt__group *group = p->group;
+    int        rc = 0;
+    if (!group || group->mark == id) return 0;
+    group->mark = id;
+    for (int i = 0; i < group->n && !rc; i++) {
+        dt_tensor *q = group->param[i];
+        if (!q || !q->grad || !q->grad_empty) continue;
+        rc = dt__fill(q->grad, 0);
+        q->grad_empty = 0;
+    }
+    return rc;
+}
+static int dt__seed_root(dt_tensor *root, dt_tensor *grad)
+{
+    if (!grad) {
+        if (root->numel != 1)
+            return dt_fail(DT_ERR_GRAD, "dt_backward: the root %s has %" PRId64 " elements; reduce it (dt_mean, dt_sum) or pass .grad",
+                           dt__text(root), root->numel);
+        dt_tensor *one = dt__new_like("dt_backward", root, root->dtype);
+        int        rc = one ? dt__fill(one, 1) : DT_ERR_MEMORY;
+        if (!rc) rc = dt__grad_put(root, one);
+        dt__unref(one);
+        return rc;
+    }
+    if (!dt__ok("dt_backward", "grad", grad) || !dt__same_device("dt_backward", root, grad)) return dt_error_code();
+    bool same = grad->ndim == root->ndim;
+    for (int i = 0; same && i < root->ndim; i++) same = grad->shape[i] == root->shape[i];
+    if (!same)
+        return dt_fail(DT_ERR_SHAPE, "dt_backward: the gradient %s must have the root's shape %s", dt__text(grad), dt__text(root));
+    return dt__grad_put(root, grad);
+}
+DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
+{
+    dt__ctx *t = &dt__tls;
+    if (!dt__ok("dt_backward", "root", root)) return dt_error_code();
+    if (t->in_backward) return (dt_status)dt_fail(DT_ERR_STATE, "dt_backward: called inside a backward");
+    if (!root->requires_grad)
+        return (dt_status)dt_fail(DT_ERR_GRAD, root->tape_ended
+                                  ? "dt_backward: the tape of the root %s ended with its step (dt_end)"
+                                  : "dt_backward: the root %s does not depend on a parameter, or was computed under dt_no_grad",
+                                  dt__text(root));
+    if (!root->node) return (dt_status)dt__seed_root(root, o.grad); /* a leaf: d root / d root */
+    if (root->node->ctx != t) return (dt_status)dt_fail(DT_ERR_GRAD, "dt_backward: the root belongs to another thread's tape");
+    dt__node *top = root->node;
+    int64_t   first = top->seq;
+    int       rc = dt__mark(t, root);
+    if (!rc) rc = dt__seed_root(root, o.grad);
+    if (rc) {
+        dt__unref(root->partial);
+        root->partial = NULL;
+        return (dt_status)rc;
+    }
+    uint32_t id = t->backward_id;
+    t->in_backward = 1;
+    t->no_grad++;
+    for (int i = 0; i < DT__MAX_HOOKS; i++)
+        if (t->hook_used[i] && t->hook[i].begin) t->hook[i].begin(t->hook[i].user);
+    for (int64_t s = first; s >= 0 && !rc; s--) {
+        dt__node *n = (dt__node *)t->tape.at[s];
+        if (n->mark == id) rc = dt__backward_node(t, n);
+        if (!rc && t->code != DT_OK) rc = t->code;
+    }
+    for (int64_t s = first; s >= 0; s--) { /* give back what is left over, and the values unless retained */
+        dt__node *n = (dt__node *)t->tape.at[s];
+        if (n->mark != id) continue;
+        if (n->out && n->out->partial) {
+            dt__unref(n->out->partial);
+            n->out->partial = NULL;
+        }
+        for (int k = 0; k < n->nin && !rc; k++)
+            if (dt__wants(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
+        if (!o.retain) dt__node_release(n);
+    }
+    t->no_grad--;
+    t->in_backward = 0;
+    for (int i = 0; i < DT__MAX_HOOKS; i++)
+        if (t->hook_used[i] && t->hook[i].end) t->hook[i].end(t->hook[i].user, (dt_status)rc);
+    return (dt_status)rc;
+}
+
+DT_API dt_tensor *dt_param(dt_tensor *t)
+{
+    if (!dt__ok("dt_param", "t", t) || !dt__want_float("dt_param", t)) return NULL;
+    if (t->node) {
+        dt_fail(DT_ERR_GRAD, "dt_param: %s was made by '%s' on the tape; dt_detach() it first", dt__text(t), t->node->name);
+        return NULL;
+    }
+    if (dt__make_plain(t) || !dt_keep(t)) return NULL;
+    t->requires_grad = t->leaf = 1;
+    return t;
+}
+DT_API bool       dt_requires_grad(const dt_tensor *t) { return dt__alive(t) && t->requires_grad; }
+DT_API dt_tensor *dt_grad(dt_tensor *t) { return dt__alive(t) && !t->grad_empty ? t->grad : NULL; }
+DT_API void       dt_retain_grad(dt_tensor *t)
+{
+    if (dt__ok("dt_retain_grad", "t", t)) t->retain_grad = 1;
+}
+DT_API void dt_zero_grad(dt_tensor *t)
+{
+    if (dt__alive(t) && t->grad) t->grad_empty = 1;
+}
+DT_API void dt_no_grad_begin(void) { dt__tls.no_grad++; }
+DT_API void dt_no_grad_end(void)
+{
+    if (dt__tls.no_grad > 0)
+        dt__tls.no_grad--;
+    else
+        dt_fail(DT_ERR_STATE, "dt_no_grad_end: without a dt_no_grad_begin");
+}
+DT_API bool dt_grad_enabled(void) { return dt__tls.no_grad == 0; }
+DT_API int  dt_hooks_add(const dt_grad_hooks *h)
+{
+    dt__ctx *t = &dt__tls;
+    if (!h) return dt_fail(DT_ERR_ARG, "dt_hooks_add: h is NULL");
+    for (int i = 0; i < DT__MAX_HOOKS; i++)
+        if (!t->hook_used[i]) {
+            t->hook[i] = *h;
+            t->hook_used[i] = 1;
+            return i;
+        }
+    return dt_fail(DT_ERR_ARG, "dt_hooks_add: a thread has %d sets of hooks at most", DT__MAX_HOOKS);
+}
+DT_API void dt_hooks_remove(int id)
+{
+    if (id >= 0 && id < DT__MAX_HOOKS) dt__tls.hook_used[id] = 0;
+}
+DT_API bool dt_grad_pending(const dt_tensor *param)
+{
+    return dt__tls.in_backward && dt__alive(param) && param->mark == dt__tls.backward_id && param->pending > 0;
+}
+
+/* ---- blocks */
+static dt_tensor *dt__alias(dt_tensor *x) /* another handle on the same window */
+{
+    dt_tensor *t = dt__handle_new();
+    if (!t) return NULL;
+    t->st = x->st;
+    __atomic_add_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
+    t->offset = x->offset;
+    t->dtype = x->dtype;
+    t->layout = x->layout;
+    t->ndim = x->ndim;
+    t->numel = x->numel;
+    memcpy(t->shape, x->shape, sizeof t->shape);
+    memcpy(t->stride, x->stride, sizeof t->stride);
+    return t;
+}
+static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!b || !params || n < 1) return dt_fail(DT_ERR_ARG, "dt_pack: needs a block and at least one parameter");
+    *total = 0;
+    for (int i = 0; i < n; i++) {
+        dt_tensor *p = params[i];
+        if (!dt__ok("dt_pack", "a parameter", p)) return dt_error_code();
+        if (!p->leaf || p->group) return dt_fail(DT_ERR_ARG, "dt_pack: parameter %d %s is not a dt_param, or is packed already", i, dt__text(p));
+        if (p->dtype != params[0]->dtype || p->st->dev != params[0]->st->dev)
+            return dt_fail(DT_ERR_DTYPE, "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them apart", i,
+                           dt__dtype_names[p->dtype], p->st->dev->name, dt__dtype_names[params[0]->dtype], params[0]->st->dev->name);
+        *total += p->numel;
+    }
+    return 0;
+}
+/* One parameter's window of the blocks: its value moves there, its gradient will be there. */
+static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
+{
+    dt_tensor *v = dt__alias(b->value), *g = dt__alias(b->grad);
+    int        rc = v && g ? 0 : DT_ERR_MEMORY;
+    dt_tensor *w[2] = { v, g };
+    for (int k = 0; k < 2 && !rc; k++) {
+        w[k]->offset = at;
+        w[k]->ndim = p->ndim;
+        w[k]->numel = p->numel;
+        memcpy(w[k]->shape, p->shape, sizeof p->shape);
+        dt__dense_strides(w[k]->stride, w[k]->shape, w[k]->ndim);
+    }
+    if (!rc) rc = dt__copy_to(v, p, 0);
+    if (!rc && p->grad && !p->grad_empty) rc = dt__copy_to(g, p->grad, 0);
+    if (rc) {
+        dt__unref(v);
+        dt__unref(g);
+        return rc;
+    }
+    dt__storage *old = p->st;
+    p->st = v->st;
+    v->st = old;
+    p->offset = at;
+    memcpy(p->stride, v->stride, sizeof p->stride);
+    dt__unref(v);
+    p->grad_empty = p->grad && !p->grad_empty ? 0 : 1;
+    dt__unref(p->grad);
+    p->grad = g;
+    return 0;
+}
+DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n)
+{
+    int64_t total;
+    if (b) memset(b, 0, sizeof *b);
+    if (dt__pack_check(b, params, n, &total)) return dt_error_code();
+    dt_device *dev = params[0]->st->dev;
+    dt__group *group = (dt__group *)dt__alloc_zero(sizeof *group);
+    if (group) group->param = (dt_tensor **)dt__alloc_zero((size_t)n * sizeof *group->param);
+    b->dt__group = group;
+    if (group && group->param) {
+        group->n = n;
+        b->value = dt__new("dt_pack", dev, params[0]->dtype, &total, 1, DT_LAYOUT_PLAIN);
+        b->grad = dt__new("dt_pack", dev, params[0]->dtype, &total, 1, DT_LAYOUT_PLAIN);
+    } else {
+        dt_fail(DT_ERR_MEMORY, "dt_pack: out of memory");
+    }
+    int rc = b->value && b->grad ? dt__fill(b->grad, 0) : DT_ERR_MEMORY;
+    for (int64_t i = 0, at = 0; i < n && !rc; i++) {
+        rc = dt__pack_one(b, params[i], at);
+        at += params[i]->numel;
+        if (rc) break;
+        params[i]->group = group;
+        params[i]->group_slot = (int)i;
+        group->param[i] = params[i];
+    }
+    if (rc) dt_block_free(b);
+    return (dt_status)rc;
+}
+DT_API void dt_block_zero_grad(dt_block *b)
+{
+    dt__group *group = b ? (dt__group *)b->dt__group : NULL;
+    for (int i = 0; group && i < group->n; i++)
+        if (group->param[i]) group->param[i]->grad_empty = 1;
+}
+DT_API void dt_block_free(dt_block *b)
+{
+    if (!b) return;
+    dt__group *group = (dt__group *)b->dt__group;
+    for (int i = 0; group && i < group->n; i++)
+        if (group->param[i]) group->param[i]->group = NULL;
+    if (group) dt_dealloc(group->param, (size_t)group->n * sizeof *group->param);
+    dt_dealloc(group, sizeof *group);
+    dt__unref(b->value);
+    dt__unref(b->grad);
+    memset(b, 0, sizeof *b);
+}
+
+/* ==================================================================================================== >>views */
+static dt_tensor *dt__reshaped(dt_tensor *g, const dt_tensor *like) /* g with like's shape; the caller owns it */
+{
+    dt_tensor *d = dt__dense("backward", g);
+    dt_tensor *v = d ? dt__alias(d) : NULL;
+    dt__unref(d);
+    if (!v) return NULL;
+    v->ndim = like->ndim;
+    memcpy(v->shape, like->shape, sizeof v->shape);
+    dt__dense_strides(v->stride, v->shape, v->ndim);
+    return v;
+}
+static int dt__put_owned(dt_tensor *x, dt_tensor *g) /* dt__grad_put, and g is given back */
+{
+    int rc = dt__grad_put(x, g);
+    dt__unref(g);
+    return rc;
+}
+static int dt__reshape_bwd(dt__node *n, dt_tensor *g) { return dt__put_owned(n->in[0], dt__reshaped(g, n->in[0])); }
+static dt_tensor *dt__view_done(const char *name, dt_tensor *v, dt_tensor *x, dt__backward_fn fn)
+{
+    if (v) dt__record(name, v, fn, 1, &x);
+    return v ? dt__finish(v, dt__tls.code) : NULL;
+}
+/* Strides for x seen with another shape, when that needs no copy. */
+static bool dt__restride(const dt_tensor *x, const int64_t *shape, int ndim, int64_t *stride)
+{
+    int     j = ndim - 1;
+    int64_t chunk = 1, base = x->ndim ? x->stride[x->ndim - 1] : 1;
+    if (x->numel == 0) {
+        dt__dense_strides(stride, shape, ndim);
+        return true;
+    }
+    int64_t seen = 1;
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        chunk *= x->shape[i];
+        if (i > 0 && (x->shape[i - 1] == 1 || x->stride[i - 1] == chunk * base)) continue;
+        while (j >= 0 && (seen < chunk || shape[j] == 1)) { /* the end of a run that strides evenly */
+            stride[j] = seen * base;
+            seen *= shape[j--];
+        }
+        if (seen != chunk) return false;
+        if (i > 0) {
+            base = x->stride[i - 1];
+            chunk = seen = 1;
+        }
+    }
+    for (; j >= 0; j--) stride[j] = 1;
+    return true;
+}
+static bool dt__infer_shape(const char *call, const dt_tensor *t, dt_shape *s)
+{
+    int64_t known = 1;
+    int     open = -1;
+    if (s->ndim < 0 || s->ndim > DT_MAX_DIMS) {
+        dt_fail(DT_ERR_SHAPE, "%s: %d dimensions; a tensor has 0 to %d", call, s->ndim, DT_MAX_DIMS);
+        return false;
+    }
+    for (int i = 0; i < s->ndim; i++) {
+        if (s->dim[i] == -1 && open < 0) {
+            open = i;
+        } else if (s->dim[i] < 0 || __builtin_mul_overflow(known, s->dim[i], &known)) {
+            dt_fail(DT_ERR_SHAPE, "%s: %s is not a shape (one dimension may be -1)", call, dt__shape_text(s->dim, s->ndim));
+            return false;
+        }
+    }
+    if (open >= 0 && known > 0 && t->numel % known == 0) {
+        s->dim[open] = t->numel / known;
+        known = t->numel;
+    } else if (open >= 0) {
+        known = -1;
+    }
+    if (known == t->numel) return true;
+    dt_fail(DT_ERR_SHAPE, "%s: %s has %" PRId64 " elements and cannot become %s", call, dt__text(t), t->numel,
+            dt__shape_text(s->dim, s->ndim));
+    return false;
+}
+static dt_tensor *dt__reshape(const char *call, dt_tensor *t, dt_shape s)
+{
+    int64_t stride[DT_MAX_DIMS];
+    if (!dt__infer_shape(call, t, &s) || dt__make_plain(t)) return NULL;
+    dt_tensor *v;
+    if (dt__restride(t, s.dim, s.ndim, stride)) {
+        v = dt__alias(t);
+    } else {
+        dt_tensor *d = dt__dense(call, t);
+        v = d ? dt__alias(d) : NULL;
+        dt__unref(d);
+        dt__dense_strides(stride, s.dim, s.ndim);
+    }
+    if (!v) return NULL;
+    v->ndim = s.ndim;
+    memcpy(v->shape, s.dim, sizeof v->shape);
+    memcpy(v->stride, stride, sizeof v->stride);
+    return dt__view_done("reshape", v, t, dt__reshape_bwd);
+}
+DT_API dt_tensor *dt_reshape(dt_tensor *t, dt_shape shape)
+{
+    return dt__ok("dt_reshape", "t", t) ? dt__reshape("dt_reshape", t, shape) : NULL;
+}
+DT_API dt_tensor *dt_flatten(dt_tensor *t)
+{
+    dt_shape s;
+    if (!dt__ok("dt_flatten", "t", t)) return NULL;
+    s.ndim = 2;
+    s.dim[0] = t->ndim ? t->shape[0] : 1;
+    s.dim[1] = t->ndim ? 1 : t->numel;
+    for (int i = 1; i < t->ndim; i++) s.dim[1] *= t->shape[i];
+    return dt__reshape("dt_flatten", t, s);
+}
+static void dt__permute(dt_tensor *v, const dt_tensor *x, const int64_t *order)
+{
+    for (int i = 0; i < x->ndim; i++) {
+        v->shape[i] = x->shape[order[i]];
+        v->stride[i] = x->stride[order[i]];
+    }
+    v->layout = DT_LAYOUT_PLAIN;
+}
+static int dt__permute_bwd(dt__node *n, dt_tensor *g)
+{
+    int64_t    back[DT_MAX_DIMS] = { 0 };
+    dt_tensor *v = dt__alias(g);
+    if (!v) return DT_ERR_MEMORY;
+    for (int i = 0; i < g->ndim; i++) back[n->i[i]] = i;
+    dt__permute(v, g, back);
+    return dt__put_owned(n->in[0], v);
+}
+static dt_tensor *dt__permuted(const char *call, dt_tensor *t, dt_shape order)
+{
+    unsigned seen = 0;
+    for (int i = 0; i < order.ndim && i < DT_MAX_DIMS; i++) {
+        if (order.dim[i] < 0) order.dim[i] += t->ndim;
+        if (order.dim[i] >= 0 && order.dim[i] < t->ndim) seen |= 1u << order.dim[i];
+    }
+    if (order.ndim != t->ndim || seen != (1u << t->ndim) - 1u) {
+        dt_fail(DT_ERR_ARG, "%s: %s is not an order of the dimensions of %s", call,
+                dt__shape_text(order.dim, order.ndim < 0 || order.ndim > DT_MAX_DIMS ? 0 : order.ndim), dt__text(t));
+        return NULL;
+    }
+    if (dt__make_plain(t)) return NULL;
+    dt_tensor *v = dt__alias(t);
+    if (!v) return NULL;
+    dt__permute(v, t, order.dim);
+    dt__node *n = dt__record("permute", v, dt__permute_bwd, 1, &t);
+    for (int i = 0; n && i < t->ndim; i++) n->i[i] = order.dim[i];
+    return dt__finish(v, dt__tls.code);
+}
+DT_API dt_tensor *dt_permute(dt_tensor *t, dt_shape order)
+{
+    return dt__ok("dt_permute", "t", t) ? dt__permuted("dt_permute", t, order) : NULL;
+}
+DT_API dt_tensor *dt_transpose(dt_tensor *t, int a, int b)
+{
+    dt_shape order;
+    if (!dt__ok("dt_transpose", "t", t) || !dt__dim_ok("dt_transpose", &a, t->ndim) || !dt__dim_ok("dt_transpose", &b, t->ndim))
+        return NULL;
+    order.ndim = t->ndim;
+    for (int i = 0; i < t->ndim; i++) order.dim[i] = i;
+    order.dim[a] = b;
+    order.dim[b] = a;
+    return dt__permuted("dt_transpose", t, order);
+}
+/* A handle on x[start : start+length] along dim; the caller owns it. */
+static dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length)
+{
+    dt_tensor *v = dt__alias(x);
+    if (!v) return NULL;
+    v->layout = DT_LAYOUT_PLAIN;
+    v->offset += start * x->stride[dim];
+    v->numel = x->shape[dim] ? x->numel / x->shape[dim] * length : 0;
+    v->shape[dim] = length;
+    return v;
+}
+static void dt__drop_dim(dt_tensor *v, int dim)
+{
+    for (int i = dim; i + 1 < v->ndim; i++) {
+        v->shape[i] = v->shape[i + 1];
+        v->stride[i] = v->stride[i + 1];
+    }
+    v->ndim--;
+}
+/* narrow and select: the gradient is zero but for the slice. i: dim, start, length, dropped */
+static int dt__narrow_bwd(dt__node *n, dt_tensor *g)
+{
+    uint32_t   acc;
+    dt_tensor *x = n->in[0], *t = dt__grad_begin(x, DT__ANY_LAYOUT, &acc);
+    dt_tensor *s = t ? dt__slice(t, (int)n->i[0], n->i[1], n->i[2]) : NULL;
+    int        rc = s ? 0 : DT_ERR_MEMORY;
+    if (!rc && n->i[3]) dt__drop_dim(s, (int)n->i[0]);
+    if (!rc && !acc) rc = dt__fill(t, 0);
+    if (!rc) rc = dt__copy_to(s, g, (int)acc);
+    dt__unref(s);
+    return dt__grad_end(x, t) || rc;
+}
+static dt_tensor *dt__narrow(const char *call, dt_tensor *t, int dim, int64_t start, int64_t length, int drop)
+{
+    if (!dt__dim_ok(call, &dim, t->ndim)) return NULL;
+    int64_t have = t->shape[dim];
+    if (start < 0) start += have;
+    if (start < 0 || length < 0 || start > have || length > have - start) {
+        dt_fail(DT_ERR_ARG, drop ? "%s: index %" PRId64 " (%" PRId64 ") is out of range for dimension %d of %s"
+                                 : "%s: start %" PRId64 " and length %" PRId64 " leave dimension %d of %s",
+                call, start, length, dim, dt__text(t));
+        return NULL;
+    }
+    if (dt__make_plain(t)) return NULL;
+    dt_tensor *v = dt__slice(t, dim, start, length);
+    if (!v) return NULL;
+    if (drop) dt__drop_dim(v, dim);
+    dt__node *n = dt__record(drop ? "select" : "narrow", v, dt__narrow_bwd, 1, &t);
+    if (n) {
+        n->i[0] = dim;
+        n->i[1] = start;
+        n->i[2] = length;
+        n->i[3] = drop;
+    }
+    return dt__finish(v, dt__tls.code);
+}
+DT_API dt_tensor *dt_narrow(dt_tensor *t, int dim, int64_t start, int64_t length)
+{
+    return dt__ok("dt_narrow", "t", t) ? dt__narrow("dt_narrow", t, dim, start, length, 0) : NULL;
+}
+DT_API dt_tensor *dt_select(dt_tensor *t, int dim, int64_t index)
+{
+    return dt__ok("dt_select", "t", t) ? dt__narrow("dt_select", t, dim, index, 1, 1) : NULL;
+}
+/* x's gradient += g summed over the dimensions in which x was stretched to g's shape */
+static int dt__put_reduced(dt_tensor *x, dt_tensor *g)
+{
+    bool same = x->ndim == g->ndim;
+    for (int i = 0; same && i < x->ndim; i++) same = x->shape[i] == g->shape[i];
+    if (same) return dt__grad_put(x, g);
+    uint32_t   acc;
+    dt_tensor *t = dt__grad_begin(x, DT_LAYOUT_PLAIN, &acc);
+    if (!t) return DT_ERR_MEMORY;
+    dt_call c;
+    dt__call_begin(&c, DT_K_reduce);
+    dt__view_pad(dt__out(&c, t), g->ndim);
+    dt__in(&c, g);
+    c.acc = acc;
+    c.u.reduce.fn = DT_R_SUM;
+    c.u.reduce.n = x->numel ? g->numel / x->numel : 0;
+    int rc = x->numel ? dt__go(g->st->dev, &c) : 0;
+    return dt__grad_end(x, t) || rc;
+}
+static int dt__expand_bwd(dt__node *n, dt_tensor *g) { return dt__put_reduced(n->in[0], g); }
+DT_API dt_tensor *dt_expand(dt_tensor *t, dt_shape shape)
+{
+    if (!dt__ok("dt_expand", "t", t)) return NULL;
+    bool fits = shape.ndim >= t->ndim && shape.ndim <= DT_MAX_DIMS;
+    for (int i = 0; fits && i < shape.ndim; i++) {
+        int64_t have = i < shape.ndim - t->ndim ? 1 : t->shape[i - (shape.ndim - t->ndim)];
+        if (shape.dim[i] == -1 && i >= shape.ndim - t->ndim) shape.dim[i] = have;
+        fits = shape.dim[i] >= 0 && (shape.dim[i] == have || have == 1);
+    }
+    if (!fits || dt__count(shape.dim, shape.ndim, 1) < 0) {
+        dt_fail(DT_ERR_SHAPE, "dt_expand: %s does not stretch to %s", dt__text(t),
+                dt__shape_text(shape.dim, shape.ndim < 0 || shape.ndim > DT_MAX_DIMS ? 0 : shape.ndim));
+        return NULL;
+    }
+    if (dt__make_plain(t)) return NULL;
+    dt_tensor *v = dt__alias(t);
+    if (!v) return NULL;
+    int more = shape.ndim - t->ndim;
+    for (int i = 0; i < shape.ndim; i++) {
+        v->shape[i] = shape.dim[i];
+        v->stride[i] = i < more || t->shape[i - more] != shape.dim[i] ? 0 : t->stride[i - more];
+    }
+    v->ndim = shape.ndim;
+    v->numel = dt__count(shape.dim, shape.ndim, 1);
+    return dt__view_done("expand", v, t, dt__expand_bwd);
+}
+DT_API dt_tensor *dt_squeeze(dt_tensor *t, int dim)
+{
+    if (!dt__ok("dt_squeeze", "t", t) || !dt__dim_ok("dt_squeeze", &dim, t->ndim) || dt__make_plain(t)) return NULL;
+    dt_tensor *v = dt__alias(t);
+    if (v && t->shape[dim] == 1) dt__drop_dim(v, dim);
+    return dt__view_done("squeeze", v, t, dt__reshape_bwd);
+}
+DT_API dt_tensor *dt_unsqueeze(dt_tensor *t, int dim)
+{
+    if (!dt__ok("dt_unsqueeze", "t", t) || !dt__dim_ok("dt_unsqueeze", &dim, t->ndim + 1)) return NULL;
+    if (t->ndim == DT_MAX_DIMS) {
+        dt_fail(DT_ERR_SHAPE, "dt_unsqueeze: %s has %d dimensions already", dt__text(t), DT_MAX_DIMS);
+        return NULL;
+    }
+    if (dt__make_plain(t)) return NULL;
+    dt_tensor *v = dt__alias(t);
+    if (!v) return NULL;
+    for (int i = t->ndim; i > dim; i--) {
+        v->shape[i] = v->shape[i - 1];
+        v->stride[i] = v->stride[i - 1];
+    }
+    v->shape[dim] = 1;
+    v->stride[dim] = 0;
+    v->ndim++;
+    return dt__view_done("unsqueeze", v, t, dt__reshape_bwd);
+}
+/* ---- copies */
+static int dt__copy_bwd(dt__node *n, dt_tensor *g) { return dt__grad_put(n->in[0], g); }
+static dt_tensor *dt__copied(const char *call, const char *name, dt_tensor *t, int dtype, int layout)
+{
+    dt_tensor *y = dt__new(call, t->st->dev, dtype, t->shape, t->ndim, layout);
+    if (!y) return NULL;
+    if (dt__copy_to(y, t, 0)) return dt__finish(y, DT_ERR_DEVICE);
+    return dt__view_done(name, y, t, dt__copy_bwd);
+}
+DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d)
+{
+    if (!dt__ok("dt_cast", "t", t)) return NULL;
+    if ((unsigned)d >= DT_DTYPE_COUNT) {
+        dt_fail(DT_ERR_DTYPE, "dt_cast: %d is not a dtype", (int)d);
+        return NULL;
+    }
+    return t->dtype == (int)d ? t : dt__copied("dt_cast", "cast", t, d, t->layout);
+}
+DT_API dt_tensor *dt_clone(dt_tensor *t)
+{
+    return dt__ok("dt_clone", "t", t) ? dt__copied("dt_clone", "clone", t, t->dtype, t->layout) : NULL;
+}
+DT_API dt_tensor *dt_contiguous(dt_tensor *t)
+{
+    if (!dt__ok("dt_contiguous", "t", t)) return NULL;
+    return dt_is_contiguous(t) ? t : dt__copied("dt_contiguous", "contiguous", t, t->dtype, DT_LAYOUT_PLAIN);
+}
+static int dt__to_bwd(dt__node *n, dt_tensor *g) { return dt__put_owned(n->in[0], dt__cross("backward", g, n->in[0]->st->dev)); }
+DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev)
+{
+    if (!dt__ok("dt_to", "t", t)) return NULL;
+    if (!dev) dev = dt_default_device();
+    if (t->st->dev == dev) return t;
+    return dt__view_done("to", dt__cross("dt_to", t, dev), t, dt__to_bwd);
+}
+DT_API dt_tensor *dt_detach(dt_tensor *t)
+{
+    if (!dt__ok("dt_detach", "t", t) || dt__make_plain(t)) return NULL;
+    return dt__give(dt__alias(t));
+}
+
+/* ==================================================================================================== >>elementwise */
+static const uint8_t dt__unary_from_y[] = { /* the derivative needs y = f(x), not x */
+#define DT__FROM_X_ 0
+#define DT__FROM_Y_ 1
+#define DT__FROM(n, s, t) DT__FROM_##s,
+    DT_UNARY_FNS(DT__FROM)
+};
+static int dt__unary_bwd(dt__node *n, dt_tensor *g)
+{
+    uint32_t   acc;
+    dt_tensor *x = n->in[0], *t = dt__grad_begin(x, DT__ANY_LAYOUT, &acc);
+    dt_call    c;
+    if (!t) return DT_ERR_MEMORY;
+    dt__call_begin(&c, DT_K_unary_bwd);
+    dt__out(&c, t);
+    dt__in(&c, g);
+    dt__in(&c, n->saved[0]);
+    c.acc = acc;
+    c.u.ew.fn = n->fn;
+    c.u.ew.a = n->a;
+    c.u.ew.b = n->b;
+    int rc = x->numel ? dt__go(x->st->dev, &c) : 0;
+    return dt__grad_end(x, t) || rc;
+}
+static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, double b)
+{
+    if (!dt__ok(call, "a", x)) return NULL;
+    bool ints = fn == DT_U_AFFINE || fn == DT_U_ABS || fn == DT_U_CLAMP || fn == DT_U_RELU;
+    if (!ints && !dt__want_float(call, x)) return NULL;
+    if (fn == DT_U_RELU && !dt__is_float(x->dtype)) fn = DT_U_CLAMP, a = 0, b = INFINITY;
+    dt_tensor *y = dt__new_like(call, x, x->dtype);
+    if (!y) return NULL;
+    dt_call c;
+    dt__call_begin(&c, DT_K_unary);
+    dt__out(&c, y);
+    dt__in(&c, x);
+    c.u.ew.fn = fn;
+    c.u.ew.a = a;
+    c.u.ew.b = b;
+    if (x->numel && dt__go(x->st->dev, &c)) return dt__finish(y, DT_ERR_DEVICE);
+    dt__node *n = dt__record(call + 3, y, dt__unary_bwd, 1, &x); /* without the dt_ */
+    if (n) {
+        dt__save(n, dt__unary_from_y[fn] ? y : x);
+        n->fn = fn;
+        n->a = a;
+        n->b = b;
+    }
+    return dt__finish(y, dt__tls.code);
+}
+static bool dt__whole(const char *call, const dt_tensor *a, double s) /* an int tensor takes whole scalars only */
+{
+    if (!dt__alive(a) || dt__is_float(a->dtype) || (s == floor(s) && fabs(s) < 9e15) || isinf(s)) return true;
+    dt_fail(DT_ERR_DTYPE, "%s: %g is not a whole number, but the tensor is %s; dt_cast() it to f32 first", call, s,
+            dt__dtype_names[a->dtype]);
+    return false;
+}
+static dt_tensor *dt__affine(const char *call, dt_tensor *x, double a, double b)
+{
+    return dt__whole(call, x, a) && dt__whole(call, x, b) ? dt__unary(call, DT_U_AFFINE, x, a, b) : NULL;
+}
+DT_API dt_tensor *dt_add_scalar(dt_tensor *a, double s) { return dt__affine("dt_add_scalar", a, 1, s); }
+DT_API dt_tensor *dt_sub_scalar(dt_tensor *a, double s) { return dt__affine("dt_sub_scalar", a, 1, -s); }
+DT_API dt_tensor *dt_mul_scalar(dt_tensor *a, double s) { return dt__affine("dt_mul_scalar", a, s, 0); }
+DT_API dt_tensor *dt_div_scalar(dt_tensor *a, double s)
+{
+    return dt__ok("dt_div_scalar", "a", a) && dt__want_float("dt_div_scalar", a) ? dt__affine("dt_div_scalar", a, 1 / s, 0) : NULL;
+}
+DT_API dt_tensor *dt_rsub_scalar(dt_tensor *a, double s) { return dt__affine("dt_rsub_scalar", a, -1, s); }
+DT_API dt_tensor *dt_neg(dt_tensor *a) { return dt__affine("dt_neg", a, -1, 0); }
+DT_API dt_tensor *dt_rdiv_scalar(dt_tensor *a, double s) { return dt__unary("dt_rdiv_scalar", DT_U_RECIP, a, s, 0); }
+DT_API dt_tensor *dt_pow_scalar(dt_tensor *a, double s) { return dt__unary("dt_pow_scalar", DT_U_POW, a, s, 0); }
+DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi)
+{
+    return dt__whole("dt_clamp", a, lo) && dt__whole("dt_clamp", a, hi) ? dt__unary("dt_clamp", DT_U_CLAMP, a, lo, hi) : NULL;
+}
+static dt_tensor *dt__scalar_like(const char *call, const dt_tensor *a, double s);
+DT_API dt_tensor *dt_abs(dt_tensor *a) { return dt__unary("dt_abs", DT_U_ABS, a, 0, 0); }
+DT_API dt_tensor *dt_sqrt(dt_tensor *a) { return dt__unary("dt_sqrt", DT_U_SQRT, a, 0, 0); }
+DT_API dt_tensor *dt_exp(dt_tensor *a) { return dt__unary("dt_exp", DT_U_EXP, a, 0, 0); }
+DT_API dt_tensor *dt_log(dt_tensor *a) { return dt__unary("dt_log", DT_U_LOG, a, 0, 0); }
+DT_API dt_tensor *dt_relu(dt_tensor *a) { return dt__unary("dt_relu", DT_U_RELU, a, 0, 0); }
+DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope) { return dt__unary("dt_leaky_relu", DT_U_LEAKY_RELU, a, slope, 0); }
+DT_API dt_tensor *dt_gelu(dt_tensor *a) { return dt__unary("dt_gelu", DT_U_GELU, a, 0, 0); }
+DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a) { return dt__unary("dt_gelu_tanh", DT_U_GELU_TANH, a, 0, 0); }
+DT_API dt_tensor *dt_silu(dt_tensor *a) { return dt__unary("dt_silu", DT_U_SILU, a, 0, 0); }
+DT_API dt_tensor *dt_sigmoid(dt_tensor *a) { return dt__unary("dt_sigmoid", DT_U_SIGMOID, a, 0, 0); }
+DT_API dt_tensor *dt_tanh(dt_tensor *a) { return dt__unary("dt_tanh", DT_U_TANH, a, 0, 0); }
+DT_API dt_tensor *dt_softplus(dt_tensor *a, double beta)
+{
+    if (!(beta > 0)) {
+        dt_fail(DT_ERR_ARG, "dt_softplus: beta is %g; it must be above 0 (PyTorch's default is 1)", beta);
+        return NULL;
+    }
+    return dt__unary("dt_softplus", DT_U_SOFTPLUS, a, beta, 0);
+}
+
+/* ---- two operands */
+static bool dt__broadcast(const char *call, const dt_tensor *a, const dt_tensor *b, dt_shape *s)
+{
+    s->ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
+    for (int i = 0; i < s->ndim; i++) {
+        int     ia = i - (s->ndim - a->ndim), ib = i - (s->ndim - b->ndim);
+        int64_t da = ia < 0 ? 1 : a->shape[ia], db = ib < 0 ? 1 : b->shape[ib];
+        if (da != db && da != 1 && db != 1) {
+            dt_fail(DT_ERR_SHAPE, "%s: shapes %s and %s do not broadcast: %" PRId64 " against %" PRId64 " in dimension %d from the end",
+                    call, dt__text(a), dt__text(b), da, db, s->ndim - 1 - i);
+            return false;
+        }
+        s->dim[i] = da == 1 ? db : da;
+    }
+    return true;
+}
+/* PyTorch's promotion: floats over ints, wider over narrower, f16 with bf16 is f32; a 0-d operand counts only if its
+   kind is higher. */
+static int dt__promote(const dt_tensor *a, const dt_tensor *b)
+{
+    static const uint8_t rank[] = { 5, 3, 4, 1, 2, 0 }; /* f32 f16 bf16 i32 i64 u8 */
+    int                  x = a->dtype, y = b->dtype;
+    if (x == y) return x;
+    if (dt__is_float(x) == dt__is_float(y)) {
+        if (a->ndim == 0 && b->ndim > 0) return y;
+        if (b->ndim == 0 && a->ndim > 0) return x;
+        if (dt__is_float(x) && x != DT_F32 && y != DT_F32) return DT_F32;
+    }
+    return rank[x] > rank[y] ? x : y;
+}
+static int dt__binary_run(dt_tensor *z, int fn, double a, double b, const dt_tensor *x, const dt_tensor *y, uint32_t acc)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_binary);
+    dt__out(&c, z);
+    dt__view_expand(dt__in(&c, x), z->shape, z->ndim);
+    dt__view_expand(dt__in(&c, y), z->shape, z->ndim);
+    c.acc = acc;
+    c.u.ew.fn = fn;
+    c.u.ew.a = a;
+    c.u.ew.b = b;
+    return z->numel ? dt__go(z->st->dev, &c) : 0;
+}
+/* The gradient of input k: scale * f(x, y), where f(x, y) has the output's shape; summed where k was stretched. */
+static int dt__binary_put(dt_tensor *into, const dt_tensor *like, int fn, double a, double b, dt_tensor *x, dt_tensor *y)
+{
+    bool same = into->ndim == like->ndim;
+    for (int i = 0; same && i < into->ndim; i++) same = into->shape[i] == like->shape[i];
+    if (same) {
+        uint32_t   acc;
+        dt_tensor *t = dt__grad_begin(into, DT__ANY_LAYOUT, &acc);
+        int        rc = t ? dt__binary_run(t, fn, a, b, x, y, acc) : DT_ERR_MEMORY;
+        return dt__grad_end(into, t) || rc;
+    }
+    dt_tensor *t = dt__new_like("backward", like, DT_F32);
+    int        rc = t ? dt__binary_run(t, fn, a, b, x, y, 0) : DT_ERR_MEMORY;
+    if (!rc) rc = dt__put_reduced(into, t);
+    dt__unref(t);
+    return rc;
+}
+/* A value of the output's shape that the backward needs in between: a * f(x, y). The caller owns it. */
+static dt_tensor *dt__binary_tmp(const dt_tensor *like, int fn, double a, double b, const dt_tensor *x, const dt_tensor *y)
+{
+    dt_tensor *t = dt__new_like("backward", like, DT_F32);
+    if (t && dt__binary_run(t, fn, a, b, x, y, 0)) {
+        dt__unref(t);
+        return NULL;
+    }
+    return t;
+}
+static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tensor *factor) /* takes factor over */
+{
+    int rc = factor ? dt__binary_put(into, g, DT_B_MUL, scale, 0, g, factor) : DT_ERR_MEMORY;
+    dt__unref(factor);
+    return rc;
+}
+static int dt__binary_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *p = n->in[0], *q = n->in[1], *x = n->saved[0], *y = n->saved[1], *z = n->saved[2];
+    bool       wp = dt__wants(n, 0), wq = dt__wants(n, 1);
+    int        rc = 0, fn = n->fn;
+    switch (fn) {
+    case DT_B_ADD:
+        if (wp) rc = dt__put_reduced(p, g);
+        if (wq && !rc) {
+            if (n->b == 1) return dt__put_reduced(q, g);
+            dt_tensor *zero = dt__scalar_like("backward", g, 0);
+            rc = zero ? dt__binary_put(q, g, DT_B_ADD, 1, n->b, zero, g) : DT_ERR_MEMORY;
+            dt__unref(zero);
+        }
+        return rc;
+    case DT_B_MUL:
+        if (wp) rc = dt__binary_put(p, g, DT_B_MUL, 1, 0, g, y);
+        if (wq && !rc) rc = dt__binary_put(q, g, DT_B_MUL, 1, 0, g, x);
+        return rc;
+    case DT_B_DIV:
+        if (wp) rc = dt__binary_put(p, g, DT_B_DIV, 1, 0, g, y);
+        if (wq && !rc) rc = dt__put_product(q, g, -1, dt__binary_tmp(g, DT_B_DIV, 1, 0, z, y));
+        return rc;
+    case DT_B_POW:
+        if (wp) rc = dt__put_product(p, g, 1, dt__binary_tmp(g, DT_B_POW_DX, 1, 0, x, y));
+        if (wq && !rc) rc = dt__put_product(q, g, 1, dt__binary_tmp(g, DT_B_POW_DY, 1, 0, x, y));
+        return rc;
+    case DT_B_MAX:
+    case DT_B_MIN: {
+        int d = fn == DT_B_MAX ? DT_B_MAX_DX : DT_B_MIN_DX;
+        if (wp) rc = dt__put_product(p, g, 1, dt__binary_tmp(g, d, 1, 0, x, y));
+        if (wq && !rc) rc = dt__put_product(q, g, 1, dt__binary_tmp(g, d, 1, 0, y, x));
+        return rc;
+    }
+    case DT_B_BCE:
+        if (wp) rc = dt__put_product(p, g, 1, dt__binary_tmp(g, DT_B_BCE_DX, 1, 0, x, y));
+        if (wq && !rc) rc = dt__binary_put(q, g, DT_B_MUL, -1, 0, g, x);
+        return rc;
+    default: { /* losses of x - y: the derivative by y is the negative one */
+        dt_tensor *d = dt__binary_tmp(g, fn + 1, 1, n->b, x, y);
+        if (wp) rc = dt__put_product(p, g, 1, dt__ref(d));
+        if (wq && !rc) rc = dt__put_product(q, g, -1, dt__ref(d));
+        dt__unref(d);
+        return rc;
+    }
+    }
+}
+static bool dt__same_shape(const dt_tensor *t, const dt_shape *s)
+{
+    bool same = t->ndim == s->ndim;
+    for (int i = 0; same && i < t->ndim; i++) same = t->shape[i] == s->dim[i];
+    return same;
+}
+static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *y, double b)
+{
+    dt_shape s;
+    if (!dt__ok(call, "a", x) || !dt__ok(call, "b", y) || !dt__same_device(call, x, y) || !dt__broadcast(call, x, y, &s)) return NULL;
+    bool compares = fn >= DT_B_EQ && fn <= DT_B_GE;
+    bool ints = compares || fn == DT_B_ADD || fn == DT_B_MUL || fn == DT_B_MAX || fn == DT_B_MIN;
+    int  dtype = dt__promote(x, y);
+    if (!dt__is_float(dtype) && fn == DT_B_DIV) dtype = DT_F32;
+    if (!ints && !dt__is_float(dtype)) {
+        dt_fail(DT_ERR_DTYPE, "%s: takes a float among its operands, not %s and %s; dt_cast() one first", call,
+                dt__dtype_names[x->dtype], dt__dtype_names[y->dtype]);
+        return NULL;
+    }
+    /* a private layout goes on when a full operand has it */
+    int layout = x->layout && dt__same_shape(x, &s) ? x->layout : y->layout && dt__same_shape(y, &s) ? y->layout : DT_LAYOUT_PLAIN;
+    dt_tensor *z = dt__new(call, x->st->dev, compares ? DT_U8 : dtype, s.dim, s.ndim, layout);
+    if (!z) return NULL;
+    if (dt__binary_run(z, fn, 1, b, x, y, 0)) return dt__finish(z, DT_ERR_DEVICE);
+    dt_tensor *in[2] = { x, y };
+    dt__node  *n = compares ? NULL : dt__record(call + 3, z, dt__binary_bwd, 2, in);
+    if (n) {
+        dt__save(n, fn == DT_B_ADD ? NULL : x);
+        dt__save(n, fn == DT_B_ADD ? NULL : y);
+        dt__save(n, fn == DT_B_DIV ? z : NULL);
+        n->fn = fn;
+        n->b = b;
+    }
+    return dt__finish(z, dt__tls.code);
+}
+DT_API dt_tensor *dt_add(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_add", DT_B_ADD, a, b, 1); }
+DT_API dt_tensor *dt_sub(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_sub", DT_B_ADD, a, b, -1); }
+DT_API dt_tensor *dt_mul(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_mul", DT_B_MUL, a, b, 0); }
+DT_API dt_tensor *dt_div(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_div", DT_B_DIV, a, b, 0); }
+DT_API dt_tensor *dt_pow(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_pow", DT_B_POW, a, b, 0); }
+DT_API dt_tensor *dt_maximum(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_maximum", DT_B_MAX, a, b, 0); }
+DT_API dt_tensor *dt_minimum(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_minimum", DT_B_MIN, a, b, 0); }
+DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_eq", DT_B_EQ, a, b, 0); }
+DT_API dt_tensor *dt_ne(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_ne", DT_B_NE, a, b, 0); }
+DT_API dt_tensor *dt_lt(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_lt", DT_B_LT, a, b, 0); }
+DT_API dt_tensor *dt_le(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_le", DT_B_LE, a, b, 0); }
+DT_API dt_tensor *dt_gt(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_gt", DT_B_GT, a, b, 0); }
+DT_API dt_tensor *dt_ge(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_ge", DT_B_GE, a, b, 0); }
+static dt_tensor *dt__scalar_like(const char *call, const dt_tensor *a, double s) /* 0-d; the caller owns it */
+{
+    dt_tensor *t = dt__new(call, a->st->dev, a->dtype, NULL, 0, DT_LAYOUT_PLAIN);
+    if (t && dt__fill(t, s)) {
+        dt__unref(t);
+        return NULL;
+    }
+    return t;
+}
+static dt_tensor *dt__with_scalar(const char *call, int fn, dt_tensor *a, double s)
+{
+    if (!dt__ok(call, "a", a) || !dt__whole(call, a, s)) return NULL;
+    dt_tensor *t = dt__scalar_like(call, a, s);
+    dt_tensor *z = t ? dt__binary(call, fn, a, t, 0) : NULL;
+    dt__unref(t);
+    return z;
+}
+DT_API dt_tensor *dt_maximum_scalar(dt_tensor *a, double s) { return dt__with_scalar("dt_maximum_scalar", DT_B_MAX, a, s); }
+DT_API dt_tensor *dt_minimum_scalar(dt_tensor *a, double s) { return dt__with_scalar("dt_minimum_scalar", DT_B_MIN, a, s); }
+DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale)
+{
+    if (!dt__ok("dt_add_to", "dst", dst) || !dt__ok("dt_add_to", "src", src) || !dt__same_device("dt_add_to", dst, src))
+        return dt_error_code();
+    if (!dt__stretches(src->shape, src->ndim, dst->shape, dst->ndim))
+        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_add_to: src %s does not broadcast to dst %s", dt__text(src), dt__text(dst));
+    if (!dt__is_float(dst->dtype) && dt__is_float(src->dtype))
+        return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_add_to: dst is %s and src %s; cast one", dt__dtype_names[dst->dtype], dt__dtype_names[src->dtype]);
+    if (!dt__whole("dt_add_to", dst, scale) || !dt__write_ok("dt_add_to", dst)) return dt_error_code();
+    dt__binary_run(dst, DT_B_ADD, 1, scale, dst, src, 0);
+    return dt_error_code();
+}
+
+static int dt__where_run(dt_tensor *z, const dt_tensor *cond, const dt_tensor *x, const dt_tensor *y)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_where);
+    dt__out(&c, z);
+    dt__view_expand(dt__in(&c, cond), z->shape, z->ndim);
+    dt__view_expand(dt__in(&c, x), z->shape, z->ndim);
+    dt__view_expand(dt__in(&c, y), z->shape, z->ndim);
+    return z->numel ? dt__go(z->st->dev, &c) : 0;
+}
+static int dt__where_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *zero = dt__scalar_like("backward", g, 0);
+    int        rc = zero ? 0 : DT_ERR_MEMORY;
+    for (int k = 0; k < 2 && !rc; k++) {
+        if (!dt__wants(n, k)) continue;
+        dt_tensor *t = dt__new_like("backward", g, g->dtype);
+        rc = t ? dt__where_run(t, n->saved[0], k ? zero : g, k ? g : zero) : DT_ERR_MEMORY;
+        if (!rc) rc = dt__put_reduced(n->in[k], t);
+        dt__unref(t);
+    }
+    dt__unref(zero);
+    return rc;
+}
+DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
+{
+    dt_shape s, all;
+    if (!dt__ok("dt_where", "cond", cond) || !dt__ok("dt_where", "a", a) || !dt__ok("dt_where", "b", b)) return NULL;
+    if (!dt__same_device("dt_where", cond, a) || !dt__same_device("dt_where", a, b)) return NULL;
+    if (dt__is_float(cond->dtype)) {
+        dt_fail(DT_ERR_DTYPE, "dt_where: cond is %s; it takes u8, i32 or i64 (a comparison gives u8)", dt__dtype_names[cond->dtype]);
+        return NULL;
+    }
+    if (!dt__broadcast("dt_where", a, b, &s)) return NULL;
+    int       dtype = dt__promote(a, b);
+    dt_tensor probe; /* only its shape is looked at */
+    memset(&probe, 0, sizeof probe);
+    probe.ndim = s.ndim;
+    memcpy(probe.shape, s.dim, sizeof probe.shape);
+    if (!dt__broadcast("dt_where", cond, &probe, &all)) return NULL;
+    dt_tensor *x = dt_cast(a, (dt_dtype)dtype), *y = dt_cast(b, (dt_dtype)dtype);
+    dt_tensor *z = x && y ? dt__new("dt_where", a->st->dev, dtype, all.dim, all.ndim, DT_LAYOUT_PLAIN) : NULL;
+    if (!z) return NULL;
+    if (dt__where_run(z, cond, x, y)) return dt__finish(z, DT_ERR_DEVICE);
+    dt_tensor *in[2] = { x, y };
+    dt__node  *n = dt__record("where", z, dt__where_bwd, 2, in);
+    if (n) dt__save(n, cond);
+    return dt__finish(z, dt__tls.code);
+}
+
+/* ==================================================================================================== >>reductions */
+static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims, bool *reduced)
+{
+    for (int i = 0; i < DT_MAX_DIMS; i++) reduced[i] = dims == 0;
+    for (int b = 0; b < 32; b++) {
+        if (!(dims >> b & 1u)) continue;
+        int d = b > 16 ? 16 - b : b;
+        if (!dt__dim_ok(call, &d, x->ndim)) return false;
+        reduced[d] = true;
+    }
+    return true;
+}
+static int dt__reduce_run(dt_tensor *y, const bool *reduced, int fn, int biased, const dt_tensor *x)
+{
+    /* y is dense, with or without the reduced dimensions: show it with ones in their places */
+    dt_call  c;
+    int64_t  n = 1;
+    dt__call_begin(&c, DT_K_reduce);
+    dt_view *v = dt__out(&c, y);
+    v->layout = DT_LAYOUT_PLAIN;
+    v->ndim = x->ndim;
+    for (int i = 0; i < x->ndim; i++) {
+        v->shape[i] = reduced[i] ? 1 : x->shape[i];
+        if (reduced[i]) n *= x->shape[i];
+    }
+    dt__dense_strides(v->stride, v->shape, v->ndim);
+    dt__in(&c, x);
+    c.u.reduce.fn = fn;
+    c.u.reduce.n = n;
+    c.u.reduce.biased = biased;
+    return y->numel ? dt__go(x->st->dev, &c) : 0;
+}
+/* A view of t (dense, of the reduced shape) that stretches over x's shape; the caller owns it. */
+static dt_tensor *dt__unreduce(dt_tensor *t, const dt_tensor *x, const int64_t *reduced)
+{
+    dt_tensor *d = dt__dense("backward", t), *v = d ? dt__alias(d) : NULL;
+    dt__unref(d);
+    if (!v) return NULL;
+    int64_t s = 1;
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        v->shape[i] = x->shape[i];
+        v->stride[i] = reduced[i] ? 0 : s;
+        if (!reduced[i]) s *= x->shape[i];
+    }
+    v->ndim = x->ndim;
+    v->numel = x->numel;
+    return v;
+}
+/* max, min: the gradient shared among the elements equal to the extreme */
+static int dt__extreme_bwd(dt__node *n, dt_tensor *ge)
+{
+    dt_tensor *x = n->in[0], *ye = dt__unreduce(n->saved[1], x, n->i);
+    dt_tensor *is = ye ? dt__new_like("backward", n->saved[0], DT_F32) : NULL;
+    dt_tensor *count = is ? dt__new("backward", x->st->dev, DT_F32, n->saved[1]->shape, n->saved[1]->ndim, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *mask = count ? dt__new_like("backward", n->saved[0], DT_U8) : NULL;
+    bool       reduced[DT_MAX_DIMS];
+    int        rc = mask ? 0 : DT_ERR_MEMORY;
+    for (int i = 0; i < DT_MAX_DIMS; i++) reduced[i] = n->i[i] != 0;
+    if (!rc) rc = dt__binary_run(mask, DT_B_EQ, 1, 0, n->saved[0], ye, 0);
+    if (!rc) rc = dt__copy_to(is, mask, 0);
+    if (!rc) rc = dt__reduce_run(count, reduced, DT_R_SUM, 0, is);
+    dt_tensor *ce = rc ? NULL : dt__unreduce(count, x, n->i);
+    if (!rc) rc = ce ? dt__binary_run(is, DT_B_DIV, 1, 0, is, ce, 0) : DT_ERR_MEMORY;
+    if (!rc) rc = dt__binary_put(x, n->saved[0], DT_B_MUL, 1, 0, ge, is);
+    dt__unref(ce);
+    dt__unref(mask);
+    dt__unref(count);
+    dt__unref(is);
+    dt__unref(ye);
+    return rc;
+}
+/* var: dx = g * 2 (x - mean) / (n - 1) */
+static int dt__var_bwd(dt__node *n, dt_tensor *ge)
+{
+    dt_tensor *x = n->saved[0], *mean = dt__new("backward", x->st->dev, DT_F32, n->out ? n->out->shape : NULL, n->out ? n->out->ndim : 0, DT_LAYOUT_PLAIN);
+    bool       reduced[DT_MAX_DIMS];
+    int64_t    count = 1;
+    for (int i = 0; i < DT_MAX_DIMS; i++) reduced[i] = n->i[i] != 0;
+    for (int i = 0; i < x->ndim; i++) count *= reduced[i] ? x->shape[i] : 1;
+    int        rc = mean ? dt__reduce_run(mean, reduced, DT_R_MEAN, 0, x) : DT_ERR_MEMORY;
+    dt_tensor *me = rc ? NULL : dt__unreduce(mean, x, n->i);
+    dt_tensor *d = me ? dt__binary_tmp(x, DT_B_ADD, 1, -1, x, me) : NULL;
+    if (!rc) rc = d ? dt__binary_put(n->in[0], x, DT_B_MUL, 2.0 / (double)(count - (n->b != 0 ? 0 : 1)), 0, ge, d) : DT_ERR_MEMORY;
+    dt__unref(d);
+    dt__unref(me);
+    dt__unref(mean);
+    return rc;
+}
+static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *x = n->in[0], *ge = dt__unreduce(g, x, n->i);
+    int        rc;
+    if (!ge) return DT_ERR_MEMORY;
+    if (n->fn == DT_R_SUM) {
+        rc = dt__grad_put(x, ge);
+    } else if (n->fn == DT_R_MEAN) {
+        dt_tensor *scale = dt__new("backward", x->st->dev, DT_F32, NULL, 0, DT_LAYOUT_PLAIN);
+        rc = scale ? dt__fill(scale, n->a) : DT_ERR_MEMORY;
+        if (!rc) rc = dt__binary_put(x, x, DT_B_MUL, 1, 0, ge, scale);
+        dt__unref(scale);
+    } else {
+        rc = n->fn == DT_R_VAR ? dt__var_bwd(n, ge) : dt__extreme_bwd(n, ge);
+    }
+    dt__unref(ge);
+    return rc;
+}
+static dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_opts o)
+{
+    bool    reduced[DT_MAX_DIMS] = { false };
+    int64_t shape[DT_MAX_DIMS] = { 0 }, n = 1;
+    int     ndim = 0;
+    if (!dt__ok(call, "a", x) || !dt__reduce_dims(call, x, o.dims, reduced)) return NULL;
+    bool ints = fn == DT_R_SUM || fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX;
+    if (!ints && !dt__want_float(call, x)) return NULL;
+    for (int i = 0; i < x->ndim; i++) {
+        if (reduced[i]) n *= x->shape[i];
+        if (!reduced[i] || o.keepdim) shape[ndim++] = reduced[i] ? 1 : x->shape[i];
+    }
+    if (n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX)) {
+        dt_fail(DT_ERR_SHAPE, "%s: %s has nothing to choose from in the reduced dimensions", call, dt__text(x));
+        return NULL;
+    }
+    int dtype = fn == DT_R_ARGMAX || (fn == DT_R_SUM && !dt__is_float(x->dtype)) ? DT_I64 : x->dtype;
+    dt_tensor *y = dt__new(call, x->st->dev, dtype, shape, ndim, DT_LAYOUT_PLAIN);
+    if (!y) return NULL;
+    if (dt__reduce_run(y, reduced, fn, o.biased, x)) return dt__finish(y, DT_ERR_DEVICE);
+    dt__node *node = fn == DT_R_ARGMAX ? NULL : dt__record(call + 3, y, dt__reduce_bwd, 1, &x);
+    if (node) {
+        for (int i = 0; i < DT_MAX_DIMS; i++) node->i[i] = reduced[i];
+        node->fn = fn;
+        node->a = n ? 1.0 / (double)n : 0;
+        node->b = o.biased;
+        if (fn != DT_R_SUM && fn != DT_R_MEAN) dt__save(node, x);
+        if (fn == DT_R_MAX || fn == DT_R_MIN) dt__save(node, y);
+    }
+    return dt__finish(y, dt__tls.code);
+}
+DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_sum", DT_R_SUM, a, o); }
+DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_mean", DT_R_MEAN, a, o); }
+DT_API dt_tensor *dt_max_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_max", DT_R_MAX, a, o); }
+DT_API dt_tensor *dt_min_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_min", DT_R_MIN, a, o); }
+DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_var", DT_R_VAR, a, o); }
+DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
+{
+    if (o.dims & (o.dims - 1)) {
+        dt_fail(DT_ERR_ARG, "dt_argmax: takes one dimension, or none for all");
+        return NULL;
+    }
+    return dt__reduce("dt_argmax", DT_R_ARGMAX, a, o);
+}
+
+/* ==================================================================================================== >>matmul */
+static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2) /* show a dense operand otherwise */
+{
+    v->ndim = ndim;
+    v->shape[0] = d0;
+    v->shape[1] = d1;
+    v->shape[2] = d2;
+    dt__dense_strides(v->stride, v->shape, ndim);
+}
+/* t as gemm takes it: unit stride in one of the last two dimensions. The caller owns the result. */
+static dt_tensor *dt__gemm_operand(dt_tensor *t)
+{
+    int64_t r = t->stride[t->ndim - 2], c = t->stride[t->ndim - 1];
+    bool    thin = t->shape[t->ndim - 2] == 1 || t->shape[t->ndim - 1] == 1;
+    if (t->layout == DT_LAYOUT_PLAIN && (r == 1 || c == 1 || thin)) return dt__ref(t);
+    return dt__dense("dt_matmul", t);
+}
+static void dt__gemm_view(dt_view *v, const dt_tensor *t, int transposed, const dt_tensor *c)
+{
+    int p = t->ndim - 2, q = t->ndim - 1;
+    if (v->stride[p] != 1 && v->stride[q] != 1) { /* one of them has size 1: its stride says nothing */
+        if (v->shape[q] == 1)
+            v->stride[q] = 1;
+        else
+            v->stride[p] = 1;
+    }
+    if (transposed) {
+        int64_t s = v->shape[p], d = v->stride[p];
+        v->shape[p] = v->shape[q];
+        v->stride[p] = v->stride[q];
+        v->shape[q] = s;
+        v->stride[q] = d;
+    }
+    dt__view_pad(v, c->ndim);
+    for (int i = 0; i < c->ndim - 2; i++)
+        if (v->shape[i] != c->shape[i]) {
+            v->shape[i] = c->shape[i];
+            v->stride[i] = 0;
+        }
+}
+/* c = act(a b + bias), or c += a b; ta, tb: the operand's last two dimensions change places. c dense. */
+static int dt__gemm(dt_tensor *c, dt_tensor *a, int ta, dt_tensor *b, int tb, dt_tensor *bias, int act, uint32_t acc)
+{
+    dt_tensor *pa = dt__gemm_operand(a), *pb = pa ? dt__gemm_operand(b) : NULL;
+    dt_call    k;
+    int        rc = DT_ERR_MEMORY;
+    if (pb) {
+        dt__call_begin(&k, DT_K_gemm);
+        dt__out(&k, c);
+        dt__gemm_view(dt__in(&k, pa), pa, ta, c);
+        dt__gemm_view(dt__in(&k, pb), pb, tb, c);
+        dt__in(&k, bias);
+        k.acc = acc;
+        k.u.gemm.alpha = 1;
+        k.u.gemm.act = act;
+        rc = c->numel ? dt__go(c->st->dev, &k) : 0;
+    }
+    dt__unref(pa);
+    dt__unref(pb);
+    return rc;
+}
+/* A dense handle of t as a matrix (all but the last dimension are rows); the caller owns it. */
+static dt_tensor *dt__as_matrix(dt_tensor *t)
+{
+    dt_tensor *d = dt__dense("dt_matmul", t), *v = d ? dt__alias(d) : NULL;
+    dt__unref(d);
+    if (!v) return NULL;
+    int64_t cols = t->shape[t->ndim - 1], rows = 1;
+    for (int i = 0; i < t->ndim - 1; i++) rows *= t->shape[i];
+    v->ndim = 2;
+    v->shape[0] = rows;
+    v->shape[1] = cols;
+    dt__dense_strides(v->stride, v->shape, 2);
+    return v;
+}
+/* The gradient of one factor: op(p) op(q), into x, which may have been stretched over the batch. */
+static int dt__matmul_put(dt_tensor *x, const dt_tensor *out, dt_tensor *p, int tp, dt_tensor *q, int tq)
+{
+    bool     same = x->ndim == out->ndim;
+    uint32_t acc = 0;
+    for (int i = 0; same && i < x->ndim - 2; i++) same = x->shape[i] == out->shape[i];
+    if (same) {
+        dt_tensor *t = dt__grad_begin(x, DT_LAYOUT_PLAIN, &acc);
+        int        rc = t ? dt__gemm(t, p, tp, q, tq, NULL, 0, acc) : DT_ERR_MEMORY;
+        return dt__grad_end(x, t) || rc;
+    }
+    int64_t shape[DT_MAX_DIMS];
+    for (int i = 0; i < out->ndim - 2; i++) shape[i] = out->shape[i];
+    shape[out->ndim - 2] = x->shape[x->ndim - 2];
+    shape[out->ndim - 1] = x->shape[x->ndim - 1];
+    dt_tensor *t = dt__new("backward", x->st->dev, DT_F32, shape, out->ndim, DT_LAYOUT_PLAIN);
+    int        rc = t ? dt__gemm(t, p, tp, q, tq, NULL, 0, 0) : DT_ERR_MEMORY;
+    if (!rc) rc = dt__put_reduced(x, t);
+    dt__unref(t);
+    return rc;
+}
+static int dt__matmul_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *a = n->saved[0], *b = n->saved[1];
+    int        rc = 0;
+    if (b->ndim == 2) { /* the batch is rows */
+        dt_tensor *g2 = dt__as_matrix(g), *a2 = g2 ? dt__as_matrix(a) : NULL;
+        rc = a2 ? 0 : DT_ERR_MEMORY;
+        if (!rc && dt__wants(n, 0)) {
+            uint32_t   acc;
+            dt_tensor *t = dt__grad_begin(n->in[0], DT_LAYOUT_PLAIN, &acc);
+            dt_tensor *t2 = t ? dt__as_matrix(t) : NULL;
+            rc = t2 ? dt__gemm(t2, g2, 0, b, 1, NULL, 0, acc) : DT_ERR_MEMORY;
+            dt__unref(t2);
+            rc = dt__grad_end(n->in[0], t) || rc;
+        }
+        if (!rc && dt__wants(n, 1)) {
+            uint32_t   acc;
+            dt_tensor *t = dt__grad_begin(n->in[1], DT_LAYOUT_PLAIN, &acc);
+            rc = t ? dt__gemm(t, a2, 1, g2, 0, NULL, 0, acc) : DT_ERR_MEMORY;
+            rc = dt__grad_end(n->in[1], t) || rc;
+        }
+        dt__unref(g2);
+        dt__unref(a2);
+        return rc;
+    }
+    if (dt__wants(n, 0)) rc = dt__matmul_put(n->in[0], g, g, 0, b, 1);
+    if (dt__wants(n, 1) && !rc) rc = dt__matmul_put(n->in[1], g, a, 1, g, 0);
+    return rc;
+}
+static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
+{
+    int64_t shape[DT_MAX_DIMS];
+    int     ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
+    bool    fits = a->shape[a->ndim - 1] == b->shape[b->ndim - 2];
+    for (int i = 0; i < ndim - 2 && fits; i++) {
+        int     ia = i - (ndim - a->ndim), ib = i - (ndim - b->ndim);
+        int64_t da = ia < 0 ? 1 : a->shape[ia], db = ib < 0 ? 1 : b->shape[ib];
+        fits = da == db || da == 1 || db == 1;
+        shape[i] = da == 1 ? db : da;
+    }
+    if (!fits) {
+        dt_fail(DT_ERR_SHAPE, "dt_matmul: %s and %s do not fit: the last dimension of a must be the second to last of b, and the "
+                "batch dimensions must broadcast", dt__text(a), dt__text(b));
+        return NULL;
+    }
+    shape[ndim - 2] = a->shape[a->ndim - 2];
+    shape[ndim - 1] = b->shape[b->ndim - 1];
+    dt_tensor *c = dt__new("dt_matmul", a->st->dev, dt__promote(a, b), shape, ndim, DT_LAYOUT_PLAIN);
+    if (!c) return NULL;
+    int rc;
+    if (b->ndim == 2 && a->ndim > 2) {
+        dt_tensor *a2 = dt__as_matrix(a), *c2 = a2 ? dt__as_matrix(c) : NULL;
+        rc = c2 ? dt__gemm(c2, a2, 0, b, 0, NULL, 0, 0) : DT_ERR_MEMORY;
+        dt__unref(a2);
+        dt__unref(c2);
+    } else {
+        rc = dt__gemm(c, a, 0, b, 0, NULL, 0, 0);
+    }
+    if (rc) return dt__finish(c, rc);
+    dt_tensor *in[2] = { a, b };
+    dt__node  *n = dt__record("matmul", c, dt__matmul_bwd, 2, in);
+    if (n) {
+        dt__save(n, a);
+        dt__save(n, b);
+    }
+    return dt__finish(c, dt__tls.code);
+}
+DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
+{
+    if (!dt__ok("dt_matmul", "a", a) || !dt__ok("dt_matmul", "b", b) || !dt__same_device("dt_matmul", a, b)) return NULL;
+    if (!dt__want_float("dt_matmul", a) || !dt__want_float("dt_matmul", b)) return NULL;
+    if (a->ndim == 0 || b->ndim == 0) {
+        dt_fail(DT_ERR_SHAPE, "dt_matmul: %s and %s: a scalar has no rows; use dt_mul", dt__text(a), dt__text(b));
+        return NULL;
+    }
+    bool       va = a->ndim == 1, vb = b->ndim == 1;
+    dt_tensor *x = va ? dt_unsqueeze(a, 0) : a, *y = vb ? dt_unsqueeze(b, 1) : b;
+    dt_tensor *c = x && y ? dt__matmul(x, y) : NULL;
+    if (c && vb) c = dt_squeeze(c, -1);
+    if (c && va) c = dt_squeeze(c, vb ? -1 : -2);
+    return c;
+}
+
+/* ---- what fused activations need */
+static int dt__act_fn(int act) { return act == DT_ACT_RELU ? DT_U_RELU : act == DT_ACT_SIGMOID ? DT_U_SIGMOID : DT_U_TANH; }
+static bool dt__act_ok(const char *call, int act, bool only_relu)
+{
+    if (act == DT_ACT_NONE || act == DT_ACT_RELU || (!only_relu && (act == DT_ACT_SIGMOID || act == DT_ACT_TANH))) return true;
+    dt_fail(DT_ERR_ARG, "%s: activation %d cannot be fused here; apply it as an op of its own", call, act);
+    return false;
+}
+/* The gradient before the activation, from y; g itself (with a reference) where there is none. */
+static dt_tensor *dt__act_bwd(int act, dt_tensor *g, dt_tensor *y)
+{
+    if (act == DT_ACT_NONE) return dt__ref(g);
+    dt_tensor *t = dt__new_like("backward", y, g->dtype);
+    if (!t) return NULL;
+    dt_call c;
+    dt__call_begin(&c, DT_K_unary_bwd);
+    dt__out(&c, t);
+    dt__in(&c, g);
+    dt__in(&c, y);
+    c.u.ew.fn = dt__act_fn(act);
+    if (t->numel && dt__go(t->st->dev, &c)) {
+        dt__unref(t);
+        return NULL;
+    }
+    return t;
+}
+/* x's gradient (of size channels) += g summed over all dimensions but one */
+static int dt__put_channel_sum(dt_tensor *x, dt_tensor *g, int channel)
+{
+    uint32_t   acc;
+    dt_tensor *t = dt__grad_begin(x, DT_LAYOUT_PLAIN, &acc);
+    if (!t) return DT_ERR_MEMORY;
+    dt_call c;
+    dt__call_begin(&c, DT_K_reduce);
+    dt_view *v = dt__out(&c, t);
+    dt__in(&c, g);
+    v->ndim = g->ndim;
+    for (int i = 0; i < g->ndim; i++) {
+        v->shape[i] = i == channel ? g->shape[i] : 1;
+        v->stride[i] = i == channel ? 1 : 0;
+    }
+    c.acc = acc;
+    c.u.reduce.fn = DT_R_SUM;
+    c.u.reduce.n = x->numel ? g->numel / x->numel : 0;
+    int rc = x->numel ? dt__go(g->st->dev, &c) : 0;
+    return dt__grad_end(x, t) || rc;
+}
+static bool dt__vector_ok(const char *call, const char *arg, const dt_tensor *x, const dt_tensor *v, int64_t n)
+{
+    if (!v) return dt__tls.code == DT_OK;
+    if (!dt__ok(call, arg, v) || !dt__same_device(call, x, v)) return false;
+    if (v->ndim == 1 && v->shape[0] == n && dt__is_float(v->dtype)) return true;
+    dt_fail(DT_ERR_SHAPE, "%s: %s is %s %s; it must be (%" PRId64 ") of a float dtype", call, arg, dt__dtype_names[v->dtype],
+            dt__text(v), n);
+    return false;
+}
+
+static int dt__linear_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *x = n->saved[0], *w = n->saved[1];
+    dt_tensor *ga = dt__act_bwd((int)n->i[0], g, n->saved[2]), *g2 = ga ? dt__as_matrix(ga) : NULL;
+    int        rc = g2 ? 0 : DT_ERR_MEMORY;
+    uint32_t   acc;
+    if (!rc && dt__wants(n, 0)) {
+        dt_tensor *t = dt__grad_begin(n->in[0], DT_LAYOUT_PLAIN, &acc), *t2 = t ? dt__as_matrix(t) : NULL;
+        rc = t2 ? dt__gemm(t2, g2, 0, w, 0, NULL, 0, acc) : DT_ERR_MEMORY;
+        dt__unref(t2);
+        rc = dt__grad_end(n->in[0], t) || rc;
+    }
+    if (!rc && dt__wants(n, 1)) {
+        dt_tensor *t = dt__grad_begin(n->in[1], DT_LAYOUT_PLAIN, &acc);
+        rc = t ? dt__gemm(t, g2, 1, x, 0, NULL, 0, acc) : DT_ERR_MEMORY;
+        rc = dt__grad_end(n->in[1], t) || rc;
+    }
+    if (!rc && dt__wants(n, 2)) rc = dt__put_channel_sum(n->in[2], g2, 1);
+    dt__unref(g2);
+    dt__unref(ga);
+    return rc;
+}
+DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_linear_opts o)
+{
+    const char *call = "dt_op_linear";
+    if (!dt__ok(call, "x", x) || !dt__ok(call, "w", w) || !dt__same_device(call, x, w) || !dt__act_ok(call, o.act, false)) return NULL;
+    if (!dt__want_float(call, x) || !dt__want_float(call, w)) return NULL;
+    if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1]) {
+        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit: w is (out, in) and x's last dimension is in", call, dt__text(x), dt__text(w));
+        return NULL;
+    }
+    if (!dt__vector_ok(call, "b", x, b, w->shape[0])) return NULL;
+    int64_t shape[DT_MAX_DIMS];
+    for (int i = 0; i < x->ndim - 1; i++) shape[i] = x->shape[i];
+    shape[x->ndim - 1] = w->shape[0];
+    dt_tensor *y = dt__new(call, x->st->dev, dt__promote(x, w), shape, x->ndim, DT_LAYOUT_PLAIN);
+    dt_tensor *x2 = y ? dt__as_matrix(x) : NULL, *y2 = x2 ? dt__as_matrix(y) : NULL;
+    int        rc = y2 ? dt__gemm(y2, x2, 0, w, 1, b, o.act, 0) : DT_ERR_MEMORY;
+    dt_tensor *in[3] = { x, w, b };
+    dt__node  *n = rc ? NULL : dt__record("linear", y, dt__linear_bwd, 3, in);
+    if (n) {
+        dt__save(n, x2);
+        dt__save(n, w);
+        dt__save(n, o.act ? y : NULL);
+        n->i[0] = o.act;
+    }
+    dt__unref(x2);
+    dt__unref(y2);
+    if (!y) return NULL;
+    return dt__finish(y, rc ? rc : (int)dt__tls.code);
+}
+
+/* ==================================================================================================== >>softmax */
+static void dt__split_dims(const dt_tensor *x, int dim, int64_t *outer, int64_t *inner)
+{
+    *outer = *inner = 1;
+    for (int i = 0; i < dim; i++) *outer *= x->shape[i];
+    for (int i = dim + 1; i < x->ndim; i++) *inner *= x->shape[i];
+}
+static int dt__softmax_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *x = n->in[0], *y = n->saved[0], *d = dt__dense("backward", g);
+    uint32_t   acc = 0;
+    dt_tensor *t = d ? dt__grad_begin(x, DT_LAYOUT_PLAIN, &acc) : NULL;
+    int        rc = t ? 0 : DT_ERR_MEMORY;
+    if (!rc && x->numel) {
+        int64_t outer, inner, dim = y->shape[n->i[0]];
+        dt__split_dims(y, (int)n->i[0], &outer, &inner);
+        dt_call c;
+        dt__call_begin(&c, DT_K_softmax_bwd);
+        dt__view_dense(dt__out(&c, t), 3, outer, dim, inner);
+        dt__view_dense(dt__in(&c, d), 3, outer, dim, inner);
+        dt__view_dense(dt__in(&c, y), 3, outer, dim, inner);
+        c.acc = acc;
+        c.u.softmax.log = n->fn;
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt__unref(d);
+    return dt__grad_end(x, t) || rc;
+}
+static dt_tensor *dt__softmax(const char *call, dt_tensor *x, int dim, int log)
+{
+    if (!dt__ok(call, "a", x) || !dt__want_float(call, x)) return NULL;
+    if (x->ndim == 0 && (dim == 0 || dim == -1)) { /* a scalar: one element along an implied dimension */
+        dt_shape s;
+        s.ndim = 1;
+        s.dim[0] = 1;
+        dt_tensor *v = dt_reshape(x, s), *y = v ? dt__softmax(call, v, 0, log) : NULL;
+        s.ndim = 0;
+        return y ? dt_reshape(y, s) : NULL;
+    }
+    if (!dt__dim_ok(call, &dim, x->ndim)) return NULL;
+    dt_tensor *d = dt__dense(call, x), *y = d ? dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = y ? 0 : DT_ERR_MEMORY;
+    if (!rc && x->numel) {
+        int64_t outer, inner;
+        dt_call c;
+        dt__split_dims(x, dim, &outer, &inner);
+        dt__call_begin(&c, DT_K_softmax);
+        dt__view_dense(dt__out(&c, y), 3, outer, x->shape[dim], inner);
+        dt__view_dense(dt__in(&c, d), 3, outer, x->shape[dim], inner);
+        c.u.softmax.log = log;
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt__unref(d);
+    dt__node *n = rc ? NULL : dt__record(call + 3, y, dt__softmax_bwd, 1, &x);
+    if (n) {
+        dt__save(n, y);
+        n->i[0] = dim;
+        n->fn = log;
+    }
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+DT_API dt_tensor *dt_softmax(dt_tensor *a, int dim) { return dt__softmax("dt_softmax", a, dim, 0); }
+DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim) { return dt__softmax("dt_log_softmax", a, dim, 1); }
+
+/* ==================================================================================================== >>images
+   Convolution, pooling and batch norm run in the device's image layout: operands are brought into it, results stay
+   in it, so between such ops nothing is reordered. */
+static bool dt__image_ok(const char *call, const dt_tensor *x)
+{
+    if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return false;
+    if (x->ndim == 4) return true;
+    dt_fail(DT_ERR_SHAPE, "%s: x is %s; it must be (n, c, h, w)", call, dt__text(x));
+    return false;
+}
+static int dt__or(int value, int otherwise) { return value == DT_ZERO ? 0 : value ? value : otherwise; }
+
+static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
+{
+    uint32_t   acc;
+    dt_tensor *x = n->in[0], *t = dt__grad_begin(x, layout, &acc);
+    dt_call    c;
+    if (!t) return DT_ERR_MEMORY;
+    dt__call_begin(&c, DT_K_conv2d_bwd_data);
+    memcpy(&c.u, n->u, sizeof c.u);
+    dt__out(&c, t);
+    dt__in(&c, g);
+    dt__in(&c, n->saved[1]);
+    c.acc = acc;
+    int rc = x->numel ? dt__go(x->st->dev, &c) : 0;
+    return dt__grad_end(x, t) || rc;
+}
+static int dt__conv_bwd_weight(dt__node *n, dt_tensor *g)
+{
+    uint32_t   acc = 0, acc_b = 0;
+    dt_tensor *w = n->in[1], *b = dt__wants(n, 2) ? n->in[2] : NULL;
+    dt_tensor *tw = dt__grad_begin(w, DT_LAYOUT_PLAIN, &acc), *tb = tw && b ? dt__grad_begin(b, DT_LAYOUT_PLAIN, &acc_b) : NULL;
+    int        rc = tw && (tb || !b) ? 0 : DT_ERR_MEMORY;
+    if (!rc && w->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_conv2d_bwd_weight);
+        memcpy(&c.u, n->u, sizeof c.u);
+        dt__out(&c, tw);
+        dt__out(&c, tb);
+        dt__in(&c, g);
+        dt__in(&c, n->saved[0]);
+        c.acc = acc | acc_b << 1;
+        rc = dt__go(w->st->dev, &c);
+    }
+    rc = dt__grad_end(w, tw) || rc;
+    if (b) rc = dt__grad_end(b, tb) || rc;
+    return rc;
+}
+static int dt__conv_bwd(dt__node *n, dt_tensor *g)
+{
+    int        layout = dt__image_layout(g->st->dev, DT_K_conv2d);
+    dt_tensor *ga = dt__act_bwd((int)n->i[0], g, n->saved[2]), *gi = ga ? dt__in_layout("backward", ga, layout) : NULL;
+    int        rc = gi ? 0 : DT_ERR_MEMORY;
+    dt__unref(ga);
+    if (!rc && dt__wants(n, 0)) rc = dt__conv_bwd_data(n, gi, layout);
+    if (!rc && dt__wants(n, 1))
+        rc = dt__conv_bwd_weight(n, gi);
+    else if (!rc && dt__wants(n, 2))
+        rc = dt__put_channel_sum(n->in[2], gi, 1);
+    dt__unref(gi);
+    return rc;
+}
+static bool dt__conv_shape(const char *call, const dt_tensor *x, const dt_tensor *w, dt_call *c, int64_t *shape)
+{
+    int groups = c->u.conv.groups;
+    if (w->ndim != 4 || groups < 1 || w->shape[1] * groups != x->shape[1] || w->shape[0] % groups) {
+        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit with %d group(s): w is (out, in/groups, kh, kw)", call, dt__text(x),
+                dt__text(w), groups);
+        return false;
+    }
+    shape[0] = x->shape[0];
+    shape[1] = w->shape[0];
+    for (int i = 0; i < 2; i++) {
+        int64_t s = c->u.conv.stride[i], p = c->u.conv.pad[i], d = c->u.conv.dilation[i], k = w->shape[2 + i];
+        if (s < 1 || p < 0 || d < 1 || k < 1) {
+            dt_fail(DT_ERR_ARG, "%s: stride %d, pad %d, dilation %d, kernel %" PRId64 ": they must be at least 1, 0, 1, 1", call,
+                    (int)s, (int)p, (int)d, k);
+            return false;
+        }
+        int64_t room = x->shape[2 + i] + 2 * p - d * (k - 1) - 1;
+        if (room < 0) {
+            dt_fail(DT_ERR_SHAPE, "%s: the kernel of w %s is larger than the padded image of x %s", call, dt__text(w), dt__text(x));
+            return false;
+        }
+        shape[2 + i] = room / s + 1;
+    }
+    return true;
+}
+DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_conv2d_op_opts o)
+{
+    const char *call = "dt_op_conv2d";
+    int64_t     shape[4];
+    dt_call     c;
+    if (!dt__image_ok(call, x) || !dt__ok(call, "w", w) || !dt__want_float(call, w) || !dt__same_device(call, x, w)) return NULL;
+    if (!dt__act_ok(call, o.act, false)) return NULL;
+    dt__call_begin(&c, DT_K_conv2d);
+    c.u.conv.stride[0] = dt__or(o.stride, 1);
+    c.u.conv.pad[0] = dt__or(o.pad, 0);
+    c.u.conv.dilation[0] = dt__or(o.dilation, 1);
+    c.u.conv.stride[1] = dt__or(o.stride_w, c.u.conv.stride[0]);
+    c.u.conv.pad[1] = dt__or(o.pad_w, c.u.conv.pad[0]);
+    c.u.conv.dilation[1] = dt__or(o.dilation_w, c.u.conv.dilation[0]);
+    c.u.conv.groups = o.groups ? o.groups : 1;
+    c.u.conv.act = o.act;
+    if (!dt__conv_shape(call, x, w, &c, shape) || !dt__vector_ok(call, "b", x, b, w->shape[0])) return NULL;
+    int        layout = dt__image_layout(x->st->dev, DT_K_conv2d);
+    dt_tensor *xi = dt__in_layout(call, x, layout), *wd = xi ? dt__dense(call, w) : NULL;
+    dt_tensor *y = wd ? dt__new(call, x->st->dev, dt__promote(x, w), shape, 4, layout) : NULL;
+    int        rc = y ? 0 : DT_ERR_MEMORY;
+    if (!rc && y->numel) {
+        dt__out(&c, y);
+        dt__in(&c, xi);
+        dt__in(&c, wd);
+        dt__in(&c, b);
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt_tensor *in[3] = { x, w, b };
+    dt__node  *n = rc ? NULL : dt__record("conv2d", y, dt__conv_bwd, 3, in);
+    if (n) {
+        dt__save(n, xi);
+        dt__save(n, wd);
+        dt__save(n, o.act ? y : NULL);
+        n->i[0] = o.act;
+        memcpy(n->u, &c.u, sizeof c.u);
+    }
+    dt__unref(xi);
+    dt__unref(wd);
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+
+/* ---- pooling */
+static int dt__pool2d_bwd(dt__node *n, dt_tensor *g)
+{
+    int        layout = dt__image_layout(g->st->dev, DT_K_pool2d);
+    uint32_t   acc = 0;
+    dt_tensor *x = n->in[0], *gi = dt__in_layout("backward", g, layout), *t = gi ? dt__grad_begin(x, layout, &acc) : NULL;
+    int        rc = t ? 0 : DT_ERR_MEMORY;
+    if (!rc && x->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_pool2d_bwd);
+        memcpy(&c.u, n->u, sizeof c.u);
+        dt__out(&c, t);
+        dt__in(&c, gi);
+        dt__in(&c, n->nsaved ? n->saved[0] : NULL);
+        c.acc = acc;
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt__unref(gi);
+    return dt__grad_end(x, t) || rc;
+}
+static dt_tensor *dt__pool2d(const char *call, dt_tensor *x, dt_call *c, const int64_t *shape)
+{
+    int        layout = dt__image_layout(x->st->dev, DT_K_pool2d), max = c->u.pool.max;
+    dt_tensor *xi = dt__in_layout(call, x, layout), *y = xi ? dt__new(call, x->st->dev, x->dtype, shape, 4, layout) : NULL;
+    bool       small = (int64_t)c->u.pool.kernel[0] * c->u.pool.kernel[1] <= 256;
+    dt_tensor *index = y && max ? dt__new(call, x->st->dev, small ? DT_U8 : DT_I32, shape, 4, layout) : NULL;
+    int        rc = y && (index || !max) ? 0 : DT_ERR_MEMORY;
+    if (!rc && y->numel) {
+        dt__out(c, y);
+        dt__out(c, index);
+        dt__in(c, xi);
+        rc = dt__go(x->st->dev, c);
+    }
+    dt__node *n = rc ? NULL : dt__record(call + 3, y, dt__pool2d_bwd, 1, &x);
+    if (n) {
+        if (max) dt__save(n, index);
+        memcpy(n->u, &c->u, sizeof c->u);
+    }
+    dt__unref(xi);
+    dt__unref(index);
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+static dt_tensor *dt__pool_window(const char *call, dt_tensor *x, dt_pool_opts o, int max)
+{
+    int64_t shape[4];
+    dt_call c;
+    if (!dt__image_ok(call, x)) return NULL;
+    dt__call_begin(&c, DT_K_pool2d);
+    c.u.pool.max = max;
+    c.u.pool.include_pad = !o.exclude_pad;
+    c.u.pool.kernel[0] = o.kernel;
+    c.u.pool.kernel[1] = dt__or(o.kernel_w, o.kernel);
+    c.u.pool.stride[0] = dt__or(o.stride, o.kernel);
+    c.u.pool.stride[1] = dt__or(o.stride_w, o.stride ? o.stride : c.u.pool.kernel[1]);
+    c.u.pool.pad[0] = dt__or(o.pad, 0);
+    c.u.pool.pad[1] = dt__or(o.pad_w, c.u.pool.pad[0]);
+    shape[0] = x->shape[0];
+    shape[1] = x->shape[1];
+    for (int i = 0; i < 2; i++) {
+        int64_t k = c.u.pool.kernel[i], s = c.u.pool.stride[i], p = c.u.pool.pad[i], h = x->shape[2 + i];
+        if (k < 1 || s < 1 || p < 0 || p > k / 2 || h + 2 * p < k) {
+            dt_fail(DT_ERR_ARG, "%s: kernel %d, stride %d, pad %d on %s: kernel and stride must be at least 1, pad at most half the "
+                    "kernel, and the kernel must fit the padded image", call, (int)k, (int)s, (int)p, dt__text(x));
+            return NULL;
+        }
+        int64_t room = h + 2 * p - k, n = (o.ceil_mode ? (room + s - 1) / s : room / s) + 1;
+        if (o.ceil_mode && (n - 1) * s >= h + p) n--; /* the last window must start inside */
+        shape[2 + i] = n;
+    }
+    return dt__pool2d(call, x, &c, shape);
+}
+DT_API dt_tensor *dt_maxpool2d_with(dt_tensor *x, dt_pool_opts o) { return dt__pool_window("dt_maxpool2d", x, o, 1); }
+DT_API dt_tensor *dt_avgpool2d_with(dt_tensor *x, dt_pool_opts o) { return dt__pool_window("dt_avgpool2d", x, o, 0); }
+DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out_w)
+{
+    dt_call c;
+    if (!dt__image_ok("dt_adaptive_avgpool2d", x)) return NULL;
+    if (out_h < 1 || out_w < 1 || x->shape[2] < 1 || x->shape[3] < 1) {
+        dt_fail(DT_ERR_ARG, "dt_adaptive_avgpool2d: %s to %" PRId64 " x %" PRId64 ": sizes must be at least 1", dt__text(x), out_h, out_w);
+        return NULL;
+    }
+    int64_t shape[4] = { x->shape[0], x->shape[1], out_h, out_w };
+    dt__call_begin(&c, DT_K_pool2d);
+    c.u.pool.adaptive = 1;
+    return dt__pool2d("dt_adaptive_avgpool2d", x, &c, shape);
+}
+
+/* ---- batch norm. saved: x (in the layout), weight, mean, rstd, y (relu) */
+static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
+{
+    int        layout = dt__image_layout(g->st->dev, DT_K_batch_norm);
+    dt_tensor *gi = dt__in_layout("backward", g, layout), *t[4] = { NULL, NULL, NULL, NULL };
+    static const int from[4] = { 0, 1, 2, 3 }; /* x, weight, bias, add */
+    uint32_t   acc[4] = { 0, 0, 0, 0 };
+    int        rc = gi ? 0 : DT_ERR_MEMORY;
+    dt_tensor *unwanted = NULL;
+    for (int k = 0; k < 4 && !rc; k++)
+        if (dt__wants(n, from[k])) {
+            t[k] = dt__grad_begin(n->in[from[k]], k == 0 || k == 3 ? layout : DT_LAYOUT_PLAIN, &acc[k]);
+            if (!t[k]) rc = DT_ERR_MEMORY;
+        }
+    if (!rc && !t[0]) { /* the entry always makes dx */
+        unwanted = dt__new_like("backward", n->saved[0], DT_F32);
+        if (!unwanted) rc = DT_ERR_MEMORY;
+    }
+    if (!rc && g->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_batch_norm_bwd);
+        memcpy(&c.u, n->u, sizeof c.u);
+        for (int k = 0; k < 4; k++) dt__out(&c, k == 0 && !t[0] ? unwanted : t[k]);
+        dt__in(&c, gi);
+        for (int i = 0; i < 5; i++) dt__in(&c, n->saved[i]);
+        for (int k = 0; k < 4; k++) c.acc |= acc[k] << k;
+        rc = dt__go(g->st->dev, &c);
+    }
+    for (int k = 0; k < 4; k++)
+        if (t[k]) rc = dt__grad_end(n->in[from[k]], t[k]) || rc;
+    dt__unref(unwanted);
+    dt__unref(gi);
+    return rc;
+}
+static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm, dt_tensor *rv,
+                                  dt_batch_norm_opts o)
+{
+    int        layout = dt__image_layout(x->st->dev, DT_K_batch_norm);
+    int64_t    channels = x->shape[1];
+    dt_tensor *xi = dt__in_layout(call, x, layout), *add = xi && o.add ? dt__in_layout(call, o.add, layout) : NULL;
+    dt_tensor *y = xi && (add || !o.add) ? dt__new_like(call, xi, x->dtype) : NULL;
+    dt_tensor *mean = y ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *rstd = mean ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = rstd ? 0 : DT_ERR_MEMORY;
+    dt_call    c;
+    dt__call_begin(&c, DT_K_batch_norm);
+    c.u.norm.eps = o.eps != 0 ? o.eps : 1e-5;
+    c.u.norm.momentum = o.momentum != 0 ? o.momentum : 0.1;
+    c.u.norm.train = o.train;
+    c.u.norm.act = o.act;
+    if (!rc && y->numel) {
+        dt__out(&c, y);
+        dt__out(&c, mean);
+        dt__out(&c, rstd);
+        dt__out(&c, o.train ? rm : NULL);
+        dt__out(&c, o.train ? rv : NULL);
+        dt__in(&c, xi);
+        dt__in(&c, weight);
+        dt__in(&c, bias);
+        dt__in(&c, rm);
+        dt__in(&c, rv);
+        dt__in(&c, add);
+        rc = dt__go(x->st->dev, &c);
+        if (o.train && rm) __atomic_add_fetch(&rm->st->version, 1, __ATOMIC_RELAXED);
+        if (o.train && rv) __atomic_add_fetch(&rv->st->version, 1, __ATOMIC_RELAXED);
+    }
+    dt_tensor *in[4] = { x, weight, bias, o.add };
+    dt__node  *n = rc ? NULL : dt__record("batch_norm", y, dt__batch_norm_bwd, 4, in);
+    if (n) {
+        dt__save(n, xi);
+        dt__save(n, weight);
+        dt__save(n, mean);
+        dt__save(n, rstd);
+        dt__save(n, o.act ? y : NULL);
+        memcpy(n->u, &c.u, sizeof c.u);
+    }
+    dt__unref(xi);
+    dt__unref(add);
+    dt__unref(mean);
+    dt__unref(rstd);
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
+                                        dt_tensor *running_var, dt_batch_norm_opts o)
+{
+    const char *call = "dt_op_batch_norm";
+    if (!dt__ok(call, "x", x) || !dt__want_float(call, x) || !dt__act_ok(call, o.act, true)) return NULL;
+    if (x->ndim < 2 || x->ndim > 4) {
+        dt_fail(DT_ERR_SHAPE, "%s: x is %s; it must be (n, c), (n, c, l) or (n, c, h, w)", call, dt__text(x));
+        return NULL;
+    }
+    int64_t ch = x->shape[1];
+    if (!dt__vector_ok(call, "weight", x, weight, ch) || !dt__vector_ok(call, "bias", x, bias, ch) ||
+        !dt__vector_ok(call, "running_mean", x, running_mean, ch) || !dt__vector_ok(call, "running_var", x, running_var, ch))
+        return NULL;
+    if (!o.train && (!running_mean || !running_var)) {
+        dt_fail(DT_ERR_ARG, "%s: evaluation needs running_mean and running_var; pass .train = true for batch statistics", call);
+        return NULL;
+    }
+    if (o.train && ch && x->numel / ch < 2 && x->numel) {
+        dt_fail(DT_ERR_SHAPE, "%s: %s has one value per channel; training needs more", call, dt__text(x));
+        return NULL;
+    }
+    if (o.add) {
+        if (!dt__ok(call, "add", o.add) || !dt__same_device(call, x, o.add) || !dt__want_float(call, o.add)) return NULL;
+        dt_shape s = dt_shape_of(x);
+        if (!dt__same_shape(o.add, &s)) {
+            dt_fail(DT_ERR_SHAPE, "%s: add is %s; it must have x's shape %s", call, dt__text(o.add), dt__text(x));
+            return NULL;
+        }
+    }
+    if (x->ndim == 4) return dt__batch_norm4(call, x, weight, bias, running_mean, running_var, o);
+    dt_shape s = dt_shape_of(x), four = s;
+    four.ndim = 4;
+    for (int i = x->ndim; i < 4; i++) four.dim[i] = 1;
+    dt_tensor *x4 = dt_reshape(x, four);
+    if (o.add) o.add = dt_reshape(o.add, four);
+    dt_tensor *y = x4 && dt__tls.code == DT_OK ? dt__batch_norm4(call, x4, weight, bias, running_mean, running_var, o) : NULL;
+    return y ? dt_reshape(y, s) : NULL;
+}
+
+/* ==================================================================================================== >>norms
+   Layer and rms norm over the trailing dimensions, as rows. saved: x, weight, mean, rstd */
+static int dt__layer_norm_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *d = dt__dense("backward", g), *t[3] = { NULL, NULL, NULL };
+    uint32_t   acc[3] = { 0, 0, 0 };
+    int        rc = d ? 0 : DT_ERR_MEMORY;
+    dt_tensor *unwanted = NULL;
+    for (int k = 0; k < 3 && !rc; k++)
+        if (k < n->nin && dt__wants(n, k)) {
+            t[k] = dt__grad_begin(n->in[k], DT_LAYOUT_PLAIN, &acc[k]);
+            if (!t[k]) rc = DT_ERR_MEMORY;
+        }
+    if (!rc && !t[0]) {
+        unwanted = dt__new_like("backward", n->saved[0], DT_F32);
+        if (!unwanted) rc = DT_ERR_MEMORY;
+    }
+    int64_t rows = n->i[0], cols = n->i[1];
+    if (!rc && g->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_layer_norm_bwd);
+        memcpy(&c.u, n->u, sizeof c.u);
+        dt__view_dense(dt__out(&c, t[0] ? t[0] : unwanted), 2, rows, cols, 0);
+        for (int k = 1; k < 3; k++) {
+            dt_view *v = dt__out(&c, t[k]);
+            if (t[k]) dt__view_dense(v, 1, cols, 0, 0);
+        }
+        dt__view_dense(dt__in(&c, d), 2, rows, cols, 0);
+        dt__view_dense(dt__in(&c, n->saved[0]), 2, rows, cols, 0);
+        dt_view *w = dt__in(&c, n->saved[1]);
+        if (n->saved[1]) dt__view_dense(w, 1, cols, 0, 0);
+        dt__in(&c, n->saved[2]);
+        dt__in(&c, n->saved[3]);
+        for (int k = 0; k < 3; k++) c.acc |= acc[k] << k;
+        rc = dt__go(g->st->dev, &c);
+    } else {
+        for (int k = 1; k < 3 && !rc; k++)
+            if (t[k] && !acc[k]) rc = dt__fill(t[k], 0);
+    }
+    for (int k = 0; k < 3; k++)
+        if (t[k]) rc = dt__grad_end(n->in[k], t[k]) || rc;
+    dt__unref(unwanted);
+    dt__unref(d);
+    return rc;
+}
+static bool dt__norm_param_ok(const char *call, const char *arg, const dt_tensor *x, const dt_tensor *w, int dims)
+{
+    if (!w) return dt__tls.code == DT_OK;
+    if (!dt__ok(call, arg, w) || !dt__same_device(call, x, w) || !dt__want_float(call, w)) return false;
+    bool fits = w->ndim == dims;
+    for (int i = 0; fits && i < dims; i++) fits = w->shape[i] == x->shape[x->ndim - dims + i];
+    if (fits) return true;
+    dt_fail(DT_ERR_SHAPE, "%s: %s is %s; it must have the last %d dimension(s) of x %s", call, arg, dt__text(w), dims, dt__text(x));
+    return false;
+}
+static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o, int rms)
+{
+    int dims = o.dims ? o.dims : 1;
+    if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return NULL;
+    if (dims < 1 || dims > x->ndim) {
+        dt_fail(DT_ERR_ARG, "%s: %d trailing dimensions of %s", call, dims, dt__text(x));
+        return NULL;
+    }
+    if (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias, dims)) return NULL;
+    int64_t rows = 1, cols = 1;
+    for (int i = 0; i < x->ndim; i++) *(i < x->ndim - dims ? &rows : &cols) *= x->shape[i];
+    dt_tensor *d = dt__dense(call, x), *y = d ? dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *wd = y && weight ? dt__dense(call, weight) : NULL, *bd = y && bias ? dt__dense(call, bias) : NULL;
+    dt_tensor *mean = y && !rms ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *rstd = y ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = dt__tls.code;
+    dt_call    c;
+    dt__call_begin(&c, DT_K_layer_norm);
+    c.u.norm.rms = rms;
+    c.u.norm.eps = o.eps != 0 ? o.eps : rms ? 1.1920928955078125e-7 : 1e-5;
+    if (!rc && x->numel) {
+        dt__view_dense(dt__out(&c, y), 2, rows, cols, 0);
+        dt__out(&c, mean);
+        dt__out(&c, rstd);
+        dt__view_dense(dt__in(&c, d), 2, rows, cols, 0);
+        dt_view *v = dt__in(&c, wd);
+        if (wd) dt__view_dense(v, 1, cols, 0, 0);
+        v = dt__in(&c, bd);
+        if (bd) dt__view_dense(v, 1, cols, 0, 0);
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt_tensor *in[3] = { x, weight, bias };
+    dt__node  *n = rc ? NULL : dt__record(rms ? "rms_norm" : "layer_norm", y, dt__layer_norm_bwd, 3, in);
+    if (n) {
+        dt__save(n, d);
+        dt__save(n, wd);
+        dt__save(n, mean);
+        dt__save(n, rstd);
+        n->i[0] = rows;
+        n->i[1] = cols;
+        memcpy(n->u, &c.u, sizeof c.u);
+    }
+    dt__unref(d);
+    dt__unref(wd);
+    dt__unref(bd);
+    dt__unref(mean);
+    dt__unref(rstd);
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o)
+{
+    return dt__layer_norm("dt_op_layer_norm", x, weight, bias, o, 0);
+}
+DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_norm_opts o)
+{
+    return dt__layer_norm("dt_op_rms_norm", x, weight, NULL, o, 1);
+}
+
+/* ==================================================================================================== >>indexing */
+static bool dt__index_ok(const char *call, const dt_tensor *index, const dt_tensor *x)
+{
+    if (!dt__ok(call, "index", index) || !dt__same_device(call, index, x)) return false;
+    if (index->dtype == DT_I64 || index->dtype == DT_I32) return true;
+    dt_fail(DT_ERR_DTYPE, "%s: index is %s; it must be i64 or i32", call, dt__dtype_names[index->dtype]);
+    return false;
+}
+static int dt__embedding_bwd(dt__node *n, dt_tensor *g)
+{
+    uint32_t   acc = 0;
+    dt_tensor *w = n->in[0], *d = dt__dense("backward", g), *t = d ? dt__grad_begin(w, DT_LAYOUT_PLAIN, &acc) : NULL;
+    int        rc = t ? 0 : DT_ERR_MEMORY;
+    if (!rc && w->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_embedding_bwd);
+        dt__out(&c, t);
+        dt__view_dense(dt__in(&c, d), 2, n->saved[0]->numel, w->shape[1], 0);
+        dt__view_dense(dt__in(&c, n->saved[0]), 1, n->saved[0]->numel, 0, 0);
+        c.acc = acc;
+        rc = dt__go(w->st->dev, &c);
+    }
+    dt__unref(d);
+    return dt__grad_end(w, t) || rc;
+}
+DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight)
+{
+    const char *call = "dt_op_embedding";
+    if (!dt__ok(call, "weight", weight) || !dt__index_ok(call, index, weight)) return NULL;
+    if (weight->ndim != 2 || index->ndim >= DT_MAX_DIMS) {
+        dt_fail(DT_ERR_SHAPE, "%s: weight is %s and index %s; weight must be (rows, columns), index of at most %d dimensions", call,
+                dt__text(weight), dt__text(index), DT_MAX_DIMS - 1);
+        return NULL;
+    }
+    int64_t shape[DT_MAX_DIMS];
+    for (int i = 0; i < index->ndim; i++) shape[i] = index->shape[i];
+    shape[index->ndim] = weight->shape[1];
+    dt_tensor *id = dt__dense(call, index), *w = id ? dt__dense(call, weight) : NULL;
+    dt_tensor *y = w ? dt__new(call, weight->st->dev, weight->dtype, shape, index->ndim + 1, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = y ? 0 : DT_ERR_MEMORY;
+    if (!rc && y->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_embedding);
+        dt__view_dense(dt__out(&c, y), 2, id->numel, w->shape[1], 0);
+        dt__view_dense(dt__in(&c, id), 1, id->numel, 0, 0);
+        dt__in(&c, w);
+        rc = dt__go(w->st->dev, &c);
+    }
+    dt__node *n = rc ? NULL : dt__record("embedding", y, dt__embedding_bwd, 1, &weight);
+    if (n) dt__save(n, id);
+    dt__unref(id);
+    dt__unref(w);
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+/* gather and its backward: (outer, n, inner) when index and x agree outside dim, which torch.gather requires only as
+   "not larger": where it is smaller, x is narrowed first. */
+static int dt__gather_bwd(dt__node *n, dt_tensor *g)
+{
+    uint32_t   acc = 0;
+    dt_tensor *x = n->in[0], *id = n->saved[0], *d = dt__dense("backward", g);
+    dt_tensor *t = d ? dt__grad_begin(x, DT_LAYOUT_PLAIN, &acc) : NULL;
+    int        rc = t ? 0 : DT_ERR_MEMORY;
+    if (!rc && x->numel) {
+        int64_t outer, inner;
+        dt_call c;
+        dt__split_dims(x, (int)n->i[0], &outer, &inner);
+        dt__call_begin(&c, DT_K_gather_bwd);
+        dt__view_dense(dt__out(&c, t), 3, outer, x->shape[n->i[0]], inner);
+        dt__view_dense(dt__in(&c, d), 3, outer, id->shape[n->i[0]], inner);
+        dt__view_dense(dt__in(&c, id), 3, outer, id->shape[n->i[0]], inner);
+        c.acc = acc;
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt__unref(d);
+    return dt__grad_end(x, t) || rc;
+}
+DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index)
+{
+    const char *call = "dt_gather";
+    if (!dt__ok(call, "a", a) || !dt__index_ok(call, index, a) || !dt__dim_ok(call, &dim, a->ndim)) return NULL;
+    bool fits = a->ndim == index->ndim;
+    for (int i = 0; fits && i < a->ndim; i++) fits = i == dim || index->shape[i] <= a->shape[i];
+    if (!fits) {
+        dt_fail(DT_ERR_SHAPE, "%s: index %s must have the dimensions of a %s and be no larger outside dimension %d", call,
+                dt__text(index), dt__text(a), dim);
+        return NULL;
+    }
+    dt_tensor *x = a;
+    for (int i = 0; i < a->ndim && x; i++)
+        if (i != dim && index->shape[i] < x->shape[i]) x = dt_narrow(x, i, 0, index->shape[i]);
+    dt_tensor *d = x ? dt__dense(call, x) : NULL, *id = d ? dt__dense(call, index) : NULL;
+    dt_tensor *y = id ? dt__new(call, a->st->dev, a->dtype, index->shape, index->ndim, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = y ? 0 : DT_ERR_MEMORY;
+    if (!rc && y->numel) {
+        int64_t outer, inner;
+        dt_call c;
+        dt__split_dims(x, dim, &outer, &inner);
+        dt__call_begin(&c, DT_K_gather);
+        dt__view_dense(dt__out(&c, y), 3, outer, index->shape[dim], inner);
+        dt__view_dense(dt__in(&c, d), 3, outer, x->shape[dim], inner);
+        dt__view_dense(dt__in(&c, id), 3, outer, index->shape[dim], inner);
+        rc = dt__go(a->st->dev, &c);
+    }
+    dt__node *n = rc ? NULL : dt__record("gather", y, dt__gather_bwd, 1, &x);
+    if (n) {
+        dt__save(n, id);
+        n->i[0] = dim;
+    }
+    dt__unref(d);
+    dt__unref(id);
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+
+/* ==================================================================================================== >>joining */
+static int dt__cat_bwd(dt__node *n, dt_tensor *g)
+{
+    int64_t at = 0;
+    int     rc = 0, dim = (int)n->i[0];
+    for (int k = 0; k < n->nin && !rc; k++) {
+        int64_t len = n->in[k]->shape[dim];
+        if (dt__wants(n, k)) {
+            dt_tensor *s = dt__slice(g, dim, at, len);
+            rc = s ? dt__put_owned(n->in[k], s) : DT_ERR_MEMORY;
+        }
+        at += len;
+    }
+    return rc;
+}
+static bool dt__list_ok(const char *call, dt_tensor **t, int n)
+{
+    if (dt__tls.code != DT_OK) return false;
+    if (!t || n < 1) {
+        dt_fail(DT_ERR_ARG, "%s: needs at least one tensor", call);
+        return false;
+    }
+    for (int i = 0; i < n; i++)
+        if (!dt__ok(call, "a tensor of the list", t[i]) || !dt__same_device(call, t[0], t[i])) return false;
+    return true;
+}
+DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim)
+{
+    if (!dt__list_ok("dt_cat", t, n) || !dt__dim_ok("dt_cat", &dim, t[0]->ndim)) return NULL;
+    int64_t shape[DT_MAX_DIMS], total = 0;
+    int     dtype = t[0]->dtype;
+    for (int i = 0; i < n; i++) {
+        bool fits = t[i]->ndim == t[0]->ndim;
+        for (int k = 0; fits && k < t[0]->ndim; k++) fits = k == dim || t[i]->shape[k] == t[0]->shape[k];
+        if (!fits) {
+            dt_fail(DT_ERR_SHAPE, "dt_cat: tensor %d is %s, the first is %s; they may differ in dimension %d only", i, dt__text(t[i]),
+                    dt__text(t[0]), dim);
+            return NULL;
+        }
+        if (t[i]->dtype != dtype) {
+            dt_tensor probe = *t[i];
+            probe.dtype = dtype;
+            dtype = dt__promote(&probe, t[i]);
+        }
+        total += t[i]->shape[dim];
+    }
+    memcpy(shape, t[0]->shape, sizeof shape);
+    shape[dim] = total;
+    dt_tensor *y = dt__new("dt_cat", t[0]->st->dev, dtype, shape, t[0]->ndim, DT_LAYOUT_PLAIN);
+    int        rc = y ? 0 : DT_ERR_MEMORY;
+    int64_t    at = 0;
+    for (int i = 0; i < n && !rc; i++) {
+        dt_tensor *s = dt__slice(y, dim, at, t[i]->shape[dim]);
+        rc = s ? dt__copy_to(s, t[i], 0) : DT_ERR_MEMORY;
+        dt__unref(s);
+        at += t[i]->shape[dim];
+    }
+    dt__node *node = rc ? NULL : dt__record("cat", y, dt__cat_bwd, n, t);
+    if (node) node->i[0] = dim;
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim)
+{
+    if (!dt__list_ok("dt_stack", t, n) || !dt__dim_ok("dt_stack", &dim, t[0]->ndim + 1)) return NULL;
+    dt_tensor **u = (dt_tensor **)dt_alloc((size_t)n * sizeof *u);
+    if (!u) {
+        dt_fail(DT_ERR_MEMORY, "dt_stack: out of memory");
+        return NULL;
+    }
+    for (int i = 0; i < n; i++) {
+        dt_shape s = dt_shape_of(t[0]);
+        if (!dt__same_shape(t[i], &s))
+            dt_fail(DT_ERR_SHAPE, "dt_stack: tensor %d is %s, the first is %s; they must be equal", i, dt__text(t[i]), dt__text(t[0]));
+        u[i] = dt_unsqueeze(t[i], dim);
+    }
+    dt_tensor *y = dt_cat(u, n, dim);
+    dt_dealloc(u, (size_t)n * sizeof *u);
+    return y;
+}
+DT_API int dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max)
+{
+    if (!dt__ok("dt_split", "a", a) || !dt__dim_ok("dt_split", &dim, a->ndim)) return dt_error_code();
+    if (size < 1 || !out) return dt_fail(DT_ERR_ARG, "dt_split: size %" PRId64 " must be at least 1 and out must be given", size);
+    int64_t have = a->shape[dim], n = have ? (have + size - 1) / size : 1;
+    if (n > max) return dt_fail(DT_ERR_ARG, "dt_split: %s gives %" PRId64 " parts, out has room for %d", dt__text(a), n, max);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t len = have - i * size < size ? have - i * size : size;
+        out[i] = dt_narrow(a, dim, i * size, len);
+    }
+    return dt__tls.code == DT_OK ? (int)n : (int)dt__tls.code;
+}
+static int dt__pad_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *x = n->in[0], *s = dt__alias(g);
+    if (!s) return DT_ERR_MEMORY;
+    s->layout = DT_LAYOUT_PLAIN;
+    s->numel = x->numel;
+    for (int i = 0; i < x->ndim; i++) {
+        s->offset += n->i[i] * s->stride[i];
+        s->shape[i] = x->shape[i];
+    }
+    return dt__put_owned(x, s);
+}
+DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double value)
+{
+    if (!dt__ok("dt_pad", "a", a)) return NULL;
+    if (npads < 0 || npads % 2 || npads / 2 > a->ndim || (npads && !pads)) {
+        dt_fail(DT_ERR_ARG, "dt_pad: %d pads for %s; it takes pairs, for at most every dimension", npads, dt__text(a));
+        return NULL;
+    }
+    int64_t shape[DT_MAX_DIMS], before[DT_MAX_DIMS] = { 0 };
+    memcpy(shape, a->shape, sizeof shape);
+    for (int k = 0; k < npads / 2; k++) {
+        int i = a->ndim - 1 - k;
+        if (pads[2 * k] < 0 || pads[2 * k + 1] < 0 || pads[2 * k] > INT64_MAX / 4 || pads[2 * k + 1] > INT64_MAX / 4) {
+            dt_fail(DT_ERR_ARG, "dt_pad: pads %" PRId64 " and %" PRId64 " of dimension %d must be 0 or more; dt_narrow cuts", pads[2 * k],
+                    pads[2 * k + 1], i);
+            return NULL;
+        }
+        before[i] = pads[2 * k];
+        shape[i] += pads[2 * k] + pads[2 * k + 1];
+    }
+    dt_tensor *y = dt__new("dt_pad", a->st->dev, a->dtype, shape, a->ndim, DT_LAYOUT_PLAIN);
+    dt_tensor *s = y ? dt__alias(y) : NULL;
+    int        rc = s ? dt__fill(y, value) : DT_ERR_MEMORY;
+    if (!rc) {
+        s->numel = a->numel;
+        for (int i = 0; i < a->ndim; i++) {
+            s->offset += before[i] * s->stride[i];
+            s->shape[i] = a->shape[i];
+        }
+        rc = dt__copy_to(s, a, 0);
+    }
+    dt__unref(s);
+    dt__node *n = rc ? NULL : dt__record("pad", y, dt__pad_bwd, 1, &a);
+    for (int i = 0; n && i < a->ndim; i++) n->i[i] = before[i];
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+
+/* ==================================================================================================== >>dropout */
+static int dt__dropout_run(dt_tensor *y, dt_tensor *x, const void *u, uint32_t acc)
+{
+    dt_call    c;
+    dt_tensor *d = dt__dense("dt_dropout", x);
+    if (!d) return DT_ERR_MEMORY;
+    dt__call_begin(&c, DT_K_dropout);
+    memcpy(&c.u, u, sizeof c.u);
+    dt__out(&c, y);
+    dt__in(&c, d);
+    c.acc = acc;
+    int rc = y->numel ? dt__go(y->st->dev, &c) : 0;
+    dt__unref(d);
+    return rc;
+}
+static int dt__dropout_bwd(dt__node *n, dt_tensor *g)
+{
+    uint32_t   acc;
+    dt_tensor *x = n->in[0], *t = dt__grad_begin(x, DT_LAYOUT_PLAIN, &acc);
+    int        rc = t ? dt__dropout_run(t, g, n->u, acc) : DT_ERR_MEMORY;
+    return dt__grad_end(x, t) || rc;
+}
+DT_API dt_tensor *dt_dropout_with(dt_tensor *x, double p, dt_dropout_opts o)
+{
+    if (!dt__ok("dt_dropout", "x", x) || !dt__want_float("dt_dropout", x)) return NULL;
+    if (!(p >= 0 && p <= 1)) {
+        dt_fail(DT_ERR_ARG, "dt_dropout: p is %g; it must be between 0 and 1", p);
+        return NULL;
+    }
+    if (o.eval || p == 0) return x;
+    dt_tensor *y = dt__new("dt_dropout", x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
+    if (!y) return NULL;
+    dt_rng *r = o.rng ? o.rng : dt_rng_default();
+    dt_call c;
+    dt__call_begin(&c, DT_K_dropout);
+    c.u.dropout.p = p;
+    c.u.dropout.seed = r->seed;
+    c.u.dropout.offset = r->philox_offset;
+    r->philox_offset += (uint64_t)(x->numel + 3) / 4;
+    if (dt__dropout_run(y, x, &c.u, 0)) return dt__finish(y, DT_ERR_DEVICE);
+    dt__node *n = dt__record("dropout", y, dt__dropout_bwd, 1, &x);
+    if (n) memcpy(n->u, &c.u, sizeof c.u);
+    return dt__finish(y, dt__tls.code);
+}
+
+/* ==================================================================================================== >>losses */
+static bool dt__reduction_ok(const char *call, dt_loss_opts o)
+{
+    if (o.reduction == DT_MEAN || o.reduction == DT_SUM || o.reduction == DT_NONE) return true;
+    dt_fail(DT_ERR_ARG, "%s: reduction %d; it takes DT_MEAN, DT_SUM or DT_NONE", call, (int)o.reduction);
+    return false;
+}
+/* saved: x (dense rows), target, lse, total, weight; i: rows, classes */
+static int dt__xent_bwd(dt__node *n, dt_tensor *g)
+{
+    uint32_t   acc = 0;
+    dt_tensor *x = n->in[0], *d = dt__dense("backward", g), *t = d ? dt__grad_begin(x, DT_LAYOUT_PLAIN, &acc) : NULL;
+    int        rc = t ? 0 : DT_ERR_MEMORY;
+    if (!rc && x->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_cross_entropy_bwd);
+        memcpy(&c.u, n->u, sizeof c.u);
+        dt__view_dense(dt__out(&c, t), 2, n->i[0], n->i[1], 0);
+        dt__view_dense(dt__in(&c, d), 1, d->numel, 0, 0);
+        dt__view_dense(dt__in(&c, n->saved[0]), 2, n->i[0], n->i[1], 0);
+        dt__view_dense(dt__in(&c, n->saved[1]), 1, n->i[0], 0, 0);
+        dt__in(&c, n->saved[2]);
+        dt__in(&c, n->saved[3]);
+        dt__in(&c, n->saved[4]);
+        c.acc = acc;
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt__unref(d);
+    return dt__grad_end(x, t) || rc;
+}
+static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll) /* x (n, c), target (n) */
+{
+    int64_t    rows = x->shape[0], one = 1;
+    dt_tensor *d = dt__dense(call, x), *td = d ? dt__dense(call, target) : NULL;
+    dt_tensor *loss = td ? dt__new(call, x->st->dev, x->dtype, &rows, o.reduction == DT_NONE ? 1 : 0, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *lse = loss ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *total = lse ? dt__new(call, x->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *w = total && o.weight ? dt__dense(call, o.weight) : NULL;
+    int        rc = dt__tls.code;
+    dt_call    c;
+    dt__call_begin(&c, DT_K_cross_entropy);
+    c.u.loss.smoothing = o.label_smoothing;
+    c.u.loss.ignore = o.ignore_index == DT_ZERO ? 0 : o.ignore_index ? o.ignore_index : -100;
+    c.u.loss.reduction = o.reduction;
+    c.u.loss.nll = nll;
+    if (!rc && (rows || o.reduction != DT_NONE)) {
+        dt__view_dense(dt__out(&c, loss), 1, loss->numel, 0, 0);
+        dt__out(&c, lse);
+        dt__out(&c, total);
+        dt__in(&c, d);
+        dt__in(&c, td);
+        dt__in(&c, w);
+        rc = dt__go(x->st->dev, &c);
+    }
+    dt__node *n = rc ? NULL : dt__record(call + 3, loss, dt__xent_bwd, 1, &x);
+    if (n) {
+        dt__save(n, d);
+        dt__save(n, td);
+        dt__save(n, lse);
+        dt__save(n, total);
+        dt__save(n, w);
+        n->i[0] = rows;
+        n->i[1] = x->shape[1];
+        memcpy(n->u, &c.u, sizeof c.u);
+    }
+    dt__unref(d);
+    dt__unref(td);
+    dt__unref(lse);
+    dt__unref(total);
+    dt__unref(w);
+    return loss ? dt__finish(loss, rc ? rc : (int)dt__tls.code) : NULL;
+}
+static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll)
+{
+    if (!dt__ok(call, "logits", x) || !dt__ok(call, "target", target) || !dt__same_device(call, x, target)) return NULL;
+    if (!dt__want_float(call, x) || !dt__reduction_ok(call, o)) return NULL;
+    if (dt__is_float(target->dtype)) {
+        dt_fail(DT_ERR_DTYPE, "%s: target is %s; it takes class indices of i64, i32 or u8", call, dt__dtype_names[target->dtype]);
+        return NULL;
+    }
+    if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1)) {
+        dt_fail(DT_ERR_ARG, "%s: label_smoothing is %g; it must be between 0 and 1", call, o.label_smoothing);
+        return NULL;
+    }
+    bool fits = x->ndim >= 2 && target->ndim == x->ndim - 1 && target->shape[0] == x->shape[0] && x->shape[1] > 0;
+    for (int i = 2; fits && i < x->ndim; i++) fits = target->shape[i - 1] == x->shape[i];
+    if (!fits) {
+        dt_fail(DT_ERR_SHAPE, "%s: logits %s and target %s do not fit: (n, classes, ...) and (n, ...)", call, dt__text(x), dt__text(target));
+        return NULL;
+    }
+    if (!dt__vector_ok(call, "weight", x, o.weight, x->shape[1])) return NULL;
+    if (x->ndim == 2) return dt__xent_rows(call, x, target, o, nll);
+    dt_shape order, rows, flat, back = dt_shape_of(target); /* classes last, the rest as rows */
+    order.ndim = x->ndim;
+    order.dim[0] = 0;
+    for (int i = 2; i < x->ndim; i++) order.dim[i - 1] = i;
+    order.dim[x->ndim - 1] = 1;
+    rows.ndim = 2;
+    rows.dim[0] = target->numel;
+    rows.dim[1] = x->shape[1];
+    flat.ndim = 1;
+    flat.dim[0] = target->numel;
+    dt_tensor *xp = dt_permute(x, order), *x2 = xp ? dt_reshape(xp, rows) : NULL, *t1 = x2 ? dt_reshape(target, flat) : NULL;
+    dt_tensor *loss = t1 ? dt__xent_rows(call, x2, t1, o, nll) : NULL;
+    return loss && o.reduction == DT_NONE ? dt_reshape(loss, back) : loss;
+}
+DT_API dt_tensor *dt_cross_entropy_with(dt_tensor *logits, dt_tensor *target, dt_loss_opts o)
+{
+    return dt__xent("dt_cross_entropy", logits, target, o, 0);
+}
+DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_opts o)
+{
+    return dt__xent("dt_nll_loss", logp, target, o, 1);
+}
+static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y, dt_loss_opts o)
+{
+    if (!dt__ok(call, "x", x) || !dt__ok(call, "y", y) || !dt__reduction_ok(call, o)) return NULL;
+    double beta = o.beta != 0 ? o.beta : 1;
+    if (!(beta > 0)) {
+        dt_fail(DT_ERR_ARG, "%s: beta is %g; it must be above 0", call, o.beta);
+        return NULL;
+    }
+    dt_shape s = dt_shape_of(x);
+    if (!dt__same_shape(y, &s)) {
+        dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have one shape; dt_expand() the smaller one if that is meant", call, dt__text(x), dt__text(y));
+        return NULL;
+    }
+    dt_tensor     *l = dt__binary(call, fn, x, y, beta);
+    dt_reduce_opts all;
+    memset(&all, 0, sizeof all);
+    if (!l || o.reduction == DT_NONE) return l;
+    return o.reduction == DT_SUM ? dt_sum_with(l, all) : dt_mean_with(l, all);
+}
+DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o) { return dt__loss("dt_mse_loss", DT_B_MSE, x, y, o); }
+DT_API dt_tensor *dt_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o) { return dt__loss("dt_l1_loss", DT_B_L1, x, y, o); }
+DT_API dt_tensor *dt_smooth_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
+{
+    return dt__loss("dt_smooth_l1_loss", DT_B_SMOOTH_L1, x, y, o);
+}
+DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
+{
+    return dt__loss("dt_bce_with_logits", DT_B_BCE, x, y, o);
+}
+
+/* ==================================================================================================== >>attention */
+static dt_tensor *dt__unit_inner(const char *call, dt_tensor *t) /* unit stride in the last dimension */
+{
+    if (t->layout == DT_LAYOUT_PLAIN && (t->stride[3] == 1 || t->shape[3] <= 1)) return dt__ref(t);
+    return dt__dense(call, t);
+}
+static int dt__attention_bwd(dt__node *n, dt_tensor *g)
+{
+    dt_tensor *d = dt__unit_inner("backward", g), *t[3] = { NULL, NULL, NULL };
+    uint32_t   acc[3] = { 0, 0, 0 };
+    int        rc = d ? 0 : DT_ERR_MEMORY;
+    for (int k = 0; k < 3 && !rc; k++) {
+        if (dt__wants(n, k))
+            t[k] = dt__grad_begin(n->in[k], DT_LAYOUT_PLAIN, &acc[k]);
+        else
+            t[k] = dt__new_like("backward", n->saved[k], DT_F32); /* the entry makes all three */
+        if (!t[k]) rc = DT_ERR_MEMORY;
+    }
+    if (!rc && g->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_attention_bwd);
+        memcpy(&c.u, n->u, sizeof c.u);
+        for (int k = 0; k < 3; k++) dt__out(&c, t[k]);
+        dt__in(&c, d);
+        for (int k = 0; k < 5; k++) dt__in(&c, n->saved[k]);
+        for (int k = 0; k < 3; k++) c.acc |= acc[k] << k;
+        rc = dt__go(g->st->dev, &c);
+    } else {
+        for (int k = 0; k < 3 && !rc; k++)
+            if (!acc[k]) rc = dt__fill(t[k], 0);
+    }
+    for (int k = 0; k < 3; k++) {
+        if (dt__wants(n, k))
+            rc = dt__grad_end(n->in[k], t[k]) || rc;
+        else
+            dt__unref(t[k]);
+    }
+    dt__unref(d);
+    return rc;
+}
+DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_attention_opts o)
+{
+    const char *call = "dt_attention";
+    if (!dt__ok(call, "q", q) || !dt__ok(call, "k", k) || !dt__ok(call, "v", v)) return NULL;
+    if (!dt__same_device(call, q, k) || !dt__same_device(call, q, v) || !dt__want_float(call, q) || !dt__want_float(call, k) ||
+        !dt__want_float(call, v))
+        return NULL;
+    bool fits = q->ndim == 4 && k->ndim == 4 && v->ndim == 4;
+    for (int i = 0; fits && i < 4; i++)
+        fits = (i == 2 || q->shape[i] == k->shape[i]) && k->shape[i] == v->shape[i];
+    if (!fits) {
+        dt_fail(DT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit: (b, h, t, d), (b, h, s, d), (b, h, s, d)", call, dt__text(q), dt__text(k),
+                dt__text(v));
+        return NULL;
+    }
+    dt_tensor *p[3] = { q, k, v };
+    bool       ok = true;
+    for (int i = 0; i < 3; i++) {
+        p[i] = ok ? dt__unit_inner(call, p[i]) : NULL;
+        ok = ok && p[i];
+    }
+    dt_tensor *y = ok ? dt__new(call, q->st->dev, dt__promote(q, k), q->shape, 4, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *lse = y ? dt__new(call, q->st->dev, DT_F32, q->shape, 3, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = lse ? 0 : DT_ERR_MEMORY;
+    dt_call    c;
+    dt__call_begin(&c, DT_K_attention);
+    c.u.attn.causal = o.causal;
+    c.u.attn.scale = o.scale != 0 ? o.scale : 1.0 / sqrt((double)(q->shape[3] > 0 ? q->shape[3] : 1));
+    if (!rc && y->numel) {
+        dt__out(&c, y);
+        dt__out(&c, lse);
+        for (int i = 0; i < 3; i++) dt__in(&c, p[i]);
+        rc = dt__go(q->st->dev, &c);
+    }
+    dt_tensor *in[3] = { q, k, v };
+    dt__node  *n = rc ? NULL : dt__record("attention", y, dt__attention_bwd, 3, in);
+    if (n) {
+        for (int i = 0; i < 3; i++) dt__save(n, p[i]);
+        dt__save(n, y);
+        dt__save(n, lse);
+        memcpy(n->u, &c.u, sizeof c.u);
+    }
+    for (int i = 0; i < 3; i++) dt__unref(p[i]);
+    dt__unref(lse);
+    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+}
+
+#include "dt_cpu.h"
+#endif /* DT_IMPLEMENTATION */

@@ -1,0 +1,6164 @@
+/* dt_cpu.h - v0.1.0 - the CPU backend: thread pool, SIMD kernels chosen at run time, GEMM, convolution
+
+DO THIS
+
+    Nothing: dt.h includes this file for its implementation. It has no API of its own beyond dt.h's dt_cpu(),
+    dt_set_threads(), dt_threads() and dt_cpu_isa().
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_cpu.h"
+    #include <stdio.h>
+
+    int main(void)
+    {
+        dt_set_threads(2);
+        dt_tensor *a = dt_ones(DT_SHAPE(300, 200)), *b = dt_full(0.5, DT_SHAPE(200, 100));
+        double     sum = dt_item(dt_sum(dt_matmul(a, b)));
+        printf("%s, %d threads: %.0f\n", dt_cpu_isa(), dt_threads(), sum);
+        dt_end();
+        return dt_check("cpu") || sum != 300.0 * 100.0 * 100.0;
+    }
+
+CONTENTS
+
+    >>pool           the thread pool
+    >>instances      the kernels, compiled for each instruction set
+    >>cpu            the device
+    >>vectors        vector types, loads and stores, halves by the row
+    >>vmath          
+    >>rows           
+    >>tiles          
+    >>engine         
+    >>copy           
+    >>reduce         
+    >>gemm           
+    >>conv           
+    >>rowio          
+    >>pooling        
+    >>batchnorm      
+    >>softmax        softmax and log_softmax
+    >>layernorm      
+    >>indexing       embedding and gather
+    >>dropout        dropout
+    >>crossentropy   
+    >>attention      scaled dot-product attention
+    >>table          the list of kernels
+
+HOW IT IS BUILT
+
+    Every kernel is written once, over vectors of DT__W floats (GNU vector_size types), and compiled once for each instruction
+    set: this file includes itself with DT__ISA defined. DT__K(name) is the name with the instruction set in it. The instances:
+    portable (4 lanes, any CPU) and avx2 (8 lanes, AVX2 + FMA + F16C), chosen by cpuid when the device is first used, or forced
+    with DT_CPU_ISA.
+
+    Images are (n, h, w, c) in memory between convolution, pooling and batch norm (DT_LAYOUT_NHWC), so that every inner
+    loop runs over channels and convolution reads its input in place: no im2col.
+
+    Work is cut into partitions that depend on shapes alone; threads take partitions. So results do not depend on the number of
+    threads. FMA is written out (compilers contract differently by language mode).
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#ifndef DT__ISA
+
+#ifndef DT_CPU_H_INCLUDED
+#define DT_CPU_H_INCLUDED
+#include "dt.h"
+#endif
+
+#if defined(DT_IMPLEMENTATION) && defined(DT__H_IMPLEMENTED) && !defined(DT__CPU_H_IMPLEMENTED)
+#define DT__CPU_H_IMPLEMENTED
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+#ifdef DT_USE_CBLAS
+#include <cblas.h>
+#endif
+
+/* ==================================================================================================== >>pool
+   A pool of threads for fixed partitions. dt__pool_run(n, fn, ctx) calls fn(ctx, task, worker) once for each task; which
+   worker takes which task is left open, so a task must write what no other task writes and must not depend on the
+   number of workers. Workers spin for a while after a job, then sleep. A job from inside a job, or while another
+   thread's job runs, is done by the caller alone. A sleeping worker never delays a job: it joins only if it is in
+   time. */
+#define DT__POOL_MAX 256
+typedef void (*dt__task_fn)(void *ctx, int64_t task, int worker);
+
+typedef struct dt__pool {
+    pthread_mutex_t run;   /* held by the thread whose job runs */
+    pthread_mutex_t sleep; /* guards the condition */
+    pthread_cond_t  wake;
+    pthread_t       thread[DT__POOL_MAX];
+    int             size;    /* workers, the caller included; 0: not decided */
+    int             started; /* threads that exist */
+    int             stop;
+    dt__task_fn     fn;
+    void           *ctx;
+    int64_t         ntasks;
+    int             open;     /* a job takes workers */
+    int             inside;   /* workers in the job */
+    int             sleepers;
+    uint32_t        epoch;    /* one more for each job */
+    char            apart[64];
+    int64_t         next; /* the next task */
+} dt__pool;
+
+static dt__pool dt__the_pool = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER,
+                                 { 0 }, 0, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, { 0 }, 0 };
+static __thread int dt__in_job;
+
+static inline void dt__pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static int dt__pool_default_size(void)
+{
+    const char *s = getenv("DT_NUM_THREADS");
+    long        n = s ? strtol(s, NULL, 10) : 0;
+    if (n <= 0) {
+        unsigned long mask[128] = { 0 };
+        long          len = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+        n = 0;
+        for (long i = 0; i < len / (long)sizeof mask[0]; i++) n += __builtin_popcountl(mask[i]);
+        if (n <= 0) n = sysconf(_SC_NPROCESSORS_ONLN);
+        s = getenv("LOCAL_WORLD_SIZE");
+        if (!s) s = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+        long ranks = s ? strtol(s, NULL, 10) : 1;
+        if (ranks > 1) n /= ranks;
+    }
+    return n < 1 ? 1 : n > DT__POOL_MAX ? DT__POOL_MAX : (int)n;
+}
+
+static void dt__pool_tasks(dt__pool *p, int worker)
+{
+    int64_t t;
+    while ((t = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < p->ntasks) p->fn(p->ctx, t, worker);
+}
+
+static void *dt__pool_worker(void *arg)
+{
+    dt__pool *p = &dt__the_pool;
+    int       worker = (int)(intptr_t)arg;
+    uint32_t  seen = 0;
+    dt__in_job = 1;
+    for (;;) {
+        for (int spin = 0; spin < 4000 && __atomic_load_n(&p->epoch, __ATOMIC_ACQUIRE) == seen; spin++) dt__pause();
+        if (__atomic_load_n(&p->epoch, __ATOMIC_ACQUIRE) == seen) {
+            pthread_mutex_lock(&p->sleep);
+            __atomic_add_fetch(&p->sleepers, 1, __ATOMIC_SEQ_CST);
+            while (__atomic_load_n(&p->epoch, __ATOMIC_SEQ_CST) == seen && !p->stop) pthread_cond_wait(&p->wake, &p->sleep);
+            __atomic_sub_fetch(&p->sleepers, 1, __ATOMIC_SEQ_CST);
+            int stop = p->stop;
+            pthread_mutex_unlock(&p->sleep);
+            if (stop) return NULL;
+        }
+        seen = __atomic_load_n(&p->epoch, __ATOMIC_ACQUIRE);
+        __atomic_add_fetch(&p->inside, 1, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&p->open, __ATOMIC_SEQ_CST)) dt__pool_tasks(p, worker);
+        __atomic_sub_fetch(&p->inside, 1, __ATOMIC_SEQ_CST);
+    }
+}
+
+static void dt__pool_stop(dt__pool *p) /* with p->run held */
+{
+    pthread_mutex_lock(&p->sleep);
+    p->stop = 1;
+    __atomic_add_fetch(&p->epoch, 1, __ATOMIC_SEQ_CST);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->sleep);
+    for (int i = 0; i < p->started; i++) pthread_join(p->thread[i], NULL);
+    p->stop = 0;
+    p->started = 0;
+}
+
+static void dt__pool_child(void) /* after fork: the threads are the parent's */
+{
+    dt__pool *p = &dt__the_pool;
+    pthread_mutex_init(&p->run, NULL);
+    pthread_mutex_init(&p->sleep, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    p->started = p->open = p->inside = p->sleepers = 0;
+    dt__in_job = 0;
+}
+static void dt__pool_atfork(void) { pthread_atfork(NULL, NULL, dt__pool_child); }
+
+static int dt__pool_size(void)
+{
+    int n = __atomic_load_n(&dt__the_pool.size, __ATOMIC_RELAXED);
+    if (n == 0) {
+        n = dt__pool_default_size();
+        __atomic_store_n(&dt__the_pool.size, n, __ATOMIC_RELAXED);
+    }
+    return n;
+}
+
+static void dt__pool_start(dt__pool *p) /* with p->run held; fewer threads than asked for is not an error */
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, dt__pool_atfork);
+    int want = dt__pool_size() - 1;
+    if (p->started > want) dt__pool_stop(p);
+    while (p->started < want &&
+           pthread_create(&p->thread[p->started], NULL, dt__pool_worker, (void *)(intptr_t)(p->started + 1)) == 0)
+        p->started++;
+}
+
+static void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
+{
+    dt__pool *p = &dt__the_pool;
+    if (ntasks <= 1 || dt__in_job || dt__pool_size() == 1 || pthread_mutex_trylock(&p->run) != 0) {
+        for (int64_t t = 0; t < ntasks; t++) fn(ctx, t, 0);
+        return;
+    }
+    if (p->started != dt__pool_size() - 1) dt__pool_start(p);
+    dt__in_job = 1;
+    p->fn = fn;
+    p->ctx = ctx;
+    p->ntasks = ntasks;
+    __atomic_store_n(&p->next, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&p->open, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&p->epoch, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&p->sleepers, __ATOMIC_SEQ_CST) > 0) {
+        pthread_mutex_lock(&p->sleep);
+        pthread_cond_broadcast(&p->wake);
+        pthread_mutex_unlock(&p->sleep);
+    }
+    dt__pool_tasks(p, 0);
+    __atomic_store_n(&p->open, 0, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&p->inside, __ATOMIC_SEQ_CST) != 0) dt__pause();
+    dt__in_job = 0;
+    pthread_mutex_unlock(&p->run);
+}
+
+DT_API void dt_set_threads(int n)
+{
+    dt__pool *p = &dt__the_pool;
+    if (n < 0) n = 0;
+    if (n > DT__POOL_MAX) n = DT__POOL_MAX;
+    pthread_mutex_lock(&p->run);
+    __atomic_store_n(&p->size, n ? n : dt__pool_default_size(), __ATOMIC_RELAXED);
+    if (p->started > p->size - 1) dt__pool_stop(p);
+    pthread_mutex_unlock(&p->run);
+}
+DT_API int dt_threads(void) { return dt__pool_size(); }
+
+/* Cut n items of 'cost' work each into tasks of about 'grain' work: a function of the shape alone. */
+static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *per_task)
+{
+    int64_t per = cost >= grain ? 1 : grain / (cost > 0 ? cost : 1);
+    if (per < 1) per = 1;
+    if (per > n) per = n > 0 ? n : 1;
+    *per_task = per;
+    return (n + per - 1) / per;
+}
+
+/* ==================================================================================================== >>instances
+   The kernels below, once for each instruction set. */
+#define DT__PASTE3_(a, b, c) a##b##c
+#define DT__PASTE3(a, b, c) DT__PASTE3_(a, b, c)
+#define DT__K(name) DT__PASTE3(dt__, DT__ISA, _##name)
+
+#define DT__ISA portable
+#define DT__W 4
+#define DT__HAS_AVX2 0
+#include "dt_cpu.h"
+
+#if defined(__x86_64__) && !defined(DT_NO_AVX2)
+#define DT__BUILT_AVX2 1
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#define DT__ISA avx2
+#define DT__W 8
+#define DT__HAS_AVX2 1
+#include "dt_cpu.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+/* ==================================================================================================== >>cpu
+   The device: its memory is the host's, its one stream is the program's order. */
+static void *dt__cpu_alloc(dt_device *dev, size_t nbytes)
+{
+    (void)dev;
+    char *p = (char *)dt_alloc(nbytes + 128);
+    if (!p) return NULL;
+    char *at = (char *)(((uintptr_t)p + 64 + 63) & ~(uintptr_t)63);
+    memcpy(at - sizeof p, &p, sizeof p);
+    return at;
+}
+static void dt__cpu_free(dt_device *dev, void *ptr, size_t nbytes)
+{
+    void *p;
+    (void)dev;
+    memcpy(&p, (char *)ptr - sizeof p, sizeof p);
+    dt_dealloc(p, nbytes + 128);
+}
+static int dt__cpu_upload(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes)
+{
+    (void)dev, (void)stream;
+    memcpy(dst, host, nbytes);
+    return 0;
+}
+static int dt__cpu_download(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes)
+{
+    (void)dev, (void)stream;
+    memcpy(host, src, nbytes);
+    return 0;
+}
+static int dt__cpu_wait(dt_device *dev, void *stream)
+{
+    (void)dev, (void)stream;
+    return 0;
+}
+static int dt__cpu_order(dt_device *dev, void *after, void *before)
+{
+    (void)dev, (void)after, (void)before;
+    return 0;
+}
+static int dt__cpu_image_layout(dt_device *dev, int kernel)
+{
+    (void)dev, (void)kernel;
+    return DT_LAYOUT_NHWC;
+}
+
+static dt_backend     dt__cpu_backend;
+static dt_device      dt__cpu_device;
+static const char    *dt__cpu_isa_name;
+static pthread_once_t dt__cpu_once = PTHREAD_ONCE_INIT;
+
+static int dt__cpu_has_avx2(void)
+{
+#ifdef DT__BUILT_AVX2
+    unsigned a, b, c, d;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1u); /* F16C */
+#else
+    return 0;
+#endif
+}
+static void dt__cpu_init(void)
+{
+    const char *want = getenv("DT_CPU_ISA");
+    dt_backend *be = &dt__cpu_backend;
+    const dt_kernel *table = dt__portable_table;
+    dt__cpu_isa_name = "portable";
+#ifdef DT__BUILT_AVX2
+    if (dt__cpu_has_avx2() && !(want && !strcmp(want, "portable"))) {
+        table = dt__avx2_table;
+        dt__cpu_isa_name = "avx2";
+    }
+#endif
+    if (want && *want && strcmp(want, dt__cpu_isa_name)) {
+        char text[160];
+        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not to be had here; using %s (there are: portable, avx2)", want, dt__cpu_isa_name);
+        dt__log(DT_LOG_WARN, text);
+    }
+    be->name = "cpu";
+    be->alloc = dt__cpu_alloc;
+    be->free = dt__cpu_free;
+    be->upload = dt__cpu_upload;
+    be->download = dt__cpu_download;
+    be->wait = dt__cpu_wait;
+    be->order = dt__cpu_order;
+    be->image_layout = dt__cpu_image_layout;
+    memcpy(be->kernel, table, sizeof be->kernel);
+    (void)dt__cpu_has_avx2;
+    dt__device_init(&dt__cpu_device, be, -1, NULL);
+}
+DT_API dt_device *dt_cpu(void)
+{
+    pthread_once(&dt__cpu_once, dt__cpu_init);
+    return &dt__cpu_device;
+}
+DT_API const char *dt_cpu_isa(void)
+{
+    dt_cpu();
+    return dt__cpu_isa_name;
+}
+#endif /* DT_IMPLEMENTATION */
+
+#else /* DT__ISA: the kernels, included by >>instances above */
+
+/* ==================================================================================================== >>vectors
+   Included once for each instruction set with DT__ISA (a name), DT__W (lanes of f32: 8 with AVX2, else 4) and DT__HAS_AVX2 (0 or 1). */
+typedef float    DT__K(vf_t) __attribute__((vector_size(4 * DT__W)));
+typedef int32_t  DT__K(vi_t) __attribute__((vector_size(4 * DT__W)));
+typedef uint32_t DT__K(vu_t) __attribute__((vector_size(4 * DT__W)));
+typedef float    DT__K(vfu_t) __attribute__((vector_size(4 * DT__W), aligned(4), may_alias));
+typedef int32_t  DT__K(viu_t) __attribute__((vector_size(4 * DT__W), aligned(4), may_alias));
+#define dt__vf DT__K(vf_t)
+#define dt__vi DT__K(vi_t)
+#define dt__vu DT__K(vu_t)
+
+#define DT__INLINE static inline __attribute__((always_inline, unused))
+DT__INLINE dt__vf DT__K(ld)(const float *p) { return (dt__vf) * (const DT__K(vfu_t) *)p; }
+DT__INLINE void   DT__K(st)(float *p, dt__vf v) { *(DT__K(vfu_t) *)p = (DT__K(vfu_t))v; }
+DT__INLINE dt__vf DT__K(set1)(float x)
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_set1_ps(x);
+#else
+    dt__vf v = { x, x, x, x };
+    return v;
+#endif
+}
+DT__INLINE dt__vi DT__K(set1i)(int32_t x)
+{
+#if DT__HAS_AVX2
+    return (dt__vi)_mm256_set1_epi32(x);
+#else
+    dt__vi v = { x, x, x, x };
+    return v;
+#endif
+}
+DT__INLINE dt__vf DT__K(zero)(void) { return DT__K(set1)(0.0f); }
+/* a*b + c: one rounding where the instruction set has it (always the same for one instruction set) */
+DT__INLINE dt__vf DT__K(fma)(dt__vf a, dt__vf b, dt__vf c)
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FP_FAST_FMAF)
+    dt__vf r = { 0 };
+    for (int i = 0; i < DT__W; i++) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return r;
+#else
+    return a * b + c;
+#endif
+}
+DT__INLINE dt__vf DT__K(sel)(dt__vi mask, dt__vf a, dt__vf b) /* mask ? a : b, lane masks of all ones or zeros */
+{
+    return (dt__vf)(((dt__vi)a & mask) | ((dt__vi)b & ~mask));
+}
+DT__INLINE dt__vf DT__K(vmax)(dt__vf a, dt__vf b) { return DT__K(sel)((dt__vi)(a > b), a, b); } /* b if either is NaN */
+DT__INLINE dt__vf DT__K(vmin)(dt__vf a, dt__vf b) { return DT__K(sel)((dt__vi)(a < b), a, b); }
+DT__INLINE dt__vf DT__K(vsqrt)(dt__vf a)
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_sqrt_ps((__m256)a);
+#else
+    dt__vf r = { 0 };
+    for (int i = 0; i < DT__W; i++) r[i] = sqrtf(a[i]);
+    return r;
+#endif
+}
+DT__INLINE dt__vf DT__K(tofloat)(dt__vi a)
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_cvtepi32_ps((__m256i)a);
+#else
+    dt__vf r = { 0 };
+    for (int i = 0; i < DT__W; i++) r[i] = (float)a[i];
+    return r;
+#endif
+}
+DT__INLINE float DT__K(hsum)(dt__vf v) /* a fixed tree */
+{
+    float t[DT__W];
+    DT__K(st)(t, v);
+    for (int s = DT__W / 2; s > 0; s /= 2)
+        for (int i = 0; i < s; i++) t[i] += t[i + s];
+    return t[0];
+}
+
+/* Rows of n contiguous elements between a float dtype and f32. Half stores round to nearest even; NaN stays NaN. */
+static __attribute__((unused)) void DT__K(load_row)(float *dst, const void *src, int dtype, int64_t n)
+{
+    if (dtype == DT_F32) {
+        memcpy(dst, src, (size_t)n * 4);
+    } else if (dtype == DT_BF16) {
+        const uint16_t *s = (const uint16_t *)src;
+        for (int64_t i = 0; i < n; i++) dst[i] = dt__bf16_to_f32(s[i]);
+    } else {
+        const uint16_t *s = (const uint16_t *)src;
+        int64_t         i = 0;
+#if DT__HAS_AVX2
+        for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(s + i))));
+#endif
+        for (; i < n; i++) dst[i] = dt__f16_to_f32(s[i]);
+    }
+}
+static __attribute__((unused)) void DT__K(store_row)(void *dst, int dtype, const float *src, int64_t n)
+{
+    if (dtype == DT_F32) {
+        memcpy(dst, src, (size_t)n * 4);
+    } else if (dtype == DT_BF16) {
+        uint16_t *d = (uint16_t *)dst;
+        for (int64_t i = 0; i < n; i++) d[i] = dt__f32_to_bf16(src[i]);
+    } else {
+        uint16_t *d = (uint16_t *)dst;
+        int64_t   i = 0;
+#if DT__HAS_AVX2
+        for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(void *)(d + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0));
+#endif
+        for (; i < n; i++) d[i] = dt__f32_to_f16(src[i]);
+    }
+}
+/* dst (a dtype row) := or += src (f32) */
+static __attribute__((unused)) void DT__K(put_row)(void *dst, int dtype, const float *src, int64_t n, int add)
+{
+    if (!add) {
+        DT__K(store_row)(dst, dtype, src, n);
+    } else if (dtype == DT_F32) {
+        float *d = (float *)dst;
+        for (int64_t i = 0; i < n; i++) d[i] += src[i];
+    } else {
+        float buf[256];
+        for (int64_t at = 0; at < n; at += 256) {
+            int64_t m = n - at < 256 ? n - at : 256;
+            DT__K(load_row)(buf, (const uint16_t *)dst + at, dtype, m);
+            for (int64_t i = 0; i < m; i++) buf[i] += src[at + i];
+            DT__K(store_row)((uint16_t *)dst + at, dtype, buf, m);
+        }
+    }
+}
+
+/* ==================================================================================================== >>vmath
+   Elementary functions on vectors. A product that feeds a sum always goes through fma(), so that no compiler can
+   choose to fuse or not; where fma() has two roundings the constants are split so that the leading product is exact.
+     exp      x = n ln2 + r, |r| <= ln2/2, polynomial in r, scaled by 2^n in two steps (denormal results are exact)
+     log      x = 2^e m, m in [sqrt(1/2), sqrt(2)), polynomial in m - 1
+     tanh     odd polynomial below 0.625, 1 - 2/(1 + exp 2x) above
+     erf      odd polynomial below 0.95, 1 - exp(-g(x)) above with g = -log(erfc)
+     pow      exp2(y log2 |x|) in double lanes, then the special cases of C's powf */
+
+typedef double   DT__K(vd_t) __attribute__((vector_size(4 * DT__W))); /* half as many lanes as a dt__vf */
+typedef int64_t  DT__K(vl_t) __attribute__((vector_size(4 * DT__W)));
+typedef uint64_t DT__K(vul_t) __attribute__((vector_size(4 * DT__W)));
+#define dt__vd DT__K(vd_t)
+#define dt__vl DT__K(vl_t)
+#define dt__vul DT__K(vul_t)
+#define DT__C(x) DT__K(set1)(x)
+
+DT__INLINE dt__vf DT__K(vabs)(dt__vf x) { return (dt__vf)((dt__vi)x & DT__K(set1i)(0x7fffffff)); }
+DT__INLINE dt__vf DT__K(vneg)(dt__vf x) { return (dt__vf)((dt__vu)x ^ ((dt__vu)DT__K(set1i)(1) << 31)); }
+DT__INLINE dt__vf DT__K(vcopysign)(dt__vf x, dt__vf sign)
+{
+    dt__vi m = DT__K(set1i)(0x7fffffff);
+    return (dt__vf)(((dt__vi)x & m) | ((dt__vi)sign & ~m));
+}
+
+/* exp(r + n ln2) = p 2^n: gives p in [0.7, 1.42] and n for x in about [-126, 126]; NaN: p is NaN */
+DT__INLINE dt__vf DT__K(exp_parts)(dt__vf x, dt__vi *n)
+{
+    dt__vf magic = DT__C(12582912.0f); /* 1.5*2^23: the sum's rounding leaves round(x log2 e) in the low bits */
+    dt__vf t = DT__K(fma)(x, DT__C(1.44269504f), magic);
+    dt__vf k = t - magic;
+    dt__vf r = DT__K(fma)(k, DT__C(-0.693359375f), x);
+    r = DT__K(fma)(k, DT__C(2.12194440e-4f), r);
+    dt__vf p = DT__K(fma)(r, DT__C(0.00138131413f), DT__C(0.00836941879f));
+    p = DT__K(fma)(r, p, DT__C(0.041668456f));
+    p = DT__K(fma)(r, p, DT__C(0.166665152f));
+    p = DT__K(fma)(r, p, DT__C(0.49999994f));
+    p = DT__K(fma)(r * r, p, r);
+    *n = (dt__vi)((dt__vu)t - (dt__vu)magic);
+    return p + DT__C(1.0f);
+}
+DT__INLINE dt__vf DT__K(pow2i)(dt__vi n) /* 2^n, n in [-126, 127] */
+{
+    return (dt__vf)(((dt__vu)n + (dt__vu)DT__K(set1i)(127)) << 23);
+}
+DT__INLINE dt__vf DT__K(vexp)(dt__vf x)
+{
+    dt__vi n;
+    x = DT__K(vmin)(DT__C(89.0f), DT__K(vmax)(DT__C(-104.5f), x)); /* NaN stays */
+    dt__vf p = DT__K(exp_parts)(x, &n);
+    dt__vi h = n >> 1;
+    return p * DT__K(pow2i)(h) * DT__K(pow2i)((dt__vi)((dt__vu)n - (dt__vu)h));
+}
+DT__INLINE dt__vf DT__K(exp_mid)(dt__vf x) /* |x| <= 87, or NaN */
+{
+    dt__vi n;
+    dt__vf p = DT__K(exp_parts)(x, &n);
+    return p * DT__K(pow2i)(n);
+}
+
+DT__INLINE dt__vf DT__K(vlog)(dt__vf x)
+{
+    dt__vf zero = DT__K(zero)(), inf = (dt__vf)DT__K(set1i)(0x7f800000);
+    dt__vi tiny = (dt__vi)(x < DT__C(1.17549435e-38f));
+    dt__vf s = DT__K(sel)(tiny, x * DT__C(8388608.0f), x);
+    dt__vi u = (dt__vi)((dt__vu)s - (dt__vu)DT__K(set1i)(0x3f3504f3)); /* sqrt(1/2) */
+    dt__vi e = (dt__vi)((dt__vu)(u >> 23) - ((dt__vu)tiny & (dt__vu)DT__K(set1i)(23)));
+    dt__vf m = (dt__vf)((dt__vu)(u & DT__K(set1i)(0x7fffff)) + (dt__vu)DT__K(set1i)(0x3f3504f3));
+    dt__vf f = m - DT__C(1.0f), z = f * f, k = DT__K(tofloat)(e);
+    dt__vf p = DT__K(fma)(f, DT__C(0.067466639f), DT__C(-0.116756395f));
+    p = DT__K(fma)(f, p, DT__C(0.118881442f));
+    p = DT__K(fma)(f, p, DT__C(-0.1240559f));
+    p = DT__K(fma)(f, p, DT__C(0.142195553f));
+    p = DT__K(fma)(f, p, DT__C(-0.166679963f));
+    p = DT__K(fma)(f, p, DT__C(0.200021192f));
+    p = DT__K(fma)(f, p, DT__C(-0.250000089f));
+    p = DT__K(fma)(f, p, DT__C(0.333333135f));
+    p = DT__K(fma)(z * f, p, k * DT__C(-2.12194440e-4f));
+    p = DT__K(fma)(z, DT__C(-0.5f), p);
+    p = DT__K(fma)(k, DT__C(0.693359375f), f + p);
+    p = DT__K(sel)((dt__vi)(x == inf), inf, p);
+    p = DT__K(sel)((dt__vi)(x == zero), DT__K(vneg)(inf), p);
+    return DT__K(sel)((dt__vi)(x >= zero), p, (dt__vf)DT__K(set1i)(0x7fc00000)); /* below 0, and NaN */
+}
+
+DT__INLINE dt__vf DT__K(vlog1p)(dt__vf x) /* log(u) with u = 1 + x, and what the sum lost: (x - (u - 1))/u */
+{
+    dt__vf one = DT__C(1.0f), u = one + x, l = DT__K(vlog)(u);
+    dt__vf lost = (x - (u - one)) / u;
+    dt__vi plain = (dt__vi)(u > DT__K(zero)()) & (dt__vi)(u < DT__C(3.0e38f));
+    l = DT__K(sel)(plain, l + lost, l);
+    return DT__K(sel)((dt__vi)(x == DT__K(zero)()), x, l); /* -0 stays */
+}
+
+DT__INLINE dt__vf DT__K(vtanh)(dt__vf x)
+{
+    dt__vf a = DT__K(vabs)(x), z = x * x;
+    dt__vf p = DT__K(fma)(z, DT__C(-0.00570497802f), DT__C(0.0206390787f));
+    p = DT__K(fma)(z, p, DT__C(-0.0537397116f));
+    p = DT__K(fma)(z, p, DT__C(0.133314416f));
+    p = DT__K(fma)(z, p, DT__C(-0.333332807f));
+    p = DT__K(fma)(z * x, p, x);
+    dt__vf e = DT__K(exp_mid)(DT__K(vmin)(DT__C(20.0f), a + a));
+    dt__vf q = DT__C(1.0f) - DT__C(2.0f) / (DT__C(1.0f) + e);
+    return DT__K(vcopysign)(DT__K(sel)((dt__vi)(a < DT__C(0.625f)), p, q), x); /* -0 stays */
+}
+
+DT__INLINE dt__vf DT__K(vsigmoid)(dt__vf x) /* the small side is e/(1 + e), with its full accuracy */
+{
+    dt__vf one = DT__C(1.0f), e = DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x)));
+    return DT__K(sel)((dt__vi)(x < DT__K(zero)()), e, one) / (one + e);
+}
+
+DT__INLINE dt__vf DT__K(verf)(dt__vf x)
+{
+    dt__vf a = DT__K(vabs)(x), z = x * x;
+    dt__vf p = DT__K(fma)(z, DT__C(8.18507615e-05f), DT__C(-0.000809769845f));
+    p = DT__K(fma)(z, p, DT__C(0.00519695133f));
+    p = DT__K(fma)(z, p, DT__C(-0.0268577039f));
+    p = DT__K(fma)(z, p, DT__C(0.112836637f));
+    p = DT__K(fma)(z, p, DT__C(-0.376126319f));
+    p = DT__K(fma)(z, p, DT__C(0.128379166f));
+    p = DT__K(fma)(x, p, x);
+    a = DT__K(vmin)(DT__C(4.1f), a); /* erf is 1 from 3.92 on; NaN stays */
+    dt__vf g = DT__K(fma)(a, DT__C(-0.000191500149f), DT__C(0.00299950177f));
+    g = DT__K(fma)(a, g, DT__C(-0.0220518429f));
+    g = DT__K(fma)(a, g, DT__C(0.103566572f));
+    g = DT__K(fma)(a, g, DT__C(0.637600422f));
+    g = DT__K(fma)(a, g, DT__C(1.12742591f));
+    g = DT__K(fma)(a, g, DT__C(0.000256495492f));
+    dt__vf q = DT__C(1.0f) - DT__K(exp_mid)(DT__K(vneg)(g));
+    return DT__K(sel)((dt__vi)(a < DT__C(0.95f)), p, DT__K(vcopysign)(q, x));
+}
+
+DT__INLINE dt__vd DT__K(set1d)(double x)
+{
+    dt__vd v;
+    for (int i = 0; i < DT__W / 2; i++) v[i] = x;
+    return v;
+}
+DT__INLINE dt__vd DT__K(fmad)(dt__vd a, dt__vd b, dt__vd c)
+{
+#if DT__HAS_AVX2
+    return (dt__vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__FP_FAST_FMA)
+    dt__vd r;
+    for (int i = 0; i < DT__W / 2; i++) r[i] = __builtin_fma(a[i], b[i], c[i]);
+    return r;
+#else
+    return a * b + c;
+#endif
+}
+DT__INLINE dt__vul DT__K(set1ul)(uint64_t x)
+{
+    dt__vul v;
+    for (int i = 0; i < DT__W / 2; i++) v[i] = x;
+    return v;
+}
+DT__INLINE dt__vd DT__K(seld)(dt__vl mask, dt__vd a, dt__vd b)
+{
+    return (dt__vd)(((dt__vl)a & mask) | ((dt__vl)b & ~mask));
+}
+DT__INLINE dt__vd DT__K(widen)(const float *p)
+{
+#if DT__HAS_AVX2
+    return (dt__vd)_mm256_cvtps_pd(_mm_loadu_ps(p));
+#else
+    dt__vd v;
+    for (int i = 0; i < DT__W / 2; i++) v[i] = (double)p[i];
+    return v;
+#endif
+}
+DT__INLINE void DT__K(narrow)(float *p, dt__vd v)
+{
+#if DT__HAS_AVX2
+    _mm_storeu_ps(p, _mm256_cvtpd_ps((__m256d)v));
+#else
+    for (int i = 0; i < DT__W / 2; i++) p[i] = (float)v[i];
+#endif
+}
+/* log2 of positive doubles that were floats: 2/ln2 atanh(s), s = (m - 1)/(m + 1), |s| < 0.172; not for 0, inf */
+DT__INLINE dt__vd DT__K(vlog2d)(dt__vd x)
+{
+    dt__vul bias = DT__K(set1ul)(1024), top = (dt__vul)x - (dt__vul)DT__K(set1d)(0.70710678118654752) + (bias << 52);
+    dt__vul e = (top >> 52) - bias;
+    dt__vd  m = (dt__vd)((dt__vul)x - (e << 52));
+    dt__vd  one = DT__K(set1d)(1.0), s = (m - one) / (m + one), z = s * s, p = DT__K(set1d)(1.0 / 15);
+    for (int i = 13; i > 0; i -= 2) p = DT__K(fmad)(z, p, DT__K(set1d)(1.0 / i));
+    /* e as a double without a 64-bit conversion: 1.5*2^52 + e, minus 1.5*2^52 */
+    dt__vd big = DT__K(set1d)(6755399441055744.0), k = (dt__vd)((dt__vul)big + e) - big;
+    return DT__K(fmad)(s * DT__K(set1d)(2.8853900817779268), p, k);
+}
+DT__INLINE dt__vd DT__K(vexp2d)(dt__vd t) /* |t| <= 1000, or NaN */
+{
+    dt__vd big = DT__K(set1d)(6755399441055744.0), u = t + big, f = t - (u - big);
+    dt__vd r = f * DT__K(set1d)(0.69314718055994531), p = DT__K(set1d)(1.0 / 40320);
+    static const double c[8] = { 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0 };
+    for (int i = 0; i < 8; i++) p = DT__K(fmad)(r, p, DT__K(set1d)(c[i]));
+    return p * (dt__vd)(((dt__vul)u - (dt__vul)big + DT__K(set1ul)(1023)) << 52);
+}
+DT__INLINE void DT__K(pow_half)(float *out, const float *x, const float *y) /* |x|^y for x > 0 finite; W/2 lanes */
+{
+    dt__vd lo = DT__K(set1d)(-300.0), hi = DT__K(set1d)(300.0);
+    dt__vd t = DT__K(widen)(y) * DT__K(vlog2d)(DT__K(widen)(x));
+    t = DT__K(seld)((dt__vl)(t < lo), lo, t);
+    t = DT__K(seld)((dt__vl)(t > hi), hi, t);
+    DT__K(narrow)(out, DT__K(vexp2d)(t));
+}
+DT__INLINE dt__vi DT__K(truncate)(dt__vf x) /* |x| < 2^31 */
+{
+#if DT__HAS_AVX2
+    return (dt__vi)_mm256_cvttps_epi32((__m256)x);
+#else
+    dt__vi v;
+    for (int i = 0; i < DT__W; i++) v[i] = (int32_t)x[i];
+    return v;
+#endif
+}
+DT__INLINE dt__vf DT__K(vpow)(dt__vf x, dt__vf y)
+{
+    float  xs[DT__W], ys[DT__W], rs[DT__W];
+    dt__vf zero = DT__K(zero)(), one = DT__C(1.0f), inf = (dt__vf)DT__K(set1i)(0x7f800000);
+    dt__vf a = DT__K(vabs)(x), ay = DT__K(vabs)(y);
+    dt__vi edge = (dt__vi)(a == zero) | (dt__vi)(a == inf); /* |x|^y is 0 or inf there */
+    DT__K(st)(xs, DT__K(sel)(edge, DT__C(2.0f), a));
+    DT__K(st)(ys, y);
+    DT__K(pow_half)(rs, xs, ys);
+    DT__K(pow_half)(rs + DT__W / 2, xs + DT__W / 2, ys + DT__W / 2);
+    dt__vf r = DT__K(ld)(rs);
+    dt__vi up = ((dt__vi)(a == inf) & (dt__vi)(y > zero)) | ((dt__vi)(a == zero) & (dt__vi)(y < zero));
+    r = DT__K(sel)(edge & (dt__vi)(y == y), DT__K(sel)(up, inf, zero), r);
+    r = DT__K(sel)((dt__vi)(ay == inf) & (dt__vi)(a == one), one, r);
+    r = DT__K(sel)((dt__vi)(a == a), r, x);
+    /* sign: an odd integer y keeps it; a y that is no integer has no power of a negative number */
+    dt__vf yc = DT__K(vmin)(DT__K(vmax)(y, DT__C(-1.6777216e7f)), DT__C(1.6777216e7f)); /* even beyond; NaN: even */
+    dt__vi yi = DT__K(truncate)(yc), odd = (dt__vi)((yi & DT__K(set1i)(1)) != DT__K(set1i)(0));
+    dt__vi whole = (dt__vi)(DT__K(tofloat)(yi) == yc);
+    r = DT__K(sel)(~whole & (dt__vi)(x < zero) & ~edge, (dt__vf)DT__K(set1i)(0x7fc00000), r);
+    r = DT__K(sel)(whole & odd, DT__K(vcopysign)(r, x), r);
+    return DT__K(sel)((dt__vi)(y == zero) | (dt__vi)(x == one), one, r);
+}
+#undef DT__C
+#undef dt__vd
+#undef dt__vl
+#undef dt__vul
+
+/* ==================================================================================================== >>rows
+   One row kernel for each elementwise function: out[i] = f(x[i], y[i]; a, b) over n contiguous floats. The last
+   lanes go through a padded copy, so that an element's bits do not depend on its place in the row. */
+#define DT__C(x) DT__K(set1)(x)
+#define DT__SEL(m, p, q) DT__K(sel)((dt__vi)(m), p, q)
+#define DT__ONE DT__C(1.0f)
+#define DT__ZERO DT__K(zero)()
+#define DT__UNUSED __attribute__((unused))
+#define DT__V(name) \
+    DT__INLINE dt__vf DT__K(name)(dt__vf x DT__UNUSED, dt__vf y DT__UNUSED, dt__vf a DT__UNUSED, dt__vf b DT__UNUSED)
+
+/* unary: of x, a, b */
+DT__V(u_AFFINE) { return DT__K(fma)(a, x, b); }
+DT__V(u_SCALE) { return a * x; } /* AFFINE with b = 0: -0 stays */
+DT__V(u_SHIFT) { return x + b; }
+DT__V(u_RECIP) { return a / x; }
+DT__V(u_POW) { return DT__K(vpow)(x, a); }
+DT__V(u_SQUARE) { return x * x; }
+DT__V(u_CUBE) { return x * x * x; }
+DT__V(u_ABS) { return DT__K(vabs)(x); }
+DT__V(u_SQRT) { return DT__K(vsqrt)(x); }
+DT__V(u_EXP) { return DT__K(vexp)(x); }
+DT__V(u_LOG) { return DT__K(vlog)(x); }
+DT__V(u_CLAMP) { return DT__K(vmin)(b, DT__K(vmax)(a, x)); } /* NaN stays */
+DT__V(u_RELU) { return DT__K(vmax)(DT__ZERO, x); }
+DT__V(u_LEAKY_RELU) { return DT__SEL(x > DT__ZERO, x, a * x); }
+DT__V(u_GELU) { return DT__C(0.5f) * x * (DT__ONE + DT__K(verf)(x * DT__C(0.70710678f))); }
+DT__INLINE dt__vf DT__K(gelu_inner)(dt__vf x) /* sqrt(2/pi) (x + 0.044715 x^3) */
+{
+    return DT__C(0.79788456f) * DT__K(fma)(x * x * x, DT__C(0.044715f), x);
+}
+DT__V(u_GELU_TANH) { return DT__C(0.5f) * x * (DT__ONE + DT__K(vtanh)(DT__K(gelu_inner)(x))); }
+DT__V(u_SILU)
+{
+    dt__vf e = DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x)));
+    return DT__SEL(x < DT__ZERO, x * e, x) / (DT__ONE + e);
+}
+DT__V(u_SIGMOID) { return DT__K(vsigmoid)(x); }
+DT__V(u_TANH) { return DT__K(vtanh)(x); }
+DT__V(u_SOFTPLUS)
+{
+    dt__vf t = a * x;
+    return DT__SEL(t > DT__C(20.0f), x, DT__K(vlog1p)(DT__K(vexp)(t)) / a);
+}
+
+DT__INLINE dt__vf DT__K(vsign)(dt__vf x) /* 0 for 0 and for NaN */
+{
+    return DT__SEL(x > DT__ZERO, DT__ONE, DT__SEL(x < DT__ZERO, DT__C(-1.0f), DT__ZERO));
+}
+
+/* derivatives: x is dy, y is the x or the y of DT_UNARY_FNS */
+DT__V(d_AFFINE) { return x * a; }
+DT__V(d_RECIP) { return DT__SEL(a == DT__ZERO, x * a, DT__K(vneg)(x * (y * (y / a)))); }
+DT__V(d_POW) { return DT__SEL(a == DT__ZERO, a, x * (a * DT__K(vpow)(y, a - DT__ONE))); }
+DT__V(d_SQUARE) { return x * (a * y); }
+DT__V(d_ABS) { return x * DT__K(vsign)(y); }
+DT__V(d_SQRT) { return x / (y + y); }
+DT__V(d_EXP) { return x * y; }
+DT__V(d_LOG) { return x / y; }
+DT__V(d_CLAMP) { return DT__SEL((y >= a) & (y <= b), x, DT__ZERO); }
+DT__V(d_RELU) { return DT__SEL(y > DT__ZERO, x, DT__ZERO); }
+DT__V(d_LEAKY_RELU) { return DT__SEL(y > DT__ZERO, x, x * a); }
+DT__V(d_GELU)
+{
+    dt__vf c = DT__C(0.5f) * (DT__ONE + DT__K(verf)(y * DT__C(0.70710678f)));
+    dt__vf p = DT__C(0.39894228f) * DT__K(vexp)(DT__C(-0.5f) * y * y);
+    return x * DT__K(fma)(y, p, c);
+}
+DT__V(d_GELU_TANH)
+{
+    dt__vf t = DT__K(vtanh)(DT__K(gelu_inner)(y));
+    dt__vf di = DT__K(fma)(y * y, DT__C(0.107032223f), DT__C(0.79788456f)); /* the derivative of gelu_inner */
+    dt__vf r = DT__C(0.5f) * y * (DT__K(fma)(DT__K(vneg)(t), t, DT__ONE) * di);
+    return x * DT__K(fma)(DT__C(0.5f), DT__ONE + t, r);
+}
+DT__V(d_SILU)
+{
+    dt__vf s = DT__K(vsigmoid)(y);
+    return x * (s * DT__K(fma)(y, DT__ONE - s, DT__ONE));
+}
+DT__V(d_SIGMOID) { return x * ((DT__ONE - y) * y); }
+DT__V(d_TANH) { return x * DT__K(fma)(DT__K(vneg)(y), y, DT__ONE); }
+DT__V(d_SOFTPLUS)
+{
+    dt__vf t = a * y;
+    return DT__SEL(t > DT__C(20.0f), x, x * DT__K(vsigmoid)(t));
+}
+
+/* binary: a f(x, y) */
+DT__V(b_ADD) { return a * DT__K(fma)(b, y, x); }
+DT__V(b_PLUS) { return x + y; } /* ADD with a = b = 1 */
+DT__V(b_MUL) { return a * (x * y); }
+DT__V(b_TIMES) { return x * y; }
+DT__V(b_DIV) { return a * (x / y); }
+DT__V(b_OVER) { return x / y; }
+DT__V(b_POW) { return a * DT__K(vpow)(x, y); }
+DT__V(b_POW_DX) { return a * DT__SEL(y == DT__ZERO, DT__ZERO, y * DT__K(vpow)(x, y - DT__ONE)); }
+DT__V(b_POW_DY)
+{
+    dt__vi nil = (dt__vi)(x == DT__ZERO) & (dt__vi)(y >= DT__ZERO);
+    return a * DT__SEL(nil, DT__ZERO, DT__K(vpow)(x, y) * DT__K(vlog)(x));
+}
+DT__V(b_MAX) { return a * DT__SEL(x != x, x, DT__K(vmax)(x, y)); }
+DT__V(b_MIN) { return a * DT__SEL(x != x, x, DT__K(vmin)(x, y)); }
+DT__V(b_MAX_DX) { return a * DT__SEL(x < y, DT__ZERO, DT__SEL(x == y, DT__C(0.5f), DT__ONE)); }
+DT__V(b_MIN_DX) { return a * DT__SEL(x > y, DT__ZERO, DT__SEL(x == y, DT__C(0.5f), DT__ONE)); }
+DT__V(b_EQ) { return DT__SEL(x == y, DT__ONE, DT__ZERO); }
+DT__V(b_NE) { return DT__SEL(x != y, DT__ONE, DT__ZERO); }
+DT__V(b_LT) { return DT__SEL(x < y, DT__ONE, DT__ZERO); }
+DT__V(b_LE) { return DT__SEL(x <= y, DT__ONE, DT__ZERO); }
+DT__V(b_GT) { return DT__SEL(x > y, DT__ONE, DT__ZERO); }
+DT__V(b_GE) { return DT__SEL(x >= y, DT__ONE, DT__ZERO); }
+DT__V(b_MSE) { return a * ((x - y) * (x - y)); }
+DT__V(b_MSE_DX) { return a * (DT__C(2.0f) * (x - y)); }
+DT__V(b_L1) { return a * DT__K(vabs)(x - y); }
+DT__V(b_L1_DX) { return a * DT__K(vsign)(x - y); }
+DT__V(b_SMOOTH_L1)
+{
+    dt__vf d = DT__K(vabs)(x - y);
+    return a * DT__SEL(d < b, DT__C(0.5f) * d * d / b, DT__K(fma)(DT__C(-0.5f), b, d));
+}
+DT__V(b_SMOOTH_L1_DX)
+{
+    dt__vf d = x - y;
+    return a * DT__SEL(DT__K(vabs)(d) >= b, DT__K(vsign)(d), d / b);
+}
+DT__V(b_BCE)
+{
+    dt__vf n = DT__K(vneg)(x), l = DT__K(vlog1p)(DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x))));
+    return a * (DT__K(fma)(DT__ONE - y, x, DT__K(vmax)(n, DT__ZERO)) + l); /* (1 - y)x + max(-x, 0): inf where x is */
+}
+DT__V(b_BCE_DX) { return a * (DT__K(vsigmoid)(x) - y); }
+
+typedef void (*DT__K(row_fn))(float *out, const float *x, const float *y, int64_t n, float a, float b);
+#define DT__ROW(f)                                                                                        \
+    static void DT__K(row_##f)(float *out, const float *x, const float *y, int64_t n, float sa, float sb) \
+    {                                                                                                     \
+        dt__vf  a = DT__K(set1)(sa), b = DT__K(set1)(sb);                                                 \
+        int64_t i = 0;                                                                                    \
+        for (; i + DT__W <= n; i += DT__W)                                                                \
+            DT__K(st)(out + i, DT__K(f)(DT__K(ld)(x + i), DT__K(ld)(y + i), a, b));                       \
+        if (i < n) {                                                                                      \
+            float tx[DT__W] = { 0 }, ty[DT__W] = { 0 };                                                   \
+            memcpy(tx, x + i, (size_t)(n - i) * 4);                                                       \
+            memcpy(ty, y + i, (size_t)(n - i) * 4);                                                       \
+            DT__K(st)(tx, DT__K(f)(DT__K(ld)(tx), DT__K(ld)(ty), a, b));                                  \
+            memcpy(out + i, tx, (size_t)(n - i) * 4);                                                     \
+        }                                                                                                 \
+    }
+#define DT__X(n, s, t) DT__ROW(u_##n) DT__ROW(d_##n)
+DT_UNARY_FNS(DT__X)
+#undef DT__X
+#define DT__X(n, t) DT__ROW(b_##n)
+DT_BINARY_FNS(DT__X)
+#undef DT__X
+DT__ROW(u_SCALE) DT__ROW(u_SHIFT) DT__ROW(u_SQUARE) DT__ROW(u_CUBE) DT__ROW(d_SQUARE)
+DT__ROW(b_PLUS) DT__ROW(b_TIMES) DT__ROW(b_OVER)
+#undef DT__ROW
+#undef DT__V
+
+/* The same for integers: computed modulo 2^64. */
+typedef void (*DT__K(irow_fn))(int64_t *out, const int64_t *x, const int64_t *y, int64_t n, int64_t a, int64_t b);
+#define DT__IROW(name, expr)                                                                                       \
+    static void DT__K(irow_##name)(int64_t *out, const int64_t *x, const int64_t *y DT__UNUSED, int64_t n,         \
+                                   int64_t a DT__UNUSED, int64_t b DT__UNUSED)                                     \
+    {                                                                                                              \
+        uint64_t ua DT__UNUSED = (uint64_t)a, ub DT__UNUSED = (uint64_t)b;                                         \
+        for (int64_t i = 0; i < n; i++) out[i] = (int64_t)(expr);                                                  \
+    }
+#define DT__UX (uint64_t) x[i]
+#define DT__UY (uint64_t) y[i]
+DT__IROW(u_AFFINE, ua * DT__UX + ub)
+DT__IROW(u_ABS, x[i] < 0 ? 0 - DT__UX : DT__UX)
+DT__IROW(u_CLAMP, (x[i] > a ? x[i] : a) < b ? (x[i] > a ? x[i] : a) : b)
+DT__IROW(b_ADD, ua * (DT__UX + ub * DT__UY))
+DT__IROW(b_MUL, ua * (DT__UX * DT__UY))
+DT__IROW(b_MAX, ua * (x[i] > y[i] ? DT__UX : DT__UY))
+DT__IROW(b_MIN, ua * (x[i] < y[i] ? DT__UX : DT__UY))
+DT__IROW(b_EQ, x[i] == y[i])
+DT__IROW(b_NE, x[i] != y[i])
+DT__IROW(b_LT, x[i] < y[i])
+DT__IROW(b_LE, x[i] <= y[i])
+DT__IROW(b_GT, x[i] > y[i])
+DT__IROW(b_GE, x[i] >= y[i])
+#undef DT__UX
+#undef DT__UY
+#undef DT__IROW
+
+/* ==================================================================================================== >>tiles
+   A tile is rows x cols elements of a strided operand: element (j, i) at j*s1 + i*s0. Inputs become contiguous floats
+   (or int64) of rows*cols, in place where they are that already; results go back the same way. */
+#define DT__TILE 1024 /* elements of a tile that goes through a buffer */
+typedef uint8_t  DT__K(a8_t) __attribute__((may_alias)); /* raw bits, whatever the dtype */
+typedef uint16_t DT__K(a16_t) __attribute__((may_alias));
+typedef uint32_t DT__K(a32_t) __attribute__((may_alias));
+typedef uint64_t DT__K(a64_t) __attribute__((may_alias));
+
+DT__INLINE int DT__K(esize)(int dtype)
+{
+    return dtype == DT_I64 ? 8 : dtype == DT_U8 ? 1 : dtype == DT_F16 || dtype == DT_BF16 ? 2 : 4;
+}
+DT__INLINE bool DT__K(is_int)(int dtype) { return dtype >= DT_I32; }
+DT__INLINE int64_t DT__K(dbl_to_i64)(double v) /* toward zero, saturated; NaN: 0 */
+{
+    return v >= 9223372036854775808.0 ? INT64_MAX : v <= -9223372036854775808.0 ? INT64_MIN : v == v ? (int64_t)v : 0;
+}
+DT__INLINE int64_t DT__K(to_int)(double v, int dtype) /* u8: the low byte of an int32, 0 beyond; the others saturate */
+{
+    if (dtype == DT_U8) return v > -2147483648.0 && v < 2147483648.0 ? (int32_t)v : 0;
+    if (dtype == DT_I32) v = v > 2147483647.0 ? 2147483647.0 : v < -2147483648.0 ? -2147483648.0 : v;
+    return DT__K(dbl_to_i64)(v);
+}
+
+#if DT__HAS_AVX2
+/* d[i][j] = s[j][i], 8 x 8 */
+DT__INLINE void DT__K(transpose8)(DT__K(a32_t) *d, int64_t ds, const DT__K(a32_t) *s, int64_t ss)
+{
+    __m256 r[8], t[8];
+    for (int j = 0; j < 8; j++) r[j] = _mm256_loadu_ps((const float *)(const void *)(s + j * ss));
+    for (int j = 0; j < 8; j += 2) {
+        t[j] = _mm256_unpacklo_ps(r[j], r[j + 1]);
+        t[j + 1] = _mm256_unpackhi_ps(r[j], r[j + 1]);
+    }
+    for (int j = 0; j < 8; j += 4) {
+        r[j] = _mm256_shuffle_ps(t[j], t[j + 2], 0x44);
+        r[j + 1] = _mm256_shuffle_ps(t[j], t[j + 2], 0xee);
+        r[j + 2] = _mm256_shuffle_ps(t[j + 1], t[j + 3], 0x44);
+        r[j + 3] = _mm256_shuffle_ps(t[j + 1], t[j + 3], 0xee);
+    }
+    for (int j = 0; j < 4; j++) {
+        _mm256_storeu_ps((float *)(void *)(d + j * ds), _mm256_permute2f128_ps(r[j], r[j + 4], 0x20));
+        _mm256_storeu_ps((float *)(void *)(d + (j + 4) * ds), _mm256_permute2f128_ps(r[j], r[j + 4], 0x31));
+    }
+}
+#endif
+
+/* Moves of raw elements; the order of the loops follows the source where that is contiguous along j. */
+#define DT__MOVE(bits)                                                                                              \
+    static void DT__K(move##bits)(void *dst, int64_t ds0, int64_t ds1, const void *src, int64_t ss0, int64_t ss1,   \
+                                  int64_t cols, int64_t rows)                                                       \
+    {                                                                                                               \
+        DT__K(a##bits##_t) *d = (DT__K(a##bits##_t) *)dst;                                                          \
+        const DT__K(a##bits##_t) *s = (const DT__K(a##bits##_t) *)src;                                              \
+        if (ss0 == 0 && ds0 == 1) {                                                                                 \
+            for (int64_t j = 0; j < rows; j++) {                                                                    \
+                DT__K(a##bits##_t) v = s[j * ss1];                                                                  \
+                for (int64_t i = 0; i < cols; i++) d[j * ds1 + i] = v;                                              \
+            }                                                                                                       \
+        } else if (ds0 == 1 || ss1 != 1) {                                                                          \
+            for (int64_t j = 0; j < rows; j++)                                                                      \
+                for (int64_t i = 0; i < cols; i++) d[j * ds1 + i * ds0] = s[j * ss1 + i * ss0];                     \
+        } else {                                                                                                    \
+            for (int64_t i = 0; i < cols; i++)                                                                      \
+                for (int64_t j = 0; j < rows; j++) d[j * ds1 + i * ds0] = s[j * ss1 + i * ss0];                     \
+        }                                                                                                           \
+    }
+DT__MOVE(8)
+DT__MOVE(16)
+DT__MOVE(32)
+DT__MOVE(64)
+#undef DT__MOVE
+
+static void DT__K(move_tile)(void *dst, int64_t ds0, int64_t ds1, const void *src, int64_t ss0, int64_t ss1,
+                             int64_t cols, int64_t rows, int size)
+{
+    if (ds0 == 1 && ss0 == 1) {
+        if (ds1 == cols && ss1 == cols) {
+            cols *= rows;
+            rows = 1;
+        }
+        for (int64_t j = 0; j < rows; j++) {
+            char       *d = (char *)dst + j * ds1 * size;
+            const char *s = (const char *)src + j * ss1 * size;
+            if (d != s) memcpy(d, s, (size_t)(cols * size));
+        }
+        return;
+    }
+#if DT__HAS_AVX2
+    if (size == 4 && ds0 == 1 && ss1 == 1 && cols * rows <= DT__TILE) {
+        uint32_t buf[DT__TILE]; /* lines that lie a large stride apart evict each other: each is touched once */
+        bool     far = ds1 > cols;
+        DT__K(a32_t) *d = far ? (DT__K(a32_t) *)buf : (DT__K(a32_t) *)dst;
+        const DT__K(a32_t) *s = (const DT__K(a32_t) *)src;
+        int64_t r8 = rows & ~(int64_t)7, c8 = cols & ~(int64_t)7;
+        for (int64_t i = 0; i < c8; i += 8)
+            for (int64_t j = 0; j < r8; j += 8) DT__K(transpose8)(d + j * cols + i, cols, s + j + i * ss0, ss0);
+        if (c8 < cols) DT__K(move32)(d + c8, 1, cols, s + c8 * ss0, ss0, 1, cols - c8, r8);
+        if (r8 < rows) DT__K(move32)(d + r8 * cols, 1, cols, s + r8, ss0, 1, cols, rows - r8);
+        for (int64_t j = 0; far && j < rows; j++) memcpy((char *)dst + j * ds1 * 4, buf + j * cols, (size_t)cols * 4);
+        return;
+    }
+#endif
+    if (size == 4) DT__K(move32)(dst, ds0, ds1, src, ss0, ss1, cols, rows);
+    else if (size == 2) DT__K(move16)(dst, ds0, ds1, src, ss0, ss1, cols, rows);
+    else if (size == 8) DT__K(move64)(dst, ds0, ds1, src, ss0, ss1, cols, rows);
+    else DT__K(move8)(dst, ds0, ds1, src, ss0, ss1, cols, rows);
+}
+
+/* n contiguous elements of any dtype as floats, or of an integer dtype as int64 */
+static void DT__K(to_floats)(float *dst, const void *src, int dtype, int64_t n)
+{
+    if (!DT__K(is_int)(dtype)) {
+        DT__K(load_row)(dst, src, dtype, n);
+    } else if (dtype == DT_I32) {
+        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const int32_t *)src)[i];
+    } else if (dtype == DT_I64) {
+        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const int64_t *)src)[i];
+    } else {
+        for (int64_t i = 0; i < n; i++) dst[i] = (float)((const uint8_t *)src)[i];
+    }
+}
+static void DT__K(to_ints)(int64_t *dst, const void *src, int dtype, int64_t n)
+{
+    if (dtype == DT_I32) {
+        for (int64_t i = 0; i < n; i++) dst[i] = ((const int32_t *)src)[i];
+    } else if (dtype == DT_I64) {
+        memcpy(dst, src, (size_t)n * 8);
+    } else {
+        for (int64_t i = 0; i < n; i++) dst[i] = ((const uint8_t *)src)[i];
+    }
+}
+
+/* A tile as contiguous floats (ints: int64): the operand itself if it is that, else converted into buf. */
+static const void *DT__K(get_tile)(void *buf, const void *p, int dtype, int64_t s0, int64_t s1, int64_t cols,
+                                   int64_t rows, bool ints)
+{
+    uint64_t raw[DT__TILE];
+    bool     dense = s0 == 1 && (rows == 1 || s1 == cols);
+    if (dense && dtype == (ints ? DT_I64 : DT_F32)) return p;
+    bool same = dtype == (ints ? DT_I64 : DT_F32);
+    bool one = s0 == 0 && (s1 == 0 || rows == 1); /* one value for the whole tile */
+    if (!dense && (same || !one)) {
+        DT__K(move_tile)(same ? buf : (void *)raw, 1, cols, p, s0, s1, cols, rows, DT__K(esize)(dtype));
+        if (same) return buf;
+        p = raw;
+    }
+    int64_t n = one ? 1 : cols * rows;
+    if (ints) DT__K(to_ints)((int64_t *)buf, p, dtype, n);
+    else DT__K(to_floats)((float *)buf, p, dtype, n);
+    if (one && ints) DT__K(move64)(buf, 1, 0, buf, 0, 0, cols * rows, 1);
+    else if (one) DT__K(move32)(buf, 1, 0, buf, 0, 0, cols * rows, 1);
+    return buf;
+}
+
+/* int64 results into a tile of an integer dtype: low bits kept */
+#define DT__PUT_INTS(T)                                                                                 \
+    for (int64_t j = 0; j < rows; j++)                                                                  \
+        for (int64_t i = 0; i < cols; i++) {                                                            \
+            T *d = (T *)dst + j * s1 + i * s0;                                                          \
+            *d = (T)((uint64_t)v[j * cols + i] + (add ? (uint64_t)*d : 0));                             \
+        }
+static void DT__K(put_ints)(void *dst, int dtype, int64_t s0, int64_t s1, const int64_t *v, int64_t cols,
+                            int64_t rows, bool add)
+{
+    if (dtype == DT_I32) {
+        DT__PUT_INTS(int32_t)
+    } else if (dtype == DT_I64) {
+        DT__PUT_INTS(int64_t)
+    } else {
+        DT__PUT_INTS(uint8_t)
+    }
+}
+#undef DT__PUT_INTS
+
+#if DT__HAS_AVX2
+static int64_t DT__K(floats_to_u8)(uint8_t *d, const float *v, int64_t n) /* as to_int; gives how many it did */
+{
+    __m256i low = _mm256_set1_epi32(0x0c080400); /* the four low bytes of each half, wherever they are wanted */
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) { /* beyond int32 the conversion gives 0x80000000: low byte 0 */
+        __m256i t = _mm256_shuffle_epi8(_mm256_cvttps_epi32(_mm256_loadu_ps(v + i)), low);
+        __m128i w = _mm_unpacklo_epi32(_mm256_castsi256_si128(t), _mm256_extracti128_si256(t, 1));
+        _mm_storel_epi64((__m128i *)(void *)(d + i), w);
+    }
+    return i;
+}
+#endif
+static void DT__K(put_floats)(void *dst, int dtype, int64_t s0, int64_t s1, float *v, int64_t cols, int64_t rows,
+                              bool add)
+{
+    if (DT__K(is_int)(dtype)) {
+        int64_t t[DT__TILE], i = 0;
+        if (dtype == DT_U8 && !add && s0 == 1 && (rows == 1 || s1 == cols)) {
+            uint8_t *d = (uint8_t *)dst;
+#if DT__HAS_AVX2
+            i = DT__K(floats_to_u8)(d, v, cols * rows);
+#endif
+            for (; i < cols * rows; i++) d[i] = (uint8_t)DT__K(to_int)((double)v[i], DT_U8);
+            return;
+        }
+        for (; i < cols * rows; i++) t[i] = DT__K(to_int)((double)v[i], dtype);
+        DT__K(put_ints)(dst, dtype, s0, s1, t, cols, rows, add);
+        return;
+    }
+    int size = DT__K(esize)(dtype);
+    if (s0 == 1) {
+        bool whole = rows == 1 || s1 == cols;
+        for (int64_t j = 0; j < (whole ? 1 : rows); j++)
+            DT__K(put_row)((char *)dst + j * s1 * size, dtype, v + j * cols, whole ? cols * rows : cols, add);
+        return;
+    }
+    float    old[DT__TILE];
+    uint16_t half[DT__TILE];
+    if (add) {
+        const float *o = (const float *)DT__K(get_tile)(old, dst, dtype, s0, s1, cols, rows, false);
+        for (int64_t i = 0; i < cols * rows; i++) v[i] += o[i];
+    }
+    if (size == 2) DT__K(store_row)(half, dtype, v, cols * rows);
+    DT__K(move_tile)(dst, s0, s1, size == 2 ? (const void *)half : (const void *)v, 1, cols, cols, rows, size);
+}
+
+/* ==================================================================================================== >>engine
+   Every elementwise kernel is a plan: the index space without dims of size 1, dims merged where all operands allow it,
+   the output's smallest stride innermost (dim 0). Tiles of dims 0 and 1 are the unit of work, a task is a range of
+   tiles. Where an operand's contiguous dim is not the output's, that dim becomes dim 1 and tiles are square. */
+typedef struct DT__K(plan) DT__K(plan_t);
+typedef struct DT__K(tilebuf) {
+    union {
+        float   f[DT__TILE];
+        int64_t l[DT__TILE];
+    } op[4];
+    const void *seen[4]; /* the operand that is in op[k] (from tile to tile, broadcast rows stay) */
+    int64_t     seen_n[4];
+} DT__K(tilebuf_t);
+
+struct DT__K(plan) {
+    int     nop, ndim; /* operand 0 is the output */
+    int64_t n[DT_MAX_DIMS + 2], s[4][DT_MAX_DIMS + 2];
+    char   *p[4];
+    int     dtype[4], size[4];
+    int64_t cols, rows, nt0, nt1, ntiles, per; /* of a tile; tiles along dims 0, 1 and in all; per task */
+    bool    add;
+    float   a, b;
+    int64_t ia, ib;
+    DT__K(row_fn) row;
+    DT__K(irow_fn) irow;
+    void (*tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w);
+};
+
+static void DT__K(plan_swap)(DT__K(plan_t) *e, int i, int j)
+{
+    int64_t t = e->n[i];
+    e->n[i] = e->n[j];
+    e->n[j] = t;
+    for (int k = 0; k < e->nop; k++) {
+        t = e->s[k][i];
+        e->s[k][i] = e->s[k][j];
+        e->s[k][j] = t;
+    }
+}
+static void DT__K(plan_merge)(DT__K(plan_t) *e) /* neighbours that all operands see as one dim become one */
+{
+    int m = 0;
+    for (int i = 1; i < e->ndim; i++) {
+        bool same = true;
+        for (int k = 0; k < e->nop; k++) same = same && e->s[k][i] == e->s[k][m] * e->n[m];
+        if (same) {
+            e->n[m] *= e->n[i];
+        } else {
+            m++;
+            e->n[m] = e->n[i];
+            for (int k = 0; k < e->nop; k++) e->s[k][m] = e->s[k][i];
+        }
+    }
+    if (e->ndim > 0) e->ndim = m + 1;
+}
+
+/* Operands: the output, then the inputs. False: there is nothing to do. */
+static bool DT__K(plan_make)(DT__K(plan_t) *e, const dt_view *const *v, int nop)
+{
+    memset(e, 0, sizeof *e);
+    e->nop = nop;
+    for (int k = 0; k < nop; k++) {
+        e->p[k] = (char *)v[k]->data;
+        e->dtype[k] = v[k]->dtype;
+        e->size[k] = DT__K(esize)(v[k]->dtype);
+    }
+    for (int i = v[0]->ndim - 1; i >= 0; i--) {
+        if (v[0]->shape[i] == 0) return false;
+        if (v[0]->shape[i] == 1) continue;
+        e->n[e->ndim] = v[0]->shape[i];
+        for (int k = 0; k < nop; k++) e->s[k][e->ndim] = v[k]->stride[i];
+        e->ndim++;
+    }
+    for (int i = 1; i < e->ndim; i++)
+        for (int j = i; j > 0 && e->s[0][j] < e->s[0][j - 1]; j--) DT__K(plan_swap)(e, j, j - 1);
+    DT__K(plan_merge)(e);
+    while (e->ndim < 2) e->n[e->ndim++] = 1;
+    return true;
+}
+
+static void DT__K(plan_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(plan_t) *e = (const DT__K(plan_t) *)ctx;
+    DT__K(tilebuf_t) w;
+    (void)worker;
+    for (int k = 0; k < 4; k++) w.seen[k] = NULL;
+    if (e->ntiles == 1) {
+        char *p[4] = { e->p[0], e->p[1], e->p[2], e->p[3] };
+        e->tile(e, p, e->n[0], e->n[1], &w);
+        return;
+    }
+    int64_t end = (task + 1) * e->per < e->ntiles ? (task + 1) * e->per : e->ntiles;
+    for (int64_t t = task * e->per; t < end; t++) {
+        int64_t rest = t / e->nt0, i = (t % e->nt0) * e->cols, j = (rest % e->nt1) * e->rows, off[4];
+        rest /= e->nt1;
+        for (int k = 0; k < e->nop; k++) off[k] = i * e->s[k][0] + j * e->s[k][1];
+        for (int d = 2; d < e->ndim; d++) {
+            int64_t x = rest % e->n[d];
+            rest /= e->n[d];
+            for (int k = 0; k < e->nop; k++) off[k] += x * e->s[k][d];
+        }
+        char *p[4];
+        for (int k = 0; k < e->nop; k++) p[k] = e->p[k] + off[k] * e->size[k];
+        e->tile(e, p, e->n[0] - i < e->cols ? e->n[0] - i : e->cols, e->n[1] - j < e->rows ? e->n[1] - j : e->rows, &w);
+    }
+}
+
+static void DT__K(raw_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
+{
+    (void)w;
+    DT__K(move_tile)(p[0], e->s[0][0], e->s[0][1], p[1], e->s[1][0], e->s[1][1], cols, rows, e->size[0]);
+}
+
+/* Cut into tiles of at most 'most' elements and run; grain: elements worth a task. */
+static int DT__K(plan_run)(DT__K(plan_t) *e, int64_t most, int64_t grain)
+{
+    bool across = false;
+    for (int k = 1; k < e->nop && !across; k++)
+        for (int d = 1; d < e->ndim && e->s[k][0] != 0 && e->s[k][0] != 1; d++)
+            if (e->s[k][d] == 1) {
+                DT__K(plan_swap)(e, 1, d);
+                across = true;
+                break;
+            }
+    if (across) {
+        e->cols = e->n[0] < 32 ? e->n[0] : 32;
+        e->rows = e->n[1] < DT__TILE / e->cols ? e->n[1] : DT__TILE / e->cols;
+        if (e->rows < 32) e->cols = e->n[0] < DT__TILE / e->rows ? e->n[0] : DT__TILE / e->rows;
+        else if (e->cols == 32) e->rows = 32;
+    } else {
+        e->cols = e->n[0] < most ? e->n[0] : most;
+        int64_t r = (e->tile == DT__K(raw_tile) || e->cols < DT__TILE ? most : e->cols) / e->cols; /* buffers' limit */
+        e->rows = e->n[1] < r ? e->n[1] : r;
+    }
+    e->nt0 = e->cols == e->n[0] ? 1 : (e->n[0] + e->cols - 1) / e->cols;
+    e->nt1 = e->rows == e->n[1] ? 1 : (e->n[1] + e->rows - 1) / e->rows;
+    e->ntiles = e->nt0 * e->nt1;
+    for (int d = 2; d < e->ndim; d++) e->ntiles *= e->n[d];
+    int64_t ntasks = dt__cut(e->ntiles, e->cols * e->rows, grain, &e->per);
+    dt__pool_run(ntasks, DT__K(plan_task), e);
+    return 0;
+}
+
+/* Input k of a tile; a broadcast operand that is already in its buffer is not loaded again. */
+static const void *DT__K(tile_in)(const DT__K(plan_t) *e, int k, char **p, int64_t cols, int64_t rows,
+                                  DT__K(tilebuf_t) *w, bool ints)
+{
+    if (w->seen[k] == p[k] && w->seen_n[k] == cols * DT__TILE + rows) return &w->op[k];
+    const void *x =
+        DT__K(get_tile)(&w->op[k], p[k], e->dtype[k], e->s[k][0], e->s[k][1], cols, rows, ints);
+    w->seen[k] = x == (const void *)&w->op[k] ? p[k] : NULL;
+    w->seen_n[k] = cols * DT__TILE + rows;
+    return x;
+}
+static void DT__K(float_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
+{
+    const float *x = (const float *)DT__K(tile_in)(e, 1, p, cols, rows, w, false), *y = x;
+    if (e->nop > 2) y = (const float *)DT__K(tile_in)(e, 2, p, cols, rows, w, false);
+    bool direct = !e->add && e->dtype[0] == DT_F32 && e->s[0][0] == 1 && (rows == 1 || e->s[0][1] == cols);
+    float *out = direct ? (float *)(void *)p[0] : w->op[0].f;
+    e->row(out, x, y, cols * rows, e->a, e->b);
+    if (!direct) DT__K(put_floats)(p[0], e->dtype[0], e->s[0][0], e->s[0][1], out, cols, rows, e->add);
+}
+static void DT__K(int_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
+{
+    const int64_t *x = (const int64_t *)DT__K(tile_in)(e, 1, p, cols, rows, w, true), *y = x;
+    if (e->nop > 2) y = (const int64_t *)DT__K(tile_in)(e, 2, p, cols, rows, w, true);
+    e->irow(w->op[0].l, x, y, cols * rows, e->ia, e->ib);
+    DT__K(put_ints)(p[0], e->dtype[0], e->s[0][0], e->s[0][1], w->op[0].l, cols, rows, e->add);
+}
+
+/* A plan whose functions are set: floats, or ints if every operand is one. slow: the function costs more than memory */
+static int DT__K(plan_apply)(DT__K(plan_t) *e, const char *what, bool slow)
+{
+    bool ints = true, direct = !e->add;
+    for (int k = 0; k < e->nop; k++) {
+        ints = ints && DT__K(is_int)(e->dtype[k]);
+        direct = direct && e->dtype[k] == DT_F32 && e->s[k][0] == 1;
+    }
+    if (ints && !e->irow)
+        return dt_fail(DT_ERR_DTYPE, "%s: this function does not take integers; cast the operands to f32", what);
+    e->tile = ints ? DT__K(int_tile) : DT__K(float_tile);
+    /* rows that need no buffer may be longer than one */
+    return DT__K(plan_run)(e, direct && e->n[0] >= DT__TILE ? 8 * DT__TILE : DT__TILE, slow ? 16384 : 65536);
+}
+
+static int DT__K(unary)(dt_device *dev, const dt_call *c)
+{
+#define DT__X(n, s, t) DT__K(row_u_##n),
+    static const DT__K(row_fn) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
+#undef DT__X
+    const dt_view  *v[2] = { &c->out[0], &c->in[0] };
+    DT__K(plan_t) e;
+    int    fn = c->u.ew.fn;
+    double a = c->u.ew.a, b = c->u.ew.b;
+    (void)dev;
+    if (fn < 0 || fn >= DT_U_COUNT) return dt_fail(DT_ERR_ARG, "unary: there is no function %d", fn);
+    if (!DT__K(plan_make)(&e, v, 2)) return 0;
+    e.add = c->acc & 1;
+    e.a = (float)a;
+    e.b = (float)b;
+    e.ia = DT__K(dbl_to_i64)(a);
+    e.ib = DT__K(dbl_to_i64)(b);
+    e.row = rows[fn];
+    if (fn == DT_U_AFFINE) {
+        e.irow = DT__K(irow_u_AFFINE);
+        if (b == 0) e.row = DT__K(row_u_SCALE);
+        else if (a == 1) e.row = DT__K(row_u_SHIFT);
+    } else if (fn == DT_U_ABS) {
+        e.irow = DT__K(irow_u_ABS);
+    } else if (fn == DT_U_CLAMP) {
+        e.irow = DT__K(irow_u_CLAMP);
+    } else if (fn == DT_U_POW) { /* the powers that have a cheaper form, with the results of that form */
+        if (a == 2) e.row = DT__K(row_u_SQUARE);
+        else if (a == 3) e.row = DT__K(row_u_CUBE);
+        else if (a == 0.5) e.row = DT__K(row_u_SQRT);
+        else if (a == -1) e.row = DT__K(row_u_RECIP), e.a = 1.0f;
+    }
+    bool cheap = fn == DT_U_AFFINE || fn == DT_U_ABS || fn == DT_U_CLAMP || fn == DT_U_RELU || fn == DT_U_LEAKY_RELU;
+    return DT__K(plan_apply)(&e, "unary", !cheap);
+}
+
+static int DT__K(unary_bwd)(dt_device *dev, const dt_call *c)
+{
+#define DT__X(n, s, t) DT__K(row_d_##n),
+    static const DT__K(row_fn) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
+#undef DT__X
+    const dt_view  *v[3] = { &c->out[0], &c->in[0], &c->in[1] };
+    DT__K(plan_t) e;
+    int fn = c->u.ew.fn;
+    (void)dev;
+    if (fn < 0 || fn >= DT_U_COUNT) return dt_fail(DT_ERR_ARG, "unary_bwd: there is no function %d", fn);
+    /* AFFINE's derivative needs no second operand: dy stands in for one that is absent */
+    if (c->nin < 2 || c->in[1].ndim < 0) v[2] = v[1];
+    if (!DT__K(plan_make)(&e, v, 3)) return 0;
+    e.add = c->acc & 1;
+    e.a = (float)c->u.ew.a;
+    e.b = (float)c->u.ew.b;
+    e.row = fn == DT_U_POW && c->u.ew.a == 2 ? DT__K(row_d_SQUARE) : rows[fn];
+    bool slow = fn == DT_U_POW || (fn >= DT_U_GELU && fn <= DT_U_SILU) || fn == DT_U_SOFTPLUS;
+    return DT__K(plan_apply)(&e, "unary_bwd", slow);
+}
+
+static int DT__K(binary)(dt_device *dev, const dt_call *c)
+{
+#define DT__X(n, t) DT__K(row_b_##n),
+    static const DT__K(row_fn) rows[DT_B_COUNT] = { DT_BINARY_FNS(DT__X) };
+#undef DT__X
+    static const struct { int fn; DT__K(irow_fn) irow; } irows[] = {
+        { DT_B_ADD, DT__K(irow_b_ADD) }, { DT_B_MUL, DT__K(irow_b_MUL) }, { DT_B_MAX, DT__K(irow_b_MAX) },
+        { DT_B_MIN, DT__K(irow_b_MIN) }, { DT_B_EQ, DT__K(irow_b_EQ) }, { DT_B_NE, DT__K(irow_b_NE) },
+        { DT_B_LT, DT__K(irow_b_LT) }, { DT_B_LE, DT__K(irow_b_LE) }, { DT_B_GT, DT__K(irow_b_GT) },
+        { DT_B_GE, DT__K(irow_b_GE) }
+    };
+    const dt_view  *v[3] = { &c->out[0], &c->in[0], &c->in[1] };
+    DT__K(plan_t) e;
+    int    fn = c->u.ew.fn;
+    double a = c->u.ew.a, b = c->u.ew.b;
+    (void)dev;
+    if (fn < 0 || fn >= DT_B_COUNT) return dt_fail(DT_ERR_ARG, "binary: there is no function %d", fn);
+    if (!DT__K(plan_make)(&e, v, 3)) return 0;
+    e.add = c->acc & 1;
+    e.a = (float)a;
+    e.b = (float)b;
+    e.ia = DT__K(dbl_to_i64)(a);
+    e.ib = DT__K(dbl_to_i64)(b);
+    for (size_t i = 0; i < sizeof irows / sizeof irows[0]; i++)
+        if (irows[i].fn == fn) e.irow = irows[i].irow;
+    e.row = rows[fn];
+    if (a == 1 && fn == DT_B_ADD && b == 1) e.row = DT__K(row_b_PLUS);
+    if (a == 1 && fn == DT_B_MUL) e.row = DT__K(row_b_TIMES);
+    if (a == 1 && fn == DT_B_DIV) e.row = DT__K(row_b_OVER);
+    bool slow = (fn >= DT_B_POW && fn <= DT_B_POW_DY) || fn == DT_B_BCE || fn == DT_B_BCE_DX;
+    return DT__K(plan_apply)(&e, "binary", slow);
+}
+
+/* ==================================================================================================== >>copy */
+static void DT__K(same_row)(float *out, const float *x, const float *y, int64_t n, float a, float b)
+{
+    (void)y, (void)a, (void)b;
+    memmove(out, x, (size_t)n * 4);
+}
+static void DT__K(same_irow)(int64_t *out, const int64_t *x, const int64_t *y, int64_t n, int64_t a, int64_t b)
+{
+    (void)y, (void)a, (void)b;
+    memmove(out, x, (size_t)n * 8);
+}
+static int DT__K(copy)(dt_device *dev, const dt_call *c)
+{
+    const dt_view  *v[2] = { &c->out[0], &c->in[0] };
+    DT__K(plan_t) e;
+    (void)dev;
+    if (!DT__K(plan_make)(&e, v, 2)) return 0;
+    e.add = c->acc & 1;
+    if (e.dtype[0] == e.dtype[1] && !e.add) {
+        e.tile = DT__K(raw_tile);
+        return DT__K(plan_run)(&e, 16 * DT__TILE, 65536);
+    }
+    e.row = DT__K(same_row);
+    e.irow = DT__K(same_irow);
+    return DT__K(plan_apply)(&e, "copy", false);
+}
+
+static int DT__K(fill)(dt_device *dev, const dt_call *c) /* a copy of one value with strides 0 */
+{
+    union { float f; uint16_t h; int32_t i; int64_t l; uint8_t b; } one;
+    float   f = (float)c->u.ew.a;
+    dt_view x = c->out[0];
+    int64_t l = DT__K(to_int)(c->u.ew.a, x.dtype);
+    memset(&one, 0, sizeof one);
+    (void)dev;
+    if (x.dtype == DT_F32) one.f = f;
+    else if (x.dtype == DT_I32) one.i = (int32_t)l;
+    else if (x.dtype == DT_I64) one.l = l;
+    else if (x.dtype == DT_U8) one.b = (uint8_t)l;
+    else one.h = x.dtype == DT_F16 ? dt__f32_to_f16(f) : dt__f32_to_bf16(f);
+    x.data = &one;
+    for (int i = 0; i < DT_MAX_DIMS; i++) x.stride[i] = 0;
+    const dt_view  *v[2] = { &c->out[0], &x };
+    DT__K(plan_t) e;
+    if (!DT__K(plan_make)(&e, v, 2)) return 0;
+    e.tile = DT__K(raw_tile);
+    return DT__K(plan_run)(&e, 16 * DT__TILE, 65536);
+}
+
+static int DT__K(iota)(dt_device *dev, const dt_call *c)
+{
+    const dt_view *y = &c->out[0];
+    int64_t n = y->ndim > 0 ? y->shape[0] : 1, s = y->ndim > 0 ? y->stride[0] : 1, l[256];
+    int64_t ia = DT__K(dbl_to_i64)(c->u.ew.a), ib = DT__K(dbl_to_i64)(c->u.ew.b);
+    bool    whole = c->u.ew.a == (double)ia && c->u.ew.b == (double)ib && DT__K(is_int)(y->dtype);
+    float   f[256];
+    (void)dev;
+    for (int64_t at = 0; at < n; at += 256) {
+        int64_t m = n - at < 256 ? n - at : 256;
+        char   *d = (char *)y->data + at * s * DT__K(esize)(y->dtype);
+        for (int64_t i = 0; i < m; i++) {
+            double v = __builtin_fma(c->u.ew.b, (double)(at + i), c->u.ew.a);
+            f[i] = (float)v;
+            l[i] = whole ? (int64_t)((uint64_t)ia + (uint64_t)ib * (uint64_t)(at + i)) : DT__K(to_int)(v, y->dtype);
+        }
+        if (DT__K(is_int)(y->dtype)) DT__K(put_ints)(d, y->dtype, s, 0, l, m, 1, false);
+        else DT__K(put_floats)(d, y->dtype, s, 0, f, m, 1, false);
+    }
+    return 0;
+}
+
+#define DT__PICK(bits)                                                                                              \
+    static void DT__K(pick##bits)(void *out, int64_t so, const uint8_t *m, const void *xp, int64_t sx,              \
+                                  const void *yp, int64_t sy, int64_t n)                                            \
+    {                                                                                                               \
+        DT__K(a##bits##_t) *d = (DT__K(a##bits##_t) *)out;                                                          \
+        const DT__K(a##bits##_t) *x = (const DT__K(a##bits##_t) *)xp, *y = (const DT__K(a##bits##_t) *)yp;          \
+        if (so == 1 && sx == 1 && sy == 1) {                                                                        \
+            for (int64_t i = 0; i < n; i++) {                                                                       \
+                DT__K(a##bits##_t) p = x[i], q = y[i];                                                              \
+                d[i] = m[i] ? p : q;                                                                                \
+            }                                                                                                       \
+        } else {                                                                                                    \
+            for (int64_t i = 0; i < n; i++) d[i * so] = m[i] ? x[i * sx] : y[i * sy];                               \
+        }                                                                                                           \
+    }
+DT__PICK(8)
+DT__PICK(16)
+DT__PICK(32)
+DT__PICK(64)
+#undef DT__PICK
+
+static void DT__K(where_mask)(uint8_t *m, const void *p, int dtype, int64_t s, int64_t n)
+{
+    if (dtype == DT_U8) {
+        for (int64_t i = 0; i < n; i++) m[i] = ((const uint8_t *)p)[i * s] != 0;
+    } else if (dtype == DT_I32) {
+        for (int64_t i = 0; i < n; i++) m[i] = ((const int32_t *)p)[i * s] != 0;
+    } else {
+        for (int64_t i = 0; i < n; i++) m[i] = ((const int64_t *)p)[i * s] != 0;
+    }
+}
+static void DT__K(where_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
+{
+    uint8_t mask[DT__TILE];
+    int     size = e->size[0];
+    for (int64_t j = 0; j < rows; j++) {
+        char *q[4];
+        for (int k = 0; k < 4; k++) q[k] = p[k] + j * e->s[k][1] * e->size[k];
+        int64_t so = e->s[0][0], sx = e->s[2][0], sy = e->s[3][0];
+        void   *d = q[0];
+        if (e->add) {
+            d = &w->op[0];
+            so = 1;
+        }
+        DT__K(where_mask)(mask, q[1], e->dtype[1], e->s[1][0], cols);
+        if (size == 4) DT__K(pick32)(d, so, mask, q[2], sx, q[3], sy, cols);
+        else if (size == 2) DT__K(pick16)(d, so, mask, q[2], sx, q[3], sy, cols);
+        else if (size == 8) DT__K(pick64)(d, so, mask, q[2], sx, q[3], sy, cols);
+        else DT__K(pick8)(d, so, mask, q[2], sx, q[3], sy, cols);
+        if (!e->add) continue;
+        if (DT__K(is_int)(e->dtype[0])) {
+            DT__K(to_ints)(w->op[1].l, d, e->dtype[0], cols);
+            DT__K(put_ints)(q[0], e->dtype[0], e->s[0][0], 0, w->op[1].l, cols, 1, true);
+        } else {
+            DT__K(to_floats)(w->op[1].f, d, e->dtype[0], cols);
+            DT__K(put_floats)(q[0], e->dtype[0], e->s[0][0], 0, w->op[1].f, cols, 1, true);
+        }
+    }
+}
+static int DT__K(where)(dt_device *dev, const dt_call *c)
+{
+    const dt_view  *v[4] = { &c->out[0], &c->in[0], &c->in[1], &c->in[2] };
+    DT__K(plan_t) e;
+    (void)dev;
+    if (!DT__K(plan_make)(&e, v, 4)) return 0;
+    if (!DT__K(is_int)(e.dtype[1])) return dt_fail(DT_ERR_DTYPE, "where: the condition must be u8, i32 or i64");
+    if (e.dtype[2] != e.dtype[0] || e.dtype[3] != e.dtype[0])
+        return dt_fail(DT_ERR_DTYPE, "where: the two values and the result must have one dtype; cast them");
+    e.add = c->acc & 1;
+    e.tile = DT__K(where_tile);
+    return DT__K(plan_run)(&e, DT__TILE, 32768);
+}
+
+/* ==================================================================================================== >>reduce
+   Outputs are the kept dims, each is reduced over the reduced dims; both are merged, smallest stride of x first. The
+   outputs along kept dim 0 are cut into groups, what is reduced into chunks: an item is (outer kept index, group,
+   chunk) and leaves one state per output of its group. Chunks' states are merged in order. All cuts depend on shapes.
+     by rows     each output by itself: pieces of up to 2048 elements, lanes in f32, pieces in double
+     by columns  all outputs of the group at once, 64 rows in f32, then double; when few columns are dense, several rows
+                 are folded into one wide row
+   The variance is two passes over a block that is still in cache, merged by Chan's formula. */
+typedef struct DT__K(state) {
+    double  s, q;    /* sum, maximum or mean; sum of squares about the mean */
+    int64_t n, i, v; /* elements so far; index of the maximum; integer value */
+} DT__K(state_t);
+
+typedef struct DT__K(red) {
+    int     fn, xtype, ytype, xsize, ysize, nk, nr;
+    bool    ints, add, biased, columns;
+    char   *x, *y;
+    int64_t kn[DT_MAX_DIMS + 1], kx[DT_MAX_DIMS + 1], ky[DT_MAX_DIMS + 1]; /* kept: sizes, strides of x and of y */
+    int64_t rn[DT_MAX_DIMS + 2], rx[DT_MAX_DIMS + 2];                      /* reduced: sizes, strides of x */
+    int64_t m, n;                       /* outputs; elements that go into one */
+    int64_t cols, rows, np0, np1;       /* by rows: a piece, pieces along dims 0 and 1 */
+    int64_t fold, rest;                 /* by columns: rows in one wide row; rows that are left over */
+    int64_t units, chunk, nchunks;      /* pieces or rows in all; in a chunk; chunks */
+    int64_t group, ngroups, nitems, per; /* outputs of a group; groups along kept dim 0 */
+    DT__K(state_t) *part;               /* [item][group], if there is more than one chunk */
+} DT__K(red_t);
+
+DT__INLINE bool DT__K(beats)(int fn, double a, double b) /* a replaces b as extremum: NaN before all, first of equals */
+{
+    return b == b && (a != a || (fn == DT_R_MIN ? a < b : a > b));
+}
+static void DT__K(state_merge)(const DT__K(red_t) *r, DT__K(state_t) *d, const DT__K(state_t) *s) /* s comes after d */
+{
+    if (s->n == 0) return;
+    if (d->n == 0) {
+        *d = *s;
+        return;
+    }
+    bool take = false;
+    if (r->fn == DT_R_SUM || r->fn == DT_R_MEAN) {
+        d->s += s->s;
+        d->v = (int64_t)((uint64_t)d->v + (uint64_t)s->v);
+    } else if (r->fn == DT_R_VAR) { /* quotients, not products, feed the sums: nothing to fuse */
+        double na = (double)d->n, nb = (double)s->n, delta = s->s - d->s;
+        d->s += delta * nb / (na + nb);
+        d->q += s->q;
+        d->q += delta * delta * na * nb / (na + nb);
+    } else if (r->ints) {
+        take = r->fn == DT_R_MIN ? s->v < d->v : s->v > d->v;
+    } else {
+        take = DT__K(beats)(r->fn, s->s, d->s);
+    }
+    if (take) {
+        d->s = s->s;
+        d->v = s->v;
+        d->i = s->i;
+    }
+    d->n += s->n;
+}
+
+/* One piece of n contiguous floats. The last lanes are padded with what changes nothing. */
+DT__INLINE dt__vf DT__K(tail)(const float *x, int64_t n, float pad)
+{
+    float t[DT__W];
+    for (int i = 0; i < DT__W; i++) t[i] = pad;
+    memcpy(t, x, (size_t)n * 4);
+    return DT__K(ld)(t);
+}
+static float DT__K(leaf_sum)(const float *x, int64_t n) /* 16 terms per lane, then their sums: errors do not pile up */
+{
+    dt__vf  a0 = DT__ZERO, a1 = a0, a2 = a0, a3 = a0, all = a0;
+    int64_t i = 0;
+    for (; i + 4 * DT__W <= n; i += 4 * DT__W) {
+        a0 += DT__K(ld)(x + i);
+        a1 += DT__K(ld)(x + i + DT__W);
+        a2 += DT__K(ld)(x + i + 2 * DT__W);
+        a3 += DT__K(ld)(x + i + 3 * DT__W);
+        if ((i / (4 * DT__W)) % 16 == 15) {
+            all += (a0 + a1) + (a2 + a3);
+            a0 = a1 = a2 = a3 = DT__ZERO;
+        }
+    }
+    for (; i + DT__W <= n; i += DT__W) a0 += DT__K(ld)(x + i);
+    if (i < n) a1 += DT__K(tail)(x + i, n - i, 0.0f);
+    return DT__K(hsum)(all + ((a0 + a1) + (a2 + a3)));
+}
+static void DT__K(leaf_var)(DT__K(state_t) *s, const float *x, int64_t n)
+{
+    float   mean = DT__K(leaf_sum)(x, n) / (float)n;
+    dt__vf  mu = DT__C(mean), s0 = DT__ZERO, s1 = s0, q0 = s0, q1 = s0;
+    int64_t i = 0;
+    for (; i + 2 * DT__W <= n; i += 2 * DT__W) {
+        dt__vf d = DT__K(ld)(x + i) - mu, f = DT__K(ld)(x + i + DT__W) - mu;
+        s0 += d;
+        s1 += f;
+        q0 = DT__K(fma)(d, d, q0);
+        q1 = DT__K(fma)(f, f, q1);
+    }
+    for (; i < n; i += DT__W) {
+        dt__vf d = (n - i < DT__W ? DT__K(tail)(x + i, n - i, mean) : DT__K(ld)(x + i)) - mu;
+        s0 += d;
+        q0 = DT__K(fma)(d, d, q0);
+    }
+    double ds = (double)DT__K(hsum)(s0 + s1), dn = (double)n;
+    s->s = (double)mean + ds / dn;
+    s->q = (double)DT__K(hsum)(q0 + q1) - ds * ds / dn;
+    if (s->q < 0) s->q = 0;
+}
+DT__INLINE dt__vf DT__K(vtop)(dt__vf x, dt__vf m, bool least) /* the larger (smaller) of both, NaN wins */
+{
+    return least ? DT__SEL((x < m) | (x != x), x, m) : DT__SEL((x > m) | (x != x), x, m);
+}
+DT__INLINE float DT__K(leaf_extreme)(const float *x, int64_t n, bool least)
+{
+    dt__vf  m0 = DT__C(x[0]), m1 = m0;
+    float   t[DT__W], m;
+    int64_t i = 0;
+    for (; i + 2 * DT__W <= n; i += 2 * DT__W) {
+        m0 = DT__K(vtop)(DT__K(ld)(x + i), m0, least);
+        m1 = DT__K(vtop)(DT__K(ld)(x + i + DT__W), m1, least);
+    }
+    for (; i < n; i += DT__W)
+        m0 = DT__K(vtop)(n - i < DT__W ? DT__K(tail)(x + i, n - i, x[0]) : DT__K(ld)(x + i), m0, least);
+    DT__K(st)(t, DT__K(vtop)(m1, m0, least));
+    m = t[0];
+    for (int k = 1; k < DT__W; k++) m = t[k] != t[k] || (least ? t[k] < m : t[k] > m) ? t[k] : m;
+    return m;
+}
+static float DT__K(leaf_max)(const float *x, int64_t n) { return DT__K(leaf_extreme)(x, n, false); }
+static float DT__K(leaf_min)(const float *x, int64_t n) { return DT__K(leaf_extreme)(x, n, true); }
+
+static int64_t DT__K(leaf_find)(const float *x, int64_t n, float m) /* the first m (NaN: the first NaN); it is there */
+{
+    int64_t at = 0;
+    for (; at + DT__W <= n; at += DT__W) {
+        dt__vf v = DT__K(ld)(x + at);
+        dt__vi hit = m == m ? (dt__vi)(v == DT__C(m)) : (dt__vi)(v != v);
+#if DT__HAS_AVX2
+        if (_mm256_movemask_ps((__m256)hit)) break;
+#else
+        int32_t any = 0;
+        for (int k = 0; k < DT__W; k++) any |= hit[k];
+        if (any) break;
+#endif
+    }
+    while (m == m ? x[at] != m : x[at] == x[at]) at++;
+    return at;
+}
+static void DT__K(leaf)(const DT__K(red_t) *r, DT__K(state_t) *s, const void *p, int64_t n, int64_t base)
+{
+    const float   *x = (const float *)p;
+    const int64_t *l = (const int64_t *)p;
+    memset(s, 0, sizeof *s);
+    s->n = n;
+    if (r->ints) {
+        uint64_t sum = 0;
+        int64_t  at = 0;
+        if (r->fn == DT_R_SUM)
+            for (int64_t i = 0; i < n; i++) sum += (uint64_t)l[i];
+        else
+            for (int64_t i = 1; i < n; i++)
+                if (r->fn == DT_R_MIN ? l[i] < l[at] : l[i] > l[at]) at = i;
+        s->v = r->fn == DT_R_SUM ? (int64_t)sum : l[at];
+        s->i = base + at;
+    } else if (r->fn == DT_R_VAR) {
+        DT__K(leaf_var)(s, x, n);
+    } else if (r->fn == DT_R_SUM || r->fn == DT_R_MEAN) {
+        s->s = (double)DT__K(leaf_sum)(x, n);
+    } else {
+        float   m = r->fn == DT_R_MIN ? DT__K(leaf_min)(x, n) : DT__K(leaf_max)(x, n);
+        int64_t at = 0;
+        if (r->fn == DT_R_ARGMAX) at = DT__K(leaf_find)(x, n, m);
+        s->s = (double)m;
+        s->i = base + at;
+    }
+}
+
+/* By rows: pieces [from, to) of each of g outputs */
+static void DT__K(red_rows)(const DT__K(red_t) *r, DT__K(state_t) *st, const char *x, int64_t g, int64_t from,
+                            int64_t to)
+{
+    int64_t buf[DT__TILE];
+    for (int64_t o = 0; o < g; o++)
+        for (int64_t u = from; u < to; u++) {
+            int64_t rest = u / r->np0, i = u % r->np0 * r->cols, j = rest % r->np1 * r->rows;
+            int64_t off = o * r->kx[0] + i * r->rx[0] + j * r->rx[1], q = rest / r->np1;
+            int64_t base = (q * r->rn[1] + j) * r->rn[0] + i;
+            for (int d = 2; d < r->nr; d++) {
+                off += q % r->rn[d] * r->rx[d];
+                q /= r->rn[d];
+            }
+            int64_t cols = r->rn[0] - i < r->cols ? r->rn[0] - i : r->cols;
+            int64_t rows = r->rn[1] - j < r->rows ? r->rn[1] - j : r->rows;
+            const void *p = DT__K(get_tile)(buf, x + off * r->xsize, r->xtype, r->rx[0], r->rx[1], cols, rows, r->ints);
+            DT__K(state_t) s;
+            DT__K(leaf)(r, &s, p, cols * rows, base);
+            DT__K(state_merge)(r, &st[o], &s);
+        }
+}
+
+/* By columns: kernels over up to 8 rows of w columns. The loops over the last columns round like the vectors. */
+#define DT__COLS 512
+typedef struct DT__K(colbuf) {
+    float   acc[DT__COLS], mu[DT__COLS], q[DT__COLS];
+    int32_t at[DT__COLS], row; /* argmax: row of the maximum within the block; the next row */
+    bool    first;
+} DT__K(colbuf_t);
+
+DT__INLINE float DT__K(fma1)(float a, float b, float c)
+{
+#if DT__HAS_AVX2 || defined(__FP_FAST_FMAF)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+static void DT__K(cols_sum)(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w)
+{
+    int64_t i = 0;
+    if (nrows == 8) {
+        for (; i + DT__W <= w; i += DT__W) {
+            dt__vf s0 = DT__K(ld)(p[0] + i) + DT__K(ld)(p[1] + i), s1 = DT__K(ld)(p[2] + i) + DT__K(ld)(p[3] + i);
+            dt__vf s2 = DT__K(ld)(p[4] + i) + DT__K(ld)(p[5] + i), s3 = DT__K(ld)(p[6] + i) + DT__K(ld)(p[7] + i);
+            DT__K(st)(b->acc + i, DT__K(ld)(b->acc + i) + ((s0 + s1) + (s2 + s3)));
+        }
+        for (; i < w; i++)
+            b->acc[i] += ((p[0][i] + p[1][i]) + (p[2][i] + p[3][i])) + ((p[4][i] + p[5][i]) + (p[6][i] + p[7][i]));
+        return;
+    }
+    for (int64_t j = 0; j < nrows; j++) {
+        for (i = 0; i + DT__W <= w; i += DT__W) DT__K(st)(b->acc + i, DT__K(ld)(b->acc + i) + DT__K(ld)(p[j] + i));
+        for (; i < w; i++) b->acc[i] += p[j][i];
+    }
+}
+static void DT__K(cols_var)(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w) /* about mu */
+{
+    int64_t i = 0;
+    for (; i + DT__W <= w; i += DT__W) {
+        dt__vf mu = DT__K(ld)(b->mu + i), s = DT__K(ld)(b->acc + i), q = DT__K(ld)(b->q + i);
+        for (int64_t j = 0; j < nrows; j++) {
+            dt__vf d = DT__K(ld)(p[j] + i) - mu;
+            s += d;
+            q = DT__K(fma)(d, d, q);
+        }
+        DT__K(st)(b->acc + i, s);
+        DT__K(st)(b->q + i, q);
+    }
+    for (; i < w; i++)
+        for (int64_t j = 0; j < nrows; j++) {
+            float d = p[j][i] - b->mu[i];
+            b->acc[i] += d;
+            b->q[i] = DT__K(fma1)(d, d, b->q[i]);
+        }
+}
+DT__INLINE void DT__K(cols_extreme)(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w, bool least)
+{
+    int64_t i = 0;
+    if (b->first) memcpy(b->acc, p[0], (size_t)w * 4);
+    b->first = false;
+    for (; i + DT__W <= w; i += DT__W) {
+        dt__vf m = DT__K(ld)(b->acc + i);
+        for (int64_t j = 0; j < nrows; j++) m = DT__K(vtop)(DT__K(ld)(p[j] + i), m, least);
+        DT__K(st)(b->acc + i, m);
+    }
+    for (; i < w; i++)
+        for (int64_t j = 0; j < nrows; j++) {
+            float v = p[j][i], m = b->acc[i];
+            b->acc[i] = v != v || (least ? v < m : v > m) ? v : m;
+        }
+}
+static void DT__K(cols_max)(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w)
+{
+    DT__K(cols_extreme)(b, p, nrows, w, false);
+}
+static void DT__K(cols_min)(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w)
+{
+    DT__K(cols_extreme)(b, p, nrows, w, true);
+}
+
+static void DT__K(cols_argmax)(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w)
+{
+    if (b->first) {
+        memcpy(b->acc, p[0], (size_t)w * 4);
+        memset(b->at, 0, (size_t)w * 4);
+        b->row = 0;
+        b->first = false;
+    }
+    for (int64_t j = 0; j < nrows; j++, b->row++) {
+        int64_t i = 0;
+        for (; i + DT__W <= w; i += DT__W) {
+            dt__vf v = DT__K(ld)(p[j] + i), m = DT__K(ld)(b->acc + i);
+            dt__vi at = (dt__vi)*(const DT__K(viu_t) *)(b->at + i);
+            dt__vi take = ((dt__vi)(v > m) | (dt__vi)(v != v)) & (dt__vi)(m == m);
+            DT__K(st)(b->acc + i, DT__K(sel)(take, v, m));
+            *(DT__K(viu_t) *)(b->at + i) = (DT__K(viu_t))((DT__K(set1i)(b->row) & take) | (at & ~take));
+        }
+        for (; i < w; i++) {
+            float v = p[j][i], m = b->acc[i];
+            bool  take = m == m && (v != v || v > m);
+            b->acc[i] = take ? v : m;
+            b->at[i] = take ? b->row : b->at[i];
+        }
+    }
+}
+
+typedef void (*DT__K(cols_fn))(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w);
+/* fn over rows [from, to) of w columns, at most 8 at a time */
+static void DT__K(cols_walk)(const DT__K(red_t) *r, DT__K(colbuf_t) *b, DT__K(cols_fn) fn, const char *x, int64_t w,
+                             int64_t from, int64_t to)
+{
+    float   buf[DT__TILE];
+    int64_t step;
+    for (int64_t u = from; u < to; u += step) {
+        int64_t i = u % r->rn[0], q = u / r->rn[0], off = i * r->rx[0];
+        for (int d = 1; d < r->nr; d++) {
+            off += q % r->rn[d] * r->rx[d];
+            q /= r->rn[d];
+        }
+        step = r->rn[0] - i < 8 ? r->rn[0] - i : 8;
+        if (step > to - u) step = to - u;
+        const char  *p = x + off * r->xsize;
+        const float *row[8];
+        if (r->xtype == DT_F32 && r->kx[0] == 1) {
+            for (int64_t j = 0; j < step; j++) row[j] = (const float *)(const void *)p + j * r->rx[0];
+        } else {
+            const float *t = (const float *)DT__K(get_tile)(buf, p, r->xtype, r->kx[0], r->rx[0], w, step, false);
+            for (int64_t j = 0; j < step; j++) row[j] = t + j * w;
+        }
+        fn(b, row, step, w);
+    }
+}
+static void DT__K(cols_block)(const DT__K(red_t) *r, DT__K(state_t) *st, const char *x, int64_t w, int64_t from,
+                              int64_t to)
+{
+    DT__K(colbuf_t) b;
+    double n = (double)(to - from);
+    DT__K(cols_fn) fn = r->fn == DT_R_MAX ? DT__K(cols_max) : r->fn == DT_R_MIN ? DT__K(cols_min)
+                      : r->fn == DT_R_ARGMAX ? DT__K(cols_argmax) : DT__K(cols_sum);
+    memset(b.acc, 0, (size_t)w * 4);
+    b.first = true;
+    DT__K(cols_walk)(r, &b, fn, x, w, from, to);
+    if (r->fn == DT_R_VAR) {
+        for (int64_t i = 0; i < w; i++) b.mu[i] = b.acc[i] / (float)n;
+        memset(b.acc, 0, (size_t)w * 4);
+        memset(b.q, 0, (size_t)w * 4);
+        DT__K(cols_walk)(r, &b, DT__K(cols_var), x, w, from, to);
+    }
+    for (int64_t i = 0; i < w; i++) {
+        DT__K(state_t) s = { (double)b.acc[i], 0, to - from, 0, 0 };
+        if (r->fn == DT_R_VAR) {
+            s.q = (double)b.q[i] - s.s * s.s / n;
+            if (s.q < 0) s.q = 0;
+            s.s = (double)b.mu[i] + s.s / n;
+        } else if (r->fn == DT_R_ARGMAX) {
+            s.i = from + b.at[i];
+        }
+        DT__K(state_merge)(r, &st[i], &s);
+    }
+}
+static void DT__K(red_cols)(const DT__K(red_t) *r, DT__K(state_t) *st, const char *x, int64_t g, int64_t from,
+                            int64_t to)
+{
+    DT__K(state_t) wide[DT__COLS];
+    int64_t w = g * r->fold;
+    if (r->fold == 1) {
+        for (int64_t u = from; u < to; u += 64) DT__K(cols_block)(r, st, x, g, u, u + 64 < to ? u + 64 : to);
+        return;
+    }
+    memset(wide, 0, sizeof wide);
+    for (int64_t u = from; u < to; u += 64) DT__K(cols_block)(r, wide, x, w, u, u + 64 < to ? u + 64 : to);
+    for (int64_t k = 0; k < r->fold; k++)
+        for (int64_t i = 0; i < g; i++) DT__K(state_merge)(r, &st[i], &wide[k * g + i]);
+    if (to == r->units && r->rest > 0) { /* the rows that did not fill a wide one: one shorter row */
+        memset(wide, 0, sizeof wide);
+        DT__K(cols_block)(r, wide, x + to * w * r->xsize, r->rest * g, 0, 1);
+        for (int64_t k = 0; k < r->rest; k++)
+            for (int64_t i = 0; i < g; i++) DT__K(state_merge)(r, &st[i], &wide[k * g + i]);
+    }
+}
+
+static void DT__K(red_finish)(const DT__K(red_t) *r, char *y, const DT__K(state_t) *st, int64_t g)
+{
+    int64_t l[DT__COLS];
+    float   f[DT__COLS];
+    bool    ints = r->ints || r->fn == DT_R_ARGMAX;
+    for (int64_t i = 0; i < g; i++) {
+        double n = (double)st[i].n, v = st[i].s;
+        l[i] = r->fn == DT_R_ARGMAX ? st[i].i : st[i].v;
+        if (r->fn == DT_R_MEAN) v = v / n; /* of nothing: 0/0 */
+        if (r->fn == DT_R_VAR) v = r->biased ? st[i].q / n : n > 0 ? st[i].q / (n - 1) : (double)NAN;
+        f[i] = (float)v;
+    }
+    if (ints) DT__K(put_ints)(y, r->ytype, r->ky[0], 0, l, g, 1, r->add);
+    else DT__K(put_floats)(y, r->ytype, r->ky[0], 0, f, g, 1, r->add);
+}
+/* The offsets of a group; gives the number of its outputs. */
+static int64_t DT__K(red_place)(const DT__K(red_t) *r, int64_t grp, int64_t *x, int64_t *y)
+{
+    int64_t c = grp % r->ngroups * r->group, q = grp / r->ngroups;
+    *x = c * r->kx[0];
+    *y = c * r->ky[0];
+    for (int d = 1; d < r->nk; d++) {
+        *x += q % r->kn[d] * r->kx[d];
+        *y += q % r->kn[d] * r->ky[d];
+        q /= r->kn[d];
+    }
+    return r->kn[0] - c < r->group ? r->kn[0] - c : r->group;
+}
+static void DT__K(red_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(red_t) *r = (const DT__K(red_t) *)ctx;
+    DT__K(state_t) own[DT__COLS];
+    int64_t end = (task + 1) * r->per < r->nitems ? (task + 1) * r->per : r->nitems;
+    (void)worker;
+    for (int64_t it = task * r->per; it < end; it++) {
+        int64_t xo, yo, g = DT__K(red_place)(r, it / r->nchunks, &xo, &yo), from = it % r->nchunks * r->chunk;
+        int64_t to = from + r->chunk < r->units ? from + r->chunk : r->units;
+        DT__K(state_t) *st = r->part ? r->part + it * r->group : own;
+        memset(st, 0, (size_t)g * sizeof *st);
+        if (r->columns) DT__K(red_cols)(r, st, r->x + xo * r->xsize, g, from, to);
+        else DT__K(red_rows)(r, st, r->x + xo * r->xsize, g, from, to);
+        if (!r->part) DT__K(red_finish)(r, r->y + yo * r->ysize, st, g);
+    }
+}
+
+/* Insert a dim so that x's strides ascend (sorted) or last (not), then merge what is one dim. ys may be NULL. */
+static int DT__K(red_dims)(int64_t *n, int64_t *xs, int64_t *ys, int nd, bool sorted)
+{
+    for (int i = 1; sorted && i < nd; i++)
+        for (int j = i; j > 0 && xs[j] < xs[j - 1]; j--) {
+            int64_t t = n[j];
+            n[j] = n[j - 1], n[j - 1] = t;
+            t = xs[j], xs[j] = xs[j - 1], xs[j - 1] = t;
+            if (ys) t = ys[j], ys[j] = ys[j - 1], ys[j - 1] = t;
+        }
+    int m = 0;
+    for (int i = 1; i < nd; i++) {
+        if (xs[i] == xs[m] * n[m] && (!ys || ys[i] == ys[m] * n[m])) {
+            n[m] *= n[i];
+        } else {
+            m++;
+            n[m] = n[i], xs[m] = xs[i];
+            if (ys) ys[m] = ys[i];
+        }
+    }
+    return nd > 0 ? m + 1 : 0;
+}
+static void DT__K(red_plan)(DT__K(red_t) *r)
+{
+    bool dense = r->kx[0] == 1 && r->xtype == DT_F32;
+    int64_t wide = dense ? DT__COLS : 128, most; /* 8 rows of a group fit a tile */
+    r->columns = !r->ints && r->kn[0] > 1 && r->n > 1 &&
+                 (r->kx[0] < r->rx[0] || (r->n <= 32 && r->kn[0] >= 8));
+    r->fold = 1;
+    if (r->columns) {
+        r->group = r->kn[0] < wide ? r->kn[0] : wide;
+        bool solid = r->nr == 2 && r->rn[1] == 1 && r->kx[0] == 1 && r->rx[0] == r->kn[0];
+        if (solid && r->fn != DT_R_ARGMAX && r->kn[0] <= wide / 2) {
+            r->fold = wide / r->kn[0] < r->rn[0] ? wide / r->kn[0] : r->rn[0];
+            r->rest = r->rn[0] % r->fold;
+            r->rn[0] /= r->fold;
+            r->rx[0] *= r->fold;
+        }
+        r->units = r->n / r->fold;
+    } else {
+        bool direct = r->rx[0] == 1 && r->xtype == (r->ints ? DT_I64 : DT_F32);
+        r->cols = r->rn[0] < (direct ? 2048 : DT__TILE) ? r->rn[0] : direct ? 2048 : DT__TILE;
+        r->rows = r->cols >= 128 ? 1 : r->rn[1] < DT__TILE / r->cols ? r->rn[1] : DT__TILE / r->cols;
+        r->np0 = (r->rn[0] + r->cols - 1) / r->cols;
+        r->np1 = (r->rn[1] + r->rows - 1) / r->rows;
+        r->units = r->np0 * r->np1;
+        for (int d = 2; d < r->nr; d++) r->units *= r->rn[d];
+        r->group = r->n >= 16384 ? 1 : 16384 / r->n;
+        if (r->group > 256) r->group = 256;
+        if (r->group > r->kn[0]) r->group = r->kn[0];
+    }
+    r->ngroups = (r->kn[0] + r->group - 1) / r->group;
+    int64_t groups = r->ngroups;
+    for (int d = 1; d < r->nk; d++) groups *= r->kn[d];
+    /* chunks of at least 32768 elements, and only as many as it takes to have 64 items */
+    most = groups < 64 ? 64 / groups : 1;
+    if (most > r->n * r->group / 32768) most = r->n * r->group / 32768;
+    if (most < 1) most = 1;
+    r->chunk = (r->units + most - 1) / most;
+    if (r->chunk < 1) r->chunk = 1;
+    r->nchunks = (r->units + r->chunk - 1) / r->chunk;
+    if (r->nchunks < 1) r->nchunks = 1;
+    r->nitems = groups * r->nchunks;
+}
+
+static int DT__K(red_run)(DT__K(red_t) *r)
+{
+    if (r->n == 0) { /* the identity: every state is empty */
+        r->group = 1;
+        r->ngroups = r->kn[0];
+        DT__K(state_t) none;
+        memset(&none, 0, sizeof none);
+        for (int64_t o = 0; o < r->m; o++) {
+            int64_t xo, yo;
+            DT__K(red_place)(r, o, &xo, &yo);
+            DT__K(red_finish)(r, r->y + yo * r->ysize, &none, 1);
+        }
+        return 0;
+    }
+    DT__K(red_plan)(r);
+    if (r->nchunks > 1) {
+        r->part = (DT__K(state_t) *)dt_scratch((size_t)(r->nitems * r->group) * sizeof *r->part);
+        if (!r->part) return DT_ERR_MEMORY;
+    }
+    int64_t ntasks = dt__cut(r->nitems, r->m * r->n / r->nitems + 16, 32768, &r->per);
+    dt__pool_run(ntasks, DT__K(red_task), r);
+    for (int64_t grp = 0; r->part && grp < r->nitems / r->nchunks; grp++) {
+        int64_t xo, yo, g = DT__K(red_place)(r, grp, &xo, &yo);
+        DT__K(state_t) *st = r->part + grp * r->nchunks * r->group;
+        for (int64_t k = 1; k < r->nchunks; k++)
+            for (int64_t i = 0; i < g; i++) DT__K(state_merge)(r, &st[i], &st[k * r->group + i]);
+        DT__K(red_finish)(r, r->y + yo * r->ysize, st, g);
+    }
+    return 0;
+}
+
+static int DT__K(reduce)(dt_device *dev, const dt_call *c)
+{
+    static const char *const names[DT_R_COUNT] = { "sum", "mean", "max", "min", "argmax", "var" };
+    const dt_view *y = &c->out[0], *x = &c->in[0];
+    DT__K(red_t) r;
+    (void)dev;
+    memset(&r, 0, sizeof r);
+    r.fn = c->u.reduce.fn;
+    if (r.fn < 0 || r.fn >= DT_R_COUNT) return dt_fail(DT_ERR_ARG, "reduce: there is no function %d", r.fn);
+    r.xtype = x->dtype, r.ytype = y->dtype;
+    r.xsize = DT__K(esize)(x->dtype), r.ysize = DT__K(esize)(y->dtype);
+    r.x = (char *)x->data, r.y = (char *)y->data;
+    r.ints = DT__K(is_int)(x->dtype) && DT__K(is_int)(y->dtype);
+    r.add = c->acc & 1;
+    r.biased = c->u.reduce.biased != 0;
+    if (r.ints && (r.fn == DT_R_MEAN || r.fn == DT_R_VAR))
+        return dt_fail(DT_ERR_DTYPE, "reduce: %s does not take integers; cast to f32", names[r.fn]);
+    r.m = r.n = 1;
+    for (int i = x->ndim - 1; i >= 0; i--) {
+        if (x->shape[i] == 1) continue;
+        if (y->shape[i] == 1) {
+            r.n *= r.rn[r.nr] = x->shape[i];
+            r.rx[r.nr++] = x->stride[i];
+        } else {
+            r.m *= r.kn[r.nk] = x->shape[i];
+            r.kx[r.nk] = x->stride[i];
+            r.ky[r.nk++] = y->stride[i];
+        }
+    }
+    if (r.m == 0) return 0;
+    if (r.n == 0 && (r.fn == DT_R_MAX || r.fn == DT_R_MIN || r.fn == DT_R_ARGMAX))
+        return dt_fail(DT_ERR_SHAPE, "reduce: %s over no elements has no value; reduce a dimension that is not 0",
+                       names[r.fn]);
+    r.nk = DT__K(red_dims)(r.kn, r.kx, r.ky, r.nk, true);
+    r.nr = DT__K(red_dims)(r.rn, r.rx, NULL, r.nr, r.fn != DT_R_ARGMAX);
+    if (r.nk == 0) r.nk = 1, r.kn[0] = 1, r.kx[0] = r.ky[0] = 1;
+    while (r.nr < 2) r.rn[r.nr] = 1, r.rx[r.nr++] = 0;
+    return DT__K(red_run)(&r);
+}
+
+#undef DT__C
+#undef DT__SEL
+#undef DT__ONE
+#undef DT__ZERO
+#undef DT__UNUSED
+#undef DT__TILE
+#undef DT__COLS
+
+/* ==================================================================================================== >>gemm
+   Two micro-kernels, shared with the convolution: a tile of up to DT__MR rows and DT__NR columns of c is held in
+   registers (12 accumulators, 2 vectors of b, 1 broadcast of a with 16 registers) while k runs. mr is a constant where
+   they are called, so that only the rows that exist are computed. */
+#define DT__MR 6
+#define DT__NR (2 * DT__W)
+
+/* c += x*b in place. With the intrinsic gcc lets the sum land in x's register, shuffles the accumulators about and
+   spills in the loop. */
+#if DT__HAS_AVX2
+#define DT__MK_FMA(c, x, b) __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c) : "x"(x), "x"(b))
+#else
+#define DT__MK_FMA(c, x, b) c = DT__K(fma)(x, b, c)
+#endif
+/* one k of the tile: ROW(i) is a's element of row i */
+#define DT__MK_ROW(ROW, i, lo, hi)                                                                              \
+    if (mr > i) {                                                                                               \
+        x_ = DT__K(set1)(ROW(i));                                                                               \
+        DT__MK_FMA(lo, x_, b0_);                                                                                \
+        DT__MK_FMA(hi, x_, b1_);                                                                                \
+    }
+#define DT__MK_STEP(ROW)                                                                        \
+    do {                                                                                        \
+        dt__vf b0_ = DT__K(ld)(b), b1_ = DT__K(ld)(b + DT__W), x_;                              \
+        b += ldb;                                                                               \
+        DT__MK_ROW(ROW, 0, c00, c01);                                                           \
+        DT__MK_ROW(ROW, 1, c10, c11);                                                           \
+        DT__MK_ROW(ROW, 2, c20, c21);                                                           \
+        DT__MK_ROW(ROW, 3, c30, c31);                                                           \
+        DT__MK_ROW(ROW, 4, c40, c41);                                                           \
+        DT__MK_ROW(ROW, 5, c50, c51);                                                           \
+    } while (0)
+/* the accumulators as variables: the caller's array may live in memory, the loop's may not */
+#define DT__MK_BEGIN                                                                                    \
+    dt__vf c00 = acc[0][0], c01 = acc[0][1], c10 = c00, c11 = c00, c20 = c00, c21 = c00, c30 = c00;     \
+    dt__vf c31 = c00, c40 = c00, c41 = c00, c50 = c00, c51 = c00;                                       \
+    if (mr > 1) c10 = acc[1][0], c11 = acc[1][1];                                                       \
+    if (mr > 2) c20 = acc[2][0], c21 = acc[2][1];                                                       \
+    if (mr > 3) c30 = acc[3][0], c31 = acc[3][1];                                                       \
+    if (mr > 4) c40 = acc[4][0], c41 = acc[4][1];                                                       \
+    if (mr > 5) c50 = acc[5][0], c51 = acc[5][1]
+#define DT__MK_END                                                                                      \
+    acc[0][0] = c00, acc[0][1] = c01;                                                                   \
+    if (mr > 1) acc[1][0] = c10, acc[1][1] = c11;                                                       \
+    if (mr > 2) acc[2][0] = c20, acc[2][1] = c21;                                                       \
+    if (mr > 3) acc[3][0] = c30, acc[3][1] = c31;                                                       \
+    if (mr > 4) acc[4][0] = c40, acc[4][1] = c41;                                                       \
+    if (mr > 5) acc[5][0] = c50, acc[5][1] = c51
+
+/* acc[i] += sum over segments s, k < seglen of a[i][segoff[s] + k] * b[row][0..NR); b's row pointer advances by ldb for
+   each k and goes on across the segments (packed: ldb = DT__NR) */
+DT__INLINE void DT__K(mk_rows)(int mr, int nseg, const int64_t *segoff, int64_t seglen, const float *const *a,
+                               const float *b, int64_t ldb, dt__vf acc[DT__MR][2])
+{
+    DT__MK_BEGIN;
+    for (int s = 0; s < nseg; s++) {
+        const float *p0 = a[0] + segoff[s], *p1 = mr > 1 ? a[1] + segoff[s] : p0, *p2 = mr > 2 ? a[2] + segoff[s] : p0;
+        const float *p3 = mr > 3 ? a[3] + segoff[s] : p0, *p4 = mr > 4 ? a[4] + segoff[s] : p0;
+        const float *p5 = mr > 5 ? a[5] + segoff[s] : p0;
+        int64_t      k = 0;
+#define DT__ROW0(i) p##i[k]
+#define DT__ROW1(i) p##i[k + 1]
+#define DT__ROW2(i) p##i[k + 2]
+#define DT__ROW3(i) p##i[k + 3]
+        for (; k + 4 <= seglen; k += 4) {
+            DT__MK_STEP(DT__ROW0);
+            DT__MK_STEP(DT__ROW1);
+            DT__MK_STEP(DT__ROW2);
+            DT__MK_STEP(DT__ROW3);
+        }
+        for (; k < seglen; k++) DT__MK_STEP(DT__ROW0);
+#undef DT__ROW0
+#undef DT__ROW1
+#undef DT__ROW2
+#undef DT__ROW3
+    }
+    DT__MK_END;
+}
+
+/* acc[i] += sum over k of a[k*lda + i] * b[k*ldb + 0..NR) */
+DT__INLINE void DT__K(mk_cols)(int mr, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                               dt__vf acc[DT__MR][2])
+{
+    DT__MK_BEGIN;
+#define DT__COL(i) a[i]
+    for (; k >= 4; k -= 4) {
+        DT__MK_STEP(DT__COL);
+        a += lda;
+        DT__MK_STEP(DT__COL);
+        a += lda;
+        DT__MK_STEP(DT__COL);
+        a += lda;
+        DT__MK_STEP(DT__COL);
+        a += lda;
+    }
+    for (; k > 0; k--) {
+        DT__MK_STEP(DT__COL);
+        a += lda;
+    }
+#undef DT__COL
+    DT__MK_END;
+}
+#undef DT__MK_STEP
+#undef DT__MK_ROW
+#undef DT__MK_FMA
+#undef DT__MK_BEGIN
+#undef DT__MK_END
+
+/* The product. c is cut into tiles of tm rows and tn columns, k into blocks of kc: tiles are tasks, a task runs its
+   blocks in order, so each sum's order is a function of the shape alone. Inside a block the panels of b (kc x DT__NR,
+   about 20 KiB: they stay in L1) are the outer loop, the panels of a (DT__MR x kc, all of them in L2) the inner one.
+   Each operand is used in one of three ways: read where it is (small problems), packed into panels by all threads
+   before the tiles start (when several tiles use it), or packed by the task (when one tile uses it). Half operands are
+   converted as they are packed; half results are summed in an f32 tile and converted once. Very large problems go in
+   slabs, so that the packed operands stay within a few tens of MiB. A small c with a huge k is cut along k into a
+   number of parts that the shape gives; the parts' sums are added in order. */
+#define DT__GEMM_MC 144
+#define DT__GEMM_KC 320
+#define DT__GEMM_BP(k) (DT__NR * (k) + 16)
+#define DT__GEMM_SLAB ((int64_t)4 << 20) /* elements of a packed operand */
+enum { DT__K(GEMM_PACKED), DT__K(GEMM_ROWS), DT__K(GEMM_COLS) };   /* how a block of a is read */
+enum { DT__K(GEMM_DIRECT), DT__K(GEMM_SHARED), DT__K(GEMM_OWN) };  /* where an operand's panels come from */
+
+typedef struct DT__K(gemm_job) {
+    const char *a, *b;
+    char       *c;
+    int         adt, bdt, cdt, act, add, amode, bmode;
+    float       alpha;
+    const float *bias;                                   /* f32, padded with zeros to whole panels, or NULL */
+    int64_t m, n, k, a_m, a_k, b_k, b_n, c_m;            /* strides in elements */
+    int     nbatch;                                      /* batch dims */
+    int64_t shape[DT_MAX_DIMS], sa[DT_MAX_DIMS], sb[DT_MAX_DIMS], sc[DT_MAX_DIMS], matrices;
+    int64_t kpart, kcut;                                 /* parts of k that stand as a last batch dim; 0: none */
+    int64_t z0, i0, i1, j0, j1, k0, k1;                  /* the slab */
+    int64_t tm, tn, mt, nt, kc, nkb, ps, a_block, b_block; /* the tiles of the slab and the sizes of packed blocks */
+    int64_t per, ntiles;                                 /* tiles of a task, tiles in all */
+    float  *apack, *bpack, *work;
+    int64_t work_a, work_b, work_all;                    /* floats of a worker's scratch */
+} DT__K(gemm_job);
+
+typedef struct DT__K(gemm_blk) {
+    const float *a, *b, *b_ragged, *bias;
+    float       *c;
+    int64_t      lda, ldb, b_panel, ldc, m, n, kc, ps;
+    const char  *next; /* what the task packs after this block, asked for meanwhile: rows of next_n bytes, or NULL */
+    int64_t      next_ld, next_n, next_rows, next_per; /* next_per: lines for each tile */
+    int          first, relu;
+    float        alpha;
+} DT__K(gemm_blk);
+
+/* ---- one tile of registers */
+DT__INLINE dt__vf DT__K(gemm_some)(const float *p, int n) /* the first n elements at p (n may be <= 0), then zeros */
+{
+#if DT__HAS_AVX2
+    static const int32_t on[16] = { -1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0 };
+    int                  k = n < 0 ? 0 : n > 8 ? 8 : n;
+    return (dt__vf)_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i *)(const void *)(on + 8 - k)));
+#else
+    float t[DT__W];
+    for (int i = 0; i < DT__W; i++) t[i] = i < n ? p[i] : 0.0f;
+    return DT__K(ld)(t);
+#endif
+}
+DT__INLINE void DT__K(gemm_put_some)(float *p, dt__vf v, int n)
+{
+#if DT__HAS_AVX2
+    static const int32_t on[16] = { -1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0 };
+    int                  k = n < 0 ? 0 : n > 8 ? 8 : n;
+    _mm256_maskstore_ps(p, _mm256_loadu_si256((const __m256i *)(const void *)(on + 8 - k)), (__m256)v);
+#else
+    float t[DT__W];
+    DT__K(st)(t, v);
+    for (int i = 0; i < DT__W && i < n; i++) p[i] = t[i];
+#endif
+}
+
+DT__INLINE void DT__K(gemm_put)(float *c, dt__vf lo, dt__vf hi, const DT__K(gemm_blk) *g, const float *bias, int nv)
+{
+    dt__vf alpha = DT__K(set1)(g->alpha), plo = DT__K(zero)(), phi = plo;
+    if (!g->first) {
+        plo = nv == DT__NR ? DT__K(ld)(c) : DT__K(gemm_some)(c, nv);
+        phi = nv == DT__NR ? DT__K(ld)(c + DT__W) : DT__K(gemm_some)(c + DT__W, nv - DT__W);
+    } else if (bias) {
+        plo = DT__K(ld)(bias);
+        phi = DT__K(ld)(bias + DT__W);
+    }
+    lo = DT__K(fma)(lo, alpha, plo); /* products are fused with a sum by name, never by the compiler's choice */
+    hi = DT__K(fma)(hi, alpha, phi);
+    if (bias && !g->first) {
+        lo = lo + DT__K(ld)(bias);
+        hi = hi + DT__K(ld)(bias + DT__W);
+    }
+    if (g->relu) {
+        lo = DT__K(vmax)(DT__K(zero)(), lo);
+        hi = DT__K(vmax)(DT__K(zero)(), hi);
+    }
+    if (nv == DT__NR) {
+        DT__K(st)(c, lo);
+        DT__K(st)(c + DT__W, hi);
+    } else {
+        DT__K(gemm_put_some)(c, lo, nv);
+        DT__K(gemm_put_some)(c + DT__W, hi, nv - DT__W);
+    }
+}
+
+DT__INLINE void DT__K(gemm_tile)(int mr, int kind, const DT__K(gemm_blk) *g, const float *a, const float *b,
+                                 int64_t ldb, float *c, const float *bias, int nv)
+{
+    dt__vf acc[DT__MR][2], z = DT__K(zero)();
+#define DT__ROW(i) acc[i][0] = acc[i][1] = z
+    DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
+#undef DT__ROW
+    for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* time enough to arrive */
+    if (kind == DT__K(GEMM_PACKED)) {
+        DT__K(mk_cols)(mr, g->kc, a, DT__MR, b, DT__NR, acc);
+    } else if (kind == DT__K(GEMM_COLS)) {
+        DT__K(mk_cols)(mr, g->kc, a, g->lda, b, ldb, acc);
+    } else {
+        const float *rows[DT__MR];
+        int64_t      off = 0;
+        for (int i = 0; i < DT__MR; i++) rows[i] = a + (i < mr ? i : 0) * g->lda;
+        DT__K(mk_rows)(mr, 1, &off, g->kc, rows, b, ldb, acc);
+    }
+#define DT__ROW(i) if (mr > i) DT__K(gemm_put)(c + i * g->ldc, acc[i][0], acc[i][1], g, bias, nv)
+    if (nv == DT__NR) {
+        nv = DT__NR;
+        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
+    } else {
+        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
+    }
+#undef DT__ROW
+}
+
+/* Rows 'at' of panel p when m rows are shared out evenly over panels (a tile of 1 or 2 rows cannot fill the units). */
+DT__INLINE int DT__K(gemm_panel)(int64_t *at, int64_t m, int64_t p)
+{
+    int64_t np = (m + DT__MR - 1) / DT__MR, q = m / np, r = m % np;
+    *at = p * q + (p < r ? p : r);
+    return (int)(q + (p < r));
+}
+
+#define DT__GEMM_SWEEP(kind)                                                                                    \
+    const char *next = g->next, *stop = next ? next + (g->next_rows - 1) * g->next_ld + g->next_n : NULL;        \
+    int64_t     next_at = 0;                                                                                    \
+    for (int64_t j = 0; j < g->n; j += DT__NR) {                                                                \
+        int          nv = (int)(g->n - j < DT__NR ? g->n - j : DT__NR);                                         \
+        int          rag = nv < DT__NR && g->b_ragged;                                                          \
+        const float *b = rag ? g->b_ragged : g->b + j / DT__NR * g->b_panel, *bias = g->bias ? g->bias + j : NULL; \
+        int64_t      ldb = rag ? DT__NR : g->ldb, at = 0;                                                       \
+        for (int64_t p = 0; p < np; p++) {                                                                      \
+            int          mr = (int)(q + (p < r));                                                               \
+            float       *c = g->c + at * g->ldc + j;                                                            \
+            const float *a = (kind) == DT__K(GEMM_PACKED) || g->ps ? g->a + p * g->ps                           \
+                             : g->a + ((kind) == DT__K(GEMM_ROWS) ? at * g->lda : at);                          \
+            switch (mr) {                                                                                       \
+            case 6: DT__K(gemm_tile)(6, kind, g, a, b, ldb, c, bias, nv); break;                                \
+            case 5: DT__K(gemm_tile)(5, kind, g, a, b, ldb, c, bias, nv); break;                                \
+            case 4: DT__K(gemm_tile)(4, kind, g, a, b, ldb, c, bias, nv); break;                                \
+            case 3: DT__K(gemm_tile)(3, kind, g, a, b, ldb, c, bias, nv); break;                                \
+            case 2: DT__K(gemm_tile)(2, kind, g, a, b, ldb, c, bias, nv); break;                                \
+            default: DT__K(gemm_tile)(1, kind, g, a, b, ldb, c, bias, nv); break;                               \
+            }                                                                                                   \
+            at += mr;                                                                                           \
+            for (int64_t x = 0; x < g->next_per && next < stop; x++) {                                          \
+                __builtin_prefetch(next + next_at, 0, 2);                                                       \
+                if ((next_at += 64) >= g->next_n) next_at = 0, next += g->next_ld;                              \
+            }                                                                                                   \
+        }                                                                                                       \
+    }
+static __attribute__((noinline)) void DT__K(gemm_sweep_packed)(const DT__K(gemm_blk) *g)
+{
+    int64_t np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np;
+    DT__GEMM_SWEEP(DT__K(GEMM_PACKED))
+}
+static __attribute__((noinline)) void DT__K(gemm_sweep_rows)(const DT__K(gemm_blk) *g)
+{
+    int64_t np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np;
+    DT__GEMM_SWEEP(DT__K(GEMM_ROWS))
+}
+static __attribute__((noinline)) void DT__K(gemm_sweep_cols)(const DT__K(gemm_blk) *g)
+{
+    int64_t np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np;
+    DT__GEMM_SWEEP(DT__K(GEMM_COLS))
+}
+#undef DT__GEMM_SWEEP
+
+/* ---- packing */
+DT__INLINE dt__vf DT__K(gemm_ldh)(const char *p, int dtype) /* DT__W elements as f32 */
+{
+    if (dtype == DT_F32) return DT__K(ld)((const float *)(const void *)p);
+#if DT__HAS_AVX2
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+    if (dtype == DT_F16) return (dt__vf)_mm256_cvtph_ps(h);
+    return (dt__vf)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+#else
+    float t[DT__W];
+    DT__K(load_row)(t, p, dtype, DT__W);
+    return DT__K(ld)(t);
+#endif
+}
+
+/* dst[kk*ldd + r] := src[r*lds + kk] for r < nr <= 8, kk < nk <= 8; lanes nr..7 of a row are set to zero where the
+   instruction set moves 8 at a time, so rows of dst are written in order and the last needs room for 8 */
+DT__INLINE void DT__K(gemm_turn)(float *dst, int64_t ldd, const char *src, int64_t lds, int dtype, int nr, int nk)
+{
+    int64_t es = dtype == DT_F32 ? 4 : 2;
+#if DT__HAS_AVX2
+    float  buf[8][8];
+    __m256 r0, r1, r2, r3, r4, r5, r6, r7, t0, t1, t2, t3, t4, t5, t6, t7, z = _mm256_setzero_ps();
+    if (nk == 8) {
+#define DT__ROW(i) r##i = nr > i ? (__m256)DT__K(gemm_ldh)(src + i * lds * es, dtype) : z
+        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5); DT__ROW(6); DT__ROW(7);
+#undef DT__ROW
+    } else {
+        memset(buf, 0, sizeof buf);
+        for (int i = 0; i < nr; i++) DT__K(load_row)(buf[i], src + i * lds * es, dtype, nk);
+#define DT__ROW(i) r##i = _mm256_loadu_ps(buf[i])
+        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5); DT__ROW(6); DT__ROW(7);
+#undef DT__ROW
+    }
+    t0 = _mm256_unpacklo_ps(r0, r1), t1 = _mm256_unpackhi_ps(r0, r1);
+    t2 = _mm256_unpacklo_ps(r2, r3), t3 = _mm256_unpackhi_ps(r2, r3);
+    t4 = _mm256_unpacklo_ps(r4, r5), t5 = _mm256_unpackhi_ps(r4, r5);
+    t6 = _mm256_unpacklo_ps(r6, r7), t7 = _mm256_unpackhi_ps(r6, r7);
+    r0 = _mm256_shuffle_ps(t0, t2, 0x44), r1 = _mm256_shuffle_ps(t0, t2, 0xee);
+    r2 = _mm256_shuffle_ps(t1, t3, 0x44), r3 = _mm256_shuffle_ps(t1, t3, 0xee);
+    r4 = _mm256_shuffle_ps(t4, t6, 0x44), r5 = _mm256_shuffle_ps(t4, t6, 0xee);
+    r6 = _mm256_shuffle_ps(t5, t7, 0x44), r7 = _mm256_shuffle_ps(t5, t7, 0xee);
+#define DT__ROW(i, x, y, h) if (nk > i) _mm256_storeu_ps(dst + i * ldd, _mm256_permute2f128_ps(x, y, h))
+    DT__ROW(0, r0, r4, 0x20); DT__ROW(1, r1, r5, 0x20); DT__ROW(2, r2, r6, 0x20); DT__ROW(3, r3, r7, 0x20);
+    DT__ROW(4, r0, r4, 0x31); DT__ROW(5, r1, r5, 0x31); DT__ROW(6, r2, r6, 0x31); DT__ROW(7, r3, r7, 0x31);
+#undef DT__ROW
+#else
+    float buf[8];
+    for (int i = 0; i < nr; i++) {
+        DT__K(load_row)(buf, src + i * lds * es, dtype, nk);
+        for (int kk = 0; kk < nk; kk++) dst[kk * ldd + i] = buf[kk];
+    }
+#endif
+}
+
+/* columns of a panel from nr rows with k contiguous */
+DT__INLINE void DT__K(gemm_turn_all)(float *dst, int64_t ldd, const char *src, int64_t lds, int dtype, int nr,
+        int64_t k)
+{
+    int64_t kk = 0, es = dtype == DT_F32 ? 4 : 2;
+    for (; kk + 8 <= k; kk += 8) DT__K(gemm_turn)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, 8);
+    if (kk < k) DT__K(gemm_turn)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, (int)(k - kk));
+}
+
+/* m rows of a as panels of DT__MR x k, ps floats apart: dst[p*ps + kk*DT__MR + i] */
+DT__INLINE void DT__K(gemm_pack_a_as)(float *dst, int64_t ps, const char *a, int64_t a_m, int64_t a_k, int dtype,
+        int64_t m,
+                                      int64_t k)
+{
+    int64_t np = (m + DT__MR - 1) / DT__MR, es = dtype == DT_F32 ? 4 : 2, at;
+    for (int64_t p = 0; p < np; p++) {
+        int         mr = DT__K(gemm_panel)(&at, m, p);
+        float      *d = dst + p * ps;
+        const char *s = a + at * a_m * es;
+        if (a_k == 1 && mr == DT__MR) {
+            DT__K(gemm_turn_all)(d, DT__MR, s, a_m, dtype, DT__MR, k);
+        } else if (a_k == 1) {
+            DT__K(gemm_turn_all)(d, DT__MR, s, a_m, dtype, mr, k);
+        } else if (dtype == DT_F32 && mr == DT__MR) {
+            for (int64_t kk = 0; kk < k; kk++) memcpy(d + kk * DT__MR, s + kk * a_k * 4, DT__MR * 4);
+        } else {
+            for (int64_t kk = 0; kk < k; kk++) DT__K(load_row)(d + kk * DT__MR, s + kk * a_k * es, dtype, mr);
+        }
+    }
+}
+static __attribute__((noinline)) void DT__K(gemm_pack_a)(float *dst, int64_t ps, const char *a, int64_t a_m,
+        int64_t a_k,
+                                                         int dtype, int64_t m, int64_t k)
+{
+    if (dtype == DT_F32) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F32, m, k);
+    else if (dtype == DT_F16) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F16, m, k);
+    else DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_BF16, m, k);
+}
+
+/* k rows of n columns of b as panels of k x DT__NR, the last one padded with zeros: dst[j/NR*bp + kk*NR + j%NR].
+   Panels are bp = DT__GEMM_BP(k) floats apart, a line more than they need: else the writes of a row
+   fall on each other in L1. */
+DT__INLINE void DT__K(gemm_pack_b_as)(float *dst, const char *b, int64_t b_k, int64_t b_n, int dtype, int64_t k,
+        int64_t n)
+{
+    int64_t es = dtype == DT_F32 ? 4 : 2, full = n / DT__NR * DT__NR, bp = DT__GEMM_BP(k);
+    if (b_n == 1) {
+        for (int64_t kk = 0; kk < k; kk++) {
+            int64_t     ahead = kk + 4 < k ? 4 * b_k : 0; /* runs of a row are too short for the hardware to foresee */
+            const char *s = b + kk * b_k * es;
+            float      *d = dst + kk * DT__NR;
+            for (int64_t j = 0; j < full; j += DT__NR, d += bp) {
+                __builtin_prefetch(s + (ahead + j) * es);
+                DT__K(st)(d, DT__K(gemm_ldh)(s + j * es, dtype));
+                DT__K(st)(d + DT__W, DT__K(gemm_ldh)(s + (j + DT__W) * es, dtype));
+            }
+            if (full < n && dtype == DT_F32) {
+                const float *f = (const float *)(const void *)s + full;
+                DT__K(st)(d, DT__K(gemm_some)(f, (int)(n - full)));
+                DT__K(st)(d + DT__W, DT__K(gemm_some)(f + DT__W, (int)(n - full) - DT__W));
+            } else if (full < n) {
+                DT__K(load_row)(d, s + full * es, dtype, n - full);
+                for (int64_t j = n - full; j < DT__NR; j++) d[j] = 0.0f;
+            }
+        }
+        return;
+    }
+    for (int64_t j = 0; j < n; j += 8) { /* 8 columns are a panel's half or (4 lanes) the whole of it */
+        float *d = dst + j / DT__NR * bp + j % DT__NR;
+        if (n - j >= 8) {
+            DT__K(gemm_turn_all)(d, DT__NR, b + j * b_n * es, b_n, dtype, 8, k);
+        } else {
+            for (int64_t kk = 0; kk < k; kk++) memset(d + kk * DT__NR, 0, 32);
+            DT__K(gemm_turn_all)(d, DT__NR, b + j * b_n * es, b_n, dtype, (int)(n - j), k);
+        }
+    }
+    if (DT__NR == 16 && (n + 7) / 8 % 2 == 1)
+        for (int64_t kk = 0; kk < k; kk++) memset(dst + full / DT__NR * bp + kk * DT__NR + 8, 0, 32);
+}
+static __attribute__((noinline)) void DT__K(gemm_pack_b)(float *dst, const char *b, int64_t b_k, int64_t b_n, int dtype,
+                                                         int64_t k, int64_t n)
+{
+    if (dtype == DT_F32) DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, DT_F32, k, n);
+    else if (dtype == DT_F16) DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, DT_F16, k, n);
+    else DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, DT_BF16, k, n);
+}
+
+/* ---- tasks */
+static inline int64_t DT__K(gemm_es)(int dtype) { return dtype == DT_F32 ? 4 : 2; }
+
+/* the operands of matrix z of the batch, and its range of k */
+static void DT__K(gemm_matrix)(const DT__K(gemm_job) *g, int64_t z, const char **a, const char **b, char **c,
+        int64_t *k0,
+                               int64_t *k1)
+{
+    int64_t oa = 0, ob = 0, oc = 0;
+    *k0 = g->k0;
+    *k1 = g->k1;
+    if (g->kpart) {
+        int64_t part = z % g->kcut;
+        z /= g->kcut;
+        *k0 = part * g->kpart;
+        *k1 = *k0 + g->kpart < g->k ? *k0 + g->kpart : g->k;
+        oc = part * g->m * g->c_m;
+    }
+    for (int d = g->nbatch - 1; d >= 0; d--) {
+        int64_t i = z % g->shape[d];
+        z /= g->shape[d];
+        oa += i * g->sa[d];
+        ob += i * g->sb[d];
+        oc += i * g->sc[d];
+    }
+    *a = g->a + oa * DT__K(gemm_es)(g->adt);
+    *b = g->b + ob * DT__K(gemm_es)(g->bdt);
+    *c = g->c + oc * DT__K(gemm_es)(g->cdt);
+}
+
+static void DT__K(gemm_act)(float *c, int64_t n, int act)
+{
+    float buf[DT__W];
+    for (int64_t j = 0; j < n; j += DT__W) {
+        int64_t w = n - j < DT__W ? n - j : DT__W;
+        for (int i = 0; i < DT__W; i++) buf[i] = 0.0f;
+        memcpy(buf, c + j, (size_t)w * 4);
+        dt__vf x = DT__K(ld)(buf);
+        if (act == DT_ACT_RELU) x = DT__K(vmax)(DT__K(zero)(), x);
+        else if (act == DT_ACT_SIGMOID) x = DT__K(vsigmoid)(x);
+        else if (act == DT_ACT_TANH) x = DT__K(vtanh)(x);
+        DT__K(st)(buf, x);
+        memcpy(c + j, buf, (size_t)w * 4);
+    }
+}
+
+/* what is left to do with a finished tile: the activations that are not fused, the conversion of a half result */
+static void DT__K(gemm_finish)(const DT__K(gemm_job) *g, char *c, float *t, int64_t ldt, int64_t m, int64_t n)
+{
+    int slow = !g->add && (g->act == DT_ACT_SIGMOID || g->act == DT_ACT_TANH);
+    for (int64_t i = 0; i < m && (slow || g->cdt != DT_F32); i++) {
+        if (slow) DT__K(gemm_act)(t + i * ldt, n, g->act);
+        if (g->cdt != DT_F32) DT__K(put_row)(c + i * g->c_m * 2, g->cdt, t + i * ldt, n, g->add);
+    }
+}
+
+/* While a block is computed, ask for the part of b that the task packs next. */
+static void DT__K(gemm_foresee)(DT__K(gemm_blk) *w, const DT__K(gemm_job) *g, const char *b, int64_t left,
+        int64_t j, int64_t k,
+                                int64_t k0, int64_t k1)
+{
+    int64_t es = DT__K(gemm_es)(g->bdt);
+    w->next = NULL;
+    w->next_per = 0;
+    if (g->bmode != DT__K(GEMM_OWN) || g->b_n != 1) return;
+    k += g->kc;
+    if (k >= k1) k = k0, j += g->tn;
+    if (j >= g->j1 || (k == k0 && left == 0)) return;
+    w->next = b + (k * g->b_k + j * g->b_n) * es;
+    w->next_ld = g->b_k * es;
+    w->next_n = (g->j1 - j < g->tn ? g->j1 - j : g->tn) * es;
+    w->next_rows = k1 - k < g->kc ? k1 - k : g->kc;
+    int64_t lines = w->next_rows * ((w->next_n + 63) / 64), np = (w->m + DT__MR - 1) / DT__MR;
+    w->next_per = lines / (np * ((w->n + DT__NR - 1) / DT__NR)) + 1;
+}
+
+/* tile t of the slab; the same task does 'left' more after it */
+static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, int worker)
+{
+    const char *a, *b;
+    char       *c;
+    int64_t     k0, k1, z = t / (g->mt * g->nt), mi = t % g->mt, nj = t / g->mt % g->nt;
+    int64_t     i = g->i0 + mi * g->tm, j = g->j0 + nj * g->tn;
+    float      *work = g->work + worker * g->work_all, *tile = g->cdt == DT_F32 ? NULL : work + g->work_a + g->work_b;
+    DT__K(gemm_blk) w;
+    DT__K(gemm_matrix)(g, g->z0 + z, &a, &b, &c, &k0, &k1);
+    c += (i * g->c_m + j) * DT__K(gemm_es)(g->cdt);
+    w.m = g->i1 - i < g->tm ? g->i1 - i : g->tm;
+    w.n = g->j1 - j < g->tn ? g->j1 - j : g->tn;
+    w.c = tile ? tile : (float *)(void *)c;
+    w.ldc = tile ? g->tn : g->c_m;
+    w.alpha = g->alpha;
+    for (int64_t q = 0, k = k0; k < k1; k += g->kc, q++) {
+        int last = k + g->kc >= k1 && (g->kpart || k1 == g->k);
+        w.kc = k1 - k < g->kc ? k1 - k : g->kc;
+        w.first = k == (g->kpart ? k0 : 0) && (tile || !g->add);
+        w.bias = last && g->bias && !g->add ? g->bias + j : NULL;
+        w.relu = last && g->act == DT_ACT_RELU && !g->add;
+        w.ps = g->ps;
+        w.lda = DT__MR;
+        if (g->amode == DT__K(GEMM_SHARED)) {
+            w.a = g->apack + (mi * g->nkb + q) * g->a_block;
+        } else if (g->amode == DT__K(GEMM_OWN)) {
+            DT__K(gemm_pack_a)(work, g->ps, a + (i * g->a_m + k * g->a_k) * DT__K(gemm_es)(g->adt), g->a_m, g->a_k,
+                    g->adt,
+                               w.m, w.kc);
+            w.a = work;
+        } else {
+            w.a = (const float *)(const void *)a + i * g->a_m + k * g->a_k;
+            w.lda = g->a_k == 1 ? g->a_m : g->a_k;
+            w.ps = 0;
+        }
+        const char *bk = b + (k * g->b_k + j * g->b_n) * DT__K(gemm_es)(g->bdt);
+        w.b_ragged = NULL;
+        w.ldb = DT__NR;
+        w.b_panel = DT__GEMM_BP(w.kc);
+        if (g->bmode == DT__K(GEMM_SHARED)) {
+            w.b = g->bpack + (nj * g->nkb + q) * g->b_block;
+        } else if (g->bmode == DT__K(GEMM_OWN)) {
+            DT__K(gemm_pack_b)(work + g->work_a, bk, g->b_k, g->b_n, g->bdt, w.kc, w.n);
+            w.b = work + g->work_a;
+        } else {
+            w.b = (const float *)(const void *)bk;
+            w.ldb = g->b_k;
+            w.b_panel = DT__NR;
+            if (w.n % DT__NR) {
+                float *rag = work + g->work_a;
+                DT__K(gemm_pack_b)(rag, bk + w.n / DT__NR * DT__NR * 4, g->b_k, 1, DT_F32, w.kc, w.n % DT__NR);
+                w.b_ragged = rag;
+            }
+        }
+        DT__K(gemm_foresee)(&w, g, b, left, j, k, k0, k1);
+        if (g->amode == DT__K(GEMM_DIRECT) && g->a_k == 1) DT__K(gemm_sweep_rows)(&w);
+        else if (g->amode == DT__K(GEMM_DIRECT) || g->bmode == DT__K(GEMM_DIRECT)) DT__K(gemm_sweep_cols)(&w);
+        else DT__K(gemm_sweep_packed)(&w);
+        if (last) DT__K(gemm_finish)(g, c, w.c, w.ldc, w.m, w.n);
+    }
+}
+static void DT__K(gemm_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(gemm_job) *g = (const DT__K(gemm_job) *)ctx;
+    int64_t end = (task + 1) * g->per < g->ntiles ? (task + 1) * g->per : g->ntiles;
+    for (int64_t t = task * g->per; t < end; t++) DT__K(gemm_one)(g, t, end - t - 1, worker);
+}
+
+/* the shared panels: first a's tiles, then b's, a task packs one block */
+static void DT__K(gemm_pack_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(gemm_job) *g = (const DT__K(gemm_job) *)ctx;
+    const char *a, *b;
+    char       *c;
+    int64_t     k0, k1, na = g->amode == DT__K(GEMM_SHARED) ? g->mt * g->nkb : 0, t = task < na ? task : task - na;
+    (void)worker;
+    DT__K(gemm_matrix)(g, g->z0, &a, &b, &c, &k0, &k1);
+    int64_t q = t % g->nkb, k = k0 + q * g->kc, kc = k1 - k < g->kc ? k1 - k : g->kc;
+    if (task < na) {
+        int64_t i = g->i0 + t / g->nkb * g->tm, m = g->i1 - i < g->tm ? g->i1 - i : g->tm;
+        DT__K(gemm_pack_a)(g->apack + t * g->a_block, g->ps, a + (i * g->a_m + k * g->a_k) * DT__K(gemm_es)(g->adt),
+                g->a_m,
+                           g->a_k, g->adt, m, kc);
+    } else {
+        int64_t j = g->j0 + t / g->nkb * g->tn, n = g->j1 - j < g->tn ? g->j1 - j : g->tn;
+        DT__K(gemm_pack_b)(g->bpack + t * g->b_block, b + (k * g->b_k + j * g->b_n) * DT__K(gemm_es)(g->bdt),
+                g->b_k, g->b_n,
+                           g->bdt, kc, n);
+    }
+}
+
+/* ---- the plan: tiles, slabs and ways of reading, functions of the shape and the strides alone */
+static inline int64_t DT__K(gemm_up)(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+static void DT__K(gemm_tiles)(DT__K(gemm_job) *g, int64_t m, int64_t n, int64_t k, int64_t matrices)
+{
+    double  total = (double)m * (double)n * (double)k * (double)matrices;
+    int64_t want = total < 262144 ? 1 : total < 1048576 ? 2 : total > 16777216 ? 32 : (int64_t)(total / 524288);
+    int64_t mt = (m + DT__GEMM_MC - 1) / DT__GEMM_MC, nt = (want + matrices * mt - 1) / (matrices * mt);
+    g->tm = DT__K(gemm_up)((m + mt - 1) / mt, DT__MR);
+    g->tn = DT__K(gemm_up)((n + nt - 1) / nt, DT__NR);
+    if (g->tn > (mt > 1 ? 256 : 128)) g->tn = mt > 1 ? 256 : 128; /* a block of b that one task packs stays in L2 */
+    if (g->tn < 32) g->tn = DT__K(gemm_up)(n < 32 ? n : 32, DT__NR);
+    nt = (n + g->tn - 1) / g->tn;
+    if (matrices * mt * nt < want) {
+        mt = (want + matrices * nt - 1) / (matrices * nt);
+        g->tm = DT__K(gemm_up)((m + mt - 1) / mt, DT__MR);
+        if (g->tm < 24) g->tm = DT__K(gemm_up)(m < 24 ? m : 24, DT__MR);
+    }
+    int64_t nkb = (k + DT__GEMM_KC - 1) / DT__GEMM_KC;
+    g->kc = DT__K(gemm_up)((k + nkb - 1) / nkb, 8);
+    g->ps = DT__K(gemm_up)(DT__MR * g->kc + 2, 16); /* the transposing pack writes two floats past a panel */
+    g->a_block = g->tm / DT__MR * g->ps;
+    g->b_block = g->tn / DT__NR * DT__GEMM_BP(g->kc);
+}
+
+static void DT__K(gemm_modes)(DT__K(gemm_job) *g, int64_t k, int shared)
+{
+    int64_t mt = (g->m + g->tm - 1) / g->tm, nt = (g->n + g->tn - 1) / g->tn;
+    int     near_b = g->b_k % 128 != 0 || k <= 64; /* rows a multiple of 512 bytes apart fall on each other in L1 */
+    if (g->adt == DT_F32 && (g->n <= 48 || g->m * k <= 8192)) g->amode = DT__K(GEMM_DIRECT);
+    else g->amode = nt > 1 && shared ? DT__K(GEMM_SHARED) : DT__K(GEMM_OWN);
+    if (g->bdt == DT_F32 && g->b_n == 1 && (g->m <= 12 || (g->m <= 72 && near_b))) g->bmode = DT__K(GEMM_DIRECT);
+    else g->bmode = mt > 1 && shared ? DT__K(GEMM_SHARED) : DT__K(GEMM_OWN);
+    g->work_a = g->amode == DT__K(GEMM_OWN) ? g->a_block : 0;
+    g->work_b = g->bmode == DT__K(GEMM_OWN) ? g->b_block : g->bmode == DT__K(GEMM_DIRECT) ? DT__GEMM_BP(g->kc) : 0;
+    g->work_all = DT__K(gemm_up)(g->work_a + g->work_b + (g->cdt == DT_F32 ? 0 : g->tm * g->tn), 16);
+}
+
+static void DT__K(gemm_slab)(DT__K(gemm_job) *g, int64_t matrices)
+{
+    g->mt = (g->i1 - g->i0 + g->tm - 1) / g->tm;
+    g->nt = (g->j1 - g->j0 + g->tn - 1) / g->tn;
+    g->nkb = (g->k1 - g->k0 + g->kc - 1) / g->kc;
+    int64_t na = g->amode == DT__K(GEMM_SHARED) ? g->mt * g->nkb : 0,
+            nb = g->bmode == DT__K(GEMM_SHARED) ? g->nt * g->nkb : 0;
+    if (na * g->a_block + nb * g->b_block > 16384)
+        dt__pool_run(na + nb, DT__K(gemm_pack_task), g);
+    else
+        for (int64_t t = 0; t < na + nb; t++) DT__K(gemm_pack_task)(g, t, 0);
+    g->ntiles = matrices * g->mt * g->nt;
+    int64_t cost = g->tm * g->tn * (g->kpart ? g->kpart : g->k1 - g->k0), ntasks = dt__cut(g->ntiles, cost, 131072,
+            &g->per);
+    if (g->bmode == DT__K(GEMM_OWN) && g->ntiles > 64) ntasks = dt__cut(g->ntiles, 1, g->ntiles / 32, &g->per);
+    if (g->ntiles * cost < 262144) ntasks = 1, g->per = g->ntiles;
+    dt__pool_run(ntasks, DT__K(gemm_task), g);
+}
+
+/* The product with k > 0. extra > 0: c is the first 'extra' floats of the scratch, for the caller to go on with. */
+static int DT__K(gemm_run)(DT__K(gemm_job) *g, const dt_view *bias, int64_t extra, int64_t matrices, float **scratch)
+{
+    int64_t k = g->kpart ? g->kpart : g->k;
+    int     big = !g->kpart && (matrices == 1 || (double)g->m * (double)g->n * (double)k >= 4194304.0);
+    DT__K(gemm_tiles)(g, g->m, g->n, k, big ? 1 : matrices);
+    DT__K(gemm_modes)(g, k, big);
+    int64_t ks = g->cdt == DT_F32 && k > 4096 ? 4096 / g->kc * g->kc : k, nkb = (ks + g->kc - 1) / g->kc, ms = g->m,
+            ns = g->n;
+    if (g->kpart) ks = g->k;
+    if (g->amode == DT__K(GEMM_SHARED) && ms > DT__GEMM_SLAB / ks) ms = DT__K(gemm_up)(DT__GEMM_SLAB / ks + 1, g->tm);
+    if (g->bmode == DT__K(GEMM_SHARED) && ns > DT__GEMM_SLAB / ks) ns = DT__K(gemm_up)(DT__GEMM_SLAB / ks + 1, g->tn);
+    int64_t na = g->amode == DT__K(GEMM_SHARED) ? (ms + g->tm - 1) / g->tm * nkb * g->a_block : 0;
+    int64_t nb = g->bmode == DT__K(GEMM_SHARED) ? (ns + g->tn - 1) / g->tn * nkb * g->b_block : 0;
+    int64_t nbias = bias ? DT__K(gemm_up)(g->n, 16) : 0;
+    extra = DT__K(gemm_up)(extra, 16);
+    float *s = (float *)dt_scratch((size_t)(extra + nbias + na + nb + g->work_all * dt__pool_size()) * 4 + 64);
+    if (!s) return DT_ERR_MEMORY;
+    *scratch = s;
+    if (extra) g->c = (char *)s;
+    s += extra;
+    if (bias) {
+        DT__K(load_row)(s, bias->data, bias->dtype, g->n);
+        memset(s + g->n, 0, (size_t)(nbias - g->n) * 4);
+        g->bias = s;
+    }
+    g->apack = s + nbias;
+    g->bpack = g->apack + na;
+    g->work = g->bpack + nb;
+    for (g->z0 = 0; g->z0 < matrices; g->z0 += big ? 1 : matrices)
+        for (g->i0 = 0; g->i0 < g->m; g->i0 = g->i1)
+            for (g->j0 = 0, g->i1 = g->m - g->i0 < ms ? g->m : g->i0 + ms; g->j0 < g->n; g->j0 = g->j1)
+                for (g->k0 = 0, g->j1 = g->n - g->j0 < ns ? g->n : g->j0 + ns; g->k0 < g->k; g->k0 = g->k1) {
+                    g->k1 = g->k - g->k0 < ks ? g->k : g->k0 + ks;
+                    DT__K(gemm_slab)(g, big ? 1 : matrices);
+                }
+    return 0;
+}
+
+/* ---- k in parts */
+typedef struct DT__K(gemm_sum) {
+    const DT__K(gemm_job) *g;
+    const dt_view *bias;
+    float         *part;
+    int64_t        ld, parts, per;
+} DT__K(gemm_sum);
+
+/* a row of c from its f32 sum, which is overwritten */
+static void DT__K(gemm_row)(const DT__K(gemm_job) *g, const dt_view *bias, char *c, float *row)
+{
+    float buf[64];
+    if (bias && !g->add)
+        for (int64_t j = 0; j < g->n; j += 64) {
+            int64_t w = g->n - j < 64 ? g->n - j : 64;
+            DT__K(load_row)(buf, (const char *)bias->data + j * DT__K(gemm_es)(bias->dtype), bias->dtype, w);
+            for (int64_t i = 0; i < w; i++) row[j + i] += buf[i];
+        }
+    if (g->act != DT_ACT_NONE && !g->add) DT__K(gemm_act)(row, g->n, g->act);
+    if (c != (char *)row) DT__K(put_row)(c, g->cdt, row, g->n, g->add);
+}
+static void DT__K(gemm_sum_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(gemm_sum) *s = (const DT__K(gemm_sum) *)ctx;
+    const DT__K(gemm_job) *g = s->g;
+    (void)worker;
+    for (int64_t i = task * s->per; i < (task + 1) * s->per && i < g->m; i++) {
+        float *row = s->part + i * s->ld;
+        for (int64_t p = 1; p < s->parts; p++) {
+            const float *x = row + p * g->m * s->ld;
+            for (int64_t j = 0; j < s->ld; j += DT__NR) {
+                DT__K(st)(row + j, DT__K(ld)(row + j) + DT__K(ld)(x + j));
+                DT__K(st)(row + j + DT__W, DT__K(ld)(row + j + DT__W) + DT__K(ld)(x + j + DT__W));
+            }
+        }
+        DT__K(gemm_row)(g, s->bias, g->c + i * g->c_m * DT__K(gemm_es)(g->cdt), row);
+    }
+}
+static int DT__K(gemm_split)(const DT__K(gemm_job) *g, const dt_view *bias, int64_t parts)
+{
+    DT__K(gemm_job) h = *g;
+    DT__K(gemm_sum) s;
+    s.g = g, s.bias = bias, s.ld = DT__K(gemm_up)(g->n, DT__NR);
+    h.kpart = DT__K(gemm_up)((g->k + parts - 1) / parts, 8);
+    h.kcut = s.parts = (g->k + h.kpart - 1) / h.kpart;
+    h.c_m = s.ld;
+    h.cdt = DT_F32;
+    h.add = 0;
+    h.act = DT_ACT_NONE;
+    int err = DT__K(gemm_run)(&h, NULL, h.kcut * g->m * s.ld, h.kcut, &s.part);
+    if (err) return err;
+    dt__pool_run(dt__cut(g->m, s.ld * s.parts, 65536, &s.per), DT__K(gemm_sum_task), &s);
+    return 0;
+}
+
+/* ---- the entry */
+static int DT__K(gemm_nothing)(DT__K(gemm_job) *g, const dt_view *bias) /* k = 0 */
+{
+    const char *a, *b;
+    char       *c;
+    int64_t     k0, k1;
+    float      *row = (float *)dt_scratch((size_t)g->n * 4);
+    if (!row) return DT_ERR_MEMORY;
+    for (int64_t z = 0; z < g->matrices && !g->add; z++) {
+        DT__K(gemm_matrix)(g, z, &a, &b, &c, &k0, &k1);
+        for (int64_t i = 0; i < g->m; i++) {
+            memset(row, 0, (size_t)g->n * 4);
+            DT__K(gemm_row)(g, bias, c + i * g->c_m * DT__K(gemm_es)(g->cdt), row);
+        }
+    }
+    return 0;
+}
+
+#ifdef DT_USE_CBLAS
+static int DT__K(gemm_cblas)(const DT__K(gemm_job) *g, const dt_view *bias) /* 1: done */
+{
+    int64_t lda = g->a_k == 1 ? g->a_m : g->a_k, ldb = g->b_n == 1 ? g->b_k : g->b_n, big = 0x7fffffff;
+    int     ta = g->a_k != 1, tb = g->b_n != 1;
+    if (g->m == 1 && !ta) lda = g->k;
+    if (g->k == 1 && !tb) ldb = g->n;
+    if (g->adt != DT_F32 || g->bdt != DT_F32 || g->cdt != DT_F32 || g->m > big || g->n > big || g->k > big ||
+        lda > big || ldb > big || g->c_m > big || lda < (ta ? g->m : g->k) || ldb < (tb ? g->k : g->n) ||
+        (g->m > 1 && g->c_m < g->n))
+        return 0;
+    for (int64_t z = 0; z < g->matrices; z++) {
+        const char *a, *b;
+        char       *c;
+        int64_t     k0, k1;
+        DT__K(gemm_matrix)(g, z, &a, &b, &c, &k0, &k1);
+        float *y = (float *)(void *)c;
+        cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, (int)g->m, (int)g->n,
+                    (int)g->k, g->alpha, (const float *)(const void *)a, (int)lda, (const float *)(const void *)b,
+                            (int)ldb,
+                    g->add ? 1.0f : 0.0f, y, (int)(g->m > 1 ? g->c_m : g->n));
+        for (int64_t i = 0; i < g->m && !g->add && (bias || g->act); i++)
+            DT__K(gemm_row)(g, bias, (char *)(y + i * g->c_m), y + i * g->c_m);
+    }
+    return 1;
+}
+#endif
+
+/* A dim of size 1 can be given any stride: take the one that makes the matrix dense in one of its dims. Then fold the
+   inner batch dims into m where b is the same for all of them. */
+static void DT__K(gemm_normal)(DT__K(gemm_job) *g)
+{
+    if (g->k == 1) g->a_k = 1;
+    else if (g->m == 1 && g->a_k != 1) g->a_m = 1;
+    if (g->n == 1) g->b_n = 1;
+    else if (g->k == 1 && g->b_n != 1) g->b_k = 1;
+    while (g->nbatch > 0) {
+        int     d = g->nbatch - 1;
+        int64_t s = g->shape[d];
+        if (s == 1) {
+            g->nbatch--;
+        } else if (g->sb[d] == 0 && g->m == 1 && g->a_k == 1) {
+            g->a_m = g->sa[d], g->c_m = g->sc[d], g->m = s;
+            g->nbatch--;
+        } else if (g->sb[d] == 0 && g->m > 1 && g->sa[d] == g->m * g->a_m && g->sc[d] == g->m * g->c_m) {
+            g->m *= s;
+            g->nbatch--;
+        } else {
+            break;
+        }
+        g->matrices /= s;
+    }
+}
+
+static __attribute__((unused)) int DT__K(gemm)(dt_device *dev, const dt_call *call)
+{
+    const dt_view  *c = &call->out[0], *a = &call->in[0], *b = &call->in[1];
+    const dt_view  *bias = call->nin > 2 && call->in[2].ndim >= 0 ? &call->in[2] : NULL;
+    DT__K(gemm_job) g;
+    float          *unused;
+    int             nd = c->ndim;
+    (void)dev;
+    memset(&g, 0, sizeof g);
+    g.a = (const char *)a->data, g.b = (const char *)b->data, g.c = (char *)c->data;
+    g.adt = a->dtype, g.bdt = b->dtype, g.cdt = c->dtype;
+    g.alpha = (float)call->u.gemm.alpha, g.act = call->u.gemm.act, g.add = (int)(call->acc & 1);
+    g.m = c->shape[nd - 2], g.n = c->shape[nd - 1], g.k = a->shape[a->ndim - 1];
+    g.a_m = a->stride[a->ndim - 2], g.a_k = a->stride[a->ndim - 1];
+    g.b_k = b->stride[b->ndim - 2], g.b_n = b->stride[b->ndim - 1], g.c_m = c->stride[nd - 2];
+    g.matrices = 1;
+    for (int d = 0; d < nd - 2; d++) { /* an operand with fewer dims is the same for all of the leading ones */
+        int da = d - (nd - a->ndim), db = d - (nd - b->ndim);
+        g.shape[d] = c->shape[d];
+        g.sa[d] = da >= 0 && a->shape[da] != 1 ? a->stride[da] : 0;
+        g.sb[d] = db >= 0 && b->shape[db] != 1 ? b->stride[db] : 0;
+        g.sc[d] = c->stride[d];
+        g.matrices *= c->shape[d];
+    }
+    g.nbatch = nd - 2;
+    if (g.matrices == 0 || g.m == 0 || g.n == 0) return 0;
+    if (bias && g.add) bias = NULL;
+    if (g.k == 0) return DT__K(gemm_nothing)(&g, bias);
+    DT__K(gemm_normal)(&g);
+    if ((g.a_k != 1 && g.a_m != 1) || (g.b_k != 1 && g.b_n != 1))
+        return dt_fail(DT_ERR_ARG,
+                "gemm: %s has no dense dim among its last two (strides %lld and %lld); make it contiguous",
+                       g.a_k != 1 && g.a_m != 1 ? "a" : "b", (long long)(g.a_k != 1 && g.a_m != 1 ? g.a_m : g.b_k),
+                       (long long)(g.a_k != 1 && g.a_m != 1 ? g.a_k : g.b_n));
+#ifdef DT_USE_CBLAS
+    if (DT__K(gemm_cblas)(&g, bias)) return 0;
+#endif
+    if (g.matrices == 1 && g.k >= 2048 && g.m * g.n <= 16384 && g.k / 16 >= g.m && g.k / 16 >= g.n)
+        return DT__K(gemm_split)(&g, bias, g.k / 1024 < 16 ? g.k / 1024 : 16);
+    return DT__K(gemm_run)(&g, bias, 0, g.matrices, &unused);
+}
+#undef DT__GEMM_MC
+#undef DT__GEMM_KC
+#undef DT__GEMM_BP
+#undef DT__GEMM_SLAB
+
+/* ==================================================================================================== >>conv
+   Convolution without an im2col matrix. One engine makes y and dx: each destination pixel is the sum over a list of
+   taps of (cg source channels) x (cg x og weights). The taps a pixel sees depend on its residue class (position modulo
+   the destination step: 1 forward, the stride backward), and within a class they sit at fixed offsets from the source
+   position q*ss, so a tile of DT__MR pixels runs mk_rows over one list of segments. Weights are packed once per call:
+   [group][panel of NR destination channels][tap, by class][source channel][NR]. A task owns a band (rows of an image,
+   or several small images): it copies the source rows into a zero-padded f32 image in its worker's scratch (or reads
+   them in place when nothing lies outside), then goes panel by panel over the band's tiles, so that the band stays in
+   L2 and a panel serves all its tiles. The weight gradient keeps the bands and copies: tiles of 6 (tap, source channel)
+   rows by NR destination channels sum over 128 pixels at a time (mk_rows again: a segment is one pixel) and are added
+   to an f32 buffer of their part of the batch; the parts are added in order. A depthwise convolution goes the same
+   ways with channels side by side. All cuts are functions of the shape. */
+#define DT__CONV_BAND (320 * 1024) /* bytes of padded source in a band */
+#define DT__CONV_GRAIN 1500000     /* multiply-adds of a task */
+#define DT__CONV_TASKS 64          /* enough tasks for any pool */
+#define DT__CONV_SHORT 24          /* segments shorter than this are taken element by element */
+#define DT__CONV_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) /* the rows of a tile, so that they stay in registers */
+#define DT__CONV_DATA 0
+#define DT__CONV_FORWARD 1
+#define DT__CONV_WEIGHT 2
+
+typedef struct DT__K(conv_axis_t) {
+    int64_t  src, dst, k;  /* extents: source, destination, kernel */
+    int64_t  ss, ds;       /* source step of one q; destination step (the number of classes, if dst has so many) */
+    int64_t  ncls, nq, nt; /* classes, largest q count of a class, taps used */
+    int64_t  lo, span;     /* source positions of q: q*ss + lo .. q*ss + lo + span */
+    int64_t *start, *off, *tap; /* taps of class r: start[r] .. start[r+1]-1, their offsets rising */
+} DT__K(conv_axis_t);
+
+typedef struct DT__K(conv_t) {
+    DT__K(conv_axis_t) y, x;
+    dt_view  src, dst;
+    int64_t  n, groups, cg, og, np, ntap; /* cg, og: source and destination channels of a group; np: its panels */
+    int64_t  kd;              /* source channels of one destination channel: cg, or 1 where depth */
+    int64_t  so, sk;          /* strides of the plain weights: destination and source channel */
+    int64_t *tapsrc, *segoff; /* by packed tap: its place in the plain kernel; the offsets of the class's segments */
+    int      kind, depth, add, act, direct; /* depth: one channel a group, taken as one group of all channels */
+    int      fine;                          /* short segments: segoff is by element */
+    int64_t  sc, cw;        /* source channels: all, those of a copy */
+    int64_t  pw, pitch, cp; /* of the copy: width, floats from row to row, from pixel to pixel */
+    int64_t  rows, images, nband, nsplit; /* a band: rows of q in each of its images */
+    int64_t  pack_per;
+    float   *w32, *wpack, *bias;
+    char    *work; /* of the workers */
+    size_t   work_nbytes;
+} DT__K(conv_t);
+
+DT__INLINE int64_t DT__K(conv_min)(int64_t a, int64_t b) { return a < b ? a : b; }
+DT__INLINE int64_t DT__K(conv_max)(int64_t a, int64_t b) { return a > b ? a : b; }
+DT__INLINE size_t  DT__K(conv_nbytes)(int64_t n, size_t each) { return ((size_t)n * each + 127) & ~(size_t)63; }
+DT__INLINE void   *DT__K(conv_take)(char **at, int64_t n, size_t each)
+{
+    void *p = *at;
+    *at += DT__K(conv_nbytes)(n, each);
+    return p;
+}
+
+/* Measure the taps of an axis; with its arrays given, fill them in. */
+static void DT__K(conv_axis)(DT__K(conv_axis_t) *a, int fwd, int64_t stride, int64_t pad, int64_t dil)
+{
+    int64_t n = 0, lo = 0, hi = 0;
+    for (int64_t r = 0; r < a->ncls; r++) {
+        if (a->start) a->start[r] = n;
+        for (int64_t i = 0; i < a->k; i++) {
+            int64_t tap = fwd ? i : a->k - 1 - i, off = fwd ? tap * dil - pad : r + pad - tap * dil;
+            if (!fwd && off % stride != 0) continue;
+            if (!fwd) off /= stride;
+            if (a->start) {
+                a->off[n] = off;
+                a->tap[n] = tap;
+            }
+            lo = n == 0 ? off : DT__K(conv_min)(lo, off);
+            hi = n == 0 ? off : DT__K(conv_max)(hi, off);
+            n++;
+        }
+    }
+    if (a->start) a->start[a->ncls] = n;
+    a->nt = n;
+    a->lo = lo;
+    a->span = hi - lo;
+}
+
+/* Whether the taps of class rx are neighbours, so that a kernel row is one run of floats. */
+static int DT__K(conv_merged)(const DT__K(conv_t) *p, int64_t rx)
+{
+    const DT__K(conv_axis_t) *x = &p->x;
+    if (p->groups != 1 || p->depth || p->cp != p->cg) return 0;
+    for (int64_t i = x->start[rx] + 1; i < x->start[rx + 1]; i++)
+        if (x->off[i] != x->off[i - 1] + 1) return 0;
+    return 1;
+}
+
+static void DT__K(conv_taps)(DT__K(conv_t) *p)
+{
+    int64_t t = 0;
+    for (int64_t ry = 0; ry < p->y.ncls; ry++) {
+        for (int64_t rx = 0; rx < p->x.ncls; rx++) {
+            int     merged = DT__K(conv_merged)(p, rx);
+            int64_t seg = t;
+            for (int64_t i = p->y.start[ry]; i < p->y.start[ry + 1]; i++) {
+                for (int64_t j = p->x.start[rx]; j < p->x.start[rx + 1]; j++) {
+                    int64_t off = (p->y.off[i] - p->y.lo) * p->pitch + (p->x.off[j] - p->x.lo) * p->cp;
+                    for (int64_t k = 0; p->fine && k < p->kd; k++) p->segoff[t * p->kd + k] = off + k;
+                    p->tapsrc[t++] = p->y.tap[i] * p->x.k + p->x.tap[j];
+                    if (p->fine || (merged && j > p->x.start[rx])) continue;
+                    p->segoff[seg++] = off;
+                }
+            }
+        }
+    }
+}
+
+/* Bands of the source and, when they are few, a split of the panels. */
+static void DT__K(conv_cut)(DT__K(conv_t) *p)
+{
+    int64_t row = DT__K(conv_max)(p->pw * p->cp * 4, 1), full = (p->y.nq - 1) * p->y.ss + p->y.span + 1;
+    int64_t mac = p->x.nq * p->x.ds * p->y.ds * DT__K(conv_max)(p->ntap / (p->x.ncls * p->y.ncls), 1);
+    int64_t gp = p->groups * p->np;
+    mac *= p->depth ? 4 * gp * DT__NR : p->kd * gp * DT__NR; /* of one row of q; as much as its time, where depth */
+    mac = DT__K(conv_max)(mac, 1);
+    p->rows = p->y.nq;
+    p->images = 1;
+    if (full * row > DT__CONV_BAND) {
+        int64_t fit = DT__CONV_BAND / row - p->y.span - 1;
+        p->rows = fit > 0 ? fit / p->y.ss + 1 : 1;
+        p->rows = DT__K(conv_max)(p->rows, p->y.span / p->y.ss);
+    } else {
+        int64_t per, fit = DT__K(conv_max)(DT__CONV_BAND / (full * row), 1);
+        dt__cut(p->n, mac * p->y.nq, DT__CONV_GRAIN, &per);
+        p->images = DT__K(conv_max)(per, (96 + p->y.nq * p->x.nq - 1) / (p->y.nq * p->x.nq));
+        p->images = DT__K(conv_max)(DT__K(conv_min)(DT__K(conv_min)(p->images, fit), p->n), 1);
+    }
+    if (p->n < DT__CONV_TASKS / 2) /* few images: shorter bands */
+        p->rows = DT__K(conv_min)(p->rows, DT__K(conv_max)(DT__CONV_GRAIN / mac, p->y.span / p->y.ss + 1));
+    if (p->rows >= p->y.nq) p->rows = p->y.nq;
+    else p->images = 1;
+    p->nband = (p->n + p->images - 1) / p->images * ((p->y.nq + p->rows - 1) / p->rows);
+    p->nsplit = 1;
+    if (p->nband < DT__CONV_TASKS) {
+        int64_t most = p->images * p->rows * mac / DT__CONV_GRAIN;
+        p->nsplit = DT__K(conv_min)(most, (DT__CONV_TASKS + p->nband - 1) / DT__K(conv_max)(p->nband, 1));
+        p->nsplit = DT__K(conv_max)(DT__K(conv_min)(p->nsplit, gp / 4), 1); /* each copies the band */
+    }
+}
+
+/* Channels: a depthwise convolution has its channels side by side in panels. The weight gradient of many channels
+   copies them in chunks, pixels an odd number of cache lines apart so that a column of pixels does not crowd a few
+   sets of the cache. */
+static void DT__K(conv_channels)(DT__K(conv_t) *p, const dt_view *w, int64_t groups)
+{
+    int64_t taps = w->shape[2] * w->shape[3];
+    p->sc = p->src.shape[1];
+    p->depth = groups > 1 && groups == p->sc && groups == p->dst.shape[1];
+    p->groups = p->depth ? 1 : groups;
+    p->cg = p->sc / p->groups;
+    p->og = p->dst.shape[1] / p->groups;
+    p->np = (p->og + DT__NR - 1) / DT__NR;
+    p->kd = p->depth ? 1 : p->cg;
+    p->so = p->kind == DT__CONV_DATA ? taps : taps * p->kd;
+    p->sk = p->kind == DT__CONV_DATA ? taps * p->og : taps;
+    p->cw = p->cp = p->sc;
+    if (p->kind == DT__CONV_WEIGHT && groups == 1 && p->sc >= 64) {
+        p->cw = DT__K(conv_min)(p->sc, 128);
+        p->cp = p->cw % 32 ? p->cw : p->cw + 16;
+    }
+}
+
+static void DT__K(conv_geometry)(DT__K(conv_t) *p, const dt_call *c, const dt_view *src, const dt_view *dst,
+                                 const dt_view *w, int kind)
+{
+    int fwd = kind != DT__CONV_DATA;
+    memset(p, 0, sizeof *p);
+    p->src = *src;
+    p->dst = *dst;
+    p->kind = kind;
+    p->n = dst->shape[2] && dst->shape[3] ? src->shape[0] : 0;
+    DT__K(conv_channels)(p, w, c->u.conv.groups);
+    for (int i = 0; i < 2; i++) {
+        DT__K(conv_axis_t) *a = i ? &p->x : &p->y;
+        a->src = src->shape[2 + i];
+        a->dst = dst->shape[2 + i];
+        a->k = w->shape[2 + i];
+        a->ss = fwd ? c->u.conv.stride[i] : 1;
+        a->ds = fwd ? 1 : c->u.conv.stride[i];
+        a->ncls = DT__K(conv_max)(DT__K(conv_min)(a->ds, a->dst), 1);
+        a->nq = DT__K(conv_max)((a->dst + a->ds - 1) / a->ds, 1);
+        DT__K(conv_axis)(a, fwd, c->u.conv.stride[i], c->u.conv.pad[i], c->u.conv.dilation[i]);
+    }
+    p->ntap = p->y.nt * p->x.nt;
+    p->fine = !p->depth && p->kd * (p->groups == 1 ? p->x.k : 1) < DT__CONV_SHORT;
+    p->pw = (p->x.nq - 1) * p->x.ss + p->x.span + 1;
+    p->direct = p->src.dtype == DT_F32 && p->x.lo >= 0 && p->y.lo >= 0 && p->x.lo + p->pw <= p->x.src &&
+                p->y.lo + (p->y.nq - 1) * p->y.ss + p->y.span + 1 <= p->y.src;
+    if (p->cp != p->sc || (p->depth && p->sc % DT__NR != 0)) p->direct = 0;
+    p->pitch = (p->direct ? p->x.src : p->pw) * p->cp;
+    DT__K(conv_cut)(p);
+}
+
+static int64_t DT__K(conv_tables_numel)(const DT__K(conv_t) *p)
+{
+    return 2 * (p->y.k + p->x.k) + p->y.k * p->x.k * (p->fine ? 1 + p->kd : 2) + p->y.ncls + p->x.ncls + 2;
+}
+
+static void DT__K(conv_tables)(DT__K(conv_t) *p, const dt_call *c, int64_t *at)
+{
+    int fwd = p->kind != DT__CONV_DATA;
+    for (int i = 0; i < 2; i++) {
+        DT__K(conv_axis_t) *a = i ? &p->x : &p->y;
+        a->start = at;
+        a->off = a->start + a->ncls + 1;
+        a->tap = a->off + a->k;
+        at = a->tap + a->k;
+        DT__K(conv_axis)(a, fwd, c->u.conv.stride[i], c->u.conv.pad[i], c->u.conv.dilation[i]);
+    }
+    p->tapsrc = at;
+    p->segoff = at + p->y.k * p->x.k;
+    DT__K(conv_taps)(p);
+}
+
+/* The images and rows of q of a band, and its source: address of (first image, first q) and distance of images. */
+typedef struct DT__K(conv_band_t) {
+    int64_t      n0, n1, q0, q1, image;
+    const float *src;
+} DT__K(conv_band_t);
+
+static int64_t DT__K(conv_copy_numel)(const DT__K(conv_t) *p)
+{
+    return p->direct ? 0 : p->images * ((p->rows - 1) * p->y.ss + p->y.span + 1) * p->pitch;
+}
+
+/* One row of the copy: channels c0 and on of the source row s, zeros beside it. */
+static void DT__K(conv_pad_row)(const DT__K(conv_t) *p, float *d, const char *s, int64_t c0)
+{
+    int64_t es = p->src.dtype == DT_F32 ? 4 : 2, cn = DT__K(conv_min)(p->cw, p->sc - c0);
+    int64_t left = DT__K(conv_min)(DT__K(conv_max)(-p->x.lo, 0), p->pw);
+    int64_t x0 = DT__K(conv_max)(p->x.lo, 0), x1 = DT__K(conv_min)(p->x.lo + p->pw, p->x.src);
+    int64_t mid = DT__K(conv_max)(x1 - x0, 0), end = left + mid;
+    memset(d, 0, (size_t)(left * p->cp) * 4);
+    if (p->cp == p->sc) {
+        if (mid) DT__K(load_row)(d + left * p->cp, s + x0 * p->sc * es, p->src.dtype, mid * p->sc);
+    } else {
+        for (int64_t x = 0; x < mid; x++)
+            DT__K(load_row)(d + (left + x) * p->cp, s + ((x0 + x) * p->sc + c0) * es, p->src.dtype, cn);
+    }
+    if (end < p->pw) memset(d + end * p->cp, 0, (size_t)((p->pw - end) * p->cp) * 4);
+}
+
+static void DT__K(conv_band)(DT__K(conv_band_t) *b, const DT__K(conv_t) *p, int64_t band, int64_t c0, float *copy)
+{
+    int64_t per = (p->y.nq + p->rows - 1) / p->rows, es = p->src.dtype == DT_F32 ? 4 : 2;
+    b->n0 = band / per * p->images;
+    b->n1 = DT__K(conv_min)(b->n0 + p->images, p->n);
+    b->q0 = band % per * p->rows;
+    b->q1 = DT__K(conv_min)(b->q0 + p->rows, p->y.nq);
+    int64_t y0 = b->q0 * p->y.ss + p->y.lo, ny = (b->q1 - b->q0 - 1) * p->y.ss + p->y.span + 1;
+    if (p->direct) {
+        b->image = p->y.src * p->pitch;
+        b->src = (const float *)p->src.data + b->n0 * b->image + y0 * p->pitch + p->x.lo * p->sc;
+        return;
+    }
+    b->image = ny * p->pitch;
+    b->src = copy;
+    for (int64_t n = b->n0; n < b->n1; n++) {
+        for (int64_t y = y0; y < y0 + ny; y++, copy += p->pitch) {
+            int64_t at = (n * p->y.src + y) * p->x.src * p->sc * es;
+            if (y < 0 || y >= p->y.src) memset(copy, 0, (size_t)p->pitch * 4);
+            else DT__K(conv_pad_row)(p, copy, (const char *)p->src.data + at, c0);
+        }
+    }
+}
+
+static void DT__K(conv_pack_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(conv_t) *p = (const DT__K(conv_t) *)ctx;
+    int64_t t0 = task * p->pack_per, t1 = DT__K(conv_min)(t0 + p->pack_per, p->groups * p->np);
+    (void)worker;
+    for (int64_t gp = t0; gp < t1; gp++) {
+        int64_t      o0 = gp % p->np * DT__NR, m = DT__K(conv_min)(p->og - o0, DT__NR);
+        const float *w = p->w32 + gp / p->np * p->kd * p->og * p->y.k * p->x.k + o0 * p->so;
+        float       *dst = p->wpack + gp * p->ntap * p->kd * DT__NR;
+        for (int64_t k = 0; k < p->kd; k++) {
+            for (int64_t t = 0; t < p->ntap; t++) {
+                const float *s = w + k * p->sk + p->tapsrc[t];
+                float       *d = dst + (t * p->kd + k) * DT__NR;
+                for (int64_t j = 0; j < m; j++) d[j] = s[j * p->so];
+                for (int64_t j = m; j < DT__NR; j++) d[j] = 0.0f;
+            }
+        }
+    }
+}
+
+/* What all tiles of one class and panel share. */
+typedef struct DT__K(conv_run_t) {
+    const float   *src, *w, *bias;
+    const int64_t *soff, *doff, *segoff; /* by pixel: source and destination; by segment */
+    int64_t        npix, seglen, m;      /* m: destination channels of the panel */
+    int            nseg, dtype, act, add;
+    char          *dst;
+} DT__K(conv_run_t);
+
+/* The way out for all but plain f32 panels: n pixels of a tile */
+static void DT__K(conv_store)(const DT__K(conv_run_t) *r, const int64_t *doff, int64_t n, float *tile)
+{
+    int64_t es = r->dtype == DT_F32 ? 4 : 2;
+    if (r->act == DT_ACT_SIGMOID)
+        for (int64_t i = 0; i < n * DT__NR; i += DT__W) DT__K(st)(tile + i, DT__K(vsigmoid)(DT__K(ld)(tile + i)));
+    if (r->act == DT_ACT_TANH)
+        for (int64_t i = 0; i < n * DT__NR; i += DT__W) DT__K(st)(tile + i, DT__K(vtanh)(DT__K(ld)(tile + i)));
+    for (int64_t i = 0; i < n; i++)
+        DT__K(put_row)(r->dst + doff[i] * es, r->dtype, tile + i * DT__NR, r->m, r->add);
+}
+
+/* acc[i] += sum over taps of a[i][segoff[s] ..] * w[s][..], channel by channel */
+DT__INLINE void DT__K(conv_depth)(int nseg, const int64_t *segoff, const float *const *a, const float *w,
+                                  dt__vf acc[DT__MR][2])
+{
+    for (int s = 0; s < nseg; s++, w += DT__NR) {
+        dt__vf w0 = DT__K(ld)(w), w1 = DT__K(ld)(w + DT__W);
+        int64_t at = segoff[s];
+#define DT__CONV_ONE(i)                                             \
+    acc[i][0] = DT__K(fma)(DT__K(ld)(a[i] + at), w0, acc[i][0]);    \
+    acc[i][1] = DT__K(fma)(DT__K(ld)(a[i] + at + DT__W), w1, acc[i][1]);
+        DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+    }
+}
+
+DT__INLINE void DT__K(conv_put)(float *o, dt__vf v0, dt__vf v1)
+{
+    DT__K(st)(o, v0);
+    DT__K(st)(o + DT__W, v1);
+}
+DT__INLINE void DT__K(conv_add)(float *o, dt__vf v0, dt__vf v1)
+{
+    DT__K(st)(o, DT__K(ld)(o) + v0);
+    DT__K(st)(o + DT__W, DT__K(ld)(o + DT__W) + v1);
+}
+
+/* All tiles of a run; how: 0 segments, 1 segments of one element, 2 depthwise */
+DT__INLINE void DT__K(conv_tiles)(const DT__K(conv_run_t) *r, int how)
+{
+    dt__vf b0 = DT__K(ld)(r->bias), b1 = DT__K(ld)(r->bias + DT__W), zero = DT__K(zero)();
+    int    plain = r->dtype == DT_F32 && r->m == DT__NR && r->act <= DT_ACT_RELU;
+    for (int64_t at = 0; at < r->npix; at += DT__MR) {
+        const float *a[DT__MR];
+        dt__vf       acc[DT__MR][2];
+#define DT__CONV_ONE(i)                 \
+    a[i] = r->src + r->soff[at + i];    \
+    acc[i][0] = b0;                     \
+    acc[i][1] = b1;
+        DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+        if (how == 2) DT__K(conv_depth)(r->nseg, r->segoff, a, r->w, acc);
+        else if (how == 1) DT__K(mk_rows)(DT__MR, r->nseg, r->segoff, 1, a, r->w, DT__NR, acc);
+        else DT__K(mk_rows)(DT__MR, r->nseg, r->segoff, r->seglen, a, r->w, DT__NR, acc);
+        if (r->act == DT_ACT_RELU) {
+#define DT__CONV_ONE(i)                             \
+    acc[i][0] = DT__K(vmax)(zero, acc[i][0]);       \
+    acc[i][1] = DT__K(vmax)(zero, acc[i][1]);
+            DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+        }
+        float          tile[DT__MR * DT__NR], *out = (float *)(void *)r->dst;
+        const int64_t *doff = r->doff + at;
+        if (plain && at + DT__MR <= r->npix) {
+            if (r->add) {
+#define DT__CONV_ONE(i) DT__K(conv_add)(out + doff[i], acc[i][0], acc[i][1]);
+                DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+                continue;
+            }
+#define DT__CONV_ONE(i) DT__K(conv_put)(out + doff[i], acc[i][0], acc[i][1]);
+            DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+        } else {
+#define DT__CONV_ONE(i) DT__K(conv_put)(tile + i * DT__NR, acc[i][0], acc[i][1]);
+            DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+            DT__K(conv_store)(r, doff, DT__K(conv_min)(r->npix - at, DT__MR), tile);
+        }
+    }
+}
+static void DT__K(conv_run)(const DT__K(conv_run_t) *r) { DT__K(conv_tiles)(r, 0); }
+static void DT__K(conv_run_short)(const DT__K(conv_run_t) *r) { DT__K(conv_tiles)(r, 1); }
+static void DT__K(conv_run_depth)(const DT__K(conv_run_t) *r) { DT__K(conv_tiles)(r, 2); }
+
+/* The pixels of a class in a band; the source table is filled up to whole tiles. */
+static int64_t DT__K(conv_pixels)(const DT__K(conv_t) *p, const DT__K(conv_band_t) *b, int64_t ry, int64_t rx,
+                                  int64_t *soff, int64_t *doff)
+{
+    int64_t dc = p->og * p->groups, at = 0;
+    int64_t nx = (p->x.dst - rx + p->x.ds - 1) / p->x.ds;
+    int64_t q1 = DT__K(conv_min)(b->q1, (p->y.dst - ry + p->y.ds - 1) / p->y.ds);
+    for (int64_t n = b->n0; n < b->n1; n++) {
+        for (int64_t q = b->q0; q < q1; q++) {
+            int64_t s = (n - b->n0) * b->image + (q - b->q0) * p->y.ss * p->pitch;
+            int64_t ss = p->x.ss * p->cp, ds = p->x.ds * dc;
+            int64_t d = ((n * p->y.dst + q * p->y.ds + ry) * p->x.dst + rx) * dc;
+            for (int64_t x = 0; x < nx; x++) {
+                soff[at + x] = s + x * ss;
+                doff[at + x] = d + x * ds;
+            }
+            at += nx;
+        }
+    }
+    for (int64_t i = at; at > 0 && i < at + DT__MR; i++) soff[i] = soff[at - 1];
+    return at;
+}
+
+static void DT__K(conv_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(conv_t) *p = (const DT__K(conv_t) *)ctx;
+    DT__K(conv_band_t) b;
+    DT__K(conv_run_t)  r;
+    char    *mem = p->work + p->work_nbytes * (size_t)worker;
+    int64_t  npix = p->images * p->rows * p->x.nq, gp = p->groups * p->np, split = task % p->nsplit;
+    float   *copy = (float *)DT__K(conv_take)(&mem, DT__K(conv_copy_numel)(p), 4);
+    int64_t *soff = (int64_t *)DT__K(conv_take)(&mem, npix + DT__MR, 8);
+    int64_t *doff = (int64_t *)DT__K(conv_take)(&mem, npix, 8);
+    int64_t  es = p->dst.dtype == DT_F32 ? 4 : 2;
+    DT__K(conv_band)(&b, p, task / p->nsplit, 0, copy);
+    r.soff = soff;
+    r.doff = doff;
+    r.dtype = p->dst.dtype;
+    r.act = p->act;
+    r.add = p->add;
+    for (int64_t cls = 0; cls < p->y.ncls * p->x.ncls; cls++) {
+        int64_t ry = cls / p->x.ncls, rx = cls % p->x.ncls;
+        int64_t ny = p->y.start[ry + 1] - p->y.start[ry], nx = p->x.start[rx + 1] - p->x.start[rx];
+        int64_t tap0 = p->y.start[ry] * p->x.nt + ny * p->x.start[rx];
+        int     merged = DT__K(conv_merged)(p, rx);
+        r.npix = DT__K(conv_pixels)(p, &b, ry, rx, soff, doff);
+        r.segoff = p->segoff + tap0 * (p->fine ? p->kd : 1);
+        r.seglen = p->fine ? 1 : merged ? nx * p->kd : p->kd;
+        r.nseg = (int)(p->fine ? ny * nx * p->kd : nx * p->kd == 0 ? 0 : merged ? ny : ny * nx);
+        for (int64_t i = gp * split / p->nsplit; i < gp * (split + 1) / p->nsplit; i++) {
+            int64_t g = i / p->np, o0 = i % p->np * DT__NR;
+            r.src = b.src + (p->depth ? o0 : g * p->cg);
+            r.w = p->wpack + (i * p->ntap + tap0) * p->kd * DT__NR;
+            r.bias = p->bias + i * DT__NR;
+            r.m = DT__K(conv_min)(p->og - o0, DT__NR);
+            r.dst = (char *)p->dst.data + (g * p->og + o0) * es;
+            if (p->depth) DT__K(conv_run_depth)(&r);
+            else if (r.seglen == 1) DT__K(conv_run_short)(&r);
+            else DT__K(conv_run)(&r);
+        }
+    }
+}
+
+static void DT__K(conv_bias)(DT__K(conv_t) *p, const dt_view *bias)
+{
+    memset(p->bias, 0, (size_t)(p->groups * p->np * DT__NR) * 4);
+    if (!bias || bias->ndim < 0) return;
+    for (int64_t i = 0; i < p->groups * p->np; i++) {
+        int64_t o0 = i % p->np * DT__NR, at = i / p->np * p->og + o0, es = bias->dtype == DT_F32 ? 4 : 2;
+        DT__K(load_row)(p->bias + i * DT__NR, (const char *)bias->data + at * es, bias->dtype,
+                        DT__K(conv_min)(p->og - o0, DT__NR));
+    }
+}
+
+/* dst := or += the convolution of src with w, forward or transposed */
+static int DT__K(conv_apply)(const dt_call *c, const dt_view *src, const dt_view *w, const dt_view *bias, int fwd)
+{
+    DT__K(conv_t) p;
+    const dt_view *dst = &c->out[0];
+    int64_t wn = w->shape[0] * w->shape[1] * w->shape[2] * w->shape[3];
+    if (dst->shape[0] == 0 || dst->shape[1] == 0 || dst->shape[2] == 0 || dst->shape[3] == 0) return 0;
+    DT__K(conv_geometry)(&p, c, src, dst, w, fwd ? DT__CONV_FORWARD : DT__CONV_DATA);
+    int64_t gp = p.groups * p.np, pn = gp * p.ntap * p.kd * DT__NR, npix = p.images * p.rows * p.x.nq;
+    p.work_nbytes = DT__K(conv_nbytes)(DT__K(conv_copy_numel)(&p), 4) + DT__K(conv_nbytes)(npix + DT__MR, 8) +
+                    DT__K(conv_nbytes)(npix, 8);
+    size_t need = DT__K(conv_nbytes)(DT__K(conv_tables_numel)(&p), 8) + DT__K(conv_nbytes)(wn, 4) +
+                  DT__K(conv_nbytes)(pn, 4) + DT__K(conv_nbytes)(gp * DT__NR, 4);
+    char  *mem = (char *)dt_scratch(need + p.work_nbytes * (size_t)dt__pool_size());
+    if (!mem) return DT_ERR_MEMORY;
+    DT__K(conv_tables)(&p, c, (int64_t *)DT__K(conv_take)(&mem, DT__K(conv_tables_numel)(&p), 8));
+    p.w32 = (float *)DT__K(conv_take)(&mem, wn, 4);
+    p.wpack = (float *)DT__K(conv_take)(&mem, pn, 4);
+    p.bias = (float *)DT__K(conv_take)(&mem, gp * DT__NR, 4);
+    p.work = mem;
+    p.act = fwd ? c->u.conv.act : DT_ACT_NONE;
+    p.add = (int)(c->acc & 1u);
+    if (w->dtype == DT_F32) p.w32 = (float *)w->data;
+    else DT__K(load_row)(p.w32, w->data, w->dtype, wn);
+    DT__K(conv_bias)(&p, bias);
+    int64_t npack = dt__cut(gp, p.ntap * p.kd * DT__NR, 32768, &p.pack_per);
+    dt__pool_run(npack, DT__K(conv_pack_task), &p);
+    dt__pool_run(p.nband * p.nsplit, DT__K(conv_task), &p);
+    return 0;
+}
+
+static int DT__K(conv2d)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(conv_apply)(c, &c->in[0], &c->in[1], c->nin > 2 ? &c->in[2] : NULL, 1);
+}
+
+static int DT__K(conv2d_bwd_data)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(conv_apply)(c, &c->in[0], &c->in[1], NULL, 0);
+}
+
+/* ---- weight gradient: the plan is the forward one, with dy as its destination */
+typedef struct DT__K(conv_wgrad_t) {
+    DT__K(conv_t) p;
+    dt_view  dw, db;
+    int64_t  parts, nchunk, nsplit; /* of the bands; of the source channels; of the panels */
+    int64_t  block;         /* pixels of a sum that stays in registers */
+    int64_t  reduce_per;
+    int      copy_dy, add_w, add_b;
+    float   *wbuf, *dbuf; /* [part][panel][tap][cg][NR], [part][panel][NR] */
+} DT__K(conv_wgrad_t);
+
+/* The pixels of one sum: k of them, x's at aoff, dy's in steps of ldb. */
+typedef struct DT__K(conv_sum_t) {
+    const float   *a, *b;
+    const int64_t *aoff;
+    int64_t        ldb, k;
+} DT__K(conv_sum_t);
+
+/* Rows i are at a + off[i], the segments are single pixels. */
+DT__INLINE void DT__K(conv_wtile_n)(int mr, const DT__K(conv_sum_t) *r, const float *a, const int64_t *off, float *out)
+{
+    const float *row[DT__MR];
+    dt__vf       acc[DT__MR][2];
+#define DT__CONV_ONE(i)                     \
+    row[i] = a + (mr > i ? off[i] : 0);     \
+    acc[i][0] = acc[i][1] = DT__K(zero)();
+    DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+    DT__K(mk_rows)(mr, (int)r->k, r->aoff, 1, row, r->b, r->ldb, acc);
+#define DT__CONV_ONE(i) \
+    if (mr > i) DT__K(conv_add)(out + i * DT__NR, acc[i][0], acc[i][1]);
+    DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+}
+
+static void DT__K(conv_wtile)(int64_t mr, const DT__K(conv_sum_t) *r, const float *a, const int64_t *off, float *out)
+{
+    switch (mr) {
+    case 1: DT__K(conv_wtile_n)(1, r, a, off, out); break;
+    case 2: DT__K(conv_wtile_n)(2, r, a, off, out); break;
+    case 3: DT__K(conv_wtile_n)(3, r, a, off, out); break;
+    case 4: DT__K(conv_wtile_n)(4, r, a, off, out); break;
+    case 5: DT__K(conv_wtile_n)(5, r, a, off, out); break;
+    default: DT__K(conv_wtile_n)(6, r, a, off, out); break;
+    }
+}
+
+static void DT__K(conv_wsum)(float *out, const DT__K(conv_sum_t) *r) /* out[NR] += the sum of dy */
+{
+    dt__vf  s0 = DT__K(zero)(), s1 = s0, t0 = s0, t1 = s0, u0 = s0, u1 = s0, v0 = s0, v1 = s0;
+    int64_t k = 0, ldb = r->ldb;
+    for (const float *b = r->b; k + 4 <= r->k; k += 4, b += 4 * ldb) {
+        s0 += DT__K(ld)(b);
+        s1 += DT__K(ld)(b + DT__W);
+        t0 += DT__K(ld)(b + ldb);
+        t1 += DT__K(ld)(b + ldb + DT__W);
+        u0 += DT__K(ld)(b + 2 * ldb);
+        u1 += DT__K(ld)(b + 2 * ldb + DT__W);
+        v0 += DT__K(ld)(b + 3 * ldb);
+        v1 += DT__K(ld)(b + 3 * ldb + DT__W);
+    }
+    for (; k < r->k; k++) {
+        s0 += DT__K(ld)(r->b + k * ldb);
+        s1 += DT__K(ld)(r->b + k * ldb + DT__W);
+    }
+    DT__K(conv_add)(out, (s0 + t0) + (u0 + v0), (s1 + t1) + (u1 + v1));
+}
+
+/* Depthwise: tiles of taps instead of rows, channel by channel. */
+static void DT__K(conv_wdepth)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *r, float *out)
+{
+    for (int64_t t = 0; t < p->ntap; t += DT__MR) {
+        const float *a[DT__MR];
+        dt__vf       acc[DT__MR][2];
+#define DT__CONV_ONE(i)                                               \
+    a[i] = r->a + p->segoff[DT__K(conv_min)(t + i, p->ntap - 1)];     \
+    acc[i][0] = acc[i][1] = DT__K(zero)();
+        DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+        for (int64_t k = 0; k < r->k; k++) {
+            dt__vf  b0 = DT__K(ld)(r->b + k * r->ldb), b1 = DT__K(ld)(r->b + k * r->ldb + DT__W);
+            int64_t at = r->aoff[k];
+#define DT__CONV_ONE(i)                                             \
+    acc[i][0] = DT__K(fma)(DT__K(ld)(a[i] + at), b0, acc[i][0]);    \
+    acc[i][1] = DT__K(fma)(DT__K(ld)(a[i] + at + DT__W), b1, acc[i][1]);
+            DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+        }
+#define DT__CONV_ONE(i) \
+    if (t + i < p->ntap) DT__K(conv_add)(out + (t + i) * DT__NR, acc[i][0], acc[i][1]);
+        DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+    }
+}
+
+/* All taps of one panel over one block of pixels, for the source channels of the chunk at c0. */
+static void DT__K(conv_wblock)(const DT__K(conv_t) *p, const DT__K(conv_sum_t) *r, int64_t c0, float *out)
+{
+    static const int64_t near[DT__MR] = { 0, 1, 2, 3, 4, 5 };
+    int     merged = DT__K(conv_merged)(p, 0);
+    if (p->fine) { /* few channels: the rows of all taps together, in even tiles */
+        int64_t m = p->ntap * p->kd, nt = (m + DT__MR - 1) / DT__MR;
+        for (int64_t i = 0; i < nt; i++) {
+            int64_t m0 = m * i / nt, m1 = m * (i + 1) / nt;
+            DT__K(conv_wtile)(m1 - m0, r, r->a, p->segoff + m0, out + m0 * DT__NR);
+        }
+        return;
+    }
+    int64_t step = merged ? p->x.k * p->cg : p->cg, nseg = merged ? p->y.k : p->y.k * p->x.k;
+    int64_t len = p->groups > 1 || merged ? step : DT__K(conv_min)(p->cw, p->cg - c0);
+    for (int64_t s = 0; s < nseg; s++) {
+        const float *a = r->a + p->segoff[s];
+        float       *o = out + (s * step + c0) * DT__NR;
+        for (int64_t i = 0; i < len; i += DT__MR)
+            DT__K(conv_wtile)(DT__K(conv_min)(len - i, DT__MR), r, a + i, near, o + i * DT__NR);
+    }
+}
+
+/* dy of a band as [panel][pixel][NR] f32, for the panels i0..i1-1 */
+static void DT__K(conv_wcopy)(const DT__K(conv_t) *p, const DT__K(conv_band_t) *b, float *copy, float *line,
+                              int64_t i0, int64_t i1)
+{
+    int64_t c = p->og * p->groups, w = p->x.dst, es = p->dst.dtype == DT_F32 ? 4 : 2, at = 0;
+    int64_t npix = (b->n1 - b->n0) * (b->q1 - b->q0) * w;
+    for (int64_t n = b->n0; n < b->n1; n++) {
+        for (int64_t q = b->q0; q < b->q1; q++, at += w) {
+            const char *s = (const char *)p->dst.data + (n * p->y.dst + q) * w * c * es;
+            if (p->dst.dtype != DT_F32) DT__K(load_row)(line, s, p->dst.dtype, w * c);
+            const float *f = p->dst.dtype == DT_F32 ? (const float *)(const void *)s : line;
+            for (int64_t i = i0; i < i1; i++) {
+                int64_t o0 = i % p->np * DT__NR, m = DT__K(conv_min)(p->og - o0, DT__NR);
+                float  *d = copy + ((i - i0) * npix + at) * DT__NR;
+                const float *e = f + i / p->np * p->og + o0;
+                for (int64_t x = 0; x < w; x++, d += DT__NR, e += c) {
+                    if (m == DT__NR) {
+                        DT__K(conv_put)(d, DT__K(ld)(e), DT__K(ld)(e + DT__W));
+                    } else {
+                        DT__K(conv_put)(d, DT__K(zero)(), DT__K(zero)());
+                        for (int64_t j = 0; j < m; j++) d[j] = e[j];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* One band's share of the panels i0..i1-1 and the source channels of the chunk at c0 */
+static void DT__K(conv_wband)(const DT__K(conv_wgrad_t) *g, int64_t band, char *mem, int64_t i0, int64_t i1,
+                              int64_t c0, float *wbuf, float *dbuf)
+{
+    const DT__K(conv_t) *p = &g->p;
+    DT__K(conv_band_t) b;
+    DT__K(conv_sum_t) r;
+    int64_t  w = p->x.dst, oc = p->og * p->groups, npix = p->images * p->rows * w, at = 0;
+    int64_t  most = (p->groups * p->np + g->nsplit - 1) / g->nsplit * npix * DT__NR;
+    float   *copy = (float *)DT__K(conv_take)(&mem, DT__K(conv_copy_numel)(p), 4);
+    float   *dcopy = (float *)DT__K(conv_take)(&mem, g->copy_dy ? most : 0, 4);
+    float   *line = (float *)DT__K(conv_take)(&mem, g->copy_dy ? w * oc : 0, 4);
+    int64_t *aoff = (int64_t *)DT__K(conv_take)(&mem, npix, 8);
+    DT__K(conv_band)(&b, p, band, c0, copy);
+    if (g->copy_dy) DT__K(conv_wcopy)(p, &b, dcopy, line, i0, i1);
+    for (int64_t n = 0; n < b.n1 - b.n0; n++)
+        for (int64_t q = 0; q < b.q1 - b.q0; q++, at += w)
+            for (int64_t x = 0; x < w; x++)
+                aoff[at + x] = n * b.image + q * p->y.ss * p->pitch + x * p->x.ss * p->cp;
+    for (int64_t i = i0; i < i1; i++) {
+        const float *dy = (const float *)p->dst.data + (b.n0 * p->y.dst + b.q0) * w * oc;
+        dy = g->copy_dy ? dcopy + (i - i0) * at * DT__NR : dy + i / p->np * p->og + i % p->np * DT__NR;
+        r.a = b.src + (p->depth ? i * DT__NR : i / p->np * p->cg);
+        r.ldb = g->copy_dy ? DT__NR : oc;
+        for (int64_t k = 0; k < at; k += g->block) {
+            r.aoff = aoff + k;
+            r.b = dy + k * r.ldb;
+            r.k = DT__K(conv_min)(g->block, at - k);
+            if (g->db.ndim >= 0 && c0 == 0) DT__K(conv_wsum)(dbuf + i * DT__NR, &r);
+            if (p->depth) DT__K(conv_wdepth)(p, &r, wbuf + i * p->ntap * DT__NR);
+            else DT__K(conv_wblock)(p, &r, c0, wbuf + i * p->ntap * p->cg * DT__NR);
+        }
+    }
+}
+
+static void DT__K(conv_wtask)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(conv_wgrad_t) *g = (const DT__K(conv_wgrad_t) *)ctx;
+    const DT__K(conv_t) *p = &g->p;
+    int64_t part = task / (g->nsplit * g->nchunk), chunk = task / g->nsplit % g->nchunk, split = task % g->nsplit;
+    int64_t gp = p->groups * p->np, wn = p->ntap * p->kd * DT__NR, c0 = chunk * p->cw;
+    int64_t i0 = gp * split / g->nsplit, i1 = gp * (split + 1) / g->nsplit;
+    int64_t len = p->groups > 1 || p->depth ? p->kd : DT__K(conv_min)(p->cw, p->kd - c0);
+    float  *wbuf = g->wbuf + part * gp * wn, *dbuf = g->dbuf + part * gp * DT__NR;
+    for (int64_t t = i0 * p->ntap; t < i1 * p->ntap; t++)
+        memset(wbuf + (t * p->kd + c0) * DT__NR, 0, (size_t)(len * DT__NR) * 4);
+    if (chunk == 0) memset(dbuf + i0 * DT__NR, 0, (size_t)((i1 - i0) * DT__NR) * 4);
+    for (int64_t band = p->nband * part / g->parts; band < p->nband * (part + 1) / g->parts; band++)
+        DT__K(conv_wband)(g, band, p->work + p->work_nbytes * (size_t)worker, i0, i1, c0, wbuf, dbuf);
+}
+
+/* dw of the rows (panel, source channel): the parts in order, then [tap][NR] turned into [NR][tap] */
+static void DT__K(conv_wreduce)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(conv_wgrad_t) *g = (const DT__K(conv_wgrad_t) *)ctx;
+    const DT__K(conv_t) *p = &g->p;
+    int64_t r0 = task * g->reduce_per, r1 = DT__K(conv_min)(r0 + g->reduce_per, p->groups * p->np * p->kd);
+    int64_t es = g->dw.dtype == DT_F32 ? 4 : 2, all = p->groups * p->np * p->ntap * p->kd * DT__NR, nt = p->ntap;
+    float  *sum = (float *)(void *)(p->work + p->work_nbytes * (size_t)worker), *turn = sum + nt * DT__NR;
+    for (int64_t row = r0; row < r1; row++) {
+        int64_t i = row / p->kd, k = row % p->kd, o0 = i % p->np * DT__NR, m = DT__K(conv_min)(p->og - o0, DT__NR);
+        const float *s = g->wbuf + (i * nt * p->kd + k) * DT__NR;
+        for (int64_t t = 0; t < nt; t++) {
+            dt__vf s0 = DT__K(zero)(), s1 = DT__K(zero)();
+            for (int64_t part = 0; part < g->parts; part++) {
+                const float *e = s + part * all + t * p->kd * DT__NR;
+                s0 += DT__K(ld)(e);
+                s1 += DT__K(ld)(e + DT__W);
+            }
+            DT__K(st)(sum + t * DT__NR, s0);
+            DT__K(st)(sum + t * DT__NR + DT__W, s1);
+        }
+        for (int64_t j = 0; j < m; j++) {
+            char *d = (char *)g->dw.data + ((i / p->np * p->og + o0 + j) * p->kd + k) * nt * es;
+            for (int64_t t = 0; t < nt; t++) turn[t] = sum[t * DT__NR + j];
+            DT__K(put_row)(d, g->dw.dtype, turn, nt, g->add_w);
+        }
+    }
+}
+
+static void DT__K(conv_wbias)(const DT__K(conv_wgrad_t) *g)
+{
+    const DT__K(conv_t) *p = &g->p;
+    int64_t gp = p->groups * p->np, es = g->db.dtype == DT_F32 ? 4 : 2;
+    for (int64_t i = 0; i < gp; i++) {
+        float   sum[DT__NR];
+        int64_t o0 = i % p->np * DT__NR;
+        for (int64_t j = 0; j < DT__NR; j++) {
+            sum[j] = 0.0f;
+            for (int64_t part = 0; part < g->parts; part++) sum[j] += g->dbuf[(part * gp + i) * DT__NR + j];
+        }
+        DT__K(put_row)((char *)g->db.data + (i / p->np * p->og + o0) * es, g->db.dtype, sum,
+                       DT__K(conv_min)(p->og - o0, DT__NR), g->add_b);
+    }
+}
+
+/* Parts: at least 512 pixels each, their buffers at most 16 MB together; then the panels. */
+static void DT__K(conv_wcut)(DT__K(conv_wgrad_t) *g)
+{
+    const DT__K(conv_t) *p = &g->p;
+    int64_t gp = p->groups * p->np, wn = DT__K(conv_max)(gp * p->ntap * p->kd * DT__NR, 1);
+    int64_t pixels = p->n * p->y.dst * p->x.dst, mac = pixels * wn * (p->depth ? 4 : 1);
+    g->parts = DT__K(conv_min)(DT__K(conv_min)(pixels / 512, p->nband), DT__CONV_TASKS);
+    g->parts = DT__K(conv_min)(g->parts, 4 * 1024 * 1024 / wn);
+    g->parts = DT__K(conv_min)(g->parts, mac / DT__CONV_GRAIN);
+    g->parts = p->nband > 0 ? DT__K(conv_max)(g->parts, 1) : 0;
+    g->nchunk = DT__K(conv_max)((p->sc + p->cw - 1) / DT__K(conv_max)(p->cw, 1), 1);
+    int64_t have = DT__K(conv_max)(g->parts * g->nchunk, 1);
+    g->nsplit = DT__K(conv_min)(DT__CONV_TASKS / have, mac / have / DT__CONV_GRAIN);
+    g->nsplit = DT__K(conv_max)(DT__K(conv_min)(g->nsplit, gp / 4), 1);
+    g->block = 128;
+    g->copy_dy = p->dst.dtype != DT_F32 || p->og % DT__NR != 0 || p->og * p->groups > 16;
+}
+
+static int DT__K(conv2d_bwd_weight)(dt_device *dev, const dt_call *c)
+{
+    DT__K(conv_wgrad_t) g;
+    DT__K(conv_t) *p = &g.p;
+    const dt_view *dy = &c->in[0], *x = &c->in[1], *dw = &c->out[0];
+    (void)dev;
+    if (dw->shape[0] == 0 || dw->shape[2] == 0 || dw->shape[3] == 0) return 0;
+    memset(&g, 0, sizeof g);
+    g.dw = *dw;
+    g.db.ndim = -1;
+    if (c->nout > 1) g.db = c->out[1];
+    g.add_w = (int)(c->acc & 1u);
+    g.add_b = (int)(c->acc >> 1 & 1u);
+    DT__K(conv_geometry)(p, c, x, dy, dw, DT__CONV_WEIGHT);
+    DT__K(conv_wcut)(&g);
+    int64_t gp = p->groups * p->np, pn = g.parts * gp * p->ntap * p->kd * DT__NR, npix = p->images * p->rows * p->x.dst;
+    int64_t most = (gp + g.nsplit - 1) / g.nsplit * npix * DT__NR;
+    p->work_nbytes = DT__K(conv_nbytes)(DT__K(conv_copy_numel)(p), 4) + DT__K(conv_nbytes)(g.copy_dy ? most : 0, 4) +
+                     DT__K(conv_nbytes)(g.copy_dy ? p->x.dst * p->og * p->groups : 0, 4) +
+                     DT__K(conv_nbytes)(npix, 8) + DT__K(conv_nbytes)(p->ntap * (DT__NR + 1), 4);
+    size_t need = DT__K(conv_nbytes)(DT__K(conv_tables_numel)(p), 8) + DT__K(conv_nbytes)(pn, 4) +
+                  DT__K(conv_nbytes)(g.parts * gp * DT__NR, 4);
+    char  *mem = (char *)dt_scratch(need + p->work_nbytes * (size_t)dt__pool_size());
+    if (!mem) return DT_ERR_MEMORY;
+    DT__K(conv_tables)(p, c, (int64_t *)DT__K(conv_take)(&mem, DT__K(conv_tables_numel)(p), 8));
+    g.wbuf = (float *)DT__K(conv_take)(&mem, pn, 4);
+    g.dbuf = (float *)DT__K(conv_take)(&mem, g.parts * gp * DT__NR, 4);
+    p->work = mem;
+    dt__pool_run(g.parts * g.nchunk * g.nsplit, DT__K(conv_wtask), &g);
+    int64_t nred = dt__cut(gp * p->kd, p->ntap * DT__NR * (g.parts + 4), 100000, &g.reduce_per);
+    dt__pool_run(nred, DT__K(conv_wreduce), &g);
+    if (g.db.ndim >= 0) DT__K(conv_wbias)(&g);
+    return 0;
+}
+#undef DT__CONV_BAND
+#undef DT__CONV_GRAIN
+#undef DT__CONV_TASKS
+#undef DT__CONV_SHORT
+#undef DT__CONV_EACH
+#undef DT__CONV_DATA
+#undef DT__CONV_FORWARD
+#undef DT__CONV_WEIGHT
+
+/* ==================================================================================================== >>rowio
+   Rows of float operands as f32, and vectors that stop at the end of a row. A row of f32 is used where it lies; a row
+   of halves goes through a buffer. In all loops 'left' is what remains of the row: a vector of fewer than DT__W
+   elements is loaded and stored under a mask, so tails round like bodies. */
+DT__INLINE int DT__K(has_in)(const dt_call *c, int i) { return i < c->nin && c->in[i].ndim >= 0; }
+DT__INLINE int DT__K(has_out)(const dt_call *c, int i) { return i < c->nout && c->out[i].ndim >= 0; }
+DT__INLINE int DT__K(acc_bit)(const dt_call *c, int i) { return (int)(c->acc >> i & 1u); }
+
+DT__INLINE const float *DT__K(row_in)(float *buf, const dt_view *v, int64_t at, int64_t n)
+{
+    if (v->dtype == DT_F32) return (const float *)v->data + at;
+    DT__K(load_row)(buf, (const uint16_t *)v->data + at, v->dtype, n);
+    return buf;
+}
+/* Where to compute a row of an output; row_end() brings it home. */
+DT__INLINE float *DT__K(row_out)(float *buf, const dt_view *v, int64_t at, int add)
+{
+    return v->dtype == DT_F32 && !add ? (float *)v->data + at : buf;
+}
+DT__INLINE void DT__K(row_end)(const dt_view *v, int64_t at, const float *row, int64_t n, int add)
+{
+    if (v->dtype != DT_F32) DT__K(put_row)((uint16_t *)v->data + at, v->dtype, row, n, add);
+    else if (add) DT__K(put_row)((float *)v->data + at, DT_F32, row, n, 1);
+}
+DT__INLINE float DT__K(elem)(const dt_view *v, int64_t i)
+{
+    float f;
+    return *DT__K(row_in)(&f, v, i, 1);
+}
+DT__INLINE void DT__K(set_elem)(const dt_view *v, int64_t i, float f, int add)
+{
+    if (v->dtype == DT_F32) DT__K(put_row)((float *)v->data + i, DT_F32, &f, 1, add);
+    else DT__K(put_row)((uint16_t *)v->data + i, v->dtype, &f, 1, add);
+}
+
+DT__INLINE dt__vi DT__K(lanes)(int64_t left) /* all ones in the first 'left' lanes */
+{
+    dt__vi lane;
+    for (int i = 0; i < DT__W; i++) lane[i] = i;
+    return (dt__vi)(lane < DT__K(set1i)((int32_t)(left < DT__W ? left : DT__W)));
+}
+DT__INLINE dt__vf DT__K(row_ld)(const float *p, int64_t left) /* 0 behind the end */
+{
+    if (left >= DT__W) return DT__K(ld)(p);
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_maskload_ps(p, (__m256i)DT__K(lanes)(left));
+#else
+    float t[DT__W] = { 0 };
+    for (int64_t i = 0; i < left; i++) t[i] = p[i];
+    return DT__K(ld)(t);
+#endif
+}
+DT__INLINE dt__vf DT__K(row_ld_or)(const float *p, int64_t left, float fill) /* fill behind the end */
+{
+    if (left >= DT__W) return DT__K(ld)(p);
+    return DT__K(sel)(DT__K(lanes)(left), DT__K(row_ld)(p, left), DT__K(set1)(fill));
+}
+DT__INLINE void DT__K(row_st)(float *p, dt__vf v, int64_t left)
+{
+    if (left >= DT__W) {
+        DT__K(st)(p, v);
+        return;
+    }
+#if DT__HAS_AVX2
+    _mm256_maskstore_ps(p, (__m256i)DT__K(lanes)(left), (__m256)v);
+#else
+    float t[DT__W];
+    DT__K(st)(t, v);
+    for (int64_t i = 0; i < left; i++) p[i] = t[i];
+#endif
+}
+/* Across the lanes of a vector: the sum by the tree of hsum(), and the maximum where no lane is NaN. */
+#if DT__HAS_AVX2
+DT__INLINE float DT__K(row_hsum)(dt__vf v)
+{
+    __m128 a = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+DT__INLINE float DT__K(row_hmax)(dt__vf v)
+{
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+#else
+DT__INLINE float DT__K(row_hsum)(dt__vf v) { return DT__K(hsum)(v); }
+DT__INLINE float DT__K(row_hmax)(dt__vf v)
+{
+    float t = v[0];
+    for (int i = 1; i < DT__W; i++) t = t > v[i] ? t : v[i];
+    return t;
+}
+#endif
+/* The tasks of a job: by the pool if there is work for it. The partition is the same either way. */
+DT__INLINE void DT__K(run_rows)(int64_t ntasks, dt__task_fn fn, void *ctx, int64_t work)
+{
+    if (work < 32768) {
+        for (int64_t t = 0; t < ntasks; t++) fn(ctx, t, 0);
+    } else {
+        dt__pool_run(ntasks, fn, ctx);
+    }
+}
+DT__INLINE int64_t DT__K(round16)(int64_t n) { return (n + 15) & ~(int64_t)15; }
+
+/* ==================================================================================================== >>pooling
+   Images are (n, h, w, c) in memory; vectors run along c. Forward: a task is some rows of y, each from the rows of x
+   under its windows. Backward: a task is some rows of dx, each element summed from the windows of dy over it, in the
+   order of dy: nothing is shared between tasks. Windows of 2x2 with stride 2 have their own loops. */
+typedef struct DT__K(pool_ctx) {
+    const dt_call *c;
+    int64_t        n, ch, h, w, oh, ow;
+    int64_t        per, nrows; /* rows of a task, of all */
+    int64_t        nwork;      /* floats of a worker */
+    float         *work;
+    int64_t       *over; /* backward: of each w the outputs over it, first and end */
+} DT__K(pool_ctx);
+
+typedef struct DT__K(span) {
+    int64_t lo, hi; /* the cells of a window that lie inside the input */
+    int64_t start;  /* where the window begins; below 0 in the padding */
+    int64_t full;   /* cells counted with the padding, but not what hangs over it */
+} DT__K(span);
+
+DT__INLINE DT__K(span) DT__K(pool_span)(const dt_call *c, int dim, int64_t o, int64_t nin, int64_t nout)
+{
+    DT__K(span) s;
+    if (c->u.pool.adaptive) {
+        s.lo = s.start = o * nin / nout;
+        s.hi = ((o + 1) * nin + nout - 1) / nout;
+        s.full = s.hi - s.lo;
+        return s;
+    }
+    int64_t pad = c->u.pool.pad[dim], end;
+    s.start = o * c->u.pool.stride[dim] - pad;
+    end = s.start + c->u.pool.kernel[dim];
+    if (end > nin + pad) end = nin + pad;
+    s.full = end - s.start;
+    s.lo = s.start < 0 ? 0 : s.start;
+    s.hi = end > nin ? nin : end;
+    if (s.hi < s.lo) s.hi = s.lo;
+    return s;
+}
+DT__INLINE float DT__K(pool_divisor)(const dt_call *c, DT__K(span) v, DT__K(span) u)
+{
+    if (c->u.pool.include_pad && !c->u.pool.adaptive) return (float)(v.full * u.full);
+    return (float)((v.hi - v.lo) * (u.hi - u.lo));
+}
+
+DT__INLINE void DT__K(index_st)(void *base, int dtype, int64_t at, dt__vi v, int64_t left)
+{
+    if (dtype == DT_I32) {
+        DT__K(row_st)((float *)base + at, (dt__vf)v, left);
+        return;
+    }
+    uint8_t t[DT__W];
+#if DT__HAS_AVX2
+    __m128i w = _mm_packus_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    _mm_storel_epi64((__m128i *)(void *)t, _mm_packus_epi16(w, w));
+#else
+    for (int i = 0; i < DT__W; i++) t[i] = (uint8_t)v[i];
+#endif
+    if (left >= DT__W) memcpy((uint8_t *)base + at, t, DT__W);
+    else memcpy((uint8_t *)base + at, t, (size_t)left);
+}
+DT__INLINE dt__vi DT__K(index_ld)(const void *base, int dtype, int64_t at, int64_t left)
+{
+    if (dtype == DT_I32) return (dt__vi)DT__K(row_ld)((const float *)base + at, left);
+    uint8_t        t[DT__W] = { 0 };
+    const uint8_t *p = (const uint8_t *)base + at;
+    if (left < DT__W) {
+        memcpy(t, p, (size_t)left);
+        p = t;
+    }
+#if DT__HAS_AVX2
+    return (dt__vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+#else
+    dt__vi v;
+    for (int i = 0; i < DT__W; i++) v[i] = p[i];
+    return v;
+#endif
+}
+
+/* m, mi := v, at where v is greater, or NaN */
+DT__INLINE void DT__K(take_max)(dt__vf *m, dt__vi *mi, dt__vf v, int32_t at)
+{
+    dt__vi more = (dt__vi)(v > *m) | (dt__vi)(v != v);
+    *m = DT__K(sel)(more, v, *m);
+    *mi = (DT__K(set1i)(at) & more) | (*mi & ~more);
+}
+
+/* One row of y from the rows x of its windows, first to last of the span v. at: of the row in index. */
+static void DT__K(maxpool_row)(const DT__K(pool_ctx) *p, float *y, const dt_view *index, int64_t at, const float *x,
+                               DT__K(span) v, int64_t ow)
+{
+    int64_t ch = p->ch, pitch = p->w * ch;
+    int32_t kw = p->c->u.pool.kernel[1];
+    for (; ow < p->ow; ow++) {
+        DT__K(span) u = DT__K(pool_span)(p->c, 1, ow, p->w, p->ow);
+        for (int64_t i = 0; i < ch; i += DT__W) {
+            dt__vf m = DT__K(set1)(-INFINITY);
+            dt__vi mi = DT__K(set1i)((int32_t)((v.lo - v.start) * kw + (u.lo - u.start)));
+            for (int64_t r = v.lo; r < v.hi; r++)
+                for (int64_t q = u.lo; q < u.hi; q++)
+                    DT__K(take_max)(&m, &mi, DT__K(row_ld)(x + (r - v.lo) * pitch + q * ch + i, ch - i),
+                                    (int32_t)((r - v.start) * kw + (q - u.start)));
+            DT__K(row_st)(y + ow * ch + i, m, ch - i);
+            if (index) DT__K(index_st)(index->data, index->dtype, at + ow * ch + i, mi, ch - i);
+        }
+    }
+}
+/* The same for whole 2x2 windows with stride 2: the first n of the row. */
+static void DT__K(maxpool2_row)(const DT__K(pool_ctx) *p, float *y, const dt_view *index, int64_t at, const float *x,
+                                int64_t n)
+{
+    int64_t ch = p->ch, pitch = p->w * ch;
+    for (int64_t ow = 0; ow < n; ow++, x += 2 * ch, y += ch, at += ch)
+        for (int64_t i = 0; i < ch; i += DT__W) {
+            int64_t left = ch - i;
+            dt__vf  m = DT__K(row_ld)(x + i, left);
+            dt__vi  mi = DT__K(set1i)(0);
+            DT__K(take_max)(&m, &mi, DT__K(row_ld)(x + ch + i, left), 1);
+            DT__K(take_max)(&m, &mi, DT__K(row_ld)(x + pitch + i, left), 2);
+            DT__K(take_max)(&m, &mi, DT__K(row_ld)(x + pitch + ch + i, left), 3);
+            DT__K(row_st)(y + i, m, left);
+            if (index) DT__K(index_st)(index->data, index->dtype, at + i, mi, left);
+        }
+}
+static void DT__K(avgpool_row)(const DT__K(pool_ctx) *p, float *y, const float *x, DT__K(span) v)
+{
+    int64_t ch = p->ch, pitch = p->w * ch;
+    for (int64_t ow = 0; ow < p->ow; ow++) {
+        DT__K(span) u = DT__K(pool_span)(p->c, 1, ow, p->w, p->ow);
+        dt__vf div = DT__K(set1)(DT__K(pool_divisor)(p->c, v, u));
+        int    none = v.lo >= v.hi || u.lo >= u.hi;
+        for (int64_t i = 0; i < ch; i += DT__W) {
+            dt__vf s = DT__K(zero)();
+            for (int64_t r = v.lo; r < v.hi; r++)
+                for (int64_t q = u.lo; q < u.hi; q++)
+                    s += DT__K(row_ld)(x + (r - v.lo) * pitch + q * ch + i, ch - i);
+            DT__K(row_st)(y + ow * ch + i, none ? s : s / div, ch - i);
+        }
+    }
+}
+
+static int DT__K(pool_2x2)(const dt_call *c)
+{
+    return c->u.pool.kernel[0] == 2 && c->u.pool.kernel[1] == 2 && c->u.pool.stride[0] == 2 &&
+           c->u.pool.stride[1] == 2 && c->u.pool.pad[0] == 0 && c->u.pool.pad[1] == 0;
+}
+static void DT__K(pool2d_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(pool_ctx) *p = (const DT__K(pool_ctx) *)ctx;
+    const dt_call *c = p->c;
+    const dt_view *index = c->u.pool.max && DT__K(has_out)(c, 1) ? &c->out[1] : NULL;
+    int64_t        in_row = p->w * p->ch, out_row = p->ow * p->ch;
+    float         *ybuf = p->work + worker * p->nwork, *xbuf = ybuf + DT__K(round16)(out_row);
+    int64_t        last = (task + 1) * p->per < p->nrows ? (task + 1) * p->per : p->nrows;
+    for (int64_t row = task * p->per; row < last; row++) {
+        DT__K(span) v = DT__K(pool_span)(c, 0, row % p->oh, p->h, p->oh);
+        const float *x = DT__K(row_in)(xbuf, &c->in[0], (row / p->oh * p->h + v.lo) * in_row, (v.hi - v.lo) * in_row);
+        float       *y = DT__K(row_out)(ybuf, &c->out[0], row * out_row, 0);
+        if (!c->u.pool.max) {
+            DT__K(avgpool_row)(p, y, x, v);
+        } else {
+            int64_t n = p->w / 2 < p->ow ? p->w / 2 : p->ow;
+            if (v.hi - v.lo != 2 || !DT__K(pool_2x2)(c)) n = 0;
+            DT__K(maxpool2_row)(p, y, index, row * out_row, x, n);
+            DT__K(maxpool_row)(p, y, index, row * out_row, x, v, n);
+        }
+        DT__K(row_end)(&c->out[0], row * out_row, y, out_row, 0);
+    }
+}
+
+/* y and x: the views of the small and of the large image */
+static void DT__K(pool_begin)(DT__K(pool_ctx) *p, const dt_call *c, const dt_view *y, const dt_view *x)
+{
+    memset(p, 0, sizeof *p);
+    p->c = c;
+    p->n = x->shape[0];
+    p->ch = x->shape[1];
+    p->h = x->shape[2];
+    p->w = x->shape[3];
+    p->oh = y->shape[2];
+    p->ow = y->shape[3];
+}
+static int64_t DT__K(pool_reach)(const dt_call *c, int dim, int64_t nin, int64_t nout) /* cells of the largest window */
+{
+    int64_t k = c->u.pool.adaptive ? nin / nout + 2 : c->u.pool.kernel[dim];
+    return k < nin ? k : nin;
+}
+static int DT__K(pool2d)(dt_device *dev, const dt_call *c)
+{
+    DT__K(pool_ctx) p;
+    (void)dev;
+    DT__K(pool_begin)(&p, c, &c->out[0], &c->in[0]);
+    if (p.n * p.oh * p.ow * p.ch == 0) return 0;
+    int64_t kh = DT__K(pool_reach)(c, 0, p.h, p.oh), kw = DT__K(pool_reach)(c, 1, p.w, p.ow);
+    int64_t cost = p.ow * p.ch * (kh * kw > 1 ? kh * kw : 1);
+    p.nrows = p.n * p.oh;
+    p.nwork = DT__K(round16)(p.ow * p.ch) + DT__K(round16)(c->in[0].dtype == DT_F32 ? 0 : kh * p.w * p.ch);
+    p.work = (float *)dt_scratch((size_t)p.nwork * 4 * (size_t)dt__pool_size());
+    if (!p.work) return DT_ERR_MEMORY;
+    int64_t ntasks = dt__cut(p.nrows, cost, 65536, &p.per);
+    DT__K(run_rows)(ntasks, DT__K(pool2d_task), &p, p.nrows * cost);
+    return 0;
+}
+
+/* The outputs whose windows have cell i inside, along one dimension: [lo, hi). */
+DT__INLINE DT__K(span) DT__K(pool_over)(const dt_call *c, int dim, int64_t i, int64_t nin, int64_t nout)
+{
+    DT__K(span) s;
+    int64_t at = i + c->u.pool.pad[dim], k = c->u.pool.kernel[dim], step = c->u.pool.stride[dim];
+    s.start = s.full = 0;
+    s.lo = c->u.pool.adaptive ? i * nout / nin : at >= k ? (at - k) / step + 1 : 0;
+    s.hi = c->u.pool.adaptive ? ((i + 1) * nout + nin - 1) / nin : at / step + 1;
+    if (s.hi > nout) s.hi = nout;
+    return s;
+}
+/* The rows [v.lo, v.hi) of dy as f32, divided by their windows if the pooling is an average. */
+static const float *DT__K(pool_grads)(const DT__K(pool_ctx) *p, float *buf, int64_t image, DT__K(span) v)
+{
+    const dt_call *c = p->c;
+    int64_t        ch = p->ch, rows = v.hi > v.lo ? v.hi - v.lo : 0;
+    const float   *dy = DT__K(row_in)(buf, &c->in[0], (image * p->oh + v.lo) * p->ow * ch, rows * p->ow * ch);
+    if (c->u.pool.max) return dy;
+    for (int64_t r = 0; r < rows; r++) {
+        DT__K(span) s = DT__K(pool_span)(c, 0, v.lo + r, p->h, p->oh);
+        for (int64_t ow = 0; ow < p->ow; ow++) {
+            dt__vf  div = DT__K(set1)(DT__K(pool_divisor)(c, s, DT__K(pool_span)(c, 1, ow, p->w, p->ow)));
+            int64_t at = (r * p->ow + ow) * ch;
+            for (int64_t i = 0; i < ch; i += DT__W)
+                DT__K(row_st)(buf + at + i, DT__K(row_ld)(dy + at + i, ch - i) / div, ch - i);
+        }
+    }
+    return buf;
+}
+/* One row h of dx from the rows dy that reach it; at: where the first of them begins in index. max and dtype (of the
+   index) are constants where it is called. */
+DT__INLINE void DT__K(pool_row_bwd)(const DT__K(pool_ctx) *p, float *dx, const float *dy, int64_t at, int64_t h,
+                                    DT__K(span) v, int max, int dtype)
+{
+    const void *index = p->c->in[1].data;
+    int64_t     ch = p->ch, kw = p->c->u.pool.kernel[1], sh = p->c->u.pool.stride[0], sw = p->c->u.pool.stride[1];
+    for (int64_t w = 0; w < p->w; w++) {
+        int64_t lo = p->over[2 * w], hi = p->over[2 * w + 1];
+        int64_t cell = (h + p->c->u.pool.pad[0]) * kw + w + p->c->u.pool.pad[1]; /* its place in the window at 0, 0 */
+        for (int64_t i = 0; i < ch; i += DT__W) {
+            dt__vf sum = DT__K(zero)();
+            for (int64_t r = v.lo; r < v.hi; r++)
+                for (int64_t q = lo; q < hi; q++) {
+                    int64_t k = ((r - v.lo) * p->ow + q) * ch + i;
+                    dt__vf  g = DT__K(row_ld)(dy + k, ch - i);
+                    if (max) {
+                        dt__vi mi = DT__K(index_ld)(index, dtype, at + k, ch - i);
+                        g = (dt__vf)((dt__vi)g & (dt__vi)(mi == DT__K(set1i)((int32_t)(cell - r * sh * kw - q * sw))));
+                    }
+                    sum += g;
+                }
+            DT__K(row_st)(dx + w * ch + i, sum, ch - i);
+        }
+    }
+}
+static void DT__K(pool2d_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(pool_ctx) *p = (const DT__K(pool_ctx) *)ctx;
+    const dt_call *c = p->c;
+    int64_t        in_row = p->w * p->ch;
+    int            add = DT__K(acc_bit)(c, 0);
+    float         *xbuf = p->work + worker * p->nwork, *ybuf = xbuf + DT__K(round16)(in_row);
+    int64_t        last = (task + 1) * p->per < p->nrows ? (task + 1) * p->per : p->nrows;
+    for (int64_t row = task * p->per; row < last; row++) {
+        int64_t image = row / p->h, h = row % p->h;
+        DT__K(span) v = DT__K(pool_over)(c, 0, h, p->h, p->oh);
+        const float *dy = DT__K(pool_grads)(p, ybuf, image, v);
+        float       *dx = DT__K(row_out)(xbuf, &c->out[0], row * in_row, add);
+        int64_t      at = (image * p->oh + v.lo) * p->ow * p->ch;
+        if (!c->u.pool.max) DT__K(pool_row_bwd)(p, dx, dy, at, h, v, 0, 0);
+        else if (c->in[1].dtype == DT_I32) DT__K(pool_row_bwd)(p, dx, dy, at, h, v, 1, DT_I32);
+        else DT__K(pool_row_bwd)(p, dx, dy, at, h, v, 1, DT_U8);
+        DT__K(row_end)(&c->out[0], row * in_row, dx, in_row, add);
+    }
+}
+/* 2x2 windows that do not overlap or hang over: a task is some rows of dy and the rows of dx below them. */
+static void DT__K(maxpool2_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(pool_ctx) *p = (const DT__K(pool_ctx) *)ctx;
+    const dt_call *c = p->c;
+    const dt_view *index = &c->in[1];
+    int64_t        ch = p->ch, in_row = p->w * ch, out_row = p->ow * ch;
+    int            add = DT__K(acc_bit)(c, 0);
+    float         *xbuf = p->work + worker * p->nwork, *ybuf = xbuf + DT__K(round16)(3 * in_row);
+    int64_t        last = (task + 1) * p->per < p->nrows ? (task + 1) * p->per : p->nrows;
+    for (int64_t row = task * p->per; row < last; row++) {
+        int64_t oh = row % p->oh, rows = oh + 1 < p->oh ? 2 : p->h - 2 * oh;
+        int64_t to = (row / p->oh * p->h + 2 * oh) * in_row;
+        const float *dy = DT__K(row_in)(ybuf, &c->in[0], row * out_row, out_row);
+        float       *dx = DT__K(row_out)(xbuf, &c->out[0], to, add);
+        for (int64_t ow = 0; ow < p->ow; ow++)
+            for (int64_t i = 0; i < ch; i += DT__W) {
+                int64_t left = ch - i;
+                dt__vi  g = (dt__vi)DT__K(row_ld)(dy + ow * ch + i, left);
+                dt__vi  mi = DT__K(index_ld)(index->data, index->dtype, row * out_row + ow * ch + i, left);
+                float  *d = dx + 2 * ow * ch + i;
+                DT__K(row_st)(d, (dt__vf)(g & (dt__vi)(mi == DT__K(set1i)(0))), left);
+                DT__K(row_st)(d + ch, (dt__vf)(g & (dt__vi)(mi == DT__K(set1i)(1))), left);
+                DT__K(row_st)(d + in_row, (dt__vf)(g & (dt__vi)(mi == DT__K(set1i)(2))), left);
+                DT__K(row_st)(d + in_row + ch, (dt__vf)(g & (dt__vi)(mi == DT__K(set1i)(3))), left);
+            }
+        if (p->w % 2)
+            for (int r = 0; r < 2; r++) memset(dx + (r + 1) * in_row - ch, 0, (size_t)ch * 4);
+        if (rows == 3) memset(dx + 2 * in_row, 0, (size_t)in_row * 4);
+        DT__K(row_end)(&c->out[0], to, dx, rows * in_row, add);
+    }
+}
+static int DT__K(pool2d_bwd)(dt_device *dev, const dt_call *c)
+{
+    DT__K(pool_ctx) p;
+    (void)dev;
+    DT__K(pool_begin)(&p, c, &c->in[0], &c->out[0]);
+    if (p.n * p.h * p.w * p.ch == 0) return 0;
+    int     two = c->u.pool.max && DT__K(pool_2x2)(c) && p.oh > 0 && p.oh == p.h / 2 && p.ow == p.w / 2;
+    int64_t cost = p.w * p.ch * (two ? 2 : 4), reach = 1; /* rows of dy over a row of dx */
+    if (c->u.pool.adaptive) reach = p.oh / p.h + 2;
+    else if (!two) reach = c->u.pool.kernel[0] / c->u.pool.stride[0] + 1;
+    if (reach > p.oh) reach = p.oh;
+    p.nrows = p.n * (two ? p.oh : p.h);
+    p.nwork = DT__K(round16)(p.w * p.ch * (two ? 3 : 1)) + DT__K(round16)(reach * p.ow * p.ch);
+    p.over = (int64_t *)dt_scratch((size_t)p.nwork * 4 * (size_t)dt__pool_size() + (size_t)p.w * 16);
+    if (!p.over) return DT_ERR_MEMORY;
+    p.work = (float *)(void *)(p.over + 2 * p.w);
+    for (int64_t w = 0; w < p.w && !two; w++) {
+        DT__K(span) s = DT__K(pool_over)(c, 1, w, p.w, p.ow);
+        p.over[2 * w] = s.lo;
+        p.over[2 * w + 1] = s.hi;
+    }
+    int64_t ntasks = dt__cut(p.nrows, cost, 65536, &p.per);
+    DT__K(run_rows)(ntasks, two ? DT__K(maxpool2_bwd_task) : DT__K(pool2d_bwd_task), &p, p.nrows * cost);
+    return 0;
+}
+
+/* ==================================================================================================== >>batchnorm
+   The image is a flat array in which channels repeat every c elements. It is cut into rows of 'period' elements, a
+   common multiple of c and the vector: then every column of the rows belongs to one channel, and per-channel values
+   are tables of one period, for any c.
+   Statistics: one pass. A task shifts by the mean of its first rows, sums x - shift and its square by column in f32
+   over a few rows, folds the columns into channels in double; tasks are merged by Chan's formula in their order.
+   Then one pass y = act(x*a + b + add). Backward: one pass for sum(g) and sum(g (x - mean)), one for dx. */
+typedef struct DT__K(bn_ctx) {
+    const dt_call *c;
+    int64_t        ch, total; /* channels; elements */
+    int64_t        period;    /* elements of a row */
+    int64_t        per;       /* rows of a task */
+    int64_t        strip;     /* rows converted and summed at a time */
+    int64_t        nwork;     /* floats of a worker */
+    float         *work;
+    float         *table;     /* 4 periods: a, b, and backward: a, slope, offset, mean */
+    double        *part;      /* of each task 2 ch: mean and sum of squares; backward: the two sums */
+    int            train, sums;
+} DT__K(bn_ctx);
+
+#define DT__BN_FLUSH 8 /* strips summed in f32 */
+
+static int64_t DT__K(bn_period)(int64_t ch)
+{
+    int64_t unit = ch <= 64 ? 4 * DT__W : DT__W, p = ch, all;
+    while (p % unit) p += ch;
+    for (all = p; all < 256;) all += p;
+    return all;
+}
+/* Sizes, scratch and tasks, for nbuf strips and 6 rows a worker. The number of tasks, or -1 without memory. */
+static int64_t DT__K(bn_begin)(DT__K(bn_ctx) *p, const dt_call *c, const dt_view *x, int64_t nbuf)
+{
+    memset(p, 0, sizeof *p);
+    p->c = c;
+    p->ch = x->shape[1];
+    p->total = x->shape[0] * x->shape[1] * x->shape[2] * x->shape[3];
+    p->period = DT__K(bn_period)(p->ch);
+    p->strip = 4096 / p->period > 4 ? 4096 / p->period : 4;
+    int64_t rows = (p->total + p->period - 1) / p->period;
+    if (p->strip > rows) p->strip = rows > 0 ? rows : 1;
+    int64_t ntasks = dt__cut(rows, p->period, 65536, &p->per);
+    p->nwork = DT__K(round16)(p->period * (p->strip * nbuf + 6));
+    int64_t nfloat = p->nwork * dt__pool_size() + 4 * DT__K(round16)(p->period);
+    char   *mem = (char *)dt_scratch((size_t)nfloat * 4 + (size_t)(2 * p->ch * (ntasks + 1)) * 8);
+    if (!mem) return -1;
+    p->part = (double *)(void *)mem;
+    p->table = (float *)(void *)(mem + (2 * p->ch * (ntasks + 1)) * 8);
+    p->work = p->table + 4 * DT__K(round16)(p->period);
+    return ntasks;
+}
+DT__INLINE float *DT__K(bn_table)(const DT__K(bn_ctx) *p, int i) { return p->table + i * DT__K(round16)(p->period); }
+static void DT__K(bn_repeat)(float *table, int64_t ch, int64_t period) /* the first ch to a whole period */
+{
+    for (int64_t i = ch; i < period; i++) table[i] = table[i - ch];
+}
+
+DT__INLINE void DT__K(bn_step)(dt__vf *sum, dt__vf *sq, dt__vf x, dt__vf shift)
+{
+    dt__vf d = x - shift;
+    *sum += d;
+    *sq = DT__K(fma)(d, d, *sq);
+}
+/* sum[j] += x - shift[j] and sq[j] += (x - shift[j])^2 over the rows of x, j < len */
+static void DT__K(bn_columns)(float *sum, float *sq, const float *x, const float *shift, int64_t rows, int64_t pitch,
+                              int64_t len)
+{
+    int64_t j = 0, w = DT__W;
+    for (; j + 4 * w <= len; j += 4 * w) {
+        const float *at = x + j, *m = shift + j;
+        dt__vf s0 = DT__K(ld)(sum + j), s1 = DT__K(ld)(sum + j + w), q0 = DT__K(ld)(sq + j), q1 = DT__K(ld)(sq + j + w);
+        dt__vf s2 = DT__K(ld)(sum + j + 2 * w), s3 = DT__K(ld)(sum + j + 3 * w);
+        dt__vf q2 = DT__K(ld)(sq + j + 2 * w), q3 = DT__K(ld)(sq + j + 3 * w);
+        dt__vf m0 = DT__K(ld)(m), m1 = DT__K(ld)(m + w), m2 = DT__K(ld)(m + 2 * w), m3 = DT__K(ld)(m + 3 * w);
+        for (int64_t r = 0; r < rows; r++, at += pitch) {
+            DT__K(bn_step)(&s0, &q0, DT__K(ld)(at), m0);
+            DT__K(bn_step)(&s1, &q1, DT__K(ld)(at + w), m1);
+            DT__K(bn_step)(&s2, &q2, DT__K(ld)(at + 2 * w), m2);
+            DT__K(bn_step)(&s3, &q3, DT__K(ld)(at + 3 * w), m3);
+        }
+        DT__K(st)(sum + j, s0);
+        DT__K(st)(sum + j + w, s1);
+        DT__K(st)(sum + j + 2 * w, s2);
+        DT__K(st)(sum + j + 3 * w, s3);
+        DT__K(st)(sq + j, q0);
+        DT__K(st)(sq + j + w, q1);
+        DT__K(st)(sq + j + 2 * w, q2);
+        DT__K(st)(sq + j + 3 * w, q3);
+    }
+    for (; j < len; j += DT__W) {
+        int64_t left = len - j;
+        dt__vf  s = DT__K(row_ld)(sum + j, left), q = DT__K(row_ld)(sq + j, left), m = DT__K(row_ld)(shift + j, left);
+        for (int64_t r = 0; r < rows; r++) DT__K(bn_step)(&s, &q, DT__K(row_ld)(x + r * pitch + j, left), m);
+        DT__K(row_st)(sum + j, s, left);
+        DT__K(row_st)(sq + j, q, left);
+    }
+}
+/* to[c] += the columns of channel c; the columns are zeroed */
+static void DT__K(bn_fold)(double *to, float *column, int64_t ch, int64_t period)
+{
+    for (int64_t at = 0; at < period; at += ch)
+        for (int64_t i = 0; i < ch; i++) to[i] += (double)column[at + i];
+    memset(column, 0, (size_t)period * 4);
+}
+/* shift := the mean of the first rows */
+static void DT__K(bn_shift)(float *shift, double *tmp, float *column, const DT__K(bn_ctx) *p, const float *x, int64_t n)
+{
+    int64_t period = p->period, rows = n / period, rest = n % period;
+    memset(column, 0, (size_t)period * 8);
+    memset(shift, 0, (size_t)period * 4);
+    memset(tmp, 0, (size_t)p->ch * 8);
+    DT__K(bn_columns)(column, column + period, x, shift, rows, period, period);
+    DT__K(bn_columns)(column, column + period, x + rows * period, shift, 1, period, rest);
+    DT__K(bn_fold)(tmp, column, p->ch, period);
+    memset(column + period, 0, (size_t)period * 4);
+    for (int64_t i = 0; i < p->ch; i++) {
+        float m = (float)(tmp[i] / (double)(n / p->ch));
+        shift[i] = m - m == 0.0f ? m : 0.0f;
+    }
+    DT__K(bn_repeat)(shift, p->ch, period);
+}
+static void DT__K(bn_stats_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
+    int64_t period = p->period, first = task * p->per * period, last = first + p->per * period;
+    float  *shift = p->work + worker * p->nwork, *column = shift + period, *xbuf = column + 2 * period;
+    double *sum = p->part + 2 * p->ch * task, *sq = sum + p->ch;
+    int     strips = 0;
+    if (last > p->total) last = p->total;
+    for (int64_t at = first; at < last; at += p->strip * period) {
+        int64_t      n = last - at < p->strip * period ? last - at : p->strip * period;
+        const float *x = DT__K(row_in)(xbuf, &p->c->in[0], at, n);
+        if (at == first) {
+            DT__K(bn_shift)(shift, sum, column, p, x, n);
+            memset(sum, 0, (size_t)p->ch * 16);
+        }
+        DT__K(bn_columns)(column, column + period, x, shift, n / period, period, period);
+        DT__K(bn_columns)(column, column + period, x + n / period * period, shift, 1, period, n % period);
+        if (++strips % DT__BN_FLUSH == 0 || at + n == last) {
+            DT__K(bn_fold)(sum, column, p->ch, period);
+            DT__K(bn_fold)(sq, column + period, p->ch, period);
+        }
+    }
+    double n = (double)((last - first) / p->ch);
+    for (int64_t i = 0; i < p->ch; i++) { /* sums about the shift to mean and squares about the mean */
+        double d = sum[i] / n;
+        sq[i] = __builtin_fma(-d, sum[i], sq[i]);
+        sum[i] = (double)shift[i] + d;
+    }
+}
+/* Merge the tasks into mean and biased variance, in part[0 .. 2 ch). */
+static void DT__K(bn_merge)(const DT__K(bn_ctx) *p, int64_t ntasks)
+{
+    double *mean = p->part, *sq = mean + p->ch, all = (double)(p->total / p->ch), na, nb;
+    na = (double)((p->per * p->period < p->total ? p->per * p->period : p->total) / p->ch);
+    for (int64_t t = 1; t < ntasks; t++, na += nb) {
+        int64_t first = t * p->per * p->period, last = first + p->per * p->period;
+        double *m = p->part + 2 * p->ch * t, *q = m + p->ch;
+        nb = (double)(((last < p->total ? last : p->total) - first) / p->ch);
+        for (int64_t i = 0; i < p->ch; i++) {
+            double d = m[i] - mean[i];
+            sq[i] = __builtin_fma(d * d, na * nb / (na + nb), sq[i] + q[i]);
+            mean[i] = __builtin_fma(m[i], nb / (na + nb), mean[i] * (na / (na + nb)));
+        }
+    }
+    for (int64_t i = 0; i < p->ch; i++) sq[i] = (sq[i] < 0 ? 0 : sq[i]) / all;
+}
+/* From part (mean, variance) to the outputs mean and rstd, the running statistics and the tables a and b. */
+static void DT__K(bn_finish)(const DT__K(bn_ctx) *p)
+{
+    const dt_call *c = p->c;
+    float         *a = DT__K(bn_table)(p, 0), *b = DT__K(bn_table)(p, 1);
+    double         n = (double)(p->total / p->ch), k = c->u.norm.momentum;
+    for (int64_t i = 0; i < p->ch; i++) {
+        double mean = p->part[i], var = p->part[p->ch + i], rstd = 1.0 / sqrt(var + c->u.norm.eps);
+        double bias = DT__K(has_in)(c, 2) ? (double)DT__K(elem)(&c->in[2], i) : 0.0;
+        a[i] = (float)(DT__K(has_in)(c, 1) ? rstd * (double)DT__K(elem)(&c->in[1], i) : rstd);
+        b[i] = (float)__builtin_fma(-mean, (double)a[i], bias);
+        if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], i, (float)mean, 0);
+        if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], i, (float)rstd, 0);
+        if (!c->u.norm.train) continue;
+        double unbiased = n > 1 ? var * (n / (n - 1)) : var;
+        for (int j = 3; j < 5; j++) {
+            if (!DT__K(has_out)(c, j) || !DT__K(has_in)(c, j)) continue;
+            double old = (1 - k) * (double)DT__K(elem)(&c->in[j], i);
+            DT__K(set_elem)(&c->out[j], i, (float)__builtin_fma(k, j == 3 ? mean : unbiased, old), 0);
+        }
+    }
+    DT__K(bn_repeat)(a, p->ch, p->period);
+    DT__K(bn_repeat)(b, p->ch, p->period);
+}
+static void DT__K(bn_apply_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
+    const dt_call *c = p->c;
+    const float   *a = DT__K(bn_table)(p, 0), *b = DT__K(bn_table)(p, 1), *z = NULL;
+    int64_t        period = p->period, last = (task + 1) * p->per * period;
+    float         *buf = p->work + worker * p->nwork;
+    int            relu = c->u.norm.act == DT_ACT_RELU;
+    if (last > p->total) last = p->total;
+    for (int64_t at = task * p->per * period; at < last; at += period) {
+        int64_t      n = last - at < period ? last - at : period;
+        const float *x = DT__K(row_in)(buf, &c->in[0], at, n);
+        float       *y = DT__K(row_out)(buf + 2 * period, &c->out[0], at, 0);
+        if (DT__K(has_in)(c, 5)) z = DT__K(row_in)(buf + period, &c->in[5], at, n);
+        for (int64_t j = 0; j < n; j += DT__W) {
+            dt__vf v = DT__K(row_ld)(x + j, n - j);
+            v = DT__K(fma)(v, DT__K(row_ld)(a + j, n - j), DT__K(row_ld)(b + j, n - j));
+            if (z) v += DT__K(row_ld)(z + j, n - j);
+            if (relu) v = DT__K(vmax)(DT__K(zero)(), v);
+            DT__K(row_st)(y + j, v, n - j);
+        }
+        DT__K(row_end)(&c->out[0], at, y, n, 0);
+    }
+}
+static int DT__K(batch_norm)(dt_device *dev, const dt_call *c)
+{
+    DT__K(bn_ctx) p;
+    const dt_view *x = &c->in[0];
+    (void)dev;
+    if (x->shape[0] * x->shape[1] * x->shape[2] * x->shape[3] == 0) return 0;
+    int64_t ntasks = DT__K(bn_begin)(&p, c, x, 1);
+    if (ntasks < 0) return DT_ERR_MEMORY;
+    if (c->u.norm.train || !DT__K(has_in)(c, 3) || !DT__K(has_in)(c, 4)) {
+        DT__K(run_rows)(ntasks, DT__K(bn_stats_task), &p, p.total);
+        DT__K(bn_merge)(&p, ntasks);
+    } else {
+        for (int64_t i = 0; i < p.ch; i++) {
+            p.part[i] = (double)DT__K(elem)(&c->in[3], i);
+            p.part[p.ch + i] = (double)DT__K(elem)(&c->in[4], i);
+        }
+    }
+    DT__K(bn_finish)(&p);
+    DT__K(run_rows)(ntasks, DT__K(bn_apply_task), &p, p.total);
+    return 0;
+}
+
+/* the gradient behind the relu that gave y; y NULL: none */
+DT__INLINE dt__vf DT__K(bn_gate)(const float *dy, const float *y, int64_t at, int64_t left)
+{
+    dt__vf g = DT__K(row_ld)(dy + at, left);
+    if (y) g = DT__K(sel)((dt__vi)(DT__K(row_ld)(y + at, left) <= DT__K(zero)()), DT__K(zero)(), g);
+    return g;
+}
+/* s1[j] += g and s2[j] += g (x - mean[j]) over the rows, j < len */
+static void DT__K(bn_columns_bwd)(float *s1, float *s2, const float *dy, const float *x, const float *y,
+                                  const float *mean, int64_t rows, int64_t pitch, int64_t len)
+{
+    int64_t j = 0, w = DT__W;
+    for (; j + 2 * w <= len; j += 2 * w) {
+        dt__vf a0 = DT__K(ld)(s1 + j), a1 = DT__K(ld)(s1 + j + w), b0 = DT__K(ld)(s2 + j), b1 = DT__K(ld)(s2 + j + w);
+        dt__vf m0 = DT__K(ld)(mean + j), m1 = DT__K(ld)(mean + j + w);
+        for (int64_t at = j; at < rows * pitch; at += pitch) {
+            dt__vf g0 = DT__K(bn_gate)(dy, y, at, w), g1 = DT__K(bn_gate)(dy, y, at + w, w);
+            a0 += g0;
+            a1 += g1;
+            b0 = DT__K(fma)(g0, DT__K(ld)(x + at) - m0, b0);
+            b1 = DT__K(fma)(g1, DT__K(ld)(x + at + w) - m1, b1);
+        }
+        DT__K(st)(s1 + j, a0);
+        DT__K(st)(s1 + j + w, a1);
+        DT__K(st)(s2 + j, b0);
+        DT__K(st)(s2 + j + w, b1);
+    }
+    for (; j < len; j += DT__W) {
+        int64_t left = len - j;
+        dt__vf  a = DT__K(row_ld)(s1 + j, left), b = DT__K(row_ld)(s2 + j, left), m = DT__K(row_ld)(mean + j, left);
+        for (int64_t at = j; at < rows * pitch; at += pitch) {
+            dt__vf g = DT__K(bn_gate)(dy, y, at, left);
+            a += g;
+            b = DT__K(fma)(g, DT__K(row_ld)(x + at, left) - m, b);
+        }
+        DT__K(row_st)(s1 + j, a, left);
+        DT__K(row_st)(s2 + j, b, left);
+    }
+}
+static void DT__K(bn_sums_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
+    const dt_call *c = p->c;
+    const float   *mean = DT__K(bn_table)(p, 3), *y = NULL;
+    int64_t        period = p->period, strip = p->strip * period;
+    int64_t        first = task * p->per * period, last = first + p->per * period;
+    float         *column = p->work + worker * p->nwork, *buf = column + 2 * period;
+    double        *s1 = p->part + 2 * p->ch * (task + 1), *s2 = s1 + p->ch;
+    int            strips = 0;
+    if (last > p->total) last = p->total;
+    memset(column, 0, (size_t)period * 8);
+    memset(s1, 0, (size_t)p->ch * 16);
+    for (int64_t at = first; at < last; at += strip) {
+        int64_t      n = last - at < strip ? last - at : strip, whole = n / period * period;
+        const float *dy = DT__K(row_in)(buf, &c->in[0], at, n), *x = DT__K(row_in)(buf + strip, &c->in[1], at, n);
+        if (DT__K(has_in)(c, 5)) y = DT__K(row_in)(buf + 2 * strip, &c->in[5], at, n);
+        DT__K(bn_columns_bwd)(column, column + period, dy, x, y, mean, n / period, period, period);
+        DT__K(bn_columns_bwd)(column, column + period, dy + whole, x + whole, y ? y + whole : NULL, mean, 1, period,
+                              n - whole);
+        if (++strips % DT__BN_FLUSH == 0 || at + n == last) {
+            DT__K(bn_fold)(s1, column, p->ch, period);
+            DT__K(bn_fold)(s2, column + period, p->ch, period);
+        }
+    }
+}
+/* The sums of all tasks, dweight and dbias, and the tables of dx = a g + slope (x - mean) + offset. */
+static void DT__K(bn_bwd_tables)(const DT__K(bn_ctx) *p, int64_t ntasks)
+{
+    const dt_call *c = p->c;
+    double         n = (double)(p->total / p->ch), *s1 = p->part, *s2 = s1 + p->ch;
+    memset(s1, 0, (size_t)p->ch * 16);
+    for (int64_t t = 1; p->sums && t <= ntasks; t++)
+        for (int64_t i = 0; i < 2 * p->ch; i++) s1[i] += p->part[2 * p->ch * t + i];
+    for (int64_t i = 0; i < p->ch; i++) {
+        double rstd = (double)DT__K(elem)(&c->in[4], i);
+        double a = DT__K(has_in)(c, 2) ? rstd * (double)DT__K(elem)(&c->in[2], i) : rstd;
+        DT__K(bn_table)(p, 0)[i] = (float)a;
+        DT__K(bn_table)(p, 1)[i] = (float)(-a * rstd * rstd * s2[i] / n);
+        DT__K(bn_table)(p, 2)[i] = (float)(-a * s1[i] / n);
+        if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], i, (float)(s2[i] * rstd), DT__K(acc_bit)(c, 1));
+        if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], i, (float)s1[i], DT__K(acc_bit)(c, 2));
+    }
+    for (int k = 0; k < 3; k++) DT__K(bn_repeat)(DT__K(bn_table)(p, k), p->ch, p->period);
+}
+static void DT__K(bn_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
+    const dt_call *c = p->c;
+    const float   *a = DT__K(bn_table)(p, 0), *slope = DT__K(bn_table)(p, 1), *offset = DT__K(bn_table)(p, 2);
+    const float   *mean = DT__K(bn_table)(p, 3), *y = NULL;
+    int64_t        period = p->period, last = (task + 1) * p->per * period;
+    float         *buf = p->work + worker * p->nwork, *dz = NULL;
+    int            add_x = DT__K(acc_bit)(c, 0), add_z = DT__K(acc_bit)(c, 3);
+    if (last > p->total) last = p->total;
+    for (int64_t at = task * p->per * period; at < last; at += period) {
+        int64_t      n = last - at < period ? last - at : period;
+        const float *dy = DT__K(row_in)(buf, &c->in[0], at, n);
+        const float *x = p->train ? DT__K(row_in)(buf + period, &c->in[1], at, n) : dy;
+        float       *dx = DT__K(row_out)(buf + 3 * period, &c->out[0], at, add_x);
+        if (DT__K(has_in)(c, 5)) y = DT__K(row_in)(buf + 2 * period, &c->in[5], at, n);
+        if (DT__K(has_out)(c, 3)) dz = DT__K(row_out)(buf + 4 * period, &c->out[3], at, add_z);
+        for (int64_t j = 0; j < n; j += DT__W) {
+            int64_t left = n - j;
+            dt__vf  g = DT__K(bn_gate)(dy, y, j, left), v;
+            if (p->train) {
+                v = DT__K(row_ld)(x + j, left) - DT__K(row_ld)(mean + j, left);
+                v = DT__K(fma)(v, DT__K(row_ld)(slope + j, left), DT__K(row_ld)(offset + j, left));
+                v = DT__K(fma)(g, DT__K(row_ld)(a + j, left), v);
+            } else {
+                v = g * DT__K(row_ld)(a + j, left);
+            }
+            DT__K(row_st)(dx + j, v, left);
+            if (dz) DT__K(row_st)(dz + j, g, left);
+        }
+        DT__K(row_end)(&c->out[0], at, dx, n, add_x);
+        if (dz) DT__K(row_end)(&c->out[3], at, dz, n, add_z);
+    }
+}
+static int DT__K(batch_norm_bwd)(dt_device *dev, const dt_call *c)
+{
+    DT__K(bn_ctx) p;
+    (void)dev;
+    if (c->in[1].shape[1] == 0) return 0;
+    int64_t ntasks = DT__K(bn_begin)(&p, c, &c->in[1], 3);
+    if (ntasks < 0) return DT_ERR_MEMORY;
+    p.train = c->u.norm.train;
+    p.sums = p.train || DT__K(has_out)(c, 1) || DT__K(has_out)(c, 2);
+    DT__K(load_row)(DT__K(bn_table)(&p, 3), c->in[3].data, c->in[3].dtype, p.ch);
+    DT__K(bn_repeat)(DT__K(bn_table)(&p, 3), p.ch, p.period);
+    if (p.sums) DT__K(run_rows)(ntasks, DT__K(bn_sums_task), &p, p.total);
+    DT__K(bn_bwd_tables)(&p, ntasks);
+    if (DT__K(has_out)(c, 0)) DT__K(run_rows)(ntasks, DT__K(bn_bwd_task), &p, p.total);
+    return 0;
+}
+#undef DT__BN_FLUSH
+
+/* ==================================================================================================== >>softmax
+   x is (outer, dim, inner). inner = 1: a row at a time, vectors along the row; rows of up to DT__SM_NARROW elements:
+   DT__W rows at a time, turned so that a vector holds one element of each. inner > 1: tiles of up to DT__SM_COLS
+   columns, vectors along inner. Tiles and turned rows are held in f32. Three passes over what is in cache: maximum,
+   exp and its sum, scaling. */
+#define DT__SM_NARROW 32
+#define DT__SM_COLS 64
+
+typedef struct DT__K(sm_ctx) {
+    const dt_call *c;
+    int64_t        outer, dim, inner;
+    int64_t        cols, tiles; /* of inner: columns of a tile, tiles of one outer */
+    int64_t        group;       /* rows at a time */
+    int64_t        per, items;
+    int64_t        nwork; /* floats of a worker */
+    float         *work;
+} DT__K(sm_ctx);
+
+DT__INLINE dt__vf DT__K(row_max)(const float *x, int64_t n) /* the largest that is not NaN, or -inf, in all lanes */
+{
+    dt__vf m = DT__K(set1)(-INFINITY), m2 = m;
+    int64_t i = 0;
+    for (; i + 2 * DT__W <= n; i += 2 * DT__W) {
+        m = DT__K(vmax)(DT__K(ld)(x + i), m);
+        m2 = DT__K(vmax)(DT__K(ld)(x + i + DT__W), m2);
+    }
+    for (; i < n; i += DT__W) m = DT__K(vmax)(DT__K(row_ld_or)(x + i, n - i, -INFINITY), m);
+    return DT__K(set1)(DT__K(row_hmax)(DT__K(vmax)(m, m2)));
+}
+/* sum of exp(x - top); the terms go to e if it is given. Behind the end x is -inf and the term 0. */
+DT__INLINE float DT__K(row_sumexp)(float *e, const float *x, dt__vf top, int64_t n)
+{
+    dt__vf  s = DT__K(zero)(), s2 = s;
+    int64_t i = 0;
+    for (; i + 2 * DT__W <= n; i += 2 * DT__W) {
+        dt__vf a = DT__K(vexp)(DT__K(ld)(x + i) - top), b = DT__K(vexp)(DT__K(ld)(x + i + DT__W) - top);
+        s += a;
+        s2 += b;
+        if (e) DT__K(st)(e + i, a);
+        if (e) DT__K(st)(e + i + DT__W, b);
+    }
+    for (; i < n; i += DT__W) {
+        dt__vf a = DT__K(vexp)(DT__K(row_ld_or)(x + i, n - i, -INFINITY) - top);
+        s += a;
+        if (e) DT__K(row_st)(e + i, a, n - i);
+    }
+    return DT__K(row_hsum)(s + s2);
+}
+static void DT__K(softmax_row)(float *y, const float *x, int64_t n, int logs)
+{
+    dt__vf top = DT__K(row_max)(x, n);
+    if (logs) {
+        dt__vf l = DT__K(vlog)(DT__K(set1)(DT__K(row_sumexp)(NULL, x, top, n)));
+        for (int64_t i = 0; i < n; i += DT__W)
+            DT__K(row_st)(y + i, (DT__K(row_ld)(x + i, n - i) - top) - l, n - i);
+    } else {
+        dt__vf s = DT__K(set1)(DT__K(row_sumexp)(y, x, top, n));
+        for (int64_t i = 0; i < n; i += DT__W) DT__K(row_st)(y + i, DT__K(row_ld)(y + i, n - i) / s, n - i);
+    }
+}
+/* Columns: top := the largest of each that is not NaN; the sum of exp(e - top) comes back. e[k*pitch] is replaced by
+   the term, or by e - top if logs; keep: it stays. */
+DT__INLINE dt__vf DT__K(col_sumexp)(dt__vf *top, float *e, int64_t n, int64_t pitch, int64_t left, int logs, int keep)
+{
+    dt__vf m = DT__K(set1)(-INFINITY), s = DT__K(zero)();
+    for (int64_t k = 0; k < n; k++) m = DT__K(vmax)(DT__K(row_ld)(e + k * pitch, left), m);
+    for (int64_t k = 0; k < n; k++) {
+        dt__vf d = DT__K(row_ld)(e + k * pitch, left) - m, v = DT__K(vexp)(d);
+        s += v;
+        if (!keep) DT__K(row_st)(e + k * pitch, logs ? d : v, left);
+    }
+    *top = m;
+    return s;
+}
+static void DT__K(softmax_columns)(float *e, int64_t n, int64_t pitch, int64_t cols, int logs)
+{
+    for (int64_t j = 0; j < cols; j += DT__W) {
+        int64_t left = cols - j;
+        dt__vf  top, s = DT__K(col_sumexp)(&top, e + j, n, pitch, left, logs, 0);
+        if (logs) s = DT__K(vlog)(s);
+        for (int64_t k = 0; k < n; k++) {
+            dt__vf v = DT__K(row_ld)(e + k * pitch + j, left);
+            DT__K(row_st)(e + k * pitch + j, logs ? v - s : v / s, left);
+        }
+    }
+}
+/* DT__W rows of n, turned: e[k*DT__W + r] = x[r*n + k]; rows behind the last repeat it */
+DT__INLINE void DT__K(turn_in)(float *e, const float *x, int64_t n, int64_t rows)
+{
+    for (int64_t r = 0; r < DT__W; r++) {
+        const float *from = x + (r < rows ? r : rows - 1) * n;
+        for (int64_t k = 0; k < n; k++) e[k * DT__W + r] = from[k];
+    }
+}
+static void DT__K(softmax_tile)(const DT__K(sm_ctx) *p, float *e, int64_t at, int64_t n)
+{
+    const dt_call *c = p->c;
+    for (int64_t d = 0; d < p->dim; d++) {
+        float       *row = e + d * DT__SM_COLS;
+        const float *x = DT__K(row_in)(row, &c->in[0], at + d * p->inner, n);
+        if (x != row) memcpy(row, x, (size_t)n * 4);
+    }
+    DT__K(softmax_columns)(e, p->dim, DT__SM_COLS, n, c->u.softmax.log);
+    for (int64_t d = 0; d < p->dim; d++) {
+        float *row = DT__K(row_out)(e + d * DT__SM_COLS, &c->out[0], at + d * p->inner, 0);
+        if (c->out[0].dtype == DT_F32) memcpy(row, e + d * DT__SM_COLS, (size_t)n * 4);
+        else DT__K(row_end)(&c->out[0], at + d * p->inner, row, n, 0);
+    }
+}
+static void DT__K(softmax_narrow)(const DT__K(sm_ctx) *p, float *buf, int64_t row, int64_t rows)
+{
+    const dt_call *c = p->c;
+    int64_t        n = p->dim, at = row * n;
+    float         *e = buf + DT__W * n, *y = DT__K(row_out)(buf, &c->out[0], at, 0);
+    DT__K(turn_in)(e, DT__K(row_in)(buf, &c->in[0], at, rows * n), n, rows);
+    DT__K(softmax_columns)(e, n, DT__W, DT__W, c->u.softmax.log);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < n; k++) y[r * n + k] = e[k * DT__W + r];
+    DT__K(row_end)(&c->out[0], at, y, rows * n, 0);
+}
+static void DT__K(softmax_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(sm_ctx) *p = (const DT__K(sm_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int64_t        last = (task + 1) * p->per < p->items ? (task + 1) * p->per : p->items;
+    for (int64_t i = task * p->per; i < last; i++) {
+        if (p->group > 1) {
+            int64_t row = i * p->group;
+            DT__K(softmax_narrow)(p, buf, row, p->outer - row < p->group ? p->outer - row : p->group);
+        } else if (p->inner == 1) {
+            int64_t      at = i * p->dim;
+            const float *x = DT__K(row_in)(buf, &c->in[0], at, p->dim);
+            float       *y = DT__K(row_out)(buf + p->dim, &c->out[0], at, 0);
+            DT__K(softmax_row)(y, x, p->dim, c->u.softmax.log);
+            DT__K(row_end)(&c->out[0], at, y, p->dim, 0);
+        } else {
+            int64_t j = i % p->tiles * p->cols, n = p->inner - j < p->cols ? p->inner - j : p->cols;
+            DT__K(softmax_tile)(p, buf, i / p->tiles * p->dim * p->inner + j, n);
+        }
+    }
+}
+
+static void DT__K(softmax_row_bwd)(float *dx, const float *dy, const float *y, int64_t n, int logs)
+{
+    dt__vf s = DT__K(zero)();
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf g = DT__K(row_ld)(dy + i, n - i);
+        s = logs ? s + g : DT__K(fma)(g, DT__K(row_ld)(y + i, n - i), s);
+    }
+    s = DT__K(set1)(DT__K(row_hsum)(s));
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf g = DT__K(row_ld)(dy + i, n - i), v = DT__K(row_ld)(y + i, n - i);
+        v = logs ? DT__K(fma)(DT__K(zero)() - DT__K(vexp)(v), s, g) : v * (g - s);
+        DT__K(row_st)(dx + i, v, n - i);
+    }
+}
+static void DT__K(softmax_tile_bwd)(const DT__K(sm_ctx) *p, float *buf, int64_t at, int64_t n)
+{
+    const dt_call *c = p->c;
+    float          sum[DT__SM_COLS] = { 0 };
+    int            logs = c->u.softmax.log, add = DT__K(acc_bit)(c, 0);
+    for (int64_t d = 0; d < p->dim; d++) {
+        const float *dy = DT__K(row_in)(buf, &c->in[0], at + d * p->inner, n);
+        const float *y = DT__K(row_in)(buf + DT__SM_COLS, &c->in[1], at + d * p->inner, n);
+        for (int64_t j = 0; j < n; j += DT__W) {
+            dt__vf s = DT__K(row_ld)(sum + j, n - j), g = DT__K(row_ld)(dy + j, n - j);
+            s = logs ? s + g : DT__K(fma)(g, DT__K(row_ld)(y + j, n - j), s);
+            DT__K(row_st)(sum + j, s, n - j);
+        }
+    }
+    for (int64_t d = 0; d < p->dim; d++) {
+        const float *dy = DT__K(row_in)(buf, &c->in[0], at + d * p->inner, n);
+        const float *y = DT__K(row_in)(buf + DT__SM_COLS, &c->in[1], at + d * p->inner, n);
+        float       *dx = DT__K(row_out)(buf + 2 * DT__SM_COLS, &c->out[0], at + d * p->inner, add);
+        for (int64_t j = 0; j < n; j += DT__W) {
+            dt__vf s = DT__K(row_ld)(sum + j, n - j), g = DT__K(row_ld)(dy + j, n - j), v = DT__K(row_ld)(y + j, n - j);
+            v = logs ? DT__K(fma)(DT__K(zero)() - DT__K(vexp)(v), s, g) : v * (g - s);
+            DT__K(row_st)(dx + j, v, n - j);
+        }
+        DT__K(row_end)(&c->out[0], at + d * p->inner, dx, n, add);
+    }
+}
+static void DT__K(softmax_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(sm_ctx) *p = (const DT__K(sm_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int            add = DT__K(acc_bit)(c, 0);
+    int64_t        last = (task + 1) * p->per < p->items ? (task + 1) * p->per : p->items;
+    for (int64_t i = task * p->per; i < last; i++) {
+        if (p->inner == 1) {
+            int64_t      at = i * p->dim;
+            const float *dy = DT__K(row_in)(buf, &c->in[0], at, p->dim);
+            const float *y = DT__K(row_in)(buf + p->dim, &c->in[1], at, p->dim);
+            float       *dx = DT__K(row_out)(buf + 2 * p->dim, &c->out[0], at, add);
+            DT__K(softmax_row_bwd)(dx, dy, y, p->dim, c->u.softmax.log);
+            DT__K(row_end)(&c->out[0], at, dx, p->dim, add);
+        } else {
+            int64_t j = i % p->tiles * p->cols, n = p->inner - j < p->cols ? p->inner - j : p->cols;
+            DT__K(softmax_tile_bwd)(p, buf, i / p->tiles * p->dim * p->inner + j, n);
+        }
+    }
+}
+static int DT__K(softmax_run)(const dt_call *c, dt__task_fn fn, int64_t group)
+{
+    DT__K(sm_ctx) p;
+    memset(&p, 0, sizeof p);
+    p.c = c;
+    p.outer = c->out[0].shape[0];
+    p.dim = c->out[0].shape[1];
+    p.inner = c->out[0].shape[2];
+    if (p.outer * p.dim * p.inner == 0) return 0;
+    p.cols = p.inner < DT__SM_COLS ? p.inner : DT__SM_COLS;
+    p.tiles = (p.inner + p.cols - 1) / p.cols;
+    p.group = p.inner == 1 && p.dim <= DT__SM_NARROW ? group : 1;
+    p.items = (p.outer + p.group - 1) / p.group * p.tiles;
+    p.nwork = DT__K(round16)(p.inner == 1 ? 3 * p.dim * p.group : DT__SM_COLS * (p.dim + 3));
+    p.work = (float *)dt_scratch((size_t)p.nwork * 4 * (size_t)dt__pool_size());
+    if (!p.work) return DT_ERR_MEMORY;
+    int64_t ntasks = dt__cut(p.items, p.dim * p.cols * p.group, 16384, &p.per);
+    DT__K(run_rows)(ntasks, fn, &p, 2 * p.outer * p.dim * p.inner);
+    return 0;
+}
+static int DT__K(softmax)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(softmax_run)(c, DT__K(softmax_task), DT__W);
+}
+static int DT__K(softmax_bwd)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(softmax_run)(c, DT__K(softmax_bwd_task), 1);
+}
+#undef DT__SM_COLS
+
+/* ==================================================================================================== >>layernorm
+   A row at a time, in cache: its mean, then the sums of x - mean and its square (the first corrects the mean's
+   rounding), then y. Backward: the two row sums, then dx; a task sums its rows' share of dweight and dbias, and the
+   shares are added in the order of the tasks. */
+typedef struct DT__K(ln_ctx) {
+    const dt_call *c;
+    int64_t        rows, cols, per;
+    int64_t        nwork;
+    float         *work;
+    float         *weight, *bias; /* f32, 1 and 0 where absent */
+    float         *part;          /* of each task: dweight, dbias; NULL when neither is wanted */
+} DT__K(ln_ctx);
+
+DT__INLINE float DT__K(row_sum)(const float *x, int64_t n)
+{
+    dt__vf  a = DT__K(zero)(), b = a, d = a, e = a;
+    int64_t i = 0;
+    for (; i + 4 * DT__W <= n; i += 4 * DT__W) {
+        a += DT__K(ld)(x + i);
+        b += DT__K(ld)(x + i + DT__W);
+        d += DT__K(ld)(x + i + 2 * DT__W);
+        e += DT__K(ld)(x + i + 3 * DT__W);
+    }
+    for (; i < n; i += DT__W) a += DT__K(row_ld)(x + i, n - i);
+    return DT__K(row_hsum)((a + b) + (d + e));
+}
+DT__INLINE void DT__K(ln_stats)(float *mean, float *rstd, const float *x, int64_t n, double eps, int rms)
+{
+    float   about = rms ? 0.0f : DT__K(row_sum)(x, n) / (float)n;
+    dt__vf  m = DT__K(set1)(about), s = DT__K(zero)(), s2 = s, q = s, q2 = s;
+    int64_t i = 0;
+    for (; i + 2 * DT__W <= n; i += 2 * DT__W) {
+        dt__vf d = DT__K(ld)(x + i) - m, e = DT__K(ld)(x + i + DT__W) - m;
+        s += d;
+        s2 += e;
+        q = DT__K(fma)(d, d, q);
+        q2 = DT__K(fma)(e, e, q2);
+    }
+    for (; i < n; i += DT__W) {
+        dt__vf d = DT__K(row_ld_or)(x + i, n - i, about) - m;
+        s += d;
+        q = DT__K(fma)(d, d, q);
+    }
+    double var = (double)DT__K(row_hsum)(q + q2) / (double)n;
+    if (!rms) {
+        double d = (double)DT__K(row_hsum)(s + s2) / (double)n;
+        *mean = (float)((double)about + d);
+        var = __builtin_fma(-d, d, var);
+    } else {
+        *mean = 0.0f;
+    }
+    *rstd = (float)(1.0 / sqrt((var < 0 ? 0 : var) + eps));
+}
+static void DT__K(layer_norm_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(ln_ctx) *p = (const DT__K(ln_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int64_t        n = p->cols, last = (task + 1) * p->per < p->rows ? (task + 1) * p->per : p->rows;
+    for (int64_t row = task * p->per; row < last; row++) {
+        const float *x = DT__K(row_in)(buf, &c->in[0], row * n, n);
+        float       *y = DT__K(row_out)(buf + n, &c->out[0], row * n, 0), mean, rstd;
+        DT__K(ln_stats)(&mean, &rstd, x, n, c->u.norm.eps, c->u.norm.rms);
+        if (DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], row, mean, 0);
+        if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], row, rstd, 0);
+        dt__vf m = DT__K(set1)(mean), r = DT__K(set1)(rstd);
+        for (int64_t i = 0; i < n; i += DT__W) {
+            dt__vf v = (DT__K(row_ld)(x + i, n - i) - m) * r;
+            v = DT__K(fma)(v, DT__K(row_ld)(p->weight + i, n - i), DT__K(row_ld)(p->bias + i, n - i));
+            DT__K(row_st)(y + i, v, n - i);
+        }
+        DT__K(row_end)(&c->out[0], row * n, y, n, 0);
+    }
+}
+/* dw += dy x_hat, db += dy if dw is given; *c1 = mean(g), *c2 = mean(g x_hat) with g = dy w */
+DT__INLINE void DT__K(ln_sums)(float *c1, float *c2, float *dw, float *db, const float *dy, const float *x,
+                               const float *w, dt__vf m, dt__vf r, int64_t n)
+{
+    dt__vf s1 = DT__K(zero)(), s2 = s1;
+    for (int64_t i = 0; i < n; i += DT__W) {
+        int64_t left = n - i;
+        dt__vf  d = DT__K(row_ld)(dy + i, left), h = (DT__K(row_ld)(x + i, left) - m) * r;
+        dt__vf  v = DT__K(row_ld)(w + i, left);
+        s1 = DT__K(fma)(d, v, s1);
+        s2 = DT__K(fma)(d * v, h, s2);
+        if (dw) DT__K(row_st)(dw + i, DT__K(fma)(d, h, DT__K(row_ld)(dw + i, left)), left);
+        if (dw) DT__K(row_st)(db + i, DT__K(row_ld)(db + i, left) + d, left);
+    }
+    *c1 = DT__K(row_hsum)(s1) / (float)n;
+    *c2 = DT__K(row_hsum)(s2) / (float)n;
+}
+static void DT__K(layer_norm_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(ln_ctx) *p = (const DT__K(ln_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int64_t        n = p->cols, last = (task + 1) * p->per < p->rows ? (task + 1) * p->per : p->rows;
+    float         *dw = p->part ? p->part + 2 * n * task : NULL, c1, c2;
+    int            add = DT__K(acc_bit)(c, 0);
+    if (dw) memset(dw, 0, (size_t)n * 8);
+    for (int64_t row = task * p->per; row < last; row++) {
+        const float *dy = DT__K(row_in)(buf, &c->in[0], row * n, n);
+        const float *x = DT__K(row_in)(buf + n, &c->in[1], row * n, n);
+        int          centred = !c->u.norm.rms && DT__K(has_in)(c, 3);
+        dt__vf       m = DT__K(set1)(centred ? DT__K(elem)(&c->in[3], row) : 0.0f);
+        dt__vf       r = DT__K(set1)(DT__K(elem)(&c->in[4], row));
+        DT__K(ln_sums)(&c1, &c2, dw, dw ? dw + n : NULL, dy, x, p->weight, m, r, n);
+        if (!DT__K(has_out)(c, 0)) continue;
+        float *dx = DT__K(row_out)(buf + 2 * n, &c->out[0], row * n, add);
+        dt__vf less1 = DT__K(set1)(centred ? -c1 : 0.0f), less2 = DT__K(set1)(-c2);
+        for (int64_t i = 0; i < n; i += DT__W) {
+            int64_t left = n - i;
+            dt__vf  v = DT__K(fma)(DT__K(row_ld)(dy + i, left), DT__K(row_ld)(p->weight + i, left), less1);
+            v = DT__K(fma)((DT__K(row_ld)(x + i, left) - m) * r, less2, v);
+            DT__K(row_st)(dx + i, v * r, left);
+        }
+        DT__K(row_end)(&c->out[0], row * n, dx, n, add);
+    }
+}
+/* Sizes and scratch; nbuf rows a worker; part for ntasks tasks if asked for. */
+static int DT__K(ln_begin)(DT__K(ln_ctx) *p, const dt_call *c, const dt_view *x, int64_t nbuf, int64_t *ntasks,
+                           int part)
+{
+    memset(p, 0, sizeof *p);
+    p->c = c;
+    p->rows = x->shape[0];
+    p->cols = x->shape[1];
+    *ntasks = dt__cut(p->rows, p->cols, 32768, &p->per);
+    if (p->per > 512) {
+        p->per = 512;
+        *ntasks = (p->rows + 511) / 512;
+    }
+    p->nwork = DT__K(round16)(nbuf * p->cols);
+    int64_t share = part ? *ntasks * 2 * p->cols : 0;
+    float  *mem = (float *)dt_scratch((size_t)(p->nwork * dt__pool_size() + share + 2 * DT__K(round16)(p->cols)) * 4);
+    if (!mem) return DT_ERR_MEMORY;
+    p->weight = mem;
+    p->bias = mem + DT__K(round16)(p->cols);
+    p->work = p->bias + DT__K(round16)(p->cols);
+    p->part = part ? p->work + p->nwork * dt__pool_size() : NULL;
+    for (int64_t i = 0; i < p->cols; i++) p->weight[i] = 1.0f;
+    memset(p->bias, 0, (size_t)p->cols * 4);
+    return 0;
+}
+static int DT__K(layer_norm)(dt_device *dev, const dt_call *c)
+{
+    DT__K(ln_ctx) p;
+    int64_t ntasks;
+    (void)dev;
+    if (c->in[0].shape[0] * c->in[0].shape[1] == 0) return 0;
+    if (DT__K(ln_begin)(&p, c, &c->in[0], 2, &ntasks, 0) != 0) return DT_ERR_MEMORY;
+    if (DT__K(has_in)(c, 1)) DT__K(load_row)(p.weight, c->in[1].data, c->in[1].dtype, p.cols);
+    if (DT__K(has_in)(c, 2)) DT__K(load_row)(p.bias, c->in[2].data, c->in[2].dtype, p.cols);
+    DT__K(run_rows)(ntasks, DT__K(layer_norm_task), &p, p.rows * p.cols);
+    return 0;
+}
+static int DT__K(layer_norm_bwd)(dt_device *dev, const dt_call *c)
+{
+    DT__K(ln_ctx) p;
+    int64_t ntasks;
+    int     part = DT__K(has_out)(c, 1) || DT__K(has_out)(c, 2);
+    (void)dev;
+    if (c->in[1].shape[1] == 0) return 0;
+    if (DT__K(ln_begin)(&p, c, &c->in[1], 3, &ntasks, part) != 0) return DT_ERR_MEMORY;
+    if (DT__K(has_in)(c, 2)) DT__K(load_row)(p.weight, c->in[2].data, c->in[2].dtype, p.cols);
+    DT__K(run_rows)(ntasks, DT__K(layer_norm_bwd_task), &p, p.rows * p.cols * 2);
+    if (!part) return 0;
+    float *sum = p.work; /* the workers are done */
+    for (int k = 0; k < 2; k++) {
+        if (!DT__K(has_out)(c, 1 + k)) continue;
+        memset(sum, 0, (size_t)p.cols * 4);
+        for (int64_t t = 0; t < ntasks; t++)
+            for (int64_t i = 0; i < p.cols; i += DT__W)
+                DT__K(row_st)(sum + i, DT__K(row_ld)(sum + i, p.cols - i) +
+                              DT__K(row_ld)(p.part + (2 * t + k) * p.cols + i, p.cols - i), p.cols - i);
+        DT__K(put_row)(c->out[1 + k].data, c->out[1 + k].dtype, sum, p.cols, DT__K(acc_bit)(c, 1 + k));
+    }
+    return 0;
+}
+
+/* ==================================================================================================== >>indexing
+   embedding and gather move bits by element size. Their backwards add what shares a target in the order of positions:
+   embedding_bwd sorts the positions by row (counting, stable), then every row of dweight is summed in f32 and written
+   once; gather_bwd gives each task columns of its own. A bad index is noted (the first position wins) and reported
+   after the job. */
+typedef struct DT__K(ix_ctx) {
+    const dt_call *c;
+    const dt_view *index;
+    int64_t        n, rows;           /* positions; rows an index may name */
+    int64_t        outer, ny, inner;  /* gather */
+    int64_t        cols, tiles;       /* columns of a tile, tiles across */
+    int64_t        per, items;
+    int64_t       *start, *order;     /* embedding_bwd: the positions of row r are order[start[r] .. start[r+1]) */
+    int64_t        nwork;
+    float         *work;
+    int64_t        bad;               /* the first bad position */
+} DT__K(ix_ctx);
+
+DT__INLINE int64_t DT__K(index_at)(const dt_view *v, int64_t i)
+{
+    if (v->dtype == DT_I64) return ((const int64_t *)v->data)[i];
+    return v->dtype == DT_I32 ? ((const int32_t *)v->data)[i] : ((const uint8_t *)v->data)[i];
+}
+DT__INLINE void DT__K(note_bad)(int64_t *bad, int64_t at)
+{
+    int64_t seen = __atomic_load_n(bad, __ATOMIC_RELAXED);
+    while (at < seen && !__atomic_compare_exchange_n(bad, &seen, at, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+static int DT__K(index_fail)(const char *op, const dt_view *index, int64_t at, int64_t rows)
+{
+    return dt_fail(DT_ERR_ARG,
+                   "%s: index %lld at position %lld is out of range for %lld rows; indices must be in 0..%lld", op,
+                   (long long)DT__K(index_at)(index, at), (long long)at, (long long)rows, (long long)(rows - 1));
+}
+DT__INLINE size_t DT__K(elem_size)(int dtype)
+{
+    return dtype == DT_U8 ? 1 : dtype == DT_F16 || dtype == DT_BF16 ? 2 : dtype == DT_I64 ? 8 : 4;
+}
+
+static void DT__K(embedding_task)(void *ctx, int64_t task, int worker)
+{
+    DT__K(ix_ctx) *p = (DT__K(ix_ctx) *)ctx;
+    size_t      nbytes = (size_t)p->inner * DT__K(elem_size)(p->c->out[0].dtype);
+    char       *y = (char *)p->c->out[0].data;
+    const char *weight = (const char *)p->c->in[1].data;
+    int64_t     last = (task + 1) * p->per < p->n ? (task + 1) * p->per : p->n;
+    (void)worker;
+    for (int64_t i = task * p->per; i < last; i++) {
+        int64_t row = DT__K(index_at)(p->index, i);
+        if (row < 0 || row >= p->rows) {
+            DT__K(note_bad)(&p->bad, i);
+            return;
+        }
+        if (nbytes) memcpy(y + (size_t)i * nbytes, weight + (size_t)row * nbytes, nbytes);
+    }
+}
+static int DT__K(embedding)(dt_device *dev, const dt_call *c)
+{
+    DT__K(ix_ctx) p;
+    (void)dev;
+    memset(&p, 0, sizeof p);
+    p.c = c;
+    p.index = &c->in[0];
+    p.n = c->out[0].shape[0];
+    p.inner = c->out[0].shape[1];
+    p.rows = c->in[1].shape[0];
+    p.bad = INT64_MAX;
+    int64_t cost = p.inner + 16, ntasks = dt__cut(p.n, cost, 32768, &p.per);
+    DT__K(run_rows)(ntasks, DT__K(embedding_task), &p, p.n * cost);
+    return p.bad == INT64_MAX ? 0 : DT__K(index_fail)("embedding", p.index, p.bad, p.rows);
+}
+
+/* Sort the positions by row. The first bad position, or -1. */
+static int64_t DT__K(embedding_sort)(DT__K(ix_ctx) *p)
+{
+    memset(p->start, 0, (size_t)(p->rows + 2) * 8);
+    for (int64_t i = 0; i < p->n; i++) {
+        int64_t row = DT__K(index_at)(p->index, i);
+        if (row < 0 || row >= p->rows) return i;
+        p->start[row + 2]++;
+    }
+    for (int64_t r = 2; r < p->rows + 2; r++) p->start[r] += p->start[r - 1]; /* start[r+1]: where row r goes next */
+    for (int64_t i = 0; i < p->n; i++) p->order[p->start[DT__K(index_at)(p->index, i) + 1]++] = i;
+    return -1;
+}
+static void DT__K(embedding_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(ix_ctx) *p = (const DT__K(ix_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork, *sum = buf + p->cols;
+    int            add = DT__K(acc_bit)(c, 0);
+    int64_t        first = task / p->tiles * p->per, col = task % p->tiles * p->cols;
+    int64_t        last = first + p->per < p->rows ? first + p->per : p->rows;
+    int64_t        n = p->inner - col < p->cols ? p->inner - col : p->cols;
+    for (int64_t row = first; row < last; row++) {
+        int64_t k = p->start[row], end = p->start[row + 1], at = row * p->inner + col;
+        if (k == end && add) continue;
+        float *to = DT__K(row_out)(sum, &c->out[0], at, add);
+        memset(to, 0, (size_t)n * 4);
+        for (; k < end; k++) {
+            const float *dy = DT__K(row_in)(buf, &c->in[0], p->order[k] * p->inner + col, n);
+            for (int64_t i = 0; i < n; i += DT__W)
+                DT__K(row_st)(to + i, DT__K(row_ld)(to + i, n - i) + DT__K(row_ld)(dy + i, n - i), n - i);
+        }
+        DT__K(row_end)(&c->out[0], at, to, n, add);
+    }
+}
+static int DT__K(embedding_bwd)(dt_device *dev, const dt_call *c)
+{
+    DT__K(ix_ctx) p;
+    (void)dev;
+    memset(&p, 0, sizeof p);
+    p.c = c;
+    p.index = &c->in[1];
+    p.n = c->in[0].shape[0];
+    p.rows = c->out[0].shape[0];
+    p.inner = c->out[0].shape[1];
+    p.cols = p.inner < 128 ? p.inner : 128;
+    p.nwork = DT__K(round16)(2 * p.cols);
+    size_t sorted = (size_t)((p.rows + 2 + p.n + 7) & ~(int64_t)7) * 8;
+    char  *mem = (char *)dt_scratch(sorted + (size_t)p.nwork * 4 * (size_t)dt__pool_size());
+    if (!mem) return DT_ERR_MEMORY;
+    p.start = (int64_t *)(void *)mem;
+    p.order = p.start + p.rows + 2;
+    p.work = (float *)(void *)(mem + sorted);
+    int64_t bad = DT__K(embedding_sort)(&p);
+    if (bad >= 0) return DT__K(index_fail)("embedding_bwd", p.index, bad, p.rows);
+    if (p.rows * p.inner == 0) return 0;
+    p.tiles = (p.inner + p.cols - 1) / p.cols;
+    int64_t chunks = dt__cut(p.rows, (1 + p.n / p.rows) * p.cols, 32768, &p.per);
+    DT__K(run_rows)(chunks * p.tiles, DT__K(embedding_bwd_task), &p, (p.rows + p.n) * p.inner);
+    return 0;
+}
+
+/* y[j][i] = x[index[j][i]][i] for one outer and some j; size is a constant where it is called */
+DT__INLINE void DT__K(gather_rows)(DT__K(ix_ctx) *p, int64_t first, int64_t last, size_t size)
+{
+    char       *y = (char *)p->c->out[0].data;
+    const char *x = (const char *)p->c->in[0].data;
+    for (int64_t row = first; row < last; row++)
+        for (int64_t i = 0; i < p->inner; i++) {
+            int64_t at = row * p->inner + i, k = DT__K(index_at)(p->index, at);
+            if (k < 0 || k >= p->rows) {
+                DT__K(note_bad)(&p->bad, at);
+                return;
+            }
+            memcpy(y + (size_t)at * size, x + (size_t)((row / p->ny * p->rows + k) * p->inner + i) * size, size);
+        }
+}
+static void DT__K(gather_task)(void *ctx, int64_t task, int worker)
+{
+    DT__K(ix_ctx) *p = (DT__K(ix_ctx) *)ctx;
+    int64_t first = task * p->per, last = first + p->per < p->items ? first + p->per : p->items;
+    (void)worker;
+    switch (DT__K(elem_size)(p->c->out[0].dtype)) {
+    case 1: DT__K(gather_rows)(p, first, last, 1); break;
+    case 2: DT__K(gather_rows)(p, first, last, 2); break;
+    case 4: DT__K(gather_rows)(p, first, last, 4); break;
+    default: DT__K(gather_rows)(p, first, last, 8); break;
+    }
+}
+static void DT__K(gather_begin)(DT__K(ix_ctx) *p, const dt_call *c, const dt_view *y, const dt_view *x)
+{
+    memset(p, 0, sizeof *p);
+    p->c = c;
+    p->index = &c->in[1];
+    p->outer = y->shape[0];
+    p->ny = y->shape[1];
+    p->inner = y->shape[2];
+    p->rows = x->shape[1];
+    p->bad = INT64_MAX;
+}
+static int DT__K(gather)(dt_device *dev, const dt_call *c)
+{
+    DT__K(ix_ctx) p;
+    (void)dev;
+    DT__K(gather_begin)(&p, c, &c->out[0], &c->in[0]);
+    p.items = p.outer * p.ny;
+    if (p.items * p.inner == 0) return 0;
+    int64_t ntasks = dt__cut(p.items, p.inner, 16384, &p.per);
+    DT__K(run_rows)(ntasks, DT__K(gather_task), &p, p.items * p.inner);
+    return p.bad == INT64_MAX ? 0 : DT__K(index_fail)("gather", p.index, p.bad, p.rows);
+}
+
+/* An item is one outer and a tile of columns: of dx it owns (rows, n columns). f32 dx is summed in place; halves in a
+   tile of f32. */
+static void DT__K(gather_bwd_item)(DT__K(ix_ctx) *p, float *buf, int64_t o, int64_t col, int64_t n)
+{
+    const dt_call *c = p->c;
+    const dt_view *dx = &c->out[0];
+    int            add = DT__K(acc_bit)(c, 0), direct = dx->dtype == DT_F32;
+    float         *dybuf = buf, *sum = direct ? (float *)dx->data + o * p->rows * p->inner + col : buf + p->cols;
+    int64_t        pitch = direct ? p->inner : n;
+    for (int64_t r = 0; r < p->rows && !(direct && add); r++) memset(sum + r * pitch, 0, (size_t)n * 4);
+    for (int64_t j = 0; j < p->ny; j++) {
+        int64_t      at = (o * p->ny + j) * p->inner + col;
+        const float *dy = DT__K(row_in)(dybuf, &c->in[0], at, n);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t k = DT__K(index_at)(p->index, at + i);
+            if (k >= 0 && k < p->rows) sum[k * pitch + i] += dy[i];
+            else DT__K(note_bad)(&p->bad, at + i);
+        }
+    }
+    for (int64_t r = 0; r < p->rows && !direct; r++)
+        DT__K(row_end)(dx, (o * p->rows + r) * p->inner + col, sum + r * n, n, add);
+}
+static void DT__K(gather_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    DT__K(ix_ctx) *p = (DT__K(ix_ctx) *)ctx;
+    int64_t last = (task + 1) * p->per < p->items ? (task + 1) * p->per : p->items;
+    for (int64_t i = task * p->per; i < last; i++) {
+        int64_t col = i % p->tiles * p->cols, n = p->inner - col < p->cols ? p->inner - col : p->cols;
+        DT__K(gather_bwd_item)(p, p->work + worker * p->nwork, i / p->tiles, col, n);
+    }
+}
+static int DT__K(gather_bwd)(dt_device *dev, const dt_call *c)
+{
+    DT__K(ix_ctx) p;
+    (void)dev;
+    DT__K(gather_begin)(&p, c, &c->in[0], &c->out[0]);
+    if (p.outer * p.inner * (p.rows + p.ny) == 0) return 0;
+    p.cols = 65536 / (p.rows > 0 ? p.rows : 1) & ~(int64_t)15;
+    p.cols = p.cols < 16 ? 16 : p.cols > 256 ? 256 : p.cols;
+    if (p.cols > p.inner) p.cols = p.inner;
+    p.tiles = (p.inner + p.cols - 1) / p.cols;
+    p.items = p.outer * p.tiles;
+    p.nwork = DT__K(round16)(p.cols * (1 + (c->out[0].dtype == DT_F32 ? 0 : p.rows)));
+    p.work = (float *)dt_scratch((size_t)p.nwork * 4 * (size_t)dt__pool_size());
+    if (!p.work) return DT_ERR_MEMORY;
+    int64_t ntasks = dt__cut(p.items, (p.rows + 2 * p.ny) * p.cols, 32768, &p.per);
+    DT__K(run_rows)(ntasks, DT__K(gather_bwd_task), &p, p.outer * (p.rows + 2 * p.ny) * p.inner);
+    return p.bad == INT64_MAX ? 0 : DT__K(index_fail)("gather_bwd", p.index, p.bad, p.rows);
+}
+
+/* ==================================================================================================== >>dropout
+   Element i takes word i%4 of the Philox block offset + i/4: no state, the same whatever the order. */
+#define DT__DROP 1024 /* elements drawn at a time; a multiple of 32 */
+
+typedef struct DT__K(drop_ctx) {
+    const dt_call *c;
+    int64_t        n;
+    uint32_t       threshold;
+    float          scale;
+} DT__K(drop_ctx);
+
+#if DT__HAS_AVX2
+DT__INLINE void DT__K(mul_wide)(__m256i *hi, __m256i *lo, __m256i x, __m256i m) /* 32 x 32 -> 64 bits in 8 lanes */
+{
+    __m256i even = _mm256_mul_epu32(x, m), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), m);
+    *hi = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+    *lo = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+}
+/* 8 blocks from counter on, 32 words in the order of elements */
+DT__INLINE void DT__K(philox8)(uint32_t *out, uint64_t seed, uint64_t counter)
+{
+    __m256i m0 = _mm256_set1_epi32((int)DT__PHILOX_M0), m1 = _mm256_set1_epi32((int)DT__PHILOX_M1);
+    dt__vi  lane = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    dt__vu  low = (dt__vu)DT__K(set1i)((int32_t)(uint32_t)counter), sum = low + (dt__vu)lane;
+    dt__vi  carry = (dt__vi)(sum < low); /* -1 where the low half wrapped */
+    __m256i c0 = (__m256i)sum, c2 = _mm256_setzero_si256(), c3 = c2;
+    __m256i c1 = (__m256i)(DT__K(set1i)((int32_t)(uint32_t)(counter >> 32)) - carry);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++, k0 += DT__PHILOX_W0, k1 += DT__PHILOX_W1) {
+        __m256i h0, l0, h1, l1;
+        DT__K(mul_wide)(&h0, &l0, c0, m0);
+        DT__K(mul_wide)(&h1, &l1, c2, m1);
+        c0 = _mm256_xor_si256(_mm256_xor_si256(h1, c1), _mm256_set1_epi32((int)k0));
+        c2 = _mm256_xor_si256(_mm256_xor_si256(h0, c3), _mm256_set1_epi32((int)k1));
+        c1 = l1;
+        c3 = l0;
+    }
+    __m256i a = _mm256_unpacklo_epi32(c0, c1), b = _mm256_unpacklo_epi32(c2, c3);
+    __m256i d = _mm256_unpackhi_epi32(c0, c1), e = _mm256_unpackhi_epi32(c2, c3);
+    __m256i b04 = _mm256_unpacklo_epi64(a, b), b15 = _mm256_unpackhi_epi64(a, b);
+    __m256i b26 = _mm256_unpacklo_epi64(d, e), b37 = _mm256_unpackhi_epi64(d, e);
+    _mm256_storeu_si256((__m256i *)(void *)out, _mm256_permute2x128_si256(b04, b15, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)(out + 8), _mm256_permute2x128_si256(b26, b37, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)(out + 16), _mm256_permute2x128_si256(b04, b15, 0x31));
+    _mm256_storeu_si256((__m256i *)(void *)(out + 24), _mm256_permute2x128_si256(b26, b37, 0x31));
+}
+#endif
+/* The words of n elements (out has room for 31 more) from the block 'counter' on. */
+static void DT__K(philox_fill)(uint32_t *out, uint64_t seed, uint64_t counter, int64_t n)
+{
+#if DT__HAS_AVX2
+    for (int64_t i = 0; i < n; i += 32) DT__K(philox8)(out + i, seed, counter + (uint64_t)(i / 4));
+#else
+    for (int64_t i = 0; i < n; i += 4) dt__philox_block(seed, counter + (uint64_t)(i / 4), out + i);
+#endif
+}
+static void DT__K(dropout_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(drop_ctx) *p = (const DT__K(drop_ctx) *)ctx;
+    const dt_call *c = p->c;
+    uint32_t       word[DT__DROP + 32];
+    float          xbuf[DT__DROP], ybuf[DT__DROP];
+    int            add = DT__K(acc_bit)(c, 0);
+    int64_t        first = task * 16 * DT__DROP, last = first + 16 * DT__DROP < p->n ? first + 16 * DT__DROP : p->n;
+    dt__vu         limit = (dt__vu)DT__K(set1i)((int32_t)p->threshold);
+    dt__vf         scale = DT__K(set1)(p->scale);
+    (void)worker;
+    for (int64_t at = first; at < last; at += DT__DROP) {
+        int64_t      n = last - at < DT__DROP ? last - at : DT__DROP;
+        const float *x = DT__K(row_in)(xbuf, &c->in[0], at, n);
+        float       *y = DT__K(row_out)(ybuf, &c->out[0], at, add);
+        DT__K(philox_fill)(word, c->u.dropout.seed, c->u.dropout.offset + (uint64_t)(at / 4), n);
+        for (int64_t i = 0; i < n; i += DT__W) {
+            dt__vu w;
+            memcpy(&w, word + i, sizeof w); /* words behind the end are not used */
+            dt__vf k = (dt__vf)((dt__vi)scale & (dt__vi)(w >= limit));
+            DT__K(row_st)(y + i, DT__K(row_ld)(x + i, n - i) * k, n - i);
+        }
+        DT__K(row_end)(&c->out[0], at, y, n, add);
+    }
+}
+static int DT__K(dropout)(dt_device *dev, const dt_call *c)
+{
+    DT__K(drop_ctx) p;
+    double rate = c->u.dropout.p, limit = rate * 4294967296.0;
+    (void)dev;
+    p.c = c;
+    p.n = 1;
+    for (int i = 0; i < c->out[0].ndim; i++) p.n *= c->out[0].shape[i];
+    if (p.n == 0) return 0;
+    p.threshold = limit <= 0 ? 0 : limit >= 4294967295.0 ? 0xffffffffu : (uint32_t)limit;
+    p.scale = rate >= 1 ? 0.0f : (float)(1.0 / (1.0 - rate));
+    DT__K(run_rows)((p.n + 16 * DT__DROP - 1) / (16 * DT__DROP), DT__K(dropout_task), &p, p.n * 2);
+    return 0;
+}
+#undef DT__DROP
+
+/* ==================================================================================================== >>crossentropy
+   loss = (1 - s) w_t (-logp_t) + s/c sum_k w_k (-logp_k) of each row with target t, s the smoothing, logp = x - lse.
+   A row of an ignored target gives 0. Rows go DT__W at a time, for one log of their sums, and turned (see softmax) if
+   they are narrow. A task sums its rows in double, the sums are added in the order of the tasks; the mean divides by
+   the sum of w_t. */
+typedef struct DT__K(ce_ctx) {
+    const dt_call *c;
+    const dt_view *target;
+    int64_t        n, classes, per;
+    int64_t        nwork;
+    float         *work;
+    float         *weight; /* f32, or NULL */
+    double         weights; /* their sum, or the number of classes */
+    double        *part;   /* of each task: loss, divisor */
+    int64_t        bad;
+} DT__K(ce_ctx);
+
+/* sum over the row of w (x - top - l), w = 1 if NULL */
+DT__INLINE float DT__K(ce_smooth)(const float *x, const float *w, dt__vf top, dt__vf l, int64_t n)
+{
+    dt__vf s = DT__K(zero)();
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf v = (DT__K(row_ld)(x + i, n - i) - top) - l;
+        if (n - i < DT__W) v = DT__K(sel)(DT__K(lanes)(n - i), v, DT__K(zero)());
+        s = w ? DT__K(fma)(v, DT__K(row_ld)(w + i, n - i), s) : s + v;
+    }
+    return DT__K(row_hsum)(s);
+}
+/* top and log(sum exp(x - top)) of up to DT__W rows */
+static void DT__K(ce_lse)(float *top, float *l, float *buf, const float *x, int64_t n, int64_t rows)
+{
+    dt__vf m;
+    if (n <= DT__SM_NARROW) {
+        DT__K(turn_in)(buf, x, n, rows);
+        DT__K(st)(l, DT__K(vlog)(DT__K(col_sumexp)(&m, buf, n, DT__W, DT__W, 0, 1)));
+        DT__K(st)(top, m);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        m = DT__K(row_max)(x + r * n, n);
+        top[r] = m[0];
+        l[r] = DT__K(row_sumexp)(NULL, x + r * n, m, n);
+    }
+    DT__K(st)(l, DT__K(vlog)(DT__K(ld)(l)));
+}
+/* The loss of the row x with target t in range. */
+DT__INLINE double DT__K(ce_row)(const DT__K(ce_ctx) *p, const float *x, int64_t t, float top, float l)
+{
+    int64_t n = p->classes;
+    double  wt = p->weight ? (double)p->weight[t] : 1.0, s = p->c->u.loss.smoothing, even = 0.0;
+    float   logp = (x[t] - top) - l;
+    if (s > 0) even = (double)DT__K(ce_smooth)(x, p->weight, DT__K(set1)(top), DT__K(set1)(l), n);
+    return __builtin_fma(-s / (double)n, even, -((1 - s) * wt * (double)logp));
+}
+static void DT__K(ce_task)(void *ctx, int64_t task, int worker)
+{
+    DT__K(ce_ctx) *p = (DT__K(ce_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork, top[DT__W] = { 0 }, l[DT__W] = { 0 };
+    int64_t        n = p->classes, last = (task + 1) * p->per < p->n ? (task + 1) * p->per : p->n;
+    int            nll = c->u.loss.nll;
+    double         loss = 0, total = 0;
+    const float   *x = NULL;
+    for (int64_t i = task * p->per; i < last; i++) {
+        int64_t r = (i - task * p->per) % DT__W, t = DT__K(index_at)(p->target, i);
+        float   row = 0.0f;
+        if (r == 0 && !nll) {
+            int64_t rows = last - i < DT__W ? last - i : DT__W;
+            x = DT__K(row_in)(buf, &c->in[0], i * n, rows * n);
+            DT__K(ce_lse)(top, l, buf + DT__W * n, x, n, rows);
+        }
+        if (!nll && DT__K(has_out)(c, 1)) DT__K(set_elem)(&c->out[1], i, top[r] + l[r], 0);
+        if (t != c->u.loss.ignore && (t < 0 || t >= n)) {
+            DT__K(note_bad)(&p->bad, i);
+            return;
+        }
+        if (t != c->u.loss.ignore) {
+            double wt = p->weight ? (double)p->weight[t] : 1.0;
+            if (nll) row = (float)(-wt * (double)DT__K(elem)(&c->in[0], i * n + t));
+            else row = (float)DT__K(ce_row)(p, x + r * n, t, top[r], l[r]);
+            total += wt;
+        }
+        loss += (double)row;
+        if (c->u.loss.reduction == DT_NONE) DT__K(set_elem)(&c->out[0], i, row, 0);
+    }
+    p->part[2 * task] = loss;
+    p->part[2 * task + 1] = total;
+}
+/* Sizes, scratch, weights. The number of tasks, or -1 without memory. */
+static int64_t DT__K(ce_begin)(DT__K(ce_ctx) *p, const dt_call *c, const dt_view *x, const dt_view *target,
+                               const dt_view *weight)
+{
+    memset(p, 0, sizeof *p);
+    p->c = c;
+    p->target = target;
+    p->n = x->shape[0];
+    p->classes = x->shape[1];
+    p->bad = INT64_MAX;
+    p->weights = (double)p->classes;
+    int64_t ntasks = dt__cut(p->n, p->classes + 32, 16384, &p->per);
+    p->nwork = DT__K(round16)(2 * DT__W * p->classes);
+    int64_t nfloat = p->nwork * dt__pool_size() + DT__K(round16)(p->classes);
+    char   *mem = (char *)dt_scratch((size_t)nfloat * 4 + (size_t)(ntasks + 1) * 16);
+    if (!mem) return -1;
+    p->work = (float *)(void *)mem;
+    p->part = (double *)(void *)(mem + nfloat * 4);
+    if (weight) {
+        p->weight = p->work + p->nwork * dt__pool_size();
+        DT__K(load_row)(p->weight, weight->data, weight->dtype, p->classes);
+        p->weights = 0;
+        for (int64_t i = 0; i < p->classes; i++) p->weights += (double)p->weight[i];
+    }
+    return ntasks;
+}
+static int DT__K(ce_fail)(const DT__K(ce_ctx) *p, const char *op)
+{
+    return dt_fail(DT_ERR_ARG, "%s: target %lld at position %lld is out of range for %lld classes; "
+                   "targets must be in 0..%lld, or equal to ignore_index (%lld)", op,
+                   (long long)DT__K(index_at)(p->target, p->bad), (long long)p->bad, (long long)p->classes,
+                   (long long)(p->classes - 1), (long long)p->c->u.loss.ignore);
+}
+static int DT__K(cross_entropy)(dt_device *dev, const dt_call *c)
+{
+    DT__K(ce_ctx) p;
+    double loss = 0, total = 0;
+    (void)dev;
+    int64_t ntasks = DT__K(ce_begin)(&p, c, &c->in[0], &c->in[1], DT__K(has_in)(c, 2) ? &c->in[2] : NULL);
+    if (ntasks < 0) return DT_ERR_MEMORY;
+    DT__K(run_rows)(ntasks, DT__K(ce_task), &p, 2 * p.n * (p.classes + 16));
+    if (p.bad != INT64_MAX) return DT__K(ce_fail)(&p, c->u.loss.nll ? "nll_loss" : "cross_entropy");
+    for (int64_t t = 0; t < ntasks; t++) {
+        loss += p.part[2 * t];
+        total += p.part[2 * t + 1];
+    }
+    if (c->u.loss.reduction != DT_MEAN) total = 1;
+    if (c->u.loss.reduction != DT_NONE) DT__K(set_elem)(&c->out[0], 0, (float)(loss / total), 0);
+    if (DT__K(has_out)(c, 2)) DT__K(set_elem)(&c->out[2], 0, (float)total, 0);
+    return 0;
+}
+
+/* dx_k = p_k (a + s W) - s w_k - [k = t] a, a = g (1 - smoothing) w_t, s = g smoothing/c, W = sum of weights */
+static void DT__K(ce_row_bwd)(const DT__K(ce_ctx) *p, float *dx, const float *x, int64_t i, int64_t t, double g)
+{
+    const dt_call *c = p->c;
+    int64_t        n = p->classes;
+    double         wt = p->weight ? (double)p->weight[t] : 1.0, smooth = c->u.loss.nll ? 0 : c->u.loss.smoothing;
+    double         a = g * (1 - smooth) * wt, s = g * smooth / (double)n;
+    if (c->u.loss.nll) {
+        memset(dx, 0, (size_t)n * 4);
+        dx[t] = (float)-a;
+        return;
+    }
+    dt__vf lse = DT__K(set1)(DT__K(elem)(&c->in[3], i));
+    dt__vf k = DT__K(set1)((float)__builtin_fma(s, p->weights, a)), less = DT__K(set1)((float)-s);
+    for (int64_t j = 0; j < n; j += DT__W) {
+        dt__vf v = DT__K(vexp)(DT__K(row_ld)(x + j, n - j) - lse);
+        if (p->weight) v = DT__K(fma)(DT__K(row_ld)(p->weight + j, n - j), less, v * k);
+        else v = DT__K(fma)(v, k, less);
+        DT__K(row_st)(dx + j, v, n - j);
+    }
+    dx[t] -= (float)a;
+}
+static void DT__K(ce_bwd_task)(void *ctx, int64_t task, int worker)
+{
+    DT__K(ce_ctx) *p = (DT__K(ce_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float         *buf = p->work + worker * p->nwork;
+    int            add = DT__K(acc_bit)(c, 0), each = c->u.loss.reduction == DT_NONE;
+    int64_t        n = p->classes, last = (task + 1) * p->per < p->n ? (task + 1) * p->per : p->n;
+    double         g = 0;
+    if (!each) g = (double)DT__K(elem)(&c->in[0], 0) / (double)DT__K(elem)(&c->in[4], 0);
+    for (int64_t i = task * p->per; i < last; i++) {
+        int64_t t = DT__K(index_at)(p->target, i);
+        float  *dx = DT__K(row_out)(buf + n, &c->out[0], i * n, add);
+        if (t == c->u.loss.ignore) {
+            if (add) continue;
+            memset(dx, 0, (size_t)n * 4);
+        } else if (t < 0 || t >= n) {
+            DT__K(note_bad)(&p->bad, i);
+            return;
+        } else {
+            const float *x = c->u.loss.nll ? NULL : DT__K(row_in)(buf, &c->in[1], i * n, n);
+            DT__K(ce_row_bwd)(p, dx, x, i, t, each ? (double)DT__K(elem)(&c->in[0], i) : g);
+        }
+        DT__K(row_end)(&c->out[0], i * n, dx, n, add);
+    }
+}
+static int DT__K(cross_entropy_bwd)(dt_device *dev, const dt_call *c)
+{
+    DT__K(ce_ctx) p;
+    (void)dev;
+    if (c->out[0].shape[0] * c->out[0].shape[1] == 0) return 0;
+    int64_t ntasks = DT__K(ce_begin)(&p, c, &c->out[0], &c->in[2], DT__K(has_in)(c, 5) ? &c->in[5] : NULL);
+    if (ntasks < 0) return DT_ERR_MEMORY;
+    DT__K(run_rows)(ntasks, DT__K(ce_bwd_task), &p, 2 * p.n * (p.classes + 16));
+    return p.bad == INT64_MAX ? 0 : DT__K(ce_fail)(&p, c->u.loss.nll ? "nll_loss_bwd" : "cross_entropy_bwd");
+}
+#undef DT__SM_NARROW
+
+/* ==================================================================================================== >>attention
+   o = softmax(scale q k^T) v in blocks of DT__AQ queries by DT__AK keys; the t x s matrix never exists. Inside a block
+   the scores are kept transposed, one row for each key and one lane for each query, so that
+   - scores:  mk_rows, the rows of k times a transposed, scaled copy of the queries;
+   - softmax: maxima and sums run down the rows, lane by lane, nothing is summed across a vector;
+   - o += p v and dq += ds k: mk_cols, queries are the rows of the result;
+   - dv += p do and dk += ds q: mk_rows, keys are the rows of the result.
+   Halves become f32 as a block is loaded. Causal: a query sees the keys up to its own index; the tiles beyond the
+   diagonal are left out, what is left of the triangle is set to 0.
+   Forward: one item for each head and block of queries, running maximum and sum over the blocks of keys.
+   Backward: p = exp(s - lse) once more, ds = p (dp - delta), delta = rowsum(do o). With enough heads one task does a
+   whole head (5 products); with few, blocks of keys (dk, dv) and then blocks of queries (dq) are the items (7). Either
+   way the blocks are added in ascending order: the bits are the same. */
+#define DT__AQ 64
+#define DT__AK 64
+#define DT__ATTN_HEADS 8 /* fewer heads than this: the backward splits them */
+
+typedef struct DT__K(attn_t) {
+    const dt_call *c;
+    int64_t        heads, h, t, s, d, dp; /* dp: d in whole panels of DT__NR */
+    int64_t        nqb, nkb, items, per;  /* blocks of queries and of keys; items of work, and how many a task takes */
+    int            causal;
+    float          scale;
+    float         *work, *delta; /* scratch of each worker; (heads, t) */
+    int64_t        nwork;        /* floats of one worker */
+} DT__K(attn_t);
+
+/* one block: key j is seen by query i if j <= i + diag */
+typedef struct DT__K(attn_block_t) {
+    int nq, nk, diag;
+} DT__K(attn_block_t);
+
+static int DT__K(attn_min)(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
+static int DT__K(attn_clamp)(int x, int lo, int hi) { return x < lo ? lo : x > hi ? hi : x; }
+
+static DT__K(attn_block_t) DT__K(attn_block)(const DT__K(attn_t) *a, int64_t q0, int64_t k0)
+{
+    DT__K(attn_block_t) g;
+    g.nq = DT__K(attn_min)(DT__AQ, a->t - q0);
+    g.nk = DT__K(attn_min)(DT__AK, a->s - k0);
+    g.diag = a->causal ? DT__K(attn_min)(DT__AK, q0 - k0) : DT__AK;
+    return g;
+}
+static int64_t DT__K(attn_keys_seen)(const DT__K(attn_t) *a, int64_t q0) /* by any query of the block at q0 */
+{
+    int64_t end = q0 + DT__AQ < a->t ? q0 + DT__AQ : a->t;
+    return a->causal && end < a->s ? end : a->s;
+}
+
+/* ---- rows in and out */
+static char *DT__K(attn_at)(const DT__K(attn_t) *a, const dt_view *v, int64_t head, int64_t row)
+{
+    int64_t off = head / a->h * v->stride[0] + head % a->h * v->stride[1] + row * v->stride[2];
+    return (char *)v->data + off * (v->dtype == DT_F32 ? 4 : 2);
+}
+/* n rows of d as f32, stride *ld: in place if they are f32 (and dense, if they must be), else in buf. Rows that many
+   blocks read are better dense: those of one head of a fused qkv compete for few sets of the cache. */
+static const float *DT__K(attn_rows)(int64_t *ld, float *buf, const DT__K(attn_t) *a, const dt_view *v, int64_t head,
+                                     int64_t row, int n, int dense)
+{
+    int in_place = v->dtype == DT_F32 && (!dense || v->stride[2] == a->d);
+    *ld = in_place ? v->stride[2] : a->d;
+    if (in_place) return (const float *)(const void *)DT__K(attn_at)(a, v, head, row);
+    for (int i = 0; i < n; i++)
+        DT__K(load_row)(buf + i * a->d, DT__K(attn_at)(a, v, head, row + i), v->dtype, a->d);
+    return buf;
+}
+static void DT__K(attn_put)(const DT__K(attn_t) *a, int out, int64_t head, int64_t row, int64_t n, const float *src)
+{
+    const dt_view *v = &a->c->out[out];
+    for (int64_t i = 0; i < n; i++)
+        DT__K(put_row)(DT__K(attn_at)(a, v, head, row + i), v->dtype, src + i * a->dp, a->d, a->c->acc >> out & 1);
+}
+/* dst [dp/NR][block][NR] := src (n, d), columns beyond d are 0 */
+static void DT__K(attn_panels)(float *dst, const float *src, int64_t ld, int n, int64_t d, int block)
+{
+    for (int64_t c = 0; c < d; c += DT__NR, dst += block * DT__NR) {
+        for (int i = 0; i < n; i++) {
+            const float *from = src + i * ld + c;
+            float       *to = dst + i * DT__NR;
+            if (d - c >= DT__NR) {
+                DT__K(st)(to, DT__K(ld)(from));
+                DT__K(st)(to + DT__W, DT__K(ld)(from + DT__W));
+            } else {
+                for (int64_t k = 0; k < DT__NR; k++) to[k] = k < d - c ? from[k] : 0.0f;
+            }
+        }
+    }
+}
+#if DT__HAS_AVX2
+DT__INLINE void DT__K(attn_turn8)(float *dst, const float *src, int64_t ld, __m256 scale) /* 8x8; dst rows of NR */
+{
+    __m256 r[8], u[8];
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(src + i * ld)),
+                                    _mm_loadu_ps(src + (i + 4) * ld), 1);
+        r[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(src + i * ld + 4)),
+                                        _mm_loadu_ps(src + (i + 4) * ld + 4), 1);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        u[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+        u[i + 2] = _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
+        u[i + 3] = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        float *to = dst + i * DT__NR;
+        _mm256_storeu_ps(to, _mm256_mul_ps(scale, _mm256_shuffle_ps(u[i], u[i + 2], 0x44)));
+        _mm256_storeu_ps(to + DT__NR, _mm256_mul_ps(scale, _mm256_shuffle_ps(u[i], u[i + 2], 0xee)));
+        _mm256_storeu_ps(to + 2 * DT__NR, _mm256_mul_ps(scale, _mm256_shuffle_ps(u[i + 1], u[i + 3], 0x44)));
+        _mm256_storeu_ps(to + 3 * DT__NR, _mm256_mul_ps(scale, _mm256_shuffle_ps(u[i + 1], u[i + 3], 0xee)));
+    }
+}
+#endif
+/* dst [panel of NR rows][d][NR] := scale * src (n, d) transposed; lanes beyond n are 0 */
+static void DT__K(attn_turn)(float *dst, const float *src, int64_t ld, int n, int64_t d, float scale)
+{
+    for (int i = 0; i < (n + DT__NR - 1) / DT__NR * DT__NR; i += DT__W) {
+        float       *to = dst + i / DT__NR * DT__NR * d + i % DT__NR;
+        const float *from = src + i * ld;
+        int64_t      k = 0;
+#if DT__HAS_AVX2
+        if (i + 8 <= n)
+            for (; k + 8 <= d; k += 8) DT__K(attn_turn8)(to + k * DT__NR, from + k, ld, _mm256_set1_ps(scale));
+#endif
+        for (; k < d; k++)
+            for (int j = 0; j < DT__W; j++) to[k * DT__NR + j] = i + j < n ? scale * from[j * ld + k] : 0.0f;
+    }
+}
+
+/* ---- products: tiles of up to DT__MR x DT__NR. add 0: start from nothing; alpha: scale what is there, row by row */
+DT__INLINE void DT__K(attn_tile)(int mr, int cols, float *out, int64_t ldo, int64_t n, const float *a, int64_t lda,
+                                 const float *b, const float *alpha, int add)
+{
+    dt__vf       acc[DT__MR][2];
+    const float *rows[DT__MR];
+    int64_t      zero = 0;
+    for (int i = 0; i < mr; i++) {
+        rows[i] = a + i * lda;
+        acc[i][0] = add ? DT__K(ld)(out + i * ldo) : DT__K(zero)();
+        acc[i][1] = add ? DT__K(ld)(out + i * ldo + DT__W) : DT__K(zero)();
+        if (alpha) {
+            acc[i][0] *= DT__K(set1)(alpha[i]);
+            acc[i][1] *= DT__K(set1)(alpha[i]);
+        }
+    }
+    if (cols) DT__K(mk_cols)(mr, n, a, lda, b, DT__NR, acc);
+    else DT__K(mk_rows)(mr, 1, &zero, n, rows, b, DT__NR, acc);
+    for (int i = 0; i < mr; i++) {
+        DT__K(st)(out + i * ldo, acc[i][0]);
+        DT__K(st)(out + i * ldo + DT__W, acc[i][1]);
+    }
+}
+/* out (mr, NR) (+)= sum over k < n of a[i*lda + k] b[k] */
+static void DT__K(attn_tile_rows)(float *out, int64_t ldo, int mr, int64_t n, const float *a, int64_t lda,
+                                  const float *b, int add)
+{
+    switch (mr) {
+    case 1: DT__K(attn_tile)(1, 0, out, ldo, n, a, lda, b, NULL, add); break;
+    case 2: DT__K(attn_tile)(2, 0, out, ldo, n, a, lda, b, NULL, add); break;
+    case 3: DT__K(attn_tile)(3, 0, out, ldo, n, a, lda, b, NULL, add); break;
+    case 4: DT__K(attn_tile)(4, 0, out, ldo, n, a, lda, b, NULL, add); break;
+    case 5: DT__K(attn_tile)(5, 0, out, ldo, n, a, lda, b, NULL, add); break;
+    default: DT__K(attn_tile)(6, 0, out, ldo, n, a, lda, b, NULL, add); break;
+    }
+}
+/* out (mr, NR) (+)= sum over k < n of a[k*lda + i] b[k] */
+static void DT__K(attn_tile_cols)(float *out, int64_t ldo, int mr, int64_t n, const float *a, int64_t lda,
+                                  const float *b, const float *alpha, int add)
+{
+    switch (mr) {
+    case 1: DT__K(attn_tile)(1, 1, out, ldo, n, a, lda, b, alpha, add); break;
+    case 2: DT__K(attn_tile)(2, 1, out, ldo, n, a, lda, b, alpha, add); break;
+    case 3: DT__K(attn_tile)(3, 1, out, ldo, n, a, lda, b, alpha, add); break;
+    case 4: DT__K(attn_tile)(4, 1, out, ldo, n, a, lda, b, alpha, add); break;
+    case 5: DT__K(attn_tile)(5, 1, out, ldo, n, a, lda, b, alpha, add); break;
+    default: DT__K(attn_tile)(6, 1, out, ldo, n, a, lda, b, alpha, add); break;
+    }
+}
+/* out [AK][AQ] := rows (nk, d) times turned queries, where a panel of queries sees the key */
+static void DT__K(attn_scores)(float *out, const float *rows, int64_t ld, int64_t d, const float *turned,
+                               const DT__K(attn_block_t) *g)
+{
+    for (int p = 0; p < g->nq; p += DT__NR) {
+        int end = DT__K(attn_min)(g->nk, DT__K(attn_min)(p + DT__NR, g->nq) + g->diag);
+        for (int j = 0; j < end; j += DT__MR)
+            DT__K(attn_tile_rows)(out + j * DT__AQ + p, DT__AQ, DT__K(attn_min)(DT__MR, end - j), d, rows + j * ld, ld,
+                                  turned + p * d, 0);
+    }
+}
+/* out [AK][dp] (+)= w (nk, nq) times panels of a query block */
+static void DT__K(attn_to_keys)(float *out, int64_t dp, const float *w, const float *panels,
+                                const DT__K(attn_block_t) *g, int add)
+{
+    for (int64_t c = 0; c < dp; c += DT__NR) {
+        for (int j = 0; j < g->nk; j += DT__MR) {
+            int first = DT__K(attn_clamp)(j - g->diag, 0, g->nq); /* the first query that sees key j */
+            DT__K(attn_tile_rows)(out + j * dp + c, dp, DT__K(attn_min)(DT__MR, g->nk - j), g->nq - first,
+                                  w + j * DT__AQ + first, DT__AQ, panels + c * DT__AQ + first * DT__NR, add);
+        }
+    }
+}
+/* out [AQ][dp] (+)= w (nk, nq) transposed times panels of a key block */
+static void DT__K(attn_to_queries)(float *out, int64_t dp, const float *w, const float *panels,
+                                   const DT__K(attn_block_t) *g, const float *alpha, int add)
+{
+    for (int64_t c = 0; c < dp; c += DT__NR) {
+        for (int i = 0; i < g->nq; i += DT__MR) {
+            int mr = DT__K(attn_min)(DT__MR, g->nq - i);
+            int n = DT__K(attn_clamp)(i + mr + g->diag, 0, g->nk); /* keys that the last of them sees */
+            DT__K(attn_tile_cols)(out + i * dp + c, dp, mr, n, w + i, DT__AQ, panels + c * DT__AK,
+                                  alpha ? alpha + i : NULL, add);
+        }
+    }
+}
+
+/* ---- lane by lane: a vector of queries i.., all keys that a tile of the products above may read for them */
+DT__INLINE dt__vi DT__K(attn_seen)(int j, int i, int diag) /* lanes whose query sees key j */
+{
+    dt__vi q = { 0 };
+    for (int l = 0; l < DT__W; l++) q[l] = i + diag + l;
+    return (dt__vi)(DT__K(set1i)(j) <= q);
+}
+DT__INLINE int DT__K(attn_touched)(const DT__K(attn_block_t) *g, int i)
+{
+    return DT__K(attn_clamp)(i + DT__W - 1 + g->diag + DT__MR, 0, g->nk);
+}
+/* s := exp(s - m) with the running maximum m and sum l of each query; alpha: by how much m's change shrinks the past */
+static void DT__K(attn_softmax)(float *s, float *m, float *l, float *alpha, const DT__K(attn_block_t) *g)
+{
+    dt__vf ninf = DT__K(set1)(-INFINITY), zero = DT__K(zero)();
+    for (int i = 0; i < g->nq; i += DT__W) {
+        int    end = DT__K(attn_touched)(g, i), full = DT__K(attn_clamp)(i + g->diag + 1, 0, end), j;
+        dt__vf old = DT__K(ld)(m + i), top = old, sum = zero, a;
+        for (j = 0; j < full; j++) top = DT__K(vmax)(DT__K(ld)(s + j * DT__AQ + i), top);
+        for (; j < end; j++) {
+            dt__vf x = DT__K(sel)(DT__K(attn_seen)(j, i, g->diag), DT__K(ld)(s + j * DT__AQ + i), ninf);
+            DT__K(st)(s + j * DT__AQ + i, x);
+            top = DT__K(vmax)(x, top);
+        }
+        DT__K(st)(m + i, top);
+        top = DT__K(sel)((dt__vi)(top == ninf), zero, top); /* nothing but -inf so far: not -inf - -inf */
+        for (j = 0; j < end; j++) {
+            dt__vf p = DT__K(vexp)(DT__K(ld)(s + j * DT__AQ + i) - top);
+            DT__K(st)(s + j * DT__AQ + i, p);
+            sum += p;
+        }
+        a = DT__K(vexp)(old - top);
+        DT__K(st)(alpha + i, a);
+        DT__K(st)(l + i, DT__K(fma)(DT__K(ld)(l + i), a, sum));
+    }
+}
+/* p (scores) := exp(p - lse); ds (dp) := scale p (ds - delta) */
+static void DT__K(attn_softmax_bwd)(float *p, float *ds, const float *lse, const float *delta, float scale,
+                                    const DT__K(attn_block_t) *g)
+{
+    dt__vf k = DT__K(set1)(scale), zero = DT__K(zero)();
+    for (int i = 0; i < g->nq; i += DT__W) {
+        int    end = DT__K(attn_touched)(g, i), full = DT__K(attn_clamp)(i + g->diag + 1, 0, end);
+        dt__vf ls = DT__K(ld)(lse + i), dl = DT__K(ld)(delta + i);
+        for (int j = 0; j < end; j++) {
+            float *pp = p + j * DT__AQ + i, *dd = ds + j * DT__AQ + i;
+            dt__vf x = DT__K(vexp)(DT__K(ld)(pp) - ls), y = (DT__K(ld)(dd) - dl) * k * x;
+            if (j >= full) {
+                dt__vi seen = DT__K(attn_seen)(j, i, g->diag);
+                x = DT__K(sel)(seen, x, zero);
+                y = DT__K(sel)(seen, y, zero);
+            }
+            DT__K(st)(pp, x);
+            DT__K(st)(dd, y);
+        }
+    }
+}
+
+/* ---- forward */
+typedef struct DT__K(attn_fwd_t) {
+    float *q, *s, *v, *o, *rows, *m, *l, *alpha; /* turned q, scores, panels of v, [AQ][dp], f32 rows, [AQ] each */
+} DT__K(attn_fwd_t);
+
+static void DT__K(attn_fwd_finish)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, int64_t head, int64_t q0, int nq)
+{
+    const dt_view *lse = &a->c->out[1];
+    for (int i = 0; i < nq; i++) {
+        float *o = w->o + i * a->dp;
+        dt__vf r = DT__K(set1)(1.0f / w->l[i]);
+        for (int64_t k = 0; k < a->dp; k += DT__W) DT__K(st)(o + k, DT__K(ld)(o + k) * r);
+        ((float *)lse->data)[head / a->h * lse->stride[0] + head % a->h * lse->stride[1] + (q0 + i) * lse->stride[2]] =
+            w->m[i] + logf(w->l[i]);
+    }
+    for (int i = 0; i < nq; i++)
+        DT__K(store_row)(DT__K(attn_at)(a, &a->c->out[0], head, q0 + i), a->c->out[0].dtype, w->o + i * a->dp, a->d);
+}
+
+static void DT__K(attn_fwd_block)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, int64_t head, int64_t q0)
+{
+    const dt_view      *q = &a->c->in[0], *k = &a->c->in[1], *v = &a->c->in[2];
+    DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, 0);
+    int64_t             ld, seen = DT__K(attn_keys_seen)(a, q0);
+    const float        *rows = DT__K(attn_rows)(&ld, w->rows, a, q, head, q0, g.nq, 0);
+    DT__K(attn_turn)(w->q, rows, ld, g.nq, a->d, a->scale);
+    for (int i = 0; i < DT__AQ; i++) w->m[i] = -INFINITY, w->l[i] = seen ? 0.0f : 1.0f;
+    if (seen == 0) memset(w->o, 0, (size_t)(DT__AQ * a->dp) * 4); /* no keys: o = 0, lse = -inf */
+    for (int64_t k0 = 0; k0 < seen; k0 += DT__AK) {
+        g = DT__K(attn_block)(a, q0, k0);
+        rows = DT__K(attn_rows)(&ld, w->rows, a, k, head, k0, g.nk, 0);
+        DT__K(attn_scores)(w->s, rows, ld, a->d, w->q, &g);
+        DT__K(attn_softmax)(w->s, w->m, w->l, w->alpha, &g);
+        rows = DT__K(attn_rows)(&ld, w->rows, a, v, head, k0, g.nk, 0);
+        DT__K(attn_panels)(w->v, rows, ld, g.nk, a->d, DT__AK);
+        DT__K(attn_to_queries)(w->o, a->dp, w->s, w->v, &g, k0 > 0 ? w->alpha : NULL, k0 > 0);
+    }
+    DT__K(attn_fwd_finish)(a, w, head, q0, g.nq);
+}
+
+static void DT__K(attn_fwd_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
+    DT__K(attn_fwd_t)    w;
+    w.q = a->work + worker * a->nwork;
+    w.rows = w.q + DT__AQ * a->d;
+    w.s = w.rows + (DT__AQ > DT__AK ? DT__AQ : DT__AK) * a->d;
+    w.v = w.s + DT__AK * DT__AQ;
+    w.o = w.v + DT__AK * a->dp;
+    w.m = w.o + DT__AQ * a->dp;
+    w.l = w.m + DT__AQ;
+    w.alpha = w.l + DT__AQ;
+    for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++) /* longest of a head first */
+        DT__K(attn_fwd_block)(a, &w, n / a->nqb, (a->nqb - 1 - n % a->nqb) * DT__AQ);
+}
+
+static void DT__K(attn_init)(DT__K(attn_t) *a, const dt_call *c, const dt_view *q, const dt_view *k)
+{
+    memset(a, 0, sizeof *a);
+    a->c = c;
+    a->h = q->shape[1];
+    a->heads = q->shape[0] * q->shape[1];
+    a->t = q->shape[2];
+    a->s = k->shape[2];
+    a->d = q->shape[3];
+    a->dp = (a->d + DT__NR - 1) / DT__NR * DT__NR;
+    a->nqb = (a->t + DT__AQ - 1) / DT__AQ;
+    a->nkb = (a->s + DT__AK - 1) / DT__AK;
+    a->causal = c->u.attn.causal != 0;
+    a->scale = (float)c->u.attn.scale;
+}
+/* tasks of about a million multiply-adds; 'products' of a block with what it sees make an item */
+static void DT__K(attn_run)(DT__K(attn_t) *a, int64_t items, int64_t products, int64_t other, dt__task_fn fn)
+{
+    int64_t ntasks = dt__cut(items, products * DT__AQ * (other < 1 ? 1 : other) * (a->d + 1), 1000000, &a->per);
+    a->items = items;
+    dt__pool_run(ntasks, fn, a);
+}
+
+static int DT__K(attention)(dt_device *dev, const dt_call *c)
+{
+    DT__K(attn_t) a;
+    (void)dev;
+    DT__K(attn_init)(&a, c, &c->in[0], &c->in[1]);
+    if (a.heads == 0 || a.t == 0) return 0;
+    a.nwork = (2 * DT__AQ + DT__AK) * a.d + DT__AK * DT__AQ + (DT__AQ + DT__AK) * a.dp + 3 * DT__AQ;
+    a.work = (float *)dt_scratch((size_t)a.nwork * 4 * (size_t)dt__pool_size());
+    if (!a.work) return DT_ERR_MEMORY;
+    DT__K(attn_run)(&a, a.heads * a.nqb, 2, a.s, DT__K(attn_fwd_task));
+    return 0;
+}
+
+/* ---- backward */
+typedef struct DT__K(attn_bwd_t) {
+    float       *q, *dy, *qp, *dyp, *kp;  /* q and do: turned, and in panels; k in panels */
+    float       *rows, *kbuf, *vbuf;      /* f32 rows of halves */
+    float       *p, *ds, *dk, *dv, *dq;   /* [AK][AQ] twice, [AK][dp] twice, dq of a block or of a whole head */
+    float       *lse, *delta;             /* [AQ] */
+    const float *k, *v;                   /* rows of the key block */
+    int64_t      ldk, ldv;
+} DT__K(attn_bwd_t);
+
+static void DT__K(attn_bwd_work)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int worker)
+{
+    w->q = a->work + worker * a->nwork;
+    w->dy = w->q + DT__AQ * a->d;
+    w->rows = w->dy + DT__AQ * a->d;
+    w->kbuf = w->rows + DT__AQ * a->d;
+    w->vbuf = w->kbuf + DT__AK * a->d;
+    w->p = w->vbuf + DT__AK * a->d;
+    w->ds = w->p + DT__AK * DT__AQ;
+    w->qp = w->ds + DT__AK * DT__AQ;
+    w->dyp = w->qp + DT__AQ * a->dp;
+    w->kp = w->dyp + DT__AQ * a->dp;
+    w->dk = w->kp + DT__AK * a->dp;
+    w->dv = w->dk + DT__AK * a->dp;
+    w->lse = w->dv + DT__AK * a->dp;
+    w->delta = w->lse + DT__AQ;
+    w->dq = w->delta + DT__AQ;
+}
+static int64_t DT__K(attn_bwd_nwork)(const DT__K(attn_t) *a, int64_t dq_rows)
+{
+    return (3 * DT__AQ + 2 * DT__AK) * a->d + 2 * DT__AK * DT__AQ + (2 * DT__AQ + 3 * DT__AK + dq_rows) * a->dp +
+           2 * DT__AQ;
+}
+
+static void DT__K(attn_load_queries)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t q0, int panels)
+{
+    const dt_view *lse = &a->c->in[5];
+    const float   *l = (const float *)lse->data + head / a->h * lse->stride[0] + head % a->h * lse->stride[1];
+    int            nq = DT__K(attn_min)(DT__AQ, a->t - q0);
+    int64_t        ld;
+    const float   *rows = DT__K(attn_rows)(&ld, w->rows, a, &a->c->in[1], head, q0, nq, 0);
+    DT__K(attn_turn)(w->q, rows, ld, nq, a->d, a->scale);
+    if (panels) DT__K(attn_panels)(w->qp, rows, ld, nq, a->d, DT__AQ);
+    rows = DT__K(attn_rows)(&ld, w->rows, a, &a->c->in[0], head, q0, nq, 0);
+    DT__K(attn_turn)(w->dy, rows, ld, nq, a->d, 1.0f);
+    if (panels) DT__K(attn_panels)(w->dyp, rows, ld, nq, a->d, DT__AQ);
+    for (int i = 0; i < DT__AQ; i++) {
+        w->lse[i] = i < nq ? l[(q0 + i) * lse->stride[2]] : INFINITY;
+        w->delta[i] = i < nq ? a->delta[head * a->t + q0 + i] : 0.0f;
+    }
+}
+static void DT__K(attn_load_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0, int panels)
+{
+    int nk = DT__K(attn_min)(DT__AK, a->s - k0);
+    w->k = DT__K(attn_rows)(&w->ldk, w->kbuf, a, &a->c->in[2], head, k0, nk, 1);
+    w->v = DT__K(attn_rows)(&w->ldv, w->vbuf, a, &a->c->in[3], head, k0, nk, 1);
+    if (panels) DT__K(attn_panels)(w->kp, w->k, w->ldk, nk, a->d, DT__AK);
+}
+/* p and ds of the loaded blocks */
+static void DT__K(attn_bwd_block)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, const DT__K(attn_block_t) *g)
+{
+    DT__K(attn_scores)(w->p, w->k, w->ldk, a->d, w->q, g);
+    DT__K(attn_scores)(w->ds, w->v, w->ldv, a->d, w->dy, g);
+    DT__K(attn_softmax_bwd)(w->p, w->ds, w->lse, w->delta, a->scale, g);
+}
+
+/* dk and dv of the block at k0, and with_dq: its part of dq of the whole head */
+static void DT__K(attn_bwd_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0, int with_dq)
+{
+    int64_t from = a->causal ? k0 / DT__AQ * DT__AQ : 0; /* the first block of queries that sees a key of this one */
+    int     nk = DT__K(attn_min)(DT__AK, a->s - k0);
+    DT__K(attn_load_keys)(w, a, head, k0, with_dq);
+    for (int64_t q0 = from; q0 < a->t; q0 += DT__AQ) {
+        DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, k0);
+        DT__K(attn_load_queries)(w, a, head, q0, 1);
+        DT__K(attn_bwd_block)(w, a, &g);
+        DT__K(attn_to_keys)(w->dv, a->dp, w->p, w->dyp, &g, q0 > from);
+        DT__K(attn_to_keys)(w->dk, a->dp, w->ds, w->qp, &g, q0 > from);
+        if (with_dq) DT__K(attn_to_queries)(w->dq + q0 * a->dp, a->dp, w->ds, w->kp, &g, NULL, k0 > 0);
+    }
+    if (from >= a->t) { /* no query sees these keys */
+        memset(w->dk, 0, (size_t)(DT__AK * a->dp) * 4);
+        memset(w->dv, 0, (size_t)(DT__AK * a->dp) * 4);
+    }
+    DT__K(attn_put)(a, 1, head, k0, nk, w->dk);
+    DT__K(attn_put)(a, 2, head, k0, nk, w->dv);
+}
+static void DT__K(attn_bwd_queries)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t q0)
+{
+    int64_t seen = DT__K(attn_keys_seen)(a, q0);
+    DT__K(attn_load_queries)(w, a, head, q0, 0);
+    for (int64_t k0 = 0; k0 < seen; k0 += DT__AK) {
+        DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, k0);
+        DT__K(attn_load_keys)(w, a, head, k0, 1);
+        DT__K(attn_bwd_block)(w, a, &g);
+        DT__K(attn_to_queries)(w->dq, a->dp, w->ds, w->kp, &g, NULL, k0 > 0);
+    }
+    if (seen == 0) memset(w->dq, 0, (size_t)(DT__AQ * a->dp) * 4);
+    DT__K(attn_put)(a, 0, head, q0, DT__K(attn_min)(DT__AQ, a->t - q0), w->dq);
+}
+
+static void DT__K(attn_bwd_head_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
+    DT__K(attn_bwd_t)    w;
+    DT__K(attn_bwd_work)(&w, a, worker);
+    for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++) {
+        for (int64_t k0 = 0; k0 < a->s; k0 += DT__AK) DT__K(attn_bwd_keys)(&w, a, n, k0, 1);
+        DT__K(attn_put)(a, 0, n, 0, a->t, w.dq);
+    }
+}
+static void DT__K(attn_bwd_keys_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
+    DT__K(attn_bwd_t)    w;
+    DT__K(attn_bwd_work)(&w, a, worker);
+    for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++)
+        DT__K(attn_bwd_keys)(&w, a, n / a->nkb, n % a->nkb * DT__AK, 0);
+}
+static void DT__K(attn_bwd_queries_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
+    DT__K(attn_bwd_t)    w;
+    DT__K(attn_bwd_work)(&w, a, worker);
+    for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++)
+        DT__K(attn_bwd_queries)(&w, a, n / a->nqb, (a->nqb - 1 - n % a->nqb) * DT__AQ);
+}
+/* delta of a block of queries; the rows of do and o go through the buffers of k and q */
+static void DT__K(attn_delta_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
+    DT__K(attn_bwd_t)    w;
+    DT__K(attn_bwd_work)(&w, a, worker);
+    for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++) {
+        int64_t      head = n / a->nqb, q0 = n % a->nqb * DT__AQ, ldy, ldo;
+        int          nq = DT__K(attn_min)(DT__AQ, a->t - q0);
+        const float *y = DT__K(attn_rows)(&ldy, w.rows, a, &a->c->in[0], head, q0, nq, 0);
+        const float *o = DT__K(attn_rows)(&ldo, w.q, a, &a->c->in[4], head, q0, nq, 0);
+        for (int i = 0; i < nq; i++) {
+            float   ty[DT__W] = { 0 }, to[DT__W] = { 0 };
+            int64_t k = 0;
+            dt__vf  sum = DT__K(zero)();
+            for (; k + DT__W <= a->d; k += DT__W)
+                sum = DT__K(fma)(DT__K(ld)(y + i * ldy + k), DT__K(ld)(o + i * ldo + k), sum);
+            for (int j = 0; k + j < a->d; j++) ty[j] = y[i * ldy + k + j], to[j] = o[i * ldo + k + j];
+            if (k < a->d) sum = DT__K(fma)(DT__K(ld)(ty), DT__K(ld)(to), sum);
+            a->delta[head * a->t + q0 + i] = DT__K(hsum)(sum);
+        }
+    }
+}
+
+static int DT__K(attention_bwd)(dt_device *dev, const dt_call *c)
+{
+    DT__K(attn_t) a;
+    (void)dev;
+    DT__K(attn_init)(&a, c, &c->in[1], &c->in[2]);
+    if (a.heads == 0) return 0;
+    int     whole = a.s > 0 && (a.heads >= DT__ATTN_HEADS || (a.nqb <= 1 && a.nkb <= 1));
+    int64_t ndelta = (a.heads * a.t + 15) / 16 * 16;
+    a.nwork = DT__K(attn_bwd_nwork)(&a, (whole && a.nqb > 1 ? a.nqb : 1) * DT__AQ);
+    a.delta = (float *)dt_scratch(((size_t)a.nwork * (size_t)dt__pool_size() + (size_t)ndelta) * 4);
+    if (!a.delta) return DT_ERR_MEMORY;
+    a.work = a.delta + ndelta;
+    DT__K(attn_run)(&a, a.heads * a.nqb, 4, 1, DT__K(attn_delta_task));
+    if (whole) {
+        DT__K(attn_run)(&a, a.heads, 5 * (a.nqb > 1 ? a.nqb : 1), a.s, DT__K(attn_bwd_head_task));
+    } else {
+        DT__K(attn_run)(&a, a.heads * a.nkb, 4, a.t, DT__K(attn_bwd_keys_task));
+        DT__K(attn_run)(&a, a.heads * a.nqb, 3, a.s, DT__K(attn_bwd_queries_task));
+    }
+    return 0;
+}
+#undef DT__AQ
+#undef DT__AK
+#undef DT__ATTN_HEADS
+
+/* ==================================================================================================== >>table */
+#define DT__ENTRY(name) DT__K(name),
+static const dt_kernel DT__K(table)[] = { DT_KERNELS(DT__ENTRY) };
+#undef DT__ENTRY
+
+#undef DT__ISA
+#undef DT__W
+#undef DT__HAS_AVX2
+#undef DT__INLINE
+#undef DT__MR
+#undef DT__NR
+#undef dt__vf
+#undef dt__vi
+#undef dt__vu
+#endif /* DT__ISA */

@@ -1,0 +1,2 @@
+#define DT_IMPLEMENTATION
+#include "../dt.h"
