@@ -1,5 +1,5 @@
-/* dt.h - v0.1.0 - tensors, autograd and ops, on any device that fills the backend table
-
+/* dt.h - v0.1.0 - tensors, autograd and ops, on any device that fills the backend table */
+/*
 DO THIS
 
     In one C or C++ file of your program:       #define DT_IMPLEMENTATION
@@ -4890,7 +4890,9 @@ static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y,
     }
     dt_tensor     *l = dt__binary(call, fn, x, y, beta);
     dt_reduce_opts all;
-    memset(&all, 0, sizeof all);
+    all.dt__first = 0;
+    all.dims = 0;
+    all.keepdim = all.biased = false;
     if (!l || o.reduction == DT_NONE) return l;
     return o.reduction == DT_SUM ? dt_sum_with(l, all) : dt_mean_with(l, all);
 }

@@ -1,5 +1,5 @@
-/* dt_cpu.h - v0.1.0 - the CPU backend: thread pool, SIMD kernels chosen at run time, GEMM, convolution
-
+/* dt_cpu.h - v0.1.0 - the CPU backend: thread pool, SIMD kernels chosen at run time, GEMM, convolution */
+/*
 DO THIS
 
     Nothing: dt.h includes this file for its implementation. It has no API of its own beyond dt.h's dt_cpu(),
@@ -27,22 +27,22 @@ CONTENTS
     >>instances      the kernels, compiled for each instruction set
     >>cpu            the device
     >>vectors        vector types, loads and stores, halves by the row
-    >>vmath          
-    >>rows           
-    >>tiles          
-    >>engine         
-    >>copy           
-    >>reduce         
-    >>gemm           
-    >>conv           
-    >>rowio          
-    >>pooling        
-    >>batchnorm      
+    >>vmath          exp, log, tanh, erf, pow ... on vectors
+    >>rows           one row kernel for each elementwise function
+    >>tiles          pieces of strided operands as contiguous floats or ints
+    >>engine         walking strided operands; unary, binary, where, reduce
+    >>copy           copies, casts, transposes
+    >>reduce         sums, means, extremes, variances over any dimensions
+    >>gemm           the matrix product and its micro-kernels
+    >>conv           convolution and its gradients
+    >>rowio          rows of any float dtype
+    >>pooling        max and average pooling
+    >>batchnorm      batch norm, with relu and residual
     >>softmax        softmax and log_softmax
-    >>layernorm      
+    >>layernorm      layer norm and rms norm
     >>indexing       embedding and gather
     >>dropout        dropout
-    >>crossentropy   
+    >>crossentropy   cross entropy and nll
     >>attention      scaled dot-product attention
     >>table          the list of kernels
 
@@ -484,7 +484,14 @@ static __attribute__((unused)) void DT__K(load_row)(float *dst, const void *src,
         memcpy(dst, src, (size_t)n * 4);
     } else if (dtype == DT_BF16) {
         const uint16_t *s = (const uint16_t *)src;
-        for (int64_t i = 0; i < n; i++) dst[i] = dt__bf16_to_f32(s[i]);
+        int64_t         i = 0;
+#if DT__HAS_AVX2
+        for (; i + 8 <= n; i += 8) {
+            __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(s + i)));
+            _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)));
+        }
+#endif
+        for (; i < n; i++) dst[i] = dt__bf16_to_f32(s[i]);
     } else {
         const uint16_t *s = (const uint16_t *)src;
         int64_t         i = 0;
@@ -500,7 +507,19 @@ static __attribute__((unused)) void DT__K(store_row)(void *dst, int dtype, const
         memcpy(dst, src, (size_t)n * 4);
     } else if (dtype == DT_BF16) {
         uint16_t *d = (uint16_t *)dst;
-        for (int64_t i = 0; i < n; i++) d[i] = dt__f32_to_bf16(src[i]);
+        int64_t   i = 0;
+#if DT__HAS_AVX2
+        for (; i + 8 <= n; i += 8) {
+            __m256  f = _mm256_loadu_ps(src + i);
+            __m256i u = _mm256_castps_si256(f), top = _mm256_srli_epi32(u, 16);
+            __m256i up = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(top, _mm256_set1_epi32(1)));
+            __m256i r = _mm256_srli_epi32(_mm256_add_epi32(u, up), 16), q = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+            __m256i v = _mm256_blendv_epi8(r, q, _mm256_castps_si256(_mm256_cmp_ps(f, f, _CMP_UNORD_Q)));
+            v = _mm256_permute4x64_epi64(_mm256_packus_epi32(v, v), 0x08);
+            _mm_storeu_si128((__m128i *)(void *)(d + i), _mm256_castsi256_si128(v));
+        }
+#endif
+        for (; i < n; i++) d[i] = dt__f32_to_bf16(src[i]);
     } else {
         uint16_t *d = (uint16_t *)dst;
         int64_t   i = 0;
@@ -834,8 +853,8 @@ DT__V(d_ABS) { return x * DT__K(vsign)(y); }
 DT__V(d_SQRT) { return x / (y + y); }
 DT__V(d_EXP) { return x * y; }
 DT__V(d_LOG) { return x / y; }
-DT__V(d_CLAMP) { return DT__SEL((y >= a) & (y <= b), x, DT__ZERO); }
-DT__V(d_RELU) { return DT__SEL(y > DT__ZERO, x, DT__ZERO); }
+DT__V(d_CLAMP) { return DT__SEL((y > a) & (y < b), x, DT__ZERO); } /* nothing at the bounds, as PyTorch */
+DT__V(d_RELU) { return DT__SEL(y <= DT__ZERO, DT__ZERO, x); } /* a NaN lets the gradient through */
 DT__V(d_LEAKY_RELU) { return DT__SEL(y > DT__ZERO, x, x * a); }
 DT__V(d_GELU)
 {
@@ -2239,12 +2258,14 @@ DT__INLINE void DT__K(mk_rows)(int mr, int nseg, const int64_t *segoff, int64_t 
 #define DT__ROW1(i) p##i[k + 1]
 #define DT__ROW2(i) p##i[k + 2]
 #define DT__ROW3(i) p##i[k + 3]
+#if DT__HAS_AVX2 /* elsewhere it is not worth its code */
         for (; k + 4 <= seglen; k += 4) {
             DT__MK_STEP(DT__ROW0);
             DT__MK_STEP(DT__ROW1);
             DT__MK_STEP(DT__ROW2);
             DT__MK_STEP(DT__ROW3);
         }
+#endif
         for (; k < seglen; k++) DT__MK_STEP(DT__ROW0);
 #undef DT__ROW0
 #undef DT__ROW1
@@ -2260,6 +2281,7 @@ DT__INLINE void DT__K(mk_cols)(int mr, int64_t k, const float *a, int64_t lda, c
 {
     DT__MK_BEGIN;
 #define DT__COL(i) a[i]
+#if DT__HAS_AVX2
     for (; k >= 4; k -= 4) {
         DT__MK_STEP(DT__COL);
         a += lda;
@@ -2270,6 +2292,7 @@ DT__INLINE void DT__K(mk_cols)(int mr, int64_t k, const float *a, int64_t lda, c
         DT__MK_STEP(DT__COL);
         a += lda;
     }
+#endif
     for (; k > 0; k--) {
         DT__MK_STEP(DT__COL);
         a += lda;

@@ -18,17 +18,22 @@
 
 /* ---------------------------------------------------------------------------------------------------- >>dtypes
    Own conversions, so that a wrong one in dt cannot hide. */
-enum { CF_F32 = 1 << DT_F32, CF_F16 = 1 << DT_F16, CF_BF16 = 1 << DT_BF16, CF_I32 = 1 << DT_I32, CF_I64 = 1 << DT_I64,
-       CF_U8 = 1 << DT_U8, CF_FLOATS = CF_F32 | CF_F16 | CF_BF16, CF_INTS = CF_I32 | CF_I64 | CF_U8,
-       CF_ALL = CF_FLOATS | CF_INTS };
+enum {
+    CF_F32 = 1 << DT_F32,
+    CF_F16 = 1 << DT_F16,
+    CF_BF16 = 1 << DT_BF16,
+    CF_I32 = 1 << DT_I32,
+    CF_I64 = 1 << DT_I64,
+    CF_U8 = 1 << DT_U8,
+    CF_FLOATS = CF_F32 | CF_F16 | CF_BF16,
+    CF_INTS = CF_I32 | CF_I64 | CF_U8,
+    CF_ALL = CF_FLOATS | CF_INTS
+};
 
 static int cf_is_float(dt_dtype d) { return d == DT_F32 || d == DT_F16 || d == DT_BF16; }
 
 /* Half the distance from 1 to the next value: the relative error of one rounding. */
-static double cf_eps(dt_dtype d)
-{
-    return d == DT_F32 ? 0x1p-24 : d == DT_F16 ? 0x1p-11 : d == DT_BF16 ? 0x1p-8 : 0;
-}
+static double cf_eps(dt_dtype d) { return d == DT_F32 ? 0x1p-24 : d == DT_F16 ? 0x1p-11 : d == DT_BF16 ? 0x1p-8 : 0; }
 
 /* x rounded to p bits (ties to even), subnormals below 2^emin, infinity from 2^(emax+1). */
 static double cf_round_bits(double x, int p, int emin, int emax)
@@ -100,9 +105,9 @@ static double cf_decode(dt_dtype d, const void *src)
         memcpy(&h, src, 2);
         {
             int    e = h >> 10 & 31;
-            double m = h & 1023, v = e == 31 ? (m > 0 ? (double)NAN : (double)INFINITY)
-                                   : e == 0  ? m * 0x1p-24
-                                             : ldexp(1 + m / 1024, e - 15);
+            double m = h & 1023, v = e == 31  ? (m > 0 ? (double)NAN : (double)INFINITY)
+                                     : e == 0 ? m * 0x1p-24
+                                              : ldexp(1 + m / 1024, e - 15);
             return h & 0x8000 ? -v : v;
         }
     case DT_I32: memcpy(&i32, src, 4); return i32;
@@ -113,19 +118,20 @@ static double cf_decode(dt_dtype d, const void *src)
 
 /* ---------------------------------------------------------------------------------------------------- >>inputs */
 typedef struct cf_arr { /* a dense array of doubles */
-    int     ndim;     /* -1: absent */
+    int     ndim;       /* -1: absent */
     int64_t dim[DT_MAX_DIMS];
-    int64_t n;        /* elements */
+    int64_t n; /* elements */
     double *v;
-    int64_t room;     /* elements v has room for */
-    double  terms;    /* outputs: how many terms one element sums, for the tolerance */
+    int64_t room;  /* elements v has room for */
+    double  terms; /* outputs: how many terms one element sums, for the tolerance */
     int     is_int;
 } cf_arr;
 
 /* One thing to run. spec: the inputs, separated by blanks: sizes joined by x ("2x3"), s for a 0-dim tensor, - for an
    absent one; then a colon and letters. Dtype: f f32, h f16, b bf16, i i64, j i32, u u8 (default: the run's dtype).
    View: t last two dims swapped, n narrowed in the last dim, m narrowed in the first, e expanded in the first dim,
-   p a (n, h, w, c) image seen as (n, c, h, w), k every second element of the last dim (select of a pair). */
+   p a (n, h, w, c) image seen as (n, c, h, w), k every second element of the last dim (select of a pair), l in the
+   layout the device keeps images in (the result of a pooling with windows of one pixel). */
 typedef struct cf_case {
     const char *spec;
     int64_t     i[10];
@@ -146,32 +152,32 @@ typedef dt_tensor *(*cf_build_fn)(dt_tensor **in, const cf_case *c);
 typedef void (*cf_ref_fn)(const cf_ctx *x, cf_arr *out);
 
 typedef struct cf_row {
-    const char    *name;
-    cf_build_fn    build;
-    cf_ref_fn      ref;
-    double       (*f1)(double x, const cf_case *c);           /* of cf_ref_unary */
-    double       (*f2)(double x, double y, const cf_case *c); /* of cf_ref_binary */
-    unsigned       dtypes;                                    /* CF_... */
-    unsigned       grad;                                      /* bit i: input i has a gradient */
+    const char *name;
+    cf_build_fn build;
+    cf_ref_fn   ref;
+    double (*f1)(double x, const cf_case *c);           /* of cf_ref_unary */
+    double (*f2)(double x, double y, const cf_case *c); /* of cf_ref_binary */
+    unsigned       dtypes;                              /* CF_... */
+    unsigned       grad;                                /* bit i: input i has a gradient */
     cf_gen         gen[CF_MAX_IN];
-    double         range[CF_MAX_IN][2];                       /* CF_UNIFORM; both 0: -1 to 1 */
-    int            nkink;                                     /* CF_UNIFORM: stay off kink[], and off the case's d[] */
+    double         range[CF_MAX_IN][2]; /* CF_UNIFORM; both 0: -1 to 1 */
+    int            nkink;               /* CF_UNIFORM: stay off kink[], and off the case's d[] */
     double         kink[2];
     int            kink_d;
-    double         scale;                                     /* size of a summed term, for the tolerance; 0: 1 */
-    int            out_dtype;                                 /* 0: the run's; else 1 + dtype */
-    const cf_case *cases;                                     /* until spec is NULL; the large ones come last */
+    double         scale;     /* size of a summed term, for the tolerance; 0: 1 */
+    int            out_dtype; /* 0: the run's; else 1 + dtype */
+    const cf_case *cases;     /* until spec is NULL; the large ones come last */
 } cf_row;
 
 typedef struct cf_input {
     int      present;
     dt_dtype dtype;
-    char     view;      /* a letter of the spec, or 0 */
+    char     view; /* a letter of the spec, or 0 */
     dt_shape base_shape;
     int64_t  nbase;
-    double  *base;      /* the values of the leaf, rounded to dtype ... */
-    char    *bytes;     /* ... and as dt gets them */
-    int64_t *map;       /* element of the op's operand -> element of base */
+    double  *base;  /* the values of the leaf, rounded to dtype ... */
+    char    *bytes; /* ... and as dt gets them */
+    int64_t *map;   /* element of the op's operand -> element of base */
 } cf_input;
 
 struct cf_ctx {
@@ -381,6 +387,7 @@ static dt_tensor *cf_tensor(const cf_ctx *x, int i, dt_tensor **leaf)
     case 'e': sh.dim[0] = a->dim[0]; return dt_expand(t, sh);
     case 'p': return dt_permute(t, DT_SHAPE(0, 3, 1, 2));
     case 'k': return dt_select(t, -1, 1);
+    case 'l': return cf_is_float(in->dtype) ? dt_avgpool2d(t, .kernel = 1) : t;
     default: return t;
     }
 }
@@ -564,7 +571,10 @@ static void cf_ref_matmul(const cf_ctx *x, cf_arr *out)
 
 static double cf_act(double v, int64_t act)
 {
-    return act == DT_ACT_RELU ? (v > 0 ? v : 0) : act == DT_ACT_SIGMOID ? 1 / (1 + exp(-v)) : act == DT_ACT_TANH ? tanh(v) : v;
+    return act == DT_ACT_RELU      ? (v > 0 ? v : 0)
+           : act == DT_ACT_SIGMOID ? 1 / (1 + exp(-v))
+           : act == DT_ACT_TANH    ? tanh(v)
+                                   : v;
 }
 
 /* i: act */
@@ -595,7 +605,8 @@ static void cf_softmax(const cf_ctx *x, cf_arr *out, int lg)
         double       *y = out->v + (v - a->v), top = -INFINITY, sum = 0;
         for (int64_t k = 0; k < n; k++) top = fmax(top, v[k * inner]);
         for (int64_t k = 0; k < n; k++) sum += exp(v[k * inner] - top);
-        for (int64_t k = 0; k < n; k++) y[k * inner] = lg ? v[k * inner] - top - log(sum) : exp(v[k * inner] - top) / sum;
+        for (int64_t k = 0; k < n; k++)
+            y[k * inner] = lg ? v[k * inner] - top - log(sum) : exp(v[k * inner] - top) / sum;
     }
 }
 static void cf_ref_softmax(const cf_ctx *x, cf_arr *o) { cf_softmax(x, o, 0); }
@@ -608,8 +619,8 @@ static void cf_ref_conv2d(const cf_ctx *x, cf_arr *out)
     const int64_t *p = x->c->i;
     int64_t        N = a->dim[0], C = a->dim[1], H = a->dim[2], W = a->dim[3];
     int64_t        O = w->dim[0], cg = w->dim[1], kh = w->dim[2], kw = w->dim[3], og = O / p[6];
-    int64_t        oh = (H + 2 * p[2] - p[4] * (kh - 1) - 1) / p[0] + 1, ow = (W + 2 * p[3] - p[5] * (kw - 1) - 1) / p[1] + 1;
-    int64_t        dim[4] = { N, O, oh, ow };
+    int64_t oh = (H + 2 * p[2] - p[4] * (kh - 1) - 1) / p[0] + 1, ow = (W + 2 * p[3] - p[5] * (kw - 1) - 1) / p[1] + 1;
+    int64_t dim[4] = { N, O, oh, ow };
     cf_out(out, 4, dim, (double)(cg * kh * kw));
     for (int64_t e = 0; e < out->n; e++) {
         int64_t at[4];
@@ -640,7 +651,8 @@ static void cf_pool(const cf_ctx *x, cf_arr *out, int max)
     const cf_arr  *a = &x->in[0];
     const int64_t *p = x->c->i;
     int64_t        H = a->dim[2], W = a->dim[3];
-    int64_t        dim[4] = { a->dim[0], a->dim[1], cf_pool_size(H, p[0], p[2], p[4], p[6]), cf_pool_size(W, p[1], p[3], p[5], p[6]) };
+    int64_t        dim[4] = { a->dim[0], a->dim[1], cf_pool_size(H, p[0], p[2], p[4], p[6]),
+                              cf_pool_size(W, p[1], p[3], p[5], p[6]) };
     cf_out(out, 4, dim, 1);
     for (int64_t e = 0; e < out->n; e++) {
         int64_t at[4];
@@ -776,7 +788,8 @@ static void cf_ref_cat(const cf_ctx *x, cf_arr *out)
     cf_out(out, a->ndim, dim, 1);
     for (int k = 0; k < x->nin; k++) {
         int64_t run = x->in[k].dim[d] * inner;
-        for (int64_t e = 0; e < x->in[k].n; e++) out->v[e / run * dim[d] * inner + at * inner + e % run] = x->in[k].v[e];
+        for (int64_t e = 0; e < x->in[k].n; e++)
+            out->v[e / run * dim[d] * inner + at * inner + e % run] = x->in[k].v[e];
         at += x->in[k].dim[d];
     }
 }
@@ -1013,27 +1026,27 @@ static void cf_ref_cast(const cf_ctx *x, cf_arr *out)
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>builders */
-#define CF_B(name, expr)                                          \
+#define CF_B(name, expr)                                            \
     static dt_tensor *cf_b_##name(dt_tensor **in, const cf_case *c) \
-    {                                                             \
-        (void)in;                                                 \
-        (void)c;                                                  \
-        return expr;                                              \
+    {                                                               \
+        (void)in;                                                   \
+        (void)c;                                                    \
+        return expr;                                                \
     }
 /* A unary op: the call, and what it computes of x. */
-#define CF_U(name, call, value)                                   \
-    CF_B(name, call)                                              \
-    static double cf_f_##name(double x, const cf_case *c)         \
-    {                                                             \
-        (void)c;                                                  \
-        return value;                                             \
+#define CF_U(name, call, value)                           \
+    CF_B(name, call)                                      \
+    static double cf_f_##name(double x, const cf_case *c) \
+    {                                                     \
+        (void)c;                                          \
+        return value;                                     \
     }
-#define CF_V(name, call, value)                                   \
-    CF_B(name, call)                                              \
+#define CF_V(name, call, value)                                     \
+    CF_B(name, call)                                                \
     static double cf_f_##name(double x, double y, const cf_case *c) \
-    {                                                             \
-        (void)c;                                                  \
-        return value;                                             \
+    {                                                               \
+        (void)c;                                                    \
+        return value;                                               \
     }
 
 CF_U(neg, dt_neg(in[0]), -x)
@@ -1061,7 +1074,7 @@ CF_U(maximum_scalar, dt_maximum_scalar(in[0], c->d[0]), fmax(x, c->d[0]))
 CF_U(minimum_scalar, dt_minimum_scalar(in[0], c->d[0]), fmin(x, c->d[0]))
 CF_V(add, dt_add(in[0], in[1]), x + y)
 CF_V(sub, dt_sub(in[0], in[1]), x - y)
-CF_V(mul, dt_mul(in[0], in[1]), x * y)
+CF_V(mul, dt_mul(in[0], in[1]), x *y)
 CF_V(div, dt_div(in[0], in[1]), x / y)
 CF_V(pow, dt_pow(in[0], in[1]), pow(x, y))
 CF_V(maximum, dt_maximum(in[0], in[1]), fmax(x, y))
@@ -1190,51 +1203,71 @@ static dt_tensor *cf_b_split(dt_tensor **in, const cf_case *c)
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>rows */
-#define CF_CASES(...) (const cf_case[]) { __VA_ARGS__, { NULL, { 0 }, { 0 } } }
-#define CF_C(s, ...) { s, { __VA_ARGS__ }, { 0 } }        /* with integers */
-#define CF_D(s, ...) { s, { 0 }, { __VA_ARGS__ } }        /* with doubles */
-#define CF_S(s) { s, { 0 }, { 0 } }                       /* with neither */
+#define CF_CASES(...)          \
+    (const cf_case[])          \
+    {                          \
+        __VA_ARGS__,           \
+        {                      \
+            NULL, { 0 }, { 0 } \
+        }                      \
+    }
+#define CF_C(s, ...)              \
+    {                             \
+        s, { __VA_ARGS__ }, { 0 } \
+    } /* with integers */
+#define CF_D(s, ...)              \
+    {                             \
+        s, { 0 }, { __VA_ARGS__ } \
+    } /* with doubles */
+#define CF_S(s)         \
+    {                   \
+        s, { 0 }, { 0 } \
+    } /* with neither */
 #define CF_UNARY_ROW(n) .name = #n, .build = cf_b_##n, .ref = cf_ref_unary, .f1 = cf_f_##n, .grad = 1
 #define CF_BINARY_ROW(n) .name = #n, .build = cf_b_##n, .ref = cf_ref_binary, .f2 = cf_f_##n
 #define CF_ROW(n) .name = #n, .build = cf_b_##n, .ref = cf_ref_##n
-#define CF_SHAPES_1 CF_CASES(CF_S("s"), CF_S("1"), CF_S("7"), CF_S("0"), CF_S("3x0x2"), CF_S("2x3x5"), CF_S("5x7:t"), \
-                             CF_S("5x9:n"), CF_S("4x6:m"), CF_S("5x9:e"), CF_S("2x3x3x2:p"), CF_S("6x5:k"),           \
-                             CF_S("1x1x1x1x1x1x2x3"), CF_S("33x129"), CF_S("263x521"), CF_S("300x401:t"))
-#define CF_SHAPES_1D(...)                                                                                            \
-    CF_CASES(CF_D("s", __VA_ARGS__), CF_D("7", __VA_ARGS__), CF_D("0", __VA_ARGS__), CF_D("2x3x5", __VA_ARGS__),     \
-             CF_D("5x7:t", __VA_ARGS__), CF_D("5x9:n", __VA_ARGS__), CF_D("5x9:e", __VA_ARGS__),                     \
+#define CF_SHAPES_1                                                                                                  \
+    CF_CASES(CF_S("s"), CF_S("1"), CF_S("7"), CF_S("0"), CF_S("3x0x2"), CF_S("2x3x5"), CF_S("5x7:t"), CF_S("5x9:n"), \
+             CF_S("4x6:m"), CF_S("5x9:e"), CF_S("2x3x3x2:p"), CF_S("2x3x3x2:l"), CF_S("6x5:k"),                      \
+             CF_S("1x1x1x1x1x1x2x3"), CF_S("33x129"), CF_S("263x521"), CF_S("300x401:t"))
+#define CF_SHAPES_1D(...)                                                                                        \
+    CF_CASES(CF_D("s", __VA_ARGS__), CF_D("7", __VA_ARGS__), CF_D("0", __VA_ARGS__), CF_D("2x3x5", __VA_ARGS__), \
+             CF_D("5x7:t", __VA_ARGS__), CF_D("5x9:n", __VA_ARGS__), CF_D("5x9:e", __VA_ARGS__),                 \
              CF_D("33x129", __VA_ARGS__), CF_D("263x521", __VA_ARGS__))
 #define CF_SHAPES_2                                                                                                  \
     CF_CASES(CF_S("s s"), CF_S("1 1"), CF_S("7 7"), CF_S("0 0"), CF_S("3x0 1x1"), CF_S("2x3 s"), CF_S("s 5"),        \
              CF_S("2x3x5 5"), CF_S("2x1x5 3x1"), CF_S("5 2x3x1"), CF_S("5x7:t 5x7"), CF_S("5x7:t 5x7:t"),            \
              CF_S("5x9:n 5x9:m"), CF_S("5x9:e 9"), CF_S("5x9:k 5x9:e"), CF_S("2x3x3x2:p 2x3x3x2"),                   \
-             CF_S("33x129 33x129"), CF_S("33x65 1x65"), CF_S("33x65 33x1"), CF_S("263x521 263x521"),                 \
-             CF_S("263x521 521"), CF_S("263x521 263x1"), CF_S("300x401:t 300x401"))
+             CF_S("2x3x3x2:l 2x3x3x2"), CF_S("2x3x3x2:l 2x3x3x2:l"), CF_S("3x1x1 2x3x3x2:l"), CF_S("33x129 33x129"), \
+             CF_S("33x65 1x65"), CF_S("33x65 33x1"), CF_S("263x521 263x521"), CF_S("263x521 521"),                   \
+             CF_S("263x521 263x1"), CF_S("300x401:t 300x401"))
 
 static const cf_row cf_row_neg = { CF_UNARY_ROW(neg), .dtypes = CF_FLOATS | CF_I32 | CF_I64, .cases = CF_SHAPES_1 };
 static const cf_row cf_row_abs = { CF_UNARY_ROW(abs), .dtypes = CF_ALL, .nkink = 1, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_sqrt = { CF_UNARY_ROW(sqrt), .dtypes = CF_FLOATS, .range = { { 0.2, 4 } }, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_exp = { CF_UNARY_ROW(exp), .dtypes = CF_FLOATS, .range = { { -4, 3 } }, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_log = { CF_UNARY_ROW(log), .dtypes = CF_FLOATS, .range = { { 0.2, 9 } }, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_clamp = {
-    CF_UNARY_ROW(clamp), .dtypes = CF_FLOATS | CF_I32 | CF_I64, .range = { { -4, 4 } }, .kink_d = 2, .cases = CF_SHAPES_1D(-2, 1)
-};
+static const cf_row cf_row_sqrt = { CF_UNARY_ROW(sqrt), .dtypes = CF_FLOATS, .range = { { 0.2, 4 } },
+                                    .cases = CF_SHAPES_1 };
+static const cf_row cf_row_exp = { CF_UNARY_ROW(exp), .dtypes = CF_FLOATS, .range = { { -4, 3 } },
+                                   .cases = CF_SHAPES_1 };
+static const cf_row cf_row_log = { CF_UNARY_ROW(log), .dtypes = CF_FLOATS, .range = { { 0.2, 9 } },
+                                   .cases = CF_SHAPES_1 };
+static const cf_row cf_row_clamp = { CF_UNARY_ROW(clamp), .dtypes = CF_FLOATS | CF_I32 | CF_I64, .range = { { -4, 4 } },
+                                     .kink_d = 2, .cases = CF_SHAPES_1D(-2, 1) };
 static const cf_row cf_row_relu = { CF_UNARY_ROW(relu), .dtypes = CF_FLOATS, .nkink = 1, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_leaky_relu = {
-    CF_UNARY_ROW(leaky_relu), .dtypes = CF_FLOATS, .nkink = 1, .cases = CF_SHAPES_1D(0.01)
-};
-static const cf_row cf_row_gelu = { CF_UNARY_ROW(gelu), .dtypes = CF_FLOATS, .range = { { -5, 5 } }, .scale = 1, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_gelu_tanh = {
-    CF_UNARY_ROW(gelu_tanh), .dtypes = CF_FLOATS, .range = { { -5, 5 } }, .scale = 4, .cases = CF_SHAPES_1
-};
-static const cf_row cf_row_silu = { CF_UNARY_ROW(silu), .dtypes = CF_FLOATS, .range = { { -9, 9 } }, .scale = 2, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_sigmoid = { CF_UNARY_ROW(sigmoid), .dtypes = CF_FLOATS, .range = { { -9, 9 } }, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_tanh = { CF_UNARY_ROW(tanh), .dtypes = CF_FLOATS, .range = { { -4, 4 } }, .scale = 1, .cases = CF_SHAPES_1 };
-static const cf_row cf_row_softplus = {
-    CF_UNARY_ROW(softplus), .dtypes = CF_FLOATS, .range = { { -9, 9 } }, .scale = 1,
-    .cases = CF_CASES(CF_D("s", 1), CF_D("7", 2), CF_D("0", 1), CF_D("5x7:t", 3), CF_D("5x9:n", 0.5), CF_D("33x129", 3),
-                      CF_D("263x521", 1))
-};
+static const cf_row cf_row_leaky_relu = { CF_UNARY_ROW(leaky_relu), .dtypes = CF_FLOATS, .nkink = 1,
+                                          .cases = CF_SHAPES_1D(0.01) };
+static const cf_row cf_row_gelu = { CF_UNARY_ROW(gelu), .dtypes = CF_FLOATS, .range = { { -5, 5 } }, .scale = 1,
+                                    .cases = CF_SHAPES_1 };
+static const cf_row cf_row_gelu_tanh = { CF_UNARY_ROW(gelu_tanh), .dtypes = CF_FLOATS, .range = { { -5, 5 } },
+                                         .scale = 4, .cases = CF_SHAPES_1 };
+static const cf_row cf_row_silu = { CF_UNARY_ROW(silu), .dtypes = CF_FLOATS, .range = { { -9, 9 } }, .scale = 2,
+                                    .cases = CF_SHAPES_1 };
+static const cf_row cf_row_sigmoid = { CF_UNARY_ROW(sigmoid), .dtypes = CF_FLOATS, .range = { { -9, 9 } },
+                                       .cases = CF_SHAPES_1 };
+static const cf_row cf_row_tanh = { CF_UNARY_ROW(tanh), .dtypes = CF_FLOATS, .range = { { -4, 4 } }, .scale = 1,
+                                    .cases = CF_SHAPES_1 };
+static const cf_row cf_row_softplus = { CF_UNARY_ROW(softplus), .dtypes = CF_FLOATS, .range = { { -9, 9 } }, .scale = 1,
+                                        .cases = CF_CASES(CF_D("s", 1), CF_D("7", 2), CF_D("0", 1), CF_D("5x7:t", 3),
+                                                          CF_D("5x9:n", 0.5), CF_D("33x129", 3), CF_D("263x521", 1)) };
 #define CF_SCALAR_ROW(n, ...) CF_UNARY_ROW(n), .dtypes = CF_FLOATS, .cases = CF_SHAPES_1D(__VA_ARGS__)
 static const cf_row cf_row_add_scalar = { CF_SCALAR_ROW(add_scalar, 1.5) };
 static const cf_row cf_row_sub_scalar = { CF_SCALAR_ROW(sub_scalar, 0.75) };
@@ -1251,25 +1284,32 @@ static const cf_row cf_row_pow_scalar = {
 };
 
 static const cf_row cf_row_add = { CF_BINARY_ROW(add), .grad = 3, .dtypes = CF_ALL, .cases = CF_SHAPES_2 };
-static const cf_row cf_row_sub = { CF_BINARY_ROW(sub), .grad = 3, .dtypes = CF_FLOATS | CF_I32 | CF_I64, .cases = CF_SHAPES_2 };
+static const cf_row cf_row_sub = { CF_BINARY_ROW(sub), .grad = 3, .dtypes = CF_FLOATS | CF_I32 | CF_I64,
+                                   .cases = CF_SHAPES_2 };
 static const cf_row cf_row_mul = { CF_BINARY_ROW(mul), .grad = 3, .dtypes = CF_ALL, .cases = CF_SHAPES_2 };
-static const cf_row cf_row_div = {
-    CF_BINARY_ROW(div), .grad = 3, .dtypes = CF_FLOATS, .range = { { -2, 2 }, { 0.5, 2 } }, .scale = 4, .cases = CF_SHAPES_2
-};
-static const cf_row cf_row_pow = {
-    CF_BINARY_ROW(pow), .grad = 3, .dtypes = CF_FLOATS, .range = { { 0.3, 2 }, { -2, 3 } }, .scale = 2, .cases = CF_SHAPES_2
-};
-static const cf_row cf_row_maximum = { CF_BINARY_ROW(maximum), .grad = 3, .dtypes = CF_ALL, .gen = { CF_EVEN, CF_ODD }, .cases = CF_SHAPES_2 };
-static const cf_row cf_row_minimum = { CF_BINARY_ROW(minimum), .grad = 3, .dtypes = CF_ALL, .gen = { CF_EVEN, CF_ODD }, .cases = CF_SHAPES_2 };
+static const cf_row cf_row_div = { CF_BINARY_ROW(div),  .grad = 3,
+                                   .dtypes = CF_FLOATS, .range = { { -2, 2 }, { 0.5, 2 } },
+                                   .scale = 4,          .cases = CF_SHAPES_2 };
+static const cf_row cf_row_pow = { CF_BINARY_ROW(pow),  .grad = 3,
+                                   .dtypes = CF_FLOATS, .range = { { 0.3, 2 }, { -2, 3 } },
+                                   .scale = 2,          .cases = CF_SHAPES_2 };
+static const cf_row cf_row_maximum = { CF_BINARY_ROW(maximum), .grad = 3, .dtypes = CF_ALL, .gen = { CF_EVEN, CF_ODD },
+                                       .cases = CF_SHAPES_2 };
+static const cf_row cf_row_minimum = { CF_BINARY_ROW(minimum), .grad = 3, .dtypes = CF_ALL, .gen = { CF_EVEN, CF_ODD },
+                                       .cases = CF_SHAPES_2 };
 /* operands of different dtypes: the result has PyTorch's */
-static const cf_row cf_row_add_mixed = {
-    .name = "add_mixed", .build = cf_b_add, .ref = cf_ref_binary, .f2 = cf_f_add, .grad = 3, .dtypes = CF_F32,
-    .cases = CF_CASES(CF_S("3x5:f 3x5:h"), CF_S("3x5:b 5:f"), CF_S("3x5:h 3x5:b"), CF_S("3x5:f 3x5:i"), CF_S("3x5:u 3x5:f"),
-                      CF_S("33x129:b 33x129:f"))
-};
+static const cf_row cf_row_add_mixed = { .name = "add_mixed",
+                                         .build = cf_b_add,
+                                         .ref = cf_ref_binary,
+                                         .f2 = cf_f_add,
+                                         .grad = 3,
+                                         .dtypes = CF_F32,
+                                         .cases = CF_CASES(CF_S("3x5:f 3x5:h"), CF_S("3x5:b 5:f"), CF_S("3x5:h 3x5:b"),
+                                                           CF_S("3x5:f 3x5:i"), CF_S("3x5:u 3x5:f"),
+                                                           CF_S("33x129:b 33x129:f")) };
 #define CF_COMPARE_ROW(n) CF_BINARY_ROW(n), .dtypes = CF_ALL, .gen = { CF_GRID, CF_GRID }, .out_dtype = 1 + DT_U8
-#define CF_SHAPES_CMP                                                                                               \
-    CF_CASES(CF_S("s s"), CF_S("7 7"), CF_S("0 0"), CF_S("2x3x5 5"), CF_S("2x1x5 3x1"), CF_S("5x7:t 5x7"),          \
+#define CF_SHAPES_CMP                                                                                      \
+    CF_CASES(CF_S("s s"), CF_S("7 7"), CF_S("0 0"), CF_S("2x3x5 5"), CF_S("2x1x5 3x1"), CF_S("5x7:t 5x7"), \
              CF_S("5x9:n 5x9:m"), CF_S("5x9:e 9"), CF_S("263x521 263x521"), CF_S("263x521 521"))
 static const cf_row cf_row_eq = { CF_COMPARE_ROW(eq), .cases = CF_SHAPES_CMP };
 static const cf_row cf_row_ne = { CF_COMPARE_ROW(ne), .cases = CF_SHAPES_CMP };
@@ -1278,95 +1318,97 @@ static const cf_row cf_row_le = { CF_COMPARE_ROW(le), .cases = CF_SHAPES_CMP };
 static const cf_row cf_row_gt = { CF_COMPARE_ROW(gt), .cases = CF_SHAPES_CMP };
 static const cf_row cf_row_ge = { CF_COMPARE_ROW(ge), .cases = CF_SHAPES_CMP };
 
-#define CF_LOSS_ROW(n) .name = #n, .build = cf_b_##n, .ref = cf_ref_loss, .f2 = cf_f_##n, .dtypes = CF_FLOATS, .scale = 1
-#define CF_SHAPES_LOSS                                                                                              \
-    CF_CASES(CF_S("7 7"), CF_C("7 7", DT_SUM), CF_C("7 7", DT_NONE), CF_S("3x5 3x5"), CF_S("s s"),                  \
-             CF_C("0 0", DT_SUM), CF_C("5x7:t 5x7", DT_NONE), CF_S("5x9:n 5x9:m"), CF_S("33x129 33x129"),           \
+#define CF_LOSS_ROW(n) \
+    .name = #n, .build = cf_b_##n, .ref = cf_ref_loss, .f2 = cf_f_##n, .dtypes = CF_FLOATS
+#define CF_SHAPES_LOSS                                                                                    \
+    CF_CASES(CF_S("7 7"), CF_C("7 7", DT_SUM), CF_C("7 7", DT_NONE), CF_S("3x5 3x5"), CF_S("s s"),        \
+             CF_C("0 0", DT_SUM), CF_C("5x7:t 5x7", DT_NONE), CF_S("5x9:n 5x9:m"), CF_S("33x129 33x129"), \
              CF_S("263x521 263x521"), CF_C("263x521 263x521", DT_NONE))
 static const cf_row cf_row_mse_loss = { CF_LOSS_ROW(mse_loss), .grad = 3, .cases = CF_SHAPES_LOSS };
-static const cf_row cf_row_l1_loss = { CF_LOSS_ROW(l1_loss), .grad = 3, .gen = { CF_EVEN, CF_ODD }, .cases = CF_SHAPES_LOSS };
+static const cf_row cf_row_l1_loss = { CF_LOSS_ROW(l1_loss), .grad = 3, .gen = { CF_EVEN, CF_ODD },
+                                       .cases = CF_SHAPES_LOSS };
 static const cf_row cf_row_smooth_l1_loss = {
     CF_LOSS_ROW(smooth_l1_loss), .grad = 3, .gen = { CF_EVEN, CF_ODD },
     .cases = CF_CASES(CF_S("7 7"), { "7 7", { DT_SUM }, { 0.5 } }, { "3x5 3x5", { DT_NONE }, { 2 } },
                       { "5x7:t 5x7", { DT_NONE }, { 0.7 } }, CF_S("263x521 263x521"))
 };
-static const cf_row cf_row_bce_with_logits = {
-    CF_LOSS_ROW(bce_with_logits), .grad = 1, .range = { { -5, 5 }, { 0, 1 } }, .nkink = 1, .cases = CF_SHAPES_LOSS
-};
-static const cf_row cf_row_where = {
-    CF_ROW(where), .dtypes = CF_ALL, .grad = 6, .gen = { CF_INDEX },
-    .cases = CF_CASES({ "7:u 7 7", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
-                      { "2x3x5:i 5 3x1", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
-                      { "5:j 3x5:t 3x5:n", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 3 }, { 0 } },
-                      { "0:u 0 s", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
-                      { "263x521:u 263x521 521", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } })
-};
+static const cf_row cf_row_bce_with_logits = { CF_LOSS_ROW(bce_with_logits), .grad = 1, .scale = 5,
+                                               .range = { { -5, 5 }, { 0, 1 } }, .nkink = 1, .cases = CF_SHAPES_LOSS };
+static const cf_row cf_row_where = { CF_ROW(where), .dtypes = CF_ALL, .grad = 6, .gen = { CF_INDEX },
+                                     .cases = CF_CASES(
+                                         { "7:u 7 7", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
+                                         { "2x3x5:i 5 3x1", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
+                                         { "5:j 3x5:t 3x5:n", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 3 }, { 0 } },
+                                         { "3x2:u 2x3x3x2:l 2x3x3x2", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
+                                         { "0:u 0 s", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } },
+                                         { "263x521:u 263x521 521", { 0, 0, 0, 0, 0, 0, 0, 0, 0, 2 }, { 0 } }) };
 
 /* masks of dims: 1 first, 2 second, 4 third ...; then keepdim, biased, named from the end */
-#define CF_REDUCE_CASES                                                                                             \
-    CF_S("s"), CF_S("1"), CF_S("7"), CF_S("4x5"), CF_C("4x5", 1), CF_C("4x5", 2), CF_C("4x5", 2, 1),                \
-        CF_C("2x3x5", 2), CF_C("2x3x5", 5), CF_C("2x3x5", 5, 1, 0, 1), CF_C("2x3x5", 6, 0, 0, 1), CF_C("5x7:t", 1), \
-        CF_C("5x7:t", 2), CF_C("5x9:n", 2), CF_C("5x9:n", 1), CF_C("5x9:e", 1), CF_C("5x9:e", 2),                   \
-        CF_C("2x3x3x2:p", 13), CF_C("2x3x2x3x2", 10), CF_C("1x9x1", 2), CF_C("9x1x3", 1), CF_C("2x127", 2),         \
-        CF_C("127x2", 1)
-#define CF_REDUCE_LARGE CF_S("263x521"), CF_C("263x521", 1), CF_C("263x521", 2), CF_C("300x401:t", 2), CF_C("8x130x130", 5)
-static const cf_row cf_row_sum = {
-    CF_ROW(sum), .dtypes = CF_ALL, .grad = 1,
-    .cases = CF_CASES(CF_REDUCE_CASES, CF_S("0"), CF_C("3x0", 1), CF_C("3x0", 2), CF_REDUCE_LARGE)
-};
-static const cf_row cf_row_mean = {
-    CF_ROW(mean), .dtypes = CF_FLOATS, .grad = 1,
-    .cases = CF_CASES(CF_REDUCE_CASES, CF_S("0"), CF_C("3x0", 1), CF_C("3x0", 2), CF_REDUCE_LARGE)
-};
-static const cf_row cf_row_max = {
-    CF_ROW(max), .dtypes = CF_ALL, .grad = 1, .gen = { CF_DISTINCT },
-    .cases = CF_CASES(CF_REDUCE_CASES, CF_C("3x0", 1), CF_REDUCE_LARGE)
-};
-static const cf_row cf_row_min = {
-    CF_ROW(min), .dtypes = CF_ALL, .grad = 1, .gen = { CF_DISTINCT },
-    .cases = CF_CASES(CF_REDUCE_CASES, CF_C("3x0", 1), CF_REDUCE_LARGE)
-};
+#define CF_REDUCE_CASES                                                                                                \
+    CF_S("s"), CF_S("1"), CF_S("7"), CF_S("4x5"), CF_C("4x5", 1), CF_C("4x5", 2), CF_C("4x5", 2, 1), CF_C("2x3x5", 2), \
+        CF_C("2x3x5", 5), CF_C("2x3x5", 5, 1, 0, 1), CF_C("2x3x5", 6, 0, 0, 1), CF_C("5x7:t", 1), CF_C("5x7:t", 2),    \
+        CF_C("5x9:n", 2), CF_C("5x9:n", 1), CF_C("5x9:e", 1), CF_C("5x9:e", 2), CF_C("2x3x3x2:p", 13),                 \
+        CF_C("2x3x3x2:l", 13), CF_C("2x3x3x2:l", 2), CF_C("2x3x2x3x2", 10), CF_C("1x9x1", 2), CF_C("9x1x3", 1),        \
+        CF_C("2x127", 2), CF_C("127x2", 1)
+#define CF_REDUCE_LARGE \
+    CF_S("263x521"), CF_C("263x521", 1), CF_C("263x521", 2), CF_C("300x401:t", 2), CF_C("8x130x130", 5)
+static const cf_row cf_row_sum = { CF_ROW(sum), .dtypes = CF_ALL, .grad = 1,
+                                   .cases = CF_CASES(CF_REDUCE_CASES, CF_S("0"), CF_C("3x0", 1), CF_C("3x0", 2),
+                                                     CF_REDUCE_LARGE) };
+static const cf_row cf_row_mean = { CF_ROW(mean), .dtypes = CF_FLOATS, .grad = 1,
+                                    .cases = CF_CASES(CF_REDUCE_CASES, CF_S("0"), CF_C("3x0", 1), CF_C("3x0", 2),
+                                                      CF_REDUCE_LARGE) };
+static const cf_row cf_row_max = { CF_ROW(max), .dtypes = CF_ALL, .grad = 1, .gen = { CF_DISTINCT },
+                                   .cases = CF_CASES(CF_REDUCE_CASES, CF_C("3x0", 1), CF_REDUCE_LARGE) };
+static const cf_row cf_row_min = { CF_ROW(min), .dtypes = CF_ALL, .grad = 1, .gen = { CF_DISTINCT },
+                                   .cases = CF_CASES(CF_REDUCE_CASES, CF_C("3x0", 1), CF_REDUCE_LARGE) };
 static const cf_row cf_row_var = {
-    CF_ROW(var), .dtypes = CF_FLOATS, .grad = 1, .range = { { -2, 2 } }, .scale = 4,
+    CF_ROW(var),
+    .dtypes = CF_FLOATS,
+    .grad = 1,
+    .range = { { -2, 2 } },
+    .scale = 4,
     .cases = CF_CASES(CF_S("7"), CF_C("7", 0, 0, 1), CF_S("4x5"), CF_C("4x5", 1), CF_C("4x5", 2), CF_C("4x5", 2, 1, 1),
-                      CF_C("2x3x5", 2), CF_C("2x3x5", 5), CF_C("2x3x5", 5, 1, 1, 1), CF_C("5x7:t", 1), CF_C("5x7:t", 2, 0, 1),
-                      CF_C("5x9:n", 2), CF_C("2x3x3x2:p", 13), CF_C("2x3x2x3x2", 10), CF_C("3x129", 2), CF_C("129x3", 1),
-                      CF_C("3x0", 1), CF_REDUCE_LARGE)
+                      CF_C("2x3x5", 2), CF_C("2x3x5", 5), CF_C("2x3x5", 5, 1, 1, 1), CF_C("5x7:t", 1),
+                      CF_C("5x7:t", 2, 0, 1), CF_C("5x9:n", 2), CF_C("2x3x3x2:p", 13), CF_C("2x3x3x2:l", 13),
+                      CF_C("2x3x2x3x2", 10), CF_C("3x129", 2), CF_C("129x3", 1), CF_C("3x0", 1), CF_REDUCE_LARGE)
 };
 static const cf_row cf_row_argmax = {
     CF_ROW(argmax), .dtypes = CF_FLOATS, .gen = { CF_GRID }, .out_dtype = 1 + DT_I64,
     .cases = CF_CASES(CF_S("s"), CF_S("1"), CF_S("7"), CF_S("4x5"), CF_C("4x5", 1), CF_C("4x5", 2), CF_C("4x5", 2, 1),
-                      CF_C("2x3x5", 2, 0, 0, 1), CF_C("5x7:t", 1), CF_C("5x7:t", 2), CF_S("5x7:t"), CF_C("5x9:n", 2), CF_C("2x3x3x2:p", 2),
-                      CF_C("3x129", 2), CF_C("129x3", 1), CF_C("3x0", 1), CF_S("263x521"), CF_C("263x521", 1),
-                      CF_C("263x521", 2))
+                      CF_C("2x3x5", 2, 0, 0, 1), CF_C("5x7:t", 1), CF_C("5x7:t", 2), CF_S("5x7:t"), CF_C("5x9:n", 2),
+                      CF_C("2x3x3x2:p", 2), CF_C("2x3x3x2:l", 2), CF_S("2x3x3x2:l"), CF_C("3x129", 2), CF_C("129x3", 1),
+                      CF_C("3x0", 1), CF_S("263x521"), CF_C("263x521", 1), CF_C("263x521", 2))
 };
 static const cf_row cf_row_matmul = {
     CF_ROW(matmul), .dtypes = CF_FLOATS, .grad = 3,
-    .cases = CF_CASES(CF_S("3x4 4x5"), CF_S("1x1 1x1"), CF_S("7x13 13x9"), CF_S("7 7"), CF_S("5 5x3"), CF_S("3x5 5"),
-                      CF_S("4 2x4x3"), CF_S("2x3x4 4"), CF_S("3x0 0x4"), CF_S("0x3 3x4"), CF_S("3x4 4x0"), CF_S("0x2x3 0x3x2"),
-                      CF_S("3x4:t 4x5"), CF_S("3x4 4x5:t"), CF_S("3x4:t 4x5:t"), CF_S("5x9:n 9x4:n"), CF_S("5x9:m 9x4:m"),
-                      CF_S("5x9:k 9x4:k"), CF_S("5x9:e 9x4"), CF_S("2x3x4 2x4x5"), CF_S("2x3x4 4x5"), CF_S("3x4 2x4x5"),
-                      CF_S("2x1x3x4 3x4x5"), CF_S("2x3x4:t 2x4x5:t"), CF_S("2x3x4:e 2x4x5"), CF_S("2x3x4:n 2x4x5:m"),
-                      CF_S("2x2x3x3:p 2x2x3x4"), CF_S("1x200 200x1"), CF_S("17x33 33x65"), CF_S("70x300 300x50"),
-                      CF_S("130x257 257x131"), CF_S("130x257:t 257x131:t"), CF_S("6x40x70 6x70x50"), CF_S("3x1000 1000x2"))
+    .cases = CF_CASES(
+        CF_S("3x4 4x5"), CF_S("1x1 1x1"), CF_S("7x13 13x9"), CF_S("7 7"), CF_S("5 5x3"), CF_S("3x5 5"), CF_S("4 2x4x3"),
+        CF_S("2x3x4 4"), CF_S("3x0 0x4"), CF_S("0x3 3x4"), CF_S("3x4 4x0"), CF_S("0x2x3 0x3x2"), CF_S("3x4:t 4x5"),
+        CF_S("3x4 4x5:t"), CF_S("3x4:t 4x5:t"), CF_S("5x9:n 9x4:n"), CF_S("5x9:m 9x4:m"), CF_S("5x9:k 9x4:k"),
+        CF_S("5x9:e 9x4"), CF_S("2x3x4 2x4x5"), CF_S("2x3x4 4x5"), CF_S("3x4 2x4x5"), CF_S("2x1x3x4 3x4x5"),
+        CF_S("2x3x4:t 2x4x5:t"), CF_S("2x3x4:e 2x4x5"), CF_S("2x3x4:n 2x4x5:m"), CF_S("2x2x3x3:p 2x2x3x4"),
+        CF_S("2x2x3x3:l 2x2x3x4:l"), CF_S("1x200 200x1"), CF_S("17x33 33x65"), CF_S("70x300 300x50"),
+        CF_S("130x257 257x131"), CF_S("130x257:t 257x131:t"), CF_S("6x40x70 6x70x50"), CF_S("3x1000 1000x2"))
 };
 static const cf_row cf_row_linear = {
     CF_ROW(linear), .dtypes = CF_FLOATS, .grad = 7,
-    .cases = CF_CASES(CF_S("3x4 5x4 5"), CF_S("3x4 5x4 -"), CF_S("4 5x4 5"), CF_S("2x3x4 5x4 5"), CF_S("0x4 5x4 5"),
-                      CF_C("3x4 5x4 5", DT_ACT_SIGMOID), CF_C("3x4 5x4 5", DT_ACT_TANH), CF_C("7x9 11x9 11", DT_ACT_RELU),
-                      CF_C("7x9 11x9 -", DT_ACT_RELU), CF_S("5x7:t 3x7:t 3"), CF_S("5x9:n 4x9:m 4:k"), CF_S("3x4 5x4:f 5:f"),
-                      CF_C("70x150 90x150 90", DT_ACT_RELU), CF_S("128x300 130x300 130"))
+    .cases =
+        CF_CASES(CF_S("3x4 5x4 5"), CF_S("3x4 5x4 -"), CF_S("4 5x4 5"), CF_S("2x3x4 5x4 5"), CF_S("0x4 5x4 5"),
+                 CF_C("3x4 5x4 5", DT_ACT_SIGMOID), CF_C("3x4 5x4 5", DT_ACT_TANH), CF_C("7x9 11x9 11", DT_ACT_RELU),
+                 CF_C("7x9 11x9 -", DT_ACT_RELU), CF_S("5x7:t 3x7:t 3"), CF_S("5x9:n 4x9:m 4:k"), CF_S("3x4 5x4:f 5:f"),
+                 CF_C("70x150 90x150 90", DT_ACT_RELU), CF_S("128x300 130x300 130"))
 };
 #define CF_SOFTMAX_CASES                                                                                            \
     CF_C("7", 0), CF_C("1", 0), CF_C("s", 0), CF_C("4x5", 1), CF_C("4x5", 0), CF_C("2x3x5", 1), CF_C("2x3x5", -1),  \
         CF_C("2x3x5", -3), CF_C("0x5", 1), CF_C("3x0x2", 0), CF_C("5x7:t", 1), CF_C("5x7:t", 0), CF_C("5x9:n", -1), \
-        CF_C("5x9:k", 0), CF_C("3x129", 1), CF_C("129x3", 0), CF_C("263x521", 1), CF_C("263x521", 0), CF_C("3x40001", 1)
-static const cf_row cf_row_softmax = {
-    CF_ROW(softmax), .dtypes = CF_FLOATS, .grad = 1, .range = { { -4, 4 } }, .cases = CF_CASES(CF_SOFTMAX_CASES)
-};
-static const cf_row cf_row_log_softmax = {
-    CF_ROW(log_softmax), .dtypes = CF_FLOATS, .grad = 1, .range = { { -4, 4 } }, .scale = 4, .cases = CF_CASES(CF_SOFTMAX_CASES)
-};
+        CF_C("5x9:k", 0), CF_C("2x3x3x2:l", 1), CF_C("3x129", 1), CF_C("129x3", 0), CF_C("263x521", 1),             \
+        CF_C("263x521", 0), CF_C("3x40001", 1)
+static const cf_row cf_row_softmax = { CF_ROW(softmax), .dtypes = CF_FLOATS, .grad = 1, .range = { { -4, 4 } },
+                                       .cases = CF_CASES(CF_SOFTMAX_CASES) };
+static const cf_row cf_row_log_softmax = { CF_ROW(log_softmax), .dtypes = CF_FLOATS,
+                                           .grad = 1,           .range = { { -4, 4 } },
+                                           .scale = 4,          .cases = CF_CASES(CF_SOFTMAX_CASES) };
 /* stride h w, pad h w, dilation h w, groups, act */
 static const cf_row cf_row_conv2d = {
     CF_ROW(conv2d), .dtypes = CF_FLOATS, .grad = 7,
@@ -1378,36 +1420,42 @@ static const cf_row cf_row_conv2d = {
         CF_C("2x4x6x6 6x2x3x3 6", 1, 1, 1, 1, 1, 1, 2, 0), CF_C("2x4x6x6 4x1x3x3 4", 1, 1, 1, 1, 1, 1, 4, 0),
         CF_C("2x4x6x6 8x1x3x3 -", 2, 2, 1, 1, 1, 1, 4, 0), CF_C("2x5x6x7 9x5x1x1 9", 1, 1, 0, 0, 1, 1, 1, 0),
         CF_C("2x5x6x7 9x5x1x1 -", 2, 2, 0, 0, 1, 1, 1, 0), CF_C("2x3x7x5 4x3x3x3 4", 1, 1, 1, 1, 1, 1, 1, DT_ACT_RELU),
-        CF_C("2x3x7x5 4x3x3x3 -", 1, 1, 1, 1, 1, 1, 1, DT_ACT_RELU), CF_C("2x3x7x5:p 4x3x3x3 4", 1, 1, 1, 1, 1, 1, 1, 0),
-        CF_C("2x3x7x5:t 4x3x3x3:t 4", 1, 1, 1, 1, 1, 1, 1, 0), CF_C("2x3x7x5:n 4x3x3x3:m 4:k", 1, 1, 1, 1, 1, 1, 1, 0),
-        CF_C("2x3x7x5:e 4x3x3x3 4", 1, 1, 1, 1, 1, 1, 1, 0), CF_C("2x3x5x5 4x3x5x5 4", 1, 1, 0, 0, 1, 1, 1, 0),
-        CF_C("2x3x5x5 4x3x5x5 4", 1, 1, 2, 2, 1, 1, 1, DT_ACT_TANH), CF_C("2x8x6x6 16x8x3x3 16:f", 1, 1, 1, 1, 1, 1, 1, 0),
-        CF_C("3x16x9x9 17x16x3x3 17", 1, 1, 1, 1, 1, 1, 1, 0), CF_C("2x17x8x8 33x17x3x3 33", 2, 2, 1, 1, 1, 1, 1, 0),
-        CF_C("2x3x28x28 6x3x5x5 6", 1, 1, 2, 2, 1, 1, 1, 0), CF_C("4x16x16x16 32x16x3x3 -", 1, 1, 1, 1, 1, 1, 1, 0),
+        CF_C("2x3x7x5 4x3x3x3 -", 1, 1, 1, 1, 1, 1, 1, DT_ACT_RELU),
+        CF_C("2x3x7x5:p 4x3x3x3 4", 1, 1, 1, 1, 1, 1, 1, 0), CF_C("2x3x7x5:t 4x3x3x3:t 4", 1, 1, 1, 1, 1, 1, 1, 0),
+        CF_C("2x3x7x5:n 4x3x3x3:m 4:k", 1, 1, 1, 1, 1, 1, 1, 0), CF_C("2x3x7x5:e 4x3x3x3 4", 1, 1, 1, 1, 1, 1, 1, 0),
+        CF_C("2x3x7x5:l 4x3x3x3:l 4", 1, 1, 1, 1, 1, 1, 1, DT_ACT_RELU),
+        CF_C("2x3x5x5 4x3x5x5 4", 1, 1, 0, 0, 1, 1, 1, 0), CF_C("2x3x5x5 4x3x5x5 4", 1, 1, 2, 2, 1, 1, 1, DT_ACT_TANH),
+        CF_C("2x8x6x6 16x8x3x3 16:f", 1, 1, 1, 1, 1, 1, 1, 0), CF_C("3x16x9x9 17x16x3x3 17", 1, 1, 1, 1, 1, 1, 1, 0),
+        CF_C("2x17x8x8 33x17x3x3 33", 2, 2, 1, 1, 1, 1, 1, 0), CF_C("2x3x28x28 6x3x5x5 6", 1, 1, 2, 2, 1, 1, 1, 0),
+        CF_C("4x16x16x16 32x16x3x3 -", 1, 1, 1, 1, 1, 1, 1, 0),
         CF_C("4x16x16x16 32x8x3x3 32", 2, 2, 1, 1, 1, 1, 2, DT_ACT_RELU))
 };
 /* kernel h w, stride h w, pad h w, ceil_mode, exclude_pad */
-#define CF_POOL_CASES                                                                                               \
-    CF_C("2x3x6x4", 2, 2, 2, 2, 0, 0, 0, 0), CF_C("2x3x7x5", 2, 2, 2, 2, 0, 0, 0, 0),                               \
-        CF_C("1x1x1x1", 1, 1, 1, 1, 0, 0, 0, 0), CF_C("0x3x6x4", 2, 2, 2, 2, 0, 0, 0, 0),                           \
-        CF_C("2x3x7x5", 3, 3, 2, 2, 1, 1, 0, 0), CF_C("2x3x7x5", 3, 3, 2, 2, 1, 1, 0, 1),                           \
-        CF_C("2x3x7x6", 3, 2, 1, 2, 1, 0, 0, 0), CF_C("1x2x7x8", 3, 3, 2, 2, 0, 0, 1, 0),                           \
-        CF_C("1x2x6x8", 3, 3, 2, 2, 1, 1, 1, 1), CF_C("1x2x6x8", 3, 3, 2, 2, 1, 1, 1, 0),                           \
-        CF_C("1x3x7x5:p", 3, 3, 2, 2, 1, 1, 0, 0), CF_C("1x3x5x7:t", 2, 3, 2, 2, 0, 1, 0, 0),                       \
-        CF_C("1x9x5x5", 5, 5, 5, 5, 0, 0, 0, 0), CF_C("4x17x33x65", 3, 3, 2, 2, 1, 1, 0, 0)
-static const cf_row cf_row_maxpool2d = {
-    CF_ROW(maxpool2d), .dtypes = CF_FLOATS, .grad = 1, .gen = { CF_DISTINCT }, .cases = CF_CASES(CF_POOL_CASES)
-};
-static const cf_row cf_row_avgpool2d = { CF_ROW(avgpool2d), .dtypes = CF_FLOATS, .grad = 1, .cases = CF_CASES(CF_POOL_CASES) };
+#define CF_POOL_CASES                                                                         \
+    CF_C("2x3x6x4", 2, 2, 2, 2, 0, 0, 0, 0), CF_C("2x3x7x5", 2, 2, 2, 2, 0, 0, 0, 0),         \
+        CF_C("1x1x1x1", 1, 1, 1, 1, 0, 0, 0, 0), CF_C("0x3x6x4", 2, 2, 2, 2, 0, 0, 0, 0),     \
+        CF_C("2x3x7x5", 3, 3, 2, 2, 1, 1, 0, 0), CF_C("2x3x7x5", 3, 3, 2, 2, 1, 1, 0, 1),     \
+        CF_C("2x3x7x6", 3, 2, 1, 2, 1, 0, 0, 0), CF_C("1x2x7x8", 3, 3, 2, 2, 0, 0, 1, 0),     \
+        CF_C("1x2x6x8", 3, 3, 2, 2, 1, 1, 1, 1), CF_C("1x2x6x8", 3, 3, 2, 2, 1, 1, 1, 0),     \
+        CF_C("1x3x7x5:p", 3, 3, 2, 2, 1, 1, 0, 0), CF_C("1x3x7x5:l", 3, 3, 2, 2, 1, 1, 0, 0), \
+        CF_C("1x3x5x7:t", 2, 3, 2, 2, 0, 1, 0, 0), CF_C("1x9x5x5", 5, 5, 5, 5, 0, 0, 0, 0),   \
+        CF_C("4x17x33x65", 3, 3, 2, 2, 1, 1, 0, 0)
+static const cf_row cf_row_maxpool2d = { CF_ROW(maxpool2d), .dtypes = CF_FLOATS, .grad = 1, .gen = { CF_DISTINCT },
+                                         .cases = CF_CASES(CF_POOL_CASES) };
+static const cf_row cf_row_avgpool2d = { CF_ROW(avgpool2d), .dtypes = CF_FLOATS, .grad = 1,
+                                         .cases = CF_CASES(CF_POOL_CASES) };
 static const cf_row cf_row_adaptive_avgpool2d = {
     CF_ROW(adaptive_avgpool2d), .dtypes = CF_FLOATS, .grad = 1,
     .cases = CF_CASES(CF_C("2x3x7x5", 1, 1), CF_C("2x3x7x5", 3, 2), CF_C("2x3x4x6", 2, 3), CF_C("1x1x1x1", 1, 1),
-                      CF_C("0x3x4x4", 1, 1), CF_C("1x2x3x3", 5, 4), CF_C("2x3x7x5:p", 1, 1), CF_C("2x3x7x5:t", 2, 2),
-                      CF_C("4x17x33x65", 1, 1), CF_C("4x17x33x65", 7, 7))
+                      CF_C("0x3x4x4", 1, 1), CF_C("1x2x3x3", 5, 4), CF_C("2x3x7x5:p", 1, 1), CF_C("2x3x7x5:l", 3, 2),
+                      CF_C("2x3x7x5:t", 2, 2), CF_C("4x17x33x65", 1, 1), CF_C("4x17x33x65", 7, 7))
 };
 /* train, act; eps */
 static const cf_row cf_row_batch_norm = {
-    CF_ROW(batch_norm), .dtypes = CF_FLOATS, .grad = 1 | 2 | 4 | 32, .scale = 2,
+    CF_ROW(batch_norm),
+    .dtypes = CF_FLOATS,
+    .grad = 1 | 2 | 4 | 32,
+    .scale = 2,
     .range = { { -2, 2 }, { 0.5, 1.5 }, { -1, 1 }, { -0.5, 0.5 }, { 0.5, 2 }, { -1, 1 } },
     .cases = CF_CASES(
         CF_C("4x3x3x2 3:f 3:f 3:f 3:f", 1), CF_C("4x3x3x2 3 3 3:f 3:f", 1), CF_C("4x3x3x2 - - - -", 1),
@@ -1417,138 +1465,186 @@ static const cf_row cf_row_batch_norm = {
         CF_C("4x3x3x2 3:f 3:f 3:f 3:f", 1, DT_ACT_RELU), CF_C("4x3x3x2 3:f 3:f 3:f 3:f", 0, DT_ACT_RELU),
         CF_C("4x3x3x2 3:f 3:f 3:f 3:f 4x3x3x2", 1, DT_ACT_RELU), CF_C("4x3x3x2 3:f 3:f 3:f 3:f 4x3x3x2", 1),
         CF_C("4x3x3x2 3:f 3:f 3:f 3:f 4x3x3x2", 0, DT_ACT_RELU), CF_C("4x3x3x2 3:f 3:f 3:f 3:f 4x3x3x2", 0),
-        CF_C("4x3x3x2:p 3:f 3:f 3:f 3:f 4x3x3x2:t", 1, DT_ACT_RELU), { "4x3x5x5:n 3:f 3:f 3:f 3:f", { 1 }, { 0.1 } },
-        CF_C("3x17x9x7 17:f 17:f 17:f 17:f", 1, DT_ACT_RELU), CF_C("8x17x29x31 17:f 17:f 17:f 17:f", 1),
-        CF_C("8x17x29x31 17:f 17:f 17:f 17:f 8x17x29x31", 1, DT_ACT_RELU))
+        CF_C("4x3x3x2:p 3:f 3:f 3:f 3:f 4x3x3x2:t", 1, DT_ACT_RELU),
+        CF_C("4x3x3x2:l 3:f 3:f 3:f 3:f 4x3x3x2:l", 1, DT_ACT_RELU), CF_C("3x4x5 4:f 4:f 4:f 4:f", 1, DT_ACT_RELU),
+        CF_C("3x4x5 4:f 4:f 4:f 4:f", 0, DT_ACT_RELU), CF_C("7x5 5:f 5:f 5:f 5:f 7x5", 1, DT_ACT_RELU),
+        CF_C("7x5 5:f 5:f 5:f 5:f", 0, DT_ACT_RELU), CF_C("4x3x3x2 3:k 3:k 3:fk 3:fk", 0),
+        { "4x3x5x5:n 3:f 3:f 3:f 3:f", { 1 }, { 0.1 } }, CF_C("3x17x9x7 17:f 17:f 17:f 17:f", 1, DT_ACT_RELU),
+        CF_C("8x17x29x31 17:f 17:f 17:f 17:f", 1), CF_C("8x17x29x31 17:f 17:f 17:f 17:f 8x17x29x31", 1, DT_ACT_RELU))
 };
 static const cf_row cf_row_layer_norm = {
-    CF_ROW(layer_norm), .dtypes = CF_FLOATS, .grad = 7, .range = { { -2, 2 }, { 0.5, 1.5 }, { -1, 1 } }, .scale = 4,
+    CF_ROW(layer_norm),
+    .dtypes = CF_FLOATS,
+    .grad = 7,
+    .range = { { -2, 2 }, { 0.5, 1.5 }, { -1, 1 } },
+    .scale = 4,
     .cases = CF_CASES(CF_S("4x6 6 6"), CF_S("4x6 - -"), CF_S("4x6 6 -"), CF_S("7 7 7"), CF_S("2x3x5 5:f 5:f"),
-                      CF_C("2x3x5 3x5 3x5", 2), CF_S("0x5 5 5"), CF_S("5x7:t 7 7"), CF_S("5x9:n 9:k 9"), { "3x8 8 8", { 0 }, { 0.1 } },
-                      CF_S("3x129 129 129"), CF_S("129x3 3 3"), CF_S("263x521 521 521"))
+                      CF_C("2x3x5 3x5 3x5", 2), CF_S("0x5 5 5"), CF_S("5x7:t 7 7"), CF_S("2x3x2x5:l 5 5"),
+                      CF_S("5x9:n 9:k 9"), { "3x8 8 8", { 0 }, { 0.1 } }, CF_S("3x129 129 129"), CF_S("129x3 3 3"),
+                      CF_S("263x521 521 521"))
 };
-static const cf_row cf_row_rms_norm = {
-    CF_ROW(rms_norm), .dtypes = CF_FLOATS, .grad = 3, .range = { { -2, 2 }, { 0.5, 1.5 } }, .scale = 2,
-    .cases = CF_CASES(CF_S("4x6 6"), CF_S("4x6 -"), CF_S("7 7"), CF_S("2x3x5 5:f"), CF_C("2x3x5 3x5", 2), CF_S("0x5 5"),
-                      CF_S("5x7:t 7"), CF_S("5x9:n 9:k"), { "3x8 8", { 0 }, { 0.1 } }, CF_S("3x129 129"), CF_S("129x3 3"),
-                      CF_S("263x521 521"))
-};
-#define CF_V9(n) { 0, 0, 0, 0, 0, 0, 0, 0, 0, n }, { 0 }
+static const cf_row cf_row_rms_norm = { CF_ROW(rms_norm),
+                                        .dtypes = CF_FLOATS,
+                                        .grad = 3,
+                                        .range = { { -2, 2 }, { 0.5, 1.5 } },
+                                        .scale = 2,
+                                        .cases = CF_CASES(CF_S("4x6 6"), CF_S("4x6 -"), CF_S("7 7"), CF_S("2x3x5 5:f"),
+                                                          CF_C("2x3x5 3x5", 2), CF_S("0x5 5"), CF_S("5x7:t 7"),
+                                                          CF_S("5x9:n 9:k"), { "3x8 8", { 0 }, { 0.1 } },
+                                                          CF_S("3x129 129"), CF_S("129x3 3"), CF_S("263x521 521")) };
+#define CF_V9(n) \
+    { 0, 0, 0, 0, 0, 0, 0, 0, 0, n }, { 0 }
 static const cf_row cf_row_embedding = {
     CF_ROW(embedding), .dtypes = CF_FLOATS, .grad = 2, .gen = { CF_INDEX },
-    .cases = CF_CASES({ "7:i 5x3", CF_V9(5) }, { "2x3:j 5x4", CF_V9(5) }, { "s:i 5x3", CF_V9(5) }, { "0:i 5x3", CF_V9(5) },
-                      { "4x3:it 5x3:t", CF_V9(5) }, { "9:i 4x7:n", CF_V9(4) }, { "50:i 3x5", CF_V9(3) },
-                      { "400:i 29x300", CF_V9(29) }, { "7000:i 50x17", CF_V9(50) })
+    .cases = CF_CASES({ "7:i 5x3", CF_V9(5) }, { "2x3:j 5x4", CF_V9(5) }, { "s:i 5x3", CF_V9(5) },
+                      { "0:i 5x3", CF_V9(5) }, { "4x3:it 5x3:t", CF_V9(5) }, { "9:i 4x7:n", CF_V9(4) },
+                      { "50:i 3x5", CF_V9(3) }, { "400:i 29x300", CF_V9(29) }, { "7000:i 50x17", CF_V9(50) })
 };
 static const cf_row cf_row_gather = {
     CF_ROW(gather), .dtypes = CF_ALL, .grad = 1, .gen = { CF_UNIFORM, CF_INDEX },
-    .cases = CF_CASES({ "7 9:i", CF_V9(7) }, { "5x4 3x4:i", CF_V9(5) }, { "4x5 4x3:j", { 1, 0, 0, 0, 0, 0, 0, 0, 0, 5 }, { 0 } },
+    .cases = CF_CASES({ "7 9:i", CF_V9(7) }, { "5x4 3x4:i", CF_V9(5) },
+                      { "4x5 4x3:j", { 1, 0, 0, 0, 0, 0, 0, 0, 0, 5 }, { 0 } },
                       { "2x3x5 2x7x5:i", { 1, 0, 0, 0, 0, 0, 0, 0, 0, 3 }, { 0 } },
                       { "2x3x5 1x2x4:i", { -1, 0, 0, 0, 0, 0, 0, 0, 0, 5 }, { 0 } }, { "5x4 0x4:i", CF_V9(5) },
                       { "4x5:t 4x5:it", { 1, 0, 0, 0, 0, 0, 0, 0, 0, 5 }, { 0 } }, { "4x5:n 3x5:jm", CF_V9(4) },
                       { "200x600 200x510:i", { 1, 0, 0, 0, 0, 0, 0, 0, 0, 600 }, { 0 } })
 };
-static const cf_row cf_row_cat = {
-    CF_ROW(cat), .dtypes = CF_ALL, .grad = 31,
-    .cases = CF_CASES(CF_C("3 4", 0), CF_C("2x3 2x4 2x1", 1), CF_C("2x3 4x3", 0), CF_C("2x3x2 2x1x2", -2), CF_C("2x0 2x3", 1),
-                      CF_C("5x7:t 5x3:n", 1), CF_C("2x3:e 4x3:k", 0), CF_C("2x3", 0), CF_C("263x300 263x221", 1),
-                      CF_C("2x3x3x2:p 2x5x3x2", 1))
-};
+static const cf_row cf_row_cat = { CF_ROW(cat), .dtypes = CF_ALL, .grad = 31,
+                                   .cases = CF_CASES(CF_C("3 4", 0), CF_C("2x3 2x4 2x1", 1), CF_C("2x3 4x3", 0),
+                                                     CF_C("2x3x2 2x1x2", -2), CF_C("2x0 2x3", 1),
+                                                     CF_C("5x7:t 5x3:n", 1), CF_C("2x3:e 4x3:k", 0), CF_C("2x3", 0),
+                                                     CF_C("263x300 263x221", 1), CF_C("2x3x3x2:p 2x5x3x2", 1),
+                                                     CF_C("2x3x3x2:l 2x5x3x2:l", 1), CF_C("2x3x3x2:l 2x3x3x5", 3)) };
 static const cf_row cf_row_stack = {
     CF_ROW(stack), .dtypes = CF_ALL, .grad = 31,
     .cases = CF_CASES(CF_C("3 3", 0), CF_C("2x3 2x3 2x3", 1), CF_C("2x3 2x3", -1), CF_C("s s", 0), CF_C("5x7:t 5x7", 2),
-                      CF_C("0x3 0x3", 0), CF_C("300x200 300x200", 1))
+                      CF_C("2x3x3x2:l 2x3x3x2", 1), CF_C("0x3 0x3", 0), CF_C("300x200 300x200", 1))
 };
-static const cf_row cf_row_split = {
-    CF_ROW(split), .dtypes = CF_FLOATS, .grad = 1,
-    .cases = CF_CASES(CF_C("6", 2, 0), CF_C("7", 3, 0), CF_C("4x5", 2, 1), CF_C("4x5", 3, 0), CF_C("5x7:t", 3, 1),
-                      CF_C("4x5", 5, 1), CF_C("263x521", 100, 1))
-};
-static const cf_row cf_row_pad = {
-    CF_ROW(pad), .dtypes = CF_ALL, .grad = 1,
-    .cases = CF_CASES({ "5", { 2, 1, 2 }, { 0 } }, { "3x4", { 4, 1, 0, 2, 1 }, { 2 } }, { "2x3x4", { 2, 0, 3 }, { 1 } },
-                      { "2x2x3x3", { 4, 1, 1, 1, 1 }, { 0 } }, { "5x7:t", { 4, 1, 2, 0, 1 }, { 3 } }, { "0x3", { 4, 1, 1, 1, 1 }, { 1 } },
-                      { "263x521", { 4, 2, 2, 1, 3 }, { 1 } })
-};
+static const cf_row cf_row_split = { CF_ROW(split), .dtypes = CF_FLOATS, .grad = 1,
+                                     .cases = CF_CASES(CF_C("6", 2, 0), CF_C("7", 3, 0), CF_C("4x5", 2, 1),
+                                                       CF_C("4x5", 3, 0), CF_C("5x7:t", 3, 1), CF_C("4x5", 5, 1),
+                                                       CF_C("2x3x3x2:l", 2, 1), CF_C("263x521", 100, 1)) };
+static const cf_row cf_row_pad = { CF_ROW(pad), .dtypes = CF_ALL, .grad = 1,
+                                   .cases = CF_CASES(
+                                       { "5", { 2, 1, 2 }, { 0 } }, { "3x4", { 4, 1, 0, 2, 1 }, { 2 } },
+                                       { "2x3x4", { 2, 0, 3 }, { 1 } }, { "2x2x3x3", { 4, 1, 1, 1, 1 }, { 0 } },
+                                       { "2x2x3x3:l", { 4, 1, 1, 1, 1 }, { 0 } }, { "5x7:t", { 4, 1, 2, 0, 1 }, { 3 } },
+                                       { "0x3", { 4, 1, 1, 1, 1 }, { 1 } }, { "263x521", { 4, 2, 2, 1, 3 }, { 1 } }) };
 /* reduction, ignore given, ignore; smoothing */
 static const cf_row cf_row_cross_entropy = {
-    CF_ROW(cross_entropy), .dtypes = CF_FLOATS, .grad = 1, .gen = { CF_UNIFORM, CF_INDEX }, .scale = 4,
+    CF_ROW(cross_entropy),
+    .dtypes = CF_FLOATS,
+    .grad = 1,
+    .gen = { CF_UNIFORM, CF_INDEX },
+    .scale = 4,
     .range = { { -4, 4 }, { 0, 0 }, { 0.2, 2 } },
-#define CF_CE(s, red, ig, smooth, classes) { s, { red, (ig) >= 0, (ig) >= 0 ? (ig) : 0, 0, 0, 0, 0, 0, 0, classes }, { smooth } }
-    .cases = CF_CASES(CF_CE("7x5 7:i -", DT_MEAN, -1, 0, 5), CF_CE("7x5 7:j -", DT_SUM, -1, 0, 5), CF_CE("7x5 7:u -", DT_NONE, -1, 0, 5),
-                      CF_CE("7x5 7:i -", DT_MEAN, 2, 0, 5), CF_CE("9x5 9:i -", DT_MEAN, 0, 0.1, 5), CF_CE("9x5 9:i -", DT_NONE, 3, 0.1, 5),
-                      CF_CE("9x5 9:i 5:f", DT_MEAN, -1, 0, 5), CF_CE("9x5 9:i 5:f", DT_MEAN, 1, 0.2, 5), CF_CE("9x5 9:i 5:f", DT_SUM, 1, 0.2, 5),
-                      CF_CE("9x5 9:i 5:f", DT_NONE, 1, 0.2, 5), CF_CE("2x5x3 2x3:i -", DT_MEAN, -1, 0, 5),
-                      CF_CE("2x5x2x3 2x2x3:i 5:f", DT_MEAN, 2, 0.1, 5), CF_CE("2x5x3 2x3:i -", DT_NONE, -1, 0, 5),
-                      CF_CE("1x1 1:i -", DT_MEAN, -1, 0, 1), CF_CE("5x7:t 5:i -", DT_MEAN, -1, 0, 7), CF_CE("5x9:n 5:ik -", DT_SUM, -1, 0, 9),
-                      CF_CE("0x5 0:i -", DT_SUM, -1, 0, 5), CF_CE("33x257 33:i -", DT_MEAN, -1, 0.1, 257),
-                      CF_CE("300x401 300:i -", DT_MEAN, -1, 0, 401), CF_CE("3000x40 3000:i 40:f", DT_SUM, 7, 0.1, 40))
+#define CF_CE(s, red, ig, smooth, classes)                                                 \
+    {                                                                                      \
+        s, { red, (ig) >= 0, (ig) >= 0 ? (ig) : 0, 0, 0, 0, 0, 0, 0, classes }, { smooth } \
+    }
+    .cases = CF_CASES(CF_CE("7x5 7:i -", DT_MEAN, -1, 0, 5), CF_CE("7x5 7:j -", DT_SUM, -1, 0, 5),
+                      CF_CE("7x5 7:u -", DT_NONE, -1, 0, 5), CF_CE("7x5 7:i -", DT_MEAN, 2, 0, 5),
+                      CF_CE("9x5 9:i -", DT_MEAN, 0, 0.1, 5), CF_CE("9x5 9:i -", DT_NONE, 3, 0.1, 5),
+                      CF_CE("9x5 9:i 5:f", DT_MEAN, -1, 0, 5), CF_CE("9x5 9:i 5:f", DT_MEAN, 1, 0.2, 5),
+                      CF_CE("9x5 9:i 5:f", DT_SUM, 1, 0.2, 5), CF_CE("9x5 9:i 5:f", DT_NONE, 1, 0.2, 5),
+                      CF_CE("2x5x3 2x3:i -", DT_MEAN, -1, 0, 5), CF_CE("2x5x2x3 2x2x3:i 5:f", DT_MEAN, 2, 0.1, 5),
+                      CF_CE("2x5x2x3:l 2x2x3:i 5:k", DT_SUM, -1, 0.1, 5), CF_CE("2x5x3 2x3:i -", DT_NONE, -1, 0, 5),
+                      CF_CE("1x1 1:i -", DT_MEAN, -1, 0, 1), CF_CE("5x7:t 5:i -", DT_MEAN, -1, 0, 7),
+                      CF_CE("5x9:n 5:ik -", DT_SUM, -1, 0, 9), CF_CE("0x5 0:i -", DT_SUM, -1, 0, 5),
+                      CF_CE("33x257 33:i -", DT_MEAN, -1, 0.1, 257), CF_CE("300x401 300:i -", DT_MEAN, -1, 0, 401),
+                      CF_CE("3000x40 3000:i 40:f", DT_SUM, 7, 0.1, 40))
 };
 static const cf_row cf_row_nll_loss = {
-    CF_ROW(nll_loss), .dtypes = CF_FLOATS, .grad = 1, .gen = { CF_UNIFORM, CF_INDEX }, .scale = 4,
+    CF_ROW(nll_loss),
+    .dtypes = CF_FLOATS,
+    .grad = 1,
+    .gen = { CF_UNIFORM, CF_INDEX },
+    .scale = 4,
     .range = { { -4, 0 }, { 0, 0 }, { 0.2, 2 } },
-    .cases = CF_CASES(CF_CE("7x5 7:i -", DT_MEAN, -1, 0, 5), CF_CE("7x5 7:j -", DT_SUM, -1, 0, 5), CF_CE("7x5 7:u -", DT_NONE, -1, 0, 5),
-                      CF_CE("7x5 7:i -", DT_MEAN, 2, 0, 5), CF_CE("9x5 9:i 5:f", DT_MEAN, 1, 0, 5), CF_CE("9x5 9:i 5:f", DT_NONE, 0, 0, 5),
-                      CF_CE("2x5x3 2x3:i -", DT_MEAN, -1, 0, 5), CF_CE("5x7:t 5:i -", DT_MEAN, -1, 0, 7), CF_CE("300x401 300:i -", DT_MEAN, -1, 0, 401))
+    .cases = CF_CASES(CF_CE("7x5 7:i -", DT_MEAN, -1, 0, 5), CF_CE("7x5 7:j -", DT_SUM, -1, 0, 5),
+                      CF_CE("7x5 7:u -", DT_NONE, -1, 0, 5), CF_CE("7x5 7:i -", DT_MEAN, 2, 0, 5),
+                      CF_CE("9x5 9:i 5:f", DT_MEAN, 1, 0, 5), CF_CE("9x5 9:i 5:f", DT_NONE, 0, 0, 5),
+                      CF_CE("2x5x3 2x3:i -", DT_MEAN, -1, 0, 5), CF_CE("5x7:t 5:i -", DT_MEAN, -1, 0, 7),
+                      CF_CE("300x401 300:i -", DT_MEAN, -1, 0, 401))
 };
 static const cf_row cf_row_attention = {
-    CF_ROW(attention), .dtypes = CF_FLOATS, .grad = 7, .range = { { -2, 2 }, { -2, 2 }, { -1, 1 } }, .scale = 2,
-    .cases = CF_CASES(CF_C("1x2x5x4 1x2x5x4 1x2x5x4", 0), CF_C("1x2x5x4 1x2x5x4 1x2x5x4", 1), CF_C("2x1x3x4 2x1x7x4 2x1x7x4", 0),
-                      CF_C("1x1x1x1 1x1x1x1 1x1x1x1", 0), CF_C("0x2x3x4 0x2x3x4 0x2x3x4", 0),
-                      { "1x2x3x5 1x2x3x5 1x2x3x5", { 1 }, { 0.3 } }, CF_C("1x2x4x3:t 1x2x4x3:t 1x2x4x3:t", 0),
-                      CF_C("1x2x4x6:n 1x2x4x6:n 1x2x4x6:n", 1), CF_C("2x2x5x3:e 2x2x5x3 2x2x5x3:e", 0),
+    CF_ROW(attention),
+    .dtypes = CF_FLOATS,
+    .grad = 7,
+    .range = { { -2, 2 }, { -2, 2 }, { -1, 1 } },
+    .scale = 2,
+    .cases = CF_CASES(CF_C("1x2x5x4 1x2x5x4 1x2x5x4", 0), CF_C("1x2x5x4 1x2x5x4 1x2x5x4", 1),
+                      CF_C("2x1x3x4 2x1x7x4 2x1x7x4", 0), CF_C("1x1x1x1 1x1x1x1 1x1x1x1", 0),
+                      CF_C("0x2x3x4 0x2x3x4 0x2x3x4", 0), { "1x2x3x5 1x2x3x5 1x2x3x5", { 1 }, { 0.3 } },
+                      CF_C("1x2x4x3:t 1x2x4x3:t 1x2x4x3:t", 0), CF_C("1x2x4x6:n 1x2x4x6:n 1x2x4x6:n", 1),
+                      CF_C("2x2x5x3:e 2x2x5x3 2x2x5x3:e", 0), CF_C("1x2x4x4:l 1x2x4x4:l 1x2x4x4:l", 1),
                       CF_C("2x3x17x8 2x3x17x8 2x3x17x8", 1), CF_C("1x2x70x33 1x2x70x33 1x2x70x33", 1),
                       CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1), CF_C("2x4x65x64 2x4x200x64 2x4x200x64", 0))
 };
 
 #define CF_VIEW_ROW(n) CF_ROW(n), .dtypes = CF_ALL, .grad = 1
 static const cf_row cf_row_reshape = {
-    CF_VIEW_ROW(reshape), .cases = CF_CASES(CF_C("2x6", 2, 3, 4), CF_C("2x6", 1, -1), CF_C("2x3x4", 2, -1, 4), CF_C("1x1", 0), CF_C("s", 2, 1, 1),
-                                            CF_C("0x3", 2, 3, 0), CF_C("4x6:t", 2, 6, 4), CF_C("4x6:n", 1, 24), CF_C("263x521", 2, 521, 263))
+    CF_VIEW_ROW(reshape),
+    .cases = CF_CASES(CF_C("2x6", 2, 3, 4), CF_C("2x6", 1, -1), CF_C("2x3x4", 2, -1, 4), CF_C("1x1", 0),
+                      CF_C("s", 2, 1, 1), CF_C("0x3", 2, 3, 0), CF_C("4x6:t", 2, 6, 4), CF_C("4x6:n", 1, 24),
+                      CF_C("2x3x3x2:l", 2, 6, 6), CF_C("263x521", 2, 521, 263))
 };
 static const cf_row cf_row_permute = {
-    CF_VIEW_ROW(permute), .cases = CF_CASES(CF_C("2x3x4", 2, 0, 1), CF_C("2x3x4x5", 0, 2, 3, 1), CF_C("2x3", 0, 1), CF_C("0x3", 1, 0),
-                                            CF_C("s", 0), CF_C("2x3x5:t", 1, 2, 0), CF_C("40x53x60", 2, 1, 0))
+    CF_VIEW_ROW(permute),
+    .cases = CF_CASES(CF_C("2x3x4", 2, 0, 1), CF_C("2x3x4x5", 0, 2, 3, 1), CF_C("2x3", 0, 1), CF_C("0x3", 1, 0),
+                      CF_C("s", 0), CF_C("2x3x5:t", 1, 2, 0), CF_C("2x3x3x2:l", 0, 2, 3, 1), CF_C("40x53x60", 2, 1, 0))
 };
-static const cf_row cf_row_transpose = {
-    CF_VIEW_ROW(transpose), .cases = CF_CASES(CF_C("2x3", 0, 1), CF_C("2x3x4", -1, 0), CF_C("2x3x4", 1, 1), CF_C("5x7:t", 0, 1), CF_C("263x521", 0, 1))
-};
-static const cf_row cf_row_narrow = {
-    CF_VIEW_ROW(narrow), .cases = CF_CASES(CF_C("7", 0, 2, 3), CF_C("4x5", 1, 1, 3), CF_C("4x5", -2, 3, 1), CF_C("4x5", 0, 4, 0), CF_C("5x7:t", 0, 1, 2),
-                                           CF_C("2x3x5", 1, 0, 3), CF_C("263x521", 1, 20, 440))
-};
-static const cf_row cf_row_select = {
-    CF_VIEW_ROW(select), .cases = CF_CASES(CF_C("7", 0, 2), CF_C("4x5", 1, 3), CF_C("4x5", -2, 3), CF_C("5x7:t", 0, 1), CF_C("2x3x5", 1, 0))
-};
+static const cf_row cf_row_transpose = { CF_VIEW_ROW(transpose),
+                                         .cases = CF_CASES(CF_C("2x3", 0, 1), CF_C("2x3x4", -1, 0), CF_C("2x3x4", 1, 1),
+                                                           CF_C("5x7:t", 0, 1), CF_C("263x521", 0, 1)) };
+static const cf_row cf_row_narrow = { CF_VIEW_ROW(narrow),
+                                      .cases =
+                                          CF_CASES(CF_C("7", 0, 2, 3), CF_C("4x5", 1, 1, 3), CF_C("4x5", -2, 3, 1),
+                                                   CF_C("4x5", 0, 4, 0), CF_C("5x7:t", 0, 1, 2), CF_C("2x3x5", 1, 0, 3),
+                                                   CF_C("2x3x3x2:l", 1, 1, 2), CF_C("263x521", 1, 20, 440)) };
+static const cf_row cf_row_select = { CF_VIEW_ROW(select),
+                                      .cases =
+                                          CF_CASES(CF_C("7", 0, 2), CF_C("4x5", 1, 3), CF_C("4x5", -2, 3),
+                                                   CF_C("5x7:t", 0, 1), CF_C("2x3x5", 1, 0), CF_C("2x3x3x2:l", 1, 2)) };
 static const cf_row cf_row_expand = {
-    CF_VIEW_ROW(expand), .cases = CF_CASES(CF_C("1x3", 2, 4, 3), CF_C("3", 2, 4, 3), CF_C("2x1x3", 3, -1, 5, -1), CF_C("s", 2, 2, 3), CF_C("1x3", 2, 0, 3),
-                                           CF_C("1x5:n", 2, 3, 5), CF_C("1x521", 2, 263, 521))
+    CF_VIEW_ROW(expand),
+    .cases = CF_CASES(CF_C("1x3", 2, 4, 3), CF_C("3", 2, 4, 3), CF_C("2x1x3", 3, -1, 5, -1), CF_C("s", 2, 2, 3),
+                      CF_C("1x3", 2, 0, 3), CF_C("1x5:n", 2, 3, 5), CF_C("1x521", 2, 263, 521))
 };
-static const cf_row cf_row_squeeze = { CF_VIEW_ROW(squeeze), .cases = CF_CASES(CF_C("2x1x3", 1), CF_C("1", 0), CF_C("2x3", 0), CF_C("3x2x1", -1)) };
-static const cf_row cf_row_unsqueeze = { CF_VIEW_ROW(unsqueeze), .cases = CF_CASES(CF_C("2x3", 0), CF_C("2x3", -1), CF_C("s", 0), CF_C("5x7:t", 1)) };
-static const cf_row cf_row_flatten = { CF_VIEW_ROW(flatten), .cases = CF_CASES(CF_S("2x3x4"), CF_S("2x3x2x2:p"), CF_S("3x4"), CF_S("0x3x2")) };
+static const cf_row cf_row_squeeze = { CF_VIEW_ROW(squeeze), .cases = CF_CASES(CF_C("2x1x3", 1), CF_C("1", 0),
+                                                                               CF_C("2x3", 0), CF_C("3x2x1", -1)) };
+static const cf_row cf_row_unsqueeze = { CF_VIEW_ROW(unsqueeze), .cases = CF_CASES(CF_C("2x3", 0), CF_C("2x3", -1),
+                                                                                   CF_C("s", 0), CF_C("5x7:t", 1)) };
+static const cf_row cf_row_flatten = { CF_VIEW_ROW(flatten),
+                                       .cases = CF_CASES(CF_S("2x3x4"), CF_S("2x3x2x2:p"), CF_S("2x3x2x2:l"),
+                                                         CF_S("3x4"), CF_S("0x3x2")) };
 static const cf_row cf_row_clone = {
     .name = "clone", .build = cf_b_clone, .ref = cf_ref_same, .dtypes = CF_ALL, .grad = 1, .cases = CF_SHAPES_1
 };
-static const cf_row cf_row_contiguous = {
-    .name = "contiguous", .build = cf_b_contiguous, .ref = cf_ref_same, .dtypes = CF_ALL, .grad = 1, .cases = CF_SHAPES_1
-};
-static const cf_row cf_row_cast = {
-    CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .range = { { 0, 40 } },
-    .cases = CF_CASES(CF_C("3x5", DT_F32), CF_C("3x5", DT_F16), CF_C("3x5", DT_BF16), CF_C("5x7:t", DT_F32), CF_C("5x7:n", DT_BF16),
-                      CF_C("0", DT_F16), CF_C("263x521", DT_F16), CF_C("263x521", DT_F32))
-};
+static const cf_row cf_row_contiguous = { .name = "contiguous",
+                                          .build = cf_b_contiguous,
+                                          .ref = cf_ref_same,
+                                          .dtypes = CF_ALL,
+                                          .grad = 1,
+                                          .cases = CF_SHAPES_1 };
+static const cf_row cf_row_cast = { CF_ROW(cast), .dtypes = CF_ALL, .grad = 1, .range = { { 0, 40 } },
+                                    .cases = CF_CASES(CF_C("3x5", DT_F32), CF_C("3x5", DT_F16), CF_C("3x5", DT_BF16),
+                                                      CF_C("5x7:t", DT_F32), CF_C("5x7:n", DT_BF16),
+                                                      CF_C("2x3x3x2:l", DT_F16), CF_C("0", DT_F16),
+                                                      CF_C("263x521", DT_F16), CF_C("263x521", DT_F32)) };
 
-#define CF_ROWS(X)                                                                                                  \
-    X(neg) X(abs) X(sqrt) X(exp) X(log) X(clamp) X(relu) X(leaky_relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid)      \
-    X(tanh) X(softplus) X(add_scalar) X(sub_scalar) X(mul_scalar) X(div_scalar) X(rsub_scalar) X(rdiv_scalar)       \
-    X(pow_scalar) X(maximum_scalar) X(minimum_scalar) X(add) X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum)      \
-    X(add_mixed) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) X(sum) X(mean) X(max) X(min) X(var) X(argmax)         \
-    X(matmul) X(linear) X(softmax) X(log_softmax) X(conv2d) X(maxpool2d) X(avgpool2d) X(adaptive_avgpool2d)         \
-    X(batch_norm) X(layer_norm) X(rms_norm) X(embedding) X(gather) X(cat) X(stack) X(split) X(pad)                  \
-    X(cross_entropy) X(nll_loss) X(mse_loss) X(l1_loss) X(smooth_l1_loss) X(bce_with_logits) X(attention)           \
-    X(reshape) X(permute) X(transpose) X(narrow) X(select) X(expand) X(squeeze) X(unsqueeze) X(flatten) X(clone)    \
-    X(contiguous) X(cast)
+#define CF_ROWS(X)                                                                                                     \
+    X(neg)                                                                                                             \
+    X(abs) X(sqrt) X(exp) X(log) X(clamp) X(relu) X(leaky_relu) X(gelu) X(gelu_tanh) X(silu) X(sigmoid) X(tanh)        \
+        X(softplus) X(add_scalar) X(sub_scalar) X(mul_scalar) X(div_scalar) X(rsub_scalar) X(rdiv_scalar)              \
+            X(pow_scalar) X(maximum_scalar) X(minimum_scalar) X(add) X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) \
+                X(add_mixed) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) X(sum) X(mean) X(max) X(min) X(var)          \
+                    X(argmax) X(matmul) X(linear) X(softmax) X(log_softmax) X(conv2d) X(maxpool2d) X(avgpool2d)        \
+                        X(adaptive_avgpool2d) X(batch_norm) X(layer_norm) X(rms_norm) X(embedding) X(gather) X(cat)    \
+                            X(stack) X(split) X(pad) X(cross_entropy) X(nll_loss) X(mse_loss) X(l1_loss)               \
+                                X(smooth_l1_loss) X(bce_with_logits) X(attention) X(reshape) X(permute) X(transpose)   \
+                                    X(narrow) X(select) X(expand) X(squeeze) X(unsqueeze) X(flatten) X(clone)          \
+                                        X(contiguous) X(cast)
 #define CF_ROW_PTR(n) &cf_row_##n,
 static const cf_row *const cf_rows[] = { CF_ROWS(CF_ROW_PTR) };
 enum { CF_NROWS = sizeof cf_rows / sizeof cf_rows[0] };
@@ -1586,8 +1682,11 @@ CF_COVERS(kernel, attention_bwd, attention);
 /* not ops of the table: tests of their own in test_conformance.c */
 extern void cf_test_making(int *);
 extern void cf_test_dropout(int *);
-enum { covered_kernel_fill = sizeof(&cf_test_making), covered_kernel_iota = sizeof(&cf_test_making),
-       covered_kernel_dropout = sizeof(&cf_test_dropout) };
+enum {
+    covered_kernel_fill = sizeof(&cf_test_making),
+    covered_kernel_iota = sizeof(&cf_test_making),
+    covered_kernel_dropout = sizeof(&cf_test_dropout)
+};
 CF_COVERS(unary, AFFINE, add_scalar);
 CF_COVERS(unary, RECIP, rdiv_scalar);
 CF_COVERS(unary, POW, pow_scalar);
@@ -1638,7 +1737,7 @@ CF_COVERS(reduce, VAR, var);
 #define CF_NEED_UNARY(n, s, t) covered_unary_##n,
 #define CF_NEED_BINARY(n, t) covered_binary_##n,
 #define CF_NEED_REDUCE(n) covered_reduce_##n,
-static const size_t cf_covered[] = { DT_KERNELS(CF_NEED_KERNEL) DT_UNARY_FNS(CF_NEED_UNARY) DT_BINARY_FNS(CF_NEED_BINARY)
-                                         DT_REDUCE_FNS(CF_NEED_REDUCE) };
+static const size_t cf_covered[] = { DT_KERNELS(CF_NEED_KERNEL) DT_UNARY_FNS(CF_NEED_UNARY)
+                                         DT_BINARY_FNS(CF_NEED_BINARY) DT_REDUCE_FNS(CF_NEED_REDUCE) };
 
 #endif /* CONFORMANCE_H */

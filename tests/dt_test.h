@@ -156,7 +156,8 @@ static UTEST_UNUSED int dt_test_close(int *result, const char *file, int line, c
         double w = is_double ? ((const double *)want)[at] : (double)((const float *)want)[at];
         failed = dt_test_fail(result, file, line, text,
                               "worst at %s: got %.9g, want %.9g, apart by %.3g, allowed %.3g; %" PRId64 " wrong",
-                              dt_test_where(where, sizeof where, t, at), g, w, fabs(g - w), atol + rtol * fabs(w), wrong);
+                              dt_test_where(where, sizeof where, t, at), g, w, fabs(g - w), atol + rtol * fabs(w),
+                              wrong);
     }
     free(p);
     return failed;
@@ -267,7 +268,8 @@ static UTEST_UNUSED const double *dt_test_doubles(const double *p) { return p; }
     DT_TEST_RUN_(dt_test_close(DT_TEST_HERE_(#t " close to " text), t, want, dbl, n, atol, rtol), leave)
 #define DT_TEST_CLOSE_TO_(a, b, atol, rtol, leave) \
     DT_TEST_RUN_(dt_test_close_to(DT_TEST_HERE_(#a " close to " #b), a, b, atol, rtol), leave)
-#define DT_TEST_INTS_(t, want, n, leave) DT_TEST_RUN_(dt_test_ints(DT_TEST_HERE_(#t " equals " #want), t, want, n), leave)
+#define DT_TEST_INTS_(t, want, n, leave) \
+    DT_TEST_RUN_(dt_test_ints(DT_TEST_HERE_(#t " equals " #want), t, want, n), leave)
 #define DT_TEST_SAME_BITS_(a, b, leave) \
     DT_TEST_RUN_(dt_test_same_bits(DT_TEST_HERE_(#a " has the bits of " #b), a, b), leave)
 
@@ -347,7 +349,8 @@ static UTEST_UNUSED int dt_test_error(int *result, const char *file, int line, c
 
 /* ==================================================================================================== >>ranks
    Each rank is a process that runs fn(rank, arg) and exits with what it returns. They die with the process that started
-   them. One pipe, held open by all of them, tells when the last has gone. Call it from the thread that runs the test. */
+   them. One pipe, held open by all of them, tells when the last has gone. Call it from the thread that runs the
+   test. */
 static UTEST_UNUSED void dt_test_rank_child(int rank, pid_t parent, int (*fn)(int rank, void *arg), void *arg)
 {
     int status;

@@ -46,8 +46,8 @@ typedef struct fake_stream {
 typedef struct fake_block { /* sorted by offset; the range between blocks is free */
     struct fake_block *next;
     size_t             offset, nbytes;
-    int                freed;                     /* free was called ... */
-    int64_t            until[FAKE_MAX_STREAMS];   /* ... and takes effect when the streams have run this much */
+    int                freed;                   /* free was called ... */
+    int64_t            until[FAKE_MAX_STREAMS]; /* ... and takes effect when the streams have run this much */
 } fake_block;
 
 typedef struct fake_device {
@@ -162,8 +162,8 @@ static int fake_check_view(fake_device *f, const dt_call *c, const dt_view *v, i
     size_t      nbytes = fake_extent(v);
     fake_block *b = nbytes ? fake_find(f, v->data, nbytes) : NULL;
     if (nbytes == 0 || (b && (late || !b->freed))) return 0;
-    return dt_fail(DT_ERR_DEVICE, "fake: %s: %s %d (%zu bytes at %p) is not inside a live block%s", dt_kernel_name(c->op),
-                   what, i, nbytes, v->data, late ? " when it runs" : "");
+    return dt_fail(DT_ERR_DEVICE, "fake: %s: %s %d (%zu bytes at %p) is not inside a live block%s",
+                   dt_kernel_name(c->op), what, i, nbytes, v->data, late ? " when it runs" : "");
 }
 
 static int fake_check(fake_device *f, const dt_call *c, int late)
@@ -336,7 +336,8 @@ static fake_device *fake_device_new(uint64_t missing)
     fake_device *f = (fake_device *)calloc(1, sizeof *f);
     if (!f) return NULL;
     f->fake = (char *)mmap(NULL, FAKE_RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    f->real = (char *)mmap(NULL, FAKE_RANGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    f->real =
+        (char *)mmap(NULL, FAKE_RANGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     f->stream[0].used = 1;
     f->table.name = "fake";
     f->table.alloc = fake_alloc;

@@ -39,7 +39,7 @@ static int devices(dt_device **dev)
 
 /* ==================================================================================================== >>compare */
 typedef struct verdict {
-    double worst;    /* error / tolerance of the worst element */
+    double worst;     /* error / tolerance of the worst element */
     char   text[640]; /* what is wrong, or "" */
 } verdict;
 
@@ -108,9 +108,13 @@ static bool wants_grad(const cf_ctx *x)
     return false;
 }
 
+enum { SEEN = 16 }; /* with 'times': operands and result are looked at through a view before backward */
+
 /* Backward of sum(y * w), 'times' times over the same tape. */
 static void run_backward(dt_tensor *y, const double *w, int times)
 {
+    if (times & SEEN) y = dt_reshape(y, DT_SHAPE(-1));
+    times &= ~SEEN;
     dt_dtype d = dt_dtype_of(y);
     size_t   size = dt_dtype_nbytes(d);
     int64_t  n = dt_numel(y);
@@ -136,10 +140,13 @@ static void run(const cf_ctx *x, const double *w, int times, result *r, verdict 
     if (y) {
         r->shape = dt_shape_of(y);
         r->dtype = dt_dtype_of(y);
+        for (int i = 0; i < x->nin && times & SEEN; i++)
+            if (in[i] && dt_numel(in[i])) dt_reshape(in[i], DT_SHAPE(-1));
         if (wants_grad(x) && w) run_backward(y, w, times);
         r->out = bytes_of(y, &r->out_nbytes);
         for (int i = 0; i < x->nin && w; i++)
-            if (leaf[i] && cf_has_grad(x, i) && dt_grad(leaf[i])) r->grad[i] = bytes_of(dt_grad(leaf[i]), &r->grad_nbytes[i]);
+            if (leaf[i] && cf_has_grad(x, i) && dt_grad(leaf[i]))
+                r->grad[i] = bytes_of(dt_grad(leaf[i]), &r->grad_nbytes[i]);
     }
     if (dt_error() || !y) blame(v, "%s", dt_error() ? dt_error() : "NULL without an error");
     dt_error_clear();
@@ -154,14 +161,15 @@ static dt_dtype expected_dtype(const cf_ctx *x)
     if (x->row->out_dtype) return (dt_dtype)(x->row->out_dtype - 1);
     if (x->row == &cf_row_cast) return (dt_dtype)x->c->i[0];
     if (x->row == &cf_row_linear && x->input[1].dtype == DT_F32) return DT_F32; /* promoted */
-    if (x->row == &cf_row_sum && !cf_is_float(x->dtype)) return DT_I64; /* as PyTorch */
+    if (x->row == &cf_row_sum && !cf_is_float(x->dtype)) return DT_I64;         /* as PyTorch */
     return x->dtype;
 }
 
 static void check_forward(const cf_ctx *x, const cf_arr *ref, const result *r, verdict *v)
 {
     size_t size = dt_dtype_nbytes(r->dtype);
-    if (r->dtype != expected_dtype(x)) blame(v, "dtype %s, not %s", dt_dtype_name(r->dtype), dt_dtype_name(expected_dtype(x)));
+    if (r->dtype != expected_dtype(x))
+        blame(v, "dtype %s, not %s", dt_dtype_name(r->dtype), dt_dtype_name(expected_dtype(x)));
     bool same = r->shape.ndim == ref->ndim;
     for (int i = 0; same && i < ref->ndim; i++) same = r->shape.dim[i] == ref->dim[i];
     if (!same || !r->out) {
@@ -171,13 +179,15 @@ static void check_forward(const cf_ctx *x, const cf_arr *ref, const result *r, v
     for (int64_t e = 0; e < ref->n; e++) {
         double got = cf_decode(r->dtype, r->out + (size_t)e * size);
         double over = excess(got, ref->v[e], tolerance(x->row, r->dtype, ref->v[e], ref->terms, false));
-        if (over > 1) blame(v, "forward[%lld]: %.9g, not %.9g: %.3g times the tolerance", (long long)e, got, ref->v[e], over);
+        if (over > 1)
+            blame(v, "forward[%lld]: %.9g, not %.9g: %.3g times the tolerance", (long long)e, got, ref->v[e], over);
         if (over > v->worst) v->worst = over;
     }
 }
 
 /* Sum of w * (reference at base + h*dir - reference at base - h*dir) / 2h for input i; dir NULL: element j only. */
-static double difference(cf_ctx *x, int i, int64_t j, const double *dir, double h, const double *w, cf_arr *lo, cf_arr *hi)
+static double difference(cf_ctx *x, int i, int64_t j, const double *dir, double h, const double *w, cf_arr *lo,
+                         cf_arr *hi)
 {
     cf_input *in = &x->input[i];
     double   *kept = (double *)malloc((size_t)(in->nbase + 1) * sizeof(double)), s = 0;
@@ -195,11 +205,14 @@ static double difference(cf_ctx *x, int i, int64_t j, const double *dir, double 
     return s / (2 * h);
 }
 
-static void check_gradient(cf_ctx *x, int i, const cf_arr *ref, const result *r, const double *w, double times, verdict *v)
+static void check_gradient(cf_ctx *x, int i, const cf_arr *ref, const result *r, const double *w, double times,
+                           verdict *v)
 {
     cf_input *in = &x->input[i];
     size_t    size = dt_dtype_nbytes(in->dtype);
-    double    work = ref->terms * (double)ref->n + (double)in->nbase + 100, budget = dt_test_quick() ? 1e5 : x->dtype == DT_F32 ? 1e6 : 3e5;
+    double    work = ref->terms * (double)ref->n + (double)in->nbase + 100, budget = dt_test_quick()      ? 1e5
+                                                                                     : x->dtype == DT_F32 ? 1e6
+                                                                                                          : 3e5;
     double    terms = ref->terms * (double)ref->n / (double)(in->nbase > 0 ? in->nbase : 1);
     int64_t   count = (int64_t)(budget / work), step;
     cf_arr    lo, hi;
@@ -222,21 +235,29 @@ static void check_gradient(cf_ctx *x, int i, const cf_arr *ref, const result *r,
         double want = times * difference(x, i, j, NULL, 1e-5, w, &lo, &hi);
         double over = excess(got, want, times * tolerance(x->row, in->dtype, want / times, terms, true) + 1e-9);
         if (x->dtype != DT_F32 && in->dtype == DT_F32) /* values in between were halves */
-            over = excess(got, want, times * (tolerance(x->row, x->dtype, want / times, terms, true) + cf_eps(x->dtype) * sqrt(terms)));
-        if (over > 1) blame(v, "gradient of input %d [%lld]: %.9g, not %.9g: %.3g times the tolerance", i, (long long)j, got, want, over);
+            over = excess(
+                got, want,
+                times * (tolerance(x->row, x->dtype, want / times, terms, true) + cf_eps(x->dtype) * sqrt(terms)));
+        if (over > 1)
+            blame(v, "gradient of input %d [%lld]: %.9g, not %.9g: %.3g times the tolerance", i, (long long)j, got,
+                  want, over);
         if (over > v->worst) v->worst = over;
     }
     if (step > 1 && x->row->gen[i] != CF_DISTINCT) { /* all elements at once; not where a step could change a maximum */
         double *dir = (double *)calloc((size_t)in->nbase, sizeof(double)), got = 0, tol = 0;
         for (int64_t j = 0; j < in->nbase; j++) {
             double g = cf_decode(in->dtype, r->grad[i] + (size_t)j * size);
-            double t = times * tolerance(x->row, cf_eps(x->dtype) > cf_eps(in->dtype) ? x->dtype : in->dtype, g / times, terms, true);
+            double t = times * tolerance(x->row, cf_eps(x->dtype) > cf_eps(in->dtype) ? x->dtype : in->dtype, g / times,
+                                         terms, true);
             dir[j] = cf_rand01(&seed) < 0.5 ? -1 : 1;
             got += dir[j] * g;
             tol += t * t;
         }
-        double want = times * difference(x, i, 0, dir, 1e-6, w, &lo, &hi), over = excess(got, want, 4 * sqrt(tol) + 1e-7);
-        if (over > 1) blame(v, "gradient of input %d along a direction: %.9g, not %.9g: %.3g times the tolerance", i, got, want, over);
+        double want = times * difference(x, i, 0, dir, 1e-6, w, &lo, &hi),
+               over = excess(got, want, 4 * sqrt(tol) + 1e-7);
+        if (over > 1)
+            blame(v, "gradient of input %d along a direction: %.9g, not %.9g: %.3g times the tolerance", i, got, want,
+                  over);
         if (over > v->worst) v->worst = over;
         free(dir);
     }
@@ -310,6 +331,15 @@ static void check_case(const cf_row *row, const cf_case *c, dt_dtype dtype, verd
             if (cf_has_grad(&x, i)) check_gradient(&x, i, &ref, &other, w, 2, v);
         result_free(&other);
     }
+    if (dtype == DT_F32 && wants_grad(&x) && ref.n > 0 &&
+        !is_large(&x)) { /* a look at a value does not change what backward finds */
+        run(&x, w, 1 | SEEN, &other, v);
+        verdict seen = { 0, "" };
+        for (int i = 0; i < x.nin; i++)
+            if (cf_has_grad(&x, i)) check_gradient(&x, i, &ref, &other, w, 1, &seen);
+        if (seen.text[0]) blame(v, "after a view was made of operands and result: %s", seen.text);
+        result_free(&other);
+    }
     result_free(&first);
     free(w);
     free(ref.v);
@@ -319,8 +349,8 @@ static void check_case(const cf_row *row, const cf_case *c, dt_dtype dtype, verd
 /* ==================================================================================================== >>rows */
 static void check_row(int *utest_result, const cf_row *row)
 {
-    double worst = 0;
-    int    told = 0, bad = 0, cases = 0;
+    double          worst = 0;
+    int             told = 0, bad = 0, cases = 0;
     dt_memory_stats before = dt_stats();
     for (int d = 0; d < DT_DTYPE_COUNT; d++)
         for (const cf_case *c = row->cases; c->spec && (row->dtypes >> d & 1); c++) {
@@ -328,13 +358,14 @@ static void check_row(int *utest_result, const cf_row *row)
             int     live = (int)(dt_stats().live_tensors - before.live_tensors);
             check_case(row, c, (dt_dtype)d, &v);
             cases++;
-            if (dt_stats().live_tensors - before.live_tensors != live) blame(&v, "%d tensors left over", (int)(dt_stats().live_tensors - before.live_tensors) - live);
+            if (dt_stats().live_tensors - before.live_tensors != live)
+                blame(&v, "%d tensors left over", (int)(dt_stats().live_tensors - before.live_tensors) - live);
             if (v.worst > worst) worst = v.worst;
             bad += v.text[0] != 0;
             if (v.text[0] && told < 6) {
                 char text[1024];
-                snprintf(text, sizeof text, "%s \"%s\" {%d %d %d %d} %s: %s", row->name, c->spec, (int)c->i[0], (int)c->i[1],
-                         (int)c->i[2], (int)c->i[3], dt_dtype_name((dt_dtype)d), v.text);
+                snprintf(text, sizeof text, "%s \"%s\" {%d %d %d %d} %s: %s", row->name, c->spec, (int)c->i[0],
+                         (int)c->i[1], (int)c->i[2], (int)c->i[3], dt_dtype_name((dt_dtype)d), v.text);
                 EXPECT_STREQ_MSG("", v.text, text);
                 told++;
             }
@@ -370,15 +401,20 @@ UTEST(conformance, small_errors_are_refused)
             EXPECT_STREQ_MSG("", v.text, row->name);
             if (r.out && r.out_nbytes) {
                 double first = cf_decode(r.dtype, r.out);
-                cf_encode(r.dtype, r.dtype == DT_U8 ? 1 - first : first + (r.dtype == DT_I64 ? 1 : off) * fmax(1, fabs(first)), r.out);
+                cf_encode(r.dtype,
+                          r.dtype == DT_U8 ? 1 - first : first + (r.dtype == DT_I64 ? 1 : off) * fmax(1, fabs(first)),
+                          r.out);
                 check_forward(&x, &ref, &r, &forward);
                 EXPECT_TRUE_MSG(forward.text[0] != 0, row->name);
             }
             for (int i = 0; i < x.nin; i++)
                 if (r.grad[i] && r.grad_nbytes[i]) {
-                    double first = cf_decode(x.input[i].dtype, r.grad[i]);
                     double much = x.input[i].dtype == DT_F32 ? off : 0.1;
-                    cf_encode(x.input[i].dtype, first + much * fmax(1, fabs(first)), r.grad[i]);
+                    for (char *p = r.grad[i]; p < r.grad[i] + r.grad_nbytes[i];
+                         p += dt_dtype_nbytes(x.input[i].dtype)) {
+                        double was = cf_decode(x.input[i].dtype, p);
+                        cf_encode(x.input[i].dtype, was + much * fmax(1, fabs(was)), p);
+                    }
                     check_gradient(&x, i, &ref, &r, w, 1, &backward);
                     EXPECT_TRUE_MSG(backward.text[0] != 0, row->name);
                     backward.text[0] = 0;
@@ -411,7 +447,9 @@ static void check_ulps(int *utest_result, const cf_row *row, double lo, double h
         double u = ulps(y[i], row->f1((double)x[i], &c));
         if (u > worst) worst = u, at = x[i], got = y[i];
     }
-    if (worst > bound) printf("%s: %.3g ulp at x = %.9g: %.9g, not %.17g\n", row->name, worst, (double)at, (double)got, row->f1((double)at, &c));
+    if (worst > bound)
+        printf("%s: %.3g ulp at x = %.9g: %.9g, not %.17g\n", row->name, worst, (double)at, (double)got,
+               row->f1((double)at, &c));
     if (getenv("DT_TEST_VERBOSE")) printf("%s: %.3g ulp\n", row->name, worst);
     EXPECT_LE_MSG(worst, bound, row->name);
     EXPECT_TRUE(dt_error() == NULL);
@@ -484,8 +522,8 @@ UTEST(special, values_as_pytorch)
             for (int i = 0; i < n; i++)
                 if (!same_special(y[i], bits_float(g->out[i]))) {
                     char text[160];
-                    snprintf(text, sizeof text, "%s(%.9g, %.9g) = %.9g, PyTorch: %.9g", g->op, (double)a[i], g->nin == 2 ? (double)b[i] : g->d[0],
-                             (double)y[i], (double)bits_float(g->out[i]));
+                    snprintf(text, sizeof text, "%s(%.9g, %.9g) = %.9g, PyTorch: %.9g", g->op, (double)a[i],
+                             g->nin == 2 ? (double)b[i] : g->d[0], (double)y[i], (double)bits_float(g->out[i]));
                     EXPECT_TRUE_MSG(same_special(y[i], bits_float(g->out[i])), text);
                 }
             if (g->grad[0]) EXPECT_EQ(DT_OK, dt_backward(dt_sum(t)));
@@ -515,12 +553,14 @@ UTEST(special, reductions_as_pytorch)
         float                   v[8];
         char                    text[160];
         for (int i = 0; i < g->n; i++) v[i] = bits_float(g->in[i]);
-        dt_tensor *a = dt_from(v, DT_SHAPE(g->n));
-        double got[6] = { dt_item(dt_sum(a)), dt_item(dt_mean(a)), dt_item(dt_max(a)), dt_item(dt_min(a)), dt_item(dt_argmax(a)), dt_item(dt_var(a)) };
+        dt_tensor         *a = dt_from(v, DT_SHAPE(g->n));
+        double             got[6] = { dt_item(dt_sum(a)), dt_item(dt_mean(a)),   dt_item(dt_max(a)),
+                                      dt_item(dt_min(a)), dt_item(dt_argmax(a)), dt_item(dt_var(a)) };
         static const char *name[6] = { "sum", "mean", "max", "min", "argmax", "var" };
         for (int k = 0; k < 6; k++) {
             bool same = same_special((float)got[k], bits_float(g->out[k]));
-            snprintf(text, sizeof text, "%s of reduction %d: %.9g, PyTorch: %.9g", name[k], (int)s, got[k], (double)bits_float(g->out[k]));
+            snprintf(text, sizeof text, "%s of reduction %d: %.9g, PyTorch: %.9g", name[k], (int)s, got[k],
+                     (double)bits_float(g->out[k]));
             EXPECT_TRUE_MSG(same, text);
         }
         float y[2][8];
@@ -529,7 +569,8 @@ UTEST(special, reductions_as_pytorch)
         for (int k = 0; k < 2; k++)
             for (int i = 0; i < g->n; i++) {
                 float want = bits_float(k ? g->log_softmax[i] : g->softmax[i]);
-                snprintf(text, sizeof text, "%s[%d] of reduction %d: %.9g, PyTorch: %.9g", k ? "log_softmax" : "softmax", i, (int)s, (double)y[k][i], (double)want);
+                snprintf(text, sizeof text, "%s[%d] of reduction %d: %.9g, PyTorch: %.9g",
+                         k ? "log_softmax" : "softmax", i, (int)s, (double)y[k][i], (double)want);
                 EXPECT_TRUE_MSG(same_special(y[k][i], want), text);
             }
         EXPECT_TRUE(dt_error() == NULL);
@@ -594,7 +635,8 @@ void cf_test_making(int *utest_result)
     }
     expect_all(utest_result, dt_full(0.1, DT_SHAPE(9)), DT_F32, 0.1, 0);
     expect_all(utest_result, dt_full(1e30, DT_SHAPE(9), .dtype = DT_F16), DT_F16, INFINITY, 0);
-    expect_all(utest_result, dt_full(16777217, DT_SHAPE(2), .dtype = DT_I32), DT_I32, 16777217, 0); /* not through f32 */
+    expect_all(utest_result, dt_full(16777217, DT_SHAPE(2), .dtype = DT_I32), DT_I32, 16777217,
+               0); /* not through f32 */
     expect_all(utest_result, dt_full(9007199254740991.0, DT_SHAPE(2), .dtype = DT_I64), DT_I64, 9007199254740991.0, 0);
     EXPECT_EQ(11, (int)dt_numel(dt_arange(0, 1.05, 0.1)));
     EXPECT_STREQ("", dt_error() ? dt_error() : "");
@@ -628,11 +670,13 @@ static void test_copies(int *utest_result)
             EXPECT_EQ(DT_OK, dt_copy(dt_transpose(dst, 0, 1), src));
             EXPECT_EQ(DT_OK, dt_copy_out(dst, out, 15 * ds));
             for (int i = 0; i < 15; i++)
-                EXPECT_NEAR(cf_round((dt_dtype)d, cf_round((dt_dtype)s, v[i])), cf_decode((dt_dtype)d, out + (size_t)(i % 5 * 3 + i / 5) * ds), 0.0);
+                EXPECT_NEAR(cf_round((dt_dtype)d, cf_round((dt_dtype)s, v[i])),
+                            cf_decode((dt_dtype)d, out + (size_t)(i % 5 * 3 + i / 5) * ds), 0.0);
             EXPECT_EQ(DT_OK, dt_copy(dst = dt_zeros(DT_SHAPE(3, 5), .dtype = (dt_dtype)d), dt_select(src, 0, 0)));
             EXPECT_EQ(DT_OK, dt_copy_out(dst, out, 15 * ds));
             for (int i = 0; i < 15; i++)
-                EXPECT_NEAR(cf_round((dt_dtype)d, cf_round((dt_dtype)s, w[i])), cf_decode((dt_dtype)d, out + (size_t)i * ds), 0.0);
+                EXPECT_NEAR(cf_round((dt_dtype)d, cf_round((dt_dtype)s, w[i])),
+                            cf_decode((dt_dtype)d, out + (size_t)i * ds), 0.0);
             EXPECT_STREQ("", dt_error() ? dt_error() : "");
             dt_error_clear();
             dt_end();
@@ -666,7 +710,8 @@ UTEST(making, in_place_and_across_devices) { on_all_devices(utest_result, test_i
 void cf_test_dropout(int *utest_result)
 {
     enum { N = 120007 };
-    float *x = (float *)malloc(N * sizeof(float)), *y = (float *)malloc(N * sizeof(float)), *g = (float *)malloc(N * sizeof(float));
+    float *x = (float *)malloc(N * sizeof(float)), *y = (float *)malloc(N * sizeof(float)),
+          *g = (float *)malloc(N * sizeof(float));
     float *again = (float *)malloc(N * sizeof(float));
     for (int i = 0; i < N; i++) x[i] = 1 + (float)(i % 7);
     for (int threads = 1; threads <= 3; threads++) {
@@ -712,7 +757,8 @@ void cf_test_dropout(int *utest_result)
     for (int i = 0; i < 5; i++) EXPECT_NEAR(1.0, (double)z[i], 0.0);
     EXPECT_EQ(DT_OK, dt_copy_out(dt_dropout(dt_ones(DT_SHAPE(5)), 1), z, sizeof z)); /* p = 1 keeps none, without NaN */
     for (int i = 0; i < 5; i++) EXPECT_NEAR(0.0, (double)z[i], 0.0);
-    for (int d = DT_F16; d <= DT_BF16; d++) EXPECT_EQ(101, (int)dt_numel(dt_dropout(dt_ones(DT_SHAPE(101), .dtype = (dt_dtype)d), 0.5)));
+    for (int d = DT_F16; d <= DT_BF16; d++)
+        EXPECT_EQ(101, (int)dt_numel(dt_dropout(dt_ones(DT_SHAPE(101), .dtype = (dt_dtype)d), 0.5)));
     EXPECT_STREQ("", dt_error() ? dt_error() : "");
     dt_error_clear();
     dt_end();
@@ -771,7 +817,8 @@ static void test_ties(int *utest_result)
     EXPECT_EQ(DT_OK, dt_copy_out(dt_grad(b), g, sizeof g));
     for (int i = 0; i < 6; i++) EXPECT_NEAR(v[i] < w[i] ? 1 : v[i] == w[i] ? 0.5 : 0, (double)g[i], 0.0);
     dt_zero_grad(a);
-    EXPECT_EQ(DT_OK, dt_backward(dt_sum(dt_maxpool2d(dt_reshape(a, DT_SHAPE(1, 1, 1, 6)), .kernel = 1, .kernel_w = 3))));
+    EXPECT_EQ(DT_OK,
+              dt_backward(dt_sum(dt_maxpool2d(dt_reshape(a, DT_SHAPE(1, 1, 1, 6)), .kernel = 1, .kernel_w = 3))));
     EXPECT_EQ(DT_OK, dt_copy_out(dt_grad(a), g, sizeof g));
     for (int i = 0; i < 6; i++) EXPECT_NEAR(i == 1 || i == 4 ? 1 : 0, (double)g[i], 0.0);
     EXPECT_STREQ("", dt_error() ? dt_error() : "");
@@ -813,7 +860,8 @@ UTEST(kernels, every_entry_is_called)
     cf_test_dropout(utest_result);
     dt_set_default_device(NULL);
 #define CALLED_KERNEL(n) EXPECT_GT_MSG(f->kernels[DT_K_##n], 0, "kernel " #n);
-#define CALLED_UNARY(n, s, t) EXPECT_GT_MSG(f->unary[DT_U_##n], 0, "unary " #n); \
+#define CALLED_UNARY(n, s, t)                          \
+    EXPECT_GT_MSG(f->unary[DT_U_##n], 0, "unary " #n); \
     EXPECT_GT_MSG(f->unary_bwd[DT_U_##n] + (DT_U_##n == DT_U_AFFINE), 0, "unary_bwd " #n); /* AFFINE: a*dy is AFFINE */
 #define CALLED_BINARY(n, t) EXPECT_GT_MSG(f->binary[DT_B_##n], 0, "binary " #n);
 #define CALLED_REDUCE(n) EXPECT_GT_MSG(f->reduce[DT_R_##n], 0, "reduce " #n);
@@ -891,7 +939,7 @@ UTEST(devices, unordered_streams_see_memory_that_is_not_written_yet)
     float        v[4] = { 1, 2, 3, 4 }, out[4] = { 0 };
     dt_set_default_device(f->dev);
     dt_trim();
-    void *s = f->table.stream_new(f->dev), *old = dt_stream_use(f->dev, s);
+    void      *s = f->table.stream_new(f->dev), *old = dt_stream_use(f->dev, s);
     dt_tensor *t = dt_from(v, DT_SHAPE(4));
     dt_stream_use(f->dev, old);
     EXPECT_EQ(DT_OK, dt_copy_out(dt_mul_scalar(t, 10), out, sizeof out));
@@ -912,10 +960,12 @@ UTEST(devices, a_missing_entry_is_an_error_that_names_op_and_device)
     dt_set_default_device(f->dev);
     EXPECT_TRUE(dt_softmax(dt_from(v, DT_SHAPE(2, 3)), 1) == NULL);
     EXPECT_EQ(DT_ERR_DEVICE, dt_error_code());
-    EXPECT_TRUE_MSG(dt_error() && strstr(dt_error(), "softmax") && strstr(dt_error(), "fake"), dt_error() ? dt_error() : "");
+    EXPECT_TRUE_MSG(dt_error() && strstr(dt_error(), "softmax") && strstr(dt_error(), "fake"),
+                    dt_error() ? dt_error() : "");
     dt_error_clear();
     EXPECT_TRUE(dt_matmul(dt_ones(DT_SHAPE(2, 2)), dt_ones(DT_SHAPE(2, 2))) == NULL);
-    EXPECT_TRUE_MSG(dt_error() && strstr(dt_error(), "gemm") && strstr(dt_error(), "fake"), dt_error() ? dt_error() : "");
+    EXPECT_TRUE_MSG(dt_error() && strstr(dt_error(), "gemm") && strstr(dt_error(), "fake"),
+                    dt_error() ? dt_error() : "");
     dt_error_clear();
     int64_t before = dt_stats().fallbacks; /* allowed, it runs on the CPU and is counted; backward too */
     dt_allow_fallback(f->dev, true);
@@ -949,7 +999,8 @@ UTEST(devices, late_errors_are_reported_at_the_next_wait)
     dt_tensor *w = dt_ones(DT_SHAPE(4, 2)), *y = dt_op_embedding(dt_from(index, DT_SHAPE(3), .dtype = DT_I64), w);
     EXPECT_TRUE(y != NULL && dt_error() == NULL); /* not known yet */
     EXPECT_NE(DT_OK, dt_copy_out(y, out, sizeof out));
-    EXPECT_TRUE_MSG(dt_error() && strstr(dt_error(), "embedding") && strstr(dt_error(), "9"), dt_error() ? dt_error() : "no error");
+    EXPECT_TRUE_MSG(dt_error() && strstr(dt_error(), "embedding") && strstr(dt_error(), "9"),
+                    dt_error() ? dt_error() : "no error");
     dt_error_clear();
     EXPECT_EQ(DT_OK, dt_sync(f->dev));
     EXPECT_NEAR(8.0, dt_item(dt_sum(w)), 0.0); /* the device goes on */
@@ -981,7 +1032,10 @@ typedef struct net {
     dt_tensor *conv1, *bn_w, *bn_b, *bn_m, *bn_v, *conv2, *qkv, *ln_w, *ln_b, *fc_w, *fc_b;
 } net;
 
-static dt_tensor *net_param(dt_rng *r, dt_shape s, double bound) { return dt_param(dt_uniform(-bound, bound, s, .rng = r)); }
+static dt_tensor *net_param(dt_rng *r, dt_shape s, double bound)
+{
+    return dt_param(dt_uniform(-bound, bound, s, .rng = r));
+}
 
 static void net_make(net *m, dt_rng *r)
 {
@@ -1018,9 +1072,9 @@ static dt_tensor *net_forward(net *m, dt_tensor *x, dt_rng *r)
 enum { NET_PARAMS = 9, NET_STEPS = 10 };
 static void net_train(int *utest_result, float *loss, float *weight, dt_dtype dtype)
 {
-    net      m;
-    dt_rng   r;
-    int64_t  label[6] = { 0, 1, 2, 3, 4, 1 };
+    net     m;
+    dt_rng  r;
+    int64_t label[6] = { 0, 1, 2, 3, 4, 1 };
     dt_rng_seed(&r, 3);
     net_make(&m, &r);
     dt_tensor *p[NET_PARAMS] = { m.conv1, m.bn_w, m.bn_b, m.conv2, m.qkv, m.ln_w, m.ln_b, m.fc_w, m.fc_b };

@@ -47,13 +47,15 @@ static double golden_tolerance(dt_dtype d, double want)
 }
 
 /* Compares t with golden_data[at..]; "" or what is wrong. */
-static void golden_compare(char *bad, size_t room, const char *what, dt_tensor *t, int64_t n, int at, dt_dtype tol_dtype)
+static void golden_compare(char *bad, size_t room, const char *what, dt_tensor *t, int64_t n, int at,
+                           dt_dtype tol_dtype)
 {
     dt_dtype d = dt_dtype_of(t);
     size_t   size = dt_dtype_nbytes(d);
     char    *p = (char *)malloc(dt_nbytes(t) + 1);
     if (!t || dt_numel(t) != n || dt_copy_out(t, p, dt_nbytes(t)) != DT_OK)
-        snprintf(bad, room, "%s: %lld elements, not %lld; %s", what, (long long)dt_numel(t), (long long)n, dt_error() ? dt_error() : "");
+        snprintf(bad, room, "%s: %lld elements, not %lld; %s", what, (long long)dt_numel(t), (long long)n,
+                 dt_error() ? dt_error() : "");
     for (int64_t e = 0; !bad[0] && e < n; e++) {
         double got = cf_decode(d, p + (size_t)e * size), want = (double)float_of(golden_data[at + e]);
         if (!(fabs(got - want) <= golden_tolerance(tol_dtype, want)) && !(isnan(got) && isnan(want)))
@@ -109,8 +111,8 @@ static void golden_all(int *utest_result)
         char               bad[512] = "", text[700];
         ASSERT_TRUE_MSG(row_named(g->op) != NULL, g->op);
         golden_run(bad, sizeof bad, g);
-        snprintf(text, sizeof text, "%s \"%s\" {%d %d %d} %s: %s", g->op, g->spec, (int)g->i[0], (int)g->i[1], (int)g->i[2],
-                 dt_dtype_name((dt_dtype)g->dtype), bad);
+        snprintf(text, sizeof text, "%s \"%s\" {%d %d %d} %s: %s", g->op, g->spec, (int)g->i[0], (int)g->i[1],
+                 (int)g->i[2], dt_dtype_name((dt_dtype)g->dtype), bad);
         EXPECT_STREQ_MSG("", bad, text);
     }
 }
@@ -137,11 +139,13 @@ UTEST(golden, ops_as_pytorch_on_the_fake_device)
 
 UTEST(golden, every_op_has_a_case)
 {
-    static const char *const views[] = { "reshape", "permute", "transpose", "narrow", "select", "expand", "squeeze", "unsqueeze",
-                                         "flatten", "clone", "contiguous", "cast", "add_mixed" }; /* data moves: nothing to measure */
+    static const char *const views[] = { "reshape",    "permute", "transpose", "narrow",  "select",
+                                         "expand",     "squeeze", "unsqueeze", "flatten", "clone",
+                                         "contiguous", "cast",    "add_mixed" }; /* data moves: nothing to measure */
     for (int k = 0; k < CF_NROWS; k++) {
         bool found = false;
-        for (size_t v = 0; v < sizeof views / sizeof views[0]; v++) found = found || strcmp(views[v], cf_rows[k]->name) == 0;
+        for (size_t v = 0; v < sizeof views / sizeof views[0]; v++)
+            found = found || strcmp(views[v], cf_rows[k]->name) == 0;
         for (size_t g = 0; g < sizeof golden_cases / sizeof golden_cases[0]; g++)
             found = found || strcmp(golden_cases[g].op, cf_rows[k]->name) == 0;
         EXPECT_TRUE_MSG(found, cf_rows[k]->name);
@@ -184,9 +188,10 @@ UTEST(random, uniform_as_pytorch)
 
 UTEST(random, normal_as_pytorch)
 {
-    float v[40];
-    static const int            n[5] = { 1, 15, 16, 17, 40 };
-    static const uint32_t *const want[5] = { golden_randn_1, golden_randn_15, golden_randn_16, golden_randn_17, golden_randn_40 };
+    float                        v[40];
+    static const int             n[5] = { 1, 15, 16, 17, 40 };
+    static const uint32_t *const want[5] = { golden_randn_1, golden_randn_15, golden_randn_16, golden_randn_17,
+                                             golden_randn_40 };
     for (int k = 0; k < 5; k++) {
         dt_rng r;
         dt_rng_seed(&r, (uint64_t)n[k]);
@@ -274,7 +279,7 @@ UTEST(random, long_draws_as_pytorch)
 /* A published vector of Philox4x32-10 (Random123's known answers, key and counter 0), and the counter's order. */
 UTEST(random, philox_known_answer)
 {
-    uint32_t w[4], v[4];
+    uint32_t              w[4], v[4];
     static const uint32_t zero[4] = { 0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u };
     dt_philox(0, 0, w);
     EXPECT_WORDS(w, zero);

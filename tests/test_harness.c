@@ -427,8 +427,8 @@ static long malformed(const char *s)
         for (p += n; *p && *p != '>' && *p != '/'; p++) {
             if (*p != '"') continue;
             for (p++; *p && *p != '"'; p++)
-                if (*p == '<' || (*p == '&' && strncmp(p, "&lt;", 4) && strncmp(p, "&gt;", 4) && strncmp(p, "&#10;", 5) &&
-                                  strncmp(p, "&amp;", 5) && strncmp(p, "&quot;", 6)))
+                if (*p == '<' || (*p == '&' && strncmp(p, "&lt;", 4) && strncmp(p, "&gt;", 4) &&
+                                  strncmp(p, "&#10;", 5) && strncmp(p, "&amp;", 5) && strncmp(p, "&quot;", 6)))
                     return p - s + 1;
         }
         int empty = *p == '/';

@@ -13,9 +13,10 @@
 
    What holds here beyond it: the exit status is 1 when a test failed, a filter matches nothing, or a flag is
    unknown, else 0. stdout is line-buffered, so the last [ RUN ] line names a test that crashed. A test that runs longer
-   than 60 s is named and ends the program with status 1. DT_TEST_TIMEOUT=seconds sets another limit; DT_TEST_SLOW=factor
-   scales it. --random-order prints its seed. The XML of --output is whole at any time: after a crash or a time-out it
-   names the test that did not finish. The last line of the output is "N passed, N failed, N skipped".
+   than 60 s is named and ends the program with status 1. DT_TEST_TIMEOUT=seconds sets another limit;
+   DT_TEST_SLOW=factor scales it. --random-order prints its seed. The XML of --output is whole at any time: after a
+   crash or a time-out it names the test that did not finish. The last line of the output is "N passed, N failed, N
+   skipped".
 
    Linux, gcc or clang, C99 and up or C++11 and up. Include it first (strict modes need _GNU_SOURCE). */
 #ifndef UTEST_H_INCLUDED
@@ -565,7 +566,8 @@ static UTEST_UNUSED void utest_watch(void)
 
 /* ==================================================================================================== >>xml
    JUnit. The file is whole after each write: an entry goes over the closing tags, which follow it again. Before a test
-   runs its entry says that it did not finish; what it did replaces that. Counts have fixed width, for the same reason. */
+   runs its entry says that it did not finish; what it did replaces that. Counts have fixed width for the same
+   reason. */
 static const char utest_xml_end[] UTEST_UNUSED = "</testsuite>\n</testsuites>\n";
 
 static UTEST_UNUSED void utest_xml_text(FILE *f, const char *s)
