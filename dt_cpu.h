@@ -73,6 +73,7 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && defined(DT__H_IMPLEMENTED) && !defined(DT__CPU_H_IMPLEMENTED)
 #define DT__CPU_H_IMPLEMENTED
 
+#include <sched.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -234,7 +235,12 @@ static void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
     }
     dt__pool_tasks(p, 0);
     __atomic_store_n(&p->open, 0, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&p->inside, __ATOMIC_SEQ_CST) != 0) dt__pause();
+    for (int spin = 0; __atomic_load_n(&p->inside, __ATOMIC_SEQ_CST) != 0; spin++) {
+        if (spin < 2000)
+            dt__pause();
+        else
+            sched_yield(); /* the worker we wait for may need this core */
+    }
     dt__in_job = 0;
     pthread_mutex_unlock(&p->run);
 }
@@ -2333,6 +2339,7 @@ typedef struct DT__K(gemm_job) {
     int64_t kpart, kcut;                                 /* parts of k that stand as a last batch dim; 0: none */
     int64_t z0, i0, i1, j0, j1, k0, k1;                  /* the slab */
     int64_t tm, tn, mt, nt, kc, nkb, ps, a_block, b_block; /* the tiles of the slab and the sizes of packed blocks */
+    int64_t a_pieces, b_pieces; /* of a block, for packing */
     int64_t per, ntiles;                                 /* tiles of a task, tiles in all */
     float  *apack, *bpack, *work;
     int64_t work_a, work_b, work_all;                    /* floats of a worker's scratch */
@@ -2771,26 +2778,34 @@ static void DT__K(gemm_task)(void *ctx, int64_t task, int worker)
     for (int64_t t = task * g->per; t < end; t++) DT__K(gemm_one)(g, t, end - t - 1, worker);
 }
 
-/* the shared panels: first a's tiles, then b's, a task packs one block */
+/* the shared panels: first a's tiles, then b's; a task packs a piece of a block, DT__GEMM_PIECE panels of it */
+#define DT__GEMM_PIECE 4
 static void DT__K(gemm_pack_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(gemm_job) *g = (const DT__K(gemm_job) *)ctx;
     const char *a, *b;
     char       *c;
-    int64_t     k0, k1, na = g->amode == DT__K(GEMM_SHARED) ? g->mt * g->nkb : 0, t = task < na ? task : task - na;
+    int64_t     k0, k1, na = g->amode == DT__K(GEMM_SHARED) ? g->mt * g->nkb * g->a_pieces : 0;
+    int64_t     pieces = task < na ? g->a_pieces : g->b_pieces, t = task < na ? task : task - na;
+    int64_t     at = t % pieces * DT__GEMM_PIECE;
     (void)worker;
+    t /= pieces;
     DT__K(gemm_matrix)(g, g->z0, &a, &b, &c, &k0, &k1);
     int64_t q = t % g->nkb, k = k0 + q * g->kc, kc = k1 - k < g->kc ? k1 - k : g->kc;
     if (task < na) {
         int64_t i = g->i0 + t / g->nkb * g->tm, m = g->i1 - i < g->tm ? g->i1 - i : g->tm;
-        DT__K(gemm_pack_a)(g->apack + t * g->a_block, g->ps, a + (i * g->a_m + k * g->a_k) * DT__K(gemm_es)(g->adt),
-                g->a_m,
-                           g->a_k, g->adt, m, kc);
+        i += at * DT__MR, m -= at * DT__MR;
+        if (m > DT__GEMM_PIECE * DT__MR) m = DT__GEMM_PIECE * DT__MR;
+        if (m > 0)
+            DT__K(gemm_pack_a)(g->apack + t * g->a_block + at * g->ps, g->ps,
+                               a + (i * g->a_m + k * g->a_k) * DT__K(gemm_es)(g->adt), g->a_m, g->a_k, g->adt, m, kc);
     } else {
         int64_t j = g->j0 + t / g->nkb * g->tn, n = g->j1 - j < g->tn ? g->j1 - j : g->tn;
-        DT__K(gemm_pack_b)(g->bpack + t * g->b_block, b + (k * g->b_k + j * g->b_n) * DT__K(gemm_es)(g->bdt),
-                g->b_k, g->b_n,
-                           g->bdt, kc, n);
+        j += at * DT__NR, n -= at * DT__NR;
+        if (n > DT__GEMM_PIECE * DT__NR) n = DT__GEMM_PIECE * DT__NR;
+        if (n > 0)
+            DT__K(gemm_pack_b)(g->bpack + t * g->b_block + at * DT__GEMM_BP(kc),
+                               b + (k * g->b_k + j * g->b_n) * DT__K(gemm_es)(g->bdt), g->b_k, g->b_n, g->bdt, kc, n);
     }
 }
 
@@ -2837,15 +2852,18 @@ static void DT__K(gemm_slab)(DT__K(gemm_job) *g, int64_t matrices)
     g->mt = (g->i1 - g->i0 + g->tm - 1) / g->tm;
     g->nt = (g->j1 - g->j0 + g->tn - 1) / g->tn;
     g->nkb = (g->k1 - g->k0 + g->kc - 1) / g->kc;
-    int64_t na = g->amode == DT__K(GEMM_SHARED) ? g->mt * g->nkb : 0,
-            nb = g->bmode == DT__K(GEMM_SHARED) ? g->nt * g->nkb : 0;
-    if (na * g->a_block + nb * g->b_block > 16384)
-        dt__pool_run(na + nb, DT__K(gemm_pack_task), g);
+    g->a_pieces = (g->tm / DT__MR + DT__GEMM_PIECE - 1) / DT__GEMM_PIECE;
+    g->b_pieces = (g->tn / DT__NR + DT__GEMM_PIECE - 1) / DT__GEMM_PIECE;
+    int64_t na = g->amode == DT__K(GEMM_SHARED) ? g->mt * g->nkb : 0;
+    int64_t nb = g->bmode == DT__K(GEMM_SHARED) ? g->nt * g->nkb : 0;
+    int64_t size = na * g->a_block + nb * g->b_block, ntasks = na * g->a_pieces + nb * g->b_pieces;
+    if (size > 8192)
+        dt__pool_run(ntasks, DT__K(gemm_pack_task), g);
     else
-        for (int64_t t = 0; t < na + nb; t++) DT__K(gemm_pack_task)(g, t, 0);
+        for (int64_t t = 0; t < ntasks; t++) DT__K(gemm_pack_task)(g, t, 0);
     g->ntiles = matrices * g->mt * g->nt;
-    int64_t cost = g->tm * g->tn * (g->kpart ? g->kpart : g->k1 - g->k0), ntasks = dt__cut(g->ntiles, cost, 131072,
-            &g->per);
+    int64_t cost = g->tm * g->tn * (g->kpart ? g->kpart : g->k1 - g->k0);
+    ntasks = dt__cut(g->ntiles, cost, 131072, &g->per);
     if (g->bmode == DT__K(GEMM_OWN) && g->ntiles > 64) ntasks = dt__cut(g->ntiles, 1, g->ntiles / 32, &g->per);
     if (g->ntiles * cost < 262144) ntasks = 1, g->per = g->ntiles;
     dt__pool_run(ntasks, DT__K(gemm_task), g);
@@ -3062,6 +3080,7 @@ static __attribute__((unused)) int DT__K(gemm)(dt_device *dev, const dt_call *ca
 #undef DT__GEMM_KC
 #undef DT__GEMM_BP
 #undef DT__GEMM_SLAB
+#undef DT__GEMM_PIECE
 
 /* ==================================================================================================== >>conv
    Convolution without an im2col matrix. One engine makes y and dx: each destination pixel is the sum over a list of

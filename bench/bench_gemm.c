@@ -1,10 +1,8 @@
 /* bench_gemm: the CPU backend's gemm against OpenBLAS and BLIS, one and two threads, f32.
-   Each result is checked before anything is timed (exit 1 if it is wrong). The libraries take turns in many short
-   rounds, in all orders alike (a library's waiting threads spin for a while and disturb the next one's turn); the
-   figure is the median. A peer that is not installed is named and skipped.
-     bench_gemm [--quick] [--transposes] [--threads N] [--pause MS] [name, as in 512 or 16x100352x144]
-   --pause: each turn begins after MS milliseconds, when such threads sleep. With threads that have to share their cores
-   with other programs, two-thread figures mean nothing, with a pause or without.
+   Each result is checked before anything is timed (exit 1 if it is wrong). The libraries take turns in many
+   rounds, in all orders alike; a turn begins with untimed calls of its own, until the waiting threads of the one before
+   (which spin for some milliseconds) sleep. The figure is the median. A peer that is not installed is named and skipped.
+     bench_gemm [--quick] [--transposes] [--threads N] [name, as in 512 or 16x100352x144]
    Link with -ldl -lm -lpthread; the peers are loaded with dlopen. */
 #define _GNU_SOURCE
 #ifndef BENCH_GEMM /* a development build defines it as the function to measure */
@@ -195,20 +193,18 @@ static double median(double *v, int n)
 
 enum { MAX_ROUNDS = 101 };
 static const char *only; /* the one problem asked for */
-static int         pause_ms;
+#define WARM 0.035 /* seconds of untimed calls at the start of a turn */
 static int measure(const char *name, int m, int n, int k, int ta, int tb, int threads, double seconds)
 {
     static double t[4][MAX_ROUNDS];
     static const int order[6][3] = { { 0, 1, 2 }, { 2, 1, 0 }, { 1, 0, 2 }, { 2, 0, 1 }, { 1, 2, 0 }, { 0, 2, 1 } };
-    struct timespec  quiet;
     problem       p;
     char          label[64];
     double        flop = 2.0 * m * n * k;
-    int           reps = (int)(2e7 / flop) + 1, rounds = 0;
+    int           reps = (int)(5e8 / flop) + 1, rounds = 0;
     if (only && strcmp(only, name) != 0) return 0;
     snprintf(label, sizeof label, "gemm-%s-%dt", name, threads);
     problem_new(&p, m, n, k, ta, tb);
-    quiet.tv_sec = pause_ms / 1000, quiet.tv_nsec = pause_ms % 1000 * 1000000L;
     set_threads(threads);
     if (check(&p, label)) return 1;
     for (int who = 0; who < 3; who++)
@@ -217,9 +213,9 @@ static int measure(const char *name, int m, int n, int k, int ta, int tb, int th
         for (int w = 0; w < 3; w++) {
             int who = order[rounds % 6][w];
             if (who && !peers[who - 1].sgemm) continue;
-            if (pause_ms > 0) nanosleep(&quiet, NULL);
-            for (int r = 0; r <= reps / 8; r++) run(&p, who); /* wakes its threads, warms the caches */
             double at = now();
+            while (flop < 5e9 && now() - at < WARM) run(&p, who);
+            at = now();
             for (int r = 0; r < reps; r++) run(&p, who);
             t[who][rounds] = (now() - at) / reps;
         }
@@ -250,7 +246,6 @@ int main(int argc, char **argv)
         if (!strcmp(argv[i], "--quick")) seconds = 0.15;
         else if (!strcmp(argv[i], "--transposes")) transposes = 1;
         else if (!strcmp(argv[i], "--threads") && i + 1 < argc) only_threads = atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--pause") && i + 1 < argc) pause_ms = atoi(argv[++i]);
         else if (argv[i][0] != '-') only = argv[i];
         else return fprintf(stderr, "bench_gemm: unknown option %s \n", argv[i]), 1;
     }

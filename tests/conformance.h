@@ -1,6 +1,6 @@
 /* conformance.h: every public op as one row of one table: how to build it, what it computes (in double, written the
-   plain way), which inputs have gradients, over which shapes and dtypes it runs. Used by test_conformance.c, which checks
-   each row against its reference, and by test_golden.c, which checks the same rows against PyTorch.
+   plain way), which inputs have gradients, over which shapes and dtypes it runs. Used by test_conformance.c, which
+   checks each row against its reference, and by test_golden.c, which checks the same rows against PyTorch.
 
    Contents: >>dtypes >>inputs >>references >>builders >>rows >>coverage
    Include after dt.h. To add an op: a builder, a reference, a row, its name in CF_ROWS, and the kernels it needs in
@@ -209,9 +209,9 @@ static void cf_out(cf_arr *a, int ndim, const int64_t *dim, double terms)
 {
     int64_t n = 1;
     for (int i = 0; i < ndim; i++) n *= a->dim[i] = dim[i];
-    if (n > a->room) {
+    if (n > a->room || !a->v) {
         free(a->v);
-        a->v = (double *)malloc((size_t)n * sizeof(double));
+        a->v = (double *)malloc((size_t)(n + 1) * sizeof(double));
         a->room = n;
     }
     a->ndim = ndim;
@@ -638,7 +638,7 @@ static void cf_ref_conv2d(const cf_ctx *x, cf_arr *out)
     }
 }
 
-/* Outputs of a pooling window, PyTorch's rule for ceil_mode: the last window starts inside the image or its left pad. */
+/* Outputs of a pooling. PyTorch's rule for ceil_mode: the last window starts inside the image or its left pad. */
 static int64_t cf_pool_size(int64_t n, int64_t k, int64_t s, int64_t pad, int64_t ceil_mode)
 {
     int64_t o = (n + 2 * pad - k + (ceil_mode ? s - 1 : 0)) / s + 1;

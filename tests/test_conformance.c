@@ -1,12 +1,12 @@
 /* test_conformance.c: every op of conformance.h's table, in every dtype it takes, on the CPU and on the fake device.
 
    A row is built from dtype-rounded inputs and compared with its double reference; its gradients are compared with
-   central differences of that reference, taken in double. Tolerances follow from the dtype: eps*|value| for storing, and
-   eps_f32*sqrt(terms)*size for sums. The same row must then give the same bits with 1, 2 and 3 threads and on the fake
+   central differences of that reference, taken in double. Tolerances follow from the dtype: eps*|value| for storing,
+   and eps_f32*sqrt(terms)*size for sums. The same row must then give the same bits with 1, 2 and 3 threads and on the fake
    device, whose memory the host cannot touch and whose work runs late (fake_device.h).
 
-   DT_TEST_DEVICE=cpu|fake|both (both), DT_TEST_QUICK=1: fewer and smaller cases, DT_TEST_VERBOSE=1: how near each row came
-   to its tolerance. Contents: >>compare >>run >>rows >>special >>making >>kernels >>devices >>trainer */
+   DT_TEST_DEVICE=cpu|fake|both (both), DT_TEST_QUICK=1: no large cases, DT_TEST_VERBOSE=1: how near each row
+   came to its tolerance. Contents: >>compare >>run >>rows >>special >>making >>kernels >>devices >>trainer */
 #define _GNU_SOURCE
 #include "dt_test.h"
 
@@ -62,8 +62,8 @@ static double excess(double got, double want, double tol)
     return isfinite(e) && tol > 0 ? e / tol : INFINITY;
 }
 
-/* What one rounding to d plus a sum of 'terms' f32 terms of the row's size may cost. back: halves also round values that
-   backward reads again, and gradients of broadcast operands before they are summed. */
+/* What one rounding to d plus a sum of 'terms' f32 terms of the row's size may cost. back: halves also round values
+   that backward reads again, and gradients of broadcast operands before they are summed. */
 static double tolerance(const cf_row *r, dt_dtype d, double want, double terms, bool back)
 {
     double scale = r->scale > 0 ? r->scale : 1, root = terms > 1 ? sqrt(terms) : 0.5;
@@ -129,7 +129,7 @@ static void run_backward(dt_tensor *y, const double *w, int times)
     }
 }
 
-/* Builds and runs the row on the thread's default device. w: weights of the outputs (rounded to every dtype already). */
+/* Builds and runs the row on the thread's default device. w: weights of the outputs, exact in every dtype. */
 static void run(const cf_ctx *x, const double *w, int times, result *r, verdict *v)
 {
     dt_tensor *leaf[CF_MAX_IN] = { NULL }, *in[CF_MAX_IN] = { NULL };
@@ -155,7 +155,7 @@ static void run(const cf_ctx *x, const double *w, int times, result *r, verdict 
         if (cf_has_grad(x, i)) dt_free(leaf[i]);
 }
 
-/* ---------------------------------------------------------------------------------------------- against the reference */
+/* ------------------------------------------------------------------------------------------ against the reference */
 static dt_dtype expected_dtype(const cf_ctx *x)
 {
     if (x->row->out_dtype) return (dt_dtype)(x->row->out_dtype - 1);
@@ -362,7 +362,7 @@ static void check_row(int *utest_result, const cf_row *row)
                 blame(&v, "%d tensors left over", (int)(dt_stats().live_tensors - before.live_tensors) - live);
             if (v.worst > worst) worst = v.worst;
             bad += v.text[0] != 0;
-            if (v.text[0] && told < 6) {
+            if (v.text[0] && told < (getenv("DT_TEST_VERBOSE") ? 1000 : 6)) {
                 char text[1024];
                 snprintf(text, sizeof text, "%s \"%s\" {%d %d %d %d} %s: %s", row->name, c->spec, (int)c->i[0],
                          (int)c->i[1], (int)c->i[2], (int)c->i[3], dt_dtype_name((dt_dtype)d), v.text);
@@ -485,7 +485,7 @@ static float bits_float(uint32_t u)
     return f;
 }
 
-/* The kind of value: NaN, an infinity, zero (or too small to tell), finite and close. PyTorch's own gelu is good to 1e-6. */
+/* The kind of value: NaN, an infinity, zero or too small to tell, finite and close (PyTorch's gelu is good to 1e-6). */
 static bool same_special(float got, float want)
 {
     if (isnan(want) || isinf(want)) return isnan(want) ? isnan(got) : got == want;

@@ -1,5 +1,5 @@
-/* test_errors.c: bad input. Each mistake is one clear message that names the call and the shapes; the program goes on after
-   dt_error_clear(), and nothing is left behind. Contents: >>null >>shapes >>autograd >>state >>memory */
+/* test_errors.c: bad input. Each mistake is one clear message that names the call and the shapes; the program goes on
+   after dt_error_clear(), and nothing is left behind. Contents: >>null >>shapes >>autograd >>state >>memory */
 #define _GNU_SOURCE
 #include "dt_test.h"
 
@@ -233,21 +233,7 @@ UTEST(null, calls_that_ask_or_give_back)
     EXPECT_EQ(0, dt_check(NULL));
 }
 
-UTEST(null, random_numbers)
-{
-    uint32_t words[4];
-    dt_rng_seed(NULL, 1);
-    dt_rng_u32(NULL);
-    dt_rng_u64(NULL);
-    dt_rng_uniform(NULL, NULL, 3, 0, 1);
-    dt_rng_normal(NULL, NULL, 3, 0, 1);
-    dt_rng_randperm(NULL, NULL, 3);
-    dt_philox(0, 0, words);
-    dt_philox(0, 0, NULL);
-    dt_error_clear(); /* whether the generator calls leave a message is theirs */
-}
-
-/* The tests above are complete: every function that dt.h declares with a pointer argument appears in this file. */
+/* The tests of this set are complete: every function that dt.h declares with a pointer argument appears in this file. */
 UTEST(null, every_public_call_is_tried)
 {
     static const char *const exempt[] = { "dt_fail", "dt_cpu", NULL }; /* takes a format; takes nothing */
@@ -807,4 +793,18 @@ UTEST(memory, the_allocator_is_not_changed_while_something_lives)
     dt_end();
     a.free = NULL;
     FAILS((int)dt_set_allocator(&a), DT_ERR_ARG, "dt_set_allocator", "", "");
+}
+
+UTEST(null, random_numbers)
+{
+    uint32_t words[4];
+    dt_rng_seed(NULL, 1);
+    dt_rng_u32(NULL);
+    dt_rng_u64(NULL);
+    dt_rng_uniform(NULL, NULL, 3, 0, 1);
+    dt_rng_normal(NULL, NULL, 3, 0, 1);
+    dt_rng_randperm(NULL, NULL, 3);
+    dt_philox(0, 0, words);
+    dt_philox(0, 0, NULL);
+    dt_error_clear(); /* whether the generator calls leave a message is theirs */
 }

@@ -1,6 +1,6 @@
-/* test_golden.c: dt against PyTorch. golden/ops.h has outputs and gradients of small cases of every op, golden/rng.h what
-   PyTorch's CPU generator draws (both beside the scripts that made them). The ops run on the CPU and on the fake device.
-   Contents: >>ops >>random */
+/* test_golden.c: dt against PyTorch. golden/ops.h has outputs and gradients of small cases of every op, golden/rng.h
+   what PyTorch's CPU generator draws (both beside the scripts that made them). The ops run on the CPU and on the fake
+   device. Contents: >>ops >>random */
 #define _GNU_SOURCE
 #include "dt_test.h"
 

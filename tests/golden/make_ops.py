@@ -2,8 +2,8 @@
 
     python3 tests/golden/make_ops.py > tests/golden/ops.h
 
-Inputs are not stored: both sides make them from one integer formula (value() here, golden_value() in ops.h). Outputs and
-gradients are stored as the bits of f32. Needs torch only.
+Inputs are not stored: both sides make them from one integer formula (value() here, golden_value() in ops.h).
+Outputs and gradients are stored as the bits of f32. Needs torch only.
 """
 import struct
 import sys
@@ -15,7 +15,8 @@ import torch.nn.functional as F
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-DTYPES = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16, "i": torch.int64, "j": torch.int32, "u": torch.uint8}
+DTYPES = {"f": torch.float32, "h": torch.float16, "b": torch.bfloat16,
+          "i": torch.int64, "j": torch.int32, "u": torch.uint8}
 DT_NAMES = {"f": "DT_F32", "h": "DT_F16", "b": "DT_BF16"}
 
 
@@ -204,8 +205,8 @@ def case(op, spec, i=(), d=(), ranges=None, dtypes="f"):
 
 POSITIVE = {"sqrt", "log", "pow_scalar", "rdiv_scalar"}
 PARAM = {"clamp": (-1.5, 1.25), "leaky_relu": (0.01,), "softplus": (2.0,), "pow_scalar": (2.5,), "add_scalar": (1.5,),
-         "sub_scalar": (0.75,), "mul_scalar": (-2.5,), "div_scalar": (3.0,), "rsub_scalar": (0.3,), "rdiv_scalar": (0.7,),
-         "maximum_scalar": (0.3,), "minimum_scalar": (0.3,)}
+         "sub_scalar": (0.75,), "mul_scalar": (-2.5,), "div_scalar": (3.0,), "rsub_scalar": (0.3,),
+         "rdiv_scalar": (0.7,), "maximum_scalar": (0.3,), "minimum_scalar": (0.3,)}
 for name in UNARY:
     case(name, "13", d=PARAM.get(name, ()), ranges={0: RP if name in POSITIVE else (-4.0, 4.0)})
 case("softplus", "13", d=(3,), ranges={0: (-9.0, 9.0)})
@@ -304,12 +305,13 @@ def write_cases():
             op, spec, short(i), short(d), span, DT_NAMES[dt], at, n, mask))
         at += len(data)
     print("};\nstatic const golden_case golden_cases[] = {")
-    print("\n".join(rows))
+    print("\n".join(r if len(r) <= 120 else r.replace(" }, DT_", " },\n      DT_") for r in rows))
     print("};\n")
 
 
 NAN, INF = float("nan"), float("inf")
-SPECIAL1 = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-40, -1e-40, 3e38, -3e38, 100.0, -100.0, 25.0, -25.0, 88.5]
+SPECIAL1 = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 1e-40, -1e-40, 3e38, -3e38,
+            100.0, -100.0, 25.0, -25.0, 88.5]
 SPECIAL2 = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -3.0, 3e38]
 
 
@@ -343,7 +345,8 @@ def write_special():
 
 
 REDUCE = [[1.0, NAN, 3.0], [NAN, NAN], [INF, 1.0, 2.0], [-INF, 1.0, 2.0], [INF, -INF, 1.0], [INF, INF], [-INF, -INF],
-          [3e38, 3e38, 1.0], [0.0, -0.0], [5.0], [1e-40, 1e-40], [2.0, 2.0, NAN, INF], [-3e38, 3e38], [100.0, -100.0, 0.0]]
+          [3e38, 3e38, 1.0], [0.0, -0.0], [5.0], [1e-40, 1e-40], [2.0, 2.0, NAN, INF],
+          [-3e38, 3e38], [100.0, -100.0, 0.0]]
 
 
 def write_reductions():
@@ -352,7 +355,7 @@ def write_reductions():
     for v in REDUCE:
         x = torch.tensor(v)
         out = [x.sum(), x.mean(), x.amax(), x.amin(), x.argmax().float(), x.var()]
-        print("    { %d, %s, %s,\n      %s,\n      %s }," % (len(v), row(v), row([float(o) for o in out]),
+        print("    { %d, %s,\n      %s,\n      %s,\n      %s }," % (len(v), row(v), row([float(o) for o in out]),
                                                       row(F.softmax(x, 0).tolist()), row(F.log_softmax(x, 0).tolist())))
     print("};\n")
 
