@@ -341,6 +341,7 @@ struct dt_rng {
 };
 DT_API void     dt_seed(uint64_t seed); /* the thread's generator; it starts with seed 0 */
 DT_API dt_rng  *dt_rng_default(void);   /* the thread's generator: copy the struct to save, assign it to restore */
+/* r NULL: the thread's generator */
 DT_API void     dt_rng_seed(dt_rng *r, uint64_t seed);
 DT_API uint32_t dt_rng_u32(dt_rng *r);
 DT_API uint64_t dt_rng_u64(dt_rng *r);                            /* (first draw << 32) | second */
@@ -1576,6 +1577,7 @@ static inline uint64_t dt__rng_next64(dt_rng *r)
 
 DT_API void dt_rng_seed(dt_rng *r, uint64_t seed)
 {
+    if (!r) r = dt_rng_default();
     uint32_t x = (uint32_t)seed; /* the state knows only the low half of the seed; Philox uses all of it */
     for (uint32_t i = 0; i < 624; i++) {
         if (i > 0) x = 1812433253u * (x ^ (x >> 30)) + i;
@@ -1588,8 +1590,15 @@ DT_API void dt_rng_seed(dt_rng *r, uint64_t seed)
     r->philox_offset = 0;
 }
 
-DT_API uint32_t dt_rng_u32(dt_rng *r) { return dt__rng_next(r); }
-DT_API uint64_t dt_rng_u64(dt_rng *r) { return dt__rng_next64(r); }
+DT_API uint32_t dt_rng_u32(dt_rng *r) { return dt__rng_next(r ? r : dt_rng_default()); }
+DT_API uint64_t dt_rng_u64(dt_rng *r) { return dt__rng_next64(r ? r : dt_rng_default()); }
+static bool     dt__rng_args(const char *call, dt_rng **r, const void *out, int64_t n)
+{
+    if (!*r) *r = dt_rng_default();
+    if (out && n >= 0) return true;
+    if (n != 0) dt_fail(DT_ERR_ARG, "%s: out is NULL or n is %" PRId64, call, n);
+    return false;
+}
 
 static inline float dt__rng_unit(uint32_t word) /* [0, 1), exact */
 {
@@ -1598,6 +1607,7 @@ static inline float dt__rng_unit(uint32_t word) /* [0, 1), exact */
 
 DT_API void dt_rng_uniform(dt_rng *r, float *out, int64_t n, double lo, double hi)
 {
+    if (!dt__rng_args("dt_rng_uniform", &r, out, n)) return;
     float from = (float)lo, to = (float)hi, range = to - from;
     for (int64_t i = 0; i < n; i++) {
         float x = __builtin_fmaf(dt__rng_unit(dt__rng_next(r)), range, from);
@@ -1690,6 +1700,7 @@ static double dt__rng_normal1(dt_rng *r) /* one standard normal in f64 */
 
 DT_API void dt_rng_normal(dt_rng *r, float *out, int64_t n, double mean, double std)
 {
+    if (!dt__rng_args("dt_rng_normal", &r, out, n)) return;
     void (*box)(float *, float, float) = dt__rng_normal16;
     if (n < 16) {
         for (int64_t i = 0; i < n; i++) out[i] = (float)__builtin_fma(dt__rng_normal1(r), std, mean);
@@ -1709,6 +1720,7 @@ DT_API void dt_rng_normal(dt_rng *r, float *out, int64_t n, double mean, double 
 
 DT_API void dt_rng_randperm(dt_rng *r, int64_t *out, int64_t n)
 {
+    if (!dt__rng_args("dt_rng_randperm", &r, out, n)) return;
     if (n >= INT64_C(4294967295) / 20) {
         for (int64_t i = 0; i < n; i++) {
             int64_t z = (int64_t)(dt__rng_next64(r) % (uint64_t)(i + 1));
@@ -1726,7 +1738,10 @@ DT_API void dt_rng_randperm(dt_rng *r, int64_t *out, int64_t n)
     }
 }
 
-DT_API void dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4]) { dt__philox_block(seed, counter, out); }
+DT_API void dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4])
+{
+    if (out) dt__philox_block(seed, counter, out);
+}
 
 /* ==================================================================================================== >>dispatch
    Building a dt_call and giving it to the device. */
@@ -2002,6 +2017,10 @@ static dt_tensor *dt__random(const char *call, int normal, double a, double b, d
         dt_fail(DT_ERR_DTYPE, "%s: makes f32, f16 or bf16, not %s", call, dt_dtype_name(o.dtype));
         return NULL;
     }
+    if (normal ? !(b >= 0) : !(a <= b)) {
+        dt_fail(DT_ERR_ARG, normal ? "%s: mean %g and std %g: std must be 0 or more" : "%s: lo %g is above hi %g", call, a, b);
+        return NULL;
+    }
     dt_tensor *t = dt__make(call, shape, o, DT_F32);
     if (!t) return NULL;
     dt_rng *r = o.rng ? o.rng : dt_rng_default();
@@ -2273,7 +2292,7 @@ static void dt__emit_tensor(dt__text_out *o, const dt__text_style *s, const void
 DT_API size_t dt_to_string(dt_tensor *t, char *buf, size_t nbytes)
 {
     if (buf && nbytes) buf[0] = 0;
-    if (!dt__ok("dt_to_string", "t", t)) return 0;
+    if (!t || !dt__ok("dt_to_string", "t", t)) return 0;
     size_t     size = (size_t)t->numel * dt__dtype_size[t->dtype];
     dt_tensor *d = dt__dense("dt_to_string", t);
     void      *host = d ? dt_alloc(size) : NULL;
@@ -2290,6 +2309,7 @@ DT_API size_t dt_to_string(dt_tensor *t, char *buf, size_t nbytes)
 }
 DT_API void dt_print(dt_tensor *t)
 {
+    if (!t) return;
     size_t n = dt_to_string(t, NULL, 0);
     if (dt__tls.code != DT_OK) return;
     char *buf = (char *)dt_alloc(n + 1);
@@ -2676,7 +2696,7 @@ DT_API bool       dt_requires_grad(const dt_tensor *t) { return dt__alive(t) && 
 DT_API dt_tensor *dt_grad(dt_tensor *t) { return dt__alive(t) && !t->grad_empty ? t->grad : NULL; }
 DT_API void       dt_retain_grad(dt_tensor *t)
 {
-    if (dt__ok("dt_retain_grad", "t", t)) t->retain_grad = 1;
+    if (t && dt__ok("dt_retain_grad", "t", t)) t->retain_grad = 1;
 }
 DT_API void dt_zero_grad(dt_tensor *t)
 {
@@ -3705,14 +3725,15 @@ static void dt__gemm_view(dt_view *v, const dt_tensor *t, int transposed, const 
 static int dt__gemm(dt_tensor *c, dt_tensor *a, int ta, dt_tensor *b, int tb, dt_tensor *bias, int act, uint32_t acc)
 {
     dt_tensor *pa = dt__gemm_operand(a), *pb = pa ? dt__gemm_operand(b) : NULL;
+    dt_tensor *bd = pb && bias ? dt__dense("dt_op_linear", bias) : NULL;
     dt_call    k;
     int        rc = DT_ERR_MEMORY;
-    if (pb) {
+    if (pb && (bd || !bias)) {
         dt__call_begin(&k, DT_K_gemm);
         dt__out(&k, c);
         dt__gemm_view(dt__in(&k, pa), pa, ta, c);
         dt__gemm_view(dt__in(&k, pb), pb, tb, c);
-        dt__in(&k, bias);
+        dt__in(&k, bd);
         k.acc = acc;
         k.u.gemm.alpha = 1;
         k.u.gemm.act = act;
@@ -3720,6 +3741,7 @@ static int dt__gemm(dt_tensor *c, dt_tensor *a, int ta, dt_tensor *b, int tb, dt
     }
     dt__unref(pa);
     dt__unref(pb);
+    dt__unref(bd);
     return rc;
 }
 /* A dense handle of t as a matrix (all but the last dimension are rows); the caller owns it. */
@@ -4040,11 +4062,13 @@ static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
     int rc = x->numel ? dt__go(x->st->dev, &c) : 0;
     return dt__grad_end(x, t) || rc;
 }
-static int dt__conv_bwd_weight(dt__node *n, dt_tensor *g)
+static int dt__conv_bwd_weight(dt__node *n, dt_tensor *g, int layout)
 {
     uint32_t   acc = 0, acc_b = 0;
     dt_tensor *w = n->in[1], *b = dt__wants(n, 2) ? n->in[2] : NULL;
-    dt_tensor *tw = dt__grad_begin(w, DT_LAYOUT_PLAIN, &acc), *tb = tw && b ? dt__grad_begin(b, DT_LAYOUT_PLAIN, &acc_b) : NULL;
+    dt_tensor *x = dt__in_layout("backward", n->saved[0], layout); /* a view may have made it plain since */
+    dt_tensor *tw = x ? dt__grad_begin(w, DT_LAYOUT_PLAIN, &acc) : NULL;
+    dt_tensor *tb = tw && b ? dt__grad_begin(b, DT_LAYOUT_PLAIN, &acc_b) : NULL;
     int        rc = tw && (tb || !b) ? 0 : DT_ERR_MEMORY;
     if (!rc && w->numel) {
         dt_call c;
@@ -4053,10 +4077,11 @@ static int dt__conv_bwd_weight(dt__node *n, dt_tensor *g)
         dt__out(&c, tw);
         dt__out(&c, tb);
         dt__in(&c, g);
-        dt__in(&c, n->saved[0]);
+        dt__in(&c, x);
         c.acc = acc | acc_b << 1;
         rc = dt__go(w->st->dev, &c);
     }
+    dt__unref(x);
     rc = dt__grad_end(w, tw) || rc;
     if (b) rc = dt__grad_end(b, tb) || rc;
     return rc;
@@ -4069,7 +4094,7 @@ static int dt__conv_bwd(dt__node *n, dt_tensor *g)
     dt__unref(ga);
     if (!rc && dt__wants(n, 0)) rc = dt__conv_bwd_data(n, gi, layout);
     if (!rc && dt__wants(n, 1))
-        rc = dt__conv_bwd_weight(n, gi);
+        rc = dt__conv_bwd_weight(n, gi, layout);
     else if (!rc && dt__wants(n, 2))
         rc = dt__put_channel_sum(n->in[2], gi, 1);
     dt__unref(gi);
@@ -4120,13 +4145,14 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
     if (!dt__conv_shape(call, x, w, &c, shape) || !dt__vector_ok(call, "b", x, b, w->shape[0])) return NULL;
     int        layout = dt__image_layout(x->st->dev, DT_K_conv2d);
     dt_tensor *xi = dt__in_layout(call, x, layout), *wd = xi ? dt__dense(call, w) : NULL;
-    dt_tensor *y = wd ? dt__new(call, x->st->dev, dt__promote(x, w), shape, 4, layout) : NULL;
+    dt_tensor *bd = wd && b ? dt__dense(call, b) : NULL;
+    dt_tensor *y = wd && (bd || !b) ? dt__new(call, x->st->dev, dt__promote(x, w), shape, 4, layout) : NULL;
     int        rc = y ? 0 : DT_ERR_MEMORY;
     if (!rc && y->numel) {
         dt__out(&c, y);
         dt__in(&c, xi);
         dt__in(&c, wd);
-        dt__in(&c, b);
+        dt__in(&c, bd);
         rc = dt__go(x->st->dev, &c);
     }
     dt_tensor *in[3] = { x, w, b };
@@ -4140,6 +4166,7 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
     }
     dt__unref(xi);
     dt__unref(wd);
+    dt__unref(bd);
     return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
 }
 
@@ -4234,14 +4261,15 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
 static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
 {
     int        layout = dt__image_layout(g->st->dev, DT_K_batch_norm);
-    dt_tensor *gi = dt__in_layout("backward", g, layout), *t[4] = { NULL, NULL, NULL, NULL };
-    static const int from[4] = { 0, 1, 2, 3 }; /* x, weight, bias, add */
+    dt_tensor *gi = dt__in_layout("backward", g, layout), *t[4] = { NULL, NULL, NULL, NULL }; /* x, weight, bias, add */
+    dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have made it plain since */
+    dt_tensor *y = x && n->saved[4] ? dt__in_layout("backward", n->saved[4], layout) : NULL;
     uint32_t   acc[4] = { 0, 0, 0, 0 };
-    int        rc = gi ? 0 : DT_ERR_MEMORY;
+    int        rc = x && (y || !n->saved[4]) ? 0 : DT_ERR_MEMORY;
     dt_tensor *unwanted = NULL;
     for (int k = 0; k < 4 && !rc; k++)
-        if (dt__wants(n, from[k])) {
-            t[k] = dt__grad_begin(n->in[from[k]], k == 0 || k == 3 ? layout : DT_LAYOUT_PLAIN, &acc[k]);
+        if (dt__wants(n, k)) {
+            t[k] = dt__grad_begin(n->in[k], k == 0 || k == 3 ? layout : DT_LAYOUT_PLAIN, &acc[k]);
             if (!t[k]) rc = DT_ERR_MEMORY;
         }
     if (!rc && !t[0]) { /* the entry always makes dx */
@@ -4254,13 +4282,20 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
         memcpy(&c.u, n->u, sizeof c.u);
         for (int k = 0; k < 4; k++) dt__out(&c, k == 0 && !t[0] ? unwanted : t[k]);
         dt__in(&c, gi);
-        for (int i = 0; i < 5; i++) dt__in(&c, n->saved[i]);
+        dt__in(&c, x);
+        for (int i = 1; i < 4; i++) dt__in(&c, n->saved[i]);
+        dt__in(&c, y);
         for (int k = 0; k < 4; k++) c.acc |= acc[k] << k;
         rc = dt__go(g->st->dev, &c);
+    } else {
+        for (int k = 1; k < 3 && !rc; k++)
+            if (t[k] && !acc[k]) rc = dt__fill(t[k], 0);
     }
     for (int k = 0; k < 4; k++)
-        if (t[k]) rc = dt__grad_end(n->in[from[k]], t[k]) || rc;
+        if (t[k]) rc = dt__grad_end(n->in[k], t[k]) || rc;
     dt__unref(unwanted);
+    dt__unref(x);
+    dt__unref(y);
     dt__unref(gi);
     return rc;
 }
@@ -4273,8 +4308,13 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     dt_tensor *y = xi && (add || !o.add) ? dt__new_like(call, xi, x->dtype) : NULL;
     dt_tensor *mean = y ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *rstd = mean ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *given[4] = { weight, bias, rm, rv }, *v[4] = { NULL, NULL, NULL, NULL };
     int        rc = rstd ? 0 : DT_ERR_MEMORY;
     dt_call    c;
+    for (int i = 0; i < 4 && !rc; i++) {
+        v[i] = given[i] ? dt__dense(call, given[i]) : NULL;
+        if (given[i] && !v[i]) rc = DT_ERR_MEMORY;
+    }
     dt__call_begin(&c, DT_K_batch_norm);
     c.u.norm.eps = o.eps != 0 ? o.eps : 1e-5;
     c.u.norm.momentum = o.momentum != 0 ? o.momentum : 0.1;
@@ -4287,10 +4327,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
         dt__out(&c, o.train ? rm : NULL);
         dt__out(&c, o.train ? rv : NULL);
         dt__in(&c, xi);
-        dt__in(&c, weight);
-        dt__in(&c, bias);
-        dt__in(&c, rm);
-        dt__in(&c, rv);
+        for (int i = 0; i < 4; i++) dt__in(&c, v[i]);
         dt__in(&c, add);
         rc = dt__go(x->st->dev, &c);
         if (o.train && rm) __atomic_add_fetch(&rm->st->version, 1, __ATOMIC_RELAXED);
@@ -4300,12 +4337,13 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     dt__node  *n = rc ? NULL : dt__record("batch_norm", y, dt__batch_norm_bwd, 4, in);
     if (n) {
         dt__save(n, xi);
-        dt__save(n, weight);
+        dt__save(n, v[0]);
         dt__save(n, mean);
         dt__save(n, rstd);
         dt__save(n, o.act ? y : NULL);
         memcpy(n->u, &c.u, sizeof c.u);
     }
+    for (int i = 0; i < 4; i++) dt__unref(v[i]);
     dt__unref(xi);
     dt__unref(add);
     dt__unref(mean);
@@ -4327,6 +4365,10 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
         return NULL;
     if (!o.train && (!running_mean || !running_var)) {
         dt_fail(DT_ERR_ARG, "%s: evaluation needs running_mean and running_var; pass .train = true for batch statistics", call);
+        return NULL;
+    }
+    if (o.train && ((running_mean && !dt__is_dense(running_mean)) || (running_var && !dt__is_dense(running_var)))) {
+        dt_fail(DT_ERR_ARG, "%s: running_mean and running_var are updated and must be contiguous", call);
         return NULL;
     }
     if (o.train && ch && x->numel / ch < 2 && x->numel) {

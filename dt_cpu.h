@@ -816,7 +816,13 @@ DT__V(u_AFFINE) { return DT__K(fma)(a, x, b); }
 DT__V(u_SCALE) { return a * x; } /* AFFINE with b = 0: -0 stays */
 DT__V(u_SHIFT) { return x + b; }
 DT__V(u_RECIP) { return a / x; }
-DT__V(u_POW) { return DT__K(vpow)(x, a); }
+DT__INLINE dt__vf DT__K(power)(dt__vf x, dt__vf e) /* halves through the root, as PyTorch: its signs and NaNs */
+{
+    dt__vf root = DT__K(vsqrt)(x), r = DT__K(vpow)(x, e);
+    r = DT__SEL(e == DT__C(0.5f), root, r);
+    return DT__SEL(e == DT__C(-0.5f), DT__ONE / root, r);
+}
+DT__V(u_POW) { return DT__K(power)(x, a); }
 DT__V(u_SQUARE) { return x * x; }
 DT__V(u_CUBE) { return x * x * x; }
 DT__V(u_ABS) { return DT__K(vabs)(x); }
@@ -853,7 +859,7 @@ DT__INLINE dt__vf DT__K(vsign)(dt__vf x) /* 0 for 0 and for NaN */
 /* derivatives: x is dy, y is the x or the y of DT_UNARY_FNS */
 DT__V(d_AFFINE) { return x * a; }
 DT__V(d_RECIP) { return DT__SEL(a == DT__ZERO, x * a, DT__K(vneg)(x * (y * (y / a)))); }
-DT__V(d_POW) { return DT__SEL(a == DT__ZERO, a, x * (a * DT__K(vpow)(y, a - DT__ONE))); }
+DT__V(d_POW) { return DT__SEL(a == DT__ZERO, a, x * (a * DT__K(power)(y, a - DT__ONE))); }
 DT__V(d_SQUARE) { return x * (a * y); }
 DT__V(d_ABS) { return x * DT__K(vsign)(y); }
 DT__V(d_SQRT) { return x / (y + y); }
@@ -1720,6 +1726,15 @@ static float DT__K(leaf_sum)(const float *x, int64_t n) /* 16 terms per lane, th
 static void DT__K(leaf_var)(DT__K(state_t) *s, const float *x, int64_t n)
 {
     float   mean = DT__K(leaf_sum)(x, n) / (float)n;
+    if (!(mean - mean == 0.0f)) { /* the sum overflowed, or there is an infinity or a NaN: wider */
+        s->s = s->q = 0;
+        for (int64_t j = 0; j < n; j++) s->s += (double)x[j] / (double)n;
+        for (int64_t j = 0; j < n; j++) {
+            double d = (double)x[j] - s->s;
+            s->q = __builtin_fma(d, d, s->q);
+        }
+        return;
+    }
     dt__vf  mu = DT__C(mean), s0 = DT__ZERO, s1 = s0, q0 = s0, q1 = s0;
     int64_t i = 0;
     for (; i + 2 * DT__W <= n; i += 2 * DT__W) {

@@ -2,8 +2,8 @@
 
    A row is built from dtype-rounded inputs and compared with its double reference; its gradients are compared with
    central differences of that reference, taken in double. Tolerances follow from the dtype: eps*|value| for storing,
-   and eps_f32*sqrt(terms)*size for sums. The same row must then give the same bits with 1, 2 and 3 threads and on the fake
-   device, whose memory the host cannot touch and whose work runs late (fake_device.h).
+   and eps_f32*sqrt(terms)*size for sums. The same row must then give the same bits with 1, 2 and 3 threads and on the
+   fake device, whose memory the host cannot touch and whose work runs late (fake_device.h).
 
    DT_TEST_DEVICE=cpu|fake|both (both), DT_TEST_QUICK=1: no large cases, DT_TEST_VERBOSE=1: how near each row
    came to its tolerance. Contents: >>compare >>run >>rows >>special >>making >>kernels >>devices >>trainer */

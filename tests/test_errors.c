@@ -233,7 +233,7 @@ UTEST(null, calls_that_ask_or_give_back)
     EXPECT_EQ(0, dt_check(NULL));
 }
 
-/* The tests of this set are complete: every function that dt.h declares with a pointer argument appears in this file. */
+/* The tests of this set are complete: every function of dt.h that takes a pointer appears in this file. */
 UTEST(null, every_public_call_is_tried)
 {
     static const char *const exempt[] = { "dt_fail", "dt_cpu", NULL }; /* takes a format; takes nothing */
