@@ -2570,13 +2570,12 @@ DT__INLINE void DT__K(gemm_turn_all)(float *dst, int64_t ldd, const char *src, i
     if (kk < k) DT__K(gemm_turn)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, (int)(k - kk));
 }
 
-/* m rows of a as panels of DT__MR x k, ps floats apart: dst[p*ps + kk*DT__MR + i] */
+/* panels from..to-1 of the m rows of a: DT__MR x k each, ps floats apart: dst[p*ps + kk*DT__MR + i] */
 DT__INLINE void DT__K(gemm_pack_a_as)(float *dst, int64_t ps, const char *a, int64_t a_m, int64_t a_k, int dtype,
-        int64_t m,
-                                      int64_t k)
+                                      int64_t m, int64_t k, int64_t from, int64_t to)
 {
     int64_t np = (m + DT__MR - 1) / DT__MR, es = dtype == DT_F32 ? 4 : 2, at;
-    for (int64_t p = 0; p < np; p++) {
+    for (int64_t p = from; p < np && p < to; p++) {
         int         mr = DT__K(gemm_panel)(&at, m, p);
         float      *d = dst + p * ps;
         const char *s = a + at * a_m * es;
@@ -2592,12 +2591,12 @@ DT__INLINE void DT__K(gemm_pack_a_as)(float *dst, int64_t ps, const char *a, int
     }
 }
 static __attribute__((noinline)) void DT__K(gemm_pack_a)(float *dst, int64_t ps, const char *a, int64_t a_m,
-        int64_t a_k,
-                                                         int dtype, int64_t m, int64_t k)
+                                                         int64_t a_k, int dtype, int64_t m, int64_t k, int64_t from,
+                                                         int64_t to)
 {
-    if (dtype == DT_F32) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F32, m, k);
-    else if (dtype == DT_F16) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F16, m, k);
-    else DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_BF16, m, k);
+    if (dtype == DT_F32) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F32, m, k, from, to);
+    else if (dtype == DT_F16) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F16, m, k, from, to);
+    else DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_BF16, m, k, from, to);
 }
 
 /* k rows of n columns of b as panels of k x DT__NR, the last one padded with zeros: dst[j/NR*bp + kk*NR + j%NR].
@@ -2752,8 +2751,7 @@ static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, i
             w.a = g->apack + (mi * g->nkb + q) * g->a_block;
         } else if (g->amode == DT__K(GEMM_OWN)) {
             DT__K(gemm_pack_a)(work, g->ps, a + (i * g->a_m + k * g->a_k) * DT__K(gemm_es)(g->adt), g->a_m, g->a_k,
-                    g->adt,
-                               w.m, w.kc);
+                               g->adt, w.m, w.kc, 0, w.m);
             w.a = work;
         } else {
             w.a = (const float *)(const void *)a + i * g->a_m + k * g->a_k;
@@ -2809,11 +2807,8 @@ static void DT__K(gemm_pack_task)(void *ctx, int64_t task, int worker)
     int64_t q = t % g->nkb, k = k0 + q * g->kc, kc = k1 - k < g->kc ? k1 - k : g->kc;
     if (task < na) {
         int64_t i = g->i0 + t / g->nkb * g->tm, m = g->i1 - i < g->tm ? g->i1 - i : g->tm;
-        i += at * DT__MR, m -= at * DT__MR;
-        if (m > DT__GEMM_PIECE * DT__MR) m = DT__GEMM_PIECE * DT__MR;
-        if (m > 0)
-            DT__K(gemm_pack_a)(g->apack + t * g->a_block + at * g->ps, g->ps,
-                               a + (i * g->a_m + k * g->a_k) * DT__K(gemm_es)(g->adt), g->a_m, g->a_k, g->adt, m, kc);
+        DT__K(gemm_pack_a)(g->apack + t * g->a_block, g->ps, a + (i * g->a_m + k * g->a_k) * DT__K(gemm_es)(g->adt),
+                           g->a_m, g->a_k, g->adt, m, kc, at, at + DT__GEMM_PIECE);
     } else {
         int64_t j = g->j0 + t / g->nkb * g->tn, n = g->j1 - j < g->tn ? g->j1 - j : g->tn;
         j += at * DT__NR, n -= at * DT__NR;
