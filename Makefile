@@ -64,8 +64,9 @@ bench-gemm: ## GEMM beside OpenBLAS and BLIS
 	@$(MAKE) --no-print-directory build/bench/bench_gemm
 	build/bench/bench_gemm
 
-bench-step: build/bench/bench_step ## time, mallocs and compile time of a training step
+bench-step: build/bench/bench_step ## mallocs and time of a training step, compile times
 	build/bench/bench_step
+	@bench/compile_time.sh "$(CC)"
 
 bench-%: build/bench/bench_%
 	$<

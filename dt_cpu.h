@@ -2425,6 +2425,13 @@ DT__INLINE void DT__K(gemm_put)(float *c, dt__vf lo, dt__vf hi, const DT__K(gemm
     }
 }
 
+/* a tile's rows from memory: ragged ones, and all where code for each would not pay */
+static __attribute__((noinline)) void DT__K(gemm_put_rows)(float *c, const float *t, int mr, const DT__K(gemm_blk) *g,
+                                                           const float *bias, int nv)
+{
+    for (int i = 0; i < mr; i++, t += DT__NR)
+        DT__K(gemm_put)(c + i * g->ldc, DT__K(ld)(t), DT__K(ld)(t + DT__W), g, bias, nv);
+}
 DT__INLINE void DT__K(gemm_tile)(int mr, int kind, const DT__K(gemm_blk) *g, const float *a, const float *b,
                                  int64_t ldb, float *c, const float *bias, int nv)
 {
@@ -2443,14 +2450,18 @@ DT__INLINE void DT__K(gemm_tile)(int mr, int kind, const DT__K(gemm_blk) *g, con
         for (int i = 0; i < DT__MR; i++) rows[i] = a + (i < mr ? i : 0) * g->lda;
         DT__K(mk_rows)(mr, 1, &off, g->kc, rows, b, ldb, acc);
     }
-#define DT__ROW(i) if (mr > i) DT__K(gemm_put)(c + i * g->ldc, acc[i][0], acc[i][1], g, bias, nv)
-    if (nv == DT__NR) {
+    if (DT__HAS_AVX2 && nv == DT__NR) {
         nv = DT__NR;
+#define DT__ROW(i) if (mr > i) DT__K(gemm_put)(c + i * g->ldc, acc[i][0], acc[i][1], g, bias, nv)
         DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
-    } else {
-        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
-    }
 #undef DT__ROW
+    } else {
+        float t[DT__MR * DT__NR];
+#define DT__ROW(i) if (mr > i) DT__K(st)(t + i * DT__NR, acc[i][0]), DT__K(st)(t + i * DT__NR + DT__W, acc[i][1])
+        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
+#undef DT__ROW
+        DT__K(gemm_put_rows)(c, t, mr, g, bias, nv);
+    }
 }
 
 /* Rows 'at' of panel p when m rows are shared out evenly over panels (a tile of 1 or 2 rows cannot fill the units). */
