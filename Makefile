@@ -108,10 +108,10 @@ $(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
 # examples and benchmarks are what a user builds: one file, the implementation in it
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 
 -include $(wildcard build/*/*.d)
 
