@@ -115,4 +115,38 @@ UTEST(threads, the_pool_works_in_forked_ranks)
     dt_set_threads(0);
 }
 
+static int defaults(int rank, void *arg)
+{
+    (void)rank, (void)arg;
+    unsetenv("DT_NUM_THREADS");
+    unsetenv("LOCAL_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    dt_set_threads(0);
+    int all = dt_threads();
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    dt_set_threads(0);
+    int half = dt_threads();
+    setenv("DT_NUM_THREADS", "3", 1);
+    dt_set_threads(0);
+    return all < 1 || half != (all / 2 > 1 ? all / 2 : 1) || dt_threads() != 3;
+}
+UTEST(threads, the_default_is_the_cores_shared_by_the_local_ranks)
+{
+    EXPECT_EQ(0, dt_test_ranks(1, 10, defaults, NULL));
+}
+
+UTEST(threads, a_generators_state_can_be_saved_and_restored)
+{
+    float a[40], b[40];
+    dt_seed(11);
+    dt_copy_out(dt_normal(0, 1, DT_SHAPE(5)), a, 20); /* an odd number: a cached normal is part of the state */
+    dt_rng saved = *dt_rng_default();
+    dt_copy_out(dt_add(dt_normal(0, 1, DT_SHAPE(40)), dt_dropout(dt_ones(DT_SHAPE(40)), 0.5)), a, sizeof a);
+    *dt_rng_default() = saved;
+    dt_copy_out(dt_add(dt_normal(0, 1, DT_SHAPE(40)), dt_dropout(dt_ones(DT_SHAPE(40)), 0.5)), b, sizeof b);
+    EXPECT_EQ(0, memcmp(a, b, sizeof a));
+    dt_end();
+    EXPECT_EQ(0, dt_check("test"));
+}
+
 UTEST_MAIN()
