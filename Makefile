@@ -26,7 +26,7 @@ CFLAGS_cblas  := -DDT_USE_CBLAS
 LDLIBS_cblas   = $(shell cat build/probe/cblas 2>/dev/null)
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
-VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite
+VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
 .PHONY: help demo test test-quick test-all check-headers probes tools build examples benches format clean
 .DEFAULT_GOAL := help

@@ -109,6 +109,9 @@ static int forked(int rank, void *arg)
 }
 UTEST(threads, the_pool_works_in_forked_ranks)
 {
+#ifdef __SANITIZE_THREAD__
+    UTEST_SKIP("ThreadSanitizer allows no new threads after the fork of a process with threads");
+#endif
     dt_set_threads(2);
     double want = work(7); /* the parent's pool has threads when it forks */
     EXPECT_EQ(0, dt_test_ranks(3, 30, forked, &want));
