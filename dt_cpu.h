@@ -106,12 +106,13 @@ typedef struct dt__pool {
     int             inside;   /* workers in the job */
     int             sleepers;
     uint32_t        epoch;    /* one more for each job */
+    int             cpu;      /* where the caller of the job runs */
     char            apart[64];
     int64_t         next; /* the next task */
 } dt__pool;
 
 static dt__pool dt__the_pool = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER,
-                                 { 0 }, 0, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, { 0 }, 0 };
+                                 { 0 }, 0, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, -1, { 0 }, 0 };
 static __thread int dt__in_job;
 
 static inline void dt__pause(void)
@@ -139,6 +140,37 @@ static int dt__pool_default_size(void)
     return n < 1 ? 1 : n > DT__POOL_MAX ? DT__POOL_MAX : (int)n;
 }
 
+#if defined(__linux__) && !defined(__USE_GNU)
+extern int sched_getcpu(void);
+#endif
+static inline int dt__pool_cpu(void)
+{
+#ifdef __linux__
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+/* Schedulers that pack or balance lazily may leave a worker on the caller's core for long, where neither gets on: the
+   worker steps off it. Its affinity mask is as before afterwards. */
+static void dt__pool_step_off(int cpu)
+{
+#ifdef __linux__
+    unsigned long mask[128] = { 0 }, other[128];
+    long          len = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask), bits = 8 * (long)sizeof mask[0];
+    if (len <= 0 || cpu < 0 || cpu >= 8 * len) return;
+    memcpy(other, mask, sizeof mask);
+    other[cpu / bits] &= ~(1ul << (cpu % bits));
+    for (long i = 0; i < len / (long)sizeof mask[0]; i++)
+        if (other[i]) {
+            if (syscall(SYS_sched_setaffinity, 0, len, other) == 0) syscall(SYS_sched_setaffinity, 0, len, mask);
+            return;
+        }
+#else
+    (void)cpu;
+#endif
+}
+
 static void dt__pool_tasks(dt__pool *p, int worker)
 {
     int64_t t;
@@ -164,7 +196,11 @@ static void *dt__pool_worker(void *arg)
         }
         seen = __atomic_load_n(&p->epoch, __ATOMIC_ACQUIRE);
         __atomic_add_fetch(&p->inside, 1, __ATOMIC_SEQ_CST);
-        if (__atomic_load_n(&p->open, __ATOMIC_SEQ_CST)) dt__pool_tasks(p, worker);
+        if (__atomic_load_n(&p->open, __ATOMIC_SEQ_CST)) {
+            int cpu = p->cpu;
+            if (cpu >= 0 && cpu == dt__pool_cpu()) dt__pool_step_off(cpu);
+            dt__pool_tasks(p, worker);
+        }
         __atomic_sub_fetch(&p->inside, 1, __ATOMIC_SEQ_CST);
     }
 }
@@ -225,6 +261,7 @@ static void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
     p->fn = fn;
     p->ctx = ctx;
     p->ntasks = ntasks;
+    p->cpu = dt__pool_cpu();
     __atomic_store_n(&p->next, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&p->open, 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&p->epoch, 1, __ATOMIC_SEQ_CST);

@@ -1,7 +1,8 @@
 /* bench_gemm: the CPU backend's gemm against OpenBLAS and BLIS, one and two threads, f32.
    Each result is checked before anything is timed (exit 1 if it is wrong). The libraries take turns in many
-   rounds, in all orders alike; a turn begins with untimed calls of its own, until the waiting threads of the one before
-   (which spin for some milliseconds) sleep. The figure is the median. A peer that is not installed is named and skipped.
+   rounds, in all orders alike; a turn begins with a pause, until the waiting threads of the one before (which spin for
+   some milliseconds) sleep, and with untimed calls of its own. The figure is the median. A peer that is not installed is
+   named and skipped.
      bench_gemm [--quick] [--transposes] [--threads N] [name, as in 512 or 16x100352x144]
    Link with -ldl -lm -lpthread; the peers are loaded with dlopen. */
 #define _GNU_SOURCE
@@ -193,7 +194,8 @@ static double median(double *v, int n)
 
 enum { MAX_ROUNDS = 101 };
 static const char *only; /* the one problem asked for */
-#define WARM 0.035 /* seconds of untimed calls at the start of a turn */
+#define WARM 0.02        /* seconds of untimed calls at the start of a turn ... */
+#define PAUSE 50000000L /* ... and nanoseconds of rest before them, with several threads */
 static int measure(const char *name, int m, int n, int k, int ta, int tb, int threads, double seconds)
 {
     static double t[4][MAX_ROUNDS];
@@ -213,8 +215,11 @@ static int measure(const char *name, int m, int n, int k, int ta, int tb, int th
         for (int w = 0; w < 3; w++) {
             int who = order[rounds % 6][w];
             if (who && !peers[who - 1].sgemm) continue;
+            struct timespec rest = { 0, PAUSE };
+            if (threads > 1) nanosleep(&rest, NULL);
             double at = now();
-            while (flop < 5e9 && now() - at < WARM) run(&p, who);
+            do run(&p, who);
+            while (now() - at < WARM);
             at = now();
             for (int r = 0; r < reps; r++) run(&p, who);
             t[who][rounds] = (now() - at) / reps;
