@@ -2656,7 +2656,7 @@ DT__INLINE void DT__K(gemm_pack_b_as)(float *dst, const char *b, int64_t b_k, in
     int64_t es = dtype == DT_F32 ? 4 : 2, full = n / DT__NR * DT__NR, bp = DT__GEMM_BP(k);
     if (b_n == 1) {
         for (int64_t kk = 0; kk < k; kk++) {
-            int64_t     ahead = kk + 4 < k ? 4 * b_k : 0; /* runs of a row are too short for the hardware to foresee */
+            int64_t     ahead = kk + 8 < k ? 8 * b_k : 0; /* runs of a row are too short for the hardware to foresee */
             const char *s = b + kk * b_k * es;
             float      *d = dst + kk * DT__NR;
             for (int64_t j = 0; j < full; j += DT__NR, d += bp) {

@@ -245,7 +245,7 @@ static int measure(const char *name, int m, int n, int k, int ta, int tb, int th
 int main(int argc, char **argv)
 {
     static const int cube[] = { 64, 128, 256, 512, 1024, 2048 };
-    double           seconds = 0.6;
+    double           seconds = 3;
     int              transposes = 0, bad = 0, only_threads = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) seconds = 0.15;
