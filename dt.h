@@ -44,9 +44,9 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No graph compiler: every call runs at once (or is queued on the device's stream). No complex numbers, no f64, no sparse
-    tensors, no negative strides, no double backward. In-place calls (dt_fill, dt_copy, dt_copy_in, dt_add_to) are not
-    recorded on the tape; where that could lose a gradient they are refused.
+    No graph compiler: every call runs at once (or is queued on the device's stream). No complex numbers, no f64, no
+    sparse tensors, no negative strides, no double backward. In-place calls (dt_fill, dt_copy, dt_copy_in, dt_add_to)
+    are not recorded on the tape; where that could lose a gradient they are refused.
 
 CONTENTS
 
@@ -96,35 +96,36 @@ MACROS
 MEMORY
 
     A tensor made by any call belongs to the thread's current step; dt_end() gives all of them back, and the tape with
-    them. dt_keep() takes a tensor out of the step, dt_free() gives a kept one back. dt_param() keeps. Views share memory;
-    it lives as long as any of them. Freed memory is kept by size for the next tensors: after the first steps a step
-    makes no malloc. dt_trim() gives the cache back, dt_stats() tells.
+    them. dt_keep() takes a tensor out of the step, dt_free() gives a kept one back. dt_param() keeps. Views share
+    memory; it lives as long as any of them. Freed memory is kept by size for the next tensors: after the first steps
+    a step makes no malloc. dt_trim() gives the cache back, dt_stats() tells.
 
 ERRORS
 
     No call aborts, exits or prints (but dt_print and dt_check, whose purpose it is). A failing call returns NULL or a
-    negative status and leaves one message in dt_error(), on its thread. Until dt_error_clear() every tensor call of that
-    thread returns NULL, so a program may check once, where it likes. NULL is accepted by every call. dt_free, dt_end and
-    the asking calls work with an error pending.
+    negative status and leaves one message in dt_error(), on its thread. Until dt_error_clear() every tensor call of
+    that thread returns NULL, so a program may check once, where it likes. NULL is accepted by every call. dt_free,
+    dt_end and the asking calls work with an error pending.
 
 THREADS
 
-    Each thread has its own step, tape, pending error, generator, default device and streams. Kept tensors may be read by
-    several threads. Kernels run on one pool; a call from inside a kernel or beside another thread's kernel runs on its
-    caller alone. Results do not depend on the number of threads, bit for bit.
+    Each thread has its own step, tape, pending error, generator, default device and streams. Kept tensors may be read
+    by several threads. Kernels run on one pool; a call from inside a kernel or beside another thread's kernel runs on
+    its caller alone. Results do not depend on the number of threads, bit for bit.
 
 DEVICES
 
-    Every tensor is on a device; nothing is copied between devices unless dt_to or dt_copy says so. A device is a table of
-    entries (dt_backend) and never hands its memory to anything else: reading is dt_copy_out or dt_item, which wait. A device
-    may keep images in a layout of its own between convolutions, pooling and batch norm; strides and views show the plain
-    one.
+    Every tensor is on a device; nothing is copied between devices unless dt_to or dt_copy says so. A device is a
+    table of entries (dt_backend) and never hands its memory to anything else: reading is dt_copy_out or dt_item,
+    which wait. A device may keep images in a layout of its own between convolutions, pooling and batch norm; strides
+    and views show the plain one.
 
 NUMERICS
 
-    f32, f16, bf16, i32, i64, u8. Halves are stored as halves and computed in f32. Names, defaults, broadcasting, promotion,
-    gradients at kinks and the treatment of NaN follow PyTorch. Random draws are bit-equal to PyTorch's CPU generator;
-    dropout is Philox, a function of (seed, position) alone. In dt_backward a gradient has its value's dtype.
+    f32, f16, bf16, i32, i64, u8. Halves are stored as halves and computed in f32. Names, defaults, broadcasting,
+    promotion, gradients at kinks and the treatment of NaN follow PyTorch. Random draws are bit-equal to PyTorch's CPU
+    generator; dropout is Philox, a function of (seed, position) alone. In dt_backward a gradient has its value's
+    dtype.
 
 LICENCE
 
@@ -227,7 +228,8 @@ typedef struct dt_memory_stats {
 } dt_memory_stats;
 DT_API dt_memory_stats dt_stats(void);
 DT_API void            dt_stats_reset(void); /* peak := live */
-DT_API void            dt_trim(void);        /* give every cached byte back: this thread's pools and all devices' caches */
+/* give every cached byte back: this thread's pools and all devices' caches */
+DT_API void            dt_trim(void);
 
 /* ---------------------------------------------------------------------------------------------------- >>tensors */
 #define DT_MAX_DIMS 8
@@ -444,10 +446,12 @@ typedef struct dt_reduce_opts {
 #define DT_DIM(i) ((uint32_t)1 << ((i) < 0 ? 16 - (i) : (i)))
 DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
-DT_API dt_tensor *dt_max_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts)); /* gradient shared by ties (amax) */
+/* gradient shared by ties (amax) */
+DT_API dt_tensor *dt_max_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_min_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
-DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts)); /* one dimension or all; i64 */
+/* one dimension or all; i64 */
+DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 #ifdef DT__LIT
 #define dt_sum(...) dt_sum_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_mean(...) dt_mean_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
@@ -457,7 +461,8 @@ DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduc
 #define dt_argmax(...) dt_argmax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #endif
 
-DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b); /* torch.matmul: 1-d, 2-d, batched, broadcast; transposes are views */
+/* torch.matmul: 1-d, 2-d, batched, broadcast; transposes are views */
+DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b);
 
 /* Activations that can be fused into the op before them. */
 typedef enum dt_act { DT_ACT_NONE = 0, DT_ACT_RELU, DT_ACT_SIGMOID, DT_ACT_TANH } dt_act;
@@ -587,8 +592,10 @@ DT_API dt_device  *dt_cpu(void);
 DT_API dt_device  *dt_default_device(void);          /* the thread's; starts as dt_cpu() */
 DT_API void        dt_set_default_device(dt_device *dev); /* NULL: dt_cpu() */
 DT_API const char *dt_device_name(const dt_device *dev);
-DT_API dt_status   dt_sync(dt_device *dev);          /* wait for everything given to the device; NULL: the default one */
-DT_API void        dt_allow_fallback(dt_device *dev, bool yes); /* ops the device lacks run on the CPU, counted in dt_stats */
+/* wait for everything given to the device; NULL: the default one */
+DT_API dt_status   dt_sync(dt_device *dev);
+/* ops the device lacks run on the CPU, counted in dt_stats */
+DT_API void        dt_allow_fallback(dt_device *dev, bool yes);
 DT_API void        dt_set_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
 DT_API int         dt_threads(void);
 DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: what runs (DT_CPU_ISA forces one) */
@@ -715,10 +722,13 @@ typedef struct dt_backend {
     const char *name;
     void *(*alloc)(dt_device *dev, size_t nbytes); /* 64-byte aligned; NULL without a message when out of memory */
     void (*free)(dt_device *dev, void *ptr, size_t nbytes);
-    int (*upload)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);   /* host is free on return */
-    int (*download)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes); /* waits for the stream */
+    /* host is free on return */
+    int (*upload)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
+    /* waits for the stream */
+    int (*download)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes);
     int (*wait)(dt_device *dev, void *stream);                  /* the host waits; NULL stream: for all of them */
-    int (*order)(dt_device *dev, void *after, void *before);    /* what comes in 'after' waits for what is in 'before' */
+    /* what comes in 'after' waits for what is in 'before' */
+    int (*order)(dt_device *dev, void *after, void *before);
     void *(*stream_new)(dt_device *dev);                        /* NULL entry: one stream only */
     void (*stream_free)(dt_device *dev, void *stream);
     int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
@@ -732,7 +742,8 @@ DT_API const dt_backend *dt_device_backend(const dt_device *dev);
 DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* the thread's stream on dev; returns the one before */
 DT_API const char *dt_kernel_name(int kernel);
 DT_API int         dt_fail(dt_status code, const char *format, ...) DT__PRINTF(2, 3); /* for backends; returns code */
-DT_API void       *dt_scratch(size_t nbytes); /* the thread's scratch, 64-byte aligned, valid until the next call; NULL after dt_fail */
+/* the thread's scratch, 64-byte aligned, valid until the next call; NULL after dt_fail */
+DT_API void       *dt_scratch(size_t nbytes);
 DT_API void       *dt_alloc(size_t nbytes);   /* through the allocator; NULL without a message */
 DT_API void        dt_dealloc(void *ptr, size_t nbytes);
 
@@ -826,7 +837,10 @@ static int dt__log_level(void)
     int        l = __atomic_load_n(&level, __ATOMIC_RELAXED);
     if (l < 0) {
         const char *s = getenv("DT_LOG");
-        l = !s ? 0 : !strcmp(s, "error") ? 1 : !strcmp(s, "warn") ? 2 : !strcmp(s, "info") ? 3 : !strcmp(s, "debug") ? 4 : atoi(s);
+        static const char *const names[] = { "off", "error", "warn", "info", "debug" };
+        l = s ? atoi(s) : 0;
+        for (int i = 0; s && i < 5; i++)
+            if (!strcmp(s, names[i])) l = i;
         if (l < 0) l = 0;
         __atomic_store_n(&level, l, __ATOMIC_RELAXED);
     }
@@ -905,7 +919,8 @@ DT_API dt_status dt_set_allocator(const dt_allocator *a)
                                   "dt_set_allocator: %zu bytes of the present allocator are in use; free every tensor and "
                                   "end every step first",
                                   left);
-    if (a && (!a->alloc || !a->free)) return (dt_status)dt_fail(DT_ERR_ARG, "dt_set_allocator: alloc and free must both be set");
+    if (a && (!a->alloc || !a->free)) return (dt_status)dt_fail(DT_ERR_ARG,
+                                                                "dt_set_allocator: alloc and free must both be set");
     memset(&dt__global.a, 0, sizeof dt__global.a);
     if (a) dt__global.a = *a;
     return DT_OK;
@@ -1111,13 +1126,17 @@ static const char *const dt__kernel_names[] = {
 #define DT__NAME_K(n) #n,
     DT_KERNELS(DT__NAME_K)
 };
-DT_API const char *dt_kernel_name(int kernel) { return kernel >= 0 && kernel < DT_K_COUNT ? dt__kernel_names[kernel] : "?"; }
+DT_API const char *dt_kernel_name(int kernel)
+{
+    return kernel >= 0 && kernel < DT_K_COUNT ? dt__kernel_names[kernel] : "?";
+}
 
 static void dt__count_live(size_t nbytes)
 {
     size_t live = __atomic_add_fetch(&dt__global.live, nbytes, __ATOMIC_RELAXED);
     size_t peak = __atomic_load_n(&dt__global.peak, __ATOMIC_RELAXED);
-    while (live > peak && !__atomic_compare_exchange_n(&dt__global.peak, &peak, live, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    while (live > peak && !__atomic_compare_exchange_n(&dt__global.peak, &peak, live, 1, __ATOMIC_RELAXED,
+                                                       __ATOMIC_RELAXED)) {
     }
 }
 static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
@@ -1371,7 +1390,8 @@ static bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
         return false;
     }
     if (t->magic != DT__LIVE) {
-        dt_fail(DT_ERR_STATE, "%s: %s was released at the end of its step; dt_keep() what must outlive dt_end()", call, arg);
+        dt_fail(DT_ERR_STATE, "%s: %s was released at the end of its step; dt_keep() what must outlive dt_end()",
+                call, arg);
         return false;
     }
     return true;
@@ -1379,7 +1399,8 @@ static bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
 static bool dt__same_device(const char *call, const dt_tensor *a, const dt_tensor *b)
 {
     if (!b || a->st->dev == b->st->dev) return true;
-    dt_fail(DT_ERR_DEVICE, "%s: tensors are on %s and %s; move one with dt_to()", call, a->st->dev->name, b->st->dev->name);
+    dt_fail(DT_ERR_DEVICE, "%s: tensors are on %s and %s; move one with dt_to()", call, a->st->dev->name,
+            b->st->dev->name);
     return false;
 }
 static bool dt__want_float(const char *call, const dt_tensor *t)
@@ -1831,7 +1852,8 @@ static int dt__fallback(dt_device *dev, const dt_call *c)
         if (v->ndim < 0 || !(len[i] = dt__view_span(v))) continue;
         mem[i] = dt_alloc(len[i] + 64);
         if (!mem[i]) {
-            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of a copy for the CPU", dt_kernel_name(c->op), len[i]);
+            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of a copy for the CPU",
+                         dt_kernel_name(c->op), len[i]);
             break;
         }
         void *at = (void *)(((uintptr_t)mem[i] + 63) & ~(uintptr_t)63);
@@ -1857,7 +1879,8 @@ static int dt__go(dt_device *dev, dt_call *c)
     else if (dev->fallback && dev != dt_cpu())
         rc = dt__fallback(dev, c);
     else
-        return dt_fail(DT_ERR_DEVICE, "%s: device %s has no such entry; dt_allow_fallback(device, true) runs it on the CPU",
+        return dt_fail(DT_ERR_DEVICE,
+                       "%s: device %s has no such entry; dt_allow_fallback(device, true) runs it on the CPU",
                        dt_kernel_name(c->op), dev->name);
     if (rc) dt_fail((dt_status)rc, "%s: failed on %s with status %d", dt_kernel_name(c->op), dev->name, rc);
     return rc;
@@ -1954,7 +1977,8 @@ static int dt__download(const dt_tensor *t, void *host) /* t dense */
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
     dt_device *dev = t->st->dev;
-    int rc = dev->be->download(dev, dt__stream(dev), host, (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype], n);
+    int rc = dev->be->download(dev, dt__stream(dev), host, (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype],
+                               n);
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
     return rc;
 }
@@ -1971,7 +1995,10 @@ DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o)
     if (!data && t->numel) return dt__finish(t, dt_fail(DT_ERR_ARG, "dt_from: data is NULL for shape %s", dt__text(t)));
     return dt__finish(t, dt__upload(t, data));
 }
-DT_API dt_tensor *dt_empty_with(dt_shape shape, dt_make_opts o) { return dt__give(dt__make("dt_empty", shape, o, o.dtype)); }
+DT_API dt_tensor *dt_empty_with(dt_shape shape, dt_make_opts o)
+{
+    return dt__give(dt__make("dt_empty", shape, o, o.dtype));
+}
 static dt_tensor *dt__filled(const char *call, double value, dt_shape shape, dt_make_opts o)
 {
     dt_tensor *t = dt__make(call, shape, o, o.dtype);
@@ -1979,7 +2006,10 @@ static dt_tensor *dt__filled(const char *call, double value, dt_shape shape, dt_
 }
 DT_API dt_tensor *dt_zeros_with(dt_shape shape, dt_make_opts o) { return dt__filled("dt_zeros", 0, shape, o); }
 DT_API dt_tensor *dt_ones_with(dt_shape shape, dt_make_opts o) { return dt__filled("dt_ones", 1, shape, o); }
-DT_API dt_tensor *dt_full_with(double value, dt_shape shape, dt_make_opts o) { return dt__filled("dt_full", value, shape, o); }
+DT_API dt_tensor *dt_full_with(double value, dt_shape shape, dt_make_opts o)
+{
+    return dt__filled("dt_full", value, shape, o);
+}
 DT_API dt_tensor *dt_arange_with(double start, double end, double step, dt_make_opts o)
 {
     double n = step != 0 ? ceil((end - start) / step) : -1;
@@ -2018,7 +2048,8 @@ static dt_tensor *dt__random(const char *call, int normal, double a, double b, d
         return NULL;
     }
     if (normal ? !(b >= 0) : !(a <= b)) {
-        dt_fail(DT_ERR_ARG, normal ? "%s: mean %g and std %g: std must be 0 or more" : "%s: lo %g is above hi %g", call, a, b);
+        dt_fail(DT_ERR_ARG, normal ? "%s: mean %g and std %g: std must be 0 or more" : "%s: lo %g is above hi %g",
+                call, a, b);
         return NULL;
     }
     dt_tensor *t = dt__make(call, shape, o, DT_F32);
@@ -2091,17 +2122,24 @@ DT_API int64_t dt_stride(dt_tensor *t, int i)
     return t->stride[i];
 }
 DT_API int64_t    dt_numel(const dt_tensor *t) { return dt__alive(t) ? t->numel : 0; }
-DT_API size_t     dt_nbytes(const dt_tensor *t) { return dt__alive(t) ? (size_t)t->numel * dt__dtype_size[t->dtype] : 0; }
+DT_API size_t dt_nbytes(const dt_tensor *t)
+{
+    return dt__alive(t) ? (size_t)t->numel * dt__dtype_size[t->dtype] : 0;
+}
 DT_API dt_dtype   dt_dtype_of(const dt_tensor *t) { return dt__alive(t) ? (dt_dtype)t->dtype : DT_F32; }
 DT_API dt_device *dt_device_of(const dt_tensor *t) { return dt__alive(t) ? t->st->dev : NULL; }
-DT_API bool       dt_is_contiguous(dt_tensor *t) { return dt__alive(t) && (t->layout != DT_LAYOUT_PLAIN || dt__is_dense(t)); }
+DT_API bool dt_is_contiguous(dt_tensor *t)
+{
+    return dt__alive(t) && (t->layout != DT_LAYOUT_PLAIN || dt__is_dense(t));
+}
 
 /* ==================================================================================================== >>moving */
 static bool dt__nbytes_ok(const char *call, const dt_tensor *t, const void *host, size_t nbytes)
 {
     size_t want = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (nbytes == want && (host || !want)) return true;
-    dt_fail(DT_ERR_ARG, host || !want ? "%s: %zu bytes given, but %s %s has %zu" : "%s: the host pointer is NULL (%zu bytes, %s %s has %zu)",
+    dt_fail(DT_ERR_ARG, host || !want ? "%s: %zu bytes given, but %s %s has %zu"
+            : "%s: the host pointer is NULL (%zu bytes, %s %s has %zu)",
             call, nbytes, dt__dtype_names[t->dtype], dt__text(t), want);
     return false;
 }
@@ -2141,7 +2179,8 @@ static dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
     if (host)
         rc = dt__download(d, host) || dt__upload(y, host);
     else if (y)
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes between %s and %s", call, nbytes, x->st->dev->name, dev->name);
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes between %s and %s", call, nbytes, x->st->dev->name,
+                dev->name);
     dt_dealloc(host, nbytes);
     dt__unref(d);
     if (rc) {
@@ -2161,7 +2200,8 @@ DT_API dt_status dt_copy(dt_tensor *dst, dt_tensor *src)
 {
     if (!dt__ok("dt_copy", "dst", dst) || !dt__ok("dt_copy", "src", src)) return dt_error_code();
     if (!dt__stretches(src->shape, src->ndim, dst->shape, dst->ndim))
-        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_copy: src %s does not broadcast to dst %s", dt__text(src), dt__text(dst));
+        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_copy: src %s does not broadcast to dst %s", dt__text(src),
+                                  dt__text(dst));
     if (!dt__write_ok("dt_copy", dst)) return dt_error_code();
     if (src->st->dev == dst->st->dev) {
         if (src->st == dst->st) { /* may overlap: through a copy */
@@ -2461,7 +2501,8 @@ static bool dt__write_ok(const char *call, dt_tensor *t)
     }
     for (int i = 0; i < t->ndim; i++)
         if (t->stride[i] == 0 && t->shape[i] > 1) {
-            dt_fail(DT_ERR_ARG, "%s: dimension %d of %s is expanded: its elements share memory; dt_clone() it first", call, i,
+            dt_fail(DT_ERR_ARG, "%s: dimension %d of %s is expanded: its elements share memory; dt_clone() it first",
+                    call, i,
                     dt__text(t));
             return false;
         }
@@ -2558,7 +2599,8 @@ static int dt__mark(dt__ctx *t, dt_tensor *root) /* reachable nodes, and how man
         dt__node *n = (dt__node *)t->tape.at[s];
         if (n->mark != id) continue;
         if (n->done)
-            return dt_fail(DT_ERR_GRAD, "dt_backward: '%s' was walked by an earlier backward and its values were given back; "
+            return dt_fail(DT_ERR_GRAD,
+                           "dt_backward: '%s' was walked by an earlier backward and its values were given back; "
                            "pass .retain = true to the first one", n->name);
         for (int k = 0; k < n->nin; k++) {
             dt_tensor *x = n->in[k];
@@ -2580,7 +2622,8 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
     int        rc = 0;
     for (int i = 0; g && i < n->nsaved; i++)
         if (n->saved[i] && n->saved[i]->st->version != n->version[i])
-            return dt_fail(DT_ERR_GRAD, "dt_backward: a value %s that '%s' needs was changed in place after it was used; "
+            return dt_fail(DT_ERR_GRAD,
+                           "dt_backward: a value %s that '%s' needs was changed in place after it was used; "
                            "change a dt_clone() of it instead", dt__text(n->saved[i]), n->name);
     if (g) {
         out->partial = NULL;
@@ -2617,7 +2660,8 @@ static int dt__seed_root(dt_tensor *root, dt_tensor *grad)
 {
     if (!grad) {
         if (root->numel != 1)
-            return dt_fail(DT_ERR_GRAD, "dt_backward: the root %s has %" PRId64 " elements; reduce it (dt_mean, dt_sum) or pass .grad",
+            return dt_fail(DT_ERR_GRAD,
+                           "dt_backward: the root %s has %" PRId64 " elements; reduce it (dt_mean, dt_sum) or pass .grad",
                            dt__text(root), root->numel);
         dt_tensor *one = dt__new_like("dt_backward", root, root->dtype);
         int        rc = one ? dt__fill(one, 1) : DT_ERR_MEMORY;
@@ -2629,7 +2673,8 @@ static int dt__seed_root(dt_tensor *root, dt_tensor *grad)
     bool same = grad->ndim == root->ndim;
     for (int i = 0; same && i < root->ndim; i++) same = grad->shape[i] == root->shape[i];
     if (!same)
-        return dt_fail(DT_ERR_SHAPE, "dt_backward: the gradient %s must have the root's shape %s", dt__text(grad), dt__text(root));
+        return dt_fail(DT_ERR_SHAPE, "dt_backward: the gradient %s must have the root's shape %s", dt__text(grad),
+                       dt__text(root));
     return dt__grad_put(root, grad);
 }
 DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
@@ -2643,7 +2688,8 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
                                   : "dt_backward: the root %s does not depend on a parameter, or was computed under dt_no_grad",
                                   dt__text(root));
     if (!root->node) return (dt_status)dt__seed_root(root, o.grad); /* a leaf: d root / d root */
-    if (root->node->ctx != t) return (dt_status)dt_fail(DT_ERR_GRAD, "dt_backward: the root belongs to another thread's tape");
+    if (root->node->ctx != t) return (dt_status)dt_fail(DT_ERR_GRAD,
+                                                        "dt_backward: the root belongs to another thread's tape");
     dt__node *top = root->node;
     int64_t   first = top->seq;
     int       rc = dt__mark(t, root);
@@ -2685,7 +2731,8 @@ DT_API dt_tensor *dt_param(dt_tensor *t)
 {
     if (!dt__ok("dt_param", "t", t) || !dt__want_float("dt_param", t)) return NULL;
     if (t->node) {
-        dt_fail(DT_ERR_GRAD, "dt_param: %s was made by '%s' on the tape; dt_detach() it first", dt__text(t), t->node->name);
+        dt_fail(DT_ERR_GRAD, "dt_param: %s was made by '%s' on the tape; dt_detach() it first", dt__text(t),
+                t->node->name);
         return NULL;
     }
     if (dt__make_plain(t) || !dt_keep(t)) return NULL;
@@ -2756,10 +2803,13 @@ static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total
     for (int i = 0; i < n; i++) {
         dt_tensor *p = params[i];
         if (!dt__ok("dt_pack", "a parameter", p)) return dt_error_code();
-        if (!p->leaf || p->group) return dt_fail(DT_ERR_ARG, "dt_pack: parameter %d %s is not a dt_param, or is packed already", i, dt__text(p));
+        if (!p->leaf || p->group) return dt_fail(DT_ERR_ARG,
+                                                 "dt_pack: parameter %d %s is not a dt_param, or is packed already",
+                                                         i, dt__text(p));
         if (p->dtype != params[0]->dtype || p->st->dev != params[0]->st->dev)
             return dt_fail(DT_ERR_DTYPE, "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them apart", i,
-                           dt__dtype_names[p->dtype], p->st->dev->name, dt__dtype_names[params[0]->dtype], params[0]->st->dev->name);
+                           dt__dtype_names[p->dtype], p->st->dev->name, dt__dtype_names[params[0]->dtype],
+                                   params[0]->st->dev->name);
         *total += p->numel;
     }
     return 0;
@@ -2904,7 +2954,8 @@ static bool dt__infer_shape(const char *call, const dt_tensor *t, dt_shape *s)
         if (s->dim[i] == -1 && open < 0) {
             open = i;
         } else if (s->dim[i] < 0 || __builtin_mul_overflow(known, s->dim[i], &known)) {
-            dt_fail(DT_ERR_SHAPE, "%s: %s is not a shape (one dimension may be -1)", call, dt__shape_text(s->dim, s->ndim));
+            dt_fail(DT_ERR_SHAPE, "%s: %s is not a shape (one dimension may be -1)", call, dt__shape_text(s->dim,
+                    s->ndim));
             return false;
         }
     }
@@ -2996,7 +3047,8 @@ DT_API dt_tensor *dt_permute(dt_tensor *t, dt_shape order)
 DT_API dt_tensor *dt_transpose(dt_tensor *t, int a, int b)
 {
     dt_shape order;
-    if (!dt__ok("dt_transpose", "t", t) || !dt__dim_ok("dt_transpose", &a, t->ndim) || !dt__dim_ok("dt_transpose", &b, t->ndim))
+    if (!dt__ok("dt_transpose", "t", t) || !dt__dim_ok("dt_transpose", &a, t->ndim) || !dt__dim_ok("dt_transpose", &b,
+            t->ndim))
         return NULL;
     order.ndim = t->ndim;
     for (int i = 0; i < t->ndim; i++) order.dim[i] = i;
@@ -3167,7 +3219,10 @@ DT_API dt_tensor *dt_contiguous(dt_tensor *t)
     if (!dt__ok("dt_contiguous", "t", t)) return NULL;
     return dt_is_contiguous(t) ? t : dt__copied("dt_contiguous", "contiguous", t, t->dtype, DT_LAYOUT_PLAIN);
 }
-static int dt__to_bwd(dt__node *n, dt_tensor *g) { return dt__put_owned(n->in[0], dt__cross("backward", g, n->in[0]->st->dev)); }
+static int dt__to_bwd(dt__node *n, dt_tensor *g)
+{
+    return dt__put_owned(n->in[0], dt__cross("backward", g, n->in[0]->st->dev));
+}
 DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev)
 {
     if (!dt__ok("dt_to", "t", t)) return NULL;
@@ -3246,7 +3301,8 @@ DT_API dt_tensor *dt_sub_scalar(dt_tensor *a, double s) { return dt__affine("dt_
 DT_API dt_tensor *dt_mul_scalar(dt_tensor *a, double s) { return dt__affine("dt_mul_scalar", a, s, 0); }
 DT_API dt_tensor *dt_div_scalar(dt_tensor *a, double s)
 {
-    return dt__ok("dt_div_scalar", "a", a) && dt__want_float("dt_div_scalar", a) ? dt__affine("dt_div_scalar", a, 1 / s, 0) : NULL;
+    return dt__ok("dt_div_scalar", "a", a) && dt__want_float("dt_div_scalar", a) ? dt__affine("dt_div_scalar", a,
+            1 / s, 0) : NULL;
 }
 DT_API dt_tensor *dt_rsub_scalar(dt_tensor *a, double s) { return dt__affine("dt_rsub_scalar", a, -1, s); }
 DT_API dt_tensor *dt_neg(dt_tensor *a) { return dt__affine("dt_neg", a, -1, 0); }
@@ -3254,7 +3310,8 @@ DT_API dt_tensor *dt_rdiv_scalar(dt_tensor *a, double s) { return dt__unary("dt_
 DT_API dt_tensor *dt_pow_scalar(dt_tensor *a, double s) { return dt__unary("dt_pow_scalar", DT_U_POW, a, s, 0); }
 DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi)
 {
-    return dt__whole("dt_clamp", a, lo) && dt__whole("dt_clamp", a, hi) ? dt__unary("dt_clamp", DT_U_CLAMP, a, lo, hi) : NULL;
+    return dt__whole("dt_clamp", a, lo) && dt__whole("dt_clamp", a, hi) ? dt__unary("dt_clamp", DT_U_CLAMP, a, lo, hi)
+            : NULL;
 }
 static dt_tensor *dt__scalar_like(const char *call, const dt_tensor *a, double s);
 DT_API dt_tensor *dt_abs(dt_tensor *a) { return dt__unary("dt_abs", DT_U_ABS, a, 0, 0); }
@@ -3262,7 +3319,10 @@ DT_API dt_tensor *dt_sqrt(dt_tensor *a) { return dt__unary("dt_sqrt", DT_U_SQRT,
 DT_API dt_tensor *dt_exp(dt_tensor *a) { return dt__unary("dt_exp", DT_U_EXP, a, 0, 0); }
 DT_API dt_tensor *dt_log(dt_tensor *a) { return dt__unary("dt_log", DT_U_LOG, a, 0, 0); }
 DT_API dt_tensor *dt_relu(dt_tensor *a) { return dt__unary("dt_relu", DT_U_RELU, a, 0, 0); }
-DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope) { return dt__unary("dt_leaky_relu", DT_U_LEAKY_RELU, a, slope, 0); }
+DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope)
+{
+    return dt__unary("dt_leaky_relu", DT_U_LEAKY_RELU, a, slope, 0);
+}
 DT_API dt_tensor *dt_gelu(dt_tensor *a) { return dt__unary("dt_gelu", DT_U_GELU, a, 0, 0); }
 DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a) { return dt__unary("dt_gelu_tanh", DT_U_GELU_TANH, a, 0, 0); }
 DT_API dt_tensor *dt_silu(dt_tensor *a) { return dt__unary("dt_silu", DT_U_SILU, a, 0, 0); }
@@ -3285,7 +3345,8 @@ static bool dt__broadcast(const char *call, const dt_tensor *a, const dt_tensor 
         int     ia = i - (s->ndim - a->ndim), ib = i - (s->ndim - b->ndim);
         int64_t da = ia < 0 ? 1 : a->shape[ia], db = ib < 0 ? 1 : b->shape[ib];
         if (da != db && da != 1 && db != 1) {
-            dt_fail(DT_ERR_SHAPE, "%s: shapes %s and %s do not broadcast: %" PRId64 " against %" PRId64 " in dimension %d from the end",
+            dt_fail(DT_ERR_SHAPE,
+                    "%s: shapes %s and %s do not broadcast: %" PRId64 " against %" PRId64 " in dimension %d from the end",
                     call, dt__text(a), dt__text(b), da, db, s->ndim - 1 - i);
             return false;
         }
@@ -3307,7 +3368,8 @@ static int dt__promote(const dt_tensor *a, const dt_tensor *b)
     }
     return rank[x] > rank[y] ? x : y;
 }
-static int dt__binary_run(dt_tensor *z, int fn, double a, double b, const dt_tensor *x, const dt_tensor *y, uint32_t acc)
+static int dt__binary_run(dt_tensor *z, int fn, double a, double b, const dt_tensor *x, const dt_tensor *y,
+                          uint32_t acc)
 {
     dt_call c;
     dt__call_begin(&c, DT_K_binary);
@@ -3321,7 +3383,8 @@ static int dt__binary_run(dt_tensor *z, int fn, double a, double b, const dt_ten
     return z->numel ? dt__go(z->st->dev, &c) : 0;
 }
 /* The gradient of input k: scale * f(x, y), where f(x, y) has the output's shape; summed where k was stretched. */
-static int dt__binary_put(dt_tensor *into, const dt_tensor *like, int fn, double a, double b, dt_tensor *x, dt_tensor *y)
+static int dt__binary_put(dt_tensor *into, const dt_tensor *like, int fn, double a, double b, dt_tensor *x,
+                          dt_tensor *y)
 {
     bool same = into->ndim == like->ndim;
     for (int i = 0; same && i < into->ndim; i++) same = into->shape[i] == like->shape[i];
@@ -3338,7 +3401,8 @@ static int dt__binary_put(dt_tensor *into, const dt_tensor *like, int fn, double
     return rc;
 }
 /* A value of the output's shape that the backward needs in between: a * f(x, y). The caller owns it. */
-static dt_tensor *dt__binary_tmp(const dt_tensor *like, int fn, double a, double b, const dt_tensor *x, const dt_tensor *y)
+static dt_tensor *dt__binary_tmp(const dt_tensor *like, int fn, double a, double b, const dt_tensor *x,
+                                 const dt_tensor *y)
 {
     dt_tensor *t = dt__new_like("backward", like, DT_F32);
     if (t && dt__binary_run(t, fn, a, b, x, y, 0)) {
@@ -3409,7 +3473,8 @@ static bool dt__same_shape(const dt_tensor *t, const dt_shape *s)
 static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *y, double b)
 {
     dt_shape s;
-    if (!dt__ok(call, "a", x) || !dt__ok(call, "b", y) || !dt__same_device(call, x, y) || !dt__broadcast(call, x, y, &s)) return NULL;
+    if (!dt__ok(call, "a", x) || !dt__ok(call, "b", y) || !dt__same_device(call, x, y) || !dt__broadcast(call, x, y,
+            &s)) return NULL;
     bool compares = fn >= DT_B_EQ && fn <= DT_B_GE;
     bool ints = compares || fn == DT_B_ADD || fn == DT_B_MUL || fn == DT_B_MAX || fn == DT_B_MIN;
     int  dtype = dt__promote(x, y);
@@ -3420,7 +3485,8 @@ static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *
         return NULL;
     }
     /* a private layout goes on when a full operand has it */
-    int layout = x->layout && dt__same_shape(x, &s) ? x->layout : y->layout && dt__same_shape(y, &s) ? y->layout : DT_LAYOUT_PLAIN;
+    int layout = x->layout && dt__same_shape(x, &s) ? x->layout : y->layout && dt__same_shape(y, &s) ? y->layout
+            : DT_LAYOUT_PLAIN;
     dt_tensor *z = dt__new(call, x->st->dev, compares ? DT_U8 : dtype, s.dim, s.ndim, layout);
     if (!z) return NULL;
     if (dt__binary_run(z, fn, 1, b, x, y, 0)) return dt__finish(z, DT_ERR_DEVICE);
@@ -3465,16 +3531,24 @@ static dt_tensor *dt__with_scalar(const char *call, int fn, dt_tensor *a, double
     dt__unref(t);
     return z;
 }
-DT_API dt_tensor *dt_maximum_scalar(dt_tensor *a, double s) { return dt__with_scalar("dt_maximum_scalar", DT_B_MAX, a, s); }
-DT_API dt_tensor *dt_minimum_scalar(dt_tensor *a, double s) { return dt__with_scalar("dt_minimum_scalar", DT_B_MIN, a, s); }
+DT_API dt_tensor *dt_maximum_scalar(dt_tensor *a, double s)
+{
+    return dt__with_scalar("dt_maximum_scalar", DT_B_MAX, a, s);
+}
+DT_API dt_tensor *dt_minimum_scalar(dt_tensor *a, double s)
+{
+    return dt__with_scalar("dt_minimum_scalar", DT_B_MIN, a, s);
+}
 DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale)
 {
     if (!dt__ok("dt_add_to", "dst", dst) || !dt__ok("dt_add_to", "src", src) || !dt__same_device("dt_add_to", dst, src))
         return dt_error_code();
     if (!dt__stretches(src->shape, src->ndim, dst->shape, dst->ndim))
-        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_add_to: src %s does not broadcast to dst %s", dt__text(src), dt__text(dst));
+        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_add_to: src %s does not broadcast to dst %s", dt__text(src),
+                                  dt__text(dst));
     if (!dt__is_float(dst->dtype) && dt__is_float(src->dtype))
-        return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_add_to: dst is %s and src %s; cast one", dt__dtype_names[dst->dtype], dt__dtype_names[src->dtype]);
+        return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_add_to: dst is %s and src %s; cast one",
+                                  dt__dtype_names[dst->dtype], dt__dtype_names[src->dtype]);
     if (!dt__whole("dt_add_to", dst, scale) || !dt__write_ok("dt_add_to", dst)) return dt_error_code();
     dt__binary_run(dst, DT_B_ADD, 1, scale, dst, src, 0);
     return dt_error_code();
@@ -3510,7 +3584,8 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
     if (!dt__ok("dt_where", "cond", cond) || !dt__ok("dt_where", "a", a) || !dt__ok("dt_where", "b", b)) return NULL;
     if (!dt__same_device("dt_where", cond, a) || !dt__same_device("dt_where", a, b)) return NULL;
     if (dt__is_float(cond->dtype)) {
-        dt_fail(DT_ERR_DTYPE, "dt_where: cond is %s; it takes u8, i32 or i64 (a comparison gives u8)", dt__dtype_names[cond->dtype]);
+        dt_fail(DT_ERR_DTYPE, "dt_where: cond is %s; it takes u8, i32 or i64 (a comparison gives u8)",
+                dt__dtype_names[cond->dtype]);
         return NULL;
     }
     if (!dt__broadcast("dt_where", a, b, &s)) return NULL;
@@ -3583,7 +3658,8 @@ static int dt__extreme_bwd(dt__node *n, dt_tensor *ge)
 {
     dt_tensor *x = n->in[0], *ye = dt__unreduce(n->saved[1], x, n->i);
     dt_tensor *is = ye ? dt__new_like("backward", n->saved[0], DT_F32) : NULL;
-    dt_tensor *count = is ? dt__new("backward", x->st->dev, DT_F32, n->saved[1]->shape, n->saved[1]->ndim, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *count = is ? dt__new("backward", x->st->dev, DT_F32, n->saved[1]->shape, n->saved[1]->ndim,
+                                    DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *mask = count ? dt__new_like("backward", n->saved[0], DT_U8) : NULL;
     bool       reduced[DT_MAX_DIMS];
     int        rc = mask ? 0 : DT_ERR_MEMORY;
@@ -3604,7 +3680,8 @@ static int dt__extreme_bwd(dt__node *n, dt_tensor *ge)
 /* var: dx = g * 2 (x - mean) / (n - 1) */
 static int dt__var_bwd(dt__node *n, dt_tensor *ge)
 {
-    dt_tensor *x = n->saved[0], *mean = dt__new("backward", x->st->dev, DT_F32, n->out ? n->out->shape : NULL, n->out ? n->out->ndim : 0, DT_LAYOUT_PLAIN);
+    dt_tensor *x = n->saved[0], *mean = dt__new("backward", x->st->dev, DT_F32, n->out ? n->out->shape : NULL, n->out
+                                                ? n->out->ndim : 0, DT_LAYOUT_PLAIN);
     bool       reduced[DT_MAX_DIMS];
     int64_t    count = 1;
     for (int i = 0; i < DT_MAX_DIMS; i++) reduced[i] = n->i[i] != 0;
@@ -3612,7 +3689,8 @@ static int dt__var_bwd(dt__node *n, dt_tensor *ge)
     int        rc = mean ? dt__reduce_run(mean, reduced, DT_R_MEAN, 0, x) : DT_ERR_MEMORY;
     dt_tensor *me = rc ? NULL : dt__unreduce(mean, x, n->i);
     dt_tensor *d = me ? dt__binary_tmp(x, DT_B_ADD, 1, -1, x, me) : NULL;
-    if (!rc) rc = d ? dt__binary_put(n->in[0], x, DT_B_MUL, 2.0 / (double)(count - (n->b != 0 ? 0 : 1)), 0, ge, d) : DT_ERR_MEMORY;
+    if (!rc) rc = d ? dt__binary_put(n->in[0], x, DT_B_MUL, 2.0 / (double)(count - (n->b != 0 ? 0 : 1)), 0, ge, d)
+            : DT_ERR_MEMORY;
     dt__unref(d);
     dt__unref(me);
     dt__unref(mean);
@@ -3682,7 +3760,8 @@ DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
 }
 
 /* ==================================================================================================== >>matmul */
-static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2) /* show a dense operand otherwise */
+/* show a dense operand otherwise */
+static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
 {
     v->ndim = ndim;
     v->shape[0] = d0;
@@ -3820,7 +3899,8 @@ static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
         shape[i] = da == 1 ? db : da;
     }
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "dt_matmul: %s and %s do not fit: the last dimension of a must be the second to last of b, and the "
+        dt_fail(DT_ERR_SHAPE,
+                "dt_matmul: %s and %s do not fit: the last dimension of a must be the second to last of b, and the "
                 "batch dimensions must broadcast", dt__text(a), dt__text(b));
         return NULL;
     }
@@ -3848,7 +3928,8 @@ static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
 }
 DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
 {
-    if (!dt__ok("dt_matmul", "a", a) || !dt__ok("dt_matmul", "b", b) || !dt__same_device("dt_matmul", a, b)) return NULL;
+    if (!dt__ok("dt_matmul", "a", a) || !dt__ok("dt_matmul", "b", b) || !dt__same_device("dt_matmul", a,
+            b)) return NULL;
     if (!dt__want_float("dt_matmul", a) || !dt__want_float("dt_matmul", b)) return NULL;
     if (a->ndim == 0 || b->ndim == 0) {
         dt_fail(DT_ERR_SHAPE, "dt_matmul: %s and %s: a scalar has no rows; use dt_mul", dt__text(a), dt__text(b));
@@ -3863,10 +3944,14 @@ DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
 }
 
 /* ---- what fused activations need */
-static int dt__act_fn(int act) { return act == DT_ACT_RELU ? DT_U_RELU : act == DT_ACT_SIGMOID ? DT_U_SIGMOID : DT_U_TANH; }
+static int dt__act_fn(int act)
+{
+    return act == DT_ACT_RELU ? DT_U_RELU : act == DT_ACT_SIGMOID ? DT_U_SIGMOID : DT_U_TANH;
+}
 static bool dt__act_ok(const char *call, int act, bool only_relu)
 {
-    if (act == DT_ACT_NONE || act == DT_ACT_RELU || (!only_relu && (act == DT_ACT_SIGMOID || act == DT_ACT_TANH))) return true;
+    if (act == DT_ACT_NONE || act == DT_ACT_RELU || (!only_relu && (act == DT_ACT_SIGMOID ||
+                                                                    act == DT_ACT_TANH))) return true;
     dt_fail(DT_ERR_ARG, "%s: activation %d cannot be fused here; apply it as an op of its own", call, act);
     return false;
 }
@@ -3914,7 +3999,8 @@ static bool dt__vector_ok(const char *call, const char *arg, const dt_tensor *x,
     if (!v) return dt__tls.code == DT_OK;
     if (!dt__ok(call, arg, v) || !dt__same_device(call, x, v)) return false;
     if (v->ndim == 1 && v->shape[0] == n && dt__is_float(v->dtype)) return true;
-    dt_fail(DT_ERR_SHAPE, "%s: %s is %s %s; it must be (%" PRId64 ") of a float dtype", call, arg, dt__dtype_names[v->dtype],
+    dt_fail(DT_ERR_SHAPE, "%s: %s is %s %s; it must be (%" PRId64 ") of a float dtype", call, arg,
+            dt__dtype_names[v->dtype],
             dt__text(v), n);
     return false;
 }
@@ -3944,10 +4030,12 @@ static int dt__linear_bwd(dt__node *n, dt_tensor *g)
 DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_linear_opts o)
 {
     const char *call = "dt_op_linear";
-    if (!dt__ok(call, "x", x) || !dt__ok(call, "w", w) || !dt__same_device(call, x, w) || !dt__act_ok(call, o.act, false)) return NULL;
+    if (!dt__ok(call, "x", x) || !dt__ok(call, "w", w) || !dt__same_device(call, x, w) || !dt__act_ok(call, o.act,
+            false)) return NULL;
     if (!dt__want_float(call, x) || !dt__want_float(call, w)) return NULL;
     if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1]) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit: w is (out, in) and x's last dimension is in", call, dt__text(x), dt__text(w));
+        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit: w is (out, in) and x's last dimension is in", call,
+                dt__text(x), dt__text(w));
         return NULL;
     }
     if (!dt__vector_ok(call, "b", x, b, w->shape[0])) return NULL;
@@ -4011,7 +4099,8 @@ static dt_tensor *dt__softmax(const char *call, dt_tensor *x, int dim, int log)
         return y ? dt_reshape(y, s) : NULL;
     }
     if (!dt__dim_ok(call, &dim, x->ndim)) return NULL;
-    dt_tensor *d = dt__dense(call, x), *y = d ? dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *d = dt__dense(call, x), *y = d ? dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim,
+                                                        DT_LAYOUT_PLAIN) : NULL;
     int        rc = y ? 0 : DT_ERR_MEMORY;
     if (!rc && x->numel) {
         int64_t outer, inner;
@@ -4104,7 +4193,8 @@ static bool dt__conv_shape(const char *call, const dt_tensor *x, const dt_tensor
 {
     int groups = c->u.conv.groups;
     if (w->ndim != 4 || groups < 1 || w->shape[1] * groups != x->shape[1] || w->shape[0] % groups) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit with %d group(s): w is (out, in/groups, kh, kw)", call, dt__text(x),
+        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit with %d group(s): w is (out, in/groups, kh, kw)", call,
+                dt__text(x),
                 dt__text(w), groups);
         return false;
     }
@@ -4119,7 +4209,8 @@ static bool dt__conv_shape(const char *call, const dt_tensor *x, const dt_tensor
         }
         int64_t room = x->shape[2 + i] + 2 * p - d * (k - 1) - 1;
         if (room < 0) {
-            dt_fail(DT_ERR_SHAPE, "%s: the kernel of w %s is larger than the padded image of x %s", call, dt__text(w), dt__text(x));
+            dt_fail(DT_ERR_SHAPE, "%s: the kernel of w %s is larger than the padded image of x %s", call, dt__text(w),
+                    dt__text(x));
             return false;
         }
         shape[2 + i] = room / s + 1;
@@ -4131,7 +4222,8 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
     const char *call = "dt_op_conv2d";
     int64_t     shape[4];
     dt_call     c;
-    if (!dt__image_ok(call, x) || !dt__ok(call, "w", w) || !dt__want_float(call, w) || !dt__same_device(call, x, w)) return NULL;
+    if (!dt__image_ok(call, x) || !dt__ok(call, "w", w) || !dt__want_float(call, w) || !dt__same_device(call, x,
+            w)) return NULL;
     if (!dt__act_ok(call, o.act, false)) return NULL;
     dt__call_begin(&c, DT_K_conv2d);
     c.u.conv.stride[0] = dt__or(o.stride, 1);
@@ -4175,7 +4267,8 @@ static int dt__pool2d_bwd(dt__node *n, dt_tensor *g)
 {
     int        layout = dt__image_layout(g->st->dev, DT_K_pool2d);
     uint32_t   acc = 0;
-    dt_tensor *x = n->in[0], *gi = dt__in_layout("backward", g, layout), *t = gi ? dt__grad_begin(x, layout, &acc) : NULL;
+    dt_tensor *x = n->in[0], *gi = dt__in_layout("backward", g, layout), *t = gi ? dt__grad_begin(x, layout, &acc)
+            : NULL;
     int        rc = t ? 0 : DT_ERR_MEMORY;
     if (!rc && x->numel) {
         dt_call c;
@@ -4193,7 +4286,8 @@ static int dt__pool2d_bwd(dt__node *n, dt_tensor *g)
 static dt_tensor *dt__pool2d(const char *call, dt_tensor *x, dt_call *c, const int64_t *shape)
 {
     int        layout = dt__image_layout(x->st->dev, DT_K_pool2d), max = c->u.pool.max;
-    dt_tensor *xi = dt__in_layout(call, x, layout), *y = xi ? dt__new(call, x->st->dev, x->dtype, shape, 4, layout) : NULL;
+    dt_tensor *xi = dt__in_layout(call, x, layout), *y = xi ? dt__new(call, x->st->dev, x->dtype, shape, 4, layout)
+            : NULL;
     bool       small = (int64_t)c->u.pool.kernel[0] * c->u.pool.kernel[1] <= 256;
     dt_tensor *index = y && max ? dt__new(call, x->st->dev, small ? DT_U8 : DT_I32, shape, 4, layout) : NULL;
     int        rc = y && (index || !max) ? 0 : DT_ERR_MEMORY;
@@ -4248,7 +4342,8 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
     dt_call c;
     if (!dt__image_ok("dt_adaptive_avgpool2d", x)) return NULL;
     if (out_h < 1 || out_w < 1 || x->shape[2] < 1 || x->shape[3] < 1) {
-        dt_fail(DT_ERR_ARG, "dt_adaptive_avgpool2d: %s to %" PRId64 " x %" PRId64 ": sizes must be at least 1", dt__text(x), out_h, out_w);
+        dt_fail(DT_ERR_ARG, "dt_adaptive_avgpool2d: %s to %" PRId64 " x %" PRId64 ": sizes must be at least 1",
+                dt__text(x), out_h, out_w);
         return NULL;
     }
     int64_t shape[4] = { x->shape[0], x->shape[1], out_h, out_w };
@@ -4299,7 +4394,8 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
     dt__unref(gi);
     return rc;
 }
-static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm, dt_tensor *rv,
+static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm,
+                                  dt_tensor *rv,
                                   dt_batch_norm_opts o)
 {
     int        layout = dt__image_layout(x->st->dev, DT_K_batch_norm);
@@ -4361,7 +4457,8 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
     }
     int64_t ch = x->shape[1];
     if (!dt__vector_ok(call, "weight", x, weight, ch) || !dt__vector_ok(call, "bias", x, bias, ch) ||
-        !dt__vector_ok(call, "running_mean", x, running_mean, ch) || !dt__vector_ok(call, "running_var", x, running_var, ch))
+        !dt__vector_ok(call, "running_mean", x, running_mean, ch) || !dt__vector_ok(call, "running_var", x,
+                running_var, ch))
         return NULL;
     if (!o.train && (!running_mean || !running_var)) {
         dt_fail(DT_ERR_ARG, "%s: evaluation needs running_mean and running_var; pass .train = true for batch statistics", call);
@@ -4376,7 +4473,8 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
         return NULL;
     }
     if (o.add) {
-        if (!dt__ok(call, "add", o.add) || !dt__same_device(call, x, o.add) || !dt__want_float(call, o.add)) return NULL;
+        if (!dt__ok(call, "add", o.add) || !dt__same_device(call, x, o.add) || !dt__want_float(call,
+                o.add)) return NULL;
         dt_shape s = dt_shape_of(x);
         if (!dt__same_shape(o.add, &s)) {
             dt_fail(DT_ERR_SHAPE, "%s: add is %s; it must have x's shape %s", call, dt__text(o.add), dt__text(x));
@@ -4389,7 +4487,8 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
     for (int i = x->ndim; i < 4; i++) four.dim[i] = 1;
     dt_tensor *x4 = dt_reshape(x, four);
     if (o.add) o.add = dt_reshape(o.add, four);
-    dt_tensor *y = x4 && dt__tls.code == DT_OK ? dt__batch_norm4(call, x4, weight, bias, running_mean, running_var, o) : NULL;
+    dt_tensor *y = x4 && dt__tls.code == DT_OK ? dt__batch_norm4(call, x4, weight, bias, running_mean, running_var, o)
+            : NULL;
     return y ? dt_reshape(y, s) : NULL;
 }
 
@@ -4445,10 +4544,12 @@ static bool dt__norm_param_ok(const char *call, const char *arg, const dt_tensor
     bool fits = w->ndim == dims;
     for (int i = 0; fits && i < dims; i++) fits = w->shape[i] == x->shape[x->ndim - dims + i];
     if (fits) return true;
-    dt_fail(DT_ERR_SHAPE, "%s: %s is %s; it must have the last %d dimension(s) of x %s", call, arg, dt__text(w), dims, dt__text(x));
+    dt_fail(DT_ERR_SHAPE, "%s: %s is %s; it must have the last %d dimension(s) of x %s", call, arg, dt__text(w), dims,
+            dt__text(x));
     return false;
 }
-static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o, int rms)
+static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o,
+                                 int rms)
 {
     int dims = o.dims ? o.dims : 1;
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return NULL;
@@ -4456,10 +4557,12 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
         dt_fail(DT_ERR_ARG, "%s: %d trailing dimensions of %s", call, dims, dt__text(x));
         return NULL;
     }
-    if (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias, dims)) return NULL;
+    if (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias,
+            dims)) return NULL;
     int64_t rows = 1, cols = 1;
     for (int i = 0; i < x->ndim; i++) *(i < x->ndim - dims ? &rows : &cols) *= x->shape[i];
-    dt_tensor *d = dt__dense(call, x), *y = d ? dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *d = dt__dense(call, x), *y = d ? dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim,
+                                                        DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *wd = y && weight ? dt__dense(call, weight) : NULL, *bd = y && bias ? dt__dense(call, bias) : NULL;
     dt_tensor *mean = y && !rms ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *rstd = y ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
@@ -4536,7 +4639,8 @@ DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight)
     const char *call = "dt_op_embedding";
     if (!dt__ok(call, "weight", weight) || !dt__index_ok(call, index, weight)) return NULL;
     if (weight->ndim != 2 || index->ndim >= DT_MAX_DIMS) {
-        dt_fail(DT_ERR_SHAPE, "%s: weight is %s and index %s; weight must be (rows, columns), index of at most %d dimensions", call,
+        dt_fail(DT_ERR_SHAPE,
+                "%s: weight is %s and index %s; weight must be (rows, columns), index of at most %d dimensions", call,
                 dt__text(weight), dt__text(index), DT_MAX_DIMS - 1);
         return NULL;
     }
@@ -4589,7 +4693,8 @@ DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index)
     bool fits = a->ndim == index->ndim;
     for (int i = 0; fits && i < a->ndim; i++) fits = i == dim || index->shape[i] <= a->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: index %s must have the dimensions of a %s and be no larger outside dimension %d", call,
+        dt_fail(DT_ERR_SHAPE, "%s: index %s must have the dimensions of a %s and be no larger outside dimension %d",
+                call,
                 dt__text(index), dt__text(a), dim);
         return NULL;
     }
@@ -4654,7 +4759,8 @@ DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim)
         bool fits = t[i]->ndim == t[0]->ndim;
         for (int k = 0; fits && k < t[0]->ndim; k++) fits = k == dim || t[i]->shape[k] == t[0]->shape[k];
         if (!fits) {
-            dt_fail(DT_ERR_SHAPE, "dt_cat: tensor %d is %s, the first is %s; they may differ in dimension %d only", i, dt__text(t[i]),
+            dt_fail(DT_ERR_SHAPE, "dt_cat: tensor %d is %s, the first is %s; they may differ in dimension %d only", i,
+                    dt__text(t[i]),
                     dt__text(t[0]), dim);
             return NULL;
         }
@@ -4691,7 +4797,8 @@ DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim)
     for (int i = 0; i < n; i++) {
         dt_shape s = dt_shape_of(t[0]);
         if (!dt__same_shape(t[i], &s))
-            dt_fail(DT_ERR_SHAPE, "dt_stack: tensor %d is %s, the first is %s; they must be equal", i, dt__text(t[i]), dt__text(t[0]));
+            dt_fail(DT_ERR_SHAPE, "dt_stack: tensor %d is %s, the first is %s; they must be equal", i, dt__text(t[i]),
+                    dt__text(t[0]));
         u[i] = dt_unsqueeze(t[i], dim);
     }
     dt_tensor *y = dt_cat(u, n, dim);
@@ -4701,9 +4808,11 @@ DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim)
 DT_API int dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max)
 {
     if (!dt__ok("dt_split", "a", a) || !dt__dim_ok("dt_split", &dim, a->ndim)) return dt_error_code();
-    if (size < 1 || !out) return dt_fail(DT_ERR_ARG, "dt_split: size %" PRId64 " must be at least 1 and out must be given", size);
+    if (size < 1 || !out) return dt_fail(DT_ERR_ARG,
+                                         "dt_split: size %" PRId64 " must be at least 1 and out must be given", size);
     int64_t have = a->shape[dim], n = have ? (have + size - 1) / size : 1;
-    if (n > max) return dt_fail(DT_ERR_ARG, "dt_split: %s gives %" PRId64 " parts, out has room for %d", dt__text(a), n, max);
+    if (n > max) return dt_fail(DT_ERR_ARG, "dt_split: %s gives %" PRId64 " parts, out has room for %d", dt__text(a),
+                                n, max);
     for (int64_t i = 0; i < n; i++) {
         int64_t len = have - i * size < size ? have - i * size : size;
         out[i] = dt_narrow(a, dim, i * size, len);
@@ -4833,11 +4942,13 @@ static int dt__xent_bwd(dt__node *n, dt_tensor *g)
     dt__unref(d);
     return dt__grad_end(x, t) || rc;
 }
-static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll) /* x (n, c), target (n) */
+/* x (n, c), target (n) */
+static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll)
 {
     int64_t    rows = x->shape[0], one = 1;
     dt_tensor *d = dt__dense(call, x), *td = d ? dt__dense(call, target) : NULL;
-    dt_tensor *loss = td ? dt__new(call, x->st->dev, x->dtype, &rows, o.reduction == DT_NONE ? 1 : 0, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *loss = td ? dt__new(call, x->st->dev, x->dtype, &rows, o.reduction == DT_NONE ? 1 : 0, DT_LAYOUT_PLAIN)
+            : NULL;
     dt_tensor *lse = loss ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *total = lse ? dt__new(call, x->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *w = total && o.weight ? dt__dense(call, o.weight) : NULL;
@@ -4880,7 +4991,8 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
     if (!dt__ok(call, "logits", x) || !dt__ok(call, "target", target) || !dt__same_device(call, x, target)) return NULL;
     if (!dt__want_float(call, x) || !dt__reduction_ok(call, o)) return NULL;
     if (dt__is_float(target->dtype)) {
-        dt_fail(DT_ERR_DTYPE, "%s: target is %s; it takes class indices of i64, i32 or u8", call, dt__dtype_names[target->dtype]);
+        dt_fail(DT_ERR_DTYPE, "%s: target is %s; it takes class indices of i64, i32 or u8", call,
+                dt__dtype_names[target->dtype]);
         return NULL;
     }
     if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1)) {
@@ -4890,7 +5002,8 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
     bool fits = x->ndim >= 2 && target->ndim == x->ndim - 1 && target->shape[0] == x->shape[0] && x->shape[1] > 0;
     for (int i = 2; fits && i < x->ndim; i++) fits = target->shape[i - 1] == x->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: logits %s and target %s do not fit: (n, classes, ...) and (n, ...)", call, dt__text(x), dt__text(target));
+        dt_fail(DT_ERR_SHAPE, "%s: logits %s and target %s do not fit: (n, classes, ...) and (n, ...)", call,
+                dt__text(x), dt__text(target));
         return NULL;
     }
     if (!dt__vector_ok(call, "weight", x, o.weight, x->shape[1])) return NULL;
@@ -4905,7 +5018,8 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
     rows.dim[1] = x->shape[1];
     flat.ndim = 1;
     flat.dim[0] = target->numel;
-    dt_tensor *xp = dt_permute(x, order), *x2 = xp ? dt_reshape(xp, rows) : NULL, *t1 = x2 ? dt_reshape(target, flat) : NULL;
+    dt_tensor *xp = dt_permute(x, order), *x2 = xp ? dt_reshape(xp, rows) : NULL, *t1 = x2 ? dt_reshape(target, flat)
+            : NULL;
     dt_tensor *loss = t1 ? dt__xent_rows(call, x2, t1, o, nll) : NULL;
     return loss && o.reduction == DT_NONE ? dt_reshape(loss, back) : loss;
 }
@@ -4927,7 +5041,8 @@ static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y,
     }
     dt_shape s = dt_shape_of(x);
     if (!dt__same_shape(y, &s)) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have one shape; dt_expand() the smaller one if that is meant", call, dt__text(x), dt__text(y));
+        dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have one shape; dt_expand() the smaller one if that is meant",
+                call, dt__text(x), dt__text(y));
         return NULL;
     }
     dt_tensor     *l = dt__binary(call, fn, x, y, beta);
@@ -4938,8 +5053,14 @@ static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y,
     if (!l || o.reduction == DT_NONE) return l;
     return o.reduction == DT_SUM ? dt_sum_with(l, all) : dt_mean_with(l, all);
 }
-DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o) { return dt__loss("dt_mse_loss", DT_B_MSE, x, y, o); }
-DT_API dt_tensor *dt_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o) { return dt__loss("dt_l1_loss", DT_B_L1, x, y, o); }
+DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
+{
+    return dt__loss("dt_mse_loss", DT_B_MSE, x, y, o);
+}
+DT_API dt_tensor *dt_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
+{
+    return dt__loss("dt_l1_loss", DT_B_L1, x, y, o);
+}
 DT_API dt_tensor *dt_smooth_l1_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o)
 {
     return dt__loss("dt_smooth_l1_loss", DT_B_SMOOTH_L1, x, y, o);
@@ -4993,14 +5114,16 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
 {
     const char *call = "dt_attention";
     if (!dt__ok(call, "q", q) || !dt__ok(call, "k", k) || !dt__ok(call, "v", v)) return NULL;
-    if (!dt__same_device(call, q, k) || !dt__same_device(call, q, v) || !dt__want_float(call, q) || !dt__want_float(call, k) ||
+    if (!dt__same_device(call, q, k) || !dt__same_device(call, q, v) || !dt__want_float(call, q) ||
+        !dt__want_float(call, k) ||
         !dt__want_float(call, v))
         return NULL;
     bool fits = q->ndim == 4 && k->ndim == 4 && v->ndim == 4;
     for (int i = 0; fits && i < 4; i++)
         fits = (i == 2 || q->shape[i] == k->shape[i]) && k->shape[i] == v->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit: (b, h, t, d), (b, h, s, d), (b, h, s, d)", call, dt__text(q), dt__text(k),
+        dt_fail(DT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit: (b, h, t, d), (b, h, s, d), (b, h, s, d)", call,
+                dt__text(q), dt__text(k),
                 dt__text(v));
         return NULL;
     }

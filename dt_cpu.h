@@ -48,16 +48,16 @@ CONTENTS
 
 HOW IT IS BUILT
 
-    Every kernel is written once, over vectors of DT__W floats (GNU vector_size types), and compiled once for each instruction
-    set: this file includes itself with DT__ISA defined. DT__K(name) is the name with the instruction set in it. The instances:
-    portable (4 lanes, any CPU) and avx2 (8 lanes, AVX2 + FMA + F16C), chosen by cpuid when the device is first used, or forced
-    with DT_CPU_ISA.
+    Every kernel is written once, over vectors of DT__W floats (GNU vector_size types), and compiled once for each
+    instruction set: this file includes itself with DT__ISA defined. DT__K(name) is the name with the instruction set
+    in it. The instances: portable (4 lanes, any CPU) and avx2 (8 lanes, AVX2 + FMA + F16C), chosen by cpuid when the
+    device is first used, or forced with DT_CPU_ISA.
 
     Images are (n, h, w, c) in memory between convolution, pooling and batch norm (DT_LAYOUT_NHWC), so that every inner
     loop runs over channels and convolution reads its input in place: no im2col.
 
-    Work is cut into partitions that depend on shapes alone; threads take partitions. So results do not depend on the number of
-    threads. FMA is written out (compilers contract differently by language mode).
+    Work is cut into partitions that depend on shapes alone; threads take partitions. So results do not depend on the
+    number of threads. FMA is written out (compilers contract differently by language mode).
 
 LICENCE
 
@@ -83,9 +83,9 @@ LICENCE
 #endif
 
 /* ==================================================================================================== >>pool
-   A pool of threads for fixed partitions. dt__pool_run(n, fn, ctx) calls fn(ctx, task, worker) once for each task; which
-   worker takes which task is left open, so a task must write what no other task writes and must not depend on the
-   number of workers. Workers spin for a while after a job, then sleep. A job from inside a job, or while another
+   A pool of threads for fixed partitions. dt__pool_run(n, fn, ctx) calls fn(ctx, task, worker) once for each task;
+   which worker takes which task is left open, so a task must write what no other task writes and must not depend on
+   the number of workers. Workers spin for a while after a job, then sleep. A job from inside a job, or while another
    thread's job runs, is done by the caller alone. A sleeping worker never delays a job: it joins only if it is in
    time. */
 #define DT__POOL_MAX 256
@@ -188,7 +188,8 @@ static void *dt__pool_worker(void *arg)
         if (__atomic_load_n(&p->epoch, __ATOMIC_ACQUIRE) == seen) {
             pthread_mutex_lock(&p->sleep);
             __atomic_add_fetch(&p->sleepers, 1, __ATOMIC_SEQ_CST);
-            while (__atomic_load_n(&p->epoch, __ATOMIC_SEQ_CST) == seen && !p->stop) pthread_cond_wait(&p->wake, &p->sleep);
+            while (__atomic_load_n(&p->epoch, __ATOMIC_SEQ_CST) == seen && !p->stop) pthread_cond_wait(&p->wake,
+                    &p->sleep);
             __atomic_sub_fetch(&p->sleepers, 1, __ATOMIC_SEQ_CST);
             int stop = p->stop;
             pthread_mutex_unlock(&p->sleep);
@@ -410,7 +411,8 @@ static void dt__cpu_init(void)
 #endif
     if (want && *want && strcmp(want, dt__cpu_isa_name)) {
         char text[160];
-        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not to be had here; using %s (there are: portable, avx2)", want, dt__cpu_isa_name);
+        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not to be had here; using %s (there are: portable, avx2)",
+                 want, dt__cpu_isa_name);
         dt__log(DT_LOG_WARN, text);
     }
     be->name = "cpu";
@@ -440,7 +442,8 @@ DT_API const char *dt_cpu_isa(void)
 #else /* DT__ISA: the kernels, included by >>instances above */
 
 /* ==================================================================================================== >>vectors
-   Included once for each instruction set with DT__ISA (a name), DT__W (lanes of f32: 8 with AVX2, else 4) and DT__HAS_AVX2 (0 or 1). */
+   Included once for each instruction set with DT__ISA (a name), DT__W (lanes of f32: 8 with AVX2, else 4) and
+   DT__HAS_AVX2 (0 or 1). */
 typedef float    DT__K(vf_t) __attribute__((vector_size(4 * DT__W)));
 typedef int32_t  DT__K(vi_t) __attribute__((vector_size(4 * DT__W)));
 typedef uint32_t DT__K(vu_t) __attribute__((vector_size(4 * DT__W)));
@@ -539,7 +542,8 @@ static __attribute__((unused)) void DT__K(load_row)(float *dst, const void *src,
         const uint16_t *s = (const uint16_t *)src;
         int64_t         i = 0;
 #if DT__HAS_AVX2
-        for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(s + i))));
+        for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i,
+                                                    _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(s + i))));
 #endif
         for (; i < n; i++) dst[i] = dt__f16_to_f32(s[i]);
     }
@@ -556,7 +560,8 @@ static __attribute__((unused)) void DT__K(store_row)(void *dst, int dtype, const
             __m256  f = _mm256_loadu_ps(src + i);
             __m256i u = _mm256_castps_si256(f), top = _mm256_srli_epi32(u, 16);
             __m256i up = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(top, _mm256_set1_epi32(1)));
-            __m256i r = _mm256_srli_epi32(_mm256_add_epi32(u, up), 16), q = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+            __m256i r = _mm256_srli_epi32(_mm256_add_epi32(u, up), 16), q = _mm256_or_si256(top,
+                    _mm256_set1_epi32(0x40));
             __m256i v = _mm256_blendv_epi8(r, q, _mm256_castps_si256(_mm256_cmp_ps(f, f, _CMP_UNORD_Q)));
             v = _mm256_permute4x64_epi64(_mm256_packus_epi32(v, v), 0x08);
             _mm_storeu_si128((__m128i *)(void *)(d + i), _mm256_castsi256_si128(v));
@@ -567,7 +572,8 @@ static __attribute__((unused)) void DT__K(store_row)(void *dst, int dtype, const
         uint16_t *d = (uint16_t *)dst;
         int64_t   i = 0;
 #if DT__HAS_AVX2
-        for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(void *)(d + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0));
+        for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(void *)(d + i),
+                                                    _mm256_cvtps_ph(_mm256_loadu_ps(src + i), 0));
 #endif
         for (; i < n; i++) d[i] = dt__f32_to_f16(src[i]);
     }

@@ -52,7 +52,8 @@ static dt_tensor *conv_bn(dt_tensor *x, int64_t out, int k, int stride, bool rel
     layer *l = at < nlayers ? &net_layer[at] : make_layer(out, dt_dim(x, 1), k);
     at++;
     x = dt_op_conv2d(x, l->w, NULL, .stride = stride, .pad = k / 2);
-    return dt_op_batch_norm(x, l->gamma, l->beta, l->mean, l->var, .train = true, .act = relu ? DT_ACT_RELU : DT_ACT_NONE,
+    return dt_op_batch_norm(x, l->gamma, l->beta, l->mean, l->var, .train = true, .act = relu ? DT_ACT_RELU
+                            : DT_ACT_NONE,
                             .add = add);
 }
 static dt_tensor *fc_w, *fc_b;
@@ -109,9 +110,11 @@ int main(int argc, char **argv)
             t = now() - t;
             if (t < best) best = t;
         }
-        printf("resnet20-%dt: dt %.0f images/s (best step %.0f ms, loss %.4f)\n", threads, 128 / best, 1e3 * best, loss);
+        printf("resnet20-%dt: dt %.0f images/s (best step %.0f ms, loss %.4f)\n", threads, 128 / best, 1e3 * best,
+               loss);
         for (int i = 0; i < DT_K_COUNT; i++)
-            if (spent[i] > 0) printf("    %-18s %4d calls %8.2f ms a step\n", dt_kernel_name(i), calls[i] / (steps - 1), 1e3 * spent[i] / (steps - 1));
+            if (spent[i] > 0) printf("    %-18s %4d calls %8.2f ms a step\n", dt_kernel_name(i),
+                                     calls[i] / (steps - 1), 1e3 * spent[i] / (steps - 1));
     }
     return dt_check("bench_resnet20");
 }

@@ -13,7 +13,8 @@ static double now(void)
 }
 static dt_tensor *weight(int64_t a, int64_t b, int64_t k)
 {
-    return dt_param(k ? dt_uniform(-0.1, 0.1, DT_SHAPE(a, b, k, k)) : b ? dt_uniform(-0.1, 0.1, DT_SHAPE(a, b)) : dt_ones(DT_SHAPE(a)));
+    return dt_param(k ? dt_uniform(-0.1, 0.1, DT_SHAPE(a, b, k, k)) : b ? dt_uniform(-0.1, 0.1, DT_SHAPE(a, b))
+                    : dt_ones(DT_SHAPE(a)));
 }
 static dt_tensor *conv_net(dt_tensor **p, dt_tensor *x)
 {
@@ -50,7 +51,8 @@ static int measure(const char *name, dt_tensor *(*net)(dt_tensor **, dt_tensor *
     }
     double  us = 1e6 * (now() - start) / (steps - warm);
     int64_t mallocs = dt_stats().host_allocs - before;
-    printf("step-%s: %lld mallocs in %d steps, %.0f us a step, loss %.4f to %.4f, peak %.1f MB\n", name, (long long)mallocs,
+    printf("step-%s: %lld mallocs in %d steps, %.0f us a step, loss %.4f to %.4f, peak %.1f MB\n", name,
+           (long long)mallocs,
            steps - warm, us, first, last, 1e-6 * (double)dt_stats().peak_bytes);
     for (int i = 0; i < n; i++) dt_free(p[i]);
     dt_block_free(&all);
@@ -61,8 +63,10 @@ static int measure(const char *name, dt_tensor *(*net)(dt_tensor **, dt_tensor *
 int main(void)
 {
     dt_seed(3);
-    dt_tensor *a[] = { weight(16, 1, 5), weight(16, 0, 0), weight(16, 0, 0), weight(32, 16, 5), weight(32, 0, 0), weight(10, 1568, 0), weight(10, 0, 0) };
-    dt_tensor *b[] = { weight(128, 784, 0), weight(128, 0, 0), weight(128, 0, 0), weight(128, 0, 0), weight(10, 128, 0), weight(10, 0, 0) };
+    dt_tensor *a[] = { weight(16, 1, 5), weight(16, 0, 0), weight(16, 0, 0), weight(32, 16, 5), weight(32, 0, 0),
+                       weight(10, 1568, 0), weight(10, 0, 0) };
+    dt_tensor *b[] = { weight(128, 784, 0), weight(128, 0, 0), weight(128, 0, 0), weight(128, 0, 0), weight(10, 128,
+            0), weight(10, 0, 0) };
     dt_end();
     int bad = measure("convnet", conv_net, a, 7);
     bad |= measure("mlp", mlp, b, 6);
