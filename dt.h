@@ -57,6 +57,7 @@ CONTENTS
     >>autograd       parameters, backward, hooks, blocks
     >>ops            the ops and their options
     >>devices        choosing, waiting, threads
+    >>trace          a timeline of the run for Perfetto
     >>backend        what a device provides: views, calls, the list of entries
     >>context        implementation from here: errors, host memory, lists, scratch
     >>device         devices, their cache of memory, streams
@@ -64,6 +65,7 @@ CONTENTS
     >>halves         f16 and bf16 to and from f32
     >>philox         the counter-based generator
     >>mersenne       MT19937 and what is drawn from it
+    >>tracing        the timeline: chunks of threads, the file
     >>dispatch       building a call and running it
     >>making         tensors from data, values, draws
     >>asking         shapes, strides, sizes
@@ -91,7 +93,8 @@ MACROS
     DT_USE_CBLAS        f32 matrix products go to a CBLAS (include path of cblas.h, link e.g. -lopenblas)
     DT_NO_AVX2          leave the AVX2 kernels out
 
-    The environment: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug).
+    The environment: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug),
+    DT_TRACE (a file: the timeline of the run goes there).
 
 MEMORY
 
@@ -196,7 +199,9 @@ typedef enum dt_status {
     DT_ERR_DEVICE  = -4, /* tensors on different devices, a missing backend entry, a device failure */
     DT_ERR_MEMORY  = -5, /* an allocation failed */
     DT_ERR_GRAD    = -6, /* backward where it cannot run */
-    DT_ERR_STATE   = -7  /* a call at the wrong time: a released tensor, an unbalanced scope */
+    DT_ERR_STATE   = -7, /* a call at the wrong time: a released tensor, an unbalanced scope */
+    DT_ERR_NUMERIC = -8, /* a loss that is not finite */
+    DT_ERR_FILE    = -9  /* a file that cannot be read or written, or is damaged */
 } dt_status;
 
 DT_API const char *dt_error(void);      /* the pending message, or NULL */
@@ -291,6 +296,22 @@ DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o DT_OPT0(dt_make_opt
 #define dt_randperm(...) dt_randperm_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
 #endif
 
+/* Memory from elsewhere (a mapped file, a shared segment, an array of the program) becomes a tensor without a copy:
+   dense, row-major, changed by what changes the tensor. release(user) is called once, when the last tensor on it has
+   gone, on whatever thread that happens. Data that is not aligned to its element size is copied and released at once
+   (CPU only). After a failure data stays the caller's: release is not called. */
+typedef struct dt_adopt_opts {
+    int        dt__first DT_D;
+    dt_dtype   dtype DT_D;  /* default DT_F32 */
+    dt_device *device DT_D; /* whose memory it is; default dt_cpu() */
+    void (*release)(void *user) DT_D; /* default: nobody is told */
+    void      *user DT_D;
+} dt_adopt_opts;
+DT_API dt_tensor *dt_adopt_with(void *data, dt_shape shape, dt_adopt_opts o DT_OPT0(dt_adopt_opts));
+#ifdef DT__LIT
+#define dt_adopt(data, ...) dt_adopt_with(data, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_adopt_opts, __VA_ARGS__, ))
+#endif
+
 DT_API dt_tensor *dt_keep(dt_tensor *t); /* returns t */
 DT_API void       dt_free(dt_tensor *t);
 DT_API void       dt_end(void); /* end the step: its tensors and its tape are given back */
@@ -362,6 +383,18 @@ DT_API dt_tensor *dt_detach(dt_tensor *t);
 DT_API void       dt_no_grad_begin(void); /* nests */
 DT_API void       dt_no_grad_end(void);
 DT_API bool       dt_grad_enabled(void);
+
+/* Autocast: ops of this thread choose the dtype they compute in. Inputs of matmul, linear, conv2d and attention are cast
+   to 'dtype' (a parameter once a step: the cast is remembered); inputs of pow, exp, log, rdiv_scalar, softplus, gelu,
+   softmax, sum, var, layer and rms norm and the losses are cast to f32; the others take what comes and the widest
+   wins. DT_AUTOCAST_LOSS: only the losses cast, to f32. dt_nn.h's mixed precision sets it. */
+typedef enum dt_autocast_mode { DT_AUTOCAST_OFF = 0, DT_AUTOCAST_OPS, DT_AUTOCAST_LOSS } dt_autocast_mode;
+typedef struct dt_autocast {
+    dt_autocast_mode mode;
+    dt_dtype         dtype; /* DT_F16 or DT_BF16 */
+} dt_autocast;
+DT_API dt_autocast dt_autocast_set(dt_autocast a); /* returns what was set before */
+DT_API dt_autocast dt_autocast_get(void);
 
 typedef struct dt_backward_opts {
     int        dt__first DT_D;
@@ -600,6 +633,30 @@ DT_API void        dt_set_threads(int n);            /* CPU threads; 0: cores of
 DT_API int         dt_threads(void);
 DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: what runs (DT_CPU_ISA forces one) */
 
+/* ---------------------------------------------------------------------------------------------------- >>trace
+   A timeline of the run for ui.perfetto.dev or chrome://tracing. DT_TRACE=file.json in the environment (%p in it is the
+   process id), or dt_trace_start, writes one. For each thread that computes it has three tracks: steps (first work to
+   dt_end, in them forward, backward, update), layers (dt_trace_push and pop), ops (every call of a kernel with shapes
+   and bytes; in a backward inside its op's span). On a device that runs later, an op's span is the time to give it
+   the work. Off, it costs one branch a kernel call.
+
+   The file is a JSON array of events. It is whole after dt_trace_stop and after exit(). A run that was killed leaves it
+   without the closing bracket, which the viewers accept, and without the last quarter of a second or the last 64 KiB
+   of each thread. A forked child does not write into its parent's file: with DT_TRACE=f.json it goes on in f.PID.json,
+   after dt_trace_start it has no trace. */
+DT_API dt_status dt_trace_start(const char *path); /* replaces the file; refused while a trace runs */
+/* All threads' events are in. Works with an error pending; nothing to stop is no error. */
+DT_API dt_status dt_trace_stop(void);
+DT_API bool      dt_tracing(void);
+/* A span on the thread's track of layers; they nest. Names are copied (up to 63 bytes). */
+DT_API void      dt_trace_push(const char *name);
+DT_API void      dt_trace_pop(void);
+/* A span on a track of its own, made by its name (up to 63 bytes; 64 tracks); t0 and t1 as dt_trace_now gave them.
+   Spans of one track must nest or follow each other. */
+DT_API void      dt_trace_span(const char *track, const char *name, uint64_t t0, uint64_t t1);
+DT_API uint64_t  dt_trace_now(void);               /* ns, CLOCK_MONOTONIC; works without a trace */
+DT_API void      dt_trace_counter(const char *name, double value); /* a curve: loss, loss scale */
+
 /* ---------------------------------------------------------------------------------------------------- >>backend
    What a device provides. A kernel gets one dt_call: views by value (device addresses, never host pointers), scalars
    by value, a stream. It may run later, in the order of its stream. Nothing outside a backend dereferences a view. */
@@ -688,7 +745,24 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(cross_entropy_bwd) /* dx <- dy (1 or n), x, target, lse, total, [weight]                          + */ \
     X(attention)       /* o (b,h,t,d), lse (b,h,t) <- q, k, v; unit stride in d, other strides any;       */ \
                        /*      attn.causal .scale; o dense; h                                             */ \
-    X(attention_bwd)   /* dq, dk, dv (strides as any of q, k, v) <- do, q, k, v, o, lse                 + */
+    X(attention_bwd)   /* dq, dk, dv (strides as any of q, k, v) <- do, q, k, v, o, lse                 + */ \
+    /* Optimisers: 1-d, f32 but for p, g, x and copy (h). p and the states change in place; copy := p rounded.    */ \
+    /* gscale (1) multiplies every g first, opt.maximize turns its sign. segments (i64, nseg + 1): where each      */ \
+    /* parameter begins, and the end; norms of one element for each segment.                                       */ \
+    X(sgd)             /* p, [buf], [copy] <- g, [gscale], [wnorm, gnorm, segments]: d = g + wd*p;        */ \
+                       /*      buf = first ? d : b1*buf + (1-b2)*d; p -= lr*(nesterov ? d + b1*buf : buf) */ \
+                       /*      with segments (LARS): d *= trust*|w|/(|g| + wd*|w| + eps), gnorm before    */ \
+                       /*      gscale; d *= 1 where a norm is 0                                           */ \
+    X(adam)            /* p, m, v, [vmax: amsgrad], [copy] <- g, [gscale]; opt.decoupled: p *= 1 - lr*wd, */ \
+                       /*      else g += wd*p; p -= lr/c1 * m/(sqrt(v/c2) + eps)                          */ \
+    X(rmsprop)         /* p, sq, [gavg: centred], [buf: momentum b1], [copy] <- g, [gscale]; alpha is b2  */ \
+    X(adagrad)         /* p, sum, [copy] <- g, [gscale]                                                   */ \
+    X(lamb)            /* u, m, v <- p, g, [gscale]: u = (m/c1)/(sqrt(v/c2) + eps) + wd*p                 */ \
+    X(lamb_apply)      /* p, [copy] <- u, [wnorm, unorm, segments]: p -= lr*|w|/|u|*u; ratio 1 where a    */ \
+                       /*      norm is 0 or absent                                                        */ \
+    X(norms)           /* y (nseg) <- x (n), [segments]: the L2 norm of each segment, or of all           */ \
+    X(unscale)         /* [y (n)], flag (1) <- x (n): y = ew.a*x (y may be x); flag := 1 if some x is not  */ \
+                       /*      finite, else as it was                                                   + */
 
 #define DT__ENUM_K(n) DT_K_##n,
 enum { DT_KERNELS(DT__ENUM_K) DT_K_COUNT };
@@ -711,6 +785,7 @@ typedef struct dt_call {
         struct { uint64_t seed, offset; double p; } dropout;
         struct { double smoothing; int64_t ignore; int32_t reduction, nll; } loss;
         struct { double scale; int32_t causal; } attn;
+        struct { double lr, wd, b1, b2, eps, c1, c2, trust; int32_t nesterov, first, maximize, decoupled; } opt;
     } u;
     dt_view out[DT_MAX_OUT];
     dt_view in[DT_MAX_IN];
@@ -756,6 +831,7 @@ DT_API void        dt_dealloc(void *ptr, size_t nbytes);
 #define DT__H_IMPLEMENTED
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -765,6 +841,7 @@ DT_API void        dt_dealloc(void *ptr, size_t nbytes);
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(DT_MALLOC) != defined(DT_FREE)
@@ -785,11 +862,20 @@ DT_API void        dt_dealloc(void *ptr, size_t nbytes);
 typedef struct dt__node    dt__node;
 typedef struct dt__storage dt__storage;
 typedef struct dt__group   dt__group;
+typedef struct dt__tbuf    dt__tbuf;
 
 typedef struct dt__list { /* a growing array of pointers */
     void  **at;
     int64_t n, cap;
 } dt__list;
+
+#define DT__CASTS 256
+typedef struct dt__cast { /* a parameter cast by autocast, good while the stamp is */
+    const dt_tensor *from;
+    dt_tensor       *to;
+    uint64_t         stamp;
+    uint32_t         version;
+} dt__cast;
 
 typedef struct dt__ctx {
     dt_status     code;
@@ -798,12 +884,17 @@ typedef struct dt__ctx {
     int           no_grad;
     int           in_backward;
     uint32_t      backward_id;
+    uint64_t      turns; /* grows with each backward and dt_end: what was made before belongs to the past */
+    dt_autocast   autocast;
+    const char   *bad_loss; /* a backward of this step began at a value that was not finite: the op that made it */
+    double        bad_loss_value;
     dt__list      step; /* tensors the step owns; holes are NULL */
     dt__list      tape; /* nodes in the order of the forward */
     dt_tensor    *free_tensors;
     dt__node     *free_nodes;
     void         *scratch;
     size_t        scratch_nbytes;
+    dt__tbuf     *trace;
     int           rng_ready;
     int           registered; /* the thread's destructor knows of us */
     int           nstreams;
@@ -813,7 +904,8 @@ typedef struct dt__ctx {
         dt_device *dev;
         void      *stream;
     } stream[DT__MAX_STREAMS];
-    dt_rng rng;
+    dt__cast cast[DT__CASTS];
+    dt_rng   rng;
 } dt__ctx;
 
 static __thread dt__ctx dt__tls;
@@ -877,6 +969,7 @@ DT_API void        dt_error_clear(void)
 {
     dt__tls.code = DT_OK;
     dt__tls.message[0] = 0;
+    dt__tls.bad_loss = NULL;
 }
 DT_API int dt_check(const char *program)
 {
@@ -926,10 +1019,12 @@ DT_API dt_status dt_set_allocator(const dt_allocator *a)
     return DT_OK;
 }
 
+static void dt__trace_leave(dt__ctx *t, bool ends);
 static void dt__thread_end(void *unused)
 {
     (void)unused;
     dt_end();
+    dt__trace_leave(&dt__tls, true);
     dt_trim();
 }
 static pthread_key_t dt__thread_key;
@@ -994,6 +1089,9 @@ struct dt__storage {
     uint32_t     version; /* one more for each change in place */
     void        *stream;
     dt__storage *next;
+    int          adopted; /* memory from elsewhere: not cached, not counted */
+    void       (*release)(void *user);
+    void        *user;
 };
 struct dt_device {
     const dt_backend *be;
@@ -1184,12 +1282,26 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->version = 0;
     s->stream = stream;
     s->next = NULL;
+    s->adopted = 0;
     dt__count_live(rounded);
     return s;
+}
+static void dt__storage_disown(dt__storage *s)
+{
+    void (*release)(void *) = s->release;
+    void *user = s->user;
+    if (release && s->dev != dt_cpu()) s->dev->be->wait(s->dev, s->stream); /* queued kernels may still use it */
+    __atomic_sub_fetch(&s->dev->storages, 1, __ATOMIC_RELAXED);
+    dt_dealloc(s, sizeof *s);
+    if (release) release(user);
 }
 static void dt__storage_unref(dt__storage *s)
 {
     if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL)) return;
+    if (s->adopted) {
+        dt__storage_disown(s);
+        return;
+    }
     dt_device *dev = s->dev;
     size_t     rounded;
     int        c = dt__class(s->nbytes, &rounded);
@@ -1213,6 +1325,7 @@ struct dt_tensor {
     int32_t      dtype, layout, ndim;
     uint8_t      requires_grad, leaf, retain_grad;
     uint8_t      grad_empty;  /* grad is there, but the next contribution overwrites it */
+    uint8_t      grad_unreached; /* grad is zero because its block had to be whole; no backward reached it */
     uint8_t      partial_alias; /* partial belongs to someone else as well: not to be added to */
     int64_t      numel;
     int64_t      shape[DT_MAX_DIMS];
@@ -1479,6 +1592,7 @@ DT_API void dt_trim(void)
         dt_dealloc(x, sizeof *x);
     }
     dt__trim_nodes(t);
+    dt__trace_leave(t, false);
     if (t->step.n == 0) dt__list_free(&t->step);
     if (t->tape.n == 0) dt__list_free(&t->tape);
     dt_dealloc(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
@@ -1764,6 +1878,593 @@ DT_API void dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4])
     if (out) dt__philox_block(seed, counter, out);
 }
 
+/* ==================================================================================================== >>tracing
+   Each thread appends whole events, as text, to a chunk of its own: no lock, no malloc. It writes the chunk to the file
+   when it is full, under the lock. dt_trace_stop reads the chunks of all threads up to their published lengths; a
+   thread that is in the middle of an event then publishes it to nobody: chunks carry the number of their session.
+   The array form is chosen because viewers take it without its closing bracket; every event begins with the comma that
+   parts it from the one before, so what is in the file plus a bracket is valid JSON at any time. */
+#define DT__TRACE_CHUNK 65536
+#define DT__TRACE_ROOM 2048 /* of one event, at most */
+#define DT__TRACE_DEPTH 64
+#define DT__TRACE_NAME 64
+#define DT__TRACE_TRACKS 64
+enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
+
+struct dt__tbuf { /* what a thread has for the trace */
+    dt__tbuf *next;
+    uint32_t  session;
+    int       id;       /* of the thread in its session, from 0 */
+    size_t    len;      /* of whole events; others read it */
+    uint64_t  last;     /* the time given out last */
+    uint64_t  written;  /* when the chunk last went to the file */
+    uint64_t  step_t0, phase_t0; /* 0: nothing has happened in it yet */
+    int64_t   steps;
+    int       updating; /* a backward ran in this step */
+    int       depth;    /* of dt_trace_push; what lies deeper than DT__TRACE_DEPTH is counted only */
+    struct {
+        uint64_t t0;
+        char     name[DT__TRACE_NAME];
+    } open[DT__TRACE_DEPTH];
+    char text[DT__TRACE_CHUNK];
+};
+static struct {
+    int             on;      /* 1, 0, -1: the environment has not been asked yet */
+    uint32_t        session; /* counts traces */
+    pthread_mutex_t lock;    /* guards what follows, and the members of chunks that others read */
+    int             fd;      /* -1: no file */
+    int             error;   /* errno of a failed write */
+    int             from_env, hooked;
+    int64_t         nbytes;  /* of the file */
+    int             threads;
+    dt__tbuf       *bufs;
+    int             ntracks;
+    char            track[DT__TRACE_TRACKS][DT__TRACE_NAME];
+    char            path[1024];
+    char            pid[24]; /* as text */
+} dt__trace = { -1, 0, PTHREAD_MUTEX_INITIALIZER, -1, 0, 0, 0, 0, 0, NULL, 0, { { 0 } }, { 0 }, { 0 } };
+
+static inline int dt__trace_on(void) { return __builtin_expect(__atomic_load_n(&dt__trace.on, __ATOMIC_RELAXED), 0); }
+static void       dt__trace_set(int on) { __atomic_store_n(&dt__trace.on, on, __ATOMIC_RELAXED); }
+DT_API uint64_t   dt_trace_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+/* No time is given out twice on a thread, so that a span inside another never has the same beginning. */
+static uint64_t dt__trace_time(dt__tbuf *b)
+{
+    uint64_t t = dt_trace_now();
+    return b->last = t > b->last ? t : b->last + 1;
+}
+
+/* ---- text: each takes where to write and returns the end; DT__TRACE_ROOM covers the longest event */
+static char *dt__tput(char *p, const char *s)
+{
+    while (*s) *p++ = *s++;
+    return p;
+}
+static char *dt__tput_int(char *p, uint64_t v)
+{
+    char  digits[20];
+    int   n = 0;
+    do digits[n++] = (char)('0' + v % 10);
+    while ((v /= 10) > 0);
+    while (n) *p++ = digits[--n];
+    return p;
+}
+static char *dt__tput_us(char *p, uint64_t ns)
+{
+    unsigned f = (unsigned)(ns % 1000);
+    p = dt__tput_int(p, ns / 1000);
+    *p++ = '.';
+    *p++ = (char)('0' + f / 100);
+    *p++ = (char)('0' + f / 10 % 10);
+    *p++ = (char)('0' + f % 10);
+    return p;
+}
+/* A printed finite number with a point for the locale's decimal point, which may be of several bytes. */
+static char *dt__fix_point(char *buf)
+{
+    char *from = buf, *to = buf;
+    while (*from) {
+        if ((*from >= '0' && *from <= '9') || *from == '-' || *from == '+' || *from == 'e') {
+            *to++ = *from++;
+            continue;
+        }
+        *to++ = '.';
+        while (*from && (*from < '0' || *from > '9')) from++;
+    }
+    *to = 0;
+    return buf;
+}
+static char *dt__number(char *buf, size_t nbytes, double x, int digits) /* as C's %g, whatever the locale */
+{
+    snprintf(buf, nbytes, "%.*g", digits, x);
+    return isfinite(x) ? dt__fix_point(buf) : buf;
+}
+static int dt__utf8_len(const unsigned char *s) /* of the character at s; 0: not UTF-8 */
+{
+    int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if (n == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f))) return 0;
+    if (n == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))) return 0;
+    return n;
+}
+/* At most DT__TRACE_NAME - 1 bytes of s, whole characters, escaped for JSON: at most 6 bytes for each. */
+static char *dt__tput_name(char *p, const char *name)
+{
+    const unsigned char *s = (const unsigned char *)(name ? name : "");
+    for (int left = DT__TRACE_NAME - 1, n; *s && left > 0; s += n, left -= n) {
+        n = dt__utf8_len(s);
+        if (n > left) break;
+        if (n == 0) {
+            *p++ = '?';
+            n = 1;
+        } else if (*s == '"' || *s == '\\') {
+            *p++ = '\\';
+            *p++ = (char)*s;
+        } else if (*s < 0x20 || *s == 0x7f) {
+            p = dt__tput(p, "\\u00");
+            *p++ = (char)('0' + *s / 16);
+            *p++ = "0123456789abcdef"[*s % 16];
+        } else {
+            for (int i = 0; i < n; i++) *p++ = (char)s[i];
+        }
+    }
+    return p;
+}
+static void dt__trace_copy_name(char *to, const char *name)
+{
+    size_t n = name ? strlen(name) : 0;
+    if (n > DT__TRACE_NAME - 1)
+        for (n = DT__TRACE_NAME - 1; n > 0 && (name[n] & 0xc0) == 0x80;) n--; /* between characters */
+    if (n) memcpy(to, name, n);
+    to[n] = 0;
+}
+
+/* ---- the file; the lock is held */
+static void dt__trace_write(const char *text, size_t n)
+{
+    size_t done = 0;
+    while (done < n && !dt__trace.error && dt__trace.fd >= 0) {
+        ssize_t k = write(dt__trace.fd, text + done, n - done);
+        if (k > 0) {
+            done += (size_t)k;
+        } else if (k == 0 || errno != EINTR) {
+            dt__trace.error = k < 0 ? errno : EIO;
+            dt__trace_set(0);
+            if (ftruncate(dt__trace.fd, (off_t)dt__trace.nbytes)) { /* half an event stays: nothing can be done */
+            }
+        }
+    }
+    if (done == n) dt__trace.nbytes += (int64_t)n;
+}
+/* what: thread_name, thread_sort_index ...; name NULL: the value is the number */
+static void dt__trace_meta(const char *what, uint64_t tid, const char *name, const char *more, uint64_t number)
+{
+    char text[DT__TRACE_ROOM], *p = dt__tput(text, dt__trace.nbytes ? ",\n" : "[\n");
+    p = dt__tput(dt__tput(dt__tput(p, "{\"ph\":\"M\",\"pid\":"), dt__trace.pid), ",\"tid\":");
+    p = dt__tput(dt__tput(dt__tput_int(p, tid), ",\"name\":\""), what);
+    if (name)
+        p = dt__tput(dt__tput_name(dt__tput_name(dt__tput(p, "\",\"args\":{\"name\":\""), name), more), "\"}}");
+    else
+        p = dt__tput(dt__tput_int(dt__tput(p, "\",\"args\":{\"sort_index\":"), number), "}}");
+    dt__trace_write(text, (size_t)(p - text));
+}
+static void dt__trace_flush(dt__tbuf *b, uint64_t now)
+{
+    pthread_mutex_lock(&dt__trace.lock);
+    if (b->session == dt__trace.session) dt__trace_write(b->text, b->len);
+    __atomic_store_n(&b->len, 0, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&dt__trace.lock);
+    b->written = now;
+}
+
+/* ---- sessions */
+static void dt__trace_program(char *buf, size_t nbytes) /* the program's name */
+{
+    int     fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, buf, nbytes - 1) : 0;
+    if (fd >= 0) close(fd);
+    while (n > 0 && buf[n - 1] == '\n') n--;
+    buf[n > 0 ? n : 0] = 0;
+    if (n <= 0) snprintf(buf, nbytes, "dt");
+}
+static void dt__trace_before_fork(void) { pthread_mutex_lock(&dt__trace.lock); }
+static void dt__trace_in_parent(void) { pthread_mutex_unlock(&dt__trace.lock); }
+static void dt__trace_in_child(void)
+{
+    if (dt__trace.fd >= 0) {
+        close(dt__trace.fd);
+        dt__trace.fd = -1;
+        dt__trace_set(dt__trace.from_env ? -1 : 0);
+    }
+    pthread_mutex_unlock(&dt__trace.lock);
+}
+static void dt__trace_at_exit(void);
+static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
+{
+    char name[DT__TRACE_NAME], pid[24];
+    int  fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return errno;
+    if (!dt__trace.hooked) {
+        pthread_atfork(dt__trace_before_fork, dt__trace_in_parent, dt__trace_in_child);
+        atexit(dt__trace_at_exit);
+        dt__trace.hooked = 1;
+    }
+    dt__trace.fd = fd;
+    dt__trace.error = dt__trace.threads = 0;
+    dt__trace.nbytes = 0;
+    snprintf(dt__trace.path, sizeof dt__trace.path, "%s", path);
+    *dt__tput_int(pid, (uint64_t)getpid()) = 0;
+    if (strcmp(pid, dt__trace.pid)) strcpy(dt__trace.pid, pid); /* else threads may be reading it */
+    dt__trace_program(name, sizeof name);
+    dt__trace_meta("process_name", 0, name, "", 0);
+    for (int i = 0; i < dt__trace.ntracks; i++)
+        dt__trace_meta("thread_name", (uint64_t)(DT__TRACK_NAMED + i), dt__trace.track[i], "", 0);
+    __atomic_add_fetch(&dt__trace.session, 1, __ATOMIC_RELAXED);
+    if (dt__trace.error) {
+        close(fd);
+        dt__trace.fd = -1;
+        return dt__trace.error;
+    }
+    dt__trace_set(1);
+    return 0;
+}
+/* DT_TRACE as a path: %p is the process id, and so is what is put before .json for a child. */
+static void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
+{
+    size_t n = strlen(from), at = 0, stem = n > 5 && !strcmp(from + n - 5, ".json") ? n - 5 : n;
+    char   pid[24];
+    *dt__tput_int(pid, (uint64_t)getpid()) = 0;
+    for (size_t i = 0; i <= n && at + 32 < nbytes; i++) {
+        if (child && i == stem) at += (size_t)snprintf(to + at, nbytes - at, ".%s", pid);
+        if (from[i] == '%' && from[i + 1] == 'p') {
+            at += (size_t)snprintf(to + at, nbytes - at, "%s", pid);
+            i++;
+            child = false;
+        } else {
+            to[at++] = from[i];
+        }
+    }
+    to[at < nbytes ? at : nbytes - 1] = 0;
+}
+static void dt__trace_ask_env(void)
+{
+    char        text[1200] = "", path[1024];
+    const char *s = getenv("DT_TRACE");
+    pthread_mutex_lock(&dt__trace.lock);
+    if (dt__trace.on < 0) {
+        dt__trace_set(0);
+        if (s && *s) {
+            dt__trace_env_path(path, sizeof path, s, dt__trace.from_env);
+            dt__trace.from_env = 1;
+            int e = dt__trace_open(path);
+            if (e) snprintf(text, sizeof text, "DT_TRACE: cannot write %.900s: %s; no trace", path, strerror(e));
+        }
+    }
+    pthread_mutex_unlock(&dt__trace.lock);
+    if (text[0]) dt__log(DT_LOG_ERROR, text);
+}
+DT_API dt_status dt_trace_start(const char *path)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: needs the path of a file");
+    if (strlen(path) >= sizeof dt__trace.path)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: the path is too long");
+    char other[400] = "";
+    int  e = 0;
+    pthread_mutex_lock(&dt__trace.lock);
+    if (dt__trace.fd >= 0) {
+        snprintf(other, sizeof other, "%.399s", dt__trace.path);
+    } else {
+        e = dt__trace_open(path);
+        if (!e) dt__trace.from_env = 0;
+    }
+    pthread_mutex_unlock(&dt__trace.lock);
+    if (other[0])
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_trace_start: %.400s: a trace to %s runs; dt_trace_stop() it first",
+                                  path, other);
+    return e ? (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_start: cannot write %s: %s", path, strerror(e)) : DT_OK;
+}
+DT_API bool dt_tracing(void)
+{
+    if (dt__trace_on() < 0) dt__trace_ask_env();
+    return dt__trace_on() > 0;
+}
+
+/* The thread's chunk for the session that runs, or NULL. */
+static dt__tbuf *dt__trace_join(void)
+{
+    dt__tbuf *b = dt__tls.trace;
+    char      label[32] = "", *p = label;
+    if (!b) {
+        dt__register_thread(&dt__tls);
+        b = (dt__tbuf *)dt_alloc(sizeof *b);
+        if (!b) return NULL; /* the trace lacks this thread's events until there is memory */
+        memset(b, 0, offsetof(dt__tbuf, text));
+    }
+    pthread_mutex_lock(&dt__trace.lock);
+    if (!dt__tls.trace) {
+        b->next = dt__trace.bufs;
+        dt__trace.bufs = b;
+        dt__tls.trace = b;
+    }
+    bool joins = dt__trace.on > 0;
+    if (joins) {
+        b->session = dt__trace.session;
+        b->id = dt__trace.threads++;
+        __atomic_store_n(&b->len, 0, __ATOMIC_RELAXED);
+        b->step_t0 = b->phase_t0 = 0;
+        b->steps = 0;
+        b->updating = b->depth = 0;
+        if (b->id) *dt__tput(dt__tput_int(dt__tput(p, "thread "), (uint64_t)b->id + 1), " ") = 0;
+        static const char *const names[] = { "steps", "layers", "ops" };
+        for (int i = 0; i < 3; i++) {
+            uint64_t tid = (uint64_t)(3 * b->id + 1 + i);
+            dt__trace_meta("thread_name", tid, label, names[i], 0);
+            dt__trace_meta("thread_sort_index", tid, NULL, NULL, tid);
+        }
+    }
+    pthread_mutex_unlock(&dt__trace.lock);
+    b->written = dt_trace_now();
+    return joins ? b : NULL;
+}
+static dt__tbuf *dt__trace_mine(void) /* the same, if it has joined */
+{
+    dt__tbuf *b = dt__tls.trace;
+    return b && dt__trace_on() > 0 && b->session == __atomic_load_n(&dt__trace.session, __ATOMIC_RELAXED) ? b : NULL;
+}
+static dt__tbuf *dt__trace_buf(void)
+{
+    dt__tbuf *b = dt__trace_mine();
+    return b ? b : dt_tracing() ? dt__trace_join() : NULL;
+}
+/* The thread's chunk goes: when the thread ends, or in dt_trim when no trace runs. */
+static void dt__trace_leave(dt__ctx *t, bool ends)
+{
+    dt__tbuf *b = t->trace;
+    if (!b || (!ends && dt__trace_on() > 0)) return;
+    pthread_mutex_lock(&dt__trace.lock);
+    if (b->session == dt__trace.session) dt__trace_write(b->text, b->len);
+    for (dt__tbuf **p = &dt__trace.bufs; *p; p = &(*p)->next)
+        if (*p == b) {
+            *p = b->next;
+            break;
+        }
+    pthread_mutex_unlock(&dt__trace.lock);
+    t->trace = NULL;
+    dt_dealloc(b, sizeof *b);
+}
+
+/* ---- events */
+static char *dt__trace_begin(dt__tbuf *b, const char *kind, uint64_t tid, uint64_t t)
+{
+    if (sizeof b->text - b->len < DT__TRACE_ROOM) dt__trace_flush(b, t);
+    char *p = dt__tput(dt__tput(b->text + b->len, ",\n{\"ph\":\""), kind);
+    p = dt__tput(dt__tput(dt__tput(p, "\",\"pid\":"), dt__trace.pid), ",\"tid\":");
+    return dt__tput_us(dt__tput(dt__tput_int(p, tid), ",\"ts\":"), t);
+}
+static char *dt__trace_span_begin(dt__tbuf *b, uint64_t tid, uint64_t t0, uint64_t t1)
+{
+    char *p = dt__trace_begin(b, "X", tid, t0);
+    p = dt__tput_us(dt__tput(p, ",\"dur\":"), t1 > t0 ? t1 - t0 : 0);
+    return dt__tput(p, ",\"name\":\"");
+}
+static void dt__trace_end(dt__tbuf *b, char *p)
+{
+    *p++ = '}';
+    __atomic_store_n(&b->len, (size_t)(p - b->text), __ATOMIC_RELEASE);
+}
+static void dt__trace_simple(dt__tbuf *b, int track, const char *name, const char *more, uint64_t t0, uint64_t t1)
+{
+    char *p = dt__trace_span_begin(b, (uint64_t)(3 * b->id + track), t0, t1);
+    p = dt__tput(dt__tput_name(p, name), more);
+    *p++ = '"';
+    dt__trace_end(b, p);
+}
+/* The beginning of anything; the first one in a step begins the step, one nanosecond before what it holds. */
+static uint64_t dt__trace_touch(dt__tbuf *b)
+{
+    uint64_t t = dt__trace_time(b);
+    if (!b->phase_t0) {
+        b->phase_t0 = t;
+        if (!b->step_t0) {
+            b->step_t0 = t;
+            b->phase_t0 = t = b->last = t + 1;
+        }
+    }
+    return t;
+}
+static uint64_t dt__trace_mark(void) /* 0: no trace */
+{
+    dt__tbuf *b = dt__trace_buf();
+    return b ? dt__trace_touch(b) : 0;
+}
+static void dt__trace_close_phase(dt__tbuf *b, const char *name, uint64_t t1)
+{
+    if (b->phase_t0) dt__trace_simple(b, DT__TRACK_STEPS, name, "", b->phase_t0, t1);
+    b->phase_t0 = 0;
+}
+static void dt__trace_step(void) /* dt_end */
+{
+    dt__tbuf *b = dt__trace_mine();
+    if (!b || !b->step_t0) return;
+    dt__trace_close_phase(b, b->updating ? "update" : "forward", dt__trace_time(b));
+    uint64_t now = dt__trace_time(b);
+    char    *p = dt__trace_span_begin(b, (uint64_t)(3 * b->id + DT__TRACK_STEPS), b->step_t0, now);
+    p = dt__tput(p, b->updating ? "step\",\"args\":{\"n\":" : "step without backward\",\"args\":{\"n\":");
+    p = dt__tput_int(p, (uint64_t)b->steps++);
+    *p++ = '}';
+    dt__trace_end(b, p);
+    b->step_t0 = 0;
+    b->updating = 0;
+    if (now - b->written > 250000000u) dt__trace_flush(b, now);
+}
+static uint64_t dt__trace_backward_begin(void)
+{
+    dt__tbuf *b = dt__trace_buf();
+    if (!b) return 0;
+    dt__trace_touch(b);
+    dt__trace_close_phase(b, "forward", dt__trace_time(b));
+    return dt__trace_time(b);
+}
+static void dt__trace_backward_end(uint64_t t0)
+{
+    dt__tbuf *b = dt__trace_mine();
+    if (!b || !b->step_t0) return; /* it began in another session */
+    dt__trace_simple(b, DT__TRACK_STEPS, "backward", "", t0, dt__trace_time(b));
+    b->phase_t0 = 0;
+    b->updating = 1;
+}
+static void dt__trace_node(const char *name, uint64_t t0)
+{
+    dt__tbuf *b = dt__trace_mine();
+    if (b && b->step_t0) dt__trace_simple(b, DT__TRACK_OPS, name, " bwd", t0, dt__trace_time(b));
+}
+static char *dt__tput_view(char *p, const char *key, const dt_view *v)
+{
+    p = dt__tput(dt__tput(dt__tput(p, "\""), key), "\":\"");
+    for (int i = 0; i < v->ndim; i++) {
+        if (i) *p++ = 'x';
+        p = dt__tput_int(p, (uint64_t)v->shape[i]);
+    }
+    p = dt__tput(p, v->ndim ? " " : "scalar ");
+    return dt__tput(dt__tput(p, dt__dtype_names[v->dtype]), "\",");
+}
+static uint64_t dt__view_bytes(const dt_view *v) /* of the elements that lie in memory: a broadcast one counts once */
+{
+    uint64_t n = v->ndim < 0 ? 0 : dt__dtype_size[v->dtype];
+    for (int i = 0; i < v->ndim; i++) n *= v->stride[i] ? (uint64_t)v->shape[i] : 1;
+    return n;
+}
+static const char *dt__trace_function(const dt_call *c) /* of an elementwise or reducing kernel, or NULL */
+{
+#define DT__NAME_U(n, s, t) #n,
+#define DT__NAME_B(n, t) #n,
+#define DT__NAME_R(n) #n,
+    static const char *const unary[] = { DT_UNARY_FNS(DT__NAME_U) };
+    static const char *const binary[] = { DT_BINARY_FNS(DT__NAME_B) };
+    static const char *const reduce[] = { DT_REDUCE_FNS(DT__NAME_R) };
+    if (c->op == DT_K_unary || c->op == DT_K_unary_bwd) return unary[c->u.ew.fn];
+    if (c->op == DT_K_binary) return binary[c->u.ew.fn];
+    return c->op == DT_K_reduce ? reduce[c->u.reduce.fn] : NULL;
+}
+static void dt__trace_op(const dt_device *dev, const dt_call *c, uint64_t t0)
+{
+    dt__tbuf *b = dt__trace_mine();
+    if (!b || !b->step_t0) return;
+    char       *p = dt__trace_span_begin(b, (uint64_t)(3 * b->id + DT__TRACK_OPS), t0, dt__trace_time(b));
+    const char *fn = dt__trace_function(c);
+    uint64_t    bytes = 0;
+    int         first = 0;
+    p = dt__tput(p, dt_kernel_name(c->op));
+    if (fn) *p++ = ' ';
+    for (; fn && *fn; fn++) *p++ = (char)(*fn >= 'A' && *fn <= 'Z' ? *fn + 32 : *fn);
+    p = dt__tput(p, "\",\"args\":{");
+    while (first < c->nin && c->in[first].ndim < 0) first++;
+    if (c->nout && c->out[0].ndim >= 0) p = dt__tput_view(p, "out", &c->out[0]);
+    if (first < c->nin) p = dt__tput_view(p, "in", &c->in[first]);
+    for (int i = 0; i < c->nout; i++) bytes += dt__view_bytes(&c->out[i]);
+    for (int i = 0; i < c->nin; i++) bytes += dt__view_bytes(&c->in[i]);
+    if (dev->index >= 0) p = dt__tput(dt__tput_name(dt__tput(p, "\"device\":\""), dev->name), "\",");
+    p = dt__tput_int(dt__tput(p, "\"bytes\":"), bytes);
+    *p++ = '}';
+    dt__trace_end(b, p);
+}
+
+DT_API void dt_trace_push(const char *name)
+{
+    if (!dt__trace_on()) return;
+    dt__tbuf *b = dt__trace_buf();
+    if (!b) return;
+    if (b->depth < DT__TRACE_DEPTH) {
+        dt__trace_copy_name(b->open[b->depth].name, name);
+        b->open[b->depth].t0 = dt__trace_touch(b);
+    }
+    b->depth++;
+}
+DT_API void dt_trace_pop(void)
+{
+    dt__tbuf *b = dt__trace_on() ? dt__trace_mine() : NULL;
+    if (!b || b->depth == 0 || --b->depth >= DT__TRACE_DEPTH) return; /* pushed before the trace began, or too deep */
+    dt__trace_simple(b, DT__TRACK_LAYERS, b->open[b->depth].name, "", b->open[b->depth].t0, dt__trace_time(b));
+}
+static int dt__trace_find_track(const char *name, int from, int n)
+{
+    for (int i = from; i < n; i++)
+        if (!strcmp(dt__trace.track[i], name)) return i;
+    return -1;
+}
+static int dt__trace_track(const char *track) /* its index; tracks are only ever added */
+{
+    char name[DT__TRACE_NAME];
+    dt__trace_copy_name(name, track);
+    int n = __atomic_load_n(&dt__trace.ntracks, __ATOMIC_ACQUIRE), i = dt__trace_find_track(name, 0, n);
+    if (i >= 0) return i;
+    pthread_mutex_lock(&dt__trace.lock);
+    i = dt__trace_find_track(name, n, dt__trace.ntracks);
+    if (i < 0 && dt__trace.ntracks < DT__TRACE_TRACKS) {
+        i = dt__trace.ntracks;
+        strcpy(dt__trace.track[i], i + 1 < DT__TRACE_TRACKS ? name : "other tracks");
+        dt__trace_meta("thread_name", (uint64_t)(DT__TRACK_NAMED + i), dt__trace.track[i], "", 0);
+        __atomic_store_n(&dt__trace.ntracks, i + 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&dt__trace.lock);
+    return i < 0 ? DT__TRACE_TRACKS - 1 : i;
+}
+DT_API void dt_trace_span(const char *track, const char *name, uint64_t t0, uint64_t t1)
+{
+    if (!dt__trace_on()) return;
+    dt__tbuf *b = dt__trace_buf();
+    if (!b) return;
+    uint64_t tid = (uint64_t)(DT__TRACK_NAMED + dt__trace_track(track));
+    char    *p = dt__tput_name(dt__trace_span_begin(b, tid, t0, t1), name);
+    *p++ = '"';
+    dt__trace_end(b, p);
+}
+DT_API void dt_trace_counter(const char *name, double value)
+{
+    char number[64];
+    if (!dt__trace_on()) return;
+    dt__tbuf *b = dt__trace_buf();
+    if (!b) return;
+    bool  ok = isfinite(value); /* JSON has no others: they are marked on the timeline */
+    char *p = dt__trace_begin(b, ok ? "C" : "i", 0, dt__trace_time(b));
+    p = dt__tput_name(dt__tput(p, ok ? ",\"name\":\"" : ",\"s\":\"p\",\"name\":\""), name);
+    p = dt__tput(p, ok ? "\",\"args\":{\"value\":" : " is ");
+    p = dt__tput(dt__tput(p, dt__number(number, sizeof number, value, 9)), ok ? "}" : "\"");
+    dt__trace_end(b, p);
+}
+DT_API dt_status dt_trace_stop(void)
+{
+    dt__tbuf *mine = dt__trace_mine();
+    while (mine && mine->depth > 0) dt_trace_pop(); /* what is still open on this thread ends here */
+    if (mine && !dt__tls.in_backward) dt__trace_step();
+    pthread_mutex_lock(&dt__trace.lock);
+    char path[sizeof dt__trace.path];
+    int  error = 0;
+    if (dt__trace.fd >= 0) {
+        dt__trace_set(0);
+        for (dt__tbuf *b = dt__trace.bufs; b; b = b->next)
+            if (b->session == dt__trace.session) dt__trace_write(b->text, __atomic_load_n(&b->len, __ATOMIC_ACQUIRE));
+        dt__trace_write("\n]\n", 3);
+        __atomic_add_fetch(&dt__trace.session, 1, __ATOMIC_RELAXED);
+        error = dt__trace.error;
+        if (close(dt__trace.fd) && !error) error = errno;
+        dt__trace.fd = -1;
+    }
+    strcpy(path, dt__trace.path);
+    pthread_mutex_unlock(&dt__trace.lock);
+    if (!error) return DT_OK;
+    return (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_stop: cannot write %s: %s; the trace ends before that", path,
+                              strerror(error));
+}
+static void dt__trace_at_exit(void) { dt_trace_stop(); }
+
 /* ==================================================================================================== >>dispatch
    Building a dt_call and giving it to the device. */
 static void dt__view_of(dt_view *v, const dt_tensor *t)
@@ -1873,6 +2574,7 @@ static int dt__go(dt_device *dev, dt_call *c)
     if (dt__tls.code != DT_OK) return dt__tls.code;
     c->stream = dt__stream(dev);
     dt_kernel k = dev->be->kernel[c->op];
+    uint64_t  t0 = dt__trace_on() ? dt__trace_mark() : 0;
     int       rc;
     if (k)
         rc = k(dev, c);
@@ -1882,6 +2584,7 @@ static int dt__go(dt_device *dev, dt_call *c)
         return dt_fail(DT_ERR_DEVICE,
                        "%s: device %s has no such entry; dt_allow_fallback(device, true) runs it on the CPU",
                        dt_kernel_name(c->op), dev->name);
+    if (t0) dt__trace_op(dev, c, t0);
     if (rc) dt_fail((dt_status)rc, "%s: failed on %s with status %d", dt_kernel_name(c->op), dev->name, rc);
     return rc;
 }
@@ -1950,17 +2653,21 @@ static int dt__make_plain(dt_tensor *t)
 }
 
 /* ==================================================================================================== >>making */
-static dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype)
+static bool dt__make_ok(const char *call, dt_shape s, int dtype)
 {
-    if (dt__tls.code != DT_OK) return NULL;
     if (s.ndim < 0 || s.ndim > DT_MAX_DIMS) {
         dt_fail(DT_ERR_SHAPE, "%s: %d dimensions; a tensor has 0 to %d", call, s.ndim, DT_MAX_DIMS);
-        return NULL;
+        return false;
     }
     if (dtype < 0 || dtype >= DT_DTYPE_COUNT) {
         dt_fail(DT_ERR_DTYPE, "%s: %d is not a dtype", call, dtype);
-        return NULL;
+        return false;
     }
+    return true;
+}
+static dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype)
+{
+    if (dt__tls.code != DT_OK || !dt__make_ok(call, s, dtype)) return NULL;
     return dt__new(call, o.device ? o.device : dt_default_device(), dtype, s.dim, s.ndim, DT_LAYOUT_PLAIN);
 }
 static int dt__upload(dt_tensor *t, const void *host) /* t dense */
@@ -1994,6 +2701,67 @@ DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o)
     if (!t) return NULL;
     if (!data && t->numel) return dt__finish(t, dt_fail(DT_ERR_ARG, "dt_from: data is NULL for shape %s", dt__text(t)));
     return dt__finish(t, dt__upload(t, data));
+}
+/* The caller owns the result. Nobody is told when it goes, until st->release is set: a failure releases nothing. */
+static dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim)
+{
+    int64_t n = dt__count(shape, ndim, dt__dtype_size[dtype]);
+    if (n < 0) {
+        dt_fail(DT_ERR_SHAPE, "%s: shape %s of %s has a negative dimension or is too large", call,
+                dt__shape_text(shape, ndim), dt__dtype_names[dtype]);
+        return NULL;
+    }
+    dt_tensor   *t = dt__handle_new();
+    dt__storage *s = t ? (dt__storage *)dt__alloc_zero(sizeof *s) : NULL;
+    if (!s) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for a storage", call);
+        dt__unref(t);
+        return NULL;
+    }
+    s->dev = dev;
+    s->ptr = data;
+    s->nbytes = (size_t)n * dt__dtype_size[dtype];
+    s->refs = 1;
+    s->stream = dt__stream(dev);
+    s->adopted = 1;
+    __atomic_add_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
+    t->st = s;
+    t->dtype = dtype;
+    t->ndim = ndim;
+    t->layout = DT_LAYOUT_PLAIN;
+    t->numel = n;
+    for (int i = 0; i < ndim; i++) t->shape[i] = shape[i];
+    dt__dense_strides(t->stride, shape, ndim);
+    return t;
+}
+DT_API dt_tensor *dt_adopt_with(void *data, dt_shape shape, dt_adopt_opts o)
+{
+    dt_make_opts make;
+    memset((void *)&make, 0, sizeof make);
+    make.dtype = o.dtype;
+    make.device = o.device ? o.device : dt_cpu();
+    if (dt__tls.code != DT_OK || !dt__make_ok("dt_adopt", shape, o.dtype)) return NULL;
+    int64_t n = dt__count(shape.dim, shape.ndim, dt__dtype_size[o.dtype]);
+    if (!data && n > 0) {
+        dt_fail(DT_ERR_ARG, "dt_adopt: data is NULL for shape %s", dt__shape_text(shape.dim, shape.ndim));
+        return NULL;
+    }
+    dt_tensor *t;
+    if (n > 0 && (uintptr_t)data % dt__dtype_size[o.dtype]) {
+        if (make.device != dt_cpu()) {
+            dt_fail(DT_ERR_ARG, "dt_adopt: the data on %s is not aligned to its elements of %d bytes",
+                    make.device->name, (int)dt__dtype_size[o.dtype]);
+            return NULL;
+        }
+        t = dt_from_with(data, shape, make);
+        if (t && o.release) o.release(o.user);
+        return t;
+    }
+    t = dt__give(dt__adopt("dt_adopt", make.device, data, o.dtype, shape.dim, shape.ndim));
+    if (!t) return NULL;
+    t->st->release = o.release;
+    t->st->user = o.user;
+    return t;
 }
 DT_API dt_tensor *dt_empty_with(dt_shape shape, dt_make_opts o)
 {
@@ -2425,6 +3193,9 @@ DT_API void dt_end(void)
         dt_fail(DT_ERR_STATE, "dt_end: called inside a backward");
         return;
     }
+    t->turns++;
+    if (dt__trace_on()) dt__trace_step();
+    t->bad_loss = NULL;
     for (int64_t i = 0; i < t->step.n; i++) {
         dt_tensor *x = (dt_tensor *)t->step.at[i];
         if (!x) continue;
@@ -2537,7 +3308,7 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
         if (!x->grad) return NULL;
         if (layout > DT_LAYOUT_PLAIN) return dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, layout);
         *acc = x->grad_empty ? 0u : 1u;
-        x->grad_empty = 0;
+        x->grad_empty = x->grad_unreached = 0;
         return dt__ref(x->grad);
     }
     if (!x->partial) {
@@ -2594,6 +3365,7 @@ static int dt__mark(dt__ctx *t, dt_tensor *root) /* reachable nodes, and how man
 {
     uint32_t id = ++t->backward_id;
     if (!id) id = ++t->backward_id;
+    t->turns++;
     root->node->mark = id;
     for (int64_t s = root->node->seq; s >= 0; s--) {
         dt__node *n = (dt__node *)t->tape.at[s];
@@ -2627,7 +3399,9 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
                            "change a dt_clone() of it instead", dt__text(n->saved[i]), n->name);
     if (g) {
         out->partial = NULL;
+        uint64_t t0 = dt__trace_on() ? dt__trace_mark() : 0;
         rc = n->backward(n, g);
+        if (t0) dt__trace_node(n->name, t0);
         if (!rc && out->retain_grad) {
             if (!out->grad) out->grad = dt__new_like("dt_retain_grad", g, g->dtype), out->grad_empty = 1;
             rc = out->grad ? dt__copy_to(out->grad, g, !out->grad_empty) : DT_ERR_MEMORY;
@@ -2653,6 +3427,7 @@ static int dt__complete_groups(dt_tensor *p, uint32_t id)
         if (!q || !q->grad || !q->grad_empty) continue;
         rc = dt__fill(q->grad, 0);
         q->grad_empty = 0;
+        q->grad_unreached = 1;
     }
     return rc;
 }
@@ -2677,6 +3452,16 @@ static int dt__seed_root(dt_tensor *root, dt_tensor *grad)
                        dt__text(root));
     return dt__grad_put(root, grad);
 }
+/* A loss that is not finite is remembered until the step ends: an optimiser refuses to step. Where a look would make
+   the host wait for a device, none is taken. */
+static void dt__note_loss(dt__ctx *t, const dt_tensor *root)
+{
+    if (root->numel != 1 || root->st->dev != dt_cpu() || t->bad_loss) return;
+    double v = dt__element((const char *)root->st->ptr + root->offset * dt__dtype_size[root->dtype], root->dtype, 0);
+    if (isfinite(v)) return;
+    t->bad_loss = root->node->name;
+    t->bad_loss_value = v;
+}
 DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
 {
     dt__ctx *t = &dt__tls;
@@ -2692,6 +3477,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
                                                         "dt_backward: the root belongs to another thread's tape");
     dt__node *top = root->node;
     int64_t   first = top->seq;
+    uint64_t  t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
     int       rc = dt__mark(t, root);
     if (!rc) rc = dt__seed_root(root, o.grad);
     if (rc) {
@@ -2699,6 +3485,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
         root->partial = NULL;
         return (dt_status)rc;
     }
+    dt__note_loss(t, root);
     uint32_t id = t->backward_id;
     t->in_backward = 1;
     t->no_grad++;
@@ -2724,6 +3511,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
     t->in_backward = 0;
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].end) t->hook[i].end(t->hook[i].user, (dt_status)rc);
+    if (t0) dt__trace_backward_end(t0);
     return (dt_status)rc;
 }
 
@@ -2814,6 +3602,16 @@ static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total
     }
     return 0;
 }
+/* A parameter moved to other memory with its value: what the tape took of it is as good as it was. */
+static void dt__tape_moved(const dt_tensor *p, uint32_t before)
+{
+    dt__ctx *t = &dt__tls;
+    for (int64_t i = 0; i < t->tape.n; i++) {
+        dt__node *n = (dt__node *)t->tape.at[i];
+        for (int k = 0; k < n->nsaved; k++)
+            if (n->saved[k] == p) n->version[k] = p->st->version - (n->version[k] == before ? 0u : 1u);
+    }
+}
 /* One parameter's window of the blocks: its value moves there, its gradient will be there. */
 static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
 {
@@ -2839,6 +3637,7 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
     v->st = old;
     p->offset = at;
     memcpy(p->stride, v->stride, sizeof p->stride);
+    if (old->version != p->st->version) dt__tape_moved(p, old->version);
     dt__unref(v);
     p->grad_empty = p->grad && !p->grad_empty ? 0 : 1;
     dt__unref(p->grad);
@@ -3210,6 +4009,48 @@ DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d)
     }
     return t->dtype == (int)d ? t : dt__copied("dt_cast", "cast", t, d, t->layout);
 }
+/* ---- autocast: what an op does to its inputs before it looks at them */
+DT_API dt_autocast dt_autocast_get(void) { return dt__tls.autocast; }
+DT_API dt_autocast dt_autocast_set(dt_autocast a)
+{
+    dt_autocast old = dt__tls.autocast;
+    if ((unsigned)a.mode > DT_AUTOCAST_LOSS || (a.mode == DT_AUTOCAST_OPS && a.dtype != DT_F16 && a.dtype != DT_BF16))
+        dt_fail(DT_ERR_ARG, "dt_autocast_set: mode %d with dtype %s; DT_AUTOCAST_OPS takes DT_F16 or DT_BF16",
+                (int)a.mode, dt_dtype_name(a.dtype));
+    else
+        dt__tls.autocast = a;
+    return old;
+}
+static dt_tensor *dt__autocast_to(dt_tensor *t, int dtype)
+{
+    dt__ctx *ctx = &dt__tls;
+    if (ctx->in_backward || !t || t->magic != DT__LIVE || !dt__is_float(t->dtype) || t->dtype == dtype) return t;
+    if (!t->leaf) return dt_cast(t, (dt_dtype)dtype);
+    dt__cast *c = &ctx->cast[((uintptr_t)t >> 6) % DT__CASTS];
+    uint64_t  stamp = ctx->turns << 3 | (uint64_t)(ctx->no_grad != 0) << 2 | (uint64_t)dtype;
+    if (c->from == t && c->stamp == stamp && c->version == t->st->version) return c->to;
+    dt_tensor *y = dt_cast(t, (dt_dtype)dtype);
+    if (!y) return NULL;
+    c->from = t;
+    c->to = y;
+    c->stamp = stamp;
+    c->version = t->st->version;
+    return y;
+}
+static dt_tensor *dt__in_half(dt_tensor *t) /* the ops that gain by halves */
+{
+    dt_autocast a = dt__tls.autocast;
+    return a.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, a.dtype) : t;
+}
+static dt_tensor *dt__in_f32(dt_tensor *t) /* the ops that need the range or the digits */
+{
+    return dt__tls.autocast.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, DT_F32) : t;
+}
+static dt_tensor *dt__in_loss(dt_tensor *t)
+{
+    return dt__tls.autocast.mode != DT_AUTOCAST_OFF ? dt__autocast_to(t, DT_F32) : t;
+}
+
 DT_API dt_tensor *dt_clone(dt_tensor *t)
 {
     return dt__ok("dt_clone", "t", t) ? dt__copied("dt_clone", "clone", t, t->dtype, t->layout) : NULL;
@@ -3306,8 +4147,14 @@ DT_API dt_tensor *dt_div_scalar(dt_tensor *a, double s)
 }
 DT_API dt_tensor *dt_rsub_scalar(dt_tensor *a, double s) { return dt__affine("dt_rsub_scalar", a, -1, s); }
 DT_API dt_tensor *dt_neg(dt_tensor *a) { return dt__affine("dt_neg", a, -1, 0); }
-DT_API dt_tensor *dt_rdiv_scalar(dt_tensor *a, double s) { return dt__unary("dt_rdiv_scalar", DT_U_RECIP, a, s, 0); }
-DT_API dt_tensor *dt_pow_scalar(dt_tensor *a, double s) { return dt__unary("dt_pow_scalar", DT_U_POW, a, s, 0); }
+DT_API dt_tensor *dt_rdiv_scalar(dt_tensor *a, double s)
+{
+    return dt__unary("dt_rdiv_scalar", DT_U_RECIP, dt__in_f32(a), s, 0);
+}
+DT_API dt_tensor *dt_pow_scalar(dt_tensor *a, double s)
+{
+    return dt__unary("dt_pow_scalar", DT_U_POW, dt__in_f32(a), s, 0);
+}
 DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi)
 {
     return dt__whole("dt_clamp", a, lo) && dt__whole("dt_clamp", a, hi) ? dt__unary("dt_clamp", DT_U_CLAMP, a, lo, hi)
@@ -3316,15 +4163,15 @@ DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi)
 static dt_tensor *dt__scalar_like(const char *call, const dt_tensor *a, double s);
 DT_API dt_tensor *dt_abs(dt_tensor *a) { return dt__unary("dt_abs", DT_U_ABS, a, 0, 0); }
 DT_API dt_tensor *dt_sqrt(dt_tensor *a) { return dt__unary("dt_sqrt", DT_U_SQRT, a, 0, 0); }
-DT_API dt_tensor *dt_exp(dt_tensor *a) { return dt__unary("dt_exp", DT_U_EXP, a, 0, 0); }
-DT_API dt_tensor *dt_log(dt_tensor *a) { return dt__unary("dt_log", DT_U_LOG, a, 0, 0); }
+DT_API dt_tensor *dt_exp(dt_tensor *a) { return dt__unary("dt_exp", DT_U_EXP, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_log(dt_tensor *a) { return dt__unary("dt_log", DT_U_LOG, dt__in_f32(a), 0, 0); }
 DT_API dt_tensor *dt_relu(dt_tensor *a) { return dt__unary("dt_relu", DT_U_RELU, a, 0, 0); }
 DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope)
 {
     return dt__unary("dt_leaky_relu", DT_U_LEAKY_RELU, a, slope, 0);
 }
-DT_API dt_tensor *dt_gelu(dt_tensor *a) { return dt__unary("dt_gelu", DT_U_GELU, a, 0, 0); }
-DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a) { return dt__unary("dt_gelu_tanh", DT_U_GELU_TANH, a, 0, 0); }
+DT_API dt_tensor *dt_gelu(dt_tensor *a) { return dt__unary("dt_gelu", DT_U_GELU, dt__in_f32(a), 0, 0); }
+DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a) { return dt__unary("dt_gelu_tanh", DT_U_GELU_TANH, dt__in_f32(a), 0, 0); }
 DT_API dt_tensor *dt_silu(dt_tensor *a) { return dt__unary("dt_silu", DT_U_SILU, a, 0, 0); }
 DT_API dt_tensor *dt_sigmoid(dt_tensor *a) { return dt__unary("dt_sigmoid", DT_U_SIGMOID, a, 0, 0); }
 DT_API dt_tensor *dt_tanh(dt_tensor *a) { return dt__unary("dt_tanh", DT_U_TANH, a, 0, 0); }
@@ -3334,7 +4181,7 @@ DT_API dt_tensor *dt_softplus(dt_tensor *a, double beta)
         dt_fail(DT_ERR_ARG, "dt_softplus: beta is %g; it must be above 0 (PyTorch's default is 1)", beta);
         return NULL;
     }
-    return dt__unary("dt_softplus", DT_U_SOFTPLUS, a, beta, 0);
+    return dt__unary("dt_softplus", DT_U_SOFTPLUS, dt__in_f32(a), beta, 0);
 }
 
 /* ---- two operands */
@@ -3505,7 +4352,10 @@ DT_API dt_tensor *dt_add(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_add
 DT_API dt_tensor *dt_sub(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_sub", DT_B_ADD, a, b, -1); }
 DT_API dt_tensor *dt_mul(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_mul", DT_B_MUL, a, b, 0); }
 DT_API dt_tensor *dt_div(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_div", DT_B_DIV, a, b, 0); }
-DT_API dt_tensor *dt_pow(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_pow", DT_B_POW, a, b, 0); }
+DT_API dt_tensor *dt_pow(dt_tensor *a, dt_tensor *b)
+{
+    return dt__binary("dt_pow", DT_B_POW, dt__in_f32(a), dt__in_f32(b), 0);
+}
 DT_API dt_tensor *dt_maximum(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_maximum", DT_B_MAX, a, b, 0); }
 DT_API dt_tensor *dt_minimum(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_minimum", DT_B_MIN, a, b, 0); }
 DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_eq", DT_B_EQ, a, b, 0); }
@@ -3745,11 +4595,11 @@ static dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_o
     }
     return dt__finish(y, dt__tls.code);
 }
-DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_sum", DT_R_SUM, a, o); }
+DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_sum", DT_R_SUM, dt__in_f32(a), o); }
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_mean", DT_R_MEAN, a, o); }
 DT_API dt_tensor *dt_max_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_max", DT_R_MAX, a, o); }
 DT_API dt_tensor *dt_min_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_min", DT_R_MIN, a, o); }
-DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_var", DT_R_VAR, a, o); }
+DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_var", DT_R_VAR, dt__in_f32(a), o); }
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
 {
     if (o.dims & (o.dims - 1)) {
@@ -3928,6 +4778,8 @@ static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
 }
 DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
 {
+    a = dt__in_half(a);
+    b = dt__in_half(b);
     if (!dt__ok("dt_matmul", "a", a) || !dt__ok("dt_matmul", "b", b) || !dt__same_device("dt_matmul", a,
             b)) return NULL;
     if (!dt__want_float("dt_matmul", a) || !dt__want_float("dt_matmul", b)) return NULL;
@@ -4030,6 +4882,9 @@ static int dt__linear_bwd(dt__node *n, dt_tensor *g)
 DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_linear_opts o)
 {
     const char *call = "dt_op_linear";
+    x = dt__in_half(x);
+    w = dt__in_half(w);
+    b = dt__in_half(b);
     if (!dt__ok(call, "x", x) || !dt__ok(call, "w", w) || !dt__same_device(call, x, w) || !dt__act_ok(call, o.act,
             false)) return NULL;
     if (!dt__want_float(call, x) || !dt__want_float(call, w)) return NULL;
@@ -4121,8 +4976,11 @@ static dt_tensor *dt__softmax(const char *call, dt_tensor *x, int dim, int log)
     }
     return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
 }
-DT_API dt_tensor *dt_softmax(dt_tensor *a, int dim) { return dt__softmax("dt_softmax", a, dim, 0); }
-DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim) { return dt__softmax("dt_log_softmax", a, dim, 1); }
+DT_API dt_tensor *dt_softmax(dt_tensor *a, int dim) { return dt__softmax("dt_softmax", dt__in_f32(a), dim, 0); }
+DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim)
+{
+    return dt__softmax("dt_log_softmax", dt__in_f32(a), dim, 1);
+}
 
 /* ==================================================================================================== >>images
    Convolution, pooling and batch norm run in the device's image layout: operands are brought into it, results stay
@@ -4222,6 +5080,9 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
     const char *call = "dt_op_conv2d";
     int64_t     shape[4];
     dt_call     c;
+    x = dt__in_half(x);
+    w = dt__in_half(w);
+    b = dt__in_half(b);
     if (!dt__image_ok(call, x) || !dt__ok(call, "w", w) || !dt__want_float(call, w) || !dt__same_device(call, x,
             w)) return NULL;
     if (!dt__act_ok(call, o.act, false)) return NULL;
@@ -4602,11 +5463,11 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
 }
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o)
 {
-    return dt__layer_norm("dt_op_layer_norm", x, weight, bias, o, 0);
+    return dt__layer_norm("dt_op_layer_norm", dt__in_f32(x), weight, bias, o, 0);
 }
 DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_norm_opts o)
 {
-    return dt__layer_norm("dt_op_rms_norm", x, weight, NULL, o, 1);
+    return dt__layer_norm("dt_op_rms_norm", dt__in_f32(x), weight, NULL, o, 1);
 }
 
 /* ==================================================================================================== >>indexing */
@@ -4988,6 +5849,7 @@ static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *targe
 }
 static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll)
 {
+    x = dt__in_loss(x);
     if (!dt__ok(call, "logits", x) || !dt__ok(call, "target", target) || !dt__same_device(call, x, target)) return NULL;
     if (!dt__want_float(call, x) || !dt__reduction_ok(call, o)) return NULL;
     if (dt__is_float(target->dtype)) {
@@ -5033,6 +5895,8 @@ DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_o
 }
 static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y, dt_loss_opts o)
 {
+    x = dt__in_loss(x);
+    y = dt__in_loss(y);
     if (!dt__ok(call, "x", x) || !dt__ok(call, "y", y) || !dt__reduction_ok(call, o)) return NULL;
     double beta = o.beta != 0 ? o.beta : 1;
     if (!(beta > 0)) {
@@ -5113,6 +5977,9 @@ static int dt__attention_bwd(dt__node *n, dt_tensor *g)
 DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_attention_opts o)
 {
     const char *call = "dt_attention";
+    q = dt__in_half(q);
+    k = dt__in_half(k);
+    v = dt__in_half(v);
     if (!dt__ok(call, "q", q) || !dt__ok(call, "k", k) || !dt__ok(call, "v", v)) return NULL;
     if (!dt__same_device(call, q, k) || !dt__same_device(call, q, v) || !dt__want_float(call, q) ||
         !dt__want_float(call, k) ||

@@ -44,6 +44,7 @@ CONTENTS
     >>dropout        dropout
     >>crossentropy   cross entropy and nll
     >>attention      scaled dot-product attention
+    >>optim          updates of the optimisers, norms, unscaling
     >>table          the list of kernels
 
 HOW IT IS BUILT
@@ -764,7 +765,7 @@ DT__INLINE dt__vd DT__K(widen)(const float *p)
 #if DT__HAS_AVX2
     return (dt__vd)_mm256_cvtps_pd(_mm_loadu_ps(p));
 #else
-    dt__vd v;
+    dt__vd v = { 0 };
     for (int i = 0; i < DT__W / 2; i++) v[i] = (double)p[i];
     return v;
 #endif
@@ -6252,6 +6253,426 @@ static int DT__K(attention_bwd)(dt_device *dev, const dt_call *c)
 #undef DT__AQ
 #undef DT__AK
 #undef DT__ATTN_HEADS
+
+/* ==================================================================================================== >>optim
+   One driver for all optimisers: pieces of the operands as f32 rows whose length is a multiple of DT__W, given to the
+   optimiser's row function. f32 operands are used where they lie; halves, scaled gradients and the last elements go
+   through buffers, so tails round like bodies and the partition changes no bit. Products that feed sums are fma(). */
+#define DT__OPT_BLOCK 512  /* elements of a piece that needs buffers; a multiple of DT__W */
+#define DT__OPT_TASK 16384 /* elements of a task */
+#define DT__C(x) DT__K(set1)(x)
+
+typedef struct DT__K(opt_rows) { /* f32, n elements of each, n a multiple of DT__W */
+    float       *r[4];           /* the call's outputs: p and states, or u and states; NULL if absent */
+    const float *g, *w;          /* the gradient (lamb_apply: u), scaled; lamb: the parameter */
+    int64_t      n;
+    float        ratio; /* of the segment; 1 without segments */
+} DT__K(opt_rows);
+
+typedef void (*DT__K(opt_fn))(const dt_call *c, const DT__K(opt_rows) *x);
+
+typedef struct DT__K(opt_ctx) {
+    const dt_call *c;
+    DT__K(opt_fn) fn;
+    int            nrw;      /* outputs 0 .. nrw-1 are rows */
+    int            copy;     /* the output that gets p rounded, or -1 */
+    int            grad, w;  /* inputs: the gradient; the parameter, or -1 */
+    int64_t        n, block; /* elements in all, of a piece */
+    float          gmul;
+    const int64_t *seg; /* NULL: the whole is one */
+    int64_t        nseg;
+    const float   *wnorm, *unorm;
+} DT__K(opt_ctx);
+
+static __attribute__((noinline)) void DT__K(sgd_row)(const dt_call *c, const DT__K(opt_rows) *x)
+{
+    float       *p = x->r[0], *buf = x->r[1];
+    const float *grad = x->g;
+    int64_t      n = x->n;
+    dt__vf       lr = DT__C((float)-c->u.opt.lr), wd = DT__C((float)c->u.opt.wd), mom = DT__C((float)c->u.opt.b1);
+    dt__vf       keep = DT__C((float)(1 - c->u.opt.b2)), ratio = DT__C(x->ratio);
+    int          decay = c->u.opt.wd != 0, first = c->u.opt.first, nesterov = c->u.opt.nesterov;
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf w = DT__K(ld)(p + i), d = DT__K(ld)(grad + i);
+        if (decay) d = DT__K(fma)(wd, w, d);
+        d *= ratio;
+        if (buf) {
+            dt__vf b = first ? d : DT__K(fma)(keep, d, mom * DT__K(ld)(buf + i));
+            DT__K(st)(buf + i, b);
+            d = nesterov ? DT__K(fma)(mom, b, d) : b;
+        }
+        DT__K(st)(p + i, DT__K(fma)(lr, d, w));
+    }
+}
+/* m := lerp(m, g, 1 - b1), as PyTorch: from the nearer end */
+DT__INLINE dt__vf DT__K(opt_lerp)(dt__vf m, dt__vf g, double b1)
+{
+    float t = (float)(1 - b1);
+    return t < 0.5f ? DT__K(fma)(DT__C(t), g - m, m) : DT__K(fma)(DT__C(t - 1.0f), g - m, g);
+}
+DT__INLINE dt__vf DT__K(opt_square)(dt__vf v, dt__vf g, double b2) /* b2*v + (1 - b2)*g*g */
+{
+    return DT__K(fma)(DT__C((float)(1 - b2)) * g, g, DT__C((float)b2) * v);
+}
+static __attribute__((noinline)) void DT__K(adam_row)(const dt_call *c, const DT__K(opt_rows) *x)
+{
+    float       *p = x->r[0], *m = x->r[1], *v = x->r[2], *vmax = x->r[3];
+    const float *grad = x->g;
+    int64_t      n = x->n;
+    double       b1 = c->u.opt.b1, b2 = c->u.opt.b2, decay = c->u.opt.wd;
+    dt__vf       step = DT__C((float)(-c->u.opt.lr / c->u.opt.c1)), root = DT__C((float)(1 / sqrt(c->u.opt.c2)));
+    dt__vf       eps = DT__C((float)c->u.opt.eps), wd = DT__C((float)decay), zero = DT__K(zero)();
+    dt__vf       keep = DT__C(c->u.opt.decoupled ? (float)(1 - c->u.opt.lr * decay) : 1.0f);
+    int          coupled = decay != 0 && !c->u.opt.decoupled;
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf w = DT__K(ld)(p + i), g = DT__K(ld)(grad + i);
+        if (coupled) g = DT__K(fma)(wd, w, g);
+        dt__vf a = DT__K(opt_lerp)(DT__K(ld)(m + i), g, b1), s = DT__K(opt_square)(DT__K(ld)(v + i), g, b2);
+        DT__K(st)(m + i, a);
+        DT__K(st)(v + i, s);
+        if (vmax) {
+            dt__vf top = DT__K(ld)(vmax + i);
+            s = DT__K(sel)((dt__vi)(s <= top), top, s); /* NaN wins */
+            DT__K(st)(vmax + i, s);
+        }
+        dt__vf q = step * a / DT__K(fma)(DT__K(vsqrt)(s), root, eps);
+        DT__K(st)(p + i, DT__K(fma)(w, keep, zero) + q); /* the product is rounded by itself, as PyTorch's */
+    }
+}
+static __attribute__((noinline)) void DT__K(rmsprop_row)(const dt_call *c, const DT__K(opt_rows) *x)
+{
+    float       *p = x->r[0], *sq = x->r[1], *avg = x->r[2], *buf = x->r[3];
+    const float *grad = x->g;
+    int64_t      n = x->n;
+    int          decay = c->u.opt.wd != 0;
+    double       alpha = c->u.opt.b2;
+    dt__vf       lr = DT__C((float)-c->u.opt.lr), wd = DT__C((float)c->u.opt.wd), eps = DT__C((float)c->u.opt.eps);
+    dt__vf       mom = DT__C((float)c->u.opt.b1);
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf w = DT__K(ld)(p + i), g = DT__K(ld)(grad + i);
+        if (decay) g = DT__K(fma)(wd, w, g);
+        dt__vf s = DT__K(opt_square)(DT__K(ld)(sq + i), g, alpha);
+        DT__K(st)(sq + i, s);
+        if (avg) {
+            dt__vf a = DT__K(opt_lerp)(DT__K(ld)(avg + i), g, alpha);
+            DT__K(st)(avg + i, a);
+            s = DT__K(vmax)(DT__K(zero)(), DT__K(fma)(DT__K(vneg)(a), a, s)); /* rounding may leave less than nothing */
+        }
+        s = DT__K(vsqrt)(s) + eps;
+        if (buf) {
+            dt__vf b = DT__K(fma)(mom, DT__K(ld)(buf + i), g / s);
+            DT__K(st)(buf + i, b);
+            w = DT__K(fma)(lr, b, w);
+        } else {
+            w = w + lr * g / s;
+        }
+        DT__K(st)(p + i, w);
+    }
+}
+static __attribute__((noinline)) void DT__K(adagrad_row)(const dt_call *c, const DT__K(opt_rows) *x)
+{
+    float       *p = x->r[0], *sum = x->r[1];
+    const float *grad = x->g;
+    int64_t      n = x->n;
+    int          decay = c->u.opt.wd != 0;
+    dt__vf       lr = DT__C((float)-c->u.opt.lr), wd = DT__C((float)c->u.opt.wd), eps = DT__C((float)c->u.opt.eps);
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf w = DT__K(ld)(p + i), g = DT__K(ld)(grad + i);
+        if (decay) g = DT__K(fma)(wd, w, g);
+        dt__vf s = DT__K(fma)(g, g, DT__K(ld)(sum + i));
+        DT__K(st)(sum + i, s);
+        DT__K(st)(p + i, w + lr * g / (DT__K(vsqrt)(s) + eps));
+    }
+}
+static __attribute__((noinline)) void DT__K(lamb_row)(const dt_call *c, const DT__K(opt_rows) *x)
+{
+    float       *u = x->r[0], *m = x->r[1], *v = x->r[2];
+    const float *grad = x->g, *w = c->u.opt.wd != 0 ? x->w : NULL;
+    int64_t      n = x->n;
+    double       b1 = c->u.opt.b1, b2 = c->u.opt.b2;
+    dt__vf       scale = DT__C((float)(1 / c->u.opt.c1)), root = DT__C((float)(1 / sqrt(c->u.opt.c2)));
+    dt__vf       eps = DT__C((float)c->u.opt.eps), wd = DT__C((float)c->u.opt.wd);
+    for (int64_t i = 0; i < n; i += DT__W) {
+        dt__vf g = DT__K(ld)(grad + i), a = DT__K(opt_lerp)(DT__K(ld)(m + i), g, b1);
+        dt__vf s = DT__K(opt_square)(DT__K(ld)(v + i), g, b2);
+        DT__K(st)(m + i, a);
+        DT__K(st)(v + i, s);
+        dt__vf q = scale * a / DT__K(fma)(DT__K(vsqrt)(s), root, eps);
+        DT__K(st)(u + i, w ? DT__K(fma)(wd, DT__K(ld)(w + i), q) : q);
+    }
+}
+static __attribute__((noinline)) void DT__K(lamb_apply_row)(const dt_call *c, const DT__K(opt_rows) *x)
+{
+    float       *p = x->r[0];
+    const float *u = x->g;
+    int64_t      n = x->n;
+    dt__vf       lr = DT__C((float)(-c->u.opt.lr * (double)x->ratio));
+    for (int64_t i = 0; i < n; i += DT__W)
+        DT__K(st)(p + i, DT__K(fma)(lr, DT__K(ld)(u + i), DT__K(ld)(p + i)));
+}
+
+/* n elements from 'at' as f32 in a row of whole vectors: where they lie, or in buf with zeros behind them */
+static const float *DT__K(opt_in)(float *buf, const dt_view *v, int64_t at, int64_t n)
+{
+    int64_t whole = (n + DT__W - 1) / DT__W * DT__W;
+    if (v->dtype == DT_F32 && n == whole) return (const float *)v->data + at;
+    DT__K(load_row)(buf, (const char *)v->data + at * (v->dtype == DT_F32 ? 4 : 2), v->dtype, n);
+    for (int64_t i = n; i < whole; i++) buf[i] = 0;
+    return buf;
+}
+static void DT__K(opt_piece)(const DT__K(opt_ctx) *o, int64_t at, int64_t n, float ratio)
+{
+    const dt_call *c = o->c;
+    float          buf[6][DT__OPT_BLOCK];
+    DT__K(opt_rows) x;
+    x.n = (n + DT__W - 1) / DT__W * DT__W;
+    x.ratio = ratio;
+    for (int k = 0; k < 4; k++) {
+        int there = k < o->nrw && DT__K(has_out)(c, k);
+        x.r[k] = there ? (float *)(uintptr_t)DT__K(opt_in)(buf[k], &c->out[k], at, n) : NULL;
+    }
+    x.w = o->w >= 0 ? DT__K(opt_in)(buf[4], &c->in[o->w], at, n) : NULL;
+    x.g = DT__K(opt_in)(buf[5], &c->in[o->grad], at, n);
+    if (o->gmul != 1.0f) {
+        dt__vf k = DT__C(o->gmul);
+        for (int64_t i = 0; i < x.n; i += DT__W) DT__K(st)(buf[5] + i, k * DT__K(ld)(x.g + i));
+        x.g = buf[5];
+    }
+    o->fn(c, &x);
+    for (int k = 0; k < o->nrw; k++)
+        if (x.r[k] == buf[k])
+            DT__K(store_row)((char *)c->out[k].data + at * (c->out[k].dtype == DT_F32 ? 4 : 2), c->out[k].dtype,
+                             buf[k], n);
+    if (o->copy >= 0) {
+        const dt_view *v = &c->out[o->copy];
+        DT__K(store_row)((char *)v->data + at * (v->dtype == DT_F32 ? 4 : 2), v->dtype, x.r[0], n);
+    }
+}
+static void DT__K(opt_range)(const DT__K(opt_ctx) *o, int64_t first, int64_t last, float ratio)
+{
+    for (int64_t at = first, n; at < last; at += n) {
+        n = last - at < o->block ? last - at : o->block;
+        if (n > DT__W) n -= n % DT__W;
+        DT__K(opt_piece)(o, at, n, ratio);
+    }
+}
+static float DT__K(opt_ratio)(const DT__K(opt_ctx) *o, int64_t s)
+{
+    const dt_call *c = o->c;
+    if (!o->wnorm) return 1;
+    double w = o->wnorm[s], u = o->unorm[s];
+    if (c->op == DT_K_sgd) u *= fabs((double)o->gmul);
+    if (w == 0 || u == 0) return 1;
+    return (float)(c->op == DT_K_sgd ? c->u.opt.trust * w / (u + c->u.opt.wd * w + c->u.opt.eps) : w / u);
+}
+static void DT__K(opt_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(opt_ctx) *o = (const DT__K(opt_ctx) *)ctx;
+    int64_t first = task * DT__OPT_TASK, last = first + DT__OPT_TASK < o->n ? first + DT__OPT_TASK : o->n;
+    (void)worker;
+    if (!o->seg) {
+        DT__K(opt_range)(o, first, last, 1);
+        return;
+    }
+    int64_t s = 0, end = o->nseg; /* the last segment that begins at or before 'first' */
+    while (end - s > 1) {
+        int64_t mid = s + (end - s) / 2;
+        if (o->seg[mid] <= first) s = mid;
+        else end = mid;
+    }
+    for (; s < o->nseg && o->seg[s] < last; s++) {
+        int64_t a = o->seg[s] > first ? o->seg[s] : first, b = o->seg[s + 1] < last ? o->seg[s + 1] : last;
+        if (a < b) DT__K(opt_range)(o, a, b, DT__K(opt_ratio)(o, s));
+    }
+}
+/* gscale: the input that scales the gradient; norms: the first of three (wnorm, unorm, segments); -1 if none */
+static int DT__K(opt_run)(const dt_call *c, DT__K(opt_fn) fn, int nrw, int copy, int grad, int gscale, int norms)
+{
+    DT__K(opt_ctx) o;
+    int plain = c->in[grad].dtype == DT_F32 && c->out[0].dtype == DT_F32;
+    o.c = c;
+    o.fn = fn;
+    o.nrw = nrw;
+    o.copy = copy >= 0 && DT__K(has_out)(c, copy) ? copy : -1;
+    o.grad = grad;
+    o.w = c->op == DT_K_lamb ? 0 : -1;
+    o.n = c->out[0].shape[0];
+    o.gmul = c->u.opt.maximize ? -1.0f : 1.0f;
+    if (gscale >= 0 && DT__K(has_in)(c, gscale)) o.gmul *= *(const float *)c->in[gscale].data;
+    plain = plain && o.gmul == 1.0f && o.copy < 0 && (o.w < 0 || c->in[o.w].dtype == DT_F32);
+    o.block = plain ? DT__OPT_TASK : DT__OPT_BLOCK;
+    o.seg = NULL;
+    o.nseg = 0;
+    o.wnorm = o.unorm = NULL;
+    if (norms >= 0 && DT__K(has_in)(c, norms) && DT__K(has_in)(c, norms + 2)) {
+        o.wnorm = (const float *)c->in[norms].data;
+        o.unorm = (const float *)c->in[norms + 1].data;
+        o.seg = (const int64_t *)c->in[norms + 2].data;
+        o.nseg = c->in[norms].shape[0];
+    }
+    DT__K(run_rows)((o.n + DT__OPT_TASK - 1) / DT__OPT_TASK, DT__K(opt_task), &o, o.n * 2);
+    return 0;
+}
+static int DT__K(sgd)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(opt_run)(c, DT__K(sgd_row), 2, 2, 0, 1, 2);
+}
+static int DT__K(adam)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(opt_run)(c, DT__K(adam_row), 4, 4, 0, 1, -1);
+}
+static int DT__K(rmsprop)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(opt_run)(c, DT__K(rmsprop_row), 4, 4, 0, 1, -1);
+}
+static int DT__K(adagrad)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(opt_run)(c, DT__K(adagrad_row), 2, 2, 0, 1, -1);
+}
+static int DT__K(lamb)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(opt_run)(c, DT__K(lamb_row), 3, -1, 1, 2, -1);
+}
+static int DT__K(lamb_apply)(dt_device *dev, const dt_call *c)
+{
+    (void)dev;
+    return DT__K(opt_run)(c, DT__K(lamb_apply_row), 1, 1, 0, -1, 1);
+}
+
+/* ---- norms: squares in double, which f32 values neither overflow nor lose; a task is a piece of one segment */
+typedef struct DT__K(norms_ctx) {
+    const dt_call *c;
+    const int64_t *seg;   /* NULL: one segment */
+    int64_t        nseg, n;
+    int64_t       *first; /* of each segment its first task, and the number of tasks */
+    double        *part;  /* of each task */
+} DT__K(norms_ctx);
+
+static double DT__K(sum_squares)(const float *x, int64_t n)
+{
+    enum { H = DT__W / 2 };
+    DT__K(vd_t) a = DT__K(set1d)(0.0), b = a, d = a, e = a, v;
+    double      t[H], sum = 0;
+    int64_t     i = 0;
+    for (; i + 4 * H <= n; i += 4 * H) {
+        v = DT__K(widen)(x + i);
+        a = DT__K(fmad)(v, v, a);
+        v = DT__K(widen)(x + i + H);
+        b = DT__K(fmad)(v, v, b);
+        v = DT__K(widen)(x + i + 2 * H);
+        d = DT__K(fmad)(v, v, d);
+        v = DT__K(widen)(x + i + 3 * H);
+        e = DT__K(fmad)(v, v, e);
+    }
+    a = (a + b) + (d + e);
+    memcpy(t, &a, sizeof t);
+    for (int k = 0; k < H; k++) sum += t[k];
+    for (; i < n; i++) sum = __builtin_fma((double)x[i], (double)x[i], sum);
+    return sum;
+}
+static void DT__K(norms_task)(void *ctx, int64_t task, int worker)
+{
+    const DT__K(norms_ctx) *p = (const DT__K(norms_ctx) *)ctx;
+    float   buf[DT__OPT_BLOCK];
+    double  sum = 0;
+    int64_t s = 0, end = p->nseg; /* the last segment whose first task is at or before this one */
+    (void)worker;
+    while (end - s > 1) {
+        int64_t mid = s + (end - s) / 2;
+        if (p->first[mid] <= task) s = mid;
+        else end = mid;
+    }
+    int64_t at = (p->seg ? p->seg[s] : 0) + (task - p->first[s]) * DT__OPT_TASK, last = p->seg ? p->seg[s + 1] : p->n;
+    if (last > at + DT__OPT_TASK) last = at + DT__OPT_TASK;
+    int64_t block = p->c->in[0].dtype == DT_F32 ? DT__OPT_TASK : DT__OPT_BLOCK;
+    for (int64_t n; at < last; at += n) {
+        n = last - at < block ? last - at : block;
+        sum += DT__K(sum_squares)(DT__K(row_in)(buf, &p->c->in[0], at, n), n);
+    }
+    p->part[task] = sum;
+}
+static int DT__K(norms)(dt_device *dev, const dt_call *c)
+{
+    DT__K(norms_ctx) p;
+    int64_t ntasks = 0;
+    (void)dev;
+    p.c = c;
+    p.n = c->in[0].shape[0];
+    p.nseg = c->out[0].shape[0];
+    p.seg = DT__K(has_in)(c, 1) ? (const int64_t *)c->in[1].data : NULL;
+    int64_t most = p.n / DT__OPT_TASK + p.nseg + 1;
+    p.first = (int64_t *)dt_scratch((size_t)(p.nseg + 1 + most) * 8);
+    if (!p.first) return DT_ERR_MEMORY;
+    p.part = (double *)(void *)(p.first + p.nseg + 1);
+    for (int64_t s = 0; s < p.nseg; s++) {
+        int64_t len = p.seg ? p.seg[s + 1] - p.seg[s] : p.n;
+        p.first[s] = ntasks;
+        ntasks += len > 0 ? (len + DT__OPT_TASK - 1) / DT__OPT_TASK : 0;
+    }
+    p.first[p.nseg] = ntasks;
+    DT__K(run_rows)(ntasks, DT__K(norms_task), &p, p.n);
+    for (int64_t s = 0; s < p.nseg; s++) {
+        double sum = 0;
+        for (int64_t t = p.first[s]; t < p.first[s + 1]; t++) sum += p.part[t];
+        ((float *)c->out[0].data)[s] = (float)sqrt(sum);
+    }
+    return 0;
+}
+
+/* ---- unscale */
+typedef struct DT__K(unscale_ctx) {
+    const dt_call *c;
+    int64_t        n;
+    int            bad;
+} DT__K(unscale_ctx);
+
+static void DT__K(unscale_task)(void *ctx, int64_t task, int worker)
+{
+    DT__K(unscale_ctx) *p = (DT__K(unscale_ctx) *)ctx;
+    const dt_call *c = p->c;
+    float          buf[DT__OPT_BLOCK];
+    dt__vi         bad = DT__K(set1i)(0), huge = DT__K(set1i)(0x7f7fffff), mag = DT__K(set1i)(0x7fffffff);
+    dt__vf         a = DT__C((float)c->u.ew.a);
+    int64_t        last = (task + 1) * DT__OPT_TASK < p->n ? (task + 1) * DT__OPT_TASK : p->n;
+    float         *y = DT__K(has_out)(c, 0) ? (float *)c->out[0].data : NULL;
+    int            add = DT__K(acc_bit)(c, 0), any = 0;
+    (void)worker;
+    for (int64_t at = task * DT__OPT_TASK, n; at < last; at += n) {
+        n = last - at < DT__OPT_BLOCK ? last - at : DT__OPT_BLOCK;
+        const float *x = DT__K(row_in)(buf, &c->in[0], at, n);
+        int64_t      i = 0;
+        for (; i + DT__W <= n; i += DT__W) {
+            dt__vf v = DT__K(ld)(x + i);
+            bad |= (dt__vi)(((dt__vi)v & mag) > huge);
+            if (y) DT__K(st)(y + at + i, add ? DT__K(fma)(a, v, DT__K(ld)(y + at + i)) : a * v);
+        }
+        if (i == n) continue;
+        dt__vf v = DT__K(row_ld)(x + i, n - i);
+        bad |= (dt__vi)(((dt__vi)v & mag) > huge);
+        if (y) DT__K(row_st)(y + at + i, add ? DT__K(fma)(a, v, DT__K(row_ld)(y + at + i, n - i)) : a * v, n - i);
+    }
+    for (int k = 0; k < DT__W; k++) any |= bad[k];
+    if (any) __atomic_store_n(&p->bad, 1, __ATOMIC_RELAXED);
+}
+static int DT__K(unscale)(dt_device *dev, const dt_call *c)
+{
+    DT__K(unscale_ctx) p;
+    (void)dev;
+    p.c = c;
+    p.n = c->in[0].shape[0];
+    p.bad = 0;
+    DT__K(run_rows)((p.n + DT__OPT_TASK - 1) / DT__OPT_TASK, DT__K(unscale_task), &p, p.n);
+    if (p.bad) *(float *)c->out[1].data = 1;
+    return 0;
+}
+#undef DT__OPT_BLOCK
+#undef DT__OPT_TASK
+#undef DT__C
 
 /* ==================================================================================================== >>table */
 #define DT__ENTRY(name) DT__K(name),

@@ -1682,10 +1682,19 @@ CF_COVERS(kernel, attention_bwd, attention);
 /* not ops of the table: tests of their own in test_conformance.c */
 extern void cf_test_making(int *);
 extern void cf_test_dropout(int *);
+extern void cf_test_optim(int *); /* conformance_optim.h */
 enum {
     covered_kernel_fill = sizeof(&cf_test_making),
     covered_kernel_iota = sizeof(&cf_test_making),
-    covered_kernel_dropout = sizeof(&cf_test_dropout)
+    covered_kernel_dropout = sizeof(&cf_test_dropout),
+    covered_kernel_sgd = sizeof(&cf_test_optim),
+    covered_kernel_adam = sizeof(&cf_test_optim),
+    covered_kernel_rmsprop = sizeof(&cf_test_optim),
+    covered_kernel_adagrad = sizeof(&cf_test_optim),
+    covered_kernel_lamb = sizeof(&cf_test_optim),
+    covered_kernel_lamb_apply = sizeof(&cf_test_optim),
+    covered_kernel_norms = sizeof(&cf_test_optim),
+    covered_kernel_unscale = sizeof(&cf_test_optim)
 };
 CF_COVERS(unary, AFFINE, add_scalar);
 CF_COVERS(unary, RECIP, rdiv_scalar);

@@ -11,6 +11,7 @@
 #include "dt_test.h"
 
 #include "conformance.h"
+#include "conformance_optim.h"
 #include "fake_device.h"
 #include "golden/ops.h"
 
@@ -769,6 +770,8 @@ void cf_test_dropout(int *utest_result)
 }
 UTEST(kernels, dropout) { on_all_devices(utest_result, cf_test_dropout); }
 
+UTEST(kernels, optimisers) { on_all_devices(utest_result, cf_test_optim); }
+
 static void test_running_stats(int *utest_result)
 {
     enum { N = 5, C = 3, L = 7 };
@@ -858,6 +861,7 @@ UTEST(kernels, every_entry_is_called)
         }
     cf_test_making(utest_result);
     cf_test_dropout(utest_result);
+    cf_test_optim(utest_result);
     dt_set_default_device(NULL);
 #define CALLED_KERNEL(n) EXPECT_GT_MSG(f->kernels[DT_K_##n], 0, "kernel " #n);
 #define CALLED_UNARY(n, s, t)                          \

@@ -231,6 +231,13 @@ UTEST(null, calls_that_ask_or_give_back)
     EXPECT_TRUE(dt_kernel_name(-1) != NULL);
     EXPECT_TRUE(dt_kernel_name(DT_K_COUNT) != NULL);
     EXPECT_EQ(0, dt_check(NULL));
+    dt_trace_push(NULL);
+    dt_trace_pop();
+    dt_trace_span(NULL, NULL, 0, 1);
+    dt_trace_counter(NULL, 1);
+    EXPECT_TRUE(dt_error() == NULL);
+    FAILS((int)dt_trace_start(NULL), DT_ERR_ARG, "dt_trace_start", "", "");
+    NULLS(dt_adopt(NULL, DT_SHAPE(2)), "dt_adopt");
 }
 
 /* The tests of this set are complete: every function of dt.h that takes a pointer appears in this file. */
