@@ -1,2 +1,2 @@
 #define DT_IMPLEMENTATION
-#include "../dt.h"
+#include "../dt_nn.h"

@@ -1,0 +1,7032 @@
+/* dt_nn.h - v0.1.0 - training: models by name, layers, optimisers, schedules, mixed precision, checkpoints */
+/*
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt_nn.h"
+    In every other file that uses dt:           #include "dt_nn.h"
+
+    dt.h and dt_cpu.h must lie beside it. Link with -lm -lpthread.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_nn.h"
+    #include <stdio.h>
+
+    static dt_tensor *net(dt_model *m, dt_tensor *x)
+    {
+        x = dt_linear(m, "fc1", x, .out = 32, .act = DT_ACT_TANH);
+        return dt_linear(m, "fc2", x, .out = 1);
+    }
+
+    int main(void)
+    {
+        dt_model     *m = dt_model_new(.seed = 1);
+        dt_optimizer *opt = dt_adamw(m, .lr = 0.01);
+        double        loss = 1;
+        for (int step = 0; step < 400; step++) {
+            dt_tensor *x = dt_uniform(-1, 1, DT_SHAPE(64, 2));
+            dt_tensor *y = dt_mul(dt_narrow(x, 1, 0, 1), dt_narrow(x, 1, 1, 1));
+            dt_tensor *l = dt_mse_loss(net(m, x), y);
+            dt_backward(l);
+            loss = dt_item(l);
+            dt_step(opt);
+        }
+        printf("loss %.5f\n", loss);
+        dt_optimizer_free(opt);
+        dt_model_free(m);
+        return dt_check("product") || !(loss < 0.01);
+    }
+
+WHAT IT DOES NOT DO
+
+    No layer objects and no module tree: the forward function is the model. No L-BFGS, no sparse gradients, no
+    recurrent layers yet.
+
+CONTENTS
+
+    >>models         models by name: scopes, modes, parameters, groups, summary
+    >>layers         layers with parameters
+    >>optimizers     SGD, Adam, AdamW, RMSProp, Adagrad, LARS, LAMB; clipping; the step
+    >>schedules      learning rates over time
+    >>amp            mixed precision O0..O3 and loss scaling
+    >>archives       safetensors files
+    >>checkpoints    saving and resuming a training
+    >>progress       the progress line, the CSV log, the loss curve
+    >>nn_core        implementation from here: names, the visitor, shared pieces
+    >>model          parameters, names, the seal
+    >>layer          layers
+    >>optim          optimisers
+    >>sched          schedules
+    >>mixed          mixed precision
+    >>archive        safetensors: reading and writing
+    >>checkpoint     checkpoints
+    >>seeing         progress, CSV, SVG
+
+LIFECYCLE
+
+    A layer call makes its parameters the first time and finds them by name afterwards. The first dt_backward (or
+    dt_model_seal) seals the model: parameters and gradients move into contiguous blocks, and a new name is an error
+    from then on. Optimisers, schedules, mixed precision and checkpoints may be made before the first forward; they
+    bind at the seal. What is loaded before the first forward waits by name and replaces initialisation.
+
+    dt_step(opt) updates, clears gradients and ends the step (dt_end). Evaluation: dt_eval(m), forward under
+    dt_no_grad_begin/end, dt_end(), dt_train(m).
+
+ERRORS, MEMORY, THREADS, DEVICES
+
+    As in dt.h. A model, its optimisers and what hangs on them belong to one thread at a time.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#ifndef DT_NN_H_INCLUDED
+#define DT_NN_H_INCLUDED
+
+#include "dt.h"
+#include <stdio.h>
+
+#define DT_NN_VERSION "0.1.0"
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_nn.h: dt.h beside it is of another version; copy all headers of one version"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Options of a call whose only arguments are options. */
+#ifdef DT__LIT
+#define DT__ONLY(T, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ }
+#endif
+/* An option that can be switched both ways: left out it is the default. */
+typedef enum dt_switch { DT_DEFAULT = 0, DT_YES = 1, DT_NO = -1 } dt_switch;
+
+/* ---------------------------------------------------------------------------------------------------- >>models */
+typedef struct dt_model      dt_model;
+typedef struct dt_optimizer  dt_optimizer;
+typedef struct dt_schedule   dt_schedule;
+typedef struct dt_amp        dt_amp;
+typedef struct dt_archive    dt_archive;
+typedef struct dt_checkpoint dt_checkpoint;
+typedef struct dt_progress   dt_progress;
+
+typedef struct dt_model_opts {
+    int        dt__first DT_D;
+    uint64_t   seed DT_D;   /* of the model's own generator: initialisation and dropout */
+    dt_device *device DT_D; /* default dt_default_device() */
+    dt_dtype   dtype DT_D;  /* of the parameters; default f32 */
+} dt_model_opts;
+DT_API dt_model *dt_model_new_with(dt_model_opts o DT_OPT0(dt_model_opts));
+DT_API void      dt_model_free(dt_model *m);
+#ifdef DT__LIT
+#define dt_model_new(...) dt_model_new_with(DT__ONLY(dt_model_opts, __VA_ARGS__))
+#endif
+
+/* Name scopes, which nest: between dt_scope(m, "layer1.%d", 0) and dt_scope_end(m) a layer "conv1" is
+   "layer1.0.conv1". */
+DT_API dt_status dt_scope(dt_model *m, const char *format, ...) DT__PRINTF(2, 3);
+DT_API void      dt_scope_end(dt_model *m);
+/* A name used twice in one forward is an error unless .shared. A forward ends with dt_backward, dt_end, dt_step, or
+   here: several forwards before one backward (two inputs to one network, say) are told apart by this call. */
+DT_API void      dt_forward(dt_model *m);
+
+DT_API void dt_train(dt_model *m); /* the mode a model starts in */
+DT_API void dt_eval(dt_model *m);  /* running statistics are used and do not change; dropout is off */
+DT_API bool dt_training(const dt_model *m);
+
+DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; done by the first dt_backward */
+DT_API bool      dt_model_sealed(const dt_model *m);
+DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);  /* before an optimiser has stepped */
+DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype);
+
+/* Patterns match whole names: * any run, ? one character, | between alternatives: "*.bias|bn*". */
+DT_API int        dt_freeze(dt_model *m, const char *pattern); /* parameters that match, now and later; how many now */
+DT_API int        dt_unfreeze(dt_model *m, const char *pattern);
+DT_API bool       dt_name_matches(const char *pattern, const char *name);
+
+typedef struct dt_param_info {
+    const char *name;
+    dt_tensor  *value;  /* the model's own: read it, dt_copy into it */
+    bool        buffer; /* running statistics and the like: saved, not trained */
+    bool        frozen;
+} dt_param_info;
+DT_API int        dt_model_count(const dt_model *m); /* parameters and buffers, in the order of creation */
+DT_API bool       dt_model_get(dt_model *m, int i, dt_param_info *out);
+DT_API dt_tensor *dt_model_find(dt_model *m, const char *name); /* the parameter or buffer, or NULL: not an error */
+DT_API int64_t    dt_model_numel(const dt_model *m, bool trainable_only); /* elements of all parameters */
+/* The summary: a line for each layer with shape, parameters, FLOPs of the last forward and bytes of gradient. Like
+   snprintf: returns the length it needs. */
+DT_API size_t     dt_model_summary(dt_model *m, char *buf, size_t nbytes);
+DT_API dt_rng    *dt_model_rng(dt_model *m);
+DT_API dt_device *dt_model_device(const dt_model *m);
+
+/* Parameters and buffers of your own. They are made by the first call and found afterwards. */
+typedef enum dt_init { DT_INIT_ZEROS = 0, DT_INIT_CONST, DT_INIT_UNIFORM, DT_INIT_NORMAL } dt_init;
+typedef struct dt_parameter_opts {
+    int      dt__first DT_D;
+    dt_init  init DT_D;
+    double   a DT_D, b DT_D; /* CONST: a; UNIFORM: a..b; NORMAL: mean a, std b (both 0: std 1) */
+    bool     shared DT_D;
+} dt_parameter_opts;
+DT_API dt_tensor *dt_parameter_with(dt_model *m, const char *name, dt_shape shape,
+                                    dt_parameter_opts o DT_OPT0(dt_parameter_opts));
+DT_API dt_tensor *dt_buffer_with(dt_model *m, const char *name, dt_shape shape,
+                                 dt_parameter_opts o DT_OPT0(dt_parameter_opts));
+#ifdef DT__LIT
+#define dt_parameter(m, name, ...) \
+    dt_parameter_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_parameter_opts, __VA_ARGS__, ))
+#define dt_buffer(m, name, ...) \
+    dt_buffer_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_parameter_opts, __VA_ARGS__, ))
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>layers
+   dt_layer(m, "name", x, options): names and initial values as PyTorch's modules. Pooling and activations have no
+   parameters: dt_maxpool2d, dt_relu ... of dt.h. */
+typedef struct dt_layer_opts { /* one struct for all layers; a layer refuses what it does not take */
+    int        dt__first DT_D;
+    int64_t    out DT_D;                                     /* linear, conv2d: features or channels; required */
+    int        kernel DT_D, kernel_w DT_D;                   /* conv2d: required; width default as height */
+    int        stride DT_D, stride_w DT_D;                   /* conv2d: default 1 */
+    int        pad DT_D, pad_w DT_D;                         /* conv2d: default 0; pad_w = DT_ZERO for none */
+    int        dilation DT_D, dilation_w DT_D;               /* conv2d: default 1 */
+    int        groups DT_D;                                  /* conv2d: default 1; groupnorm: required */
+    bool       no_bias DT_D;
+    bool       no_affine DT_D;                               /* norms: no weight and bias */
+    bool       no_track DT_D;                                /* batchnorm: no running statistics */
+    bool cumulative      DT_D; /* batchnorm: running mean over all batches (momentum None) */
+    double     eps DT_D;                                     /* norms: default 1e-5; rmsnorm 1.1920929e-7 */
+    double     momentum DT_D;                                /* batchnorm: default 0.1 */
+    int        dims DT_D;                                    /* layernorm, rmsnorm: trailing dimensions; default 1 */
+    int64_t    num DT_D, dim DT_D;                           /* embedding: rows, columns; required */
+    int        heads DT_D;                                   /* multihead attention: required */
+    bool       causal DT_D;                                  /* multihead attention */
+    double     dropout DT_D;                                 /* multihead attention: of the weights */
+    dt_tensor *kv DT_D;                                      /* multihead attention: keys and values; default x */
+    dt_act     act DT_D;                                     /* linear, conv2d, batchnorm (relu): fused behind */
+    dt_tensor *add DT_D;                                     /* batchnorm: fused residual, act(norm(x) + add) */
+    bool       shared DT_D;                                  /* the name may be used again in this forward */
+} dt_layer_opts;
+DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o DT_OPT0(dt_layer_opts));
+DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o DT_OPT0(dt_layer_opts));
+DT_API dt_tensor *dt_batchnorm1d_with(dt_model *m, const char *name, dt_tensor *x,
+                                      dt_layer_opts o DT_OPT0(dt_layer_opts));
+DT_API dt_tensor *dt_batchnorm2d_with(dt_model *m, const char *name, dt_tensor *x,
+                                      dt_layer_opts o DT_OPT0(dt_layer_opts));
+DT_API dt_tensor *dt_layernorm_with(dt_model *m, const char *name, dt_tensor *x,
+                                    dt_layer_opts o DT_OPT0(dt_layer_opts));
+DT_API dt_tensor *dt_rmsnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o DT_OPT0(dt_layer_opts));
+DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
+                                    dt_layer_opts o DT_OPT0(dt_layer_opts));
+DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x,
+                                    dt_layer_opts o DT_OPT0(dt_layer_opts));
+/* torch.nn.MultiheadAttention with batch_first: x (b, t, e) */
+DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_tensor *x,
+                                              dt_layer_opts o DT_OPT0(dt_layer_opts));
+/* dropout in training mode, drawn from the model's generator */
+DT_API dt_tensor *dt_drop(dt_model *m, dt_tensor *x, double p);
+#ifdef DT__LIT
+#define dt_linear(m, name, ...) dt_linear_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_conv2d(m, name, ...) dt_conv2d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_batchnorm1d(m, name, ...) \
+    dt_batchnorm1d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_batchnorm2d(m, name, ...) \
+    dt_batchnorm2d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_layernorm(m, name, ...) \
+    dt_layernorm_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_rmsnorm(m, name, ...) \
+    dt_rmsnorm_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_groupnorm(m, name, ...) \
+    dt_groupnorm_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_embedding(m, name, ...) \
+    dt_embedding_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#define dt_multihead_attention(m, name, ...) \
+    dt_multihead_attention_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>optimizers
+   PyTorch's names, defaults and semantics. One struct of options for all; an optimiser refuses what it does not take.
+   Zero is the default; where the default is not zero, DT_ZERO means zero. */
+typedef struct dt_optim_opts {
+    int         dt__first DT_D;
+    const char *params DT_D;       /* pattern of names; default: all that no earlier optimiser of the model took */
+    double      lr DT_D;           /* default 1e-3; RMSProp, Adagrad 1e-2; LARS 0.1 */
+    double      weight_decay DT_D; /* default 0; AdamW, LAMB 1e-2 */
+    double      momentum DT_D;     /* SGD, RMSProp: 0; LARS: 0.9 */
+    double      dampening DT_D;    /* SGD: 0 */
+    bool        nesterov DT_D;     /* SGD, LARS */
+    double      beta1 DT_D, beta2 DT_D; /* Adam, AdamW, LAMB: 0.9, 0.999 */
+    double      eps DT_D;          /* 1e-8; Adagrad 1e-10; LAMB 1e-6; LARS 1e-8 */
+    bool        amsgrad DT_D;      /* Adam, AdamW */
+    double      alpha DT_D;        /* RMSProp: 0.99 */
+    bool        centered DT_D;     /* RMSProp */
+    double      lr_decay DT_D;     /* Adagrad: 0 */
+    double      initial_accumulator DT_D; /* Adagrad: 0 */
+    double      trust DT_D;        /* LARS: coefficient, 0.001 */
+    bool        no_trust DT_D;     /* LARS, LAMB: groups without the layer-wise ratio (bias, norms) */
+    bool        maximize DT_D;
+    double      clip_norm DT_D;    /* of all gradients of the optimiser, at each step; LAMB 1.0, DT_ZERO for none */
+    double      clip_value DT_D;   /* of each element, before clip_norm; default none */
+} dt_optim_opts;
+DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
+DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
+DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
+DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
+DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
+DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
+DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
+/* A group: parameters of the optimiser whose names match get other options; what is left zero is inherited from the
+   optimiser. The latest matching group wins. Before the seal, or between steps. Returns its index (the optimiser itself
+   is group 0), or < 0:
+       dt_optim_group(opt, "*.bias|*bn*", .weight_decay = DT_ZERO);  */
+DT_API int dt_optim_group_with(dt_optimizer *opt, const char *pattern, dt_optim_opts o DT_OPT0(dt_optim_opts));
+#ifdef DT__LIT
+#define dt_sgd(...) dt_sgd_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#define dt_adam(...) dt_adam_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#define dt_adamw(...) dt_adamw_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#define dt_rmsprop(...) dt_rmsprop_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#define dt_adagrad(...) dt_adagrad_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#define dt_lars(...) dt_lars_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#define dt_optim_group(opt, ...) \
+    dt_optim_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#endif
+DT_API void      dt_optimizer_free(dt_optimizer *opt);
+/* Update the parameters from their gradients, clear those, end the step (dt_end). Parameters without a gradient since
+   the last step are left alone, as PyTorch does. A loss that was not finite is an error and changes nothing. Several
+   backwards before it add up their gradients (accumulation): divide the loss by their number. */
+DT_API dt_status dt_step(dt_optimizer *opt);
+DT_API void      dt_optimizer_zero_grad(dt_optimizer *opt); /* forget gradients without a step */
+/* Scale all gradients so that their norm is at most max_norm; the norm they had, or NaN after an error. */
+DT_API double    dt_clip_grad_norm(dt_optimizer *opt, double max_norm);
+DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value);
+DT_API int       dt_optim_groups(const dt_optimizer *opt);
+DT_API double    dt_lr(const dt_optimizer *opt, int group);
+DT_API dt_status dt_set_lr(dt_optimizer *opt, int group, double lr); /* group -1: all */
+DT_API double    dt_momentum(const dt_optimizer *opt, int group);    /* Adam: beta1 */
+DT_API dt_status dt_set_momentum(dt_optimizer *opt, int group, double momentum);
+DT_API int64_t   dt_optimizer_steps(const dt_optimizer *opt);        /* updates done */
+
+/* ---------------------------------------------------------------------------------------------------- >>schedules
+   torch.optim.lr_scheduler: names, defaults and values as there, to the bit where libm's cos and pow are the same. A
+   schedule sets the learning rate of every group of an optimiser (a cyclic or one-cycle one also the momentum, or
+   beta1), first when it is made, then by each dt_schedule_step after dt_step: once a step or once an epoch, as its
+   options count. A group's base is its lr when the schedule is made: make groups first.
+       dt_schedule *s = dt_cosine_lr(opt, .t_max = 90);
+       dt_warmup(s, .steps = 5);
+   Free a schedule before its optimiser; freed after it is harmless, stepped after it is not.
+   One struct of options for all; a schedule refuses what it does not take. Zero is the default, DT_ZERO means zero. */
+typedef enum dt_schedule_mode {
+    DT_MODE_DEFAULT = 0, /* cyclic: triangular; plateau: min */
+    DT_MODE_TRIANGULAR,  /* cyclic: one height */
+    DT_MODE_TRIANGULAR2, /* cyclic: half the height with each cycle */
+    DT_MODE_EXP_RANGE,   /* cyclic: height * gamma^step */
+    DT_MODE_MIN,         /* plateau: the metric should fall */
+    DT_MODE_MAX          /* plateau: the metric should rise */
+} dt_schedule_mode;
+typedef enum dt_anneal { DT_ANNEAL_COS = 0, DT_ANNEAL_LINEAR } dt_anneal;
+typedef enum dt_threshold_mode { DT_THRESHOLD_REL = 0, DT_THRESHOLD_ABS } dt_threshold_mode;
+typedef struct dt_schedule_opts {
+    int               dt__first DT_D;
+    double            factor DT_D;          /* constant: 1/3, up to 1; plateau: 0.1, below 1 */
+    double            start DT_D, end DT_D; /* linear: start_factor 1/3, end_factor 1 */
+    int64_t           total DT_D;           /* constant, linear, polynomial: total_iters, 5 */
+    double            power DT_D;           /* polynomial: 1 */
+    int64_t           step_size DT_D;       /* step: required */
+    double            gamma DT_D;           /* step, multistep: 0.1; exponential: required; cyclic (exp_range): 1 */
+    const int64_t    *milestones DT_D;      /* multistep: required, in any order; copied */
+    int               nmilestones DT_D;
+    int64_t           t_max DT_D;           /* cosine: required */
+    double            eta_min DT_D;         /* cosine, cosine restarts: 0 */
+    int64_t           t_0 DT_D, t_mult DT_D;        /* cosine restarts: required; 1 */
+    double            base_lr DT_D;                 /* cyclic: required */
+    double            max_lr DT_D;                  /* cyclic, one-cycle: required */
+    int64_t           step_up DT_D, step_down DT_D; /* cyclic: 2000; as step_up */
+    dt_schedule_mode  mode DT_D;                    /* cyclic, plateau */
+    dt_switch         cycle_momentum DT_D;          /* cyclic, one-cycle: DT_YES */
+    double            base_momentum DT_D, max_momentum DT_D; /* cyclic: 0.8, 0.9; one-cycle: 0.85, 0.95 */
+    int64_t           total_steps DT_D;             /* one-cycle: this, or the next two */
+    int64_t           epochs DT_D, steps_per_epoch DT_D;
+    double            pct_start DT_D;               /* one-cycle: 0.3, the part of the steps that rises */
+    dt_anneal         anneal DT_D;                  /* one-cycle */
+    double            div DT_D, final_div DT_D;     /* one-cycle: 25, 1e4: from max_lr/div to max_lr/div/final_div */
+    bool              three_phase DT_D;             /* one-cycle: down to the start, then to the end */
+    int64_t           patience DT_D;                /* plateau: 10 metrics without progress */
+    double            threshold DT_D;               /* plateau: 1e-4, what counts as progress */
+    dt_threshold_mode threshold_mode DT_D;          /* plateau: of the best one, or absolute */
+    int64_t           cooldown DT_D;                /* plateau: 0 metrics that are not counted after a reduction */
+    double            min_lr DT_D;                  /* plateau: 0 */
+    double            eps DT_D;                     /* plateau: 1e-8, a smaller change is not made */
+} dt_schedule_opts;
+DT_API dt_schedule *dt_constant_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_linear_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_step_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_multistep_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_exponential_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_polynomial_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_cosine_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_cosine_restarts_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_cyclic_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_one_cycle_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API dt_schedule *dt_plateau_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
+DT_API void         dt_schedule_free(dt_schedule *s);
+
+/* The next value. A one-cycle schedule has total_steps of them; one more is an error. */
+DT_API dt_status dt_schedule_step(dt_schedule *s);
+DT_API dt_status dt_schedule_metric(dt_schedule *s, double value); /* the step of a plateau schedule */
+DT_API int64_t   dt_schedule_steps(const dt_schedule *s);          /* done, those of the warm-up among them */
+
+/* Warm-up in front of any schedule, before its first step. The lr rises linearly over n steps and the schedule begins
+   at its step 0 when it is there:
+       dt_warmup(s, .steps = n, .start = f)        from f*lr to lr: SequentialLR([LinearLR(f, 1, n), s], [n])
+       dt_warmup(s, .steps = n, .multiplier = k)   from lr to k*lr, and the schedule runs from k*lr; the whole range
+                                                   of a cyclic or one-cycle one is scaled
+   A plateau schedule does not judge the metrics of its warm-up. */
+typedef struct dt_warmup_opts {
+    int     dt__first DT_D;
+    int64_t steps DT_D;      /* required */
+    double  start DT_D;      /* 1/3 */
+    double  multiplier DT_D; /* above 1 */
+} dt_warmup_opts;
+DT_API dt_status dt_warmup_with(dt_schedule *s, dt_warmup_opts o DT_OPT0(dt_warmup_opts));
+#ifdef DT__LIT
+#define dt_constant_lr(...) dt_constant_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_linear_lr(...) dt_linear_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_step_lr(...) dt_step_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_multistep_lr(...) dt_multistep_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_exponential_lr(...) \
+    dt_exponential_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_polynomial_lr(...) dt_polynomial_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_cosine_lr(...) dt_cosine_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_cosine_restarts_lr(...) \
+    dt_cosine_restarts_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_cyclic_lr(...) dt_cyclic_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_one_cycle_lr(...) dt_one_cycle_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_plateau_lr(...) dt_plateau_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_warmup(...) dt_warmup_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_warmup_opts, __VA_ARGS__, ))
+#endif
+
+/* The linear scaling rule: a batch k times larger (more ranks, say) takes an lr k times larger, reached by a warm-up
+   from the small one (Goyal et al. 2017). Two ways to write it, with 0.1 the lr for a batch of 256:
+       opt = dt_sgd(m, .lr = dt_scale_lr(0.1, batch, 256));  ..  dt_warmup(s, .steps = n, .start = 256.0 / batch);
+       opt = dt_sgd(m, .lr = 0.1);                           ..  dt_warmup(s, .steps = n, .multiplier = batch / 256.0);
+   */
+DT_API double    dt_scale_lr(double lr, double batch, double base_batch); /* lr*batch/base_batch; NaN on error */
+DT_API dt_status dt_optim_scale_lr(dt_optimizer *opt, double k); /* every group; before a schedule is made */
+
+/* ---------------------------------------------------------------------------------------------------- >>amp
+   Mixed precision as Apex defined it. What a level sets, each of which can be set by itself:
+
+                             O0       O1         O2         O3
+       cast_model            f32      no         half       half     parameters, and what comes into a layer
+       cast_ops              no       yes        no         no       inputs of each op, by list (dt_autocast of dt.h)
+       keep_batchnorm_f32    -        -          yes        no
+       master_weights        no       -          yes        no       f32 values behind half ones, which are updated
+       loss_scale            1        dynamic    dynamic    1
+
+   half is f16, or bf16 with .dtype. Losses of dt.h take the model's output as f32 at every level. Two lines change:
+
+       dt_amp *amp = dt_amp_new(m, .level = "O2");
+       dt_amp_backward(amp, loss);        in place of dt_backward(loss)
+
+   dt_amp_backward scales the gradients, walks back, takes the scale out again and checks. dt_step then clips and
+   updates, or, after an overflow, leaves weights and optimiser state as they are and halves the scale. One amp belongs
+   to one thread, while it exists; free it before its models. */
+#define DT_DYNAMIC (-1.0) /* loss_scale */
+typedef struct dt_amp_opts {
+    int         dt__first DT_D;
+    const char *level DT_D;              /* "O0" .. "O3", default "O1"; a zero or a small o for the letter will do */
+    dt_dtype    dtype DT_D;              /* DT_F16 (default) or DT_BF16 */
+    dt_switch   cast_model DT_D;
+    dt_switch   cast_ops DT_D;
+    dt_switch   keep_batchnorm_f32 DT_D;
+    dt_switch   master_weights DT_D;
+    double      loss_scale DT_D;         /* a number, or DT_DYNAMIC */
+    double      init_scale DT_D;         /* dynamic: 65536 */
+    double      growth_factor DT_D;      /* 2 */
+    double      backoff_factor DT_D;     /* 0.5 */
+    int64_t     growth_interval DT_D;    /* good steps between growths: 2000 */
+    double      min_loss_scale DT_D;     /* an overflow there is an error; default 2^-100 */
+    double      max_loss_scale DT_D;     /* 2^24 */
+    int         num_losses DT_D;         /* each has a scale of its own: 1 */
+} dt_amp_opts;
+DT_API dt_amp   *dt_amp_new_with(dt_model *m, dt_amp_opts o DT_OPT0(dt_amp_opts));
+DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m); /* another model that the same losses train */
+DT_API void      dt_amp_free(dt_amp *amp);
+
+typedef struct dt_amp_backward_opts {
+    int  dt__first DT_D;
+    int  loss DT_D; /* which loss: 0 .. num_losses - 1 */
+    bool retain DT_D;
+} dt_amp_backward_opts;
+DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss,
+                                      dt_amp_backward_opts o DT_OPT0(dt_amp_backward_opts));
+#ifdef DT__LIT
+#define dt_amp_new(...) dt_amp_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_amp_opts, __VA_ARGS__, ))
+#define dt_amp_backward(amp, ...) \
+    dt_amp_backward_with(amp, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_amp_backward_opts, __VA_ARGS__, ))
+#endif
+DT_API double    dt_amp_scale(const dt_amp *amp, int loss);
+DT_API int64_t   dt_amp_overflows(const dt_amp *amp); /* steps that an overflow skipped */
+DT_API size_t    dt_amp_describe(const dt_amp *amp, char *buf, size_t nbytes); /* what is in force; like snprintf */
+
+/* ---------------------------------------------------------------------------------------------------- >>archives
+   Safetensors files: named tensors and strings. Files of other programs open here, files of dt open there. A file is
+   mapped and checked whole before dt_archive_open returns: header, names, shapes, every offset, and the checksum that
+   dt's own files carry. F32, F16, BF16, I32, I64 and U8 are loaded as what they are, BOOL as u8; other dtypes (F64,
+   I8, U32, F8_E4M3 ...) are listed, and refused when asked for. Little-endian machines. */
+typedef struct dt_archive_entry {
+    const char *name;   /* UTF-8; lives as long as the archive */
+    const char *stored; /* the dtype's name in the file: "F32", "BOOL" ... */
+    bool        known;  /* dt can load it, as dtype */
+    dt_dtype    dtype;
+    dt_shape    shape;
+    size_t      nbytes; /* in the file */
+} dt_archive_entry;
+/* The file must not be shortened while it is open; replacing it is fine. */
+DT_API dt_archive *dt_archive_open(const char *path);
+DT_API void        dt_archive_free(dt_archive *a); /* tensors got from it stay valid */
+DT_API int64_t     dt_archive_count(const dt_archive *a);
+DT_API const char *dt_archive_name(const dt_archive *a, int64_t i); /* in the order of the file; NULL: out of range */
+DT_API bool        dt_archive_info(const dt_archive *a, int64_t i, dt_archive_entry *out); /* false: out of range */
+DT_API int64_t     dt_archive_find(const dt_archive *a, const char *name); /* its index, or -1: not an error */
+DT_API const char *dt_archive_string(const dt_archive *a, const char *key); /* of the metadata; NULL: not an error */
+/* A tensor of the step, on the CPU, that views the file's memory (a copy where that is not aligned). Writing to it does
+   not change the file. */
+DT_API dt_tensor  *dt_archive_get(dt_archive *a, const char *name);
+/* The shapes must be equal; casts, any device. */
+DT_API dt_status   dt_archive_read(dt_archive *a, const char *name, dt_tensor *into);
+
+/* Writing. Tensors are referred to until the archive is freed, and read when it is written. */
+DT_API dt_archive *dt_archive_new(void);
+DT_API dt_status   dt_archive_add(dt_archive *a, const char *name, dt_tensor *t);
+DT_API dt_status   dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape,
+                                       const void *data); /* copies */
+DT_API dt_status   dt_archive_set(dt_archive *a, const char *key, const char *value); /* a key's last value stays */
+/* All or nothing: written under another name beside path, synced, renamed, the directory synced. After a failure what
+   was at path is still there. Mode 0644 less the umask. */
+DT_API dt_status   dt_archive_write(dt_archive *a, const char *path);
+
+/* ---------------------------------------------------------------------------------------------------- >>checkpoints
+   A model alone, as PyTorch's state_dict: one safetensors file. */
+DT_API dt_status dt_model_save(dt_model *m, const char *path); /* of mixed precision the f32 masters */
+
+typedef struct dt_load_opts {
+    int         dt__first DT_D;
+    bool        subset DT_D; /* load what fits and log the rest; default: all names and shapes must be equal */
+    const char *strip DT_D;  /* a prefix that names in the file may have before the model's: "module." */
+} dt_load_opts;
+/* Parameters that are made already are filled at once, or none of them if the file does not fit; others wait by name
+   until they are made, and what is missing or left over is an error at the seal. dtypes are converted. A training's
+   checkpoint loads too: its optimiser and generators are left alone. Returns how many were filled now, or a negative
+   status. */
+DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o DT_OPT0(dt_load_opts));
+#ifdef DT__LIT
+#define dt_model_load(m, ...) dt_model_load_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_load_opts, __VA_ARGS__, ))
+#endif
+
+/* Checkpoints of a training: all that makes the next step the same bits as if the program had not stopped.
+
+       dt_checkpoint *c = dt_checkpoint_new("run1", .model = m, .every_steps = 500, .signals = true);
+       int64_t epoch = 0, step = 0;
+       dt_checkpoint_resume(c, &epoch, &step);
+       for (...) { ...; dt_step(opt); if (dt_checkpoint_tick(c, epoch, ++step)) break; }
+       dt_checkpoint_finish(c, epoch, step);
+       dt_checkpoint_free(c);
+
+   Each is one file, DIR/ckpt-00000500.safetensors, written beside, synced, renamed. */
+typedef struct dt_checkpoint_opts {
+    int            dt__first DT_D;
+    dt_model      *model DT_D;            /* required */
+    dt_optimizer  *optimizer DT_D;        /* default: all optimisers of the model */
+    dt_optimizer **optimizers DT_D;       /* or several */
+    int            noptimizers DT_D;
+    dt_schedule   *schedule DT_D;
+    dt_schedule  **schedules DT_D;        /* or several */
+    int            nschedules DT_D;
+    dt_amp        *amp DT_D;              /* default: the model's */
+    int            keep DT_D;             /* how many stay; default 3, -1: all */
+    int64_t        every_steps DT_D;      /* dt_checkpoint_tick saves at multiples; default: not by steps */
+    int64_t        every_epochs DT_D;
+    double         every_minutes DT_D;
+    bool           signals DT_D;          /* SIGUSR1: save and go on; SIGTERM, SIGINT: save and stop */
+    const char    *name DT_D;             /* how file names begin; default "ckpt" */
+    bool           allow_nonfinite DT_D;  /* save a model that holds NaN or infinity; default: an error */
+} dt_checkpoint_opts;
+/* Makes the directory, and shows at once whether it can be written to. */
+DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts o DT_OPT0(dt_checkpoint_opts));
+#ifdef DT__LIT
+#define dt_checkpoint_new(...) \
+    dt_checkpoint_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_checkpoint_opts, __VA_ARGS__, ))
+#endif
+DT_API void        dt_checkpoint_free(dt_checkpoint *c); /* does not save */
+/* What else is to be saved, and set again by a resume: say so before it. The pointers must stay. */
+DT_API dt_status   dt_checkpoint_tensor(dt_checkpoint *c, const char *key, dt_tensor *t);
+DT_API dt_status   dt_checkpoint_integer(dt_checkpoint *c, const char *key, int64_t *x);
+DT_API dt_status   dt_checkpoint_number(dt_checkpoint *c, const char *key, double *x);
+DT_API dt_status   dt_checkpoint_string(dt_checkpoint *c, const char *key, const char *value); /* copies */
+DT_API const char *dt_checkpoint_get(const dt_checkpoint *c, const char *key); /* a string, set or resumed; or NULL */
+
+/* Saves now. epoch and step are what a resume gives back. With an error pending nothing is saved. */
+DT_API dt_status dt_checkpoint_save(dt_checkpoint *c, int64_t epoch, int64_t step);
+/* After each step: saves when it is time to or a signal came. 1: the program should stop, 0: go on, negative: an error.
+   At the end of an epoch pass the next one, so that its checkpoint resumes there. */
+DT_API int       dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step);
+/* The last one of an orderly stop. */
+DT_API dt_status dt_checkpoint_finish(dt_checkpoint *c, int64_t epoch, int64_t step);
+/* Loads the newest whole one: 1, and epoch and step are set; 0: there is none; negative: an error. Damaged ones are
+   passed over, with a warning in the log; it is an error if all are. Before the first forward parameters wait by name;
+   optimisers and schedules are made before the resume. */
+DT_API int       dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step);
+/* The path of the newest whole one in buf; NULL: none (not an error). name NULL: "ckpt". */
+DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char *buf, size_t nbytes);
+
+/* ---------------------------------------------------------------------------------------------------- >>progress
+   Watching a training. On a terminal one line is redrawn, at most 10 times a second and never wider than the terminal:
+       epoch 2/5  [=======>      ]  340/600  loss 0.1234  12345 images/s  0:03 left  scale 65536
+   Elsewhere there are plain lines. The loss shown is an exponential average over about 20 steps (one that is not
+   finite is shown as it is), the rate is an average over about 3 s; pauses between the last step of an epoch and
+   dt_progress_epoch (evaluation) do not slow it. The time left is that of the whole run.
+
+   A file that cannot be opened is an error of dt_progress_new. One that cannot be written later (a full disk) must not
+   cost the training: it is a warning in the log at once, and the error of dt_progress_free. NULL is accepted by all
+   calls. While an error is pending, steps, results and epochs are not counted. */
+typedef struct dt_progress_opts {
+    int         dt__first DT_D;
+    int         epochs DT_D;     /* 0: unknown */
+    int64_t     steps DT_D;      /* in an epoch; 0: unknown */
+    const char *unit DT_D;       /* what .items counts: "images"; default "items" */
+    FILE       *file DT_D;       /* default stderr */
+    bool        quiet DT_D;      /* no line at all: other ranks */
+    double      every DT_D;      /* plain lines: seconds between them; default 10, and at each tenth of the run */
+    const char *csv DT_D;        /* a table with a line for each step and each result */
+    const char *svg DT_D;        /* the loss curve: written at the end, at each epoch's end, and each minute */
+    const char *title DT_D;      /* of the curve */
+    dt_switch   log_loss DT_D;   /* its axis; default: if the loss spans more than two decades */
+    int64_t     start_step DT_D; /* resuming: steps done before. The table is continued behind that step, the curve
+                                    shows what the table holds */
+} dt_progress_opts;
+typedef struct dt_progress_step_opts {
+    int    dt__first DT_D;
+    double items DT_D; /* samples, tokens ... of this step */
+    double lr DT_D;    /* for the table */
+    double scale DT_D; /* loss scale */
+} dt_progress_step_opts;
+DT_API dt_progress *dt_progress_new_with(dt_progress_opts o DT_OPT0(dt_progress_opts));
+/* after each step */
+DT_API void         dt_progress_step_with(dt_progress *p, double loss,
+                                          dt_progress_step_opts o DT_OPT0(dt_progress_step_opts));
+/* a named result of the epoch: shown on its line, in the table, and in the curve on the axis to the right */
+DT_API void         dt_progress_result(dt_progress *p, const char *name, double value);
+DT_API void         dt_progress_epoch(dt_progress *p); /* ends an epoch, after its results */
+DT_API void         dt_progress_note(dt_progress *p, const char *format, ...) DT__PRINTF(2, 3); /* a line of its own */
+DT_API dt_status    dt_progress_free(dt_progress *p);
+#ifdef DT__LIT
+#define dt_progress_new(...) dt_progress_new_with(DT__ONLY(dt_progress_opts, __VA_ARGS__))
+#define dt_progress_step(p, ...) \
+    dt_progress_step_with(p, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_progress_step_opts, __VA_ARGS__, ))
+#endif
+
+/* A plot as an SVG file (written beside, then renamed). Zero every field that is not used. */
+typedef struct dt_series {
+    const char   *name;   /* in the legend; NULL: not there */
+    const double *x;      /* n values; NULL: 0, 1, 2 ... */
+    const double *y;      /* the line is broken and marked where one is not finite */
+    int64_t       n;      /* more than 1000 points are drawn by their minima and maxima */
+    bool          right;  /* y belongs to the axis on the right */
+    bool          light;  /* thin and pale: raw values behind a smoothed line */
+    bool          dots;   /* a dot at each point */
+    int           color;  /* 1..8; default: the next one */
+} dt_series;
+typedef struct dt_plot {
+    const char      *title, *x_label, *y_label, *right_label;
+    const dt_series *series;
+    int              nseries;
+    const double    *mark; /* vertical lines at these x: ends of epochs */
+    int64_t          nmarks;
+    bool             log_x;
+    dt_switch        log_y, log_right;   /* default: if all values are positive and span over two decades */
+    int              width, height;      /* default 800 x 450 */
+} dt_plot;
+DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_NN_H_INCLUDED */
+
+#if defined(DT_IMPLEMENTATION) && !defined(DT__NN_H_IMPLEMENTED)
+#define DT__NN_H_IMPLEMENTED
+
+#include <sys/ioctl.h>
+
+/* ==================================================================================================== >>nn_core
+   What the sections share: the model's and the optimiser's insides, and the visitor that saves and loads state. */
+#define DT__CLEAR(o) memset((void *)&(o), 0, sizeof(o)) /* option structs: C++ sees members with initialisers */
+#define DT__MAX_SCOPE 512 /* characters */
+#define DT__MAX_SCOPES 32 /* nested */
+#define DT__MAX_OPTIMIZERS 16
+#define DT__MAX_GROUPS 32
+#define DT__MAX_STATES 4
+
+typedef struct dt__param { /* a parameter or buffer of a model */
+    char      *name;       /* full: layer1.0.conv1.weight */
+    uint32_t   hash;
+    dt_tensor *t;          /* the value, kept */
+    dt_tensor *init;       /* before the seal, where it will have a master: the f32 value behind t */
+    uint8_t    buffer, frozen;
+    uint8_t    keep_f32;   /* of a batch norm: stays f32 when mixed precision casts the model */
+    int        block;      /* its block once sealed; -1: in none (buffers, frozen at the seal) */
+    int64_t    offset;     /* there, in elements */
+    int        old_block;  /* while blocks are made anew */
+    int64_t    old_offset;
+    int        opt, group; /* the optimiser (index in the model's list) and its group; -1: none */
+    int64_t    steps;      /* updates it has had; SGD, LARS: those with momentum */
+    uint8_t    reached;    /* its block's mgrad has a gradient for it: see dt__note_reached */
+    uint8_t    in_run;     /* when its optimiser made its runs it had a gradient */
+} dt__param;
+
+typedef struct dt__mblock { /* parameters of one dtype, optimiser and group, in reverse order of creation */
+    dt_block   b;
+    dt_tensor *master; /* f32 values behind half ones, or NULL */
+    dt_tensor *mgrad;  /* f32 gradients, unscaled: used when 'use_mgrad' */
+    uint8_t    use_mgrad;
+    dt_tensor *state[DT__MAX_STATES]; /* f32, as long as the block; made by the optimiser's first step or by a load */
+    int        first, n; /* its parameters: m->order[first .. first + n) */
+    int        opt, group;
+} dt__mblock;
+
+typedef struct dt__on_seal {
+    int (*fn)(dt_model *m, void *user);
+    void *user;
+} dt__on_seal;
+
+typedef struct dt__frozen {
+    char   *pattern;
+    uint8_t on;
+} dt__frozen;
+
+typedef struct dt__slot { /* of a table of names; name NULL: empty */
+    const char *name;
+    uint32_t    hash;
+    int         index;
+} dt__slot;
+
+typedef struct dt__layer dt__layer;
+
+struct dt_model {
+    dt_device   *device;
+    dt_dtype     dtype;
+    uint8_t      norms_f32;   /* mixed precision: batch norms stay f32 */
+    uint8_t      masters;     /* mixed precision: f32 values behind half ones */
+    dt_rng       rng;
+    int          training, sealed;
+    int          version;     /* grows when blocks or frozen parameters change: optimisers rebuild their runs */
+    uint64_t     forwards;    /* dt_forward calls */
+    dt__param  **param;       /* in order of creation */
+    int          nparams;
+    int64_t      param_cap;
+    dt__param  **order;       /* in the order of the blocks */
+    int          norder, block_cap;
+    dt__mblock  *block;
+    int          nblocks;
+    dt_optimizer *opt[DT__MAX_OPTIMIZERS];
+    int          nopts;
+    dt_amp      *amp;
+    dt__layer  **layer;
+    int          nlayers;
+    int64_t      layer_cap;
+    dt__slot    *param_table, *layer_table;
+    int          param_slots, layer_slots;
+    char         scope[DT__MAX_SCOPE];
+    int          scope_len, scope_depth;
+    int          scope_at[DT__MAX_SCOPES]; /* lengths before each dt_scope */
+    dt__frozen  *frozen;       /* the latest that matches wins */
+    int          nfrozen;
+    int64_t      frozen_cap;
+    int          hook;         /* of dt_hooks_add on hook_thread, or -1 */
+    void        *hook_thread;
+    dt__list     on_seal;      /* dt__on_seal * */
+    /* what was loaded before its parameters were made; see dt__model_want */
+    int        (*want)(dt_model *m, void *user, dt__param *p); /* 1: filled p->t, 0: unknown, < 0: error */
+    void        *want_user;
+};
+
+typedef struct dt__run { /* a stretch of a block that one kernel call updates */
+    int        block, group;
+    int64_t    offset, n;
+    int        first, nparams; /* m->order[first .. first + nparams) */
+    dt_tensor *segments;       /* i64: where parameters begin in the run, and its end; LARS and LAMB */
+    dt_tensor *wnorm, *unorm;  /* of each parameter: norms of its value, and of its gradient or update */
+} dt__run;
+
+struct dt_optimizer {
+    dt_model     *m;
+    int           index; /* in m->opt */
+    int           kind;  /* DT__SGD ... */
+    int           ngroups;
+    dt_optim_opts group[DT__MAX_GROUPS]; /* every field resolved: no zeros that mean a default */
+    char         *pattern[DT__MAX_GROUPS];
+    dt__run      *run;
+    int           nruns, run_version;
+    int64_t       run_cap;
+    int64_t       steps;
+    int           skip;  /* mixed precision: the next step changes nothing */
+};
+
+/* The visitor: one function of an object names its state; it serves saving and loading. A tensor is saved, or filled
+   (its shape and dtype say what is wanted); a number is saved, or set. 0, or a negative status after dt_fail. */
+typedef struct dt__visit {
+    int  loading;
+    int (*tensor)(struct dt__visit *v, const char *name, dt_tensor *t);
+    int (*number)(struct dt__visit *v, const char *name, double *x);  /* exactly, through text */
+    int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
+    void *user;
+} dt__visit;
+
+/* Room for one more in an array of n: the array, moved if it had to grow; NULL: no memory, and nothing changed. */
+static void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each)
+{
+    if (n < *cap) return at;
+    int64_t more = *cap ? 2 * *cap : 16;
+    void   *p = dt__alloc_zero((size_t)more * each);
+    if (!p) return NULL;
+    if (n) memcpy(p, at, (size_t)n * each);
+    dt_dealloc(at, (size_t)*cap * each);
+    *cap = more;
+    return p;
+}
+static double dt__seconds(void) { return 1e-9 * (double)dt_trace_now(); }
+
+/* ==================================================================================================== >>model
+   Parameters and layers are found by hash of their full name. The seal moves parameters into blocks; a later change of
+   what is frozen, of dtype or of device packs them anew and carries masters and optimiser states along. */
+static int dt__optimizer_claims(const dt_optimizer *opt, const char *name);
+
+DT_API bool dt_name_matches(const char *pattern, const char *name)
+{
+    if (!pattern || !name) return false;
+    for (;;) { /* one alternative at a time; a * is retried from the next character */
+        const char *p = pattern, *n = name, *star = NULL, *mark = NULL;
+        for (;;) {
+            if (*p == '*') {
+                star = ++p;
+                mark = n;
+            } else if (*n && *p && *p != '|' && (*p == '?' || *p == *n)) {
+                p++;
+                n++;
+            } else if (!*n && (!*p || *p == '|')) {
+                return true;
+            } else if (star && *mark) {
+                p = star;
+                n = ++mark;
+            } else {
+                break;
+            }
+        }
+        while (*pattern && *pattern != '|') pattern++;
+        if (!*pattern++) return false;
+    }
+}
+static uint32_t dt__name_hash(const char *a, size_t na, const char *b) /* of the two strings joined */
+{
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < na; i++) h = (h ^ (unsigned char)a[i]) * 16777619u;
+    for (; *b; b++) h = (h ^ (unsigned char)*b) * 16777619u;
+    return h;
+}
+static char *dt__joined(const char *a, size_t na, const char *b, const char *c) /* a, b, and ".c" if there is one */
+{
+    size_t nb = strlen(b), nc = c ? strlen(c) + 1 : 0;
+    char  *s = (char *)dt_alloc(na + nb + nc + 1);
+    if (!s) {
+        dt_fail(DT_ERR_MEMORY, "dt: out of memory for a name");
+        return NULL;
+    }
+    memcpy(s, a, na);
+    memcpy(s + na, b, nb);
+    if (c) {
+        s[na + nb] = '.';
+        memcpy(s + na + nb + 1, c, nc - 1);
+    }
+    s[na + nb + nc] = 0;
+    return s;
+}
+static void dt__free_text(char *s)
+{
+    if (s) dt_dealloc(s, strlen(s) + 1);
+}
+
+struct dt__layer { /* a layer call, known by its name */
+    char      *name;
+    const char *kind;
+    dt__param *p[5];     /* its parameters and buffers, in the order the layer knows */
+    uint64_t   stamp;    /* the forward that used it last */
+    double     flops;    /* of the last forward, all uses */
+    uint64_t   began;    /* in a trace: when this call did */
+    dt_shape   out;
+    uint8_t    own;      /* dt_parameter, dt_buffer */
+};
+
+/* A table of names: open addressing, at most half full. */
+static int dt__table_find(const dt__slot *table, int slots, uint32_t hash, const char *a, size_t na, const char *b)
+{
+    for (uint32_t i = hash; slots; i++) {
+        const dt__slot *t = &table[i & (uint32_t)(slots - 1)];
+        if (!t->name) return -1;
+        if (t->hash == hash && !strncmp(t->name, a, na) && !strcmp(t->name + na, b)) return t->index;
+    }
+    return -1;
+}
+static void dt__table_put(dt__slot *table, int slots, const char *name, uint32_t hash, int index)
+{
+    uint32_t i = hash;
+    while (table[i & (uint32_t)(slots - 1)].name) i++;
+    dt__slot *t = &table[i & (uint32_t)(slots - 1)];
+    t->name = name;
+    t->hash = hash;
+    t->index = index;
+}
+static int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index)
+{
+    if ((index + 1) * 2 > *slots) {
+        int       more = *slots ? *slots * 2 : 64;
+        dt__slot *t = (dt__slot *)dt__alloc_zero((size_t)more * sizeof *t);
+        if (!t) return dt_fail(DT_ERR_MEMORY, "dt: out of memory for a table of names");
+        for (int i = 0; i < *slots; i++) {
+            const dt__slot *o = &(*table)[i];
+            if (o->name) dt__table_put(t, more, o->name, o->hash, o->index);
+        }
+        dt_dealloc(*table, (size_t)*slots * sizeof *t);
+        *table = t;
+        *slots = more;
+    }
+    dt__table_put(*table, *slots, name, hash, index);
+    return 0;
+}
+
+/* ---- the model itself */
+DT_API dt_model *dt_model_new_with(dt_model_opts o)
+{
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!dt__is_float(o.dtype)) {
+        dt_fail(DT_ERR_DTYPE, "dt_model_new: .dtype is %s; parameters are f32, f16 or bf16", dt_dtype_name(o.dtype));
+        return NULL;
+    }
+    dt_model *m = (dt_model *)dt__alloc_zero(sizeof *m);
+    if (!m) {
+        dt_fail(DT_ERR_MEMORY, "dt_model_new: out of memory");
+        return NULL;
+    }
+    m->device = o.device ? o.device : dt_default_device();
+    m->dtype = o.dtype;
+    m->training = 1;
+    m->hook = -1;
+    dt_rng_seed(&m->rng, o.seed);
+    return m;
+}
+static void dt__model_unhook(dt_model *m)
+{
+    if (m->hook >= 0 && m->hook_thread == (void *)&dt__tls) dt_hooks_remove(m->hook);
+    m->hook = -1;
+}
+static void dt__mblock_free(dt__mblock *b)
+{
+    dt_block_free(&b->b);
+    dt__unref(b->master);
+    dt__unref(b->mgrad);
+    for (int k = 0; k < DT__MAX_STATES; k++) dt__unref(b->state[k]);
+}
+static void dt__optimizer_orphan(dt_optimizer *opt);
+static void dt__model_drop_loads(dt_model *m);
+DT_API void dt_model_free(dt_model *m)
+{
+    if (!m) return;
+    dt__model_unhook(m);
+    dt__model_drop_loads(m);
+    for (int i = 0; i < m->nopts; i++) dt__optimizer_orphan(m->opt[i]);
+    for (int i = 0; i < m->nparams; i++) {
+        dt__unref(m->param[i]->t);
+        dt__unref(m->param[i]->init);
+        dt__free_text(m->param[i]->name);
+        dt_dealloc(m->param[i], sizeof *m->param[i]);
+    }
+    for (int i = 0; i < m->nblocks; i++) dt__mblock_free(&m->block[i]);
+    dt_dealloc(m->block, (size_t)m->block_cap * sizeof *m->block);
+    dt_dealloc(m->order, (size_t)m->norder * sizeof *m->order);
+    dt_dealloc(m->param, (size_t)m->param_cap * sizeof *m->param);
+    for (int i = 0; i < m->nlayers; i++) {
+        dt__free_text(m->layer[i]->name);
+        dt_dealloc(m->layer[i], sizeof *m->layer[i]);
+    }
+    dt_dealloc(m->layer, (size_t)m->layer_cap * sizeof *m->layer);
+    dt_dealloc(m->param_table, (size_t)m->param_slots * sizeof *m->param_table);
+    dt_dealloc(m->layer_table, (size_t)m->layer_slots * sizeof *m->layer_table);
+    for (int i = 0; i < m->nfrozen; i++) dt__free_text(m->frozen[i].pattern);
+    dt_dealloc(m->frozen, (size_t)m->frozen_cap * sizeof *m->frozen);
+    for (int64_t i = 0; i < m->on_seal.n; i++) dt_dealloc(m->on_seal.at[i], sizeof(dt__on_seal));
+    dt__list_free(&m->on_seal);
+    dt_dealloc(m, sizeof *m);
+}
+static bool dt__model_ok(const char *call, const dt_model *m)
+{
+    if (dt__tls.code != DT_OK) return false;
+    if (m) return true;
+    dt_fail(DT_ERR_ARG, "%s: the model is NULL", call);
+    return false;
+}
+DT_API dt_status dt_scope(dt_model *m, const char *format, ...)
+{
+    if (!dt__model_ok("dt_scope", m)) return dt_error_code();
+    if (!format || m->scope_depth >= DT__MAX_SCOPES)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scope: '%s': %d scopes are open; each needs its dt_scope_end",
+                                  format ? format : "(null)", m->scope_depth);
+    va_list ap;
+    va_start(ap, format);
+    int room = DT__MAX_SCOPE - m->scope_len, n = vsnprintf(m->scope + m->scope_len, (size_t)room, format, ap);
+    va_end(ap);
+    if (n <= 0 || n + 2 > room) {
+        m->scope[m->scope_len] = 0;
+        return (dt_status)dt_fail(DT_ERR_ARG, n <= 0 ? "dt_scope: a scope needs a name (inside '%s')"
+                                  : "dt_scope: the names of nested scopes are too long (inside '%s')", m->scope);
+    }
+    m->scope_at[m->scope_depth++] = m->scope_len;
+    m->scope_len += n;
+    m->scope[m->scope_len++] = '.';
+    m->scope[m->scope_len] = 0;
+    return DT_OK;
+}
+DT_API void dt_scope_end(dt_model *m)
+{
+    if (!m) return;
+    if (!m->scope_depth) {
+        if (dt__tls.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_scope_end: without a dt_scope");
+        return;
+    }
+    m->scope_len = m->scope_at[--m->scope_depth];
+    m->scope[m->scope_len] = 0;
+}
+DT_API void dt_forward(dt_model *m)
+{
+    if (m) m->forwards++;
+}
+DT_API void dt_train(dt_model *m)
+{
+    if (m) m->training = 1;
+}
+DT_API void dt_eval(dt_model *m)
+{
+    if (m) m->training = 0;
+}
+DT_API bool       dt_training(const dt_model *m) { return m && m->training; }
+DT_API bool       dt_model_sealed(const dt_model *m) { return m && m->sealed; }
+DT_API dt_rng    *dt_model_rng(dt_model *m) { return m ? &m->rng : NULL; }
+DT_API dt_device *dt_model_device(const dt_model *m) { return m ? m->device : NULL; }
+DT_API int        dt_model_count(const dt_model *m) { return m ? m->nparams : 0; }
+DT_API bool       dt_model_get(dt_model *m, int i, dt_param_info *out)
+{
+    if (!m || !out || i < 0 || i >= m->nparams) return false;
+    out->name = m->param[i]->name;
+    out->value = m->param[i]->t;
+    out->buffer = m->param[i]->buffer;
+    out->frozen = m->param[i]->frozen;
+    return true;
+}
+static dt__param *dt__model_param(dt_model *m, const char *name)
+{
+    int k = dt__table_find(m->param_table, m->param_slots, dt__name_hash("", 0, name), "", 0, name);
+    return k < 0 ? NULL : m->param[k];
+}
+DT_API dt_tensor *dt_model_find(dt_model *m, const char *name)
+{
+    dt__param *p = m && name ? dt__model_param(m, name) : NULL;
+    return p ? p->t : NULL;
+}
+DT_API int64_t dt_model_numel(const dt_model *m, bool trainable_only)
+{
+    int64_t n = 0;
+    for (int i = 0; m && i < m->nparams; i++)
+        if (!m->param[i]->buffer && !(trainable_only && m->param[i]->frozen)) n += m->param[i]->t->numel;
+    return n;
+}
+
+/* ---- one parameter */
+static bool dt__is_frozen(const dt_model *m, const char *name)
+{
+    for (int i = m->nfrozen - 1; i >= 0; i--)
+        if (dt_name_matches(m->frozen[i].pattern, name)) return m->frozen[i].on;
+    return false;
+}
+static int dt__param_dtype(const dt_model *m, const dt__param *p)
+{
+    return p->keep_f32 && m->norms_f32 ? DT_F32 : m->dtype;
+}
+/* The handle gets other memory, of another dtype or device; whoever holds it sees the change. */
+static int dt__param_convert(dt__param *p, int dtype, dt_device *dev)
+{
+    dt_tensor *t = p->t;
+    if (t->st->dev == dev && (t->dtype == dtype || !dt__is_float(t->dtype))) return 0;
+    dt_tensor *here = t->st->dev == dev ? dt__ref(t) : dt__cross("dt_model_to", t, dev);
+    dt_tensor *y = here ? dt__new("dt_model", dev, dt__is_float(t->dtype) ? dtype : t->dtype, t->shape, t->ndim,
+                                  DT_LAYOUT_PLAIN) : NULL;
+    int rc = y ? dt__copy_to(y, here, 0) : DT_ERR_MEMORY;
+    dt__unref(here);
+    if (!rc) {
+        dt__storage *st = t->st;
+        t->st = y->st;
+        y->st = st;
+        t->dtype = y->dtype;
+        t->offset = 0;
+        memcpy(t->stride, y->stride, sizeof t->stride);
+        dt__unref(t->grad);
+        t->grad = NULL;
+        t->grad_empty = 0;
+    }
+    dt__unref(y);
+    return rc;
+}
+/* Under f32 masters the value before rounding waits for the seal. */
+static int dt__param_settle(dt_model *m, dt__param *p)
+{
+    int dtype = dt__param_dtype(m, p), rc = 0;
+    if (p->buffer && !p->keep_f32) return 0;
+    if (m->masters && !p->buffer && p->t->dtype == DT_F32 && dtype != DT_F32 && !p->init) {
+        p->init = dt__new_like("dt_model", p->t, DT_F32);
+        rc = p->init ? dt__copy_to(p->init, p->t, 0) : DT_ERR_MEMORY;
+    }
+    return rc ? rc : dt__param_convert(p, dtype, m->device);
+}
+typedef struct dt__fillspec {
+    dt_init init;
+    double  a, b;
+} dt__fillspec;
+static dt_tensor *dt__param_first(dt_model *m, dt_shape shape, int dtype, dt__fillspec f) /* kept */
+{
+    dt_make_opts o;
+    o.dt__first = 0;
+    o.dtype = (dt_dtype)dtype;
+    o.device = m->device;
+    o.rng = &m->rng;
+    dt_tensor *t = f.init == DT_INIT_UNIFORM  ? dt_uniform_with(f.a, f.b, shape, o)
+                   : f.init == DT_INIT_NORMAL ? dt_normal_with(f.a, f.b, shape, o)
+                                              : dt_full_with(f.init == DT_INIT_CONST ? f.a : 0, shape, o);
+    return t ? dt_keep(t) : NULL;
+}
+enum { DT__BUFFER = 1, DT__KEEP_F32 = 2, DT__COUNTER = 4 };
+/* Makes the parameter 'name.suffix', or takes it from what was loaded: then no random numbers are drawn. */
+static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffix, dt_shape shape, dt__fillspec f,
+                                int flags)
+{
+    dt__param  *p = (dt__param *)dt__alloc_zero(sizeof *p);
+    dt__param **list = p ? (dt__param **)dt__enlarge(m->param, m->nparams, &m->param_cap, sizeof *list) : NULL;
+    if (!list) {
+        dt_dealloc(p, sizeof *p);
+        dt_fail(DT_ERR_MEMORY, "dt: out of memory for a parameter");
+        return NULL;
+    }
+    m->param = list;
+    p->name = dt__joined("", 0, name, suffix);
+    p->hash = p->name ? dt__name_hash("", 0, p->name) : 0;
+    p->buffer = (flags & DT__BUFFER) != 0;
+    p->keep_f32 = (flags & DT__KEEP_F32) != 0;
+    p->block = p->opt = p->group = -1;
+    int rc = p->name ? 0 : DT_ERR_MEMORY, known = 0, dtype = flags & DT__COUNTER ? DT_I64 : DT_F32;
+    if (!rc && dt__model_param(m, p->name))
+        rc = dt_fail(DT_ERR_STATE, "dt: the name '%s' belongs to another layer already", p->name);
+    if (!rc && m->want) {
+        dt__fillspec zero = { DT_INIT_ZEROS, 0, 0 };
+        p->t = dt__param_first(m, shape, dtype, zero);
+        known = p->t ? m->want(m, m->want_user, p) : DT_ERR_MEMORY;
+        if (known < 0) rc = known;
+    }
+    if (!rc && known <= 0) {
+        dt__unref(p->t);
+        p->t = dt__param_first(m, shape, dtype, f);
+        if (!p->t) rc = DT_ERR_MEMORY;
+    }
+    if (!rc) rc = dt__param_settle(m, p);
+    if (!rc) {
+        p->t->st->version = 0; /* nothing has used it yet */
+        p->frozen = !p->buffer && dt__is_frozen(m, p->name);
+        p->t->leaf = !p->buffer;
+        p->t->requires_grad = !p->buffer && !p->frozen;
+        m->param[m->nparams] = p;
+        rc = dt__table_add(&m->param_table, &m->param_slots, p->name, p->hash, m->nparams);
+        if (!rc) m->nparams++;
+    }
+    if (!rc) return p;
+    dt__unref(p->t);
+    dt__unref(p->init);
+    dt__free_text(p->name);
+    dt_dealloc(p, sizeof *p);
+    return NULL;
+}
+
+/* ---- the seal */
+static void dt__seal_hook(void *user)
+{
+    dt_model *m = (dt_model *)user;
+    for (int i = 0; i < m->nparams; i++)
+        if (dt_grad_pending(m->param[i]->t)) {
+            dt_model_seal(m);
+            return;
+        }
+}
+static int dt__model_hook(dt_model *m) /* the first backward of the thread that uses the model seals it */
+{
+    if (m->hook >= 0 && m->hook_thread == (void *)&dt__tls) return 0;
+    dt_grad_hooks h;
+    memset(&h, 0, sizeof h);
+    h.begin = dt__seal_hook;
+    h.user = m;
+    m->hook_thread = &dt__tls;
+    m->hook = dt_hooks_add(&h);
+    return m->hook < 0 ? m->hook : 0;
+}
+static void dt__model_claim(dt_model *m) /* who updates what; the first optimiser that wants a parameter has it */
+{
+    for (int i = 0; i < m->nparams; i++) {
+        dt__param *p = m->param[i];
+        p->opt = p->group = -1;
+        for (int k = 0; k < m->nopts && p->opt < 0 && !p->buffer; k++) {
+            p->group = dt__optimizer_claims(m->opt[k], p->name);
+            if (p->group >= 0) p->opt = k;
+        }
+    }
+}
+static bool dt__same_block(const dt__param *a, const dt__param *b)
+{
+    return a->t->dtype == b->t->dtype && a->opt == b->opt && a->group == b->group;
+}
+/* f32 tensors that go with a block: the part of each parameter comes from where it was before */
+static int dt__carry(dt_tensor **to, const dt__mblock *nb, dt_model *m, const dt__mblock *old, int which)
+{
+    int rc = 0;
+    for (int i = 0; i < nb->n && !rc; i++) {
+        dt__param *p = m->order[nb->first + i];
+        if (p->old_block < 0) continue;
+        const dt__mblock *ob = &old[p->old_block];
+        dt_tensor *from = which < 0 ? (which == -1 ? ob->master : ob->use_mgrad ? ob->mgrad : NULL) : ob->state[which];
+        if (!from) continue;
+        if (!*to) {
+            *to = dt__new_like("dt_model", nb->b.value, DT_F32);
+            if (!*to || dt__fill(*to, 0)) return DT_ERR_MEMORY;
+        }
+        dt_tensor *src = dt__slice(from, 0, p->old_offset, p->t->numel);
+        dt_tensor *dst = src ? dt__slice(*to, 0, p->offset, p->t->numel) : NULL;
+        dt_tensor *here = dst && src->st->dev != dst->st->dev ? dt__cross("dt_model_to", src, dst->st->dev)
+                                                              : dt__ref(src);
+        rc = dst && here ? dt__copy_to(dst, here, 0) : DT_ERR_MEMORY;
+        dt__unref(here);
+        dt__unref(src);
+        dt__unref(dst);
+    }
+    return rc;
+}
+static int dt__block_master(dt_model *m, dt__mblock *nb, const dt__mblock *old)
+{
+    if (!m->masters || nb->b.value->dtype == DT_F32) return 0;
+    nb->master = dt__new_like("dt_model", nb->b.value, DT_F32);
+    int rc = nb->master ? dt__copy_to(nb->master, nb->b.value, 0) : DT_ERR_MEMORY;
+    if (!rc) rc = dt__carry(&nb->master, nb, m, old, -1);
+    for (int i = 0; i < nb->n && !rc; i++) {
+        dt__param *p = m->order[nb->first + i];
+        if (!p->init) continue;
+        dt_tensor *dst = dt__slice(nb->master, 0, p->offset, p->t->numel);
+        dt_tensor *flat = dst ? dt__alias(p->init) : NULL;
+        if (flat) {
+            flat->ndim = 1;
+            flat->shape[0] = p->t->numel;
+            flat->stride[0] = 1;
+        }
+        rc = flat ? dt__copy_to(dst, flat, 0) : DT_ERR_MEMORY;
+        dt__unref(flat);
+        dt__unref(dst);
+    }
+    return rc;
+}
+static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt_tensor **list)
+{
+    int64_t at = 0;
+    for (int i = 0; i < nb->n; i++) {
+        dt__param *p = m->order[nb->first + i];
+        list[i] = p->t;
+        p->block = (int)(nb - m->block);
+        p->offset = at;
+        at += p->t->numel;
+    }
+    int rc = dt_pack(&nb->b, list, nb->n);
+    if (!rc) rc = dt__block_master(m, nb, old);
+    for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
+    if (!rc) {
+        rc = dt__carry(&nb->mgrad, nb, m, old, -2);
+        nb->use_mgrad = nb->mgrad != NULL;
+    }
+    return rc;
+}
+static void dt__model_order(dt_model *m) /* latest parameters first, block by block */
+{
+    m->nblocks = 0;
+    int n = 0;
+    for (int i = m->nparams - 1; i >= 0; i--) {
+        dt__param *lead = m->param[i];
+        lead->old_block = lead->block;
+        lead->old_offset = lead->offset;
+        lead->block = -1;
+    }
+    for (int i = m->nparams - 1; i >= 0; i--) {
+        dt__param *lead = m->param[i];
+        if (lead->buffer || lead->frozen || lead->block >= 0 || !lead->t->numel) continue;
+        dt__mblock *b = &m->block[m->nblocks];
+        memset(b, 0, sizeof *b);
+        b->first = n;
+        b->opt = lead->opt;
+        b->group = lead->group;
+        for (int k = i; k >= 0; k--) {
+            dt__param *p = m->param[k];
+            if (p->buffer || p->frozen || p->block >= 0 || !p->t->numel || !dt__same_block(lead, p)) continue;
+            p->block = m->nblocks;
+            m->order[n++] = p;
+        }
+        b->n = n - b->first;
+        m->nblocks++;
+    }
+}
+/* Everything into blocks, from stand-alone parameters or from other blocks. */
+static int dt__model_pack(dt_model *m)
+{
+    int          nold = m->nblocks, rc = 0;
+    size_t       np = (size_t)(m->nparams ? m->nparams : 1);
+    dt__mblock  *old = m->block;
+    dt_tensor  **list = (dt_tensor **)dt_alloc(np * sizeof *list);
+    dt__param  **order = (dt__param **)dt_alloc(np * sizeof *order);
+    dt__mblock  *blocks = (dt__mblock *)dt__alloc_zero(np * sizeof *blocks);
+    if (!list || !order || !blocks) {
+        dt_dealloc(list, np * sizeof *list);
+        dt_dealloc(order, np * sizeof *order);
+        dt_dealloc(blocks, np * sizeof *blocks);
+        return dt_fail(DT_ERR_MEMORY, "dt_model_seal: out of memory");
+    }
+    for (int i = 0; i < nold; i++) dt_block_free(&old[i].b); /* the parameters keep their windows */
+    dt_dealloc(m->order, (size_t)m->norder * sizeof *m->order);
+    m->order = order;
+    m->norder = (int)np;
+    m->block = blocks;
+    dt__model_claim(m);
+    dt__model_order(m);
+    for (int i = 0; i < m->nblocks && !rc; i++) rc = dt__block_make(m, &m->block[i], old, list);
+    for (int i = 0; i < m->nparams; i++) {
+        dt__unref(m->param[i]->init);
+        m->param[i]->init = NULL;
+    }
+    for (int i = 0; i < nold; i++) dt__mblock_free(&old[i]);
+    dt_dealloc(old, (size_t)m->block_cap * sizeof *old);
+    dt_dealloc(list, np * sizeof *list);
+    m->block_cap = (int)np;
+    m->version++;
+    return rc;
+}
+DT_API dt_status dt_model_seal(dt_model *m)
+{
+    if (!dt__model_ok("dt_model_seal", m)) return dt_error_code();
+    if (m->sealed) return DT_OK;
+    if (!m->nparams)
+        return (dt_status)dt_fail(DT_ERR_STATE,
+                                  "dt_model_seal: the model has no parameters; run its forward once first");
+    if (dt__model_pack(m)) return dt_error_code();
+    m->sealed = 1;
+    dt__model_unhook(m);
+    for (int64_t i = 0; i < m->on_seal.n; i++) {
+        dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
+        if (dt__tls.code == DT_OK) s->fn(m, s->user);
+        dt_dealloc(s, sizeof *s);
+    }
+    dt__list_free(&m->on_seal);
+    return dt_error_code();
+}
+static int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), void *user)
+{
+    if (m->sealed) return fn(m, user);
+    dt__on_seal *s = (dt__on_seal *)dt__alloc_zero(sizeof *s);
+    if (s) {
+        s->fn = fn;
+        s->user = user;
+    }
+    if (s && !dt__push(&m->on_seal, s)) return 0;
+    dt_dealloc(s, sizeof *s);
+    return dt_fail(DT_ERR_MEMORY, "dt_model: out of memory");
+}
+/* After a new optimiser or group on a sealed model: blocks by the new owners. */
+static int dt__model_assign(dt_model *m) { return m->sealed ? dt__model_pack(m) : 0; }
+
+/* The value that a checkpoint holds: the master where there is one. Belongs to the step, or to the model. */
+static dt_tensor *dt__param_source(dt_model *m, dt__param *p)
+{
+    if (p->init) return p->init;
+    if (p->block < 0 || !m->block[p->block].master) return p->t;
+    dt_tensor *t = dt__slice(m->block[p->block].master, 0, p->offset, p->t->numel);
+    if (!t) return NULL;
+    t->ndim = p->t->ndim;
+    memcpy(t->shape, p->t->shape, sizeof t->shape);
+    dt__dense_strides(t->stride, t->shape, t->ndim);
+    return dt__give(t);
+}
+/* The parameter takes the values of src (same shape, any float dtype), master and all. */
+static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
+{
+    dt_tensor *to = dt__param_source(m, p);
+    if (!to || dt_copy(to, src)) return dt__tls.code;
+    return to == p->t ? 0 : (int)dt_copy(p->t, to);
+}
+
+static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev)
+{
+    if (dt__tls.tape.n)
+        return dt_fail(DT_ERR_STATE, "%s: the tape of this step uses the parameters; call it after dt_end()", call);
+    for (int i = 0; i < m->nblocks; i++)
+        for (int k = 0; k < DT__MAX_STATES; k++)
+            if (m->block[i].state[k])
+                return dt_fail(DT_ERR_STATE,
+                               "%s: an optimiser has stepped already; convert first, or save a checkpoint "
+                               "and load it into a model of the other kind",
+                               call);
+    m->dtype = dtype;
+    m->device = dev;
+    for (int i = 0; i < m->nblocks; i++) dt_block_free(&m->block[i].b);
+    int rc = 0;
+    for (int i = 0; i < m->nparams && !rc; i++) {
+        dt__param *p = m->param[i];
+        rc = dt__param_settle(m, p);
+        if (!rc && p->t->st->dev != dev) rc = dt__param_convert(p, p->t->dtype, dev);
+    }
+    return rc || !m->sealed ? rc : dt__model_pack(m);
+}
+DT_API dt_status dt_model_to(dt_model *m, dt_device *dev)
+{
+    if (!dt__model_ok("dt_model_to", m)) return dt_error_code();
+    return (dt_status)dt__model_convert(m, "dt_model_to", m->dtype, dev ? dev : dt_default_device());
+}
+DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype)
+{
+    if (!dt__model_ok("dt_model_cast", m)) return dt_error_code();
+    if (m->amp)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_cast: mixed precision decides the dtype of this model");
+    if (!dt__is_float(dtype))
+        return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_model_cast: parameters are f32, f16 or bf16, not %s",
+                                  dt_dtype_name(dtype));
+    return (dt_status)dt__model_convert(m, "dt_model_cast", dtype, m->device);
+}
+static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bool on)
+{
+    if (!dt__model_ok(call, m)) return dt_error_code();
+    if (!pattern || !*pattern) return dt_fail(DT_ERR_ARG, "%s: needs a pattern of names", call);
+    dt__frozen *list = (dt__frozen *)dt__enlarge(m->frozen, m->nfrozen, &m->frozen_cap, sizeof *list);
+    if (!list) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    m->frozen = list;
+    int matched = 0, unpacked = 0;
+    for (int i = 0; i < m->nparams; i++) {
+        dt__param *p = m->param[i];
+        if (p->buffer || !dt_name_matches(pattern, p->name)) continue;
+        matched++;
+        p->frozen = on;
+        p->t->requires_grad = !on;
+        if (on && p->t->grad) p->t->grad_empty = 1;
+        if (!on && p->block < 0) unpacked = 1;
+    }
+    if (!matched && m->sealed)
+        return dt_fail(DT_ERR_ARG, "%s: no parameter's name matches '%s'; dt_model_get lists them", call, pattern);
+    m->frozen[m->nfrozen].pattern = dt__joined("", 0, pattern, NULL);
+    if (!m->frozen[m->nfrozen].pattern) return dt_error_code();
+    m->frozen[m->nfrozen++].on = on;
+    m->version++;
+    if (m->sealed && unpacked && dt__model_pack(m)) return dt_error_code();
+    return matched;
+}
+DT_API int dt_freeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_freeze", pattern, true); }
+DT_API int dt_unfreeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_unfreeze", pattern, false); }
+
+/* ---- the summary */
+static const char *dt__count_text(char *buf, size_t n, double v) /* 1234567 -> 1,234,567 */
+{
+    char   digits[40];
+    size_t len = (size_t)snprintf(digits, sizeof digits, "%.0f", v), at = 0;
+    for (size_t i = 0; i < len && at + 2 < n; i++) {
+        if (i && (len - i) % 3 == 0) buf[at++] = ',';
+        buf[at++] = digits[i];
+    }
+    buf[at] = 0;
+    return buf;
+}
+static void dt__summary_line(dt__text_out *o, int width, const char *name, const char *kind, const char *shape,
+                             double params, double flops, double bytes)
+{
+    char line[400], a[48], b[48], c[48];
+    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s\n", width, name, kind, shape,
+             dt__count_text(a, sizeof a, params), dt__count_text(b, sizeof b, flops),
+             dt__count_text(c, sizeof c, bytes));
+    dt__emit(o, line);
+}
+DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
+{
+    dt__text_out o;
+    o.buf = buf;
+    o.cap = nbytes;
+    o.len = 0;
+    if (buf && nbytes) buf[0] = 0;
+    if (!m) return 0;
+    int    width = 5;
+    double total[3] = { 0, 0, 0 }, frozen = 0;
+    char   line[400];
+    for (int i = 0; i < m->nlayers; i++)
+        if ((int)strlen(m->layer[i]->name) > width) width = (int)strlen(m->layer[i]->name);
+    if (width > 60) width = 60;
+    snprintf(line, sizeof line, "%-*s  %-20s  %-20s  %13s  %15s  %13s\n", width, "name", "layer", "output",
+             "parameters", "FLOPs", "gradient B");
+    dt__emit(&o, line);
+    for (int i = 0; i < m->nlayers; i++) {
+        dt__layer *l = m->layer[i];
+        double     np = 0, grad = 0;
+        for (int k = 0; k < 5; k++) {
+            if (!l->p[k] || l->p[k]->buffer) continue;
+            np += (double)l->p[k]->t->numel;
+            if (l->p[k]->frozen)
+                frozen += (double)l->p[k]->t->numel;
+            else
+                grad += (double)dt_nbytes(l->p[k]->t);
+        }
+        dt__summary_line(&o, width, l->name, l->kind, dt__shape_text(l->out.dim, l->out.ndim), np, l->flops, grad);
+        total[0] += np;
+        total[1] += l->flops;
+        total[2] += grad;
+    }
+    dt__summary_line(&o, width, "total", "", "", total[0], total[1], total[2]);
+    if (frozen > 0) {
+        char a[48];
+        snprintf(line, sizeof line, "frozen: %s parameters\n", dt__count_text(a, sizeof a, frozen));
+        dt__emit(&o, line);
+    }
+    if (buf && nbytes) buf[o.len < nbytes ? o.len : nbytes - 1] = 0;
+    return o.len;
+}
+
+/* ==================================================================================================== >>layer
+   A layer call finds its record by name, makes its parameters the first time, and calls the op. */
+#define DT__LAYER_OPTIONS(X)                                                                                     \
+    X(out) X(kernel) X(kernel_w) X(stride) X(stride_w) X(pad) X(pad_w) X(dilation) X(dilation_w) X(groups)        \
+    X(no_bias) X(no_affine) X(no_track) X(cumulative) X(eps) X(momentum) X(dims) X(num) X(dim) X(heads) X(causal) \
+    X(dropout) X(kv) X(act) X(add)
+#define DT__LAYER_BIT(n) DT__L_##n,
+enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
+#define DT__L(n) (1u << DT__L_##n)
+
+static bool dt__layer_takes(const char *call, const char *name, const dt_layer_opts *o, uint32_t takes)
+{
+    uint32_t given = 0;
+#define DT__LAYER_GIVEN(n) if (o->n) given |= DT__L(n);
+    DT__LAYER_OPTIONS(DT__LAYER_GIVEN)
+#undef DT__LAYER_GIVEN
+    if (!(given & ~takes)) return true;
+#define DT__LAYER_NAME(n) #n,
+    static const char *const names[] = { DT__LAYER_OPTIONS(DT__LAYER_NAME) };
+#undef DT__LAYER_NAME
+    char list[256] = "";
+    int  bad = 0;
+    while (!((given & ~takes) >> bad & 1u)) bad++;
+    for (int i = 0; i < DT__L_COUNT; i++)
+        if (takes >> i & 1u)
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s.%s", *list ? ", " : "", names[i]);
+    dt_fail(DT_ERR_ARG, "%s '%s': .%s is not an option of this layer; it takes %s, .shared", call, name, names[bad],
+            list);
+    return false;
+}
+static dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash)
+{
+    if (m->sealed) {
+        dt_fail(DT_ERR_STATE, "%s '%s%s': a new name after the seal (the first backward); a forward must make all its "
+                "layers before it, and names must not change between calls", kind, m->scope, name);
+        return NULL;
+    }
+    dt__layer  *l = (dt__layer *)dt__alloc_zero(sizeof *l);
+    dt__layer **list = l ? (dt__layer **)dt__enlarge(m->layer, m->nlayers, &m->layer_cap, sizeof *list) : NULL;
+    if (list) {
+        m->layer = list;
+        l->name = dt__joined(m->scope, (size_t)m->scope_len, name, NULL);
+        l->kind = kind;
+    }
+    if (list && l->name && !dt__table_add(&m->layer_table, &m->layer_slots, l->name, hash, m->nlayers)) {
+        m->layer[m->nlayers++] = l;
+        return l;
+    }
+    if (l) dt__free_text(l->name);
+    dt_dealloc(l, sizeof *l);
+    dt_fail(DT_ERR_MEMORY, "%s '%s': out of memory", kind, name);
+    return NULL;
+}
+/* The layer of this name and kind, new or known; NULL after an error. */
+static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared)
+{
+    if (!dt__model_ok(kind, m)) return NULL;
+    if (!name || !*name) {
+        dt_fail(DT_ERR_ARG, "%s: a layer needs a name", kind);
+        return NULL;
+    }
+    if (!m->sealed && dt__model_hook(m)) return NULL;
+    uint32_t   hash = dt__name_hash(m->scope, (size_t)m->scope_len, name);
+    int        k = dt__table_find(m->layer_table, m->layer_slots, hash, m->scope, (size_t)m->scope_len, name);
+    dt__layer *l = k >= 0 ? m->layer[k] : dt__layer_new(m, kind, name, hash);
+    uint64_t   stamp = m->forwards + dt__tls.turns + 1;
+    if (!l) return NULL;
+    if (strcmp(l->kind, kind)) {
+        dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s", kind, l->name, l->kind);
+        return NULL;
+    }
+    if (l->stamp == stamp && !shared) {
+        dt_fail(DT_ERR_STATE, "%s '%s': the name is used twice in one forward; pass .shared = true to share the "
+                "parameters, dt_scope() to tell layers apart, dt_forward() to begin another forward", kind, l->name);
+        return NULL;
+    }
+    if (l->stamp != stamp) l->flops = 0;
+    l->stamp = stamp;
+    if (dt__trace_on()) {
+        dt__tbuf *b = dt__trace_buf();
+        l->began = b ? dt__trace_touch(b) : 0;
+    }
+    return l;
+}
+static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *name, dt_tensor *x, const dt_layer_opts *o,
+                                  uint32_t takes)
+{
+    if (!dt__model_ok(kind, m) || !dt__ok(kind, "x", x)) return NULL;
+    if (x->st->dev != m->device) {
+        dt_fail(DT_ERR_DEVICE, "%s '%s': x is on %s, the model on %s; move one with dt_to() or dt_model_to()", kind,
+                name ? name : "(null)", x->st->dev->name, m->device->name);
+        return NULL;
+    }
+    if (!dt__layer_takes(kind, name ? name : "(null)", o, takes)) return NULL;
+    return dt__layer_find(m, kind, name, o->shared);
+}
+/* Parameter k of the layer: made the first time, its shape checked every time. */
+static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *suffix, dt_shape shape, dt__fillspec f,
+                                  int flags)
+{
+    if (!l->p[k]) {
+        if (dt__tls.code != DT_OK) return NULL;
+        if (m->sealed) {
+            dt_fail(DT_ERR_STATE, "%s '%s': has no '%s', and the model is sealed: options of a layer must not change",
+                    l->kind, l->name, suffix);
+            return NULL;
+        }
+        l->p[k] = dt__param_new(m, l->name, suffix, shape, f, flags);
+        return l->p[k] ? l->p[k]->t : NULL;
+    }
+    if (dt__same_shape(l->p[k]->t, &shape)) return l->p[k]->t;
+    dt_fail(DT_ERR_SHAPE,
+            "%s '%s': '%s' is %s, but this call needs %s: one name, one shape (other layers need other names)", l->kind,
+            l->name, l->p[k]->name, dt__text(l->p[k]->t), dt__shape_text(shape.dim, shape.ndim));
+    return NULL;
+}
+static dt_shape dt__shape1(int64_t a)
+{
+    dt_shape s;
+    memset(&s, 0, sizeof s);
+    s.ndim = 1;
+    s.dim[0] = a;
+    return s;
+}
+static dt_shape dt__shape2(int64_t a, int64_t b)
+{
+    dt_shape s = dt__shape1(a);
+    s.ndim = 2;
+    s.dim[1] = b;
+    return s;
+}
+static dt__fillspec dt__fill_with(dt_init init, double a, double b)
+{
+    dt__fillspec f;
+    f.init = init;
+    f.a = a;
+    f.b = b;
+    return f;
+}
+/* kaiming_uniform_(a = sqrt 5), in the steps PyTorch computes its bound */
+static dt__fillspec dt__fill_kaiming(int64_t fan_in)
+{
+    double a = sqrt(5.0), gain = sqrt(2.0 / (1 + a * a)), std = gain / sqrt((double)(fan_in > 0 ? fan_in : 1));
+    double bound = sqrt(3.0) * std;
+    return dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
+}
+static dt__fillspec dt__fill_bias(int64_t fan_in)
+{
+    double bound = 1 / sqrt((double)(fan_in > 0 ? fan_in : 1));
+    return dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
+}
+/* Mixed precision casts what comes into a model of halves; without it dtypes are the caller's. */
+static dt_tensor *dt__layer_input(dt_model *m, dt_tensor *x)
+{
+    if (!m->amp || dt__tls.autocast.mode == DT_AUTOCAST_OPS || !x || !dt__is_float(x->dtype)) return x;
+    return dt_cast(x, m->dtype);
+}
+static dt_tensor *dt__layer_end(dt__layer *l, dt_tensor *y, double flops)
+{
+    if (!y) return NULL;
+    l->out = dt_shape_of(y);
+    l->flops += flops;
+    dt__tbuf *b = dt__trace_on() ? dt__trace_mine() : NULL;
+    if (b && l->began) dt__trace_simple(b, DT__TRACK_LAYERS, l->name, "", l->began, dt__trace_time(b));
+    return y;
+}
+
+DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    dt__layer *l = dt__layer_begin(m, "dt_linear", name, x, &o, DT__L(out) | DT__L(no_bias) | DT__L(act));
+    if (!l) return NULL;
+    int64_t in = dt_dim(x, -1);
+    if (o.out < 1 || x->ndim < 1) {
+        dt_fail(DT_ERR_ARG, "dt_linear '%s': x is %s and .out is %" PRId64 "; it needs a last dimension and .out >= 1",
+                l->name, dt__text(x), o.out);
+        return NULL;
+    }
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.out, in), dt__fill_kaiming(in), 0);
+    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), dt__fill_bias(in), 0);
+    if (!w || (!b && !o.no_bias)) return NULL;
+    dt_linear_opts lo;
+    lo.dt__first = 0;
+    lo.act = o.act;
+    return dt__layer_end(l, dt_op_linear_with(dt__layer_input(m, x), w, b, lo),
+                         2.0 * (double)x->numel * (double)o.out);
+}
+
+DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    dt__layer *l = dt__layer_begin(m, "dt_conv2d", name, x, &o,
+        DT__L(out) | DT__L(kernel) | DT__L(kernel_w) | DT__L(stride) | DT__L(stride_w) | DT__L(pad) | DT__L(pad_w) |
+        DT__L(dilation) | DT__L(dilation_w) | DT__L(groups) | DT__L(no_bias) | DT__L(act));
+    if (!l) return NULL;
+    int     kh = o.kernel, kw = o.kernel_w ? o.kernel_w : o.kernel, groups = o.groups ? o.groups : 1;
+    int64_t in = dt_dim(x, 1);
+    if (x->ndim != 4 || o.out < 1 || kh < 1 || kw < 1 || groups < 1 || in % groups || o.out % groups) {
+        dt_fail(DT_ERR_ARG,
+                "dt_conv2d '%s': x %s, .out %" PRId64 ", .kernel %d x %d, .groups %d: needs x (n, c, h, w), "
+                ".out and .kernel >= 1, channels in and out divisible by .groups",
+                l->name, dt__text(x), o.out, kh, kw, groups);
+        return NULL;
+    }
+    dt_shape s = dt__shape2(o.out, in / groups);
+    s.ndim = 4;
+    s.dim[2] = kh;
+    s.dim[3] = kw;
+    int64_t    fan = in / groups * kh * kw;
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", s, dt__fill_kaiming(fan), 0);
+    dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), dt__fill_bias(fan), 0);
+    if (!w || (!b && !o.no_bias)) return NULL;
+    dt_conv2d_op_opts c;
+    DT__CLEAR(c);
+    c.stride = o.stride;
+    c.stride_w = o.stride_w;
+    c.pad = o.pad;
+    c.pad_w = o.pad_w;
+    c.dilation = o.dilation;
+    c.dilation_w = o.dilation_w;
+    c.groups = groups;
+    c.act = o.act;
+    dt_tensor *y = dt_op_conv2d_with(dt__layer_input(m, x), w, b, c);
+    return dt__layer_end(l, y, y ? 2.0 * (double)y->numel * (double)fan : 0);
+}
+
+/* Running statistics change in training mode only; 'num_batches_tracked' counts, as PyTorch's does. */
+static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name, dt_tensor *x, dt_layer_opts o,
+                                int dims)
+{
+    dt__layer *l = dt__layer_begin(m, kind, name, x, &o, DT__L(eps) | DT__L(momentum) | DT__L(no_affine) |
+                                   DT__L(no_track) | DT__L(cumulative) | DT__L(act) | DT__L(add));
+    if (!l) return NULL;
+    if (dims == 2 ? x->ndim != 4 : x->ndim != 2 && x->ndim != 3) {
+        dt_fail(DT_ERR_SHAPE, "%s '%s': x is %s; it must be %s", kind, l->name, dt__text(x),
+                dims == 2 ? "(n, c, h, w)" : "(n, c) or (n, c, l)");
+        return NULL;
+    }
+    dt_tensor    *p[5] = { NULL, NULL, NULL, NULL, NULL };
+    dt_shape      c = dt__shape1(x->shape[1]), none = c;
+    none.ndim = 0;
+    dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0);
+    if (!o.no_affine) {
+        p[0] = dt__layer_param(m, l, 0, "weight", c, one, DT__KEEP_F32);
+        p[1] = p[0] ? dt__layer_param(m, l, 1, "bias", c, zero, DT__KEEP_F32) : NULL;
+    }
+    if (!o.no_track && dt__tls.code == DT_OK) {
+        p[2] = dt__layer_param(m, l, 2, "running_mean", c, zero, DT__BUFFER | DT__KEEP_F32);
+        p[3] = p[2] ? dt__layer_param(m, l, 3, "running_var", c, one, DT__BUFFER | DT__KEEP_F32) : NULL;
+        p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", none, zero, DT__BUFFER | DT__COUNTER) : NULL;
+    }
+    if (dt__tls.code != DT_OK) return NULL;
+    dt_batch_norm_opts b;
+    DT__CLEAR(b);
+    b.train = m->training || o.no_track;
+    b.eps = o.eps;
+    b.momentum = o.momentum;
+    b.act = o.act;
+    b.add = o.add;
+    if (m->training && p[4]) {
+        dt_call call;
+        dt__call_begin(&call, DT_K_unary);
+        call.u.ew.fn = DT_U_AFFINE;
+        call.u.ew.a = call.u.ew.b = 1;
+        dt__out(&call, p[4]);
+        dt__in(&call, p[4]);
+        if (dt__go(m->device, &call)) return NULL;
+        if (o.cumulative) b.momentum = 1 / dt_item(p[4]);
+    }
+    return dt__layer_end(l, dt_op_batch_norm_with(x, p[0], p[1], p[2], p[3], b), 4.0 * (double)x->numel);
+}
+DT_API dt_tensor *dt_batchnorm1d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    return dt__batchnorm(m, "dt_batchnorm1d", name, x, o, 1);
+}
+DT_API dt_tensor *dt_batchnorm2d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    return dt__batchnorm(m, "dt_batchnorm2d", name, x, o, 2);
+}
+
+static dt_tensor *dt__layernorm(dt_model *m, const char *kind, const char *name, dt_tensor *x, dt_layer_opts o, int rms)
+{
+    dt__layer *l = dt__layer_begin(m, kind, name, x, &o, DT__L(eps) | DT__L(dims) | DT__L(no_affine) |
+                                   (rms ? 0 : DT__L(no_bias)));
+    if (!l) return NULL;
+    dt_norm_opts n;
+    n.dt__first = 0;
+    n.dims = o.dims ? o.dims : 1;
+    n.eps = o.eps;
+    if (n.dims < 1 || n.dims > x->ndim) {
+        dt_fail(DT_ERR_ARG, "%s '%s': .dims is %d, x is %s", kind, l->name, n.dims, dt__text(x));
+        return NULL;
+    }
+    dt_shape s;
+    memset(&s, 0, sizeof s);
+    s.ndim = n.dims;
+    for (int i = 0; i < n.dims; i++) s.dim[i] = x->shape[x->ndim - n.dims + i];
+    dt_tensor *w = NULL, *b = NULL;
+    if (!o.no_affine) w = dt__layer_param(m, l, 0, "weight", s, dt__fill_with(DT_INIT_CONST, 1, 0), 0);
+    if (w && !rms && !o.no_bias) b = dt__layer_param(m, l, 1, "bias", s, dt__fill_with(DT_INIT_ZEROS, 0, 0), 0);
+    if (dt__tls.code != DT_OK) return NULL;
+    x = dt__layer_input(m, x);
+    return dt__layer_end(l, rms ? dt_op_rms_norm_with(x, w, n) : dt_op_layer_norm_with(x, w, b, n),
+                         x ? 8.0 * (double)x->numel : 0);
+}
+DT_API dt_tensor *dt_layernorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    return dt__layernorm(m, "dt_layernorm", name, x, o, 0);
+}
+DT_API dt_tensor *dt_rmsnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    return dt__layernorm(m, "dt_rmsnorm", name, x, o, 1);
+}
+/* Each group of channels is a row of a layer norm without weights; the affine part is per channel. */
+DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine));
+    if (!l) return NULL;
+    if (x->ndim < 2 || o.groups < 1 || x->shape[1] % o.groups) {
+        dt_fail(DT_ERR_ARG,
+                "dt_groupnorm '%s': x is %s and .groups is %d; x is (n, c, ...) with c divisible by .groups", l->name,
+                dt__text(x), o.groups);
+        return NULL;
+    }
+    dt_shape   c = dt__shape1(x->shape[1]), whole = dt_shape_of(x), rows = whole, side = c;
+    dt_tensor *w = NULL, *b = NULL;
+    if (!o.no_affine) {
+        w = dt__layer_param(m, l, 0, "weight", c, dt__fill_with(DT_INIT_CONST, 1, 0), 0);
+        b = w ? dt__layer_param(m, l, 1, "bias", c, dt__fill_with(DT_INIT_ZEROS, 0, 0), 0) : NULL;
+    }
+    if (dt__tls.code != DT_OK) return NULL;
+    rows.ndim = 3;
+    rows.dim[1] = o.groups;
+    rows.dim[2] = x->shape[0] ? x->numel / x->shape[0] / o.groups : 0;
+    side.ndim = x->ndim - 1;
+    for (int i = 1; i < side.ndim; i++) side.dim[i] = 1;
+    dt_norm_opts n;
+    n.dt__first = 0;
+    n.dims = 1;
+    n.eps = o.eps;
+    dt_tensor *y = dt_op_layer_norm_with(dt_reshape(dt__layer_input(m, x), rows), NULL, NULL, n);
+    y = dt_reshape(y, whole);
+    if (w) y = dt_add(dt_mul(y, dt_reshape(w, side)), dt_reshape(b, side));
+    return dt__layer_end(l, y, 8.0 * (double)x->numel);
+}
+
+DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    dt__layer *l = dt__layer_begin(m, "dt_embedding", name, x, &o, DT__L(num) | DT__L(dim));
+    if (!l) return NULL;
+    if (o.num < 1 || o.dim < 1) {
+        dt_fail(DT_ERR_ARG, "dt_embedding '%s': .num is %" PRId64 " and .dim %" PRId64 "; both must be 1 or more",
+                l->name, o.num, o.dim);
+        return NULL;
+    }
+    dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.num, o.dim), dt__fill_with(DT_INIT_NORMAL, 0, 1), 0);
+    return w ? dt__layer_end(l, dt_op_embedding(x, w), 0) : NULL;
+}
+
+/* (b, t, heads*d) -> (b, heads, t, d), a view */
+static dt_tensor *dt__heads(dt_tensor *x, int heads)
+{
+    if (!x) return NULL;
+    dt_shape s = dt_shape_of(x);
+    s.ndim = 4;
+    s.dim[2] = heads;
+    s.dim[3] = x->shape[2] / heads;
+    return dt_transpose(dt_reshape(x, s), 1, 2);
+}
+/* Attention whose weights are dropped out: the matrix is there. */
+static dt_tensor *dt__attention_dropped(dt_model *m, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_layer_opts o)
+{
+    if (!q || !k || !v) return NULL;
+    int64_t    t = q->shape[2], s = k->shape[2];
+    dt_tensor *a = dt_mul_scalar(dt_matmul(q, dt_transpose(k, 2, 3)), 1 / sqrt((double)q->shape[3]));
+    if (a && o.causal) {
+        dt_make_opts mo;
+        DT__CLEAR(mo);
+        mo.device = m->device;
+        dt_tensor *row = dt_reshape(dt_arange_with(0, (double)t, 1, mo), dt__shape2(t, 1));
+        dt_tensor *col = dt_reshape(dt_arange_with(0, (double)s, 1, mo), dt__shape2(1, s));
+        dt_shape   none = dt__shape1(0);
+        none.ndim = 0;
+        a = dt_where(dt_le(col, row), a, dt_full_with(-INFINITY, none, mo));
+    }
+    return dt_matmul(dt_drop(m, dt_softmax(a, -1), o.dropout), v);
+}
+DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
+{
+    dt__layer *l = dt__layer_begin(m, "dt_multihead_attention", name, x, &o, DT__L(heads) | DT__L(causal) |
+                                   DT__L(dropout) | DT__L(no_bias) | DT__L(kv));
+    if (!l) return NULL;
+    dt_tensor *kv = o.kv ? o.kv : x;
+    if (!dt__ok("dt_multihead_attention", ".kv", kv)) return NULL;
+    int64_t e = dt_dim(x, -1);
+    if (x->ndim != 3 || kv->ndim != 3 || kv->shape[0] != x->shape[0] || kv->shape[2] != e || o.heads < 1 ||
+        e % o.heads) {
+        dt_fail(DT_ERR_ARG, "dt_multihead_attention '%s': x %s, kv %s, .heads %d: needs x (b, t, e), kv (b, s, e), e "
+                "divisible by .heads", l->name, dt__text(x), dt__text(kv), o.heads);
+        return NULL;
+    }
+    /* PyTorch draws the output projection (weight, then a bias it zeroes) before the input projection, which is listed
+       first; in_proj is Xavier-uniform. */
+    double     bound = sqrt(3.0) * sqrt(2.0 / (double)(4 * e));
+    dt__fillspec zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), xavier = dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
+    dt_shape   in = dt__shape2(3 * e, e), out = dt__shape2(e, e);
+    dt_tensor *wi, *bi = NULL, *wo, *bo = NULL;
+    int        drawn = !l->p[0] && !m->sealed && !m->want;
+    dt_rng     before = m->rng, after;
+    if (drawn) {
+        dt_free(dt__param_first(m, out, DT_F32, dt__fill_kaiming(e)));
+        if (!o.no_bias) dt_free(dt__param_first(m, dt__shape1(e), DT_F32, dt__fill_bias(e)));
+    }
+    wi = dt__layer_param(m, l, 0, "in_proj_weight", in, xavier, 0);
+    after = m->rng;
+    if (wi && !o.no_bias) bi = dt__layer_param(m, l, 1, "in_proj_bias", dt__shape1(3 * e), zero, 0);
+    if (drawn) m->rng = before;
+    wo = wi ? dt__layer_param(m, l, 2, "out_proj.weight", out, dt__fill_kaiming(e), 0) : NULL;
+    if (drawn) m->rng = after;
+    if (wo && !o.no_bias) bo = dt__layer_param(m, l, 3, "out_proj.bias", dt__shape1(e), zero, 0);
+    if (dt__tls.code != DT_OK) return NULL;
+    dt_linear_opts lo;
+    lo.dt__first = 0;
+    lo.act = DT_ACT_NONE;
+    x = dt__layer_input(m, x);
+    dt_tensor *part[3];
+    if (!o.kv) {
+        dt_tensor *all = dt_op_linear_with(x, wi, bi, lo);
+        for (int i = 0; i < 3; i++) part[i] = dt_narrow(all, 2, i * e, e);
+    } else {
+        kv = dt__layer_input(m, kv);
+        dt_tensor *bq = bi ? dt_narrow(bi, 0, 0, e) : NULL, *bkv = bi ? dt_narrow(bi, 0, e, 2 * e) : NULL;
+        part[0] = dt_op_linear_with(x, dt_narrow(wi, 0, 0, e), bq, lo);
+        dt_tensor *two = dt_op_linear_with(kv, dt_narrow(wi, 0, e, 2 * e), bkv, lo);
+        for (int i = 0; i < 2; i++) part[1 + i] = dt_narrow(two, 2, i * e, e);
+    }
+    for (int i = 0; i < 3; i++) part[i] = dt__heads(part[i], o.heads);
+    dt_attention_opts ao;
+    DT__CLEAR(ao);
+    ao.causal = o.causal;
+    dt_tensor *a = o.dropout > 0 && m->training ? dt__attention_dropped(m, part[0], part[1], part[2], o)
+                                                : dt_attention_with(part[0], part[1], part[2], ao);
+    dt_tensor *y = a ? dt_op_linear_with(dt_reshape(dt_transpose(a, 1, 2), dt_shape_of(x)), wo, bo, lo) : NULL;
+    double     t = (double)x->numel, s = (double)kv->numel, de = (double)e;
+    return dt__layer_end(l, y, 4.0 * t * de + 4.0 * s * de + 4.0 * t * (double)kv->shape[1]);
+}
+DT_API dt_tensor *dt_drop(dt_model *m, dt_tensor *x, double p)
+{
+    if (!dt__model_ok("dt_drop", m)) return NULL;
+    dt_dropout_opts o;
+    o.dt__first = 0;
+    o.eval = !m->training;
+    o.rng = &m->rng;
+    return dt_dropout_with(x, p, o);
+}
+
+/* ---- parameters and buffers of the user's own */
+static dt_tensor *dt__own(dt_model *m, const char *kind, const char *name, dt_shape shape, dt_parameter_opts o,
+                          int flags)
+{
+    dt__layer *l = dt__layer_find(m, kind, name, o.shared);
+    if (!l) return NULL;
+    if ((unsigned)o.init > DT_INIT_NORMAL) {
+        dt_fail(DT_ERR_ARG, "%s '%s': .init %d is not a dt_init", kind, l->name, (int)o.init);
+        return NULL;
+    }
+    if (o.init == DT_INIT_NORMAL && o.a == 0 && o.b == 0) o.b = 1;
+    if (!l->p[0]) {
+        l->p[0] = dt__param_new(m, l->name, NULL, shape, dt__fill_with(o.init, o.a, o.b), flags);
+        if (!l->p[0]) return NULL;
+        l->out = dt_shape_of(l->p[0]->t);
+    }
+    return dt__layer_param(m, l, 0, "value", shape, dt__fill_with(o.init, o.a, o.b), flags);
+}
+DT_API dt_tensor *dt_parameter_with(dt_model *m, const char *name, dt_shape shape, dt_parameter_opts o)
+{
+    return dt__own(m, "dt_parameter", name, shape, o, 0);
+}
+DT_API dt_tensor *dt_buffer_with(dt_model *m, const char *name, dt_shape shape, dt_parameter_opts o)
+{
+    return dt__own(m, "dt_buffer", name, shape, o, DT__BUFFER);
+}
+
+/* ==================================================================================================== >>optim
+   An optimiser owns the blocks whose 'opt' is its index. A step is one kernel call for each run: a stretch of a block
+   whose parameters have a gradient and have had equally many updates. Runs are kept until that changes. What a step
+   allocates it allocates before the first kernel that changes a weight or a state: a failure leaves all as it was. */
+static int dt__amp_before_step(dt_amp *amp, dt_optimizer *opt);
+
+enum { DT__SGD, DT__ADAM, DT__ADAMW, DT__RMSPROP, DT__ADAGRAD, DT__LARS, DT__LAMB };
+
+#define DT__OPTIM_NUMBERS(X)                                                                                      \
+    X(lr) X(weight_decay) X(momentum) X(dampening) X(beta1) X(beta2) X(eps) X(alpha) X(lr_decay)                  \
+    X(initial_accumulator) X(trust) X(clip_norm) X(clip_value)
+#define DT__OPTIM_FLAGS(X) X(nesterov) X(amsgrad) X(centered) X(no_trust) X(maximize)
+#define DT__OPTIM_BIT(n) DT__O_##n,
+enum { DT__OPTIM_NUMBERS(DT__OPTIM_BIT) DT__OPTIM_FLAGS(DT__OPTIM_BIT) DT__O_params, DT__O_COUNT };
+#define DT__O(n) (1u << DT__O_##n)
+#define DT__O_ALL (DT__O(params) | DT__O(lr) | DT__O(weight_decay) | DT__O(maximize) | DT__O_CLIP)
+#define DT__O_CLIP (DT__O(clip_norm) | DT__O(clip_value)) /* of the optimiser, not of a group */
+#define DT__O_BETAS (DT__O(beta1) | DT__O(beta2) | DT__O(eps))
+
+typedef struct dt__optim_kind {
+    const char *call;
+    int         kernel;
+    uint32_t    takes;
+    double      lr, weight_decay, momentum, eps, clip_norm; /* defaults that differ */
+    const char *state[DT__MAX_STATES];                      /* PyTorch's names */
+} dt__optim_kind;
+static const dt__optim_kind dt__optim_kinds[] = {
+    { "dt_sgd", DT_K_sgd, DT__O_ALL | DT__O(momentum) | DT__O(dampening) | DT__O(nesterov), 1e-3, 0, 0, 0, 0,
+      { "momentum_buffer", NULL, NULL, NULL } },
+    { "dt_adam", DT_K_adam, DT__O_ALL | DT__O_BETAS | DT__O(amsgrad), 1e-3, 0, 0, 1e-8, 0,
+      { "exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL } },
+    { "dt_adamw", DT_K_adam, DT__O_ALL | DT__O_BETAS | DT__O(amsgrad), 1e-3, 1e-2, 0, 1e-8, 0,
+      { "exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL } },
+    { "dt_rmsprop", DT_K_rmsprop, DT__O_ALL | DT__O(momentum) | DT__O(alpha) | DT__O(eps) | DT__O(centered), 1e-2, 0, 0,
+      1e-8, 0, { "square_avg", "grad_avg", "momentum_buffer", NULL } },
+    { "dt_adagrad", DT_K_adagrad, DT__O_ALL | DT__O(eps) | DT__O(lr_decay) | DT__O(initial_accumulator), 1e-2, 0, 0,
+      1e-10, 0, { "sum", NULL, NULL, NULL } },
+    { "dt_lars", DT_K_sgd,
+      DT__O_ALL | DT__O(momentum) | DT__O(nesterov) | DT__O(eps) | DT__O(trust) | DT__O(no_trust), 0.1, 0, 0.9, 1e-8, 0,
+      { "momentum_buffer", NULL, NULL, NULL } },
+    { "dt_lamb", DT_K_lamb, DT__O_ALL | DT__O_BETAS | DT__O(no_trust), 1e-3, 1e-2, 0, 1e-6, 1.0,
+      { "exp_avg", "exp_avg_sq", NULL, NULL } },
+};
+
+/* ---- options */
+static bool dt__optim_takes(const char *call, const dt_optim_opts *o, uint32_t takes)
+{
+    uint32_t given = o->params ? DT__O(params) : 0u;
+#define DT__OPTIM_GIVEN(n) if (o->n) given |= DT__O(n);
+    DT__OPTIM_NUMBERS(DT__OPTIM_GIVEN)
+    DT__OPTIM_FLAGS(DT__OPTIM_GIVEN)
+#undef DT__OPTIM_GIVEN
+    if (!(given & ~takes)) return true;
+#define DT__OPTIM_NAME(n) #n,
+    static const char *const names[] = { DT__OPTIM_NUMBERS(DT__OPTIM_NAME) DT__OPTIM_FLAGS(DT__OPTIM_NAME) "params" };
+#undef DT__OPTIM_NAME
+    char list[320] = "";
+    int  bad = 0;
+    while (!((given & ~takes) >> bad & 1u)) bad++;
+    for (int i = 0; i < DT__O_COUNT; i++)
+        if (takes >> i & 1u)
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s.%s", *list ? ", " : "", names[i]);
+    dt_fail(DT_ERR_ARG, "%s: .%s is not an option here; there are %s", call, names[bad], list);
+    return false;
+}
+/* What is left zero comes from base. */
+static void dt__optim_resolve(dt_optim_opts *o, const dt_optim_opts *base)
+{
+#define DT__OPTIM_NUMBER(n) o->n = o->n == 0 ? base->n : o->n == DT_ZERO ? 0 : o->n;
+#define DT__OPTIM_FLAG(n) o->n = o->n || base->n;
+    DT__OPTIM_NUMBERS(DT__OPTIM_NUMBER)
+    DT__OPTIM_FLAGS(DT__OPTIM_FLAG)
+#undef DT__OPTIM_NUMBER
+#undef DT__OPTIM_FLAG
+    o->params = NULL;
+}
+static int dt__optim_check(const char *call, const dt_optim_opts *o)
+{
+#define DT__OPTIM_MUST(n, ok, what) \
+    if (!((ok) && isfinite(o->n))) return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", call, #n, o->n, what);
+    DT__OPTIM_MUST(lr, o->lr >= 0, "0 (DT_ZERO) or more")
+    DT__OPTIM_MUST(weight_decay, o->weight_decay >= 0, "0 or more")
+    DT__OPTIM_MUST(momentum, o->momentum >= 0, "0 or more")
+    DT__OPTIM_MUST(dampening, 1, "finite")
+    DT__OPTIM_MUST(beta1, o->beta1 >= 0 && o->beta1 < 1, "0 (DT_ZERO) or more and below 1")
+    DT__OPTIM_MUST(beta2, o->beta2 >= 0 && o->beta2 < 1, "0 (DT_ZERO) or more and below 1")
+    DT__OPTIM_MUST(eps, o->eps >= 0, "0 (DT_ZERO) or more")
+    DT__OPTIM_MUST(alpha, o->alpha >= 0, "0 (DT_ZERO) or more")
+    DT__OPTIM_MUST(lr_decay, o->lr_decay >= 0, "0 or more")
+    DT__OPTIM_MUST(initial_accumulator, o->initial_accumulator >= 0, "0 or more")
+    DT__OPTIM_MUST(trust, o->trust >= 0, "0 (DT_ZERO) or more")
+    DT__OPTIM_MUST(clip_norm, o->clip_norm >= 0, "above 0, or DT_ZERO for none")
+    DT__OPTIM_MUST(clip_value, o->clip_value >= 0, "above 0")
+#undef DT__OPTIM_MUST
+    if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
+        return dt_fail(DT_ERR_ARG, "%s: .nesterov needs .momentum above 0 and no .dampening; they are %g and %g", call,
+                       o->momentum, o->dampening);
+    return 0;
+}
+static bool dt__optim_ok(const char *call, const dt_optimizer *opt)
+{
+    if (dt__tls.code != DT_OK) return false;
+    if (opt && opt->m) return true;
+    dt_fail(opt ? DT_ERR_STATE : DT_ERR_ARG, opt ? "%s: the model of the optimiser was freed"
+            : "%s: the optimiser is NULL", call);
+    return false;
+}
+static bool dt__optim_rest(const char *call, const dt_model *m) /* may blocks be made anew now? */
+{
+    if (!m->sealed || !dt__tls.tape.n) return true;
+    dt_fail(DT_ERR_STATE, "%s: the tape of this step uses the parameters; call it after dt_end()", call);
+    return false;
+}
+
+/* ---- life */
+static void dt__runs_free(dt_optimizer *opt)
+{
+    for (int i = 0; i < opt->nruns; i++) {
+        dt__unref(opt->run[i].segments);
+        dt__unref(opt->run[i].wnorm);
+        dt__unref(opt->run[i].unorm);
+    }
+    opt->nruns = 0;
+    opt->run_version = -1;
+}
+static void dt__optimizer_orphan(dt_optimizer *opt) /* the model goes first */
+{
+    dt__runs_free(opt);
+    opt->m = NULL;
+}
+/* Out of the model's list: what it owned belongs to nobody, and its states are gone. */
+static void dt__optimizer_leave(dt_optimizer *opt)
+{
+    dt_model *m = opt->m;
+    dt__runs_free(opt);
+    if (!m) return;
+    for (int i = opt->index; i + 1 < m->nopts; i++) {
+        m->opt[i] = m->opt[i + 1];
+        m->opt[i]->index = i;
+    }
+    m->nopts--;
+    for (int i = 0; i < m->nblocks; i++) {
+        dt__mblock *b = &m->block[i];
+        for (int k = 0; k < DT__MAX_STATES && b->opt == opt->index; k++) {
+            dt__unref(b->state[k]);
+            b->state[k] = NULL;
+        }
+        b->opt = b->opt == opt->index ? -1 : b->opt > opt->index ? b->opt - 1 : b->opt;
+    }
+    for (int i = 0; i < m->nparams; i++) {
+        dt__param *p = m->param[i];
+        if (p->opt == opt->index) p->steps = 0;
+        p->opt = p->opt == opt->index ? -1 : p->opt > opt->index ? p->opt - 1 : p->opt;
+    }
+    opt->m = NULL;
+}
+DT_API void dt_optimizer_free(dt_optimizer *opt)
+{
+    if (!opt) return;
+    dt__optimizer_leave(opt);
+    for (int g = 0; g < opt->ngroups; g++) dt__free_text(opt->pattern[g]);
+    dt_dealloc(opt->run, (size_t)opt->run_cap * sizeof *opt->run);
+    dt_dealloc(opt, sizeof *opt);
+}
+static int dt__optimizer_claims(const dt_optimizer *opt, const char *name)
+{
+    if (opt->pattern[0] && !dt_name_matches(opt->pattern[0], name)) return -1;
+    for (int g = opt->ngroups - 1; g > 0; g--)
+        if (dt_name_matches(opt->pattern[g], name)) return g;
+    return 0;
+}
+static dt_optim_opts dt__optim_defaults(const dt__optim_kind *k)
+{
+    dt_optim_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.lr = k->lr;
+    o.weight_decay = k->weight_decay;
+    o.momentum = k->momentum;
+    o.eps = k->eps;
+    o.clip_norm = k->clip_norm;
+    o.beta1 = 0.9;
+    o.beta2 = 0.999;
+    o.alpha = 0.99;
+    o.trust = 0.001;
+    return o;
+}
+static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts o)
+{
+    const dt__optim_kind *k = &dt__optim_kinds[kind];
+    dt_optim_opts         base = dt__optim_defaults(k);
+    const char           *pattern = o.params;
+    if (!dt__model_ok(k->call, m) || !dt__optim_takes(k->call, &o, k->takes)) return NULL;
+    if (m->nopts == DT__MAX_OPTIMIZERS)
+        dt_fail(DT_ERR_STATE, "%s: a model has %d optimisers at most", k->call, DT__MAX_OPTIMIZERS);
+    if (pattern && !*pattern) dt_fail(DT_ERR_ARG, "%s: .params is an empty pattern; leave it out for all", k->call);
+    dt__optim_resolve(&o, &base);
+    if (dt__optim_check(k->call, &o) || dt__tls.code != DT_OK || !dt__optim_rest(k->call, m)) return NULL;
+    dt_optimizer *opt = (dt_optimizer *)dt__alloc_zero(sizeof *opt);
+    if (!opt) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", k->call);
+        return NULL;
+    }
+    opt->kind = kind;
+    opt->ngroups = 1;
+    opt->group[0] = o;
+    opt->run_version = -1;
+    if (pattern) opt->pattern[0] = dt__joined("", 0, pattern, NULL);
+    if (!pattern || opt->pattern[0]) {
+        opt->m = m;
+        opt->index = m->nopts;
+        m->opt[m->nopts++] = opt;
+        if (!dt__model_assign(m)) return opt;
+    }
+    dt_optimizer_free(opt);
+    return NULL;
+}
+DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__SGD, o); }
+DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAM, o); }
+DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAMW, o); }
+DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__RMSPROP, o); }
+DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAGRAD, o); }
+DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LARS, o); }
+DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LAMB, o); }
+
+DT_API int dt_optim_group_with(dt_optimizer *opt, const char *pattern, dt_optim_opts o)
+{
+    const char *call = "dt_optim_group";
+    if (!dt__optim_ok(call, opt)) return dt_error_code();
+    dt_model *m = opt->m;
+    uint32_t  takes = dt__optim_kinds[opt->kind].takes & ~(DT__O_CLIP | DT__O(params));
+    int       matched = 0, g = opt->ngroups;
+    if (!pattern || !*pattern) return dt_fail(DT_ERR_ARG, "%s: needs a pattern of names", call);
+    if (g == DT__MAX_GROUPS) return dt_fail(DT_ERR_STATE, "%s: an optimiser has %d groups at most", call, g);
+    if (!dt__optim_takes(call, &o, takes) || !dt__optim_rest(call, m)) return dt_error_code();
+    dt__optim_resolve(&o, &opt->group[0]);
+    if (dt__optim_check(call, &o)) return dt_error_code();
+    for (int i = 0; i < m->nparams; i++) matched += !m->param[i]->buffer && dt_name_matches(pattern, m->param[i]->name);
+    if (m->sealed && !matched)
+        return dt_fail(DT_ERR_ARG, "%s: no parameter's name matches '%s'; dt_model_get lists them", call, pattern);
+    opt->pattern[g] = dt__joined("", 0, pattern, NULL);
+    if (!opt->pattern[g]) return dt_error_code();
+    opt->group[g] = o;
+    opt->ngroups++;
+    if (!dt__model_assign(m)) return g;
+    dt__free_text(opt->pattern[g]);
+    opt->pattern[g] = NULL;
+    opt->ngroups--;
+    return dt_error_code();
+}
+
+/* ---- learning rates */
+DT_API int     dt_optim_groups(const dt_optimizer *opt) { return opt ? opt->ngroups : 0; }
+DT_API int64_t dt_optimizer_steps(const dt_optimizer *opt) { return opt ? opt->steps : 0; }
+static double *dt__momentum_of(dt_optimizer *opt, int g) /* NULL: it has none */
+{
+    uint32_t takes = dt__optim_kinds[opt->kind].takes;
+    return takes & DT__O(momentum) ? &opt->group[g].momentum : takes & DT__O(beta1) ? &opt->group[g].beta1 : NULL;
+}
+DT_API double dt_lr(const dt_optimizer *opt, int group)
+{
+    return opt && group >= 0 && group < opt->ngroups ? opt->group[group].lr : NAN;
+}
+DT_API double dt_momentum(const dt_optimizer *opt, int group)
+{
+    if (!opt || group < 0 || group >= opt->ngroups) return NAN;
+    uint32_t takes = dt__optim_kinds[opt->kind].takes;
+    return takes & DT__O(momentum) ? opt->group[group].momentum : takes & DT__O(beta1) ? opt->group[group].beta1 : NAN;
+}
+static bool dt__group_ok(const char *call, const dt_optimizer *opt, int group)
+{
+    if (dt__tls.code != DT_OK) return false;
+    if (!opt) dt_fail(DT_ERR_ARG, "%s: the optimiser is NULL", call);
+    else if (group < -1 || group >= opt->ngroups)
+        dt_fail(DT_ERR_ARG, "%s: group %d of %d; -1 means all of them", call, group, opt->ngroups);
+    return dt__tls.code == DT_OK;
+}
+DT_API dt_status dt_set_lr(dt_optimizer *opt, int group, double lr)
+{
+    if (!dt__group_ok("dt_set_lr", opt, group)) return dt_error_code();
+    if (!(lr >= 0 && isfinite(lr)))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_set_lr: the learning rate is %g; it must be 0 or more", lr);
+    for (int g = 0; g < opt->ngroups; g++)
+        if (group < 0 || g == group) opt->group[g].lr = lr;
+    return DT_OK;
+}
+DT_API dt_status dt_set_momentum(dt_optimizer *opt, int group, double momentum)
+{
+    if (!dt__group_ok("dt_set_momentum", opt, group)) return dt_error_code();
+    const dt__optim_kind *k = &dt__optim_kinds[opt->kind];
+    if (!dt__momentum_of(opt, 0))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_set_momentum: %s has neither momentum nor beta1", k->call);
+    if (!(momentum >= 0 && isfinite(momentum)) || (k->takes & DT__O(beta1) && !(momentum < 1)))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_set_momentum: %g; it must be 0 or more%s", momentum,
+                                  k->takes & DT__O(beta1) ? " and below 1" : "");
+    for (int g = 0; g < opt->ngroups; g++)
+        if (group < 0 || g == group) *dt__momentum_of(opt, g) = momentum;
+    return DT_OK;
+}
+
+/* ---- gradients and runs */
+static bool dt__has_grad(const dt__mblock *b, const dt__param *p)
+{
+    const dt_tensor *t = p->t;
+    if (p->frozen || !t->grad) return false;
+    return (!t->grad_empty && !t->grad_unreached) || (b->use_mgrad && p->reached);
+}
+/* Whoever moves a block's gradients into its mgrad and then clears them calls this in between. */
+static void dt__note_reached(dt_model *m, const dt__mblock *b)
+{
+    for (int i = 0; i < b->n; i++) {
+        dt__param *p = m->order[b->first + i];
+        if (dt__has_grad(b, p)) p->reached = 1;
+    }
+}
+static void dt__optim_clear(dt_optimizer *opt)
+{
+    dt_model *m = opt->m;
+    for (int i = 0; i < m->nblocks; i++) {
+        dt__mblock *b = &m->block[i];
+        if (b->opt != opt->index) continue;
+        b->use_mgrad = 0;
+        for (int k = 0; k < b->n; k++) {
+            dt__param *p = m->order[b->first + k];
+            p->reached = 0;
+            if (p->t->grad) p->t->grad_empty = 1;
+        }
+    }
+}
+DT_API void dt_optimizer_zero_grad(dt_optimizer *opt)
+{
+    if (opt && opt->m) dt__optim_clear(opt);
+}
+/* LARS and LAMB: where the parameters of a run begin, and room for their norms. */
+static int dt__run_segments(dt_optimizer *opt, dt__run *r)
+{
+    dt_model *m = opt->m;
+    if ((opt->kind != DT__LARS && opt->kind != DT__LAMB) || opt->group[r->group].no_trust) return 0;
+    dt_device *dev = m->block[r->block].b.value->st->dev;
+    int64_t    n = r->nparams, ends = n + 1, *at = (int64_t *)dt_scratch((size_t)ends * sizeof *at);
+    if (!at) return DT_ERR_MEMORY;
+    for (int i = 0; i < r->nparams; i++) at[i] = m->order[r->first + i]->offset - r->offset;
+    at[n] = r->n;
+    r->segments = dt__new("dt_step", dev, DT_I64, &ends, 1, DT_LAYOUT_PLAIN);
+    r->wnorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    r->unorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    return r->segments && r->wnorm && r->unorm ? dt__upload(r->segments, at) : DT_ERR_MEMORY;
+}
+static bool dt__runs_hold(const dt_optimizer *opt)
+{
+    const dt_model *m = opt->m;
+    if (opt->run_version != m->version) return false;
+    for (int i = 0; i < m->nblocks; i++)
+        for (int k = 0; k < m->block[i].n && m->block[i].opt == opt->index; k++) {
+            const dt__param *p = m->order[m->block[i].first + k];
+            if (p->in_run != (uint8_t)dt__has_grad(&m->block[i], p)) return false;
+        }
+    return true;
+}
+static int dt__runs_of_block(dt_optimizer *opt, int block)
+{
+    dt_model   *m = opt->m;
+    dt__mblock *b = &m->block[block];
+    dt__run    *r = NULL;
+    for (int k = b->first; k < b->first + b->n; k++) {
+        dt__param *p = m->order[k];
+        p->in_run = dt__has_grad(b, p);
+        if (!p->in_run || (r && m->order[r->first]->steps != p->steps)) r = NULL;
+        if (!p->in_run) continue;
+        if (!r) {
+            dt__run *list = (dt__run *)dt__enlarge(opt->run, opt->nruns, &opt->run_cap, sizeof *list);
+            if (!list) return dt_fail(DT_ERR_MEMORY, "dt_step: out of memory");
+            opt->run = list;
+            r = &opt->run[opt->nruns++];
+            memset(r, 0, sizeof *r);
+            r->block = block;
+            r->group = b->group;
+            r->offset = p->offset;
+            r->first = k;
+        }
+        r->n += p->t->numel;
+        r->nparams++;
+    }
+    return 0;
+}
+static void dt__warn_groups(const dt_optimizer *opt) /* a pattern without effect is most often a typing error */
+{
+    for (int g = 1; g < opt->ngroups; g++) {
+        int  n = 0;
+        char text[240];
+        for (int i = 0; i < opt->m->nparams; i++)
+            n += opt->m->param[i]->opt == opt->index && opt->m->param[i]->group == g;
+        snprintf(text, sizeof text, "%s: group %d, '%.120s', has no parameters", dt__optim_kinds[opt->kind].call, g,
+                 opt->pattern[g]);
+        if (!n) dt__log(DT_LOG_WARN, text);
+    }
+}
+static int dt__runs_make(dt_optimizer *opt)
+{
+    dt_model *m = opt->m;
+    int       rc = 0, blocks = 0;
+    if (dt__runs_hold(opt)) return 0;
+    dt__runs_free(opt);
+    for (int i = 0; i < m->nblocks && !rc; i++) {
+        if (m->block[i].opt != opt->index) continue;
+        blocks++;
+        rc = dt__runs_of_block(opt, i);
+    }
+    for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_segments(opt, &opt->run[i]);
+    if (!rc && !blocks)
+        rc = dt_fail(DT_ERR_STATE, "%s: it has no parameters to update: those that match '%s' are frozen, or belong to "
+                     "an earlier optimiser of the model", dt__optim_kinds[opt->kind].call,
+                     opt->pattern[0] ? opt->pattern[0] : "*");
+    if (rc) dt__runs_free(opt);
+    else opt->run_version = m->version;
+    if (!rc && !opt->steps) dt__warn_groups(opt);
+    return rc;
+}
+static dt_tensor *dt__run_grad(const dt_optimizer *opt, const dt__run *r)
+{
+    const dt__mblock *b = &opt->m->block[r->block];
+    return b->use_mgrad ? b->mgrad : b->b.grad;
+}
+static dt_tensor *dt__run_value(const dt_optimizer *opt, const dt__run *r)
+{
+    const dt__mblock *b = &opt->m->block[r->block];
+    return b->master ? b->master : b->b.value;
+}
+static void dt__view_part(dt_view *v, int64_t offset, int64_t n)
+{
+    if (v->ndim < 0) return;
+    v->data = (char *)v->data + offset * dt__dtype_size[v->dtype];
+    v->shape[0] = n;
+}
+static void dt__out_part(dt_call *c, const dt_tensor *t, const dt__run *r)
+{
+    dt__view_part(dt__out(c, t), r->offset, r->n);
+}
+static void dt__in_part(dt_call *c, const dt_tensor *t, const dt__run *r)
+{
+    dt__view_part(dt__in(c, t), r->offset, r->n);
+}
+/* The gradients of a run := f(them). */
+static int dt__run_map(dt_optimizer *opt, const dt__run *r, int fn, double a, double b)
+{
+    dt_tensor *g = dt__run_grad(opt, r);
+    dt_call    c;
+    dt__call_begin(&c, DT_K_unary);
+    dt__out_part(&c, g, r);
+    dt__in_part(&c, g, r);
+    c.u.ew.fn = fn;
+    c.u.ew.a = a;
+    c.u.ew.b = b;
+    __atomic_add_fetch(&g->st->version, 1, __ATOMIC_RELAXED);
+    return dt__go(g->st->dev, &c);
+}
+static int dt__map1(dt_tensor *y, dt_tensor *x, int fn, double a, double b)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_unary);
+    dt__out(&c, y);
+    dt__in(&c, x);
+    c.u.ew.fn = fn;
+    c.u.ew.a = a;
+    c.u.ew.b = b;
+    return dt__go(y->st->dev, &c);
+}
+/* The norm of all gradients of the runs, a tensor of one element; the caller owns it. */
+static dt_tensor *dt__total_norm(dt_optimizer *opt)
+{
+    int64_t    n = opt->nruns, one = 1;
+    dt_device *dev = opt->m->block[opt->run[0].block].b.value->st->dev;
+    dt_tensor *each = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    dt_tensor *all = each ? dt__new("dt_step", dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = all ? 0 : DT_ERR_MEMORY;
+    dt_call    c;
+    for (int i = 0; i < opt->nruns && !rc; i++) {
+        dt__call_begin(&c, DT_K_norms);
+        dt__view_part(dt__out(&c, each), i, 1);
+        dt__in_part(&c, dt__run_grad(opt, &opt->run[i]), &opt->run[i]);
+        dt__in(&c, NULL);
+        rc = dt__go(dev, &c);
+    }
+    if (!rc) { /* the norm of the norms */
+        dt__call_begin(&c, DT_K_norms);
+        dt__out(&c, all);
+        dt__in(&c, each);
+        dt__in(&c, NULL);
+        rc = dt__go(dev, &c);
+    }
+    dt__unref(each);
+    if (!rc) return all;
+    dt__unref(all);
+    return NULL;
+}
+/* min(1, max_norm/(norm + 1e-6)) on the device: the host does not wait */
+static dt_tensor *dt__clip_coefficient(dt_optimizer *opt)
+{
+    dt_tensor *t = dt__total_norm(opt);
+    if (!t) return NULL;
+    int rc = dt__map1(t, t, DT_U_AFFINE, 1, 1e-6);
+    if (!rc) rc = dt__map1(t, t, DT_U_RECIP, opt->group[0].clip_norm, 0);
+    if (!rc) rc = dt__map1(t, t, DT_U_CLAMP, 0, 1);
+    if (!rc) return t;
+    dt__unref(t);
+    return NULL;
+}
+static bool dt__clip_ready(const char *call, dt_optimizer *opt, double limit)
+{
+    if (!dt__optim_ok(call, opt)) return false;
+    if (!(limit >= 0)) dt_fail(DT_ERR_ARG, "%s: the limit is %g; it must be 0 or more", call, limit);
+    else if (!opt->m->sealed) dt_fail(DT_ERR_STATE, "%s: no backward yet: there are no gradients", call);
+    return dt__tls.code == DT_OK && !dt__runs_make(opt);
+}
+DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
+{
+    if (!dt__clip_ready("dt_clip_grad_norm", opt, max_norm)) return NAN;
+    if (!opt->nruns) return 0;
+    dt_tensor *t = dt__total_norm(opt);
+    float      norm = NAN;
+    int        rc = t ? dt__download(t, &norm) : DT_ERR_MEMORY;
+    double     k = max_norm / ((double)norm + 1e-6);
+    dt__unref(t);
+    for (int i = 0; i < opt->nruns && !rc && !(k >= 1); i++) rc = dt__run_map(opt, &opt->run[i], DT_U_AFFINE, k, 0);
+    return rc ? (double)NAN : (double)norm;
+}
+DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value)
+{
+    if (!dt__clip_ready("dt_clip_grad_value", opt, max_value)) return dt_error_code();
+    for (int i = 0; i < opt->nruns && dt__tls.code == DT_OK; i++)
+        dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -max_value, max_value);
+    return dt_error_code();
+}
+
+/* ---- states */
+static unsigned dt__optim_slots(int kind, const dt_optim_opts *o) /* bit k: needs state k */
+{
+    switch (kind) {
+    case DT__SGD:
+    case DT__LARS: return o->momentum != 0;
+    case DT__RMSPROP: return 1u | (o->centered ? 2u : 0u) | (o->momentum > 0 ? 4u : 0u);
+    case DT__ADAGRAD: return 1u;
+    default: return 3u | (o->amsgrad ? 4u : 0u);
+    }
+}
+static int dt__states_make(dt__mblock *b, unsigned slots)
+{
+    int rc = 0;
+    for (int k = 0; k < DT__MAX_STATES && !rc; k++) {
+        if (!(slots >> k & 1u) || b->state[k]) continue;
+        dt_tensor *t = dt__new_like("dt_step", b->b.value, DT_F32);
+        rc = t ? dt__fill(t, 0) : DT_ERR_MEMORY;
+        if (rc) dt__unref(t);
+        else b->state[k] = t;
+    }
+    return rc;
+}
+
+/* ---- the update */
+typedef struct dt__step_temp {
+    dt_tensor *gscale; /* the clip coefficient, or NULL */
+    dt_tensor *u;      /* LAMB: as long as the longest run */
+} dt__step_temp;
+
+static int dt__run_norms(dt_tensor *y, dt_tensor *x, int64_t offset, const dt__run *r)
+{
+    dt_call c;
+    dt__call_begin(&c, DT_K_norms);
+    dt__out(&c, y);
+    dt__view_part(dt__in(&c, x), offset, r->n);
+    dt__in(&c, r->segments);
+    return dt__go(y->st->dev, &c);
+}
+/* Before anything changes: norms of values and gradients; Adagrad's sums where a parameter begins. */
+static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
+{
+    const dt_optim_opts *g = &opt->group[r->group];
+    dt_tensor           *sum = opt->m->block[r->block].state[0];
+    int                  rc = 0;
+    if (r->segments) rc = dt__run_norms(r->wnorm, dt__run_value(opt, r), r->offset, r);
+    if (r->segments && !rc && opt->kind == DT__LARS)
+        rc = dt__run_norms(r->unorm, dt__run_grad(opt, r), r->offset, r);
+    if (opt->kind == DT__ADAGRAD && g->initial_accumulator != 0 && opt->m->order[r->first]->steps == 0) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_fill);
+        dt__out_part(&c, sum, r);
+        c.u.ew.a = g->initial_accumulator;
+        rc = dt__go(sum->st->dev, &c);
+    }
+    return rc;
+}
+static void dt__run_scalars(dt_call *c, const dt_optimizer *opt, const dt__run *r)
+{
+    const dt_optim_opts *g = &opt->group[r->group];
+    double               t = (double)opt->m->order[r->first]->steps + 1;
+    c->u.opt.lr = opt->kind == DT__ADAGRAD ? g->lr / (1 + (t - 1) * g->lr_decay) : g->lr;
+    c->u.opt.wd = g->weight_decay;
+    c->u.opt.eps = g->eps;
+    c->u.opt.trust = g->trust;
+    c->u.opt.maximize = g->maximize;
+    if (opt->kind == DT__SGD || opt->kind == DT__LARS || opt->kind == DT__RMSPROP) {
+        c->u.opt.b1 = g->momentum;
+        c->u.opt.b2 = opt->kind == DT__RMSPROP ? g->alpha : g->dampening;
+        c->u.opt.nesterov = g->nesterov;
+        c->u.opt.first = t == 1;
+    } else {
+        c->u.opt.b1 = g->beta1;
+        c->u.opt.b2 = g->beta2;
+        c->u.opt.c1 = 1 - pow(g->beta1, t);
+        c->u.opt.c2 = 1 - pow(g->beta2, t);
+        c->u.opt.decoupled = opt->kind == DT__ADAMW;
+    }
+}
+static int dt__run_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+{
+    dt__mblock *b = &opt->m->block[r->block];
+    dt_tensor  *value = dt__run_value(opt, r);
+    bool        ratio = r->segments && opt->group[r->group].weight_decay != 0; /* as Apex: only where weights decay */
+    dt_call     c;
+    dt__call_begin(&c, DT_K_lamb);
+    dt__view_part(dt__out(&c, w->u), 0, r->n);
+    dt__out_part(&c, b->state[0], r);
+    dt__out_part(&c, b->state[1], r);
+    dt__in_part(&c, value, r);
+    dt__in_part(&c, dt__run_grad(opt, r), r);
+    dt__in(&c, w->gscale);
+    dt__run_scalars(&c, opt, r);
+    int rc = dt__go(value->st->dev, &c);
+    if (!rc && ratio) rc = dt__run_norms(r->unorm, w->u, 0, r);
+    if (rc) return rc;
+    dt__call_begin(&c, DT_K_lamb_apply);
+    dt__out_part(&c, value, r);
+    dt__out_part(&c, b->master ? b->b.value : NULL, r);
+    dt__view_part(dt__in(&c, w->u), 0, r->n);
+    dt__in(&c, ratio ? r->wnorm : NULL);
+    dt__in(&c, ratio ? r->unorm : NULL);
+    dt__in(&c, ratio ? r->segments : NULL);
+    c.u.opt.lr = opt->group[r->group].lr;
+    return dt__go(value->st->dev, &c);
+}
+static int dt__run_update(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+{
+    dt__mblock *b = &opt->m->block[r->block];
+    dt_tensor  *value = dt__run_value(opt, r), *copy = b->master ? b->b.value : NULL;
+    unsigned    slots = dt__optim_slots(opt->kind, &opt->group[r->group]);
+    int         nstates = opt->kind == DT__SGD || opt->kind == DT__LARS || opt->kind == DT__ADAGRAD ? 1 : 3;
+    dt_call     c;
+    if (!dt__write_ok("dt_step", value) || (copy && !dt__write_ok("dt_step", copy))) return dt_error_code();
+    if (opt->kind == DT__LAMB) return dt__run_lamb(opt, r, w);
+    dt__call_begin(&c, dt__optim_kinds[opt->kind].kernel);
+    dt__out_part(&c, value, r);
+    for (int k = 0; k < nstates; k++) dt__out_part(&c, slots >> k & 1u ? b->state[k] : NULL, r);
+    dt__out_part(&c, copy, r);
+    dt__in_part(&c, dt__run_grad(opt, r), r);
+    dt__in(&c, w->gscale);
+    if (opt->kind == DT__SGD || opt->kind == DT__LARS) {
+        dt__in(&c, r->wnorm);
+        dt__in(&c, r->unorm);
+        dt__in(&c, r->segments);
+    }
+    dt__run_scalars(&c, opt, r);
+    return dt__go(value->st->dev, &c);
+}
+static int dt__step_update(dt_optimizer *opt)
+{
+    dt_model            *m = opt->m;
+    const dt_optim_opts *o = &opt->group[0];
+    dt__step_temp        w = { NULL, NULL };
+    int64_t              longest = 0;
+    int                  rc = 0;
+    for (int i = 0; i < m->nblocks && !rc; i++)
+        if (m->block[i].opt == opt->index)
+            rc = dt__states_make(&m->block[i], dt__optim_slots(opt->kind, &opt->group[m->block[i].group]));
+    for (int i = 0; i < opt->nruns; i++)
+        if (opt->run[i].n > longest) longest = opt->run[i].n;
+    if (!rc && opt->kind == DT__LAMB) {
+        w.u = dt__new("dt_step", m->block[opt->run[0].block].b.value->st->dev, DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
+        if (!w.u) rc = DT_ERR_MEMORY;
+    }
+    for (int i = 0; i < opt->nruns && !rc && o->clip_value > 0; i++)
+        rc = dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -o->clip_value, o->clip_value);
+    if (!rc && o->clip_norm > 0) {
+        w.gscale = dt__clip_coefficient(opt);
+        if (!w.gscale) rc = dt_error_code();
+    }
+    for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_begin(opt, &opt->run[i]);
+    for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_update(opt, &opt->run[i], &w);
+    dt__unref(w.gscale);
+    dt__unref(w.u);
+    return rc;
+}
+/* The first parameter, in the order of backward, whose gradient is not finite; NULL: none, or it could not be seen. */
+static const char *dt__first_bad_grad(dt_optimizer *opt)
+{
+    dt_model   *m = opt->m;
+    int64_t     one = 1;
+    dt_tensor  *flag = dt__new("dt_step", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    const char *name = NULL;
+    float       bad = 0;
+    if (flag) dt__fill(flag, 0);
+    for (int i = m->nparams - 1; i >= 0 && flag && !name; i--) {
+        dt__param *p = m->param[i];
+        if (p->opt != opt->index || p->block < 0 || !dt__has_grad(&m->block[p->block], p)) continue;
+        const dt__mblock *b = &m->block[p->block];
+        dt_call           c;
+        dt__call_begin(&c, DT_K_unscale);
+        dt__out(&c, NULL);
+        dt__out(&c, flag);
+        dt__view_part(dt__in(&c, b->use_mgrad ? b->mgrad : b->b.grad), p->offset, p->t->numel);
+        if (dt__go(m->device, &c) || dt__download(flag, &bad)) break;
+        if (bad != 0) name = p->name;
+    }
+    dt__unref(flag);
+    return name;
+}
+static int dt__step_refuse(dt_optimizer *opt) /* the loss was not finite */
+{
+    dt__ctx    *t = &dt__tls;
+    const char *name = dt__first_bad_grad(opt);
+    return dt_fail(DT_ERR_NUMERIC,
+                   "dt_step: the loss (of '%s') was %g in step %" PRId64
+                   "; %s%s%s; weights and optimiser are as before: "
+                   "look at the batch, take a smaller .lr, or set .clip_norm",
+                   t->bad_loss, t->bad_loss_value, opt->steps + 1,
+                   name ? "the first gradient that is not finite is of '" : "no gradient is infinite or NaN",
+                   name ? name : "", name ? "'" : "");
+}
+static int dt__step(dt_optimizer *opt)
+{
+    if (!dt__optim_ok("dt_step", opt)) return dt_error_code();
+    dt_model *m = opt->m;
+    int       rc = 0;
+    if (!m->sealed)
+        return dt_fail(DT_ERR_STATE, "dt_step: no backward yet: a step is forward, dt_backward(loss), dt_step");
+    if (m->amp && (rc = dt__amp_before_step(m->amp, opt))) return rc;
+    if (opt->skip) {
+        opt->skip = 0;
+        dt__optim_clear(opt);
+        return 0;
+    }
+    if (dt__tls.bad_loss) {
+        rc = dt__step_refuse(opt);
+        dt__optim_clear(opt);
+        return rc;
+    }
+    rc = dt__runs_make(opt);
+    if (rc || !opt->nruns) return rc;
+    rc = dt__step_update(opt);
+    if (rc) return rc;
+    for (int i = 0; i < opt->nruns; i++) {
+        const dt__run *r = &opt->run[i];
+        bool           counts = (opt->kind != DT__SGD && opt->kind != DT__LARS) || opt->group[r->group].momentum != 0;
+        for (int k = 0; k < r->nparams && counts; k++) m->order[r->first + k]->steps++;
+    }
+    opt->steps++;
+    dt__optim_clear(opt);
+    return 0;
+}
+DT_API dt_status dt_step(dt_optimizer *opt)
+{
+    if (dt__tls.in_backward) return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward");
+    if (dt__tls.code == DT_OK) dt__step(opt);
+    dt_end();
+    return dt_error_code();
+}
+
+/* ---- saving and loading */
+static int dt__visit_integer(dt__visit *v, const char *prefix, const char *a, const char *b, int64_t *x)
+{
+    char *name = dt__joined(prefix, strlen(prefix), a, b);
+    int   rc = name ? v->integer(v, name, x) : DT_ERR_MEMORY;
+    dt__free_text(name);
+    return rc;
+}
+/* The state k of a parameter: a view of its block's, in the parameter's shape. */
+static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, dt_tensor *state, const dt__param *p)
+{
+    char      *name = dt__joined(prefix, strlen(prefix), what, p->name);
+    dt_tensor *t = name ? dt__slice(state, 0, p->offset, p->t->numel) : NULL;
+    int        rc = DT_ERR_MEMORY;
+    if (t) {
+        t->ndim = p->t->ndim;
+        memcpy(t->shape, p->t->shape, sizeof t->shape);
+        dt__dense_strides(t->stride, t->shape, t->ndim);
+        rc = v->tensor(v, name, t);
+    }
+    dt__unref(t);
+    dt__free_text(name);
+    return rc;
+}
+/* PREFIX.group.0.lr ...: the numbers that the optimiser takes, clipping apart */
+static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, int g, dt_optim_opts *o)
+{
+    uint32_t takes = dt__optim_kinds[opt->kind].takes & ~DT__O_CLIP;
+    char     group[32];
+    int      rc = 0;
+    snprintf(group, sizeof group, ".group.%d", g);
+#define DT__OPTIM_VISIT(n)                                                   \
+    if (!rc && takes & DT__O(n)) {                                           \
+        char *name = dt__joined(prefix, strlen(prefix), group, #n);          \
+        rc = name ? v->number(v, name, &o->n) : DT_ERR_MEMORY;               \
+        dt__free_text(name);                                                 \
+    }
+    DT__OPTIM_NUMBERS(DT__OPTIM_VISIT)
+#undef DT__OPTIM_VISIT
+    return rc;
+}
+/* The groups' numbers, and which states there are; before anything of a load is taken over. */
+static int dt__visit_groups(dt_optimizer *opt, dt__visit *v, const char *prefix, int64_t *slots)
+{
+    dt_optim_opts o[DT__MAX_GROUPS];
+    int64_t       kind = opt->kind, groups = opt->ngroups, steps = opt->steps;
+    int           kinds = (int)(sizeof dt__optim_kinds / sizeof *dt__optim_kinds);
+    int           rc = dt__visit_integer(v, prefix, ".kind", NULL, &kind);
+    if (!rc) rc = dt__visit_integer(v, prefix, ".groups", NULL, &groups);
+    if (!rc && kind != opt->kind)
+        return dt_fail(DT_ERR_STATE, "dt_optimizer: what was saved is of %s, this is %s; make the one that was saved",
+                       kind >= 0 && kind < kinds ? dt__optim_kinds[kind].call : "a kind unknown here",
+                       dt__optim_kinds[opt->kind].call);
+    if (!rc && groups != opt->ngroups)
+        return dt_fail(DT_ERR_STATE, "dt_optimizer: %" PRId64 " groups were saved, this has %d; make the same groups",
+                       groups, opt->ngroups);
+    if (!rc) rc = dt__visit_integer(v, prefix, ".steps", NULL, &steps);
+    for (int g = 0; g < opt->ngroups && !rc; g++) {
+        char name[48];
+        snprintf(name, sizeof name, ".group.%d", g);
+        o[g] = opt->group[g];
+        rc = dt__visit_group(opt, v, prefix, g, &o[g]);
+        if (!rc) rc = dt__visit_integer(v, prefix, name, "states", &slots[g]);
+        if (!rc && v->loading) {
+            int most = 0;
+            while (most < DT__MAX_STATES && dt__optim_kinds[opt->kind].state[most]) most++;
+            rc = dt__optim_check("dt_optimizer: what was saved", &o[g]);
+            if (slots[g] < 0 || slots[g] >= 1 << most)
+                rc = dt_fail(DT_ERR_STATE, "dt_optimizer: group %d was saved with states %" PRId64 ", which cannot be",
+                             g, slots[g]);
+        }
+    }
+    if (rc || !v->loading) return rc;
+    if (steps < 0) return dt_fail(DT_ERR_STATE, "dt_optimizer: what was saved has had %" PRId64 " steps", steps);
+    for (int g = 0; g < opt->ngroups; g++) opt->group[g] = o[g];
+    opt->steps = steps;
+    return 0;
+}
+static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, dt__param *p, int64_t slots)
+{
+    const dt__optim_kind *k = &dt__optim_kinds[opt->kind];
+    dt__mblock           *b = &opt->m->block[p->block];
+    int64_t               steps = p->steps;
+    int                   rc = dt__states_make(b, (unsigned)slots);
+    if (!rc) rc = dt__visit_integer(v, prefix, ".step", p->name, &steps);
+    if (!rc && steps < 0)
+        rc = dt_fail(DT_ERR_STATE, "dt_optimizer: '%s' was saved with %" PRId64 " steps", p->name, steps);
+    if (!rc) p->steps = steps;
+    for (int s = 0; s < DT__MAX_STATES && !rc; s++)
+        if (slots >> s & 1 && k->state[s]) {
+            char what[40];
+            snprintf(what, sizeof what, ".%s", k->state[s]);
+            rc = dt__visit_state(v, prefix, what, b->state[s], p);
+        }
+    return rc;
+}
+static __attribute__((unused)) int dt__optimizer_visit(dt_optimizer *opt, dt__visit *v, const char *prefix)
+{
+    int64_t slots[DT__MAX_GROUPS] = { 0 }, any = 0;
+    if (!dt__optim_ok("dt_optimizer", opt)) return dt_error_code();
+    dt_model *m = opt->m;
+    for (int i = 0; i < m->nblocks; i++)
+        for (int k = 0; k < DT__MAX_STATES && m->block[i].opt == opt->index; k++)
+            if (m->block[i].state[k]) slots[m->block[i].group] |= (int64_t)1 << k;
+    for (int g = 0; g < opt->ngroups; g++) any |= slots[g];
+    any = any != 0;
+    int rc = dt__visit_integer(v, prefix, ".has_state", NULL, &any);
+    if (!rc && any && !m->sealed)
+        rc = dt_fail(DT_ERR_STATE, "dt_optimizer: its states are loaded after the seal (the first backward)");
+    if (!rc) rc = dt__visit_groups(opt, v, prefix, slots);
+    if (v->loading) dt__runs_free(opt);
+    for (int i = 0; i < m->nblocks && !rc && v->loading; i++) /* what was not saved is as new */
+        for (int k = 0; k < DT__MAX_STATES && m->block[i].opt == opt->index; k++) {
+            dt__unref(m->block[i].state[k]);
+            m->block[i].state[k] = NULL;
+        }
+    for (int i = 0; i < m->nparams && !rc; i++) {
+        dt__param *p = m->param[i];
+        if (p->opt != opt->index || p->block < 0) continue;
+        if (any) rc = dt__visit_param(opt, v, prefix, p, slots[p->group]);
+        else if (v->loading) p->steps = 0;
+    }
+    return rc;
+}
+
+/* ==================================================================================================== >>sched
+   The recursive forms of PyTorch in double: a value comes from the lr the group has now, so what is set by hand in
+   between is kept, and two schedules of one optimiser multiply. */
+enum {
+    DT__CONSTANT_LR, DT__LINEAR_LR, DT__STEP_LR, DT__MULTISTEP_LR, DT__EXPONENTIAL_LR, DT__POLYNOMIAL_LR,
+    DT__COSINE_LR, DT__RESTARTS_LR, DT__CYCLIC_LR, DT__ONE_CYCLE_LR, DT__PLATEAU_LR, DT__SCHEDULES
+};
+static const char *const dt__sched_call[DT__SCHEDULES] = {
+    "dt_constant_lr", "dt_linear_lr", "dt_step_lr", "dt_multistep_lr", "dt_exponential_lr", "dt_polynomial_lr",
+    "dt_cosine_lr", "dt_cosine_restarts_lr", "dt_cyclic_lr", "dt_one_cycle_lr", "dt_plateau_lr"
+};
+
+/* which schedules take an option, and which must have it: C constant, L linear, S step, M multistep, E exponential,
+   P polynomial, A cosine annealing, R restarts, Y cyclic, O one-cycle, T plateau; in the order of the enumeration */
+#define DT__SCHED_LETTERS "CLSMEPARYOT"
+#define DT__SCHED_FIELDS(X)                                                                                       \
+    X(factor, "CT", "") X(start, "L", "") X(end, "L", "") X(total, "CLP", "") X(power, "P", "")                   \
+    X(step_size, "S", "S") X(gamma, "SMEY", "E") X(milestones, "M", "M") X(nmilestones, "M", "M")                 \
+    X(t_max, "A", "A") X(eta_min, "AR", "") X(t_0, "R", "R") X(t_mult, "R", "") X(base_lr, "Y", "Y")              \
+    X(max_lr, "YO", "YO") X(step_up, "Y", "") X(step_down, "Y", "") X(mode, "YT", "") X(cycle_momentum, "YO", "") \
+    X(base_momentum, "YO", "") X(max_momentum, "YO", "") X(total_steps, "O", "") X(epochs, "O", "")               \
+    X(steps_per_epoch, "O", "") X(pct_start, "O", "") X(anneal, "O", "") X(div, "O", "") X(final_div, "O", "")    \
+    X(three_phase, "O", "") X(patience, "T", "") X(threshold, "T", "") X(threshold_mode, "T", "")                 \
+    X(cooldown, "T", "") X(min_lr, "T", "") X(eps, "T", "")
+
+#define DT__SCHED_HUGE 1e300
+#define DT__SCHED_MOST ((int64_t)1 << 40) /* of a count: products with doubles stay exact, sums do not overflow */
+static const double dt__sched_pi = 3.14159265358979323846;
+
+struct dt_schedule {
+    dt_optimizer    *opt;
+    int              kind;
+    dt_schedule_opts o; /* every field resolved: no zeros that mean a default */
+    int64_t         *milestone;
+    int              ngroups;
+    double           base[DT__MAX_GROUPS]; /* lr at step 0, without a warm-up's multiplier */
+    int64_t          steps;                /* done */
+    int64_t          warm;                 /* steps of the warm-up */
+    double           warm_start, warm_k;   /* warm_k 0: none */
+    int64_t          t_cur, t_i;           /* restarts: steps since the last one, the length of this round */
+    double           best;                 /* plateau */
+    int64_t          bad, cooldown;        /* plateau: metrics without progress, metrics left of the cool-down */
+};
+
+/* ---- options */
+static int dt__sched_fields(int kind, const dt_schedule_opts *o)
+{
+    const char *strange = NULL, *missing = NULL, *call = dt__sched_call[kind];
+    char        taken[512], letter = DT__SCHED_LETTERS[kind];
+    size_t      used = 0;
+    taken[0] = 0;
+#define DT__CHECK_FIELD(f, takes, needs)                                                                  \
+    if (strchr(takes, letter) && used < sizeof taken)                                                     \
+        used += (size_t)snprintf(taken + used, sizeof taken - used, "%s." #f, used ? ", " : "");          \
+    if (o->f == 0 && strchr(needs, letter) && !missing) missing = #f;                                     \
+    if (o->f != 0 && !strchr(takes, letter) && !strange) strange = #f;
+    DT__SCHED_FIELDS(DT__CHECK_FIELD)
+#undef DT__CHECK_FIELD
+    if (strange) return dt_fail(DT_ERR_ARG, "%s: it does not take .%s; it takes %s", call, strange, taken);
+    if (missing) return dt_fail(DT_ERR_ARG, "%s: .%s is missing; it takes %s", call, missing, taken);
+    return 0;
+}
+
+static double dt__sched_or(double x, double otherwise) { return x == 0 ? otherwise : x == DT_ZERO ? 0 : x; }
+static int64_t dt__sched_count(int64_t x, int64_t otherwise) { return x == 0 ? otherwise : x == DT_ZERO ? 0 : x; }
+
+static void dt__sched_defaults(int kind, dt_schedule_opts *o)
+{
+    int one = kind == DT__ONE_CYCLE_LR, step = kind == DT__STEP_LR || kind == DT__MULTISTEP_LR;
+    o->factor = dt__sched_or(o->factor, kind == DT__PLATEAU_LR ? 0.1 : 1.0 / 3);
+    o->start = dt__sched_or(o->start, 1.0 / 3);
+    o->end = dt__sched_or(o->end, 1);
+    o->total = dt__sched_count(o->total, 5);
+    o->power = dt__sched_or(o->power, 1);
+    o->gamma = dt__sched_or(o->gamma, step ? 0.1 : 1);
+    o->eta_min = dt__sched_or(o->eta_min, 0);
+    o->t_mult = dt__sched_count(o->t_mult, 1);
+    o->base_lr = dt__sched_or(o->base_lr, 0);
+    o->max_lr = dt__sched_or(o->max_lr, 0);
+    o->step_up = dt__sched_count(o->step_up, 2000);
+    o->step_down = dt__sched_count(o->step_down, o->step_up);
+    if (o->mode == DT_MODE_DEFAULT) o->mode = kind == DT__CYCLIC_LR ? DT_MODE_TRIANGULAR : DT_MODE_MIN;
+    if (o->cycle_momentum == DT_DEFAULT) o->cycle_momentum = DT_YES;
+    o->base_momentum = dt__sched_or(o->base_momentum, one ? 0.85 : 0.8);
+    o->max_momentum = dt__sched_or(o->max_momentum, one ? 0.95 : 0.9);
+    o->pct_start = dt__sched_or(o->pct_start, 0.3);
+    o->div = dt__sched_or(o->div, 25);
+    o->final_div = dt__sched_or(o->final_div, 1e4);
+    o->patience = dt__sched_count(o->patience, 10);
+    o->threshold = dt__sched_or(o->threshold, 1e-4);
+    o->cooldown = dt__sched_count(o->cooldown, 0);
+    o->min_lr = dt__sched_or(o->min_lr, 0);
+    o->eps = dt__sched_or(o->eps, 1e-8);
+}
+
+/* comparisons with NaN are false: 'good' is what must hold, never the opposite of what must not */
+static int dt__sched_must(int kind, int good, const char *field, double value, const char *valid)
+{
+    if (good) return 0;
+    return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", dt__sched_call[kind], field, value, valid);
+}
+#define DT__MUST(field, good, valid)                                                       \
+    if (dt__sched_must(kind, (good) ? 1 : 0, #field, (double)o->field, valid)) return DT_ERR_ARG
+#define DT__MUST_COUNT(field) \
+    DT__MUST(field, o->field >= 1 && o->field <= DT__SCHED_MOST, "1 to 2^40")
+#define DT__MUST_PLUS(field) DT__MUST(field, o->field >= 0 && o->field <= DT__SCHED_HUGE, "finite and at least 0")
+
+static int dt__sched_check_cycles(int kind, dt_schedule_opts *o)
+{
+    DT__MUST(cycle_momentum, o->cycle_momentum == DT_YES || o->cycle_momentum == DT_NO, "DT_YES or DT_NO");
+    DT__MUST(base_momentum, o->base_momentum >= 0 && o->base_momentum < 1, "at least 0 and below 1");
+    DT__MUST(max_momentum, o->max_momentum >= 0 && o->max_momentum < 1, "at least 0 and below 1");
+    DT__MUST_PLUS(max_lr);
+    if (kind == DT__CYCLIC_LR) {
+        DT__MUST_PLUS(base_lr);
+        DT__MUST_COUNT(step_up);
+        DT__MUST_COUNT(step_down);
+        DT__MUST_PLUS(gamma);
+        DT__MUST(mode, o->mode >= DT_MODE_TRIANGULAR && o->mode <= DT_MODE_EXP_RANGE,
+                 "DT_MODE_TRIANGULAR, DT_MODE_TRIANGULAR2 or DT_MODE_EXP_RANGE");
+        return 0;
+    }
+    if (o->total_steps != 0 && (o->epochs != 0 || o->steps_per_epoch != 0))
+        return dt_fail(DT_ERR_ARG, "%s: give .total_steps, or .epochs and .steps_per_epoch, not both",
+                       dt__sched_call[kind]);
+    if (o->total_steps == 0 && o->epochs == 0 && o->steps_per_epoch == 0)
+        return dt_fail(DT_ERR_ARG, "%s: .total_steps is missing (or .epochs and .steps_per_epoch)",
+                       dt__sched_call[kind]);
+    if (o->total_steps == 0) {
+        DT__MUST(epochs, o->epochs >= 1 && o->epochs <= 1 << 30, "1 to 2^30");
+        DT__MUST(steps_per_epoch, o->steps_per_epoch >= 1 && o->steps_per_epoch <= 1 << 30, "1 to 2^30");
+        o->total_steps = o->epochs * o->steps_per_epoch;
+    }
+    DT__MUST_COUNT(total_steps);
+    DT__MUST(pct_start, o->pct_start >= 0 && o->pct_start <= 1, "0 to 1");
+    DT__MUST(anneal, o->anneal == DT_ANNEAL_COS || o->anneal == DT_ANNEAL_LINEAR, "DT_ANNEAL_COS or DT_ANNEAL_LINEAR");
+    DT__MUST(div, o->div > 0 && o->div <= DT__SCHED_HUGE, "finite and above 0");
+    DT__MUST(final_div, o->final_div > 0 && o->final_div <= DT__SCHED_HUGE, "finite and above 0");
+    return 0;
+}
+
+static int dt__sched_check(int kind, dt_schedule_opts *o)
+{
+    switch (kind) {
+    case DT__CONSTANT_LR:
+        DT__MUST(factor, o->factor > 0 && o->factor <= 1, "above 0 and at most 1");
+        DT__MUST_COUNT(total);
+        break;
+    case DT__LINEAR_LR:
+        DT__MUST(start, o->start > 0 && o->start <= 1, "above 0 and at most 1");
+        DT__MUST(end, o->end >= 0 && o->end <= 1, "0 to 1");
+        DT__MUST_COUNT(total);
+        break;
+    case DT__STEP_LR:
+        DT__MUST_COUNT(step_size);
+        DT__MUST_PLUS(gamma);
+        break;
+    case DT__EXPONENTIAL_LR: DT__MUST_PLUS(gamma); break;
+    case DT__MULTISTEP_LR:
+        DT__MUST_PLUS(gamma);
+        DT__MUST(nmilestones, o->nmilestones >= 1 && o->nmilestones <= 1 << 20, "1 to 2^20");
+        for (int i = 0; i < o->nmilestones; i++)
+            if (o->milestones[i] < 0)
+                return dt_fail(DT_ERR_ARG, "%s: .milestones[%d] is %lld; it must be at least 0", dt__sched_call[kind],
+                               i, (long long)o->milestones[i]);
+        break;
+    case DT__POLYNOMIAL_LR:
+        DT__MUST_COUNT(total);
+        DT__MUST_PLUS(power);
+        break;
+    case DT__COSINE_LR:
+        DT__MUST_COUNT(t_max);
+        DT__MUST_PLUS(eta_min);
+        break;
+    case DT__RESTARTS_LR:
+        DT__MUST_COUNT(t_0);
+        DT__MUST(t_mult, o->t_mult >= 1 && o->t_mult <= 1 << 20, "1 to 2^20");
+        DT__MUST_PLUS(eta_min);
+        break;
+    case DT__PLATEAU_LR:
+        DT__MUST(factor, o->factor >= 0 && o->factor < 1, "at least 0 and below 1");
+        DT__MUST(patience, o->patience >= 0 && o->patience <= DT__SCHED_MOST, "0 to 2^40");
+        DT__MUST(cooldown, o->cooldown >= 0 && o->cooldown <= DT__SCHED_MOST, "0 to 2^40");
+        DT__MUST_PLUS(threshold);
+        DT__MUST(mode, o->mode == DT_MODE_MIN || o->mode == DT_MODE_MAX, "DT_MODE_MIN or DT_MODE_MAX");
+        DT__MUST(threshold_mode, o->threshold_mode == DT_THRESHOLD_REL || o->threshold_mode == DT_THRESHOLD_ABS,
+                 "DT_THRESHOLD_REL or DT_THRESHOLD_ABS");
+        DT__MUST_PLUS(min_lr);
+        DT__MUST_PLUS(eps);
+        break;
+    default: return dt__sched_check_cycles(kind, o);
+    }
+    return 0;
+}
+#undef DT__MUST
+#undef DT__MUST_COUNT
+#undef DT__MUST_PLUS
+
+/* ---- values */
+static double dt__sched_cosine(double low, double high, int64_t t, int64_t period)
+{
+    return low + (high - low) * (1 + cos(dt__sched_pi * (double)t / (double)period)) / 2;
+}
+
+static double dt__sched_milestones(const dt_schedule *s, int64_t t, double lr)
+{
+    int n = 0;
+    for (int i = 0; i < s->o.nmilestones; i++) n += s->milestone[i] == t;
+    return n ? lr * pow(s->o.gamma, n) : lr;
+}
+
+/* from 'low' at the ends of a cycle to 'high' within it; the momentum goes from its maximum to its base */
+static double dt__sched_cyclic(const dt_schedule *s, int64_t t, double low, double high)
+{
+    const dt_schedule_opts *o = &s->o;
+    double                  size = (double)o->step_up + (double)o->step_down, ratio = (double)o->step_up / size;
+    double                  cycle = floor(1 + (double)t / size), x = 1.0 + (double)t / size - cycle, scale = 1;
+    double                  height = (high - low) * (x <= ratio ? x / ratio : (x - 1) / (ratio - 1));
+    if (o->mode == DT_MODE_TRIANGULAR2) scale = 1 / pow(2.0, cycle - 1);
+    if (o->mode == DT_MODE_EXP_RANGE) scale = pow(o->gamma, (double)t);
+    return low + height * scale;
+}
+
+/* first -> top -> last, or in three phases first -> top -> first -> last */
+static double dt__sched_one_cycle(const dt_schedule *s, int64_t t, double first, double top, double last)
+{
+    const dt_schedule_opts *o = &s->o;
+    double                  n = (double)o->total_steps, end[3], value[4];
+    int                     phases = o->three_phase ? 3 : 2, i = 0;
+    end[0] = o->pct_start * n - 1;
+    end[1] = o->three_phase ? 2 * o->pct_start * n - 2 : n - 1;
+    end[2] = n - 1;
+    value[0] = first;
+    value[1] = top;
+    value[2] = o->three_phase ? first : last;
+    value[3] = last;
+    while (i < phases - 1 && (double)t > end[i]) i++;
+    double begin = i ? end[i - 1] : 0, length = end[i] - begin;
+    double pct = length != 0 ? ((double)t - begin) / length : 1; /* PyTorch divides by zero */
+    double from = value[i], to = value[i + 1];
+    if (o->anneal == DT_ANNEAL_COS) return to + (from - to) / 2.0 * (cos(dt__sched_pi * pct) + 1);
+    /* one past the last step PyTorch's line goes below zero */
+    return (to - from) * (pct > 1 ? 1 : pct) + from;
+}
+
+/* The value of step t of the schedule proper: from the base, or from the lr at step t - 1. 'warmed': step 0 follows a
+   warm-up, where PyTorch takes the closed form. */
+static double dt__sched_value(const dt_schedule *s, int g, int64_t t, int warmed, double lr)
+{
+    const dt_schedule_opts *o = &s->o;
+    double                  k = s->warm_k > 0 ? s->warm_k : 1, base = s->base[g] * k;
+    if (t == 0) lr = base;
+    switch (s->kind) {
+    case DT__CONSTANT_LR: return t == 0 ? lr * o->factor : t == o->total ? lr * (1.0 / o->factor) : lr;
+    case DT__LINEAR_LR:
+        if (t == 0) return lr * o->start;
+        if (t > o->total) return lr;
+        return lr * (1.0 + (o->end - o->start) /
+                               ((double)o->total * o->start + (double)(t - 1) * (o->end - o->start)));
+    case DT__STEP_LR: return t == 0 || t % o->step_size != 0 ? lr : lr * o->gamma;
+    case DT__MULTISTEP_LR: return dt__sched_milestones(s, t, lr);
+    case DT__EXPONENTIAL_LR: return t == 0 ? lr : lr * o->gamma;
+    case DT__POLYNOMIAL_LR: {
+        double n = (double)o->total;
+        if (t == 0 || t > o->total) return lr;
+        return lr * pow((1.0 - (double)t / n) / (1.0 - (double)(t - 1) / n), o->power);
+    }
+    case DT__COSINE_LR: {
+        double n = (double)o->t_max;
+        if (t == 0) return warmed ? dt__sched_cosine(o->eta_min, base, 0, o->t_max) : lr;
+        if ((t - 1 - o->t_max) % (2 * o->t_max) == 0)
+            return lr + (base - o->eta_min) * (1 - cos(dt__sched_pi / n)) / 2;
+        return (1 + cos(dt__sched_pi * (double)t / n)) / (1 + cos(dt__sched_pi * (double)(t - 1) / n)) *
+                   (lr - o->eta_min) + o->eta_min;
+    }
+    case DT__RESTARTS_LR: return dt__sched_cosine(o->eta_min, base, s->t_cur, s->t_i);
+    case DT__CYCLIC_LR: return dt__sched_cyclic(s, t, base, o->max_lr * k);
+    case DT__ONE_CYCLE_LR: return dt__sched_one_cycle(s, t, base, o->max_lr * k, base / o->final_div);
+    default: return lr;
+    }
+}
+
+/* of the warm-up, t < s->warm */
+static double dt__sched_warm(const dt_schedule *s, int g, int64_t t, double lr)
+{
+    double n = (double)s->warm, f = s->warm_start;
+    if (s->warm_k > 0) return s->base[g] * ((s->warm_k - 1.0) * (double)t / n + 1.0);
+    if (t == 0) return s->base[g] * f;
+    return lr * (1.0 + (1 - f) / (n * f + (double)(t - 1) * (1 - f)));
+}
+
+static int dt__sched_cycles(int kind, const dt_schedule_opts *o) /* it moves the momentum */
+{
+    return (kind == DT__CYCLIC_LR || kind == DT__ONE_CYCLE_LR) && o->cycle_momentum == DT_YES;
+}
+/* Sets what s->steps says. */
+static int dt__sched_apply(dt_schedule *s)
+{
+    int64_t t = s->steps - s->warm;
+    for (int g = 0; g < s->ngroups; g++) {
+        double lr = dt_lr(s->opt, g);
+        lr = t < 0 ? dt__sched_warm(s, g, s->steps, lr) : dt__sched_value(s, g, t, s->warm > 0, lr);
+        if (dt_set_lr(s->opt, g, lr)) return dt__tls.code;
+        if (t < 0 || !dt__sched_cycles(s->kind, &s->o)) continue;
+        double high = s->o.max_momentum, low = s->o.base_momentum;
+        double m = s->kind == DT__CYCLIC_LR ? dt__sched_cyclic(s, t, high, low)
+                                            : dt__sched_one_cycle(s, t, high, low, high);
+        if (dt_set_momentum(s->opt, g, m)) return dt__tls.code;
+    }
+    return DT_OK;
+}
+
+/* ---- making and stepping */
+static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts o)
+{
+    const char  *call = dt__sched_call[kind];
+    dt_schedule *s;
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!opt) {
+        dt_fail(DT_ERR_ARG, "%s: the optimiser is NULL", call);
+        return NULL;
+    }
+    if (dt__sched_fields(kind, &o)) return NULL;
+    dt__sched_defaults(kind, &o);
+    if (dt__sched_check(kind, &o)) return NULL;
+    if (dt__sched_cycles(kind, &o) && isnan(dt_momentum(opt, 0))) {
+        dt_fail(DT_ERR_ARG, "%s: the optimiser has neither momentum nor beta1; give .cycle_momentum = DT_NO", call);
+        return NULL;
+    }
+    s = (dt_schedule *)dt_alloc(sizeof *s);
+    if (s) {
+        memset((void *)s, 0, sizeof *s);
+        s->kind = kind;
+        if (kind == DT__MULTISTEP_LR) s->milestone = (int64_t *)dt_alloc((size_t)o.nmilestones * sizeof(int64_t));
+    }
+    if (!s || (kind == DT__MULTISTEP_LR && !s->milestone)) {
+        dt_dealloc(s, sizeof *s);
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    if (s->milestone) memcpy(s->milestone, o.milestones, (size_t)o.nmilestones * sizeof(int64_t));
+    s->o = o;
+    s->o.milestones = s->milestone;
+    s->opt = opt;
+    s->ngroups = dt_optim_groups(opt);
+    s->t_i = o.t_0;
+    s->best = o.mode == DT_MODE_MAX ? -HUGE_VAL : HUGE_VAL;
+    for (int g = 0; g < s->ngroups; g++)
+        s->base[g] = kind == DT__CYCLIC_LR ? o.base_lr : kind == DT__ONE_CYCLE_LR ? o.max_lr / o.div : dt_lr(opt, g);
+    if (dt__sched_apply(s) == DT_OK) return s;
+    dt_schedule_free(s);
+    return NULL;
+}
+DT_API dt_schedule *dt_constant_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__CONSTANT_LR, o);
+}
+DT_API dt_schedule *dt_linear_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__LINEAR_LR, o);
+}
+DT_API dt_schedule *dt_step_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__STEP_LR, o);
+}
+DT_API dt_schedule *dt_multistep_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__MULTISTEP_LR, o);
+}
+DT_API dt_schedule *dt_exponential_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__EXPONENTIAL_LR, o);
+}
+DT_API dt_schedule *dt_polynomial_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__POLYNOMIAL_LR, o);
+}
+DT_API dt_schedule *dt_cosine_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__COSINE_LR, o);
+}
+DT_API dt_schedule *dt_cosine_restarts_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__RESTARTS_LR, o);
+}
+DT_API dt_schedule *dt_cyclic_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__CYCLIC_LR, o);
+}
+DT_API dt_schedule *dt_one_cycle_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__ONE_CYCLE_LR, o);
+}
+DT_API dt_schedule *dt_plateau_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+{
+    return dt__sched_new(opt, DT__PLATEAU_LR, o);
+}
+DT_API void dt_schedule_free(dt_schedule *s)
+{
+    if (!s) return;
+    if (s->milestone) dt_dealloc(s->milestone, (size_t)s->o.nmilestones * sizeof(int64_t));
+    dt_dealloc(s, sizeof *s);
+}
+DT_API int64_t dt_schedule_steps(const dt_schedule *s) { return s ? s->steps : 0; }
+
+DT_API dt_status dt_warmup_with(dt_schedule *s, dt_warmup_opts o)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!s) return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: the schedule is NULL");
+    if (s->steps > 0 || s->warm > 0)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_warmup: %s; call it once, before the first step",
+                                  s->warm > 0 ? "the schedule has a warm-up" : "the schedule has begun");
+    if (o.steps < 1 || o.steps > DT__SCHED_MOST)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: .steps is %lld; it must be given, 1 to 2^40",
+                                  (long long)o.steps);
+    if (o.start != 0 && o.multiplier != 0)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: give .start (up to the lr) or .multiplier (from the lr on), "
+                                              "not both");
+    if (o.multiplier != 0 && !(o.multiplier > 1 && o.multiplier <= 1e30))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: .multiplier is %g; it must be above 1 (.start warms up to "
+                                              "the lr itself)", o.multiplier);
+    if (o.start != 0 && !(o.start > 0 && o.start <= 1))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: .start is %g; it must be above 0 and at most 1", o.start);
+    s->warm = o.steps;
+    s->warm_k = o.multiplier;
+    s->warm_start = dt__sched_or(o.start, 1.0 / 3);
+    return (dt_status)dt__sched_apply(s);
+}
+
+static int dt__sched_ready(const dt_schedule *s, const char *call)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!s) return dt_fail(DT_ERR_ARG, "%s: the schedule is NULL", call);
+    if (dt_optim_groups(s->opt) != s->ngroups)
+        return dt_fail(DT_ERR_STATE, "%s: the optimiser has %d groups, it had %d when the schedule was made; make "
+                                     "groups first", call, dt_optim_groups(s->opt), s->ngroups);
+    return DT_OK;
+}
+
+DT_API dt_status dt_schedule_step(dt_schedule *s)
+{
+    if (dt__sched_ready(s, "dt_schedule_step")) return dt__tls.code;
+    if (s->kind == DT__PLATEAU_LR)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_schedule_step: a plateau schedule steps by dt_schedule_metric(s, "
+                                                "value)");
+    if (s->kind == DT__ONE_CYCLE_LR && s->steps - s->warm >= s->o.total_steps)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_schedule_step: the one-cycle schedule has done its %lld steps; "
+                                                "give it the .total_steps that the training has",
+                                  (long long)s->o.total_steps);
+    s->steps++;
+    if (s->kind == DT__RESTARTS_LR && s->steps > s->warm && ++s->t_cur >= s->t_i) {
+        s->t_cur = 0;
+        if (s->t_i <= DT__SCHED_MOST) s->t_i *= s->o.t_mult;
+    }
+    return (dt_status)dt__sched_apply(s);
+}
+
+static int dt__sched_better(const dt_schedule *s, double x)
+{
+    double e = s->o.threshold;
+    if (s->o.threshold_mode == DT_THRESHOLD_REL)
+        return s->o.mode == DT_MODE_MIN ? x < s->best * (1.0 - e) : x > s->best * (e + 1.0);
+    return s->o.mode == DT_MODE_MIN ? x < s->best - e : x > s->best + e;
+}
+
+DT_API dt_status dt_schedule_metric(dt_schedule *s, double value)
+{
+    if (dt__sched_ready(s, "dt_schedule_metric")) return dt__tls.code;
+    if (s->kind != DT__PLATEAU_LR)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_schedule_metric: the schedule of %s takes no metric; call "
+                                                "dt_schedule_step", dt__sched_call[s->kind]);
+    if (s->steps++ < s->warm) return (dt_status)dt__sched_apply(s);
+    s->bad++;
+    if (dt__sched_better(s, value)) {
+        s->best = value;
+        s->bad = 0;
+    }
+    if (s->cooldown > 0) {
+        s->cooldown--;
+        s->bad = 0;
+    }
+    if (s->bad <= s->o.patience) return DT_OK;
+    for (int g = 0; g < s->ngroups; g++) {
+        double lr = dt_lr(s->opt, g), less = lr * s->o.factor;
+        if (less < s->o.min_lr) less = s->o.min_lr;
+        if (lr - less > s->o.eps && dt_set_lr(s->opt, g, less)) return dt__tls.code;
+    }
+    s->cooldown = s->o.cooldown;
+    s->bad = 0;
+    return DT_OK;
+}
+
+/* ---- the linear scaling rule */
+DT_API double dt_scale_lr(double lr, double batch, double base_batch)
+{
+    if (dt__tls.code != DT_OK) return NAN;
+    if (lr >= 0 && lr <= DT__SCHED_HUGE && batch > 0 && batch <= 1e30 && base_batch > 0 && base_batch <= 1e30)
+        return lr * batch / base_batch;
+    dt_fail(DT_ERR_ARG, "dt_scale_lr: lr %g, batch %g, base_batch %g; lr must be at least 0, both batches above 0", lr,
+            batch, base_batch);
+    return NAN;
+}
+DT_API dt_status dt_optim_scale_lr(dt_optimizer *opt, double k)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!opt || !(k > 0 && k <= 1e30))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optim_scale_lr: %s; it takes an optimiser and a factor above 0",
+                                  opt ? "the factor is not above 0" : "the optimiser is NULL");
+    for (int g = 0; g < dt_optim_groups(opt); g++)
+        if (dt_set_lr(opt, g, dt_lr(opt, g) * k)) return dt__tls.code;
+    return DT_OK;
+}
+
+/* ---- saving and loading */
+static int dt__sched_visit_number(dt__visit *v, const char *prefix, const char *name, int group, double *x)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s.%s.%d", prefix, name, group);
+    return v->number(v, full, x);
+}
+static int dt__sched_visit_integer(dt__visit *v, const char *prefix, const char *name, int64_t *x)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s.%s", prefix, name);
+    return v->integer(v, full, x);
+}
+
+static int dt__sched_same(const dt_schedule *s, int64_t kind, int64_t groups)
+{
+    if (kind != s->kind)
+        return dt_fail(DT_ERR_STATE, "dt_schedule: what was saved is of %s, this schedule of %s; make the one that was "
+                                     "saved, or load without it",
+                       kind >= 0 && kind < DT__SCHEDULES ? dt__sched_call[kind] : "a kind unknown here",
+                       dt__sched_call[s->kind]);
+    if (groups != s->ngroups)
+        return dt_fail(DT_ERR_STATE, "dt_schedule: %lld groups were saved, the optimiser has %d; make the groups that "
+                                     "were saved", (long long)groups, s->ngroups);
+    return 0;
+}
+static int dt__sched_sane(const dt_schedule *l, const double *lr)
+{
+    int good = l->steps >= 0 && l->steps <= DT__SCHED_MOST && l->bad >= 0 && l->bad <= DT__SCHED_MOST;
+    good = good && l->cooldown >= 0 && l->cooldown <= DT__SCHED_MOST;
+    if (l->kind == DT__RESTARTS_LR)
+        good = good && l->t_i >= 1 && l->t_i <= DT__SCHED_MOST << 20 && l->t_cur >= 0 && l->t_cur < l->t_i;
+    for (int g = 0; g < l->ngroups; g++)
+        good = good && l->base[g] >= 0 && l->base[g] <= DT__SCHED_HUGE && lr[g] >= 0 && lr[g] <= DT__SCHED_HUGE;
+    if (good) return 0;
+    return dt_fail(DT_ERR_STATE, "dt_schedule: the saved state is damaged: steps %lld, bad %lld, cooldown %lld, step "
+                                 "%lld of %lld, lr %g", (long long)l->steps, (long long)l->bad,
+                   (long long)l->cooldown, (long long)l->t_cur, (long long)l->t_i, lr[0]);
+}
+
+/* The lr and momentum the groups have are part of it: the recursion goes on from them. Options are not: a schedule made
+   with others goes on with those. */
+static int dt__schedule_visit(dt_schedule *s, dt__visit *v, const char *prefix)
+{
+    dt_schedule l;
+    int64_t     kind, groups, best; /* the best metric as bits: it may be infinite */
+    double      lr[DT__MAX_GROUPS], momentum[DT__MAX_GROUPS];
+    int         bad = dt__sched_ready(s, "dt_schedule"), cycles;
+    if (bad) return bad;
+    l = *s;
+    kind = s->kind;
+    groups = s->ngroups;
+    cycles = dt__sched_cycles(s->kind, &s->o);
+    memcpy(&best, &l.best, sizeof best);
+    if ((bad = dt__sched_visit_integer(v, prefix, "kind", &kind))) return bad;
+    if ((bad = dt__sched_visit_integer(v, prefix, "groups", &groups))) return bad;
+    if (v->loading && (bad = dt__sched_same(s, kind, groups))) return bad;
+    if ((bad = dt__sched_visit_integer(v, prefix, "steps", &l.steps))) return bad;
+    if (s->kind == DT__RESTARTS_LR && ((bad = dt__sched_visit_integer(v, prefix, "t_cur", &l.t_cur)) ||
+                                       (bad = dt__sched_visit_integer(v, prefix, "t_i", &l.t_i))))
+        return bad;
+    if (s->kind == DT__PLATEAU_LR && ((bad = dt__sched_visit_integer(v, prefix, "best", &best)) ||
+                                      (bad = dt__sched_visit_integer(v, prefix, "bad", &l.bad)) ||
+                                      (bad = dt__sched_visit_integer(v, prefix, "cooldown", &l.cooldown))))
+        return bad;
+    memcpy(&l.best, &best, sizeof best);
+    for (int g = 0; g < s->ngroups; g++) {
+        lr[g] = dt_lr(s->opt, g);
+        momentum[g] = cycles ? dt_momentum(s->opt, g) : 0;
+        if ((bad = dt__sched_visit_number(v, prefix, "base_lr", g, &l.base[g])) ||
+            (bad = dt__sched_visit_number(v, prefix, "lr", g, &lr[g])) ||
+            (cycles && (bad = dt__sched_visit_number(v, prefix, "momentum", g, &momentum[g]))))
+            return bad;
+    }
+    if (!v->loading) return DT_OK;
+    if ((bad = dt__sched_sane(&l, lr))) return bad; /* before anything is changed */
+    *s = l;
+    for (int g = 0; g < s->ngroups; g++)
+        if (dt_set_lr(s->opt, g, lr[g]) || (cycles && dt_set_momentum(s->opt, g, momentum[g]))) return dt__tls.code;
+    return DT_OK;
+}
+
+/* ==================================================================================================== >>mixed
+   A gradient block holds scaled values only inside dt_amp_backward. Behind it they are unscaled, in place where they
+   are f32, else in the block's f32 'mgrad'; when gradients of an earlier backward wait there, the new ones are
+   added. */
+#define DT__MAX_LOSSES 16
+#define DT__AMP_MODELS 8
+#define DT__SCALE_FLOOR 0x1p-100
+#define DT__STATIC_SKIPS 20 /* a scale that cannot change and overflows this often in a row is an error */
+
+typedef struct dt__scaler {
+    double  scale;       /* always a float, as GradScaler's */
+    int64_t good;        /* steps since the last change */
+    int     used, found; /* since the last step */
+    int64_t row;         /* overflows in a row */
+} dt__scaler;
+
+struct dt_amp {
+    dt_model   *model[DT__AMP_MODELS];
+    int         nmodels;
+    int         level;
+    dt_dtype    dtype;
+    int         cast_model, cast_ops, keep_norms, masters, dynamic;
+    double      growth, backoff, min, max;
+    int64_t     interval;
+    int         nlosses;
+    dt__scaler  scaler[DT__MAX_LOSSES];
+    int64_t     overflows;
+    dt_autocast before;
+};
+
+typedef struct dt__level {
+    int cast_model, cast_ops, keep_norms, masters, dynamic; /* -1: the level says nothing */
+} dt__level;
+static const dt__level dt__levels[4] = {
+    { 0, 0, -1, 0, 0 }, { -1, 1, -1, -1, 1 }, { 1, 0, 1, 1, 1 }, { 1, 0, 0, 0, 0 }
+};
+
+static int dt__amp_level(const char *s) /* 0..3, or a failure that names it */
+{
+    if (!s) return 1;
+    if ((s[0] == 'O' || s[0] == 'o' || s[0] == '0') && s[1] >= '0' && s[1] <= '3' && !s[2]) return s[1] - '0';
+    return dt_fail(
+        DT_ERR_ARG,
+        "dt_amp_new: .level is \"%s\"; it is one of \"O0\", \"O1\", \"O2\", \"O3\" (the letter O and a digit)", s);
+}
+static int dt__chosen(dt_switch s, int level) { return s == DT_DEFAULT ? level : s == DT_YES; }
+
+/* The combinations Apex refuses, by name. */
+static int dt__amp_check(const dt_amp_opts *o, int level)
+{
+    const char *name[4] = { "O0", "O1", "O2", "O3" };
+    if (o->dtype != DT_F32 && o->dtype != DT_F16 && o->dtype != DT_BF16)
+        return dt_fail(DT_ERR_ARG, "dt_amp_new: .dtype is %s; it is DT_F16 or DT_BF16", dt_dtype_name(o->dtype));
+    if (level == 1 && o->cast_model == DT_YES)
+        return dt_fail(DT_ERR_ARG,
+                       "dt_amp_new: .cast_model with O1: O1 casts around ops and leaves weights f32; use O2 or O3");
+    if (level == 1 && o->keep_batchnorm_f32 != DT_DEFAULT)
+        return dt_fail(DT_ERR_ARG,
+                       "dt_amp_new: .keep_batchnorm_f32 with O1: its weights are f32 already; leave it out, or use "
+                       "O2 or O3");
+    if (level == 1 && o->master_weights != DT_DEFAULT)
+        return dt_fail(
+            DT_ERR_ARG,
+            "dt_amp_new: .master_weights with O1: its weights are f32 already; leave it out, or use O2 or O3");
+    if (level != 1 && o->cast_ops == DT_YES)
+        return dt_fail(DT_ERR_ARG, "dt_amp_new: .cast_ops with %s: ops are cast by O1 alone", name[level]);
+    if (o->master_weights == DT_YES && !dt__chosen(o->cast_model, dt__levels[level].cast_model == 1))
+        return dt_fail(DT_ERR_ARG,
+                       "dt_amp_new: .master_weights with %s without .cast_model: there are no half weights to stand "
+                       "behind; use O2 or O3",
+                       name[level]);
+    if (!(o->loss_scale >= 0 || o->loss_scale == DT_DYNAMIC) || isinf(o->loss_scale))
+        return dt_fail(DT_ERR_ARG, "dt_amp_new: .loss_scale is %g; it is a number above 0, or DT_DYNAMIC",
+                       o->loss_scale);
+    if (o->num_losses < 0 || o->num_losses > DT__MAX_LOSSES)
+        return dt_fail(DT_ERR_ARG, "dt_amp_new: .num_losses is %d; it is 1 to %d", o->num_losses, DT__MAX_LOSSES);
+    return 0;
+}
+static int dt__amp_numbers(dt_amp *a, const dt_amp_opts *o)
+{
+    double init = o->init_scale != 0 ? o->init_scale : 65536;
+    a->growth = o->growth_factor != 0 ? o->growth_factor : 2;
+    a->backoff = o->backoff_factor != 0 ? o->backoff_factor : 0.5;
+    a->interval = o->growth_interval ? o->growth_interval : 2000;
+    a->min = o->min_loss_scale != 0 ? o->min_loss_scale : DT__SCALE_FLOOR;
+    a->max = o->max_loss_scale != 0 ? o->max_loss_scale : 16777216;
+    a->nlosses = o->num_losses ? o->num_losses : 1;
+    if (!(a->growth > 1) || !(a->backoff > 0 && a->backoff < 1) || a->interval < 1 ||
+        !(a->min > 0 && a->min <= a->max) || !(init > 0) || isinf(init) || isinf(a->max))
+        return dt_fail(
+            DT_ERR_ARG,
+            "dt_amp_new: .growth_factor %g (above 1), .backoff_factor %g (between 0 and 1), .growth_interval "
+            "%" PRId64 " (1 or more), .min_loss_scale %g, .max_loss_scale %g, .init_scale %g (0 < min <= max, finite)",
+            a->growth, a->backoff, a->interval, a->min, a->max, init);
+    if (!a->dynamic) init = o->loss_scale > 0 ? o->loss_scale : 1;
+    else if (init > a->max) init = a->max;
+    for (int i = 0; i < a->nlosses; i++) a->scaler[i].scale = init;
+    return 0;
+}
+DT_API dt_amp *dt_amp_new_with(dt_model *m, dt_amp_opts o)
+{
+    int level = dt__model_ok("dt_amp_new", m) ? dt__amp_level(o.level) : DT_ERR_ARG;
+    if (level < 0 || dt__amp_check(&o, level)) return NULL;
+    dt_amp *a = (dt_amp *)dt__alloc_zero(sizeof *a);
+    if (!a) {
+        dt_fail(DT_ERR_MEMORY, "dt_amp_new: out of memory");
+        return NULL;
+    }
+    const dt__level *l = &dt__levels[level];
+    a->level = level;
+    a->dtype = o.dtype == DT_BF16 ? DT_BF16 : DT_F16;
+    a->cast_model = dt__chosen(o.cast_model, l->cast_model) == 1;
+    a->cast_ops = dt__chosen(o.cast_ops, l->cast_ops);
+    a->keep_norms = dt__chosen(o.keep_batchnorm_f32, l->keep_norms) == 1;
+    a->masters = dt__chosen(o.master_weights, l->masters) == 1;
+    a->dynamic = o.loss_scale == 0 ? l->dynamic : o.loss_scale == DT_DYNAMIC;
+    if (dt__amp_numbers(a, &o) || dt_amp_add(a, m)) {
+        dt_dealloc(a, sizeof *a);
+        return NULL;
+    }
+    dt_autocast ac;
+    ac.mode = a->cast_ops ? DT_AUTOCAST_OPS : a->cast_model ? DT_AUTOCAST_LOSS : DT_AUTOCAST_OFF;
+    ac.dtype = a->dtype;
+    a->before = dt_autocast_set(ac);
+    return a;
+}
+DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m)
+{
+    if (!dt__model_ok("dt_amp_add", m)) return dt_error_code();
+    if (!amp || amp->nmodels == DT__AMP_MODELS)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_amp_add: an amp has %d models at most", DT__AMP_MODELS);
+    if (m->amp) return (dt_status)dt_fail(DT_ERR_STATE, "dt_amp_add: the model has mixed precision already");
+    m->norms_f32 = (uint8_t)amp->keep_norms;
+    m->masters = (uint8_t)amp->masters;
+    int rc = dt__model_convert(m, "dt_amp_new", amp->cast_model ? amp->dtype : amp->level == 0 ? DT_F32 : m->dtype,
+                               m->device);
+    if (rc) return (dt_status)rc;
+    m->amp = amp;
+    amp->model[amp->nmodels++] = m;
+    return DT_OK;
+}
+DT_API void dt_amp_free(dt_amp *amp)
+{
+    if (!amp) return;
+    for (int i = 0; i < amp->nmodels; i++) amp->model[i]->amp = NULL;
+    dt__tls.autocast = amp->before;
+    dt_dealloc(amp, sizeof *amp);
+}
+DT_API double dt_amp_scale(const dt_amp *amp, int loss)
+{
+    return amp && loss >= 0 && loss < amp->nlosses ? amp->scaler[loss].scale : 1;
+}
+DT_API int64_t dt_amp_overflows(const dt_amp *amp) { return amp ? amp->overflows : 0; }
+DT_API size_t  dt_amp_describe(const dt_amp *a, char *buf, size_t nbytes)
+{
+    if (!a) return (size_t)snprintf(buf, nbytes, "no mixed precision");
+    return (size_t)snprintf(buf, nbytes,
+                            "O%d %s: cast_model %s, cast_ops %s, keep_batchnorm_f32 %s, master_weights %s, "
+                            "loss_scale %s%g",
+                            a->level, dt_dtype_name(a->dtype), a->cast_model ? "yes" : "no", a->cast_ops ? "yes" : "no",
+                            a->keep_norms ? "yes" : "no", a->masters ? "yes" : "no", a->dynamic ? "dynamic from " : "",
+                            a->scaler[0].scale);
+}
+
+/* ---- the backward */
+static bool dt__has_grads(const dt_model *m, const dt__mblock *b) /* gradients lie in the block itself */
+{
+    for (int i = 0; i < b->n; i++)
+        if (!m->order[b->first + i]->t->grad_empty) return true;
+    return false;
+}
+static int dt__block_mgrad(dt__mblock *b)
+{
+    if (b->mgrad) return 0;
+    b->mgrad = dt__new_like("dt_amp_backward", b->b.grad, DT_F32);
+    return b->mgrad ? 0 : DT_ERR_MEMORY;
+}
+/* What earlier backwards left moves out of the way of scaled gradients. */
+static int dt__amp_stash(dt_model *m)
+{
+    int rc = 0;
+    for (int i = 0; i < m->nblocks && !rc; i++) {
+        dt__mblock *b = &m->block[i];
+        if (!dt__has_grads(m, b)) continue;
+        if (!b->use_mgrad) rc = dt__block_mgrad(b) || dt__copy_to(b->mgrad, b->b.grad, 0);
+        dt__note_reached(m, b);
+        b->use_mgrad = 1;
+        dt_block_zero_grad(&b->b);
+    }
+    return rc;
+}
+/* Scaled gradients become unscaled ones; flag[i] of block i tells of what is not finite. */
+static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
+{
+    int rc = dt__fill(flags, 0);
+    for (int i = 0; i < m->nblocks && !rc; i++) {
+        dt__mblock *b = &m->block[i];
+        dt_call     c;
+        if (!dt__has_grads(m, b)) continue;
+        int in_place = b->b.grad->dtype == DT_F32 && !b->use_mgrad;
+        if (!in_place) rc = dt__block_mgrad(b);
+        dt_tensor *flag = rc ? NULL : dt__slice(flags, 0, i, 1);
+        if (!flag) return DT_ERR_MEMORY;
+        dt__call_begin(&c, DT_K_unscale);
+        c.u.ew.a = inverse;
+        dt__out(&c, in_place ? b->b.grad : b->mgrad);
+        dt__out(&c, flag);
+        dt__in(&c, b->b.grad);
+        c.acc = !in_place && b->use_mgrad ? 1u : 0u;
+        rc = dt__go(m->device, &c);
+        dt__unref(flag);
+        b->use_mgrad = !in_place;
+    }
+    return rc;
+}
+static int dt__amp_take_back(dt_model *m, dt__scaler *s)
+{
+    int64_t    n = m->nblocks;
+    dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
+    for (int i = 0; i < m->nblocks && !rc; i++) {
+        dt_tensor *flag = dt__slice(flags, 0, i, 1);
+        float      bad = 0;
+        rc = flag ? dt__download(flag, &bad) : DT_ERR_MEMORY;
+        dt__unref(flag);
+        if (rc || bad == 0) continue;
+        s->found = 1;
+        if (m->block[i].opt >= 0) m->opt[m->block[i].opt]->skip = 1;
+    }
+    dt__unref(flags);
+    return rc;
+}
+DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backward_opts o)
+{
+    if (!dt__ok("dt_amp_backward", "loss", loss)) return dt_error_code();
+    if (!amp || o.loss < 0 || o.loss >= amp->nlosses)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_amp_backward: %s %d; .num_losses of dt_amp_new is %d",
+                                  amp ? "loss" : "the amp is NULL, loss", o.loss, amp ? amp->nlosses : 0);
+    if (loss->numel != 1)
+        return (dt_status)dt_fail(
+            DT_ERR_GRAD, "dt_amp_backward: the loss %s must have one element; reduce it (dt_mean)", dt__text(loss));
+    dt__scaler *s = &amp->scaler[o.loss];
+    for (int i = 0; i < amp->nmodels; i++)
+        if (dt__amp_stash(amp->model[i])) return dt_error_code();
+    dt_make_opts mo;
+    DT__CLEAR(mo);
+    mo.device = loss->st->dev;
+    dt_backward_opts bo;
+    bo.dt__first = 0;
+    bo.retain = o.retain;
+    loss = dt_cast(loss, DT_F32);
+    bo.grad = dt_full_with(s->scale, dt_shape_of(loss), mo);
+    if (dt_backward_with(loss, bo)) return dt_error_code();
+    if (amp->dynamic) dt__tls.bad_loss = NULL; /* an overflow is for the scaler to judge */
+    for (int i = 0; i < amp->nmodels; i++)
+        if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s)) return dt_error_code();
+    s->used = 1;
+    return DT_OK;
+}
+
+/* ---- before the optimiser's update: the scales move once a step */
+static int dt__scaler_update(dt_amp *a, dt__scaler *s, dt_optimizer *opt)
+{
+    if (!s->found) {
+        s->row = 0;
+        if (a->dynamic && ++s->good >= a->interval) {
+            s->good = 0;
+            s->scale = (double)(float)(s->scale * a->growth < a->max ? s->scale * a->growth : a->max);
+        }
+        return 0;
+    }
+    s->good = 0;
+    s->row++;
+    a->overflows++;
+    if (a->dynamic ? s->scale > a->min : s->row < DT__STATIC_SKIPS) {
+        if (a->dynamic) s->scale = (double)(float)(s->scale * a->backoff > a->min ? s->scale * a->backoff : a->min);
+        return 0;
+    }
+    const char *name = dt__first_bad_grad(opt);
+    return dt_fail(
+        DT_ERR_NUMERIC,
+        "dt_step: step %" PRId64 ": the gradient of '%s' is not finite at loss scale %g, which %s; "
+        "weights are unchanged. Lower the learning rate, clip gradients, or look for the op that overflows (O0, "
+        "DT_TRACE)",
+        opt->steps + 1, name ? name : "(none)", s->scale,
+        a->dynamic ? "is the floor (.min_loss_scale)" : "is static and overflowed 20 steps in a row");
+}
+static int dt__amp_before_step(dt_amp *amp, dt_optimizer *opt)
+{
+    int rc = 0;
+    for (int i = 0; i < amp->nlosses; i++) {
+        dt__scaler *s = &amp->scaler[i];
+        if (!s->used) continue;
+        int bad = dt__scaler_update(amp, s, opt);
+        s->used = s->found = 0;
+        if (!rc) rc = bad;
+    }
+    return rc;
+}
+static int dt__amp_visit(dt_amp *amp, dt__visit *v, const char *prefix)
+{
+    char name[96];
+    int  rc = 0;
+    for (int i = 0; i < amp->nlosses && !rc; i++) {
+        snprintf(name, sizeof name, "%s.loss.%d.scale", prefix, i);
+        rc = v->number(v, name, &amp->scaler[i].scale);
+        snprintf(name, sizeof name, "%s.loss.%d.good", prefix, i);
+        if (!rc) rc = v->integer(v, name, &amp->scaler[i].good);
+        snprintf(name, sizeof name, "%s.loss.%d.row", prefix, i);
+        if (!rc) rc = v->integer(v, name, &amp->scaler[i].row);
+    }
+    snprintf(name, sizeof name, "%s.overflows", prefix);
+    return rc ? rc : v->integer(v, name, &amp->overflows);
+}
+
+/* ==================================================================================================== >>archive
+   A safetensors file: 8 bytes N (little-endian), N bytes of JSON padded with spaces, the data. The reader trusts
+   nothing: one pass over the header without recursion, memory of a few times the header, duplicates and overlaps found
+   by sorting (there is no hash to aim at), every product checked before it sizes anything, then the checksum.
+   dt's own files carry "dt.crc32c": CRC32C of the whole file with these 8 digits as '0'. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "dt_nn.h: archives hold memory as it lies; big-endian machines are not supported"
+#endif
+
+#define DT__HEADER_MAX 100000000
+#define DT__ARCHIVE_VERSION "1"
+
+/* ---- CRC32C (Castagnoli), reflected: the instruction where there is one, else eight tables */
+static uint32_t       dt__crc_table[8][256];
+static int            dt__crc_instruction;
+static pthread_once_t dt__crc_once = PTHREAD_ONCE_INIT;
+static void           dt__crc_init(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; k++) c = (c >> 1) ^ (c & 1 ? 0x82f63b78u : 0);
+        dt__crc_table[0][i] = c;
+    }
+    for (int t = 1; t < 8; t++)
+        for (int i = 0; i < 256; i++) {
+            uint32_t c = dt__crc_table[t - 1][i];
+            dt__crc_table[t][i] = (c >> 8) ^ dt__crc_table[0][c & 255];
+        }
+#if defined(__x86_64__)
+    dt__crc_instruction = __builtin_cpu_supports("sse4.2") != 0;
+#endif
+}
+static uint32_t dt__crc_soft(uint32_t crc, const uint8_t *p, size_t n)
+{
+    uint32_t(*t)[256] = dt__crc_table;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint32_t lo, hi;
+        memcpy(&lo, p, 4);
+        memcpy(&hi, p + 4, 4);
+        lo ^= crc;
+        crc = t[7][lo & 255] ^ t[6][(lo >> 8) & 255] ^ t[5][(lo >> 16) & 255] ^ t[4][lo >> 24] ^ t[3][hi & 255] ^
+              t[2][(hi >> 8) & 255] ^ t[1][(hi >> 16) & 255] ^ t[0][hi >> 24];
+    }
+    while (n--) crc = (crc >> 8) ^ t[0][(crc ^ *p++) & 255];
+    return crc;
+}
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint32_t dt__crc_hard(uint32_t crc, const uint8_t *p, size_t n)
+{
+    uint64_t c = crc;
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t x;
+        memcpy(&x, p, 8);
+        c = _mm_crc32_u64(c, x);
+    }
+    crc = (uint32_t)c;
+    while (n--) crc = _mm_crc32_u8(crc, *p++);
+    return crc;
+}
+#endif
+/* of bytes that follow those whose sum is crc; 0 to begin */
+static uint32_t dt__crc32c(uint32_t crc, const void *data, size_t n)
+{
+    const uint8_t *p = (const uint8_t *)data;
+    pthread_once(&dt__crc_once, dt__crc_init);
+#if defined(__x86_64__)
+    if (dt__crc_instruction) return ~dt__crc_hard(~crc, p, n);
+#endif
+    return ~dt__crc_soft(~crc, p, n);
+}
+
+/* ---- the archive */
+typedef struct dt__kind {
+    char name[16];
+    int  bits, dtype; /* of an element; as dt loads it, -1: not at all */
+} dt__kind;
+static const dt__kind dt__kinds[] = { /* dt's own stand first, in the order of dt_dtype */
+    { "F32", 32, DT_F32 },    { "F16", 16, DT_F16 },    { "BF16", 16, DT_BF16 },     { "I32", 32, DT_I32 },
+    { "I64", 64, DT_I64 },    { "U8", 8, DT_U8 },       { "BOOL", 8, DT_U8 },        { "F64", 64, -1 },
+    { "I8", 8, -1 },          { "I16", 16, -1 },        { "U16", 16, -1 },           { "U32", 32, -1 },
+    { "U64", 64, -1 },        { "F8_E4M3", 8, -1 },     { "F8_E5M2", 8, -1 },        { "F8_E8M0", 8, -1 },
+    { "F8_E4M3FNUZ", 8, -1 }, { "F8_E5M2FNUZ", 8, -1 }, { "F4", 4, -1 },             { "F6_E2M3", 6, -1 },
+    { "F6_E3M2", 6, -1 },     { "C64", 64, -1 },
+};
+typedef struct dt__item { /* a tensor of an archive */
+    char      *name;
+    uint32_t   len;
+    uint8_t    kind, ndim;
+    uint8_t    finite; /* writing: refused if it holds a NaN or an infinity */
+    int64_t    dim[DT_MAX_DIMS];
+    uint64_t   begin, end; /* reading: of its bytes in the data */
+    dt_tensor *t;          /* writing */
+} dt__item;
+typedef struct dt__meta {
+    char    *key, *value;
+    uint32_t len, at; /* of the key; where the value's text stands in the file */
+} dt__meta;
+typedef struct dt__map { /* a mapped file: the archive and each tensor on it hold a reference */
+    void   *base;
+    size_t  nbytes;
+    int32_t refs;
+} dt__map;
+struct dt_archive {
+    int            writing;
+    dt__map       *map;
+    const uint8_t *base;
+    size_t         nbytes, data; /* of the file; where its data begins */
+    char          *text;         /* reading: all names, keys and values */
+    size_t         text_len, text_cap;
+    dt__item      *item;
+    int64_t        nitems, item_cap;
+    dt__meta      *meta;
+    int64_t        nmetas, meta_cap;
+    uint32_t      *by_name, *by_key; /* reading: sorted */
+    dt_status      code;             /* why it cannot be used */
+    char           why[480];
+};
+
+static int dt__bad(dt_archive *a, const char *format, ...) DT__PRINTF(2, 3);
+static int dt__bad(dt_archive *a, const char *format, ...)
+{
+    va_list ap;
+    if (a->code != DT_OK) return -1;
+    va_start(ap, format);
+    vsnprintf(a->why, sizeof a->why, format, ap);
+    va_end(ap);
+    a->code = DT_ERR_FILE;
+    return -1;
+}
+static int dt__bad_memory(dt_archive *a, size_t nbytes)
+{
+    dt__bad(a, "out of memory for %zu bytes", nbytes);
+    a->code = DT_ERR_MEMORY;
+    return -1;
+}
+/* A name for a message, in one of a few rotating buffers: cut, without control characters. */
+static const char *dt__show(const char *name)
+{
+    static __thread char buf[8][96];
+    static __thread int  turn;
+    char                *b = buf[turn = (turn + 1) & 7];
+    int                  n = 0;
+    b[n++] = '\'';
+    for (; *name && n < 80; name++) b[n++] = (unsigned char)*name < 0x20 || *name == 0x7f ? '?' : *name;
+    snprintf(b + n, sizeof buf[0] - (size_t)n, *name ? "...'" : "'");
+    return b;
+}
+static void dt__map_unref(void *user)
+{
+    dt__map *map = (dt__map *)user;
+    if (!map || __atomic_sub_fetch(&map->refs, 1, __ATOMIC_ACQ_REL)) return;
+    munmap(map->base, map->nbytes);
+    dt_dealloc(map, sizeof *map);
+}
+DT_API void dt_archive_free(dt_archive *a)
+{
+    if (!a) return;
+    for (int64_t i = 0; a->writing && i < a->nitems; i++) {
+        dt__unref(a->item[i].t);
+        dt_dealloc(a->item[i].name, a->item[i].len + 1u);
+    }
+    for (int64_t i = 0; a->writing && i < a->nmetas; i++) {
+        dt_dealloc(a->meta[i].value, strlen(a->meta[i].value) + 1);
+        dt_dealloc(a->meta[i].key, a->meta[i].len + 1u);
+    }
+    dt_dealloc(a->by_name, (size_t)a->nitems * sizeof *a->by_name);
+    dt_dealloc(a->by_key, (size_t)a->nmetas * sizeof *a->by_key);
+    dt_dealloc(a->item, (size_t)a->item_cap * sizeof *a->item);
+    dt_dealloc(a->meta, (size_t)a->meta_cap * sizeof *a->meta);
+    dt_dealloc(a->text, a->text_cap);
+    dt__map_unref(a->map);
+    dt_dealloc(a, sizeof *a);
+}
+
+/* ---- sorting: v becomes 0..n-1 in order; a stable merge sort, fast on what is sorted already */
+typedef int (*dt__order_fn)(const void *ctx, uint32_t x, uint32_t y);
+static void dt__merge(uint32_t *v, uint32_t *tmp, int64_t lo, int64_t mid, int64_t hi, dt__order_fn cmp,
+                      const void *ctx)
+{
+    int64_t i = lo, k = mid, n = lo;
+    if (mid >= hi || cmp(ctx, v[mid - 1], v[mid]) <= 0) return;
+    while (i < mid || k < hi) tmp[n++] = k >= hi || (i < mid && cmp(ctx, v[i], v[k]) <= 0) ? v[i++] : v[k++];
+    memcpy(v + lo, tmp + lo, (size_t)(hi - lo) * sizeof *v);
+}
+static uint32_t *dt__sorted(int64_t n, dt__order_fn cmp, const void *ctx) /* n entries, or NULL: out of memory */
+{
+    size_t    nbytes = (size_t)n * sizeof(uint32_t);
+    uint32_t *v = (uint32_t *)dt_alloc(nbytes), *tmp = (uint32_t *)dt_alloc(nbytes);
+    for (int64_t i = 0; v && i < n; i++) v[i] = (uint32_t)i;
+    for (int64_t w = 1; v && tmp && w < n; w *= 2)
+        for (int64_t lo = 0; lo < n; lo += 2 * w)
+            dt__merge(v, tmp, lo, lo + w < n ? lo + w : n, lo + 2 * w < n ? lo + 2 * w : n, cmp, ctx);
+    if (!tmp) {
+        dt_dealloc(v, nbytes);
+        v = NULL;
+    }
+    dt_dealloc(tmp, nbytes);
+    return v;
+}
+static int dt__text_order(const char *x, uint32_t nx, const char *y, uint32_t ny)
+{
+    int c = memcmp(x, y, nx < ny ? nx : ny);
+    return c ? c : nx < ny ? -1 : nx > ny;
+}
+static int dt__name_order(const void *ctx, uint32_t x, uint32_t y)
+{
+    const dt__item *it = ((const dt_archive *)ctx)->item;
+    return dt__text_order(it[x].name, it[x].len, it[y].name, it[y].len);
+}
+static int dt__key_order(const void *ctx, uint32_t x, uint32_t y)
+{
+    const dt__meta *m = ((const dt_archive *)ctx)->meta;
+    return dt__text_order(m[x].key, m[x].len, m[y].key, m[y].len);
+}
+static int dt__place_order(const void *ctx, uint32_t x, uint32_t y) /* by the bytes they have in the file */
+{
+    const dt__item *a = &((const dt_archive *)ctx)->item[x], *b = &((const dt_archive *)ctx)->item[y];
+    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+    return a->end < b->end ? -1 : a->end > b->end;
+}
+
+/* ---- the header's JSON */
+typedef struct dt__json {
+    dt_archive    *a;
+    const uint8_t *start, *p, *end;
+} dt__json;
+static int dt__json_bad(dt__json *j, const char *what)
+{
+    return dt__bad(j->a, "header, byte %zu: %s", (size_t)(j->p - j->start), what);
+}
+static void dt__json_space(dt__json *j)
+{
+    while (j->p < j->end && (*j->p == ' ' || *j->p == '\n' || *j->p == '\t' || *j->p == '\r')) j->p++;
+}
+static int dt__json_mark(dt__json *j, char mark, const char *what)
+{
+    dt__json_space(j);
+    if (j->p == j->end) return dt__json_bad(j, "the header ends too early");
+    if (*j->p != (uint8_t)mark) return dt__json_bad(j, what);
+    j->p++;
+    return 0;
+}
+/* 1: another member or element begins here, 0: the closing mark was here, -1 */
+static int dt__json_more(dt__json *j, char close, int first)
+{
+    dt__json_space(j);
+    if (j->p == j->end) return dt__json_bad(j, "the header ends too early");
+    if (*j->p == (uint8_t)close) {
+        j->p++;
+        return 0;
+    }
+    if (first) return 1;
+    return dt__json_mark(j, ',', "a comma or the end of the list is expected") ? -1 : 1;
+}
+/* The length of the UTF-8 sequence at p: 1 to 4, or 0 for what is none (overlong, a surrogate, past 10FFFF, cut). */
+static size_t dt__utf8(const uint8_t *p, size_t n)
+{
+    uint32_t c = n ? p[0] : 0;
+    size_t   len = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+    if (!n || len > n) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    if ((c == 0xe0 && p[1] < 0xa0) || (c == 0xed && p[1] >= 0xa0)) return 0;
+    if ((c == 0xf0 && p[1] < 0x90) || (c == 0xf4 && p[1] >= 0x90)) return 0;
+    return len;
+}
+static void dt__json_put(dt_archive *a, uint32_t c) /* as UTF-8: never longer than its escape */
+{
+    char *t = a->text + a->text_len;
+    if (c < 0x80) {
+        t[0] = (char)c;
+        a->text_len += 1;
+    } else if (c < 0x800) {
+        t[0] = (char)(0xc0 | c >> 6);
+        t[1] = (char)(0x80 | (c & 63));
+        a->text_len += 2;
+    } else if (c < 0x10000) {
+        t[0] = (char)(0xe0 | c >> 12);
+        t[1] = (char)(0x80 | (c >> 6 & 63));
+        t[2] = (char)(0x80 | (c & 63));
+        a->text_len += 3;
+    } else {
+        t[0] = (char)(0xf0 | c >> 18);
+        t[1] = (char)(0x80 | (c >> 12 & 63));
+        t[2] = (char)(0x80 | (c >> 6 & 63));
+        t[3] = (char)(0x80 | (c & 63));
+        a->text_len += 4;
+    }
+}
+static int dt__json_hex4(dt__json *j, uint32_t *x)
+{
+    *x = 0;
+    for (int i = 0; i < 4; i++) {
+        int c = j->p < j->end ? *j->p : 0, low = c | 0x20;
+        int v = c >= '0' && c <= '9' ? c - '0' : low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
+        if (v < 0) return dt__json_bad(j, "\\u needs four hexadecimal digits");
+        *x = *x << 4 | (uint32_t)v;
+        j->p++;
+    }
+    return 0;
+}
+static int dt__json_escape(dt__json *j) /* behind the backslash */
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    uint32_t          x, y;
+    int               c = j->p < j->end ? *j->p : 0;
+    const char       *at = c ? strchr(from, c) : NULL;
+    if (at) {
+        j->p++;
+        dt__json_put(j->a, (uint32_t)to[at - from]);
+        return 0;
+    }
+    if (c != 'u') return dt__json_bad(j, "an escape that JSON does not have");
+    j->p++;
+    if (dt__json_hex4(j, &x)) return -1;
+    if (x == 0) return dt__json_bad(j, "a NUL in a string");
+    if (x >= 0xdc00 && x < 0xe000) return dt__json_bad(j, "the second half of a surrogate pair without its first");
+    if (x >= 0xd800 && x < 0xdc00) {
+        if (j->end - j->p < 2 || j->p[0] != '\\' || j->p[1] != 'u')
+            return dt__json_bad(j, "the first half of a surrogate pair without its second");
+        j->p += 2;
+        if (dt__json_hex4(j, &y)) return -1;
+        if (y < 0xdc00 || y >= 0xe000)
+            return dt__json_bad(j, "the first half of a surrogate pair without its second");
+        x = 0x10000 + ((x - 0xd800) << 10) + (y - 0xdc00);
+    }
+    dt__json_put(j->a, x);
+    return 0;
+}
+/* A string, unescaped, into the archive's text: there is room, the text is as long as the header. */
+static int dt__json_string(dt__json *j, char **out, uint32_t *len)
+{
+    dt_archive *a = j->a;
+    size_t      from = a->text_len;
+    if (dt__json_mark(j, '"', "a string is expected")) return -1;
+    while (j->p < j->end && *j->p != '"') {
+        size_t n = dt__utf8(j->p, (size_t)(j->end - j->p));
+        if (*j->p == '\\') {
+            j->p++;
+            if (dt__json_escape(j)) return -1;
+            continue;
+        }
+        if (*j->p < 0x20) return dt__json_bad(j, "a control character in a string");
+        if (!n) return dt__json_bad(j, "a string is not UTF-8");
+        memcpy(a->text + a->text_len, j->p, n);
+        a->text_len += n;
+        j->p += n;
+    }
+    if (j->p == j->end) return dt__json_bad(j, "a string without an end");
+    j->p++;
+    *out = a->text + from;
+    *len = (uint32_t)(a->text_len - from);
+    a->text[a->text_len++] = 0;
+    return 0;
+}
+static int dt__json_uint(dt__json *j, uint64_t *x)
+{
+    dt__json_space(j);
+    const uint8_t *from = j->p;
+    *x = 0;
+    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++)
+        if (__builtin_mul_overflow(*x, (uint64_t)10, x) || __builtin_add_overflow(*x, (uint64_t)(*j->p - '0'), x))
+            return dt__json_bad(j, "a number above 2^64-1");
+    if (j->p == from || (*from == '0' && j->p - from > 1)) return dt__json_bad(j, "a whole number is expected");
+    return 0;
+}
+static int dt__json_shape(dt__json *j, dt__item *it)
+{
+    int more, n = 0;
+    if (dt__json_mark(j, '[', "'[' of a shape is expected")) return -1;
+    while ((more = dt__json_more(j, ']', n == 0)) > 0) {
+        uint64_t x;
+        if (dt__json_uint(j, &x)) return -1;
+        if (n == DT_MAX_DIMS)
+            return dt__bad(j->a, "tensor %s has more than %d dimensions", dt__show(it->name), DT_MAX_DIMS);
+        if (x > INT64_MAX) return dt__bad(j->a, "tensor %s: dimension %d is too large", dt__show(it->name), n);
+        it->dim[n++] = (int64_t)x;
+    }
+    it->ndim = (uint8_t)n;
+    return more;
+}
+static int dt__json_offsets(dt__json *j, dt__item *it)
+{
+    if (dt__json_mark(j, '[', "'[' of data_offsets is expected") || dt__json_uint(j, &it->begin) ||
+        dt__json_mark(j, ',', "data_offsets are two numbers") || dt__json_uint(j, &it->end))
+        return -1;
+    return dt__json_mark(j, ']', "data_offsets are two numbers");
+}
+static int dt__json_kind(dt__json *j, dt__item *it)
+{
+    char    *s;
+    uint32_t len, n = (uint32_t)(sizeof dt__kinds / sizeof dt__kinds[0]), k = 0;
+    if (dt__json_string(j, &s, &len)) return -1;
+    while (k < n && strcmp(dt__kinds[k].name, s)) k++;
+    if (k == n)
+        return dt__bad(j->a, "tensor %s has dtype %s, which safetensors does not have", dt__show(it->name),
+                       dt__show(s));
+    it->kind = (uint8_t)k;
+    return 0;
+}
+static int dt__json_tensor(dt__json *j, dt__item *it)
+{
+    static const char *const keys[] = { "dtype", "shape", "data_offsets" };
+    int                      more, seen = 0, k;
+    if (dt__json_mark(j, '{', "'{' of a tensor is expected")) return -1;
+    for (int first = 1; (more = dt__json_more(j, '}', first)) > 0; first = 0) {
+        size_t   keep = j->a->text_len; /* keys and dtypes need not stay */
+        char    *s;
+        uint32_t len;
+        if (dt__json_string(j, &s, &len)) return -1;
+        for (k = 0; k < 3 && strcmp(keys[k], s); k++) {}
+        if (k == 3)
+            return dt__bad(j->a, "tensor %s has a key %s, which safetensors does not have", dt__show(it->name),
+                           dt__show(s));
+        if (seen & 1 << k) return dt__bad(j->a, "tensor %s has its %s twice", dt__show(it->name), keys[k]);
+        seen |= 1 << k;
+        if (dt__json_mark(j, ':', "':' is expected") ||
+            (k == 0 ? dt__json_kind(j, it) : k == 1 ? dt__json_shape(j, it) : dt__json_offsets(j, it)))
+            return -1;
+        j->a->text_len = keep;
+    }
+    for (k = 0; !more && k < 3; k++)
+        if (!(seen & 1 << k)) return dt__bad(j->a, "tensor %s has no %s", dt__show(it->name), keys[k]);
+    return more;
+}
+static int dt__json_metadata(dt__json *j)
+{
+    dt_archive *a = j->a;
+    int         more;
+    if (dt__json_mark(j, '{', "'{' of __metadata__ is expected")) return -1;
+    for (int first = 1; (more = dt__json_more(j, '}', first)) > 0; first = 0) {
+        dt__meta *m = (dt__meta *)dt__enlarge(a->meta, a->nmetas, &a->meta_cap, sizeof *m);
+        uint32_t  len;
+        if (!m) return dt__bad_memory(a, 2 * (size_t)a->meta_cap * sizeof *m);
+        a->meta = m;
+        m += a->nmetas;
+        if (dt__json_string(j, &m->key, &m->len) || dt__json_mark(j, ':', "':' is expected")) return -1;
+        dt__json_space(j);
+        if (j->p < j->end && *j->p != '"') return dt__bad(a, "__metadata__ %s is not a string", dt__show(m->key));
+        m->at = (uint32_t)(j->p + 1 - a->base);
+        if (dt__json_string(j, &m->value, &len)) return -1;
+        a->nmetas++;
+    }
+    return more;
+}
+static int dt__json_header(dt__json *j)
+{
+    dt_archive *a = j->a;
+    int         more, metas = 0;
+    if (j->p == j->end || *j->p != '{') return dt__bad(a, "the header does not begin with '{': not a safetensors file");
+    j->p++;
+    for (int first = 1; (more = dt__json_more(j, '}', first)) > 0; first = 0) {
+        char    *name;
+        uint32_t len;
+        if (dt__json_string(j, &name, &len) || dt__json_mark(j, ':', "':' is expected")) return -1;
+        if (!strcmp(name, "__metadata__")) {
+            if (metas++) return dt__bad(a, "__metadata__ is there twice");
+            if (dt__json_metadata(j)) return -1;
+            continue;
+        }
+        if (a->nitems == a->item_cap) return dt__json_bad(j, "more tensors than the header has room for");
+        dt__item *it = &a->item[a->nitems++];
+        it->name = name;
+        it->len = len;
+        if (dt__json_tensor(j, it)) return -1;
+    }
+    while (!more && j->p < j->end && *j->p == ' ') j->p++;
+    if (!more && j->p < j->end) return dt__json_bad(j, "something stands behind the header's end");
+    return more;
+}
+
+/* ---- what the header says against what the file has */
+static int dt__check_item(dt_archive *a, const dt__item *it)
+{
+    const dt__kind *k = &dt__kinds[it->kind];
+    int64_t         n = dt__count(it->dim, it->ndim, 8);
+    uint64_t        data = a->nbytes - a->data, need = n < 0 ? 0 : (uint64_t)n * (uint64_t)k->bits;
+    const char     *shape = dt__shape_text(it->dim, it->ndim);
+    if (n < 0) return dt__bad(a, "tensor %s: shape %s overflows", dt__show(it->name), shape);
+    if (it->end < it->begin)
+        return dt__bad(a, "tensor %s ends at byte %" PRIu64 ", before it begins at %" PRIu64, dt__show(it->name),
+                       it->end, it->begin);
+    if (it->end - it->begin > UINT64_MAX / 8 || need != (it->end - it->begin) * 8)
+        return dt__bad(a, "tensor %s: %s of shape %s has %" PRIu64 " bytes, but its data_offsets span %" PRIu64,
+                       dt__show(it->name), k->name, shape, (need + 7) / 8, it->end - it->begin);
+    if (it->end > data)
+        return dt__bad(a, "tensor %s ends at byte %" PRIu64 " of %" PRIu64 " bytes of data: the file was cut",
+                       dt__show(it->name), it->end, data);
+    return 0;
+}
+static int dt__check_places(dt_archive *a) /* each byte of the data belongs to one tensor */
+{
+    size_t    nbytes = (size_t)a->nitems * sizeof(uint32_t);
+    uint32_t *order = dt__sorted(a->nitems, dt__place_order, a);
+    uint64_t  at = 0;
+    if (!order) return dt__bad_memory(a, 2 * nbytes);
+    for (int64_t i = 0; i < a->nitems; i++) {
+        const dt__item *it = &a->item[order[i]];
+        if (it->begin < at)
+            dt__bad(a, "tensor %s begins at byte %" PRIu64 ", inside %s, which ends at %" PRIu64, dt__show(it->name),
+                    it->begin, dt__show(a->item[order[i - 1]].name), at);
+        else if (it->begin > at)
+            dt__bad(a, "a hole of %" PRIu64 " bytes in the data before tensor %s", it->begin - at, dt__show(it->name));
+        if (a->code != DT_OK) break;
+        at = it->end;
+    }
+    dt_dealloc(order, nbytes);
+    if (a->code == DT_OK && at != a->nbytes - a->data)
+        dt__bad(a, "%" PRIu64 " bytes behind the last tensor", (uint64_t)(a->nbytes - a->data) - at);
+    return a->code == DT_OK ? 0 : -1;
+}
+static int dt__check_names(dt_archive *a)
+{
+    a->by_name = dt__sorted(a->nitems, dt__name_order, a);
+    a->by_key = dt__sorted(a->nmetas, dt__key_order, a);
+    if (!a->by_name || !a->by_key) return dt__bad_memory(a, (size_t)(a->nitems + a->nmetas) * 8);
+    for (int64_t i = 1; i < a->nitems; i++)
+        if (!dt__name_order(a, a->by_name[i - 1], a->by_name[i]))
+            return dt__bad(a, "tensor %s is there twice", dt__show(a->item[a->by_name[i]].name));
+    for (int64_t i = 1; i < a->nmetas; i++)
+        if (!dt__key_order(a, a->by_key[i - 1], a->by_key[i]))
+            return dt__bad(a, "__metadata__ %s is there twice", dt__show(a->meta[a->by_key[i]].key));
+    return 0;
+}
+static const dt__meta *dt__meta_find(const dt_archive *a, const char *key)
+{
+    uint32_t len = (uint32_t)strlen(key);
+    int64_t  lo = 0, hi = a->by_key ? a->nmetas : 0;
+    while (lo < hi) {
+        const dt__meta *m = &a->meta[a->by_key[(lo + hi) / 2]];
+        int             c = dt__text_order(key, len, m->key, m->len);
+        if (!c) return m;
+        if (c < 0) hi = (lo + hi) / 2;
+        else lo = (lo + hi) / 2 + 1;
+    }
+    for (int64_t i = a->writing ? a->nmetas : 0; i-- > 0;) /* the last one set */
+        if (!strcmp(a->meta[i].key, key)) return &a->meta[i];
+    return NULL;
+}
+static int dt__check_sum(dt_archive *a)
+{
+    const dt__meta *version = dt__meta_find(a, "dt.version"), *sum = dt__meta_find(a, "dt.crc32c");
+    if (!version && !sum) return 0; /* of another program */
+    if (!version) return dt__bad(a, "dt.crc32c without dt.version: the file is damaged");
+    if (strcmp(version->value, DT__ARCHIVE_VERSION))
+        return dt__bad(a, "dt.version is %s, this dt reads " DT__ARCHIVE_VERSION, dt__show(version->value));
+    if (!sum) return dt__bad(a, "dt.version without dt.crc32c: the file is damaged");
+    if (strlen(sum->value) != 8 || strspn(sum->value, "0123456789abcdef") != 8 ||
+        memcmp(a->base + sum->at, sum->value, 8)) /* escapes, which would be zeroed wrongly */
+        return dt__bad(a, "dt.crc32c %s is not 8 digits: the file is damaged", dt__show(sum->value));
+    char     text[16];
+    uint32_t crc = dt__crc32c(0, a->base, sum->at);
+    crc = dt__crc32c(crc, "00000000", 8);
+    crc = dt__crc32c(crc, a->base + sum->at + 8, a->nbytes - sum->at - 8);
+    snprintf(text, sizeof text, "%08" PRIx32, crc);
+    if (strcmp(text, sum->value)) return dt__bad(a, "checksum %s, the file says %s: it is damaged", text, sum->value);
+    return 0;
+}
+/* All of a file in memory. The memory must stay: the archive refers to it. */
+static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
+{
+    uint64_t n = 0;
+    a->base = base;
+    a->nbytes = nbytes;
+    if (nbytes < 8) return dt__bad(a, "%zu bytes are too few for a safetensors file", nbytes);
+    memcpy(&n, base, 8);
+    if (n > DT__HEADER_MAX)
+        return dt__bad(a, "a header of %" PRIu64 " bytes is above the limit of %d: not a safetensors file", n,
+                       DT__HEADER_MAX);
+    if (n > nbytes - 8)
+        return dt__bad(a, "a header of %" PRIu64 " bytes does not fit a file of %zu: it was cut", n, nbytes);
+    a->data = 8 + (size_t)n;
+    int64_t braces = 0, most = (int64_t)n / 48 + 1; /* no tensor takes fewer bytes of JSON */
+    for (uint64_t i = 0; i < n; i++) braces += base[8 + i] == '{';
+    a->item_cap = braces < most ? braces : most;
+    a->item = (dt__item *)dt__alloc_zero((size_t)a->item_cap * sizeof *a->item);
+    a->text_cap = (size_t)n + 1;
+    a->text = (char *)dt_alloc(a->text_cap);
+    if (!a->item || !a->text) return dt__bad_memory(a, (size_t)a->item_cap * sizeof *a->item + a->text_cap);
+    dt__json j;
+    j.a = a;
+    j.start = j.p = base + 8;
+    j.end = base + a->data;
+    if (dt__json_header(&j) || dt__check_names(a)) return -1;
+    for (int64_t i = 0; i < a->nitems; i++)
+        if (dt__check_item(a, &a->item[i])) return -1;
+    return dt__check_places(a) || dt__check_sum(a) ? -1 : 0;
+}
+static int dt__archive_map(dt_archive *a, const char *path)
+{
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO does not hang it */
+    struct stat st;
+    if (fd < 0) return dt__bad(a, "%s", strerror(errno));
+    if (fstat(fd, &st)) dt__bad(a, "%s", strerror(errno));
+    else if (!S_ISREG(st.st_mode)) dt__bad(a, S_ISDIR(st.st_mode) ? "is a directory" : "is not a regular file");
+    else if (st.st_size < 8) dt__bad(a, "%d bytes are too few for a safetensors file", (int)st.st_size);
+    else if (!(a->map = (dt__map *)dt__alloc_zero(sizeof *a->map))) dt__bad_memory(a, sizeof *a->map);
+    else {
+        a->map->refs = 1;
+        a->map->nbytes = (size_t)st.st_size;
+        a->map->base = mmap(NULL, a->map->nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+        if (a->map->base == MAP_FAILED) {
+            dt__bad(a, "mmap of %zu bytes: %s", a->map->nbytes, strerror(errno));
+            dt_dealloc(a->map, sizeof *a->map);
+            a->map = NULL;
+        }
+    }
+    close(fd);
+    return a->map ? dt__archive_parse(a, (const uint8_t *)a->map->base, a->map->nbytes) : -1;
+}
+/* NULL: out of memory. Otherwise code and why say whether it can be used. */
+static dt_archive *dt__archive_load(const char *path)
+{
+    dt_archive *a = (dt_archive *)dt__alloc_zero(sizeof *a);
+    if (a) dt__archive_map(a, path);
+    return a;
+}
+DT_API dt_archive *dt_archive_open(const char *path)
+{
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!path) {
+        dt_fail(DT_ERR_ARG, "dt_archive_open: path is NULL");
+        return NULL;
+    }
+    dt_archive *a = dt__archive_load(path);
+    if (a && a->code == DT_OK) return a;
+    dt_fail(a ? a->code : DT_ERR_MEMORY, "dt_archive_open: %.400s: %s", path, a ? a->why : "out of memory");
+    dt_archive_free(a);
+    return NULL;
+}
+
+/* ---- asking and getting */
+DT_API int64_t     dt_archive_count(const dt_archive *a) { return a ? a->nitems : 0; }
+DT_API const char *dt_archive_name(const dt_archive *a, int64_t i)
+{
+    return a && i >= 0 && i < a->nitems ? a->item[i].name : NULL;
+}
+static void dt__item_shape(const dt__item *it, dt_shape *s)
+{
+    memset(s, 0, sizeof *s);
+    s->ndim = it->ndim;
+    memcpy(s->dim, it->dim, sizeof s->dim);
+}
+DT_API bool dt_archive_info(const dt_archive *a, int64_t i, dt_archive_entry *out)
+{
+    if (!a || !out || i < 0 || i >= a->nitems) return false;
+    const dt__item *it = &a->item[i];
+    const dt__kind *k = &dt__kinds[it->kind];
+    out->name = it->name;
+    out->stored = k->name;
+    out->known = k->dtype >= 0;
+    out->dtype = (dt_dtype)(k->dtype < 0 ? 0 : k->dtype);
+    dt__item_shape(it, &out->shape);
+    out->nbytes = a->writing ? dt_nbytes(it->t) : (size_t)(it->end - it->begin);
+    return true;
+}
+DT_API int64_t dt_archive_find(const dt_archive *a, const char *name)
+{
+    if (!a || !name) return -1;
+    size_t  len = strlen(name);
+    int64_t lo = 0, hi = a->by_name && len <= DT__HEADER_MAX ? a->nitems : 0;
+    while (lo < hi) {
+        int64_t mid = (lo + hi) / 2;
+        int     c = dt__text_order(name, (uint32_t)len, a->item[a->by_name[mid]].name, a->item[a->by_name[mid]].len);
+        if (!c) return a->by_name[mid];
+        if (c < 0) hi = mid;
+        else lo = mid + 1;
+    }
+    for (int64_t i = 0; a->writing && i < a->nitems; i++)
+        if (!strcmp(a->item[i].name, name)) return i;
+    return -1;
+}
+DT_API const char *dt_archive_string(const dt_archive *a, const char *key)
+{
+    const dt__meta *m = a && key ? dt__meta_find(a, key) : NULL;
+    return m ? m->value : NULL;
+}
+/* Tensor i on the CPU; the caller owns it. */
+static dt_tensor *dt__archive_view(const char *call, dt_archive *a, int64_t i)
+{
+    const dt__item *it = &a->item[i];
+    const dt__kind *k = &dt__kinds[it->kind];
+    if (k->dtype < 0) {
+        dt_fail(DT_ERR_DTYPE, "%s: %s holds %s, which dt does not have; convert it to F32, F16, BF16, I32, I64 or U8",
+                call, dt__show(it->name), k->name);
+        return NULL;
+    }
+    if (a->writing) return dt__ref(it->t);
+    void *at = (void *)(uintptr_t)(a->base + a->data + it->begin);
+    if ((uintptr_t)at % dt__dtype_size[k->dtype] || !a->map) {
+        dt_tensor *t = dt__new(call, dt_cpu(), k->dtype, it->dim, it->ndim, DT_LAYOUT_PLAIN);
+        if (t && dt__upload(t, at)) {
+            dt__unref(t);
+            return NULL;
+        }
+        return t;
+    }
+    dt_tensor *t = dt__adopt(call, dt_cpu(), at, k->dtype, it->dim, it->ndim);
+    if (!t) return NULL;
+    __atomic_add_fetch(&a->map->refs, 1, __ATOMIC_RELAXED);
+    t->st->release = dt__map_unref;
+    t->st->user = a->map;
+    return t;
+}
+static int64_t dt__archive_need(const char *call, dt_archive *a, const char *name) /* its index, or -1 after dt_fail */
+{
+    if (dt__tls.code != DT_OK) return -1;
+    if (!a || !name) return dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, a ? "name" : "archive"), -1;
+    if (a->writing) return dt_fail(DT_ERR_STATE, "%s: the archive is being written; dt_archive_open() reads", call), -1;
+    int64_t i = dt_archive_find(a, name);
+    if (i < 0)
+        dt_fail(DT_ERR_ARG, "%s: no tensor %s among the archive's %" PRId64 "; dt_archive_find() asks without an error",
+                call, dt__show(name), a->nitems);
+    return i;
+}
+DT_API dt_tensor *dt_archive_get(dt_archive *a, const char *name)
+{
+    int64_t i = dt__archive_need("dt_archive_get", a, name);
+    return i < 0 ? NULL : dt__give(dt__archive_view("dt_archive_get", a, i));
+}
+DT_API dt_status dt_archive_read(dt_archive *a, const char *name, dt_tensor *into)
+{
+    int64_t i = dt__archive_need("dt_archive_read", a, name);
+    if (i < 0 || !dt__ok("dt_archive_read", "into", into)) return dt_error_code();
+    const dt__item *it = &a->item[i];
+    if (it->ndim != into->ndim || memcmp(it->dim, into->shape, (size_t)it->ndim * sizeof it->dim[0]))
+        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_archive_read: %s has shape %s, the tensor has %s", dt__show(name),
+                                  dt__shape_text(it->dim, it->ndim), dt__text(into));
+    dt_tensor *t = dt__archive_view("dt_archive_read", a, i);
+    if (t) dt_copy(into, t);
+    dt__unref(t);
+    return dt_error_code();
+}
+
+/* ---- writing: what the files' system calls are is one table, so that a test can make any of them fail */
+static int dt__fs_open(const char *path, int flags, unsigned mode) { return open(path, flags, (mode_t)mode); }
+static struct dt__files {
+    int (*open)(const char *path, int flags, unsigned mode);
+    int (*flock)(int fd, int how);
+    ssize_t (*write)(int fd, const void *data, size_t nbytes);
+    ssize_t (*pwrite)(int fd, const void *data, size_t nbytes, off_t at);
+    int (*fsync)(int fd);
+    int (*close)(int fd);
+    int (*rename)(const char *from, const char *to);
+    int (*unlink)(const char *path);
+    int (*mkdir)(const char *path, mode_t mode);
+    DIR *(*opendir)(const char *path);
+    struct dirent *(*readdir)(DIR *d);
+    int (*closedir)(DIR *d);
+} dt__fs = { dt__fs_open, flock,  write,  pwrite, fsync,   close,
+             rename,      unlink, mkdir, opendir, readdir, closedir };
+/* held while a temporary file is made and locked, and while stale ones are looked for */
+static pthread_mutex_t dt__temp_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int dt__file_fail(const char *call, const char *path, const char *op)
+{
+    int         e = errno;
+    const char *remedy = "";
+    if (e == ENOSPC || e == EDQUOT) remedy = "; free space there";
+    else if (e == EACCES || e == EPERM) remedy = "; the directory must be writable";
+    else if (e == EROFS) remedy = "; choose a directory on a file system that is not read-only";
+    else if (e == ENOENT || e == ENOTDIR) remedy = "; make its directory first";
+    else if (e == EIO) remedy = "; the device may be failing: what it has not synced is lost";
+    else if (e == EMFILE || e == ENFILE) remedy = "; close files, or raise the limit";
+    return dt_fail(DT_ERR_FILE, "%s: %.400s: %s: %s%s", call, path, op, strerror(e), remedy);
+}
+static int dt__write_all(int fd, const void *data, size_t n, int64_t at) /* at >= 0: there; 0, or -1 and errno */
+{
+    const char *p = (const char *)data;
+    while (n) {
+        size_t  some = n < (size_t)1 << 30 ? n : (size_t)1 << 30;
+        ssize_t k = at < 0 ? dt__fs.write(fd, p, some) : dt__fs.pwrite(fd, p, some, (off_t)at);
+        if (k < 0 && errno == EINTR) continue;
+        if (k == 0) errno = EIO;
+        if (k <= 0) return -1;
+        p += k;
+        n -= (size_t)k;
+        if (at >= 0) at += k;
+    }
+    return 0;
+}
+static int dt__sync_dir(const char *call, const char *path) /* of the directory that holds path */
+{
+    size_t len = strlen(path) + 2;
+    char  *dir = (char *)dt_alloc(len), *slash;
+    if (!dir) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
+    memcpy(dir, path, len - 1);
+    slash = strrchr(dir, '/');
+    if (!slash) strcpy(dir, ".");
+    else slash[slash == dir] = 0;
+    int fd = dt__fs.open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), rc = 0;
+    if (fd < 0) rc = dt__file_fail(call, dir, "written, but its directory cannot be opened to sync it");
+    /* some file systems have no such call on directories */
+    else if (dt__fs.fsync(fd) && errno != EINVAL && errno != ENOTSUP)
+        rc = dt__file_fail(call, dir, "written, but fsync of its directory");
+    if (fd >= 0) dt__fs.close(fd);
+    dt_dealloc(dir, len);
+    return rc;
+}
+
+/* ---- writing: the header */
+typedef struct dt__buf {
+    char   *at;
+    int64_t n, cap;
+    int     failed;
+} dt__buf;
+static void dt__buf_add(dt__buf *b, const char *s, size_t n)
+{
+    while (!b->failed && b->n + (int64_t)n > b->cap) {
+        char *p = (char *)dt__enlarge(b->at, b->cap, &b->cap, 1);
+        if (p) b->at = p;
+        else b->failed = 1;
+    }
+    if (b->failed) return;
+    memcpy(b->at + b->n, s, n);
+    b->n += (int64_t)n;
+}
+static void dt__buf_text(dt__buf *b, const char *s) { dt__buf_add(b, s, strlen(s)); }
+static void dt__buf_string(dt__buf *b, const char *s)
+{
+    char text[8];
+    dt__buf_text(b, "\"");
+    for (; *s; s++) {
+        unsigned c = (unsigned char)*s;
+        if (c == '"' || c == '\\') snprintf(text, sizeof text, "\\%c", (int)c);
+        else if (c < 0x20) snprintf(text, sizeof text, "\\u%04x", c);
+        else text[0] = (char)c, text[1] = 0;
+        dt__buf_text(b, text);
+    }
+    dt__buf_text(b, "\"");
+}
+static void dt__buf_numbers(dt__buf *b, const int64_t *x, int n)
+{
+    char text[24];
+    for (int i = 0; i < n; i++) {
+        snprintf(text, sizeof text, "%s%" PRId64, i ? "," : "", x[i]);
+        dt__buf_text(b, text);
+    }
+}
+static void dt__header_metadata(dt_archive *a, const uint32_t *keys, dt__buf *b, int64_t *crc_at)
+{
+    dt__buf_text(b, "{\"__metadata__\":{");
+    if (!dt__meta_find(a, "format")) dt__buf_text(b, "\"format\":\"pt\",");
+    dt__buf_text(b, "\"dt.version\":\"" DT__ARCHIVE_VERSION "\",\"dt.crc32c\":\"");
+    *crc_at = 8 + b->n;
+    dt__buf_text(b, "00000000\"");
+    for (int64_t i = 0; i < a->nmetas; i++) {
+        if (i + 1 < a->nmetas && !dt__key_order(a, keys[i], keys[i + 1])) continue; /* set again later */
+        dt__buf_text(b, ",");
+        dt__buf_string(b, a->meta[keys[i]].key);
+        dt__buf_text(b, ":");
+        dt__buf_string(b, a->meta[keys[i]].value);
+    }
+    dt__buf_text(b, "}");
+}
+static void dt__header_tensors(dt_archive *a, const uint32_t *order, dt__buf *b)
+{
+    int64_t place[2] = { 0, 0 };
+    for (int64_t i = 0; i < a->nitems; i++) {
+        const dt__item *it = &a->item[order[i]];
+        place[0] = place[1];
+        place[1] += (int64_t)dt_nbytes(it->t);
+        dt__buf_text(b, ",");
+        dt__buf_string(b, it->name);
+        dt__buf_text(b, ":{\"dtype\":\"");
+        dt__buf_text(b, dt__kinds[it->kind].name);
+        dt__buf_text(b, "\",\"shape\":[");
+        dt__buf_numbers(b, it->dim, it->ndim);
+        dt__buf_text(b, "],\"data_offsets\":[");
+        dt__buf_numbers(b, place, 2);
+        dt__buf_text(b, "]}");
+    }
+    dt__buf_text(b, "}");
+    while (!b->failed && (8 + b->n) % 64) dt__buf_text(b, " ");
+}
+/* Large elements first: all begin at a multiple of their size. */
+static int dt__width_order(const void *ctx, uint32_t x, uint32_t y)
+{
+    const dt__item *it = ((const dt_archive *)ctx)->item;
+    return dt__kinds[it[y].kind].bits - dt__kinds[it[x].kind].bits;
+}
+static int dt__archive_header(const char *call, dt_archive *a, const uint32_t *order, dt__buf *b, int64_t *crc_at)
+{
+    size_t    nbytes = (size_t)a->nitems * sizeof(uint32_t);
+    uint32_t *names = dt__sorted(a->nitems, dt__name_order, a);
+    uint32_t *keys = dt__sorted(a->nmetas, dt__key_order, a);
+    int       rc = 0;
+    for (int64_t i = 1; names && i < a->nitems; i++)
+        if (!dt__name_order(a, names[i - 1], names[i])) {
+            rc = dt_fail(DT_ERR_ARG, "%s: tensor %s was added twice", call, dt__show(a->item[names[i]].name));
+            break;
+        }
+    if (!rc && names && keys) {
+        dt__header_metadata(a, keys, b, crc_at);
+        dt__header_tensors(a, order, b);
+    }
+    if (!rc && (!names || !keys || b->failed)) rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the header", call);
+    if (!rc && b->n > DT__HEADER_MAX)
+        rc = dt_fail(DT_ERR_ARG, "%s: the header would have %" PRId64 " bytes; safetensors allows %d", call, b->n,
+                     DT__HEADER_MAX);
+    dt_dealloc(names, nbytes);
+    dt_dealloc(keys, (size_t)a->nmetas * sizeof *keys);
+    return rc;
+}
+
+/* ---- writing: the file */
+typedef struct dt__out_file {
+    const char *call, *path;
+    char       *temp;
+    size_t      temp_len;
+    int         fd;
+    uint32_t    crc;
+} dt__out_file;
+static int dt__put(dt__out_file *o, const void *data, size_t n)
+{
+    o->crc = dt__crc32c(o->crc, data, n);
+    return dt__write_all(o->fd, data, n, -1) ? dt__file_fail(o->call, o->path, "write") : 0;
+}
+/* The first element of n that is not finite, or -1. */
+static int64_t dt__not_finite(const void *data, int dtype, int64_t n)
+{
+    if (!dt__is_float(dtype)) return -1;
+    uint32_t        bad = 0, top = dtype == DT_BF16 ? 0x7f80 : 0x7c00;
+    const uint32_t *w = (const uint32_t *)data;
+    const uint16_t *h = (const uint16_t *)data;
+    if (dtype == DT_F32)
+        for (int64_t i = 0; i < n; i++) bad |= (w[i] & 0x7f800000u) == 0x7f800000u;
+    else
+        for (int64_t i = 0; i < n; i++) bad |= (h[i] & top) == top;
+    for (int64_t i = 0; bad && i < n; i++)
+        if (dtype == DT_F32 ? (w[i] & 0x7f800000u) == 0x7f800000u : (h[i] & top) == top) return i;
+    return -1;
+}
+static int dt__put_values(dt__out_file *o, const dt__item *it, const char *p, size_t nbytes)
+{
+    const size_t each = dt__dtype_size[it->t->dtype], piece = (size_t)1 << 20; /* stays in the cache between the uses */
+    for (size_t at = 0; at < nbytes; at += piece) {
+        size_t  n = nbytes - at < piece ? nbytes - at : piece;
+        int64_t i = it->finite ? dt__not_finite(p + at, it->t->dtype, (int64_t)(n / each)) : -1;
+        if (i >= 0)
+            return dt_fail(DT_ERR_STATE, "%s: element %" PRId64 " of %s is not finite; nothing was saved "
+                           "(.allow_nonfinite saves it)", o->call, i + (int64_t)(at / each), dt__show(it->name));
+        if (dt__put(o, p + at, n)) return DT_ERR_FILE;
+    }
+    return 0;
+}
+static int dt__put_item(dt__out_file *o, const dt__item *it)
+{
+    dt_tensor *d = dt__dense(o->call, it->t);
+    if (!d) return dt_error_code();
+    size_t nbytes = dt_nbytes(d);
+    int    rc = 0;
+    if (d->st->dev == dt_cpu()) {
+        rc = dt__put_values(o, it, (char *)d->st->ptr + d->offset * dt__dtype_size[d->dtype], nbytes);
+    } else {
+        char *host = (char *)dt_alloc(nbytes);
+        if (!host)
+            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of %s", o->call, nbytes, dt__show(it->name));
+        else if (!(rc = dt__download(d, host))) rc = dt__put_values(o, it, host, nbytes);
+        dt_dealloc(host, nbytes);
+    }
+    dt__unref(d);
+    return rc;
+}
+/* The file beside path that takes the bytes first: path.tmp-PID-COUNT, locked while its process lives. */
+static int dt__temp_open(dt__out_file *o)
+{
+    static int count;
+    struct stat st;
+    if (!stat(o->path, &st) && !S_ISREG(st.st_mode))
+        return dt_fail(DT_ERR_FILE, "%s: %.400s is there and is not a regular file", o->call, o->path);
+    o->temp_len = strlen(o->path) + 48;
+    o->temp = (char *)dt_alloc(o->temp_len);
+    if (!o->temp) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", o->call);
+    pthread_mutex_lock(&dt__temp_lock);
+    for (int tries = 0; o->fd < 0 && tries < 100; tries++) {
+        snprintf(o->temp, o->temp_len, "%s.tmp-%ld-%d", o->path, (long)getpid(), ++count);
+        o->fd = dt__fs.open(o->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+        if (o->fd < 0 && errno != EEXIST && errno != EINTR) break;
+    }
+    int e = errno;
+    if (o->fd >= 0) dt__fs.flock(o->fd, LOCK_EX | LOCK_NB); /* without locks the process id alone tells */
+    pthread_mutex_unlock(&dt__temp_lock);
+    errno = e;
+    return o->fd < 0 ? dt__file_fail(o->call, o->temp, "open") : 0;
+}
+static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order)
+{
+    dt__buf  b = { NULL, 0, 0, 0 };
+    int64_t  crc_at = 0;
+    int      rc = dt__archive_header(o->call, a, order, &b, &crc_at);
+    uint64_t n = (uint64_t)b.n;
+    char     text[16];
+    if (!rc) rc = dt__temp_open(o);
+    if (!rc) rc = dt__put(o, &n, 8);
+    if (!rc) rc = dt__put(o, b.at, (size_t)b.n);
+    dt_dealloc(b.at, (size_t)b.cap);
+    for (int64_t i = 0; !rc && i < a->nitems; i++) rc = dt__put_item(o, &a->item[order[i]]);
+    if (rc) return rc;
+    snprintf(text, sizeof text, "%08" PRIx32, o->crc);
+    if (dt__write_all(o->fd, text, 8, crc_at)) return dt__file_fail(o->call, o->path, "write");
+    /* after a failed fsync the pages count as clean: asking again would lie, so the file is given up */
+    if (dt__fs.fsync(o->fd)) return dt__file_fail(o->call, o->path, "fsync");
+    if (dt__fs.rename(o->temp, o->path)) return dt__file_fail(o->call, o->path, "rename");
+    dt_dealloc(o->temp, o->temp_len);
+    o->temp = NULL;
+    return 0;
+}
+static int dt__archive_write(const char *call, dt_archive *a, const char *path)
+{
+    dt__out_file o = { NULL, NULL, NULL, 0, -1, 0 };
+    uint32_t    *order = dt__sorted(a->nitems, dt__width_order, a);
+    if (!order) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " tensors", call, a->nitems);
+    o.call = call;
+    o.path = path;
+    int rc = dt__put_archive(&o, a, order);
+    if (o.temp && o.fd >= 0) dt__fs.unlink(o.temp);
+    if (o.fd >= 0) dt__fs.close(o.fd); /* its data is synced, or given up */
+    dt_dealloc(o.temp, o.temp_len);
+    dt_dealloc(order, (size_t)a->nitems * sizeof *order);
+    return rc ? rc : dt__sync_dir(call, path);
+}
+DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!a || !path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_write: the %s is NULL", a ? "path" : "archive");
+    if (!a->writing)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_archive_write: the archive was opened to be read; make one with "
+                                  "dt_archive_new()");
+    return (dt_status)dt__archive_write("dt_archive_write", a, path);
+}
+
+/* ---- writing: what goes in */
+DT_API dt_archive *dt_archive_new(void)
+{
+    if (dt__tls.code != DT_OK) return NULL;
+    dt_archive *a = (dt_archive *)dt__alloc_zero(sizeof *a);
+    if (a) a->writing = 1;
+    else dt_fail(DT_ERR_MEMORY, "dt_archive_new: out of memory");
+    return a;
+}
+static char *dt__copy_text(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char  *p = (char *)dt_alloc(n);
+    if (p) memcpy(p, s, n);
+    return p;
+}
+static int dt__text_ok(const char *call, dt_archive *a, const char *what, const char *s)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!a || !s) return dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, a ? what : "archive");
+    if (!a->writing)
+        return dt_fail(DT_ERR_STATE, "%s: the archive was opened to be read; make one with dt_archive_new()", call);
+    size_t n = strlen(s), at = 0, k;
+    while (at < n && (k = dt__utf8((const uint8_t *)s + at, n - at))) at += k;
+    if (at < n || n > DT__HEADER_MAX) return dt_fail(DT_ERR_ARG, "%s: the %s %s is not UTF-8", call, what, dt__show(s));
+    return 0;
+}
+static int dt__archive_put(const char *call, dt_archive *a, const char *name, dt_tensor *t, int finite)
+{
+    if (dt__text_ok(call, a, "name", name)) return dt_error_code();
+    if (!dt__ok(call, "the tensor", t)) return dt_error_code();
+    if (!strcmp(name, "__metadata__")) return dt_fail(DT_ERR_ARG, "%s: a tensor cannot be called __metadata__", call);
+    dt__item *it = a->nitems < INT32_MAX ? (dt__item *)dt__enlarge(a->item, a->nitems, &a->item_cap, sizeof *it) : NULL;
+    char     *copy = it ? dt__copy_text(name) : NULL;
+    if (it) a->item = it;
+    if (!copy) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a name", call);
+    it += a->nitems++;
+    memset(it, 0, sizeof *it);
+    it->name = copy;
+    it->len = (uint32_t)strlen(name);
+    it->kind = (uint8_t)t->dtype;
+    it->finite = (uint8_t)finite;
+    it->ndim = (uint8_t)t->ndim;
+    for (int i = 0; i < t->ndim; i++) it->dim[i] = t->shape[i];
+    it->t = dt__ref(t);
+    return 0;
+}
+DT_API dt_status dt_archive_add(dt_archive *a, const char *name, dt_tensor *t)
+{
+    return (dt_status)dt__archive_put("dt_archive_add", a, name, t, 0);
+}
+DT_API dt_status dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape, const void *data)
+{
+    dt_make_opts o;
+    memset((void *)&o, 0, sizeof o);
+    o.device = dt_cpu();
+    dt_tensor *t = dt__make("dt_archive_add_data", shape, o, dtype);
+    if (!t) return dt_error_code();
+    if (!data && t->numel) dt_fail(DT_ERR_ARG, "dt_archive_add_data: data is NULL for shape %s", dt__text(t));
+    else if (!dt__upload(t, data)) dt__archive_put("dt_archive_add_data", a, name, t, 0);
+    dt__unref(t);
+    return dt_error_code();
+}
+static int dt__archive_tell(const char *call, dt_archive *a, const char *key, const char *value)
+{
+    if (dt__text_ok(call, a, "key", key) || dt__text_ok(call, a, "value", value)) return dt_error_code();
+    dt__meta *m = a->nmetas < INT32_MAX ? (dt__meta *)dt__enlarge(a->meta, a->nmetas, &a->meta_cap, sizeof *m) : NULL;
+    if (m) a->meta = m;
+    char *k = m ? dt__copy_text(key) : NULL, *v = k ? dt__copy_text(value) : NULL;
+    if (!v) {
+        dt_dealloc(k, strlen(key) + 1);
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a string", call);
+    }
+    m += a->nmetas++;
+    m->key = k;
+    m->value = v;
+    m->len = (uint32_t)strlen(key);
+    m->at = 0;
+    return 0;
+}
+DT_API dt_status dt_archive_set(dt_archive *a, const char *key, const char *value)
+{
+    if (key && (!strcmp(key, "dt.version") || !strcmp(key, "dt.crc32c")))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_set: %s is written by dt itself", key);
+    return (dt_status)dt__archive_tell("dt_archive_set", a, key, value);
+}
+
+/* ==================================================================================================== >>checkpoint
+   A checkpoint is an archive: parameters under their names, what the visitors of optimisers, schedules and mixed
+   precision name, the generators, the user's values. Loading checks all of it first and then assigns; what cannot be
+   judged before the seal waits in a dt__load that hangs on the model. */
+#include <signal.h>
+#include <time.h>
+
+enum { DT__USER_TENSOR, DT__USER_INTEGER, DT__USER_NUMBER, DT__USER_STRING };
+typedef struct dt__user {
+    char      *key; /* with "user." before it, as in the file */
+    int        kind;
+    dt_tensor *t;
+    int64_t   *integer;
+    double    *number;
+    char      *text;
+} dt__user;
+typedef struct dt__load { /* a file whose values wait for the model's parameters */
+    struct dt__load *next; /* an older one of the same model */
+    const char      *call;
+    dt_model        *m;
+    dt_archive      *a;
+    dt_checkpoint   *c; /* of a resume: its optimisers are filled at the seal; NULL */
+    char            *path, *strip;
+    int              subset;
+} dt__load;
+struct dt_checkpoint {
+    dt_checkpoint_opts o;
+    char              *dir, *name;
+    dt_optimizer     **opt;
+    dt_schedule      **schedule;
+    int                nopts, nschedules;
+    dt__user          *user;
+    int64_t            nusers, user_cap;
+    dt__load          *load; /* of a resume, before the seal */
+    int64_t            seen_epoch, seen_step;
+    double             saved; /* when, in seconds of the monotonic clock */
+    int                stop;
+};
+
+static void dt__warn(int level, const char *format, ...) DT__PRINTF(2, 3);
+static void dt__warn(int level, const char *format, ...)
+{
+    char    text[1024];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    dt__log(level, text);
+}
+
+/* ---- numbers as text: exact, whatever the locale */
+static void dt__number_text(char *buf, size_t cap, double x)
+{
+    uint64_t    u;
+    char        digits[16];
+    const char *sign;
+    int         e, n = 13;
+    memcpy(&u, &x, 8);
+    sign = u >> 63 ? "-" : "";
+    e = (int)(u >> 52 & 0x7ff);
+    u &= ((uint64_t)1 << 52) - 1;
+    if (e == 0x7ff) {
+        snprintf(buf, cap, "%s%s", sign, u ? "nan" : "inf");
+        return;
+    }
+    snprintf(digits, sizeof digits, "%013" PRIx64, u);
+    while (n > 1 && digits[n - 1] == '0') n--;
+    snprintf(buf, cap, "%s0x%d.%.*sp%+d", sign, e != 0, n, digits, e ? e - 1023 : -1022);
+}
+static int dt__number_parse(const char *s, double *x) /* what dt__number_text writes, nothing else; 0 or -1 */
+{
+    char     again[40];
+    uint64_t u = 0, sign = 0;
+    int      n = 0, lead = 0, e = 0, neg = 0, more = 0;
+    const char *p = s;
+    if (*p == '-') sign = 1, p++;
+    if (!strcmp(p, "inf")) u = (uint64_t)0x7ff << 52;
+    else if (!strcmp(p, "nan")) u = (uint64_t)0x7ff8 << 48;
+    else {
+        if (p[0] != '0' || p[1] != 'x' || (p[2] != '0' && p[2] != '1') || p[3] != '.') return -1;
+        lead = p[2] - '0';
+        for (p += 4; n < 13; n++, p++) {
+            int c = *p, v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+            if (v < 0) break;
+            u = u << 4 | (uint64_t)v;
+        }
+        u <<= 4 * (13 - n);
+        if (*p++ != 'p') return -1;
+        neg = *p == '-';
+        if (*p != '-' && *p != '+') return -1;
+        for (p++; *p >= '0' && *p <= '9' && more < 4; p++, more++) e = e * 10 + (*p - '0');
+        if (neg) e = -e;
+        if (lead && e >= -1022 && e <= 1023) u |= (uint64_t)(e + 1023) << 52;
+    }
+    u |= sign << 63;
+    memcpy(x, &u, 8);
+    dt__number_text(again, sizeof again, *x); /* anything else would have another text */
+    return strcmp(again, s) ? -1 : 0;
+}
+static int dt__integer_parse(const char *s, int64_t *x)
+{
+    char again[24];
+    errno = 0;
+    long long v = strtoll(s, NULL, 10);
+    snprintf(again, sizeof again, "%lld", v);
+    if (errno || strcmp(again, s)) return -1;
+    *x = v;
+    return 0;
+}
+
+/* ---- visitors: into an archive; out of one, or only to see whether all is there */
+typedef struct dt__port {
+    const char *call, *path;
+    dt_archive *a;
+    int         check; /* nothing is changed */
+    int         early; /* before the seal: optimisers have no states yet */
+    int         late;  /* at the seal: numbers were loaded before, and may have been changed since */
+} dt__port;
+static int dt__save_tensor(dt__visit *v, const char *name, dt_tensor *t)
+{
+    dt__port *p = (dt__port *)v->user;
+    return dt__archive_put(p->call, p->a, name, t, 0);
+}
+static int dt__save_number(dt__visit *v, const char *name, double *x)
+{
+    dt__port *p = (dt__port *)v->user;
+    char      text[40];
+    dt__number_text(text, sizeof text, *x);
+    return dt__archive_tell(p->call, p->a, name, text);
+}
+static int dt__save_integer(dt__visit *v, const char *name, int64_t *x)
+{
+    dt__port *p = (dt__port *)v->user;
+    char      text[24];
+    snprintf(text, sizeof text, "%" PRId64, *x);
+    return dt__archive_tell(p->call, p->a, name, text);
+}
+static int dt__load_lacks(const dt__port *p, const char *name)
+{
+    return dt_fail(DT_ERR_STATE, "%s: %.300s has no %s: it was saved by a program with other parts", p->call, p->path,
+                   dt__show(name));
+}
+static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
+{
+    dt__port *p = (dt__port *)v->user;
+    int64_t   i = dt_archive_find(p->a, name);
+    if (i < 0) return dt__load_lacks(p, name);
+    const dt__item *it = &p->a->item[i];
+    if (it->ndim != t->ndim || memcmp(it->dim, t->shape, (size_t)t->ndim * sizeof it->dim[0]))
+        return dt_fail(DT_ERR_SHAPE, "%s: %.300s: %s has shape %s there, %s here", p->call, p->path, dt__show(name),
+                       dt__shape_text(it->dim, it->ndim), dt__text(t));
+    if (p->check && dt__kinds[it->kind].dtype >= 0) return 0;
+    dt_tensor *from = dt__archive_view(p->call, p->a, i);
+    if (from && !p->check) dt_copy(t, from);
+    dt__unref(from);
+    return dt_error_code();
+}
+static int dt__load_number(dt__visit *v, const char *name, double *x)
+{
+    dt__port *p = (dt__port *)v->user;
+    double    y;
+    if (p->late) return 0;
+    const char *s = dt_archive_string(p->a, name);
+    if (!s) return dt__load_lacks(p, name);
+    if (dt__number_parse(s, &y))
+        return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a number", p->call, p->path, dt__show(name),
+                       dt__show(s));
+    if (!p->check) *x = y;
+    return 0;
+}
+static int dt__load_integer(dt__visit *v, const char *name, int64_t *x)
+{
+    dt__port *p = (dt__port *)v->user;
+    int64_t   y;
+    size_t    n = strlen(name);
+    if (p->early && n > 10 && !strcmp(name + n - 10, ".has_state")) return *x = 0, 0;
+    const char *s = dt_archive_string(p->a, name);
+    if (!s) return dt__load_lacks(p, name);
+    if (dt__integer_parse(s, &y))
+        return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a whole number", p->call, p->path, dt__show(name),
+                       dt__show(s));
+    if (!p->check) *x = y;
+    return 0;
+}
+static dt__visit dt__port_visit(dt__port *p, int loading)
+{
+    dt__visit v;
+    v.loading = loading;
+    v.tensor = loading ? dt__load_tensor : dt__save_tensor;
+    v.number = loading ? dt__load_number : dt__save_number;
+    v.integer = loading ? dt__load_integer : dt__save_integer;
+    v.user = p;
+    return v;
+}
+static int dt__rng_visit(dt_rng *r, dt__visit *v, const char *prefix)
+{
+    static const char *const names[] = { "state", "next", "has_normal", "seed", "philox_offset", "normal" };
+    char                     name[6][48];
+    int64_t                  words = 624, next = r->next, has = r->has_normal, seed, offset;
+    double                   normal = r->normal;
+    for (int i = 0; i < 6; i++) snprintf(name[i], sizeof name[i], "%s.%s", prefix, names[i]);
+    memcpy(&seed, &r->seed, 8);
+    memcpy(&offset, &r->philox_offset, 8);
+    dt_tensor *t = dt__adopt("dt_rng", dt_cpu(), r->state, DT_I32, &words, 1);
+    if (!t) return dt_error_code();
+    int rc = v->integer(v, name[1], &next);
+    if (!rc) rc = v->integer(v, name[2], &has);
+    if (!rc) rc = v->integer(v, name[3], &seed);
+    if (!rc) rc = v->integer(v, name[4], &offset);
+    if (!rc) rc = v->number(v, name[5], &normal);
+    if (!rc && (next < 0 || next > 624 || has < 0 || has > 1))
+        rc = dt_fail(DT_ERR_FILE, "dt_rng: %s.next is %" PRId64 ", %s.has_normal %" PRId64, prefix, next, prefix, has);
+    if (!rc) rc = v->tensor(v, name[0], t);
+    if (!rc && v->loading) {
+        r->next = (int32_t)next;
+        r->has_normal = (int32_t)has;
+        r->normal = normal;
+        memcpy(&r->seed, &seed, 8);
+        memcpy(&r->philox_offset, &offset, 8);
+    }
+    dt__unref(t);
+    return rc;
+}
+
+/* ---- a file against a model */
+static int64_t dt__load_find(const dt__load *l, const char *name) /* the parameter in the file, or -1 */
+{
+    int64_t i = -1;
+    if (l->strip) {
+        char *full = dt__joined(l->strip, strlen(l->strip), name, NULL);
+        i = full ? dt_archive_find(l->a, full) : -1;
+        dt__free_text(full);
+    }
+    return i < 0 ? dt_archive_find(l->a, name) : i;
+}
+static int dt__load_fits(const dt__load *l, int64_t i, const dt__param *p)
+{
+    const dt__item *it = &l->a->item[i];
+    return dt__kinds[it->kind].dtype >= 0 && it->ndim == p->t->ndim &&
+           !memcmp(it->dim, p->t->shape, (size_t)it->ndim * sizeof it->dim[0]);
+}
+static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
+{
+    dt_tensor *from = dt__archive_view(l->call, l->a, i);
+    if (from) {
+        if (made) dt__param_assign(l->m, p, from);
+        else dt_copy(p->t, from);
+    }
+    dt__unref(from);
+    return dt_error_code();
+}
+static const char *dt__load_name(const dt__load *l, int64_t i) /* of a tensor of the file, as the model would call it */
+{
+    const char *name = l->a->item[i].name;
+    size_t      n = l->strip ? strlen(l->strip) : 0;
+    return n && !strncmp(name, l->strip, n) ? name + n : name;
+}
+static int dt__load_foreign(const dt__load *l, const char *name) /* of a checkpoint, but not of its model */
+{
+    static const char *const parts[] = { "optimizer.", "schedule.", "amp.", "rng.", "user." };
+    for (int i = 0; i < 5; i++)
+        if (!strncmp(name, parts[i], strlen(parts[i]))) return dt_archive_string(l->a, "dt.version") != NULL;
+    return 0;
+}
+static int dt__load_may_lack(const char *name) /* the counter of a batch norm, which older programs do not have */
+{
+    static const char tail[] = "num_batches_tracked";
+    size_t            n = strlen(name), k = sizeof tail - 1;
+    return n >= k && !strcmp(name + n - k, tail);
+}
+/* What does not fit, as lists of at most 8 names. */
+typedef struct dt__misfits {
+    int64_t missing, extra, wrong;
+    char    text[3][264];
+    int     full[3];
+} dt__misfits;
+static void dt__misfit(dt__misfits *f, int kind, int64_t nth, const char *what, const char *more)
+{
+    char   item[264];
+    size_t n = strlen(f->text[kind]), room = sizeof f->text[kind] - n;
+    if (f->full[kind]) return;
+    int k = snprintf(item, sizeof item, "%s%s%s", n ? ", " : "", what, more);
+    f->full[kind] = nth > 8 || k < 0 || (size_t)k + 6 > room; /* ", ..." has its place */
+    snprintf(f->text[kind] + n, room, "%s", f->full[kind] ? ", ..." : item);
+}
+/* Compares the parameters there are (all, once sealed) with the file. */
+static void dt__load_compare(const dt__load *l, dt__misfits *f)
+{
+    char more[200];
+    memset(f, 0, sizeof *f);
+    for (int i = 0; i < l->m->nparams; i++) {
+        dt__param *p = l->m->param[i];
+        int64_t    at = dt__load_find(l, p->name);
+        if (at < 0 && !dt__load_may_lack(p->name)) dt__misfit(f, 0, ++f->missing, dt__show(p->name), "");
+        if (at < 0 || dt__load_fits(l, at, p)) continue;
+        const dt__item *it = &l->a->item[at];
+        snprintf(more, sizeof more, " is %s %.56s in the file, %.56s in the model", dt__kinds[it->kind].name,
+                 dt__shape_text(it->dim, it->ndim), dt__text(p->t));
+        dt__misfit(f, 2, ++f->wrong, dt__show(p->name), more);
+    }
+    for (int64_t i = 0; l->m->sealed && i < l->a->nitems; i++) {
+        const char *name = dt__load_name(l, i);
+        if (!dt__model_param(l->m, name) && !dt__load_foreign(l, name))
+            dt__misfit(f, 1, ++f->extra, dt__show(name), "");
+    }
+}
+static int dt__load_judge(const dt__load *l) /* 0, or an error that lists what does not fit */
+{
+    dt__misfits f;
+    char        text[900] = "";
+    dt__load_compare(l, &f);
+    if (!f.missing && !f.extra && !f.wrong) return 0;
+    const int64_t            count[3] = { f.missing, f.extra, f.wrong };
+    static const char *const kind[3] = { "missing in the file", "only in the file", "of another shape" };
+    for (int i = 0; i < 3; i++) {
+        size_t n = strlen(text);
+        if (count[i])
+            snprintf(text + n, sizeof text - n, "%s%" PRId64 " %s: %s", n ? "; " : "", count[i], kind[i], f.text[i]);
+    }
+    if (l->subset) {
+        dt__warn(DT_LOG_WARN, "%s: %.200s: %s", l->call, l->path, text);
+        return 0;
+    }
+    return dt_fail(DT_ERR_STATE, "%s: %.200s does not fit the model: %s", l->call, l->path, text);
+}
+static int dt__load_now(const dt__load *l) /* parameters that are made; how many, or a negative status */
+{
+    int n = 0;
+    for (int i = 0; i < l->m->nparams; i++) {
+        int64_t at = dt__load_find(l, l->m->param[i]->name);
+        if (at < 0 || !dt__load_fits(l, at, l->m->param[i])) continue;
+        if (dt__load_fill(l, at, l->m->param[i], 1)) return dt_error_code();
+        n++;
+    }
+    return n;
+}
+
+/* ---- waiting for the seal */
+static void dt__load_free(dt__load *l)
+{
+    if (!l) return;
+    if (l->c && l->c->load == l) l->c->load = NULL;
+    dt__load *head = (dt__load *)l->m->want_user;
+    for (dt__load **at = &head; *at; at = &(*at)->next)
+        if (*at == l) {
+            *at = l->next;
+            break;
+        }
+    l->m->want_user = head;
+    if (!head) l->m->want = NULL;
+    dt_archive_free(l->a);
+    dt__free_text(l->path);
+    dt__free_text(l->strip);
+    dt_dealloc(l, sizeof *l);
+}
+static void dt__model_drop_loads(dt_model *m)
+{
+    while (m->want_user) dt__load_free((dt__load *)m->want_user);
+}
+/* Takes the archive, also when it fails. */
+static dt__load *dt__load_new(const char *call, dt_model *m, dt_archive *a, const char *path, const char *strip)
+{
+    dt__load *l = (dt__load *)dt__alloc_zero(sizeof *l);
+    if (!l) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        dt_archive_free(a);
+        return NULL;
+    }
+    l->call = call;
+    l->m = m;
+    l->a = a;
+    l->path = dt__copy_text(path);
+    l->strip = strip && *strip ? dt__copy_text(strip) : NULL;
+    if (l->path && (l->strip || !strip || !*strip)) return l;
+    dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
+    dt__load_free(l);
+    return NULL;
+}
+static int dt__load_want(dt_model *m, void *user, dt__param *p) /* the newest load that has it gives the value */
+{
+    (void)m;
+    for (dt__load *l = (dt__load *)user; l; l = l->next) {
+        int64_t i = dt__load_find(l, p->name);
+        if (i < 0) continue;
+        if (dt__load_fits(l, i, p)) return dt__load_fill(l, i, p, 0) ? (int)dt_error_code() : 1;
+        if (!l->subset) return 0; /* an error at the seal, with all others */
+    }
+    return 0;
+}
+static int dt__checkpoint_optimizers(dt_checkpoint *c, dt__port *p, int loading);
+static int dt__load_sealed(dt_model *m, void *user)
+{
+    dt__load *l = (dt__load *)user;
+    int       rc = dt__load_judge(l);
+    (void)m;
+    if (!rc && l->c) {
+        dt__port port = { NULL, NULL, NULL, 0, 0, 1 };
+        port.call = l->call;
+        port.path = l->path;
+        port.a = l->a;
+        rc = dt__checkpoint_optimizers(l->c, &port, 1);
+    }
+    dt__load_free(l);
+    return rc;
+}
+/* Takes l: it waits for the model's seal. */
+static int dt__load_wait(dt__load *l)
+{
+    l->next = (dt__load *)l->m->want_user;
+    l->m->want_user = l;
+    l->m->want = dt__load_want;
+    if (!dt__model_on_seal(l->m, dt__load_sealed, l)) return 0;
+    dt__load_free(l);
+    return dt_error_code();
+}
+
+/* ---- a model alone */
+static int dt__save_model(const char *call, dt_archive *a, dt_model *m, int finite)
+{
+    for (int i = 0; i < m->nparams; i++) {
+        dt_tensor *t = dt__param_source(m, m->param[i]);
+        if (!t || dt__archive_put(call, a, m->param[i]->name, t, finite)) return dt_error_code();
+        if (t->step) dt_free(t); /* a part of the masters: the archive holds it */
+    }
+    return 0;
+}
+DT_API dt_status dt_model_save(dt_model *m, const char *path)
+{
+    if (!dt__model_ok("dt_model_save", m)) return dt_error_code();
+    if (!path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_model_save: path is NULL");
+    if (!m->nparams)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_save: the model has no parameters; run its forward first");
+    dt_archive *a = dt_archive_new();
+    if (a && !dt__save_model("dt_model_save", a, m, 0)) dt__archive_write("dt_model_save", a, path);
+    dt_archive_free(a);
+    return dt_error_code();
+}
+DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
+{
+    static const char call[] = "dt_model_load";
+    if (!dt__model_ok(call, m)) return dt_error_code();
+    if (!path) return dt_fail(DT_ERR_ARG, "%s: path is NULL", call);
+    dt_archive *a = dt__archive_load(path);
+    if (!a || a->code != DT_OK) {
+        dt_fail(a ? a->code : DT_ERR_MEMORY, "%s: %.400s: %s", call, path, a ? a->why : "out of memory");
+        dt_archive_free(a);
+        return dt_error_code();
+    }
+    dt__load *l = dt__load_new(call, m, a, path, o.strip);
+    if (!l) return dt_error_code();
+    l->subset = o.subset;
+    int n = !o.subset && m->nparams && dt__load_judge(l) ? (int)dt_error_code() : dt__load_now(l);
+    if (n >= 0 && !m->sealed) return dt__load_wait(l) ? dt_error_code() : n;
+    if (n >= 0 && o.subset) dt__load_judge(l);
+    dt__load_free(l);
+    return n;
+}
+
+/* ---- signals: a handler sets a flag, dt_checkpoint_tick looks at it */
+static volatile sig_atomic_t dt__signal_save, dt__signal_stop;
+static dt_checkpoint        *dt__signal_owner;
+static const int             dt__signals[3] = { SIGUSR1, SIGTERM, SIGINT };
+static struct sigaction      dt__signal_before[3];
+static void                  dt__on_signal(int number)
+{
+    if (number == SIGUSR1) dt__signal_save = 1;
+    else dt__signal_stop = 1;
+}
+static int dt__signals_take(dt_checkpoint *c)
+{
+    dt_checkpoint   *none = NULL;
+    struct sigaction act;
+    if (!__atomic_compare_exchange_n(&dt__signal_owner, &none, c, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return dt_fail(DT_ERR_STATE, "dt_checkpoint_new: another checkpoint has .signals already; one can");
+    dt__signal_save = 0;
+    dt__signal_stop = 0;
+    memset(&act, 0, sizeof act);
+    act.sa_handler = dt__on_signal;
+    act.sa_flags = SA_RESTART;
+    sigemptyset(&act.sa_mask);
+    for (int i = 0; i < 3; i++) {
+        sigaction(dt__signals[i], &act, &dt__signal_before[i]);
+        if (dt__signals[i] == SIGINT && dt__signal_before[i].sa_handler == SIG_IGN) /* a job in the background */
+            sigaction(SIGINT, &dt__signal_before[i], NULL);
+    }
+    return 0;
+}
+static void dt__signals_give_back(dt_checkpoint *c)
+{
+    if (__atomic_load_n(&dt__signal_owner, __ATOMIC_ACQUIRE) != c) return;
+    for (int i = 0; i < 3; i++) {
+        struct sigaction now;
+        if (!sigaction(dt__signals[i], NULL, &now) && now.sa_handler == dt__on_signal)
+            sigaction(dt__signals[i], &dt__signal_before[i], NULL);
+    }
+    __atomic_store_n(&dt__signal_owner, (dt_checkpoint *)NULL, __ATOMIC_RELEASE);
+}
+
+/* ---- files of a directory */
+static char *dt__checkpoint_path(const char *call, const char *dir, const char *name, int64_t step)
+{
+    size_t n = strlen(dir) + strlen(name) + 48;
+    char  *path = (char *)dt_alloc(n);
+    if (!path) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
+        return NULL;
+    }
+    snprintf(path, n, "%s/%s-%08" PRId64 ".safetensors", dir, name, step);
+    char *exact = dt__copy_text(path); /* freed by its length */
+    dt_dealloc(path, n);
+    if (!exact) dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
+    return exact;
+}
+/* The step of NAME-00000012.safetensors, *temp_pid 0; or of a temporary of such, whose process is *temp_pid; -1 for
+   what is neither. */
+static int64_t dt__checkpoint_step(const char *file, const char *name, long *temp_pid)
+{
+    size_t  n = strlen(name);
+    int64_t step = 0;
+    char    again[64];
+    int     digits = 0, len;
+    *temp_pid = 0;
+    if (strncmp(file, name, n) || file[n] != '-') return -1;
+    for (const char *p = file + n + 1; *p >= '0' && *p <= '9'; p++) {
+        if (++digits > 18) return -1;
+        step = step * 10 + (*p - '0');
+    }
+    len = snprintf(again, sizeof again, "-%08" PRId64 ".safetensors", step);
+    if (strncmp(file + n, again, (size_t)len)) return -1;
+    const char *tail = file + n + len;
+    int         count, used = 0;
+    if (!*tail) return step;
+    if (sscanf(tail, ".tmp-%ld-%d%n", temp_pid, &count, &used) != 2 || tail[used] || *temp_pid <= 0) return -1;
+    return step;
+}
+typedef struct dt__steps {
+    int64_t *at; /* the newest first */
+    int64_t  n, cap;
+} dt__steps;
+/* Left by a process that is no more: not of another one, and nobody holds its lock. */
+static void dt__remove_stale(const char *dir, const char *file, long pid)
+{
+    size_t n = strlen(dir) + strlen(file) + 2;
+    char  *path = (char *)dt_alloc(n);
+    if (!path) return;
+    snprintf(path, n, "%s/%s", dir, file);
+    pthread_mutex_lock(&dt__temp_lock);
+    if (pid == (long)getpid() || (kill((pid_t)pid, 0) && errno == ESRCH)) {
+        int fd = dt__fs.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
+        if (fd >= 0 && !dt__fs.flock(fd, LOCK_EX | LOCK_NB) && !dt__fs.unlink(path))
+            dt__warn(DT_LOG_INFO, "dt_checkpoint: %.400s, left by a process that ended, was removed", path);
+        if (fd >= 0) dt__fs.close(fd);
+    }
+    pthread_mutex_unlock(&dt__temp_lock);
+    dt_dealloc(path, n);
+}
+/* The steps there are checkpoints of; 0 with none where the directory is not. Clean: temporaries of the dead go. */
+static int dt__checkpoint_list(const char *call, const char *dir, const char *name, int clean, dt__steps *s)
+{
+    DIR *d = dt__fs.opendir(dir);
+    int  rc = 0;
+    if (!d) return errno == ENOENT ? 0 : dt__file_fail(call, dir, "opendir");
+    for (;;) {
+        errno = 0;
+        struct dirent *e = dt__fs.readdir(d);
+        long           pid;
+        if (!e && errno) rc = dt__file_fail(call, dir, "readdir");
+        if (!e) break;
+        int64_t step = dt__checkpoint_step(e->d_name, name, &pid);
+        if (step >= 0 && pid && clean) dt__remove_stale(dir, e->d_name, pid);
+        if (step < 0 || pid) continue;
+        int64_t *at = (int64_t *)dt__enlarge(s->at, s->n, &s->cap, sizeof *at);
+        if (!at) {
+            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of files", call);
+            break;
+        }
+        s->at = at;
+        int64_t i = s->n++;
+        for (; i > 0 && at[i - 1] < step; i--) at[i] = at[i - 1];
+        at[i] = step;
+    }
+    dt__fs.closedir(d);
+    return rc;
+}
+static void dt__steps_free(dt__steps *s) { dt_dealloc(s->at, (size_t)s->cap * sizeof *s->at); }
+/* Opens checkpoint 'step'; NULL and a message in why if it cannot be used, or an error pending (out of memory). */
+static dt_archive *dt__checkpoint_open(const char *call, const char *path, char *why, size_t cap)
+{
+    int64_t     x;
+    dt_archive *a = dt__archive_load(path);
+    if (a && a->code == DT_OK && dt_archive_string(a, "dt.version") && dt_archive_string(a, "dt.epoch") &&
+        dt_archive_string(a, "dt.step") && !dt__integer_parse(dt_archive_string(a, "dt.epoch"), &x) &&
+        !dt__integer_parse(dt_archive_string(a, "dt.step"), &x))
+        return a;
+    if (!a || a->code == DT_ERR_MEMORY) dt_fail(DT_ERR_MEMORY, "%s: %.300s: out of memory", call, path);
+    else snprintf(why, cap, "%s", a->code == DT_OK ? "not a checkpoint of dt: no dt.epoch and dt.step" : a->why);
+    dt_archive_free(a);
+    return NULL;
+}
+/* The newest whole one and its path, which the caller frees; NULL: none, or an error is pending. */
+static dt_archive *dt__checkpoint_newest(const char *call, const char *dir, const char *name, char **path)
+{
+    dt__steps   s = { NULL, 0, 0 };
+    dt_archive *a = NULL;
+    int64_t     i = 0;
+    char        why[480], list[700] = "";
+    *path = NULL;
+    dt__checkpoint_list(call, dir, name, 0, &s);
+    for (; i < s.n && !a && dt__tls.code == DT_OK; i++) {
+        *path = dt__checkpoint_path(call, dir, name, s.at[i]);
+        a = *path ? dt__checkpoint_open(call, *path, why, sizeof why) : NULL;
+        if (a || dt__tls.code != DT_OK) break;
+        dt__warn(DT_LOG_WARN, "%s: %.300s is passed over: %s", call, *path, why);
+        size_t n = strlen(list);
+        if (i < 8) snprintf(list + n, sizeof list - n, "%s step %" PRId64 " (%.80s)", i ? "," : "", s.at[i], why);
+        dt__free_text(*path);
+        *path = NULL;
+    }
+    if (!a && s.n && dt__tls.code == DT_OK)
+        dt_fail(DT_ERR_FILE, "%s: %.200s: none of %" PRId64 " checkpoints is whole:%s%s", call, dir, s.n, list,
+                s.n > 8 ? " ..." : "");
+    if (!a) {
+        dt__free_text(*path);
+        *path = NULL;
+    }
+    dt__steps_free(&s);
+    return a;
+}
+DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char *buf, size_t nbytes)
+{
+    static const char call[] = "dt_checkpoint_latest";
+    char             *path = NULL;
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!dir || !buf) {
+        dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, dir ? "buf" : "dir");
+        return NULL;
+    }
+    dt_archive *a = dt__checkpoint_newest(call, dir, name ? name : "ckpt", &path);
+    dt_archive_free(a);
+    if (path && strlen(path) >= nbytes) dt_fail(DT_ERR_ARG, "%s: the path needs %zu bytes", call, strlen(path) + 1);
+    else if (path) memcpy(buf, path, strlen(path) + 1);
+    bool found = path && dt__tls.code == DT_OK;
+    dt__free_text(path);
+    return found ? buf : NULL;
+}
+
+/* ---- making one */
+static int dt__make_dirs(const char *call, char *dir) /* with those above it */
+{
+    for (char *p = dir + 1;; p++) {
+        char c = *p;
+        if (c && c != '/') continue;
+        *p = 0;
+        if (!dt__fs.mkdir(dir, 0777)) dt__sync_dir(call, dir);
+        else if (errno != EEXIST && (!c || errno != EROFS)) dt__file_fail(call, dir, "mkdir");
+        *p = c;
+        if (!c || dt__tls.code != DT_OK) return dt__tls.code;
+    }
+}
+static int dt__check_dir(const char *call, dt_checkpoint *c) /* can a file be made there? */
+{
+    struct stat  st;
+    dt__out_file o = { NULL, NULL, NULL, 0, -1, 0 };
+    char        *path = dt__checkpoint_path(call, c->dir, c->name, 0);
+    if (!path) return dt_error_code();
+    o.call = call;
+    o.path = path;
+    if (stat(c->dir, &st) && errno == ENOENT) dt__make_dirs(call, c->dir);
+    if (!stat(c->dir, &st) && !S_ISDIR(st.st_mode)) dt_fail(DT_ERR_FILE, "%s: %.400s is not a directory", call, c->dir);
+    if (dt__tls.code == DT_OK && !dt__temp_open(&o)) dt__fs.unlink(o.temp);
+    if (o.fd >= 0) dt__fs.close(o.fd);
+    dt_dealloc(o.temp, o.temp_len);
+    dt__free_text(path);
+    return dt_error_code();
+}
+static void *dt__copy_pointers(const void *from, int n) /* the caller's array need not stay; NULL: none, or no memory */
+{
+    void *p = n > 0 ? dt_alloc((size_t)n * sizeof(void *)) : NULL;
+    if (p) memcpy(p, from, (size_t)n * sizeof(void *));
+    return p;
+}
+static const char *dt__checkpoint_bad(const char *dir, const dt_checkpoint_opts *o)
+{
+    if (!dir || !*dir) return "the directory has no name";
+    if (!o->model) return ".model is NULL";
+    if (o->name && (!*o->name || strchr(o->name, '/'))) return ".name is empty or has a '/'";
+    if (o->keep < -1) return ".keep is below -1";
+    if (o->every_steps < 0 || o->every_epochs < 0 || !(o->every_minutes >= 0)) return ".every_... is negative";
+    if ((o->optimizer && o->optimizers) || (o->schedule && o->schedules)) return "one or several, not both";
+    if ((o->optimizers && o->noptimizers < 1) || (!o->optimizers && o->noptimizers)) return ".noptimizers is wrong";
+    if ((o->schedules && o->nschedules < 1) || (!o->schedules && o->nschedules)) return ".nschedules is wrong";
+    return NULL;
+}
+DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts o)
+{
+    static const char call[] = "dt_checkpoint_new";
+    if (dt__tls.code != DT_OK) return NULL;
+    const char *bad = dt__checkpoint_bad(dir, &o);
+    if (bad) {
+        dt_fail(DT_ERR_ARG, "%s: %s", call, bad);
+        return NULL;
+    }
+    dt_checkpoint *c = (dt_checkpoint *)dt__alloc_zero(sizeof *c);
+    if (!c) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    c->o = o;
+    if (!o.keep) c->o.keep = 3;
+    c->saved = dt__seconds();
+    c->dir = dt__copy_text(dir);
+    c->name = dt__copy_text(o.name ? o.name : "ckpt");
+    c->nopts = o.optimizers ? o.noptimizers : o.optimizer != NULL;
+    c->nschedules = o.schedules ? o.nschedules : o.schedule != NULL;
+    c->opt = (dt_optimizer **)dt__copy_pointers(o.optimizers ? o.optimizers : &o.optimizer, c->nopts);
+    c->schedule = (dt_schedule **)dt__copy_pointers(o.schedules ? o.schedules : &o.schedule, c->nschedules);
+    if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedules && !c->schedule))
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    dt__steps s = { NULL, 0, 0 };
+    if (dt__tls.code == DT_OK && !dt__check_dir(call, c)) dt__checkpoint_list(call, c->dir, c->name, 1, &s);
+    dt__steps_free(&s);
+    if (dt__tls.code == DT_OK && o.signals) dt__signals_take(c);
+    if (dt__tls.code == DT_OK) return c;
+    dt_checkpoint_free(c);
+    return NULL;
+}
+DT_API void dt_checkpoint_free(dt_checkpoint *c)
+{
+    if (!c) return;
+    dt__signals_give_back(c);
+    if (c->load) c->load->c = NULL; /* the parameters still wait */
+    for (int64_t i = 0; i < c->nusers; i++) {
+        dt__unref(c->user[i].t);
+        dt__free_text(c->user[i].key);
+        dt__free_text(c->user[i].text);
+    }
+    dt_dealloc(c->user, (size_t)c->user_cap * sizeof *c->user);
+    dt_dealloc(c->opt, (size_t)c->nopts * sizeof *c->opt);
+    dt_dealloc(c->schedule, (size_t)c->nschedules * sizeof *c->schedule);
+    dt__free_text(c->dir);
+    dt__free_text(c->name);
+    dt_dealloc(c, sizeof *c);
+}
+
+/* ---- values of the user */
+static dt__user *dt__user_find(const dt_checkpoint *c, const char *key) /* without "user." */
+{
+    for (int64_t i = 0; i < c->nusers; i++)
+        if (!strcmp(c->user[i].key + 5, key)) return &c->user[i];
+    return NULL;
+}
+static dt__user *dt__user_add(const char *call, dt_checkpoint *c, const char *key, int kind, const void *value)
+{
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!c || !key || !value) {
+        dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, !c ? "checkpoint" : !key ? "key" : "value");
+        return NULL;
+    }
+    dt__user *u = dt__user_find(c, key);
+    if (u && (u->kind != kind || kind != DT__USER_STRING)) {
+        dt_fail(DT_ERR_ARG, "%s: the key %s is taken", call, dt__show(key));
+        return NULL;
+    }
+    if (u) return u;
+    char *full = dt__joined("user.", 5, key, NULL);
+    u = full ? (dt__user *)dt__enlarge(c->user, c->nusers, &c->user_cap, sizeof *u) : NULL;
+    if (!u) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        dt__free_text(full);
+        return NULL;
+    }
+    c->user = u;
+    u += c->nusers++;
+    memset(u, 0, sizeof *u);
+    u->key = full;
+    u->kind = kind;
+    return u;
+}
+DT_API dt_status dt_checkpoint_tensor(dt_checkpoint *c, const char *key, dt_tensor *t)
+{
+    if (!dt__ok("dt_checkpoint_tensor", "t", t)) return dt_error_code();
+    dt__user *u = dt__user_add("dt_checkpoint_tensor", c, key, DT__USER_TENSOR, t);
+    if (u) u->t = dt__ref(t);
+    return dt_error_code();
+}
+DT_API dt_status dt_checkpoint_integer(dt_checkpoint *c, const char *key, int64_t *x)
+{
+    dt__user *u = dt__user_add("dt_checkpoint_integer", c, key, DT__USER_INTEGER, x);
+    if (u) u->integer = x;
+    return dt_error_code();
+}
+DT_API dt_status dt_checkpoint_number(dt_checkpoint *c, const char *key, double *x)
+{
+    dt__user *u = dt__user_add("dt_checkpoint_number", c, key, DT__USER_NUMBER, x);
+    if (u) u->number = x;
+    return dt_error_code();
+}
+DT_API dt_status dt_checkpoint_string(dt_checkpoint *c, const char *key, const char *value)
+{
+    dt__user *u = dt__user_add("dt_checkpoint_string", c, key, DT__USER_STRING, value);
+    if (!u) return dt_error_code();
+    char *copy = dt__copy_text(value);
+    if (!copy) return (dt_status)dt_fail(DT_ERR_MEMORY, "dt_checkpoint_string: out of memory");
+    dt__free_text(u->text);
+    u->text = copy;
+    return DT_OK;
+}
+DT_API const char *dt_checkpoint_get(const dt_checkpoint *c, const char *key)
+{
+    const dt__user *u = c && key ? dt__user_find(c, key) : NULL;
+    return u && u->kind == DT__USER_STRING ? u->text : NULL;
+}
+static int dt__users_visit(dt_checkpoint *c, dt__visit *v)
+{
+    dt__port *p = (dt__port *)v->user;
+    int       rc = 0;
+    for (int64_t i = 0; i < c->nusers && !rc; i++) {
+        dt__user *u = &c->user[i];
+        if (u->kind == DT__USER_TENSOR) rc = v->tensor(v, u->key, u->t);
+        if (u->kind == DT__USER_INTEGER) rc = v->integer(v, u->key, u->integer);
+        if (u->kind == DT__USER_NUMBER) rc = v->number(v, u->key, u->number);
+        if (u->kind == DT__USER_STRING && u->text && !v->loading) rc = dt__archive_tell(p->call, p->a, u->key, u->text);
+    }
+    for (int64_t i = 0; v->loading && !p->check && !rc && i < p->a->nmetas; i++) { /* strings need not be told before */
+        const dt__meta *s = &p->a->meta[i];
+        dt__user       *u = strncmp(s->key, "user.", 5) ? NULL : dt__user_find(c, s->key + 5);
+        if (!strncmp(s->key, "user.", 5) && (!u || u->kind == DT__USER_STRING))
+            rc = dt_checkpoint_string(c, s->key + 5, s->value);
+    }
+    return rc;
+}
+
+/* ---- the parts of a training */
+static int dt__checkpoint_optimizers(dt_checkpoint *c, dt__port *p, int loading)
+{
+    dt_model      *m = c->o.model;
+    dt_optimizer **opt = c->opt ? c->opt : m->opt;
+    int64_t        n = c->opt ? c->nopts : m->nopts, saved = n;
+    dt__visit      v = dt__port_visit(p, loading);
+    char           prefix[40];
+    if (v.integer(&v, "dt.optimizers", &saved)) return dt_error_code();
+    if (saved != n)
+        return dt_fail(DT_ERR_STATE, "%s: %.300s was saved with %" PRId64 " optimisers, the program has %" PRId64,
+                       p->call, p->path, saved, n);
+    for (int i = 0; i < n; i++) {
+        snprintf(prefix, sizeof prefix, "optimizer.%d", i);
+        if (dt__optimizer_visit(opt[i], &v, prefix)) return dt_error_code();
+    }
+    return 0;
+}
+static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* those that say themselves what fits */
+{
+    dt__visit v = dt__port_visit(p, loading);
+    dt_amp   *amp = c->o.amp ? c->o.amp : c->o.model->amp;
+    int       rc = dt__checkpoint_optimizers(c, p, loading);
+    for (int i = 0; i < c->nschedules && !rc; i++) {
+        char prefix[40];
+        snprintf(prefix, sizeof prefix, "schedule.%d", i);
+        rc = dt__schedule_visit(c->schedule[i], &v, prefix);
+    }
+    return !rc && amp ? dt__amp_visit(amp, &v, "amp") : rc;
+}
+static int dt__checkpoint_rest(dt_checkpoint *c, dt__port *p, int loading)
+{
+    dt__visit v = dt__port_visit(p, loading);
+    int       rc = dt__rng_visit(&c->o.model->rng, &v, "rng.model");
+    if (!rc) rc = dt__rng_visit(dt_rng_default(), &v, "rng.default");
+    return rc ? rc : dt__users_visit(c, &v);
+}
+
+/* ---- saving */
+static void dt__checkpoint_rotate(dt_checkpoint *c, int64_t step)
+{
+    dt__steps s = { NULL, 0, 0 };
+    int64_t   kept = 0;
+    if (dt__checkpoint_list("dt_checkpoint_save", c->dir, c->name, 1, &s)) { /* it is saved all the same */
+        dt__warn(DT_LOG_WARN, "%s", dt_error() ? dt_error() : "");
+        dt_error_clear();
+    }
+    if (s.n && s.at[0] > step)
+        dt__warn(DT_LOG_WARN, "dt_checkpoint_save: %.300s holds a later step, %" PRId64 ", which a resume would take",
+                 c->dir, s.at[0]);
+    for (int64_t i = 0; i < s.n && c->o.keep > 0; i++) {
+        if (s.at[i] > step || kept++ < c->o.keep) continue;
+        char *path = dt__checkpoint_path("dt_checkpoint_save", c->dir, c->name, s.at[i]);
+        if (path && dt__fs.unlink(path) && errno != ENOENT)
+            dt__warn(DT_LOG_WARN, "dt_checkpoint_save: %.300s cannot be removed: %s", path, strerror(errno));
+        dt__free_text(path);
+    }
+    dt__steps_free(&s);
+}
+static int dt__checkpoint_fill(const char *call, dt_checkpoint *c, dt_archive *a, const char *path, int64_t epoch,
+                               int64_t step)
+{
+    dt__port p = { NULL, NULL, NULL, 0, 0, 0 };
+    p.call = call;
+    p.path = path;
+    p.a = a;
+    dt__visit v = dt__port_visit(&p, 0);
+    if (dt__save_model(call, a, c->o.model, !c->o.allow_nonfinite) || v.integer(&v, "dt.epoch", &epoch) ||
+        v.integer(&v, "dt.step", &step) || dt__checkpoint_parts(c, &p, 0))
+        return dt_error_code();
+    return dt__checkpoint_rest(c, &p, 0);
+}
+static int dt__checkpoint_ok(const char *call, const dt_checkpoint *c, int64_t epoch, int64_t step)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!c) return dt_fail(DT_ERR_ARG, "%s: the checkpoint is NULL", call);
+    if (epoch < 0 || step < 0 || step > INT64_C(999999999999999999))
+        return dt_fail(DT_ERR_ARG, "%s: epoch %" PRId64 ", step %" PRId64 ": they count from 0", call, epoch, step);
+    return 0;
+}
+static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch, int64_t step)
+{
+    dt_model *m = c->o.model;
+    if (!m->sealed && c->load && !m->nparams) { /* what was resumed is what there is */
+        dt__warn(DT_LOG_INFO, "%s: nothing was computed since the resume: nothing is saved", call);
+        return 0;
+    }
+    if (dt_model_seal(m)) return dt_error_code(); /* so that optimisers are bound, and all of a resume is done */
+    char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
+    dt_archive *a = path ? dt_archive_new() : NULL;
+    if (a && !dt__checkpoint_fill(call, c, a, path, epoch, step)) dt__archive_write(call, a, path);
+    dt_archive_free(a);
+    dt__free_text(path);
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    c->seen_epoch = epoch;
+    c->seen_step = step;
+    c->saved = dt__seconds();
+    dt__checkpoint_rotate(c, step);
+    return 0;
+}
+DT_API dt_status dt_checkpoint_save(dt_checkpoint *c, int64_t epoch, int64_t step)
+{
+    if (dt__checkpoint_ok("dt_checkpoint_save", c, epoch, step)) return dt_error_code();
+    return (dt_status)dt__checkpoint_save("dt_checkpoint_save", c, epoch, step);
+}
+DT_API dt_status dt_checkpoint_finish(dt_checkpoint *c, int64_t epoch, int64_t step)
+{
+    if (dt__checkpoint_ok("dt_checkpoint_finish", c, epoch, step)) return dt_error_code();
+    return (dt_status)dt__checkpoint_save("dt_checkpoint_finish", c, epoch, step);
+}
+DT_API int dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step)
+{
+    static const char call[] = "dt_checkpoint_tick";
+    if (dt__checkpoint_ok(call, c, epoch, step)) return dt_error_code();
+    int mine = __atomic_load_n(&dt__signal_owner, __ATOMIC_ACQUIRE) == c, due = mine && dt__signal_save;
+    int stop = mine && dt__signal_stop && !c->stop;
+    if (due) dt__signal_save = 0;
+    if (c->o.every_steps && step / c->o.every_steps != c->seen_step / c->o.every_steps) due = 1;
+    if (c->o.every_epochs && epoch / c->o.every_epochs != c->seen_epoch / c->o.every_epochs) due = 1;
+    if (c->o.every_minutes > 0 && dt__seconds() - c->saved >= c->o.every_minutes * 60) due = 1;
+    c->seen_step = step;
+    c->seen_epoch = epoch;
+    if (stop) c->stop = 1;
+    if (stop && !c->o.model->nparams) return 1; /* nothing was computed yet */
+    if ((due || stop) && dt__checkpoint_save(call, c, epoch, step)) return dt_error_code();
+    return c->stop;
+}
+
+/* ---- resuming: what can be checked is checked, what says itself whether it fits comes next and is undone if another
+   does not, and what cannot fail any more comes last */
+static void dt__resume_undo(dt_checkpoint *c, const dt__port *p, dt_archive *before)
+{
+    dt_status code = dt__tls.code;
+    char      message[sizeof dt__tls.message];
+    dt__port  back = *p;
+    memcpy(message, dt__tls.message, sizeof message);
+    dt_error_clear();
+    back.a = before;
+    dt__checkpoint_parts(c, &back, 1);
+    memcpy(dt__tls.message, message, sizeof message);
+    dt__tls.code = code;
+}
+static int dt__resume_parts(dt_checkpoint *c, const dt__port *p)
+{
+    dt__port    now = *p;
+    dt_archive *before = dt_archive_new(); /* holds the optimisers' present states: a load makes new ones */
+    now.a = before;
+    if (before && !dt__checkpoint_parts(c, &now, 0)) {
+        now.a = p->a;
+        if (dt__checkpoint_parts(c, &now, 1)) dt__resume_undo(c, p, before);
+    }
+    dt_archive_free(before);
+    return dt_error_code();
+}
+static int dt__resume_load(dt_checkpoint *c, dt__load *l)
+{
+    dt_model *m = c->o.model;
+    dt__port  p = { NULL, NULL, NULL, 1, 0, 0 };
+    p.call = l->call;
+    p.path = l->path;
+    p.a = l->a;
+    if ((m->nparams && dt__load_judge(l)) || dt__checkpoint_rest(c, &p, 1)) return dt_error_code();
+    p.check = 0;
+    p.early = !m->sealed;
+    if (dt__resume_parts(c, &p) || dt__checkpoint_rest(c, &p, 1)) return dt_error_code();
+    int n = dt__load_now(l);
+    return n < 0 ? n : 0;
+}
+DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
+{
+    static const char call[] = "dt_checkpoint_resume";
+    char             *path = NULL;
+    int64_t           e = 0, s = 0;
+    if (dt__checkpoint_ok(call, c, 0, 0)) return dt_error_code();
+    dt_archive *a = dt__checkpoint_newest(call, c->dir, c->name, &path);
+    if (!a) return dt_error_code();
+    dt__integer_parse(dt_archive_string(a, "dt.epoch"), &e);
+    dt__integer_parse(dt_archive_string(a, "dt.step"), &s);
+    dt__load *l = dt__load_new(call, c->o.model, a, path, NULL);
+    dt__free_text(path);
+    if (!l) return dt_error_code();
+    if (dt__resume_load(c, l)) {
+        dt__load_free(l);
+        return dt_error_code();
+    }
+    if (c->o.model->sealed) {
+        dt__load_free(l);
+    } else {
+        l->c = c;
+        c->load = l;
+        if (dt__load_wait(l)) return dt_error_code();
+    }
+    c->seen_epoch = e;
+    c->seen_step = s;
+    if (epoch) *epoch = e;
+    if (step) *step = s;
+    return 1;
+}
+
+/* ==================================================================================================== >>seeing
+   Progress, the table, the curve. Text is put together without printf's numbers where a file is made: a locale with a
+   decimal comma would break the table and the SVG. */
+typedef struct dt__text_buf { /* growing text; failed: out of memory, what came after is missing */
+    char  *s;
+    size_t n, cap;
+    bool   failed;
+} dt__text_buf;
+static void dt__text_add(dt__text_buf *b, const char *s, size_t n)
+{
+    if (b->failed) return;
+    if (b->cap - b->n <= n) {
+        size_t cap = 2 * b->cap + n + 4096;
+        char  *t = (char *)dt_alloc(cap);
+        if (!t) {
+            b->failed = true;
+            return;
+        }
+        if (b->n) memcpy(t, b->s, b->n);
+        dt_dealloc(b->s, b->cap);
+        b->s = t;
+        b->cap = cap;
+    }
+    memcpy(b->s + b->n, s, n);
+    b->n += n;
+    b->s[b->n] = 0;
+}
+static void dt__text_put(dt__text_buf *b, const char *s) { dt__text_add(b, s, strlen(s)); }
+static void dt__text_g(dt__text_buf *b, double x, int digits)
+{
+    char buf[64];
+    dt__text_put(b, dt__number(buf, sizeof buf, x, digits));
+}
+static void dt__text_int(dt__text_buf *b, int64_t v)
+{
+    char buf[24];
+    snprintf(buf, sizeof buf, "%" PRId64, v);
+    dt__text_put(b, buf);
+}
+static void dt__text_xml(dt__text_buf *b, const char *text)
+{
+    const unsigned char *s = (const unsigned char *)(text ? text : "");
+    for (int n; *s; s += n) {
+        n = dt__utf8_len(s);
+        if (n == 1 && *s == '&') dt__text_put(b, "&amp;");
+        else if (n == 1 && *s == '<') dt__text_put(b, "&lt;");
+        else if (n == 1 && *s == '>') dt__text_put(b, "&gt;");
+        else if (n == 1 && *s == '"') dt__text_put(b, "&quot;");
+        else if (n == 0 || *s < 0x20 || *s == 0x7f || (n == 3 && s[0] == 0xef && s[1] == 0xbf && s[2] >= 0xbe))
+            dt__text_put(b, "?"); /* what XML does not allow */
+        else dt__text_add(b, (const char *)s, (size_t)n);
+        if (n == 0) n = 1;
+    }
+}
+static void dt__text_free(dt__text_buf *b)
+{
+    dt_dealloc(b->s, b->cap);
+    memset(b, 0, sizeof *b);
+}
+/* Put the text where path says: written beside, then renamed. 0 or errno. */
+static int dt__text_save(const dt__text_buf *b, const char *path)
+{
+    char beside[1200];
+    if (b->failed) return ENOMEM;
+    if (snprintf(beside, sizeof beside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof beside) return ENAMETOOLONG;
+    FILE *f = fopen(beside, "wb");
+    if (!f) return errno;
+    int e = fwrite(b->s, 1, b->n, f) == b->n ? 0 : errno ? errno : EIO;
+    if (fclose(f) && !e) e = errno ? errno : EIO;
+    if (!e && rename(beside, path)) e = errno;
+    if (e) unlink(beside);
+    return e;
+}
+
+/* ---- axes */
+typedef struct dt__axis {
+    double lo, hi; /* of the values; of their logarithms if log */
+    bool   log;
+    double from, to; /* in pixels */
+} dt__axis;
+#define DT__MAX_TICKS 24
+typedef struct dt__tick {
+    double at; /* a value */
+    bool   label;
+} dt__tick;
+
+static double dt__clip(double v) { return v > 1e290 ? 1e290 : v < -1e290 ? -1e290 : v; } /* so that sums exist */
+static bool   dt__axis_has(const dt__axis *a, double v) { return isfinite(v) && (!a->log || v > 0); }
+static double dt__axis_at(const dt__axis *a, double v)
+{
+    double u = a->log ? log10(v) : dt__clip(v);
+    return a->from + (u - a->lo) / (a->hi - a->lo) * (a->to - a->from);
+}
+static double dt__nice(double x) /* the nearest 1, 2 or 5 times a power of ten */
+{
+    double p = pow(10, floor(log10(x))), m = x / p;
+    return (m < 1.5 ? 1 : m < 3.2 ? 2 : m < 7.1 ? 5 : 10) * p;
+}
+/* The range of an axis from the range of its values (lo > hi: there are none). */
+static void dt__axis_set(dt__axis *a, double lo, double hi, bool is_x)
+{
+    if (lo > hi) lo = a->log ? 1 : 0, hi = a->log ? 10 : 1;
+    a->lo = a->log ? log10(lo) : dt__clip(lo);
+    a->hi = a->log ? log10(hi) : dt__clip(hi);
+    bool   one = !(a->hi - a->lo > 1e-9 * (fabs(a->hi) + fabs(a->lo))); /* value only */
+    double more = !one ? 0 : a->log ? 0.5 : a->lo != 0 ? 0.1 * fabs(a->lo) : 1;
+    a->lo -= more;
+    a->hi += more;
+    if (is_x) return;
+    double room = 0.04 * (a->hi - a->lo);
+    bool   from_zero = !a->log && !one && lo >= 0 && lo <= 0.5 * hi; /* unless that wastes half of it */
+    bool   to_zero = !a->log && !one && hi <= 0 && hi >= 0.5 * lo;
+    a->lo = from_zero ? 0 : a->lo - room;
+    a->hi = to_zero ? 0 : a->hi + room;
+}
+static int dt__axis_linear_ticks(const dt__axis *a, dt__tick *t, int want)
+{
+    double step = dt__nice((a->hi - a->lo) / want), first = ceil(a->lo / step - 1e-9);
+    int    n = 0;
+    for (; n < DT__MAX_TICKS && (first + n) * step <= a->hi + 1e-9 * step; n++) {
+        t[n].at = (first + n) * step;
+        t[n].label = true;
+    }
+    return n;
+}
+static int dt__axis_ticks(const dt__axis *a, dt__tick *t, int want)
+{
+    static const double part[] = { 1, 2, 5 };
+    double              span = a->hi - a->lo;
+    if (!a->log) return dt__axis_linear_ticks(a, t, want);
+    int every = (int)ceil(span / 8), n = 0, d = (int)floor(a->lo);
+    if (every < 1) every = 1;
+    for (; d <= a->hi && n < DT__MAX_TICKS; d++)
+        for (int k = 0; k < 3 && n < DT__MAX_TICKS; k++) {
+            double u = d + log10(part[k]);
+            if (u < a->lo - 1e-9 || u > a->hi + 1e-9 || (k ? span > 4 : d % every != 0)) continue;
+            t[n].at = part[k] * pow(10, d);
+            t[n++].label = k == 0 || span < 2;
+        }
+    return n;
+}
+/* As many decimals as tell neighbours apart; k, M, G, T where the largest of an axis (top) has five digits, on a
+   logarithmic axis from a thousand on. */
+static void dt__tick_text(char *buf, size_t nbytes, double v, double step, double top, bool is_log)
+{
+    static const char suffix[] = " kMGT";
+    int               k = 0;
+    if (is_log) top = fabs(v);
+    if (top >= 1e16) {
+        dt__number(buf, nbytes, v, 3);
+        return;
+    }
+    for (double limit = is_log ? 999.5 : 1e4; k < 4 && top >= limit; k++, limit = 999.5)
+        v /= 1e3, step /= 1e3, top /= 1e3;
+    int decimals = step > 0 && !is_log ? (int)ceil(-log10(step) - 1e-9) : 0;
+    if (fabs(v) < 1e-9 * step) v = 0;
+    dt__number(buf, nbytes, v, is_log || decimals > 6 ? 3 : 15);
+    if (!is_log && decimals >= 0 && decimals <= 6) {
+        snprintf(buf, nbytes, "%.*f", decimals, v);
+        dt__fix_point(buf);
+    }
+    size_t n = strlen(buf);
+    if (k && v != 0 && n + 2 < nbytes) buf[n] = suffix[k], buf[n + 1] = 0;
+}
+
+/* ---- the plot */
+typedef struct dt__svg {
+    const dt_plot *plot;
+    dt__text_buf   out;
+    dt__axis       x, y, right;
+    double         width, height;
+    bool           has_right;
+} dt__svg;
+static const char *const dt__colors[] = { "#2461a8", "#d2601a", "#2d8a57", "#8d4ba5", "#b08a00", "#2f8f9d", "#b3384e",
+                                          "#5f6773" };
+
+static void dt__svg_num(dt__svg *s, double x) /* a tenth of a pixel is enough */
+{
+    dt__text_g(&s->out, fabs(x) < 0.05 ? 0 : floor(x * 10 + 0.5) / 10, 6);
+}
+static void dt__svg_line(dt__svg *s, double x0, double y0, double x1, double y1, const char *style)
+{
+    const char *const key[] = { "<line x1=\"", "\" y1=\"", "\" x2=\"", "\" y2=\"" };
+    double            v[4];
+    v[0] = x0, v[1] = y0, v[2] = x1, v[3] = y1;
+    for (int i = 0; i < 4; i++) dt__text_put(&s->out, key[i]), dt__svg_num(s, v[i]);
+    dt__text_put(&s->out, "\" ");
+    dt__text_put(&s->out, style);
+    dt__text_put(&s->out, "/>\n");
+}
+static void dt__svg_text(dt__svg *s, double x, double y, const char *style, const char *text)
+{
+    dt__text_put(&s->out, "<text x=\"");
+    dt__svg_num(s, x);
+    dt__text_put(&s->out, "\" y=\"");
+    dt__svg_num(s, y);
+    dt__text_put(&s->out, "\" ");
+    dt__text_put(&s->out, style);
+    dt__text_put(&s->out, ">");
+    dt__text_xml(&s->out, text);
+    dt__text_put(&s->out, "</text>\n");
+}
+static void dt__svg_turned(dt__svg *s, double x, double y, int angle, const char *text) /* an axis' name */
+{
+    dt__text_put(&s->out, "<text text-anchor=\"middle\" transform=\"translate(");
+    dt__svg_num(s, x);
+    dt__text_put(&s->out, " ");
+    dt__svg_num(s, y);
+    dt__text_put(&s->out, angle > 0 ? ") rotate(90)\">" : ") rotate(-90)\">");
+    dt__text_xml(&s->out, text);
+    dt__text_put(&s->out, "</text>\n");
+}
+static double dt__series_x(const dt_series *e, int64_t i) { return e->x ? e->x[i] : (double)i; }
+
+/* The range of x (which = 0), y (1) or the right axis (2) over all series. */
+static void dt__svg_range(const dt_plot *p, int which, bool positive, double *lo, double *hi)
+{
+    *lo = INFINITY;
+    *hi = -INFINITY;
+    for (int k = 0; k < p->nseries; k++) {
+        const dt_series *e = &p->series[k];
+        if (which && e->right != (which == 2)) continue;
+        for (int64_t i = 0; i < e->n; i++) {
+            double v = which ? e->y[i] : dt__series_x(e, i);
+            if (!isfinite(v) || (positive && v <= 0)) continue;
+            if (v < *lo) *lo = v;
+            if (v > *hi) *hi = v;
+        }
+    }
+}
+static void dt__svg_axis(const dt_plot *p, dt__axis *a, int which, dt_switch want, double from, double to)
+{
+    double lo, hi;
+    dt__svg_range(p, which, false, &lo, &hi);
+    a->log = want == DT_YES || (want == DT_DEFAULT && lo > 0 && hi > lo && hi / lo > 100);
+    if (a->log && lo <= 0) dt__svg_range(p, which, true, &lo, &hi);
+    a->from = from;
+    a->to = to;
+    dt__axis_set(a, lo, hi, which == 0);
+}
+/* Ticks, their labels and the grid. side: 0 below, 1 left, 2 right. */
+static void dt__svg_ticks(dt__svg *s, const dt__axis *a, int side)
+{
+    dt__tick t[DT__MAX_TICKS];
+    char     text[64];
+    int      n = dt__axis_ticks(a, t, side ? 6 : 8);
+    double   step = n > 1 ? t[1].at - t[0].at : 0, top = n ? fmax(fabs(t[0].at), fabs(t[n - 1].at)) : 0;
+    for (int i = 0; i < n; i++) {
+        double at = dt__axis_at(a, t[i].at);
+        if (side == 0)
+            dt__svg_line(s, at, s->y.to, at, s->y.from, t[i].label ? "stroke=\"#e4e6ea\"" : "stroke=\"#f1f2f4\"");
+        if (side == 1)
+            dt__svg_line(s, s->x.from, at, s->x.to, at, t[i].label ? "stroke=\"#e4e6ea\"" : "stroke=\"#f1f2f4\"");
+        if (side == 2) dt__svg_line(s, s->x.to, at, s->x.to + 4, at, "stroke=\"#5f6773\"");
+        if (!t[i].label) continue;
+        dt__tick_text(text, sizeof text, t[i].at, step, top, a->log);
+        if (side == 0) dt__svg_text(s, at, s->y.from + 17, "text-anchor=\"middle\"", text);
+        if (side == 1) dt__svg_text(s, s->x.from - 7, at + 4, "text-anchor=\"end\"", text);
+        if (side == 2) dt__svg_text(s, s->x.to + 8, at + 4, "text-anchor=\"start\"", text);
+    }
+}
+static void dt__svg_frame(dt__svg *s)
+{
+    const dt_plot *p = s->plot;
+    double         middle = (s->x.from + s->x.to) / 2, half = (s->y.from + s->y.to) / 2;
+    int64_t        every = p->nmarks / 40 + 1;
+    dt__svg_ticks(s, &s->x, 0);
+    dt__svg_ticks(s, &s->y, 1);
+    if (s->has_right) dt__svg_ticks(s, &s->right, 2);
+    for (int64_t i = every - 1; i < p->nmarks; i += every) {
+        if (!dt__axis_has(&s->x, p->mark[i])) continue;
+        double at = dt__axis_at(&s->x, p->mark[i]);
+        if (at < s->x.from - 0.5 || at > s->x.to + 0.5) continue;
+        dt__svg_line(s, at, s->y.to, at, s->y.from, "stroke=\"#9aa1ab\" stroke-dasharray=\"2 4\"");
+    }
+    dt__svg_line(s, s->x.from, s->y.from, s->x.to, s->y.from, "stroke=\"#5f6773\"");
+    dt__svg_line(s, s->x.from, s->y.to, s->x.from, s->y.from, "stroke=\"#5f6773\"");
+    if (s->has_right) dt__svg_line(s, s->x.to, s->y.to, s->x.to, s->y.from, "stroke=\"#5f6773\"");
+    if (p->title) dt__svg_text(s, middle, 22, "text-anchor=\"middle\" font-size=\"15\" font-weight=\"bold\"", p->title);
+    if (p->x_label) dt__svg_text(s, middle, s->height - 12, "text-anchor=\"middle\"", p->x_label);
+    if (p->y_label) dt__svg_turned(s, 18, half, -90, p->y_label);
+    if (p->right_label && s->has_right) dt__svg_turned(s, s->width - 16, half, 90, p->right_label);
+}
+
+/* One line of a series, in pieces between values it cannot show; those are marked at the upper edge. */
+typedef struct dt__pen {
+    dt__svg        *s;
+    const dt__axis *y;
+    const char     *color;
+    bool            light, down, dots;
+    int             crosses;
+    double          x0, y0; /* the piece's first point: alone it becomes a dot */
+    int             points;
+} dt__pen;
+static void dt__pen_dot(dt__pen *n, double x, double y, double radius)
+{
+    dt__text_buf *o = &n->s->out;
+    dt__text_put(o, "<circle cx=\"");
+    dt__svg_num(n->s, x);
+    dt__text_put(o, "\" cy=\"");
+    dt__svg_num(n->s, y);
+    dt__text_put(o, "\" r=\"");
+    dt__text_g(o, radius, 3);
+    dt__text_put(o, "\" fill=\"");
+    dt__text_put(o, n->color);
+    dt__text_put(o, "\"/>\n");
+}
+static void dt__pen_up(dt__pen *n)
+{
+    if (!n->down) return;
+    n->down = false;
+    dt__text_put(&n->s->out, "\"/>\n");
+    if (n->points == 1 && !n->dots) dt__pen_dot(n, n->x0, n->y0, n->light ? 1.2 : 2);
+}
+static void dt__pen_to(dt__pen *n, double xv, double yv)
+{
+    dt__text_buf *o = &n->s->out;
+    if (!dt__axis_has(&n->s->x, xv)) return;
+    double x = dt__axis_at(&n->s->x, xv);
+    if (!dt__axis_has(n->y, yv)) {
+        dt__pen_up(n);
+        if (n->crosses++ < 100)
+            dt__svg_text(n->s, x, n->s->y.to + 4, "text-anchor=\"middle\" font-size=\"13\" fill=\"#c0232c\"",
+                         "\xc3\x97");
+        return;
+    }
+    double y = dt__axis_at(n->y, yv);
+    if (!n->down) {
+        dt__text_put(o, "<polyline fill=\"none\" stroke-linejoin=\"round\" stroke=\"");
+        dt__text_put(o, n->color);
+        dt__text_put(o, n->light ? "\" stroke-width=\"1\" opacity=\"0.32" : "\" stroke-width=\"1.8");
+        dt__text_put(o, "\" points=\"");
+        n->down = true;
+        n->points = 0;
+        n->x0 = x;
+        n->y0 = y;
+    }
+    if (n->points++) dt__text_put(o, n->points % 8 == 1 ? "\n" : " ");
+    dt__svg_num(n->s, x);
+    dt__text_put(o, ",");
+    dt__svg_num(n->s, y);
+}
+static void dt__svg_series(dt__svg *s, const dt_series *e, int color)
+{
+    dt__pen n;
+    int64_t group = e->n > 1000 ? (e->n + 499) / 500 : 1; /* each group gives its minimum and its maximum */
+    memset(&n, 0, sizeof n);
+    n.s = s;
+    n.y = e->right ? &s->right : &s->y;
+    n.color = dt__colors[color];
+    n.light = e->light;
+    n.dots = e->dots;
+    for (int64_t i = 0; i < e->n; i += group) {
+        int64_t end = i + group < e->n ? i + group : e->n, lo = -1, hi = -1, bad = -1;
+        for (int64_t k = i; k < end; k++) {
+            if (!dt__axis_has(n.y, e->y[k])) bad = k;
+            else if (lo < 0) lo = hi = k;
+            else if (e->y[k] < e->y[lo]) lo = k;
+            else if (e->y[k] > e->y[hi]) hi = k;
+        }
+        int64_t a = lo < hi ? lo : hi, b = lo < hi ? hi : lo;
+        if (a >= 0) dt__pen_to(&n, dt__series_x(e, a), e->y[a]);
+        if (b > a) dt__pen_to(&n, dt__series_x(e, b), e->y[b]);
+        if (bad >= 0) dt__pen_to(&n, dt__series_x(e, bad), NAN);
+    }
+    dt__pen_up(&n);
+    for (int64_t i = 0; e->dots && i < e->n && e->n <= 200; i++)
+        if (dt__axis_has(&s->x, dt__series_x(e, i)) && dt__axis_has(n.y, e->y[i]))
+            dt__pen_dot(&n, dt__axis_at(&s->x, dt__series_x(e, i)), dt__axis_at(n.y, e->y[i]), 2.8);
+}
+static int dt__series_color(const dt_plot *p, int k) /* an index of dt__colors */
+{
+    int c = p->series[k].color;
+    return ((c > 0 ? c - 1 : k) % 8 + 8) % 8;
+}
+static int dt__text_columns(const char *s) /* characters, not bytes */
+{
+    int n = 0;
+    for (; *s; s++) n += (*s & 0xc0) != 0x80;
+    return n;
+}
+static void dt__svg_legend(dt__svg *s)
+{
+    double x = s->x.from + 4, y = s->y.to - 14;
+    for (int k = 0; k < s->plot->nseries; k++) {
+        const dt_series *e = &s->plot->series[k];
+        if (!e->name) continue;
+        dt__text_put(&s->out, "<rect width=\"18\" height=\"3\" x=\"");
+        dt__svg_num(s, x);
+        dt__text_put(&s->out, "\" y=\"");
+        dt__svg_num(s, y - 5);
+        dt__text_put(&s->out, "\" fill=\"");
+        dt__text_put(&s->out, dt__colors[dt__series_color(s->plot, k)]);
+        dt__text_put(&s->out, e->light ? "\" opacity=\"0.4\"/>\n" : "\"/>\n");
+        dt__svg_text(s, x + 23, y, "text-anchor=\"start\"", e->name);
+        x += 23 + 6.6 * dt__text_columns(e->name) + 18; /* about what the letters take */
+    }
+}
+static bool dt__svg_check(const dt_plot *p, const char **why)
+{
+    *why = NULL;
+    if (!p || (p->nseries > 0 && !p->series) || p->nseries < 0) *why = "the plot or its series are NULL";
+    else if (p->nmarks < 0 || (p->nmarks > 0 && !p->mark)) *why = "its marks are NULL";
+    else if (p->width < 0 || p->height < 0 || p->width > 100000 || p->height > 100000) *why = "its size is wrong";
+    for (int k = 0; !*why && k < p->nseries; k++)
+        if (p->series[k].n < 0 || (p->series[k].n > 0 && !p->series[k].y)) *why = "a series has no y";
+    return *why == NULL;
+}
+static int dt__svg_save(const char *path, const dt_plot *p) /* p is in order; 0 or errno */
+{
+    dt__svg s;
+    int     any = 0;
+    memset(&s, 0, sizeof s);
+    s.plot = p;
+    s.width = p->width ? p->width : 800;
+    s.height = p->height ? p->height : 450;
+    for (int k = 0; k < p->nseries; k++) {
+        any |= p->series[k].n > 0;
+        s.has_right |= p->series[k].right && p->series[k].n > 0;
+    }
+    dt__svg_axis(p, &s.x, 0, p->log_x ? DT_YES : DT_NO, 66, s.width - (s.has_right ? 70 : 24));
+    dt__svg_axis(p, &s.y, 1, p->log_y, s.height - 52, 62);
+    dt__svg_axis(p, &s.right, 2, p->log_right, s.height - 52, 62);
+    dt__text_put(&s.out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"");
+    dt__svg_num(&s, s.width);
+    dt__text_put(&s.out, "\" height=\"");
+    dt__svg_num(&s, s.height);
+    dt__text_put(&s.out, "\" viewBox=\"0 0 ");
+    dt__svg_num(&s, s.width);
+    dt__text_put(&s.out, " ");
+    dt__svg_num(&s, s.height);
+    dt__text_put(&s.out, "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#2b2f36\">\n"
+                         "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
+    dt__svg_frame(&s);
+    for (int k = 0; k < p->nseries; k++) dt__svg_series(&s, &p->series[k], dt__series_color(p, k));
+    dt__svg_legend(&s);
+    if (!any)
+        dt__svg_text(&s, (s.x.from + s.x.to) / 2, (s.y.from + s.y.to) / 2, "text-anchor=\"middle\"", "nothing yet");
+    dt__text_put(&s.out, "</svg>\n");
+    int e = dt__text_save(&s.out, path);
+    dt__text_free(&s.out);
+    return e;
+}
+DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot)
+{
+    const char *why;
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: needs the path of a file");
+    if (!dt__svg_check(plot, &why)) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: %s: %s", path, why);
+    int e = dt__svg_save(path, plot);
+    return e ? (dt_status)dt_fail(e == ENOMEM ? DT_ERR_MEMORY : DT_ERR_FILE, "dt_svg_plot: cannot write %s: %s", path,
+                                  strerror(e)) : DT_OK;
+}
+
+/* ---- the history of a training: as many stretches of steps as a curve can show; when there are too many, pairs
+   become one */
+#define DT__STRETCHES 500 /* even; twice as many points are what a plot draws one by one */
+typedef struct dt__stretch {
+    int64_t n, bad;        /* losses that are finite, and those that are not */
+    int64_t first, last;   /* steps */
+    int64_t lo_at, hi_at;
+    double  lo, hi, sum;
+} dt__stretch;
+typedef struct dt__result {
+    int     name; /* in p->name */
+    int64_t step;
+    double  value;
+} dt__result;
+#define DT__RESULT_NAMES 8
+
+struct dt_progress {
+    dt_progress_opts o;
+    char         csv_path[1024], svg_path[1024], title[128], unit[32];
+    FILE        *csv;
+    int          csv_error, svg_error; /* errno of the first failure */
+    bool         tty, open_line;       /* a line without its newline stands on the terminal */
+    int          shown;                /* its columns */
+    int64_t      step, in_epoch, drawn_step;
+    int          epoch; /* ended ones */
+    double       start, before; /* seconds: now at the start, and of earlier runs */
+    double       last_step, last_line, last_svg;
+    int          tenth; /* of the run, of the last plain line */
+    double       loss, lr, scale;
+    double       loss_sum, loss_weight, rate_items, rate_seconds;
+    bool         has_items;
+    dt__stretch  stretch[DT__STRETCHES];
+    int          nstretches;
+    int64_t      stride;
+    char         name[DT__RESULT_NAMES][64];
+    int          nnames;
+    dt__result  *result;
+    int64_t      nresults, result_cap;
+    double      *mark; /* steps at which epochs ended */
+    int64_t      nmarks, mark_cap;
+    char         results[256]; /* of this epoch, as text */
+};
+
+static void dt__history_add(dt_progress *p, int64_t step, double loss)
+{
+    dt__stretch *s = p->nstretches ? &p->stretch[p->nstretches - 1] : NULL;
+    if (s && s->n + s->bad >= p->stride) s = NULL;
+    if (!s && p->nstretches == DT__STRETCHES) {
+        for (int i = 0; i < DT__STRETCHES / 2; i++) {
+            dt__stretch a = p->stretch[2 * i], b = p->stretch[2 * i + 1];
+            if (!a.n || (b.n && b.lo < a.lo)) a.lo = b.lo, a.lo_at = b.lo_at;
+            if (!a.n || (b.n && b.hi > a.hi)) a.hi = b.hi, a.hi_at = b.hi_at;
+            a.n += b.n;
+            a.bad += b.bad;
+            a.sum += b.sum;
+            a.last = b.last;
+            p->stretch[i] = a;
+        }
+        p->nstretches = DT__STRETCHES / 2;
+        p->stride *= 2;
+    }
+    if (!s) {
+        s = &p->stretch[p->nstretches++];
+        memset(s, 0, sizeof *s);
+        s->first = step;
+    }
+    s->last = step;
+    if (!isfinite(loss)) {
+        s->bad++;
+        return;
+    }
+    if (!s->n || loss < s->lo) s->lo = loss, s->lo_at = step;
+    if (!s->n || loss > s->hi) s->hi = loss, s->hi_at = step;
+    s->sum += dt__clip(loss);
+    s->n++;
+}
+static void dt__history_result(dt_progress *p, const char *name, int64_t step, double value)
+{
+    char text[64];
+    int  k = 0;
+    snprintf(text, sizeof text, "%.63s", name);
+    while (k < p->nnames && strcmp(p->name[k], text)) k++;
+    if (k == DT__RESULT_NAMES) return; /* the table has it; the curve shows as many as it has colours for */
+    if (k == p->nnames) strcpy(p->name[p->nnames++], text);
+    dt__result *at = (dt__result *)dt__enlarge(p->result, p->nresults, &p->result_cap, sizeof *at);
+    if (at) {
+        p->result = at;
+        p->result[p->nresults].name = k;
+        p->result[p->nresults].step = step;
+        p->result[p->nresults++].value = value;
+    }
+}
+static void dt__history_mark(dt_progress *p, int64_t step)
+{
+    double *at = (double *)dt__enlarge(p->mark, p->nmarks, &p->mark_cap, sizeof *at);
+    if (!at) return;
+    p->mark = at;
+    p->mark[p->nmarks++] = (double)step;
+}
+
+/* Raw values and a smoothed line from the stretches; x and y have room for 3 points each. */
+static void dt__curve_loss(const dt_progress *p, dt_series *raw, dt_series *smooth, double *x, double *y)
+{
+    int64_t n = 0;
+    int     half = p->nstretches >= 10 ? p->nstretches / 50 + 1 : 0;
+    raw->x = x;
+    raw->y = y;
+    for (int i = 0; i < p->nstretches; i++) {
+        const dt__stretch *s = &p->stretch[i];
+        bool               low_first = s->lo_at <= s->hi_at;
+        if (s->n) x[n] = (double)(low_first ? s->lo_at : s->hi_at), y[n++] = low_first ? s->lo : s->hi;
+        if (s->n && s->lo_at != s->hi_at)
+            x[n] = (double)(low_first ? s->hi_at : s->lo_at), y[n++] = low_first ? s->hi : s->lo;
+        if (s->bad) x[n] = (double)s->last, y[n++] = NAN;
+    }
+    raw->n = n;
+    smooth->x = x += n;
+    smooth->y = y += n;
+    for (int i = 0; i < p->nstretches; i++) {
+        double sum = 0, count = 0;
+        for (int k = i - half; k <= i + half; k++)
+            if (k >= 0 && k < p->nstretches && p->stretch[k].n) {
+                double w = (double)(half + 1 - abs(k - i)) * (double)p->stretch[k].n;
+                sum += w * (p->stretch[k].sum / (double)p->stretch[k].n);
+                count += w;
+            }
+        if (!p->stretch[i].n) sum = NAN; /* a gap */
+        x[smooth->n] = 0.5 * ((double)p->stretch[i].first + (double)p->stretch[i].last);
+        y[smooth->n++] = sum / count;
+    }
+}
+static int dt__curve_save(dt_progress *p) /* 0 or errno */
+{
+    dt_series series[2 + DT__RESULT_NAMES];
+    dt_plot   plot;
+    char      label[160] = "";
+    size_t    room = 4 * (size_t)DT__STRETCHES + (size_t)p->nresults, at = 0;
+    double   *mem = (double *)dt_alloc(2 * room * sizeof *mem), *x = mem, *y = mem + room;
+    if (!mem) return ENOMEM;
+    memset(series, 0, sizeof series);
+    memset(&plot, 0, sizeof plot);
+    dt__curve_loss(p, &series[0], &series[1], x, y);
+    at = (size_t)(series[0].n + series[1].n);
+    series[0].light = true;
+    series[0].color = series[1].color = 1;
+    series[1].name = "loss";
+    for (int k = 0; k < p->nnames; k++) {
+        dt_series *e = &series[2 + k];
+        e->x = x + at;
+        e->y = y + at;
+        e->name = p->name[k];
+        e->right = e->dots = true;
+        e->color = 2 + k;
+        for (int64_t i = 0; i < p->nresults; i++)
+            if (p->result[i].name == k) x[at] = (double)p->result[i].step, y[at++] = p->result[i].value, e->n++;
+        size_t used = strlen(label);
+        snprintf(label + used, sizeof label - used, "%s%s", k ? ", " : "", e->name);
+    }
+    plot.title = p->title[0] ? p->title : NULL;
+    plot.x_label = "step";
+    plot.y_label = "loss";
+    plot.right_label = label;
+    plot.series = series;
+    plot.nseries = 2 + p->nnames;
+    plot.mark = p->mark;
+    plot.nmarks = p->nmarks;
+    plot.log_y = p->o.log_loss;
+    plot.log_right = DT_NO;
+    int e = dt__svg_save(p->svg_path, &plot);
+    dt_dealloc(mem, 2 * room * sizeof *mem);
+    return e;
+}
+static void dt__progress_failed(int *kept, int e, const char *path)
+{
+    char text[1200];
+    if (!e || *kept) return;
+    *kept = e;
+    snprintf(text, sizeof text, "dt_progress: cannot write %.1000s: %s", path, strerror(e));
+    dt__log(DT_LOG_WARN, text);
+}
+static void dt__progress_curve(dt_progress *p)
+{
+    if (!p->svg_path[0]) return;
+    dt__progress_failed(&p->svg_error, dt__curve_save(p), p->svg_path);
+    p->last_svg = dt__seconds();
+}
+
+/* ---- the table */
+#define DT__CSV_HEAD "step,epoch,loss,lr,scale,items_per_second,seconds,result,value\n"
+static void dt__csv_number(dt__text_buf *b, double x, bool empty)
+{
+    dt__text_put(b, ",");
+    if (!empty) dt__text_g(b, x, 9);
+}
+static void dt__csv_name(dt__text_buf *b, const char *name) /* quoted where it must be; a name stays in its line */
+{
+    bool quote = strpbrk(name, ",\"\r\n") != NULL;
+    dt__text_put(b, quote ? ",\"" : ",");
+    for (; *name; name++) {
+        if (*name == '"') dt__text_put(b, "\"");
+        dt__text_add(b, *name == '\n' || *name == '\r' ? " " : name, 1);
+    }
+    if (quote) dt__text_put(b, "\"");
+}
+static double dt__progress_rate(const dt_progress *p)
+{
+    return p->rate_seconds > 0 ? p->rate_items / p->rate_seconds : 0;
+}
+
+/* A line for the last step, or (name) for a result. */
+static void dt__csv_line(dt_progress *p, const char *name, double value)
+{
+    dt__text_buf b;
+    if (!p->csv || p->csv_error) return;
+    memset(&b, 0, sizeof b);
+    dt__text_int(&b, p->step);
+    dt__text_put(&b, ",");
+    dt__text_int(&b, p->epoch + 1);
+    dt__csv_number(&b, p->loss, name != NULL);
+    dt__csv_number(&b, p->lr, name || p->lr == 0);
+    dt__csv_number(&b, p->scale, name || p->scale == 0);
+    dt__csv_number(&b, dt__progress_rate(p), name || !p->has_items);
+    dt__csv_number(&b, floor(1e3 * (p->before + dt__seconds() - p->start)) / 1e3, false);
+    if (name) dt__csv_name(&b, name);
+    dt__csv_number(&b, value, name == NULL);
+    if (!name) dt__text_put(&b, ",");
+    dt__text_put(&b, "\n");
+    int e = b.failed ? ENOMEM : 0;
+    errno = 0;
+    if (!e && (fwrite(b.s, 1, b.n, p->csv) != b.n || fflush(p->csv))) e = errno ? errno : EIO;
+    dt__progress_failed(&p->csv_error, e, p->csv_path);
+    dt__text_free(&b);
+}
+/* A number in the C locale's form at *s, which moves behind it; NaN if there is none. */
+static double dt__read_number(const char **s)
+{
+    const char *t = *s;
+    double      v = 0, sign = *t == '-' ? -1 : 1;
+    int         digits = 0, scale = 0, e = 0, esign = 1;
+    if (*t == '-' || *t == '+') t++;
+    if (!strncmp(t, "inf", 3) || !strncmp(t, "nan", 3)) {
+        *s = t + 3;
+        return *t == 'i' ? sign * INFINITY : NAN;
+    }
+    for (bool point = false; (*t >= '0' && *t <= '9') || (*t == '.' && !point); t++) {
+        if (*t == '.') point = true;
+        else v = 10 * v + (*t - '0'), digits++, scale -= point;
+    }
+    if (!digits) return NAN;
+    if (*t == 'e') {
+        t++;
+        if (*t == '-') esign = -1;
+        if (*t == '-' || *t == '+') t++;
+        for (; *t >= '0' && *t <= '9'; t++)
+            if (e < 10000) e = 10 * e + (*t - '0');
+    }
+    *s = t;
+    return sign * v * pow(10, esign * e + scale);
+}
+/* One line of the table into the history. false: it is not one. */
+static bool dt__csv_read(dt_progress *p, char *line, int64_t *step, double *seconds)
+{
+    double      v[7];
+    bool        has[7];
+    const char *s = line;
+    for (int i = 0; i < 7; i++) {
+        const char *at = s;
+        v[i] = dt__read_number(&s);
+        has[i] = s > at;
+        if (*s++ != ',') return false;
+    }
+    if (!has[0] || !has[1] || !(v[0] >= 0 && v[0] < 9e15 && v[1] >= 1 && v[1] < 2e9)) return false;
+    *step = (int64_t)v[0];
+    if (*step > p->o.start_step) return true;
+    *seconds = has[6] ? v[6] : *seconds;
+    if (p->epoch + 1 < (int)v[1]) {
+        dt__history_mark(p, *step - 1);
+        p->epoch = (int)v[1] - 1;
+        p->in_epoch = 0;
+    }
+    if (has[2]) dt__history_add(p, *step, v[2]);
+    p->in_epoch = has[2] ? p->in_epoch + 1 : 0;
+    char *name = line + (s - line), *to = name, *from = name; /* unquote it in place */
+    bool  quoted = *from == '"';
+    for (from += quoted; *from && (quoted ? *from != '"' || from[1] == '"' : *from != ','); from++) {
+        if (quoted && *from == '"') from++;
+        *to++ = *from;
+    }
+    if (quoted && *from++ != '"') return false;
+    if (*from++ != ',') return false;
+    const char *rest = from;
+    double      value = dt__read_number(&rest);
+    *to = 0;
+    if (rest > from) dt__history_result(p, name, *step, value);
+    return *rest == '\n';
+}
+/* Go on in a table: what lies behind start_step, and half a line at its end, is cut off. 0, or a negative status. */
+static int dt__csv_resume(dt_progress *p)
+{
+    char    line[1024];
+    int64_t keep = 0, step = 0, number = 1;
+    bool    good = true;
+    for (; good && fgets(line, sizeof line, p->csv); number++) {
+        size_t n = strlen(line), head = strlen(DT__CSV_HEAD);
+        if (number > 1 || n < head) good = !strncmp(line, DT__CSV_HEAD, n) || number > 1;
+        else good = !strcmp(line, DT__CSV_HEAD);
+        if (good && n && line[n - 1] != '\n') { /* the run before died in the middle of it, or it is another file */
+            good = n + 1 < sizeof line && feof(p->csv);
+            break;
+        }
+        if (good && number > 1) good = dt__csv_read(p, line, &step, &p->before);
+        if (!good || step > p->o.start_step) break;
+        keep += (int64_t)n;
+    }
+    if (!good)
+        return dt_fail(DT_ERR_ARG, "dt_progress_new: line %" PRId64 " of %s is none of a table of dt; use another file",
+                       number, p->csv_path);
+    if (p->nresults && !p->in_epoch) { /* results end an epoch */
+        dt__history_mark(p, p->o.start_step);
+        p->epoch++;
+    }
+    if (ferror(p->csv) || fseek(p->csv, (long)keep, SEEK_SET) || ftruncate(fileno(p->csv), (off_t)keep) ||
+        (!keep && (fputs(DT__CSV_HEAD, p->csv) < 0 || fflush(p->csv))))
+        return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot continue %s: %s", p->csv_path, strerror(errno));
+    return 0;
+}
+static int dt__csv_open(dt_progress *p)
+{
+    bool again = p->o.start_step > 0 && access(p->csv_path, F_OK) == 0;
+    p->csv = fopen(p->csv_path, again ? "r+" : "w");
+    if (!p->csv) return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot open %s: %s", p->csv_path, strerror(errno));
+    if (again) return dt__csv_resume(p);
+    errno = 0;
+    if (fputs(DT__CSV_HEAD, p->csv) < 0 || fflush(p->csv))
+        return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot write %s: %s", p->csv_path, strerror(errno));
+    return 0;
+}
+
+/* ---- the line */
+static void dt__time_text(char *buf, size_t nbytes, double seconds)
+{
+    double  most = 1e9;
+    int64_t s = (int64_t)(seconds > 0 ? (seconds < most ? seconds + 0.5 : most) : 0);
+    if (s >= 3600)
+        snprintf(buf, nbytes, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
+    else
+        snprintf(buf, nbytes, "%d:%02d", (int)(s / 60), (int)(s % 60));
+}
+static void dt__value_text(char *buf, size_t nbytes, double x)
+{
+    double a = fabs(x);
+    dt__number(buf, nbytes, x, 4);
+    if (!isfinite(x) || (a != 0 && (a < 1e-3 || a >= 1e5))) return;
+    snprintf(buf, nbytes, "%.4f", x);
+    dt__fix_point(buf);
+}
+static void dt__rate_text(char *buf, size_t nbytes, double x)
+{
+    dt__number(buf, nbytes, x, 4);
+    if (!(x < 1e9)) return;
+    snprintf(buf, nbytes, x >= 100 ? "%.0f" : x >= 1 ? "%.1f" : "%.3f", x);
+    dt__fix_point(buf);
+}
+static double dt__progress_loss(const dt_progress *p) /* what is shown */
+{
+    if (!isfinite(p->loss)) return p->loss;
+    return p->loss_weight > 0 ? p->loss_sum / p->loss_weight : p->loss;
+}
+static double dt__progress_left(const dt_progress *p) /* seconds, or -1 */
+{
+    int64_t done = p->step - p->o.start_step;
+    double  total = (double)p->o.epochs * (double)p->o.steps;
+    if (p->o.epochs <= 0 || p->o.steps <= 0 || done <= 0 || total < (double)p->step) return -1;
+    return (dt__seconds() - p->start) / (double)done * (total - (double)p->step);
+}
+static int dt__progress_tenth(const dt_progress *p) /* of the run, done */
+{
+    double total = (double)p->o.epochs * (double)p->o.steps;
+    return total > 0 ? (int)fmin(10, 10 * (double)p->step / total) : 0;
+}
+/* The parts of a line, in their order; what does not fit is left out, the less needed first. */
+enum { DT__PART_EPOCH, DT__PART_STEP, DT__PART_LOSS, DT__PART_RATE, DT__PART_LEFT, DT__PART_LR, DT__PART_SCALE,
+       DT__PARTS };
+typedef struct dt__parts {
+    char text[DT__PARTS][80];
+} dt__parts;
+static void dt__progress_parts(const dt_progress *p, dt__parts *l)
+{
+    char num[64];
+    int  epoch = p->epoch + 1;
+    memset(l, 0, sizeof *l);
+    if (p->o.epochs > 1) snprintf(l->text[DT__PART_EPOCH], 80, "epoch %d/%d", epoch, p->o.epochs);
+    else if (p->o.epochs == 0 && (p->o.steps || p->epoch)) snprintf(l->text[DT__PART_EPOCH], 80, "epoch %d", epoch);
+    if (p->o.steps) snprintf(l->text[DT__PART_STEP], 80, "%" PRId64 "/%" PRId64, p->in_epoch, p->o.steps);
+    else snprintf(l->text[DT__PART_STEP], 80, "step %" PRId64, p->step);
+    if (p->step > p->o.start_step) {
+        dt__value_text(num, sizeof num, dt__progress_loss(p));
+        snprintf(l->text[DT__PART_LOSS], 80, "loss %s", num);
+        dt__rate_text(num, sizeof num, dt__progress_rate(p));
+        snprintf(l->text[DT__PART_RATE], 80, "%.40s %s/s", num, p->has_items ? p->unit : "steps");
+    }
+    if (dt__progress_left(p) >= 0) {
+        dt__time_text(num, sizeof num, dt__progress_left(p));
+        snprintf(l->text[DT__PART_LEFT], 80, "%s left", num);
+    }
+    if (p->lr != 0) snprintf(l->text[DT__PART_LR], 80, "lr %s", dt__number(num, sizeof num, p->lr, 4));
+    if (p->scale != 0) snprintf(l->text[DT__PART_SCALE], 80, "scale %s", dt__number(num, sizeof num, p->scale, 9));
+}
+static int dt__parts_columns(const dt__parts *l)
+{
+    int n = 0;
+    for (int i = 0; i < DT__PARTS; i++)
+        if (l->text[i][0]) n += (n ? 2 : 0) + dt__text_columns(l->text[i]);
+    return n;
+}
+/* The line in at most 'columns' of them, with a bar if there is room for one. */
+static void dt__progress_text(const dt_progress *p, char *buf, size_t nbytes, int columns, bool bar)
+{
+    static const int less[] = { DT__PART_LR, DT__PART_SCALE, DT__PART_RATE, DT__PART_EPOCH, DT__PART_LEFT,
+                                DT__PART_STEP };
+    dt__parts        l;
+    size_t           at = 0;
+    dt__progress_parts(p, &l);
+    for (int i = 0; i < 6 && dt__parts_columns(&l) > columns; i++) l.text[less[i]][0] = 0;
+    int room = bar && p->o.steps ? columns - dt__parts_columns(&l) - 4 : 0, cells = room > 30 ? 30 : room;
+    buf[0] = 0;
+    for (int i = 0; i < DT__PARTS; i++) {
+        if (i == DT__PART_STEP && cells >= 8) {
+            int64_t done = p->in_epoch < p->o.steps ? p->in_epoch : p->o.steps;
+            int     full = (int)((double)cells * (double)done / (double)p->o.steps);
+            at += (size_t)snprintf(buf + at, nbytes - at, "%s[", at ? "  " : "");
+            for (int k = 0; k < cells && at + 2 < nbytes; k++) buf[at++] = k < full ? '=' : k == full ? '>' : ' ';
+            at += (size_t)snprintf(buf + at, nbytes - at, "]");
+        }
+        if (!l.text[i][0] || at + 84 > nbytes) continue;
+        at += (size_t)snprintf(buf + at, nbytes - at, "%s%s", at ? "  " : "", l.text[i]);
+    }
+    for (int n = dt__text_columns(buf); n > columns && at > 0; n--) { /* even the loss does not fit */
+        do at--;
+        while (at > 0 && (buf[at] & 0xc0) == 0x80);
+        buf[at] = 0;
+    }
+}
+static int dt__terminal_columns(FILE *f) /* one less than it has: some wrap as soon as the last is written */
+{
+    struct winsize w;
+    memset(&w, 0, sizeof w);
+    if (ioctl(fileno(f), TIOCGWINSZ, &w) == 0 && w.ws_col > 0) return w.ws_col - 1;
+    const char *s = getenv("COLUMNS");
+    int         n = s ? atoi(s) : 0;
+    return n > 0 && n < 10000 ? n - 1 : 79;
+}
+/* Writes a line over the one that stands there. */
+static void dt__progress_over(dt_progress *p, const char *text, bool end)
+{
+    int n = dt__text_columns(text), most = dt__terminal_columns(p->o.file);
+    int blank = p->open_line ? (p->shown < most ? p->shown : most) - n : 0;
+    fprintf(p->o.file, "%s%s%*s%s", p->open_line ? "\r" : "", text, blank > 0 ? blank : 0, "", end ? "\n" : "");
+    fflush(p->o.file);
+    p->open_line = !end;
+    p->shown = end ? 0 : n;
+}
+static void dt__progress_draw(dt_progress *p, bool end)
+{
+    char text[1024];
+    if (p->o.quiet) return;
+    if (p->tty) {
+        dt__progress_text(p, text, sizeof text, dt__terminal_columns(p->o.file), true);
+        dt__progress_over(p, text, end);
+    } else {
+        dt__progress_text(p, text, sizeof text, 1000, false);
+        fprintf(p->o.file, "%s\n", text);
+        fflush(p->o.file);
+    }
+    p->last_line = dt__seconds();
+    p->drawn_step = p->step;
+}
+
+/* ---- the calls */
+static bool dt__copy_path(char *to, size_t nbytes, const char *from, const char *what)
+{
+    if (from && strlen(from) + 40 >= nbytes) {
+        dt_fail(DT_ERR_ARG, "dt_progress_new: %s is too long a path", what);
+        return false;
+    }
+    snprintf(to, nbytes, "%s", from ? from : "");
+    return true;
+}
+DT_API dt_progress *dt_progress_new_with(dt_progress_opts o)
+{
+    if (dt__tls.code != DT_OK) return NULL;
+    if (o.epochs < 0 || o.steps < 0 || o.start_step < 0 || !(o.every >= 0)) {
+        dt_fail(DT_ERR_ARG, "dt_progress_new: .epochs, .steps, .start_step and .every must not be negative");
+        return NULL;
+    }
+    dt_progress *p = (dt_progress *)dt__alloc_zero(sizeof *p);
+    if (!p) {
+        dt_fail(DT_ERR_MEMORY, "dt_progress_new: out of memory");
+        return NULL;
+    }
+    p->o = o;
+    if (!p->o.file) p->o.file = stderr;
+    if (p->o.every == 0) p->o.every = 10;
+    const char *term = getenv("TERM");
+    p->tty = fileno(p->o.file) >= 0 && isatty(fileno(p->o.file)) && !(term && !strcmp(term, "dumb"));
+    snprintf(p->unit, sizeof p->unit, "%.31s", o.unit && *o.unit ? o.unit : "items");
+    snprintf(p->title, sizeof p->title, "%.127s", o.title ? o.title : "");
+    p->stride = 1;
+    bool ok = dt__copy_path(p->csv_path, sizeof p->csv_path, o.csv, ".csv") &&
+              dt__copy_path(p->svg_path, sizeof p->svg_path, o.svg, ".svg");
+    if (ok && p->csv_path[0]) ok = dt__csv_open(p) == 0;
+    if (ok && p->svg_path[0]) {
+        int e = dt__curve_save(p); /* a directory that is not there is better known now than in an hour */
+        if (e) ok = dt_fail(DT_ERR_FILE, "dt_progress_new: cannot write %s: %s", p->svg_path, strerror(e)) == 0;
+    }
+    p->step = o.start_step;
+    p->drawn_step = p->step;
+    if (o.steps) {
+        int64_t epoch = o.start_step / o.steps;
+        p->epoch = epoch < INT_MAX ? (int)epoch : INT_MAX - 1;
+        p->in_epoch = o.start_step % o.steps;
+    }
+    p->tenth = dt__progress_tenth(p);
+    if (ok) {
+        p->start = p->last_step = p->last_line = p->last_svg = dt__seconds();
+        return p;
+    }
+    dt_progress_free(p);
+    return NULL;
+}
+DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_opts o)
+{
+    if (!p || dt__tls.code != DT_OK) return;
+    double now = dt__seconds(), took = now - p->last_step;
+    if (p->o.steps && p->in_epoch >= p->o.steps) dt_progress_epoch(p); /* nobody said that it ended */
+    p->last_step = now;
+    p->step++;
+    p->in_epoch++;
+    p->loss = loss;
+    p->lr = o.lr;
+    p->scale = o.scale;
+    if (isfinite(loss)) {
+        p->loss_sum = 0.95 * p->loss_sum + 0.05 * dt__clip(loss);
+        p->loss_weight = 0.95 * p->loss_weight + 0.05;
+    }
+    if (o.items > 0 && isfinite(o.items)) p->has_items = true;
+    double keep = exp(-took / 3);
+    p->rate_items = keep * p->rate_items + (p->has_items ? (o.items > 0 && isfinite(o.items) ? o.items : 0) : 1);
+    p->rate_seconds = keep * p->rate_seconds + took;
+    dt__history_add(p, p->step, loss);
+    dt__csv_line(p, NULL, 0);
+    dt_trace_counter("loss", loss);
+    if (o.scale != 0) dt_trace_counter("loss scale", o.scale);
+    int tenth = dt__progress_tenth(p);
+    if (p->tty ? now - p->last_line >= 0.1 || p->in_epoch == p->o.steps
+               : (now - p->last_line >= p->o.every || tenth > p->tenth) && p->in_epoch != p->o.steps) {
+        dt__progress_draw(p, false);
+        p->tenth = tenth;
+    }
+    if (now - p->last_svg >= 60) dt__progress_curve(p);
+}
+DT_API void dt_progress_result(dt_progress *p, const char *name, double value)
+{
+    char num[64];
+    if (!p || dt__tls.code != DT_OK) return;
+    if (!name) name = "result";
+    dt__csv_line(p, name, value);
+    dt__history_result(p, name, p->step, value);
+    dt__value_text(num, sizeof num, value);
+    size_t at = strlen(p->results);
+    snprintf(p->results + at, sizeof p->results - at, "  %.60s %s", name, num);
+}
+DT_API void dt_progress_epoch(dt_progress *p)
+{
+    char text[1400], took[64], loss[64];
+    if (!p || dt__tls.code != DT_OK) return;
+    dt__history_mark(p, p->step);
+    dt__progress_curve(p);
+    dt__time_text(took, sizeof took, dt__seconds() - p->start);
+    dt__value_text(loss, sizeof loss, dt__progress_loss(p));
+    size_t at = (size_t)snprintf(text, sizeof text, "epoch %d", p->epoch + 1);
+    if (p->o.epochs) at += (size_t)snprintf(text + at, sizeof text - at, "/%d", p->o.epochs);
+    if (p->step > p->o.start_step) at += (size_t)snprintf(text + at, sizeof text - at, "  loss %s", loss);
+    snprintf(text + at, sizeof text - at, "%s  %s", p->results, took);
+    if (!p->o.quiet && p->tty) dt__progress_over(p, text, true);
+    if (!p->o.quiet && !p->tty) fprintf(p->o.file, "%s\n", text), fflush(p->o.file);
+    p->results[0] = 0;
+    p->epoch++;
+    p->in_epoch = 0;
+    p->drawn_step = p->step;
+    p->tenth = dt__progress_tenth(p);
+    p->last_step = p->last_line = dt__seconds();
+}
+DT_API void dt_progress_note(dt_progress *p, const char *format, ...)
+{
+    char    text[1024];
+    va_list ap;
+    if (!p || p->o.quiet || !format) return;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    bool again = p->open_line;
+    if (p->tty) dt__progress_over(p, text, true);
+    else fprintf(p->o.file, "%s\n", text), fflush(p->o.file);
+    if (again) dt__progress_draw(p, false);
+}
+DT_API dt_status dt_progress_free(dt_progress *p)
+{
+    if (!p) return DT_OK;
+    if (p->open_line || p->step > p->drawn_step) dt__progress_draw(p, true);
+    if (p->start > 0) dt__progress_curve(p); /* not after a failed dt_progress_new */
+    errno = 0;
+    if (p->csv && fclose(p->csv)) dt__progress_failed(&p->csv_error, errno ? errno : EIO, p->csv_path);
+    dt_status s = dt__tls.code;
+    if (p->csv_error)
+        s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s; the table ends before that",
+                               p->csv_path, strerror(p->csv_error));
+    if (p->svg_error)
+        s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s", p->svg_path, strerror(p->svg_error));
+    dt_dealloc(p->result, (size_t)p->result_cap * sizeof *p->result);
+    dt_dealloc(p->mark, (size_t)p->mark_cap * sizeof *p->mark);
+    dt_dealloc(p, sizeof *p);
+    return s;
+}
+
+#endif /* DT_IMPLEMENTATION */
