@@ -12,8 +12,6 @@ TESTS    := $(sort $(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
 OWN_IMPL := $(patsubst tests/%.c,%,$(shell grep -ls '^\#define DT_IMPLEMENTATION' tests/test_*.c))
 CONFORM  := $(filter test_conformance%,$(TESTS))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
-# what `make demo` runs
-DEMO     ?= $(if $(filter demo,$(EXAMPLES)),demo,$(firstword $(EXAMPLES)))
 BENCHES  := $(sort $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c)))
 HEADERS  := $(wildcard dt*.h)
 
@@ -24,11 +22,13 @@ CFLAGS_tsan   := -O1 -fno-omit-frame-pointer -fsanitize=thread
 CFLAGS_plain  := -O1
 CFLAGS_cblas  := -DDT_USE_CBLAS
 LDLIBS_cblas   = $(shell cat build/probe/cblas 2>/dev/null)
+# tests with an implementation of their own look at files, traces and the like: one instance of the kernels will do
+$(foreach f,$(FLAVOURS),$(OWN_IMPL:%=build/$(f)/%.o)): CPPFLAGS += -DDT_NO_AVX2
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: help demo test test-quick test-all check-headers probes tools build examples benches format clean
+.PHONY: parse help demo data test test-quick test-all check-headers probes tools build examples benches format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -38,11 +38,12 @@ help: ## this list
 	@echo "  variables: CC, CFLAGS, JOBS (parallel compiles, $(JOBS)); V=1 shows the output of passing tests"
 
 # ---------------------------------------------------------------------------------------------------- run
-demo: build/examples/$(DEMO) ## train a small network
-	build/examples/$(DEMO)
+demo: build/examples/mnist ## train a conv net on the digits in data/, under a minute
+	build/examples/mnist --data data/digits --epochs 12 --svg build/demo.svg --csv build/demo.csv
+	@echo "the loss curve: build/demo.svg"
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
-	@$(call make_all,$(call programs,normal) $(call programs,asan) examples benches); \
+	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist parse); \
 	tests/run.sh "$$built" $(plan_normal) $(plan_portable) $(call plan_asan,DT_TEST_QUICK=1) \
 	    'check-headers|tests/check_headers.sh'
 
@@ -54,6 +55,20 @@ test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before 
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches); \
 	tests/run.sh "$$built" $(plan_normal) $(plan_portable) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
 	    $(plan_cblas) 'check-headers|tests/check_headers.sh'
+
+# Debian's package of Fashion-MNIST holds gzipped IDX files; the examples read them unpacked
+FASHION_GZ := /usr/share/datasets/fashion-mnist
+IDX_FILES  := train-images-idx3-ubyte train-labels-idx1-ubyte t10k-images-idx3-ubyte t10k-labels-idx1-ubyte
+data: $(IDX_FILES:%=data/fashion/%) ## Fashion-MNIST for the examples, from Debian's package (31 MB)
+data/fashion/%: | $(FASHION_GZ)
+	@mkdir -p $(@D)
+	gzip -dc $(FASHION_GZ)/$*.gz > $@.part && mv $@.part $@
+$(FASHION_GZ):
+	@export DEBIAN_FRONTEND=noninteractive; install='timeout 300 apt-get install -y -qq dataset-fashion-mnist'; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    $$install >/dev/null 2>&1 || { timeout 120 apt-get update -qq >/dev/null 2>&1; $$install >/dev/null 2>&1; }; fi; \
+	[ -d $@ ] || { echo "data: needs Debian's package dataset-fashion-mnist, which cannot be installed here; or put" \
+	    "the four IDX files, unpacked, into data/fashion/. Without them the examples use data/digits."; exit 1; }
 
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
 	@tests/check_headers.sh
@@ -67,6 +82,16 @@ bench-gemm: ## GEMM beside OpenBLAS and BLIS
 bench-step: build/bench/bench_step ## mallocs and time of a training step, compile times
 	build/bench/bench_step
 	@bench/compile_time.sh "$(CC)"
+
+# PyTorch for the peers of benchmarks: what python3 has, or one of our own under build/venv
+PEER_PYTHON = $(shell python3 -c 'import torch' 2>/dev/null && command -v python3 || echo build/venv/bin/python3)
+build/venv/bin/python3:
+	python3 -m venv build/venv
+	build/venv/bin/pip install -q torch numpy
+
+bench-train: build/bench/bench_train ## training and inference beside PyTorch: MLP, conv net, ResNets, GPT
+	@[ -x "$$(command -v $(PEER_PYTHON))" ] || $(MAKE) --no-print-directory build/venv/bin/python3
+	build/bench/bench_train --python $(PEER_PYTHON)
 
 bench-%: build/bench/bench_%
 	$<
@@ -93,6 +118,14 @@ no_aslr        = $(if $(shell setarch -R true 2>/dev/null && echo y),setarch -R)
 # ---------------------------------------------------------------------------------------------------- build
 build: $(call programs,normal) examples benches ## tests, examples and benchmarks, not run
 examples: $(EXAMPLES:%=build/examples/%)
+# examples and benchmarks are parsed, with all warnings: building each whole takes the time of the rest together
+parse: $(EXAMPLES:%=build/parse/%.ok) $(BENCHES:%=build/parse/%.ok)
+build/parse/%.ok: examples/%.c $(HEADERS) examples/example_data.h
+	@mkdir -p $(@D)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
+build/parse/%.ok: bench/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 benches: $(BENCHES:%=build/bench/%)
 
 define flavour
