@@ -5,12 +5,17 @@
        fault_arm(kinds, n, FAULT_EXIT, 0);                     ... ends the process, before it is done
        fault_arm(kinds, n, FAULT_TORN, 0);                     ... ends the process; of a write, half is done before
        fault_disarm();                                         all calls work; fault.calls tells how many there were
+       files_child(fn, arg)                                    what fn returned in a process of its own; FAULT_ENDED:
+                                                               a fault ended it; -2: it ended otherwise
    FAULT_EVER is FAULT_FAIL for this call and all behind it. fault.short_writes: a write takes at most that many bytes;
    fault.interrupts: every other write is interrupted. Include after dt_nn.h with DT_IMPLEMENTATION. */
 #ifndef FAULT_FILES_H
 #define FAULT_FILES_H
 
 #include <ftw.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 
 enum {
     FAULT_OPEN = 1,
@@ -28,7 +33,6 @@ enum {
     FAULT_ANY = 4095
 };
 enum { FAULT_FAIL = 1, FAULT_EVER, FAULT_EXIT, FAULT_TORN };
-#define FAULT_STATUS 77 /* of a process ended here */
 
 static struct {
     int     kinds, mode, error;
@@ -41,14 +45,18 @@ static struct {
 } fault;
 static struct dt__files fault_real;
 
+static void fault_end(void) /* as by kill -9: nothing of the process runs any more */
+{
+    kill(getpid(), SIGKILL);
+    for (;;) pause();
+}
 /* Does this call fail? */
 static int fault_hit(int kind)
 {
     if (!(fault.kinds & kind)) return 0;
     fault.calls++;
     if (fault.calls != fault.at && !(fault.mode == FAULT_EVER && fault.calls > fault.at)) return 0;
-    if (fault.mode == FAULT_EXIT || (fault.mode == FAULT_TORN && !(kind & (FAULT_WRITE | FAULT_PWRITE))))
-        _exit(FAULT_STATUS);
+    if (fault.mode == FAULT_EXIT || (fault.mode == FAULT_TORN && !(kind & (FAULT_WRITE | FAULT_PWRITE)))) fault_end();
     errno = fault.error;
     return fault.mode != 0;
 }
@@ -61,8 +69,8 @@ static ssize_t fault_write(int fd, const void *p, size_t n)
 {
     int hit = fault_hit(FAULT_WRITE);
     if (hit && fault.mode == FAULT_TORN) {
-        if (fault_real.write(fd, p, n / 2) >= 0) _exit(FAULT_STATUS);
-        _exit(1);
+        if (fault_real.write(fd, p, n / 2) >= 0) fault_end();
+        abort();
     }
     if (hit) return -1;
     if (fault.interrupts && ++fault.writes % 2) return errno = EINTR, -1;
@@ -72,8 +80,8 @@ static ssize_t fault_pwrite(int fd, const void *p, size_t n, off_t at)
 {
     int hit = fault_hit(FAULT_PWRITE);
     if (hit && fault.mode == FAULT_TORN) {
-        if (fault_real.pwrite(fd, p, n / 2, at) >= 0) _exit(FAULT_STATUS);
-        _exit(1);
+        if (fault_real.pwrite(fd, p, n / 2, at) >= 0) fault_end();
+        abort();
     }
     if (hit) return -1;
     if (fault.interrupts && ++fault.writes % 2) return errno = EINTR, -1;
@@ -193,6 +201,27 @@ static UTEST_UNUSED int files_write(const char *path, const void *data, size_t n
     if (!f) return -1;
     size_t n = fwrite(data, 1, nbytes, f);
     return fclose(f) || n != nbytes ? -1 : 0;
+}
+
+/* ---------------------------------------------------------------------------------------------- processes */
+enum { FAULT_ENDED = -1 };
+static UTEST_UNUSED int files_child(int (*fn)(void *arg), void *arg)
+{
+    int *result = (int *)mmap(NULL, sizeof *result, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int  status = 0, got;
+    if (result == (int *)MAP_FAILED) return -2;
+    *result = FAULT_ENDED;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        *result = fn(arg);
+        fflush(NULL);
+        fault_end(); /* instruments that look for leaks at an exit have nothing to say about a process of this kind */
+    }
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    got = pid > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? *result : -2;
+    munmap(result, sizeof *result);
+    return got;
 }
 
 #endif /* FAULT_FILES_H */

@@ -992,13 +992,12 @@ UTEST(writing, a_full_disk_at_every_write)
 }
 
 /* A tmpfs of 1 MiB in a namespace of its own; exits 2 where that is not allowed. */
-static int full_disk(int rank, void *arg)
+static int full_disk(void *arg)
 {
     int         failed = 0, *utest_result = &failed;
     const char *dir = (const char *)arg;
-    (void)rank;
     if ((unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS)) ||
-        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("none", dir, "tmpfs", 0, "size=1m"))
+        mount("none", "/", "none", MS_REC | MS_PRIVATE, "") || mount("none", dir, "tmpfs", 0, "size=1m"))
         return 42;
     const char *path = files_in(dir, "a");
     dt_archive *small = two_tensors(1), *large = dt_archive_new();
@@ -1013,14 +1012,10 @@ static int full_disk(int rank, void *arg)
 UTEST(writing, a_disk_that_is_really_full)
 {
     char *dir = files_dir();
-    pid_t pid = fork();
-    int   status = 1;
-    if (pid == 0) _exit(full_disk(0, dir));
-    ASSERT_EQ(pid, waitpid(pid, &status, 0));
+    int   got = files_child(full_disk, dir);
     files_remove(dir);
-    ASSERT_TRUE(WIFEXITED(status));
-    if (WEXITSTATUS(status) == 42) UTEST_SKIP("no namespaces with mounts here");
-    EXPECT_EQ(0, WEXITSTATUS(status));
+    if (got == 42) UTEST_SKIP("no namespaces with mounts here");
+    EXPECT_EQ(0, got);
 }
 
 UTEST(writing, short_and_interrupted_writes_make_the_same_file)
@@ -1142,11 +1137,10 @@ UTEST(paths, a_file_in_the_present_directory_and_a_link)
     files_remove(dir);
 }
 
-static int not_allowed(int rank, void *arg)
+static int not_allowed(void *arg)
 {
     int         failed = 0, *utest_result = &failed;
     const char *dir = (const char *)arg;
-    (void)rank;
     dt_archive *w = two_tensors(1);
     if (geteuid() == 0 && setresuid(65534, 65534, 65534)) return 42;
     EXPECT_ERROR(dt_archive_open(files_in(dir, "secret")), "Permission denied");
@@ -1157,18 +1151,14 @@ static int not_allowed(int rank, void *arg)
 UTEST(paths, without_permission)
 {
     char *dir = files_dir();
-    int   status = 1;
     ASSERT_EQ(0, files_write(files_in(dir, "secret"), "12345678", 8));
     ASSERT_EQ(0, chmod(files_in(dir, "secret"), 0));
     ASSERT_EQ(0, chmod(dir, 0555));
-    pid_t pid = fork();
-    if (pid == 0) _exit(not_allowed(0, dir));
-    ASSERT_EQ(pid, waitpid(pid, &status, 0));
+    int got = files_child(not_allowed, dir);
     chmod(dir, 0755);
     files_remove(dir);
-    ASSERT_TRUE(WIFEXITED(status));
-    if (WEXITSTATUS(status) == 42) UTEST_SKIP("root that cannot become another user");
-    EXPECT_EQ(0, WEXITSTATUS(status));
+    if (got == 42) UTEST_SKIP("root that cannot become another user");
+    EXPECT_EQ(0, got);
 }
 
 /* ==================================================================================================== >>memory */
