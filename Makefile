@@ -93,6 +93,9 @@ bench-train: build/bench/bench_train ## training and inference beside PyTorch: M
 	@[ -x "$$(command -v $(PEER_PYTHON))" ] || $(MAKE) --no-print-directory build/venv/bin/python3
 	build/bench/bench_train --python $(PEER_PYTHON)
 
+bench-report: ## every benchmark, as one page with pictures: build/report/index.html
+	@bench/report.sh
+
 bench-%: build/bench/bench_%
 	$<
 

@@ -19,6 +19,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench.h"
+
 typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
                          const float *b, int ldb, float beta, float *c, int ldc);
 typedef struct peer {
@@ -36,13 +38,6 @@ static peer peers[2] = {
     { "BLIS", { "libblis.so.4", "/usr/lib/x86_64-linux-gnu/blis-openmp/libblis.so.4", NULL },
       "bli_thread_set_num_threads", NULL, NULL, NULL },
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void load_peer(peer *p, int is_blis)
 {
@@ -63,37 +58,6 @@ static void set_threads(int n)
     if (peers[0].set_threads) peers[0].set_threads(n);
     if (peers[1].set_threads_long) peers[1].set_threads_long(n);
 }
-
-/* the peak: FMAs between registers */
-#if defined(__x86_64__)
-#include <immintrin.h>
-__attribute__((target("avx2,fma"))) static float fma_loop(int64_t n)
-{
-    __m256 x = _mm256_set1_ps(1e-9f), y = _mm256_set1_ps(0.5f), c0 = x, c1 = x, c2 = x, c3 = x, c4 = x, c5 = x, c6 = x;
-    __m256 c7 = x, c8 = x, c9 = x, c10 = x, c11 = x;
-    float  out[8];
-#define F(c) __asm__ volatile("vfmadd231ps %1, %2, %0" : "+x"(c) : "x"(x), "x"(y))
-    for (int64_t r = 0; r < n; r++) {
-        F(c0); F(c1); F(c2); F(c3); F(c4); F(c5); F(c6); F(c7); F(c8); F(c9); F(c10); F(c11);
-    }
-#undef F
-    c0 = _mm256_add_ps(_mm256_add_ps(_mm256_add_ps(c0, c1), _mm256_add_ps(c2, c3)),
-                       _mm256_add_ps(_mm256_add_ps(c4, c5), _mm256_add_ps(c6, c7)));
-    _mm256_storeu_ps(out, _mm256_add_ps(c0, _mm256_add_ps(_mm256_add_ps(c8, c9), _mm256_add_ps(c10, c11))));
-    return out[0];
-}
-static double fma_round(void) /* GFLOP/s of one short round */
-{
-    static volatile float sink;
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
-    double t = now();
-    sink = fma_loop(20000);
-    (void)sink;
-    return 20000.0 * 12 * 16 / (now() - t) / 1e9;
-}
-#else
-static double fma_round(void) { return 0; }
-#endif
 
 typedef struct problem {
     int     m, n, k, ta, tb;
@@ -179,17 +143,6 @@ static int check(problem *p, const char *label) /* about 2000 elements, corners 
             return 1;
         }
     return 0;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof v[0], by_value);
-    return v[n / 2];
 }
 
 enum { MAX_ROUNDS = 101 };

@@ -13,14 +13,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { MAX_ROUNDS = 64, LOSSES = 5 };
+#include "bench.h"
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+enum { MAX_ROUNDS = 64, LOSSES = 5 };
 
 /* ---- the nets, with PyTorch's order of creation */
 static dt_tensor *mlp(dt_model *m, dt_tensor *x)
@@ -235,17 +230,11 @@ static void finish(side *s)
     if (s->out) fclose(s->out);
     if (s->pid > 0) waitpid(s->pid, &status, 0);
 }
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-static double median(const double *v, int n)
+static double middle(const double *v, int n) /* leaves v as it is */
 {
     double s[MAX_ROUNDS];
     memcpy(s, v, (size_t)n * sizeof *s);
-    qsort(s, (size_t)n, sizeof *s, by_value);
-    return n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2;
+    return median(s, n);
 }
 static double ratio_of(const side *a, const side *b, int n)
 {
@@ -289,7 +278,7 @@ static int compare(const work *w, int threads, int infer, int rounds, const char
     if (bad) return 1;
     for (int i = 1; i < nsides; i++)
         printf("%s%s-%s-%dt: dt %.0f %s, PyTorch %s %.0f %s, ratio %.2f%s\n", w->name, bf16 ? "-bf16" : "", what,
-               threads, median(side3[0].rate, rounds), w->unit, mode[i], median(side3[i].rate, rounds), w->unit,
+               threads, middle(side3[0].rate, rounds), w->unit, mode[i], middle(side3[i].rate, rounds), w->unit,
                ratio_of(&side3[0], &side3[i], rounds),
                ratio_of(&side3[0], &side3[i], rounds) < w->least[i - 1] ? "  (below what is asked for)" : "");
     printf("%s%s-%s-%dt: peak memory dt %.0f MiB, PyTorch %.0f MiB, ratio %.2f; first step after %.0f ms, PyTorch %.0f "
