@@ -111,7 +111,8 @@ plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|DT_CPU_ISA=portable build
 plan_asan      = $(foreach t,$(TESTS),'asan/$(t)|$(ENV_asan) $(1) build/asan/$(t)')
 plan_tsan      = $(foreach t,$(TESTS),'tsan/$(t)|DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr) build/tsan/$(t)')
 plan_valgrind  = $(if $(shell command -v valgrind),\
-    $(foreach t,$(TESTS),'valgrind/$(t)|DT_TEST_QUICK=1 DT_TEST_SLOW=30 $(VALGRIND) build/plain/$(t)'),\
+    $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|DT_TEST_QUICK=1 DT_TEST_SLOW=30 $(VALGRIND) build/plain/$(t)') \
+    'valgrind/test_train|skip: whole networks take a quarter of an hour; AddressSanitizer runs them',\
     'valgrind|skip: valgrind is not installed')
 plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cblas/$(t)'),\
     'cblas|skip: no CBLAS with a cblas.h was found')

@@ -3609,11 +3609,15 @@ DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m)
     if (!amp || amp->nmodels == DT__AMP_MODELS)
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_amp_add: an amp has %d models at most", DT__AMP_MODELS);
     if (m->amp) return (dt_status)dt_fail(DT_ERR_STATE, "dt_amp_add: the model has mixed precision already");
+    dt_dtype want = amp->cast_model ? amp->dtype : amp->level == 0 ? DT_F32 : m->dtype;
+    uint8_t  norms = m->norms_f32, masters = m->masters;
     m->norms_f32 = (uint8_t)amp->keep_norms;
     m->masters = (uint8_t)amp->masters;
-    int rc = dt__model_convert(m, "dt_amp_new", amp->cast_model ? amp->dtype : amp->level == 0 ? DT_F32 : m->dtype,
-                               m->device);
-    if (rc) return (dt_status)rc;
+    if ((amp->cast_model || want != m->dtype) && dt__model_convert(m, "dt_amp_new", want, m->device)) {
+        m->norms_f32 = norms;
+        m->masters = masters;
+        return dt_error_code();
+    }
     m->amp = amp;
     amp->model[amp->nmodels++] = m;
     return DT_OK;

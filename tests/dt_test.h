@@ -405,12 +405,14 @@ static UTEST_UNUSED int dt_test_ranks(int n, double seconds, int (*fn)(int rank,
     }
     fflush(NULL);
     for (; started < n; started++) {
-        pid[started] = fork();
-        if (pid[started] == 0) {
+        pid_t child = fork();
+        if (child == 0) {
+            free(pid);
             close(fd[0]); /* fd[1] stays open until the process ends */
             dt_test_rank_child(started, parent, fn, arg);
         }
-        if (pid[started] < 0) break;
+        if (child < 0) break;
+        pid[started] = child;
     }
     close(fd[1]);
     late = started < n || dt_test_ranks_wait(fd[0], deadline) != 0;

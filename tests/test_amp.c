@@ -395,6 +395,24 @@ UTEST(scaling, accumulated_backwards_add_up)
     }
 }
 
+UTEST(scaling, may_begin_after_steps_where_nothing_is_cast)
+{
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_adam(m, .lr = 0.01);
+    ASSERT_EQ(DT_OK, dt_backward(loss_of(m, 1)));
+    ASSERT_EQ(DT_OK, dt_step(opt));
+    EXPECT_ERROR(dt_amp_new(m, .level = "O2"), "an optimiser has stepped already");
+    EXPECT_EQ(DT_F32, dt_dtype_of(dt_model_find(m, "fc1.weight")));
+    dt_amp *a = dt_amp_new(m, .level = "O1");
+    ASSERT_TRUE(a != NULL);
+    EXPECT_EQ(DT_OK, dt_amp_backward(a, loss_of(m, 1)));
+    EXPECT_EQ(DT_OK, dt_step(opt));
+    EXPECT_EQ((int64_t)2, dt_optimizer_steps(opt));
+    dt_amp_free(a);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+
 /* ==================================================================================================== >>masters */
 UTEST(masters, keep_what_a_half_would_lose)
 {

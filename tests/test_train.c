@@ -234,7 +234,7 @@ UTEST(train, the_mnist_network)
     const training t = { "mnist", convnet, dt_sgd_with, { .lr = 0.004, .momentum = 0.9 }, STATE(mnist), LOSS(mnist) };
     batches        b;
     images(&b, 11, COUNT(golden_mnist_input), DT_SHAPE(100, 1, 28, 28), golden_mnist_label);
-    check_training(utest_result, &t, &b, dt_test_quick() ? 8 : STEPS);
+    check_training(utest_result, &t, &b, dt_test_quick() ? 2 : STEPS);
     batches_free(&b);
 }
 
@@ -253,7 +253,7 @@ UTEST(train, gpt)
     const training t = { "gpt", gpt, dt_adamw_with, { .lr = 1e-3 }, STATE(gpt), LOSS(gpt) };
     batches        b;
     tokens(&b, COUNT(golden_gpt_input));
-    check_training(utest_result, &t, &b, dt_test_quick() ? 8 : STEPS);
+    check_training(utest_result, &t, &b, dt_test_quick() ? 2 : STEPS);
     batches_free(&b);
 }
 
@@ -286,7 +286,7 @@ UTEST(train, an_mlp_with_every_optimiser)
 {
     batches b;
     images(&b, 13, COUNT(golden_mlp_input), DT_SHAPE(64, 64), golden_mlp_label);
-    for (int i = 0; i < COUNT(mlps); i++) check_training(utest_result, &mlps[i], &b, STEPS);
+    for (int i = 0; i < COUNT(mlps); i++) check_training(utest_result, &mlps[i], &b, dt_test_quick() ? 10 : STEPS);
     batches_free(&b);
 }
 
@@ -297,9 +297,9 @@ static void check_mixed(int *utest_result, const training *t, batches *b, const 
     dt_optimizer *opt = t->make(m, t->o);
     dt_amp       *amp = dt_amp_new(m, .level = level, .dtype = dtype);
     double        worst = 0, last = 0;
-    int           at = -1;
+    int           at = -1, steps = dt_test_quick() ? 8 : STEPS;
     char          what[96];
-    for (int i = 0; i < STEPS && !dt_error(); i++) {
+    for (int i = 0; i < steps && !dt_error(); i++) {
         dt_tensor *l = dt_cross_entropy(t->net(m, b->x[i % b->n]), b->y[i % b->n]);
         last = dt_item(l);
         dt_amp_backward(amp, l);
@@ -314,7 +314,7 @@ static void check_mixed(int *utest_result, const training *t, batches *b, const 
              dt_dtype_name(dtype), worst, at);
     printf("%s\n", what);
     EXPECT_TRUE_MSG(worst <= bound && worst > 0, what);
-    EXPECT_LT_MSG(last, 0.6 * t->loss[0], what);
+    if (steps == STEPS) EXPECT_LT_MSG(last, 0.6 * t->loss[0], what);
     EXPECT_EQ((int64_t)0, dt_amp_overflows(amp));
     dt_amp_free(amp);
     dt_optimizer_free(opt);
