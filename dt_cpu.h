@@ -2378,9 +2378,12 @@ DT__INLINE void DT__K(mk_cols)(int mr, int64_t k, const float *a, int64_t lda, c
    before the tiles start (when several tiles use it), or packed by the task (when one tile uses it). Half operands are
    converted as they are packed; half results are summed in an f32 tile and converted once. Very large problems go in
    slabs, so that the packed operands stay within a few tens of MiB. A small c with a huge k is cut along k into a
-   number of parts that the shape gives; the parts' sums are added in order. */
+   number of parts that the shape gives; the parts' sums are added in order.
+   x (m, k) times a transposed matrix of weights (n, k) with m < n is the rule in a linear layer, and packing the
+   weights would cost a tenth of it. It is flipped: c^T = w x^T reads the weights' rows where they are, packs the few
+   columns of x^T, and turns each tile as it is finished. */
 #define DT__GEMM_MC 144
-#define DT__GEMM_KC 320
+#define DT__GEMM_KC 512
 #define DT__GEMM_BP(k) (DT__NR * (k) + 16)
 #define DT__GEMM_SLAB ((int64_t)4 << 20) /* elements of a packed operand */
 enum { DT__K(GEMM_PACKED), DT__K(GEMM_ROWS), DT__K(GEMM_COLS) };   /* how a block of a is read */
@@ -2390,6 +2393,7 @@ typedef struct DT__K(gemm_job) {
     const char *a, *b;
     char       *c;
     int         adt, bdt, cdt, act, add, amode, bmode;
+    int         flip; /* m, n, a and b are those of c^T */
     float       alpha;
     const float *bias;                                   /* f32, padded with zeros to whole panels, or NULL */
     int64_t m, n, k, a_m, a_k, b_k, b_n, c_m;            /* strides in elements */
@@ -2625,6 +2629,32 @@ DT__INLINE void DT__K(gemm_turn_all)(float *dst, int64_t ldd, const char *src, i
     if (kk < k) DT__K(gemm_turn)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, (int)(k - kk));
 }
 
+/* The same from columns with m contiguous, panels from..to-1 side by side: a column is read once, line by line, and
+   asked for in time (columns may lie pages apart). A store moves more than a panel's rows; the next one is over it. */
+static void DT__K(gemm_pack_cols)(float *dst, int64_t ps, const float *a, int64_t a_k, int64_t m, int64_t k,
+                                  int64_t from, int64_t to)
+{
+    enum { SIDE = 8 };
+    int64_t np = (m + DT__MR - 1) / DT__MR, at[SIDE];
+    int     mr[SIDE];
+    if (to > np) to = np;
+    for (int64_t p = from; p < to; p += SIDE) {
+        int n = (int)(to - p < SIDE ? to - p : SIDE), whole;
+        for (int q = 0; q < n; q++) mr[q] = DT__K(gemm_panel)(&at[q], m, p + q);
+        for (whole = n; whole > 0 && at[whole - 1] + 8 > m;) whole--; /* no reading behind the last row */
+        for (int64_t kk = 0; kk < k; kk++) {
+            const float *s = a + kk * a_k, *ahead = kk + 8 < k ? s + 8 * a_k : s;
+            float       *d = dst + p * ps + kk * DT__MR;
+            for (int64_t x = at[0]; x < at[n - 1] + mr[n - 1]; x += 16) __builtin_prefetch(ahead + x);
+            for (int q = 0; q < whole; q++, d += ps) {
+                DT__K(st)(d, DT__K(ld)(s + at[q]));
+                if (DT__W < DT__MR) DT__K(st)(d + DT__W, DT__K(ld)(s + at[q] + DT__W));
+            }
+            for (int q = whole; q < n; q++, d += ps) memcpy(d, s + at[q], (size_t)mr[q] * 4);
+        }
+    }
+}
+
 /* panels from..to-1 of the m rows of a: DT__MR x k each, ps floats apart: dst[p*ps + kk*DT__MR + i] */
 DT__INLINE void DT__K(gemm_pack_a_as)(float *dst, int64_t ps, const char *a, int64_t a_m, int64_t a_k, int dtype,
                                       int64_t m, int64_t k, int64_t from, int64_t to)
@@ -2638,8 +2668,6 @@ DT__INLINE void DT__K(gemm_pack_a_as)(float *dst, int64_t ps, const char *a, int
             DT__K(gemm_turn_all)(d, DT__MR, s, a_m, dtype, DT__MR, k);
         } else if (a_k == 1) {
             DT__K(gemm_turn_all)(d, DT__MR, s, a_m, dtype, mr, k);
-        } else if (dtype == DT_F32 && mr == DT__MR) {
-            for (int64_t kk = 0; kk < k; kk++) memcpy(d + kk * DT__MR, s + kk * a_k * 4, DT__MR * 4);
         } else {
             for (int64_t kk = 0; kk < k; kk++) DT__K(load_row)(d + kk * DT__MR, s + kk * a_k * es, dtype, mr);
         }
@@ -2649,7 +2677,8 @@ static __attribute__((noinline)) void DT__K(gemm_pack_a)(float *dst, int64_t ps,
                                                          int64_t a_k, int dtype, int64_t m, int64_t k, int64_t from,
                                                          int64_t to)
 {
-    if (dtype == DT_F32) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F32, m, k, from, to);
+    if (dtype == DT_F32 && a_k != 1) DT__K(gemm_pack_cols)(dst, ps, (const float *)(const void *)a, a_k, m, k, from, to);
+    else if (dtype == DT_F32) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F32, m, k, from, to);
     else if (dtype == DT_F16) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F16, m, k, from, to);
     else DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_BF16, m, k, from, to);
 }
@@ -2703,6 +2732,7 @@ static __attribute__((noinline)) void DT__K(gemm_pack_b)(float *dst, const char 
 }
 
 /* ---- tasks */
+static inline int64_t DT__K(gemm_up)(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 static inline int64_t DT__K(gemm_es)(int dtype) { return dtype == DT_F32 ? 4 : 2; }
 
 /* the operands of matrix z of the batch, and its range of k */
@@ -2732,20 +2762,21 @@ static void DT__K(gemm_matrix)(const DT__K(gemm_job) *g, int64_t z, const char *
     *c = g->c + oc * DT__K(gemm_es)(g->cdt);
 }
 
+DT__INLINE dt__vf DT__K(gemm_act1)(dt__vf x, int act)
+{
+    if (act == DT_ACT_RELU) return DT__K(vmax)(DT__K(zero)(), x);
+    if (act == DT_ACT_SIGMOID) return DT__K(vsigmoid)(x);
+    return act == DT_ACT_TANH ? DT__K(vtanh)(x) : x;
+}
 static void DT__K(gemm_act)(float *c, int64_t n, int act)
 {
-    float buf[DT__W];
-    for (int64_t j = 0; j < n; j += DT__W) {
-        int64_t w = n - j < DT__W ? n - j : DT__W;
-        for (int i = 0; i < DT__W; i++) buf[i] = 0.0f;
-        memcpy(buf, c + j, (size_t)w * 4);
-        dt__vf x = DT__K(ld)(buf);
-        if (act == DT_ACT_RELU) x = DT__K(vmax)(DT__K(zero)(), x);
-        else if (act == DT_ACT_SIGMOID) x = DT__K(vsigmoid)(x);
-        else if (act == DT_ACT_TANH) x = DT__K(vtanh)(x);
-        DT__K(st)(buf, x);
-        memcpy(c + j, buf, (size_t)w * 4);
-    }
+    float   buf[DT__W] = { 0 };
+    int64_t j = 0;
+    for (; j + DT__W <= n; j += DT__W) DT__K(st)(c + j, DT__K(gemm_act1)(DT__K(ld)(c + j), act));
+    if (j == n) return;
+    memcpy(buf, c + j, (size_t)(n - j) * 4);
+    DT__K(st)(buf, DT__K(gemm_act1)(DT__K(ld)(buf), act));
+    memcpy(c + j, buf, (size_t)(n - j) * 4);
 }
 
 /* what is left to do with a finished tile: the activations that are not fused, the conversion of a half result */
@@ -2755,6 +2786,29 @@ static void DT__K(gemm_finish)(const DT__K(gemm_job) *g, char *c, float *t, int6
     for (int64_t i = 0; i < m && (slow || g->cdt != DT_F32); i++) {
         if (slow) DT__K(gemm_act)(t + i * ldt, n, g->act);
         if (g->cdt != DT_F32) DT__K(put_row)(c + i * g->c_m * 2, g->cdt, t + i * ldt, n, g->add);
+    }
+}
+
+/* the same for a tile t (m x n) of c^T: eight rows of c at a time; bias is that of the tile's rows, padded */
+static void DT__K(gemm_finish_turned)(const DT__K(gemm_job) *g, char *c, const float *t, int64_t ldt, int64_t m,
+                                      int64_t n, const float *bias)
+{
+    float   buf[8 * (DT__GEMM_MC + 8)];
+    int     plain = g->cdt == DT_F32 && !g->add && m % 8 == 0, act = g->add ? DT_ACT_NONE : g->act;
+    int64_t es = g->cdt == DT_F32 ? 4 : 2, ld = plain ? g->c_m : DT__GEMM_MC + 8;
+    for (int64_t j = 0; j < n; j += 8, c += 8 * g->c_m * es) {
+        int    nk = (int)(n - j < 8 ? n - j : 8);
+        float *d = plain ? (float *)(void *)c : buf;
+        for (int64_t i = 0; i < m; i += 8)
+            DT__K(gemm_turn)(d + i, ld, (const char *)(t + i * ldt + j), ldt, DT_F32, (int)(m - i < 8 ? m - i : 8), nk);
+        for (int x = 0; x < nk; x++, d += ld) {
+            for (int64_t i = 0; i < m && (bias || act == DT_ACT_RELU); i += DT__W) {
+                dt__vf v = DT__K(ld)(d + i) + (bias ? DT__K(ld)(bias + i) : DT__K(zero)());
+                DT__K(st)(d + i, act == DT_ACT_RELU ? DT__K(vmax)(DT__K(zero)(), v) : v);
+            }
+            if (act > DT_ACT_RELU) DT__K(gemm_act)(d, m, act);
+            if (!plain) DT__K(put_row)(c + x * g->c_m * es, g->cdt, d, m, g->add);
+        }
     }
 }
 
@@ -2785,10 +2839,11 @@ static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, i
     char       *c;
     int64_t     k0, k1, z = t / (g->mt * g->nt), mi = t % g->mt, nj = t / g->mt % g->nt;
     int64_t     i = g->i0 + mi * g->tm, j = g->j0 + nj * g->tn;
-    float      *work = g->work + worker * g->work_all, *tile = g->cdt == DT_F32 ? NULL : work + g->work_a + g->work_b;
+    float      *work = g->work + worker * g->work_all;
+    float      *tile = g->cdt == DT_F32 && !g->flip ? NULL : work + g->work_a + g->work_b;
     DT__K(gemm_blk) w;
     DT__K(gemm_matrix)(g, g->z0 + z, &a, &b, &c, &k0, &k1);
-    c += (i * g->c_m + j) * DT__K(gemm_es)(g->cdt);
+    c += (g->flip ? j * g->c_m + i : i * g->c_m + j) * DT__K(gemm_es)(g->cdt);
     w.m = g->i1 - i < g->tm ? g->i1 - i : g->tm;
     w.n = g->j1 - j < g->tn ? g->j1 - j : g->tn;
     w.c = tile ? tile : (float *)(void *)c;
@@ -2798,8 +2853,8 @@ static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, i
         int last = k + g->kc >= k1 && (g->kpart || k1 == g->k);
         w.kc = k1 - k < g->kc ? k1 - k : g->kc;
         w.first = k == (g->kpart ? k0 : 0) && (tile || !g->add);
-        w.bias = last && g->bias && !g->add ? g->bias + j : NULL;
-        w.relu = last && g->act == DT_ACT_RELU && !g->add;
+        w.bias = last && g->bias && !g->add && !g->flip ? g->bias + j : NULL;
+        w.relu = last && g->act == DT_ACT_RELU && !g->add && !g->flip;
         w.ps = g->ps;
         w.lda = DT__MR;
         if (g->amode == DT__K(GEMM_SHARED)) {
@@ -2836,7 +2891,9 @@ static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, i
         if (g->amode == DT__K(GEMM_DIRECT) && g->a_k == 1) DT__K(gemm_sweep_rows)(&w);
         else if (g->amode == DT__K(GEMM_DIRECT) || g->bmode == DT__K(GEMM_DIRECT)) DT__K(gemm_sweep_cols)(&w);
         else DT__K(gemm_sweep_packed)(&w);
-        if (last) DT__K(gemm_finish)(g, c, w.c, w.ldc, w.m, w.n);
+        if (last && g->flip)
+            DT__K(gemm_finish_turned)(g, c, w.c, w.ldc, w.m, w.n, g->bias && !g->add ? g->bias + i : NULL);
+        else if (last) DT__K(gemm_finish)(g, c, w.c, w.ldc, w.m, w.n);
     }
 }
 static void DT__K(gemm_task)(void *ctx, int64_t task, int worker)
@@ -2875,8 +2932,6 @@ static void DT__K(gemm_pack_task)(void *ctx, int64_t task, int worker)
 }
 
 /* ---- the plan: tiles, slabs and ways of reading, functions of the shape and the strides alone */
-static inline int64_t DT__K(gemm_up)(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-
 static void DT__K(gemm_tiles)(DT__K(gemm_job) *g, int64_t m, int64_t n, int64_t k, int64_t matrices)
 {
     double  total = (double)m * (double)n * (double)k * (double)matrices;
@@ -2892,6 +2947,19 @@ static void DT__K(gemm_tiles)(DT__K(gemm_job) *g, int64_t m, int64_t n, int64_t 
         g->tm = DT__K(gemm_up)((m + mt - 1) / mt, DT__MR);
         if (g->tm < 24) g->tm = DT__K(gemm_up)(m < 24 ? m : 24, DT__MR);
     }
+    if (matrices == 1 && m >= 576 && n <= 1024) { /* a task packs its rows of a, which stay in L2 for all columns */
+        mt = (m + 71) / 72;
+        g->tm = DT__K(gemm_up)((m + mt - 1) / mt, DT__MR);
+        g->tn = DT__K(gemm_up)(n, DT__NR);
+    } else if (matrices == 1 && m > DT__GEMM_MC && m <= 288 && n >= 2 * m) { /* or its columns of b, for all rows */
+        g->tm = DT__K(gemm_up)(m, DT__MR);
+        g->tn = n >= 1024 ? 64 : 32;
+    }
+    if (g->flip) { /* all columns, so that a row of weights is fetched once */
+        g->tn = DT__K(gemm_up)(n, DT__NR);
+        g->tm = DT__K(gemm_up)((m + want - 1) / want, DT__MR);
+        g->tm = g->tm < 24 ? 24 : g->tm > DT__GEMM_MC ? DT__GEMM_MC : g->tm;
+    }
     int64_t nkb = (k + DT__GEMM_KC - 1) / DT__GEMM_KC;
     g->kc = DT__K(gemm_up)((k + nkb - 1) / nkb, 8);
     g->ps = DT__K(gemm_up)(DT__MR * g->kc + 2, 16); /* the transposing pack writes two floats past a panel */
@@ -2903,13 +2971,13 @@ static void DT__K(gemm_modes)(DT__K(gemm_job) *g, int64_t k, int shared)
 {
     int64_t mt = (g->m + g->tm - 1) / g->tm, nt = (g->n + g->tn - 1) / g->tn;
     int     near_b = g->b_k % 128 != 0 || k <= 64; /* rows a multiple of 512 bytes apart fall on each other in L1 */
-    if (g->adt == DT_F32 && (g->n <= 48 || g->m * k <= 8192)) g->amode = DT__K(GEMM_DIRECT);
+    if (g->adt == DT_F32 && (g->flip || g->n <= 48 || g->m * k <= 8192)) g->amode = DT__K(GEMM_DIRECT);
     else g->amode = nt > 1 && shared ? DT__K(GEMM_SHARED) : DT__K(GEMM_OWN);
     if (g->bdt == DT_F32 && g->b_n == 1 && (g->m <= 12 || (g->m <= 72 && near_b))) g->bmode = DT__K(GEMM_DIRECT);
     else g->bmode = mt > 1 && shared ? DT__K(GEMM_SHARED) : DT__K(GEMM_OWN);
     g->work_a = g->amode == DT__K(GEMM_OWN) ? g->a_block : 0;
     g->work_b = g->bmode == DT__K(GEMM_OWN) ? g->b_block : g->bmode == DT__K(GEMM_DIRECT) ? DT__GEMM_BP(g->kc) : 0;
-    g->work_all = DT__K(gemm_up)(g->work_a + g->work_b + (g->cdt == DT_F32 ? 0 : g->tm * g->tn), 16);
+    g->work_all = DT__K(gemm_up)(g->work_a + g->work_b + (g->cdt == DT_F32 && !g->flip ? 0 : g->tm * g->tn), 16);
 }
 
 static void DT__K(gemm_slab)(DT__K(gemm_job) *g, int64_t matrices)
@@ -2948,7 +3016,7 @@ static int DT__K(gemm_run)(DT__K(gemm_job) *g, const dt_view *bias, int64_t extr
     if (g->bmode == DT__K(GEMM_SHARED) && ns > DT__GEMM_SLAB / ks) ns = DT__K(gemm_up)(DT__GEMM_SLAB / ks + 1, g->tn);
     int64_t na = g->amode == DT__K(GEMM_SHARED) ? (ms + g->tm - 1) / g->tm * nkb * g->a_block : 0;
     int64_t nb = g->bmode == DT__K(GEMM_SHARED) ? (ns + g->tn - 1) / g->tn * nkb * g->b_block : 0;
-    int64_t nbias = bias ? DT__K(gemm_up)(g->n, 16) : 0;
+    int64_t nb_all = g->flip ? g->m : g->n, nbias = bias ? DT__K(gemm_up)(nb_all, 16) : 0;
     extra = DT__K(gemm_up)(extra, 16);
     float *s = (float *)dt_scratch((size_t)(extra + nbias + na + nb + g->work_all * dt__pool_size()) * 4 + 64);
     if (!s) return DT_ERR_MEMORY;
@@ -2956,8 +3024,8 @@ static int DT__K(gemm_run)(DT__K(gemm_job) *g, const dt_view *bias, int64_t extr
     if (extra) g->c = (char *)s;
     s += extra;
     if (bias) {
-        DT__K(load_row)(s, bias->data, bias->dtype, g->n);
-        memset(s + g->n, 0, (size_t)(nbias - g->n) * 4);
+        DT__K(load_row)(s, bias->data, bias->dtype, nb_all);
+        memset(s + nb_all, 0, (size_t)(nbias - nb_all) * 4);
         g->bias = s;
     }
     g->apack = s + nbias;
@@ -3139,6 +3207,14 @@ static __attribute__((unused)) int DT__K(gemm)(dt_device *dev, const dt_call *ca
 #endif
     if (g.matrices == 1 && g.k >= 2048 && g.m * g.n <= 16384 && g.k / 16 >= g.m && g.k / 16 >= g.n)
         return DT__K(gemm_split)(&g, bias, g.k / 1024 < 16 ? g.k / 1024 : 16);
+    if (g.matrices == 1 && g.a_k == 1 && g.b_k == 1 && g.b_n != 1 && g.bdt == DT_F32 && g.k <= 4096 && g.m >= 12 &&
+        g.m <= 384 && g.n >= g.m + g.m / 2) {
+        DT__K(gemm_job) h = g;
+        h.flip = 1;
+        h.m = g.n, h.a = g.b, h.adt = g.bdt, h.a_m = g.b_n, h.a_k = 1;
+        h.n = g.m, h.b = g.a, h.bdt = g.adt, h.b_n = g.a_m, h.b_k = 1;
+        return DT__K(gemm_run)(&h, bias, 0, 1, &unused);
+    }
     return DT__K(gemm_run)(&g, bias, 0, g.matrices, &unused);
 }
 #undef DT__GEMM_MC
@@ -4405,7 +4481,9 @@ typedef struct DT__K(bn_ctx) {
     const dt_call *c;
     int64_t        ch, total; /* channels; elements */
     int64_t        period;    /* elements of a row */
+    int64_t        group;     /* elements of the least row: a period holds a whole number of them */
     int64_t        per;       /* rows of a task */
+    int64_t        ntasks;
     int64_t        strip;     /* rows converted and summed at a time */
     int64_t        nwork;     /* floats of a worker */
     float         *work;
@@ -4414,14 +4492,11 @@ typedef struct DT__K(bn_ctx) {
     int            train, sums;
 } DT__K(bn_ctx);
 
-#define DT__BN_FLUSH 8 /* strips summed in f32 */
-
-static int64_t DT__K(bn_period)(int64_t ch)
+static int64_t DT__K(bn_group)(int64_t ch)
 {
-    int64_t unit = ch <= 64 ? 4 * DT__W : DT__W, p = ch, all;
+    int64_t unit = ch <= 64 ? 4 * DT__W : DT__W, p = ch;
     while (p % unit) p += ch;
-    for (all = p; all < 256;) all += p;
-    return all;
+    return p;
 }
 /* Sizes, scratch and tasks, for nbuf strips and 6 rows a worker. The number of tasks, or -1 without memory. */
 static int64_t DT__K(bn_begin)(DT__K(bn_ctx) *p, const dt_call *c, const dt_view *x, int64_t nbuf)
@@ -4430,11 +4505,12 @@ static int64_t DT__K(bn_begin)(DT__K(bn_ctx) *p, const dt_call *c, const dt_view
     p->c = c;
     p->ch = x->shape[1];
     p->total = x->shape[0] * x->shape[1] * x->shape[2] * x->shape[3];
-    p->period = DT__K(bn_period)(p->ch);
+    p->group = DT__K(bn_group)(p->ch);
+    for (p->period = p->group; p->period < 256;) p->period += p->group;
     p->strip = 4096 / p->period > 4 ? 4096 / p->period : 4;
     int64_t rows = (p->total + p->period - 1) / p->period;
     if (p->strip > rows) p->strip = rows > 0 ? rows : 1;
-    int64_t ntasks = dt__cut(rows, p->period, 65536, &p->per);
+    int64_t ntasks = p->ntasks = dt__cut(rows, p->period, 65536, &p->per);
     p->nwork = DT__K(round16)(p->period * (p->strip * nbuf + 6));
     int64_t nfloat = p->nwork * dt__pool_size() + 4 * DT__K(round16)(p->period);
     char   *mem = (char *)dt_scratch((size_t)nfloat * 4 + (size_t)(2 * p->ch * (ntasks + 1)) * 8);
@@ -4500,27 +4576,29 @@ static void DT__K(bn_fold)(double *to, float *column, int64_t ch, int64_t period
 /* shift := the mean of the first rows */
 static void DT__K(bn_shift)(float *shift, double *tmp, float *column, const DT__K(bn_ctx) *p, const float *x, int64_t n)
 {
-    int64_t period = p->period, rows = n / period, rest = n % period;
-    memset(column, 0, (size_t)period * 8);
-    memset(shift, 0, (size_t)period * 4);
+    int64_t row = p->group, rows = n / row, rest = n % row;
+    memset(column, 0, (size_t)row * 8);
+    memset(shift, 0, (size_t)row * 4);
     memset(tmp, 0, (size_t)p->ch * 8);
-    DT__K(bn_columns)(column, column + period, x, shift, rows, period, period);
-    DT__K(bn_columns)(column, column + period, x + rows * period, shift, 1, period, rest);
-    DT__K(bn_fold)(tmp, column, p->ch, period);
-    memset(column + period, 0, (size_t)period * 4);
+    DT__K(bn_columns)(column, column + row, x, shift, rows, row, row);
+    DT__K(bn_columns)(column, column + row, x + rows * row, shift, 1, row, rest);
+    DT__K(bn_fold)(tmp, column, p->ch, row);
+    memset(column + row, 0, (size_t)row * 4);
     for (int64_t i = 0; i < p->ch; i++) {
         float m = (float)(tmp[i] / (double)(n / p->ch));
         shift[i] = m - m == 0.0f ? m : 0.0f;
     }
-    DT__K(bn_repeat)(shift, p->ch, period);
+    DT__K(bn_repeat)(shift, p->ch, row);
 }
+/* The first pass goes from the end to the beginning: what the kernel before wrote last is still in the cache, and so
+   is the beginning when the second pass starts there. */
 static void DT__K(bn_stats_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
-    int64_t period = p->period, first = task * p->per * period, last = first + p->per * period;
+    task = p->ntasks - 1 - task;
+    int64_t period = p->period, row = p->group, first = task * p->per * period, last = first + p->per * period;
     float  *shift = p->work + worker * p->nwork, *column = shift + period, *xbuf = column + 2 * period;
     double *sum = p->part + 2 * p->ch * task, *sq = sum + p->ch;
-    int     strips = 0;
     if (last > p->total) last = p->total;
     for (int64_t at = first; at < last; at += p->strip * period) {
         int64_t      n = last - at < p->strip * period ? last - at : p->strip * period;
@@ -4529,12 +4607,10 @@ static void DT__K(bn_stats_task)(void *ctx, int64_t task, int worker)
             DT__K(bn_shift)(shift, sum, column, p, x, n);
             memset(sum, 0, (size_t)p->ch * 16);
         }
-        DT__K(bn_columns)(column, column + period, x, shift, n / period, period, period);
-        DT__K(bn_columns)(column, column + period, x + n / period * period, shift, 1, period, n % period);
-        if (++strips % DT__BN_FLUSH == 0 || at + n == last) {
-            DT__K(bn_fold)(sum, column, p->ch, period);
-            DT__K(bn_fold)(sq, column + period, p->ch, period);
-        }
+        DT__K(bn_columns)(column, column + row, x, shift, n / row, row, row);
+        DT__K(bn_columns)(column, column + row, x + n / row * row, shift, 1, row, n % row);
+        DT__K(bn_fold)(sum, column, p->ch, row);
+        DT__K(bn_fold)(sq, column + row, p->ch, row);
     }
     double n = (double)((last - first) / p->ch);
     for (int64_t i = 0; i < p->ch; i++) { /* sums about the shift to mean and squares about the mean */
@@ -4637,25 +4713,38 @@ DT__INLINE dt__vf DT__K(bn_gate)(const float *dy, const float *y, int64_t at, in
     if (y) g = DT__K(sel)((dt__vi)(DT__K(row_ld)(y + at, left) <= DT__K(zero)()), DT__K(zero)(), g);
     return g;
 }
+DT__INLINE void DT__K(bn_step_bwd)(dt__vf *a, dt__vf *b, const float *dy, const float *x, const float *y, int64_t at,
+                                   dt__vf mean)
+{
+    dt__vf g = DT__K(bn_gate)(dy, y, at, DT__W);
+    *a += g;
+    *b = DT__K(fma)(g, DT__K(ld)(x + at) - mean, *b);
+}
 /* s1[j] += g and s2[j] += g (x - mean[j]) over the rows, j < len */
 static void DT__K(bn_columns_bwd)(float *s1, float *s2, const float *dy, const float *x, const float *y,
                                   const float *mean, int64_t rows, int64_t pitch, int64_t len)
 {
     int64_t j = 0, w = DT__W;
-    for (; j + 2 * w <= len; j += 2 * w) {
+    for (; j + 4 * w <= len; j += 4 * w) {
         dt__vf a0 = DT__K(ld)(s1 + j), a1 = DT__K(ld)(s1 + j + w), b0 = DT__K(ld)(s2 + j), b1 = DT__K(ld)(s2 + j + w);
+        dt__vf a2 = DT__K(ld)(s1 + j + 2 * w), a3 = DT__K(ld)(s1 + j + 3 * w);
+        dt__vf b2 = DT__K(ld)(s2 + j + 2 * w), b3 = DT__K(ld)(s2 + j + 3 * w);
         dt__vf m0 = DT__K(ld)(mean + j), m1 = DT__K(ld)(mean + j + w);
+        dt__vf m2 = DT__K(ld)(mean + j + 2 * w), m3 = DT__K(ld)(mean + j + 3 * w);
         for (int64_t at = j; at < rows * pitch; at += pitch) {
-            dt__vf g0 = DT__K(bn_gate)(dy, y, at, w), g1 = DT__K(bn_gate)(dy, y, at + w, w);
-            a0 += g0;
-            a1 += g1;
-            b0 = DT__K(fma)(g0, DT__K(ld)(x + at) - m0, b0);
-            b1 = DT__K(fma)(g1, DT__K(ld)(x + at + w) - m1, b1);
+            DT__K(bn_step_bwd)(&a0, &b0, dy, x, y, at, m0);
+            DT__K(bn_step_bwd)(&a1, &b1, dy, x, y, at + w, m1);
+            DT__K(bn_step_bwd)(&a2, &b2, dy, x, y, at + 2 * w, m2);
+            DT__K(bn_step_bwd)(&a3, &b3, dy, x, y, at + 3 * w, m3);
         }
         DT__K(st)(s1 + j, a0);
         DT__K(st)(s1 + j + w, a1);
+        DT__K(st)(s1 + j + 2 * w, a2);
+        DT__K(st)(s1 + j + 3 * w, a3);
         DT__K(st)(s2 + j, b0);
         DT__K(st)(s2 + j + w, b1);
+        DT__K(st)(s2 + j + 2 * w, b2);
+        DT__K(st)(s2 + j + 3 * w, b3);
     }
     for (; j < len; j += DT__W) {
         int64_t left = len - j;
@@ -4674,25 +4763,22 @@ static void DT__K(bn_sums_task)(void *ctx, int64_t task, int worker)
     const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
     const dt_call *c = p->c;
     const float   *mean = DT__K(bn_table)(p, 3), *y = NULL;
-    int64_t        period = p->period, strip = p->strip * period;
+    task = p->ntasks - 1 - task;
+    int64_t        period = p->period, strip = p->strip * period, row = p->group;
     int64_t        first = task * p->per * period, last = first + p->per * period;
     float         *column = p->work + worker * p->nwork, *buf = column + 2 * period;
     double        *s1 = p->part + 2 * p->ch * (task + 1), *s2 = s1 + p->ch;
-    int            strips = 0;
     if (last > p->total) last = p->total;
-    memset(column, 0, (size_t)period * 8);
+    memset(column, 0, (size_t)row * 8);
     memset(s1, 0, (size_t)p->ch * 16);
     for (int64_t at = first; at < last; at += strip) {
-        int64_t      n = last - at < strip ? last - at : strip, whole = n / period * period;
+        int64_t      n = last - at < strip ? last - at : strip, whole = n / row * row;
         const float *dy = DT__K(row_in)(buf, &c->in[0], at, n), *x = DT__K(row_in)(buf + strip, &c->in[1], at, n);
         if (DT__K(has_in)(c, 5)) y = DT__K(row_in)(buf + 2 * strip, &c->in[5], at, n);
-        DT__K(bn_columns_bwd)(column, column + period, dy, x, y, mean, n / period, period, period);
-        DT__K(bn_columns_bwd)(column, column + period, dy + whole, x + whole, y ? y + whole : NULL, mean, 1, period,
-                              n - whole);
-        if (++strips % DT__BN_FLUSH == 0 || at + n == last) {
-            DT__K(bn_fold)(s1, column, p->ch, period);
-            DT__K(bn_fold)(s2, column + period, p->ch, period);
-        }
+        DT__K(bn_columns_bwd)(column, column + row, dy, x, y, mean, n / row, row, row);
+        DT__K(bn_columns_bwd)(column, column + row, dy + whole, x + whole, y ? y + whole : NULL, mean, 1, row, n - whole);
+        DT__K(bn_fold)(s1, column, p->ch, row);
+        DT__K(bn_fold)(s2, column + row, p->ch, row);
     }
 }
 /* The sums of all tasks, dweight and dbias, and the tables of dx = a g + slope (x - mean) + offset. */
@@ -4764,7 +4850,6 @@ static int DT__K(batch_norm_bwd)(dt_device *dev, const dt_call *c)
     if (DT__K(has_out)(c, 0)) DT__K(run_rows)(ntasks, DT__K(bn_bwd_task), &p, p.total);
     return 0;
 }
-#undef DT__BN_FLUSH
 
 /* ==================================================================================================== >>softmax
    x is (outer, dim, inner). inner = 1: a row at a time, vectors along the row; rows of up to DT__SM_NARROW elements:

@@ -1389,7 +1389,9 @@ static const cf_row cf_row_matmul = {
         CF_S("5x9:e 9x4"), CF_S("2x3x4 2x4x5"), CF_S("2x3x4 4x5"), CF_S("3x4 2x4x5"), CF_S("2x1x3x4 3x4x5"),
         CF_S("2x3x4:t 2x4x5:t"), CF_S("2x3x4:e 2x4x5"), CF_S("2x3x4:n 2x4x5:m"), CF_S("2x2x3x3:p 2x2x3x4"),
         CF_S("2x2x3x3:l 2x2x3x4:l"), CF_S("1x200 200x1"), CF_S("17x33 33x65"), CF_S("70x300 300x50"),
-        CF_S("130x257 257x131"), CF_S("130x257:t 257x131:t"), CF_S("6x40x70 6x70x50"), CF_S("3x1000 1000x2"))
+        CF_S("130x257 257x131"), CF_S("130x257:t 257x131:t"), CF_S("6x40x70 6x70x50"), CF_S("3x1000 1000x2"),
+        CF_S("600x37 37x45"), CF_S("601x37:t 37x45:t"), CF_S("150x40 40x310"), CF_S("151x40:t 40x311"),
+        CF_S("20x700 700x47:t"))
 };
 static const cf_row cf_row_linear = {
     CF_ROW(linear), .dtypes = CF_FLOATS, .grad = 7,
@@ -1397,7 +1399,9 @@ static const cf_row cf_row_linear = {
         CF_CASES(CF_S("3x4 5x4 5"), CF_S("3x4 5x4 -"), CF_S("4 5x4 5"), CF_S("2x3x4 5x4 5"), CF_S("0x4 5x4 5"),
                  CF_C("3x4 5x4 5", DT_ACT_SIGMOID), CF_C("3x4 5x4 5", DT_ACT_TANH), CF_C("7x9 11x9 11", DT_ACT_RELU),
                  CF_C("7x9 11x9 -", DT_ACT_RELU), CF_S("5x7:t 3x7:t 3"), CF_S("5x9:n 4x9:m 4:k"), CF_S("3x4 5x4:f 5:f"),
-                 CF_C("70x150 90x150 90", DT_ACT_RELU), CF_S("128x300 130x300 130"))
+                 CF_C("70x150 90x150 90", DT_ACT_RELU), CF_S("128x300 130x300 130"),
+                 CF_C("13x40 50x40 50", DT_ACT_SIGMOID), CF_C("20x33 64x33 64", DT_ACT_RELU), CF_S("20x33 64x33 64"),
+                 CF_C("30x64 99x64 -", DT_ACT_TANH), CF_S("24x64 100x64:f 100:f"), CF_S("21x700 77x700 77"))
 };
 #define CF_SOFTMAX_CASES                                                                                            \
     CF_C("7", 0), CF_C("1", 0), CF_C("s", 0), CF_C("4x5", 1), CF_C("4x5", 0), CF_C("2x3x5", 1), CF_C("2x3x5", -1),  \
