@@ -1382,6 +1382,7 @@ static const cf_row cf_row_argmax = {
 };
 static const cf_row cf_row_matmul = {
     CF_ROW(matmul), .dtypes = CF_FLOATS, .grad = 3,
+    .scale = 2, /* a term is a product of two values up to 2; long sums grow with it */
     .cases = CF_CASES(
         CF_S("3x4 4x5"), CF_S("1x1 1x1"), CF_S("7x13 13x9"), CF_S("7 7"), CF_S("5 5x3"), CF_S("3x5 5"), CF_S("4 2x4x3"),
         CF_S("2x3x4 4"), CF_S("3x0 0x4"), CF_S("0x3 3x4"), CF_S("3x4 4x0"), CF_S("0x2x3 0x3x2"), CF_S("3x4:t 4x5"),
