@@ -847,7 +847,9 @@ DT_API void        dt_dealloc(void *ptr, size_t nbytes);
 #if defined(DT_MALLOC) != defined(DT_FREE)
 #error "dt.h: define both DT_MALLOC(nbytes) and DT_FREE(ptr), or neither"
 #endif
-#ifndef DT_MALLOC
+#ifdef DT_MALLOC
+#define DT__OWN_MALLOC
+#else
 #define DT_MALLOC(nbytes) malloc(nbytes)
 #define DT_FREE(ptr) free(ptr)
 #endif

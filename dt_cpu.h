@@ -75,6 +75,7 @@ LICENCE
 #define DT__CPU_H_IMPLEMENTED
 
 #include <sched.h>
+#include <sys/mman.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -338,13 +339,29 @@ static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *p
 
 /* ==================================================================================================== >>cpu
    The device: its memory is the host's, its one stream is the program's order. */
+/* Large blocks begin at a huge page and ask the system for such pages: fewer misses when operands lie pages apart, fewer
+   faults when they are new. The room before and behind a block is never touched: it costs addresses, not memory. Not
+   with an allocator of the user's, whose room may be dear. */
+#define DT__HUGE ((size_t)2 << 20)
+#if defined(MADV_HUGEPAGE) && !defined(DT__OWN_MALLOC)
+static bool dt__cpu_huge(size_t nbytes) { return nbytes >= DT__HUGE && !dt__global.a.alloc; }
+static void dt__cpu_advise(void *at, size_t nbytes) /* a wish: it may be refused */
+{
+    madvise(at, nbytes & ~(DT__HUGE - 1), MADV_HUGEPAGE);
+}
+#else
+static bool dt__cpu_huge(size_t nbytes) { return (void)nbytes, false; }
+static void dt__cpu_advise(void *at, size_t nbytes) { (void)at, (void)nbytes; }
+#endif
 static void *dt__cpu_alloc(dt_device *dev, size_t nbytes)
 {
     (void)dev;
-    char *p = (char *)dt_alloc(nbytes + 128);
+    size_t align = dt__cpu_huge(nbytes) ? DT__HUGE : 64;
+    char  *p = (char *)dt_alloc(nbytes + 64 + align);
     if (!p) return NULL;
-    char *at = (char *)(((uintptr_t)p + 64 + 63) & ~(uintptr_t)63);
+    char *at = (char *)(((uintptr_t)p + 64 + align - 1) & ~(uintptr_t)(align - 1));
     memcpy(at - sizeof p, &p, sizeof p);
+    if (align == DT__HUGE) dt__cpu_advise(at, nbytes);
     return at;
 }
 static void dt__cpu_free(dt_device *dev, void *ptr, size_t nbytes)
@@ -352,8 +369,9 @@ static void dt__cpu_free(dt_device *dev, void *ptr, size_t nbytes)
     void *p;
     (void)dev;
     memcpy(&p, (char *)ptr - sizeof p, sizeof p);
-    dt_dealloc(p, nbytes + 128);
+    dt_dealloc(p, nbytes + 64 + (dt__cpu_huge(nbytes) ? DT__HUGE : 64));
 }
+#undef DT__HUGE
 static int dt__cpu_upload(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes)
 {
     (void)dev, (void)stream;
