@@ -85,12 +85,13 @@ bench-step: build/bench/bench_step ## mallocs and time of a training step, compi
 
 # PyTorch for the peers of benchmarks: what python3 has, or one of our own under build/venv
 PEER_PYTHON = $(shell python3 -c 'import torch' 2>/dev/null && command -v python3 || echo build/venv/bin/python3)
-build/venv/bin/python3:
+build/venv/ready:
 	python3 -m venv build/venv
 	build/venv/bin/pip install -q torch numpy
+	@touch $@
 
 bench-train: build/bench/bench_train ## training and inference beside PyTorch: MLP, conv net, ResNets, GPT
-	@[ -x "$$(command -v $(PEER_PYTHON))" ] || $(MAKE) --no-print-directory build/venv/bin/python3
+	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_train --python $(PEER_PYTHON)
 
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html

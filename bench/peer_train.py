@@ -3,7 +3,7 @@
     python3 bench/peer_train.py MODEL THREADS MODE WORK
 
 MODEL: mlp convnet resnet20 resnet18 gpt; MODE: default, best (channels_last, fused optimiser) or bf16 (autocast); WORK: train or
-infer. Says "loss X" for each of the first steps, "ready", then for each line it reads from stdin "rate X", samples a second
+infer. Says "begin", "loss X" for each of the first steps, "ready", then for each line it reads from stdin "rate X", samples a second
 in a window of half a second, and at the end "memory X", its peak in MiB."""
 import resource
 import sys
@@ -131,6 +131,7 @@ def step():
 
 if work == "infer":
     net.eval()
+print("begin", flush=True)
 for _ in range(5):
     r = step()
     print("loss %.9g" % (r.item() if work == "train" else r.double().norm().item()), flush=True)

@@ -33,7 +33,9 @@ machine() {
     free -h 2> /dev/null | awk '/^Mem/ { print "memory: " $2 }'
     echo "kernel: $(uname -sr)"
     echo "compiler: $(gcc --version | head -1)"
-    python3 -c 'import torch; print("PyTorch:", torch.__version__.split("+")[0])' 2> /dev/null
+    for py in python3 build/venv/bin/python3; do
+        $py -c 'import torch; print("PyTorch:", torch.__version__.split("+")[0])' 2> /dev/null && break
+    done
     echo "date: $(date -u +%Y-%m-%d)"
 }
 escape() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g'; }
