@@ -832,6 +832,104 @@ static void test_ties(int *utest_result)
 }
 UTEST(kernels, ties) { on_all_devices(utest_result, test_ties); }
 
+/* ------------------------------------------------------------------------------------------ convolutions */
+typedef struct conv_case {
+    int64_t n, c, h, w, out;
+} conv_case;
+static const conv_case conv_cases[] = {
+    { 2, 3, 6, 5, 4 }, { 3, 16, 5, 4, 32 }, { 1, 17, 7, 6, 24 }, { 2, 32, 8, 8, 16 }
+};
+
+static dt_tensor *conv_param(dt_rng *r, dt_shape s, dt_dtype d)
+{
+    return dt_param(dt_cast(dt_normal(0, 1, s, .rng = r), d));
+}
+/* An operand that is used twice gets its gradients added in place: exactly twice those of one use. */
+static void test_conv_adds(int *utest_result)
+{
+    static const dt_dtype types[3] = { DT_F32, DT_F16, DT_BF16 };
+    for (int k = 0; k < (int)(sizeof conv_cases / sizeof *conv_cases) * 3; k++) {
+        const conv_case *s = &conv_cases[k / 3];
+        dt_dtype         d = types[k % 3];
+        dt_rng           rng;
+        result           r[2];
+        dt_rng_seed(&rng, 3);
+        dt_tensor *p[3] = { conv_param(&rng, DT_SHAPE(s->n, s->c, s->h, s->w), d),
+                            conv_param(&rng, DT_SHAPE(s->out, s->c, 3, 3), d), conv_param(&rng, DT_SHAPE(s->out), d) };
+        for (int uses = 1; uses <= 2; uses++) {
+            dt_tensor *x = dt_maxpool2d(p[0], .kernel = 1), *loss = NULL; /* an image of the device's layout */
+            for (int u = 0; u < uses; u++) {
+                dt_tensor *y = dt_sum(dt_cast(dt_op_conv2d(x, p[1], p[2], .pad = 1), DT_F32));
+                loss = u ? dt_add(loss, y) : y;
+            }
+            EXPECT_EQ(DT_OK, dt_backward(loss));
+            memset(&r[uses - 1], 0, sizeof r[0]);
+            for (int i = 0; i < 3; i++) {
+                r[uses - 1].grad[i] = bytes_of(dt_grad(p[i]), &r[uses - 1].grad_nbytes[i]);
+                dt_zero_grad(p[i]);
+            }
+            dt_end();
+        }
+        for (int i = 0; i < 3; i++) {
+            int64_t size = (int64_t)dt_dtype_nbytes(d), wrong = 0;
+            for (int64_t e = 0; e < dt_numel(p[i]); e++)
+                wrong += 2 * cf_decode(d, r[0].grad[i] + e * size) != cf_decode(d, r[1].grad[i] + e * size);
+            EXPECT_EQ(0, (int)wrong);
+            dt_free(p[i]);
+        }
+        result_free(&r[0]);
+        result_free(&r[1]);
+    }
+    EXPECT_STREQ("", dt_error() ? dt_error() : "");
+    dt_error_clear();
+}
+UTEST(kernels, convolutions_add_where_an_operand_is_used_twice) { on_all_devices(utest_result, test_conv_adds); }
+
+/* The same image many times over: the same result many times over, wherever blocks and tasks begin. */
+UTEST(kernels, convolutions_of_equal_images_are_equal)
+{
+    enum { N = 57, C = 16, H = 31, W = 32, ONE = C * H * W };
+    static float y[N * ONE], dx[N * ONE];
+    dt_rng       rng;
+    dt_rng_seed(&rng, 5);
+    dt_tensor *one = dt_normal(0, 1, DT_SHAPE(1, C, H, W), .rng = &rng);
+    dt_tensor *w = dt_normal(0, 1, DT_SHAPE(C, C, 3, 3), .rng = &rng);
+    dt_tensor *x = dt_param(dt_clone(dt_expand(one, DT_SHAPE(N, C, H, W)))), *out = dt_op_conv2d(x, w, NULL, .pad = 1);
+    dt_tensor *alone = dt_op_conv2d(one, w, NULL, .pad = 1);
+    EXPECT_EQ(DT_OK, dt_backward(out, .grad = x));
+    EXPECT_EQ(DT_OK, dt_copy_out(out, y, sizeof y));
+    EXPECT_EQ(DT_OK, dt_copy_out(dt_grad(x), dx, sizeof dx));
+    for (int n = 1; n < N; n++) {
+        EXPECT_EQ(0, memcmp(y, y + n * ONE, ONE * sizeof(float)));
+        EXPECT_EQ(0, memcmp(dx, dx + n * ONE, ONE * sizeof(float)));
+    }
+    EXPECT_EQ(DT_OK, dt_copy_out(alone, dx, ONE * sizeof(float)));
+    EXPECT_EQ(0, memcmp(y, dx, ONE * sizeof(float)));
+    dt_end();
+    dt_free(x);
+    EXPECT_EQ(0, dt_check("test"));
+}
+
+/* What is not finite reaches every output that sees it, and none that is two or more pixels further off. */
+UTEST(special, convolutions_show_what_is_not_finite)
+{
+    enum { C = 16, H = 9, N = C * H * H };
+    float x[N], y[N], bad[2] = { NAN, INFINITY };
+    for (int k = 0; k < 2; k++)
+        for (int at = 0; at < H * H; at += 7) {
+            for (int i = 0; i < N; i++) x[i] = (float)(i % 13) - 6;
+            x[5 * H * H + at] = bad[k];
+            dt_tensor *t = dt_from(x, DT_SHAPE(1, C, H, H)), *w = dt_ones(DT_SHAPE(C, C, 3, 3));
+            EXPECT_EQ(DT_OK, dt_copy_out(dt_op_conv2d(t, w, NULL, .pad = 1), y, sizeof y));
+            for (int i = 0; i < N; i++) {
+                int dy = abs(i % (H * H) / H - at / H), dx = abs(i % H - at % H), far = dy > dx ? dy : dx;
+                if (far <= 1) EXPECT_FALSE(isfinite(y[i]));
+                if (far > 2) EXPECT_TRUE(isfinite(y[i]));
+            }
+            dt_end();
+        }
+}
+
 /* The lists of conformance.h say what covers what; here each entry is seen to be called. */
 UTEST(kernels, every_entry_is_called)
 {
