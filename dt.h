@@ -743,8 +743,8 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(cross_entropy)   /* loss (1, or n: reduction none), lse (n), total (1) <- x (n, c), target (n),     */ \
                        /*      [weight (c)]; loss.*; loss.nll: x holds log-probabilities, lse unused      */ \
     X(cross_entropy_bwd) /* dx <- dy (1 or n), x, target, lse, total, [weight]                          + */ \
-    X(attention)       /* o (b,h,t,d), lse (b,h,t) <- q, k, v; unit stride in d, other strides any;       */ \
-                       /*      attn.causal .scale; o dense; h                                             */ \
+    X(attention)       /* o (b,h,t,d), lse (b,h,t) <- q, k, v; unit stride in d, other strides any (of o  */ \
+                       /*      too; lse dense); attn.causal .scale; h                                     */ \
     X(attention_bwd)   /* dq, dk, dv (strides as any of q, k, v) <- do, q, k, v, o, lse                 + */ \
     /* Optimisers: 1-d, f32 but for p, g, x and copy (h). p and the states change in place; copy := p rounded.    */ \
     /* gscale (1) multiplies every g first, opt.maximize turns its sign. segments (i64, nseg + 1): where each      */ \
@@ -1329,6 +1329,8 @@ struct dt_tensor {
     uint8_t      grad_empty;  /* grad is there, but the next contribution overwrites it */
     uint8_t      grad_unreached; /* grad is zero because its block had to be whole; no backward reached it */
     uint8_t      partial_alias; /* partial belongs to someone else as well: not to be added to */
+    uint8_t      partial_open;  /* partial holds slices [from, to) along a dim so far, and nothing yet elsewhere */
+    uint8_t      partial_dim;
     int64_t      numel;
     int64_t      shape[DT_MAX_DIMS];
     int64_t      stride[DT_MAX_DIMS];
@@ -1339,6 +1341,7 @@ struct dt_tensor {
     int          tape_ended; /* it had a node once */
     dt_tensor   *grad;
     dt_tensor   *partial;   /* the gradient gathered so far in the backward that runs */
+    int64_t      partial_from, partial_to;
     int32_t      pending;   /* contributions a leaf still waits for */
     uint32_t     mark;
     dt__group   *group;
@@ -1482,6 +1485,26 @@ static dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int
 static dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype)
 {
     return dt__new(call, x->st->dev, dtype, x->shape, x->ndim, x->layout);
+}
+/* Dense, of x's shape, its dims in memory in the order of x's strides; the last one stays last. */
+static dt_tensor *dt__new_ordered(const char *call, const dt_tensor *x, int dtype)
+{
+    int64_t shape[DT_MAX_DIMS], stride[DT_MAX_DIMS];
+    int     order[DT_MAX_DIMS] = { 0 };
+    for (int i = 0; i < x->ndim; i++) {
+        int j = i;
+        for (; i + 1 < x->ndim && j > 0 && x->stride[order[j - 1]] < x->stride[i]; j--) order[j] = order[j - 1];
+        order[j] = i;
+    }
+    for (int i = 0; i < x->ndim; i++) shape[i] = x->shape[order[i]];
+    dt_tensor *t = dt__new(call, x->st->dev, dtype, shape, x->ndim, DT_LAYOUT_PLAIN);
+    if (!t) return NULL;
+    memcpy(stride, t->stride, sizeof stride);
+    for (int i = 0; i < x->ndim; i++) {
+        t->shape[order[i]] = shape[i];
+        t->stride[order[i]] = stride[i];
+    }
+    return t;
 }
 /* Hand a tensor to the user: the step owns it from now on. */
 static dt_tensor *dt__give(dt_tensor *t)
@@ -3284,10 +3307,61 @@ static bool dt__write_ok(const char *call, dt_tensor *t)
 }
 
 /* ---- where gradients go */
-#define DT__ANY_LAYOUT (-1)
-static int dt__partial_own(dt_tensor *x) /* make the partial ours alone, so that it can be added to */
+static dt_tensor *dt__alias(dt_tensor *x) /* another handle on the same window */
 {
-    if (!x->partial_alias) return 0;
+    dt_tensor *t = dt__handle_new();
+    if (!t) return NULL;
+    t->st = x->st;
+    __atomic_add_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
+    t->offset = x->offset;
+    t->dtype = x->dtype;
+    t->layout = x->layout;
+    t->ndim = x->ndim;
+    t->numel = x->numel;
+    memcpy(t->shape, x->shape, sizeof t->shape);
+    memcpy(t->stride, x->stride, sizeof t->stride);
+    return t;
+}
+/* A handle on x[start : start+length] along dim; the caller owns it. */
+static dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length)
+{
+    dt_tensor *v = dt__alias(x);
+    if (!v) return NULL;
+    v->layout = DT_LAYOUT_PLAIN;
+    v->offset += start * x->stride[dim];
+    v->numel = x->shape[dim] ? x->numel / x->shape[dim] * length : 0;
+    v->shape[dim] = length;
+    return v;
+}
+#define DT__ANY_LAYOUT (-1)
+static int dt__partial_close(dt_tensor *x) /* zeros where no slice has written */
+{
+    if (!x->partial_open) return 0;
+    int64_t from[2] = { 0, x->partial_to }, n[2] = { x->partial_from, x->shape[x->partial_dim] - x->partial_to };
+    int     rc = 0;
+    x->partial_open = 0;
+    for (int k = 0; k < 2 && !rc; k++) {
+        if (!n[k]) continue;
+        dt_tensor *rest = dt__slice(x->partial, x->partial_dim, from[k], n[k]);
+        rc = rest ? dt__fill(rest, 0) : DT_ERR_MEMORY;
+        dt__unref(rest);
+    }
+    return rc;
+}
+/* Nobody else has the memory of t any more, and no two of its elements share any. */
+static bool dt__only_handle(dt_tensor *t)
+{
+    bool only = __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&t->st->refs, __ATOMIC_ACQUIRE) == 1;
+    for (int i = 0; i < t->ndim; i++) only = only && (t->stride[i] != 0 || t->shape[i] <= 1);
+    return only;
+}
+static int dt__partial_own(dt_tensor *x) /* make the partial whole and ours alone, so that it can be added to */
+{
+    if (dt__partial_close(x)) return DT_ERR_MEMORY;
+    if (!x->partial_alias || dt__only_handle(x->partial)) {
+        x->partial_alias = 0;
+        return 0;
+    }
     dt_tensor *p = dt__new_like("backward", x->partial, x->dtype);
     if (!p || dt__copy_to(p, x->partial, 0)) {
         dt__unref(p);
@@ -3393,7 +3467,8 @@ static int dt__mark(dt__ctx *t, dt_tensor *root) /* reachable nodes, and how man
 static int dt__backward_node(dt__ctx *t, dt__node *n)
 {
     dt_tensor *out = n->out, *g = out ? out->partial : NULL;
-    int        rc = 0;
+    int        rc = g ? dt__partial_close(out) : 0;
+    if (rc) return rc;
     for (int i = 0; g && i < n->nsaved; i++)
         if (n->saved[i] && n->saved[i]->st->version != n->version[i])
             return dt_fail(DT_ERR_GRAD,
@@ -3504,6 +3579,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
         if (n->out && n->out->partial) {
             dt__unref(n->out->partial);
             n->out->partial = NULL;
+            n->out->partial_open = 0;
         }
         for (int k = 0; k < n->nin && !rc; k++)
             if (dt__wants(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
@@ -3570,21 +3646,6 @@ DT_API bool dt_grad_pending(const dt_tensor *param)
 }
 
 /* ---- blocks */
-static dt_tensor *dt__alias(dt_tensor *x) /* another handle on the same window */
-{
-    dt_tensor *t = dt__handle_new();
-    if (!t) return NULL;
-    t->st = x->st;
-    __atomic_add_fetch(&t->st->refs, 1, __ATOMIC_RELAXED);
-    t->offset = x->offset;
-    t->dtype = x->dtype;
-    t->layout = x->layout;
-    t->ndim = x->ndim;
-    t->numel = x->numel;
-    memcpy(t->shape, x->shape, sizeof t->shape);
-    memcpy(t->stride, x->stride, sizeof t->stride);
-    return t;
-}
 static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total)
 {
     if (dt__tls.code != DT_OK) return dt__tls.code;
@@ -3857,17 +3918,6 @@ DT_API dt_tensor *dt_transpose(dt_tensor *t, int a, int b)
     order.dim[b] = a;
     return dt__permuted("dt_transpose", t, order);
 }
-/* A handle on x[start : start+length] along dim; the caller owns it. */
-static dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length)
-{
-    dt_tensor *v = dt__alias(x);
-    if (!v) return NULL;
-    v->layout = DT_LAYOUT_PLAIN;
-    v->offset += start * x->stride[dim];
-    v->numel = x->shape[dim] ? x->numel / x->shape[dim] * length : 0;
-    v->shape[dim] = length;
-    return v;
-}
 static void dt__drop_dim(dt_tensor *v, int dim)
 {
     for (int i = dim; i + 1 < v->ndim; i++) {
@@ -3876,15 +3926,36 @@ static void dt__drop_dim(dt_tensor *v, int dim)
     }
     v->ndim--;
 }
+/* A place for the gradient of x[from : from+n] in x's partial, if nothing is there yet or what is there adjoins it: what
+   slices cover together is written once, and never filled with zeros first. */
+static bool dt__partial_grows(dt_tensor *x, int dim, int64_t from, int64_t n)
+{
+    int64_t to = from + n;
+    if (!x->node || !n) return false;
+    if (!x->partial) {
+        x->partial = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, x->layout);
+        x->partial_alias = 0;
+        x->partial_dim = (uint8_t)dim;
+        x->partial_from = x->partial_to = from;
+        x->partial_open = x->partial != NULL;
+    }
+    if (!x->partial_open || x->partial_dim != dim || (to != x->partial_from && from != x->partial_to)) return false;
+    if (to == x->partial_from) x->partial_from = from;
+    else x->partial_to = to;
+    x->partial_open = x->partial_from > 0 || x->partial_to < x->shape[dim];
+    return true;
+}
 /* narrow and select: the gradient is zero but for the slice. i: dim, start, length, dropped */
 static int dt__narrow_bwd(dt__node *n, dt_tensor *g)
 {
-    uint32_t   acc;
-    dt_tensor *x = n->in[0], *t = dt__grad_begin(x, DT__ANY_LAYOUT, &acc);
+    uint32_t   acc = 0;
+    dt_tensor *x = n->in[0], *t;
+    bool       fresh = dt__partial_grows(x, (int)n->i[0], n->i[1], n->i[2]);
+    t = fresh ? dt__ref(x->partial) : dt__grad_begin(x, DT__ANY_LAYOUT, &acc);
     dt_tensor *s = t ? dt__slice(t, (int)n->i[0], n->i[1], n->i[2]) : NULL;
     int        rc = s ? 0 : DT_ERR_MEMORY;
     if (!rc && n->i[3]) dt__drop_dim(s, (int)n->i[0]);
-    if (!rc && !acc) rc = dt__fill(t, 0);
+    if (!rc && !acc && !fresh) rc = dt__fill(t, 0);
     if (!rc) rc = dt__copy_to(s, g, (int)acc);
     dt__unref(s);
     return dt__grad_end(x, t) || rc;
@@ -5942,16 +6013,26 @@ static dt_tensor *dt__unit_inner(const char *call, dt_tensor *t) /* unit stride 
     if (t->layout == DT_LAYOUT_PLAIN && (t->stride[3] == 1 || t->shape[3] <= 1)) return dt__ref(t);
     return dt__dense(call, t);
 }
+/* Where the gradient of input k goes: in the order of the input's strides, so that the gradients of the views that cut
+   heads from one projection are views as well. Apart where nobody wants it, or where an input before is the same. */
+static dt_tensor *dt__attention_grad(dt__node *n, int k, uint32_t *acc)
+{
+    dt_tensor *x = n->in[k];
+    bool       apart = !dt__wants(n, k);
+    for (int j = 0; j < k; j++) apart = apart || n->in[j] == x;
+    if (apart) return dt__new_ordered("backward", n->saved[k], DT_F32); /* the entry makes all three */
+    if (!x->node || x->partial) return dt__grad_begin(x, DT_LAYOUT_PLAIN, acc);
+    x->partial = dt__new_ordered("backward", n->saved[k], x->dtype);
+    x->partial_alias = 0;
+    return dt__ref(x->partial);
+}
 static int dt__attention_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *d = dt__unit_inner("backward", g), *t[3] = { NULL, NULL, NULL };
     uint32_t   acc[3] = { 0, 0, 0 };
     int        rc = d ? 0 : DT_ERR_MEMORY;
     for (int k = 0; k < 3 && !rc; k++) {
-        if (dt__wants(n, k))
-            t[k] = dt__grad_begin(n->in[k], DT_LAYOUT_PLAIN, &acc[k]);
-        else
-            t[k] = dt__new_like("backward", n->saved[k], DT_F32); /* the entry makes all three */
+        t[k] = dt__attention_grad(n, k, &acc[k]);
         if (!t[k]) rc = DT_ERR_MEMORY;
     }
     if (!rc && g->numel) {
@@ -6002,7 +6083,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
         p[i] = ok ? dt__unit_inner(call, p[i]) : NULL;
         ok = ok && p[i];
     }
-    dt_tensor *y = ok ? dt__new(call, q->st->dev, dt__promote(q, k), q->shape, 4, DT_LAYOUT_PLAIN) : NULL;
+    dt_tensor *y = ok ? dt__new_ordered(call, p[0], dt__promote(q, k)) : NULL;
     dt_tensor *lse = y ? dt__new(call, q->st->dev, DT_F32, q->shape, 3, DT_LAYOUT_PLAIN) : NULL;
     int        rc = lse ? 0 : DT_ERR_MEMORY;
     dt_call    c;

@@ -508,12 +508,22 @@ DT__INLINE dt__vf DT__K(fma)(dt__vf a, dt__vf b, dt__vf c)
     return a * b + c;
 #endif
 }
+#if DT__HAS_AVX2
 DT__INLINE dt__vf DT__K(sel)(dt__vi mask, dt__vf a, dt__vf b) /* mask ? a : b, lane masks of all ones or zeros */
+{
+    return (dt__vf)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask);
+}
+/* b if either is NaN */
+DT__INLINE dt__vf DT__K(vmax)(dt__vf a, dt__vf b) { return (dt__vf)_mm256_max_ps((__m256)a, (__m256)b); }
+DT__INLINE dt__vf DT__K(vmin)(dt__vf a, dt__vf b) { return (dt__vf)_mm256_min_ps((__m256)a, (__m256)b); }
+#else
+DT__INLINE dt__vf DT__K(sel)(dt__vi mask, dt__vf a, dt__vf b)
 {
     return (dt__vf)(((dt__vi)a & mask) | ((dt__vi)b & ~mask));
 }
-DT__INLINE dt__vf DT__K(vmax)(dt__vf a, dt__vf b) { return DT__K(sel)((dt__vi)(a > b), a, b); } /* b if either is NaN */
+DT__INLINE dt__vf DT__K(vmax)(dt__vf a, dt__vf b) { return DT__K(sel)((dt__vi)(a > b), a, b); }
 DT__INLINE dt__vf DT__K(vmin)(dt__vf a, dt__vf b) { return DT__K(sel)((dt__vi)(a < b), a, b); }
+#endif
 DT__INLINE dt__vf DT__K(vsqrt)(dt__vf a)
 {
 #if DT__HAS_AVX2
@@ -598,20 +608,25 @@ static __attribute__((unused)) void DT__K(store_row)(void *dst, int dtype, const
         for (; i < n; i++) d[i] = dt__f32_to_f16(src[i]);
     }
 }
+DT__INLINE void DT__K(add_row)(float *dst, const float *src, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + DT__W <= n; i += DT__W) DT__K(st)(dst + i, DT__K(ld)(dst + i) + DT__K(ld)(src + i));
+    for (; i < n; i++) dst[i] += src[i];
+}
 /* dst (a dtype row) := or += src (f32) */
 static __attribute__((unused)) void DT__K(put_row)(void *dst, int dtype, const float *src, int64_t n, int add)
 {
     if (!add) {
         DT__K(store_row)(dst, dtype, src, n);
     } else if (dtype == DT_F32) {
-        float *d = (float *)dst;
-        for (int64_t i = 0; i < n; i++) d[i] += src[i];
+        DT__K(add_row)((float *)dst, src, n);
     } else {
         float buf[256];
         for (int64_t at = 0; at < n; at += 256) {
             int64_t m = n - at < 256 ? n - at : 256;
             DT__K(load_row)(buf, (const uint16_t *)dst + at, dtype, m);
-            for (int64_t i = 0; i < m; i++) buf[i] += src[at + i];
+            DT__K(add_row)(buf, src + at, m);
             DT__K(store_row)((uint16_t *)dst + at, dtype, buf, m);
         }
     }
@@ -658,7 +673,7 @@ DT__INLINE dt__vf DT__K(exp_parts)(dt__vf x, dt__vi *n)
     *n = (dt__vi)((dt__vu)t - (dt__vu)magic);
     return p + DT__C(1.0f);
 }
-DT__INLINE dt__vf DT__K(pow2i)(dt__vi n) /* 2^n, n in [-126, 127] */
+DT__INLINE dt__vf DT__K(pow2i)(dt__vi n) /* 2^n, n in [-127, 128]; 0 and inf at the ends */
 {
     return (dt__vf)(((dt__vu)n + (dt__vu)DT__K(set1i)(127)) << 23);
 }
@@ -670,11 +685,15 @@ DT__INLINE dt__vf DT__K(vexp)(dt__vf x)
     dt__vi h = n >> 1;
     return p * DT__K(pow2i)(h) * DT__K(pow2i)((dt__vi)((dt__vu)n - (dt__vu)h));
 }
-DT__INLINE dt__vf DT__K(exp_mid)(dt__vf x) /* |x| <= 87, or NaN */
+DT__INLINE dt__vf DT__K(exp_mid)(dt__vf x) /* -88 <= x <= 89, or NaN; 0 below -87.6, inf above 88.4 */
 {
     dt__vi n;
     dt__vf p = DT__K(exp_parts)(x, &n);
     return p * DT__K(pow2i)(n);
+}
+DT__INLINE dt__vf DT__K(exp_low)(dt__vf x) /* x <= 89, or NaN: exp without its denormals */
+{
+    return DT__K(exp_mid)(DT__K(vmax)(DT__C(-88.0f), x));
 }
 
 DT__INLINE dt__vf DT__K(vlog)(dt__vf x)
@@ -896,11 +915,14 @@ DT__V(u_CLAMP) { return DT__K(vmin)(b, DT__K(vmax)(a, x)); } /* NaN stays */
 DT__V(u_RELU) { return DT__K(vmax)(DT__ZERO, x); }
 DT__V(u_LEAKY_RELU) { return DT__SEL(x > DT__ZERO, x, a * x); }
 DT__V(u_GELU) { return DT__C(0.5f) * x * (DT__ONE + DT__K(verf)(x * DT__C(0.70710678f))); }
-DT__INLINE dt__vf DT__K(gelu_inner)(dt__vf x) /* sqrt(2/pi) (x + 0.044715 x^3) */
+DT__INLINE dt__vf DT__K(gelu_inner)(dt__vf x, dt__vf z) /* -2 sqrt(2/pi) (x + 0.044715 x^3), z = x^2 */
 {
-    return DT__C(0.79788456f) * DT__K(fma)(x * x * x, DT__C(0.044715f), x);
+    return x * DT__K(fma)(z, DT__C(-0.0713548163f), DT__C(-1.59576912f));
 }
-DT__V(u_GELU_TANH) { return DT__C(0.5f) * x * (DT__ONE + DT__K(vtanh)(DT__K(gelu_inner)(x))); }
+DT__V(u_GELU_TANH) /* 1 + tanh(u) = 2/(1 + exp(-2u)); -inf is -inf/inf: NaN, as PyTorch's */
+{
+    return x / (DT__ONE + DT__K(exp_low)(DT__K(vmin)(DT__C(89.0f), DT__K(gelu_inner)(x, x * x))));
+}
 DT__V(u_SILU)
 {
     dt__vf e = DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x)));
@@ -937,12 +959,11 @@ DT__V(d_GELU)
     dt__vf p = DT__C(0.39894228f) * DT__K(vexp)(DT__C(-0.5f) * y * y);
     return x * DT__K(fma)(y, p, c);
 }
-DT__V(d_GELU_TANH)
+DT__V(d_GELU_TANH) /* s + y s(1 - s) 2u', s = 1/(1 + exp(-2u)) */
 {
-    dt__vf t = DT__K(vtanh)(DT__K(gelu_inner)(y));
-    dt__vf di = DT__K(fma)(y * y, DT__C(0.107032223f), DT__C(0.79788456f)); /* the derivative of gelu_inner */
-    dt__vf r = DT__C(0.5f) * y * (DT__K(fma)(DT__K(vneg)(t), t, DT__ONE) * di);
-    return x * DT__K(fma)(DT__C(0.5f), DT__ONE + t, r);
+    dt__vf z = y * y, e = DT__K(exp_low)(DT__K(gelu_inner)(DT__K(vabs)(y), z)), r = DT__ONE / (DT__ONE + e), er = e * r;
+    dt__vf du = DT__K(fma)(z, DT__C(0.214064449f), DT__C(1.59576912f));
+    return x * DT__K(fma)(y * (er * r), du, DT__SEL(y < DT__ZERO, er, r));
 }
 DT__V(d_SILU)
 {
@@ -1114,8 +1135,11 @@ DT__INLINE void DT__K(transpose8)(DT__K(a32_t) *d, int64_t ds, const DT__K(a32_t
         const DT__K(a##bits##_t) *s = (const DT__K(a##bits##_t) *)src;                                              \
         if (ss0 == 0 && ds0 == 1) {                                                                                 \
             for (int64_t j = 0; j < rows; j++) {                                                                    \
-                DT__K(a##bits##_t) v = s[j * ss1];                                                                  \
-                for (int64_t i = 0; i < cols; i++) d[j * ds1 + i] = v;                                              \
+                DT__K(a##bits##_t) v = s[j * ss1], line[512 / bits];                                                \
+                int64_t i = 0;                                                                                      \
+                for (int k = 0; cols >= 512 / bits && k < 512 / bits; k++) line[k] = v;                             \
+                for (; i + 512 / bits <= cols; i += 512 / bits) memcpy(d + j * ds1 + i, line, sizeof line);         \
+                for (; i < cols; i++) d[j * ds1 + i] = v;                                                           \
             }                                                                                                       \
         } else if (ds0 == 1 || ss1 != 1) {                                                                          \
             for (int64_t j = 0; j < rows; j++)                                                                      \
@@ -1760,6 +1784,17 @@ static void DT__K(state_merge)(const DT__K(red_t) *r, DT__K(state_t) *d, const D
     d->n += s->n;
 }
 
+/* n outputs at once. The sums of columns begin as 0 and are never -0: adding is all */
+static void DT__K(states_merge)(const DT__K(red_t) *r, DT__K(state_t) *d, const DT__K(state_t) *s, int64_t n)
+{
+    bool sum = r->columns && (r->fn == DT_R_SUM || r->fn == DT_R_MEAN);
+    for (int64_t i = 0; sum && i < n; i++) {
+        d[i].s += s[i].s;
+        d[i].n += s[i].n;
+    }
+    for (int64_t i = 0; !sum && i < n; i++) DT__K(state_merge)(r, &d[i], &s[i]);
+}
+
 /* One piece of n contiguous floats. The last lanes are padded with what changes nothing. */
 DT__INLINE dt__vf DT__K(tail)(const float *x, int64_t n, float pad)
 {
@@ -1928,14 +1963,14 @@ DT__INLINE float DT__K(fma1)(float a, float b, float c)
 static void DT__K(cols_sum)(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w)
 {
     int64_t i = 0;
-    if (nrows == 8) {
+    if (nrows == 8) { /* the rows by name: what is stored might be a pointer in p */
+        const float *a = p[0], *c = p[1], *d = p[2], *e = p[3], *f = p[4], *g = p[5], *h = p[6], *k = p[7];
         for (; i + DT__W <= w; i += DT__W) {
-            dt__vf s0 = DT__K(ld)(p[0] + i) + DT__K(ld)(p[1] + i), s1 = DT__K(ld)(p[2] + i) + DT__K(ld)(p[3] + i);
-            dt__vf s2 = DT__K(ld)(p[4] + i) + DT__K(ld)(p[5] + i), s3 = DT__K(ld)(p[6] + i) + DT__K(ld)(p[7] + i);
+            dt__vf s0 = DT__K(ld)(a + i) + DT__K(ld)(c + i), s1 = DT__K(ld)(d + i) + DT__K(ld)(e + i);
+            dt__vf s2 = DT__K(ld)(f + i) + DT__K(ld)(g + i), s3 = DT__K(ld)(h + i) + DT__K(ld)(k + i);
             DT__K(st)(b->acc + i, DT__K(ld)(b->acc + i) + ((s0 + s1) + (s2 + s3)));
         }
-        for (; i < w; i++)
-            b->acc[i] += ((p[0][i] + p[1][i]) + (p[2][i] + p[3][i])) + ((p[4][i] + p[5][i]) + (p[6][i] + p[7][i]));
+        for (; i < w; i++) b->acc[i] += ((a[i] + c[i]) + (d[i] + e[i])) + ((f[i] + g[i]) + (h[i] + k[i]));
         return;
     }
     for (int64_t j = 0; j < nrows; j++) {
@@ -2056,6 +2091,13 @@ static void DT__K(cols_block)(const DT__K(red_t) *r, DT__K(state_t) *st, const c
         memset(b.q, 0, (size_t)w * 4);
         DT__K(cols_walk)(r, &b, DT__K(cols_var), x, w, from, to);
     }
+    if (fn == DT__K(cols_sum) && r->fn != DT_R_VAR) {
+        for (int64_t i = 0; i < w; i++) {
+            st[i].s += (double)b.acc[i];
+            st[i].n += to - from;
+        }
+        return;
+    }
     for (int64_t i = 0; i < w; i++) {
         DT__K(state_t) s = { (double)b.acc[i], 0, to - from, 0, 0 };
         if (r->fn == DT_R_VAR) {
@@ -2080,12 +2122,12 @@ static void DT__K(red_cols)(const DT__K(red_t) *r, DT__K(state_t) *st, const cha
     memset(wide, 0, sizeof wide);
     for (int64_t u = from; u < to; u += 64) DT__K(cols_block)(r, wide, x, w, u, u + 64 < to ? u + 64 : to);
     for (int64_t k = 0; k < r->fold; k++)
-        for (int64_t i = 0; i < g; i++) DT__K(state_merge)(r, &st[i], &wide[k * g + i]);
+        DT__K(states_merge)(r, st, wide + k * g, g);
     if (to == r->units && r->rest > 0) { /* the rows that did not fill a wide one: one shorter row */
         memset(wide, 0, sizeof wide);
         DT__K(cols_block)(r, wide, x + to * w * r->xsize, r->rest * g, 0, 1);
         for (int64_t k = 0; k < r->rest; k++)
-            for (int64_t i = 0; i < g; i++) DT__K(state_merge)(r, &st[i], &wide[k * g + i]);
+            DT__K(states_merge)(r, st, wide + k * g, g);
     }
 }
 
@@ -2188,9 +2230,9 @@ static void DT__K(red_plan)(DT__K(red_t) *r)
     r->ngroups = (r->kn[0] + r->group - 1) / r->group;
     int64_t groups = r->ngroups;
     for (int d = 1; d < r->nk; d++) groups *= r->kn[d];
-    /* chunks of at least 32768 elements, and only as many as it takes to have 64 items */
+    /* chunks of at least 65536 elements, and only as many as it takes to have 64 items */
     most = groups < 64 ? 64 / groups : 1;
-    if (most > r->n * r->group / 32768) most = r->n * r->group / 32768;
+    if (most > r->n * r->group / 65536) most = r->n * r->group / 65536;
     if (most < 1) most = 1;
     r->chunk = (r->units + most - 1) / most;
     if (r->chunk < 1) r->chunk = 1;
@@ -2224,7 +2266,7 @@ static int DT__K(red_run)(DT__K(red_t) *r)
         int64_t xo, yo, g = DT__K(red_place)(r, grp, &xo, &yo);
         DT__K(state_t) *st = r->part + grp * r->nchunks * r->group;
         for (int64_t k = 1; k < r->nchunks; k++)
-            for (int64_t i = 0; i < g; i++) DT__K(state_merge)(r, &st[i], &st[k * r->group + i]);
+            DT__K(states_merge)(r, st, st + k * r->group, g);
         DT__K(red_finish)(r, r->y + yo * r->ysize, st, g);
     }
     return 0;
@@ -5846,22 +5888,39 @@ static void DT__K(layer_norm_task)(void *ctx, int64_t task, int worker)
         DT__K(row_end)(&c->out[0], row * n, y, n, 0);
     }
 }
-/* dw += dy x_hat, db += dy if dw is given; *c1 = mean(g), *c2 = mean(g x_hat) with g = dy w */
+/* one vector of a row: *s1 += g, *s2 += g x_hat with g = dy w; dw += dy x_hat, db += dy if dw is given */
+DT__INLINE void DT__K(ln_add)(dt__vf *s1, dt__vf *s2, float *dw, float *db, const float *dy, const float *x,
+                              const float *w, dt__vf m, dt__vf r, int64_t left)
+{
+    dt__vf d = DT__K(row_ld)(dy, left), h = (DT__K(row_ld)(x, left) - m) * r, v = DT__K(row_ld)(w, left);
+    *s1 = DT__K(fma)(d, v, *s1);
+    *s2 = DT__K(fma)(d * v, h, *s2);
+    if (!dw) return;
+    DT__K(row_st)(dw, DT__K(fma)(d, h, DT__K(row_ld)(dw, left)), left);
+    DT__K(row_st)(db, DT__K(row_ld)(db, left) + d, left);
+}
+/* a row: *c1 = mean(g), *c2 = mean(g x_hat) */
 DT__INLINE void DT__K(ln_sums)(float *c1, float *c2, float *dw, float *db, const float *dy, const float *x,
                                const float *w, dt__vf m, dt__vf r, int64_t n)
 {
-    dt__vf s1 = DT__K(zero)(), s2 = s1;
-    for (int64_t i = 0; i < n; i += DT__W) {
-        int64_t left = n - i;
-        dt__vf  d = DT__K(row_ld)(dy + i, left), h = (DT__K(row_ld)(x + i, left) - m) * r;
-        dt__vf  v = DT__K(row_ld)(w + i, left);
-        s1 = DT__K(fma)(d, v, s1);
-        s2 = DT__K(fma)(d * v, h, s2);
-        if (dw) DT__K(row_st)(dw + i, DT__K(fma)(d, h, DT__K(row_ld)(dw + i, left)), left);
-        if (dw) DT__K(row_st)(db + i, DT__K(row_ld)(db + i, left) + d, left);
+    dt__vf  s1 = DT__K(zero)(), s2 = s1, t1 = s1, t2 = s1;
+    int64_t i = 0, j = DT__W;
+    for (; i + 2 * DT__W <= n; i += 2 * DT__W, j += 2 * DT__W) {
+        DT__K(ln_add)(&s1, &s2, dw ? dw + i : NULL, dw ? db + i : NULL, dy + i, x + i, w + i, m, r, DT__W);
+        DT__K(ln_add)(&t1, &t2, dw ? dw + j : NULL, dw ? db + j : NULL, dy + j, x + j, w + j, m, r, DT__W);
     }
-    *c1 = DT__K(row_hsum)(s1) / (float)n;
-    *c2 = DT__K(row_hsum)(s2) / (float)n;
+    for (; i < n; i += DT__W)
+        DT__K(ln_add)(&s1, &s2, dw ? dw + i : NULL, dw ? db + i : NULL, dy + i, x + i, w + i, m, r, n - i);
+    *c1 = DT__K(row_hsum)(s1 + t1) / (float)n;
+    *c2 = DT__K(row_hsum)(s2 + t2) / (float)n;
+}
+/* one vector of dx = r (dy w - c1 - x_hat c2) */
+DT__INLINE void DT__K(ln_dx)(float *dx, const float *dy, const float *x, const float *w, dt__vf m, dt__vf r,
+                             dt__vf less1, dt__vf less2, int64_t left)
+{
+    dt__vf v = DT__K(fma)(DT__K(row_ld)(dy, left), DT__K(row_ld)(w, left), less1);
+    v = DT__K(fma)((DT__K(row_ld)(x, left) - m) * r, less2, v);
+    DT__K(row_st)(dx, v * r, left);
 }
 static void DT__K(layer_norm_bwd_task)(void *ctx, int64_t task, int worker)
 {
@@ -5882,12 +5941,10 @@ static void DT__K(layer_norm_bwd_task)(void *ctx, int64_t task, int worker)
         if (!DT__K(has_out)(c, 0)) continue;
         float *dx = DT__K(row_out)(buf + 2 * n, &c->out[0], row * n, add);
         dt__vf less1 = DT__K(set1)(centred ? -c1 : 0.0f), less2 = DT__K(set1)(-c2);
-        for (int64_t i = 0; i < n; i += DT__W) {
-            int64_t left = n - i;
-            dt__vf  v = DT__K(fma)(DT__K(row_ld)(dy + i, left), DT__K(row_ld)(p->weight + i, left), less1);
-            v = DT__K(fma)((DT__K(row_ld)(x + i, left) - m) * r, less2, v);
-            DT__K(row_st)(dx + i, v * r, left);
-        }
+        int64_t i = 0;
+        for (; i + DT__W <= n; i += DT__W)
+            DT__K(ln_dx)(dx + i, dy + i, x + i, p->weight + i, m, r, less1, less2, DT__W);
+        if (i < n) DT__K(ln_dx)(dx + i, dy + i, x + i, p->weight + i, m, r, less1, less2, n - i);
         DT__K(row_end)(&c->out[0], row * n, dx, n, add);
     }
 }
@@ -6494,7 +6551,8 @@ static int DT__K(cross_entropy_bwd)(dt_device *dev, const dt_call *c)
    Forward: one item for each head and block of queries, running maximum and sum over the blocks of keys.
    Backward: p = exp(s - lse) once more, ds = p (dp - delta), delta = rowsum(do o). With enough heads one task does a
    whole head (5 products); with few, blocks of keys (dk, dv) and then blocks of queries (dq) are the items (7). Either
-   way the blocks are added in ascending order: the bits are the same. */
+   way the blocks are added in ascending order: the bits are the same. f32 gradients whose rows are whole panels are
+   summed in the output itself. */
 #define DT__AQ 64
 #define DT__AK 64
 #define DT__ATTN_HEADS 8 /* fewer heads than this: the backward splits them */
@@ -6507,6 +6565,7 @@ typedef struct DT__K(attn_t) {
     float          scale;
     float         *work, *delta; /* scratch of each worker; (heads, t) */
     int64_t        nwork;        /* floats of one worker */
+    int64_t       *panel_off;    /* where the dp/NR panels of a block of keys begin */
 } DT__K(attn_t);
 
 /* one block: key j is seen by query i if j <= i + diag */
@@ -6537,23 +6596,40 @@ static char *DT__K(attn_at)(const DT__K(attn_t) *a, const dt_view *v, int64_t he
     int64_t off = head / a->h * v->stride[0] + head % a->h * v->stride[1] + row * v->stride[2];
     return (char *)v->data + off * (v->dtype == DT_F32 ? 4 : 2);
 }
-/* n rows of d as f32, stride *ld: in place if they are f32 (and dense, if they must be), else in buf. Rows that many
-   blocks read are better dense: those of one head of a fused qkv compete for few sets of the cache. */
+/* n rows of d as f32, stride *ld: in place if they are f32, else in buf */
 static const float *DT__K(attn_rows)(int64_t *ld, float *buf, const DT__K(attn_t) *a, const dt_view *v, int64_t head,
-                                     int64_t row, int n, int dense)
+                                     int64_t row, int n)
 {
-    int in_place = v->dtype == DT_F32 && (!dense || v->stride[2] == a->d);
-    *ld = in_place ? v->stride[2] : a->d;
-    if (in_place) return (const float *)(const void *)DT__K(attn_at)(a, v, head, row);
+    *ld = v->dtype == DT_F32 ? v->stride[2] : a->d;
+    if (v->dtype == DT_F32) return (const float *)(const void *)DT__K(attn_at)(a, v, head, row);
     for (int i = 0; i < n; i++)
         DT__K(load_row)(buf + i * a->d, DT__K(attn_at)(a, v, head, row + i), v->dtype, a->d);
     return buf;
 }
-static void DT__K(attn_put)(const DT__K(attn_t) *a, int out, int64_t head, int64_t row, int64_t n, const float *src)
+/* Where the rows of a gradient are summed: in the output where that can be, else in buf; put brings them home. */
+static int DT__K(attn_direct)(const DT__K(attn_t) *a, int out)
+{
+    return a->c->out[out].dtype == DT_F32 && !(a->c->acc >> out & 1) && a->d == a->dp;
+}
+static float *DT__K(attn_sum)(int64_t *ld, const DT__K(attn_t) *a, int out, int64_t head, int64_t row, float *buf)
+{
+    int direct = DT__K(attn_direct)(a, out);
+    *ld = direct ? a->c->out[out].stride[2] : a->dp;
+    return direct ? (float *)(void *)DT__K(attn_at)(a, &a->c->out[out], head, row) : buf;
+}
+static void DT__K(attn_put)(const DT__K(attn_t) *a, int out, int64_t head, int64_t row, int64_t n, const float *buf)
 {
     const dt_view *v = &a->c->out[out];
+    if (DT__K(attn_direct)(a, out)) return;
     for (int64_t i = 0; i < n; i++)
-        DT__K(put_row)(DT__K(attn_at)(a, v, head, row + i), v->dtype, src + i * a->dp, a->d, a->c->acc >> out & 1);
+        DT__K(put_row)(DT__K(attn_at)(a, v, head, row + i), v->dtype, buf + i * a->dp, a->d, a->c->acc >> out & 1);
+}
+static void DT__K(attn_put_zeros)(const DT__K(attn_t) *a, int out, int64_t head, int64_t row, int64_t n, float *buf)
+{
+    int64_t ld;
+    float  *sum = DT__K(attn_sum)(&ld, a, out, head, row, buf);
+    for (int64_t i = 0; i < n; i++) memset(sum + i * ld, 0, (size_t)a->dp * 4);
+    DT__K(attn_put)(a, out, head, row, n, buf);
 }
 /* dst [dp/NR][block][NR] := src (n, d), columns beyond d are 0 */
 static void DT__K(attn_panels)(float *dst, const float *src, int64_t ld, int n, int64_t d, int block)
@@ -6596,11 +6672,11 @@ DT__INLINE void DT__K(attn_turn8)(float *dst, const float *src, int64_t ld, __m2
     }
 }
 #endif
-/* dst [panel of NR rows][d][NR] := scale * src (n, d) transposed; lanes beyond n are 0 */
-static void DT__K(attn_turn)(float *dst, const float *src, int64_t ld, int n, int64_t d, float scale)
+/* dst [panel of NR rows][dp][NR] := scale * src (n, d) transposed; lanes beyond n and rows beyond d are 0 */
+static void DT__K(attn_turn)(float *dst, const float *src, int64_t ld, int n, int64_t d, int64_t dp, float scale)
 {
     for (int i = 0; i < (n + DT__NR - 1) / DT__NR * DT__NR; i += DT__W) {
-        float       *to = dst + i / DT__NR * DT__NR * d + i % DT__NR;
+        float       *to = dst + i / DT__NR * DT__NR * dp + i % DT__NR;
         const float *from = src + i * ld;
         int64_t      k = 0;
 #if DT__HAS_AVX2
@@ -6609,43 +6685,57 @@ static void DT__K(attn_turn)(float *dst, const float *src, int64_t ld, int n, in
 #endif
         for (; k < d; k++)
             for (int j = 0; j < DT__W; j++) to[k * DT__NR + j] = i + j < n ? scale * from[j * ld + k] : 0.0f;
+        for (; k < dp; k++) DT__K(st)(to + k * DT__NR, DT__K(zero)());
     }
 }
 
 /* ---- products: tiles of up to DT__MR x DT__NR. add 0: start from nothing; alpha: scale what is there, row by row */
-DT__INLINE void DT__K(attn_tile)(int mr, int cols, float *out, int64_t ldo, int64_t n, const float *a, int64_t lda,
-                                 const float *b, const float *alpha, int add)
+DT__INLINE void DT__K(attn_tile)(int mr, int cols, float *out, int64_t ldo, int nseg, const int64_t *segoff, int64_t n,
+                                 const float *a, int64_t lda, const float *b, const float *alpha, int add)
 {
     dt__vf       acc[DT__MR][2];
     const float *rows[DT__MR];
-    int64_t      zero = 0;
-    for (int i = 0; i < mr; i++) {
-        rows[i] = a + i * lda;
-        acc[i][0] = add ? DT__K(ld)(out + i * ldo) : DT__K(zero)();
-        acc[i][1] = add ? DT__K(ld)(out + i * ldo + DT__W) : DT__K(zero)();
-        if (alpha) {
-            acc[i][0] *= DT__K(set1)(alpha[i]);
-            acc[i][1] *= DT__K(set1)(alpha[i]);
-        }
+/* rows by constant index, or the accumulators pass through memory on their way in and out */
+#define DT__ALL_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define DT__ROW_IN(i)                                                                   \
+    if (mr > i) {                                                                       \
+        rows[i] = a + i * lda;                                                          \
+        acc[i][0] = add ? DT__K(ld)(out + i * ldo) : DT__K(zero)();                     \
+        acc[i][1] = add ? DT__K(ld)(out + i * ldo + DT__W) : DT__K(zero)();             \
+    }
+#define DT__ROW_SCALE(i)                                                                \
+    if (mr > i) {                                                                       \
+        acc[i][0] *= DT__K(set1)(alpha[i]);                                             \
+        acc[i][1] *= DT__K(set1)(alpha[i]);                                             \
+    }
+#define DT__ROW_OUT(i)                                                                  \
+    if (mr > i) {                                                                       \
+        DT__K(st)(out + i * ldo, acc[i][0]);                                            \
+        DT__K(st)(out + i * ldo + DT__W, acc[i][1]);                                    \
+    }
+    DT__ALL_ROWS(DT__ROW_IN)
+    if (alpha) {
+        DT__ALL_ROWS(DT__ROW_SCALE)
     }
     if (cols) DT__K(mk_cols)(mr, n, a, lda, b, DT__NR, acc);
-    else DT__K(mk_rows)(mr, 1, &zero, n, rows, b, DT__NR, acc);
-    for (int i = 0; i < mr; i++) {
-        DT__K(st)(out + i * ldo, acc[i][0]);
-        DT__K(st)(out + i * ldo + DT__W, acc[i][1]);
-    }
+    else DT__K(mk_rows)(mr, nseg, segoff, n, rows, b, DT__NR, acc);
+    DT__ALL_ROWS(DT__ROW_OUT)
+#undef DT__ALL_ROWS
+#undef DT__ROW_IN
+#undef DT__ROW_SCALE
+#undef DT__ROW_OUT
 }
-/* out (mr, NR) (+)= sum over k < n of a[i*lda + k] b[k] */
-static void DT__K(attn_tile_rows)(float *out, int64_t ldo, int mr, int64_t n, const float *a, int64_t lda,
-                                  const float *b, int add)
+/* out (mr, NR) (+)= sum over k of element k of a's row i times b[k]; a row is nseg pieces of n elements at segoff */
+static void DT__K(attn_tile_rows)(float *out, int64_t ldo, int mr, int nseg, const int64_t *segoff, int64_t n,
+                                  const float *a, int64_t lda, const float *b, int add)
 {
     switch (mr) {
-    case 1: DT__K(attn_tile)(1, 0, out, ldo, n, a, lda, b, NULL, add); break;
-    case 2: DT__K(attn_tile)(2, 0, out, ldo, n, a, lda, b, NULL, add); break;
-    case 3: DT__K(attn_tile)(3, 0, out, ldo, n, a, lda, b, NULL, add); break;
-    case 4: DT__K(attn_tile)(4, 0, out, ldo, n, a, lda, b, NULL, add); break;
-    case 5: DT__K(attn_tile)(5, 0, out, ldo, n, a, lda, b, NULL, add); break;
-    default: DT__K(attn_tile)(6, 0, out, ldo, n, a, lda, b, NULL, add); break;
+    case 1: DT__K(attn_tile)(1, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
+    case 2: DT__K(attn_tile)(2, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
+    case 3: DT__K(attn_tile)(3, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
+    case 4: DT__K(attn_tile)(4, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
+    case 5: DT__K(attn_tile)(5, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
+    default: DT__K(attn_tile)(6, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
     }
 }
 /* out (mr, NR) (+)= sum over k < n of a[k*lda + i] b[k] */
@@ -6653,46 +6743,55 @@ static void DT__K(attn_tile_cols)(float *out, int64_t ldo, int mr, int64_t n, co
                                   const float *b, const float *alpha, int add)
 {
     switch (mr) {
-    case 1: DT__K(attn_tile)(1, 1, out, ldo, n, a, lda, b, alpha, add); break;
-    case 2: DT__K(attn_tile)(2, 1, out, ldo, n, a, lda, b, alpha, add); break;
-    case 3: DT__K(attn_tile)(3, 1, out, ldo, n, a, lda, b, alpha, add); break;
-    case 4: DT__K(attn_tile)(4, 1, out, ldo, n, a, lda, b, alpha, add); break;
-    case 5: DT__K(attn_tile)(5, 1, out, ldo, n, a, lda, b, alpha, add); break;
-    default: DT__K(attn_tile)(6, 1, out, ldo, n, a, lda, b, alpha, add); break;
+    case 1: DT__K(attn_tile)(1, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
+    case 2: DT__K(attn_tile)(2, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
+    case 3: DT__K(attn_tile)(3, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
+    case 4: DT__K(attn_tile)(4, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
+    case 5: DT__K(attn_tile)(5, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
+    default: DT__K(attn_tile)(6, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
     }
 }
-/* out [AK][AQ] := rows (nk, d) times turned queries, where a panel of queries sees the key */
-static void DT__K(attn_scores)(float *out, const float *rows, int64_t ld, int64_t d, const float *turned,
+/* the rows of a block of keys, as the products read them: row j at p + j*ld, in nseg pieces of n elements at segoff */
+typedef struct DT__K(attn_keys_t) {
+    const float   *p;
+    int64_t        ld, n;
+    int            nseg;
+    const int64_t *segoff;
+} DT__K(attn_keys_t);
+
+/* out [AK][AQ] := rows of keys times turned queries, where a panel of queries sees the key */
+static void DT__K(attn_scores)(float *out, const DT__K(attn_keys_t) *k, const float *turned, int64_t dp,
                                const DT__K(attn_block_t) *g)
 {
     for (int p = 0; p < g->nq; p += DT__NR) {
         int end = DT__K(attn_min)(g->nk, DT__K(attn_min)(p + DT__NR, g->nq) + g->diag);
         for (int j = 0; j < end; j += DT__MR)
-            DT__K(attn_tile_rows)(out + j * DT__AQ + p, DT__AQ, DT__K(attn_min)(DT__MR, end - j), d, rows + j * ld, ld,
-                                  turned + p * d, 0);
+            DT__K(attn_tile_rows)(out + j * DT__AQ + p, DT__AQ, DT__K(attn_min)(DT__MR, end - j), k->nseg, k->segoff,
+                                  k->n, k->p + j * k->ld, k->ld, turned + p * dp, 0);
     }
 }
-/* out [AK][dp] (+)= w (nk, nq) times panels of a query block */
-static void DT__K(attn_to_keys)(float *out, int64_t dp, const float *w, const float *panels,
+/* out (nk, dp) (+)= w (nk, nq) times panels of a query block */
+static void DT__K(attn_to_keys)(float *out, int64_t ldo, int64_t dp, const float *w, const float *panels,
                                 const DT__K(attn_block_t) *g, int add)
 {
+    static const int64_t whole = 0;
     for (int64_t c = 0; c < dp; c += DT__NR) {
         for (int j = 0; j < g->nk; j += DT__MR) {
             int first = DT__K(attn_clamp)(j - g->diag, 0, g->nq); /* the first query that sees key j */
-            DT__K(attn_tile_rows)(out + j * dp + c, dp, DT__K(attn_min)(DT__MR, g->nk - j), g->nq - first,
+            DT__K(attn_tile_rows)(out + j * ldo + c, ldo, DT__K(attn_min)(DT__MR, g->nk - j), 1, &whole, g->nq - first,
                                   w + j * DT__AQ + first, DT__AQ, panels + c * DT__AQ + first * DT__NR, add);
         }
     }
 }
-/* out [AQ][dp] (+)= w (nk, nq) transposed times panels of a key block */
-static void DT__K(attn_to_queries)(float *out, int64_t dp, const float *w, const float *panels,
+/* out (nq, dp) (+)= w (nk, nq) transposed times panels of a key block */
+static void DT__K(attn_to_queries)(float *out, int64_t ldo, int64_t dp, const float *w, const float *panels,
                                    const DT__K(attn_block_t) *g, const float *alpha, int add)
 {
     for (int64_t c = 0; c < dp; c += DT__NR) {
         for (int i = 0; i < g->nq; i += DT__MR) {
             int mr = DT__K(attn_min)(DT__MR, g->nq - i);
             int n = DT__K(attn_clamp)(i + mr + g->diag, 0, g->nk); /* keys that the last of them sees */
-            DT__K(attn_tile_cols)(out + i * dp + c, dp, mr, n, w + i, DT__AQ, panels + c * DT__AK,
+            DT__K(attn_tile_cols)(out + i * ldo + c, ldo, mr, n, w + i, DT__AQ, panels + c * DT__AK,
                                   alpha ? alpha + i : NULL, add);
         }
     }
@@ -6725,11 +6824,11 @@ static void DT__K(attn_softmax)(float *s, float *m, float *l, float *alpha, cons
         DT__K(st)(m + i, top);
         top = DT__K(sel)((dt__vi)(top == ninf), zero, top); /* nothing but -inf so far: not -inf - -inf */
         for (j = 0; j < end; j++) {
-            dt__vf p = DT__K(vexp)(DT__K(ld)(s + j * DT__AQ + i) - top);
+            dt__vf p = DT__K(exp_low)(DT__K(ld)(s + j * DT__AQ + i) - top);
             DT__K(st)(s + j * DT__AQ + i, p);
             sum += p;
         }
-        a = DT__K(vexp)(old - top);
+        a = DT__K(exp_low)(old - top);
         DT__K(st)(alpha + i, a);
         DT__K(st)(l + i, DT__K(fma)(DT__K(ld)(l + i), a, sum));
     }
@@ -6744,7 +6843,7 @@ static void DT__K(attn_softmax_bwd)(float *p, float *ds, const float *lse, const
         dt__vf ls = DT__K(ld)(lse + i), dl = DT__K(ld)(delta + i);
         for (int j = 0; j < end; j++) {
             float *pp = p + j * DT__AQ + i, *dd = ds + j * DT__AQ + i;
-            dt__vf x = DT__K(vexp)(DT__K(ld)(pp) - ls), y = (DT__K(ld)(dd) - dl) * k * x;
+            dt__vf x = DT__K(exp_low)(DT__K(ld)(pp) - ls), y = (DT__K(ld)(dd) - dl) * k * x; /* s <= lse */
             if (j >= full) {
                 dt__vi seen = DT__K(attn_seen)(j, i, g->diag);
                 x = DT__K(sel)(seen, x, zero);
@@ -6763,35 +6862,40 @@ typedef struct DT__K(attn_fwd_t) {
 
 static void DT__K(attn_fwd_finish)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, int64_t head, int64_t q0, int nq)
 {
-    const dt_view *lse = &a->c->out[1];
+    const dt_view *out = &a->c->out[0], *lse = &a->c->out[1];
+    float         *l = (float *)lse->data + head / a->h * lse->stride[0] + head % a->h * lse->stride[1];
+    for (int i = 0; i < nq; i += DT__W)
+        DT__K(st)(w->m + i, DT__K(ld)(w->m + i) + DT__K(vlog)(DT__K(ld)(w->l + i)));
     for (int i = 0; i < nq; i++) {
-        float *o = w->o + i * a->dp;
+        char  *row = DT__K(attn_at)(a, out, head, q0 + i);
+        int    direct = out->dtype == DT_F32 && a->d == a->dp;
+        float *o = w->o + i * a->dp, *to = direct ? (float *)(void *)row : o;
         dt__vf r = DT__K(set1)(1.0f / w->l[i]);
-        for (int64_t k = 0; k < a->dp; k += DT__W) DT__K(st)(o + k, DT__K(ld)(o + k) * r);
-        ((float *)lse->data)[head / a->h * lse->stride[0] + head % a->h * lse->stride[1] + (q0 + i) * lse->stride[2]] =
-            w->m[i] + logf(w->l[i]);
+        for (int64_t k = 0; k < a->dp; k += DT__W) DT__K(st)(to + k, DT__K(ld)(o + k) * r);
+        if (!direct) DT__K(store_row)(row, out->dtype, o, a->d);
+        l[(q0 + i) * lse->stride[2]] = w->m[i];
     }
-    for (int i = 0; i < nq; i++)
-        DT__K(store_row)(DT__K(attn_at)(a, &a->c->out[0], head, q0 + i), a->c->out[0].dtype, w->o + i * a->dp, a->d);
 }
 
 static void DT__K(attn_fwd_block)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, int64_t head, int64_t q0)
 {
-    const dt_view      *q = &a->c->in[0], *k = &a->c->in[1], *v = &a->c->in[2];
-    DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, 0);
-    int64_t             ld, seen = DT__K(attn_keys_seen)(a, q0);
-    const float        *rows = DT__K(attn_rows)(&ld, w->rows, a, q, head, q0, g.nq, 0);
-    DT__K(attn_turn)(w->q, rows, ld, g.nq, a->d, a->scale);
+    static const int64_t whole = 0;
+    const dt_view       *q = &a->c->in[0], *k = &a->c->in[1], *v = &a->c->in[2];
+    DT__K(attn_block_t)  g = DT__K(attn_block)(a, q0, 0);
+    DT__K(attn_keys_t)   keys = { NULL, 0, a->d, 1, &whole };
+    int64_t              ld, seen = DT__K(attn_keys_seen)(a, q0);
+    const float         *rows = DT__K(attn_rows)(&ld, w->rows, a, q, head, q0, g.nq);
+    DT__K(attn_turn)(w->q, rows, ld, g.nq, a->d, a->dp, a->scale);
     for (int i = 0; i < DT__AQ; i++) w->m[i] = -INFINITY, w->l[i] = seen ? 0.0f : 1.0f;
     if (seen == 0) memset(w->o, 0, (size_t)(DT__AQ * a->dp) * 4); /* no keys: o = 0, lse = -inf */
     for (int64_t k0 = 0; k0 < seen; k0 += DT__AK) {
         g = DT__K(attn_block)(a, q0, k0);
-        rows = DT__K(attn_rows)(&ld, w->rows, a, k, head, k0, g.nk, 0);
-        DT__K(attn_scores)(w->s, rows, ld, a->d, w->q, &g);
+        keys.p = DT__K(attn_rows)(&keys.ld, w->rows, a, k, head, k0, g.nk);
+        DT__K(attn_scores)(w->s, &keys, w->q, a->dp, &g);
         DT__K(attn_softmax)(w->s, w->m, w->l, w->alpha, &g);
-        rows = DT__K(attn_rows)(&ld, w->rows, a, v, head, k0, g.nk, 0);
+        rows = DT__K(attn_rows)(&ld, w->rows, a, v, head, k0, g.nk);
         DT__K(attn_panels)(w->v, rows, ld, g.nk, a->d, DT__AK);
-        DT__K(attn_to_queries)(w->o, a->dp, w->s, w->v, &g, k0 > 0 ? w->alpha : NULL, k0 > 0);
+        DT__K(attn_to_queries)(w->o, a->dp, a->dp, w->s, w->v, &g, k0 > 0 ? w->alpha : NULL, k0 > 0);
     }
     DT__K(attn_fwd_finish)(a, w, head, q0, g.nq);
 }
@@ -6801,7 +6905,7 @@ static void DT__K(attn_fwd_task)(void *ctx, int64_t task, int worker)
     const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
     DT__K(attn_fwd_t)    w;
     w.q = a->work + worker * a->nwork;
-    w.rows = w.q + DT__AQ * a->d;
+    w.rows = w.q + DT__AQ * a->dp;
     w.s = w.rows + (DT__AQ > DT__AK ? DT__AQ : DT__AK) * a->d;
     w.v = w.s + DT__AK * DT__AQ;
     w.o = w.v + DT__AK * a->dp;
@@ -6841,7 +6945,7 @@ static int DT__K(attention)(dt_device *dev, const dt_call *c)
     (void)dev;
     DT__K(attn_init)(&a, c, &c->in[0], &c->in[1]);
     if (a.heads == 0 || a.t == 0) return 0;
-    a.nwork = (2 * DT__AQ + DT__AK) * a.d + DT__AK * DT__AQ + (DT__AQ + DT__AK) * a.dp + 3 * DT__AQ;
+    a.nwork = (DT__AQ + DT__AK) * a.d + DT__AK * DT__AQ + (2 * DT__AQ + DT__AK) * a.dp + 3 * DT__AQ;
     a.work = (float *)dt_scratch((size_t)a.nwork * 4 * (size_t)dt__pool_size());
     if (!a.work) return DT_ERR_MEMORY;
     DT__K(attn_run)(&a, a.heads * a.nqb, 2, a.s, DT__K(attn_fwd_task));
@@ -6850,153 +6954,171 @@ static int DT__K(attention)(dt_device *dev, const dt_call *c)
 
 /* ---- backward */
 typedef struct DT__K(attn_bwd_t) {
-    float       *q, *dy, *qp, *dyp, *kp;  /* q and do: turned, and in panels; k in panels */
-    float       *rows, *kbuf, *vbuf;      /* f32 rows of halves */
-    float       *p, *ds, *dk, *dv, *dq;   /* [AK][AQ] twice, [AK][dp] twice, dq of a block or of a whole head */
-    float       *lse, *delta;             /* [AQ] */
-    const float *k, *v;                   /* rows of the key block */
-    int64_t      ldk, ldv;
+    float *q, *dy, *qp, *dyp, *rows; /* of a block of queries: q and do, turned and in panels; f32 rows of halves */
+    float *kp, *vp;                  /* panels of k and v, block after block */
+    float *p, *ds;                   /* [AK][AQ] */
+    float *dq, *dk, *dv;             /* [rows][dp], of gradients that are not summed in the output */
+    float *lse, *delta;              /* [AQ] */
 } DT__K(attn_bwd_t);
 
-static void DT__K(attn_bwd_work)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int worker)
+/* the scratch of a worker; nkb blocks of keys are kept */
+static int64_t DT__K(attn_bwd_nwork)(const DT__K(attn_t) *a, int64_t nkb)
 {
-    w->q = a->work + worker * a->nwork;
-    w->dy = w->q + DT__AQ * a->d;
-    w->rows = w->dy + DT__AQ * a->d;
-    w->kbuf = w->rows + DT__AQ * a->d;
-    w->vbuf = w->kbuf + DT__AK * a->d;
-    w->p = w->vbuf + DT__AK * a->d;
-    w->ds = w->p + DT__AK * DT__AQ;
-    w->qp = w->ds + DT__AK * DT__AQ;
-    w->dyp = w->qp + DT__AQ * a->dp;
-    w->kp = w->dyp + DT__AQ * a->dp;
-    w->dk = w->kp + DT__AK * a->dp;
-    w->dv = w->dk + DT__AK * a->dp;
-    w->lse = w->dv + DT__AK * a->dp;
-    w->delta = w->lse + DT__AQ;
-    w->dq = w->delta + DT__AQ;
+    return 6 * DT__AQ * a->dp + 4 * nkb * DT__AK * a->dp + 2 * DT__AK * DT__AQ + 2 * DT__AQ;
 }
-static int64_t DT__K(attn_bwd_nwork)(const DT__K(attn_t) *a, int64_t dq_rows)
+static void DT__K(attn_bwd_work)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t nkb, int worker)
 {
-    return (3 * DT__AQ + 2 * DT__AK) * a->d + 2 * DT__AK * DT__AQ + (2 * DT__AQ + 3 * DT__AK + dq_rows) * a->dp +
-           2 * DT__AQ;
+    float **part[14] = { &w->q,  &w->dy, &w->qp, &w->dyp, &w->dq, &w->rows, &w->kp,
+                         &w->vp, &w->dk, &w->dv, &w->p,   &w->ds, &w->lse,  &w->delta };
+    float  *at = a->work + worker * a->nwork;
+    for (int i = 0; i < 14; i++) {
+        *part[i] = at;
+        at += i < 6 ? DT__AQ * a->dp : i < 10 ? nkb * DT__AK * a->dp : i < 12 ? DT__AK * DT__AQ : DT__AQ;
+    }
 }
 
+/* delta of a block of queries; rows of o that are halves go through the buffer of the turned q */
+static void DT__K(attn_delta)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t q0)
+{
+    int64_t      ldy, ldo;
+    int          nq = DT__K(attn_min)(DT__AQ, a->t - q0);
+    const float *y = DT__K(attn_rows)(&ldy, w->rows, a, &a->c->in[0], head, q0, nq);
+    const float *o = DT__K(attn_rows)(&ldo, w->q, a, &a->c->in[4], head, q0, nq);
+    for (int i = 0; i < nq; i++) {
+        dt__vf sum = DT__K(zero)();
+        for (int64_t k = 0; k < a->d; k += DT__W)
+            sum = DT__K(fma)(DT__K(row_ld)(y + i * ldy + k, a->d - k), DT__K(row_ld)(o + i * ldo + k, a->d - k), sum);
+        a->delta[head * a->t + q0 + i] = DT__K(row_hsum)(sum);
+    }
+}
 static void DT__K(attn_load_queries)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t q0, int panels)
 {
     const dt_view *lse = &a->c->in[5];
     const float   *l = (const float *)lse->data + head / a->h * lse->stride[0] + head % a->h * lse->stride[1];
     int            nq = DT__K(attn_min)(DT__AQ, a->t - q0);
     int64_t        ld;
-    const float   *rows = DT__K(attn_rows)(&ld, w->rows, a, &a->c->in[1], head, q0, nq, 0);
-    DT__K(attn_turn)(w->q, rows, ld, nq, a->d, a->scale);
+    const float   *rows = DT__K(attn_rows)(&ld, w->rows, a, &a->c->in[1], head, q0, nq);
+    DT__K(attn_turn)(w->q, rows, ld, nq, a->d, a->dp, a->scale);
     if (panels) DT__K(attn_panels)(w->qp, rows, ld, nq, a->d, DT__AQ);
-    rows = DT__K(attn_rows)(&ld, w->rows, a, &a->c->in[0], head, q0, nq, 0);
-    DT__K(attn_turn)(w->dy, rows, ld, nq, a->d, 1.0f);
+    rows = DT__K(attn_rows)(&ld, w->rows, a, &a->c->in[0], head, q0, nq);
+    DT__K(attn_turn)(w->dy, rows, ld, nq, a->d, a->dp, 1.0f);
     if (panels) DT__K(attn_panels)(w->dyp, rows, ld, nq, a->d, DT__AQ);
     for (int i = 0; i < DT__AQ; i++) {
         w->lse[i] = i < nq ? l[(q0 + i) * lse->stride[2]] : INFINITY;
         w->delta[i] = i < nq ? a->delta[head * a->t + q0 + i] : 0.0f;
     }
 }
-static void DT__K(attn_load_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0, int panels)
+/* k and v of the block at k0 as block 'at' of the panels */
+static void DT__K(attn_load_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0, int64_t at)
 {
-    int nk = DT__K(attn_min)(DT__AK, a->s - k0);
-    w->k = DT__K(attn_rows)(&w->ldk, w->kbuf, a, &a->c->in[2], head, k0, nk, 1);
-    w->v = DT__K(attn_rows)(&w->ldv, w->vbuf, a, &a->c->in[3], head, k0, nk, 1);
-    if (panels) DT__K(attn_panels)(w->kp, w->k, w->ldk, nk, a->d, DT__AK);
+    int          nk = DT__K(attn_min)(DT__AK, a->s - k0);
+    int64_t      ld;
+    const float *rows = DT__K(attn_rows)(&ld, w->rows, a, &a->c->in[2], head, k0, nk);
+    DT__K(attn_panels)(w->kp + at * DT__AK * a->dp, rows, ld, nk, a->d, DT__AK);
+    rows = DT__K(attn_rows)(&ld, w->rows, a, &a->c->in[3], head, k0, nk);
+    DT__K(attn_panels)(w->vp + at * DT__AK * a->dp, rows, ld, nk, a->d, DT__AK);
 }
-/* p and ds of the loaded blocks */
-static void DT__K(attn_bwd_block)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, const DT__K(attn_block_t) *g)
+/* p and ds of the loaded queries with block 'at' of the panels of keys */
+static void DT__K(attn_bwd_block)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t at, const DT__K(attn_block_t) *g)
 {
-    DT__K(attn_scores)(w->p, w->k, w->ldk, a->d, w->q, g);
-    DT__K(attn_scores)(w->ds, w->v, w->ldv, a->d, w->dy, g);
+    DT__K(attn_keys_t) k = { w->kp + at * DT__AK * a->dp, DT__NR, DT__NR, (int)(a->dp / DT__NR), a->panel_off }, v = k;
+    v.p = w->vp + at * DT__AK * a->dp;
+    DT__K(attn_scores)(w->p, &k, w->q, a->dp, g);
+    DT__K(attn_scores)(w->ds, &v, w->dy, a->dp, g);
     DT__K(attn_softmax_bwd)(w->p, w->ds, w->lse, w->delta, a->scale, g);
 }
-
-/* dk and dv of the block at k0, and with_dq: its part of dq of the whole head */
-static void DT__K(attn_bwd_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0, int with_dq)
+static int64_t DT__K(attn_first_queries)(const DT__K(attn_t) *a, int64_t k0) /* the first block that sees a key at k0.. */
 {
-    int64_t from = a->causal ? k0 / DT__AQ * DT__AQ : 0; /* the first block of queries that sees a key of this one */
-    int     nk = DT__K(attn_min)(DT__AK, a->s - k0);
-    DT__K(attn_load_keys)(w, a, head, k0, with_dq);
+    return a->causal ? k0 / DT__AQ * DT__AQ : 0;
+}
+/* the part of dv and dk that p and ds of a block are; 'at' is the block's place in their buffers */
+static void DT__K(attn_add_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0, int64_t at,
+                                 const DT__K(attn_block_t) *g, int add)
+{
+    int64_t ld;
+    float  *sum = DT__K(attn_sum)(&ld, a, 2, head, k0, w->dv + at * DT__AK * a->dp);
+    DT__K(attn_to_keys)(sum, ld, a->dp, w->p, w->dyp, g, add);
+    sum = DT__K(attn_sum)(&ld, a, 1, head, k0, w->dk + at * DT__AK * a->dp);
+    DT__K(attn_to_keys)(sum, ld, a->dp, w->ds, w->qp, g, add);
+}
+static void DT__K(attn_put_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0, int64_t at)
+{
+    float  *buf[3] = { NULL, w->dk + at * DT__AK * a->dp, w->dv + at * DT__AK * a->dp };
+    int64_t nk = DT__K(attn_min)(DT__AK, a->s - k0);
+    for (int out = 1; out < 3; out++) {
+        if (DT__K(attn_first_queries)(a, k0) < a->t) DT__K(attn_put)(a, out, head, k0, nk, buf[out]);
+        else DT__K(attn_put_zeros)(a, out, head, k0, nk, buf[out]); /* no query sees these keys */
+    }
+}
+
+/* a block of queries: dq. all: with the panels of all keys, and its part of dk and dv; else the panels are loaded */
+static void DT__K(attn_bwd_queries)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t q0, int all)
+{
+    int64_t seen = DT__K(attn_keys_seen)(a, q0), nq = DT__K(attn_min)(DT__AQ, a->t - q0), ld;
+    float  *dq = DT__K(attn_sum)(&ld, a, 0, head, q0, w->dq);
+    DT__K(attn_load_queries)(w, a, head, q0, all);
+    for (int64_t k0 = 0; k0 < seen; k0 += DT__AK) {
+        DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, k0);
+        int64_t at = all ? k0 / DT__AK : 0;
+        if (!all) DT__K(attn_load_keys)(w, a, head, k0, 0);
+        DT__K(attn_bwd_block)(w, a, at, &g);
+        DT__K(attn_to_queries)(dq, ld, a->dp, w->ds, w->kp + at * DT__AK * a->dp, &g, NULL, k0 > 0);
+        if (all) DT__K(attn_add_keys)(w, a, head, k0, at, &g, q0 > DT__K(attn_first_queries)(a, k0));
+    }
+    if (seen > 0) DT__K(attn_put)(a, 0, head, q0, nq, w->dq);
+    else DT__K(attn_put_zeros)(a, 0, head, q0, nq, w->dq);
+}
+/* a block of keys: dk and dv */
+static void DT__K(attn_bwd_keys)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t k0)
+{
+    int64_t from = DT__K(attn_first_queries)(a, k0);
+    DT__K(attn_load_keys)(w, a, head, k0, 0);
     for (int64_t q0 = from; q0 < a->t; q0 += DT__AQ) {
         DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, k0);
         DT__K(attn_load_queries)(w, a, head, q0, 1);
-        DT__K(attn_bwd_block)(w, a, &g);
-        DT__K(attn_to_keys)(w->dv, a->dp, w->p, w->dyp, &g, q0 > from);
-        DT__K(attn_to_keys)(w->dk, a->dp, w->ds, w->qp, &g, q0 > from);
-        if (with_dq) DT__K(attn_to_queries)(w->dq + q0 * a->dp, a->dp, w->ds, w->kp, &g, NULL, k0 > 0);
+        DT__K(attn_bwd_block)(w, a, 0, &g);
+        DT__K(attn_add_keys)(w, a, head, k0, 0, &g, q0 > from);
     }
-    if (from >= a->t) { /* no query sees these keys */
-        memset(w->dk, 0, (size_t)(DT__AK * a->dp) * 4);
-        memset(w->dv, 0, (size_t)(DT__AK * a->dp) * 4);
-    }
-    DT__K(attn_put)(a, 1, head, k0, nk, w->dk);
-    DT__K(attn_put)(a, 2, head, k0, nk, w->dv);
-}
-static void DT__K(attn_bwd_queries)(DT__K(attn_bwd_t) *w, const DT__K(attn_t) *a, int64_t head, int64_t q0)
-{
-    int64_t seen = DT__K(attn_keys_seen)(a, q0);
-    DT__K(attn_load_queries)(w, a, head, q0, 0);
-    for (int64_t k0 = 0; k0 < seen; k0 += DT__AK) {
-        DT__K(attn_block_t) g = DT__K(attn_block)(a, q0, k0);
-        DT__K(attn_load_keys)(w, a, head, k0, 1);
-        DT__K(attn_bwd_block)(w, a, &g);
-        DT__K(attn_to_queries)(w->dq, a->dp, w->ds, w->kp, &g, NULL, k0 > 0);
-    }
-    if (seen == 0) memset(w->dq, 0, (size_t)(DT__AQ * a->dp) * 4);
-    DT__K(attn_put)(a, 0, head, q0, DT__K(attn_min)(DT__AQ, a->t - q0), w->dq);
+    DT__K(attn_put_keys)(w, a, head, k0, 0);
 }
 
 static void DT__K(attn_bwd_head_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
     DT__K(attn_bwd_t)    w;
-    DT__K(attn_bwd_work)(&w, a, worker);
+    DT__K(attn_bwd_work)(&w, a, a->nkb, worker);
     for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++) {
-        for (int64_t k0 = 0; k0 < a->s; k0 += DT__AK) DT__K(attn_bwd_keys)(&w, a, n, k0, 1);
-        DT__K(attn_put)(a, 0, n, 0, a->t, w.dq);
+        for (int64_t k = 0; k < a->nkb; k++) DT__K(attn_load_keys)(&w, a, n, k * DT__AK, k);
+        for (int64_t q0 = 0; q0 < a->t; q0 += DT__AQ) {
+            DT__K(attn_delta)(&w, a, n, q0);
+            DT__K(attn_bwd_queries)(&w, a, n, q0, 1);
+        }
+        for (int64_t k = 0; k < a->nkb; k++) DT__K(attn_put_keys)(&w, a, n, k * DT__AK, k);
     }
 }
 static void DT__K(attn_bwd_keys_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
     DT__K(attn_bwd_t)    w;
-    DT__K(attn_bwd_work)(&w, a, worker);
+    DT__K(attn_bwd_work)(&w, a, 1, worker);
     for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++)
-        DT__K(attn_bwd_keys)(&w, a, n / a->nkb, n % a->nkb * DT__AK, 0);
+        DT__K(attn_bwd_keys)(&w, a, n / a->nkb, n % a->nkb * DT__AK);
 }
 static void DT__K(attn_bwd_queries_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
     DT__K(attn_bwd_t)    w;
-    DT__K(attn_bwd_work)(&w, a, worker);
+    DT__K(attn_bwd_work)(&w, a, 1, worker);
     for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++)
-        DT__K(attn_bwd_queries)(&w, a, n / a->nqb, (a->nqb - 1 - n % a->nqb) * DT__AQ);
+        DT__K(attn_bwd_queries)(&w, a, n / a->nqb, (a->nqb - 1 - n % a->nqb) * DT__AQ, 0);
 }
-/* delta of a block of queries; the rows of do and o go through the buffers of k and q */
 static void DT__K(attn_delta_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(attn_t) *a = (const DT__K(attn_t) *)ctx;
     DT__K(attn_bwd_t)    w;
-    DT__K(attn_bwd_work)(&w, a, worker);
-    for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++) {
-        int64_t      head = n / a->nqb, q0 = n % a->nqb * DT__AQ, ldy, ldo;
-        int          nq = DT__K(attn_min)(DT__AQ, a->t - q0);
-        const float *y = DT__K(attn_rows)(&ldy, w.rows, a, &a->c->in[0], head, q0, nq, 0);
-        const float *o = DT__K(attn_rows)(&ldo, w.q, a, &a->c->in[4], head, q0, nq, 0);
-        for (int i = 0; i < nq; i++) {
-            float   ty[DT__W] = { 0 }, to[DT__W] = { 0 };
-            int64_t k = 0;
-            dt__vf  sum = DT__K(zero)();
-            for (; k + DT__W <= a->d; k += DT__W)
-                sum = DT__K(fma)(DT__K(ld)(y + i * ldy + k), DT__K(ld)(o + i * ldo + k), sum);
-            for (int j = 0; k + j < a->d; j++) ty[j] = y[i * ldy + k + j], to[j] = o[i * ldo + k + j];
-            if (k < a->d) sum = DT__K(fma)(DT__K(ld)(ty), DT__K(ld)(to), sum);
-            a->delta[head * a->t + q0 + i] = DT__K(hsum)(sum);
-        }
-    }
+    DT__K(attn_bwd_work)(&w, a, 1, worker);
+    for (int64_t n = task * a->per; n < a->items && n < (task + 1) * a->per; n++)
+        DT__K(attn_delta)(&w, a, n / a->nqb, n % a->nqb * DT__AQ);
 }
 
 static int DT__K(attention_bwd)(dt_device *dev, const dt_call *c)
@@ -7006,15 +7128,17 @@ static int DT__K(attention_bwd)(dt_device *dev, const dt_call *c)
     DT__K(attn_init)(&a, c, &c->in[1], &c->in[2]);
     if (a.heads == 0) return 0;
     int     whole = a.s > 0 && (a.heads >= DT__ATTN_HEADS || (a.nqb <= 1 && a.nkb <= 1));
-    int64_t ndelta = (a.heads * a.t + 15) / 16 * 16;
-    a.nwork = DT__K(attn_bwd_nwork)(&a, (whole && a.nqb > 1 ? a.nqb : 1) * DT__AQ);
-    a.delta = (float *)dt_scratch(((size_t)a.nwork * (size_t)dt__pool_size() + (size_t)ndelta) * 4);
+    int64_t ndelta = (a.heads * a.t + 15) / 16 * 16, noff = (a.dp / DT__NR * 2 + 15) / 16 * 16;
+    a.nwork = DT__K(attn_bwd_nwork)(&a, whole ? a.nkb : 1);
+    a.delta = (float *)dt_scratch(((size_t)a.nwork * (size_t)dt__pool_size() + (size_t)(ndelta + noff)) * 4);
     if (!a.delta) return DT_ERR_MEMORY;
-    a.work = a.delta + ndelta;
-    DT__K(attn_run)(&a, a.heads * a.nqb, 4, 1, DT__K(attn_delta_task));
+    a.panel_off = (int64_t *)(void *)(a.delta + ndelta);
+    a.work = a.delta + ndelta + noff;
+    for (int64_t i = 0; i < a.dp / DT__NR; i++) a.panel_off[i] = i * DT__AK * DT__NR;
     if (whole) {
         DT__K(attn_run)(&a, a.heads, 5 * (a.nqb > 1 ? a.nqb : 1), a.s, DT__K(attn_bwd_head_task));
     } else {
+        DT__K(attn_run)(&a, a.heads * a.nqb, 4, 1, DT__K(attn_delta_task));
         DT__K(attn_run)(&a, a.heads * a.nkb, 4, a.t, DT__K(attn_bwd_keys_task));
         DT__K(attn_run)(&a, a.heads * a.nqb, 3, a.s, DT__K(attn_bwd_queries_task));
     }

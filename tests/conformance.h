@@ -1601,7 +1601,10 @@ static const cf_row cf_row_attention = {
                       CF_C("1x2x4x3:t 1x2x4x3:t 1x2x4x3:t", 0), CF_C("1x2x4x6:n 1x2x4x6:n 1x2x4x6:n", 1),
                       CF_C("2x2x5x3:e 2x2x5x3 2x2x5x3:e", 0), CF_C("1x2x4x4:l 1x2x4x4:l 1x2x4x4:l", 1),
                       CF_C("2x3x17x8 2x3x17x8 2x3x17x8", 1), CF_C("1x2x70x33 1x2x70x33 1x2x70x33", 1),
-                      CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1), CF_C("2x4x65x64 2x4x200x64 2x4x200x64", 0))
+                      CF_C("2x4x130x32 2x4x130x32 2x4x130x32", 1), CF_C("2x4x65x64 2x4x200x64 2x4x200x64", 0),
+                      /* keys that no query sees, in blocks of their own: by heads and by blocks, whole panels or not */
+                      CF_C("2x4x3x16 2x4x130x16 2x4x130x16", 1), CF_C("1x2x3x16 1x2x70x16 1x2x70x16", 1),
+                      CF_C("2x4x70x9 2x4x150x9 2x4x150x9", 1))
 };
 
 #define CF_VIEW_ROW(n) CF_ROW(n), .dtypes = CF_ALL, .grad = 1

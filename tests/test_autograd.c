@@ -217,4 +217,125 @@ UTEST(autograd, early_free_leaves_the_tape_whole)
     EXPECT_EQ(0, dt_check("test"));
 }
 
+/* A sum hands one gradient to both its terms, here to one of them through a view: what a gets beside it (5, before b's
+   is used) must not reach b. */
+UTEST(autograd, a_gradient_that_two_values_share_is_not_added_to)
+{
+    for (int view = 0; view < 2; view++) {
+        dt_tensor *w = dt_param(vec(abc, 3)), *v = dt_param(vec(abc, 3)), *c = vec(abc, 3);
+        dt_tensor *a = dt_mul_scalar(w, 2), *b = dt_mul_scalar(v, 3), *more = dt_mul_scalar(a, 5);
+        dt_tensor *y = dt_mul(dt_add(a, view ? dt_reshape(b, DT_SHAPE(3)) : b), c);
+        dt_backward(dt_add(dt_sum(y), dt_sum(more)));
+        for (int i = 0; i < 3; i++) {
+            EXPECT_EQ(2 * (abc[i] + 5), grad_at(w, i));
+            EXPECT_EQ(3 * abc[i], grad_at(v, i));
+        }
+        dt_end();
+        dt_free(w);
+        dt_free(v);
+    }
+    EXPECT_EQ(0, dt_check("test"));
+}
+
+/* Slices of one value: side by side, with gaps, overlapping, along two dimensions, beside a use of the whole value. The
+   gradient is the sum of the slices' weights, whatever the order of the uses. */
+typedef struct slice { int dim, start, length, weight; } slice; /* length 0: the whole value */
+
+static void check_slices(int *utest_result, const slice *cut, int n)
+{
+    enum { ROWS = 3, COLS = 10 };
+    double     want[ROWS][COLS] = { { 0 } };
+    dt_tensor *w = dt_param(dt_full(1, DT_SHAPE(ROWS, COLS))), *h = dt_mul_scalar(w, 2), *loss = NULL;
+    dt_retain_grad(h);
+    for (int k = 0; k < n; k++) {
+        dt_tensor *part = cut[k].length ? dt_narrow(h, cut[k].dim, cut[k].start, cut[k].length) : h;
+        dt_tensor *term = dt_mul_scalar(dt_sum(part), cut[k].weight);
+        loss = loss ? dt_add(loss, term) : term;
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++) {
+                int at = cut[k].dim ? j : i;
+                bool in = !cut[k].length || (at >= cut[k].start && at < cut[k].start + cut[k].length);
+                want[i][j] += in ? cut[k].weight : 0;
+            }
+    }
+    float got[2][ROWS][COLS];
+    EXPECT_EQ(DT_OK, dt_backward(loss));
+    dt_copy_out(dt_grad(w), got[0], sizeof got[0]);
+    dt_copy_out(dt_grad(h), got[1], sizeof got[1]);
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLS; j++) {
+            EXPECT_EQ(2 * want[i][j], (double)got[0][i][j]);
+            EXPECT_EQ(want[i][j], (double)got[1][i][j]);
+        }
+    dt_end();
+    dt_free(w);
+    EXPECT_EQ(0, dt_check("test"));
+}
+UTEST(autograd, slices_of_a_value_add_up_to_its_gradient)
+{
+    static const slice cuts[][4] = {
+        { { 1, 0, 3, 1 }, { 1, 3, 4, 2 }, { 1, 7, 3, 5 } },                  /* side by side, in order */
+        { { 1, 3, 4, 2 }, { 1, 0, 3, 1 }, { 1, 7, 3, 5 } },
+        { { 1, 7, 3, 5 }, { 1, 0, 3, 1 }, { 1, 3, 4, 2 } },                  /* the middle first in backward */
+        { { 1, 0, 3, 1 }, { 1, 7, 3, 5 } },                                  /* a gap */
+        { { 1, 2, 3, 1 } },                                                  /* gaps on both sides */
+        { { 1, 2, 5, 1 }, { 1, 4, 6, 2 } },                                  /* overlapping */
+        { { 1, 0, 5, 1 }, { 1, 5, 5, 2 }, { 1, 0, 5, 4 }, { 1, 3, 4, 8 } },  /* whole, then more */
+        { { 0, 0, 1, 1 }, { 1, 2, 4, 2 }, { 0, 1, 2, 4 } },                  /* along two dimensions */
+        { { 1, 0, 0, 8 }, { 1, 0, 3, 1 }, { 1, 3, 4, 2 } },                  /* the whole value first, and last */
+        { { 1, 0, 3, 1 }, { 1, 3, 4, 2 }, { 1, 0, 0, 8 } },
+    };
+    static const int n[] = { 3, 3, 3, 2, 1, 2, 4, 3, 3, 3 };
+    for (size_t i = 0; i < sizeof n / sizeof n[0]; i++) check_slices(utest_result, cuts[i], n[i]);
+}
+
+/* q, k and v cut from one projection, as (b, t, h, d) seen as (b, h, t, d): the result is in that order too, so that
+   joining the heads copies nothing, and gradients are those of dense copies. */
+UTEST(autograd, attention_keeps_the_order_of_its_heads)
+{
+    enum { B = 2, T = 70, H = 4, D = 16, E = H * D };
+    static float value[B * T * 3 * E], got[2][B * T * 3 * E], out[2][B * T * E];
+    for (int i = 0; i < B * T * 3 * E; i++) value[i] = (float)((i * 7919) % 257) / 128 - 1;
+    for (int dense = 0; dense < 2; dense++) {
+        dt_tensor *w = dt_param(dt_from(value, DT_SHAPE(B, T, 3 * E))), *all = dt_mul_scalar(w, 1), *part[3];
+        for (int k = 0; k < 3; k++) {
+            part[k] = dt_reshape(dt_narrow(all, 2, k * E, E), DT_SHAPE(B, T, H, D));
+            part[k] = dt_transpose(part[k], 1, 2);
+            if (dense) part[k] = dt_contiguous(part[k]);
+        }
+        dt_tensor *y = dt_transpose(dt_attention(part[0], part[1], part[2], .causal = true), 1, 2);
+        EXPECT_EQ(!dense, dt_is_contiguous(y));
+        y = dt_reshape(y, DT_SHAPE(B, T, E));
+        dt_copy_out(y, out[dense], sizeof out[dense]);
+        dt_backward(dt_sum(dt_mul(y, y)));
+        dt_copy_out(dt_grad(w), got[dense], sizeof got[dense]);
+        dt_end();
+        dt_free(w);
+    }
+    EXPECT_EQ(0, memcmp(out[0], out[1], sizeof out[0]));
+    EXPECT_EQ(0, memcmp(got[0], got[1], sizeof got[0]));
+    EXPECT_EQ(0, dt_check("test"));
+}
+
+/* One value as query, key and value: its gradient is the sum of the three. By blocks and by heads, f32 and halves. */
+UTEST(autograd, attention_to_itself)
+{
+    enum { T = 70, D = 16, MOST = 8 * T * D };
+    static float value[MOST], got[2][MOST];
+    for (int i = 0; i < MOST; i++) value[i] = (float)((i * 7919) % 257) / 128 - 1;
+    for (int heads = 1; heads <= 8; heads += 7)
+        for (int leaf = 0; leaf < 2; leaf++) {
+            for (int apart = 0; apart < 2; apart++) {
+                dt_tensor *w = dt_param(dt_from(value, DT_SHAPE(1, heads, T, D))), *x = leaf ? w : dt_mul_scalar(w, 1);
+                dt_tensor *y = apart ? dt_attention(x, dt_clone(x), dt_clone(x)) : dt_attention(x, x, x);
+                dt_backward(dt_sum(dt_mul(y, y)));
+                dt_copy_out(dt_grad(w), got[apart], sizeof(float) * (size_t)(heads * T * D));
+                dt_end();
+                dt_free(w);
+            }
+            for (int i = 0; i < heads * T * D; i++) EXPECT_NEAR(got[1][i], got[0][i], 1e-5);
+        }
+    EXPECT_EQ(0, dt_check("test"));
+}
+
 UTEST_MAIN()

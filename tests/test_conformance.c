@@ -474,6 +474,8 @@ UTEST(conformance, log_and_sigmoid_are_within_4_ulp)
     check_ulps(utest_result, &cf_row_log, 1e-30, 1e30, 4);
     check_ulps(utest_result, &cf_row_sigmoid, -80, 80, 4);
     check_ulps(utest_result, &cf_row_gelu, 0, 10, 4); /* erf; for x < 0 the sum 1 + erf cancels */
+    check_ulps(utest_result, &cf_row_gelu_tanh, 0, 10, 4);
+    check_ulps(utest_result, &cf_row_gelu_tanh, -3, 0, 16); /* of the exponent -2u's rounding, e to the 4th and more */
     check_ulps(utest_result, &cf_row_silu, -80, 80, 4);
 }
 
