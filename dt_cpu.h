@@ -2700,7 +2700,7 @@ static void DT__K(gemm_pack_cols)(float *dst, int64_t ps, const float *a, int64_
     int     mr[SIDE];
     if (to > np) to = np;
     for (int64_t p = from; p < to; p += SIDE) {
-        int n = (int)(to - p < SIDE ? to - p : SIDE), whole;
+        int n = (int)(to - p < SIDE ? to - p : (int64_t)SIDE), whole;
         for (int q = 0; q < n; q++) mr[q] = DT__K(gemm_panel)(&at[q], m, p + q);
         for (whole = n; whole > 0 && at[whole - 1] + 8 > m;) whole--; /* no reading behind the last row */
         for (int64_t kk = 0; kk < k; kk++) {

@@ -4,6 +4,7 @@
 #
 #     NAME: dt V unit, PEER V unit, ratio R        a bar: how many times the peer's speed
 #     NAME: ... V GFLOP/s (P % of peak) ...        bars: per cent of the FMA peak
+#     a table of bench_roofline                    bars: per cent of the step
 #
 # report.sh [file.txt ...]: takes outputs that were saved instead of running anything. The output of each run stays
 # beside the page.
@@ -46,7 +47,7 @@ bars() {
     awk -F"\t" -v ref="$1" -v top="$2" -v blue="${3:-$1}" '
         { n++; group[n] = $1; label[n] = $2; value[n] = $3; text[n] = $4; if ($3 > top) top = $3 }
         END {
-            h = 22; left = 250; width = 520; y = 8
+            h = 22; left = 320; width = 450; y = 8
             for (i = 1; i <= n; i++) total += (group[i] != group[i - 1] ? 28 : 0) + h
             printf "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"960\" height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n", total + 24
             for (i = 1; i <= n; i++) {
@@ -78,6 +79,15 @@ peaks() { # "NAME: forward 70 GFLOP/s (68 % of peak), data 60 (58 %), weights ..
             }
         }' | sort -s -t "$(printf '\t')" -k1,1
 }
+shares() { # the tables of bench_roofline: a net's kernels by their share of the step
+    escape < "$1" | awk '
+        /^[a-z0-9]+-(train|infer)-[0-9]+t: / { net = $1; sub(/:$/, "", net); next }
+        net != "" && NF >= 8 && $NF ~ /^[0-9.]+$/ && $(NF - 4) ~ /^[0-9.]+$/ {
+            name = $1; for (i = 2; i <= NF - 7; i++) name = name " " $i
+            text = $(NF - 3) > 0 ? sprintf("%s GFLOP/s, %s %% of the peak", $(NF - 3), $(NF - 2)) : sprintf("%s GB/s", $(NF - 1))
+            if ($(NF - 4) >= 2) printf "%s\t%s\t%s\t%s %%  (%s)\n", net, name, $(NF - 4), $(NF - 4), text
+        }'
+}
 
 {
     echo '<!doctype html><html lang="en"><meta charset="utf-8"><title>dt: measured</title>'
@@ -94,6 +104,10 @@ peaks() { # "NAME: forward 70 GFLOP/s (68 % of peak), data 60 (58 %), weights ..
         if [ -n "$(peaks "$f")" ]; then
             echo "<h2>$name: per cent of the FMA peak</h2>"
             peaks "$f" | bars 100 100 0
+        fi
+        if [ -n "$(shares "$f")" ]; then
+            echo "<h2>$name: where a step goes, per cent</h2>"
+            shares "$f" | bars 0 40 0
         fi
         echo "<details><summary>$name: all it printed</summary><pre>"
         escape < "$f"
