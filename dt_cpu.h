@@ -2505,48 +2505,29 @@ DT__INLINE void DT__K(gemm_put_some)(float *p, dt__vf v, int n)
 #endif
 }
 
-DT__INLINE void DT__K(gemm_put)(float *c, dt__vf lo, dt__vf hi, const DT__K(gemm_blk) *g, const float *bias, int nv)
-{
-    dt__vf alpha = DT__K(set1)(g->alpha), plo = DT__K(zero)(), phi = plo;
-    if (!g->first) {
-        plo = nv == DT__NR ? DT__K(ld)(c) : DT__K(gemm_some)(c, nv);
-        phi = nv == DT__NR ? DT__K(ld)(c + DT__W) : DT__K(gemm_some)(c + DT__W, nv - DT__W);
-    } else if (bias) {
-        plo = DT__K(ld)(bias);
-        phi = DT__K(ld)(bias + DT__W);
-    }
-    lo = DT__K(fma)(lo, alpha, plo); /* products are fused with a sum by name, never by the compiler's choice */
-    hi = DT__K(fma)(hi, alpha, phi);
-    if (bias && !g->first) {
-        lo = lo + DT__K(ld)(bias);
-        hi = hi + DT__K(ld)(bias + DT__W);
-    }
-    if (g->relu) {
-        lo = DT__K(vmax)(DT__K(zero)(), lo);
-        hi = DT__K(vmax)(DT__K(zero)(), hi);
-    }
-    if (nv == DT__NR) {
-        DT__K(st)(c, lo);
-        DT__K(st)(c + DT__W, hi);
-    } else {
-        DT__K(gemm_put_some)(c, lo, nv);
-        DT__K(gemm_put_some)(c + DT__W, hi, nv - DT__W);
-    }
-}
-
-/* a tile's rows from memory: ragged ones, and all where code for each would not pay */
+/* Ragged tiles, and all where alpha is not 1 or code for each row would not pay: rows from memory. */
 static __attribute__((noinline)) void DT__K(gemm_put_rows)(float *c, const float *t, int mr, const DT__K(gemm_blk) *g,
                                                            const float *bias, int nv)
 {
-    for (int i = 0; i < mr; i++, t += DT__NR)
-        DT__K(gemm_put)(c + i * g->ldc, DT__K(ld)(t), DT__K(ld)(t + DT__W), g, bias, nv);
+    for (int i = 0; i < mr; i++, t += DT__NR, c += g->ldc)
+        for (int h = 0; h < nv; h += DT__W) {
+            dt__vf sum = bias ? DT__K(ld)(bias + h) : DT__K(zero)();
+            if (!g->first) sum = sum + DT__K(gemm_some)(c + h, nv - h);
+            sum = DT__K(fma)(DT__K(ld)(t + h), DT__K(set1)(g->alpha), sum); /* fused by name, not by the compiler */
+            if (g->relu) sum = DT__K(vmax)(DT__K(zero)(), sum);
+            DT__K(gemm_put_some)(c + h, sum, nv - h);
+        }
 }
+/* The sums start at the bias (which is NULL but in the first block of k). */
 DT__INLINE void DT__K(gemm_tile)(int mr, int kind, const DT__K(gemm_blk) *g, const float *a, const float *b,
                                  int64_t ldb, float *c, const float *bias, int nv)
 {
-    dt__vf acc[DT__MR][2], z = DT__K(zero)();
-#define DT__ROW(i) acc[i][0] = acc[i][1] = z
-    DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
+    dt__vf acc[DT__MR][2], z0 = DT__K(zero)(), z1 = z0;
+    int    one = g->alpha == 1.0f;
+    if (bias && one) z0 = DT__K(ld)(bias), z1 = DT__K(ld)(bias + DT__W);
+#define DT__EACH DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5)
+#define DT__ROW(i) acc[i][0] = z0, acc[i][1] = z1
+    DT__EACH;
 #undef DT__ROW
     for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* time enough to arrive */
     if (kind == DT__K(GEMM_PACKED)) {
@@ -2559,18 +2540,31 @@ DT__INLINE void DT__K(gemm_tile)(int mr, int kind, const DT__K(gemm_blk) *g, con
         for (int i = 0; i < DT__MR; i++) rows[i] = a + (i < mr ? i : 0) * g->lda;
         DT__K(mk_rows)(mr, 1, &off, g->kc, rows, b, ldb, acc);
     }
-    if (DT__HAS_AVX2 && nv == DT__NR) {
-        nv = DT__NR;
-#define DT__ROW(i) if (mr > i) DT__K(gemm_put)(c + i * g->ldc, acc[i][0], acc[i][1], g, bias, nv)
-        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
+    if (DT__HAS_AVX2 && nv == DT__NR && one) {
+        float *p = c;
+        if (!g->first) {
+#define DT__ROW(i) if (mr > i) acc[i][0] += DT__K(ld)(p), acc[i][1] += DT__K(ld)(p + DT__W), p += g->ldc
+            DT__EACH;
+#undef DT__ROW
+            p = c;
+        }
+        z0 = DT__K(zero)();
+        if (g->relu) {
+#define DT__ROW(i) if (mr > i) acc[i][0] = DT__K(vmax)(z0, acc[i][0]), acc[i][1] = DT__K(vmax)(z0, acc[i][1])
+            DT__EACH;
+#undef DT__ROW
+        }
+#define DT__ROW(i) if (mr > i) DT__K(st)(p, acc[i][0]), DT__K(st)(p + DT__W, acc[i][1]), p += g->ldc
+        DT__EACH;
 #undef DT__ROW
     } else {
         float t[DT__MR * DT__NR];
 #define DT__ROW(i) if (mr > i) DT__K(st)(t + i * DT__NR, acc[i][0]), DT__K(st)(t + i * DT__NR + DT__W, acc[i][1])
-        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5);
+        DT__EACH;
 #undef DT__ROW
-        DT__K(gemm_put_rows)(c, t, mr, g, bias, nv);
+        DT__K(gemm_put_rows)(c, t, mr, g, one ? NULL : bias, nv);
     }
+#undef DT__EACH
 }
 
 /* Rows 'at' of panel p when m rows are shared out evenly over panels (a tile of 1 or 2 rows cannot fill the units). */
@@ -2914,7 +2908,7 @@ static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, i
         int last = k + g->kc >= k1 && (g->kpart || k1 == g->k);
         w.kc = k1 - k < g->kc ? k1 - k : g->kc;
         w.first = k == (g->kpart ? k0 : 0) && (tile || !g->add);
-        w.bias = last && g->bias && !g->add && !g->flip ? g->bias + j : NULL;
+        w.bias = w.first && g->bias && !g->add && !g->flip ? g->bias + j : NULL;
         w.relu = last && g->act == DT_ACT_RELU && !g->add && !g->flip;
         w.ps = g->ps;
         w.lda = DT__MR;
