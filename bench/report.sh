@@ -15,12 +15,9 @@ if [ $# -eq 0 ]; then
     files=()
     for source in bench/bench_*.c; do
         name=$(basename "$source" .c)
-        make --no-print-directory -s "build/bench/$name" || exit 1
         echo "report: $name"
-        case $name in
-        bench_train) make --no-print-directory -s bench-train > "$dir/$name.txt" 2>&1 ;;
-        *) "build/bench/$name" > "$dir/$name.txt" 2>&1 ;;
-        esac || echo "report: $name ended with status $? (see $dir/$name.txt)"
+        make --no-print-directory -s "bench-${name#bench_}" > "$dir/$name.txt" 2>&1 ||
+            echo "report: $name ended with status $? (see $dir/$name.txt)"
         files+=("$dir/$name.txt")
     done
 else
