@@ -39,10 +39,10 @@ machine() {
 escape() { sed 's/&/\&amp;/g; s/</\&lt;/g; s/>/\&gt;/g'; }
 
 # lines "group<TAB>label<TAB>value<TAB>text" as an SVG of horizontal bars; $1: the value of
-# the reference line, $2: the end, $3: the value from which a bar is blue (default: the reference)
+# the reference line, $2: the end, $3: the value from which a bar is blue (default: the reference), $4: where longer bars are cut
 bars() {
-    awk -F"\t" -v ref="$1" -v top="$2" -v blue="${3:-$1}" '
-        { n++; group[n] = $1; label[n] = $2; value[n] = $3; text[n] = $4; if ($3 > top) top = $3 }
+    awk -F"\t" -v ref="$1" -v top="$2" -v blue="${3:-$1}" -v most="${4:-1e9}" '
+        { n++; group[n] = $1; label[n] = $2; value[n] = $3 > most ? most : $3; text[n] = $4; if (value[n] > top) top = value[n] }
         END {
             h = 22; left = 320; width = 450; y = 8
             for (i = 1; i <= n; i++) total += (group[i] != group[i - 1] ? 28 : 0) + h
@@ -96,7 +96,7 @@ shares() { # the tables of bench_roofline: a net's kernels by their share of the
         name=$(basename "$f" .txt)
         if [ -n "$(ratios "$f")" ]; then
             echo "<h2>$name: speed as a multiple of the peer's</h2>"
-            ratios "$f" | bars 1 1.5
+            ratios "$f" | bars 1 1.5 1 5
         fi
         if [ -n "$(peaks "$f")" ]; then
             echo "<h2>$name: per cent of the FMA peak</h2>"
