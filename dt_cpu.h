@@ -340,8 +340,8 @@ static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *p
 
 /* ==================================================================================================== >>cpu
    The device: its memory is the host's, its one stream is the program's order. */
-/* Large blocks begin at a huge page and ask the system for such pages: fewer misses when operands lie pages apart, fewer
-   faults when they are new. The room before and behind a block is never touched: it costs addresses, not memory. Not
+/* Large blocks begin at a huge page and ask the system for such pages: fewer misses when operands lie pages apart,
+   fewer faults when they are new. The room before and behind a block is never touched: it costs addresses, not memory. Not
    with an allocator of the user's, whose room may be dear. */
 #define DT__HUGE ((size_t)2 << 20)
 #if defined(MADV_HUGEPAGE) && !defined(DT__OWN_MALLOC)
@@ -2732,7 +2732,8 @@ static __attribute__((noinline)) void DT__K(gemm_pack_a)(float *dst, int64_t ps,
                                                          int64_t a_k, int dtype, int64_t m, int64_t k, int64_t from,
                                                          int64_t to)
 {
-    if (dtype == DT_F32 && a_k != 1) DT__K(gemm_pack_cols)(dst, ps, (const float *)(const void *)a, a_k, m, k, from, to);
+    if (dtype == DT_F32 && a_k != 1)
+        DT__K(gemm_pack_cols)(dst, ps, (const float *)(const void *)a, a_k, m, k, from, to);
     else if (dtype == DT_F32) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F32, m, k, from, to);
     else if (dtype == DT_F16) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F16, m, k, from, to);
     else DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_BF16, m, k, from, to);
@@ -5497,7 +5498,8 @@ static void DT__K(bn_sums_task)(void *ctx, int64_t task, int worker)
         const float *dy = DT__K(row_in)(buf, &c->in[0], at, n), *x = DT__K(row_in)(buf + strip, &c->in[1], at, n);
         if (DT__K(has_in)(c, 5)) y = DT__K(row_in)(buf + 2 * strip, &c->in[5], at, n);
         DT__K(bn_columns_bwd)(column, column + row, dy, x, y, mean, n / row, row, row);
-        DT__K(bn_columns_bwd)(column, column + row, dy + whole, x + whole, y ? y + whole : NULL, mean, 1, row, n - whole);
+        DT__K(bn_columns_bwd)(column, column + row, dy + whole, x + whole, y ? y + whole : NULL, mean, 1, row,
+                              n - whole);
         DT__K(bn_fold)(s1, column, p->ch, row);
         DT__K(bn_fold)(s2, column + row, p->ch, row);
     }

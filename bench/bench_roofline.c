@@ -13,7 +13,6 @@
 enum { MAX_ROWS = 512 };
 typedef struct row {
     int     op;
-    int64_t key[12];
     double  flops, bytes, seconds;
     int64_t calls;
     char    name[64];
