@@ -854,7 +854,7 @@ DT__INLINE dt__vi DT__K(truncate)(dt__vf x) /* |x| < 2^31 */
     return v;
 #endif
 }
-DT__INLINE dt__vf DT__K(vpow)(dt__vf x, dt__vf y)
+static __attribute__((noinline)) dt__vf DT__K(vpow)(dt__vf x, dt__vf y)
 {
     float  xs[DT__W], ys[DT__W], rs[DT__W];
     dt__vf zero = DT__K(zero)(), one = DT__C(1.0f), inf = (dt__vf)DT__K(set1i)(0x7f800000);
@@ -1028,16 +1028,18 @@ typedef void (*DT__K(row_fn))(float *out, const float *x, const float *y, int64_
     static void DT__K(row_##f)(float *out, const float *x, const float *y, int64_t n, float sa, float sb) \
     {                                                                                                     \
         dt__vf  a = DT__K(set1)(sa), b = DT__K(set1)(sb);                                                 \
-        int64_t i = 0;                                                                                    \
-        for (; i + DT__W <= n; i += DT__W)                                                                \
-            DT__K(st)(out + i, DT__K(f)(DT__K(ld)(x + i), DT__K(ld)(y + i), a, b));                       \
-        if (i < n) {                                                                                      \
-            float tx[DT__W] = { 0 }, ty[DT__W] = { 0 };                                                   \
+        float   tx[DT__W] = { 0 }, ty[DT__W] = { 0 };                                                     \
+        float  *end = NULL;                                                                               \
+        int64_t i = 0, rest = 0;                                                                          \
+        for (;;) { /* at most twice: the row, then its padded last lanes */                               \
+            for (; i + DT__W <= n; i += DT__W)                                                            \
+                DT__K(st)(out + i, DT__K(f)(DT__K(ld)(x + i), DT__K(ld)(y + i), a, b));                   \
+            if (i == n) break;                                                                            \
             memcpy(tx, x + i, (size_t)(n - i) * 4);                                                       \
             memcpy(ty, y + i, (size_t)(n - i) * 4);                                                       \
-            DT__K(st)(tx, DT__K(f)(DT__K(ld)(tx), DT__K(ld)(ty), a, b));                                  \
-            memcpy(out + i, tx, (size_t)(n - i) * 4);                                                     \
+            x = tx, y = ty, end = out + i, rest = n - i, out = tx, i = 0, n = DT__W;                      \
         }                                                                                                 \
+        if (rest) memcpy(end, tx, (size_t)rest * 4);                                                      \
     }
 #define DT__X(n, s, t) DT__ROW(u_##n) DT__ROW(d_##n)
 DT_UNARY_FNS(DT__X)
@@ -2675,13 +2677,19 @@ DT__INLINE void DT__K(gemm_turn)(float *dst, int64_t ldd, const char *src, int64
 #endif
 }
 
+static __attribute__((noinline)) void DT__K(gemm_turn_rest)(float *dst, int64_t ldd, const char *src, int64_t lds,
+                                                            int dtype, int nr, int nk)
+{
+    DT__K(gemm_turn)(dst, ldd, src, lds, dtype, nr, nk);
+}
+
 /* columns of a panel from nr rows with k contiguous */
 DT__INLINE void DT__K(gemm_turn_all)(float *dst, int64_t ldd, const char *src, int64_t lds, int dtype, int nr,
         int64_t k)
 {
     int64_t kk = 0, es = dtype == DT_F32 ? 4 : 2;
     for (; kk + 8 <= k; kk += 8) DT__K(gemm_turn)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, 8);
-    if (kk < k) DT__K(gemm_turn)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, (int)(k - kk));
+    if (kk < k) DT__K(gemm_turn_rest)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, (int)(k - kk));
 }
 
 /* The same from columns with m contiguous, panels from..to-1 side by side: a column is read once, line by line, and
@@ -2735,8 +2743,7 @@ static __attribute__((noinline)) void DT__K(gemm_pack_a)(float *dst, int64_t ps,
     if (dtype == DT_F32 && a_k != 1)
         DT__K(gemm_pack_cols)(dst, ps, (const float *)(const void *)a, a_k, m, k, from, to);
     else if (dtype == DT_F32) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F32, m, k, from, to);
-    else if (dtype == DT_F16) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F16, m, k, from, to);
-    else DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_BF16, m, k, from, to);
+    else DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, dtype == DT_F16 ? DT_F16 : DT_BF16, m, k, from, to);
 }
 
 /* k rows of n columns of b as panels of k x DT__NR, the last one padded with zeros: dst[j/NR*bp + kk*NR + j%NR].
@@ -2783,8 +2790,7 @@ static __attribute__((noinline)) void DT__K(gemm_pack_b)(float *dst, const char 
                                                          int64_t k, int64_t n)
 {
     if (dtype == DT_F32) DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, DT_F32, k, n);
-    else if (dtype == DT_F16) DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, DT_F16, k, n);
-    else DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, DT_BF16, k, n);
+    else DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, dtype == DT_F16 ? DT_F16 : DT_BF16, k, n);
 }
 
 /* ---- tasks */
@@ -2856,7 +2862,7 @@ static void DT__K(gemm_finish_turned)(const DT__K(gemm_job) *g, char *c, const f
         int    nk = (int)(n - j < 8 ? n - j : 8);
         float *d = plain ? (float *)(void *)c : buf;
         for (int64_t i = 0; i < m; i += 8)
-            DT__K(gemm_turn)(d + i, ld, (const char *)(t + i * ldt + j), ldt, DT_F32, (int)(m - i < 8 ? m - i : 8), nk);
+            DT__K(gemm_turn_rest)(d + i, ld, (const char *)(t + i * ldt + j), ldt, DT_F32, (int)(m - i < 8 ? m - i : 8), nk);
         for (int x = 0; x < nk; x++, d += ld) {
             for (int64_t i = 0; i < m && (bias || act == DT_ACT_RELU); i += DT__W) {
                 dt__vf v = DT__K(ld)(d + i) + (bias ? DT__K(ld)(bias + i) : DT__K(zero)());
