@@ -182,6 +182,7 @@ LICENCE
 #ifdef DT__LIT
 #define DT__HEAD(a, ...) a
 #define DT__OPTS(T, a, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ }
+#define DT__ONLY(T, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ } /* of a call that has nothing but options */
 #endif
 
 #ifdef __cplusplus

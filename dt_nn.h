@@ -97,10 +97,6 @@ LICENCE
 extern "C" {
 #endif
 
-/* Options of a call whose only arguments are options. */
-#ifdef DT__LIT
-#define DT__ONLY(T, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ }
-#endif
 /* An option that can be switched both ways: left out it is the default. */
 typedef enum dt_switch { DT_DEFAULT = 0, DT_YES = 1, DT_NO = -1 } dt_switch;
 
