@@ -848,6 +848,7 @@ DT_API void        dt_dealloc(void *ptr, size_t nbytes);
 #if defined(DT_MALLOC) != defined(DT_FREE)
 #error "dt.h: define both DT_MALLOC(nbytes) and DT_FREE(ptr), or neither"
 #endif
+#define DT__CLEAR(o) memset((void *)&(o), 0, sizeof(o)) /* option structs: C++ sees members with initialisers */
 #ifdef DT_MALLOC
 #define DT__OWN_MALLOC
 #else

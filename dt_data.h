@@ -432,10 +432,10 @@ typedef struct dt__mem { /* memory that grows */
     char  *p;
     size_t n;
 } dt__mem;
-typedef struct dt__run { /* items one after the other, as they are handed out */
+typedef struct dt__items { /* items one after the other, as they are handed out */
     const char *x, *y;
     size_t      xstep, ystep;
-} dt__run;
+} dt__items;
 
 static void dt__mem_free(dt__mem *m)
 {
@@ -642,7 +642,7 @@ static int dt__labels(const char *call, const dt_dataset *s, int64_t i, int64_t 
 
 /* A run of up to *m items of a leaf from i on; *m becomes how many. What has to be read or converted goes to mem. */
 static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64_t *m, bool want_y, dt__mem *mem,
-                         dt__run *r)
+                         dt__items *r)
 {
     const dt__file *f = s->file + dt__file_of(s->file, s->nfiles, i), *yf = NULL;
     bool            in_record = want_y && s->ykind == DT__Y_RECORD;
@@ -685,7 +685,7 @@ static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64
     return dt__labels(call, s, i, *m, p + raw_at + s->y_at, (size_t)s->ystep, p + y_at);
 }
 static int dt__set_run(const char *call, const dt_dataset *s, int64_t i, int64_t *m, bool want_y, dt__mem *mem,
-                       dt__run *r)
+                       dt__items *r)
 {
     memset(r, 0, sizeof *r);
     want_y = want_y && s->has_y;
@@ -757,7 +757,7 @@ DT_API dt_status dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y
     if (!dt__item_ok(call, s, i)) return dt_error_code();
     if (y && !s->has_y) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the set has no y", call);
     dt__mem           mem = { NULL, 0 };
-    dt__run           r;
+    dt__items           r;
     int64_t           m = 1;
     const dt_dataset *leaf = dt__set_leaf(s, &i);
     if (!dt__set_run(call, leaf, i, &m, y != NULL, &mem, &r)) {
@@ -902,8 +902,875 @@ static int dt__convert(void *dst, dt_dtype dtype, const char *src, dt__elem e, i
 /* ==================================================================================================== >>folders */
 /* ==================================================================================================== >>derived */
 /* ==================================================================================================== >>sampler */
-/* ==================================================================================================== >>transform */
-/* ==================================================================================================== >>loader */
-/* ==================================================================================================== >>sha */
+/* ==================================================================================================== >>transform
+   From a stored item to what a net sees. Bytes go through a table for each channel, which holds what PyTorch's
+   ToTensor and Normalize compute, bit for bit. */
+enum { DT__TF_COPY = 0, DT__TF_BYTES, DT__TF_FLOATS };
+typedef struct dt__tf {
+    int       how;
+    int       crop, cutout;
+    bool      flip, moves;        /* moves: crop or flip */
+    int64_t   c, h, w;            /* one channel and one row if it is no image */
+    dt__field in;
+    dt_dtype  dtype;              /* handed out */
+    size_t    nbytes;
+    float    *table;              /* c x 256 */
+    float    *mean, *std;         /* c each */
+    int (*fn)(void *user, const dt_sample *s, void *x);
+    void     *user;
+} dt__tf;
+
+static void dt__tf_free(dt__tf *t)
+{
+    dt_dealloc(t->table, t->table ? (size_t)t->c * 256 * sizeof *t->table : 0);
+    dt_dealloc(t->mean, t->mean ? (size_t)t->c * sizeof *t->mean : 0);
+    dt_dealloc(t->std, t->std ? (size_t)t->c * sizeof *t->std : 0);
+    memset(t, 0, sizeof *t);
+}
+static int dt__tf_check(const char *call, const dt_dataset *s, const dt_loader_opts *o, int64_t channels, bool normal)
+{
+    bool image = s->x.shape.ndim == 3, moves = o->crop || o->flip || o->cutout;
+    if (o->crop < 0 || o->crop > 4096 || o->cutout < 0 || o->cutout > 65536)
+        return dt_fail(DT_ERR_ARG, "%s: .crop %d, .cutout %d: they are numbers of pixels", call, o->crop, o->cutout);
+    if (moves && (!image || (s->x.dtype != DT_U8 && s->x.dtype != DT_F32)))
+        return dt_fail(DT_ERR_ARG, "%s: .crop, .flip and .cutout take images (c, h, w) of u8 or f32; an item is %s of %s",
+                       call, dt__shape_text(s->x.shape.dim, s->x.shape.ndim), dt_dtype_name(s->x.dtype));
+    if (!normal) return 0;
+    if (o->raw) return dt_fail(DT_ERR_ARG, "%s: .mean, .std and .max_value do not go with .raw", call);
+    if (s->x.dtype != DT_U8 && s->x.dtype != DT_F32)
+        return dt_fail(DT_ERR_ARG, "%s: .mean and .std take items of u8 or f32, not %s", call, dt_dtype_name(s->x.dtype));
+    if (channels > 4 && o->std[1] != 0)
+        return dt_fail(DT_ERR_ARG, "%s: .mean and .std have 4 places, the items %" PRId64 " channels", call, channels);
+    for (int i = 0; i < 4; i++)
+        if (!(o->std[i] >= 0 && o->std[i] < INFINITY) || !isfinite(o->mean[i]))
+            return dt_fail(DT_ERR_ARG, "%s: channel %d: mean %g, std %g", call, i, o->mean[i], o->std[i]);
+    if (!(o->max_value >= 0 && o->max_value < INFINITY))
+        return dt_fail(DT_ERR_ARG, "%s: .max_value is %g", call, o->max_value);
+    return 0;
+}
+static int dt__tf_init(const char *call, dt__tf *t, const dt_dataset *s, const dt_loader_opts *o)
+{
+    const int64_t *dim = s->x.shape.dim;
+    bool           image = s->x.shape.ndim == 3, normal = o->max_value != 0;
+    for (int i = 0; i < 4; i++) normal = normal || o->mean[i] != 0 || o->std[i] != 0;
+    memset(t, 0, sizeof *t);
+    t->in = s->x;
+    t->c = image ? dim[0] : 1;
+    t->h = image ? dim[1] : 1;
+    t->w = image ? dim[2] : s->x.numel;
+    t->crop = o->crop;
+    t->flip = o->flip;
+    t->moves = o->crop || o->flip;
+    t->cutout = o->cutout;
+    t->fn = o->transform;
+    t->user = o->user;
+    t->dtype = s->x.dtype;
+    if (dt__tf_check(call, s, o, t->c, normal)) return dt_error_code();
+    if (s->x.dtype == DT_U8 && !o->raw) t->how = DT__TF_BYTES, t->dtype = DT_F32;
+    if (s->x.dtype == DT_F32 && normal) t->how = DT__TF_FLOATS;
+    t->nbytes = (size_t)s->x.numel * dt_dtype_nbytes(t->dtype);
+    if (t->how == DT__TF_COPY) return 0;
+    t->mean = (float *)dt_alloc((size_t)t->c * sizeof *t->mean);
+    t->std = (float *)dt_alloc((size_t)t->c * sizeof *t->std);
+    t->table = t->how == DT__TF_BYTES ? (float *)dt_alloc((size_t)t->c * 256 * sizeof *t->table) : NULL;
+    if (!t->mean || !t->std || (t->how == DT__TF_BYTES && !t->table))
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    float top = o->max_value != 0 ? (float)o->max_value : 255.0f;
+    for (int64_t c = 0; c < t->c; c++) {
+        int64_t from = o->std[1] != 0 ? c : 0;
+        t->mean[c] = (float)o->mean[from];
+        t->std[c] = o->std[from] != 0 ? (float)o->std[from] : 1.0f;
+        for (int v = 0; t->table && v < 256; v++) t->table[c * 256 + v] = ((float)v / top - t->mean[c]) / t->std[c];
+    }
+    return 0;
+}
+static void dt__tf_bytes(float *dst, const uint8_t *src, int64_t n, const float *table)
+{
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t v;
+        memcpy(&v, src + i, 8);
+        dst[i] = table[v & 255];
+        dst[i + 1] = table[v >> 8 & 255];
+        dst[i + 2] = table[v >> 16 & 255];
+        dst[i + 3] = table[v >> 24 & 255];
+        dst[i + 4] = table[v >> 32 & 255];
+        dst[i + 5] = table[v >> 40 & 255];
+        dst[i + 6] = table[v >> 48 & 255];
+        dst[i + 7] = table[v >> 56];
+    }
+    for (; i < n; i++) dst[i] = table[src[i]];
+}
+static void dt__tf_back(float *dst, const uint8_t *src, int64_t n, const float *table) /* dst[-i] := src[i] */
+{
+    for (int64_t i = 0; i < n; i++) dst[-i] = table[src[i]];
+}
+/* w pixels of a row: pixel j is src[j + ox], black outside 0..w-1; flip: the row is turned round */
+static void dt__tf_row(const dt__tf *t, int64_t c, char *to, const char *src, int64_t ox, bool flip)
+{
+    int64_t w = t->w, from = ox < 0 ? -ox : 0, end = ox > 0 ? w - ox : w;
+    if (!src || from > w || end < from) from = end = w; /* all of it is black */
+    if (t->how == DT__TF_COPY && t->dtype == DT_U8) {
+        uint8_t *d = (uint8_t *)to, *s = (uint8_t *)(uintptr_t)src;
+        memset(d, 0, (size_t)w);
+        for (int64_t j = from; j < end; j++) d[flip ? w - 1 - j : j] = s[j + ox];
+        return;
+    }
+    float *d = (float *)(void *)to, black = 0;
+    if (t->how == DT__TF_BYTES) black = t->table[c * 256];
+    if (t->how == DT__TF_FLOATS) black = (0 - t->mean[c]) / t->std[c];
+    int64_t lead = flip ? w - end : from, tail = flip ? w - from : end; /* black before lead, and from tail on */
+    for (int64_t j = 0; j < lead; j++) d[j] = black;
+    for (int64_t j = tail; j < w; j++) d[j] = black;
+    if (from == end) {
+        for (int64_t j = 0; j < w; j++) d[j] = black;
+    } else if (t->how == DT__TF_BYTES) {
+        const uint8_t *s = (const uint8_t *)src + from + ox;
+        if (flip) dt__tf_back(d + tail - 1, s, end - from, t->table + c * 256);
+        else dt__tf_bytes(d + from, s, end - from, t->table + c * 256);
+    } else {
+        const float *s = (const float *)(const void *)src + ox;
+        bool         plain = t->how == DT__TF_COPY;
+        for (int64_t j = from; j < end; j++)
+            d[flip ? w - 1 - j : j] = plain ? s[j] : (s[j] - t->mean[c]) / t->std[c];
+    }
+}
+static int64_t dt__tf_below(uint32_t draw, int64_t n) { return (int64_t)(((uint64_t)draw * (uint64_t)n) >> 32); }
+/* the generator's key of an epoch: neighbouring seeds and epochs have nothing in common */
+static uint64_t dt__tf_key(uint64_t seed, int64_t epoch)
+{
+    uint64_t x = seed + UINT64_C(0x9e3779b97f4a7c15) * ((uint64_t)epoch + 1);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+static void dt__tf_cut(const dt__tf *t, char *to, const uint32_t *draw)
+{
+    size_t  size = dt_dtype_nbytes(t->dtype);
+    int64_t y = dt__tf_below(draw[0], t->h), x = dt__tf_below(draw[1], t->w), half = t->cutout / 2;
+    int64_t y0 = y < half ? 0 : y - half, x0 = x < half ? 0 : x - half, y1 = y - half + t->cutout, x1 = x - half + t->cutout;
+    if (y1 > t->h) y1 = t->h;
+    if (x1 > t->w) x1 = t->w;
+    for (int64_t c = 0; c < t->c; c++)
+        for (int64_t r = y0; r < y1; r++)
+            memset(to + (size_t)((c * t->h + r) * t->w + x0) * size, 0, (size_t)(x1 - x0) * size);
+}
+static int dt__tf_item(const dt__tf *t, uint64_t seed, int64_t epoch, int64_t item, const char *src, char *to)
+{
+    uint32_t draw[8] = { 0 };
+    int64_t  plane = t->h * t->w;
+    if (t->moves || t->cutout) {
+        uint64_t key = dt__tf_key(seed, epoch);
+        dt_philox(key, 2 * (uint64_t)item, draw);
+        if (t->cutout) dt_philox(key, 2 * (uint64_t)item + 1, draw + 4);
+    }
+    if (t->moves) {
+        int64_t oy = t->crop ? dt__tf_below(draw[0], 2 * t->crop + 1) - t->crop : 0;
+        int64_t ox = t->crop ? dt__tf_below(draw[1], 2 * t->crop + 1) - t->crop : 0;
+        bool    flip = t->flip && draw[2] >> 31;
+        size_t  in = dt_dtype_nbytes(t->in.dtype), out = dt_dtype_nbytes(t->dtype);
+        for (int64_t c = 0; c < t->c; c++)
+            for (int64_t y = 0; y < t->h; y++) {
+                bool inside = y + oy >= 0 && y + oy < t->h;
+                dt__tf_row(t, c, to + (size_t)(c * plane + y * t->w) * out,
+                           inside ? src + (size_t)(c * plane + (y + oy) * t->w) * in : NULL, ox, flip);
+            }
+    } else if (t->how == DT__TF_COPY) {
+        memcpy(to, src, t->nbytes);
+    } else {
+        for (int64_t c = 0; c < t->c; c++) {
+            float *d = (float *)(void *)to + c * plane;
+            if (t->how == DT__TF_BYTES) {
+                dt__tf_bytes(d, (const uint8_t *)src + c * plane, plane, t->table + c * 256);
+            } else {
+                const float *s = (const float *)(const void *)src + c * plane;
+                float        mean = t->mean[c], std = t->std[c];
+                for (int64_t i = 0; i < plane; i++) d[i] = (s[i] - mean) / std;
+            }
+        }
+    }
+    if (t->cutout) dt__tf_cut(t, to, draw + 4);
+    if (!t->fn) return 0;
+    dt_sample d;
+    memset(&d, 0, sizeof d);
+    d.item = item;
+    d.epoch = epoch;
+    d.seed = seed;
+    d.dtype = t->dtype;
+    d.shape = t->in.shape;
+    int rc = t->fn(t->user, &d, to);
+    if (rc || dt__tls.code != DT_OK)
+        return dt_fail(rc < 0 && rc >= DT_ERR_FILE ? (dt_status)rc : DT_ERR_STATE,
+                       "dt_loader_next: the transform failed at item %" PRId64 " with status %d", item, rc);
+    return 0;
+}
+
+/* ==================================================================================================== >>loader
+   Workers take batches by number, in order, while fewer than 'prefetch' are under way or ready; batch k waits in place
+   k % prefetch of the ring until it is due. Its memory is a tray, which comes back when the last tensor on it has gone, so
+   a program that keeps batches gets new trays and never a stall. */
+#include <signal.h>
+
+typedef struct dt__depot dt__depot;
+typedef struct dt__tray {
+    dt__depot *depot;
+    char      *x, *y;
+    int64_t   *item;
+    int64_t    n;
+    int32_t    out;           /* tensors on it */
+    dt_status  code;          /* why it is not filled */
+    char       message[1024];
+    char       sha256[65];
+    struct dt__tray *next;
+} dt__tray;
+typedef struct dt__bay { /* a place of the ring */
+    dt__tray *tray;       /* NULL although it is full: there was no memory */
+    bool      full;
+} dt__bay;
+struct dt__depot { /* the trays that are free; lives as long as the loader or a batch */
+    pthread_mutex_t lock;
+    int32_t         refs;      /* the loader, and each tray that is out */
+    dt__tray       *free;
+    dt_allocator    a;
+    bool            own;       /* memory of the CPU device */
+    size_t          xbytes, ybytes;
+    int64_t         batch;
+};
+typedef struct dt__place_of { /* the cursor, which a checkpoint may hold longer than the loader lives */
+    dt_cursor c;
+    int32_t   refs;
+} dt__place_of;
+struct dt_loader {
+    dt_dataset     *set;
+    dt_sampler     *sampler;
+    dt_loader_opts  o;
+    dt__tf          tf;
+    dt__depot      *depot;
+    dt__place_of   *place;
+    dt_cursor       seen;      /* what the cursor was when it was last looked at */
+    dt_tensor      *state;
+    int64_t         epoch, nbatches, whole; /* of the run that is under way; whole: batches of a whole epoch */
+    int64_t         handed;    /* batches handed out in this run */
+    bool            begun, over; /* over: the epoch's last batch is out and its end was not told yet */
+    dt__tray       *last;      /* workers 0, and whose items the caller sees */
+    int64_t        *item;
+    dt__mem         mem;
+    pid_t           pid;
+    uint64_t        left;      /* when the caller went away; 0: not yet */
+    uint64_t        wait, elsewhere, busy, warned_wait, warned_elsewhere; /* ns */
+    int64_t         batches, items, made;
+    /* guarded by lock */
+    pthread_mutex_t lock;
+    pthread_cond_t  work, ready;
+    pthread_t      *thread;
+    int             nthreads, active;
+    bool            quit;
+    int64_t         next;      /* the batch that is taken next */
+    dt__bay        *ring;
+};
+
+/* ---- trays */
+static char *dt__depot_alloc(dt__depot *d, size_t n)
+{
+    if (!n) return NULL;
+    if (d->own) return (char *)dt_device_backend(dt_cpu())->alloc(dt_cpu(), n);
+    return (char *)d->a.alloc(d->a.user, n);
+}
+static void dt__depot_dealloc(dt__depot *d, char *p, size_t n)
+{
+    if (!p) return;
+    if (d->own) dt_device_backend(dt_cpu())->free(dt_cpu(), p, n);
+    else d->a.free(d->a.user, p, n);
+}
+static void dt__tray_free(dt__tray *s)
+{
+    if (!s) return;
+    dt__depot_dealloc(s->depot, s->x, s->depot->xbytes);
+    dt__depot_dealloc(s->depot, s->y, s->depot->ybytes);
+    dt_dealloc(s->item, (size_t)s->depot->batch * sizeof *s->item);
+    dt_dealloc(s, sizeof *s);
+}
+static void dt__depot_unref(dt__depot *d)
+{
+    if (!d || __atomic_sub_fetch(&d->refs, 1, __ATOMIC_ACQ_REL)) return;
+    while (d->free) {
+        dt__tray *s = d->free;
+        d->free = s->next;
+        dt__tray_free(s);
+    }
+    pthread_mutex_destroy(&d->lock);
+    dt_dealloc(d, sizeof *d);
+}
+static dt__tray *dt__tray_take(dt__depot *d) /* NULL after dt_fail */
+{
+    pthread_mutex_lock(&d->lock);
+    dt__tray *s = d->free;
+    if (s) d->free = s->next;
+    pthread_mutex_unlock(&d->lock);
+    if (s) return s;
+    s = (dt__tray *)dt__alloc_zero(sizeof *s);
+    if (s) {
+        s->depot = d;
+        s->x = dt__depot_alloc(d, d->xbytes);
+        s->y = dt__depot_alloc(d, d->ybytes);
+        s->item = (int64_t *)dt_alloc((size_t)d->batch * sizeof *s->item);
+    }
+    if (s && s->x && s->item && (s->y || !d->ybytes)) return s;
+    dt_fail(DT_ERR_MEMORY, "dt_loader_next: out of memory for a batch of %zu bytes", d->xbytes + d->ybytes);
+    dt__tray_free(s);
+    return NULL;
+}
+static void dt__tray_put(dt__tray *s)
+{
+    dt__depot *d = s->depot;
+    pthread_mutex_lock(&d->lock);
+    s->next = d->free;
+    d->free = s;
+    pthread_mutex_unlock(&d->lock);
+}
+static void dt__tray_release(void *user) /* a tensor on it has gone */
+{
+    dt__tray  *s = (dt__tray *)user;
+    dt__depot *d = s->depot;
+    if (__atomic_sub_fetch(&s->out, 1, __ATOMIC_ACQ_REL)) return;
+    dt__tray_put(s);
+    dt__depot_unref(d);
+}
+
+/* ---- one batch */
+static int dt__batch_run(dt_loader *in, dt__tray *s, int64_t at, dt__mem *mem, int64_t *took)
+{
+    int64_t           i = s->item[at], m = 1, k = i;
+    const dt_dataset *leaf = dt__set_leaf(in->set, &k);
+    dt__items           r;
+    for (; at + m < s->n; m++) { /* neighbours in the same leaf */
+        int64_t           next = s->item[at + m];
+        const dt_dataset *other = dt__set_leaf(in->set, &next);
+        if (other != leaf || next != k + m) break;
+    }
+    if (dt__set_run("dt_loader_next", leaf, k, &m, in->set->has_y, mem, &r)) return dt_error_code();
+    for (int64_t q = 0; q < m; q++) {
+        if (dt__tf_item(&in->tf, in->o.seed, in->epoch, s->item[at + q], r.x + (size_t)q * r.xstep,
+                        s->x + (size_t)(at + q) * in->tf.nbytes))
+            return dt_error_code();
+        if (in->set->has_y)
+            memcpy(s->y + (size_t)(at + q) * in->set->y.nbytes, r.y + (size_t)q * r.ystep, in->set->y.nbytes);
+    }
+    *took = m;
+    return 0;
+}
+static void dt__batch_fill(dt_loader *in, dt__tray *s, int64_t k, dt__mem *mem)
+{
+    uint64_t t0 = dt_trace_now();
+    int64_t  took = 0;
+    s->code = DT_OK;
+    s->sha256[0] = 0;
+    s->n = dt_sampler_batch(in->sampler, k, in->o.batch, in->o.drop_last, s->item);
+    for (int64_t at = 0; at < s->n; at += took)
+        if (dt__batch_run(in, s, at, mem, &took)) break;
+    if (in->o.digest && dt__tls.code == DT_OK) {
+        dt_sha256 h;
+        uint8_t   sum[32];
+        dt_sha256_begin(&h);
+        dt_sha256_add(&h, s->x, (size_t)s->n * in->tf.nbytes);
+        if (in->set->has_y) dt_sha256_add(&h, s->y, (size_t)s->n * in->set->y.nbytes);
+        dt_sha256_end(&h, sum);
+        for (int i = 0; i < 32; i++) snprintf(s->sha256 + 2 * i, 3, "%02x", sum[i]);
+    }
+    if (dt__tls.code != DT_OK) {
+        s->code = dt__tls.code;
+        memcpy(s->message, dt__tls.message, sizeof s->message);
+    }
+    __atomic_add_fetch(&in->busy, dt_trace_now() - t0, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&in->made, s->n, __ATOMIC_RELAXED);
+}
+typedef struct dt__hand {
+    dt_loader *in;
+    int        number;
+} dt__hand;
+static void *dt__worker(void *arg)
+{
+    dt__hand   hand = *(dt__hand *)arg;
+    dt_loader *in = hand.in;
+    dt__mem    mem = { NULL, 0 };
+    char       track[32], name[32];
+    dt_dealloc(arg, sizeof hand);
+    snprintf(track, sizeof track, "loader %d", hand.number);
+    pthread_mutex_lock(&in->lock);
+    for (;;) {
+        while (!in->quit && (in->next >= in->nbatches || in->next - in->handed >= in->o.prefetch))
+            pthread_cond_wait(&in->work, &in->lock);
+        if (in->quit) break;
+        int64_t k = in->next++;
+        in->active++;
+        pthread_mutex_unlock(&in->lock);
+        uint64_t  t0 = dt_trace_now();
+        dt__tray *s = dt__tray_take(in->depot);
+        if (s) dt__batch_fill(in, s, k, &mem);
+        snprintf(name, sizeof name, "batch %" PRId64, k);
+        if (dt_tracing()) dt_trace_span(track, name, t0, dt_trace_now());
+        dt_error_clear(); /* it is told by dt_loader_next */
+        pthread_mutex_lock(&in->lock);
+        in->active--;
+        in->ring[k % in->o.prefetch].tray = s;
+        in->ring[k % in->o.prefetch].full = true;
+        pthread_cond_signal(&in->ready);
+    }
+    pthread_mutex_unlock(&in->lock);
+    dt__mem_free(&mem);
+    return NULL;
+}
+
+/* ---- the run of an epoch */
+static dt__tray *dt__bay_empty(dt__bay *b)
+{
+    dt__tray *s = b->tray;
+    b->tray = NULL;
+    b->full = false;
+    return s;
+}
+static void dt__loader_halt(dt_loader *in) /* no batch is under way any more, and none is ready */
+{
+    if (!in->nthreads) return;
+    pthread_mutex_lock(&in->lock);
+    in->next = in->nbatches;
+    while (in->active) pthread_cond_wait(&in->ready, &in->lock);
+    for (int i = 0; i < in->o.prefetch; i++) {
+        dt__tray *s = dt__bay_empty(&in->ring[i]);
+        if (s) dt__tray_put(s);
+    }
+    pthread_mutex_unlock(&in->lock);
+}
+static int dt__loader_begin(dt_loader *in) /* at the cursor */
+{
+    dt__loader_halt(in);
+    in->begun = false;
+    if (dt_sampler_seek(in->sampler, &in->place->c)) return dt_error_code();
+    int64_t n = dt_sampler_count(in->sampler);
+    pthread_mutex_lock(&in->lock);
+    in->nbatches = in->o.drop_last ? n / in->o.batch : (n + in->o.batch - 1) / in->o.batch;
+    in->epoch = in->place->c.epoch;
+    in->handed = in->next = 0;
+    in->begun = true;
+    if (in->nthreads) pthread_cond_broadcast(&in->work);
+    pthread_mutex_unlock(&in->lock);
+    in->seen = in->place->c;
+    return 0;
+}
+static dt__tray *dt__loader_tray(dt_loader *in) /* the batch that is due; NULL after dt_fail */
+{
+    dt__tray *s;
+    if (!in->nthreads) {
+        s = dt__tray_take(in->depot);
+        if (s) {
+            dt__batch_fill(in, s, in->handed, &in->mem);
+            in->handed++;
+        }
+        return s;
+    }
+    pthread_mutex_lock(&in->lock);
+    dt__bay *bay = &in->ring[in->handed % in->o.prefetch];
+    while (!bay->full) pthread_cond_wait(&in->ready, &in->lock);
+    s = dt__bay_empty(bay);
+    in->handed++;
+    pthread_cond_signal(&in->work);
+    pthread_mutex_unlock(&in->lock);
+    if (!s)
+        dt_fail(DT_ERR_MEMORY, "dt_loader_next: out of memory for a batch of %zu bytes",
+                in->depot->xbytes + in->depot->ybytes);
+    return s;
+}
+static dt_tensor *dt__loader_tensor(dt_loader *in, dt__tray *s, char *p, const dt__field *f, dt_dtype dtype)
+{
+    dt_shape      shape;
+    dt_adopt_opts o;
+    shape.ndim = f->shape.ndim + 1;
+    shape.dim[0] = s->n;
+    for (int i = 0; i < f->shape.ndim; i++) shape.dim[i + 1] = f->shape.dim[i];
+    DT__CLEAR(o);
+    o.dtype = dtype;
+    o.release = dt__tray_release;
+    o.user = s;
+    __atomic_add_fetch(&s->out, 1, __ATOMIC_RELAXED);
+    dt_tensor *t = dt_adopt_with(p, shape, o);
+    if (!t) dt__tray_release(s);
+    return t && in->o.device && in->o.device != dt_cpu() ? dt_to(t, in->o.device) : t;
+}
+static bool dt__loader_hand(dt_loader *in, dt__tray *s, dt_batch *b)
+{
+    if (s->code != DT_OK) {
+        dt_fail(s->code, "%s", s->message);
+        dt__tray_put(s);
+        return false;
+    }
+    memcpy(in->item, s->item, (size_t)s->n * sizeof *in->item);
+    memcpy(b->sha256, s->sha256, sizeof b->sha256);
+    b->n = s->n;
+    b->item = in->item;
+    b->epoch = in->epoch;
+    b->index = in->handed - 1;
+    __atomic_add_fetch(&in->depot->refs, 1, __ATOMIC_RELAXED); /* the tray is out, and we hold it */
+    s->out = 1;
+    b->x = dt__loader_tensor(in, s, s->x, &in->set->x, in->tf.dtype);
+    b->y = in->set->has_y && b->x ? dt__loader_tensor(in, s, s->y, &in->set->y, in->set->y.dtype) : NULL;
+    dt__tray_release(s);
+    in->batches++;
+    in->items += b->n;
+    return b->x && (b->y || !in->set->has_y);
+}
+static dt_cursor dt__next_epoch(const dt_loader *in)
+{
+    dt_cursor c;
+    memset(&c, 0, sizeof c);
+    c.seed = in->seen.seed;
+    c.epoch = in->epoch + 1;
+    c.n = in->set->n;
+    return c;
+}
+static void dt__loader_warn(dt_loader *in)
+{
+    char     line[400];
+    uint64_t wait = in->wait - in->warned_wait, elsewhere = in->elsewhere - in->warned_elsewhere;
+    in->warned_wait = in->wait;
+    in->warned_elsewhere = in->elsewhere;
+    if (wait + elsewhere < UINT64_C(1000000000) || wait < (wait + elsewhere) / 10) return;
+    int n = snprintf(line, sizeof line, "dt_loader: epoch %" PRId64 ": ", in->epoch);
+    dt_loader_report(in, 0, line + n, sizeof line - (size_t)n);
+    dt__log(DT_LOG_WARN, line);
+}
+DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
+{
+    uint64_t t0 = dt_trace_now();
+    if (b) memset(b, 0, sizeof *b);
+    if (dt__tls.code != DT_OK) return false;
+    if (!in || !b) {
+        dt_fail(DT_ERR_ARG, "dt_loader_next: the %s is NULL", in ? "batch" : "loader");
+        return false;
+    }
+    if (in->pid != getpid()) {
+        dt_fail(DT_ERR_STATE, "dt_loader_next: the loader was made before a fork and its threads are not in this process; "
+                "make it after the fork");
+        return false;
+    }
+    if (in->left) in->elsewhere += t0 - in->left;
+    in->left = t0;
+    bool moved = memcmp(&in->place->c, &in->seen, sizeof in->seen) != 0;
+    if (in->over && !moved) {
+        in->over = false;
+        return false;
+    }
+    in->over = false;
+    if ((moved || !in->begun) && dt__loader_begin(in)) return false;
+    bool ok = false;
+    if (in->handed < in->nbatches) {
+        dt__tray *s = dt__loader_tray(in);
+        ok = s && dt__loader_hand(in, s, b);
+    }
+    uint64_t t1 = dt_trace_now();
+    in->wait += t1 - t0;
+    in->left = t1;
+    if (dt_tracing() && ok) dt_trace_span("data", "wait for data", t0, t1);
+    bool last = in->handed >= in->nbatches;
+    in->place->c = last ? dt__next_epoch(in) : dt_sampler_cursor(in->sampler, in->handed * in->o.batch);
+    in->seen = in->place->c;
+    if (last) {
+        dt__loader_warn(in);
+        in->over = ok;
+        if (dt__tls.code == DT_OK) dt__loader_begin(in); /* so that the next epoch's first batches are there in time */
+        else in->begun = false;
+    }
+    return ok;
+}
+
+/* ---- making and asking */
+static int dt__loader_check(const char *call, const dt_dataset *set, const dt_loader_opts *o)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (!set) return dt_fail(DT_ERR_ARG, "%s: the dataset is NULL", call);
+    if (o->batch < 0 || o->workers < 0 || o->workers > 1024 || o->prefetch < 0 || o->prefetch > 65536)
+        return dt_fail(DT_ERR_ARG, "%s: .batch %" PRId64 ", .workers %d, .prefetch %d: one is out of range", call, o->batch,
+                       o->workers, o->prefetch);
+    if (o->buffers && (!o->buffers->alloc || !o->buffers->free))
+        return dt_fail(DT_ERR_ARG, "%s: .buffers needs alloc and free", call);
+    return 0;
+}
+static dt_sampler *dt__loader_sampler(const char *call, const dt_dataset *set, const dt_loader_opts *o)
+{
+    dt_sampler_opts so;
+    int64_t         n = dt_dataset_shards(set);
+    DT__CLEAR(so);
+    so.shuffle = o->shuffle;
+    so.seed = o->seed;
+    so.rank = o->rank;
+    so.world = o->world;
+    so.drop_last = o->drop_last;
+    so.no_pad = o->no_pad;
+    so.contiguous = o->contiguous;
+    so.weight = o->weight;
+    so.draws = o->draws;
+    int64_t *shard = o->contiguous ? (int64_t *)dt_alloc((size_t)(n + 1) * sizeof *shard) : NULL;
+    if (o->contiguous && !shard) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    for (int64_t i = 0; shard && i <= n; i++) shard[i] = dt_dataset_shard(set, i);
+    so.shard = shard;
+    so.nshards = shard ? n : 0;
+    dt_sampler *s = dt_sampler_new_with(set->n, so);
+    dt_dealloc(shard, shard ? (size_t)(n + 1) * sizeof *shard : 0);
+    return s;
+}
+static int dt__loader_memory(const char *call, dt_loader *in)
+{
+    size_t item;
+    in->place = (dt__place_of *)dt__alloc_zero(sizeof *in->place);
+    in->depot = (dt__depot *)dt__alloc_zero(sizeof *in->depot);
+    if (!in->place || !in->depot) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    in->place->refs = 1;
+    in->depot->refs = 1;
+    pthread_mutex_init(&in->depot->lock, NULL);
+    in->depot->own = !in->o.buffers;
+    if (in->o.buffers) in->depot->a = *in->o.buffers;
+    in->depot->batch = in->o.batch;
+    item = in->tf.nbytes > in->set->y.nbytes ? in->tf.nbytes : in->set->y.nbytes;
+    if (item < 8) item = 8;
+    if (in->o.batch > (int64_t)(((size_t)1 << 46) / item))
+        return dt_fail(DT_ERR_ARG, "%s: a batch of %" PRId64 " items of %zu bytes is too large", call, in->o.batch, item);
+    in->depot->xbytes = (size_t)in->o.batch * in->tf.nbytes;
+    in->depot->ybytes = in->set->has_y ? (size_t)in->o.batch * in->set->y.nbytes : 0;
+    in->item = (int64_t *)dt_alloc((size_t)in->o.batch * sizeof *in->item);
+    in->ring = (dt__bay *)dt__alloc_zero((size_t)in->o.prefetch * sizeof *in->ring);
+    in->thread = (pthread_t *)dt__alloc_zero((size_t)in->o.workers * sizeof *in->thread);
+    return in->item && in->ring && in->thread ? 0 : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+}
+static int dt__loader_threads(const char *call, dt_loader *in)
+{
+    sigset_t all, before;
+    int      rc = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's, not the workers' */
+    for (int i = 0; i < in->o.workers && !rc; i++) {
+        dt__hand *h = (dt__hand *)dt_alloc(sizeof *h);
+        rc = h ? 0 : ENOMEM;
+        if (h) {
+            h->in = in;
+            h->number = i;
+            rc = pthread_create(&in->thread[i], NULL, dt__worker, h);
+            if (rc) dt_dealloc(h, sizeof *h);
+        }
+        if (!rc) in->nthreads++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc ? dt_fail(DT_ERR_STATE, "%s: cannot start worker %d of %d: %s", call, in->nthreads, in->o.workers, strerror(rc))
+              : 0;
+}
+DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o)
+{
+    static const char call[] = "dt_loader_new";
+    if (!o.batch) o.batch = 1;
+    if (!o.world) o.world = 1;
+    if (dt__loader_check(call, set, &o)) return NULL;
+    if (!o.prefetch) o.prefetch = o.workers ? 2 * o.workers : 1;
+    dt_loader *in = (dt_loader *)dt__alloc_zero(sizeof *in);
+    if (!in) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    in->set = dt__set_ref(set);
+    in->o = o;
+    in->pid = getpid();
+    pthread_mutex_init(&in->lock, NULL);
+    pthread_cond_init(&in->work, NULL);
+    pthread_cond_init(&in->ready, NULL);
+    if (!dt__tf_init(call, &in->tf, set, &o) && (in->sampler = dt__loader_sampler(call, set, &o)) &&
+        !dt__loader_memory(call, in)) {
+        in->place->c = dt_sampler_cursor(in->sampler, 0);
+        in->seen = in->place->c;
+        int64_t n = dt_sampler_count(in->sampler);
+        in->whole = o.drop_last ? n / o.batch : (n + o.batch - 1) / o.batch;
+        if (!dt__loader_threads(call, in) && !dt__loader_begin(in)) return in;
+    }
+    dt_loader_free(in);
+    return NULL;
+}
+static void dt__place_unref(void *user)
+{
+    dt__place_of *p = (dt__place_of *)user;
+    if (p && !__atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL)) dt_dealloc(p, sizeof *p);
+}
+DT_API void dt_loader_free(dt_loader *in)
+{
+    if (!in) return;
+    if (in->pid == getpid()) { /* else the threads are the parent's, and so is what they have locked */
+        pthread_mutex_lock(&in->lock);
+        in->quit = true;
+        pthread_cond_broadcast(&in->work);
+        pthread_mutex_unlock(&in->lock);
+        for (int i = 0; i < in->nthreads; i++) pthread_join(in->thread[i], NULL);
+        for (int i = 0; in->ring && i < in->o.prefetch; i++)
+            if (in->ring[i].tray) dt__tray_put(in->ring[i].tray);
+        pthread_mutex_destroy(&in->lock);
+        pthread_cond_destroy(&in->work);
+        pthread_cond_destroy(&in->ready);
+    }
+    dt_free(in->state);
+    dt__place_unref(in->place);
+    dt__depot_unref(in->depot);
+    dt__tf_free(&in->tf);
+    dt_sampler_free(in->sampler);
+    dt__mem_free(&in->mem);
+    dt_dealloc(in->item, in->item ? (size_t)in->o.batch * sizeof *in->item : 0);
+    dt_dealloc(in->ring, in->ring ? (size_t)in->o.prefetch * sizeof *in->ring : 0);
+    dt_dealloc(in->thread, in->thread ? (size_t)in->o.workers * sizeof *in->thread : 0);
+    dt_dataset_free(in->set);
+    dt_dealloc(in, sizeof *in);
+}
+DT_API int64_t    dt_loader_epoch(const dt_loader *in) { return in ? in->place->c.epoch : 0; }
+DT_API int64_t    dt_loader_batches(const dt_loader *in) { return in ? in->whole : 0; }
+DT_API dt_cursor *dt_loader_cursor(dt_loader *in) { return in ? &in->place->c : NULL; }
+DT_API dt_tensor *dt_loader_state(dt_loader *in)
+{
+    dt_adopt_opts o;
+    dt_shape      shape;
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!in) {
+        dt_fail(DT_ERR_ARG, "dt_loader_state: the loader is NULL");
+        return NULL;
+    }
+    if (in->state) return in->state;
+    DT__CLEAR(o);
+    memset(&shape, 0, sizeof shape);
+    o.dtype = DT_I64;
+    o.release = dt__place_unref;
+    o.user = in->place;
+    shape.ndim = 1;
+    shape.dim[0] = (int64_t)(sizeof(dt_cursor) / 8);
+    __atomic_add_fetch(&in->place->refs, 1, __ATOMIC_RELAXED);
+    dt_tensor *t = dt_adopt_with(&in->place->c, shape, o);
+    if (!t) dt__place_unref(in->place);
+    in->state = dt_keep(t);
+    return in->state;
+}
+
+/* ---- where the time went */
+DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in)
+{
+    dt_loader_stats s;
+    memset(&s, 0, sizeof s);
+    if (!in) return s;
+    uint64_t busy = __atomic_load_n(&in->busy, __ATOMIC_RELAXED);
+    int64_t  made = __atomic_load_n(&in->made, __ATOMIC_RELAXED);
+    s.batches = in->batches;
+    s.items = in->items;
+    s.wait = 1e-9 * (double)in->wait;
+    s.elsewhere = 1e-9 * (double)in->elsewhere;
+    s.busy = 1e-9 * (double)busy;
+    if (s.elsewhere > 0) s.needed = (double)s.items / s.elsewhere;
+    if (busy) s.able = (double)made / s.busy * (in->nthreads > 1 ? in->nthreads : 1);
+    s.behind = s.items > 0 && s.wait > 0.1 * (s.wait + s.elsewhere);
+    return s;
+}
+DT_API void dt_loader_reset(dt_loader *in)
+{
+    if (!in) return;
+    in->wait = in->elsewhere = in->warned_wait = in->warned_elsewhere = in->left = 0;
+    in->batches = in->items = 0;
+    __atomic_store_n(&in->busy, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&in->made, 0, __ATOMIC_RELAXED);
+}
+DT_API size_t dt_loader_report(const dt_loader *in, double communication, char *buf, size_t nbytes)
+{
+    dt_loader_stats s = dt_loader_get_stats(in);
+    double          all = s.wait + s.elsewhere, each = in && in->nthreads ? s.able / in->nthreads : s.able;
+    char            talk[64] = "", more[160] = "";
+    if (nbytes && buf) buf[0] = 0;
+    if (!in || all <= 0) return 0;
+    if (!(communication >= 0)) communication = 0;
+    if (communication > s.elsewhere) communication = s.elsewhere;
+    double computing = s.elsewhere - communication;
+    if (communication > 0) snprintf(talk, sizeof talk, ", communication %.0f %%", 100 * communication / all);
+    if (s.behind && each > 0 && s.needed / each < 1000)
+        snprintf(more, sizeof more, "; the data are the bottleneck: %d worker%s would keep up",
+                 (int)ceil(s.needed / each), ceil(s.needed / each) > 1 ? "s" : "");
+    int n = snprintf(buf, nbytes, "data %.0f %%, compute %.0f %%%s: the trainer would take %.0f items/s, the loader makes "
+                     "%.0f with %d worker%s%s", 100 * s.wait / all, 100 * computing / all, talk, s.needed, s.able,
+                     in->nthreads, in->nthreads == 1 ? "" : "s", more);
+    return n > 0 ? (size_t)n : 0;
+}
+
+/* ==================================================================================================== >>sha
+   SHA-256 (FIPS 180-4). */
+static const uint32_t dt__sha_k[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+};
+static uint32_t dt__sha_turn(uint32_t x, int n) { return x >> n | x << (32 - n); }
+static void     dt__sha_block(uint32_t *h, const uint8_t *p)
+{
+    uint32_t w[64], v[8];
+    for (int i = 0; i < 16; i++) {
+        memcpy(&w[i], p + 4 * i, 4);
+        w[i] = __builtin_bswap32(w[i]);
+    }
+    for (int i = 16; i < 64; i++) {
+        uint32_t a = w[i - 15], b = w[i - 2];
+        w[i] = w[i - 16] + (dt__sha_turn(a, 7) ^ dt__sha_turn(a, 18) ^ a >> 3) + w[i - 7] +
+               (dt__sha_turn(b, 17) ^ dt__sha_turn(b, 19) ^ b >> 10);
+    }
+    memcpy(v, h, sizeof v);
+    for (int i = 0; i < 64; i++) {
+        uint32_t e = v[4], a = v[0];
+        uint32_t t1 = v[7] + (dt__sha_turn(e, 6) ^ dt__sha_turn(e, 11) ^ dt__sha_turn(e, 25)) +
+                      ((e & v[5]) ^ (~e & v[6])) + dt__sha_k[i] + w[i];
+        uint32_t t2 = (dt__sha_turn(a, 2) ^ dt__sha_turn(a, 13) ^ dt__sha_turn(a, 22)) +
+                      ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+        for (int k = 7; k > 0; k--) v[k] = v[k - 1];
+        v[4] += t1;
+        v[0] = t1 + t2;
+    }
+    for (int i = 0; i < 8; i++) h[i] += v[i];
+}
+DT_API void dt_sha256_begin(dt_sha256 *s)
+{
+    static const uint32_t start[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
+    if (!s) return;
+    memset(s, 0, sizeof *s);
+    memcpy(s->h, start, sizeof start);
+}
+DT_API void dt_sha256_add(dt_sha256 *s, const void *data, size_t nbytes)
+{
+    const uint8_t *p = (const uint8_t *)data;
+    if (!s || !p) return;
+    size_t have = (size_t)(s->nbytes & 63);
+    s->nbytes += nbytes;
+    if (have && nbytes >= 64 - have) {
+        memcpy(s->block + have, p, 64 - have);
+        dt__sha_block(s->h, s->block);
+        p += 64 - have;
+        nbytes -= 64 - have;
+        have = 0;
+    }
+    for (; !have && nbytes >= 64; p += 64, nbytes -= 64) dt__sha_block(s->h, p);
+    memcpy(s->block + have, p, nbytes);
+}
+DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32])
+{
+    static const uint8_t pad[64] = { 0x80 };
+    if (!s || !out) return;
+    uint64_t bits = __builtin_bswap64(s->nbytes * 8);
+    dt_sha256_add(s, pad, 1 + (119 - (size_t)(s->nbytes & 63)) % 64);
+    dt_sha256_add(s, &bits, 8);
+    for (int i = 0; i < 8; i++) {
+        uint32_t v = __builtin_bswap32(s->h[i]);
+        memcpy(out + 4 * i, &v, 4);
+    }
+}
 
 #endif /* DT_IMPLEMENTATION */

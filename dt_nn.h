@@ -660,7 +660,6 @@ DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot);
 
 /* ==================================================================================================== >>nn_core
    What the sections share: the model's and the optimiser's insides, and the visitor that saves and loads state. */
-#define DT__CLEAR(o) memset((void *)&(o), 0, sizeof(o)) /* option structs: C++ sees members with initialisers */
 #define DT__MAX_SCOPE 512 /* characters */
 #define DT__MAX_SCOPES 32 /* nested */
 #define DT__MAX_OPTIMIZERS 16
