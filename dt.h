@@ -1105,6 +1105,7 @@ struct dt_device {
     char              name[40];
     pthread_mutex_t   lock; /* guards the lists and counts */
     dt__storage      *cache[DT__CLASSES];
+    dt__storage      *spare;    /* without memory: that of adopted data which has gone */
     int64_t           storages; /* in use */
     dt_device        *next;
 };
@@ -1161,6 +1162,11 @@ static void dt__device_trim(dt_device *d)
             d->be->free(d, s->ptr, s->nbytes);
             dt_dealloc(s, sizeof *s);
         }
+    }
+    while (d->spare) {
+        dt__storage *s = d->spare;
+        d->spare = s->next;
+        dt_dealloc(s, sizeof *s);
     }
     pthread_mutex_unlock(&d->lock);
 }
@@ -1295,8 +1301,12 @@ static void dt__storage_disown(dt__storage *s)
     void (*release)(void *) = s->release;
     void *user = s->user;
     if (release && s->dev != dt_cpu()) s->dev->be->wait(s->dev, s->stream); /* queued kernels may still use it */
-    __atomic_sub_fetch(&s->dev->storages, 1, __ATOMIC_RELAXED);
-    dt_dealloc(s, sizeof *s);
+    dt_device *dev = s->dev;
+    __atomic_sub_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&dev->lock);
+    s->next = dev->spare;
+    dev->spare = s;
+    pthread_mutex_unlock(&dev->lock);
     if (release) release(user);
 }
 static void dt__storage_unref(dt__storage *s)
@@ -2738,13 +2748,18 @@ static dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dt
                 dt__shape_text(shape, ndim), dt__dtype_names[dtype]);
         return NULL;
     }
-    dt_tensor   *t = dt__handle_new();
-    dt__storage *s = t ? (dt__storage *)dt__alloc_zero(sizeof *s) : NULL;
-    if (!s) {
+    pthread_mutex_lock(&dev->lock);
+    dt__storage *s = dev->spare;
+    if (s) dev->spare = s->next;
+    pthread_mutex_unlock(&dev->lock);
+    if (!s) s = (dt__storage *)dt_alloc(sizeof *s);
+    dt_tensor *t = s ? dt__handle_new() : NULL;
+    if (!t) {
+        dt_dealloc(s, sizeof *s);
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for a storage", call);
-        dt__unref(t);
         return NULL;
     }
+    memset(s, 0, sizeof *s);
     s->dev = dev;
     s->ptr = data;
     s->nbytes = (size_t)n * dt__dtype_size[dtype];

@@ -1422,7 +1422,7 @@ static dt_cursor dt__next_epoch(const dt_loader *in)
 {
     dt_cursor c;
     memset(&c, 0, sizeof c);
-    c.seed = in->seen.seed;
+    c.seed = (int64_t)in->o.seed;
     c.epoch = in->epoch + 1;
     c.n = in->set->n;
     return c;
@@ -1525,10 +1525,10 @@ static int dt__loader_memory(const char *call, dt_loader *in)
     size_t item;
     in->place = (dt__place_of *)dt__alloc_zero(sizeof *in->place);
     in->depot = (dt__depot *)dt__alloc_zero(sizeof *in->depot);
+    if (in->place) in->place->refs = 1;
+    if (in->depot) in->depot->refs = 1;
+    if (in->depot) pthread_mutex_init(&in->depot->lock, NULL);
     if (!in->place || !in->depot) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
-    in->place->refs = 1;
-    in->depot->refs = 1;
-    pthread_mutex_init(&in->depot->lock, NULL);
     in->depot->own = !in->o.buffers;
     if (in->o.buffers) in->depot->a = *in->o.buffers;
     in->depot->batch = in->o.batch;
@@ -1584,7 +1584,8 @@ DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o)
     pthread_cond_init(&in->ready, NULL);
     if (!dt__tf_init(call, &in->tf, set, &o) && (in->sampler = dt__loader_sampler(call, set, &o)) &&
         !dt__loader_memory(call, in)) {
-        in->place->c = dt_sampler_cursor(in->sampler, 0);
+        in->place->c.seed = (int64_t)o.seed;
+        in->place->c.n = set->n;
         in->seen = in->place->c;
         int64_t n = dt_sampler_count(in->sampler);
         in->whole = o.drop_last ? n / o.batch : (n + o.batch - 1) / o.batch;
@@ -1689,9 +1690,11 @@ DT_API size_t dt_loader_report(const dt_loader *in, double communication, char *
     if (communication > s.elsewhere) communication = s.elsewhere;
     double computing = s.elsewhere - communication;
     if (communication > 0) snprintf(talk, sizeof talk, ", communication %.0f %%", 100 * communication / all);
-    if (s.behind && each > 0 && s.needed / each < 1000)
-        snprintf(more, sizeof more, "; the data are the bottleneck: %d worker%s would keep up",
-                 (int)ceil(s.needed / each), ceil(s.needed / each) > 1 ? "s" : "");
+    double hands = each > 0 ? ceil(s.needed / each) : 0;
+    if (s.behind && hands > in->nthreads && hands <= 256)
+        snprintf(more, sizeof more, "; the data are the bottleneck: %.0f workers would keep up", hands);
+    else if (s.behind)
+        snprintf(more, sizeof more, "; the data are the bottleneck");
     int n = snprintf(buf, nbytes, "data %.0f %%, compute %.0f %%%s: the trainer would take %.0f items/s, the loader makes "
                      "%.0f with %d worker%s%s", 100 * s.wait / all, 100 * computing / all, talk, s.needed, s.able,
                      in->nthreads, in->nthreads == 1 ? "" : "s", more);
