@@ -647,7 +647,8 @@ static void *budget_alloc(void *user, size_t n)
 {
     budget *b = (budget *)user;
     __atomic_add_fetch(&b->calls, 1, __ATOMIC_RELAXED);
-    if (b->left >= 0 && __atomic_fetch_sub(&b->left, 1, __ATOMIC_RELAXED) == 0) return NULL;
+    if (__atomic_load_n(&b->left, __ATOMIC_RELAXED) >= 0 && __atomic_fetch_sub(&b->left, 1, __ATOMIC_RELAXED) == 0)
+        return NULL;
     void *p = malloc(n);
     if (p) __atomic_add_fetch(&b->live, (int64_t)n, __ATOMIC_RELAXED);
     return p;
