@@ -757,7 +757,7 @@ DT_API dt_status dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y
     if (!dt__item_ok(call, s, i)) return dt_error_code();
     if (y && !s->has_y) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the set has no y", call);
     dt__mem           mem = { NULL, 0 };
-    dt__items           r;
+    dt__items         r;
     int64_t           m = 1;
     const dt_dataset *leaf = dt__set_leaf(s, &i);
     if (!dt__set_run(call, leaf, i, &m, y != NULL, &mem, &r)) {
@@ -900,8 +900,666 @@ static int dt__convert(void *dst, dt_dtype dtype, const char *src, dt__elem e, i
 /* ==================================================================================================== >>npy */
 /* ==================================================================================================== >>records */
 /* ==================================================================================================== >>folders */
-/* ==================================================================================================== >>derived */
-/* ==================================================================================================== >>sampler */
+/* ==================================================================================================== >>derived
+   Sets made of sets: they hold a reference to each and read nothing themselves. */
+static dt_dataset *dt__set_of(const char *call, int kind, dt_dataset *const *kid, int64_t nkids, int64_t n)
+{
+    dt_dataset *s = dt__set_new(call, kind);
+    if (!s) return NULL;
+    s->kid = (dt_dataset **)dt_alloc((size_t)nkids * sizeof *s->kid);
+    if (!s->kid) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " sets", call, nkids);
+        return dt__set_done(s);
+    }
+    s->nkids = nkids;
+    for (int64_t i = 0; i < nkids; i++) s->kid[i] = dt__set_ref(kid[i]);
+    s->n = n;
+    s->x = kid[0]->x;
+    s->y = kid[0]->y;
+    s->has_y = kid[0]->has_y;
+    s->classes = kid[0]->classes;
+    return s;
+}
+DT_API dt_dataset *dt_dataset_range(dt_dataset *s, int64_t from, int64_t n)
+{
+    static const char call[] = "dt_dataset_range";
+    if (!dt__set_ok(call, s)) return NULL;
+    if (from < 0 || n < 0 || from > s->n || n > s->n - from) {
+        dt_fail(DT_ERR_ARG, "%s: %" PRId64 " items from %" PRId64 " on are out of range; the set has %" PRId64, call, n,
+                from, s->n);
+        return NULL;
+    }
+    dt_dataset *d = dt__set_of(call, DT__SET_PICK, &s, 1, n);
+    if (d) d->from = from;
+    return d;
+}
+static dt_dataset *dt__set_pick(const char *call, dt_dataset *s, const int64_t *index, int64_t n)
+{
+    dt_dataset *d = dt__set_of(call, DT__SET_PICK, &s, 1, n);
+    if (!d) return NULL;
+    if ((uint64_t)n <= SIZE_MAX / 16) d->index = (int64_t *)dt_alloc((size_t)n * sizeof *index);
+    if (d->index && n) memcpy(d->index, index, (size_t)n * sizeof *index);
+    if (!d->index) dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " indices", call, n);
+    return dt__set_done(d);
+}
+DT_API dt_dataset *dt_dataset_subset(dt_dataset *s, const int64_t *index, int64_t n)
+{
+    static const char call[] = "dt_dataset_subset";
+    if (!dt__set_ok(call, s)) return NULL;
+    if (n < 0 || (n && !index)) {
+        dt_fail(DT_ERR_ARG, n < 0 ? "%s: n is %" PRId64 : "%s: index is NULL, n is %" PRId64, call, n);
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (index[i] < 0 || index[i] >= s->n) {
+            dt_fail(DT_ERR_ARG, "%s: index[%" PRId64 "] is %" PRId64 ", expected 0 to %" PRId64, call, i, index[i],
+                    s->n - 1);
+            return NULL;
+        }
+    return dt__set_pick(call, s, index, n);
+}
+
+static bool dt__field_same(const char *call, int k, const char *what, const dt__field *a, const dt__field *b)
+{
+    if (a->dtype == b->dtype && a->shape.ndim == b->shape.ndim &&
+        !memcmp(a->shape.dim, b->shape.dim, (size_t)a->shape.ndim * sizeof *a->shape.dim))
+        return true;
+    dt_fail(DT_ERR_SHAPE, "%s: %s of set %d is %s %s, of set 0 %s %s", call, what, k, dt_dtype_name(b->dtype),
+            dt__shape_text(b->shape.dim, b->shape.ndim), dt_dtype_name(a->dtype),
+            dt__shape_text(a->shape.dim, a->shape.ndim));
+    return false;
+}
+DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n)
+{
+    static const char call[] = "dt_dataset_concat";
+    int64_t           total = 0;
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!sets || n < 1) {
+        dt_fail(DT_ERR_ARG, sets ? "%s: %d sets, expected one or more" : "%s: sets is NULL, n is %d", call, n);
+        return NULL;
+    }
+    for (int k = 0; k < n; k++) {
+        const dt_dataset *a = sets[0], *b = sets[k];
+        if (!b) dt_fail(DT_ERR_ARG, "%s: set %d is NULL", call, k);
+        else if (!dt__field_same(call, k, "x", &a->x, &b->x)) return NULL;
+        else if (a->has_y != b->has_y)
+            dt_fail(DT_ERR_ARG, "%s: set %d has %s y, set 0 has %s", call, k, b->has_y ? "a" : "no",
+                    a->has_y ? "one" : "none");
+        else if (a->has_y && !dt__field_same(call, k, "y", &a->y, &b->y)) return NULL;
+        else if (a->classes != b->classes)
+            dt_fail(DT_ERR_ARG, "%s: set %d has %" PRId64 " classes, set 0 has %" PRId64, call, k, b->classes,
+                    a->classes);
+        else if (b->n > INT64_MAX - total)
+            dt_fail(DT_ERR_ARG, "%s: with set %d there are more items than 64 bits count", call, k);
+        else total += b->n;
+        if (dt__tls.code != DT_OK) return NULL;
+    }
+    dt_dataset *d = dt__set_of(call, DT__SET_JOIN, sets, n, total);
+    if (!d) return NULL;
+    d->first = (int64_t *)dt_alloc(((size_t)n + 1) * sizeof *d->first);
+    if (!d->first) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %d sets", call, n);
+        return dt__set_done(d);
+    }
+    d->first[0] = 0;
+    for (int k = 0; k < n; k++) d->first[k + 1] = d->first[k] + sets[k]->n;
+    return d;
+}
+
+/* How many items each part has: whole numbers that add up to n, or fractions as in PyTorch: rounded down, what is left
+   over goes to the parts in turn. */
+static int dt__split_counts(const char *call, const double *part, int nparts, int64_t n, int64_t *count)
+{
+    double  sum = 0;
+    int64_t total = 0, left;
+    bool    whole = true, unit = true;
+    for (int i = 0; i < nparts; i++) {
+        if (!(part[i] >= 0) || isinf(part[i]))
+            return dt_fail(DT_ERR_ARG, "%s: part[%d] is %g, expected a number of 0 or more", call, i, part[i]);
+        sum += part[i];
+        unit = unit && part[i] <= 1;
+        whole = whole && part[i] < 9e15 && part[i] == floor(part[i]) && (int64_t)part[i] <= n - total;
+        if (whole) total += count[i] = (int64_t)part[i];
+    }
+    if (whole && total == n) return 0;
+    if (!unit || fabs(sum - 1) > 1e-6)
+        return dt_fail(DT_ERR_ARG, "%s: the parts add up to %.10g, expected %" PRId64 " whole items or fractions that "
+                       "add up to 1", call, sum, n);
+    left = n;
+    for (int i = 0; i < nparts; i++) {
+        count[i] = (int64_t)floor((double)n * part[i]);
+        if (count[i] > left)
+            return dt_fail(DT_ERR_ARG, "%s: the fractions add up to %.10g, too much for %" PRId64 " items; expected 1",
+                           call, sum, n);
+        left -= count[i];
+    }
+    for (int i = 0; i < nparts; i++) count[i] += left / nparts + (i < left % nparts);
+    return 0;
+}
+DT_API dt_status dt_dataset_split(dt_dataset *s, const double *part, int n, uint64_t seed, dt_dataset **out)
+{
+    static const char call[] = "dt_dataset_split";
+    if (!dt__set_ok(call, s)) return dt_error_code();
+    if (!part || !out || n < 1)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: %s", call,
+                                  !part ? "part is NULL" : !out ? "out is NULL" : "there are no parts");
+    if ((uint64_t)s->n > SIZE_MAX / 16 - (uint64_t)n)
+        return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " indices", call, s->n);
+    size_t   nbytes = ((size_t)s->n + (size_t)n) * sizeof(int64_t);
+    int64_t *count = (int64_t *)dt_alloc(nbytes), *perm = count ? count + n : NULL;
+    dt_rng   r;
+    if (!count) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " indices", call, s->n);
+    if (!dt__split_counts(call, part, n, s->n, count)) {
+        dt_rng_seed(&r, seed);
+        dt_rng_randperm(&r, perm, s->n);
+        for (int i = 0; i < n; perm += count[i++]) {
+            out[i] = dt__set_pick(call, s, perm, count[i]);
+            if (out[i]) continue;
+            while (i-- > 0) {
+                dt_dataset_free(out[i]);
+                out[i] = NULL;
+            }
+            break;
+        }
+    }
+    dt_dealloc(count, nbytes);
+    return dt_error_code();
+}
+
+/* ---- mean and deviation */
+typedef struct dt__moments { /* of one channel */
+    uint64_t sum, squares;   /* u8: exact */
+    double   first, d1, d2;  /* else: of the differences from its first value */
+} dt__moments;
+static double dt__as_double(const char *p, dt_dtype d) /* of any alignment */
+{
+    float    f;
+    uint16_t h;
+    int32_t  i;
+    int64_t  l;
+    switch (d) {
+    case DT_F32: memcpy(&f, p, sizeof f); return f;
+    case DT_F16: memcpy(&h, p, sizeof h); return dt__f16_to_f32(h);
+    case DT_BF16: memcpy(&h, p, sizeof h); return dt__bf16_to_f32(h);
+    case DT_I32: memcpy(&i, p, sizeof i); return i;
+    case DT_I64: memcpy(&l, p, sizeof l); return (double)l;
+    default: return (double)(uint8_t)*p;
+    }
+}
+static void dt__moments_add(dt__moments *m, const char *p, dt_dtype dtype, int64_t n, bool begin)
+{
+    if (dtype == DT_U8) {
+        uint64_t sum = 0, squares = 0;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t v = (uint8_t)p[i];
+            sum += v;
+            squares += v * v;
+        }
+        m->sum += sum;
+        m->squares += squares;
+        return;
+    }
+    size_t size = dt_dtype_nbytes(dtype);
+    double first, d1 = m->d1, d2 = m->d2;
+    if (begin) m->first = dt__as_double(p, dtype);
+    first = m->first;
+    for (int64_t i = 0; i < n; i++) {
+        double d = dt__as_double(p + (size_t)i * size, dtype) - first;
+        d1 += d;
+        d2 += d * d;
+    }
+    m->d1 = d1;
+    m->d2 = d2;
+}
+/* Both cases are sums of differences from a value near the mean, so that nothing cancels. */
+static void dt__moments_end(const dt__moments *m, dt_dtype dtype, int64_t n, double *mean, double *deviation)
+{
+    double from = m->first, d1 = m->d1, d2 = m->d2, unit = 1;
+    if (dtype == DT_U8) {
+        uint64_t pixels = (uint64_t)n, near = (m->sum + pixels / 2) / pixels;
+        d1 = (double)(int64_t)(m->sum - near * pixels);
+        d2 = (double)(m->squares - 2 * near * m->sum + near * near * pixels);
+        from = (double)near;
+        unit = 255;
+    }
+    double off = d1 / (double)n, variance = d2 / (double)n - off * off;
+    if (mean) *mean = (from + off) / unit;
+    if (deviation) *deviation = variance > 0 ? sqrt(variance) / unit : isnan(variance) ? variance : 0;
+}
+/* how many of up to 'most' items from i on lie one after the other in one leaf, from *at on */
+static int64_t dt__set_neighbours(const dt_dataset *s, int64_t i, int64_t most, const dt_dataset **leaf,
+                                  int64_t *at)
+{
+    int64_t m = 1, k;
+    *at = i;
+    *leaf = dt__set_leaf(s, at);
+    if (most > s->n - i) most = s->n - i;
+    for (; m < most; m++) {
+        k = i + m;
+        if (dt__set_leaf(s, &k) != *leaf || k != *at + m) break;
+    }
+    return m;
+}
+DT_API dt_status dt_dataset_mean_std(const dt_dataset *s, double *mean, double *std, int channels)
+{
+    static const char call[] = "dt_dataset_mean_std";
+    if (!dt__set_ok(call, s)) return dt_error_code();
+    int64_t want = s->x.shape.ndim == 3 ? s->x.shape.dim[0] : 1, plane = s->x.numel / want, most, m, at;
+    if (channels < 1 || channels != want)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: %d channels are asked for; x of shape %s has %" PRId64, call,
+                                  channels, dt__shape_text(s->x.shape.dim, s->x.shape.ndim), want);
+    if (s->n == 0) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the set has no items", call);
+    dt__moments *sums = (dt__moments *)dt__alloc_zero((size_t)channels * sizeof *sums);
+    if (!sums) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %d channels", call, channels);
+    size_t            step = (size_t)plane * dt_dtype_nbytes(s->x.dtype);
+    const dt_dataset *leaf;
+    dt__mem           mem = { NULL, 0 };
+    dt__items         r;
+    most = s->x.nbytes >= (size_t)DT__RUN_BYTES ? 1 : (int64_t)((size_t)DT__RUN_BYTES / s->x.nbytes);
+    for (int64_t i = 0; i < s->n; i += m) {
+        m = dt__set_neighbours(s, i, most, &leaf, &at);
+        if (dt__set_run(call, leaf, at, &m, false, &mem, &r)) break;
+        for (int64_t k = 0; k < m; k++)
+            for (int c = 0; c < channels; c++)
+                dt__moments_add(&sums[c], r.x + (size_t)k * r.xstep + (size_t)c * step, s->x.dtype, plane, i + k == 0);
+    }
+    dt__mem_free(&mem);
+    for (int c = 0; c < channels && dt__tls.code == DT_OK; c++)
+        dt__moments_end(&sums[c], s->x.dtype, s->n * plane, mean ? mean + c : NULL, std ? std + c : NULL);
+    dt_dealloc(sums, (size_t)channels * sizeof *sums);
+    return dt_error_code();
+}
+
+/* ==================================================================================================== >>sampler
+   The order of an epoch is one list, which every rank makes in full.
+   Turns: the place is a number of the list. From there on rank r has every world-th item, beginning with the r-th;
+   behind the end the list begins again. Nothing else needs to be known to go on with another world size.
+   Contiguous: the list is cut into stretches. Stretch r is shuffled by a generator seeded with the first word of
+   dt_philox(seed + epoch, r). To go on with another world size, what is taken is removed from the stretches, and the
+   list that remains is cut again, between items. So the world sizes of an epoch and how far each got are the place.
+   seed + epoch is a sum modulo 2^64; PyTorch has no seeds beyond that. */
+struct dt_sampler {
+    int64_t   n, len;            /* items of the set; of the list: with weights the draws */
+    uint64_t  seed;
+    int64_t   rank, world;
+    bool      shuffle, drop_last, no_pad, contiguous;
+    int64_t  *list, *shard, nshards;
+    double   *weight;            /* n of them, summed up and scaled to 1; for a single draw as they are */
+    dt_cursor at;                /* turns: the place. contiguous: the place at which this world began */
+    int64_t   count, most;
+    int64_t   left;              /* contiguous: how many items of the list are left where this world began, ... */
+    int64_t   begun, from, own;  /* ... what each rank has taken since, and this rank's stretch of them */
+};
+
+/* ---- stretches */
+typedef struct dt__spans { /* n items in stretches for so many ranks */
+    int64_t n, world;
+    bool    files;       /* cut between files */
+} dt__spans;
+static dt__spans dt__spans_of(const dt_sampler *s, int64_t n, int64_t world, bool first)
+{
+    dt__spans c;
+    c.n = n;
+    c.world = world;
+    c.files = first && s->nshards >= world;
+    return c;
+}
+/* Where stretch r ends. k: the file with which it begins; becomes that of the next. Each rank has a file at least. */
+static int64_t dt__spans_end(const dt_sampler *s, const dt__spans *c, int64_t r, int64_t *k)
+{
+    int64_t want = c->n / c->world * (r + 1) + c->n % c->world * (r + 1) / c->world;
+    if (!c->files || r + 1 == c->world) return want;
+    int64_t least = *k + 1, lo = least, hi = s->nshards - (c->world - r - 1);
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (s->shard[mid] < want) lo = mid + 1;
+        else hi = mid;
+    }
+    if (lo > least && want - s->shard[lo - 1] <= s->shard[lo] - want) lo--;
+    *k = lo;
+    return s->shard[lo];
+}
+/* How many items are gone once each rank has taken t. Also the shortest and the longest stretch. */
+static int64_t dt__spans_gone(const dt_sampler *s, const dt__spans *c, int64_t t, int64_t *shortest,
+                              int64_t *longest)
+{
+    int64_t gone = 0, k = 0, at = 0;
+    *shortest = *longest = c->n / c->world;
+    if (!c->files) {
+        *longest += c->n % c->world != 0;
+        return t <= *shortest ? t * c->world : c->n;
+    }
+    for (int64_t r = 0; r < c->world; r++) {
+        int64_t end = dt__spans_end(s, c, r, &k), len = end - at;
+        if (len < *shortest) *shortest = len;
+        if (len > *longest) *longest = len;
+        gone += t < len ? t : len;
+        at = end;
+    }
+    return gone;
+}
+/* How many each rank has taken when so many items are gone; -1: no number of rounds leads there. */
+static int64_t dt__spans_taken(const dt_sampler *s, const dt__spans *c, int64_t gone)
+{
+    int64_t lo = 0, hi, shortest;
+    dt__spans_gone(s, c, 0, &shortest, &hi);
+    while (lo < hi) {
+        int64_t unused, mid = lo + (hi - lo) / 2;
+        if (dt__spans_gone(s, c, mid, &shortest, &unused) < gone) lo = mid + 1;
+        else hi = mid;
+    }
+    return dt__spans_gone(s, c, lo, &shortest, &hi) == gone ? lo : -1;
+}
+/* Removes what is taken, t > 0 by each rank, from the list. How many are left. */
+static int64_t dt__spans_remove(dt_sampler *s, const dt__spans *c, int64_t t)
+{
+    int64_t to = 0, at = 0, k = 0, shortest, longest;
+    dt__spans_gone(s, c, t, &shortest, &longest);
+    for (int64_t r = 0; t < longest && r < c->world; r++) { /* t < longest: there are no more ranks than items */
+        int64_t end = dt__spans_end(s, c, r, &k);
+        if (end - at > t) {
+            memmove(s->list + to, s->list + at + t, (size_t)(end - at - t) * sizeof *s->list);
+            to += end - at - t;
+        }
+        at = end;
+    }
+    return to;
+}
+static void dt__spans_shuffle(dt_sampler *s, const dt__spans *c, uint64_t seed)
+{
+    int64_t at = 0, k = 0, shortest, longest;
+    dt__spans_gone(s, c, 0, &shortest, &longest);
+    for (int64_t r = 0; longest > 1 && r < c->world; r++) {
+        int64_t  end = dt__spans_end(s, c, r, &k);
+        uint32_t word[4];
+        dt_rng   g;
+        dt_philox(seed, (uint64_t)r, word);
+        if (end - at > 1) {
+            dt_rng_seed(&g, word[0]);
+            dt_rng_randperm(&g, s->list + at, end - at);
+            for (int64_t i = at; i < end; i++) s->list[i] += at;
+        }
+        at = end;
+    }
+}
+
+/* ---- the list of an epoch */
+/* torch.multinomial of doubles: 53 bits find their place among the sums; a single draw is the item of which
+   weight/exponential is largest. */
+static void dt__draw(const dt_sampler *s, dt_rng *g)
+{
+    double best = -1;
+    for (int64_t i = 0; s->len == 1 && i < s->n; i++) {
+        double u = (double)(int64_t)(dt_rng_u64(g) & 0x1fffffffffffffu) * 0x1p-53, v = s->weight[i] / -log1p(-u);
+        if (v > best) s->list[0] = i;
+        if (v > best) best = v;
+    }
+    for (int64_t i = 0; s->len > 1 && i < s->len; i++) {
+        double  u = (double)(int64_t)(dt_rng_u64(g) & 0x1fffffffffffffu) * 0x1p-53;
+        int64_t lo = 0, hi = s->n;
+        while (lo < hi) {
+            int64_t mid = lo + (hi - lo) / 2;
+            if (s->weight[mid] < u) lo = mid + 1;
+            else hi = mid;
+        }
+        s->list[i] = lo;
+    }
+}
+static void dt__sampler_list(dt_sampler *s, int64_t epoch, const dt__spans *c) /* c: the first stretches, or NULL */
+{
+    uint64_t seed = s->seed + (uint64_t)epoch;
+    dt_rng   g;
+    if (s->weight || (s->shuffle && !c)) dt_rng_seed(&g, seed);
+    if (s->weight) {
+        dt__draw(s, &g);
+    } else if (s->shuffle && !c) {
+        dt_rng_randperm(&g, s->list, s->len);
+    } else {
+        for (int64_t i = 0; i < s->len; i++) s->list[i] = i;
+        if (s->shuffle) dt__spans_shuffle(s, c, seed);
+    }
+}
+
+/* ---- places */
+static int dt__seek_turns(const char *call, dt_sampler *s, const dt_cursor *at)
+{
+    int64_t left = s->len - at->position;
+    if (at->position && (at->world || at->npast))
+        return dt_fail(DT_ERR_ARG, "%s: the cursor is one of contiguous stretches (of %" PRId64 " ranks), the sampler "
+                       "has none", call, at->world);
+    s->at = *at;
+    s->most = left / s->world + (!s->drop_last && left % s->world);
+    s->count = s->no_pad ? left / s->world + (s->rank < left % s->world) : s->most;
+    dt__sampler_list(s, at->epoch, NULL);
+    return 0;
+}
+/* The stages of a cursor: world sizes and the positions to which they got; the last one is the cursor's own. */
+static void dt__stage(const dt_cursor *at, int64_t k, int64_t *world, int64_t *position)
+{
+    *world = k < at->npast ? at->past[2 * k] : at->world;
+    *position = k < at->npast ? at->past[2 * k + 1] : at->position;
+}
+static int dt__seek_stretches(const char *call, dt_sampler *s, const dt_cursor *at)
+{
+    int64_t stages = at->position ? at->npast + 1 : 0, from = 0, world, to, begun = 0, took[DT_CURSOR_PAST + 1];
+    dt__spans c = dt__spans_of(s, s->n, s->world, true);
+    if (at->npast < 0 || at->npast > DT_CURSOR_PAST || (at->npast && !at->position))
+        return dt_fail(DT_ERR_ARG, "%s: the cursor remembers %" PRId64 " world sizes at position %" PRId64
+                       ", expected 0 to %d, and 0 at the beginning", call, at->npast, at->position, DT_CURSOR_PAST);
+    if (at->position && !at->world)
+        return dt_fail(DT_ERR_ARG, "%s: the cursor (position %" PRId64 ") is not one of contiguous stretches: it has "
+                       "no world size", call, at->position);
+    for (int64_t k = 0; k < stages; k++, from = to) {
+        dt__stage(at, k, &world, &to);
+        if (world < 1 || world > INT_MAX)
+            return dt_fail(DT_ERR_ARG, "%s: the cursor has a world of %" PRId64 " ranks", call, world);
+        if (to <= from || to > s->n)
+            return dt_fail(DT_ERR_ARG, "%s: the cursor's %" PRId64 " ranks got from position %" PRId64 " to %" PRId64
+                           "; expected more, and at most %" PRId64, call, world, from, to, s->n);
+        dt__spans d = dt__spans_of(s, s->n - from, world, k == 0);
+        took[k] = dt__spans_taken(s, &d, to - from);
+        if (took[k] < 0)
+            return dt_fail(DT_ERR_ARG, "%s: the cursor's %" PRId64 " ranks cannot have taken %" PRId64 " of %" PRId64
+                           " items: the set, its files or .contiguous differ", call, world, to - from, d.n);
+        if (k == 0) c = d;
+    }
+    if (stages > DT_CURSOR_PAST && at->world != s->world)
+        return dt_fail(DT_ERR_STATE, "%s: the world size changes more than %d times in epoch %" PRId64 "; end it with %"
+                       PRId64 " ranks, or begin with the next epoch", call, DT_CURSOR_PAST, at->epoch, at->world);
+    s->at = *at;
+    dt__sampler_list(s, at->epoch, &c);
+    for (int64_t k = 0; k < stages; k++) {
+        dt__stage(at, k, &world, &to);
+        if (k == at->npast && world == s->world) { /* it goes on as it was */
+            begun = took[k];
+            s->at.position = k ? at->past[2 * k - 1] : 0;
+            break;
+        }
+        int64_t left = dt__spans_remove(s, &c, took[k]);
+        s->at.past[2 * k] = world;
+        s->at.past[2 * k + 1] = to;
+        s->at.npast = k + 1;
+        world = s->world;
+        if (k < at->npast) dt__stage(at, k + 1, &world, &to);
+        c = dt__spans_of(s, left, world, false);
+    }
+    int64_t k = 0, shortest, longest, end = 0;
+    for (int64_t r = c.files || !s->rank ? 0 : s->rank - 1; r <= s->rank; r++) {
+        s->from = end;
+        end = dt__spans_end(s, &c, r, &k);
+    }
+    s->own = end - s->from;
+    s->left = c.n;
+    s->begun = begun;
+    dt__spans_gone(s, &c, 0, &shortest, &longest);
+    s->most = (s->drop_last ? shortest : longest) - begun;
+    if (s->most < 0) s->most = 0;
+    s->count = !s->no_pad ? s->most : s->own > begun ? s->own - begun : 0;
+    return 0;
+}
+DT_API dt_status dt_sampler_seek(dt_sampler *s, const dt_cursor *at)
+{
+    static const char call[] = "dt_sampler_seek";
+    if (dt__tls.code != DT_OK) return dt_error_code();
+    if (!s || !at) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, s ? "cursor" : "sampler");
+    if ((uint64_t)at->seed != s->seed)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor's seed is %" PRIu64 ", the sampler's %" PRIu64, call,
+                                  (uint64_t)at->seed, s->seed);
+    if (at->n && at->n != s->n)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor is one of %" PRId64 " items, the sampler has %" PRId64,
+                                  call, at->n, s->n);
+    if (at->epoch < 0 || at->epoch == INT64_MAX)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor's epoch is %" PRId64, call, at->epoch);
+    if (at->position < 0 || at->position > s->len)
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor's position is %" PRId64 ", expected 0 to %" PRId64, call,
+                                  at->position, s->len);
+    if (s->contiguous) dt__seek_stretches(call, s, at);
+    else dt__seek_turns(call, s, at);
+    return dt_error_code();
+}
+DT_API int64_t dt_sampler_count(const dt_sampler *s) { return s ? s->count : 0; }
+DT_API int64_t dt_sampler_most(const dt_sampler *s) { return s ? s->most : 0; }
+DT_API int64_t dt_sampler_at(const dt_sampler *s, int64_t i)
+{
+    if (!s || i < 0 || i >= s->count) return -1;
+    if (!s->contiguous) return s->list[(s->at.position + s->rank + i * s->world) % s->len];
+    /* who has nothing of his own repeats the beginning of what is left */
+    return s->own ? s->list[s->from + (s->begun + i) % s->own] : s->list[(s->begun + i) % s->left];
+}
+DT_API int64_t dt_sampler_batch(const dt_sampler *s, int64_t k, int64_t size, bool full, int64_t *out)
+{
+    if (!s) return 0;
+    if (k < 0 || size < 1) {
+        dt_fail(DT_ERR_ARG, "dt_sampler_batch: batch %" PRId64 " of %" PRId64 " items is none", k, size);
+        return 0;
+    }
+    if (k > s->count / size) return 0;
+    int64_t n = s->count - k * size;
+    if (n > size) n = size;
+    if (full && n < size) return 0;
+    for (int64_t i = 0; out && i < n; i++) out[i] = dt_sampler_at(s, k * size + i);
+    return n;
+}
+DT_API dt_cursor dt_sampler_cursor(const dt_sampler *s, int64_t taken)
+{
+    dt_cursor c;
+    memset(&c, 0, sizeof c);
+    if (!s) return c;
+    if (taken < 0) {
+        dt_fail(DT_ERR_ARG, "dt_sampler_cursor: %" PRId64 " items are taken", taken);
+        taken = 0;
+    }
+    c.seed = (int64_t)s->seed;
+    c.n = s->n;
+    c.epoch = s->at.epoch + (taken >= s->most);
+    if (taken >= s->most) return c;
+    c.position = s->at.position;
+    if (!s->contiguous) {
+        c.position += taken * s->world;
+        return c;
+    }
+    c.npast = s->at.npast;
+    memcpy(c.past, s->at.past, (size_t)c.npast * 2 * sizeof *c.past);
+    if (s->begun + taken) {
+        int64_t shortest, longest;
+        dt__spans d = dt__spans_of(s, s->left, s->world, c.npast == 0);
+        c.position += dt__spans_gone(s, &d, s->begun + taken, &shortest, &longest);
+        c.world = s->world;
+    } else if (c.npast) { /* this world has done nothing: the place is the one it came to */
+        c.npast--;
+        c.world = c.past[2 * c.npast];
+        c.past[2 * c.npast] = c.past[2 * c.npast + 1] = 0;
+    }
+    return c;
+}
+
+/* ---- making one */
+static int dt__sampler_check(const char *call, int64_t n, const dt_sampler_opts *o)
+{
+    int64_t world = o->world ? o->world : 1;
+    if (n < 0) return dt_fail(DT_ERR_ARG, "%s: n is %" PRId64, call, n);
+    if (world < 1) return dt_fail(DT_ERR_ARG, "%s: .world is %d, expected 1 or more", call, o->world);
+    if (o->rank < 0 || o->rank >= world)
+        return dt_fail(DT_ERR_ARG, "%s: .rank is %d, expected 0 to %" PRId64, call, o->rank, world - 1);
+    if (o->no_pad && o->drop_last)
+        return dt_fail(DT_ERR_ARG, "%s: .no_pad keeps every item and .drop_last does not; choose one", call);
+    if (o->weight && o->contiguous)
+        return dt_fail(DT_ERR_ARG, "%s: .weight draws from the whole set; it does not go with .contiguous", call);
+    if (o->draws < 0 || (o->draws && !o->weight))
+        return dt_fail(DT_ERR_ARG, "%s: .draws is %" PRId64 "%s", call, o->draws,
+                       o->draws < 0 ? ", expected 1 or more" : ", but there is no .weight");
+    if (o->nshards < 0 || (o->nshards && !o->shard))
+        return dt_fail(DT_ERR_ARG, "%s: .nshards is %" PRId64 "%s", call, o->nshards,
+                       o->shard ? "" : ", but .shard is NULL");
+    if (o->nshards && o->shard[0] != 0)
+        return dt_fail(DT_ERR_ARG, "%s: .shard[0] is %" PRId64 ", expected 0", call, o->shard[0]);
+    for (int64_t k = 1; k <= o->nshards; k++)
+        if (o->shard[k] < o->shard[k - 1] || o->shard[k] > n || (k == o->nshards && o->shard[k] != n))
+            return dt_fail(DT_ERR_ARG, "%s: .shard[%" PRId64 "] is %" PRId64 ", expected %s%" PRId64, call, k,
+                           o->shard[k], k == o->nshards ? "n, " : "rising numbers up to ", n);
+    return 0;
+}
+static int dt__sampler_weights(const char *call, dt_sampler *s, const double *w)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        if (!(w[i] >= 0) || isinf(w[i]))
+            return dt_fail(DT_ERR_ARG, "%s: .weight[%" PRId64 "] is %g, expected a finite number of 0 or more", call, i,
+                           w[i]);
+        sum += w[i];
+        s->weight[i] = s->len == 1 ? w[i] : sum;
+    }
+    if (s->n && (sum == 0 || isinf(sum)))
+        return dt_fail(DT_ERR_ARG, "%s: the %" PRId64 " weights add up to %g, expected a finite number above 0", call,
+                       s->n, sum);
+    for (int64_t i = 0; s->len != 1 && i < s->n; i++) s->weight[i] /= sum;
+    return 0;
+}
+DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o)
+{
+    static const char call[] = "dt_sampler_new";
+    const uint64_t    limit = SIZE_MAX / 16;
+    if (dt__tls.code != DT_OK || dt__sampler_check(call, n, &o)) return NULL;
+    dt_sampler *s = (dt_sampler *)dt__alloc_zero(sizeof *s);
+    if (!s) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    s->n = n;
+    s->len = o.weight && o.draws && n ? o.draws : n;
+    s->seed = o.seed;
+    s->rank = o.rank;
+    s->world = o.world ? o.world : 1;
+    s->shuffle = o.shuffle;
+    s->drop_last = o.drop_last;
+    s->no_pad = o.no_pad;
+    s->contiguous = o.contiguous;
+    s->nshards = o.contiguous ? o.nshards : 0;
+    bool ok = (uint64_t)s->len <= limit && (uint64_t)n <= limit && (uint64_t)s->nshards < limit;
+    if (ok) s->list = (int64_t *)dt_alloc((size_t)s->len * sizeof *s->list);
+    ok = ok && s->list;
+    if (ok && o.weight) ok = (s->weight = (double *)dt_alloc((size_t)n * sizeof *s->weight)) != NULL;
+    if (ok && s->nshards) ok = (s->shard = (int64_t *)dt_alloc((size_t)(s->nshards + 1) * sizeof *s->shard)) != NULL;
+    if (!ok) dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of %" PRId64 " items", call, s->len);
+    if (ok && s->shard) memcpy(s->shard, o.shard, (size_t)(s->nshards + 1) * sizeof *s->shard);
+    if (ok && s->weight) ok = !dt__sampler_weights(call, s, o.weight);
+    dt_cursor at;
+    memset(&at, 0, sizeof at);
+    at.seed = (int64_t)o.seed;
+    if (ok) ok = !dt_sampler_seek(s, &at);
+    if (ok) return s;
+    dt_sampler_free(s);
+    return NULL;
+}
+DT_API void dt_sampler_free(dt_sampler *s)
+{
+    if (!s) return;
+    dt_dealloc(s->list, (size_t)s->len * sizeof *s->list);
+    dt_dealloc(s->weight, (size_t)s->n * sizeof *s->weight);
+    dt_dealloc(s->shard, (size_t)(s->nshards + 1) * sizeof *s->shard);
+    dt_dealloc(s, sizeof *s);
+}
+
 /* ==================================================================================================== >>transform
    From a stored item to what a net sees. Bytes go through a table for each channel, which holds what PyTorch's
    ToTensor and Normalize compute, bit for bit; or, eight at a time, through arithmetic that was found to give the
