@@ -180,6 +180,50 @@ UTEST(order, ranks_share_an_epoch_and_show_different_digests)
     EXPECT_FALSE(dt_error());
 }
 
+UTEST(order, ranks_read_stretches_of_their_own)
+{
+    dt_dataset *s = images(), *part[3] = { dt_dataset_range(s, 0, 30), dt_dataset_range(s, 30, 40), dt_dataset_range(s, 70, 33) };
+    dt_dataset *joined = dt_dataset_concat(part, 3);
+    static const int64_t from[] = { 0, 30, 70, N };
+    for (int rank = 0; rank < 3; rank++) {
+        dt_loader *in = dt_loader_new(joined, .batch = 7, .shuffle = true, .rank = rank, .world = 3, .contiguous = true,
+                                      .workers = 2);
+        EXPECT_EQ(6, dt_loader_batches(in)); /* the longest has 40: the others begin again */
+        for (int e = 0; e < 2; e++) {
+            int64_t seen[N] = { 0 }, order[N], n = 0;
+            for (dt_batch b; dt_loader_next(in, &b); dt_end())
+                for (int64_t i = 0; i < b.n; i++) {
+                    EXPECT_TRUE(b.item[i] >= from[rank] && b.item[i] < from[rank + 1]);
+                    order[n++] = b.item[i];
+                    seen[b.item[i]]++;
+                }
+            EXPECT_EQ(40, n);
+            for (int64_t i = from[rank]; i < from[rank + 1]; i++) EXPECT_TRUE(seen[i] == 1 || seen[i] == 2);
+            EXPECT_NE(order[0] + 2, order[2]); /* shuffled */
+        }
+        dt_loader_free(in);
+    }
+    for (int i = 0; i < 3; i++) dt_dataset_free(part[i]);
+    dt_dataset_free(joined);
+    dt_dataset_free(s);
+    EXPECT_FALSE(dt_error());
+}
+UTEST(order, items_are_drawn_by_weight)
+{
+    double      weight[N] = { 0 };
+    int         seen[N] = { 0 };
+    dt_dataset *s = images();
+    weight[7] = 1;
+    weight[90] = 3;
+    dt_loader *in = dt_loader_new(s, .batch = 50, .weight = weight, .draws = 4000, .workers = 1);
+    for (dt_batch b; dt_loader_next(in, &b); dt_end())
+        for (int64_t i = 0; i < b.n; i++) seen[b.item[i]]++;
+    EXPECT_EQ(4000, seen[7] + seen[90]);
+    EXPECT_TRUE(abs(seen[90] - 3000) < 200);
+    dt_loader_free(in);
+    dt_dataset_free(s);
+}
+
 UTEST(order, the_digest_is_of_the_bytes_that_are_handed_out)
 {
     dt_dataset *s = images();
