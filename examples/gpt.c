@@ -1,12 +1,16 @@
-/* A character GPT: learns to go on with a text, and writes some at the end.
+/* A small GPT: learns to go on with a text, byte by byte, and writes some at the end.
 
    Build: cc -O2 -I.. gpt.c -o gpt -lm -lpthread            Run: ./gpt --text file.txt --steps 500
 
        --text FILE   default dt.h: the toolkit reads its own manual and source
+       --tokens FILE instead of a text: numbers of 16 bits below --vocab N (50257); may be a pattern, 'train-*.bin'
        --steps N     500         --layers N   4        --dim N   128       --heads N   4       --context N   64
-       --batch N     16          --lr X       0.003    --sample N   400 characters at the end
-       --opt-level O0..O3        --checkpoint DIR      --svg FILE                                            */
+       --batch N     16          --lr X       0.003    --workers N  1      --sample N   400 characters at the end
+       --opt-level O0..O3        --checkpoint DIR      --csv FILE, --svg FILE
+
+   The last tenth is not learnt: at the end the loss on it is shown.                                          */
 #define DT_IMPLEMENTATION
+#include "dt_data.h"
 #include "dt_nn.h"
 #include "example_data.h"
 
@@ -32,44 +36,31 @@ static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
     return dt_linear(m, "head", dt_layernorm(m, "ln_f", x), .out = c->vocab, .no_bias = true);
 }
 
-/* ---- the text as numbers of its characters */
-typedef struct text {
-    int64_t        n;
-    unsigned char *token;
-    int            vocab;
-    unsigned char  character[256];
-} text;
-static int read_text(text *t, const char *path)
+static dt_tensor *loss_of(dt_model *m, const dt_batch *b, const config *c) /* y is x, one token later */
 {
-    FILE   *f = fopen(path, "rb");
-    int     number[256];
-    size_t  got = 0, cap = 1 << 20;
-    t->token = (unsigned char *)malloc(cap);
-    if (!f || !t->token) {
-        if (f) fclose(f);
-        return dt_fail(DT_ERR_ARG, "gpt: cannot read %s", path);
+    int64_t n = b->n * c->context;
+    return dt_cross_entropy(dt_reshape(gpt(m, b->x, c), DT_SHAPE(n, c->vocab)), dt_reshape(b->y, DT_SHAPE(n)));
+}
+static double held_out(dt_model *m, dt_loader *in, const config *c)
+{
+    double sum = 0, n = 0;
+    dt_eval(m);
+    dt_no_grad_begin();
+    for (dt_batch b; dt_loader_next(in, &b); dt_end()) {
+        sum += (double)b.n * dt_item(loss_of(m, &b, c));
+        n += (double)b.n;
     }
-    for (size_t n; (n = fread(t->token + got, 1, cap - got, f)) > 0; ) {
-        got += n;
-        unsigned char *more = got == cap ? (unsigned char *)realloc(t->token, cap *= 2) : t->token;
-        if (!more) break;
-        t->token = more;
-    }
-    fclose(f);
-    for (int i = 0; i < 256; i++) number[i] = -1;
-    for (size_t i = 0; i < got; i++) number[t->token[i]] = 0;
-    for (int i = 0; i < 256; i++)
-        if (number[i] == 0) t->character[number[i] = t->vocab++] = (unsigned char)i;
-    for (size_t i = 0; i < got; i++) t->token[i] = (unsigned char)number[t->token[i]];
-    t->n = (int64_t)got;
-    return 0;
+    dt_no_grad_end();
+    dt_train(m);
+    return sum / n;
 }
 
-static void sample(dt_model *m, const config *c, const text *t, int n)
+/* Goes on from the first token of a set. Bytes are written as they are, tokens as numbers. */
+static void sample(dt_model *m, const dt_dataset *from, const config *c, int n, bool bytes)
 {
     int64_t window[1024], len = 1;
-    float   p[256];
-    window[0] = t->token[0];
+    float  *p = (float *)malloc((size_t)c->vocab * sizeof *p), u;
+    if (!p || dt_dataset_get(from, 0, window, NULL)) n = 0;
     dt_eval(m);
     dt_no_grad_begin();
     for (int i = 0; i < n && !dt_error(); i++) {
@@ -77,39 +68,49 @@ static void sample(dt_model *m, const config *c, const text *t, int n)
         y = dt_softmax(dt_cast(dt_select(dt_select(y, 0, 0), 0, len - 1), DT_F32), 0);
         dt_copy_out(y, p, (size_t)c->vocab * sizeof *p);
         dt_end();
-        float u;
-        int   next = 0;
+        int next = 0;
         dt_rng_uniform(NULL, &u, 1, 0, 1);
         while (next < c->vocab - 1 && (u -= p[next]) > 0) next++;
-        putchar(t->character[next]);
+        if (bytes)
+            putchar(next);
+        else
+            printf("%d ", next);
         if (len == c->context) memmove(window, window + 1, (size_t)--len * sizeof *window);
         window[len++] = next;
     }
     dt_no_grad_end();
     dt_train(m);
     putchar('\n');
+    free(p);
 }
+
 int main(int argc, char **argv)
 {
     const char *level = example_option(argc, argv, "--opt-level", NULL),
-               *dir = example_option(argc, argv, "--checkpoint", NULL);
-    const char *path = example_option(argc, argv, "--text", "dt.h");
+               *dir = example_option(argc, argv, "--checkpoint", NULL),
+               *tokens = example_option(argc, argv, "--tokens", NULL),
+               *text = example_option(argc, argv, "--text", "dt.h");
     int64_t     steps = atoi(example_option(argc, argv, "--steps", "500")),
-            size = atoi(example_option(argc, argv, "--batch", "16"));
-    int64_t     epoch = 0, step = 0;
-    text        t;
+            size = atoi(example_option(argc, argv, "--batch", "16")), epoch = 0, step = 0;
+    int         workers = atoi(example_option(argc, argv, "--workers", "1")), stop = 0;
     config      c;
-    memset(&t, 0, sizeof t);
     c.layers = atoi(example_option(argc, argv, "--layers", "4"));
     c.heads = atoi(example_option(argc, argv, "--heads", "4"));
     c.dim = atoi(example_option(argc, argv, "--dim", "128"));
     c.context = atoi(example_option(argc, argv, "--context", "64"));
-    if (c.context < 2 || c.context > 1024 || size < 1 || read_text(&t, path) || t.n < c.context + 2) {
-        fprintf(stderr, "gpt: needs --context 2..1024, --batch >= 1 and a text longer than the context\n");
-        free(t.token);
+    c.vocab = tokens ? atoi(example_option(argc, argv, "--vocab", "50257")) : 256;
+    if (c.context < 2 || c.context > 1024 || c.vocab < 2 || size < 1) {
+        fprintf(stderr, "gpt: needs --context 2..1024, --vocab >= 2 and --batch >= 1\n");
         return 1;
     }
-    c.vocab = t.vocab;
+    /* an item is a piece of --context tokens; the pieces follow each other without overlap */
+    dt_dataset *all = tokens ? dt_tokens_open(tokens, .length = c.context, .nbytes = 2, .vocab = c.vocab)
+                             : dt_tokens_open(text, .length = c.context, .nbytes = 1);
+    int64_t     n = dt_dataset_size(all), last = (n + 9) / 10;
+    if (n == 1) dt_fail(DT_ERR_ARG, "the text has one piece of %lld tokens; it takes two", (long long)c.context);
+    dt_dataset *train = dt_dataset_range(all, 0, n - last), *held = dt_dataset_range(all, n - last, last);
+    dt_loader  *in = dt_loader_new(train, .batch = size, .shuffle = true, .seed = 1, .workers = workers);
+    dt_loader  *exam = dt_loader_new(held, .batch = size, .workers = workers);
 
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt =
@@ -120,38 +121,36 @@ int main(int argc, char **argv)
     dt_warmup(s, .steps = 50, .start = 0.02);
     dt_checkpoint *k = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
                                                .every_steps = 100, .signals = true) : NULL;
+    if (k) dt_loader_checkpoint(in, k);
     if (k && dt_checkpoint_resume(k, &epoch, &step) > 0)
         fprintf(stderr, "going on from step %lld in %s\n", (long long)step, dir);
     dt_progress *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "tokens", .start_step = step,
+                                     .csv = example_option(argc, argv, "--csv", NULL),
                                      .svg = example_option(argc, argv, "--svg", NULL));
-    int64_t     *x = (int64_t *)malloc((size_t)(size * c.context) * 2 * sizeof *x), *y = x + size * c.context;
 
-    for (int stop = 0; step < steps && !stop && !dt_error(); step++) {
-        for (int64_t i = 0; i < size; i++) { /* the text at random places; targets are one character further */
-            int64_t at = (int64_t)(dt_rng_u64(NULL) % (uint64_t)(t.n - c.context));
-            for (int64_t j = 0; j < c.context; j++) {
-                x[i * c.context + j] = t.token[at + j];
-                y[i * c.context + j] = t.token[at + j + 1];
-            }
+    while (step < steps && !stop && !dt_error()) /* as many epochs as it takes */
+        for (dt_batch b; step < steps && !stop && dt_loader_next(in, &b); ) {
+            dt_tensor *loss = loss_of(m, &b, &c);
+            if (amp)
+                dt_amp_backward(amp, loss);
+            else
+                dt_backward(loss);
+            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * c.context), .lr = dt_lr(opt, 0),
+                             .scale = amp ? dt_amp_scale(amp, 0) : 0);
+            dt_step(opt);
+            dt_schedule_step(s);
+            step++;
+            if (k) stop = dt_checkpoint_tick(k, dt_loader_epoch(in), step);
         }
-        dt_tensor *logits = gpt(m, dt_from(x, DT_SHAPE(size, c.context), .dtype = DT_I64), &c);
-        dt_tensor *loss = dt_cross_entropy(dt_reshape(logits, DT_SHAPE(size * c.context, c.vocab)),
-                                           dt_from(y, DT_SHAPE(size * c.context), .dtype = DT_I64));
-        if (amp)
-            dt_amp_backward(amp, loss);
-        else
-            dt_backward(loss);
-        dt_progress_step(p, dt_item(loss), .items = size * c.context, .lr = dt_lr(opt, 0),
-                         .scale = amp ? dt_amp_scale(amp, 0) : 0);
-        dt_step(opt);
-        dt_schedule_step(s);
-        if (k) stop = dt_checkpoint_tick(k, 0, step + 1);
-    }
-    if (k) dt_checkpoint_finish(k, 0, step);
+    if (k) dt_checkpoint_finish(k, dt_loader_epoch(in), step);
     dt_progress_free(p);
+    char line[256];
+    if (!dt_error() && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
+    double rest = held_out(m, exam, &c);
     if (!dt_error()) {
-        printf("%lld parameters, %d characters. It writes:\n", (long long)dt_model_numel(m, false), t.vocab);
-        sample(m, &c, &t, atoi(example_option(argc, argv, "--sample", "400")));
+        printf("%lld parameters, loss %.4f on the part it has not seen. It writes:\n",
+               (long long)dt_model_numel(m, false), rest);
+        sample(m, held, &c, atoi(example_option(argc, argv, "--sample", "400")), !tokens);
     }
 
     dt_checkpoint_free(k);
@@ -159,7 +158,10 @@ int main(int argc, char **argv)
     dt_amp_free(amp);
     dt_optimizer_free(opt);
     dt_model_free(m);
-    free(t.token);
-    free(x);
+    dt_loader_free(in);
+    dt_loader_free(exam);
+    dt_dataset_free(train);
+    dt_dataset_free(held);
+    dt_dataset_free(all);
     return dt_check("gpt");
 }

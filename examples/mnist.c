@@ -2,13 +2,16 @@
 
    Build: cc -O2 -I.. mnist.c -o mnist -lm -lpthread        Run: ./mnist --epochs 5 --opt-level O2
 
-       --data DIR          a directory with MNIST's four IDX files, unpacked
+       --data DIR          a directory with MNIST's four IDX files (gzipped ones: build with -DDT_USE_ZLIB and -lz), or
+                           with the digits; default: data/fashion, data/mnist, data/digits, whichever is there
        --epochs N          5                        --batch N     100
        --lr X              0.01                     --seed N      1
+       --workers N         2: threads that load
        --opt-level O0..O3  mixed precision; default: none         --dtype f16|bf16
        --checkpoint DIR    save there every epoch and at SIGTERM or Ctrl-C; go on from the newest one
        --csv FILE, --svg FILE   a log of every step, the loss curve                               */
 #define DT_IMPLEMENTATION
+#include "dt_data.h"
 #include "dt_nn.h"
 #include "example_data.h"
 
@@ -21,32 +24,38 @@ static dt_tensor *net(dt_model *m, dt_tensor *x)
     return dt_linear(m, "fc", dt_flatten(x), .out = 10);
 }
 
-static void batch(const example_set *s, const int64_t *index, int64_t n, dt_tensor **x, dt_tensor **y)
+/* Training and test images of dir, or of the first known directory that has some; returns which. */
+static const char *open_images(const char *dir, dt_dataset **train, dt_dataset **test)
 {
-    static float   pixel[1024 * EXAMPLE_PIXELS];
-    static int64_t label[1024];
-    example_batch(s, index, n, pixel, label);
-    *x = dt_from(pixel, DT_SHAPE(n, 1, EXAMPLE_SIDE, EXAMPLE_SIDE));
-    *y = dt_from(label, DT_SHAPE(n), .dtype = DT_I64);
+    static const char *const known[] = { "data/fashion", "data/mnist", "../data/fashion", "../data/mnist" };
+    for (int i = 0; i < 4 && !dir; i++)
+        if (example_has(known[i], "train-images-idx3-ubyte")) dir = known[i];
+    if (!dir) {
+        dir = example_has_digits("../data/digits") ? "../data/digits" : "data/digits";
+        fprintf(stderr, "neither data/fashion nor data/mnist has images (make data gets some): taking %s\n", dir);
+        example_digits(dir, 1, 28, 3, train, test);
+    } else if (example_has_digits(dir)) {
+        example_digits(dir, 1, 28, 3, train, test);
+    } else {
+        *train = dt_mnist_open(dir, DT_TRAIN);
+        *test = dt_mnist_open(dir, DT_TEST);
+    }
+    return dir;
 }
 
-static double accuracy(dt_model *m, const example_set *s)
+static double accuracy(dt_model *m, dt_loader *in)
 {
-    int64_t index[500], right = 0;
+    double right = 0, n = 0;
     dt_eval(m);
     dt_no_grad_begin();
-    for (int64_t at = 0; at < s->n && !dt_error(); at += 500) {
-        int64_t    n = s->n - at < 500 ? s->n - at : 500;
-        dt_tensor *x, *y;
-        for (int64_t i = 0; i < n; i++) index[i] = at + i;
-        batch(s, index, n, &x, &y);
-        dt_tensor *hit = dt_eq(dt_argmax(net(m, x), .dims = DT_DIM(1)), y);
-        right += (int64_t)dt_item(dt_sum(dt_cast(hit, DT_I64)));
-        dt_end();
+    for (dt_batch b; dt_loader_next(in, &b); dt_end()) {
+        dt_tensor *hit = dt_eq(dt_argmax(net(m, b.x), .dims = DT_DIM(1)), b.y);
+        right += dt_item(dt_sum(dt_cast(hit, DT_I64)));
+        n += (double)b.n;
     }
     dt_no_grad_end();
     dt_train(m);
-    return (double)right / (double)s->n;
+    return right / n;
 }
 
 int main(int argc, char **argv)
@@ -54,60 +63,61 @@ int main(int argc, char **argv)
     const char *level = example_option(argc, argv, "--opt-level", NULL),
                *dir = example_option(argc, argv, "--checkpoint", NULL);
     int64_t     epochs = atoi(example_option(argc, argv, "--epochs", "5")),
-            size = atoi(example_option(argc, argv, "--batch", "100"));
-    int64_t     seed = atoi(example_option(argc, argv, "--seed", "1")), epoch = 0, step = 0;
+            size = atoi(example_option(argc, argv, "--batch", "100")), epoch = 0, step = 0;
+    uint64_t    seed = (uint64_t)atoi(example_option(argc, argv, "--seed", "1"));
+    int         workers = atoi(example_option(argc, argv, "--workers", "2")), stop = 0;
     bool        bf16 = !strcmp(example_option(argc, argv, "--dtype", "f16"), "bf16");
-    if (size < 1 || size > 1024) size = 100;
-    example_data d;
-    if (example_load(&d, example_option(argc, argv, "--data", NULL))) return dt_check("mnist");
+    double      mean = 0, std = 1;
+    dt_dataset *train = NULL, *test = NULL;
+    const char *from = open_images(example_option(argc, argv, "--data", NULL), &train, &test);
+    dt_dataset_mean_std(train, &mean, &std, 1);
+    dt_loader *in = dt_loader_new(train, .batch = size, .shuffle = true, .seed = seed, .workers = workers,
+                                  .mean = { mean }, .std = { std });
+    dt_loader *exam = dt_loader_new(test, .batch = 500, .workers = workers, .mean = { mean }, .std = { std });
 
-    dt_model      *m = dt_model_new(.seed = (uint64_t)seed);
+    dt_model      *m = dt_model_new(.seed = seed);
     dt_optimizer  *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.01")), .momentum = 0.9);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level, .dtype = bf16 ? DT_BF16 : DT_F16) : NULL;
-    int64_t        steps = (d.train.n + size - 1) / size, *order = (int64_t *)malloc((size_t)d.train.n * sizeof *order);
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .amp = amp, .every_epochs = 1,
                                                .signals = true) : NULL;
+    if (c) dt_loader_checkpoint(in, c); /* the place in the data is saved too, and found again */
     if (c && dt_checkpoint_resume(c, &epoch, &step) > 0)
         fprintf(stderr, "going on from step %lld in %s\n", (long long)step, dir);
-    dt_progress *p = dt_progress_new(.epochs = epochs, .steps = steps, .unit = "images", .start_step = step,
-                                     .csv = example_option(argc, argv, "--csv", NULL),
+    dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = dt_loader_batches(in), .unit = "images",
+                                     .start_step = step, .csv = example_option(argc, argv, "--csv", NULL),
                                      .svg = example_option(argc, argv, "--svg", NULL));
 
-    for (int stop = 0; step < epochs * steps && !stop && !dt_error(); ) {
-        dt_rng r;
-        epoch = step / steps;
-        dt_rng_seed(&r, (uint64_t)(seed + epoch)); /* the order of an epoch depends on nothing else */
-        dt_rng_randperm(&r, order, d.train.n);
-        for (int64_t i = step % steps; i < steps && !stop && !dt_error(); i++) {
-            int64_t    n = i < steps - 1 ? size : d.train.n - i * size;
-            dt_tensor *x, *y;
-            batch(&d.train, order + i * size, n, &x, &y);
-            dt_tensor *loss = dt_cross_entropy(net(m, x), y);
+    while (dt_loader_epoch(in) < epochs && !stop && !dt_error())
+        for (dt_batch b; !stop && dt_loader_next(in, &b); ) {
+            dt_tensor *loss = dt_cross_entropy(net(m, b.x), b.y);
             if (amp)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, dt_item(loss), .items = n, .lr = dt_lr(opt, 0),
+            dt_progress_step(p, dt_item(loss), .items = (double)b.n, .lr = dt_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
             step++;
-            if (i == steps - 1) {
-                dt_progress_result(p, "test accuracy", accuracy(m, &d.test));
+            if (dt_loader_epoch(in) > b.epoch) { /* that was its last batch */
+                dt_progress_result(p, "test accuracy", accuracy(m, exam));
                 dt_progress_epoch(p);
             }
-            if (c) stop = dt_checkpoint_tick(c, step / steps, step);
+            if (c) stop = dt_checkpoint_tick(c, dt_loader_epoch(in), step);
         }
-    }
-    if (c) dt_checkpoint_finish(c, step / steps, step);
+    if (c) dt_checkpoint_finish(c, dt_loader_epoch(in), step);
     dt_progress_free(p);
-    if (!dt_error()) printf("test accuracy %.2f %% after %lld steps on %s\n", 100 * accuracy(m, &d.test),
-                            (long long)step, d.from);
+    char line[256];
+    if (!dt_error() && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
+    double right = accuracy(m, exam);
+    if (!dt_error()) printf("test accuracy %.2f %% after %lld steps on %s\n", 100 * right, (long long)step, from);
 
     dt_checkpoint_free(c);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
     dt_model_free(m);
-    free(order);
-    example_free(&d);
+    dt_loader_free(in);
+    dt_loader_free(exam);
+    dt_dataset_free(train);
+    dt_dataset_free(test);
     return dt_check("mnist");
 }
