@@ -324,7 +324,9 @@ typedef struct dt_batch {
 /* The next batch; false at the end of an epoch (once: the call after that begins the next one), and with an error
    pending. */
 DT_API bool    dt_loader_next(dt_loader *in, dt_batch *b);
-DT_API int64_t dt_loader_epoch(const dt_loader *in);   /* whose batch comes next: moves on with an epoch's last batch */
+/* The epoch whose batch comes next: moves on with an epoch's last batch. INT64_MAX for NULL and with an error pending,
+   so that a loop over epochs ends. */
+DT_API int64_t dt_loader_epoch(const dt_loader *in);
 DT_API int64_t dt_loader_batches(const dt_loader *in); /* in a whole epoch */
 /* The place behind the batch that was handed out last. It may be saved, and assigned to: a change counts at the next
    dt_loader_next. With dt_nn.h it goes into a checkpoint in one line, and a resume sets it:
@@ -337,11 +339,11 @@ DT_API dt_tensor *dt_loader_state(dt_loader *in); /* the same as a tensor (i64) 
 typedef struct dt_loader_stats {
     int64_t batches, items;
     double  wait;     /* the caller waited in dt_loader_next */
-    double  elsewhere; /* the caller was elsewhere, between two calls: computing */
+    double  elsewhere; /* the caller was elsewhere, between two batches of an epoch: computing */
     double  busy;     /* threads' time spent making batches, all threads */
     double  needed;   /* items a second the caller would take if it never waited */
     double  able;     /* items a second that the loader can make: with all its threads busy */
-    bool    behind;   /* it is the bottleneck: waiting is more than a tenth of the time */
+    bool    behind;   /* waiting is more than a tenth of the time */
 } dt_loader_stats;
 DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in);
 DT_API void            dt_loader_reset(dt_loader *in);
@@ -2193,7 +2195,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     }
     uint64_t t1 = dt_trace_now();
     in->wait += t1 - t0;
-    in->left = t1;
+    in->left = in->handed >= in->nbatches && in->nbatches > 1 ? 0 : t1; /* what follows an epoch is not a step */
     if (dt_tracing() && ok) dt_trace_span("data", "wait for data", t0, t1);
     bool last = in->handed >= in->nbatches;
     in->place->c = last ? dt__next_epoch(in) : dt_sampler_cursor(in->sampler, in->handed * in->o.batch);
@@ -2314,6 +2316,8 @@ DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o)
         in->seen = in->place->c;
         int64_t n = dt_sampler_count(in->sampler);
         in->whole = o.drop_last ? n / o.batch : (n + o.batch - 1) / o.batch;
+        if (!in->whole && set->n)
+            dt__log(DT_LOG_WARN, "dt_loader_new: no whole batch in the set: with .drop_last its epochs are empty");
         if (!dt__loader_threads(call, in) && !dt__loader_begin(in)) return in;
     }
     dt_loader_free(in);
@@ -2351,7 +2355,10 @@ DT_API void dt_loader_free(dt_loader *in)
     dt_dataset_free(in->set);
     dt_dealloc(in, sizeof *in);
 }
-DT_API int64_t    dt_loader_epoch(const dt_loader *in) { return in ? in->place->c.epoch : 0; }
+DT_API int64_t    dt_loader_epoch(const dt_loader *in) 
+{
+    return in && dt__tls.code == DT_OK ? in->place->c.epoch : INT64_MAX;
+}
 DT_API int64_t    dt_loader_batches(const dt_loader *in) { return in ? in->whole : 0; }
 DT_API dt_cursor *dt_loader_cursor(dt_loader *in) { return in ? &in->place->c : NULL; }
 DT_API dt_tensor *dt_loader_state(dt_loader *in)
@@ -2416,7 +2423,9 @@ DT_API size_t dt_loader_report(const dt_loader *in, double communication, char *
     double computing = s.elsewhere - communication;
     if (communication > 0) snprintf(talk, sizeof talk, ", communication %.0f %%", 100 * communication / all);
     double hands = each > 0 ? ceil(s.needed / each) : 0;
-    if (s.behind && hands > in->nthreads && hands <= 256)
+    if (s.behind && s.able >= s.needed)
+        snprintf(more, sizeof more, "; the trainer waits all the same: workers get no core, or .prefetch is too small");
+    else if (s.behind && hands <= 256)
         snprintf(more, sizeof more, "; the data are the bottleneck: %.0f workers would keep up", hands);
     else if (s.behind)
         snprintf(more, sizeof more, "; the data are the bottleneck");

@@ -116,7 +116,7 @@ int main(int argc, char **argv)
                                      .csv = example_option(argc, argv, "--csv", NULL),
                                      .svg = example_option(argc, argv, "--svg", NULL));
 
-    while (dt_loader_epoch(in) < epochs && !stop && !dt_error())
+    while (dt_loader_epoch(in) < epochs && !stop)
         for (dt_batch b; !stop && dt_loader_next(in, &b); ) {
             dt_tensor *loss = dt_cross_entropy(resnet(m, b.x, depth, classes), b.y);
             if (amp)

@@ -569,10 +569,11 @@ UTEST(errors, of_options)
     EXPECT_ERROR(next_of(NULL, &b), "loader is NULL");
     EXPECT_ERROR(dt_loader_state(NULL), "loader is NULL");
     dt_loader_free(NULL);
-    EXPECT_EQ(0, dt_loader_epoch(NULL));
+    EXPECT_EQ(INT64_MAX, dt_loader_epoch(NULL));
     dt_loader *in = dt_loader_new(s, .batch = 4);
     dt_fail(DT_ERR_ARG, "elsewhere");
     EXPECT_FALSE(dt_loader_next(in, &b));
+    EXPECT_EQ(INT64_MAX, dt_loader_epoch(in)); /* a loop over epochs ends */
     EXPECT_STREQ("elsewhere", dt_error());
     dt_error_clear();
     EXPECT_TRUE(dt_loader_next(in, &b));
@@ -774,7 +775,7 @@ UTEST(time, a_loader_that_is_behind_says_so_and_what_it_would_take)
     EXPECT_TRUE(t.wait > 1.0 && t.busy >= 1.2);
     EXPECT_TRUE(t.able <= 50.1 && t.needed > t.able);
     EXPECT_TRUE(dt_loader_report(in, 0, line, sizeof line) < sizeof line);
-    EXPECT_TRUE(strstr(line, "bottleneck") != NULL);
+    EXPECT_TRUE(strstr(line, "the data are the bottleneck") != NULL);
     EXPECT_TRUE(strstr(warned, "epoch 0: data 1") || strstr(warned, "epoch 0: data 9"));
     dt_loader_reset(in);
     EXPECT_EQ(0, dt_loader_get_stats(in).items);
