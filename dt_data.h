@@ -1876,6 +1876,7 @@ struct dt_loader {
     uint64_t        left;      /* when the caller went away; 0: not yet */
     uint64_t        wait, elsewhere, busy, warned_wait, warned_elsewhere; /* ns */
     int64_t         batches, items, made;
+    int64_t         last_n, timed; /* items of the last batch; those whose steps 'elsewhere' holds */
     /* guarded by lock */
     pthread_mutex_t lock;
     pthread_cond_t  work, ready;
@@ -2143,6 +2144,7 @@ static bool dt__loader_hand(dt_loader *in, dt__tray *s, dt_batch *b)
     dt__tray_release(s);
     in->batches++;
     in->items += b->n;
+    in->last_n = b->n;
     return b->x && (b->y || !in->set->has_y);
 }
 static dt_cursor dt__next_epoch(const dt_loader *in)
@@ -2179,7 +2181,8 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
                 "make it after the fork");
         return false;
     }
-    if (in->left) in->elsewhere += t0 - in->left;
+    if (in->left) in->elsewhere += t0 - in->left, in->timed += in->last_n;
+    in->last_n = 0;
     in->left = t0;
     bool moved = memcmp(&in->place->c, &in->seen, sizeof in->seen) != 0;
     if (in->over && !moved) {
@@ -2398,7 +2401,7 @@ DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in)
     s.wait = 1e-9 * (double)in->wait;
     s.elsewhere = 1e-9 * (double)in->elsewhere;
     s.busy = 1e-9 * (double)busy;
-    if (s.elsewhere > 0) s.needed = (double)s.items / s.elsewhere;
+    if (s.elsewhere > 0) s.needed = (double)in->timed / s.elsewhere;
     if (busy) s.able = (double)made / s.busy * (in->nthreads > 1 ? in->nthreads : 1);
     s.behind = s.items > 0 && s.wait > 0.1 * (s.wait + s.elsewhere);
     return s;
@@ -2407,7 +2410,7 @@ DT_API void dt_loader_reset(dt_loader *in)
 {
     if (!in) return;
     in->wait = in->elsewhere = in->warned_wait = in->warned_elsewhere = in->left = 0;
-    in->batches = in->items = 0;
+    in->batches = in->items = in->timed = in->last_n = 0;
     __atomic_store_n(&in->busy, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&in->made, 0, __ATOMIC_RELAXED);
 }

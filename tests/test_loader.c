@@ -793,9 +793,9 @@ UTEST(time, of_the_trainer_is_compute_or_communication)
     for (dt_batch b; dt_loader_next(in, &b); dt_end()) slow(NULL, 0, &sink, NULL);
     double          all = 1e-9 * (double)(dt_trace_now() - t0);
     dt_loader_stats t = dt_loader_get_stats(in);
-    EXPECT_TRUE(t.elsewhere >= 0.2);
+    EXPECT_TRUE(t.elsewhere >= 0.18); /* what follows an epoch's last batch may be anything */
     EXPECT_TRUE(t.wait + t.elsewhere <= all);
-    EXPECT_TRUE(t.needed <= 40 / 0.2);
+    EXPECT_TRUE(t.needed <= 36 / 0.18 + 0.001);
     dt_loader_report(in, t.elsewhere / 2, line, sizeof line);
     EXPECT_TRUE(strstr(line, "communication ") != NULL);
     dt_loader_free(in);
