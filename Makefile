@@ -22,13 +22,16 @@ CFLAGS_tsan   := -O1 -fno-omit-frame-pointer -fsanitize=thread
 CFLAGS_plain  := -O1
 CFLAGS_cblas  := -DDT_USE_CBLAS
 LDLIBS_cblas   = $(shell cat build/probe/cblas 2>/dev/null)
+# zlib, where it is: for the tests and the fuzzing of gzipped files; asked late, `tools` may have installed it
+LDLIBS_zlib    = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -lz -o /dev/null 2>/dev/null && \
+    echo '\#include <zlib.h>' | $(CC) -x c -E - >/dev/null 2>&1 && echo -lz)
 # tests with an implementation of their own look at files, traces and the like: one instance of the kernels will do
 $(foreach f,$(FLAVOURS),$(OWN_IMPL:%=build/$(f)/%.o)): CPPFLAGS += -DDT_NO_AVX2
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help demo data test test-quick test-all check-headers probes tools build examples benches format clean
+.PHONY: parse help fuzz demo data test test-quick test-all check-headers probes tools build examples benches format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -73,6 +76,27 @@ $(FASHION_GZ):
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
 	@tests/check_headers.sh
 
+# One target a parser, with clang's libFuzzer: RUNS executions. What reached something new is kept in build/fuzz/NAME;
+# the seeds are in tests/corpus/NAME, which run in `make test`, too, with any compiler.
+RUNS       ?= 5000000
+FUZZ_CC     = clang -O1 -g -std=c11 -DDT_NO_AVX2 $(if $(LDLIBS_zlib),-DDT_USE_ZLIB) -fsanitize=fuzzer,address,undefined \
+    -fno-sanitize-recover=all
+fuzz: $(patsubst tests/fuzz_%.c,fuzz-%,$(wildcard tests/fuzz_*.c)) ## every parser under libFuzzer; fuzz-idx: one
+fuzz-%: build/fuzz/fuzz_%
+	@mkdir -p build/fuzz/$*
+	$< -runs=$(RUNS) -dict=tests/fuzz_$*.dict -malloc_limit_mb=64 -max_len=4096 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/ build/fuzz/$* tests/corpus/$*
+build/fuzz/fuzz_%: build/fuzz/fuzz_%.o build/fuzz/dt_data.o
+	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
+build/fuzz/fuzz_archive: build/fuzz/fuzz_archive.o # which has an implementation of its own
+	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
+build/fuzz/%.o: tests/%.c
+	@mkdir -p $(@D)
+	$(FUZZ_CC) -MMD -MP -c $< -o $@
+build/fuzz/dt_data.o: $(HEADERS)
+	@mkdir -p $(@D)
+	printf '%s\n' '#define DT_IMPLEMENTATION' '#include "dt_data.h"' | $(FUZZ_CC) -I. -x c - -c -o $@
+
 bench-gemm: ## GEMM beside OpenBLAS and BLIS
 	@$(call install,libopenblas.so.0,libopenblas0)
 	@$(call install,libblis.so.4,libblis4)
@@ -93,6 +117,10 @@ build/venv/ready:
 bench-train: build/bench/bench_train ## training and inference beside PyTorch: MLP, conv net, ResNets, GPT
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_train --python $(PEER_PYTHON)
+
+bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoader and beside memcpy
+	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
+	build/bench/bench_loader --python $(PEER_PYTHON)
 
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html
 	@bench/report.sh
@@ -142,6 +170,7 @@ $(TESTS:%=build/$(1)/%): build/$(1)/%: build/$(1)/%.o
 	$$(CC) $$(CFLAGS) $$(CFLAGS_$(1)) $$(filter %.o,$$^) -o $$@ $$(LDFLAGS) $$(LDLIBS) $$(LDLIBS_$(1))
 endef
 $(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
+$(FLAVOURS:%=build/%/test_data_gzip): LDLIBS += $(LDLIBS_zlib)
 
 # examples and benchmarks are what a user builds: one file, the implementation in it
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c
@@ -155,7 +184,7 @@ $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
 
 # ---------------------------------------------------------------------------------------------------- tools
 # Five lines are compiled and linked; the answer is printed, and kept in build/probe/ where something depends on it.
-probes: ## what this machine has: CBLAS, clang, valgrind, nvcc
+probes: ## what this machine has: CBLAS, zlib, clang, valgrind, nvcc
 	@mkdir -p build/probe
 	@printf '%s\n' '#include <cblas.h>' 'int main(void)' '{ float a = 2, c = 0;' \
 	    'cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1);' \
@@ -165,6 +194,7 @@ probes: ## what this machine has: CBLAS, clang, valgrind, nvcc
 	    if $(CC) build/probe/cblas.c -o build/probe/cblas.x $$l 2>/dev/null && build/probe/cblas.x; then \
 	        echo "$$l" > build/probe/cblas; break; fi; done
 	@l=$$(cat build/probe/cblas); echo "probe cblas: $${l:-no (DT_USE_CBLAS is not tested)}"
+	@echo "probe zlib: $(or $(LDLIBS_zlib),no (gzipped files are not tested))"
 	@clang build/probe/c.c -o build/probe/clang.x 2>/dev/null && build/probe/clang.x && \
 	    echo "probe clang: yes" || echo "probe clang: no (headers are checked with gcc alone)"
 	@$(CC) build/probe/c.c -o build/probe/c.x && valgrind -q --error-exitcode=1 build/probe/c.x 2>/dev/null && \
@@ -182,9 +212,10 @@ install = command -v $(1) >/dev/null || ldconfig -p 2>/dev/null | grep -q '$(1)'
     command -v $(1) >/dev/null || ldconfig -p 2>/dev/null | grep -q '$(1)' && echo "tools: installed $(2)" || \
         echo "tools: $(2) is missing and cannot be installed here"; }
 
-tools: ## install clang and valgrind if they are missing and this is root
+tools: ## install clang, valgrind and zlib if they are missing and this is root
 	@$(call install,clang,clang)
 	@$(call install,valgrind,valgrind)
+	@$(call install,libz.so ,zlib1g-dev)
 
 format: ## clang-format over headers, tests, examples and benchmarks
 	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c)

@@ -399,6 +399,7 @@ typedef struct dt__field { /* x or y of an item */
     dt__elem elem;
     size_t   stored;       /* bytes in the file */
     bool     plain;        /* handed out as it is stored */
+    bool     by_pixel;     /* bytes stored as (h, w, c), handed out as (c, h, w) */
 } dt__field;
 typedef struct dt__file {
     char    *path;
@@ -413,6 +414,7 @@ struct dt_dataset {
     int         kind, ykind;
     int32_t     refs;
     int64_t     n, classes;
+    int64_t     vocab;        /* tokens are below; 0: not checked */
     bool        has_y;
     dt__field   x, y;
     dt__file   *file, *yfile; /* yfile: of their own, for DT__Y_FILES */
@@ -590,7 +592,7 @@ static int dt__file_read(const char *call, const dt__file *f, int64_t at, void *
         memcpy(dst, f->held + at, nbytes);
         return 0;
     }
-    if (fd < 0 && (fd = open(f->path, O_RDONLY | O_CLOEXEC)) < 0)
+    if (fd < 0 && (fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0) /* a fifo in its place does not block */
         return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: %s", call, f->path, strerror(errno));
     while (got < nbytes) {
         ssize_t k = pread(fd, (char *)dst + got, nbytes - got, (off_t)(at + (int64_t)got));
@@ -601,13 +603,14 @@ static int dt__file_read(const char *call, const dt__file *f, int64_t at, void *
         }
         got += (size_t)k;
     }
+    struct stat st;
+    int64_t     end = got < nbytes && !fstat(fd, &st) ? (int64_t)st.st_size : at + (int64_t)got;
     if (fd != f->fd) close(fd);
     if (got == nbytes) return 0;
     if (err)
         return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %s", call, f->path, at + (int64_t)got, strerror(err));
     return dt_fail(DT_ERR_FILE, "%s: %.300s ends at byte %" PRId64 ", %zu bytes at %" PRId64 " are expected: it had %"
-                   PRId64 " bytes when it was opened and was shortened since", call, f->path, at + (int64_t)got, nbytes,
-                   at, f->size);
+                   PRId64 " bytes when it was opened and was shortened since", call, f->path, end, nbytes, at, f->size);
 }
 
 /* where item i of a leaf's x (or y) lies, for messages */
@@ -642,6 +645,28 @@ static int dt__labels(const char *call, const dt_dataset *s, int64_t i, int64_t 
     return 0;
 }
 
+/* tokens of m items, converted: x, or y, which lies one token further on */
+static int dt__tokens_ok(const char *call, const dt_dataset *s, int64_t i, int64_t m, bool y, const char *src)
+{
+    const dt__field *f = y ? &s->y : &s->x;
+    for (int64_t k = 0, v; s->vocab && k < m * f->numel; k++) {
+        memcpy(&v, src + k * 8, 8);
+        if (v >= 0 && v < s->vocab) continue;
+        const dt__file *file = s->file + dt__file_of(s->file, s->nfiles, i);
+        int64_t at = file->base + (i + k / f->numel - file->first) * s->step + (y ? s->y_at : s->x_at) +
+                     k % f->numel * f->elem.size;
+        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": token %" PRId64 ", expected 0 to %" PRId64, call,
+                       file->path, at, v, s->vocab - 1);
+    }
+    return 0;
+}
+
+/* bytes stored as (h, w, c) to (c, h, w) */
+static void dt__planes(char *to, const char *from, int64_t c, int64_t n)
+{
+    for (int64_t k = 0; k < c; k++)
+        for (int64_t i = k; i < n; i += c) *to++ = from[i];
+}
 /* A run of up to *m items of a leaf from i on; *m becomes how many. What has to be read or converted goes to mem. */
 static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64_t *m, bool want_y, dt__mem *mem,
                          dt__items *r)
@@ -652,6 +677,8 @@ static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64
     if (in_record && s->y_at < lo) lo = s->y_at;
     if (in_record && s->y_at + (int64_t)s->y.stored > hi) hi = s->y_at + (int64_t)s->y.stored;
     most = hi - lo >= DT__RUN_BYTES ? 1 : 1 + (DT__RUN_BYTES - (hi - lo)) / s->step;
+    if (!s->x.plain && most > 1 + DT__RUN_BYTES / (int64_t)s->x.nbytes) most = 1 + DT__RUN_BYTES / (int64_t)s->x.nbytes;
+    if (want_y && most > 1 + DT__RUN_BYTES / (int64_t)s->y.nbytes) most = 1 + DT__RUN_BYTES / (int64_t)s->y.nbytes;
     if (*m > most) *m = most;
     if (*m > left) *m = left;
     if (want_y && s->ykind == DT__Y_FILES) {
@@ -666,11 +693,15 @@ static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64
     r->x = p + (s->x_at - lo);
     r->xstep = (size_t)s->step;
     if (!s->x.plain) {
-        for (int64_t k = 0; k < *m; k++)
-            dt__convert(p + x_at + (size_t)k * s->x.nbytes, s->x.dtype, r->x + k * s->step, s->x.elem, s->x.numel);
+        for (int64_t k = 0; k < *m; k++) {
+            char *to = p + x_at + (size_t)k * s->x.nbytes;
+            if (s->x.by_pixel) dt__planes(to, r->x + k * s->step, s->x.shape.dim[0], s->x.numel);
+            else dt__convert(to, s->x.dtype, r->x + k * s->step, s->x.elem, s->x.numel);
+        }
         r->x = p + x_at;
         r->xstep = s->x.nbytes;
     }
+    if (s->vocab && dt__tokens_ok(call, s, i, *m, false, r->x)) return dt_error_code();
     if (!want_y) return 0;
     r->y = p + y_at;
     r->ystep = s->y.nbytes;
@@ -681,8 +712,10 @@ static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64
         }
         return 0;
     }
-    if (in_record)
-        return dt__labels(call, s, i, *m, p + (s->y_at - lo), (size_t)s->step, p + y_at);
+    if (in_record) {
+        int rc = dt__labels(call, s, i, *m, p + (s->y_at - lo), (size_t)s->step, p + y_at);
+        return rc || !s->vocab ? rc : dt__tokens_ok(call, s, i, *m, true, p + y_at);
+    }
     if (dt__file_read(call, yf, yf->base + (i - yf->first) * s->ystep, p + raw_at, raw)) return dt_error_code();
     return dt__labels(call, s, i, *m, p + raw_at + s->y_at, (size_t)s->ystep, p + y_at);
 }
@@ -897,11 +930,1069 @@ static int dt__convert(void *dst, dt_dtype dtype, const char *src, dt__elem e, i
     return 0;
 }
 
-/* ==================================================================================================== >>files */
-/* ==================================================================================================== >>idx */
-/* ==================================================================================================== >>npy */
+/* ==================================================================================================== >>files
+   From names to tables of open files. Only regular files are opened, without waiting. */
+typedef struct dt__head { /* what the header of an array's file says */
+    dt__elem elem;
+    int      ndim;
+    int64_t  dim[DT_MAX_DIMS];
+    int64_t  base; /* where the data begin */
+} dt__head;
+typedef int (*dt__head_fn)(const char *call, dt__file *f, dt__head *h); /* 0, or a status after dt_fail */
+
+static dt__file *dt__files_new(const char *call, int64_t n)
+{
+    dt__file *f = (dt__file *)dt__alloc_zero((size_t)n * sizeof *f);
+    for (int64_t i = 0; f && i < n; i++) f[i].fd = -1;
+    if (!f) dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " files", call, n);
+    return f;
+}
+static char *dt__path(const char *dir, const char *name, const char *more) /* dir/namemore; NULL after dt_fail */
+{
+    size_t a = strlen(dir), b = strlen(name), c = strlen(more), slash = a && dir[a - 1] != '/';
+    char  *p = (char *)dt_alloc(a + slash + b + c + 1);
+    if (!p) {
+        dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a name");
+        return NULL;
+    }
+    memcpy(p, dir, a);
+    if (slash) p[a] = '/';
+    memcpy(p + a + slash, name, b);
+    memcpy(p + a + slash + b, more, c + 1);
+    return p;
+}
+static int dt__by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* The files a path or pattern stands for, not yet opened. A file of exactly that name is taken as it is. */
+static int dt__files_find(const char *call, const char *path, dt__file **out, int64_t *n)
+{
+    struct stat st;
+    glob_t      g;
+    int         rc = 0;
+    if (!path) return dt_fail(DT_ERR_ARG, "%s: the path is NULL", call);
+    if (!strpbrk(path, "*?[") || !lstat(path, &st)) {
+        if ((*out = dt__files_new(call, 1))) {
+            *n = 1;
+            (*out)->path = dt__data_text(path);
+        }
+        return dt_error_code();
+    }
+    memset(&g, 0, sizeof g);
+    rc = glob(path, GLOB_ERR | GLOB_NOSORT, NULL, &g); /* its order is the locale's */
+    if (rc == GLOB_NOMATCH || (!rc && !g.gl_pathc)) dt_fail(DT_ERR_FILE, "%s: no file matches %.300s", call, path);
+    else if (rc == GLOB_NOSPACE) dt_fail(DT_ERR_MEMORY, "%s: out of memory for the files of %.300s", call, path);
+    else if (rc) dt_fail(DT_ERR_FILE, "%s: a directory of %.300s cannot be read: %s", call, path, strerror(errno));
+    else if ((*out = dt__files_new(call, (int64_t)g.gl_pathc))) {
+        *n = (int64_t)g.gl_pathc;
+        qsort(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, dt__by_name);
+        for (int64_t i = 0; i < *n && ((*out)[i].path = dt__data_text(g.gl_pathv[i])); i++) {}
+    }
+    globfree(&g);
+    return dt_error_code();
+}
+static void dt__file_close(dt__file *f)
+{
+    if (f->fd >= 0) close(f->fd);
+    f->fd = -1;
+}
+static int dt__file_open(const char *call, dt__file *f)
+{
+    struct stat st;
+    const char *what = NULL;
+    if (stat(f->path, &st)) {
+        int err = errno;
+        if (err == ENOENT && !lstat(f->path, &st))
+            return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: it is a symbolic link to nowhere", call, f->path);
+        return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: %s", call, f->path, strerror(err));
+    }
+    if (S_ISREG(st.st_mode)) { /* it may be another one by now: it is asked again */
+        if ((f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) < 0 || fstat(f->fd, &st))
+            return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: %s", call, f->path, strerror(errno));
+    }
+    if (S_ISDIR(st.st_mode)) what = "a directory";
+    else if (S_ISFIFO(st.st_mode)) what = "a fifo";
+    else if (S_ISSOCK(st.st_mode)) what = "a socket";
+    else if (!S_ISREG(st.st_mode)) what = "a device";
+    if (what) return dt_fail(DT_ERR_FILE, "%s: %.300s is %s, expected a regular file", call, f->path, what);
+    if (st.st_size <= 0) return dt_fail(DT_ERR_FILE, "%s: %.300s is empty: it has 0 bytes", call, f->path);
+    f->size = (int64_t)st.st_size;
+    return 0;
+}
+/* The whole of a file to memory; its size is what fstat said. */
+static int dt__file_hold(const char *call, dt__file *f)
+{
+    if (f->held) return 0;
+    uint8_t *p = (uint8_t *)dt_alloc((size_t)f->size);
+    if (!p)
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for the %" PRId64 " bytes of %.300s", call, f->size, f->path);
+    if (dt__file_read(call, f, 0, p, (size_t)f->size)) {
+        dt_dealloc(p, (size_t)f->size);
+        return dt_error_code();
+    }
+    f->held = p;
+    dt__file_close(f);
+    return 0;
+}
+/* after its header: the place of its items in the set */
+static int dt__file_place(const char *call, dt__file *f, int64_t *total, int64_t n, int64_t base, bool keep)
+{
+    f->first = *total;
+    f->n = n;
+    f->base = base;
+    if (!keep) dt__file_close(f);
+    if (__builtin_add_overflow(*total, n, total))
+        return dt_fail(DT_ERR_FILE, "%s: too many items at %.300s", call, f->path);
+    return 0;
+}
+
+static const char *dt__elem_text(dt__elem e, char *buf, size_t nbytes) /* "u8", "big-endian i16" */
+{
+    snprintf(buf, nbytes, "%s%c%d", e.swap ? "big-endian " : "", e.kind == 'b' ? 'f' : e.kind, 8 * e.size);
+    return buf;
+}
+/* bytes of a file with this header; -1: more than 63 bits hold */
+static int64_t dt__head_bytes(const dt__head *h)
+{
+    int64_t n = h->elem.size;
+    for (int i = 0; i < h->ndim; i++)
+        if (__builtin_mul_overflow(n, h->dim[i], &n)) return -1;
+    return __builtin_add_overflow(n, h->base, &n) ? -1 : n;
+}
+/* what the header announces is there, neither less nor more */
+static int dt__head_fits(const char *call, const dt__file *f, const dt__head *h)
+{
+    int64_t     want = dt__head_bytes(h);
+    char        kind[32];
+    const char *shape = dt__shape_text(h->dim, h->ndim);
+    dt__elem_text(h->elem, kind, sizeof kind);
+    for (int i = 0; i < h->ndim; i++)
+        if (!h->dim[i])
+            return dt_fail(DT_ERR_FILE, "%s: %.300s has no items: its header says shape %s", call, f->path, shape);
+    if (want < 0)
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s: its header asks for shape %s of %s, more than a file can hold; the file "
+                       "has %" PRId64 " bytes",
+                       call, f->path, shape, kind, f->size);
+    if (f->size < want)
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s is truncated: it has %" PRId64 " bytes, its header (shape %s of %s) "
+                       "expects %" PRId64,
+                       call, f->path, f->size, shape, kind, want);
+    if (f->size > want)
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s is too long: it has %" PRId64 " bytes, its header (shape %s of %s) "
+                       "expects %" PRId64,
+                       call, f->path, f->size, shape, kind, want);
+    return 0;
+}
+/* Opens files, reads their headers: all must be of one dtype and item shape. h: of the first. */
+static int dt__shards(const char *call, dt__file *f, int64_t n, dt__head_fn head, bool hold, dt__head *h,
+                      int64_t *total)
+{
+    *total = 0;
+    for (int64_t i = 0; i < n; i++) {
+        dt__head one;
+        memset(&one, 0, sizeof one);
+        if (dt__file_open(call, f + i) || head(call, f + i, &one)) return dt_error_code();
+        if (i == 0) *h = one;
+        char a[32], b[32];
+        if (memcmp(&one.elem, &h->elem, sizeof one.elem))
+            return dt_fail(DT_ERR_FILE, "%s: %.300s holds %s, %.300s holds %s; files of one set have one dtype", call,
+                           f[0].path, dt__elem_text(h->elem, a, sizeof a), f[i].path,
+                           dt__elem_text(one.elem, b, sizeof b));
+        if (one.ndim != h->ndim || memcmp(one.dim + 1, h->dim + 1, (size_t)(one.ndim - 1) * sizeof *one.dim))
+            return dt_fail(DT_ERR_FILE,
+                           "%s: items of %.300s have shape %s, of %.300s %s; files of one set have one shape", call,
+                           f[0].path, dt__shape_text(h->dim + 1, h->ndim - 1), f[i].path,
+                           dt__shape_text(one.dim + 1, one.ndim - 1));
+        if (hold && dt__file_hold(call, f + i)) return dt_error_code();
+        if (dt__file_place(call, f + i, total, one.dim[0], one.base, n <= DT__KEEP_OPEN)) return dt_error_code();
+    }
+    return 0;
+}
+/* every file of x has its file of y, with as many items */
+static int dt__pairs_ok(const char *call, const dt_dataset *s)
+{
+    for (int64_t i = 0; i < s->nfiles; i++)
+        if (s->file[i].n != s->yfile[i].n)
+            return dt_fail(DT_ERR_FILE, "%s: %.300s has %" PRId64 " items, its labels %.300s are %" PRId64, call,
+                           s->file[i].path, s->file[i].n, s->yfile[i].path, s->yfile[i].n);
+    return 0;
+}
+/* held labels, all of them */
+static int dt__labels_ok(const char *call, const dt_dataset *s)
+{
+    int64_t out[512];
+    for (int64_t k = 0; k < s->nyfiles; k++) {
+        const dt__file *f = s->yfile + k;
+        for (int64_t i = 0, m; i < f->n; i += m) {
+            m = f->n - i < 512 ? f->n - i : 512;
+            if (dt__labels(call, s, f->first + i, m, (const char *)f->held + f->base + i * s->ystep, (size_t)s->ystep,
+                           (char *)out))
+                return dt_error_code();
+        }
+    }
+    return 0;
+}
+/* x or y of the items behind a header; image: a channel dimension is put before (h, w) */
+static int dt__head_field(const char *call, const char *what, dt__field *f, const dt__head *h, bool image,
+                          int64_t classes)
+{
+    dt_shape shape;
+    memset(&shape, 0, sizeof shape);
+    if (image) shape.dim[shape.ndim++] = 1;
+    for (int i = 1; i < h->ndim; i++) shape.dim[shape.ndim++] = h->dim[i];
+    return dt__field_set(call, what, f, h->elem, dt__elem_dtype(h->elem), shape, classes);
+}
+/* A set of arrays whose tables of files are there. hold: labels are read at once, and checked. */
+static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn head, bool hold, bool image,
+                                   int64_t classes)
+{
+    dt__head h;
+    int64_t  n;
+    if (dt__tls.code == DT_OK && classes && !s->nyfiles) dt_fail(DT_ERR_ARG, "%s: .classes without .labels", call);
+    if (dt__tls.code != DT_OK || dt__shards(call, s->file, s->nfiles, head, false, &h, &s->n)) return dt__set_done(s);
+    if (image && (h.ndim != 3 || h.elem.kind != 'u' || h.elem.size != 1)) {
+        char kind[32];
+        dt_fail(DT_ERR_FILE, "%s: %.300s holds %s of shape %s, expected images: u8 of shape (n, h, w)", call,
+                s->file[0].path, dt__elem_text(h.elem, kind, sizeof kind), dt__shape_text(h.dim, h.ndim));
+        return dt__set_done(s);
+    }
+    if (dt__head_field(call, "x", &s->x, &h, image, 0)) return dt__set_done(s);
+    s->step = (int64_t)s->x.stored;
+    if (!s->nyfiles) return s;
+    s->has_y = true;
+    s->ykind = DT__Y_FILES;
+    s->classes = classes;
+    if (s->nfiles != s->nyfiles)
+        dt_fail(DT_ERR_FILE,
+                "%s: %" PRId64 " files (%.300s ...) have %" PRId64 " files of labels (%.300s ...); expected as many", call,
+                s->nfiles, s->file[0].path, s->nyfiles, s->yfile[0].path);
+    if (dt__tls.code != DT_OK || dt__shards(call, s->yfile, s->nyfiles, head, hold, &h, &n) || dt__pairs_ok(call, s) ||
+        dt__head_field(call, "y", &s->y, &h, false, classes))
+        return dt__set_done(s);
+    s->ystep = (int64_t)s->y.stored;
+    if (hold && classes) dt__labels_ok(call, s);
+    return dt__set_done(s);
+}
+static dt_dataset *dt__arrays_find(const char *call, const char *path, dt_open_opts o, dt__head_fn head, bool hold)
+{
+    if (dt__tls.code != DT_OK) return NULL;
+    dt_dataset *s = dt__set_new(call, DT__SET_FILES);
+    if (!s || dt__files_find(call, path, &s->file, &s->nfiles)) return dt__set_done(s);
+    if (o.labels && dt__files_find(call, o.labels, &s->yfile, &s->nyfiles)) return dt__set_done(s);
+    return dt__arrays_open(call, s, head, hold, false, o.classes);
+}
+
+/* ==================================================================================================== >>idx
+   0, 0, a type, the number of dimensions; the dimensions as 32 bits; the data. All big-endian. */
+static int dt__idx_parse(const char *call, const char *path, const uint8_t *p, int64_t have, dt__head *h)
+{
+    static const uint8_t  type[] = { 0x08, 0x09, 0x0b, 0x0c, 0x0d, 0x0e };
+    static const dt__elem elem[] = { { 'u', 1, 0 }, { 'i', 1, 0 }, { 'i', 2, 1 },
+                                     { 'i', 4, 1 }, { 'f', 4, 1 }, { 'f', 8, 1 } };
+    int                   k = 0;
+    if (have < 4) return 1; /* more is wanted */
+    if (p[0] || p[1])
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s begins with %02x %02x %02x %02x, expected 00 00, a type and the number of "
+                       "dimensions: it is not an IDX file",
+                       call, path, p[0], p[1], p[2], p[3]);
+    while (k < 6 && type[k] != p[2]) k++;
+    if (k == 6)
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s, byte 2: type %02x, expected 08 (u8), 09 (i8), 0b (i16), 0c (i32), "
+                       "0d (f32) or 0e (f64)",
+                       call, path, p[2]);
+    if (p[3] < 1 || p[3] > DT_MAX_DIMS)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte 3: %d dimensions, expected 1 to %d", call, path, p[3],
+                       DT_MAX_DIMS);
+    h->elem = elem[k];
+    h->ndim = p[3];
+    h->base = 4 + 4 * h->ndim;
+    if (have < h->base) return 1;
+    for (k = 0; k < h->ndim; k++) {
+        const uint8_t *d = p + 4 + 4 * k;
+        h->dim[k] = (int64_t)d[0] << 24 | (int64_t)d[1] << 16 | (int64_t)d[2] << 8 | (int64_t)d[3];
+    }
+    return 0;
+}
+#ifdef DT_USE_ZLIB
+static voidpf dt__z_alloc(voidpf user, uInt n, uInt each) /* with its size before it */
+{
+    size_t bytes = (size_t)n * each + 64;
+    char  *p = (char *)dt_alloc(bytes);
+    (void)user;
+    if (!p) return Z_NULL;
+    memcpy(p, &bytes, sizeof bytes);
+    return p + 64;
+}
+static void dt__z_free(voidpf user, voidpf p)
+{
+    size_t bytes;
+    (void)user;
+    if (!p) return;
+    memcpy(&bytes, (char *)p - 64, sizeof bytes);
+    dt_dealloc((char *)p - 64, bytes);
+}
+typedef struct dt__gz { /* what comes out of a gzipped IDX file */
+    uint8_t  head[4 + 4 * DT_MAX_DIMS];
+    uint8_t *buf;             /* once the header is there */
+    int64_t  have, cap, want; /* want: -1 until then */
+} dt__gz;
+/* n more bytes have come out */
+static int dt__gz_take(const char *call, const dt__file *f, dt__gz *g, int64_t n)
+{
+    dt__head h;
+    g->have += n;
+    if (g->want < 0) {
+        memset(&h, 0, sizeof h);
+        int rc = dt__idx_parse(call, f->path, g->head, g->have, &h);
+        if (rc) return rc < 0 ? rc : 0;
+        if ((g->want = dt__head_bytes(&h)) < 0 || g->want / 1032 > f->size) /* deflate makes 1032 of a byte at most */
+            return dt_fail(DT_ERR_FILE,
+                           "%s: %.300s: its header asks for shape %s; the %" PRId64 " bytes of gzip cannot "
+                           "hold that",
+                           call, f->path, dt__shape_text(h.dim, h.ndim), f->size);
+    }
+    if (g->have > g->want)
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s is too long: it unpacks to more than the %" PRId64 " bytes its header "
+                       "expects",
+                       call, f->path, g->want);
+    if ((!g->buf || g->have == g->cap) && g->cap < g->want) {
+        int64_t cap = g->cap ? 2 * g->cap : 1 << 16;
+        if (cap > g->want) cap = g->want;
+        uint8_t *more = (uint8_t *)dt_alloc((size_t)cap);
+        if (!more)
+            return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " bytes of %.300s", call, cap, f->path);
+        memcpy(more, g->buf ? g->buf : g->head, (size_t)g->have);
+        dt_dealloc(g->buf, (size_t)g->cap);
+        g->buf = more;
+        g->cap = cap;
+    }
+    return 0;
+}
+static int dt__gz_run(const char *call, const dt__file *f, z_stream *z, dt__gz *g)
+{
+    uint8_t in[1 << 14], over;
+    int64_t at = 0;
+    bool    end = false, zeros = false; /* a member is over; padding behind the last */
+    for (;;) {
+        if (!z->avail_in && at < f->size) {
+            size_t n = f->size - at < (int64_t)sizeof in ? (size_t)(f->size - at) : sizeof in;
+            if (dt__file_read(call, f, at, in, n)) return dt_error_code();
+            at += (int64_t)n;
+            z->next_in = in;
+            z->avail_in = (uInt)n;
+        }
+        if (end && !z->avail_in) break;
+        if (end) {
+            zeros |= *z->next_in == 0;
+            if (zeros ? *z->next_in != 0 : *z->next_in != 0x1f)
+                return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %02x behind the end of the gzip stream",
+                               call, f->path, at - z->avail_in, *z->next_in);
+            if (zeros) {
+                z->next_in++, z->avail_in--;
+                continue;
+            }
+            inflateReset(z);
+            end = false;
+        }
+        uInt room = g->want < 0 ? (uInt)(sizeof g->head - (size_t)g->have) : 1;
+        if (g->want > g->have) room = g->cap - g->have < 1 << 30 ? (uInt)(g->cap - g->have) : 1u << 30;
+        z->next_out = g->want < 0 ? g->head + g->have : g->want > g->have ? g->buf + g->have : &over;
+        z->avail_out = room;
+        int rc = inflate(z, Z_NO_FLUSH);
+        if (rc == Z_MEM_ERROR) return dt_fail(DT_ERR_MEMORY, "%s: out of memory to unpack %.300s", call, f->path);
+        if (rc == Z_BUF_ERROR)
+            return dt_fail(DT_ERR_FILE,
+                           "%s: %.300s is truncated: its gzip stream breaks off after %" PRId64 " bytes, of "
+                           "which come %" PRId64,
+                           call, f->path, f->size, g->have);
+        if (rc != Z_OK && rc != Z_STREAM_END)
+            return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": the gzip stream is damaged (%s)", call, f->path,
+                           at - z->avail_in, z->msg ? z->msg : "no reason given");
+        if (dt__gz_take(call, f, g, (int64_t)(room - z->avail_out))) return dt_error_code();
+        end = rc == Z_STREAM_END;
+    }
+    if (g->want < 0 || g->have < g->want)
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s is truncated: it unpacks to %" PRId64 " bytes, its header expects %s%" PRId64, call,
+                       f->path, g->have, g->want < 0 ? "at least " : "", g->want < 0 ? 8 : g->want);
+    return 0;
+}
+#endif
+/* A gzipped file is held, unpacked. Its header says how much may come; memory grows with what has come. */
+static int dt__idx_unpack(const char *call, dt__file *f)
+{
+#ifdef DT_USE_ZLIB
+    z_stream z;
+    dt__gz   g;
+    memset(&z, 0, sizeof z);
+    memset(&g, 0, sizeof g);
+    g.want = -1;
+    z.zalloc = dt__z_alloc;
+    z.zfree = dt__z_free;
+    if (inflateInit2(&z, 15 + 16) != Z_OK)
+        return dt_fail(DT_ERR_MEMORY, "%s: out of memory to unpack %.300s", call, f->path);
+    int rc = dt__gz_run(call, f, &z, &g);
+    inflateEnd(&z);
+    if (rc) {
+        dt_dealloc(g.buf, (size_t)g.cap);
+        return dt_error_code();
+    }
+    f->held = g.buf; /* all of it is used: cap is want */
+    f->size = g.want;
+    dt__file_close(f);
+    return 0;
+#else
+    return dt_fail(DT_ERR_FILE,
+                   "%s: %.300s is gzipped: unpack it with gzip -d, or build with -DDT_USE_ZLIB and link with "
+                   "-lz",
+                   call, f->path);
+#endif
+}
+static int dt__idx_head(const char *call, dt__file *f, dt__head *h)
+{
+    uint8_t p[4 + 4 * DT_MAX_DIMS] = { 0 };
+    size_t  len = strlen(f->path), have = f->size < (int64_t)sizeof p ? (size_t)f->size : sizeof p;
+    if (dt__file_read(call, f, 0, p, have)) return dt_error_code();
+    if ((len > 3 && !strcmp(f->path + len - 3, ".gz")) || (p[0] == 0x1f && p[1] == 0x8b)) {
+        if (dt__idx_unpack(call, f)) return dt_error_code();
+        have = f->size < (int64_t)sizeof p ? (size_t)f->size : sizeof p;
+        memcpy(p, f->held, have);
+    }
+    int rc = dt__idx_parse(call, f->path, p, (int64_t)have, h);
+    if (rc < 0) return rc;
+    if (rc)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s is truncated: it has %" PRId64 " bytes, an IDX header expects %" PRId64,
+                       call, f->path, f->size, have < 4 ? 8 : h->base);
+    return dt__head_fits(call, f, h);
+}
+DT_API dt_dataset *dt_idx_open_with(const char *path, dt_open_opts o)
+{
+    return dt__arrays_find("dt_idx_open", path, o, dt__idx_head, true);
+}
+
+/* one file, NAME or NAME.gz; the name is no pattern */
+static int dt__idx_file(const char *call, const char *dir, const char *name, dt__file **out, int64_t *n)
+{
+    struct stat st;
+    if (!(*out = dt__files_new(call, 1))) return dt_error_code();
+    *n = 1;
+    char *plain = dt__path(dir, name, ""), *gz = plain ? dt__path(dir, name, ".gz") : NULL;
+    if (gz && !lstat(plain, &st)) {
+        (*out)->path = plain;
+        plain = NULL;
+    } else if (gz && !lstat(gz, &st)) {
+        (*out)->path = gz;
+        gz = NULL;
+    } else if (gz) {
+        dt_fail(DT_ERR_FILE, "%s: cannot open %.300s (nor with .gz): %s", call, plain, strerror(errno));
+    }
+    dt__data_text_free(plain);
+    dt__data_text_free(gz);
+    return dt_error_code();
+}
+static dt_dataset *dt__mnist_open(const char *call, const char *dir, const char *prefix, const char *part,
+                                  int64_t classes)
+{
+    char        name[100];
+    dt_dataset *s = dt__set_new(call, DT__SET_FILES);
+    if (!s) return NULL;
+    snprintf(name, sizeof name, "%s%s-images-idx3-ubyte", prefix, part);
+    if (dt__idx_file(call, dir, name, &s->file, &s->nfiles)) return dt__set_done(s);
+    snprintf(name, sizeof name, "%s%s-labels-idx1-ubyte", prefix, part);
+    if (dt__idx_file(call, dir, name, &s->yfile, &s->nyfiles)) return dt__set_done(s);
+    return dt__arrays_open(call, s, dt__idx_head, true, true, classes);
+}
+/* directory and part of a known set */
+static bool dt__known_ok(const char *call, const char *dir, dt_part part)
+{
+    if (dt__tls.code != DT_OK) return false;
+    if (!dir) dt_fail(DT_ERR_ARG, "%s: the directory is NULL", call);
+    else if (part != DT_TRAIN && part != DT_TEST)
+        dt_fail(DT_ERR_ARG, "%s: part is %d, expected DT_TRAIN or DT_TEST", call, (int)part);
+    return dt__tls.code == DT_OK;
+}
+DT_API dt_dataset *dt_mnist_open(const char *dir, dt_part part)
+{
+    static const char call[] = "dt_mnist_open";
+    return dt__known_ok(call, dir, part) ? dt__mnist_open(call, dir, "", part == DT_TRAIN ? "train" : "t10k", 10)
+                                         : NULL;
+}
+DT_API dt_dataset *dt_emnist_open(const char *dir, const char *split, dt_part part)
+{
+    static const char        call[] = "dt_emnist_open";
+    static const char *const name[] = { "letters", "balanced", "digits", "mnist", "byclass", "bymerge" };
+    static const int         classes[] = { 27, 47, 10, 10, 62, 47 };
+    char                     prefix[32];
+    int                      k = 0;
+    if (!dt__known_ok(call, dir, part)) return NULL;
+    while (k < 6 && (!split || strcmp(split, name[k]))) k++;
+    if (k == 6) {
+        dt_fail(DT_ERR_ARG, "%s: split '%.100s', expected letters, balanced, digits, mnist, byclass or bymerge", call,
+                split ? split : "NULL");
+        return NULL;
+    }
+    snprintf(prefix, sizeof prefix, "emnist-%s-", name[k]);
+    return dt__mnist_open(call, dir, prefix, part == DT_TRAIN ? "train" : "test", classes[k]);
+}
+
+/* ==================================================================================================== >>npy
+   The magic, a version, the length of a header, the header: a dictionary as Python writes it; the data. */
+enum { DT__NPY_HEADER = 1 << 16 };
+typedef struct dt__npy {
+    const char *call, *path;
+    const char *text, *p, *end;
+    int64_t     at; /* of the text in the file */
+} dt__npy;
+
+static int dt__npy_bad(const dt__npy *r, const char *expected)
+{
+    char found[8] = "the end";
+    if (r->p < r->end) snprintf(found, sizeof found, *r->p >= 32 && *r->p < 127 ? "'%c'" : "\\x%02x", (uint8_t)*r->p);
+    return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %s in the header, expected %s", r->call, r->path,
+                   r->at + (r->p - r->text), found, expected);
+}
+static void dt__npy_space(dt__npy *r)
+{
+    while (r->p < r->end && (*r->p == ' ' || *r->p == '\t' || *r->p == '\n' || *r->p == '\r')) r->p++;
+}
+static bool dt__npy_is(dt__npy *r, char c) /* behind spaces; steps over it */
+{
+    dt__npy_space(r);
+    if (r->p == r->end || *r->p != c) return false;
+    r->p++;
+    return true;
+}
+static int dt__npy_string(dt__npy *r, char *out, size_t nbytes, const char *expected)
+{
+    char   quote = dt__npy_is(r, '\'') ? '\'' : '"';
+    size_t n = 0;
+    if (quote == '"' && !dt__npy_is(r, '"')) return dt__npy_bad(r, expected);
+    for (; r->p < r->end && *r->p != quote; r->p++) {
+        if (*r->p < 32 || *r->p == '\\' || n + 1 >= nbytes) return dt__npy_bad(r, expected);
+        out[n++] = *r->p;
+    }
+    out[n] = 0;
+    return r->p < r->end ? (r->p++, 0) : dt__npy_bad(r, "the end of a string");
+}
+static int dt__npy_shape(dt__npy *r, dt__head *h)
+{
+    if (!dt__npy_is(r, '(')) return dt__npy_bad(r, "the shape, as (2, 3)");
+    while (!dt__npy_is(r, ')')) { /* which also steps over spaces */
+        int64_t     v = 0;
+        const char *from = r->p;
+        for (; r->p < r->end && *r->p >= '0' && *r->p <= '9'; r->p++)
+            if ((r->p > from && *from == '0') || __builtin_mul_overflow(v, 10, &v) ||
+                __builtin_add_overflow(v, *r->p - '0', &v))
+                return dt__npy_bad(r, "a dimension below 2^63");
+        if (r->p == from) return dt__npy_bad(r, "a dimension or ')'");
+        if (r->p < r->end && *r->p == 'L') r->p++; /* Python 2 */
+        if (h->ndim == DT_MAX_DIMS)
+            return dt_fail(DT_ERR_FILE, "%s: %.300s has more than %d dimensions", r->call, r->path, DT_MAX_DIMS);
+        h->dim[h->ndim++] = v;
+        if (dt__npy_is(r, ',')) continue;
+        if (r->p == r->end || *r->p != ')') return dt__npy_bad(r, "',' or ')'");
+        if (h->ndim == 1) return dt__npy_bad(r, "',': a shape of one dimension is (3,)");
+    }
+    return 0;
+}
+/* '<f4': byte order, kind, bytes */
+static int dt__npy_descr(dt__npy *r, dt__head *h)
+{
+    static const char ok[][3] = { "b1", "u1", "i1", "u2", "i2", "u4", "i4", "i8", "f2", "f4", "f8" };
+    char              d[64];
+    const char       *why = "expected numbers of a dtype dt has; save it as float32 or int64";
+    if (dt__npy_is(r, '[') || dt__npy_is(r, '('))
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s, byte %" PRId64 ": a structured dtype, expected numbers of one kind; save "
+                       "its fields as arrays of their own",
+                       r->call, r->path, r->at + (r->p - 1 - r->text));
+    if (dt__npy_string(r, d, sizeof d, "the dtype, as '<f4'")) return dt_error_code();
+    const char *t = d + (d[0] && strchr("|<>=", d[0]));
+    for (size_t k = 0; k < sizeof ok / sizeof *ok; k++)
+        if (!strcmp(t, ok[k]) && (d[0] != '|' || t[1] == '1')) {
+            h->elem.kind = t[0] == 'b' ? 'u' : t[0];
+            h->elem.size = (uint8_t)(t[1] - '0');
+            h->elem.swap = d[0] == '>' && t[1] != '1';
+            return 0;
+        }
+    if (t[0] == 'O') why = "objects are pickled Python, which is never loaded; save an array of numbers";
+    else if (!strcmp(t, "u8")) why = "64-bit unsigned numbers; save it as int64";
+    else if (t[0] == 'c') why = "complex numbers; save .real and .imag as arrays of their own";
+    else if (t[0] == 'S' || t[0] == 'U' || t[0] == 'a') why = "strings; save an array of numbers";
+    else if (t[0] == 'V') why = "raw bytes (as bfloat16 is written, too); save it as float32 or uint8";
+    else if (t[0] == 'M' || t[0] == 'm') why = "dates or times; save it as int64";
+    else if (t[0] == 'f') why = "floating point of another size than 2, 4 or 8 bytes; save it as float32";
+    return dt_fail(DT_ERR_FILE, "%s: %.300s: dtype '%s': %s", r->call, r->path, d, why);
+}
+static int dt__npy_parse(dt__npy *r, dt__head *h)
+{
+    static const char *const keys[] = { "descr", "fortran_order", "shape" };
+    unsigned                 seen = 0;
+    bool                     fortran = false;
+    if (!dt__npy_is(r, '{')) return dt__npy_bad(r, "'{'");
+    while (!dt__npy_is(r, '}')) {
+        char        key[16];
+        const char *from = r->p;
+        int         k = 0;
+        if (dt__npy_string(r, key, sizeof key, "'descr', 'fortran_order', 'shape' or '}'")) return dt_error_code();
+        while (k < 3 && strcmp(key, keys[k])) k++;
+        if (k == 3 || (seen >> k & 1)) {
+            r->p = from;
+            return dt__npy_bad(r, "'descr', 'fortran_order' and 'shape', each once");
+        }
+        seen |= 1u << k;
+        if (!dt__npy_is(r, ':')) return dt__npy_bad(r, "':'");
+        if (k == 0 && dt__npy_descr(r, h)) return dt_error_code();
+        if (k == 1) {
+            dt__npy_space(r);
+            fortran = r->end - r->p >= 4 && !memcmp(r->p, "True", 4);
+            if (!fortran && (r->end - r->p < 5 || memcmp(r->p, "False", 5))) return dt__npy_bad(r, "True or False");
+            r->p += fortran ? 4 : 5;
+        }
+        if (k == 2 && dt__npy_shape(r, h)) return dt_error_code();
+        if (dt__npy_is(r, ',')) continue;
+        if (!dt__npy_is(r, '}')) return dt__npy_bad(r, "',' or '}'");
+        break;
+    }
+    dt__npy_space(r);
+    if (r->p < r->end) return dt__npy_bad(r, "nothing behind the '}'");
+    if (seen != 7)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s: its header lacks '%s'", r->call, r->path,
+                       keys[seen & 1 ? seen & 2 ? 2 : 1 : 0]);
+    if (!h->ndim)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s has shape (): one number, expected a first dimension that counts items",
+                       r->call, r->path);
+    if (fortran && h->ndim > 1)
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s is in Fortran order: its items do not lie together; save "
+                       "np.ascontiguousarray of it",
+                       r->call, r->path);
+    return 0;
+}
+static int dt__npy_head(const char *call, dt__file *f, dt__head *h)
+{
+    uint8_t b[12] = { 0 };
+    int64_t lead = f->size < 12 ? f->size : 12;
+    if (dt__file_read(call, f, 0, b, (size_t)lead)) return dt_error_code();
+    if (memcmp(b, "\x93NUMPY", lead < 6 ? (size_t)lead : 6))
+        return dt_fail(DT_ERR_FILE,
+                       "%s: %.300s begins with %02x %02x %02x %02x, expected 93 'NUMPY': it is not a .npy file%s", call,
+                       f->path, b[0], b[1], b[2], b[3],
+                       b[0] == 0x1f && b[1] == 0x8b ? " but gzipped; unpack it with gzip -d"
+                       : b[0] == 'P' && b[1] == 'K' ? " but .npz or another zip; unpack it"
+                                                    : "");
+    if (lead < 12)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s is truncated: it has %" PRId64 " bytes, a .npy file more than 12", call,
+                       f->path, f->size);
+    if (b[6] < 1 || b[6] > 3 || b[7])
+        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte 6: version %d.%d, expected 1.0, 2.0 or 3.0", call, f->path, b[6],
+                       b[7]);
+    lead = b[6] == 1 ? 10 : 12;
+    int64_t n = (int64_t)b[8] | (int64_t)b[9] << 8;
+    if (b[6] > 1) n |= (int64_t)b[10] << 16 | (int64_t)b[11] << 24;
+    if (n > DT__NPY_HEADER)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte 8: a header of %" PRId64 " bytes, expected at most %d", call,
+                       f->path, n, (int)DT__NPY_HEADER);
+    if (n > f->size - lead)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s is truncated: it has %" PRId64 " bytes, its header expects %" PRId64,
+                       call, f->path, f->size, lead + n);
+    char *text = (char *)dt_alloc((size_t)n);
+    if (!text) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for the header of %.300s", call, f->path);
+    dt__npy r = { call, f->path, text, text, text + n, lead };
+    h->base = lead + n;
+    if (!dt__file_read(call, f, lead, text, (size_t)n)) dt__npy_parse(&r, h);
+    dt_dealloc(text, (size_t)n);
+    return dt__tls.code != DT_OK ? (int)dt_error_code() : dt__head_fits(call, f, h);
+}
+DT_API dt_dataset *dt_npy_open_with(const char *path, dt_open_opts o)
+{
+    return dt__arrays_find("dt_npy_open", path, o, dt__npy_head, false);
+}
+
 /* ==================================================================================================== >>records */
-/* ==================================================================================================== >>folders */
+static const int64_t dt__far = INT64_C(1) << 50; /* more than any file; sums of a few stay below 2^63 */
+
+/* Files of records: x and y are known, and where they lie. */
+static dt_dataset *dt__records_open(const char *call, dt_dataset *s, int64_t skip)
+{
+    if (dt__tls.code != DT_OK) return dt__set_done(s);
+    for (int64_t i = 0; i < s->nfiles; i++) {
+        dt__file *f = s->file + i;
+        if (dt__file_open(call, f)) break;
+        int64_t rest = f->size - skip;
+        if (rest <= 0)
+            dt_fail(DT_ERR_FILE, "%s: %.300s has %" PRId64 " bytes: no records behind the %" PRId64 " to skip", call,
+                    f->path, f->size, skip);
+        else if (rest % s->step)
+            dt_fail(DT_ERR_FILE,
+                    "%s: %.300s has %" PRId64 " bytes%s: expected a multiple of the %" PRId64 " of a record; %" PRId64
+                    " are left over behind %" PRId64 " records",
+                    call, f->path, rest, skip ? " of records" : "", s->step, rest % s->step, rest / s->step);
+        if (dt__tls.code != DT_OK || dt__file_place(call, f, &s->n, rest / s->step, skip, s->nfiles <= DT__KEEP_OPEN))
+            break;
+    }
+    return dt__set_done(s);
+}
+static void dt__swap_field(dt__field *f) /* stored big-endian */
+{
+    if (f->elem.size == 1) return;
+    f->elem.swap = 1;
+    f->plain = false;
+}
+DT_API dt_dataset *dt_records_open_with(const char *path, dt_records_opts o)
+{
+    static const char call[] = "dt_records_open";
+    dt__elem          as_is = { 0, 0, 0 };
+    if (dt__tls.code != DT_OK) return NULL;
+    dt_dataset *s = dt__set_new(call, DT__SET_FILES);
+    if (!s || dt__field_set(call, "x", &s->x, as_is, o.x_dtype, o.x_shape, 0) ||
+        (o.has_y && dt__field_set(call, "y", &s->y, as_is, o.y_dtype, o.y_shape, o.classes)))
+        return dt__set_done(s);
+    int64_t end = o.x_at > dt__far || o.y_at > dt__far ? -1 : o.x_at + (int64_t)s->x.stored;
+    if (end >= 0 && o.has_y && o.y_at + (int64_t)s->y.stored > end) end = o.y_at + (int64_t)s->y.stored;
+    if (o.classes && !o.has_y) dt_fail(DT_ERR_ARG, "%s: .classes without .has_y", call);
+    if (o.x_at < 0 || o.y_at < 0 || o.skip < 0 || o.nbytes < 0 || end < 0 || o.skip > dt__far || o.nbytes > dt__far)
+        dt_fail(DT_ERR_ARG, "%s: .x_at, .y_at, .skip or .nbytes is negative or too large", call);
+    else if (o.nbytes && o.nbytes < end)
+        dt_fail(DT_ERR_ARG, "%s: .nbytes is %" PRId64 ", but x and y need %" PRId64, call, o.nbytes, end);
+    if (dt__tls.code != DT_OK || dt__files_find(call, path, &s->file, &s->nfiles)) return dt__set_done(s);
+    if (o.big_endian) dt__swap_field(&s->x);
+    if (o.big_endian && o.has_y) dt__swap_field(&s->y);
+    s->has_y = o.has_y;
+    s->ykind = o.has_y ? DT__Y_RECORD : DT__Y_NONE;
+    s->classes = o.classes;
+    s->x_at = o.x_at;
+    s->y_at = o.y_at;
+    s->step = o.nbytes ? o.nbytes : end;
+    return dt__records_open(call, s, o.skip);
+}
+
+/* n files of CIFAR in dir, numbered from 1 on if several; so many bytes of labels, the one at y_at counts */
+static dt_dataset *dt__cifar_open(const char *call, const char *dir, const char *name, int n, int labels, int y_at,
+                                  int64_t classes)
+{
+    dt__elem    u8 = { 'u', 1, 0 };
+    dt_shape    image, one;
+    dt_dataset *s = dt__set_new(call, DT__SET_FILES);
+    if (!s || !(s->file = dt__files_new(call, n))) return dt__set_done(s);
+    s->nfiles = n;
+    for (int i = 0; i < n; i++) {
+        char file[32];
+        snprintf(file, sizeof file, n > 1 ? "%s%d" : "%s", name, i + 1);
+        if (!(s->file[i].path = dt__path(dir, file, ".bin"))) return dt__set_done(s);
+    }
+    memset(&image, 0, sizeof image);
+    memset(&one, 0, sizeof one);
+    image.ndim = 3;
+    image.dim[0] = 3;
+    image.dim[1] = image.dim[2] = 32;
+    if (dt__field_set(call, "x", &s->x, u8, DT_U8, image, 0) ||
+        dt__field_set(call, "y", &s->y, u8, DT_U8, one, classes))
+        return dt__set_done(s);
+    s->has_y = true;
+    s->ykind = DT__Y_RECORD;
+    s->classes = classes;
+    s->x_at = labels;
+    s->y_at = y_at;
+    s->step = labels + 3072;
+    return dt__records_open(call, s, 0);
+}
+DT_API dt_dataset *dt_cifar10_open(const char *dir, dt_part part)
+{
+    static const char call[] = "dt_cifar10_open";
+    if (!dt__known_ok(call, dir, part)) return NULL;
+    return part == DT_TRAIN ? dt__cifar_open(call, dir, "data_batch_", 5, 1, 0, 10)
+                            : dt__cifar_open(call, dir, "test_batch", 1, 1, 0, 10);
+}
+DT_API dt_dataset *dt_cifar100_open(const char *dir, dt_part part, bool coarse)
+{
+    static const char call[] = "dt_cifar100_open";
+    if (!dt__known_ok(call, dir, part)) return NULL;
+    return dt__cifar_open(call, dir, part == DT_TRAIN ? "train" : "test", 1, 2, coarse ? 0 : 1, coarse ? 20 : 100);
+}
+
+/* Windows over tokens: records that overlap. y is x one token later. */
+DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o)
+{
+    static const char call[] = "dt_tokens_open";
+    dt_shape          shape;
+    dt__elem          e = { 'u', 2, 0 };
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!o.stride) o.stride = o.length;
+    if (o.nbytes) e.size = (uint8_t)o.nbytes;
+    if (o.length <= 0 || o.length > dt__far || o.stride < 0 || o.stride > dt__far)
+        dt_fail(DT_ERR_ARG, "%s: .length is %" PRId64 " and .stride %" PRId64 ", expected positive numbers", call,
+                o.length, o.stride);
+    else if (o.nbytes && o.nbytes != 1 && o.nbytes != 2 && o.nbytes != 4)
+        dt_fail(DT_ERR_ARG, "%s: .nbytes of a token is %d, expected 1, 2 or 4", call, o.nbytes);
+    else if (o.skip < 0 || o.vocab < 0 || o.skip > dt__far)
+        dt_fail(DT_ERR_ARG, "%s: .skip or .vocab is negative or too large", call);
+    memset(&shape, 0, sizeof shape);
+    shape.ndim = 1;
+    shape.dim[0] = o.length;
+    dt_dataset *s = dt__tls.code == DT_OK ? dt__set_new(call, DT__SET_FILES) : NULL;
+    if (!s || dt__field_set(call, "x", &s->x, e, DT_I64, shape, 0) || dt__files_find(call, path, &s->file, &s->nfiles))
+        return dt__set_done(s);
+    s->y = s->x;
+    s->has_y = true;
+    s->ykind = DT__Y_RECORD;
+    s->vocab = o.vocab;
+    s->y_at = e.size;
+    s->step = o.stride * e.size;
+    for (int64_t i = 0; i < s->nfiles; i++) {
+        dt__file *f = s->file + i;
+        if (dt__file_open(call, f)) break;
+        int64_t rest = f->size > o.skip ? f->size - o.skip : 0, n = rest / e.size;
+        if (rest % e.size)
+            dt_fail(DT_ERR_FILE,
+                    "%s: %.300s has %" PRId64 " bytes behind the %" PRId64 " to skip, expected a multiple of the "
+                    "%d of a token",
+                    call, f->path, rest, o.skip, e.size);
+        else if (n <= o.length)
+            dt_fail(DT_ERR_FILE, "%s: %.300s has %" PRId64 " tokens, an item needs %" PRId64 " (.length and one more)",
+                    call, f->path, n, o.length + 1);
+        if (dt__tls.code != DT_OK ||
+            dt__file_place(call, f, &s->n, (n - o.length - 1) / o.stride + 1, o.skip, s->nfiles <= DT__KEEP_OPEN))
+            break;
+    }
+    return dt__set_done(s);
+}
+
+/* ==================================================================================================== >>folders
+   A folder is a class. Names are collected and sorted, then the files' headers are read. */
+enum { DT__FOLDER_DEPTH = 32, DT__PNM_HEADER = 4096 };
+typedef struct dt__names {
+    char  **p;
+    int64_t n, cap;
+} dt__names;
+
+static int dt__names_add(const char *call, dt__names *l, char *name) /* takes name, which may be NULL after dt_fail */
+{
+    if (name && l->n == l->cap) {
+        int64_t cap = l->cap ? 2 * l->cap : 64;
+        char  **p = (char **)dt_alloc((size_t)cap * sizeof *p);
+        if (!p) {
+            dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " names", call, cap);
+            dt__data_text_free(name);
+            return DT_ERR_MEMORY;
+        }
+        if (l->n) memcpy(p, l->p, (size_t)l->n * sizeof *p);
+        dt_dealloc(l->p, (size_t)l->cap * sizeof *p);
+        l->p = p;
+        l->cap = cap;
+    }
+    if (name) l->p[l->n++] = name;
+    return dt_error_code();
+}
+static void dt__names_free(dt__names *l)
+{
+    for (int64_t i = 0; i < l->n; i++) dt__data_text_free(l->p[i]);
+    dt_dealloc(l->p, (size_t)l->cap * sizeof *l->p);
+    memset(l, 0, sizeof *l);
+}
+static void dt__names_sort(dt__names *l, int64_t from)
+{
+    if (l->n > from) qsort(l->p + from, (size_t)(l->n - from), sizeof *l->p, dt__by_name);
+}
+static bool dt__pnm_name(const char *name)
+{
+    size_t n = strlen(name);
+    char   c[5] = { 0 };
+    for (int i = 0; n > 4 && i < 4; i++) {
+        c[i] = name[n - 4 + (size_t)i];
+        if (c[i] >= 'A' && c[i] <= 'Z') c[i] = (char)(c[i] - 'A' + 'a');
+    }
+    return !strcmp(c, ".pgm") || !strcmp(c, ".ppm");
+}
+/* What lies in dir. depth 0: names of folders; else paths of images, also in folders below, links to which are left. */
+static int dt__folder_list(const char *call, const char *dir, int depth, dt__names *out)
+{
+    DIR *d = depth > DT__FOLDER_DEPTH ? NULL : opendir(dir);
+    if (depth > DT__FOLDER_DEPTH)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s is more than %d folders deep", call, dir, (int)DT__FOLDER_DEPTH);
+    if (!d) return dt_fail(DT_ERR_FILE, "%s: cannot read the folder %.300s: %s", call, dir, strerror(errno));
+    while (dt__tls.code == DT_OK) {
+        struct stat st;
+        errno = 0;
+        struct dirent *e = readdir(d);
+        if (!e && errno) dt_fail(DT_ERR_FILE, "%s: cannot read the folder %.300s: %s", call, dir, strerror(errno));
+        if (!e) break;
+        if (e->d_name[0] == '.') continue;
+        char *path = dt__path(dir, e->d_name, "");
+        if (!path) break;
+        bool image = dt__pnm_name(e->d_name), link = false, gone = lstat(path, &st) != 0;
+        int  err = errno;
+        if (!gone && S_ISLNK(st.st_mode)) {
+            link = true;
+            gone = stat(path, &st) != 0;
+            err = errno;
+        }
+        if (gone && (image || !depth || !link))
+            dt_fail(DT_ERR_FILE, "%s: cannot look at %.300s: %s", call, path,
+                    link && err == ENOENT ? "it is a symbolic link to nowhere" : strerror(err));
+        else if (!gone && !depth && S_ISDIR(st.st_mode)) dt__names_add(call, out, dt__data_text(e->d_name));
+        else if (!gone && depth && S_ISDIR(st.st_mode) && !link) dt__folder_list(call, path, depth + 1, out);
+        else if (!gone && depth && !S_ISDIR(st.st_mode) && image) {
+            dt__names_add(call, out, path);
+            path = NULL;
+        }
+        dt__data_text_free(path);
+    }
+    closedir(d);
+    return dt_error_code();
+}
+
+typedef struct dt__pnm {
+    char p[DT__PNM_HEADER];
+    int  n, at;
+} dt__pnm;
+/* the next character; a comment is the end of its line. -1: no more */
+static int dt__pnm_char(dt__pnm *r)
+{
+    if (r->at < r->n && r->p[r->at] == '#')
+        while (r->at < r->n && r->p[r->at] != '\n' && r->p[r->at] != '\r') r->at++;
+    return r->at < r->n ? (uint8_t)r->p[r->at++] : -1;
+}
+static bool dt__pnm_space(int c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+/* White space, a number, one character of white space. -1: it is not there, or above 99999; r->at tells where. */
+static int dt__pnm_number(dt__pnm *r)
+{
+    int c, v = 0, digits = 0;
+    do c = dt__pnm_char(r);
+    while (dt__pnm_space(c));
+    for (; c >= '0' && c <= '9' && v < 10000; c = dt__pnm_char(r), digits++) v = 10 * v + (c - '0');
+    return digits && dt__pnm_space(c) ? v : -1;
+}
+static int dt__pnm_head(const char *call, dt__file *f, dt_shape *shape)
+{
+    static const char *const what[] = { "width", "height", "maxval" };
+    dt__pnm                  r;
+    int                      v[3];
+    r.n = f->size < (int64_t)sizeof r.p ? (int)f->size : (int)sizeof r.p;
+    r.at = 2;
+    if (dt__file_read(call, f, 0, r.p, (size_t)r.n)) return dt_error_code();
+    if (r.n < 2 || r.p[0] != 'P' || r.p[1] < '1' || r.p[1] > '7')
+        return dt_fail(DT_ERR_FILE, "%s: %.300s begins with %02x %02x, expected P5 or P6: it is not a PGM or PPM file",
+                       call, f->path, (uint8_t)r.p[0], r.n > 1 ? (uint8_t)r.p[1] : 0);
+    if (r.p[1] != '5' && r.p[1] != '6')
+        return dt_fail(DT_ERR_FILE, "%s: %.300s is P%c (%s), expected P5 or P6, binary PGM or PPM; convert it", call,
+                       f->path, r.p[1],
+                       r.p[1] == '7'                    ? "PAM"
+                       : r.p[1] == '1' || r.p[1] == '4' ? "a bitmap"
+                                                        : "as text");
+    if (r.n < 3 || (!dt__pnm_space((uint8_t)r.p[2]) && r.p[2] != '#'))
+        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte 2: expected white space behind P%c", call, f->path, r.p[1]);
+    for (int i = 0; i < 3; i++) {
+        int from = r.at;
+        if ((v[i] = dt__pnm_number(&r)) < 1 || v[i] > 65535) {
+            if (r.at == r.n)
+                return dt_fail(DT_ERR_FILE,
+                               "%s: %.300s has no end of its header in the first %d bytes of %" PRId64
+                               "; expected the %s",
+                               call, f->path, r.n, f->size, what[i]);
+            return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %d: expected the %s, 1 to %d, and white space", call, f->path,
+                           from, what[i], i == 2 ? 255 : 65535);
+        }
+    }
+    if (v[2] != 255)
+        return dt_fail(DT_ERR_FILE, "%s: %.300s: maxval is %d, expected 255%s; convert it (pamdepth 255)", call,
+                       f->path, v[2], v[2] > 255 ? ", one byte a sample" : "");
+    memset(shape, 0, sizeof *shape);
+    shape->ndim = 3;
+    shape->dim[0] = r.p[1] == '5' ? 1 : 3;
+    shape->dim[1] = v[1];
+    shape->dim[2] = v[0];
+    f->base = r.at;
+    int64_t want = r.at + shape->dim[0] * v[0] * v[1];
+    if (f->size == want) return 0;
+    return dt_fail(DT_ERR_FILE,
+                   "%s: %.300s is %s: it has %" PRId64 " bytes, its header (%d x %d, P%c) expects %" PRId64 "%s", call,
+                   f->path, f->size < want ? "truncated" : "too long", f->size, v[0], v[1], r.p[1], want,
+                   f->size < want ? "" : "; several images in a file are not read");
+}
+/* Finds all images and their classes: the table of files, not yet opened, and the names of the classes. */
+static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt__names *found)
+{
+    dt__names classes = { NULL, 0, 0 };
+    int64_t  *first = NULL;
+    dt__folder_list(call, dir, 0, &classes);
+    dt__names_sort(&classes, 0);
+    if (dt__tls.code == DT_OK && !classes.n)
+        dt_fail(DT_ERR_FILE, "%s: %.300s has no folders, expected one for each class", call, dir);
+    if (dt__tls.code == DT_OK && !(first = (int64_t *)dt_alloc((size_t)classes.n * sizeof *first)))
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " classes", call, classes.n);
+    for (int64_t k = 0; dt__tls.code == DT_OK && k < classes.n; k++) {
+        char *path = dt__path(dir, classes.p[k], "");
+        first[k] = found->n;
+        if (path && !dt__folder_list(call, path, 1, found) && found->n == first[k])
+            dt_fail(DT_ERR_FILE, "%s: the folder %.300s holds no .pgm and no .ppm file", call, path);
+        dt__names_sort(found, first[k]);
+        dt__data_text_free(path);
+    }
+    if (dt__tls.code == DT_OK && (s->name = (char **)dt__alloc_zero((size_t)classes.n * sizeof *s->name)))
+        s->nnames = classes.n;
+    else dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " classes", call, classes.n);
+    if (dt__tls.code == DT_OK && (s->file = dt__files_new(call, found->n))) {
+        s->nfiles = found->n;
+        for (int64_t k = 0, i = 0; k < classes.n; k++) {
+            s->name[k] = classes.p[k];
+            for (; i < (k + 1 < classes.n ? first[k + 1] : found->n); i++) {
+                s->file[i].path = found->p[i];
+                s->file[i].label = k;
+            }
+        }
+        dt_dealloc(first, (size_t)classes.n * sizeof *first);
+        first = NULL;
+        classes.n = found->n = 0; /* the set has them now */
+    }
+    dt_dealloc(first, (size_t)classes.n * sizeof *first);
+    dt__names_free(&classes);
+    dt__names_free(found);
+    return dt_error_code();
+}
+DT_API dt_dataset *dt_folder_open(const char *dir)
+{
+    static const char call[] = "dt_folder_open";
+    dt__names         found = { NULL, 0, 0 };
+    dt__elem          u8 = { 'u', 1, 0 }, i64 = { 'i', 8, 0 };
+    dt_shape          shape, one;
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!dir) {
+        dt_fail(DT_ERR_ARG, "%s: the directory is NULL", call);
+        return NULL;
+    }
+    dt_dataset *s = dt__set_new(call, DT__SET_FILES);
+    if (!s || dt__folder_files(call, dir, s, &found)) return dt__set_done(s);
+    memset(&one, 0, sizeof one);
+    for (int64_t i = 0; i < s->nfiles; i++) {
+        dt__file *f = s->file + i;
+        if (dt__file_open(call, f) || dt__pnm_head(call, f, &shape) ||
+            dt__file_place(call, f, &s->n, 1, f->base, s->nfiles <= DT__KEEP_OPEN))
+            break;
+        if (i == 0) {
+            s->classes = s->nnames;
+            if (dt__field_set(call, "x", &s->x, u8, DT_U8, shape, 0) ||
+                dt__field_set(call, "y", &s->y, i64, DT_I64, one, s->classes))
+                break;
+            s->x.by_pixel = shape.dim[0] > 1;
+            s->x.plain = !s->x.by_pixel;
+        } else if (memcmp(shape.dim, s->x.shape.dim, 3 * sizeof *shape.dim)) {
+            dt_fail(DT_ERR_FILE, "%s: %.300s has shape %s, %.300s has %s; images of a set are of one size and kind",
+                    call, s->file[0].path, dt__shape_text(s->x.shape.dim, 3), f->path, dt__shape_text(shape.dim, 3));
+            break;
+        }
+    }
+    s->step = (int64_t)s->x.stored;
+    s->has_y = true;
+    s->ykind = DT__Y_FOLDER;
+    return dt__set_done(s);
+}
+
 /* ==================================================================================================== >>derived
    Sets made of sets: they hold a reference to each and read nothing themselves. */
 static dt_dataset *dt__set_of(const char *call, int kind, dt_dataset *const *kid, int64_t nkids, int64_t n)

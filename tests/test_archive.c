@@ -8,6 +8,10 @@
 #include "fake_device.h"
 #include "fault_files.h"
 
+#define LLVMFuzzerTestOneInput fuzz_archive_input
+#include "fuzz_archive.c"
+#undef LLVMFuzzerTestOneInput
+
 #include <sched.h>
 #include <sys/mount.h>
 
@@ -905,6 +909,8 @@ UTEST(fuzz, mutated_headers_never_crash_and_never_take_much_memory)
     free(own);
     free(other);
 }
+
+UTEST(fuzz, corpus) { EXPECT_GE(fuzz_corpus(fuzz_seeds(__FILE__, "archive"), fuzz_archive_input), 5); }
 
 /* ==================================================================================================== >>writing */
 static dt_archive *two_tensors(double value)

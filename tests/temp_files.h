@@ -1,0 +1,97 @@
+/* temp_files.h - files for tests that need no private functions of dt
+
+       char *dir = temp_dir();  ...  temp_remove(dir);   a fresh directory; it and all in it goes
+       temp_put(dir, "a/b.bin", data, n);                writes a file, and makes the folders it lies in; its path
+       temp_in(dir, name)                                dir/name in one of a few buffers
+       temp_fds()                                        descriptors that are open
+
+   and an allocator that counts, or fails at the n-th call: temp_count(&c, fail_at), temp_count_end(&c). */
+#ifndef TEMP_FILES_H_INCLUDED
+#define TEMP_FILES_H_INCLUDED
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <sys/stat.h>
+
+static UTEST_UNUSED char *temp_dir(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    char       *path = (char *)malloc(4096);
+    if (!path) abort();
+    snprintf(path, 4096, "%s/dt_test.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(path)) abort();
+    return path;
+}
+static int temp_remove_one(const char *path, const struct stat *st, int kind, struct FTW *f)
+{
+    (void)st, (void)kind, (void)f;
+    return remove(path);
+}
+static UTEST_UNUSED void temp_remove(char *dir)
+{
+    nftw(dir, temp_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    free(dir);
+}
+static UTEST_UNUSED const char *temp_in(const char *dir, const char *name)
+{
+    static char buf[8][4400];
+    static int  turn;
+    char       *b = buf[turn = (turn + 1) & 7];
+    snprintf(b, sizeof buf[0], "%.4095s/%.300s", dir, name);
+    return b;
+}
+static UTEST_UNUSED const char *temp_put(const char *dir, const char *name, const void *data, size_t n)
+{
+    const char *path = temp_in(dir, name);
+    char        part[4400];
+    for (const char *p = strchr(name, '/'); p; p = strchr(p + 1, '/')) {
+        snprintf(part, sizeof part, "%.4000s/%.*s", dir, (int)(p - name), name);
+        mkdir(part, 0700);
+    }
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, n, f) != n || fclose(f)) abort();
+    return path;
+}
+static UTEST_UNUSED int temp_fds(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int  n = 0;
+    if (!d) return -1;
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+typedef struct temp_counter {
+    int64_t fail_at, calls; /* -1: never */
+    size_t  live, peak;
+} temp_counter;
+static void *temp_alloc(void *user, size_t n)
+{
+    temp_counter *c = (temp_counter *)user;
+    if (c->calls++ == c->fail_at) return NULL;
+    void *p = malloc(n);
+    if (p) c->live += n;
+    if (c->live > c->peak) c->peak = c->live;
+    return p;
+}
+static void temp_free(void *user, void *p, size_t n)
+{
+    ((temp_counter *)user)->live -= n;
+    free(p);
+}
+static UTEST_UNUSED int temp_count(temp_counter *c, int64_t fail_at)
+{
+    dt_allocator a = { temp_alloc, temp_free, c };
+    memset(c, 0, sizeof *c);
+    c->fail_at = fail_at;
+    return dt_set_allocator(&a);
+}
+static UTEST_UNUSED int temp_count_end(temp_counter *c)
+{
+    dt_trim();
+    return c->live ? -1 : (int)dt_set_allocator(NULL);
+}
+
+#endif /* TEMP_FILES_H_INCLUDED */
