@@ -35,8 +35,8 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No JPEG and no PNG: PGM, PPM and arrays. No resizing of images. No downloads. No streams without a length: a set knows
-    how many items it has.
+    No JPEG and no PNG: PGM, PPM and arrays. No resizing of images. No downloads. No streams without a length: a set
+    knows how many items it has.
 
 CONTENTS
 
@@ -63,8 +63,8 @@ MACROS
 
 MEMORY
 
-    Files are read through the page cache with pread, so that the ranks of a machine share it; only labels of IDX files and
-    gzipped files are held. What a file's header announces is compared with the file's size before anything is
+    Files are read through the page cache with pread, so that the ranks of a machine share it; only labels of IDX files
+    and gzipped files are held. What a file's header announces is compared with the file's size before anything is
     allocated. A file that shrinks while it is in use is an error that names it, not a signal.
 
 ERRORS, THREADS
@@ -91,16 +91,16 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>datasets
-   A dataset is a number of items; an item is x and perhaps y, each of one dtype and shape for all items. Every call that
-   makes one returns NULL after an error, and what it makes is freed with dt_dataset_free; sets made from sets hold
+   A dataset is a number of items; an item is x and perhaps y, each of one dtype and shape for all items. Every call
+   that makes one returns NULL after an error, and what it makes is freed with dt_dataset_free; sets made from sets hold
    what they need. Paths may be patterns (shard-*.bin): the files that match, sorted by name, are one set. */
 typedef struct dt_dataset dt_dataset;
 typedef enum dt_part { DT_TRAIN = 0, DT_TEST = 1 } dt_part;
 
 /* Known sets, by their files' own names in dir. x is u8, y a class as i64.
    mnist (also Fashion-MNIST, KMNIST): train-images-idx3-ubyte ..., t10k-..., or with .gz; x (1, 28, 28), 10 classes
-   emnist: emnist-SPLIT-train-images-idx3-ubyte ...; split "letters", "balanced", "digits", "mnist", "byclass", "bymerge";
-           images lie on their side, as they are stored; letters count from 1
+   emnist: emnist-SPLIT-train-images-idx3-ubyte ...; split "letters", "balanced", "digits", "mnist", "byclass",
+           "bymerge"; images lie on their side, as they are stored; letters count from 1
    cifar10: data_batch_1.bin ... data_batch_5.bin, test_batch.bin; x (3, 32, 32)
    cifar100: train.bin, test.bin; 100 fine or 20 coarse classes */
 DT_API dt_dataset *dt_mnist_open(const char *dir, dt_part part);
@@ -108,8 +108,8 @@ DT_API dt_dataset *dt_emnist_open(const char *dir, const char *split, dt_part pa
 DT_API dt_dataset *dt_cifar10_open(const char *dir, dt_part part);
 DT_API dt_dataset *dt_cifar100_open(const char *dir, dt_part part, bool coarse);
 
-/* IDX and .npy: the first dimension counts items. Stored dtypes become the nearest of dt's: i8, i16, u16 are i32; u32 is
-   i64; f64 is f32; bool is u8; u64, complex, strings and objects are refused. .npy in Fortran order is refused. */
+/* IDX and .npy: the first dimension counts items. Stored dtypes become the nearest of dt's: i8, i16, u16 are i32; u32
+   is i64; f64 is f32; bool is u8; u64, complex, strings and objects are refused. .npy in Fortran order is refused. */
 typedef struct dt_open_opts {
     int         dt__first DT_D;
     const char *labels DT_D;  /* the file or files of y: as many items, as many files */
@@ -147,8 +147,8 @@ typedef struct dt_tokens_opts {
 } dt_tokens_opts;
 DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o DT_OPT0(dt_tokens_opts));
 
-/* A folder for each class (their names sorted), in it and in folders below it .pgm and .ppm files (binary, P5 or P6, up to
-   255), all of one size: x u8 (1 or 3, h, w), y the class. Other files are left alone. */
+/* A folder for each class (their names sorted), in it and in folders below it .pgm and .ppm files (binary, P5 or P6, up
+   to 255), all of one size: x u8 (1 or 3, h, w), y the class. Other files are left alone. */
 DT_API dt_dataset *dt_folder_open(const char *dir);
 
 /* Arrays of the program, which must stay: n items, one after the other. */
@@ -201,8 +201,8 @@ DT_API int64_t      dt_dataset_size(const dt_dataset *s);
 DT_API dt_item_info dt_dataset_item(const dt_dataset *s);
 DT_API dt_status    dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y); /* either may be NULL */
 DT_API const char  *dt_dataset_class(const dt_dataset *s, int64_t k); /* its folder's name; NULL: it has none */
-DT_API int64_t      dt_dataset_shards(const dt_dataset *s);           /* files (of x), joined sets count together; else 1 */
-DT_API int64_t      dt_dataset_shard(const dt_dataset *s, int64_t k); /* the first item of shard k; of the last + 1: n */
+DT_API int64_t      dt_dataset_shards(const dt_dataset *s); /* files (of x), those of joined sets together; else 1 */
+DT_API int64_t      dt_dataset_shard(const dt_dataset *s, int64_t k); /* first item of shard k; of the last + 1: n */
 /* where item i comes from, for messages: "data_batch_2.bin, byte 3073" */
 DT_API const char  *dt_dataset_where(const dt_dataset *s, int64_t i, char *buf, size_t nbytes);
 
@@ -216,14 +216,15 @@ DT_API dt_status   dt_dataset_split(dt_dataset *s, const double *part, int n, ui
 DT_API dt_status   dt_dataset_mean_std(const dt_dataset *s, double *mean, double *std, int channels);
 
 /* ---------------------------------------------------------------------------------------------------- >>samplers
-   A sampler says which items a rank takes, in which order. It is a pure function of its options, the epoch and the place
-   at which the epoch is taken up again. The loader makes one from its own options; by itself it serves other loops.
+   A sampler says which items a rank takes, in which order. It is a pure function of its options, the epoch and the
+   place at which the epoch is taken up again. The loader makes one from its own options; by itself it serves other
+   loops.
 
-   Shuffled: a permutation drawn from seed + epoch. Ranks take turns in it: rank r has places r, r + world, ... of the list,
-   which is made divisible by repeating its beginning, or with .drop_last by cutting its end: PyTorch's
-   DistributedSampler, index by index. With .no_pad nothing is repeated and nothing dropped, so that metrics count
-   each item once; ranks may then differ by one item. With .contiguous a rank has a stretch of the set, cut between
-   files where there are enough of them, shuffled in itself: each rank reads its own files. */
+   Shuffled: a permutation drawn from seed + epoch. Ranks take turns in it: rank r has places r, r + world, ... of the
+   list, which is made divisible by repeating its beginning, or with .drop_last by cutting its end: PyTorch's
+   DistributedSampler, index by index. With .no_pad nothing is repeated and nothing dropped, so that metrics count each
+   item once; ranks may then differ by one item. With .contiguous a rank has a stretch of the set, cut between files
+   where there are enough of them, shuffled in itself: each rank reads its own files. */
 typedef struct dt_sampler dt_sampler;
 typedef struct dt_sampler_opts {
     int            dt__first DT_D;
@@ -236,7 +237,7 @@ typedef struct dt_sampler_opts {
     bool           contiguous DT_D;
     const int64_t *shard DT_D;       /* contiguous: where files begin, nshards + 1 numbers, the last one n; copied */
     int64_t        nshards DT_D;
-    const double  *weight DT_D;      /* n weights: items are drawn with replacement, PyTorch's WeightedRandomSampler; copied */
+    const double  *weight DT_D;      /* n weights: drawn with replacement (WeightedRandomSampler); copied */
     int64_t        draws DT_D;       /* with weights: how many, all ranks together; default n */
 } dt_sampler_opts;
 DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o DT_OPT0(dt_sampler_opts));
@@ -258,7 +259,7 @@ typedef struct dt_cursor {
 } dt_cursor;
 /* Begin at a place (dt_sampler_new: at the beginning of epoch 0). The cursor's seed and n must be the sampler's. */
 DT_API dt_status dt_sampler_seek(dt_sampler *s, const dt_cursor *at);
-DT_API int64_t   dt_sampler_count(const dt_sampler *s);        /* items of this rank from there to the end of the epoch */
+DT_API int64_t   dt_sampler_count(const dt_sampler *s); /* items of this rank from there to the end of the epoch */
 DT_API int64_t   dt_sampler_most(const dt_sampler *s);         /* the same of the rank that has most */
 DT_API int64_t   dt_sampler_at(const dt_sampler *s, int64_t i); /* item i of them; -1: out of range */
 /* Batch k of this rank: how many items, at most size; 0 behind the last. full: a short last batch is left out. */
@@ -302,7 +303,8 @@ typedef struct dt_loader_opts {
     int           crop DT_D;
     bool          flip DT_D;
     int           cutout DT_D;
-    int (*transform)(void *user, const dt_sample *s, void *x) DT_D; /* 0, or negative after dt_fail; by several threads */
+    /* 0, or negative after dt_fail; called by several threads */
+    int (*transform)(void *user, const dt_sample *s, void *x) DT_D;
     void         *user DT_D;
     dt_device    *device DT_D;     /* where batches go; default dt_cpu() */
     const dt_allocator *buffers DT_D; /* memory of batches: pinned, shared; default: the CPU's. Aligned to 64 bytes */
@@ -347,9 +349,9 @@ typedef struct dt_loader_stats {
 } dt_loader_stats;
 DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in);
 DT_API void            dt_loader_reset(dt_loader *in);
-/* The same as a line: "data 41 %, compute 59 %: the loader makes 7200 items/s, 17600 would be taken; ...". Seconds spent
-   in communication are told by who knows them. Like snprintf. At the end of an epoch in which it was behind, the loader
-   logs this line as a warning. */
+/* The same as a line: "data 41 %, compute 59 %: the loader makes 7200 items/s, 17600 would be taken; ...". Seconds
+   spent in communication are told by who knows them. Like snprintf. At the end of an epoch in which it was behind, the
+   loader logs this line as a warning. */
 DT_API size_t          dt_loader_report(const dt_loader *in, double communication, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>digest */
@@ -587,8 +589,8 @@ static int dt__file_read(const char *call, const dt__file *f, int64_t at, void *
     int    fd = f->fd, err = 0;
     if (f->held) {
         if (at < 0 || at > f->size || nbytes > (uint64_t)(f->size - at))
-            return dt_fail(DT_ERR_FILE, "%s: %.300s ends at byte %" PRId64 ", %zu bytes at %" PRId64 " are wanted", call,
-                           f->path, f->size, nbytes, at);
+            return dt_fail(DT_ERR_FILE, "%s: %.300s ends at byte %" PRId64 ", %zu bytes at %" PRId64 " are wanted",
+                           call, f->path, f->size, nbytes, at);
         memcpy(dst, f->held + at, nbytes);
         return 0;
     }
@@ -608,7 +610,8 @@ static int dt__file_read(const char *call, const dt__file *f, int64_t at, void *
     if (fd != f->fd) close(fd);
     if (got == nbytes) return 0;
     if (err)
-        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %s", call, f->path, at + (int64_t)got, strerror(err));
+        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %s", call, f->path, at + (int64_t)got,
+                       strerror(err));
     return dt_fail(DT_ERR_FILE, "%s: %.300s ends at byte %" PRId64 ", %zu bytes at %" PRId64 " are expected: it had %"
                    PRId64 " bytes when it was opened and was shortened since", call, f->path, end, nbytes, at, f->size);
 }
@@ -630,7 +633,8 @@ static const char *dt__place(const dt_dataset *s, int64_t i, bool y, char *buf, 
 
 /* y of m items, stored one 'step' after the other, as handed out; classes are checked */
 static int dt__convert(void *dst, dt_dtype dtype, const char *src, dt__elem e, int64_t n);
-static int dt__labels(const char *call, const dt_dataset *s, int64_t i, int64_t m, const char *src, size_t step, char *dst)
+static int dt__labels(const char *call, const dt_dataset *s, int64_t i, int64_t m, const char *src, size_t step,
+                      char *dst)
 {
     for (int64_t k = 0; k < m; k++) {
         dt__convert(dst + (size_t)k * s->y.nbytes, s->y.dtype, src + (size_t)k * step, s->y.elem, s->y.numel);
@@ -686,7 +690,8 @@ static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64
         if (*m > yf->first + yf->n - i) *m = yf->first + yf->n - i;
     }
     size_t span = (size_t)((*m - 1) * s->step + (hi - lo)), x_at = (span + 63) & ~(size_t)63;
-    size_t xn = s->x.plain ? 0 : ((size_t)*m * s->x.nbytes + 63) & ~(size_t)63, yn = want_y ? (size_t)*m * s->y.nbytes : 0;
+    size_t xn = s->x.plain ? 0 : ((size_t)*m * s->x.nbytes + 63) & ~(size_t)63,
+           yn = want_y ? (size_t)*m * s->y.nbytes : 0;
     size_t raw = yf ? (size_t)*m * (size_t)s->ystep : 0, y_at = x_at + xn, raw_at = (y_at + yn + 63) & ~(size_t)63;
     char  *p = dt__mem_want(call, mem, raw_at + raw);
     if (!p || dt__file_read(call, f, f->base + (i - f->first) * s->step + lo, p, span)) return dt_error_code();
@@ -1166,8 +1171,8 @@ static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn 
     s->classes = classes;
     if (s->nfiles != s->nyfiles)
         dt_fail(DT_ERR_FILE,
-                "%s: %" PRId64 " files (%.300s ...) have %" PRId64 " files of labels (%.300s ...); expected as many", call,
-                s->nfiles, s->file[0].path, s->nyfiles, s->yfile[0].path);
+                "%s: %" PRId64 " files (%.300s ...) have %" PRId64 " files of labels (%.300s ...); expected as many",
+                call, s->nfiles, s->file[0].path, s->nyfiles, s->yfile[0].path);
     if (dt__tls.code != DT_OK || dt__shards(call, s->yfile, s->nyfiles, head, hold, &h, &n) || dt__pairs_ok(call, s) ||
         dt__head_field(call, "y", &s->y, &h, false, classes))
         return dt__set_done(s);
@@ -2758,12 +2763,14 @@ static int dt__tf_check(const char *call, const dt_dataset *s, const dt_loader_o
     if (o->crop < 0 || o->crop > 4096 || o->cutout < 0 || o->cutout > 65536)
         return dt_fail(DT_ERR_ARG, "%s: .crop %d, .cutout %d: they are numbers of pixels", call, o->crop, o->cutout);
     if (moves && (!image || (s->x.dtype != DT_U8 && s->x.dtype != DT_F32)))
-        return dt_fail(DT_ERR_ARG, "%s: .crop, .flip and .cutout take images (c, h, w) of u8 or f32; an item is %s of %s",
-                       call, dt__shape_text(s->x.shape.dim, s->x.shape.ndim), dt_dtype_name(s->x.dtype));
+        return dt_fail(DT_ERR_ARG,
+                       "%s: .crop, .flip and .cutout take images (c, h, w) of u8 or f32; an item is %s of %s", call,
+                       dt__shape_text(s->x.shape.dim, s->x.shape.ndim), dt_dtype_name(s->x.dtype));
     if (!normal) return 0;
     if (o->raw) return dt_fail(DT_ERR_ARG, "%s: .mean, .std and .max_value do not go with .raw", call);
     if (s->x.dtype != DT_U8 && s->x.dtype != DT_F32)
-        return dt_fail(DT_ERR_ARG, "%s: .mean and .std take items of u8 or f32, not %s", call, dt_dtype_name(s->x.dtype));
+        return dt_fail(DT_ERR_ARG, "%s: .mean and .std take items of u8 or f32, not %s", call,
+                       dt_dtype_name(s->x.dtype));
     if (channels > 4 && o->std[1] != 0)
         return dt_fail(DT_ERR_ARG, "%s: .mean and .std have 4 places, the items %" PRId64 " channels", call, channels);
     for (int i = 0; i < 4; i++)
@@ -2856,7 +2863,8 @@ static void dt__tf_cut(const dt__tf *t, char *to, const uint32_t *draw)
 {
     size_t  size = dt_dtype_nbytes(t->dtype);
     int64_t y = dt__tf_below(draw[0], t->h), x = dt__tf_below(draw[1], t->w), half = t->cutout / 2;
-    int64_t y0 = y < half ? 0 : y - half, x0 = x < half ? 0 : x - half, y1 = y - half + t->cutout, x1 = x - half + t->cutout;
+    int64_t y0 = y < half ? 0 : y - half, x0 = x < half ? 0 : x - half, y1 = y - half + t->cutout,
+            x1 = x - half + t->cutout;
     if (y1 > t->h) y1 = t->h;
     if (x1 > t->w) x1 = t->w;
     for (int64_t c = 0; c < t->c; c++)
@@ -2915,8 +2923,8 @@ static int dt__tf_item(const dt__tf *t, uint64_t seed, int64_t epoch, int64_t it
 
 /* ==================================================================================================== >>loader
    Workers take batches by number, in order, while fewer than 'prefetch' are under way or ready; batch k waits in place
-   k % prefetch of the ring until it is due. Its memory is a tray, which comes back when the last tensor on it has gone, so
-   a program that keeps batches gets new trays and never a stall. */
+   k % prefetch of the ring until it is due. Its memory is a tray, which comes back when the last tensor on it has gone,
+   so a program that keeps batches gets new trays and never a stall. */
 #include <signal.h>
 
 typedef struct dt__depot dt__depot;
@@ -3268,7 +3276,8 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
         return false;
     }
     if (in->pid != getpid()) {
-        dt_fail(DT_ERR_STATE, "dt_loader_next: the loader was made before a fork and its threads are not in this process; "
+        dt_fail(DT_ERR_STATE,
+                "dt_loader_next: the loader was made before a fork and its threads are not in this process; "
                 "make it after the fork");
         return false;
     }
@@ -3309,8 +3318,8 @@ static int dt__loader_check(const char *call, const dt_dataset *set, const dt_lo
     if (dt__tls.code != DT_OK) return dt__tls.code;
     if (!set) return dt_fail(DT_ERR_ARG, "%s: the dataset is NULL", call);
     if (o->batch < 0 || o->workers < 0 || o->workers > 1024 || o->prefetch < 0 || o->prefetch > 65536)
-        return dt_fail(DT_ERR_ARG, "%s: .batch %" PRId64 ", .workers %d, .prefetch %d: one is out of range", call, o->batch,
-                       o->workers, o->prefetch);
+        return dt_fail(DT_ERR_ARG, "%s: .batch %" PRId64 ", .workers %d, .prefetch %d: one is out of range", call,
+                       o->batch, o->workers, o->prefetch);
     if (o->buffers && (!o->buffers->alloc || !o->buffers->free))
         return dt_fail(DT_ERR_ARG, "%s: .buffers needs alloc and free", call);
     return 0;
@@ -3356,7 +3365,8 @@ static int dt__loader_memory(const char *call, dt_loader *in)
     item = in->tf.nbytes > in->set->y.nbytes ? in->tf.nbytes : in->set->y.nbytes;
     if (item < 8) item = 8;
     if (in->o.batch > (int64_t)(((size_t)1 << 46) / item))
-        return dt_fail(DT_ERR_ARG, "%s: a batch of %" PRId64 " items of %zu bytes is too large", call, in->o.batch, item);
+        return dt_fail(DT_ERR_ARG, "%s: a batch of %" PRId64 " items of %zu bytes is too large", call, in->o.batch,
+                       item);
     in->depot->xbytes = (size_t)in->o.batch * in->tf.nbytes;
     in->depot->ybytes = in->set->has_y ? (size_t)in->o.batch * in->set->y.nbytes : 0;
     in->item = (int64_t *)dt_alloc((size_t)in->o.batch * sizeof *in->item);
@@ -3382,7 +3392,8 @@ static int dt__loader_threads(const char *call, dt_loader *in)
         if (!rc) in->nthreads++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return rc ? dt_fail(DT_ERR_STATE, "%s: cannot start worker %d of %d: %s", call, in->nthreads, in->o.workers, strerror(rc))
+    return rc ? dt_fail(DT_ERR_STATE, "%s: cannot start worker %d of %d: %s", call, in->nthreads, in->o.workers,
+                        strerror(rc))
               : 0;
 }
 DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o)
@@ -3523,9 +3534,11 @@ DT_API size_t dt_loader_report(const dt_loader *in, double communication, char *
         snprintf(more, sizeof more, "; the data are the bottleneck: %.0f workers would keep up", hands);
     else if (s.behind)
         snprintf(more, sizeof more, "; the data are the bottleneck");
-    int n = snprintf(buf, nbytes, "data %.0f %%, compute %.0f %%%s: the trainer would take %.0f items/s, the loader makes "
-                     "%.0f with %d worker%s%s", 100 * s.wait / all, 100 * computing / all, talk, s.needed, s.able,
-                     in->nthreads, in->nthreads == 1 ? "" : "s", more);
+    int n = snprintf(buf, nbytes,
+                     "data %.0f %%, compute %.0f %%%s: the trainer would take %.0f items/s, the loader makes "
+                     "%.0f with %d worker%s%s",
+                     100 * s.wait / all, 100 * computing / all, talk, s.needed, s.able, in->nthreads,
+                     in->nthreads == 1 ? "" : "s", more);
     return n > 0 ? (size_t)n : 0;
 }
 

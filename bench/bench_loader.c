@@ -74,7 +74,8 @@ static double rate(dt_loader *in, double seconds) /* images a second; whole epoc
     } while (now() - t < seconds && !dt_error());
     return (double)n / (now() - t);
 }
-static double copies(const float *from, int64_t n, int64_t items, size_t each) /* items a second of memcpy into batches */
+static double copies(const float *from, int64_t n, int64_t items,
+                     size_t each) /* items a second of memcpy into batches */
 {
     char   *to[2] = { (char *)malloc(BATCH * each), (char *)malloc(BATCH * each) };
     double  t = now();
@@ -174,9 +175,9 @@ static void beside(peer *p, const images *s, bool augment, const char *work, int
         ratio[i] = ours[i] / theirs[i];
     }
     dt_loader_free(in);
-    printf("%s: dt %.0f images/s, PyTorch%s %.0f images/s, ratio %.1f (workers: %d and %d)\n", s->title, median(ours, rounds),
-           !strcmp(work, "batches") ? " (batches indexed whole)" : "", median(theirs, rounds), median(ratio, rounds), most[0],
-           most[1]);
+    printf("%s: dt %.0f images/s, PyTorch%s %.0f images/s, ratio %.1f (workers: %d and %d)\n", s->title,
+           median(ours, rounds), !strcmp(work, "batches") ? " (batches indexed whole)" : "", median(theirs, rounds),
+           median(ratio, rounds), most[0], most[1]);
     fflush(stdout);
 }
 static void ceiling(const images *s, bool raw, bool shuffle, bool file, int rounds)
@@ -192,9 +193,9 @@ static void ceiling(const images *s, bool raw, bool shuffle, bool file, int roun
         theirs[i] = copies(flat, s->n, s->n, each) * (double)each / 1e9;
         ratio[i] = ours[i] / theirs[i];
     }
-    printf("%s, %s, %s, from %s: dt %.2f GB/s, memcpy %.2f GB/s, ratio %.2f\n", s->name, raw ? "bytes as they are" : "normalise",
-           shuffle ? "shuffled" : "in order", file ? "a file" : "memory", median(ours, rounds), median(theirs, rounds),
-           median(ratio, rounds));
+    printf("%s, %s, %s, from %s: dt %.2f GB/s, memcpy %.2f GB/s, ratio %.2f\n", s->name,
+           raw ? "bytes as they are" : "normalise", shuffle ? "shuffled" : "in order", file ? "a file" : "memory",
+           median(ours, rounds), median(theirs, rounds), median(ratio, rounds));
     fflush(stdout);
     dt_loader_free(in);
     free(flat);
@@ -205,7 +206,9 @@ int main(int argc, char **argv)
     const char *python = "python3";
     int         rounds = 5, bad = 0;
     char        dir[] = "build/bench/loader";
-    images      mnist = { "mnist", "MNIST, normalise", 60000, 784, DT_SHAPE(1, 28, 28), { 0.1307 }, { 0.3081 }, NULL, NULL, NULL, NULL };
+    images      mnist = { "mnist",    "MNIST, normalise", 60000, 784,  DT_SHAPE(1, 28, 28),
+                          { 0.1307 }, { 0.3081 },         NULL,  NULL, NULL,
+                          NULL };
     images      cifar = { "cifar", "CIFAR-10, crop + flip + normalise", 50000, 3072, DT_SHAPE(3, 32, 32),
                           { 0.4914, 0.4822, 0.4465 }, { 0.247, 0.243, 0.261 }, NULL, NULL, NULL, NULL };
     peer        p;

@@ -17,7 +17,8 @@ static dt_dataset *images(void)
         label[i] = (uint8_t)(i % 10);
         for (int k = 0; k < ITEM; k++) image[i][k] = (uint8_t)(i * 7 + k * 3 + 1);
     }
-    return dt_arrays(image, N, .x_dtype = DT_U8, .x_shape = DT_SHAPE(C, H, W), .y = label, .y_dtype = DT_U8, .classes = 10);
+    return dt_arrays(image, N, .x_dtype = DT_U8, .x_shape = DT_SHAPE(C, H, W), .y = label, .y_dtype = DT_U8,
+                     .classes = 10);
 }
 static dt_status next_of(dt_loader *in, dt_batch *b) { return dt_loader_next(in, b) ? DT_OK : dt_error_code(); }
 static const float *floats(dt_tensor *t) /* until the next call */
@@ -145,8 +146,9 @@ UTEST(order, does_not_depend_on_workers_or_prefetch)
     dt_dataset      *s = images();
     uint64_t         want[3] = { 0, 0, 0 };
     for (int k = 0; k < 5; k++) {
-        dt_loader *in = dt_loader_new(s, .batch = 8, .shuffle = true, .seed = 5, .workers = workers[k],
-                                      .prefetch = prefetch[k], .crop = 2, .flip = true, .cutout = 3, .drop_last = k > 9);
+        dt_loader *in =
+            dt_loader_new(s, .batch = 8, .shuffle = true, .seed = 5, .workers = workers[k], .prefetch = prefetch[k],
+                          .crop = 2, .flip = true, .cutout = 3, .drop_last = k > 9);
         for (int e = 0; e < 3; e++) {
             uint64_t h = epoch_hash(in);
             if (k == 0) want[e] = h;
@@ -182,7 +184,8 @@ UTEST(order, ranks_share_an_epoch_and_show_different_digests)
 
 UTEST(order, ranks_read_stretches_of_their_own)
 {
-    dt_dataset *s = images(), *part[3] = { dt_dataset_range(s, 0, 30), dt_dataset_range(s, 30, 40), dt_dataset_range(s, 70, 33) };
+    dt_dataset *s = images(),
+               *part[3] = { dt_dataset_range(s, 0, 30), dt_dataset_range(s, 30, 40), dt_dataset_range(s, 70, 33) };
     dt_dataset *joined = dt_dataset_concat(part, 3);
     static const int64_t from[] = { 0, 30, 70, N };
     for (int rank = 0; rank < 3; rank++) {
@@ -246,8 +249,10 @@ UTEST(order, the_digest_is_of_the_bytes_that_are_handed_out)
 
 UTEST(order, short_sets_and_dropped_ends)
 {
-    static const struct { int64_t n, batch, batches; bool drop; } t[] = {
-        { 0, 4, 0, false }, { 1, 4, 1, false }, { 3, 4, 0, true }, { 4, 4, 1, true }, { 9, 4, 3, false }, { 9, 4, 2, true },
+    static const struct { int64_t n, batch, batches; bool drop;
+    } t[] = {
+        { 0, 4, 0, false }, { 1, 4, 1, false }, { 3, 4, 0, true },
+        { 4, 4, 1, true },  { 9, 4, 3, false }, { 9, 4, 2, true },
     };
     dt_dataset *all = images();
     for (int k = 0; k < 6; k++)
@@ -284,7 +289,8 @@ static void augmented(float *out, const uint8_t *in, int crop, bool flip, int cu
             for (int x = 0; x < W; x++) {
                 int   sx = (flip && d[2] >> 31 ? W - 1 - x : x) + ox, sy = y + oy;
                 bool  inside = sx >= 0 && sx < W && sy >= 0 && sy < H;
-                bool  hole = cut && y >= cy - cut / 2 && y < cy - cut / 2 + cut && x >= cx - cut / 2 && x < cx - cut / 2 + cut;
+                bool  hole =
+                    cut && y >= cy - cut / 2 && y < cy - cut / 2 + cut && x >= cx - cut / 2 && x < cx - cut / 2 + cut;
                 float v = (float)(inside ? in[(c * H + sy) * W + sx] : 0) / 255.0f;
                 out[(c * H + y) * W + x] = hole ? 0 : (v - 0.5f) / 0.25f;
             }
@@ -329,7 +335,7 @@ UTEST(augmentation, raw_bytes_and_floats_move_too)
     dt_loader  *a = dt_loader_new(s, .batch = 20, .crop = 2, .flip = true);
     dt_loader  *r = dt_loader_new(s, .batch = 20, .crop = 2, .flip = true, .raw = true);
     dt_loader  *p = dt_loader_new(f, .batch = 20, .crop = 2, .flip = true);
-    dt_loader  *q = dt_loader_new(f, .batch = 20, .crop = 2, .flip = true, .std = { 1 }); /* the same through division */
+    dt_loader *q = dt_loader_new(f, .batch = 20, .crop = 2, .flip = true, .std = { 1 }); /* the same through division */
     dt_batch    ba, br, bp, bq;
     ASSERT_TRUE(dt_loader_next(a, &ba));
     ASSERT_TRUE(dt_loader_next(r, &br));
