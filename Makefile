@@ -31,7 +31,8 @@ ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help fuzz demo data test test-quick test-all check-headers probes tools build examples benches format clean
+.PHONY: parse help demo data test test-quick test-all fuzz check-headers probes tools build examples benches format \
+    clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -79,8 +80,8 @@ check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvc
 # One target a parser, with clang's libFuzzer: RUNS executions. What reached something new is kept in build/fuzz/NAME;
 # the seeds are in tests/corpus/NAME, which run in `make test`, too, with any compiler.
 RUNS       ?= 5000000
-FUZZ_CC     = clang -O1 -g -std=c11 -DDT_NO_AVX2 $(if $(LDLIBS_zlib),-DDT_USE_ZLIB) -fsanitize=fuzzer,address,undefined \
-    -fno-sanitize-recover=all
+FUZZ_CC     = clang -O1 -g -std=c11 -DDT_NO_AVX2 $(if $(LDLIBS_zlib),-DDT_USE_ZLIB) \
+    -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 fuzz: $(patsubst tests/fuzz_%.c,fuzz-%,$(wildcard tests/fuzz_*.c)) ## every parser under libFuzzer; fuzz-idx: one
 fuzz-%: build/fuzz/fuzz_%
 	@mkdir -p build/fuzz/$*

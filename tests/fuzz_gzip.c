@@ -1,6 +1,6 @@
-/* fuzz_gzip.c: gzipped IDX files under libFuzzer; see fuzz_set.h. The first byte: bit 0, an unpacked file follows and is
-   packed here, at the level of bits 4 to 7, in two members where the second byte times 4 says (if bit 1 is set); then
-   the byte at the third is changed by the fourth. Without bit 0 the packed file itself follows. */
+/* fuzz_gzip.c: gzipped IDX files under libFuzzer; see fuzz_set.h. The first byte: bit 0, an unpacked file follows and
+   is packed here, at the level of bits 4 to 7, in two members where the second byte times 4 says (if bit 1 is set);
+   then the byte at the third is changed by the fourth. Without bit 0 the packed file itself follows. */
 #include "fuzz.h"
 
 #include "../dt_data.h"

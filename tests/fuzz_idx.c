@@ -1,5 +1,6 @@
-/* fuzz_idx.c: IDX files under libFuzzer; see fuzz_set.h. The first byte says: bit 0, there are labels, and the second byte
-   times 16 is where they begin; bit 1, files are made as long as their headers say. The third is the number of classes. */
+/* fuzz_idx.c: IDX files under libFuzzer; see fuzz_set.h. The first byte says: bit 0, there are labels, and the second
+   byte times 16 is where they begin; bit 1, files are made as long as their headers say. The third is the number of
+   classes. */
 #include "fuzz.h"
 
 #include "../dt_data.h"

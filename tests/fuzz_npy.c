@@ -1,5 +1,5 @@
-/* fuzz_npy.c: .npy files under libFuzzer; see fuzz_set.h. An input that begins as a .npy file is one. Else the first byte
-   says: bit 0, the text of a header follows, and its length and the magic are put before it (bits 2 and 3: which
+/* fuzz_npy.c: .npy files under libFuzzer; see fuzz_set.h. An input that begins as a .npy file is one. Else the first
+   byte says: bit 0, the text of a header follows, and its length and the magic are put before it (bits 2 and 3: which
    version); bit 1, the file is made as long as the header says. */
 #include "fuzz.h"
 

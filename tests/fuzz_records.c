@@ -1,5 +1,5 @@
-/* fuzz_records.c: CIFAR and other records under libFuzzer; see fuzz_set.h. The first byte chooses; for records of one's own
-   the next ones are options. */
+/* fuzz_records.c: CIFAR and other records under libFuzzer; see fuzz_set.h. The first byte chooses; for records of one's
+   own the next ones are options. */
 #include "fuzz.h"
 
 #include "../dt_data.h"

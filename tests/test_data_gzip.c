@@ -1,5 +1,5 @@
-/* test_data_gzip.c: gzipped IDX files, with zlib: what is packed comes out; what is damaged, truncated or larger than it
-   says is refused, and memory follows what has come, not what is announced. */
+/* test_data_gzip.c: gzipped IDX files, with zlib: what is packed comes out; what is damaged, truncated or larger than
+   it says is refused, and memory follows what has come, not what is announced. */
 #if __has_include(<zlib.h>)
 #define DT_USE_ZLIB
 #endif

@@ -1,5 +1,5 @@
-/* test_fuzz_corpus.c: the corpora of the fuzzing targets, with any compiler: seeds and what fuzzing found worth keeping.
-   A target that finds something wrong aborts. (archive: test_archive.c; gzip: test_data_gzip.c) */
+/* test_fuzz_corpus.c: the corpora of the fuzzing targets, with any compiler: seeds, and what fuzzing found worth
+   keeping. A target that finds something wrong aborts. (archive: test_archive.c; gzip: test_data_gzip.c) */
 #include "dt_test.h"
 
 #include "fuzz.h"

@@ -28,7 +28,8 @@ for kind, size in ((9, 1), (11, 2), (12, 4), (13, 4), (14, 8)):
 seed("idx", "labels", b"\1\2\3" + idx(8, (3, 4, 1, 1), range(12)) + labels)
 seed("idx", "labels-out-of-range", b"\1\2\2" + idx(8, (3, 4, 1, 1), range(12)) + labels)
 seed("idx", "labels-too-few", b"\1\2\3" + idx(8, (3, 4, 1, 1), range(12)) + idx(8, (2,), [0, 1]))
-seed("idx", "labels-i32", b"\1\2\3" + idx(8, (3, 4, 1, 1), range(12)) + idx(12, (3,), [0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0]))
+wide = idx(12, (3,), [0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0])
+seed("idx", "labels-i32", b"\1\2\3" + idx(8, (3, 4, 1, 1), range(12)) + wide)
 seed("idx", "eight-dims", b"\0\0\0" + idx(8, (2,) * 8, [7] * 256))
 seed("idx", "nine-dims", b"\0\0\0" + idx(8, (1,) * 9, [7]))
 seed("idx", "fit", b"\2\0\0" + idx(13, (5, 3), []))
@@ -40,17 +41,21 @@ seed("idx", "gzip", b"\0\0\0" + gzip.compress(images, mtime=0))
 seed("idx", "empty", b"\0\0\0")
 
 text = "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }"
-for k, (d, f, s) in enumerate([("<f4", "False", "(2, 3)"), (">i8", "False", "(4,)"), ("|u1", "True", "(4,)"), ("=f2", "False", "(1, 1, 1, 1)"),
-                               ("<f8", "True", "(2, 2)"), ("|O", "False", "(2,)"), ("<u8", "False", "(2,)"), ("<f4", "False", "()"),
-                               ("<f4", "False", "(4294967296, 4294967296, 4)"), ("<f4", "False", "(99999999999999999999,)"),
-                               ("<i2", "False", "(3L, 2L)"), ("<f4", "False", "(3)"), ("|i2", "False", "(3,)")]):
+headers = [
+    ("<f4", "False", "(2, 3)"), (">i8", "False", "(4,)"), ("|u1", "True", "(4,)"), ("=f2", "False", "(1, 1, 1, 1)"),
+    ("<f8", "True", "(2, 2)"), ("|O", "False", "(2,)"), ("<u8", "False", "(2,)"), ("<f4", "False", "()"),
+    ("<f4", "False", "(4294967296, 4294967296, 4)"), ("<f4", "False", "(99999999999999999999,)"),
+    ("<i2", "False", "(3L, 2L)"), ("<f4", "False", "(3)"), ("|i2", "False", "(3,)"),
+]
+for k, (d, f, s) in enumerate(headers):
     for mode in (3, 7):
         seed("npy", "text-%d-%d" % (k, mode), bytes([mode]) + (text % (d, f, s)).encode() + b" " * 5 + b"\n")
 seed("npy", "order", b'\3{"shape":(2,),"fortran_order":False,"descr":"<f4"}')
 seed("npy", "twice", b"\3{'shape': (2,), 'shape': (2,), 'descr': '<f4'}")
 seed("npy", "list", b"\3{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}")
 seed("npy", "behind", b"\3{'descr': '<f4', 'fortran_order': False, 'shape': (2,)} x")
-seed("npy", "80-bytes-ask-32-gib", b"\x93NUMPY\1\0" + struct.pack("<H", 70) + (text % ("<f8", "False", "(4294967296,)")).encode().ljust(69) + b"\n")
+ask = (text % ("<f8", "False", "(4294967296,)")).encode().ljust(69) + b"\n"
+seed("npy", "80-bytes-ask-32-gib", b"\x93NUMPY\1\0" + struct.pack("<H", 70) + ask)
 
 seed("records", "cifar10", b"\1" + bytes(13) + bytes([3]) + bytes(3072))
 seed("records", "cifar10-label", b"\1" + bytes(13) + bytes([10]) + bytes(3072))
@@ -115,6 +120,10 @@ seed("gzip", "flip", b"\x91\0\x14\x20" + idx(8, (64,), [1] * 64))
 for f in sorted(glob.glob(os.path.join(here, "..", "golden", "[a-z]*.safetensors"))):
     with open(f, "rb") as g:
         seed("archive", os.path.basename(f).split(".")[0], b"1" + g.read())
-seed("archive", "header", b'0\3{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"F16","shape":[],"data_offsets":[1,3]}}')
+def entry(name, dtype, shape, begin, end):
+    return b'"%s":{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}' % (name, dtype, shape, begin, end)
+
+
+seed("archive", "header", b"0\3{" + entry(b"a", b"U8", b"[1]", 0, 1) + b"," + entry(b"b", b"F16", b"[]", 1, 3) + b"}")
+seed("archive", "overlap", b"0\2{" + entry(b"a", b"U8", b"[2]", 0, 2) + b"," + entry(b"b", b"U8", b"[1]", 1, 2) + b"}")
 seed("archive", "metadata", b'0\0{"__metadata__":{"format":"pt","\\u00e9":"\\ud83d\\ude00"}}')
-seed("archive", "overlap", b'0\2{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}')

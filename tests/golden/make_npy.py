@@ -17,7 +17,7 @@ def save(name, a, version=None, pickled=False):
 
 
 a = (np.arange(24) - 5).reshape(4, 2, 3)
-for t in ["|b1", "|u1", "|i1", "<i2", "<u2", "<i4", "<u4", "<i8", "<f2", "<f4", "<f8", ">i2", ">i4", ">i8", ">f2", ">f4", ">f8"]:
+for t in "|b1 |u1 |i1 <i2 <u2 <i4 <u4 <i8 <f2 <f4 <f8 >i2 >i4 >i8 >f2 >f4 >f8".split():
     save("order-" + t.replace("|", "").replace("<", "little-").replace(">", "big-"), a.astype(t))
 save("one-dimension", np.arange(5, dtype="<f4"))
 save("number", np.float32(3).reshape(()))
