@@ -469,6 +469,34 @@ UTEST(place, moving_in_the_middle_of_an_epoch_throws_away_what_was_fetched)
     dt_dataset_free(s);
 }
 
+/* a batch takes a while: it is under way when the place moves */
+static int unhurried(void *user, int64_t i, void *x, void *y)
+{
+    uint64_t until = dt_trace_now() + UINT64_C(500000);
+    (void)user, (void)y;
+    while (dt_trace_now() < until) {
+    }
+    *(float *)x = (float)i;
+    return 0;
+}
+UTEST(place, moving_waits_for_batches_under_way)
+{
+    dt_dataset *s = dt_source(.n = 500, .x_shape = DT_SCALAR, .get = unhurried);
+    dt_loader  *in = dt_loader_new(s, .batch = 5, .workers = 3, .prefetch = 6);
+    dt_batch    b;
+    for (int64_t k = 0; k < 20; k++) {
+        dt_loader_cursor(in)->position = 20 * k;
+        ASSERT_TRUE(dt_loader_next(in, &b));
+        EXPECT_EQ(20 * k, b.item[0]);
+        EXPECT_EQ((float)(20 * k + 4), floats(b.x)[4]);
+        ASSERT_TRUE(dt_loader_next(in, &b));
+        EXPECT_EQ(20 * k + 5, b.item[0]);
+        dt_end();
+    }
+    dt_loader_free(in);
+    dt_dataset_free(s);
+}
+
 static dt_tensor *net(dt_model *m, dt_tensor *x) { return dt_linear(m, "fc", dt_flatten(x), .out = 10); }
 UTEST(place, a_checkpoint_holds_it)
 {
