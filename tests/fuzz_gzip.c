@@ -12,7 +12,7 @@ static size_t fuzz_member(uint8_t *out, size_t room, const uint8_t *p, size_t n,
 {
     z_stream z;
     memset(&z, 0, sizeof z);
-    if (deflateInit2(&z, level > 9 ? 9 : level, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK) abort();
+    if (deflateInit2(&z, level > 9 ? 9 : level, Z_DEFLATED, 9 + 16, 1, Z_DEFAULT_STRATEGY) != Z_OK) abort();
     z.next_in = (Bytef *)p;
     z.avail_in = (uInt)n;
     z.next_out = out;

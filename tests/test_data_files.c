@@ -772,8 +772,8 @@ UTEST(folders, headers)
         dt_dataset *s = dt_folder_open(dir);
         char        x[2] = { 0, 0 };
         const char *e = dt_error();
-        int         ok = t[k].why ? !s && e && strstr(e, t[k].why) && strstr(e, "a/x.pgm")
-                                  : s && dt_dataset_size(s) == 1 && !dt_dataset_get(s, 0, x, NULL) && !memcmp(x, "ab", 2);
+        int ok = t[k].why ? !s && e && strstr(e, t[k].why) && strstr(e, "a/x.pgm") : s && dt_dataset_size(s) == 1;
+        if (!t[k].why) ok = ok && !dt_dataset_get(s, 0, x, NULL) && !memcmp(x, "ab", 2);
         EXPECT_TRUE_MSG(ok, e ? e : t[k].text);
         dt_dataset_free(s);
         dt_error_clear();
