@@ -2937,7 +2937,7 @@ typedef struct dt__tray {
     dt_status  code;          /* why it is not filled */
     char       message[1024];
     char       sha256[65];
-    struct dt__tray *next;
+    struct dt__tray *next, *also; /* in the list of free ones; in that of all */
 } dt__tray;
 typedef struct dt__bay { /* a place of the ring */
     dt__tray *tray;       /* NULL although it is full: there was no memory */
@@ -2946,12 +2946,17 @@ typedef struct dt__bay { /* a place of the ring */
 struct dt__depot { /* the trays that are free; lives as long as the loader or a batch */
     pthread_mutex_t lock;
     int32_t         refs;      /* the loader, and each tray that is out */
-    dt__tray       *free;
+    dt__tray       *free, *all;
     dt_allocator    a;
     bool            own;       /* memory of the CPU device */
     size_t          xbytes, ybytes;
     int64_t         batch;
 };
+typedef struct dt__hand { /* a worker's: what it is told, and its memory */
+    dt_loader *in;
+    int        number;
+    dt__mem    mem;
+} dt__hand;
 typedef struct dt__place_of { /* the cursor, which a checkpoint may hold longer than the loader lives */
     dt_cursor c;
     int32_t   refs;
@@ -2980,6 +2985,7 @@ struct dt_loader {
     pthread_mutex_t lock;
     pthread_cond_t  work, ready;
     pthread_t      *thread;
+    dt__hand       *hand;
     int             nthreads, active;
     bool            quit;
     int64_t         next;      /* the batch that is taken next */
@@ -3010,9 +3016,9 @@ static void dt__tray_free(dt__tray *s)
 static void dt__depot_unref(dt__depot *d)
 {
     if (!d || __atomic_sub_fetch(&d->refs, 1, __ATOMIC_ACQ_REL)) return;
-    while (d->free) {
-        dt__tray *s = d->free;
-        d->free = s->next;
+    while (d->all) { /* after a fork also those that threads of the parent have */
+        dt__tray *s = d->all;
+        d->all = s->also;
         dt__tray_free(s);
     }
     pthread_mutex_destroy(&d->lock);
@@ -3032,7 +3038,13 @@ static dt__tray *dt__tray_take(dt__depot *d) /* NULL after dt_fail */
         s->y = dt__depot_alloc(d, d->ybytes);
         s->item = (int64_t *)dt_alloc((size_t)d->batch * sizeof *s->item);
     }
-    if (s && s->x && s->item && (s->y || !d->ybytes)) return s;
+    if (s && s->x && s->item && (s->y || !d->ybytes)) {
+        pthread_mutex_lock(&d->lock);
+        s->also = d->all;
+        d->all = s;
+        pthread_mutex_unlock(&d->lock);
+        return s;
+    }
     dt_fail(DT_ERR_MEMORY, "dt_loader_next: out of memory for a batch of %zu bytes", d->xbytes + d->ybytes);
     dt__tray_free(s);
     return NULL;
@@ -3111,18 +3123,12 @@ static void dt__batch_fill(dt_loader *in, dt__tray *s, int64_t k, dt__mem *mem)
     __atomic_add_fetch(&in->busy, dt_trace_now() - t0, __ATOMIC_RELAXED);
     __atomic_add_fetch(&in->made, s->n, __ATOMIC_RELAXED);
 }
-typedef struct dt__hand {
-    dt_loader *in;
-    int        number;
-} dt__hand;
 static void *dt__worker(void *arg)
 {
-    dt__hand   hand = *(dt__hand *)arg;
-    dt_loader *in = hand.in;
-    dt__mem    mem = { NULL, 0 };
+    dt__hand  *hand = (dt__hand *)arg;
+    dt_loader *in = hand->in;
     char       track[32], name[32];
-    dt_dealloc(arg, sizeof hand);
-    snprintf(track, sizeof track, "loader %d", hand.number);
+    snprintf(track, sizeof track, "loader %d", hand->number);
     pthread_mutex_lock(&in->lock);
     for (;;) {
         while (!in->quit && (in->next >= in->nbatches || in->next - in->handed >= in->o.prefetch))
@@ -3133,7 +3139,7 @@ static void *dt__worker(void *arg)
         pthread_mutex_unlock(&in->lock);
         uint64_t  t0 = dt_trace_now();
         dt__tray *s = dt__tray_take(in->depot);
-        if (s) dt__batch_fill(in, s, k, &mem);
+        if (s) dt__batch_fill(in, s, k, &hand->mem);
         snprintf(name, sizeof name, "batch %" PRId64, k);
         if (dt_tracing()) dt_trace_span(track, name, t0, dt_trace_now());
         dt_error_clear(); /* it is told by dt_loader_next */
@@ -3144,7 +3150,6 @@ static void *dt__worker(void *arg)
         pthread_cond_signal(&in->ready);
     }
     pthread_mutex_unlock(&in->lock);
-    dt__mem_free(&mem);
     return NULL;
 }
 
@@ -3372,7 +3377,8 @@ static int dt__loader_memory(const char *call, dt_loader *in)
     in->item = (int64_t *)dt_alloc((size_t)in->o.batch * sizeof *in->item);
     in->ring = (dt__bay *)dt__alloc_zero((size_t)in->o.prefetch * sizeof *in->ring);
     in->thread = (pthread_t *)dt__alloc_zero((size_t)in->o.workers * sizeof *in->thread);
-    return in->item && in->ring && in->thread ? 0 : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    in->hand = (dt__hand *)dt__alloc_zero((size_t)in->o.workers * sizeof *in->hand);
+    return in->item && in->ring && in->thread && in->hand ? 0 : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
 }
 static int dt__loader_threads(const char *call, dt_loader *in)
 {
@@ -3381,14 +3387,9 @@ static int dt__loader_threads(const char *call, dt_loader *in)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's, not the workers' */
     for (int i = 0; i < in->o.workers && !rc; i++) {
-        dt__hand *h = (dt__hand *)dt_alloc(sizeof *h);
-        rc = h ? 0 : ENOMEM;
-        if (h) {
-            h->in = in;
-            h->number = i;
-            rc = pthread_create(&in->thread[i], NULL, dt__worker, h);
-            if (rc) dt_dealloc(h, sizeof *h);
-        }
+        in->hand[i].in = in;
+        in->hand[i].number = i;
+        rc = pthread_create(&in->thread[i], NULL, dt__worker, &in->hand[i]);
         if (!rc) in->nthreads++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -3456,6 +3457,8 @@ DT_API void dt_loader_free(dt_loader *in)
     dt__mem_free(&in->mem);
     dt_dealloc(in->item, in->item ? (size_t)in->o.batch * sizeof *in->item : 0);
     dt_dealloc(in->ring, in->ring ? (size_t)in->o.prefetch * sizeof *in->ring : 0);
+    for (int i = 0; in->hand && i < in->o.workers; i++) dt__mem_free(&in->hand[i].mem);
+    dt_dealloc(in->hand, in->hand ? (size_t)in->o.workers * sizeof *in->hand : 0);
     dt_dealloc(in->thread, in->thread ? (size_t)in->o.workers * sizeof *in->thread : 0);
     dt_dataset_free(in->set);
     dt_dealloc(in, sizeof *in);

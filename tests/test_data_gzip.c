@@ -70,7 +70,7 @@ UTEST(gzip, mnist_with_gz_is_the_same_set)
 
 UTEST(gzip, damage)
 {
-    uint8_t x[500], z[1000], c[1000];
+    uint8_t x[500] = { 0 }, z[1000], c[1000];
     char   *dir = temp_dir();
     int     before = temp_fds(), opened = 0;
     size_t  n = images(x, 100), packed = pack(z, sizeof z, x, n);

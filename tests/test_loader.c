@@ -617,22 +617,29 @@ UTEST(errors, of_options)
     dt_dataset_free(f);
     dt_dataset_free(s);
 }
+typedef struct pair {
+    dt_dataset *set;
+    dt_loader  *in;
+} pair;
 static int forked(int rank, void *arg)
 {
     int      failed = 0, *utest_result = &failed;
+    pair    *p = (pair *)arg;
     dt_batch b;
     (void)rank;
-    EXPECT_ERROR(next_of((dt_loader *)arg, &b), "made before a fork");
-    dt_loader_free((dt_loader *)arg);
+    EXPECT_ERROR(next_of(p->in, &b), "made before a fork");
+    dt_loader_free(p->in);
+    dt_dataset_free(p->set);
     return failed;
 }
 UTEST(errors, after_a_fork_there_is_an_error_and_no_hang)
 {
-    dt_dataset *s = images();
-    dt_loader  *in = dt_loader_new(s, .batch = 10, .workers = 2);
-    EXPECT_EQ(0, dt_test_ranks(1, 20, forked, in));
-    dt_loader_free(in);
-    dt_dataset_free(s);
+    pair p;
+    p.set = images();
+    p.in = dt_loader_new(p.set, .batch = 10, .workers = 2);
+    EXPECT_EQ(0, dt_test_ranks(1, 20, forked, &p));
+    dt_loader_free(p.in);
+    dt_dataset_free(p.set);
 }
 
 /* ==================================================================================================== memory */
