@@ -48,16 +48,16 @@ demo: build/examples/mnist ## train a conv net on the digits in data/, under a m
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
 	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist parse); \
-	tests/run.sh "$$built" $(plan_normal) $(plan_portable) $(call plan_asan,DT_TEST_QUICK=1) \
+	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(plan_portable) $(call plan_asan,DT_TEST_QUICK=1) \
 	    'check-headers|tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
-	@$(call make_all,$(call programs,normal)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(plan_normal)
+	@$(call make_all,$(call programs,normal)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
 
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
 	@$(call make_all,$(foreach f,normal asan tsan plain,$(call programs,$(f))) \
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches); \
-	tests/run.sh "$$built" $(plan_normal) $(plan_portable) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
+	tests/run.sh "$$built" $(call plan_normal,) $(plan_portable) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
 	    $(plan_cblas) 'check-headers|tests/check_headers.sh'
 
 # Debian's package of Fashion-MNIST holds gzipped IDX files; the examples read them unpacked
@@ -136,7 +136,9 @@ programs       = $(TESTS:%=build/$(1)/%)
 # builds as much as it can; a part that does not compile fails the run, whatever older programs lie about
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
-plan_normal    = $(foreach t,$(TESTS),'normal/$(t)|build/normal/$(t)')
+# tests that take long in full: in test-all only
+LONG          := test_plans
+plan_normal    = $(foreach t,$(TESTS),'normal/$(t)|$(if $(filter $(t),$(LONG)),$(1)) build/normal/$(t)')
 plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|DT_CPU_ISA=portable build/normal/$(t)')
 plan_asan      = $(foreach t,$(TESTS),'asan/$(t)|$(ENV_asan) $(1) build/asan/$(t)')
 plan_tsan      = $(foreach t,$(TESTS),'tsan/$(t)|DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr) build/tsan/$(t)')

@@ -1,3 +1,4 @@
 #define DT_IMPLEMENTATION
+#include "../dt_comm.h"
 #include "../dt_data.h"
 #include "../dt_nn.h"

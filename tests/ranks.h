@@ -1,0 +1,103 @@
+/* ranks.h - tests that need several processes; no header of dt is needed
+
+       dt_test_ranks(n, seconds, fn, arg)          n forked processes with a deadline
+       dt_test_quick()                             DT_TEST_QUICK is set: fewer sizes, for slow instruments
+
+   Inside fn of dt_test_ranks the EXPECT_ macros work after
+       int failed = 0, *utest_result = &failed;    and it ends with    return failed; */
+#ifndef DT_TEST_RANKS_H_INCLUDED
+#define DT_TEST_RANKS_H_INCLUDED
+
+#include "utest.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+static UTEST_UNUSED bool dt_test_quick(void) { return getenv("DT_TEST_QUICK") != NULL; }
+
+/* Each rank is a process that runs fn(rank, arg) and exits with what it returns. They die with the process that started
+   them. One pipe, held open by all of them, tells when the last has gone. Call it from the thread that runs the
+   test. */
+static UTEST_UNUSED void dt_test_rank_child(int rank, pid_t parent, int (*fn)(int rank, void *arg), void *arg)
+{
+    int status;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(126);
+    status = fn(rank, arg);
+    fflush(stdout);
+    fflush(stderr);
+    _exit(status == 0 ? 0 : status > 0 && status < 125 ? status : 1);
+}
+
+/* Waits until nobody holds the pipe; 0, or -1 at the deadline. */
+static UTEST_UNUSED int dt_test_ranks_wait(int fd, int64_t deadline)
+{
+    for (;;) {
+        struct pollfd p;
+        int64_t       left = (deadline - utest_ns()) / 1000000;
+        p.fd = fd;
+        p.events = POLLIN;
+        p.revents = 0;
+        if (left <= 0) return -1;
+        int n = poll(&p, 1, left > 1000000 ? 1000000 : (int)left + 1);
+        if (n > 0) return 0;
+        if (n < 0 && errno != EINTR) return -1;
+    }
+}
+
+static UTEST_UNUSED int dt_test_rank_report(int rank, int n, int status, int late, double seconds)
+{
+    if (!late && WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
+    utest_lock();
+    if (late) utest_say("   Rank %d of %d did not end within %.3g s and was killed\n", rank, n, seconds);
+    else if (WIFSIGNALED(status))
+        utest_say("   Rank %d of %d was killed by signal %d (%s)\n", rank, n, WTERMSIG(status),
+                  strsignal(WTERMSIG(status)));
+    else utest_say("   Rank %d of %d failed: exit status %d\n", rank, n, WEXITSTATUS(status));
+    utest_unlock();
+    return 1;
+}
+
+static UTEST_UNUSED int dt_test_ranks(int n, double seconds, int (*fn)(int rank, void *arg), void *arg)
+{
+    pid_t  *pid = (pid_t *)calloc((size_t)(n > 0 ? n : 1), sizeof *pid);
+    pid_t   parent = getpid();
+    int     fd[2], started = 0, failed = 0, late;
+    int64_t deadline;
+    seconds *= utest_slow();
+    deadline = utest_ns() + (int64_t)(seconds * 1e9);
+    if (!pid || pipe(fd) != 0) {
+        free(pid);
+        return 1;
+    }
+    fflush(NULL);
+    for (; started < n; started++) {
+        pid_t child = fork();
+        if (child == 0) {
+            free(pid);
+            close(fd[0]); /* fd[1] stays open until the process ends */
+            dt_test_rank_child(started, parent, fn, arg);
+        }
+        if (child < 0) break;
+        pid[started] = child;
+    }
+    close(fd[1]);
+    late = started < n || dt_test_ranks_wait(fd[0], deadline) != 0;
+    if (started < n) failed = 1, printf("   Rank %d of %d: fork: %s\n", started, n, strerror(errno));
+    for (int i = 0; i < started; i++) {
+        int   status = 0;
+        pid_t got = waitpid(pid[i], &status, late ? WNOHANG : 0);
+        int   killed = got == 0;
+        if (killed) {
+            kill(pid[i], SIGKILL);
+            while (waitpid(pid[i], &status, 0) < 0 && errno == EINTR) {}
+        }
+        failed |= dt_test_rank_report(i, n, status, killed, seconds);
+    }
+    close(fd[0]);
+    free(pid);
+    return failed;
+}
+
+#endif /* DT_TEST_RANKS_H_INCLUDED */

@@ -1,0 +1,619 @@
+/* test_comm.c: collectives of threads, of processes over shared memory and over TCP: all algorithms, dtypes, sizes;
+   work in flight; misuse; ranks that die, stop or do not come */
+#define DT_IMPLEMENTATION
+#include "../dt_comm.h"
+#include "utest.h"
+
+UTEST_MAIN()
+
+enum { MOST = 16 };
+typedef struct team {
+    int      n;
+    dt_comm *comm[MOST];
+    void   (*fn)(struct team *t, dt_comm *c, int rank);
+    void    *arg;
+    int      failed; /* atomic */
+    int      status; /* of dt_spawn */
+    int      dies;   /* somebody is meant to */
+    int      told;   /* survivors that said the right thing */
+    int64_t  when, slowest; /* of a death; of hearing of it, ns */
+} team;
+typedef struct player {
+    team *t;
+    int   rank;
+} player;
+static void *play(void *arg)
+{
+    player *p = (player *)arg;
+    p->t->fn(p->t, p->t->comm[p->rank], p->rank);
+    return NULL;
+}
+/* the same with processes; how: "shm" or "tcp" */
+static const char *spawn_how, *spawn_algo;
+static double      spawn_timeout;
+static int         spawned(void *arg)
+{
+    team    *t = (team *)arg;
+    dt_comm *c = dt_comm_init(.transport = spawn_how, .algo = spawn_algo, .timeout = spawn_timeout, .join_timeout = 20);
+    if (!c) {
+        printf("    init: %s\n", dt_comm_error(NULL));
+        return 1;
+    }
+    t->comm[dt_comm_rank(c)] = c; /* each process sees its own: it is written before it is read */
+    t->fn(t, c, dt_comm_rank(c));
+    return 0;
+}
+static int spawn(const char *how, int n, const char *algo, double timeout, void (*fn)(team *t, dt_comm *c, int rank),
+                 void *arg)
+{
+    team *t = (team *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (t == MAP_FAILED) return 1000;
+    t->n = n;
+    t->fn = fn;
+    t->arg = arg;
+    spawn_how = how;
+    spawn_algo = algo;
+    spawn_timeout = timeout;
+    t->status = dt_spawn(n, spawned, t);
+    int failed = t->failed + (t->status != 0 && !t->dies ? 100 : 0);
+    munmap(t, sizeof *t);
+    return failed;
+}
+/* fn on n ranks; how many checks failed */
+static int run(int n, const char *algo, double timeout, void (*fn)(team *t, dt_comm *c, int rank), void *arg)
+{
+    team         t;
+    pthread_t    thread[MOST];
+    player       p[MOST];
+    dt_comm_opts o;
+    memset(&t, 0, sizeof t);
+    memset(&o, 0, sizeof o);
+    t.n = n;
+    t.fn = fn;
+    t.arg = arg;
+    o.algo = algo;
+    o.timeout = timeout;
+    if (dt_comm_threads_with(n, t.comm, o)) return 1000;
+    for (int i = 0; i < n; i++) {
+        p[i].t = &t;
+        p[i].rank = i;
+        pthread_create(&thread[i], NULL, play, &p[i]);
+    }
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    return t.failed;
+}
+static void check(team *t, bool ok, const char *what, int rank, int64_t n)
+{
+    if (ok) return;
+    if (__atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED) < 5)
+        printf("    %s: rank %d of %d, n %lld: %s\n", what, rank, t->n, (long long)n,
+               dt_comm_error(t->comm[rank]) ? dt_comm_error(t->comm[rank]) : "");
+    fflush(stdout);
+}
+
+/* ==================================================================================================== values */
+static double half_of(uint16_t h)
+{
+    int    e = (h >> 10) & 31, m = h & 1023;
+    double v = e == 31 ? (m ? NAN : INFINITY) : e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
+    return h & 0x8000 ? -v : v;
+}
+static void put(void *buf, int64_t i, int dtype, int v) /* small whole numbers: exact in every dtype */
+{
+    float    f = (float)v;
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+    switch (dtype) {
+    case DT_COMM_F32: ((float *)buf)[i] = f; break;
+    case DT_COMM_F64: ((double *)buf)[i] = v; break;
+    case DT_COMM_BF16: ((uint16_t *)buf)[i] = (uint16_t)(bits >> 16); break;
+    case DT_COMM_F16:
+        if (!v) ((uint16_t *)buf)[i] = 0;
+        else
+            ((uint16_t *)buf)[i] =
+                (uint16_t)((bits >> 16 & 0x8000) | ((((bits >> 23) & 255) - 112) << 10) | (bits >> 13 & 1023));
+        break;
+    case DT_COMM_I32: ((int32_t *)buf)[i] = v; break;
+    case DT_COMM_I64: ((int64_t *)buf)[i] = v; break;
+    default: ((uint8_t *)buf)[i] = (uint8_t)v; break;
+    }
+}
+static double get(const void *buf, int64_t i, int dtype)
+{
+    float    f;
+    uint32_t bits;
+    switch (dtype) {
+    case DT_COMM_F32: return ((const float *)buf)[i];
+    case DT_COMM_F64: return ((const double *)buf)[i];
+    case DT_COMM_F16: return half_of(((const uint16_t *)buf)[i]);
+    case DT_COMM_BF16:
+        bits = (uint32_t)((const uint16_t *)buf)[i] << 16;
+        memcpy(&f, &bits, 4);
+        return f;
+    case DT_COMM_I32: return ((const int32_t *)buf)[i];
+    case DT_COMM_I64: return (double)((const int64_t *)buf)[i];
+    default: return ((const uint8_t *)buf)[i];
+    }
+}
+static int value(int rank, int64_t i) { return (int)((rank * 5 + i * 3) % 7); }
+static double reduced(int n, int64_t i, int op)
+{
+    double r = value(0, i);
+    for (int k = 1; k < n; k++) {
+        double v = value(k, i);
+        r = op == DT_COMM_MIN ? (v < r ? v : r) : op == DT_COMM_MAX ? (v > r ? v : r) : op == DT_COMM_PROD ? r * v
+            : op == DT_COMM_OR ? (double)((int)r | (int)v) : r + v;
+    }
+    return op == DT_COMM_MEAN ? r / n : r;
+}
+static const int64_t sizes[] = { 0, 1, 2, 3, 5, 11, 12, 13, 64, 257, 1024, 1025, 4097, 33000, 70001 };
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static void allreduce_sizes(team *t, dt_comm *c, int rank)
+{
+    for (int k = 0; k < SIZES; k++) {
+        int64_t n = sizes[k];
+        float  *x = (float *)malloc((size_t)n * 4 + 4);
+        for (int64_t i = 0; i < n; i++) x[i] = (float)value(rank, i);
+        x[n] = 77;
+        bool ok = !dt_comm_allreduce(c, x, n, DT_COMM_F32, DT_COMM_SUM) && x[n] == 77;
+        for (int64_t i = 0; ok && i < n; i++) ok = x[i] == (float)reduced(t->n, i, DT_COMM_SUM);
+        check(t, ok, "allreduce", rank, n);
+        free(x);
+    }
+    check(t, !dt_comm_free(c), "free", rank, 0);
+}
+UTEST(allreduce, every_algorithm_world_and_size)
+{
+    static const char *const algo[] = { NULL,      "direct", "alltoall",  "tree",   "ring",  "doubling",
+                                        "halving", "blocks", "two_level", "leader", "shared" };
+    for (int a = 0; a < 11; a++)
+        for (int n = 1; n <= (getenv("DT_TEST_QUICK") ? 5 : 9); n++) {
+            if (algo[a] && dt_algo_of(algo[a]) == DT_ALGO_COUNT) printf("    no %s\n", algo[a]);
+            EXPECT_EQ(0, run(n, algo[a], 20, allreduce_sizes, NULL));
+        }
+}
+UTEST(allreduce, processes)
+{
+    static const char *const algo[] = { NULL, "ring", "halving", "blocks", "tree" };
+    for (int a = 0; a < (getenv("DT_TEST_QUICK") ? 2 : 5); a++)
+        for (int n = 2; n <= 5; n += a ? 3 : 1) {
+            EXPECT_EQ(0, spawn("shm", n, algo[a], 20, allreduce_sizes, NULL));
+            EXPECT_EQ(0, spawn("tcp", n, algo[a], 20, allreduce_sizes, NULL));
+        }
+}
+static void in_place(team *t, dt_comm *c, int rank) /* memory of the communicator, given back and taken again */
+{
+    for (int round = 0; round < 3; round++) {
+        float *x[SIZES];
+        for (int k = 0; k < SIZES; k++) x[k] = (float *)dt_comm_alloc(c, (size_t)sizes[k] * 4);
+        for (int k = SIZES - 1; k >= 0; k--) {
+            for (int64_t i = 0; x[k] && i < sizes[k]; i++) x[k][i] = (float)value(rank, i);
+            bool ok =
+                x[k] && (uintptr_t)x[k] % 64 == 0 && !dt_comm_allreduce(c, x[k], sizes[k], DT_COMM_F32, DT_COMM_SUM);
+            for (int64_t i = 0; ok && i < sizes[k]; i++) ok = x[k][i] == (float)reduced(t->n, i, DT_COMM_SUM);
+            check(t, ok, "in place", rank, sizes[k]);
+        }
+        for (int k = 0; k < SIZES; k++) dt_comm_dealloc(c, x[(k * 7) % SIZES]);
+    }
+    /* one rank has ordinary memory: all fall back */
+    float *y = rank ? (float *)dt_comm_alloc(c, 400000) : (float *)malloc(400000);
+    for (int i = 0; i < 100000; i++) y[i] = (float)value(rank, i);
+    bool ok = !dt_comm_allreduce(c, y, 100000, DT_COMM_F32, DT_COMM_MEAN);
+    for (int i = 0; ok && i < 100000; i++) ok = fabs(y[i] - reduced(t->n, i, DT_COMM_MEAN)) < 1e-5;
+    check(t, ok, "mixed", rank, 100000);
+    if (rank) dt_comm_dealloc(c, y);
+    else free(y);
+    check(t, !dt_comm_alloc(c, (size_t)1 << 60), "too much", rank, 0);
+    dt_comm_free(c);
+}
+UTEST(allreduce, in_memory_of_the_communicator)
+{
+    EXPECT_EQ(0, spawn("shm", 2, NULL, 20, in_place, NULL));
+    EXPECT_EQ(0, spawn("shm", 5, NULL, 20, in_place, NULL));
+    EXPECT_EQ(0, spawn("tcp", 2, NULL, 20, in_place, NULL));
+    EXPECT_EQ(0, run(3, NULL, 20, in_place, NULL));
+}
+static void allreduce_kinds(team *t, dt_comm *c, int rank)
+{
+    for (int dtype = 0; dtype < DT_COMM_DTYPES; dtype++)
+        for (int op = 0; op < DT_COMM_OPS; op++)
+            for (int k = 0; k < 3; k++) {
+                static const int64_t count[] = { 5, 700, 40000 };
+                int64_t              n = count[k];
+                bool                 whole = dtype == DT_COMM_I32 || dtype == DT_COMM_I64 || dtype == DT_COMM_U8;
+                char                *x = (char *)malloc((size_t)n * 8);
+                if (op == DT_COMM_OR && !whole) {
+                    free(x);
+                    continue;
+                }
+                for (int64_t i = 0; i < n; i++)
+                    put(x, i, dtype, op == DT_COMM_PROD ? value(rank, i) % 3 : value(rank, i));
+                bool ok = !dt_comm_allreduce(c, x, n, dtype, op);
+                for (int64_t i = 0; ok && i < n; i++) {
+                    double want = reduced(t->n, i, op);
+                    if (op == DT_COMM_PROD) {
+                        want = 1;
+                        for (int r = 0; r < t->n; r++) want *= value(r, i) % 3;
+                    }
+                    if (whole) want = floor(want);
+                    double tol = dtype == DT_COMM_BF16  ? 0.01 * want
+                                 : dtype == DT_COMM_F16 ? 0.002 * want
+                                 : op == DT_COMM_MEAN   ? 1e-6 * want
+                                                        : 0;
+                    ok = fabs(get(x, i, dtype) - want) <= (whole ? 0 : tol);
+                    if (!ok)
+                        printf("    dtype %d op %d i %lld got %g want %g\n", dtype, op, (long long)i, get(x, i, dtype),
+                               want);
+                }
+                check(t, ok, "allreduce", rank, n);
+                free(x);
+            }
+    dt_comm_free(c);
+}
+UTEST(allreduce, every_dtype_and_reduction)
+{
+    EXPECT_EQ(0, run(4, NULL, 20, allreduce_kinds, NULL));
+    EXPECT_EQ(0, run(3, "ring", 20, allreduce_kinds, NULL));
+}
+static void others(team *t, dt_comm *c, int rank)
+{
+    int p = t->n;
+    for (int k = 0; k < 11; k++) {
+        int64_t n = sizes[k], total = 0, counts[MOST], at[MOST + 1], recvs[MOST];
+        for (int v = 0; v < 2; v++) { /* equal segments, and segments that differ */
+            total = 0;
+            for (int r = 0; r < p; r++) {
+                counts[r] = v ? (r * 3 + n) % (n + 2) : n;
+                at[r] = total;
+                total += counts[r];
+            }
+            at[p] = total;
+            int32_t *all = (int32_t *)calloc((size_t)total + 1, 4), *mine = (int32_t *)calloc((size_t)total + 1, 4);
+            bool     ok = true;
+            for (int64_t i = 0; i < counts[rank]; i++) mine[i] = (int32_t)(rank * 1000 + i);
+            ok = !dt_comm_allgather(c, mine, all, n, v ? counts : NULL, DT_COMM_I32);
+            for (int r = 0; r < p && ok; r++)
+                for (int64_t i = 0; i < counts[r] && ok; i++) ok = all[at[r] + i] == r * 1000 + i;
+            check(t, ok, "allgather", rank, n);
+            for (int64_t i = 0; i < total; i++) all[i] = value(rank, i);
+            ok = !dt_comm_reduce_scatter(c, all, mine, n, v ? counts : NULL, DT_COMM_I32, DT_COMM_SUM);
+            for (int64_t i = 0; i < counts[rank] && ok; i++)
+                ok = mine[i] == (int32_t)reduced(p, at[rank] + i, DT_COMM_SUM);
+            for (int64_t i = 0; i < total && ok; i++) ok = all[i] == value(rank, i); /* in is left as it was */
+            check(t, ok, "reduce_scatter", rank, n);
+            int root = k % p;
+            for (int64_t i = 0; i < counts[rank]; i++) mine[i] = (int32_t)(rank * 1000 + i);
+            memset(all, 0, (size_t)total * 4);
+            ok = !dt_comm_gather(c, mine, all, n, v ? counts : NULL, DT_COMM_I32, root);
+            for (int r = 0; rank == root && r < p && ok; r++)
+                for (int64_t i = 0; i < counts[r] && ok; i++) ok = all[at[r] + i] == r * 1000 + i;
+            check(t, ok, "gather", rank, n);
+            memset(mine, 0, (size_t)total * 4);
+            ok = !dt_comm_scatter(c, rank == root ? all : NULL, mine, n, v ? counts : NULL, DT_COMM_I32, root);
+            for (int64_t i = 0; i < counts[rank] && ok; i++) ok = mine[i] == rank * 1000 + i;
+            check(t, ok, "scatter", rank, n);
+            /* rank s sends (s + r) % 3 + n elements to r, or n */
+            int64_t sends[MOST], out_n = 0, in_n = 0;
+            for (int r = 0; r < p; r++) {
+                sends[r] = v ? (rank + 2 * r) % 3 + n : n;
+                recvs[r] = v ? (r + 2 * rank) % 3 + n : n;
+                out_n += sends[r];
+                in_n += recvs[r];
+            }
+            int32_t *go = (int32_t *)calloc((size_t)out_n + 1, 4), *come = (int32_t *)calloc((size_t)in_n + 1, 4),
+                    *w = go;
+            for (int r = 0; r < p; r++)
+                for (int64_t i = 0; i < sends[r]; i++) *w++ = (int32_t)(rank * 100000 + r * 1000 + i);
+            ok = !dt_comm_alltoall(c, go, come, n, v ? sends : NULL, v ? recvs : NULL, DT_COMM_I32);
+            w = come;
+            for (int r = 0; r < p && ok; r++)
+                for (int64_t i = 0; i < recvs[r] && ok; i++) ok = *w++ == r * 100000 + rank * 1000 + i;
+            check(t, ok, "alltoall", rank, n);
+            free(go);
+            free(come);
+            free(all);
+            free(mine);
+        }
+        double *x = (double *)malloc((size_t)n * 8 + 8);
+        for (int64_t i = 0; i < n; i++) x[i] = value(rank, i);
+        bool ok = !dt_comm_reduce(c, x, n, DT_COMM_F64, DT_COMM_SUM, k % p);
+        for (int64_t i = 0; ok && i < n; i++)
+            ok = x[i] == (rank == k % p ? reduced(p, i, DT_COMM_SUM) : value(rank, i));
+        check(t, ok, "reduce", rank, n);
+        for (int64_t i = 0; i < n; i++) x[i] = rank == k % p ? value(9, i) : -1;
+        ok = !dt_comm_broadcast(c, x, n, DT_COMM_F64, k % p);
+        for (int64_t i = 0; ok && i < n; i++) ok = x[i] == value(9, i);
+        check(t, ok, "broadcast", rank, n);
+        free(x);
+    }
+    check(t, !dt_comm_barrier(c), "barrier", rank, 0);
+    dt_comm_free(c);
+}
+UTEST(collectives, all_of_them_with_every_algorithm)
+{
+    static const char *const algo[] = { NULL,      "direct", "tree",  "ring",    "doubling",
+                                        "halving", "bruck",  "chain", "scatter", "pairs" };
+    for (int a = 0; a < 10; a++)
+        for (int n = 1; n <= (getenv("DT_TEST_QUICK") ? 3 : 6); n++) EXPECT_EQ(0, run(n, algo[a], 20, others, NULL));
+}
+
+UTEST(collectives, processes)
+{
+    EXPECT_EQ(0, spawn("shm", 3, NULL, 20, others, NULL));
+    EXPECT_EQ(0, spawn("tcp", 3, NULL, 20, others, NULL));
+    EXPECT_EQ(0, spawn("tcp", 4, "ring", 20, others, NULL));
+}
+static void splits(team *t, dt_comm *c, int rank)
+{
+    dt_comm *part = NULL, *again = NULL, *none = NULL;
+    int32_t  x = rank, y = 1;
+    check(t, !dt_comm_split(c, rank % 2, -rank, &part) && part, "split", rank, 0);
+    check(t, dt_comm_size(part) == (t->n + 1 - rank % 2) / 2, "size", rank, dt_comm_size(part));
+    check(t, dt_comm_rank(part) == (t->n - 1 - rank) / 2 , "order", rank, dt_comm_rank(part)); /* by key: backwards */
+    check(t, !dt_comm_allreduce(part, &x, 1, DT_COMM_I32, DT_COMM_SUM), "sum", rank, 0);
+    int want = 0;
+    for (int r = rank % 2; r < t->n; r += 2) want += r;
+    check(t, x == want, "sum of a part", rank, x);
+    check(t, !dt_comm_dup(c, &again) && dt_comm_rank(again) == rank, "dup", rank, 0);
+    dt_work *w = dt_comm_allreduce_start(c, &y, 1, DT_COMM_I32, DT_COMM_SUM); /* both at once */
+    int32_t  z = 2;
+    check(t, !dt_comm_allreduce(again, &z, 1, DT_COMM_I32, DT_COMM_SUM) && z == 2 * t->n, "beside", rank, z);
+    check(t, !dt_work_wait(w) && y == t->n, "beside it", rank, y);
+    check(t, !dt_comm_split(c, rank ? 0 : -1, 0, &none) && !none == !rank, "no colour", rank, 0);
+    dt_comm_free(none);
+    dt_comm_free(part);
+    dt_comm_free(again);
+    check(t, !dt_comm_free(c), "free", rank, 0);
+}
+UTEST(collectives, parts_of_a_communicator)
+{
+    EXPECT_EQ(0, spawn("shm", 4, NULL, 20, splits, NULL));
+    EXPECT_EQ(0, spawn("tcp", 5, NULL, 20, splits, NULL));
+}
+
+/* ==================================================================================================== in flight */
+static void many_works(team *t, dt_comm *c, int rank)
+{
+    enum { WORKS = 40 };
+    static float x[MOST][WORKS][300];
+    dt_work     *w[WORKS];
+    for (int k = 0; k < WORKS; k++) {
+        for (int i = 0; i < 300; i++) x[rank][k][i] = (float)(value(rank, i) + k);
+        w[k] = dt_comm_allreduce_start(c, x[rank][k], 1 + k * 7, DT_COMM_F32, DT_COMM_SUM);
+    }
+    float y = (float)rank; /* a blocking one behind them */
+    check(t, !dt_comm_allreduce(c, &y, 1, DT_COMM_F32, DT_COMM_SUM) && y == (float)(t->n * (t->n - 1) / 2), "blocking",
+          rank, 1);
+    for (int left = WORKS; left; left--) {
+        int k = dt_work_wait_any(w, WORKS);
+        check(t, k >= 0 && dt_work_test(w[k]), "wait_any", rank, k);
+        if (k < 0) return;
+        bool ok = !dt_work_wait(w[k]);
+        w[k] = NULL;
+        for (int i = 0; ok && i < 1 + k * 7; i++)
+            ok = x[rank][k][i] == (float)(reduced(t->n, i, DT_COMM_SUM) + t->n * k);
+        check(t, ok, "work", rank, k);
+    }
+    check(t, dt_work_wait_any(w, WORKS) == -1, "none left", rank, 0);
+    dt_comm_free(c);
+}
+UTEST(work, any_number_in_flight_in_the_order_of_their_start)
+{
+    EXPECT_EQ(0, run(2, NULL, 20, many_works, NULL));
+    EXPECT_EQ(0, run(5, "ring", 20, many_works, NULL));
+    EXPECT_EQ(0, spawn("shm", 3, NULL, 20, many_works, NULL));
+    EXPECT_EQ(0, spawn("tcp", 3, NULL, 20, many_works, NULL));
+}
+static void round_trip(team *t, dt_comm *c, int rank)
+{
+    for (int64_t n = 1; n < 200000; n = n * 3 + 1) {
+        int32_t *a = (int32_t *)malloc((size_t)n * 4), *b = (int32_t *)malloc((size_t)n * 4);
+        int      to = (rank + 1) % t->n, from = (rank + t->n - 1) % t->n;
+        for (int64_t i = 0; i < n; i++) a[i] = (int32_t)(rank + i);
+        dt_work *s = dt_comm_send_start(c, a, n, DT_COMM_I32, to);
+        bool     ok = !dt_comm_recv(c, b, n, DT_COMM_I32, from) || t->n == 2;
+        ok = !dt_work_wait(s) && ok;
+        for (int64_t i = 0; ok && i < n; i++) ok = b[i] == from + i;
+        check(t, ok, "ring of sends", rank, n);
+        free(a);
+        free(b);
+        if (!dt_comm_status_of(c)) continue;
+        break;
+    }
+    dt_comm_free(c);
+}
+UTEST(work, sends_and_receives)
+{
+    EXPECT_EQ(0, run(2, NULL, 5, round_trip, NULL));
+    EXPECT_EQ(0, run(4, NULL, 5, round_trip, NULL));
+    EXPECT_EQ(0, spawn("shm", 4, NULL, 5, round_trip, NULL));
+    EXPECT_EQ(0, spawn("tcp", 3, NULL, 5, round_trip, NULL));
+}
+
+/* ==================================================================================================== misuse */
+static void mismatch(team *t, dt_comm *c, int rank)
+{
+    static float x[MOST][9000];
+    int          odd = rank == t->n - 1, kind = *(int *)t->arg, rc = 0;
+    const char  *m;
+    switch (kind) {
+    case 0: rc = dt_comm_allreduce(c, x[rank], odd ? 7 : 8, DT_COMM_F32, DT_COMM_SUM); break;
+    case 1: rc = dt_comm_allreduce(c, x[rank], 8, odd ? DT_COMM_I32 : DT_COMM_F32, DT_COMM_SUM); break;
+    case 2: rc = dt_comm_allreduce(c, x[rank], 8, DT_COMM_F32, odd ? DT_COMM_MAX : DT_COMM_SUM); break;
+    case 3: rc = dt_comm_broadcast(c, x[rank], 8, DT_COMM_F32, odd ? 1 : 0); break;
+    case 4:
+        rc = odd ? dt_comm_broadcast(c, x[rank], 8, DT_COMM_F32, 0)
+                 : dt_comm_allreduce(c, x[rank], 8, DT_COMM_F32, DT_COMM_SUM);
+        break;
+    case 5: rc = odd ? dt_comm_barrier(c) : dt_comm_allgather(c, x[rank], x[rank] + 100, 8, NULL, DT_COMM_F32); break;
+    case 6: rc = dt_comm_allreduce(c, x[rank], odd ? 9000 : 8999, DT_COMM_F32, DT_COMM_SUM); break;
+    case 7: rc = dt_comm_reduce(c, x[rank], 8, DT_COMM_F32, DT_COMM_SUM, odd ? 1 : 0); break;
+    default:
+        rc = odd ? dt_comm_reduce(c, x[rank], 8, DT_COMM_F32, DT_COMM_SUM, 0)
+                 : dt_comm_broadcast(c, x[rank], 8, DT_COMM_F32, 0);
+    }
+    if (!rc) rc = dt_comm_barrier(c); /* a rank that had no part in what differed hears of it here */
+    m = dt_comm_error(c);
+    check(t, rc == DT_COMM_ERR_MISMATCH && m && strstr(m, "different things"), "mismatch", rank, kind);
+    check(t, dt_comm_barrier(c) == DT_COMM_ERR_MISMATCH, "later calls", rank, kind);
+    dt_comm_free(c);
+}
+UTEST(misuse, different_calls_are_an_error_everywhere)
+{
+    static const char *const algo[] = { NULL, "ring", "tree" };
+    for (int a = 0; a < 3; a++)
+        for (int n = 2; n <= 4; n++)
+            for (int kind = 0; kind < 9; kind++) {
+                int64_t t0 = dt__comm_now();
+                EXPECT_EQ(0, run(n, algo[a], 30, mismatch, &kind));
+                EXPECT_TRUE(dt__comm_now() - t0 < 10000000000);
+            }
+}
+static void absent(team *t, dt_comm *c, int rank)
+{
+    float x = 1;
+    if (rank == 1) { /* waits for the others to give up */
+        while (!dt_comm_status_of(c)) sched_yield();
+    } else {
+        check(t, dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM) == DT_COMM_ERR_TIMEOUT, "timeout", rank, 1);
+    }
+    check(t, dt_comm_error(c) && strstr(dt_comm_error(c), "have not called it: 1"), "who", rank, 1);
+    check(t, dt_comm_failed_rank(c) == 1, "failed rank", rank, 1);
+    dt_comm_free(c);
+}
+UTEST(misuse, a_rank_that_does_not_come_is_named)
+{
+    EXPECT_EQ(0, run(3, NULL, 1, absent, NULL));
+}
+static void wrong_argument(team *t, dt_comm *c, int rank)
+{
+    float x[4] = { 0 };
+    int   rc = rank ? dt_comm_barrier(c) : dt_comm_allreduce(c, x, -4, DT_COMM_F32, DT_COMM_SUM);
+    check(t, rc == DT_COMM_ERR_ARG && strstr(dt_comm_error(c), "rank 0: dt_comm_allreduce: -4 elements"), "argument",
+          rank, 0);
+    dt_comm_free(c);
+}
+static void stop_it(team *t, dt_comm *c, int rank)
+{
+    if (rank == 0) dt_comm_abort(c, "no more");
+    check(t, dt_comm_barrier(c) == DT_COMM_ERR_ABORT && strstr(dt_comm_error(c), "rank 0: no more"), "abort", rank, 0);
+    dt_comm_free(c);
+}
+UTEST(misuse, arguments_and_aborts_reach_everyone)
+{
+    EXPECT_EQ(0, run(3, NULL, 10, wrong_argument, NULL));
+    EXPECT_EQ(0, run(3, NULL, 10, stop_it, NULL));
+    EXPECT_EQ(DT_COMM_ERR_ARG, dt_comm_barrier(NULL));
+    EXPECT_TRUE(strstr(dt_comm_error(NULL), "dt_comm_barrier: the communicator is NULL") != NULL);
+}
+static void history(team *t, dt_comm *c, int rank)
+{
+    float x[3] = { 0 };
+    char  text[16384];
+    for (int i = 0; i < 70; i++) dt_comm_allreduce(c, x, 3, DT_COMM_F32, DT_COMM_MAX);
+    size_t n = dt_comm_history(c, text, sizeof text), lines = 0;
+    for (size_t i = 0; i < n && i < sizeof text; i++) lines += text[i] == '\n';
+    check(t, lines == 64 && strstr(text, "allreduce #70 of 3 f32, max") && !strstr(text, "#6 of"), "history", rank,
+          (int64_t)lines);
+    check(t, dt_comm_get_stats(c).calls == 70, "calls", rank, 0);
+    dt_comm_free(c);
+}
+UTEST(watching, the_last_operations_are_remembered)
+{
+    EXPECT_EQ(0, run(2, NULL, 10, history, NULL));
+}
+
+/* ==================================================================================================== faults */
+static void killed(team *t, dt_comm *c, int rank)
+{
+    static float x[70000];
+    int          victim = *(int *)t->arg % t->n, steps = *(int *)t->arg / 7 % 5;
+    t->dies = 1;
+    for (int i = 0; i < 1000; i++) {
+        if (rank == victim && i == steps) {
+            t->when = dt__comm_now();
+            raise(SIGKILL);
+        }
+        int rc = i % 3 == 0 ? dt_comm_allreduce(c, x, 1 + i % 5 * 17000, DT_COMM_F32, DT_COMM_SUM)
+                 : i % 3 == 1 ? dt_comm_broadcast(c, x, 5000, DT_COMM_F32, i % t->n) : dt_comm_barrier(c);
+        if (!rc) continue;
+        int64_t late = dt__comm_now() - t->when;
+        char    who[32];
+        snprintf(who, sizeof who, "rank %d", victim);
+        check(t, rc == DT_COMM_ERR_PEER && dt_comm_failed_rank(c) == victim && strstr(dt_comm_error(c), who),
+              "who died", rank, victim);
+        if (late > t->slowest) t->slowest = late;
+        __atomic_add_fetch(&t->told, 1, __ATOMIC_RELAXED);
+        break;
+    }
+    dt_comm_free(c);
+}
+static int64_t kill_slowest;
+static int kills(const char *how, int n, int seed)
+{
+    team *t = (team *)mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    t->n = n;
+    t->fn = killed;
+    t->arg = &seed;
+    spawn_how = how;
+    spawn_algo = NULL;
+    spawn_timeout = 20;
+    int rc = dt_spawn(n, spawned, t);
+    int bad = t->failed + (t->told != n - 1) + (rc != 128 + SIGKILL);
+    if (bad)
+        printf("    %s, %d ranks, seed %d: %d of %d survivors were right, status %d\n", how, n, seed, t->told, n - 1,
+               rc);
+    if (t->slowest > kill_slowest) kill_slowest = t->slowest;
+    munmap(t, sizeof *t);
+    return bad;
+}
+UTEST(faults, survivors_of_a_killed_rank_all_name_it)
+{
+    const char *slow = getenv("DT_TEST_SLOW");
+    int         trials = getenv("DT_TEST_QUICK") ? 4 : 12;
+    for (int i = 0; i < trials; i++) {
+        EXPECT_EQ(0, kills("shm", 2 + i % 4, i * 5 + 1));
+        EXPECT_EQ(0, kills("tcp", 2 + i % 4, i * 3 + 2));
+    }
+    printf("    the slowest survivor heard of it after %.1f ms\n", 1e-6 * (double)kill_slowest);
+    EXPECT_TRUE((double)kill_slowest < 1e9 * (slow && atof(slow) > 1 ? atof(slow) : 1));
+}
+static void stopped(team *t, dt_comm *c, int rank)
+{
+    float x = 1;
+    t->dies = 1;
+    check(t, !dt_comm_barrier(c), "before", rank, 0);
+    if (rank == 1) {
+        pid_t me = getpid();
+        if (!fork()) { /* lets it go on after a while */
+            for (int64_t until = dt__comm_now() + INT64_C(3500000000); dt__comm_now() < until;) usleep(20000);
+            kill(me, SIGCONT);
+            _exit(0);
+        }
+        raise(SIGSTOP);
+    }
+    int64_t t0 = dt__comm_now();
+    int     rc = dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM);
+    if (rank != 1) {
+        check(t, rc == DT_COMM_ERR_TIMEOUT && dt_comm_failed_rank(c) == 1, "who stopped", rank, dt_comm_failed_rank(c));
+        check(t, dt__comm_now() - t0 >= INT64_C(900000000), "not before the time is over", rank, 0);
+    } else {
+        check(t, rc != 0, "it hears that they have gone on", rank, rc);
+    }
+    dt_comm_free(c);
+}
+UTEST(faults, a_stopped_rank_is_named)
+{
+    EXPECT_EQ(0, spawn("shm", 3, NULL, 1, stopped, NULL));
+    EXPECT_EQ(0, spawn("tcp", 3, NULL, 1, stopped, NULL));
+}
+UTEST(faults, different_calls_of_processes)
+{
+    static const char *const how[] = { "shm", "tcp" };
+    for (int h = 0; h < 2; h++)
+        for (int kind = 0; kind < 9; kind += 2) {
+            if (h && (kind == 4 || kind == 8)) continue;
+            EXPECT_EQ(0, spawn(how[h], 3, NULL, 4, mismatch, &kind));
+        }
+}
