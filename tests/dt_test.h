@@ -13,6 +13,7 @@
 
        dt_test_rtol(dtype, k), dt_test_eps(dtype)  tolerance of a sum of k products, the step of a dtype at 1
        dt_test_quick()                             DT_TEST_QUICK is set: fewer sizes, for slow instruments
+       dt_test_budget b; dt_test_budget_set(&b, n)   dt's allocator counts, and its n-th call from now fails (-1: none)
        dt_test_ranks(n, seconds, fn, arg)          n forked processes with a deadline: ranks.h */
 #ifndef DT_TEST_H_INCLUDED
 #define DT_TEST_H_INCLUDED
@@ -34,6 +35,40 @@ static UTEST_UNUSED double dt_test_rtol(dt_dtype d, double k)
 {
     if (dt_test_eps(d) == 0) return 0;
     return (d == DT_F32 ? 0 : dt_test_eps(d)) + 4 * dt_test_eps(DT_F32) * sqrt(k > 1 ? k : 1);
+}
+
+/* ==================================================================================================== >>budget
+   An allocator that counts and fails on request; for several threads. dt_set_allocator(NULL) ends it. */
+typedef struct dt_test_budget {
+    int64_t left;              /* calls that succeed before one fails; below 0: all do */
+    int64_t calls, live, peak; /* calls; bytes in use, and the most there were */
+} dt_test_budget;
+static UTEST_UNUSED void *dt_test_budget_alloc(void *user, size_t n)
+{
+    dt_test_budget *b = (dt_test_budget *)user;
+    __atomic_add_fetch(&b->calls, 1, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&b->left, __ATOMIC_RELAXED) >= 0 && __atomic_fetch_sub(&b->left, 1, __ATOMIC_RELAXED) == 0)
+        return NULL;
+    void *p = malloc(n);
+    if (!p) return NULL;
+    int64_t live = __atomic_add_fetch(&b->live, (int64_t)n, __ATOMIC_RELAXED);
+    int64_t peak = __atomic_load_n(&b->peak, __ATOMIC_RELAXED);
+    while (live > peak &&
+           !__atomic_compare_exchange_n(&b->peak, &peak, live, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+    return p;
+}
+static UTEST_UNUSED void dt_test_budget_free(void *user, void *p, size_t n)
+{
+    __atomic_sub_fetch(&((dt_test_budget *)user)->live, (int64_t)n, __ATOMIC_RELAXED);
+    free(p);
+}
+static UTEST_UNUSED dt_status dt_test_budget_set(dt_test_budget *b, int64_t left)
+{
+    dt_allocator a = { dt_test_budget_alloc, dt_test_budget_free, b };
+    memset(b, 0, sizeof *b);
+    b->left = left;
+    return dt_set_allocator(&a);
 }
 
 /* ==================================================================================================== >>compare

@@ -1,6 +1,6 @@
 /* fault_files.h: directories for tests that write files, and dt's table of file calls with faults.
 
-       char *dir = files_dir();  ...  files_remove(dir);       a fresh directory; it and all in it goes
+       char *dir = temp_dir();  ...  temp_remove(dir);       a fresh directory; it and all in it goes
        fault_arm(kinds, n, FAULT_FAIL, ENOSPC);                the n-th call of these kinds (bits) from now fails
        fault_arm(kinds, n, FAULT_EXIT, 0);                     ... ends the process, before it is done
        fault_arm(kinds, n, FAULT_TORN, 0);                     ... ends the process; of a write, half is done before
@@ -12,7 +12,7 @@
 #ifndef FAULT_FILES_H
 #define FAULT_FILES_H
 
-#include <ftw.h>
+#include "temp_files.h"
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -142,35 +142,6 @@ static UTEST_UNUSED void fault_disarm(void)
 }
 
 /* ---------------------------------------------------------------------------------------------- directories */
-static UTEST_UNUSED char *files_dir(void)
-{
-    const char *tmp = getenv("TMPDIR");
-    char       *path = (char *)malloc(4096);
-    if (!path) return NULL;
-    snprintf(path, 4096, "%s/dt_test.XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (mkdtemp(path)) return path;
-    free(path);
-    return NULL;
-}
-static int files_remove_one(const char *path, const struct stat *st, int kind, struct FTW *f)
-{
-    (void)st, (void)kind, (void)f;
-    return remove(path);
-}
-static UTEST_UNUSED void files_remove(char *dir)
-{
-    if (dir) nftw(dir, files_remove_one, 16, FTW_DEPTH | FTW_PHYS);
-    free(dir);
-}
-/* dir/name in one of a few buffers */
-static UTEST_UNUSED const char *files_in(const char *dir, const char *name)
-{
-    static char buf[4][4400];
-    static int  turn;
-    char       *b = buf[turn = (turn + 1) & 3];
-    snprintf(b, sizeof buf[0], "%s/%s", dir, name);
-    return b;
-}
 static UTEST_UNUSED int files_count(const char *dir) /* entries, or -1 */
 {
     DIR *d = opendir(dir);

@@ -4,8 +4,8 @@
        temp_put(dir, "a/b.bin", data, n);                writes a file, and makes the folders it lies in; its path
        temp_in(dir, name)                                dir/name in one of a few buffers
        temp_fds()                                        descriptors that are open
-
-   and an allocator that counts, or fails at the n-th call: temp_count(&c, fail_at), temp_count_end(&c). */
+       temp_budget_end(&b)                               ends dt_test.h's budget; -1: something is still in use
+   Include after dt_test.h. */
 #ifndef TEMP_FILES_H_INCLUDED
 #define TEMP_FILES_H_INCLUDED
 
@@ -30,7 +30,7 @@ static int temp_remove_one(const char *path, const struct stat *st, int kind, st
 }
 static UTEST_UNUSED void temp_remove(char *dir)
 {
-    nftw(dir, temp_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (dir) nftw(dir, temp_remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(dir);
 }
 static UTEST_UNUSED const char *temp_in(const char *dir, const char *name)
@@ -63,35 +63,10 @@ static UTEST_UNUSED int temp_fds(void)
     return n;
 }
 
-typedef struct temp_counter {
-    int64_t fail_at, calls; /* -1: never */
-    size_t  live, peak;
-} temp_counter;
-static void *temp_alloc(void *user, size_t n)
-{
-    temp_counter *c = (temp_counter *)user;
-    if (c->calls++ == c->fail_at) return NULL;
-    void *p = malloc(n);
-    if (p) c->live += n;
-    if (c->live > c->peak) c->peak = c->live;
-    return p;
-}
-static void temp_free(void *user, void *p, size_t n)
-{
-    ((temp_counter *)user)->live -= n;
-    free(p);
-}
-static UTEST_UNUSED int temp_count(temp_counter *c, int64_t fail_at)
-{
-    dt_allocator a = { temp_alloc, temp_free, c };
-    memset(c, 0, sizeof *c);
-    c->fail_at = fail_at;
-    return dt_set_allocator(&a);
-}
-static UTEST_UNUSED int temp_count_end(temp_counter *c)
+static UTEST_UNUSED int temp_budget_end(dt_test_budget *b)
 {
     dt_trim();
-    return c->live ? -1 : (int)dt_set_allocator(NULL);
+    return b->live ? -1 : (int)dt_set_allocator(NULL);
 }
 
 #endif /* TEMP_FILES_H_INCLUDED */

@@ -181,8 +181,8 @@ static const char odd_name[] = "gr\303\274\303\237e \"q\" \\ / \n\t\001 \360\237
 
 UTEST(round, every_dtype_shape_and_name_comes_back)
 {
-    char                 *dir = files_dir();
-    const char           *path = files_in(dir, "a.safetensors");
+    char                 *dir = temp_dir();
+    const char           *path = temp_in(dir, "a.safetensors");
     static const dt_dtype all[] = { DT_U8, DT_F16, DT_I64, DT_F32, DT_BF16, DT_I32 };
     dt_archive           *w = dt_archive_new();
     dt_tensor            *t[8];
@@ -225,13 +225,13 @@ UTEST(round, every_dtype_shape_and_name_comes_back)
     dt_archive_free(a);
     dt_archive_free(w);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(round, a_tensor_is_the_file_s_memory_and_outlives_the_archive)
 {
-    char       *dir = files_dir();
-    const char *path = files_in(dir, "a.safetensors");
+    char       *dir = temp_dir();
+    const char *path = temp_in(dir, "a.safetensors");
     size_t      n1, n2;
     dt_archive *w = dt_archive_new();
     EXPECT_OK(dt_archive_add(w, "x", dt_full(2, DT_SHAPE(1000))));
@@ -254,13 +254,13 @@ UTEST(round, a_tensor_is_the_file_s_memory_and_outlives_the_archive)
     dt_end();
     free(bytes);
     free(now);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(round, views_devices_and_layouts_are_written_row_major)
 {
-    char        *dir = files_dir();
-    const char  *path = files_in(dir, "a.safetensors");
+    char        *dir = temp_dir();
+    const char  *path = temp_in(dir, "a.safetensors");
     fake_device *f = fake_device_new(0);
     dt_archive  *w = dt_archive_new();
     dt_tensor   *x = dt_reshape(dt_arange(0, 12, 1), DT_SHAPE(3, 4)), *xt = dt_transpose(x, 0, 1);
@@ -289,26 +289,26 @@ UTEST(round, views_devices_and_layouts_are_written_row_major)
     dt_end();
     dt_trim();
     EXPECT_EQ(DT_OK, fake_device_free(f));
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(round, mode_follows_the_umask_and_nothing_is_left_beside)
 {
-    char       *dir = files_dir();
+    char       *dir = temp_dir();
     dt_archive *w = dt_archive_new();
     struct stat st;
     mode_t      old = umask(027);
-    EXPECT_OK(dt_archive_write(w, files_in(dir, "a"))); /* without tensors is a file too */
+    EXPECT_OK(dt_archive_write(w, temp_in(dir, "a"))); /* without tensors is a file too */
     umask(old);
-    ASSERT_EQ(0, stat(files_in(dir, "a"), &st));
+    ASSERT_EQ(0, stat(temp_in(dir, "a"), &st));
     EXPECT_EQ(0640, (int)(st.st_mode & 07777));
     EXPECT_EQ(1, files_count(dir));
-    dt_archive *a = dt_archive_open(files_in(dir, "a"));
+    dt_archive *a = dt_archive_open(temp_in(dir, "a"));
     EXPECT_OK(a);
     EXPECT_EQ(0, (int)dt_archive_count(a));
     dt_archive_free(a);
     dt_archive_free(w);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(round, mistakes_are_errors)
@@ -398,19 +398,19 @@ UTEST(foreign, data_that_is_not_aligned_is_copied)
 {
     static const char h[] = "{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
                             "\"w\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[1,17]}}";
-    char             *dir = files_dir();
+    char             *dir = temp_dir();
     size_t            n;
     uint8_t          *p = file_of(h, strlen(h), 17, &n);
     int64_t           want[2];
     memcpy(want, p + n - 16, 16);
-    ASSERT_EQ(0, files_write(files_in(dir, "a"), p, n));
-    dt_archive *a = dt_archive_open(files_in(dir, "a"));
+    ASSERT_EQ(0, files_write(temp_in(dir, "a"), p, n));
+    dt_archive *a = dt_archive_open(temp_in(dir, "a"));
     ASSERT_OK(a);
     EXPECT_INTS(dt_archive_get(a, "w"), want, 2);
     dt_archive_free(a);
     dt_end();
     free(p);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* ==================================================================================================== >>refused */
@@ -676,7 +676,7 @@ UTEST(refused, headers_of_a_hundred_thousand_tensors_take_linear_time_and_memory
 /* About 4 KiB: weights, a state, strings. */
 static uint8_t *small_archive(size_t *nbytes)
 {
-    char       *dir = files_dir();
+    char       *dir = temp_dir();
     dt_archive *w = dt_archive_new();
     dt_seed(3);
     dt_archive_add(w, "fc1.weight", dt_uniform(-1, 1, DT_SHAPE(16, 24)));
@@ -686,11 +686,11 @@ static uint8_t *small_archive(size_t *nbytes)
     dt_archive_add(w, "count", dt_full(12, DT_SCALAR, .dtype = DT_I64));
     dt_archive_set(w, "dt.step", "123");
     dt_archive_set(w, "note", "a \"quoted\" text");
-    dt_archive_write(w, files_in(dir, "a"));
+    dt_archive_write(w, temp_in(dir, "a"));
     dt_archive_free(w);
     dt_end();
-    uint8_t *p = (uint8_t *)files_read(files_in(dir, "a"), nbytes);
-    files_remove(dir);
+    uint8_t *p = (uint8_t *)files_read(temp_in(dir, "a"), nbytes);
+    temp_remove(dir);
     return p;
 }
 
@@ -934,8 +934,8 @@ static double value_in(const char *path) /* what is in both tensors; NaN: the fi
 UTEST(writing, every_call_that_fails_leaves_the_old_file_or_the_whole_new_one)
 {
     static const int errors[] = { ENOSPC, EIO, EACCES, EROFS, EDQUOT };
-    char            *dir = files_dir();
-    const char      *path = files_in(dir, "a.safetensors");
+    char            *dir = temp_dir();
+    const char      *path = temp_in(dir, "a.safetensors");
     dt_archive      *one = two_tensors(1), *two = two_tensors(2);
     int              failures = 0, n = 1;
     for (;; n++) {
@@ -968,13 +968,13 @@ UTEST(writing, every_call_that_fails_leaves_the_old_file_or_the_whole_new_one)
     dt_archive_free(one);
     dt_archive_free(two);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(writing, a_full_disk_at_every_write)
 {
-    char       *dir = files_dir();
-    const char *path = files_in(dir, "a.safetensors");
+    char       *dir = temp_dir();
+    const char *path = temp_in(dir, "a.safetensors");
     dt_archive *one = two_tensors(1), *two = two_tensors(2);
     ASSERT_OK(dt_archive_write(one, path));
     for (int n = 1;; n++) { /* from there on, as a disk does */
@@ -994,7 +994,7 @@ UTEST(writing, a_full_disk_at_every_write)
     dt_archive_free(one);
     dt_archive_free(two);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* A tmpfs of 1 MiB in a namespace of its own; exits 2 where that is not allowed. */
@@ -1005,7 +1005,7 @@ static int full_disk(void *arg)
     if ((unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS)) ||
         mount("none", "/", "none", MS_REC | MS_PRIVATE, "") || mount("none", dir, "tmpfs", 0, "size=1m"))
         return 42;
-    const char *path = files_in(dir, "a");
+    const char *path = temp_in(dir, "a");
     dt_archive *small = two_tensors(1), *large = dt_archive_new();
     EXPECT_OK(dt_archive_add(large, "x", dt_zeros(DT_SHAPE(600000))));
     EXPECT_OK(dt_archive_write(small, path));
@@ -1017,38 +1017,38 @@ static int full_disk(void *arg)
 }
 UTEST(writing, a_disk_that_is_really_full)
 {
-    char *dir = files_dir();
+    char *dir = temp_dir();
     int   got = files_child(full_disk, dir);
-    files_remove(dir);
+    temp_remove(dir);
     if (got == 42) UTEST_SKIP("no namespaces with mounts here");
     EXPECT_EQ(0, got);
 }
 
 UTEST(writing, short_and_interrupted_writes_make_the_same_file)
 {
-    char       *dir = files_dir();
+    char       *dir = temp_dir();
     dt_archive *w = two_tensors(5);
     size_t      n1, n2;
-    ASSERT_OK(dt_archive_write(w, files_in(dir, "a")));
+    ASSERT_OK(dt_archive_write(w, temp_in(dir, "a")));
     fault_arm(0, 0, 0, 0);
     fault.short_writes = 3;
     fault.interrupts = 1;
-    EXPECT_OK(dt_archive_write(w, files_in(dir, "b")));
+    EXPECT_OK(dt_archive_write(w, temp_in(dir, "b")));
     EXPECT_GT(fault.writes, 50);
     fault_disarm();
-    char *a = files_read(files_in(dir, "a"), &n1), *b = files_read(files_in(dir, "b"), &n2);
+    char *a = files_read(temp_in(dir, "a"), &n1), *b = files_read(temp_in(dir, "b"), &n2);
     EXPECT_TRUE(n1 == n2 && !memcmp(a, b, n1));
     free(a);
     free(b);
     dt_archive_free(w);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(writing, a_failed_fsync_is_not_asked_again_and_the_next_write_is_a_new_file)
 {
-    char       *dir = files_dir();
-    const char *path = files_in(dir, "a");
+    char       *dir = temp_dir();
+    const char *path = temp_in(dir, "a");
     dt_archive *w = two_tensors(6);
     fault_arm(FAULT_FSYNC, 1, FAULT_FAIL, EIO);
     EXPECT_ERROR(dt_archive_write(w, path), "fsync: Input/output error");
@@ -1060,27 +1060,27 @@ UTEST(writing, a_failed_fsync_is_not_asked_again_and_the_next_write_is_a_new_fil
     EXPECT_EQ(6.0, value_in(path));
     dt_archive_free(w);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(writing, with_an_error_pending_nothing_is_written)
 {
-    char       *dir = files_dir();
+    char       *dir = temp_dir();
     dt_archive *w = two_tensors(1);
     dt_fail(DT_ERR_STATE, "the loss is NaN");
-    EXPECT_EQ(DT_ERR_STATE, (int)dt_archive_write(w, files_in(dir, "a")));
+    EXPECT_EQ(DT_ERR_STATE, (int)dt_archive_write(w, temp_in(dir, "a")));
     EXPECT_STREQ("the loss is NaN", dt_error());
     dt_error_clear();
     EXPECT_EQ(0, files_count(dir));
     dt_archive_free(w);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(writing, a_device_that_fails_leaves_the_old_file)
 {
-    char        *dir = files_dir();
-    const char  *path = files_in(dir, "a");
+    char        *dir = temp_dir();
+    const char  *path = temp_in(dir, "a");
     fake_device *f = fake_device_new(0);
     dt_archive  *old = two_tensors(1), *w = two_tensors(2);
     ASSERT_OK(dt_archive_write(old, path));
@@ -1095,41 +1095,41 @@ UTEST(writing, a_device_that_fails_leaves_the_old_file)
     dt_end();
     dt_trim();
     EXPECT_EQ(DT_OK, fake_device_free(f));
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* ==================================================================================================== >>paths */
 UTEST(paths, what_is_not_a_file_is_refused_at_once)
 {
-    char       *dir = files_dir();
+    char       *dir = temp_dir();
     dt_archive *w = two_tensors(1);
     EXPECT_ERROR(dt_archive_open(dir), "is a directory");
-    EXPECT_ERROR(dt_archive_open(files_in(dir, "none")), "none: No such file or directory");
-    ASSERT_EQ(0, mkfifo(files_in(dir, "fifo"), 0600));
-    EXPECT_ERROR(dt_archive_open(files_in(dir, "fifo")), "not a regular file"); /* and does not wait for a writer */
-    ASSERT_EQ(0, symlink("loop", files_in(dir, "loop")));
-    EXPECT_ERROR(dt_archive_open(files_in(dir, "loop")), "symbolic links");
+    EXPECT_ERROR(dt_archive_open(temp_in(dir, "none")), "none: No such file or directory");
+    ASSERT_EQ(0, mkfifo(temp_in(dir, "fifo"), 0600));
+    EXPECT_ERROR(dt_archive_open(temp_in(dir, "fifo")), "not a regular file"); /* and does not wait for a writer */
+    ASSERT_EQ(0, symlink("loop", temp_in(dir, "loop")));
+    EXPECT_ERROR(dt_archive_open(temp_in(dir, "loop")), "symbolic links");
     EXPECT_ERROR(dt_archive_open("/dev/null"), "not a regular file");
-    ASSERT_EQ(0, files_write(files_in(dir, "empty"), "", 0));
-    EXPECT_ERROR(dt_archive_open(files_in(dir, "empty")), "0 bytes are too few");
+    ASSERT_EQ(0, files_write(temp_in(dir, "empty"), "", 0));
+    EXPECT_ERROR(dt_archive_open(temp_in(dir, "empty")), "0 bytes are too few");
     EXPECT_ERROR(dt_archive_write(w, dir), "not a regular file");
-    EXPECT_ERROR(dt_archive_write(w, files_in(dir, "fifo")), "not a regular file");
+    EXPECT_ERROR(dt_archive_write(w, temp_in(dir, "fifo")), "not a regular file");
     EXPECT_ERROR(dt_archive_write(w, "/dev/null"), "not a regular file"); /* a rename would replace it */
-    EXPECT_ERROR(dt_archive_write(w, files_in(dir, "no/such")), "make its directory first");
-    EXPECT_ERROR(dt_archive_write(w, files_in(dir, "empty/below")), "Not a directory");
+    EXPECT_ERROR(dt_archive_write(w, temp_in(dir, "no/such")), "make its directory first");
+    EXPECT_ERROR(dt_archive_write(w, temp_in(dir, "empty/below")), "Not a directory");
     char longer[300];
     memset(longer, 'n', sizeof longer);
     longer[299] = 0;
-    EXPECT_ERROR(dt_archive_write(w, files_in(dir, longer)), "File name too long");
+    EXPECT_ERROR(dt_archive_write(w, temp_in(dir, longer)), "File name too long");
     EXPECT_EQ(3, files_count(dir));
     dt_archive_free(w);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(paths, a_file_in_the_present_directory_and_a_link)
 {
-    char *dir = files_dir(), here[4096];
+    char *dir = temp_dir(), here[4096];
     ASSERT_TRUE(getcwd(here, sizeof here) != NULL);
     ASSERT_EQ(0, chdir(dir));
     dt_archive *w = two_tensors(3);
@@ -1140,7 +1140,7 @@ UTEST(paths, a_file_in_the_present_directory_and_a_link)
     ASSERT_EQ(0, chdir(here));
     dt_archive_free(w);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 static int not_allowed(void *arg)
@@ -1149,43 +1149,25 @@ static int not_allowed(void *arg)
     const char *dir = (const char *)arg;
     dt_archive *w = two_tensors(1);
     if (geteuid() == 0 && setresuid(65534, 65534, 65534)) return 42;
-    EXPECT_ERROR(dt_archive_open(files_in(dir, "secret")), "Permission denied");
-    EXPECT_ERROR(dt_archive_write(w, files_in(dir, "a")), "the directory must be writable");
+    EXPECT_ERROR(dt_archive_open(temp_in(dir, "secret")), "Permission denied");
+    EXPECT_ERROR(dt_archive_write(w, temp_in(dir, "a")), "the directory must be writable");
     dt_archive_free(w);
     return failed;
 }
 UTEST(paths, without_permission)
 {
-    char *dir = files_dir();
-    ASSERT_EQ(0, files_write(files_in(dir, "secret"), "12345678", 8));
-    ASSERT_EQ(0, chmod(files_in(dir, "secret"), 0));
+    char *dir = temp_dir();
+    ASSERT_EQ(0, files_write(temp_in(dir, "secret"), "12345678", 8));
+    ASSERT_EQ(0, chmod(temp_in(dir, "secret"), 0));
     ASSERT_EQ(0, chmod(dir, 0555));
     int got = files_child(not_allowed, dir);
     chmod(dir, 0755);
-    files_remove(dir);
+    temp_remove(dir);
     if (got == 42) UTEST_SKIP("root that cannot become another user");
     EXPECT_EQ(0, got);
 }
 
 /* ==================================================================================================== >>memory */
-typedef struct budget { /* the n-th allocation fails */
-    int64_t left, calls;
-    size_t  live;
-} budget;
-static void *budget_alloc(void *user, size_t n)
-{
-    budget *b = (budget *)user;
-    b->calls++;
-    if (b->left >= 0 && b->left-- == 0) return NULL;
-    void *p = malloc(n);
-    if (p) b->live += n;
-    return p;
-}
-static void budget_free(void *user, void *p, size_t n)
-{
-    ((budget *)user)->live -= n;
-    free(p);
-}
 static double write_and_read(const char *path) /* 4, or NaN with an error pending */
 {
     dt_archive *w = dt_archive_new();
@@ -1210,13 +1192,12 @@ static double write_and_read(const char *path) /* 4, or NaN with an error pendin
 }
 UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 {
-    char        *dir = files_dir();
-    const char  *path = files_in(dir, "a");
-    budget       b = { -1, 0, 0 };
-    dt_allocator alloc = { budget_alloc, budget_free, &b };
+    char        *dir = temp_dir();
+    const char  *path = temp_in(dir, "a");
+    dt_test_budget b;
     dt_end();
     dt_trim();
-    ASSERT_OK(dt_set_allocator(&alloc));
+    ASSERT_OK(dt_test_budget_set(&b, -1));
     EXPECT_TRUE(!isnan(write_and_read(path)));
     int64_t total = b.calls;
     for (int64_t n = 0; n < total; n++) {
@@ -1233,5 +1214,5 @@ UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
     }
     EXPECT_OK(dt_set_allocator(NULL));
     printf("%lld allocations failed in turn\n", (long long)total);
-    files_remove(dir);
+    temp_remove(dir);
 }

@@ -165,16 +165,16 @@ UTEST(text, anything_else_is_refused)
 /* ==================================================================================================== >>model */
 UTEST(model, saved_and_loaded_before_and_after_its_parameters_exist)
 {
-    char     *dir = files_dir();
+    char     *dir = temp_dir();
     dt_model *m = dt_model_new(.seed = 1);
     train(m, 2);
     snapshot want = take(m);
-    ASSERT_OK(dt_model_save(m, files_in(dir, "m")));
+    ASSERT_OK(dt_model_save(m, temp_in(dir, "m")));
     EXPECT_EQ(1, files_count(dir));
 
     dt_model *fresh = dt_model_new(.seed = 2); /* nothing is made yet: the values wait by name */
     dt_rng    before = fresh->rng;
-    EXPECT_EQ(0, dt_model_load(fresh, files_in(dir, "m")));
+    EXPECT_EQ(0, dt_model_load(fresh, temp_in(dir, "m")));
     dt_eval(fresh);
     net(fresh, dt_zeros(DT_SHAPE(8, 4)));
     EXPECT_EQ(0, memcmp(&before, &fresh->rng, sizeof before)); /* no random numbers were drawn */
@@ -186,7 +186,7 @@ UTEST(model, saved_and_loaded_before_and_after_its_parameters_exist)
 
     fresh = dt_model_new(.seed = 3); /* made, not sealed */
     net(fresh, dt_zeros(DT_SHAPE(8, 4)));
-    EXPECT_EQ(dt_model_count(m), dt_model_load(fresh, files_in(dir, "m")));
+    EXPECT_EQ(dt_model_count(m), dt_model_load(fresh, temp_in(dir, "m")));
     EXPECT_STATE(want, fresh);
     EXPECT_OK(dt_model_seal(fresh));
     EXPECT_STATE(want, fresh);
@@ -194,7 +194,7 @@ UTEST(model, saved_and_loaded_before_and_after_its_parameters_exist)
 
     fresh = dt_model_new(.seed = 4); /* half of it is made */
     dt_linear(fresh, "fc1", dt_zeros(DT_SHAPE(8, 4)), .out = 6);
-    EXPECT_EQ(2, dt_model_load(fresh, files_in(dir, "m")));
+    EXPECT_EQ(2, dt_model_load(fresh, temp_in(dir, "m")));
     dt_end();
     dt_eval(fresh);
     net(fresh, dt_zeros(DT_SHAPE(8, 4)));
@@ -204,13 +204,13 @@ UTEST(model, saved_and_loaded_before_and_after_its_parameters_exist)
 
     fresh = dt_model_new(.seed = 5); /* sealed and trained */
     train(fresh, 1);
-    EXPECT_EQ(dt_model_count(m), dt_model_load(fresh, files_in(dir, "m")));
+    EXPECT_EQ(dt_model_count(m), dt_model_load(fresh, temp_in(dir, "m")));
     EXPECT_STATE(want, fresh);
     dt_model_free(fresh);
     dt_model_free(m);
     free(want.bytes);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 static dt_tensor *other_net(dt_model *m, dt_tensor *x)
@@ -221,14 +221,14 @@ static dt_tensor *other_net(dt_model *m, dt_tensor *x)
 
 UTEST(model, what_does_not_fit_is_listed_and_changes_nothing)
 {
-    char     *dir = files_dir();
+    char     *dir = temp_dir();
     dt_model *m = dt_model_new(.seed = 1), *o = dt_model_new(.seed = 2);
     train(m, 1);
-    ASSERT_OK(dt_model_save(m, files_in(dir, "m")));
+    ASSERT_OK(dt_model_save(m, temp_in(dir, "m")));
     other_net(o, dt_zeros(DT_SHAPE(8, 4)));
     ASSERT_OK(dt_model_seal(o));
     snapshot before = take(o);
-    EXPECT_LT(dt_model_load(o, files_in(dir, "m")), 0);
+    EXPECT_LT(dt_model_load(o, temp_in(dir, "m")), 0);
     const char *e = dt_error() ? dt_error() : "";
     EXPECT_TRUE_MSG(strstr(e, "2 missing in the file: 'head.weight', 'head.bias'") != NULL, e);
     EXPECT_TRUE_MSG(strstr(e, "7 only in the file: 'bn.") != NULL, e);
@@ -238,14 +238,14 @@ UTEST(model, what_does_not_fit_is_listed_and_changes_nothing)
     EXPECT_STATE(before, o);
 
     dt_model *late = dt_model_new(.seed = 3); /* not made yet: the same, at the seal */
-    EXPECT_EQ(0, dt_model_load(late, files_in(dir, "m")));
+    EXPECT_EQ(0, dt_model_load(late, temp_in(dir, "m")));
     other_net(late, dt_zeros(DT_SHAPE(8, 4)));
     EXPECT_ERROR(dt_model_seal(late), "'fc1.weight' is F32 (6, 4) in the file, (7, 4) in the model");
     dt_model_free(late);
 
     late = dt_model_new(.seed = 3); /* half made: what is wrong already is said at once */
     dt_linear(late, "fc1", dt_zeros(DT_SHAPE(8, 4)), .out = 7);
-    EXPECT_ERROR(dt_model_load(late, files_in(dir, "m")), "2 of another shape");
+    EXPECT_ERROR(dt_model_load(late, temp_in(dir, "m")), "2 of another shape");
     dt_model_free(late);
 
     dt_model *many = dt_model_new(.seed = 4); /* long lists are cut */
@@ -256,7 +256,7 @@ UTEST(model, what_does_not_fit_is_listed_and_changes_nothing)
     }
     ASSERT_OK(dt_model_seal(many));
     EXPECT_ERROR(
-        dt_model_load(many, files_in(dir, "m")),
+        dt_model_load(many, temp_in(dir, "m")),
         "60 missing in the file: 'layer0.weight', 'layer0.bias', 'layer1.weight', "
         "'layer1.bias', 'layer2.weight', 'layer2.bias', 'layer3.weight', 'layer3.bias', ...; 9 only in the file");
     dt_model_free(many);
@@ -264,27 +264,27 @@ UTEST(model, what_does_not_fit_is_listed_and_changes_nothing)
     dt_model_free(o);
     free(before.bytes);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(model, a_subset_takes_what_fits_and_logs_the_rest)
 {
-    char     *dir = files_dir();
+    char     *dir = temp_dir();
     dt_model *m = dt_model_new(.seed = 1), *o = dt_model_new(.seed = 2);
     train(m, 1);
-    ASSERT_OK(dt_model_save(m, files_in(dir, "m")));
+    ASSERT_OK(dt_model_save(m, temp_in(dir, "m")));
     dt_linear(o, "fc2", dt_zeros(DT_SHAPE(8, 6)), .out = 2);
     other_net(o, dt_zeros(DT_SHAPE(8, 4)));
     ASSERT_OK(dt_model_seal(o));
     log_begin();
-    EXPECT_EQ(2, dt_model_load(o, files_in(dir, "m"), .subset = true));
+    EXPECT_EQ(2, dt_model_load(o, temp_in(dir, "m"), .subset = true));
     log_end();
     EXPECT_TRUE_MSG(strstr(log_text, "2 missing in the file: 'head.weight'") && strstr(log_text, "2 of another shape"),
                     log_text);
     EXPECT_SAME_BITS(dt_model_find(o, "fc2.weight"), dt_model_find(m, "fc2.weight"));
     dt_model_free(o);
     o = dt_model_new(.seed = 2);
-    EXPECT_EQ(0, dt_model_load(o, files_in(dir, "m"), .subset = true));
+    EXPECT_EQ(0, dt_model_load(o, temp_in(dir, "m"), .subset = true));
     dt_linear(o, "fc2", dt_zeros(DT_SHAPE(8, 6)), .out = 2);
     other_net(o, dt_zeros(DT_SHAPE(8, 4)));
     EXPECT_OK(dt_model_seal(o));
@@ -292,12 +292,12 @@ UTEST(model, a_subset_takes_what_fits_and_logs_the_rest)
     dt_model_free(m);
     dt_model_free(o);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(model, files_of_others_prefixes_counters_and_dtypes)
 {
-    char       *dir = files_dir();
+    char       *dir = temp_dir();
     dt_archive *w = dt_archive_new();
     dt_seed(5);
     dt_tensor *weight = dt_keep(dt_uniform(-1, 1, DT_SHAPE(2, 6), .dtype = DT_BF16));
@@ -307,11 +307,11 @@ UTEST(model, files_of_others_prefixes_counters_and_dtypes)
     EXPECT_OK(dt_archive_add(w, "bn.bias", dt_full(4, DT_SHAPE(6))));
     EXPECT_OK(dt_archive_add(w, "bn.running_mean", dt_full(5, DT_SHAPE(6))));
     EXPECT_OK(dt_archive_add(w, "bn.running_var", dt_full(6, DT_SHAPE(6)))); /* no num_batches_tracked */
-    ASSERT_OK(dt_archive_write(w, files_in(dir, "m")));
+    ASSERT_OK(dt_archive_write(w, temp_in(dir, "m")));
     dt_archive_free(w);
     for (int half = 0; half < 2; half++) {
         dt_model *m = dt_model_new(.dtype = half ? DT_F16 : DT_F32);
-        EXPECT_EQ(0, dt_model_load(m, files_in(dir, "m"), .strip = "module."));
+        EXPECT_EQ(0, dt_model_load(m, temp_in(dir, "m"), .strip = "module."));
         dt_eval(m);
         dt_linear(m, "fc2", dt_batchnorm1d(m, "bn", dt_zeros(DT_SHAPE(3, 6))), .out = 2);
         EXPECT_OK(dt_model_seal(m));
@@ -321,18 +321,18 @@ UTEST(model, files_of_others_prefixes_counters_and_dtypes)
         dt_end();
     }
     dt_model *m = dt_model_new(.seed = 1);
-    EXPECT_EQ(0, dt_model_load(m, files_in(dir, "m"))); /* without .strip */
+    EXPECT_EQ(0, dt_model_load(m, temp_in(dir, "m"))); /* without .strip */
     dt_linear(m, "fc2", dt_batchnorm1d(m, "bn", dt_zeros(DT_SHAPE(3, 6))), .out = 2);
     EXPECT_ERROR(dt_model_seal(m), "2 only in the file: 'module.fc2.");
     dt_model_free(m);
     dt_free(weight);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(model, the_later_of_two_loads_wins_and_loads_that_never_ran_leave_nothing)
 {
-    char *dir = files_dir();
+    char *dir = temp_dir();
     dt_end();
     dt_trim();
     dt_memory_stats before = dt_stats();
@@ -340,10 +340,10 @@ UTEST(model, the_later_of_two_loads_wins_and_loads_that_never_ran_leave_nothing)
     dt_linear(a, "fc1", dt_zeros(DT_SHAPE(1, 4)), .out = 6);
     dt_linear(a, "fc2", dt_zeros(DT_SHAPE(1, 4)), .out = 6);
     dt_linear(b, "fc2", dt_zeros(DT_SHAPE(1, 4)), .out = 6);
-    ASSERT_OK(dt_model_save(a, files_in(dir, "a")));
-    ASSERT_OK(dt_model_save(b, files_in(dir, "b")));
-    EXPECT_EQ(0, dt_model_load(m, files_in(dir, "a")));
-    EXPECT_EQ(0, dt_model_load(m, files_in(dir, "b"), .subset = true));
+    ASSERT_OK(dt_model_save(a, temp_in(dir, "a")));
+    ASSERT_OK(dt_model_save(b, temp_in(dir, "b")));
+    EXPECT_EQ(0, dt_model_load(m, temp_in(dir, "a")));
+    EXPECT_EQ(0, dt_model_load(m, temp_in(dir, "b"), .subset = true));
     dt_linear(m, "fc1", dt_zeros(DT_SHAPE(1, 4)), .out = 6);
     dt_linear(m, "fc2", dt_zeros(DT_SHAPE(1, 4)), .out = 6);
     EXPECT_OK(dt_model_seal(m));
@@ -351,8 +351,8 @@ UTEST(model, the_later_of_two_loads_wins_and_loads_that_never_ran_leave_nothing)
     EXPECT_SAME_BITS(dt_model_find(m, "fc2.weight"), dt_model_find(b, "fc2.weight"));
     dt_model_free(m);
     m = dt_model_new(.seed = 3);
-    EXPECT_EQ(0, dt_model_load(m, files_in(dir, "a")));
-    EXPECT_EQ(0, dt_model_load(m, files_in(dir, "b")));
+    EXPECT_EQ(0, dt_model_load(m, temp_in(dir, "a")));
+    EXPECT_EQ(0, dt_model_load(m, temp_in(dir, "b")));
     dt_model_free(m); /* before its seal */
     dt_model_free(a);
     dt_model_free(b);
@@ -360,12 +360,12 @@ UTEST(model, the_later_of_two_loads_wins_and_loads_that_never_ran_leave_nothing)
     dt_trim();
     EXPECT_EQ(before.live_tensors, dt_stats().live_tensors);
     EXPECT_EQ(before.host_bytes, dt_stats().host_bytes);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(model, of_mixed_precision_the_masters_are_saved_and_loaded)
 {
-    char         *dir = files_dir();
+    char         *dir = temp_dir();
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.01);
     dt_amp       *amp = dt_amp_new(m, .level = "O2", .dtype = DT_BF16);
@@ -374,9 +374,9 @@ UTEST(model, of_mixed_precision_the_masters_are_saved_and_loaded)
         dt_amp_backward(amp, dt_mean(net(m, dt_uniform(-1, 1, DT_SHAPE(8, 4)))));
         dt_step(opt);
     }
-    ASSERT_OK(dt_model_save(m, files_in(dir, "m")));
-    char       *want = files_read(files_in(dir, "m"), &n1);
-    dt_archive *a = dt_archive_open(files_in(dir, "m"));
+    ASSERT_OK(dt_model_save(m, temp_in(dir, "m")));
+    char       *want = files_read(temp_in(dir, "m"), &n1);
+    dt_archive *a = dt_archive_open(temp_in(dir, "m"));
     dt_tensor  *w = dt_archive_get(a, "fc1.weight");
     EXPECT_EQ(DT_F32, (int)dt_dtype_of(w));
     EXPECT_EQ(DT_BF16, (int)dt_dtype_of(dt_model_find(m, "fc1.weight")));
@@ -393,17 +393,17 @@ UTEST(model, of_mixed_precision_the_masters_are_saved_and_loaded)
             dt_amp_backward(other, dt_mean(net(o, dt_uniform(-1, 1, DT_SHAPE(8, 4)))));
             dt_step(sgd);
         }
-        EXPECT_EQ(sealed ? 9 : 0, dt_model_load(o, files_in(dir, "m")));
+        EXPECT_EQ(sealed ? 9 : 0, dt_model_load(o, temp_in(dir, "m")));
         dt_eval(o);
         net(o, dt_zeros(DT_SHAPE(8, 4)));
-        EXPECT_OK(dt_model_save(o, files_in(dir, "again")));
+        EXPECT_OK(dt_model_save(o, temp_in(dir, "again")));
         EXPECT_OK(dt_model_seal(o));
         EXPECT_SAME_BITS(dt_model_find(o, "fc2.weight"), dt_model_find(m, "fc2.weight"));
         for (int k = 0; k < 2; k++) { /* before and after the seal */
-            char *got = files_read(files_in(dir, "again"), &n2);
+            char *got = files_read(temp_in(dir, "again"), &n2);
             EXPECT_TRUE(n1 == n2 && !memcmp(want, got, n1));
             free(got);
-            EXPECT_OK(dt_model_save(o, files_in(dir, "again")));
+            EXPECT_OK(dt_model_save(o, temp_in(dir, "again")));
         }
         dt_end();
         dt_amp_free(other);
@@ -415,7 +415,7 @@ UTEST(model, of_mixed_precision_the_masters_are_saved_and_loaded)
     dt_model_free(m);
     free(want);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* ==================================================================================================== >>resume */
@@ -529,7 +529,7 @@ static outcome run_on(const char *dir, int kind, int resumed)
 UTEST(resume, three_and_three_steps_are_six)
 {
     for (int kind = 0; kind < KINDS; kind++) {
-        char   *dir = files_dir();
+        char   *dir = temp_dir();
         outcome want = run_on(dir, kind, 0);
         EXPECT_TRUE_MSG(dt_error() == NULL, dt_error());
         for (int how = 1; how <= 2; how++) { /* into a model that is not made yet; that has trained elsewhere */
@@ -540,13 +540,13 @@ UTEST(resume, three_and_three_steps_are_six)
             free(got.values.bytes);
         }
         free(want.values.bytes);
-        files_remove(dir);
+        temp_remove(dir);
     }
 }
 
 UTEST(resume, of_another_optimiser_is_an_error_and_changes_nothing)
 {
-    char          *dir = files_dir();
+    char          *dir = temp_dir();
     dt_model      *m = dt_model_new(.seed = 1);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m);
     add_optimizers(m, 12);
@@ -596,7 +596,7 @@ UTEST(resume, of_another_optimiser_is_an_error_and_changes_nothing)
             free(before.bytes);
             free_run(m, c);
         }
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* Schedules go on where they were; a plateau remembers its best. */
@@ -636,7 +636,7 @@ static outcome run_scheduled(const char *dir, int kind, int resumed, double *lrs
 UTEST(resume, schedules_go_on)
 {
     for (int kind = 0; kind < SCHEDULES; kind++) {
-        char   *dir = files_dir(), text[32];
+        char   *dir = temp_dir(), text[32];
         double  lr[6] = { 0 }, again[6] = { 0 };
         outcome want = run_scheduled(dir, kind, 0, lr), got = run_scheduled(dir, kind, 1, again);
         snprintf(text, sizeof text, "schedule %d", kind);
@@ -646,9 +646,9 @@ UTEST(resume, schedules_go_on)
         EXPECT_TRUE_MSG(lr[5] != lr[0], text);
         free(want.values.bytes);
         free(got.values.bytes);
-        files_remove(dir);
+        temp_remove(dir);
     }
-    char          *dir = files_dir(); /* of another kind: an error before anything has changed */
+    char          *dir = temp_dir(); /* of another kind: an error before anything has changed */
     dt_model      *m = dt_model_new(.seed = 1);
     dt_optimizer  *opt = dt_sgd(m, .lr = 0.1, .momentum = 0.9);
     dt_schedule   *s = add_schedule(opt, 0);
@@ -671,12 +671,12 @@ UTEST(resume, schedules_go_on)
     free(before.bytes);
     dt_schedule_free(s);
     free_run(m, c);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(resume, what_the_program_sets_after_it_stays)
 {
-    char          *dir = files_dir();
+    char          *dir = temp_dir();
     dt_model      *m = dt_model_new(.seed = 1);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m);
     add_optimizers(m, 4);
@@ -694,12 +694,12 @@ UTEST(resume, what_the_program_sets_after_it_stays)
     EXPECT_EQ(0.25, dt_lr(opt, 0));
     EXPECT_EQ(3, (int)dt_optimizer_steps(opt));
     free_run(m, c);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(resume, the_user_s_values_come_back)
 {
-    char          *dir = files_dir();
+    char          *dir = temp_dir();
     dt_model      *m = dt_model_new(.seed = 1);
     int64_t        cursor = -5, step = 0;
     double         best = 0.1, worst = (double)INFINITY;
@@ -756,12 +756,12 @@ UTEST(resume, the_user_s_values_come_back)
     free(now.bytes);
     dt_model_free(m);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(resume, of_another_model_is_an_error_and_changes_nothing)
 {
-    char          *dir = files_dir();
+    char          *dir = temp_dir();
     dt_model      *m = dt_model_new(.seed = 1), *o = dt_model_new(.seed = 2);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m);
     train(m, 1);
@@ -788,19 +788,19 @@ UTEST(resume, of_another_model_is_an_error_and_changes_nothing)
     dt_checkpoint_free(c);
     dt_model_free(o);
     EXPECT_EQ(0, dt_model_load((o = dt_model_new()),
-                               files_in(dir, "ckpt-00000001.safetensors"))); /* a model takes its part */
+                               temp_in(dir, "ckpt-00000001.safetensors"))); /* a model takes its part */
     net(o, dt_zeros(DT_SHAPE(8, 4)));
     EXPECT_OK(dt_model_seal(o));
     dt_model_free(o);
     dt_model_free(m);
     free(before.bytes);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(resume, and_nothing_else_saves_nothing)
 {
-    char          *dir = files_dir();
+    char          *dir = temp_dir();
     dt_model      *m = dt_model_new(.seed = 1);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m);
     EXPECT_ERROR(dt_checkpoint_save(c, 0, 0), "run its forward once first"); /* there is nothing yet */
@@ -809,14 +809,14 @@ UTEST(resume, and_nothing_else_saves_nothing)
     dt_checkpoint_free(c);
     dt_model_free(m);
     size_t n1, n2;
-    char  *before = files_read(files_in(dir, "ckpt-00000001.safetensors"), &n1);
+    char  *before = files_read(temp_in(dir, "ckpt-00000001.safetensors"), &n1);
     m = dt_model_new(.seed = 9); /* a program that finds its work done */
     c = dt_checkpoint_new(dir, .model = m);
     EXPECT_EQ(1, dt_checkpoint_resume(c, NULL, NULL));
     EXPECT_OK(dt_checkpoint_finish(c, 0, 1));
     EXPECT_OK(dt_checkpoint_finish(c, 0, 2));
     EXPECT_EQ(1, files_count(dir));
-    char *now = files_read(files_in(dir, "ckpt-00000001.safetensors"), &n2);
+    char *now = files_read(temp_in(dir, "ckpt-00000001.safetensors"), &n2);
     EXPECT_TRUE(n1 == n2 && !memcmp(before, now, n1));
     dt_checkpoint_free(c); /* before the seal */
     net(m, dt_zeros(DT_SHAPE(8, 4)));
@@ -825,12 +825,12 @@ UTEST(resume, and_nothing_else_saves_nothing)
     free(before);
     free(now);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(resume, a_model_on_a_device)
 {
-    char        *dir = files_dir();
+    char        *dir = temp_dir();
     fake_device *f = fake_device_new(0);
     dt_model    *m = dt_model_new(.seed = 1, .device = f->dev);
     dt_set_default_device(f->dev);
@@ -861,7 +861,7 @@ UTEST(resume, a_model_on_a_device)
     dt_end();
     dt_trim();
     EXPECT_EQ(DT_OK, fake_device_free(f));
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* ==================================================================================================== >>damage */
@@ -878,7 +878,7 @@ static pair make_pair(void)
     dt_model      *m = dt_model_new(.seed = 1);
     dt_checkpoint *c;
     dt_seed(4);
-    p.dir = files_dir();
+    p.dir = temp_dir();
     c = dt_checkpoint_new(p.dir, .model = m);
     for (int i = 0; i < 2; i++) {
         train(m, 1);
@@ -894,7 +894,7 @@ static pair make_pair(void)
 }
 static void free_pair(pair *p)
 {
-    files_remove(p->dir);
+    temp_remove(p->dir);
     free(p->at[0].bytes);
     free(p->at[1].bytes);
     free(p->bytes);
@@ -992,7 +992,7 @@ static int whole_ones(const char *dir)
     for (struct dirent *e; d && (e = readdir(d));) {
         long pid;
         if (dt__checkpoint_step(e->d_name, "ckpt", &pid) < 0 || pid) continue;
-        dt_archive *a = dt_archive_open(files_in(dir, e->d_name));
+        dt_archive *a = dt_archive_open(temp_in(dir, e->d_name));
         n += a != NULL;
         dt_archive_free(a);
         dt_error_clear();
@@ -1019,7 +1019,7 @@ static void crash_everywhere(int *utest_result, int mode, int keep, int older)
     pair p = make_pair();
     int  n = 1, last = 0, early = 0, late = 0;
     for (; !last && n < 200; n++) {
-        char *dir = files_dir();
+        char *dir = temp_dir();
         char  file[4400], text[64];
         snprintf(text, sizeof text, "the process ends at call %d", n);
         for (int k = 0; k < older; k++) { /* copies of step 1 under older steps would be rotated away */
@@ -1039,7 +1039,7 @@ static void crash_everywhere(int *utest_result, int mode, int keep, int older)
         early += from == 1;
         late += from == 2;
         EXPECT_EQ_MSG(whole_ones(dir), files_count(dir), text); /* the dead one's temporary went with the resume */
-        files_remove(dir);
+        temp_remove(dir);
         if (*utest_result) break;
     }
     EXPECT_TRUE(last);
@@ -1059,7 +1059,7 @@ UTEST(faults, every_call_that_fails_is_an_error_or_does_not_matter)
     pair             p = make_pair();
     int              n = 1, failures = 0;
     for (;; n++) {
-        char  *dir = files_dir(), file[4400], text[1200];
+        char  *dir = temp_dir(), file[4400], text[1200];
         size_t nb;
         char  *b = files_read(p.path[0], &nb);
         snprintf(file, sizeof file, "%s/ckpt-00000001.safetensors", dir);
@@ -1088,7 +1088,7 @@ UTEST(faults, every_call_that_fails_is_an_error_or_does_not_matter)
         dt_checkpoint_free(c);
         dt_model_free(m);
         dt_end();
-        files_remove(dir);
+        temp_remove(dir);
         if (done || *utest_result) break;
     }
     EXPECT_GT(failures, 8);
@@ -1102,12 +1102,12 @@ static int no_permission(void *arg)
     dt_model   *m = dt_model_new(.seed = 1);
     if (geteuid() == 0 && setresuid(65534, 65534, 65534)) return 42;
     EXPECT_ERROR(dt_checkpoint_new(dir, .model = m), "Permission denied; the directory must be writable");
-    EXPECT_ERROR(dt_checkpoint_new(files_in(dir, "below"), .model = m), "mkdir: Permission denied");
+    EXPECT_ERROR(dt_checkpoint_new(temp_in(dir, "below"), .model = m), "mkdir: Permission denied");
     return failed;
 }
 UTEST(faults, a_directory_that_cannot_be_written_to_is_known_at_once)
 {
-    char     *dir = files_dir();
+    char     *dir = temp_dir();
     dt_model *m = dt_model_new(.seed = 1);
     ASSERT_EQ(0, chmod(dir, 0555));
     int got = files_child(no_permission, dir);
@@ -1116,9 +1116,9 @@ UTEST(faults, a_directory_that_cannot_be_written_to_is_known_at_once)
     fault_arm(FAULT_OPEN, 1, FAULT_FAIL, EROFS);
     EXPECT_ERROR(dt_checkpoint_new(dir, .model = m), "file system that is not read-only");
     fault_disarm();
-    ASSERT_EQ(0, files_write(files_in(dir, "file"), "", 0));
-    EXPECT_ERROR(dt_checkpoint_new(files_in(dir, "file"), .model = m), "is not a directory");
-    EXPECT_ERROR(dt_checkpoint_new(files_in(dir, "file/below"), .model = m), "Not a directory");
+    ASSERT_EQ(0, files_write(temp_in(dir, "file"), "", 0));
+    EXPECT_ERROR(dt_checkpoint_new(temp_in(dir, "file"), .model = m), "is not a directory");
+    EXPECT_ERROR(dt_checkpoint_new(temp_in(dir, "file/below"), .model = m), "Not a directory");
     EXPECT_EQ(1, files_count(dir)); /* the file made to try is gone */
     char deep[4400];
     snprintf(deep, sizeof deep, "%s/a/b/c", dir);
@@ -1127,7 +1127,7 @@ UTEST(faults, a_directory_that_cannot_be_written_to_is_known_at_once)
     EXPECT_EQ(0, files_count(deep));
     dt_checkpoint_free(c);
     dt_model_free(m);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* ==================================================================================================== >>rotation */
@@ -1137,20 +1137,20 @@ UTEST(rotation, the_newest_stay)
         int keep, left;
     } cases[] = { { 0, 3 }, { 1, 1 }, { 2, 2 }, { 5, 5 }, { -1, 7 } };
     for (int k = 0; k < 5; k++) {
-        char          *dir = files_dir();
+        char          *dir = temp_dir();
         dt_model      *m = dt_model_new(.seed = 1);
         dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .keep = cases[k].keep, .name = "run-2");
-        ASSERT_EQ(0, files_write(files_in(dir, "run-2-1.safetensors"), "", 0)); /* not ours: another spelling */
-        ASSERT_EQ(0, files_write(files_in(dir, "ckpt-00000000.safetensors"), "", 0));
+        ASSERT_EQ(0, files_write(temp_in(dir, "run-2-1.safetensors"), "", 0)); /* not ours: another spelling */
+        ASSERT_EQ(0, files_write(temp_in(dir, "ckpt-00000000.safetensors"), "", 0));
         train(m, 1);
         for (int step = 1; step <= 7; step++) EXPECT_OK(dt_checkpoint_save(c, 0, step));
         EXPECT_EQ(cases[k].left + 2, files_count(dir));
         char buf[4400];
-        EXPECT_STREQ(files_in(dir, "run-2-00000007.safetensors"), dt_checkpoint_latest(dir, "run-2", buf, sizeof buf));
+        EXPECT_STREQ(temp_in(dir, "run-2-00000007.safetensors"), dt_checkpoint_latest(dir, "run-2", buf, sizeof buf));
         dt_checkpoint_free(c);
         dt_model_free(m);
         dt_end();
-        files_remove(dir);
+        temp_remove(dir);
     }
 }
 
@@ -1168,7 +1168,7 @@ UTEST(rotation, later_steps_of_another_run_are_left_and_told)
     EXPECT_OK(dt_checkpoint_save(c, 0, 2000000000000)); /* more digits than the name shows usually */
     EXPECT_EQ(1, files_count(p.dir));
     char buf[4400];
-    EXPECT_STREQ(files_in(p.dir, "ckpt-2000000000000.safetensors"), dt_checkpoint_latest(p.dir, NULL, buf, sizeof buf));
+    EXPECT_STREQ(temp_in(p.dir, "ckpt-2000000000000.safetensors"), dt_checkpoint_latest(p.dir, NULL, buf, sizeof buf));
     dt_checkpoint_free(c);
     dt_model_free(m);
     dt_end();
@@ -1177,7 +1177,7 @@ UTEST(rotation, later_steps_of_another_run_are_left_and_told)
 
 UTEST(rotation, temporaries_of_dead_processes_go_and_no_others)
 {
-    char *dir = files_dir(), dead[4400], own[4400], alive[4400], locked[4400];
+    char *dir = temp_dir(), dead[4400], own[4400], alive[4400], locked[4400];
     pid_t pid = fork();
     if (pid == 0) _exit(0);
     ASSERT_EQ(pid, waitpid(pid, NULL, 0));
@@ -1192,7 +1192,7 @@ UTEST(rotation, temporaries_of_dead_processes_go_and_no_others)
     ASSERT_EQ(0, files_write(own, "", 0)); /* of a process that had this number before, in another container */
     ASSERT_EQ(0, files_write(alive, "", 0));
     ASSERT_EQ(0, files_write(locked, "", 0)); /* being written by another thread */
-    for (int i = 0; i < 5; i++) ASSERT_EQ(0, files_write(files_in(dir, others[i]), "", 0));
+    for (int i = 0; i < 5; i++) ASSERT_EQ(0, files_write(temp_in(dir, others[i]), "", 0));
     int fd = open(locked, O_RDONLY);
     ASSERT_EQ(0, flock(fd, LOCK_EX));
     dt_model      *m = dt_model_new(.seed = 1);
@@ -1205,7 +1205,7 @@ UTEST(rotation, temporaries_of_dead_processes_go_and_no_others)
     close(fd);
     dt_checkpoint_free(c);
     dt_model_free(m);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* ==================================================================================================== >>signals */
@@ -1220,7 +1220,7 @@ UTEST(signals, save_and_go_on_or_stop)
 {
     static const int stops[] = { SIGTERM, SIGINT };
     for (int k = 0; k < 2; k++) {
-        char            *dir = files_dir();
+        char            *dir = temp_dir();
         struct sigaction before, mine, after;
         memset(&mine, 0, sizeof mine);
         mine.sa_handler = SIG_DFL;
@@ -1248,13 +1248,13 @@ UTEST(signals, save_and_go_on_or_stop)
         sigaction(SIGINT, &before, NULL);
         dt_model_free(m);
         dt_end();
-        files_remove(dir);
+        temp_remove(dir);
     }
 }
 
 UTEST(signals, before_the_first_forward_and_ignored_ones)
 {
-    char            *dir = files_dir();
+    char            *dir = temp_dir();
     struct sigaction before, mine, now;
     memset(&mine, 0, sizeof mine);
     mine.sa_handler = SIG_IGN;
@@ -1272,12 +1272,12 @@ UTEST(signals, before_the_first_forward_and_ignored_ones)
     dt_checkpoint_free(c);
     sigaction(SIGINT, &before, NULL);
     dt_model_free(m);
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 UTEST(signals, ticks_save_when_it_is_time)
 {
-    char     *dir = files_dir();
+    char     *dir = temp_dir();
     dt_model *m = dt_model_new(.seed = 1);
     train(m, 1);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .every_steps = 4, .keep = -1);
@@ -1287,8 +1287,8 @@ UTEST(signals, ticks_save_when_it_is_time)
     EXPECT_EQ(0, dt_checkpoint_tick(c, 0, 18)); /* over a multiple */
     EXPECT_EQ(18, (int)newest(dir));
     dt_checkpoint_free(c);
-    files_remove(dir);
-    dir = files_dir();
+    temp_remove(dir);
+    dir = temp_dir();
     c = dt_checkpoint_new(dir, .model = m, .every_epochs = 2, .keep = -1);
     for (int epoch = 0; epoch < 6; epoch++) {
         EXPECT_EQ(0, dt_checkpoint_tick(c, epoch, 10 * epoch + 5));
@@ -1302,8 +1302,8 @@ UTEST(signals, ticks_save_when_it_is_time)
     EXPECT_EQ(0, dt_checkpoint_tick(c, 6, 61)); /* it goes on from the resumed one */
     EXPECT_EQ(60, (int)newest(dir));
     dt_checkpoint_free(c);
-    files_remove(dir);
-    dir = files_dir();
+    temp_remove(dir);
+    dir = temp_dir();
     c = dt_checkpoint_new(dir, .model = m, .every_minutes = 1e-9);
     EXPECT_EQ(0, dt_checkpoint_tick(c, 0, 1));
     EXPECT_EQ(1, (int)newest(dir));
@@ -1314,7 +1314,7 @@ UTEST(signals, ticks_save_when_it_is_time)
     dt_checkpoint_free(c);
     dt_model_free(m);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* ==================================================================================================== >>refusals */
@@ -1322,7 +1322,7 @@ UTEST(refusals, a_model_that_is_not_finite_is_not_saved)
 {
     static const double bad[] = { (double)NAN, (double)INFINITY };
     for (int k = 0; k < 4; k++) {
-        char          *dir = files_dir();
+        char          *dir = temp_dir();
         dt_model      *m = dt_model_new(.seed = 1, .dtype = k < 2 ? DT_F32 : DT_BF16);
         dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .keep = 1);
         net(m, dt_zeros(DT_SHAPE(8, 4), .dtype = k < 2 ? DT_F32 : DT_BF16));
@@ -1340,13 +1340,13 @@ UTEST(refusals, a_model_that_is_not_finite_is_not_saved)
         dt_checkpoint_free(c);
         dt_model_free(m);
         dt_end();
-        files_remove(dir);
+        temp_remove(dir);
     }
 }
 
 UTEST(refusals, with_an_error_pending_nothing_is_saved_and_options_are_checked)
 {
-    char          *dir = files_dir();
+    char          *dir = temp_dir();
     dt_model      *m = dt_model_new(.seed = 1);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .every_steps = 1);
     train(m, 1);
@@ -1355,7 +1355,7 @@ UTEST(refusals, with_an_error_pending_nothing_is_saved_and_options_are_checked)
     EXPECT_EQ(DT_ERR_STATE, dt_checkpoint_tick(c, 0, 1));
     EXPECT_EQ(DT_ERR_STATE, (int)dt_checkpoint_finish(c, 0, 1));
     EXPECT_EQ(DT_ERR_STATE, dt_checkpoint_resume(c, NULL, NULL));
-    EXPECT_EQ(DT_ERR_STATE, (int)dt_model_save(m, files_in(dir, "m")));
+    EXPECT_EQ(DT_ERR_STATE, (int)dt_model_save(m, temp_in(dir, "m")));
     EXPECT_STREQ("the loss is NaN", dt_error());
     dt_error_clear();
     EXPECT_EQ(0, files_count(dir));
@@ -1371,35 +1371,17 @@ UTEST(refusals, with_an_error_pending_nothing_is_saved_and_options_are_checked)
     EXPECT_ERROR(dt_checkpoint_new(dir, .model = m, .noptimizers = 2), ".noptimizers");
     EXPECT_ERROR(dt_model_save(NULL, "x"), "the model is NULL");
     EXPECT_ERROR(dt_model_load(m, NULL), "path is NULL");
-    EXPECT_ERROR(dt_model_load(m, files_in(dir, "none")), "No such file");
+    EXPECT_ERROR(dt_model_load(m, temp_in(dir, "none")), "No such file");
     EXPECT_ERROR(dt_checkpoint_latest(NULL, NULL, dir, 1), "dir is NULL");
     dt_checkpoint_free(NULL);
     dt_checkpoint_free(c);
     dt_model_free(m);
     dt_end();
-    files_remove(dir);
+    temp_remove(dir);
 }
 
 /* ==================================================================================================== >>memory */
-typedef struct budget { /* the n-th allocation fails */
-    int64_t left, calls;
-    size_t  live;
-} budget;
-static void *budget_alloc(void *user, size_t n)
-{
-    budget *b = (budget *)user;
-    b->calls++;
-    if (b->left >= 0 && b->left-- == 0) return NULL;
-    void *p = malloc(n);
-    if (p) b->live += n;
-    return p;
-}
-static void budget_free(void *user, void *p, size_t n)
-{
-    ((budget *)user)->live -= n;
-    free(p);
-}
-static int save_and_resume(const char *dir, budget *b, int64_t fails, int sealed) /* 2, or an error is pending */
+static int save_and_resume(const char *dir, dt_test_budget *b, int64_t fails, int sealed) /* 2, or an error is pending */
 {
     dt_seed(4);
     dt_model *m = dt_model_new(.seed = 1), *again = dt_model_new(.seed = 2);
@@ -1434,15 +1416,14 @@ static int save_and_resume(const char *dir, budget *b, int64_t fails, int sealed
 }
 UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 {
-    budget       b = { -1, 0, 0 };
-    dt_allocator alloc = { budget_alloc, budget_free, &b };
+    dt_test_budget b;
     dt_end();
     dt_trim();
-    ASSERT_OK(dt_set_allocator(&alloc));
+    ASSERT_OK(dt_test_budget_set(&b, -1));
     for (int sealed = 0; sealed < 2; sealed++) {
         int64_t total = 1;
         for (int64_t n = -1; n < total; n++) {
-            char *dir = files_dir(), text[1100], deep[4400];
+            char *dir = temp_dir(), text[1100], deep[4400];
             snprintf(deep, sizeof deep, "%s/runs/1", dir);
             int got = save_and_resume(deep, &b, n, sealed);
             if (n < 0) total = b.calls;
@@ -1451,7 +1432,7 @@ UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
             dt_error_clear();
             EXPECT_EQ_MSG(0u, (unsigned)b.live, text);
             EXPECT_TRUE_MSG(files_count(deep) <= 1, text);
-            files_remove(dir);
+            temp_remove(dir);
             if (*utest_result) break;
         }
         printf("%lld allocations failed in turn\n", (long long)total);

@@ -939,23 +939,23 @@ static int open_all(const char *dir) /* how many could be opened and read */
 UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 {
     char        *dir = temp_dir();
-    temp_counter c;
+    dt_test_budget c;
     int          before = temp_fds();
     int64_t      total;
     make_all(dir);
-    ASSERT_EQ(0, temp_count(&c, -1));
+    ASSERT_EQ(0, dt_test_budget_set(&c, -1));
     EXPECT_EQ(6, open_all(dir));
     total = c.calls;
-    EXPECT_EQ(0, temp_count_end(&c));
+    EXPECT_EQ(0, temp_budget_end(&c));
     for (int64_t n = 0; n < total; n++) {
         char text[1100];
-        ASSERT_EQ(0, temp_count(&c, n));
+        ASSERT_EQ(0, dt_test_budget_set(&c, n));
         int opened = open_all(dir);
         snprintf(text, sizeof text, "allocation %lld: %s", (long long)n, dt_error() ? dt_error() : "no error");
         EXPECT_TRUE_MSG(opened < 6 && dt_error() && dt_error_code() == DT_ERR_MEMORY && strstr(dt_error(), "memory"),
                         text);
         dt_error_clear();
-        EXPECT_EQ_MSG(0, temp_count_end(&c), text);
+        EXPECT_EQ_MSG(0, temp_budget_end(&c), text);
         EXPECT_EQ_MSG(before, temp_fds(), text);
         if (*utest_result) break;
     }
@@ -966,12 +966,12 @@ UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 UTEST(memory, a_header_is_not_believed)
 {
     char        *dir = temp_dir();
-    temp_counter c;
+    dt_test_budget c;
     bytes        b = npy(1, "{'descr': '<f8', 'fortran_order': False, 'shape': (4294967296,)}      ", 0);
     int          huge[2] = { 0x7fffffff, 16 };
     EXPECT_EQ(80u, (unsigned)b.n);
     temp_put(dir, "x.npy", b.p, b.n);
-    ASSERT_EQ(0, temp_count(&c, -1));
+    ASSERT_EQ(0, dt_test_budget_set(&c, -1));
     EXPECT_ERROR(dt_npy_open(temp_in(dir, "x.npy")),
                  "truncated: it has 80 bytes, its header (shape (4294967296) of f64) expects 34359738448");
     EXPECT_LT((unsigned)c.peak, 4096u);
@@ -986,6 +986,6 @@ UTEST(memory, a_header_is_not_believed)
     EXPECT_OK(s);
     EXPECT_LT((unsigned)c.peak, (unsigned)sizeof labels + (1u << 20));
     dt_dataset_free(s);
-    EXPECT_EQ(0, temp_count_end(&c));
+    EXPECT_EQ(0, temp_budget_end(&c));
     temp_remove(dir);
 }

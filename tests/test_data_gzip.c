@@ -114,9 +114,9 @@ UTEST(gzip, memory_follows_what_has_come)
     static uint8_t big[4000000], z[2000000];
     uint8_t        head[12] = { 0, 0, 14, 2, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 1 };
     char          *dir = temp_dir();
-    temp_counter   c;
+    dt_test_budget   c;
     size_t         packed = pack(z, sizeof z, head, 12);
-    ASSERT_EQ(0, temp_count(&c, -1));
+    ASSERT_EQ(0, dt_test_budget_set(&c, -1));
     EXPECT_ERROR(dt_idx_open(temp_put(dir, "huge.gz", z, packed)), "bytes of gzip cannot hold that");
     EXPECT_LT((unsigned)c.peak, 1u << 20);
     memset(big, 0, 12); /* announces 3 MB, of which 1 MB comes */
@@ -141,14 +141,14 @@ UTEST(gzip, memory_follows_what_has_come)
     EXPECT_LT((unsigned)c.peak, 2u * 3000000);
     dt_dataset_free(s);
     int64_t total = c.calls;
-    EXPECT_EQ(0, temp_count_end(&c));
+    EXPECT_EQ(0, temp_budget_end(&c));
     for (int64_t k = 0; k < total; k++) { /* each allocation fails in turn */
-        ASSERT_EQ(0, temp_count(&c, k));
+        ASSERT_EQ(0, dt_test_budget_set(&c, k));
         s = dt_idx_open(temp_in(dir, "right.gz"));
         if (!s) EXPECT_EQ((int)DT_ERR_MEMORY, (int)dt_error_code());
         dt_dataset_free(s);
         dt_error_clear();
-        EXPECT_EQ(0, temp_count_end(&c));
+        EXPECT_EQ(0, temp_budget_end(&c));
         if (c.calls <= k) break;
     }
     temp_remove(dir);

@@ -726,24 +726,6 @@ UTEST(memory, batches_go_to_a_device)
     EXPECT_OK(fake_device_free(fake));
     EXPECT_FALSE(dt_error());
 }
-typedef struct budget { /* the n-th allocation fails; by several threads */
-    int64_t left, calls, live;
-} budget;
-static void *budget_alloc(void *user, size_t n)
-{
-    budget *b = (budget *)user;
-    __atomic_add_fetch(&b->calls, 1, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&b->left, __ATOMIC_RELAXED) >= 0 && __atomic_fetch_sub(&b->left, 1, __ATOMIC_RELAXED) == 0)
-        return NULL;
-    void *p = malloc(n);
-    if (p) __atomic_add_fetch(&b->live, (int64_t)n, __ATOMIC_RELAXED);
-    return p;
-}
-static void budget_free(void *user, void *p, size_t n)
-{
-    __atomic_sub_fetch(&((budget *)user)->live, (int64_t)n, __ATOMIC_RELAXED);
-    free(p);
-}
 static void some_batches(int workers)
 {
     dt_dataset *s = images();
@@ -760,11 +742,10 @@ static void some_batches(int workers)
 }
 UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 {
-    budget       b = { -1, 0, 0 };
-    dt_allocator a = { budget_alloc, budget_free, &b };
+    dt_test_budget b;
     dt_end();
     dt_trim();
-    ASSERT_OK(dt_set_allocator(&a));
+    ASSERT_OK(dt_test_budget_set(&b, -1));
     for (int workers = 0; workers < 2; workers++) {
         b.calls = 0;
         b.left = -1;

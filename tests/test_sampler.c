@@ -926,24 +926,6 @@ UTEST(memory, epochs_allocate_nothing)
     for (int k = 0; k < 4; k++) dt_sampler_free(s[k]);
     EXPECT_EQ(before, dt_stats().host_bytes);
 }
-typedef struct budget { /* the n-th allocation fails */
-    int64_t left, calls;
-    size_t  live;
-} budget;
-static void *budget_alloc(void *user, size_t n)
-{
-    budget *b = (budget *)user;
-    b->calls++;
-    if (b->left >= 0 && b->left-- == 0) return NULL;
-    void *p = malloc(n);
-    if (p) b->live += n;
-    return p;
-}
-static void budget_free(void *user, void *p, size_t n)
-{
-    ((budget *)user)->live -= n;
-    free(p);
-}
 static int64_t everything(void) /* 25, or an error is pending */
 {
     static const double  w[] = { 1, 2, 3 }, part[] = { 0.5, 0.3, 0.2 };
@@ -971,11 +953,10 @@ static int64_t everything(void) /* 25, or an error is pending */
 }
 UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 {
-    budget       b = { -1, 0, 0 };
-    dt_allocator alloc = { budget_alloc, budget_free, &b };
+    dt_test_budget b;
     dt_end();
     dt_trim();
-    ASSERT_OK(dt_set_allocator(&alloc));
+    ASSERT_OK(dt_test_budget_set(&b, -1));
     EXPECT_EQ(25, everything());
     EXPECT_OK(0);
     EXPECT_EQ(0u, (unsigned)b.live);
