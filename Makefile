@@ -187,7 +187,7 @@ $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
 
 # ---------------------------------------------------------------------------------------------------- tools
 # Five lines are compiled and linked; the answer is printed, and kept in build/probe/ where something depends on it.
-probes: ## what this machine has: CBLAS, zlib, clang, valgrind, nvcc
+probes: ## what this machine has: CBLAS, zlib, clang, valgrind, Open MPI, nvcc
 	@mkdir -p build/probe
 	@printf '%s\n' '#include <cblas.h>' 'int main(void)' '{ float a = 2, c = 0;' \
 	    'cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1);' \
@@ -202,6 +202,8 @@ probes: ## what this machine has: CBLAS, zlib, clang, valgrind, nvcc
 	    echo "probe clang: yes" || echo "probe clang: no (headers are checked with gcc alone)"
 	@$(CC) build/probe/c.c -o build/probe/c.x && valgrind -q --error-exitcode=1 build/probe/c.x 2>/dev/null && \
 	    echo "probe valgrind: yes" || echo "probe valgrind: no"
+	@mpicc build/probe/c.c -o build/probe/mpi.x 2>/dev/null && mpirun --version 2>/dev/null | grep -q 'Open MPI' && \
+	    echo "probe mpi: yes" || echo "probe mpi: no (DT_USE_MPI is not tested)"
 	@$(if $(NVCC),$(NVCC) -x cu build/probe/c.c -o build/probe/nvcc.x 2>/dev/null,false) && \
 	    echo "probe nvcc: yes" || echo "probe nvcc: no (headers are not checked with it)"
 
@@ -215,10 +217,11 @@ install = command -v $(1) >/dev/null || ldconfig -p 2>/dev/null | grep -q '$(1)'
     command -v $(1) >/dev/null || ldconfig -p 2>/dev/null | grep -q '$(1)' && echo "tools: installed $(2)" || \
         echo "tools: $(2) is missing and cannot be installed here"; }
 
-tools: ## install clang, valgrind and zlib if they are missing and this is root
+tools: ## install clang, valgrind, zlib and Open MPI if they are missing and this is root
 	@$(call install,clang,clang)
 	@$(call install,valgrind,valgrind)
 	@$(call install,libz.so ,zlib1g-dev)
+	@$(call install,mpicc,openmpi-bin libopenmpi-dev)
 
 format: ## clang-format over headers, tests, examples and benchmarks
 	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c)
