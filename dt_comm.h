@@ -140,7 +140,8 @@ DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_L
 /* ---------------------------------------------------------------------------------------------------- >>joining
    The world is read from, in this order: options; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
    MASTER_PORT (PyTorch's env://; under torchrun, whose agent holds MASTER_PORT: DT_PORT or the port behind it);
-   OMPI_COMM_WORLD_*; PMI and PMIX; SLURM_*; none: a world of one. dt_comm_where tells which.
+   OMPI_COMM_WORLD_*; PMI and PMIX; SLURM_* (on several machines rank 0 is on the first of SLURM_STEP_NODELIST, unless
+   MASTER_ADDR says where); none: a world of one. dt_comm_where tells which.
 
    Rank 0 listens at the master's address. Every connection, also later ones, begins with a mutual HMAC-SHA-256
    challenge over the job's token: .token_fd or DT_TOKEN_FD (inherited from the launcher), DT_TOKEN_FILE (mode 0600),
@@ -1290,6 +1291,38 @@ static int dt__config_times(dt__config *f, const dt_comm_opts *o)
     f->epoch = o->epoch ? o->epoch : v;
     return 0;
 }
+/* The first name of a list as Slurm writes it: "n[07-12,20]-ib,login" is n07-ib. False: there is none, or it is too
+   long. */
+static bool dt__slurm_first(const char *list, char *out, size_t nbytes)
+{
+    size_t n = 0;
+    bool   in = false, take = true;
+    for (; *list && (in || *list != ','); list++) {
+        if (*list == '[' || *list == ']') {
+            in = *list == '[';
+            take = true;
+            continue;
+        }
+        if (in && (*list == '-' || *list == ',')) take = false; /* the others of the bracket */
+        if (!take) continue;
+        if (n + 1 >= nbytes) return false;
+        out[n++] = *list;
+    }
+    out[n] = 0;
+    return n > 0 && !in;
+}
+/* Slurm on several machines: rank 0 is on the first of them, at a port that the job's number gives. */
+static void dt__config_slurm(dt__config *f)
+{
+    const char *list = getenv("SLURM_STEP_NODELIST"), *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
+    if (!list) list = getenv("SLURM_JOB_NODELIST");
+    if (!list || !job || !getenv("SLURM_NTASKS") || f->local_world == f->world) return;
+    if (!f->host[0] && !dt__slurm_first(list, f->host, sizeof f->host)) f->host[0] = 0;
+    uint32_t h = 0;
+    for (const char *p = job; *p; p++) h = h * 31 + (uint8_t)*p;
+    for (const char *p = step ? step : ""; *p; p++) h = h * 31 + (uint8_t)*p;
+    if (f->host[0] && !f->port) f->port = 16384 + (int)(h % 16384); /* below those that the system hands out */
+}
 /* Where rank 0 is. */
 static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *id)
 {
@@ -1326,6 +1359,10 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s has %zu bytes, expected fewer than 256", from,
                             strlen(host));
     snprintf(f->host, sizeof f->host, "%s", host ? host : "");
+    if (strcmp(f->where, "SLURM_PROCID") == 0 || strcmp(f->where, "PMIX_RANK") == 0) {
+        if (!f->host[0]) from = "SLURM_STEP_NODELIST";
+        dt__config_slurm(f);
+    }
     f->local = f->local_world == f->world;
     if (f->host[0]) {
         f->naddr = dt__addr_find(f->host, f->port, f->addr, &why);
