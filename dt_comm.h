@@ -172,9 +172,10 @@ typedef struct dt_comm_opts {
     double      join_timeout DT_D; /* default 120 */
     int64_t     epoch DT_D;        /* restarts so far: ranks of another one are refused (DT_RESTART) */
     bool        no_thread DT_D;    /* asynchronous work moves in test and wait only */
-    int         streams DT_D;      /* TCP connections for each pair; default 1 */
+    int         streams DT_D;      /* TCP connections for each pair, the same on all ranks; default 1 */
     double      bandwidth DT_D, latency DT_D; /* TCP: keep to this (bytes/s, seconds), to try slow networks */
     const char *algo DT_D;         /* for all: "ring" ...; default DT_COMM_ALGO, else by cost */
+    const char *costs DT_D;        /* a table's file, which rank 0 reads for all; default DT_COMM_COSTS, else fixed */
 } dt_comm_opts;
 DT_API dt_comm *dt_comm_init_with(dt_comm_opts o DT_OPT0(dt_comm_opts)); /* NULL: dt_comm_error(NULL) tells */
 #ifdef DT__LIT
@@ -260,6 +261,13 @@ typedef struct dt_comm_stats {
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes); /* the last 64 operations, a line each */
+/* What links the ranks, the table of costs in use (rank 0's, on all ranks), and the algorithm of each collective from
+   so many bytes on, as text; like snprintf. */
+DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes);
+/* Collective: measures the links that the communicator has, and reducing, and rank 0 writes a table to path (others may
+   pass NULL); of other links it takes what the table in use says. Nothing changes until a communicator is made with
+   this file as .costs. Takes a second or two, on ranks that do nothing else. 0, or negative and dt_comm_error(NULL). */
+DT_API int    dt_comm_tune(dt_comm *c, const char *path);
 
 /* ---------------------------------------------------------------------------------------------------- >>plans
    An algorithm is a pure function from (collective, rank, world, counts, topology) to a list of steps. A transport runs
@@ -355,6 +363,12 @@ typedef struct dt_costs {
     double alpha[DT_LINK_COUNT], beta[DT_LINK_COUNT], gamma;
 } dt_costs;
 DT_API dt_costs dt_costs_default(void); /* the fixed table */
+/* A table as a text file: a first line "dt costs 1"; for each of thread, shm, loopback and network a line with its
+   name, picoseconds a message and femtoseconds a byte; a line "reducing" with femtoseconds a byte; a last line "end".
+   Whole numbers, up to 10 s and 1 us; what follows a # is a remark. A file that is not so is refused:
+   dt_comm_error(NULL) names line, what is there and what was expected. 0, or negative. */
+DT_API int      dt_costs_load(dt_costs *t, const char *path);
+DT_API int      dt_costs_save(const dt_costs *t, const char *path); /* whole or not at all */
 /* The algorithm that the table says is fastest; the same on every rank and in every run. nbytes: of the vector. Among
    equals the first in dt_algo. *segment_bytes: 0, or what a chain takes. DT_ALGO_COUNT (cost: negative): none, or
    memory is out. */
@@ -434,6 +448,10 @@ typedef struct dt__world {
     int64_t      join_deadline;
     bool         joined;
     bool         mpi;            /* it came together by MPI, which moves its data */
+    int          streams;        /* of each pair: checked while joining */
+    bool         has_costs;      /* rank 0 has read a table, which all get */
+    dt_costs     costs;
+    char         costs_bad[400]; /* rank 0: why not; told to all */
 } dt__world;
 
 /* What every message carries. Everything but step, nbytes, rank and sent must be equal on both sides. */
@@ -1116,7 +1134,7 @@ enum { DT__TREE = 16, DT__CFRAME_MAX = 65536, DT__CTEXT = 700, DT__WORLD_MAX = 6
 enum { DT__CFRAME_MAGIC = 0x43435444 }; /* "DTCC" */
 enum {
     /* clang-format off */
-    DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, /* while joining */
+    DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, DT__C_COSTS, /* while joining */
     DT__C_SYNC, DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
     DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE,
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE
@@ -1134,6 +1152,8 @@ typedef struct dt__block { /* a frame to send, shared by the queues it is in; th
     size_t nbytes;
 } dt__block;
 
+static const char *dt__costs_named(const dt_comm_opts *o); /* >>choosing: the file, or NULL */
+static bool        dt__costs_sane(const dt_costs *t);
 static int  dt__control_start(dt__world *w); /* negative: errno */
 static void dt__control_end(dt__world *w);
 static int  dt__control_adopt(dt__world *w, int fd,
@@ -1158,6 +1178,7 @@ typedef struct dt__config {
     uint8_t  token[32];
     int64_t  epoch;
     double   timeout, join_timeout;
+    int      streams;
     dt__addr addr[DT__ADDRS]; /* of rank 0 */
     int      naddr;
 } dt__config;
@@ -1520,6 +1541,7 @@ static int dt__config_read(dt__config *f, const dt_comm_opts *o)
     const char *bound = o->bind && *o->bind ? o->bind : getenv("DT_BIND");
     int         got;
     memset(f, 0, sizeof *f);
+    f->streams = o->streams > 0 ? o->streams : 1;
     if (dt__transport_is(o, "mpi")) {
 #ifdef DT_USE_MPI
         snprintf(f->bind, sizeof f->bind, "%s", bound ? bound : "");
@@ -1821,7 +1843,11 @@ static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
                                   (char *)body);
         else if (h.kind == DT__C_MISSING)
             snprintf(missing, sizeof missing, "%.*s", (int)(h.nbytes < 390 ? h.nbytes : 390), (char *)body);
-        else if (h.kind == DT__C_TABLE && h.nbytes >= sizeof t) {
+        else if (h.kind == DT__C_COSTS && h.nbytes == sizeof w->costs) {
+            memcpy(&w->costs, body, sizeof w->costs);
+            w->has_costs = dt__costs_sane(&w->costs);
+            if (!w->has_costs) status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent broken costs");
+        } else if (h.kind == DT__C_TABLE && h.nbytes >= sizeof t) {
             memcpy(&t, body, sizeof t);
             if (t.total != w->size || t.first != have || t.n < 1 || t.n > w->size - have ||
                 h.nbytes != sizeof t + (size_t)t.n * sizeof(dt__member))
@@ -1895,7 +1921,7 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
         wait = wait < 32000000 ? wait * 2 : wait;
     }
     if (got < 0) return got;
-    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, 0, deadline, NULL, text, sizeof text);
+    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams, deadline, NULL, text, sizeof text);
     if (fd < 0)
         return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join (within %g s): %s", w->rank,
                             w->join_timeout, text);
@@ -1950,6 +1976,7 @@ static dt__world *dt__world_new(const dt__config *f)
     w->timeout = f->timeout;
     w->join_timeout = f->join_timeout;
     w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
+    w->streams = f->streams;
     memcpy(w->token, f->token, 32);
     memcpy(w->where, f->where, sizeof w->where);
     pthread_mutex_init(&w->lock, NULL);
@@ -1970,7 +1997,17 @@ static dt__world *dt__world_join(const dt_comm_opts *o)
     if (!w) return NULL;
     memset(f.token, 0, sizeof f.token);
     deadline = begin + (int64_t)(w->join_timeout * 1e9);
+    const char *costs = dt__costs_named(o);
+    if (costs && w->rank == 0) { /* what is wrong with it all get to know when they have come */
+        w->has_costs = dt_costs_load(&w->costs, costs) == 0;
+        if (!w->has_costs) snprintf(w->costs_bad, sizeof w->costs_bad, "%.390s", dt__comm_text);
+        else dt__comm_text[0] = 0;
+    }
     if (w->size == 1) {
+        if (w->costs_bad[0]) {
+            dt__world_close(w);
+            return NULL;
+        }
         dt__member_self(w, &w->member[0]);
         dt__table_finish(w);
     } else {
@@ -2411,6 +2448,12 @@ static void dt__register_complete(dt__world *w)
     dt__block   *b;
     int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
     dt__table_finish(w);
+    if (w->has_costs) {
+        b = dt__block_new(DT__C_COSTS, 0, &w->costs, sizeof w->costs, NULL, 0);
+        for (dt__conn *k = ctl->conns; k; k = k->next)
+            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_queue(k, b);
+        dt__block_unref(b);
+    }
     for (int at = 0; at < w->size; at += each) {
         dt__ctable t;
         memset(&t, 0, sizeof t);
@@ -2439,7 +2482,9 @@ static bool dt__register_member(dt__world *w, dt__conn *k)
     k->ready = true;
     dt__comm_log(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nthere + 1,
                  w->size);
-    if (++ctl->nthere == w->size) dt__register_complete(w);
+    if (++ctl->nthere < w->size) return true;
+    if (w->costs_bad[0]) dt__register_fail(w, w->costs_bad);
+    else dt__register_complete(w);
     return true;
 }
 static void dt__register_timers(dt__world *w, int64_t now)
@@ -2503,6 +2548,10 @@ static int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t
         if (ctl->complete || ctl->there[c->rank])
             return snprintf(text, nbytes, "there is a rank %d already%s", c->rank,
                             ctl->complete ? ": the world is complete" : ""),
+                   bad;
+        if (c->stream != w->streams)
+            return snprintf(text, nbytes, "rank %d has .streams %d, rank %d has %d: all ranks need the same", c->rank,
+                            c->stream, w->rank, w->streams),
                    bad;
         return 0;
     }
@@ -5539,16 +5588,16 @@ static void dt__cost_say(char *buf, size_t nbytes, size_t *len, const char *form
     va_end(a);
     if (n > 0) *len += (size_t)n;
 }
-DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes)
+static const char *const dt__link_names[DT_LINK_COUNT] = { "thread", "shm", "loopback", "network" };
+/* fixed: by collective, what is taken at any size; DT_ALGO_AUTO: by cost. NULL: all by cost, also shared. */
+static size_t dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed, char *buf,
+                          size_t nbytes, size_t len)
 {
-    static const char *const name[DT_LINK_COUNT] = { "thread", "shm", "loopback", "network" };
-    dt__cost_net             net;
-    size_t                   len = 0;
-    if (nbytes) buf[0] = 0;
-    if (world < 1 || world > DT__PLAN_WORLD || link < 0 || link >= (int)DT_LINK_COUNT) return 0;
-    if (!dt__cost_open(&net, t, world, host, link)) return 0;
+    dt__cost_net net;
+    if (world < 1 || world > DT__PLAN_WORLD || link < 0 || link >= (int)DT_LINK_COUNT) return len;
+    if (!dt__cost_open(&net, t, world, host, link)) return len;
     for (int i = 0; i < (int)DT_LINK_COUNT; i++)
-        dt__cost_say(buf, nbytes, &len, "%-9s %8.2f us a message, %8.1f MB/s%s\n", name[i], t->alpha[i] * 1e6,
+        dt__cost_say(buf, nbytes, &len, "%-9s %8.2f us a message, %8.1f MB/s%s\n", dt__link_names[i], t->alpha[i] * 1e6,
                      t->beta[i] > 0 ? 1e-6 / t->beta[i] : 0.0, i == link ? "  <- used" : "");
     dt__cost_say(buf, nbytes, &len, "reducing            %15.1f MB/s\n%d ranks, %d machine%s; from so many bytes on:\n",
                  t->gamma > 0 ? 1e-6 / t->gamma : 0.0, world, net.hosts.n, net.hosts.n == 1 ? "" : "s");
@@ -5556,6 +5605,11 @@ DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int
         unsigned may = dt__cost_may((dt_coll)c, world, host, link);
         int64_t  seg, from = 0, top = c == (int)DT_COLL_BARRIER ? 1 : (int64_t)1 << 40;
         if (!may) continue;
+        if (fixed && fixed[c] != DT_ALGO_AUTO) {
+            dt__cost_say(buf, nbytes, &len, "%-15s 0 %s\n", dt_coll_name((dt_coll)c), dt_algo_name(fixed[c]));
+            continue;
+        }
+        if (fixed) may &= ~(1u << DT_ALGO_SHARED);
         dt_algo now = dt__cost_best(&net, (dt_coll)c, may, 0, &seg);
         dt__cost_say(buf, nbytes, &len, "%-15s 0 %s", dt_coll_name((dt_coll)c), dt_algo_name(now));
         for (int64_t n = 1; n < top; n *= 2) { /* between from and n the choice may change once */
@@ -5575,6 +5629,164 @@ DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int
     }
     dt__cost_close(&net);
     return len;
+}
+DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes)
+{
+    if (nbytes) buf[0] = 0;
+    return dt__explain(t, world, host, link, NULL, buf, nbytes, 0);
+}
+
+/* ---- tables in files: whole numbers, which no locale spells differently */
+enum { DT__COSTS_MOST = 65536 };
+static const char *dt__costs_named(const dt_comm_opts *o)
+{
+    const char *path = o->costs && *o->costs ? o->costs : getenv("DT_COMM_COSTS");
+    return path && *path ? path : NULL;
+}
+static bool dt__costs_sane(const dt_costs *t)
+{
+    bool ok = t->gamma >= 0 && t->gamma <= 1e-6;
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++)
+        ok = ok && t->alpha[i] >= 0 && t->alpha[i] <= 10 && t->beta[i] >= 0 && t->beta[i] <= 1e-6;
+    return ok;
+}
+static int dt__costs_bad(const char *path, int line, const char *found, size_t n, const char *expected)
+{
+    char shown[44];
+    if (n > 40) n = 40;
+    for (size_t i = 0; i < n; i++) shown[i] = found[i] >= ' ' && found[i] < 127 ? found[i] : '?';
+    shown[n] = 0;
+    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s', line %d: found '%s', expected %s", path, line, shown,
+                        expected);
+}
+static bool dt__costs_word(const char **p, const char *end, const char *word) /* the next one, if it is this one */
+{
+    const char *q = *p;
+    size_t      n = strlen(word);
+    while (q < end && *q == ' ') q++;
+    if ((size_t)(end - q) < n || memcmp(q, word, n) != 0 || (q + n < end && q[n] != ' ')) return false;
+    *p = q + n;
+    return true;
+}
+static bool dt__costs_number(const char **p, const char *end, int64_t most, double unit, double *out)
+{
+    const char *q = *p;
+    int64_t     v = 0;
+    while (q < end && *q == ' ') q++;
+    const char *first = q;
+    for (; q < end && *q >= '0' && *q <= '9' && v <= most; q++) v = v * 10 + (*q - '0');
+    if (q == first || v > most || (q < end && *q != ' ')) return false;
+    *p = q;
+    *out = (double)v / unit;
+    return true;
+}
+static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size_t n)
+{
+    static const char *const last = "a line for each of thread, shm, loopback, network and reducing, then 'end'";
+    const char              *end = text + n;
+    unsigned                 seen = 0; /* a bit for each link, then reducing; and these */
+    const unsigned           every = (2u << DT_LINK_COUNT) - 1, begun = 2u << DT_LINK_COUNT, over = 4u << DT_LINK_COUNT;
+    int                      line = 0;
+    while (text < end) {
+        const char *stop = (const char *)memchr(text, '\n', (size_t)(end - text)), *p = text, *from = text;
+        const char *rest = stop ? stop : end, *cut = (const char *)memchr(p, '#', (size_t)(rest - p));
+        bool        ok = false;
+        text = stop ? stop + 1 : end;
+        line++;
+        if (cut) rest = cut;
+        while (rest > p && (rest[-1] == ' ' || rest[-1] == '\r')) rest--;
+        while (p < rest && *p == ' ') p++;
+        if (p == rest) continue;
+        if (!(seen & begun)) {
+            if (!dt__costs_word(&p, rest, "dt") || !dt__costs_word(&p, rest, "costs") ||
+                !dt__costs_word(&p, rest, "1") || p != rest)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), "'dt costs 1'");
+            seen |= begun;
+            continue;
+        }
+        if (seen & over)
+            return dt__costs_bad(path, line, from, (size_t)(rest - from), "nothing behind 'end'");
+        if (dt__costs_word(&p, rest, "end")) {
+            if (p != rest || (seen & every) != every)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), last);
+            seen |= over;
+            continue;
+        }
+        for (int i = 0; i <= (int)DT_LINK_COUNT && !ok; i++) {
+            if (!dt__costs_word(&p, rest, i < (int)DT_LINK_COUNT ? dt__link_names[i] : "reducing")) continue;
+            if (seen & 1u << i)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), "each link, and reducing, once");
+            ok = (i == (int)DT_LINK_COUNT || dt__costs_number(&p, rest, INT64_C(10000000000000), 1e12, &t->alpha[i])) &&
+                 dt__costs_number(&p, rest, 1000000000, 1e15, i == (int)DT_LINK_COUNT ? &t->gamma : &t->beta[i]) &&
+                 p == rest;
+            if (!ok)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from),
+                                     i == (int)DT_LINK_COUNT
+                                         ? "'reducing' and femtoseconds a byte, 0 to 1000000000"
+                                         : "a link, picoseconds a message (0 to 10000000000000) and femtoseconds a "
+                                           "byte (0 to 1000000000), whole numbers");
+            seen |= 1u << i;
+        }
+        if (!ok)
+            return dt__costs_bad(path, line, from, (size_t)(rest - from),
+                                 "thread, shm, loopback, network, reducing or end");
+    }
+    if (seen & over) return 0;
+    return dt__costs_bad(path, line + 1, "the end of the file", 19, seen & begun ? last : "'dt costs 1'");
+}
+DT_API int dt_costs_load(dt_costs *t, const char *path)
+{
+    dt_costs    got;
+    struct stat st;
+    char       *text;
+    ssize_t     n = 0, k = 0;
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), status;
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size >= DT__COSTS_MOST) {
+        close(fd);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': expected a file of less than %d bytes", path,
+                            DT__COSTS_MOST);
+    }
+    text = (char *)DT_COMM_MALLOC(DT__COSTS_MOST);
+    while (text && n < DT__COSTS_MOST && ((k = read(fd, text + n, (size_t)(DT__COSTS_MOST - n))) > 0 ||
+                                          (k < 0 && errno == EINTR)))
+        n += k > 0 ? k : 0;
+    status = !text ? dt__comm_bad(DT_COMM_ERR_MEMORY, "costs in '%.120s': out of memory", path)
+             : k < 0 ? dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno))
+                     : dt__costs_parse(&got, path, text, (size_t)n);
+    close(fd);
+    DT_COMM_FREE(text);
+    if (status == 0) *t = got;
+    return status;
+}
+DT_API int dt_costs_save(const dt_costs *t, const char *path)
+{
+    char   text[1024], beside[4200];
+    size_t len = 0, done = 0;
+    int    fd, e = 0;
+    if (!dt__costs_sane(t))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, no number, or above 10 s a "
+                                             "message or 1 us a byte", path);
+    dt__cost_say(text, sizeof text, &len, "dt costs 1\n# link, picoseconds a message, femtoseconds a byte\n");
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++)
+        dt__cost_say(text, sizeof text, &len, "%s %lld %lld\n", dt__link_names[i],
+                     (long long)(t->alpha[i] * 1e12 + 0.5), (long long)(t->beta[i] * 1e15 + 0.5));
+    dt__cost_say(text, sizeof text, &len, "reducing %lld\nend\n", (long long)(t->gamma * 1e15 + 0.5));
+    if (strlen(path) > 4096) return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path is too long");
+    snprintf(beside, sizeof beside, "%s.%d.part", path, (int)getpid());
+    fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", beside, strerror(errno));
+    while (done < len && !e) {
+        ssize_t k = write(fd, text + done, len - done);
+        if (k > 0) done += (size_t)k;
+        else if (k == 0 || errno != EINTR) e = k == 0 ? EIO : errno;
+    }
+    if (!e && fsync(fd) != 0) e = errno;
+    if (close(fd) != 0 && !e) e = errno;
+    if (!e && rename(beside, path) != 0) e = errno;
+    if (!e) return 0;
+    unlink(beside);
+    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(e));
 }
 
 /* ==================================================================================================== >>drawing
@@ -7464,6 +7676,7 @@ struct dt__engine {
     dt_comm_stats   stats;
     int             algo;        /* forced; DT_ALGO_AUTO: by cost */
     dt_costs        costs;
+    bool            has_costs;   /* rank 0's, not the fixed ones */
 };
 
 static const char *const dt__comm_dtypes[] = { "f32", "f16", "bf16", "i32", "i64", "u8", "f64" };
@@ -8098,10 +8311,9 @@ static int64_t dt__segment_at(const dt_comm *c, const dt__call *a, int rank) /* 
 /* What links the ranks. Over MPI the ranks of a machine are as near as in shared memory. */
 static int dt__comm_link(const dt_comm *c)
 {
-    return c->threads                   ? DT_LINK_THREAD
-           : c->local_size < c->size    ? DT_LINK_NET
-           : c->inside || c->world->mpi ? DT_LINK_SHM
-                                        : DT_LINK_LOOP;
+    if (c->threads) return DT_LINK_THREAD;
+    if (c->local_size < c->size) return DT_LINK_NET;
+    return c->inside || (c->world && c->world->mpi) ? DT_LINK_SHM : DT_LINK_LOOP;
 }
 /* Can it be done in shared memory, by >>shared? */
 static bool dt__comm_shares(const dt_comm *c, dt_coll coll)
@@ -8109,19 +8321,25 @@ static bool dt__comm_shares(const dt_comm *c, dt_coll coll)
     return c->shared && c->local_size == c->size && c->size <= 64 &&
            (coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BARRIER);
 }
-/* total: elements of the vector, or of all segments */
-static dt_algo dt__choose(const dt_comm *c, dt_coll coll, int64_t total, size_t size, int64_t *segment)
+/* What is taken at any size; DT_ALGO_AUTO: by cost. total: elements of the vector, or of all segments */
+static dt_algo dt__fixed(const dt_comm *c, dt_coll coll, int64_t total)
 {
-    const struct dt__engine *e = c->engine;
-    dt_algo                  forced = (dt_algo)e->algo;
-    *segment = 0;
+    dt_algo forced = (dt_algo)c->engine->algo;
+    (void)total;
 #ifdef DT_USE_MPI
     if (forced == DT_ALGO_NATIVE && c->mpi && dt__mpi_has(coll, total)) return DT_ALGO_NATIVE;
 #endif
     if (forced != DT_ALGO_AUTO && forced != DT_ALGO_SHARED && dt_plan_can(coll, forced, c->size, c->host))
         return forced;
-    if (dt__comm_shares(c, coll)) return DT_ALGO_SHARED;
-    return dt__cost_choose(&e->costs, coll, c->size, c->host, dt__comm_link(c), false, total * (int64_t)size, segment);
+    return dt__comm_shares(c, coll) ? DT_ALGO_SHARED : DT_ALGO_AUTO;
+}
+static dt_algo dt__choose(const dt_comm *c, dt_coll coll, int64_t total, size_t size, int64_t *segment)
+{
+    dt_algo fixed = dt__fixed(c, coll, total);
+    *segment = 0;
+    return fixed != DT_ALGO_AUTO ? fixed
+                                 : dt__cost_choose(&c->engine->costs, coll, c->size, c->host, dt__comm_link(c), false,
+                                                   total * (int64_t)size, segment);
 }
 /* A plan from the cache, or one of the work's own. */
 static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo, int64_t segment, const int64_t *matrix)
@@ -8484,6 +8702,9 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
 DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
 {
     if (n < 1 || n > 1024 || !out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: %d threads", n);
+    dt_costs    costs;
+    const char *table = dt__costs_named(&o);
+    if (table && dt_costs_load(&costs, table)) return DT_COMM_ERR_ARG;
     size_t    nbytes = dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
     int      *all = (int *)DT_COMM_MALLOC((size_t)n * sizeof *all);
     void     *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -8496,6 +8717,7 @@ DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
         if (!c) break;
         c->id = id;
         c->threads = true;
+        if (table) c->engine->costs = costs, c->engine->has_costs = true;
         ((dt__hall *)p)->refs++;
         c->shared = dt__shared_new(c, all, n, (char *)p, nbytes, -1);
         c->inside = &dt__shared_transport;
@@ -8716,6 +8938,29 @@ DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
     return at;
 }
 
+DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes)
+{
+    dt_algo fixed[DT_COLL_COUNT];
+    size_t  len = 0;
+    if (nbytes) buf[0] = 0;
+    if (!c) return 0;
+    dt__cost_say(buf, nbytes, &len, "rank %d of %d, from %s; data: %s%s%s\n", c->rank, c->size, dt_comm_where(c),
+                 c->size == 1 ? "none moves" : c->threads ? "one process" : c->inside ? "shared memory" : "",
+                 c->inside && c->across ? " inside a machine, across " : "", c->across ? c->across->name : "");
+    for (int first = 0, h = 0; first < c->size; first++) {
+        int n = 0;
+        if (c->host[first] != h) continue; /* machines are numbered in the order of ranks */
+        for (int i = first; i < c->size; i++) n += c->host[i] == h;
+        dt__cost_say(buf, nbytes, &len, "machine %d%s%s: %d of the ranks, the first is %d\n", h++, c->world ? ", " : "",
+                     dt_comm_host_name(c, first), n, first);
+    }
+    dt__cost_say(buf, nbytes, &len, "algorithm: %s; costs: %s\n",
+                 c->engine->algo == DT_ALGO_AUTO ? "by cost" : dt_algo_name((dt_algo)c->engine->algo),
+                 c->engine->has_costs ? "rank 0's table" : "the fixed table");
+    for (int i = 0; i < (int)DT_COLL_COUNT; i++) fixed[i] = dt__fixed(c, (dt_coll)i, 0);
+    return dt__explain(&c->engine->costs, c->size, c->host, dt__comm_link(c), fixed, buf, nbytes, len);
+}
+
 /* ---- communicators of processes */
 static uint64_t dt__id_mix(uint64_t a, uint64_t b)
 {
@@ -8772,6 +9017,7 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     __atomic_add_fetch(&w->refs, 1, __ATOMIC_RELAXED);
     c->world = w;
     c->id = id;
+    if (w->has_costs) c->engine->costs = w->costs, c->engine->has_costs = true;
     c->opts = *o;
     memcpy(c->member, member, (size_t)n * sizeof *member);
     c->local_size = 0;
@@ -8875,6 +9121,79 @@ DT_API int dt_comm_dup(dt_comm *c, dt_comm **out) { return dt_comm_split(c, 0, c
 DT_API const char *dt_comm_host_name(const dt_comm *c, int rank)
 {
     return c && c->world && rank >= 0 && rank < c->size ? c->world->member[c->member[rank]].host_name : "";
+}
+/* ---- tuning */
+/* Round trips between two ranks, until 'most' are done or a second is over; the first says when. Half of the least, in
+   seconds; negative: failed. */
+static double dt__tune_trips(dt_comm *c, int a, int b, int64_t nbytes, int most, int64_t *buf)
+{
+    int64_t begin = dt__comm_now(), best = INT64_MAX;
+    int     peer = c->rank == a ? b : a, rc = 0;
+    for (int i = 0; !rc; i++) {
+        int64_t t0 = dt__comm_now();
+        buf[0] = i + 1 < most && (i < 3 || t0 - begin < 1000000000); /* another one follows */
+        if (c->rank == a) rc = dt_comm_send(c, buf, nbytes, DT_COMM_U8, peer);
+        if (!rc) rc = dt_comm_recv(c, buf, nbytes, DT_COMM_U8, peer);
+        int64_t again = buf[0];
+        if (!rc && c->rank == b) rc = dt_comm_send(c, buf, nbytes, DT_COMM_U8, peer);
+        int64_t took = dt__comm_now() - t0;
+        if (i && took < best) best = took;
+        if (!again) break;
+    }
+    return rc ? -1 : (double)best * 0.5e-9;
+}
+/* The first two ranks of one machine, or of two machines, measure; all get it. 1: there are none. */
+static int dt__tune_link(dt_comm *c, bool near, int64_t *buf, int64_t nbytes, double *alpha, double *beta)
+{
+    int    a = 0, b = 0, n = c->size;
+    double got[2] = { 0, 0 };
+    for (int k = 0; k < n * n && a == b; k++)
+        if (k / n < k % n && (c->host[k / n] == c->host[k % n]) == near) a = k / n, b = k % n;
+    if (a == b) return 1;
+    if (c->rank == a || c->rank == b) {
+        double little = dt__tune_trips(c, a, b, 8, 2000, buf), much = dt__tune_trips(c, a, b, nbytes, 20, buf);
+        if (little < 0 || much < 0) return dt_comm_status_of(c);
+        got[1] = much > little ? (much - little) / (double)(nbytes - 8) : 0;
+        got[0] = little > 8 * got[1] ? little - 8 * got[1] : little;
+    }
+    int rc = dt_comm_broadcast(c, got, 2, DT_COMM_F64, a);
+    *alpha = got[0] > 10 ? 10 : got[0];
+    *beta = got[1] > 1e-6 ? 1e-6 : got[1];
+    return rc;
+}
+static double dt__tune_reduce(char *buf, int64_t nbytes) /* seconds a byte */
+{
+    int64_t best = INT64_MAX;
+    for (int i = 0; i < 8; i++) {
+        int64_t t0 = dt__comm_now();
+        dt__fold(DT_COMM_F32, DT_COMM_SUM, buf, buf + nbytes / 2, nbytes / 8, false);
+        int64_t took = dt__comm_now() - t0;
+        if (i && took < best) best = took;
+    }
+    return (double)best * 1e-9 / (double)(nbytes / 2);
+}
+DT_API int dt_comm_tune(dt_comm *c, const char *path)
+{
+    enum { BYTES = 32 << 20 }; /* more than a core's own caches hold */
+    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_tune: the communicator is NULL");
+    if (c->rank == 0 && (!path || !*path))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_tune: there is no path", c->rank);
+    int64_t *buf = (int64_t *)DT_COMM_MALLOC(BYTES);
+    if (!buf) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: dt_comm_tune: out of memory", c->rank);
+    memset(buf, 0, BYTES);
+    dt_costs t = c->engine->costs;
+    int      far = dt__comm_link(c), near = c->local_size == c->size ? far : (int)DT_LINK_SHM;
+    int      rc = dt_comm_barrier(c);
+    if (rc >= 0 && c->size > 1) rc = dt__tune_link(c, true, buf, BYTES / 2, &t.alpha[near], &t.beta[near]);
+    if (rc >= 0 && c->size > 1) rc = dt__tune_link(c, false, buf, BYTES / 8, &t.alpha[far], &t.beta[far]);
+    if (rc >= 0 && c->rank == 0) t.gamma = dt__tune_reduce((char *)buf, BYTES);
+    if (rc >= 0 || !c->mpi) DT_COMM_FREE(buf); /* else MPI may still write to it */
+    if (rc < 0) return dt__comm_bad(rc, "dt_comm_tune: %s", c->text);
+    int32_t bad = c->rank == 0 ? dt_costs_save(&t, path) : 0;
+    rc = dt_comm_broadcast(c, &bad, 1, DT_COMM_I32, 0);
+    if (rc) return dt__comm_bad(rc, "dt_comm_tune: %s", c->text);
+    if (bad && c->rank) dt__comm_bad(bad, "dt_comm_tune: rank 0 could not write the table");
+    return bad;
 }
 DT_API const char *dt_comm_where(const dt_comm *c) { return c && c->world ? c->world->where : "threads"; }
 
