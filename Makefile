@@ -31,7 +31,7 @@ ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help demo data test test-quick test-all fuzz check-headers probes tools build examples benches format \
+.PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches format \
     clean
 .DEFAULT_GOAL := help
 .SECONDARY:
@@ -73,6 +73,9 @@ $(FASHION_GZ):
 	    $$install >/dev/null 2>&1 || { timeout 120 apt-get update -qq >/dev/null 2>&1; $$install >/dev/null 2>&1; }; fi; \
 	[ -d $@ ] || { echo "data: needs Debian's package dataset-fashion-mnist, which cannot be installed here; or put" \
 	    "the four IDX files, unpacked, into data/fashion/. Without them the examples use data/digits."; exit 1; }
+
+pictures: build/normal/test_pictures ## draw the pictures of README.md again, from the algorithms
+	DT_PICTURES=docs build/normal/test_pictures
 
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
 	@tests/check_headers.sh
