@@ -487,7 +487,8 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
 
 /* ==================================================================================================== >>walk
    Collectives of a backward, the same on all ranks: the notes; the bitmaps of what was reached, if the notes differ;
-   the buffers; the buckets; who found a gradient that is not finite. A rank that skips a step runs them without a walk. */
+   the buffers; the buckets; who found a gradient that is not finite. A rank that skips a step runs them without a
+   walk. */
 static int dt__note_send(dt_ddp *d)
 {
     uint64_t hash = 1469598103934665603ull;
@@ -916,7 +917,44 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
     return rc ? rc : dt__ddp_nonfinite(d);
 }
 
-/* ==================================================================================================== >>attach */
+/* ==================================================================================================== >>attach
+   What dt_nn.h asks of the ranks together: checkpoints. */
+static int dt__ddp_agree(void *user, const char *call, int64_t *x, int n)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    return d->c && dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
+}
+static int dt__ddp_same(void *user, const char *call, const char *what, int64_t x)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    if (dt__ddp_alone(d)) return 0;
+    int64_t *all = (int64_t *)dt_alloc((size_t)d->world * sizeof *all);
+    int      rc = all ? 0 : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    if (!rc && dt_comm_allgather(d->c, &x, all, 1, NULL, DT_COMM_I64)) rc = dt__ddp_comm_fail(d, call);
+    for (int r = 1; r < d->world && !rc; r++) {
+        if (all[r] == all[0]) continue;
+        d->told = 1; /* every rank says the same */
+        rc = dt_fail(DT_ERR_COMM,
+                     "%s: %s is %" PRId64 " on rank 0, %" PRId64 " on rank %d; all must see the same files", call, what,
+                     all[0], all[r], r);
+    }
+    dt_dealloc(all, (size_t)d->world * sizeof *all);
+    return rc;
+}
+static int dt__ddp_lead(void *user) { return ((dt_ddp *)user)->rank == 0; }
+static int dt__ddp_outcome(void *user, const char *call)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    char    text[512];
+    if (dt__ddp_alone(d)) return 0;
+    memset(text, 0, sizeof text);
+    if (d->rank == 0 && dt__tls.code != DT_OK) snprintf(text, sizeof text, "%s", dt_error());
+    if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, call);
+    if (!text[0] || d->rank == 0) return 0;
+    d->told = 1;
+    text[sizeof text - 1] = 0;
+    return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
+}
 static void    dt__ddp_gone(void *user) { ((dt_ddp *)user)->m = NULL; }
 static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
 {
@@ -941,6 +979,10 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.made = dt__ddp_made;
     d->watch.grads = dt__ddp_grads;
     d->watch.step = dt__ddp_step;
+    d->watch.agree = dt__ddp_agree;
+    d->watch.same = dt__ddp_same;
+    d->watch.lead = dt__ddp_lead;
+    d->watch.outcome = dt__ddp_outcome;
     d->watch.gone = dt__ddp_gone;
     m->watch = &d->watch;
     if (d->c && m->nparams && dt__ddp_share_all(d)) return dt__tls.code;
