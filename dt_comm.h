@@ -1924,7 +1924,8 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
         wait = wait < 32000000 ? wait * 2 : wait;
     }
     if (got < 0) return got;
-    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams, deadline, NULL, text, sizeof text);
+    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams - 1, deadline, NULL, text,
+                        sizeof text);
     if (fd < 0)
         return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join (within %g s): %s", w->rank,
                             w->join_timeout, text);
@@ -2571,9 +2572,9 @@ static int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t
             return snprintf(text, nbytes, "there is a rank %d already%s", c->rank,
                             ctl->complete ? ": the world is complete" : ""),
                    bad;
-        if (c->stream != w->streams)
-            return snprintf(text, nbytes, "rank %d has .streams %d, rank %d has %d: all ranks need the same", c->rank,
-                            c->stream, w->rank, w->streams),
+        if (c->stream != w->streams - 1) /* the last of them */
+            return snprintf(text, nbytes, "rank %d has .streams %lld, rank %d has %d: all ranks need the same", c->rank,
+                            (long long)c->stream + 1, w->rank, w->streams),
                    bad;
         return 0;
     }
