@@ -153,9 +153,10 @@ DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_L
    ranks of the MPI job join. .algo = "native" or DT_COMM_ALGO=native takes MPI's own collectives (alltoall has none),
    each behind a small reduction by which the ranks see that they call the same. MPI is started if the program has not
    done so, and then ended by the last dt_comm_free; as it starts once in a process, a program that joins twice starts
-   and ends it itself. What holds when a rank dies: Open MPI 4.1 ends the job, all ranks within 10 s, and mpirun names
-   the rank. Under mpirun --enable-recovery the survivors get the error as with the other transports, and leave without
-   MPI_Finalize. After a failure MPI may still write to the buffers of calls that had not ended: do not free them. */
+   and ends it itself. What holds when a rank dies: Open MPI 4.1 ends the job, all ranks within 10 s; mpirun names the
+   rank, or the error of survivors who were faster than mpirun. Under mpirun --enable-recovery the survivors get the
+   error as with the other transports, and leave without MPI_Finalize. After a failure MPI may still write to the
+   buffers of calls that had not ended: do not free them. */
 typedef struct dt_comm_opts {
     int         dt__first DT_D;
     int         rank DT_D, world DT_D;  /* world 0: the environment */
