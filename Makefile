@@ -45,8 +45,8 @@ help: ## this list
 	@echo "  variables: CC, CFLAGS, JOBS (parallel compiles, $(JOBS)); V=1 shows the output of passing tests"
 
 # ---------------------------------------------------------------------------------------------------- run
-demo: build/examples/mnist ## train a conv net on the digits in data/, under a minute
-	build/examples/mnist --data data/digits --epochs 12 --svg build/demo.svg --csv build/demo.csv
+demo: build/examples/mnist ## train a conv net on the digits in data/ with two processes, under a minute
+	build/examples/mnist --gpus 2 --data data/digits --epochs 12 --batch 50 --svg build/demo.svg --csv build/demo.csv
 	@echo "the loss curve: build/demo.svg"
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores

@@ -913,7 +913,7 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         m->order[i]->t->grad_empty = 0;
         m->order[i]->t->grad_unreached = !d->reach[i];
     }
-    memset(d->reach, 0, (size_t)d->norder);
+    for (int i = 0; i < d->norder; i++) d->reach[i] = 0;
     return rc ? rc : dt__ddp_nonfinite(d);
 }
 
@@ -948,7 +948,7 @@ static int dt__ddp_outcome(void *user, const char *call)
     char    text[512];
     if (dt__ddp_alone(d)) return 0;
     memset(text, 0, sizeof text);
-    if (d->rank == 0 && dt__tls.code != DT_OK) snprintf(text, sizeof text, "%s", dt_error());
+    if (d->rank == 0 && dt__tls.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
     if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, call);
     if (!text[0] || d->rank == 0) return 0;
     d->told = 1;
