@@ -19,6 +19,13 @@ static inline const char *example_option(int argc, char **argv, const char *name
     return otherwise;
 }
 
+static inline bool example_flag(int argc, char **argv, const char *name)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], name)) return true;
+    return false;
+}
+
 #ifdef DT_COMM_H_INCLUDED
 /* fn on the ranks that the command line asks for, --gpus here (--nodes N machines with as many each, this one --nr);
    without --gpus, on the one that a launcher started (dtrun, mpirun, torchrun --no-python, srun), or alone. */
