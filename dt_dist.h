@@ -91,6 +91,10 @@ extern "C" {
    A gradient that is not finite, on any rank, is DT_ERR_NUMERIC on all of them, naming the rank and the parameter: the
    step changes nothing (under dt_amp with a dynamic scale it is an overflow, which all ranks skip).
 
+   tools/dtverify compares a program's trainings with different numbers of ranks: with DT_VERIFY=FILE in the environment
+   rank 0 writes a line there before each step and at dt_ddp_free: its number, SHA-256 and norm of the weights, 64 of
+   them; and that all ranks have the same bits is checked.
+
    A rank of a world of one (or c NULL) trains as if there were no ddp. Free a ddp before its communicator. */
 typedef struct dt_ddp dt_ddp;
 typedef struct dt_ddp_opts {
@@ -135,7 +139,7 @@ DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
    by the number of ranks; each rank does S / world backwards before a dt_step, rank r those from r * S / world on. Each
    gradient is computed alone, and all S are added in the order of one fixed tree. It costs: nothing overlaps, S / world
    times the gradients is sent and held, and what depends on the batch (batch norm) or on the rank (dropout) still
-   differs. f32 alone. */
+   differs. f32 alone. A slot must get the same samples in every world: a loader for each, .rank = slot, .world = S. */
 DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* S; which are this rank's */
 
 /* Where the time goes, as sums over backwards that were synchronised. */
@@ -235,6 +239,9 @@ struct dt_ddp {
     float  *send, *gather;
     size_t  send_nbytes, gather_nbytes;
     /* watching */
+    FILE        *verify; /* rank 0's DT_VERIFY */
+    int          verifying;
+    int64_t      verified;
     dt_ddp_stats stats;
     double       busy; /* of c at the begin */
     uint64_t     t_begin, t_walked, t_last;
@@ -823,6 +830,46 @@ static void dt__ddp_end(void *user, dt_status status)
     d->stats.comm += dt_comm_get_stats(d->c).busy - d->busy;
     d->t_last = now;
 }
+/* DT_VERIFY: a line about the weights as they are. */
+static void dt__ddp_verify(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    dt_sha256 s;
+    uint8_t   sum[32], first[32];
+    double    norm = 0;
+    int64_t   n = 0, at = 0, total = 0;
+    char      line[2048];
+    if (!d->verifying || !m || !m->sealed || dt__tls.code != DT_OK) return;
+    for (int i = 0; i < m->nparams; i++) total += m->param[i]->buffer ? 0 : m->param[i]->t->numel;
+    int len = snprintf(line, sizeof line, "%" PRId64 " ", d->verified++), text = len + 64;
+    dt_sha256_begin(&s);
+    for (int i = 0; i < m->nparams; i++) {
+        const dt_tensor *t = m->param[i]->t;
+        const char      *p = (const char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
+        if (m->param[i]->buffer) continue;
+        dt_sha256_add(&s, p, (size_t)t->numel * dt__dtype_size[t->dtype]);
+        for (int64_t k = 0; k < t->numel; k++, at++) {
+            double x = dt__element(p, t->dtype, k);
+            norm += x * x;
+            if (n >= 64 || at < n * total / 64) continue;
+            n++;
+            text += snprintf(line + text, sizeof line - (size_t)text, " %.9g", x);
+        }
+    }
+    dt_sha256_end(&s, sum);
+    for (int i = 0; i < 32; i++) {
+        static const char hex[] = "0123456789abcdef";
+        line[len + 2 * i] = hex[sum[i] >> 4];
+        line[len + 2 * i + 1] = hex[sum[i] & 15];
+    }
+    memcpy(first, sum, sizeof first);
+    if (d->c && dt_comm_broadcast(d->c, first, 32, DT_COMM_U8, 0)) dt__ddp_comm_fail(d, "DT_VERIFY");
+    else if (memcmp(first, sum, 32))
+        dt_fail(DT_ERR_COMM, "DT_VERIFY: before step %" PRId64 " rank %d has other weights than rank 0", d->verified,
+                d->rank);
+    if (d->verify && (fprintf(d->verify, "%s %.17g\n", line, sqrt(norm)) < 0 || fflush(d->verify)))
+        dt_fail(DT_ERR_FILE, "DT_VERIFY: cannot write: %s", strerror(errno));
+}
 static void dt__ddp_step(void *user, dt_optimizer *opt)
 {
     dt_ddp *d = (dt_ddp *)user;
@@ -832,6 +879,7 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
                 d->o.slots / d->world);
     if (dt__tls.code == DT_OK && d->unsynced && !dt__ddp_alone(d))
         dt_fail(DT_ERR_STATE, "dt_step: inside dt_ddp_no_sync; the last backward before a step must be outside");
+    dt__ddp_verify(d);
     dt__ddp_tell(d);
 }
 
@@ -1012,6 +1060,10 @@ static int dt__ddp_attach(dt_ddp *d)
     m->watch = &d->watch;
     if (d->c && m->nparams && dt__ddp_share_all(d)) return dt__tls.code;
     if (m->sealed && d->c && dt__model_pack(m)) return dt__tls.code;
+    const char *path = getenv("DT_VERIFY");
+    d->verifying = path && *path;
+    if (d->verifying && d->rank == 0 && !(d->verify = fopen(path, "w")))
+        return dt_fail(DT_ERR_FILE, "dt_ddp_new: DT_VERIFY: cannot write %.300s: %s", path, strerror(errno));
     dt_grad_hooks h;
     h.begin = dt__ddp_begin;
     h.ready = dt__ddp_ready;
@@ -1064,6 +1116,8 @@ DT_API void dt_ddp_free(dt_ddp *d)
 {
     if (!d) return;
     dt_model *m = d->m;
+    dt__ddp_verify(d);
+    if (d->verify) fclose(d->verify);
     dt__ddp_tell(d);
     if (d->hook >= 0 && d->hook_thread == (void *)&dt__tls) dt_hooks_remove(d->hook);
     if (m && m->watch == &d->watch) {
