@@ -458,7 +458,7 @@ typedef struct dt__transport {
     const char *name;
     int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
     int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; head is compared with dt__frame_ok */
-    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over */
+    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over; of across */
     void (*close)(dt_comm *c);
 } dt__transport;
 
@@ -490,6 +490,9 @@ struct dt_comm {
     uint64_t    done;            /* operations finished */
     uint32_t    doing;           /* dt_coll + 1 of the running one; 0: in the program */
     int64_t     since;           /* ns */
+    uint64_t    watched;         /* atomic: a rank waits in the operation before this one (>>control, dt__watch_take) */
+    struct dt__note *note;       /* the last operations begun: in this rank's seat of the shared memory, or its own */
+    struct dt__note *own_note;
     int         wake_fd;         /* eventfd: the engine sleeps in wait() on it; written when it must look again */
     struct dt__engine *engine;
 };
@@ -577,6 +580,12 @@ static void       dt__world_abort(dt__world *w, dt_comm *c, int status, int rank
    who is at fault, fail c on all ranks. Operations count from 1: a rank with c->seq below seq has not called it.
    Returns at once; c fails within a second. */
 static void       dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer);
+/* >>control: this rank waits in the collective of this frame: whoever calls another one under its number is found. */
+static void       dt__world_watch(dt__world *w, const dt__frame *f);
+/* >>control: a collective begins. If another one is awaited under its number, the communicator fails. */
+static void       dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f);
+/* >>control: this rank was away for long (stopped, perhaps): what others have told meanwhile is heard first */
+static void       dt__world_settle(dt__world *w);
 /* >>control: communicators that fail when one of their ranks dies, or one of their ranks says so. The id of a
    communicator is never used for another one of this world. */
 static void       dt__world_add(dt__world *w, dt_comm *c);
@@ -585,6 +594,13 @@ __attribute__((unused)) static int        dt__world_gone(dt__world *w, int rank)
 /* >>engine: is the header the expected one? If not, fails c (and all ranks) with a message that shows both, and
    returns false. */
 static bool       dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
+/* >>engine: what is wrong with two ranks' frames, as text; the frames differ */
+static void       dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes);
+/* >>shared: what must be equal on all ranks, as a number; the frame of an operation that was begun, if it is known */
+static uint64_t   dt__frame_print(const dt__frame *f);
+static bool       dt__note_get(const struct dt__note *ring, uint64_t seq, dt__frame *f);
+/* >>shared: the last operation that a rank of c (of this machine) began, and how many it has done; false: unknown */
+static bool       dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
 /* >>reducing: dst := dst op src (or src op dst), n elements; any alignment of src */
 static void       dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
 static size_t     dt__comm_size_of(int dtype);
@@ -1107,7 +1123,7 @@ enum {
     /* clang-format off */
     DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, /* while joining */
     DT__C_SYNC, DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
-    DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE,
+    DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE, DT__C_WATCH,
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE
     /* clang-format on */
 };
@@ -2038,7 +2054,7 @@ DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg)
    inner rank stays as long as somebody below needs it. Who has waited for its timeout says goodbye and goes alone: that
    is not a death, but a communicator that still needs it will time out. After a failure the wait is a second at most.
    */
-enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384 };
+enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64 };
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2 };
 typedef struct dt__cgather {
     uint64_t seq, n, at; /* n: bytes of a rank; at: of this piece, in the rank's part (up) or in all (down) */
@@ -2136,6 +2152,8 @@ struct dt__control {
     int64_t     root_deadline;
     dt__inquiry inquiry[DT__INQUIRIES];
     uint64_t    inquiry_id;
+    dt__frame   watch[DT__WATCHES]; /* operations in which somebody waits: see dt__watch_take */
+    uint64_t    turns, settling; /* times around the thread's loop; who waits for it */
     int64_t     note_at;
     dt__cstate  note;
     uint32_t    note_doing;
@@ -2680,6 +2698,22 @@ static void dt__control_doing(const dt__cstate *s, char *buf, size_t nbytes)
         snprintf(buf, nbytes, "; it was in its program after %s #%" PRIu64, dt__coll_word(s->doing), s->seq);
     else snprintf(buf, nbytes, "; it was in its program, before its first call");
 }
+/* Notes are a quarter of a second old. What a rank of this machine did last is in the memory it shares with us. */
+static void dt__control_seat(dt__world *w, int rank, dt__cstate *s)
+{
+    uint64_t latest = 0, done;
+    for (dt_comm *c = w->comms; c; c = c->next)
+        for (int i = 0; i < c->size; i++) {
+            dt__frame f;
+            if (c->member[i] != rank || !dt__shared_last(c, i, &f, &done) || f.sent < latest) continue;
+            latest = f.sent;
+            s->has = 1;
+            s->comm = c->id;
+            s->seq = f.seq + 1;
+            s->done = done;
+            s->doing = (uint32_t)f.coll + 1;
+        }
+}
 /* A connection has ended. */
 static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
 {
@@ -2698,6 +2732,7 @@ static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
         return;
     }
     if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || !k->ready) return;
+    dt__control_seat(w, k->peer, &k->note);
     dt__control_doing(&k->note, doing, sizeof doing);
     snprintf(text, sizeof text, "%s died (%s)%s", dt__who(w, k->peer, who, sizeof who), how, doing);
     if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent)) dt__control_gone(w, k->peer, DT__DIED, text, k);
@@ -3185,6 +3220,83 @@ static void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
     dt__control_wake(w);
 }
 
+/* ---- calls that differ
+   Ranks that call different things need not exchange a message. Who waits for long (dt__watch_after) floods the frame
+   of its call over the tree, once. Every rank compares it with what it began itself under that number, or will begin:
+   its notes of the last operations tell the one, 'watched' the other. A number that nobody else has used says nothing:
+   those ranks have simply not come. */
+static dt__frame *dt__watch_of(dt__control *ctl, const dt__frame *f)
+{
+    return &ctl->watch[(f->comm ^ f->seq * UINT64_C(0x9e3779b97f4a7c15)) >> 58 & (DT__WATCHES - 1)];
+}
+static void dt__watch_differ(dt__world *w, const dt__frame *a, const dt__frame *b)
+{
+    char text[DT__CTEXT + 1];
+    dt__frame_differ(a, b, text, sizeof text);
+    dt__control_abort(w, a->comm, DT_COMM_ERR_MISMATCH, b->rank, text, NULL);
+}
+static void dt__watch_take(dt__world *w, const dt__frame *f, const dt__conn *from) /* under the lock */
+{
+    dt__control *ctl = w->control;
+    dt__frame   *seen = dt__watch_of(ctl, f), note;
+    uint64_t     print = dt__frame_print(f);
+    if (seen->magic && seen->comm == f->comm && seen->seq == f->seq) {
+        if (dt__frame_print(seen) != print) dt__watch_differ(w, seen, f);
+        return;
+    }
+    *seen = *f;
+    for (dt_comm *c = w->comms; c; c = c->next) {
+        if (c->id != f->comm) continue;
+        /* whoever is second here, or in dt__world_begin, sees what the first one has written */
+        uint64_t before = __atomic_load_n(&c->watched, __ATOMIC_RELAXED);
+        __atomic_exchange_n(&c->watched, before > f->seq ? before : f->seq + 1, __ATOMIC_ACQ_REL);
+        const struct dt__note *ring = (const struct dt__note *)__atomic_load_n(&c->note, __ATOMIC_ACQUIRE);
+        if (ring && dt__note_get(ring, f->seq, &note) && dt__frame_print(&note) != print) {
+            dt__watch_differ(w, f, &note);
+            return;
+        }
+    }
+    dt__block *b = dt__block_new(DT__C_WATCH, w->rank, f, sizeof *f, NULL, 0);
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+}
+static void dt__world_watch(dt__world *w, const dt__frame *f)
+{
+    if (!w || !w->control) return;
+    pthread_mutex_lock(&w->lock);
+    dt__watch_take(w, f, NULL);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+static void dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f)
+{
+    if (!w || !w->control || __atomic_fetch_add(&c->watched, 0, __ATOMIC_ACQ_REL) <= f->seq) return;
+    pthread_mutex_lock(&w->lock);
+    const dt__frame *seen = dt__watch_of(w->control, f);
+    if (seen->magic && seen->comm == f->comm && seen->seq == f->seq && dt__frame_print(seen) != dt__frame_print(f))
+        dt__watch_differ(w, seen, f);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+
+static void dt__world_settle(dt__world *w)
+{
+    struct timespec t;
+    int64_t         deadline = dt__comm_now() + 500000000;
+    if (!w || !w->control) return;
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    pthread_mutex_lock(&w->lock);
+    uint64_t until = w->control->turns + 2; /* the one under way, and one that begins after now */
+    w->control->settling++;
+    while (w->control->turns < until) {
+        dt__control_wake(w);
+        if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
+    }
+    w->control->settling--;
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* ---- links and descriptors */
 static int dt__arrived_take(dt__world *w, int kind, uint64_t comm, int peer, int stream) /* under the lock */
 {
@@ -3255,30 +3367,37 @@ static int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     dt__world_abort(w, c, fd == DT_COMM_ERR_PEER ? DT_COMM_ERR_PEER : DT_COMM_ERR_NET, index, text);
     return -2;
 }
-static int dt__fd_send(int to, int fd, int64_t deadline)
-{
+typedef struct dt__fd_msg { /* one byte, with room for a descriptor */
     union {
-        struct cmsghdr align;
-        char           room[CMSG_SPACE(sizeof(int))];
+        size_t align; /* a cmsghdr's */
+        char   room[CMSG_SPACE(4 * sizeof(int))];
     } u;
     struct msghdr m;
     struct iovec  v;
-    char          byte = 'f';
-    memset(&m, 0, sizeof m);
-    memset(&u, 0, sizeof u);
-    v.iov_base = &byte;
-    v.iov_len = 1;
-    m.msg_iov = &v;
-    m.msg_iovlen = 1;
-    m.msg_control = u.room;
-    m.msg_controllen = sizeof u.room;
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    char          byte;
+} dt__fd_msg;
+static void dt__fd_begin(dt__fd_msg *f, size_t descriptors)
+{
+    memset(f, 0, sizeof *f);
+    f->byte = 'f';
+    f->v.iov_base = &f->byte;
+    f->v.iov_len = 1;
+    f->m.msg_iov = &f->v;
+    f->m.msg_iovlen = 1;
+    f->m.msg_control = f->u.room;
+    f->m.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
+}
+static int dt__fd_send(int to, int fd, int64_t deadline)
+{
+    dt__fd_msg f;
+    dt__fd_begin(&f, 1);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&f.m);
     h->cmsg_level = SOL_SOCKET;
     h->cmsg_type = SCM_RIGHTS;
     h->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(h), &fd, sizeof fd);
     for (;;) {
-        ssize_t n = sendmsg(to, &m, MSG_NOSIGNAL);
+        ssize_t n = sendmsg(to, &f.m, MSG_NOSIGNAL);
         if (n == 1) return 0;
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN && dt__wait_fd(to, POLLOUT, deadline)) continue;
@@ -3287,28 +3406,15 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
 }
 static int dt__fd_recv(int from) /* -1: not yet, -2: gone */
 {
-    union {
-        struct cmsghdr align;
-        char           room[CMSG_SPACE(4 * sizeof(int))];
-    } u;
-    struct msghdr m;
-    struct iovec  v;
-    char          byte = 0;
-    int           fd = -2;
-    ssize_t       n;
-    memset(&m, 0, sizeof m);
-    memset(&u, 0, sizeof u);
-    v.iov_base = &byte;
-    v.iov_len = 1;
-    m.msg_iov = &v;
-    m.msg_iovlen = 1;
-    m.msg_control = u.room;
-    m.msg_controllen = sizeof u.room;
-    do n = recvmsg(from, &m, MSG_CMSG_CLOEXEC);
+    dt__fd_msg f;
+    int        fd = -2;
+    ssize_t    n;
+    dt__fd_begin(&f, 4);
+    do n = recvmsg(from, &f.m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return -1;
     if (n <= 0) return -2;
-    for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(&f.m); h; h = CMSG_NXTHDR(&f.m, h))
         if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof fd))
             memcpy(&fd, CMSG_DATA(h), sizeof fd);
     return fd;
@@ -3450,6 +3556,14 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
         if (ok) dt__inquiry_begin(w, &a, member, false);
         DT_COMM_FREE(member);
         return ok;
+    }
+    case DT__C_WATCH: {
+        dt__frame f;
+        if (n != sizeof f) return false;
+        memcpy(&f, p, sizeof f);
+        if (f.magic != (uint32_t)DT__FRAME_MAGIC || f.version != (uint32_t)DT__FRAME_VERSION) return false;
+        if (f.epoch == w->epoch) dt__watch_take(w, &f, k);
+        return true;
     }
     case DT__C_HOP_PING: dt__conn_say(k, DT__C_HOP_PONG, w->rank, NULL, 0); return true;
     case DT__C_HOP_PONG:
@@ -3737,6 +3851,8 @@ static void *dt__control_main(void *arg)
         dt__arrived_timers(w, now);
         dt__control_note(w, now);
         dt__control_leave(w, now);
+        ctl->turns++;
+        if (ctl->settling) pthread_cond_broadcast(&ctl->cond);
     }
     pthread_mutex_unlock(&w->lock);
     DT_COMM_FREE(p);
@@ -5693,7 +5809,7 @@ typedef struct dt__post {
     int64_t   at;                /* where the vector is: see dt__shared_see; -1: nowhere */
     dt__frame frame;
 } dt__post;
-typedef struct dt__note { /* an operation that was begun */
+typedef struct dt__note { /* an operation that was begun; frame.sent: when (ns, this machine's clock) */
     uint64_t  seq, print;   /* seq + 1, written last */
     dt__frame frame;
 } dt__note;
@@ -5707,6 +5823,7 @@ typedef struct dt__seat {
     uint32_t bell DT__ALIGNED;   /* the futex */
     uint32_t asleep;
     dt__note note[DT__NOTES] DT__ALIGNED;
+    uint64_t begun, done;        /* collectives, so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
     uint8_t  stage[2][DT__PIECE] DT__ALIGNED;
     uint8_t  result[2][DT__PIECE] DT__ALIGNED;
@@ -5826,13 +5943,30 @@ static uint64_t dt__frame_print(const dt__frame *f) /* of what must be equal on 
     h ^= f->seq * UINT64_C(0x94d049bb133111eb);
     return h ^ h >> 32;
 }
-static void dt__shared_note(dt__shared *s, const dt__frame *f)
+static void dt__note_put(dt__note *ring, const dt__frame *f)
 {
-    dt__note *n = &dt__seat_of(s, s->me)->note[f->seq % DT__NOTES];
+    dt__note *n = &ring[f->seq % DT__NOTES];
     __atomic_exchange_n(&n->seq, 0, __ATOMIC_ACQ_REL); /* what follows stays behind it */
     n->print = dt__frame_print(f);
     n->frame = *f;
     __atomic_store_n(&n->seq, f->seq + 1, __ATOMIC_RELEASE);
+}
+/* False: not begun, or too long ago. */
+static bool dt__note_get(const dt__note *ring, uint64_t seq, dt__frame *f)
+{
+    const dt__note *n = &ring[seq % DT__NOTES];
+    if (__atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != seq + 1) return false;
+    *f = n->frame;
+    return __atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) == seq + 1; /* else it moved on */
+}
+static bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done)
+{
+    const dt__shared *s = (const dt__shared *)__atomic_load_n(&c->shared, __ATOMIC_ACQUIRE);
+    if (!s || s->index[rank] < 0) return false;
+    const dt__seat *t = dt__seat_of(s, s->index[rank]);
+    uint64_t        begun = __atomic_load_n(&t->begun, __ATOMIC_ACQUIRE);
+    *done = __atomic_load_n(&t->done, __ATOMIC_ACQUIRE);
+    return begun && dt__note_get(t->note, begun - 1, f);
 }
 /* While waiting: has someone begun something else under this number? False: yes, and the communicator has failed. */
 static bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
@@ -5841,10 +5975,9 @@ static bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
     uint64_t    print = dt__frame_print(mine);
     for (int i = 0; i < s->n; i++) {
         const dt__note *n = &dt__seat_of(s, i)->note[mine->seq % DT__NOTES];
+        dt__frame       f;
         if (i == s->me || __atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != mine->seq + 1 || n->print == print) continue;
-        dt__frame f = n->frame;
-        if (__atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) != mine->seq + 1)
-            continue; /* moved on */
+        if (!dt__note_get(dt__seat_of(s, i)->note, mine->seq, &f)) continue;
         if (!dt__frame_ok(c, s->rank[i], mine, &f)) return false;
     }
     return true;
@@ -5916,12 +6049,6 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
     dt__shared_ring(s);
     return m->done == m->n;
 }
-static void dt__shared_wait(dt_comm *c, double seconds)
-{
-    dt__shared *s = (dt__shared *)c->shared;
-    uint32_t    bell = dt__shared_doze(s);
-    dt__shared_sleep(s, bell, (int64_t)(seconds * 1e9)); /* the engine has looked between; see dt__idle */
-}
 
 /* ---- a segment */
 static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has, at most 1/4 of 2^46 together */
@@ -5975,6 +6102,7 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
     }
     if (!s->base || !s->index || !s->rank) {
         if (fd < 0) s->base = NULL; /* not ours to unmap */
+        s->fd = -1;                 /* nor to close */
         dt__shared_free(s);
         return NULL;
     }
@@ -5985,6 +6113,7 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
         s->index[local[i]] = i;
         if (local[i] == c->rank) s->me = i;
     }
+    __atomic_store_n(&c->note, (struct dt__note *)dt__seat_of(s, s->me)->note, __ATOMIC_RELEASE);
     s->spin = n <= dt__shared_cores() ? 4000 : 0;
     if (fd >= 0) {
         s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
@@ -6061,7 +6190,7 @@ static bool dt__arena_free(dt__shared *s, void *ptr) /* false: it is not from he
     pthread_mutex_unlock(&s->lock);
     return found;
 }
-static const dt__transport dt__shared_transport = { "shm", dt__shared_send, dt__shared_recv, dt__shared_wait, NULL };
+static const dt__transport dt__shared_transport = { "shm", dt__shared_send, dt__shared_recv, NULL, NULL };
 
 /* ==================================================================================================== >>tcp
    A link is what goes to and comes from one peer, over c->streams sockets. A message is its header, then its payload,
@@ -7219,14 +7348,13 @@ struct dt_work {
     bool       plan_own;
     int64_t    step, round_end;  /* steps of the round under way */
     bool       in_round;
-    dt__msg   *msg;
-    uint8_t   *over;             /* steps of the round that are done */
     /* shared */
     int        phase, k;
     uint64_t   no, first;        /* number of the operation; pieces before it */
     int64_t    pieces, put, got, copied, done;
     bool       progress;         /* something moved in this look */
     bool       asked;            /* it is late: the others were asked */
+    bool       watched;          /* it waits: the others were told in what */
     int64_t    started, moved;   /* ns: when it began, when something moved last */
 };
 typedef struct dt__past { /* for the history */
@@ -7295,9 +7423,15 @@ static const char *dt__frame_text(const dt__frame *f, char *buf, size_t nbytes)
              f->op < DT_COMM_OPS ? dt__comm_ops[f->op] : "?", f->root, dt_algo_name((dt_algo)f->algo));
     return buf;
 }
+static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes)
+{
+    char x[200], y[200];
+    snprintf(buf, nbytes, "ranks call different things: rank %d %s; rank %d %s", a->rank,
+             dt__frame_text(a, x, sizeof x), b->rank, dt__frame_text(b, y, sizeof y));
+}
 static bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got)
 {
-    char a[200], b[200];
+    char text[480];
     if (got->magic != want->magic || got->version != want->version) {
         dt__comm_fail(c, DT_COMM_ERR_NET, peer,
                       "rank %d sent something that is no frame of this version (%08x, version %u)", peer, got->magic,
@@ -7315,8 +7449,16 @@ static bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__
         got->root == want->root && got->count == want->count && got->algo == want->algo &&
         got->nbytes == want->nbytes && got->step == want->step)
         return true;
-    dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer, "ranks call different things: rank %d %s; rank %d %s", c->rank,
-                  dt__frame_text(want, a, sizeof a), peer, dt__frame_text(got, b, sizeof b));
+    /* one of them has gone on: what it called under the other's number tells more */
+    const dt__shared *s = (const dt__shared *)c->shared;
+    dt__frame         a = *want, b = *got, note;
+    bool              pair = want->coll == DT_COLL_SEND || got->coll == DT_COLL_SEND; /* numbered by themselves */
+    if (!pair && got->seq < want->seq && c->note && dt__note_get(c->note, got->seq, &note)) a = note;
+    if (!pair && got->seq > want->seq && s && s->index[peer] >= 0 &&
+        dt__note_get(dt__seat_of(s, s->index[peer])->note, want->seq, &note))
+        b = note;
+    dt__frame_differ(&a, &b, text, sizeof text);
+    dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer, "%s", text);
     return false;
 }
 
@@ -7584,6 +7726,7 @@ static void dt__late(dt_comm *c, dt_work *w)
 {
     char        who[200] = "", text[200];
     dt__shared *s = (dt__shared *)c->shared;
+    dt__frame   last;
     int         rank = -1;
     if (w->asked && (double)(dt__comm_now() - w->moved) < c->timeout * 1e9 + 2e9) return;
     if (w->pair && !c->world) {
@@ -7604,10 +7747,22 @@ static void dt__late(dt_comm *c, dt_work *w)
         if (seq >= w->head.seq + 1 || k > 150) continue;
         if (rank < 0) rank = s->rank[i];
         snprintf(who + k, sizeof who - k, "%s%d", k ? ", " : "", s->rank[i]);
+        k = strlen(who);
+        if (dt__shared_last(c, s->rank[i], &last, &seq))
+            snprintf(who + k, sizeof who - k, " (last: %s #%" PRIu64 ")", dt_coll_name((dt_coll)last.coll), last.seq + 1);
     }
     dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, rank, "%s: nothing moved for %.1f s%s%s%s",
                   dt__frame_text(&w->head, text, sizeof text), c->timeout,
                   *who ? "; ranks that have not called it: " : "", who, *who ? "" : "; all ranks have called it");
+}
+/* One who was stopped may find all that it waited for, and must not go on when the others have given it up. */
+static void dt__away(dt_comm *c, int64_t ns)
+{
+    if (c->across && (double)ns > c->timeout * 0.5e9) dt__world_settle(c->world);
+}
+static int64_t dt__watch_after(const dt_comm *c) /* ns without progress until others hear in what it waits */
+{
+    return c->timeout < 0.6 ? (int64_t)(c->timeout * 0.5e9) : 300000000;
 }
 /* Waiting: spins, yields, then sleeps; a sleeper looks once more between lying down and sleeping. */
 typedef struct dt__idler {
@@ -7644,6 +7799,10 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
     int64_t now = dt__comm_now();
     if (!w->moved) w->moved = now;
     if (s && !w->pair && (d->turn > spin + 40 || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
+    if (c->across && !w->pair && !w->watched && now - w->moved > dt__watch_after(c)) {
+        w->watched = true;
+        dt__world_watch(c->world, &w->head);
+    }
     if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
     /* a yield that takes long went to somebody else's program: better sleep, and be woken */
     if (d->yielded && now - d->yielded > 50000 && d->turn < spin + 40) d->turn = spin + 40;
@@ -7652,6 +7811,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         sched_yield();
     } else if (c->across) {
         c->across->wait(c, s ? 0.0002 : 0.02);
+        dt__away(c, dt__comm_now() - now);
     } else if (s) {
         d->bell = dt__shared_doze(s);
         d->dozing = true;
@@ -7701,6 +7861,9 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
     __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, p->ended, __ATOMIC_RELAXED);
     if (!w->pair) __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
+    if (!w->pair && c->shared)
+        __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
+                         __ATOMIC_RELEASE);
     w->status = status;
     /* one who was stopped, and finds all it waited for, must not go on alone */
     if (status && c->shared) dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
@@ -7719,10 +7882,15 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     }
     w->started = dt__comm_now();
     w->head.sent = (uint64_t)w->started;
+    if (c->since) dt__away(c, w->started - c->since);
     __atomic_store_n(&c->doing, (uint32_t)w->head.coll + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, w->started, __ATOMIC_RELAXED);
-    if (!c->shared || w->pair) return;
-    dt__shared_note((dt__shared *)c->shared, &w->head);
+    if (w->pair) return;
+    if (c->note) dt__note_put(c->note, &w->head);
+    if (c->across) dt__world_begin(c->world, c, &w->head);
+    if (!c->shared) return;
+    __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->begun, w->head.seq + 1,
+                     __ATOMIC_RELEASE);
     if (w->shared) return; /* posts are compared by all */
     DT__FENCE(&((dt__shared *)c->shared)->hall->sleepers); /* of two who differ one sees it */
     dt__shared_agree(c, &w->head);
@@ -8191,6 +8359,7 @@ static void dt__comm_delete(dt_comm *c)
     if (c->wake_fd >= 0) close(c->wake_fd);
     DT_COMM_FREE(c->member);
     DT_COMM_FREE(c->host);
+    DT_COMM_FREE(c->own_note);
     DT_COMM_FREE(c);
 }
 static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL after dt__comm_bad */
@@ -8498,8 +8667,10 @@ static int dt__comm_share(dt_comm *c, const int *local, int n)
     DT_COMM_FREE(world);
     if (got < 0) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: rank %d has no shared memory: %s", c->rank,
                                      fd < 0 && local[0] == c->rank ? strerror(errno) : "none was passed");
-    if (fstat(got, &st) || !(c->shared = dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got))) {
-        if (!c->shared) close(got);
+    dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
+    __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread looks */
+    if (!s) {
+        close(got);
         return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d cannot map the shared memory", c->rank);
     }
     c->inside = &dt__shared_transport;
@@ -8541,6 +8712,11 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     dt__world_add(w, c);
     if (!bad && nlocal > 1 && !tcp) bad = dt__comm_share(c, local, nlocal);
     if (n > 1 && (tcp || nlocal < n)) c->across = &dt__transport_tcp;
+    if (!bad && n > 1 && !c->shared) {
+        c->own_note = (dt__note *)calloc(DT__NOTES, sizeof *c->own_note);
+        __atomic_store_n(&c->note, c->own_note, __ATOMIC_RELEASE);
+        if (!c->own_note) bad = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+    }
     DT_COMM_FREE(local);
     if (!bad) return c;
     dt__world_abort(w, c, bad, rank, dt__comm_text);
