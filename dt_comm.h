@@ -185,6 +185,13 @@ DT_API int      dt_spawn(int n, int (*fn)(void *arg), void *arg);
 DT_API int      dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out);
 DT_API int      dt_comm_dup(dt_comm *c, dt_comm **out);
 DT_API void     dt_comm_abort(dt_comm *c, const char *why); /* every rank gets it */
+/* After a failure: the ranks that live, and call this within c's timeout, agree on who they are and get a communicator
+   of them, in the order of their ranks; c can be freed before or after. All of them get the same members, or an error
+   (dt_comm_error(NULL) tells). A rank that dies meanwhile is left out, too. One that is stopped, or does not answer, is
+   given up by the world: when it goes on, all its calls are errors. One that only comes too late gets an error here.
+   Takes milliseconds after deaths, and at most a few times the timeout. Half of the ranks or more out of reach (their
+   machines do not answer; nobody knows that they died): an error, since they may think the same of this half. */
+DT_API int      dt_comm_shrink(dt_comm *c, dt_comm **out);
 
 /* ---------------------------------------------------------------------------------------------------- >>asking */
 DT_API int         dt_comm_rank(const dt_comm *c); /* 0 for NULL */
@@ -479,6 +486,8 @@ struct dt_comm {
     bool        threads;         /* ranks are threads of this process */
     dt_comm_opts opts;
     uint64_t    splits;
+    int32_t     round;           /* agreements so far: dt_comm_shrink */
+    uint8_t    *alive;           /* of the last one: a bit for each rank of the world; NULL: none yet */
     double      bandwidth, latency;
     /* failing: the first one wins; text and rank are written before status */
     int32_t     status;          /* atomic */
@@ -590,7 +599,13 @@ static void       dt__world_settle(dt__world *w);
    communicator is never used for another one of this world. */
 static void       dt__world_add(dt__world *w, dt_comm *c);
 static void       dt__world_remove(dt__world *w, dt_comm *c);
-__attribute__((unused)) static int        dt__world_gone(dt__world *w, int rank); /* 0 alive, 1 died, 2 left */
+static int        dt__world_gone(dt__world *w, int rank); /* 0 alive, 1 died, 2 left, 3 out of reach */
+/* >>control: an agreement among the ranks of *set (a bit for each rank of the world), the round-th of communicator comm:
+   *set becomes those that came and live, the same on all of them. built: what this rank has made of the last one's
+   result, for nbuilt ranks (0: nothing); *all: everyone of the new set has made the same. 0, or negative after
+   dt__comm_bad; within a few times the timeout. */
+static int        dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
+                                  int nbuilt, bool *all);
 /* >>engine: is the header the expected one? If not, fails c (and all ranks) with a message that shows both, and
    returns false. */
 static bool       dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
@@ -1124,6 +1139,7 @@ enum {
     DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, /* while joining */
     DT__C_SYNC, DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
     DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE, DT__C_WATCH,
+    DT__C_AGREE_STATE, DT__C_AGREE_ORDER,
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE
     /* clang-format on */
 };
@@ -2054,8 +2070,8 @@ DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg)
    inner rank stays as long as somebody below needs it. Who has waited for its timeout says goodbye and goes alone: that
    is not a death, but a communicator that still needs it will time out. After a failure the wait is a second at most.
    */
-enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64 };
-enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2 };
+enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
+enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: out of reach, perhaps not dead */
 typedef struct dt__cgather {
     uint64_t seq, n, at; /* n: bytes of a rank; at: of this piece, in the rank's part (up) or in all (down) */
     int32_t  rank, zero;
@@ -2083,6 +2099,13 @@ typedef struct dt__cstate { /* what a rank does in a communicator: pong and note
     uint32_t doing, zero;
 } dt__cstate;
 
+typedef struct dt__cagree { /* the bits of who is asked follow, then of who is in: see dt__agreement */
+    uint64_t comm, built;
+    double   timeout;
+    int32_t  round, rank, root, accepted, nbuilt;
+    uint8_t  joined, decided, all, order; /* order: DT__AGREE_ASK ... */
+} dt__cagree;
+
 typedef struct dt__queued {
     struct dt__queued *next;
     dt__block         *b;
@@ -2091,6 +2114,7 @@ typedef struct dt__conn {
     struct dt__conn *next;
     int              fd, kind, peer, slot;
     bool             shaking, broken, ready, bye, closing, local, said, shut;
+    bool             probe, refused; /* only to see whether it can be reached; nobody listens there */
     int64_t          since, deadline; /* of the handshake */
     dt__shake        shake;
     dt__chead        head;
@@ -2116,12 +2140,31 @@ typedef struct dt__inquiry {
     uint64_t    id;
     int64_t     begin;
 } dt__inquiry;
+enum { DT__AGREE_ASK = 0, DT__AGREE_PROPOSE, DT__AGREE_DECIDE };
+typedef struct dt__agreement { /* see dt__agree_step */
+    uint64_t comm;             /* 0: free */
+    int32_t  round;
+    double   timeout;
+    int64_t  begin, said;      /* ns; said: the last order of the root, the last state of a rank that waits */
+    uint8_t *asked, *in;       /* bits; in: of what was accepted or decided. One block with the next three */
+    bool     waiting, joined, decided, all;
+    uint64_t built;
+    int32_t  nbuilt, accepted; /* accepted: the root whose proposal it was, or -1 */
+    /* at the root */
+    uint8_t *came, *acked, *late;
+    bool     proposed, same;   /* same: all who came have built the same */
+    bool     any;              /* somebody came */
+    uint64_t theirs;           /* what */
+    int32_t  ntheirs;
+    int64_t *heard;            /* of each rank of the world, ns; NULL: this rank is not the root */
+} dt__agreement;
 struct dt__control {
     pthread_t      thread;
     pthread_cond_t cond;
     bool           started, stop;
     int            wake;
     dt__conn      *conns, *parent, *healing;
+    int            heal_tries;
     int            lost; /* how the last parent went */
     uint8_t       *gone; /* DT__ALIVE ... of each rank */
     int            ngone, ndied;
@@ -2153,6 +2196,9 @@ struct dt__control {
     dt__inquiry inquiry[DT__INQUIRIES];
     uint64_t    inquiry_id;
     dt__frame   watch[DT__WATCHES]; /* operations in which somebody waits: see dt__watch_take */
+    dt__agreement agreement[DT__AGREEMENTS];
+    int64_t     hop_since;       /* the parent was asked whether it lives; 0: it has answered */
+    bool        expelled;        /* the others have given this rank up */
     uint64_t    turns, settling; /* times around the thread's loop; who waits for it */
     int64_t     note_at;
     dt__cstate  note;
@@ -2168,6 +2214,8 @@ static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank,
                               const dt__conn *from);
 static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
 static void dt__control_heal(dt__world *w);
+static void dt__control_expelled(dt__world *w, const char *why);
+static void dt__agree_said(dt__world *w);
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own);
 
 /* ---- frames and connections */
@@ -2444,7 +2492,7 @@ static int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t
     if (ctl->gone[c->rank])
         return snprintf(text, nbytes, "rank %d has been declared %s", c->rank,
                         ctl->gone[c->rank] == DT__LEFT ? "gone" : "dead"),
-               bad;
+               (int)DT_COMM_ERR_PEER;
     if (ctl->leaving && ctl->released) return snprintf(text, nbytes, "rank %d is leaving", w->rank), bad;
     if (c->kind == DT__KIND_TREE) {
         for (dt__conn *i = ctl->conns; i; i = i->next)
@@ -2553,6 +2601,10 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
     }
     if (got == DT__SHAKE_AGAIN) return;
     if (got != DT__SHAKE_DONE) {
+        k->refused = got == DT__SHAKE_NET && (errno == ECONNREFUSED || errno == ECONNRESET);
+        if (got == DT__SHAKE_REFUSED && !k->shake.server && k->kind == DT__KIND_TREE &&
+            k->shake.r.status == DT_COMM_ERR_PEER)
+            dt__control_expelled(w, k->shake.r.text);
         if (k->shake.server && got != DT__SHAKE_REFUSED)
             dt__control_stranger(w, k->fd,
                                  got == DT__SHAKE_NET    ? "it went away"
@@ -2593,13 +2645,16 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
         ctl->parent = k;
         ctl->healing = NULL;
         ctl->leave_sent = 0;
+        ctl->hop_since = 0;
+        ctl->heal_tries = 0;
         k->ready = true;
         dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
         dt__control_sync(w, k);
+        dt__agree_said(w);
     } else if (!k->shake.server && k->later) {
         dt__conn_queue(k, k->later);
         k->closing = true;
-    }
+    } else if (k->probe) k->broken = true; /* it is there */
 }
 /* A connection of the control thread's own. */
 static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *later)
@@ -2633,10 +2688,38 @@ static int dt__control_above(const dt__world *w)
         if (!gone[r]) return r;
     return -1;
 }
+/* Is it on this machine, and stopped or no longer there? */
+static bool dt__process_still(const dt__world *w, int rank)
+{
+    char    path[48], text[512];
+    ssize_t n;
+    if (w->member[rank].host != w->member[w->rank].host) return false;
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", w->member[rank].pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT;
+    n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) return false;
+    text[n] = 0;
+    const char *end = strrchr(text, ')'); /* behind the name */
+    return end && end[1] == ' ' && strchr("TtZX", end[2]) != NULL;
+}
+/* A connection to rank could not be made. Nobody listens there: it died, or left as the one below it did. Else nobody
+   knows. */
+static void dt__control_unreached(dt__world *w, int rank, bool refused)
+{
+    char text[256], who[160];
+    bool left = w->control->lost == DT__LEFT;
+    refused = refused || dt__process_still(w, rank);
+    w->control->heal_tries = 0;
+    snprintf(text, sizeof text, "%s %s%s", dt__who(w, rank, who, sizeof who), left ? "left" : "died",
+             refused ? "" : ", or cannot be reached");
+    dt__control_gone(w, rank, left ? DT__LEFT : refused ? DT__DIED : DT__LOST, text, NULL);
+}
 static void dt__control_heal(dt__world *w)
 {
     dt__control *ctl = w->control;
-    while (!ctl->parent && !ctl->healing && !ctl->released) {
+    while (!ctl->parent && !ctl->healing && !ctl->released && !ctl->expelled) {
         if (ctl->leaving && ctl->leave_sent) { /* all below are leaving, too: nobody needs a parent */
             ctl->released = true;
             ctl->release_deadline = dt__comm_now() + 500000000;
@@ -2648,12 +2731,7 @@ static void dt__control_heal(dt__world *w)
         int r = dt__control_above(w);
         if (r < 0) return;
         ctl->healing = dt__control_dial(w, r, DT__KIND_TREE, NULL);
-        if (!ctl->healing) {
-            char text[256], who[160];
-            snprintf(text, sizeof text, "%s %s", dt__who(w, r, who, sizeof who),
-                     ctl->lost == DT__LEFT ? "left" : "died");
-            dt__control_gone(w, r, ctl->lost == DT__LEFT ? DT__LEFT : DT__DIED, text, NULL);
-        }
+        if (!ctl->healing) dt__control_unreached(w, r, errno == ECONNREFUSED);
     }
 }
 
@@ -2673,10 +2751,14 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
 {
     dt__control *ctl = w->control;
     dt__cdeath   d;
+    if (rank == w->rank) {
+        dt__control_expelled(w, text);
+        return;
+    }
     if (ctl->gone[rank] || ctl->released) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
-    if (how == DT__DIED) {
+    if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
         dt__comm_log(1, "rank %d: %s", w->rank, text);
         for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, text);
@@ -2686,8 +2768,32 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
     dt__control_flood(w, b, from);
     dt__block_unref(b);
+    for (dt__conn *k = ctl->conns; k && how != DT__LEFT; k = k->next) { /* given up: it hears that if it goes on */
+        if (k->peer != rank || k == from || !dt__conn_in_tree(k)) continue;
+        if (k == ctl->parent) ctl->lost = DT__DIED;
+        dt__conn_flush(k);
+        k->bye = k->broken = true;
+    }
     dt__gather_fail(w, ctl->gather_seq > ctl->root_seq ? ctl->gather_seq : ctl->root_seq, text, from);
     if (w->rank == 0 && !ctl->complete) dt__register_fail(w, text);
+    pthread_cond_broadcast(&ctl->cond);
+}
+/* The others have given this rank up, and go on without it. */
+static void dt__control_expelled(dt__world *w, const char *why)
+{
+    dt__control *ctl = w->control;
+    char         text[DT__CTEXT + 1];
+    if (ctl->expelled || ctl->released) return;
+    snprintf(text, sizeof text, "the other ranks have given up this one, rank %d: %.500s", w->rank, why);
+    dt__comm_log(1, "%s", text);
+    ctl->expelled = true;
+    ctl->gone[w->rank] = DT__DIED;
+    ctl->ngone++;
+    if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%.255s", text);
+    for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, w->rank, text);
+    for (dt__conn *k = ctl->conns; k; k = k->next)
+        if (k->kind == DT__KIND_TREE) k->bye = k->broken = true;
+    if (ctl->gathering && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
     pthread_cond_broadcast(&ctl->cond);
 }
 static void dt__control_doing(const dt__cstate *s, char *buf, size_t nbytes)
@@ -2721,7 +2827,8 @@ static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
     char         text[768], who[160], doing[120], missing[480];
     k->broken = true;
     if (k == ctl->parent) ctl->lost = k->bye ? DT__LEFT : DT__DIED;
-    if (k->closing || k->bye || ctl->released || k->peer < 0) return;
+    if (k->closing || k->bye || ctl->released || ctl->expelled || k->peer < 0) return;
+    int error = errno;
     if (k->kind == DT__KIND_REGISTER && !ctl->complete) {
         ctl->there[k->peer] = 0;
         if (!k->ready) return; /* it has not said who it is: perhaps it did not like our answer */
@@ -2735,7 +2842,9 @@ static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
     dt__control_seat(w, k->peer, &k->note);
     dt__control_doing(&k->note, doing, sizeof doing);
     snprintf(text, sizeof text, "%s died (%s)%s", dt__who(w, k->peer, who, sizeof who), how, doing);
-    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent)) dt__control_gone(w, k->peer, DT__DIED, text, k);
+    bool far = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent))
+        dt__control_gone(w, k->peer, far ? DT__LOST : DT__DIED, text, k);
 }
 static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text, const dt__conn *from)
 {
@@ -2817,13 +2926,12 @@ static void dt__world_remove(dt__world *w, dt_comm *c)
     }
     pthread_mutex_unlock(&w->lock);
 }
-/* DT__ALIVE, DT__DIED or DT__LEFT, as far as this rank knows. */
-static int dt__world_gone(dt__world *w, int rank)
+
+static int dt__world_gone(dt__world *w, int rank) /* DT__ALIVE ..., as far as this rank knows */
 {
-    int gone = 0;
     if (!w->control) return 0;
     pthread_mutex_lock(&w->lock);
-    gone = w->control->gone[rank];
+    int gone = w->control->gone[rank];
     pthread_mutex_unlock(&w->lock);
     return gone;
 }
@@ -3456,7 +3564,11 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
                             dt__who(w, bad, who, sizeof who), w->timeout);
     }
     dt__addr_unix(&a, w->member[member[0]].unix_name);
-    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, NULL, text, sizeof text);
+    pthread_mutex_lock(&w->lock); /* the communicator that it is for fails when one of its ranks dies */
+    const dt_comm *c = w->comms;
+    while (c && c->id != comm) c = c->next;
+    pthread_mutex_unlock(&w->lock);
+    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
     int got = dt__same_user(from) ? -1 : -2;
     while (got == -1 && (got = dt__fd_recv(from)) == -1) {
@@ -3472,6 +3584,380 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
     if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
+}
+
+/* ---- agreeing on who is there
+   A rank that wants to go on has a state: it came; whose proposal it accepted, and what; what is decided. It goes up
+   the tree, again and again until there is a decision. The root (the lowest rank that lives) asks all for theirs, and
+   when every asked rank has come, is gone or is too late, it proposes those who came. Each accepts, and the root decides
+   when all of them who live have accepted. If the root dies the next one begins by asking: it must propose what the
+   highest root before it had accepted anywhere, and decide what was decided anywhere.
+
+   Why all get the same: a root decides S only when every member of S that lives has accepted S. A state names the root
+   that its rank follows, and counts only there; who follows root b has given up all ranks below b, and accepts
+   nothing from them any more. So a later root hears of S from every member of S that lives (one at least, or nobody
+   is left to differ), and must propose it again. This is Paxos with ranks of roots as ballots, and all who live as
+   the quorum.
+
+   It needs to know who lives. The end of a connection is a death. Who is silent is given up (DT__LOST), is told so,
+   and is refused from then on; but silence is no proof, both sides of a cut network might give up the other one. So
+   those who are LOST must be fewer than those who are here (as many: the lowest of all must be here), else nobody goes
+   on. A process of this machine that is seen to be stopped, or gone, and a port where nobody listens, are proofs. */
+static bool dt__bit(const uint8_t *bits, int i) { return bits[i / 8] >> (i % 8) & 1; }
+static void dt__bit_set(uint8_t *bits, int i) { bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8)); }
+static int  dt__bits(const uint8_t *bits, int n)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) k += dt__bit(bits, i);
+    return k;
+}
+static size_t dt__agree_nbytes(const dt__world *w) { return ((size_t)w->size + 7) / 8; }
+static void   dt__agree_free(dt__agreement *e)
+{
+    DT_COMM_FREE(e->asked);
+    DT_COMM_FREE(e->heard);
+    memset(e, 0, sizeof *e);
+}
+static bool dt__agree_busy(const dt__agreement *e, int64_t now)
+{
+    return e->comm && !e->decided && (double)(now - e->begin) < 4e9 * e->timeout + 3e10;
+}
+static int64_t dt__agree_patience(const dt__agreement *e) /* ns of silence */
+{
+    double s = e->timeout / 4;
+    return (int64_t)((s < 1 ? 1 : s > 5 ? 5 : s) * 1e9);
+}
+static int dt__agree_root(const dt__world *w) /* whom this rank follows */
+{
+    int r = 0;
+    while (r < w->rank && w->control->gone[r]) r++;
+    return r;
+}
+/* The agreement of this number, made if need be; NULL: no memory. */
+static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, double timeout, const uint8_t *asked)
+{
+    dt__agreement *e = NULL;
+    size_t         nb = dt__agree_nbytes(w);
+    for (int i = 0; i < DT__AGREEMENTS; i++) {
+        dt__agreement *x = &w->control->agreement[i];
+        if (x->comm == comm && x->round == round) return x;
+        if (x->waiting) continue;
+        if (!e || !x->comm || (e->comm && x->begin < e->begin)) e = x;
+    }
+    if (!e) return NULL;
+    dt__agree_free(e);
+    e->asked = (uint8_t *)calloc(5, nb);
+    if (!e->asked) return NULL;
+    e->in = e->asked + nb;
+    e->came = e->asked + 2 * nb;
+    e->acked = e->asked + 3 * nb;
+    e->late = e->asked + 4 * nb;
+    memcpy(e->asked, asked, nb);
+    e->comm = comm;
+    e->round = round;
+    e->timeout = timeout;
+    e->begin = dt__comm_now();
+    e->accepted = -1;
+    return e;
+}
+static dt__cagree dt__agree_head(const dt__world *w, const dt__agreement *e, int order)
+{
+    dt__cagree a;
+    memset(&a, 0, sizeof a);
+    a.comm = e->comm;
+    a.built = e->built;
+    a.nbuilt = e->nbuilt;
+    a.timeout = e->timeout;
+    a.round = e->round;
+    a.rank = w->rank;
+    a.root = dt__agree_root(w);
+    a.accepted = e->accepted;
+    a.joined = e->joined;
+    a.decided = e->decided;
+    a.all = e->all;
+    a.order = (uint8_t)order;
+    return a;
+}
+static dt__block *dt__agree_block(dt__world *w, const dt__agreement *e, int kind, int order)
+{
+    dt__cagree a = dt__agree_head(w, e, order);
+    size_t     nb = dt__agree_nbytes(w);
+    dt__block *b = dt__block_new(kind, w->rank, &a, sizeof a, e->asked, 2 * nb); /* asked and in */
+    return b;
+}
+static void dt__agree_tell(dt__world *w, dt__agreement *e, int order) /* the root, all others */
+{
+    dt__block *b = dt__agree_block(w, e, DT__C_AGREE_ORDER, order);
+    dt__control_flood(w, b, NULL);
+    dt__block_unref(b);
+    e->said = dt__comm_now();
+}
+static void dt__agree_decide(dt__world *w, dt__agreement *e)
+{
+    e->decided = true;
+    dt__agree_tell(w, e, DT__AGREE_DECIDE);
+    pthread_cond_broadcast(&w->control->cond);
+}
+/* Who came and lives, if they may go on; nobody, if those whom nobody has seen die are too many. */
+static void dt__agree_members(dt__world *w, dt__agreement *e)
+{
+    uint8_t *gone = w->control->gone;
+    int      here = 0, lost = 0, lowest = -1;
+    memset(e->in, 0, dt__agree_nbytes(w));
+    for (int r = 0; r < w->size; r++) {
+        if (!dt__bit(e->asked, r)) continue;
+        if (gone[r] == DT__LOST && dt__process_still(w, r)) gone[r] = DT__DIED;
+        bool is_lost = gone[r] == DT__LOST;
+        if (gone[r] && !is_lost) continue;
+        if (lowest < 0) lowest = is_lost;
+        if (is_lost) lost++;
+        else here++; /* who is late is here, too */
+        if (!gone[r] && dt__bit(e->came, r)) dt__bit_set(e->in, r);
+    }
+    if (lost > here || (lost == here && lowest > 0)) memset(e->in, 0, dt__agree_nbytes(w));
+}
+/* At the root: is it time to propose, or to decide? */
+static void dt__agree_step(dt__world *w, dt__agreement *e)
+{
+    const uint8_t *gone = w->control->gone;
+    if (e->decided) return;
+    for (int r = 0; r < w->size && !e->proposed; r++)
+        if (dt__bit(e->asked, r) && !gone[r] && !dt__bit(e->came, r) && !dt__bit(e->late, r)) return;
+    if (!e->proposed) {
+        if (e->accepted < 0) {
+            dt__agree_members(w, e);
+            e->all = e->any && e->same && e->theirs && dt__bits(e->in, w->size) == e->ntheirs;
+        }
+        e->proposed = true;
+        e->accepted = w->rank;
+        dt__bit_set(e->acked, w->rank);
+        dt__agree_tell(w, e, DT__AGREE_PROPOSE);
+    }
+    for (int r = 0; r < w->size; r++)
+        if (dt__bit(e->in, r) && !gone[r] && !dt__bit(e->acked, r)) return;
+    dt__agree_decide(w, e);
+}
+/* At the root: what a rank says; in: who is in what it accepted. */
+static void dt__agree_take(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+{
+    size_t nb = dt__agree_nbytes(w);
+    if (!e->heard) { /* from now on this rank is the root */
+        e->heard = (int64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *e->heard);
+        if (!e->heard) return; /* it is said again */
+        e->begin = dt__comm_now();
+        for (int r = 0; r < w->size; r++) e->heard[r] = e->begin;
+        if (e->joined) { /* its own state */
+            dt__bit_set(e->came, w->rank);
+            e->any = e->same = true;
+            e->theirs = e->built;
+            e->ntheirs = e->nbuilt;
+        }
+        if (!e->decided) dt__agree_tell(w, e, DT__AGREE_ASK);
+    }
+    e->heard[a->rank] = dt__comm_now();
+    if (e->decided) {
+        if (!a->decided && a->joined) dt__agree_tell(w, e, DT__AGREE_DECIDE);
+        return;
+    }
+    if (a->decided) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        dt__agree_decide(w, e);
+        return;
+    }
+    if (a->root != w->rank) return; /* it follows another one yet */
+    if (a->joined && !dt__bit(e->came, a->rank)) {
+        dt__bit_set(e->came, a->rank);
+        if (!e->any) e->theirs = a->built, e->ntheirs = a->nbuilt;
+        e->same = (!e->any || e->same) && a->built == e->theirs && a->nbuilt == e->ntheirs;
+        e->any = true;
+    }
+    if (!e->proposed && a->accepted > e->accepted) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->accepted = a->accepted;
+    }
+    if (e->proposed && a->accepted == w->rank) dt__bit_set(e->acked, a->rank);
+    dt__agree_step(w, e);
+}
+static void dt__agree_state(dt__world *w, dt__agreement *e) /* goes up; what is lost is said again */
+{
+    dt__control *ctl = w->control;
+    e->said = dt__comm_now();
+    if (dt__control_is_root(w)) {
+        dt__cagree a = dt__agree_head(w, e, 0);
+        dt__agree_take(w, e, &a, e->in);
+    } else if (ctl->parent) {
+        dt__block *b = dt__agree_block(w, e, DT__C_AGREE_STATE, 0);
+        dt__conn_queue(ctl->parent, b);
+        dt__block_unref(b);
+    }
+}
+static void dt__agree_said(dt__world *w) /* there is a new parent */
+{
+    for (int i = 0; i < DT__AGREEMENTS; i++)
+        if (w->control->agreement[i].waiting && !w->control->agreement[i].decided)
+            dt__agree_state(w, &w->control->agreement[i]);
+}
+static void dt__agree_obey(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+{
+    size_t nb = dt__agree_nbytes(w);
+    if (!e->decided && a->order == DT__AGREE_DECIDE) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->decided = true;
+        pthread_cond_broadcast(&w->control->cond);
+    }
+    if (!e->decided && a->order == DT__AGREE_PROPOSE && e->joined && a->root == dt__agree_root(w)) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->accepted = a->root;
+    }
+    if (a->order != DT__AGREE_DECIDE) dt__agree_state(w, e);
+}
+static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t n) /* false: broken */
+{
+    dt__control *ctl = w->control;
+    dt__cagree   a;
+    size_t       nb = dt__agree_nbytes(w);
+    if (n != sizeof a + 2 * nb) return false;
+    memcpy(&a, p, sizeof a);
+    const uint8_t *asked = p + sizeof a, *in = asked + nb;
+    if (a.rank < 0 || a.rank >= w->size || a.root < 0 || a.root >= w->size || a.accepted < -1 ||
+        a.accepted >= w->size || a.round < 0 || !a.comm || !(a.timeout > 0 && a.timeout < 1e8) ||
+        a.order > DT__AGREE_DECIDE)
+        return false;
+    if (k->head.kind == DT__C_AGREE_STATE && !dt__control_is_root(w)) {
+        if (!ctl->parent) return true; /* it is said again */
+    } else {
+        dt__agreement *e = dt__agree_of(w, a.comm, a.round, a.timeout, asked);
+        if (!e) return true;
+        if (k->head.kind == DT__C_AGREE_STATE) {
+            dt__agree_take(w, e, &a, in);
+            return true;
+        }
+        if (k != ctl->parent) return true; /* an order of one who is not above any more */
+        dt__agree_obey(w, e, &a, in);
+    }
+    dt__block *b = dt__block_new((int)k->head.kind, a.rank, p, n, NULL, 0);
+    if (k->head.kind == DT__C_AGREE_STATE) dt__conn_queue(ctl->parent, b);
+    else dt__control_flood(w, b, k);
+    dt__block_unref(b);
+    return true;
+}
+/* A silent rank is given up. Those below it are cut off: they hear it directly. */
+static void dt__control_expel(dt__world *w, int rank, double seconds)
+{
+    char       text[400], who[160];
+    dt__cdeath d;
+    bool       still = dt__process_still(w, rank);
+    snprintf(text, sizeof text, "%s has not answered for %.1f s: it is %s, and was given up",
+             dt__who(w, rank, who, sizeof who), seconds, still ? "stopped" : "stopped or out of reach");
+    d.rank = rank;
+    d.how = still ? DT__DIED : DT__LOST;
+    dt__control_gone(w, rank, d.how, text, NULL);
+    dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strlen(text));
+    for (int k = 1; b && k <= DT__TREE; k++) {
+        int r = rank * DT__TREE + k;
+        if (r < w->size && r != w->rank && !w->control->gone[r]) dt__control_dial(w, r, DT__KIND_NEWS, b);
+    }
+    dt__block_unref(b);
+}
+/* The root looks for ranks that do not answer. Of those above each other the topmost is at fault. */
+static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int64_t      patience = dt__agree_patience(e);
+    for (int r = 0; r < w->size; r++) {
+        if (!dt__bit(e->asked, r) || ctl->gone[r]) continue;
+        int64_t quiet = r == w->rank ? 0 : now - e->heard[r];
+        int     top = r;
+        if (quiet > 300000000 && quiet < patience) { /* does anybody listen there? */
+            bool asked = false;
+            for (dt__conn *k = ctl->conns; k; k = k->next) asked = asked || (k->probe && k->peer == r);
+            dt__conn *k = asked ? NULL : dt__control_dial(w, r, DT__KIND_NEWS, NULL);
+            if (k) k->probe = true;
+            else if (!asked && errno == ECONNREFUSED) dt__control_unreached(w, r, true);
+        }
+        if (quiet < patience) {
+            if ((double)(now - e->begin) > e->timeout * 1e9 && !dt__bit(e->came, r)) dt__bit_set(e->late, r);
+            continue;
+        }
+        for (int up = r; up > 0;) {
+            up = (up - 1) / DT__TREE;
+            if (up != w->rank && !ctl->gone[up] && now - e->heard[up] >= patience) top = up;
+        }
+        for (int i = 0; i < w->size; i++)
+            if (i != top && now - e->heard[i] >= patience) e->heard[i] = now; /* perhaps only cut off by it */
+        dt__control_expel(w, top, (double)patience * 1e-9);
+        break;
+    }
+}
+static void dt__agree_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int64_t      patience = 0;
+    for (int i = 0; i < DT__AGREEMENTS; i++) {
+        dt__agreement *e = &ctl->agreement[i];
+        if (!dt__agree_busy(e, now)) continue;
+        if (!patience || dt__agree_patience(e) < patience) patience = dt__agree_patience(e);
+        if (dt__control_is_root(w)) {
+            if (!e->heard) dt__agree_state(w, e);
+            if (e->heard) dt__agree_silent(w, e, now);
+            if (e->heard) dt__agree_step(w, e);
+            if (e->heard && !e->decided && now - e->said > 200000000)
+                dt__agree_tell(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
+        } else if (e->waiting && now - e->said > 200000000) dt__agree_state(w, e);
+    }
+    if (!patience || !ctl->parent) ctl->hop_since = 0;
+    else if (!ctl->hop_since) { /* while something is to be agreed on, the one above must answer */
+        ctl->hop_since = now;
+        dt__conn_say(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
+    } else if (now - ctl->hop_since > patience) {
+        ctl->hop_since = 0;
+        dt__control_expel(w, ctl->parent->peer, (double)patience * 1e-9);
+    }
+}
+static int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
+                           int nbuilt, bool *all)
+{
+    dt__control    *ctl = w->control;
+    struct timespec t;
+    int64_t         deadline = dt__comm_now() + (int64_t)(timeout * 3e9) + INT64_C(10000000000);
+    size_t          nb = dt__agree_nbytes(w);
+    int             status = 0;
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    if (!ctl) return dt__comm_bad(DT_COMM_ERR_STATE, "there is nobody to agree with");
+    pthread_mutex_lock(&w->lock);
+    dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
+    if (!e) status = dt__comm_bad(DT_COMM_ERR_MEMORY, "agreement: out of memory");
+    else if (memcmp(e->asked, set, nb) != 0)
+        status = dt__comm_bad(DT_COMM_ERR_MISMATCH, "rank %d asks other ranks for agreement %d than others do", w->rank,
+                              round);
+    else if (!e->decided) {
+        e->waiting = e->joined = true;
+        e->built = built;
+        e->nbuilt = nbuilt;
+        if (e->heard) { /* this is the root, and others came first */
+            dt__bit_set(e->came, w->rank);
+            if (!e->any) e->theirs = built, e->ntheirs = nbuilt;
+            e->same = (!e->any || e->same) && built == e->theirs && nbuilt == e->ntheirs;
+            e->any = true;
+        }
+        dt__agree_state(w, e);
+    }
+    if (!status) dt__control_wake(w);
+    while (!status && !e->decided && !ctl->expelled)
+        if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) break;
+    if (e) e->waiting = false;
+    if (!status && ctl->expelled) status = dt__comm_bad(DT_COMM_ERR_PEER, "%s", ctl->first_death);
+    else if (!status && !e->decided)
+        status = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "the ranks that live did not agree within %.0f s",
+                              timeout * 3 + 10);
+    if (!status) memcpy(set, e->in, nb), *all = e->all;
+    pthread_mutex_unlock(&w->lock);
+    return status;
 }
 
 /* ---- what comes over the tree */
@@ -3505,13 +3991,14 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
     }
     default: break;
     }
-    if (k->kind != DT__KIND_TREE || !k->ready) return false;
+    if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || !k->ready)) return false;
     switch (k->head.kind) {
-    case DT__C_DEATH: {
+    case DT__C_DEATH: { /* as news, too: to those whom a silent rank has cut off */
         dt__cdeath d;
         if (n < sizeof d || n > sizeof d + DT__CTEXT) return false;
         memcpy(&d, p, sizeof d);
-        if (d.rank < 0 || d.rank >= w->size || (d.how != DT__DIED && d.how != DT__LEFT)) return false;
+        if (d.rank < 0 || d.rank >= w->size || (d.how != DT__DIED && d.how != DT__LEFT && d.how != DT__LOST))
+            return false;
         snprintf(text, sizeof text, "%.*s", (int)(n - sizeof d), (const char *)p + sizeof d);
         dt__control_gone(w, d.rank, d.how, text, k);
         return true;
@@ -3566,7 +4053,10 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
         return true;
     }
     case DT__C_HOP_PING: dt__conn_say(k, DT__C_HOP_PONG, w->rank, NULL, 0); return true;
+    case DT__C_AGREE_STATE:
+    case DT__C_AGREE_ORDER: return dt__agree_frame(w, k, p, n);
     case DT__C_HOP_PONG:
+        if (k == ctl->parent) ctl->hop_since = 0;
         for (int i = 0; i < DT__INQUIRIES; i++) {
             dt__inquiry *q = &ctl->inquiry[i];
             if (q->state != 1) continue;
@@ -3705,7 +4195,7 @@ static void dt__control_leave(dt__world *w, int64_t now)
             dt__block_unref(b);
             ctl->released = true;
             ctl->release_deadline = now + 500000000;
-        } else if (now >= ctl->leave_deadline) {
+        } else if (now >= ctl->leave_deadline || ctl->expelled) {
             ctl->released = ctl->alone = ctl->goodbye = true;
             ctl->release_deadline = now + 500000000;
         }
@@ -3749,6 +4239,8 @@ static int64_t dt__control_next(const dt__world *w, int64_t now) /* when there i
         if (q->state) DT__SOONER(q->begin + (q->state == 1 ? 400000000 : q->state == 2 ? 850000000 : 500000000));
     }
     if (w->comms) DT__SOONER(ctl->note_at);
+    for (int i = 0; i < DT__AGREEMENTS; i++)
+        if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + 50000000);
     if (ctl->leaving) DT__SOONER(ctl->released ? ctl->release_deadline : ctl->leave_deadline);
     if (ctl->join_failed && next > now + 10000000) next = now + 10000000;
 #undef DT__SOONER
@@ -3765,13 +4257,16 @@ static void dt__control_reap(dt__world *w)
         }
         *p = k->next;
         if (k == ctl->parent) ctl->parent = NULL;
-        if (k == ctl->healing) { /* what cannot be reached went as the one below it did */
-            char text[256], who[160];
+        if (k == ctl->healing) {
             ctl->healing = NULL;
-            snprintf(text, sizeof text, "%s %s, or cannot be reached", dt__who(w, k->peer, who, sizeof who),
-                     ctl->lost == DT__LEFT ? "left" : "died");
-            dt__control_gone(w, k->peer, ctl->lost == DT__LEFT ? DT__LEFT : DT__DIED, text, NULL);
+            /* closed in the handshake: it is dying, and soon nobody will listen there; or it has too many guests */
+            bool again = !k->refused && dt__comm_now() < k->deadline && ctl->heal_tries++ < 20;
+            if (!again && !ctl->expelled) dt__control_unreached(w, k->peer, k->refused);
             p = &ctl->conns; /* the flood may have broken others */
+        }
+        if (k->probe && k->refused) {
+            dt__control_unreached(w, k->peer, true);
+            p = &ctl->conns;
         }
         if (k->kind == DT__KIND_REGISTER && k->shaking && !ctl->complete && k->peer >= 0) ctl->there[k->peer] = 0;
         dt__conn_free(k);
@@ -3848,6 +4343,7 @@ static void *dt__control_main(void *arg)
         dt__register_timers(w, now);
         dt__gather_timers(w, now);
         dt__inquiry_timers(w, now);
+        dt__agree_timers(w, now);
         dt__arrived_timers(w, now);
         dt__control_note(w, now);
         dt__control_leave(w, now);
@@ -3874,6 +4370,7 @@ static void dt__control_free(dt__world *w)
     }
     for (int i = 0; i < DT__ABORTS; i++) dt__block_unref(ctl->aborts[i]);
     for (int i = 0; i < DT__INQUIRIES; i++) dt__inquiry_free(&ctl->inquiry[i]);
+    for (int i = 0; i < DT__AGREEMENTS; i++) dt__agree_free(&ctl->agreement[i]);
     dt__close(&ctl->wake);
     dt__close(&w->ticket_fd);
     pthread_cond_destroy(&ctl->cond);
@@ -5841,7 +6338,18 @@ typedef struct dt__hall { /* the beginning of the segment */
     int32_t  failing DT__ALIGNED, status; /* of the communicator, for all ranks here; the first one wins */
     int32_t  rank;
     char     text[768];
+    /* threads that agree on who is there: dt__threads_shrink */
+    int32_t  lock;              /* guards the rest */
+    int32_t  round, ncame, nin; /* decided so far; who came to the next; who were in the last */
+    int64_t  deadline;
+    uint64_t came[16];          /* a bit for each rank */
+    struct {
+        uint64_t in[16];
+        int32_t  n;
+        char    *base;          /* the segment of those who are in */
+    } result[2];                /* of the last two rounds */
 } dt__hall;
+typedef char dt__hall_size[sizeof(dt__hall) <= 4096 ? 1 : -1];
 typedef struct dt__lot { /* of the arena; a list by place */
     int64_t           at, n;
     bool              used;
@@ -8360,6 +8868,7 @@ static void dt__comm_delete(dt_comm *c)
     DT_COMM_FREE(c->member);
     DT_COMM_FREE(c->host);
     DT_COMM_FREE(c->own_note);
+    DT_COMM_FREE(c->alive);
     DT_COMM_FREE(c);
 }
 static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL after dt__comm_bad */
@@ -8405,37 +8914,54 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
     dt__comm_delete(c);
     return NULL;
 }
-DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
+static size_t dt__threads_nbytes(int n) { return dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel); }
+static char  *dt__threads_segment(int n) /* of n ranks that are threads; NULL after dt__comm_bad */
 {
-    if (n < 1 || n > 1024 || !out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: %d threads", n);
-    size_t    nbytes = dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
-    int      *all = (int *)DT_COMM_MALLOC((size_t)n * sizeof *all);
-    void     *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    static uint64_t count;
-    uint64_t  id = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
-    int       made = 0;
+    void *p = mmap(NULL, dt__threads_nbytes(n), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
+        return NULL;
+    }
+    ((dt__hall *)p)->refs = n;
+    return (char *)p;
+}
+/* One of them. NULL after dt__comm_bad: the others are told. */
+static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const dt_comm_opts *o)
+{
+    int     *all = (int *)DT_COMM_MALLOC((size_t)n * sizeof *all);
+    dt_comm *c = dt__comm_new(rank, n, o);
     for (int i = 0; all && i < n; i++) all[i] = i;
-    for (; p != MAP_FAILED && all && made < n; made++) {
-        dt_comm *c = dt__comm_new(made, n, &o);
-        if (!c) break;
+    if (c && all) {
         c->id = id;
         c->threads = true;
-        ((dt__hall *)p)->refs++;
-        c->shared = dt__shared_new(c, all, n, (char *)p, nbytes, -1);
+        c->opts = *o;
         c->inside = &dt__shared_transport;
-        out[made] = c;
-        if (!c->shared) {
-            ((dt__hall *)p)->refs--;
-            dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
-            dt__comm_delete(c);
-            break;
-        }
+        c->shared = dt__shared_new(c, all, n, base, dt__threads_nbytes(n), -1);
     }
     DT_COMM_FREE(all);
-    if (made == n) return 0;
-    if (p != MAP_FAILED && !made) munmap(p, nbytes);
-    for (int i = 0; i < made; i++) dt__comm_delete(out[i]);
-    return p == MAP_FAILED ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory") : DT_COMM_ERR_MEMORY;
+    if (c && c->shared) return c;
+    if (c) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
+    dt__comm_delete(c);
+    dt__hall *h = (dt__hall *)(void *)base;
+    if (!__atomic_exchange_n(&h->failing, 1, __ATOMIC_ACQ_REL)) {
+        snprintf(h->text, sizeof h->text, "rank %d could not set up its communicator", rank);
+        h->rank = rank;
+        __atomic_store_n(&h->status, (int32_t)DT_COMM_ERR_MEMORY, __ATOMIC_RELEASE);
+    }
+    if (!__atomic_sub_fetch(&h->refs, 1, __ATOMIC_ACQ_REL)) munmap(base, dt__threads_nbytes(n));
+    return NULL;
+}
+DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
+{
+    static uint64_t count;
+    if (n < 1 || n > 1024 || !out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: %d threads", n);
+    uint64_t id = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
+    char    *base = dt__threads_segment(n);
+    bool     ok = base != NULL;
+    for (int i = 0; base && i < n; i++) ok = (out[i] = dt__threads_comm(base, i, n, id, &o)) != NULL && ok;
+    if (ok) return 0;
+    for (int i = 0; base && i < n; i++) dt__comm_delete(out[i]);
+    return DT_COMM_ERR_MEMORY;
 }
 DT_API int dt_comm_free(dt_comm *c)
 {
@@ -8751,15 +9277,26 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
     if (w) dt__world_unref(w); /* the communicator holds it */
     return c;
 }
+/* Threads: the first of each part makes its memory, and tells all where it is. */
+static int dt__threads_split(dt_comm *c, int n, const int *member, uint64_t id, dt_comm **out)
+{
+    int64_t *at = (int64_t *)DT_COMM_MALLOC((size_t)c->size * sizeof *at), mine = 0;
+    int      rank = 0;
+    while (rank < n && member[rank] != c->rank) rank++;
+    if (n && !rank) mine = (int64_t)(uintptr_t)dt__threads_segment(n);
+    int rc = at ? dt_comm_allgather(c, &mine, at, 1, NULL, DT_COMM_I64) : DT_COMM_ERR_MEMORY;
+    if (!rc && n && at[member[0]])
+        *out = dt__threads_comm((char *)(uintptr_t)at[member[0]], rank, n, id, &c->opts);
+    else if (mine) munmap((void *)(uintptr_t)mine, dt__threads_nbytes(n));
+    DT_COMM_FREE(at);
+    return rc;
+}
 DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
 {
     int32_t mine[2] = { colour, key };
     if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_split: out is NULL");
     *out = NULL;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_split: the communicator is NULL");
-    if (c->threads)
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
-                             "rank %d: dt_comm_split: ranks that are threads cannot be split", c->rank);
     int32_t *all = (int32_t *)DT_COMM_MALLOC((size_t)c->size * sizeof mine);
     int *member = (int *)DT_COMM_MALLOC((size_t)c->size * 2 * sizeof *member), *keys = member ? member + c->size : NULL,
         n = 0;
@@ -8778,11 +9315,118 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
         n++;
     }
     uint64_t id = dt__id_mix(dt__id_mix(c->id, ++c->splits), (uint64_t)(uint32_t)colour);
-    if (!rc && colour >= 0)
+    if (!rc && c->threads && c->size > 1) rc = dt__threads_split(c, colour < 0 ? 0 : n, member, id, out);
+    else if (!rc && colour >= 0)
         *out = c->world ? dt__comm_build(c->world, member, n, id, &c->opts) : dt__comm_new(0, 1, &c->opts);
     if (!rc && colour >= 0 && !*out)
         rc = dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__comm_text);
     DT_COMM_FREE(all);
+    DT_COMM_FREE(member);
+    return rc;
+}
+/* Threads see each other's memory, so one lock makes the agreement: who comes last, or finds that the time is over,
+   decides for all who have come. */
+static int dt__threads_shrink(dt_comm *c, dt_comm **out)
+{
+    dt__hall *h = ((dt__shared *)c->shared)->hall;
+    uint64_t  me = UINT64_C(1) << (c->rank % 64);
+    int       n = 0, rank = 0, round = c->round++, slot = round & 1;
+    char     *base = NULL;
+    bool      here = false;
+    for (;;) {
+        while (__atomic_exchange_n(&h->lock, 1, __ATOMIC_ACQUIRE)) sched_yield();
+        if (h->round > round) break;
+        if (!here && h->ncame == 0) {
+            if (round == 0) h->nin = c->size;
+            h->deadline = dt__comm_now() + (int64_t)(c->timeout * 1e9);
+            memset(h->came, 0, sizeof h->came);
+        }
+        if (!here) h->came[c->rank / 64] |= me, h->ncame++;
+        here = true;
+        if (h->ncame == h->nin || dt__comm_now() >= h->deadline) {
+            memcpy(h->result[slot].in, h->came, sizeof h->came);
+            h->result[slot].n = h->nin = h->ncame;
+            h->result[slot].base = dt__threads_segment(h->nin);
+            h->ncame = 0;
+            h->round = round + 1;
+            break;
+        }
+        __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
+        usleep(500);
+    }
+    if (here && h->round <= round + 2 && (h->result[slot].in[c->rank / 64] & me)) {
+        n = h->result[slot].n;
+        base = h->result[slot].base;
+    }
+    for (int i = 0; i < c->rank; i++) rank += h->result[slot].in[i / 64] >> (i % 64) & 1;
+    __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
+    if (!n)
+        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d: dt_comm_shrink: rank %d came too late: the others have gone on",
+                            c->rank, c->rank);
+    if (!base) return dt__comm_bad(DT_COMM_ERR_MEMORY, "rank %d: dt_comm_shrink: out of memory", c->rank);
+    *out = dt__threads_comm(base, rank, n, dt__id_mix(c->id, UINT64_C(1) << 32 | (uint64_t)round), &c->opts);
+    return *out ? 0 : DT_COMM_ERR_MEMORY;
+}
+static void dt__comm_drop(dt_comm *c) /* nobody waits for anybody */
+{
+    if (!c) return;
+    dt__comm_failed(c, DT_COMM_ERR_STATE, -1, "given up before it was used");
+    dt_comm_free(c);
+}
+/* Agree on who is there, make a communicator of them, agree that all have it. If not (somebody died meanwhile), once
+   more with those who are left. Its id is of this round, so what an earlier attempt left behind cannot be taken for
+   it; the memory and the links are new. */
+DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
+{
+    char     text[sizeof dt__comm_text];
+    uint64_t id = 0;
+    if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: out is NULL");
+    *out = NULL;
+    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: the communicator is NULL");
+    if (c->threads && c->size > 1) return dt__threads_shrink(c, out);
+    dt__world *w = c->world;
+    if (!w || c->size == 1) {
+        *out = w ? dt__comm_build(w, c->member, 1, dt__id_mix(c->id, ++c->splits), &c->opts) : dt__comm_new(0, 1, &c->opts);
+        return *out ? 0 : DT_COMM_ERR_MEMORY;
+    }
+    int *member = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *member), n = 0, before = -1, same = 0, rc = 0;
+    if (!c->alive && (c->alive = (uint8_t *)calloc(1, dt__agree_nbytes(w))) != NULL)
+        for (int i = 0; i < c->size; i++) dt__bit_set(c->alive, c->member[i]);
+    if (!member || !c->alive) rc = dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+    for (bool all = false; !rc; before = n) {
+        bool have = *out && dt__comm_ok(*out);
+        rc = dt__world_agree(w, c->id, c->round++, c->timeout, c->alive, have ? id : 0, have ? n : 0, &all);
+        if (!rc && all && have) break;
+        dt__comm_drop(*out);
+        *out = NULL;
+        n = 0;
+        for (int i = 0; !rc && i < c->size; i++)
+            if (dt__bit(c->alive, c->member[i])) member[n++] = c->member[i];
+        same = n == before ? same + 1 : 0;
+        if (!rc && n == 0)
+            rc = dt__comm_bad(DT_COMM_ERR_PEER, "half of the ranks or more are out of reach: they may have gone on "
+                                                "without these; start again from the last checkpoint");
+        else if (!rc && !dt__bit(c->alive, w->rank))
+            rc = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d came too late: the others have gone on", c->rank);
+        else if (!rc && same == 3)
+            rc = dt__comm_bad(DT_COMM_ERR_STATE, "%d ranks could not set up a communicator: %.400s", n,
+                              dt__comm_text[0] ? dt__comm_text : "one of them failed");
+        if (rc) break;
+        id = dt__id_mix(dt__id_mix(c->id, UINT64_C(1) << 32), (uint64_t)c->round);
+        *out = dt__comm_build(w, member, n, id, &c->opts);
+    }
+    if (rc) {
+        snprintf(text, sizeof text, "rank %d: dt_comm_shrink: %.680s", c->rank, dt__comm_text);
+        dt__comm_drop(*out);
+        *out = NULL;
+        dt__comm_bad(rc, "%s", text);
+    }
+    for (int i = 0, k = 0; !rc && i < c->size; i++)
+        if (k < n && member[k] == c->member[i]) k++;
+        else {
+            static const char *const how[] = { "it came too late", "it died", "it left", "it is out of reach" };
+            dt__comm_log(3, "rank %d goes on without rank %d: %s", c->rank, i, how[dt__world_gone(w, c->member[i]) & 3]);
+        }
     DT_COMM_FREE(member);
     return rc;
 }

@@ -12,7 +12,8 @@ typedef struct team { /* seen by all ranks */
     int         n, arg, arg2, ordered;
     double      timeout;
     void      (*fn)(struct team *t, dt_comm *c, int rank);
-    int         failed, told, ready; /* atomic */
+    int         failed, told, ready, back; /* atomic */
+    int         want; /* how many must be told */
     int64_t     when;
     uint64_t    bits[MOST];
     int32_t     pid[MOST];
@@ -71,6 +72,7 @@ static int run(const char *how, int n, double timeout, int arg, int arg2, void (
         for (int i = 0; t->failed < 1000 && i < n; i++) pthread_join(thread[i], NULL);
     }
     int failed = t->failed;
+    if (t->want && t->told != t->want) failed++, printf("    %s: %d of %d went on\n", how, t->told, t->want);
     munmap(t, sizeof *t);
     return failed;
 }
@@ -228,4 +230,173 @@ static void killed_in_a_call(team *t, dt_comm *c, int rank)
 UTEST(deaths, the_message_tells_what_the_dead_rank_did)
 {
     EXPECT_EQ(0, run("shm", 3, 20, 0, 0, killed_in_a_call));
+}
+
+/* ==================================================================================================== going on */
+/* Everything works on the new communicator: who is in it, in which order; sums, parts, copies. */
+static void works(team *t, dt_comm *c, int rank, const int *alive, int n, int depth)
+{
+    int32_t  all[MOST], me = rank, x[3] = { rank, 1, 0 };
+    dt_comm *part = NULL, *twin = NULL;
+    int      mine = 0, sum = 0;
+    check(t, c && dt_comm_size(c) == n, "members", rank, c);
+    if (!c || dt_comm_size(c) != n) return;
+    for (int i = 0; i < n; i++) sum += alive[i], mine = alive[i] == rank ? i : mine;
+    check(t, dt_comm_rank(c) == mine, "its rank", rank, c);
+    check(t, !dt_comm_allgather(c, &me, all, 1, NULL, DT_COMM_I32), "allgather", rank, c);
+    for (int i = 0; i < n; i++) check(t, all[i] == alive[i], "order", rank, c);
+    check(t, !dt_comm_allreduce(c, x, 3, DT_COMM_I32, DT_COMM_SUM) && x[0] == sum && x[1] == n, "sum", rank, c);
+    float *y = (float *)malloc(MANY * 4);
+    for (int i = 0; i < MANY; i++) y[i] = (float)(rank + i % 3);
+    check(t, !dt_comm_allreduce(c, y, MANY, DT_COMM_F32, DT_COMM_SUM) && y[1] == (float)(sum + n), "long sum", rank, c);
+    free(y);
+    check(t, !dt_comm_broadcast(c, x, 3, DT_COMM_I32, n - 1), "broadcast", rank, c);
+    if (depth == 0) return;
+    check(t, !dt_comm_dup(c, &twin) && twin, "dup", rank, c);
+    if (twin) works(t, twin, rank, alive, n, 0);
+    check(t, !dt_comm_free(twin), "free", rank, NULL);
+    check(t, !dt_comm_split(c, mine % 2, 0, &part) && dt_comm_size(part) == (n + 1 - mine % 2) / 2, "split", rank, c);
+    check(t, !dt_comm_free(part), "free", rank, NULL);
+}
+/* Waits in collectives until the communicator fails. */
+static int until_it_fails(team *t, dt_comm *c)
+{
+    float x[500] = { 0 };
+    int   rc = 0;
+    for (int i = 0; !rc; i++)
+        rc = i % 2 ? dt_comm_allreduce(c, x, 1 + i * 37 % 500, DT_COMM_F32, DT_COMM_SUM) : dt_comm_barrier(c);
+    (void)t;
+    return rc;
+}
+static int alive_of(const team *t, int dead, int *alive) /* dead: a bit for each rank */
+{
+    int n = 0;
+    for (int r = 0; r < t->n; r++)
+        if (!(dead >> r & 1)) alive[n++] = r;
+    return n;
+}
+static void everyone_is_here(team *t, dt_comm *c) /* nobody dies while others still join */
+{
+    check(t, !dt_comm_barrier(c), "before", dt_comm_rank(c), c);
+    __atomic_add_fetch(&t->ready, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(&t->ready, __ATOMIC_ACQUIRE) < t->n) sched_yield();
+}
+/* arg: who dies, a bit for each rank; arg2: who dies while the others agree. */
+static void survivors(team *t, dt_comm *c, int rank)
+{
+    dt_comm *next = NULL, *last = NULL;
+    int      alive[MOST], n = alive_of(t, t->arg | t->arg2, alive), rc;
+    t->want = n;
+    everyone_is_here(t, c);
+    if (t->arg >> rank & 1) raise(SIGKILL);
+    until_it_fails(t, c);
+    if (t->arg2 >> rank & 1) {
+        pid_t me = getpid();
+        if (!fork()) { /* a little later, at any point of it */
+            usleep((useconds_t)(rank * 700 + t->arg2 * 331 % 1500));
+            kill(me, SIGKILL);
+            _exit(0);
+        }
+    }
+    int64_t t0 = dt__comm_now();
+    rc = dt_comm_shrink(c, &next);
+    check(t, !rc && next, dt_comm_error(NULL) ? dt_comm_error(NULL) : "shrink", rank, NULL);
+    check(t, (double)(dt__comm_now() - t0) < (t->timeout + 10 * slow()) * 1e9, "in time", rank, NULL);
+    dt_comm_free(c);
+    while (next && dt_comm_size(next) > n) { /* it died after the agreement */
+        until_it_fails(t, next);
+        check(t, !dt_comm_shrink(next, &last), dt_comm_error(NULL), rank, NULL);
+        dt_comm_free(next);
+        next = last;
+    }
+    if (t->arg2 >> rank & 1) /* it is about to die */
+        for (;;) pause();
+    works(t, next, rank, alive, n, 1);
+    /* once more, without a failure */
+    check(t, !dt_comm_shrink(next, &last), "again", rank, next);
+    works(t, last, rank, alive, n, 1);
+    check(t, !dt_comm_free(last), "free", rank, NULL);
+    check(t, !dt_comm_free(next), "free", rank, NULL);
+    __atomic_add_fetch(&t->told, 1, __ATOMIC_RELAXED);
+}
+UTEST(shrink, survivors_of_deaths_go_on)
+{
+    static const int dead[][2] = { { 2, 1 }, { 2, 2 }, { 3, 1 }, { 3, 4 }, { 3, 3 }, { 4, 1 }, { 4, 2 },
+                                   { 4, 6 }, { 4, 7 }, { 4, 14 }, { 5, 17 }, { 8, 0x55 } }; /* ranks; who */
+    for (int h = 0; h < 2; h++)
+        for (int i = 0; i < (int)(sizeof dead / sizeof *dead); i++)
+            EXPECT_EQ(0, run(hows[h], dead[i][0], 20, dead[i][1], 0, survivors));
+}
+UTEST(shrink, deaths_while_they_agree)
+{
+    for (int i = 0; i < (dt_test_quick() ? 6 : 24); i++) {
+        static const int dead[][3] = { { 3, 1, 2 }, { 4, 2, 1 }, { 4, 1, 6 }, { 5, 16, 3 }, { 5, 1, 2 }, { 4, 8, 7 } };
+        EXPECT_EQ(0, run(hows[i % 2], dead[i / 2 % 6][0], 20, dead[i / 2 % 6][1], dead[i / 2 % 6][2], survivors));
+    }
+}
+
+/* arg: who does not come; arg2 0: it is stopped, 1: it only does not call. It goes on when the others have a
+   communicator, and finds errors; they are not disturbed. */
+static void without(team *t, dt_comm *c, int rank)
+{
+    dt_comm *next = NULL, *none = NULL;
+    int      alive[MOST], n = alive_of(t, t->arg, alive);
+    int32_t  x[2];
+    t->want = n;
+    everyone_is_here(t, c);
+    if (t->arg >> rank & 1) {
+        pid_t me = getpid();
+        if (!t->arg2 && !fork()) {
+            while (__atomic_load_n(&t->told, __ATOMIC_ACQUIRE) < n && getppid() == me) usleep(2000);
+            kill(me, SIGCONT);
+            _exit(0);
+        }
+        if (!t->arg2) raise(SIGSTOP);
+        while (__atomic_load_n(&t->told, __ATOMIC_ACQUIRE) < n) usleep(2000);
+        x[0] = dt_comm_allreduce(c, x, 1, DT_COMM_I32, DT_COMM_SUM);
+        check(t, x[0] != 0, "it is told", rank, c);
+        x[0] = dt_comm_shrink(c, &next);
+        check(t, x[0] != 0 && !next && dt_comm_error(NULL), "it is left out", rank, c);
+        check(t, dt_comm_barrier(c) != 0, "it stays out", rank, c);
+        dt_comm_free(c);
+        __atomic_add_fetch(&t->back, 1, __ATOMIC_RELEASE);
+        return;
+    }
+    until_it_fails(t, c);
+    int64_t t0 = dt__comm_now();
+    check(t, !dt_comm_shrink(c, &next), dt_comm_error(NULL), rank, c);
+    check(t, (double)(dt__comm_now() - t0) < t->timeout * 3e9 + 3e9 * slow(), "in time", rank, c);
+    dt_comm_free(c);
+    works(t, next, rank, alive, n, 1);
+    __atomic_add_fetch(&t->told, 1, __ATOMIC_RELEASE);
+    do { /* until all of those are back */
+        x[0] = __atomic_load_n(&t->back, __ATOMIC_ACQUIRE);
+        x[1] = 1;
+        if (dt_comm_allreduce(next, x, 2, DT_COMM_I32, DT_COMM_MIN)) break;
+    } while (x[0] < t->n - n);
+    check(t, !dt_comm_status_of(next), "not disturbed", rank, next);
+    check(t, !dt_comm_shrink(next, &none), "again", rank, next);
+    works(t, none, rank, alive, n, 1);
+    dt_comm_free(none);
+    check(t, !dt_comm_free(next), "free", rank, NULL);
+}
+UTEST(shrink, without_a_stopped_rank_which_comes_back_too_late)
+{
+    static const int who[][2] = { { 2, 1 }, { 2, 2 }, { 3, 1 }, { 3, 4 }, { 4, 2 }, { 4, 9 } };
+    job              j[12];
+    for (int i = 0; i < 12; i++) {
+        job one = { hows[i % 2], who[i / 2][0], who[i / 2][1], 0, 1, without };
+        j[i] = one;
+    }
+    EXPECT_EQ(0, dt_test_ranks(dt_test_quick() ? 6 : 12, 55, job_run, j));
+}
+UTEST(shrink, without_a_rank_that_does_not_call)
+{
+    static const int who[][2] = { { 2, 1 }, { 3, 4 }, { 4, 6 } };
+    job              j[9];
+    for (int i = 0; i < 9; i++) {
+        job one = { hows[i % 3], who[i / 3][0], who[i / 3][1], 1, 1, without };
+        j[i] = one;
+    }
+    EXPECT_EQ(0, dt_test_ranks(9, 55, job_run, j));
 }
