@@ -257,6 +257,17 @@ typedef struct dt_comm_stats {
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes); /* the last 64 operations, a line each */
+/* Whom this rank waited for in collectives: a rank came last if it began later than all others known, and more than
+   1 ms after this one. It costs nothing: messages say how long their sender has been at it, and whom it knows to be
+   late. Only durations are compared, so the clocks of machines do not matter. Out: n of them, who was waited for
+   longest first; returns how many there are. */
+typedef struct dt_comm_straggler {
+    int     rank;
+    int64_t last;              /* operations it came last to */
+    double  waited, longest;   /* seconds this rank waited for it: in all, in one operation */
+} dt_comm_straggler;
+DT_API int    dt_comm_get_stragglers(const dt_comm *c, dt_comm_straggler *out, int n);
+DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes); /* as text, a line each; like snprintf */
 
 /* ---------------------------------------------------------------------------------------------------- >>plans
    An algorithm is a pure function from (collective, rank, world, counts, topology) to a list of steps. A transport runs
@@ -432,7 +443,7 @@ typedef struct dt__world {
     bool         joined;
 } dt__world;
 
-/* What every message carries. Everything but step, nbytes, rank and sent must be equal on both sides. */
+/* What every message carries. Everything but rank, sent and late must be equal on both sides. */
 typedef struct dt__frame {
     uint32_t magic, version;
     uint64_t comm;               /* id of the communicator */
@@ -440,10 +451,12 @@ typedef struct dt__frame {
     uint64_t seq;                /* of the operation in its communicator */
     int64_t  count;
     uint64_t nbytes;             /* of this message */
-    uint64_t sent;               /* ns, the sender's clock: when its operation started */
+    uint64_t sent;               /* ns: how long the sender had been in the operation; in notes and posts: when it began */
+    int64_t  late;               /* ns: so much after the sender began late_rank (-1: none), as far as it knows */
     uint32_t step;               /* of the plan: its round */
     int32_t  rank;               /* the sender's, in the communicator */
     int32_t  root;
+    int32_t  late_rank, zero;
     uint8_t  coll, algo, dtype, op;
 } dt__frame;
 enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
@@ -469,7 +482,7 @@ typedef struct dt__transport {
     void (*close)(dt_comm *c);
 } dt__transport;
 
-enum { DT__HISTORY = 64 };
+enum { DT__HISTORY = 64, DT__LATE = 1000000 }; /* operations remembered; ns that a rank may come after others */
 struct dt_comm {
     dt__world  *world;           /* NULL: threads of one process, or alone */
     dt_comm    *next;
@@ -502,6 +515,10 @@ struct dt_comm {
     uint64_t    watched;         /* atomic: a rank waits in the operation before this one (>>control, dt__watch_take) */
     struct dt__note *note;       /* the last operations begun: in this rank's seat of the shared memory, or its own */
     struct dt__note *own_note;
+    /* the collective under way: who came last */
+    bool        slow;            /* this rank waits */
+    int         late_rank;
+    int64_t     began, late;     /* ns; late: after this rank */
     int         wake_fd;         /* eventfd: the engine sleeps in wait() on it; written when it must look again */
     struct dt__engine *engine;
 };
@@ -7865,6 +7882,9 @@ struct dt_work {
     bool       watched;          /* it waits: the others were told in what */
     int64_t    started, moved;   /* ns: when it began, when something moved last */
 };
+typedef struct dt__waits { /* for one rank; atomic */
+    int64_t last, waited, longest; /* ns */
+} dt__waits;
 typedef struct dt__past { /* for the history */
     uint64_t seq;
     int64_t  count, began, ended;
@@ -7894,6 +7914,7 @@ struct dt__engine {
     uint64_t        npast;
     uint64_t       *sent, *got;  /* messages to and from each rank */
     dt_comm_stats   stats;
+    dt__waits      *waits;       /* by rank */
     int             algo;        /* forced; DT_ALGO_AUTO: by cost */
     dt_costs        costs;
 };
@@ -7937,6 +7958,20 @@ static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, 
     snprintf(buf, nbytes, "ranks call different things: rank %d %s; rank %d %s", a->rank,
              dt__frame_text(a, x, sizeof x), b->rank, dt__frame_text(b, y, sizeof y));
 }
+static void dt__late_by(dt_comm *c, int rank, int64_t ns)
+{
+    /* clearly later than the last one: what came over several ranks is known less well */
+    if (rank < 0 || rank >= c->size || rank == c->rank || ns < DT__LATE + c->late + c->late / 8) return;
+    c->late = ns;
+    c->late_rank = rank;
+}
+/* A frame has come while this rank waited: when did its sender begin, and the one that it knows to be last? */
+static void dt__late_heard(dt_comm *c, const dt__frame *f)
+{
+    int64_t ns = dt__comm_now() - c->began - (int64_t)f->sent;
+    dt__late_by(c, f->rank, ns);
+    if (f->late > 0 && f->late < INT64_MAX / 4) dt__late_by(c, f->late_rank, ns + f->late);
+}
 static bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got)
 {
     char text[480];
@@ -7955,8 +7990,10 @@ static bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__
     }
     if (got->seq == want->seq && got->coll == want->coll && got->dtype == want->dtype && got->op == want->op &&
         got->root == want->root && got->count == want->count && got->algo == want->algo &&
-        got->nbytes == want->nbytes && got->step == want->step)
+        got->nbytes == want->nbytes && got->step == want->step) {
+        if (c->slow && got->coll != DT_COLL_SEND) dt__late_heard(c, got);
         return true;
+    }
     /* one of them has gone on: what it called under the other's number tells more */
     const dt__shared *s = (const dt__shared *)c->shared;
     dt__frame         a = *want, b = *got, note;
@@ -8120,6 +8157,8 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
             if (__atomic_load_n(&p->no, __ATOMIC_ACQUIRE) != w->no + 1) return 0;
             if (p->print != print && !dt__frame_ok(c, s->rank[w->k], &w->head, &p->frame)) return c->status;
         }
+        for (int i = 0; c->slow && i < s->n; i++)
+            dt__late_by(c, s->rank[i], (int64_t)dt__seat_of(s, i)->post[w->no & 1].frame.sent - c->began);
         w->progress = true;
         if (small) {
             for (int i = 0; i < s->n; i++) {
@@ -8158,6 +8197,7 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
         e->nmsg = e->msg && e->over ? n : 0;
         if (!e->nmsg) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
     }
+    uint64_t age = w->step ? (uint64_t)(dt__comm_now() - w->started) : 0;
     for (int64_t i = 0; i < n; i++) {
         const dt_plan_step *t = s + w->step + i;
         dt__msg            *m = e->msg + i;
@@ -8173,6 +8213,9 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
         } else {
             memset(m, 0, sizeof *m);
             m->head = w->head;
+            m->head.sent = age;
+            m->head.late = c->late;
+            m->head.late_rank = c->late_rank;
             m->head.step = (uint32_t)t->round;
             m->head.nbytes = (uint64_t)t->n * w->size;
             m->ptr = base + (size_t)t->at * w->size;
@@ -8288,6 +8331,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         d->dozing = false;
         d->turn = 0;
         d->yielded = 0;
+        c->slow = false; /* what comes while it does not look may have been there for long */
         w->moved = 0;
         w->asked = false;
         return;
@@ -8305,6 +8349,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         return;
     }
     int64_t now = dt__comm_now();
+    c->slow = true;
     if (!w->moved) w->moved = now;
     if (s && !w->pair && (d->turn > spin + 40 || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
     if (c->across && !w->pair && !w->watched && now - w->moved > dt__watch_after(c)) {
@@ -8369,6 +8414,12 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
     __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, p->ended, __ATOMIC_RELAXED);
     if (!w->pair) __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
+    if (!w->pair && !status && c->late) {
+        dt__waits *t = &e->waits[c->late_rank];
+        __atomic_store_n(&t->last, t->last + 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&t->waited, t->waited + c->late, __ATOMIC_RELAXED);
+        if (c->late > t->longest) __atomic_store_n(&t->longest, c->late, __ATOMIC_RELAXED);
+    }
     if (!w->pair && c->shared)
         __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
                          __ATOMIC_RELEASE);
@@ -8394,6 +8445,10 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     __atomic_store_n(&c->doing, (uint32_t)w->head.coll + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, w->started, __ATOMIC_RELAXED);
     if (w->pair) return;
+    c->began = w->started;
+    c->slow = false;
+    c->late = 0;
+    c->late_rank = -1;
     if (c->note) dt__note_put(c->note, &w->head);
     if (c->across) dt__world_begin(c->world, c, &w->head);
     if (!c->shared) return;
@@ -8857,6 +8912,7 @@ static void dt__comm_delete(dt_comm *c)
         DT_COMM_FREE(e->busy_recv);
         DT_COMM_FREE(e->sent);
         DT_COMM_FREE(e->got);
+        DT_COMM_FREE(e->waits);
         DT_COMM_FREE(e->scratch);
         pthread_mutex_destroy(&e->lock);
         pthread_cond_destroy(&e->cond);
@@ -8900,12 +8956,14 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
         e->busy_recv = (int *)calloc((size_t)size, sizeof *e->busy_recv);
         e->sent = (uint64_t *)calloc((size_t)size, sizeof *e->sent);
         e->got = (uint64_t *)calloc((size_t)size, sizeof *e->got);
+        e->waits = (dt__waits *)calloc((size_t)size, sizeof *e->waits);
         e->costs = dt_costs_default();
     }
     const char *algo = o->algo ? o->algo : env;
     if (e && algo && *algo && (e->algo = (int)dt_algo_of(algo)) == DT_ALGO_COUNT) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"", algo);
-    } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && c->wake_fd >= 0) {
+    } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && e->waits &&
+               c->wake_fd >= 0) {
         for (int i = 0; i < size; i++) c->member[i] = i;
         return c;
     } else {
@@ -9163,6 +9221,52 @@ DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
                            1e-9 * (double)(p->ended - p->began), p->status);
         at += len > 0 ? (size_t)len : 0;
     }
+    return at;
+}
+
+static int dt__straggler_order(const void *a, const void *b)
+{
+    const dt_comm_straggler *x = (const dt_comm_straggler *)a, *y = (const dt_comm_straggler *)b;
+    return x->waited > y->waited ? -1 : x->waited < y->waited ? 1 : x->rank - y->rank;
+}
+/* All of them, or NULL: none, or no memory. */
+static dt_comm_straggler *dt__stragglers(const dt_comm *c, int *n)
+{
+    *n = 0;
+    dt_comm_straggler *all = c ? (dt_comm_straggler *)DT_COMM_MALLOC((size_t)c->size * sizeof *all) : NULL;
+    for (int r = 0; all && r < c->size; r++) {
+        const dt__waits *t = &c->engine->waits[r];
+        dt_comm_straggler *s = &all[*n];
+        if (!(s->last = __atomic_load_n(&t->last, __ATOMIC_RELAXED))) continue;
+        s->rank = r;
+        s->waited = 1e-9 * (double)__atomic_load_n(&t->waited, __ATOMIC_RELAXED);
+        s->longest = 1e-9 * (double)__atomic_load_n(&t->longest, __ATOMIC_RELAXED);
+        ++*n;
+    }
+    if (*n) qsort(all, (size_t)*n, sizeof *all, dt__straggler_order);
+    return all;
+}
+DT_API int dt_comm_get_stragglers(const dt_comm *c, dt_comm_straggler *out, int n)
+{
+    int                total;
+    dt_comm_straggler *all = dt__stragglers(c, &total);
+    for (int i = 0; i < total && i < n; i++) out[i] = all[i];
+    DT_COMM_FREE(all);
+    return total;
+}
+DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes)
+{
+    size_t             at = 0;
+    int                n;
+    dt_comm_straggler *all = dt__stragglers(c, &n);
+    if (buf && nbytes) buf[0] = 0;
+    for (int i = 0; i < n; i++)
+        dt__cost_say(buf, buf ? nbytes : 0, &at,
+                     "rank %d%s%s%s: came last to %" PRId64 " of %" PRIu64
+                     " operations; rank %d waited %.6f s for it, %.6f s at most\n",
+                     all[i].rank, c->world ? " (" : "", dt_comm_host_name(c, all[i].rank), c->world ? ")" : "",
+                     all[i].last, __atomic_load_n(&c->done, __ATOMIC_ACQUIRE), c->rank, all[i].waited, all[i].longest);
+    DT_COMM_FREE(all);
     return at;
 }
 

@@ -400,3 +400,44 @@ UTEST(shrink, without_a_rank_that_does_not_call)
     }
     EXPECT_EQ(0, dt_test_ranks(9, 55, job_run, j));
 }
+
+/* ==================================================================================================== stragglers */
+/* Rank arg comes late to some operations, by 0.8 of the timeout. */
+static void late(team *t, dt_comm *c, int rank)
+{
+    enum { TIMES = 3 };
+    dt_comm_straggler s[MOST];
+    float             x[40] = { 0 };
+    char              text[2000], name[32];
+    for (int i = 0; i < 6 * TIMES; i++) {
+        if (rank == t->arg && i % 6 == 5) usleep((useconds_t)(0.8e6 * t->timeout));
+        int rc = i % 3 == 0   ? dt_comm_barrier(c)
+                 : i % 3 == 1 ? dt_comm_allgather(c, &x[rank], x, 1, NULL, DT_COMM_F32)
+                              : dt_comm_allreduce(c, x, 40, DT_COMM_F32, DT_COMM_SUM);
+        check(t, rc == 0, "no error", rank, c);
+    }
+    int n = dt_comm_get_stragglers(c, s, MOST);
+    snprintf(name, sizeof name, "rank %d", t->arg);
+    if (rank != t->arg) {
+        check(t, n >= 1 && s[0].rank == t->arg && s[0].last >= TIMES, "who was late", rank, c);
+        check(t, n >= 1 && s[0].waited > 0.5 * TIMES * t->timeout && s[0].waited < TIMES * 2 * t->timeout &&
+                     s[0].longest < 1.5 * t->timeout && s[0].longest > 0.5 * t->timeout,
+              "how late", rank, c);
+        size_t length = dt_comm_stragglers(c, text, sizeof text);
+        check(t, length == strlen(text) && !strncmp(text, name, strlen(name)), text, rank, c);
+        check(t, dt_comm_stragglers(c, text, 5) == length && strlen(text) == 4, "a short buffer", rank, c);
+    } else check(t, n == 0 || s[0].waited < t->timeout, "it did not wait", rank, c);
+    check(t, dt_comm_get_stragglers(c, s, 0) == n, "how many", rank, c);
+    dt_comm_free(c);
+}
+static const char *late_algo[] = { NULL, "ring", "tree" };
+static int         late_run(int i, void *arg)
+{
+    if (late_algo[i / 3]) setenv("DT_COMM_ALGO", late_algo[i / 3], 1);
+    (void)arg;
+    return run(hows[i % 3], 3 + i / 3, 1, i % 3, 0, late) != 0;
+}
+UTEST(stragglers, a_slow_rank_is_named_and_no_error)
+{
+    EXPECT_EQ(0, dt_test_ranks(9, 50, late_run, NULL));
+}
