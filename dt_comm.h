@@ -6336,6 +6336,7 @@ typedef struct dt__seat {
     uint64_t fin DT__ALIGNED;    /* direct operations finished: their number */
     uint32_t bell DT__ALIGNED;   /* the futex */
     uint32_t asleep;
+    uint32_t touching;           /* threads: this rank is at other ranks' memory */
     dt__note note[DT__NOTES] DT__ALIGNED;
     uint64_t begun, done;        /* collectives, so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
@@ -6417,7 +6418,7 @@ static void dt__comm_look(const dt_comm *c)
 }
 static void dt__shared_fail(dt__shared *s, int status, int rank, const char *text)
 {
-    if (__atomic_exchange_n(&s->hall->failing, 1, __ATOMIC_ACQ_REL)) return;
+    if (__atomic_exchange_n(&s->hall->failing, 1, __ATOMIC_SEQ_CST)) return;
     snprintf(s->hall->text, sizeof s->hall->text, "%s", text);
     s->hall->rank = rank;
     __atomic_store_n(&s->hall->status, status, __ATOMIC_RELEASE);
@@ -6508,6 +6509,27 @@ static bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
     return true;
 }
 
+/* Threads work in each other's vectors, which are their callers' again when a call has failed. So one who fails waits
+   until nobody touches them (dt__shared_untouched), and nobody begins to when somebody has failed. False: one has. */
+static bool dt__shared_touch(dt__shared *s)
+{
+    uint32_t *mine = &dt__seat_of(s, s->me)->touching;
+    if (s->fd >= 0) return true;
+    __atomic_exchange_n(mine, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&s->hall->failing, __ATOMIC_SEQ_CST)) return true;
+    __atomic_store_n(mine, 0, __ATOMIC_RELEASE);
+    return false;
+}
+static void dt__shared_leave(dt__shared *s)
+{
+    if (s->fd < 0) __atomic_store_n(&dt__seat_of(s, s->me)->touching, 0, __ATOMIC_RELEASE);
+}
+static void dt__shared_untouched(dt__shared *s) /* after dt__shared_fail */
+{
+    for (int i = 0; s->fd < 0 && i < s->n; i++)
+        while (i != s->me && __atomic_load_n(&dt__seat_of(s, i)->touching, __ATOMIC_SEQ_CST)) sched_yield();
+}
+
 /* ---- channels */
 static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
 {
@@ -6557,8 +6579,12 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
     if (head == h->tail) return 0;
     if (m->state == 0) {
         if (!dt__frame_ok(c, peer, &m->head, &h->frame)) return c->status;
+        if (h->at >= 0) {
+            if (!dt__shared_touch(s)) return 0;
+            dt__msg_take(m, dt__shared_see(s, h->at), m->n);
+            dt__shared_leave(s);
+        }
         m->state = 1;
-        if (h->at >= 0) dt__msg_take(m, dt__shared_see(s, h->at), m->n);
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
             dt__shared_ring(s);
@@ -8113,7 +8139,9 @@ static int dt__shared_direct(dt__shared *s, dt_work *w)
         for (int i = 0; i < s->n; i++) at[i] = dt__shared_see(s, dt__seat_of(s, i)->post[w->no & 1].at);
         int64_t n = hi - lo < most ? hi - lo : most;
         for (int i = 0; i < s->n; i++) src[i] = at[i] + (size_t)lo * w->size;
+        if (!dt__shared_touch(s)) return 0;
         if (n > 0) dt__reduce_to(w, src, s->n, src, s->n, n);
+        dt__shared_leave(s);
         w->done += n;
         w->progress = true;
         if (lo + n < hi) return 0;
@@ -8387,6 +8415,11 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
 {
     struct dt__engine *e = c->engine;
     dt__past          *p = &e->past[e->npast % DT__HISTORY];
+    /* one who was stopped, and finds all it waited for, must not go on alone */
+    if (status && c->shared) {
+        dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
+        dt__shared_untouched((dt__shared *)c->shared);
+    }
     if (!status && !w->shared && w->op == DT_COMM_MEAN && dt__coll_reduces(w->head.coll) && w->out_n) {
         dt__reduce_scale(w->dtype, w->data + (size_t)w->out_at * w->size, w->out_n, c->size);
     }
@@ -8424,8 +8457,6 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
         __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
                          __ATOMIC_RELEASE);
     w->status = status;
-    /* one who was stopped, and finds all it waited for, must not go on alone */
-    if (status && c->shared) dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
 }
 static void dt__work_begin(dt_comm *c, dt_work *w)
 {
@@ -8713,7 +8744,7 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     if ((a->coll == DT_COLL_REDUCE_SCATTER || ((a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER) && !root)) &&
         !w->data)
         return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
-    c->seq++;
+    __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* others ask */
     return w->shared ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
 }
 static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }

@@ -67,9 +67,10 @@ static int run(const char *how, int n, double timeout, int arg, int arg2, void (
         dt_comm_opts o;
         memset(&o, 0, sizeof o);
         o.timeout = t->timeout;
-        if (dt_comm_threads_with(n, thread_comm, o)) t->failed = 1000;
-        for (int i = 0; !t->failed && i < n; i++) pthread_create(&thread[i], NULL, played, &thread_comm[i]);
-        for (int i = 0; t->failed < 1000 && i < n; i++) pthread_join(thread[i], NULL);
+        int made = dt_comm_threads_with(n, thread_comm, o) ? 0 : n;
+        for (int i = 0; i < made; i++) pthread_create(&thread[i], NULL, played, &thread_comm[i]);
+        for (int i = 0; i < made; i++) pthread_join(thread[i], NULL);
+        if (!made) t->failed = 1000;
     }
     int failed = t->failed;
     if (t->want && t->told != t->want) failed++, printf("    %s: %d of %d went on\n", how, t->told, t->want);
@@ -286,7 +287,7 @@ static void survivors(team *t, dt_comm *c, int rank)
 {
     dt_comm *next = NULL, *last = NULL;
     int      alive[MOST], n = alive_of(t, t->arg | t->arg2, alive), rc;
-    t->want = n;
+    __atomic_store_n(&t->want, n, __ATOMIC_RELAXED);
     everyone_is_here(t, c);
     if (t->arg >> rank & 1) raise(SIGKILL);
     until_it_fails(t, c);
@@ -342,7 +343,7 @@ static void without(team *t, dt_comm *c, int rank)
     dt_comm *next = NULL, *none = NULL;
     int      alive[MOST], n = alive_of(t, t->arg, alive);
     int32_t  x[2];
-    t->want = n;
+    __atomic_store_n(&t->want, n, __ATOMIC_RELAXED);
     everyone_is_here(t, c);
     if (t->arg >> rank & 1) {
         pid_t me = getpid();
