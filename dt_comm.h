@@ -9791,6 +9791,7 @@ DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes)
                      all[i].last, __atomic_load_n(&c->done, __ATOMIC_ACQUIRE), c->rank, all[i].waited, all[i].longest);
     DT_COMM_FREE(all);
     return at;
+}
 DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes)
 {
     dt_algo fixed[DT_COLL_COUNT];
