@@ -225,6 +225,7 @@ static const char *const variables[] = { "RANK",
                                          "DT_TOKEN_FD",
                                          "DT_TOKEN_FILE",
                                          "DT_LISTEN_FD",
+                                         "DT_REPORT_FD",
                                          "DT_COMM_TIMEOUT",
                                          "DT_RESTART" };
 static void              env_set(const char *text) /* "A=1 B=2": these and no other */
