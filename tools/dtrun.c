@@ -16,7 +16,9 @@
        >>controller  starting, blaming, stopping, starting again
        >>joining     how the other machines come in: TCP and ssh
        >>main */
+#ifndef DT_STATIC
 #define DT_STATIC
+#endif
 #define DT_IMPLEMENTATION
 #include "../dt_comm.h"
 
@@ -843,6 +845,7 @@ static void rank_ended(int i)
 }
 static void agent_clean(void) /* all ranks have ended: what they started goes, too */
 {
+    if (nprocs == 0) return;
     for (int i = 0; i < nprocs; i++) {
         if (procs[i].pid <= 0) continue;
         child_reap(procs[i].pid, &procs[i].pidfd);
@@ -1055,7 +1058,8 @@ static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
     (void)rank;
     if (kind == F_JOB && opt.agent && !opt.argv) {
         if (!job_take(body, n)) agent_lost("it sent a broken job");
-    } else if (kind == F_START && n == sizeof s && nprocs == 0 && opt.argv) {
+    } else if (kind == F_START && n == sizeof s && running == 0 && opt.argv) {
+        agent_clean();
         memcpy(&s, body, sizeof s);
         s.addr[sizeof s.addr - 1] = s.run_id[sizeof s.run_id - 1] = 0;
         if (s.world < 1 || s.first < 0 || s.first > s.world - opt.nproc || s.epoch < 0 || s.epoch > INT_MAX) {
@@ -1859,7 +1863,7 @@ static int run(void)
         for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
             if (guests[i].fd >= 0 && now >= guests[i].until) guest_close(&guests[i]);
         if (is_agent) {
-            if (running == 0 && nprocs > 0) agent_clean();
+            if (running == 0) agent_clean();
         } else if (!over) {
             if (now >= deadline) controller_tick();
             controller_look();
@@ -1894,9 +1898,12 @@ static int run_controller(void)
         nnodes = opt.nnodes;
         nodes = (node *)need(calloc((size_t)nnodes, sizeof *nodes));
     }
-    for (int i = 0; i < nnodes; i++) nodes[i].link.in = nodes[i].link.out = nodes[i].ssh_fd = nodes[i].err_fd = -1;
+    for (int i = 0; i < nnodes; i++) {
+        nodes[i].link.in = nodes[i].link.out = nodes[i].ssh_fd = nodes[i].err_fd = -1;
+        nodes[i].link.gone = true; /* until it comes */
+    }
     if (!opt.hosts) {
-        nodes[0].mine = nodes[0].there = nodes[0].link.gone = true;
+        nodes[0].mine = nodes[0].there = true;
         nodes[0].nproc = opt.nproc;
         host_name(nodes[0].host, sizeof nodes[0].host);
         if (nnodes > 1) {
