@@ -77,6 +77,13 @@ static int rank_main(int argc, char **argv)
         return 0;
     }
     if (strcmp(what, "loop") == 0) return rank_loop(atoi(argv[1]), argv[2]);
+    if (strcmp(what, "abort") == 0) { /* rank 1 is at fault, and the last to go */
+        dt_comm *c = dt_comm_init();
+        if (rank == 1) dt_comm_abort(c, "the data are wrong");
+        int status = dt_comm_barrier(c);
+        if (rank == 1) poll(NULL, 0, 100);
+        return rank == 1 ? 4 : status ? 1 : 0;
+    }
     if (strcmp(what, "exit") == 0) return rank == atoi(argv[1]) ? atoi(argv[2]) : 0;
     if (strcmp(what, "until") == 0) { /* fails before this restart */
         if (env_number("DT_RESTART") < atoi(argv[1]) && rank == 1) return 9;
@@ -176,7 +183,8 @@ static void job_argv(const char *args, char **argv, char *room)
     int n = 0;
     argv[n++] = exe;
     argv[n++] = (char *)(uintptr_t) "--as-dtrun";
-    for (char *save = NULL, *p = strtok_r(strcpy(room, args), " ", &save); p && n < 60; p = strtok_r(NULL, " ", &save)) {
+    char *save = NULL;
+    for (char *p = strtok_r(strcpy(room, args), " ", &save); p && n < 60; p = strtok_r(NULL, " ", &save)) {
         if (strcmp(p, "RANK") == 0) {
             argv[n++] = exe;
             argv[n++] = (char *)(uintptr_t) "--as-rank";
@@ -222,7 +230,11 @@ static int64_t seconds_from_now(double s) { return utest_ns() + (int64_t)(s * ut
 static int count_of(const text *t, const char *what)
 {
     int n = 0;
-    for (const char *p = t->p; p && (p = (const char *)memmem(p, t->n - (size_t)(p - t->p), what, strlen(what))); p++) n++;
+    for (const char *p = t->p; p; p++) {
+        p = (const char *)memmem(p, t->n - (size_t)(p - t->p), what, strlen(what));
+        if (!p) break;
+        n++;
+    }
     return n;
 }
 static bool job_until(dtjob *j, int stream, const char *what, int times)
@@ -321,10 +333,10 @@ static int free_port(void)
     close(fd);
     return dt__addr_port(&a);
 }
-#define EXPECT_SAYS(j, stream, what)                                                                  \
-    do {                                                                                              \
-        if (!has(j, stream, what)) printf("   it says: %s\n", (j)->said[stream].p);                   \
-        EXPECT_TRUE_MSG(has(j, stream, what), what);                                                  \
+#define EXPECT_SAYS(j, stream, what)                                                \
+    do {                                                                            \
+        if (!has(j, stream, what)) printf("   it says: %s\n", (j)->said[stream].p); \
+        EXPECT_TRUE_MSG(has(j, stream, what), what);                                \
     } while (0)
 
 /* ==================================================================================================== one machine */
@@ -348,15 +360,24 @@ UTEST(dtrun, ranks_find_the_variables_of_torchrun)
 {
     dtjob j;
     char  want[64];
-    EXPECT_EQ(0, job_run(&j, "--nproc_per_node=2 --no-python --max_restarts 3 --rdzv_id=trial -x EXTRA=a=b -- RANK env "
-                             "RANK WORLD_SIZE LOCAL_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
-                             "MASTER_ADDR DT_RESTART TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
-                             "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE DT_LISTEN_FD EXTRA DT_TOKEN_FILE"));
-    static const char *const both[] = { "WORLD_SIZE=2",  "GROUP_RANK=0", "GROUP_WORLD_SIZE=1", "ROLE_WORLD_SIZE=2",
-                                        "ROLE_NAME=default", "MASTER_ADDR=127.0.0.1", "DT_RESTART=0",
-                                        "TORCHELASTIC_RESTART_COUNT=0", "TORCHELASTIC_MAX_RESTARTS=3",
-                                        "TORCHELASTIC_RUN_ID=trial", "TORCHELASTIC_USE_AGENT_STORE=(unset)",
-                                        "EXTRA=a=b", "DT_TOKEN_FILE=(unset)" };
+    EXPECT_EQ(0,
+              job_run(&j, "--nproc_per_node=2 --no-python --max_restarts 3 --rdzv_id=trial -x EXTRA=a=b -- RANK env "
+                          "RANK WORLD_SIZE LOCAL_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
+                          "MASTER_ADDR DT_RESTART TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
+                          "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE DT_LISTEN_FD EXTRA DT_TOKEN_FILE"));
+    static const char *const both[] = { "WORLD_SIZE=2",
+                                        "GROUP_RANK=0",
+                                        "GROUP_WORLD_SIZE=1",
+                                        "ROLE_WORLD_SIZE=2",
+                                        "ROLE_NAME=default",
+                                        "MASTER_ADDR=127.0.0.1",
+                                        "DT_RESTART=0",
+                                        "TORCHELASTIC_RESTART_COUNT=0",
+                                        "TORCHELASTIC_MAX_RESTARTS=3",
+                                        "TORCHELASTIC_RUN_ID=trial",
+                                        "TORCHELASTIC_USE_AGENT_STORE=(unset)",
+                                        "EXTRA=a=b",
+                                        "DT_TOKEN_FILE=(unset)" };
     for (int r = 0; r < 2; r++) {
         for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
             snprintf(want, sizeof want, "[%d] %s\n", r, both[i]);
@@ -483,8 +504,8 @@ UTEST(dtrun, lines_stay_whole_whatever_is_in_them)
     EXPECT_EQ(0, job_run(&j, "-n 2 RANK odd"));
     EXPECT_EQ((size_t)2 * (4 + 300001 + 4 + 19 + 4 + 11), j.said[0].n);
     for (int r = 0; r < 2; r++) {
-        char  prefix[8], want[64];
-        int   n = snprintf(want, sizeof want, "[%d] nul ", r);
+        char prefix[20], want[64];
+        int  n = snprintf(want, sizeof want, "[%d] nul ", r);
         snprintf(prefix, sizeof prefix, "[%d] xx", r);
         const char *p = (const char *)memmem(j.said[0].p, j.said[0].n, prefix, 6);
         ASSERT_TRUE(p != NULL);
@@ -648,7 +669,7 @@ static bool state_becomes(int pid, char want)
 }
 static int pid_of(const dtjob *j, int rank) /* "ready RANK PID" */
 {
-    char        what[32];
+    char what[32];
     snprintf(what, sizeof what, "ready %d ", rank);
     const char *p = j->said[0].p ? strstr(j->said[0].p, what) : NULL;
     return p ? atoi(p + strlen(what)) : 0;
@@ -674,8 +695,15 @@ UTEST(dtrun, the_order_of_deaths_is_the_kernels_however_late_dtrun_looks)
         job_free(&j);
     }
 }
-/* The lost one is a zombie later than those who lost it: a program that tells dtrun itself, as dt_comm.h does. */
 UTEST(dtrun, who_lost_another_rank_is_not_blamed)
+{
+    dtjob j;
+    EXPECT_EQ(4, job_run(&j, "-n 3 RANK abort")); /* dt_comm.h of the others tells dtrun */
+    EXPECT_SAYS(&j, 1, "rank 1 failed first: exit code 4");
+    EXPECT_SAYS(&j, 1, "after it: exit code 1; it had lost rank 1");
+    job_free(&j);
+}
+UTEST(dtrun, blame_follows_what_ranks_report)
 {
     exited e;
     memset(&e, 0, sizeof e);
@@ -918,7 +946,7 @@ static void pair_free(pair *p)
 }
 UTEST(machines, two_add_up_and_may_differ_in_size)
 {
-    pair p;
+    pair        p;
     struct stat st;
     pair_start(&p, 1, 3, "", "sum");
     EXPECT_EQ(0, job_wait(&p.j[0]));
@@ -956,6 +984,16 @@ UTEST(machines, ctrl_c_on_either_stops_both)
         pair_free(&p);
     }
 }
+UTEST(machines, a_signal_to_each_is_one_orderly_stop)
+{
+    pair p;
+    pair_start(&p, 1, 1, "", "stop");
+    ASSERT_TRUE(job_until(&p.j[0], 0, "ready", 1) && job_until(&p.j[1], 0, "ready", 1));
+    for (int i = 0; i < 2; i++) kill(p.j[i].pid, SIGTERM);
+    for (int i = 0; i < 2; i++) EXPECT_EQ(128 + SIGTERM, job_wait(&p.j[i]));
+    for (int i = 0; i < 2; i++) EXPECT_EQ(1, count_of(&p.j[i].said[0], "stopped by SIGTERM, 1"));
+    pair_free(&p);
+}
 UTEST(machines, one_dies_and_the_other_ends)
 {
     for (int i = 0; i < 2; i++) {
@@ -976,8 +1014,8 @@ UTEST(machines, another_token_or_shape_is_refused)
     int   port = free_port();
     temp_put(dir, "other", "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff", 64);
     chmod(temp_in(dir, "other"), 0600);
-    snprintf(args, sizeof args,
-             "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK sum", port, dir);
+    snprintf(args, sizeof args, "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK sum",
+             port, dir);
     job_start(&a, args);
     snprintf(args, sizeof args,
              "--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port %d --token-file %s/other RANK sum", port,
@@ -1024,13 +1062,15 @@ UTEST(machines, over_ssh)
     mkdir(path, 0700);
     snprintf(path, sizeof path, "%s/it's $HOME/dtrun", dir);
     ASSERT_EQ(0, symlink(exe, path));
-    /* the path has a blank: it comes through the environment's word list as one argument */
-    char *argv[] = { exe, (char *)(uintptr_t) "--as-dtrun", (char *)(uintptr_t) "-n", (char *)(uintptr_t) "2",
-                     (char *)(uintptr_t) "--hosts", (char *)(uintptr_t) "127.0.0.1,127.0.0.2", (char *)(uintptr_t) "--ssh",
-                     args, (char *)(uintptr_t) "--dtrun", path, (char *)(uintptr_t) "-x", (char *)(uintptr_t) "ODD=a b'c",
-                     exe, (char *)(uintptr_t) "--as-rank", (char *)(uintptr_t) "args", (char *)(uintptr_t) "it's",
-                     (char *)(uintptr_t) "$HOME `x` \"y\"", (char *)(uintptr_t) "", NULL };
-    snprintf(args, sizeof args, "%s/ssh", dir);
+    char *argv[64], room[4000], odd[] = "$HOME `x` \"y\"", none[] = "";
+    snprintf(args, sizeof args, "-n 2 --hosts 127.0.0.1,127.0.0.2 --ssh %s/ssh --dtrun PATH RANK args it's ODD NONE",
+             dir);
+    job_argv(args, argv, room);
+    for (int i = 0; argv[i]; i++) { /* what has blanks in it, or nothing */
+        if (strcmp(argv[i], "PATH") == 0) argv[i] = path;
+        else if (strcmp(argv[i], "ODD") == 0) argv[i] = odd;
+        else if (strcmp(argv[i], "NONE") == 0) argv[i] = none;
+    }
     job_exec(&j, argv, -1);
     EXPECT_EQ(0, job_wait(&j));
     EXPECT_EQ(4, count_of(&j.said[0], "<it's>\n"));
@@ -1057,8 +1097,9 @@ UTEST(machines, over_ssh)
     EXPECT_EQ(0, job_run(&j, args));
     EXPECT_EQ(4, count_of(&j.said[0], "sum 10"));
     job_free(&j);
-    snprintf(args, sizeof args, "-n 2 --ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 --max-restarts 1 --log-dir %s/log RANK "
-                                "loop 3 kill",
+    snprintf(args, sizeof args,
+             "-n 2 --ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 --max-restarts 1 --log-dir %s/log RANK "
+             "loop 3 kill",
              dir, dir);
     EXPECT_EQ(128 + SIGKILL, job_run(&j, args));
     EXPECT_EQ(2, count_of(&j.said[1], "rank 3 failed first: killed by SIGKILL"));

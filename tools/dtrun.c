@@ -40,7 +40,7 @@ static struct {
     const char *master_addr, *hosts, *log_dir, *bind, *token_file, *ssh, *dtrun, *run_id;
     const char *forward[64]; /* -x */
     int         nforward;
-    char      **argv;        /* the program's */
+    char      **argv; /* the program's */
 } opt;
 
 static void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
@@ -86,7 +86,7 @@ static const char usage[] =
 
 typedef struct option {
     const char *name, *letter;
-    int         kind;     /* 'i' number, 's' seconds, 't' text, 'b' switch, 'n' ranks, 'N' machines, 'x' variable,
+    int         kind; /* 'i' number, 's' seconds, 't' text, 'b' switch, 'n' ranks, 'N' machines, 'x' variable,
                              'E' host:port, 'B' a number that is a switch, '0' ignored with, '-' without a value */
     void       *to;
     int         low, high;
@@ -167,8 +167,7 @@ static void option_set(const option *o, const char *name, const char *s)
         break;
     case 's':
         v = strtod(s, &end);
-        if (!*s || *end || !(v >= 0 && v <= 1e6))
-            fail(2, "%s is '%.80s', expected seconds from 0 to 1000000", name, s);
+        if (!*s || *end || !(v >= 0 && v <= 1e6)) fail(2, "%s is '%.80s', expected seconds from 0 to 1000000", name, s);
         *(double *)o->to = v;
         break;
     case 'x':
@@ -290,11 +289,22 @@ typedef struct speaker { /* a rank, as far as it is heard here */
     bytes line[2];       /* the unfinished one of stdout, stderr */
     int   log[2];
     char  tail[TAIL_LINES][TAIL_BYTES];
-    int   ntail;         /* lines so far */
+    int   ntail; /* lines so far */
 } speaker;
 /* What waits in epoll, with a number where there are many of a kind. */
-enum { EV_SIGNAL = 1, EV_REPORT, EV_RANK_OUT, EV_RANK_END, EV_SINK, EV_LINK_IN, EV_LINK_OUT, EV_ACCEPT, EV_SHAKE,
-       EV_SSH_ERR, EV_SSH_END };
+enum {
+    EV_SIGNAL = 1,
+    EV_REPORT,
+    EV_RANK_OUT,
+    EV_RANK_END,
+    EV_SINK,
+    EV_LINK_IN,
+    EV_LINK_OUT,
+    EV_ACCEPT,
+    EV_SHAKE,
+    EV_SSH_ERR,
+    EV_SSH_END
+};
 
 static sink      out_sink, err_sink;
 static speaker **speakers; /* by rank of the world */
@@ -501,9 +511,10 @@ static void make_log_dir(void)
    A child is the leader of a process group, gets SIGKILL when this process dies, and checks that it has not died
    before. What the child starts itself is in its group: a guard, which only waits for this process to end, kills the
    groups that it was told of. */
-static int           guard_fd = -1;
-static pid_t         self;
-static sigset_t      old_mask;
+static int      guard_fd = -1;
+static pid_t    self;
+static sigset_t old_mask;
+static void (*old_pipe)(int);
 static struct rlimit old_files;
 static int           null_fd = -1, signal_fd = -1;
 
@@ -571,7 +582,7 @@ static pid_t child_start(int in, int out, int err)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != self) _exit(126);
     guard_tell(getpid());
-    signal(SIGPIPE, SIG_DFL);
+    signal(SIGPIPE, old_pipe);
     sigprocmask(SIG_SETMASK, &old_mask, NULL);
     setrlimit(RLIMIT_NOFILE, &old_files);
     dup2(in, 0);
@@ -635,10 +646,9 @@ static int program_check(const char *name, char *why, size_t nbytes)
         return 126;
     }
     char here[600];
-    snprintf(here, sizeof here, "./%.500s", name);
-    snprintf(why, nbytes, "cannot run '%.500s': %s%s%s%s", name, dirs ? "it is in no directory of PATH" : "no such file",
-             dirs && access(here, X_OK) == 0 ? "; did you mean " : "", dirs && access(here, X_OK) == 0 ? here : "",
-             dirs && access(here, X_OK) == 0 ? "?" : "");
+    snprintf(here, sizeof here, "; did you mean ./%.500s?", name);
+    snprintf(why, nbytes, "cannot run '%.500s': %s%s", name, dirs ? "it is in no directory of PATH" : "no such file",
+             dirs && access(name, X_OK) == 0 ? here : "");
     return 127;
 }
 
@@ -750,7 +760,7 @@ typedef struct start { /* what an agent needs to know to start its ranks */
 } start;
 typedef struct failed { /* the ranks cannot be started */
     int32_t status;
-    char    text[700];
+    char    text[1200];
 } failed;
 typedef struct exited { /* the last lines follow */
     int32_t how, value; /* 'x' and the exit status, 's' and the signal */
@@ -877,8 +887,9 @@ static void set_number(const char *name, int64_t v)
 }
 static void rank_env(const start *s, int i, int port)
 {
-    static const char *const drop[] = { "DT_ADDR",       "DT_PORT",      "DT_BIND", "DT_TOKEN_FILE",
-                                        "DT_LISTEN_FD", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE" };
+    static const char *const drop[] = {
+        "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE", "DT_LISTEN_FD", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE"
+    };
     for (size_t k = 0; k < sizeof drop / sizeof *drop; k++) unsetenv(drop[k]);
     set_number("RANK", s->first + i);
     set_number("WORLD_SIZE", s->world);
@@ -1089,14 +1100,14 @@ static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
 /* ==================================================================================================== >>controller */
 enum { GATHERING = 0, RUNNING, SETTLING, STOPPING };
 typedef struct node {
-    bool     mine;        /* its ranks are this process's */
-    bool     there, lost;
-    int      nproc, first, alive;
-    link_    link;
-    char     host[80];
-    pid_t    ssh;         /* or 0 */
-    int      ssh_fd, err_fd;
-    bytes    err;
+    bool  mine; /* its ranks are this process's */
+    bool  there, lost;
+    int   nproc, first, alive, asked; /* asked: signals to its dtrun */
+    link_ link;
+    char  host[80];
+    pid_t ssh; /* or 0 */
+    int   ssh_fd, err_fd;
+    bytes err;
 } node;
 typedef struct ending {
     bool   ended;
@@ -1105,7 +1116,7 @@ typedef struct ending {
     char  *tail;
 } ending;
 static node   *nodes;
-static int     nnodes, state, norder, blamed = -1, user_signal, user_stops;
+static int     nnodes, state, norder, blamed = -1, user_signal, asked_here;
 static ending *ends; /* by rank */
 static int64_t deadline = INT64_MAX;
 static start   plan;
@@ -1114,8 +1125,8 @@ static int     fatal_status;
 
 static void finish(int status);
 
-static bool bad_end(const exited *e) { return e->how != 'x' || e->value != 0; }
-static int  end_status(const exited *e) { return e->how == 'x' ? e->value : 128 + e->value; }
+static bool        bad_end(const exited *e) { return e->how != 'x' || e->value != 0; }
+static int         end_status(const exited *e) { return e->how == 'x' ? e->value : 128 + e->value; }
 static const char *signal_name(int sig)
 {
     static const struct {
@@ -1231,8 +1242,8 @@ static void blame_say(void)
         if (i == blamed || !ends[i].ended || !bad_end(e) || e->stopped) continue;
         if (told++ == 8) say("  and others");
         if (told > 8) continue;
-        if (e->lost >= 0 && e->lost != i) say("  rank %d after it: %s; it had lost rank %d", i,
-                                              end_text(e, text, sizeof text), e->lost);
+        if (e->lost >= 0 && e->lost != i)
+            say("  rank %d after it: %s; it had lost rank %d", i, end_text(e, text, sizeof text), e->lost);
         else say("  rank %d after it: %s", i, end_text(e, text, sizeof text));
     }
 }
@@ -1322,8 +1333,9 @@ static void controller_tick(void) /* the deadline is over */
     deadline = INT64_MAX;
     if (state == GATHERING) {
         for (int i = 0; i < nnodes; i++)
-            if (!nodes[i].there) say("machine %d %s%s%sdid not come within %g s", i, nodes[i].host[0] ? "(" : "",
-                                     nodes[i].host, nodes[i].host[0] ? ") " : "", opt.join_timeout);
+            if (!nodes[i].there)
+                say("machine %d %s%s%sdid not come within %g s", i, nodes[i].host[0] ? "(" : "", nodes[i].host,
+                    nodes[i].host[0] ? ") " : "", opt.join_timeout);
         give_up(1);
     } else if (state == SETTLING) judge(true);
     else if (state == STOPPING) {
@@ -1331,9 +1343,11 @@ static void controller_tick(void) /* the deadline is over */
         signal_all(SIGKILL);
     }
 }
-static void user_stop(int sig)
+/* A second one from the same machine is impatience; job managers signal every machine once. */
+static void user_stop(int sig, int *asked)
 {
-    if (++user_stops == 1) {
+    ++*asked;
+    if (!user_signal) {
         user_signal = sig;
         if (state == GATHERING) finish(128 + sig);
         else {
@@ -1343,9 +1357,7 @@ static void user_stop(int sig)
                 signal_name(pass), grace);
             stop(pass, grace);
         }
-        return;
-    }
-    signal_all(SIGKILL);
+    } else if (*asked > 1) signal_all(SIGKILL);
 }
 
 /* ==================================================================================================== >>joining */
@@ -1399,7 +1411,7 @@ static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
         controller_exited(rank, &e, body + sizeof e, nbytes - sizeof e);
     } else if (kind == F_ASK && nbytes == sizeof v) {
         memcpy(&v, body, sizeof v);
-        if (v > 0 && v < 65) user_stop(v);
+        if (v > 0 && v < 65) user_stop(v, &n->asked);
     } else node_lost(l->id, "it sent a frame that makes no sense here");
 }
 
@@ -1553,8 +1565,8 @@ static int port_dial(void)
     const char *why = "", *p;
     int         n = dt__addr_find(opt.master_addr, opt.master_port, a, &why);
     if (n == 0) fail(2, "--master-addr is '%.200s': %s", opt.master_addr, why);
-    int fd = dt__dial_until(&party, a, n, 0, KIND_NODE, 0, 0,
-                            dt__comm_now() + (int64_t)(opt.join_timeout * 1e9), NULL, text, sizeof text);
+    int fd = dt__dial_until(&party, a, n, 0, KIND_NODE, 0, 0, dt__comm_now() + (int64_t)(opt.join_timeout * 1e9), NULL,
+                            text, sizeof text);
     if (fd < 0) {
         p = strncmp(text, "rank 0 ", 7) == 0 ? text + 7 : text;
         fail(1, "cannot join machine 0 %s", p);
@@ -1576,10 +1588,12 @@ static void string_add(bytes *to, const char *s) { bytes_add(to, s, strlen(s) + 
 static void job_send(node *n)
 {
     extern char            **environ;
-    static const char *const keep[] = { "DT_TOKEN_", "DT_LISTEN_FD", "DT_REPORT_FD", "DT_RESTART", "DT_ADDR", "DT_PORT" };
-    job                      j;
-    bytes                    text = { NULL, 0, 0 };
-    char                     dir[4096];
+    static const char *const mine[] = {
+        "DT_TOKEN_", "DT_LISTEN_FD", "DT_REPORT_FD", "DT_RESTART", "DT_ADDR", "DT_PORT"
+    };
+    job   j;
+    bytes text = { NULL, 0, 0 };
+    char  dir[4096];
     memset(&j, 0, sizeof j);
     memcpy(j.token, token, 32);
     j.nproc = opt.nproc;
@@ -1588,7 +1602,8 @@ static void job_send(node *n)
     string_add(&text, getcwd(dir, sizeof dir) ? dir : "/");
     for (char **e = environ; *e; e++) {
         bool send = strncmp(*e, "DT_", 3) == 0 || strncmp(*e, "OMP_", 4) == 0;
-        for (size_t k = 0; k < sizeof keep / sizeof *keep; k++) send = send && strncmp(*e, keep[k], strlen(keep[k])) != 0;
+        for (size_t k = 0; k < sizeof mine / sizeof *mine; k++)
+            send = send && strncmp(*e, mine[k], strlen(mine[k])) != 0;
         for (int k = 0; k < opt.nforward && !send; k++) {
             size_t len = strcspn(opt.forward[k], "=");
             send = strncmp(*e, opt.forward[k], len) == 0 && (*e)[len] == '=';
@@ -1598,7 +1613,8 @@ static void job_send(node *n)
         j.nenv++;
     }
     for (; opt.argv[j.argc]; j.argc++) string_add(&text, opt.argv[j.argc]);
-    if (text.n > FRAME_MOST - sizeof j) fail(2, "the arguments have %zu bytes, expected at most %d", text.n, FRAME_MOST);
+    if (text.n > FRAME_MOST - sizeof j)
+        fail(2, "the arguments have %zu bytes, expected at most %d", text.n, FRAME_MOST);
     link_send(&n->link, F_JOB, 0, &j, sizeof j, text.p, text.n);
     free(text.p);
 }
@@ -1612,7 +1628,7 @@ static void host_start(int i)
 {
     node       *n = &nodes[i];
     int         in[2], out[2], err[2], words = 0;
-    char        exe[4096] = "", *argv[40];
+    char        exe[4096] = "", *argv[40], *list = NULL;
     const char *command = opt.ssh ? opt.ssh : getenv("DTRUN_SSH");
     bytes       remote = { NULL, 0, 0 };
     if (readlink("/proc/self/exe", exe, sizeof exe - 1) < 0) snprintf(exe, sizeof exe, "dtrun");
@@ -1620,7 +1636,8 @@ static void host_start(int i)
         argv[words++] = exe;
         argv[words++] = (char *)(uintptr_t) "--agent";
     } else {
-        char *save = NULL, *list = strdup(command && *command ? command : "ssh -T -o BatchMode=yes -o ServerAliveInterval=5");
+        char *save = NULL;
+        list = strdup(command && *command ? command : "ssh -T -o BatchMode=yes -o ServerAliveInterval=5");
         for (char *p = strtok_r(list, " ", &save); p; p = strtok_r(NULL, " ", &save)) {
             if (words == 32) fail(2, "--ssh has more than 32 words");
             argv[words++] = p;
@@ -1643,6 +1660,7 @@ static void host_start(int i)
     close(out[1]);
     close(err[1]);
     free(remote.p);
+    free(list);
     n->err_fd = err[0];
     watch(n->err_fd, EPOLLIN, EV_SSH_ERR, i);
     n->ssh_fd = child_watch(n->ssh, EV_SSH_END, i);
@@ -1703,8 +1721,10 @@ static void hosts_read(void)
         opt.master_addr = strdup(at ? at + 1 : nodes[0].host);
         for (int i = 1; i < nnodes && strcmp(opt.master_addr, "localhost") == 0; i++)
             if (!is_here(nodes[i].host))
-                fail(2, "--hosts begins with localhost, which means another machine on %s: name this one, or give "
-                        "--master-addr", nodes[i].host);
+                fail(2,
+                     "--hosts begins with localhost, which means another machine on %s: name this one, or give "
+                     "--master-addr",
+                     nodes[i].host);
     }
     free(list);
 }
@@ -1739,7 +1759,7 @@ static void signals_begin(void)
         if (sigaction(list[i], NULL, &sa) == 0 && sa.sa_handler != SIG_IGN) sigaddset(&set, list[i]);
     }
     sigprocmask(SIG_BLOCK, &set, &old_mask);
-    signal(SIGPIPE, SIG_IGN);
+    old_pipe = signal(SIGPIPE, SIG_IGN);
     signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd < 0 || !watch(signal_fd, EPOLLIN, EV_SIGNAL, 0)) fail(1, "no signalfd: %s", strerror(errno));
 }
@@ -1785,8 +1805,8 @@ static void on_signal(void)
             if (up.gone) agent_signal(SIGKILL);
             else link_send(&up, F_ASK, 0, &v, sizeof v, NULL, 0);
         } else {
-            if (user_stops > 1 || (over && user_stops)) exit(over ? exit_status : 128 + sig); /* the ranks die with it */
-            user_stop(sig);
+            if (asked_here > 1 || (over && asked_here)) exit(over ? exit_status : 128 + sig); /* ranks die with it */
+            user_stop(sig, &asked_here);
         }
     }
 }
@@ -1869,8 +1889,8 @@ static int run(void)
             controller_look();
         }
         bool full = out_sink.q.n > QUEUE_MOST || err_sink.q.n > QUEUE_MOST || up.tx.n > QUEUE_MOST;
-        if (full || (choked && out_sink.q.n < QUEUE_MOST / 2 && err_sink.q.n < QUEUE_MOST / 2 &&
-                     up.tx.n < QUEUE_MOST / 2))
+        if (full ||
+            (choked && out_sink.q.n < QUEUE_MOST / 2 && err_sink.q.n < QUEUE_MOST / 2 && up.tx.n < QUEUE_MOST / 2))
             listen_again(!full);
     }
     return exit_status;
