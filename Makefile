@@ -13,6 +13,7 @@ OWN_IMPL := $(patsubst tests/%.c,%,$(shell grep -ls '^\#define DT_IMPLEMENTATION
 CONFORM  := $(filter test_conformance%,$(TESTS))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
 BENCHES  := $(sort $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c)))
+TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
 HEADERS  := $(wildcard dt*.h)
 
 # A flavour is a directory under build/ with its own flags. plain is for valgrind.
@@ -34,8 +35,8 @@ ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches format \
-    clean
+.PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches \
+    dtrun format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -60,7 +61,7 @@ test-quick: ## the tests alone, fewer sizes: for every edit
 
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
 	@$(call make_all,$(foreach f,normal asan tsan plain,$(call programs,$(f))) \
-	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches); \
+	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
 	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
 	    $(plan_cblas) 'check-headers|tests/check_headers.sh'
 
@@ -166,14 +167,18 @@ plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cbl
 no_aslr        = $(if $(shell setarch -R true 2>/dev/null && echo y),setarch -R)
 
 # ---------------------------------------------------------------------------------------------------- build
-build: $(call programs,normal) examples benches ## tests, examples and benchmarks, not run
+build: $(call programs,normal) examples benches $(TOOLS:%=build/tools/%) ## tests, examples, benchmarks, tools, not run
+dtrun: build/tools/dtrun ## the launcher: build/tools/dtrun
 examples: $(EXAMPLES:%=build/examples/%)
 # examples and benchmarks are parsed, with all warnings: building each whole takes the time of the rest together
-parse: $(EXAMPLES:%=build/parse/%.ok) $(BENCHES:%=build/parse/%.ok)
+parse: $(EXAMPLES:%=build/parse/%.ok) $(BENCHES:%=build/parse/%.ok) $(TOOLS:%=build/parse/%.ok)
 build/parse/%.ok: examples/%.c $(HEADERS) examples/example_data.h
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 build/parse/%.ok: bench/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
+build/parse/%.ok: tools/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 benches: $(BENCHES:%=build/bench/%)
@@ -189,11 +194,14 @@ endef
 $(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
 $(FLAVOURS:%=build/%/test_data_gzip): LDLIBS += $(LDLIBS_zlib)
 
-# examples and benchmarks are what a user builds: one file, the implementation in it
+# examples, benchmarks and tools are what a user builds: one file, the implementation in it
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
+	@mkdir -p $(@D)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
+$(TOOLS:%=build/tools/%): build/tools/%: tools/%.c
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 
@@ -237,8 +245,8 @@ tools: ## install clang, valgrind, zlib and Open MPI if they are missing and thi
 	@$(call install,libz.so ,zlib1g-dev)
 	@$(call install,mpicc,openmpi-bin libopenmpi-dev)
 
-format: ## clang-format over headers, tests, examples and benchmarks
-	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c)
+format: ## clang-format over headers, tests, examples, benchmarks and tools
+	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c tools/*.c)
 
 clean: ## remove build/
 	rm -rf build
