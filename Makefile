@@ -51,13 +51,13 @@ demo: build/examples/mnist ## train a conv net on the digits in data/ with two p
 	@echo "the loss curve: build/demo.svg"
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
-	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist parse); \
+	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist $(TOOLS:%=build/tools/%) parse); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1) \
 	    'check-headers|tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
-	@$(call make_all,$(call programs,normal)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
+	@$(call make_all,$(call programs,normal) $(TOOLS:%=build/tools/%)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
 
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
 	@$(call make_all,$(foreach f,normal asan tsan plain,$(call programs,$(f))) \
@@ -145,9 +145,9 @@ programs       = $(TESTS:%=build/$(1)/%)
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
-LONG          := test_plans test_mpi
+LONG          := test_plans test_mpi test_restart
 # tests of ranks and of clocks, which run with nothing beside them
-ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice test_launch,$(TESTS))
+ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice test_launch test_survive test_dtverify test_dtrun test_restart,$(TESTS))
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
 # plan,flavour,environment,that of the long ones: what can run two at a time first
 plan           = $(foreach t,$(TOGETHER),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
