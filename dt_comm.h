@@ -156,7 +156,10 @@ DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_L
    and ends it itself. What holds when a rank dies: Open MPI 4.1 ends the job, all ranks within 10 s; mpirun names the
    rank, or the error of survivors who were faster than mpirun. Under mpirun --enable-recovery the survivors get the
    error as with the other transports, and leave without MPI_Finalize. After a failure MPI may still write to the
-   buffers of calls that had not ended: do not free them. */
+   buffers of calls that had not ended: do not free them.
+
+   A launcher may hand over DT_LISTEN_FD, the socket of .listen_fd, to rank 0, and DT_REPORT_FD, a datagram socket, to
+   every rank: when a communicator of the job fails, each rank sends which rank is at fault (tools/dtrun.c does both). */
 typedef struct dt_comm_opts {
     int         dt__first DT_D;
     int         rank DT_D, world DT_D;  /* world 0: the environment */
@@ -200,6 +203,13 @@ DT_API int      dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg),
 DT_API int      dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out);
 DT_API int      dt_comm_dup(dt_comm *c, dt_comm **out);
 DT_API void     dt_comm_abort(dt_comm *c, const char *why); /* every rank gets it */
+/* After a failure: the ranks that live, and call this within c's timeout, agree on who they are and get a communicator
+   of them, in the order of their ranks; c can be freed before or after. All of them get the same members, or an error
+   (dt_comm_error(NULL) tells). A rank that dies meanwhile is left out, too. One that is stopped, or does not answer, is
+   given up by the world: when it goes on, all its calls are errors. One that only comes too late gets an error here.
+   Takes milliseconds after deaths, and at most a few times the timeout. Half of the ranks or more out of reach (their
+   machines do not answer; nobody knows that they died): an error, since they may think the same of this half. */
+DT_API int      dt_comm_shrink(dt_comm *c, dt_comm **out);
 
 /* ---------------------------------------------------------------------------------------------------- >>asking */
 DT_API int         dt_comm_rank(const dt_comm *c); /* 0 for NULL */
@@ -265,6 +275,17 @@ typedef struct dt_comm_stats {
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes); /* the last 64 operations, a line each */
+/* Whom this rank waited for in collectives: a rank came last if it began later than all others known, and more than
+   1 ms after this one. It costs nothing: messages say how long their sender has been at it, and whom it knows to be
+   late. Only durations are compared, so the clocks of machines do not matter. Out: n of them, who was waited for
+   longest first; returns how many there are. */
+typedef struct dt_comm_straggler {
+    int     rank;
+    int64_t last;              /* operations it came last to */
+    double  waited, longest;   /* seconds this rank waited for it: in all, in one operation */
+} dt_comm_straggler;
+DT_API int    dt_comm_get_stragglers(const dt_comm *c, dt_comm_straggler *out, int n);
+DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes); /* as text, a line each; like snprintf */
 /* What links the ranks, the table of costs in use (rank 0's, on all ranks), and the algorithm of each collective from
    so many bytes on, as text; like snprintf. */
 DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes);
@@ -444,6 +465,7 @@ typedef struct dt__world {
     double       timeout, join_timeout;
     char         where[64];
     int          listen_fd, unix_fd;
+    int          report_fd;      /* the launcher's; 0: none */
     dt__control *control;
     pthread_mutex_t lock;        /* guards comms and what arrived */
     dt_comm     *comms;          /* a list, through comm->next: dt__world_add, dt__world_remove */
@@ -458,7 +480,7 @@ typedef struct dt__world {
     char         costs_bad[400]; /* rank 0: why not; told to all */
 } dt__world;
 
-/* What every message carries. Everything but step, nbytes, rank and sent must be equal on both sides. */
+/* What every message carries. Everything but rank, sent and late must be equal on both sides. */
 typedef struct dt__frame {
     uint32_t magic, version;
     uint64_t comm;               /* id of the communicator */
@@ -466,10 +488,12 @@ typedef struct dt__frame {
     uint64_t seq;                /* of the operation in its communicator */
     int64_t  count;
     uint64_t nbytes;             /* of this message */
-    uint64_t sent;               /* ns, the sender's clock: when its operation started */
+    uint64_t sent;               /* ns: how long the sender had been in the operation; in notes and posts: when it began */
+    int64_t  late;               /* ns: so much after the sender began late_rank (-1: none), as far as it knows */
     uint32_t step;               /* of the plan: its round */
     int32_t  rank;               /* the sender's, in the communicator */
     int32_t  root;
+    int32_t  late_rank, zero;
     uint8_t  coll, algo, dtype, op;
 } dt__frame;
 enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
@@ -491,11 +515,11 @@ typedef struct dt__transport {
     const char *name;
     int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
     int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; head is compared with dt__frame_ok */
-    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over */
+    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over; of across */
     void (*close)(dt_comm *c);
 } dt__transport;
 
-enum { DT__HISTORY = 64 };
+enum { DT__HISTORY = 64, DT__LATE = 1000000 }; /* operations remembered; ns that a rank may come after others */
 struct dt_comm {
     dt__world  *world;           /* NULL: threads of one process, or alone */
     dt_comm    *next;
@@ -512,6 +536,8 @@ struct dt_comm {
     bool        threads;         /* ranks are threads of this process */
     dt_comm_opts opts;
     uint64_t    splits;
+    int32_t     round;           /* agreements so far: dt_comm_shrink */
+    uint8_t    *alive;           /* of the last one: a bit for each rank of the world; NULL: none yet */
     double      bandwidth, latency;
     /* failing: the first one wins; text and rank are written before status */
     int32_t     status;          /* atomic */
@@ -523,6 +549,13 @@ struct dt_comm {
     uint64_t    done;            /* operations finished */
     uint32_t    doing;           /* dt_coll + 1 of the running one; 0: in the program */
     int64_t     since;           /* ns */
+    uint64_t    watched;         /* atomic: a rank waits in the operation before this one (>>control, dt__watch_take) */
+    struct dt__note *note;       /* the last operations begun: in this rank's seat of the shared memory, or its own */
+    struct dt__note *own_note;
+    /* the collective under way: who came last */
+    bool        slow;            /* this rank waits */
+    int         late_rank;
+    int64_t     began, late;     /* ns; late: after this rank */
     int         wake_fd;         /* eventfd: the engine sleeps in wait() on it; written when it must look again */
     struct dt__engine *engine;
 };
@@ -544,6 +577,7 @@ static int dt__comm_bad(int status, const char *format, ...) /* of a call withou
     va_end(ap);
     return status;
 }
+static void dt__world_report(const dt__world *w, int status, int rank, const char *text); /* >>rendezvous */
 /* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
 static void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
 {
@@ -551,6 +585,8 @@ static void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
     snprintf(c->text, sizeof c->text, "%s", text);
     c->failed_rank = rank;
     __atomic_store_n(&c->status, status, __ATOMIC_RELEASE);
+    if (c->world)
+        dt__world_report(c->world, status, c->member && rank >= 0 && rank < c->size ? c->member[rank] : -1, text);
     uint64_t one = 1;
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* it is full: nobody sleeps */
 }
@@ -610,14 +646,33 @@ static void       dt__world_abort(dt__world *w, dt_comm *c, int status, int rank
    who is at fault, fail c on all ranks. Operations count from 1: a rank with c->seq below seq has not called it.
    Returns at once; c fails within a second. */
 static void       dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer);
+/* >>control: this rank waits in the collective of this frame: whoever calls another one under its number is found. */
+static void       dt__world_watch(dt__world *w, const dt__frame *f);
+/* >>control: a collective begins. If another one is awaited under its number, the communicator fails. */
+static void       dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f);
+/* >>control: this rank was away for long (stopped, perhaps): what others have told meanwhile is heard first */
+static void       dt__world_settle(dt__world *w);
 /* >>control: communicators that fail when one of their ranks dies, or one of their ranks says so. The id of a
    communicator is never used for another one of this world. */
 static void       dt__world_add(dt__world *w, dt_comm *c);
 static void       dt__world_remove(dt__world *w, dt_comm *c);
-__attribute__((unused)) static int        dt__world_gone(dt__world *w, int rank); /* 0 alive, 1 died, 2 left */
+static int        dt__world_gone(dt__world *w, int rank); /* 0 alive, 1 died, 2 left, 3 out of reach */
+/* >>control: an agreement among the ranks of *set (a bit for each rank of the world), the round-th of communicator comm:
+   *set becomes those that came and live, the same on all of them. built: what this rank has made of the last one's
+   result, for nbuilt ranks (0: nothing); *all: everyone of the new set has made the same. 0, or negative after
+   dt__comm_bad; within a few times the timeout. */
+static int        dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
+                                  int nbuilt, bool *all);
 /* >>engine: is the header the expected one? If not, fails c (and all ranks) with a message that shows both, and
    returns false. */
 static bool       dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
+/* >>engine: what is wrong with two ranks' frames, as text; the frames differ */
+static void       dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes);
+/* >>shared: what must be equal on all ranks, as a number; the frame of an operation that was begun, if it is known */
+static uint64_t   dt__frame_print(const dt__frame *f);
+static bool       dt__note_get(const struct dt__note *ring, uint64_t seq, dt__frame *f);
+/* >>shared: the last operation that a rank of c (of this machine) began, and how many it has done; false: unknown */
+static bool       dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
 /* >>reducing: dst := dst op src (or src op dst), n elements; any alignment of src */
 static void       dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
 static size_t     dt__comm_size_of(int dtype);
@@ -1140,7 +1195,8 @@ enum {
     /* clang-format off */
     DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, DT__C_COSTS, /* while joining */
     DT__C_SYNC, DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
-    DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE,
+    DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE, DT__C_WATCH,
+    DT__C_AGREE_STATE, DT__C_AGREE_ORDER,
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE
     /* clang-format on */
 };
@@ -1181,6 +1237,7 @@ typedef struct dt__config {
     bool     have_token;
     uint8_t  token[32];
     int64_t  epoch;
+    int      report_fd; /* 0: none */
     double   timeout, join_timeout;
     int      streams;
     dt__addr addr[DT__ADDRS]; /* of rank 0 */
@@ -1301,6 +1358,7 @@ static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t
 static int dt__config_times(dt__config *f, const dt_comm_opts *o)
 {
     int64_t v = 0;
+    int     got;
     f->timeout = 30;
     f->join_timeout = 120;
     if (o->timeout < 0 || o->join_timeout < 0 || isnan(o->timeout) || isnan(o->join_timeout))
@@ -1314,6 +1372,8 @@ static int dt__config_times(dt__config *f, const dt_comm_opts *o)
     if (f->join_timeout > 1e7) f->join_timeout = 1e7;
     if (o->epoch == 0 && dt__env_int("DT_RESTART", 0, INT64_MAX / 20, &v) < 0) return -1;
     f->epoch = o->epoch ? o->epoch : v;
+    if ((got = dt__env_int("DT_REPORT_FD", 1, INT_MAX, &v)) < 0) return got;
+    if (got && o->world == 0) f->report_fd = (int)v;
     return 0;
 }
 /* The first name of a list as Slurm writes it: "n[07-12,20]-ib,login" is n07-ib. False: there is none, or it is too
@@ -1423,6 +1483,8 @@ static int dt__token_read_fd(int fd, const char *name, uint8_t token[32]) /* clo
     uint8_t buf[32];
     size_t  n = 0;
     int64_t deadline = dt__comm_now() + 5000000000;
+    ssize_t whole = pread(fd, buf, 32, 0); /* a file: a program that is started behind this one reads it again */
+    if (whole > 0) n = (size_t)whole;
     while (n < 32) {
         if (!dt__wait_fd(fd, POLLIN, deadline)) break;
         ssize_t got = read(fd, buf + n, 32 - n);
@@ -1803,6 +1865,27 @@ static int dt__cframe_recv(int fd, dt__chead *h, uint8_t *body, int64_t deadline
     return got;
 }
 
+/* Tells the launcher how a communicator failed here, so that it can tell the rank that failed first from those that
+   lost it. Nobody waits for it. */
+enum { DT__REPORT_MAGIC = 0x52525444, DT__REPORT_TEXT = 480 }; /* "DTRR" */
+typedef struct dt__report {
+    uint32_t magic;
+    int32_t  status, rank, lost; /* rank of the world that tells; the one at fault, or -1 */
+    char     text[DT__REPORT_TEXT];
+} dt__report;
+static void dt__world_report(const dt__world *w, int status, int rank, const char *text)
+{
+    dt__report r;
+    if (w->report_fd <= 0) return;
+    memset(&r, 0, sizeof r);
+    r.magic = DT__REPORT_MAGIC;
+    r.status = status;
+    r.rank = w->rank;
+    r.lost = rank;
+    snprintf(r.text, sizeof r.text, "%s", text);
+    if (send(w->report_fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
+}
+
 /* ---- joining */
 static void dt__table_finish(dt__world *w) /* machines are numbered in the order of ranks, so are the ranks of each */
 {
@@ -1978,6 +2061,7 @@ static dt__world *dt__world_new(const dt__config *f)
     w->rank = f->rank;
     w->size = f->world;
     w->epoch = f->epoch;
+    w->report_fd = f->report_fd;
     w->timeout = f->timeout;
     w->join_timeout = f->join_timeout;
     w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
@@ -2051,8 +2135,9 @@ static void dt__setenv_int(const char *name, int v)
 static void dt__spawn_child(int rank, int n, int first, int world, int port, int listen_fd, int token_fd, pid_t parent,
                             int (*fn)(void *), void *arg)
 {
-    static const char *const other[] = { "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE",
-                                         "TORCHELASTIC_USE_AGENT_STORE" };
+    static const char *const other[] = {
+        "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE"
+    };
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(126); /* it died before this line */
     dt__setenv_int("RANK", first + rank);
@@ -2183,8 +2268,8 @@ DT_API int dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void
    inner rank stays as long as somebody below needs it. Who has waited for its timeout says goodbye and goes alone: that
    is not a death, but a communicator that still needs it will time out. After a failure the wait is a second at most.
    */
-enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384 };
-enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2 };
+enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
+enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: out of reach, perhaps not dead */
 typedef struct dt__cgather {
     uint64_t seq, n, at; /* n: bytes of a rank; at: of this piece, in the rank's part (up) or in all (down) */
     int32_t  rank, zero;
@@ -2212,6 +2297,13 @@ typedef struct dt__cstate { /* what a rank does in a communicator: pong and note
     uint32_t doing, zero;
 } dt__cstate;
 
+typedef struct dt__cagree { /* the bits of who is asked follow, then of who is in: see dt__agreement */
+    uint64_t comm, built;
+    double   timeout;
+    int32_t  round, rank, root, accepted, nbuilt;
+    uint8_t  joined, decided, all, order; /* order: DT__AGREE_ASK ... */
+} dt__cagree;
+
 typedef struct dt__queued {
     struct dt__queued *next;
     dt__block         *b;
@@ -2220,6 +2312,7 @@ typedef struct dt__conn {
     struct dt__conn *next;
     int              fd, kind, peer, slot;
     bool             shaking, broken, ready, bye, closing, local, said, shut;
+    bool             probe, refused; /* only to see whether it can be reached; nobody listens there */
     int64_t          since, deadline; /* of the handshake */
     dt__shake        shake;
     dt__chead        head;
@@ -2245,12 +2338,31 @@ typedef struct dt__inquiry {
     uint64_t    id;
     int64_t     begin;
 } dt__inquiry;
+enum { DT__AGREE_ASK = 0, DT__AGREE_PROPOSE, DT__AGREE_DECIDE };
+typedef struct dt__agreement { /* see dt__agree_step */
+    uint64_t comm;             /* 0: free */
+    int32_t  round;
+    double   timeout;
+    int64_t  begin, said;      /* ns; said: the last order of the root, the last state of a rank that waits */
+    uint8_t *asked, *in;       /* bits; in: of what was accepted or decided. One block with the next three */
+    bool     waiting, joined, decided, all;
+    uint64_t built;
+    int32_t  nbuilt, accepted; /* accepted: the root whose proposal it was, or -1 */
+    /* at the root */
+    uint8_t *came, *acked, *late;
+    bool     proposed, same;   /* same: all who came have built the same */
+    bool     any;              /* somebody came */
+    uint64_t theirs;           /* what */
+    int32_t  ntheirs;
+    int64_t *heard;            /* of each rank of the world, ns; NULL: this rank is not the root */
+} dt__agreement;
 struct dt__control {
     pthread_t      thread;
     pthread_cond_t cond;
     bool           started, stop;
     int            wake;
     dt__conn      *conns, *parent, *healing;
+    int            heal_tries;
     int            lost; /* how the last parent went */
     uint8_t       *gone; /* DT__ALIVE ... of each rank */
     int            ngone, ndied;
@@ -2281,6 +2393,11 @@ struct dt__control {
     int64_t     root_deadline;
     dt__inquiry inquiry[DT__INQUIRIES];
     uint64_t    inquiry_id;
+    dt__frame   watch[DT__WATCHES]; /* operations in which somebody waits: see dt__watch_take */
+    dt__agreement agreement[DT__AGREEMENTS];
+    int64_t     hop_since;       /* the parent was asked whether it lives; 0: it has answered */
+    bool        expelled;        /* the others have given this rank up */
+    uint64_t    turns, settling; /* times around the thread's loop; who waits for it */
     int64_t     note_at;
     dt__cstate  note;
     uint32_t    note_doing;
@@ -2295,6 +2412,8 @@ static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank,
                               const dt__conn *from);
 static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
 static void dt__control_heal(dt__world *w);
+static void dt__control_expelled(dt__world *w, const char *why);
+static void dt__agree_said(dt__world *w);
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own);
 
 /* ---- frames and connections */
@@ -2583,7 +2702,7 @@ static int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t
     if (ctl->gone[c->rank])
         return snprintf(text, nbytes, "rank %d has been declared %s", c->rank,
                         ctl->gone[c->rank] == DT__LEFT ? "gone" : "dead"),
-               bad;
+               (int)DT_COMM_ERR_PEER;
     if (ctl->leaving && ctl->released) return snprintf(text, nbytes, "rank %d is leaving", w->rank), bad;
     if (c->kind == DT__KIND_TREE) {
         for (dt__conn *i = ctl->conns; i; i = i->next)
@@ -2692,6 +2811,10 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
     }
     if (got == DT__SHAKE_AGAIN) return;
     if (got != DT__SHAKE_DONE) {
+        k->refused = got == DT__SHAKE_NET && (errno == ECONNREFUSED || errno == ECONNRESET);
+        if (got == DT__SHAKE_REFUSED && !k->shake.server && k->kind == DT__KIND_TREE &&
+            k->shake.r.status == DT_COMM_ERR_PEER)
+            dt__control_expelled(w, k->shake.r.text);
         if (k->shake.server && got != DT__SHAKE_REFUSED)
             dt__control_stranger(w, k->fd,
                                  got == DT__SHAKE_NET    ? "it went away"
@@ -2732,13 +2855,16 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
         ctl->parent = k;
         ctl->healing = NULL;
         ctl->leave_sent = 0;
+        ctl->hop_since = 0;
+        ctl->heal_tries = 0;
         k->ready = true;
         dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
         dt__control_sync(w, k);
+        dt__agree_said(w);
     } else if (!k->shake.server && k->later) {
         dt__conn_queue(k, k->later);
         k->closing = true;
-    }
+    } else if (k->probe) k->broken = true; /* it is there */
 }
 /* A connection of the control thread's own. */
 static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *later)
@@ -2772,10 +2898,38 @@ static int dt__control_above(const dt__world *w)
         if (!gone[r]) return r;
     return -1;
 }
+/* Is it on this machine, and stopped or no longer there? */
+static bool dt__process_still(const dt__world *w, int rank)
+{
+    char    path[48], text[512];
+    ssize_t n;
+    if (w->member[rank].host != w->member[w->rank].host) return false;
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", w->member[rank].pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT;
+    n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) return false;
+    text[n] = 0;
+    const char *end = strrchr(text, ')'); /* behind the name */
+    return end && end[1] == ' ' && strchr("TtZX", end[2]) != NULL;
+}
+/* A connection to rank could not be made. Nobody listens there: it died, or left as the one below it did. Else nobody
+   knows. */
+static void dt__control_unreached(dt__world *w, int rank, bool refused)
+{
+    char text[256], who[160];
+    bool left = w->control->lost == DT__LEFT;
+    refused = refused || dt__process_still(w, rank);
+    w->control->heal_tries = 0;
+    snprintf(text, sizeof text, "%s %s%s", dt__who(w, rank, who, sizeof who), left ? "left" : "died",
+             refused ? "" : ", or cannot be reached");
+    dt__control_gone(w, rank, left ? DT__LEFT : refused ? DT__DIED : DT__LOST, text, NULL);
+}
 static void dt__control_heal(dt__world *w)
 {
     dt__control *ctl = w->control;
-    while (!ctl->parent && !ctl->healing && !ctl->released) {
+    while (!ctl->parent && !ctl->healing && !ctl->released && !ctl->expelled) {
         if (ctl->leaving && ctl->leave_sent) { /* all below are leaving, too: nobody needs a parent */
             ctl->released = true;
             ctl->release_deadline = dt__comm_now() + 500000000;
@@ -2787,12 +2941,7 @@ static void dt__control_heal(dt__world *w)
         int r = dt__control_above(w);
         if (r < 0) return;
         ctl->healing = dt__control_dial(w, r, DT__KIND_TREE, NULL);
-        if (!ctl->healing) {
-            char text[256], who[160];
-            snprintf(text, sizeof text, "%s %s", dt__who(w, r, who, sizeof who),
-                     ctl->lost == DT__LEFT ? "left" : "died");
-            dt__control_gone(w, r, ctl->lost == DT__LEFT ? DT__LEFT : DT__DIED, text, NULL);
-        }
+        if (!ctl->healing) dt__control_unreached(w, r, errno == ECONNREFUSED);
     }
 }
 
@@ -2812,10 +2961,14 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
 {
     dt__control *ctl = w->control;
     dt__cdeath   d;
+    if (rank == w->rank) {
+        dt__control_expelled(w, text);
+        return;
+    }
     if (ctl->gone[rank] || ctl->released) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
-    if (how == DT__DIED) {
+    if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
         dt__comm_log(1, "rank %d: %s", w->rank, text);
         for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, text);
@@ -2825,8 +2978,32 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
     dt__control_flood(w, b, from);
     dt__block_unref(b);
+    for (dt__conn *k = ctl->conns; k && how != DT__LEFT; k = k->next) { /* given up: it hears that if it goes on */
+        if (k->peer != rank || k == from || !dt__conn_in_tree(k)) continue;
+        if (k == ctl->parent) ctl->lost = DT__DIED;
+        dt__conn_flush(k);
+        k->bye = k->broken = true;
+    }
     dt__gather_fail(w, ctl->gather_seq > ctl->root_seq ? ctl->gather_seq : ctl->root_seq, text, from);
     if (w->rank == 0 && !ctl->complete) dt__register_fail(w, text);
+    pthread_cond_broadcast(&ctl->cond);
+}
+/* The others have given this rank up, and go on without it. */
+static void dt__control_expelled(dt__world *w, const char *why)
+{
+    dt__control *ctl = w->control;
+    char         text[DT__CTEXT + 1];
+    if (ctl->expelled || ctl->released) return;
+    snprintf(text, sizeof text, "the other ranks have given up this one, rank %d: %.500s", w->rank, why);
+    dt__comm_log(1, "%s", text);
+    ctl->expelled = true;
+    ctl->gone[w->rank] = DT__DIED;
+    ctl->ngone++;
+    if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%.255s", text);
+    for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, w->rank, text);
+    for (dt__conn *k = ctl->conns; k; k = k->next)
+        if (k->kind == DT__KIND_TREE) k->bye = k->broken = true;
+    if (ctl->gathering && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
     pthread_cond_broadcast(&ctl->cond);
 }
 static void dt__control_doing(const dt__cstate *s, char *buf, size_t nbytes)
@@ -2837,6 +3014,22 @@ static void dt__control_doing(const dt__cstate *s, char *buf, size_t nbytes)
         snprintf(buf, nbytes, "; it was in its program after %s #%" PRIu64, dt__coll_word(s->doing), s->seq);
     else snprintf(buf, nbytes, "; it was in its program, before its first call");
 }
+/* Notes are a quarter of a second old. What a rank of this machine did last is in the memory it shares with us. */
+static void dt__control_seat(dt__world *w, int rank, dt__cstate *s)
+{
+    uint64_t latest = 0, done;
+    for (dt_comm *c = w->comms; c; c = c->next)
+        for (int i = 0; i < c->size; i++) {
+            dt__frame f;
+            if (c->member[i] != rank || !dt__shared_last(c, i, &f, &done) || f.sent < latest) continue;
+            latest = f.sent;
+            s->has = 1;
+            s->comm = c->id;
+            s->seq = f.seq + 1;
+            s->done = done;
+            s->doing = (uint32_t)f.coll + 1;
+        }
+}
 /* A connection has ended. */
 static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
 {
@@ -2844,7 +3037,8 @@ static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
     char         text[768], who[160], doing[120], missing[480];
     k->broken = true;
     if (k == ctl->parent) ctl->lost = k->bye ? DT__LEFT : DT__DIED;
-    if (k->closing || k->bye || ctl->released || k->peer < 0) return;
+    if (k->closing || k->bye || ctl->released || ctl->expelled || k->peer < 0) return;
+    int error = errno;
     if (k->kind == DT__KIND_REGISTER && !ctl->complete) {
         ctl->there[k->peer] = 0;
         if (!k->ready) return; /* it has not said who it is: perhaps it did not like our answer */
@@ -2855,9 +3049,12 @@ static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
         return;
     }
     if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || !k->ready) return;
+    dt__control_seat(w, k->peer, &k->note);
     dt__control_doing(&k->note, doing, sizeof doing);
     snprintf(text, sizeof text, "%s died (%s)%s", dt__who(w, k->peer, who, sizeof who), how, doing);
-    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent)) dt__control_gone(w, k->peer, DT__DIED, text, k);
+    bool far = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent))
+        dt__control_gone(w, k->peer, far ? DT__LOST : DT__DIED, text, k);
 }
 static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text, const dt__conn *from)
 {
@@ -2943,13 +3140,12 @@ static void dt__world_remove(dt__world *w, dt_comm *c)
     }
     pthread_mutex_unlock(&w->lock);
 }
-/* DT__ALIVE, DT__DIED or DT__LEFT, as far as this rank knows. */
-static int dt__world_gone(dt__world *w, int rank)
+
+static int dt__world_gone(dt__world *w, int rank) /* DT__ALIVE ..., as far as this rank knows */
 {
-    int gone = 0;
     if (!w->control) return 0;
     pthread_mutex_lock(&w->lock);
-    gone = w->control->gone[rank];
+    int gone = w->control->gone[rank];
     pthread_mutex_unlock(&w->lock);
     return gone;
 }
@@ -3346,6 +3542,83 @@ static void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
     dt__control_wake(w);
 }
 
+/* ---- calls that differ
+   Ranks that call different things need not exchange a message. Who waits for long (dt__watch_after) floods the frame
+   of its call over the tree, once. Every rank compares it with what it began itself under that number, or will begin:
+   its notes of the last operations tell the one, 'watched' the other. A number that nobody else has used says nothing:
+   those ranks have simply not come. */
+static dt__frame *dt__watch_of(dt__control *ctl, const dt__frame *f)
+{
+    return &ctl->watch[(f->comm ^ f->seq * UINT64_C(0x9e3779b97f4a7c15)) >> 58 & (DT__WATCHES - 1)];
+}
+static void dt__watch_differ(dt__world *w, const dt__frame *a, const dt__frame *b)
+{
+    char text[DT__CTEXT + 1];
+    dt__frame_differ(a, b, text, sizeof text);
+    dt__control_abort(w, a->comm, DT_COMM_ERR_MISMATCH, b->rank, text, NULL);
+}
+static void dt__watch_take(dt__world *w, const dt__frame *f, const dt__conn *from) /* under the lock */
+{
+    dt__control *ctl = w->control;
+    dt__frame   *seen = dt__watch_of(ctl, f), note;
+    uint64_t     print = dt__frame_print(f);
+    if (seen->magic && seen->comm == f->comm && seen->seq == f->seq) {
+        if (dt__frame_print(seen) != print) dt__watch_differ(w, seen, f);
+        return;
+    }
+    *seen = *f;
+    for (dt_comm *c = w->comms; c; c = c->next) {
+        if (c->id != f->comm) continue;
+        /* whoever is second here, or in dt__world_begin, sees what the first one has written */
+        uint64_t before = __atomic_load_n(&c->watched, __ATOMIC_RELAXED);
+        __atomic_exchange_n(&c->watched, before > f->seq ? before : f->seq + 1, __ATOMIC_ACQ_REL);
+        const struct dt__note *ring = (const struct dt__note *)__atomic_load_n(&c->note, __ATOMIC_ACQUIRE);
+        if (ring && dt__note_get(ring, f->seq, &note) && dt__frame_print(&note) != print) {
+            dt__watch_differ(w, f, &note);
+            return;
+        }
+    }
+    dt__block *b = dt__block_new(DT__C_WATCH, w->rank, f, sizeof *f, NULL, 0);
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+}
+static void dt__world_watch(dt__world *w, const dt__frame *f)
+{
+    if (!w || !w->control) return;
+    pthread_mutex_lock(&w->lock);
+    dt__watch_take(w, f, NULL);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+static void dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f)
+{
+    if (!w || !w->control || __atomic_fetch_add(&c->watched, 0, __ATOMIC_ACQ_REL) <= f->seq) return;
+    pthread_mutex_lock(&w->lock);
+    const dt__frame *seen = dt__watch_of(w->control, f);
+    if (seen->magic && seen->comm == f->comm && seen->seq == f->seq && dt__frame_print(seen) != dt__frame_print(f))
+        dt__watch_differ(w, seen, f);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+
+static void dt__world_settle(dt__world *w)
+{
+    struct timespec t;
+    int64_t         deadline = dt__comm_now() + 500000000;
+    if (!w || !w->control) return;
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    pthread_mutex_lock(&w->lock);
+    uint64_t until = w->control->turns + 2; /* the one under way, and one that begins after now */
+    w->control->settling++;
+    while (w->control->turns < until) {
+        dt__control_wake(w);
+        if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
+    }
+    w->control->settling--;
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* ---- links and descriptors */
 static int dt__arrived_take(dt__world *w, int kind, uint64_t comm, int peer, int stream) /* under the lock */
 {
@@ -3416,30 +3689,37 @@ static int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     dt__world_abort(w, c, fd == DT_COMM_ERR_PEER ? DT_COMM_ERR_PEER : DT_COMM_ERR_NET, index, text);
     return -2;
 }
-static int dt__fd_send(int to, int fd, int64_t deadline)
-{
+typedef struct dt__fd_msg { /* one byte, with room for a descriptor */
     union {
-        struct cmsghdr align;
-        char           room[CMSG_SPACE(sizeof(int))];
+        size_t align; /* a cmsghdr's */
+        char   room[CMSG_SPACE(4 * sizeof(int))];
     } u;
     struct msghdr m;
     struct iovec  v;
-    char          byte = 'f';
-    memset(&m, 0, sizeof m);
-    memset(&u, 0, sizeof u);
-    v.iov_base = &byte;
-    v.iov_len = 1;
-    m.msg_iov = &v;
-    m.msg_iovlen = 1;
-    m.msg_control = u.room;
-    m.msg_controllen = sizeof u.room;
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    char          byte;
+} dt__fd_msg;
+static void dt__fd_begin(dt__fd_msg *f, size_t descriptors)
+{
+    memset(f, 0, sizeof *f);
+    f->byte = 'f';
+    f->v.iov_base = &f->byte;
+    f->v.iov_len = 1;
+    f->m.msg_iov = &f->v;
+    f->m.msg_iovlen = 1;
+    f->m.msg_control = f->u.room;
+    f->m.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
+}
+static int dt__fd_send(int to, int fd, int64_t deadline)
+{
+    dt__fd_msg f;
+    dt__fd_begin(&f, 1);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&f.m);
     h->cmsg_level = SOL_SOCKET;
     h->cmsg_type = SCM_RIGHTS;
     h->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(h), &fd, sizeof fd);
     for (;;) {
-        ssize_t n = sendmsg(to, &m, MSG_NOSIGNAL);
+        ssize_t n = sendmsg(to, &f.m, MSG_NOSIGNAL);
         if (n == 1) return 0;
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN && dt__wait_fd(to, POLLOUT, deadline)) continue;
@@ -3448,28 +3728,15 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
 }
 static int dt__fd_recv(int from) /* -1: not yet, -2: gone */
 {
-    union {
-        struct cmsghdr align;
-        char           room[CMSG_SPACE(4 * sizeof(int))];
-    } u;
-    struct msghdr m;
-    struct iovec  v;
-    char          byte = 0;
-    int           fd = -2;
-    ssize_t       n;
-    memset(&m, 0, sizeof m);
-    memset(&u, 0, sizeof u);
-    v.iov_base = &byte;
-    v.iov_len = 1;
-    m.msg_iov = &v;
-    m.msg_iovlen = 1;
-    m.msg_control = u.room;
-    m.msg_controllen = sizeof u.room;
-    do n = recvmsg(from, &m, MSG_CMSG_CLOEXEC);
+    dt__fd_msg f;
+    int        fd = -2;
+    ssize_t    n;
+    dt__fd_begin(&f, 4);
+    do n = recvmsg(from, &f.m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return -1;
     if (n <= 0) return -2;
-    for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(&f.m); h; h = CMSG_NXTHDR(&f.m, h))
         if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof fd))
             memcpy(&fd, CMSG_DATA(h), sizeof fd);
     return fd;
@@ -3511,7 +3778,11 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
                             dt__who(w, bad, who, sizeof who), w->timeout);
     }
     dt__addr_unix(&a, w->member[member[0]].unix_name);
-    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, NULL, text, sizeof text);
+    pthread_mutex_lock(&w->lock); /* the communicator that it is for fails when one of its ranks dies */
+    const dt_comm *c = w->comms;
+    while (c && c->id != comm) c = c->next;
+    pthread_mutex_unlock(&w->lock);
+    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
     int got = dt__same_user(from) ? -1 : -2;
     while (got == -1 && (got = dt__fd_recv(from)) == -1) {
@@ -3527,6 +3798,380 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
     if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
+}
+
+/* ---- agreeing on who is there
+   A rank that wants to go on has a state: it came; whose proposal it accepted, and what; what is decided. It goes up
+   the tree, again and again until there is a decision. The root (the lowest rank that lives) asks all for theirs, and
+   when every asked rank has come, is gone or is too late, it proposes those who came. Each accepts, and the root decides
+   when all of them who live have accepted. If the root dies the next one begins by asking: it must propose what the
+   highest root before it had accepted anywhere, and decide what was decided anywhere.
+
+   Why all get the same: a root decides S only when every member of S that lives has accepted S. A state names the root
+   that its rank follows, and counts only there; who follows root b has given up all ranks below b, and accepts
+   nothing from them any more. So a later root hears of S from every member of S that lives (one at least, or nobody
+   is left to differ), and must propose it again. This is Paxos with ranks of roots as ballots, and all who live as
+   the quorum.
+
+   It needs to know who lives. The end of a connection is a death. Who is silent is given up (DT__LOST), is told so,
+   and is refused from then on; but silence is no proof, both sides of a cut network might give up the other one. So
+   those who are LOST must be fewer than those who are here (as many: the lowest of all must be here), else nobody goes
+   on. A process of this machine that is seen to be stopped, or gone, and a port where nobody listens, are proofs. */
+static bool dt__bit(const uint8_t *bits, int i) { return bits[i / 8] >> (i % 8) & 1; }
+static void dt__bit_set(uint8_t *bits, int i) { bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8)); }
+static int  dt__bits(const uint8_t *bits, int n)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) k += dt__bit(bits, i);
+    return k;
+}
+static size_t dt__agree_nbytes(const dt__world *w) { return ((size_t)w->size + 7) / 8; }
+static void   dt__agree_free(dt__agreement *e)
+{
+    DT_COMM_FREE(e->asked);
+    DT_COMM_FREE(e->heard);
+    memset(e, 0, sizeof *e);
+}
+static bool dt__agree_busy(const dt__agreement *e, int64_t now)
+{
+    return e->comm && !e->decided && (double)(now - e->begin) < 4e9 * e->timeout + 3e10;
+}
+static int64_t dt__agree_patience(const dt__agreement *e) /* ns of silence */
+{
+    double s = e->timeout / 4;
+    return (int64_t)((s < 1 ? 1 : s > 5 ? 5 : s) * 1e9);
+}
+static int dt__agree_root(const dt__world *w) /* whom this rank follows */
+{
+    int r = 0;
+    while (r < w->rank && w->control->gone[r]) r++;
+    return r;
+}
+/* The agreement of this number, made if need be; NULL: no memory. */
+static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, double timeout, const uint8_t *asked)
+{
+    dt__agreement *e = NULL;
+    size_t         nb = dt__agree_nbytes(w);
+    for (int i = 0; i < DT__AGREEMENTS; i++) {
+        dt__agreement *x = &w->control->agreement[i];
+        if (x->comm == comm && x->round == round) return x;
+        if (x->waiting) continue;
+        if (!e || !x->comm || (e->comm && x->begin < e->begin)) e = x;
+    }
+    if (!e) return NULL;
+    dt__agree_free(e);
+    e->asked = (uint8_t *)calloc(5, nb);
+    if (!e->asked) return NULL;
+    e->in = e->asked + nb;
+    e->came = e->asked + 2 * nb;
+    e->acked = e->asked + 3 * nb;
+    e->late = e->asked + 4 * nb;
+    memcpy(e->asked, asked, nb);
+    e->comm = comm;
+    e->round = round;
+    e->timeout = timeout;
+    e->begin = dt__comm_now();
+    e->accepted = -1;
+    return e;
+}
+static dt__cagree dt__agree_head(const dt__world *w, const dt__agreement *e, int order)
+{
+    dt__cagree a;
+    memset(&a, 0, sizeof a);
+    a.comm = e->comm;
+    a.built = e->built;
+    a.nbuilt = e->nbuilt;
+    a.timeout = e->timeout;
+    a.round = e->round;
+    a.rank = w->rank;
+    a.root = dt__agree_root(w);
+    a.accepted = e->accepted;
+    a.joined = e->joined;
+    a.decided = e->decided;
+    a.all = e->all;
+    a.order = (uint8_t)order;
+    return a;
+}
+static dt__block *dt__agree_block(dt__world *w, const dt__agreement *e, int kind, int order)
+{
+    dt__cagree a = dt__agree_head(w, e, order);
+    size_t     nb = dt__agree_nbytes(w);
+    dt__block *b = dt__block_new(kind, w->rank, &a, sizeof a, e->asked, 2 * nb); /* asked and in */
+    return b;
+}
+static void dt__agree_tell(dt__world *w, dt__agreement *e, int order) /* the root, all others */
+{
+    dt__block *b = dt__agree_block(w, e, DT__C_AGREE_ORDER, order);
+    dt__control_flood(w, b, NULL);
+    dt__block_unref(b);
+    e->said = dt__comm_now();
+}
+static void dt__agree_decide(dt__world *w, dt__agreement *e)
+{
+    e->decided = true;
+    dt__agree_tell(w, e, DT__AGREE_DECIDE);
+    pthread_cond_broadcast(&w->control->cond);
+}
+/* Who came and lives, if they may go on; nobody, if those whom nobody has seen die are too many. */
+static void dt__agree_members(dt__world *w, dt__agreement *e)
+{
+    uint8_t *gone = w->control->gone;
+    int      here = 0, lost = 0, lowest = -1;
+    memset(e->in, 0, dt__agree_nbytes(w));
+    for (int r = 0; r < w->size; r++) {
+        if (!dt__bit(e->asked, r)) continue;
+        if (gone[r] == DT__LOST && dt__process_still(w, r)) gone[r] = DT__DIED;
+        bool is_lost = gone[r] == DT__LOST;
+        if (gone[r] && !is_lost) continue;
+        if (lowest < 0) lowest = is_lost;
+        if (is_lost) lost++;
+        else here++; /* who is late is here, too */
+        if (!gone[r] && dt__bit(e->came, r)) dt__bit_set(e->in, r);
+    }
+    if (lost > here || (lost == here && lowest > 0)) memset(e->in, 0, dt__agree_nbytes(w));
+}
+/* At the root: is it time to propose, or to decide? */
+static void dt__agree_step(dt__world *w, dt__agreement *e)
+{
+    const uint8_t *gone = w->control->gone;
+    if (e->decided) return;
+    for (int r = 0; r < w->size && !e->proposed; r++)
+        if (dt__bit(e->asked, r) && !gone[r] && !dt__bit(e->came, r) && !dt__bit(e->late, r)) return;
+    if (!e->proposed) {
+        if (e->accepted < 0) {
+            dt__agree_members(w, e);
+            e->all = e->any && e->same && e->theirs && dt__bits(e->in, w->size) == e->ntheirs;
+        }
+        e->proposed = true;
+        e->accepted = w->rank;
+        dt__bit_set(e->acked, w->rank);
+        dt__agree_tell(w, e, DT__AGREE_PROPOSE);
+    }
+    for (int r = 0; r < w->size; r++)
+        if (dt__bit(e->in, r) && !gone[r] && !dt__bit(e->acked, r)) return;
+    dt__agree_decide(w, e);
+}
+/* At the root: what a rank says; in: who is in what it accepted. */
+static void dt__agree_take(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+{
+    size_t nb = dt__agree_nbytes(w);
+    if (!e->heard) { /* from now on this rank is the root */
+        e->heard = (int64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *e->heard);
+        if (!e->heard) return; /* it is said again */
+        e->begin = dt__comm_now();
+        for (int r = 0; r < w->size; r++) e->heard[r] = e->begin;
+        if (e->joined) { /* its own state */
+            dt__bit_set(e->came, w->rank);
+            e->any = e->same = true;
+            e->theirs = e->built;
+            e->ntheirs = e->nbuilt;
+        }
+        if (!e->decided) dt__agree_tell(w, e, DT__AGREE_ASK);
+    }
+    e->heard[a->rank] = dt__comm_now();
+    if (e->decided) {
+        if (!a->decided && a->joined) dt__agree_tell(w, e, DT__AGREE_DECIDE);
+        return;
+    }
+    if (a->decided) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        dt__agree_decide(w, e);
+        return;
+    }
+    if (a->root != w->rank) return; /* it follows another one yet */
+    if (a->joined && !dt__bit(e->came, a->rank)) {
+        dt__bit_set(e->came, a->rank);
+        if (!e->any) e->theirs = a->built, e->ntheirs = a->nbuilt;
+        e->same = (!e->any || e->same) && a->built == e->theirs && a->nbuilt == e->ntheirs;
+        e->any = true;
+    }
+    if (!e->proposed && a->accepted > e->accepted) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->accepted = a->accepted;
+    }
+    if (e->proposed && a->accepted == w->rank) dt__bit_set(e->acked, a->rank);
+    dt__agree_step(w, e);
+}
+static void dt__agree_state(dt__world *w, dt__agreement *e) /* goes up; what is lost is said again */
+{
+    dt__control *ctl = w->control;
+    e->said = dt__comm_now();
+    if (dt__control_is_root(w)) {
+        dt__cagree a = dt__agree_head(w, e, 0);
+        dt__agree_take(w, e, &a, e->in);
+    } else if (ctl->parent) {
+        dt__block *b = dt__agree_block(w, e, DT__C_AGREE_STATE, 0);
+        dt__conn_queue(ctl->parent, b);
+        dt__block_unref(b);
+    }
+}
+static void dt__agree_said(dt__world *w) /* there is a new parent */
+{
+    for (int i = 0; i < DT__AGREEMENTS; i++)
+        if (w->control->agreement[i].waiting && !w->control->agreement[i].decided)
+            dt__agree_state(w, &w->control->agreement[i]);
+}
+static void dt__agree_obey(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+{
+    size_t nb = dt__agree_nbytes(w);
+    if (!e->decided && a->order == DT__AGREE_DECIDE) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->decided = true;
+        pthread_cond_broadcast(&w->control->cond);
+    }
+    if (!e->decided && a->order == DT__AGREE_PROPOSE && e->joined && a->root == dt__agree_root(w)) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->accepted = a->root;
+    }
+    if (a->order != DT__AGREE_DECIDE) dt__agree_state(w, e);
+}
+static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t n) /* false: broken */
+{
+    dt__control *ctl = w->control;
+    dt__cagree   a;
+    size_t       nb = dt__agree_nbytes(w);
+    if (n != sizeof a + 2 * nb) return false;
+    memcpy(&a, p, sizeof a);
+    const uint8_t *asked = p + sizeof a, *in = asked + nb;
+    if (a.rank < 0 || a.rank >= w->size || a.root < 0 || a.root >= w->size || a.accepted < -1 ||
+        a.accepted >= w->size || a.round < 0 || !a.comm || !(a.timeout > 0 && a.timeout < 1e8) ||
+        a.order > DT__AGREE_DECIDE)
+        return false;
+    if (k->head.kind == DT__C_AGREE_STATE && !dt__control_is_root(w)) {
+        if (!ctl->parent) return true; /* it is said again */
+    } else {
+        dt__agreement *e = dt__agree_of(w, a.comm, a.round, a.timeout, asked);
+        if (!e) return true;
+        if (k->head.kind == DT__C_AGREE_STATE) {
+            dt__agree_take(w, e, &a, in);
+            return true;
+        }
+        if (k != ctl->parent) return true; /* an order of one who is not above any more */
+        dt__agree_obey(w, e, &a, in);
+    }
+    dt__block *b = dt__block_new((int)k->head.kind, a.rank, p, n, NULL, 0);
+    if (k->head.kind == DT__C_AGREE_STATE) dt__conn_queue(ctl->parent, b);
+    else dt__control_flood(w, b, k);
+    dt__block_unref(b);
+    return true;
+}
+/* A silent rank is given up. Those below it are cut off: they hear it directly. */
+static void dt__control_expel(dt__world *w, int rank, double seconds)
+{
+    char       text[400], who[160];
+    dt__cdeath d;
+    bool       still = dt__process_still(w, rank);
+    snprintf(text, sizeof text, "%s has not answered for %.1f s: it is %s, and was given up",
+             dt__who(w, rank, who, sizeof who), seconds, still ? "stopped" : "stopped or out of reach");
+    d.rank = rank;
+    d.how = still ? DT__DIED : DT__LOST;
+    dt__control_gone(w, rank, d.how, text, NULL);
+    dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strlen(text));
+    for (int k = 1; b && k <= DT__TREE; k++) {
+        int r = rank * DT__TREE + k;
+        if (r < w->size && r != w->rank && !w->control->gone[r]) dt__control_dial(w, r, DT__KIND_NEWS, b);
+    }
+    dt__block_unref(b);
+}
+/* The root looks for ranks that do not answer. Of those above each other the topmost is at fault. */
+static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int64_t      patience = dt__agree_patience(e);
+    for (int r = 0; r < w->size; r++) {
+        if (!dt__bit(e->asked, r) || ctl->gone[r]) continue;
+        int64_t quiet = r == w->rank ? 0 : now - e->heard[r];
+        int     top = r;
+        if (quiet > 300000000 && quiet < patience) { /* does anybody listen there? */
+            bool asked = false;
+            for (dt__conn *k = ctl->conns; k; k = k->next) asked = asked || (k->probe && k->peer == r);
+            dt__conn *k = asked ? NULL : dt__control_dial(w, r, DT__KIND_NEWS, NULL);
+            if (k) k->probe = true;
+            else if (!asked && errno == ECONNREFUSED) dt__control_unreached(w, r, true);
+        }
+        if (quiet < patience) {
+            if ((double)(now - e->begin) > e->timeout * 1e9 && !dt__bit(e->came, r)) dt__bit_set(e->late, r);
+            continue;
+        }
+        for (int up = r; up > 0;) {
+            up = (up - 1) / DT__TREE;
+            if (up != w->rank && !ctl->gone[up] && now - e->heard[up] >= patience) top = up;
+        }
+        for (int i = 0; i < w->size; i++)
+            if (i != top && now - e->heard[i] >= patience) e->heard[i] = now; /* perhaps only cut off by it */
+        dt__control_expel(w, top, (double)patience * 1e-9);
+        break;
+    }
+}
+static void dt__agree_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int64_t      patience = 0;
+    for (int i = 0; i < DT__AGREEMENTS; i++) {
+        dt__agreement *e = &ctl->agreement[i];
+        if (!dt__agree_busy(e, now)) continue;
+        if (!patience || dt__agree_patience(e) < patience) patience = dt__agree_patience(e);
+        if (dt__control_is_root(w)) {
+            if (!e->heard) dt__agree_state(w, e);
+            if (e->heard) dt__agree_silent(w, e, now);
+            if (e->heard) dt__agree_step(w, e);
+            if (e->heard && !e->decided && now - e->said > 200000000)
+                dt__agree_tell(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
+        } else if (e->waiting && now - e->said > 200000000) dt__agree_state(w, e);
+    }
+    if (!patience || !ctl->parent) ctl->hop_since = 0;
+    else if (!ctl->hop_since) { /* while something is to be agreed on, the one above must answer */
+        ctl->hop_since = now;
+        dt__conn_say(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
+    } else if (now - ctl->hop_since > patience) {
+        ctl->hop_since = 0;
+        dt__control_expel(w, ctl->parent->peer, (double)patience * 1e-9);
+    }
+}
+static int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
+                           int nbuilt, bool *all)
+{
+    dt__control    *ctl = w->control;
+    struct timespec t;
+    int64_t         deadline = dt__comm_now() + (int64_t)(timeout * 3e9) + INT64_C(10000000000);
+    size_t          nb = dt__agree_nbytes(w);
+    int             status = 0;
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    if (!ctl) return dt__comm_bad(DT_COMM_ERR_STATE, "there is nobody to agree with");
+    pthread_mutex_lock(&w->lock);
+    dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
+    if (!e) status = dt__comm_bad(DT_COMM_ERR_MEMORY, "agreement: out of memory");
+    else if (memcmp(e->asked, set, nb) != 0)
+        status = dt__comm_bad(DT_COMM_ERR_MISMATCH, "rank %d asks other ranks for agreement %d than others do", w->rank,
+                              round);
+    else if (!e->decided) {
+        e->waiting = e->joined = true;
+        e->built = built;
+        e->nbuilt = nbuilt;
+        if (e->heard) { /* this is the root, and others came first */
+            dt__bit_set(e->came, w->rank);
+            if (!e->any) e->theirs = built, e->ntheirs = nbuilt;
+            e->same = (!e->any || e->same) && built == e->theirs && nbuilt == e->ntheirs;
+            e->any = true;
+        }
+        dt__agree_state(w, e);
+    }
+    if (!status) dt__control_wake(w);
+    while (!status && !e->decided && !ctl->expelled)
+        if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) break;
+    if (e) e->waiting = false;
+    if (!status && ctl->expelled) status = dt__comm_bad(DT_COMM_ERR_PEER, "%s", ctl->first_death);
+    else if (!status && !e->decided)
+        status = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "the ranks that live did not agree within %.0f s",
+                              timeout * 3 + 10);
+    if (!status) memcpy(set, e->in, nb), *all = e->all;
+    pthread_mutex_unlock(&w->lock);
+    return status;
 }
 
 /* ---- what comes over the tree */
@@ -3560,13 +4205,14 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
     }
     default: break;
     }
-    if (k->kind != DT__KIND_TREE || !k->ready) return false;
+    if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || !k->ready)) return false;
     switch (k->head.kind) {
-    case DT__C_DEATH: {
+    case DT__C_DEATH: { /* as news, too: to those whom a silent rank has cut off */
         dt__cdeath d;
         if (n < sizeof d || n > sizeof d + DT__CTEXT) return false;
         memcpy(&d, p, sizeof d);
-        if (d.rank < 0 || d.rank >= w->size || (d.how != DT__DIED && d.how != DT__LEFT)) return false;
+        if (d.rank < 0 || d.rank >= w->size || (d.how != DT__DIED && d.how != DT__LEFT && d.how != DT__LOST))
+            return false;
         snprintf(text, sizeof text, "%.*s", (int)(n - sizeof d), (const char *)p + sizeof d);
         dt__control_gone(w, d.rank, d.how, text, k);
         return true;
@@ -3612,8 +4258,19 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
         DT_COMM_FREE(member);
         return ok;
     }
+    case DT__C_WATCH: {
+        dt__frame f;
+        if (n != sizeof f) return false;
+        memcpy(&f, p, sizeof f);
+        if (f.magic != (uint32_t)DT__FRAME_MAGIC || f.version != (uint32_t)DT__FRAME_VERSION) return false;
+        if (f.epoch == w->epoch) dt__watch_take(w, &f, k);
+        return true;
+    }
     case DT__C_HOP_PING: dt__conn_say(k, DT__C_HOP_PONG, w->rank, NULL, 0); return true;
+    case DT__C_AGREE_STATE:
+    case DT__C_AGREE_ORDER: return dt__agree_frame(w, k, p, n);
     case DT__C_HOP_PONG:
+        if (k == ctl->parent) ctl->hop_since = 0;
         for (int i = 0; i < DT__INQUIRIES; i++) {
             dt__inquiry *q = &ctl->inquiry[i];
             if (q->state != 1) continue;
@@ -3752,7 +4409,7 @@ static void dt__control_leave(dt__world *w, int64_t now)
             dt__block_unref(b);
             ctl->released = true;
             ctl->release_deadline = now + 500000000;
-        } else if (now >= ctl->leave_deadline) {
+        } else if (now >= ctl->leave_deadline || ctl->expelled) {
             ctl->released = ctl->alone = ctl->goodbye = true;
             ctl->release_deadline = now + 500000000;
         }
@@ -3796,6 +4453,8 @@ static int64_t dt__control_next(const dt__world *w, int64_t now) /* when there i
         if (q->state) DT__SOONER(q->begin + (q->state == 1 ? 400000000 : q->state == 2 ? 850000000 : 500000000));
     }
     if (w->comms) DT__SOONER(ctl->note_at);
+    for (int i = 0; i < DT__AGREEMENTS; i++)
+        if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + 50000000);
     if (ctl->leaving) DT__SOONER(ctl->released ? ctl->release_deadline : ctl->leave_deadline);
     if (ctl->join_failed && next > now + 10000000) next = now + 10000000;
 #undef DT__SOONER
@@ -3812,13 +4471,16 @@ static void dt__control_reap(dt__world *w)
         }
         *p = k->next;
         if (k == ctl->parent) ctl->parent = NULL;
-        if (k == ctl->healing) { /* what cannot be reached went as the one below it did */
-            char text[256], who[160];
+        if (k == ctl->healing) {
             ctl->healing = NULL;
-            snprintf(text, sizeof text, "%s %s, or cannot be reached", dt__who(w, k->peer, who, sizeof who),
-                     ctl->lost == DT__LEFT ? "left" : "died");
-            dt__control_gone(w, k->peer, ctl->lost == DT__LEFT ? DT__LEFT : DT__DIED, text, NULL);
+            /* closed in the handshake: it is dying, and soon nobody will listen there; or it has too many guests */
+            bool again = !k->refused && dt__comm_now() < k->deadline && ctl->heal_tries++ < 20;
+            if (!again && !ctl->expelled) dt__control_unreached(w, k->peer, k->refused);
             p = &ctl->conns; /* the flood may have broken others */
+        }
+        if (k->probe && k->refused) {
+            dt__control_unreached(w, k->peer, true);
+            p = &ctl->conns;
         }
         if (k->kind == DT__KIND_REGISTER && k->shaking && !ctl->complete && k->peer >= 0) ctl->there[k->peer] = 0;
         dt__conn_free(k);
@@ -3895,9 +4557,12 @@ static void *dt__control_main(void *arg)
         dt__register_timers(w, now);
         dt__gather_timers(w, now);
         dt__inquiry_timers(w, now);
+        dt__agree_timers(w, now);
         dt__arrived_timers(w, now);
         dt__control_note(w, now);
         dt__control_leave(w, now);
+        ctl->turns++;
+        if (ctl->settling) pthread_cond_broadcast(&ctl->cond);
     }
     pthread_mutex_unlock(&w->lock);
     DT_COMM_FREE(p);
@@ -3919,6 +4584,7 @@ static void dt__control_free(dt__world *w)
     }
     for (int i = 0; i < DT__ABORTS; i++) dt__block_unref(ctl->aborts[i]);
     for (int i = 0; i < DT__INQUIRIES; i++) dt__inquiry_free(&ctl->inquiry[i]);
+    for (int i = 0; i < DT__AGREEMENTS; i++) dt__agree_free(&ctl->agreement[i]);
     dt__close(&ctl->wake);
     dt__close(&w->ticket_fd);
     pthread_cond_destroy(&ctl->cond);
@@ -6024,7 +6690,7 @@ typedef struct dt__post {
     int64_t   at;                /* where the vector is: see dt__shared_see; -1: nowhere */
     dt__frame frame;
 } dt__post;
-typedef struct dt__note { /* an operation that was begun */
+typedef struct dt__note { /* an operation that was begun; frame.sent: when (ns, this machine's clock) */
     uint64_t  seq, print;   /* seq + 1, written last */
     dt__frame frame;
 } dt__note;
@@ -6037,7 +6703,9 @@ typedef struct dt__seat {
     uint64_t fin DT__ALIGNED;    /* direct operations finished: their number */
     uint32_t bell DT__ALIGNED;   /* the futex */
     uint32_t asleep;
+    uint32_t touching;           /* threads: this rank is at other ranks' memory */
     dt__note note[DT__NOTES] DT__ALIGNED;
+    uint64_t begun, done;        /* collectives, so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
     uint8_t  stage[2][DT__PIECE] DT__ALIGNED;
     uint8_t  result[2][DT__PIECE] DT__ALIGNED;
@@ -6055,7 +6723,18 @@ typedef struct dt__hall { /* the beginning of the segment */
     int32_t  failing DT__ALIGNED, status; /* of the communicator, for all ranks here; the first one wins */
     int32_t  rank;
     char     text[768];
+    /* threads that agree on who is there: dt__threads_shrink */
+    int32_t  lock;              /* guards the rest */
+    int32_t  round, ncame, nin; /* decided so far; who came to the next; who were in the last */
+    int64_t  deadline;
+    uint64_t came[16];          /* a bit for each rank */
+    struct {
+        uint64_t in[16];
+        int32_t  n;
+        char    *base;          /* the segment of those who are in */
+    } result[2];                /* of the last two rounds */
 } dt__hall;
+typedef char dt__hall_size[sizeof(dt__hall) <= 4096 ? 1 : -1];
 typedef struct dt__lot { /* of the arena; a list by place */
     int64_t           at, n;
     bool              used;
@@ -6106,7 +6785,7 @@ static void dt__comm_look(const dt_comm *c)
 }
 static void dt__shared_fail(dt__shared *s, int status, int rank, const char *text)
 {
-    if (__atomic_exchange_n(&s->hall->failing, 1, __ATOMIC_ACQ_REL)) return;
+    if (__atomic_exchange_n(&s->hall->failing, 1, __ATOMIC_SEQ_CST)) return;
     snprintf(s->hall->text, sizeof s->hall->text, "%s", text);
     s->hall->rank = rank;
     __atomic_store_n(&s->hall->status, status, __ATOMIC_RELEASE);
@@ -6157,13 +6836,30 @@ static uint64_t dt__frame_print(const dt__frame *f) /* of what must be equal on 
     h ^= f->seq * UINT64_C(0x94d049bb133111eb);
     return h ^ h >> 32;
 }
-static void dt__shared_note(dt__shared *s, const dt__frame *f)
+static void dt__note_put(dt__note *ring, const dt__frame *f)
 {
-    dt__note *n = &dt__seat_of(s, s->me)->note[f->seq % DT__NOTES];
+    dt__note *n = &ring[f->seq % DT__NOTES];
     __atomic_exchange_n(&n->seq, 0, __ATOMIC_ACQ_REL); /* what follows stays behind it */
     n->print = dt__frame_print(f);
     n->frame = *f;
     __atomic_store_n(&n->seq, f->seq + 1, __ATOMIC_RELEASE);
+}
+/* False: not begun, or too long ago. */
+static bool dt__note_get(const dt__note *ring, uint64_t seq, dt__frame *f)
+{
+    const dt__note *n = &ring[seq % DT__NOTES];
+    if (__atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != seq + 1) return false;
+    *f = n->frame;
+    return __atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) == seq + 1; /* else it moved on */
+}
+static bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done)
+{
+    const dt__shared *s = (const dt__shared *)__atomic_load_n(&c->shared, __ATOMIC_ACQUIRE);
+    if (!s || s->index[rank] < 0) return false;
+    const dt__seat *t = dt__seat_of(s, s->index[rank]);
+    uint64_t        begun = __atomic_load_n(&t->begun, __ATOMIC_ACQUIRE);
+    *done = __atomic_load_n(&t->done, __ATOMIC_ACQUIRE);
+    return begun && dt__note_get(t->note, begun - 1, f);
 }
 /* While waiting: has someone begun something else under this number? False: yes, and the communicator has failed. */
 static bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
@@ -6172,13 +6868,33 @@ static bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
     uint64_t    print = dt__frame_print(mine);
     for (int i = 0; i < s->n; i++) {
         const dt__note *n = &dt__seat_of(s, i)->note[mine->seq % DT__NOTES];
+        dt__frame       f;
         if (i == s->me || __atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != mine->seq + 1 || n->print == print) continue;
-        dt__frame f = n->frame;
-        if (__atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) != mine->seq + 1)
-            continue; /* moved on */
+        if (!dt__note_get(dt__seat_of(s, i)->note, mine->seq, &f)) continue;
         if (!dt__frame_ok(c, s->rank[i], mine, &f)) return false;
     }
     return true;
+}
+
+/* Threads work in each other's vectors, which are their callers' again when a call has failed. So one who fails waits
+   until nobody touches them (dt__shared_untouched), and nobody begins to when somebody has failed. False: one has. */
+static bool dt__shared_touch(dt__shared *s)
+{
+    uint32_t *mine = &dt__seat_of(s, s->me)->touching;
+    if (s->fd >= 0) return true;
+    __atomic_exchange_n(mine, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&s->hall->failing, __ATOMIC_SEQ_CST)) return true;
+    __atomic_store_n(mine, 0, __ATOMIC_RELEASE);
+    return false;
+}
+static void dt__shared_leave(dt__shared *s)
+{
+    if (s->fd < 0) __atomic_store_n(&dt__seat_of(s, s->me)->touching, 0, __ATOMIC_RELEASE);
+}
+static void dt__shared_untouched(dt__shared *s) /* after dt__shared_fail */
+{
+    for (int i = 0; s->fd < 0 && i < s->n; i++)
+        while (i != s->me && __atomic_load_n(&dt__seat_of(s, i)->touching, __ATOMIC_SEQ_CST)) sched_yield();
 }
 
 /* ---- channels */
@@ -6230,8 +6946,12 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
     if (head == h->tail) return 0;
     if (m->state == 0) {
         if (!dt__frame_ok(c, peer, &m->head, &h->frame)) return c->status;
+        if (h->at >= 0) {
+            if (!dt__shared_touch(s)) return 0;
+            dt__msg_take(m, dt__shared_see(s, h->at), m->n);
+            dt__shared_leave(s);
+        }
         m->state = 1;
-        if (h->at >= 0) dt__msg_take(m, dt__shared_see(s, h->at), m->n);
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
             dt__shared_ring(s);
@@ -6246,12 +6966,6 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
     }
     dt__shared_ring(s);
     return m->done == m->n;
-}
-static void dt__shared_wait(dt_comm *c, double seconds)
-{
-    dt__shared *s = (dt__shared *)c->shared;
-    uint32_t    bell = dt__shared_doze(s);
-    dt__shared_sleep(s, bell, (int64_t)(seconds * 1e9)); /* the engine has looked between; see dt__idle */
 }
 
 /* ---- a segment */
@@ -6306,6 +7020,7 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
     }
     if (!s->base || !s->index || !s->rank) {
         if (fd < 0) s->base = NULL; /* not ours to unmap */
+        s->fd = -1;                 /* nor to close */
         dt__shared_free(s);
         return NULL;
     }
@@ -6316,6 +7031,7 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
         s->index[local[i]] = i;
         if (local[i] == c->rank) s->me = i;
     }
+    __atomic_store_n(&c->note, (struct dt__note *)dt__seat_of(s, s->me)->note, __ATOMIC_RELEASE);
     s->spin = n <= dt__shared_cores() ? 4000 : 0;
     if (fd >= 0) {
         s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
@@ -6392,7 +7108,7 @@ static bool dt__arena_free(dt__shared *s, void *ptr) /* false: it is not from he
     pthread_mutex_unlock(&s->lock);
     return found;
 }
-static const dt__transport dt__shared_transport = { "shm", dt__shared_send, dt__shared_recv, dt__shared_wait, NULL };
+static const dt__transport dt__shared_transport = { "shm", dt__shared_send, dt__shared_recv, NULL, NULL };
 
 /* ==================================================================================================== >>tcp
    A link is what goes to and comes from one peer, over c->streams sockets. A message is its header, then its payload,
@@ -7659,16 +8375,18 @@ struct dt_work {
     bool       plan_own;
     int64_t    step, round_end;  /* steps of the round under way */
     bool       in_round;
-    dt__msg   *msg;
-    uint8_t   *over;             /* steps of the round that are done */
     /* shared */
     int        phase, k;
     uint64_t   no, first;        /* number of the operation; pieces before it */
     int64_t    pieces, put, got, copied, done;
     bool       progress;         /* something moved in this look */
     bool       asked;            /* it is late: the others were asked */
+    bool       watched;          /* it waits: the others were told in what */
     int64_t    started, moved;   /* ns: when it began, when something moved last */
 };
+typedef struct dt__waits { /* for one rank; atomic */
+    int64_t last, waited, longest; /* ns */
+} dt__waits;
 typedef struct dt__past { /* for the history */
     uint64_t seq;
     int64_t  count, began, ended;
@@ -7698,6 +8416,7 @@ struct dt__engine {
     uint64_t        npast;
     uint64_t       *sent, *got;  /* messages to and from each rank */
     dt_comm_stats   stats;
+    dt__waits      *waits;       /* by rank */
     int             algo;        /* forced; DT_ALGO_AUTO: by cost */
     dt_costs        costs;
     bool            has_costs;   /* rank 0's, not the fixed ones */
@@ -7736,9 +8455,29 @@ static const char *dt__frame_text(const dt__frame *f, char *buf, size_t nbytes)
              f->op < DT_COMM_OPS ? dt__comm_ops[f->op] : "?", f->root, dt_algo_name((dt_algo)f->algo));
     return buf;
 }
+static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes)
+{
+    char x[200], y[200];
+    snprintf(buf, nbytes, "ranks call different things: rank %d %s; rank %d %s", a->rank,
+             dt__frame_text(a, x, sizeof x), b->rank, dt__frame_text(b, y, sizeof y));
+}
+static void dt__late_by(dt_comm *c, int rank, int64_t ns)
+{
+    /* clearly later than the last one: what came over several ranks is known less well */
+    if (rank < 0 || rank >= c->size || rank == c->rank || ns < DT__LATE + c->late + c->late / 8) return;
+    c->late = ns;
+    c->late_rank = rank;
+}
+/* A frame has come while this rank waited: when did its sender begin, and the one that it knows to be last? */
+static void dt__late_heard(dt_comm *c, const dt__frame *f)
+{
+    int64_t ns = dt__comm_now() - c->began - (int64_t)f->sent;
+    dt__late_by(c, f->rank, ns);
+    if (f->late > 0 && f->late < INT64_MAX / 4) dt__late_by(c, f->late_rank, ns + f->late);
+}
 static bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got)
 {
-    char a[200], b[200];
+    char text[480];
     if (got->magic != want->magic || got->version != want->version) {
         dt__comm_fail(c, DT_COMM_ERR_NET, peer,
                       "rank %d sent something that is no frame of this version (%08x, version %u)", peer, got->magic,
@@ -7754,10 +8493,20 @@ static bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__
     }
     if (got->seq == want->seq && got->coll == want->coll && got->dtype == want->dtype && got->op == want->op &&
         got->root == want->root && got->count == want->count && got->algo == want->algo &&
-        got->nbytes == want->nbytes && got->step == want->step)
+        got->nbytes == want->nbytes && got->step == want->step) {
+        if (c->slow && got->coll != DT_COLL_SEND) dt__late_heard(c, got);
         return true;
-    dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer, "ranks call different things: rank %d %s; rank %d %s", c->rank,
-                  dt__frame_text(want, a, sizeof a), peer, dt__frame_text(got, b, sizeof b));
+    }
+    /* one of them has gone on: what it called under the other's number tells more */
+    const dt__shared *s = (const dt__shared *)c->shared;
+    dt__frame         a = *want, b = *got, note;
+    bool              pair = want->coll == DT_COLL_SEND || got->coll == DT_COLL_SEND; /* numbered by themselves */
+    if (!pair && got->seq < want->seq && c->note && dt__note_get(c->note, got->seq, &note)) a = note;
+    if (!pair && got->seq > want->seq && s && s->index[peer] >= 0 &&
+        dt__note_get(dt__seat_of(s, s->index[peer])->note, want->seq, &note))
+        b = note;
+    dt__frame_differ(&a, &b, text, sizeof text);
+    dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer, "%s", text);
     return false;
 }
 
@@ -7867,7 +8616,9 @@ static int dt__shared_direct(dt__shared *s, dt_work *w)
         for (int i = 0; i < s->n; i++) at[i] = dt__shared_see(s, dt__seat_of(s, i)->post[w->no & 1].at);
         int64_t n = hi - lo < most ? hi - lo : most;
         for (int i = 0; i < s->n; i++) src[i] = at[i] + (size_t)lo * w->size;
+        if (!dt__shared_touch(s)) return 0;
         if (n > 0) dt__reduce_to(w, src, s->n, src, s->n, n);
+        dt__shared_leave(s);
         w->done += n;
         w->progress = true;
         if (lo + n < hi) return 0;
@@ -7911,6 +8662,8 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
             if (__atomic_load_n(&p->no, __ATOMIC_ACQUIRE) != w->no + 1) return 0;
             if (p->print != print && !dt__frame_ok(c, s->rank[w->k], &w->head, &p->frame)) return c->status;
         }
+        for (int i = 0; c->slow && i < s->n; i++)
+            dt__late_by(c, s->rank[i], (int64_t)dt__seat_of(s, i)->post[w->no & 1].frame.sent - c->began);
         w->progress = true;
         if (small) {
             for (int i = 0; i < s->n; i++) {
@@ -7949,6 +8702,7 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
         e->nmsg = e->msg && e->over ? n : 0;
         if (!e->nmsg) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
     }
+    uint64_t age = w->step ? (uint64_t)(dt__comm_now() - w->started) : 0;
     for (int64_t i = 0; i < n; i++) {
         const dt_plan_step *t = s + w->step + i;
         dt__msg            *m = e->msg + i;
@@ -7964,6 +8718,9 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
         } else {
             memset(m, 0, sizeof *m);
             m->head = w->head;
+            m->head.sent = age;
+            m->head.late = c->late;
+            m->head.late_rank = c->late_rank;
             m->head.step = (uint32_t)t->round;
             m->head.nbytes = (uint64_t)t->n * w->size;
             m->ptr = base + (size_t)t->at * w->size;
@@ -8037,6 +8794,7 @@ static void dt__late(dt_comm *c, dt_work *w)
 {
     char        who[200] = "", text[200];
     dt__shared *s = (dt__shared *)c->shared;
+    dt__frame   last;
     int         rank = -1;
     if (w->asked && (double)(dt__comm_now() - w->moved) < c->timeout * 1e9 + 2e9) return;
     if (w->pair && !c->world) {
@@ -8057,10 +8815,22 @@ static void dt__late(dt_comm *c, dt_work *w)
         if (seq >= w->head.seq + 1 || k > 150) continue;
         if (rank < 0) rank = s->rank[i];
         snprintf(who + k, sizeof who - k, "%s%d", k ? ", " : "", s->rank[i]);
+        k = strlen(who);
+        if (dt__shared_last(c, s->rank[i], &last, &seq))
+            snprintf(who + k, sizeof who - k, " (last: %s #%" PRIu64 ")", dt_coll_name((dt_coll)last.coll), last.seq + 1);
     }
     dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, rank, "%s: nothing moved for %.1f s%s%s%s",
                   dt__frame_text(&w->head, text, sizeof text), c->timeout,
                   *who ? "; ranks that have not called it: " : "", who, *who ? "" : "; all ranks have called it");
+}
+/* One who was stopped may find all that it waited for, and must not go on when the others have given it up. */
+static void dt__away(dt_comm *c, int64_t ns)
+{
+    if (c->across && (double)ns > c->timeout * 0.5e9) dt__world_settle(c->world);
+}
+static int64_t dt__watch_after(const dt_comm *c) /* ns without progress until others hear in what it waits */
+{
+    return c->timeout < 0.6 ? (int64_t)(c->timeout * 0.5e9) : 300000000;
 }
 /* Waiting: spins, yields, then sleeps; a sleeper looks once more between lying down and sleeping. */
 typedef struct dt__idler {
@@ -8078,6 +8848,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         d->dozing = false;
         d->turn = 0;
         d->yielded = 0;
+        c->slow = false; /* what comes while it does not look may have been there for long */
         w->moved = 0;
         w->asked = false;
         return;
@@ -8095,8 +8866,13 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         return;
     }
     int64_t now = dt__comm_now();
+    c->slow = true;
     if (!w->moved) w->moved = now;
     if (s && !w->pair && (d->turn > spin + 40 || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
+    if (c->across && !w->pair && !w->watched && now - w->moved > dt__watch_after(c)) {
+        w->watched = true;
+        dt__world_watch(c->world, &w->head);
+    }
     if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
     /* a yield that takes long went to somebody else's program: better sleep, and be woken */
     if (d->yielded && now - d->yielded > 50000 && d->turn < spin + 40) d->turn = spin + 40;
@@ -8105,6 +8881,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         sched_yield();
     } else if (c->across) {
         c->across->wait(c, s ? 0.0002 : 0.02);
+        dt__away(c, dt__comm_now() - now);
     } else if (s) {
         d->bell = dt__shared_doze(s);
         d->dozing = true;
@@ -8127,6 +8904,11 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
 {
     struct dt__engine *e = c->engine;
     dt__past          *p = &e->past[e->npast % DT__HISTORY];
+    /* one who was stopped, and finds all it waited for, must not go on alone */
+    if (status && c->shared) {
+        dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
+        dt__shared_untouched((dt__shared *)c->shared);
+    }
     if (!status && !w->shared && w->op == DT_COMM_MEAN && dt__coll_reduces(w->head.coll) && w->out_n) {
         dt__reduce_scale(w->dtype, w->data + (size_t)w->out_at * w->size, w->out_n, c->size);
     }
@@ -8158,9 +8940,16 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
     __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, p->ended, __ATOMIC_RELAXED);
     if (!w->pair) __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
+    if (!w->pair && !status && c->late) {
+        dt__waits *t = &e->waits[c->late_rank];
+        __atomic_store_n(&t->last, t->last + 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&t->waited, t->waited + c->late, __ATOMIC_RELAXED);
+        if (c->late > t->longest) __atomic_store_n(&t->longest, c->late, __ATOMIC_RELAXED);
+    }
+    if (!w->pair && c->shared)
+        __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
+                         __ATOMIC_RELEASE);
     w->status = status;
-    /* one who was stopped, and finds all it waited for, must not go on alone */
-    if (status && c->shared) dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
 }
 static void dt__work_begin(dt_comm *c, dt_work *w)
 {
@@ -8176,10 +8965,19 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     }
     w->started = dt__comm_now();
     w->head.sent = (uint64_t)w->started;
+    if (c->since) dt__away(c, w->started - c->since);
     __atomic_store_n(&c->doing, (uint32_t)w->head.coll + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, w->started, __ATOMIC_RELAXED);
-    if (!c->shared || w->pair) return;
-    dt__shared_note((dt__shared *)c->shared, &w->head);
+    if (w->pair) return;
+    c->began = w->started;
+    c->slow = false;
+    c->late = 0;
+    c->late_rank = -1;
+    if (c->note) dt__note_put(c->note, &w->head);
+    if (c->across) dt__world_begin(c->world, c, &w->head);
+    if (!c->shared) return;
+    __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->begun, w->head.seq + 1,
+                     __ATOMIC_RELEASE);
     if (w->shared) return; /* posts are compared by all */
     DT__FENCE(&((dt__shared *)c->shared)->hall->sleepers); /* of two who differ one sees it */
     dt__shared_agree(c, &w->head);
@@ -8469,7 +9267,7 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
             w->part[c->size + i] = i ? w->part[c->size + i - 1] + w->part[i - 1] : 0;
         }
     }
-    c->seq++;
+    __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* others ask */
     return w->shared || w->native ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
 }
 static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }
@@ -8668,6 +9466,7 @@ static void dt__comm_delete(dt_comm *c)
         DT_COMM_FREE(e->busy_recv);
         DT_COMM_FREE(e->sent);
         DT_COMM_FREE(e->got);
+        DT_COMM_FREE(e->waits);
         if (!c->mpi || dt__comm_ok(c)) DT_COMM_FREE(e->scratch); /* else MPI may still write to it: it stays */
         pthread_mutex_destroy(&e->lock);
         pthread_cond_destroy(&e->cond);
@@ -8678,6 +9477,8 @@ static void dt__comm_delete(dt_comm *c)
     if (c->wake_fd >= 0) close(c->wake_fd);
     DT_COMM_FREE(c->member);
     DT_COMM_FREE(c->host);
+    DT_COMM_FREE(c->own_note);
+    DT_COMM_FREE(c->alive);
     DT_COMM_FREE(c);
 }
 static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL after dt__comm_bad */
@@ -8709,12 +9510,14 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
         e->busy_recv = (int *)calloc((size_t)size, sizeof *e->busy_recv);
         e->sent = (uint64_t *)calloc((size_t)size, sizeof *e->sent);
         e->got = (uint64_t *)calloc((size_t)size, sizeof *e->got);
+        e->waits = (dt__waits *)calloc((size_t)size, sizeof *e->waits);
         e->costs = dt_costs_default();
     }
     const char *algo = o->algo ? o->algo : env;
     if (e && algo && *algo && (e->algo = (int)dt_algo_of(algo)) == DT_ALGO_COUNT) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"", algo);
-    } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && c->wake_fd >= 0) {
+    } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && e->waits &&
+               c->wake_fd >= 0) {
         for (int i = 0; i < size; i++) c->member[i] = i;
         return c;
     } else {
@@ -8723,41 +9526,60 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
     dt__comm_delete(c);
     return NULL;
 }
+static size_t dt__threads_nbytes(int n) { return dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel); }
+static char  *dt__threads_segment(int n) /* of n ranks that are threads; NULL after dt__comm_bad */
+{
+    void *p = mmap(NULL, dt__threads_nbytes(n), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
+        return NULL;
+    }
+    ((dt__hall *)p)->refs = n;
+    return (char *)p;
+}
+/* One of them. NULL after dt__comm_bad: the others are told. */
+static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const dt_comm_opts *o,
+                                 const dt_costs *costs)
+{
+    int     *all = (int *)DT_COMM_MALLOC((size_t)n * sizeof *all);
+    dt_comm *c = dt__comm_new(rank, n, o);
+    for (int i = 0; all && i < n; i++) all[i] = i;
+    if (c && all) {
+        c->id = id;
+        c->threads = true;
+        c->opts = *o;
+        if (costs) c->engine->costs = *costs, c->engine->has_costs = true;
+        c->inside = &dt__shared_transport;
+        c->shared = dt__shared_new(c, all, n, base, dt__threads_nbytes(n), -1);
+    }
+    DT_COMM_FREE(all);
+    if (c && c->shared) return c;
+    if (c) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
+    dt__comm_delete(c);
+    dt__hall *h = (dt__hall *)(void *)base;
+    if (!__atomic_exchange_n(&h->failing, 1, __ATOMIC_ACQ_REL)) {
+        snprintf(h->text, sizeof h->text, "rank %d could not set up its communicator", rank);
+        h->rank = rank;
+        __atomic_store_n(&h->status, (int32_t)DT_COMM_ERR_MEMORY, __ATOMIC_RELEASE);
+    }
+    if (!__atomic_sub_fetch(&h->refs, 1, __ATOMIC_ACQ_REL)) munmap(base, dt__threads_nbytes(n));
+    return NULL;
+}
 DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
 {
+    static uint64_t count;
     if (n < 1 || n > 1024 || !out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: %d threads", n);
     dt_costs    costs;
     const char *table = dt__costs_named(&o);
     if (table && dt_costs_load(&costs, table)) return DT_COMM_ERR_ARG;
-    size_t    nbytes = dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
-    int      *all = (int *)DT_COMM_MALLOC((size_t)n * sizeof *all);
-    void     *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    static uint64_t count;
-    uint64_t  id = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
-    int       made = 0;
-    for (int i = 0; all && i < n; i++) all[i] = i;
-    for (; p != MAP_FAILED && all && made < n; made++) {
-        dt_comm *c = dt__comm_new(made, n, &o);
-        if (!c) break;
-        c->id = id;
-        c->threads = true;
-        if (table) c->engine->costs = costs, c->engine->has_costs = true;
-        ((dt__hall *)p)->refs++;
-        c->shared = dt__shared_new(c, all, n, (char *)p, nbytes, -1);
-        c->inside = &dt__shared_transport;
-        out[made] = c;
-        if (!c->shared) {
-            ((dt__hall *)p)->refs--;
-            dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
-            dt__comm_delete(c);
-            break;
-        }
-    }
-    DT_COMM_FREE(all);
-    if (made == n) return 0;
-    if (p != MAP_FAILED && !made) munmap(p, nbytes);
-    for (int i = 0; i < made; i++) dt__comm_delete(out[i]);
-    return p == MAP_FAILED ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory") : DT_COMM_ERR_MEMORY;
+    uint64_t id = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
+    char    *base = dt__threads_segment(n);
+    bool     ok = base != NULL;
+    for (int i = 0; base && i < n; i++)
+        ok = (out[i] = dt__threads_comm(base, i, n, id, &o, table ? &costs : NULL)) != NULL && ok;
+    if (ok) return 0;
+    for (int i = 0; base && i < n; i++) dt__comm_delete(out[i]);
+    return DT_COMM_ERR_MEMORY;
 }
 DT_API int dt_comm_free(dt_comm *c)
 {
@@ -8962,6 +9784,51 @@ DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
     return at;
 }
 
+static int dt__straggler_order(const void *a, const void *b)
+{
+    const dt_comm_straggler *x = (const dt_comm_straggler *)a, *y = (const dt_comm_straggler *)b;
+    return x->waited > y->waited ? -1 : x->waited < y->waited ? 1 : x->rank - y->rank;
+}
+/* All of them, or NULL: none, or no memory. */
+static dt_comm_straggler *dt__stragglers(const dt_comm *c, int *n)
+{
+    *n = 0;
+    dt_comm_straggler *all = c ? (dt_comm_straggler *)DT_COMM_MALLOC((size_t)c->size * sizeof *all) : NULL;
+    for (int r = 0; all && r < c->size; r++) {
+        const dt__waits *t = &c->engine->waits[r];
+        dt_comm_straggler *s = &all[*n];
+        if (!(s->last = __atomic_load_n(&t->last, __ATOMIC_RELAXED))) continue;
+        s->rank = r;
+        s->waited = 1e-9 * (double)__atomic_load_n(&t->waited, __ATOMIC_RELAXED);
+        s->longest = 1e-9 * (double)__atomic_load_n(&t->longest, __ATOMIC_RELAXED);
+        ++*n;
+    }
+    if (*n) qsort(all, (size_t)*n, sizeof *all, dt__straggler_order);
+    return all;
+}
+DT_API int dt_comm_get_stragglers(const dt_comm *c, dt_comm_straggler *out, int n)
+{
+    int                total;
+    dt_comm_straggler *all = dt__stragglers(c, &total);
+    for (int i = 0; i < total && i < n; i++) out[i] = all[i];
+    DT_COMM_FREE(all);
+    return total;
+}
+DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes)
+{
+    size_t             at = 0;
+    int                n;
+    dt_comm_straggler *all = dt__stragglers(c, &n);
+    if (buf && nbytes) buf[0] = 0;
+    for (int i = 0; i < n; i++)
+        dt__cost_say(buf, buf ? nbytes : 0, &at,
+                     "rank %d%s%s%s: came last to %" PRId64 " of %" PRIu64
+                     " operations; rank %d waited %.6f s for it, %.6f s at most\n",
+                     all[i].rank, c->world ? " (" : "", dt_comm_host_name(c, all[i].rank), c->world ? ")" : "",
+                     all[i].last, __atomic_load_n(&c->done, __ATOMIC_ACQUIRE), c->rank, all[i].waited, all[i].longest);
+    DT_COMM_FREE(all);
+    return at;
+}
 DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes)
 {
     dt_algo fixed[DT_COLL_COUNT];
@@ -9012,8 +9879,10 @@ static int dt__comm_share(dt_comm *c, const int *local, int n)
     DT_COMM_FREE(world);
     if (got < 0) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: rank %d has no shared memory: %s", c->rank,
                                      fd < 0 && local[0] == c->rank ? strerror(errno) : "none was passed");
-    if (fstat(got, &st) || !(c->shared = dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got))) {
-        if (!c->shared) close(got);
+    dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
+    __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread looks */
+    if (!s) {
+        close(got);
         return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d cannot map the shared memory", c->rank);
     }
     c->inside = &dt__shared_transport;
@@ -9070,6 +9939,11 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
         if (!bad) bad = dt__mpi_open(c, !o->no_thread, until);
     }
 #endif
+    if (!bad && n > 1 && !c->shared) {
+        c->own_note = (dt__note *)calloc(DT__NOTES, sizeof *c->own_note);
+        __atomic_store_n(&c->note, c->own_note, __ATOMIC_RELEASE);
+        if (!c->own_note) bad = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+    }
     DT_COMM_FREE(local);
     if (!bad) return c;
     dt__world_abort(w, c, bad, rank, dt__comm_text);
@@ -9106,15 +9980,27 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
     if (w) dt__world_unref(w); /* the communicator holds it */
     return c;
 }
+/* Threads: the first of each part makes its memory, and tells all where it is. */
+static int dt__threads_split(dt_comm *c, int n, const int *member, uint64_t id, dt_comm **out)
+{
+    int64_t *at = (int64_t *)DT_COMM_MALLOC((size_t)c->size * sizeof *at), mine = 0;
+    int      rank = 0;
+    while (rank < n && member[rank] != c->rank) rank++;
+    if (n && !rank) mine = (int64_t)(uintptr_t)dt__threads_segment(n);
+    int rc = at ? dt_comm_allgather(c, &mine, at, 1, NULL, DT_COMM_I64) : DT_COMM_ERR_MEMORY;
+    if (!rc && n && at[member[0]])
+        *out = dt__threads_comm((char *)(uintptr_t)at[member[0]], rank, n, id, &c->opts,
+                                c->engine->has_costs ? &c->engine->costs : NULL);
+    else if (mine) munmap((void *)(uintptr_t)mine, dt__threads_nbytes(n));
+    DT_COMM_FREE(at);
+    return rc;
+}
 DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
 {
     int32_t mine[2] = { colour, key };
     if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_split: out is NULL");
     *out = NULL;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_split: the communicator is NULL");
-    if (c->threads)
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
-                             "rank %d: dt_comm_split: ranks that are threads cannot be split", c->rank);
     int32_t *all = (int32_t *)DT_COMM_MALLOC((size_t)c->size * sizeof mine);
     int *member = (int *)DT_COMM_MALLOC((size_t)c->size * 2 * sizeof *member), *keys = member ? member + c->size : NULL,
         n = 0;
@@ -9133,11 +10019,119 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
         n++;
     }
     uint64_t id = dt__id_mix(dt__id_mix(c->id, ++c->splits), (uint64_t)(uint32_t)colour);
-    if (!rc && colour >= 0)
+    if (!rc && c->threads && c->size > 1) rc = dt__threads_split(c, colour < 0 ? 0 : n, member, id, out);
+    else if (!rc && colour >= 0)
         *out = c->world ? dt__comm_build(c->world, member, n, id, &c->opts) : dt__comm_new(0, 1, &c->opts);
     if (!rc && colour >= 0 && !*out)
         rc = dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__comm_text);
     DT_COMM_FREE(all);
+    DT_COMM_FREE(member);
+    return rc;
+}
+/* Threads see each other's memory, so one lock makes the agreement: who comes last, or finds that the time is over,
+   decides for all who have come. */
+static int dt__threads_shrink(dt_comm *c, dt_comm **out)
+{
+    dt__hall *h = ((dt__shared *)c->shared)->hall;
+    uint64_t  me = UINT64_C(1) << (c->rank % 64);
+    int       n = 0, rank = 0, round = c->round++, slot = round & 1;
+    char     *base = NULL;
+    bool      here = false;
+    for (;;) {
+        while (__atomic_exchange_n(&h->lock, 1, __ATOMIC_ACQUIRE)) sched_yield();
+        if (h->round > round) break;
+        if (!here && h->ncame == 0) {
+            if (round == 0) h->nin = c->size;
+            h->deadline = dt__comm_now() + (int64_t)(c->timeout * 1e9);
+            memset(h->came, 0, sizeof h->came);
+        }
+        if (!here) h->came[c->rank / 64] |= me, h->ncame++;
+        here = true;
+        if (h->ncame == h->nin || dt__comm_now() >= h->deadline) {
+            memcpy(h->result[slot].in, h->came, sizeof h->came);
+            h->result[slot].n = h->nin = h->ncame;
+            h->result[slot].base = dt__threads_segment(h->nin);
+            h->ncame = 0;
+            h->round = round + 1;
+            break;
+        }
+        __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
+        usleep(500);
+    }
+    if (here && h->round <= round + 2 && (h->result[slot].in[c->rank / 64] & me)) {
+        n = h->result[slot].n;
+        base = h->result[slot].base;
+    }
+    for (int i = 0; i < c->rank; i++) rank += h->result[slot].in[i / 64] >> (i % 64) & 1;
+    __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
+    if (!n)
+        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d: dt_comm_shrink: rank %d came too late: the others have gone on",
+                            c->rank, c->rank);
+    if (!base) return dt__comm_bad(DT_COMM_ERR_MEMORY, "rank %d: dt_comm_shrink: out of memory", c->rank);
+    *out = dt__threads_comm(base, rank, n, dt__id_mix(c->id, UINT64_C(1) << 32 | (uint64_t)round), &c->opts,
+                            c->engine->has_costs ? &c->engine->costs : NULL);
+    return *out ? 0 : DT_COMM_ERR_MEMORY;
+}
+static void dt__comm_drop(dt_comm *c) /* nobody waits for anybody */
+{
+    if (!c) return;
+    dt__comm_failed(c, DT_COMM_ERR_STATE, -1, "given up before it was used");
+    dt_comm_free(c);
+}
+/* Agree on who is there, make a communicator of them, agree that all have it. If not (somebody died meanwhile), once
+   more with those who are left. Its id is of this round, so what an earlier attempt left behind cannot be taken for
+   it; the memory and the links are new. */
+DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
+{
+    char     text[sizeof dt__comm_text];
+    uint64_t id = 0;
+    if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: out is NULL");
+    *out = NULL;
+    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: the communicator is NULL");
+    if (c->threads && c->size > 1) return dt__threads_shrink(c, out);
+    dt__world *w = c->world;
+    if (!w || c->size == 1) {
+        *out = w ? dt__comm_build(w, c->member, 1, dt__id_mix(c->id, ++c->splits), &c->opts) : dt__comm_new(0, 1, &c->opts);
+        return *out ? 0 : DT_COMM_ERR_MEMORY;
+    }
+    int *member = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *member), n = 0, before = -1, same = 0, rc = 0;
+    if (!c->alive && (c->alive = (uint8_t *)calloc(1, dt__agree_nbytes(w))) != NULL)
+        for (int i = 0; i < c->size; i++) dt__bit_set(c->alive, c->member[i]);
+    if (!member || !c->alive) rc = dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+    for (bool all = false; !rc; before = n) {
+        bool have = *out && dt__comm_ok(*out);
+        rc = dt__world_agree(w, c->id, c->round++, c->timeout, c->alive, have ? id : 0, have ? n : 0, &all);
+        if (!rc && all && have) break;
+        dt__comm_drop(*out);
+        *out = NULL;
+        n = 0;
+        for (int i = 0; !rc && i < c->size; i++)
+            if (dt__bit(c->alive, c->member[i])) member[n++] = c->member[i];
+        same = n == before ? same + 1 : 0;
+        if (!rc && n == 0)
+            rc = dt__comm_bad(DT_COMM_ERR_PEER, "half of the ranks or more are out of reach: they may have gone on "
+                                                "without these; start again from the last checkpoint");
+        else if (!rc && !dt__bit(c->alive, w->rank))
+            rc = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d came too late: the others have gone on", c->rank);
+        else if (!rc && same == 3)
+            rc = dt__comm_bad(DT_COMM_ERR_STATE, "%d ranks could not set up a communicator: %.400s", n,
+                              dt__comm_text[0] ? dt__comm_text : "one of them failed");
+        if (rc) break;
+        id = dt__id_mix(dt__id_mix(c->id, UINT64_C(1) << 32), (uint64_t)c->round);
+        *out = dt__comm_build(w, member, n, id, &c->opts);
+    }
+    if (rc) {
+        snprintf(text, sizeof text, "rank %d: dt_comm_shrink: %.680s", c->rank, dt__comm_text);
+        dt__comm_drop(*out);
+        *out = NULL;
+        dt__comm_bad(rc, "%s", text);
+    }
+    for (int i = 0, k = 0; !rc && i < c->size; i++)
+        if (k < n && member[k] == c->member[i]) k++;
+        else {
+            static const char *const how[] = { "it came too late", "it died", "it left", "it is out of reach" };
+            dt__comm_log(3, "rank %d goes on without rank %d: %s", c->rank, i, how[dt__world_gone(w, c->member[i]) & 3]);
+        }
     DT_COMM_FREE(member);
     return rc;
 }
