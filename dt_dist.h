@@ -187,6 +187,12 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_ten
 #if defined(DT_IMPLEMENTATION) && !defined(DT__DIST_H_IMPLEMENTED)
 #define DT__DIST_H_IMPLEMENTED
 
+#include "dt.h" /* the implementations of these, if they are not there yet */
+
+#include "dt_comm.h"
+#include "dt_data.h"
+#include "dt_nn.h"
+
 typedef struct dt__bucket { /* a stretch of a block's gradients */
     int      block;
     int      first, n; /* its parameters: m->order[first .. first + n) */
