@@ -625,9 +625,9 @@ static void       dt__world_add(dt__world *w, dt_comm *c);
 static void       dt__world_remove(dt__world *w, dt_comm *c);
 static int        dt__world_gone(dt__world *w, int rank); /* 0 alive, 1 died, 2 left, 3 out of reach */
 /* >>control: an agreement among the ranks of *set (a bit for each rank of the world), one of several (round) of a
-   communicator: *set becomes those that came and live, the same on all of them. built: what this rank has made of the last one's
-   result, for nbuilt ranks (0: nothing); *all: everyone of the new set has made the same. 0, or negative after
-   dt__comm_bad; within a few times the timeout. */
+   communicator: *set becomes those that came and live, the same on all of them. built: what this rank has made of
+   the last one's result, for nbuilt ranks (0: nothing); *all: everyone of the new set has made the same. 0, or negative
+   after dt__comm_bad; within a few times the timeout. */
 static int        dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
                                   int nbuilt, bool *all);
 /* >>engine: is the header the expected one? If not, fails c (and all ranks) with a message that shows both, and
@@ -3614,8 +3614,8 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
    A rank that wants to go on has a state: it came; whose proposal it accepted, and what; what is decided. It goes up
    the tree, again and again until there is a decision. The root (the lowest rank that lives) asks all for theirs, and
    when every asked rank has come, is gone or is too late, it proposes those who came. Each accepts, and the root
-   decides when all of them who live have accepted. If the root dies the next one begins by asking: it must propose what the
-   highest root before it had accepted anywhere, and decide what was decided anywhere.
+   decides when all of them who live have accepted. If the root dies the next one begins by asking: it must propose
+   what the highest root before it had accepted anywhere, and decide what was decided anywhere.
 
    Why all get the same: a root decides S only when every member of S that lives has accepted S. A state names the root
    that its rank follows, and counts only there; who follows root b has given up all ranks below b, and accepts
