@@ -21,7 +21,7 @@ A COMPLETE PROGRAM
         dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
         dt_ddp       *ddp = dt_ddp_new(m, c);
         for (int i = 0; i < 100; i++) {
-            dt_tensor *x = dt_randn(DT_SHAPE(32, 4)), *y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true);
+            dt_tensor *x = dt_normal(0, 1, DT_SHAPE(32, 4)), *y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true);
             dt_backward(dt_mse_loss(dt_linear(m, "fc", x, .out = 1), y));
             dt_step(opt);
         }
