@@ -89,7 +89,8 @@ fuzz-%: build/fuzz/fuzz_%
 	    -artifact_prefix=build/fuzz/ build/fuzz/$* tests/corpus/$*
 build/fuzz/fuzz_%: build/fuzz/fuzz_%.o build/fuzz/dt_data.o
 	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
-build/fuzz/fuzz_archive: build/fuzz/fuzz_archive.o # which has an implementation of its own
+# these have an implementation of their own
+$(patsubst %,build/fuzz/%,fuzz_archive $(patsubst tests/%.c,%,$(wildcard tests/fuzz_comm_*.c))): build/fuzz/%: build/fuzz/%.o
 	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
 build/fuzz/%.o: tests/%.c
 	@mkdir -p $(@D)
