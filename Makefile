@@ -29,6 +29,8 @@ LDLIBS_zlib    = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -lz 
 $(foreach f,$(FLAVOURS),$(OWN_IMPL:%=build/$(f)/%.o)): CPPFLAGS += -DDT_NO_AVX2
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
+# its address space is small: ranks reserve less than the machine has
+ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
 .PHONY: parse help demo data test test-quick test-all fuzz check-headers probes tools build examples benches format \
@@ -144,7 +146,7 @@ plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|DT_CPU_ISA=portable build
 plan_asan      = $(foreach t,$(TESTS),'asan/$(t)|$(ENV_asan) $(1) build/asan/$(t)')
 plan_tsan      = $(foreach t,$(TESTS),'tsan/$(t)|DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr) build/tsan/$(t)')
 plan_valgrind  = $(if $(shell command -v valgrind),\
-    $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|DT_TEST_QUICK=1 DT_TEST_SLOW=30 $(VALGRIND) build/plain/$(t)') \
+    $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|$(ENV_valgrind) $(VALGRIND) build/plain/$(t)') \
     'valgrind/test_train|skip: whole networks take a quarter of an hour; AddressSanitizer runs them',\
     'valgrind|skip: valgrind is not installed')
 plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cblas/$(t)'),\
