@@ -180,6 +180,9 @@ DT_API int      dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o DT_OPT
 /* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0; when
    one rank dies the others get 10 s, then they are ended. Call it while the program has one thread. */
 DT_API int      dt_spawn(int n, int (*fn)(void *arg), void *arg);
+/* The same on each of several machines, node = 0 ...: n ranks here, of nodes * n. MASTER_ADDR and MASTER_PORT say where
+   rank 0 is, DT_TOKEN_FILE (or DT_INSECURE=1) goes for all. */
+DT_API int      dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void *arg);
 /* Collective: ranks of one colour make a communicator, in the order of key, then rank. Colour negative: none (*out
    NULL). */
 DT_API int      dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out);
@@ -1929,25 +1932,28 @@ static void dt__setenv_int(const char *name, int v)
     snprintf(text, sizeof text, "%d", v);
     setenv(name, text, 1);
 }
-static void dt__spawn_child(int rank, int n, int port, int listen_fd, int token_fd, pid_t parent, int (*fn)(void *),
-                            void *arg)
+/* port 0: one of several machines, where the environment says the rest */
+static void dt__spawn_child(int rank, int n, int first, int world, int port, int listen_fd, int token_fd, pid_t parent,
+                            int (*fn)(void *), void *arg)
 {
     static const char *const other[] = { "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE",
                                          "TORCHELASTIC_USE_AGENT_STORE" };
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(126); /* it died before this line */
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++) unsetenv(other[i]);
-    dt__setenv_int("RANK", rank);
-    dt__setenv_int("WORLD_SIZE", n);
+    dt__setenv_int("RANK", first + rank);
+    dt__setenv_int("WORLD_SIZE", world);
     dt__setenv_int("LOCAL_RANK", rank);
     dt__setenv_int("LOCAL_WORLD_SIZE", n);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    dt__setenv_int("MASTER_PORT", port);
-    dt__setenv_int("DT_TOKEN_FD", token_fd);
-    if (rank == 0) dt__setenv_int("DT_LISTEN_FD", listen_fd);
-    else {
-        unsetenv("DT_LISTEN_FD");
-        close(listen_fd);
+    unsetenv("DT_LISTEN_FD");
+    for (size_t i = 0; i < sizeof other / sizeof *other && port; i++) unsetenv(other[i]);
+    if (port) {
+        setenv("MASTER_ADDR", "127.0.0.1", 1);
+        dt__setenv_int("MASTER_PORT", port);
+        dt__setenv_int("DT_TOKEN_FD", token_fd);
+        if (rank == 0) dt__setenv_int("DT_LISTEN_FD", listen_fd);
+        else close(listen_fd);
+    } else {
+        close(token_fd);
     }
     int status = fn(arg);
     fflush(NULL);
@@ -1996,20 +2002,25 @@ static void dt__spawn_wait(pid_t *pid, int n, int *first, int64_t grace, int64_t
     }
     DT_COMM_FREE(p);
 }
-DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg)
+static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(void *arg), void *arg)
 {
     uint8_t  token[32];
     dt__addr a;
-    int      first = 0, started = 0, listen_fd, tube[2], status = 0;
+    int      first = 0, started = 0, listen_fd = -1, port = 0, tube[2], status = 0;
     pid_t    parent = getpid();
     if (n < 1 || n > 4096 || !fn)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_spawn: %d ranks and %s, expected 1 to 4096 and a function", n,
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %d ranks and %s, expected 1 to 4096 and a function", call, n,
                             fn ? "a function" : "NULL");
     pid_t *pid = (pid_t *)DT_COMM_MALLOC((size_t)n * sizeof *pid);
-    dt__addr_loopback(&a, 0);
-    listen_fd = dt__listen(&a);
-    if (!pid || listen_fd < 0 || getsockname(listen_fd, &a.u.any, &a.n) != 0 || !dt__comm_random(token, 32)) {
-        status = dt__comm_bad(DT_COMM_ERR_NET, "dt_spawn: no memory, socket or random numbers: %s", strerror(errno));
+    bool   ok = pid && dt__comm_random(token, 32);
+    if (ok && nodes == 1) {
+        dt__addr_loopback(&a, 0);
+        listen_fd = dt__listen(&a);
+        ok = listen_fd >= 0 && getsockname(listen_fd, &a.u.any, &a.n) == 0;
+        if (ok) port = dt__addr_port(&a);
+    }
+    if (!ok) {
+        status = dt__comm_bad(DT_COMM_ERR_NET, "%s: no memory, socket or random numbers: %s", call, strerror(errno));
         DT_COMM_FREE(pid);
         dt__close(&listen_fd);
         return status;
@@ -2017,12 +2028,11 @@ DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg)
     fflush(NULL); /* else the ranks would write what is buffered once more */
     for (; started < n; started++) {
         if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0) break;
-        bool  ok = write(tube[1], token, 32) == 32;
-        pid_t child = ok ? fork() : -1;
+        pid_t child = write(tube[1], token, 32) == 32 ? fork() : -1;
         close(tube[1]);
         if (child == 0) {
             DT_COMM_FREE(pid);
-            dt__spawn_child(started, n, dt__addr_port(&a), listen_fd, tube[0], parent, fn, arg);
+            dt__spawn_child(started, n, node * n, nodes * n, port, listen_fd, tube[0], parent, fn, arg);
         }
         close(tube[0]);
         if (child < 0) break;
@@ -2030,13 +2040,24 @@ DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg)
     }
     if (started < n) {
         status =
-            dt__comm_bad(DT_COMM_ERR_NET, "dt_spawn: rank %d of %d cannot be started: %s", started, n, strerror(errno));
+            dt__comm_bad(DT_COMM_ERR_NET, "%s: rank %d of %d cannot be started: %s", call, started, n, strerror(errno));
         for (int i = 0; i < started; i++) kill(pid[i], SIGKILL);
     }
-    close(listen_fd);
+    dt__close(&listen_fd);
     dt__spawn_wait(pid, started, &first, 10000000000, 2000000000);
     DT_COMM_FREE(pid);
     return status ? status : first;
+}
+DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg) { return dt__spawn("dt_spawn", 1, 0, n, fn, arg); }
+DT_API int dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void *arg)
+{
+    const char *call = "dt_spawn_nodes";
+    if (nodes < 1 || node < 0 || node >= nodes || nodes > INT_MAX / 4096)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: node %d of %d; nodes count from 0", call, node, nodes);
+    if (nodes > 1 && (!getenv("MASTER_ADDR") || !getenv("MASTER_PORT")))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %d machines need MASTER_ADDR and MASTER_PORT: where rank 0 is", call,
+                            nodes);
+    return dt__spawn(call, nodes, node, n, fn, arg);
 }
 
 /* ==================================================================================================== >>control

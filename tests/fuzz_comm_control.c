@@ -117,7 +117,7 @@ static void control_check(dt__world *w)
     }
     if (full != ctl->root_done) abort(); /* a rank counts once */
     /* one who went may come again */
-    if (!ctl->complete && !ctl->released && ctl->there[CONTROL_SIZE - 3] && !control_conn(w, 3)) abort();
+    if (!ctl->complete && !ctl->released && !ctl->join_failed && ctl->there[CONTROL_SIZE - 3] && !control_conn(w, 3)) abort();
 }
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
