@@ -7926,7 +7926,7 @@ static int dt__call_bad(dt_comm *c, const dt__call *a)
     else if (reduces && (a->op < 0 || a->op >= DT_COMM_OPS)) snprintf(why, sizeof why, "reduction %d is none", a->op);
     else if (reduces && !dt__reduce_can(a->dtype, a->op))
         snprintf(why, sizeof why, "%s of %s is not defined", dt__comm_ops[a->op], dt__comm_dtypes[a->dtype]);
-    else if (a->n < 0 || a->n > INT64_MAX / 64) snprintf(why, sizeof why, "%" PRId64 " elements", a->n);
+    else if (a->n < 0 || a->n > INT64_MAX / 64 / c->size) snprintf(why, sizeof why, "%" PRId64 " elements", a->n);
     else if (a->root < 0 || a->root >= c->size)
         snprintf(why, sizeof why, "rank %d is out of range in a world of %d", a->root, c->size);
     for (int i = 0; a->counts && !why[0] && i < c->size; i++)
