@@ -33,6 +33,8 @@ $(foreach f,normal asan,$(filter-out %/test_reduce.o %/test_plans.o %/test_comm.
     OPTIMISE := -O0
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
+# its address space is small: ranks reserve less than the machine has
+ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
 .PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches \
@@ -97,7 +99,8 @@ fuzz-%: build/fuzz/fuzz_%
 	    -artifact_prefix=build/fuzz/ build/fuzz/$* tests/corpus/$*
 build/fuzz/fuzz_%: build/fuzz/fuzz_%.o build/fuzz/dt_data.o
 	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
-build/fuzz/fuzz_archive: build/fuzz/fuzz_archive.o # which has an implementation of its own
+# these have an implementation of their own
+$(patsubst %,build/fuzz/%,fuzz_archive $(patsubst tests/%.c,%,$(wildcard tests/fuzz_comm_*.c))): build/fuzz/%: build/fuzz/%.o
 	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
 build/fuzz/%.o: tests/%.c
 	@mkdir -p $(@D)
@@ -162,7 +165,7 @@ plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|$(1) DT_CPU_ISA=portable 
 plan_asan      = $(call plan,asan,$(ENV_asan) $(1))
 plan_tsan      = $(call plan,tsan,DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr))
 plan_valgrind  = $(if $(shell command -v valgrind),\
-    $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|DT_TEST_QUICK=1 DT_TEST_SLOW=30 $(VALGRIND) build/plain/$(t)') \
+    $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|$(ENV_valgrind) $(VALGRIND) build/plain/$(t)') \
     'valgrind/test_train|skip: whole networks take a quarter of an hour; AddressSanitizer runs them',\
     'valgrind|skip: valgrind is not installed')
 plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cblas/$(t)'),\

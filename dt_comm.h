@@ -990,11 +990,15 @@ static int dt__connect(const dt__addr *a)
     errno = e;
     return -1;
 }
+#ifndef DT__SEND_BYTES /* tests have other ends */
+#define DT__SEND_BYTES(fd, ptr, nbytes) send(fd, ptr, nbytes, MSG_NOSIGNAL)
+#define DT__RECV_BYTES(fd, ptr, nbytes) recv(fd, ptr, nbytes, 0)
+#endif
 /* Moves bytes without waiting: 1 all are moved, 0 not yet, -1 the connection is gone (errno; 0: it was closed). */
 static int dt__send_some(int fd, const void *buf, size_t nbytes, size_t *done)
 {
     while (*done < nbytes) {
-        ssize_t n = send(fd, (const char *)buf + *done, nbytes - *done, MSG_NOSIGNAL);
+        ssize_t n = DT__SEND_BYTES(fd, (const char *)buf + *done, nbytes - *done);
         if (n > 0) *done += (size_t)n;
         else if (n < 0 && errno == EINTR) continue;
         else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
@@ -1005,7 +1009,7 @@ static int dt__send_some(int fd, const void *buf, size_t nbytes, size_t *done)
 static int dt__recv_some(int fd, void *buf, size_t nbytes, size_t *done)
 {
     while (*done < nbytes) {
-        ssize_t n = recv(fd, (char *)buf + *done, nbytes - *done, 0);
+        ssize_t n = DT__RECV_BYTES(fd, (char *)buf + *done, nbytes - *done);
         if (n > 0) *done += (size_t)n;
         else if (n < 0 && errno == EINTR) continue;
         else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
@@ -1641,6 +1645,15 @@ typedef struct dt__ticket {
     uint32_t addr_len;
 } dt__ticket;
 
+/* 1 taken, 0 it has no address, negative: it is of another version. */
+static int dt__ticket_read(dt__config *f, dt__world *w, const dt__ticket *t)
+{
+    if (t->magic != DT__SHAKE_MAGIC || t->version != DT__SHAKE_VERSION)
+        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 has another version of dt_comm.h: %u, expected %d",
+                            (unsigned)t->version, DT__SHAKE_VERSION);
+    if (!f->have_token) memcpy(w->token, t->token, 32);
+    return dt__addr_take(&f->addr[0], t->addr, t->addr_len) ? (f->naddr = 1) : 0;
+}
 /* 1 taken, 0 nobody is there yet, negative. */
 static int dt__ticket_take(dt__config *f, dt__world *w, int64_t deadline)
 {
@@ -1659,12 +1672,7 @@ static int dt__ticket_take(dt__config *f, dt__world *w, int64_t deadline)
     if (deadline > dt__comm_now() + 1000000000) deadline = dt__comm_now() + 1000000000;
     while ((got = dt__recv_some(fd, &t, sizeof t, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
     dt__close(&fd);
-    if (got != 1) return 0;
-    if (t.magic != DT__SHAKE_MAGIC || t.version != DT__SHAKE_VERSION)
-        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 has another version of dt_comm.h: %u, expected %d",
-                            (unsigned)t.version, DT__SHAKE_VERSION);
-    if (!f->have_token) memcpy(w->token, t.token, 32);
-    return dt__addr_take(&f->addr[0], t.addr, t.addr_len) ? (f->naddr = 1) : 0;
+    return got == 1 ? dt__ticket_read(f, w, &t) : 0;
 }
 
 /* ---- this rank's line of the table */
@@ -2238,8 +2246,10 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
         if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0) break;
         pid_t child = write(tube[1], token, 32) == 32 ? fork() : -1;
         close(tube[1]);
-        if (child == 0)
+        if (child == 0) {
+            DT_COMM_FREE(pid);
             dt__spawn_child(started, n, node * n, nodes * n, port, listen_fd, tube[0], parent, fn, arg);
+        }
         close(tube[0]);
         if (child < 0) break;
         pid[started] = child;
@@ -2282,6 +2292,12 @@ typedef struct dt__cgather {
     uint64_t seq, n, at; /* n: bytes of a rank; at: of this piece, in the rank's part (up) or in all (down) */
     int32_t  rank, zero;
 } dt__cgather;
+typedef struct dt__piece { /* of an exchange, as it came; the bytes follow */
+    struct dt__piece *next;
+    int               rank;
+    uint64_t          at;
+    size_t            n;
+} dt__piece;
 typedef struct dt__cabort { /* the text follows */
     uint64_t comm;
     int32_t  status, rank;
@@ -2395,7 +2411,8 @@ struct dt__control {
     uint8_t    *gather_out;
     uint64_t    gather_n, gather_got;
     char        gather_text[768];
-    uint8_t    *root_buf;
+    bool        root_on;
+    dt__piece  *root_pieces; /* memory for what came, never for what was only announced */
     uint64_t   *root_have, root_seq, root_n;
     int         root_done;
     int64_t     root_deadline;
@@ -3159,11 +3176,21 @@ static int dt__world_gone(dt__world *w, int rank) /* DT__ALIVE ..., as far as th
 }
 
 /* ---- exchanging bytes over the tree: pieces go up to rank 0, which sends all of them down */
+static void dt__gather_drop(dt__control *ctl) /* what rank 0 has collected */
+{
+    while (ctl->root_pieces) {
+        dt__piece *p = ctl->root_pieces;
+        ctl->root_pieces = p->next;
+        DT_COMM_FREE(p);
+    }
+    ctl->root_on = false;
+    ctl->root_done = 0;
+}
 static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from)
 {
     dt__control *ctl = w->control;
     if (seq == 0 || seq <= ctl->gather_failed) return;
-    if (!ctl->gathering && ctl->gather_seq >= seq && !ctl->root_buf) return; /* it is done here */
+    if (!ctl->gathering && ctl->gather_seq >= seq && !ctl->root_on) return; /* it is done here */
     ctl->gather_failed = seq;
     snprintf(ctl->gather_text, sizeof ctl->gather_text, "%s", text);
     if (ctl->gathering && ctl->gather_seq == seq && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
@@ -3173,9 +3200,7 @@ static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const 
     dt__block *b = dt__block_new(DT__C_GATHER_FAIL, w->rank, &g, sizeof g, text, strnlen(text, DT__CTEXT));
     dt__control_flood(w, b, from);
     dt__block_unref(b);
-    DT_COMM_FREE(ctl->root_buf);
-    ctl->root_buf = NULL;
-    ctl->root_done = 0;
+    dt__gather_drop(ctl);
     ctl->root_seq = ctl->root_seq > seq ? ctl->root_seq : seq;
     pthread_cond_broadcast(&ctl->cond);
 }
@@ -3200,6 +3225,13 @@ static void dt__gather_send_down(dt__world *w) /* rank 0 has all */
 {
     dt__control *ctl = w->control;
     uint64_t     all = ctl->root_n * (uint64_t)w->size, at = 0;
+    uint8_t     *buf = (uint8_t *)DT_COMM_MALLOC((size_t)all + 1);
+    if (!buf) {
+        dt__gather_fail(w, ctl->root_seq, "rank 0 is out of memory", NULL);
+        return;
+    }
+    for (const dt__piece *p = ctl->root_pieces; p; p = p->next)
+        memcpy(buf + (uint64_t)p->rank * ctl->root_n + p->at, p + 1, p->n);
     do {
         dt__cgather g;
         size_t      n = DT__CFRAME_MAX - sizeof g;
@@ -3208,15 +3240,14 @@ static void dt__gather_send_down(dt__world *w) /* rank 0 has all */
         g.n = ctl->root_n;
         g.at = at;
         if (n > all - at) n = (size_t)(all - at);
-        dt__block *b = dt__block_new(DT__C_GATHER_DOWN, 0, &g, sizeof g, ctl->root_buf + at, n);
+        dt__block *b = dt__block_new(DT__C_GATHER_DOWN, 0, &g, sizeof g, buf + at, n);
         dt__control_flood(w, b, NULL);
-        dt__gather_down(w, &g, ctl->root_buf + at, n);
+        dt__gather_down(w, &g, buf + at, n);
         dt__block_unref(b);
         at += n;
     } while (at < all);
-    DT_COMM_FREE(ctl->root_buf);
-    ctl->root_buf = NULL;
-    ctl->root_done = 0;
+    DT_COMM_FREE(buf);
+    dt__gather_drop(ctl);
 }
 /* A piece at rank 0. */
 static void dt__gather_take(dt__world *w, const dt__cgather *g, const uint8_t *data, size_t n)
@@ -3224,7 +3255,7 @@ static void dt__gather_take(dt__world *w, const dt__cgather *g, const uint8_t *d
     dt__control *ctl = w->control;
     char         text[256];
     if (g->rank < 0 || g->rank >= w->size || g->seq <= ctl->gather_failed) return;
-    if (ctl->root_done == 0 && !ctl->root_buf) { /* the first piece of an exchange */
+    if (!ctl->root_on) { /* the first piece of an exchange */
         if (g->seq <= ctl->root_seq) return;
         if (ctl->ngone) {
             ctl->root_seq = g->seq;
@@ -3239,23 +3270,32 @@ static void dt__gather_take(dt__world *w, const dt__cgather *g, const uint8_t *d
         }
         ctl->root_seq = g->seq;
         ctl->root_n = g->n;
-        ctl->root_buf = (uint8_t *)DT_COMM_MALLOC((size_t)(g->n * (uint64_t)w->size) + 1);
-        if (!ctl->root_buf) {
-            dt__gather_fail(w, g->seq, "rank 0 is out of memory", NULL);
-            return;
-        }
+        ctl->root_on = true;
         for (int r = 0; r < w->size; r++) ctl->root_have[r] = UINT64_MAX; /* nothing came, not even 0 bytes */
         ctl->root_deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
     }
     uint64_t have = ctl->root_have[g->rank] == UINT64_MAX ? 0 : ctl->root_have[g->rank];
-    if (g->seq != ctl->root_seq || g->n != ctl->root_n || g->at != have || n > g->n - have) {
+    bool     more = ctl->root_have[g->rank] == UINT64_MAX || (have < ctl->root_n && n > 0); /* a rank ends once */
+    if (g->seq != ctl->root_seq || g->n != ctl->root_n || g->at != have || n > g->n - have || !more) {
         snprintf(text, sizeof text,
                  "rank %d exchanges %" PRIu64 " bytes in exchange %" PRIu64 ", others %" PRIu64 " in %" PRIu64, g->rank,
                  g->n, g->seq, ctl->root_n, ctl->root_seq);
         dt__gather_fail(w, ctl->root_seq > g->seq ? ctl->root_seq : g->seq, text, NULL);
         return;
     }
-    if (n) memcpy(ctl->root_buf + (uint64_t)g->rank * g->n + have, data, n);
+    if (n) {
+        dt__piece *p = (dt__piece *)DT_COMM_MALLOC(sizeof *p + n);
+        if (!p) {
+            dt__gather_fail(w, g->seq, "rank 0 is out of memory", NULL);
+            return;
+        }
+        p->next = ctl->root_pieces;
+        p->rank = g->rank;
+        p->at = have;
+        p->n = n;
+        memcpy(p + 1, data, n);
+        ctl->root_pieces = p;
+    }
     ctl->root_have[g->rank] = have + n;
     if (have + n == g->n && ++ctl->root_done == w->size) dt__gather_send_down(w);
 }
@@ -3264,7 +3304,7 @@ static void dt__gather_timers(dt__world *w, int64_t now)
     dt__control *ctl = w->control;
     int          rank[8] = { 0 }, n = 0;
     char         list[160], text[256];
-    if (!ctl->root_buf || now < ctl->root_deadline) return;
+    if (!ctl->root_on || now < ctl->root_deadline) return;
     for (int r = 0; r < w->size; r++)
         if (ctl->root_have[r] == UINT64_MAX || ctl->root_have[r] < ctl->root_n) {
             if (n < 8) rank[n] = r;
@@ -4193,7 +4233,7 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
     dt__block     *b;
     if (k->kind == DT__KIND_REGISTER) {
         if (k->head.kind == DT__C_MEMBER) return dt__register_member(w, k);
-        k->bye = k->head.kind == DT__C_BYE;
+        k->bye = k->head.kind == DT__C_BYE && ctl->complete;
         return k->bye;
     }
     switch (k->head.kind) {
@@ -4455,7 +4495,7 @@ static int64_t dt__control_next(const dt__world *w, int64_t now) /* when there i
         DT__SOONER(ctl->missing_at);
     }
     if (ctl->accept_after > now) DT__SOONER(ctl->accept_after);
-    if (ctl->root_buf) DT__SOONER(ctl->root_deadline);
+    if (ctl->root_on) DT__SOONER(ctl->root_deadline);
     for (int i = 0; i < DT__INQUIRIES; i++) {
         const dt__inquiry *q = &ctl->inquiry[i];
         if (q->state) DT__SOONER(q->begin + (q->state == 1 ? 400000000 : q->state == 2 ? 850000000 : 500000000));
@@ -4599,16 +4639,14 @@ static void dt__control_free(dt__world *w)
     DT_COMM_FREE(ctl->gone);
     DT_COMM_FREE(ctl->there);
     DT_COMM_FREE(ctl->root_have);
-    DT_COMM_FREE(ctl->root_buf);
+    dt__gather_drop(ctl);
     DT_COMM_FREE(ctl);
     w->control = NULL;
 }
-static int dt__control_start(dt__world *w)
+static int dt__control_new(dt__world *w) /* without its thread; negative: errno */
 {
     dt__control       *ctl = (dt__control *)DT_COMM_MALLOC(sizeof *ctl);
     pthread_condattr_t attr;
-    sigset_t           all, old;
-    int                e;
     if (!ctl) return -1;
     memset(ctl, 0, sizeof *ctl);
     w->control = ctl;
@@ -4630,10 +4668,17 @@ static int dt__control_start(dt__world *w)
     ctl->nthere = 1;
     ctl->complete = w->rank != 0;
     ctl->missing_at = dt__comm_now() + 1000000000;
+    return 0;
+}
+static int dt__control_start(dt__world *w)
+{
+    sigset_t all, old;
+    int      e;
+    if (dt__control_new(w) < 0) return -1;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    ctl->started = true;
-    e = pthread_create(&ctl->thread, NULL, dt__control_main, w);
+    w->control->started = true;
+    e = pthread_create(&w->control->thread, NULL, dt__control_main, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (e == 0) return 0;
     dt__control_free(w);
@@ -7552,7 +7597,7 @@ static int dt__tcp_pull(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *to
 {
     dt__tcp_way *w = &l->in;
     size_t       room = (DT__TCP_STAGE / (size_t)((dt__tcp *)c->tcp)->streams) & ~(size_t)63, moved = 0;
-    char        *stage = m->n <= DT__TCP_SMALL ? l->small : l->stage + (size_t)s * room;
+    char        *stage = m->n <= DT__TCP_SMALL ? l->small : l->stage ? l->stage + (size_t)s * room : NULL;
     if (m->n <= DT__TCP_SMALL) room = DT__TCP_SMALL;
     while (w->done[s] < n) {
         struct iovec v;
@@ -9178,7 +9223,7 @@ static int dt__call_bad(dt_comm *c, const dt__call *a)
     else if (reduces && (a->op < 0 || a->op >= DT_COMM_OPS)) snprintf(why, sizeof why, "reduction %d is none", a->op);
     else if (reduces && !dt__reduce_can(a->dtype, a->op))
         snprintf(why, sizeof why, "%s of %s is not defined", dt__comm_ops[a->op], dt__comm_dtypes[a->dtype]);
-    else if (a->n < 0 || a->n > INT64_MAX / 64) snprintf(why, sizeof why, "%" PRId64 " elements", a->n);
+    else if (a->n < 0 || a->n > INT64_MAX / 64 / c->size) snprintf(why, sizeof why, "%" PRId64 " elements", a->n);
     else if (a->root < 0 || a->root >= c->size)
         snprintf(why, sizeof why, "rank %d is out of range in a world of %d", a->root, c->size);
     for (int i = 0; a->counts && !why[0] && i < c->size; i++)
