@@ -5684,7 +5684,8 @@ enum {
     DT__PIECE      = 128 << 10,  /* of a staged vector */
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
-    DT__NOTES      = 64
+    DT__NOTES      = 64,
+    DT__CORES      = 1024        /* that a mask of cores tells */
 };
 typedef struct dt__post {
     uint64_t  no;                /* of the shared operation, from 1; written last */
@@ -5706,6 +5707,8 @@ typedef struct dt__seat {
     uint64_t fin DT__ALIGNED;    /* direct operations finished: their number */
     uint32_t bell DT__ALIGNED;   /* the futex */
     uint32_t asleep;
+    uint64_t cores[DT__CORES / 64]; /* that the rank may use */
+    uint32_t sat;                /* it has written them */
     dt__note note[DT__NOTES] DT__ALIGNED;
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
     uint8_t  stage[2][DT__PIECE] DT__ALIGNED;
@@ -5933,13 +5936,33 @@ static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has
     if (ram > most) ram = most;
     return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
 }
-static int dt__shared_cores(void)
+static int dt__shared_cores(uint64_t *set) /* that this thread may use; how many */
 {
-    unsigned long set[64];
-    long          n = syscall(SYS_sched_getaffinity, 0, sizeof set, set);
-    int           cores = 0;
-    for (long i = 0; i < n / (long)sizeof *set; i++) cores += __builtin_popcountl(set[i]);
+    uint64_t all[DT__CORES / 64];
+    long     n = syscall(SYS_sched_getaffinity, 0, sizeof all, all);
+    int      cores = 0;
+    for (long i = 0; i < DT__CORES / 64; i++) {
+        uint64_t word = i < n / 8 ? all[i] : 0;
+        cores += __builtin_popcountll(word);
+        if (set) set[i] = word;
+    }
     return cores ? cores : 1;
+}
+/* Looks before the first yield. Ranks may be bound to a core each: together they need as many as they are. */
+static int dt__shared_spin(dt__shared *s)
+{
+    uint64_t all[DT__CORES / 64];
+    int      cores = 0;
+    if (s->spin >= 0) return s->spin;
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < s->n; i++) {
+        const dt__seat *t = dt__seat_of(s, i);
+        if (!__atomic_load_n(&t->sat, __ATOMIC_ACQUIRE)) return 0; /* not yet */
+        for (int k = 0; k < DT__CORES / 64; k++) all[k] |= t->cores[k];
+    }
+    for (int k = 0; k < DT__CORES / 64; k++) cores += __builtin_popcountll(all[k]);
+    s->spin = s->n <= cores || !cores ? 4000 : 0;
+    return s->spin;
 }
 static void dt__shared_free(dt__shared *s)
 {
@@ -5985,7 +6008,9 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
         s->index[local[i]] = i;
         if (local[i] == c->rank) s->me = i;
     }
-    s->spin = n <= dt__shared_cores() ? 4000 : 0;
+    s->spin = -1;
+    dt__shared_cores(dt__seat_of(s, s->me)->cores);
+    __atomic_store_n(&dt__seat_of(s, s->me)->sat, 1u, __ATOMIC_RELEASE);
     if (fd >= 0) {
         s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
         s->arena_at = dt__shared_arenas(n) + s->me * s->arena_n;
@@ -7619,7 +7644,7 @@ typedef struct dt__idler {
 static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
 {
     dt__shared *s = (dt__shared *)c->shared;
-    int         spin = s ? s->spin : 200;
+    int         spin = s ? dt__shared_spin(s) : 200;
     if (progress) {
         if (d->dozing) dt__shared_rise(s);
         d->dozing = false;
