@@ -123,6 +123,12 @@ bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoad
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_loader --python $(PEER_PYTHON)
 
+# the peers that are not there are named and left out
+bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gloo, by size, transport and algorithm
+	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
+	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac || true
+	build/bench/bench_allreduce --python $(PEER_PYTHON)
+
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html
 	@bench/report.sh
 
