@@ -5659,8 +5659,8 @@ DT_API int dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const d
    operation k+2 has seen everyone's post of k+1, and they came there after reading those of k.
      short      the vector is in the post: everyone reads all posts and reduces for itself. One meeting.
      direct     all vectors lie where all can see them: each rank reduces its part and writes it to all vectors.
-     staged     other vectors pass through two stages a rank, piece by piece: copied in, reduced out. With more than two
-                ranks each reduces its part of a piece, and all copy the parts.
+     staged     other vectors pass through a few stages a rank, piece by piece. Each rank puts a piece there but for
+                its own part, reduces that from all stages, leaves the result in its place, and takes the others'.
    Plans (rings, trees ...) send through a channel for each ordered pair: a frame, and the payload in a few fragments
    or, if the receiver can see it, the place where it lies.
 
@@ -5681,7 +5681,9 @@ DT_API int dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const d
 enum {
     DT__POST_FIRST = 48,         /* bytes beside the number in the first line */
     DT__POST_SHORT = 4096,
-    DT__PIECE      = 128 << 10,  /* of a staged vector */
+    DT__PIECE      = 64 << 10,   /* of a staged vector, at most */
+    DT__PIECE_MIN  = 16 << 10,
+    DT__STAGES     = 4,
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
     DT__NOTES      = 64,
@@ -5701,9 +5703,8 @@ typedef struct dt__note { /* an operation that was begun */
 typedef struct dt__seat {
     dt__post post[2] DT__ALIGNED;
     uint64_t put DT__ALIGNED;    /* pieces staged so far, in all operations */
-    uint64_t read DT__ALIGNED;   /* pieces of all ranks' stages read */
-    uint64_t part DT__ALIGNED;   /* parts of pieces reduced */
-    uint64_t taken DT__ALIGNED;  /* parts of all ranks copied */
+    uint64_t part DT__ALIGNED;   /* pieces of which the own part is reduced */
+    uint64_t taken DT__ALIGNED;  /* pieces of which all parts are taken: no stage is read any more */
     uint64_t fin DT__ALIGNED;    /* direct operations finished: their number */
     uint32_t bell DT__ALIGNED;   /* the futex */
     uint32_t asleep;
@@ -5711,8 +5712,7 @@ typedef struct dt__seat {
     uint32_t sat;                /* it has written them */
     dt__note note[DT__NOTES] DT__ALIGNED;
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
-    uint8_t  stage[2][DT__PIECE] DT__ALIGNED;
-    uint8_t  result[2][DT__PIECE] DT__ALIGNED;
+    uint8_t  stage[DT__STAGES][DT__PIECE] DT__ALIGNED;
 } dt__seat;
 typedef struct dt__channel { /* from one rank to another */
     uint64_t  head DT__ALIGNED; /* fragments sent */
@@ -7249,7 +7249,8 @@ struct dt_work {
     /* shared */
     int        phase, k;
     uint64_t   no, first;        /* number of the operation; pieces before it */
-    int64_t    pieces, put, got, copied, done;
+    int64_t    piece;            /* elements of one */
+    int64_t    pieces, put, part, taken, done;
     bool       progress;         /* something moved in this look */
     bool       asked;            /* it is late: the others were asked */
     int64_t    started, moved;   /* ns: when it began, when something moved last */
@@ -7381,65 +7382,68 @@ static void dt__shared_tell(dt__shared *s, uint64_t *word, uint64_t value)
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
     dt__shared_ring(s);
 }
-static void dt__shared_stage(dt__shared *s, dt_work *w) /* the next piece goes in */
+/* Where piece k of the work is: its number of elements; *at: where they begin; lo and hi: the part of rank i. */
+static int64_t dt__piece_of(const dt__shared *s, const dt_work *w, int64_t k, int i, int64_t *at, int64_t *lo,
+                            int64_t *hi)
 {
-    dt__seat *me = dt__seat_of(s, s->me);
-    size_t    at = (size_t)w->put * DT__PIECE, all = (size_t)w->n * w->size,
-           n = all - at < DT__PIECE ? all - at : (size_t)DT__PIECE;
-    memcpy(me->stage[(w->first + (uint64_t)w->put) & 1], w->data + at, n);
-    w->put++;
-    dt__shared_tell(s, &me->put, w->first + (uint64_t)w->put);
+    int64_t n;
+    *at = k * w->piece;
+    n = w->n - *at < w->piece ? w->n - *at : w->piece;
+    *lo = dt__part_at(n, s->n, i, w->size);
+    *hi = dt__part_at(n, s->n, i + 1, w->size);
+    return n;
 }
-static int dt__shared_staged(dt__shared *s, dt_work *w)
+static char *dt__stage_of(const dt__shared *s, const dt_work *w, int64_t k, int i)
 {
-    dt__seat *me = dt__seat_of(s, s->me);
-    char     *src[64], *dst;
-    bool      moved = false;
-    if (w->put < w->pieces && (w->put < 2 ? DT__REACHED(s, read, w->first + (uint64_t)(w->put < 1 ? 0 : w->put - 1))
-                                          : DT__REACHED(s, read, w->first + (uint64_t)w->put - 1))) {
-        dt__shared_stage(s, w);
-        moved = true;
+    return (char *)dt__seat_of(s, i)->stage[(w->first + (uint64_t)k) % DT__STAGES];
+}
+static bool dt__stage_free(const dt__shared *s, const dt_work *w) /* for the next piece */
+{
+    uint64_t no = w->first + (uint64_t)w->put + 1;
+    return DT__REACHED(s, taken, no > DT__STAGES ? no - DT__STAGES : 0);
+}
+static void dt__stage_put(dt__shared *s, dt_work *w)
+{
+    int64_t at, lo, hi, n = dt__piece_of(s, w, w->put, s->me, &at, &lo, &hi);
+    char   *to = dt__stage_of(s, w, w->put, s->me), *from = w->data + (size_t)at * w->size;
+    memcpy(to, from, (size_t)lo * w->size);
+    memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
+    w->put++;
+    dt__shared_tell(s, &dt__seat_of(s, s->me)->put, w->first + (uint64_t)w->put);
+}
+static void dt__stage_reduce(dt__shared *s, dt_work *w)
+{
+    int64_t at, lo, hi;
+    char   *src[64], *dst[2];
+    dt__piece_of(s, w, w->part, s->me, &at, &lo, &hi);
+    dst[0] = w->data + (size_t)(at + lo) * w->size;
+    dst[1] = dt__stage_of(s, w, w->part, s->me) + (size_t)lo * w->size;
+    for (int i = 0; i < s->n; i++)
+        src[i] = i == s->me ? dst[0] : dt__stage_of(s, w, w->part, i) + (size_t)lo * w->size;
+    if (hi > lo) dt__reduce_to(w, dst, 2, src, s->n, hi - lo);
+    w->part++;
+    dt__shared_tell(s, &dt__seat_of(s, s->me)->part, w->first + (uint64_t)w->part);
+}
+static void dt__stage_take(dt__shared *s, dt_work *w)
+{
+    for (int i = 0; i < s->n; i++) {
+        int64_t at, lo, hi;
+        dt__piece_of(s, w, w->taken, i, &at, &lo, &hi);
+        if (i != s->me && hi > lo)
+            memcpy(w->data + (size_t)(at + lo) * w->size,
+                   dt__stage_of(s, w, w->taken, i) + (size_t)lo * w->size, (size_t)(hi - lo) * w->size);
     }
-    uint64_t piece = w->first + (uint64_t)w->got;
-    size_t   at = (size_t)w->got * DT__PIECE, all = (size_t)w->n * w->size,
-           nb = all - at < DT__PIECE ? all - at : (size_t)DT__PIECE;
-    int64_t  n = (int64_t)(nb / w->size);
-    if (w->got < w->put && DT__REACHED(s, put, piece + 1)) {
-        for (int i = 0; i < s->n; i++) src[i] = (char *)dt__seat_of(s, i)->stage[piece & 1];
-        if (s->n == 2) { /* each for itself */
-            dst = w->data + at;
-            dt__reduce_to(w, &dst, 1, src, 2, n);
-            w->got++;
-            w->copied = w->got;
-            dt__shared_tell(s, &me->read, piece + 1);
-            moved = true;
-        } else if (DT__REACHED(s, taken, piece < 1 ? 0 : piece - 1)) { /* my part; all have the one before the last */
-            int64_t lo = dt__part_at(n, s->n, s->me, w->size), hi = dt__part_at(n, s->n, s->me + 1, w->size);
-            for (int i = 0; i < s->n; i++) src[i] += (size_t)lo * w->size;
-            dst = (char *)me->result[piece & 1] + (size_t)lo * w->size;
-            if (hi > lo) dt__reduce_to(w, &dst, 1, src, s->n, hi - lo);
-            w->got++;
-            __atomic_store_n(&me->read, piece + 1, __ATOMIC_RELEASE);
-            dt__shared_tell(s, &me->part, piece + 1);
-            moved = true;
-        }
-    }
-    if (w->copied < w->got && DT__REACHED(s, part, w->first + (uint64_t)w->copied + 1)) {
-        uint64_t p = w->first + (uint64_t)w->copied;
-        at = (size_t)w->copied * DT__PIECE;
-        nb = all - at < DT__PIECE ? all - at : (size_t)DT__PIECE;
-        n = (int64_t)(nb / w->size);
-        for (int i = 0; i < s->n; i++) {
-            int64_t lo = dt__part_at(n, s->n, i, w->size), hi = dt__part_at(n, s->n, i + 1, w->size);
-            memcpy(w->data + at + (size_t)lo * w->size, dt__seat_of(s, i)->result[p & 1] + (size_t)lo * w->size,
-                   (size_t)(hi - lo) * w->size);
-        }
-        w->copied++;
-        dt__shared_tell(s, &me->taken, p + 1);
-        moved = true;
-    }
-    if (moved) w->progress = true;
-    return w->copied == w->pieces;
+    w->taken++;
+    dt__shared_tell(s, &dt__seat_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
+}
+static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece first: it is in the caches */
+{
+    if (w->taken < w->part && DT__REACHED(s, part, w->first + (uint64_t)w->taken + 1)) dt__stage_take(s, w);
+    else if (w->part < w->put && DT__REACHED(s, put, w->first + (uint64_t)w->part + 1)) dt__stage_reduce(s, w);
+    else if (w->put < w->pieces && dt__stage_free(s, w)) dt__stage_put(s, w);
+    else return 0;
+    w->progress = true;
+    return w->taken == w->pieces;
 }
 static int dt__shared_direct(dt__shared *s, dt_work *w)
 {
@@ -7478,10 +7482,13 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
         } else if (small) {
             memcpy(me->more[w->no & 1], w->data, nbytes);
         } else {
+            size_t piece = (nbytes / DT__STAGES + 4095) & ~(size_t)4095; /* so that copying and reducing overlap */
+            piece = piece < DT__PIECE_MIN ? (size_t)DT__PIECE_MIN : piece > DT__PIECE ? (size_t)DT__PIECE : piece;
             w->first = s->pieces;
-            w->pieces = (int64_t)((nbytes + DT__PIECE - 1) / DT__PIECE);
+            w->piece = (int64_t)(piece / w->size);
+            w->pieces = (w->n + w->piece - 1) / w->piece;
             p->at = dt__shared_at(s, w->data, nbytes);
-            if (p->at < 0 && DT__REACHED(s, read, w->first < 1 ? 0 : w->first - 1)) dt__shared_stage(s, w);
+            if (p->at < 0 && dt__stage_free(s, w)) dt__stage_put(s, w);
         }
         p->frame = w->head;
         dt__shared_tell(s, &p->no, w->no + 1);
