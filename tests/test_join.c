@@ -1702,6 +1702,28 @@ UTEST(spawn, returns_the_first_status_that_is_not_0)
     EXPECT_EQ(dt_spawn(0, spawn_rank, NULL), DT_COMM_ERR_ARG);
     EXPECT_EQ(dt_spawn(2, NULL, NULL), DT_COMM_ERR_ARG);
 }
+/* two "machines" of this one, each with two of four ranks; a port that was free a moment ago */
+UTEST(spawn, of_several_machines)
+{
+    dt__addr a;
+    int      what = 0, status;
+    char     env[160];
+    dt__addr_loopback(&a, 0);
+    int fd = dt__listen(&a);
+    ASSERT_TRUE(fd >= 0 && getsockname(fd, &a.u.any, &a.n) == 0);
+    close(fd);
+    env_set("");
+    EXPECT_EQ(dt_spawn_nodes(2, 0, 2, spawn_rank, &what), DT_COMM_ERR_ARG); /* where is rank 0? */
+    snprintf(env, sizeof env, "MASTER_ADDR=127.0.0.1 MASTER_PORT=%d DT_INSECURE=1", dt__addr_port(&a));
+    env_set(env);
+    pid_t other = fork();
+    if (other == 0) _exit(dt_spawn_nodes(2, 1, 2, spawn_rank, &what));
+    EXPECT_EQ(dt_spawn_nodes(2, 0, 2, spawn_rank, &what), 0);
+    EXPECT_EQ(waitpid(other, &status, 0), other);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(dt_spawn_nodes(2, 2, 2, spawn_rank, &what), DT_COMM_ERR_ARG);
+    env_set("");
+}
 UTEST(spawn, who_does_not_end_is_ended)
 {
     pid_t pid[3], parent = getpid();
