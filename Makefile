@@ -138,6 +138,12 @@ bench-ddp: build/bench/bench_ddp ## two ranks beside PyTorch's DDP with gloo; ho
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 
+# the peers that are not there are named and left out
+bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gloo, by size, transport and algorithm
+	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
+	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac || true
+	build/bench/bench_allreduce --python $(PEER_PYTHON)
+
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html
 	@bench/report.sh
 

@@ -6764,8 +6764,8 @@ DT_API int dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const d
    operation k+2 has seen everyone's post of k+1, and they came there after reading those of k.
      short      the vector is in the post: everyone reads all posts and reduces for itself. One meeting.
      direct     all vectors lie where all can see them: each rank reduces its part and writes it to all vectors.
-     staged     other vectors pass through two stages a rank, piece by piece: copied in, reduced out. With more than two
-                ranks each reduces its part of a piece, and all copy the parts.
+     staged     other vectors pass through a few stages a rank, piece by piece. Each rank puts a piece there but for
+                its own part, reduces that from all stages into all stages, and takes what the others left in its own.
    Plans (rings, trees ...) send through a channel for each ordered pair: a frame, and the payload in a few fragments
    or, if the receiver can see it, the place where it lies.
 
@@ -6786,10 +6786,14 @@ DT_API int dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const d
 enum {
     DT__POST_FIRST = 48,         /* bytes beside the number in the first line */
     DT__POST_SHORT = 4096,
-    DT__PIECE      = 128 << 10,  /* of a staged vector */
+    DT__PIECE      = 64 << 10,   /* of a staged vector, at most */
+    DT__PIECE_MIN  = 16 << 10,
+    DT__STAGES     = 4,
+    DT__OWN        = 4096,       /* fetched ahead of reducing */
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
-    DT__NOTES      = 64
+    DT__NOTES      = 64,
+    DT__CORES      = 1024        /* that a mask of cores tells */
 };
 typedef struct dt__post {
     uint64_t  no;                /* of the shared operation, from 1; written last */
@@ -6805,18 +6809,18 @@ typedef struct dt__note { /* an operation that was begun; frame.sent: when (ns, 
 typedef struct dt__seat {
     dt__post post[2] DT__ALIGNED;
     uint64_t put DT__ALIGNED;    /* pieces staged so far, in all operations */
-    uint64_t read DT__ALIGNED;   /* pieces of all ranks' stages read */
-    uint64_t part DT__ALIGNED;   /* parts of pieces reduced */
-    uint64_t taken DT__ALIGNED;  /* parts of all ranks copied */
+    uint64_t part DT__ALIGNED;   /* pieces of which the own part is reduced */
+    uint64_t taken DT__ALIGNED;  /* pieces of which all parts are taken: no stage is read any more */
     uint64_t fin DT__ALIGNED;    /* direct operations finished: their number */
     uint32_t bell DT__ALIGNED;   /* the futex */
     uint32_t asleep;
+    uint64_t cores[DT__CORES / 64]; /* that the rank may use */
+    uint32_t sat;                /* it has written them */
     uint32_t touching;           /* threads: this rank is at other ranks' memory */
     dt__note note[DT__NOTES] DT__ALIGNED;
     uint64_t begun, done;        /* collectives, so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
-    uint8_t  stage[2][DT__PIECE] DT__ALIGNED;
-    uint8_t  result[2][DT__PIECE] DT__ALIGNED;
+    uint8_t  stage[DT__STAGES][DT__PIECE] DT__ALIGNED;
 } dt__seat;
 typedef struct dt__channel { /* from one rank to another */
     uint64_t  head DT__ALIGNED; /* fragments sent */
@@ -6856,6 +6860,7 @@ typedef struct dt__shared {
     int      *index, *rank;     /* number here of a rank of the communicator (-1: elsewhere), and back */
     uint64_t  no, pieces;       /* shared operations and staged pieces so far */
     int       spin;
+    bool      owed;             /* see dt__shared_settle */
     int64_t   arena_at, arena_n; /* of this rank, in the segment */
     dt__lot *blocks;
     pthread_mutex_t lock;       /* guards blocks */
@@ -6900,16 +6905,38 @@ static void dt__shared_fail(dt__shared *s, int status, int rank, const char *tex
 }
 /* ---- waking and sleeping */
 static void dt__futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
-static void dt__shared_ring(dt__shared *s) /* something was published */
+static void dt__shared_wake(dt__shared *s)
 {
-    DT__FENCE(&s->hall->sleepers);
-    if (__builtin_expect(!__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED), 1)) return;
     for (int i = 0; i < s->n; i++) {
         dt__seat *t = dt__seat_of(s, i);
         if (i == s->me || !__atomic_load_n(&t->asleep, __ATOMIC_RELAXED)) continue;
-        __atomic_add_fetch(&t->bell, 1, __ATOMIC_RELEASE);
+        __atomic_add_fetch(&t->bell, 1, __ATOMIC_SEQ_CST);
         dt__futex_wake(&t->bell);
     }
+}
+/* Something was published. Who lies down at this moment may not see it, nor be seen: dt__shared_settle, before this
+   rank waits or leaves, looks again behind a fence, which would hold up the work here. */
+static void dt__shared_ring(dt__shared *s)
+{
+    s->owed = true;
+    if (__builtin_expect(__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
+}
+static void dt__shared_settle(dt__shared *s)
+{
+    if (!s->owed) return;
+    s->owed = false;
+    DT__FENCE(&s->hall->sleepers);
+    if (__builtin_expect(__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
+}
+/* Lines that are going to be read and written: they come once, as this core's own. */
+static void dt__own(char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+#if defined(__x86_64__)
+        __asm__ volatile("prefetchw %0" : : "m"(p[i]));
+#else
+        __builtin_prefetch(p + i, 1);
+#endif
 }
 /* Around a last look: dt__shared_doze before it, dt__shared_sleep or dt__shared_rise after it. */
 static uint32_t dt__shared_doze(dt__shared *s)
@@ -6947,7 +6974,12 @@ static uint64_t dt__frame_print(const dt__frame *f) /* of what must be equal on 
 static void dt__note_put(dt__note *ring, const dt__frame *f)
 {
     dt__note *n = &ring[f->seq % DT__NOTES];
-    __atomic_exchange_n(&n->seq, 0, __ATOMIC_ACQ_REL); /* what follows stays behind it */
+#if defined(__SANITIZE_THREAD__)
+    __atomic_exchange_n(&n->seq, 0, __ATOMIC_ACQ_REL);
+#else
+    __atomic_store_n(&n->seq, 0, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* what follows stays behind it */
+#endif
     n->print = dt__frame_print(f);
     n->frame = *f;
     __atomic_store_n(&n->seq, f->seq + 1, __ATOMIC_RELEASE);
@@ -7086,13 +7118,33 @@ static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has
     if (ram > most) ram = most;
     return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
 }
-static int dt__shared_cores(void)
+static int dt__shared_cores(uint64_t *set) /* that this thread may use; how many */
 {
-    unsigned long set[64];
-    long          n = syscall(SYS_sched_getaffinity, 0, sizeof set, set);
-    int           cores = 0;
-    for (long i = 0; i < n / (long)sizeof *set; i++) cores += __builtin_popcountl(set[i]);
+    uint64_t all[DT__CORES / 64];
+    long     n = syscall(SYS_sched_getaffinity, 0, sizeof all, all);
+    int      cores = 0;
+    for (long i = 0; i < DT__CORES / 64; i++) {
+        uint64_t word = i < n / 8 ? all[i] : 0;
+        cores += __builtin_popcountll(word);
+        if (set) set[i] = word;
+    }
     return cores ? cores : 1;
+}
+/* Looks before the first yield. Ranks may be bound to a core each: together they need as many as they are. */
+static int dt__shared_spin(dt__shared *s)
+{
+    uint64_t all[DT__CORES / 64];
+    int      cores = 0;
+    if (s->spin >= 0) return s->spin;
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < s->n; i++) {
+        const dt__seat *t = dt__seat_of(s, i);
+        if (!__atomic_load_n(&t->sat, __ATOMIC_ACQUIRE)) return 0; /* not yet */
+        for (int k = 0; k < DT__CORES / 64; k++) all[k] |= t->cores[k];
+    }
+    for (int k = 0; k < DT__CORES / 64; k++) cores += __builtin_popcountll(all[k]);
+    s->spin = s->n <= cores || !cores ? 4000 : 0;
+    return s->spin;
 }
 static void dt__shared_free(dt__shared *s)
 {
@@ -7139,8 +7191,10 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
         s->index[local[i]] = i;
         if (local[i] == c->rank) s->me = i;
     }
+    s->spin = -1;
+    dt__shared_cores(dt__seat_of(s, s->me)->cores);
+    __atomic_store_n(&dt__seat_of(s, s->me)->sat, 1u, __ATOMIC_RELEASE);
     __atomic_store_n(&c->note, (struct dt__note *)dt__seat_of(s, s->me)->note, __ATOMIC_RELEASE);
-    s->spin = n <= dt__shared_cores() ? 4000 : 0;
     if (fd >= 0) {
         s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
         s->arena_at = dt__shared_arenas(n) + s->me * s->arena_n;
@@ -8486,7 +8540,8 @@ struct dt_work {
     /* shared */
     int        phase, k;
     uint64_t   no, first;        /* number of the operation; pieces before it */
-    int64_t    pieces, put, got, copied, done;
+    int64_t    piece;            /* elements of one */
+    int64_t    pieces, put, reduced, taken, done;
     bool       progress;         /* something moved in this look */
     bool       asked;            /* it is late: the others were asked */
     bool       watched;          /* it waits: the others were told in what */
@@ -8547,7 +8602,8 @@ static int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, .
         if (c->shared) { /* who is first here tells the others */
             dt__shared_fail((dt__shared *)c->shared, status, rank, text);
             while (dt__comm_ok(c)) dt__comm_look(c);
-            dt__shared_ring((dt__shared *)c->shared);
+            DT__FENCE(&((dt__shared *)c->shared)->hall->sleepers);
+            dt__shared_wake((dt__shared *)c->shared);
         } else {
             dt__comm_failed(c, status, rank, text);
         }
@@ -8654,78 +8710,93 @@ static void dt__shared_tell(dt__shared *s, uint64_t *word, uint64_t value)
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
     dt__shared_ring(s);
 }
-static void dt__shared_stage(dt__shared *s, dt_work *w) /* the next piece goes in */
+/* Where piece k of the work is: its number of elements; *at: where they begin; lo and hi: the part of rank i. */
+static int64_t dt__piece_of(const dt__shared *s, const dt_work *w, int64_t k, int i, int64_t *at, int64_t *lo,
+                            int64_t *hi)
 {
-    dt__seat *me = dt__seat_of(s, s->me);
-    size_t    at = (size_t)w->put * DT__PIECE, all = (size_t)w->n * w->size,
-           n = all - at < DT__PIECE ? all - at : (size_t)DT__PIECE;
-    memcpy(me->stage[(w->first + (uint64_t)w->put) & 1], w->data + at, n);
-    w->put++;
-    dt__shared_tell(s, &me->put, w->first + (uint64_t)w->put);
+    int64_t n;
+    *at = k * w->piece;
+    n = w->n - *at < w->piece ? w->n - *at : w->piece;
+    *lo = dt__part_at(n, s->n, i, w->size);
+    *hi = dt__part_at(n, s->n, i + 1, w->size);
+    return n;
 }
-static int dt__shared_staged(dt__shared *s, dt_work *w)
+static char *dt__stage_of(const dt__shared *s, const dt_work *w, int64_t k, int i)
 {
-    dt__seat *me = dt__seat_of(s, s->me);
-    char     *src[64], *dst;
-    bool      moved = false;
-    if (w->put < w->pieces && (w->put < 2 ? DT__REACHED(s, read, w->first + (uint64_t)(w->put < 1 ? 0 : w->put - 1))
-                                          : DT__REACHED(s, read, w->first + (uint64_t)w->put - 1))) {
-        dt__shared_stage(s, w);
-        moved = true;
-    }
-    uint64_t piece = w->first + (uint64_t)w->got;
-    size_t   at = (size_t)w->got * DT__PIECE, all = (size_t)w->n * w->size,
-           nb = all - at < DT__PIECE ? all - at : (size_t)DT__PIECE;
-    int64_t  n = (int64_t)(nb / w->size);
-    if (w->got < w->put && DT__REACHED(s, put, piece + 1)) {
-        for (int i = 0; i < s->n; i++) src[i] = (char *)dt__seat_of(s, i)->stage[piece & 1];
-        if (s->n == 2) { /* each for itself */
-            dst = w->data + at;
-            dt__reduce_to(w, &dst, 1, src, 2, n);
-            w->got++;
-            w->copied = w->got;
-            dt__shared_tell(s, &me->read, piece + 1);
-            moved = true;
-        } else if (DT__REACHED(s, taken, piece < 1 ? 0 : piece - 1)) { /* my part; all have the one before the last */
-            int64_t lo = dt__part_at(n, s->n, s->me, w->size), hi = dt__part_at(n, s->n, s->me + 1, w->size);
-            for (int i = 0; i < s->n; i++) src[i] += (size_t)lo * w->size;
-            dst = (char *)me->result[piece & 1] + (size_t)lo * w->size;
-            if (hi > lo) dt__reduce_to(w, &dst, 1, src, s->n, hi - lo);
-            w->got++;
-            __atomic_store_n(&me->read, piece + 1, __ATOMIC_RELEASE);
-            dt__shared_tell(s, &me->part, piece + 1);
-            moved = true;
+    return (char *)dt__seat_of(s, i)->stage[(w->first + (uint64_t)k) % DT__STAGES];
+}
+static bool dt__stage_free(const dt__shared *s, const dt_work *w) /* for the next piece */
+{
+    uint64_t no = w->first + (uint64_t)w->put + 1;
+    return DT__REACHED(s, taken, no > DT__STAGES ? no - DT__STAGES : 0);
+}
+static void dt__stage_put(dt__shared *s, dt_work *w)
+{
+    int64_t at, lo, hi, n = dt__piece_of(s, w, w->put, s->me, &at, &lo, &hi);
+    char   *to = dt__stage_of(s, w, w->put, s->me), *from = w->data + (size_t)at * w->size;
+    memcpy(to, from, (size_t)lo * w->size);
+    memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
+    w->put++;
+    dt__shared_tell(s, &dt__seat_of(s, s->me)->put, w->first + (uint64_t)w->put);
+}
+/* x[i] of all ranks i := their reduction, n elements */
+static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x, int64_t n)
+{
+    char   *at[64];
+    int64_t most = DT__OWN / (int64_t)w->size;
+    for (int64_t i = 0; i < n; i += most) {
+        int64_t k = n - i < most ? n - i : most;
+        for (int r = 0; r < s->n; r++) {
+            at[r] = x[r] + (size_t)i * w->size;
+            if (r != s->me) dt__own(at[r], (size_t)k * w->size);
         }
+        dt__reduce_to(w, at, s->n, at, s->n, k);
     }
-    if (w->copied < w->got && DT__REACHED(s, part, w->first + (uint64_t)w->copied + 1)) {
-        uint64_t p = w->first + (uint64_t)w->copied;
-        at = (size_t)w->copied * DT__PIECE;
-        nb = all - at < DT__PIECE ? all - at : (size_t)DT__PIECE;
-        n = (int64_t)(nb / w->size);
-        for (int i = 0; i < s->n; i++) {
-            int64_t lo = dt__part_at(n, s->n, i, w->size), hi = dt__part_at(n, s->n, i + 1, w->size);
-            memcpy(w->data + at + (size_t)lo * w->size, dt__seat_of(s, i)->result[p & 1] + (size_t)lo * w->size,
-                   (size_t)(hi - lo) * w->size);
-        }
-        w->copied++;
-        dt__shared_tell(s, &me->taken, p + 1);
-        moved = true;
-    }
-    if (moved) w->progress = true;
-    return w->copied == w->pieces;
+}
+static void dt__stage_reduce(dt__shared *s, dt_work *w)
+{
+    int64_t at, lo, hi;
+    char   *x[64];
+    dt__piece_of(s, w, w->reduced, s->me, &at, &lo, &hi);
+    for (int i = 0; i < s->n; i++)
+        x[i] = i == s->me ? w->data + (size_t)(at + lo) * w->size
+                          : dt__stage_of(s, w, w->reduced, i) + (size_t)lo * w->size;
+    dt__reduce_all(s, w, x, hi - lo);
+    w->reduced++;
+    dt__shared_tell(s, &dt__seat_of(s, s->me)->part, w->first + (uint64_t)w->reduced);
+}
+static void dt__stage_take(dt__shared *s, dt_work *w)
+{
+    int64_t at, lo, hi, n = dt__piece_of(s, w, w->taken, s->me, &at, &lo, &hi);
+    char   *from = dt__stage_of(s, w, w->taken, s->me), *to = w->data + (size_t)at * w->size;
+    dt__own(from, (size_t)lo * w->size); /* the next piece goes there */
+    memcpy(to, from, (size_t)lo * w->size);
+    dt__own(from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
+    memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
+    w->taken++;
+    dt__shared_tell(s, &dt__seat_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
+}
+static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece first: it is in the caches */
+{
+    if (w->taken < w->reduced && DT__REACHED(s, part, w->first + (uint64_t)w->taken + 1)) dt__stage_take(s, w);
+    else if (w->reduced < w->put && DT__REACHED(s, put, w->first + (uint64_t)w->reduced + 1)) dt__stage_reduce(s, w);
+    else if (w->put < w->pieces && dt__stage_free(s, w)) dt__stage_put(s, w);
+    else return 0;
+    w->progress = true;
+    return w->taken == w->pieces;
 }
 static int dt__shared_direct(dt__shared *s, dt_work *w)
 {
     dt__seat *me = dt__seat_of(s, s->me);
-    char     *at[64], *src[64];
+    char     *x[64];
     int64_t   lo = dt__part_at(w->n, s->n, s->me, w->size) + w->done, hi = dt__part_at(w->n, s->n, s->me + 1, w->size);
     int64_t   most = (1 << 20) / (int64_t)w->size;
     if (w->phase == 2) {
-        for (int i = 0; i < s->n; i++) at[i] = dt__shared_see(s, dt__seat_of(s, i)->post[w->no & 1].at);
         int64_t n = hi - lo < most ? hi - lo : most;
-        for (int i = 0; i < s->n; i++) src[i] = at[i] + (size_t)lo * w->size;
+        for (int i = 0; i < s->n; i++)
+            x[i] = dt__shared_see(s, dt__seat_of(s, i)->post[w->no & 1].at) + (size_t)lo * w->size;
         if (!dt__shared_touch(s)) return 0;
-        if (n > 0) dt__reduce_to(w, src, s->n, src, s->n, n);
+        dt__reduce_all(s, w, x, n);
         dt__shared_leave(s);
         w->done += n;
         w->progress = true;
@@ -8735,6 +8806,45 @@ static int dt__shared_direct(dt__shared *s, dt_work *w)
     }
     return DT__REACHED(s, fin, w->no + 1);
 }
+/* Short vectors: posts of operation no, and what they carry. */
+static char *dt__short_of(const dt__shared *s, int i, uint64_t no, size_t nbytes)
+{
+    dt__seat *t = dt__seat_of(s, i);
+    return nbytes <= DT__POST_FIRST ? (char *)t->post[no & 1].first : (char *)t->more[no & 1];
+}
+/* A few f32: the most frequent, and in scalars. A vector would be loaded across the stores of the own post, and wait
+   for the line to come from the other core. The same bits as >>reducing. */
+static void dt__short_sum(const dt__shared *s, uint64_t no, float *x, int n)
+{
+    for (int k = 0; k < n; k++) {
+        float    v = 0, one;
+        uint32_t nan = UINT32_MAX;
+        for (int i = 0; i < s->n; i++) {
+            if (i == s->me) one = x[k];
+            else memcpy(&one, dt__seat_of(s, i)->post[no & 1].first + 4 * (size_t)k, sizeof one);
+            v = i ? v + one : one;
+        }
+        if (v != v) memcpy(&v, &nan, sizeof v);
+        memcpy(x + k, &v, sizeof v);
+    }
+}
+static void dt__short_reduce(const dt_comm *c, uint64_t no, void *data, int64_t n, int dtype, int op, size_t size)
+{
+    const dt__shared *s = (const dt__shared *)c->shared;
+    size_t            nbytes = (size_t)n * size;
+    const void       *src[64];
+    if (dtype == DT_COMM_F32 && op == DT_COMM_SUM && nbytes <= DT__POST_FIRST) {
+        dt__short_sum(s, no, (float *)data, (int)n);
+        return;
+    }
+    for (int i = 0; i < s->n; i++) {
+        src[i] = dt__short_of(s, i, no, nbytes);
+        for (size_t k = DT__POST_FIRST; i != s->me && k < nbytes; k += 64) /* all at once, not one after the other */
+            __builtin_prefetch((const char *)src[i] + k);
+    }
+    dt__reduce_many(dtype, op, &data, 1, src, s->n, n);
+    if (op == DT_COMM_MEAN) dt__reduce_scale(dtype, data, n, c->size);
+}
 /* Allreduce, and with n = 0 a barrier. 1: done, 0: call again, negative: failed. */
 static int dt__shared_allreduce(dt_comm *c, dt_work *w)
 {
@@ -8742,21 +8852,21 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
     dt__seat   *me = dt__seat_of(s, s->me);
     size_t      nbytes = (size_t)w->n * w->size;
     bool        small = nbytes <= DT__POST_SHORT;
-    char       *src[64];
     if (w->phase == 0) {
         dt__post *p = &me->post[s->no & 1];
         w->no = s->no++;
         p->print = dt__frame_print(&w->head);
         p->at = -1;
-        if (nbytes <= DT__POST_FIRST) {
-            dt__comm_copy(p->first, w->data, nbytes);
-        } else if (small) {
-            memcpy(me->more[w->no & 1], w->data, nbytes);
+        if (small) {
+            dt__comm_copy(dt__short_of(s, s->me, w->no, nbytes), w->data, nbytes);
         } else {
+            size_t piece = (nbytes / DT__STAGES + 4095) & ~(size_t)4095; /* so that copying and reducing overlap */
+            piece = piece < DT__PIECE_MIN ? (size_t)DT__PIECE_MIN : piece > DT__PIECE ? (size_t)DT__PIECE : piece;
             w->first = s->pieces;
-            w->pieces = (int64_t)((nbytes + DT__PIECE - 1) / DT__PIECE);
+            w->piece = (int64_t)(piece / w->size);
+            w->pieces = (w->n + w->piece - 1) / w->piece;
             p->at = dt__shared_at(s, w->data, nbytes);
-            if (p->at < 0 && DT__REACHED(s, read, w->first < 1 ? 0 : w->first - 1)) dt__shared_stage(s, w);
+            if (p->at < 0 && dt__stage_free(s, w)) dt__stage_put(s, w);
         }
         p->frame = w->head;
         dt__shared_tell(s, &p->no, w->no + 1);
@@ -8774,11 +8884,7 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
             dt__late_by(c, s->rank[i], (int64_t)dt__seat_of(s, i)->post[w->no & 1].frame.sent - c->began);
         w->progress = true;
         if (small) {
-            for (int i = 0; i < s->n; i++) {
-                dt__seat *t = dt__seat_of(s, i);
-                src[i] = nbytes <= DT__POST_FIRST ? (char *)t->post[w->no & 1].first : (char *)t->more[w->no & 1];
-            }
-            if (w->n) dt__reduce_to(w, &w->data, 1, src, s->n, w->n);
+            if (w->n) dt__short_reduce(c, w->no, w->data, w->n, w->dtype, w->op, w->size);
             return 1;
         }
         bool direct = true;
@@ -8951,7 +9057,7 @@ typedef struct dt__idler {
 static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
 {
     dt__shared *s = (dt__shared *)c->shared;
-    int         spin = s ? s->spin : 200;
+    int         spin = s ? dt__shared_spin(s) : 200;
     if (progress) {
         if (d->dozing) dt__shared_rise(s);
         d->dozing = false;
@@ -8962,6 +9068,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         w->asked = false;
         return;
     }
+    if (s) dt__shared_settle(s);
     if (d->dozing) { /* that was the last look */
         d->dozing = false;
         dt__shared_sleep(s, d->bell, 10000000);
@@ -9007,12 +9114,31 @@ static int dt__drive(dt_comm *c, dt_work *w)
         dt__idle(c, w, &d, w->progress);
     }
     if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+    if (c->shared) dt__shared_settle((dt__shared *)c->shared);
     return rc > 0 ? 0 : rc;
+}
+static void dt__past_add(dt_comm *c, const dt__frame *f, int64_t began, int64_t ended, int status)
+{
+    struct dt__engine *e = c->engine;
+    dt__past          *p = &e->past[e->npast % DT__HISTORY];
+    p->seq = f->seq;
+    p->count = f->count;
+    p->began = began;
+    p->ended = ended;
+    p->root = f->root;
+    p->status = status;
+    p->coll = f->coll;
+    p->dtype = f->dtype;
+    p->op = f->op;
+    p->algo = f->algo;
+    __atomic_store_n(&e->npast, e->npast + 1, __ATOMIC_RELEASE);
+    e->stats.calls++;
+    e->stats.busy += 1e-9 * (double)(ended - began);
 }
 static void dt__work_end(dt_comm *c, dt_work *w, int status)
 {
     struct dt__engine *e = c->engine;
-    dt__past          *p = &e->past[e->npast % DT__HISTORY];
+    int64_t            now = dt__comm_now();
     /* one who was stopped, and finds all it waited for, must not go on alone */
     if (status && c->shared) {
         dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
@@ -9033,21 +9159,9 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
         DT_COMM_FREE(w->plan);
     }
     w->plan = NULL;
-    p->seq = w->head.seq;
-    p->count = w->head.count;
-    p->began = w->started;
-    p->ended = dt__comm_now();
-    p->root = w->head.root;
-    p->status = status;
-    p->coll = w->head.coll;
-    p->dtype = w->head.dtype;
-    p->op = w->head.op;
-    p->algo = w->head.algo;
-    __atomic_store_n(&e->npast, e->npast + 1, __ATOMIC_RELEASE);
-    e->stats.calls++;
-    e->stats.busy += 1e-9 * (double)(p->ended - p->began);
+    dt__past_add(c, &w->head, w->started, now, status);
     __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
-    __atomic_store_n(&c->since, p->ended, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->since, now, __ATOMIC_RELAXED);
     if (!w->pair) __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
     if (!w->pair && !status && c->late) {
         dt__waits *t = &e->waits[c->late_rank];
@@ -9059,6 +9173,26 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
         __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
                          __ATOMIC_RELEASE);
     w->status = status;
+}
+static void dt__frame_fill(const dt_comm *c, dt__frame *f, int coll, int algo, int64_t count, int dtype, int op,
+                           int root)
+{
+    f->magic = DT__FRAME_MAGIC;
+    f->version = DT__FRAME_VERSION;
+    f->comm = c->id;
+    f->epoch = c->world ? c->world->epoch : 0;
+    f->seq = c->seq;
+    f->count = count;
+    f->nbytes = f->sent = 0;
+    f->late = 0;
+    f->step = 0;
+    f->rank = c->rank;
+    f->root = root;
+    f->late_rank = f->zero = 0;
+    f->coll = (uint8_t)coll;
+    f->algo = (uint8_t)algo;
+    f->dtype = (uint8_t)dtype;
+    f->op = (uint8_t)op;
 }
 static void dt__work_begin(dt_comm *c, dt_work *w)
 {
@@ -9096,7 +9230,7 @@ static void dt__work_over(dt_comm *c, dt_work *w, int status) /* the lock is hel
     struct dt__engine *e = c->engine;
     dt_work          **p = &e->head, *before = NULL;
     while (*p && *p != w) before = *p, p = &(*p)->next;
-    if (*p) *p = w->next;
+    if (*p) __atomic_store_n(p, w->next, __ATOMIC_RELEASE); /* dt__short looks at the head */
     if (e->tail == w) e->tail = before;
     w->status = status;
     __atomic_store_n(&w->finished, true, __ATOMIC_RELEASE);
@@ -9139,6 +9273,7 @@ static void dt__pairs_run(dt_comm *c, dt_work *until)
             if (rc[i]) dt__work_over(c, w[i], w[i]->status);
     }
     if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+    if (c->shared) dt__shared_settle((dt__shared *)c->shared);
 }
 /* Works of the queue until 'until' is done, or all of them. The caller holds the lock and is the one who drives. */
 static void dt__engine_run(dt_comm *c, dt_work *until)
@@ -9217,8 +9352,9 @@ typedef struct dt__call {
 
 static int dt__call_bad(dt_comm *c, const dt__call *a)
 {
-    char why[200] = "";
+    char why[200];
     bool reduces = dt__coll_reduces(a->coll);
+    why[0] = 0;
     if (a->dtype < 0 || a->dtype >= DT_COMM_DTYPES) snprintf(why, sizeof why, "dtype %d is none", a->dtype);
     else if (reduces && (a->op < 0 || a->op >= DT_COMM_OPS)) snprintf(why, sizeof why, "reduction %d is none", a->op);
     else if (reduces && !dt__reduce_can(a->dtype, a->op))
@@ -9320,21 +9456,9 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     w->size = dt__comm_size_of(a->dtype);
     w->n = whole ? a->n : all;
     w->data = (char *)a->out;
-    w->head.magic = DT__FRAME_MAGIC;
-    w->head.version = DT__FRAME_VERSION;
-    w->head.comm = c->id;
-    w->head.epoch = c->world ? c->world->epoch : 0;
-    w->head.seq = c->seq;
-    w->head.count = w->n;
-    w->head.rank = c->rank;
-    w->head.root = a->root;
-    w->head.coll = (uint8_t)a->coll;
-    w->head.dtype = (uint8_t)a->dtype;
-    w->head.op = (uint8_t)a->op;
     dt_algo algo = matrix ? DT_ALGO_PAIRS : dt__choose(c, a->coll, w->n, w->size, &segment);
-    if (matrix) w->head.count = -1; /* each rank has its own */
+    dt__frame_fill(c, &w->head, a->coll, (int)algo, matrix ? -1 : w->n, a->dtype, a->op, a->root); /* -1: by rank */
     segment /= (int64_t)w->size;
-    w->head.algo = (uint8_t)algo;
     w->shared = algo == DT_ALGO_SHARED;
     w->native = algo == DT_ALGO_NATIVE;
     w->agree = c->engine->algo == DT_ALGO_NATIVE && c->mpi;
@@ -9391,6 +9515,57 @@ static int dt__alone(const dt__call *a) /* a world of one */
     }
     return 0;
 }
+/* A short vector, or none, of ranks that are all here: posted, and reduced if all come within a moment; on the caller's
+   thread, past the queue if that is empty, with nothing written that nobody reads when all goes well. True: done. False
+   and *posted: a work of the engine goes on from there, and writes and finds out the rest. */
+enum { DT__SHORT_LOOKS = 1000 };
+static int64_t dt__comm_coarse(void) /* ns; of ticks, so that sums of differences are right, not each of them */
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
+{
+    struct dt__engine *e = c->engine;
+    dt__shared        *s = (dt__shared *)c->shared;
+    size_t             size = dt__comm_size_of(a->dtype), nbytes = (size_t)a->n * size;
+    if (!dt__comm_shares(c, a->coll) || a->n > DT__POST_SHORT || nbytes > DT__POST_SHORT ||
+        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || __atomic_load_n(&e->head, __ATOMIC_ACQUIRE))
+        return false;
+    dt__seat *me = dt__seat_of(s, s->me);
+    uint64_t  no = s->no++;
+    dt__post *p = &me->post[no & 1];
+    int64_t   began = dt__comm_coarse();
+    /* who has slept wants to know how late this rank is */
+    bool      slept = __atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0;
+    dt__frame_fill(c, &p->frame, a->coll, DT_ALGO_SHARED, a->n, a->dtype, a->op, a->root);
+    p->frame.sent = (uint64_t)(slept ? dt__comm_now() : began);
+    uint64_t print = p->print = dt__frame_print(&p->frame);
+    p->at = -1;
+    dt__comm_copy(dt__short_of(s, s->me, no, nbytes), a->out, nbytes);
+    dt__shared_tell(s, &p->no, no + 1);
+    *posted = true;
+    dt__note_put(me->note, &p->frame);
+    __atomic_store_n(&me->begun, p->frame.seq + 1, __ATOMIC_RELEASE);
+    for (int i = 0, looks = dt__shared_spin(s) ? DT__SHORT_LOOKS : 0; i < s->n; i++) {
+        const dt__post *q = &dt__seat_of(s, i)->post[no & 1];
+        while (__atomic_load_n(&q->no, __ATOMIC_ACQUIRE) != no + 1)
+            if (looks-- <= 0) return false;
+        if (q->print != print) return false;
+    }
+    if (a->n) dt__short_reduce(c, no, a->out, a->n, a->dtype, a->op, size);
+    dt__past_add(c, &p->frame, began, dt__comm_coarse(), 0);
+    __atomic_store_n(&c->since, began, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->seq, p->frame.seq + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->done, p->frame.seq + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&me->done, p->frame.seq + 1, __ATOMIC_RELEASE);
+    dt__shared_settle(s);
+    /* all have read the next post: the lines that the next call writes, if it is like this one */
+    dt__own((char *)&me->post[s->no & 1], 64);
+    if (nbytes > DT__POST_FIRST) dt__own((char *)me->more[s->no & 1], nbytes);
+    return true;
+}
 static int dt__call_do(dt_comm *c, const dt__call *a)
 {
     dt_work w;
@@ -9399,11 +9574,21 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     if (!dt__comm_ok(c)) return c->status;
     if (dt__call_bad(c, a)) return c->status;
     if (c->size == 1) return dt__alone(a);
+    bool posted = false;
+    if ((a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BARRIER) &&
+        dt__short(c, a, &posted)) {
+        dt__comm_look(c); /* as in dt__work_poll */
+        return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    }
     memset(&w, 0, sizeof w);
     int rc = dt__prepare(c, a, &w);
     if (rc) {
         DT_COMM_FREE(w.temp);
         return rc;
+    }
+    if (posted) {
+        w.phase = 1;
+        w.no = ((dt__shared *)c->shared)->no - 1;
     }
     return dt__submit(c, &w, true);
 }
