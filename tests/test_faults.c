@@ -1,0 +1,248 @@
+/* test_faults.c - ranks that are killed, stopped or late, signals, strangers, too little memory: every rank gets the
+   right error in time, and nothing is left over. The full counts run without DT_TEST_QUICK.
+   Contents: >>crew >>killed >>stopped */
+#define DT_IMPLEMENTATION
+#include "ranks.h"
+
+#include "../dt_comm.h"
+
+#include <dirent.h>
+
+UTEST_MAIN()
+
+/* ==================================================================================================== >>crew
+   A job of forked ranks, and what they tell in memory that all share. */
+enum { MOST = 8 };
+typedef struct crew {
+    int         n;
+    const char *how; /* transport */
+    double      timeout, join_timeout;
+    unsigned    seed;
+    uint32_t    victims; /* a bit each */
+    int         sign;    /* the signal that they get */
+    int         started; /* ranks that have finished a call; atomic */
+    int64_t     when;    /* ns: the first victim's end */
+    int64_t     delay;   /* ns: how long after its first call */
+    int         busy;    /* victims that were in a call then */
+    int         heard, right; /* ranks that got an error; the right one */
+    int64_t     since[MOST], back[MOST]; /* begin and end of the call that failed */
+    int         pid[MOST];
+    int         calling[MOST]; /* it is in a call */
+    char        text[400];     /* of the first rank that was wrong */
+} crew;
+
+static unsigned draw(unsigned *s) /* below 2^16 */
+{
+    *s = *s * 1103515245 + 12345;
+    return *s >> 16;
+}
+static crew *crew_new(int n, const char *how, unsigned seed)
+{
+    crew *w = (crew *)mmap(NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (w == MAP_FAILED) abort();
+    w->n = n;
+    w->how = how;
+    w->seed = seed;
+    w->timeout = 20 * utest_slow();
+    w->join_timeout = 20 * utest_slow();
+    w->sign = SIGKILL;
+    return w;
+}
+static void crew_free(crew *w) { munmap(w, sizeof *w); }
+static void crew_wrong(crew *w, const dt_comm *c, int rank, int rc)
+{
+    if (w->text[0]) return;
+    snprintf(w->text, sizeof w->text, "rank %d: %d: %s", rank, rc, dt_comm_error(c) ? dt_comm_error(c) : "no message");
+}
+static dt_comm *crew_join(crew *w)
+{
+    dt_comm *c = dt_comm_init(.transport = w->how, .timeout = w->timeout, .join_timeout = w->join_timeout);
+    if (c) w->pid[dt_comm_rank(c)] = getpid();
+    return c;
+}
+/* The i-th call of a job: the same on all ranks. */
+static int crew_call(crew *w, dt_comm *c, int i)
+{
+    static float x[MOST * 40000], y[40000];
+    unsigned     s = w->seed + (unsigned)i * 7919;
+    int          kind, root, n, rank = dt_comm_rank(c), rc;
+    draw(&s);
+    kind = (int)(draw(&s) % 4);
+    root = (int)draw(&s) % w->n;
+    n = (int)draw(&s) % (draw(&s) % 2 ? 40000 : 50);
+    w->since[rank] = utest_ns();
+    __atomic_store_n(&w->calling[rank], 1, __ATOMIC_RELAXED);
+    rc = kind == 0   ? dt_comm_allreduce(c, x, n, DT_COMM_F32, DT_COMM_SUM)
+         : kind == 1 ? dt_comm_broadcast(c, x, n, DT_COMM_F32, root)
+         : kind == 2 ? dt_comm_gather(c, y, x, n, NULL, DT_COMM_F32, root)
+                     : dt_comm_barrier(c);
+    __atomic_store_n(&w->calling[rank], 0, __ATOMIC_RELAXED);
+    w->back[rank] = utest_ns();
+    return rc;
+}
+static bool is_victim(const crew *w, int rank) { return rank >= 0 && (w->victims >> rank & 1); }
+static int  victims_of(const crew *w) { return __builtin_popcount(w->victims); }
+/* A thread of the last victim: all of them get their signal when nobody expects it. */
+static void *doom(void *arg)
+{
+    crew           *w = (crew *)arg;
+    struct timespec t;
+    t.tv_sec = 0;
+    t.tv_nsec = (long)w->delay;
+    nanosleep(&t, NULL);
+    w->when = utest_ns();
+    for (int r = 0; r < w->n; r++) {
+        if (!is_victim(w, r)) continue;
+        w->busy += __atomic_load_n(&w->calling[r], __ATOMIC_RELAXED);
+        kill(w->pid[r], w->sign);
+    }
+    return NULL;
+}
+static void doom_begin(crew *w, int rank)
+{
+    pthread_t t;
+    if (w->victims >> rank == 1 && pthread_create(&t, NULL, doom, w) == 0) pthread_detach(t);
+}
+static int  count_in(const char *path)
+{
+    DIR *d = opendir(path);
+    int  n = 0;
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n;
+}
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* ==================================================================================================== >>killed */
+static int killed_rank(void *arg)
+{
+    crew    *w = (crew *)arg;
+    dt_comm *c = crew_join(w);
+    char     who[32];
+    if (!c) return printf("    init: %s\n", dt_comm_error(NULL)) > 0;
+    int rank = dt_comm_rank(c), rc = 0;
+    for (int i = 0; !rc && i < 1000000; i++) {
+        rc = i ? crew_call(w, c, i) : dt_comm_barrier(c); /* after it every rank has joined */
+        if (i == 0) doom_begin(w, rank);
+    }
+    if (is_victim(w, rank)) pause(); /* another one was faster */
+    int named = dt_comm_failed_rank(c);
+    snprintf(who, sizeof who, "rank %d", named);
+    if (rc == DT_COMM_ERR_PEER && is_victim(w, named) && strstr(dt_comm_error(c), who) &&
+        dt_comm_barrier(c) == DT_COMM_ERR_PEER)
+        __atomic_add_fetch(&w->right, 1, __ATOMIC_SEQ_CST);
+    else crew_wrong(w, c, rank, rc);
+    __atomic_add_fetch(&w->heard, 1, __ATOMIC_SEQ_CST);
+    dt_comm_free(c);
+    return 0;
+}
+static int killed_job(int i, void *arg) /* one of several at the same time */
+{
+    crew *w = ((crew **)arg)[i];
+    return dt_spawn(w->n, killed_rank, w) != 128 + SIGKILL;
+}
+static void killing(int *utest_result, const char *how, int trials, int together, bool many)
+{
+    static const int worlds[] = { 2, 3, 4, 8 };
+    static int64_t   late[4096];
+    int              n = 0, busy = 0, files = count_in("/dev/shm"), kills = 0;
+    for (int i = 0; i < trials; i += together) {
+        crew *team[MOST], *w;
+        for (int k = 0; k < together; k++) {
+            unsigned s = (unsigned)(i + k) * 31 + (unsigned)strlen(how) + many;
+            w = team[k] = crew_new(many ? 3 + (i + k) % 6 : worlds[(i + k) % 4], how, s);
+            w->delay = (int64_t)(draw(&s) % 3000) * 1000;
+            if (many) { /* 2 to P-1 of them, rank 0 every second time */
+                int number = 2 + (int)draw(&s) % (w->n - 2);
+                w->victims = (i + k) % 2 ? 0 : 1;
+                while (victims_of(w) < number) w->victims |= 1u << draw(&s) % (unsigned)w->n;
+            } else w->victims = 1u << draw(&s) % (unsigned)w->n;
+        }
+        EXPECT_EQ(dt_test_ranks(together, 30, killed_job, team), 0);
+        for (int k = 0; k < together; k++) {
+            w = team[k];
+            kills += victims_of(w);
+            busy += w->busy;
+            if (w->right != w->n - victims_of(w))
+                printf("    %s, %d ranks, victims %x, seed %u: %d were right, %d heard of it; %s\n", how, w->n,
+                       w->victims, w->seed, w->right, w->heard, w->text);
+            EXPECT_EQ(w->right, w->n - victims_of(w));
+            for (int r = 0; r < w->n; r++)
+                if (!is_victim(w, r)) late[n++] = w->back[r] - w->when;
+            crew_free(w);
+        }
+    }
+    qsort(late, (size_t)n, sizeof *late, by_value);
+    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f ms (slowest)\n", how,
+           kills, busy, 1e-6 * (double)late[n / 2], 1e-6 * (double)late[n - 1]);
+    EXPECT_TRUE((double)late[n - 1] < 1e9 * utest_slow());
+    EXPECT_EQ(count_in("/dev/shm"), files);
+}
+UTEST(killed, one_of_processes_with_shared_memory) { killing(utest_result, "shm", dt_test_quick() ? 40 : 200, 1, false); }
+UTEST(killed, one_of_processes_over_tcp) { killing(utest_result, "tcp", dt_test_quick() ? 40 : 200, 1, false); }
+UTEST(killed, several_at_once) /* one that has lost its root does not know who else is alive, and leaves after a second */
+{
+    killing(utest_result, "shm", dt_test_quick() ? 5 : 25, 5, true);
+    killing(utest_result, "tcp", dt_test_quick() ? 5 : 25, 5, true);
+}
+
+/* ==================================================================================================== >>stopped */
+static int stopped_rank(void *arg)
+{
+    crew    *w = (crew *)arg;
+    dt_comm *c = crew_join(w);
+    if (!c) return printf("    init: %s\n", dt_comm_error(NULL)) > 0;
+    int rank = dt_comm_rank(c), rc = 0;
+    for (int i = 0; !rc && i < 1000000; i++) {
+        rc = i ? crew_call(w, c, i) : dt_comm_barrier(c);
+        if (i == 0) doom_begin(w, rank);
+    }
+    /* the stopped one need not be the first to say so, but it must not go on alone */
+    if (is_victim(w, rank) || (rc == DT_COMM_ERR_TIMEOUT && is_victim(w, dt_comm_failed_rank(c))))
+        __atomic_add_fetch(&w->right, 1, __ATOMIC_SEQ_CST);
+    else crew_wrong(w, c, rank, rc);
+    if (__atomic_add_fetch(&w->heard, 1, __ATOMIC_SEQ_CST) == w->n - 1)
+        for (int r = 0; r < w->n; r++)
+            if (is_victim(w, r)) kill(w->pid[r], SIGCONT);
+    dt_comm_free(c);
+    return 0;
+}
+static int stopped_job(int i, void *arg)
+{
+    crew *w = ((crew **)arg)[i];
+    return dt_spawn(w->n, stopped_rank, w);
+}
+UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
+{
+    int     jobs = dt_test_quick() ? 6 : 20;
+    crew   *team[20];
+    double  slowest = 0, limit = 1;
+    for (int i = 0; i < jobs; i++) {
+        unsigned s = (unsigned)i * 17 + 3;
+        team[i] = crew_new(2 + i % 3, i % 2 ? "tcp" : "shm", s);
+        team[i]->timeout = limit;
+        team[i]->sign = SIGSTOP;
+        team[i]->delay = (int64_t)(draw(&s) % 3000) * 1000;
+        team[i]->victims = 1u << draw(&s) % (unsigned)team[i]->n;
+    }
+    EXPECT_EQ(dt_test_ranks(jobs, 30, stopped_job, team), 0);
+    for (int i = 0; i < jobs; i++) {
+        crew  *w = team[i];
+        double longest = 0;
+        for (int r = 0; r < w->n; r++) {
+            if (is_victim(w, r)) continue;
+            double waited = 1e-9 * (double)(w->back[r] - w->since[r]), late = 1e-9 * (double)(w->back[r] - w->when);
+            longest = waited > longest ? waited : longest;
+            slowest = late > slowest ? late : slowest;
+        }
+        EXPECT_GE(longest, limit); /* somebody waited for the whole time */
+        EXPECT_EQ_MSG(w->right, w->n, w->text);
+        crew_free(w);
+    }
+    printf("    %d jobs: the slowest survivor knew %.2f s after the stop, the timeout is %g s\n", jobs, slowest, limit);
+    EXPECT_LT(slowest, limit + utest_slow());
+}
