@@ -224,7 +224,8 @@ DT_API int dt_comm_recv(dt_comm *c, void *buf, int64_t n, int dtype, int from);
 
 /* ---------------------------------------------------------------------------------------------------- >>work
    The same, started and not waited for. buf must stay until the work is done. Every work is waited for once, which
-   frees it. NULL: an error, which dt_comm_error tells. */
+   frees it; that may be after its communicator was freed, which ends all its work. NULL: an error, which
+   dt_comm_error tells. */
 DT_API dt_work *dt_comm_allreduce_start(dt_comm *c, void *buf, int64_t n, int dtype, int op);
 DT_API dt_work *dt_comm_broadcast_start(dt_comm *c, void *buf, int64_t n, int dtype, int root);
 DT_API dt_work *dt_comm_reduce_scatter_start(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts,
@@ -249,7 +250,9 @@ typedef struct dt_comm_stats {
     double  busy;              /* seconds in collectives */
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
-DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes); /* the last 64 operations, a line each */
+/* The last 64 operations, a line each; like snprintf. When a communicator fails they go to the log (level 2), each
+   behind "history: ". */
+DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>plans
    An algorithm is a pure function from (collective, rank, world, counts, topology) to a list of steps. A transport runs
@@ -7196,8 +7199,9 @@ static int dt__mpi_native(dt_comm *c, int coll, void *buf, int64_t count, int dt
    a plan moves round by round through the transports; short and large reductions inside one machine have ways of
    their own (>>shared). Nothing blocks but dt__idle, which spins, yields, sleeps. */
 struct dt_work {
-    dt_comm   *c;
+    dt_comm   *c;                /* NULL: it was freed before this was waited for */
     dt_work   *next;
+    dt_work   *before, *after;   /* in the list of those that were started and not waited for */
     dt__frame  head;
     int        dtype, op;
     int64_t    n;                /* elements of data */
@@ -7242,7 +7246,7 @@ static bool dt__coll_reduces(int coll)
 struct dt__engine {
     pthread_mutex_t lock;
     pthread_cond_t  cond;
-    dt_work        *head, *tail;
+    dt_work        *head, *tail, *kept;
     bool            driving, quit, has_thread;
     pthread_t       thread;
     dt__msg        *msg;
@@ -7256,6 +7260,7 @@ struct dt__engine {
     int64_t         plan_key[16][4];
     dt__past        past[DT__HISTORY];
     uint64_t        npast;
+    bool            told;        /* the past is in the log */
     uint64_t       *sent, *got;  /* messages to and from each rank */
     dt_comm_stats   stats;
     int             algo;        /* forced; DT_ALGO_AUTO: by cost */
@@ -7670,6 +7675,25 @@ static int dt__drive(dt_comm *c, dt_work *w)
     if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
     return rc > 0 ? 0 : rc;
 }
+static int dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
+{
+    const dt__past *p = &c->engine->past[k % DT__HISTORY];
+    return snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d",
+                    c->rank, dt_coll_name((dt_coll)p->coll), p->seq + 1, p->count, dt__comm_dtypes[p->dtype],
+                    dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo), 1e-9 * (double)(p->ended - p->began),
+                    p->status);
+}
+static void dt__past_log(const dt_comm *c) /* the thread that drives, or none does: once */
+{
+    struct dt__engine *e = c->engine;
+    char               text[256];
+    if (e->told) return;
+    e->told = true;
+    for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {
+        dt__past_text(c, k, text, sizeof text);
+        dt__comm_log(2, "history: %s", text);
+    }
+}
 static void dt__work_end(dt_comm *c, dt_work *w, int status)
 {
     struct dt__engine *e = c->engine;
@@ -7702,6 +7726,7 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
     __atomic_store_n(&c->since, p->ended, __ATOMIC_RELAXED);
     if (!w->pair) __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
     w->status = status;
+    if (status) dt__past_log(c);
     /* one who was stopped, and finds all it waited for, must not go on alone */
     if (status && c->shared) dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
 }
@@ -7809,6 +7834,19 @@ static void *dt__engine_main(void *arg)
     pthread_mutex_unlock(&e->lock);
     return NULL;
 }
+/* Works that the program holds, so that they can outlive their communicator. The lock is held. */
+static void dt__work_keep(struct dt__engine *e, dt_work *w)
+{
+    w->after = e->kept;
+    if (w->after) w->after->before = w;
+    e->kept = w;
+}
+static void dt__work_drop(struct dt__engine *e, dt_work *w)
+{
+    if (w->after) w->after->before = w->before;
+    if (w->before) w->before->after = w->after;
+    else e->kept = w->after;
+}
 /* Puts a work at the end of the queue. wait: until it is done; its status. */
 static int dt__submit(dt_comm *c, dt_work *w, bool wait)
 {
@@ -7818,6 +7856,7 @@ static int dt__submit(dt_comm *c, dt_work *w, bool wait)
     else e->head = w;
     e->tail = w;
     if (!wait) {
+        dt__work_keep(e, w);
         if (!e->has_thread && !c->no_thread) dt__engine_thread(c);
         pthread_cond_broadcast(&e->cond);
         pthread_mutex_unlock(&e->lock);
@@ -7982,7 +8021,7 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     if ((a->coll == DT_COLL_REDUCE_SCATTER || ((a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER) && !root)) &&
         !w->data)
         return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
-    c->seq++;
+    __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* the control thread looks at it */
     return w->shared ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
 }
 static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }
@@ -8029,6 +8068,9 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
     if (c->size == 1) {
         w->finished = true;
         w->status = dt__alone(a);
+        pthread_mutex_lock(&c->engine->lock);
+        dt__work_keep(c->engine, w);
+        pthread_mutex_unlock(&c->engine->lock);
         return w;
     }
     if (dt__prepare(c, a, w)) {
@@ -8120,7 +8162,7 @@ DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, i
 }
 DT_API bool dt_work_test(dt_work *w)
 {
-    if (!w) return true;
+    if (!w || !w->c) return true;
     struct dt__engine *e = w->c->engine;
     if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && w->c->no_thread) {
         pthread_mutex_lock(&e->lock); /* nobody else moves it */
@@ -8132,13 +8174,14 @@ DT_API bool dt_work_test(dt_work *w)
 DT_API int dt_work_wait(dt_work *w)
 {
     if (!w) return DT_COMM_ERR_ARG;
-    struct dt__engine *e = w->c->engine;
-    if (e) {
+    if (w->c) {
+        struct dt__engine *e = w->c->engine;
         pthread_mutex_lock(&e->lock);
         while (!w->finished) {
             if (!e->driving) dt__engine_run(w->c, w);
             else pthread_cond_wait(&e->cond, &e->lock);
         }
+        dt__work_drop(e, w);
         pthread_mutex_unlock(&e->lock);
     }
     int rc = w->status;
@@ -8174,6 +8217,13 @@ static void dt__comm_delete(dt_comm *c)
         pthread_cond_broadcast(&e->cond);
         pthread_mutex_unlock(&e->lock);
         if (e->has_thread) pthread_join(e->thread, NULL);
+        while (e->head) { /* it has failed, and nobody drove them */
+            dt_work *w = e->head;
+            dt__work_end(c, w, c->status ? c->status : DT_COMM_ERR_STATE);
+            dt__work_over(c, w, w->status);
+        }
+        for (dt_work *w = e->kept; w; w = w->after) w->c = NULL;
+        if (c->status) dt__past_log(c); /* it failed between two calls */
         for (int i = 0; i < 16; i++) dt_plan_free(&e->plan[i]);
         DT_COMM_FREE(e->msg);
         DT_COMM_FREE(e->over);
@@ -8460,12 +8510,9 @@ DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
     if (!c || !c->engine) return 0;
     uint64_t n = __atomic_load_n(&c->engine->npast, __ATOMIC_ACQUIRE), from = n > DT__HISTORY ? n - DT__HISTORY : 0;
     for (uint64_t k = from; k < n; k++) {
-        const dt__past *p = &c->engine->past[k % DT__HISTORY];
-        int             len = snprintf(buf && at < nbytes ? buf + at : NULL, buf && at < nbytes ? nbytes - at : 0,
-                           "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d\n", c->rank,
-                           dt_coll_name((dt_coll)p->coll), p->seq + 1, p->count, dt__comm_dtypes[p->dtype],
-                           dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo),
-                           1e-9 * (double)(p->ended - p->began), p->status);
+        char text[256];
+        dt__past_text(c, k, text, sizeof text);
+        int len = snprintf(buf && at < nbytes ? buf + at : NULL, buf && at < nbytes ? nbytes - at : 0, "%s\n", text);
         at += len > 0 ? (size_t)len : 0;
     }
     return at;

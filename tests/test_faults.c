@@ -1,6 +1,6 @@
 /* test_faults.c - ranks that are killed, stopped or late, signals, strangers, too little memory: every rank gets the
    right error in time, and nothing is left over. The full counts run without DT_TEST_QUICK.
-   Contents: >>crew >>killed >>stopped */
+   Contents: >>crew >>killed >>stopped >>pending >>history >>memory */
 #define DT_IMPLEMENTATION
 #include "ranks.h"
 
@@ -245,4 +245,156 @@ UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
     }
     printf("    %d jobs: the slowest survivor knew %.2f s after the stop, the timeout is %g s\n", jobs, slowest, limit);
     EXPECT_LT(slowest, limit + utest_slow());
+}
+
+/* ==================================================================================================== >>pending
+   Work that is not waited for when its communicator is freed, aborted, or when its process ends. */
+enum { PENDING = 5, ELEMENTS = 50000 };
+typedef struct duo { /* two ranks that are threads */
+    dt_comm *c[2];
+    float    x[2][PENDING][ELEMENTS];
+    int      rank, how; /* how: 0 free, 1 abort by rank 1 then free, 2 rank 1 starts nothing and aborts */
+    bool     one_thread;
+    int      rc[2][PENDING], status[2];
+} duo;
+typedef struct seat {
+    duo *d;
+    int  rank;
+} seat;
+static void *pending_rank(void *arg)
+{
+    duo     *d = ((seat *)arg)->d;
+    int      me = ((seat *)arg)->rank;
+    dt_comm *c = d->c[me];
+    dt_work *w[PENDING];
+    for (int i = 0; i < PENDING; i++) {
+        bool none = d->how == 2 && me == 1;
+        for (int k = 0; k < ELEMENTS; k++) d->x[me][i][k] = (float)(me + i);
+        w[i] = none ? NULL : dt_comm_allreduce_start(c, d->x[me][i], ELEMENTS, DT_COMM_F32, DT_COMM_SUM);
+    }
+    if (d->how && me == 1) dt_comm_abort(c, "enough");
+    d->status[me] = dt_comm_free(c);
+    for (int i = 0; i < PENDING; i++) { /* it is gone, they are not */
+        d->rc[me][i] = d->status[me]; /* it was not started: the other one had aborted */
+        if (!w[i]) continue;
+        bool done = dt_work_test(w[i]) && dt_work_wait_any(&w[i], 1) == 0;
+        d->rc[me][i] = done ? dt_work_wait(w[i]) : -1000;
+    }
+    return NULL;
+}
+UTEST(pending, works_outlive_a_communicator_of_threads)
+{
+    for (int i = 0; i < 6; i++) {
+        duo      *d = (duo *)calloc(1, sizeof *d);
+        pthread_t t[2];
+        seat      s[2];
+        d->how = i % 3;
+        ASSERT_EQ(dt_comm_threads(2, d->c, .timeout = 10 * utest_slow(), .no_thread = i / 3), 0);
+        for (int r = 0; r < 2; r++) {
+            s[r].d = d;
+            s[r].rank = r;
+            pthread_create(&t[r], NULL, pending_rank, &s[r]);
+        }
+        for (int r = 0; r < 2; r++) pthread_join(t[r], NULL);
+        for (int r = 0; r < 2; r++) {
+            EXPECT_EQ(d->status[r], d->how ? DT_COMM_ERR_ABORT : 0);
+            for (int k = 0; k < PENDING; k++) {
+                if (d->how == 2 && r == 1) continue;
+                EXPECT_TRUE(d->rc[r][k] == 0 || (d->how && d->rc[r][k] == DT_COMM_ERR_ABORT));
+                EXPECT_TRUE(d->rc[r][k] != 0 || d->x[r][k][ELEMENTS - 1] == (float)(1 + 2 * k));
+                EXPECT_TRUE(d->how != 2 || d->rc[r][k] == DT_COMM_ERR_ABORT); /* nothing was there to add */
+            }
+        }
+        free(d);
+    }
+}
+UTEST(pending, a_work_of_a_world_of_one_outlives_it)
+{
+    dt_comm *c = dt_comm_init(.world = 1);
+    float    x = 3;
+    ASSERT_TRUE(c != NULL);
+    dt_work *w = dt_comm_allreduce_start(c, &x, 1, DT_COMM_F32, DT_COMM_SUM);
+    EXPECT_EQ(dt_comm_free(c), 0);
+    EXPECT_TRUE(dt_work_test(w));
+    EXPECT_EQ(dt_work_wait(w), 0);
+}
+static int leaving_rank(void *arg) /* one of them ends with work under way; the others' waits return */
+{
+    static float x[PENDING][ELEMENTS];
+    crew        *w = (crew *)arg;
+    dt_comm     *c = crew_join(w);
+    dt_work     *k[PENDING];
+    if (!c) return printf("    init: %s\n", dt_comm_error(NULL)) > 0;
+    int rank = dt_comm_rank(c);
+    dt_comm_barrier(c); /* a slow one learns of the end here */
+    for (int i = 0; i < PENDING; i++) {
+        k[i] = dt_comm_allreduce_start(c, x[i], ELEMENTS, DT_COMM_F32, DT_COMM_SUM);
+        if (is_victim(w, rank) && i == 2) _exit(0);
+    }
+    for (int i = 0; i < PENDING; i++) {
+        int rc = k[i] ? dt_work_wait(k[i]) : dt_comm_status_of(c);
+        if (i == PENDING - 1 && (rc != DT_COMM_ERR_PEER || !is_victim(w, dt_comm_failed_rank(c))))
+            return printf("    rank %d: %d: %s\n", rank, rc, dt_comm_error(c)) > 0;
+    }
+    dt_comm_free(c);
+    return 0;
+}
+UTEST(pending, waits_return_when_a_process_ends)
+{
+    for (int i = 0; i < 8; i++) {
+        crew *w = crew_new(2 + i % 3, i % 2 ? "tcp" : "shm", 1);
+        w->victims = 1u << i % w->n;
+        EXPECT_EQ(dt_spawn(w->n, leaving_rank, w), 0);
+        crew_free(w);
+    }
+}
+
+/* ==================================================================================================== >>history
+   What the ranks did before an error goes to the log, a line each that a program can read. */
+static char history_log[64 * 256];
+static void history_take(void *user, int level, const char *text)
+{
+    (void)user;
+    if (level != 2 || strncmp(text, "history: ", 9) != 0) return;
+    snprintf(history_log + strlen(history_log), sizeof history_log - strlen(history_log), "%s\n", text + 9);
+}
+static int history_rank(void *arg)
+{
+    crew    *w = (crew *)arg;
+    char     text[sizeof history_log], *line = text;
+    unsigned last = 0;
+    dt_comm_set_log(history_take, NULL);
+    dt_comm *c = crew_join(w);
+    if (!c) return 1;
+    int rank = dt_comm_rank(c), rc = 0, lines = 0;
+    for (int i = 0; i < 80 && !rc; i++) {
+        if (i == 70 && is_victim(w, rank)) raise(SIGKILL);
+        rc = crew_call(w, c, i);
+    }
+    size_t n = dt_comm_history(c, text, sizeof text);
+    dt_comm_free(c);
+    if (!rc || n >= sizeof text || strcmp(text, history_log) != 0)
+        return printf("    rank %d: status %d, log:\n%s", rank, rc, history_log) > 0;
+    for (; *line; line = strchr(line, '\n') + 1, lines++) {
+        char      coll[32], dtype[8], op[8], algo[32];
+        int       r, root, status;
+        unsigned  seq;
+        long long count;
+        double    seconds;
+        if (sscanf(line, "rank %d: %31s #%u of %lld %7[a-z0-9], %7[a-z], root %d, %31[a-z_], %lf s, status %d\n", &r,
+                   coll, &seq, &count, dtype, op, &root, algo, &seconds, &status) != 10 ||
+            r != rank || (lines && seq != last + 1) || (status && lines != DT__HISTORY - 1))
+            return printf("    rank %d: line %d: %.200s\n", rank, lines, line) > 0;
+        last = seq;
+    }
+    return lines == DT__HISTORY ? 0 : printf("    %d lines\n", lines) > 0;
+}
+UTEST(history, the_last_operations_are_in_the_log_of_every_survivor)
+{
+    for (int i = 0; i < 4; i++) {
+        crew *w = crew_new(3, i % 2 ? "tcp" : "shm", (unsigned)i);
+        w->victims = 1u << i % 3;
+        EXPECT_EQ(dt_spawn(3, history_rank, w), 128 + SIGKILL);
+        crew_free(w);
+    }
 }
