@@ -132,7 +132,7 @@ typedef struct dt_work dt_work;
 /* The message of a communicator's failure, or of this thread's last failed call without one (dt_comm_init); NULL:
    none. */
 DT_API const char *dt_comm_error(const dt_comm *c);
-DT_API int         dt_comm_status_of(const dt_comm *c);  /* 0, or how it failed */
+DT_API int         dt_comm_status_of(const dt_comm *c);  /* 0, or how it failed; NULL: as dt_comm_error */
 DT_API int         dt_comm_failed_rank(const dt_comm *c); /* the rank at fault, or -1 */
 typedef void (*dt_comm_log_fn)(void *user, int level, const char *text); /* 1 error, 2 warning, 3 news, 4 details */
 DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_LOG=error|warn|info|debug on stderr */
@@ -499,6 +499,7 @@ struct dt_comm {
 
 /* ---- errors, clock, log */
 static __thread char dt__comm_text[768];
+static __thread int  dt__comm_why; /* the status that goes with it */
 static int64_t       dt__comm_now(void) /* ns */
 {
     struct timespec t;
@@ -512,6 +513,7 @@ static int dt__comm_bad(int status, const char *format, ...) /* of a call withou
     va_start(ap, format);
     vsnprintf(dt__comm_text, sizeof dt__comm_text, format, ap);
     va_end(ap);
+    dt__comm_why = status;
     return status;
 }
 /* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
@@ -568,7 +570,8 @@ static void       dt__world_unref(dt__world *w); /* the last one says goodbye an
 /* >>rendezvous: exchange n bytes of every rank of the world (over the control tree); collective */
 static int        dt__world_allgather(dt__world *w, const void *in, size_t n, void *out);
 /* >>control: the first of the local ranks hands a descriptor to the others (Unix socket, same user); collective among
-   them. member: world ranks, all on this machine. fd: the first one's. Returns the descriptor, or negative. */
+   them. member: world ranks, all on this machine. fd: the first one's, or negative: it has none, and all hear it.
+   Returns the descriptor, or negative after dt__comm_bad. */
 static int        dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd);
 /* >>control: a connected, authenticated, non-blocking socket to a rank of the world (peer) for a communicator: the
    lower rank dials (it blocks for at most the join timeout), the higher one takes what arrived: -1 not yet, -2 failed
@@ -588,6 +591,9 @@ __attribute__((unused)) static int        dt__world_gone(dt__world *w, int rank)
 /* >>engine: is the header the expected one? If not, fails c (and all ranks) with a message that shows both, and
    returns false. */
 static bool       dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
+/* >>engine: fails on this rank, and tells all the others; returns the status */
+static int        dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* >>reducing: dst := dst op src (or src op dst), n elements; any alignment of src */
 static void       dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
 static size_t     dt__comm_size_of(int dtype);
@@ -3280,6 +3286,7 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
     h->cmsg_type = SCM_RIGHTS;
     h->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    if (fd < 0) m.msg_control = NULL, m.msg_controllen = 0; /* the byte alone: there is none */
     for (;;) {
         ssize_t n = sendmsg(to, &m, MSG_NOSIGNAL);
         if (n == 1) return 0;
@@ -3288,7 +3295,7 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
         return -1;
     }
 }
-static int dt__fd_recv(int from) /* -1: not yet, -2: gone */
+static int dt__fd_recv(int from) /* -1: not yet, -2: gone, -3: it has none */
 {
     union {
         struct cmsghdr align;
@@ -3297,7 +3304,7 @@ static int dt__fd_recv(int from) /* -1: not yet, -2: gone */
     struct msghdr m;
     struct iovec  v;
     char          byte = 0;
-    int           fd = -2;
+    int           fd = -3;
     ssize_t       n;
     memset(&m, 0, sizeof m);
     memset(&u, 0, sizeof u);
@@ -3327,6 +3334,7 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     char     text[400], who[160];
     int64_t  deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
     dt__addr a;
+    dt_comm *c;
     int      gone = -1, bad = -1;
     if (n < 1) return dt__comm_bad(DT_COMM_ERR_ARG, "passing a descriptor: %d ranks", n);
     if (n == 1) return fd;
@@ -3353,7 +3361,11 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
                             dt__who(w, bad, who, sizeof who), w->timeout);
     }
     dt__addr_unix(&a, w->member[member[0]].unix_name);
-    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, NULL, text, sizeof text);
+    pthread_mutex_lock(&w->lock);
+    for (c = w->comms; c && c->id != comm;) c = c->next; /* it fails when one of its ranks dies */
+    pthread_mutex_unlock(&w->lock);
+    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
+    if (from < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
     int got = dt__same_user(from) ? -1 : -2;
     while (got == -1 && (got = dt__fd_recv(from)) == -1) {
@@ -3367,6 +3379,7 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     dt__close(&from);
     if (got >= 0) return got;
     dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
+    if (got == -3) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not make it", who);
     if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
 }
@@ -5673,6 +5686,7 @@ DT_API int dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const d
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #define DT__ALIGNED __attribute__((aligned(64)))
@@ -5739,6 +5753,7 @@ typedef struct dt__shared {
     dt__hall *hall;
     int       n, me, fd;        /* ranks here; this one's number among them; -1: threads */
     int      *index, *rank;     /* number here of a rank of the communicator (-1: elsewhere), and back */
+    size_t   *ready;            /* by number here: bytes of each fragment to it that have memory */
     uint64_t  no, pieces;       /* shared operations and staged pieces so far */
     int       spin;
     int64_t   arena_at, arena_n; /* of this rank, in the segment */
@@ -5853,6 +5868,32 @@ static bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
     return true;
 }
 
+/* ---- memory of a segment: taken before it is touched, since what is not there then is a signal */
+static bool dt__segment_take(int fd, int64_t at, int64_t n)
+{
+    while (n > 0) { /* in pieces: a signal undoes the one under way */
+        int64_t k = n < 2 << 20 ? n : 2 << 20;
+        if (syscall(SYS_fallocate, fd, 0, (off_t)at, (off_t)k) == 0) at += k, n -= k;
+        else if (errno != EINTR) return false;
+    }
+    return true;
+}
+static bool dt__channel_take(dt_comm *c, dt__shared *s, int to, size_t n) /* n: bytes of a fragment */
+{
+    int64_t at = (int64_t)((char *)dt__channel_of(s, s->me, to)->data - s->base);
+    size_t  k = 4096;
+    if (s->fd < 0 || n <= s->ready[to]) return true;
+    while (k < n) k *= 2;
+    for (int i = 0; i < DT__FRAGMENTS; i++)
+        if (!dt__segment_take(s->fd, at + (int64_t)i * DT__FRAGMENT, (int64_t)k)) {
+            dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no shared memory for messages to rank %d: %s",
+                          c->rank, s->rank[to], strerror(errno));
+            return false;
+        }
+    s->ready[to] = k;
+    return true;
+}
+
 /* ---- channels */
 static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
 {
@@ -5863,6 +5904,9 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
         if (h->head != tail) return 0; /* the message before is not taken yet */
         h->frame = m->head;
         h->at = m->n > 4096 ? dt__shared_at(s, m->ptr, m->n) : -1;
+        if (h->at < 0 && m->n &&
+            !dt__channel_take(c, s, s->index[peer], m->n < DT__FRAGMENT ? m->n : (size_t)DT__FRAGMENT))
+            return c->status;
         m->state = 1;
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->head, h->head + 1, __ATOMIC_RELEASE);
@@ -5936,6 +5980,29 @@ static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has
     if (ram > most) ram = most;
     return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
 }
+/* A new segment of n ranks: seats, the heads of channels and a place for arenas. Negative: errno. */
+static int dt__segment_new(int n)
+{
+    int64_t       seats = (int64_t)dt__shared_seats(n), fixed = dt__shared_arenas(n), arena = dt__arena_size(n);
+    struct rlimit most;
+    int           fd, e;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY) { /* a larger one would be a signal */
+        int64_t room = most.rlim_cur > (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)most.rlim_cur;
+        errno = EFBIG;
+        if (room < fixed) return -1;
+        if (arena > (room - fixed) / n) arena = (room - fixed) / n & ~((INT64_C(2) << 20) - 1);
+    }
+    fd = (int)syscall(SYS_memfd_create, "dt", 1u /* close on exec */);
+    if (fd < 0) return -1;
+    bool ok = ftruncate(fd, (off_t)(fixed + n * arena)) == 0 && dt__segment_take(fd, 0, seats);
+    for (int64_t i = 0; ok && i < (int64_t)n * n; i++)
+        ok = dt__segment_take(fd, seats + i * (int64_t)sizeof(dt__channel), (int64_t)offsetof(dt__channel, data));
+    if (ok) return fd;
+    e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+}
 static int dt__shared_cores(void)
 {
     unsigned long set[64];
@@ -5957,6 +6024,7 @@ static void dt__shared_free(dt__shared *s)
     if (s->fd >= 0) close(s->fd);
     DT_COMM_FREE(s->index);
     DT_COMM_FREE(s->rank);
+    DT_COMM_FREE(s->ready);
     pthread_mutex_destroy(&s->lock);
     DT_COMM_FREE(s);
 }
@@ -5972,12 +6040,14 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
     pthread_mutex_init(&s->lock, NULL);
     s->index = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *s->index);
     s->rank = (int *)DT_COMM_MALLOC((size_t)n * sizeof *s->rank);
-    if (fd >= 0 && s->index && s->rank) {
+    s->ready = (size_t *)calloc((size_t)n, sizeof *s->ready);
+    if (fd >= 0 && s->index && s->rank && s->ready) {
         void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
         s->base = p == MAP_FAILED ? NULL : (char *)p;
     }
-    if (!s->base || !s->index || !s->rank) {
-        if (fd < 0) s->base = NULL; /* not ours to unmap */
+    if (!s->base || !s->index || !s->rank || !s->ready) {
+        s->base = NULL; /* not ours to unmap, nor to close */
+        s->fd = -1;
         dt__shared_free(s);
         return NULL;
     }
@@ -6029,7 +6099,7 @@ static void *dt__arena_alloc(dt__shared *s, size_t nbytes)
     DT_COMM_FREE(fresh);
     if (!b) return NULL;
     char *p = s->base + s->arena_at + b->at;
-    if (syscall(SYS_fallocate, s->fd, 0, (off_t)(s->arena_at + b->at), (off_t)n)) { /* memory now: no signal later */
+    if (!dt__segment_take(s->fd, s->arena_at + b->at, n)) {
         b->used = false;
         return NULL;
     }
@@ -7269,9 +7339,6 @@ struct dt__engine {
 
 static const char *const dt__comm_dtypes[] = { "f32", "f16", "bf16", "i32", "i64", "u8", "f64" };
 static const char *const dt__comm_ops[] = { "sum", "mean", "min", "max", "prod", "or" };
-/* Fails on this rank, and tells all the others. */
-static int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
 static int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
 {
     char    text[768];
@@ -8336,7 +8403,7 @@ DT_API const char *dt_comm_error(const dt_comm *c)
 DT_API int dt_comm_status_of(const dt_comm *c)
 {
     if (c) dt__comm_look(c);
-    return c ? __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) : 0;
+    return c ? __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) : dt__comm_text[0] ? dt__comm_why : 0;
 }
 DT_API int dt_comm_failed_rank(const dt_comm *c) { return dt_comm_status_of(c) ? c->failed_rank : -1; }
 DT_API void dt_comm_abort(dt_comm *c, const char *why)
@@ -8530,24 +8597,29 @@ static uint64_t dt__id_mix(uint64_t a, uint64_t b)
 static int dt__comm_share(dt_comm *c, const int *local, int n)
 {
     dt__world  *w = c->world;
-    int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1;
+    int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1, e = 0;
+    char        why[400];
     struct stat st;
     if (!world) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
     for (int i = 0; i < n; i++) world[i] = c->member[local[i]];
-    if (local[0] == c->rank) {
-        fd = (int)syscall(SYS_memfd_create, "dt", 1u /* close on exec */);
-        if (fd >= 0 && ftruncate(fd, (off_t)(dt__shared_arenas(n) + n * dt__arena_size(n)))) {
-            close(fd);
-            fd = -1;
-        }
-    }
-    int got = dt__world_pass_fd(w, c->id, world, n, fd); /* without one the others hear it, too */
+    if (local[0] == c->rank && (fd = dt__segment_new(n)) < 0) e = errno;
+    int got = dt__world_pass_fd(w, c->id, world, n, fd);
     DT_COMM_FREE(world);
-    if (got < 0) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: rank %d has no shared memory: %s", c->rank,
-                                     fd < 0 && local[0] == c->rank ? strerror(errno) : "none was passed");
+    if (e)
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d: no shared memory for %d ranks: %s", c->rank, n,
+                            strerror(e));
+    if (got < 0) {
+        snprintf(why, sizeof why, "%.390s", dt__comm_text);
+        if (fd >= 0) close(fd);
+        return dt__comm_bad(dt__comm_why, "dt_comm_init: rank %d has no shared memory: %s", c->rank, why);
+    }
     if (fstat(got, &st) || !(c->shared = dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got))) {
+        e = errno;
         if (!c->shared) close(got);
-        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d cannot map the shared memory", c->rank);
+        return dt__comm_bad(DT_COMM_ERR_MEMORY,
+                            "dt_comm_init: rank %d cannot map %lld MiB of shared memory: %s; DT_COMM_ARENA=MiB sets "
+                            "how much of it is for dt_comm_alloc",
+                            c->rank, (long long)(st.st_size >> 20), strerror(e));
     }
     c->inside = &dt__shared_transport;
     return 0;
@@ -8652,7 +8724,7 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
     if (!rc && colour >= 0)
         *out = c->world ? dt__comm_build(c->world, member, n, id, &c->opts) : dt__comm_new(0, 1, &c->opts);
     if (!rc && colour >= 0 && !*out)
-        rc = dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__comm_text);
+        rc = dt__comm_fail(c, dt__comm_why, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__comm_text);
     DT_COMM_FREE(all);
     DT_COMM_FREE(member);
     return rc;

@@ -7,6 +7,9 @@
 #include "../dt_comm.h"
 
 #include <dirent.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/resource.h>
 
 UTEST_MAIN()
 
@@ -177,15 +180,18 @@ static void killing(int *utest_result, const char *how, int trials, int together
         }
     }
     qsort(late, (size_t)n, sizeof *late, by_value);
-    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f ms (slowest)\n", how,
+    printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f (slowest)\n", how,
            kills, busy, 1e-6 * (double)late[n / 2], 1e-6 * (double)late[n - 1]);
     EXPECT_TRUE((double)late[n - 1] < 1e9 * utest_slow());
     EXPECT_EQ(count_in("/dev/shm"), files);
 }
-UTEST(killed, one_of_processes_with_shared_memory) { killing(utest_result, "shm", dt_test_quick() ? 40 : 200, 1, false); }
-UTEST(killed, one_of_processes_over_tcp) { killing(utest_result, "tcp", dt_test_quick() ? 40 : 200, 1, false); }
-UTEST(killed, several_at_once) /* one that has lost its root does not know who else is alive, and leaves after a second */
+UTEST(killed, one_of_processes_with_shared_memory)
 {
+    killing(utest_result, "shm", dt_test_quick() ? 40 : 200, 1, false);
+}
+UTEST(killed, one_of_processes_over_tcp) { killing(utest_result, "tcp", dt_test_quick() ? 40 : 200, 1, false); }
+UTEST(killed, several_at_once)
+{ /* who has lost rank 0 does not know who else is alive, and leaves after a second: several jobs at the same time */
     killing(utest_result, "shm", dt_test_quick() ? 5 : 25, 5, true);
     killing(utest_result, "tcp", dt_test_quick() ? 5 : 25, 5, true);
 }
@@ -396,5 +402,73 @@ UTEST(history, the_last_operations_are_in_the_log_of_every_survivor)
         w->victims = 1u << i % 3;
         EXPECT_EQ(dt_spawn(3, history_rank, w), 128 + SIGKILL);
         crew_free(w);
+    }
+}
+
+/* ==================================================================================================== >>memory
+   The kernel refuses memory for the segment: an error on every rank, no signal. Calls are refused by a filter of the
+   process, so that it is the real code that asks. */
+enum { NO_MEMFD = 1, NO_TRUNCATE, NO_SEATS, NO_CHANNELS, NO_FILE_SIZE, SMALL_FILES, NO_SPACE, WAYS };
+static int refuse(int call, int error) /* from now on, in this process */
+{
+    struct sock_filter f[] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                               BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 1),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+    struct sock_fprog p;
+    p.len = sizeof f / sizeof *f;
+    p.filter = f;
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &p);
+}
+static int limit_to(int what, rlim_t n)
+{
+    struct rlimit r;
+    if (getrlimit(what, &r)) return 1;
+    r.rlim_cur = n;
+    return setrlimit(what, &r);
+}
+static int memory_rank(void *arg)
+{
+    int         way = *(int *)arg, rc = 0, rank = atoi(getenv("RANK"));
+    float       x[3000] = { 0 };
+    const char *text;
+    if (way == NO_MEMFD) rc = refuse(SYS_memfd_create, ENOSYS);
+    if (way == NO_TRUNCATE) rc = refuse(SYS_ftruncate, ENOSPC);
+    if (way == NO_SEATS) rc = refuse(SYS_fallocate, ENOSPC);
+    if (way == NO_FILE_SIZE) rc = limit_to(RLIMIT_FSIZE, 1 << 20);
+    if (way == SMALL_FILES) rc = limit_to(RLIMIT_FSIZE, 64 << 20);
+    if (way == NO_SPACE) rc = limit_to(RLIMIT_AS, (rlim_t)200 << 20);
+    if (rc) return 77;
+    dt_comm *c = dt_comm_init(.transport = "shm", .timeout = 20 * utest_slow(), .join_timeout = 20 * utest_slow());
+    if (way == SMALL_FILES) { /* there is room for what is needed, and a small arena */
+        float *y = (float *)dt_comm_alloc(c, 4096);
+        bool   ok = c && y && !dt_comm_alloc(c, 64 << 20) && !dt_comm_allreduce(c, y, 1000, DT_COMM_F32, DT_COMM_SUM);
+        return !ok || dt_comm_free(c);
+    }
+    if (way == NO_CHANNELS) { /* memory ends later: the root's broadcast finds no place */
+        rc = dt_comm_barrier(c); /* a slow one hears of it here */
+        if (!c || refuse(SYS_fallocate, ENOMEM)) return 1;
+        if (!rc) rc = dt_comm_broadcast(c, x, 3000, DT_COMM_F32, 1);
+        if (!rc) rc = dt_comm_barrier(c);
+        text = dt_comm_error(c);
+        bool ok = rc == DT_COMM_ERR_MEMORY && text && strstr(text, "shared memory") && dt_comm_failed_rank(c) == 1;
+        if (!ok) printf("    rank %d: %d: %s\n", rank, rc, text ? text : "");
+        bool none = dt_comm_alloc(c, 4096) == NULL;
+        return dt_comm_free(c) != DT_COMM_ERR_MEMORY || !ok || !none;
+    }
+    text = dt_comm_error(NULL);
+    if (!c && dt_comm_status_of(NULL) == DT_COMM_ERR_MEMORY && text && strstr(text, "shared memory")) return 0;
+    return printf("    way %d, rank %d: %s: %d: %s\n", way, rank, c ? "joined" : "NULL", dt_comm_status_of(NULL),
+                  text ? text : "") > 0;
+}
+UTEST(memory, a_segment_that_cannot_be_made_is_an_error_on_every_rank)
+{
+    for (int way = NO_MEMFD; way < WAYS; way++) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+        if (way == NO_SPACE) continue; /* the instrument itself needs more */
+#endif
+        int rc = dt_spawn(3, memory_rank, &way);
+        if (rc == 77) UTEST_SKIP("the kernel has no filters for system calls");
+        EXPECT_EQ(rc, 0);
     }
 }
