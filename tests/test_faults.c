@@ -1,6 +1,7 @@
 /* test_faults.c - ranks that are killed, stopped or late, signals, strangers, too little memory: every rank gets the
    right error in time, and nothing is left over. The full counts run without DT_TEST_QUICK.
-   Contents: >>crew >>killed >>stopped >>pending >>history >>memory */
+   Contents: >>crew >>killed >>stopped >>pending >>history >>memory >>joining >>signals
+   >>strangers >>again */
 #define DT_IMPLEMENTATION
 #include "ranks.h"
 
@@ -10,6 +11,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 
 UTEST_MAIN()
 
@@ -472,3 +474,267 @@ UTEST(memory, a_segment_that_cannot_be_made_is_an_error_on_every_rank)
         EXPECT_EQ(rc, 0);
     }
 }
+
+/* ==================================================================================================== >>joining
+   A rank dies while it joins, or between two worlds: everybody's call ends, at the latest when the time to join is
+   over. */
+static int rejoin_rank(void *arg)
+{
+    crew *w = (crew *)arg;
+    int   rank = atoi(getenv("RANK")), rc = 0;
+    w->pid[rank] = getpid();
+    doom_begin(w, rank);
+    for (int i = 0; !rc && i < 10000; i++) {
+        w->since[rank] = utest_ns();
+        dt_comm *c = crew_join(w);
+        float    x = 1;
+        rc = c ? dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM) : DT_COMM_ERR_JOIN;
+        if (c && dt_comm_free(c)) rc = 1;
+        if (!rc && x != (float)w->n) return printf("    rank %d: the sum of %d ones is %g\n", rank, w->n, x) > 0;
+    }
+    w->back[rank] = utest_ns();
+    if (is_victim(w, rank)) pause();
+    __atomic_add_fetch(&w->heard, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+static int rejoin_job(int i, void *arg)
+{
+    crew *w = ((crew **)arg)[i];
+    return dt_spawn(w->n, rejoin_rank, w) != 128 + SIGKILL;
+}
+UTEST(joining, a_rank_that_is_killed_in_it_or_between_two_worlds_holds_nobody_up)
+{
+    enum { TOGETHER = 5 };
+    double slowest = 0, limit = 1;
+    int    trials = dt_test_quick() ? 10 : 50;
+    for (int i = 0; i < trials; i += TOGETHER) {
+        crew *team[TOGETHER];
+        for (int k = 0; k < TOGETHER; k++) {
+            unsigned s = (unsigned)(i + k) * 13 + 1;
+            crew    *w = team[k] = crew_new(2 + k % 4, k % 2 ? "tcp" : "shm", s);
+            draw(&s);
+            w->join_timeout = w->timeout = limit;
+            w->delay = (int64_t)draw(&s) % ((i / TOGETHER) % 2 ? 200 : 20) * 1000000; /* in the first one; later */
+            w->victims = 1u << draw(&s) % (unsigned)w->n;
+        }
+        EXPECT_EQ(dt_test_ranks(TOGETHER, 30, rejoin_job, team), 0);
+        for (int k = 0; k < TOGETHER; k++) {
+            crew *w = team[k];
+            EXPECT_EQ(w->heard, w->n - 1);
+            for (int r = 0; r < w->n; r++) {
+                double late = 1e-9 * (double)(w->back[r] - (w->since[r] > w->when ? w->since[r] : w->when));
+                if (!is_victim(w, r) && late > slowest) slowest = late;
+            }
+            crew_free(w);
+        }
+    }
+    printf("    %d trials, time to join %g s: the slowest rank ended after %.2f s\n", trials, limit, slowest);
+    EXPECT_LT(slowest, limit + 2 * utest_slow()); /* rank 0 names who is missing; a second for leaving */
+}
+typedef struct port { /* a job at a fixed port with a token */
+    int     port, flag[6];
+    char    token[64];
+    int     ports[4];
+    char    names[4][32];
+    uint8_t job[2][16]; /* of this one and of the one before */
+} port;
+static port *port_new(void)
+{
+    port    *j = (port *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    dt__addr a;
+    uint8_t  token[32];
+    dt__addr_loopback(&a, 0);
+    snprintf(j->token, sizeof j->token, "/tmp/dt_faults_XXXXXX");
+    int fd = dt__listen(&a), file = mkstemp(j->token);
+    if (fd < 0 || file < 0 || !dt__comm_random(token, 32) || write(file, token, 32) != 32) abort();
+    getsockname(fd, &a.u.any, &a.n);
+    j->port = dt__addr_port(&a);
+    close(fd);
+    close(file);
+    return j;
+}
+static void port_free(port *j)
+{
+    unlink(j->token);
+    munmap(j, sizeof *j);
+}
+static void flag_add(port *j, int i) { __atomic_add_fetch(&j->flag[i], 1, __ATOMIC_SEQ_CST); }
+static int  flag_get(port *j, int i) { return __atomic_load_n(&j->flag[i], __ATOMIC_SEQ_CST); }
+static void flag_wait(port *j, int i, int n)
+{
+    while (flag_get(j, i) < n) poll(NULL, 0, 1);
+}
+static dt_comm *port_join(port *j, int rank, int world, int64_t epoch, const char *how)
+{
+    return dt_comm_init(.rank = rank, .world = world, .addr = "127.0.0.1", .port = j->port, .token_file = j->token,
+                        .epoch = epoch, .timeout = 20 * utest_slow(), .join_timeout = 20 * utest_slow(),
+                        .transport = how);
+}
+static int epoch_rank(int rank, void *arg)
+{
+    port   *j = (port *)arg;
+    int64_t begin = utest_ns();
+    if (rank == 2) { /* of the start before: it is late, and takes the place of rank 1 */
+        dt_comm *c = port_join(j, 1, 2, 1, "tcp");
+        bool     ok = !c && strstr(dt_comm_error(NULL), "rank 1 is of start 1 of the job, rank 0 of start 2") &&
+                  (double)(utest_ns() - begin) < 2e9 * utest_slow();
+        flag_add(j, 0);
+        return ok ? 0 : printf("    %s\n", c ? "it was let in" : dt_comm_error(NULL));
+    }
+    if (rank == 1) flag_wait(j, 0, 1);
+    dt_comm *c = port_join(j, rank, 2, 2, "tcp");
+    return !c || dt_comm_barrier(c) || dt_comm_free(c);
+}
+UTEST(joining, a_late_rank_of_an_earlier_start_is_refused)
+{
+    port *j = port_new();
+    EXPECT_EQ(dt_test_ranks(3, 30, epoch_rank, j), 0);
+    port_free(j);
+}
+
+/* ==================================================================================================== >>signals
+   The calls of the C library on sockets, as dt_comm.h makes them: interrupted, refused, cut to a byte. */
+enum { CALM, TIMER, ERRORS, BYTES, SMALL, STORM, MODES };
+static int             spoil_mode;
+static int             spoiled[3]; /* EINTR, EAGAIN, cut; atomic */
+static __thread unsigned spoil_seed;
+static int spoil_size(size_t *n) /* errno, or 0 */
+{
+    if (spoil_mode < ERRORS || spoil_mode == SMALL) return 0;
+    if (!spoil_seed) spoil_seed = (unsigned)getpid() ^ (unsigned)(uintptr_t)&spoil_seed;
+    int e = spoil_mode == BYTES ? 0 : draw(&spoil_seed) % 4 == 0 ? EINTR : draw(&spoil_seed) % 4 == 0 ? EAGAIN : 0;
+    if (e) __atomic_add_fetch(&spoiled[e == EAGAIN], 1, __ATOMIC_RELAXED);
+    else if (*n > 1 && spoil_mode != ERRORS) {
+        *n = spoil_mode == BYTES ? 1 : 1 + draw(&spoil_seed) % *n;
+        __atomic_add_fetch(&spoiled[2], 1, __ATOMIC_RELAXED);
+    }
+    return e;
+}
+ssize_t send(int fd, const void *buf, size_t n, int flags)
+{
+    if ((errno = spoil_size(&n)) != 0) return -1;
+    return syscall(SYS_sendto, fd, buf, n, flags, NULL, 0);
+}
+ssize_t recv(int fd, void *buf, size_t n, int flags)
+{
+    if ((errno = spoil_size(&n)) != 0) return -1;
+    return syscall(SYS_recvfrom, fd, buf, n, flags, NULL, NULL);
+}
+static int spoil_message(const struct msghdr *m, struct msghdr *copy, struct iovec *v)
+{
+    size_t n = 0;
+    *copy = *m;
+    for (size_t i = 0; i < m->msg_iovlen; i++) n += m->msg_iov[i].iov_len;
+    int e = spoil_size(&n);
+    if (e || m->msg_iovlen > 2) return e;
+    for (size_t i = 0; i < m->msg_iovlen; i++) {
+        v[i] = m->msg_iov[i];
+        if (v[i].iov_len > n) v[i].iov_len = n;
+        n -= v[i].iov_len;
+    }
+    copy->msg_iov = v;
+    return 0;
+}
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+    struct msghdr copy;
+    struct iovec  v[2];
+    if ((errno = spoil_message(m, &copy, v)) != 0) return -1;
+    return syscall(SYS_sendmsg, fd, &copy, flags);
+}
+ssize_t recvmsg(int fd, struct msghdr *m, int flags)
+{
+    struct msghdr copy;
+    struct iovec  v[2];
+    if ((errno = spoil_message(m, &copy, v)) != 0) return -1;
+    ssize_t r = syscall(SYS_recvmsg, fd, &copy, flags);
+    m->msg_controllen = copy.msg_controllen;
+    m->msg_flags = copy.msg_flags;
+    return r;
+}
+int socket(int domain, int type, int protocol) /* what is accepted has the buffers of the listener */
+{
+    int fd = (int)syscall(SYS_socket, domain, type, protocol), small = 4096;
+    if (fd >= 0 && spoil_mode >= SMALL) syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    return fd;
+}
+int setsockopt(int fd, int level, int name, const void *value, socklen_t n)
+{
+    if (spoil_mode >= SMALL && level == SOL_SOCKET && name == SO_SNDBUF) return 0;
+    return (int)syscall(SYS_setsockopt, fd, level, name, value, n);
+}
+static int  alarms;
+static void alarm_take(int sign)
+{
+    (void)sign;
+    alarms++;
+}
+typedef struct sums { /* what came out, of each rank */
+    const char *how;
+    uint64_t    sum[3];
+    int         alarms, spoiled[3];
+} sums;
+static uint64_t sum_of(uint64_t h, const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)p)[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+static int signals_rank(void *arg)
+{
+    static float      x[9000], y[9000];
+    sums             *t = (sums *)arg;
+    struct itimerval  every;
+    struct sigaction  a;
+    int               rank = atoi(getenv("RANK")), rc = 0;
+    uint64_t          h = 1;
+    memset(&a, 0, sizeof a);
+    memset(&every, 0, sizeof every);
+    a.sa_handler = alarm_take; /* without SA_RESTART */
+    every.it_value.tv_usec = every.it_interval.tv_usec = spoil_mode == TIMER || spoil_mode == STORM ? 300 : 0;
+    sigaction(SIGALRM, &a, NULL);
+    setitimer(ITIMER_REAL, &every, NULL);
+    dt_comm *c = dt_comm_init(.transport = t->how, .timeout = 30 * utest_slow(), .join_timeout = 30 * utest_slow());
+    if (!c) return printf("    mode %d: %s\n", spoil_mode, dt_comm_error(NULL)) > 0;
+    for (int i = 0; i < 12 && !rc; i++) {
+        static const int sizes[] = { 0, 1, 7, 100, 1025, 3000 };
+        int              n = sizes[i % 6];
+        for (int k = 0; k < n; k++) x[k] = 1.0f / (float)(1 + k + 5 * rank + i);
+        rc = dt_comm_allreduce(c, x, n, DT_COMM_F32, DT_COMM_SUM);
+        if (!rc) rc = dt_comm_broadcast(c, x, n, DT_COMM_F32, i % 3);
+        if (!rc) rc = dt_comm_allgather(c, x, y, n, NULL, DT_COMM_F32);
+        if (!rc) rc = dt_comm_reduce_scatter(c, y, x, n, NULL, DT_COMM_F32, DT_COMM_SUM);
+        h = sum_of(sum_of(h, x, (size_t)n * 4), y, (size_t)n * 12);
+        dt_work *w = rc ? NULL : dt_comm_allreduce_start(c, y, n, DT_COMM_F32, DT_COMM_MAX);
+        void    *p = dt_comm_alloc(c, 4 << 20); /* a signal in it is no reason to fail */
+        if (!rc && (!p || dt_work_wait(w))) rc = 1;
+        dt_comm_dealloc(c, p);
+    }
+    t->sum[rank] = h;
+    if (rc) printf("    mode %d, rank %d: %s\n", spoil_mode, rank, dt_comm_error(c) ? dt_comm_error(c) : "no memory");
+    int end = dt_comm_free(c);
+    memset(&every, 0, sizeof every);
+    setitimer(ITIMER_REAL, &every, NULL);
+    __atomic_add_fetch(&t->alarms, alarms, __ATOMIC_RELAXED);
+    for (int i = 0; i < 3; i++) __atomic_add_fetch(&t->spoiled[i], spoiled[i], __ATOMIC_RELAXED);
+    return rc || end;
+}
+static void signals(int *utest_result, const char *how)
+{
+    sums *t = (sums *)mmap(NULL, MODES * sizeof *t, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int mode = CALM; mode < MODES; mode++) {
+        t[mode].how = how;
+        spoil_mode = mode;
+        int rc = dt_spawn(3, signals_rank, &t[mode]);
+        spoil_mode = CALM;
+        EXPECT_EQ(rc, 0);
+        EXPECT_TRUE(memcmp(t[mode].sum, t[CALM].sum, sizeof t->sum) == 0);
+        printf("    %s, mode %d: %d signals, %d calls interrupted, %d refused, %d cut\n", how, mode, t[mode].alarms,
+               t[mode].spoiled[0], t[mode].spoiled[1], t[mode].spoiled[2]);
+        EXPECT_EQ(t[mode].alarms > 0, mode == TIMER || mode == STORM);
+        EXPECT_EQ(t[mode].spoiled[0] > 0 && t[mode].spoiled[1] > 0, mode == ERRORS || mode == STORM);
+        EXPECT_EQ(t[mode].spoiled[2] > 0, mode == BYTES || mode == STORM);
+    }
+    munmap(t, MODES * sizeof *t);
+}
+UTEST(signals, and_cut_calls_change_no_bit_over_tcp) { signals(utest_result, "tcp"); }
+UTEST(signals, and_cut_calls_change_no_bit_with_shared_memory) { signals(utest_result, "shm"); }
