@@ -738,3 +738,316 @@ static void signals(int *utest_result, const char *how)
 }
 UTEST(signals, and_cut_calls_change_no_bit_over_tcp) { signals(utest_result, "tcp"); }
 UTEST(signals, and_cut_calls_change_no_bit_with_shared_memory) { signals(utest_result, "shm"); }
+
+/* ==================================================================================================== >>strangers */
+static long rss_kib(void)
+{
+    long  pages = 0, all = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%ld %ld", &all, &pages) != 2) pages = 0;
+    if (f) fclose(f);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+static void stranger(const dt__addr *a, unsigned *seed)
+{
+    static const char *const says[] = { "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+                                        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+                                        "\x6c\x9d\x4b\xfc\xf2\xb9\x4a\x56", "DTK1" };
+    struct linger            now = { 1, 0 };
+    char                     junk[256];
+    unsigned                 kind = draw(seed) % 6;
+    int                      fd = dt__connect(a);
+    if (fd < 0) return; /* the queue is full */
+    dt__wait_fd(fd, POLLOUT, utest_ns() + 1000000000);
+    for (size_t k = 0; k < sizeof junk; k++) junk[k] = (char)draw(seed);
+    if (kind < 4) send(fd, says[kind], strlen(says[kind]), MSG_NOSIGNAL);
+    if (kind == 4) send(fd, junk, 1 + draw(seed) % sizeof junk, MSG_NOSIGNAL);
+    if (kind == 5) setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now); /* a reset, and no word */
+    close(fd);
+}
+static void door(port *j, dt_comm *c) /* where this rank listens, for strangers */
+{
+    int      rank = dt_comm_rank(c);
+    dt__addr a;
+    dt__addr_take(&a, c->world->member[rank].addr, c->world->member[rank].addr_len);
+    j->ports[rank] = dt__addr_port(&a);
+    memcpy(j->names[rank], c->world->member[rank].unix_name, sizeof j->names[rank]);
+}
+static int garbage_rank(int rank, void *arg)
+{
+    static float x[5000];
+    port        *j = (port *)arg;
+    int          count = dt_test_quick() ? 500 : 5000, rc = 0, fds = 0, steps = 0;
+    long         rss = 0;
+    dt__addr     a;
+    if (rank == 3) {
+        unsigned seed = 1;
+        dt__addr_loopback(&a, j->port);
+        flag_wait(j, 0, 1);
+        for (int i = 0; i < count; i++) {
+            stranger(&a, &seed);
+            if (i == count / 2) flag_add(j, 1); /* now the last one joins */
+        }
+        flag_wait(j, 2, 3);
+        for (int i = 0; i < count; i++) {
+            if (i % 2) dt__addr_loopback(&a, j->ports[i / 2 % 3]);
+            else dt__addr_unix(&a, j->names[i / 2 % 3]);
+            stranger(&a, &seed);
+        }
+        flag_add(j, 3);
+        return 0;
+    }
+    if (rank == 0) flag_add(j, 0);
+    if (rank == 2) flag_wait(j, 1, 1);
+    dt_comm *c = port_join(j, rank, 3, 0, "tcp");
+    if (!c) return printf("    rank %d: %s\n", rank, dt_comm_error(NULL));
+    door(j, c);
+    for (bool go = true; go && !rc; steps++) {
+        float end = (float)flag_get(j, 3);
+        for (int i = 0; i < 5000; i++) x[i] = (float)(rank + i % 7);
+        rc = dt_comm_allreduce(c, x, 5000, DT_COMM_F32, DT_COMM_SUM);
+        for (int i = 0; i < 5000 && !rc; i++) rc = x[i] == (float)(3 + 3 * (i % 7)) ? 0 : 1;
+        if (!rc) rc = dt_comm_allreduce(c, &end, 1, DT_COMM_F32, DT_COMM_MIN);
+        go = end == 0;
+        if (steps == 20) {
+            fds = count_in("/proc/self/fd");
+            rss = rss_kib();
+            flag_add(j, 2);
+        }
+    }
+    for (int i = 0; i < 5000 && count_in("/proc/self/fd") > fds; i++) poll(NULL, 0, 2); /* the last ones are closed */
+    int  left = count_in("/proc/self/fd") - fds;
+    long more = rss_kib() - rss;
+    if (rank == 0) printf("    %d strangers in %d steps; %ld KiB more\n", 2 * count, steps, more);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    if (more > 1024 && !getenv("LD_PRELOAD")) rc = printf("    rank %d: %ld KiB more\n", rank, more);
+#endif
+    if (left > 0) rc = printf("    rank %d: %d descriptors more\n", rank, left);
+    return dt_comm_free(c) || rc;
+}
+UTEST(strangers, garbage_at_every_door_changes_nothing)
+{
+    port *j = port_new();
+    EXPECT_EQ(dt_test_ranks(4, 60, garbage_rank, j), 0);
+    port_free(j);
+}
+enum { SLOW = 1000 };
+static int slow_rank(int rank, void *arg)
+{
+    port *j = (port *)arg;
+    if (rank == 3) { /* connects a thousand times; says nothing, or a byte a second */
+        static int     fd[SLOW];
+        static int64_t since[SLOW];
+        double         oldest = 0;
+        int            open = 0, count = SLOW, turn = 0;
+        struct rlimit  r;
+        dt__addr       a;
+        if (getrlimit(RLIMIT_NOFILE, &r)) return 1;
+        r.rlim_cur = r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+        if (r.rlim_max < SLOW + 50) count = (int)r.rlim_max - 50;
+        dt__addr_loopback(&a, j->port);
+        flag_wait(j, 0, 1);
+        for (int i = 0; i < count; i++) {
+            since[i] = utest_ns();
+            while ((fd[i] = dt__connect(&a)) < 0 || !dt__wait_fd(fd[i], POLLOUT, utest_ns() + 2000000000)) {
+                if (fd[i] >= 0) close(fd[i]);
+                if (utest_ns() - since[i] > (int64_t)(1e10 * utest_slow())) return printf("    connect: %d\n", errno);
+                poll(NULL, 0, 5); /* rank 0 has not begun to listen */
+            }
+            open++;
+            if (i == count / 2) flag_add(j, 1); /* now the ranks come */
+        }
+        while (open > 0) {
+            for (int i = 0; i < count; i++) {
+                char    trash[256];
+                ssize_t n;
+                if (fd[i] < 0) continue;
+                if (turn % 20 == 0 && i % 2) send(fd[i], &"DTK1\1"[turn / 20 % 5], 1, MSG_NOSIGNAL);
+                while ((n = recv(fd[i], trash, sizeof trash, 0)) > 0) {}
+                double age = 1e-9 * (double)(utest_ns() - since[i]);
+                oldest = age > oldest ? age : oldest;
+                if (n < 0 && (errno == EAGAIN || errno == EINTR) && age < 20 * utest_slow()) continue;
+                close(fd[i]);
+                fd[i] = -1;
+                open--;
+            }
+            poll(NULL, 0, 50);
+            turn++;
+        }
+        flag_add(j, 2);
+        printf("    %d strangers: the last was dropped after %.2f s\n", count, oldest);
+        return oldest > 5 + utest_slow();
+    }
+    if (rank == 0) flag_add(j, 0);
+    if (rank > 0) flag_wait(j, 1, 1);
+    int64_t  begin = utest_ns();
+    dt_comm *c = port_join(j, rank, 3, 0, NULL);
+    double   took = 1e-9 * (double)(utest_ns() - begin);
+    float    x = 0;
+    if (!c) return printf("    rank %d: %s\n", rank, dt_comm_error(NULL));
+    while (x == 0) { /* the job goes on */
+        x = (float)flag_get(j, 2);
+        if (dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_MIN)) return printf("    %s\n", dt_comm_error(c));
+        poll(NULL, 0, 1);
+    }
+    if (rank == 1) printf("    joined in %.3f s\n", took);
+    return dt_comm_free(c) || (rank && took > 2 * utest_slow());
+}
+UTEST(strangers, a_thousand_that_say_nothing_keep_nobody_out)
+{
+    port *j = port_new();
+    EXPECT_EQ(dt_test_ranks(4, 50, slow_rank, j), 0);
+    port_free(j);
+}
+
+/* ==================================================================================================== >>again */
+static int stale_dial(port *j, int kind, int64_t epoch) /* as rank 1 of the job before; what it gets */
+{
+    dt__world w;
+    dt__shake h;
+    dt__addr  a;
+    memset(&w, 0, sizeof w);
+    w.rank = 1;
+    w.size = 2;
+    w.epoch = epoch;
+    w.timeout = w.join_timeout = 5;
+    dt__token_read_file(j->token, "", w.token);
+    memcpy(w.job, j->job[1], 16);
+    dt__addr_loopback(&a, j->port);
+    int got = dt__dial(&w, &a, 0, kind, 1, 0, utest_ns() + (int64_t)(2e9 * utest_slow()), NULL, &h);
+    if (got >= 0) close(got);
+    return got;
+}
+static int port_rank(int rank, void *arg)
+{
+    port *j = (port *)arg;
+    int   jobs = dt_test_quick() ? 50 : 200, fds = 0, threads = 0;
+    for (int k = 1; k <= jobs; k++) {
+        float x = 1;
+        if (rank == 2) { /* of the job before */
+            flag_wait(j, 0, 2 * k);
+            int link = k == 1 ? DT__SHAKE_JOB_IS : stale_dial(j, DT__KIND_LINK, k - 1),
+                tree = k == 1 ? DT__SHAKE_JOB_IS : stale_dial(j, DT__KIND_TREE, k),
+                join = stale_dial(j, DT__KIND_REGISTER, k - 1);
+            flag_add(j, 1);
+            if (link != DT__SHAKE_JOB_IS || tree != DT__SHAKE_JOB_IS || join != DT__SHAKE_REFUSED)
+                return printf("    job %d: a stale rank got %d, %d, %d\n", k, link, tree, join);
+            continue;
+        }
+        dt_comm *c = port_join(j, rank, 2, k, k % 2 ? "tcp" : "shm");
+        if (!c) return printf("    job %d, rank %d: %s\n", k, rank, dt_comm_error(NULL));
+        if (rank == 0) {
+            memcpy(j->job[1], j->job[0], 16);
+            memcpy(j->job[0], c->world->job, 16);
+        }
+        flag_add(j, 0);
+        flag_wait(j, 1, k);
+        if (dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM) || x != 2 || dt_comm_free(c)) return 1;
+        if (k == 2) fds = count_in("/proc/self/fd"), threads = count_in("/proc/self/task");
+    }
+    if (rank == 2) return 0;
+    return count_in("/proc/self/fd") != fds || count_in("/proc/self/task") != threads;
+}
+UTEST(again, many_jobs_on_one_port_and_ranks_of_the_job_before)
+{
+    port   *j = port_new();
+    int64_t begin = utest_ns();
+    EXPECT_EQ(dt_test_ranks(3, 60, port_rank, j), 0);
+    printf("    %.2f s\n", 1e-9 * (double)(utest_ns() - begin));
+    port_free(j);
+}
+typedef struct flat { /* what must not grow */
+    int  fds, threads, files;
+    long rss;
+} flat;
+static flat flat_now(void)
+{
+    flat f;
+    f.fds = count_in("/proc/self/fd");
+    f.threads = count_in("/proc/self/task");
+    f.files = count_in("/dev/shm");
+    f.rss = rss_kib();
+    return f;
+}
+static int flat_bad(const char *what, int n, flat then)
+{
+    flat now = flat_now();
+    bool bad = now.fds != then.fds || now.threads != then.threads || now.files != then.files;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    bad = bad || now.rss > then.rss + 1024;
+#endif
+    if (bad)
+        printf("    %d %s: descriptors %d then %d, threads %d then %d, files %d then %d, KiB %ld then %ld\n", n, what,
+               then.fds, now.fds, then.threads, now.threads, then.files, now.files, then.rss, now.rss);
+    return bad;
+}
+static dt_comm *again_pair[2];
+static int      again_turn; /* odd: the second thread frees */
+static void    *again_thread(void *arg)
+{
+    int n = *(int *)arg;
+    for (int i = 0; i < n; i++) {
+        while (__atomic_load_n(&again_turn, __ATOMIC_ACQUIRE) != 2 * i + 1) sched_yield();
+        dt_comm_free(again_pair[1]);
+        __atomic_store_n(&again_turn, 2 * i + 2, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+static int again_kinds(int rank, void *arg)
+{
+    int       n = dt_test_quick() ? 1000 : 10000, kind = *(int *)arg, failed = 0;
+    flat      then = flat_now();
+    pthread_t t;
+    (void)rank;
+    if (kind == 1) pthread_create(&t, NULL, again_thread, &n);
+    for (int i = 0; i < n && !failed; i++) {
+        if (kind == 0) {
+            dt_comm *c = dt_comm_init(.world = 1);
+            failed = !c || dt_comm_free(c);
+        } else if (kind == 1) {
+            failed = dt_comm_threads(2, again_pair, .timeout = 20 * utest_slow()) != 0;
+            __atomic_store_n(&again_turn, 2 * i + 1, __ATOMIC_RELEASE);
+            failed |= dt_comm_free(again_pair[0]);
+            while (__atomic_load_n(&again_turn, __ATOMIC_ACQUIRE) != 2 * i + 2) sched_yield();
+        } else if (kind == 2) { /* a port that nobody listens at, for one reason or another */
+            failed = dt_comm_init(.world = 2, .rank = i % 3, .addr = i % 4 ? "127.0.0.1" : "127.0.0.1 ", .port = 1,
+                                  .join_timeout = 1e-4, .insecure = true) != NULL;
+        }
+        if (i == 99) then = flat_now();
+    }
+    if (kind == 1) {
+        pthread_join(t, NULL);
+        then.threads--;
+    }
+    return failed || flat_bad(kind == 0 ? "worlds of one" : kind == 1 ? "worlds of threads" : "failed joins", n, then);
+}
+UTEST(again, worlds_that_come_and_go_leave_nothing)
+{
+    for (int kind = 0; kind < 3; kind++) EXPECT_EQ(dt_test_ranks(1, 50, again_kinds, &kind), 0);
+}
+static int dup_rank(void *arg)
+{
+    int      n = dt_test_quick() ? 300 : 10000, rc = 0;
+    dt_comm *c = dt_comm_init(.transport = (const char *)arg, .timeout = 20 * utest_slow());
+    flat     then = flat_now();
+    if (!c) return 1;
+    for (int i = 0; i < n && !rc; i++) {
+        dt_comm *d = NULL;
+        float    x = 1;
+        rc = dt_comm_dup(c, &d) || dt_comm_allreduce(d, &x, 1, DT_COMM_F32, DT_COMM_SUM) || x != 2 || dt_comm_free(d);
+        if (i == 99) then = flat_now();
+    }
+    if (rc) printf("    %s\n", dt_comm_error(c) ? dt_comm_error(c) : "wrong");
+    rc |= flat_bad("communicators", n, then);
+    return dt_comm_free(c) || rc;
+}
+UTEST(again, communicators_that_come_and_go_leave_nothing)
+{
+    char how[2][4] = { "shm", "tcp" };
+    for (int i = 0; i < 2; i++) {
+        int64_t begin = utest_ns();
+        EXPECT_EQ(dt_spawn(2, dup_rank, how[i]), 0);
+        printf("    %s: %.2f s\n", how[i], 1e-9 * (double)(utest_ns() - begin));
+    }
+}
