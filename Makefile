@@ -137,7 +137,7 @@ programs       = $(TESTS:%=build/$(1)/%)
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
-LONG          := test_plans
+LONG          := test_plans test_faults
 plan_normal    = $(foreach t,$(TESTS),'normal/$(t)|$(if $(filter $(t),$(LONG)),$(1)) build/normal/$(t)')
 plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|DT_CPU_ISA=portable build/normal/$(t)')
 plan_asan      = $(foreach t,$(TESTS),'asan/$(t)|$(ENV_asan) $(1) build/asan/$(t)')
