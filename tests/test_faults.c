@@ -116,6 +116,15 @@ static int  count_in(const char *path)
     if (d) closedir(d);
     return n;
 }
+static bool instrumented(void) /* memory is the instrument's, too */
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return true;
+#else
+    const char *s = getenv("LD_PRELOAD");
+    return s && strstr(s, "vgpreload");
+#endif
+}
 static int by_value(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -466,9 +475,7 @@ static int memory_rank(void *arg)
 UTEST(memory, a_segment_that_cannot_be_made_is_an_error_on_every_rank)
 {
     for (int way = NO_MEMFD; way < WAYS; way++) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-        if (way == NO_SPACE) continue; /* the instrument itself needs more */
-#endif
+        if (way == NO_SPACE && instrumented()) continue;
         int rc = dt_spawn(3, memory_rank, &way);
         if (rc == 77) UTEST_SKIP("the kernel has no filters for system calls");
         EXPECT_EQ(rc, 0);
@@ -819,9 +826,7 @@ static int garbage_rank(int rank, void *arg)
     int  left = count_in("/proc/self/fd") - fds;
     long more = rss_kib() - rss;
     if (rank == 0) printf("    %d strangers in %d steps; %ld KiB more\n", 2 * count, steps, more);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    if (more > 1024 && !getenv("LD_PRELOAD")) rc = printf("    rank %d: %ld KiB more\n", rank, more);
-#endif
+    if (more > 1024 && !instrumented()) rc = printf("    rank %d: %ld KiB more\n", rank, more);
     if (left > 0) rc = printf("    rank %d: %d descriptors more\n", rank, left);
     return dt_comm_free(c) || rc;
 }
@@ -974,9 +979,7 @@ static int flat_bad(const char *what, int n, flat then)
 {
     flat now = flat_now();
     bool bad = now.fds != then.fds || now.threads != then.threads || now.files != then.files;
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    bad = bad || now.rss > then.rss + 1024;
-#endif
+    bad = bad || (!instrumented() && now.rss > then.rss + 1024);
     if (bad)
         printf("    %d %s: descriptors %d then %d, threads %d then %d, files %d then %d, KiB %ld then %ld\n", n, what,
                then.fds, now.fds, then.threads, now.threads, then.files, now.files, then.rss, now.rss);
