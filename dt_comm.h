@@ -9633,7 +9633,8 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     dt__shared        *s = (dt__shared *)c->shared;
     size_t             size = dt__comm_size_of(a->dtype), nbytes = (size_t)a->n * size;
     if (!dt__comm_shares(c, a->coll) || a->n > DT__POST_SHORT || nbytes > DT__POST_SHORT ||
-        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || __atomic_load_n(&e->head, __ATOMIC_ACQUIRE))
+        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || (c->ordered && dt__coll_reduces(a->coll)) ||
+        __atomic_load_n(&e->head, __ATOMIC_ACQUIRE))
         return false;
     dt__seat *me = dt__seat_of(s, s->me);
     uint64_t  no = s->no++;
