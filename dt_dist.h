@@ -46,6 +46,7 @@ CONTENTS
     >>buckets        gradients in the order they become ready
     >>walk           a backward and its collectives
     >>slots          sums that do not depend on the number of ranks
+    >>syncnorm       batch norm over all ranks
     >>attach         from a model and a communicator to a ddp
 
 ERRORS
@@ -95,7 +96,7 @@ typedef struct dt_ddp_opts {
     double first_bucket_mb DT_D; /* MiB of the bucket that is ready first; default 1 */
     double bucket_mb       DT_D; /* of the others; default 25 */
     bool no_buffers        DT_D; /* do not give rank 0's buffers (running statistics) to all after each backward */
-    bool sync_batchnorm    DT_D; /* batch norms of the model take their statistics over all ranks */
+    bool sync_batchnorm    DT_D; /* see below */
     int slots              DT_D; /* > 0: see dt_ddp_slots */
 } dt_ddp_opts;
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
@@ -134,6 +135,14 @@ DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
    times the gradients is sent and held, and what depends on the batch (batch norm) or on the rank (dropout) still
    differs. f32 alone. */
 DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* S; which are this rank's */
+
+/* .sync_batchnorm: torch.nn.SyncBatchNorm. Batch norms of the model take their statistics, in training, over the samples
+   of all ranks, each sample counting the same, and their gradients too: n ranks with batches of b are one rank with n b.
+   All ranks must come to the same batch norms in the same order (a branch that one rank does not take is an error after
+   the communicator's timeout); a rank may have a batch of no samples. With dt_ddp_samples, call it before the first
+   backward of an accumulation. dt_ddp_skip takes part with no samples in what this rank's last step had, so steps must
+   be alike; it needs a communicator with a thread (not .no_thread). With .no_buffers the running statistics of a rank
+   that skips stay behind. */
 
 /* Where the time goes, as sums over backwards that were synchronised. */
 typedef struct dt_ddp_stats {
@@ -209,6 +218,18 @@ struct dt_ddp {
     int64_t total; /* elements of all blocks */
     float  *send, *gather;
     size_t  send_nbytes, gather_nbytes;
+    /* batch norm over all ranks */
+    dt_comm      *norm; /* of its collectives, as buckets are under way on c; NULL: none */
+    dt__norm_sync sync;
+    double       *stats_room;
+    size_t        stats_nbytes;
+    int64_t      *ran, *ran_before;     /* channels of each collective since the last backward, and of the step before;
+                                           negative: of a backward */
+    int64_t       nran, nran_before, ran_cap, ran_before_cap;
+    double       *shadow; /* what a rank that skips contributes: nothing */
+    size_t        shadow_nbytes;
+    dt_work     **shadow_work;
+    int64_t       nshadow, work_cap;
     /* watching */
     dt_ddp_stats stats;
     double       busy; /* of c at the begin */
@@ -220,7 +241,12 @@ static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 {
     if (dt__tls.code != DT_OK) return dt__tls.code;
     const char *why = d->c ? dt_comm_error(d->c) : NULL;
-    d->told = 1; /* whoever failed has told everyone */
+    if (!why && d->norm) why = dt_comm_error(d->norm);
+    d->told = 1;   /* whoever failed has told everyone */
+    if (d->norm) { /* who waits in the other one */
+        dt_comm_abort(d->norm, why);
+        dt_comm_abort(d->c, why);
+    }
     return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
 }
 /* An error of this rank is everyone's. */
@@ -229,6 +255,7 @@ static void dt__ddp_tell(dt_ddp *d)
     if (d->told || !d->c || dt__tls.code == DT_OK) return;
     d->told = 1;
     dt_comm_abort(d->c, dt_error());
+    dt_comm_abort(d->norm, dt_error());
 }
 static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
 
@@ -655,6 +682,9 @@ static int dt__ddp_drain(dt_ddp *d)
     }
     if (d->bad_work && dt_work_wait(d->bad_work)) rc = 1;
     d->bad_work = NULL;
+    for (int64_t i = 0; i < d->nshadow; i++)
+        if (dt_work_wait(d->shadow_work[i])) rc = 1;
+    d->nshadow = 0;
     return rc ? dt__ddp_comm_fail(d, "dt_backward") : 0;
 }
 static void dt__ddp_forget(dt_ddp *d) /* no gradients */
@@ -764,12 +794,14 @@ static void dt__ddp_ready(void *user, dt_tensor *p)
     }
 }
 static int  dt__slots_take(dt_ddp *d);
+static void dt__syncnorm_turn(dt_ddp *d);
 static void dt__ddp_end(void *user, dt_status status)
 {
     dt_ddp *d = (dt_ddp *)user;
     if (!d->walking) return;
     d->walking = 0;
     d->t_walked = dt_trace_now();
+    if (!d->skipping) dt__syncnorm_turn(d);
     if (status != DT_OK || dt__tls.code != DT_OK) {
         dt__ddp_tell(d);
         if (!dt__ddp_alone(d)) dt__ddp_drain(d);
@@ -916,6 +948,162 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
     return rc ? rc : dt__ddp_nonfinite(d);
 }
 
+/* ==================================================================================================== >>syncnorm
+   Forward: each rank's mean, squares about it and count go to all, who merge them in the order of ranks by Chan's
+   formula. Backward: the sums of dy and dy xhat are added over the ranks, each weighted as its loss is in the mean that
+   the ddp makes. A rank that skips starts all of its step's at once, which needs no results, and waits for them with
+   the buckets: whatever the others wait for in their backward is under way. */
+static double *dt__syncnorm_room(double **room, size_t *nbytes, int64_t n)
+{
+    size_t need = (size_t)n * sizeof **room;
+    if (need > *nbytes) {
+        dt_dealloc(*room, *nbytes);
+        *room = (double *)dt_alloc(need);
+        *nbytes = *room ? need : 0;
+    }
+    if (!*room) dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the statistics of a batch norm");
+    return *room;
+}
+static int dt__syncnorm_ran(dt_ddp *d, int64_t channels)
+{
+    int64_t *p = (int64_t *)dt__enlarge(d->ran, d->nran, &d->ran_cap, sizeof *p);
+    if (!p) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the statistics of a batch norm");
+    d->ran = p;
+    d->ran[d->nran++] = channels;
+    return 0;
+}
+static void dt__syncnorm_turn(dt_ddp *d) /* a backward has ended: what ran is the step before */
+{
+    int64_t *p = d->ran_before, cap = d->ran_before_cap;
+    d->ran_before = d->ran;
+    d->nran_before = d->nran;
+    d->ran_before_cap = d->ran_cap;
+    d->ran = p;
+    d->nran = 0;
+    d->ran_cap = cap;
+}
+static float *dt__syncnorm_data(dt_tensor *t) { return (float *)t->st->ptr + t->offset; } /* f32 */
+static void   dt__syncnorm_blend(dt_tensor *t, const double *x, double scale, double k) /* t += k (scale x - t) */
+{
+    for (int64_t i = 0; t && i < t->numel; i++) {
+        int64_t at = t->offset + i;
+        float   v = (float)__builtin_fma(k, scale * x[i], (1 - k) * dt__element(t->st->ptr, t->dtype, at));
+        if (t->dtype == DT_F32) ((float *)t->st->ptr)[at] = v;
+        else ((uint16_t *)t->st->ptr)[at] = t->dtype == DT_F16 ? dt__f32_to_f16(v) : dt__f32_to_bf16(v);
+    }
+}
+static int64_t dt__syncnorm_stats(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
+                                  double momentum)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    int64_t ch = mean->numel, each = 2 * ch + 1;
+    double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, each * d->world), *sq = all + ch, total;
+    if (!all || dt__syncnorm_ran(d, ch)) return dt__tls.code;
+    double *mine = all + each * d->rank;
+    memset(mine, 0, (size_t)each * sizeof *mine);
+    for (int64_t i = 0; i < ch && n; i++) {
+        mine[i] = (double)dt__syncnorm_data(mean)[i];
+        mine[ch + i] = (double)dt__syncnorm_data(var)[i] * (double)n;
+    }
+    mine[2 * ch] = (double)n;
+    if (dt_comm_allgather(d->norm, NULL, all, each, NULL, DT_COMM_F64)) return dt__ddp_comm_fail(d, "batch norm");
+    total = all[2 * ch];
+    for (int r = 1; r < d->world; r++) {
+        const double *b = all + each * r, nb = b[2 * ch], share = nb / (total + nb);
+        if (!(nb > 0)) continue;
+        for (int64_t i = 0; i < ch; i++) {
+            double delta = b[i] - all[i];
+            sq[i] = __builtin_fma(delta * delta, total * share, sq[i] + b[ch + i]);
+            all[i] = __builtin_fma(delta, share, all[i]);
+        }
+        total += nb;
+    }
+    if (total == 1)
+        return dt_fail(DT_ERR_SHAPE, "batch norm: one value per channel on all ranks together; training needs more");
+    if (!(total > 0)) return 0;
+    for (int64_t i = 0; i < ch; i++) {
+        dt__syncnorm_data(mean)[i] = (float)all[i];
+        dt__syncnorm_data(var)[i] = (float)(sq[i] / total);
+    }
+    dt__syncnorm_blend(rm, all, 1, momentum);
+    dt__syncnorm_blend(rv, sq, 1 / (total - 1), momentum);
+    return (int64_t)total;
+}
+static int dt__syncnorm_sums(void *user, dt_tensor *sums)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    double  weight = d->weight < 0 ? 1 : d->weight, back = weight > 0 ? 1 / weight : 0;
+    double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, sums->numel);
+    float  *x = dt__syncnorm_data(sums);
+    if (!all || dt__syncnorm_ran(d, -sums->numel / 2)) return dt__tls.code;
+    for (int64_t i = 0; i < sums->numel; i++) all[i] = weight > 0 ? weight * (double)x[i] : 0;
+    if (dt_comm_allreduce(d->norm, all, sums->numel, DT_COMM_F64, DT_COMM_SUM))
+        return dt__ddp_comm_fail(d, "dt_backward: batch norm");
+    for (int64_t i = 0; i < sums->numel; i++) x[i] = (float)(back * all[i]);
+    return 0;
+}
+static int dt__syncnorm_skip(dt_ddp *d)
+{
+    int64_t n = 0;
+    if (!d->norm || !d->nran_before) return 0;
+    if (d->norm->no_thread)
+        return dt_fail(DT_ERR_STATE, "dt_ddp_skip: .sync_batchnorm needs a communicator with a thread, this one has "
+                                     ".no_thread");
+    for (int64_t i = 0; i < d->nran_before; i++) {
+        int64_t ch = d->ran_before[i];
+        n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
+    }
+    double *at = dt__syncnorm_room(&d->shadow, &d->shadow_nbytes, n);
+    if (d->work_cap < d->nran_before) {
+        dt_dealloc(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
+        d->shadow_work = (dt_work **)dt_alloc((size_t)d->nran_before * sizeof *d->shadow_work);
+        d->work_cap = d->shadow_work ? d->nran_before : 0;
+    }
+    if (!at || !d->work_cap) return dt_fail(DT_ERR_MEMORY, "dt_ddp_skip: out of memory");
+    memset(at, 0, (size_t)n * sizeof *at);
+    for (int64_t i = 0; i < d->nran_before; i++) {
+        int64_t  ch = d->ran_before[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
+        dt_work *w = ch < 0 ? dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F64, DT_COMM_SUM)
+                            : dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F64);
+        if (!w) return dt__ddp_comm_fail(d, "dt_ddp_skip");
+        d->shadow_work[d->nshadow++] = w;
+        at += ch < 0 ? each : each * d->world;
+    }
+    return 0;
+}
+/* All ranks, or none. */
+static int dt__syncnorm_attach(dt_ddp *d)
+{
+    int64_t on = d->o.sync_batchnorm, *all = d->note;
+    if (dt_comm_allgather(d->c, &on, all, 1, NULL, DT_COMM_I64)) return dt__ddp_comm_fail(d, "dt_ddp_new");
+    for (int r = 1; r < d->world; r++) {
+        if (all[r] == all[0]) continue;
+        d->told = 1; /* every rank says the same */
+        return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank %d has .sync_batchnorm, rank %d has not; all must, or none",
+                       all[0] ? 0 : r, all[0] ? r : 0);
+    }
+    if (!on) return 0;
+    if (dt_comm_dup(d->user, &d->norm)) return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    d->sync.user = d;
+    d->sync.stats = dt__syncnorm_stats;
+    d->sync.sums = dt__syncnorm_sums;
+    d->watch.norm = &d->sync;
+    return 0;
+}
+static void dt__syncnorm_free(dt_ddp *d)
+{
+    for (int64_t i = 0; i < dt__tls.tape.n; i++) { /* a backward that still comes shall say so */
+        dt__node *n = (dt__node *)dt__tls.tape.at[i];
+        if (n->user == (void *)&d->sync) n->user = NULL;
+    }
+    dt_dealloc(d->stats_room, d->stats_nbytes);
+    dt_dealloc(d->shadow, d->shadow_nbytes);
+    dt_dealloc(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
+    dt_dealloc(d->ran, (size_t)d->ran_cap * sizeof *d->ran);
+    dt_dealloc(d->ran_before, (size_t)d->ran_before_cap * sizeof *d->ran_before);
+    dt_comm_free(d->norm);
+}
+
 /* ==================================================================================================== >>attach */
 static void    dt__ddp_gone(void *user) { ((dt_ddp *)user)->m = NULL; }
 static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
@@ -937,6 +1125,7 @@ static int dt__ddp_attach(dt_ddp *d)
     for (int r = 0; r < d->world; r++) d->bad[r] = -1;
     if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c))
         return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    if (d->c && dt__syncnorm_attach(d)) return dt__tls.code;
     d->watch.user = d;
     d->watch.made = dt__ddp_made;
     d->watch.grads = dt__ddp_grads;
@@ -971,6 +1160,8 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     else if (dt_comm_status_of(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
     else if (o.slots < 0 || (o.slots && o.slots % world))
         dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
+    else if (o.slots && o.sync_batchnorm)
+        dt_fail(DT_ERR_ARG, "%s: .slots does not go with .sync_batchnorm: a slot is computed alone", call);
     else if (o.slots && m->amp) dt_fail(DT_ERR_ARG, "%s: .slots does not go with mixed precision", call);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
@@ -1026,6 +1217,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt_dealloc(d->send, d->send_nbytes);
     dt_dealloc(d->gather, d->gather_nbytes);
     dt__unref(d->flag);
+    dt__syncnorm_free(d);
     dt_comm_free(d->c);
     dt_dealloc(d, sizeof *d);
 }
@@ -1071,6 +1263,7 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses", amp->nlosses);
     d->skipping = 1;
     if (!amp || !dt__amp_stash(d->m)) dt__ddp_open(d);
+    if (dt__tls.code == DT_OK) dt__syncnorm_skip(d);
     if (dt__tls.code == DT_OK) {
         for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 0;
         for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
