@@ -21,7 +21,7 @@ A COMPLETE PROGRAM
         dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
         dt_ddp       *ddp = dt_ddp_new(m, c);
         for (int i = 0; i < 100; i++) {
-            dt_tensor *x = dt_randn(DT_SHAPE(32, 4)), *y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true);
+            dt_tensor *x = dt_normal(0, 1, DT_SHAPE(32, 4)), *y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true);
             dt_backward(dt_mse_loss(dt_linear(m, "fc", x, .out = 1), y));
             dt_step(opt);
         }
@@ -37,17 +37,19 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    Models on the CPU. A model is trained by one thread of each rank.
+    Models on the CPU. A model is trained by one thread of each rank, or by dt_parallel's.
 
 CONTENTS
 
     >>ddp            replicas that average their gradients while the backward goes on
+    >>parallel       one process, several devices, which share a batch
     >>agree          implementation from here: what ranks tell each other
     >>buckets        gradients in the order they become ready
     >>walk           a backward and its collectives
     >>slots          sums that do not depend on the number of ranks
     >>syncnorm       batch norm over all ranks
     >>attach         from a model and a communicator to a ddp
+    >>replicas       threads with a model each
 
 ERRORS
 
@@ -158,6 +160,56 @@ typedef struct dt_ddp_stats {
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
 /* One line: T1 (compute), T2 (communication), what of it is exposed, the bound max(T1, T2), a step; like snprintf. */
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
+
+/* ---------------------------------------------------------------------------------------------------- >>parallel
+   torch.nn.DataParallel: one program drives several devices, which are threads of the CPU here. The program says how a
+   part of a batch becomes a loss:
+
+       static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+       {
+           return dt_cross_entropy(net(m, x), y);
+       }
+       ...
+       dt_parallel *p = dt_parallel_new(m, .devices = 4);
+       for (dt_batch b; dt_loader_next(in, &b);) {
+           dt_parallel_backward(p, loss_of, NULL, b.x, b.y, &loss);
+           dt_step(opt);
+       }
+       dt_parallel_free(p);
+
+   x and y are cut along dimension 0 as torch.chunk does: parts of ceil(n / devices), the last one smaller, fewer parts
+   than devices if the batch is small. fn is called for each part at the same time, the first one on the calling thread
+   with m itself, the others with replicas: models that share m's parameters and have gradients and buffers of their
+   own. It returns the mean loss over its part. The gradients that m has then, and the loss, are those of the whole
+   batch; they add to what was there, as those of dt_backward. With dt_amp it takes the place of dt_amp_backward (one
+   loss). dt_step comes next, as ever.
+
+   The first call runs the first part alone: it makes the parameters. fn must not touch m but through its argument, nor
+   change what user points to without a lock. Each device computes with one thread. Two runs with as many devices give
+   the same bits.
+
+   Batch norm: each device has the statistics of its part; the running ones are the first device's. Random numbers: the
+   first device draws as ever; a replica's generator (dt_drop) and its thread's (dt_dropout, dt_normal) are seeded anew
+   in each call, from a draw of the model's generator: other numbers than one device would draw.
+
+   An error on any device is the caller's, with the device's number; the model has no gradients then. Not on a model that
+   has a ddp. */
+typedef struct dt_parallel dt_parallel;
+typedef struct dt_parallel_opts {
+    int dt__first DT_D;
+    int devices   DT_D; /* default dt_threads() */
+} dt_parallel_opts;
+DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o DT_OPT0(dt_parallel_opts));
+#ifdef DT__LIT
+#define dt_parallel_new(...) \
+    dt_parallel_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_parallel_opts, __VA_ARGS__, ))
+#endif
+DT_API void dt_parallel_free(dt_parallel *p); /* before or after the model */
+DT_API int  dt_parallel_devices(const dt_parallel *p);
+typedef dt_tensor *(*dt_parallel_fn)(dt_model *m, dt_tensor *x, dt_tensor *y, void *user);
+/* y and loss may be NULL. */
+DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *user, dt_tensor *x, dt_tensor *y,
+                                      double *loss);
 
 #ifdef __cplusplus
 }
@@ -687,12 +739,12 @@ static int dt__ddp_drain(dt_ddp *d)
     d->nshadow = 0;
     return rc ? dt__ddp_comm_fail(d, "dt_backward") : 0;
 }
-static void dt__ddp_forget(dt_ddp *d) /* no gradients */
+static void dt__forget_grads(dt_model *m)
 {
-    for (int i = 0; i < d->m->nblocks; i++) {
-        dt_block_zero_grad(&d->m->block[i].b);
-        d->m->block[i].use_mgrad = 0;
-        for (int k = 0; k < d->m->block[i].n; k++) d->m->order[d->m->block[i].first + k]->reached = 0;
+    for (int i = 0; i < m->nblocks; i++) {
+        dt_block_zero_grad(&m->block[i].b);
+        m->block[i].use_mgrad = 0;
+        for (int k = 0; k < m->block[i].n; k++) m->order[m->block[i].first + k]->reached = 0;
     }
 }
 static int dt__ddp_nonfinite(dt_ddp *d)
@@ -701,7 +753,7 @@ static int dt__ddp_nonfinite(dt_ddp *d)
     for (int r = d->world - 1; r >= 0; r--)
         if (d->bad[r] >= 0) bad = r;
     if (bad < 0 || (d->m->amp && d->m->amp->dynamic)) return 0;
-    dt__ddp_forget(d);
+    dt__forget_grads(d->m);
     d->told = 1; /* every rank says the same */
     bool loss = d->bad[bad] >= d->norder;
     return dt_fail(DT_ERR_NUMERIC,
@@ -927,7 +979,7 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         int64_t from = dt__slots_at(d, r), n = dt__slots_at(d, r + 1) - from;
         dt__slots_copy(d, d->send + from * per + (int64_t)d->slot * n, from, n, 1);
     }
-    dt__ddp_forget(d);
+    dt__forget_grads(d->m);
     if (++d->slot < per) return 0;
     d->slot = 0;
     if (dt__ddp_alone(d)) {
@@ -1334,4 +1386,397 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
                  1e3 * (t1 > t2 ? t1 : t2), 1e3 * (t1 + t2));
     return k > 0 ? (size_t)k : 0;
 }
+
+/* ==================================================================================================== >>replicas
+   A replica has the parameters' memory under handles of its own, so its tape leaves its gradients there; they lie as
+   the model's blocks do, and are added to them block by block, in the order of devices. */
+#define DT__MAX_DEVICES 256
+
+typedef struct dt__part { /* a device */
+    dt_parallel *p;
+    pthread_t    thread;
+    dt_model    *m;     /* the replica; of the first device the model itself, which is not its own */
+    dt_tensor  **grad;  /* by block of the model */
+    dt_tensor  **order; /* by m->order: the replica's parameter */
+    int          ngrads, norder;
+    dt_tensor   *x, *y;
+    double       weight, loss;
+    uint64_t     seed[2];
+    dt_status    code;
+    char         message[1024];
+    const char  *bad_loss;
+    double       bad_loss_value;
+} dt__part;
+struct dt_parallel {
+    dt_model       *m;
+    dt__part       *part;
+    int             devices, threads;
+    int             version; /* of the model when the replicas were made */
+    long            pid;
+    int             busy;
+    pthread_mutex_t lock;
+    pthread_cond_t  go, done;
+    uint64_t        turn; /* one more for each call that gives the threads work */
+    int             left; /* threads that have not ended theirs */
+    int             quit;
+    /* of a call */
+    int             parts;
+    dt_parallel_fn  fn;
+    void           *user;
+    dt_autocast     autocast;
+    dt_device      *device;
+    double          scale;
+};
+
+static void dt__replica_free(dt__part *d)
+{
+    dt_model_free(d->m);
+    for (int i = 0; i < d->ngrads; i++) dt__unref(d->grad[i]);
+    dt_dealloc(d->grad, (size_t)d->ngrads * sizeof *d->grad);
+    dt_dealloc(d->order, (size_t)d->norder * sizeof *d->order);
+    d->m = NULL;
+    d->grad = d->order = NULL;
+    d->ngrads = d->norder = 0;
+}
+static int dt__replica_param(dt_model *r, const dt__param *p)
+{
+    dt__param **list = (dt__param **)dt__enlarge(r->param, r->nparams, &r->param_cap, sizeof *list);
+    if (list) r->param = list;
+    dt__param *q = list ? (dt__param *)dt__alloc_zero(sizeof *q) : NULL;
+    if (!q) return DT_ERR_MEMORY;
+    q->name = dt__joined("", 0, p->name, NULL);
+    q->hash = p->hash;
+    q->t = p->buffer ? dt__new_like("dt_parallel", p->t, p->t->dtype) : dt__alias(p->t);
+    q->buffer = p->buffer;
+    q->frozen = p->frozen;
+    q->keep_f32 = p->keep_f32;
+    q->block = q->opt = q->group = -1;
+    r->param[r->nparams++] = q; /* the replica's from here on */
+    if (!q->name || !q->t) return DT_ERR_MEMORY;
+    q->t->leaf = p->t->leaf;
+    q->t->requires_grad = p->t->requires_grad;
+    return dt__table_add(&r->param_table, &r->param_slots, q->name, q->hash, r->nparams - 1);
+}
+static int dt__replica_layer(dt_model *r, const dt_model *m, const dt__layer *l)
+{
+    dt__layer *k = dt__layer_new(r, l->kind, l->name, dt__name_hash("", 0, l->name));
+    if (!k) return DT_ERR_MEMORY;
+    k->own = l->own;
+    for (int i = 0; i < 5; i++)
+        if (l->p[i]) k->p[i] = r->param[dt__param_index(m, l->p[i])];
+    return 0;
+}
+static int dt__replica_grads(dt__part *d, const dt_model *m)
+{
+    int n = 0, rc = 0;
+    for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
+    d->grad = (dt_tensor **)dt__alloc_zero((size_t)m->nblocks * sizeof *d->grad);
+    d->ngrads = d->grad ? m->nblocks : 0;
+    d->order = (dt_tensor **)dt__alloc_zero((size_t)n * sizeof *d->order);
+    d->norder = d->order ? n : 0;
+    if (!d->grad || !d->order) return DT_ERR_MEMORY;
+    for (int i = 0; i < m->nblocks && !rc; i++) {
+        const dt__mblock *b = &m->block[i];
+        d->grad[i] = dt__new_like("dt_parallel", b->b.grad, b->b.grad->dtype);
+        if (!d->grad[i]) rc = DT_ERR_MEMORY;
+        for (int k = b->first; k < b->first + b->n && !rc; k++) {
+            dt_tensor *t = d->m->param[dt__param_index(m, m->order[k])]->t, *g = dt__alias(d->grad[i]);
+            if (!g) return DT_ERR_MEMORY;
+            g->offset = m->order[k]->offset;
+            g->ndim = t->ndim;
+            g->numel = t->numel;
+            memcpy(g->shape, t->shape, sizeof g->shape);
+            dt__dense_strides(g->stride, g->shape, g->ndim);
+            t->grad = g;
+            t->grad_empty = 1;
+            d->order[k] = t;
+        }
+    }
+    return rc;
+}
+static int dt__replica_make(dt__part *d, const dt_model *m)
+{
+    dt_model_opts o;
+    DT__CLEAR(o);
+    o.dtype = m->dtype;
+    o.device = m->device;
+    dt__replica_free(d);
+    dt_model *r = d->m = dt_model_new_with(o);
+    int       rc = r ? 0 : DT_ERR_MEMORY;
+    if (!rc) r->norms_f32 = m->norms_f32;
+    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__replica_param(r, m->param[i]);
+    for (int i = 0; i < m->nlayers && !rc; i++) rc = dt__replica_layer(r, m, m->layer[i]);
+    if (!rc) r->sealed = 1;
+    if (!rc) rc = dt__replica_grads(d, m);
+    return rc ? dt_fail(DT_ERR_MEMORY, "dt_parallel: out of memory for a replica") : 0;
+}
+/* Replicas are of the model as it is, and start as it does: no gradients, its buffers. */
+static int dt__replicas_ready(dt_parallel *p)
+{
+    dt_model *m = p->m;
+    uint32_t  r[4];
+    uint64_t  draw;
+    int       rc = 0;
+    for (int i = 1; i < p->devices && !rc && p->version != m->version; i++) rc = dt__replica_make(&p->part[i], m);
+    p->version = rc ? -1 : m->version;
+    draw = rc ? 0 : dt_rng_u64(&m->rng);
+    for (int i = 1; i < p->parts && !rc; i++) {
+        dt__part *d = &p->part[i];
+        dt_model *c = d->m;
+        c->training = m->training;
+        c->amp = m->amp;
+        c->scope_len = c->scope_depth = 0;
+        c->scope[0] = 0;
+        for (int k = 0; k < d->norder; k++) d->order[k]->grad_empty = 1;
+        for (int k = 0; k < m->nparams && !rc; k++)
+            if (m->param[k]->buffer) rc = dt__copy_to(c->param[k]->t, m->param[k]->t, 0);
+        dt_philox(draw, (uint64_t)i, r);
+        d->seed[0] = (uint64_t)r[0] << 32 | r[1];
+        d->seed[1] = (uint64_t)r[2] << 32 | r[3];
+    }
+    return rc;
+}
+
+static void dt__part_run(dt__part *d, dt_model *m)
+{
+    dt_parallel *p = d->p;
+    dt_tensor   *loss = p->fn(m, d->x, d->y, p->user);
+    d->loss = 0;
+    if (dt__tls.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_parallel_backward: fn returned NULL, not a loss");
+    if (dt__tls.code == DT_OK && dt__ok("dt_parallel_backward", "what fn returned", loss) && loss->numel != 1)
+        dt_fail(DT_ERR_GRAD, "dt_parallel_backward: fn returned %s; the loss of a part is its mean, one element",
+                dt__text(loss));
+    if (dt__tls.code == DT_OK) {
+        dt_make_opts     mo;
+        dt_backward_opts bo;
+        DT__CLEAR(mo);
+        DT__CLEAR(bo);
+        mo.device = loss->st->dev;
+        loss = dt_cast(loss, DT_F32);
+        d->loss = dt_item(loss);
+        bo.grad = loss ? dt_full_with(d->weight * p->scale, dt_shape_of(loss), mo) : NULL;
+        if (bo.grad) dt_backward_with(loss, bo);
+    }
+    d->code = dt__tls.code;
+    if (d->code != DT_OK) memcpy(d->message, dt__tls.message, sizeof d->message);
+    d->bad_loss = dt__tls.bad_loss;
+    d->bad_loss_value = dt__tls.bad_loss_value;
+}
+static void *dt__part_thread(void *arg)
+{
+    dt__part    *d = (dt__part *)arg;
+    dt_parallel *p = d->p;
+    uint64_t     seen = 0;
+    dt__in_job = 1; /* kernels of this thread run on it alone */
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (p->turn == seen && !p->quit) pthread_cond_wait(&p->go, &p->lock);
+        if (p->quit) break;
+        seen = p->turn;
+        if (d - p->part >= p->parts) continue;
+        pthread_mutex_unlock(&p->lock);
+        dt__tls.autocast = p->autocast;
+        dt__tls.device = p->device;
+        dt__tls.no_grad = 0;
+        dt_rng_seed(&d->m->rng, d->seed[0]);
+        dt_seed(d->seed[1]);
+        dt__part_run(d, d->m);
+        dt_error_clear();
+        dt_end();
+        pthread_mutex_lock(&p->lock);
+        if (--p->left == 0) pthread_cond_signal(&p->done);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+static int dt__parts_go(dt_parallel *p)
+{
+    if (p->parts < 2) return 0;
+    if (dt__replicas_ready(p)) return dt__tls.code;
+    pthread_mutex_lock(&p->lock);
+    p->left = p->parts - 1;
+    p->turn++;
+    pthread_cond_broadcast(&p->go);
+    pthread_mutex_unlock(&p->lock);
+    return 0;
+}
+static void dt__parts_wait(dt_parallel *p)
+{
+    pthread_mutex_lock(&p->lock);
+    while (p->left) pthread_cond_wait(&p->done, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+/* torch.chunk: parts of ceil(n / devices). */
+static int dt__parts_cut(dt_parallel *p, dt_tensor *x, dt_tensor *y)
+{
+    int64_t n = x->shape[0], each = (n + p->devices - 1) / p->devices, at = 0;
+    if (dt__make_plain(x) || (y && dt__make_plain(y))) return dt__tls.code;
+    p->parts = 0;
+    do {
+        dt__part *d = &p->part[p->parts++];
+        int64_t   len = n - at < each ? n - at : each;
+        d->x = dt__slice(x, 0, at, len);
+        d->y = y ? dt__slice(y, 0, at, len) : NULL;
+        d->weight = n ? (double)len / (double)n : 1;
+        d->code = DT_OK;
+        d->bad_loss = NULL;
+        if (!d->x || (y && !d->y)) return DT_ERR_MEMORY;
+        at += len;
+    } while (at < n);
+    return 0;
+}
+/* The replicas' gradients join the model's. */
+static int dt__parts_reduce(dt_parallel *p)
+{
+    dt_model *m = p->m;
+    int       rc = 0;
+    for (int i = 0; i < m->nblocks; i++) {
+        const dt__mblock *b = &m->block[i];
+        for (int r = 1; r < p->parts; r++) {
+            dt_tensor **t = p->part[r].order + b->first;
+            int         any = 0;
+            for (int k = 0; k < b->n; k++) any |= !t[k]->grad_empty;
+            for (int k = 0; k < b->n && any && !rc; k++) {
+                dt_tensor *to = m->order[b->first + k]->t;
+                rc = dt__ddp_blank(to);
+                if (t[k]->grad_empty) rc = rc || dt__fill(t[k]->grad, 0);
+                else to->grad_unreached = 0;
+            }
+            if (any && !rc) rc = dt__copy_to(b->b.grad, p->part[r].grad[i], 1);
+        }
+    }
+    return rc;
+}
+/* The first device's error, or its loss that is not finite, is the caller's. */
+static int dt__parts_take(dt_parallel *p, double *loss)
+{
+    dt__ctx *t = &dt__tls;
+    *loss = 0;
+    for (int i = 0; i < p->parts; i++) {
+        const dt__part *d = &p->part[i];
+        if (i && d->code != DT_OK) dt_fail(d->code, "device %d: %s", i, d->message);
+        if (!t->bad_loss && d->bad_loss) {
+            t->bad_loss = d->bad_loss;
+            t->bad_loss_value = d->bad_loss_value;
+        }
+        *loss += d->weight * d->loss;
+    }
+    return t->code;
+}
+static int dt__parallel_check(const char *call, dt_parallel *p, dt_parallel_fn fn, dt_tensor *x, dt_tensor *y)
+{
+    if (!p || !fn) return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, p ? "fn" : "the dt_parallel");
+    if (!dt__ok(call, "x", x) || (y && !dt__ok(call, "y", y))) return dt__tls.code;
+    if (x->ndim < 1 || (y && (y->ndim < 1 || y->shape[0] != x->shape[0])))
+        return dt_fail(DT_ERR_SHAPE, "%s: x is %s, y %s: both are cut along dimension 0, which must be the same", call,
+                       dt__text(x), y ? dt__text(y) : "NULL");
+    if (x->requires_grad || (y && y->requires_grad))
+        return dt_fail(DT_ERR_GRAD, "%s: no gradient goes into x and y; dt_detach() them", call);
+    if (dt__tls.in_backward || p->busy)
+        return dt_fail(DT_ERR_STATE, "%s: called inside %s", call, p->busy ? "itself" : "a backward");
+    if (p->m->watch) return dt_fail(DT_ERR_STATE, "%s: the model has a ddp: a rank is one device", call);
+    if (p->m->amp && p->m->amp->nlosses != 1)
+        return dt_fail(DT_ERR_STATE, "%s: mixed precision with %d losses; it takes one", call, p->m->amp->nlosses);
+    if (p->pid != (long)getpid())
+        return dt_fail(DT_ERR_STATE, "%s: the process has forked since dt_parallel_new; its threads are the parent's",
+                       call);
+    return 0;
+}
+DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *user, dt_tensor *x, dt_tensor *y,
+                                      double *loss)
+{
+    double all = 0;
+    if (loss) *loss = (double)NAN;
+    if (dt__tls.code != DT_OK || dt__parallel_check("dt_parallel_backward", p, fn, x, y)) return dt_error_code();
+    dt_model *m = p->m;
+    dt_amp   *amp = m->amp;
+    int       first = !m->sealed, job = dt__in_job, rc;
+    p->fn = fn;
+    p->user = user;
+    p->autocast = dt__tls.autocast;
+    p->device = dt__tls.device;
+    p->scale = amp ? amp->scaler[0].scale : 1;
+    p->busy = 1;
+    rc = dt__parts_cut(p, x, y);
+    if (!rc && amp) rc = dt__amp_stash(m);
+    if (!rc && !first) rc = dt__parts_go(p);
+    if (!rc) {
+        dt__in_job = job || (p->parts > 1 && !first);
+        dt__part_run(&p->part[0], m);
+        dt__in_job = job;
+        if (first && dt__tls.code == DT_OK) dt__parts_go(p);
+        dt__parts_wait(p);
+        rc = dt__parts_take(p, &all);
+        if (!rc) rc = dt__parts_reduce(p);
+        if (!rc && amp) {
+            if (amp->dynamic) dt__tls.bad_loss = NULL; /* an overflow is for the scaler to judge */
+            rc = dt__amp_take_back(m, &amp->scaler[0]);
+            amp->scaler[0].used = 1;
+        }
+        if (rc) dt__forget_grads(m);
+    }
+    for (int i = 0; i < p->parts; i++) {
+        dt__unref(p->part[i].x);
+        dt__unref(p->part[i].y);
+        p->part[i].x = p->part[i].y = NULL;
+    }
+    p->busy = 0;
+    if (rc) dt_fail(DT_ERR_MEMORY, "dt_parallel_backward: out of memory"); /* a first error stays */
+    else if (loss) *loss = all;
+    return dt_error_code();
+}
+DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
+{
+    const char *call = "dt_parallel_new";
+    int         n = o.devices ? o.devices : dt_threads();
+    if (!dt__model_ok(call, m)) return NULL;
+    if (m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; it must be on the CPU", call, m->device->name);
+    else if (n < 1 || n > DT__MAX_DEVICES)
+        dt_fail(DT_ERR_ARG, "%s: .devices is %d; it is 1 to %d", call, n, DT__MAX_DEVICES);
+    dt_parallel *p = dt__tls.code == DT_OK ? (dt_parallel *)dt__alloc_zero(sizeof *p) : NULL;
+    if (p) p->part = (dt__part *)dt__alloc_zero((size_t)n * sizeof *p->part);
+    if (!p || !p->part) {
+        dt_dealloc(p, sizeof *p);
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call); /* a first error stays */
+        return NULL;
+    }
+    sigset_t all, before;
+    p->m = m;
+    p->devices = n;
+    p->version = -1;
+    p->pid = (long)getpid();
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->go, NULL);
+    pthread_cond_init(&p->done, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    for (int i = 0; i < n; i++) p->part[i].p = p;
+    for (p->threads = 1; p->threads < n; p->threads++)
+        if (pthread_create(&p->part[p->threads].thread, NULL, dt__part_thread, &p->part[p->threads])) break;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (p->threads == n) return p;
+    dt_fail(DT_ERR_MEMORY, "%s: thread %d of %d cannot be made", call, p->threads, n);
+    dt_parallel_free(p);
+    return NULL;
+}
+DT_API void dt_parallel_free(dt_parallel *p)
+{
+    if (!p) return;
+    bool ours = p->pid == (long)getpid(); /* after a fork there are no threads to wait for */
+    if (ours) {
+        pthread_mutex_lock(&p->lock);
+        p->quit = 1;
+        pthread_cond_broadcast(&p->go);
+        pthread_mutex_unlock(&p->lock);
+        for (int i = 1; i < p->threads; i++) pthread_join(p->part[i].thread, NULL);
+        pthread_mutex_destroy(&p->lock);
+        pthread_cond_destroy(&p->go);
+        pthread_cond_destroy(&p->done);
+    }
+    for (int i = 1; i < p->devices; i++) dt__replica_free(&p->part[i]);
+    dt_dealloc(p->part, (size_t)p->devices * sizeof *p->part);
+    dt_dealloc(p, sizeof *p);
+}
+DT_API int dt_parallel_devices(const dt_parallel *p) { return p ? p->devices : 0; }
 #endif /* DT_IMPLEMENTATION */
