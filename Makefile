@@ -160,7 +160,7 @@ make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
 # tests that take long in full: in test-all only
 LONG          := test_plans test_mpi test_restart test_faults
 # tests of ranks and of clocks, which run with nothing beside them
-ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice test_launch test_survive test_dtverify test_dtrun test_restart test_faults test_net,$(TESTS))
+ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice test_launch test_survive test_dtverify test_dtrun test_restart test_faults test_net test_syncnorm,$(TESTS))
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
 # plan,flavour,environment,that of the long ones: what can run two at a time first
 plan           = $(foreach t,$(TOGETHER),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \

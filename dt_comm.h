@@ -6943,7 +6943,7 @@ static void dt__shared_settle(dt__shared *s)
     if (__builtin_expect(__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
 }
 /* Lines that are going to be read and written: they come once, as this core's own. */
-static void dt__own(char *p, size_t n)
+static void dt__own_lines(char *p, size_t n)
 {
     for (size_t i = 0; i < n; i += 64)
 #if defined(__x86_64__)
@@ -8814,7 +8814,7 @@ static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x
         int64_t k = n - i < most ? n - i : most;
         for (int r = 0; r < s->n; r++) {
             at[r] = x[r] + (size_t)i * w->size;
-            if (r != s->me) dt__own(at[r], (size_t)k * w->size);
+            if (r != s->me) dt__own_lines(at[r], (size_t)k * w->size);
         }
         dt__reduce_to(w, at, s->n, at, s->n, k);
     }
@@ -8835,9 +8835,9 @@ static void dt__stage_take(dt__shared *s, dt_work *w)
 {
     int64_t at, lo, hi, n = dt__piece_of(s, w, w->taken, s->me, &at, &lo, &hi);
     char   *from = dt__stage_of(s, w, w->taken, s->me), *to = w->data + (size_t)at * w->size;
-    dt__own(from, (size_t)lo * w->size); /* the next piece goes there */
+    dt__own_lines(from, (size_t)lo * w->size); /* the next piece goes there */
     memcpy(to, from, (size_t)lo * w->size);
-    dt__own(from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
+    dt__own_lines(from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     w->taken++;
     dt__shared_tell(s, &dt__seat_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
@@ -9665,8 +9665,8 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     __atomic_store_n(&me->done, p->frame.seq + 1, __ATOMIC_RELEASE);
     dt__shared_settle(s);
     /* all have read the next post: the lines that the next call writes, if it is like this one */
-    dt__own((char *)&me->post[s->no & 1], 64);
-    if (nbytes > DT__POST_FIRST) dt__own((char *)me->more[s->no & 1], nbytes);
+    dt__own_lines((char *)&me->post[s->no & 1], 64);
+    if (nbytes > DT__POST_FIRST) dt__own_lines((char *)me->more[s->no & 1], nbytes);
     return true;
 }
 static int dt__call_do(dt_comm *c, const dt__call *a)
