@@ -496,9 +496,11 @@ struct dt_comm {
 
 /* ---- errors, clock, log */
 static __thread char dt__comm_text[768];
+static __thread const int64_t *dt__comm_clock; /* of the simulator whose events this thread runs */
 static int64_t       dt__comm_now(void) /* ns */
 {
     struct timespec t;
+    if (dt__comm_clock) return *dt__comm_clock;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
@@ -2513,6 +2515,7 @@ static void dt__control_sync(dt__world *w, dt__conn *k) /* a new neighbour hears
         }
     for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) dt__conn_queue(k, ctl->aborts[i]);
 }
+static void dt__conn_shaken(dt__world *w, dt__conn *k);
 /* The handshake of a connection goes on. */
 static void dt__conn_shake(dt__world *w, dt__conn *k)
 {
@@ -2543,6 +2546,11 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
         k->broken = true;
         return;
     }
+    dt__conn_shaken(w, k);
+}
+static void dt__conn_shaken(dt__world *w, dt__conn *k) /* both sides know each other */
+{
+    dt__control *ctl = w->control;
     k->shaking = false;
     if (!k->local) dt__sock_tune(k->fd, w->timeout);
     if (k->kind == DT__KIND_REGISTER && ctl->join_failed) { /* too late */
@@ -3693,6 +3701,20 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
     }
     return n;
 }
+static void dt__control_timers(dt__world *w, int64_t now)
+{
+    for (dt__conn *k = w->control->conns; k; k = k->next)
+        if (k->shaking && !k->broken && now >= k->deadline) {
+            if (k->shake.server) dt__control_stranger(w, k->fd, "it took too long");
+            k->broken = true;
+        }
+    dt__register_timers(w, now);
+    dt__gather_timers(w, now);
+    dt__inquiry_timers(w, now);
+    dt__arrived_timers(w, now);
+    dt__control_note(w, now);
+    dt__control_leave(w, now);
+}
 static void *dt__control_main(void *arg)
 {
     dt__world     *w = (dt__world *)arg;
@@ -3726,17 +3748,7 @@ static void *dt__control_main(void *arg)
             if (p[2].revents) dt__control_accept(w, w->unix_fd, true);
             if (p[3].revents && w->ticket_fd >= 0) dt__control_ticket(w);
         }
-        for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->shaking && !k->broken && now >= k->deadline) {
-                if (k->shake.server) dt__control_stranger(w, k->fd, "it took too long");
-                k->broken = true;
-            }
-        dt__register_timers(w, now);
-        dt__gather_timers(w, now);
-        dt__inquiry_timers(w, now);
-        dt__arrived_timers(w, now);
-        dt__control_note(w, now);
-        dt__control_leave(w, now);
+        dt__control_timers(w, now);
     }
     pthread_mutex_unlock(&w->lock);
     DT_COMM_FREE(p);
@@ -3768,12 +3780,10 @@ static void dt__control_free(dt__world *w)
     DT_COMM_FREE(ctl);
     w->control = NULL;
 }
-static int dt__control_start(dt__world *w)
+static int dt__control_new(dt__world *w) /* without its thread */
 {
     dt__control       *ctl = (dt__control *)DT_COMM_MALLOC(sizeof *ctl);
     pthread_condattr_t attr;
-    sigset_t           all, old;
-    int                e;
     if (!ctl) return -1;
     memset(ctl, 0, sizeof *ctl);
     w->control = ctl;
@@ -3795,10 +3805,17 @@ static int dt__control_start(dt__world *w)
     ctl->nthere = 1;
     ctl->complete = w->rank != 0;
     ctl->missing_at = dt__comm_now() + 1000000000;
+    ctl->started = true;
+    return 0;
+}
+static int dt__control_start(dt__world *w)
+{
+    sigset_t all, old;
+    if (dt__control_new(w)) return -1;
+    dt__control *ctl = w->control;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    ctl->started = true;
-    e = pthread_create(&ctl->thread, NULL, dt__control_main, w);
+    int e = pthread_create(&ctl->thread, NULL, dt__control_main, w);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (e == 0) return 0;
     dt__control_free(w);
@@ -7205,7 +7222,8 @@ struct dt_work {
     char      *data;
     bool       shared;           /* done in >>shared, else by the plan */
     bool       own;              /* made by a start call */
-    bool       pair, begun;      /* a send or a receive: its message is one */
+    bool       pair;             /* a send or a receive: its message is one */
+    bool       begun;
     dt__msg    one;
     bool       finished;         /* atomic */
     int        status;
@@ -7609,6 +7627,11 @@ static void dt__late(dt_comm *c, dt_work *w)
                   dt__frame_text(&w->head, text, sizeof text), c->timeout,
                   *who ? "; ranks that have not called it: " : "", who, *who ? "" : "; all ranks have called it");
 }
+static void dt__stuck(dt_comm *c, dt_work *w, int64_t now) /* a look found that nothing moved */
+{
+    if (!w->moved) w->moved = now;
+    if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
+}
 /* Waiting: spins, yields, then sleeps; a sleeper looks once more between lying down and sleeping. */
 typedef struct dt__idler {
     int      turn;
@@ -7642,9 +7665,8 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         return;
     }
     int64_t now = dt__comm_now();
-    if (!w->moved) w->moved = now;
     if (s && !w->pair && (d->turn > spin + 40 || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
-    if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
+    dt__stuck(c, w, now);
     /* a yield that takes long went to somebody else's program: better sleep, and be woken */
     if (d->yielded && now - d->yielded > 50000 && d->turn < spin + 40) d->turn = spin + 40;
     d->yielded = now;
@@ -7739,40 +7761,52 @@ static void dt__work_over(dt_comm *c, dt_work *w, int status) /* the lock is hel
     pthread_cond_broadcast(&e->cond);
 }
 /* Sends and receives at the head of the queue move together: whoever sends first and receives then would wait for one
-   that does the same. Messages of one pair and direction stay in order. The lock is held. */
-static void dt__pairs_run(dt_comm *c, dt_work *until)
+   that does the same. Messages of one pair and direction stay in order. One look, under the lock; the first work if it
+   is not done. */
+static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
+{
+    struct dt__engine *e = c->engine;
+    dt_work           *w[64];
+    int                n = 0, rc[64];
+    for (dt_work *x = e->head; x && x->pair && n < 64; x = x->next) w[n++] = x;
+    pthread_mutex_unlock(&e->lock);
+    *progress = false;
+    e->turn++;
+    for (int i = 0; i < n; i++) {
+        const dt_plan_step *s = w[i]->plan->step;
+        int                *busy = (s->kind == DT_STEP_SEND ? e->busy_send : e->busy_recv) + s->peer;
+        rc[i] = 0;
+        if (!w[i]->begun) dt__work_begin(c, w[i]);
+        w[i]->begun = true;
+        dt__comm_look(c);
+        if (!dt__comm_ok(c)) rc[i] = c->status;
+        if (rc[i] || *busy == e->turn) continue;
+        size_t               before = w[i]->one.done + w[i]->one.head_done;
+        const dt__transport *t = dt__way(c, s->peer);
+        rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
+        if (!rc[i]) *busy = e->turn;
+        *progress = *progress || rc[i] || before != w[i]->one.done + w[i]->one.head_done;
+        if (rc[i] > 0 && s->kind == DT_STEP_SEND) e->stats.bytes += (int64_t)w[i]->one.n;
+    }
+    for (int i = 0; i < n; i++)
+        if (rc[i]) dt__work_end(c, w[i], rc[i] > 0 ? 0 : rc[i]);
+    pthread_mutex_lock(&e->lock);
+    dt_work *first = n && !rc[0] ? w[0] : NULL;
+    for (int i = 0; i < n; i++)
+        if (rc[i]) dt__work_over(c, w[i], w[i]->status);
+    return first;
+}
+static void dt__pairs_run(dt_comm *c, dt_work *until) /* the lock is held */
 {
     struct dt__engine *e = c->engine;
     dt__idler          d = { 0, false, 0, 0 };
     while (e->head && e->head->pair && !(until && until->finished)) {
-        dt_work *w[64];
-        int      n = 0, rc[64];
-        bool     progress = false;
-        for (dt_work *x = e->head; x && x->pair && n < 64; x = x->next) w[n++] = x;
+        bool     progress;
+        dt_work *first = dt__pairs_look(c, &progress);
+        if (!first) continue;
         pthread_mutex_unlock(&e->lock);
-        e->turn++;
-        for (int i = 0; i < n; i++) {
-            const dt_plan_step *s = w[i]->plan->step;
-            int                *busy = (s->kind == DT_STEP_SEND ? e->busy_send : e->busy_recv) + s->peer;
-            rc[i] = 0;
-            if (!w[i]->begun) dt__work_begin(c, w[i]);
-            w[i]->begun = true;
-            dt__comm_look(c);
-            if (!dt__comm_ok(c)) rc[i] = c->status;
-            if (rc[i] || *busy == e->turn) continue;
-            size_t before = w[i]->one.done + w[i]->one.head_done;
-            const dt__transport *t = dt__way(c, s->peer);
-            rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
-            if (!rc[i]) *busy = e->turn;
-            progress = progress || rc[i] || before != w[i]->one.done + w[i]->one.head_done;
-            if (rc[i] > 0 && s->kind == DT_STEP_SEND) e->stats.bytes += (int64_t)w[i]->one.n;
-        }
-        for (int i = 0; i < n; i++)
-            if (rc[i]) dt__work_end(c, w[i], rc[i] > 0 ? 0 : rc[i]);
-        if (n && !rc[0]) dt__idle(c, w[0], &d, progress);
+        dt__idle(c, first, &d, progress);
         pthread_mutex_lock(&e->lock);
-        for (int i = 0; i < n; i++)
-            if (rc[i]) dt__work_over(c, w[i], w[i]->status);
     }
     if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
 }
@@ -7788,11 +7822,45 @@ static void dt__engine_run(dt_comm *c, dt_work *until)
             continue;
         }
         pthread_mutex_unlock(&e->lock);
-        dt__work_begin(c, w);
+        if (!w->begun) dt__work_begin(c, w);
         int rc = dt__comm_ok(c) ? dt__drive(c, w) : c->status;
         dt__work_end(c, w, rc);
         pthread_mutex_lock(&e->lock);
         dt__work_over(c, w, rc);
+    }
+    e->driving = false;
+    if (e->head) pthread_cond_broadcast(&e->cond);
+}
+/* The same without waiting: until the first work does not get on. Its caller comes again. */
+static void dt__engine_look(dt_comm *c)
+{
+    struct dt__engine *e = c->engine;
+    dt_work           *w = NULL;
+    bool               progress = false;
+    e->driving = true;
+    while (!w && e->head) {
+        w = e->head;
+        if (w->pair) {
+            w = dt__pairs_look(c, &progress);
+            continue;
+        }
+        pthread_mutex_unlock(&e->lock);
+        if (!w->begun) dt__work_begin(c, w);
+        w->begun = true;
+        w->progress = false;
+        int rc = dt__comm_ok(c) ? dt__work_poll(c, w) : c->status;
+        if (rc) dt__work_end(c, w, rc > 0 ? 0 : rc);
+        progress = w->progress;
+        pthread_mutex_lock(&e->lock);
+        if (rc) {
+            dt__work_over(c, w, w->status);
+            w = NULL;
+        }
+    }
+    if (w) {
+        int64_t now = dt__comm_now();
+        if (progress) w->moved = now, w->asked = false;
+        else if (!c->shared || w->pair || dt__shared_agree(c, &w->head)) dt__stuck(c, w, now);
     }
     e->driving = false;
     if (e->head) pthread_cond_broadcast(&e->cond);
@@ -7883,7 +7951,9 @@ static dt_algo dt__choose(const dt_comm *c, const dt__call *a, int64_t nbytes, i
                                     : c->local_size == c->size              ? DT_LINK_LOOP
                                                                             : DT_LINK_NET;
     *segment = 0;
-    if (e->algo != DT_ALGO_AUTO && dt_plan_can(a->coll, (dt_algo)e->algo, c->size, c->host)) return (dt_algo)e->algo;
+    if (e->algo != DT_ALGO_AUTO && (e->algo != DT_ALGO_SHARED || (c->shared && c->size <= 64)) &&
+        dt_plan_can(a->coll, (dt_algo)e->algo, c->size, c->host))
+        return (dt_algo)e->algo;
     if (c->shared && c->local_size == c->size && c->size <= 64 &&
         (a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BARRIER))
         return DT_ALGO_SHARED;
@@ -8124,7 +8194,7 @@ DT_API bool dt_work_test(dt_work *w)
     struct dt__engine *e = w->c->engine;
     if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && w->c->no_thread) {
         pthread_mutex_lock(&e->lock); /* nobody else moves it */
-        if (!e->driving) dt__engine_run(w->c, w);
+        if (!e->driving) dt__engine_look(w->c);
         pthread_mutex_unlock(&e->lock);
     }
     return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE);
