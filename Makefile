@@ -25,8 +25,11 @@ LDLIBS_cblas   = $(shell cat build/probe/cblas 2>/dev/null)
 # zlib, where it is: for the tests and the fuzzing of gzipped files; asked late, `tools` may have installed it
 LDLIBS_zlib    = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -lz -o /dev/null 2>/dev/null && \
     echo '\#include <zlib.h>' | $(CC) -x c -E - >/dev/null 2>&1 && echo -lz)
-# tests with an implementation of their own look at files, traces and the like: one instance of the kernels will do
+# tests with an implementation of their own look at files, traces and the like: one instance of the kernels will do,
+# and compiling takes longer than running
 $(foreach f,$(FLAVOURS),$(OWN_IMPL:%=build/$(f)/%.o)): CPPFLAGS += -DDT_NO_AVX2
+$(foreach f,normal asan,$(filter-out %/test_reduce.o %/test_plans.o %/test_comm.o,$(OWN_IMPL:%=build/$(f)/%.o))): \
+    OPTIMISE := -O0
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
@@ -48,7 +51,8 @@ demo: build/examples/mnist ## train a conv net on the digits in data/, under a m
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
 	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist parse); \
-	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(plan_portable) $(call plan_asan,DT_TEST_QUICK=1) \
+	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(call plan_portable,DT_TEST_QUICK=1) \
+	    $(call plan_asan,DT_TEST_QUICK=1) \
 	    'check-headers|tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
@@ -57,7 +61,7 @@ test-quick: ## the tests alone, fewer sizes: for every edit
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
 	@$(call make_all,$(foreach f,normal asan tsan plain,$(call programs,$(f))) \
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches); \
-	tests/run.sh "$$built" $(call plan_normal,) $(plan_portable) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
+	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
 	    $(plan_cblas) 'check-headers|tests/check_headers.sh'
 
 # Debian's package of Fashion-MNIST holds gzipped IDX files; the examples read them unpacked
@@ -138,10 +142,17 @@ make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
 LONG          := test_plans
-plan_normal    = $(foreach t,$(TESTS),'normal/$(t)|$(if $(filter $(t),$(LONG)),$(1)) build/normal/$(t)')
-plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|DT_CPU_ISA=portable build/normal/$(t)')
-plan_asan      = $(foreach t,$(TESTS),'asan/$(t)|$(ENV_asan) $(1) build/asan/$(t)')
-plan_tsan      = $(foreach t,$(TESTS),'tsan/$(t)|DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr) build/tsan/$(t)')
+# tests of ranks and of clocks, which run with nothing beside them
+ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp,$(TESTS))
+TOGETHER      := $(filter-out $(ALONE),$(TESTS))
+# plan,flavour,environment,that of the long ones: what can run two at a time first
+plan           = $(foreach t,$(TOGETHER),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
+    $(foreach t,$(ALONE),'$(1)/$(t)|alone: $(call line,$(1),$(2),$(3))')
+line           = $(2) $(if $(filter $(t),$(LONG)),$(3)) build/$(1)/$(t)
+plan_normal    = $(call plan,normal,,$(1))
+plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|$(1) DT_CPU_ISA=portable build/normal/$(t)')
+plan_asan      = $(call plan,asan,$(ENV_asan) $(1))
+plan_tsan      = $(call plan,tsan,DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr))
 plan_valgrind  = $(if $(shell command -v valgrind),\
     $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|DT_TEST_QUICK=1 DT_TEST_SLOW=30 $(VALGRIND) build/plain/$(t)') \
     'valgrind/test_train|skip: whole networks take a quarter of an hour; AddressSanitizer runs them',\
@@ -167,7 +178,7 @@ benches: $(BENCHES:%=build/bench/%)
 define flavour
 build/$(1)/%.o: tests/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(CFLAGS_$(1)) -MMD -MP -c $$< -o $$@
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(CFLAGS_$(1)) $$(OPTIMISE) -MMD -MP -c $$< -o $$@
 $(addprefix build/$(1)/,$(filter-out $(OWN_IMPL),$(TESTS))): build/$(1)/dt_impl.o
 $(TESTS:%=build/$(1)/%): build/$(1)/%: build/$(1)/%.o
 	$$(CC) $$(CFLAGS) $$(CFLAGS_$(1)) $$(filter %.o,$$^) -o $$@ $$(LDFLAGS) $$(LDLIBS) $$(LDLIBS_$(1))

@@ -202,7 +202,8 @@ typedef enum dt_status {
     DT_ERR_GRAD    = -6, /* backward where it cannot run */
     DT_ERR_STATE   = -7, /* a call at the wrong time: a released tensor, an unbalanced scope */
     DT_ERR_NUMERIC = -8, /* a loss that is not finite */
-    DT_ERR_FILE    = -9  /* a file that cannot be read or written, or is damaged */
+    DT_ERR_FILE    = -9, /* a file that cannot be read or written, or is damaged */
+    DT_ERR_COMM    = -10 /* other ranks: one died, or does something else (dt_dist.h) */
 } dt_status;
 
 DT_API const char *dt_error(void);      /* the pending message, or NULL */
@@ -3724,11 +3725,15 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
     p->grad = g;
     return 0;
 }
-DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n)
+/* grad NULL, or what the gradients shall lie in: 1-d, of the right dtype and length; it goes to the block */
+static int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
 {
     int64_t total;
     if (b) memset(b, 0, sizeof *b);
-    if (dt__pack_check(b, params, n, &total)) return dt_error_code();
+    if (dt__pack_check(b, params, n, &total)) {
+        dt__unref(grad);
+        return dt_error_code();
+    }
     dt_device *dev = params[0]->st->dev;
     dt__group *group = (dt__group *)dt__alloc_zero(sizeof *group);
     if (group) group->param = (dt_tensor **)dt__alloc_zero((size_t)n * sizeof *group->param);
@@ -3736,8 +3741,9 @@ DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n)
     if (group && group->param) {
         group->n = n;
         b->value = dt__new("dt_pack", dev, params[0]->dtype, &total, 1, DT_LAYOUT_PLAIN);
-        b->grad = dt__new("dt_pack", dev, params[0]->dtype, &total, 1, DT_LAYOUT_PLAIN);
+        b->grad = grad ? grad : dt__new("dt_pack", dev, params[0]->dtype, &total, 1, DT_LAYOUT_PLAIN);
     } else {
+        dt__unref(grad);
         dt_fail(DT_ERR_MEMORY, "dt_pack: out of memory");
     }
     int rc = b->value && b->grad ? dt__fill(b->grad, 0) : DT_ERR_MEMORY;
@@ -3750,8 +3756,9 @@ DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n)
         group->param[i] = params[i];
     }
     if (rc) dt_block_free(b);
-    return (dt_status)rc;
+    return rc;
 }
+DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n) { return (dt_status)dt__pack(b, params, n, NULL); }
 DT_API void dt_block_zero_grad(dt_block *b)
 {
     dt__group *group = b ? (dt__group *)b->dt__group : NULL;

@@ -711,6 +711,17 @@ typedef struct dt__slot { /* of a table of names; name NULL: empty */
 
 typedef struct dt__layer dt__layer;
 
+/* What several ranks do with a model: dt_dist.h. Each may be NULL. */
+typedef struct dt__watch {
+    void *user;
+    int (*made)(void *user, dt__param *p);              /* a parameter or buffer was made and has its first value */
+    dt_tensor *(*grads)(void *user, int dtype, int64_t n); /* for a block: 1-d, the caller's; NULL and no error: none */
+    dt_tensor *(*norm)(void *user, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *mean, dt_tensor *var,
+                       dt_batch_norm_opts o);           /* batch norm in training, over all ranks */
+    void (*step)(void *user, dt_optimizer *opt);        /* before dt_step looks at anything, errors included */
+    void (*gone)(void *user);                           /* the model is freed */
+} dt__watch;
+
 struct dt_model {
     dt_device   *device;
     dt_dtype     dtype;
@@ -744,6 +755,7 @@ struct dt_model {
     int          hook;         /* of dt_hooks_add on hook_thread, or -1 */
     void        *hook_thread;
     dt__list     on_seal;      /* dt__on_seal * */
+    dt__watch   *watch;
     /* what was loaded before its parameters were made; see dt__model_want */
     int        (*want)(dt_model *m, void *user, dt__param *p); /* 1: filled p->t, 0: unknown, < 0: error */
     void        *want_user;
@@ -939,6 +951,7 @@ static void dt__model_drop_loads(dt_model *m);
 DT_API void dt_model_free(dt_model *m)
 {
     if (!m) return;
+    if (m->watch && m->watch->gone) m->watch->gone(m->watch->user);
     dt__model_unhook(m);
     dt__model_drop_loads(m);
     for (int i = 0; i < m->nopts; i++) dt__optimizer_orphan(m->opt[i]);
@@ -1151,6 +1164,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
         rc = dt__table_add(&m->param_table, &m->param_slots, p->name, p->hash, m->nparams);
         if (!rc) m->nparams++;
     }
+    if (!rc && m->watch && m->watch->made && m->watch->made(m->watch->user, p)) return NULL;
     if (!rc) return p;
     dt__unref(p->t);
     dt__unref(p->init);
@@ -1252,7 +1266,8 @@ static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt
         p->offset = at;
         at += p->t->numel;
     }
-    int rc = dt_pack(&nb->b, list, nb->n);
+    dt_tensor *grads = m->watch && m->watch->grads ? m->watch->grads(m->watch->user, list[0]->dtype, at) : NULL;
+    int        rc = dt__pack(&nb->b, list, nb->n, grads);
     if (!rc) rc = dt__block_master(m, nb, old);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
     if (!rc) {
@@ -1773,7 +1788,10 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         if (dt__go(m->device, &call)) return NULL;
         if (o.cumulative) b.momentum = 1 / dt_item(p[4]);
     }
-    return dt__layer_end(l, dt_op_batch_norm_with(x, p[0], p[1], p[2], p[3], b), 4.0 * (double)x->numel);
+    dt_tensor *y = b.train && m->watch && m->watch->norm
+                       ? m->watch->norm(m->watch->user, x, p[0], p[1], p[2], p[3], b)
+                       : dt_op_batch_norm_with(x, p[0], p[1], p[2], p[3], b);
+    return dt__layer_end(l, y, 4.0 * (double)x->numel);
 }
 DT_API dt_tensor *dt_batchnorm1d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
@@ -2747,6 +2765,7 @@ static int dt__step(dt_optimizer *opt)
 DT_API dt_status dt_step(dt_optimizer *opt)
 {
     if (dt__tls.in_backward) return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward");
+    if (opt && opt->m && opt->m->watch && opt->m->watch->step) opt->m->watch->step(opt->m->watch->user, opt);
     if (dt__tls.code == DT_OK) dt__step(opt);
     dt_end();
     return dt_error_code();

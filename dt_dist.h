@@ -1,0 +1,1144 @@
+/* dt_dist.h - v0.1.0 - one model on many ranks: data parallel training over dt_comm.h */
+/*
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt_dist.h"
+    In every other file that uses it:           #include "dt_dist.h"
+
+    dt.h, dt_cpu.h, dt_nn.h and dt_comm.h must lie beside it. Link with -lm -lpthread.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_dist.h"
+    #include <stdio.h>
+
+    static int trainer(void *arg)
+    {
+        dt_comm      *c = dt_comm_init();
+        dt_model     *m = dt_model_new(.seed = 1);
+        dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+        dt_ddp       *ddp = dt_ddp_new(m, c);
+        for (int i = 0; i < 100; i++) {
+            dt_tensor *x = dt_randn(DT_SHAPE(32, 4)), *y = dt_sum(x, .dims = DT_DIM(1), .keepdim = true);
+            dt_backward(dt_mse_loss(dt_linear(m, "fc", x, .out = 1), y));
+            dt_step(opt);
+        }
+        if (dt_comm_rank(c) == 0) printf("%.2f\n", dt_item(dt_sum(dt_model_find(m, "fc.weight"))));
+        dt_ddp_free(ddp);
+        dt_optimizer_free(opt);
+        dt_model_free(m);
+        dt_comm_free(c);
+        (void)arg;
+        return dt_check("trainer");
+    }
+    int main(void) { return dt_spawn(2, trainer, NULL); }
+
+WHAT IT DOES NOT DO
+
+    Models on the CPU. A model is trained by one thread of each rank.
+
+CONTENTS
+
+    >>ddp            replicas that average their gradients while the backward goes on
+    >>agree          implementation from here: what ranks tell each other
+    >>buckets        gradients in the order they become ready
+    >>walk           a backward and its collectives
+    >>slots          sums that do not depend on the number of ranks
+    >>attach         from a model and a communicator to a ddp
+
+ERRORS
+
+    As in dt.h: a rank's error travels. A rank that fails tells the others what its error was when it next comes to
+    dt_step or dt_ddp_free, and they get DT_ERR_COMM with that message; a rank that dies, or does something else than
+    the others, is DT_ERR_COMM on all of them within a second, with dt_comm.h's message.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#ifndef DT_DIST_H_INCLUDED
+#define DT_DIST_H_INCLUDED
+
+#include "dt_comm.h"
+#include "dt_nn.h"
+
+#define DT_DIST_VERSION "0.1.0"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>ddp
+   torch.nn.parallel.DistributedDataParallel: every rank has the model and its own batches; dt_backward leaves the mean
+   of all ranks' gradients in place of each rank's own, so the ranks' weights stay the same bits. Four lines:
+
+       dt_comm *c   = dt_comm_init();
+       dt_ddp  *ddp = dt_ddp_new(m, c);                  before or after the first forward
+       ... dt_loader_new(set, .rank = dt_comm_rank(c), .world = dt_comm_size(c), ...)
+       dt_ddp_free(ddp); dt_comm_free(c);
+
+   Parameters and buffers get rank 0's values when they are made (or at once, if they are made already). At the seal
+   all ranks must have the same ones: names, shapes, dtypes; the first difference is named. Gradients lie in buckets, in
+   reverse order of creation, in memory of dt_comm_alloc; a bucket's sum starts when its last gradient is complete and
+   runs while the backward goes on. Parameters that a backward does not reach count as ready at once; those that no
+   rank reached keep no gradient. The collectives are on a duplicate of c, which stays free for the program.
+
+   A gradient that is not finite, on any rank, is DT_ERR_NUMERIC on all of them, naming the rank and the parameter: the
+   step changes nothing (under dt_amp with a dynamic scale it is an overflow, which all ranks skip).
+
+   A rank of a world of one (or c NULL) trains as if there were no ddp. Free a ddp before its communicator. */
+typedef struct dt_ddp dt_ddp;
+typedef struct dt_ddp_opts {
+    int dt__first          DT_D;
+    double first_bucket_mb DT_D; /* MiB of the bucket that is ready first; default 1 */
+    double bucket_mb       DT_D; /* of the others; default 25 */
+    bool no_buffers        DT_D; /* do not give rank 0's buffers (running statistics) to all after each backward */
+    bool sync_batchnorm    DT_D; /* batch norms of the model take their statistics over all ranks */
+    int slots              DT_D; /* > 0: see dt_ddp_slots */
+} dt_ddp_opts;
+DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
+#ifdef DT__LIT
+#define dt_ddp_new(m, ...) dt_ddp_new_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ddp_opts, __VA_ARGS__, ))
+#endif
+DT_API void     dt_ddp_free(dt_ddp *d);
+DT_API dt_comm *dt_ddp_comm(const dt_ddp *d); /* the one it was made with */
+
+/* Accumulation: between dt_ddp_no_sync(d, true) and (d, false) backwards add up on this rank alone; the next one sends
+   the sum. The same on all ranks. */
+DT_API void dt_ddp_no_sync(dt_ddp *d, bool on);
+/* The loss of this rank's next backward is a mean over n samples (tokens ...): gradients are weighted by n, the sum is
+   divided by all ranks' n. On all ranks, or on none. n 0 is as dt_ddp_skip with a forward. */
+DT_API dt_status dt_ddp_samples(dt_ddp *d, double n);
+/* Ranks with unequal numbers of batches: all go on while one has data.
+       for (;;) {
+           bool have = dt_loader_next(in, &b);
+           if (!dt_ddp_more(d, have)) break;
+           if (have) dt_backward(loss of b); else dt_ddp_skip(d);
+           dt_step(opt);
+       }
+   dt_ddp_skip takes the place of a backward: no gradients of its own, weight 0; the mean is over the others. */
+DT_API bool      dt_ddp_more(dt_ddp *d, bool have); /* collective; false after an error */
+DT_API dt_status dt_ddp_skip(dt_ddp *d);
+/* The weighted mean over all ranks, sum(value * weight) / sum(weight): exact metrics. Collective; NaN: an error. */
+DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight);
+/* Rank 0's parameters and buffers to all, after they were changed by hand. Collective. */
+DT_API dt_status dt_ddp_broadcast(dt_ddp *d);
+/* Names of parameters the last backward of this rank did not reach, a line each; like snprintf. */
+DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
+
+/* Slots: the same bits whatever the number of ranks. .slots = S: a step's global batch is S micro-batches, S divisible
+   by the number of ranks; each rank does S / world backwards before a dt_step, rank r those from r * S / world on. Each
+   gradient is computed alone, and all S are added in the order of one fixed tree. It costs: nothing overlaps, S / world
+   times the gradients is sent and held, and what depends on the batch (batch norm) or on the rank (dropout) still
+   differs. f32 alone. */
+DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* S; which are this rank's */
+
+/* Where the time goes, as sums over backwards that were synchronised. */
+typedef struct dt_ddp_stats {
+    int64_t steps;
+    double  period;   /* from the end of one backward to the end of the next */
+    double  backward; /* in it: from begin to end, without the wait after it */
+    double  exposed;  /* waiting for collectives: what overlap did not hide */
+    double  comm;     /* T2: the collectives' own time */
+    double  ready;    /* from a backward's begin to the first bucket's start */
+    int64_t bytes;    /* of gradients */
+    int     buckets;
+} dt_ddp_stats;
+DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
+/* One line: T1 (compute), T2 (communication), what of it is exposed, the bound max(T1, T2), a step; like snprintf. */
+DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_DIST_H_INCLUDED */
+
+#if defined(DT_IMPLEMENTATION) && !defined(DT__DIST_H_IMPLEMENTED)
+#define DT__DIST_H_IMPLEMENTED
+
+typedef struct dt__bucket { /* a stretch of a block's gradients */
+    int      block;
+    int      first, n; /* its parameters: m->order[first .. first + n) */
+    int64_t  at, numel;
+    int      last;    /* the earliest made of its parameters, which is ready last: an index of m->param */
+    int      waiting; /* parameters the backward has yet to reach */
+    dt_work *work;
+    uint64_t t0;
+} dt__bucket;
+
+/* What each rank says when its backward begins. */
+enum { DT__SAY_WEIGHT, DT__SAY_REACH, DT__SAY_MODE, DT__SAY_BUCKETS, DT__SAYS };
+enum { DT__SAY_MEAN = 0, DT__SAY_WEIGHTED = 1, DT__SAY_SKIP = 2 }; /* modes; SKIP goes with both */
+
+struct dt_ddp {
+    dt_model   *m;
+    dt_comm    *user, *c; /* the program's, and ours: a duplicate; both NULL in a world of one */
+    dt__watch   watch;
+    dt_ddp_opts o;
+    int         rank, world;
+    int         hook; /* of dt_hooks_add on hook_thread, or -1 */
+    void       *hook_thread;
+    int         told;     /* our error went to the others */
+    int         unsynced; /* inside dt_ddp_no_sync */
+    int         stashed;  /* backwards without a sum since the last one with */
+    /* buckets */
+    int         version; /* of the model's blocks when they were made; 0: never */
+    dt__bucket *bucket;
+    int         nbuckets, next, bucket_cap;
+    int        *of;    /* by m->order: its bucket */
+    uint8_t    *reach; /* by m->order: a gradient is there on this rank, or comes; later: on any rank */
+    int         norder;
+    /* a backward under way */
+    int        walking, skipping, noted;
+    double     weight;        /* of this rank's samples; negative: not said */
+    double     before, after; /* factors of gradients */
+    int64_t   *note;          /* DT__SAYS of each rank */
+    dt_work   *note_work;
+    uint64_t   reach_hash;
+    int64_t   *bad; /* of each rank: m->order of the first gradient that is not finite, or -1 */
+    dt_work   *bad_work;
+    dt_tensor *flag;  /* f32 (1) */
+    char      *stage; /* buffers, one behind the other */
+    size_t     stage_nbytes;
+    dt_work   *stage_work;
+    int        stage_root;
+    /* slots */
+    int     slot;  /* the next one of ours */
+    int64_t total; /* elements of all blocks */
+    float  *send, *gather;
+    size_t  send_nbytes, gather_nbytes;
+    /* watching */
+    dt_ddp_stats stats;
+    double       busy; /* of c at the begin */
+    uint64_t     t_begin, t_walked, t_last;
+};
+
+/* ==================================================================================================== >>agree */
+static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
+{
+    if (dt__tls.code != DT_OK) return dt__tls.code;
+    const char *why = d->c ? dt_comm_error(d->c) : NULL;
+    d->told = 1; /* whoever failed has told everyone */
+    return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
+}
+/* An error of this rank is everyone's. */
+static void dt__ddp_tell(dt_ddp *d)
+{
+    if (d->told || !d->c || dt__tls.code == DT_OK) return;
+    d->told = 1;
+    dt_comm_abort(d->c, dt_error());
+}
+static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
+
+typedef struct dt__ddp_card { /* a parameter, as it is compared */
+    int64_t shape[DT_MAX_DIMS];
+    int32_t ndim, dtype, flags, index;
+    char    name[128]; /* its end, if it is longer */
+} dt__ddp_card;
+static dt__ddp_card dt__ddp_card_of(const dt__param *p, int index)
+{
+    dt__ddp_card k;
+    memset(&k, 0, sizeof k);
+    k.ndim = p->t->ndim;
+    k.dtype = p->t->dtype;
+    k.flags = p->buffer | p->frozen << 1 | (p->init ? 1 : 0) << 2;
+    k.index = index;
+    for (int i = 0; i < p->t->ndim; i++) k.shape[i] = p->t->shape[i];
+    size_t n = strlen(p->name), cut = n >= sizeof k.name ? n - sizeof k.name + 1 : 0;
+    memcpy(k.name, p->name + cut, n - cut);
+    return k;
+}
+static const char *dt__ddp_card_text(const dt__ddp_card *k, char *buf, size_t nbytes)
+{
+    if (!k->name[0]) {
+        snprintf(buf, nbytes, "nothing");
+    } else {
+        snprintf(buf, nbytes, "%s '%s' %s %s%s", k->flags & 1 ? "buffer" : "parameter", k->name,
+                 dt_dtype_name((dt_dtype)k->dtype), dt__shape_text(k->shape, k->ndim),
+                 k->flags & 2   ? ", frozen"
+                 : k->flags & 4 ? ", with an f32 master"
+                                : "");
+    }
+    return buf;
+}
+static int dt__ddp_same_card(const dt__ddp_card *a, const dt__ddp_card *b) { return !memcmp(a, b, sizeof *a); }
+static int dt__ddp_differs(dt_ddp *d, const dt__ddp_card *mine, const dt__ddp_card *theirs, int rank)
+{
+    char a[320], b[320];
+    int  rc =
+        dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank %d, %s on rank %d", mine->index + 1,
+                dt__ddp_card_text(mine, a, sizeof a), d->rank, dt__ddp_card_text(theirs, b, sizeof b), rank);
+    dt__ddp_tell(d);
+    return rc;
+}
+/* Rank 0's value of a parameter or buffer; what it is comes first and must be the same here. */
+static int dt__ddp_share(dt_ddp *d, const dt__param *p, int index)
+{
+    dt__ddp_card mine = dt__ddp_card_of(p, index), theirs = mine;
+    if (dt_comm_broadcast(d->c, &theirs, (int64_t)sizeof theirs, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, "dt_ddp");
+    if (!dt__ddp_same_card(&mine, &theirs)) return dt__ddp_differs(d, &mine, &theirs, 0);
+    dt_tensor *part[2] = { p->t, p->init };
+    for (int i = 0; i < 2; i++) {
+        if (!part[i] || !part[i]->numel) continue;
+        char *data = (char *)part[i]->st->ptr + part[i]->offset * (int64_t)dt__dtype_size[part[i]->dtype];
+        if (dt_comm_broadcast(d->c, data, part[i]->numel * (int64_t)dt__dtype_size[part[i]->dtype], DT_COMM_U8, 0))
+            return dt__ddp_comm_fail(d, "dt_ddp");
+    }
+    return 0;
+}
+static int dt__ddp_made(void *user, dt__param *p)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    return dt__ddp_alone(d) ? 0 : dt__ddp_share(d, p, d->m->nparams - 1);
+}
+/* At the seal: all ranks have the same list. The lowest rank that differs from rank 0 is compared first. */
+static int dt__ddp_same_models(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    uint64_t  hash = 1469598103934665603ull;
+    for (int i = 0; i < m->nparams; i++) {
+        dt__ddp_card k = dt__ddp_card_of(m->param[i], i);
+        for (size_t b = 0; b < sizeof k; b++) hash = (hash ^ ((const uint8_t *)&k)[b]) * 1099511628211ull;
+    }
+    int64_t *all = (int64_t *)dt_alloc((size_t)d->world * 2 * sizeof *all), mine[2];
+    if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
+    mine[0] = (int64_t)hash;
+    mine[1] = m->nparams;
+    int rc = dt_comm_allgather(d->c, mine, all, 2, NULL, DT_COMM_I64) ? dt__ddp_comm_fail(d, "dt_ddp") : 0;
+    int other = 0, most = m->nparams;
+    for (int r = d->world - 1; r > 0 && !rc; r--)
+        if (all[2 * r] != all[0] || all[2 * r + 1] != all[1]) other = r;
+    if (other) most = (int)(all[1] > all[2 * other + 1] ? all[1] : all[2 * other + 1]);
+    dt_dealloc(all, (size_t)d->world * 2 * sizeof *all);
+    if (rc || !other) return rc;
+    for (int i = 0; i < most && !rc; i++) { /* all ranks walk both lists, and stop at the same place */
+        dt__ddp_card k[2];
+        for (int side = 0; side < 2 && !rc; side++) {
+            int root = side ? other : 0;
+            memset(&k[side], 0, sizeof k[side]);
+            k[side].index = i;
+            if (d->rank == root && i < m->nparams) k[side] = dt__ddp_card_of(m->param[i], i);
+            if (dt_comm_broadcast(d->c, &k[side], (int64_t)sizeof k[side], DT_COMM_U8, root))
+                rc = dt__ddp_comm_fail(d, "dt_ddp");
+        }
+        if (rc || dt__ddp_same_card(&k[0], &k[1])) continue;
+        char a[320], b[320];
+        rc = dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank 0, %s on rank %d", i + 1,
+                     dt__ddp_card_text(&k[0], a, sizeof a), dt__ddp_card_text(&k[1], b, sizeof b), other);
+        d->told = 1; /* every rank says the same */
+    }
+    return rc;
+}
+/* All parameters and buffers, masters too. */
+static int dt__ddp_share_all(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    int       rc = dt__ddp_same_models(d);
+    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__ddp_share(d, m->param[i], i);
+    for (int i = 0; i < m->nblocks && !rc; i++) {
+        dt_tensor *t = m->block[i].master;
+        if (t && dt_comm_broadcast(d->c, (char *)t->st->ptr + t->offset * 4, t->numel, DT_COMM_F32, 0))
+            rc = dt__ddp_comm_fail(d, "dt_ddp");
+    }
+    return rc;
+}
+
+/* ==================================================================================================== >>buckets
+   Buckets are stretches of the model's blocks, cut between parameters. They are summed in one order on all ranks: by
+   the parameter that becomes ready last, latest made first. */
+typedef struct dt__ddp_memory {
+    dt_comm *c;
+    void    *ptr;
+} dt__ddp_memory;
+static void dt__ddp_release(void *user)
+{
+    dt__ddp_memory *k = (dt__ddp_memory *)user;
+    dt_comm_dealloc(k->c, k->ptr);
+    dt_dealloc(k, sizeof *k);
+}
+/* A block's gradients in memory that the ranks of a machine share. */
+static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    if (dt__ddp_alone(d) || d->o.slots) return NULL;
+    dt__ddp_memory *k = (dt__ddp_memory *)dt_alloc(sizeof *k);
+    if (!k) return NULL;
+    k->c = d->c;
+    k->ptr = dt_comm_alloc(d->c, (size_t)n * dt__dtype_size[dtype]);
+    dt_tensor *t = k->ptr ? dt__adopt("dt_ddp", dt_cpu(), k->ptr, dtype, &n, 1) : NULL;
+    if (!t) {
+        if (k->ptr) dt_comm_dealloc(k->c, k->ptr);
+        dt_dealloc(k, sizeof *k);
+        return NULL;
+    }
+    t->st->release = dt__ddp_release;
+    t->st->user = k;
+    return t;
+}
+static void dt__buckets_free(dt_ddp *d)
+{
+    dt_dealloc(d->bucket, (size_t)d->bucket_cap * sizeof *d->bucket);
+    dt_dealloc(d->of, (size_t)d->norder * sizeof *d->of);
+    dt_dealloc(d->reach, (size_t)d->norder);
+    d->bucket = NULL;
+    d->of = NULL;
+    d->reach = NULL;
+    d->nbuckets = d->bucket_cap = d->norder = d->version = 0;
+}
+static int dt__param_index(const dt_model *m, const dt__param *p)
+{
+    for (int i = 0; i < m->nparams; i++)
+        if (m->param[i] == p) return i;
+    return -1;
+}
+static int dt__bucket_order(const void *a, const void *b)
+{
+    int x = ((const dt__bucket *)a)->last, y = ((const dt__bucket *)b)->last;
+    return (x < y) - (x > y);
+}
+static int dt__buckets_make(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    double    first = (d->o.first_bucket_mb > 0 ? d->o.first_bucket_mb : 1) * 1048576;
+    double    rest = (d->o.bucket_mb > 0 ? d->o.bucket_mb : 25) * 1048576, limit = first;
+    int       n = 0;
+    dt__buckets_free(d);
+    for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
+    d->norder = d->bucket_cap = n;
+    d->bucket = (dt__bucket *)dt__alloc_zero((size_t)n * sizeof *d->bucket);
+    d->of = (int *)dt__alloc_zero((size_t)n * sizeof *d->of);
+    d->reach = (uint8_t *)dt__alloc_zero((size_t)n);
+    if (!d->bucket || !d->of || !d->reach) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d buckets", n);
+    for (int i = 0; i < m->nblocks; i++) {
+        const dt__mblock *mb = &m->block[i];
+        double            size = (double)dt__dtype_size[mb->b.grad->dtype];
+        dt__bucket       *b = NULL;
+        for (int k = 0; k < mb->n; k++) {
+            const dt__param *p = m->order[mb->first + k];
+            if (!b || (double)(b->numel + p->t->numel) * size > limit) {
+                if (b) limit = rest;
+                b = &d->bucket[d->nbuckets++];
+                b->block = i;
+                b->first = mb->first + k;
+                b->at = p->offset;
+            }
+            b->n++;
+            b->numel += p->t->numel;
+            b->last = dt__param_index(m, p);
+        }
+    }
+    qsort(d->bucket, (size_t)d->nbuckets, sizeof *d->bucket, dt__bucket_order);
+    d->total = 0;
+    for (int i = 0; i < d->nbuckets; i++) {
+        dt__bucket *b = &d->bucket[i];
+        for (int k = 0; k < b->n; k++) d->of[b->first + k] = i;
+        d->total += b->numel;
+    }
+    size_t nbytes = 0;
+    for (int i = 0; i < m->nparams; i++)
+        if (m->param[i]->buffer) nbytes += (size_t)m->param[i]->t->numel * dt__dtype_size[m->param[i]->t->dtype];
+    dt_comm_dealloc(d->c, d->stage);
+    d->stage = NULL;
+    d->stage_nbytes = d->o.no_buffers ? 0 : nbytes;
+    if (d->stage_nbytes && !dt__ddp_alone(d)) {
+        d->stage = (char *)dt_comm_alloc(d->c, nbytes);
+        if (!d->stage) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %zu bytes of buffers", nbytes);
+    }
+    d->version = m->version;
+    return 0;
+}
+static char *dt__bucket_data(const dt_ddp *d, const dt__bucket *b)
+{
+    const dt_tensor *g = d->m->block[b->block].b.grad;
+    return (char *)g->st->ptr + (g->offset + b->at) * (int64_t)dt__dtype_size[g->dtype];
+}
+/* y = scale * x on a stretch of a tensor, in place; *bad is set if something in it is not finite. */
+static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double scale, int *bad)
+{
+    dt_call c;
+    float   found = 0;
+    if (!n) return 0;
+    int rc = bad ? dt__fill(d->flag, 0) : 0;
+    if (!rc && (bad || t->dtype == DT_F32)) {
+        dt__call_begin(&c, DT_K_unscale);
+        c.u.ew.a = scale;
+        if (t->dtype == DT_F32) dt__view_part(dt__out(&c, t), at, n);
+        else dt__out(&c, NULL);
+        dt__out(&c, d->flag);
+        dt__view_part(dt__in(&c, t), at, n);
+        rc = dt__go(d->m->device, &c);
+    }
+    if (!rc && t->dtype != DT_F32 && scale != 1) {
+        dt__call_begin(&c, DT_K_unary);
+        c.u.ew.fn = DT_U_AFFINE;
+        c.u.ew.a = scale;
+        dt__view_part(dt__out(&c, t), at, n);
+        dt__view_part(dt__in(&c, t), at, n);
+        rc = dt__go(d->m->device, &c);
+    }
+    if (!rc && bad) {
+        rc = dt__download(d->flag, &found);
+        *bad = found != 0;
+    }
+    return rc;
+}
+
+/* ==================================================================================================== >>walk
+   Collectives of a backward, the same on all ranks: the notes; the bitmaps of what was reached, if the notes differ;
+   the buffers; the buckets; who found a gradient that is not finite. A rank that skips a step runs them without a walk. */
+static int dt__note_send(dt_ddp *d)
+{
+    uint64_t hash = 1469598103934665603ull;
+    for (int i = 0; i < d->norder; i++) hash = (hash ^ d->reach[i]) * 1099511628211ull;
+    if (d->skipping) hash = d->reach_hash; /* what all had reached in the step before */
+    d->reach_hash = hash;
+    int64_t *mine = d->note + (int64_t)d->rank * DT__SAYS;
+    double   w = d->skipping ? 0 : d->weight < 0 ? 1 : d->weight;
+    memcpy(&mine[DT__SAY_WEIGHT], &w, sizeof w);
+    mine[DT__SAY_REACH] = (int64_t)hash;
+    mine[DT__SAY_MODE] = d->skipping ? DT__SAY_SKIP : d->weight < 0 ? DT__SAY_MEAN : DT__SAY_WEIGHTED;
+    mine[DT__SAY_BUCKETS] = d->nbuckets;
+    d->noted = 0;
+    d->note_work = dt_comm_allgather_start(d->c, NULL, d->note, DT__SAYS, NULL, DT_COMM_I64);
+    return d->note_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
+}
+static int dt__reach_join(dt_ddp *d) /* the ranks' bitmaps become one */
+{
+    if (dt_comm_allreduce(d->c, d->reach, d->norder, DT_COMM_U8, DT_COMM_OR))
+        return dt__ddp_comm_fail(d, "dt_backward");
+    uint64_t hash = 1469598103934665603ull;
+    for (int i = 0; i < d->norder; i++) hash = (hash ^ d->reach[i]) * 1099511628211ull;
+    d->reach_hash = hash;
+    return 0;
+}
+static int dt__stage_send(dt_ddp *d, int root)
+{
+    if (!d->stage) return 0;
+    size_t at = 0;
+    d->stage_root = root;
+    for (int i = 0; i < d->m->nparams && d->rank == root; i++) {
+        const dt_tensor *t = d->m->param[i]->t;
+        size_t           n = (size_t)t->numel * dt__dtype_size[t->dtype];
+        if (!d->m->param[i]->buffer || !n) continue;
+        memcpy(d->stage + at, (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype], n);
+        at += n;
+    }
+    d->stage_work = dt_comm_broadcast_start(d->c, d->stage, (int64_t)d->stage_nbytes, DT_COMM_U8, root);
+    return d->stage_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
+}
+static void dt__stage_take(dt_ddp *d)
+{
+    size_t at = 0;
+    for (int i = 0; i < d->m->nparams && d->rank != d->stage_root; i++) {
+        dt_tensor *t = d->m->param[i]->t;
+        size_t     n = (size_t)t->numel * dt__dtype_size[t->dtype];
+        if (!d->m->param[i]->buffer || !n) continue;
+        memcpy((char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype], d->stage + at, n);
+        at += n;
+    }
+}
+/* The notes are there: factors, what all reached, who gives the buffers. */
+static int dt__note_take(dt_ddp *d)
+{
+    if (d->noted) return 0;
+    d->noted = 1;
+    dt_work *w = d->note_work;
+    d->note_work = NULL;
+    if (dt_work_wait(w)) return dt__ddp_comm_fail(d, "dt_backward");
+    double         total = 0, mine = 0;
+    int            root = -1, differ = 0;
+    const int64_t *zero = d->note;
+    for (int r = 0; r < d->world; r++) {
+        const int64_t *k = d->note + (int64_t)r * DT__SAYS;
+        double         weight;
+        memcpy(&weight, &k[DT__SAY_WEIGHT], sizeof weight);
+        total += weight;
+        if (r == d->rank) mine = weight;
+        if (root < 0 && k[DT__SAY_MODE] != DT__SAY_SKIP) root = r;
+        if (k[DT__SAY_REACH] != zero[DT__SAY_REACH]) differ = 1;
+    }
+    if (root < 0) return dt_fail(DT_ERR_STATE, "dt_ddp_skip: all ranks skip this step; end the loop by dt_ddp_more");
+    int64_t mode = d->note[(int64_t)root * DT__SAYS + DT__SAY_MODE];
+    for (int r = 0; r < d->world; r++) {
+        const int64_t *k = d->note + (int64_t)r * DT__SAYS;
+        if (k[DT__SAY_MODE] != DT__SAY_SKIP && k[DT__SAY_MODE] != mode)
+            return dt_fail(DT_ERR_COMM,
+                           "dt_ddp_samples: rank %d says how many samples it has, rank %d does not; all "
+                           "must, or none",
+                           k[DT__SAY_MODE] ? r : root, k[DT__SAY_MODE] ? root : r);
+        if (k[DT__SAY_BUCKETS] != zero[DT__SAY_BUCKETS])
+            return dt_fail(DT_ERR_COMM,
+                           "dt_ddp: rank 0 has %" PRId64 " buckets, rank %d has %" PRId64
+                           "; the options of dt_ddp_new, and what is frozen, must be the same on all ranks",
+                           zero[DT__SAY_BUCKETS], r, k[DT__SAY_BUCKETS]);
+    }
+    if (!(total > 0))
+        return dt_fail(DT_ERR_ARG, "dt_ddp_samples: all ranks together have %g samples in this step", total);
+    d->after = 1;
+    if (mode == DT__SAY_MEAN) {
+        d->before = mine / total;
+    } else {
+        d->before = mine;
+        d->after = 1 / total;
+    }
+    if (differ && dt__reach_join(d)) return dt__tls.code;
+    return dt__stage_send(d, root);
+}
+/* A parameter without a gradient in this backward: its part of the bucket is zero. */
+static int dt__ddp_blank(dt_tensor *t)
+{
+    if (!t->grad || !t->grad_empty) return 0;
+    int rc = dt__fill(t->grad, 0);
+    t->grad_empty = 0;
+    t->grad_unreached = 1;
+    return rc;
+}
+/* Which of these parameters has the gradient that is not finite; the first one found in a step stays. */
+static int dt__ddp_find_bad(dt_ddp *d, dt_tensor *g, int first, int n)
+{
+    int rc = 0;
+    for (int k = first; k < first + n && !rc && d->bad[d->rank] < 0; k++) {
+        const dt__param *p = d->m->order[k];
+        int              here = 0;
+        rc = dt__ddp_scale(d, g, p->offset, p->t->numel, 1, &here);
+        if (here) d->bad[d->rank] = k;
+    }
+    return rc;
+}
+static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
+{
+    dt_model  *m = d->m;
+    dt_tensor *g = m->block[b->block].b.grad;
+    int        bad = 0, rc = dt__note_take(d), half = g->dtype != DT_F32;
+    for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_blank(m->order[b->first + k]->t);
+    /* halves are divided before the sum, where they cannot overflow */
+    if (!rc) rc = dt__ddp_scale(d, g, b->at, b->numel, half ? d->before * d->after : d->before, &bad);
+    if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->first, b->n);
+    if (rc) return rc;
+    b->t0 = dt_trace_now();
+    if (b == d->bucket) d->stats.ready += 1e-9 * (double)(b->t0 - d->t_begin);
+    d->stats.bytes += b->numel * (int64_t)dt__dtype_size[g->dtype];
+    b->work = dt_comm_allreduce_start(d->c, dt__bucket_data(d, b), b->numel, g->dtype, DT_COMM_SUM);
+    return b->work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
+}
+static int dt__buckets_go(dt_ddp *d) /* those that are ready, in order */
+{
+    int rc = 0;
+    while (!rc && d->next < d->nbuckets && !d->bucket[d->next].waiting) rc = dt__bucket_start(d, &d->bucket[d->next++]);
+    if (rc || d->next < d->nbuckets || d->bad_work) return rc;
+    if (dt__tls.bad_loss && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder;
+    d->bad_work = dt_comm_allgather_start(d->c, NULL, d->bad, 1, NULL, DT_COMM_I64);
+    return d->bad_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
+}
+/* Waits for all that was started, whatever failed. */
+static int dt__ddp_drain(dt_ddp *d)
+{
+    int      rc = 0;
+    dt_work *late[3];
+    late[0] = d->note_work;
+    late[1] = d->stage_work;
+    late[2] = NULL;
+    d->note_work = d->stage_work = NULL;
+    for (int i = 0; i < 2; i++)
+        if (late[i] && dt_work_wait(late[i])) rc = 1;
+    for (int i = 0; i < d->nbuckets; i++) {
+        dt__bucket *b = &d->bucket[i];
+        if (b->work && dt_work_wait(b->work)) rc = 1;
+        if (b->work && !rc) {
+            char name[48];
+            snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", i, b->numel);
+            dt_trace_span("ddp", name, b->t0, dt_trace_now());
+        }
+        b->work = NULL;
+    }
+    if (d->bad_work && dt_work_wait(d->bad_work)) rc = 1;
+    d->bad_work = NULL;
+    return rc ? dt__ddp_comm_fail(d, "dt_backward") : 0;
+}
+static void dt__ddp_forget(dt_ddp *d) /* no gradients */
+{
+    for (int i = 0; i < d->m->nblocks; i++) {
+        dt_block_zero_grad(&d->m->block[i].b);
+        d->m->block[i].use_mgrad = 0;
+        for (int k = 0; k < d->m->block[i].n; k++) d->m->order[d->m->block[i].first + k]->reached = 0;
+    }
+}
+static int dt__ddp_nonfinite(dt_ddp *d)
+{
+    int bad = -1;
+    for (int r = d->world - 1; r >= 0; r--)
+        if (d->bad[r] >= 0) bad = r;
+    if (bad < 0 || (d->m->amp && d->m->amp->dynamic)) return 0;
+    dt__ddp_forget(d);
+    d->told = 1; /* every rank says the same */
+    bool loss = d->bad[bad] >= d->norder;
+    return dt_fail(DT_ERR_NUMERIC,
+                   "dt_backward: on rank %d the %s%s%s is not finite; weights and optimiser are as before "
+                   "on all ranks: look at its batch, take a smaller .lr, or set .clip_norm",
+                   bad, loss ? "loss" : "gradient of '", loss ? "" : d->m->order[d->bad[bad]]->name, loss ? "" : "'");
+}
+/* What mixed precision set aside in backwards without a sum. */
+static int dt__ddp_stash(dt_ddp *d)
+{
+    int rc = 0;
+    for (int i = 0; i < d->m->nblocks && !rc; i++) {
+        dt__mblock *b = &d->m->block[i];
+        if (!d->stashed || !b->use_mgrad) continue;
+        rc = dt__ddp_scale(d, b->mgrad, 0, b->mgrad->numel, d->before * d->after, NULL);
+        if (!rc && dt_comm_allreduce(d->c, (float *)b->mgrad->st->ptr + b->mgrad->offset, b->mgrad->numel, DT_COMM_F32,
+                                     DT_COMM_SUM))
+            rc = dt__ddp_comm_fail(d, "dt_backward");
+    }
+    return rc;
+}
+static int dt__ddp_finish(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    int       staged = d->stage_work != NULL, rc = dt__ddp_drain(d);
+    if (rc) return rc;
+    if (staged) dt__stage_take(d);
+    for (int i = 0; i < m->nblocks && !rc && d->after != 1; i++)
+        if (m->block[i].b.grad->dtype == DT_F32)
+            rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, d->after, NULL);
+    for (int i = 0; i < d->norder; i++) {
+        dt_tensor *t = m->order[i]->t;
+        t->grad_empty = 0;
+        t->grad_unreached = !d->reach[i];
+    }
+    if (!rc) rc = dt__ddp_stash(d);
+    d->stashed = 0;
+    return rc ? rc : dt__ddp_nonfinite(d);
+}
+static int dt__ddp_ready_for(dt_ddp *d) /* buckets are of the blocks there are */
+{
+    if (d->version == d->m->version) return 0;
+    return dt__buckets_make(d);
+}
+/* 1: this backward is none of ours; else 0 or an error */
+static int dt__ddp_open(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    int       ours = d->skipping;
+    for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
+    if (!ours) return 1;
+    if (dt_model_seal(m) || dt__ddp_ready_for(d)) return dt__tls.code;
+    d->walking = 1;
+    d->next = 0;
+    if (!d->slot) d->bad[d->rank] = -1;
+    d->t_begin = dt_trace_now();
+    d->busy = d->c ? dt_comm_get_stats(d->c).busy : 0;
+    return 0;
+}
+static void dt__ddp_begin(void *user)
+{
+    dt_ddp   *d = (dt_ddp *)user;
+    dt_model *m = d->m;
+    int       rc = m && dt__tls.code == DT_OK ? dt__ddp_open(d) : 1;
+    if (rc < 0) dt__ddp_tell(d);
+    if (rc || d->unsynced || d->o.slots || dt__ddp_alone(d)) return;
+    for (int i = 0; i < d->nbuckets; i++) {
+        dt__bucket *b = &d->bucket[i];
+        b->waiting = 0;
+        for (int k = b->first; k < b->first + b->n; k++) {
+            dt_tensor *t = m->order[k]->t;
+            bool       comes = dt_grad_pending(t);
+            b->waiting += comes;
+            d->reach[k] = comes || dt__has_grad(&m->block[b->block], m->order[k]);
+        }
+    }
+    if (dt__note_send(d)) return;
+    dt__buckets_go(d);
+}
+static void dt__ddp_ready(void *user, dt_tensor *p)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    if (!d->walking || d->unsynced || d->o.slots || dt__ddp_alone(d) || dt__tls.code != DT_OK) return;
+    for (int i = 0; i < d->m->nblocks; i++) {
+        const dt__mblock *b = &d->m->block[i];
+        if (!p->group || (void *)p->group != b->b.dt__group) continue;
+        d->bucket[d->of[b->first + p->group_slot]].waiting--;
+        dt__buckets_go(d);
+        return;
+    }
+}
+static int  dt__slots_take(dt_ddp *d);
+static void dt__ddp_end(void *user, dt_status status)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    if (!d->walking) return;
+    d->walking = 0;
+    d->t_walked = dt_trace_now();
+    if (status != DT_OK || dt__tls.code != DT_OK) {
+        dt__ddp_tell(d);
+        if (!dt__ddp_alone(d)) dt__ddp_drain(d);
+        return;
+    }
+    if (d->o.slots) {
+        if (dt__slots_take(d)) dt__ddp_tell(d);
+        return;
+    }
+    if (d->unsynced || dt__ddp_alone(d)) {
+        d->stashed++;
+        return;
+    }
+    if (d->next < d->nbuckets)
+        dt_fail(DT_ERR_STATE, "dt_backward: bucket %d of %d never became ready", d->next, d->nbuckets);
+    if (dt__tls.code == DT_OK) dt__ddp_finish(d);
+    dt__ddp_tell(d);
+    d->weight = -1;
+    uint64_t now = dt_trace_now();
+    if (dt_error_code() != DT_OK) return;
+    d->stats.steps++;
+    d->stats.exposed += 1e-9 * (double)(now - d->t_walked);
+    d->stats.backward += 1e-9 * (double)(d->t_walked - d->t_begin);
+    if (d->t_last) d->stats.period += 1e-9 * (double)(now - d->t_last);
+    d->stats.comm += dt_comm_get_stats(d->c).busy - d->busy;
+    d->t_last = now;
+}
+static void dt__ddp_step(void *user, dt_optimizer *opt)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    (void)opt;
+    if (dt__tls.code == DT_OK && d->o.slots && d->slot)
+        dt_fail(DT_ERR_STATE, "dt_step: %d of this rank's %d slots have had their backward", d->slot,
+                d->o.slots / d->world);
+    if (dt__tls.code == DT_OK && d->unsynced && !dt__ddp_alone(d))
+        dt_fail(DT_ERR_STATE, "dt_step: inside dt_ddp_no_sync; the last backward before a step must be outside");
+    dt__ddp_tell(d);
+}
+
+/* ==================================================================================================== >>slots
+   Every rank owns a stretch of the gradients. A slot's gradient is cut into the stretches as it comes; after the last
+   one each owner gets all slots' parts of its stretch, adds them as leaves of one tree, and sends the mean to all. */
+static int64_t dt__slots_at(const dt_ddp *d, int r)
+{
+    return d->total / d->world * r + d->total % d->world * r / d->world;
+}
+static void dt__slots_add(float *x, int64_t n, int lo, int hi) /* x + lo * n := the sum of lo .. hi - 1 */
+{
+    if (hi - lo < 2) return;
+    int mid = lo + (hi - lo) / 2;
+    dt__slots_add(x, n, lo, mid);
+    dt__slots_add(x, n, mid, hi);
+    float *a = x + (int64_t)lo * n, *b = x + (int64_t)mid * n;
+    for (int64_t i = 0; i < n; i++) a[i] += b[i];
+}
+static int dt__slots_room(dt_ddp *d)
+{
+    int64_t mine = dt__slots_at(d, d->rank + 1) - dt__slots_at(d, d->rank);
+    size_t  send = (size_t)(d->o.slots / d->world) * (size_t)d->total * sizeof(float);
+    size_t  gather = (size_t)d->o.slots * (size_t)mine * sizeof(float);
+    if (d->send && d->send_nbytes == send && d->gather_nbytes == gather) return 0;
+    dt_dealloc(d->send, d->send_nbytes);
+    dt_dealloc(d->gather, d->gather_nbytes);
+    d->send = (float *)dt_alloc(d->send_nbytes = send);
+    d->gather = (float *)dt_alloc(d->gather_nbytes = gather);
+    return d->send && d->gather ? 0 : dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d slots", d->o.slots);
+}
+/* Between the blocks' gradients and one vector: elements from .. from + n of it. */
+static void dt__slots_copy(dt_ddp *d, float *vec, int64_t from, int64_t n, int out)
+{
+    int64_t at = 0;
+    for (int i = 0; i < d->m->nblocks; i++) {
+        const dt_tensor *g = d->m->block[i].b.grad;
+        int64_t          lo = from > at ? from : at, hi = from + n < at + g->numel ? from + n : at + g->numel;
+        float           *here = (float *)g->st->ptr + g->offset + (lo - at);
+        if (lo < hi && out) memcpy(vec + (lo - from), here, (size_t)(hi - lo) * sizeof *vec);
+        if (lo < hi && !out) memcpy(here, vec + (lo - from), (size_t)(hi - lo) * sizeof *vec);
+        at += g->numel;
+    }
+}
+static int dt__slots_exchange(dt_ddp *d)
+{
+    int      per = d->o.slots / d->world, rc = 0;
+    int64_t  mine = dt__slots_at(d, d->rank + 1) - dt__slots_at(d, d->rank);
+    int64_t *count = (int64_t *)dt_alloc((size_t)d->world * 3 * sizeof *count);
+    float   *all = (float *)dt_alloc((size_t)d->total * sizeof *all + 1);
+    if (!count || !all) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the sum of %d slots", d->o.slots);
+    for (int r = 0; r < d->world && !rc; r++) {
+        count[r] = dt__slots_at(d, r + 1) - dt__slots_at(d, r);
+        count[d->world + r] = count[r] * per;
+        count[2 * d->world + r] = mine * per;
+    }
+    if (!rc && dt_comm_alltoall(d->c, d->send, d->gather, 0, count + d->world, count + 2 * d->world, DT_COMM_F32))
+        rc = dt__ddp_comm_fail(d, "dt_backward");
+    if (!rc) {
+        dt__slots_add(d->gather, mine, 0, d->o.slots);
+        for (int64_t i = 0; i < mine; i++) d->gather[i] *= 1.0f / (float)d->o.slots;
+        if (dt_comm_allgather(d->c, d->gather, all, 0, count, DT_COMM_F32)) rc = dt__ddp_comm_fail(d, "dt_backward");
+    }
+    if (!rc) dt__slots_copy(d, all, 0, d->total, 0);
+    dt_dealloc(count, (size_t)d->world * 3 * sizeof *count);
+    dt_dealloc(all, (size_t)d->total * sizeof *all + 1);
+    return rc;
+}
+static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its slot */
+{
+    dt_model *m = d->m;
+    int       per = d->o.slots / d->world, rc = dt__slots_room(d), bad = 0;
+    for (int i = 0; i < m->nblocks && !rc; i++) {
+        if (m->block[i].b.grad->dtype != DT_F32)
+            rc = dt_fail(DT_ERR_DTYPE, "dt_ddp: .slots needs f32 gradients; a block of the model has %s",
+                         dt_dtype_name((dt_dtype)m->block[i].b.grad->dtype));
+        for (int k = 0; k < m->block[i].n && !rc; k++) {
+            dt_tensor *t = m->order[m->block[i].first + k]->t;
+            d->reach[m->block[i].first + k] |= !t->grad_empty && !t->grad_unreached;
+            rc = dt__ddp_blank(t);
+        }
+        if (!rc) rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, 1, &bad);
+        if (!rc && bad) rc = dt__ddp_find_bad(d, m->block[i].b.grad, m->block[i].first, m->block[i].n);
+    }
+    if (rc) return rc;
+    for (int r = 0; r < d->world; r++) { /* to rank r: its stretch of slot after slot */
+        int64_t from = dt__slots_at(d, r), n = dt__slots_at(d, r + 1) - from;
+        dt__slots_copy(d, d->send + from * per + (int64_t)d->slot * n, from, n, 1);
+    }
+    dt__ddp_forget(d);
+    if (++d->slot < per) return 0;
+    d->slot = 0;
+    if (dt__ddp_alone(d)) {
+        dt__slots_add(d->send, d->total, 0, per);
+        for (int64_t i = 0; i < d->total; i++) d->send[i] *= 1.0f / (float)d->o.slots;
+        dt__slots_copy(d, d->send, 0, d->total, 0);
+    } else {
+        rc = dt__slots_exchange(d);
+        if (!rc && dt__reach_join(d)) rc = dt__tls.code;
+        if (!rc && dt_comm_allgather(d->c, NULL, d->bad, 1, NULL, DT_COMM_I64))
+            rc = dt__ddp_comm_fail(d, "dt_backward");
+    }
+    for (int i = 0; i < d->norder && !rc; i++) {
+        m->order[i]->t->grad_empty = 0;
+        m->order[i]->t->grad_unreached = !d->reach[i];
+    }
+    memset(d->reach, 0, (size_t)d->norder);
+    return rc ? rc : dt__ddp_nonfinite(d);
+}
+
+/* ==================================================================================================== >>attach */
+static void    dt__ddp_gone(void *user) { ((dt_ddp *)user)->m = NULL; }
+static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
+{
+    if (dt__tls.code != DT_OK) return NULL;
+    if (!d) dt_fail(DT_ERR_ARG, "%s: the ddp is NULL", call);
+    else if (!d->m) dt_fail(DT_ERR_STATE, "%s: the model was freed", call);
+    else if (dt__tls.in_backward) dt_fail(DT_ERR_STATE, "%s: called inside a backward", call);
+    return dt__tls.code == DT_OK ? d : NULL;
+}
+static int dt__ddp_attach(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    int64_t   one = 1;
+    d->note = (int64_t *)dt__alloc_zero((size_t)d->world * DT__SAYS * sizeof *d->note);
+    d->bad = (int64_t *)dt_alloc((size_t)d->world * sizeof *d->bad);
+    d->flag = dt__new("dt_ddp_new", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    if (!d->note || !d->bad || !d->flag) return dt_fail(DT_ERR_MEMORY, "dt_ddp_new: out of memory");
+    for (int r = 0; r < d->world; r++) d->bad[r] = -1;
+    if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c))
+        return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    d->watch.user = d;
+    d->watch.made = dt__ddp_made;
+    d->watch.grads = dt__ddp_grads;
+    d->watch.step = dt__ddp_step;
+    d->watch.gone = dt__ddp_gone;
+    m->watch = &d->watch;
+    if (d->c && m->nparams && dt__ddp_share_all(d)) return dt__tls.code;
+    if (m->sealed && d->c && dt__model_pack(m)) return dt__tls.code;
+    dt_grad_hooks h;
+    h.begin = dt__ddp_begin;
+    h.ready = dt__ddp_ready;
+    h.end = dt__ddp_end;
+    h.user = d;
+    d->hook_thread = &dt__tls;
+    d->hook = dt_hooks_add(&h);
+    return d->hook < 0 ? d->hook : 0;
+}
+static int dt__ddp_on_seal(dt_model *m, void *user) /* the ddp may be gone; the model's watch tells */
+{
+    dt_ddp *d = (dt_ddp *)user;
+    if (!m->watch || m->watch->user != user || dt__ddp_alone(d)) return 0;
+    return dt__ddp_same_models(d);
+}
+DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
+{
+    const char *call = "dt_ddp_new";
+    int         world = dt_comm_size(c);
+    if (!dt__model_ok(call, m)) return NULL;
+    if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp already", call);
+    else if (m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; it must be on the CPU", call, m->device->name);
+    else if (dt_comm_status_of(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
+    else if (o.slots < 0 || (o.slots && o.slots % world))
+        dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
+    else if (o.slots && m->amp) dt_fail(DT_ERR_ARG, "%s: .slots does not go with mixed precision", call);
+    else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
+        dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
+                o.bucket_mb);
+    dt_ddp *d = dt__tls.code == DT_OK ? (dt_ddp *)dt__alloc_zero(sizeof *d) : NULL;
+    if (!d) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call); /* a first error stays */
+        return NULL;
+    }
+    d->m = m;
+    d->user = c;
+    d->o = o;
+    d->rank = dt_comm_rank(c);
+    d->world = world;
+    d->hook = -1;
+    d->weight = -1;
+    if (dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
+        dt_ddp_free(d);
+        return NULL;
+    }
+    return d;
+}
+DT_API void dt_ddp_free(dt_ddp *d)
+{
+    if (!d) return;
+    dt_model *m = d->m;
+    dt__ddp_tell(d);
+    if (d->hook >= 0 && d->hook_thread == (void *)&dt__tls) dt_hooks_remove(d->hook);
+    if (m && m->watch == &d->watch) {
+        m->watch = NULL;
+        for (int64_t i = 0; i < m->on_seal.n; i++) {
+            dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
+            if (s->user == d) s->user = NULL;
+        }
+        if (m->sealed && d->c) { /* the gradients move out of the communicator's memory */
+            dt_status code = dt__tls.code;
+            dt__tls.code = DT_OK;
+            dt__model_pack(m);
+            if (code != DT_OK) dt__tls.code = code;
+            for (int i = 0; i < m->nparams; i++) { /* what was frozen kept its window */
+                dt_tensor *t = m->param[i]->t;
+                if (m->param[i]->block >= 0 || !t->grad) continue;
+                dt__unref(t->grad);
+                t->grad = NULL;
+                t->grad_empty = 1;
+            }
+        }
+    }
+    dt_comm_dealloc(d->c, d->stage);
+    dt__buckets_free(d);
+    dt_dealloc(d->note, (size_t)d->world * DT__SAYS * sizeof *d->note);
+    dt_dealloc(d->bad, (size_t)d->world * sizeof *d->bad);
+    dt_dealloc(d->send, d->send_nbytes);
+    dt_dealloc(d->gather, d->gather_nbytes);
+    dt__unref(d->flag);
+    dt_comm_free(d->c);
+    dt_dealloc(d, sizeof *d);
+}
+DT_API dt_comm *dt_ddp_comm(const dt_ddp *d) { return d ? d->user : NULL; }
+DT_API void     dt_ddp_no_sync(dt_ddp *d, bool on)
+{
+    if (d && d->o.slots && on) dt_fail(DT_ERR_STATE, "dt_ddp_no_sync: slots are not summed before a step anyway");
+    else if (d) d->unsynced = on;
+}
+DT_API dt_status dt_ddp_samples(dt_ddp *d, double n)
+{
+    if (!dt__ddp_ok("dt_ddp_samples", d)) return dt_error_code();
+    if (!(n >= 0) || !isfinite(n) || d->o.slots)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_ddp_samples: %g samples%s", n, d->o.slots ? " with .slots" : "");
+    d->weight = n;
+    return DT_OK;
+}
+DT_API bool dt_ddp_more(dt_ddp *d, bool have)
+{
+    int32_t any = have;
+    if (d) dt__ddp_tell(d);
+    if (!dt__ddp_ok("dt_ddp_more", d)) return false;
+    if (d->c && dt_comm_allreduce(d->c, &any, 1, DT_COMM_I32, DT_COMM_MAX)) {
+        dt__ddp_comm_fail(d, "dt_ddp_more");
+        return false;
+    }
+    return any != 0;
+}
+DT_API dt_status dt_ddp_skip(dt_ddp *d)
+{
+    if (!dt__ddp_ok("dt_ddp_skip", d)) return dt_error_code();
+    if (dt__ddp_alone(d) || d->o.slots || d->unsynced)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: %s",
+                                  d->unsynced  ? "inside dt_ddp_no_sync"
+                                  : d->o.slots ? "with .slots every rank has its batches"
+                                               : "in a world of one");
+    if (!d->m->sealed)
+        return (dt_status)dt_fail(DT_ERR_STATE,
+                                  "dt_ddp_skip: the model has had no backward on this rank; the first step "
+                                  "needs data on every rank");
+    dt_amp *amp = d->m->amp;
+    if (amp && amp->nlosses != 1)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses", amp->nlosses);
+    d->skipping = 1;
+    if (!amp || !dt__amp_stash(d->m)) dt__ddp_open(d);
+    if (dt__tls.code == DT_OK) {
+        for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 0;
+        for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
+        if (!dt__note_send(d)) dt__buckets_go(d);
+    }
+    dt__ddp_end(d, dt_error_code());
+    d->skipping = 0;
+    if (amp && dt__tls.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0])) amp->scaler[0].used = 1;
+    return dt_error_code();
+}
+DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight)
+{
+    double x[2];
+    x[0] = weight != 0 ? value * weight : 0;
+    x[1] = weight;
+    if (d) dt__ddp_tell(d);
+    if (!dt__ddp_ok("dt_ddp_mean", d)) return (double)NAN;
+    if (d->c && dt_comm_allreduce(d->c, x, 2, DT_COMM_F64, DT_COMM_SUM)) {
+        dt__ddp_comm_fail(d, "dt_ddp_mean");
+        return (double)NAN;
+    }
+    return x[0] / x[1];
+}
+DT_API dt_status dt_ddp_broadcast(dt_ddp *d)
+{
+    if (!dt__ddp_ok("dt_ddp_broadcast", d)) return dt_error_code();
+    if (d->c) dt__ddp_share_all(d);
+    return dt_error_code();
+}
+DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes)
+{
+    size_t at = 0;
+    if (buf && nbytes) buf[0] = 0;
+    for (int i = 0; d && d->m && d->version == d->m->version && i < d->norder; i++) {
+        if (d->reach[i]) continue;
+        int n = snprintf(buf && at < nbytes ? buf + at : NULL, buf && at < nbytes ? nbytes - at : 0, "%s\n",
+                         d->m->order[i]->name);
+        if (n > 0) at += (size_t)n;
+    }
+    return at;
+}
+DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n)
+{
+    int per = d && d->o.slots ? d->o.slots / d->world : 0;
+    if (first) *first = d ? d->rank * per : 0;
+    if (n) *n = per;
+    return d ? d->o.slots : 0;
+}
+DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d)
+{
+    dt_ddp_stats s;
+    memset(&s, 0, sizeof s);
+    if (!d) return s;
+    s = d->stats;
+    s.buckets = d->nbuckets;
+    return s;
+}
+DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
+{
+    dt_ddp_stats s = dt_ddp_get_stats(d);
+    double       n = s.steps > 0 ? (double)s.steps : 1, periods = s.steps > 1 ? (double)(s.steps - 1) : 1;
+    double       period = s.period / periods, exposed = s.exposed / n, t2 = s.comm / n, t1 = period - exposed;
+    int          k =
+        snprintf(buf, nbytes,
+                 "step %.3f ms: T1 %.3f ms compute, T2 %.3f ms communication of %.2f MiB in %d buckets, %.3f ms of it "
+                 "exposed; bound max(T1, T2) %.3f ms, without overlap %.3f ms",
+                 1e3 * period, 1e3 * t1, 1e3 * t2, (double)s.bytes / n / 1048576, s.buckets, 1e3 * exposed,
+                 1e3 * (t1 > t2 ? t1 : t2), 1e3 * (t1 + t2));
+    return k > 0 ? (size_t)k : 0;
+}
+#endif /* DT_IMPLEMENTATION */
