@@ -398,8 +398,8 @@ DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events); /* of all events 
 
 /* What a plan takes on a cluster, event by event, without data. A message begins when both sides are in its round and
    the sender's last one is over; it takes alpha and a time for each byte, at the pace of the slowest thing on its way:
-   the link class of its ranks, the cards of the two machines, the switches. Each of these serves one message after the
-   other, as they come. A rank reduces while it sends and receives, one after the other. */
+   the link class of its ranks, the cards of the two machines, the switches. A card or switch is through with a message
+   when it is through with all bytes that came to it before. A rank reduces beside sending and receiving. */
 typedef struct dt_cluster {
     dt_costs   costs;       /* all 0: dt_costs_default() */
     int        near, far;   /* link class inside a machine and between machines; both 0: DT_LINK_SHM and DT_LINK_NET */
@@ -4547,11 +4547,11 @@ static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *of
 static void dt__plan_allreduce_alltoall(dt__plan_work *w)
 {
     dt__plan_scratch(w, w->world - 1, w->n);
-    for (int k = 0; k < w->world; k++) {
-        if (k == w->rank || w->why) continue;
-        int64_t slot = (k < w->rank ? k : k - 1) * w->n;
-        dt__plan_send(w, k, DT_PLAN_DATA, 0, w->n);
-        dt__plan_recv(w, k, DT_PLAN_SCRATCH, slot, slot + w->n);
+    for (int t = 1; t < w->world && !w->why; t++) { /* each begins with another one */
+        int     to = dt__plan_mod(w->rank + t, w->world), from = dt__plan_mod(w->rank - t, w->world);
+        int64_t slot = (from < w->rank ? from : from - 1) * w->n;
+        dt__plan_send(w, to, DT_PLAN_DATA, 0, w->n);
+        dt__plan_recv(w, from, DT_PLAN_SCRATCH, slot, slot + w->n);
     }
     w->round++;
     dt__plan_in_order(w, w->rank, w->world, 0, w->n);
@@ -5160,13 +5160,16 @@ DT_API int dt_plan_lower(dt_plan *p, const int *host)
     w.world = p->world;
     dt__plan_scratch(&w, p->world - 1, mine);
     for (int back = 0; back < 2; back++) {
-        for (int k = 0; k < p->world; k++) {
-            int64_t at = dt__plan_part(p->count, p->world, k), end = dt__plan_part(p->count, p->world, k + 1);
-            if (k == p->rank || w.why) continue;
-            int64_t slot = (k < p->rank ? k : k - 1) * mine;
-            dt__plan_send(&w, k, DT_PLAN_DATA, back ? first : at, back ? first + mine : end);
-            if (back) dt__plan_recv(&w, k, DT_PLAN_DATA, at, end);
-            else dt__plan_recv(&w, k, DT_PLAN_SCRATCH, slot, slot + mine);
+        for (int t = 1; t < p->world && !w.why; t++) { /* each begins with another one */
+            int     to = dt__plan_mod(p->rank + t, p->world), from = dt__plan_mod(p->rank - t, p->world);
+            int64_t slot = (from < p->rank ? from : from - 1) * mine, n = p->count;
+            if (back) dt__plan_send(&w, to, DT_PLAN_DATA, first, first + mine);
+            else
+                dt__plan_send(&w, to, DT_PLAN_DATA, dt__plan_part(n, p->world, to), dt__plan_part(n, p->world, to + 1));
+            if (!back) dt__plan_recv(&w, from, DT_PLAN_SCRATCH, slot, slot + mine);
+            else
+                dt__plan_recv(&w, from, DT_PLAN_DATA, dt__plan_part(n, p->world, from),
+                              dt__plan_part(n, p->world, from + 1));
         }
         w.round++;
         if (!back) dt__plan_in_order(&w, p->rank, p->world, first, mine);
@@ -8824,7 +8827,7 @@ struct dt_sim {
     int64_t        nheap, heap_cap;
     dt__sim_rank  *rank;
     dt__member    *member;
-    dt__sim_link **link; /* from x n + to */
+    dt__sim_link **link; /* to x n + from */
     dt__sim_pipe  *pipe;
     int            npipes, pipe_cap;
     dt__sim_order *order;
@@ -8905,7 +8908,7 @@ static void dt__sim_stir(dt__world *w)
 /* ---- the transport */
 static dt__sim_link *dt__sim_link_of(dt_sim *s, int from, int to)
 {
-    dt__sim_link **l = &s->link[(size_t)from * (size_t)s->n + (size_t)to];
+    dt__sim_link **l = &s->link[(size_t)to * (size_t)s->n + (size_t)from];
     if (!*l) *l = (dt__sim_link *)dt__sim_zeroed(1, sizeof **l);
     return *l;
 }
@@ -8947,7 +8950,7 @@ static int dt__sim_send(dt_comm *c, int peer, dt__msg *m)
 static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
 {
     dt_sim         *s = c->world->sim;
-    dt__sim_link   *l = s->link[(size_t)peer * (size_t)s->n + (size_t)c->rank];
+    dt__sim_link   *l = s->link[(size_t)c->rank * (size_t)s->n + (size_t)peer];
     dt__sim_packet *p = l ? l->first : NULL;
     if (!dt__comm_ok(c)) return c->status;
     if (!p || p->at > s->now || s->rank[c->rank].until > s->now) return 0;
@@ -9046,6 +9049,7 @@ static void dt__sim_accept(dt__world *w, int pipe, int kind)
     k->shake.c.epoch = w->epoch;
     k->shake.c.world = w->size;
     k->shake.c.rank = s->pipe[pipe ^ 1].rank;
+    k->shake.c.to = w->rank;
     k->shake.c.kind = kind;
     if (dt__control_admit(w, k, text, sizeof text)) {
         k->broken = true; /* the other side hears the end */
@@ -9154,7 +9158,7 @@ static void dt__sim_die(dt_sim *s, dt__sim_rank *r)
     for (dt__conn *k = r->world.control->conns; k; k = k->next)
         if (k->slot >= 0) dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL);
     for (int i = 0; i < s->n; i++) { /* some of what it sent last is lost */
-        dt__sim_link *l = s->link[(size_t)me * (size_t)s->n + (size_t)i];
+        dt__sim_link *l = s->link[(size_t)i * (size_t)s->n + (size_t)me];
         if (!l || dt__sim_draw(s) & 1) continue;
         dt__sim_packet **p = &l->first, *last = NULL;
         while (*p && ((*p)->at <= s->now || dt__sim_draw(s) & 1)) last = *p, p = &last->next;
@@ -9202,7 +9206,7 @@ static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
         dt__sim_after(s, r);
         if (!dt__comm_ok(r->comm)) dt__sim_wake(s, rank, s->now);
     } else if (r->dead) return;
-    else if (e.kind == DT__SIM_ARRIVE) dt__sim_wake(s, rank, s->now + dt__sim_some(s, s->delay / 8));
+    else if (e.kind == DT__SIM_ARRIVE) dt__sim_wake(s, rank, s->now + dt__sim_some(s, s->delay / 2));
     else if (e.kind == DT__SIM_TIMER) {
         if (r->timer != e.at) return; /* another one is set */
         r->timer = 0;
@@ -9226,7 +9230,7 @@ static void dt__sim_events(dt_sim *s, int64_t until, int rank)
         if (!r->comm->engine->head || r->busy || r->dead) continue;
         s->busy++;
         r->busy = true;
-        dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 8));
+        dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
     }
     if (rank >= 0) s->rank[rank].called = false;
     while (!s->memory && s->nheap && s->heap[0].at <= until) {
@@ -9425,9 +9429,9 @@ DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events)
 /* ==================================================================================================== >>predicting
    The plans of all ranks would not fit into memory: a run is one or two steps that come again and again, to a peer that
    moves on evenly. A rank has one message under way at a time, its first send of the round that is not over; the heap
-   holds these messages by the time at which they want the next thing on their way. A receive that is posted is a byte
-   in a table of pairs. */
-enum { DT__PRED_WORLD = 8192, DT__PRED_FOLD = 0x80, DT__PRED_WAY = 6 };
+   holds these messages by the time at which both sides are there. A receive that is posted is a byte in a table of
+   pairs. Messages in a shared thing are mixed: each begins at once, and is through when all that came before it is. */
+enum { DT__PRED_WORLD = 8192, DT__PRED_FOLD = 0x80 };
 typedef struct dt__pred_run {
     int32_t count, group; /* group: steps in it, 1 or 2, of one round */
     int32_t round, by;    /* rounds from one to the next */
@@ -9443,10 +9447,9 @@ typedef struct dt__pred_rank {
     int64_t     last;           /* its last run, and one */
     double      began, end;     /* of its round: when; as far as it is known */
     double      cpu, in;        /* free from then on: reducing, receiving */
-    double      want, slow;     /* its message: when it wants the next thing; when the slowest so far is through */
+    double      ready;          /* to send its message */
     int64_t     n;              /* bytes of it */
     int32_t     peer, left;     /* of it, -1: none; messages of the round to come */
-    int8_t      stage;
     bool        waiting, fold;  /* for the receive; it is reduced there */
 } dt__pred_rank;
 typedef struct dt__pred_key {
@@ -9549,14 +9552,14 @@ static void dt__pred_push(dt__pred *d, int rank, double t)
 {
     dt__pred_key k;
     int          i = d->nheap++;
-    k.t = d->rank[rank].want = t;
+    k.t = t;
     k.rank = rank;
     for (; i > 0 && dt__pred_before(k, d->heap[(i - 1) / 4]); i = (i - 1) / 4) d->heap[i] = d->heap[(i - 1) / 4];
     d->heap[i] = k;
 }
-static int dt__pred_pop(dt__pred *d)
+static void dt__pred_pop(dt__pred *d)
 {
-    int          top = d->heap[0].rank, i = 0;
+    int          i = 0;
     dt__pred_key k = d->heap[--d->nheap];
     for (int c = 1; c < d->nheap; c = 4 * i + 1) {
         int best = c, end = c + 4 < d->nheap ? c + 4 : d->nheap;
@@ -9567,7 +9570,6 @@ static int dt__pred_pop(dt__pred *d)
         i = best;
     }
     d->heap[i] = k;
-    return top;
 }
 static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides are there */
 {
@@ -9588,8 +9590,7 @@ static void dt__pred_send(dt__pred *d, int rank, double t)
         if (s->kind[at.j] != DT_STEP_SEND) continue;
         r->peer = dt__pred_peer(d, s, at);
         r->n = s->n[at.j];
-        r->slow = r->want = t;
-        r->stage = 0;
+        r->ready = t;
         r->waiting = true;
         if (d->open[(size_t)r->peer * (size_t)d->n + (size_t)rank])
             dt__pred_meet(d, rank, r->peer, t > d->rank[r->peer].began ? t : d->rank[r->peer].began);
@@ -9632,7 +9633,7 @@ static void dt__pred_enter(dt__pred *d, int rank, double t)
                 *o = (uint8_t)((*o + 1) | (kind == DT_STEP_FOLD ? DT__PRED_FOLD : 0));
                 r->left++;
                 dt__pred_rank *q = &d->rank[peer];
-                if (q->waiting && q->peer == rank) dt__pred_meet(d, peer, rank, q->want > t ? q->want : t);
+                if (q->waiting && q->peer == rank) dt__pred_meet(d, peer, rank, q->ready > t ? q->ready : t);
             }
             dt__pred_next(s, &r->at);
         }
@@ -9648,64 +9649,48 @@ static void dt__pred_enter(dt__pred *d, int rank, double t)
     if (t > d->seconds) d->seconds = t;
     d->over++;
 }
-/* The things on the way of a message: places in free_at, and seconds a byte. */
-static int dt__pred_way(const dt__pred *d, int from, int to, int *at, double *per)
+/* n bytes enter a shared thing at t, among those of other messages: when the last one is through. */
+static double dt__pred_through(double *free_at, double t, double nbytes, double per)
 {
-    int n = 0, h = d->host[from], g = d->host[to], x = d->sw[h], y = d->sw[g], H = d->nhosts, S = d->nswitches;
-    if (d->nic > 0) at[n] = h, per[n++] = d->nic;
-    if (d->fabric > 0) at[n] = 2 * H + x, per[n++] = d->fabric;
-    if (d->trunk > 0 && x != y) at[n] = 2 * H + S + x, per[n++] = d->trunk;
-    if (d->trunk > 0 && x != y) at[n] = 2 * H + 2 * S + y, per[n++] = d->trunk;
-    if (d->fabric > 0 && x != y) at[n] = 2 * H + y, per[n++] = d->fabric;
-    if (d->nic > 0) at[n] = H + g, per[n++] = d->nic;
-    return n;
+    return *free_at = (*free_at > t ? *free_at : t) + nbytes * per;
 }
-/* The message of a rank gets on: false: it has to wait for the next thing on its way. */
-static bool dt__pred_pass(dt__pred *d, int rank)
+/* The message of a rank goes at t: when it is there. */
+static double dt__pred_pass(dt__pred *d, int from, double t)
 {
-    dt__pred_rank *r = &d->rank[rank], *q = &d->rank[r->peer];
-    int            far = d->host[rank] != d->host[r->peer], at[DT__PRED_WAY];
-    double         per[DT__PRED_WAY], t = r->want, n = (double)r->n;
-    int            stages = far ? dt__pred_way(d, rank, r->peer, at, per) : 0;
-    while (r->stage < stages) {
-        double *f = &d->free_at[at[r->stage]];
-        double  from = *f > t ? *f : t;
-        *f = from + n * per[r->stage++];
-        if (*f > r->slow) r->slow = *f;
-        if (from > t) {
-            dt__pred_push(d, rank, from);
-            return false;
-        }
-    }
-    if (q->in > t) t = q->in; /* then the port of the receiver */
-    t += d->a[far] + n * d->b[far];
-    r->slow += d->a[far];
-    if (r->slow < t) r->slow = t;
-    q->in = r->slow;
+    dt__pred_rank *r = &d->rank[from], *q = &d->rank[r->peer];
+    int            h = d->host[from], g = d->host[r->peer], far = h != g, x = d->sw[h], y = d->sw[g];
+    double         n = (double)r->n, slow = 0, *f = d->free_at; /* cards, cards in, switches, trunks, trunks in */
+    q->in = (q->in > t ? q->in : t) + d->a[far] + n * d->b[far];
     d->messages++;
     d->bytes += r->n;
-    if (!far) return true;
-    int h = d->host[rank], x = d->sw[h], y = d->sw[d->host[r->peer]];
+    if (!far) return q->in;
+    for (int i = 0; i < 2 && d->nic > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? d->nhosts + g : h], t, n, d->nic));
+    f += 2 * d->nhosts;
+    for (int i = 0; i < 1 + (x != y) && d->fabric > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? y : x], t, n, d->fabric));
+    f += d->nswitches;
+    for (int i = 0; i < 2 && x != y && d->trunk > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? d->nswitches + y : x], t, n, d->trunk));
     d->out[h] += r->n;
     d->through[x] += r->n;
     if (x != y) d->through[y] += r->n;
-    return true;
+    return fmax(q->in, slow + d->a[far]);
 }
 static bool dt__pred_events(dt__pred *d)
 {
     for (int i = 0; i < d->n; i++) dt__pred_enter(d, i, 0);
     while (d->nheap) {
-        int            from = dt__pred_pop(d);
-        dt__pred_rank *r = &d->rank[from], *q = &d->rank[r->peer];
-        int            to = r->peer;
-        if (!dt__pred_pass(d, from)) continue;
-        double t = r->slow;
+        int            from = d->heap[0].rank, to = d->rank[from].peer;
+        double         sent = dt__pred_pass(d, from, d->heap[0].t), t = sent;
+        dt__pred_rank *r = &d->rank[from], *q = &d->rank[to];
+        dt__pred_pop(d);
         if (t > r->end) r->end = t;
         r->left--;
         if (r->fold) t = (t > q->cpu ? t : q->cpu) + (double)r->n * d->gamma, q->cpu = t;
         if (t > q->end) q->end = t;
         q->left--;
-        if (r->left) dt__pred_send(d, from, r->slow);
+        if (r->left) dt__pred_send(d, from, sent);
         else r->peer = -1, dt__pred_enter(d, from, r->end);
         if (!q->left) dt__pred_enter(d, to, q->end);
     }

@@ -1,6 +1,5 @@
 /* test_sim.c: the engine in virtual time: exact results whatever messages do, deaths, stops, different calls; and what
-   plans take on clusters, beside the formulas. Each seed is a run; a failure names it: test_sim --filter=... SEED=n runs
-   it alone */
+   plans take on clusters, beside the formulas. Each seed is a run; a failure names it, and SEED=n runs it alone. */
 #define DT_IMPLEMENTATION
 #include "../dt_comm.h"
 #include "ranks.h"
@@ -172,12 +171,11 @@ static void choose(team *t, uint64_t seed, int n)
     t->odd = below(t, n);
     t->other = (t->odd + 1 + below(t, n - 1)) % n;
     if (t->fault == STOPPED) /* everybody needs everybody */
-        while (c->coll != DT_COLL_BARRIER && c->coll != DT_COLL_ALLREDUCE && c->coll != DT_COLL_ALLGATHER) {
+        do {
             free(t->count[0]), free(t->at[0]);
             choose_call(t, c, 0);
-            if (!c->n && c->coll != DT_COLL_BARRIER) c->coll = DT_COLL_SEND;
-            if (c->uneven) c->coll = DT_COLL_SEND;
-        }
+        } while ((c->coll != DT_COLL_BARRIER && c->coll != DT_COLL_ALLREDUCE && c->coll != DT_COLL_ALLGATHER) ||
+                 c->uneven || (!c->n && c->coll != DT_COLL_BARRIER));
     if (t->fault == DIFFERENT) {
         do {
             free(t->count[0]), free(t->at[0]);
@@ -233,8 +231,8 @@ static bool wrong(team *t, const side *s, const char *what)
 {
     const call *o = &t->op[s->k];
     snprintf(t->what, sizeof t->what,
-             "rank %d of %d, %s of %lld %s by %s, %s at rank %d, operation %d, status %d, said of %d: %s", s->rank, t->n,
-             dt_coll_name(o->coll), (long long)o->n, dt__comm_dtypes[o->dtype], t->algo, fault_name[t->fault], t->odd,
+             "rank %d of %d, %s of %lld %s by %s, %s at rank %d, operation %d, status %d, said of %d: %s", s->rank,
+             t->n, dt_coll_name(o->coll), (long long)o->n, dt__comm_dtypes[o->dtype], t->algo, fault_name[t->fault], t->odd,
              s->k, s->status, dt_comm_failed_rank(dt_sim_comm(t->sim, s->rank)), what);
     return false;
 }
@@ -258,7 +256,8 @@ static bool exact(team *t, const side *s, const side *first) /* first: the first
         }
         return ok;
     case DT_COLL_REDUCE:
-        for (int64_t i = 0; i < n && ok && !f32; i++) ok = equal(t, s, i, r == o->root ? reduced(t, o, i) : value(r, i));
+        for (int64_t i = 0; i < n && ok && !f32; i++)
+            ok = equal(t, s, i, r == o->root ? reduced(t, o, i) : value(r, i));
         return ok;
     case DT_COLL_BROADCAST:
         for (int64_t i = 0; i < n && ok; i++) ok = equal(t, s, i, (int64_t)value(o->root, i)) || f32;
@@ -374,6 +373,273 @@ static int runs(int n, int seeds, int *utest_result)
     }
     return failed;
 }
-static bool full(void) { return getenv("DT_TEST_FULL") != NULL; }
-UTEST(sim, ranks_64) { EXPECT_EQ(0, runs(64, full() ? 2000 : 200, utest_result)); }
-UTEST(sim, ranks_1000) { EXPECT_EQ(0, runs(1000, full() ? 50 : 10, utest_result)); }
+/* Quick: for `make test`; quick and slow: under an instrument. */
+static int seeds(int all, int some, int few) { return !dt_test_quick() ? all : utest_slow() > 1 ? few : some; }
+UTEST(sim, ranks_64) { EXPECT_EQ(0, runs(64, seeds(2000, 200, 40), utest_result)); }
+UTEST(sim, ranks_1000) { EXPECT_EQ(0, runs(1000, seeds(50, 10, 3), utest_result)); }
+
+/* ==================================================================================================== calls */
+static void start_sum(dt_comm *c, void *user)
+{
+    static float x[8];
+    *(dt_work **)user = dt_comm_allreduce_start(c, x + dt_comm_rank(c), 1, DT_COMM_F32, DT_COMM_SUM);
+}
+static void block(dt_comm *c, void *user)
+{
+    float x = 1;
+    *(int *)user = dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM);
+}
+UTEST(sim, who_waits_runs_it)
+{
+    int32_t  x[5] = { 1, 2, 3, 4, 5 };
+    dt_work *w[5];
+    dt_sim  *s = dt_sim_new(.world = 5, .seed = 3, .timeout = 1);
+    ASSERT_TRUE(s != NULL);
+    for (int r = 1; r < 5; r++)
+        w[r] = dt_comm_allreduce_start(dt_sim_comm(s, r), &x[r], 1, DT_COMM_I32, DT_COMM_SUM);
+    EXPECT_FALSE(dt_work_test(w[2]));
+    EXPECT_EQ(0, dt_comm_allreduce(dt_sim_comm(s, 0), &x[0], 1, DT_COMM_I32, DT_COMM_SUM)); /* rank 0 waits */
+    for (int r = 1; r < 5; r++) EXPECT_EQ(0, dt_work_wait(w[r]));
+    for (int r = 0; r < 5; r++) EXPECT_EQ(15, x[r]);
+    EXPECT_GT(dt_sim_now(s), 0.0);
+    EXPECT_LT(dt_sim_now(s), 1.0);
+    EXPECT_EQ(DT_COMM_ERR_TIMEOUT, dt_comm_barrier(dt_sim_comm(s, 4))); /* nobody else comes */
+    EXPECT_EQ(0, dt_comm_failed_rank(dt_sim_comm(s, 4)));
+    EXPECT_EQ(0, dt_sim_run(s, 100)); /* and all hear of it */
+    EXPECT_TRUE(strstr(dt_comm_error(dt_sim_comm(s, 1)), "rank 0 (host0, pid 1000) has not called it") != NULL);
+    EXPECT_STREQ("the simulator", dt_comm_where(dt_sim_comm(s, 0)));
+    dt_sim_free(s);
+}
+UTEST(sim, a_stop_moves_what_was_to_come)
+{
+    dt_sim  *s = dt_sim_new(.world = 2, .seed = 1);
+    dt_work *w[2] = { NULL, NULL };
+    ASSERT_TRUE(s != NULL);
+    dt_sim_pause(s, 1, 0, 5);
+    dt_sim_at(s, 0, 1, start_sum, &w[0]);
+    dt_sim_at(s, 1, 1, start_sum, &w[1]);
+    EXPECT_EQ(1, dt_sim_run(s, 4)); /* rank 0 is in its call, rank 1 has not called */
+    EXPECT_NEAR(4.0, dt_sim_now(s), 1e-6);
+    EXPECT_TRUE(w[0] && !w[1]);
+    EXPECT_EQ(0, dt_sim_run(s, 10));
+    EXPECT_TRUE(dt_sim_now(s) > 5 && dt_sim_now(s) < 5.1);
+    EXPECT_EQ(0, dt_work_wait(w[0]));
+    EXPECT_EQ(0, dt_work_wait(w[1]));
+    dt_sim_free(s);
+}
+UTEST(sim, misuse)
+{
+    EXPECT_TRUE(dt_sim_new(.world = 0) == NULL);
+    EXPECT_TRUE(dt_sim_new(.world = 5000) == NULL);
+    EXPECT_TRUE(dt_sim_new(.world = 2, .algo = "no such thing") == NULL);
+    EXPECT_TRUE(strstr(dt_comm_error(NULL), "no such thing") != NULL);
+    dt_sim *s = dt_sim_new(.world = 3);
+    int     rc = 0;
+    ASSERT_TRUE(s != NULL);
+    EXPECT_TRUE(dt_sim_comm(s, 3) == NULL);
+    EXPECT_EQ(DT_COMM_ERR_ARG, dt_sim_kill(s, 3, 0));
+    EXPECT_EQ(DT_COMM_ERR_ARG, dt_sim_pause(s, 0, -1, 1));
+    EXPECT_EQ(DT_COMM_ERR_ARG, dt_sim_at(s, 0, 0, NULL, NULL));
+    dt_sim_at(s, 1, 0, block, &rc);
+    EXPECT_EQ(0, dt_sim_run(s, 10));
+    EXPECT_EQ(DT_COMM_ERR_STATE, rc);
+    EXPECT_EQ(DT_COMM_ERR_STATE, dt_comm_status_of(dt_sim_comm(s, 2))); /* an error of all */
+    dt_sim_free(s);
+}
+
+/* ==================================================================================================== predictions */
+static dt_plan_opts plan_of(int world, int64_t count, const int *host)
+{
+    dt_plan_opts o;
+    memset(&o, 0, sizeof o);
+    o.world = world;
+    o.count = count;
+    o.host = host;
+    return o;
+}
+static dt_cluster cluster(void)
+{
+    dt_cluster k;
+    memset(&k, 0, sizeof k);
+    k.costs = dt_costs_default();
+    return k;
+}
+static double seconds(const dt_cluster *k, dt_algo algo, const dt_plan_opts *o)
+{
+    dt_sim_cost c;
+    return dt_sim_predict(&c, DT_COLL_ALLREDUCE, algo, o, k, NULL) ? -1 : c.seconds;
+}
+#define EXPECT_RATIO(want, got, tol) EXPECT_NEAR(1.0, (got) / (want), tol)
+
+UTEST(predict, formulas_of_one_class)
+{
+    static const int worlds[] = { 2, 3, 4, 5, 8, 13, 16, 64, 100, 128 };
+    for (int i = 0; i < 10; i++) {
+        int          p = worlds[i], floor_lg = dt__plan_log2(p), p2 = 1 << floor_lg, lg = dt__plan_log2_up(p);
+        dt_cluster   k = cluster();
+        dt_plan_opts o = plan_of(p, (int64_t)p * 128 * 65, NULL);
+        k.near = k.far = DT_LINK_NET;
+        double a = k.costs.alpha[DT_LINK_NET], b = k.costs.beta[DT_LINK_NET], g = k.costs.gamma, n = 4.0 * o.count;
+        double part = n * (p - 1) / p;
+        EXPECT_RATIO(2 * (p - 1) * a + 2 * part * b + part * g, seconds(&k, DT_ALGO_RING, &o), 1e-9);
+        EXPECT_RATIO(lg * (2 * a + 2 * n * b + n * g), seconds(&k, DT_ALGO_TREE, &o), 1e-9);
+        if (p == p2) {
+            EXPECT_RATIO(lg * (a + n * b + n * g), seconds(&k, DT_ALGO_DOUBLING, &o), 1e-9);
+            EXPECT_RATIO(2 * lg * a + 2 * part * b + part * g, seconds(&k, DT_ALGO_HALVING, &o), 1e-9);
+        } else {
+            EXPECT_RATIO((floor_lg + 2) * (a + n * b) + (floor_lg + 1) * n * g, seconds(&k, DT_ALGO_DOUBLING, &o),
+                         1e-9);
+            EXPECT_RATIO((3 + 2 * floor_lg) * a + (4 * n - 2 * n / p2) * b + (1.5 * n - n / p2) * g,
+                         seconds(&k, DT_ALGO_HALVING, &o), 1e-9);
+        }
+    }
+}
+UTEST(predict, formula_of_two_levels)
+{
+    int host[48];
+    for (int L = 2; L <= 16; L *= 2)
+        for (int H = 2; H <= 3; H++) {
+            for (int i = 0; i < H * L; i++) host[i] = i / L;
+            dt_cluster   k = cluster();
+            dt_plan_opts o = plan_of(H * L, (int64_t)H * L * 1024, host);
+            k.nic = -1; /* a card for each rank: nothing is in anybody's way */
+            const double *a = k.costs.alpha, *b = k.costs.beta, n = 4.0 * o.count, m = n / L / H;
+            EXPECT_RATIO(2 * (L - 1) * (a[DT_LINK_SHM] + n / L * b[DT_LINK_SHM]) +
+                             2 * (H - 1) * (a[DT_LINK_NET] + m * b[DT_LINK_NET]) +
+                             ((L - 1) * n / L + (H - 1) * m) * k.costs.gamma,
+                         seconds(&k, DT_ALGO_TWO_LEVEL, &o), 1e-9);
+        }
+}
+UTEST(predict, messages_and_bytes_are_the_plans)
+{
+    int host[20];
+    for (int i = 0; i < 20; i++) host[i] = i / 3;
+    for (int c = 0; c < (int)DT_COLL_SEND; c++)
+        for (int a = 0; a < (int)DT_ALGO_COUNT; a++)
+            for (int p = 1; p <= 20; p++) {
+                const int *h = a == (int)DT_ALGO_SHARED ? NULL : host;
+                if (!dt_plan_can((dt_coll)c, (dt_algo)a, p, h)) continue;
+                dt_plan_opts o = plan_of(p, 7 + p % 5, h);
+                dt_cluster   k = cluster();
+                dt_sim_cost  got;
+                int64_t      messages = 0, elements = 0;
+                const char  *why = NULL;
+                o.segment = 3;
+                o.root = p / 2;
+                k.element = 2;
+                EXPECT_EQ_MSG(0, dt_sim_predict(&got, (dt_coll)c, (dt_algo)a, &o, &k, &why), why ? why : "");
+                for (o.rank = 0; o.rank < p; o.rank++) {
+                    dt_plan plan;
+                    memset(&plan, 0, sizeof plan);
+                    ASSERT_EQ(0, dt_plan_make(&plan, (dt_coll)c, (dt_algo)a, &o, NULL));
+                    for (int64_t i = 0; i < plan.nsteps; i++)
+                        if (plan.step[i].kind == DT_STEP_SEND) messages++, elements += plan.step[i].n;
+                    dt_plan_free(&plan);
+                }
+                EXPECT_EQ(messages, got.messages);
+                EXPECT_EQ(2 * elements, got.bytes);
+                EXPECT_EQ(p > 1, got.seconds > 0);
+            }
+}
+UTEST(predict, two_machines_and_a_slow_link)
+{
+    enum { L = 8, P = 16 };
+    int host[P];
+    for (int i = 0; i < P; i++) host[i] = i / L;
+    dt_cluster   k = cluster();
+    dt_plan_opts o = plan_of(P, 1 << 20, host);
+    dt_sim_cost  two, ring, best;
+    int64_t      n = 4 << 20;
+    EXPECT_EQ(0, dt_sim_predict(&two, DT_COLL_ALLREDUCE, DT_ALGO_TWO_LEVEL, &o, &k, NULL));
+    EXPECT_EQ(0, dt_sim_predict(&ring, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, NULL));
+    EXPECT_EQ(0, dt_sim_predict(&best, DT_COLL_ALLREDUCE, DT_ALGO_AUTO, &o, &k, NULL));
+    EXPECT_LT(1.5 * two.seconds, ring.seconds);
+    EXPECT_EQ(n, two.bytes_nic);                     /* L ranks, 2 (n/L)(H-1)/H each */
+    EXPECT_EQ(2 * n * (P - 1) / P, ring.bytes_nic);  /* one of them sends on */
+    EXPECT_LE(best.seconds, 1.01 * two.seconds);
+    EXPECT_NE((int)DT_ALGO_AUTO, (int)best.algo);
+    /* the card is what all wait for: twice the time a byte, twice the time */
+    k.nic = 2 * k.costs.beta[DT_LINK_NET];
+    EXPECT_RATIO(2 * two.seconds, seconds(&k, DT_ALGO_TWO_LEVEL, &o), 0.1);
+}
+UTEST(predict, a_switch_is_the_bottleneck_it_is)
+{
+    enum { P = 8 };
+    int        host[P], sw[P];
+    dt_cluster k = cluster();
+    double     b = k.costs.beta[DT_LINK_NET];
+    for (int i = 0; i < P; i++) host[i] = i, sw[i] = i / 4;
+    dt_plan_opts o = plan_of(P, 8 << 20, host);
+    static const dt_algo through[] = { DT_ALGO_RING, DT_ALGO_HALVING, DT_ALGO_DOUBLING };
+    for (int i = 0; i < 3; i++) {
+        k = cluster();
+        double open = seconds(&k, through[i], &o), one, half;
+        k.fabric = b / P; /* as much as all cards together */
+        EXPECT_RATIO(open, seconds(&k, through[i], &o), 0.1);
+        k.fabric = b;
+        one = seconds(&k, through[i], &o);
+        k.fabric = 2 * b;
+        half = seconds(&k, through[i], &o);
+        EXPECT_RATIO(2.0, half / one, 0.01);
+        EXPECT_LT(4 * open, one); /* a crossbar against one wire for all */
+    }
+    /* two switches: the ring crosses between them once each way, halving with everything it has */
+    k = cluster();
+    k.switch_of = sw;
+    k.trunk = b;
+    double ring = seconds(&k, DT_ALGO_RING, &o), halving = seconds(&k, DT_ALGO_HALVING, &o);
+    k.trunk = 4 * b;
+    EXPECT_RATIO(4 * ring, seconds(&k, DT_ALGO_RING, &o), 0.1);
+    EXPECT_LT(1.5 * halving, seconds(&k, DT_ALGO_HALVING, &o));
+    dt_sim_cost c;
+    EXPECT_EQ(0, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, NULL));
+    EXPECT_EQ(2 * c.bytes / P * 5 / 2, c.bytes_switch); /* of 8 ways 4 are inside or leave, and one comes */
+}
+UTEST(predict, large_worlds)
+{
+    int         p = 4096, *host = (int *)malloc((size_t)p * sizeof(int));
+    dt_cluster  k = cluster();
+    dt_costs    t = k.costs;
+    dt_sim_cost c;
+    ASSERT_TRUE(host != NULL);
+    for (int a = 1; a < (int)DT_ALGO_COUNT; a++) {
+        bool    heavy = a == (int)DT_ALGO_RING || a == (int)DT_ALGO_ALLTOALL || a == (int)DT_ALGO_TWO_LEVEL;
+        int     n = heavy ? 1024 : p;
+        int64_t t0 = utest_ns();
+        if (!dt_plan_can(DT_COLL_ALLREDUCE, (dt_algo)a, n, NULL)) continue;
+        if (!dt_test_quick()) n = p;
+        else if (utest_slow() > 1) n = 256;
+        for (int i = 0; i < n; i++) host[i] = a == (int)DT_ALGO_SHARED ? 0 : i / 8;
+        int          link = a == (int)DT_ALGO_SHARED ? DT_LINK_SHM : DT_LINK_NET;
+        dt_plan_opts o = plan_of(n, (int64_t)n * 8, host);
+        EXPECT_EQ(0, dt_sim_predict(&c, DT_COLL_ALLREDUCE, (dt_algo)a, &o, &k, NULL));
+        /* the formulas take every round for as long as its slowest rank: the events are as fast or faster */
+        EXPECT_LE(c.seconds, dt_plan_cost(&t, DT_COLL_ALLREDUCE, (dt_algo)a, n, host, link, o.count * 4, 0) * 1.000001);
+        EXPECT_GT(c.seconds, 0.0);
+        printf("    %d ranks, %-9s %10lld messages, %.3g s; in %.2f s\n", n, dt_algo_name((dt_algo)a),
+               (long long)c.messages, c.seconds, 1e-9 * (double)(utest_ns() - t0));
+    }
+    free(host);
+}
+UTEST(predict, misuse)
+{
+    int          host[2] = { 0, 2 };
+    dt_cluster   k = cluster();
+    dt_plan_opts o = plan_of(9000, 1, NULL);
+    dt_sim_cost  c;
+    const char  *why = NULL;
+    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    EXPECT_STREQ("world is not in 1..8192", why);
+    o = plan_of(2, 1, host);
+    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    o.host = NULL;
+    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_BRUCK, &o, &k, &why));
+    EXPECT_STREQ("this collective has no such algorithm", why);
+    k.costs.alpha[0] = -1;
+    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    memset(&k, 0, sizeof k);
+    EXPECT_EQ(0, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    EXPECT_TRUE(why == NULL && c.seconds > 0);
+    o.count = INT64_MAX / 2;
+    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+}
