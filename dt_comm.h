@@ -5429,9 +5429,9 @@ static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
     dt__plan_scratch(w, p - 1 + copy, k);
     if (copy) dt__plan_local(w, DT_STEP_COPY, buf, at, k, DT_PLAN_DATA, off[me], false);
     if (w->p->coll == DT_COLL_REDUCE) w->round++;
-    for (int r = 0; r < p; r++) {
-        if (r == me) continue;
-        dt__plan_send(w, r, DT_PLAN_DATA, off[r], off[r + 1]);
+    for (int t = 1; t < p; t++) { /* each begins with another one */
+        int to = dt__plan_mod(me + t, p), r = dt__plan_mod(me - t, p);
+        dt__plan_send(w, to, DT_PLAN_DATA, off[to], off[to + 1]);
         dt__plan_recv(w, r, DT_PLAN_SCRATCH, (r - (r > me)) * k, (r - (r > me) + 1) * k);
     }
     w->round++;
@@ -5636,9 +5636,9 @@ static void dt__plan_allreduce(dt__plan_work *w)
     case DT_ALGO_ORDERED: /* and each sends its segment to all: 2 rounds of p - 1 messages, 2 n (p-1)/p */
         dt__plan_parts(w->off, 0, w->n, w->world);
         dt__plan_ordered(w, w->off, false);
-        for (int r = 0; r < w->world; r++) {
-            if (r == w->rank) continue;
-            dt__plan_send(w, r, DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1]);
+        for (int t = 1; t < w->world; t++) {
+            int r = dt__plan_mod(w->rank - t, w->world);
+            dt__plan_send(w, dt__plan_mod(w->rank + t, w->world), DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1]);
             dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
         }
         w->round++;

@@ -603,7 +603,8 @@ UTEST(predict, large_worlds)
     dt_sim_cost c;
     ASSERT_TRUE(host != NULL);
     for (int a = 1; a < (int)DT_ALGO_COUNT; a++) {
-        bool    heavy = a == (int)DT_ALGO_RING || a == (int)DT_ALGO_ALLTOALL || a == (int)DT_ALGO_TWO_LEVEL;
+        bool    heavy = a == (int)DT_ALGO_RING || a == (int)DT_ALGO_ALLTOALL || a == (int)DT_ALGO_TWO_LEVEL ||
+                     a == (int)DT_ALGO_ORDERED;
         int     n = heavy ? 1024 : p;
         int64_t t0 = utest_ns();
         if (!dt_plan_can(DT_COLL_ALLREDUCE, (dt_algo)a, n, NULL)) continue;
