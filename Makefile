@@ -13,6 +13,7 @@ OWN_IMPL := $(patsubst tests/%.c,%,$(shell grep -ls '^\#define DT_IMPLEMENTATION
 CONFORM  := $(filter test_conformance%,$(TESTS))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
 BENCHES  := $(sort $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c)))
+TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
 HEADERS  := $(wildcard dt*.h)
 
 # A flavour is a directory under build/ with its own flags. plain is for valgrind.
@@ -34,8 +35,8 @@ ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help demo data test test-quick test-all fuzz check-headers probes tools build examples benches format \
-    clean
+.PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches \
+    dtrun format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -45,22 +46,22 @@ help: ## this list
 	@echo "  variables: CC, CFLAGS, JOBS (parallel compiles, $(JOBS)); V=1 shows the output of passing tests"
 
 # ---------------------------------------------------------------------------------------------------- run
-demo: build/examples/mnist ## train a conv net on the digits in data/, under a minute
-	build/examples/mnist --data data/digits --epochs 12 --svg build/demo.svg --csv build/demo.csv
+demo: build/examples/mnist ## train a conv net on the digits in data/ with two processes, under a minute
+	build/examples/mnist --gpus 2 --data data/digits --epochs 12 --batch 50 --svg build/demo.svg --csv build/demo.csv
 	@echo "the loss curve: build/demo.svg"
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
-	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist parse); \
+	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist $(TOOLS:%=build/tools/%) parse); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1) \
 	    'check-headers|tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
-	@$(call make_all,$(call programs,normal)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
+	@$(call make_all,$(call programs,normal) $(TOOLS:%=build/tools/%)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
 
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
 	@$(call make_all,$(foreach f,normal asan tsan plain,$(call programs,$(f))) \
-	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches); \
+	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
 	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
 	    $(plan_cblas) 'check-headers|tests/check_headers.sh'
 
@@ -77,6 +78,9 @@ $(FASHION_GZ):
 	    $$install >/dev/null 2>&1 || { timeout 120 apt-get update -qq >/dev/null 2>&1; $$install >/dev/null 2>&1; }; fi; \
 	[ -d $@ ] || { echo "data: needs Debian's package dataset-fashion-mnist, which cannot be installed here; or put" \
 	    "the four IDX files, unpacked, into data/fashion/. Without them the examples use data/digits."; exit 1; }
+
+pictures: build/normal/test_pictures ## draw the pictures of README.md again, from the algorithms
+	DT_PICTURES=docs build/normal/test_pictures
 
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
 	@tests/check_headers.sh
@@ -127,6 +131,10 @@ bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoad
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_loader --python $(PEER_PYTHON)
 
+bench-ddp: build/bench/bench_ddp ## two ranks beside PyTorch's DDP with gloo; how much of communication is hidden
+	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
+	build/bench/bench_ddp --python $(PEER_PYTHON)
+
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html
 	@bench/report.sh
 
@@ -141,10 +149,10 @@ programs       = $(TESTS:%=build/$(1)/%)
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
-LONG          := test_plans
+LONG          := test_plans test_mpi test_restart
 # tests of ranks and of clocks, which run with nothing beside them
-ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_syncnorm,\
-    $(TESTS))
+ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice \
+    test_launch test_survive test_dtverify test_dtrun test_restart test_syncnorm,$(TESTS))
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
 # plan,flavour,environment,that of the long ones: what can run two at a time first
 plan           = $(foreach t,$(TOGETHER),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
@@ -164,14 +172,18 @@ plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cbl
 no_aslr        = $(if $(shell setarch -R true 2>/dev/null && echo y),setarch -R)
 
 # ---------------------------------------------------------------------------------------------------- build
-build: $(call programs,normal) examples benches ## tests, examples and benchmarks, not run
+build: $(call programs,normal) examples benches $(TOOLS:%=build/tools/%) ## tests, examples, benchmarks, tools, not run
+dtrun: build/tools/dtrun ## the launcher: build/tools/dtrun
 examples: $(EXAMPLES:%=build/examples/%)
 # examples and benchmarks are parsed, with all warnings: building each whole takes the time of the rest together
-parse: $(EXAMPLES:%=build/parse/%.ok) $(BENCHES:%=build/parse/%.ok)
+parse: $(EXAMPLES:%=build/parse/%.ok) $(BENCHES:%=build/parse/%.ok) $(TOOLS:%=build/parse/%.ok)
 build/parse/%.ok: examples/%.c $(HEADERS) examples/example_data.h
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 build/parse/%.ok: bench/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
+build/parse/%.ok: tools/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 benches: $(BENCHES:%=build/bench/%)
@@ -187,11 +199,14 @@ endef
 $(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
 $(FLAVOURS:%=build/%/test_data_gzip): LDLIBS += $(LDLIBS_zlib)
 
-# examples and benchmarks are what a user builds: one file, the implementation in it
+# examples, benchmarks and tools are what a user builds: one file, the implementation in it
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
+	@mkdir -p $(@D)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
+$(TOOLS:%=build/tools/%): build/tools/%: tools/%.c
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 
@@ -199,7 +214,7 @@ $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
 
 # ---------------------------------------------------------------------------------------------------- tools
 # Five lines are compiled and linked; the answer is printed, and kept in build/probe/ where something depends on it.
-probes: ## what this machine has: CBLAS, zlib, clang, valgrind, nvcc
+probes: ## what this machine has: CBLAS, zlib, clang, valgrind, Open MPI, nvcc
 	@mkdir -p build/probe
 	@printf '%s\n' '#include <cblas.h>' 'int main(void)' '{ float a = 2, c = 0;' \
 	    'cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &a, 1, &a, 1, 0, &c, 1);' \
@@ -214,6 +229,8 @@ probes: ## what this machine has: CBLAS, zlib, clang, valgrind, nvcc
 	    echo "probe clang: yes" || echo "probe clang: no (headers are checked with gcc alone)"
 	@$(CC) build/probe/c.c -o build/probe/c.x && valgrind -q --error-exitcode=1 build/probe/c.x 2>/dev/null && \
 	    echo "probe valgrind: yes" || echo "probe valgrind: no"
+	@mpicc build/probe/c.c -o build/probe/mpi.x 2>/dev/null && mpirun --version 2>/dev/null | grep -q 'Open MPI' && \
+	    echo "probe mpi: yes" || echo "probe mpi: no (DT_USE_MPI is not tested)"
 	@$(if $(NVCC),$(NVCC) -x cu build/probe/c.c -o build/probe/nvcc.x 2>/dev/null,false) && \
 	    echo "probe nvcc: yes" || echo "probe nvcc: no (headers are not checked with it)"
 
@@ -227,13 +244,14 @@ install = command -v $(1) >/dev/null || ldconfig -p 2>/dev/null | grep -q '$(1)'
     command -v $(1) >/dev/null || ldconfig -p 2>/dev/null | grep -q '$(1)' && echo "tools: installed $(2)" || \
         echo "tools: $(2) is missing and cannot be installed here"; }
 
-tools: ## install clang, valgrind and zlib if they are missing and this is root
+tools: ## install clang, valgrind, zlib and Open MPI if they are missing and this is root
 	@$(call install,clang,clang)
 	@$(call install,valgrind,valgrind)
 	@$(call install,libz.so ,zlib1g-dev)
+	@$(call install,mpicc,openmpi-bin libopenmpi-dev)
 
-format: ## clang-format over headers, tests, examples and benchmarks
-	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c)
+format: ## clang-format over headers, tests, examples, benchmarks and tools
+	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c tools/*.c)
 
 clean: ## remove build/
 	rm -rf build

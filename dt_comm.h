@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_comm.h"
     In every other file that uses it:           #include "dt_comm.h"
 
-    Link with -lpthread -lm. Nothing else of dt is needed.
+    Link with -lpthread -lm. Nothing else of dt is needed. For data over MPI: mpicc -DDT_USE_MPI (>>joining).
 
 A COMPLETE PROGRAM
 
@@ -140,12 +140,26 @@ DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_L
 /* ---------------------------------------------------------------------------------------------------- >>joining
    The world is read from, in this order: options; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
    MASTER_PORT (PyTorch's env://; under torchrun, whose agent holds MASTER_PORT: DT_PORT or the port behind it);
-   OMPI_COMM_WORLD_*; PMI and PMIX; SLURM_*; none: a world of one. dt_comm_where tells which.
+   OMPI_COMM_WORLD_*; PMI and PMIX; SLURM_* (on several machines rank 0 is on the first of SLURM_STEP_NODELIST, unless
+   MASTER_ADDR says where); none: a world of one. dt_comm_where tells which.
 
    Rank 0 listens at the master's address. Every connection, also later ones, begins with a mutual HMAC-SHA-256
    challenge over the job's token: .token_fd or DT_TOKEN_FD (inherited from the launcher), DT_TOKEN_FILE (mode 0600),
    under MPI a broadcast. Ranks of one machine without a token use one that only this user can read. Several machines
-   without a token are refused unless .insecure or DT_INSECURE=1. */
+   without a token are refused unless .insecure or DT_INSECURE=1.
+
+   MPI: in a program compiled with DT_USE_MPI (mpicc -DDT_USE_MPI) .transport = "mpi" or DT_COMM_TRANSPORT=mpi moves the
+   data by MPI's messages. Rank, world, token and the address of rank 0 come by MPI: no variable is needed, and all
+   ranks of the MPI job join. .algo = "native" or DT_COMM_ALGO=native takes MPI's own collectives (alltoall has none),
+   each behind a small reduction by which the ranks see that they call the same. MPI is started if the program has not
+   done so, and then ended by the last dt_comm_free; as it starts once in a process, a program that joins twice starts
+   and ends it itself. What holds when a rank dies: Open MPI 4.1 ends the job, all ranks within 10 s; mpirun names the
+   rank, or the error of survivors who were faster than mpirun. Under mpirun --enable-recovery the survivors get the
+   error as with the other transports, and leave without MPI_Finalize. After a failure MPI may still write to the
+   buffers of calls that had not ended: do not free them.
+
+   A launcher may hand over DT_LISTEN_FD, the socket of .listen_fd, to rank 0, and DT_REPORT_FD, a datagram socket, to
+   every rank: when a communicator of the job fails, each rank sends which rank is at fault (tools/dtrun.c does both). */
 typedef struct dt_comm_opts {
     int         dt__first DT_D;
     int         rank DT_D, world DT_D;  /* world 0: the environment */
@@ -157,14 +171,15 @@ typedef struct dt_comm_opts {
     const char *token_file DT_D;
     bool        insecure DT_D;
     const char *bind       DT_D; /* address to listen at; default: loopback if all are here, else the one that routes */
-    const char *transport DT_D;    /* "auto": shared memory inside a machine, TCP across; "shm", "tcp" */
+    const char *transport DT_D;    /* "auto": shared memory inside a machine, TCP across; "shm", "tcp", "mpi" */
     double      timeout DT_D;      /* seconds without progress; default 30 (DT_COMM_TIMEOUT) */
     double      join_timeout DT_D; /* default 120 */
     int64_t     epoch DT_D;        /* restarts so far: ranks of another one are refused (DT_RESTART) */
     bool        no_thread DT_D;    /* asynchronous work moves in test and wait only */
-    int         streams DT_D;      /* TCP connections for each pair; default 1 */
+    int         streams DT_D;      /* TCP connections for each pair, the same on all ranks; default 1 */
     double      bandwidth DT_D, latency DT_D; /* TCP: keep to this (bytes/s, seconds), to try slow networks */
     const char *algo DT_D;         /* for all: "ring" ...; default DT_COMM_ALGO, else by cost */
+    const char *costs DT_D;        /* a table's file, which rank 0 reads for all; default DT_COMM_COSTS, else fixed */
 } dt_comm_opts;
 DT_API dt_comm *dt_comm_init_with(dt_comm_opts o DT_OPT0(dt_comm_opts)); /* NULL: dt_comm_error(NULL) tells */
 #ifdef DT__LIT
@@ -180,11 +195,21 @@ DT_API int      dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o DT_OPT
 /* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0; when
    one rank dies the others get 10 s, then they are ended. Call it while the program has one thread. */
 DT_API int      dt_spawn(int n, int (*fn)(void *arg), void *arg);
+/* The same on each of several machines, node = 0 ...: n ranks here, of nodes * n. MASTER_ADDR and MASTER_PORT say where
+   rank 0 is, DT_TOKEN_FILE (or DT_INSECURE=1) goes for all. */
+DT_API int      dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void *arg);
 /* Collective: ranks of one colour make a communicator, in the order of key, then rank. Colour negative: none (*out
    NULL). */
 DT_API int      dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out);
 DT_API int      dt_comm_dup(dt_comm *c, dt_comm **out);
 DT_API void     dt_comm_abort(dt_comm *c, const char *why); /* every rank gets it */
+/* After a failure: the ranks that live, and call this within c's timeout, agree on who they are and get a communicator
+   of them, in the order of their ranks; c can be freed before or after. All of them get the same members, or an error
+   (dt_comm_error(NULL) tells). A rank that dies meanwhile is left out, too. One that is stopped, or does not answer, is
+   given up by the world: when it goes on, all its calls are errors. One that only comes too late gets an error here.
+   Takes milliseconds after deaths, and at most a few times the timeout. Half of the ranks or more out of reach (their
+   machines do not answer; nobody knows that they died): an error, since they may think the same of this half. */
+DT_API int      dt_comm_shrink(dt_comm *c, dt_comm **out);
 
 /* ---------------------------------------------------------------------------------------------------- >>asking */
 DT_API int         dt_comm_rank(const dt_comm *c); /* 0 for NULL */
@@ -250,6 +275,24 @@ typedef struct dt_comm_stats {
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes); /* the last 64 operations, a line each */
+/* Whom this rank waited for in collectives: a rank came last if it began later than all others known, and more than
+   1 ms after this one. It costs nothing: messages say how long their sender has been at it, and whom it knows to be
+   late. Only durations are compared, so the clocks of machines do not matter. Out: n of them, who was waited for
+   longest first; returns how many there are. */
+typedef struct dt_comm_straggler {
+    int     rank;
+    int64_t last;              /* operations it came last to */
+    double  waited, longest;   /* seconds this rank waited for it: in all, in one operation */
+} dt_comm_straggler;
+DT_API int    dt_comm_get_stragglers(const dt_comm *c, dt_comm_straggler *out, int n);
+DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes); /* as text, a line each; like snprintf */
+/* What links the ranks, the table of costs in use (rank 0's, on all ranks), and the algorithm of each collective from
+   so many bytes on, as text; like snprintf. */
+DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes);
+/* Collective: measures the links that the communicator has, and reducing, and rank 0 writes a table to path (others may
+   pass NULL); of other links it takes what the table in use says. Nothing changes until a communicator is made with
+   this file as .costs. Takes a second or two, on ranks that do nothing else. 0, or negative and dt_comm_error(NULL). */
+DT_API int    dt_comm_tune(dt_comm *c, const char *path);
 
 /* ---------------------------------------------------------------------------------------------------- >>plans
    An algorithm is a pure function from (collective, rank, world, counts, topology) to a list of steps. A transport runs
@@ -345,6 +388,12 @@ typedef struct dt_costs {
     double alpha[DT_LINK_COUNT], beta[DT_LINK_COUNT], gamma;
 } dt_costs;
 DT_API dt_costs dt_costs_default(void); /* the fixed table */
+/* A table as a text file: a first line "dt costs 1"; for each of thread, shm, loopback and network a line with its
+   name, picoseconds a message and femtoseconds a byte; a line "reducing" with femtoseconds a byte; a last line "end".
+   Whole numbers, up to 10 s and 1 us; what follows a # is a remark. A file that is not so is refused:
+   dt_comm_error(NULL) names line, what is there and what was expected. 0, or negative. */
+DT_API int      dt_costs_load(dt_costs *t, const char *path);
+DT_API int      dt_costs_save(const dt_costs *t, const char *path); /* whole or not at all */
 /* The algorithm that the table says is fastest; the same on every rank and in every run. nbytes: of the vector. Among
    equals the first in dt_algo. *segment_bytes: 0, or what a chain takes. DT_ALGO_COUNT (cost: negative): none, or
    memory is out. */
@@ -416,6 +465,7 @@ typedef struct dt__world {
     double       timeout, join_timeout;
     char         where[64];
     int          listen_fd, unix_fd;
+    int          report_fd;      /* the launcher's; 0: none */
     dt__control *control;
     pthread_mutex_t lock;        /* guards comms and what arrived */
     dt_comm     *comms;          /* a list, through comm->next: dt__world_add, dt__world_remove */
@@ -423,9 +473,14 @@ typedef struct dt__world {
     int          ticket_fd, register_fd;
     int64_t      join_deadline;
     bool         joined;
+    bool         mpi;            /* it came together by MPI, which moves its data */
+    int          streams;        /* of each pair: checked while joining */
+    bool         has_costs;      /* rank 0 has read a table, which all get */
+    dt_costs     costs;
+    char         costs_bad[400]; /* rank 0: why not; told to all */
 } dt__world;
 
-/* What every message carries. Everything but step, nbytes, rank and sent must be equal on both sides. */
+/* What every message carries. Everything but rank, sent and late must be equal on both sides. */
 typedef struct dt__frame {
     uint32_t magic, version;
     uint64_t comm;               /* id of the communicator */
@@ -433,10 +488,12 @@ typedef struct dt__frame {
     uint64_t seq;                /* of the operation in its communicator */
     int64_t  count;
     uint64_t nbytes;             /* of this message */
-    uint64_t sent;               /* ns, the sender's clock: when its operation started */
+    uint64_t sent;               /* ns: how long the sender had been in the operation; in notes and posts: when it began */
+    int64_t  late;               /* ns: so much after the sender began late_rank (-1: none), as far as it knows */
     uint32_t step;               /* of the plan: its round */
     int32_t  rank;               /* the sender's, in the communicator */
     int32_t  root;
+    int32_t  late_rank, zero;
     uint8_t  coll, algo, dtype, op;
 } dt__frame;
 enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
@@ -458,11 +515,11 @@ typedef struct dt__transport {
     const char *name;
     int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
     int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; head is compared with dt__frame_ok */
-    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over */
+    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over; of across */
     void (*close)(dt_comm *c);
 } dt__transport;
 
-enum { DT__HISTORY = 64 };
+enum { DT__HISTORY = 64, DT__LATE = 1000000 }; /* operations remembered; ns that a rank may come after others */
 struct dt_comm {
     dt__world  *world;           /* NULL: threads of one process, or alone */
     dt_comm    *next;
@@ -479,6 +536,8 @@ struct dt_comm {
     bool        threads;         /* ranks are threads of this process */
     dt_comm_opts opts;
     uint64_t    splits;
+    int32_t     round;           /* agreements so far: dt_comm_shrink */
+    uint8_t    *alive;           /* of the last one: a bit for each rank of the world; NULL: none yet */
     double      bandwidth, latency;
     /* failing: the first one wins; text and rank are written before status */
     int32_t     status;          /* atomic */
@@ -490,6 +549,13 @@ struct dt_comm {
     uint64_t    done;            /* operations finished */
     uint32_t    doing;           /* dt_coll + 1 of the running one; 0: in the program */
     int64_t     since;           /* ns */
+    uint64_t    watched;         /* atomic: a rank waits in the operation before this one (>>control, dt__watch_take) */
+    struct dt__note *note;       /* the last operations begun: in this rank's seat of the shared memory, or its own */
+    struct dt__note *own_note;
+    /* the collective under way: who came last */
+    bool        slow;            /* this rank waits */
+    int         late_rank;
+    int64_t     began, late;     /* ns; late: after this rank */
     int         wake_fd;         /* eventfd: the engine sleeps in wait() on it; written when it must look again */
     struct dt__engine *engine;
 };
@@ -511,6 +577,7 @@ static int dt__comm_bad(int status, const char *format, ...) /* of a call withou
     va_end(ap);
     return status;
 }
+static void dt__world_report(const dt__world *w, int status, int rank, const char *text); /* >>rendezvous */
 /* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
 static void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
 {
@@ -518,6 +585,8 @@ static void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
     snprintf(c->text, sizeof c->text, "%s", text);
     c->failed_rank = rank;
     __atomic_store_n(&c->status, status, __ATOMIC_RELEASE);
+    if (c->world)
+        dt__world_report(c->world, status, c->member && rank >= 0 && rank < c->size ? c->member[rank] : -1, text);
     uint64_t one = 1;
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* it is full: nobody sleeps */
 }
@@ -577,14 +646,33 @@ static void       dt__world_abort(dt__world *w, dt_comm *c, int status, int rank
    who is at fault, fail c on all ranks. Operations count from 1: a rank with c->seq below seq has not called it.
    Returns at once; c fails within a second. */
 static void       dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer);
+/* >>control: this rank waits in the collective of this frame: whoever calls another one under its number is found. */
+static void       dt__world_watch(dt__world *w, const dt__frame *f);
+/* >>control: a collective begins. If another one is awaited under its number, the communicator fails. */
+static void       dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f);
+/* >>control: this rank was away for long (stopped, perhaps): what others have told meanwhile is heard first */
+static void       dt__world_settle(dt__world *w);
 /* >>control: communicators that fail when one of their ranks dies, or one of their ranks says so. The id of a
    communicator is never used for another one of this world. */
 static void       dt__world_add(dt__world *w, dt_comm *c);
 static void       dt__world_remove(dt__world *w, dt_comm *c);
-__attribute__((unused)) static int        dt__world_gone(dt__world *w, int rank); /* 0 alive, 1 died, 2 left */
+static int        dt__world_gone(dt__world *w, int rank); /* 0 alive, 1 died, 2 left, 3 out of reach */
+/* >>control: an agreement among the ranks of *set (a bit for each rank of the world), the round-th of communicator comm:
+   *set becomes those that came and live, the same on all of them. built: what this rank has made of the last one's
+   result, for nbuilt ranks (0: nothing); *all: everyone of the new set has made the same. 0, or negative after
+   dt__comm_bad; within a few times the timeout. */
+static int        dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
+                                  int nbuilt, bool *all);
 /* >>engine: is the header the expected one? If not, fails c (and all ranks) with a message that shows both, and
    returns false. */
 static bool       dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
+/* >>engine: what is wrong with two ranks' frames, as text; the frames differ */
+static void       dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes);
+/* >>shared: what must be equal on all ranks, as a number; the frame of an operation that was begun, if it is known */
+static uint64_t   dt__frame_print(const dt__frame *f);
+static bool       dt__note_get(const struct dt__note *ring, uint64_t seq, dt__frame *f);
+/* >>shared: the last operation that a rank of c (of this machine) began, and how many it has done; false: unknown */
+static bool       dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
 /* >>reducing: dst := dst op src (or src op dst), n elements; any alignment of src */
 static void       dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
 static size_t     dt__comm_size_of(int dtype);
@@ -1105,9 +1193,10 @@ enum { DT__TREE = 16, DT__CFRAME_MAX = 65536, DT__CTEXT = 700, DT__WORLD_MAX = 6
 enum { DT__CFRAME_MAGIC = 0x43435444 }; /* "DTCC" */
 enum {
     /* clang-format off */
-    DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, /* while joining */
+    DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, DT__C_COSTS, /* while joining */
     DT__C_SYNC, DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
-    DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE,
+    DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE, DT__C_WATCH,
+    DT__C_AGREE_STATE, DT__C_AGREE_ORDER,
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE
     /* clang-format on */
 };
@@ -1123,6 +1212,8 @@ typedef struct dt__block { /* a frame to send, shared by the queues it is in; th
     size_t nbytes;
 } dt__block;
 
+static const char *dt__costs_named(const dt_comm_opts *o); /* >>choosing: the file, or NULL */
+static bool        dt__costs_sane(const dt_costs *t);
 static int  dt__control_start(dt__world *w); /* negative: errno */
 static void dt__control_end(dt__world *w);
 static int  dt__control_adopt(dt__world *w, int fd,
@@ -1146,7 +1237,9 @@ typedef struct dt__config {
     bool     have_token;
     uint8_t  token[32];
     int64_t  epoch;
+    int      report_fd; /* 0: none */
     double   timeout, join_timeout;
+    int      streams;
     dt__addr addr[DT__ADDRS]; /* of rank 0 */
     int      naddr;
 } dt__config;
@@ -1265,6 +1358,7 @@ static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t
 static int dt__config_times(dt__config *f, const dt_comm_opts *o)
 {
     int64_t v = 0;
+    int     got;
     f->timeout = 30;
     f->join_timeout = 120;
     if (o->timeout < 0 || o->join_timeout < 0 || isnan(o->timeout) || isnan(o->join_timeout))
@@ -1278,7 +1372,41 @@ static int dt__config_times(dt__config *f, const dt_comm_opts *o)
     if (f->join_timeout > 1e7) f->join_timeout = 1e7;
     if (o->epoch == 0 && dt__env_int("DT_RESTART", 0, INT64_MAX / 20, &v) < 0) return -1;
     f->epoch = o->epoch ? o->epoch : v;
+    if ((got = dt__env_int("DT_REPORT_FD", 1, INT_MAX, &v)) < 0) return got;
+    if (got && o->world == 0) f->report_fd = (int)v;
     return 0;
+}
+/* The first name of a list as Slurm writes it: "n[07-12,20]-ib,login" is n07-ib. False: there is none, or it is too
+   long. */
+static bool dt__slurm_first(const char *list, char *out, size_t nbytes)
+{
+    size_t n = 0;
+    bool   in = false, take = true;
+    for (; *list && (in || *list != ','); list++) {
+        if (*list == '[' || *list == ']') {
+            in = *list == '[';
+            take = true;
+            continue;
+        }
+        if (in && (*list == '-' || *list == ',')) take = false; /* the others of the bracket */
+        if (!take) continue;
+        if (n + 1 >= nbytes) return false;
+        out[n++] = *list;
+    }
+    out[n] = 0;
+    return n > 0 && !in;
+}
+/* Slurm on several machines: rank 0 is on the first of them, at a port that the job's number gives. */
+static void dt__config_slurm(dt__config *f)
+{
+    const char *list = getenv("SLURM_STEP_NODELIST"), *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
+    if (!list) list = getenv("SLURM_JOB_NODELIST");
+    if (!list || !job || !getenv("SLURM_NTASKS") || f->local_world == f->world) return;
+    if (!f->host[0] && !dt__slurm_first(list, f->host, sizeof f->host)) f->host[0] = 0;
+    uint32_t h = 0;
+    for (const char *p = job; *p; p++) h = h * 31 + (uint8_t)*p;
+    for (const char *p = step ? step : ""; *p; p++) h = h * 31 + (uint8_t)*p;
+    if (f->host[0] && !f->port) f->port = 16384 + (int)(h % 16384); /* below those that the system hands out */
 }
 /* Where rank 0 is. */
 static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *id)
@@ -1316,6 +1444,10 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s has %zu bytes, expected fewer than 256", from,
                             strlen(host));
     snprintf(f->host, sizeof f->host, "%s", host ? host : "");
+    if (strcmp(f->where, "SLURM_PROCID") == 0 || strcmp(f->where, "PMIX_RANK") == 0) {
+        if (!f->host[0]) from = "SLURM_STEP_NODELIST";
+        dt__config_slurm(f);
+    }
     f->local = f->local_world == f->world;
     if (f->host[0]) {
         f->naddr = dt__addr_find(f->host, f->port, f->addr, &why);
@@ -1351,6 +1483,8 @@ static int dt__token_read_fd(int fd, const char *name, uint8_t token[32]) /* clo
     uint8_t buf[32];
     size_t  n = 0;
     int64_t deadline = dt__comm_now() + 5000000000;
+    ssize_t whole = pread(fd, buf, 32, 0); /* a file: a program that is started behind this one reads it again */
+    if (whole > 0) n = (size_t)whole;
     while (n < 32) {
         if (!dt__wait_fd(fd, POLLIN, deadline)) break;
         ssize_t got = read(fd, buf + n, 32 - n);
@@ -1452,12 +1586,38 @@ static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id
              sum[2], sum[3], sum[4], sum[5], sum[6], sum[7]);
     return 0;
 }
+/* What moves the data; NULL: auto. */
+static const char *dt__transport_named(const dt_comm_opts *o)
+{
+    const char *how = o->transport ? o->transport : getenv("DT_COMM_TRANSPORT");
+    return how && *how && strcmp(how, "auto") ? how : NULL;
+}
+static bool dt__transport_is(const dt_comm_opts *o, const char *name)
+{
+    const char *how = dt__transport_named(o);
+    return how && strcmp(how, name) == 0;
+}
+#ifdef DT_USE_MPI
+static int  dt__mpi_config(dt__config *f, const dt_comm_opts *o); /* >>mpi: of its own: no variable is needed */
+static void dt__mpi_end(bool died);
+#endif
 static int dt__config_read(dt__config *f, const dt_comm_opts *o)
 {
     char        id[256];
     const char *bound = o->bind && *o->bind ? o->bind : getenv("DT_BIND");
     int         got;
     memset(f, 0, sizeof *f);
+    f->streams = o->streams > 0 ? o->streams : 1;
+    if (dt__transport_is(o, "mpi")) {
+#ifdef DT_USE_MPI
+        snprintf(f->bind, sizeof f->bind, "%s", bound ? bound : "");
+        return (got = dt__config_times(f, o)) < 0 ? got : dt__mpi_config(f, o);
+#else
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_comm_init: transport \"mpi\" is not in this program: compile it with mpicc "
+                            "-DDT_USE_MPI (or -DDT_USE_MPI and MPI's flags), and start it with mpirun");
+#endif
+    }
     if ((got = dt__config_who(f, o, id, sizeof id)) < 0 || (got = dt__config_times(f, o)) < 0) return got;
     if (f->world == 1) return 0;
     if ((got = dt__config_master(f, o, id)) < 0 || (got = dt__config_token(f, o, id)) < 0) return got;
@@ -1705,6 +1865,27 @@ static int dt__cframe_recv(int fd, dt__chead *h, uint8_t *body, int64_t deadline
     return got;
 }
 
+/* Tells the launcher how a communicator failed here, so that it can tell the rank that failed first from those that
+   lost it. Nobody waits for it. */
+enum { DT__REPORT_MAGIC = 0x52525444, DT__REPORT_TEXT = 480 }; /* "DTRR" */
+typedef struct dt__report {
+    uint32_t magic;
+    int32_t  status, rank, lost; /* rank of the world that tells; the one at fault, or -1 */
+    char     text[DT__REPORT_TEXT];
+} dt__report;
+static void dt__world_report(const dt__world *w, int status, int rank, const char *text)
+{
+    dt__report r;
+    if (w->report_fd <= 0) return;
+    memset(&r, 0, sizeof r);
+    r.magic = DT__REPORT_MAGIC;
+    r.status = status;
+    r.rank = w->rank;
+    r.lost = rank;
+    snprintf(r.text, sizeof r.text, "%s", text);
+    if (send(w->report_fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
+}
+
 /* ---- joining */
 static void dt__table_finish(dt__world *w) /* machines are numbered in the order of ranks, so are the ranks of each */
 {
@@ -1749,7 +1930,11 @@ static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
                                   (char *)body);
         else if (h.kind == DT__C_MISSING)
             snprintf(missing, sizeof missing, "%.*s", (int)(h.nbytes < 390 ? h.nbytes : 390), (char *)body);
-        else if (h.kind == DT__C_TABLE && h.nbytes >= sizeof t) {
+        else if (h.kind == DT__C_COSTS && h.nbytes == sizeof w->costs) {
+            memcpy(&w->costs, body, sizeof w->costs);
+            w->has_costs = dt__costs_sane(&w->costs);
+            if (!w->has_costs) status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent broken costs");
+        } else if (h.kind == DT__C_TABLE && h.nbytes >= sizeof t) {
             memcpy(&t, body, sizeof t);
             if (t.total != w->size || t.first != have || t.n < 1 || t.n > w->size - have ||
                 h.nbytes != sizeof t + (size_t)t.n * sizeof(dt__member))
@@ -1764,12 +1949,19 @@ static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
 }
 static void dt__world_close(dt__world *w)
 {
+#ifdef DT_USE_MPI
+    bool died = false;
+    for (int r = 0; w->mpi && w->control && r < w->size; r++) died = died || dt__world_gone(w, r) == 1;
+#endif
     if (w->control) dt__control_end(w);
     dt__close(&w->listen_fd);
     dt__close(&w->unix_fd);
     pthread_mutex_destroy(&w->lock);
     DT_COMM_FREE(w->member);
     memset(w->token, 0, sizeof w->token);
+#ifdef DT_USE_MPI
+    if (w->mpi) dt__mpi_end(died);
+#endif
     DT_COMM_FREE(w);
 }
 static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank 0 */
@@ -1816,7 +2008,8 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
         wait = wait < 32000000 ? wait * 2 : wait;
     }
     if (got < 0) return got;
-    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, 0, deadline, NULL, text, sizeof text);
+    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams - 1, deadline, NULL, text,
+                        sizeof text);
     if (fd < 0)
         return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join (within %g s): %s", w->rank,
                             w->join_timeout, text);
@@ -1868,9 +2061,11 @@ static dt__world *dt__world_new(const dt__config *f)
     w->rank = f->rank;
     w->size = f->world;
     w->epoch = f->epoch;
+    w->report_fd = f->report_fd;
     w->timeout = f->timeout;
     w->join_timeout = f->join_timeout;
     w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
+    w->streams = f->streams;
     memcpy(w->token, f->token, 32);
     memcpy(w->where, f->where, sizeof w->where);
     pthread_mutex_init(&w->lock, NULL);
@@ -1884,14 +2079,29 @@ static dt__world *dt__world_join(const dt_comm_opts *o)
     dt__comm_text[0] = 0;
     if (dt__config_read(&f, o) < 0) return NULL;
     dt__world *w = dt__world_new(&f);
+    if (w) w->mpi = dt__transport_is(o, "mpi");
+#ifdef DT_USE_MPI
+    if (!w && dt__transport_is(o, "mpi")) dt__close(&f.listen_fd), dt__mpi_end(true);
+#endif
     if (!w) return NULL;
     memset(f.token, 0, sizeof f.token);
     deadline = begin + (int64_t)(w->join_timeout * 1e9);
+    const char *costs = dt__costs_named(o);
+    if (costs && w->rank == 0) { /* what is wrong with it all get to know when they have come */
+        w->has_costs = dt_costs_load(&w->costs, costs) == 0;
+        if (!w->has_costs) snprintf(w->costs_bad, sizeof w->costs_bad, "%.390s", dt__comm_text);
+        else dt__comm_text[0] = 0;
+    }
     if (w->size == 1) {
+        if (w->costs_bad[0]) {
+            dt__world_close(w);
+            return NULL;
+        }
         dt__member_self(w, &w->member[0]);
         dt__table_finish(w);
     } else {
         int got = w->rank == 0 ? dt__join_first(w, &f, deadline) : dt__join_other(w, &f, deadline);
+        if (w->mpi) dt__close(&f.listen_fd); /* the world has its own */
         if (got == 0) { /* the first exchange */
             int64_t until = dt__comm_now() + 2000000000;
             got = dt__gather(w, NULL, 0, NULL, until > deadline + 700000000 ? until : deadline + 700000000, text,
@@ -1921,25 +2131,29 @@ static void dt__setenv_int(const char *name, int v)
     snprintf(text, sizeof text, "%d", v);
     setenv(name, text, 1);
 }
-static void dt__spawn_child(int rank, int n, int port, int listen_fd, int token_fd, pid_t parent, int (*fn)(void *),
-                            void *arg)
+/* port 0: one of several machines, where the environment says the rest */
+static void dt__spawn_child(int rank, int n, int first, int world, int port, int listen_fd, int token_fd, pid_t parent,
+                            int (*fn)(void *), void *arg)
 {
-    static const char *const other[] = { "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE",
-                                         "TORCHELASTIC_USE_AGENT_STORE" };
+    static const char *const other[] = {
+        "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE"
+    };
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(126); /* it died before this line */
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++) unsetenv(other[i]);
-    dt__setenv_int("RANK", rank);
-    dt__setenv_int("WORLD_SIZE", n);
+    dt__setenv_int("RANK", first + rank);
+    dt__setenv_int("WORLD_SIZE", world);
     dt__setenv_int("LOCAL_RANK", rank);
     dt__setenv_int("LOCAL_WORLD_SIZE", n);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    dt__setenv_int("MASTER_PORT", port);
-    dt__setenv_int("DT_TOKEN_FD", token_fd);
-    if (rank == 0) dt__setenv_int("DT_LISTEN_FD", listen_fd);
-    else {
-        unsetenv("DT_LISTEN_FD");
-        close(listen_fd);
+    unsetenv("DT_LISTEN_FD");
+    for (size_t i = 0; i < sizeof other / sizeof *other && port; i++) unsetenv(other[i]);
+    if (port) {
+        setenv("MASTER_ADDR", "127.0.0.1", 1);
+        dt__setenv_int("MASTER_PORT", port);
+        dt__setenv_int("DT_TOKEN_FD", token_fd);
+        if (rank == 0) dt__setenv_int("DT_LISTEN_FD", listen_fd);
+        else close(listen_fd);
+    } else {
+        close(token_fd);
     }
     int status = fn(arg);
     fflush(NULL);
@@ -1988,20 +2202,25 @@ static void dt__spawn_wait(pid_t *pid, int n, int *first, int64_t grace, int64_t
     }
     DT_COMM_FREE(p);
 }
-DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg)
+static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(void *arg), void *arg)
 {
     uint8_t  token[32];
     dt__addr a;
-    int      first = 0, started = 0, listen_fd, tube[2], status = 0;
+    int      first = 0, started = 0, listen_fd = -1, port = 0, tube[2], status = 0;
     pid_t    parent = getpid();
     if (n < 1 || n > 4096 || !fn)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_spawn: %d ranks and %s, expected 1 to 4096 and a function", n,
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %d ranks and %s, expected 1 to 4096 and a function", call, n,
                             fn ? "a function" : "NULL");
     pid_t *pid = (pid_t *)DT_COMM_MALLOC((size_t)n * sizeof *pid);
-    dt__addr_loopback(&a, 0);
-    listen_fd = dt__listen(&a);
-    if (!pid || listen_fd < 0 || getsockname(listen_fd, &a.u.any, &a.n) != 0 || !dt__comm_random(token, 32)) {
-        status = dt__comm_bad(DT_COMM_ERR_NET, "dt_spawn: no memory, socket or random numbers: %s", strerror(errno));
+    bool   ok = pid && dt__comm_random(token, 32);
+    if (ok && nodes == 1) {
+        dt__addr_loopback(&a, 0);
+        listen_fd = dt__listen(&a);
+        ok = listen_fd >= 0 && getsockname(listen_fd, &a.u.any, &a.n) == 0;
+        if (ok) port = dt__addr_port(&a);
+    }
+    if (!ok) {
+        status = dt__comm_bad(DT_COMM_ERR_NET, "%s: no memory, socket or random numbers: %s", call, strerror(errno));
         DT_COMM_FREE(pid);
         dt__close(&listen_fd);
         return status;
@@ -2009,23 +2228,34 @@ DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg)
     fflush(NULL); /* else the ranks would write what is buffered once more */
     for (; started < n; started++) {
         if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0) break;
-        bool  ok = write(tube[1], token, 32) == 32;
-        pid_t child = ok ? fork() : -1;
+        pid_t child = write(tube[1], token, 32) == 32 ? fork() : -1;
         close(tube[1]);
-        if (child == 0) dt__spawn_child(started, n, dt__addr_port(&a), listen_fd, tube[0], parent, fn, arg);
+        if (child == 0)
+            dt__spawn_child(started, n, node * n, nodes * n, port, listen_fd, tube[0], parent, fn, arg);
         close(tube[0]);
         if (child < 0) break;
         pid[started] = child;
     }
     if (started < n) {
         status =
-            dt__comm_bad(DT_COMM_ERR_NET, "dt_spawn: rank %d of %d cannot be started: %s", started, n, strerror(errno));
+            dt__comm_bad(DT_COMM_ERR_NET, "%s: rank %d of %d cannot be started: %s", call, started, n, strerror(errno));
         for (int i = 0; i < started; i++) kill(pid[i], SIGKILL);
     }
-    close(listen_fd);
+    dt__close(&listen_fd);
     dt__spawn_wait(pid, started, &first, 10000000000, 2000000000);
     DT_COMM_FREE(pid);
     return status ? status : first;
+}
+DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg) { return dt__spawn("dt_spawn", 1, 0, n, fn, arg); }
+DT_API int dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void *arg)
+{
+    const char *call = "dt_spawn_nodes";
+    if (nodes < 1 || node < 0 || node >= nodes || nodes > INT_MAX / 4096)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: node %d of %d; nodes count from 0", call, node, nodes);
+    if (nodes > 1 && (!getenv("MASTER_ADDR") || !getenv("MASTER_PORT")))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %d machines need MASTER_ADDR and MASTER_PORT: where rank 0 is", call,
+                            nodes);
+    return dt__spawn(call, nodes, node, n, fn, arg);
 }
 
 /* ==================================================================================================== >>control
@@ -2038,8 +2268,8 @@ DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg)
    inner rank stays as long as somebody below needs it. Who has waited for its timeout says goodbye and goes alone: that
    is not a death, but a communicator that still needs it will time out. After a failure the wait is a second at most.
    */
-enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384 };
-enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2 };
+enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
+enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: out of reach, perhaps not dead */
 typedef struct dt__cgather {
     uint64_t seq, n, at; /* n: bytes of a rank; at: of this piece, in the rank's part (up) or in all (down) */
     int32_t  rank, zero;
@@ -2067,6 +2297,13 @@ typedef struct dt__cstate { /* what a rank does in a communicator: pong and note
     uint32_t doing, zero;
 } dt__cstate;
 
+typedef struct dt__cagree { /* the bits of who is asked follow, then of who is in: see dt__agreement */
+    uint64_t comm, built;
+    double   timeout;
+    int32_t  round, rank, root, accepted, nbuilt;
+    uint8_t  joined, decided, all, order; /* order: DT__AGREE_ASK ... */
+} dt__cagree;
+
 typedef struct dt__queued {
     struct dt__queued *next;
     dt__block         *b;
@@ -2075,6 +2312,7 @@ typedef struct dt__conn {
     struct dt__conn *next;
     int              fd, kind, peer, slot;
     bool             shaking, broken, ready, bye, closing, local, said, shut;
+    bool             probe, refused; /* only to see whether it can be reached; nobody listens there */
     int64_t          since, deadline; /* of the handshake */
     dt__shake        shake;
     dt__chead        head;
@@ -2100,12 +2338,31 @@ typedef struct dt__inquiry {
     uint64_t    id;
     int64_t     begin;
 } dt__inquiry;
+enum { DT__AGREE_ASK = 0, DT__AGREE_PROPOSE, DT__AGREE_DECIDE };
+typedef struct dt__agreement { /* see dt__agree_step */
+    uint64_t comm;             /* 0: free */
+    int32_t  round;
+    double   timeout;
+    int64_t  begin, said;      /* ns; said: the last order of the root, the last state of a rank that waits */
+    uint8_t *asked, *in;       /* bits; in: of what was accepted or decided. One block with the next three */
+    bool     waiting, joined, decided, all;
+    uint64_t built;
+    int32_t  nbuilt, accepted; /* accepted: the root whose proposal it was, or -1 */
+    /* at the root */
+    uint8_t *came, *acked, *late;
+    bool     proposed, same;   /* same: all who came have built the same */
+    bool     any;              /* somebody came */
+    uint64_t theirs;           /* what */
+    int32_t  ntheirs;
+    int64_t *heard;            /* of each rank of the world, ns; NULL: this rank is not the root */
+} dt__agreement;
 struct dt__control {
     pthread_t      thread;
     pthread_cond_t cond;
     bool           started, stop;
     int            wake;
     dt__conn      *conns, *parent, *healing;
+    int            heal_tries;
     int            lost; /* how the last parent went */
     uint8_t       *gone; /* DT__ALIVE ... of each rank */
     int            ngone, ndied;
@@ -2136,6 +2393,11 @@ struct dt__control {
     int64_t     root_deadline;
     dt__inquiry inquiry[DT__INQUIRIES];
     uint64_t    inquiry_id;
+    dt__frame   watch[DT__WATCHES]; /* operations in which somebody waits: see dt__watch_take */
+    dt__agreement agreement[DT__AGREEMENTS];
+    int64_t     hop_since;       /* the parent was asked whether it lives; 0: it has answered */
+    bool        expelled;        /* the others have given this rank up */
+    uint64_t    turns, settling; /* times around the thread's loop; who waits for it */
     int64_t     note_at;
     dt__cstate  note;
     uint32_t    note_doing;
@@ -2150,6 +2412,8 @@ static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank,
                               const dt__conn *from);
 static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
 static void dt__control_heal(dt__world *w);
+static void dt__control_expelled(dt__world *w, const char *why);
+static void dt__agree_said(dt__world *w);
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own);
 
 /* ---- frames and connections */
@@ -2327,6 +2591,12 @@ static void dt__register_complete(dt__world *w)
     dt__block   *b;
     int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
     dt__table_finish(w);
+    if (w->has_costs) {
+        b = dt__block_new(DT__C_COSTS, 0, &w->costs, sizeof w->costs, NULL, 0);
+        for (dt__conn *k = ctl->conns; k; k = k->next)
+            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_queue(k, b);
+        dt__block_unref(b);
+    }
     for (int at = 0; at < w->size; at += each) {
         dt__ctable t;
         memset(&t, 0, sizeof t);
@@ -2355,7 +2625,9 @@ static bool dt__register_member(dt__world *w, dt__conn *k)
     k->ready = true;
     dt__comm_log(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nthere + 1,
                  w->size);
-    if (++ctl->nthere == w->size) dt__register_complete(w);
+    if (++ctl->nthere < w->size) return true;
+    if (w->costs_bad[0]) dt__register_fail(w, w->costs_bad);
+    else dt__register_complete(w);
     return true;
 }
 static void dt__register_timers(dt__world *w, int64_t now)
@@ -2420,13 +2692,17 @@ static int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t
             return snprintf(text, nbytes, "there is a rank %d already%s", c->rank,
                             ctl->complete ? ": the world is complete" : ""),
                    bad;
+        if (c->stream != w->streams - 1) /* the last of them */
+            return snprintf(text, nbytes, "rank %d has .streams %lld, rank %d has %d: all ranks need the same", c->rank,
+                            (long long)c->stream + 1, w->rank, w->streams),
+                   bad;
         return 0;
     }
     if (w->rank == 0 && !ctl->complete) return snprintf(text, nbytes, "the world is not complete yet"), bad;
     if (ctl->gone[c->rank])
         return snprintf(text, nbytes, "rank %d has been declared %s", c->rank,
                         ctl->gone[c->rank] == DT__LEFT ? "gone" : "dead"),
-               bad;
+               (int)DT_COMM_ERR_PEER;
     if (ctl->leaving && ctl->released) return snprintf(text, nbytes, "rank %d is leaving", w->rank), bad;
     if (c->kind == DT__KIND_TREE) {
         for (dt__conn *i = ctl->conns; i; i = i->next)
@@ -2535,6 +2811,10 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
     }
     if (got == DT__SHAKE_AGAIN) return;
     if (got != DT__SHAKE_DONE) {
+        k->refused = got == DT__SHAKE_NET && (errno == ECONNREFUSED || errno == ECONNRESET);
+        if (got == DT__SHAKE_REFUSED && !k->shake.server && k->kind == DT__KIND_TREE &&
+            k->shake.r.status == DT_COMM_ERR_PEER)
+            dt__control_expelled(w, k->shake.r.text);
         if (k->shake.server && got != DT__SHAKE_REFUSED)
             dt__control_stranger(w, k->fd,
                                  got == DT__SHAKE_NET    ? "it went away"
@@ -2575,13 +2855,16 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
         ctl->parent = k;
         ctl->healing = NULL;
         ctl->leave_sent = 0;
+        ctl->hop_since = 0;
+        ctl->heal_tries = 0;
         k->ready = true;
         dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
         dt__control_sync(w, k);
+        dt__agree_said(w);
     } else if (!k->shake.server && k->later) {
         dt__conn_queue(k, k->later);
         k->closing = true;
-    }
+    } else if (k->probe) k->broken = true; /* it is there */
 }
 /* A connection of the control thread's own. */
 static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *later)
@@ -2615,10 +2898,38 @@ static int dt__control_above(const dt__world *w)
         if (!gone[r]) return r;
     return -1;
 }
+/* Is it on this machine, and stopped or no longer there? */
+static bool dt__process_still(const dt__world *w, int rank)
+{
+    char    path[48], text[512];
+    ssize_t n;
+    if (w->member[rank].host != w->member[w->rank].host) return false;
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", w->member[rank].pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT;
+    n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) return false;
+    text[n] = 0;
+    const char *end = strrchr(text, ')'); /* behind the name */
+    return end && end[1] == ' ' && strchr("TtZX", end[2]) != NULL;
+}
+/* A connection to rank could not be made. Nobody listens there: it died, or left as the one below it did. Else nobody
+   knows. */
+static void dt__control_unreached(dt__world *w, int rank, bool refused)
+{
+    char text[256], who[160];
+    bool left = w->control->lost == DT__LEFT;
+    refused = refused || dt__process_still(w, rank);
+    w->control->heal_tries = 0;
+    snprintf(text, sizeof text, "%s %s%s", dt__who(w, rank, who, sizeof who), left ? "left" : "died",
+             refused ? "" : ", or cannot be reached");
+    dt__control_gone(w, rank, left ? DT__LEFT : refused ? DT__DIED : DT__LOST, text, NULL);
+}
 static void dt__control_heal(dt__world *w)
 {
     dt__control *ctl = w->control;
-    while (!ctl->parent && !ctl->healing && !ctl->released) {
+    while (!ctl->parent && !ctl->healing && !ctl->released && !ctl->expelled) {
         if (ctl->leaving && ctl->leave_sent) { /* all below are leaving, too: nobody needs a parent */
             ctl->released = true;
             ctl->release_deadline = dt__comm_now() + 500000000;
@@ -2630,12 +2941,7 @@ static void dt__control_heal(dt__world *w)
         int r = dt__control_above(w);
         if (r < 0) return;
         ctl->healing = dt__control_dial(w, r, DT__KIND_TREE, NULL);
-        if (!ctl->healing) {
-            char text[256], who[160];
-            snprintf(text, sizeof text, "%s %s", dt__who(w, r, who, sizeof who),
-                     ctl->lost == DT__LEFT ? "left" : "died");
-            dt__control_gone(w, r, ctl->lost == DT__LEFT ? DT__LEFT : DT__DIED, text, NULL);
-        }
+        if (!ctl->healing) dt__control_unreached(w, r, errno == ECONNREFUSED);
     }
 }
 
@@ -2655,10 +2961,14 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
 {
     dt__control *ctl = w->control;
     dt__cdeath   d;
+    if (rank == w->rank) {
+        dt__control_expelled(w, text);
+        return;
+    }
     if (ctl->gone[rank] || ctl->released) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
-    if (how == DT__DIED) {
+    if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
         dt__comm_log(1, "rank %d: %s", w->rank, text);
         for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, text);
@@ -2668,8 +2978,32 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
     dt__control_flood(w, b, from);
     dt__block_unref(b);
+    for (dt__conn *k = ctl->conns; k && how != DT__LEFT; k = k->next) { /* given up: it hears that if it goes on */
+        if (k->peer != rank || k == from || !dt__conn_in_tree(k)) continue;
+        if (k == ctl->parent) ctl->lost = DT__DIED;
+        dt__conn_flush(k);
+        k->bye = k->broken = true;
+    }
     dt__gather_fail(w, ctl->gather_seq > ctl->root_seq ? ctl->gather_seq : ctl->root_seq, text, from);
     if (w->rank == 0 && !ctl->complete) dt__register_fail(w, text);
+    pthread_cond_broadcast(&ctl->cond);
+}
+/* The others have given this rank up, and go on without it. */
+static void dt__control_expelled(dt__world *w, const char *why)
+{
+    dt__control *ctl = w->control;
+    char         text[DT__CTEXT + 1];
+    if (ctl->expelled || ctl->released) return;
+    snprintf(text, sizeof text, "the other ranks have given up this one, rank %d: %.500s", w->rank, why);
+    dt__comm_log(1, "%s", text);
+    ctl->expelled = true;
+    ctl->gone[w->rank] = DT__DIED;
+    ctl->ngone++;
+    if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%.255s", text);
+    for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, w->rank, text);
+    for (dt__conn *k = ctl->conns; k; k = k->next)
+        if (k->kind == DT__KIND_TREE) k->bye = k->broken = true;
+    if (ctl->gathering && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
     pthread_cond_broadcast(&ctl->cond);
 }
 static void dt__control_doing(const dt__cstate *s, char *buf, size_t nbytes)
@@ -2680,6 +3014,22 @@ static void dt__control_doing(const dt__cstate *s, char *buf, size_t nbytes)
         snprintf(buf, nbytes, "; it was in its program after %s #%" PRIu64, dt__coll_word(s->doing), s->seq);
     else snprintf(buf, nbytes, "; it was in its program, before its first call");
 }
+/* Notes are a quarter of a second old. What a rank of this machine did last is in the memory it shares with us. */
+static void dt__control_seat(dt__world *w, int rank, dt__cstate *s)
+{
+    uint64_t latest = 0, done;
+    for (dt_comm *c = w->comms; c; c = c->next)
+        for (int i = 0; i < c->size; i++) {
+            dt__frame f;
+            if (c->member[i] != rank || !dt__shared_last(c, i, &f, &done) || f.sent < latest) continue;
+            latest = f.sent;
+            s->has = 1;
+            s->comm = c->id;
+            s->seq = f.seq + 1;
+            s->done = done;
+            s->doing = (uint32_t)f.coll + 1;
+        }
+}
 /* A connection has ended. */
 static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
 {
@@ -2687,7 +3037,8 @@ static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
     char         text[768], who[160], doing[120], missing[480];
     k->broken = true;
     if (k == ctl->parent) ctl->lost = k->bye ? DT__LEFT : DT__DIED;
-    if (k->closing || k->bye || ctl->released || k->peer < 0) return;
+    if (k->closing || k->bye || ctl->released || ctl->expelled || k->peer < 0) return;
+    int error = errno;
     if (k->kind == DT__KIND_REGISTER && !ctl->complete) {
         ctl->there[k->peer] = 0;
         if (!k->ready) return; /* it has not said who it is: perhaps it did not like our answer */
@@ -2698,9 +3049,12 @@ static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
         return;
     }
     if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || !k->ready) return;
+    dt__control_seat(w, k->peer, &k->note);
     dt__control_doing(&k->note, doing, sizeof doing);
     snprintf(text, sizeof text, "%s died (%s)%s", dt__who(w, k->peer, who, sizeof who), how, doing);
-    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent)) dt__control_gone(w, k->peer, DT__DIED, text, k);
+    bool far = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent))
+        dt__control_gone(w, k->peer, far ? DT__LOST : DT__DIED, text, k);
 }
 static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text, const dt__conn *from)
 {
@@ -2723,16 +3077,20 @@ static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank,
     dt__control_flood(w, b, from);
     pthread_cond_broadcast(&ctl->cond);
 }
+static void dt__world_abort_id(dt__world *w, uint64_t comm, int status, int rank, const char *text)
+{
+    if (!w || !w->control) return;
+    pthread_mutex_lock(&w->lock);
+    dt__control_abort(w, comm, status, rank, text, NULL);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
 static void dt__world_abort(dt__world *w, dt_comm *c, int status, int rank, const char *text)
 {
     char cut[DT__CTEXT + 1];
     snprintf(cut, sizeof cut, "%s", text);
     dt__comm_failed(c, status, rank, cut);
-    if (!w || !w->control) return;
-    pthread_mutex_lock(&w->lock);
-    dt__control_abort(w, c->id, status, rank, cut, NULL);
-    pthread_mutex_unlock(&w->lock);
-    dt__control_wake(w);
+    dt__world_abort_id(w, c->id, status, rank, cut);
 }
 /* The engine tells which communicators there are: they fail when one of their ranks dies. */
 static void dt__world_add(dt__world *w, dt_comm *c)
@@ -2782,13 +3140,12 @@ static void dt__world_remove(dt__world *w, dt_comm *c)
     }
     pthread_mutex_unlock(&w->lock);
 }
-/* DT__ALIVE, DT__DIED or DT__LEFT, as far as this rank knows. */
-static int dt__world_gone(dt__world *w, int rank)
+
+static int dt__world_gone(dt__world *w, int rank) /* DT__ALIVE ..., as far as this rank knows */
 {
-    int gone = 0;
     if (!w->control) return 0;
     pthread_mutex_lock(&w->lock);
-    gone = w->control->gone[rank];
+    int gone = w->control->gone[rank];
     pthread_mutex_unlock(&w->lock);
     return gone;
 }
@@ -3185,6 +3542,83 @@ static void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
     dt__control_wake(w);
 }
 
+/* ---- calls that differ
+   Ranks that call different things need not exchange a message. Who waits for long (dt__watch_after) floods the frame
+   of its call over the tree, once. Every rank compares it with what it began itself under that number, or will begin:
+   its notes of the last operations tell the one, 'watched' the other. A number that nobody else has used says nothing:
+   those ranks have simply not come. */
+static dt__frame *dt__watch_of(dt__control *ctl, const dt__frame *f)
+{
+    return &ctl->watch[(f->comm ^ f->seq * UINT64_C(0x9e3779b97f4a7c15)) >> 58 & (DT__WATCHES - 1)];
+}
+static void dt__watch_differ(dt__world *w, const dt__frame *a, const dt__frame *b)
+{
+    char text[DT__CTEXT + 1];
+    dt__frame_differ(a, b, text, sizeof text);
+    dt__control_abort(w, a->comm, DT_COMM_ERR_MISMATCH, b->rank, text, NULL);
+}
+static void dt__watch_take(dt__world *w, const dt__frame *f, const dt__conn *from) /* under the lock */
+{
+    dt__control *ctl = w->control;
+    dt__frame   *seen = dt__watch_of(ctl, f), note;
+    uint64_t     print = dt__frame_print(f);
+    if (seen->magic && seen->comm == f->comm && seen->seq == f->seq) {
+        if (dt__frame_print(seen) != print) dt__watch_differ(w, seen, f);
+        return;
+    }
+    *seen = *f;
+    for (dt_comm *c = w->comms; c; c = c->next) {
+        if (c->id != f->comm) continue;
+        /* whoever is second here, or in dt__world_begin, sees what the first one has written */
+        uint64_t before = __atomic_load_n(&c->watched, __ATOMIC_RELAXED);
+        __atomic_exchange_n(&c->watched, before > f->seq ? before : f->seq + 1, __ATOMIC_ACQ_REL);
+        const struct dt__note *ring = (const struct dt__note *)__atomic_load_n(&c->note, __ATOMIC_ACQUIRE);
+        if (ring && dt__note_get(ring, f->seq, &note) && dt__frame_print(&note) != print) {
+            dt__watch_differ(w, f, &note);
+            return;
+        }
+    }
+    dt__block *b = dt__block_new(DT__C_WATCH, w->rank, f, sizeof *f, NULL, 0);
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+}
+static void dt__world_watch(dt__world *w, const dt__frame *f)
+{
+    if (!w || !w->control) return;
+    pthread_mutex_lock(&w->lock);
+    dt__watch_take(w, f, NULL);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+static void dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f)
+{
+    if (!w || !w->control || __atomic_fetch_add(&c->watched, 0, __ATOMIC_ACQ_REL) <= f->seq) return;
+    pthread_mutex_lock(&w->lock);
+    const dt__frame *seen = dt__watch_of(w->control, f);
+    if (seen->magic && seen->comm == f->comm && seen->seq == f->seq && dt__frame_print(seen) != dt__frame_print(f))
+        dt__watch_differ(w, seen, f);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+
+static void dt__world_settle(dt__world *w)
+{
+    struct timespec t;
+    int64_t         deadline = dt__comm_now() + 500000000;
+    if (!w || !w->control) return;
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    pthread_mutex_lock(&w->lock);
+    uint64_t until = w->control->turns + 2; /* the one under way, and one that begins after now */
+    w->control->settling++;
+    while (w->control->turns < until) {
+        dt__control_wake(w);
+        if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
+    }
+    w->control->settling--;
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* ---- links and descriptors */
 static int dt__arrived_take(dt__world *w, int kind, uint64_t comm, int peer, int stream) /* under the lock */
 {
@@ -3255,30 +3689,37 @@ static int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     dt__world_abort(w, c, fd == DT_COMM_ERR_PEER ? DT_COMM_ERR_PEER : DT_COMM_ERR_NET, index, text);
     return -2;
 }
-static int dt__fd_send(int to, int fd, int64_t deadline)
-{
+typedef struct dt__fd_msg { /* one byte, with room for a descriptor */
     union {
-        struct cmsghdr align;
-        char           room[CMSG_SPACE(sizeof(int))];
+        size_t align; /* a cmsghdr's */
+        char   room[CMSG_SPACE(4 * sizeof(int))];
     } u;
     struct msghdr m;
     struct iovec  v;
-    char          byte = 'f';
-    memset(&m, 0, sizeof m);
-    memset(&u, 0, sizeof u);
-    v.iov_base = &byte;
-    v.iov_len = 1;
-    m.msg_iov = &v;
-    m.msg_iovlen = 1;
-    m.msg_control = u.room;
-    m.msg_controllen = sizeof u.room;
-    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    char          byte;
+} dt__fd_msg;
+static void dt__fd_begin(dt__fd_msg *f, size_t descriptors)
+{
+    memset(f, 0, sizeof *f);
+    f->byte = 'f';
+    f->v.iov_base = &f->byte;
+    f->v.iov_len = 1;
+    f->m.msg_iov = &f->v;
+    f->m.msg_iovlen = 1;
+    f->m.msg_control = f->u.room;
+    f->m.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
+}
+static int dt__fd_send(int to, int fd, int64_t deadline)
+{
+    dt__fd_msg f;
+    dt__fd_begin(&f, 1);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&f.m);
     h->cmsg_level = SOL_SOCKET;
     h->cmsg_type = SCM_RIGHTS;
     h->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(h), &fd, sizeof fd);
     for (;;) {
-        ssize_t n = sendmsg(to, &m, MSG_NOSIGNAL);
+        ssize_t n = sendmsg(to, &f.m, MSG_NOSIGNAL);
         if (n == 1) return 0;
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN && dt__wait_fd(to, POLLOUT, deadline)) continue;
@@ -3287,28 +3728,15 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
 }
 static int dt__fd_recv(int from) /* -1: not yet, -2: gone */
 {
-    union {
-        struct cmsghdr align;
-        char           room[CMSG_SPACE(4 * sizeof(int))];
-    } u;
-    struct msghdr m;
-    struct iovec  v;
-    char          byte = 0;
-    int           fd = -2;
-    ssize_t       n;
-    memset(&m, 0, sizeof m);
-    memset(&u, 0, sizeof u);
-    v.iov_base = &byte;
-    v.iov_len = 1;
-    m.msg_iov = &v;
-    m.msg_iovlen = 1;
-    m.msg_control = u.room;
-    m.msg_controllen = sizeof u.room;
-    do n = recvmsg(from, &m, MSG_CMSG_CLOEXEC);
+    dt__fd_msg f;
+    int        fd = -2;
+    ssize_t    n;
+    dt__fd_begin(&f, 4);
+    do n = recvmsg(from, &f.m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return -1;
     if (n <= 0) return -2;
-    for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(&f.m); h; h = CMSG_NXTHDR(&f.m, h))
         if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof fd))
             memcpy(&fd, CMSG_DATA(h), sizeof fd);
     return fd;
@@ -3350,7 +3778,11 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
                             dt__who(w, bad, who, sizeof who), w->timeout);
     }
     dt__addr_unix(&a, w->member[member[0]].unix_name);
-    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, NULL, text, sizeof text);
+    pthread_mutex_lock(&w->lock); /* the communicator that it is for fails when one of its ranks dies */
+    const dt_comm *c = w->comms;
+    while (c && c->id != comm) c = c->next;
+    pthread_mutex_unlock(&w->lock);
+    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
     int got = dt__same_user(from) ? -1 : -2;
     while (got == -1 && (got = dt__fd_recv(from)) == -1) {
@@ -3366,6 +3798,380 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
     if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
+}
+
+/* ---- agreeing on who is there
+   A rank that wants to go on has a state: it came; whose proposal it accepted, and what; what is decided. It goes up
+   the tree, again and again until there is a decision. The root (the lowest rank that lives) asks all for theirs, and
+   when every asked rank has come, is gone or is too late, it proposes those who came. Each accepts, and the root decides
+   when all of them who live have accepted. If the root dies the next one begins by asking: it must propose what the
+   highest root before it had accepted anywhere, and decide what was decided anywhere.
+
+   Why all get the same: a root decides S only when every member of S that lives has accepted S. A state names the root
+   that its rank follows, and counts only there; who follows root b has given up all ranks below b, and accepts
+   nothing from them any more. So a later root hears of S from every member of S that lives (one at least, or nobody
+   is left to differ), and must propose it again. This is Paxos with ranks of roots as ballots, and all who live as
+   the quorum.
+
+   It needs to know who lives. The end of a connection is a death. Who is silent is given up (DT__LOST), is told so,
+   and is refused from then on; but silence is no proof, both sides of a cut network might give up the other one. So
+   those who are LOST must be fewer than those who are here (as many: the lowest of all must be here), else nobody goes
+   on. A process of this machine that is seen to be stopped, or gone, and a port where nobody listens, are proofs. */
+static bool dt__bit(const uint8_t *bits, int i) { return bits[i / 8] >> (i % 8) & 1; }
+static void dt__bit_set(uint8_t *bits, int i) { bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8)); }
+static int  dt__bits(const uint8_t *bits, int n)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) k += dt__bit(bits, i);
+    return k;
+}
+static size_t dt__agree_nbytes(const dt__world *w) { return ((size_t)w->size + 7) / 8; }
+static void   dt__agree_free(dt__agreement *e)
+{
+    DT_COMM_FREE(e->asked);
+    DT_COMM_FREE(e->heard);
+    memset(e, 0, sizeof *e);
+}
+static bool dt__agree_busy(const dt__agreement *e, int64_t now)
+{
+    return e->comm && !e->decided && (double)(now - e->begin) < 4e9 * e->timeout + 3e10;
+}
+static int64_t dt__agree_patience(const dt__agreement *e) /* ns of silence */
+{
+    double s = e->timeout / 4;
+    return (int64_t)((s < 1 ? 1 : s > 5 ? 5 : s) * 1e9);
+}
+static int dt__agree_root(const dt__world *w) /* whom this rank follows */
+{
+    int r = 0;
+    while (r < w->rank && w->control->gone[r]) r++;
+    return r;
+}
+/* The agreement of this number, made if need be; NULL: no memory. */
+static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, double timeout, const uint8_t *asked)
+{
+    dt__agreement *e = NULL;
+    size_t         nb = dt__agree_nbytes(w);
+    for (int i = 0; i < DT__AGREEMENTS; i++) {
+        dt__agreement *x = &w->control->agreement[i];
+        if (x->comm == comm && x->round == round) return x;
+        if (x->waiting) continue;
+        if (!e || !x->comm || (e->comm && x->begin < e->begin)) e = x;
+    }
+    if (!e) return NULL;
+    dt__agree_free(e);
+    e->asked = (uint8_t *)calloc(5, nb);
+    if (!e->asked) return NULL;
+    e->in = e->asked + nb;
+    e->came = e->asked + 2 * nb;
+    e->acked = e->asked + 3 * nb;
+    e->late = e->asked + 4 * nb;
+    memcpy(e->asked, asked, nb);
+    e->comm = comm;
+    e->round = round;
+    e->timeout = timeout;
+    e->begin = dt__comm_now();
+    e->accepted = -1;
+    return e;
+}
+static dt__cagree dt__agree_head(const dt__world *w, const dt__agreement *e, int order)
+{
+    dt__cagree a;
+    memset(&a, 0, sizeof a);
+    a.comm = e->comm;
+    a.built = e->built;
+    a.nbuilt = e->nbuilt;
+    a.timeout = e->timeout;
+    a.round = e->round;
+    a.rank = w->rank;
+    a.root = dt__agree_root(w);
+    a.accepted = e->accepted;
+    a.joined = e->joined;
+    a.decided = e->decided;
+    a.all = e->all;
+    a.order = (uint8_t)order;
+    return a;
+}
+static dt__block *dt__agree_block(dt__world *w, const dt__agreement *e, int kind, int order)
+{
+    dt__cagree a = dt__agree_head(w, e, order);
+    size_t     nb = dt__agree_nbytes(w);
+    dt__block *b = dt__block_new(kind, w->rank, &a, sizeof a, e->asked, 2 * nb); /* asked and in */
+    return b;
+}
+static void dt__agree_tell(dt__world *w, dt__agreement *e, int order) /* the root, all others */
+{
+    dt__block *b = dt__agree_block(w, e, DT__C_AGREE_ORDER, order);
+    dt__control_flood(w, b, NULL);
+    dt__block_unref(b);
+    e->said = dt__comm_now();
+}
+static void dt__agree_decide(dt__world *w, dt__agreement *e)
+{
+    e->decided = true;
+    dt__agree_tell(w, e, DT__AGREE_DECIDE);
+    pthread_cond_broadcast(&w->control->cond);
+}
+/* Who came and lives, if they may go on; nobody, if those whom nobody has seen die are too many. */
+static void dt__agree_members(dt__world *w, dt__agreement *e)
+{
+    uint8_t *gone = w->control->gone;
+    int      here = 0, lost = 0, lowest = -1;
+    memset(e->in, 0, dt__agree_nbytes(w));
+    for (int r = 0; r < w->size; r++) {
+        if (!dt__bit(e->asked, r)) continue;
+        if (gone[r] == DT__LOST && dt__process_still(w, r)) gone[r] = DT__DIED;
+        bool is_lost = gone[r] == DT__LOST;
+        if (gone[r] && !is_lost) continue;
+        if (lowest < 0) lowest = is_lost;
+        if (is_lost) lost++;
+        else here++; /* who is late is here, too */
+        if (!gone[r] && dt__bit(e->came, r)) dt__bit_set(e->in, r);
+    }
+    if (lost > here || (lost == here && lowest > 0)) memset(e->in, 0, dt__agree_nbytes(w));
+}
+/* At the root: is it time to propose, or to decide? */
+static void dt__agree_step(dt__world *w, dt__agreement *e)
+{
+    const uint8_t *gone = w->control->gone;
+    if (e->decided) return;
+    for (int r = 0; r < w->size && !e->proposed; r++)
+        if (dt__bit(e->asked, r) && !gone[r] && !dt__bit(e->came, r) && !dt__bit(e->late, r)) return;
+    if (!e->proposed) {
+        if (e->accepted < 0) {
+            dt__agree_members(w, e);
+            e->all = e->any && e->same && e->theirs && dt__bits(e->in, w->size) == e->ntheirs;
+        }
+        e->proposed = true;
+        e->accepted = w->rank;
+        dt__bit_set(e->acked, w->rank);
+        dt__agree_tell(w, e, DT__AGREE_PROPOSE);
+    }
+    for (int r = 0; r < w->size; r++)
+        if (dt__bit(e->in, r) && !gone[r] && !dt__bit(e->acked, r)) return;
+    dt__agree_decide(w, e);
+}
+/* At the root: what a rank says; in: who is in what it accepted. */
+static void dt__agree_take(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+{
+    size_t nb = dt__agree_nbytes(w);
+    if (!e->heard) { /* from now on this rank is the root */
+        e->heard = (int64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *e->heard);
+        if (!e->heard) return; /* it is said again */
+        e->begin = dt__comm_now();
+        for (int r = 0; r < w->size; r++) e->heard[r] = e->begin;
+        if (e->joined) { /* its own state */
+            dt__bit_set(e->came, w->rank);
+            e->any = e->same = true;
+            e->theirs = e->built;
+            e->ntheirs = e->nbuilt;
+        }
+        if (!e->decided) dt__agree_tell(w, e, DT__AGREE_ASK);
+    }
+    e->heard[a->rank] = dt__comm_now();
+    if (e->decided) {
+        if (!a->decided && a->joined) dt__agree_tell(w, e, DT__AGREE_DECIDE);
+        return;
+    }
+    if (a->decided) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        dt__agree_decide(w, e);
+        return;
+    }
+    if (a->root != w->rank) return; /* it follows another one yet */
+    if (a->joined && !dt__bit(e->came, a->rank)) {
+        dt__bit_set(e->came, a->rank);
+        if (!e->any) e->theirs = a->built, e->ntheirs = a->nbuilt;
+        e->same = (!e->any || e->same) && a->built == e->theirs && a->nbuilt == e->ntheirs;
+        e->any = true;
+    }
+    if (!e->proposed && a->accepted > e->accepted) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->accepted = a->accepted;
+    }
+    if (e->proposed && a->accepted == w->rank) dt__bit_set(e->acked, a->rank);
+    dt__agree_step(w, e);
+}
+static void dt__agree_state(dt__world *w, dt__agreement *e) /* goes up; what is lost is said again */
+{
+    dt__control *ctl = w->control;
+    e->said = dt__comm_now();
+    if (dt__control_is_root(w)) {
+        dt__cagree a = dt__agree_head(w, e, 0);
+        dt__agree_take(w, e, &a, e->in);
+    } else if (ctl->parent) {
+        dt__block *b = dt__agree_block(w, e, DT__C_AGREE_STATE, 0);
+        dt__conn_queue(ctl->parent, b);
+        dt__block_unref(b);
+    }
+}
+static void dt__agree_said(dt__world *w) /* there is a new parent */
+{
+    for (int i = 0; i < DT__AGREEMENTS; i++)
+        if (w->control->agreement[i].waiting && !w->control->agreement[i].decided)
+            dt__agree_state(w, &w->control->agreement[i]);
+}
+static void dt__agree_obey(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+{
+    size_t nb = dt__agree_nbytes(w);
+    if (!e->decided && a->order == DT__AGREE_DECIDE) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->decided = true;
+        pthread_cond_broadcast(&w->control->cond);
+    }
+    if (!e->decided && a->order == DT__AGREE_PROPOSE && e->joined && a->root == dt__agree_root(w)) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->accepted = a->root;
+    }
+    if (a->order != DT__AGREE_DECIDE) dt__agree_state(w, e);
+}
+static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t n) /* false: broken */
+{
+    dt__control *ctl = w->control;
+    dt__cagree   a;
+    size_t       nb = dt__agree_nbytes(w);
+    if (n != sizeof a + 2 * nb) return false;
+    memcpy(&a, p, sizeof a);
+    const uint8_t *asked = p + sizeof a, *in = asked + nb;
+    if (a.rank < 0 || a.rank >= w->size || a.root < 0 || a.root >= w->size || a.accepted < -1 ||
+        a.accepted >= w->size || a.round < 0 || !a.comm || !(a.timeout > 0 && a.timeout < 1e8) ||
+        a.order > DT__AGREE_DECIDE)
+        return false;
+    if (k->head.kind == DT__C_AGREE_STATE && !dt__control_is_root(w)) {
+        if (!ctl->parent) return true; /* it is said again */
+    } else {
+        dt__agreement *e = dt__agree_of(w, a.comm, a.round, a.timeout, asked);
+        if (!e) return true;
+        if (k->head.kind == DT__C_AGREE_STATE) {
+            dt__agree_take(w, e, &a, in);
+            return true;
+        }
+        if (k != ctl->parent) return true; /* an order of one who is not above any more */
+        dt__agree_obey(w, e, &a, in);
+    }
+    dt__block *b = dt__block_new((int)k->head.kind, a.rank, p, n, NULL, 0);
+    if (k->head.kind == DT__C_AGREE_STATE) dt__conn_queue(ctl->parent, b);
+    else dt__control_flood(w, b, k);
+    dt__block_unref(b);
+    return true;
+}
+/* A silent rank is given up. Those below it are cut off: they hear it directly. */
+static void dt__control_expel(dt__world *w, int rank, double seconds)
+{
+    char       text[400], who[160];
+    dt__cdeath d;
+    bool       still = dt__process_still(w, rank);
+    snprintf(text, sizeof text, "%s has not answered for %.1f s: it is %s, and was given up",
+             dt__who(w, rank, who, sizeof who), seconds, still ? "stopped" : "stopped or out of reach");
+    d.rank = rank;
+    d.how = still ? DT__DIED : DT__LOST;
+    dt__control_gone(w, rank, d.how, text, NULL);
+    dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strlen(text));
+    for (int k = 1; b && k <= DT__TREE; k++) {
+        int r = rank * DT__TREE + k;
+        if (r < w->size && r != w->rank && !w->control->gone[r]) dt__control_dial(w, r, DT__KIND_NEWS, b);
+    }
+    dt__block_unref(b);
+}
+/* The root looks for ranks that do not answer. Of those above each other the topmost is at fault. */
+static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int64_t      patience = dt__agree_patience(e);
+    for (int r = 0; r < w->size; r++) {
+        if (!dt__bit(e->asked, r) || ctl->gone[r]) continue;
+        int64_t quiet = r == w->rank ? 0 : now - e->heard[r];
+        int     top = r;
+        if (quiet > 300000000 && quiet < patience) { /* does anybody listen there? */
+            bool asked = false;
+            for (dt__conn *k = ctl->conns; k; k = k->next) asked = asked || (k->probe && k->peer == r);
+            dt__conn *k = asked ? NULL : dt__control_dial(w, r, DT__KIND_NEWS, NULL);
+            if (k) k->probe = true;
+            else if (!asked && errno == ECONNREFUSED) dt__control_unreached(w, r, true);
+        }
+        if (quiet < patience) {
+            if ((double)(now - e->begin) > e->timeout * 1e9 && !dt__bit(e->came, r)) dt__bit_set(e->late, r);
+            continue;
+        }
+        for (int up = r; up > 0;) {
+            up = (up - 1) / DT__TREE;
+            if (up != w->rank && !ctl->gone[up] && now - e->heard[up] >= patience) top = up;
+        }
+        for (int i = 0; i < w->size; i++)
+            if (i != top && now - e->heard[i] >= patience) e->heard[i] = now; /* perhaps only cut off by it */
+        dt__control_expel(w, top, (double)patience * 1e-9);
+        break;
+    }
+}
+static void dt__agree_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int64_t      patience = 0;
+    for (int i = 0; i < DT__AGREEMENTS; i++) {
+        dt__agreement *e = &ctl->agreement[i];
+        if (!dt__agree_busy(e, now)) continue;
+        if (!patience || dt__agree_patience(e) < patience) patience = dt__agree_patience(e);
+        if (dt__control_is_root(w)) {
+            if (!e->heard) dt__agree_state(w, e);
+            if (e->heard) dt__agree_silent(w, e, now);
+            if (e->heard) dt__agree_step(w, e);
+            if (e->heard && !e->decided && now - e->said > 200000000)
+                dt__agree_tell(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
+        } else if (e->waiting && now - e->said > 200000000) dt__agree_state(w, e);
+    }
+    if (!patience || !ctl->parent) ctl->hop_since = 0;
+    else if (!ctl->hop_since) { /* while something is to be agreed on, the one above must answer */
+        ctl->hop_since = now;
+        dt__conn_say(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
+    } else if (now - ctl->hop_since > patience) {
+        ctl->hop_since = 0;
+        dt__control_expel(w, ctl->parent->peer, (double)patience * 1e-9);
+    }
+}
+static int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
+                           int nbuilt, bool *all)
+{
+    dt__control    *ctl = w->control;
+    struct timespec t;
+    int64_t         deadline = dt__comm_now() + (int64_t)(timeout * 3e9) + INT64_C(10000000000);
+    size_t          nb = dt__agree_nbytes(w);
+    int             status = 0;
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    if (!ctl) return dt__comm_bad(DT_COMM_ERR_STATE, "there is nobody to agree with");
+    pthread_mutex_lock(&w->lock);
+    dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
+    if (!e) status = dt__comm_bad(DT_COMM_ERR_MEMORY, "agreement: out of memory");
+    else if (memcmp(e->asked, set, nb) != 0)
+        status = dt__comm_bad(DT_COMM_ERR_MISMATCH, "rank %d asks other ranks for agreement %d than others do", w->rank,
+                              round);
+    else if (!e->decided) {
+        e->waiting = e->joined = true;
+        e->built = built;
+        e->nbuilt = nbuilt;
+        if (e->heard) { /* this is the root, and others came first */
+            dt__bit_set(e->came, w->rank);
+            if (!e->any) e->theirs = built, e->ntheirs = nbuilt;
+            e->same = (!e->any || e->same) && built == e->theirs && nbuilt == e->ntheirs;
+            e->any = true;
+        }
+        dt__agree_state(w, e);
+    }
+    if (!status) dt__control_wake(w);
+    while (!status && !e->decided && !ctl->expelled)
+        if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) break;
+    if (e) e->waiting = false;
+    if (!status && ctl->expelled) status = dt__comm_bad(DT_COMM_ERR_PEER, "%s", ctl->first_death);
+    else if (!status && !e->decided)
+        status = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "the ranks that live did not agree within %.0f s",
+                              timeout * 3 + 10);
+    if (!status) memcpy(set, e->in, nb), *all = e->all;
+    pthread_mutex_unlock(&w->lock);
+    return status;
 }
 
 /* ---- what comes over the tree */
@@ -3399,13 +4205,14 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
     }
     default: break;
     }
-    if (k->kind != DT__KIND_TREE || !k->ready) return false;
+    if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || !k->ready)) return false;
     switch (k->head.kind) {
-    case DT__C_DEATH: {
+    case DT__C_DEATH: { /* as news, too: to those whom a silent rank has cut off */
         dt__cdeath d;
         if (n < sizeof d || n > sizeof d + DT__CTEXT) return false;
         memcpy(&d, p, sizeof d);
-        if (d.rank < 0 || d.rank >= w->size || (d.how != DT__DIED && d.how != DT__LEFT)) return false;
+        if (d.rank < 0 || d.rank >= w->size || (d.how != DT__DIED && d.how != DT__LEFT && d.how != DT__LOST))
+            return false;
         snprintf(text, sizeof text, "%.*s", (int)(n - sizeof d), (const char *)p + sizeof d);
         dt__control_gone(w, d.rank, d.how, text, k);
         return true;
@@ -3451,8 +4258,19 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
         DT_COMM_FREE(member);
         return ok;
     }
+    case DT__C_WATCH: {
+        dt__frame f;
+        if (n != sizeof f) return false;
+        memcpy(&f, p, sizeof f);
+        if (f.magic != (uint32_t)DT__FRAME_MAGIC || f.version != (uint32_t)DT__FRAME_VERSION) return false;
+        if (f.epoch == w->epoch) dt__watch_take(w, &f, k);
+        return true;
+    }
     case DT__C_HOP_PING: dt__conn_say(k, DT__C_HOP_PONG, w->rank, NULL, 0); return true;
+    case DT__C_AGREE_STATE:
+    case DT__C_AGREE_ORDER: return dt__agree_frame(w, k, p, n);
     case DT__C_HOP_PONG:
+        if (k == ctl->parent) ctl->hop_since = 0;
         for (int i = 0; i < DT__INQUIRIES; i++) {
             dt__inquiry *q = &ctl->inquiry[i];
             if (q->state != 1) continue;
@@ -3591,7 +4409,7 @@ static void dt__control_leave(dt__world *w, int64_t now)
             dt__block_unref(b);
             ctl->released = true;
             ctl->release_deadline = now + 500000000;
-        } else if (now >= ctl->leave_deadline) {
+        } else if (now >= ctl->leave_deadline || ctl->expelled) {
             ctl->released = ctl->alone = ctl->goodbye = true;
             ctl->release_deadline = now + 500000000;
         }
@@ -3635,6 +4453,8 @@ static int64_t dt__control_next(const dt__world *w, int64_t now) /* when there i
         if (q->state) DT__SOONER(q->begin + (q->state == 1 ? 400000000 : q->state == 2 ? 850000000 : 500000000));
     }
     if (w->comms) DT__SOONER(ctl->note_at);
+    for (int i = 0; i < DT__AGREEMENTS; i++)
+        if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + 50000000);
     if (ctl->leaving) DT__SOONER(ctl->released ? ctl->release_deadline : ctl->leave_deadline);
     if (ctl->join_failed && next > now + 10000000) next = now + 10000000;
 #undef DT__SOONER
@@ -3651,13 +4471,16 @@ static void dt__control_reap(dt__world *w)
         }
         *p = k->next;
         if (k == ctl->parent) ctl->parent = NULL;
-        if (k == ctl->healing) { /* what cannot be reached went as the one below it did */
-            char text[256], who[160];
+        if (k == ctl->healing) {
             ctl->healing = NULL;
-            snprintf(text, sizeof text, "%s %s, or cannot be reached", dt__who(w, k->peer, who, sizeof who),
-                     ctl->lost == DT__LEFT ? "left" : "died");
-            dt__control_gone(w, k->peer, ctl->lost == DT__LEFT ? DT__LEFT : DT__DIED, text, NULL);
+            /* closed in the handshake: it is dying, and soon nobody will listen there; or it has too many guests */
+            bool again = !k->refused && dt__comm_now() < k->deadline && ctl->heal_tries++ < 20;
+            if (!again && !ctl->expelled) dt__control_unreached(w, k->peer, k->refused);
             p = &ctl->conns; /* the flood may have broken others */
+        }
+        if (k->probe && k->refused) {
+            dt__control_unreached(w, k->peer, true);
+            p = &ctl->conns;
         }
         if (k->kind == DT__KIND_REGISTER && k->shaking && !ctl->complete && k->peer >= 0) ctl->there[k->peer] = 0;
         dt__conn_free(k);
@@ -3734,9 +4557,12 @@ static void *dt__control_main(void *arg)
         dt__register_timers(w, now);
         dt__gather_timers(w, now);
         dt__inquiry_timers(w, now);
+        dt__agree_timers(w, now);
         dt__arrived_timers(w, now);
         dt__control_note(w, now);
         dt__control_leave(w, now);
+        ctl->turns++;
+        if (ctl->settling) pthread_cond_broadcast(&ctl->cond);
     }
     pthread_mutex_unlock(&w->lock);
     DT_COMM_FREE(p);
@@ -3758,6 +4584,7 @@ static void dt__control_free(dt__world *w)
     }
     for (int i = 0; i < DT__ABORTS; i++) dt__block_unref(ctl->aborts[i]);
     for (int i = 0; i < DT__INQUIRIES; i++) dt__inquiry_free(&ctl->inquiry[i]);
+    for (int i = 0; i < DT__AGREEMENTS; i++) dt__agree_free(&ctl->agreement[i]);
     dt__close(&ctl->wake);
     dt__close(&w->ticket_fd);
     pthread_cond_destroy(&ctl->cond);
@@ -5420,19 +6247,26 @@ static unsigned dt__cost_may(dt_coll coll, int world, const int *host, int link)
     if (link != DT_LINK_THREAD && link != DT_LINK_SHM) may &= ~(1u << DT_ALGO_SHARED);
     return may;
 }
-DT_API dt_algo dt_plan_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, int64_t nbytes,
-                              int64_t *segment_bytes)
+/* shared: ranks see one memory */
+static dt_algo dt__cost_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, bool shared,
+                               int64_t nbytes, int64_t *segment_bytes)
 {
     dt__cost_net net;
     int64_t      segment = 0;
     dt_algo      best = DT_ALGO_COUNT;
     unsigned     may = dt__cost_may(coll, world, host, link);
+    if (!shared) may &= ~(1u << DT_ALGO_SHARED);
     if (may && dt__cost_open(&net, t, world, host, link)) {
         best = dt__cost_best(&net, coll, may, nbytes > 0 ? nbytes : 0, &segment);
         dt__cost_close(&net);
     }
     if (segment_bytes) *segment_bytes = segment;
     return best;
+}
+DT_API dt_algo dt_plan_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, int64_t nbytes,
+                              int64_t *segment_bytes)
+{
+    return dt__cost_choose(t, coll, world, host, link, true, nbytes, segment_bytes);
 }
 static void dt__cost_say(char *buf, size_t nbytes, size_t *len, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -5444,16 +6278,16 @@ static void dt__cost_say(char *buf, size_t nbytes, size_t *len, const char *form
     va_end(a);
     if (n > 0) *len += (size_t)n;
 }
-DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes)
+static const char *const dt__link_names[DT_LINK_COUNT] = { "thread", "shm", "loopback", "network" };
+/* fixed: by collective, what is taken at any size; DT_ALGO_AUTO: by cost. NULL: all by cost, also shared. */
+static size_t dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed, char *buf,
+                          size_t nbytes, size_t len)
 {
-    static const char *const name[DT_LINK_COUNT] = { "thread", "shm", "loopback", "network" };
-    dt__cost_net             net;
-    size_t                   len = 0;
-    if (nbytes) buf[0] = 0;
-    if (world < 1 || world > DT__PLAN_WORLD || link < 0 || link >= (int)DT_LINK_COUNT) return 0;
-    if (!dt__cost_open(&net, t, world, host, link)) return 0;
+    dt__cost_net net;
+    if (world < 1 || world > DT__PLAN_WORLD || link < 0 || link >= (int)DT_LINK_COUNT) return len;
+    if (!dt__cost_open(&net, t, world, host, link)) return len;
     for (int i = 0; i < (int)DT_LINK_COUNT; i++)
-        dt__cost_say(buf, nbytes, &len, "%-9s %8.2f us a message, %8.1f MB/s%s\n", name[i], t->alpha[i] * 1e6,
+        dt__cost_say(buf, nbytes, &len, "%-9s %8.2f us a message, %8.1f MB/s%s\n", dt__link_names[i], t->alpha[i] * 1e6,
                      t->beta[i] > 0 ? 1e-6 / t->beta[i] : 0.0, i == link ? "  <- used" : "");
     dt__cost_say(buf, nbytes, &len, "reducing            %15.1f MB/s\n%d ranks, %d machine%s; from so many bytes on:\n",
                  t->gamma > 0 ? 1e-6 / t->gamma : 0.0, world, net.hosts.n, net.hosts.n == 1 ? "" : "s");
@@ -5461,6 +6295,11 @@ DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int
         unsigned may = dt__cost_may((dt_coll)c, world, host, link);
         int64_t  seg, from = 0, top = c == (int)DT_COLL_BARRIER ? 1 : (int64_t)1 << 40;
         if (!may) continue;
+        if (fixed && fixed[c] != DT_ALGO_AUTO) {
+            dt__cost_say(buf, nbytes, &len, "%-15s 0 %s\n", dt_coll_name((dt_coll)c), dt_algo_name(fixed[c]));
+            continue;
+        }
+        if (fixed) may &= ~(1u << DT_ALGO_SHARED);
         dt_algo now = dt__cost_best(&net, (dt_coll)c, may, 0, &seg);
         dt__cost_say(buf, nbytes, &len, "%-15s 0 %s", dt_coll_name((dt_coll)c), dt_algo_name(now));
         for (int64_t n = 1; n < top; n *= 2) { /* between from and n the choice may change once */
@@ -5480,6 +6319,164 @@ DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int
     }
     dt__cost_close(&net);
     return len;
+}
+DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes)
+{
+    if (nbytes) buf[0] = 0;
+    return dt__explain(t, world, host, link, NULL, buf, nbytes, 0);
+}
+
+/* ---- tables in files: whole numbers, which no locale spells differently */
+enum { DT__COSTS_MOST = 65536 };
+static const char *dt__costs_named(const dt_comm_opts *o)
+{
+    const char *path = o->costs && *o->costs ? o->costs : getenv("DT_COMM_COSTS");
+    return path && *path ? path : NULL;
+}
+static bool dt__costs_sane(const dt_costs *t)
+{
+    bool ok = t->gamma >= 0 && t->gamma <= 1e-6;
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++)
+        ok = ok && t->alpha[i] >= 0 && t->alpha[i] <= 10 && t->beta[i] >= 0 && t->beta[i] <= 1e-6;
+    return ok;
+}
+static int dt__costs_bad(const char *path, int line, const char *found, size_t n, const char *expected)
+{
+    char shown[44];
+    if (n > 40) n = 40;
+    for (size_t i = 0; i < n; i++) shown[i] = found[i] >= ' ' && found[i] < 127 ? found[i] : '?';
+    shown[n] = 0;
+    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s', line %d: found '%s', expected %s", path, line, shown,
+                        expected);
+}
+static bool dt__costs_word(const char **p, const char *end, const char *word) /* the next one, if it is this one */
+{
+    const char *q = *p;
+    size_t      n = strlen(word);
+    while (q < end && *q == ' ') q++;
+    if ((size_t)(end - q) < n || memcmp(q, word, n) != 0 || (q + n < end && q[n] != ' ')) return false;
+    *p = q + n;
+    return true;
+}
+static bool dt__costs_number(const char **p, const char *end, int64_t most, double unit, double *out)
+{
+    const char *q = *p;
+    int64_t     v = 0;
+    while (q < end && *q == ' ') q++;
+    const char *first = q;
+    for (; q < end && *q >= '0' && *q <= '9' && v <= most; q++) v = v * 10 + (*q - '0');
+    if (q == first || v > most || (q < end && *q != ' ')) return false;
+    *p = q;
+    *out = (double)v / unit;
+    return true;
+}
+static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size_t n)
+{
+    static const char *const last = "a line for each of thread, shm, loopback, network and reducing, then 'end'";
+    const char              *end = text + n;
+    unsigned                 seen = 0; /* a bit for each link, then reducing; and these */
+    const unsigned           every = (2u << DT_LINK_COUNT) - 1, begun = 2u << DT_LINK_COUNT, over = 4u << DT_LINK_COUNT;
+    int                      line = 0;
+    while (text < end) {
+        const char *stop = (const char *)memchr(text, '\n', (size_t)(end - text)), *p = text, *from = text;
+        const char *rest = stop ? stop : end, *cut = (const char *)memchr(p, '#', (size_t)(rest - p));
+        bool        ok = false;
+        text = stop ? stop + 1 : end;
+        line++;
+        if (cut) rest = cut;
+        while (rest > p && (rest[-1] == ' ' || rest[-1] == '\r')) rest--;
+        while (p < rest && *p == ' ') p++;
+        if (p == rest) continue;
+        if (!(seen & begun)) {
+            if (!dt__costs_word(&p, rest, "dt") || !dt__costs_word(&p, rest, "costs") ||
+                !dt__costs_word(&p, rest, "1") || p != rest)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), "'dt costs 1'");
+            seen |= begun;
+            continue;
+        }
+        if (seen & over)
+            return dt__costs_bad(path, line, from, (size_t)(rest - from), "nothing behind 'end'");
+        if (dt__costs_word(&p, rest, "end")) {
+            if (p != rest || (seen & every) != every)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), last);
+            seen |= over;
+            continue;
+        }
+        for (int i = 0; i <= (int)DT_LINK_COUNT && !ok; i++) {
+            if (!dt__costs_word(&p, rest, i < (int)DT_LINK_COUNT ? dt__link_names[i] : "reducing")) continue;
+            if (seen & 1u << i)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), "each link, and reducing, once");
+            ok = (i == (int)DT_LINK_COUNT || dt__costs_number(&p, rest, INT64_C(10000000000000), 1e12, &t->alpha[i])) &&
+                 dt__costs_number(&p, rest, 1000000000, 1e15, i == (int)DT_LINK_COUNT ? &t->gamma : &t->beta[i]) &&
+                 p == rest;
+            if (!ok)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from),
+                                     i == (int)DT_LINK_COUNT
+                                         ? "'reducing' and femtoseconds a byte, 0 to 1000000000"
+                                         : "a link, picoseconds a message (0 to 10000000000000) and femtoseconds a "
+                                           "byte (0 to 1000000000), whole numbers");
+            seen |= 1u << i;
+        }
+        if (!ok)
+            return dt__costs_bad(path, line, from, (size_t)(rest - from),
+                                 "thread, shm, loopback, network, reducing or end");
+    }
+    if (seen & over) return 0;
+    return dt__costs_bad(path, line + 1, "the end of the file", 19, seen & begun ? last : "'dt costs 1'");
+}
+DT_API int dt_costs_load(dt_costs *t, const char *path)
+{
+    dt_costs    got;
+    struct stat st;
+    char       *text;
+    ssize_t     n = 0, k = 0;
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), status;
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size >= DT__COSTS_MOST) {
+        close(fd);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': expected a file of less than %d bytes", path,
+                            DT__COSTS_MOST);
+    }
+    text = (char *)DT_COMM_MALLOC(DT__COSTS_MOST);
+    while (text && n < DT__COSTS_MOST && ((k = read(fd, text + n, (size_t)(DT__COSTS_MOST - n))) > 0 ||
+                                          (k < 0 && errno == EINTR)))
+        n += k > 0 ? k : 0;
+    status = !text ? dt__comm_bad(DT_COMM_ERR_MEMORY, "costs in '%.120s': out of memory", path)
+             : k < 0 ? dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno))
+                     : dt__costs_parse(&got, path, text, (size_t)n);
+    close(fd);
+    DT_COMM_FREE(text);
+    if (status == 0) *t = got;
+    return status;
+}
+DT_API int dt_costs_save(const dt_costs *t, const char *path)
+{
+    char   text[1024], beside[4200];
+    size_t len = 0, done = 0;
+    int    fd, e = 0;
+    if (!dt__costs_sane(t))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, no number, or above 10 s a "
+                                             "message or 1 us a byte", path);
+    dt__cost_say(text, sizeof text, &len, "dt costs 1\n# link, picoseconds a message, femtoseconds a byte\n");
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++)
+        dt__cost_say(text, sizeof text, &len, "%s %lld %lld\n", dt__link_names[i],
+                     (long long)(t->alpha[i] * 1e12 + 0.5), (long long)(t->beta[i] * 1e15 + 0.5));
+    dt__cost_say(text, sizeof text, &len, "reducing %lld\nend\n", (long long)(t->gamma * 1e15 + 0.5));
+    if (strlen(path) > 4096) return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path is too long");
+    snprintf(beside, sizeof beside, "%s.%d.part", path, (int)getpid());
+    fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", beside, strerror(errno));
+    while (done < len && !e) {
+        ssize_t k = write(fd, text + done, len - done);
+        if (k > 0) done += (size_t)k;
+        else if (k == 0 || errno != EINTR) e = k == 0 ? EIO : errno;
+    }
+    if (!e && fsync(fd) != 0) e = errno;
+    if (close(fd) != 0 && !e) e = errno;
+    if (!e && rename(beside, path) != 0) e = errno;
+    if (!e) return 0;
+    unlink(beside);
+    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(e));
 }
 
 /* ==================================================================================================== >>drawing
@@ -5693,7 +6690,7 @@ typedef struct dt__post {
     int64_t   at;                /* where the vector is: see dt__shared_see; -1: nowhere */
     dt__frame frame;
 } dt__post;
-typedef struct dt__note { /* an operation that was begun */
+typedef struct dt__note { /* an operation that was begun; frame.sent: when (ns, this machine's clock) */
     uint64_t  seq, print;   /* seq + 1, written last */
     dt__frame frame;
 } dt__note;
@@ -5706,7 +6703,9 @@ typedef struct dt__seat {
     uint64_t fin DT__ALIGNED;    /* direct operations finished: their number */
     uint32_t bell DT__ALIGNED;   /* the futex */
     uint32_t asleep;
+    uint32_t touching;           /* threads: this rank is at other ranks' memory */
     dt__note note[DT__NOTES] DT__ALIGNED;
+    uint64_t begun, done;        /* collectives, so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
     uint8_t  stage[2][DT__PIECE] DT__ALIGNED;
     uint8_t  result[2][DT__PIECE] DT__ALIGNED;
@@ -5724,7 +6723,18 @@ typedef struct dt__hall { /* the beginning of the segment */
     int32_t  failing DT__ALIGNED, status; /* of the communicator, for all ranks here; the first one wins */
     int32_t  rank;
     char     text[768];
+    /* threads that agree on who is there: dt__threads_shrink */
+    int32_t  lock;              /* guards the rest */
+    int32_t  round, ncame, nin; /* decided so far; who came to the next; who were in the last */
+    int64_t  deadline;
+    uint64_t came[16];          /* a bit for each rank */
+    struct {
+        uint64_t in[16];
+        int32_t  n;
+        char    *base;          /* the segment of those who are in */
+    } result[2];                /* of the last two rounds */
 } dt__hall;
+typedef char dt__hall_size[sizeof(dt__hall) <= 4096 ? 1 : -1];
 typedef struct dt__lot { /* of the arena; a list by place */
     int64_t           at, n;
     bool              used;
@@ -5775,7 +6785,7 @@ static void dt__comm_look(const dt_comm *c)
 }
 static void dt__shared_fail(dt__shared *s, int status, int rank, const char *text)
 {
-    if (__atomic_exchange_n(&s->hall->failing, 1, __ATOMIC_ACQ_REL)) return;
+    if (__atomic_exchange_n(&s->hall->failing, 1, __ATOMIC_SEQ_CST)) return;
     snprintf(s->hall->text, sizeof s->hall->text, "%s", text);
     s->hall->rank = rank;
     __atomic_store_n(&s->hall->status, status, __ATOMIC_RELEASE);
@@ -5826,13 +6836,30 @@ static uint64_t dt__frame_print(const dt__frame *f) /* of what must be equal on 
     h ^= f->seq * UINT64_C(0x94d049bb133111eb);
     return h ^ h >> 32;
 }
-static void dt__shared_note(dt__shared *s, const dt__frame *f)
+static void dt__note_put(dt__note *ring, const dt__frame *f)
 {
-    dt__note *n = &dt__seat_of(s, s->me)->note[f->seq % DT__NOTES];
+    dt__note *n = &ring[f->seq % DT__NOTES];
     __atomic_exchange_n(&n->seq, 0, __ATOMIC_ACQ_REL); /* what follows stays behind it */
     n->print = dt__frame_print(f);
     n->frame = *f;
     __atomic_store_n(&n->seq, f->seq + 1, __ATOMIC_RELEASE);
+}
+/* False: not begun, or too long ago. */
+static bool dt__note_get(const dt__note *ring, uint64_t seq, dt__frame *f)
+{
+    const dt__note *n = &ring[seq % DT__NOTES];
+    if (__atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != seq + 1) return false;
+    *f = n->frame;
+    return __atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) == seq + 1; /* else it moved on */
+}
+static bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done)
+{
+    const dt__shared *s = (const dt__shared *)__atomic_load_n(&c->shared, __ATOMIC_ACQUIRE);
+    if (!s || s->index[rank] < 0) return false;
+    const dt__seat *t = dt__seat_of(s, s->index[rank]);
+    uint64_t        begun = __atomic_load_n(&t->begun, __ATOMIC_ACQUIRE);
+    *done = __atomic_load_n(&t->done, __ATOMIC_ACQUIRE);
+    return begun && dt__note_get(t->note, begun - 1, f);
 }
 /* While waiting: has someone begun something else under this number? False: yes, and the communicator has failed. */
 static bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
@@ -5841,13 +6868,33 @@ static bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
     uint64_t    print = dt__frame_print(mine);
     for (int i = 0; i < s->n; i++) {
         const dt__note *n = &dt__seat_of(s, i)->note[mine->seq % DT__NOTES];
+        dt__frame       f;
         if (i == s->me || __atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != mine->seq + 1 || n->print == print) continue;
-        dt__frame f = n->frame;
-        if (__atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) != mine->seq + 1)
-            continue; /* moved on */
+        if (!dt__note_get(dt__seat_of(s, i)->note, mine->seq, &f)) continue;
         if (!dt__frame_ok(c, s->rank[i], mine, &f)) return false;
     }
     return true;
+}
+
+/* Threads work in each other's vectors, which are their callers' again when a call has failed. So one who fails waits
+   until nobody touches them (dt__shared_untouched), and nobody begins to when somebody has failed. False: one has. */
+static bool dt__shared_touch(dt__shared *s)
+{
+    uint32_t *mine = &dt__seat_of(s, s->me)->touching;
+    if (s->fd >= 0) return true;
+    __atomic_exchange_n(mine, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&s->hall->failing, __ATOMIC_SEQ_CST)) return true;
+    __atomic_store_n(mine, 0, __ATOMIC_RELEASE);
+    return false;
+}
+static void dt__shared_leave(dt__shared *s)
+{
+    if (s->fd < 0) __atomic_store_n(&dt__seat_of(s, s->me)->touching, 0, __ATOMIC_RELEASE);
+}
+static void dt__shared_untouched(dt__shared *s) /* after dt__shared_fail */
+{
+    for (int i = 0; s->fd < 0 && i < s->n; i++)
+        while (i != s->me && __atomic_load_n(&dt__seat_of(s, i)->touching, __ATOMIC_SEQ_CST)) sched_yield();
 }
 
 /* ---- channels */
@@ -5899,8 +6946,12 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
     if (head == h->tail) return 0;
     if (m->state == 0) {
         if (!dt__frame_ok(c, peer, &m->head, &h->frame)) return c->status;
+        if (h->at >= 0) {
+            if (!dt__shared_touch(s)) return 0;
+            dt__msg_take(m, dt__shared_see(s, h->at), m->n);
+            dt__shared_leave(s);
+        }
         m->state = 1;
-        if (h->at >= 0) dt__msg_take(m, dt__shared_see(s, h->at), m->n);
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
             dt__shared_ring(s);
@@ -5915,12 +6966,6 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
     }
     dt__shared_ring(s);
     return m->done == m->n;
-}
-static void dt__shared_wait(dt_comm *c, double seconds)
-{
-    dt__shared *s = (dt__shared *)c->shared;
-    uint32_t    bell = dt__shared_doze(s);
-    dt__shared_sleep(s, bell, (int64_t)(seconds * 1e9)); /* the engine has looked between; see dt__idle */
 }
 
 /* ---- a segment */
@@ -5975,6 +7020,7 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
     }
     if (!s->base || !s->index || !s->rank) {
         if (fd < 0) s->base = NULL; /* not ours to unmap */
+        s->fd = -1;                 /* nor to close */
         dt__shared_free(s);
         return NULL;
     }
@@ -5985,6 +7031,7 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
         s->index[local[i]] = i;
         if (local[i] == c->rank) s->me = i;
     }
+    __atomic_store_n(&c->note, (struct dt__note *)dt__seat_of(s, s->me)->note, __ATOMIC_RELEASE);
     s->spin = n <= dt__shared_cores() ? 4000 : 0;
     if (fd >= 0) {
         s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
@@ -6061,7 +7108,7 @@ static bool dt__arena_free(dt__shared *s, void *ptr) /* false: it is not from he
     pthread_mutex_unlock(&s->lock);
     return found;
 }
-static const dt__transport dt__shared_transport = { "shm", dt__shared_send, dt__shared_recv, dt__shared_wait, NULL };
+static const dt__transport dt__shared_transport = { "shm", dt__shared_send, dt__shared_recv, NULL, NULL };
 
 /* ==================================================================================================== >>tcp
    A link is what goes to and comes from one peer, over c->streams sockets. A message is its header, then its payload,
@@ -6595,7 +7642,11 @@ static const dt__transport dt__transport_tcp = { "tcp", dt__tcp_send, dt__tcp_re
 
    Calls are made by one thread at a time, under a lock if MPI does not lock itself. A progress thread needs
    MPI_THREAD_SERIALIZED at least; MPI_THREAD_MULTIPLE, for which we ask, if meanwhile the program calls MPI or makes
-   another communicator. When a rank dies mpirun ends the job: MPI before 5 can do no more. */
+   another communicator.
+
+   MPI moves the data; the control tree of sockets is there all the same, with an address and a token that rank 0 sends
+   by MPI. It costs a thread that sleeps, and gives what MPI before 5 has not: aborts that reach everyone, who is late
+   and what it does, and a death that is known although no message of MPI fails. */
 #ifdef DT_USE_MPI
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
@@ -6605,7 +7656,6 @@ static const dt__transport dt__transport_tcp = { "tcp", dt__tcp_send, dt__tcp_re
 #endif
 #include <mpi.h>
 #include <sched.h>
-#include <sys/random.h>
 
 enum { DT__MPI_SMALL = 4 << 10, DT__MPI_PIECE = 512 << 10, DT__MPI_PIECES = 4, DT__MPI_CHUNK = 1 << 28 };
 typedef struct dt__mpi_way { /* one direction of a link */
@@ -6618,7 +7668,9 @@ typedef struct dt__mpi {
     MPI_Comm      comm;
     dt__mpi_way **in, **out; /* by peer; NULL: not used yet */
     int           idle;      /* waits since something moved */
-    uint64_t      sent;      /* bytes, headers too: atomic */
+    MPI_Request   request;   /* of MPI's own collectives: one at a time */
+    uint64_t      mine[2], least[2]; /* what this rank calls, as a number and its complement; the least of all ranks */
+    dt__frame    *frames;    /* of all ranks, when they differ */
 } dt__mpi;
 
 static struct {
@@ -6718,37 +7770,67 @@ static void dt__mpi_free_ops(void)
 }
 
 /* ---- joining */
-static int dt__mpi_begin(void)
+/* Waits for a request of a call without a communicator. c: gives up when it fails (may be NULL). */
+static int dt__mpi_until(const char *call, MPI_Request *request, int code, int64_t deadline, const dt_comm *c)
 {
-    int begun = 0, ended = 0, code;
+    int64_t pause = 1000;
+    int     there = 0;
+    while (code == MPI_SUCCESS) {
+        dt__mpi_lock();
+        code = MPI_Test(request, &there, MPI_STATUS_IGNORE);
+        dt__mpi_unlock();
+        if (code != MPI_SUCCESS) break;
+        if (there) return 0;
+        if (c && !dt__comm_ok(c)) return dt__comm_bad(dt__tcp_status(c), "dt_comm_init: %s", c->text);
+        if (dt__comm_now() > deadline)
+            return dt__comm_bad(DT_COMM_ERR_JOIN,
+                                "dt_comm_init: mpi: %s did not end: a rank of the MPI job does not join; all of them "
+                                "call dt_comm_init, each with transport \"mpi\"",
+                                call);
+        dt__comm_pause(pause);
+        pause = pause < 1000000 ? pause * 2 : pause;
+    }
+    return dt__mpi_bad(call, code);
+}
+static int dt__mpi_begin(int64_t deadline)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    int         begun = 0, ended = 0, code;
     MPI_Initialized(&begun);
     MPI_Finalized(&ended);
-    if (ended) return dt__comm_bad(DT_COMM_ERR_STATE, "mpi: MPI_Finalize has been called; join before it");
+    if (ended)
+        return dt__comm_bad(DT_COMM_ERR_STATE,
+                            "dt_comm_init: mpi: MPI_Finalize has been called, and MPI starts once in a process; a "
+                            "program that joins again calls MPI_Init_thread and MPI_Finalize itself");
     if (!begun) {
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &dt__mpi_job.level);
         if (code != MPI_SUCCESS) return dt__mpi_bad("MPI_Init_thread", code);
         dt__mpi_job.ours = true;
     } else MPI_Query_thread(&dt__mpi_job.level);
-    code = MPI_Comm_dup(MPI_COMM_WORLD, &dt__mpi_job.all);
-    if (code != MPI_SUCCESS) return dt__mpi_bad("MPI_Comm_dup", code);
+    code = MPI_Comm_idup(MPI_COMM_WORLD, &dt__mpi_job.all, &request);
+    code = dt__mpi_until("MPI_Comm_idup", &request, code, deadline, NULL);
+    if (code) {
+        dt__mpi_job.all = MPI_COMM_NULL;
+        return code;
+    }
     MPI_Comm_set_errhandler(dt__mpi_job.all, MPI_ERRORS_RETURN);
     return dt__mpi_make_ops();
 }
 /* Starts MPI if the program has not; every user ends it once. The last one finalises what we have started, for which
-   all ranks must come. */
-static int dt__mpi_start(void)
+   all ranks must come: not if one has died. */
+static int dt__mpi_start(int64_t deadline)
 {
     int r = 0;
     pthread_mutex_lock(&dt__mpi_job.open);
-    if (dt__mpi_job.users == 0 && dt__mpi_job.all == MPI_COMM_NULL) r = dt__mpi_begin();
+    if (dt__mpi_job.users == 0 && dt__mpi_job.all == MPI_COMM_NULL) r = dt__mpi_begin(deadline);
     if (r == 0) dt__mpi_job.users++;
     pthread_mutex_unlock(&dt__mpi_job.open);
     return r;
 }
-static void dt__mpi_end(void)
+static void dt__mpi_end(bool died)
 {
     pthread_mutex_lock(&dt__mpi_job.open);
-    if (dt__mpi_job.users > 0 && --dt__mpi_job.users == 0 && dt__mpi_job.all != MPI_COMM_NULL) {
+    if (dt__mpi_job.users > 0 && --dt__mpi_job.users == 0 && dt__mpi_job.all != MPI_COMM_NULL && !died) {
         dt__mpi_free_ops();
         MPI_Comm_free(&dt__mpi_job.all);
         dt__mpi_job.all = MPI_COMM_NULL;
@@ -6756,122 +7838,182 @@ static void dt__mpi_end(void)
     }
     pthread_mutex_unlock(&dt__mpi_job.open);
 }
-/* n bytes of each rank of the job; collective. */
-static int dt__mpi_allgather(const void *in, size_t n, void *out)
+typedef struct dt__mpi_place { /* of a rank */
+    uint8_t host_id[16];
+    char    host_name[64];
+} dt__mpi_place;
+typedef struct dt__mpi_news { /* from rank 0 */
+    uint8_t  token[32], addr[28];
+    uint32_t addr_len;
+    char     why[200]; /* "": all is well */
+} dt__mpi_news;
+/* Rank 0 listens: at loopback if all are here, else where .addr says, else where the way to another machine begins. */
+static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_place *all, dt__mpi_news *news)
 {
-    int code;
-    if (n > INT_MAX) return dt__comm_bad(DT_COMM_ERR_ARG, "mpi: %zu bytes of each rank are too many", n);
-    dt__mpi_lock();
-    code = MPI_Allgather(in, (int)n, MPI_BYTE, out, (int)n, MPI_BYTE, dt__mpi_job.all);
-    dt__mpi_unlock();
-    return code == MPI_SUCCESS ? 0 : dt__mpi_bad("MPI_Allgather", code);
+    const char *host = o->addr && *o->addr ? o->addr : getenv("DT_ADDR"), *why = "";
+    dt__addr    a;
+    int         other = 0;
+    memset(&a, 0, sizeof a);
+    a.n = sizeof a.u;
+    while (other < f->world && memcmp(all[other].host_id, all[0].host_id, 16) == 0) other++;
+    if (f->local) dt__addr_loopback(&f->addr[0], f->port), f->naddr = 1;
+    else if (host && *host) f->naddr = dt__addr_find(host, f->port, f->addr, &why);
+    else if (dt__addr_find(all[other].host_name, 1, f->addr, &why) && dt__addr_route(&f->addr[0], &a))
+        dt__addr_set_port(&a, f->port), f->addr[0] = a, f->naddr = 1;
+    else f->naddr = dt__addr_find(all[0].host_name, f->port, f->addr, &why);
+    if (f->naddr == 0)
+        return dt__comm_bad(DT_COMM_ERR_JOIN,
+                            "dt_comm_init: mpi: rank 0 finds no address at which the others reach it ('%.60s': %s): "
+                            "set DT_ADDR",
+                            host && *host ? host : all[0].host_name, why);
+    if ((f->listen_fd = dt__listen_master(f)) < 0) return -1;
+    a.n = sizeof a.u;
+    if (getsockname(f->listen_fd, &a.u.any, &a.n) != 0 || !dt__comm_random(news->token, 32))
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: mpi: %s", strerror(errno));
+    if (dt__addr_is_any(&a)) dt__addr_set_port(&f->addr[0], dt__addr_port(&a));
+    else f->addr[0] = a;
+    memcpy(news->addr, &f->addr[0].u, f->addr[0].n);
+    news->addr_len = (uint32_t)f->addr[0].n;
+    return 0;
 }
-/* The machine: its boot id, and the network namespace in it. */
-static void dt__mpi_host_id(uint8_t id[16])
+/* Rank, world, token and the address of rank 0 by MPI: no variable is needed. Collective over the job. After success
+   dt__mpi_end is called once, and listen_fd is the caller's to close. 0, or negative after dt__comm_bad. */
+static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
 {
-    char    text[64], ns[64];
-    int     fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC), nibble = 0;
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text), m = readlink("/proc/self/ns/net", ns, sizeof ns);
-    if (fd >= 0) close(fd);
-    memset(id, 0, 16);
-    for (ssize_t i = 0; i < n && nibble < 32; i++) {
-        char x = text[i];
-        int  v = x >= '0' && x <= '9' ? x - '0' : x >= 'a' && x <= 'f' ? x - 'a' + 10 : -1;
-        if (v < 0) continue;
-        id[nibble / 2] = (uint8_t)(id[nibble / 2] | v << (nibble % 2 ? 0 : 4));
-        nibble++;
-    }
-    for (ssize_t i = 0; i < m; i++) id[i % 16] = (uint8_t)(id[i % 16] ^ ns[i]);
-}
-/* Fills rank, size, hosts, the table of members, token and job of a world from MPI. Collective over the job; no socket
-   is needed. If w->member is there it has one entry, with this rank's addresses, which all get. Each world that was
-   filled is ended with dt__mpi_end. 0, or negative after dt__comm_bad. */
-static int dt__mpi_world(dt__world *w)
-{
-    dt__member mine, *all;
-    uint8_t    secret[48];
-    int        r = dt__mpi_start(), code;
+    int64_t        deadline = dt__comm_now() + (int64_t)(f->join_timeout * 1e9), port = 0;
+    int            r = dt__mpi_start(deadline), code, bad = 0;
+    MPI_Request    request = MPI_REQUEST_NULL;
+    dt__mpi_place  mine, *all = NULL;
+    dt__mpi_news   news;
     if (r) return r;
     memset(&mine, 0, sizeof mine);
-    if (w->member) mine = w->member[0];
-    MPI_Comm_rank(dt__mpi_job.all, &w->rank);
-    MPI_Comm_size(dt__mpi_job.all, &w->size);
-    mine.pid = (int64_t)getpid();
-    dt__mpi_host_id(mine.host_id);
-    gethostname(mine.host_name, sizeof mine.host_name - 1);
-    all = (dt__member *)DT_COMM_MALLOC((size_t)w->size * sizeof *all);
-    if (!all) {
-        dt__mpi_end();
-        return dt__comm_bad(DT_COMM_ERR_MEMORY, "mpi: no memory for a table of %d ranks", w->size);
+    memset(&news, 0, sizeof news);
+    f->listen_fd = -1;
+    snprintf(f->where, sizeof f->where, "MPI");
+    MPI_Comm_rank(dt__mpi_job.all, &f->rank);
+    MPI_Comm_size(dt__mpi_job.all, &f->world);
+    if (f->world > DT__WORLD_MAX)
+        bad = dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %d ranks, expected 1 to %d", f->world, DT__WORLD_MAX);
+    else if (o->port < 0 || o->port > 65535)
+        bad = dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: .port is %d, expected 1 to 65535", o->port);
+    else if (!o->port) bad = dt__env_int("DT_PORT", 1, 65535, &port) < 0;
+    f->port = o->port ? o->port : (int)port;
+    if (f->world == 1) {
+        if (bad) dt__mpi_end(false);
+        return bad ? DT_COMM_ERR_ARG : 0;
     }
-    r = dt__mpi_allgather(&mine, sizeof mine, all);
-    if (r == 0 && w->rank == 0 && getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
-        memset(secret, 0, sizeof secret), r = dt__comm_bad(DT_COMM_ERR_JOIN, "mpi: getrandom: %s", strerror(errno));
-    /* also after an error: others wait for it */
-    code = MPI_Bcast(secret, (int)sizeof secret, MPI_BYTE, 0, dt__mpi_job.all);
-    if (r == 0 && code != MPI_SUCCESS) r = dt__mpi_bad("MPI_Bcast", code);
+    dt__host_id(mine.host_id);
+    if (gethostname(mine.host_name, sizeof mine.host_name - 1) != 0) mine.host_name[0] = 0;
+    all = (dt__mpi_place *)DT_COMM_MALLOC((size_t)f->world * sizeof *all);
+    if (!all) { /* the others wait for what this rank has not said, until their deadline */
+        dt__mpi_end(true);
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: mpi: no memory for a table of %d ranks", f->world);
+    }
+    dt__mpi_lock();
+    code = MPI_Iallgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, dt__mpi_job.all,
+                          &request);
+    dt__mpi_unlock();
+    r = dt__mpi_until("MPI_Iallgather", &request, code, deadline, NULL);
+    f->local = r == 0;
+    for (int i = 1; r == 0 && i < f->world; i++)
+        f->local = f->local && memcmp(all[i].host_id, all[0].host_id, 16) == 0;
+    if (r == 0 && f->rank == 0) { /* what is wrong here all get to know */
+        if (!bad) bad = dt__mpi_listen(f, o, all, &news) < 0;
+        if (bad) snprintf(news.why, sizeof news.why, "%.190s", dt__comm_text);
+    }
+    DT_COMM_FREE(all);
+    if (r == 0) {
+        dt__mpi_lock();
+        code = MPI_Ibcast(&news, (int)sizeof news, MPI_BYTE, 0, dt__mpi_job.all, &request);
+        dt__mpi_unlock();
+        r = dt__mpi_until("MPI_Ibcast", &request, code, deadline, NULL);
+    }
+    news.why[sizeof news.why - 1] = 0;
+    if (r == 0 && news.why[0]) r = dt__comm_bad(DT_COMM_ERR_JOIN, "%s", news.why);
+    else if (r == 0 && bad) r = DT_COMM_ERR_ARG;
+    else if (r == 0 && f->rank && !dt__addr_take(&f->addr[0], news.addr, news.addr_len))
+        r = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: mpi: rank 0 sent a broken address");
+    f->naddr = 1;
+    f->have_token = true;
+    memcpy(f->token, news.token, 32);
     if (r) {
-        DT_COMM_FREE(all);
-        dt__mpi_end();
+        dt__close(&f->listen_fd);
+        dt__mpi_end(false);
+    }
+    return r;
+}
+/* All ranks of c have come here: each round a message to one further on and one from as far back. */
+static int dt__mpi_meet(dt_comm *c, int64_t deadline)
+{
+    int tag = (int)(c->id % 32768);
+    for (int m = 1; m < c->size; m <<= 1) {
+        uint64_t    mine = c->id, got = 0;
+        MPI_Request request[2] = { MPI_REQUEST_NULL, MPI_REQUEST_NULL };
+        int         to = c->member[(c->rank + m) % c->size], from = c->member[(c->rank + c->size - m) % c->size], r;
+        dt__mpi_lock();
+        int code = MPI_Irecv(&got, 1, MPI_UINT64_T, from, tag, dt__mpi_job.all, &request[0]);
+        if (code == MPI_SUCCESS) code = MPI_Isend(&mine, 1, MPI_UINT64_T, to, tag, dt__mpi_job.all, &request[1]);
+        dt__mpi_unlock();
+        r = dt__mpi_until("MPI_Isend", &request[1], code, deadline, c);
+        if (r == 0) r = dt__mpi_until("MPI_Irecv", &request[0], code, deadline, c);
+        if (r == 0 && got != c->id)
+            r = dt__comm_bad(DT_COMM_ERR_MISMATCH, "dt_comm_split: rank %d makes another communicator than rank %d",
+                             from, c->member[c->rank]);
+        if (r == 0) continue;
+        dt__mpi_lock();
+        for (int i = 0; i < 2; i++)
+            if (request[i] != MPI_REQUEST_NULL) { /* got is on this stack: MPI must be done with it */
+                MPI_Cancel(&request[i]);
+                MPI_Wait(&request[i], MPI_STATUS_IGNORE);
+            }
+        dt__mpi_unlock();
         return r;
     }
-    memcpy(w->token, secret, 32);
-    memcpy(w->job, secret + 32, 16);
-    w->nhosts = 0;
-    for (int i = 0; i < w->size; i++) {
-        int first = 0;
-        while (memcmp(all[first].host_id, all[i].host_id, 16) != 0) first++;
-        all[i].host = first == i ? w->nhosts++ : all[first].host;
-        all[i].local = 0;
-        for (int k = first; k < i; k++) all[i].local += all[k].host == all[i].host;
-    }
-    w->local_rank = all[w->rank].local;
-    w->local_size = 0;
-    for (int i = 0; i < w->size; i++) w->local_size += all[i].host == all[w->rank].host;
-    DT_COMM_FREE(w->member);
-    w->member = all;
-    snprintf(w->where, sizeof w->where, "MPI");
     return 0;
 }
 /* Makes the MPI communicator of c; collective over its ranks, which are c->member of the job. threaded: a progress
    thread will make the calls. 0, or negative after dt__comm_bad. */
-static int dt__mpi_open(dt_comm *c, bool threaded)
+static int dt__mpi_open(dt_comm *c, bool threaded, int64_t deadline)
 {
     dt__mpi  *t;
     MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
     size_t    n = (size_t)c->size;
-    int       code;
+    int       code, r = 0;
     if (threaded && dt__mpi_job.level < MPI_THREAD_SERIALIZED)
         return dt__comm_bad(DT_COMM_ERR_STATE,
-                            "mpi: MPI was initialised without threads, and asynchronous work runs in one: call "
-                            "MPI_Init_thread with MPI_THREAD_SERIALIZED or more, or set .no_thread");
+                            "dt_comm_init: mpi: MPI was initialised without threads, and asynchronous work runs in "
+                            "one: call MPI_Init_thread with MPI_THREAD_SERIALIZED or more, or set .no_thread");
     t = (dt__mpi *)DT_COMM_MALLOC(sizeof *t);
     if (t) {
         memset(t, 0, sizeof *t);
         t->comm = MPI_COMM_NULL;
+        t->request = MPI_REQUEST_NULL;
         t->in = (dt__mpi_way **)DT_COMM_MALLOC(n * sizeof *t->in);
         t->out = (dt__mpi_way **)DT_COMM_MALLOC(n * sizeof *t->out);
+        t->frames = (dt__frame *)DT_COMM_MALLOC((n + 1) * sizeof *t->frames);
     }
-    if (!t || !t->in || !t->out) {
-        if (t) DT_COMM_FREE(t->in), DT_COMM_FREE(t->out);
-        DT_COMM_FREE(t);
-        return dt__comm_bad(DT_COMM_ERR_MEMORY, "mpi: no memory for the links of rank %d", c->rank);
+    if (!t || !t->in || !t->out || !t->frames)
+        r = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: mpi: no memory for the links of rank %d", c->rank);
+    else {
+        memset(t->in, 0, n * sizeof *t->in);
+        memset(t->out, 0, n * sizeof *t->out);
+        r = dt__mpi_meet(c, deadline); /* what follows cannot be left */
     }
-    memset(t->in, 0, n * sizeof *t->in);
-    memset(t->out, 0, n * sizeof *t->out);
-    dt__mpi_lock();
-    code = MPI_Comm_group(dt__mpi_job.all, &all);
-    if (code == MPI_SUCCESS) code = MPI_Group_incl(all, c->size, c->member, &some);
-    if (code == MPI_SUCCESS) code = MPI_Comm_create_group(dt__mpi_job.all, some, (int)(c->id % 32768), &t->comm);
-    if (code == MPI_SUCCESS) MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
-    if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
-    if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
-    dt__mpi_unlock();
-    if (code != MPI_SUCCESS) {
-        DT_COMM_FREE(t->in);
-        DT_COMM_FREE(t->out);
+    if (r == 0) {
+        dt__mpi_lock();
+        code = MPI_Comm_group(dt__mpi_job.all, &all);
+        if (code == MPI_SUCCESS) code = MPI_Group_incl(all, c->size, c->member, &some);
+        if (code == MPI_SUCCESS) code = MPI_Comm_create_group(dt__mpi_job.all, some, (int)(c->id % 32768), &t->comm);
+        if (code == MPI_SUCCESS) MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
+        if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
+        if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
+        dt__mpi_unlock();
+        if (code != MPI_SUCCESS) r = dt__mpi_bad("MPI_Comm_create_group", code);
+    }
+    if (r) {
+        if (t) DT_COMM_FREE(t->in), DT_COMM_FREE(t->out), DT_COMM_FREE(t->frames);
         DT_COMM_FREE(t);
-        return dt__mpi_bad("MPI_Comm_create_group", code);
+        return r;
     }
     __atomic_store_n(&c->mpi, (void *)t, __ATOMIC_RELEASE);
     return 0;
@@ -6928,7 +8070,6 @@ static int    dt__mpi_send_some(dt_comm *c, int peer, dt__msg *m)
     if (!there) return 0;
     m->head_done = sizeof m->head;
     t->idle = 0;
-    __atomic_fetch_add(&t->sent, (uint64_t)(sizeof m->head + m->n), __ATOMIC_RELAXED);
     return 1;
 }
 static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_way *w, int got)
@@ -7069,21 +8210,12 @@ static void dt__mpi_close(dt_comm *c)
     dt__mpi_unlock();
     DT_COMM_FREE(t->in);
     DT_COMM_FREE(t->out);
-    DT_COMM_FREE(t);
-}
-static uint64_t dt__mpi_bytes(const dt_comm *c) /* sent as messages, headers too; any thread */
-{
-    const dt__mpi *t = (const dt__mpi *)__atomic_load_n(&c->mpi, __ATOMIC_ACQUIRE);
-    return t ? __atomic_load_n(&t->sent, __ATOMIC_RELAXED) : 0;
+    if (t->request == MPI_REQUEST_NULL) DT_COMM_FREE(t->frames), DT_COMM_FREE(t); /* else MPI may still use it */
 }
 static const dt__transport dt__transport_mpi = { "mpi", dt__mpi_send, dt__mpi_recv, dt__mpi_wait, dt__mpi_close };
 
-/* ---- native */
-static bool dt__mpi_has(int coll)
-{
-    return coll == DT_COLL_BARRIER || coll == DT_COLL_ALLREDUCE || coll == DT_COLL_REDUCE_SCATTER ||
-           coll == DT_COLL_ALLGATHER || coll == DT_COLL_BROADCAST || coll == DT_COLL_REDUCE;
-}
+/* ---- native: MPI's own collectives, which carry no headers. So every collective of such a communicator begins with a
+   small reduction by which all ranks see whether they call the same. */
 static MPI_Datatype dt__mpi_type(int dtype)
 {
     switch (dtype) {
@@ -7095,98 +8227,120 @@ static MPI_Datatype dt__mpi_type(int dtype)
     default: return MPI_UINT16_T; /* halves, which only our own operations touch */
     }
 }
-/* Waits for a request as everything else is waited for: no longer than the timeout, and not when c has failed. */
-static int dt__mpi_finish(dt_comm *c, const char *call, MPI_Request *request, int code)
+/* MPI's counts and places are ints: does it have this one? The same on all ranks. */
+static bool dt__mpi_has(int coll, int64_t total)
 {
-    int64_t asked = 0, begin = dt__comm_now();
-    int     there = 0;
-    ((dt__mpi *)c->mpi)->idle = 0;
-    while (code == MPI_SUCCESS) {
-        dt__mpi_lock();
-        code = MPI_Test(request, &there, MPI_STATUS_IGNORE);
-        dt__mpi_unlock();
-        if (code != MPI_SUCCESS) break;
-        if (there) return 0;
-        if (!dt__comm_ok(c)) return dt__tcp_status(c);
-        if (!asked && c->timeout > 0 && (double)(dt__comm_now() - begin) * 1e-9 > c->timeout) {
-            asked = dt__comm_now();
-            if (!c->world || !c->world->control)
-                return dt__tcp_fail(c, DT_COMM_ERR_TIMEOUT, -1,
-                                    "%s did not end within %.3g s on rank %d: a rank did not come", call, c->timeout,
-                                    c->rank);
-            DT__WORLD_ASK(c->world, c, __atomic_load_n(&c->seq, __ATOMIC_RELAXED), -1);
-        }
-        dt__mpi_wait(c, 1e-3);
+    switch (coll) {
+    case DT_COLL_BARRIER:
+    case DT_COLL_ALLREDUCE:
+    case DT_COLL_BROADCAST:
+    case DT_COLL_REDUCE: return true;
+    case DT_COLL_REDUCE_SCATTER:
+    case DT_COLL_ALLGATHER:
+    case DT_COLL_GATHER:
+    case DT_COLL_SCATTER: return total <= INT_MAX;
+    default: return false;
     }
-    return dt__mpi_error(c, -1, call, code);
 }
-/* MPI's own collective on DATA as plans have it: the whole vector, or the segments of all ranks one behind the other,
-   of 'count' elements each, or counts[rank]. mean sums: the caller divides. 0: done; 1: MPI cannot do this one, on any
-   rank (take another algorithm); negative: failed. */
-static int dt__mpi_native_v(dt_comm *c, int coll, void *buf, int64_t count, const int64_t *counts, int dtype, int op,
-                            int root)
+static int dt__mpi_test(dt_comm *c, const char *call, int code) /* 1, 0 not yet, negative */
 {
-    dt__mpi     *t = (dt__mpi *)c->mpi;
-    size_t       size = dt__comm_size_of(dtype), nranks = (size_t)c->size;
-    MPI_Datatype type = dt__mpi_type(dtype);
-    MPI_Op       how = MPI_OP_NULL;
-    MPI_Request  request = MPI_REQUEST_NULL;
-    int          code, r = 0;
+    dt__mpi *t = (dt__mpi *)c->mpi;
+    int      there = 0;
+    if (code == MPI_SUCCESS) {
+        dt__mpi_lock();
+        code = MPI_Test(&t->request, &there, MPI_STATUS_IGNORE);
+        dt__mpi_unlock();
+    }
+    if (code != MPI_SUCCESS) return dt__mpi_error(c, -1, call, code);
+    if (there) t->idle = 0;
+    return there;
+}
+/* Do all ranks call the same? *phase: 0 to begin with. 1: yes; 0: call again; negative: failed. */
+static int dt__mpi_agree(dt_comm *c, const dt__frame *head, int *phase)
+{
+    dt__mpi *t = (dt__mpi *)c->mpi;
+    int      code = MPI_SUCCESS, r;
     if (!dt__comm_ok(c)) return dt__tcp_status(c);
-    if (!t || !dt__mpi_has(coll)) return 1;
-    if (coll == DT_COLL_BARRIER) {
+    if (*phase == 0) {
+        t->mine[0] = dt__frame_print(head);
+        t->mine[1] = ~t->mine[0];
         dt__mpi_lock();
-        code = MPI_Ibarrier(t->comm, &request);
+        code = MPI_Iallreduce(t->mine, t->least, 2, MPI_UINT64_T, MPI_MIN, t->comm, &t->request);
         dt__mpi_unlock();
-        return dt__mpi_finish(c, "MPI_Ibarrier", &request, code);
+        *phase = 1;
     }
-    if (size == 0 || count < 0) return 1;
-    if (coll == DT_COLL_ALLREDUCE || coll == DT_COLL_REDUCE || coll == DT_COLL_REDUCE_SCATTER) {
-        if (!dt__reduce_can(dtype, op)) return 1;
-        how = dt__mpi_job.op[dtype][op];
+    if (*phase == 1) {
+        if ((r = dt__mpi_test(c, "MPI_Iallreduce", code)) <= 0) return r;
+        if (t->least[0] == ~t->least[1]) return 1; /* the least is the most */
+        t->frames[c->size] = *head;
+        dt__mpi_lock();
+        code = MPI_Iallgather(&t->frames[c->size], (int)sizeof *head, MPI_BYTE, t->frames, (int)sizeof *head, MPI_BYTE,
+                              t->comm, &t->request);
+        dt__mpi_unlock();
+        *phase = 2;
     }
-    if (coll == DT_COLL_ALLREDUCE || coll == DT_COLL_REDUCE || coll == DT_COLL_BROADCAST) {
-        for (int64_t at = 0; at < count && r == 0; at += DT__MPI_CHUNK) { /* MPI counts in ints */
-            int   n = (int)(count - at < DT__MPI_CHUNK ? count - at : (int64_t)DT__MPI_CHUNK);
-            char *p = (char *)buf + (size_t)at * size;
-            dt__mpi_lock();
-            if (coll == DT_COLL_ALLREDUCE) code = MPI_Iallreduce(MPI_IN_PLACE, p, n, type, how, t->comm, &request);
-            else if (coll == DT_COLL_BROADCAST) code = MPI_Ibcast(p, n, type, root, t->comm, &request);
-            else if (c->rank == root) code = MPI_Ireduce(MPI_IN_PLACE, p, n, type, how, root, t->comm, &request);
-            else code = MPI_Ireduce(p, NULL, n, type, how, root, t->comm, &request);
-            dt__mpi_unlock();
-            r = dt__mpi_finish(c, coll == DT_COLL_ALLREDUCE ? "MPI_Iallreduce" : coll == DT_COLL_REDUCE ? "MPI_Ireduce"
-                                                                                                    : "MPI_Ibcast",
-                               &request, code);
-        }
-        return r;
-    }
-    int64_t total = 0;
-    for (int i = 0; i < c->size; i++) {
-        int64_t n = counts ? counts[i] : count;
-        if (n < 0 || n > INT_MAX - total) return 1;
-        total += n;
-    }
-    int *n = (int *)DT_COMM_MALLOC(2 * nranks * sizeof *n), *at = n + nranks;
-    if (!n) return dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: no memory for the counts of %d ranks", c->size);
-    for (int i = 0; i < c->size; i++) {
-        n[i] = (int)(counts ? counts[i] : count);
-        at[i] = i ? at[i - 1] + n[i - 1] : 0;
-    }
-    dt__mpi_lock();
-    if (coll == DT_COLL_ALLGATHER)
-        code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buf, n, at, type, t->comm, &request);
-    else code = MPI_Ireduce_scatter(MPI_IN_PLACE, buf, n, type, how, t->comm, &request);
-    dt__mpi_unlock();
-    r = dt__mpi_finish(c, coll == DT_COLL_ALLGATHER ? "MPI_Iallgatherv" : "MPI_Ireduce_scatter", &request, code);
-    if (r == 0 && coll == DT_COLL_REDUCE_SCATTER) /* MPI leaves it at the beginning */
-        memmove((char *)buf + (size_t)at[c->rank] * size, buf, (size_t)n[c->rank] * size);
-    if (r == 0) DT_COMM_FREE(n); /* else MPI may still read it */
-    return r;
+    if ((r = dt__mpi_test(c, "MPI_Iallgather", code)) <= 0) return r;
+    for (int i = 0; i < c->size && dt__comm_ok(c); i++)
+        if (dt__frame_print(&t->frames[i]) != t->mine[0]) DT__FRAME_OK(c, i, head, &t->frames[i]);
+    return dt__tcp_status(c);
 }
-static int dt__mpi_native(dt_comm *c, int coll, void *buf, int64_t count, int dtype, int op, int root)
+/* MPI's own collective on data as plans have it: a vector of n elements, or the segments of all ranks one behind the
+   other, of part[rank] elements that begin at part[size + rank]. mean sums: the caller divides. *done: elements before
+   the piece under way, 0 to begin with, as *phase. 1: done; 0: call again; negative: failed. */
+static int dt__mpi_native(dt_comm *c, int coll, char *data, int64_t n, const int *part, int dtype, int op, int root,
+                          int *phase, int64_t *done)
 {
-    return dt__mpi_native_v(c, coll, buf, count, NULL, dtype, op, root);
+    static const char *const call[] = { "MPI_Ibarrier",   "MPI_Iallreduce", "MPI_Ireduce_scatter", "MPI_Iallgatherv",
+                                        "MPI_Ibcast",     "MPI_Ireduce",    "MPI_Igatherv",        "MPI_Iscatterv" };
+    dt__mpi                 *t = (dt__mpi *)c->mpi;
+    size_t                   size = dt__comm_size_of(dtype);
+    MPI_Datatype             type = dt__mpi_type(dtype);
+    bool reduces = coll == DT_COLL_ALLREDUCE || coll == DT_COLL_REDUCE || coll == DT_COLL_REDUCE_SCATTER, whole = !part;
+    MPI_Op     how = reduces ? dt__mpi_job.op[dtype][op] : MPI_OP_NULL;
+    const int *at = part ? part + c->size : NULL;
+    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    for (;;) {
+        int   code = MPI_SUCCESS, r;
+        int   k = (int)(n - *done < DT__MPI_CHUNK ? n - *done : (int64_t)DT__MPI_CHUNK);
+        char *p = whole ? data + (size_t)*done * size : part[c->rank] ? data + (size_t)at[c->rank] * size : data;
+        if (*phase == 0) {
+            dt__mpi_lock();
+            MPI_Request *q = &t->request;
+            switch (coll) {
+            case DT_COLL_BARRIER: code = MPI_Ibarrier(t->comm, q); break;
+            case DT_COLL_ALLREDUCE: code = MPI_Iallreduce(MPI_IN_PLACE, p, k, type, how, t->comm, q); break;
+            case DT_COLL_BROADCAST: code = MPI_Ibcast(p, k, type, root, t->comm, q); break;
+            case DT_COLL_REDUCE:
+                if (c->rank == root) code = MPI_Ireduce(MPI_IN_PLACE, p, k, type, how, root, t->comm, q);
+                else code = MPI_Ireduce(p, NULL, k, type, how, root, t->comm, q);
+                break;
+            case DT_COLL_REDUCE_SCATTER:
+                code = MPI_Ireduce_scatter(MPI_IN_PLACE, data, part, type, how, t->comm, q);
+                break;
+            case DT_COLL_ALLGATHER:
+                code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, part, at, type, t->comm, q);
+                break;
+            case DT_COLL_GATHER:
+                if (c->rank == root)
+                    code = MPI_Igatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, part, at, type, root, t->comm, q);
+                else code = MPI_Igatherv(p, part[c->rank], type, NULL, NULL, NULL, type, root, t->comm, q);
+                break;
+            default:
+                if (c->rank == root)
+                    code = MPI_Iscatterv(data, part, at, type, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, root, t->comm, q);
+                else code = MPI_Iscatterv(NULL, NULL, NULL, type, p, part[c->rank], type, root, t->comm, q);
+            }
+            dt__mpi_unlock();
+            *phase = 1;
+        }
+        if ((r = dt__mpi_test(c, call[coll], code)) <= 0) return r;
+        *phase = 0;
+        if (coll == DT_COLL_REDUCE_SCATTER && part[c->rank]) /* MPI leaves it at the beginning */
+            memmove(p, data, (size_t)part[c->rank] * size);
+        if (!whole || coll == DT_COLL_BARRIER) return 1;
+        *done += k;
+        if (*done >= n) return 1;
+    }
 }
 #endif /* DT_USE_MPI */
 
@@ -7204,6 +8358,8 @@ struct dt_work {
     size_t     size;             /* of an element */
     char      *data;
     bool       shared;           /* done in >>shared, else by the plan */
+    bool       native, agree;    /* done by MPI's own collective; first all ranks see that they call the same */
+    int       *part;             /* for it: elements of each segment, then where each begins */
     bool       own;              /* made by a start call */
     bool       pair, begun;      /* a send or a receive: its message is one */
     dt__msg    one;
@@ -7219,16 +8375,18 @@ struct dt_work {
     bool       plan_own;
     int64_t    step, round_end;  /* steps of the round under way */
     bool       in_round;
-    dt__msg   *msg;
-    uint8_t   *over;             /* steps of the round that are done */
     /* shared */
     int        phase, k;
     uint64_t   no, first;        /* number of the operation; pieces before it */
     int64_t    pieces, put, got, copied, done;
     bool       progress;         /* something moved in this look */
     bool       asked;            /* it is late: the others were asked */
+    bool       watched;          /* it waits: the others were told in what */
     int64_t    started, moved;   /* ns: when it began, when something moved last */
 };
+typedef struct dt__waits { /* for one rank; atomic */
+    int64_t last, waited, longest; /* ns */
+} dt__waits;
 typedef struct dt__past { /* for the history */
     uint64_t seq;
     int64_t  count, began, ended;
@@ -7258,8 +8416,10 @@ struct dt__engine {
     uint64_t        npast;
     uint64_t       *sent, *got;  /* messages to and from each rank */
     dt_comm_stats   stats;
+    dt__waits      *waits;       /* by rank */
     int             algo;        /* forced; DT_ALGO_AUTO: by cost */
     dt_costs        costs;
+    bool            has_costs;   /* rank 0's, not the fixed ones */
 };
 
 static const char *const dt__comm_dtypes[] = { "f32", "f16", "bf16", "i32", "i64", "u8", "f64" };
@@ -7295,9 +8455,29 @@ static const char *dt__frame_text(const dt__frame *f, char *buf, size_t nbytes)
              f->op < DT_COMM_OPS ? dt__comm_ops[f->op] : "?", f->root, dt_algo_name((dt_algo)f->algo));
     return buf;
 }
+static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes)
+{
+    char x[200], y[200];
+    snprintf(buf, nbytes, "ranks call different things: rank %d %s; rank %d %s", a->rank,
+             dt__frame_text(a, x, sizeof x), b->rank, dt__frame_text(b, y, sizeof y));
+}
+static void dt__late_by(dt_comm *c, int rank, int64_t ns)
+{
+    /* clearly later than the last one: what came over several ranks is known less well */
+    if (rank < 0 || rank >= c->size || rank == c->rank || ns < DT__LATE + c->late + c->late / 8) return;
+    c->late = ns;
+    c->late_rank = rank;
+}
+/* A frame has come while this rank waited: when did its sender begin, and the one that it knows to be last? */
+static void dt__late_heard(dt_comm *c, const dt__frame *f)
+{
+    int64_t ns = dt__comm_now() - c->began - (int64_t)f->sent;
+    dt__late_by(c, f->rank, ns);
+    if (f->late > 0 && f->late < INT64_MAX / 4) dt__late_by(c, f->late_rank, ns + f->late);
+}
 static bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got)
 {
-    char a[200], b[200];
+    char text[480];
     if (got->magic != want->magic || got->version != want->version) {
         dt__comm_fail(c, DT_COMM_ERR_NET, peer,
                       "rank %d sent something that is no frame of this version (%08x, version %u)", peer, got->magic,
@@ -7313,10 +8493,20 @@ static bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__
     }
     if (got->seq == want->seq && got->coll == want->coll && got->dtype == want->dtype && got->op == want->op &&
         got->root == want->root && got->count == want->count && got->algo == want->algo &&
-        got->nbytes == want->nbytes && got->step == want->step)
+        got->nbytes == want->nbytes && got->step == want->step) {
+        if (c->slow && got->coll != DT_COLL_SEND) dt__late_heard(c, got);
         return true;
-    dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer, "ranks call different things: rank %d %s; rank %d %s", c->rank,
-                  dt__frame_text(want, a, sizeof a), peer, dt__frame_text(got, b, sizeof b));
+    }
+    /* one of them has gone on: what it called under the other's number tells more */
+    const dt__shared *s = (const dt__shared *)c->shared;
+    dt__frame         a = *want, b = *got, note;
+    bool              pair = want->coll == DT_COLL_SEND || got->coll == DT_COLL_SEND; /* numbered by themselves */
+    if (!pair && got->seq < want->seq && c->note && dt__note_get(c->note, got->seq, &note)) a = note;
+    if (!pair && got->seq > want->seq && s && s->index[peer] >= 0 &&
+        dt__note_get(dt__seat_of(s, s->index[peer])->note, want->seq, &note))
+        b = note;
+    dt__frame_differ(&a, &b, text, sizeof text);
+    dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer, "%s", text);
     return false;
 }
 
@@ -7426,7 +8616,9 @@ static int dt__shared_direct(dt__shared *s, dt_work *w)
         for (int i = 0; i < s->n; i++) at[i] = dt__shared_see(s, dt__seat_of(s, i)->post[w->no & 1].at);
         int64_t n = hi - lo < most ? hi - lo : most;
         for (int i = 0; i < s->n; i++) src[i] = at[i] + (size_t)lo * w->size;
+        if (!dt__shared_touch(s)) return 0;
         if (n > 0) dt__reduce_to(w, src, s->n, src, s->n, n);
+        dt__shared_leave(s);
         w->done += n;
         w->progress = true;
         if (lo + n < hi) return 0;
@@ -7470,6 +8662,8 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
             if (__atomic_load_n(&p->no, __ATOMIC_ACQUIRE) != w->no + 1) return 0;
             if (p->print != print && !dt__frame_ok(c, s->rank[w->k], &w->head, &p->frame)) return c->status;
         }
+        for (int i = 0; c->slow && i < s->n; i++)
+            dt__late_by(c, s->rank[i], (int64_t)dt__seat_of(s, i)->post[w->no & 1].frame.sent - c->began);
         w->progress = true;
         if (small) {
             for (int i = 0; i < s->n; i++) {
@@ -7508,6 +8702,7 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
         e->nmsg = e->msg && e->over ? n : 0;
         if (!e->nmsg) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
     }
+    uint64_t age = w->step ? (uint64_t)(dt__comm_now() - w->started) : 0;
     for (int64_t i = 0; i < n; i++) {
         const dt_plan_step *t = s + w->step + i;
         dt__msg            *m = e->msg + i;
@@ -7523,6 +8718,9 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
         } else {
             memset(m, 0, sizeof *m);
             m->head = w->head;
+            m->head.sent = age;
+            m->head.late = c->late;
+            m->head.late_rank = c->late_rank;
             m->head.step = (uint32_t)t->round;
             m->head.nbytes = (uint64_t)t->n * w->size;
             m->ptr = base + (size_t)t->at * w->size;
@@ -7574,7 +8772,19 @@ static int dt__plan_poll(dt_comm *c, dt_work *w)
 /* ---- work */
 static int dt__work_poll(dt_comm *c, dt_work *w)
 {
-    int rc = w->shared ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
+    int rc = 1;
+#ifdef DT_USE_MPI
+    if (w->agree && (rc = dt__mpi_agree(c, &w->head, &w->phase)) > 0) {
+        w->agree = false;
+        w->phase = 0;
+        w->progress = true;
+    }
+    if (rc > 0 && w->native)
+        rc = dt__mpi_native(c, w->head.coll, w->data, w->n, w->part, w->dtype, w->op, w->head.root, &w->phase,
+                            &w->done);
+    else
+#endif
+        if (rc > 0) rc = w->shared ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
     dt__comm_look(c); /* who was stopped for long finds all that it needs, and that the others have given up */
     int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     return status ? status : rc;
@@ -7584,6 +8794,7 @@ static void dt__late(dt_comm *c, dt_work *w)
 {
     char        who[200] = "", text[200];
     dt__shared *s = (dt__shared *)c->shared;
+    dt__frame   last;
     int         rank = -1;
     if (w->asked && (double)(dt__comm_now() - w->moved) < c->timeout * 1e9 + 2e9) return;
     if (w->pair && !c->world) {
@@ -7604,10 +8815,22 @@ static void dt__late(dt_comm *c, dt_work *w)
         if (seq >= w->head.seq + 1 || k > 150) continue;
         if (rank < 0) rank = s->rank[i];
         snprintf(who + k, sizeof who - k, "%s%d", k ? ", " : "", s->rank[i]);
+        k = strlen(who);
+        if (dt__shared_last(c, s->rank[i], &last, &seq))
+            snprintf(who + k, sizeof who - k, " (last: %s #%" PRIu64 ")", dt_coll_name((dt_coll)last.coll), last.seq + 1);
     }
     dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, rank, "%s: nothing moved for %.1f s%s%s%s",
                   dt__frame_text(&w->head, text, sizeof text), c->timeout,
                   *who ? "; ranks that have not called it: " : "", who, *who ? "" : "; all ranks have called it");
+}
+/* One who was stopped may find all that it waited for, and must not go on when the others have given it up. */
+static void dt__away(dt_comm *c, int64_t ns)
+{
+    if (c->across && (double)ns > c->timeout * 0.5e9) dt__world_settle(c->world);
+}
+static int64_t dt__watch_after(const dt_comm *c) /* ns without progress until others hear in what it waits */
+{
+    return c->timeout < 0.6 ? (int64_t)(c->timeout * 0.5e9) : 300000000;
 }
 /* Waiting: spins, yields, then sleeps; a sleeper looks once more between lying down and sleeping. */
 typedef struct dt__idler {
@@ -7625,6 +8848,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         d->dozing = false;
         d->turn = 0;
         d->yielded = 0;
+        c->slow = false; /* what comes while it does not look may have been there for long */
         w->moved = 0;
         w->asked = false;
         return;
@@ -7642,8 +8866,13 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         return;
     }
     int64_t now = dt__comm_now();
+    c->slow = true;
     if (!w->moved) w->moved = now;
     if (s && !w->pair && (d->turn > spin + 40 || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
+    if (c->across && !w->pair && !w->watched && now - w->moved > dt__watch_after(c)) {
+        w->watched = true;
+        dt__world_watch(c->world, &w->head);
+    }
     if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
     /* a yield that takes long went to somebody else's program: better sleep, and be woken */
     if (d->yielded && now - d->yielded > 50000 && d->turn < spin + 40) d->turn = spin + 40;
@@ -7652,6 +8881,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         sched_yield();
     } else if (c->across) {
         c->across->wait(c, s ? 0.0002 : 0.02);
+        dt__away(c, dt__comm_now() - now);
     } else if (s) {
         d->bell = dt__shared_doze(s);
         d->dozing = true;
@@ -7674,12 +8904,21 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
 {
     struct dt__engine *e = c->engine;
     dt__past          *p = &e->past[e->npast % DT__HISTORY];
+    /* one who was stopped, and finds all it waited for, must not go on alone */
+    if (status && c->shared) {
+        dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
+        dt__shared_untouched((dt__shared *)c->shared);
+    }
     if (!status && !w->shared && w->op == DT_COMM_MEAN && dt__coll_reduces(w->head.coll) && w->out_n) {
         dt__reduce_scale(w->dtype, w->data + (size_t)w->out_at * w->size, w->out_n, c->size);
     }
     if (!status && w->out) dt__comm_copy(w->out, w->data + (size_t)w->out_at * w->size, (size_t)w->out_n * w->size);
-    DT_COMM_FREE(w->temp);
+    if (!status || !c->mpi) { /* else MPI may still write to it: it stays */
+        DT_COMM_FREE(w->temp);
+        DT_COMM_FREE(w->part);
+    }
     w->temp = NULL;
+    w->part = NULL;
     if (w->plan_own && w->plan) {
         dt_plan_free(w->plan);
         DT_COMM_FREE(w->plan);
@@ -7701,9 +8940,16 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
     __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, p->ended, __ATOMIC_RELAXED);
     if (!w->pair) __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
+    if (!w->pair && !status && c->late) {
+        dt__waits *t = &e->waits[c->late_rank];
+        __atomic_store_n(&t->last, t->last + 1, __ATOMIC_RELAXED);
+        __atomic_store_n(&t->waited, t->waited + c->late, __ATOMIC_RELAXED);
+        if (c->late > t->longest) __atomic_store_n(&t->longest, c->late, __ATOMIC_RELAXED);
+    }
+    if (!w->pair && c->shared)
+        __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
+                         __ATOMIC_RELEASE);
     w->status = status;
-    /* one who was stopped, and finds all it waited for, must not go on alone */
-    if (status && c->shared) dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
 }
 static void dt__work_begin(dt_comm *c, dt_work *w)
 {
@@ -7719,10 +8965,19 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     }
     w->started = dt__comm_now();
     w->head.sent = (uint64_t)w->started;
+    if (c->since) dt__away(c, w->started - c->since);
     __atomic_store_n(&c->doing, (uint32_t)w->head.coll + 1, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, w->started, __ATOMIC_RELAXED);
-    if (!c->shared || w->pair) return;
-    dt__shared_note((dt__shared *)c->shared, &w->head);
+    if (w->pair) return;
+    c->began = w->started;
+    c->slow = false;
+    c->late = 0;
+    c->late_rank = -1;
+    if (c->note) dt__note_put(c->note, &w->head);
+    if (c->across) dt__world_begin(c->world, c, &w->head);
+    if (!c->shared) return;
+    __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->begun, w->head.seq + 1,
+                     __ATOMIC_RELEASE);
     if (w->shared) return; /* posts are compared by all */
     DT__FENCE(&((dt__shared *)c->shared)->hall->sleepers); /* of two who differ one sees it */
     dt__shared_agree(c, &w->head);
@@ -7875,19 +9130,38 @@ static int64_t dt__segment_at(const dt_comm *c, const dt__call *a, int rank) /* 
     for (int i = 0; i < rank && i < c->size; i++) at += a->counts[i];
     return at;
 }
-static dt_algo dt__choose(const dt_comm *c, const dt__call *a, int64_t nbytes, int64_t *segment)
+/* What links the ranks. Over MPI the ranks of a machine are as near as in shared memory. */
+static int dt__comm_link(const dt_comm *c)
 {
-    const struct dt__engine *e = c->engine;
-    int                      link = c->threads                              ? DT_LINK_THREAD
-                                    : c->inside && c->local_size == c->size ? DT_LINK_SHM
-                                    : c->local_size == c->size              ? DT_LINK_LOOP
-                                                                            : DT_LINK_NET;
+    if (c->threads) return DT_LINK_THREAD;
+    if (c->local_size < c->size) return DT_LINK_NET;
+    return c->inside || (c->world && c->world->mpi) ? DT_LINK_SHM : DT_LINK_LOOP;
+}
+/* Can it be done in shared memory, by >>shared? */
+static bool dt__comm_shares(const dt_comm *c, dt_coll coll)
+{
+    return c->shared && c->local_size == c->size && c->size <= 64 &&
+           (coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BARRIER);
+}
+/* What is taken at any size; DT_ALGO_AUTO: by cost. total: elements of the vector, or of all segments */
+static dt_algo dt__fixed(const dt_comm *c, dt_coll coll, int64_t total)
+{
+    dt_algo forced = (dt_algo)c->engine->algo;
+    (void)total;
+#ifdef DT_USE_MPI
+    if (forced == DT_ALGO_NATIVE && c->mpi && dt__mpi_has(coll, total)) return DT_ALGO_NATIVE;
+#endif
+    if (forced != DT_ALGO_AUTO && forced != DT_ALGO_SHARED && dt_plan_can(coll, forced, c->size, c->host))
+        return forced;
+    return dt__comm_shares(c, coll) ? DT_ALGO_SHARED : DT_ALGO_AUTO;
+}
+static dt_algo dt__choose(const dt_comm *c, dt_coll coll, int64_t total, size_t size, int64_t *segment)
+{
+    dt_algo fixed = dt__fixed(c, coll, total);
     *segment = 0;
-    if (e->algo != DT_ALGO_AUTO && dt_plan_can(a->coll, (dt_algo)e->algo, c->size, c->host)) return (dt_algo)e->algo;
-    if (c->shared && c->local_size == c->size && c->size <= 64 &&
-        (a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BARRIER))
-        return DT_ALGO_SHARED;
-    return dt_plan_choose(&e->costs, a->coll, c->size, c->host, link, nbytes, segment);
+    return fixed != DT_ALGO_AUTO ? fixed
+                                 : dt__cost_choose(&c->engine->costs, coll, c->size, c->host, dt__comm_link(c), false,
+                                                   total * (int64_t)size, segment);
 }
 /* A plan from the cache, or one of the work's own. */
 static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo, int64_t segment, const int64_t *matrix)
@@ -7947,11 +9221,13 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     w->head.coll = (uint8_t)a->coll;
     w->head.dtype = (uint8_t)a->dtype;
     w->head.op = (uint8_t)a->op;
-    dt_algo algo = matrix ? DT_ALGO_PAIRS : dt__choose(c, a, w->n * (int64_t)w->size, &segment);
+    dt_algo algo = matrix ? DT_ALGO_PAIRS : dt__choose(c, a->coll, w->n, w->size, &segment);
     if (matrix) w->head.count = -1; /* each rank has its own */
     segment /= (int64_t)w->size;
     w->head.algo = (uint8_t)algo;
     w->shared = algo == DT_ALGO_SHARED;
+    w->native = algo == DT_ALGO_NATIVE;
+    w->agree = c->engine->algo == DT_ALGO_NATIVE && c->mpi;
     switch (a->coll) {
     case DT_COLL_ALLREDUCE: w->out_n = a->n; break;
     case DT_COLL_REDUCE: w->out_n = root ? a->n : 0; break;
@@ -7982,8 +9258,17 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     if ((a->coll == DT_COLL_REDUCE_SCATTER || ((a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER) && !root)) &&
         !w->data)
         return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
-    c->seq++;
-    return w->shared ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
+    if (w->native && !whole) {
+        w->part = (int *)DT_COMM_MALLOC(2 * (size_t)c->size * sizeof *w->part);
+        if (!w->part)
+            return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
+        for (int i = 0; i < c->size; i++) {
+            w->part[i] = (int)(a->counts ? a->counts[i] : a->n);
+            w->part[c->size + i] = i ? w->part[c->size + i - 1] + w->part[i - 1] : 0;
+        }
+    }
+    __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* others ask */
+    return w->shared || w->native ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
 }
 static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }
 static int dt__alone(const dt__call *a) /* a world of one */
@@ -8181,7 +9466,8 @@ static void dt__comm_delete(dt_comm *c)
         DT_COMM_FREE(e->busy_recv);
         DT_COMM_FREE(e->sent);
         DT_COMM_FREE(e->got);
-        DT_COMM_FREE(e->scratch);
+        DT_COMM_FREE(e->waits);
+        if (!c->mpi || dt__comm_ok(c)) DT_COMM_FREE(e->scratch); /* else MPI may still write to it: it stays */
         pthread_mutex_destroy(&e->lock);
         pthread_cond_destroy(&e->cond);
         DT_COMM_FREE(e);
@@ -8191,6 +9477,8 @@ static void dt__comm_delete(dt_comm *c)
     if (c->wake_fd >= 0) close(c->wake_fd);
     DT_COMM_FREE(c->member);
     DT_COMM_FREE(c->host);
+    DT_COMM_FREE(c->own_note);
+    DT_COMM_FREE(c->alive);
     DT_COMM_FREE(c);
 }
 static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL after dt__comm_bad */
@@ -8222,12 +9510,14 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
         e->busy_recv = (int *)calloc((size_t)size, sizeof *e->busy_recv);
         e->sent = (uint64_t *)calloc((size_t)size, sizeof *e->sent);
         e->got = (uint64_t *)calloc((size_t)size, sizeof *e->got);
+        e->waits = (dt__waits *)calloc((size_t)size, sizeof *e->waits);
         e->costs = dt_costs_default();
     }
     const char *algo = o->algo ? o->algo : env;
     if (e && algo && *algo && (e->algo = (int)dt_algo_of(algo)) == DT_ALGO_COUNT) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"", algo);
-    } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && c->wake_fd >= 0) {
+    } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && e->waits &&
+               c->wake_fd >= 0) {
         for (int i = 0; i < size; i++) c->member[i] = i;
         return c;
     } else {
@@ -8236,37 +9526,60 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
     dt__comm_delete(c);
     return NULL;
 }
-DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
+static size_t dt__threads_nbytes(int n) { return dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel); }
+static char  *dt__threads_segment(int n) /* of n ranks that are threads; NULL after dt__comm_bad */
 {
-    if (n < 1 || n > 1024 || !out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: %d threads", n);
-    size_t    nbytes = dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
-    int      *all = (int *)DT_COMM_MALLOC((size_t)n * sizeof *all);
-    void     *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    static uint64_t count;
-    uint64_t  id = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
-    int       made = 0;
+    void *p = mmap(NULL, dt__threads_nbytes(n), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
+        return NULL;
+    }
+    ((dt__hall *)p)->refs = n;
+    return (char *)p;
+}
+/* One of them. NULL after dt__comm_bad: the others are told. */
+static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const dt_comm_opts *o,
+                                 const dt_costs *costs)
+{
+    int     *all = (int *)DT_COMM_MALLOC((size_t)n * sizeof *all);
+    dt_comm *c = dt__comm_new(rank, n, o);
     for (int i = 0; all && i < n; i++) all[i] = i;
-    for (; p != MAP_FAILED && all && made < n; made++) {
-        dt_comm *c = dt__comm_new(made, n, &o);
-        if (!c) break;
+    if (c && all) {
         c->id = id;
         c->threads = true;
-        ((dt__hall *)p)->refs++;
-        c->shared = dt__shared_new(c, all, n, (char *)p, nbytes, -1);
+        c->opts = *o;
+        if (costs) c->engine->costs = *costs, c->engine->has_costs = true;
         c->inside = &dt__shared_transport;
-        out[made] = c;
-        if (!c->shared) {
-            ((dt__hall *)p)->refs--;
-            dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
-            dt__comm_delete(c);
-            break;
-        }
+        c->shared = dt__shared_new(c, all, n, base, dt__threads_nbytes(n), -1);
     }
     DT_COMM_FREE(all);
-    if (made == n) return 0;
-    if (p != MAP_FAILED && !made) munmap(p, nbytes);
-    for (int i = 0; i < made; i++) dt__comm_delete(out[i]);
-    return p == MAP_FAILED ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory") : DT_COMM_ERR_MEMORY;
+    if (c && c->shared) return c;
+    if (c) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
+    dt__comm_delete(c);
+    dt__hall *h = (dt__hall *)(void *)base;
+    if (!__atomic_exchange_n(&h->failing, 1, __ATOMIC_ACQ_REL)) {
+        snprintf(h->text, sizeof h->text, "rank %d could not set up its communicator", rank);
+        h->rank = rank;
+        __atomic_store_n(&h->status, (int32_t)DT_COMM_ERR_MEMORY, __ATOMIC_RELEASE);
+    }
+    if (!__atomic_sub_fetch(&h->refs, 1, __ATOMIC_ACQ_REL)) munmap(base, dt__threads_nbytes(n));
+    return NULL;
+}
+DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
+{
+    static uint64_t count;
+    if (n < 1 || n > 1024 || !out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: %d threads", n);
+    dt_costs    costs;
+    const char *table = dt__costs_named(&o);
+    if (table && dt_costs_load(&costs, table)) return DT_COMM_ERR_ARG;
+    uint64_t id = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
+    char    *base = dt__threads_segment(n);
+    bool     ok = base != NULL;
+    for (int i = 0; base && i < n; i++)
+        ok = (out[i] = dt__threads_comm(base, i, n, id, &o, table ? &costs : NULL)) != NULL && ok;
+    if (ok) return 0;
+    for (int i = 0; base && i < n; i++) dt__comm_delete(out[i]);
+    return DT_COMM_ERR_MEMORY;
 }
 DT_API int dt_comm_free(dt_comm *c)
 {
@@ -8471,6 +9784,74 @@ DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
     return at;
 }
 
+static int dt__straggler_order(const void *a, const void *b)
+{
+    const dt_comm_straggler *x = (const dt_comm_straggler *)a, *y = (const dt_comm_straggler *)b;
+    return x->waited > y->waited ? -1 : x->waited < y->waited ? 1 : x->rank - y->rank;
+}
+/* All of them, or NULL: none, or no memory. */
+static dt_comm_straggler *dt__stragglers(const dt_comm *c, int *n)
+{
+    *n = 0;
+    dt_comm_straggler *all = c ? (dt_comm_straggler *)DT_COMM_MALLOC((size_t)c->size * sizeof *all) : NULL;
+    for (int r = 0; all && r < c->size; r++) {
+        const dt__waits *t = &c->engine->waits[r];
+        dt_comm_straggler *s = &all[*n];
+        if (!(s->last = __atomic_load_n(&t->last, __ATOMIC_RELAXED))) continue;
+        s->rank = r;
+        s->waited = 1e-9 * (double)__atomic_load_n(&t->waited, __ATOMIC_RELAXED);
+        s->longest = 1e-9 * (double)__atomic_load_n(&t->longest, __ATOMIC_RELAXED);
+        ++*n;
+    }
+    if (*n) qsort(all, (size_t)*n, sizeof *all, dt__straggler_order);
+    return all;
+}
+DT_API int dt_comm_get_stragglers(const dt_comm *c, dt_comm_straggler *out, int n)
+{
+    int                total;
+    dt_comm_straggler *all = dt__stragglers(c, &total);
+    for (int i = 0; i < total && i < n; i++) out[i] = all[i];
+    DT_COMM_FREE(all);
+    return total;
+}
+DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes)
+{
+    size_t             at = 0;
+    int                n;
+    dt_comm_straggler *all = dt__stragglers(c, &n);
+    if (buf && nbytes) buf[0] = 0;
+    for (int i = 0; i < n; i++)
+        dt__cost_say(buf, buf ? nbytes : 0, &at,
+                     "rank %d%s%s%s: came last to %" PRId64 " of %" PRIu64
+                     " operations; rank %d waited %.6f s for it, %.6f s at most\n",
+                     all[i].rank, c->world ? " (" : "", dt_comm_host_name(c, all[i].rank), c->world ? ")" : "",
+                     all[i].last, __atomic_load_n(&c->done, __ATOMIC_ACQUIRE), c->rank, all[i].waited, all[i].longest);
+    DT_COMM_FREE(all);
+    return at;
+}
+DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes)
+{
+    dt_algo fixed[DT_COLL_COUNT];
+    size_t  len = 0;
+    if (nbytes) buf[0] = 0;
+    if (!c) return 0;
+    dt__cost_say(buf, nbytes, &len, "rank %d of %d, from %s; data: %s%s%s\n", c->rank, c->size, dt_comm_where(c),
+                 c->size == 1 ? "none moves" : c->threads ? "one process" : c->inside ? "shared memory" : "",
+                 c->inside && c->across ? " inside a machine, across " : "", c->across ? c->across->name : "");
+    for (int first = 0, h = 0; first < c->size; first++) {
+        int n = 0;
+        if (c->host[first] != h) continue; /* machines are numbered in the order of ranks */
+        for (int i = first; i < c->size; i++) n += c->host[i] == h;
+        dt__cost_say(buf, nbytes, &len, "machine %d%s%s: %d of the ranks, the first is %d\n", h++, c->world ? ", " : "",
+                     dt_comm_host_name(c, first), n, first);
+    }
+    dt__cost_say(buf, nbytes, &len, "algorithm: %s; costs: %s\n",
+                 c->engine->algo == DT_ALGO_AUTO ? "by cost" : dt_algo_name((dt_algo)c->engine->algo),
+                 c->engine->has_costs ? "rank 0's table" : "the fixed table");
+    for (int i = 0; i < (int)DT_COLL_COUNT; i++) fixed[i] = dt__fixed(c, (dt_coll)i, 0);
+    return dt__explain(&c->engine->costs, c->size, c->host, dt__comm_link(c), fixed, buf, nbytes, len);
+}
+
 /* ---- communicators of processes */
 static uint64_t dt__id_mix(uint64_t a, uint64_t b)
 {
@@ -8498,8 +9879,10 @@ static int dt__comm_share(dt_comm *c, const int *local, int n)
     DT_COMM_FREE(world);
     if (got < 0) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: rank %d has no shared memory: %s", c->rank,
                                      fd < 0 && local[0] == c->rank ? strerror(errno) : "none was passed");
-    if (fstat(got, &st) || !(c->shared = dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got))) {
-        if (!c->shared) close(got);
+    dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
+    __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread looks */
+    if (!s) {
+        close(got);
         return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d cannot map the shared memory", c->rank);
     }
     c->inside = &dt__shared_transport;
@@ -8508,21 +9891,26 @@ static int dt__comm_share(dt_comm *c, const int *local, int n)
 /* A communicator of some ranks of a world, in this order; NULL after dt__comm_bad. Takes a reference. */
 static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t id, const dt_comm_opts *o)
 {
-    const char *how = o->transport ? o->transport : getenv("DT_COMM_TRANSPORT");
+    const char *how = dt__transport_named(o);
     int         rank = 0, nlocal = 0, *local = (int *)DT_COMM_MALLOC((size_t)n * sizeof *local), bad = 0;
     while (rank < n && member[rank] != w->rank) rank++;
-    if (how && strcmp(how, "auto") && strcmp(how, "shm") && strcmp(how, "tcp")) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%.40s\"; there are auto, shm and tcp", how);
+    if (how && strcmp(how, "shm") && strcmp(how, "tcp") && !w->mpi) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%.40s\"; there are auto, shm, tcp and mpi", how);
         bad = 1;
     }
     dt_comm *c = !bad && local ? dt__comm_new(rank, n, o) : NULL;
     if (!c) {
         DT_COMM_FREE(local);
+        const char *why = dt__comm_text + (strncmp(dt__comm_text, "dt_comm_init: ", 14) == 0 ? 14 : 0);
+        char        cut[DT__CTEXT + 1];
+        snprintf(cut, sizeof cut, "rank %d could not set up its communicator: %.600s", rank, why);
+        dt__world_abort_id(w, id, DT_COMM_ERR_JOIN, rank, cut); /* the others may be waiting for it */
         return NULL;
     }
     __atomic_add_fetch(&w->refs, 1, __ATOMIC_RELAXED);
     c->world = w;
     c->id = id;
+    if (w->has_costs) c->engine->costs = w->costs, c->engine->has_costs = true;
     c->opts = *o;
     memcpy(c->member, member, (size_t)n * sizeof *member);
     c->local_size = 0;
@@ -8536,11 +9924,26 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     }
     c->local_size = nlocal;
     bool tcp = how && !strcmp(how, "tcp");
+    if (c->engine->algo == DT_ALGO_NATIVE && !w->mpi)
+        bad = dt__comm_bad(DT_COMM_ERR_ARG,
+                           "dt_comm_init: algorithm \"native\" is MPI's own: it needs transport \"mpi\"");
     if (how && !strcmp(how, "shm") && nlocal < n)
         bad = dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"shm\", but the ranks are on several machines");
     dt__world_add(w, c);
-    if (!bad && nlocal > 1 && !tcp) bad = dt__comm_share(c, local, nlocal);
-    if (n > 1 && (tcp || nlocal < n)) c->across = &dt__transport_tcp;
+    if (!bad && nlocal > 1 && !tcp && !w->mpi) bad = dt__comm_share(c, local, nlocal);
+    if (n > 1 && !w->mpi && (tcp || nlocal < n)) c->across = &dt__transport_tcp;
+#ifdef DT_USE_MPI
+    if (n > 1 && w->mpi) {
+        int64_t until = dt__comm_now() + (int64_t)(w->join_timeout * 1e9);
+        c->across = &dt__transport_mpi;
+        if (!bad) bad = dt__mpi_open(c, !o->no_thread, until);
+    }
+#endif
+    if (!bad && n > 1 && !c->shared) {
+        c->own_note = (dt__note *)calloc(DT__NOTES, sizeof *c->own_note);
+        __atomic_store_n(&c->note, c->own_note, __ATOMIC_RELEASE);
+        if (!c->own_note) bad = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+    }
     DT_COMM_FREE(local);
     if (!bad) return c;
     dt__world_abort(w, c, bad, rank, dt__comm_text);
@@ -8564,7 +9967,9 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
         int     bad = dt__world_allgather(w, &mine, sizeof mine, all);
         for (int i = 0; c && !bad && i < w->size; i++)
             if (all[i])
-                bad = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d could not set up its communicator", i);
+                bad = dt__comm_ok(c) ? dt__comm_bad(DT_COMM_ERR_JOIN,
+                                                    "dt_comm_init: rank %d could not set up its communicator", i)
+                                     : dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %.700s", c->text);
         if (c && bad) {
             c->status = bad; /* it is not waited for */
             dt_comm_free(c);
@@ -8575,15 +9980,27 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
     if (w) dt__world_unref(w); /* the communicator holds it */
     return c;
 }
+/* Threads: the first of each part makes its memory, and tells all where it is. */
+static int dt__threads_split(dt_comm *c, int n, const int *member, uint64_t id, dt_comm **out)
+{
+    int64_t *at = (int64_t *)DT_COMM_MALLOC((size_t)c->size * sizeof *at), mine = 0;
+    int      rank = 0;
+    while (rank < n && member[rank] != c->rank) rank++;
+    if (n && !rank) mine = (int64_t)(uintptr_t)dt__threads_segment(n);
+    int rc = at ? dt_comm_allgather(c, &mine, at, 1, NULL, DT_COMM_I64) : DT_COMM_ERR_MEMORY;
+    if (!rc && n && at[member[0]])
+        *out = dt__threads_comm((char *)(uintptr_t)at[member[0]], rank, n, id, &c->opts,
+                                c->engine->has_costs ? &c->engine->costs : NULL);
+    else if (mine) munmap((void *)(uintptr_t)mine, dt__threads_nbytes(n));
+    DT_COMM_FREE(at);
+    return rc;
+}
 DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
 {
     int32_t mine[2] = { colour, key };
     if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_split: out is NULL");
     *out = NULL;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_split: the communicator is NULL");
-    if (c->threads)
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
-                             "rank %d: dt_comm_split: ranks that are threads cannot be split", c->rank);
     int32_t *all = (int32_t *)DT_COMM_MALLOC((size_t)c->size * sizeof mine);
     int *member = (int *)DT_COMM_MALLOC((size_t)c->size * 2 * sizeof *member), *keys = member ? member + c->size : NULL,
         n = 0;
@@ -8602,7 +10019,8 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
         n++;
     }
     uint64_t id = dt__id_mix(dt__id_mix(c->id, ++c->splits), (uint64_t)(uint32_t)colour);
-    if (!rc && colour >= 0)
+    if (!rc && c->threads && c->size > 1) rc = dt__threads_split(c, colour < 0 ? 0 : n, member, id, out);
+    else if (!rc && colour >= 0)
         *out = c->world ? dt__comm_build(c->world, member, n, id, &c->opts) : dt__comm_new(0, 1, &c->opts);
     if (!rc && colour >= 0 && !*out)
         rc = dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__comm_text);
@@ -8610,10 +10028,190 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
     DT_COMM_FREE(member);
     return rc;
 }
+/* Threads see each other's memory, so one lock makes the agreement: who comes last, or finds that the time is over,
+   decides for all who have come. */
+static int dt__threads_shrink(dt_comm *c, dt_comm **out)
+{
+    dt__hall *h = ((dt__shared *)c->shared)->hall;
+    uint64_t  me = UINT64_C(1) << (c->rank % 64);
+    int       n = 0, rank = 0, round = c->round++, slot = round & 1;
+    char     *base = NULL;
+    bool      here = false;
+    for (;;) {
+        while (__atomic_exchange_n(&h->lock, 1, __ATOMIC_ACQUIRE)) sched_yield();
+        if (h->round > round) break;
+        if (!here && h->ncame == 0) {
+            if (round == 0) h->nin = c->size;
+            h->deadline = dt__comm_now() + (int64_t)(c->timeout * 1e9);
+            memset(h->came, 0, sizeof h->came);
+        }
+        if (!here) h->came[c->rank / 64] |= me, h->ncame++;
+        here = true;
+        if (h->ncame == h->nin || dt__comm_now() >= h->deadline) {
+            memcpy(h->result[slot].in, h->came, sizeof h->came);
+            h->result[slot].n = h->nin = h->ncame;
+            h->result[slot].base = dt__threads_segment(h->nin);
+            h->ncame = 0;
+            h->round = round + 1;
+            break;
+        }
+        __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
+        usleep(500);
+    }
+    if (here && h->round <= round + 2 && (h->result[slot].in[c->rank / 64] & me)) {
+        n = h->result[slot].n;
+        base = h->result[slot].base;
+    }
+    for (int i = 0; i < c->rank; i++) rank += h->result[slot].in[i / 64] >> (i % 64) & 1;
+    __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
+    if (!n)
+        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d: dt_comm_shrink: rank %d came too late: the others have gone on",
+                            c->rank, c->rank);
+    if (!base) return dt__comm_bad(DT_COMM_ERR_MEMORY, "rank %d: dt_comm_shrink: out of memory", c->rank);
+    *out = dt__threads_comm(base, rank, n, dt__id_mix(c->id, UINT64_C(1) << 32 | (uint64_t)round), &c->opts,
+                            c->engine->has_costs ? &c->engine->costs : NULL);
+    return *out ? 0 : DT_COMM_ERR_MEMORY;
+}
+static void dt__comm_drop(dt_comm *c) /* nobody waits for anybody */
+{
+    if (!c) return;
+    dt__comm_failed(c, DT_COMM_ERR_STATE, -1, "given up before it was used");
+    dt_comm_free(c);
+}
+/* Agree on who is there, make a communicator of them, agree that all have it. If not (somebody died meanwhile), once
+   more with those who are left. Its id is of this round, so what an earlier attempt left behind cannot be taken for
+   it; the memory and the links are new. */
+DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
+{
+    char     text[sizeof dt__comm_text];
+    uint64_t id = 0;
+    if (!out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: out is NULL");
+    *out = NULL;
+    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: the communicator is NULL");
+    if (c->threads && c->size > 1) return dt__threads_shrink(c, out);
+    dt__world *w = c->world;
+    if (!w || c->size == 1) {
+        *out = w ? dt__comm_build(w, c->member, 1, dt__id_mix(c->id, ++c->splits), &c->opts) : dt__comm_new(0, 1, &c->opts);
+        return *out ? 0 : DT_COMM_ERR_MEMORY;
+    }
+    int *member = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *member), n = 0, before = -1, same = 0, rc = 0;
+    if (!c->alive && (c->alive = (uint8_t *)calloc(1, dt__agree_nbytes(w))) != NULL)
+        for (int i = 0; i < c->size; i++) dt__bit_set(c->alive, c->member[i]);
+    if (!member || !c->alive) rc = dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
+    for (bool all = false; !rc; before = n) {
+        bool have = *out && dt__comm_ok(*out);
+        rc = dt__world_agree(w, c->id, c->round++, c->timeout, c->alive, have ? id : 0, have ? n : 0, &all);
+        if (!rc && all && have) break;
+        dt__comm_drop(*out);
+        *out = NULL;
+        n = 0;
+        for (int i = 0; !rc && i < c->size; i++)
+            if (dt__bit(c->alive, c->member[i])) member[n++] = c->member[i];
+        same = n == before ? same + 1 : 0;
+        if (!rc && n == 0)
+            rc = dt__comm_bad(DT_COMM_ERR_PEER, "half of the ranks or more are out of reach: they may have gone on "
+                                                "without these; start again from the last checkpoint");
+        else if (!rc && !dt__bit(c->alive, w->rank))
+            rc = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d came too late: the others have gone on", c->rank);
+        else if (!rc && same == 3)
+            rc = dt__comm_bad(DT_COMM_ERR_STATE, "%d ranks could not set up a communicator: %.400s", n,
+                              dt__comm_text[0] ? dt__comm_text : "one of them failed");
+        if (rc) break;
+        id = dt__id_mix(dt__id_mix(c->id, UINT64_C(1) << 32), (uint64_t)c->round);
+        *out = dt__comm_build(w, member, n, id, &c->opts);
+    }
+    if (rc) {
+        snprintf(text, sizeof text, "rank %d: dt_comm_shrink: %.680s", c->rank, dt__comm_text);
+        dt__comm_drop(*out);
+        *out = NULL;
+        dt__comm_bad(rc, "%s", text);
+    }
+    for (int i = 0, k = 0; !rc && i < c->size; i++)
+        if (k < n && member[k] == c->member[i]) k++;
+        else {
+            static const char *const how[] = { "it came too late", "it died", "it left", "it is out of reach" };
+            dt__comm_log(3, "rank %d goes on without rank %d: %s", c->rank, i, how[dt__world_gone(w, c->member[i]) & 3]);
+        }
+    DT_COMM_FREE(member);
+    return rc;
+}
 DT_API int dt_comm_dup(dt_comm *c, dt_comm **out) { return dt_comm_split(c, 0, c ? c->rank : 0, out); }
 DT_API const char *dt_comm_host_name(const dt_comm *c, int rank)
 {
     return c && c->world && rank >= 0 && rank < c->size ? c->world->member[c->member[rank]].host_name : "";
+}
+/* ---- tuning */
+/* Round trips between two ranks, until 'most' are done or a second is over; the first says when. Half of the least, in
+   seconds; negative: failed. */
+static double dt__tune_trips(dt_comm *c, int a, int b, int64_t nbytes, int most, int64_t *buf)
+{
+    int64_t begin = dt__comm_now(), best = INT64_MAX;
+    int     peer = c->rank == a ? b : a, rc = 0;
+    for (int i = 0; !rc; i++) {
+        int64_t t0 = dt__comm_now();
+        buf[0] = i + 1 < most && (i < 3 || t0 - begin < 1000000000); /* another one follows */
+        if (c->rank == a) rc = dt_comm_send(c, buf, nbytes, DT_COMM_U8, peer);
+        if (!rc) rc = dt_comm_recv(c, buf, nbytes, DT_COMM_U8, peer);
+        int64_t again = buf[0];
+        if (!rc && c->rank == b) rc = dt_comm_send(c, buf, nbytes, DT_COMM_U8, peer);
+        int64_t took = dt__comm_now() - t0;
+        if (i && took < best) best = took;
+        if (!again) break;
+    }
+    return rc ? -1 : (double)best * 0.5e-9;
+}
+/* The first two ranks of one machine, or of two machines, measure; all get it. 1: there are none. */
+static int dt__tune_link(dt_comm *c, bool near, int64_t *buf, int64_t nbytes, double *alpha, double *beta)
+{
+    int    a = 0, b = 0, n = c->size;
+    double got[2] = { 0, 0 };
+    for (int k = 0; k < n * n && a == b; k++)
+        if (k / n < k % n && (c->host[k / n] == c->host[k % n]) == near) a = k / n, b = k % n;
+    if (a == b) return 1;
+    if (c->rank == a || c->rank == b) {
+        double little = dt__tune_trips(c, a, b, 8, 2000, buf), much = dt__tune_trips(c, a, b, nbytes, 20, buf);
+        if (little < 0 || much < 0) return dt_comm_status_of(c);
+        got[1] = much > little ? (much - little) / (double)(nbytes - 8) : 0;
+        got[0] = little > 8 * got[1] ? little - 8 * got[1] : little;
+    }
+    int rc = dt_comm_broadcast(c, got, 2, DT_COMM_F64, a);
+    *alpha = got[0] > 10 ? 10 : got[0];
+    *beta = got[1] > 1e-6 ? 1e-6 : got[1];
+    return rc;
+}
+static double dt__tune_reduce(char *buf, int64_t nbytes) /* seconds a byte */
+{
+    int64_t best = INT64_MAX;
+    for (int i = 0; i < 8; i++) {
+        int64_t t0 = dt__comm_now();
+        dt__fold(DT_COMM_F32, DT_COMM_SUM, buf, buf + nbytes / 2, nbytes / 8, false);
+        int64_t took = dt__comm_now() - t0;
+        if (i && took < best) best = took;
+    }
+    return (double)best * 1e-9 / (double)(nbytes / 2);
+}
+DT_API int dt_comm_tune(dt_comm *c, const char *path)
+{
+    enum { BYTES = 32 << 20 }; /* more than a core's own caches hold */
+    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_tune: the communicator is NULL");
+    if (c->rank == 0 && (!path || !*path))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_tune: there is no path", c->rank);
+    int64_t *buf = (int64_t *)DT_COMM_MALLOC(BYTES);
+    if (!buf) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: dt_comm_tune: out of memory", c->rank);
+    memset(buf, 0, BYTES);
+    dt_costs t = c->engine->costs;
+    int      far = dt__comm_link(c), near = c->local_size == c->size ? far : (int)DT_LINK_SHM;
+    int      rc = dt_comm_barrier(c);
+    if (rc >= 0 && c->size > 1) rc = dt__tune_link(c, true, buf, BYTES / 2, &t.alpha[near], &t.beta[near]);
+    if (rc >= 0 && c->size > 1) rc = dt__tune_link(c, false, buf, BYTES / 8, &t.alpha[far], &t.beta[far]);
+    if (rc >= 0 && c->rank == 0) t.gamma = dt__tune_reduce((char *)buf, BYTES);
+    if (rc >= 0 || !c->mpi) DT_COMM_FREE(buf); /* else MPI may still write to it */
+    if (rc < 0) return dt__comm_bad(rc, "dt_comm_tune: %s", c->text);
+    int32_t bad = c->rank == 0 ? dt_costs_save(&t, path) : 0;
+    rc = dt_comm_broadcast(c, &bad, 1, DT_COMM_I32, 0);
+    if (rc) return dt__comm_bad(rc, "dt_comm_tune: %s", c->text);
+    if (bad && c->rank) dt__comm_bad(bad, "dt_comm_tune: rank 0 could not write the table");
+    return bad;
 }
 DT_API const char *dt_comm_where(const dt_comm *c) { return c && c->world ? c->world->where : "threads"; }
 

@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_dist.h"
     In every other file that uses it:           #include "dt_dist.h"
 
-    dt.h, dt_cpu.h, dt_nn.h and dt_comm.h must lie beside it. Link with -lm -lpthread.
+    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_comm.h must lie beside it. Link with -lm -lpthread.
 
 A COMPLETE PROGRAM
 
@@ -42,6 +42,7 @@ WHAT IT DOES NOT DO
 CONTENTS
 
     >>ddp            replicas that average their gradients while the backward goes on
+    >>feeding        rank 0 reads for all
     >>parallel       one process, several devices, which share a batch
     >>agree          implementation from here: what ranks tell each other
     >>buckets        gradients in the order they become ready
@@ -49,6 +50,7 @@ CONTENTS
     >>slots          sums that do not depend on the number of ranks
     >>syncnorm       batch norm over all ranks
     >>attach         from a model and a communicator to a ddp
+    >>feed           frames of batches, one ahead
     >>replicas       threads with a model each
 
 ERRORS
@@ -65,6 +67,7 @@ LICENCE
 #define DT_DIST_H_INCLUDED
 
 #include "dt_comm.h"
+#include "dt_data.h"
 #include "dt_nn.h"
 
 #define DT_DIST_VERSION "0.1.0"
@@ -90,6 +93,10 @@ extern "C" {
 
    A gradient that is not finite, on any rank, is DT_ERR_NUMERIC on all of them, naming the rank and the parameter: the
    step changes nothing (under dt_amp with a dynamic scale it is an overflow, which all ranks skip).
+
+   tools/dtverify compares a program's trainings with different numbers of ranks: with DT_VERIFY=FILE in the environment
+   rank 0 writes a line there before each step and at dt_ddp_free: its number, SHA-256 and norm of the weights, 64 of
+   them; and that all ranks have the same bits is checked.
 
    A rank of a world of one (or c NULL) trains as if there were no ddp. Free a ddp before its communicator. */
 typedef struct dt_ddp dt_ddp;
@@ -135,7 +142,7 @@ DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
    by the number of ranks; each rank does S / world backwards before a dt_step, rank r those from r * S / world on. Each
    gradient is computed alone, and all S are added in the order of one fixed tree. It costs: nothing overlaps, S / world
    times the gradients is sent and held, and what depends on the batch (batch norm) or on the rank (dropout) still
-   differs. f32 alone. */
+   differs. f32 alone. A slot must get the same samples in every world: a loader for each, .rank = slot, .world = S. */
 DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* S; which are this rank's */
 
 /* .sync_batchnorm: torch.nn.SyncBatchNorm. Batch norms of the model take their statistics, in training, over the samples
@@ -160,6 +167,28 @@ typedef struct dt_ddp_stats {
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
 /* One line: T1 (compute), T2 (communication), what of it is exposed, the bound max(T1, T2), a step; like snprintf. */
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
+
+/* ---------------------------------------------------------------------------------------------------- >>feeding
+   Data for the ranks, in the same global order whichever way they get it: every rank reads its part of a path they
+   share (dt_loader_new with .rank, .world), each has files of its own (.contiguous), or rank 0 reads for all:
+
+       dt_feed *in = dt_feed_new(set, c, .batch = 100, .shuffle = true);    set: rank 0's; NULL on the others
+       while (dt_feed_epoch(in) < 5)
+           for (dt_batch b; dt_feed_next(in, &b); ) ...
+
+   Batches are those of dt_loader_new with the same options. They are sent while the ranks compute on the ones before;
+   what fails on rank 0 is the error of the batch it concerns on all ranks. Collective: new, next, free. */
+typedef struct dt_feed dt_feed;
+DT_API dt_feed        *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o DT_OPT0(dt_loader_opts));
+#ifdef DT__LIT
+#define dt_feed_new(set, ...) dt_feed_new_with(set, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loader_opts, __VA_ARGS__, ))
+#endif
+DT_API void       dt_feed_free(dt_feed *f);
+DT_API bool       dt_feed_next(dt_feed *f, dt_batch *b); /* as dt_loader_next; .item and .sha256 are not sent */
+DT_API int64_t    dt_feed_epoch(const dt_feed *f);       /* as dt_loader_epoch */
+DT_API int64_t    dt_feed_batches(const dt_feed *f);
+DT_API dt_cursor *dt_feed_cursor(dt_feed *f); /* behind the last batch; may be set before the first dt_feed_next */
+DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_tensor(c, "data.cursor", ...) */
 
 /* ---------------------------------------------------------------------------------------------------- >>parallel
    torch.nn.DataParallel: one program drives several devices, which are threads of the CPU here. The program says how a
@@ -283,6 +312,9 @@ struct dt_ddp {
     dt_work     **shadow_work;
     int64_t       nshadow, work_cap;
     /* watching */
+    FILE        *verify; /* rank 0's DT_VERIFY */
+    int          verifying;
+    int64_t      verified;
     dt_ddp_stats stats;
     double       busy; /* of c at the begin */
     uint64_t     t_begin, t_walked, t_last;
@@ -566,7 +598,8 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
 
 /* ==================================================================================================== >>walk
    Collectives of a backward, the same on all ranks: the notes; the bitmaps of what was reached, if the notes differ;
-   the buffers; the buckets; who found a gradient that is not finite. A rank that skips a step runs them without a walk. */
+   the buffers; the buckets; who found a gradient that is not finite. A rank that skips a step runs them without a
+   walk. */
 static int dt__note_send(dt_ddp *d)
 {
     uint64_t hash = 1469598103934665603ull;
@@ -881,6 +914,46 @@ static void dt__ddp_end(void *user, dt_status status)
     d->stats.comm += dt_comm_get_stats(d->c).busy - d->busy;
     d->t_last = now;
 }
+/* DT_VERIFY: a line about the weights as they are. */
+static void dt__ddp_verify(dt_ddp *d)
+{
+    dt_model *m = d->m;
+    dt_sha256 s;
+    uint8_t   sum[32], first[32];
+    double    norm = 0;
+    int64_t   n = 0, at = 0, total = 0;
+    char      line[2048];
+    if (!d->verifying || !m || !m->sealed || dt__tls.code != DT_OK) return;
+    for (int i = 0; i < m->nparams; i++) total += m->param[i]->buffer ? 0 : m->param[i]->t->numel;
+    int len = snprintf(line, sizeof line, "%" PRId64 " ", d->verified++), text = len + 64;
+    dt_sha256_begin(&s);
+    for (int i = 0; i < m->nparams; i++) {
+        const dt_tensor *t = m->param[i]->t;
+        const char      *p = (const char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
+        if (m->param[i]->buffer) continue;
+        dt_sha256_add(&s, p, (size_t)t->numel * dt__dtype_size[t->dtype]);
+        for (int64_t k = 0; k < t->numel; k++, at++) {
+            double x = dt__element(p, t->dtype, k);
+            norm += x * x;
+            if (n >= 64 || at < n * total / 64) continue;
+            n++;
+            text += snprintf(line + text, sizeof line - (size_t)text, " %.9g", x);
+        }
+    }
+    dt_sha256_end(&s, sum);
+    for (int i = 0; i < 32; i++) {
+        static const char hex[] = "0123456789abcdef";
+        line[len + 2 * i] = hex[sum[i] >> 4];
+        line[len + 2 * i + 1] = hex[sum[i] & 15];
+    }
+    memcpy(first, sum, sizeof first);
+    if (d->c && dt_comm_broadcast(d->c, first, 32, DT_COMM_U8, 0)) dt__ddp_comm_fail(d, "DT_VERIFY");
+    else if (memcmp(first, sum, 32))
+        dt_fail(DT_ERR_COMM, "DT_VERIFY: before step %" PRId64 " rank %d has other weights than rank 0", d->verified,
+                d->rank);
+    if (d->verify && (fprintf(d->verify, "%s %.17g\n", line, sqrt(norm)) < 0 || fflush(d->verify)))
+        dt_fail(DT_ERR_FILE, "DT_VERIFY: cannot write: %s", strerror(errno));
+}
 static void dt__ddp_step(void *user, dt_optimizer *opt)
 {
     dt_ddp *d = (dt_ddp *)user;
@@ -890,6 +963,7 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
                 d->o.slots / d->world);
     if (dt__tls.code == DT_OK && d->unsynced && !dt__ddp_alone(d))
         dt_fail(DT_ERR_STATE, "dt_step: inside dt_ddp_no_sync; the last backward before a step must be outside");
+    dt__ddp_verify(d);
     dt__ddp_tell(d);
 }
 
@@ -996,7 +1070,7 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         m->order[i]->t->grad_empty = 0;
         m->order[i]->t->grad_unreached = !d->reach[i];
     }
-    memset(d->reach, 0, (size_t)d->norder);
+    for (int i = 0; i < d->norder; i++) d->reach[i] = 0;
     return rc ? rc : dt__ddp_nonfinite(d);
 }
 
@@ -1156,7 +1230,44 @@ static void dt__syncnorm_free(dt_ddp *d)
     dt_comm_free(d->norm);
 }
 
-/* ==================================================================================================== >>attach */
+/* ==================================================================================================== >>attach
+   What dt_nn.h asks of the ranks together: checkpoints. */
+static int dt__ddp_agree(void *user, const char *call, int64_t *x, int n)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    return d->c && dt_comm_allreduce(d->c, x, n, DT_COMM_I64, DT_COMM_MAX) ? dt__ddp_comm_fail(d, call) : 0;
+}
+static int dt__ddp_same(void *user, const char *call, const char *what, int64_t x)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    if (dt__ddp_alone(d)) return 0;
+    int64_t *all = (int64_t *)dt_alloc((size_t)d->world * sizeof *all);
+    int      rc = all ? 0 : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    if (!rc && dt_comm_allgather(d->c, &x, all, 1, NULL, DT_COMM_I64)) rc = dt__ddp_comm_fail(d, call);
+    for (int r = 1; r < d->world && !rc; r++) {
+        if (all[r] == all[0]) continue;
+        d->told = 1; /* every rank says the same */
+        rc =
+            dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on rank 0, %" PRId64 " on rank %d; all must see the same files",
+                    call, what, all[0], all[r], r);
+    }
+    dt_dealloc(all, (size_t)d->world * sizeof *all);
+    return rc;
+}
+static int dt__ddp_lead(void *user) { return ((dt_ddp *)user)->rank == 0; }
+static int dt__ddp_outcome(void *user, const char *call)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    char    text[512];
+    if (dt__ddp_alone(d)) return 0;
+    memset(text, 0, sizeof text);
+    if (d->rank == 0 && dt__tls.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
+    if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, call);
+    if (!text[0] || d->rank == 0) return 0;
+    d->told = 1;
+    text[sizeof text - 1] = 0;
+    return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
+}
 static void    dt__ddp_gone(void *user) { ((dt_ddp *)user)->m = NULL; }
 static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
 {
@@ -1182,10 +1293,18 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.made = dt__ddp_made;
     d->watch.grads = dt__ddp_grads;
     d->watch.step = dt__ddp_step;
+    d->watch.agree = dt__ddp_agree;
+    d->watch.same = dt__ddp_same;
+    d->watch.lead = dt__ddp_lead;
+    d->watch.outcome = dt__ddp_outcome;
     d->watch.gone = dt__ddp_gone;
     m->watch = &d->watch;
     if (d->c && m->nparams && dt__ddp_share_all(d)) return dt__tls.code;
     if (m->sealed && d->c && dt__model_pack(m)) return dt__tls.code;
+    const char *path = getenv("DT_VERIFY");
+    d->verifying = path && *path;
+    if (d->verifying && d->rank == 0 && !(d->verify = fopen(path, "w")))
+        return dt_fail(DT_ERR_FILE, "dt_ddp_new: DT_VERIFY: cannot write %.300s: %s", path, strerror(errno));
     dt_grad_hooks h;
     h.begin = dt__ddp_begin;
     h.ready = dt__ddp_ready;
@@ -1240,6 +1359,8 @@ DT_API void dt_ddp_free(dt_ddp *d)
 {
     if (!d) return;
     dt_model *m = d->m;
+    dt__ddp_verify(d);
+    if (d->verify) fclose(d->verify);
     dt__ddp_tell(d);
     if (d->hook >= 0 && d->hook_thread == (void *)&dt__tls) dt_hooks_remove(d->hook);
     if (m && m->watch == &d->watch) {
@@ -1385,6 +1506,271 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
                  1e3 * period, 1e3 * t1, 1e3 * t2, (double)s.bytes / n / 1048576, s.buckets, 1e3 * exposed,
                  1e3 * (t1 > t2 ? t1 : t2), 1e3 * (t1 + t2));
     return k > 0 ? (size_t)k : 0;
+}
+
+/* ==================================================================================================== >>feed
+   Rank 0 has a loader for each rank. A frame is a head, x and y, always of one length, so that a rank can wait for the
+   next one before it knows what is in it. There are two frames for each rank: one is used while the other travels. */
+enum { DT__FEED_BATCH = 1, DT__FEED_END, DT__FEED_FAIL };
+typedef struct dt__feed_head {
+    int64_t   kind, n, epoch, index, next_epoch;
+    int64_t   x_dtype, x_ndim, y_dtype, y_ndim; /* y_ndim -1: there is none */
+    int64_t   x_shape[DT_MAX_DIMS], y_shape[DT_MAX_DIMS];
+    dt_cursor cursor;
+    char      text[512];
+} dt__feed_head;
+struct dt_feed {
+    dt_comm       *c;                   /* a duplicate; NULL in a world of one */
+    int            rank, world, frames; /* frames: 2 for each rank we fill or take them for */
+    dt_loader_opts o;
+    dt_loader    **in;
+    dt_cursor      cursor;
+    dt_tensor     *state;
+    int64_t        batches, epoch;
+    size_t         length, x_room; /* of a frame; of x in it */
+    char         **frame;          /* [turn][rank] on rank 0, [turn] elsewhere */
+    dt_work      **work;
+    int            started, turn, over;
+};
+static char *dt__feed_x(const char *frame)
+{
+    return (char *)(uintptr_t)frame + ((sizeof(dt__feed_head) + 63) & ~(size_t)63);
+}
+static int dt__feed_fail(dt_feed *f, const char *call)
+{
+    const char *why = f->c ? dt_comm_error(f->c) : NULL;
+    f->over = 1;
+    return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
+}
+static size_t dt__feed_bytes(int64_t dtype, int64_t ndim, const int64_t *shape) /* SIZE_MAX: none */
+{
+    size_t n = 1;
+    if (ndim < 0 || ndim > DT_MAX_DIMS || dtype < 0 || dtype >= DT_DTYPE_COUNT) return SIZE_MAX;
+    n = dt__dtype_size[dtype];
+    for (int64_t i = 0; i < ndim; i++)
+        if (shape[i] < 0 || __builtin_mul_overflow(n, (size_t)shape[i], &n)) return SIZE_MAX;
+    return n;
+}
+/* The next batch of rank r into its frame; an error of the loader goes with it. */
+static void dt__feed_fill(dt_feed *f, int r, char *frame)
+{
+    dt__feed_head *h = (dt__feed_head *)(void *)frame;
+    dt_batch       b;
+    memset(h, 0, sizeof *h);
+    bool more = dt_loader_next(f->in[r], &b);
+    h->kind = more ? DT__FEED_BATCH : DT__FEED_END;
+    h->next_epoch = dt_loader_epoch(f->in[r]);
+    h->cursor = *dt_loader_cursor(f->in[r]);
+    if (more) {
+        h->n = b.n;
+        h->epoch = b.epoch;
+        h->index = b.index;
+        h->x_dtype = b.x->dtype;
+        h->x_ndim = b.x->ndim;
+        memcpy(h->x_shape, b.x->shape, sizeof h->x_shape);
+        h->y_ndim = b.y ? b.y->ndim : -1;
+        if (b.y) {
+            h->y_dtype = b.y->dtype;
+            memcpy(h->y_shape, b.y->shape, sizeof h->y_shape);
+        }
+        size_t xn = dt_nbytes(b.x), yn = b.y ? dt_nbytes(b.y) : 0,
+               room = f->length - (size_t)(dt__feed_x(frame) - frame);
+        if (xn > f->x_room || yn > room - f->x_room)
+            dt_fail(DT_ERR_SHAPE, "dt_feed_next: a batch of %zu bytes; the first one of the feed had room for %zu",
+                    xn + yn, room);
+        else if (!dt_copy_out(b.x, dt__feed_x(frame), xn) && b.y) dt_copy_out(b.y, dt__feed_x(frame) + f->x_room, yn);
+        dt_free(b.x);
+        if (b.y) dt_free(b.y);
+    }
+    if (dt__tls.code == DT_OK) return;
+    h->kind = DT__FEED_FAIL;
+    snprintf(h->text, sizeof h->text, "%.500s", dt_error());
+    dt_error_clear();
+}
+/* Frame number 'turn' of every rank sets out. What fails for one fails for all. */
+static int dt__feed_go(dt_feed *f, int turn)
+{
+    int n = f->rank ? 1 : f->world, first = turn * n, rc = 0;
+    for (int i = first; i < first + n; i++) {
+        if (f->work[i] && dt_work_wait(f->work[i])) rc = 1;
+        f->work[i] = NULL;
+    }
+    for (int r = 0; r < n && f->rank == 0 && !rc; r++) dt__feed_fill(f, r, f->frame[first + r]);
+    for (int r = 0; r < n && f->rank == 0 && !rc; r++) {
+        const dt__feed_head *h = (const dt__feed_head *)(const void *)f->frame[first + r];
+        if (h->kind != DT__FEED_FAIL) continue;
+        for (int k = 0; k < n; k++)
+            if (k != r) memcpy(f->frame[first + k], h, sizeof *h);
+        break;
+    }
+    for (int i = first + (f->rank == 0); i < first + n && !rc; i++) {
+        f->work[i] = f->rank ? dt_comm_recv_start(f->c, f->frame[i], (int64_t)f->length, DT_COMM_U8, 0)
+                             : dt_comm_send_start(f->c, f->frame[i], (int64_t)f->length, DT_COMM_U8, i - first);
+        if (!f->work[i]) rc = 1;
+    }
+    return rc ? dt__feed_fail(f, "dt_feed_next") : 0;
+}
+static int dt__feed_start(dt_feed *f)
+{
+    int64_t room[2] = { 0, 0 };
+    f->started = 1;
+    if (f->rank == 0) { /* an item of the set says how long frames are: the first batch, read by a loader that goes */
+        for (int r = 0; r < f->world; r++) *dt_loader_cursor(f->in[r]) = f->cursor;
+        dt_item_info k = dt_dataset_item(f->in[0]->set);
+        size_t       each =
+            dt__feed_bytes(k.x_dtype == DT_U8 && !f->o.raw ? DT_F32 : k.x_dtype, k.x_shape.ndim, k.x_shape.dim);
+        size_t y = dt__feed_bytes(DT_I64, k.y_shape.ndim, k.y_shape.dim);
+        size_t n = (size_t)(f->o.batch > 0 ? f->o.batch : 1);
+        size_t xn, yn;
+        if (each == SIZE_MAX || y == SIZE_MAX || __builtin_mul_overflow(each, n, &xn) ||
+            __builtin_mul_overflow(y, n, &yn) || xn > (size_t)1 << 40 || yn > (size_t)1 << 40)
+            xn = yn = 0;
+        room[0] = (int64_t)((xn + 63) & ~(size_t)63);
+        room[1] = (int64_t)yn;
+    }
+    if (f->c && dt_comm_broadcast(f->c, room, 2, DT_COMM_I64, 0)) return dt__feed_fail(f, "dt_feed_next");
+    f->x_room = (size_t)room[0];
+    f->length = (size_t)(dt__feed_x(NULL) - (char *)NULL) + f->x_room + (size_t)room[1];
+    for (int i = 0; i < f->frames; i++) {
+        f->frame[i] = (char *)dt_comm_alloc(f->c, f->length);
+        if (!f->frame[i]) {
+            int rc = dt_fail(DT_ERR_MEMORY, "dt_feed_next: out of memory for a frame of %zu bytes", f->length);
+            dt_comm_abort(f->c, dt_error());
+            return rc;
+        }
+    }
+    return dt__feed_go(f, 0);
+}
+static bool dt__feed_take(dt_feed *f, const char *frame, dt_batch *b)
+{
+    dt__feed_head h;
+    memcpy(&h, frame, sizeof h);
+    f->epoch = h.next_epoch;
+    f->cursor = h.cursor;
+    if (h.kind == DT__FEED_END) return false;
+    h.text[sizeof h.text - 1] = 0;
+    size_t xn = dt__feed_bytes(h.x_dtype, h.x_ndim, h.x_shape);
+    size_t yn = h.y_ndim < 0 ? 0 : dt__feed_bytes(h.y_dtype, h.y_ndim, h.y_shape);
+    size_t room = f->length - (size_t)(dt__feed_x(frame) - frame) - f->x_room;
+    if (h.kind != DT__FEED_BATCH || xn > f->x_room || yn > room) {
+        f->over = 1;
+        dt_fail(DT_ERR_FILE, "dt_feed_next: rank 0: %s", h.kind == DT__FEED_FAIL ? h.text : "a frame that is none");
+        return false;
+    }
+    dt_shape     s;
+    dt_make_opts o;
+    DT__CLEAR(o);
+    for (int k = 0; k < (h.y_ndim < 0 ? 1 : 2); k++) {
+        memset(&s, 0, sizeof s);
+        s.ndim = (int)(k ? h.y_ndim : h.x_ndim);
+        memcpy(s.dim, k ? h.y_shape : h.x_shape, sizeof s.dim);
+        o.dtype = (dt_dtype)(k ? h.y_dtype : h.x_dtype);
+        dt_tensor *t = dt_from_with(dt__feed_x(frame) + (k ? f->x_room : 0), s, o);
+        if (k) b->y = t;
+        else b->x = t;
+    }
+    b->n = h.n;
+    b->epoch = h.epoch;
+    b->index = h.index;
+    return dt__tls.code == DT_OK;
+}
+DT_API bool dt_feed_next(dt_feed *f, dt_batch *b)
+{
+    if (b) memset(b, 0, sizeof *b);
+    if (dt__tls.code != DT_OK) return false;
+    if (!f || !b) dt_fail(DT_ERR_ARG, "dt_feed_next: the %s is NULL", f ? "batch" : "feed");
+    else if (f->over) dt_fail(DT_ERR_STATE, "dt_feed_next: the feed has failed");
+    if (dt__tls.code != DT_OK || (!f->started && dt__feed_start(f))) return false;
+    int at = f->rank ? f->turn : f->turn * f->world;
+    if (f->work[at]) {
+        int rc = dt_work_wait(f->work[at]);
+        f->work[at] = NULL;
+        if (rc) {
+            dt__feed_fail(f, "dt_feed_next");
+            return false;
+        }
+    }
+    int64_t kind = ((const dt__feed_head *)(const void *)f->frame[at])->kind;
+    if (kind == DT__FEED_BATCH || kind == DT__FEED_END) {
+        if (dt__feed_go(f, 1 - f->turn)) return false;
+    }
+    f->turn = 1 - f->turn;
+    return dt__feed_take(f, f->frame[at], b);
+}
+DT_API dt_feed *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o)
+{
+    const char *call = "dt_feed_new";
+    dt_feed    *f = dt__tls.code == DT_OK ? (dt_feed *)dt__alloc_zero(sizeof *f) : NULL;
+    char        text[512];
+    if (!f) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+        return NULL;
+    }
+    f->rank = dt_comm_rank(c);
+    f->world = dt_comm_size(c);
+    f->o = o;
+    f->frames = f->rank ? 2 : 2 * f->world;
+    f->frame = (char **)dt__alloc_zero((size_t)f->frames * sizeof *f->frame);
+    f->work = (dt_work **)dt__alloc_zero((size_t)f->frames * sizeof *f->work);
+    f->in = (dt_loader **)dt__alloc_zero((size_t)f->world * sizeof *f->in);
+    if (!f->frame || !f->work || !f->in) dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    if (f->world > 1 && dt_comm_dup(c, &f->c)) dt_fail(DT_ERR_COMM, "%s: %s", call, dt_comm_error(c));
+    if (f->rank == 0 && (o.no_pad || o.contiguous || o.world > 1))
+        dt_fail(DT_ERR_ARG, "%s: .no_pad, .contiguous, .rank and .world are a rank's own; all get as many batches here",
+                call);
+    for (int r = 0; r < f->world && f->rank == 0 && dt__tls.code == DT_OK; r++) {
+        o.rank = r;
+        o.world = f->world;
+        f->in[r] = dt_loader_new_with(set, o);
+    }
+    if (f->in[0]) {
+        f->batches = dt_loader_batches(f->in[0]);
+        f->cursor = *dt_loader_cursor(f->in[0]);
+    }
+    memset(text, 0, sizeof text);
+    if (f->rank == 0 && dt__tls.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
+    if (f->c && (dt_comm_broadcast(f->c, text, (int64_t)sizeof text, DT_COMM_U8, 0) ||
+                 dt_comm_broadcast(f->c, &f->batches, 1, DT_COMM_I64, 0) ||
+                 dt_comm_broadcast(f->c, &f->cursor, (int64_t)sizeof f->cursor, DT_COMM_U8, 0)))
+        dt__feed_fail(f, call);
+    text[sizeof text - 1] = 0;
+    if (f->rank && text[0]) dt_fail(DT_ERR_FILE, "%s: rank 0: %s", call, text);
+    f->epoch = f->cursor.epoch;
+    if (dt__tls.code == DT_OK) return f;
+    dt_feed_free(f);
+    return NULL;
+}
+DT_API void dt_feed_free(dt_feed *f)
+{
+    if (!f) return;
+    if (f->c && dt__tls.code != DT_OK && !f->over) dt_comm_abort(f->c, dt_error()); /* what is over is known to all */
+    for (int i = 0; i < f->frames; i++) {
+        if (f->work && f->work[i]) dt_work_wait(f->work[i]);
+        if (f->frame) dt_comm_dealloc(f->c, f->frame[i]);
+    }
+    for (int r = 0; f->in && r < f->world; r++) dt_loader_free(f->in[r]);
+    if (f->state) dt_free(f->state);
+    dt_dealloc(f->frame, (size_t)f->frames * sizeof *f->frame);
+    dt_dealloc(f->work, (size_t)f->frames * sizeof *f->work);
+    dt_dealloc(f->in, (size_t)f->world * sizeof *f->in);
+    dt_comm_free(f->c);
+    dt_dealloc(f, sizeof *f);
+}
+DT_API int64_t dt_feed_epoch(const dt_feed *f)
+{
+    return !f || dt__tls.code != DT_OK ? INT64_MAX : f->started ? f->epoch : f->cursor.epoch;
+}
+DT_API int64_t    dt_feed_batches(const dt_feed *f) { return f ? f->batches : 0; }
+DT_API dt_cursor *dt_feed_cursor(dt_feed *f) { return f ? &f->cursor : NULL; }
+DT_API dt_tensor *dt_feed_state(dt_feed *f)
+{
+    if (!f || f->state) return f ? f->state : NULL;
+    dt_adopt_opts o;
+    DT__CLEAR(o);
+    o.dtype = DT_I64;
+    f->state = dt_adopt_with(&f->cursor, dt__shape1((int64_t)(sizeof f->cursor / sizeof(int64_t))), o);
+    if (f->state) dt_keep(f->state);
+    return f->state;
 }
 
 /* ==================================================================================================== >>replicas

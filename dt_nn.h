@@ -532,7 +532,8 @@ DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o DT_O
        dt_checkpoint_finish(c, epoch, step);
        dt_checkpoint_free(c);
 
-   Each is one file, DIR/ckpt-00000500.safetensors, written beside, synced, renamed. */
+   Each is one file, DIR/ckpt-00000500.safetensors, written beside, synced, renamed. With a dt_ddp (dt_dist.h) all ranks
+   make these calls: rank 0 writes, a signal of one rank is all ranks', every rank loads, and must see the same file. */
 typedef struct dt_checkpoint_opts {
     int            dt__first DT_D;
     dt_model      *model DT_D;            /* required */
@@ -718,6 +719,10 @@ typedef struct dt__watch {
     dt_tensor *(*grads)(void *user, int dtype, int64_t n); /* for a block: 1-d, the caller's; NULL and no error: none */
     dt__norm_sync *norm;                                /* batch norm in training is over all ranks */
     void (*step)(void *user, dt_optimizer *opt);        /* before dt_step looks at anything, errors included */
+    int (*agree)(void *user, const char *call, int64_t *x, int n); /* each becomes the largest of all ranks' */
+    int (*same)(void *user, const char *call, const char *what, int64_t x); /* an error if a rank has another */
+    int (*lead)(void *user);                            /* this rank is the one that writes files */
+    int (*outcome)(void *user, const char *call);       /* collective, after it has: its error is everyone's */
     void (*gone)(void *user);                           /* the model is freed */
 } dt__watch;
 
@@ -5855,16 +5860,20 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
         return 0;
     }
     if (dt_model_seal(m)) return dt_error_code(); /* so that optimisers are bound, and all of a resume is done */
-    char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
-    dt_archive *a = path ? dt_archive_new() : NULL;
-    if (a && !dt__checkpoint_fill(call, c, a, path, epoch, step)) dt__archive_write(call, a, path);
-    dt_archive_free(a);
-    dt__free_text(path);
+    bool lead = !m->watch || !m->watch->lead || m->watch->lead(m->watch->user);
+    if (lead) {
+        char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
+        dt_archive *a = path ? dt_archive_new() : NULL;
+        if (a && !dt__checkpoint_fill(call, c, a, path, epoch, step)) dt__archive_write(call, a, path);
+        dt_archive_free(a);
+        dt__free_text(path);
+    }
+    if (m->watch && m->watch->outcome) m->watch->outcome(m->watch->user, call);
     if (dt__tls.code != DT_OK) return dt__tls.code;
     c->seen_epoch = epoch;
     c->seen_step = step;
     c->saved = dt__seconds();
-    dt__checkpoint_rotate(c, step);
+    if (lead) dt__checkpoint_rotate(c, step);
     return 0;
 }
 DT_API dt_status dt_checkpoint_save(dt_checkpoint *c, int64_t epoch, int64_t step)
@@ -5887,6 +5896,15 @@ DT_API int dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step)
     if (c->o.every_steps && step / c->o.every_steps != c->seen_step / c->o.every_steps) due = 1;
     if (c->o.every_epochs && epoch / c->o.every_epochs != c->seen_epoch / c->o.every_epochs) due = 1;
     if (c->o.every_minutes > 0 && dt__seconds() - c->saved >= c->o.every_minutes * 60) due = 1;
+    dt__watch *w = c->o.model->watch;
+    if (w && w->agree && (c->o.signals || c->o.every_minutes > 0)) { /* a signal or a clock of one rank is all ranks' */
+        int64_t both[2];
+        both[0] = due;
+        both[1] = stop;
+        if (w->agree(w->user, call, both, 2)) return dt_error_code();
+        due = both[0] != 0;
+        stop = both[1] && !c->stop;
+    }
     c->seen_step = step;
     c->seen_epoch = epoch;
     if (stop) c->stop = 1;
@@ -5942,9 +5960,18 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     int64_t           e = 0, s = 0;
     if (dt__checkpoint_ok(call, c, 0, 0)) return dt_error_code();
     dt_archive *a = dt__checkpoint_newest(call, c->dir, c->name, &path);
+    dt__watch  *w = c->o.model->watch;
+    if (a) {
+        dt__integer_parse(dt_archive_string(a, "dt.epoch"), &e);
+        dt__integer_parse(dt_archive_string(a, "dt.step"), &s);
+    }
+    if (w && w->same && dt__tls.code == DT_OK &&
+        w->same(w->user, call, "the step of the newest whole checkpoint (-1: none)", a ? s : -1)) {
+        dt_archive_free(a);
+        dt__free_text(path);
+        return dt_error_code();
+    }
     if (!a) return dt_error_code();
-    dt__integer_parse(dt_archive_string(a, "dt.epoch"), &e);
-    dt__integer_parse(dt_archive_string(a, "dt.step"), &s);
     dt__load *l = dt__load_new(call, c->o.model, a, path, NULL);
     dt__free_text(path);
     if (!l) return dt_error_code();

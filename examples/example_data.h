@@ -3,7 +3,7 @@
        dt_dataset *train, *test;
        example_digits("data/digits", 1, 28, 3, &train, &test);     x (1, 28, 28) in 0..1: each pixel 3x3, a border of 2
 
-   Include it after dt_data.h. */
+   Include it after dt_data.h and, for example_start, after dt_comm.h. */
 #ifndef EXAMPLE_DATA_H_INCLUDED
 #define EXAMPLE_DATA_H_INCLUDED
 
@@ -18,6 +18,33 @@ static inline const char *example_option(int argc, char **argv, const char *name
         if (!strcmp(argv[i], name)) return argv[i + 1];
     return otherwise;
 }
+
+static inline bool example_flag(int argc, char **argv, const char *name)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], name)) return true;
+    return false;
+}
+
+#ifdef DT_COMM_H_INCLUDED
+/* fn on the ranks that the command line asks for, --gpus here (--nodes N machines with as many each, this one --nr);
+   without --gpus, on the one that a launcher started (dtrun, mpirun, torchrun --no-python, srun), or alone. */
+typedef struct example_args {
+    int    argc;
+    char **argv;
+} example_args;
+static inline int example_start(int argc, char **argv, int (*fn)(void *args))
+{
+    example_args a;
+    a.argc = argc;
+    a.argv = argv;
+    int gpus = atoi(example_option(argc, argv, "--gpus", "0"));
+    int nodes = atoi(example_option(argc, argv, "--nodes", "1")), nr = atoi(example_option(argc, argv, "--nr", "0"));
+    int rc = gpus > 0 ? dt_spawn_nodes(nodes, nr, gpus, fn, &a) : fn(&a);
+    if (rc < 0) fprintf(stderr, "%s: %s\n", argv[0], dt_comm_error(NULL));
+    return rc != 0;
+}
+#endif
 
 /* Is there dir/file, or dir/file.gz? */
 static inline bool example_has(const char *dir, const char *file)

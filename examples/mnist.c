@@ -1,10 +1,12 @@
 /* The conv net on MNIST, Fashion-MNIST or, where neither is there, the digits in data/digits.
 
    Build: cc -O2 -I.. mnist.c -o mnist -lm -lpthread        Run: ./mnist --epochs 5 --opt-level O2
+   On 4 processes of this machine: ./mnist --gpus 4; or dtrun -n 4 ./mnist, mpirun -n 4 ./mnist
+   On two machines with 4 each, MASTER_ADDR, MASTER_PORT and DT_TOKEN_FILE set: ./mnist --nodes 2 --gpus 4 --nr 0, or 1
 
        --data DIR          a directory with MNIST's four IDX files (gzipped ones: build with -DDT_USE_ZLIB and -lz), or
                            with the digits; default: data/fashion, data/mnist, data/digits, whichever is there
-       --epochs N          5                        --batch N     100
+       --epochs N          5                        --batch N     100, of each process
        --lr X              0.01                     --seed N      1
        --workers N         2: threads that load
        --opt-level O0..O3  mixed precision; default: none         --dtype f16|bf16
@@ -12,7 +14,7 @@
        --csv FILE, --svg FILE   a log of every step, the loss curve                               */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
-#include "dt_nn.h"
+#include "dt_dist.h"
 #include "example_data.h"
 
 static dt_tensor *net(dt_model *m, dt_tensor *x)
@@ -25,14 +27,14 @@ static dt_tensor *net(dt_model *m, dt_tensor *x)
 }
 
 /* Training and test images of dir, or of the first known directory that has some; returns which. */
-static const char *open_images(const char *dir, dt_dataset **train, dt_dataset **test)
+static const char *open_images(const char *dir, bool say, dt_dataset **train, dt_dataset **test)
 {
     static const char *const known[] = { "data/fashion", "data/mnist", "../data/fashion", "../data/mnist" };
     for (int i = 0; i < 4 && !dir; i++)
         if (example_has(known[i], "train-images-idx3-ubyte")) dir = known[i];
     if (!dir) {
         dir = example_has_digits("../data/digits") ? "../data/digits" : "data/digits";
-        fprintf(stderr, "neither data/fashion nor data/mnist has images (make data gets some): taking %s\n", dir);
+        if (say) fprintf(stderr, "no images in data/fashion or data/mnist (make data gets some): taking %s\n", dir);
         example_digits(dir, 1, 28, 3, train, test);
     } else if (example_has_digits(dir)) {
         example_digits(dir, 1, 28, 3, train, test);
@@ -43,7 +45,7 @@ static const char *open_images(const char *dir, dt_dataset **train, dt_dataset *
     return dir;
 }
 
-static double accuracy(dt_model *m, dt_loader *in)
+static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the parts of all ranks */
 {
     double right = 0, n = 0;
     dt_eval(m);
@@ -55,11 +57,16 @@ static double accuracy(dt_model *m, dt_loader *in)
     }
     dt_no_grad_end();
     dt_train(m);
-    return right / n;
+    return dt_ddp_mean(ddp, n > 0 ? right / n : 0, n);
 }
 
-int main(int argc, char **argv)
+static int trainer(void *args)
 {
+    int         argc = ((example_args *)args)->argc;
+    char      **argv = ((example_args *)args)->argv;
+    dt_comm    *comm = dt_comm_init();
+    int         rank = dt_comm_rank(comm), world = dt_comm_size(comm);
+    if (!comm) return fprintf(stderr, "mnist: %s\n", dt_comm_error(NULL)) > 0;
     const char *level = example_option(argc, argv, "--opt-level", NULL),
                *dir = example_option(argc, argv, "--checkpoint", NULL);
     int64_t     epochs = atoi(example_option(argc, argv, "--epochs", "5")),
@@ -69,23 +76,26 @@ int main(int argc, char **argv)
     bool        bf16 = !strcmp(example_option(argc, argv, "--dtype", "f16"), "bf16");
     double      mean = 0, std = 1;
     dt_dataset *train = NULL, *test = NULL;
-    const char *from = open_images(example_option(argc, argv, "--data", NULL), &train, &test);
+    const char *from = open_images(example_option(argc, argv, "--data", NULL), rank == 0, &train, &test);
     dt_dataset_mean_std(train, &mean, &std, 1);
     dt_loader *in = dt_loader_new(train, .batch = size, .shuffle = true, .seed = seed, .workers = workers,
-                                  .mean = { mean }, .std = { std });
-    dt_loader *exam = dt_loader_new(test, .batch = 500, .workers = workers, .mean = { mean }, .std = { std });
+                                  .mean = { mean }, .std = { std }, .rank = rank, .world = world);
+    dt_loader *exam = dt_loader_new(test, .batch = 500, .workers = workers, .mean = { mean }, .std = { std },
+                                    .rank = rank, .world = world, .no_pad = true);
 
     dt_model      *m = dt_model_new(.seed = seed);
     dt_optimizer  *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.01")), .momentum = 0.9);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level, .dtype = bf16 ? DT_BF16 : DT_F16) : NULL;
+    dt_ddp        *ddp = dt_ddp_new(m, comm);
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .amp = amp, .every_epochs = 1,
                                                .signals = true) : NULL;
     if (c) dt_loader_checkpoint(in, c); /* the place in the data is saved too, and found again */
-    if (c && dt_checkpoint_resume(c, &epoch, &step) > 0)
+    if (c && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
         fprintf(stderr, "going on from step %lld in %s\n", (long long)step, dir);
     dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = dt_loader_batches(in), .unit = "images",
-                                     .start_step = step, .csv = example_option(argc, argv, "--csv", NULL),
-                                     .svg = example_option(argc, argv, "--svg", NULL));
+                                     .start_step = step, .quiet = rank > 0,
+                                     .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
+                                     .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL));
 
     while (dt_loader_epoch(in) < epochs && !stop)
         for (dt_batch b; !stop && dt_loader_next(in, &b); ) {
@@ -94,12 +104,12 @@ int main(int argc, char **argv)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, dt_item(loss), .items = (double)b.n, .lr = dt_lr(opt, 0),
+            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * world), .lr = dt_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
             step++;
             if (dt_loader_epoch(in) > b.epoch) { /* that was its last batch */
-                dt_progress_result(p, "test accuracy", accuracy(m, exam));
+                dt_progress_result(p, "test accuracy", accuracy(m, ddp, exam));
                 dt_progress_epoch(p);
             }
             if (c) stop = dt_checkpoint_tick(c, dt_loader_epoch(in), step);
@@ -107,11 +117,14 @@ int main(int argc, char **argv)
     if (c) dt_checkpoint_finish(c, dt_loader_epoch(in), step);
     dt_progress_free(p);
     char line[256];
-    if (!dt_error() && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
-    double right = accuracy(m, exam);
-    if (!dt_error()) printf("test accuracy %.2f %% after %lld steps on %s\n", 100 * right, (long long)step, from);
+    if (!dt_error() && rank == 0 && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
+    double right = accuracy(m, ddp, exam);
+    if (!dt_error() && rank == 0)
+        printf("test accuracy %.2f %% after %lld steps of %d process%s on %s\n", 100 * right, (long long)step, world,
+               world > 1 ? "es" : "", from);
 
     dt_checkpoint_free(c);
+    dt_ddp_free(ddp);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
     dt_model_free(m);
@@ -119,5 +132,7 @@ int main(int argc, char **argv)
     dt_loader_free(exam);
     dt_dataset_free(train);
     dt_dataset_free(test);
+    dt_comm_free(comm);
     return dt_check("mnist");
 }
+int main(int argc, char **argv) { return example_start(argc, argv, trainer); }

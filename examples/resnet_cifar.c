@@ -1,17 +1,20 @@
 /* ResNets on CIFAR-10 and CIFAR-100: depth 20, 32, 44, 56, 110 (He et al., 16-32-64 channels) or 18 (64-128-256-512).
 
    Build: cc -O2 -I.. resnet_cifar.c -o resnet_cifar -lm -lpthread     Run: ./resnet_cifar --depth 20 --epochs 10
+   On several processes: ./resnet_cifar --gpus 2 --scale-lr --warmup 1; or dtrun -n 2, mpirun -n 2 (see mnist.c)
 
        --data DIR    CIFAR-10's binary files (data_batch_1.bin ...); default data/cifar-10-batches-bin, for CIFAR-100
                      (train.bin, test.bin) data/cifar-100-binary. Where the default is not, the digits in data/digits,
                      four times as wide, in grey
        --classes N   10; CIFAR-100: 100, or its 20 coarse ones
-       --depth N     20              --epochs N   10           --batch N   128         --lr X   0.1
+       --depth N     20              --epochs N   10           --batch N   128 each    --lr X   0.1
+       --scale-lr    the learning rate times the number of processes: their batches are one large one
+       --warmup N    0: epochs in which the learning rate rises to that, step by step       --lars   (large batches)
        --cutout N    0: the side of a square of each image that is blanked             --workers N  2
        --opt-level O0..O3            --checkpoint DIR          --csv FILE, --svg FILE  --summary        */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
-#include "dt_nn.h"
+#include "dt_dist.h"
 #include "example_data.h"
 
 static dt_tensor *block(dt_model *m, dt_tensor *x, int out, int stride)
@@ -40,7 +43,7 @@ static dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, int64_t classes)
     return dt_linear(m, "fc", dt_flatten(dt_adaptive_avgpool2d(x, 1, 1)), .out = classes);
 }
 
-static double accuracy(dt_model *m, dt_loader *in, int depth, int64_t classes)
+static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in, int depth, int64_t classes)
 {
     double right = 0, n = 0;
     dt_eval(m);
@@ -52,11 +55,13 @@ static double accuracy(dt_model *m, dt_loader *in, int depth, int64_t classes)
     }
     dt_no_grad_end();
     dt_train(m);
-    return right / n;
+    return dt_ddp_mean(ddp, n > 0 ? right / n : 0, n);
 }
 
-int main(int argc, char **argv)
+static int trainer(void *args)
 {
+    int         argc = ((example_args *)args)->argc;
+    char      **argv = ((example_args *)args)->argv;
     const char *level = example_option(argc, argv, "--opt-level", NULL),
                *dir = example_option(argc, argv, "--checkpoint", NULL),
                *data = example_option(argc, argv, "--data", NULL);
@@ -71,10 +76,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "resnet_cifar: --classes is 10, 20 or 100\n");
         return 1;
     }
+    dt_comm *comm = dt_comm_init();
+    int      rank = dt_comm_rank(comm), world = dt_comm_size(comm);
+    if (!comm) return fprintf(stderr, "resnet_cifar: %s\n", dt_comm_error(NULL)) > 0;
     if (!data) {
         data = classes == 10 ? "data/cifar-10-batches-bin" : "data/cifar-100-binary";
         if (!example_has(data, classes == 10 ? "test_batch.bin" : "test.bin")) {
-            fprintf(stderr, "no CIFAR files in %s: the digits of data/digits in their place\n", data);
+            if (!rank) fprintf(stderr, "no CIFAR files in %s: the digits of data/digits in their place\n", data);
             data = "data/digits";
         }
     }
@@ -90,7 +98,11 @@ int main(int argc, char **argv)
         test = classes == 10 ? dt_cifar10_open(data, DT_TEST) : dt_cifar100_open(data, DT_TEST, classes == 20);
     }
     if (digits || classes != 10) dt_dataset_mean_std(train, o.mean, o.std, 3); /* the ones above are CIFAR-10's */
+    o.rank = rank;
+    o.world = world;
+    o.no_pad = true;
     dt_loader *exam = dt_loader_new_with(test, o);
+    o.no_pad = false;
     o.batch = atoi(example_option(argc, argv, "--batch", "128"));
     o.shuffle = true;
     o.drop_last = true; /* the rest of an epoch comes another time */
@@ -102,19 +114,26 @@ int main(int argc, char **argv)
     if (in && !steps) dt_fail(DT_ERR_ARG, "--batch %lld is more than there are images", (long long)o.batch);
 
     dt_model     *m = dt_model_new(.seed = 1);
-    dt_optimizer *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.1")), .momentum = 0.9,
-                               .nesterov = true, .weight_decay = 5e-4);
-    dt_optim_group(opt, "*.bias|*bn?.*|*downsample.1.*", .weight_decay = DT_ZERO);
+    double        lr = atof(example_option(argc, argv, "--lr", "0.1")), began = 1e-9 * (double)dt_trace_now();
+    int64_t       warmup = (int64_t)(atof(example_option(argc, argv, "--warmup", "0")) * (double)steps);
+    if (example_flag(argc, argv, "--scale-lr")) lr *= world;
+    dt_optimizer *opt = example_flag(argc, argv, "--lars")
+                            ? dt_lars(m, .lr = lr, .momentum = 0.9, .weight_decay = 5e-4)
+                            : dt_sgd(m, .lr = lr, .momentum = 0.9, .nesterov = true, .weight_decay = 5e-4);
+    dt_optim_group(opt, "*.bias|*bn?.*|*downsample.1.*", .weight_decay = DT_ZERO,
+                   .no_trust = example_flag(argc, argv, "--lars"));
     dt_amp        *amp = level ? dt_amp_new(m, .level = level) : NULL;
-    dt_schedule   *s = dt_cosine_lr(opt, .t_max = epochs * steps);
+    dt_schedule   *s = dt_cosine_lr(opt, .t_max = epochs * steps - warmup);
+    if (warmup) dt_warmup(s, .steps = warmup, .start = lr > 0 && world > 1 ? 1.0 / world : 0);
+    dt_ddp        *ddp = dt_ddp_new(m, comm);
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
                                                .every_epochs = 1, .signals = true) : NULL;
     if (c) dt_loader_checkpoint(in, c);
-    if (c && dt_checkpoint_resume(c, &epoch, &step) > 0)
+    if (c && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
         fprintf(stderr, "going on from step %lld in %s\n", (long long)step, dir);
     dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = steps, .unit = "images", .start_step = step,
-                                     .csv = example_option(argc, argv, "--csv", NULL),
-                                     .svg = example_option(argc, argv, "--svg", NULL));
+                                     .quiet = rank > 0, .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
+                                     .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL));
 
     while (dt_loader_epoch(in) < epochs && !stop)
         for (dt_batch b; !stop && dt_loader_next(in, &b); ) {
@@ -123,13 +142,13 @@ int main(int argc, char **argv)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, dt_item(loss), .items = (double)b.n, .lr = dt_lr(opt, 0),
+            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * world), .lr = dt_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
             dt_schedule_step(s);
             step++;
             if (dt_loader_epoch(in) > b.epoch) { /* that was its last batch */
-                dt_progress_result(p, "test accuracy", accuracy(m, exam, depth, classes));
+                dt_progress_result(p, "test accuracy", accuracy(m, ddp, exam, depth, classes));
                 dt_progress_epoch(p);
             }
             if (c) stop = dt_checkpoint_tick(c, dt_loader_epoch(in), step);
@@ -137,19 +156,21 @@ int main(int argc, char **argv)
     if (c) dt_checkpoint_finish(c, dt_loader_epoch(in), step);
     dt_progress_free(p);
     char line[256];
-    if (!dt_error() && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
-    for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--summary")) {
-            static char text[65536];
-            dt_model_summary(m, text, sizeof text);
-            fputs(text, stdout);
-        }
-    double right = accuracy(m, exam, depth, classes);
-    if (!dt_error())
-        printf("ResNet-%d, %lld parameters: test accuracy %.2f %%\n", depth, (long long)dt_model_numel(m, false),
-               100 * right);
+    if (!dt_error() && !rank && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
+    if (example_flag(argc, argv, "--summary") && rank == 0) {
+        static char text[65536];
+        dt_model_summary(m, text, sizeof text);
+        fputs(text, stdout);
+    }
+    double took = 1e-9 * (double)dt_trace_now() - began;
+    double right = accuracy(m, ddp, exam, depth, classes);
+    if (!dt_error() && rank == 0)
+        printf("ResNet-%d, %lld parameters, %d process%s: %.1f s an epoch, test accuracy %.2f %%\n", depth,
+               (long long)dt_model_numel(m, false), world, world > 1 ? "es" : "",
+               took / (double)(epochs > 0 ? epochs : 1), 100 * right);
 
     dt_checkpoint_free(c);
+    dt_ddp_free(ddp);
     dt_schedule_free(s);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
@@ -158,5 +179,7 @@ int main(int argc, char **argv)
     dt_loader_free(exam);
     dt_dataset_free(train);
     dt_dataset_free(test);
+    dt_comm_free(comm);
     return dt_check("resnet_cifar");
 }
+int main(int argc, char **argv) { return example_start(argc, argv, trainer); }

@@ -4,6 +4,7 @@
 
 #include "../dt_dist.h"
 #include "crew.h"
+#include "temp_files.h"
 
 UTEST_MAIN()
 
@@ -564,4 +565,67 @@ UTEST(mistakes, are_refused_at_once)
     dt_error_clear();
     dt_model_free(m);
     dt_ddp_free(NULL);
+}
+
+/* ---------------------------------------------------------------------------------------------------- checkpoints */
+typedef struct stay {
+    char *dir;
+    int   steps, stop_at; /* one rank gets SIGTERM then; 0: none */
+    int   resumed;        /* the step a resume must find */
+    int   other;          /* a rank looks into another directory */
+} stay;
+static void saves(crew *k)
+{
+    const stay   *t = (const stay *)k->arg;
+    char          dir[4200];
+    dt_model     *m = dt_model_new(.seed = 3 + (uint64_t)k->rank);
+    dt_optimizer *opt = dt_adam(m, .lr = 0.01);
+    dt_ddp       *d = dt_ddp_new(m, k->c);
+    int64_t       epoch = 0, step = 0;
+    int           stop = 0;
+    snprintf(dir, sizeof dir, "%s%s", t->dir, t->other && k->rank == 1 ? "/empty" : "");
+    dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .optimizer = opt, .every_steps = 4, .signals = true);
+    int            found = dt_checkpoint_resume(c, &epoch, &step);
+    if (t->other) {
+        crew_check(k, found == DT_ERR_COMM && strstr(dt_error(), "is 8 on rank 0, -1 on rank 1"), "other files");
+        dt_error_clear();
+    } else {
+        crew_check(k, found == (t->resumed > 0) && step == t->resumed, "resume");
+    }
+    while (!t->other && step < t->steps && !stop && dt_error_code() == DT_OK) {
+        dt_tensor *y, *x = batch((int)step * 16 + 4 * k->rank, 4, &y);
+        dt_backward(dt_cross_entropy(mlp(m, x), y));
+        dt_step(opt);
+        if (t->stop_at && step + 1 == t->stop_at && k->rank == 1) raise(SIGTERM);
+        stop = dt_checkpoint_tick(c, 0, ++step);
+    }
+    crew_check(k, t->other || (step == (t->stop_at ? t->stop_at : t->steps) && stop == (t->stop_at > 0)),
+               "all stop at once");
+    if (!t->other) same_bits(k, m);
+    dt_checkpoint_free(c);
+    dt_ddp_free(d);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(checkpoints, are_written_by_rank_0_and_taken_up_by_all)
+{
+    stay      t;
+    crew_box *calm = crew_box_new(), *box = crew_box_new();
+    memset(&t, 0, sizeof t);
+    t.steps = 9;
+    t.dir = temp_dir();
+    EXPECT_EQ(0, crew_run_in(calm, "shm", 2, saves, &t));
+    temp_remove(t.dir);
+    t.dir = temp_dir();
+    t.stop_at = 5;
+    EXPECT_EQ(0, crew_run_in(box, "shm", 2, saves, &t));
+    t.stop_at = 0;
+    t.resumed = 5;
+    EXPECT_EQ(0, crew_run_in(box, "shm", 2, saves, &t));
+    EXPECT_TRUE(!memcmp(calm->x[0], box->x[0], sizeof box->x[0])); /* as if it had never stopped */
+    t.other = 1;
+    EXPECT_EQ(0, crew_run_in(box, "shm", 2, saves, &t));
+    temp_remove(t.dir);
+    munmap(calm, sizeof *calm);
+    munmap(box, sizeof *box);
 }
