@@ -138,6 +138,12 @@ bench-ddp: build/bench/bench_ddp ## two ranks beside PyTorch's DDP with gloo; ho
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 
+# the peers that are not there are named and left out
+bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gloo, by size, transport and algorithm
+	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
+	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac || true
+	build/bench/bench_allreduce --python $(PEER_PYTHON)
+
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html
 	@bench/report.sh
 
@@ -152,9 +158,9 @@ programs       = $(TESTS:%=build/$(1)/%)
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
-LONG          := test_plans test_mpi test_restart
+LONG          := test_plans test_mpi test_restart test_faults
 # tests of ranks and of clocks, which run with nothing beside them
-ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice test_launch test_survive test_dtverify test_dtrun test_restart,$(TESTS))
+ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice test_launch test_survive test_dtverify test_dtrun test_restart test_faults test_net test_syncnorm,$(TESTS))
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
 # plan,flavour,environment,that of the long ones: what can run two at a time first
 plan           = $(foreach t,$(TOGETHER),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \

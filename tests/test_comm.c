@@ -421,7 +421,7 @@ static void splits(team *t, dt_comm *c, int rank)
     dt_work *w = dt_comm_allreduce_start(c, &y, 1, DT_COMM_I32, DT_COMM_SUM); /* both at once */
     int32_t  z = 2;
     check(t, !dt_comm_allreduce(again, &z, 1, DT_COMM_I32, DT_COMM_SUM) && z == 2 * t->n, "beside", rank, z);
-    int rc = dt_work_wait(w);
+    int rc = dt_work_wait(w); /* before y is an argument */
     check(t, !rc && y == t->n, "beside it", rank, y);
     check(t, !dt_comm_split(c, rank ? 0 : -1, 0, &none) && !none == !rank, "no colour", rank, 0);
     check(t, !rank || dt_comm_rank(none) == rank - 1, "equal keys: by rank", rank, dt_comm_rank(none));
