@@ -145,13 +145,13 @@ DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
    differs. f32 alone. A slot must get the same samples in every world: a loader for each, .rank = slot, .world = S. */
 DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* S; which are this rank's */
 
-/* .sync_batchnorm: torch.nn.SyncBatchNorm. Batch norms of the model take their statistics, in training, over the samples
-   of all ranks, each sample counting the same, and their gradients too: n ranks with batches of b are one rank with n b.
-   All ranks must come to the same batch norms in the same order (a branch that one rank does not take is an error after
-   the communicator's timeout); a rank may have a batch of no samples. With dt_ddp_samples, call it before the first
-   backward of an accumulation. dt_ddp_skip takes part with no samples in what this rank's last step had, so steps must
-   be alike; it needs a communicator with a thread (not .no_thread). With .no_buffers the running statistics of a rank
-   that skips stay behind. */
+/* .sync_batchnorm: torch.nn.SyncBatchNorm. Batch norms of the model take their statistics, in training, over the
+   samples of all ranks, each counting the same, and their gradients too: n ranks with batches of b are one rank with
+   n b. All ranks must come to the same batch norms in the same order (a branch that one rank does not take is an error
+   after the communicator's timeout); a rank may have a batch of no samples. With dt_ddp_samples, call it before the
+   first backward of an accumulation. dt_ddp_skip takes part with no samples in what this rank's last step had, so steps
+   must be alike; it needs a communicator with a thread (not .no_thread). With .no_buffers the running statistics of a
+   rank that skips stay behind. */
 
 /* Where the time goes, as sums over backwards that were synchronised. */
 typedef struct dt_ddp_stats {
@@ -221,8 +221,8 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_ten
    first device draws as ever; a replica's generator (dt_drop) and its thread's (dt_dropout, dt_normal) are seeded anew
    in each call, from a draw of the model's generator: other numbers than one device would draw.
 
-   An error on any device is the caller's, with the device's number; the model has no gradients then. Not on a model that
-   has a ddp. */
+   An error on any device is the caller's, with the device's number; the model has no gradients then. Not on a model
+   that has a ddp. */
 typedef struct dt_parallel dt_parallel;
 typedef struct dt_parallel_opts {
     int dt__first DT_D;

@@ -29,7 +29,8 @@ static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
 {
     int        what = user ? *(int *)user : 0;
     int64_t    label = 0;
-    dt_tensor *rare = what & (RARE | NEVER) ? dt_parameter(m, "rare", DT_SHAPE(3), .init = DT_INIT_CONST, .a = 1) : NULL;
+    dt_tensor *rare = NULL;
+    if (what & (RARE | NEVER)) rare = dt_parameter(m, "rare", DT_SHAPE(3), .init = DT_INIT_CONST, .a = 1);
     dt_scope(m, "net");
     dt_tensor *h = dt_linear(m, "a", x, .out = 16, .act = DT_ACT_RELU), *out;
     if (what & NORM) h = dt_batchnorm1d(m, "bn", h);
