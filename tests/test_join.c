@@ -1247,7 +1247,7 @@ static int leave_rank(int rank, void *arg)
     job    *j = (job *)arg;
     dt_comm c;
     int     failed = 0, *utest_result = &failed;
-    j->timeout = 0.3; /* the first ones to leave do not wait for long */
+    j->timeout = 0.3 * utest_slow(); /* the first ones to leave do not wait for long */
     dt__world *w = job_join(j, rank);
     if (!w) return 1;
     comm_make(&c, w, 9, NULL, j->n);
