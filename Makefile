@@ -13,6 +13,7 @@ OWN_IMPL := $(patsubst tests/%.c,%,$(shell grep -ls '^\#define DT_IMPLEMENTATION
 CONFORM  := $(filter test_conformance%,$(TESTS))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
 BENCHES  := $(sort $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c)))
+TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
 HEADERS  := $(wildcard dt*.h)
 
 # A flavour is a directory under build/ with its own flags. plain is for valgrind.
@@ -34,8 +35,8 @@ ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches format \
-    clean
+.PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches \
+    dtrun format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -50,17 +51,17 @@ demo: build/examples/mnist ## train a conv net on the digits in data/ with two p
 	@echo "the loss curve: build/demo.svg"
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
-	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist parse); \
+	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist $(TOOLS:%=build/tools/%) parse); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1) \
 	    'check-headers|tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
-	@$(call make_all,$(call programs,normal)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
+	@$(call make_all,$(call programs,normal) $(TOOLS:%=build/tools/%)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
 
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
 	@$(call make_all,$(foreach f,normal asan tsan plain,$(call programs,$(f))) \
-	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches); \
+	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
 	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
 	    $(plan_cblas) 'check-headers|tests/check_headers.sh'
 
@@ -135,6 +136,9 @@ bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gl
 	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac || true
 	build/bench/bench_allreduce --python $(PEER_PYTHON)
+bench-ddp: build/bench/bench_ddp ## two ranks beside PyTorch's DDP with gloo; how much of communication is hidden
+	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
+	build/bench/bench_ddp --python $(PEER_PYTHON)
 
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html
 	@bench/report.sh
@@ -150,9 +154,9 @@ programs       = $(TESTS:%=build/$(1)/%)
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
-LONG          := test_plans test_mpi
+LONG          := test_plans test_mpi test_restart
 # tests of ranks and of clocks, which run with nothing beside them
-ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice test_launch,$(TESTS))
+ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice test_launch test_survive test_dtverify test_dtrun test_restart,$(TESTS))
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
 # plan,flavour,environment,that of the long ones: what can run two at a time first
 plan           = $(foreach t,$(TOGETHER),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
@@ -172,14 +176,18 @@ plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cbl
 no_aslr        = $(if $(shell setarch -R true 2>/dev/null && echo y),setarch -R)
 
 # ---------------------------------------------------------------------------------------------------- build
-build: $(call programs,normal) examples benches ## tests, examples and benchmarks, not run
+build: $(call programs,normal) examples benches $(TOOLS:%=build/tools/%) ## tests, examples, benchmarks, tools, not run
+dtrun: build/tools/dtrun ## the launcher: build/tools/dtrun
 examples: $(EXAMPLES:%=build/examples/%)
 # examples and benchmarks are parsed, with all warnings: building each whole takes the time of the rest together
-parse: $(EXAMPLES:%=build/parse/%.ok) $(BENCHES:%=build/parse/%.ok)
+parse: $(EXAMPLES:%=build/parse/%.ok) $(BENCHES:%=build/parse/%.ok) $(TOOLS:%=build/parse/%.ok)
 build/parse/%.ok: examples/%.c $(HEADERS) examples/example_data.h
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 build/parse/%.ok: bench/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
+build/parse/%.ok: tools/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 benches: $(BENCHES:%=build/bench/%)
@@ -195,11 +203,14 @@ endef
 $(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
 $(FLAVOURS:%=build/%/test_data_gzip): LDLIBS += $(LDLIBS_zlib)
 
-# examples and benchmarks are what a user builds: one file, the implementation in it
+# examples, benchmarks and tools are what a user builds: one file, the implementation in it
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
+	@mkdir -p $(@D)
+	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
+$(TOOLS:%=build/tools/%): build/tools/%: tools/%.c
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 
@@ -243,8 +254,8 @@ tools: ## install clang, valgrind, zlib and Open MPI if they are missing and thi
 	@$(call install,libz.so ,zlib1g-dev)
 	@$(call install,mpicc,openmpi-bin libopenmpi-dev)
 
-format: ## clang-format over headers, tests, examples and benchmarks
-	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c)
+format: ## clang-format over headers, tests, examples, benchmarks and tools
+	clang-format -i $(HEADERS) $(wildcard tests/*.[ch] examples/*.c bench/*.c tools/*.c)
 
 clean: ## remove build/
 	rm -rf build

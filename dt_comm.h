@@ -155,7 +155,10 @@ DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_L
    done so, and then ended by the last dt_comm_free; as it starts once in a process, a program that joins twice starts
    and ends it itself. What holds when a rank dies: Open MPI 4.1 ends the job, all ranks within 10 s, and mpirun names
    the rank. Under mpirun --enable-recovery the survivors get the error as with the other transports, and leave without
-   MPI_Finalize. After a failure MPI may still write to the buffers of calls that had not ended: do not free them. */
+   MPI_Finalize. After a failure MPI may still write to the buffers of calls that had not ended: do not free them.
+
+   A launcher may hand over DT_LISTEN_FD, the socket of .listen_fd, to rank 0, and DT_REPORT_FD, a datagram socket, to
+   every rank: when a communicator of the job fails, each rank sends which rank is at fault (tools/dtrun.c does both). */
 typedef struct dt_comm_opts {
     int         dt__first DT_D;
     int         rank DT_D, world DT_D;  /* world 0: the environment */
@@ -461,6 +464,7 @@ typedef struct dt__world {
     double       timeout, join_timeout;
     char         where[64];
     int          listen_fd, unix_fd;
+    int          report_fd;      /* the launcher's; 0: none */
     dt__control *control;
     pthread_mutex_t lock;        /* guards comms and what arrived */
     dt_comm     *comms;          /* a list, through comm->next: dt__world_add, dt__world_remove */
@@ -572,6 +576,7 @@ static int dt__comm_bad(int status, const char *format, ...) /* of a call withou
     va_end(ap);
     return status;
 }
+static void dt__world_report(const dt__world *w, int status, int rank, const char *text); /* >>rendezvous */
 /* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
 static void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
 {
@@ -579,6 +584,8 @@ static void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
     snprintf(c->text, sizeof c->text, "%s", text);
     c->failed_rank = rank;
     __atomic_store_n(&c->status, status, __ATOMIC_RELEASE);
+    if (c->world)
+        dt__world_report(c->world, status, c->member && rank >= 0 && rank < c->size ? c->member[rank] : -1, text);
     uint64_t one = 1;
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* it is full: nobody sleeps */
 }
@@ -1229,6 +1236,7 @@ typedef struct dt__config {
     bool     have_token;
     uint8_t  token[32];
     int64_t  epoch;
+    int      report_fd; /* 0: none */
     double   timeout, join_timeout;
     int      streams;
     dt__addr addr[DT__ADDRS]; /* of rank 0 */
@@ -1349,6 +1357,7 @@ static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t
 static int dt__config_times(dt__config *f, const dt_comm_opts *o)
 {
     int64_t v = 0;
+    int     got;
     f->timeout = 30;
     f->join_timeout = 120;
     if (o->timeout < 0 || o->join_timeout < 0 || isnan(o->timeout) || isnan(o->join_timeout))
@@ -1362,6 +1371,8 @@ static int dt__config_times(dt__config *f, const dt_comm_opts *o)
     if (f->join_timeout > 1e7) f->join_timeout = 1e7;
     if (o->epoch == 0 && dt__env_int("DT_RESTART", 0, INT64_MAX / 20, &v) < 0) return -1;
     f->epoch = o->epoch ? o->epoch : v;
+    if ((got = dt__env_int("DT_REPORT_FD", 1, INT_MAX, &v)) < 0) return got;
+    if (got && o->world == 0) f->report_fd = (int)v;
     return 0;
 }
 /* The first name of a list as Slurm writes it: "n[07-12,20]-ib,login" is n07-ib. False: there is none, or it is too
@@ -1471,6 +1482,8 @@ static int dt__token_read_fd(int fd, const char *name, uint8_t token[32]) /* clo
     uint8_t buf[32];
     size_t  n = 0;
     int64_t deadline = dt__comm_now() + 5000000000;
+    ssize_t whole = pread(fd, buf, 32, 0); /* a file: a program that is started behind this one reads it again */
+    if (whole > 0) n = (size_t)whole;
     while (n < 32) {
         if (!dt__wait_fd(fd, POLLIN, deadline)) break;
         ssize_t got = read(fd, buf + n, 32 - n);
@@ -1851,6 +1864,27 @@ static int dt__cframe_recv(int fd, dt__chead *h, uint8_t *body, int64_t deadline
     return got;
 }
 
+/* Tells the launcher how a communicator failed here, so that it can tell the rank that failed first from those that
+   lost it. Nobody waits for it. */
+enum { DT__REPORT_MAGIC = 0x52525444, DT__REPORT_TEXT = 480 }; /* "DTRR" */
+typedef struct dt__report {
+    uint32_t magic;
+    int32_t  status, rank, lost; /* rank of the world that tells; the one at fault, or -1 */
+    char     text[DT__REPORT_TEXT];
+} dt__report;
+static void dt__world_report(const dt__world *w, int status, int rank, const char *text)
+{
+    dt__report r;
+    if (w->report_fd <= 0) return;
+    memset(&r, 0, sizeof r);
+    r.magic = DT__REPORT_MAGIC;
+    r.status = status;
+    r.rank = w->rank;
+    r.lost = rank;
+    snprintf(r.text, sizeof r.text, "%s", text);
+    if (send(w->report_fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
+}
+
 /* ---- joining */
 static void dt__table_finish(dt__world *w) /* machines are numbered in the order of ranks, so are the ranks of each */
 {
@@ -2026,6 +2060,7 @@ static dt__world *dt__world_new(const dt__config *f)
     w->rank = f->rank;
     w->size = f->world;
     w->epoch = f->epoch;
+    w->report_fd = f->report_fd;
     w->timeout = f->timeout;
     w->join_timeout = f->join_timeout;
     w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
@@ -2099,8 +2134,9 @@ static void dt__setenv_int(const char *name, int v)
 static void dt__spawn_child(int rank, int n, int first, int world, int port, int listen_fd, int token_fd, pid_t parent,
                             int (*fn)(void *), void *arg)
 {
-    static const char *const other[] = { "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE",
-                                         "TORCHELASTIC_USE_AGENT_STORE" };
+    static const char *const other[] = {
+        "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE"
+    };
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(126); /* it died before this line */
     dt__setenv_int("RANK", first + rank);

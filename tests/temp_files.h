@@ -5,7 +5,7 @@
        temp_in(dir, name)                                dir/name in one of a few buffers
        temp_fds()                                        descriptors that are open
        temp_budget_end(&b)                               ends dt_test.h's budget; -1: something is still in use
-   Include after dt_test.h. */
+   Include after dt_test.h; temp_budget_end aside, ranks.h or utest.h will do. */
 #ifndef TEMP_FILES_H_INCLUDED
 #define TEMP_FILES_H_INCLUDED
 
@@ -63,10 +63,12 @@ static UTEST_UNUSED int temp_fds(void)
     return n;
 }
 
+#ifdef DT_TEST_H_INCLUDED
 static UTEST_UNUSED int temp_budget_end(dt_test_budget *b)
 {
     dt_trim();
     return b->live ? -1 : (int)dt_set_allocator(NULL);
 }
+#endif
 
 #endif /* TEMP_FILES_H_INCLUDED */

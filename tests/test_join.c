@@ -225,6 +225,7 @@ static const char *const variables[] = { "RANK",
                                          "DT_TOKEN_FD",
                                          "DT_TOKEN_FILE",
                                          "DT_LISTEN_FD",
+                                         "DT_REPORT_FD",
                                          "DT_COMM_TIMEOUT",
                                          "DT_RESTART" };
 static void              env_set(const char *text) /* "A=1 B=2": these and no other */
@@ -325,6 +326,7 @@ UTEST(environment, bad_values_are_named)
         { "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=5 DT_TOKEN_FD=x", "DT_TOKEN_FD is 'x'" },
         { "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=5 DT_TOKEN_FD=1023", "DT_TOKEN_FD is 1023" },
         { "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=5 DT_LISTEN_FD=x", "DT_LISTEN_FD is 'x'" },
+        { "RANK=0 WORLD_SIZE=1 DT_REPORT_FD=0", "DT_REPORT_FD is '0'" },
         { "RANK=0 WORLD_SIZE=1 DT_COMM_TIMEOUT=fast", "DT_COMM_TIMEOUT is 'fast'" },
         { "RANK=0 WORLD_SIZE=1 DT_COMM_TIMEOUT=0", "DT_COMM_TIMEOUT is '0'" },
         { "RANK=0 WORLD_SIZE=1 DT_RESTART=-1", "DT_RESTART is '-1'" },

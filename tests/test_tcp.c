@@ -702,11 +702,12 @@ UTEST(slow, latency_is_kept)
     stop(&a);
     stop(&b);
 }
-/* Messages on their way together are late once, not one after the other: 200 of 20 ms would take 4 s. */
+/* Messages on their way together are late once, not one after the other: 200 of 20 ms would take 4 s. A kernel may
+   begin to stamp packets some time after it was asked to: the best of three rounds counts. */
 UTEST(slow, latency_of_messages_that_follow_each_other_overlaps)
 {
     dt_comm a, b;
-    int64_t begin;
+    double  best = 1e9;
     ASSERT_EQ(0, make_links(2, 1));
     start(&a, 0, 2, 1);
     start(&b, 1, 2, 1);
@@ -714,16 +715,19 @@ UTEST(slow, latency_of_messages_that_follow_each_other_overlaps)
     char    x = 1;
     dt__msg first = message(0, 0, &x, 1);
     EXPECT_EQ(0, b.across->recv(&b, 0, &first)); /* opens the link, with its stamps */
-    begin = utest_ns();
-    for (uint64_t k = 0; k < 200; k++) {
-        dt__msg out = message(k, 0, &x, 1);
-        EXPECT_EQ(1, finish(&a, a.across->send, 1, &out, 20));
+    for (uint64_t round = 0; round < 600 && best >= 2.0 * utest_slow(); round += 200) {
+        int64_t begin = utest_ns();
+        for (uint64_t k = round; k < round + 200; k++) {
+            dt__msg out = message(k, 0, &x, 1);
+            EXPECT_EQ(1, finish(&a, a.across->send, 1, &out, 20));
+        }
+        for (uint64_t k = round; k < round + 200; k++) {
+            dt__msg in = k ? message(k, 0, &x, 1) : first;
+            EXPECT_EQ(1, finish(&b, b.across->recv, 0, &in, 20));
+        }
+        best = (double)(utest_ns() - begin) * 1e-9;
     }
-    for (uint64_t k = 0; k < 200; k++) {
-        dt__msg in = k ? message(k, 0, &x, 1) : first;
-        EXPECT_EQ(1, finish(&b, b.across->recv, 0, &in, 20));
-    }
-    EXPECT_LT((double)(utest_ns() - begin) * 1e-9, 2.0 * utest_slow());
+    EXPECT_LT(best, 2.0 * utest_slow());
     stop(&a);
     stop(&b);
 }

@@ -1,0 +1,1984 @@
+/* dtrun.c - starts the ranks of a job, shows what they say, ends them together, starts them again
+
+       dtrun -n 4 ./train --epochs 5
+
+   One process, one event loop, no threads (the death signal of children is the starting thread's). On each machine an
+   agent starts ranks and watches them; one controller decides when all start, stop and start again. On one machine,
+   and on node 0 of several, both are in this process and call each other. Elsewhere they talk in frames, over TCP with
+   dt_comm.h's handshake (--nnodes) or over the pipes of ssh (--hosts).
+
+   CONTENTS
+       >>options     the command line
+       >>output      lines of ranks, on their way to the terminal or to files
+       >>children    processes that do not outlive this one
+       >>links       frames between agent and controller
+       >>agent       the ranks of this machine
+       >>controller  starting, blaming, stopping, starting again
+       >>joining     how the other machines come in: TCP and ssh
+       >>main */
+#ifndef DT_STATIC
+#define DT_STATIC
+#endif
+#define DT_IMPLEMENTATION
+#include "../dt_comm.h"
+
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+
+enum { NODES_MAX = 4096, RANKS_MAX = 4096, TAIL_LINES = 20, TAIL_BYTES = 400 };
+enum { LINE_MOST = 1 << 20, QUEUE_MOST = 1 << 18, FRAME_MOST = 4 << 20, CHUNK = 1 << 16 };
+enum { KIND_NODE = 100 }; /* in the handshake: a dtrun, not a rank */
+static const int64_t SECOND = 1000000000;
+
+/* ==================================================================================================== >>options */
+static struct {
+    int         nproc, nnodes, node_rank, master_port, max_restarts;
+    bool        standalone, insecure, agent, tee;
+    double      grace, join_timeout; /* grace negative: the defaults */
+    const char *master_addr, *hosts, *log_dir, *bind, *token_file, *ssh, *dtrun, *run_id;
+    const char *forward[64]; /* -x */
+    int         nforward;
+    char      **argv; /* the program's */
+} opt;
+
+static void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
+static void fail(int status, const char *format, ...) /* before there are children */
+{
+    va_list ap;
+    fputs("dtrun: ", stderr);
+    va_start(ap, format);
+    vfprintf(stderr, format, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    exit(status);
+}
+static const char usage[] =
+    "dtrun [options] program [arguments]          runs ranks of a program together\n"
+    "\n"
+    "  -n, --nproc-per-node N   ranks on each machine (1); auto or cpu: one for each core\n"
+    "  --nnodes N               machines, with dtrun started on each of them (1)\n"
+    "  --node-rank R            the number of this machine, from 0 (0)\n"
+    "  --master-addr A          name or address of machine 0 (127.0.0.1)\n"
+    "  --master-port P          its port (one machine: a free one; several: 29500)\n"
+    "  --token-file F           the job's secret for several machines, mode 0600; machine 0 makes it if it is missing\n"
+    "  --hosts a,b              start the other machines, too, by ssh; rank 0 is on the first\n"
+    "  --ssh COMMAND            what does that (DTRUN_SSH, else ssh -T -o BatchMode=yes)\n"
+    "  --dtrun PATH             where dtrun is on the hosts (as here)\n"
+    "  -x NAME[=VALUE]          a variable for the ranks, also on the hosts\n"
+    "  --bind A                 several machines: listen at this address\n"
+    "  --max-restarts N         start all ranks again after a failure, at most N times (0)\n"
+    "  --grace S                seconds from SIGTERM to SIGKILL (5 after a failure, 30 after Ctrl-C)\n"
+    "  --join-timeout S         seconds to wait for the other machines (600)\n"
+    "  --log-dir D              what ranks say goes to D/rankN.out and D/rankN.err\n"
+    "  -t, --tee N              with --log-dir: to the terminal as well, unless N is 0\n"
+    "  --standalone             one machine, a free port: what is the default\n"
+    "  --insecure               several machines without a token\n"
+    "  --rdzv-id ID             the job's name\n"
+    "  --no-python, --rdzv-backend, --start-method, --monitor-interval, --role   accepted, for torchrun's users\n"
+    "  --help, --version\n"
+    "  --                       ends the options\n"
+    "\n"
+    "Names may have underscores; PET_NNODES and the like give defaults. Ranks find RANK, WORLD_SIZE, LOCAL_RANK,\n"
+    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DT_RESTART in their environment. The exit status is that of the\n"
+    "rank that failed first (128 + signal), 128 + signal after Ctrl-C and SIGTERM, 2 for a wrong command line.\n";
+
+typedef struct option {
+    const char *name, *letter;
+    int         kind; /* 'i' number, 's' seconds, 't' text, 'b' switch, 'n' ranks, 'N' machines, 'x' variable,
+                             'E' host:port, 'B' a number that is a switch, '0' ignored with, '-' without a value */
+    void       *to;
+    int         low, high;
+} option;
+static const option options[] = {
+    { "nproc-per-node", "n", 'n', &opt.nproc, 1, RANKS_MAX },
+    { "nnodes", NULL, 'N', &opt.nnodes, 1, NODES_MAX },
+    { "node-rank", NULL, 'i', &opt.node_rank, 0, NODES_MAX - 1 },
+    { "master-addr", NULL, 't', &opt.master_addr, 0, 0 },
+    { "master-port", NULL, 'i', &opt.master_port, 0, 65535 },
+    { "rdzv-endpoint", NULL, 'E', NULL, 0, 0 },
+    { "max-restarts", NULL, 'i', &opt.max_restarts, 0, INT_MAX },
+    { "standalone", NULL, 'b', &opt.standalone, 0, 0 },
+    { "hosts", NULL, 't', &opt.hosts, 0, 0 },
+    { "ssh", NULL, 't', &opt.ssh, 0, 0 },
+    { "dtrun", NULL, 't', &opt.dtrun, 0, 0 },
+    { "x", "x", 'x', NULL, 0, 0 },
+    { "log-dir", NULL, 't', &opt.log_dir, 0, 0 },
+    { "tee", "t", 'B', &opt.tee, 0, 0 },
+    { "bind", NULL, 't', &opt.bind, 0, 0 },
+    { "token-file", NULL, 't', &opt.token_file, 0, 0 },
+    { "insecure", NULL, 'b', &opt.insecure, 0, 0 },
+    { "grace", NULL, 's', &opt.grace, 0, 0 },
+    { "join-timeout", NULL, 's', &opt.join_timeout, 0, 0 },
+    { "rdzv-id", NULL, 't', &opt.run_id, 0, 0 },
+    { "agent", NULL, 'b', &opt.agent, 0, 0 },
+    { "no-python", NULL, '-', NULL, 0, 0 },
+    { "rdzv-backend", NULL, '0', NULL, 0, 0 },
+    { "start-method", NULL, '0', NULL, 0, 0 },
+    { "monitor-interval", NULL, '0', NULL, 0, 0 },
+    { "role", NULL, '0', NULL, 0, 0 },
+};
+enum { OPTIONS = sizeof options / sizeof *options };
+
+static int cores(void) /* that this process may use */
+{
+    unsigned long mask[128] = { 0 };
+    long          len = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask), n = 0;
+    for (long i = 0; i < len / (long)sizeof mask[0]; i++) n += __builtin_popcountl(mask[i]);
+    if (n <= 0) n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : (int)n;
+}
+static int number(const char *name, const char *s, int low, int high, const char *or_else)
+{
+    int64_t v = 0;
+    bool    ok = *s != 0;
+    for (const char *p = s; ok && *p; p++) {
+        ok = *p >= '0' && *p <= '9' && v <= INT_MAX;
+        if (ok) v = v * 10 + (*p - '0');
+    }
+    if (!ok || v < low || v > high)
+        fail(2, "%s is '%.80s', expected a number from %d to %d%s", name, s, low, high, or_else);
+    return (int)v;
+}
+static void option_set(const option *o, const char *name, const char *s)
+{
+    char  *end, *colon, *low;
+    double v;
+    switch (o->kind) {
+    case 'b': *(bool *)o->to = true; break;
+    case 'B': *(bool *)o->to = strcmp(s, "0") != 0; break;
+    case 't':
+        if (!*s) fail(2, "%s is empty", name);
+        *(const char **)o->to = s;
+        break;
+    case 'i': *(int *)o->to = number(name, s, o->low, o->high, ""); break;
+    case 'n':
+        if (strcmp(s, "auto") == 0 || strcmp(s, "cpu") == 0) *(int *)o->to = cores();
+        else *(int *)o->to = number(name, s, o->low, o->high, ", auto or cpu");
+        break;
+    case 'N':
+        colon = strchr(low = strdup(s), ':'); /* torchrun's MIN:MAX */
+        if (colon) *colon = 0;
+        *(int *)o->to = number(name, low, o->low, o->high, "");
+        if (colon && number(name, colon + 1, o->low, o->high, "") != *(int *)o->to)
+            fail(2, "%s is '%.80s': jobs that grow and shrink are not supported, expected one number", name, s);
+        free(low);
+        break;
+    case 's':
+        v = strtod(s, &end);
+        if (!*s || *end || !(v >= 0 && v <= 1e6)) fail(2, "%s is '%.80s', expected seconds from 0 to 1000000", name, s);
+        *(double *)o->to = v;
+        break;
+    case 'x':
+        if (opt.nforward == (int)(sizeof opt.forward / sizeof *opt.forward)) fail(2, "more than 64 of -x");
+        if (!*s || *s == '=') fail(2, "%s is '%.80s', expected NAME or NAME=VALUE", name, s);
+        opt.forward[opt.nforward++] = s;
+        if (strchr(s, '=')) putenv(strdup(s));
+        break;
+    case 'E':
+        opt.master_addr = strdup(s);
+        colon = strrchr((char *)(uintptr_t)opt.master_addr, ':');
+        if (colon && colon[1]) opt.master_port = number(name, colon + 1, 0, 65535, " behind the colon");
+        if (colon) *colon = 0;
+        break;
+    default: break;
+    }
+}
+static const char *name_of(const char *arg, char *buf, size_t nbytes) /* as in the table; up to '=' */
+{
+    size_t n = 0;
+    for (; arg[n] && arg[n] != '=' && n + 1 < nbytes; n++) buf[n] = arg[n] == '_' ? '-' : arg[n];
+    buf[n] = 0;
+    return buf;
+}
+static void options_from_env(void) /* torchrun's PET_ names */
+{
+    for (int i = 0; i < OPTIONS; i++) {
+        char name[48] = "PET_";
+        for (size_t k = 0; options[i].name[k] && k < 40; k++) {
+            char c = options[i].name[k];
+            name[4 + k] = (char)(c == '-' ? '_' : c >= 'a' && c <= 'z' ? c - 32 : c);
+            name[5 + k] = 0;
+        }
+        const char *s = getenv(name);
+        if (!s || !*s || strchr("0-xE", options[i].kind) || options[i].to == &opt.agent) continue;
+        if (options[i].kind == 'b' && strcmp(s, "0") == 0) continue;
+        option_set(&options[i], name, s);
+    }
+}
+static void options_read(int argc, char **argv)
+{
+    char name[64], shown[72];
+    int  i = 1;
+    for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
+        const char *a = argv[i], *value = NULL;
+        bool        is_long = a[1] == '-';
+        if (strcmp(a, "--") == 0) {
+            i++;
+            break;
+        }
+        if (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0) {
+            fputs(usage, stdout);
+            exit(0);
+        }
+        if (strcmp(a, "--version") == 0) {
+            puts("dtrun " DT_COMM_VERSION);
+            exit(0);
+        }
+        const option *o = NULL;
+        if (is_long) {
+            name_of(a + 2, name, sizeof name);
+            value = strchr(a, '=');
+            if (value) value++;
+        } else {
+            snprintf(name, sizeof name, "%c", a[1]);
+            if (a[2]) value = a + 2 + (a[2] == '=');
+        }
+        for (int k = 0; k < OPTIONS && !o; k++)
+            if (is_long ? strcmp(options[k].name, name) == 0 && strcmp(name, "x") != 0
+                        : options[k].letter && strcmp(options[k].letter, name) == 0)
+                o = &options[k];
+        if (!o && (strcmp(a, "-m") == 0 || strcmp(a, "--module") == 0))
+            fail(2, "%s runs a Python module, which dtrun does not; write: dtrun ... python3 -m NAME", a);
+        if (!o) fail(2, "there is no option '%.80s'; dtrun --help lists the options", a);
+        snprintf(shown, sizeof shown, "%s%s", is_long ? "--" : "-", name);
+        if (o->kind == 'b' || o->kind == '-') {
+            if (value) fail(2, "%s takes no value, found '%.80s'", shown, a);
+        } else if (!value) {
+            if (++i == argc) fail(2, "%s needs a value; dtrun --help lists the options", shown);
+            value = argv[i];
+        }
+        option_set(o, shown, value);
+    }
+    opt.argv = argv + i;
+}
+static void options_check(void)
+{
+    static const char *const alone = "leave one of them out";
+    if (!opt.argv[0]) fail(2, "no program to run, expected: dtrun [options] program [arguments]; see dtrun --help");
+    if (opt.hosts && (opt.nnodes > 1 || opt.node_rank > 0))
+        fail(2, "--hosts and %s: the hosts are the machines, %s", opt.nnodes > 1 ? "--nnodes" : "--node-rank", alone);
+    if (opt.standalone && (opt.hosts || opt.nnodes > 1))
+        fail(2, "--standalone and %s: standalone is one machine, %s", opt.hosts ? "--hosts" : "--nnodes", alone);
+    if (opt.node_rank >= opt.nnodes)
+        fail(2, "--node-rank is %d, expected 0 to %d (--nnodes is %d)", opt.node_rank, opt.nnodes - 1, opt.nnodes);
+    if (opt.nnodes > 1 && !opt.master_addr)
+        fail(2, "--nnodes is %d, but --master-addr is missing: the name or address of machine 0", opt.nnodes);
+    if (opt.nnodes > 1 && !opt.token_file && !opt.insecure)
+        fail(2,
+             "%d machines need a secret that they share: --token-file FILE on each (machine 0 makes it if it is "
+             "missing; copy it, mode 0600, where no file system is shared), or --hosts, or --insecure on a network "
+             "that you trust",
+             opt.nnodes);
+    if (opt.nnodes > 1 && opt.master_port == 0) opt.master_port = 29500;
+    if (opt.tee && !opt.log_dir) opt.tee = false; /* it goes to the terminal anyway */
+}
+
+/* ==================================================================================================== >>output */
+typedef struct bytes {
+    char  *p;
+    size_t n, cap;
+} bytes;
+typedef struct sink { /* where text goes; what it does not take now waits */
+    int   fd;
+    bool  socket, watched, gone, colour;
+    bytes q;
+} sink;
+typedef struct speaker { /* a rank, as far as it is heard here */
+    bytes line[2];       /* the unfinished one of stdout, stderr */
+    int   log[2];
+    char  tail[TAIL_LINES][TAIL_BYTES];
+    int   ntail; /* lines so far */
+} speaker;
+/* What waits in epoll, with a number where there are many of a kind. */
+enum {
+    EV_SIGNAL = 1,
+    EV_REPORT,
+    EV_RANK_OUT,
+    EV_RANK_END,
+    EV_SINK,
+    EV_LINK_IN,
+    EV_LINK_OUT,
+    EV_ACCEPT,
+    EV_SHAKE,
+    EV_SSH_ERR,
+    EV_SSH_END
+};
+
+static sink      out_sink, err_sink;
+static speaker **speakers; /* by rank of the world */
+static int       world, epoch;
+static int       ep = -1;
+static bool      choked; /* ranks are not read */
+
+static void *need(void *p)
+{
+    if (!p) fail(1, "out of memory"); /* the ranks die with this process */
+    return p;
+}
+static void bytes_add(bytes *b, const void *p, size_t n)
+{
+    if (b->n + n > b->cap) {
+        b->cap = 2 * (b->n + n);
+        b->p = (char *)need(realloc(b->p, b->cap));
+    }
+    if (n) memcpy(b->p + b->n, p, n);
+    b->n += n;
+}
+static void bytes_drop(bytes *b, size_t n) /* from the front */
+{
+    b->n -= n;
+    if (b->n) memmove(b->p, b->p + n, b->n);
+}
+static bool watch(int fd, int events, int kind, int i)
+{
+    struct epoll_event e;
+    memset(&e, 0, sizeof e);
+    e.events = (uint32_t)events;
+    e.data.u64 = (uint64_t)kind << 32 | (uint32_t)i;
+    return epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e) == 0;
+}
+static void unwatch(int fd)
+{
+    if (fd >= 0) epoll_ctl(ep, EPOLL_CTL_DEL, fd, NULL);
+}
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Others share what stdout and stderr point to, so it is not made non-blocking; opened anew it is ours. */
+static void sink_open(sink *s, int fd)
+{
+    struct stat st;
+    const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
+    char        path[32];
+    s->fd = fd;
+    s->colour = isatty(fd) && !(no && *no) && !(term && strcmp(term, "dumb") == 0);
+    if (fstat(fd, &st) != 0) {
+        s->gone = true;
+        return;
+    }
+    s->socket = S_ISSOCK(st.st_mode);
+    if (!S_ISFIFO(st.st_mode) && !S_ISCHR(st.st_mode)) return;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (own >= 0) s->fd = own;
+}
+static void sink_flush(sink *s)
+{
+    size_t done = 0;
+    while (!s->gone && done < s->q.n) {
+        size_t  left = s->q.n - done;
+        ssize_t n = s->socket ? send(s->fd, s->q.p + done, left, MSG_NOSIGNAL | MSG_DONTWAIT)
+                              : write(s->fd, s->q.p + done, left);
+        if (n > 0) done += (size_t)n;
+        else if (n < 0 && errno == EINTR) continue;
+        else if (n < 0 && errno == EAGAIN) {
+            if (!s->watched) s->watched = watch(s->fd, EPOLLOUT, EV_SINK, s == &err_sink);
+            break;
+        } else {
+            s->gone = true;
+            if (s == &out_sink)
+                say("stdout is gone (%s): what ranks print there is lost from now on, the job goes on",
+                    strerror(errno));
+        }
+    }
+    if (s->gone) done = s->q.n;
+    bytes_drop(&s->q, done);
+    if (s->q.n == 0 && s->watched) {
+        unwatch(s->fd);
+        s->watched = false;
+    }
+}
+static void say(const char *format, ...)
+{
+    char    text[2048];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    bytes_add(&err_sink.q, "dtrun: ", 7);
+    bytes_add(&err_sink.q, text, strlen(text));
+    bytes_add(&err_sink.q, "\n", 1);
+    sink_flush(&err_sink);
+}
+static int log_open(int rank, int stream)
+{
+    char path[4096], again[32] = "";
+    if (epoch) snprintf(again, sizeof again, ".restart%d", epoch);
+    snprintf(path, sizeof path, "%.4000s/rank%d%s.%s", opt.log_dir, rank, again, stream ? "err" : "out");
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
+    if (fd < 0) say("cannot write '%s': %s; it goes to the terminal", path, strerror(errno));
+    return fd;
+}
+static speaker *speaker_of(int rank)
+{
+    speaker *s = speakers[rank];
+    if (s) return s;
+    s = speakers[rank] = (speaker *)need(calloc(1, sizeof *s));
+    for (int i = 0; i < 2; i++) s->log[i] = opt.log_dir ? log_open(rank, i) : -1;
+    return s;
+}
+static void speakers_reset(void)
+{
+    for (int i = 0; speakers && i < world; i++) {
+        if (!speakers[i]) continue;
+        for (int k = 0; k < 2; k++) {
+            free(speakers[i]->line[k].p);
+            dt__close(&speakers[i]->log[k]);
+        }
+        free(speakers[i]);
+        speakers[i] = NULL;
+    }
+}
+static void line_done(speaker *s, int rank, int stream, const char *p, size_t n)
+{
+    static const int colours[6] = { 36, 32, 33, 35, 34, 31 };
+    sink            *to = stream ? &err_sink : &out_sink;
+    char            *t = s->tail[s->ntail++ % TAIL_LINES], prefix[48];
+    size_t           k = n < TAIL_BYTES - 1 ? n : TAIL_BYTES - 1;
+    for (size_t i = 0; i < k; i++) t[i] = (unsigned char)p[i] < 32 && p[i] != '\t' ? ' ' : p[i];
+    t[k] = 0;
+    if (s->log[stream] >= 0 && !opt.tee) return;
+    int width = snprintf(NULL, 0, "%d", world - 1);
+    if (to->colour) snprintf(prefix, sizeof prefix, "\033[%dm[%*d]\033[0m ", colours[rank % 6], width, rank);
+    else snprintf(prefix, sizeof prefix, "[%*d] ", width, rank);
+    bytes_add(&to->q, prefix, strlen(prefix));
+    bytes_add(&to->q, p, n);
+    bytes_add(&to->q, "\n", 1);
+}
+static void hear(int rank, int stream, const char *p, size_t n)
+{
+    speaker *s = speaker_of(rank);
+    for (size_t done = 0; s->log[stream] >= 0 && done < n;) {
+        ssize_t k = write(s->log[stream], p + done, n - done);
+        if (k > 0) done += (size_t)k;
+        else if (errno != EINTR) {
+            say("the log of rank %d: %s; it goes to the terminal from now on", rank, strerror(errno));
+            dt__close(&s->log[stream]);
+        }
+    }
+    while (n > 0) {
+        const char *end = (const char *)memchr(p, '\n', n);
+        size_t      k = end ? (size_t)(end - p) : n;
+        bytes      *line = &s->line[stream];
+        if (end && line->n == 0) line_done(s, rank, stream, p, k);
+        else {
+            bytes_add(line, p, k);
+            if (end || line->n >= LINE_MOST) {
+                line_done(s, rank, stream, line->p, line->n);
+                line->n = 0;
+            }
+        }
+        p += k + (end != NULL);
+        n -= k + (end != NULL);
+    }
+    sink_flush(stream ? &err_sink : &out_sink);
+}
+static void hear_end(int rank) /* what has no newline at its end */
+{
+    speaker *s = speakers[rank];
+    for (int i = 0; s && i < 2; i++)
+        if (s->line[i].n) {
+            line_done(s, rank, i, s->line[i].p, s->line[i].n);
+            s->line[i].n = 0;
+            sink_flush(i ? &err_sink : &out_sink);
+        }
+}
+/* The last lines as one text, a newline behind each. */
+static void tail_text(int rank, bytes *to)
+{
+    speaker *s = speakers ? speakers[rank] : NULL;
+    for (int i = !s ? 0 : s->ntail > TAIL_LINES ? s->ntail - TAIL_LINES : 0; s && i < s->ntail; i++) {
+        bytes_add(to, s->tail[i % TAIL_LINES], strlen(s->tail[i % TAIL_LINES]));
+        bytes_add(to, "\n", 1);
+    }
+}
+static void make_log_dir(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s", opt.log_dir);
+    for (char *p = path + 1; *p; p++)
+        if (*p == '/') {
+            *p = 0;
+            mkdir(path, 0777);
+            *p = '/';
+        }
+    if ((mkdir(path, 0777) != 0 && errno != EEXIST) || access(path, W_OK) != 0)
+        fail(2, "--log-dir is '%.200s': %s", opt.log_dir, strerror(errno));
+}
+
+/* ==================================================================================================== >>children
+   A child is the leader of a process group, gets SIGKILL when this process dies, and checks that it has not died
+   before. What the child starts itself is in its group: a guard, which only waits for this process to end, kills the
+   groups that it was told of. */
+static int      guard_fd = -1;
+static pid_t    self;
+static sigset_t old_mask;
+static void (*old_pipe)(int);
+static struct rlimit old_files;
+static int           null_fd = -1, signal_fd = -1;
+
+static void guard_main(int fd)
+{
+    pid_t *list = NULL, pid;
+    size_t n = 0, cap = 0;
+    for (;;) {
+        ssize_t got = read(fd, &pid, sizeof pid);
+        if (got < 0 && errno == EINTR) continue;
+        if (got != (ssize_t)sizeof pid) break;
+        if (pid < 0) {
+            for (size_t i = 0; i < n; i++)
+                if (list[i] == -pid) list[i--] = list[--n];
+        } else {
+            if (n == cap) {
+                pid_t *more = (pid_t *)realloc(list, (cap = 2 * cap + 64) * sizeof *list);
+                if (!more) break;
+                list = more;
+            }
+            list[n++] = pid;
+        }
+    }
+    for (size_t i = 0; i < n; i++) kill(-list[i], SIGKILL);
+    _exit(0);
+}
+static void guard_start(void)
+{
+    int   tube[2];
+    pid_t pid;
+    if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0 || (pid = fork()) < 0)
+        fail(1, "no guard process: %s", strerror(errno));
+    if (pid == 0) {
+        sigset_t all;
+        sigfillset(&all);
+        sigprocmask(SIG_SETMASK, &all, NULL);
+        setpgid(0, 0);
+        /* nothing of the parent stays open: who waits for its pipes to close waits for it, not for the guard */
+        dup2(null_fd, 0);
+        dup2(null_fd, 1);
+        dup2(null_fd, 2);
+        dup2(tube[0], 3);
+        long most = sysconf(_SC_OPEN_MAX);
+        if (syscall(436 /* close_range */, 4u, ~0u, 0u) != 0)
+            for (int i = 4; i < (most > 0 && most < 65536 ? (int)most : 65536); i++) close(i);
+        guard_main(3);
+    }
+    close(tube[0]);
+    guard_fd = tube[1];
+}
+static void guard_tell(pid_t pid)
+{
+    while (write(guard_fd, &pid, sizeof pid) < 0 && errno == EINTR) {}
+}
+/* The child goes on with it; then it sets up the rest and execs. */
+static pid_t child_start(int in, int out, int err)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid != 0) {
+        if (pid > 0) setpgid(pid, pid); /* both do: whoever is first */
+        return pid;
+    }
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != self) _exit(126);
+    guard_tell(getpid());
+    signal(SIGPIPE, old_pipe);
+    sigprocmask(SIG_SETMASK, &old_mask, NULL);
+    setrlimit(RLIMIT_NOFILE, &old_files);
+    dup2(in, 0);
+    dup2(out, 1);
+    dup2(err, 2);
+    return 0;
+}
+static void child_exec(char *const *argv) __attribute__((noreturn));
+static void child_exec(char *const *argv)
+{
+    execvp(argv[0], argv);
+    int e = errno;
+    dprintf(2, "dtrun: cannot run '%s': %s\n", argv[0], strerror(e));
+    _exit(e == ENOENT ? 127 : 126);
+}
+static int child_watch(pid_t pid, int kind, int i) /* a pidfd, or -1: SIGCHLD tells */
+{
+    int fd = -1;
+#ifdef SYS_pidfd_open
+    fd = (int)syscall(SYS_pidfd_open, pid, 0);
+#endif
+    if (fd >= 0 && !watch(fd, EPOLLIN, kind, i)) dt__close(&fd);
+    return fd;
+}
+static void child_reap(pid_t pid, int *fd) /* it is dead, or dies now, and its group with it */
+{
+    int status;
+    kill(-pid, SIGKILL);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    guard_tell(-pid);
+    unwatch(*fd);
+    dt__close(fd);
+}
+static void tube_open(int tube[2], bool mine_reads) /* this process's end does not block */
+{
+    if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0) fail(1, "a pipe cannot be made: %s", strerror(errno));
+    fcntl(tube[mine_reads ? 0 : 1], F_SETFL, O_NONBLOCK);
+}
+/* 0: it can be run; else the status that a shell would give. Files that execvp hands to a shell count. */
+static int program_check(const char *name, char *why, size_t nbytes)
+{
+    char        path[4096];
+    struct stat st;
+    const char *dirs = strchr(name, '/') ? NULL : getenv("PATH");
+    bool        found = false;
+    if (!strchr(name, '/') && !dirs) dirs = "/bin:/usr/bin";
+    for (const char *d = dirs ? dirs : ""; d;) {
+        const char *end = strchr(d, ':');
+        size_t      n = end ? (size_t)(end - d) : strlen(d);
+        if (dirs) snprintf(path, sizeof path, "%.*s%s%.3000s", (int)(n < 1000 ? n : 1000), d, n ? "/" : "", name);
+        else snprintf(path, sizeof path, "%.4000s", name);
+        if (stat(path, &st) == 0) {
+            found = true;
+            if (S_ISREG(st.st_mode) && access(path, X_OK) == 0) return 0;
+        }
+        d = end ? end + 1 : NULL;
+    }
+    if (found) {
+        snprintf(why, nbytes, "cannot run '%.500s': it is %s", name,
+                 stat(name, &st) == 0 && S_ISDIR(st.st_mode) ? "a directory" : "not executable (chmod +x?)");
+        return 126;
+    }
+    char here[600];
+    snprintf(here, sizeof here, "; did you mean ./%.500s?", name);
+    snprintf(why, nbytes, "cannot run '%.500s': %s%s", name, dirs ? "it is in no directory of PATH" : "no such file",
+             dirs && access(name, X_OK) == 0 ? here : "");
+    return 127;
+}
+
+/* ==================================================================================================== >>links */
+enum { F_HELLO = 1, F_JOB, F_START, F_BOUND, F_FAILED, F_STOP, F_OUTPUT, F_EXITED, F_ASK, F_FINISH };
+typedef struct link_ { /* to the other side; in and out may be one socket */
+    int   in, out, id;
+    bool  watched, gone;
+    bytes rx, tx;
+} link_;
+typedef void (*frame_fn)(link_ *l, int kind, int rank, char *body, size_t n);
+
+static void link_open(link_ *l, int in, int out, int id)
+{
+    memset(l, 0, sizeof *l);
+    l->in = in;
+    l->out = out;
+    l->id = id;
+    watch(in, EPOLLIN, EV_LINK_IN, id);
+}
+static void link_close(link_ *l)
+{
+    unwatch(l->in);
+    if (l->out != l->in) {
+        unwatch(l->out);
+        dt__close(&l->out);
+    }
+    dt__close(&l->in);
+    l->out = -1;
+    l->gone = true;
+    l->watched = false;
+    l->rx.n = l->tx.n = 0;
+}
+static void link_events(link_ *l, bool out) /* a socket is in epoll once, for both directions */
+{
+    struct epoll_event e;
+    if (out == l->watched || l->gone) return;
+    l->watched = out;
+    if (l->in != l->out) {
+        if (out) watch(l->out, EPOLLOUT, EV_LINK_OUT, l->id);
+        else unwatch(l->out);
+        return;
+    }
+    memset(&e, 0, sizeof e);
+    e.events = out ? (uint32_t)EPOLLIN | (uint32_t)EPOLLOUT : (uint32_t)EPOLLIN;
+    e.data.u64 = (uint64_t)EV_LINK_IN << 32 | (uint32_t)l->id;
+    epoll_ctl(ep, EPOLL_CTL_MOD, l->in, &e);
+}
+static void link_flush(link_ *l)
+{
+    size_t done = 0;
+    while (!l->gone && done < l->tx.n) {
+        ssize_t n = write(l->out, l->tx.p + done, l->tx.n - done);
+        if (n > 0) done += (size_t)n;
+        else if (n < 0 && errno == EINTR) continue;
+        else break; /* full, or broken: reading will tell */
+    }
+    bytes_drop(&l->tx, done);
+    link_events(l, l->tx.n > 0);
+}
+static void link_send(link_ *l, int kind, int rank, const void *a, size_t na, const void *b, size_t nb)
+{
+    dt__chead h;
+    if (l->gone) return;
+    h.magic = DT__CFRAME_MAGIC;
+    h.kind = (uint32_t)kind;
+    h.nbytes = (uint32_t)(na + nb);
+    h.rank = rank;
+    bytes_add(&l->tx, &h, sizeof h);
+    bytes_add(&l->tx, a, na);
+    bytes_add(&l->tx, b, nb);
+    link_flush(l);
+}
+/* Calls fn for each whole frame. NULL, or why it is over; "": the other side closed it. fn may close the link. */
+static const char *link_read(link_ *l, frame_fn fn)
+{
+    char      buf[CHUNK];
+    dt__chead h;
+    for (int turns = 0; turns < 16 && !l->gone; turns++) {
+        ssize_t got = read(l->in, buf, sizeof buf);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && errno == EAGAIN) return NULL;
+        if (got < 0) return strerror(errno);
+        if (got == 0) return "";
+        bytes_add(&l->rx, buf, (size_t)got);
+        size_t at = 0;
+        while (!l->gone && l->rx.n - at >= sizeof h) {
+            memcpy(&h, l->rx.p + at, sizeof h);
+            if (h.magic != (uint32_t)DT__CFRAME_MAGIC) return "something else than dtrun talks there";
+            if (h.nbytes > FRAME_MOST) return "a frame is too long";
+            if (l->rx.n - at - sizeof h < h.nbytes) break;
+            fn(l, (int)h.kind, h.rank, l->rx.p + at + sizeof h, h.nbytes);
+            at += sizeof h + h.nbytes;
+        }
+        if (!l->gone) bytes_drop(&l->rx, at);
+    }
+    return NULL;
+}
+typedef struct hello {
+    int32_t nproc;
+    char    version[16], host[64];
+} hello;
+typedef struct start { /* what an agent needs to know to start its ranks */
+    int64_t epoch, max_restarts;
+    int32_t world, first, node, nnodes;
+    int32_t port; /* node 0: to bind (0: any); others: where rank 0 listens */
+    int32_t zero;
+    char    addr[256], run_id[64];
+} start;
+typedef struct failed { /* the ranks cannot be started */
+    int32_t status;
+    char    text[1200];
+} failed;
+typedef struct exited { /* the last lines follow */
+    int32_t how, value; /* 'x' and the exit status, 's' and the signal */
+    int32_t stopped;    /* dtrun had sent a signal */
+    int32_t lost;       /* dt_comm.h's report: the rank that was lost, or -1 */
+    int64_t pid, ns;    /* ns: it ran for */
+    char    said[DT__REPORT_TEXT];
+} exited;
+
+/* ==================================================================================================== >>agent */
+typedef struct proc {
+    pid_t   pid;
+    int     pidfd, out[2];
+    bool    ended, stopped;
+    int64_t begun;
+    int     lost;
+    char    said[DT__REPORT_TEXT];
+} proc;
+static proc   *procs;
+static int     nprocs, first_rank, running, report_fd = -1;
+static uint8_t token[32];
+static link_   up; /* of an agent to its controller; unused in the controller */
+static bool    is_agent, over;
+static int     exit_status;
+
+static void controller_exited(int rank, const exited *e, const char *tail, size_t n);
+
+static void rank_read(int i, int k, bool all)
+{
+    char buf[CHUNK];
+    while (procs[i].out[k] >= 0) {
+        ssize_t n = read(procs[i].out[k], buf, sizeof buf);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return;
+        if (n <= 0) {
+            unwatch(procs[i].out[k]);
+            dt__close(&procs[i].out[k]);
+        } else if (opt.agent) {
+            uint8_t stream = (uint8_t)k;
+            link_send(&up, F_OUTPUT, first_rank + i, &stream, 1, buf, (size_t)n);
+        } else hear(first_rank + i, k, buf, (size_t)n);
+        if (!all) return;
+    }
+}
+static void reports_read(void)
+{
+    dt__report r;
+    for (;;) {
+        ssize_t n = recv(report_fd, &r, sizeof r, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return;
+        if (n != (ssize_t)sizeof r || r.magic != (uint32_t)DT__REPORT_MAGIC) continue;
+        if (r.rank < first_rank || r.rank >= first_rank + nprocs) continue;
+        proc *p = &procs[r.rank - first_rank];
+        r.text[sizeof r.text - 1] = 0;
+        if (p->said[0]) continue; /* the first one is the cause */
+        p->lost = r.lost;
+        memcpy(p->said, r.text, sizeof p->said);
+    }
+}
+static void rank_ended(int i)
+{
+    proc     *p = &procs[i];
+    siginfo_t si;
+    exited    e;
+    bytes     tail = { NULL, 0, 0 };
+    memset(&si, 0, sizeof si);
+    if (p->ended || p->pid <= 0) return;
+    /* it stays a zombie until all have ended: its number, and its group's, is not given to others */
+    if (waitid(P_PID, (id_t)p->pid, &si, WEXITED | WNOWAIT | WNOHANG) != 0 || si.si_pid == 0) return;
+    p->ended = true;
+    running--;
+    reports_read();
+    unwatch(p->pidfd);
+    dt__close(&p->pidfd);
+    for (int k = 0; k < 2; k++) rank_read(i, k, true);
+    memset(&e, 0, sizeof e);
+    e.how = si.si_code == CLD_EXITED ? 'x' : 's';
+    e.value = si.si_status;
+    e.stopped = p->stopped;
+    e.lost = p->lost;
+    e.pid = p->pid;
+    e.ns = dt__comm_now() - p->begun;
+    memcpy(e.said, p->said, sizeof e.said);
+    if (!opt.agent) {
+        hear_end(first_rank + i);
+        tail_text(first_rank + i, &tail);
+    }
+    if (is_agent) link_send(&up, F_EXITED, first_rank + i, &e, sizeof e, tail.p, tail.n);
+    else controller_exited(first_rank + i, &e, tail.p, tail.n);
+    free(tail.p);
+}
+static void agent_clean(void) /* all ranks have ended: what they started goes, too */
+{
+    if (nprocs == 0) return;
+    for (int i = 0; i < nprocs; i++) {
+        if (procs[i].pid <= 0) continue;
+        child_reap(procs[i].pid, &procs[i].pidfd);
+        for (int k = 0; k < 2; k++) {
+            rank_read(i, k, true);
+            unwatch(procs[i].out[k]);
+            dt__close(&procs[i].out[k]);
+        }
+        if (!opt.agent) hear_end(first_rank + i);
+    }
+    nprocs = 0;
+    unwatch(report_fd);
+    dt__close(&report_fd);
+}
+static void agent_signal(int sig)
+{
+    for (int i = 0; i < nprocs; i++) {
+        if (procs[i].ended) continue;
+        if (sig == SIGTERM || sig == SIGINT || sig == SIGKILL) procs[i].stopped = true;
+        kill(-procs[i].pid, sig);
+        if (sig == SIGTERM || sig == SIGINT) kill(-procs[i].pid, SIGCONT); /* a stopped one hears it, too */
+    }
+}
+static void set_number(const char *name, int64_t v)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%" PRId64, v);
+    setenv(name, text, 1);
+}
+static void rank_env(const start *s, int i, int port)
+{
+    static const char *const drop[] = {
+        "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE", "DT_LISTEN_FD", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE"
+    };
+    for (size_t k = 0; k < sizeof drop / sizeof *drop; k++) unsetenv(drop[k]);
+    set_number("RANK", s->first + i);
+    set_number("WORLD_SIZE", s->world);
+    set_number("LOCAL_RANK", i);
+    set_number("LOCAL_WORLD_SIZE", opt.nproc);
+    set_number("GROUP_RANK", s->node);
+    set_number("GROUP_WORLD_SIZE", s->nnodes);
+    set_number("ROLE_RANK", s->first + i);
+    set_number("ROLE_WORLD_SIZE", s->world);
+    setenv("ROLE_NAME", "default", 1);
+    setenv("MASTER_ADDR", s->addr, 1);
+    set_number("MASTER_PORT", port);
+    set_number("DT_RESTART", s->epoch);
+    set_number("TORCHELASTIC_RESTART_COUNT", s->epoch);
+    set_number("TORCHELASTIC_MAX_RESTARTS", s->max_restarts);
+    setenv("TORCHELASTIC_RUN_ID", s->run_id, 1);
+    if (opt.bind) setenv("DT_BIND", opt.bind, 1);
+    if (opt.insecure) setenv("DT_INSECURE", "1", 1);
+    int threads = cores() / opt.nproc > 0 ? cores() / opt.nproc : 1;
+    if (!getenv("OMP_NUM_THREADS")) set_number("OMP_NUM_THREADS", threads);
+    if (!getenv("DT_NUM_THREADS")) set_number("DT_NUM_THREADS", threads);
+}
+/* Rank 0's socket; negative and why. Made anew for each start: while nobody listens, dialing fails at once. */
+static int rendezvous_open(const start *s, int *port, char *why, size_t nbytes)
+{
+    dt__addr    a[DT__ADDRS];
+    char        text[80];
+    const char *reason = "", *name = opt.bind ? opt.bind : s->addr;
+    int         n = 1, fd = -1;
+    int64_t     until = dt__comm_now() + 2 * SECOND;
+    if (s->nnodes == 1) dt__addr_loopback(&a[0], s->port);
+    else if ((n = dt__addr_find(name, s->port, a, &reason)) == 0) {
+        snprintf(why, nbytes, "the address of machine 0 is '%.200s': %s", name, reason);
+        return -1;
+    }
+    for (;;) {
+        for (int i = 0; i < n && fd < 0; i++) fd = dt__listen(&a[i]);
+        if (fd >= 0 || errno != EADDRINUSE || s->port == 0 || s->epoch == 0 || dt__comm_now() > until) break;
+        dt__comm_pause(10000000); /* the ranks before this start held it */
+    }
+    int e = errno;
+    a[0].n = sizeof a[0].u;
+    if (fd >= 0 && getsockname(fd, &a[0].u.any, &a[0].n) == 0) {
+        *port = dt__addr_port(&a[0]);
+        return fd;
+    }
+    dt__close(&fd);
+    snprintf(why, nbytes, "cannot listen at %s: %s%s", dt__addr_text(&a[0], text, sizeof text), strerror(e),
+             e == EADDRINUSE      ? "; without --master-port dtrun takes a free one"
+             : e == EADDRNOTAVAIL ? "; --bind names an address of this machine"
+                                  : "");
+    return -1;
+}
+static int token_file(void) /* in memory: for every rank, and for a second program behind a script's first */
+{
+    int fd = (int)syscall(SYS_memfd_create, "dt-token", 1u /* close-on-exec */);
+    if (fd < 0 || write(fd, token, 32) != 32) fail(1, "the token cannot be handed over: %s", strerror(errno));
+    return fd;
+}
+static void rank_start(const start *s, int i, int port, int listen_fd, int tell, int token_fd)
+{
+    proc *p = &procs[i];
+    int   tube[2][2];
+    memset(p, 0, sizeof *p);
+    p->lost = p->pidfd = -1;
+    for (int k = 0; k < 2; k++) {
+        tube_open(tube[k], true);
+        p->out[k] = tube[k][0];
+    }
+    bool input = s->first + i == 0 && !opt.agent && !isatty(0) && fcntl(0, F_GETFD) >= 0;
+    p->begun = dt__comm_now();
+    p->pid = child_start(input ? 0 : null_fd, tube[0][1], tube[1][1]);
+    if (p->pid == 0) {
+        rank_env(s, i, port);
+        set_number("DT_TOKEN_FD", token_fd);
+        set_number("DT_REPORT_FD", tell);
+        fcntl(token_fd, F_SETFD, 0);
+        fcntl(tell, F_SETFD, 0);
+        if (listen_fd >= 0) {
+            set_number("DT_LISTEN_FD", listen_fd);
+            fcntl(listen_fd, F_SETFD, 0);
+        }
+        child_exec(opt.argv);
+    }
+    if (p->pid < 0) fail(1, "rank %d cannot be started: %s", s->first + i, strerror(errno));
+    for (int k = 0; k < 2; k++) {
+        close(tube[k][1]);
+        if (!choked) watch(p->out[k], EPOLLIN, EV_RANK_OUT, 2 * i + k);
+    }
+    p->pidfd = child_watch(p->pid, EV_RANK_END, i);
+    running++;
+}
+/* 0 and rank 0's port, or a status and why. */
+static int agent_start(const start *s, int *port, char *why, size_t nbytes)
+{
+    int status = program_check(opt.argv[0], why, nbytes), tell[2], listen_fd = -1;
+    *port = s->port;
+    if (status) return status;
+    if (s->first == 0 && (listen_fd = rendezvous_open(s, port, why, nbytes)) < 0) return 1;
+    epoch = (int)s->epoch;
+    speakers_reset();
+    if (world != s->world) {
+        world = s->world;
+        speakers = (speaker **)need(realloc(speakers, (size_t)world * sizeof *speakers));
+        memset(speakers, 0, (size_t)world * sizeof *speakers);
+    }
+    procs = (proc *)need(realloc(procs, (size_t)opt.nproc * sizeof *procs));
+    first_rank = s->first;
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, tell) != 0) fail(1, "no socket pair: %s", strerror(errno));
+    report_fd = tell[0];
+    watch(report_fd, EPOLLIN, EV_REPORT, 0);
+    int token_fd = token_file();
+    for (nprocs = 0; nprocs < opt.nproc; nprocs++)
+        rank_start(s, nprocs, *port, nprocs == 0 ? listen_fd : -1, tell[1], token_fd);
+    close(tell[1]);
+    close(token_fd);
+    dt__close(&listen_fd);
+    return 0;
+}
+
+/* ---- an agent whose controller is elsewhere */
+static void agent_lost(const char *why)
+{
+    if (!over) {
+        say("machine 0's dtrun is gone (%s): the ranks here are ended", *why ? why : "it closed the connection");
+        exit_status = 1;
+    }
+    over = true;
+    link_close(&up);
+    agent_signal(SIGKILL);
+}
+/* What machine 0 sends through ssh: the token, then strings: address to listen at, directory, variables, arguments. */
+typedef struct job {
+    uint8_t token[32];
+    int32_t nproc, nenv, argc, insecure;
+} job;
+static bool job_take(char *body, size_t n)
+{
+    job    j;
+    size_t at = sizeof j;
+    if (n < sizeof j || body[n - 1] != 0) return false;
+    memcpy(&j, body, sizeof j);
+    size_t strings = 0;
+    for (size_t i = sizeof j; i < n; i++) strings += body[i] == 0;
+    if (j.nproc < 1 || j.nproc > RANKS_MAX || j.nenv < 0 || j.argc < 1 || j.nenv > FRAME_MOST || j.argc > FRAME_MOST ||
+        strings != 2 + (size_t)j.nenv + (size_t)j.argc)
+        return false;
+    char *text = (char *)need(malloc(n)); /* stays: argv points into it */
+    memcpy(text, body, n);
+    memcpy(token, j.token, 32);
+    opt.nproc = j.nproc;
+    opt.insecure = j.insecure != 0;
+    opt.argv = (char **)need(calloc((size_t)j.argc + 1, sizeof *opt.argv));
+    for (size_t i = 0; i < strings; i++) {
+        char *s = text + at;
+        at += strlen(s) + 1;
+        if (i == 0) opt.bind = *s ? s : NULL;
+        else if (i == 1) {
+            if (chdir(s) != 0) {
+                failed f;
+                memset(&f, 0, sizeof f);
+                f.status = 1;
+                snprintf(f.text, sizeof f.text, "cannot go to '%.500s': %s", s, strerror(errno));
+                link_send(&up, F_FAILED, 0, &f, sizeof f, NULL, 0);
+            }
+        } else if (i < 2 + (size_t)j.nenv) {
+            if (strchr(s, '=')) putenv(s);
+        } else opt.argv[i - 2 - (size_t)j.nenv] = s;
+    }
+    return true;
+}
+static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
+{
+    start   s;
+    failed  f;
+    int32_t v;
+    (void)rank;
+    if (kind == F_JOB && opt.agent && !opt.argv) {
+        if (!job_take(body, n)) agent_lost("it sent a broken job");
+    } else if (kind == F_START && n == sizeof s && running == 0 && opt.argv) {
+        agent_clean();
+        memcpy(&s, body, sizeof s);
+        s.addr[sizeof s.addr - 1] = s.run_id[sizeof s.run_id - 1] = 0;
+        if (s.world < 1 || s.first < 0 || s.first > s.world - opt.nproc || s.epoch < 0 || s.epoch > INT_MAX) {
+            agent_lost("it sent a broken start");
+            return;
+        }
+        int port;
+        memset(&f, 0, sizeof f);
+        if ((f.status = agent_start(&s, &port, f.text, sizeof f.text)) != 0) {
+            link_send(l, F_FAILED, 0, &f, sizeof f, NULL, 0);
+            return;
+        }
+        v = port;
+        if (s.first == 0) link_send(l, F_BOUND, 0, &v, sizeof v, NULL, 0);
+    } else if (kind == F_STOP && n == sizeof v) {
+        memcpy(&v, body, sizeof v);
+        if (v > 0 && v < 65) agent_signal(v);
+    } else if (kind == F_FINISH && n == sizeof v) {
+        memcpy(&v, body, sizeof v);
+        exit_status = v;
+        over = true;
+        agent_signal(SIGKILL);
+        link_close(l);
+    } else agent_lost("it sent a frame that makes no sense here");
+}
+
+/* ==================================================================================================== >>controller */
+enum { GATHERING = 0, RUNNING, SETTLING, STOPPING };
+typedef struct node {
+    bool  mine; /* its ranks are this process's */
+    bool  there, lost;
+    int   nproc, first, alive, asked; /* asked: signals to its dtrun */
+    link_ link;
+    char  host[80];
+    pid_t ssh; /* or 0 */
+    int   ssh_fd, err_fd;
+    bytes err;
+} node;
+typedef struct ending {
+    bool   ended;
+    int    order; /* of arrival, from 1 */
+    exited e;
+    char  *tail;
+} ending;
+static node   *nodes;
+static int     nnodes, state, norder, blamed = -1, user_signal, asked_here;
+static ending *ends; /* by rank */
+static int64_t deadline = INT64_MAX;
+static start   plan;
+static bool    fatal; /* no restart helps */
+static int     fatal_status;
+
+static void finish(int status);
+
+static bool        bad_end(const exited *e) { return e->how != 'x' || e->value != 0; }
+static int         end_status(const exited *e) { return e->how == 'x' ? e->value : 128 + e->value; }
+static const char *signal_name(int sig)
+{
+    static const struct {
+        int         sig;
+        const char *name;
+    } names[] = { { SIGHUP, "SIGHUP" },   { SIGINT, "SIGINT" },   { SIGQUIT, "SIGQUIT" }, { SIGILL, "SIGILL" },
+                  { SIGTRAP, "SIGTRAP" }, { SIGABRT, "SIGABRT" }, { SIGBUS, "SIGBUS" },   { SIGFPE, "SIGFPE" },
+                  { SIGKILL, "SIGKILL" }, { SIGUSR1, "SIGUSR1" }, { SIGSEGV, "SIGSEGV" }, { SIGUSR2, "SIGUSR2" },
+                  { SIGPIPE, "SIGPIPE" }, { SIGALRM, "SIGALRM" }, { SIGTERM, "SIGTERM" }, { SIGXCPU, "SIGXCPU" },
+                  { SIGSYS, "SIGSYS" } };
+    static char text[24];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].sig == sig) return names[i].name;
+    snprintf(text, sizeof text, "signal %d", sig);
+    return text;
+}
+static const char *end_text(const exited *e, char *buf, size_t nbytes)
+{
+    if (e->how == 'x') snprintf(buf, nbytes, "exit code %d", e->value);
+    else
+        snprintf(buf, nbytes, "killed by %s%s", signal_name(e->value),
+                 e->value == SIGKILL && !e->stopped ? ", which dtrun did not send (out of memory?)" : "");
+    return buf;
+}
+static void signal_all(int sig)
+{
+    int32_t v = sig;
+    for (int i = 0; i < nnodes; i++) {
+        if (nodes[i].mine) agent_signal(sig);
+        else link_send(&nodes[i].link, F_STOP, 0, &v, sizeof v, NULL, 0);
+    }
+}
+static void stop(int sig, double grace)
+{
+    if (state == STOPPING) return;
+    state = STOPPING;
+    deadline = dt__comm_now() + (int64_t)((opt.grace >= 0 ? opt.grace : grace) * 1e9);
+    signal_all(sig);
+}
+/* The rank that failed first: the first one to end badly, unless dt_comm.h told there that it had lost another rank
+   that ended badly, too. That one may not be seen dead yet: it gets a second. */
+static void judge(bool now)
+{
+    int r = -1;
+    for (int i = 0; i < world; i++)
+        if (ends[i].ended && bad_end(&ends[i].e) && (r < 0 || ends[i].order < ends[r].order)) r = i;
+    if (r < 0 || blamed >= 0) return;
+    for (int hops = 0; hops < world; hops++) {
+        int lost = ends[r].e.lost;
+        if (lost < 0 || lost >= world || lost == r) break;
+        if (!ends[lost].ended && !now) {
+            if (state != SETTLING) deadline = dt__comm_now() + SECOND;
+            state = SETTLING;
+            return;
+        }
+        if (!ends[lost].ended || !bad_end(&ends[lost].e)) break;
+        r = lost;
+    }
+    blamed = r;
+    stop(SIGTERM, 5);
+}
+static void controller_exited(int rank, const exited *e, const char *tail, size_t n)
+{
+    ending *d = &ends[rank];
+    if (d->ended) return;
+    d->ended = true;
+    d->order = ++norder;
+    d->e = *e;
+    d->e.said[sizeof d->e.said - 1] = 0;
+    d->tail = (char *)need(calloc(n + 1, 1));
+    if (n) memcpy(d->tail, tail, n);
+    for (int i = 0; i < nnodes; i++)
+        if (rank >= nodes[i].first && rank < nodes[i].first + nodes[i].nproc) nodes[i].alive--;
+    if (bad_end(e) && state != STOPPING) judge(false);
+    else if (state == SETTLING) judge(false);
+}
+static void give_up(int status) /* what no restart mends; the message is said already */
+{
+    if (fatal) return;
+    fatal = true;
+    fatal_status = status;
+    if (state == GATHERING) finish(status);
+    else stop(SIGTERM, 5);
+}
+static const char *where_text(int rank, char *buf, size_t nbytes)
+{
+    for (int i = 0; i < nnodes; i++)
+        if (nnodes > 1 && rank >= nodes[i].first && rank < nodes[i].first + nodes[i].nproc) {
+            snprintf(buf, nbytes, ", machine %d (%s)", i, nodes[i].host);
+            return buf;
+        }
+    return "";
+}
+static void blame_say(void)
+{
+    char    text[160], place[160];
+    ending *d = &ends[blamed];
+    bytes   tail = { NULL, 0, 0 };
+    tail_text(blamed, &tail);
+    bytes_add(&tail, "", 1);
+    say("rank %d failed first: %s, after %.3g s (pid %" PRId64 "%s)", blamed, end_text(&d->e, text, sizeof text),
+        (double)d->e.ns * 1e-9, d->e.pid, where_text(blamed, place, sizeof place));
+    if (d->e.lost >= 0 && d->e.lost != blamed && d->e.lost < world)
+        say("  it had lost rank %d, which %s: %s", d->e.lost,
+            !ends[d->e.lost].ended || ends[d->e.lost].e.stopped ? "was still there" : "had ended", d->e.said);
+    const char *p = d->tail[0] ? d->tail : tail.p;
+    say("  its last lines:%s", *p ? "" : " none");
+    for (const char *end; *p && (end = strchr(p, '\n')); p = end + 1) say("    | %.*s", (int)(end - p), p);
+    free(tail.p);
+    int told = 0;
+    for (int i = 0; i < world; i++) {
+        const exited *e = &ends[i].e;
+        if (i == blamed || !ends[i].ended || !bad_end(e) || e->stopped) continue;
+        if (told++ == 8) say("  and others");
+        if (told > 8) continue;
+        if (e->lost >= 0 && e->lost != i)
+            say("  rank %d after it: %s; it had lost rank %d", i, end_text(e, text, sizeof text), e->lost);
+        else say("  rank %d after it: %s", i, end_text(e, text, sizeof text));
+    }
+}
+static void node_start(int i)
+{
+    failed f;
+    int    port;
+    plan.first = nodes[i].first;
+    plan.node = i;
+    nodes[i].alive = nodes[i].nproc;
+    if (!nodes[i].mine) {
+        link_send(&nodes[i].link, F_START, 0, &plan, sizeof plan, NULL, 0);
+        return;
+    }
+    f.status = agent_start(&plan, &port, f.text, sizeof f.text);
+    if (f.status) {
+        nodes[i].alive = 0;
+        say("%s", f.text);
+        give_up(f.status);
+    } else if (i == 0) plan.port = port;
+}
+static void begin(void)
+{
+    int total = 0;
+    for (int i = 0; i < nnodes; i++) {
+        nodes[i].first = total;
+        if (nodes[i].nproc > DT__WORLD_MAX - total) {
+            say("the machines have more than %d ranks together", DT__WORLD_MAX);
+            give_up(2);
+            return;
+        }
+        total += nodes[i].nproc;
+    }
+    for (int i = 0; ends && i < world; i++) free(ends[i].tail);
+    free(ends);
+    ends = (ending *)need(calloc((size_t)total, sizeof *ends));
+    if (world != total) {
+        speakers = (speaker **)need(calloc((size_t)total, sizeof *speakers));
+        world = total;
+    }
+    if (!nodes[0].mine) speakers_reset();
+    plan.world = total;
+    plan.epoch = epoch;
+    plan.port = nodes[0].mine && nnodes > 1 ? 0 : opt.master_port; /* there dtrun itself has that port */
+    state = RUNNING;
+    blamed = -1;
+    norder = 0;
+    deadline = INT64_MAX;
+    node_start(0);
+    if (nodes[0].mine && !fatal)
+        for (int i = 1; i < nnodes; i++) node_start(i);
+}
+static void all_ended(void)
+{
+    if (state == SETTLING) judge(true);
+    if (nodes[0].mine) agent_clean();
+    int status = blamed < 0 ? 0 : end_status(&ends[blamed].e);
+    if (blamed >= 0) blame_say();
+    if (user_signal) finish(128 + user_signal);
+    else if (fatal) finish(fatal_status);
+    else if (blamed < 0) finish(0);
+    else {
+        if (epoch < opt.max_restarts) {
+            epoch++;
+            say("starts all ranks again (%d of %d)", epoch, opt.max_restarts);
+            begin();
+        } else {
+            if (opt.max_restarts) say("gives up after %d restart%s", opt.max_restarts, opt.max_restarts > 1 ? "s" : "");
+            finish(status);
+        }
+    }
+}
+static void controller_look(void) /* after each round of events */
+{
+    if (over) return;
+    if (state == GATHERING) {
+        for (int i = 0; i < nnodes; i++)
+            if (!nodes[i].there) return;
+        begin();
+    }
+    int alive = 0;
+    for (int i = 0; i < nnodes; i++) alive += nodes[i].alive;
+    if (alive == 0 && !over && state != GATHERING) all_ended();
+}
+static void controller_tick(void) /* the deadline is over */
+{
+    deadline = INT64_MAX;
+    if (state == GATHERING) {
+        for (int i = 0; i < nnodes; i++)
+            if (!nodes[i].there)
+                say("machine %d %s%s%sdid not come within %g s", i, nodes[i].host[0] ? "(" : "", nodes[i].host,
+                    nodes[i].host[0] ? ") " : "", opt.join_timeout);
+        give_up(1);
+    } else if (state == SETTLING) judge(true);
+    else if (state == STOPPING) {
+        say("ranks that did not end are killed");
+        signal_all(SIGKILL);
+    }
+}
+/* A second one from the same machine is impatience; job managers signal every machine once. */
+static void user_stop(int sig, int *asked)
+{
+    ++*asked;
+    if (!user_signal) {
+        user_signal = sig;
+        if (state == GATHERING) finish(128 + sig);
+        else {
+            int    pass = sig == SIGINT ? SIGINT : SIGTERM;
+            double grace = opt.grace >= 0 ? opt.grace : 30;
+            say("%s: the ranks get %s and have %g s to end; once more ends them at once", signal_name(sig),
+                signal_name(pass), grace);
+            stop(pass, grace);
+        }
+    } else if (*asked > 1) signal_all(SIGKILL);
+}
+
+/* ==================================================================================================== >>joining */
+/* ---- frames of the agents */
+static void node_lost(int i, const char *why)
+{
+    node *n = &nodes[i];
+    if (n->lost) return;
+    n->lost = true;
+    n->alive = 0;
+    link_close(&n->link);
+    if (over) return;
+    say("machine %d (%s): %s", i, n->host, *why ? why : n->there ? "its dtrun is gone" : "dtrun did not start there");
+    give_up(1);
+}
+static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
+{
+    node   *n = &nodes[l->id];
+    hello   h;
+    exited  e;
+    failed  f;
+    int32_t v;
+    bool    own = rank >= n->first && rank < n->first + n->nproc;
+    if (kind == F_HELLO && nbytes == sizeof h && !n->there) {
+        memcpy(&h, body, sizeof h);
+        h.version[sizeof h.version - 1] = h.host[sizeof h.host - 1] = 0;
+        if (!n->host[0]) snprintf(n->host, sizeof n->host, "%s", h.host);
+        if (strcmp(h.version, DT_COMM_VERSION) != 0 || (!n->ssh && (h.nproc < 1 || h.nproc > RANKS_MAX))) {
+            say("machine %d (%s) has dtrun %s, this is %s", l->id, n->host, h.version, DT_COMM_VERSION);
+            give_up(1);
+            return;
+        }
+        n->nproc = n->ssh ? opt.nproc : h.nproc;
+        n->there = true;
+    } else if (kind == F_BOUND && nbytes == sizeof v && l->id == 0) {
+        memcpy(&v, body, sizeof v);
+        plan.port = v;
+        if (state == RUNNING || state == SETTLING)
+            for (int i = 1; i < nnodes; i++) node_start(i);
+    } else if (kind == F_FAILED && nbytes == sizeof f) {
+        memcpy(&f, body, sizeof f);
+        f.text[sizeof f.text - 1] = 0;
+        n->alive = 0;
+        say("machine %d (%s): %s", l->id, n->host, f.text);
+        give_up(f.status ? f.status : 1);
+    } else if (kind == F_OUTPUT && nbytes >= 1 && own && ends && (uint8_t)body[0] < 2) {
+        hear(rank, body[0], body + 1, nbytes - 1);
+    } else if (kind == F_EXITED && nbytes >= sizeof e && own && ends) {
+        memcpy(&e, body, sizeof e);
+        hear_end(rank);
+        controller_exited(rank, &e, body + sizeof e, nbytes - sizeof e);
+    } else if (kind == F_ASK && nbytes == sizeof v) {
+        memcpy(&v, body, sizeof v);
+        if (v > 0 && v < 65) user_stop(v, &n->asked);
+    } else node_lost(l->id, "it sent a frame that makes no sense here");
+}
+
+/* ---- over TCP: node 0 listens, strangers are held off by the handshake */
+typedef struct guest {
+    int       fd;
+    int64_t   until;
+    dt__shake shake;
+} guest;
+enum { GUESTS = 64 };
+static guest     guests[GUESTS];
+static int       accept_fd = -1;
+static dt__world party; /* what the handshake reads: the token, the node's number, how many there are */
+
+static void guest_close(guest *g)
+{
+    unwatch(g->fd);
+    dt__close(&g->fd);
+}
+static void guest_step(int i)
+{
+    guest *g = &guests[i];
+    if (g->fd < 0) return;
+    for (;;) {
+        int got = dt__shake_step(&g->shake, g->fd);
+        if (got == DT__SHAKE_AGAIN) {
+            struct epoll_event e;
+            memset(&e, 0, sizeof e);
+            e.events = (uint32_t)dt__shake_events(&g->shake); /* POLLIN is EPOLLIN */
+            e.data.u64 = (uint64_t)EV_SHAKE << 32 | (uint32_t)i;
+            epoll_ctl(ep, EPOLL_CTL_MOD, g->fd, &e);
+            return;
+        }
+        if (got == DT__SHAKE_DECIDE) {
+            const dt__hello_c *c = &g->shake.c;
+            char               text[160] = "";
+            if (c->kind != KIND_NODE) snprintf(text, sizeof text, "this is dtrun's port, not rank 0's");
+            else if (c->world != nnodes)
+                snprintf(text, sizeof text, "--nnodes is %d here and %d there", nnodes, c->world);
+            else if (c->rank < 1 || c->rank >= nnodes || nodes[c->rank].there || nodes[c->rank].link.in >= 0)
+                snprintf(text, sizeof text, "machine %d is there already", c->rank);
+            dt__shake_reply(&g->shake, text[0] ? DT_COMM_ERR_JOIN : 0, text);
+            continue;
+        }
+        if (got != DT__SHAKE_DONE) {
+            guest_close(g);
+            return;
+        }
+        int fd = g->fd, r = g->shake.c.rank;
+        unwatch(fd);
+        g->fd = -1;
+        if (nodes[r].link.in >= 0) { /* another one was quicker */
+            close(fd);
+            return;
+        }
+        dt__sock_tune(fd, 15);
+        link_open(&nodes[r].link, fd, fd, r);
+        return;
+    }
+}
+static void guests_accept(void)
+{
+    for (;;) {
+        int fd = accept4(accept_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), oldest = 0;
+        if (fd < 0 && errno == EINTR) continue;
+        if (fd < 0) return;
+        for (int i = 0; i < GUESTS; i++) {
+            if (guests[i].fd < 0) {
+                oldest = i;
+                break;
+            }
+            if (guests[i].until < guests[oldest].until) oldest = i;
+        }
+        guest *g = &guests[oldest];
+        guest_close(g);
+        g->fd = fd;
+        g->until = dt__comm_now() + 5 * SECOND;
+        if (!dt__shake_server(&g->shake, &party) || !watch(fd, EPOLLIN, EV_SHAKE, oldest)) guest_close(g);
+        else guest_step(oldest);
+    }
+}
+static void token_make(const char *path) /* whole or not at all; another's is left as it is */
+{
+    static const char digits[] = "0123456789abcdef";
+    char              part[4200], hex[65];
+    uint8_t           fresh[32];
+    if (!dt__comm_random(fresh, 32)) fail(1, "no random numbers");
+    for (int i = 0; i < 64; i++) hex[i] = digits[(i % 2 ? fresh[i / 2] : fresh[i / 2] >> 4) & 15];
+    hex[64] = '\n';
+    snprintf(part, sizeof part, "%.4000s.%d.part", path, (int)getpid());
+    unlink(part);
+    int  fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bool ok = fd >= 0 && write(fd, hex, 65) == 65 && fsync(fd) == 0;
+    dt__close(&fd);
+    if (ok && link(part, path) != 0 && errno != EEXIST) ok = false;
+    int e = errno;
+    unlink(part);
+    if (!ok) fail(1, "--token-file '%.200s' cannot be made: %s", path, strerror(e));
+}
+static const char *lib_text(void) /* dt_comm.h's message, without the call that the user did not make */
+{
+    const char *p = strstr(dt__comm_text, "dt_comm_init: ");
+    return p ? p + 14 : dt__comm_text;
+}
+static void token_get(void)
+{
+    int64_t until = dt__comm_now() + (int64_t)(opt.join_timeout * 1e9);
+    if (opt.nnodes == 1 || (opt.insecure && !opt.token_file)) {
+        if (opt.nnodes == 1 && !dt__comm_random(token, 32)) fail(1, "no random numbers");
+        return;
+    }
+    while (access(opt.token_file, F_OK) != 0 && errno == ENOENT) {
+        if (opt.node_rank == 0) token_make(opt.token_file);
+        else if (dt__comm_now() > until) fail(1, "--token-file '%.200s' did not appear", opt.token_file);
+        else dt__comm_pause(20000000); /* machine 0 makes it, on a file system that they share */
+    }
+    if (dt__token_read_file(opt.token_file, "--token-file", token) < 0) fail(2, "%s", lib_text());
+}
+static void host_name(char *buf, size_t nbytes)
+{
+    if (gethostname(buf, nbytes) != 0) snprintf(buf, nbytes, "unknown");
+    buf[nbytes - 1] = 0;
+}
+static void party_init(void)
+{
+    memset(&party, 0, sizeof party);
+    memcpy(party.token, token, 32);
+    party.rank = opt.node_rank;
+    party.size = opt.nnodes;
+    party.timeout = 15;
+}
+static int port_listen(void) /* node 0's, for the other dtruns */
+{
+    dt__addr    a[DT__ADDRS];
+    char        text[80];
+    const char *why = "", *name = opt.bind ? opt.bind : opt.master_addr;
+    int         n = dt__addr_find(name, opt.master_port, a, &why), fd = -1;
+    if (n == 0) fail(2, "%s is '%.200s': %s", opt.bind ? "--bind" : "--master-addr", name, why);
+    for (int i = 0; i < n && fd < 0; i++) fd = dt__listen(&a[i]);
+    if (fd < 0)
+        fail(1, "machine 0 cannot listen at %s: %s%s", dt__addr_text(&a[0], text, sizeof text), strerror(errno),
+             errno == EADDRNOTAVAIL ? "; is this machine 0? if so, --bind names an address of it"
+             : errno == EADDRINUSE  ? "; another job is there: take another --master-port on all machines"
+                                    : "");
+    return fd;
+}
+static int port_dial(void)
+{
+    dt__addr    a[DT__ADDRS];
+    char        text[400];
+    const char *why = "", *p;
+    int         n = dt__addr_find(opt.master_addr, opt.master_port, a, &why);
+    if (n == 0) fail(2, "--master-addr is '%.200s': %s", opt.master_addr, why);
+    int fd = dt__dial_until(&party, a, n, 0, KIND_NODE, 0, 0, dt__comm_now() + (int64_t)(opt.join_timeout * 1e9), NULL,
+                            text, sizeof text);
+    if (fd < 0) {
+        p = strncmp(text, "rank 0 ", 7) == 0 ? text + 7 : text;
+        fail(1, "cannot join machine 0 %s", p);
+    }
+    return fd;
+}
+
+/* ---- over ssh */
+static void quote(bytes *to, const char *s) /* for the shell at the other end */
+{
+    bytes_add(to, "'", 1);
+    for (; *s; s++) {
+        if (*s == '\'') bytes_add(to, "'\\''", 4);
+        else bytes_add(to, s, 1);
+    }
+    bytes_add(to, "'", 1);
+}
+static void string_add(bytes *to, const char *s) { bytes_add(to, s, strlen(s) + 1); }
+static void job_send(node *n)
+{
+    extern char            **environ;
+    static const char *const mine[] = {
+        "DT_TOKEN_", "DT_LISTEN_FD", "DT_REPORT_FD", "DT_RESTART", "DT_ADDR", "DT_PORT"
+    };
+    job   j;
+    bytes text = { NULL, 0, 0 };
+    char  dir[4096];
+    memset(&j, 0, sizeof j);
+    memcpy(j.token, token, 32);
+    j.nproc = opt.nproc;
+    j.insecure = opt.insecure;
+    string_add(&text, opt.bind ? opt.bind : "");
+    string_add(&text, getcwd(dir, sizeof dir) ? dir : "/");
+    for (char **e = environ; *e; e++) {
+        bool send = strncmp(*e, "DT_", 3) == 0 || strncmp(*e, "OMP_", 4) == 0;
+        for (size_t k = 0; k < sizeof mine / sizeof *mine; k++)
+            send = send && strncmp(*e, mine[k], strlen(mine[k])) != 0;
+        for (int k = 0; k < opt.nforward && !send; k++) {
+            size_t len = strcspn(opt.forward[k], "=");
+            send = strncmp(*e, opt.forward[k], len) == 0 && (*e)[len] == '=';
+        }
+        if (!send) continue;
+        string_add(&text, *e);
+        j.nenv++;
+    }
+    for (; opt.argv[j.argc]; j.argc++) string_add(&text, opt.argv[j.argc]);
+    if (text.n > FRAME_MOST - sizeof j)
+        fail(2, "the arguments have %zu bytes, expected at most %d", text.n, FRAME_MOST);
+    link_send(&n->link, F_JOB, 0, &j, sizeof j, text.p, text.n);
+    free(text.p);
+}
+static bool is_here(const char *host)
+{
+    char name[80];
+    host_name(name, sizeof name);
+    return strcmp(host, "localhost") == 0 || strcmp(host, name) == 0;
+}
+static void host_start(int i)
+{
+    node       *n = &nodes[i];
+    int         in[2], out[2], err[2], words = 0;
+    char        exe[4096] = "", *argv[40], *list = NULL;
+    const char *command = opt.ssh ? opt.ssh : getenv("DTRUN_SSH");
+    bytes       remote = { NULL, 0, 0 };
+    if (readlink("/proc/self/exe", exe, sizeof exe - 1) < 0) snprintf(exe, sizeof exe, "dtrun");
+    if (is_here(n->host)) {
+        argv[words++] = exe;
+        argv[words++] = (char *)(uintptr_t) "--agent";
+    } else {
+        char *save = NULL;
+        list = strdup(command && *command ? command : "ssh -T -o BatchMode=yes -o ServerAliveInterval=5");
+        for (char *p = strtok_r(list, " ", &save); p; p = strtok_r(NULL, " ", &save)) {
+            if (words == 32) fail(2, "--ssh has more than 32 words");
+            argv[words++] = p;
+        }
+        if (words == 0) fail(2, "--ssh is '%.80s', expected a command", command ? command : "");
+        bytes_add(&remote, "exec ", 5);
+        quote(&remote, opt.dtrun ? opt.dtrun : exe);
+        string_add(&remote, " --agent");
+        argv[words++] = n->host;
+        argv[words++] = remote.p;
+    }
+    argv[words] = NULL;
+    tube_open(in, false);
+    tube_open(out, true);
+    tube_open(err, true);
+    n->ssh = child_start(in[0], out[1], err[1]);
+    if (n->ssh == 0) child_exec(argv);
+    if (n->ssh < 0) fail(1, "'%s' cannot be started: %s", argv[0], strerror(errno));
+    close(in[0]);
+    close(out[1]);
+    close(err[1]);
+    free(remote.p);
+    free(list);
+    n->err_fd = err[0];
+    watch(n->err_fd, EPOLLIN, EV_SSH_ERR, i);
+    n->ssh_fd = child_watch(n->ssh, EV_SSH_END, i);
+    link_open(&n->link, out[0], in[1], i);
+    job_send(n);
+}
+static void ssh_said(int i) /* on stderr: whole lines */
+{
+    node   *n = &nodes[i];
+    char    buf[4096];
+    ssize_t got;
+    while ((got = read(n->err_fd, buf, sizeof buf)) > 0) {
+        bytes_add(&n->err, buf, (size_t)got);
+        char *end;
+        while (n->err.n && ((end = (char *)memchr(n->err.p, '\n', n->err.n)) || n->err.n > 1000)) {
+            size_t k = end ? (size_t)(end - n->err.p) : n->err.n;
+            say("%s: %.*s", n->host, (int)(k && n->err.p[k - 1] == '\r' ? k - 1 : k), n->err.p);
+            bytes_drop(&n->err, k + (end != NULL));
+        }
+    }
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n->err.n) say("%s: %.*s", n->host, (int)n->err.n, n->err.p);
+    n->err.n = 0;
+    unwatch(n->err_fd);
+    dt__close(&n->err_fd);
+}
+static void ssh_ended(int i)
+{
+    node     *n = &nodes[i];
+    siginfo_t si;
+    char      text[160];
+    memset(&si, 0, sizeof si);
+    if (n->ssh <= 0 || waitid(P_PID, (id_t)n->ssh, &si, WEXITED | WNOWAIT | WNOHANG) != 0 || si.si_pid == 0) return;
+    if (!n->lost) { /* what it said before comes first */
+        link_read(&n->link, node_frame);
+        if (n->err_fd >= 0) ssh_said(i);
+        snprintf(text, sizeof text, "%s ended (%s %d)", n->there ? "the connection" : "ssh",
+                 si.si_code == CLD_EXITED ? "exit code" : "signal", si.si_status);
+        node_lost(i, text);
+    }
+    child_reap(n->ssh, &n->ssh_fd);
+    n->ssh = 0;
+}
+static void hosts_read(void)
+{
+    char *save = NULL, *list = strdup(opt.hosts);
+    for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
+        if (nnodes == NODES_MAX) fail(2, "--hosts has more than %d names", NODES_MAX);
+        if (*p == '-' || strpbrk(p, " \t\n'\"\\$`;&|<>()") || strlen(p) > 79)
+            fail(2, "--hosts has '%.80s', expected names or addresses with commas between them: a,b or me@a,me@b", p);
+        nodes = (node *)need(realloc(nodes, (size_t)(nnodes + 1) * sizeof *nodes));
+        memset(&nodes[nnodes], 0, sizeof *nodes);
+        snprintf(nodes[nnodes++].host, sizeof nodes->host, "%s", p);
+    }
+    if (nnodes == 0) fail(2, "--hosts is '%.80s', expected names with commas between them", opt.hosts);
+    const char *at = strchr(nodes[0].host, '@');
+    if (!opt.master_addr) {
+        opt.master_addr = strdup(at ? at + 1 : nodes[0].host);
+        for (int i = 1; i < nnodes && strcmp(opt.master_addr, "localhost") == 0; i++)
+            if (!is_here(nodes[i].host))
+                fail(2,
+                     "--hosts begins with localhost, which means another machine on %s: name this one, or give "
+                     "--master-addr",
+                     nodes[i].host);
+    }
+    free(list);
+}
+
+/* ==================================================================================================== >>main */
+/* While text piles up here nothing more is read: then the ranks wait, as if they wrote to the terminal themselves. */
+static void listen_again(bool on)
+{
+    if (choked == !on) return;
+    choked = !on;
+    for (int i = 0; i < nprocs; i++)
+        for (int k = 0; k < 2; k++)
+            if (procs[i].out[k] >= 0) {
+                if (on) watch(procs[i].out[k], EPOLLIN, EV_RANK_OUT, 2 * i + k);
+                else unwatch(procs[i].out[k]);
+            }
+    for (int i = 0; i < nnodes; i++)
+        if (nodes[i].ssh > 0 && !nodes[i].link.gone) {
+            if (on) watch(nodes[i].link.in, EPOLLIN, EV_LINK_IN, i);
+            else unwatch(nodes[i].link.in);
+        }
+}
+/* A signal that is ignored (nohup, a background job of a shell without job control) stays ignored. */
+static void signals_begin(void)
+{
+    static const int list[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2, SIGCHLD };
+    sigset_t         set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        struct sigaction sa;
+        if (list[i] == SIGCHLD) signal(SIGCHLD, SIG_DFL);
+        if (sigaction(list[i], NULL, &sa) == 0 && sa.sa_handler != SIG_IGN) sigaddset(&set, list[i]);
+    }
+    sigprocmask(SIG_BLOCK, &set, &old_mask);
+    old_pipe = signal(SIGPIPE, SIG_IGN);
+    signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signal_fd < 0 || !watch(signal_fd, EPOLLIN, EV_SIGNAL, 0)) fail(1, "no signalfd: %s", strerror(errno));
+}
+static void base_begin(void)
+{
+    struct rlimit files;
+    while ((null_fd = open("/dev/null", O_RDWR)) >= 0 && null_fd < 3) {} /* 0 to 2 are open from here on */
+    fcntl(null_fd, F_SETFD, FD_CLOEXEC);
+    ep = epoll_create1(EPOLL_CLOEXEC);
+    if (null_fd < 0 || ep < 0) fail(1, "no /dev/null or no epoll: %s", strerror(errno));
+    self = getpid();
+    getrlimit(RLIMIT_NOFILE, &old_files);
+    files = old_files;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    sink_open(&out_sink, 1);
+    sink_open(&err_sink, 2);
+}
+static void suspend(void) /* Ctrl-Z: the ranks, which are not in the terminal's group, stop with us and go on with us */
+{
+    if (is_agent) agent_signal(SIGSTOP);
+    else signal_all(SIGSTOP);
+    raise(SIGSTOP);
+    if (is_agent) agent_signal(SIGCONT);
+    else signal_all(SIGCONT);
+}
+static void on_signal(void)
+{
+    struct signalfd_siginfo s;
+    while (read(signal_fd, &s, sizeof s) == (ssize_t)sizeof s) {
+        int     sig = (int)s.ssi_signo;
+        int32_t v = sig;
+        if (sig == SIGCHLD) {
+            for (int i = 0; i < nprocs; i++)
+                if (procs[i].pidfd < 0) rank_ended(i);
+            for (int i = 0; i < nnodes; i++)
+                if (nodes[i].ssh > 0 && nodes[i].ssh_fd < 0) ssh_ended(i);
+        } else if (sig == SIGTSTP) suspend();
+        else if (sig == SIGUSR1 || sig == SIGUSR2) {
+            if (is_agent) agent_signal(sig);
+            else signal_all(sig);
+        } else if (is_agent) {
+            if (up.gone) agent_signal(SIGKILL);
+            else link_send(&up, F_ASK, 0, &v, sizeof v, NULL, 0);
+        } else {
+            if (asked_here > 1 || (over && asked_here)) exit(over ? exit_status : 128 + sig); /* ranks die with it */
+            user_stop(sig, &asked_here);
+        }
+    }
+}
+static void finish(int status)
+{
+    int32_t v = status;
+    if (over) return;
+    over = true;
+    exit_status = status;
+    deadline = dt__comm_now() + 2 * SECOND;
+    for (int i = 0; i < nnodes; i++)
+        if (!nodes[i].mine) link_send(&nodes[i].link, F_FINISH, 0, &v, sizeof v, NULL, 0);
+}
+static bool all_done(void) /* nothing is left but to exit */
+{
+    if (!over) return false;
+    if (is_agent && running > 0) return false;
+    for (int i = 0; i < nnodes && dt__comm_now() >= deadline; i++) {
+        if (nodes[i].ssh > 0) child_reap(nodes[i].ssh, &nodes[i].ssh_fd);
+        nodes[i].ssh = 0;
+        nodes[i].link.tx.n = 0;
+        if (i == nnodes - 1) deadline = INT64_MAX;
+    }
+    for (int i = 0; i < nnodes; i++)
+        if (nodes[i].ssh > 0 || (!nodes[i].link.gone && nodes[i].link.tx.n)) return false;
+    sink_flush(&out_sink);
+    sink_flush(&err_sink);
+    return out_sink.q.n == 0 && err_sink.q.n == 0;
+}
+static void on_event(const struct epoll_event *e)
+{
+    int         kind = (int)(e->data.u64 >> 32), i = (int)(uint32_t)e->data.u64;
+    link_      *l = is_agent ? &up : kind == EV_LINK_IN || kind == EV_LINK_OUT ? &nodes[i].link : NULL;
+    const char *why;
+    switch (kind) {
+    case EV_SIGNAL: on_signal(); break;
+    case EV_REPORT: reports_read(); break;
+    case EV_RANK_OUT:
+        if (i / 2 < nprocs) rank_read(i / 2, i % 2, false);
+        break;
+    case EV_RANK_END:
+        if (i < nprocs) rank_ended(i);
+        break;
+    case EV_SINK: sink_flush(i ? &err_sink : &out_sink); break;
+    case EV_LINK_OUT:
+    case EV_LINK_IN:
+        if (l->gone || l->in < 0) break;
+        link_flush(l);
+        if (kind == EV_LINK_OUT || !(why = link_read(l, is_agent ? agent_frame : node_frame))) break;
+        if (is_agent) agent_lost(why);
+        else if (nodes[i].ssh > 0 && !*why) link_close(l); /* ssh's end will tell more */
+        else node_lost(i, why);
+        break;
+    case EV_ACCEPT: guests_accept(); break;
+    case EV_SHAKE: guest_step(i); break;
+    case EV_SSH_ERR:
+        if (nodes[i].err_fd >= 0) ssh_said(i);
+        break;
+    case EV_SSH_END: ssh_ended(i); break;
+    default: break;
+    }
+}
+static int run(void)
+{
+    struct epoll_event ev[64];
+    while (!all_done()) {
+        int64_t until = deadline;
+        for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
+            if (guests[i].fd >= 0 && guests[i].until < until) until = guests[i].until;
+        int n = epoll_wait(ep, ev, 64, until == INT64_MAX ? -1 : dt__poll_ms(until));
+        /* epoll gives events in the order in which they came: so do deaths, however late this process gets to run */
+        for (int i = 0; i < n; i++) on_event(&ev[i]);
+        int64_t now = dt__comm_now();
+        for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
+            if (guests[i].fd >= 0 && now >= guests[i].until) guest_close(&guests[i]);
+        if (is_agent) {
+            if (running == 0) agent_clean();
+        } else if (!over) {
+            if (now >= deadline) controller_tick();
+            controller_look();
+        }
+        bool full = out_sink.q.n > QUEUE_MOST || err_sink.q.n > QUEUE_MOST || up.tx.n > QUEUE_MOST;
+        if (full ||
+            (choked && out_sink.q.n < QUEUE_MOST / 2 && err_sink.q.n < QUEUE_MOST / 2 && up.tx.n < QUEUE_MOST / 2))
+            listen_again(!full);
+    }
+    return exit_status;
+}
+static int run_agent(int in, int out) /* the controller is elsewhere */
+{
+    hello h;
+    is_agent = true;
+    signals_begin();
+    guard_start();
+    link_open(&up, in, out, 0);
+    memset(&h, 0, sizeof h);
+    h.nproc = opt.nproc;
+    snprintf(h.version, sizeof h.version, "%s", DT_COMM_VERSION);
+    host_name(h.host, sizeof h.host);
+    link_send(&up, F_HELLO, 0, &h, sizeof h, NULL, 0);
+    return run();
+}
+static int run_controller(void)
+{
+    uint8_t r[8];
+    for (int i = 0; i < GUESTS; i++) guests[i].fd = -1;
+    if (opt.hosts) hosts_read();
+    else {
+        nnodes = opt.nnodes;
+        nodes = (node *)need(calloc((size_t)nnodes, sizeof *nodes));
+    }
+    for (int i = 0; i < nnodes; i++) {
+        nodes[i].link.in = nodes[i].link.out = nodes[i].ssh_fd = nodes[i].err_fd = -1;
+        nodes[i].link.gone = true; /* until it comes */
+    }
+    if (!opt.hosts) {
+        nodes[0].mine = nodes[0].there = true;
+        nodes[0].nproc = opt.nproc;
+        host_name(nodes[0].host, sizeof nodes[0].host);
+        if (nnodes > 1) {
+            accept_fd = port_listen();
+            watch(accept_fd, EPOLLIN, EV_ACCEPT, 0);
+        }
+    }
+    plan.nnodes = nnodes;
+    plan.max_restarts = opt.max_restarts;
+    const char *addr = nnodes == 1 || !opt.master_addr ? "127.0.0.1" : opt.master_addr;
+    if (strlen(addr) >= sizeof plan.addr) fail(2, "--master-addr has %zu bytes, expected fewer than 256", strlen(addr));
+    snprintf(plan.addr, sizeof plan.addr, "%s", addr);
+    if (!dt__comm_random(r, sizeof r)) fail(1, "no random numbers");
+    if (opt.run_id) snprintf(plan.run_id, sizeof plan.run_id, "%s", opt.run_id);
+    else
+        for (int i = 0; i < 8; i++) snprintf(plan.run_id + 2 * i, sizeof plan.run_id - 2 * (size_t)i, "%02x", r[i]);
+    signals_begin();
+    guard_start();
+    if (nnodes > 1) deadline = dt__comm_now() + (int64_t)(opt.join_timeout * 1e9);
+    if (opt.hosts)
+        for (int i = 0; i < nnodes; i++) host_start(i);
+    controller_look();
+    return run();
+}
+int main(int argc, char **argv)
+{
+    opt.nproc = opt.nnodes = 1;
+    opt.grace = -1;
+    opt.join_timeout = 600;
+    opt.token_file = getenv("DT_TOKEN_FILE");
+    opt.bind = getenv("DT_BIND");
+    if (opt.bind && !*opt.bind) opt.bind = NULL;
+    opt.insecure = getenv("DT_INSECURE") && strcmp(getenv("DT_INSECURE"), "1") == 0;
+    options_from_env();
+    options_read(argc, argv);
+    if (opt.agent) { /* started by another dtrun, which talks over stdin and stdout */
+        opt.argv = NULL;
+        opt.log_dir = NULL;
+        base_begin();
+        int in = fcntl(0, F_DUPFD_CLOEXEC, 3), out = fcntl(1, F_DUPFD_CLOEXEC, 3);
+        dup2(null_fd, 0);
+        dup2(2, 1);
+        if (in < 0 || out < 0 || fcntl(in, F_SETFL, O_NONBLOCK) != 0 ||
+            fcntl(out, F_SETFL, fcntl(out, F_GETFL) | O_NONBLOCK) != 0)
+            fail(1, "--agent is for dtrun itself");
+        return run_agent(in, out);
+    }
+    options_check();
+    if (opt.log_dir) make_log_dir();
+    base_begin();
+    token_get();
+    party_init();
+    if (opt.node_rank > 0) {
+        int fd = port_dial(); /* signals still do what they do: there is no child yet */
+        return run_agent(fd, fd);
+    }
+    return run_controller();
+}
