@@ -135,7 +135,7 @@ typedef struct dt_work dt_work;
 /* The message of a communicator's failure, or of this thread's last failed call without one (dt_comm_init); NULL:
    none. */
 DT_API const char *dt_comm_error(const dt_comm *c);
-DT_API int         dt_comm_status_of(const dt_comm *c);  /* 0, or how it failed */
+DT_API int         dt_comm_status_of(const dt_comm *c);  /* 0, or how it failed; NULL: as dt_comm_error */
 DT_API int         dt_comm_failed_rank(const dt_comm *c); /* the rank at fault, or -1 */
 typedef void (*dt_comm_log_fn)(void *user, int level, const char *text); /* 1 error, 2 warning, 3 news, 4 details */
 DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_LOG=error|warn|info|debug on stderr */
@@ -254,7 +254,8 @@ DT_API int dt_comm_recv(dt_comm *c, void *buf, int64_t n, int dtype, int from);
 
 /* ---------------------------------------------------------------------------------------------------- >>work
    The same, started and not waited for. buf must stay until the work is done. Every work is waited for once, which
-   frees it. NULL: an error, which dt_comm_error tells. */
+   frees it; that may be after its communicator was freed, which ends all its work. NULL: an error, which
+   dt_comm_error tells. */
 DT_API dt_work *dt_comm_allreduce_start(dt_comm *c, void *buf, int64_t n, int dtype, int op);
 DT_API dt_work *dt_comm_broadcast_start(dt_comm *c, void *buf, int64_t n, int dtype, int root);
 DT_API dt_work *dt_comm_reduce_scatter_start(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts,
@@ -279,7 +280,9 @@ typedef struct dt_comm_stats {
     double  busy;              /* seconds in collectives */
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
-DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes); /* the last 64 operations, a line each */
+/* The last 64 operations, a line each; like snprintf. When a communicator fails they go to the log (level 2), each
+   behind "history: ". */
+DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes);
 /* Whom this rank waited for in collectives: a rank came last if it began later than all others known, and more than
    1 ms after this one. It costs nothing: messages say how long their sender has been at it, and whom it knows to be
    late. Only durations are compared, so the clocks of machines do not matter. Out: n of them, who was waited for
@@ -636,6 +639,7 @@ struct dt_comm {
 /* ---- errors, clock, log */
 static __thread char dt__comm_text[768];
 static __thread const int64_t *dt__comm_clock; /* of the simulator whose events this thread runs */
+static __thread int  dt__comm_why; /* the status that goes with it */
 static int64_t       dt__comm_now(void) /* ns */
 {
     struct timespec t;
@@ -650,6 +654,7 @@ static int dt__comm_bad(int status, const char *format, ...) /* of a call withou
     va_start(ap, format);
     vsnprintf(dt__comm_text, sizeof dt__comm_text, format, ap);
     va_end(ap);
+    dt__comm_why = status;
     return status;
 }
 static void dt__world_report(const dt__world *w, int status, int rank, const char *text); /* >>rendezvous */
@@ -709,7 +714,8 @@ static void       dt__world_unref(dt__world *w); /* the last one says goodbye an
 /* >>rendezvous: exchange n bytes of every rank of the world (over the control tree); collective */
 static int        dt__world_allgather(dt__world *w, const void *in, size_t n, void *out);
 /* >>control: the first of the local ranks hands a descriptor to the others (Unix socket, same user); collective among
-   them. member: world ranks, all on this machine. fd: the first one's. Returns the descriptor, or negative. */
+   them. member: world ranks, all on this machine. fd: the first one's, or negative: it has none, and all hear it.
+   Returns the descriptor, or negative after dt__comm_bad. */
 static int        dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd);
 /* >>control: a connected, authenticated, non-blocking socket to a rank of the world (peer) for a communicator: the
    lower rank dials (it blocks for at most the join timeout), the higher one takes what arrived: -1 not yet, -2 failed
@@ -748,6 +754,9 @@ static uint64_t   dt__frame_print(const dt__frame *f);
 static bool       dt__note_get(const struct dt__note *ring, uint64_t seq, dt__frame *f);
 /* >>shared: the last operation that a rank of c (of this machine) began, and how many it has done; false: unknown */
 static bool       dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
+/* >>engine: fails on this rank, and tells all the others; returns the status */
+static int        dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 /* >>reducing: dst := dst op src (or src op dst), n elements; any alignment of src */
 static void       dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
 static size_t     dt__comm_size_of(int dtype);
@@ -3845,6 +3854,7 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
     h->cmsg_type = SCM_RIGHTS;
     h->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    if (fd < 0) f.m.msg_control = NULL, f.m.msg_controllen = 0; /* the byte alone: there is none */
     for (;;) {
         ssize_t n = sendmsg(to, &f.m, MSG_NOSIGNAL);
         if (n == 1) return 0;
@@ -3853,10 +3863,10 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
         return -1;
     }
 }
-static int dt__fd_recv(int from) /* -1: not yet, -2: gone */
+static int dt__fd_recv(int from) /* -1: not yet, -2: gone, -3: it has none */
 {
     dt__fd_msg f;
-    int        fd = -2;
+    int        fd = -3;
     ssize_t    n;
     dt__fd_begin(&f, 4);
     do n = recvmsg(from, &f.m, MSG_CMSG_CLOEXEC);
@@ -3879,6 +3889,7 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     char     text[400], who[160];
     int64_t  deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
     dt__addr a;
+    dt_comm *c;
     int      gone = -1, bad = -1;
     if (n < 1) return dt__comm_bad(DT_COMM_ERR_ARG, "passing a descriptor: %d ranks", n);
     if (n == 1) return fd;
@@ -3906,10 +3917,10 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     }
     dt__addr_unix(&a, w->member[member[0]].unix_name);
     pthread_mutex_lock(&w->lock); /* the communicator that it is for fails when one of its ranks dies */
-    const dt_comm *c = w->comms;
-    while (c && c->id != comm) c = c->next;
+    for (c = w->comms; c && c->id != comm;) c = c->next;
     pthread_mutex_unlock(&w->lock);
     int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
+    if (from < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
     int got = dt__same_user(from) ? -1 : -2;
     while (got == -1 && (got = dt__fd_recv(from)) == -1) {
@@ -3923,6 +3934,7 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     dt__close(&from);
     if (got >= 0) return got;
     dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
+    if (got == -3) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not make it", who);
     if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
 }
@@ -6861,6 +6873,7 @@ DT_API int dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const d
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #define DT__ALIGNED __attribute__((aligned(64)))
@@ -6944,6 +6957,7 @@ typedef struct dt__shared {
     dt__hall *hall;
     int       n, me, fd;        /* ranks here; this one's number among them; -1: threads */
     int      *index, *rank;     /* number here of a rank of the communicator (-1: elsewhere), and back */
+    size_t   *ready;            /* by number here: bytes of each fragment to it that have memory */
     uint64_t  no, pieces;       /* shared operations and staged pieces so far */
     int       spin;
     bool      owed;             /* see dt__shared_settle */
@@ -7122,6 +7136,31 @@ static void dt__shared_untouched(dt__shared *s) /* after dt__shared_fail */
     for (int i = 0; s->fd < 0 && i < s->n; i++)
         while (i != s->me && __atomic_load_n(&dt__seat_of(s, i)->touching, __ATOMIC_SEQ_CST)) sched_yield();
 }
+/* ---- memory of a segment: taken before it is touched, since what is not there then is a signal */
+static bool dt__segment_take(int fd, int64_t at, int64_t n)
+{
+    while (n > 0) { /* in pieces: a signal undoes the one under way */
+        int64_t k = n < 2 << 20 ? n : 2 << 20;
+        if (syscall(SYS_fallocate, fd, 0, (off_t)at, (off_t)k) == 0) at += k, n -= k;
+        else if (errno != EINTR) return false;
+    }
+    return true;
+}
+static bool dt__channel_take(dt_comm *c, dt__shared *s, int to, size_t n) /* n: bytes of a fragment */
+{
+    int64_t at = (int64_t)((char *)dt__channel_of(s, s->me, to)->data - s->base);
+    size_t  k = 4096;
+    if (s->fd < 0 || n <= s->ready[to]) return true;
+    while (k < n) k *= 2;
+    for (int i = 0; i < DT__FRAGMENTS; i++)
+        if (!dt__segment_take(s->fd, at + (int64_t)i * DT__FRAGMENT, (int64_t)k)) {
+            dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no shared memory for messages to rank %d: %s",
+                          c->rank, s->rank[to], strerror(errno));
+            return false;
+        }
+    s->ready[to] = k;
+    return true;
+}
 
 /* ---- channels */
 static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
@@ -7133,6 +7172,9 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
         if (h->head != tail) return 0; /* the message before is not taken yet */
         h->frame = m->head;
         h->at = m->n > 4096 ? dt__shared_at(s, m->ptr, m->n) : -1;
+        if (h->at < 0 && m->n &&
+            !dt__channel_take(c, s, s->index[peer], m->n < DT__FRAGMENT ? m->n : (size_t)DT__FRAGMENT))
+            return c->status;
         m->state = 1;
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->head, h->head + 1, __ATOMIC_RELEASE);
@@ -7204,6 +7246,29 @@ static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has
     if (ram > most) ram = most;
     return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
 }
+/* A new segment of n ranks: seats, the heads of channels and a place for arenas. Negative: errno. */
+static int dt__segment_new(int n)
+{
+    int64_t       seats = (int64_t)dt__shared_seats(n), fixed = dt__shared_arenas(n), arena = dt__arena_size(n);
+    struct rlimit most;
+    int           fd, e;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY) { /* a larger one would be a signal */
+        int64_t room = most.rlim_cur > (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)most.rlim_cur;
+        errno = EFBIG;
+        if (room < fixed) return -1;
+        if (arena > (room - fixed) / n) arena = (room - fixed) / n & ~((INT64_C(2) << 20) - 1);
+    }
+    fd = (int)syscall(SYS_memfd_create, "dt", 1u /* close on exec */);
+    if (fd < 0) return -1;
+    bool ok = ftruncate(fd, (off_t)(fixed + n * arena)) == 0 && dt__segment_take(fd, 0, seats);
+    for (int64_t i = 0; ok && i < (int64_t)n * n; i++)
+        ok = dt__segment_take(fd, seats + i * (int64_t)sizeof(dt__channel), (int64_t)offsetof(dt__channel, data));
+    if (ok) return fd;
+    e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+}
 static int dt__shared_cores(uint64_t *set) /* that this thread may use; how many */
 {
     uint64_t all[DT__CORES / 64];
@@ -7245,6 +7310,7 @@ static void dt__shared_free(dt__shared *s)
     if (s->fd >= 0) close(s->fd);
     DT_COMM_FREE(s->index);
     DT_COMM_FREE(s->rank);
+    DT_COMM_FREE(s->ready);
     pthread_mutex_destroy(&s->lock);
     DT_COMM_FREE(s);
 }
@@ -7260,11 +7326,12 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
     pthread_mutex_init(&s->lock, NULL);
     s->index = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *s->index);
     s->rank = (int *)DT_COMM_MALLOC((size_t)n * sizeof *s->rank);
-    if (fd >= 0 && s->index && s->rank) {
+    s->ready = (size_t *)calloc((size_t)n, sizeof *s->ready);
+    if (fd >= 0 && s->index && s->rank && s->ready) {
         void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
         s->base = p == MAP_FAILED ? NULL : (char *)p;
     }
-    if (!s->base || !s->index || !s->rank) {
+    if (!s->base || !s->index || !s->rank || !s->ready) {
         if (fd < 0) s->base = NULL; /* not ours to unmap */
         s->fd = -1;                 /* nor to close */
         dt__shared_free(s);
@@ -7321,7 +7388,7 @@ static void *dt__arena_alloc(dt__shared *s, size_t nbytes)
     DT_COMM_FREE(fresh);
     if (!b) return NULL;
     char *p = s->base + s->arena_at + b->at;
-    if (syscall(SYS_fallocate, s->fd, 0, (off_t)(s->arena_at + b->at), (off_t)n)) { /* memory now: no signal later */
+    if (!dt__segment_take(s->fd, s->arena_at + b->at, n)) {
         b->used = false;
         return NULL;
     }
@@ -8598,8 +8665,9 @@ static int dt__mpi_native(dt_comm *c, int coll, char *data, int64_t n, const int
    a plan moves round by round through the transports; short and large reductions inside one machine have ways of
    their own (>>shared). Nothing blocks but dt__idle, which spins, yields, sleeps. */
 struct dt_work {
-    dt_comm   *c;
+    dt_comm   *c;                /* NULL: it was freed before this was waited for */
     dt_work   *next;
+    dt_work   *before, *after;   /* in the list of those that were started and not waited for */
     dt__frame  head;
     int        dtype, op;
     int64_t    n;                /* elements of data */
@@ -8650,7 +8718,7 @@ static bool dt__coll_reduces(int coll)
 struct dt__engine {
     pthread_mutex_t lock;
     pthread_cond_t  cond;
-    dt_work        *head, *tail;
+    dt_work        *head, *tail, *kept;
     bool            driving, quit, has_thread;
     pthread_t       thread;
     dt__msg        *msg;
@@ -8664,6 +8732,7 @@ struct dt__engine {
     int64_t         plan_key[16][4];
     dt__past        past[DT__HISTORY];
     uint64_t        npast;
+    bool            told;        /* the past is in the log */
     uint64_t       *sent, *got;  /* messages to and from each rank */
     dt_comm_stats   stats;
     dt__waits      *waits;       /* by rank */
@@ -8674,9 +8743,6 @@ struct dt__engine {
 
 static const char *const dt__comm_dtypes[] = { "f32", "f16", "bf16", "i32", "i64", "u8", "f64" };
 static const char *const dt__comm_ops[] = { "sum", "mean", "min", "max", "prod", "or" };
-/* Fails on this rank, and tells all the others. */
-static int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
 static int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
 {
     char    text[768];
@@ -9226,6 +9292,25 @@ static void dt__past_add(dt_comm *c, const dt__frame *f, int64_t began, int64_t 
     e->stats.calls++;
     e->stats.busy += 1e-9 * (double)(ended - began);
 }
+static int dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
+{
+    const dt__past *p = &c->engine->past[k % DT__HISTORY];
+    return snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d",
+                    c->rank, dt_coll_name((dt_coll)p->coll), p->seq + 1, p->count, dt__comm_dtypes[p->dtype],
+                    dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo), 1e-9 * (double)(p->ended - p->began),
+                    p->status);
+}
+static void dt__past_log(const dt_comm *c) /* the thread that drives, or none does: once */
+{
+    struct dt__engine *e = c->engine;
+    char               text[256];
+    if (e->told) return;
+    e->told = true;
+    for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {
+        dt__past_text(c, k, text, sizeof text);
+        dt__comm_log(2, "history: %s", text);
+    }
+}
 static void dt__work_end(dt_comm *c, dt_work *w, int status)
 {
     struct dt__engine *e = c->engine;
@@ -9264,6 +9349,9 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
         __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
                          __ATOMIC_RELEASE);
     w->status = status;
+    if (status) dt__past_log(c);
+    /* one who was stopped, and finds all it waited for, must not go on alone */
+    if (status && c->shared) dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
 }
 static void dt__frame_fill(const dt_comm *c, dt__frame *f, int coll, int algo, int64_t count, int dtype, int op,
                            int root)
@@ -9455,6 +9543,19 @@ static void *dt__engine_main(void *arg)
     pthread_mutex_unlock(&e->lock);
     return NULL;
 }
+/* Works that the program holds, so that they can outlive their communicator. The lock is held. */
+static void dt__work_keep(struct dt__engine *e, dt_work *w)
+{
+    w->after = e->kept;
+    if (w->after) w->after->before = w;
+    e->kept = w;
+}
+static void dt__work_drop(struct dt__engine *e, dt_work *w)
+{
+    if (w->after) w->after->before = w->before;
+    if (w->before) w->before->after = w->after;
+    else e->kept = w->after;
+}
 /* Puts a work at the end of the queue. wait: until it is done; its status. */
 static int dt__submit(dt_comm *c, dt_work *w, bool wait)
 {
@@ -9464,6 +9565,7 @@ static int dt__submit(dt_comm *c, dt_work *w, bool wait)
     else e->head = w;
     e->tail = w;
     if (!wait) {
+        dt__work_keep(e, w);
         if (!e->has_thread && !c->no_thread) dt__engine_thread(c);
         pthread_cond_broadcast(&e->cond);
         pthread_mutex_unlock(&e->lock);
@@ -9756,6 +9858,9 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
     if (c->size == 1) {
         w->finished = true;
         w->status = dt__alone(a);
+        pthread_mutex_lock(&c->engine->lock);
+        dt__work_keep(c->engine, w);
+        pthread_mutex_unlock(&c->engine->lock);
         return w;
     }
     if (dt__prepare(c, a, w)) {
@@ -9847,7 +9952,7 @@ DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, i
 }
 DT_API bool dt_work_test(dt_work *w)
 {
-    if (!w) return true;
+    if (!w || !w->c) return true;
     struct dt__engine *e = w->c->engine;
     if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && w->c->no_thread) {
         pthread_mutex_lock(&e->lock); /* nobody else moves it */
@@ -9859,13 +9964,14 @@ DT_API bool dt_work_test(dt_work *w)
 DT_API int dt_work_wait(dt_work *w)
 {
     if (!w) return DT_COMM_ERR_ARG;
-    struct dt__engine *e = w->c->engine;
-    if (e) {
+    if (w->c) {
+        struct dt__engine *e = w->c->engine;
         pthread_mutex_lock(&e->lock);
         while (!w->finished) {
             if (!e->driving) dt__engine_run(w->c, w);
             else pthread_cond_wait(&e->cond, &e->lock);
         }
+        dt__work_drop(e, w);
         pthread_mutex_unlock(&e->lock);
     }
     int rc = w->status;
@@ -9901,6 +10007,13 @@ static void dt__comm_delete(dt_comm *c)
         pthread_cond_broadcast(&e->cond);
         pthread_mutex_unlock(&e->lock);
         if (e->has_thread) pthread_join(e->thread, NULL);
+        while (e->head) { /* it has failed, and nobody drove them */
+            dt_work *w = e->head;
+            dt__work_end(c, w, c->status ? c->status : DT_COMM_ERR_STATE);
+            dt__work_over(c, w, w->status);
+        }
+        for (dt_work *w = e->kept; w; w = w->after) w->c = NULL;
+        if (c->status) dt__past_log(c); /* it failed between two calls */
         for (int i = 0; i < 16; i++) dt_plan_free(&e->plan[i]);
         DT_COMM_FREE(e->msg);
         DT_COMM_FREE(e->over);
@@ -10043,7 +10156,7 @@ DT_API const char *dt_comm_error(const dt_comm *c)
 DT_API int dt_comm_status_of(const dt_comm *c)
 {
     if (c) dt__comm_look(c);
-    return c ? __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) : 0;
+    return c ? __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) : dt__comm_text[0] ? dt__comm_why : 0;
 }
 DT_API int dt_comm_failed_rank(const dt_comm *c) { return dt_comm_status_of(c) ? c->failed_rank : -1; }
 DT_API void dt_comm_abort(dt_comm *c, const char *why)
@@ -10217,12 +10330,9 @@ DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
     if (!c || !c->engine) return 0;
     uint64_t n = __atomic_load_n(&c->engine->npast, __ATOMIC_ACQUIRE), from = n > DT__HISTORY ? n - DT__HISTORY : 0;
     for (uint64_t k = from; k < n; k++) {
-        const dt__past *p = &c->engine->past[k % DT__HISTORY];
-        int             len = snprintf(buf && at < nbytes ? buf + at : NULL, buf && at < nbytes ? nbytes - at : 0,
-                           "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d\n", c->rank,
-                           dt_coll_name((dt_coll)p->coll), p->seq + 1, p->count, dt__comm_dtypes[p->dtype],
-                           dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo),
-                           1e-9 * (double)(p->ended - p->began), p->status);
+        char text[256];
+        dt__past_text(c, k, text, sizeof text);
+        int len = snprintf(buf && at < nbytes ? buf + at : NULL, buf && at < nbytes ? nbytes - at : 0, "%s\n", text);
         at += len > 0 ? (size_t)len : 0;
     }
     return at;
@@ -10308,26 +10418,31 @@ static uint64_t dt__id_mix(uint64_t a, uint64_t b)
 static int dt__comm_share(dt_comm *c, const int *local, int n)
 {
     dt__world  *w = c->world;
-    int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1;
+    int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1, e = 0;
+    char        why[400];
     struct stat st;
     if (!world) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
     for (int i = 0; i < n; i++) world[i] = c->member[local[i]];
-    if (local[0] == c->rank) {
-        fd = (int)syscall(SYS_memfd_create, "dt", 1u /* close on exec */);
-        if (fd >= 0 && ftruncate(fd, (off_t)(dt__shared_arenas(n) + n * dt__arena_size(n)))) {
-            close(fd);
-            fd = -1;
-        }
-    }
-    int got = dt__world_pass_fd(w, c->id, world, n, fd); /* without one the others hear it, too */
+    if (local[0] == c->rank && (fd = dt__segment_new(n)) < 0) e = errno;
+    int got = dt__world_pass_fd(w, c->id, world, n, fd);
     DT_COMM_FREE(world);
-    if (got < 0) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: rank %d has no shared memory: %s", c->rank,
-                                     fd < 0 && local[0] == c->rank ? strerror(errno) : "none was passed");
+    if (e)
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d: no shared memory for %d ranks: %s", c->rank, n,
+                            strerror(e));
+    if (got < 0) {
+        snprintf(why, sizeof why, "%.390s", dt__comm_text);
+        if (fd >= 0) close(fd);
+        return dt__comm_bad(dt__comm_why, "dt_comm_init: rank %d has no shared memory: %s", c->rank, why);
+    }
     dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
     __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread looks */
     if (!s) {
+        e = errno;
         close(got);
-        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d cannot map the shared memory", c->rank);
+        return dt__comm_bad(DT_COMM_ERR_MEMORY,
+                            "dt_comm_init: rank %d cannot map %lld MiB of shared memory: %s; DT_COMM_ARENA=MiB sets "
+                            "how much of it is for dt_comm_alloc",
+                            c->rank, (long long)(st.st_size >> 20), strerror(e));
     }
     c->inside = &dt__shared_transport;
     return 0;
@@ -10467,7 +10582,7 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
     else if (!rc && colour >= 0)
         *out = c->world ? dt__comm_build(c->world, member, n, id, &c->opts) : dt__comm_new(0, 1, &c->opts);
     if (!rc && colour >= 0 && !*out)
-        rc = dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__comm_text);
+        rc = dt__comm_fail(c, dt__comm_why, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__comm_text);
     DT_COMM_FREE(all);
     DT_COMM_FREE(member);
     return rc;
