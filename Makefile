@@ -29,7 +29,7 @@ LDLIBS_zlib    = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -lz 
 # tests with an implementation of their own look at files, traces and the like: one instance of the kernels will do,
 # and compiling takes longer than running
 $(foreach f,$(FLAVOURS),$(OWN_IMPL:%=build/$(f)/%.o)): CPPFLAGS += -DDT_NO_AVX2
-$(foreach f,normal asan,$(filter-out %/test_reduce.o %/test_plans.o %/test_comm.o,$(OWN_IMPL:%=build/$(f)/%.o))): \
+$(foreach f,normal asan,$(filter-out %/test_reduce.o %/test_plans.o %/test_comm.o %/test_sim.o,$(OWN_IMPL:%=build/$(f)/%.o))): \
     OPTIMISE := -O0
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
@@ -158,7 +158,8 @@ programs       = $(TESTS:%=build/$(1)/%)
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
-LONG          := test_plans test_mpi test_restart test_faults test_join test_comm test_tcp test_survive test_net test_dtrun
+LONG          := test_plans test_mpi test_restart test_faults test_join test_comm test_tcp test_survive test_net test_dtrun \
+    test_sim
 # tests of ranks and of clocks, which run with nothing beside them
 ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice \
     test_launch test_survive test_dtverify test_dtrun test_restart test_faults test_net test_syncnorm,$(TESTS))
