@@ -232,8 +232,8 @@ static bool wrong(team *t, const side *s, const char *what)
     const call *o = &t->op[s->k];
     snprintf(t->what, sizeof t->what,
              "rank %d of %d, %s of %lld %s by %s, %s at rank %d, operation %d, status %d, said of %d: %s", s->rank,
-             t->n, dt_coll_name(o->coll), (long long)o->n, dt__comm_dtypes[o->dtype], t->algo, fault_name[t->fault], t->odd,
-             s->k, s->status, dt_comm_failed_rank(dt_sim_comm(t->sim, s->rank)), what);
+             t->n, dt_coll_name(o->coll), (long long)o->n, dt__comm_dtypes[o->dtype], t->algo, fault_name[t->fault],
+             t->odd, s->k, s->status, dt_comm_failed_rank(dt_sim_comm(t->sim, s->rank)), what);
     return false;
 }
 static bool equal(const team *t, const side *s, int64_t i, int64_t want)
