@@ -107,7 +107,7 @@ UTEST(mpi, a_killed_rank_ends_the_job)
         int     status = launch("", "", 3, k ? "die native" : "die", 30);
         EXPECT_TRUE(status != 0 && status != 124);
         EXPECT_LT((double)(utest_ns() - begin), 10e9 * utest_slow());
-        EXPECT_TRUE(logged("signal 9"));
+        EXPECT_TRUE(logged("signal 9") || logged("rank 1 died")); /* by mpirun, or by survivors who were faster */
     }
 }
 /* mpirun can be told to leave the others alone: they hear of the death by the control tree. */
@@ -116,7 +116,7 @@ UTEST(mpi, survivors_of_a_killed_rank_name_it)
     SET_UP();
     for (int k = 0; k < 2; k++) {
         int64_t begin = utest_ns();
-        launch("", "--enable-recovery", 3, k ? "survive native" : "survive", 30);
+        launch("", "--enable-recovery", 3, k ? "die native" : "die", 30);
         EXPECT_LT((double)(utest_ns() - begin), 10e9 * utest_slow());
         EXPECT_TRUE(logged("rank 0: rank 1 died") && logged("rank 2: rank 1 died"));
     }
@@ -217,7 +217,7 @@ static void matrix(void)
     }
     with("native", named, (void *)(uintptr_t) "native");
     with("ring", named, (void *)(uintptr_t) "ring");
-    with("ring", large, NULL);
+    with("direct", large, NULL); /* whole vectors in a message */
     check(&all, !strcmp(dt_comm_where(world), "MPI") && dt_comm_local_size(world) == all.n, "where", 0, 0);
 }
 
@@ -246,7 +246,7 @@ static void misuse(void)
     with(NULL, splits, NULL); /* the world goes on */
 }
 /* Rank 1 dies in the midst of work. */
-static void dies(bool recover)
+static void dies(void)
 {
     static float x[300000];
     int          rank = dt_comm_rank(world), rc = 0;
@@ -254,7 +254,6 @@ static void dies(bool recover)
         if (rank == 1 && i == 5) raise(SIGKILL);
         rc = dt_comm_allreduce(world, x, 1 + i % 3 * 100000, DT_COMM_F32, DT_COMM_SUM);
     }
-    if (!recover) return;
     if (rc == DT_COMM_ERR_PEER && dt_comm_failed_rank(world) == 1 && strstr(dt_comm_error(world), "rank 1"))
         printf("rank %d: rank 1 died\n", rank);
     else printf("rank %d: status %d, %s\n", rank, rc, dt_comm_error(world));
@@ -294,6 +293,7 @@ static void own(void)
         all.n = dt_comm_size(world);
         if (!world) printf("%s\n", dt_comm_error(NULL));
         with(NULL, splits, NULL);
+        memset(all.comm, 0, sizeof all.comm);
         check(&all, world && !dt_comm_free(world), "free", 0, i);
     }
     MPI_Finalized(&over);
@@ -310,6 +310,7 @@ static void funneled(void) /* one thread: asynchronous work moves when it is loo
     all.n = dt_comm_size(world);
     with(NULL, many_works, NULL);
     with("native", many_works, NULL);
+    memset(all.comm, 0, sizeof all.comm);
     check(&all, world && !dt_comm_free(world), "free", 0, 0);
     MPI_Finalize();
 }
@@ -334,11 +335,12 @@ int main(int argc, char **argv)
         if (!strcmp(mode, "matrix")) matrix();
         else if (!strcmp(mode, "env")) with(NULL, named, (void *)(uintptr_t) "native");
         else if (!strcmp(mode, "misuse")) misuse();
-        else dies(!strcmp(mode, "survive"));
+        else dies();
         int32_t bad = all.failed;
         if (!dt_comm_status_of(world) && (dt_comm_allreduce(world, &bad, 1, DT_COMM_I32, DT_COMM_SUM) || bad))
             ranks = 0;
         if (dt_comm_rank(world)) ranks = 0;
+        all.comm[dt_comm_rank(world)] = NULL;
         check(&all, !dt_comm_free(world), "free", 0, 0);
         int over = 0;
         MPI_Finalized(&over);
