@@ -9304,7 +9304,7 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     c->slow = false;
     c->late = 0;
     c->late_rank = -1;
-    if (c->note) dt__note_put(c->note, &w->head);
+    if (c->note && !(w->shared && w->phase)) dt__note_put(c->note, &w->head); /* dt__short has, and others read it */
     if (c->across) dt__world_begin(c->world, c, &w->head);
     if (!c->shared) return;
     __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->begun, w->head.seq + 1,
@@ -9633,7 +9633,8 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     dt__shared        *s = (dt__shared *)c->shared;
     size_t             size = dt__comm_size_of(a->dtype), nbytes = (size_t)a->n * size;
     if (!dt__comm_shares(c, a->coll) || a->n > DT__POST_SHORT || nbytes > DT__POST_SHORT ||
-        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || __atomic_load_n(&e->head, __ATOMIC_ACQUIRE))
+        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || __atomic_load_n(&e->head, __ATOMIC_ACQUIRE) ||
+        (c->ordered && dt__coll_reduces(a->coll)))
         return false;
     dt__seat *me = dt__seat_of(s, s->me);
     uint64_t  no = s->no++;
