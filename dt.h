@@ -732,8 +732,11 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      the window, for max                                                        */ \
     X(pool2d_bwd)      /* image: dx <- dy, [index]                                                      + */ \
     X(batch_norm)      /* image: y, mean, rstd (f32), [running_mean, running_var: updated] <- x, [weight, */ \
-                       /*      bias, running_mean, running_var, add]; norm.train .eps .momentum .act      */ \
-    X(batch_norm_bwd)  /* image: dx, [dweight, dbias, dadd] <- dy, x, [weight], mean, rstd, [y: relu]   + */ \
+                       /*      bias, running_mean, running_var, add]; norm.train .eps .momentum .act;     */ \
+                       /*      without y: mean, and the biased variance in the place of rstd, of x alone  */ \
+    X(batch_norm_bwd)  /* image: [dx, dweight, dbias, dadd] <- dy, x, [weight], mean, rstd, [y: relu],  + */ \
+                       /*      [sums (2c) of dy and of dy xhat over norm.n values a channel: with train,  */ \
+                       /*      dx is of these; without them of those of dy and x]                         */ \
     X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps                */ \
     X(layer_norm_bwd)  /* dx, [dweight, dbias] <- dy, x, [weight, mean], rstd                           + */ \
     X(embedding)       /* y (n, d) <- index (n), weight (v, d)                                            */ \
@@ -783,7 +786,7 @@ typedef struct dt_call {
         struct { int32_t log; } softmax;
         struct { int32_t stride[2], pad[2], dilation[2], groups, act; } conv;
         struct { int32_t max, adaptive, include_pad, kernel[2], stride[2], pad[2]; } pool;
-        struct { double eps, momentum; int32_t train, act, rms; } norm;
+        struct { double eps, momentum; int64_t n; int32_t train, act, rms; } norm;
         struct { uint64_t seed, offset; double p; } dropout;
         struct { double smoothing; int64_t ignore; int32_t reduction, nll; } loss;
         struct { double scale; int32_t causal; } attn;
@@ -3197,6 +3200,7 @@ struct dt__node {
     double          a, b;
     int64_t         i[DT_MAX_DIMS + 4];
     unsigned char   u[sizeof(((dt_call *)0)->u)]; /* the forward call's options */
+    void           *user; /* dt__norm_sync of a batch norm over several ranks */
     dt__node       *next;
 };
 struct dt__group { /* parameters packed into one block */
@@ -5310,7 +5314,52 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
     return dt__pool2d("dt_adaptive_avgpool2d", x, &c, shape);
 }
 
-/* ---- batch norm. saved: x (in the layout), weight, mean, rstd, y (relu) */
+/* ---- batch norm. saved: x (in the layout), weight, mean, rstd, y (relu); user: who adds up over ranks */
+typedef struct dt__norm_sync { /* statistics over several ranks, which all come in one order: dt_dist.h */
+    void *user;
+    /* mean and biased var (c) of n values a channel become those of all ranks, and so do the running ones (may be
+       NULL); how many values that is, or a negative status */
+    int64_t (*stats)(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
+                     double momentum);
+    int (*sums)(void *user, dt_tensor *sums); /* (2c): over all ranks */
+} dt__norm_sync;
+
+/* dweight and dbias from this rank's sums (2c): of dy and of dy xhat. *all: those of all ranks, if dx is wanted. */
+static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tensor *y, dt_tensor **t,
+                               const uint32_t *acc, dt_tensor **all)
+{
+    dt__norm_sync *sync = (dt__norm_sync *)n->user;
+    int64_t        ch = n->saved[2]->numel, two = 2 * ch;
+    dt_tensor     *sums = dt__new("backward", g->st->dev, DT_F32, &two, 1, DT_LAYOUT_PLAIN);
+    int            rc = sums ? dt__fill(sums, 0) : DT_ERR_MEMORY;
+    dt_tensor     *of_dy = rc ? NULL : dt__slice(sums, 0, 0, ch), *of_xhat = rc ? NULL : dt__slice(sums, 0, ch, ch);
+    if (!of_dy || !of_xhat) rc = DT_ERR_MEMORY;
+    if (!rc && g->numel) {
+        dt_call c;
+        dt__call_begin(&c, DT_K_batch_norm_bwd);
+        memcpy(&c.u, n->u, sizeof c.u);
+        c.u.norm.train = 0;
+        dt__out(&c, NULL);
+        dt__out(&c, of_xhat);
+        dt__out(&c, of_dy);
+        dt__in(&c, g);
+        dt__in(&c, x);
+        for (int i = 1; i < 4; i++) dt__in(&c, n->saved[i]);
+        dt__in(&c, y);
+        rc = dt__go(g->st->dev, &c);
+    }
+    if (!rc && t[1]) rc = dt__copy_to(t[1], of_xhat, (int)acc[1]);
+    if (!rc && t[2]) rc = dt__copy_to(t[2], of_dy, (int)acc[2]);
+    dt__unref(of_dy);
+    dt__unref(of_xhat);
+    if (!rc && t[0] && !sync)
+        rc = dt_fail(DT_ERR_STATE, "dt_backward: the ranks of this batch norm are gone: dt_ddp_free comes after the "
+                     "last backward");
+    if (!rc && t[0]) rc = sync->sums(sync->user, sums);
+    *all = rc ? NULL : sums;
+    if (rc) dt__unref(sums);
+    return rc;
+}
 static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
 {
     int        layout = dt__image_layout(g->st->dev, DT_K_batch_norm);
@@ -5318,13 +5367,14 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
     dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have made it plain since */
     dt_tensor *y = x && n->saved[4] ? dt__in_layout("backward", n->saved[4], layout) : NULL;
     uint32_t   acc[4] = { 0, 0, 0, 0 };
-    int        rc = x && (y || !n->saved[4]) ? 0 : DT_ERR_MEMORY;
-    dt_tensor *unwanted = NULL;
+    int        rc = x && (y || !n->saved[4]) ? 0 : DT_ERR_MEMORY, synced = n->i[0] > 0;
+    dt_tensor *unwanted = NULL, *sums = NULL;
     for (int k = 0; k < 4 && !rc; k++)
         if (dt__wants(n, k)) {
             t[k] = dt__grad_begin(n->in[k], k == 0 || k == 3 ? layout : DT_LAYOUT_PLAIN, &acc[k]);
             if (!t[k]) rc = DT_ERR_MEMORY;
         }
+    if (!rc && synced) rc = dt__batch_norm_sums(n, gi, x, y, t, acc, &sums);
     if (!rc && !t[0]) { /* the entry always makes dx */
         unwanted = dt__new_like("backward", n->saved[0], DT_F32);
         if (!unwanted) rc = DT_ERR_MEMORY;
@@ -5333,37 +5383,62 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
         dt_call c;
         dt__call_begin(&c, DT_K_batch_norm_bwd);
         memcpy(&c.u, n->u, sizeof c.u);
-        for (int k = 0; k < 4; k++) dt__out(&c, k == 0 && !t[0] ? unwanted : t[k]);
+        if (synced) c.u.norm.train = t[0] != NULL;
+        for (int k = 0; k < 4; k++) dt__out(&c, k == 0 && !t[0] ? unwanted : synced && (k == 1 || k == 2) ? NULL : t[k]);
         dt__in(&c, gi);
         dt__in(&c, x);
         for (int i = 1; i < 4; i++) dt__in(&c, n->saved[i]);
         dt__in(&c, y);
+        dt__in(&c, sums);
         for (int k = 0; k < 4; k++) c.acc |= acc[k] << k;
         rc = dt__go(g->st->dev, &c);
-    } else {
+    } else if (!synced) {
         for (int k = 1; k < 3 && !rc; k++)
             if (t[k] && !acc[k]) rc = dt__fill(t[k], 0);
     }
     for (int k = 0; k < 4; k++)
         if (t[k]) rc = dt__grad_end(n->in[k], t[k]) || rc;
     dt__unref(unwanted);
+    dt__unref(sums);
     dt__unref(x);
     dt__unref(y);
     dt__unref(gi);
     return rc;
 }
-static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm,
-                                  dt_tensor *rv,
-                                  dt_batch_norm_opts o)
+/* mean and rstd get the mean and the biased variance of all ranks; how many values a channel has there, or negative */
+static int64_t dt__batch_norm_stats(dt__norm_sync *sync, dt_tensor *x, dt_tensor *mean, dt_tensor *var, dt_tensor *rm,
+                                    dt_tensor *rv, double momentum)
 {
+    dt_call c;
+    int     rc = 0;
+    if (x->numel) {
+        dt__call_begin(&c, DT_K_batch_norm);
+        c.u.norm.train = 1;
+        dt__out(&c, NULL);
+        dt__out(&c, mean);
+        dt__out(&c, var);
+        dt__in(&c, x);
+        rc = dt__go(x->st->dev, &c);
+    }
+    return rc ? rc : sync->stats(sync->user, mean, var, x->shape[0] * x->shape[2] * x->shape[3], rm, rv, momentum);
+}
+static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm,
+                                  dt_tensor *rv, dt_batch_norm_opts o, dt__norm_sync *sync)
+{
+    int64_t    total = 0;
     int        layout = dt__image_layout(x->st->dev, DT_K_batch_norm);
     int64_t    channels = x->shape[1];
     dt_tensor *xi = dt__in_layout(call, x, layout), *add = xi && o.add ? dt__in_layout(call, o.add, layout) : NULL;
     dt_tensor *y = xi && (add || !o.add) ? dt__new_like(call, xi, x->dtype) : NULL;
     dt_tensor *mean = y ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *rstd = mean ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
-    dt_tensor *given[4] = { weight, bias, rm, rv }, *v[4] = { NULL, NULL, NULL, NULL };
-    int        rc = rstd ? 0 : DT_ERR_MEMORY;
+    dt_tensor *var = rstd && sync ? dt__new(call, x->st->dev, DT_F32, &channels, 1, DT_LAYOUT_PLAIN) : NULL;
+    int        rc = rstd && (var || !sync) ? 0 : DT_ERR_MEMORY;
+    if (!rc && sync) total = dt__batch_norm_stats(sync, xi, mean, var, rm, rv, o.momentum != 0 ? o.momentum : 0.1);
+    if (total < 0) rc = (int)total;
+    /* with statistics over all ranks the rest is as in an evaluation */
+    dt_tensor *given[4] = { weight, bias, sync ? mean : rm, sync ? var : rv }, *v[4] = { NULL, NULL, NULL, NULL };
+    int        local = o.train && !sync;
     dt_call    c;
     for (int i = 0; i < 4 && !rc; i++) {
         v[i] = given[i] ? dt__dense(call, given[i]) : NULL;
@@ -5372,21 +5447,25 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     dt__call_begin(&c, DT_K_batch_norm);
     c.u.norm.eps = o.eps != 0 ? o.eps : 1e-5;
     c.u.norm.momentum = o.momentum != 0 ? o.momentum : 0.1;
-    c.u.norm.train = o.train;
+    c.u.norm.train = local;
     c.u.norm.act = o.act;
     if (!rc && y->numel) {
         dt__out(&c, y);
         dt__out(&c, mean);
         dt__out(&c, rstd);
-        dt__out(&c, o.train ? rm : NULL);
-        dt__out(&c, o.train ? rv : NULL);
+        dt__out(&c, local ? rm : NULL);
+        dt__out(&c, local ? rv : NULL);
         dt__in(&c, xi);
         for (int i = 0; i < 4; i++) dt__in(&c, v[i]);
         dt__in(&c, add);
         rc = dt__go(x->st->dev, &c);
-        if (o.train && rm) __atomic_add_fetch(&rm->st->version, 1, __ATOMIC_RELAXED);
-        if (o.train && rv) __atomic_add_fetch(&rv->st->version, 1, __ATOMIC_RELAXED);
     }
+    if (!rc && o.train && (y->numel || total)) {
+        if (rm) __atomic_add_fetch(&rm->st->version, 1, __ATOMIC_RELAXED);
+        if (rv) __atomic_add_fetch(&rv->st->version, 1, __ATOMIC_RELAXED);
+    }
+    c.u.norm.train = o.train;
+    c.u.norm.n = total;
     dt_tensor *in[4] = { x, weight, bias, o.add };
     dt__node  *n = rc ? NULL : dt__record("batch_norm", y, dt__batch_norm_bwd, 4, in);
     if (n) {
@@ -5396,16 +5475,20 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
         dt__save(n, rstd);
         dt__save(n, o.act ? y : NULL);
         memcpy(n->u, &c.u, sizeof c.u);
+        n->i[0] = total;
+        n->user = sync;
     }
     for (int i = 0; i < 4; i++) dt__unref(v[i]);
     dt__unref(xi);
     dt__unref(add);
     dt__unref(mean);
     dt__unref(rstd);
+    dt__unref(var);
     return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
 }
-DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
-                                        dt_tensor *running_var, dt_batch_norm_opts o)
+/* sync: training with the statistics of all ranks; NULL: of this one */
+static dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
+                                 dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync)
 {
     const char *call = "dt_op_batch_norm";
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x) || !dt__act_ok(call, o.act, true)) return NULL;
@@ -5426,7 +5509,7 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
         dt_fail(DT_ERR_ARG, "%s: running_mean and running_var are updated and must be contiguous", call);
         return NULL;
     }
-    if (o.train && ch && x->numel / ch < 2 && x->numel) {
+    if (o.train && !sync && ch && x->numel / ch < 2 && x->numel) {
         dt_fail(DT_ERR_SHAPE, "%s: %s has one value per channel; training needs more", call, dt__text(x));
         return NULL;
     }
@@ -5439,15 +5522,21 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
             return NULL;
         }
     }
-    if (x->ndim == 4) return dt__batch_norm4(call, x, weight, bias, running_mean, running_var, o);
+    if (x->ndim == 4) return dt__batch_norm4(call, x, weight, bias, running_mean, running_var, o, sync);
     dt_shape s = dt_shape_of(x), four = s;
     four.ndim = 4;
     for (int i = x->ndim; i < 4; i++) four.dim[i] = 1;
     dt_tensor *x4 = dt_reshape(x, four);
     if (o.add) o.add = dt_reshape(o.add, four);
-    dt_tensor *y = x4 && dt__tls.code == DT_OK ? dt__batch_norm4(call, x4, weight, bias, running_mean, running_var, o)
-            : NULL;
+    dt_tensor *y = x4 && dt__tls.code == DT_OK
+                       ? dt__batch_norm4(call, x4, weight, bias, running_mean, running_var, o, sync)
+                       : NULL;
     return y ? dt_reshape(y, s) : NULL;
+}
+DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
+                                        dt_tensor *running_var, dt_batch_norm_opts o)
+{
+    return dt__batch_norm(x, weight, bias, running_mean, running_var, o, NULL);
 }
 
 /* ==================================================================================================== >>norms

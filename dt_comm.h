@@ -39,6 +39,7 @@ CONTENTS
     >>memory         buffers that ranks of a machine share
     >>watching       counts, the last operations
     >>plans          who sends what to whom: algorithms as lists of steps
+    >>simulating     a thousand ranks in one thread, in virtual time; what a plan takes on a cluster
     >>basis          implementation from here: errors, clock, memory
     >>sha            SHA-256 and HMAC
     >>sockets        addresses, deadlines, reading and writing
@@ -54,6 +55,8 @@ CONTENTS
     >>mpi            Open MPI
     >>engine         running plans, work in order, waiting
     >>api            the calls
+    >>simulator      the engine in virtual time
+    >>predicting     plans on a described cluster, without data
 
 ERRORS
 
@@ -417,6 +420,66 @@ DT_API size_t   dt_plan_explain(const dt_costs *t, int world, const int *host, i
    plan (-1), memory is out (-2), the file cannot be written (-3). */
 DT_API int      dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const dt_plan_opts *o);
 
+/* ---------------------------------------------------------------------------------------------------- >>simulating
+   Ranks in virtual time, in the thread that runs them: the engine, the checks of every frame and the control tree are
+   the ones that run on sockets, with real values; the simulator carries their messages. A message takes a random time,
+   so messages of different links pass each other; on a link they stay in order. Ranks can be stopped for a while and
+   killed. One seed is one run, event for event. Times are in seconds of the simulator, from 0 on.
+
+   Calls on a rank's communicator are those of >>collectives and >>work. Nothing moves until dt_sim_run, or until
+   somebody waits: dt_work_wait runs the simulator. So start a call on every rank, then wait for each. */
+typedef struct dt_sim dt_sim;
+typedef struct dt_sim_opts {
+    int         dt__first DT_D;
+    int         world DT_D;   /* 1..4096 */
+    const int  *host DT_D;    /* the machine of each rank; NULL: one */
+    uint64_t    seed DT_D;
+    double      timeout DT_D; /* of the communicators; default 30 */
+    double      delay DT_D;   /* the longest time of a message; default 1e-3 */
+    int         window DT_D;  /* messages that wait on a link before a send does; negative: none; 0: drawn */
+    const char *algo DT_D;    /* as in dt_comm_opts; default: by cost */
+} dt_sim_opts;
+DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL: dt_comm_error(NULL) tells */
+#ifdef DT__LIT
+#define dt_sim_new(...) dt_sim_new_with(DT__LIT(dt_sim_opts){ .dt__first = 0, __VA_ARGS__ })
+#endif
+DT_API void     dt_sim_free(dt_sim *s); /* every work was waited for */
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* the simulator's: it is not freed and cannot be split */
+/* fn runs at that time on that rank, if it lives (later if it is stopped then): it starts calls. It must not wait. */
+DT_API int      dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
+DT_API int      dt_sim_pause(dt_sim *s, int rank, double when, double seconds); /* stopped: it does and says nothing */
+DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its own works end with DT_COMM_ERR_PEER */
+/* Until all calls have ended and all have heard of it, at most until that time. How many ranks are in a call still;
+   negative: memory is out. */
+DT_API int      dt_sim_run(dt_sim *s, double until);
+DT_API double   dt_sim_now(const dt_sim *s);
+DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events); /* of all events so far, and their number */
+
+/* What a plan takes on a cluster, event by event, without data. A message begins when both sides are in its round and
+   the sender's last one is over; it takes alpha and a time for each byte, at the pace of the slowest thing on its way:
+   the link class of its ranks, the cards of the two machines, the switches. A card or switch is through with a message
+   when it is through with all bytes that came to it before. A rank reduces beside sending and receiving. */
+typedef struct dt_cluster {
+    dt_costs   costs;       /* all 0: dt_costs_default() */
+    int        near, far;   /* link class inside a machine and between machines; both 0: DT_LINK_SHM and DT_LINK_NET */
+    double     nic;         /* seconds a byte, each way, of a machine's card, which its ranks share; 0: beta of far;
+                               negative: each rank has its own */
+    double     fabric;      /* seconds a byte through a switch, all its traffic together; 0: as much as comes */
+    double     trunk;       /* seconds a byte, each way, from a switch to the others; 0: as much as comes */
+    const int *switch_of;   /* of each machine, by its number in opts.host; NULL: one switch */
+    int        element;     /* bytes of an element; 0: 4 */
+} dt_cluster;
+typedef struct dt_sim_cost {
+    double  seconds;
+    int64_t messages, bytes;   /* of all ranks */
+    int64_t bytes_nic;         /* that left the machine that sent most */
+    int64_t bytes_switch;      /* through the switch that had most */
+    dt_algo algo;              /* the one taken, if auto was asked for */
+} dt_sim_cost;
+/* opts as for dt_plan_make, without rank. 0, or negative and *why as there. */
+DT_API int      dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o,
+                               const dt_cluster *k, const char **why);
+
 #ifdef __cplusplus
 }
 #endif
@@ -477,6 +540,8 @@ typedef struct dt__world {
     int          listen_fd, unix_fd;
     int          report_fd;      /* the launcher's; 0: none */
     dt__control *control;
+    dt_sim      *sim;            /* carries its messages; NULL: sockets do */
+    const int64_t *clock;        /* the simulator's; NULL: the machine's */
     pthread_mutex_t lock;        /* guards comms and what arrived */
     dt_comm     *comms;          /* a list, through comm->next: dt__world_add, dt__world_remove */
     /* of the join and the control thread */
@@ -574,9 +639,11 @@ struct dt_comm {
 /* ---- errors, clock, log */
 static __thread char dt__comm_text[768];
 static __thread int  dt__comm_why; /* the status that goes with it */
+static __thread const int64_t *dt__comm_clock; /* of the simulator whose events this thread runs */
 static int64_t       dt__comm_now(void) /* ns */
 {
     struct timespec t;
+    if (dt__comm_clock) return *dt__comm_clock;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
@@ -2449,6 +2516,9 @@ static void dt__control_heal(dt__world *w);
 static void dt__control_expelled(dt__world *w, const char *why);
 static void dt__agree_said(dt__world *w);
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own);
+/* >>simulator: there is something for what would be the control thread; a connection of the simulator's */
+static void      dt__sim_stir(dt__world *w);
+static dt__conn *dt__sim_dial(dt__world *w, int peer, int kind, dt__block *later);
 
 /* ---- frames and connections */
 static dt__block *dt__block_new(int kind, int rank, const void *a, size_t na, const void *b, size_t nb)
@@ -2495,6 +2565,7 @@ static void dt__conn_say(dt__conn *k, int kind, int rank, const void *body, size
 }
 static void dt__conn_flush(dt__conn *k)
 {
+    if (k->fd < 0) return; /* the simulator takes what is to be said */
     while (k->out && !k->broken) {
         dt__queued *q = k->out;
         int         got = dt__send_some(k->fd, q->b + 1, q->b->nbytes, &k->out_done);
@@ -2556,7 +2627,8 @@ static void dt__control_flood(dt__world *w, dt__block *b, const dt__conn *except
 static void dt__control_wake(dt__world *w)
 {
     uint64_t one = 1;
-    if (write(w->control->wake, &one, sizeof one) < 0) return; /* full: it is awake */
+    if (w->sim) dt__sim_stir(w);
+    else if (write(w->control->wake, &one, sizeof one) < 0) return; /* full: it is awake */
 }
 static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && !w->control->healing; }
 static const char *dt__who(const dt__world *w, int rank, char *buf, size_t nbytes)
@@ -2823,6 +2895,7 @@ static void dt__control_sync(dt__world *w, dt__conn *k) /* a new neighbour hears
         }
     for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) dt__conn_queue(k, ctl->aborts[i]);
 }
+static void dt__conn_shaken(dt__world *w, dt__conn *k);
 /* The handshake of a connection goes on. */
 static void dt__conn_shake(dt__world *w, dt__conn *k)
 {
@@ -2857,6 +2930,11 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
         k->broken = true;
         return;
     }
+    dt__conn_shaken(w, k);
+}
+static void dt__conn_shaken(dt__world *w, dt__conn *k) /* both sides know each other */
+{
+    dt__control *ctl = w->control;
     k->shaking = false;
     if (!k->local) dt__sock_tune(k->fd, w->timeout);
     if (k->kind == DT__KIND_REGISTER && ctl->join_failed) { /* too late */
@@ -2905,6 +2983,7 @@ static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *l
 {
     dt__addr  a;
     dt__conn *k;
+    if (w->sim) return dt__sim_dial(w, peer, kind, later);
     if (!dt__addr_take(&a, w->member[peer].addr, w->member[peer].addr_len)) return NULL;
     int fd = dt__connect(&a);
     if (fd < 0 || !(k = dt__conn_new(w, fd, kind, peer))) {
@@ -2937,7 +3016,7 @@ static bool dt__process_still(const dt__world *w, int rank)
 {
     char    path[48], text[512];
     ssize_t n;
-    if (w->member[rank].host != w->member[w->rank].host) return false;
+    if (w->sim || w->member[rank].host != w->member[w->rank].host) return false;
     snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", w->member[rank].pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT;
@@ -3662,7 +3741,7 @@ static void dt__world_settle(dt__world *w)
 {
     struct timespec t;
     int64_t         deadline = dt__comm_now() + 500000000;
-    if (!w || !w->control) return;
+    if (!w || !w->control || w->sim) return; /* the simulator delivers that first */
     t.tv_sec = (time_t)(deadline / 1000000000);
     t.tv_nsec = (long)(deadline % 1000000000);
     pthread_mutex_lock(&w->lock);
@@ -4576,6 +4655,21 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
     }
     return n;
 }
+static void dt__control_timers(dt__world *w, int64_t now)
+{
+    for (dt__conn *k = w->control->conns; k; k = k->next)
+        if (k->shaking && !k->broken && now >= k->deadline) {
+            if (k->shake.server) dt__control_stranger(w, k->fd, "it took too long");
+            k->broken = true;
+        }
+    dt__register_timers(w, now);
+    dt__gather_timers(w, now);
+    dt__inquiry_timers(w, now);
+    dt__agree_timers(w, now);
+    dt__arrived_timers(w, now);
+    dt__control_note(w, now);
+    dt__control_leave(w, now);
+}
 static void *dt__control_main(void *arg)
 {
     dt__world     *w = (dt__world *)arg;
@@ -4609,18 +4703,7 @@ static void *dt__control_main(void *arg)
             if (p[2].revents) dt__control_accept(w, w->unix_fd, true);
             if (p[3].revents && w->ticket_fd >= 0) dt__control_ticket(w);
         }
-        for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->shaking && !k->broken && now >= k->deadline) {
-                if (k->shake.server) dt__control_stranger(w, k->fd, "it took too long");
-                k->broken = true;
-            }
-        dt__register_timers(w, now);
-        dt__gather_timers(w, now);
-        dt__inquiry_timers(w, now);
-        dt__agree_timers(w, now);
-        dt__arrived_timers(w, now);
-        dt__control_note(w, now);
-        dt__control_leave(w, now);
+        dt__control_timers(w, now);
         ctl->turns++;
         if (ctl->settling) pthread_cond_broadcast(&ctl->cond);
     }
@@ -5358,9 +5441,9 @@ static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
     dt__plan_scratch(w, p - 1 + copy, k);
     if (copy) dt__plan_local(w, DT_STEP_COPY, buf, at, k, DT_PLAN_DATA, off[me], false);
     if (w->p->coll == DT_COLL_REDUCE) w->round++;
-    for (int r = 0; r < p; r++) {
-        if (r == me) continue;
-        dt__plan_send(w, r, DT_PLAN_DATA, off[r], off[r + 1]);
+    for (int t = 1; t < p; t++) { /* each begins with another one */
+        int to = dt__plan_mod(me + t, p), r = dt__plan_mod(me - t, p);
+        dt__plan_send(w, to, DT_PLAN_DATA, off[to], off[to + 1]);
         dt__plan_recv(w, r, DT_PLAN_SCRATCH, (r - (r > me)) * k, (r - (r > me) + 1) * k);
     }
     w->round++;
@@ -5380,11 +5463,11 @@ static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
 static void dt__plan_allreduce_alltoall(dt__plan_work *w)
 {
     dt__plan_scratch(w, w->world - 1, w->n);
-    for (int k = 0; k < w->world; k++) {
-        if (k == w->rank || w->why) continue;
-        int64_t slot = (k < w->rank ? k : k - 1) * w->n;
-        dt__plan_send(w, k, DT_PLAN_DATA, 0, w->n);
-        dt__plan_recv(w, k, DT_PLAN_SCRATCH, slot, slot + w->n);
+    for (int t = 1; t < w->world && !w->why; t++) { /* each begins with another one */
+        int     to = dt__plan_mod(w->rank + t, w->world), from = dt__plan_mod(w->rank - t, w->world);
+        int64_t slot = (from < w->rank ? from : from - 1) * w->n;
+        dt__plan_send(w, to, DT_PLAN_DATA, 0, w->n);
+        dt__plan_recv(w, from, DT_PLAN_SCRATCH, slot, slot + w->n);
     }
     w->round++;
     dt__plan_in_order(w, w->rank, w->world, 0, w->n);
@@ -5565,9 +5648,9 @@ static void dt__plan_allreduce(dt__plan_work *w)
     case DT_ALGO_ORDERED: /* and each sends its segment to all: 2 rounds of p - 1 messages, 2 n (p-1)/p */
         dt__plan_parts(w->off, 0, w->n, w->world);
         dt__plan_ordered(w, w->off, false);
-        for (int r = 0; r < w->world; r++) {
-            if (r == w->rank) continue;
-            dt__plan_send(w, r, DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1]);
+        for (int t = 1; t < w->world; t++) {
+            int r = dt__plan_mod(w->rank - t, w->world);
+            dt__plan_send(w, dt__plan_mod(w->rank + t, w->world), DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1]);
             dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
         }
         w->round++;
@@ -6017,13 +6100,16 @@ DT_API int dt_plan_lower(dt_plan *p, const int *host)
     w.world = p->world;
     dt__plan_scratch(&w, p->world - 1, mine);
     for (int back = 0; back < 2; back++) {
-        for (int k = 0; k < p->world; k++) {
-            int64_t at = dt__plan_part(p->count, p->world, k), end = dt__plan_part(p->count, p->world, k + 1);
-            if (k == p->rank || w.why) continue;
-            int64_t slot = (k < p->rank ? k : k - 1) * mine;
-            dt__plan_send(&w, k, DT_PLAN_DATA, back ? first : at, back ? first + mine : end);
-            if (back) dt__plan_recv(&w, k, DT_PLAN_DATA, at, end);
-            else dt__plan_recv(&w, k, DT_PLAN_SCRATCH, slot, slot + mine);
+        for (int t = 1; t < p->world && !w.why; t++) { /* each begins with another one */
+            int     to = dt__plan_mod(p->rank + t, p->world), from = dt__plan_mod(p->rank - t, p->world);
+            int64_t slot = (from < p->rank ? from : from - 1) * mine, n = p->count;
+            if (back) dt__plan_send(&w, to, DT_PLAN_DATA, first, first + mine);
+            else
+                dt__plan_send(&w, to, DT_PLAN_DATA, dt__plan_part(n, p->world, to), dt__plan_part(n, p->world, to + 1));
+            if (!back) dt__plan_recv(&w, from, DT_PLAN_SCRATCH, slot, slot + mine);
+            else
+                dt__plan_recv(&w, from, DT_PLAN_DATA, dt__plan_part(n, p->world, from),
+                              dt__plan_part(n, p->world, from + 1));
         }
         w.round++;
         if (!back) dt__plan_in_order(&w, p->rank, p->world, first, mine);
@@ -6943,7 +7029,7 @@ static void dt__shared_settle(dt__shared *s)
     if (__builtin_expect(__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
 }
 /* Lines that are going to be read and written: they come once, as this core's own. */
-static void dt__own(char *p, size_t n)
+static void dt__own_lines(char *p, size_t n)
 {
     for (size_t i = 0; i < n; i += 64)
 #if defined(__x86_64__)
@@ -8591,7 +8677,8 @@ struct dt_work {
     bool       native, agree;    /* done by MPI's own collective; first all ranks see that they call the same */
     int       *part;             /* for it: elements of each segment, then where each begins */
     bool       own;              /* made by a start call */
-    bool       pair, begun;      /* a send or a receive: its message is one */
+    bool       pair;             /* a send or a receive: its message is one */
+    bool       begun;
     dt__msg    one;
     bool       finished;         /* atomic */
     int        status;
@@ -8814,7 +8901,7 @@ static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x
         int64_t k = n - i < most ? n - i : most;
         for (int r = 0; r < s->n; r++) {
             at[r] = x[r] + (size_t)i * w->size;
-            if (r != s->me) dt__own(at[r], (size_t)k * w->size);
+            if (r != s->me) dt__own_lines(at[r], (size_t)k * w->size);
         }
         dt__reduce_to(w, at, s->n, at, s->n, k);
     }
@@ -8835,9 +8922,9 @@ static void dt__stage_take(dt__shared *s, dt_work *w)
 {
     int64_t at, lo, hi, n = dt__piece_of(s, w, w->taken, s->me, &at, &lo, &hi);
     char   *from = dt__stage_of(s, w, w->taken, s->me), *to = w->data + (size_t)at * w->size;
-    dt__own(from, (size_t)lo * w->size); /* the next piece goes there */
+    dt__own_lines(from, (size_t)lo * w->size); /* the next piece goes there */
     memcpy(to, from, (size_t)lo * w->size);
-    dt__own(from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
+    dt__own_lines(from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     w->taken++;
     dt__shared_tell(s, &dt__seat_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
@@ -9113,6 +9200,15 @@ static int64_t dt__watch_after(const dt_comm *c) /* ns without progress until ot
 {
     return c->timeout < 0.6 ? (int64_t)(c->timeout * 0.5e9) : 300000000;
 }
+static void dt__stuck(dt_comm *c, dt_work *w, int64_t now) /* a look found that nothing moved */
+{
+    if (!w->moved) w->moved = now;
+    if (c->across && !w->pair && !w->watched && now - w->moved > dt__watch_after(c)) {
+        w->watched = true;
+        dt__world_watch(c->world, &w->head);
+    }
+    if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
+}
 /* Waiting: spins, yields, then sleeps; a sleeper looks once more between lying down and sleeping. */
 typedef struct dt__idler {
     int      turn;
@@ -9149,13 +9245,8 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
     }
     int64_t now = dt__comm_now();
     c->slow = true;
-    if (!w->moved) w->moved = now;
     if (s && !w->pair && (d->turn > spin + 40 || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
-    if (c->across && !w->pair && !w->watched && now - w->moved > dt__watch_after(c)) {
-        w->watched = true;
-        dt__world_watch(c->world, &w->head);
-    }
-    if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
+    dt__stuck(c, w, now);
     /* a yield that takes long went to somebody else's program: better sleep, and be woken */
     if (d->yielded && now - d->yielded > 50000 && d->turn < spin + 40) d->turn = spin + 40;
     d->yielded = now;
@@ -9325,48 +9416,67 @@ static void dt__work_over(dt_comm *c, dt_work *w, int status) /* the lock is hel
     pthread_cond_broadcast(&e->cond);
 }
 /* Sends and receives at the head of the queue move together: whoever sends first and receives then would wait for one
-   that does the same. Messages of one pair and direction stay in order. The lock is held. */
-static void dt__pairs_run(dt_comm *c, dt_work *until)
+   that does the same. Messages of one pair and direction stay in order. One look, under the lock; the first work if it
+   is not done. */
+static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
+{
+    struct dt__engine *e = c->engine;
+    dt_work           *w[64];
+    int                n = 0, rc[64];
+    for (dt_work *x = e->head; x && x->pair && n < 64; x = x->next) w[n++] = x;
+    pthread_mutex_unlock(&e->lock);
+    *progress = false;
+    e->turn++;
+    for (int i = 0; i < n; i++) {
+        const dt_plan_step *s = w[i]->plan->step;
+        int                *busy = (s->kind == DT_STEP_SEND ? e->busy_send : e->busy_recv) + s->peer;
+        rc[i] = 0;
+        if (!w[i]->begun) dt__work_begin(c, w[i]);
+        w[i]->begun = true;
+        dt__comm_look(c);
+        if (!dt__comm_ok(c)) rc[i] = c->status;
+        if (rc[i] || *busy == e->turn) continue;
+        size_t               before = w[i]->one.done + w[i]->one.head_done;
+        const dt__transport *t = dt__way(c, s->peer);
+        rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
+        if (!rc[i]) *busy = e->turn;
+        *progress = *progress || rc[i] || before != w[i]->one.done + w[i]->one.head_done;
+        if (rc[i] > 0 && s->kind == DT_STEP_SEND) e->stats.bytes += (int64_t)w[i]->one.n;
+    }
+    for (int i = 0; i < n; i++)
+        if (rc[i]) dt__work_end(c, w[i], rc[i] > 0 ? 0 : rc[i]);
+    pthread_mutex_lock(&e->lock);
+    dt_work *first = n && !rc[0] ? w[0] : NULL;
+    for (int i = 0; i < n; i++)
+        if (rc[i]) dt__work_over(c, w[i], w[i]->status);
+    return first;
+}
+static void dt__pairs_run(dt_comm *c, dt_work *until) /* the lock is held */
 {
     struct dt__engine *e = c->engine;
     dt__idler          d = { 0, false, 0, 0 };
     while (e->head && e->head->pair && !(until && until->finished)) {
-        dt_work *w[64];
-        int      n = 0, rc[64];
-        bool     progress = false;
-        for (dt_work *x = e->head; x && x->pair && n < 64; x = x->next) w[n++] = x;
+        bool     progress;
+        dt_work *first = dt__pairs_look(c, &progress);
+        if (!first) continue;
         pthread_mutex_unlock(&e->lock);
-        e->turn++;
-        for (int i = 0; i < n; i++) {
-            const dt_plan_step *s = w[i]->plan->step;
-            int                *busy = (s->kind == DT_STEP_SEND ? e->busy_send : e->busy_recv) + s->peer;
-            rc[i] = 0;
-            if (!w[i]->begun) dt__work_begin(c, w[i]);
-            w[i]->begun = true;
-            dt__comm_look(c);
-            if (!dt__comm_ok(c)) rc[i] = c->status;
-            if (rc[i] || *busy == e->turn) continue;
-            size_t before = w[i]->one.done + w[i]->one.head_done;
-            const dt__transport *t = dt__way(c, s->peer);
-            rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
-            if (!rc[i]) *busy = e->turn;
-            progress = progress || rc[i] || before != w[i]->one.done + w[i]->one.head_done;
-            if (rc[i] > 0 && s->kind == DT_STEP_SEND) e->stats.bytes += (int64_t)w[i]->one.n;
-        }
-        for (int i = 0; i < n; i++)
-            if (rc[i]) dt__work_end(c, w[i], rc[i] > 0 ? 0 : rc[i]);
-        if (n && !rc[0]) dt__idle(c, w[0], &d, progress);
+        dt__idle(c, first, &d, progress);
         pthread_mutex_lock(&e->lock);
-        for (int i = 0; i < n; i++)
-            if (rc[i]) dt__work_over(c, w[i], w[i]->status);
     }
     if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
     if (c->shared) dt__shared_settle((dt__shared *)c->shared);
+}
+static const int64_t *dt__clock_of(const dt_comm *c) /* this thread's clock becomes that of c; the one before */
+{
+    const int64_t *before = dt__comm_clock;
+    dt__comm_clock = c->world ? c->world->clock : NULL;
+    return before;
 }
 /* Works of the queue until 'until' is done, or all of them. The caller holds the lock and is the one who drives. */
 static void dt__engine_run(dt_comm *c, dt_work *until)
 {
     struct dt__engine *e = c->engine;
+    const int64_t     *clock = dt__clock_of(c);
     e->driving = true;
     while (e->head && !(until && until->finished)) {
         dt_work *w = e->head;
@@ -9375,12 +9485,49 @@ static void dt__engine_run(dt_comm *c, dt_work *until)
             continue;
         }
         pthread_mutex_unlock(&e->lock);
-        dt__work_begin(c, w);
+        if (!w->begun) dt__work_begin(c, w);
         int rc = dt__comm_ok(c) ? dt__drive(c, w) : c->status;
         dt__work_end(c, w, rc);
         pthread_mutex_lock(&e->lock);
         dt__work_over(c, w, rc);
     }
+    dt__comm_clock = clock;
+    e->driving = false;
+    if (e->head) pthread_cond_broadcast(&e->cond);
+}
+/* The same without waiting: until the first work does not get on. Its caller comes again. */
+static void dt__engine_look(dt_comm *c)
+{
+    struct dt__engine *e = c->engine;
+    dt_work           *w = NULL;
+    bool               progress = false;
+    const int64_t     *clock = dt__clock_of(c);
+    e->driving = true;
+    while (!w && e->head) {
+        w = e->head;
+        if (w->pair) {
+            w = dt__pairs_look(c, &progress);
+            continue;
+        }
+        pthread_mutex_unlock(&e->lock);
+        if (!w->begun) dt__work_begin(c, w);
+        w->begun = true;
+        w->progress = false;
+        int rc = dt__comm_ok(c) ? dt__work_poll(c, w) : c->status;
+        if (rc) dt__work_end(c, w, rc > 0 ? 0 : rc);
+        progress = w->progress;
+        pthread_mutex_lock(&e->lock);
+        if (rc) {
+            dt__work_over(c, w, w->status);
+            w = NULL;
+        }
+    }
+    if (w) {
+        int64_t now = dt__comm_now();
+        if (progress) w->moved = now, w->asked = false;
+        else if (!c->shared || w->pair || dt__shared_agree(c, &w->head)) dt__stuck(c, w, now);
+    }
+    dt__comm_clock = clock;
     e->driving = false;
     if (e->head) pthread_cond_broadcast(&e->cond);
 }
@@ -9633,8 +9780,8 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     dt__shared        *s = (dt__shared *)c->shared;
     size_t             size = dt__comm_size_of(a->dtype), nbytes = (size_t)a->n * size;
     if (!dt__comm_shares(c, a->coll) || a->n > DT__POST_SHORT || nbytes > DT__POST_SHORT ||
-        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || __atomic_load_n(&e->head, __ATOMIC_ACQUIRE) ||
-        (c->ordered && dt__coll_reduces(a->coll)))
+        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || (c->ordered && dt__coll_reduces(a->coll)) ||
+        __atomic_load_n(&e->head, __ATOMIC_ACQUIRE))
         return false;
     dt__seat *me = dt__seat_of(s, s->me);
     uint64_t  no = s->no++;
@@ -9665,8 +9812,8 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     __atomic_store_n(&me->done, p->frame.seq + 1, __ATOMIC_RELEASE);
     dt__shared_settle(s);
     /* all have read the next post: the lines that the next call writes, if it is like this one */
-    dt__own((char *)&me->post[s->no & 1], 64);
-    if (nbytes > DT__POST_FIRST) dt__own((char *)me->more[s->no & 1], nbytes);
+    dt__own_lines((char *)&me->post[s->no & 1], 64);
+    if (nbytes > DT__POST_FIRST) dt__own_lines((char *)me->more[s->no & 1], nbytes);
     return true;
 }
 static int dt__call_do(dt_comm *c, const dt__call *a)
@@ -9810,7 +9957,7 @@ DT_API bool dt_work_test(dt_work *w)
     struct dt__engine *e = w->c->engine;
     if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && w->c->no_thread) {
         pthread_mutex_lock(&e->lock); /* nobody else moves it */
-        if (!e->driving) dt__engine_run(w->c, w);
+        if (!e->driving) dt__engine_look(w->c);
         pthread_mutex_unlock(&e->lock);
     }
     return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE);
@@ -10631,5 +10778,1055 @@ DT_API int dt_comm_tune(dt_comm *c, const char *path)
     return bad;
 }
 DT_API const char *dt_comm_where(const dt_comm *c) { return c && c->world ? c->world->where : "threads"; }
+
+/* ==================================================================================================== >>simulator
+   Every rank has a world, a control and a communicator as processes have, without threads and sockets. Events of all
+   ranks are in one heap, ordered by time, then by number. A packet is a message on its way; a pipe is one direction of
+   a control connection, and the two of a connection are neighbours in their array. The receiving rank looks a moment
+   after something arrives, so several arrivals are one look. Time begins at a second: 0 means never in many places. */
+enum { DT__SIM_WORLD = 4096, DT__SIM_BEGIN = 1000000000 };
+enum { DT__SIM_LOOK = 1, DT__SIM_ARRIVE, DT__SIM_LATE, DT__SIM_TIMER, DT__SIM_FRAME, DT__SIM_ORDER }; /* events */
+enum { DT__SIM_SAID = 1, DT__SIM_HELLO, DT__SIM_WELCOME, DT__SIM_REFUSED, DT__SIM_END };               /* in pipes */
+enum { DT__SIM_CALL = 1, DT__SIM_PAUSE, DT__SIM_KILL };                                                /* orders */
+typedef struct dt__sim_event {
+    int64_t  at;
+    uint64_t no;
+    int32_t  kind, who; /* a rank, a pipe, an order */
+} dt__sim_event;
+typedef struct dt__sim_order {
+    int     kind, rank;
+    int64_t length;
+    void  (*fn)(dt_comm *c, void *user);
+    void   *user;
+} dt__sim_order;
+typedef struct dt__sim_packet { /* the payload follows */
+    struct dt__sim_packet *next;
+    int64_t                at;
+    dt__frame              head;
+} dt__sim_packet;
+typedef struct dt__sim_link {
+    dt__sim_packet *first, *last;
+    int64_t         last_at;
+    int             put, taken;
+    bool            waiting; /* the sender, for room */
+} dt__sim_link;
+typedef struct dt__sim_frame {
+    struct dt__sim_frame *next;
+    int                   kind, value; /* hello: the kind of connection; refused: why, 0: nobody listens */
+    dt__block            *b;
+} dt__sim_frame;
+typedef struct dt__sim_pipe {
+    int            rank; /* where it leads */
+    dt__conn      *conn; /* there; NULL: closed, or not yet accepted */
+    dt__sim_frame *first, *last;
+    int64_t        last_at;
+} dt__sim_pipe;
+typedef struct dt__sim_rank {
+    dt__world world;
+    dt_comm  *comm;
+    int64_t   until, timer;            /* stopped until; when its control has something to do */
+    bool      dead, looking, late;     /* a look, a look for lateness is in the heap */
+    bool      stir, busy, called;      /* control has news; it is in a call; its caller, who drives it, should look */
+} dt__sim_rank;
+struct dt_sim {
+    int            n, window;
+    int64_t        now, delay;
+    uint64_t       random, hash, nevents, no;
+    dt__sim_event *heap;
+    int64_t        nheap, heap_cap;
+    dt__sim_rank  *rank;
+    dt__member    *member;
+    dt__sim_link **link; /* to x n + from */
+    dt__sim_pipe  *pipe;
+    int            npipes, pipe_cap;
+    dt__sim_order *order;
+    int            norders, order_cap;
+    int            orders, frames, busy; /* that are to come; in pipes; ranks in calls */
+    bool           running, memory;      /* memory is out */
+};
+
+static void *dt__sim_zeroed(size_t n, size_t size)
+{
+    void *p = DT_COMM_MALLOC(n * size);
+    if (p) memset(p, 0, n * size);
+    return p;
+}
+static uint64_t dt__sim_draw(dt_sim *s)
+{
+    s->random += UINT64_C(0x9e3779b97f4a7c15);
+    return dt__id_mix(s->random, 0) >> 1;
+}
+static int64_t dt__sim_some(dt_sim *s, int64_t most) /* mostly short */
+{
+    double u = (double)(dt__sim_draw(s) >> 10) * 0x1p-53;
+    return 1 + (int64_t)((double)most * u * u * u);
+}
+static void dt__sim_mix(dt_sim *s, uint64_t x) { s->hash = dt__id_mix(s->hash ^ x, x); }
+static bool dt__sim_grow(dt_sim *s, void **p, int64_t *cap, int64_t n, size_t size) /* room for one behind n */
+{
+    if (n < *cap) return true;
+    int64_t more = *cap ? 2 * *cap : 64;
+    void   *q = more < INT32_MAX ? DT_COMM_REALLOC(*p, (size_t)more * size) : NULL;
+    if (!q) s->memory = true;
+    else *p = q, *cap = more;
+    return q != NULL;
+}
+static bool dt__sim_before(const dt__sim_event *a, const dt__sim_event *b)
+{
+    return a->at != b->at ? a->at < b->at : a->no < b->no;
+}
+static void dt__sim_push(dt_sim *s, int64_t at, int kind, int who)
+{
+    dt__sim_event e;
+    void         *heap = s->heap;
+    if (!dt__sim_grow(s, &heap, &s->heap_cap, s->nheap, sizeof e)) return;
+    s->heap = (dt__sim_event *)heap;
+    e.at = at > s->now ? at : s->now;
+    e.no = s->no++;
+    e.kind = kind;
+    e.who = who;
+    int64_t i = s->nheap++;
+    for (; i > 0 && dt__sim_before(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = e;
+}
+static dt__sim_event dt__sim_pop(dt_sim *s)
+{
+    dt__sim_event top = s->heap[0], e = s->heap[--s->nheap];
+    int64_t       i = 0;
+    for (int64_t k = 1; k < s->nheap; i = k, k = 2 * k + 1) {
+        if (k + 1 < s->nheap && dt__sim_before(&s->heap[k + 1], &s->heap[k])) k++;
+        if (!dt__sim_before(&s->heap[k], &e)) break;
+        s->heap[i] = s->heap[k];
+    }
+    s->heap[i] = e;
+    return top;
+}
+static void dt__sim_wake(dt_sim *s, int rank, int64_t at)
+{
+    if (s->rank[rank].looking || s->rank[rank].dead) return;
+    s->rank[rank].looking = true;
+    dt__sim_push(s, at, DT__SIM_LOOK, rank);
+}
+static void dt__sim_stir(dt__world *w)
+{
+    dt__sim_rank *r = &w->sim->rank[w->rank];
+    r->stir = true;
+    dt__sim_wake(w->sim, w->rank, w->sim->now);
+}
+
+/* ---- the transport */
+static dt__sim_link *dt__sim_link_of(dt_sim *s, int from, int to)
+{
+    dt__sim_link **l = &s->link[(size_t)to * (size_t)s->n + (size_t)from];
+    if (!*l) *l = (dt__sim_link *)dt__sim_zeroed(1, sizeof **l);
+    return *l;
+}
+static int dt__sim_put(dt_comm *c, dt__sim_link *l, int peer, const dt__msg *m)
+{
+    dt_sim         *s = c->world->sim;
+    dt__sim_packet *p = l ? (dt__sim_packet *)DT_COMM_MALLOC(sizeof *p + m->n) : NULL;
+    if (!p) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: the simulator is out of memory", c->rank);
+    p->next = NULL;
+    p->head = m->head;
+    p->at = s->now + dt__sim_some(s, s->delay);
+    if (p->at < l->last_at) p->at = l->last_at;
+    l->last_at = p->at;
+    if (m->n) memcpy(p + 1, m->ptr, m->n);
+    if (l->last) l->last->next = p;
+    else l->first = p;
+    l->last = p;
+    l->put++;
+    dt__sim_push(s, p->at, DT__SIM_ARRIVE, peer);
+    return 0;
+}
+static int dt__sim_send(dt_comm *c, int peer, dt__msg *m)
+{
+    dt_sim       *s = c->world->sim;
+    dt__sim_link *l = dt__sim_link_of(s, c->rank, peer);
+    if (!dt__comm_ok(c)) return c->status;
+    if (s->rank[c->rank].until > s->now) return 0; /* stopped, and driven by its caller */
+    if (!m->state) {
+        int rc = dt__sim_put(c, l, peer, m);
+        if (rc) return rc;
+        m->state = l->put;
+        m->head_done = sizeof m->head;
+        m->done = m->n;
+    }
+    if (m->state - l->taken <= s->window) return 1;
+    l->waiting = true;
+    return 0;
+}
+static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
+{
+    dt_sim         *s = c->world->sim;
+    dt__sim_link   *l = s->link[(size_t)c->rank * (size_t)s->n + (size_t)peer];
+    dt__sim_packet *p = l ? l->first : NULL;
+    if (!dt__comm_ok(c)) return c->status;
+    if (!p || p->at > s->now || s->rank[c->rank].until > s->now) return 0;
+    if (!dt__frame_ok(c, peer, &m->head, &p->head)) return c->status;
+    if (m->fold) dt__fold(m->dtype, m->op, m->ptr, p + 1, (int64_t)(m->n / dt__comm_size_of(m->dtype)), m->left);
+    else if (m->n) memcpy(m->ptr, p + 1, m->n);
+    m->head_done = sizeof m->head;
+    m->done = m->n;
+    dt__sim_mix(s, (uint64_t)peer << 32 | (uint64_t)c->rank);
+    l->first = p->next;
+    if (!l->first) l->last = NULL;
+    l->taken++;
+    DT_COMM_FREE(p);
+    if (l->waiting) dt__sim_push(s, s->now + dt__sim_some(s, s->delay), DT__SIM_ARRIVE, peer);
+    l->waiting = false;
+    return 1;
+}
+static void dt__sim_events(dt_sim *s, int64_t until, int rank);
+static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the simulator */
+{
+    dt_sim *s = c->world->sim;
+    if (s->memory) dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: the simulator is out of memory", c->rank);
+    else if (s->running)
+        dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank,
+                      "rank %d waits in a function of dt_sim_at, which may only start calls", c->rank);
+    else dt__sim_events(s, s->now + (int64_t)(seconds * 1e9), c->rank);
+}
+static const dt__transport dt__transport_sim = { "sim", dt__sim_send, dt__sim_recv, dt__sim_wait, NULL };
+
+/* ---- control connections */
+static int dt__sim_pipes(dt_sim *s, int from, int to) /* the one back to `from`; the next one leads to `to` */
+{
+    int64_t cap = s->pipe_cap;
+    void   *p = s->pipe;
+    if (!dt__sim_grow(s, &p, &cap, s->npipes + 1, sizeof *s->pipe)) return -1;
+    s->pipe = (dt__sim_pipe *)p;
+    s->pipe_cap = (int)cap;
+    memset(s->pipe + s->npipes, 0, 2 * sizeof *s->pipe);
+    s->pipe[s->npipes].rank = from;
+    s->pipe[s->npipes + 1].rank = to;
+    s->npipes += 2;
+    return s->npipes - 2;
+}
+static void dt__sim_say(dt_sim *s, int pipe, int kind, int value, dt__block *b) /* takes the reference */
+{
+    dt__sim_pipe  *p = &s->pipe[pipe];
+    dt__sim_frame *f = (dt__sim_frame *)dt__sim_zeroed(1, sizeof *f);
+    if (!f) {
+        s->memory = true;
+        dt__block_unref(b);
+        return;
+    }
+    f->kind = kind;
+    f->value = value;
+    f->b = b;
+    if (p->last) p->last->next = f;
+    else p->first = f;
+    p->last = f;
+    int64_t at = s->now + dt__sim_some(s, s->delay);
+    if (at > p->last_at) p->last_at = at;
+    s->frames++;
+    dt__sim_push(s, p->last_at, DT__SIM_FRAME, pipe);
+}
+static dt__conn *dt__sim_conn(dt__world *w, int kind, int peer, int pipe)
+{
+    dt__conn *k = pipe < 0 ? NULL : dt__conn_new(w, -1, kind, peer);
+    if (!k) {
+        w->sim->memory = true;
+        return NULL;
+    }
+    k->local = true; /* there is no socket to tune */
+    k->slot = pipe;
+    w->sim->pipe[pipe].conn = k;
+    return k;
+}
+static dt__conn *dt__sim_dial(dt__world *w, int peer, int kind, dt__block *later)
+{
+    int       pipe = dt__sim_pipes(w->sim, w->rank, peer);
+    dt__conn *k = dt__sim_conn(w, kind, peer, pipe);
+    if (!k) return NULL;
+    k->shaking = true;
+    k->deadline = k->since + 1000000000;
+    if (later) later->refs++;
+    k->later = later;
+    dt__sim_say(w->sim, pipe + 1, DT__SIM_HELLO, kind, NULL);
+    return k;
+}
+static void dt__sim_accept(dt__world *w, int pipe, int kind)
+{
+    dt_sim   *s = w->sim;
+    char      text[184];
+    dt__conn *k = dt__sim_conn(w, 0, -1, pipe);
+    if (!k) return;
+    k->shake.server = true;
+    k->shake.c.version = DT__SHAKE_VERSION;
+    k->shake.c.epoch = w->epoch;
+    k->shake.c.world = w->size;
+    k->shake.c.rank = s->pipe[pipe ^ 1].rank;
+    k->shake.c.to = w->rank;
+    k->shake.c.kind = kind;
+    int status = dt__control_admit(w, k, text, sizeof text);
+    if (status) {
+        dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, status,
+                    dt__block_new(DT__C_REFUSED, w->rank, text, strlen(text) + 1, NULL, 0));
+        k->broken = true;
+        return;
+    }
+    k->kind = kind;
+    k->peer = k->shake.c.rank;
+    dt__conn_shaken(w, k);
+    dt__sim_say(s, pipe ^ 1, DT__SIM_WELCOME, 0, NULL);
+}
+static void dt__sim_hear(dt__world *w, dt__conn *k, const dt__block *b)
+{
+    const dt__chead *h = (const dt__chead *)(const void *)(b + 1);
+    if (h->nbytes > k->body_cap) {
+        uint8_t *body = (uint8_t *)DT_COMM_REALLOC(k->body, h->nbytes);
+        if (!body) {
+            w->sim->memory = true;
+            return;
+        }
+        k->body = body;
+        k->body_cap = h->nbytes;
+    }
+    k->head = *h;
+    if (h->nbytes) memcpy(k->body, h + 1, h->nbytes);
+    if (!dt__control_frame(w, k)) dt__conn_lost(w, k, "it sent a broken frame");
+}
+static void dt__sim_frame_event(dt_sim *s, int pipe)
+{
+    dt__sim_pipe  *p = &s->pipe[pipe];
+    dt__sim_rank  *r = &s->rank[p->rank];
+    dt__sim_frame *f = p->first;
+    dt__conn      *k = p->conn;
+    p->first = f->next;
+    if (!p->first) p->last = NULL;
+    s->frames--;
+    r->stir = true;
+    if (r->dead) {
+        if (f->kind == DT__SIM_HELLO) dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, 0, NULL);
+    } else if (f->kind == DT__SIM_HELLO) dt__sim_accept(&r->world, pipe, f->value);
+    else if (k && f->kind == DT__SIM_SAID) dt__sim_hear(&r->world, k, f->b);
+    else if (k && f->kind == DT__SIM_WELCOME) dt__conn_shaken(&r->world, k);
+    else if (k && k->shaking) {
+        k->broken = true;
+        k->refused = f->kind == DT__SIM_REFUSED && !f->value;
+        if (f->kind == DT__SIM_REFUSED && f->value == DT_COMM_ERR_PEER && f->b && k->kind == DT__KIND_TREE)
+            dt__control_expelled(&r->world, (const char *)dt__block_body(f->b));
+    } else if (k) dt__conn_lost(&r->world, k, "its connection ended");
+    dt__block_unref(f->b);
+    DT_COMM_FREE(f);
+}
+/* What control has to say goes out, what is broken is closed. */
+static void dt__sim_settle(dt_sim *s, dt__sim_rank *r)
+{
+    dt__control *ctl = r->world.control;
+    for (bool more = true; more;) {
+        more = false;
+        for (dt__conn *k = ctl->conns; k; k = k->next) {
+            while (k->out && !k->shaking) {
+                dt__queued *q = k->out;
+                k->out = q->next;
+                if (!k->out) k->last = NULL;
+                if (k->slot >= 0) dt__sim_say(s, k->slot ^ 1, DT__SIM_SAID, 0, q->b);
+                else dt__block_unref(q->b);
+                DT_COMM_FREE(q);
+            }
+            if (k->closing && !k->shaking) k->broken = true;
+            if (!k->broken || k->slot < 0) continue;
+            dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL);
+            s->pipe[k->slot].conn = NULL;
+            k->slot = -1;
+            more = true;
+        }
+        if (more) dt__control_reap(&r->world);
+    }
+    int64_t at = dt__control_next(&r->world, s->now);
+    if (r->timer > s->now && r->timer <= at) return;
+    r->timer = at > s->now ? at : s->now + 1;
+    dt__sim_push(s, r->timer, DT__SIM_TIMER, r->world.rank);
+}
+
+/* ---- events */
+static void dt__sim_after(dt_sim *s, dt__sim_rank *r)
+{
+    const dt_work *w = r->comm->engine->head;
+    bool           busy = w && !r->dead;
+    if (r->stir && !r->dead) dt__sim_settle(s, r);
+    r->stir = false;
+    s->busy += (int)busy - (int)r->busy;
+    r->busy = busy;
+    if (!busy || r->late) return;
+    int64_t late = (int64_t)((r->comm->timeout + (w->asked ? 2 : 0)) * 1e9); /* see dt__stuck */
+    if (!w->pair && !w->watched) late = dt__watch_after(r->comm);
+    r->late = true;
+    dt__sim_push(s, w->moved + late + 1000, DT__SIM_LATE, r->world.rank);
+}
+static void dt__sim_look(dt_sim *s, dt__sim_rank *r)
+{
+    struct dt__engine *e = r->comm->engine;
+    pthread_mutex_lock(&e->lock);
+    if (e->driving) r->called = true;
+    else dt__engine_look(r->comm);
+    pthread_mutex_unlock(&e->lock);
+    dt__sim_after(s, r);
+}
+static void dt__sim_die(dt_sim *s, dt__sim_rank *r)
+{
+    int  me = r->world.rank;
+    char text[80];
+    if (r->dead) return;
+    r->dead = true;
+    for (dt__conn *k = r->world.control->conns; k; k = k->next)
+        if (k->slot >= 0) dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL);
+    for (int i = 0; i < s->n; i++) { /* some of what it sent last is lost */
+        dt__sim_link *l = s->link[(size_t)i * (size_t)s->n + (size_t)me];
+        if (!l || dt__sim_draw(s) & 1) continue;
+        dt__sim_packet **p = &l->first, *last = NULL;
+        while (*p && ((*p)->at <= s->now || dt__sim_draw(s) & 1)) last = *p, p = &last->next;
+        for (dt__sim_packet *q = *p, *next; q; q = next) {
+            next = q->next;
+            DT_COMM_FREE(q);
+        }
+        *p = NULL;
+        l->last = last;
+    }
+    snprintf(text, sizeof text, "rank %d was killed in the simulator", me);
+    dt__comm_failed(r->comm, DT_COMM_ERR_PEER, me, text);
+    dt__sim_look(s, r);
+}
+static void dt__sim_order_event(dt_sim *s, const dt__sim_order *o)
+{
+    dt__sim_rank *r = &s->rank[o->rank];
+    s->orders--;
+    if (o->kind == DT__SIM_KILL) dt__sim_die(s, r);
+    else if (r->dead) return;
+    else if (o->kind == DT__SIM_PAUSE) {
+        if (s->now + o->length > r->until) r->until = s->now + o->length;
+    } else {
+        o->fn(r->comm, o->user);
+        dt__sim_look(s, r);
+    }
+}
+static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
+{
+    int           kind = e.kind == DT__SIM_ORDER ? s->order[e.who].kind : 0;
+    int           rank = e.kind == DT__SIM_FRAME ? s->pipe[e.who].rank : kind ? s->order[e.who].rank : e.who;
+    dt__sim_rank *r = &s->rank[rank];
+    s->now = e.at;
+    s->nevents++;
+    dt__sim_mix(s, (uint64_t)e.at);
+    dt__sim_mix(s, (uint64_t)e.kind << 32 | (uint64_t)(uint32_t)e.who);
+    if (r->until > s->now && !r->dead && kind != DT__SIM_KILL && kind != DT__SIM_PAUSE) {
+        int64_t at = r->until + (e.kind != DT__SIM_FRAME); /* when it goes on; what it was told is heard first */
+        dt__sim_push(s, at, e.kind, e.who);
+        if (e.kind == DT__SIM_TIMER) r->timer = at;
+        return;
+    }
+    if (e.kind == DT__SIM_ORDER) dt__sim_order_event(s, &s->order[e.who]);
+    else if (e.kind == DT__SIM_FRAME) {
+        dt__sim_frame_event(s, e.who);
+        dt__sim_after(s, r);
+        if (!dt__comm_ok(r->comm)) dt__sim_wake(s, rank, s->now);
+    } else if (r->dead) return;
+    else if (e.kind == DT__SIM_ARRIVE) dt__sim_wake(s, rank, s->now + dt__sim_some(s, s->delay / 2));
+    else if (e.kind == DT__SIM_TIMER) {
+        if (r->timer != e.at) return; /* another one is set */
+        r->timer = 0;
+        r->stir = true;
+        dt__control_timers(&r->world, s->now);
+        dt__sim_after(s, r);
+    } else {
+        if (e.kind == DT__SIM_LOOK) r->looking = false;
+        else r->late = false;
+        dt__sim_look(s, r);
+    }
+}
+/* rank: one whose caller waits, or -1: until all is quiet. */
+static void dt__sim_events(dt_sim *s, int64_t until, int rank)
+{
+    const int64_t *clock = dt__comm_clock;
+    dt__comm_clock = &s->now;
+    s->running = true;
+    for (int i = 0; i < s->n; i++) { /* calls that were started meanwhile */
+        dt__sim_rank *r = &s->rank[i];
+        if (!r->comm->engine->head || r->busy || r->dead) continue;
+        s->busy++;
+        r->busy = true;
+        dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
+    }
+    if (rank >= 0) s->rank[rank].called = false;
+    while (!s->memory && s->nheap && s->heap[0].at <= until) {
+        if (rank < 0 ? !s->busy && !s->orders && !s->frames : s->rank[rank].called) break;
+        dt__sim_event_do(s, dt__sim_pop(s));
+    }
+    if (s->now < until && (rank < 0 ? s->busy || s->orders || s->frames : !s->rank[rank].called)) s->now = until;
+    s->running = false;
+    dt__comm_clock = clock;
+}
+
+/* ---- the calls */
+static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
+{
+    dt__sim_rank *r = &s->rank[i];
+    dt__world    *w = &r->world;
+    static dt_comm_opts none; /* all 0 */
+    dt_comm_opts  co = none;
+    co.timeout = o->timeout > 0 ? o->timeout : 30;
+    co.algo = o->algo ? o->algo : "auto"; /* the environment says nothing here */
+    co.no_thread = true;
+    w->refs = 1;
+    w->rank = i;
+    w->size = s->n;
+    w->timeout = co.timeout;
+    w->join_timeout = 120;
+    w->member = s->member;
+    w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
+    w->joined = true;
+    w->sim = s;
+    w->clock = &s->now;
+    pthread_mutex_init(&w->lock, NULL);
+    snprintf(w->where, sizeof w->where, "the simulator");
+    r->comm = dt__comm_new(i, s->n, &co);
+    if (!r->comm) return false;
+    close(r->comm->wake_fd); /* nobody sleeps on it, and a thousand are many */
+    r->comm->wake_fd = -1;
+    if (dt__control_new(w)) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory or descriptors");
+        return false;
+    }
+    dt__close(&w->control->wake);
+    w->control->started = w->control->complete = true;
+    w->control->note_at = s->now + 1 + (int64_t)(dt__sim_draw(s) % 250000000);
+    r->comm->world = w;
+    r->comm->id = 1;
+    r->comm->across = s->n > 1 ? &dt__transport_sim : NULL;
+    r->comm->note = r->comm->own_note = (dt__note *)dt__sim_zeroed(DT__NOTES, sizeof *r->comm->own_note);
+    if (!r->comm->note) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
+        return false;
+    }
+    r->comm->local_size = 0;
+    for (int k = 0; k < s->n; k++) {
+        r->comm->host[k] = s->member[k].host;
+        if (s->member[k].host != s->member[i].host) continue;
+        if (k == i) r->comm->local_rank = r->comm->local_size;
+        r->comm->local_size++;
+    }
+    dt__world_add(w, r->comm);
+    return true;
+}
+static bool dt__sim_tree(dt_sim *s) /* the control connections, as joining leaves them */
+{
+    for (int i = 1; i < s->n; i++) {
+        int       up = (i - 1) / DT__TREE, pipe = dt__sim_pipes(s, i, up);
+        dt__conn *below = dt__sim_conn(&s->rank[i].world, DT__KIND_TREE, up, pipe);
+        dt__conn *above = below ? dt__sim_conn(&s->rank[up].world, DT__KIND_TREE, i, pipe + 1) : NULL;
+        if (!above) return false;
+        below->ready = above->ready = true;
+        s->rank[i].world.control->parent = below;
+    }
+    return true;
+}
+DT_API dt_sim *dt_sim_new_with(dt_sim_opts o)
+{
+    int n = o.world;
+    if (n < 1 || n > DT__SIM_WORLD || !(o.timeout >= 0) || !(o.delay >= 0) || o.delay > 1e6) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_new: world %d, timeout %g, delay %g", n, o.timeout, o.delay);
+        return NULL;
+    }
+    dt_sim *s = (dt_sim *)dt__sim_zeroed(1, sizeof *s);
+    if (s) {
+        s->n = n;
+        s->rank = (dt__sim_rank *)dt__sim_zeroed((size_t)n, sizeof *s->rank);
+        s->member = (dt__member *)dt__sim_zeroed((size_t)n, sizeof *s->member);
+        s->link = (dt__sim_link **)dt__sim_zeroed((size_t)n * (size_t)n, sizeof *s->link);
+    }
+    if (!s || !s->rank || !s->member || !s->link) {
+        dt_sim_free(s);
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
+        return NULL;
+    }
+    const int64_t *clock = dt__comm_clock;
+    bool           ok = true;
+    dt__comm_clock = &s->now;
+    s->now = DT__SIM_BEGIN;
+    s->random = o.seed * UINT64_C(0xd1342543de82ef95) + 1;
+    s->delay = (int64_t)((o.delay > 0 ? o.delay : 1e-3) * 1e9);
+    s->window = o.window < 0 ? 0 : o.window ? o.window : (int)(dt__sim_draw(s) % 4) * (int)(dt__sim_draw(s) % 4);
+    dt__plan_machines hosts;
+    ok = dt__plan_machines_make(&hosts, n, o.host);
+    for (int i = 0; ok && i < n; i++) {
+        dt__member *m = &s->member[i];
+        m->host = hosts.of[i];
+        m->pid = 1000 + i;
+        snprintf(m->host_name, sizeof m->host_name, "host%d", m->host);
+    }
+    if (ok) dt__plan_machines_free(&hosts);
+    else dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
+    for (int i = 0; ok && i < n; i++) ok = dt__sim_rank_new(s, i, &o);
+    if (ok && !dt__sim_tree(s)) {
+        ok = false;
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
+    }
+    dt__comm_clock = clock;
+    if (ok) return s;
+    dt_sim_free(s);
+    return NULL;
+}
+DT_API void dt_sim_free(dt_sim *s)
+{
+    if (!s) return;
+    for (int i = 0; s->rank && i < s->n; i++) {
+        dt__sim_rank *r = &s->rank[i];
+        dt__comm_delete(r->comm);
+        if (r->world.control) dt__control_free(&r->world);
+        if (r->world.sim) pthread_mutex_destroy(&r->world.lock);
+    }
+    for (size_t i = 0; s->link && i < (size_t)s->n * (size_t)s->n; i++) {
+        if (!s->link[i]) continue;
+        for (dt__sim_packet *p = s->link[i]->first, *next; p; p = next) {
+            next = p->next;
+            DT_COMM_FREE(p);
+        }
+        DT_COMM_FREE(s->link[i]);
+    }
+    for (int i = 0; i < s->npipes; i++)
+        for (dt__sim_frame *f = s->pipe[i].first, *next; f; f = next) {
+            next = f->next;
+            dt__block_unref(f->b);
+            DT_COMM_FREE(f);
+        }
+    DT_COMM_FREE(s->pipe);
+    DT_COMM_FREE(s->order);
+    DT_COMM_FREE(s->heap);
+    DT_COMM_FREE(s->link);
+    DT_COMM_FREE(s->member);
+    DT_COMM_FREE(s->rank);
+    DT_COMM_FREE(s);
+}
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank) { return s && rank >= 0 && rank < s->n ? s->rank[rank].comm : NULL; }
+static int dt__sim_order_add(dt_sim *s, int kind, int rank, double when, double length,
+                             void (*fn)(dt_comm *c, void *user), void *user)
+{
+    if (!s || rank < 0 || rank >= s->n || !(when >= 0) || !(length >= 0) || when > 1e9 || length > 1e9)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim: rank %d at %g s for %g s", rank, when, length);
+    int64_t cap = s->order_cap;
+    void   *p = s->order;
+    if (!dt__sim_grow(s, &p, &cap, s->norders, sizeof *s->order))
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim: out of memory");
+    s->order = (dt__sim_order *)p;
+    s->order_cap = (int)cap;
+    dt__sim_order *o = &s->order[s->norders];
+    o->kind = kind;
+    o->rank = rank;
+    o->length = (int64_t)(length * 1e9);
+    o->fn = fn;
+    o->user = user;
+    s->orders++;
+    dt__sim_push(s, DT__SIM_BEGIN + (int64_t)(when * 1e9), DT__SIM_ORDER, s->norders++);
+    return s->memory ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim: out of memory") : 0;
+}
+DT_API int dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user)
+{
+    if (!fn) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_at: there is no function");
+    return dt__sim_order_add(s, DT__SIM_CALL, rank, when, 0, fn, user);
+}
+DT_API int dt_sim_pause(dt_sim *s, int rank, double when, double seconds)
+{
+    return dt__sim_order_add(s, DT__SIM_PAUSE, rank, when, seconds, NULL, NULL);
+}
+DT_API int dt_sim_kill(dt_sim *s, int rank, double when)
+{
+    return dt__sim_order_add(s, DT__SIM_KILL, rank, when, 0, NULL, NULL);
+}
+DT_API int dt_sim_run(dt_sim *s, double until)
+{
+    if (!s || s->running || !(until >= 0))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_run: until %g, or from a function of dt_sim_at", until);
+    dt__sim_events(s, DT__SIM_BEGIN + (int64_t)((until < 1e9 ? until : 1e9) * 1e9), -1);
+    return s->memory ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_run: out of memory") : s->busy;
+}
+DT_API double   dt_sim_now(const dt_sim *s) { return s ? 1e-9 * (double)(s->now - DT__SIM_BEGIN) : 0; }
+DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events)
+{
+    if (events) *events = s ? (int64_t)s->nevents : 0;
+    return s ? s->hash : 0;
+}
+
+/* ==================================================================================================== >>predicting
+   The plans of all ranks would not fit into memory: a run is one or two steps that come again and again, to a peer that
+   moves on evenly. A rank has one message under way at a time, its first send of the round that is not over; the heap
+   holds these messages by the time at which both sides are there. A receive that is posted is a byte in a table of
+   pairs. Messages in a shared thing are mixed: each begins at once, and is through when all that came before it is. */
+enum { DT__PRED_WORLD = 8192, DT__PRED_FOLD = 0x80 };
+typedef struct dt__pred_run {
+    int32_t count, group; /* group: steps in it, 1 or 2, of one round */
+    int32_t round, by;    /* rounds from one to the next */
+    int32_t kind[2], peer[2], move[2];
+    int64_t n[2];
+} dt__pred_run;
+typedef struct dt__pred_at { /* a place in the steps of a rank */
+    int64_t run;
+    int32_t i, j;
+} dt__pred_at;
+typedef struct dt__pred_rank {
+    dt__pred_at at, out;        /* the end of its round; its send under way */
+    int64_t     last;           /* its last run, and one */
+    double      began, end;     /* of its round: when; as far as it is known */
+    double      cpu, in;        /* free from then on: reducing, receiving */
+    double      ready;          /* to send its message */
+    int64_t     n;              /* bytes of it */
+    int32_t     peer, left;     /* of it, -1: none; messages of the round to come */
+    bool        waiting, fold;  /* for the receive; it is reduced there */
+} dt__pred_rank;
+typedef struct dt__pred_key {
+    double  t;
+    int32_t rank;
+} dt__pred_key;
+typedef struct dt__pred {
+    int            n, nhosts, nswitches;
+    double         a[2], b[2], gamma, nic, fabric, trunk; /* near and far */
+    int            size;
+    int           *host, *sw;   /* of ranks; of machines */
+    dt__pred_run  *run;
+    int64_t        nruns, cap;
+    dt__pred_rank *rank;
+    uint8_t       *open;        /* receives posted: to x n + from */
+    dt__pred_key  *heap;
+    int            nheap;
+    double        *free_at;     /* of cards out and in, of switches, of trunks up and down */
+    int64_t       *out, *through; /* bytes of cards, of switches */
+    int            meeting;     /* ranks in a round of SHARE */
+    double         met;
+    int64_t        met_n, messages, bytes;
+    double         seconds;
+    int            over;        /* ranks that are done */
+} dt__pred;
+
+static bool dt__pred_same(const dt__pred *d, const dt_plan_step *a, const dt_plan_step *b, int move)
+{
+    return a->kind == b->kind && a->n == b->n && (a->peer + (int64_t)move + d->n) % d->n == b->peer;
+}
+static int dt__pred_move(const dt_plan_step *a, const dt_plan_step *b, int n) /* the shorter way round */
+{
+    int m = a->kind > DT_STEP_FOLD ? 0 : b->peer - a->peer;
+    return m > n / 2 ? m - n : m < -(n / 2) ? m + n : m;
+}
+/* How many times the g steps at s come, one behind the other; at most `most` steps. */
+static int64_t dt__pred_repeat(const dt__pred *d, const dt_plan_step *s, int64_t most, int g, int *move)
+{
+    int64_t i = 0;
+    if (most < 2 * g || (g == 2 && s[0].round != s[1].round)) return 1;
+    for (int j = 0; j < g; j++) move[j] = dt__pred_move(s + j, s + g + j, d->n);
+    int by = s[g].round - s[0].round;
+    for (; i + 2 * g <= most; i += g)
+        for (int j = 0; j < g; j++)
+            if (s[i + g + j].round - s[i + j].round != by || !dt__pred_same(d, s + i + j, s + i + g + j, move[j]))
+                return i / g + 1;
+    return i / g + 1;
+}
+static bool dt__pred_pack(dt__pred *d, const dt_plan *p)
+{
+    for (int64_t i = 0; i < p->nsteps;) {
+        const dt_plan_step *s = p->step + i;
+        int                 one[2] = { 0, 0 }, two[2] = { 0, 0 };
+        int64_t             a = dt__pred_repeat(d, s, p->nsteps - i, 1, one);
+        int64_t             b = dt__pred_repeat(d, s, p->nsteps - i, 2, two);
+        int                 g = b > 1 && 2 * b > a ? 2 : 1;
+        if (d->nruns == d->cap) {
+            int64_t cap = d->cap ? 2 * d->cap : 1024;
+            void   *q = DT_COMM_REALLOC(d->run, (size_t)cap * sizeof *d->run);
+            if (!q) return false;
+            d->run = (dt__pred_run *)q;
+            d->cap = cap;
+        }
+        dt__pred_run *r = &d->run[d->nruns++];
+        memset(r, 0, sizeof *r);
+        r->group = g;
+        r->count = (int32_t)(g == 2 ? b : a);
+        r->round = s->round;
+        r->by = r->count > 1 ? s[g].round - s->round : 0;
+        for (int j = 0; j < g; j++) {
+            r->kind[j] = s[j].kind;
+            r->peer[j] = s[j].peer;
+            r->move[j] = r->count < 2 ? 0 : g == 2 ? two[j] : one[j];
+            r->n[j] = s[j].n * d->size;
+        }
+        i += (int64_t)r->count * g;
+    }
+    return true;
+}
+static int dt__pred_peer(const dt__pred *d, const dt__pred_run *r, dt__pred_at at)
+{
+    int64_t p = r->peer[at.j] + (int64_t)at.i * r->move[at.j];
+    if (p >= 0 && p < d->n) return (int)p;
+    p %= d->n;
+    return (int)(p < 0 ? p + d->n : p);
+}
+static int  dt__pred_round(const dt__pred_run *r, dt__pred_at at) { return r->round + at.i * r->by; }
+static void dt__pred_next(const dt__pred_run *r, dt__pred_at *at)
+{
+    if (++at->j < r->group) return;
+    at->j = 0;
+    if (++at->i < r->count) return;
+    at->i = 0;
+    at->run++;
+}
+
+/* ---- messages by time */
+static bool dt__pred_before(dt__pred_key a, dt__pred_key b) { return a.t != b.t ? a.t < b.t : a.rank < b.rank; }
+static void dt__pred_push(dt__pred *d, int rank, double t)
+{
+    dt__pred_key k;
+    int          i = d->nheap++;
+    k.t = t;
+    k.rank = rank;
+    for (; i > 0 && dt__pred_before(k, d->heap[(i - 1) / 4]); i = (i - 1) / 4) d->heap[i] = d->heap[(i - 1) / 4];
+    d->heap[i] = k;
+}
+static void dt__pred_pop(dt__pred *d)
+{
+    int          i = 0;
+    dt__pred_key k = d->heap[--d->nheap];
+    for (int c = 1; c < d->nheap; c = 4 * i + 1) {
+        int best = c, end = c + 4 < d->nheap ? c + 4 : d->nheap;
+        for (int j = c + 1; j < end; j++)
+            if (dt__pred_before(d->heap[j], d->heap[best])) best = j;
+        if (!dt__pred_before(d->heap[best], k)) break;
+        d->heap[i] = d->heap[best];
+        i = best;
+    }
+    d->heap[i] = k;
+}
+static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides are there */
+{
+    uint8_t *o = &d->open[(size_t)to * (size_t)d->n + (size_t)from];
+    d->rank[from].fold = (*o & DT__PRED_FOLD) != 0;
+    if ((--*o & (DT__PRED_FOLD - 1)) == 0) *o = 0;
+    d->rank[from].waiting = false;
+    dt__pred_push(d, from, t);
+}
+/* The next send of the round, at time t. */
+static void dt__pred_send(dt__pred *d, int rank, double t)
+{
+    dt__pred_rank *r = &d->rank[rank];
+    for (r->peer = -1; r->out.run != r->at.run || r->out.i != r->at.i || r->out.j != r->at.j;) {
+        const dt__pred_run *s = &d->run[r->out.run];
+        dt__pred_at         at = r->out;
+        dt__pred_next(s, &r->out);
+        if (s->kind[at.j] != DT_STEP_SEND) continue;
+        r->peer = dt__pred_peer(d, s, at);
+        r->n = s->n[at.j];
+        r->ready = t;
+        r->waiting = true;
+        if (d->open[(size_t)r->peer * (size_t)d->n + (size_t)rank])
+            dt__pred_meet(d, rank, r->peer, t > d->rank[r->peer].began ? t : d->rank[r->peer].began);
+        return;
+    }
+}
+static void dt__pred_enter(dt__pred *d, int rank, double t);
+/* A round of SHARE, which is of one machine: all meet, read the parts of all, write them to all, and meet again. */
+static void dt__pred_share(dt__pred *d, double t, int64_t n)
+{
+    if (t > d->met) d->met = t;
+    d->met_n += n;
+    if (++d->meeting < d->n) return;
+    double all = (double)d->met_n * (d->n - 1) / d->n;
+    t = d->met + 2 * dt__plan_log2_up(d->n) * d->a[0] + all * (d->gamma + d->b[0]);
+    d->meeting = 0;
+    d->met_n = 0;
+    d->met = 0;
+    for (int i = 0; i < d->n; i++) dt__pred_enter(d, i, t);
+}
+/* A rank begins its next round, and those after it that are its own alone. */
+static void dt__pred_enter(dt__pred *d, int rank, double t)
+{
+    dt__pred_rank *r = &d->rank[rank];
+    while (r->at.run < r->last) {
+        const dt__pred_run *s = &d->run[r->at.run];
+        int                 round = dt__pred_round(s, r->at), sends = 0;
+        int64_t             share = -1;
+        r->out = r->at;
+        r->began = r->end = r->cpu = t;
+        r->left = 0;
+        for (; r->at.run < r->last && dt__pred_round(s, r->at) == round; s = &d->run[r->at.run]) {
+            int kind = s->kind[r->at.j], peer;
+            if (kind == DT_STEP_SEND) sends++;
+            else if (kind == DT_STEP_SHARE) share = s->n[r->at.j];
+            else if (kind > DT_STEP_FOLD) r->end = r->cpu += (double)s->n[r->at.j] * d->gamma;
+            else {
+                peer = dt__pred_peer(d, s, r->at);
+                uint8_t *o = &d->open[(size_t)rank * (size_t)d->n + (size_t)peer];
+                *o = (uint8_t)((*o + 1) | (kind == DT_STEP_FOLD ? DT__PRED_FOLD : 0));
+                r->left++;
+                dt__pred_rank *q = &d->rank[peer];
+                if (q->waiting && q->peer == rank) dt__pred_meet(d, peer, rank, q->ready > t ? q->ready : t);
+            }
+            dt__pred_next(s, &r->at);
+        }
+        r->left += sends;
+        if (share >= 0) {
+            dt__pred_share(d, t, share);
+            return;
+        }
+        if (sends) dt__pred_send(d, rank, t);
+        if (r->left) return;
+        t = r->end;
+    }
+    if (t > d->seconds) d->seconds = t;
+    d->over++;
+}
+/* n bytes enter a shared thing at t, among those of other messages: when the last one is through. */
+static double dt__pred_through(double *free_at, double t, double nbytes, double per)
+{
+    return *free_at = (*free_at > t ? *free_at : t) + nbytes * per;
+}
+/* The message of a rank goes at t: when it is there. */
+static double dt__pred_pass(dt__pred *d, int from, double t)
+{
+    dt__pred_rank *r = &d->rank[from], *q = &d->rank[r->peer];
+    int            h = d->host[from], g = d->host[r->peer], far = h != g, x = d->sw[h], y = d->sw[g];
+    double         n = (double)r->n, slow = 0, *f = d->free_at; /* cards, cards in, switches, trunks, trunks in */
+    q->in = (q->in > t ? q->in : t) + d->a[far] + n * d->b[far];
+    d->messages++;
+    d->bytes += r->n;
+    if (!far) return q->in;
+    for (int i = 0; i < 2 && d->nic > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? d->nhosts + g : h], t, n, d->nic));
+    f += 2 * d->nhosts;
+    for (int i = 0; i < 1 + (x != y) && d->fabric > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? y : x], t, n, d->fabric));
+    f += d->nswitches;
+    for (int i = 0; i < 2 && x != y && d->trunk > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? d->nswitches + y : x], t, n, d->trunk));
+    d->out[h] += r->n;
+    d->through[x] += r->n;
+    if (x != y) d->through[y] += r->n;
+    return fmax(q->in, slow + d->a[far]);
+}
+static bool dt__pred_events(dt__pred *d)
+{
+    for (int i = 0; i < d->n; i++) dt__pred_enter(d, i, 0);
+    while (d->nheap) {
+        int            from = d->heap[0].rank, to = d->rank[from].peer;
+        double         sent = dt__pred_pass(d, from, d->heap[0].t), t = sent;
+        dt__pred_rank *r = &d->rank[from], *q = &d->rank[to];
+        dt__pred_pop(d);
+        if (t > r->end) r->end = t;
+        r->left--;
+        if (r->fold) t = (t > q->cpu ? t : q->cpu) + (double)r->n * d->gamma, q->cpu = t;
+        if (t > q->end) q->end = t;
+        q->left--;
+        if (r->left) dt__pred_send(d, from, sent);
+        else r->peer = -1, dt__pred_enter(d, from, r->end);
+        if (!q->left) dt__pred_enter(d, to, q->end);
+    }
+    return d->over == d->n;
+}
+static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt_cluster *k) /* NULL: it is good */
+{
+    dt_costs c = k->costs;
+    bool     none = c.gamma == 0;
+    int      near = k->near, far = k->far;
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++) {
+        if (!(c.alpha[i] >= 0) || !(c.beta[i] >= 0) || !(c.gamma >= 0)) return "a cost is negative";
+        none = none && c.alpha[i] == 0 && c.beta[i] == 0;
+    }
+    if (none) c = dt_costs_default();
+    if (!near && !far) near = DT_LINK_SHM, far = DT_LINK_NET;
+    if (near < 0 || near >= (int)DT_LINK_COUNT || far < 0 || far >= (int)DT_LINK_COUNT) return "there is no such link";
+    if (!(k->fabric >= 0) || !(k->trunk >= 0) || k->nic != k->nic) return "a bandwidth is negative";
+    if (k->element < 0 || k->element > 64) return "an element has 1 to 64 bytes";
+    d->a[0] = c.alpha[near], d->b[0] = c.beta[near];
+    d->a[1] = c.alpha[far], d->b[1] = c.beta[far];
+    d->gamma = c.gamma;
+    d->nic = k->nic < 0 ? 0 : k->nic > 0 ? k->nic : c.beta[far];
+    d->fabric = k->fabric;
+    d->trunk = k->trunk;
+    d->size = k->element ? k->element : 4;
+    d->nhosts = d->nswitches = 1;
+    for (int i = 0; i < o->world; i++) {
+        int h = o->host ? o->host[i] : 0;
+        if (h < 0 || h >= o->world) return "machines are numbers from 0 to world - 1 here";
+        if (h >= d->nhosts) d->nhosts = h + 1;
+    }
+    for (int i = 0; k->switch_of && i < d->nhosts; i++) {
+        if (k->switch_of[i] < 0 || k->switch_of[i] >= o->world) return "switches are numbers from 0 to world - 1 here";
+        if (k->switch_of[i] >= d->nswitches) d->nswitches = k->switch_of[i] + 1;
+    }
+    return NULL;
+}
+static bool dt__pred_alloc(dt__pred *d, const dt_plan_opts *o, const dt_cluster *k)
+{
+    size_t n = (size_t)d->n, things = 2 * (size_t)d->nhosts + 3 * (size_t)d->nswitches;
+    d->rank = (dt__pred_rank *)dt__sim_zeroed(n, sizeof *d->rank);
+    d->open = (uint8_t *)dt__sim_zeroed(n, n);
+    d->heap = (dt__pred_key *)dt__sim_zeroed(n + 1, sizeof *d->heap);
+    d->host = (int *)dt__sim_zeroed(n + (size_t)d->nhosts, sizeof *d->host);
+    d->free_at = (double *)dt__sim_zeroed(things, sizeof *d->free_at);
+    d->out = (int64_t *)dt__sim_zeroed((size_t)(d->nhosts + d->nswitches), sizeof *d->out);
+    if (!d->rank || !d->open || !d->heap || !d->host || !d->free_at || !d->out) return false;
+    d->sw = d->host + d->n;
+    d->through = d->out + d->nhosts;
+    for (int i = 0; i < d->n; i++) d->host[i] = o->host ? o->host[i] : 0;
+    for (int i = 0; i < d->nhosts; i++) d->sw[i] = k->switch_of ? k->switch_of[i] : 0;
+    return true;
+}
+DT_API int dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const dt_cluster *k,
+                          const char **why)
+{
+    static const char *const memory = "memory is out";
+    dt__pred                 d;
+    dt_plan                  p;
+    const char              *text = NULL;
+    int                      code = -1;
+    memset(&d, 0, sizeof d);
+    memset(&p, 0, sizeof p);
+    memset(out, 0, sizeof *out);
+    d.n = o->world;
+    if (o->world < 1 || o->world > DT__PRED_WORLD) text = "world is not in 1..8192";
+    else text = dt__pred_cluster(&d, o, k);
+    dt_plan_opts mine = *o;
+    if (!text && algo == DT_ALGO_AUTO) {
+        dt_costs c = dt_costs_default();
+        int64_t  all = 0, segment = 0;
+        bool     one = dt__plan_one_machine(o->world, o->host);
+        int      link = one ? (int)DT_LINK_SHM : (int)DT_LINK_NET;
+        bool     whole = coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BROADCAST || coll == DT_COLL_REDUCE;
+        c.alpha[DT_LINK_SHM] = d.a[0], c.beta[DT_LINK_SHM] = d.b[0];
+        c.alpha[DT_LINK_NET] = d.a[1], c.beta[DT_LINK_NET] = d.b[1];
+        c.gamma = d.gamma;
+        for (int i = 0; i < o->world; i++) all += o->counts && coll != DT_COLL_ALLTOALL ? o->counts[i] : o->count;
+        algo = dt_plan_choose(&c, coll, o->world, o->host, link, (whole ? o->count : all) * d.size, &segment);
+        mine.segment = segment / d.size;
+    }
+    if (!text && !dt__pred_alloc(&d, o, k)) text = memory;
+    for (int i = 0; !text && i < o->world; i++) {
+        mine.rank = i;
+        d.rank[i].at.run = d.nruns;
+        d.rank[i].peer = -1;
+        code = dt_plan_make(&p, coll, algo, &mine, &text);
+        if (!code && p.count > INT64_MAX / 64 / o->world) text = "the vector is too long", code = -1;
+        else if (!code && !dt__pred_pack(&d, &p)) text = memory;
+        d.rank[i].last = d.nruns;
+    }
+    if (text == memory) code = -2;
+    else if (!text && !dt__pred_events(&d)) text = "the plan does not end", code = -1;
+    if (!text) {
+        out->seconds = d.seconds;
+        out->messages = d.messages;
+        out->bytes = d.bytes;
+        out->algo = algo;
+        for (int i = 0; i < d.nhosts; i++) out->bytes_nic = d.out[i] > out->bytes_nic ? d.out[i] : out->bytes_nic;
+        for (int i = 0; i < d.nswitches; i++)
+            out->bytes_switch = d.through[i] > out->bytes_switch ? d.through[i] : out->bytes_switch;
+    }
+    dt_plan_free(&p);
+    DT_COMM_FREE(d.run);
+    DT_COMM_FREE(d.rank);
+    DT_COMM_FREE(d.open);
+    DT_COMM_FREE(d.heap);
+    DT_COMM_FREE(d.host);
+    DT_COMM_FREE(d.free_at);
+    DT_COMM_FREE(d.out);
+    if (why) *why = text;
+    return text ? code : 0;
+}
 
 #endif /* DT_IMPLEMENTATION */

@@ -5217,7 +5217,7 @@ typedef struct DT__K(bn_ctx) {
     float         *work;
     float         *table;     /* 4 periods: a, b, and backward: a, slope, offset, mean */
     double        *part;      /* of each task 2 ch: mean and sum of squares; backward: the two sums */
-    int            train, sums;
+    int            train, sums, given; /* backward: the sums are made, or are an input */
 } DT__K(bn_ctx);
 
 static int64_t DT__K(bn_group)(int64_t ch)
@@ -5423,6 +5423,11 @@ static int DT__K(batch_norm)(dt_device *dev, const dt_call *c)
     if (c->u.norm.train || !DT__K(has_in)(c, 3) || !DT__K(has_in)(c, 4)) {
         DT__K(run_rows)(ntasks, DT__K(bn_stats_task), &p, p.total);
         DT__K(bn_merge)(&p, ntasks);
+        for (int64_t i = 0; i < p.ch && !DT__K(has_out)(c, 0); i++) {
+            DT__K(set_elem)(&c->out[1], i, (float)p.part[i], 0);
+            DT__K(set_elem)(&c->out[2], i, (float)p.part[p.ch + i], 0);
+        }
+        if (!DT__K(has_out)(c, 0)) return 0;
     } else {
         for (int64_t i = 0; i < p.ch; i++) {
             p.part[i] = (double)DT__K(elem)(&c->in[3], i);
@@ -5518,8 +5523,13 @@ static void DT__K(bn_bwd_tables)(const DT__K(bn_ctx) *p, int64_t ntasks)
     memset(s1, 0, (size_t)p->ch * 16);
     for (int64_t t = 1; p->sums && t <= ntasks; t++)
         for (int64_t i = 0; i < 2 * p->ch; i++) s1[i] += p->part[2 * p->ch * t + i];
+    if (p->given) n = (double)c->u.norm.n;
     for (int64_t i = 0; i < p->ch; i++) {
         double rstd = (double)DT__K(elem)(&c->in[4], i);
+        if (p->given) {
+            s1[i] = (double)DT__K(elem)(&c->in[6], i);
+            s2[i] = (double)DT__K(elem)(&c->in[6], p->ch + i) / rstd;
+        }
         double a = DT__K(has_in)(c, 2) ? rstd * (double)DT__K(elem)(&c->in[2], i) : rstd;
         DT__K(bn_table)(p, 0)[i] = (float)a;
         DT__K(bn_table)(p, 1)[i] = (float)(-a * rstd * rstd * s2[i] / n);
@@ -5571,7 +5581,8 @@ static int DT__K(batch_norm_bwd)(dt_device *dev, const dt_call *c)
     int64_t ntasks = DT__K(bn_begin)(&p, c, &c->in[1], 3);
     if (ntasks < 0) return DT_ERR_MEMORY;
     p.train = c->u.norm.train;
-    p.sums = p.train || DT__K(has_out)(c, 1) || DT__K(has_out)(c, 2);
+    p.given = DT__K(has_in)(c, 6);
+    p.sums = (p.train && !p.given) || DT__K(has_out)(c, 1) || DT__K(has_out)(c, 2);
     DT__K(load_row)(DT__K(bn_table)(&p, 3), c->in[3].data, c->in[3].dtype, p.ch);
     DT__K(bn_repeat)(DT__K(bn_table)(&p, 3), p.ch, p.period);
     if (p.sums) DT__K(run_rows)(ntasks, DT__K(bn_sums_task), &p, p.total);

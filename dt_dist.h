@@ -37,18 +37,21 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    Models on the CPU. A model is trained by one thread of each rank.
+    Models on the CPU. A model is trained by one thread of each rank, or by dt_parallel's.
 
 CONTENTS
 
     >>ddp            replicas that average their gradients while the backward goes on
     >>feeding        rank 0 reads for all
+    >>parallel       one process, several devices, which share a batch
     >>agree          implementation from here: what ranks tell each other
     >>buckets        gradients in the order they become ready
     >>walk           a backward and its collectives
     >>slots          sums that do not depend on the number of ranks
+    >>syncnorm       batch norm over all ranks
     >>attach         from a model and a communicator to a ddp
     >>feed           frames of batches, one ahead
+    >>replicas       threads with a model each
 
 ERRORS
 
@@ -102,7 +105,7 @@ typedef struct dt_ddp_opts {
     double first_bucket_mb DT_D; /* MiB of the bucket that is ready first; default 1 */
     double bucket_mb       DT_D; /* of the others; default 25 */
     bool no_buffers        DT_D; /* do not give rank 0's buffers (running statistics) to all after each backward */
-    bool sync_batchnorm    DT_D; /* batch norms of the model take their statistics over all ranks */
+    bool sync_batchnorm    DT_D; /* see below */
     int slots              DT_D; /* > 0: see dt_ddp_slots */
 } dt_ddp_opts;
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
@@ -142,6 +145,14 @@ DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
    differs. f32 alone. A slot must get the same samples in every world: a loader for each, .rank = slot, .world = S. */
 DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* S; which are this rank's */
 
+/* .sync_batchnorm: torch.nn.SyncBatchNorm. Batch norms of the model take their statistics, in training, over the
+   samples of all ranks, each counting the same, and their gradients too: n ranks with batches of b are one rank with
+   n b. All ranks must come to the same batch norms in the same order (a branch that one rank does not take is an error
+   after the communicator's timeout); a rank may have a batch of no samples. With dt_ddp_samples, call it before the
+   first backward of an accumulation. dt_ddp_skip takes part with no samples in what this rank's last step had, so steps
+   must be alike; it needs a communicator with a thread (not .no_thread). With .no_buffers the running statistics of a
+   rank that skips stay behind. */
+
 /* Where the time goes, as sums over backwards that were synchronised. */
 typedef struct dt_ddp_stats {
     int64_t steps;
@@ -178,6 +189,56 @@ DT_API int64_t    dt_feed_epoch(const dt_feed *f);       /* as dt_loader_epoch *
 DT_API int64_t    dt_feed_batches(const dt_feed *f);
 DT_API dt_cursor *dt_feed_cursor(dt_feed *f); /* behind the last batch; may be set before the first dt_feed_next */
 DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_tensor(c, "data.cursor", ...) */
+
+/* ---------------------------------------------------------------------------------------------------- >>parallel
+   torch.nn.DataParallel: one program drives several devices, which are threads of the CPU here. The program says how a
+   part of a batch becomes a loss:
+
+       static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
+       {
+           return dt_cross_entropy(net(m, x), y);
+       }
+       ...
+       dt_parallel *p = dt_parallel_new(m, .devices = 4);
+       for (dt_batch b; dt_loader_next(in, &b);) {
+           dt_parallel_backward(p, loss_of, NULL, b.x, b.y, &loss);
+           dt_step(opt);
+       }
+       dt_parallel_free(p);
+
+   x and y are cut along dimension 0 as torch.chunk does: parts of ceil(n / devices), the last one smaller, fewer parts
+   than devices if the batch is small. fn is called for each part at the same time, the first one on the calling thread
+   with m itself, the others with replicas: models that share m's parameters and have gradients and buffers of their
+   own. It returns the mean loss over its part. The gradients that m has then, and the loss, are those of the whole
+   batch; they add to what was there, as those of dt_backward. With dt_amp it takes the place of dt_amp_backward (one
+   loss). dt_step comes next, as ever.
+
+   The first call runs the first part alone: it makes the parameters. fn must not touch m but through its argument, nor
+   change what user points to without a lock. Each device computes with one thread. Two runs with as many devices give
+   the same bits.
+
+   Batch norm: each device has the statistics of its part; the running ones are the first device's. Random numbers: the
+   first device draws as ever; a replica's generator (dt_drop) and its thread's (dt_dropout, dt_normal) are seeded anew
+   in each call, from a draw of the model's generator: other numbers than one device would draw.
+
+   An error on any device is the caller's, with the device's number; the model has no gradients then. Not on a model
+   that has a ddp. */
+typedef struct dt_parallel dt_parallel;
+typedef struct dt_parallel_opts {
+    int dt__first DT_D;
+    int devices   DT_D; /* default dt_threads() */
+} dt_parallel_opts;
+DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o DT_OPT0(dt_parallel_opts));
+#ifdef DT__LIT
+#define dt_parallel_new(...) \
+    dt_parallel_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_parallel_opts, __VA_ARGS__, ))
+#endif
+DT_API void dt_parallel_free(dt_parallel *p); /* before or after the model */
+DT_API int  dt_parallel_devices(const dt_parallel *p);
+typedef dt_tensor *(*dt_parallel_fn)(dt_model *m, dt_tensor *x, dt_tensor *y, void *user);
+/* y and loss may be NULL. */
+DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *user, dt_tensor *x, dt_tensor *y,
+                                      double *loss);
 
 #ifdef __cplusplus
 }
@@ -244,6 +305,18 @@ struct dt_ddp {
     int64_t total; /* elements of all blocks */
     float  *send, *gather;
     size_t  send_nbytes, gather_nbytes;
+    /* batch norm over all ranks */
+    dt_comm      *norm; /* of its collectives, as buckets are under way on c; NULL: none */
+    dt__norm_sync sync;
+    double       *stats_room;
+    size_t        stats_nbytes;
+    int64_t      *ran, *ran_before;     /* channels of each collective since the last backward, and of the step before;
+                                           negative: of a backward */
+    int64_t       nran, nran_before, ran_cap, ran_before_cap;
+    double       *shadow; /* what a rank that skips contributes: nothing */
+    size_t        shadow_nbytes;
+    dt_work     **shadow_work;
+    int64_t       nshadow, work_cap;
     /* watching */
     FILE        *verify; /* rank 0's DT_VERIFY */
     int          verifying;
@@ -258,7 +331,12 @@ static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 {
     if (dt__tls.code != DT_OK) return dt__tls.code;
     const char *why = d->c ? dt_comm_error(d->c) : NULL;
-    d->told = 1; /* whoever failed has told everyone */
+    if (!why && d->norm) why = dt_comm_error(d->norm);
+    d->told = 1;   /* whoever failed has told everyone */
+    if (d->norm) { /* who waits in the other one */
+        dt_comm_abort(d->norm, why);
+        dt_comm_abort(d->c, why);
+    }
     return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
 }
 /* An error of this rank is everyone's. */
@@ -267,6 +345,7 @@ static void dt__ddp_tell(dt_ddp *d)
     if (d->told || !d->c || dt__tls.code == DT_OK) return;
     d->told = 1;
     dt_comm_abort(d->c, dt_error());
+    dt_comm_abort(d->norm, dt_error());
 }
 static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
 
@@ -552,7 +631,7 @@ static int dt__reach_join(dt_ddp *d) /* the ranks' bitmaps become one */
     d->reach_hash = hash;
     return 0;
 }
-static int dt__stage_send(dt_ddp *d, int root)
+static int dt__buffers_put(dt_ddp *d, int root)
 {
     if (!d->stage) return 0;
     size_t at = 0;
@@ -567,7 +646,7 @@ static int dt__stage_send(dt_ddp *d, int root)
     d->stage_work = dt_comm_broadcast_start(d->c, d->stage, (int64_t)d->stage_nbytes, DT_COMM_U8, root);
     return d->stage_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
-static void dt__stage_take(dt_ddp *d)
+static void dt__buffers_get(dt_ddp *d)
 {
     size_t at = 0;
     for (int i = 0; i < d->m->nparams && d->rank != d->stage_root; i++) {
@@ -623,7 +702,7 @@ static int dt__note_take(dt_ddp *d)
         d->after = 1 / total;
     }
     if (differ && dt__reach_join(d)) return dt__tls.code;
-    return dt__stage_send(d, root);
+    return dt__buffers_put(d, root);
 }
 /* A parameter without a gradient in this backward: its part of the bucket is zero. */
 static int dt__ddp_blank(dt_tensor *t)
@@ -694,14 +773,17 @@ static int dt__ddp_drain(dt_ddp *d)
     }
     if (d->bad_work && dt_work_wait(d->bad_work)) rc = 1;
     d->bad_work = NULL;
+    for (int64_t i = 0; i < d->nshadow; i++)
+        if (dt_work_wait(d->shadow_work[i])) rc = 1;
+    d->nshadow = 0;
     return rc ? dt__ddp_comm_fail(d, "dt_backward") : 0;
 }
-static void dt__ddp_forget(dt_ddp *d) /* no gradients */
+static void dt__forget_grads(dt_model *m)
 {
-    for (int i = 0; i < d->m->nblocks; i++) {
-        dt_block_zero_grad(&d->m->block[i].b);
-        d->m->block[i].use_mgrad = 0;
-        for (int k = 0; k < d->m->block[i].n; k++) d->m->order[d->m->block[i].first + k]->reached = 0;
+    for (int i = 0; i < m->nblocks; i++) {
+        dt_block_zero_grad(&m->block[i].b);
+        m->block[i].use_mgrad = 0;
+        for (int k = 0; k < m->block[i].n; k++) m->order[m->block[i].first + k]->reached = 0;
     }
 }
 static int dt__ddp_nonfinite(dt_ddp *d)
@@ -710,7 +792,7 @@ static int dt__ddp_nonfinite(dt_ddp *d)
     for (int r = d->world - 1; r >= 0; r--)
         if (d->bad[r] >= 0) bad = r;
     if (bad < 0 || (d->m->amp && d->m->amp->dynamic)) return 0;
-    dt__ddp_forget(d);
+    dt__forget_grads(d->m);
     d->told = 1; /* every rank says the same */
     bool loss = d->bad[bad] >= d->norder;
     return dt_fail(DT_ERR_NUMERIC,
@@ -737,7 +819,7 @@ static int dt__ddp_finish(dt_ddp *d)
     dt_model *m = d->m;
     int       staged = d->stage_work != NULL, rc = dt__ddp_drain(d);
     if (rc) return rc;
-    if (staged) dt__stage_take(d);
+    if (staged) dt__buffers_get(d);
     for (int i = 0; i < m->nblocks && !rc && d->after != 1; i++)
         if (m->block[i].b.grad->dtype == DT_F32)
             rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, d->after, NULL);
@@ -803,12 +885,14 @@ static void dt__ddp_ready(void *user, dt_tensor *p)
     }
 }
 static int  dt__slots_take(dt_ddp *d);
+static void dt__syncnorm_turn(dt_ddp *d);
 static void dt__ddp_end(void *user, dt_status status)
 {
     dt_ddp *d = (dt_ddp *)user;
     if (!d->walking) return;
     d->walking = 0;
     d->t_walked = dt_trace_now();
+    if (!d->skipping) dt__syncnorm_turn(d);
     if (status != DT_OK || dt__tls.code != DT_OK) {
         dt__ddp_tell(d);
         if (!dt__ddp_alone(d)) dt__ddp_drain(d);
@@ -975,7 +1059,7 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         int64_t from = dt__slots_at(d, r), n = dt__slots_at(d, r + 1) - from;
         dt__slots_copy(d, d->send + from * per + (int64_t)d->slot * n, from, n, 1);
     }
-    dt__ddp_forget(d);
+    dt__forget_grads(d->m);
     if (++d->slot < per) return 0;
     d->slot = 0;
     if (dt__ddp_alone(d)) {
@@ -994,6 +1078,162 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
     }
     for (int i = 0; i < d->norder; i++) d->reach[i] = 0;
     return rc ? rc : dt__ddp_nonfinite(d);
+}
+
+/* ==================================================================================================== >>syncnorm
+   Forward: each rank's mean, squares about it and count go to all, who merge them in the order of ranks by Chan's
+   formula. Backward: the sums of dy and dy xhat are added over the ranks, each weighted as its loss is in the mean that
+   the ddp makes. A rank that skips starts all of its step's at once, which needs no results, and waits for them with
+   the buckets: whatever the others wait for in their backward is under way. */
+static double *dt__syncnorm_room(double **room, size_t *nbytes, int64_t n)
+{
+    size_t need = (size_t)n * sizeof **room;
+    if (need > *nbytes) {
+        dt_dealloc(*room, *nbytes);
+        *room = (double *)dt_alloc(need);
+        *nbytes = *room ? need : 0;
+    }
+    if (!*room) dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the statistics of a batch norm");
+    return *room;
+}
+static int dt__syncnorm_ran(dt_ddp *d, int64_t channels)
+{
+    int64_t *p = (int64_t *)dt__enlarge(d->ran, d->nran, &d->ran_cap, sizeof *p);
+    if (!p) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the statistics of a batch norm");
+    d->ran = p;
+    d->ran[d->nran++] = channels;
+    return 0;
+}
+static void dt__syncnorm_turn(dt_ddp *d) /* a backward has ended: what ran is the step before */
+{
+    int64_t *p = d->ran_before, cap = d->ran_before_cap;
+    d->ran_before = d->ran;
+    d->nran_before = d->nran;
+    d->ran_before_cap = d->ran_cap;
+    d->ran = p;
+    d->nran = 0;
+    d->ran_cap = cap;
+}
+static float *dt__syncnorm_data(dt_tensor *t) { return (float *)t->st->ptr + t->offset; } /* f32 */
+static void   dt__syncnorm_blend(dt_tensor *t, const double *x, double scale, double k) /* t += k (scale x - t) */
+{
+    for (int64_t i = 0; t && i < t->numel; i++) {
+        int64_t at = t->offset + i;
+        float   v = (float)__builtin_fma(k, scale * x[i], (1 - k) * dt__element(t->st->ptr, t->dtype, at));
+        if (t->dtype == DT_F32) ((float *)t->st->ptr)[at] = v;
+        else ((uint16_t *)t->st->ptr)[at] = t->dtype == DT_F16 ? dt__f32_to_f16(v) : dt__f32_to_bf16(v);
+    }
+}
+static int64_t dt__syncnorm_stats(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
+                                  double momentum)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    int64_t ch = mean->numel, each = 2 * ch + 1;
+    double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, each * d->world), *sq = all + ch, total;
+    if (!all || dt__syncnorm_ran(d, ch)) return dt__tls.code;
+    double *mine = all + each * d->rank;
+    memset(mine, 0, (size_t)each * sizeof *mine);
+    for (int64_t i = 0; i < ch && n; i++) {
+        mine[i] = (double)dt__syncnorm_data(mean)[i];
+        mine[ch + i] = (double)dt__syncnorm_data(var)[i] * (double)n;
+    }
+    mine[2 * ch] = (double)n;
+    if (dt_comm_allgather(d->norm, NULL, all, each, NULL, DT_COMM_F64)) return dt__ddp_comm_fail(d, "batch norm");
+    total = all[2 * ch];
+    for (int r = 1; r < d->world; r++) {
+        const double *b = all + each * r, nb = b[2 * ch], share = nb / (total + nb);
+        if (!(nb > 0)) continue;
+        for (int64_t i = 0; i < ch; i++) {
+            double delta = b[i] - all[i];
+            sq[i] = __builtin_fma(delta * delta, total * share, sq[i] + b[ch + i]);
+            all[i] = __builtin_fma(delta, share, all[i]);
+        }
+        total += nb;
+    }
+    if (total == 1)
+        return dt_fail(DT_ERR_SHAPE, "batch norm: one value per channel on all ranks together; training needs more");
+    if (!(total > 0)) return 0;
+    for (int64_t i = 0; i < ch; i++) {
+        dt__syncnorm_data(mean)[i] = (float)all[i];
+        dt__syncnorm_data(var)[i] = (float)(sq[i] / total);
+    }
+    dt__syncnorm_blend(rm, all, 1, momentum);
+    dt__syncnorm_blend(rv, sq, 1 / (total - 1), momentum);
+    return (int64_t)total;
+}
+static int dt__syncnorm_sums(void *user, dt_tensor *sums)
+{
+    dt_ddp *d = (dt_ddp *)user;
+    double  weight = d->weight < 0 ? 1 : d->weight, back = weight > 0 ? 1 / weight : 0;
+    double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, sums->numel);
+    float  *x = dt__syncnorm_data(sums);
+    if (!all || dt__syncnorm_ran(d, -sums->numel / 2)) return dt__tls.code;
+    for (int64_t i = 0; i < sums->numel; i++) all[i] = weight > 0 ? weight * (double)x[i] : 0;
+    if (dt_comm_allreduce(d->norm, all, sums->numel, DT_COMM_F64, DT_COMM_SUM))
+        return dt__ddp_comm_fail(d, "dt_backward: batch norm");
+    for (int64_t i = 0; i < sums->numel; i++) x[i] = (float)(back * all[i]);
+    return 0;
+}
+static int dt__syncnorm_skip(dt_ddp *d)
+{
+    int64_t n = 0;
+    if (!d->norm || !d->nran_before) return 0;
+    if (d->norm->no_thread)
+        return dt_fail(DT_ERR_STATE, "dt_ddp_skip: .sync_batchnorm needs a communicator with a thread, this one has "
+                                     ".no_thread");
+    for (int64_t i = 0; i < d->nran_before; i++) {
+        int64_t ch = d->ran_before[i];
+        n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
+    }
+    double *at = dt__syncnorm_room(&d->shadow, &d->shadow_nbytes, n);
+    if (d->work_cap < d->nran_before) {
+        dt_dealloc(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
+        d->shadow_work = (dt_work **)dt_alloc((size_t)d->nran_before * sizeof *d->shadow_work);
+        d->work_cap = d->shadow_work ? d->nran_before : 0;
+    }
+    if (!at || !d->work_cap) return dt_fail(DT_ERR_MEMORY, "dt_ddp_skip: out of memory");
+    memset(at, 0, (size_t)n * sizeof *at);
+    for (int64_t i = 0; i < d->nran_before; i++) {
+        int64_t  ch = d->ran_before[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
+        dt_work *w = ch < 0 ? dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F64, DT_COMM_SUM)
+                            : dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F64);
+        if (!w) return dt__ddp_comm_fail(d, "dt_ddp_skip");
+        d->shadow_work[d->nshadow++] = w;
+        at += ch < 0 ? each : each * d->world;
+    }
+    return 0;
+}
+/* All ranks, or none. */
+static int dt__syncnorm_attach(dt_ddp *d)
+{
+    int64_t on = d->o.sync_batchnorm, *all = d->note;
+    if (dt_comm_allgather(d->c, &on, all, 1, NULL, DT_COMM_I64)) return dt__ddp_comm_fail(d, "dt_ddp_new");
+    for (int r = 1; r < d->world; r++) {
+        if (all[r] == all[0]) continue;
+        d->told = 1; /* every rank says the same */
+        return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank %d has .sync_batchnorm, rank %d has not; all must, or none",
+                       all[0] ? 0 : r, all[0] ? r : 0);
+    }
+    if (!on) return 0;
+    if (dt_comm_dup(d->user, &d->norm)) return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    d->sync.user = d;
+    d->sync.stats = dt__syncnorm_stats;
+    d->sync.sums = dt__syncnorm_sums;
+    d->watch.norm = &d->sync;
+    return 0;
+}
+static void dt__syncnorm_free(dt_ddp *d)
+{
+    for (int64_t i = 0; i < dt__tls.tape.n; i++) { /* a backward that still comes shall say so */
+        dt__node *n = (dt__node *)dt__tls.tape.at[i];
+        if (n->user == (void *)&d->sync) n->user = NULL;
+    }
+    dt_dealloc(d->stats_room, d->stats_nbytes);
+    dt_dealloc(d->shadow, d->shadow_nbytes);
+    dt_dealloc(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
+    dt_dealloc(d->ran, (size_t)d->ran_cap * sizeof *d->ran);
+    dt_dealloc(d->ran_before, (size_t)d->ran_before_cap * sizeof *d->ran_before);
+    dt_comm_free(d->norm);
 }
 
 /* ==================================================================================================== >>attach
@@ -1054,6 +1294,7 @@ static int dt__ddp_attach(dt_ddp *d)
     for (int r = 0; r < d->world; r++) d->bad[r] = -1;
     if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c))
         return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
+    if (d->c && dt__syncnorm_attach(d)) return dt__tls.code;
     d->watch.user = d;
     d->watch.made = dt__ddp_made;
     d->watch.grads = dt__ddp_grads;
@@ -1096,6 +1337,8 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     else if (dt_comm_status_of(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
     else if (o.slots < 0 || (o.slots && o.slots % world))
         dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
+    else if (o.slots && o.sync_batchnorm)
+        dt_fail(DT_ERR_ARG, "%s: .slots does not go with .sync_batchnorm: a slot is computed alone", call);
     else if (o.slots && m->amp) dt_fail(DT_ERR_ARG, "%s: .slots does not go with mixed precision", call);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
@@ -1153,6 +1396,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt_dealloc(d->send, d->send_nbytes);
     dt_dealloc(d->gather, d->gather_nbytes);
     dt__unref(d->flag);
+    dt__syncnorm_free(d);
     dt_comm_free(d->c);
     dt_dealloc(d, sizeof *d);
 }
@@ -1198,6 +1442,7 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses", amp->nlosses);
     d->skipping = 1;
     if (!amp || !dt__amp_stash(d->m)) dt__ddp_open(d);
+    if (dt__tls.code == DT_OK) dt__syncnorm_skip(d);
     if (dt__tls.code == DT_OK) {
         for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 0;
         for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
@@ -1533,4 +1778,397 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f)
     if (f->state) dt_keep(f->state);
     return f->state;
 }
+
+/* ==================================================================================================== >>replicas
+   A replica has the parameters' memory under handles of its own, so its tape leaves its gradients there; they lie as
+   the model's blocks do, and are added to them block by block, in the order of devices. */
+#define DT__MAX_DEVICES 256
+
+typedef struct dt__part { /* a device */
+    dt_parallel *p;
+    pthread_t    thread;
+    dt_model    *m;     /* the replica; of the first device the model itself, which is not its own */
+    dt_tensor  **grad;  /* by block of the model */
+    dt_tensor  **order; /* by m->order: the replica's parameter */
+    int          ngrads, norder;
+    dt_tensor   *x, *y;
+    double       weight, loss;
+    uint64_t     seed[2];
+    dt_status    code;
+    char         message[1024];
+    const char  *bad_loss;
+    double       bad_loss_value;
+} dt__part;
+struct dt_parallel {
+    dt_model       *m;
+    dt__part       *part;
+    int             devices, threads;
+    int             version; /* of the model when the replicas were made */
+    long            pid;
+    int             busy;
+    pthread_mutex_t lock;
+    pthread_cond_t  go, done;
+    uint64_t        turn; /* one more for each call that gives the threads work */
+    int             left; /* threads that have not ended theirs */
+    int             quit;
+    /* of a call */
+    int             parts;
+    dt_parallel_fn  fn;
+    void           *user;
+    dt_autocast     autocast;
+    dt_device      *device;
+    double          scale;
+};
+
+static void dt__replica_free(dt__part *d)
+{
+    dt_model_free(d->m);
+    for (int i = 0; i < d->ngrads; i++) dt__unref(d->grad[i]);
+    dt_dealloc(d->grad, (size_t)d->ngrads * sizeof *d->grad);
+    dt_dealloc(d->order, (size_t)d->norder * sizeof *d->order);
+    d->m = NULL;
+    d->grad = d->order = NULL;
+    d->ngrads = d->norder = 0;
+}
+static int dt__replica_param(dt_model *r, const dt__param *p)
+{
+    dt__param **list = (dt__param **)dt__enlarge(r->param, r->nparams, &r->param_cap, sizeof *list);
+    if (list) r->param = list;
+    dt__param *q = list ? (dt__param *)dt__alloc_zero(sizeof *q) : NULL;
+    if (!q) return DT_ERR_MEMORY;
+    q->name = dt__joined("", 0, p->name, NULL);
+    q->hash = p->hash;
+    q->t = p->buffer ? dt__new_like("dt_parallel", p->t, p->t->dtype) : dt__alias(p->t);
+    q->buffer = p->buffer;
+    q->frozen = p->frozen;
+    q->keep_f32 = p->keep_f32;
+    q->block = q->opt = q->group = -1;
+    r->param[r->nparams++] = q; /* the replica's from here on */
+    if (!q->name || !q->t) return DT_ERR_MEMORY;
+    q->t->leaf = p->t->leaf;
+    q->t->requires_grad = p->t->requires_grad;
+    return dt__table_add(&r->param_table, &r->param_slots, q->name, q->hash, r->nparams - 1);
+}
+static int dt__replica_layer(dt_model *r, const dt_model *m, const dt__layer *l)
+{
+    dt__layer *k = dt__layer_new(r, l->kind, l->name, dt__name_hash("", 0, l->name));
+    if (!k) return DT_ERR_MEMORY;
+    k->own = l->own;
+    for (int i = 0; i < 5; i++)
+        if (l->p[i]) k->p[i] = r->param[dt__param_index(m, l->p[i])];
+    return 0;
+}
+static int dt__replica_grads(dt__part *d, const dt_model *m)
+{
+    int n = 0, rc = 0;
+    for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
+    d->grad = (dt_tensor **)dt__alloc_zero((size_t)m->nblocks * sizeof *d->grad);
+    d->ngrads = d->grad ? m->nblocks : 0;
+    d->order = (dt_tensor **)dt__alloc_zero((size_t)n * sizeof *d->order);
+    d->norder = d->order ? n : 0;
+    if (!d->grad || !d->order) return DT_ERR_MEMORY;
+    for (int i = 0; i < m->nblocks && !rc; i++) {
+        const dt__mblock *b = &m->block[i];
+        d->grad[i] = dt__new_like("dt_parallel", b->b.grad, b->b.grad->dtype);
+        if (!d->grad[i]) rc = DT_ERR_MEMORY;
+        for (int k = b->first; k < b->first + b->n && !rc; k++) {
+            dt_tensor *t = d->m->param[dt__param_index(m, m->order[k])]->t, *g = dt__alias(d->grad[i]);
+            if (!g) return DT_ERR_MEMORY;
+            g->offset = m->order[k]->offset;
+            g->ndim = t->ndim;
+            g->numel = t->numel;
+            memcpy(g->shape, t->shape, sizeof g->shape);
+            dt__dense_strides(g->stride, g->shape, g->ndim);
+            t->grad = g;
+            t->grad_empty = 1;
+            d->order[k] = t;
+        }
+    }
+    return rc;
+}
+static int dt__replica_make(dt__part *d, const dt_model *m)
+{
+    dt_model_opts o;
+    DT__CLEAR(o);
+    o.dtype = m->dtype;
+    o.device = m->device;
+    dt__replica_free(d);
+    dt_model *r = d->m = dt_model_new_with(o);
+    int       rc = r ? 0 : DT_ERR_MEMORY;
+    if (!rc) r->norms_f32 = m->norms_f32;
+    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__replica_param(r, m->param[i]);
+    for (int i = 0; i < m->nlayers && !rc; i++) rc = dt__replica_layer(r, m, m->layer[i]);
+    if (!rc) r->sealed = 1;
+    if (!rc) rc = dt__replica_grads(d, m);
+    return rc ? dt_fail(DT_ERR_MEMORY, "dt_parallel: out of memory for a replica") : 0;
+}
+/* Replicas are of the model as it is, and start as it does: no gradients, its buffers. */
+static int dt__replicas_ready(dt_parallel *p)
+{
+    dt_model *m = p->m;
+    uint32_t  r[4];
+    uint64_t  draw;
+    int       rc = 0;
+    for (int i = 1; i < p->devices && !rc && p->version != m->version; i++) rc = dt__replica_make(&p->part[i], m);
+    p->version = rc ? -1 : m->version;
+    draw = rc ? 0 : dt_rng_u64(&m->rng);
+    for (int i = 1; i < p->parts && !rc; i++) {
+        dt__part *d = &p->part[i];
+        dt_model *c = d->m;
+        c->training = m->training;
+        c->amp = m->amp;
+        c->scope_len = c->scope_depth = 0;
+        c->scope[0] = 0;
+        for (int k = 0; k < d->norder; k++) d->order[k]->grad_empty = 1;
+        for (int k = 0; k < m->nparams && !rc; k++)
+            if (m->param[k]->buffer) rc = dt__copy_to(c->param[k]->t, m->param[k]->t, 0);
+        dt_philox(draw, (uint64_t)i, r);
+        d->seed[0] = (uint64_t)r[0] << 32 | r[1];
+        d->seed[1] = (uint64_t)r[2] << 32 | r[3];
+    }
+    return rc;
+}
+
+static void dt__part_run(dt__part *d, dt_model *m)
+{
+    dt_parallel *p = d->p;
+    dt_tensor   *loss = p->fn(m, d->x, d->y, p->user);
+    d->loss = 0;
+    if (dt__tls.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_parallel_backward: fn returned NULL, not a loss");
+    if (dt__tls.code == DT_OK && dt__ok("dt_parallel_backward", "what fn returned", loss) && loss->numel != 1)
+        dt_fail(DT_ERR_GRAD, "dt_parallel_backward: fn returned %s; the loss of a part is its mean, one element",
+                dt__text(loss));
+    if (dt__tls.code == DT_OK) {
+        dt_make_opts     mo;
+        dt_backward_opts bo;
+        DT__CLEAR(mo);
+        DT__CLEAR(bo);
+        mo.device = loss->st->dev;
+        loss = dt_cast(loss, DT_F32);
+        d->loss = dt_item(loss);
+        bo.grad = loss ? dt_full_with(d->weight * p->scale, dt_shape_of(loss), mo) : NULL;
+        if (bo.grad) dt_backward_with(loss, bo);
+    }
+    d->code = dt__tls.code;
+    if (d->code != DT_OK) memcpy(d->message, dt__tls.message, sizeof d->message);
+    d->bad_loss = dt__tls.bad_loss;
+    d->bad_loss_value = dt__tls.bad_loss_value;
+}
+static void *dt__part_thread(void *arg)
+{
+    dt__part    *d = (dt__part *)arg;
+    dt_parallel *p = d->p;
+    uint64_t     seen = 0;
+    dt__in_job = 1; /* kernels of this thread run on it alone */
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (p->turn == seen && !p->quit) pthread_cond_wait(&p->go, &p->lock);
+        if (p->quit) break;
+        seen = p->turn;
+        if (d - p->part >= p->parts) continue;
+        pthread_mutex_unlock(&p->lock);
+        dt__tls.autocast = p->autocast;
+        dt__tls.device = p->device;
+        dt__tls.no_grad = 0;
+        dt_rng_seed(&d->m->rng, d->seed[0]);
+        dt_seed(d->seed[1]);
+        dt__part_run(d, d->m);
+        dt_error_clear();
+        dt_end();
+        pthread_mutex_lock(&p->lock);
+        if (--p->left == 0) pthread_cond_signal(&p->done);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+static int dt__parts_go(dt_parallel *p)
+{
+    if (p->parts < 2) return 0;
+    if (dt__replicas_ready(p)) return dt__tls.code;
+    pthread_mutex_lock(&p->lock);
+    p->left = p->parts - 1;
+    p->turn++;
+    pthread_cond_broadcast(&p->go);
+    pthread_mutex_unlock(&p->lock);
+    return 0;
+}
+static void dt__parts_wait(dt_parallel *p)
+{
+    pthread_mutex_lock(&p->lock);
+    while (p->left) pthread_cond_wait(&p->done, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+/* torch.chunk: parts of ceil(n / devices). */
+static int dt__parts_cut(dt_parallel *p, dt_tensor *x, dt_tensor *y)
+{
+    int64_t n = x->shape[0], each = (n + p->devices - 1) / p->devices, at = 0;
+    if (dt__make_plain(x) || (y && dt__make_plain(y))) return dt__tls.code;
+    p->parts = 0;
+    do {
+        dt__part *d = &p->part[p->parts++];
+        int64_t   len = n - at < each ? n - at : each;
+        d->x = dt__slice(x, 0, at, len);
+        d->y = y ? dt__slice(y, 0, at, len) : NULL;
+        d->weight = n ? (double)len / (double)n : 1;
+        d->code = DT_OK;
+        d->bad_loss = NULL;
+        if (!d->x || (y && !d->y)) return DT_ERR_MEMORY;
+        at += len;
+    } while (at < n);
+    return 0;
+}
+/* The replicas' gradients join the model's. */
+static int dt__parts_reduce(dt_parallel *p)
+{
+    dt_model *m = p->m;
+    int       rc = 0;
+    for (int i = 0; i < m->nblocks; i++) {
+        const dt__mblock *b = &m->block[i];
+        for (int r = 1; r < p->parts; r++) {
+            dt_tensor **t = p->part[r].order + b->first;
+            int         any = 0;
+            for (int k = 0; k < b->n; k++) any |= !t[k]->grad_empty;
+            for (int k = 0; k < b->n && any && !rc; k++) {
+                dt_tensor *to = m->order[b->first + k]->t;
+                rc = dt__ddp_blank(to);
+                if (t[k]->grad_empty) rc = rc || dt__fill(t[k]->grad, 0);
+                else to->grad_unreached = 0;
+            }
+            if (any && !rc) rc = dt__copy_to(b->b.grad, p->part[r].grad[i], 1);
+        }
+    }
+    return rc;
+}
+/* The first device's error, or its loss that is not finite, is the caller's. */
+static int dt__parts_take(dt_parallel *p, double *loss)
+{
+    dt__ctx *t = &dt__tls;
+    *loss = 0;
+    for (int i = 0; i < p->parts; i++) {
+        const dt__part *d = &p->part[i];
+        if (i && d->code != DT_OK) dt_fail(d->code, "device %d: %s", i, d->message);
+        if (!t->bad_loss && d->bad_loss) {
+            t->bad_loss = d->bad_loss;
+            t->bad_loss_value = d->bad_loss_value;
+        }
+        *loss += d->weight * d->loss;
+    }
+    return t->code;
+}
+static int dt__parallel_check(const char *call, dt_parallel *p, dt_parallel_fn fn, dt_tensor *x, dt_tensor *y)
+{
+    if (!p || !fn) return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, p ? "fn" : "the dt_parallel");
+    if (!dt__ok(call, "x", x) || (y && !dt__ok(call, "y", y))) return dt__tls.code;
+    if (x->ndim < 1 || (y && (y->ndim < 1 || y->shape[0] != x->shape[0])))
+        return dt_fail(DT_ERR_SHAPE, "%s: x is %s, y %s: both are cut along dimension 0, which must be the same", call,
+                       dt__text(x), y ? dt__text(y) : "NULL");
+    if (x->requires_grad || (y && y->requires_grad))
+        return dt_fail(DT_ERR_GRAD, "%s: no gradient goes into x and y; dt_detach() them", call);
+    if (dt__tls.in_backward || p->busy)
+        return dt_fail(DT_ERR_STATE, "%s: called inside %s", call, p->busy ? "itself" : "a backward");
+    if (p->m->watch) return dt_fail(DT_ERR_STATE, "%s: the model has a ddp: a rank is one device", call);
+    if (p->m->amp && p->m->amp->nlosses != 1)
+        return dt_fail(DT_ERR_STATE, "%s: mixed precision with %d losses; it takes one", call, p->m->amp->nlosses);
+    if (p->pid != (long)getpid())
+        return dt_fail(DT_ERR_STATE, "%s: the process has forked since dt_parallel_new; its threads are the parent's",
+                       call);
+    return 0;
+}
+DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *user, dt_tensor *x, dt_tensor *y,
+                                      double *loss)
+{
+    double all = 0;
+    if (loss) *loss = (double)NAN;
+    if (dt__tls.code != DT_OK || dt__parallel_check("dt_parallel_backward", p, fn, x, y)) return dt_error_code();
+    dt_model *m = p->m;
+    dt_amp   *amp = m->amp;
+    int       first = !m->sealed, job = dt__in_job, rc;
+    p->fn = fn;
+    p->user = user;
+    p->autocast = dt__tls.autocast;
+    p->device = dt__tls.device;
+    p->scale = amp ? amp->scaler[0].scale : 1;
+    p->busy = 1;
+    rc = dt__parts_cut(p, x, y);
+    if (!rc && amp) rc = dt__amp_stash(m);
+    if (!rc && !first) rc = dt__parts_go(p);
+    if (!rc) {
+        dt__in_job = job || (p->parts > 1 && !first);
+        dt__part_run(&p->part[0], m);
+        dt__in_job = job;
+        if (first && dt__tls.code == DT_OK) dt__parts_go(p);
+        dt__parts_wait(p);
+        rc = dt__parts_take(p, &all);
+        if (!rc) rc = dt__parts_reduce(p);
+        if (!rc && amp) {
+            if (amp->dynamic) dt__tls.bad_loss = NULL; /* an overflow is for the scaler to judge */
+            rc = dt__amp_take_back(m, &amp->scaler[0]);
+            amp->scaler[0].used = 1;
+        }
+        if (rc) dt__forget_grads(m);
+    }
+    for (int i = 0; i < p->parts; i++) {
+        dt__unref(p->part[i].x);
+        dt__unref(p->part[i].y);
+        p->part[i].x = p->part[i].y = NULL;
+    }
+    p->busy = 0;
+    if (rc) dt_fail(DT_ERR_MEMORY, "dt_parallel_backward: out of memory"); /* a first error stays */
+    else if (loss) *loss = all;
+    return dt_error_code();
+}
+DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
+{
+    const char *call = "dt_parallel_new";
+    int         n = o.devices ? o.devices : dt_threads();
+    if (!dt__model_ok(call, m)) return NULL;
+    if (m->device != dt_cpu())
+        dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; it must be on the CPU", call, m->device->name);
+    else if (n < 1 || n > DT__MAX_DEVICES)
+        dt_fail(DT_ERR_ARG, "%s: .devices is %d; it is 1 to %d", call, n, DT__MAX_DEVICES);
+    dt_parallel *p = dt__tls.code == DT_OK ? (dt_parallel *)dt__alloc_zero(sizeof *p) : NULL;
+    if (p) p->part = (dt__part *)dt__alloc_zero((size_t)n * sizeof *p->part);
+    if (!p || !p->part) {
+        dt_dealloc(p, sizeof *p);
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call); /* a first error stays */
+        return NULL;
+    }
+    sigset_t all, before;
+    p->m = m;
+    p->devices = n;
+    p->version = -1;
+    p->pid = (long)getpid();
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->go, NULL);
+    pthread_cond_init(&p->done, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    for (int i = 0; i < n; i++) p->part[i].p = p;
+    for (p->threads = 1; p->threads < n; p->threads++)
+        if (pthread_create(&p->part[p->threads].thread, NULL, dt__part_thread, &p->part[p->threads])) break;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (p->threads == n) return p;
+    dt_fail(DT_ERR_MEMORY, "%s: thread %d of %d cannot be made", call, p->threads, n);
+    dt_parallel_free(p);
+    return NULL;
+}
+DT_API void dt_parallel_free(dt_parallel *p)
+{
+    if (!p) return;
+    bool ours = p->pid == (long)getpid(); /* after a fork there are no threads to wait for */
+    if (ours) {
+        pthread_mutex_lock(&p->lock);
+        p->quit = 1;
+        pthread_cond_broadcast(&p->go);
+        pthread_mutex_unlock(&p->lock);
+        for (int i = 1; i < p->threads; i++) pthread_join(p->part[i].thread, NULL);
+        pthread_mutex_destroy(&p->lock);
+        pthread_cond_destroy(&p->go);
+        pthread_cond_destroy(&p->done);
+    }
+    for (int i = 1; i < p->devices; i++) dt__replica_free(&p->part[i]);
+    dt_dealloc(p->part, (size_t)p->devices * sizeof *p->part);
+    dt_dealloc(p, sizeof *p);
+}
+DT_API int dt_parallel_devices(const dt_parallel *p) { return p ? p->devices : 0; }
 #endif /* DT_IMPLEMENTATION */

@@ -717,8 +717,7 @@ typedef struct dt__watch {
     void *user;
     int (*made)(void *user, dt__param *p);              /* a parameter or buffer was made and has its first value */
     dt_tensor *(*grads)(void *user, int dtype, int64_t n); /* for a block: 1-d, the caller's; NULL and no error: none */
-    dt_tensor *(*norm)(void *user, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *mean, dt_tensor *var,
-                       dt_batch_norm_opts o);           /* batch norm in training, over all ranks */
+    dt__norm_sync *norm;                                /* batch norm in training is over all ranks */
     void (*step)(void *user, dt_optimizer *opt);        /* before dt_step looks at anything, errors included */
     int (*agree)(void *user, const char *call, int64_t *x, int n); /* each becomes the largest of all ranks' */
     int (*same)(void *user, const char *call, const char *what, int64_t x); /* an error if a rank has another */
@@ -1793,9 +1792,8 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         if (dt__go(m->device, &call)) return NULL;
         if (o.cumulative) b.momentum = 1 / dt_item(p[4]);
     }
-    dt_tensor *y = b.train && m->watch && m->watch->norm
-                       ? m->watch->norm(m->watch->user, x, p[0], p[1], p[2], p[3], b)
-                       : dt_op_batch_norm_with(x, p[0], p[1], p[2], p[3], b);
+    dt_tensor *y =
+        dt__batch_norm(x, p[0], p[1], p[2], p[3], b, m->training && m->watch ? m->watch->norm : NULL);
     return dt__layer_end(l, y, 4.0 * (double)x->numel);
 }
 DT_API dt_tensor *dt_batchnorm1d_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)

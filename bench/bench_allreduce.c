@@ -407,8 +407,10 @@ static void side_start(const char *name, int world, int listener, size_t most, c
     }
     if (side_join(s, listener)) {
         if (!strncmp(name, "mpi", 3))
-            printf("Open MPI (%s) is missing with %d ranks (mpirun, build/bench/peer_allreduce_mpi): skipped\n", name, world);
-        else if (!strcmp(name, "gloo")) printf("gloo is missing with %d ranks (%s with torch): skipped\n", world, python);
+            printf("Open MPI (%s) is missing with %d ranks (mpirun, build/bench/peer_allreduce_mpi): skipped\n", name,
+                   world);
+        else if (!strcmp(name, "gloo"))
+            printf("gloo is missing with %d ranks (%s with torch): skipped\n", world, python);
         else fprintf(stderr, "bench_allreduce: %s with %d ranks did not start\n", name, world);
         for (int i = 0; i < s->npid; i++)
             if (s->pid[i] > 0) kill(s->pid[i], SIGTERM);
@@ -525,8 +527,10 @@ static void judge(const column *c, int n, int k)
         }
         if (!c[i].tcp && !alloc && pong) {
             double r = ratio(&c[i], pong, rounds);
-            printf("allreduce-%s-%dr-%s: dt takes %.2f times a ping-pong there and back (%.2f us), %.2f times one way%s\n",
-                   name, world, size_text(b), r, pong->time[k] * 1e6, 2 * r, r > 1.5 ? "  (above what is asked for)" : "");
+            printf("allreduce-%s-%dr-%s: dt takes %.2f times a ping-pong there and back (%.2f us), %.2f times one "
+                   "way%s\n",
+                   name, world, size_text(b), r, pong->time[k] * 1e6, 2 * r,
+                   r > 1.5 ? "  (above what is asked for)" : "");
         }
         if (world > 2 && two) {
             double r = ratio(&c[i], two, rounds);
@@ -545,8 +549,8 @@ static void table(const column *c, int n, int world, bool tcp, const char *title
         if (!c[i].s || c[i].s->world != world || !(tcp ? c[i].tcp : c[i].shm)) continue;
         printf("%-24s", c[i].label);
         for (int k = 0; k < nsizes; k++)
-            if (c[i].time[k] > 0) printf(" %9.*f", c[i].time[k] < 1e-5 ? 2 : c[i].time[k] < 1e-3 ? 1 : 0, c[i].time[k] * 1e6);
-            else printf(" %9s", "-");
+            if (!c[i].time[k]) printf(" %9s", "-");
+            else printf(" %9.*f", c[i].time[k] < 1e-5 ? 2 : c[i].time[k] < 1e-3 ? 1 : 0, c[i].time[k] * 1e6);
         printf("\n");
     }
     fflush(stdout);
@@ -567,10 +571,12 @@ static void plot(const column *c, int n, const column *algos, int nalgos, int wo
     if (tcp) y0 = 4, y1 = 10;
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" font-family=\"sans-serif\" "
                "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-               "<text x=\"%g\" y=\"18\" font-weight=\"bold\">allreduce, %d ranks, %s: bytes a second against bytes</text>\n",
+               "<text x=\"%g\" y=\"18\" font-weight=\"bold\">allreduce, %d ranks, %s: bytes a second against "
+               "bytes</text>\n",
             w, h, left, world, tcp ? "TCP on loopback" : "shared memory");
     for (int d = (int)y0; d <= (int)y1; d++) {
-        static const char *const unit[] = { "10 KB/s", "100 KB/s", "1 MB/s", "10 MB/s", "100 MB/s", "1 GB/s", "10 GB/s", "100 GB/s" };
+        static const char *const unit[] = { "10 KB/s",  "100 KB/s", "1 MB/s",  "10 MB/s",
+                                            "100 MB/s", "1 GB/s",   "10 GB/s", "100 GB/s" };
         double y = h - bottom - (d - y0) / (y1 - y0) * (h - top - bottom);
         fprintf(f, "<line x1=\"%g\" y1=\"%.1f\" x2=\"%g\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%g\" y=\"%.1f\" "
                    "text-anchor=\"end\" fill=\"#333\">%s</text>\n",
@@ -599,8 +605,8 @@ static void plot(const column *c, int n, const column *algos, int nalgos, int wo
             double      y = top + 12 + 18 * row;
             fprintf(f, "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"%s\"%s/>\n", points,
                     colour[row % 12], o->dt && !part ? "2.5" : "1.5", dash);
-            fprintf(f, "<line x1=\"%g\" y1=\"%g\" x2=\"%g\" y2=\"%g\" stroke=\"%s\" stroke-width=\"2\"%s/><text x=\"%g\" "
-                       "y=\"%g\" fill=\"#333\">%s</text>\n",
+            fprintf(f, "<line x1=\"%g\" y1=\"%g\" x2=\"%g\" y2=\"%g\" stroke=\"%s\" stroke-width=\"2\"%s/>"
+                       "<text x=\"%g\" y=\"%g\" fill=\"#333\">%s</text>\n",
                     w - right + 14, y, w - right + 44, y, colour[row % 12], dash, w - right + 50, y + 4, o->label);
             row++;
         }
@@ -666,7 +672,8 @@ int main(int argc, char **argv)
     static column c[MOST_COLUMNS], algos[MOST_SIDES * DT_ALGO_COUNT];
     int64_t       worlds[4];
     int           n = 0, nalgos = 0, nworlds = numbers(option(argc, argv, "--ranks", "2,4"), worlds, 4);
-    const char   *how = option(argc, argv, "--transports", "shm,tcp"), *peers = option(argc, argv, "--peers", "mpi,gloo");
+    const char   *how = option(argc, argv, "--transports", "shm,tcp");
+    const char   *peers = option(argc, argv, "--peers", "mpi,gloo");
     const char   *parts = option(argc, argv, "--parts", "compare,algos,overlap");
     const char   *python = option(argc, argv, "--python", "python3");
     char          dir[] = "/tmp/dt-allreduce-XXXXXX";

@@ -33,11 +33,12 @@ static UTEST_UNUSED bool crew_check(crew *k, bool ok, const char *what)
     }
     return ok;
 }
-static int crew_rank(void *arg)
+static double crew_timeout = 20; /* of communicators */
+static int    crew_rank(void *arg)
 {
     crew *k = (crew *)arg;
     k->o.transport = k->how;
-    k->o.timeout = 20;
+    k->o.timeout = crew_timeout;
     k->o.join_timeout = 30;
     k->c = dt_comm_init_with(k->o);
     if (!k->c) {

@@ -103,6 +103,7 @@ static int rank_main(int argc, char **argv)
     if (strcmp(what, "ignore") == 0) {
         signal(SIGINT, SIG_IGN);
         signal(SIGTERM, SIG_IGN);
+        if (argc > 1 && !dt_comm_init()) return 1; /* all ignore them by now */
         if (argc > 1 && rank == atoi(argv[1])) return 5;
     } else if (strcmp(what, "tree") == 0) {
         if (fork() == 0 || fork() == 0) /* its children are not told of anything */
