@@ -9395,7 +9395,7 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     c->slow = false;
     c->late = 0;
     c->late_rank = -1;
-    if (c->note && w->phase == 0) dt__note_put(c->note, &w->head); /* else dt__short has, and others read it */
+    if (c->note && !(w->shared && w->phase)) dt__note_put(c->note, &w->head); /* dt__short has, and others read it */
     if (c->across) dt__world_begin(c->world, c, &w->head);
     if (!c->shared) return;
     __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->begun, w->head.seq + 1,
