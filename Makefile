@@ -29,10 +29,12 @@ LDLIBS_zlib    = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -lz 
 # tests with an implementation of their own look at files, traces and the like: one instance of the kernels will do,
 # and compiling takes longer than running
 $(foreach f,$(FLAVOURS),$(OWN_IMPL:%=build/$(f)/%.o)): CPPFLAGS += -DDT_NO_AVX2
-$(foreach f,normal asan,$(filter-out %/test_reduce.o %/test_plans.o %/test_comm.o,$(OWN_IMPL:%=build/$(f)/%.o))): \
+$(foreach f,normal asan,$(filter-out %/test_reduce.o %/test_plans.o %/test_comm.o %/test_sim.o,$(OWN_IMPL:%=build/$(f)/%.o))): \
     OPTIMISE := -O0
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
+# its address space is small: ranks reserve less than the machine has
+ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
 .PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches \
@@ -51,9 +53,9 @@ demo: build/examples/mnist ## train a conv net on the digits in data/ with two p
 	@echo "the loss curve: build/demo.svg"
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
-	@$(call make_all,$(call programs,normal) $(call programs,asan) build/examples/mnist $(TOOLS:%=build/tools/%) parse); \
+	@$(call make_all,$(call programs,normal) $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) build/examples/mnist $(TOOLS:%=build/tools/%) parse); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(call plan_portable,DT_TEST_QUICK=1) \
-	    $(call plan_asan,DT_TEST_QUICK=1) \
+	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) \
 	    'check-headers|tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
@@ -97,7 +99,8 @@ fuzz-%: build/fuzz/fuzz_%
 	    -artifact_prefix=build/fuzz/ build/fuzz/$* tests/corpus/$*
 build/fuzz/fuzz_%: build/fuzz/fuzz_%.o build/fuzz/dt_data.o
 	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
-build/fuzz/fuzz_archive: build/fuzz/fuzz_archive.o # which has an implementation of its own
+# these have an implementation of their own
+$(patsubst %,build/fuzz/%,fuzz_archive $(patsubst tests/%.c,%,$(wildcard tests/fuzz_comm_*.c))): build/fuzz/%: build/fuzz/%.o
 	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
 build/fuzz/%.o: tests/%.c
 	@mkdir -p $(@D)
@@ -135,6 +138,12 @@ bench-ddp: build/bench/bench_ddp ## two ranks beside PyTorch's DDP with gloo; ho
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 
+# the peers that are not there are named and left out
+bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gloo, by size, transport and algorithm
+	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
+	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac || true
+	build/bench/bench_allreduce --python $(PEER_PYTHON)
+
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html
 	@bench/report.sh
 
@@ -149,21 +158,25 @@ programs       = $(TESTS:%=build/$(1)/%)
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
-LONG          := test_plans test_mpi test_restart
+LONG          := test_plans test_mpi test_restart test_faults test_join test_comm test_tcp test_survive test_net test_dtrun \
+    test_sim
 # tests of ranks and of clocks, which run with nothing beside them
 ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice \
-    test_launch test_survive test_dtverify test_dtrun test_restart test_syncnorm,$(TESTS))
+    test_launch test_survive test_dtverify test_dtrun test_restart test_faults test_net test_syncnorm,$(TESTS))
+# whose programs are other programs, or that take long under AddressSanitizer: there in test-all only
+ASAN_LATER    := test_mpi test_launch test_dtrun test_dtverify test_restart test_net test_choice test_pictures test_plans \
+    test_survive test_faults test_sim
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
-# plan,flavour,environment,that of the long ones: what can run two at a time first
-plan           = $(foreach t,$(TOGETHER),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
-    $(foreach t,$(ALONE),'$(1)/$(t)|alone: $(call line,$(1),$(2),$(3))')
+# plan,flavour,environment,that of the long ones,what is left out: what can run two at a time first
+plan           = $(foreach t,$(filter-out $(4),$(TOGETHER)),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
+    $(foreach t,$(filter-out $(4),$(ALONE)),'$(1)/$(t)|alone: $(call line,$(1),$(2),$(3))')
 line           = $(2) $(if $(filter $(t),$(LONG)),$(3)) build/$(1)/$(t)
 plan_normal    = $(call plan,normal,,$(1))
 plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|$(1) DT_CPU_ISA=portable build/normal/$(t)')
-plan_asan      = $(call plan,asan,$(ENV_asan) $(1))
+plan_asan      = $(call plan,asan,$(ENV_asan) $(1),,$(2))
 plan_tsan      = $(call plan,tsan,DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr))
 plan_valgrind  = $(if $(shell command -v valgrind),\
-    $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|DT_TEST_QUICK=1 DT_TEST_SLOW=30 $(VALGRIND) build/plain/$(t)') \
+    $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|$(ENV_valgrind) $(VALGRIND) build/plain/$(t)') \
     'valgrind/test_train|skip: whole networks take a quarter of an hour; AddressSanitizer runs them',\
     'valgrind|skip: valgrind is not installed')
 plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cblas/$(t)'),\

@@ -248,6 +248,12 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #if defined(DT_IMPLEMENTATION) && !defined(DT__DIST_H_IMPLEMENTED)
 #define DT__DIST_H_IMPLEMENTED
 
+#include "dt.h" /* the implementations of these, if they are not there yet */
+
+#include "dt_comm.h"
+#include "dt_data.h"
+#include "dt_nn.h"
+
 typedef struct dt__bucket { /* a stretch of a block's gradients */
     int      block;
     int      first, n; /* its parameters: m->order[first .. first + n) */
@@ -625,7 +631,7 @@ static int dt__reach_join(dt_ddp *d) /* the ranks' bitmaps become one */
     d->reach_hash = hash;
     return 0;
 }
-static int dt__stage_send(dt_ddp *d, int root)
+static int dt__buffers_put(dt_ddp *d, int root)
 {
     if (!d->stage) return 0;
     size_t at = 0;
@@ -640,7 +646,7 @@ static int dt__stage_send(dt_ddp *d, int root)
     d->stage_work = dt_comm_broadcast_start(d->c, d->stage, (int64_t)d->stage_nbytes, DT_COMM_U8, root);
     return d->stage_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
-static void dt__stage_take(dt_ddp *d)
+static void dt__buffers_get(dt_ddp *d)
 {
     size_t at = 0;
     for (int i = 0; i < d->m->nparams && d->rank != d->stage_root; i++) {
@@ -696,7 +702,7 @@ static int dt__note_take(dt_ddp *d)
         d->after = 1 / total;
     }
     if (differ && dt__reach_join(d)) return dt__tls.code;
-    return dt__stage_send(d, root);
+    return dt__buffers_put(d, root);
 }
 /* A parameter without a gradient in this backward: its part of the bucket is zero. */
 static int dt__ddp_blank(dt_tensor *t)
@@ -813,7 +819,7 @@ static int dt__ddp_finish(dt_ddp *d)
     dt_model *m = d->m;
     int       staged = d->stage_work != NULL, rc = dt__ddp_drain(d);
     if (rc) return rc;
-    if (staged) dt__stage_take(d);
+    if (staged) dt__buffers_get(d);
     for (int i = 0; i < m->nblocks && !rc && d->after != 1; i++)
         if (m->block[i].b.grad->dtype == DT_F32)
             rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, d->after, NULL);

@@ -5,6 +5,7 @@
 #     NAME: dt V unit, PEER V unit, ratio R        a bar: how many times the peer's speed
 #     NAME: ... V GFLOP/s (P % of peak) ...        bars: per cent of the FMA peak
 #     a table of bench_roofline                    bars: per cent of the step
+#     picture: PATH                                an SVG that the benchmark drew
 #
 # report.sh [file.txt ...]: takes outputs that were saved instead of running anything. The output of each run stays
 # beside the page.
@@ -106,6 +107,9 @@ shares() { # the tables of bench_roofline: a net's kernels by their share of the
             echo "<h2>$name: where a step goes, per cent</h2>"
             shares "$f" | bars 0 40 0
         fi
+        for picture in $(sed -n 's/^picture: //p' "$f"); do
+            [ -f "$picture" ] && cat "$picture"
+        done
         echo "<details><summary>$name: all it printed</summary><pre>"
         escape < "$f"
         echo '</pre></details>'

@@ -8,7 +8,7 @@
                            with the digits; default: data/fashion, data/mnist, data/digits, whichever is there
        --epochs N          5                        --batch N     100, of each process
        --lr X              0.01                     --seed N      1
-       --workers N         2: threads that load
+       --workers N         2: threads that load     --sync-bn     statistics of batch norms over all processes
        --opt-level O0..O3  mixed precision; default: none         --dtype f16|bf16
        --checkpoint DIR    save there every epoch and at SIGTERM or Ctrl-C; go on from the newest one
        --csv FILE, --svg FILE   a log of every step, the loss curve                               */
@@ -86,7 +86,7 @@ static int trainer(void *args)
     dt_model      *m = dt_model_new(.seed = seed);
     dt_optimizer  *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.01")), .momentum = 0.9);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level, .dtype = bf16 ? DT_BF16 : DT_F16) : NULL;
-    dt_ddp        *ddp = dt_ddp_new(m, comm);
+    dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .amp = amp, .every_epochs = 1,
                                                .signals = true) : NULL;
     if (c) dt_loader_checkpoint(in, c); /* the place in the data is saved too, and found again */

@@ -11,6 +11,7 @@
        --scale-lr    the learning rate times the number of processes: their batches are one large one
        --warmup N    0: epochs in which the learning rate rises to that, step by step       --lars   (large batches)
        --cutout N    0: the side of a square of each image that is blanked             --workers N  2
+       --sync-bn     statistics of batch norms over all processes
        --opt-level O0..O3            --checkpoint DIR          --csv FILE, --svg FILE  --summary        */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
@@ -125,7 +126,7 @@ static int trainer(void *args)
     dt_amp        *amp = level ? dt_amp_new(m, .level = level) : NULL;
     dt_schedule   *s = dt_cosine_lr(opt, .t_max = epochs * steps - warmup);
     if (warmup) dt_warmup(s, .steps = warmup, .start = lr > 0 && world > 1 ? 1.0 / world : 0);
-    dt_ddp        *ddp = dt_ddp_new(m, comm);
+    dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
                                                .every_epochs = 1, .signals = true) : NULL;
     if (c) dt_loader_checkpoint(in, c);

@@ -11,12 +11,9 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <dirent.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+
+#include "fuzz_files.h"
 
 #include "../dt.h"
 
@@ -51,37 +48,11 @@ static void fuzz_end(void)
     if (dt_error() || fuzz_live != fuzz_before) abort();
 }
 
-/* tests/corpus/name, beside the test's file */
-static inline const char *fuzz_seeds(const char *file, const char *name)
-{
-    static char path[1024];
-    const char *slash = strrchr(file, '/');
-    snprintf(path, sizeof path, "%.*s/corpus/%s", slash ? (int)(slash - file) : 1, slash ? file : ".", name);
-    return path;
-}
-/* Feeds every file of a directory to a target; the number of them. For plain tests. */
+/* fuzz_feed, and dt's allocator afterwards as it was. For plain tests. */
 static inline int fuzz_corpus(const char *dir, int (*target)(const uint8_t *data, size_t n))
 {
-    DIR *d = opendir(dir);
-    int  files = 0;
-    if (!d) return 0;
     dt_end(); /* nothing may be left when the allocator changes */
-    for (struct dirent *e; (e = readdir(d));) {
-        char path[4096];
-        if (e->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "%.3000s/%.1000s", dir, e->d_name);
-        FILE *f = fopen(path, "rb");
-        if (!f || fseek(f, 0, SEEK_END)) abort();
-        long n = ftell(f);
-        rewind(f);
-        uint8_t *p = (uint8_t *)malloc((size_t)n + !n); /* its own size: a byte more is seen */
-        if (!p || fread(p, 1, (size_t)n, f) != (size_t)n) abort();
-        fclose(f);
-        target(p, (size_t)n);
-        free(p);
-        files++;
-    }
-    closedir(d);
+    int files = fuzz_feed(dir, target);
     if (fuzz_counts) dt_set_allocator(NULL);
     fuzz_counts = false;
     return files;

@@ -13,7 +13,8 @@
    - the result is what the contract in dt_comm.h says. Buffers are lists of runs of elements; a run holds the element
      of the vector that it stands for, which ranks are in it (each once: a mask to 64 ranks, beyond it a sum of 64-bit
      keys) and a hash of the expression with its left and right operands. So counts may be huge. An allreduce must leave
-     the same expressions on all ranks: the same bits. Reading what nobody wrote is an error.
+     the same expressions on all ranks: the same bits; DT_ALGO_ORDERED its one tree. Reading what nobody wrote is an
+     error.
    - a barrier: every rank knows at its end that every other one has begun
 
    plan_report also holds what the plans cost: rounds, elements, and seconds by a table of costs. */
@@ -209,6 +210,7 @@ static void plan_put(plan_check_s *c, plan_buffer *b, int64_t at, int64_t n)
         b->run[i + k].v = c->tmp[k].v;
     }
 }
+static uint64_t plan_pair(uint64_t left, uint64_t right) { return plan_mix(plan_mix(left) * 3 + right) | 1; }
 /* buf := buf op tmp, or tmp op buf with left */
 static bool plan_join(plan_check_s *c, plan_buffer *b, int64_t at, int64_t n, bool left, int rank)
 {
@@ -227,7 +229,7 @@ static bool plan_join(plan_check_s *c, plan_buffer *b, int64_t at, int64_t n, bo
         if (v->mask & in.mask)
             return plan_bad(c, "rank %d counts rank %d twice", rank, __builtin_ctzll(v->mask & in.mask));
         uint64_t l = left ? in.expr : v->expr, r = left ? v->expr : in.expr;
-        v->expr = plan_mix(plan_mix(l) * 3 + r) | 1;
+        v->expr = plan_pair(l, r);
         v->set += in.set;
         v->mask |= in.mask;
     }
@@ -536,6 +538,16 @@ static plan_value plan_sum(int world, int64_t e)
     v.e = e;
     return v;
 }
+static uint64_t plan_tree(int world) /* ((x0 x1) (x2 x3)) ...: what DT_ALGO_ORDERED promises, for every element */
+{
+    uint64_t *x = (uint64_t *)calloc((size_t)world + 1, sizeof *x), all;
+    for (int r = 0; r < world; r++) x[r] = plan_leaf(r, 0).expr;
+    for (int s = 1; s < world; s *= 2)
+        for (int i = 0; i + s < world; i += 2 * s) x[i] = plan_pair(x[i], x[i + s]);
+    all = x[0];
+    free(x);
+    return all;
+}
 /* The same expression everywhere as on rank 0 */
 static bool plan_same_bits(plan_check_s *c, int rank)
 {
@@ -557,6 +569,7 @@ static bool plan_result(plan_check_s *c)
     int             w = c->world, root = s->o.root;
     int64_t         at = 0, *row = (int64_t *)calloc(w > 0 ? (size_t)w : 1, sizeof *row);
     plan_value      sum = plan_sum(w, 0);
+    if (s->algo == DT_ALGO_ORDERED) sum.expr = plan_tree(w);
     for (int r = 0; r < w && !c->bad; r++) {
         int64_t n = plan_whole(s->coll) || s->coll == DT_COLL_BARRIER ? s->o.count : plan_count(s, r, 0);
         switch (s->coll) {

@@ -30,11 +30,14 @@ static void *play(void *arg)
 }
 /* the same with processes; how: "shm" or "tcp" */
 static const char *spawn_how, *spawn_algo;
-static double      spawn_timeout;
+static double      spawn_timeout, spawn_bandwidth;
+static const char *spawn_odd_algo; /* of rank 1 */
 static int         spawned(void *arg)
 {
-    team    *t = (team *)arg;
-    dt_comm *c = dt_comm_init(.transport = spawn_how, .algo = spawn_algo, .timeout = spawn_timeout, .join_timeout = 20);
+    team       *t = (team *)arg;
+    const char *algo = spawn_odd_algo && atoi(getenv("RANK")) == 1 ? spawn_odd_algo : spawn_algo;
+    dt_comm *c = dt_comm_init(.transport = spawn_how, .algo = algo, .timeout = spawn_timeout, .join_timeout = 20,
+                              .bandwidth = spawn_bandwidth);
     if (!c) {
         printf("    init: %s\n", dt_comm_error(NULL));
         return 1;
@@ -60,7 +63,8 @@ static int spawn(const char *how, int n, const char *algo, double timeout, void 
     return failed;
 }
 /* fn on n ranks; how many checks failed */
-static int run(int n, const char *algo, double timeout, void (*fn)(team *t, dt_comm *c, int rank), void *arg)
+static bool run_no_thread;
+static int  run(int n, const char *algo, double timeout, void (*fn)(team *t, dt_comm *c, int rank), void *arg)
 {
     team         t;
     pthread_t    thread[MOST];
@@ -73,6 +77,7 @@ static int run(int n, const char *algo, double timeout, void (*fn)(team *t, dt_c
     t.arg = arg;
     o.algo = algo;
     o.timeout = timeout;
+    o.no_thread = run_no_thread;
     if (dt_comm_threads_with(n, t.comm, o)) return 1000;
     for (int i = 0; i < n; i++) {
         p[i].t = &t;
@@ -196,10 +201,17 @@ static void in_place(team *t, dt_comm *c, int rank) /* memory of the communicato
         }
         for (int k = 0; k < SIZES; k++) dt_comm_dealloc(c, x[(k * 7) % SIZES]);
     }
+    /* more than a rank reduces in one go */
+    float *z = (float *)dt_comm_alloc(c, 4 * 600001);
+    for (int i = 0; z && i < 600001; i++) z[i] = (float)value(rank, i);
+    bool ok = z && !dt_comm_allreduce(c, z, 600001, DT_COMM_F32, DT_COMM_SUM);
+    for (int i = 0; ok && i < 600001; i++) ok = z[i] == (float)reduced(t->n, i, DT_COMM_SUM);
+    check(t, ok, "large", rank, 600001);
+    dt_comm_dealloc(c, z);
     /* one rank has ordinary memory: all fall back */
     float *y = rank ? (float *)dt_comm_alloc(c, 400000) : (float *)malloc(400000);
     for (int i = 0; i < 100000; i++) y[i] = (float)value(rank, i);
-    bool ok = !dt_comm_allreduce(c, y, 100000, DT_COMM_F32, DT_COMM_MEAN);
+    ok = !dt_comm_allreduce(c, y, 100000, DT_COMM_F32, DT_COMM_MEAN);
     for (int i = 0; ok && i < 100000; i++) ok = fabs(y[i] - reduced(t->n, i, DT_COMM_MEAN)) < 1e-5;
     check(t, ok, "mixed", rank, 100000);
     if (rank) dt_comm_dealloc(c, y);
@@ -213,6 +225,35 @@ UTEST(allreduce, in_memory_of_the_communicator)
     EXPECT_EQ(0, spawn("shm", 5, NULL, 20, in_place, NULL));
     EXPECT_EQ(0, spawn("tcp", 2, NULL, 20, in_place, NULL));
     EXPECT_EQ(0, run(3, NULL, 20, in_place, NULL));
+}
+/* 4 MiB for each rank: what is given back can be had again, whole; more than there is cannot, and nobody else's */
+static void arena(team *t, dt_comm *c, int rank)
+{
+    static const int order[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
+    size_t           mib = (size_t)1 << 20;
+    for (int k = 0; k < 6; k++) {
+        char *x = (char *)dt_comm_alloc(c, 3 * mib), *part[3];
+        bool  ok = x && !dt_comm_alloc(c, 2 * mib);
+        if (x) memset(x, rank + 1, 3 * mib);
+        check(t, ok && !dt_comm_barrier(c), "all of it", rank, k);
+        for (size_t i = 0; ok && i < 3 * mib; i++) ok = x[i] == rank + 1;
+        dt_comm_dealloc(c, x);
+        for (int i = 0; i < 3; i++) ok = (part[i] = (char *)dt_comm_alloc(c, mib)) != NULL && ok;
+        for (int i = 0; ok && i < 3; i++) memset(part[i], 10 * rank + i, mib);
+        for (int i = 0; ok && i < 3; i++) ok = part[i][0] == 10 * rank + i && part[i][mib - 1] == 10 * rank + i;
+        for (int i = 0; i < 3; i++) dt_comm_dealloc(c, part[order[k][i]]);
+        check(t, ok && !dt_comm_barrier(c), "in parts", rank, k);
+    }
+    dt_comm_free(c);
+}
+UTEST(memory, what_is_given_back_is_had_again)
+{
+    char *before = getenv("DT_COMM_ARENA") ? strdup(getenv("DT_COMM_ARENA")) : NULL;
+    setenv("DT_COMM_ARENA", "4", 1);
+    EXPECT_EQ(0, spawn("shm", 2, NULL, 20, arena, NULL));
+    if (before) setenv("DT_COMM_ARENA", before, 1);
+    else unsetenv("DT_COMM_ARENA");
+    free(before);
 }
 static void allreduce_kinds(team *t, dt_comm *c, int rank)
 {
@@ -338,6 +379,27 @@ UTEST(collectives, all_of_them_with_every_algorithm)
         for (int n = 1; n <= (getenv("DT_TEST_QUICK") ? 3 : 6); n++) EXPECT_EQ(0, run(n, algo[a], 20, others, NULL));
 }
 
+static void every_root(team *t, dt_comm *c, int rank) /* the same count: plans are kept */
+{
+    for (int round = 0; round < 2; round++)
+        for (int root = 0; root < t->n; root++) {
+            int32_t x[100], y[100];
+            for (int i = 0; i < 100; i++) x[i] = rank == root ? value(root, i) : -1, y[i] = value(rank, i);
+            bool ok = !dt_comm_broadcast(c, x, 100, DT_COMM_I32, root) &&
+                      !dt_comm_reduce(c, y, 100, DT_COMM_I32, DT_COMM_SUM, root);
+            for (int i = 0; ok && i < 100; i++)
+                ok = x[i] == value(root, i) &&
+                     y[i] == (rank == root ? (int32_t)reduced(t->n, i, DT_COMM_SUM) : value(rank, i));
+            check(t, ok, "root", rank, root);
+        }
+    dt_comm_free(c);
+}
+UTEST(collectives, every_root)
+{
+    EXPECT_EQ(0, run(3, NULL, 20, every_root, NULL));
+    EXPECT_EQ(0, run(4, "tree", 20, every_root, NULL));
+}
+
 UTEST(collectives, processes)
 {
     EXPECT_EQ(0, spawn("shm", 3, NULL, 20, others, NULL));
@@ -359,8 +421,12 @@ static void splits(team *t, dt_comm *c, int rank)
     dt_work *w = dt_comm_allreduce_start(c, &y, 1, DT_COMM_I32, DT_COMM_SUM); /* both at once */
     int32_t  z = 2;
     check(t, !dt_comm_allreduce(again, &z, 1, DT_COMM_I32, DT_COMM_SUM) && z == 2 * t->n, "beside", rank, z);
-    check(t, !dt_work_wait(w) && y == t->n, "beside it", rank, y);
+    int rc = dt_work_wait(w); /* before y is an argument */
+    check(t, !rc && y == t->n, "beside it", rank, y);
     check(t, !dt_comm_split(c, rank ? 0 : -1, 0, &none) && !none == !rank, "no colour", rank, 0);
+    check(t, !rank || dt_comm_rank(none) == rank - 1, "equal keys: by rank", rank, dt_comm_rank(none));
+    check(t, dt_comm_local_rank(part) == dt_comm_rank(part) && dt_comm_local_size(part) == dt_comm_size(part), "local",
+          rank, dt_comm_local_rank(part));
     dt_comm_free(none);
     dt_comm_free(part);
     dt_comm_free(again);
@@ -431,6 +497,105 @@ UTEST(work, sends_and_receives)
     EXPECT_EQ(0, spawn("tcp", 3, NULL, 5, round_trip, NULL));
 }
 
+static void in_order(team *t, dt_comm *c, int rank) /* many messages of one pair; a buffer that was sent is free */
+{
+    enum { MESSAGES = 12 };
+    static const int64_t n[MESSAGES] = { 1, 3000, 2, 0, 200000, 5, 1024, 1025, 7, 90000, 300000, 1 };
+    int32_t             *out[MESSAGES], *in[MESSAGES];
+    dt_work             *s[MESSAGES], *r[MESSAGES];
+    int                  to = (rank + 1) % t->n, from = (rank + t->n - 1) % t->n;
+    for (int k = 0; k < MESSAGES; k++) {
+        out[k] = (int32_t *)malloc((size_t)n[k] * 4 + 4);
+        in[k] = (int32_t *)calloc((size_t)n[k] + 1, 4);
+        for (int64_t i = 0; i < n[k]; i++) out[k][i] = (int32_t)(rank * 7 + k + i);
+    }
+    for (int k = 0; k < MESSAGES; k++) s[k] = dt_comm_send_start(c, out[k], n[k], DT_COMM_I32, to);
+    for (int k = 0; k < MESSAGES; k++) r[k] = dt_comm_recv_start(c, in[k], n[k], DT_COMM_I32, from);
+    bool ok = true;
+    for (int k = 0; k < MESSAGES; k++) {
+        ok = !dt_work_wait(s[k]) && ok;
+        memset(out[k], 0xff, (size_t)n[k] * 4);
+    }
+    for (int k = 0; k < MESSAGES; k++) {
+        ok = !dt_work_wait(r[k]) && ok;
+        for (int64_t i = 0; ok && i < n[k]; i++) ok = in[k][i] == from * 7 + k + i;
+        check(t, ok, "in order", rank, k);
+        free(out[k]);
+        free(in[k]);
+    }
+    dt_comm_free(c);
+}
+UTEST(work, messages_of_a_pair_stay_in_order)
+{
+    EXPECT_EQ(0, run(2, NULL, 20, in_order, NULL));
+    EXPECT_EQ(0, run(3, NULL, 20, in_order, NULL));
+    EXPECT_EQ(0, spawn("shm", 2, NULL, 20, in_order, NULL));
+    EXPECT_EQ(0, spawn("tcp", 2, NULL, 20, in_order, NULL));
+}
+static void only_tested(team *t, dt_comm *c, int rank) /* it moves by itself, or whenever it is looked at */
+{
+    int64_t  end = utest_ns() + (int64_t)(20e9 * utest_slow());
+    float    x[2] = { (float)rank, 1 };
+    dt_work *w[2];
+    for (int k = 0; k < 2; k++) w[k] = dt_comm_allreduce_start(c, x + k, 1, DT_COMM_F32, DT_COMM_SUM);
+    while (!dt_work_test(w[1]) && utest_ns() < end) sched_yield();
+    check(t, dt_work_test(w[0]) && dt_work_test(w[1]), "tested", rank, 0);
+    bool ok = !dt_work_wait(w[0]);
+    ok = !dt_work_wait(w[1]) && ok && x[0] == (float)(t->n * (t->n - 1) / 2) && x[1] == (float)t->n;
+    check(t, ok, "only tested", rank, 0);
+    dt_comm_free(c);
+}
+UTEST(work, is_done_without_being_waited_for)
+{
+    EXPECT_EQ(0, run(2, NULL, 20, only_tested, NULL));
+    EXPECT_EQ(0, spawn("tcp", 2, NULL, 20, only_tested, NULL));
+    run_no_thread = true;
+    EXPECT_EQ(0, run(2, NULL, 20, only_tested, NULL));
+    run_no_thread = false;
+}
+/* Rank 1 comes 3 ms after rank 0, who sleeps by then. A lost wake-up costs 5 ms on average, 300 of them 1.5 s. */
+static void sleepers(team *t, dt_comm *c, int rank)
+{
+    int messages = *(int *)t->arg;
+    for (int i = 0; i < 300; i++) {
+        char x[8192] = { 0 };
+        int  rc;
+        if (rank == 1) {
+            poll(NULL, 0, 3);
+            __atomic_store_n(&t->when, utest_ns(), __ATOMIC_RELEASE);
+        }
+        if (!messages) rc = dt_comm_barrier(c);
+        else if (rank == 1) rc = dt_comm_send(c, x, 100, DT_COMM_U8, 0);
+        else rc = dt_comm_recv(c, x, 100, DT_COMM_U8, 1);
+        if (rank == 0) t->slowest += utest_ns() - __atomic_load_n(&t->when, __ATOMIC_ACQUIRE);
+        check(t, !rc && !dt_comm_barrier(c), "sleepers", rank, i);
+    }
+    if (rank == 0) check(t, (double)t->slowest < 0.9e9 * utest_slow(), "ms of waking", rank, t->slowest / 1000000);
+    dt_comm_free(c);
+}
+UTEST(work, who_sleeps_is_woken)
+{
+    for (int messages = 0; messages < 2; messages++) {
+        int failed = 1;
+        for (int tries = 0; failed && tries < 3; tries++) failed = run(2, NULL, 20, sleepers, &messages);
+        EXPECT_EQ(0, failed);
+    }
+}
+static void frees(team *t, dt_comm *c, int rank)
+{
+    if (rank == 1) {
+        poll(NULL, 0, 50);
+        __atomic_store_n(&t->told, 1, __ATOMIC_RELEASE);
+    }
+    int rc = dt_comm_free(c);
+    if (rc || !__atomic_load_n(&t->told, __ATOMIC_ACQUIRE)) __atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED);
+}
+UTEST(work, freeing_waits_for_the_others)
+{
+    EXPECT_EQ(0, run(2, NULL, 20, frees, NULL));
+    EXPECT_EQ(0, spawn("tcp", 2, NULL, 20, frees, NULL));
+}
+
 /* ==================================================================================================== misuse */
 static void mismatch(team *t, dt_comm *c, int rank)
 {
@@ -470,6 +635,46 @@ UTEST(misuse, different_calls_are_an_error_everywhere)
                 EXPECT_TRUE(dt__comm_now() - t0 < 10000000000);
             }
 }
+static void mismatch_started(team *t, dt_comm *c, int rank)
+{
+    float    x[8] = { 0 };
+    dt_work *w = dt_comm_allreduce_start(c, x, rank ? 8 : 7, DT_COMM_F32, DT_COMM_SUM);
+    check(t, dt_work_wait(w) == DT_COMM_ERR_MISMATCH, "started", rank, 0);
+    dt_comm_free(c);
+}
+static void mismatch_sent(team *t, dt_comm *c, int rank)
+{
+    int32_t x[8] = { 0 };
+    int     rc = rank ? dt_comm_recv(c, x, 5, DT_COMM_I32, 0) : dt_comm_send(c, x, 6, DT_COMM_I32, 1);
+    if (!rc) rc = dt_comm_barrier(c); /* who has sent hears of it here */
+    check(t, rc == DT_COMM_ERR_MISMATCH, "sent", rank, rc);
+    for (int i = 0; i < 8; i++) check(t, x[i] == 0, "nothing arrived", rank, i);
+    dt_comm_free(c);
+}
+UTEST(misuse, works_and_messages_that_differ)
+{
+    EXPECT_EQ(0, run(2, NULL, 20, mismatch_started, NULL));
+    EXPECT_EQ(0, run(2, "ring", 20, mismatch_started, NULL));
+    EXPECT_EQ(0, run(2, NULL, 20, mismatch_sent, NULL));
+    EXPECT_EQ(0, spawn("tcp", 2, NULL, 20, mismatch_sent, NULL));
+}
+static void other_algorithm(team *t, dt_comm *c, int rank)
+{
+    float x[8] = { 0 };
+    int   rc = dt_comm_allreduce(c, x, 8, DT_COMM_F32, DT_COMM_SUM);
+    if (!rc) rc = dt_comm_barrier(c);
+    const char *m = dt_comm_error(c);
+    bool ok = rc == DT_COMM_ERR_MISMATCH && m && strstr(m, "algorithm ring") && strstr(m, "algorithm tree");
+    check(t, ok, "algorithms", rank, rc);
+    dt_comm_free(c);
+}
+UTEST(misuse, ranks_with_different_algorithms)
+{
+    spawn_odd_algo = "ring";
+    EXPECT_EQ(0, spawn("shm", 2, "tree", 20, other_algorithm, NULL));
+    EXPECT_EQ(0, spawn("tcp", 2, "tree", 20, other_algorithm, NULL));
+    spawn_odd_algo = NULL;
+}
 static void absent(team *t, dt_comm *c, int rank)
 {
     float x = 1;
@@ -500,6 +705,36 @@ static void stop_it(team *t, dt_comm *c, int rank)
     check(t, dt_comm_barrier(c) == DT_COMM_ERR_ABORT && strstr(dt_comm_error(c), "rank 0: no more"), "abort", rank, 0);
     dt_comm_free(c);
 }
+static void every_argument(team *t, dt_comm *c, int rank)
+{
+    int64_t     few[2] = { 4, -1 }, many[2] = { 1, INT64_MAX / 128 + 1 };
+    float       x[16] = { 0 };
+    int         rc = 0;
+    const char *why = "";
+    if (rank) rc = dt_comm_barrier(c);
+    else switch (*(int *)t->arg) {
+        case 0: rc = dt_comm_allreduce(c, x, 4, 7, DT_COMM_SUM), why = "dtype 7 is none"; break;
+        case 1: rc = dt_comm_broadcast(c, x, 4, -1, 0), why = "dtype -1 is none"; break;
+        case 2: rc = dt_comm_allreduce(c, x, 4, DT_COMM_F32, 6), why = "reduction 6 is none"; break;
+        case 3: rc = dt_comm_reduce(c, x, 4, DT_COMM_F32, -1, 0), why = "reduction -1 is none"; break;
+        case 4: rc = dt_comm_allreduce(c, x, 4, DT_COMM_F32, DT_COMM_OR), why = "or of f32 is not defined"; break;
+        case 5: rc = dt_comm_broadcast(c, x, 4, DT_COMM_F32, 2), why = "rank 2 is out of range"; break;
+        case 6: rc = dt_comm_gather(c, x, x + 4, 4, NULL, DT_COMM_F32, -1), why = "rank -1 is out of range"; break;
+        case 7: rc = dt_comm_allgather(c, x, x, 0, few, DT_COMM_F32), why = "-1 elements of rank 1"; break;
+        case 8: rc = dt_comm_reduce_scatter(c, x, x, 0, many, DT_COMM_U8, DT_COMM_SUM), why = "of rank 1"; break;
+        case 9: rc = dt_comm_allgather(c, x, x, INT64_MAX / 64, NULL, DT_COMM_U8), why = "elements"; break;
+        case 10: rc = dt_comm_send(c, x, 4, DT_COMM_F32, 2), why = "rank 2 is out of range"; break;
+        case 11: rc = dt_comm_recv(c, x, 4, DT_COMM_F32, 0), why = "to or from itself"; break;
+        case 12: rc = dt_comm_alltoall(c, x, x + 8, 1, few, few, DT_COMM_F32), why = "-1 elements to"; break;
+        default: rc = dt_comm_alltoall(c, x, x + 8, 1, few, NULL, DT_COMM_F32), why = "given together";
+        }
+    check(t, rc == DT_COMM_ERR_ARG && strstr(dt_comm_error(c), why), "argument", rank, *(int *)t->arg);
+    dt_comm_free(c);
+}
+UTEST(misuse, every_argument)
+{
+    for (int what = 0; what < 14; what++) EXPECT_EQ(0, run(2, NULL, 10, every_argument, &what));
+}
 UTEST(misuse, arguments_and_aborts_reach_everyone)
 {
     EXPECT_EQ(0, run(3, NULL, 10, wrong_argument, NULL));
@@ -518,6 +753,26 @@ static void history(team *t, dt_comm *c, int rank)
           (int64_t)lines);
     check(t, dt_comm_get_stats(c).calls == 70, "calls", rank, 0);
     dt_comm_free(c);
+}
+static void counted(team *t, dt_comm *c, int rank) /* by ring, 2 ranks: each sends half of it twice */
+{
+    float x[1000] = { 0 };
+    char  text[2000];
+    bool  ok = !dt_comm_allreduce(c, x, 1000, DT_COMM_F32, DT_COMM_SUM);
+    check(t, ok && dt_comm_get_stats(c).bytes == 4000, "bytes", rank, dt_comm_get_stats(c).bytes);
+    for (int i = 0; i < 2; i++)
+        ok = !(rank ? dt_comm_recv(c, x, 10, DT_COMM_F32, 0) : dt_comm_send(c, x, 10, DT_COMM_F32, 1)) && ok;
+    dt_comm_stats s = dt_comm_get_stats(c);
+    dt_comm_history(c, text, sizeof text);
+    check(t, ok && s.bytes == (rank ? 4000 : 4080) && strstr(text, "send #2 of 10 f32"), "sent", rank, s.bytes);
+    check(t, t->arg ? s.bytes_net > s.bytes : s.bytes_net == 0, "through sockets", rank, s.bytes_net);
+    dt_comm_free(c);
+}
+UTEST(watching, bytes_are_counted)
+{
+    EXPECT_EQ(0, run(2, "ring", 10, counted, NULL));
+    EXPECT_EQ(0, spawn("shm", 2, "ring", 10, counted, NULL));
+    EXPECT_EQ(0, spawn("tcp", 2, "ring", 10, counted, "net"));
 }
 UTEST(watching, the_last_operations_are_remembered)
 {
@@ -616,4 +871,21 @@ UTEST(faults, different_calls_of_processes)
             if (h && (kind == 4 || kind == 8)) continue;
             EXPECT_EQ(0, spawn(how[h], 3, NULL, 4, mismatch, &kind));
         }
+}
+static void slow_but_sure(team *t, dt_comm *c, int rank)
+{
+    size_t n = (size_t)(1.3 * c->timeout * spawn_bandwidth);
+    char  *x = (char *)calloc(n, 1);
+    int    rc = rank ? dt_comm_recv(c, x, (int64_t)n, DT_COMM_U8, 0) : dt_comm_send(c, x, (int64_t)n, DT_COMM_U8, 1);
+    if (!rc) rc = dt_comm_broadcast(c, x, (int64_t)n, DT_COMM_U8, 0);
+    check(t, !rc, "it moves all the time", rank, rc);
+    free(x);
+    dt_comm_free(c);
+}
+UTEST(faults, a_slow_transfer_is_no_timeout)
+{
+    double slow = utest_slow();
+    spawn_bandwidth = 2e6;
+    EXPECT_EQ(0, spawn("tcp", 2, NULL, slow < 1 ? 1 : slow > 4 ? 4 : slow, slow_but_sure, NULL));
+    spawn_bandwidth = 0;
 }

@@ -23,7 +23,7 @@ const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; } /* else
 #endif
 
 /* ==================================================================================================== ranks */
-static int  env_number(const char *name) { return getenv(name) ? atoi(getenv(name)) : -1; }
+static int env_number(const char *name) { return getenv(name) ? atoi(getenv(name)) : -1; }
 /* Says that it is ready, then what it got; a handler could not print. */
 static int rank_signal(int rank, const char *what)
 {
@@ -103,6 +103,7 @@ static int rank_main(int argc, char **argv)
     if (strcmp(what, "ignore") == 0) {
         signal(SIGINT, SIG_IGN);
         signal(SIGTERM, SIG_IGN);
+        if (argc > 1 && !dt_comm_init()) return 1; /* all ignore them by now */
         if (argc > 1 && rank == atoi(argv[1])) return 5;
     } else if (strcmp(what, "tree") == 0) {
         if (fork() == 0 || fork() == 0) /* its children are not told of anything */
@@ -1126,6 +1127,11 @@ UTEST(machines, what_ssh_says_is_told)
     chmod(temp_put(dir, "ssh", "#!/bin/sh\necho welcome to this machine\ncat\n", 43), 0700);
     EXPECT_EQ(1, job_run(&j, args));
     EXPECT_SAYS(&j, 1, "something else than dtrun talks there");
+    job_free(&j);
+    chmod(temp_put(dir, "ssh", "#!/bin/sh\nexec 1>&-\nexec sleep 1000\n", 37), 0700); /* the connection hangs */
+    EXPECT_EQ(1, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, "dtrun did not start there");
+    EXPECT_GE(until_none_marked(1), 0);
     job_free(&j);
     fake_ssh(dir);
     snprintf(args, sizeof args, "--ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 ./no-such-program", dir);

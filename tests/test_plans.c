@@ -242,6 +242,29 @@ UTEST(proofs, the_order_of_ranks_at_any_root)
             EXPECT_EQ(all.bits, one.bits);
         }
 }
+UTEST(proofs, one_order_whatever_the_machines_root_and_count) /* of DT_ALGO_ORDERED, and what it sends */
+{
+    int list[80], host[160], n = worlds(list, false);
+    for (int i = 0; i < n; i++) {
+        int          p = list[i];
+        dt_plan_opts o = opts_of(p, 4 * p);
+        plan_report  r, same;
+        PROVE(DT_COLL_ALLREDUCE, DT_ALGO_ORDERED, &o, &r);
+        EXPECT_EQ(p > 1 ? 2 : 0, r.rounds);
+        EXPECT_EQ((int64_t)2 * 4 * (p - 1) * p, r.sent); /* as a ring */
+        EXPECT_EQ((int64_t)4 * (p - 1), r.reduced);
+        o.host = host;
+        for (int k = 0; k < 3; k++) {
+            for (int q = 0; q < p; q++) host[q] = k == 0 ? q / 3 : k == 1 ? q % 2 : q;
+            PROVE(DT_COLL_ALLREDUCE, DT_ALGO_ORDERED, &o, &same);
+            EXPECT_EQ(r.bits, same.bits);
+        }
+        for (o.root = 0; o.root < p; o.root += 1 + p / 3) {
+            PROVE(DT_COLL_REDUCE, DT_ALGO_ORDERED, &o, &same);
+            EXPECT_EQ(r.bits, same.bits);
+        }
+    }
+}
 UTEST(proofs, chunks_differ_by_one_at_most)
 {
     static const dt_algo algo[] = { DT_ALGO_RING, DT_ALGO_SHARED };
@@ -777,7 +800,7 @@ UTEST(choice, is_the_least)
                         EXPECT_TRUE(best == DT_ALGO_CHAIN || seg == 0);
                         if (best == DT_ALGO_SHARED) EXPECT_TRUE(link <= DT_LINK_SHM && (m == 0 || p < 2));
                         EACH_ALGO(a, (dt_coll)c, p, host)
-                        if (a != (int)DT_ALGO_SHARED || link <= DT_LINK_SHM)
+                        if (a != (int)DT_ALGO_ORDERED && (a != (int)DT_ALGO_SHARED || link <= DT_LINK_SHM))
                             EXPECT_LE(cost, dt_plan_cost(&t, (dt_coll)c, (dt_algo)a, p, host, link, n, 0) * (1 + 1e-6));
                     }
     EXPECT_EQ((int)DT_ALGO_COUNT, (int)dt_plan_choose(&t, DT_COLL_SEND, 4, NULL, 0, 8, NULL));

@@ -8,18 +8,19 @@ UTEST_MAIN()
 enum { MOST = 8, MANY = 6000, GUARD = 64 };
 typedef struct team { /* seen by all ranks */
     const char *how;  /* "shm", "tcp", "threads" */
-    const char *algo;
-    int         n, arg, arg2, ordered;
+    int         n, arg, arg2;
+    bool        ordered;
     double      timeout;
     void      (*fn)(struct team *t, dt_comm *c, int rank);
     int         failed, told, ready, back; /* atomic */
     int         want; /* how many must be told */
-    int64_t     when;
-    uint64_t    bits[MOST];
+    uint64_t    bits;
     int32_t     pid[MOST];
 } team;
 static team    *shared_team;
 static dt_comm *thread_comm[MOST];
+static uint64_t last_bits;   /* what rank 0 of the last team left */
+static bool     use_ordered; /* of the next team */
 
 static double slow(void) { return utest_slow(); }
 static void   check(team *t, bool ok, const char *what, int rank, dt_comm *c)
@@ -33,7 +34,8 @@ static void   check(team *t, bool ok, const char *what, int rank, dt_comm *c)
 static int spawned(void *arg)
 {
     team    *t = (team *)arg;
-    dt_comm *c = dt_comm_init(.transport = t->how, .algo = t->algo, .timeout = t->timeout, .join_timeout = 60);
+    dt_comm *c = dt_comm_init(.transport = t->how, .timeout = t->timeout, .join_timeout = 60,
+                              .ordered = t->ordered);
     if (!c) {
         printf("    init: %s\n", dt_comm_error(NULL));
         __atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED);
@@ -60,6 +62,7 @@ static int run(const char *how, int n, double timeout, int arg, int arg2, void (
     t->arg2 = arg2;
     t->fn = fn;
     t->timeout = timeout * slow();
+    t->ordered = use_ordered;
     shared_team = t;
     if (strcmp(how, "threads")) dt_spawn(n, spawned, t);
     else {
@@ -67,12 +70,14 @@ static int run(const char *how, int n, double timeout, int arg, int arg2, void (
         dt_comm_opts o;
         memset(&o, 0, sizeof o);
         o.timeout = t->timeout;
+        o.ordered = use_ordered;
         int made = dt_comm_threads_with(n, thread_comm, o) ? 0 : n;
         for (int i = 0; i < made; i++) pthread_create(&thread[i], NULL, played, &thread_comm[i]);
         for (int i = 0; i < made; i++) pthread_join(thread[i], NULL);
         if (!made) t->failed = 1000;
     }
     int failed = t->failed;
+    last_bits = t->bits;
     if (t->want && t->told != t->want) failed++, printf("    %s: %d of %d went on\n", how, t->told, t->want);
     munmap(t, sizeof *t);
     return failed;
@@ -441,4 +446,87 @@ static int         late_run(int i, void *arg)
 UTEST(stragglers, a_slow_rank_is_named_and_no_error)
 {
     EXPECT_EQ(0, dt_test_ranks(9, 50, late_run, NULL));
+}
+
+/* ==================================================================================================== ordered */
+static uint64_t hash_of(const void *p, size_t n, uint64_t h)
+{
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)p)[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+static float term(int rank, int64_t i) { return (float)((rank * 131 + i * 7919) % 1009) * (rank % 2 ? -1e3f : 1e-3f); }
+/* arg: not at all, by option, by environment. What rank 0 found is in bits. */
+static void in_order(team *t, dt_comm *c, int rank)
+{
+    static const int64_t size[] = { 1, 3, 7, 100, MANY };
+    uint64_t             h = 0;
+    for (int k = 0; k < 5; k++) {
+        int64_t n = size[k];
+        float  *x = (float *)malloc((size_t)n * 4), *y = (float *)malloc((size_t)n * 4 * MOST), *z = y + n;
+        for (int64_t i = 0; i < n; i++) x[i] = y[i] = term(rank, i);
+        check(t, !dt_comm_allreduce(c, x, n, DT_COMM_F32, DT_COMM_SUM), "allreduce", rank, c);
+        for (int64_t i = 0; t->arg && i < n; i++) { /* the tree */
+            float v[MOST];
+            for (int r = 0; r < t->n; r++) v[r] = term(r, i);
+            for (int s = 1; s < t->n; s *= 2)
+                for (int r = 0; r + s < t->n; r += 2 * s) v[r] += v[r + s];
+            if (memcmp(v, &x[i], 4)) check(t, false, "not the tree's", rank, c), i = n;
+        }
+        check(t, !dt_comm_reduce(c, y, n, DT_COMM_F32, DT_COMM_SUM, k % t->n), "reduce", rank, c);
+        if (t->arg && rank == k % t->n) check(t, !memcmp(x, y, (size_t)n * 4), "reduce as allreduce", rank, c);
+        h = hash_of(x, (size_t)n * 4, h + 1);
+        if (n % t->n == 0) { /* segments of the same vector */
+            for (int64_t i = 0; i < n; i++) y[i] = term(rank, i);
+            check(t, !dt_comm_reduce_scatter(c, y, z, n / t->n, NULL, DT_COMM_F32, DT_COMM_SUM), "scatter", rank, c);
+            if (t->arg) check(t, !memcmp(x + n / t->n * rank, z, (size_t)(n / t->n) * 4), "as allreduce", rank, c);
+        }
+        uint16_t half[40];
+        for (int i = 0; i < 40; i++) half[i] = (uint16_t)(0x2e00 + (rank * 37 + i * 11) % 1500);
+        check(t, !dt_comm_allreduce(c, half, 40, DT_COMM_F16, DT_COMM_MEAN), "half", rank, c);
+        h = hash_of(half, sizeof half, h);
+        free(x);
+        free(y);
+    }
+    if (rank == 0) t->bits = h;
+    check(t, !dt_comm_free(c), "free", rank, NULL);
+}
+static int order_run(const char *how, int n, const char *algo, int arg)
+{
+    if (algo) setenv("DT_COMM_ALGO", algo, 1);
+    if (arg == 2) setenv("DT_COMM_ORDERED", "1", 1);
+    use_ordered = arg == 1;
+    int failed = run(how, n, 20, arg, 0, in_order);
+    use_ordered = false;
+    unsetenv("DT_COMM_ALGO");
+    unsetenv("DT_COMM_ORDERED");
+    return failed;
+}
+UTEST(ordered, the_same_bits_over_every_transport_and_with_any_algorithm)
+{
+    static const char *const algo[] = { NULL, "ring", "tree", "halving" };
+    for (int n = 2; n <= 6; n++) {
+        uint64_t bits = 0;
+        for (int k = 0; k < 12; k++) {
+            EXPECT_EQ(0, order_run(hows[k % 3], n, algo[k / 3], 1 + k % 2));
+            if (k) EXPECT_EQ(bits, last_bits);
+            bits = last_bits;
+        }
+    }
+    EXPECT_EQ(0, order_run("tcp", 5, "ring", 0)); /* these numbers do show the order */
+    uint64_t ring = last_bits;
+    EXPECT_EQ(0, order_run("tcp", 5, "tree", 0));
+    EXPECT_TRUE(ring != last_bits);
+}
+/* One rank has not asked for it: as any other difference. */
+static void not_all_ordered(team *t, dt_comm *c, int rank)
+{
+    float x[8] = { 0 };
+    c->ordered = rank == 0;
+    int rc = dt_comm_allreduce(c, x, 8, DT_COMM_F32, DT_COMM_SUM);
+    check(t, rc == DT_COMM_ERR_MISMATCH && strstr(dt_comm_error(c), "algorithm ordered"), "mismatch", rank, c);
+    dt_comm_free(c);
+}
+UTEST(ordered, all_ranks_must_ask)
+{
+    for (int h = 0; h < 3; h++) EXPECT_EQ(0, run(hows[h], 3, 20, 0, 0, not_all_ordered));
 }

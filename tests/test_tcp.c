@@ -1,6 +1,6 @@
 /* test_tcp.c: messages over sockets. Ranks are threads of this process with links of their own making; every socket
    call passes a shim that interrupts, cuts and refuses. Whatever it does, each message arrives as it was sent.
-   Contents: >>shim >>links >>traffic >>headers >>gone >>slow >>waiting */
+   Contents: >>shim >>links >>traffic >>headers >>gone >>slow >>waiting >>closing */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -767,6 +767,9 @@ UTEST(waiting, ends_when_woken_when_something_came_and_when_the_time_is_over)
     pthread_create(&thread, NULL, wake, &b);
     b.across->wait(&b, 1000);
     pthread_join(thread, NULL);
+    begin = utest_ns();
+    b.across->wait(&b, 0.01); /* woken once */
+    EXPECT_GE(utest_ns() - begin, (int64_t)9000000);
     EXPECT_EQ(1, a.across->send(&a, 1, &out));
     b.across->wait(&b, 1000);
     EXPECT_EQ(1, finish(&b, b.across->recv, 0, &in, 10));
@@ -776,4 +779,89 @@ UTEST(waiting, ends_when_woken_when_something_came_and_when_the_time_is_over)
     EXPECT_EQ(DT_COMM_ERR_ABORT, b.across->recv(&b, 0, &in));
     stop(&a);
     stop(&b);
+}
+static void *drain(void *arg) /* until nothing comes any more */
+{
+    static char buf[1 << 16];
+    int         fd = *(int *)arg;
+    for (;;) {
+        struct pollfd p = { fd, POLLIN, 0 };
+        ssize_t       r = poll(&p, 1, 20000) == 1 ? recv(fd, buf, sizeof buf, MSG_DONTWAIT) : 0;
+        if (r <= 0) return NULL;
+    }
+}
+/* Whatever holds a message up, a wait of 1000 s ends when it may go on. */
+UTEST(waiting, ends_when_a_message_may_go_on)
+{
+    size_t n = 32 << 20;
+    char  *buf = (char *)calloc(n, 1), x = 1, y = 0;
+    for (int what = 0; what < 6; what++) {
+        dt_comm   a, b;
+        dt__msg   out = what < 2 ? message(0, 0, buf, what ? 3 << 20 : n) : message(0, 0, &x, 1),
+                in = message(0, 0, &y, 1);
+        pthread_t thread;
+        ASSERT_EQ(0, make_links(2, 1));
+        start(&a, 0, 2, 1);
+        start(&b, 1, 2, 1);
+        if (what == 0) { /* the kernel has room again */
+            EXPECT_EQ(0, a.across->send(&a, 1, &out));
+            while (a.across->send(&a, 1, &out) == 0 && !((dt__tcp *)a.tcp)->link[1]->out.blocked) {}
+            pthread_create(&thread, NULL, drain, &ends[1][0][0]);
+            for (int r = 0; r == 0; r = a.across->send(&a, 1, &out)) a.across->wait(&a, 1000);
+            shutdown(((dt__tcp *)a.tcp)->link[1]->fd[0], SHUT_WR);
+            pthread_join(thread, NULL);
+        } else if (what == 1) { /* it had its turn, and was not held up at all */
+            EXPECT_EQ(0, a.across->send(&a, 1, &out));
+            a.across->wait(&a, 1000);
+        } else if (what == 2) { /* the other end is given some time */
+            close(ends[0][1][0]);
+            ends[0][1][0] = -1;
+            EXPECT_EQ(0, b.across->recv(&b, 0, &in));
+            b.across->wait(&b, 1000);
+            EXPECT_EQ(DT_COMM_ERR_PEER, finish(&b, b.across->recv, 0, &in, 10));
+        } else if (what == 3) { /* the link is not there yet */
+            not_yet = 1000000;
+            EXPECT_EQ(0, b.across->recv(&b, 0, &in));
+            b.across->wait(&b, 1000);
+            not_yet = 0;
+        } else if (what == 4) { /* it is late on purpose */
+            b.latency = 0.05;
+            EXPECT_EQ(0, b.across->recv(&b, 0, &in));
+            EXPECT_EQ(1, a.across->send(&a, 1, &out));
+            while (!in.done) EXPECT_EQ(0, b.across->recv(&b, 0, &in));
+            b.across->wait(&b, 1000);
+            EXPECT_EQ(1, finish(&b, b.across->recv, 0, &in, 10));
+        } else { /* it was faster than it may be */
+            a.bandwidth = 1e6;
+            out = message(0, 0, buf, 100000);
+            while (a.across->send(&a, 1, &out) == 0 && !((dt__tcp *)a.tcp)->link[1]->out.ready) {}
+            a.across->wait(&a, 1000);
+        }
+        stop(&a);
+        stop(&b);
+        close_links(2, 1);
+    }
+    free(buf);
+}
+
+/* ==================================================================================================== >>closing */
+static int open_descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+UTEST(closing, leaves_no_descriptor_and_more_streams_than_there_are_is_all_of_them)
+{
+    int     before = open_descriptors();
+    dt_comm c;
+    char    x = 0;
+    dt__msg m = message(0, 0, &x, 1);
+    ASSERT_EQ(0, make_links(2, 1));
+    start(&c, 0, 2, 1000);
+    EXPECT_EQ(1, finish(&c, c.across->send, 1, &m, 10));
+    EXPECT_EQ((int)DT__TCP_STREAMS, ((dt__tcp *)c.tcp)->streams);
+    stop(&c);
+    close_links(2, 1);
+    EXPECT_EQ(before, open_descriptors());
 }

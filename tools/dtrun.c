@@ -1100,14 +1100,15 @@ static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
 /* ==================================================================================================== >>controller */
 enum { GATHERING = 0, RUNNING, SETTLING, STOPPING };
 typedef struct node {
-    bool  mine; /* its ranks are this process's */
-    bool  there, lost;
-    int   nproc, first, alive, asked; /* asked: signals to its dtrun */
-    link_ link;
-    char  host[80];
-    pid_t ssh; /* or 0 */
-    int   ssh_fd, err_fd;
-    bytes err;
+    bool    mine; /* its ranks are this process's */
+    bool    there, lost;
+    int     nproc, first, alive, asked; /* asked: signals to its dtrun */
+    link_   link;
+    char    host[80];
+    pid_t   ssh; /* or 0 */
+    int     ssh_fd, err_fd;
+    int64_t until; /* 0, or ssh must have ended then */
+    bytes   err;
 } node;
 typedef struct ending {
     bool   ended;
@@ -1369,6 +1370,7 @@ static void node_lost(int i, const char *why)
     n->lost = true;
     n->alive = 0;
     link_close(&n->link);
+    if (n->ssh > 0) kill(-n->ssh, SIGKILL);
     if (over) return;
     say("machine %d (%s): %s", i, n->host, *why ? why : n->there ? "its dtrun is gone" : "dtrun did not start there");
     give_up(1);
@@ -1857,8 +1859,9 @@ static void on_event(const struct epoll_event *e)
         link_flush(l);
         if (kind == EV_LINK_OUT || !(why = link_read(l, is_agent ? agent_frame : node_frame))) break;
         if (is_agent) agent_lost(why);
-        else if (nodes[i].ssh > 0 && !*why) link_close(l); /* ssh's end will tell more */
-        else node_lost(i, why);
+        else if (nodes[i].ssh > 0 && !*why) { /* ssh's end will tell more, if it comes */ link_close(l);
+            nodes[i].until = dt__comm_now() + 2 * SECOND;
+        } else node_lost(i, why);
         break;
     case EV_ACCEPT: guests_accept(); break;
     case EV_SHAKE: guest_step(i); break;
@@ -1869,25 +1872,34 @@ static void on_event(const struct epoll_event *e)
     default: break;
     }
 }
+static void look_at_clock(void)
+{
+    int64_t now = dt__comm_now();
+    if (!is_agent && !over && now >= deadline) controller_tick();
+    for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
+        if (guests[i].fd >= 0 && now >= guests[i].until) guest_close(&guests[i]);
+    for (int i = 0; i < nnodes; i++)
+        if (nodes[i].until && now >= nodes[i].until) node_lost(i, "");
+}
+static int time_to_wait(void) /* ms, until something is late; -1: for ever */
+{
+    int64_t until = deadline;
+    for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
+        if (guests[i].fd >= 0 && guests[i].until < until) until = guests[i].until;
+    for (int i = 0; i < nnodes; i++)
+        if (nodes[i].until && !nodes[i].lost && nodes[i].until < until) until = nodes[i].until;
+    return until == INT64_MAX ? -1 : dt__poll_ms(until);
+}
 static int run(void)
 {
     struct epoll_event ev[64];
     while (!all_done()) {
-        int64_t until = deadline;
-        for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
-            if (guests[i].fd >= 0 && guests[i].until < until) until = guests[i].until;
-        int n = epoll_wait(ep, ev, 64, until == INT64_MAX ? -1 : dt__poll_ms(until));
+        int n = epoll_wait(ep, ev, 64, time_to_wait());
         /* epoll gives events in the order in which they came: so do deaths, however late this process gets to run */
         for (int i = 0; i < n; i++) on_event(&ev[i]);
-        int64_t now = dt__comm_now();
-        for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
-            if (guests[i].fd >= 0 && now >= guests[i].until) guest_close(&guests[i]);
-        if (is_agent) {
-            if (running == 0) agent_clean();
-        } else if (!over) {
-            if (now >= deadline) controller_tick();
-            controller_look();
-        }
+        look_at_clock();
+        if (!is_agent) controller_look();
+        else if (running == 0) agent_clean();
         bool full = out_sink.q.n > QUEUE_MOST || err_sink.q.n > QUEUE_MOST || up.tx.n > QUEUE_MOST;
         if (full ||
             (choked && out_sink.q.n < QUEUE_MOST / 2 && err_sink.q.n < QUEUE_MOST / 2 && up.tx.n < QUEUE_MOST / 2))

@@ -127,3 +127,160 @@ def entry(name, dtype, shape, begin, end):
 seed("archive", "header", b"0\3{" + entry(b"a", b"U8", b"[1]", 0, 1) + b"," + entry(b"b", b"F16", b"[]", 1, 3) + b"}")
 seed("archive", "overlap", b"0\2{" + entry(b"a", b"U8", b"[2]", 0, 2) + b"," + entry(b"b", b"U8", b"[1]", 1, 2) + b"}")
 seed("archive", "metadata", b'0\0{"__metadata__":{"format":"pt","\\u00e9":"\\ud83d\\ude00"}}')
+
+
+# ---- dt_comm.h
+job = b"\x6a" * 16
+
+
+def hello_c(version=1, epoch=3, comm=7, rank=1, world=4, to=0, kind=2, stream=0):
+    return (b"DTK1" + struct.pack("<I", version) + job
+            + struct.pack("<qQ6i", epoch, comm, rank, world, to, kind, stream, 0) + bytes(64))
+
+
+def hello_s(version=1, epoch=3):
+    return b"DTK1" + struct.pack("<I", version) + job + struct.pack("<q", epoch) + bytes(32)
+
+
+def hello_r(status=0, text=b""):
+    return b"DTK1" + struct.pack("<i", status) + text.ljust(184, b"\0") + bytes(32)
+
+
+for kind in range(1, 7):
+    for flags in (2, 10, 18, 26, 42, 58):
+        seed("comm_shake", "server-%d-%d" % (kind, flags),
+             bytes([flags, 0, 0, 0]) + hello_c(kind=kind, rank=3, to=2 if flags & 32 else 0))
+for name, c in (("version", hello_c(version=2)), ("epoch", hello_c(epoch=2)), ("world", hello_c(world=5)),
+                ("rank", hello_c(rank=4)), ("self", hello_c(rank=0)), ("to", hello_c(to=1)), ("cut", hello_c()[:90])):
+    seed("comm_shake", "server-bad-" + name, b"\x0a\3\0\0" + c)
+seed("comm_shake", "server-unsigned", b"\x08\0\0\0" + hello_c())
+seed("comm_shake", "server-gone", b"\x0a\0\0\x13" + hello_c(kind=2, rank=3))
+seed("comm_shake", "server-leaving", b"\x4a\0\0\0" + hello_c(kind=2))
+seed("comm_shake", "server-http", b"\0\4\0\0GET / HTTP/1.1\r\n\r\n")
+for kind in range(5):
+    seed("comm_shake", "client-%d" % kind, bytes([3, 2, kind, 0]) + hello_s() + hello_r())
+seed("comm_shake", "client-refused", b"\3\1\1\0" + hello_s() + hello_r(-6, b"no" * 92))
+seed("comm_shake", "client-unsigned", b"\1\0\1\0" + hello_s() + hello_r())
+seed("comm_shake", "client-version", b"\3\0\1\0" + hello_s(version=2) + hello_r())
+seed("comm_shake", "client-earlier", b"\3\0\1\0" + hello_s(epoch=2) + hello_r())
+seed("comm_shake", "client-closed", b"\3\4\1\0" + hello_s())
+
+loopback = struct.pack("<HBB4s", 2, 0x1F, 0x90, bytes([127, 0, 0, 1])).ljust(28, b"\0") + struct.pack("<I", 16)
+
+
+def member(host, pid=1):
+    return (struct.pack("<iiq", 0, 0, pid) + bytes([host]) * 16 + b"node".ljust(64, b"\0") + b"dt-name".ljust(32, b"\0")
+            + loopback)
+
+
+def table(total, first, n, hosts=2):
+    return struct.pack("<4i", total, first, n, 0) + b"".join(member(1 + r % hosts) for r in range(first, first + n))
+
+
+def head(kind, nbytes, rank=0, magic=b"DTCC"):
+    return magic + struct.pack("<IIi", kind, nbytes & 0xFFFFFFFF, rank)
+
+
+def framed(kind, body):
+    return bytes([kind]) + struct.pack("<H", len(body)) + body
+
+
+one = table(3, 0, 3)
+seed("comm_join", "table", bytes([0, 2, 1, 4]) + head(2, len(one)) + one)
+seed("comm_join", "table-parts", bytes([2, 5, 5, 5]) + framed(4, b"missing: rank 3") + framed(2, table(6, 0, 4)) +
+     framed(2, table(6, 4, 2)))
+seed("comm_join", "refused", bytes([2, 2, 1, 4]) + framed(3, b"the world is not complete after 3 s"))
+seed("comm_join", "other-world", bytes([2, 3, 1, 4]) + framed(2, one))
+seed("comm_join", "gap", bytes([2, 5, 1, 4]) + framed(2, table(6, 0, 2)) + framed(2, table(6, 3, 2)))
+seed("comm_join", "more", bytes([2, 2, 1, 4]) + framed(2, table(3, 0, 4)))
+seed("comm_join", "unknown", bytes([2, 2, 1, 4]) + framed(99, b"?"))
+seed("comm_join", "short", bytes([0, 2, 1, 4]) + head(2, len(one)) + one[:-1])
+for name, n in (("0", 0), ("max", 65536), ("over", 65537), ("2g", 1 << 31), ("negative", -1)):
+    seed("comm_join", "length-" + name, bytes([0, 2, 1, 4]) + head(2, n) + one)
+    seed("comm_control", "length-" + name, bytes([0, 7, 0, 4, 0x40, 16 + 24]) + head(6, n) + bytes(24))
+for name, n, first in (("2g", 1 << 31, 0), ("negative", -1, 0), ("first", 3, -1), ("zero", 0, 0)):
+    body = struct.pack("<4I", 3, first & 0xFFFFFFFF, n & 0xFFFFFFFF, 0)
+    seed("comm_join", "count-" + name, bytes([2, 2, 1, 4]) + framed(2, body))
+ticket = b"DTK1" + struct.pack("<I", 1) + bytes(32) + loopback
+seed("comm_join", "ticket", bytes([1, 1, 0, 0]) + ticket)
+seed("comm_join", "ticket-version", bytes([1, 1, 0, 0]) + ticket[:4] + b"\2" + ticket[5:])
+seed("comm_join", "ticket-address", bytes([1, 1, 0, 0]) + ticket[:-4] + struct.pack("<I", 28))
+
+
+def step(conn, kind, body, rank=0):
+    return bytes([conn, kind, rank & 255]) + struct.pack("<H", len(body)) + body
+
+
+def gather(seq, n, at, rank, data):
+    return struct.pack("<QQQii", seq, n, at, rank, 0) + data
+
+
+def ask(comm, seq, asker, peer, members, n=None):
+    return struct.pack("<QQdiiiI", comm, seq, 1.5, asker, peer, len(members) if n is None else n, 2) + b"".join(
+        struct.pack("<i", m) for m in members)
+
+
+def state(ident, comm, rank, has=1, seq=3, doing=2):
+    return struct.pack("<QQQQqiiII", ident, comm, seq, 2, 5, rank, has, doing, 0)
+
+
+abort = struct.pack("<Qii", 77, -9, 2) + b"rank 2: enough"
+death = struct.pack("<ii", 17, 1) + b"rank 17 died"
+frames = {
+    "member": (3, 1, member(1)), "bye": (1, 19, b""), "bye-register": (3, 19, b""), "bye-closed": (0x23, 19, b""),
+    "closed": (0x20, 14, b""), "child-closed": (0x21, 16, b""), "sync": (2, 5, b""),
+    "abort": (0, 9, abort), "abort-status": (0, 9, struct.pack("<Qii", 77, 1, 2)), "news": (3, 9, abort),
+    "death": (0, 10, death), "death-rank": (0, 10, struct.pack("<ii", 40, 1)),
+    "death-self": (1, 10, struct.pack("<ii", 1, 2)),
+    "up": (1, 6, gather(1, 4, 0, 39, b"abcd")), "up-other": (1, 6, gather(1, 8, 0, 39, b"abcdefgh")),
+    "up-new": (1, 6, gather(2, 8, 0, 17, b"abcd")), "up-huge": (1, 6, gather(2, 1 << 26, 0, 17, b"a")),
+    "up-negative": (1, 6, gather(2, 1 << 63, 0, 17, b"a")), "up-rank": (1, 6, gather(1, 4, 0, -1, b"abcd")),
+    "down": (0, 7, gather(1, 4, 0, 0, b"abcd" * 40)), "down-part": (0, 7, gather(1, 4, 0, 0, b"abcd" * 3)),
+    "down-long": (0, 7, gather(1, 4, 0, 0, b"abcd" * 41)), "fail": (1, 8, gather(1, 0, 0, 0, b"no memory")),
+    "ask": (1, 11, ask(77, 3, 17, 0, (0, 1, 17, 3))), "ask-all": (1, 11, ask(77, 3, 17, -1, ())),
+    "ask-count": (1, 11, ask(77, 3, 17, 0, (0, 1), 1 << 30)), "ask-short": (1, 11, ask(77, 3, 17, 0, (0, 1), 9)),
+    "ask-member": (1, 11, ask(77, 3, 17, 0, (0, 40))),
+    "ping": (0, 12, struct.pack("<QQ", 1, 77)), "pong": (1, 13, state(1, 77, 17)),
+    "pong-rank": (1, 13, state(1, 77, 40)),
+    "hop-ping": (1, 14, b""), "hop-pong": (0, 15, b""), "note": (1, 16, state(0, 77, 17, doing=1 << 31)),
+    "leave-up": (1, 17, struct.pack("<i", 20)), "leave-up-0": (1, 17, struct.pack("<i", 0)), "leave-down": (0, 18, b""),
+    "unknown": (0, 99, b"x"),
+}
+for name, (conn, kind, body) in frames.items():
+    for rank in range(2):
+        seed("comm_control", "%s-%d" % (name, rank),
+             bytes([rank, 7 + 8 * rank, rank, 4]) + step(conn, kind, body) + b"\x8a")
+        if rank == 0:
+            seed("comm_control", name + "-joining", bytes([0, 6, 3, 4]) + step(conn, kind, body) + b"\xbf\xbf")
+for n in (0, 4):
+    twice = step(1, 6, gather(2, n, 0, 17, b"abcd"[:n])) + step(1, 6, gather(2, n, n, 17, b""))
+    seed("comm_control", "up-twice-%d" % n, bytes([0, 1, 0, 0]) + twice)
+answers = b"".join(step(1, 13, state(1, 77, r)) for r in (1, 17, 3))
+seed("comm_control", "inquiry", bytes([0, 5, 0, 0]) + step(1, 11, ask(77, 3, 17, 0, (0, 1, 17, 3))) + answers + b"\x81")
+seed("comm_control", "inquiry-late",
+     bytes([0, 5, 0, 0]) + step(1, 11, ask(77, 4, 17, 0, (0, 1, 17, 3))) + answers[:170] + b"\x8a")
+seed("comm_control", "inquiry-own", bytes([1, 13, 0, 0, 0xc1]) + step(0, 15, b"") + b"\x8a" + step(0, 9, abort))
+seed("comm_control", "orphan", bytes([2, 13, 0, 0]) + step(0, 19, b"") + b"\x81\xc1\x8a" + step(1, 9, abort))
+seed("comm_control", "leaving",
+     bytes([0, 0x15, 0, 0]) + step(1, 17, struct.pack("<i", 38)) + b"\x81" + step(0, 19, b"") + b"\xbf")
+
+
+def frame(seq=0, count=16, nbytes=64, coll=4, algo=4, dtype=0, op=0, magic=b"dtcm"):
+    return magic + struct.pack("<IQqQqQQIii4B", 1, 77, 0, seq, count, nbytes, 0, 0, 1, 0, coll, algo, dtype, op)
+
+
+def post(bits, n, at=255, how=0, raw=b""):
+    return bytes([bits]) + struct.pack("<H", n) + bytes([at, how]) + raw
+
+
+for dtype in range(7):
+    seed("comm_frame", "dtype-%d" % dtype,
+         bytes([0, dtype & 3, dtype]) + post(0, 64) + post(1, 1000) + post(3, 4190) + post(0, 0))
+seed("comm_frame", "large", bytes([2, 0, 0]) + post(8, 100, 255, 0x55) + post(0, 4))
+seed("comm_frame", "large-reduced", bytes([2, 0, 2]) + post(9, 101, 255, 0x55) + post(1, 4))
+seed("comm_frame", "closed", bytes([0, 4, 0]) + post(0, 64))
+seed("comm_frame", "reset", bytes([0, 9, 0]) + post(1, 64))
+for at in range(0, 72, 4):
+    seed("comm_frame", "byte-%d" % at, bytes([0, 0, 0]) + post(0, 64) + post(1, 64, at, 1))
+for name, n in (("0", 0), ("max", (1 << 64) - 1), ("2g", 1 << 31), ("2e63", 1 << 63), ("same", 64)):
+    seed("comm_frame", "length-" + name, bytes([0, 1, 0]) + post(4, 64, 255, 0, frame(nbytes=n)))

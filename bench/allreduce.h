@@ -1,0 +1,108 @@
+/* allreduce.h - a rank's side of bench_allreduce.c: what dt's ranks, Open MPI's and the bare loops have in common
+
+   A rank connects to the driver's Unix socket and says "NAME RANK". Then it blocks until a line comes:
+
+       use WORD                        what the side understands: memory, an algorithm; answer: ok, or no
+       check BYTES                     one call on known numbers; answer: ok, or wrong
+       run BYTES WARM CALLS BATCH      answer: when each call began and ended, ns of the monotonic clock
+
+   Before each call it rewrites its buffer. A batch is one entry of the answer: calls back to back, their rewriting
+   between; it is for sizes at which reading the clock takes as long as the call. peer_allreduce.py does the same. */
+#ifndef BENCH_ALLREDUCE_H_INCLUDED
+#define BENCH_ALLREDUCE_H_INCLUDED
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST_CALLS = 128 };
+typedef struct rank_side {
+    int rank, world;
+    int (*use)(struct rank_side *s, const char *word);
+    float *(*buffer)(struct rank_side *s, size_t nbytes); /* the same memory at each call */
+    int (*call)(struct rank_side *s, float *x, size_t n); /* 0: done */
+    void *self;
+} rank_side;
+
+static inline int64_t rank_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+static inline void rank_write(float *x, size_t n, float value)
+{
+    for (size_t i = 0; i < n; i++) x[i] = value;
+}
+static inline int rank_check(rank_side *s, float *x, size_t n)
+{
+    int sum = s->world * (s->world + 1) / 2;
+    for (size_t i = 0; i < n; i++) x[i] = (float)((s->rank + 1) * (int)(i % 7 + 1));
+    if (s->call(s, x, n)) return -1;
+    for (size_t i = 0; i < n; i++)
+        if (x[i] != (float)(sum * (int)(i % 7 + 1))) return -1;
+    return 0;
+}
+static inline int rank_run(rank_side *s, FILE *to, float *x, size_t n, int warm, int calls, int batch)
+{
+    int64_t when[MOST_CALLS][2];
+    if (calls < 1 || calls > MOST_CALLS) return -1;
+    for (int i = -warm; i < calls; i++) {
+        rank_write(x, n, (float)(i & 3));
+        int64_t t = rank_ns();
+        if (s->call(s, x, n)) return -1;
+        for (int k = 1; k < batch; k++) {
+            rank_write(x, n, (float)(k & 3));
+            if (s->call(s, x, n)) return -1;
+        }
+        if (i < 0) continue;
+        when[i][0] = t;
+        when[i][1] = rank_ns();
+    }
+    for (int i = 0; i < calls; i++) fprintf(to, "%lld %lld ", (long long)when[i][0], (long long)when[i][1]);
+    fprintf(to, "\n");
+    return 0;
+}
+/* Until the driver closes; 0, or 1: something failed */
+static inline int rank_serve(rank_side *s, const char *path, const char *name)
+{
+    struct sockaddr_un a;
+    int                fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char               line[256], word[64];
+    memset(&a, 0, sizeof a);
+    a.sun_family = AF_UNIX;
+    snprintf(a.sun_path, sizeof a.sun_path, "%.100s", path);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a)) return 1;
+    FILE *in = fdopen(fd, "r"), *out = fdopen(dup(fd), "w");
+    if (!in || !out) return 1;
+    fprintf(out, "%s %d\n", name, s->rank);
+    fflush(out);
+    while (fgets(line, sizeof line, in)) {
+        long long nbytes;
+        int       warm, calls, batch, bad = 1;
+        if (sscanf(line, "use %63s", word) == 1) {
+            fprintf(out, s->use && !s->use(s, word) ? "ok\n" : "no\n");
+            bad = 0;
+        } else if (sscanf(line, "check %lld", &nbytes) == 1) {
+            float *x = s->buffer(s, (size_t)nbytes);
+            bad = !x || rank_check(s, x, (size_t)nbytes / sizeof *x);
+            fprintf(out, bad ? "wrong\n" : "ok\n");
+            bad = 0;
+        } else if (sscanf(line, "run %lld %d %d %d", &nbytes, &warm, &calls, &batch) == 4) {
+            float *x = s->buffer(s, (size_t)nbytes);
+            bad = !x || rank_run(s, out, x, (size_t)nbytes / sizeof *x, warm, calls, batch);
+        }
+        if (bad) return 1;
+        fflush(out);
+    }
+    fclose(in);
+    fclose(out);
+    return 0;
+}
+
+#endif /* BENCH_ALLREDUCE_H_INCLUDED */

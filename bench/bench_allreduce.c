@@ -1,0 +1,741 @@
+/* Allreduce beside Open MPI and gloo, in one run: make bench-allreduce
+
+       bench_allreduce [--ranks 2,4] [--transports shm,tcp] [--sizes 8,1024,...] [--rounds N] [--peers mpi,gloo]
+                       [--parts compare,algos,overlap] [--python PATH]
+
+   f32 sums in place, on ordinary memory and on memory of dt_comm_alloc. Each rank rewrites its buffer before each call,
+   which is not timed (up to 1 KiB it is: that is less than reading the clock). A call lasts from when the last rank
+   enters to when the last one leaves. All ranks of all sides are processes that stay, blocked while they are not asked
+   (allreduce.h says how); first each shows that its sums are right. Then they take turns, since the distance of the
+   cores changes from second to second: a figure is the median of the rounds, a ratio the median of the rounds' ratios.
+   Peers: Open MPI as it is and without single copies, the better counts; gloo. Also: a loop that only reduces (all
+   buffers shared, each rank its part of all), a ping-pong of 8 bytes, more ranks than cores, all algorithms, compute
+   beside a slow network. Pictures of bandwidth against size: build/bench/allreduce-TRANSPORT-RANKS.svg */
+#define DT_IMPLEMENTATION
+#include "dt_comm.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "allreduce.h"
+#include "bench.h"
+
+enum { MOST_ROUNDS = 64, MOST_SIZES = 32, MOST_RANKS = 16, MOST_COLUMNS = 40, MOST_SIDES = 20 };
+
+static char  the_path[128], the_store[160]; /* the driver's socket; where gloo's ranks meet */
+static pid_t the_driver;
+
+/* As mpirun does: a core for each rank, if there are as many. */
+static void pin(int rank, int world)
+{
+    cpu_set_t all, one;
+    CPU_ZERO(&one);
+    if (sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < world) return;
+    for (int i = 0, k = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &all) && k++ == rank) CPU_SET(i, &one);
+    sched_setaffinity(0, sizeof one, &one);
+}
+
+/* ---- dt's ranks */
+typedef struct ours {
+    dt_comm *c;
+    float   *plain, *shared;
+    size_t   nplain, nshared;
+    bool     alloc;
+} ours;
+static int our_use(rank_side *s, const char *word)
+{
+    ours *o = (ours *)s->self;
+    if (!strcmp(word, "plain") || !strcmp(word, "alloc")) {
+        o->alloc = !strcmp(word, "alloc");
+        o->c->engine->algo = DT_ALGO_AUTO; /* a communicator for each would do the same */
+        return 0;
+    }
+    dt_algo a = dt_algo_of(word);
+    if (a == DT_ALGO_COUNT || !dt_plan_can(DT_COLL_ALLREDUCE, a, s->world, o->c->host)) return 1;
+    if (a == DT_ALGO_SHARED && !o->c->shared) return 1;
+    o->alloc = false;
+    o->c->engine->algo = (int)a;
+    return 0;
+}
+static float *our_buffer(rank_side *s, size_t nbytes)
+{
+    ours   *o = (ours *)s->self;
+    float **p = o->alloc ? &o->shared : &o->plain;
+    size_t *n = o->alloc ? &o->nshared : &o->nplain;
+    if (nbytes <= *n) return *p;
+    if (o->alloc) dt_comm_dealloc(o->c, *p);
+    else free(*p);
+    *p = (float *)(o->alloc ? dt_comm_alloc(o->c, nbytes) : aligned_alloc(4096, (nbytes + 4095) / 4096 * 4096));
+    *n = *p ? nbytes : 0;
+    return *p;
+}
+static int our_call(rank_side *s, float *x, size_t n)
+{
+    return dt_comm_allreduce(((ours *)s->self)->c, x, (int64_t)n, DT_COMM_F32, DT_COMM_SUM);
+}
+static int our_rank(void *name) /* "dt-shm", "dt-tcp" */
+{
+    ours      o;
+    rank_side s = { 0, 0, our_use, our_buffer, our_call, &o };
+    memset(&o, 0, sizeof o);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pin(atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")));
+    o.c = dt_comm_init(.transport = (const char *)name + 3);
+    if (!o.c) return fprintf(stderr, "bench_allreduce: %s\n", dt_comm_error(NULL)), 1;
+    s.rank = dt_comm_rank(o.c);
+    s.world = dt_comm_size(o.c);
+    int bad = rank_serve(&s, the_path, (const char *)name);
+    if (bad && dt_comm_error(o.c)) fprintf(stderr, "bench_allreduce: %s\n", dt_comm_error(o.c));
+    dt_comm_dealloc(o.c, o.shared);
+    free(o.plain);
+    dt_comm_free(o.c);
+    return bad;
+}
+
+/* ---- a loop that only reduces, and a ping-pong */
+typedef struct flag {
+    uint64_t at __attribute__((aligned(128)));
+} flag;
+typedef struct bare {
+    flag    *ready, *done; /* of each rank */
+    float   *x[MOST_RANKS];
+    uint64_t no;
+    bool     pong, yields;
+} bare;
+typedef float eight __attribute__((vector_size(32), may_alias));
+#if defined(__x86_64__)
+__attribute__((target_clones("avx2", "default")))
+#endif
+static void bare_sum(float *const *x, int p, size_t lo, size_t hi)
+{
+    size_t i = lo;
+    for (; i + 8 <= hi; i += 8) {
+        eight v = *(const eight *)(x[0] + i);
+        for (int k = 1; k < p; k++) v += *(const eight *)(x[k] + i);
+        for (int k = 0; k < p; k++) *(eight *)(x[k] + i) = v;
+    }
+    for (; i < hi; i++) {
+        float v = x[0][i];
+        for (int k = 1; k < p; k++) v += x[k][i];
+        for (int k = 0; k < p; k++) x[k][i] = v;
+    }
+}
+static void bare_meet(const rank_side *s, flag *l, uint64_t no)
+{
+    const bare *b = (const bare *)s->self;
+    __atomic_store_n(&l[s->rank].at, no, __ATOMIC_RELEASE);
+    for (int i = 0; i < s->world; i++)
+        while (__atomic_load_n(&l[i].at, __ATOMIC_ACQUIRE) < no)
+            if (b->yields) sched_yield();
+}
+static int bare_use(rank_side *s, const char *word)
+{
+    ((bare *)s->self)->pong = !strcmp(word, "pingpong");
+    return 0;
+}
+static float *bare_buffer(rank_side *s, size_t nbytes)
+{
+    (void)nbytes;
+    return ((bare *)s->self)->x[s->rank];
+}
+static int bare_call(rank_side *s, float *x, size_t n)
+{
+    bare *b = (bare *)s->self;
+    (void)x;
+    b->no++;
+    if (b->pong) { /* there and back */
+        if (s->rank == 1) {
+            while (__atomic_load_n(&b->ready[0].at, __ATOMIC_ACQUIRE) < b->no) {}
+            __atomic_store_n(&b->ready[1].at, b->no, __ATOMIC_RELEASE);
+        } else if (s->rank == 0) {
+            __atomic_store_n(&b->ready[0].at, b->no, __ATOMIC_RELEASE);
+            while (__atomic_load_n(&b->ready[1].at, __ATOMIC_ACQUIRE) < b->no) {}
+        }
+        return 0;
+    }
+    size_t part = (n / (size_t)s->world) & ~(size_t)15, lo = part * (size_t)s->rank;
+    bare_meet(s, b->ready, b->no);
+    bare_sum(b->x, s->world, lo, s->rank == s->world - 1 ? n : lo + part);
+    bare_meet(s, b->done, b->no);
+    return 0;
+}
+static int bare_rank(int rank, int world, char *memory, size_t nbytes)
+{
+    bare      b;
+    rank_side s = { rank, world, bare_use, bare_buffer, bare_call, &b };
+    memset(&b, 0, sizeof b);
+    b.ready = (flag *)(void *)memory;
+    b.done = b.ready + MOST_RANKS;
+    b.yields = world > dt__shared_cores(NULL);
+    for (int i = 0; i < world; i++) b.x[i] = (float *)(void *)(memory + 8192 + (size_t)i * nbytes);
+    pin(rank, world);
+    return rank_serve(&s, the_path, "bare");
+}
+
+/* ---- compute beside a slow network */
+static double overlap_rate(double seconds, dt_work *until) /* loops a second */
+{
+    static volatile float sink;
+    double                t = now();
+    int64_t               n = 0;
+    while (until ? !dt_work_test(until) : now() - t < seconds) {
+        for (int i = 0; i < 10; i++) sink = fma_loop(2000);
+        n += 10;
+    }
+    (void)sink;
+    return (double)n / (now() - t);
+}
+static int overlap_rank(void *arg)
+{
+    double  *found = (double *)arg; /* a rank: its part of the rate that is left; seconds of a call */
+    dt_comm *c = dt_comm_init(.transport = "tcp", .bandwidth = 125e6); /* 1 Gbit/s */
+    int64_t  n = 4 << 20;
+    float   *x = (float *)calloc((size_t)n, sizeof *x);
+    double   left[9], time[9];
+    if (!c || !x) return 1;
+    dt_comm_allreduce(c, x, n, DT_COMM_F32, DT_COMM_SUM);
+    for (int i = 0; i < 9; i++) {
+        dt_comm_barrier(c);
+        double   alone = overlap_rate(0.2, NULL), t = now();
+        dt_comm_barrier(c);
+        t = now();
+        dt_work *w = dt_comm_allreduce_start(c, x, n, DT_COMM_F32, DT_COMM_SUM);
+        left[i] = overlap_rate(0, w) / alone;
+        if (dt_work_wait(w)) return 1;
+        time[i] = now() - t;
+    }
+    found[2 * dt_comm_rank(c)] = median(left, 9);
+    found[2 * dt_comm_rank(c) + 1] = median(time, 9);
+    free(x);
+    return dt_comm_free(c);
+}
+static int overlap(void)
+{
+    double *found = (double *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED || dt_spawn(2, overlap_rank, found)) return fprintf(stderr, "overlap failed\n"), 1;
+    double left = found[0] < found[2] ? found[0] : found[2];
+    printf("allreduce-overlap: 16 MiB at 1 Gbit/s in %.0f ms, compute beside it loses %.1f %%%s\n", found[1] * 1e3,
+           100 * (1 - left), left < 0.95 ? "  (more than asked for)" : "");
+    munmap(found, 4096);
+    return 0;
+}
+
+/* ---- the driver: sides */
+typedef struct side {
+    char  name[32];
+    int   world, nfd;
+    pid_t pid[MOST_RANKS];
+    int   npid;
+    FILE *in[MOST_RANKS], *out[MOST_RANKS];
+    bool  up;
+} side;
+static side sides[MOST_SIDES];
+static int  nsides;
+
+static pid_t child(char *const *argv) /* NULL: returns 0 in the child */
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != the_driver) _exit(1);
+    for (int i = 3; i < 256; i++) close(i);
+    if (!argv) return 0;
+    int null = open("/dev/null", O_RDWR);
+    dup2(null, 0);
+    if (!getenv("BENCH_VERBOSE")) dup2(null, 1), dup2(null, 2);
+    execvp(argv[0], argv);
+    _exit(127);
+}
+static bool side_dead(side *s) /* all of a process that it was started as has ended */
+{
+    for (int i = 0; i < s->npid; i++)
+        if (s->pid[i] > 0 && waitpid(s->pid[i], NULL, WNOHANG) == s->pid[i]) {
+            s->pid[i] = 0;
+            return true;
+        }
+    return false;
+}
+static int side_join(side *s, int listener) /* its ranks connect */
+{
+    double until = now() + 60;
+    while (s->nfd < s->world) {
+        struct pollfd p = { listener, POLLIN, 0 };
+        char          line[64], name[32];
+        int           rank;
+        if (poll(&p, 1, 100) <= 0) {
+            if (side_dead(s) || now() > until) return -1;
+            continue;
+        }
+        int   fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        FILE *in = fd < 0 ? NULL : fdopen(fd, "r"), *out = fd < 0 ? NULL : fdopen(dup(fd), "w");
+        if (!in || !out || !fgets(line, sizeof line, in) || sscanf(line, "%31s %d", name, &rank) != 2) return -1;
+        if (strcmp(name, s->name) || rank < 0 || rank >= s->world || s->in[rank]) return -1;
+        s->in[rank] = in;
+        s->out[rank] = out;
+        s->nfd++;
+    }
+    s->up = true;
+    return 0;
+}
+static void side_end(side *s)
+{
+    for (int i = 0; i < s->world; i++) {
+        if (s->in[i]) fclose(s->in[i]);
+        if (s->out[i]) fclose(s->out[i]);
+        s->in[i] = s->out[i] = NULL;
+    }
+    double t = now();
+    for (int i = 0; i < s->npid; i++) {
+        while (s->pid[i] > 0 && waitpid(s->pid[i], NULL, WNOHANG) == 0) {
+            struct timespec ms = { 0, 1000000 };
+            nanosleep(&ms, NULL);
+            if (now() - t > 10) kill(s->pid[i], SIGTERM), t = now() + 1e9;
+        }
+        s->pid[i] = 0;
+    }
+    s->up = false;
+}
+static void side_lost(side *s)
+{
+    fprintf(stderr, "bench_allreduce: %s with %d ranks fell out\n", s->name, s->world);
+    for (int i = 0; i < s->npid; i++)
+        if (s->pid[i] > 0) kill(s->pid[i], SIGTERM);
+    side_end(s);
+}
+/* Says a line to all ranks and reads theirs, one behind the other; NULL: the side is lost */
+static char *side_ask(side *s, const char *format, ...)
+{
+    static char answer[MOST_RANKS][64 * MOST_CALLS];
+    va_list     ap;
+    if (!s->up) return NULL;
+    for (int i = 0; i < s->world; i++) {
+        va_start(ap, format);
+        vfprintf(s->out[i], format, ap);
+        va_end(ap);
+        fflush(s->out[i]);
+    }
+    for (int i = 0; i < s->world; i++) {
+        struct pollfd p = { fileno(s->in[i]), POLLIN, 0 };
+        if (poll(&p, 1, 60000) <= 0 || !fgets(answer[i], sizeof answer[i], s->in[i])) {
+            side_lost(s);
+            return NULL;
+        }
+    }
+    return answer[0];
+}
+static bool side_says_ok(side *s, const char *answer)
+{
+    for (int i = 0; answer && i < s->world; i++)
+        if (strcmp(answer + (size_t)i * 64 * MOST_CALLS, "ok\n")) return false;
+    return answer != NULL;
+}
+/* Seconds of a call; negative: the side is lost */
+static double side_run(side *s, int64_t nbytes, int warm, int calls, int batch)
+{
+    char  *answer = side_ask(s, "run %lld %d %d %d\n", (long long)nbytes, warm, calls, batch);
+    double time[MOST_CALLS];
+    int    at[MOST_RANKS] = { 0 };
+    for (int k = 0; answer && k < calls; k++) {
+        long long from = 0, to = 0, t0, t1;
+        for (int i = 0; i < s->world; i++) {
+            int used = 0;
+            if (sscanf(answer + (size_t)i * 64 * MOST_CALLS + at[i], "%lld %lld %n", &t0, &t1, &used) != 2) return -1;
+            at[i] += used;
+            if (t0 > from) from = t0;
+            if (t1 > to) to = t1;
+        }
+        time[k] = (double)(to - from) * 1e-9 / batch;
+    }
+    return answer ? median(time, calls) : -1;
+}
+static side *side_find(const char *name, int world)
+{
+    for (int i = 0; i < nsides; i++)
+        if (!strcmp(sides[i].name, name) && sides[i].world == world && sides[i].up) return &sides[i];
+    return NULL;
+}
+static void side_start(const char *name, int world, int listener, size_t most, const char *python)
+{
+    side *s = &sides[nsides++];
+    char  text[12];
+    memset(s, 0, sizeof *s);
+    snprintf(s->name, sizeof s->name, "%s", name);
+    s->world = world;
+    snprintf(text, sizeof text, "%d", world);
+    if (!strncmp(name, "dt-", 3)) {
+        s->pid[s->npid++] = child(NULL);
+        if (!s->pid[0]) _exit(dt_spawn(world, our_rank, s->name));
+    } else if (!strcmp(name, "bare")) {
+        size_t n = 8192 + (size_t)world * most;
+        char  *memory = (char *)mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        for (; memory != MAP_FAILED && s->npid < world; s->npid++) {
+            s->pid[s->npid] = child(NULL);
+            if (!s->pid[s->npid]) _exit(bare_rank(s->npid, world, memory, most));
+        }
+        if (memory != MAP_FAILED) munmap(memory, n);
+    } else if (!strncmp(name, "mpi", 3)) {
+        const char *v[40];
+        int         n = 0;
+        v[n++] = "mpirun";
+        v[n++] = "--allow-run-as-root";
+        v[n++] = "--oversubscribe";
+        v[n++] = "-n";
+        v[n++] = text;
+        v[n++] = "--mca", v[n++] = "pml", v[n++] = "ob1";
+        v[n++] = "--mca", v[n++] = "btl", v[n++] = strcmp(name, "mpi-tcp") ? "self,vader" : "self,tcp";
+        if (!strcmp(name, "mpi-tcp")) v[n++] = "--mca", v[n++] = "btl_tcp_if_include", v[n++] = "lo";
+        if (!strcmp(name, "mpi-none"))
+            v[n++] = "--mca", v[n++] = "btl_vader_single_copy_mechanism", v[n++] = "none";
+        if (world > dt__shared_cores(NULL)) v[n++] = "--mca", v[n++] = "mpi_yield_when_idle", v[n++] = "1";
+        v[n++] = "build/bench/peer_allreduce_mpi";
+        v[n++] = the_path;
+        v[n++] = name;
+        v[n] = NULL;
+        s->pid[s->npid++] = child((char *const *)(uintptr_t)v);
+    } else { /* gloo */
+        for (; s->npid < world; s->npid++) {
+            char rank[12], store[sizeof the_store + 16];
+            snprintf(rank, sizeof rank, "%d", s->npid);
+            snprintf(store, sizeof store, "%s-%d", the_store, world);
+            const char *v[] = { python, "bench/peer_allreduce.py", the_path, name, rank, text, store, NULL };
+            s->pid[s->npid] = child((char *const *)(uintptr_t)v);
+        }
+    }
+    if (side_join(s, listener)) {
+        if (!strncmp(name, "mpi", 3))
+            printf("Open MPI (%s) is missing with %d ranks (mpirun, build/bench/peer_allreduce_mpi): skipped\n", name,
+                   world);
+        else if (!strcmp(name, "gloo"))
+            printf("gloo is missing with %d ranks (%s with torch): skipped\n", world, python);
+        else fprintf(stderr, "bench_allreduce: %s with %d ranks did not start\n", name, world);
+        for (int i = 0; i < s->npid; i++)
+            if (s->pid[i] > 0) kill(s->pid[i], SIGTERM);
+        side_end(s);
+    }
+}
+
+/* ---- measuring */
+typedef struct column { /* a side in one of its ways, with its figures at each size */
+    const char *label, *use; /* use NULL: the side has one way only */
+    side       *s;
+    bool        tcp, shm, dt, peer;
+    double      time[MOST_SIZES]; /* seconds; 0: none */
+    double      turn[MOST_ROUNDS];
+} column;
+static int64_t sizes[MOST_SIZES];
+static int     nsizes, rounds = 9, failures;
+
+static const char *size_text(int64_t n)
+{
+    static char text[4][24];
+    static int  k;
+    char       *t = text[k++ & 3];
+    if (n >= 1 << 20 && n % (1 << 20) == 0) snprintf(t, 24, "%lldMiB", (long long)(n >> 20));
+    else if (n >= 1024 && n % 1024 == 0) snprintf(t, 24, "%lldKiB", (long long)(n >> 10));
+    else snprintf(t, 24, "%lldB", (long long)n);
+    return t;
+}
+/* All columns at one size in turns; a column that has no side or gives wrong sums gets no figure. */
+static void measure(column *c, int n, int k, int nrounds, double budget)
+{
+    int  calls[MOST_COLUMNS], batch[MOST_COLUMNS], warm[MOST_COLUMNS];
+    bool on[MOST_COLUMNS];
+    for (int i = 0; i < n; i++) {
+        const char *use = c[i].use;
+        bool        pong = use && !strcmp(use, "pingpong");
+        on[i] = c[i].s && c[i].s->up && !(pong && sizes[k] > 8) &&
+                (!use || side_says_ok(c[i].s, side_ask(c[i].s, "use %s\n", use)));
+        if (on[i] && !pong && !side_says_ok(c[i].s, side_ask(c[i].s, "check %lld\n", (long long)sizes[k]))) {
+            fprintf(stderr, "bench_allreduce: %s, %d ranks, %s: wrong sums\n", c[i].label, c[i].s->world,
+                    size_text(sizes[k]));
+            failures++;
+            on[i] = false;
+        }
+        double t = on[i] ? side_run(c[i].s, sizes[k], 1, 3, 1) : -1;
+        on[i] = on[i] && t > 0;
+        double most = sizes[k] <= 1024 ? 100e-6 / t : 1;
+        batch[i] = most < 1 ? 1 : most > 100 ? 100 : (int)most;
+        most = on[i] ? budget / t / batch[i] : 1;
+        calls[i] = most < 2 ? 2 : most > MOST_CALLS ? MOST_CALLS : (int)most;
+        warm[i] = calls[i] > 20 ? 5 : 1;
+    }
+    for (int r = 0; r < nrounds; r++)
+        for (int j = 0; j < n; j++) {
+            int i = (j + r) % n;
+            if (on[i] && c[i].use) on[i] = side_says_ok(c[i].s, side_ask(c[i].s, "use %s\n", c[i].use));
+            if (!on[i]) continue;
+            c[i].turn[r] = side_run(c[i].s, sizes[k], warm[i], calls[i], batch[i]);
+            on[i] = c[i].turn[r] > 0;
+        }
+    for (int i = 0; i < n; i++) {
+        double v[MOST_ROUNDS];
+        memcpy(v, c[i].turn, sizeof v);
+        c[i].time[k] = on[i] ? median(v, nrounds) : 0;
+    }
+}
+static double ratio(const column *a, const column *b, int nrounds) /* of the size measured last */
+{
+    double v[MOST_ROUNDS];
+    for (int r = 0; r < nrounds; r++) v[r] = a->turn[r] / b->turn[r];
+    return median(v, nrounds);
+}
+static const char *verdict(double r, double least)
+{
+    return r < least ? "  (below what is asked for)" : "";
+}
+static const column *best_peer(const column *c, int n, int world, bool tcp, int k)
+{
+    const column *best = NULL;
+    for (int i = 0; i < n; i++)
+        if (c[i].peer && (tcp ? c[i].tcp : c[i].shm) && c[i].s && c[i].s->world == world && c[i].time[k] > 0 &&
+            (!best || c[i].time[k] < best->time[k]))
+            best = &c[i];
+    return best;
+}
+static const column *find(const column *c, int n, const char *label, int world, int k)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(c[i].label, label) && c[i].s && c[i].s->world == world && c[i].time[k] > 0) return &c[i];
+    return NULL;
+}
+/* What is asked of dt at the size measured last */
+static void judge(const column *c, int n, int k)
+{
+    int64_t b = sizes[k];
+    for (int i = 0; i < n; i++) {
+        if (!c[i].dt || !c[i].time[k]) continue;
+        bool          alloc = !strcmp(c[i].use, "alloc");
+        int           world = c[i].s->world;
+        double        least = c[i].tcp ? 1.2 : alloc ? (b >= 1 << 20 ? 2 : 1.3) : b == 8 << 20 ? 1.0 : 1.3;
+        const char   *name = c[i].tcp ? "tcp" : alloc ? "alloc" : "shm";
+        const column *p = best_peer(c, n, world, c[i].tcp, k), *bound = find(c, n, "bare loop", world, k);
+        const column *pong = find(c, n, "ping-pong", world, k), *two = find(c, n, c[i].label, 2, k);
+        if (p) {
+            double r = ratio(p, &c[i], rounds);
+            printf("allreduce-%s-%dr-%s: dt %.2f us, %s %.2f us, ratio %.2f%s\n", name, world, size_text(b),
+                   c[i].time[k] * 1e6, p->label, p->time[k] * 1e6, r, verdict(r, least));
+        }
+        if (alloc && bound && b >= 1 << 20) {
+            double r = ratio(bound, &c[i], rounds);
+            printf("allreduce-%s-%dr-%s: dt %.2f us, %s %.2f us, ratio %.2f%s\n", name, world, size_text(b),
+                   c[i].time[k] * 1e6, bound->label, bound->time[k] * 1e6, r,
+                   verdict(r, b >= 8 << 20 && world == 2 ? 0.7 : 0));
+        }
+        if (!c[i].tcp && !alloc && pong) {
+            double r = ratio(&c[i], pong, rounds);
+            printf("allreduce-%s-%dr-%s: dt takes %.2f times a ping-pong there and back (%.2f us), %.2f times one "
+                   "way%s\n",
+                   name, world, size_text(b), r, pong->time[k] * 1e6, 2 * r,
+                   r > 1.5 ? "  (above what is asked for)" : "");
+        }
+        if (world > 2 && two) {
+            double r = ratio(&c[i], two, rounds);
+            printf("allreduce-%s-%dr-%s: dt takes %.2f times as long as with 2 ranks%s\n", name, world, size_text(b), r,
+                   r > 2.5 ? "  (above what is asked for)" : "");
+        }
+    }
+    fflush(stdout);
+}
+static void table(const column *c, int n, int world, bool tcp, const char *title)
+{
+    printf("\n%s, %d ranks, %s, us\n%-24s", title, world, tcp ? "TCP on loopback" : "shared memory", "");
+    for (int k = 0; k < nsizes; k++) printf(" %9s", size_text(sizes[k]));
+    printf("\n");
+    for (int i = 0; i < n; i++) {
+        if (!c[i].s || c[i].s->world != world || !(tcp ? c[i].tcp : c[i].shm)) continue;
+        printf("%-24s", c[i].label);
+        for (int k = 0; k < nsizes; k++)
+            if (!c[i].time[k]) printf(" %9s", "-");
+            else printf(" %9.*f", c[i].time[k] < 1e-5 ? 2 : c[i].time[k] < 1e-3 ? 1 : 0, c[i].time[k] * 1e6);
+        printf("\n");
+    }
+    fflush(stdout);
+}
+
+/* ---- pictures: bytes a second against bytes, both by powers of ten */
+static void plot(const column *c, int n, const column *algos, int nalgos, int world, bool tcp)
+{
+    static const char *const colour[] = { "#2563a8", "#5fa052", "#c8641e", "#8e44ad", "#999999", "#b8860b", "#c0392b",
+                                          "#16a085", "#444444", "#d87093", "#7f8c3d", "#3b3b98" };
+    char   path[128];
+    double w = 900, h = 520, left = 70, right = 210, top = 30, bottom = 50;
+    double x0 = log10((double)sizes[0]), x1 = log10((double)sizes[nsizes - 1]) + 1e-9, y0 = 6, y1 = 11;
+    int    row = 0;
+    snprintf(path, sizeof path, "build/bench/allreduce-%s-%d.svg", tcp ? "tcp" : "shm", world);
+    FILE *f = fopen(path, "w");
+    if (!f) return;
+    if (tcp) y0 = 4, y1 = 10;
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" font-family=\"sans-serif\" "
+               "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
+               "<text x=\"%g\" y=\"18\" font-weight=\"bold\">allreduce, %d ranks, %s: bytes a second against "
+               "bytes</text>\n",
+            w, h, left, world, tcp ? "TCP on loopback" : "shared memory");
+    for (int d = (int)y0; d <= (int)y1; d++) {
+        static const char *const unit[] = { "10 KB/s",  "100 KB/s", "1 MB/s",  "10 MB/s",
+                                            "100 MB/s", "1 GB/s",   "10 GB/s", "100 GB/s" };
+        double y = h - bottom - (d - y0) / (y1 - y0) * (h - top - bottom);
+        fprintf(f, "<line x1=\"%g\" y1=\"%.1f\" x2=\"%g\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%g\" y=\"%.1f\" "
+                   "text-anchor=\"end\" fill=\"#333\">%s</text>\n",
+                left, y, w - right, y, left - 6, y + 4, unit[d - 4]);
+    }
+    for (int k = 0; k < nsizes; k++) {
+        double x = left + (log10((double)sizes[k]) - x0) / (x1 - x0) * (w - left - right);
+        fprintf(f, "<text x=\"%.1f\" y=\"%g\" text-anchor=\"middle\" fill=\"#333\">%s</text>\n", x, h - bottom + 18,
+                size_text(sizes[k]));
+    }
+    for (int part = 0; part < 2; part++)
+        for (int i = 0; i < (part ? nalgos : n); i++) {
+            const column *o = part ? &algos[i] : &c[i];
+            char          points[MOST_SIZES * 20];
+            size_t        at = 0;
+            if (!o->s || o->s->world != world || !(tcp ? o->tcp : o->shm)) continue;
+            for (int k = 0; k < nsizes; k++) {
+                double rate = o->time[k] > 0 ? log10((double)sizes[k] / o->time[k]) : -1;
+                if (rate < y0 || (o->use && !strcmp(o->use, "pingpong"))) continue;
+                at += (size_t)snprintf(points + at, sizeof points - at, "%.1f,%.1f ",
+                                       left + (log10((double)sizes[k]) - x0) / (x1 - x0) * (w - left - right),
+                                       h - bottom - (rate - y0) / (y1 - y0) * (h - top - bottom));
+            }
+            if (!at) continue;
+            const char *dash = part ? " stroke-dasharray=\"2 3\"" : o->peer ? " stroke-dasharray=\"7 4\"" : "";
+            double      y = top + 12 + 18 * row;
+            fprintf(f, "<polyline points=\"%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"%s\"%s/>\n", points,
+                    colour[row % 12], o->dt && !part ? "2.5" : "1.5", dash);
+            fprintf(f, "<line x1=\"%g\" y1=\"%g\" x2=\"%g\" y2=\"%g\" stroke=\"%s\" stroke-width=\"2\"%s/>"
+                       "<text x=\"%g\" y=\"%g\" fill=\"#333\">%s</text>\n",
+                    w - right + 14, y, w - right + 44, y, colour[row % 12], dash, w - right + 50, y + 4, o->label);
+            row++;
+        }
+    fprintf(f, "</svg>\n");
+    fclose(f);
+    printf("picture: %s\n", path);
+}
+
+/* ---- the parts */
+static void add(column *c, int *n, const char *label, const char *name, const char *use, int world, const char *kind)
+{
+    column *o = &c[*n];
+    memset(o, 0, sizeof *o);
+    o->label = label;
+    o->use = use;
+    o->s = side_find(name, world);
+    o->shm = strchr(kind, 's') != NULL;
+    o->tcp = strchr(kind, 't') != NULL;
+    o->dt = strchr(kind, 'd') != NULL;
+    o->peer = strchr(kind, 'p') != NULL;
+    if (o->s) ++*n;
+}
+static const char *option(int argc, char **argv, const char *name, const char *otherwise)
+{
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], name)) return argv[i + 1];
+    return otherwise;
+}
+static int numbers(const char *text, int64_t *v, int most)
+{
+    int n = 0;
+    for (char *end; *text && n < most; text = *end ? end + 1 : end) {
+        v[n] = strtoll(text, &end, 10);
+        if (end == text) break;
+        if (v[n] > 0) n++;
+    }
+    return n;
+}
+static int listen_at(char *dir)
+{
+    struct sockaddr_un a;
+    int                fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(the_path, sizeof the_path, "%s/driver", dir);
+    snprintf(the_store, sizeof the_store, "%s/store", dir);
+    memset(&a, 0, sizeof a);
+    a.sun_family = AF_UNIX;
+    snprintf(a.sun_path, sizeof a.sun_path, "%.100s", the_path);
+    return fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !listen(fd, 64) ? fd : -1;
+}
+static void remove_all(const char *dir)
+{
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (e->d_name[0] != '.') unlink(path);
+    }
+    if (d) closedir(d);
+    rmdir(dir);
+}
+int main(int argc, char **argv)
+{
+    static column c[MOST_COLUMNS], algos[MOST_SIDES * DT_ALGO_COUNT];
+    int64_t       worlds[4];
+    int           n = 0, nalgos = 0, nworlds = numbers(option(argc, argv, "--ranks", "2,4"), worlds, 4);
+    const char   *how = option(argc, argv, "--transports", "shm,tcp");
+    const char   *peers = option(argc, argv, "--peers", "mpi,gloo");
+    const char   *parts = option(argc, argv, "--parts", "compare,algos,overlap");
+    const char   *python = option(argc, argv, "--python", "python3");
+    char          dir[] = "/tmp/dt-allreduce-XXXXXX";
+    nsizes = numbers(option(argc, argv, "--sizes", "8,1024,16384,131072,1048576,8388608,67108864"), sizes, MOST_SIZES);
+    rounds = atoi(option(argc, argv, "--rounds", "9"));
+    if (rounds < 1 || rounds > MOST_ROUNDS) rounds = 9;
+    the_driver = getpid();
+    signal(SIGPIPE, SIG_IGN);
+    int    listener = mkdtemp(dir) ? listen_at(dir) : -1;
+    size_t most = 4096;
+    if (listener < 0) return fprintf(stderr, "bench_allreduce: no socket under /tmp\n"), 1;
+    for (int k = 0; k < nsizes; k++) {
+        sizes[k] = (sizes[k] + 3) / 4 * 4;
+        if ((size_t)sizes[k] > most) most = ((size_t)sizes[k] + 4095) & ~(size_t)4095;
+    }
+    bool shm = strstr(how, "shm") != NULL, tcp = strstr(how, "tcp") != NULL, compare = strstr(parts, "compare") != NULL;
+    for (int i = 0; i < nworlds; i++) {
+        int w = (int)worlds[i];
+        if (w < 2 || w > MOST_RANKS || !(compare || strstr(parts, "algos"))) continue;
+        if (shm) side_start("dt-shm", w, listener, most, python);
+        if (tcp) side_start("dt-tcp", w, listener, most, python);
+        if (shm && compare) side_start("bare", w, listener, most, python);
+        if (compare && strstr(peers, "mpi") && shm) side_start("mpi", w, listener, most, python);
+        if (compare && strstr(peers, "mpi") && shm) side_start("mpi-none", w, listener, most, python);
+        if (compare && strstr(peers, "mpi") && tcp) side_start("mpi-tcp", w, listener, most, python);
+        if (compare && strstr(peers, "gloo")) side_start("gloo", w, listener, most, python);
+    }
+    for (int i = 0; i < nworlds; i++) {
+        int w = (int)worlds[i];
+        add(c, &n, "dt", "dt-shm", "plain", w, "sd");
+        add(c, &n, "dt, dt_comm_alloc", "dt-shm", "alloc", w, "sd");
+        add(c, &n, "bare loop", "bare", "loop", w, "s");
+        if (w == 2) add(c, &n, "ping-pong", "bare", "pingpong", w, "s");
+        add(c, &n, "Open MPI", "mpi", NULL, w, "sp");
+        add(c, &n, "Open MPI, no single copy", "mpi-none", NULL, w, "sp");
+        add(c, &n, "dt, tcp", "dt-tcp", "plain", w, "td");
+        add(c, &n, "Open MPI, tcp", "mpi-tcp", NULL, w, "tp");
+        add(c, &n, "gloo", "gloo", NULL, w, "stp");
+        for (int a = DT_ALGO_DIRECT; a < DT_ALGO_COUNT; a++) {
+            const char *name = dt_algo_name((dt_algo)a);
+            if (!dt_plan_can(DT_COLL_ALLREDUCE, (dt_algo)a, w, NULL)) continue;
+            add(algos, &nalgos, name, "dt-shm", name, w, "sd");
+            if (a != DT_ALGO_SHARED) add(algos, &nalgos, name, "dt-tcp", name, w, "td");
+        }
+    }
+    for (int k = 0; k < nsizes && compare; k++) {
+        measure(c, n, k, rounds, 0.015);
+        judge(c, n, k);
+    }
+    for (int k = 0; k < nsizes && strstr(parts, "algos"); k++)
+        for (int at = 0; at < nalgos; at += MOST_COLUMNS)
+            measure(algos + at, nalgos - at < MOST_COLUMNS ? nalgos - at : MOST_COLUMNS, k, 3, 0.01);
+    for (int i = 0; i < nworlds; i++)
+        for (int t = 0; t < 2; t++) {
+            if (!(t ? tcp : shm)) continue;
+            if (compare) table(c, n, (int)worlds[i], t, "allreduce");
+            if (strstr(parts, "algos")) table(algos, nalgos, (int)worlds[i], t, "algorithms");
+            if (nsizes > 1) plot(c, compare ? n : 0, algos, strstr(parts, "algos") ? nalgos : 0, (int)worlds[i], t);
+        }
+    for (int i = 0; i < nsides; i++) side_end(&sides[i]);
+    close(listener);
+    remove_all(dir);
+    if (strstr(parts, "overlap")) failures += overlap();
+    return failures != 0;
+}
