@@ -1538,10 +1538,8 @@ struct dt_feed {
     dt_work      **work;
     int            started, turn, over;
 };
-static char *dt__feed_x(const char *frame)
-{
-    return (char *)(uintptr_t)frame + ((sizeof(dt__feed_head) + 63) & ~(size_t)63);
-}
+enum { DT__FEED_HEAD = (int)((sizeof(dt__feed_head) + 63) & ~(size_t)63) }; /* where x begins */
+static char *dt__feed_x(const char *frame) { return (char *)(uintptr_t)frame + DT__FEED_HEAD; }
 static int dt__feed_fail(dt_feed *f, const char *call)
 {
     const char *why = f->c ? dt_comm_error(f->c) : NULL;
@@ -1636,7 +1634,7 @@ static int dt__feed_start(dt_feed *f)
     }
     if (f->c && dt_comm_broadcast(f->c, room, 2, DT_COMM_I64, 0)) return dt__feed_fail(f, "dt_feed_next");
     f->x_room = (size_t)room[0];
-    f->length = (size_t)(dt__feed_x(NULL) - (char *)NULL) + f->x_room + (size_t)room[1];
+    f->length = (size_t)DT__FEED_HEAD + f->x_room + (size_t)room[1];
     for (int i = 0; i < f->frames; i++) {
         f->frame[i] = (char *)dt_comm_alloc(f->c, f->length);
         if (!f->frame[i]) {
