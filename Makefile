@@ -53,7 +53,7 @@ demo: build/examples/mnist ## train a conv net on the digits in data/ with two p
 	@echo "the loss curve: build/demo.svg"
 
 test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
-	@$(call make_all,$(call programs,normal) $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) build/examples/mnist $(TOOLS:%=build/tools/%) parse); \
+	@$(call make_all,$(call programs,normal) $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) $(TOOLS:%=build/tools/%) parse); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) \
 	    'check-headers|tests/check_headers.sh'
