@@ -8788,6 +8788,7 @@ static void dt__late_by(dt_comm *c, int rank, int64_t ns)
 /* A frame has come while this rank waited: when did its sender begin, and the one that it knows to be last? */
 static void dt__late_heard(dt_comm *c, const dt__frame *f)
 {
+    if (f->sent > (uint64_t)(INT64_MAX / 4)) return; /* no time of this world */
     int64_t ns = dt__comm_now() - c->began - (int64_t)f->sent;
     dt__late_by(c, f->rank, ns);
     if (f->late > 0 && f->late < INT64_MAX / 4) dt__late_by(c, f->late_rank, ns + f->late);
