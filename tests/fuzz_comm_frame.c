@@ -1,7 +1,7 @@
 /* fuzz_comm_frame.c: data frames over TCP that meet posted receives, under libFuzzer. Bytes: 0 streams, 1 how the
    sockets behave, 2 dtype and reduction; then messages, one after the other on one link:
-       bits 0 reduced into the buffer, 1 from the left, 2 the header is as it follows (72 bytes), 3 large if the last
-       byte is 0x55; 2 bytes: length; 1 byte: which of the header's bytes is changed (72 and more: none), 1 byte: how.
+       bits 0 reduced into the buffer, 1 from the left, 2 the header is as it follows (88 bytes), 3 large if the last
+       byte is 0x55; 2 bytes: length; 1 byte: which of the header's bytes is changed (88 and more: none), 1 byte: how.
    What does not match fails and leaves the buffer alone; what does arrives whole. */
 #define DT_IMPLEMENTATION
 #include "fuzz_comm.h"
@@ -12,6 +12,8 @@ static bool frame_same(dt__frame a, dt__frame b) /* but for what may differ */
 {
     a.sent = b.sent = 0;
     a.rank = b.rank = 0;
+    a.late = b.late = 0;
+    a.late_rank = b.late_rank = a.zero = b.zero = 0;
     return memcmp(&a, &b, sizeof a) == 0;
 }
 static dt__msg frame_post(const dt_comm *c, uint64_t seq, int what, int dtype, int op, size_t n)
