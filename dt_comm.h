@@ -636,6 +636,15 @@ struct dt_comm {
     struct dt__engine *engine;
 };
 
+/* ---- memory: all of it from DT_COMM_MALLOC, which may not be malloc */
+static void *dt__comm_zeroed(size_t count, size_t nbytes)
+{
+    if (nbytes && count > SIZE_MAX / nbytes) return NULL;
+    size_t n = count * nbytes;
+    void  *p = DT_COMM_MALLOC(n ? n : 1);
+    if (p) memset(p, 0, n);
+    return p;
+}
 /* ---- errors, clock, log */
 static __thread char dt__comm_text[768];
 static __thread int  dt__comm_why; /* the status that goes with it */
@@ -2563,30 +2572,27 @@ static void dt__conn_say(dt__conn *k, int kind, int rank, const void *body, size
     dt__conn_queue(k, b);
     dt__block_unref(b);
 }
+static void dt__conn_pop(dt__conn *k) /* the first frame of the queue is sent, or will not be */
+{
+    dt__queued *q = k->out;
+    k->out = q->next;
+    if (!k->out) k->last = NULL;
+    k->out_done = 0;
+    dt__block_unref(q->b);
+    DT_COMM_FREE(q);
+}
 static void dt__conn_flush(dt__conn *k)
 {
     if (k->fd < 0) return; /* the simulator takes what is to be said */
     while (k->out && !k->broken) {
-        dt__queued *q = k->out;
-        int         got = dt__send_some(k->fd, q->b + 1, q->b->nbytes, &k->out_done);
+        int got = dt__send_some(k->fd, k->out->b + 1, k->out->b->nbytes, &k->out_done);
         if (got == 0) return;
         if (got < 0) {
             /* what the peer has sent is still to be read: its goodbye may be there */
-            while (k->out) {
-                q = k->out;
-                k->out = q->next;
-                dt__block_unref(q->b);
-                DT_COMM_FREE(q);
-            }
-            k->last = NULL;
-            k->out_done = 0;
+            while (k->out) dt__conn_pop(k);
             return;
         }
-        k->out = q->next;
-        if (!k->out) k->last = NULL;
-        k->out_done = 0;
-        dt__block_unref(q->b);
-        DT_COMM_FREE(q);
+        dt__conn_pop(k);
     }
     if (!k->out && k->closing && !k->shaking) k->broken = true;
 }
@@ -2608,12 +2614,7 @@ static dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer)
 static void dt__conn_free(dt__conn *k)
 {
     dt__close(&k->fd);
-    while (k->out) {
-        dt__queued *q = k->out;
-        k->out = q->next;
-        dt__block_unref(q->b);
-        DT_COMM_FREE(q);
-    }
+    while (k->out) dt__conn_pop(k);
     dt__block_unref(k->later);
     DT_COMM_FREE(k->body);
     DT_COMM_FREE(k);
@@ -3039,16 +3040,20 @@ static void dt__control_unreached(dt__world *w, int rank, bool refused)
              refused ? "" : ", or cannot be reached");
     dt__control_gone(w, rank, left ? DT__LEFT : refused ? DT__DIED : DT__LOST, text, NULL);
 }
+static void dt__control_release(dt__world *w, const dt__conn *from) /* all below may go, and so may this rank */
+{
+    dt__block *b = dt__block_new(DT__C_LEAVE_DOWN, w->rank, NULL, 0, NULL, 0);
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+    w->control->released = true;
+    w->control->release_deadline = dt__comm_now() + 500000000;
+}
 static void dt__control_heal(dt__world *w)
 {
     dt__control *ctl = w->control;
     while (!ctl->parent && !ctl->healing && !ctl->released && !ctl->expelled) {
         if (ctl->leaving && ctl->leave_sent) { /* all below are leaving, too: nobody needs a parent */
-            ctl->released = true;
-            ctl->release_deadline = dt__comm_now() + 500000000;
-            dt__block *b = dt__block_new(DT__C_LEAVE_DOWN, w->rank, NULL, 0, NULL, 0);
-            dt__control_flood(w, b, NULL);
-            dt__block_unref(b);
+            dt__control_release(w, NULL);
             return;
         }
         int r = dt__control_above(w);
@@ -3169,14 +3174,20 @@ static void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
     if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent))
         dt__control_gone(w, k->peer, far ? DT__LOST : DT__DIED, text, k);
 }
+static bool dt__abort_heard(const dt__control *ctl, uint64_t comm)
+{
+    dt__cabort a;
+    for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) {
+        memcpy(&a, dt__block_body(ctl->aborts[i]), sizeof a);
+        if (a.comm == comm) return true;
+    }
+    return false;
+}
 static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text, const dt__conn *from)
 {
     dt__control *ctl = w->control;
     dt__cabort   a;
-    for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) {
-        memcpy(&a, dt__block_body(ctl->aborts[i]), sizeof a);
-        if (a.comm == comm) return; /* heard already */
-    }
+    if (dt__abort_heard(ctl, comm)) return;
     a.comm = comm;
     a.status = status;
     a.rank = rank;
@@ -3589,11 +3600,7 @@ static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *
 {
     dt__control *ctl = w->control;
     dt__inquiry *q = NULL;
-    dt__cabort   a;
-    for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) {
-        memcpy(&a, dt__block_body(ctl->aborts[i]), sizeof a);
-        if (a.comm == ask->comm) return;
-    }
+    if (dt__abort_heard(ctl, ask->comm)) return;
     for (int i = 0; i < DT__INQUIRIES; i++) {
         dt__inquiry *s = &ctl->inquiry[i];
         if (s->state && s->ask.comm == ask->comm) {
@@ -3893,13 +3900,16 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     int      gone = -1, bad = -1;
     if (n < 1) return dt__comm_bad(DT_COMM_ERR_ARG, "passing a descriptor: %d ranks", n);
     if (n == 1) return fd;
+    pthread_mutex_lock(&w->lock); /* the communicator that it is for fails when one of its ranks fails or dies */
+    for (c = w->comms; c && c->id != comm;) c = c->next;
+    pthread_mutex_unlock(&w->lock);
     if (member[0] == w->rank) {
         struct timespec t;
         for (int i = 1; i < n && gone < 0 && bad < 0; i++) {
             int to = -1;
             pthread_mutex_lock(&w->lock);
             while ((to = dt__arrived_take(w, DT__KIND_FD, comm, member[i], 0)) < 0 &&
-                   (gone = dt__fd_gone(w, member, n)) < 0) {
+                   (gone = dt__fd_gone(w, member, n)) < 0 && (!c || dt__comm_ok(c))) {
                 t.tv_sec = (time_t)(deadline / 1000000000);
                 t.tv_nsec = (long)(deadline % 1000000000);
                 if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
@@ -3909,6 +3919,7 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
             dt__close(&to);
         }
         if (gone < 0 && bad < 0) return fd;
+        if (gone < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
         if (gone >= 0)
             return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left",
                                 dt__who(w, gone, who, sizeof who));
@@ -3916,9 +3927,6 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
                             dt__who(w, bad, who, sizeof who), w->timeout);
     }
     dt__addr_unix(&a, w->member[member[0]].unix_name);
-    pthread_mutex_lock(&w->lock); /* the communicator that it is for fails when one of its ranks dies */
-    for (c = w->comms; c && c->id != comm;) c = c->next;
-    pthread_mutex_unlock(&w->lock);
     int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
     if (from < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
@@ -3928,12 +3936,14 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
         pthread_mutex_lock(&w->lock);
         gone = dt__fd_gone(w, member, n);
         pthread_mutex_unlock(&w->lock);
-        if (now >= deadline || gone >= 0) break;
+        if (now >= deadline || gone >= 0 || (c && !dt__comm_ok(c))) break;
         dt__wait_fd(from, POLLIN, next < deadline ? next : deadline);
     }
     dt__close(&from);
     if (got >= 0) return got;
     dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
+    if (got == -1 && gone < 0 && c && !dt__comm_ok(c))
+        return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (got == -3) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not make it", who);
     if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
@@ -3999,7 +4009,7 @@ static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, doubl
     }
     if (!e) return NULL;
     dt__agree_free(e);
-    e->asked = (uint8_t *)calloc(5, nb);
+    e->asked = (uint8_t *)dt__comm_zeroed(5, nb);
     if (!e->asked) return NULL;
     e->in = e->asked + nb;
     e->came = e->asked + 2 * nb;
@@ -4452,13 +4462,7 @@ static bool dt__control_frame(dt__world *w, dt__conn *k)
         return k->leave > 0 && k->leave <= w->size;
     case DT__C_LEAVE_DOWN:
         if (k != ctl->parent) return false;
-        if (ctl->leaving && !ctl->released) {
-            b = dt__block_new(DT__C_LEAVE_DOWN, w->rank, NULL, 0, NULL, 0);
-            dt__control_flood(w, b, k);
-            dt__block_unref(b);
-            ctl->released = true;
-            ctl->release_deadline = dt__comm_now() + 500000000;
-        }
+        if (ctl->leaving && !ctl->released) dt__control_release(w, k);
         k->bye = true;
         return true;
     case DT__C_BYE:
@@ -4528,7 +4532,6 @@ static void dt__control_note(dt__world *w,
 static void dt__control_leave(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
-    dt__block   *b;
     if (!ctl->leaving) return;
     if (!ctl->released) {
         bool    all = true;
@@ -4543,11 +4546,7 @@ static void dt__control_leave(dt__world *w, int64_t now)
             ctl->leave_sent = total;
         }
         if (all && dt__control_is_root(w) && total + ctl->ngone >= w->size) {
-            b = dt__block_new(DT__C_LEAVE_DOWN, w->rank, NULL, 0, NULL, 0);
-            dt__control_flood(w, b, NULL);
-            dt__block_unref(b);
-            ctl->released = true;
-            ctl->release_deadline = now + 500000000;
+            dt__control_release(w, NULL);
         } else if (now >= ctl->leave_deadline || ctl->expelled) {
             ctl->released = ctl->alone = ctl->goodbye = true;
             ctl->release_deadline = now + 500000000;
@@ -7317,7 +7316,7 @@ static void dt__shared_free(dt__shared *s)
 /* The seat of c among its n ranks here (member: their ranks in c). base: of threads; else the segment of fd. */
 static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd)
 {
-    dt__shared *s = (dt__shared *)calloc(1, sizeof *s);
+    dt__shared *s = (dt__shared *)dt__comm_zeroed(1, sizeof *s);
     if (!s) return NULL;
     s->fd = fd;
     s->base = base;
@@ -7326,7 +7325,7 @@ static dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *bas
     pthread_mutex_init(&s->lock, NULL);
     s->index = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *s->index);
     s->rank = (int *)DT_COMM_MALLOC((size_t)n * sizeof *s->rank);
-    s->ready = (size_t *)calloc((size_t)n, sizeof *s->ready);
+    s->ready = (size_t *)dt__comm_zeroed((size_t)n, sizeof *s->ready);
     if (fd >= 0 && s->index && s->rank && s->ready) {
         void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
         s->base = p == MAP_FAILED ? NULL : (char *)p;
@@ -9685,7 +9684,7 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
         w->plan = &e->plan[slot];
         memcpy(e->plan_key[slot], key, sizeof key);
     } else {
-        w->plan = (dt_plan *)calloc(1, sizeof *w->plan);
+        w->plan = (dt_plan *)dt__comm_zeroed(1, sizeof *w->plan);
         w->plan_own = true;
     }
     if (w->plan && !dt_plan_make(w->plan, a->coll, algo, &o, &why)) return 0;
@@ -9850,7 +9849,7 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
         return NULL;
     }
     if (!dt__comm_ok(c) || dt__call_bad(c, a)) return NULL;
-    dt_work *w = (dt_work *)calloc(1, sizeof *w);
+    dt_work *w = (dt_work *)dt__comm_zeroed(1, sizeof *w);
     if (!w) {
         dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
         return NULL;
@@ -10040,7 +10039,7 @@ static void dt__comm_delete(dt_comm *c)
 }
 static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL after dt__comm_bad */
 {
-    dt_comm    *c = (dt_comm *)calloc(1, sizeof *c);
+    dt_comm    *c = (dt_comm *)dt__comm_zeroed(1, sizeof *c);
     const char *env = getenv("DT_COMM_ALGO"), *t = getenv("DT_COMM_TIMEOUT"), *ordered = getenv("DT_COMM_ORDERED");
     if (!c) {
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
@@ -10058,17 +10057,17 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
     c->latency = o->latency;
     c->local_size = size;
     c->local_rank = rank;
-    struct dt__engine *e = c->engine = (struct dt__engine *)calloc(1, sizeof *c->engine);
-    c->host = (int *)calloc((size_t)size, sizeof *c->host);
-    c->member = (int *)calloc((size_t)size, sizeof *c->member);
+    struct dt__engine *e = c->engine = (struct dt__engine *)dt__comm_zeroed(1, sizeof *c->engine);
+    c->host = (int *)dt__comm_zeroed((size_t)size, sizeof *c->host);
+    c->member = (int *)dt__comm_zeroed((size_t)size, sizeof *c->member);
     if (e) {
         pthread_mutex_init(&e->lock, NULL);
         pthread_cond_init(&e->cond, NULL);
-        e->busy_send = (int *)calloc((size_t)size, sizeof *e->busy_send);
-        e->busy_recv = (int *)calloc((size_t)size, sizeof *e->busy_recv);
-        e->sent = (uint64_t *)calloc((size_t)size, sizeof *e->sent);
-        e->got = (uint64_t *)calloc((size_t)size, sizeof *e->got);
-        e->waits = (dt__waits *)calloc((size_t)size, sizeof *e->waits);
+        e->busy_send = (int *)dt__comm_zeroed((size_t)size, sizeof *e->busy_send);
+        e->busy_recv = (int *)dt__comm_zeroed((size_t)size, sizeof *e->busy_recv);
+        e->sent = (uint64_t *)dt__comm_zeroed((size_t)size, sizeof *e->sent);
+        e->got = (uint64_t *)dt__comm_zeroed((size_t)size, sizeof *e->got);
+        e->waits = (dt__waits *)dt__comm_zeroed((size_t)size, sizeof *e->waits);
         e->costs = dt_costs_default();
     }
     const char *algo = o->algo ? o->algo : env;
@@ -10213,7 +10212,7 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
     }
     w.own = true; /* a plan of its own */
     if (sends)
-        matrix = (int64_t *)calloc((size_t)c->size * (size_t)c->size, sizeof *matrix); /* this rank's row and column */
+        matrix = (int64_t *)dt__comm_zeroed((size_t)c->size * (size_t)c->size, sizeof *matrix); /* one row and column */
     for (int i = 0; matrix && i < c->size; i++) {
         matrix[(size_t)c->rank * (size_t)c->size + (size_t)i] = sends[i];
         matrix[(size_t)i * (size_t)c->size + (size_t)c->rank] = recvs[i];
@@ -10252,9 +10251,9 @@ static dt_work *dt__pair_work(dt_comm *c, const char *name, const void *buf, int
         dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: to or from itself", c->rank, name);
         return NULL;
     }
-    dt_work *w = (dt_work *)calloc(1, sizeof *w);
-    if (w) w->plan = (dt_plan *)calloc(1, sizeof *w->plan);
-    if (w && w->plan) w->plan->step = (dt_plan_step *)calloc(1, sizeof *w->plan->step);
+    dt_work *w = (dt_work *)dt__comm_zeroed(1, sizeof *w);
+    if (w) w->plan = (dt_plan *)dt__comm_zeroed(1, sizeof *w->plan);
+    if (w && w->plan) w->plan->step = (dt_plan_step *)dt__comm_zeroed(1, sizeof *w->plan->step);
     if (!w || !w->plan || !w->plan->step) {
         if (w) DT_COMM_FREE(w->plan);
         DT_COMM_FREE(w);
@@ -10501,7 +10500,7 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     }
 #endif
     if (!bad && n > 1 && !c->shared) {
-        c->own_note = (dt__note *)calloc(DT__NOTES, sizeof *c->own_note);
+        c->own_note = (dt__note *)dt__comm_zeroed(DT__NOTES, sizeof *c->own_note);
         __atomic_store_n(&c->note, c->own_note, __ATOMIC_RELEASE);
         if (!c->own_note) bad = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
     }
@@ -10659,7 +10658,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
         return *out ? 0 : DT_COMM_ERR_MEMORY;
     }
     int *member = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *member), n = 0, before = -1, same = 0, rc = 0;
-    if (!c->alive && (c->alive = (uint8_t *)calloc(1, dt__agree_nbytes(w))) != NULL)
+    if (!c->alive && (c->alive = (uint8_t *)dt__comm_zeroed(1, dt__agree_nbytes(w))) != NULL)
         for (int i = 0; i < c->size; i++) dt__bit_set(c->alive, c->member[i]);
     if (!member || !c->alive) rc = dt__comm_bad(DT_COMM_ERR_MEMORY, "out of memory");
     for (bool all = false; !rc; before = n) {

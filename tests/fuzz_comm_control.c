@@ -61,12 +61,7 @@ static void control_begin(dt__world *w, const uint8_t *data)
 }
 static void control_time(dt__world *w, int64_t now)
 {
-    dt__register_timers(w, now);
-    dt__gather_timers(w, now);
-    dt__inquiry_timers(w, now);
-    dt__arrived_timers(w, now);
-    dt__control_note(w, now);
-    dt__control_leave(w, now);
+    dt__control_timers(w, now);
     if (dt__control_next(w, now) > now + 10000000000) abort();
 }
 static void control_self(dt__world *w, dt_comm *c, int what)
@@ -85,7 +80,7 @@ static size_t control_step(dt__world *w, dt_comm *c, const uint8_t *p, size_t n,
     else {
         if (p[0] < 0x40) {
             if (n < 5) return n;
-            dt__chead h = { DT__CFRAME_MAGIC, p[1], (uint32_t)(p[3] | p[4] << 8), (int8_t)p[2] };
+            dt__chead h = { DT__CFRAME_MAGIC, fuzz_kind(p[1]), (uint32_t)(p[3] | p[4] << 8), (int8_t)p[2] };
             memcpy(frame, &h, head = sizeof h);
             body = h.nbytes;
             used = 5;
@@ -112,7 +107,7 @@ static void control_check(dt__world *w)
     int                full = 0;
     if (ctl->nthere > w->size || ctl->ngone > w->size || ctl->naborts >= 2 * DT__ABORTS) abort();
     for (int r = 0; r < w->size; r++) {
-        if (ctl->gone[r] > DT__LEFT) abort();
+        if (ctl->gone[r] > DT__LOST) abort();
         full += ctl->root_on && ctl->root_have[r] == ctl->root_n;
     }
     if (full != ctl->root_done) abort(); /* a rank counts once */

@@ -11,7 +11,7 @@ static size_t join_frames(uint8_t *out, size_t room, const uint8_t *p, size_t n)
 {
     size_t used = 0;
     while (n >= 3 && room - used >= sizeof(dt__chead)) {
-        dt__chead h = { DT__CFRAME_MAGIC, p[0], (uint32_t)(p[1] | p[2] << 8), 0 };
+        dt__chead h = { DT__CFRAME_MAGIC, fuzz_kind(p[0]), (uint32_t)(p[1] | p[2] << 8), 0 };
         size_t    body = n - 3 < h.nbytes ? n - 3 : h.nbytes;
         memcpy(out + used, &h, sizeof h);
         used += sizeof h;

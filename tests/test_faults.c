@@ -450,6 +450,7 @@ static int memory_rank(void *arg)
     if (way == SMALL_FILES) rc = limit_to(RLIMIT_FSIZE, 64 << 20);
     if (way == NO_SPACE) rc = limit_to(RLIMIT_AS, (rlim_t)200 << 20);
     if (rc) return 77;
+    if (way == NO_SPACE && rank == 2 && nice(19) < 0) return 77; /* the others have failed when it comes, mostly */
     dt_comm *c = dt_comm_init(.transport = "shm", .timeout = 20 * utest_slow(), .join_timeout = 20 * utest_slow());
     if (way == SMALL_FILES) { /* there is room for what is needed, and a small arena */
         float *y = (float *)dt_comm_alloc(c, 4096);
@@ -476,9 +477,11 @@ UTEST(memory, a_segment_that_cannot_be_made_is_an_error_on_every_rank)
 {
     for (int way = NO_MEMFD; way < WAYS; way++) {
         if (way == NO_SPACE && instrumented()) continue;
-        int rc = dt_spawn(3, memory_rank, &way);
-        if (rc == 77) UTEST_SKIP("the kernel has no filters for system calls");
-        EXPECT_EQ(rc, 0);
+        for (int again = way == NO_SPACE ? 10 : 1; again > 0; again--) {
+            int rc = dt_spawn(3, memory_rank, &way);
+            if (rc == 77) UTEST_SKIP("the kernel has no filters for system calls");
+            EXPECT_EQ(rc, 0);
+        }
     }
 }
 

@@ -224,6 +224,16 @@ def state(ident, comm, rank, has=1, seq=3, doing=2):
     return struct.pack("<QQQQqiiII", ident, comm, seq, 2, 5, rank, has, doing, 0)
 
 
+def agree(comm=77, timeout=1.5, rank=17, root=0, accepted=-1, round=0, decided=0, order=0):
+    return (struct.pack("<QQd5i4B", comm, 5, timeout, round, rank, root, accepted, 4, 1, decided, 0, order)
+            + b"\x0b\0\2\0\0" * 2)
+
+
+def frame(seq=0, count=16, nbytes=64, coll=4, algo=4, dtype=0, op=0, epoch=0, late_rank=-1):
+    return b"dtcm" + struct.pack("<IQqQqQQqI4i4B", 1, 77, epoch, seq, count, nbytes, 0, 0, 0, 1, 0, late_rank, 0, coll,
+                                 algo, dtype, op)
+
+
 abort = struct.pack("<Qii", 77, -9, 2) + b"rank 2: enough"
 death = struct.pack("<ii", 17, 1) + b"rank 17 died"
 frames = {
@@ -244,7 +254,12 @@ frames = {
     "pong-rank": (1, 13, state(1, 77, 40)),
     "hop-ping": (1, 14, b""), "hop-pong": (0, 15, b""), "note": (1, 16, state(0, 77, 17, doing=1 << 31)),
     "leave-up": (1, 17, struct.pack("<i", 20)), "leave-up-0": (1, 17, struct.pack("<i", 0)), "leave-down": (0, 18, b""),
-    "unknown": (0, 99, b"x"),
+    "unknown": (0, 99, b"x"), "watch": (1, 21, frame(epoch=3)), "watch-short": (1, 21, b"x"),
+    "agree": (1, 22, agree()), "agree-short": (1, 22, agree()[:-1]), "agree-rank": (1, 22, agree(rank=40)),
+    "agree-root": (1, 22, agree(root=-1)), "agree-order": (1, 22, agree(order=99)),
+    "agree-comm": (1, 22, agree(comm=0)),
+    "agree-timeout": (1, 22, agree(timeout=float("nan"))), "order": (0, 23, agree(order=1)),
+    "order-last": (0, 23, agree(order=3, decided=1)),
 }
 for name, (conn, kind, body) in frames.items():
     for rank in range(2):
@@ -265,10 +280,6 @@ seed("comm_control", "leaving",
      bytes([0, 0x15, 0, 0]) + step(1, 17, struct.pack("<i", 38)) + b"\x81" + step(0, 19, b"") + b"\xbf")
 
 
-def frame(seq=0, count=16, nbytes=64, coll=4, algo=4, dtype=0, op=0, magic=b"dtcm"):
-    return magic + struct.pack("<IQqQqQQIii4B", 1, 77, 0, seq, count, nbytes, 0, 0, 1, 0, coll, algo, dtype, op)
-
-
 def post(bits, n, at=255, how=0, raw=b""):
     return bytes([bits]) + struct.pack("<H", n) + bytes([at, how]) + raw
 
@@ -280,7 +291,8 @@ seed("comm_frame", "large", bytes([2, 0, 0]) + post(8, 100, 255, 0x55) + post(0,
 seed("comm_frame", "large-reduced", bytes([2, 0, 2]) + post(9, 101, 255, 0x55) + post(1, 4))
 seed("comm_frame", "closed", bytes([0, 4, 0]) + post(0, 64))
 seed("comm_frame", "reset", bytes([0, 9, 0]) + post(1, 64))
-for at in range(0, 72, 4):
+for at in range(0, 88, 4):
     seed("comm_frame", "byte-%d" % at, bytes([0, 0, 0]) + post(0, 64) + post(1, 64, at, 1))
+seed("comm_frame", "late", bytes([0, 0, 0]) + post(4, 64, 255, 0, frame(late_rank=1 << 30)))
 for name, n in (("0", 0), ("max", (1 << 64) - 1), ("2g", 1 << 31), ("2e63", 1 << 63), ("same", 64)):
     seed("comm_frame", "length-" + name, bytes([0, 1, 0]) + post(4, 64, 255, 0, frame(nbytes=n)))
