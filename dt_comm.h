@@ -7432,7 +7432,7 @@ static const dt__transport dt__shared_transport = { "shm", dt__shared_send, dt__
    A closed connection says that the peer is gone, but not why, nor whether somebody else went first. The control tree
    knows: the link waits for it DT__TCP_GRACE and fails the communicator itself only then.
 
-   c->bandwidth is kept by a bucket that all links of the rank share, with a millisecond in it. c->latency is kept by
+   c->bandwidth is kept by a bucket that all links of the rank share, with two milliseconds in it. c->latency is kept by
    the receiver: a message is delivered so long after its last byte arrived, by the kernel's clock where it tells. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -7463,11 +7463,13 @@ enum {
     DT__TCP_SMALL = 4 << 10,   /* header and payload are read in one call up to here */
     DT__TCP_TURN = 1 << 20,    /* bytes that a call moves at most, so that both directions get on */
     DT__TCP_BUFFER = 4 << 20,  /* asked of the kernel, each way */
+    DT__TCP_WAKE = 128 << 10,  /* of a long payload so much must be there to wake who sleeps beside a program */
     DT__TCP_GRACE = 500        /* ms */
 };
 typedef struct dt__tcp_way {       /* one direction of a link: the message under way */
     size_t   done[DT__TCP_STREAMS]; /* payload bytes of each stream's part */
     size_t   held[DT__TCP_STREAMS]; /* of them in the stage, not reduced yet */
+    size_t   rest[DT__TCP_STREAMS]; /* still to come, of a stream that was found empty */
     uint32_t blocked;               /* streams that the last call found full or empty, a bit each */
     bool     more;                  /* it stopped before it was blocked */
     int64_t  ready;                 /* ns: nothing moves before; 0: at once */
@@ -7475,6 +7477,7 @@ typedef struct dt__tcp_way {       /* one direction of a link: the message under
 typedef struct dt__tcp_link {
     int         fd[DT__TCP_STREAMS]; /* -1: not open */
     int         peer;
+    int         wake[DT__TCP_STREAMS]; /* bytes that must be there to wake a sleeper; 0: as it came, which is 1 */
     uint32_t    opening;             /* streams that are waited for */
     int64_t     died;                /* ns: when a socket was found closed; 0: it lives */
     int         error;               /* errno of that; 0: closed in order */
@@ -7637,7 +7640,7 @@ static int dt__tcp_error(dt_comm *c, dt__tcp_link *l, int error, const char *cal
 /* How many of n bytes may be sent now; 0: not before *ready. */
 static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *ready)
 {
-    double  burst = c->bandwidth * 1e-3;
+    double  burst = c->bandwidth * 2e-3;
     int64_t now;
     *ready = 0;
     if (c->bandwidth <= 0) return n;
@@ -7817,6 +7820,7 @@ static int dt__tcp_pull(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *to
         v.iov_len = rest < DT__TCP_TURN ? rest : (size_t)DT__TCP_TURN;
         if (m->fold && v.iov_len > room - w->held[s]) v.iov_len = room - w->held[s];
         r = dt__tcp_read(c, l, s, &v, 1, &got);
+        w->rest[s] = rest;
         if (r < 0 || got == 0) return r;
         moved += got;
         w->done[s] += got;
@@ -7879,6 +7883,15 @@ static int dt__tcp_recv(dt_comm *c, int peer, dt__msg *m)
     return 1;
 }
 
+static bool dt__aside(const dt_comm *c); /* >>engine */
+/* Beside a program that computes each time it is woken counts: not for every packet of a long payload. */
+static void dt__tcp_low(const dt_comm *c, dt__tcp_link *l, int s)
+{
+    size_t rest = l->in.rest[s];
+    int    want = !dt__aside(c) || rest < DT__TCP_WAKE / 4 ? 1 : rest < DT__TCP_WAKE ? (int)rest : (int)DT__TCP_WAKE;
+    if (want == (l->wake[s] ? l->wake[s] : 1)) return;
+    if (setsockopt(l->fd[s], SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want) == 0) l->wake[s] = want;
+}
 /* Sleeps on the sockets that the last calls found blocked, and on wake_fd. */
 static void dt__tcp_wait(dt_comm *c, double seconds)
 {
@@ -7907,6 +7920,7 @@ static void dt__tcp_wait(dt_comm *c, double seconds)
         for (int s = 0; s < t->streams && !l->died; s++) {
             short events = (short)((l->out.blocked >> s & 1 ? POLLOUT : 0) | (l->in.blocked >> s & 1 ? POLLIN : 0));
             if (!events || l->fd[s] < 0) continue;
+            if (events & POLLIN) dt__tcp_low(c, l, s);
             p[n].fd = l->fd[s];
             p[n++].events = events;
         }
@@ -8719,6 +8733,9 @@ struct dt__engine {
     pthread_cond_t  cond;
     dt_work        *head, *tail, *kept;
     bool            driving, quit, has_thread;
+    bool            aside;       /* it is driven by the thread of its own: the program may be computing */
+    int             waiting;     /* threads of the program that wait for it, atomic */
+    int             spin;        /* looks before the first yield where no memory is shared; -1: not known yet */
     pthread_t       thread;
     dt__msg        *msg;
     uint8_t        *over;
@@ -9209,17 +9226,34 @@ static void dt__stuck(dt_comm *c, dt_work *w, int64_t now) /* a look found that 
     }
     if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
 }
-/* Waiting: spins, yields, then sleeps; a sleeper looks once more between lying down and sleeping. */
+/* Waiting: spins, yields, then sleeps; a sleeper looks once more between lying down and sleeping. Beside a program that
+   computes it sleeps at once: the core is the program's. */
 typedef struct dt__idler {
     int      turn;
     bool     dozing;
     uint32_t bell;
     int64_t  yielded; /* when it yielded last */
 } dt__idler;
+static bool dt__aside(const dt_comm *c) /* who drives does it beside a program that may be computing */
+{
+    return c->engine && c->engine->aside && !__atomic_load_n(&c->engine->waiting, __ATOMIC_RELAXED);
+}
+/* Looks before the first yield over sockets. Ranks that are bound to a core each do not share it. */
+static int dt__socket_spin(const dt_comm *c)
+{
+    int *spin = &c->engine->spin;
+    if (*spin < 0) {
+        int cores = dt__shared_cores(NULL);
+        if (cores == 1) cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        *spin = c->local_size <= cores ? 200 : 0;
+    }
+    return *spin;
+}
 static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
 {
     dt__shared *s = (dt__shared *)c->shared;
-    int         spin = s ? dt__shared_spin(s) : 200;
+    int         spin = s ? dt__shared_spin(s) : dt__socket_spin(c), yields = 40;
+    if (dt__aside(c)) spin = yields = 0;
     if (progress) {
         if (d->dozing) dt__shared_rise(s);
         d->dozing = false;
@@ -9234,7 +9268,7 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
     if (d->dozing) { /* that was the last look */
         d->dozing = false;
         dt__shared_sleep(s, d->bell, 10000000);
-        d->turn = spin + 40;
+        d->turn = spin + yields;
         return;
     }
     if (d->turn++ < spin) {
@@ -9245,12 +9279,12 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
     }
     int64_t now = dt__comm_now();
     c->slow = true;
-    if (s && !w->pair && (d->turn > spin + 40 || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
+    if (s && !w->pair && (d->turn > spin + yields || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
     dt__stuck(c, w, now);
     /* a yield that takes long went to somebody else's program: better sleep, and be woken */
-    if (d->yielded && now - d->yielded > 50000 && d->turn < spin + 40) d->turn = spin + 40;
+    if (d->yielded && now - d->yielded > 50000 && d->turn < spin + yields) d->turn = spin + yields;
     d->yielded = now;
-    if (d->turn < spin + 40) {
+    if (d->turn < spin + yields) {
         sched_yield();
     } else if (c->across) {
         c->across->wait(c, s ? 0.0002 : 0.02);
@@ -9478,6 +9512,7 @@ static void dt__engine_run(dt_comm *c, dt_work *until)
     struct dt__engine *e = c->engine;
     const int64_t     *clock = dt__clock_of(c);
     e->driving = true;
+    e->aside = !until;
     while (e->head && !(until && until->finished)) {
         dt_work *w = e->head;
         if (w->pair) {
@@ -9543,6 +9578,12 @@ static void *dt__engine_main(void *arg)
     pthread_mutex_unlock(&e->lock);
     return NULL;
 }
+static void dt__engine_await(struct dt__engine *e) /* the lock is held; somebody else drives */
+{
+    __atomic_add_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
+    pthread_cond_wait(&e->cond, &e->lock);
+    __atomic_sub_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
+}
 /* Works that the program holds, so that they can outlive their communicator. The lock is held. */
 static void dt__work_keep(struct dt__engine *e, dt_work *w)
 {
@@ -9573,7 +9614,7 @@ static int dt__submit(dt_comm *c, dt_work *w, bool wait)
     }
     while (!w->finished) {
         if (!e->driving) dt__engine_run(c, w);
-        else pthread_cond_wait(&e->cond, &e->lock);
+        else dt__engine_await(e);
     }
     pthread_mutex_unlock(&e->lock);
     return w->status;
@@ -9970,7 +10011,7 @@ DT_API int dt_work_wait(dt_work *w)
         pthread_mutex_lock(&e->lock);
         while (!w->finished) {
             if (!e->driving) dt__engine_run(w->c, w);
-            else pthread_cond_wait(&e->cond, &e->lock);
+            else dt__engine_await(e);
         }
         dt__work_drop(e, w);
         pthread_mutex_unlock(&e->lock);
@@ -9992,7 +10033,7 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
         struct dt__engine *e = w[last]->c->engine;
         pthread_mutex_lock(&e->lock);
         if (e->head && !e->driving) dt__engine_run(w[last]->c, e->head);
-        else if (!w[last]->finished) pthread_cond_wait(&e->cond, &e->lock);
+        else if (!w[last]->finished) dt__engine_await(e);
         pthread_mutex_unlock(&e->lock);
     }
 }
@@ -10069,6 +10110,7 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
         e->got = (uint64_t *)dt__comm_zeroed((size_t)size, sizeof *e->got);
         e->waits = (dt__waits *)dt__comm_zeroed((size_t)size, sizeof *e->waits);
         e->costs = dt_costs_default();
+        e->spin = -1;
     }
     const char *algo = o->algo ? o->algo : env;
     if (e && algo && *algo && (e->algo = (int)dt_algo_of(algo)) == DT_ALGO_COUNT) {
