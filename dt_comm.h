@@ -1311,6 +1311,7 @@ typedef struct dt__block { /* a frame to send, shared by the queues it is in; th
 
 static const char *dt__costs_named(const dt_comm_opts *o); /* >>choosing: the file, or NULL */
 static bool        dt__costs_sane(const dt_costs *t);
+static void        dt__costs_slow(dt_costs *t, double bandwidth, double latency);
 static int  dt__control_start(dt__world *w); /* negative: errno */
 static void dt__control_end(dt__world *w);
 static int  dt__control_adopt(dt__world *w, int fd,
@@ -2192,6 +2193,11 @@ static dt__world *dt__world_join(const dt_comm_opts *o)
         w->has_costs = dt_costs_load(&w->costs, costs) == 0;
         if (!w->has_costs) snprintf(w->costs_bad, sizeof w->costs_bad, "%.390s", dt__comm_text);
         else dt__comm_text[0] = 0;
+    }
+    if (w->rank == 0 && !w->costs_bad[0] && (o->bandwidth > 0 || o->latency > 0)) { /* slow links cost what they do */
+        if (!w->has_costs) w->costs = dt_costs_default();
+        w->has_costs = true;
+        dt__costs_slow(&w->costs, o->bandwidth, o->latency);
     }
     if (w->size == 1) {
         if (w->costs_bad[0]) {
@@ -6545,6 +6551,13 @@ static bool dt__costs_sane(const dt_costs *t)
         ok = ok && t->alpha[i] >= 0 && t->alpha[i] <= 10 && t->beta[i] >= 0 && t->beta[i] <= 1e-6;
     return ok;
 }
+static void dt__costs_slow(dt_costs *t, double bandwidth, double latency) /* sockets that keep to these */
+{
+    for (int i = DT_LINK_LOOP; i <= (int)DT_LINK_NET; i++) {
+        if (bandwidth > 0 && 1 / bandwidth > t->beta[i]) t->beta[i] = 1 / bandwidth < 1e-6 ? 1 / bandwidth : 1e-6;
+        if (latency > 0) t->alpha[i] = t->alpha[i] + latency < 10 ? t->alpha[i] + latency : 10;
+    }
+}
 static int dt__costs_bad(const char *path, int line, const char *found, size_t n, const char *expected)
 {
     char shown[44];
@@ -7432,8 +7445,10 @@ static const dt__transport dt__shared_transport = { "shm", dt__shared_send, dt__
    A closed connection says that the peer is gone, but not why, nor whether somebody else went first. The control tree
    knows: the link waits for it DT__TCP_GRACE and fails the communicator itself only then.
 
-   c->bandwidth is kept by a bucket that all links of the rank share, with two milliseconds in it. c->latency is kept by
-   the receiver: a message is delivered so long after its last byte arrived, by the kernel's clock where it tells. */
+   c->bandwidth is kept by a bucket that all links of the rank share, with two milliseconds in it; while something waits
+   it fills without end, as a wire goes on sending while its rank computes. c->latency is kept by the receiver: a message
+   is delivered so long after its last byte arrived, by the kernel's clock where it tells. Rank 0's are in the costs by
+   which algorithms are chosen. */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -7495,6 +7510,7 @@ typedef struct dt__tcp {
     int            sndbuf, rcvbuf; /* 0: the kernel's own */
     struct pollfd *poll;
     double         tokens; /* bytes that may be sent now; below 0: owed */
+    bool           queued; /* something has waited for them since */
     int64_t        filled; /* ns */
     uint64_t       sent;   /* bytes, headers too: atomic */
 } dt__tcp;
@@ -7648,8 +7664,9 @@ static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *r
     now = dt__comm_now();
     t->tokens += (double)(now - t->filled) * 1e-9 * c->bandwidth;
     t->filled = now;
-    if (t->tokens > burst) t->tokens = burst;
+    if (t->tokens > burst && !t->queued) t->tokens = burst; /* a wire does not save what it was not asked for */
     if (t->tokens > 0) return (double)n < burst ? n : (size_t)burst;
+    t->queued = true;
     *ready = now + (int64_t)(-t->tokens / c->bandwidth * 1e9) + 1;
     return 0;
 }
@@ -7686,6 +7703,7 @@ static int dt__tcp_push(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *fr
         }
         if (r < 0) return dt__tcp_error(c, l, errno, "send");
         t->tokens -= (double)r;
+        t->queued = t->queued && (size_t)r < head + rest;
         moved += (size_t)r;
         __atomic_fetch_add(&t->sent, (uint64_t)r, __ATOMIC_RELAXED);
         if ((size_t)r < head) head = (size_t)r;

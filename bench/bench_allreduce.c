@@ -230,8 +230,8 @@ static int overlap(double rate) /* bytes a second */
     found[0] = rate;
     if (dt_spawn(2, overlap_rank, found)) return fprintf(stderr, "overlap failed\n"), 1;
     double left = found[1] < found[4] ? found[1] : found[4];
-    printf("allreduce-overlap: %.1f MiB at %.0f Mbit/s in %.0f ms, compute beside it loses %.1f %%%s; the transfer's own "
-           "thread computes %.1f %%\n",
+    printf("allreduce-overlap: %.1f MiB at %.0f Mbit/s in %.0f ms, compute beside it loses %.1f %%%s; the transfer's "
+           "own thread computes %.1f %%\n",
            rate / 8 / (1 << 20), rate * 8e-6, found[2] * 1e3, 100 * (1 - left),
            left < 0.95 ? "  (more than asked for)" : "", 100 * found[3] / found[2]);
     munmap(found, 4096);
@@ -746,7 +746,8 @@ int main(int argc, char **argv)
             if (!(t ? tcp : shm)) continue;
             if (compare) table(c, n, (int)worlds[i], t, "allreduce");
             if (strstr(parts, "algos")) table(algos, nalgos, (int)worlds[i], t, "algorithms");
-            if (nsizes > 1) plot(c, compare ? n : 0, algos, strstr(parts, "algos") ? nalgos : 0, (int)worlds[i], t);
+            if (nsizes > 1 && (compare || strstr(parts, "algos")))
+                plot(c, compare ? n : 0, algos, strstr(parts, "algos") ? nalgos : 0, (int)worlds[i], t);
         }
     for (int i = 0; i < nsides; i++) side_end(&sides[i]);
     close(listener);

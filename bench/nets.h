@@ -117,7 +117,7 @@ static void make_data(worker *k)
     }
     k->y = dt_keep(dt_from(label, DT_SHAPE(n), .dtype = DT_I64));
 }
-static void begin(worker *k, const work *w, int infer)
+static inline void begin(worker *k, const work *w, int infer)
 {
     memset(k, 0, sizeof *k);
     k->w = w;

@@ -134,6 +134,26 @@ UTEST(ranks, have_the_table_of_rank_0)
     EXPECT_EQ(0, dt_spawn(3, by_rank_0, (void *)(uintptr_t) "tcp"));
     EXPECT_EQ(0, dt_spawn(3, not_of_others, NULL));
 }
+static int slowed(void *arg) /* only rank 0's counts: the choice must be the same */
+{
+    dt_comm *c = dt_comm_init(.transport = "tcp", .bandwidth = atoi(getenv("RANK")) ? 0 : 4e6, .latency = 0.001);
+    int64_t  segment;
+    double   net = dt_costs_default().alpha[DT_LINK_NET];
+    (void)arg;
+    if (!c) return 1;
+    const dt_costs *t = &c->engine->costs;
+    bool ok = t->beta[DT_LINK_LOOP] == 1 / 4e6 && t->beta[DT_LINK_NET] == 1 / 4e6 && /* a default is faster */
+              fabs(t->alpha[DT_LINK_NET] - net - 0.001) < 1e-9 &&
+              t->beta[DT_LINK_SHM] == dt_costs_default().beta[DT_LINK_SHM];
+    dt_algo a = dt__choose(c, DT_COLL_ALLREDUCE, 1 << 16, 4, &segment); /* each byte crosses once, both ways at a time */
+    if (a == DT_ALGO_TREE || a == DT_ALGO_DIRECT || a == DT_ALGO_LEADER) ok = false;
+    if (!ok) printf("    rank %d: %s\n", dt_comm_rank(c), dt_algo_name(a));
+    return !ok + (dt_comm_free(c) != 0);
+}
+UTEST(ranks, choose_by_the_network_that_rank_0_keeps_to)
+{
+    EXPECT_EQ(0, dt_spawn(2, slowed, NULL));
+}
 UTEST(ranks, all_hear_what_is_wrong_with_it)
 {
     dt_comm *c[2];
