@@ -1,0 +1,164 @@
+/* common.cuh: what the kernel files share: element types, reductions over a warp and a block, walking strided operands,
+   launching. Every file defines entries of dt_cuda.h's list, dt__cuda_NAME(dev, call), which read the dt_call, choose an
+   instance by dtype and queue it on the call's stream. They return 0, or a dt_status after dt_fail. */
+#ifndef DT_KERNELS_COMMON_CUH
+#define DT_KERNELS_COMMON_CUH
+
+#include "../dt_cuda.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <limits.h>
+
+namespace dtk {
+
+enum { WARP = 32, BLOCK = 256 };
+constexpr unsigned FULL = 0xffffffffu;
+
+/* ---- elements: kept in T, computed in float (floats) or in T (integers) */
+template <typename T> struct is_float_type { static constexpr bool value = false; };
+template <> struct is_float_type<float> { static constexpr bool value = true; };
+template <> struct is_float_type<__half> { static constexpr bool value = true; };
+template <> struct is_float_type<__nv_bfloat16> { static constexpr bool value = true; };
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <typename T> __device__ __forceinline__ T from_float(float x);
+template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
+template <> __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+
+/* N elements that are read and written at once; N * sizeof(T) is at most 16 bytes. */
+template <typename T, int N> struct alignas(sizeof(T) * N) pack {
+    T v[N];
+};
+template <typename T> constexpr int pack_size() { return (int)(16 / sizeof(T)); }
+inline bool aligned16(const void *p) { return ((size_t)p & 15) == 0; }
+
+/* ---- reductions. All threads of the warp, or of the block, must take part; every thread gets the result. */
+template <typename T, typename F> __device__ __forceinline__ T warp_reduce(T x, F f)
+{
+#pragma unroll
+    for (int d = WARP / 2; d > 0; d /= 2) x = f(x, __shfl_xor_sync(FULL, x, d));
+    return x;
+}
+struct add_f {
+    template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
+};
+struct max_f { /* NaN wins */
+    __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
+};
+struct min_f {
+    __device__ __forceinline__ float operator()(float a, float b) const { return a < b || a != a ? a : b; }
+};
+/* Over the threads of a block (a multiple of 32, at most 1024). May be called again at once. */
+template <typename T, typename F> __device__ __forceinline__ T block_reduce(T x, F f, T neutral)
+{
+    __shared__ T part[WARP];
+    int          lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+    x = warp_reduce(x, f);
+    __syncthreads(); /* the part of the call before has been read */
+    if (lane == 0) part[warp] = x;
+    __syncthreads();
+    return warp_reduce(lane < warps ? part[lane] : neutral, f);
+}
+
+/* ---- strided operands: the offsets of N of them for a linear index over one shape */
+template <int N> struct walk {
+    int     ndim;
+    int64_t total, shape[DT_MAX_DIMS], stride[N][DT_MAX_DIMS];
+};
+/* Of the shape of view[0]; dimensions of one go, those that all operands step through alike become one. Innermost
+   last. */
+template <int N> inline walk<N> walk_of(const dt_view *const (&view)[N])
+{
+    walk<N> w;
+    w.ndim = 0;
+    w.total = 1;
+    for (int d = 0; d < view[0]->ndim; d++) {
+        int64_t n = view[0]->shape[d];
+        w.total *= n;
+        if (n == 1) continue;
+        bool joins = w.ndim > 0;
+        for (int k = 0; k < N && joins; k++) joins = w.stride[k][w.ndim - 1] == view[k]->stride[d] * n;
+        if (!joins) w.shape[w.ndim++] = 1;
+        w.shape[w.ndim - 1] *= n;
+        for (int k = 0; k < N; k++) w.stride[k][w.ndim - 1] = view[k]->stride[d];
+    }
+    return w;
+}
+template <int N> inline bool walk_is_dense(const walk<N> &w) /* all operands are one run of elements */
+{
+    if (w.ndim > 1) return false;
+    for (int k = 0; k < N; k++)
+        if (w.ndim == 1 && w.stride[k][0] != 1) return false;
+    return true;
+}
+template <int N> __device__ __forceinline__ void walk_at(const walk<N> &w, int64_t i, int64_t (&at)[N])
+{
+#pragma unroll
+    for (int k = 0; k < N; k++) at[k] = 0;
+#pragma unroll
+    for (int d = DT_MAX_DIMS - 1; d >= 0; d--) { /* unrolled, so that the strides stay in the parameters */
+        if (d >= w.ndim) continue;
+        int64_t q = (uint64_t)i >> 32 || (uint64_t)w.shape[d] >> 32 ? i / w.shape[d]
+                                                                    : (int64_t)((uint32_t)i / (uint32_t)w.shape[d]);
+        int64_t r = i - q * w.shape[d];
+#pragma unroll
+        for (int k = 0; k < N; k++) at[k] += r * w.stride[k][d];
+        i = q;
+    }
+}
+
+/* ---- launching */
+/* Blocks for n items, a thread each; kernels stride by the grid, so fewer than asked for do as well. */
+inline unsigned blocks_for(int64_t n, int per_block = BLOCK)
+{
+    int64_t b = (n + per_block - 1) / per_block, most = 65535 * 16;
+    return (unsigned)(b < 1 ? 1 : b > most ? most : b);
+}
+__device__ __forceinline__ int64_t grid_first() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ int64_t grid_step() { return (int64_t)gridDim.x * blockDim.x; }
+
+inline bool present(const dt_view &v) { return v.ndim >= 0; }
+inline int64_t numel(const dt_view &v)
+{
+    int64_t n = 1;
+    for (int d = 0; d < v.ndim; d++) n *= v.shape[d];
+    return n;
+}
+inline cudaStream_t stream_of(dt_device *dev, const dt_call *c) { return (cudaStream_t)dt__cuda_stream(dev, c->stream); }
+/* What the launches before it came to: to be returned by every entry. */
+inline int launched(const dt_call *c) { return dt__cuda_check((int)cudaGetLastError(), dt_kernel_name(c->op)); }
+inline int no_dtype(const dt_call *c, int dtype)
+{
+    return dt_fail(DT_ERR_DTYPE, "cuda: %s does not take %s", dt_kernel_name(c->op), dt_dtype_name((dt_dtype)dtype));
+}
+
+/* Calls f with a value of the element type, e.g. with_float(v.dtype, [&](auto t) { using T = decltype(t); ... }). f and
+   the whole return 0 or a status. */
+template <typename F> inline int with_float(const dt_call *c, int dtype, F f)
+{
+    switch (dtype) {
+    case DT_F32: return f(float());
+    case DT_F16: return f(__half());
+    case DT_BF16: return f(__nv_bfloat16());
+    default: return no_dtype(c, dtype);
+    }
+}
+template <typename F> inline int with_any(const dt_call *c, int dtype, F f)
+{
+    switch (dtype) {
+    case DT_I32: return f(int32_t());
+    case DT_I64: return f(int64_t());
+    case DT_U8: return f(uint8_t());
+    default: return with_float(c, dtype, f);
+    }
+}
+
+} /* namespace dtk */
+
+#endif /* DT_KERNELS_COMMON_CUH */
