@@ -5,8 +5,8 @@ DO THIS
     #define DT_IMPLEMENTATION
     #include "dt_cuda.h"
 
-    in one C or C++ file, instead of dt.h or before dt_nn.h, with DT_USE_CUDA defined for all files. Build
-    kernels/dt_kernels.cu with nvcc and link -lcudart -lcublas -lcudnn. One line does it all:
+    in one C or C++ file, before dt_nn.h. With DT_USE_CUDA build kernels/dt_kernels.cu with nvcc and link -lcudart
+    -lcublas -lcudnn; without it the header works too, and dt_cuda() says so. One line does it all:
 
         nvcc -DDT_USE_CUDA train.c kernels/dt_kernels.cu -lcublas -lcudnn
 
@@ -64,11 +64,11 @@ DT_API dt_device *dt_cuda(int index);
 DT_API int        dt_cuda_count(void); /* GPUs; 0 without a driver, and no error */
 
 typedef struct dt_cuda_opts {
-    int  dt__first DT_D;
-    bool no_tf32 DT_D;       /* f32 products and convolutions in full f32 (default: TF32 where the card has it, unless
-                                DT_CUDA_TF32=0) */
+    int dt__first      DT_D;
+    bool tf32          DT_D; /* f32 products and convolutions may round their factors to TF32 (DT_CUDA_TF32=1) */
     bool deterministic DT_D; /* the same bits in every run (DT_CUDA_DETERMINISTIC=1) */
-    int  layout DT_D;        /* of images: DT_LAYOUT_PLAIN or DT_LAYOUT_NHWC */
+    bool no_search     DT_D; /* take the convolution algorithm that cuDNN expects to be fastest, do not measure all */
+    int layout         DT_D; /* of images: DT_LAYOUT_PLAIN, or DT_LAYOUT_NHWC (DT_CUDA_NHWC=1) */
 } dt_cuda_opts;
 DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o);
 #ifdef DT__LIT
@@ -103,8 +103,1000 @@ DT_API void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes);
 DT_API int   dt__cuda_check(int cuda_error, const char *what); /* 0, or DT_ERR_DEVICE after dt_fail */
 DT_API int   dt__cuda_processors(dt_device *dev);              /* its multiprocessors */
 DT_API bool  dt__cuda_deterministic(dt_device *dev);
+DT_API int   dt__cuda_probe(void); /* of kernels/: the cudaError_t of asking for one of them on the device in use */
 
 #ifdef __cplusplus
 }
 #endif
 #endif /* DT_CUDA_H */
+
+/* ============================================================================================================ */
+#if defined(DT_IMPLEMENTATION) && !defined(DT__CUDA_H_IMPLEMENTED)
+#define DT__CUDA_H_IMPLEMENTED
+
+#ifndef DT_USE_CUDA
+DT_API int        dt_cuda_count(void) { return 0; }
+DT_API dt_device *dt_cuda(int index)
+{
+    dt_fail(DT_ERR_DEVICE, "dt_cuda: device %d: this program was built without CUDA (DT_USE_CUDA)", index);
+    return NULL;
+}
+#else
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DT__CUDA_DEVICES = 64,
+    DT__CUDA_SMALL = 1 << 20,  /* blocks below it come from segments of 2 MiB */
+    DT__CUDA_LARGE = 10 << 20, /* blocks below it from segments of 20 MiB; others have their own */
+    DT__CUDA_STAGE = 4 << 20,  /* pinned bytes that an upload passes through, twice */
+    DT__CUDA_ALGOS = 16
+};
+
+/* A stream and what belongs to it alone, so that streams of several threads do not meet in a library's handle. */
+typedef struct dt__cuda_queue {
+    struct dt__cuda_queue *next;
+    cudaStream_t           stream;
+    cudaEvent_t            event; /* for order() */
+    cublasHandle_t         blas;  /* NULL: not needed yet */
+    cudnnHandle_t          dnn;
+    void                  *scratch[2]; /* of kernels, and of the libraries */
+    size_t                 scratch_n[2];
+} dt__cuda_queue;
+typedef struct dt__cuda_piece { /* of a segment, in the order of addresses */
+    struct dt__cuda_piece *next, *before;
+    char                  *ptr;
+    size_t                 nbytes;
+    bool                   used;
+} dt__cuda_piece;
+typedef struct dt__cuda_segment {
+    struct dt__cuda_segment *next;
+    dt__cuda_piece          *first;
+    size_t                   nbytes;
+} dt__cuda_segment;
+typedef struct dt__cuda_conv { /* what the search for a convolution found */
+    struct dt__cuda_conv *next;
+    int64_t               key[24];
+    int                   algo, math;
+    size_t                nbytes; /* workspace */
+} dt__cuda_conv;
+typedef struct dt__cuda_stage {
+    void       *host;
+    cudaEvent_t done;
+    bool        busy;
+} dt__cuda_stage;
+typedef struct dt__cuda_dev {
+    int               index, processors;
+    dt_device        *dev;
+    dt_cuda_opts      opts;
+    dt__cuda_queue    compute, copy, comm;
+    dt__cuda_queue   *more; /* of stream_new */
+    dt__cuda_segment *segments;
+    dt__cuda_conv    *convs;
+    dt__cuda_stage    stage[2];
+    int               stage_next;
+    dt_cuda_stats     stats;
+    pthread_mutex_t   lock, staging;
+} dt__cuda_dev;
+
+static pthread_mutex_t dt__cuda_lock = PTHREAD_MUTEX_INITIALIZER;
+static dt__cuda_dev   *dt__cuda_devices[DT__CUDA_DEVICES];
+
+static dt__cuda_dev *dt__cuda_of(dt_device *dev) { return (dt__cuda_dev *)dt_device_impl(dev); }
+
+/* ==================================================================================================== >>status */
+DT_API int dt__cuda_check(int cuda_error, const char *what)
+{
+    cudaError_t e = (cudaError_t)cuda_error;
+    if (e == cudaSuccess) return 0;
+    (void)cudaGetLastError(); /* told now */
+    return dt_fail(e == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_DEVICE, "cuda: %s: %s (%s)", what,
+                   cudaGetErrorString(e), cudaGetErrorName(e));
+}
+static int dt__cublas_check(cublasStatus_t s, const char *what)
+{
+    if (s == CUBLAS_STATUS_SUCCESS) return 0;
+    return dt_fail(s == CUBLAS_STATUS_ALLOC_FAILED ? DT_ERR_MEMORY : DT_ERR_DEVICE, "cuda: %s: %s (%s)", what,
+                   cublasGetStatusString(s), cublasGetStatusName(s));
+}
+static int dt__cudnn_check(cudnnStatus_t s, const char *what)
+{
+    if (s == CUDNN_STATUS_SUCCESS) return 0;
+    return dt_fail(DT_ERR_DEVICE, "cuda: %s: %s", what, cudnnGetErrorString(s));
+}
+/* The device becomes the thread's. */
+static int dt__cuda_enter(const dt__cuda_dev *d)
+{
+    return dt__cuda_check((int)cudaSetDevice(d->index), "cudaSetDevice");
+}
+
+/* ==================================================================================================== >>allocator
+   Blocks are cut from segments, the smallest piece that fits, and join again when they are free; a segment that is all
+   free goes back to the driver. dt.h keeps freed tensors by size and stream, so blocks come back here only when that
+   cache is given up: then the device is waited for, and a block may serve another stream. */
+static size_t dt__cuda_segment_for(size_t nbytes)
+{
+    size_t unit = (size_t)2 << 20;
+    if (nbytes < DT__CUDA_SMALL) return unit;
+    if (nbytes < DT__CUDA_LARGE) return 10 * unit;
+    return (nbytes + unit - 1) / unit * unit;
+}
+static dt__cuda_piece *dt__cuda_cut(dt__cuda_dev *d, dt__cuda_piece *p, size_t nbytes)
+{
+    size_t least = nbytes < DT__CUDA_SMALL ? 512 : DT__CUDA_SMALL;
+    if (p->nbytes - nbytes >= least) { /* the rest stays free */
+        dt__cuda_piece *rest = (dt__cuda_piece *)dt_alloc(sizeof *rest);
+        if (rest) {
+            rest->ptr = p->ptr + nbytes;
+            rest->nbytes = p->nbytes - nbytes;
+            rest->used = false;
+            rest->before = p;
+            rest->next = p->next;
+            if (p->next) p->next->before = rest;
+            p->next = rest;
+            p->nbytes = nbytes;
+        }
+    }
+    p->used = true;
+    d->stats.blocks++;
+    d->stats.used += p->nbytes;
+    if (d->stats.used > d->stats.peak) d->stats.peak = d->stats.used;
+    return p;
+}
+static dt__cuda_piece *dt__cuda_fit(dt__cuda_dev *d, size_t nbytes)
+{
+    size_t          from = dt__cuda_segment_for(nbytes);
+    dt__cuda_piece *best = NULL;
+    for (dt__cuda_segment *s = d->segments; s; s = s->next) {
+        if (nbytes < DT__CUDA_LARGE && s->nbytes != from) continue;
+        if (nbytes >= DT__CUDA_LARGE && s->nbytes < from) continue;
+        for (dt__cuda_piece *p = s->first; p; p = p->next)
+            if (!p->used && p->nbytes >= nbytes && (!best || p->nbytes < best->nbytes)) best = p;
+    }
+    return best;
+}
+static void *dt__cuda_alloc(dt_device *dev, size_t nbytes)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    void         *ptr = NULL;
+    nbytes = (nbytes + 511) / 512 * 512 + (nbytes == 0 ? 512 : 0);
+    pthread_mutex_lock(&d->lock);
+    dt__cuda_piece *p = dt__cuda_fit(d, nbytes);
+    if (!p && cudaSetDevice(d->index) == cudaSuccess) {
+        dt__cuda_segment *s = (dt__cuda_segment *)dt_alloc(sizeof *s);
+        p = s ? (dt__cuda_piece *)dt_alloc(sizeof *p) : NULL;
+        size_t n = dt__cuda_segment_for(nbytes);
+        d->stats.mallocs++;
+        if (p && cudaMalloc(&ptr, n) != cudaSuccess) {
+            (void)cudaGetLastError(); /* dt.h gives its cache back, and asks again */
+            d->stats.retries++;
+            ptr = NULL;
+        }
+        if (!ptr) {
+            dt_dealloc(p, sizeof *p);
+            dt_dealloc(s, sizeof *s);
+            p = NULL;
+        } else {
+            memset(p, 0, sizeof *p);
+            p->ptr = (char *)ptr;
+            p->nbytes = s->nbytes = n;
+            s->first = p;
+            s->next = d->segments;
+            d->segments = s;
+            d->stats.segments++;
+            d->stats.reserved += n;
+        }
+    }
+    ptr = p ? dt__cuda_cut(d, p, nbytes)->ptr : NULL;
+    pthread_mutex_unlock(&d->lock);
+    return ptr;
+}
+static void dt__cuda_join(dt__cuda_piece *p) /* with the free one behind it */
+{
+    dt__cuda_piece *q = p->next;
+    if (!q || p->used || q->used) return;
+    p->nbytes += q->nbytes;
+    p->next = q->next;
+    if (q->next) q->next->before = p;
+    dt_dealloc(q, sizeof *q);
+}
+static void dt__cuda_free(dt_device *dev, void *ptr, size_t nbytes)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    (void)nbytes;
+    if (!ptr || cudaSetDevice(d->index) != cudaSuccess) return;
+    (void)cudaDeviceSynchronize(); /* what is queued may still use it; an error of it is told by the next call */
+    pthread_mutex_lock(&d->lock);
+    for (dt__cuda_segment **at = &d->segments; *at; at = &(*at)->next) {
+        dt__cuda_segment *s = *at;
+        dt__cuda_piece   *p = s->first;
+        if ((char *)ptr < p->ptr || (char *)ptr >= p->ptr + s->nbytes) continue;
+        while (p && p->ptr != (char *)ptr) p = p->next;
+        if (!p) break;
+        p->used = false;
+        d->stats.blocks--;
+        d->stats.used -= p->nbytes;
+        dt__cuda_join(p);
+        if (p->before) dt__cuda_join(p->before);
+        if (!s->first->used && !s->first->next) {
+            *at = s->next;
+            d->stats.segments--;
+            d->stats.reserved -= s->nbytes;
+            (void)cudaFree(s->first->ptr);
+            dt_dealloc(s->first, sizeof *s->first);
+            dt_dealloc(s, sizeof *s);
+        }
+        break;
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev)
+{
+    dt_cuda_stats s;
+    memset(&s, 0, sizeof s);
+    if (!dev || dt_device_impl(dev) == NULL) return s;
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    pthread_mutex_lock(&d->lock);
+    s = d->stats;
+    pthread_mutex_unlock(&d->lock);
+    return s;
+}
+
+/* ==================================================================================================== >>device */
+static dt__cuda_queue *dt__cuda_queue_of(dt__cuda_dev *d, void *stream)
+{
+    return stream ? (dt__cuda_queue *)stream : &d->compute;
+}
+DT_API void *dt__cuda_stream(dt_device *dev, void *stream)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    dt__cuda_enter(d);
+    return (void *)dt__cuda_queue_of(d, stream)->stream;
+}
+DT_API int  dt__cuda_processors(dt_device *dev) { return dt__cuda_of(dev)->processors; }
+DT_API bool dt__cuda_deterministic(dt_device *dev) { return dt__cuda_of(dev)->opts.deterministic; }
+/* which: 0 of kernels, 1 of the libraries, which a kernel before or behind them must not share */
+static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbytes)
+{
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *q = dt__cuda_queue_of(d, stream);
+    if (nbytes <= q->scratch_n[which] && q->scratch[which]) return q->scratch[which];
+    size_t n = nbytes < 65536 ? 65536 : nbytes + nbytes / 4;
+    if (q->scratch[which]) { /* the stream is waited for: rare, it only grows */
+        if (dt__cuda_check((int)cudaStreamSynchronize(q->stream), "cudaStreamSynchronize")) return NULL;
+        dt__cuda_free(dev, q->scratch[which], q->scratch_n[which]);
+        q->scratch[which] = NULL;
+        q->scratch_n[which] = 0;
+    }
+    q->scratch[which] = dt__cuda_alloc(dev, n);
+    if (!q->scratch[which] && n > nbytes) q->scratch[which] = dt__cuda_alloc(dev, n = nbytes);
+    if (!q->scratch[which]) {
+        dt_fail(DT_ERR_MEMORY, "cuda: out of memory for %zu bytes of workspace on %s", nbytes, dt_device_name(dev));
+        return NULL;
+    }
+    q->scratch_n[which] = n;
+    return q->scratch[which];
+}
+DT_API void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes)
+{
+    return dt__cuda_space(dev, stream, 0, nbytes);
+}
+static int dt__cuda_queue_begin(dt__cuda_queue *q)
+{
+    memset(q, 0, sizeof *q);
+    int bad =
+        dt__cuda_check((int)cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    if (!bad)
+        bad = dt__cuda_check((int)cudaEventCreateWithFlags(&q->event, cudaEventDisableTiming),
+                             "cudaEventCreateWithFlags");
+    return bad;
+}
+static void dt__cuda_queue_end(dt_device *dev, dt__cuda_queue *q)
+{
+    if (q->stream) (void)cudaStreamSynchronize(q->stream);
+    if (q->blas) (void)cublasDestroy(q->blas);
+    if (q->dnn) (void)cudnnDestroy(q->dnn);
+    for (int i = 0; i < 2; i++)
+        if (q->scratch[i]) dt__cuda_free(dev, q->scratch[i], q->scratch_n[i]);
+    if (q->event) (void)cudaEventDestroy(q->event);
+    if (q->stream) (void)cudaStreamDestroy(q->stream);
+    memset(q, 0, sizeof *q);
+}
+static void *dt__cuda_stream_new(dt_device *dev)
+{
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *q = (dt__cuda_queue *)dt_alloc(sizeof *q);
+    if (!q) {
+        dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a stream");
+        return NULL;
+    }
+    if (dt__cuda_enter(d) || dt__cuda_queue_begin(q)) {
+        dt__cuda_queue_end(dev, q);
+        dt_dealloc(q, sizeof *q);
+        return NULL;
+    }
+    pthread_mutex_lock(&d->lock);
+    q->next = d->more;
+    d->more = q;
+    pthread_mutex_unlock(&d->lock);
+    return q;
+}
+static void dt__cuda_stream_free(dt_device *dev, void *stream)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    bool          found = false;
+    pthread_mutex_lock(&d->lock);
+    for (dt__cuda_queue **at = &d->more; *at && !found; at = &(*at)->next)
+        if (*at == stream) {
+            *at = (*at)->next;
+            found = true;
+            break;
+        }
+    pthread_mutex_unlock(&d->lock);
+    if (!found || dt__cuda_enter(d)) return;
+    dt__cuda_queue_end(dev, (dt__cuda_queue *)stream);
+    dt_dealloc(stream, sizeof(dt__cuda_queue));
+}
+DT_API void *dt_cuda_copy_stream(dt_device *dev) { return dev ? &dt__cuda_of(dev)->copy : NULL; }
+DT_API void *dt_cuda_comm_stream(dt_device *dev) { return dev ? &dt__cuda_of(dev)->comm : NULL; }
+
+/* Through pinned memory, in pieces: the caller's is free at once, and the copy runs beside kernels. Two buffers: one is
+   filled while the other is read. */
+static int dt__cuda_upload(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    cudaStream_t  s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    int           bad = 0;
+    pthread_mutex_lock(&d->staging);
+    for (size_t at = 0; at < nbytes && !bad;) {
+        dt__cuda_stage *g = &d->stage[d->stage_next];
+        size_t          n = nbytes - at < DT__CUDA_STAGE ? nbytes - at : (size_t)DT__CUDA_STAGE;
+        d->stage_next = !d->stage_next;
+        if (!g->host)
+            bad = dt__cuda_check((int)cudaHostAlloc(&g->host, DT__CUDA_STAGE, cudaHostAllocDefault), "cudaHostAlloc");
+        if (!bad && !g->done)
+            bad = dt__cuda_check((int)cudaEventCreateWithFlags(&g->done, cudaEventDisableTiming),
+                                 "cudaEventCreateWithFlags");
+        if (!bad && g->busy) bad = dt__cuda_check((int)cudaEventSynchronize(g->done), "cudaEventSynchronize");
+        if (bad) break;
+        g->busy = false;
+        memcpy(g->host, (const char *)host + at, n);
+        bad = dt__cuda_check((int)cudaMemcpyAsync((char *)dst + at, g->host, n, cudaMemcpyHostToDevice, s),
+                             "cudaMemcpyAsync");
+        if (!bad) bad = dt__cuda_check((int)cudaEventRecord(g->done, s), "cudaEventRecord");
+        g->busy = !bad;
+        at += n;
+    }
+    pthread_mutex_unlock(&d->staging);
+    return bad;
+}
+static int dt__cuda_download(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes)
+{
+    cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    int          bad = 0;
+    if (nbytes)
+        bad = dt__cuda_check((int)cudaMemcpyAsync(host, src, nbytes, cudaMemcpyDeviceToHost, s), "cudaMemcpyAsync");
+    return bad ? bad : dt__cuda_check((int)cudaStreamSynchronize(s), "cudaStreamSynchronize");
+}
+static int dt__cuda_wait(dt_device *dev, void *stream)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    int           bad = dt__cuda_enter(d);
+    if (bad) return bad;
+    if (!stream) return dt__cuda_check((int)cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    return dt__cuda_check((int)cudaStreamSynchronize(((dt__cuda_queue *)stream)->stream), "cudaStreamSynchronize");
+}
+static int dt__cuda_order(dt_device *dev, void *after, void *before)
+{
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *a = dt__cuda_queue_of(d, after), *b = dt__cuda_queue_of(d, before);
+    int             bad = a == b ? 0 : dt__cuda_enter(d);
+    if (a == b) return 0;
+    if (!bad) bad = dt__cuda_check((int)cudaEventRecord(b->event, b->stream), "cudaEventRecord");
+    if (!bad) bad = dt__cuda_check((int)cudaStreamWaitEvent(a->stream, b->event, 0), "cudaStreamWaitEvent");
+    return bad;
+}
+static int dt__cuda_image_layout(dt_device *dev, int kernel)
+{
+    (void)kernel;
+    return dt__cuda_of(dev)->opts.layout;
+}
+DT_API void *dt_cuda_host_alloc(size_t nbytes)
+{
+    void *p = NULL;
+    if (dt__cuda_check((int)cudaHostAlloc(&p, nbytes ? nbytes : 1, cudaHostAllocPortable), "cudaHostAlloc"))
+        return NULL;
+    return p;
+}
+DT_API void dt_cuda_host_free(void *ptr)
+{
+    if (ptr) (void)cudaFreeHost(ptr);
+}
+
+/* ==================================================================================================== >>gemm
+   cuBLAS counts columns first. A matrix of rows is its transpose there, so c = a b is computed as c' = b' a'. */
+static cublasHandle_t dt__cuda_blas(dt__cuda_dev *d, dt__cuda_queue *q)
+{
+    if (q->blas) return q->blas;
+    if (dt__cublas_check(cublasCreate(&q->blas), "cublasCreate")) {
+        q->blas = NULL;
+        return NULL;
+    }
+    if (dt__cublas_check(cublasSetStream(q->blas, q->stream), "cublasSetStream")) return NULL;
+    if (dt__cublas_check(cublasSetMathMode(q->blas, d->opts.deterministic ? CUBLAS_PEDANTIC_MATH : CUBLAS_DEFAULT_MATH),
+                         "cublasSetMathMode"))
+        return NULL;
+    return q->blas;
+}
+static cudaDataType_t dt__cuda_type(int dtype)
+{
+    return dtype == DT_F16 ? CUDA_R_16F : dtype == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+static void dt__cuda_call(dt_call *k, int op, const dt_call *like)
+{
+    memset(k, 0, sizeof *k);
+    k->op = op;
+    k->stream = like->stream;
+}
+static size_t dt__cuda_bytes(const dt_view *v) /* if it were dense */
+{
+    size_t n = dt_dtype_nbytes((dt_dtype)v->dtype);
+    for (int i = 0; i < v->ndim; i++) n *= (size_t)v->shape[i];
+    return (n + 511) / 512 * 512;
+}
+static void dt__cuda_dense(dt_view *v) /* its strides */
+{
+    int64_t n = 1;
+    for (int i = v->ndim - 1; i >= 0; i--) {
+        v->stride[i] = n;
+        n *= v->shape[i];
+    }
+    v->layout = DT_LAYOUT_PLAIN;
+}
+/* y := x in y's dtype and strides, or y += x. */
+static int dt__cuda_move(dt_device *dev, const dt_call *like, const dt_view *y, const dt_view *x, bool add)
+{
+    dt_call k;
+    dt__cuda_call(&k, DT_K_copy, like);
+    k.nout = k.nin = 1;
+    k.out[0] = *y;
+    k.in[0] = *x;
+    k.acc = add;
+    return dt__cuda_copy(dev, &k);
+}
+static int dt__cuda_zero(dt_device *dev, const dt_call *like, const dt_view *y)
+{
+    dt_call k;
+    dt__cuda_call(&k, DT_K_fill, like);
+    k.nout = 1;
+    k.out[0] = *y;
+    return dt__cuda_fill(dev, &k);
+}
+/* How cuBLAS sees the last two dimensions of a row-major operand, transposed: the leading dimension, 0: it cannot. */
+static int64_t dt__cuda_lead(const dt_view *v, cublasOperation_t *op)
+{
+    int64_t rows = v->shape[v->ndim - 2], cols = v->shape[v->ndim - 1];
+    int64_t r = v->stride[v->ndim - 2], c = v->stride[v->ndim - 1];
+    bool    plain = c == 1 || cols == 1;
+    if (plain && rows == 1) r = cols;
+    if (plain && r >= cols) {
+        *op = CUBLAS_OP_N;
+        return r > 0 ? r : 1;
+    }
+    if (cols == 1) c = rows;
+    if ((r == 1 || rows == 1) && c >= rows) {
+        *op = CUBLAS_OP_T;
+        return c > 0 ? c : 1;
+    }
+    return 0;
+}
+/* One product for each index of the batch; dimensions that all step through evenly are one call. */
+static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y, const dt_view *a, const dt_view *b,
+                             float alpha, float beta)
+{
+    dt__cuda_dev     *d = dt__cuda_of(dev);
+    dt__cuda_queue   *q = dt__cuda_queue_of(d, c->stream);
+    cublasHandle_t    h = dt__cuda_enter(d) ? NULL : dt__cuda_blas(d, q);
+    cublasOperation_t oa, ob;
+    int64_t           la = dt__cuda_lead(a, &oa), lb = dt__cuda_lead(b, &ob), n[DT_MAX_DIMS], step[3][DT_MAX_DIMS];
+    int64_t           m = y->shape[y->ndim - 2], cols = y->shape[y->ndim - 1], k = a->shape[a->ndim - 1], outer = 1;
+    int64_t           ly = y->stride[y->ndim - 2] > cols ? y->stride[y->ndim - 2] : cols;
+    int               nd = 0;
+    if (!h) return DT_ERR_DEVICE;
+    if (m > INT_MAX || cols > INT_MAX || k > INT_MAX || la > INT_MAX || lb > INT_MAX || ly > INT_MAX)
+        return dt_fail(DT_ERR_SHAPE, "cuda: gemm: a matrix of %" PRId64 " x %" PRId64 " x %" PRId64 " is too large", m,
+                       cols, k);
+    for (int i = 0; i < y->ndim - 2; i++) {
+        const dt_view *v[3] = { y, a, b };
+        bool           joins = nd > 0;
+        if (y->shape[i] == 1) continue;
+        for (int j = 0; j < 3 && joins; j++) joins = step[j][nd - 1] == v[j]->stride[i] * y->shape[i];
+        if (!joins) n[nd++] = 1;
+        n[nd - 1] *= y->shape[i];
+        for (int j = 0; j < 3; j++) step[j][nd - 1] = v[j]->stride[i];
+    }
+    int64_t batch = nd ? n[nd - 1] : 1;
+    for (int i = 0; i < nd - 1; i++) outer *= n[i];
+    cublasComputeType_t type = a->dtype == DT_F32 && d->opts.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    size_t              sa = dt_dtype_nbytes((dt_dtype)a->dtype), sy = dt_dtype_nbytes((dt_dtype)y->dtype);
+    for (int64_t i = 0; i < outer; i++) {
+        int64_t at[3] = { 0, 0, 0 }, rest = i;
+        for (int j = nd - 2; j >= 0; j--) {
+            for (int v = 0; v < 3; v++) at[v] += rest % n[j] * step[v][j];
+            rest /= n[j];
+        }
+        for (int64_t done = 0; done < batch;) { /* the count of a batch is an int */
+            int count = batch - done > 65535 ? 65535 : (int)(batch - done);
+            for (int v = 0; v < 3 && nd; v++) at[v] += done ? 65535 * step[v][nd - 1] : 0;
+            int bad = dt__cublas_check(
+                cublasGemmStridedBatchedEx(h, ob, oa, (int)cols, (int)m, (int)k, &alpha,
+                                           (char *)b->data + (size_t)at[2] * sa, dt__cuda_type(b->dtype), (int)lb,
+                                           nd ? step[2][nd - 1] : 0, (char *)a->data + (size_t)at[1] * sa,
+                                           dt__cuda_type(a->dtype), (int)la, nd ? step[1][nd - 1] : 0, &beta,
+                                           (char *)y->data + (size_t)at[0] * sy, dt__cuda_type(y->dtype), (int)ly,
+                                           nd ? step[0][nd - 1] : 0, count, type, CUBLAS_GEMM_DEFAULT),
+                "cublasGemmStridedBatchedEx");
+            if (bad) return bad;
+            done += count;
+        }
+    }
+    return 0;
+}
+DT_API int dt__cuda_gemm(dt_device *dev, const dt_call *c)
+{
+    dt_view           y = c->out[0], a = c->in[0], b = c->in[1];
+    const dt_view    *bias = &c->in[2];
+    cublasOperation_t op;
+    int               dtype = a.dtype == b.dtype ? a.dtype : (int)DT_F32, bad = 0;
+    bool              biased = c->nin > 2 && bias->ndim >= 0, act = c->u.gemm.act != DT_ACT_NONE, add = c->acc & 1;
+    bool    copy_a = a.dtype != dtype || !dt__cuda_lead(&a, &op), copy_b = b.dtype != dtype || !dt__cuda_lead(&b, &op);
+    bool    through = (y.dtype != DT_F32 && y.dtype != dtype) || (add && (biased || act));
+    size_t  need = 0;
+    dt_view none = c->out[0], ta = a, tb = b, ty = y;
+    none.ndim = -1;
+    for (int i = 0; i < y.ndim; i++)
+        if (y.shape[i] == 0) return 0;
+    ta.dtype = tb.dtype = dtype;
+    ty.dtype = DT_F32;
+    dt__cuda_dense(&ta);
+    dt__cuda_dense(&tb);
+    dt__cuda_dense(&ty);
+    need =
+        (copy_a ? dt__cuda_bytes(&ta) : 0) + (copy_b ? dt__cuda_bytes(&tb) : 0) + (through ? dt__cuda_bytes(&ty) : 0);
+    char *at = need ? (char *)dt__cuda_space(dev, c->stream, 1, need) : NULL;
+    if (need && !at) return DT_ERR_MEMORY;
+    if (copy_a) {
+        ta.data = at;
+        at += dt__cuda_bytes(&ta);
+        bad = dt__cuda_move(dev, c, &ta, &a, false);
+        a = ta;
+    }
+    if (copy_b && !bad) {
+        tb.data = at;
+        at += dt__cuda_bytes(&tb);
+        bad = dt__cuda_move(dev, c, &tb, &b, false);
+        b = tb;
+    }
+    if (through) ty.data = at;
+    const dt_view *to = through ? &ty : &y;
+    if (!bad && a.shape[a.ndim - 1] == 0) {
+        if (through || !add) bad = dt__cuda_zero(dev, c, to);
+    } else if (!bad) bad = dt__cuda_products(dev, c, to, &a, &b, (float)c->u.gemm.alpha, add && !through ? 1.0f : 0.0f);
+    if (!bad && (biased || act))
+        bad = dt__cuda_epilogue(dev, c->stream, to, biased ? bias : &none, to->ndim - 1, c->u.gemm.act);
+    if (!bad && through) bad = dt__cuda_move(dev, c, &y, &ty, add);
+    return bad;
+}
+
+/* ==================================================================================================== >>conv
+   cuDNN's legacy calls: one descriptor each for images, weights and the convolution, an algorithm that was searched once
+   for each shape, its workspace. Images are in the device's layout; weights come plain, and are turned where images
+   are (n, h, w, c). */
+enum { DT__CONV_FORWARD, DT__CONV_DATA, DT__CONV_WEIGHT };
+typedef struct dt__cuda_descs {
+    cudnnTensorDescriptor_t      x, y;
+    cudnnFilterDescriptor_t      w;
+    cudnnConvolutionDescriptor_t conv;
+} dt__cuda_descs;
+static void dt__cuda_descs_end(dt__cuda_descs *t)
+{
+    if (t->x) (void)cudnnDestroyTensorDescriptor(t->x);
+    if (t->y) (void)cudnnDestroyTensorDescriptor(t->y);
+    if (t->w) (void)cudnnDestroyFilterDescriptor(t->w);
+    if (t->conv) (void)cudnnDestroyConvolutionDescriptor(t->conv);
+}
+static cudnnDataType_t dt__cudnn_type(int dtype)
+{
+    return dtype == DT_F16 ? CUDNN_DATA_HALF : dtype == DT_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+}
+static int dt__cudnn_image(cudnnTensorDescriptor_t *t, const dt_view *v)
+{
+    for (int i = 0; i < 4; i++)
+        if (v->shape[i] > INT_MAX || v->stride[i] > INT_MAX)
+            return dt_fail(DT_ERR_SHAPE,
+                           "cuda: convolution: an image of %" PRId64 " x %" PRId64 " x %" PRId64 " x %" PRId64
+                           " is too large for cuDNN",
+                           v->shape[0], v->shape[1], v->shape[2], v->shape[3]);
+    int bad = dt__cudnn_check(cudnnCreateTensorDescriptor(t), "cudnnCreateTensorDescriptor");
+    if (bad) return bad;
+    return dt__cudnn_check(cudnnSetTensor4dDescriptorEx(*t, dt__cudnn_type(v->dtype), (int)v->shape[0],
+                                                        (int)v->shape[1], (int)v->shape[2], (int)v->shape[3],
+                                                        (int)v->stride[0], (int)v->stride[1], (int)v->stride[2],
+                                                        (int)v->stride[3]),
+                           "cudnnSetTensor4dDescriptorEx");
+}
+/* x, y: images; w: (k, c/groups, r, s) */
+static int dt__cudnn_describe(dt__cuda_dev *d, const dt_call *c, dt__cuda_descs *t, const dt_view *x, const dt_view *w,
+                              const dt_view *y)
+{
+    cudnnTensorFormat_t f = x->layout == DT_LAYOUT_NHWC ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
+    memset(t, 0, sizeof *t);
+    int bad = dt__cudnn_image(&t->x, x);
+    if (!bad) bad = dt__cudnn_image(&t->y, y);
+    if (!bad) bad = dt__cudnn_check(cudnnCreateFilterDescriptor(&t->w), "cudnnCreateFilterDescriptor");
+    if (!bad)
+        bad = dt__cudnn_check(cudnnSetFilter4dDescriptor(t->w, dt__cudnn_type(w->dtype), f, (int)w->shape[0],
+                                                         (int)w->shape[1], (int)w->shape[2], (int)w->shape[3]),
+                              "cudnnSetFilter4dDescriptor");
+    if (!bad) bad = dt__cudnn_check(cudnnCreateConvolutionDescriptor(&t->conv), "cudnnCreateConvolutionDescriptor");
+    if (!bad)
+        bad = dt__cudnn_check(cudnnSetConvolution2dDescriptor(t->conv, c->u.conv.pad[0], c->u.conv.pad[1],
+                                                              c->u.conv.stride[0], c->u.conv.stride[1],
+                                                              c->u.conv.dilation[0], c->u.conv.dilation[1],
+                                                              CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+                              "cudnnSetConvolution2dDescriptor");
+    if (!bad)
+        bad =
+            dt__cudnn_check(cudnnSetConvolutionGroupCount(t->conv, c->u.conv.groups), "cudnnSetConvolutionGroupCount");
+    if (!bad)
+        bad = dt__cudnn_check(cudnnSetConvolutionMathType(t->conv, x->dtype != DT_F32 ? CUDNN_TENSOR_OP_MATH
+                                                                   : d->opts.tf32     ? CUDNN_DEFAULT_MATH
+                                                                                      : CUDNN_FMA_MATH),
+                              "cudnnSetConvolutionMathType");
+    return bad;
+}
+static cudnnHandle_t dt__cuda_dnn(dt__cuda_queue *q)
+{
+    if (q->dnn) return q->dnn;
+    if (dt__cudnn_check(cudnnCreate(&q->dnn), "cudnnCreate")) {
+        q->dnn = NULL;
+        return NULL;
+    }
+    return dt__cudnn_check(cudnnSetStream(q->dnn, q->stream), "cudnnSetStream") ? NULL : q->dnn;
+}
+/* All results are alike but for the type of algo. The first that runs, in the order of their times; with deterministic,
+   of those that are. */
+#define DT__CONV_PICK(perf, n, found)                                                    \
+    for (int i_ = 0; i_ < (n) && !(found); i_++)                                         \
+        if ((perf)[i_].status == CUDNN_STATUS_SUCCESS &&                                 \
+            (!d->opts.deterministic || (perf)[i_].determinism == CUDNN_DETERMINISTIC)) { \
+            e->algo = (int)(perf)[i_].algo;                                              \
+            e->math = (int)(perf)[i_].mathType;                                          \
+            found = true;                                                                \
+        }
+static int dt__conv_search(dt__cuda_dev *d, cudnnHandle_t h, int way, const dt__cuda_descs *t, dt__cuda_conv *e)
+{
+    int  n = 0, bad;
+    bool found = false;
+    if (way == DT__CONV_FORWARD) {
+        cudnnConvolutionFwdAlgoPerf_t p[DT__CUDA_ALGOS];
+        bad = dt__cudnn_check(
+            d->opts.no_search
+                ? cudnnGetConvolutionForwardAlgorithm_v7(h, t->x, t->w, t->conv, t->y, DT__CUDA_ALGOS, &n, p)
+                : cudnnFindConvolutionForwardAlgorithm(h, t->x, t->w, t->conv, t->y, DT__CUDA_ALGOS, &n, p),
+            "cudnnFindConvolutionForwardAlgorithm");
+        if (bad) return bad;
+        DT__CONV_PICK(p, n, found)
+    } else if (way == DT__CONV_DATA) {
+        cudnnConvolutionBwdDataAlgoPerf_t p[DT__CUDA_ALGOS];
+        bad = dt__cudnn_check(
+            d->opts.no_search
+                ? cudnnGetConvolutionBackwardDataAlgorithm_v7(h, t->w, t->y, t->conv, t->x, DT__CUDA_ALGOS, &n, p)
+                : cudnnFindConvolutionBackwardDataAlgorithm(h, t->w, t->y, t->conv, t->x, DT__CUDA_ALGOS, &n, p),
+            "cudnnFindConvolutionBackwardDataAlgorithm");
+        if (bad) return bad;
+        DT__CONV_PICK(p, n, found)
+    } else {
+        cudnnConvolutionBwdFilterAlgoPerf_t p[DT__CUDA_ALGOS];
+        bad = dt__cudnn_check(
+            d->opts.no_search
+                ? cudnnGetConvolutionBackwardFilterAlgorithm_v7(h, t->x, t->y, t->conv, t->w, DT__CUDA_ALGOS, &n, p)
+                : cudnnFindConvolutionBackwardFilterAlgorithm(h, t->x, t->y, t->conv, t->w, DT__CUDA_ALGOS, &n, p),
+            "cudnnFindConvolutionBackwardFilterAlgorithm");
+        if (bad) return bad;
+        DT__CONV_PICK(p, n, found)
+    }
+    if (!found)
+        return dt_fail(DT_ERR_DEVICE, "cuda: convolution: cuDNN has no %salgorithm for these shapes",
+                       d->opts.deterministic ? "deterministic " : "");
+    bad =
+        dt__cudnn_check(cudnnSetConvolutionMathType(t->conv, (cudnnMathType_t)e->math), "cudnnSetConvolutionMathType");
+    if (bad) return bad;
+    if (way == DT__CONV_FORWARD)
+        return dt__cudnn_check(cudnnGetConvolutionForwardWorkspaceSize(h, t->x, t->w, t->conv, t->y,
+                                                                       (cudnnConvolutionFwdAlgo_t)e->algo, &e->nbytes),
+                               "cudnnGetConvolutionForwardWorkspaceSize");
+    if (way == DT__CONV_DATA)
+        return dt__cudnn_check(cudnnGetConvolutionBackwardDataWorkspaceSize(
+                                   h, t->w, t->y, t->conv, t->x, (cudnnConvolutionBwdDataAlgo_t)e->algo, &e->nbytes),
+                               "cudnnGetConvolutionBackwardDataWorkspaceSize");
+    return dt__cudnn_check(cudnnGetConvolutionBackwardFilterWorkspaceSize(
+                               h, t->x, t->y, t->conv, t->w, (cudnnConvolutionBwdFilterAlgo_t)e->algo, &e->nbytes),
+                           "cudnnGetConvolutionBackwardFilterWorkspaceSize");
+}
+static void dt__conv_key(int64_t *key, const dt__cuda_dev *d, const dt_call *c, int way, const dt_view *x,
+                         const dt_view *w, const dt_view *y)
+{
+    int n = 0;
+    memset(key, 0, sizeof(int64_t) * 24);
+    key[n++] = way;
+    key[n++] = x->dtype * 64 + w->dtype * 8 + y->dtype;
+    key[n++] = x->layout * 8 + d->opts.tf32 * 4 + d->opts.deterministic * 2 + d->opts.no_search;
+    for (int i = 0; i < 4; i++) key[n++] = x->shape[i];
+    for (int i = 0; i < 4; i++) key[n++] = w->shape[i];
+    for (int i = 0; i < 4; i++) key[n++] = y->shape[i];
+    for (int i = 0; i < 2; i++) {
+        key[n++] = c->u.conv.stride[i];
+        key[n++] = c->u.conv.pad[i];
+        key[n++] = c->u.conv.dilation[i];
+    }
+    key[n++] = c->u.conv.groups;
+}
+/* The entry of this shape: it stays until the device goes. NULL after dt_fail. */
+static const dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cudnnHandle_t h, int way,
+                                          const dt__cuda_descs *t, const dt_view *x, const dt_view *w, const dt_view *y)
+{
+    int64_t        key[24];
+    dt__cuda_conv *e;
+    dt__conv_key(key, d, c, way, x, w, y);
+    pthread_mutex_lock(&d->lock);
+    for (e = d->convs; e && memcmp(e->key, key, sizeof key) != 0;) e = e->next;
+    pthread_mutex_unlock(&d->lock);
+    if (e)
+        return dt__cudnn_check(cudnnSetConvolutionMathType(t->conv, (cudnnMathType_t)e->math),
+                               "cudnnSetConvolutionMathType")
+                   ? NULL
+                   : e;
+    e = (dt__cuda_conv *)dt_alloc(sizeof *e);
+    if (!e) {
+        dt_fail(DT_ERR_MEMORY, "cuda: out of memory");
+        return NULL;
+    }
+    memset(e, 0, sizeof *e);
+    memcpy(e->key, key, sizeof key);
+    if (dt__conv_search(d, h, way, t, e)) {
+        dt_dealloc(e, sizeof *e);
+        return NULL;
+    }
+    pthread_mutex_lock(&d->lock); /* two threads may both have searched: the first that is found counts */
+    e->next = d->convs;
+    d->convs = e;
+    pthread_mutex_unlock(&d->lock);
+    return e;
+}
+static bool dt__cuda_empty(const dt_view *v)
+{
+    for (int i = 0; i < v->ndim; i++)
+        if (v->shape[i] == 0) return true;
+    return false;
+}
+/* (k, c, r, s) as cuDNN's NHWC filters lie in memory: (k, r, s, c) */
+static dt_view dt__conv_turned(const dt_view *w)
+{
+    dt_view t = *w;
+    t.stride[1] = 1;
+    t.stride[3] = w->shape[1];
+    t.stride[2] = w->shape[1] * w->shape[3];
+    t.stride[0] = w->shape[1] * w->shape[3] * w->shape[2];
+    return t;
+}
+static int dt__conv_run(dt_device *dev, const dt_call *c, int way, const dt_view *x, const dt_view *w, const dt_view *y,
+                        bool add)
+{
+    dt__cuda_dev        *d = dt__cuda_of(dev);
+    dt__cuda_queue      *q = dt__cuda_queue_of(d, c->stream);
+    dt__cuda_descs       t;
+    const dt__cuda_conv *e = NULL;
+    const float          one = 1, zero = 0, *beta = add ? &one : &zero;
+    dt_view              turned = dt__conv_turned(w);
+    bool                 turn = x->layout == DT_LAYOUT_NHWC;
+    int                  bad = dt__cuda_enter(d);
+    cudnnHandle_t        h = bad ? NULL : dt__cuda_dnn(q);
+    if (!h) return bad ? bad : DT_ERR_DEVICE;
+    if (x->dtype != y->dtype || x->dtype != w->dtype)
+        return dt_fail(DT_ERR_DTYPE, "cuda: convolution: images of %s and %s with weights of %s; they must be the same",
+                       dt_dtype_name((dt_dtype)x->dtype), dt_dtype_name((dt_dtype)y->dtype),
+                       dt_dtype_name((dt_dtype)w->dtype));
+    bad = dt__cudnn_describe(d, c, &t, x, w, y);
+    if (!bad) e = dt__conv_find(d, c, h, way, &t, x, w, y);
+    size_t wbytes = turn ? dt__cuda_bytes(w) : 0;
+    char  *space = e && e->nbytes + wbytes ? (char *)dt__cuda_space(dev, c->stream, 1, e->nbytes + wbytes) : NULL;
+    if (!bad && (!e || (e->nbytes + wbytes && !space))) bad = DT_ERR_DEVICE;
+    void *weights = turn ? (void *)space : w->data;
+    void *work = space ? (void *)(space + wbytes) : NULL;
+    turned.data = weights;
+    if (!bad && turn && way != DT__CONV_WEIGHT) bad = dt__cuda_move(dev, c, &turned, w, false);
+    if (!bad && way == DT__CONV_FORWARD)
+        bad = dt__cudnn_check(cudnnConvolutionForward(h, &one, t.x, x->data, t.w, weights, t.conv,
+                                                      (cudnnConvolutionFwdAlgo_t)e->algo, work, e->nbytes, beta, t.y,
+                                                      y->data),
+                              "cudnnConvolutionForward");
+    if (!bad && way == DT__CONV_DATA)
+        bad = dt__cudnn_check(cudnnConvolutionBackwardData(h, &one, t.w, weights, t.y, y->data, t.conv,
+                                                           (cudnnConvolutionBwdDataAlgo_t)e->algo, work, e->nbytes,
+                                                           beta, t.x, x->data),
+                              "cudnnConvolutionBackwardData");
+    if (!bad && way == DT__CONV_WEIGHT)
+        bad = dt__cudnn_check(cudnnConvolutionBackwardFilter(h, &one, t.x, x->data, t.y, y->data, t.conv,
+                                                             (cudnnConvolutionBwdFilterAlgo_t)e->algo, work, e->nbytes,
+                                                             turn ? &zero : beta, t.w, weights),
+                              "cudnnConvolutionBackwardFilter");
+    if (!bad && turn && way == DT__CONV_WEIGHT) bad = dt__cuda_move(dev, c, w, &turned, add);
+    dt__cuda_descs_end(&t);
+    return bad;
+}
+DT_API int dt__cuda_conv2d(dt_device *dev, const dt_call *c)
+{
+    const dt_view *y = &c->out[0], *bias = &c->in[2];
+    dt_view        none = *y;
+    bool           biased = c->nin > 2 && bias->ndim >= 0;
+    int            bad = 0;
+    none.ndim = -1;
+    if (dt__cuda_empty(y)) return 0;
+    if (dt__cuda_empty(&c->in[0]) || dt__cuda_empty(&c->in[1])) bad = dt__cuda_zero(dev, c, y);
+    else bad = dt__conv_run(dev, c, DT__CONV_FORWARD, &c->in[0], &c->in[1], y, false);
+    if (!bad && (biased || c->u.conv.act != DT_ACT_NONE))
+        bad = dt__cuda_epilogue(dev, c->stream, y, biased ? bias : &none, 1, c->u.conv.act);
+    return bad;
+}
+DT_API int dt__cuda_conv2d_bwd_data(dt_device *dev, const dt_call *c)
+{
+    const dt_view *dx = &c->out[0];
+    if (dt__cuda_empty(dx)) return 0;
+    if (dt__cuda_empty(&c->in[0]) || dt__cuda_empty(&c->in[1])) return c->acc & 1 ? 0 : dt__cuda_zero(dev, c, dx);
+    return dt__conv_run(dev, c, DT__CONV_DATA, dx, &c->in[1], &c->in[0], c->acc & 1);
+}
+DT_API int dt__cuda_conv2d_bwd_weight(dt_device *dev, const dt_call *c)
+{
+    const dt_view *dw = &c->out[0], *db = &c->out[1], *dy = &c->in[0], *x = &c->in[1];
+    int            bad = 0;
+    if (dw->ndim >= 0 && !dt__cuda_empty(dw)) {
+        if (dt__cuda_empty(dy) || dt__cuda_empty(x)) bad = c->acc & 1 ? 0 : dt__cuda_zero(dev, c, dw);
+        else bad = dt__conv_run(dev, c, DT__CONV_WEIGHT, x, dw, dy, c->acc & 1);
+    }
+    if (bad || c->nout < 2 || db->ndim < 0 || dt__cuda_empty(db)) return bad;
+    dt_call k; /* db = the sum of dy over all but the channels */
+    dt__cuda_call(&k, DT_K_reduce, c);
+    k.nout = k.nin = 1;
+    k.acc = c->acc >> 1 & 1;
+    k.u.reduce.fn = DT_R_SUM;
+    k.u.reduce.n = dy->shape[0] * dy->shape[2] * dy->shape[3];
+    k.in[0] = *dy;
+    k.out[0] = *dy;
+    k.out[0].data = db->data;
+    k.out[0].dtype = db->dtype;
+    k.out[0].layout = DT_LAYOUT_PLAIN;
+    for (int i = 0; i < 4; i++) {
+        k.out[0].shape[i] = i == 1 ? dy->shape[1] : 1;
+        k.out[0].stride[i] = i == 1 ? 1 : 0;
+    }
+    return dt__cuda_reduce(dev, &k);
+}
+
+/* ==================================================================================================== >>table */
+#define DT__CUDA_ROW(n) dt__cuda_##n,
+static const dt_backend dt__cuda_backend = { "cuda",
+                                             dt__cuda_alloc,
+                                             dt__cuda_free,
+                                             dt__cuda_upload,
+                                             dt__cuda_download,
+                                             dt__cuda_wait,
+                                             dt__cuda_order,
+                                             dt__cuda_stream_new,
+                                             dt__cuda_stream_free,
+                                             dt__cuda_image_layout,
+                                             { DT_KERNELS(DT__CUDA_ROW) } };
+static int              dt__cuda_asked(int *count) /* how many there are; the reason why none */
+{
+    int         n = 0; /* the call does not write it when it fails */
+    cudaError_t e = cudaGetDeviceCount(&n);
+    *count = e == cudaSuccess && n > 0 ? n : 0;
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    return (int)e;
+}
+DT_API int dt_cuda_count(void)
+{
+    int n;
+    (void)dt__cuda_asked(&n);
+    return n;
+}
+static bool dt__cuda_env(const char *name)
+{
+    const char *s = getenv(name);
+    return s && *s && strcmp(s, "0") != 0;
+}
+static void dt__cuda_end(dt__cuda_dev *d)
+{
+    if (d->dev) (void)dt_device_free(d->dev);
+    for (int i = 0; i < 2; i++) {
+        if (d->stage[i].done) (void)cudaEventDestroy(d->stage[i].done);
+        if (d->stage[i].host) (void)cudaFreeHost(d->stage[i].host);
+    }
+    pthread_mutex_destroy(&d->lock);
+    pthread_mutex_destroy(&d->staging);
+    dt_dealloc(d, sizeof *d);
+}
+static dt__cuda_dev *dt__cuda_new(int index)
+{
+    struct cudaDeviceProp p;
+    dt__cuda_dev         *d = (dt__cuda_dev *)dt_alloc(sizeof *d);
+    if (!d) {
+        dt_fail(DT_ERR_MEMORY, "dt_cuda: out of memory");
+        return NULL;
+    }
+    memset((void *)d, 0, sizeof *d);
+    d->index = index;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_mutex_init(&d->staging, NULL);
+    int bad = dt__cuda_enter(d);
+    if (!bad) bad = dt__cuda_check((int)cudaGetDeviceProperties(&p, index), "cudaGetDeviceProperties");
+    int e = bad ? 0 : dt__cuda_probe();
+    if (!bad && (e == (int)cudaErrorNoKernelImageForDevice || e == (int)cudaErrorInvalidDeviceFunction ||
+                 e == (int)cudaErrorUnsupportedPtxVersion || e == (int)cudaErrorInvalidKernelImage)) {
+        (void)cudaGetLastError();
+        bad = dt_fail(DT_ERR_DEVICE,
+                      "dt_cuda: the kernels were not built for device %d, %s (compute capability %d.%d); "
+                      "build kernels/dt_kernels.cu with -arch=sm_%d%d",
+                      index, p.name, p.major, p.minor, p.major, p.minor);
+    } else if (!bad) bad = dt__cuda_check(e, "asking for a kernel");
+    if (!bad) {
+        d->processors = p.multiProcessorCount;
+        d->opts.tf32 = dt__cuda_env("DT_CUDA_TF32");
+        d->opts.deterministic = dt__cuda_env("DT_CUDA_DETERMINISTIC");
+        d->opts.layout = dt__cuda_env("DT_CUDA_NHWC") ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN;
+        bad = dt__cuda_queue_begin(&d->compute);
+    }
+    if (!bad) bad = dt__cuda_queue_begin(&d->copy);
+    if (!bad) bad = dt__cuda_queue_begin(&d->comm);
+    if (!bad && (d->dev = dt_device_new(&dt__cuda_backend, index, d)) == NULL) bad = DT_ERR_MEMORY;
+    if (!bad) return d;
+    dt__cuda_queue *q[3] = { &d->compute, &d->copy, &d->comm };
+    for (int i = 0; i < 3; i++) dt__cuda_queue_end(d->dev, q[i]);
+    dt__cuda_end(d);
+    return NULL;
+}
+DT_API dt_device *dt_cuda(int index)
+{
+    int n, e = dt__cuda_asked(&n);
+    if (n == 0) {
+        dt_fail(DT_ERR_DEVICE, "dt_cuda: no GPU: %s",
+                e == (int)cudaSuccess ? "the driver finds none" : cudaGetErrorString((cudaError_t)e));
+        return NULL;
+    }
+    if (index < 0 || index >= n || index >= DT__CUDA_DEVICES) {
+        dt_fail(DT_ERR_DEVICE, "dt_cuda: device %d; there %s %d, counted from 0", index, n == 1 ? "is" : "are", n);
+        return NULL;
+    }
+    pthread_mutex_lock(&dt__cuda_lock);
+    if (!dt__cuda_devices[index]) dt__cuda_devices[index] = dt__cuda_new(index);
+    dt__cuda_dev *d = dt__cuda_devices[index];
+    pthread_mutex_unlock(&dt__cuda_lock);
+    return d ? d->dev : NULL;
+}
+DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o)
+{
+    if (!dev || dt_device_backend(dev) != &dt__cuda_backend)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: %s is no device of dt_cuda", dt_device_name(dev));
+    if (o.layout != DT_LAYOUT_PLAIN && o.layout != DT_LAYOUT_NHWC)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: layout %d; DT_LAYOUT_PLAIN or DT_LAYOUT_NHWC", o.layout);
+    dt__cuda_of(dev)->opts = o;
+    return DT_OK;
+}
+#endif /* DT_USE_CUDA */
+#endif /* DT_IMPLEMENTATION */
