@@ -1,4 +1,4 @@
-/* dtypes.cuh: elements whose dtype is known only at run time. A kernel that moves memory and computes little takes the
+/* dtypes.cuh: elements whose dtype is known only at run time, and the log-sum-exp of a row. A kernel that moves memory and computes little takes the
    dtype as a value: the branch is the same for a whole grid and costs a few instructions a load, while a type parameter
    for each operand would make hundreds of instances. Values are floats, or int64 where all operands are integers; the
    conversions are those of the CPU backend. */
@@ -180,6 +180,46 @@ template <int N> inline int dense_width(const dt_view *const (&view)[N])
     }
     return v;
 }
+
+/* ---- log(sum exp(x)) in one pass: m is the largest that is not NaN, s the sum of exp(x - m) so far. NaN and +inf make s
+   NaN; where all are -inf, s is 0 and x - m is NaN. */
+struct lse_state {
+    float m, s;
+    __device__ __forceinline__ static lse_state none() { return { -INFINITY, 0.0f }; }
+    template <int V> __device__ __forceinline__ void add(const float (&x)[V])
+    {
+        float top = m;
+#pragma unroll
+        for (int j = 0; j < V; j++) top = fmaxf(top, x[j]);
+        if (top > m) {
+            s *= expf(m - top);
+            m = top;
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) s += x[j] == -INFINITY ? 0.0f : expf(x[j] - m);
+    }
+    __device__ __forceinline__ void merge(const lse_state &o)
+    {
+        float top = fmaxf(m, o.m);
+        s = s * (m == top ? 1.0f : expf(m - top)) + o.s * (o.m == top ? 1.0f : expf(o.m - top));
+        m = top;
+    }
+    __device__ __forceinline__ void over_warp()
+    {
+#pragma unroll
+        for (int d = WARP / 2; d > 0; d /= 2) merge({ __shfl_xor_sync(FULL, m, d), __shfl_xor_sync(FULL, s, d) });
+    }
+    __device__ __forceinline__ void over_block() /* of BLOCK threads; may be called again at once */
+    {
+        __shared__ lse_state part[BLOCK / WARP];
+        over_warp();
+        __syncthreads();
+        if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = *this;
+        __syncthreads();
+        *this = part[0];
+        for (int k = 1; k < BLOCK / WARP; k++) merge(part[k]);
+    }
+};
 
 } /* namespace dtk */
 
