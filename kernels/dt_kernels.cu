@@ -1,0 +1,12 @@
+/* dt_kernels.cu: all kernels of dt's CUDA backend in one file, for those who vendor: nvcc -c dt_kernels.cu. Each of the
+   included files also compiles alone. */
+#include "elementwise.cu"
+#include "reduce.cu"
+#include "softmax.cu"
+#include "loss.cu"
+#include "indexing.cu"
+#include "dropout.cu"
+#include "norm.cu"
+#include "pool.cu"
+#include "attention.cu"
+#include "optim.cu"

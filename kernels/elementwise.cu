@@ -1,0 +1,768 @@
+/* elementwise.cu: fill, copy, iota, unary, unary_bwd, binary, where, and what follows a matrix product.
+
+   y[i] = f(x[i]; a, b) and z[i] = a f(x[i], y[i]; b), the functions of DT_UNARY_FNS and DT_BINARY_FNS, over operands of
+   any strides and any mix of dtypes. Everything is computed in f32, or in int64 (modulo 2^64) where all operands are
+   integers.
+
+   Index space: dimensions of one go, the output's smallest stride becomes the innermost, neighbours that all operands
+   step through alike become one. A thread takes V neighbours of the innermost dimension:
+     V = 8  all operands are of 1 or 2 bytes    V = 4  some are wider     both: accesses of up to 16 bytes
+     V = 1  an operand is strided or not aligned, or the function is a power (which the arithmetic limits anyway)
+   Broadcasts along the innermost dimension (stride 0) and along the others keep V. Blocks of 256 threads, one piece a
+   thread, the grid strides over what is left.
+
+   Roofline: bytes are those of the operands, each once: copy and unary of f32 8 per element, binary 12, with acc 4 more;
+   2 to 40 FLOPs per element (sum .. gelu), so at 10 or more FLOPs per byte that cards offer all but the powers (about
+   100) wait for memory. A transposing copy goes through shared memory in tiles of 32 x 32, so that both sides are read
+   and written in whole lines. */
+#include "dtypes.cuh"
+
+namespace dtk {
+
+/* ---------------------------------------------------------------------------------------------------- functions */
+enum { /* forms of AFFINE and POW with the results of the cheaper form; copies */
+    EW_SCALE = DT_U_COUNT, EW_SHIFT, EW_SQUARE, EW_CUBE, EW_SAME
+};
+
+__device__ __forceinline__ float ew_sigmoid(float x) /* the small side is e/(1 + e), with its full accuracy */
+{
+    float e = expf(-fabsf(x));
+    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+__device__ __forceinline__ float ew_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
+__device__ __forceinline__ float ew_power(float x, float e) /* halves through the root: its signs and NaNs */
+{
+    return e == 0.5f ? sqrtf(x) : e == -0.5f ? 1.0f / sqrtf(x) : powf(x, e);
+}
+__device__ __forceinline__ float ew_gelu_inner(float x, float z) /* -2 sqrt(2/pi) (x + 0.044715 x^3), z = x^2 */
+{
+    return x * fmaf(z, -0.0713548163f, -1.59576912f);
+}
+
+/* fn is a constant where it is called. NaN comes through all of them. */
+__device__ __forceinline__ float ew_unary(int fn, float x, float a, float b)
+{
+    switch (fn) {
+    case DT_U_AFFINE: return fmaf(a, x, b);
+    case EW_SCALE: return a * x; /* -0 stays */
+    case EW_SHIFT: return x + b;
+    case DT_U_RECIP: return a / x;
+    case DT_U_POW: return ew_power(x, a);
+    case EW_SQUARE: return x * x;
+    case EW_CUBE: return x * x * x;
+    case DT_U_ABS: return fabsf(x);
+    case DT_U_SQRT: return sqrtf(x);
+    case DT_U_EXP: return expf(x);
+    case DT_U_LOG: return logf(x);
+    case DT_U_CLAMP: {
+        float t = a > x ? a : x;
+        return b < t ? b : t;
+    }
+    case DT_U_RELU: return 0.0f > x ? 0.0f : x;
+    case DT_U_LEAKY_RELU: return x > 0.0f ? x : a * x;
+    case DT_U_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    case DT_U_GELU_TANH: return x / (1.0f + expf(ew_gelu_inner(x, x * x))); /* 1 + tanh(u) = 2/(1 + exp(-2u)) */
+    case DT_U_SILU: {
+        float e = expf(-fabsf(x));
+        return (x < 0.0f ? x * e : x) / (1.0f + e);
+    }
+    case DT_U_SIGMOID: return ew_sigmoid(x);
+    case DT_U_TANH: return tanhf(x);
+    case DT_U_SOFTPLUS: {
+        float t = a * x;
+        return t > 20.0f ? x : log1pf(expf(t)) / a;
+    }
+    default: return x;
+    }
+}
+
+/* dy times the derivative; v is the x or the y of DT_UNARY_FNS */
+__device__ __forceinline__ float ew_slope(int fn, float dy, float v, float a, float b)
+{
+    switch (fn) {
+    case DT_U_AFFINE: return dy * a;
+    case DT_U_RECIP: return a == 0.0f ? dy * a : -(dy * (v * (v / a)));
+    case DT_U_POW: return a == 0.0f ? a : dy * (a * ew_power(v, a - 1.0f));
+    case EW_SQUARE: return dy * (a * v);
+    case DT_U_ABS: return dy * ew_sign(v);
+    case DT_U_SQRT: return dy / (v + v);
+    case DT_U_EXP: return dy * v;
+    case DT_U_LOG: return dy / v;
+    case DT_U_CLAMP: return v > a && v < b ? dy : 0.0f; /* nothing at the bounds */
+    case DT_U_RELU: return v <= 0.0f ? 0.0f : dy;       /* a NaN lets the gradient through */
+    case DT_U_LEAKY_RELU: return v > 0.0f ? dy : dy * a;
+    case DT_U_GELU: {
+        float c = 0.5f * (1.0f + erff(v * 0.70710678f)), p = 0.39894228f * expf(-0.5f * v * v);
+        return dy * fmaf(v, p, c);
+    }
+    case DT_U_GELU_TANH: { /* s + v s(1 - s) 2u', s = 1/(1 + exp(-2u)) */
+        float z = v * v, e = expf(ew_gelu_inner(fabsf(v), z)), r = 1.0f / (1.0f + e), er = e * r;
+        float du = fmaf(z, 0.214064449f, 1.59576912f);
+        return dy * fmaf(v * (er * r), du, v < 0.0f ? er : r);
+    }
+    case DT_U_SILU: {
+        float s = ew_sigmoid(v);
+        return dy * (s * fmaf(v, 1.0f - s, 1.0f));
+    }
+    case DT_U_SIGMOID: return dy * ((1.0f - v) * v);
+    case DT_U_TANH: return dy * fmaf(-v, v, 1.0f);
+    default: { /* SOFTPLUS */
+        float t = a * v;
+        return t > 20.0f ? dy : dy * ew_sigmoid(t);
+    }
+    }
+}
+
+__device__ __forceinline__ float ew_binary(int fn, float x, float y, float a, float b)
+{
+    switch (fn) {
+    case DT_B_ADD: return a * fmaf(b, y, x);
+    case DT_B_MUL: return a * (x * y);
+    case DT_B_DIV: return a * (x / y);
+    case DT_B_POW: return a * powf(x, y);
+    case DT_B_POW_DX: return a * (y == 0.0f ? 0.0f : y * powf(x, y - 1.0f));
+    case DT_B_POW_DY: return a * (x == 0.0f && y >= 0.0f ? 0.0f : powf(x, y) * logf(x));
+    case DT_B_MAX: return a * (x > y || x != x ? x : y);
+    case DT_B_MIN: return a * (x < y || x != x ? x : y);
+    case DT_B_MAX_DX: return a * (x < y ? 0.0f : x == y ? 0.5f : 1.0f);
+    case DT_B_MIN_DX: return a * (x > y ? 0.0f : x == y ? 0.5f : 1.0f);
+    case DT_B_EQ: return x == y ? 1.0f : 0.0f;
+    case DT_B_NE: return x != y ? 1.0f : 0.0f;
+    case DT_B_LT: return x < y ? 1.0f : 0.0f;
+    case DT_B_LE: return x <= y ? 1.0f : 0.0f;
+    case DT_B_GT: return x > y ? 1.0f : 0.0f;
+    case DT_B_GE: return x >= y ? 1.0f : 0.0f;
+    case DT_B_MSE: return a * ((x - y) * (x - y));
+    case DT_B_MSE_DX: return a * (2.0f * (x - y));
+    case DT_B_L1: return a * fabsf(x - y);
+    case DT_B_L1_DX: return a * ew_sign(x - y);
+    case DT_B_SMOOTH_L1: {
+        float d = fabsf(x - y);
+        return a * (d < b ? 0.5f * d * d / b : fmaf(-0.5f, b, d));
+    }
+    case DT_B_SMOOTH_L1_DX: {
+        float d = x - y;
+        return a * (fabsf(d) >= b ? ew_sign(d) : d / b);
+    }
+    case DT_B_BCE: /* (1 - y)x + max(-x, 0) + log(1 + exp(-|x|)): infinite where x is */
+        return a * (fmaf(1.0f - y, x, fmaxf(-x, 0.0f)) + log1pf(expf(-fabsf(x))));
+    default: return a * (ew_sigmoid(x) - y); /* BCE_DX */
+    }
+}
+
+/* The function of a whole piece: the switch is outside of the loop over its elements. Powers are only for V = 1. */
+template <typename F, int V> __device__ __forceinline__ void ew_each(float (&v)[V], F f)
+{
+#pragma unroll
+    for (int j = 0; j < V; j++) v[j] = f(j);
+}
+template <int V> __device__ __forceinline__ void ew_unary_all(int fn, float (&x)[V], float a, float b)
+{
+    switch (fn) {
+    case DT_U_POW:
+        if constexpr (V == 1) x[0] = ew_unary(DT_U_POW, x[0], a, b);
+        break;
+#define DT__X(n) \
+    case n: ew_each(x, [&](int j) { return ew_unary(n, x[j], a, b); }); break;
+    DT__X(DT_U_AFFINE) DT__X(EW_SCALE) DT__X(EW_SHIFT) DT__X(DT_U_RECIP) DT__X(EW_SQUARE) DT__X(EW_CUBE)
+    DT__X(DT_U_ABS) DT__X(DT_U_SQRT) DT__X(DT_U_EXP) DT__X(DT_U_LOG) DT__X(DT_U_CLAMP) DT__X(DT_U_RELU)
+    DT__X(DT_U_LEAKY_RELU) DT__X(DT_U_GELU) DT__X(DT_U_GELU_TANH) DT__X(DT_U_SILU) DT__X(DT_U_SIGMOID)
+    DT__X(DT_U_TANH) DT__X(DT_U_SOFTPLUS)
+#undef DT__X
+    }
+}
+template <int V>
+__device__ __forceinline__ void ew_slope_all(int fn, float (&x)[V], const float (&y)[V], float a, float b)
+{
+    switch (fn) {
+    case DT_U_POW:
+        if constexpr (V == 1) x[0] = ew_slope(DT_U_POW, x[0], y[0], a, b);
+        break;
+#define DT__X(n) \
+    case n: ew_each(x, [&](int j) { return ew_slope(n, x[j], y[j], a, b); }); break;
+    DT__X(DT_U_AFFINE) DT__X(DT_U_RECIP) DT__X(EW_SQUARE) DT__X(DT_U_ABS) DT__X(DT_U_SQRT) DT__X(DT_U_EXP)
+    DT__X(DT_U_LOG) DT__X(DT_U_CLAMP) DT__X(DT_U_RELU) DT__X(DT_U_LEAKY_RELU) DT__X(DT_U_GELU) DT__X(DT_U_GELU_TANH)
+    DT__X(DT_U_SILU) DT__X(DT_U_SIGMOID) DT__X(DT_U_TANH) DT__X(DT_U_SOFTPLUS)
+#undef DT__X
+    }
+}
+template <int V>
+__device__ __forceinline__ void ew_binary_all(int fn, float (&x)[V], const float (&y)[V], float a, float b)
+{
+    switch (fn) {
+#define DT__X(n) \
+    case n: ew_each(x, [&](int j) { return ew_binary(n, x[j], y[j], a, b); }); break;
+    DT__X(DT_B_ADD) DT__X(DT_B_MUL) DT__X(DT_B_DIV) DT__X(DT_B_MAX) DT__X(DT_B_MIN) DT__X(DT_B_MAX_DX)
+    DT__X(DT_B_MIN_DX) DT__X(DT_B_EQ) DT__X(DT_B_NE) DT__X(DT_B_LT) DT__X(DT_B_LE) DT__X(DT_B_GT) DT__X(DT_B_GE)
+    DT__X(DT_B_MSE) DT__X(DT_B_MSE_DX) DT__X(DT_B_L1) DT__X(DT_B_L1_DX) DT__X(DT_B_SMOOTH_L1)
+    DT__X(DT_B_SMOOTH_L1_DX) DT__X(DT_B_BCE) DT__X(DT_B_BCE_DX)
+    default:
+        if constexpr (V == 1) {
+            switch (fn) { DT__X(DT_B_POW) DT__X(DT_B_POW_DX) DT__X(DT_B_POW_DY) }
+        }
+        break;
+#undef DT__X
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- operands */
+/* N operands, the output first. The innermost dimension of w counts pieces of V elements. */
+template <int N> struct ew_ops {
+    walk<N> w;
+    int64_t pieces, inner; /* inner: elements of the innermost dimension */
+    void   *p[N];
+    int     dtype[N], fn;
+    bool    one[N], add; /* one: an operand that is broadcast along the innermost dimension */
+    float   a, b;
+    int64_t ia, ib;
+};
+
+template <int N> __device__ __forceinline__ void ew_place(const ew_ops<N> &o, int64_t i, int64_t (&at)[N])
+{
+    if (o.w.ndim <= 1) {
+#pragma unroll
+        for (int k = 0; k < N; k++) at[k] = i * o.w.stride[k][0];
+    } else {
+        walk_at(o.w, i, at);
+    }
+}
+/* Only one run of elements has a last piece that is not full. */
+template <int V, int N> __device__ __forceinline__ int64_t ew_count(const ew_ops<N> &o, int64_t i)
+{
+    return V > 1 && o.w.ndim <= 1 ? o.inner - i * V : V;
+}
+template <int V, int N>
+__device__ __forceinline__ void ew_load(float (&v)[V], const ew_ops<N> &o, int k, int64_t at, int64_t n)
+{
+    if (V > 1 && o.one[k]) {
+        float x = load_float(o.p[k], o.dtype[k], at);
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = x;
+    } else {
+        load_pack(v, o.p[k], o.dtype[k], at, n);
+    }
+}
+
+template <int V> static __global__ void __launch_bounds__(BLOCK) ew_unary_kernel(const __grid_constant__ ew_ops<2> o)
+{
+    for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
+        int64_t at[2], n = ew_count<V>(o, i);
+        float   x[V];
+        ew_place(o, i, at);
+        ew_load<V>(x, o, 1, at[1], n);
+        ew_unary_all<V>(o.fn, x, o.a, o.b);
+        store_pack<V>(o.p[0], o.dtype[0], at[0], x, o.add, n);
+    }
+}
+/* unary_bwd and binary: both are functions of two operands */
+template <int V, bool SLOPE>
+static __global__ void __launch_bounds__(BLOCK) ew_binary_kernel(const __grid_constant__ ew_ops<3> o)
+{
+    for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
+        int64_t at[3], n = ew_count<V>(o, i);
+        float   x[V], y[V];
+        ew_place(o, i, at);
+        ew_load<V>(x, o, 1, at[1], n);
+        ew_load<V>(y, o, 2, at[2], n);
+        if constexpr (SLOPE) ew_slope_all<V>(o.fn, x, y, o.a, o.b);
+        else ew_binary_all<V>(o.fn, x, y, o.a, o.b);
+        store_pack<V>(o.p[0], o.dtype[0], at[0], x, o.add, n);
+    }
+}
+/* y := act(y + bias); fn is the function of act; bias may be absent */
+template <int V> static __global__ void __launch_bounds__(BLOCK) ew_epilogue_kernel(const __grid_constant__ ew_ops<2> o)
+{
+    for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
+        int64_t at[2], n = ew_count<V>(o, i);
+        float   y[V], bias[V];
+        ew_place(o, i, at);
+        load_floats(y, o.p[0], o.dtype[0], at[0], n);
+        if (o.p[1]) {
+            ew_load<V>(bias, o, 1, at[1], n);
+            ew_each(y, [&](int j) { return y[j] + bias[j]; });
+        }
+        switch (o.fn) {
+        case DT_U_RELU: ew_each(y, [&](int j) { return ew_unary(DT_U_RELU, y[j], 0.0f, 0.0f); }); break;
+        case DT_U_SIGMOID: ew_each(y, [&](int j) { return ew_sigmoid(y[j]); }); break;
+        case DT_U_TANH: ew_each(y, [&](int j) { return tanhf(y[j]); }); break;
+        }
+        store_floats(o.p[0], o.dtype[0], at[0], y, false, n);
+    }
+}
+
+/* Integers, computed modulo 2^64. Codes: EWI_ + function; for one operand y is x. */
+enum { EWI_SAME, EWI_AFFINE, EWI_ABS, EWI_CLAMP, EWI_BINARY };
+__device__ __forceinline__ int64_t ew_ints(int fn, int64_t x, int64_t y, int64_t a, int64_t b)
+{
+    uint64_t ux = (uint64_t)x, uy = (uint64_t)y, ua = (uint64_t)a, ub = (uint64_t)b;
+    switch (fn) {
+    case EWI_SAME: return x;
+    case EWI_AFFINE: return (int64_t)(ua * ux + ub);
+    case EWI_ABS: return (int64_t)(x < 0 ? 0 - ux : ux);
+    case EWI_CLAMP: return (x > a ? x : a) < b ? (x > a ? x : a) : b;
+    case EWI_BINARY + DT_B_ADD: return (int64_t)(ua * (ux + ub * uy));
+    case EWI_BINARY + DT_B_MUL: return (int64_t)(ua * (ux * uy));
+    case EWI_BINARY + DT_B_MAX: return (int64_t)(ua * (x > y ? ux : uy));
+    case EWI_BINARY + DT_B_MIN: return (int64_t)(ua * (x < y ? ux : uy));
+    case EWI_BINARY + DT_B_EQ: return x == y;
+    case EWI_BINARY + DT_B_NE: return x != y;
+    case EWI_BINARY + DT_B_LT: return x < y;
+    case EWI_BINARY + DT_B_LE: return x <= y;
+    case EWI_BINARY + DT_B_GT: return x > y;
+    default: return x >= y; /* GE */
+    }
+}
+static __global__ void __launch_bounds__(BLOCK) ew_int_kernel(const __grid_constant__ ew_ops<3> o)
+{
+    for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
+        int64_t at[3];
+        ew_place(o, i, at);
+        int64_t x = load_int(o.p[1], o.dtype[1], at[1]), y = load_int(o.p[2], o.dtype[2], at[2]);
+        store_int(o.p[0], o.dtype[0], at[0], ew_ints(o.fn, x, y, o.ia, o.ib), o.add);
+    }
+}
+
+/* The views with their dimensions in the order of the output's strides, largest first. */
+template <int N> inline void ew_sort(dt_view (&v)[N], const dt_view *const (&from)[N])
+{
+    for (int k = 0; k < N; k++) v[k] = *from[k];
+    for (int i = 1; i < v[0].ndim; i++)
+        for (int j = i; j > 0 && v[0].stride[j] > v[0].stride[j - 1]; j--)
+            for (int k = 0; k < N; k++) {
+                int64_t n = v[k].shape[j], s = v[k].stride[j];
+                v[k].shape[j] = v[k].shape[j - 1], v[k].stride[j] = v[k].stride[j - 1];
+                v[k].shape[j - 1] = n, v[k].stride[j - 1] = s;
+            }
+}
+template <int N> inline walk<N> ew_walk(const dt_view *const (&view)[N])
+{
+    dt_view        v[N];
+    const dt_view *p[N];
+    ew_sort(v, view);
+    for (int k = 0; k < N; k++) p[k] = &v[k];
+    walk<N> w = walk_of<N>(p);
+    for (int k = 0; k < N && w.ndim == 0; k++) w.stride[k][0] = 0;
+    return w;
+}
+/* The elements that a thread takes at once: 1, 4 or 8. Absent operands have no data. */
+template <int N> inline int ew_width(const ew_ops<N> &o)
+{
+    int v = 8, last = o.w.ndim - 1;
+    for (int k = 0; k < N; k++)
+        if (elem_size(o.dtype[k]) > 2) v = 4;
+    if (o.w.ndim == 0 || o.w.stride[0][last] != 1 || (last > 0 && o.w.shape[last] % v)) return 1;
+    for (int k = 0; k < N; k++) {
+        int64_t s = o.w.stride[k][last];
+        int     nbytes = v * elem_size(o.dtype[k]);
+        if (s == 0) continue;
+        if (s != 1 || !aligned_to(o.p[k], nbytes < 16 ? nbytes : 16)) return 1;
+        for (int d = 0; d < last; d++)
+            if (o.w.stride[k][d] % v) return 1;
+    }
+    return v;
+}
+/* Operands and index space; gives V, at most 'most'. */
+template <int N> inline int ew_begin(ew_ops<N> &o, const dt_view *const (&view)[N], const dt_call *c, int most)
+{
+    o.w = ew_walk(view);
+    for (int k = 0; k < N; k++) {
+        o.p[k] = view[k]->data;
+        o.dtype[k] = view[k]->dtype;
+    }
+    o.add = c && (c->acc & 1);
+    o.fn = c ? c->u.ew.fn : 0;
+    o.a = c ? (float)c->u.ew.a : 0.0f;
+    o.b = c ? (float)c->u.ew.b : 0.0f;
+    o.ia = c ? double_to_i64(c->u.ew.a) : 0;
+    o.ib = c ? double_to_i64(c->u.ew.b) : 0;
+    int v = most > 1 ? ew_width(o) : 1, last = o.w.ndim > 0 ? o.w.ndim - 1 : 0;
+    o.inner = o.w.ndim > 0 ? o.w.shape[last] : 1;
+    for (int k = 0; k < N; k++) o.one[k] = o.w.stride[k][last] == 0;
+    o.pieces = o.w.total;
+    if (v > 1) {
+        int64_t n = (o.inner + v - 1) / v;
+        o.pieces = o.w.total / o.inner * n;
+        o.w.shape[last] = n;
+        for (int k = 0; k < N; k++) o.w.stride[k][last] *= v;
+    }
+    return v;
+}
+
+/* ---------------------------------------------------------------------------------------------------- launches */
+static int ew_run_unary(dt_device *dev, const dt_call *c, const ew_ops<2> &o, int v)
+{
+    cudaStream_t s = stream_of(dev, c);
+    unsigned     blocks = blocks_for(o.pieces);
+    if (v == 8) ew_unary_kernel<8><<<blocks, BLOCK, 0, s>>>(o);
+    else if (v == 4) ew_unary_kernel<4><<<blocks, BLOCK, 0, s>>>(o);
+    else ew_unary_kernel<1><<<blocks, BLOCK, 0, s>>>(o);
+    return launched(c);
+}
+template <bool SLOPE> static int ew_run_binary(dt_device *dev, const dt_call *c, const ew_ops<3> &o, int v)
+{
+    cudaStream_t s = stream_of(dev, c);
+    unsigned     blocks = blocks_for(o.pieces);
+    if (v == 8) ew_binary_kernel<8, SLOPE><<<blocks, BLOCK, 0, s>>>(o);
+    else if (v == 4) ew_binary_kernel<4, SLOPE><<<blocks, BLOCK, 0, s>>>(o);
+    else ew_binary_kernel<1, SLOPE><<<blocks, BLOCK, 0, s>>>(o);
+    return launched(c);
+}
+static int ew_run_ints(dt_device *dev, const dt_call *c, const dt_view *x, const dt_view *y, int code)
+{
+    const dt_view *v[3] = { &c->out[0], x, y };
+    ew_ops<3>      o;
+    ew_begin(o, v, c, 1);
+    o.fn = code;
+    ew_int_kernel<<<blocks_for(o.pieces), BLOCK, 0, stream_of(dev, c)>>>(o);
+    return launched(c);
+}
+static int ew_no_ints(const char *what)
+{
+    return dt_fail(DT_ERR_DTYPE, "%s: this function does not take integers; cast the operands to f32", what);
+}
+
+/* ---------------------------------------------------------------------------------------------------- bits
+   Copies without a cast, fills and choices move elements of 1, 2, 4, 8 bytes, or units of several of them. */
+template <typename U> static __global__ void __launch_bounds__(BLOCK)
+ew_fill_kernel(U *y, U value, const __grid_constant__ walk<1> w)
+{
+    for (int64_t i = grid_first(); i < w.total; i += grid_step()) {
+        int64_t at[1];
+        walk_at(w, i, at);
+        y[at[0]] = value;
+    }
+}
+template <typename U> static __global__ void __launch_bounds__(BLOCK)
+ew_copy_kernel(U *y, const U *x, const __grid_constant__ walk<2> w)
+{
+    for (int64_t i = grid_first(); i < w.total; i += grid_step()) {
+        int64_t at[2];
+        walk_at(w, i, at);
+        y[at[0]] = x[at[1]];
+    }
+}
+template <typename U> static __global__ void __launch_bounds__(BLOCK)
+ew_where_kernel(U *z, const void *cond, int dtype, const U *x, const U *y, const __grid_constant__ walk<4> w)
+{
+    for (int64_t i = grid_first(); i < w.total; i += grid_step()) {
+        int64_t at[4];
+        walk_at(w, i, at);
+        z[at[0]] = load_int(cond, dtype, at[1]) != 0 ? x[at[2]] : y[at[3]];
+    }
+}
+static __global__ void __launch_bounds__(BLOCK) /* z += */
+ew_where_add_kernel(void *z, int zt, const void *cond, int dtype, const void *x, const void *y,
+                    const __grid_constant__ walk<4> w)
+{
+    for (int64_t i = grid_first(); i < w.total; i += grid_step()) {
+        int64_t at[4];
+        walk_at(w, i, at);
+        bool        take = load_int(cond, dtype, at[1]) != 0;
+        const void *p = take ? x : y;
+        int64_t     k = take ? at[2] : at[3];
+        if (zt >= DT_I32) store_int(z, zt, at[0], load_int(p, zt, k), true);
+        else store_h(z, zt, at[0], load_h(p, zt, k), true);
+    }
+}
+/* y[.., b, a] = x[.., b, a], y dense along a, x along b: read along b, turned in shared memory, written along a. */
+template <typename U> struct ew_turn {
+    walk<2> w; /* of the other dimensions, times the tiles */
+    int64_t na, nb, ya, xa, yb, xb; /* sizes; strides */
+    int64_t ta, tb;                 /* tiles */
+};
+template <typename U> static __global__ void __launch_bounds__(BLOCK)
+ew_turn_kernel(U *y, const U *x, const __grid_constant__ ew_turn<U> t)
+{
+    __shared__ U tile[32][33];
+    int          lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32;
+    for (int64_t i = blockIdx.x; i < t.w.total * t.ta * t.tb; i += gridDim.x) {
+        int64_t a = i % t.ta * 32, b = i / t.ta % t.tb * 32, at[2];
+        walk_at(t.w, i / t.ta / t.tb, at);
+        for (int j = row; j < 32; j += BLOCK / 32)
+            if (a + j < t.na && b + lane < t.nb) tile[j][lane] = x[at[1] + (a + j) * t.xa + (b + lane) * t.xb];
+        __syncthreads();
+        for (int j = row; j < 32; j += BLOCK / 32)
+            if (a + lane < t.na && b + j < t.nb) y[at[0] + (a + lane) * t.ya + (b + j) * t.yb] = tile[lane][j];
+        __syncthreads();
+    }
+}
+
+/* Calls f with an unsigned type of that many bytes. */
+template <typename F> static void ew_with_bits(int nbytes, F f)
+{
+    if (nbytes == 16) f(uint4());
+    else if (nbytes == 8) f(uint64_t());
+    else if (nbytes == 4) f(uint32_t());
+    else if (nbytes == 2) f(uint16_t());
+    else f(uint8_t());
+}
+/* The largest unit of up to 16 bytes in which all N operands can be walked; w then counts units. */
+template <int N> static int ew_units(walk<N> &w, void *const (&p)[N], int size)
+{
+    int last = w.ndim - 1, n = 16 / size;
+    for (int k = 0; k < N; k++)
+        if (w.ndim == 0 || w.stride[k][last] != 1) return size;
+    for (; n > 1; n /= 2) {
+        bool fits = w.shape[last] % n == 0;
+        for (int k = 0; k < N && fits; k++) {
+            fits = aligned_to(p[k], n * size);
+            for (int d = 0; d < last; d++) fits = fits && w.stride[k][d] % n == 0;
+        }
+        if (fits) break;
+    }
+    w.total /= n;
+    w.shape[last] /= n;
+    for (int k = 0; k < N; k++)
+        for (int d = 0; d < last; d++) w.stride[k][d] /= n;
+    return n * size;
+}
+
+/* A dimension, not the innermost, along which x is dense, or -1; both must fill a good part of a tile. */
+static int ew_turned(const walk<2> &w)
+{
+    int last = w.ndim - 1;
+    if (w.ndim < 2 || w.stride[0][last] != 1 || w.stride[1][last] == 1 || w.shape[last] < 16) return -1;
+    for (int d = last - 1; d >= 0; d--)
+        if (w.stride[1][d] == 1 && w.shape[d] >= 16) return d;
+    return -1;
+}
+template <typename U> static void ew_run_turn(const walk<2> &w, int d, void *y, const void *x, cudaStream_t s)
+{
+    int        last = w.ndim - 1;
+    ew_turn<U> t;
+    t.w = w;
+    t.na = w.shape[last], t.ya = w.stride[0][last], t.xa = w.stride[1][last];
+    t.nb = w.shape[d], t.yb = w.stride[0][d], t.xb = w.stride[1][d];
+    t.ta = (t.na + 31) / 32, t.tb = (t.nb + 31) / 32;
+    t.w.total = w.total / t.na / t.nb;
+    t.w.ndim = w.ndim - 2;
+    for (int i = d; i < t.w.ndim; i++) {
+        t.w.shape[i] = w.shape[i + 1];
+        for (int k = 0; k < 2; k++) t.w.stride[k][i] = w.stride[k][i + 1];
+    }
+    ew_turn_kernel<U><<<blocks_for(t.w.total * t.ta * t.tb, 1), BLOCK, 0, s>>>((U *)y, (const U *)x, t);
+}
+static int ew_copy_bits(dt_device *dev, const dt_call *c)
+{
+    const dt_view *v[2] = { &c->out[0], &c->in[0] };
+    walk<2>        w = ew_walk(v);
+    cudaStream_t   s = stream_of(dev, c);
+    int            size = elem_size(v[0]->dtype), d = ew_turned(w);
+    void          *p[2] = { v[0]->data, v[1]->data };
+    if (walk_is_dense(w)) {
+        if (p[0] == p[1]) return 0;
+        return dt__cuda_check((int)cudaMemcpyAsync(p[0], p[1], (size_t)(w.total * size), cudaMemcpyDeviceToDevice, s),
+                              "copy");
+    }
+    if (d >= 0) {
+        if (size == 8) ew_run_turn<uint64_t>(w, d, p[0], p[1], s);
+        else if (size == 4) ew_run_turn<uint32_t>(w, d, p[0], p[1], s);
+        else if (size == 2) ew_run_turn<uint16_t>(w, d, p[0], p[1], s);
+        else ew_run_turn<uint8_t>(w, d, p[0], p[1], s);
+        return launched(c);
+    }
+    ew_with_bits(ew_units(w, p, size), [&](auto u) {
+        using U = decltype(u);
+        ew_copy_kernel<U><<<blocks_for(w.total), BLOCK, 0, s>>>((U *)p[0], (const U *)p[1], w);
+    });
+    return launched(c);
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+ew_iota_kernel(void *y, int dtype, int64_t n, int64_t stride, double a, double b, int64_t ia, int64_t ib, bool whole)
+{
+    for (int64_t i = grid_first(); i < n; i += grid_step()) {
+        double v = fma(b, (double)i, a);
+        if (dtype < DT_I32) {
+            store_h(y, dtype, i * stride, (float)v, false);
+        } else if (whole) { /* exact, modulo 2^64 */
+            store_int(y, dtype, i * stride, (int64_t)((uint64_t)ia + (uint64_t)ib * (uint64_t)i), false);
+        } else {
+            int64_t l = v >= 9223372036854775808.0 ? INT64_MAX : v <= -9223372036854775808.0 ? INT64_MIN
+                      : v == v ? (int64_t)v : 0;
+            if (dtype == DT_I32) l = l > INT32_MAX ? INT32_MAX : l < INT32_MIN ? INT32_MIN : l;
+            if (dtype == DT_U8) l = v > -2147483648.0 && v < 2147483648.0 ? l : 0;
+            store_int(y, dtype, i * stride, l, false);
+        }
+    }
+}
+
+} /* namespace dtk */
+
+/* ---------------------------------------------------------------------------------------------------- entries */
+extern "C" int dt__cuda_fill(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *y = &c->out[0], *const v[1] = { y };
+    walk<1>        w = ew_walk(v);
+    double         a = c->u.ew.a;
+    float          f = (float)a;
+    int            size = elem_size(y->dtype);
+    unsigned char  one[16] = { 0 };
+    if (w.total == 0) return 0;
+    if (y->dtype == DT_F32) {
+        memcpy(one, &f, 4);
+    } else if (y->dtype == DT_F16) {
+        __half h = __float2half_rn(f);
+        memcpy(one, &h, 2);
+    } else if (y->dtype == DT_BF16) {
+        __nv_bfloat16 h = __float2bfloat16_rn(f);
+        memcpy(one, &h, 2);
+    } else {
+        int64_t l = double_to_i64(a);
+        if (y->dtype == DT_I32) l = l > INT32_MAX ? INT32_MAX : l < INT32_MIN ? INT32_MIN : l;
+        if (y->dtype == DT_U8) l = a > -2147483648.0 && a < 2147483648.0 ? (l & 255) : 0;
+        memcpy(one, &l, (size_t)size); /* the low bytes: all cards' hosts are little-endian */
+    }
+    for (int i = size; i < 16; i++) one[i] = one[i - size];
+    bool same = true;
+    for (int i = 1; i < size; i++) same = same && one[i] == one[0];
+    if (same && walk_is_dense(w))
+        return dt__cuda_check((int)cudaMemsetAsync(y->data, one[0], (size_t)(w.total * size), stream_of(dev, c)), "fill");
+    void *const p[1] = { y->data };
+    ew_with_bits(ew_units(w, p, size), [&](auto u) {
+        using U = decltype(u);
+        memcpy(&u, one, sizeof u);
+        ew_fill_kernel<U><<<blocks_for(w.total), BLOCK, 0, stream_of(dev, c)>>>((U *)p[0], u, w);
+    });
+    return launched(c);
+}
+
+extern "C" int dt__cuda_copy(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *y = &c->out[0], *x = &c->in[0], *const v[2] = { y, x };
+    ew_ops<2>      o;
+    if (numel(*y) == 0) return 0;
+    if (y->dtype == x->dtype && !(c->acc & 1)) return ew_copy_bits(dev, c);
+    if (is_int(y->dtype) && is_int(x->dtype)) return ew_run_ints(dev, c, x, x, EWI_SAME);
+    int width = ew_begin(o, v, c, 8);
+    o.fn = EW_SAME;
+    return ew_run_unary(dev, c, o, width);
+}
+
+extern "C" int dt__cuda_iota(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *y = &c->out[0];
+    int64_t        n = y->ndim > 0 ? y->shape[0] : 1, stride = y->ndim > 0 ? y->stride[0] : 1;
+    int64_t        ia = double_to_i64(c->u.ew.a), ib = double_to_i64(c->u.ew.b);
+    bool           whole = c->u.ew.a == (double)ia && c->u.ew.b == (double)ib;
+    if (n == 0) return 0;
+    ew_iota_kernel<<<blocks_for(n), BLOCK, 0, stream_of(dev, c)>>>(y->data, y->dtype, n, stride, c->u.ew.a, c->u.ew.b,
+                                                                   ia, ib, whole);
+    return launched(c);
+}
+
+extern "C" int dt__cuda_unary(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *y = &c->out[0], *x = &c->in[0], *const v[2] = { y, x };
+    int            fn = c->u.ew.fn;
+    double         a = c->u.ew.a, b = c->u.ew.b;
+    ew_ops<2>      o;
+    if (fn < 0 || fn >= DT_U_COUNT) return dt_fail(DT_ERR_ARG, "unary: there is no function %d", fn);
+    if (numel(*y) == 0) return 0;
+    if (is_int(y->dtype) && is_int(x->dtype)) {
+        int code = fn == DT_U_AFFINE ? EWI_AFFINE : fn == DT_U_ABS ? EWI_ABS : EWI_CLAMP;
+        if (code == EWI_CLAMP && fn != DT_U_CLAMP) return ew_no_ints("unary");
+        return ew_run_ints(dev, c, x, x, code);
+    }
+    if (fn == DT_U_AFFINE) fn = b == 0 ? (int)EW_SCALE : a == 1 ? (int)EW_SHIFT : fn;
+    if (fn == DT_U_POW) {
+        if (a == 2) fn = EW_SQUARE;
+        else if (a == 3) fn = EW_CUBE;
+        else if (a == 0.5) fn = DT_U_SQRT;
+        else if (a == -1) fn = DT_U_RECIP, a = 1;
+    }
+    int width = ew_begin(o, v, c, fn == DT_U_POW ? 1 : 8);
+    o.fn = fn;
+    o.a = (float)a;
+    return ew_run_unary(dev, c, o, width);
+}
+
+extern "C" int dt__cuda_unary_bwd(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *dx = &c->out[0], *dy = &c->in[0];
+    /* AFFINE's derivative needs no second operand: dy stands in for one that is absent */
+    const dt_view *const v[3] = { dx, dy, c->nin < 2 || !present(c->in[1]) ? dy : &c->in[1] };
+    int                  fn = c->u.ew.fn;
+    ew_ops<3>            o;
+    if (fn < 0 || fn >= DT_U_COUNT) return dt_fail(DT_ERR_ARG, "unary_bwd: there is no function %d", fn);
+    if (numel(*dx) == 0) return 0;
+    if (is_int(dx->dtype) && is_int(dy->dtype) && is_int(v[2]->dtype)) return ew_no_ints("unary_bwd");
+    if (fn == DT_U_POW && c->u.ew.a == 2) fn = EW_SQUARE;
+    int width = ew_begin(o, v, c, fn == DT_U_POW ? 1 : 8);
+    o.fn = fn;
+    return ew_run_binary<true>(dev, c, o, width);
+}
+
+extern "C" int dt__cuda_binary(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *z = &c->out[0], *const v[3] = { z, &c->in[0], &c->in[1] };
+    int            fn = c->u.ew.fn;
+    ew_ops<3>      o;
+    if (fn < 0 || fn >= DT_B_COUNT) return dt_fail(DT_ERR_ARG, "binary: there is no function %d", fn);
+    if (numel(*z) == 0) return 0;
+    if (is_int(z->dtype) && is_int(v[1]->dtype) && is_int(v[2]->dtype)) {
+        bool has = fn == DT_B_ADD || fn == DT_B_MUL || fn == DT_B_MAX || fn == DT_B_MIN ||
+                   (fn >= DT_B_EQ && fn <= DT_B_GE);
+        return has ? ew_run_ints(dev, c, v[1], v[2], EWI_BINARY + fn) : ew_no_ints("binary");
+    }
+    int width = ew_begin(o, v, c, fn >= DT_B_POW && fn <= DT_B_POW_DY ? 1 : 8);
+    return ew_run_binary<false>(dev, c, o, width);
+}
+
+extern "C" int dt__cuda_where(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *z = &c->out[0], *cond = &c->in[0], *x = &c->in[1], *y = &c->in[2], *const v[4] = { z, cond, x, y };
+    if (numel(*z) == 0) return 0;
+    if (!is_int(cond->dtype)) return dt_fail(DT_ERR_DTYPE, "where: the condition must be u8, i32 or i64");
+    if (x->dtype != z->dtype || y->dtype != z->dtype)
+        return dt_fail(DT_ERR_DTYPE, "where: the two values and the result must have one dtype; cast them");
+    walk<4>      w = ew_walk(v);
+    cudaStream_t s = stream_of(dev, c);
+    unsigned     blocks = blocks_for(w.total);
+    if (c->acc & 1) {
+        ew_where_add_kernel<<<blocks, BLOCK, 0, s>>>(z->data, z->dtype, cond->data, cond->dtype, x->data, y->data, w);
+        return launched(c);
+    }
+    auto run = [&](auto u) {
+        using U = decltype(u);
+        ew_where_kernel<U><<<blocks, BLOCK, 0, s>>>((U *)z->data, cond->data, cond->dtype, (const U *)x->data,
+                                                    (const U *)y->data, w);
+    };
+    int size = elem_size(z->dtype);
+    if (size == 8) run(uint64_t());
+    else if (size == 4) run(uint32_t());
+    else if (size == 2) run(uint16_t());
+    else run(uint8_t());
+    return launched(c);
+}
+
+extern "C" int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y, const dt_view *bias, int dim, int act)
+{
+    using namespace dtk;
+    dt_view along = *y; /* the bias, seen in the shape of y */
+    bool    has = bias && bias->ndim >= 0;
+    if (y->dtype > DT_BF16)
+        return dt_fail(DT_ERR_DTYPE, "cuda: the epilogue does not take %s", dt_dtype_name((dt_dtype)y->dtype));
+    if (numel(*y) == 0 || (!has && act == DT_ACT_NONE)) return 0;
+    for (int d = 0; d < y->ndim; d++) along.stride[d] = has && d == dim ? bias->stride[0] : 0;
+    along.data = has ? bias->data : NULL;
+    along.dtype = has ? bias->dtype : y->dtype;
+    const dt_view *const v[2] = { y, &along };
+    ew_ops<2>            o;
+    int                  width = ew_begin(o, v, NULL, 8);
+    cudaStream_t         s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    unsigned             blocks = blocks_for(o.pieces);
+    o.fn = act == DT_ACT_RELU ? (int)DT_U_RELU : act == DT_ACT_SIGMOID ? (int)DT_U_SIGMOID
+         : act == DT_ACT_TANH ? (int)DT_U_TANH : (int)EW_SAME;
+    if (width == 8) ew_epilogue_kernel<8><<<blocks, BLOCK, 0, s>>>(o);
+    else if (width == 4) ew_epilogue_kernel<4><<<blocks, BLOCK, 0, s>>>(o);
+    else ew_epilogue_kernel<1><<<blocks, BLOCK, 0, s>>>(o);
+    return dt__cuda_check((int)cudaGetLastError(), "epilogue");
+}

@@ -1,0 +1,337 @@
+/* indexing.cu: embedding and gather, and their gradients.
+
+   embedding      y[i] = weight[index[i]], rows of d elements       dweight[r] = sum of dy[i] with index[i] = r
+   gather         y[o, j, i] = x[o, index[o, j, i], i]              dx[o, k, i] = sum of dy[o, j, i] with index = k
+   Forward moves bits: a thread moves up to 16 bytes of a row (embedding) or one element (gather).
+
+   The gradients are one problem: position p adds d neighbours of dy to row key(p) of the result. Three ways:
+     atomics   f32, where the device need not be deterministic: a thread for an element, one float atomic each
+     columns   gather: a thread for each (o, i) adds in the order of j; for f32, or where one position cannot meet another
+     sorted    everything else: positions are sorted by key (radix sort, stable, 8 bits a pass), cut into chunks of 64, and
+               a thread adds up one column of one chunk in f32. What lies within a chunk is written at once; what crosses
+               into the next ones leaves partial sums that a second kernel adds in their order. The same bits in every
+               run, one rounding for halves, time that does not depend on how often an index comes, and no f32 copy of
+               the table.
+
+   An index out of range makes what it asks for NaN (0 for integers) and adds nothing to a gradient; nothing outside of
+   the operands is touched.
+
+   Roofline: embedding 2 d elements moved per position and the index, no FLOPs. Gradients: dy once, the result once (and
+   once more to set it to 0); sorting moves 4 times 8 bytes per position and pass, 2 passes for up to 65,535 rows. */
+#include "dtypes.cuh"
+
+namespace dtk {
+
+enum { IX_CHUNK = 64, IX_TILE = 2048, IX_DIGITS = 256, IX_SCAN = 1024 };
+
+/* ---------------------------------------------------------------------------------------------------- forward */
+template <typename U> __device__ __forceinline__ U ix_bits(bool ones)
+{
+    if constexpr (sizeof(U) == 16) return ones ? U{ ~0u, ~0u, ~0u, ~0u } : U{ 0, 0, 0, 0 };
+    else return ones ? (U)~(U)0 : (U)0;
+}
+/* units: of type U in a row; nan: a bad index gives bits of ones, which is NaN in every float dtype */
+template <typename U> static __global__ void __launch_bounds__(BLOCK)
+ix_embedding_kernel(U *y, const U *weight, const void *index, int it, int64_t n, int64_t rows, int64_t units, bool nan)
+{
+    for (int64_t i = grid_first(); i < n * units; i += grid_step()) {
+        int64_t pos = i / units, row = load_int(index, it, pos);
+        y[i] = row >= 0 && row < rows ? weight[row * units + (i - pos * units)] : ix_bits<U>(nan);
+    }
+}
+template <typename U> static __global__ void __launch_bounds__(BLOCK)
+ix_gather_kernel(U *y, const U *x, const void *index, int it, int64_t n, int64_t rows, int64_t ny, int64_t inner, bool nan)
+{
+    for (int64_t p = grid_first(); p < n; p += grid_step()) {
+        int64_t k = load_int(index, it, p), o = p / inner / ny;
+        y[p] = k >= 0 && k < rows ? x[(o * rows + k) * inner + p % inner] : ix_bits<U>(nan);
+    }
+}
+template <typename F> static void ix_with_bits(int nbytes, F f)
+{
+    if (nbytes == 16) f(uint4());
+    else if (nbytes == 8) f(uint64_t());
+    else if (nbytes == 4) f(uint32_t());
+    else if (nbytes == 2) f(uint16_t());
+    else f(uint8_t());
+}
+
+/* ---------------------------------------------------------------------------------------------------- keys */
+/* embedding: ny = 0, the key is the index. gather: the key is the place of an element in dx. */
+struct ix_keys {
+    const void *index;
+    int         it;
+    int64_t     rows, ny, inner, limit; /* limit: keys are below, and a bad index has it */
+};
+__device__ __forceinline__ int64_t ix_key(const ix_keys &k, int64_t p)
+{
+    int64_t row = load_int(k.index, k.it, p);
+    if (row < 0 || row >= k.rows) return k.limit;
+    return k.ny ? (p / (k.ny * k.inner) * k.rows + row) * k.inner + p % k.inner : row;
+}
+
+static __global__ void __launch_bounds__(BLOCK)
+ix_atomic_kernel(float *out, const void *dy, int dyt, const __grid_constant__ ix_keys k, int64_t n, int64_t d)
+{
+    for (int64_t i = grid_first(); i < n * d; i += grid_step()) {
+        int64_t p = i / d, key = ix_key(k, p);
+        if (key < k.limit) atomicAdd(out + key * d + (i - p * d), load_h(dy, dyt, i));
+    }
+}
+/* A thread for each (o, i). The result is 0, or what is added to. */
+static __global__ void __launch_bounds__(BLOCK)
+ix_columns_kernel(void *dx, int dxt, const void *dy, int dyt, const __grid_constant__ ix_keys k, int64_t columns)
+{
+    for (int64_t c = grid_first(); c < columns; c += grid_step()) {
+        int64_t first = c / k.inner * k.ny * k.inner + c % k.inner;
+        for (int64_t j = 0; j < k.ny; j++) {
+            int64_t p = first + j * k.inner, key = ix_key(k, p);
+            if (key < k.limit) store_h(dx, dxt, key, load_h(dy, dyt, p), true);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- sorting
+   One pass over 8 bits of the keys: counts of each digit in each tile of positions, in the order (digit, tile); their
+   exclusive sums are the places where a tile's positions with that digit begin; then every position goes to its place. A
+   warp owns IX_TILE/8 neighbours of a tile and takes them 32 at a time, so equal digits keep their order. from NULL: the
+   positions in order. */
+struct ix_pass {
+    ix_keys        k;
+    const int64_t *from;
+    int64_t       *to, *count; /* count: [digit][tile] */
+    int64_t        n, tiles;
+    int            shift;
+};
+/* The lanes of the warp with this lane's digit; lanes with active false are in none. */
+__device__ __forceinline__ unsigned ix_peers(int digit, bool active)
+{
+    unsigned peers = __ballot_sync(FULL, active);
+#pragma unroll
+    for (int bit = 0; bit < 8; bit++) {
+        unsigned set = __ballot_sync(FULL, digit >> bit & 1);
+        peers &= digit >> bit & 1 ? set : ~set;
+    }
+    return peers;
+}
+template <bool SCATTER>
+static __global__ void __launch_bounds__(BLOCK, 4) ix_pass_kernel(const __grid_constant__ ix_pass a)
+{
+    constexpr int WARPS = BLOCK / WARP;
+    __shared__ int64_t place[WARPS][IX_DIGITS]; /* of each warp: how many, then where the next one goes */
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    for (int64_t tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
+        int64_t first = tile * IX_TILE + warp * (IX_TILE / WARPS);
+        for (int w = 0; w < WARPS; w++) place[w][threadIdx.x] = 0; /* BLOCK is IX_DIGITS */
+        __syncthreads();
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < IX_TILE / WARPS; i += WARP) {
+                int64_t  at = first + i + lane, p = 0;
+                bool     active = at < a.n;
+                int      digit = 0;
+                if (active) {
+                    p = a.from ? a.from[at] : at;
+                    digit = (int)(ix_key(a.k, p) >> a.shift & (IX_DIGITS - 1));
+                }
+                unsigned peers = ix_peers(digit, active), before = peers & ((1u << lane) - 1);
+                int64_t  base = active ? place[warp][digit] : 0;
+                __syncwarp();
+                if (active && round == 1) a.to[base + __popc(before)] = p;
+                if (active && before == 0) place[warp][digit] = base + __popc(peers);
+                __syncwarp();
+            }
+            __syncthreads();
+            if (round == 1 || !SCATTER) break;
+            int64_t next = a.count[threadIdx.x * a.tiles + tile]; /* a thread for a digit: from counts to places */
+            for (int w = 0; w < WARPS; w++) {
+                int64_t many = place[w][threadIdx.x];
+                place[w][threadIdx.x] = next;
+                next += many;
+            }
+            __syncthreads();
+        }
+        if constexpr (!SCATTER) {
+            int64_t many = 0;
+            for (int w = 0; w < WARPS; w++) many += place[w][threadIdx.x];
+            a.count[threadIdx.x * a.tiles + tile] = many;
+        }
+        __syncthreads();
+    }
+}
+/* v := exclusive sums of v; one block */
+static __global__ void __launch_bounds__(IX_SCAN) ix_scan_kernel(int64_t *v, int64_t n)
+{
+    __shared__ long long warps[IX_SCAN / WARP];
+    int                  lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    long long            carry = 0;
+    for (int64_t first = 0; first < n; first += IX_SCAN) {
+        int64_t   i = first + threadIdx.x;
+        long long own = i < n ? v[i] : 0, sum = own;
+        for (int d = 1; d < WARP; d *= 2) {
+            long long before = __shfl_up_sync(FULL, sum, d);
+            if (lane >= d) sum += before;
+        }
+        if (lane == WARP - 1) warps[warp] = sum;
+        __syncthreads();
+        long long all = 0, less = 0;
+        for (int w = 0; w < IX_SCAN / WARP; w++) {
+            if (w < warp) less += warps[w];
+            all += warps[w];
+        }
+        if (i < n) v[i] = carry + less + sum - own;
+        carry += all;
+        __syncthreads();
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- sums of runs */
+struct ix_runs {
+    ix_keys        k;
+    const int64_t *order; /* positions, sorted by key */
+    const void    *dy;
+    void          *out;
+    float         *head, *tail; /* [chunk][d]: sums of the run that comes from the chunk before; that goes on in the next */
+    int64_t        n, d, chunks;
+    int            dyt, outt;
+    bool           add;
+};
+__device__ __forceinline__ int64_t ix_run_key(const ix_runs &a, int64_t slot) { return ix_key(a.k, a.order[slot]); }
+
+static __global__ void __launch_bounds__(BLOCK, 4) ix_runs_kernel(const __grid_constant__ ix_runs a)
+{
+    for (int64_t i = grid_first(); i < a.chunks * a.d; i += grid_step()) {
+        int64_t c = i / a.d, col = i - c * a.d, first = c * IX_CHUNK;
+        int64_t end = first + IX_CHUNK < a.n ? first + IX_CHUNK : a.n;
+        int64_t key = ix_run_key(a, first);
+        bool    open = first > 0 && ix_run_key(a, first - 1) == key; /* the run began before this chunk */
+        float   sum = 0.0f;
+        for (int64_t j = first; j < end; j++) {
+            sum += load_h(a.dy, a.dyt, a.order[j] * a.d + col);
+            int64_t next = j + 1 < a.n ? ix_run_key(a, j + 1) : -1;
+            if (next == key && j + 1 < end) continue;
+            if (open) a.head[i] = sum;
+            else if (next == key) a.tail[i] = sum;
+            else if (key < a.k.limit) store_h(a.out, a.outt, key * a.d + col, sum, a.add);
+            key = next;
+            open = false;
+            sum = 0.0f;
+        }
+    }
+}
+/* The runs that begin in a chunk and end in a later one. */
+static __global__ void __launch_bounds__(BLOCK, 4) ix_joins_kernel(const __grid_constant__ ix_runs a)
+{
+    for (int64_t i = grid_first(); i < (a.chunks - 1) * a.d; i += grid_step()) {
+        int64_t c = i / a.d, col = i - c * a.d, first = c * IX_CHUNK, last = first + IX_CHUNK - 1;
+        int64_t key = ix_run_key(a, last);
+        if (key >= a.k.limit || ix_run_key(a, last + 1) != key) continue;
+        if (ix_run_key(a, first) == key && first > 0 && ix_run_key(a, first - 1) == key) continue; /* began earlier */
+        float sum = a.tail[i];
+        for (int64_t n = c + 1; n < a.chunks && ix_run_key(a, n * IX_CHUNK) == key; n++) sum += a.head[n * a.d + col];
+        store_h(a.out, a.outt, key * a.d + col, sum, a.add);
+    }
+}
+
+static int ix_sorted(dt_device *dev, const dt_call *c, const dt_view *out, const dt_view *dy, const ix_keys &k, int64_t n,
+                     int64_t d, bool add)
+{
+    cudaStream_t s = stream_of(dev, c);
+    int64_t      tiles = (n + IX_TILE - 1) / IX_TILE, chunks = (n + IX_CHUNK - 1) / IX_CHUNK, counts = IX_DIGITS * tiles;
+    char        *mem = (char *)dt__cuda_scratch(dev, c->stream,
+                                                (size_t)(2 * n + counts) * 8 + (size_t)(2 * chunks * d) * sizeof(float));
+    if (!mem) return DT_ERR_MEMORY;
+    int64_t *order = (int64_t *)mem, *other = order + n, *count = other + n;
+    ix_pass  p = { k, NULL, order, count, n, tiles, 0 };
+    for (p.shift = 0; p.shift == 0 || (p.shift < 63 && k.limit >> p.shift); p.shift += 8) {
+        unsigned blocks = blocks_for(tiles, 1);
+        ix_pass_kernel<false><<<blocks, BLOCK, 0, s>>>(p);
+        ix_scan_kernel<<<1, IX_SCAN, 0, s>>>(count, counts);
+        ix_pass_kernel<true><<<blocks, BLOCK, 0, s>>>(p);
+        int64_t *done = p.to;
+        p.to = done == order ? other : order;
+        p.from = done;
+    }
+    float  *head = (float *)(count + counts);
+    ix_runs a = { k, p.from, dy->data, out->data, head, head + chunks * d, n, d, chunks, dy->dtype, out->dtype, add };
+    ix_runs_kernel<<<blocks_for(chunks * d), BLOCK, 0, s>>>(a);
+    if (chunks > 1) ix_joins_kernel<<<blocks_for((chunks - 1) * d), BLOCK, 0, s>>>(a);
+    return launched(c);
+}
+/* out (limit rows of d) := or += the rows of dy by their keys */
+static int ix_scatter(dt_device *dev, const dt_call *c, const dt_view *out, const dt_view *dy, const ix_keys &k, int64_t n,
+                      int64_t d)
+{
+    cudaStream_t s = stream_of(dev, c);
+    bool         add = c->acc & 1;
+    int64_t      columns = k.ny ? n / k.ny : 0;
+    if (!add && k.limit * d > 0) {
+        cudaError_t e = cudaMemsetAsync(out->data, 0, (size_t)(k.limit * d * elem_size(out->dtype)), s);
+        if (e != cudaSuccess) return dt__cuda_check((int)e, dt_kernel_name(c->op));
+    }
+    if (n * d == 0 || k.limit == 0) return 0;
+    if (out->dtype == DT_F32 && !dt__cuda_deterministic(dev)) {
+        ix_atomic_kernel<<<blocks_for(n * d), BLOCK, 0, s>>>((float *)out->data, dy->data, dy->dtype, k, n, d);
+        return launched(c);
+    }
+    if (k.ny == 1 || (k.ny && out->dtype == DT_F32 && (k.ny <= 64 || columns >= 16384))) {
+        ix_columns_kernel<<<blocks_for(columns), BLOCK, 0, s>>>(out->data, out->dtype, dy->data, dy->dtype, k, columns);
+        return launched(c);
+    }
+    return ix_sorted(dev, c, out, dy, k, n, d, add);
+}
+
+} /* namespace dtk */
+
+extern "C" int dt__cuda_embedding(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *y = &c->out[0], *index = &c->in[0], *weight = &c->in[1];
+    int64_t        n = y->shape[0], nbytes = y->shape[1] * elem_size(y->dtype), rows = weight->shape[0];
+    if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
+    if (n * nbytes == 0) return 0;
+    int unit = 16;
+    while (nbytes % unit || !aligned_to(y->data, unit) || !aligned_to(weight->data, unit)) unit /= 2;
+    ix_with_bits(unit, [&](auto u) {
+        using U = decltype(u);
+        int64_t units = nbytes / (int64_t)sizeof(U);
+        ix_embedding_kernel<U><<<blocks_for(n * units), BLOCK, 0, stream_of(dev, c)>>>(
+            (U *)y->data, (const U *)weight->data, index->data, index->dtype, n, rows, units, !is_int(y->dtype));
+    });
+    return launched(c);
+}
+
+extern "C" int dt__cuda_embedding_bwd(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *dw = &c->out[0], *dy = &c->in[0], *index = &c->in[1];
+    if (is_int(dw->dtype)) return no_dtype(c, dw->dtype);
+    if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
+    ix_keys k = { index->data, index->dtype, dw->shape[0], 0, 1, dw->shape[0] };
+    return ix_scatter(dev, c, dw, dy, k, dy->shape[0], dw->shape[1]);
+}
+
+extern "C" int dt__cuda_gather(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *y = &c->out[0], *x = &c->in[0], *index = &c->in[1];
+    int64_t        n = numel(*y);
+    if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
+    if (n == 0) return 0;
+    ix_with_bits(elem_size(y->dtype), [&](auto u) {
+        using U = decltype(u);
+        ix_gather_kernel<U><<<blocks_for(n), BLOCK, 0, stream_of(dev, c)>>>(
+            (U *)y->data, (const U *)x->data, index->data, index->dtype, n, x->shape[1], y->shape[1], y->shape[2],
+            !is_int(y->dtype));
+    });
+    return launched(c);
+}
+
+extern "C" int dt__cuda_gather_bwd(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    const dt_view *dx = &c->out[0], *dy = &c->in[0], *index = &c->in[1];
+    if (is_int(dx->dtype)) return no_dtype(c, dx->dtype);
+    if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
+    ix_keys k = { index->data, index->dtype, dx->shape[1], dy->shape[1], dx->shape[2], numel(*dx) };
+    return ix_scatter(dev, c, dx, dy, k, numel(*dy), 1);
+}

@@ -1,0 +1,425 @@
+/* reduce.cu: SUM, MEAN, MAX, MIN, ARGMAX, VAR over any dimensions of operands of any strides.
+
+   y[k] = op over r of x[k, r]: k walks the kept dimensions, r the reduced ones; both are merged where the strides allow
+   it, the smallest stride of x innermost (ARGMAX keeps the order, its results are indices). Every thread gathers a
+   state, states are merged in an order that depends on shapes alone: no atomics, the same bits in every run and on
+   every card.
+     sum, mean   double; a thread adds up to 8 neighbours in f32 first
+     var         sums of d and d^2 in double, d = x - p with p the first element of the output: states of one output
+                 have the same p, so they merge by adding; p is a value of the data, so q - s^2/n loses nothing that
+                 matters
+     max, min    NaN wins; argmax the first of equals and the first NaN
+     integers    int64, modulo 2^64
+
+   Launch shapes, blocks of 256 threads:
+     rows        the reduced dimension is the dense one: 1 to 32 lanes of a warp for an output, or (from 2048 elements) a
+                 block; accesses of 16 bytes where the addresses allow it
+     columns     a kept dimension is the dense one: neighbouring threads take neighbouring outputs, the rest of the
+                 block takes other rows; they meet in shared memory
+   Where that makes fewer than 512 blocks, the reduced elements are cut into chunks, a block for each, and a second
+   kernel merges the states of the chunks, a warp for an output.
+
+   Roofline: bytes are those of x, 1 FLOP per element (var 4 in double: on cards with few double units, from 1/64 of the
+   f32 rate, that is about the time of the loads). All of them wait for memory. */
+#include "dtypes.cuh"
+
+namespace dtk {
+
+/* ---------------------------------------------------------------------------------------------------- states */
+struct red_sum { /* also of means */
+    double s;
+    static constexpr bool ints = false;
+    __device__ __forceinline__ static red_sum none(int) { return { 0.0 }; }
+    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, int64_t n, double)
+    {
+        float t[V];
+#pragma unroll
+        for (int j = 0; j < V; j++) t[j] = j < n ? v[j] : 0.0f;
+#pragma unroll
+        for (int d = V / 2; d > 0; d /= 2)
+#pragma unroll
+            for (int j = 0; j < d; j++) t[j] += t[j + d];
+        s += (double)t[0];
+    }
+    __device__ __forceinline__ void merge(int, const red_sum &o) { s += o.s; }
+    __device__ __forceinline__ red_sum other(int d) const { return { __shfl_xor_sync(FULL, s, d) }; }
+};
+struct red_var {
+    double s, q;
+    static constexpr bool ints = false;
+    __device__ __forceinline__ static red_var none(int) { return { 0.0, 0.0 }; }
+    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, int64_t n, double pivot)
+    {
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            double d = j < n ? (double)v[j] - pivot : 0.0;
+            s += d;
+            q = fma(d, d, q);
+        }
+    }
+    __device__ __forceinline__ void merge(int, const red_var &o)
+    {
+        s += o.s;
+        q += o.q;
+    }
+    __device__ __forceinline__ red_var other(int d) const
+    {
+        return { __shfl_xor_sync(FULL, s, d), __shfl_xor_sync(FULL, q, d) };
+    }
+};
+struct red_top { /* max and min */
+    float v;
+    static constexpr bool ints = false;
+    __device__ __forceinline__ static red_top none(int fn) { return { fn == DT_R_MIN ? INFINITY : -INFINITY }; }
+    __device__ __forceinline__ void see(int fn, float x)
+    {
+        v = fn == DT_R_MIN ? min_f()(x, v) : max_f()(x, v);
+    }
+    template <int V> __device__ __forceinline__ void add(int fn, const float (&x)[V], int64_t, int64_t n, double)
+    {
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            if (j < n) see(fn, x[j]);
+    }
+    __device__ __forceinline__ void merge(int fn, const red_top &o) { see(fn, o.v); }
+    __device__ __forceinline__ red_top other(int d) const { return { __shfl_xor_sync(FULL, v, d) }; }
+};
+template <typename T> struct red_at { /* argmax of floats, or of integers */
+    T       v;
+    int64_t i;
+    static constexpr bool ints = !is_float_type<T>::value;
+    __device__ __forceinline__ static red_at none(int)
+    {
+        if constexpr (ints) return { INT64_MIN, INT64_MAX };
+        else return { -INFINITY, INT64_MAX };
+    }
+    __device__ __forceinline__ void merge(int, const red_at &o)
+    {
+        bool nan = v != v, other = o.v != o.v, same = nan ? other : v == o.v;
+        if (same ? o.i < i : !nan && (other || o.v > v)) *this = o;
+    }
+    template <typename E, int V>
+    __device__ __forceinline__ void add(int fn, const E (&x)[V], int64_t first, int64_t n, double)
+    {
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            if (j < n) merge(fn, red_at{ x[j], first + j });
+    }
+    __device__ __forceinline__ red_at other(int d) const
+    {
+        return { __shfl_xor_sync(FULL, v, d), (int64_t)__shfl_xor_sync(FULL, (long long)i, d) };
+    }
+};
+struct red_int { /* sum, max and min of integers */
+    int64_t v;
+    static constexpr bool ints = true;
+    __device__ __forceinline__ static red_int none(int fn)
+    {
+        return { fn == DT_R_SUM ? 0 : fn == DT_R_MIN ? INT64_MAX : INT64_MIN };
+    }
+    __device__ __forceinline__ void merge(int fn, const red_int &o)
+    {
+        if (fn == DT_R_SUM) v = (int64_t)((uint64_t)v + (uint64_t)o.v);
+        else if (fn == DT_R_MIN ? o.v < v : o.v > v) v = o.v;
+    }
+    __device__ __forceinline__ void add(int fn, const int64_t (&x)[1], int64_t, int64_t, double)
+    {
+        merge(fn, red_int{ x[0] });
+    }
+    __device__ __forceinline__ red_int other(int d) const { return { (int64_t)__shfl_xor_sync(FULL, (long long)v, d) }; }
+};
+
+struct red_args {
+    walk<2> keep;  /* outputs: offsets in x and in y */
+    walk<1> over;  /* reduced, in pieces of V elements: offsets in x */
+    int64_t n, inner; /* elements reduced into one; columns: size of the innermost kept dimension */
+    const void *x;
+    void       *y, *part; /* part: states [output][chunk], if there is more than one chunk */
+    int64_t     chunk, nchunks; /* pieces of a chunk */
+    int64_t     tiles;          /* columns: along the innermost kept dimension */
+    int         xtype, ytype, fn, lanes, cols;
+    bool        add, biased;
+};
+
+template <typename S> __device__ __forceinline__ void red_finish(const red_args &a, const S &s, int64_t at)
+{
+    double n = (double)a.n;
+    if constexpr (__is_same(S, red_sum)) {
+        store_float(a.y, a.ytype, at, (float)(a.fn == DT_R_MEAN ? s.s / n : s.s), a.add);
+    } else if constexpr (__is_same(S, red_var)) {
+        double q = s.q - s.s * s.s / n;
+        if (q < 0) q = 0;
+        store_float(a.y, a.ytype, at, (float)(a.biased ? q / n : n > 0 ? q / (n - 1) : (double)NAN), a.add);
+    } else if constexpr (__is_same(S, red_top)) {
+        store_float(a.y, a.ytype, at, s.v, a.add);
+    } else if constexpr (__is_same(S, red_int)) {
+        store_int(a.y, a.ytype, at, s.v, a.add);
+    } else {
+        store_int(a.y, a.ytype, at, s.i, a.add);
+    }
+}
+template <typename S>
+__device__ __forceinline__ void red_leave(const red_args &a, const S &s, int64_t out, int64_t c, int64_t at)
+{
+    if (a.nchunks > 1) ((S *)a.part)[out * a.nchunks + c] = s;
+    else red_finish(a, s, at);
+}
+/* The piece at x + at; left: elements up to the end of the row. */
+template <typename S, int V>
+__device__ __forceinline__ void red_piece(S &s, const red_args &a, int64_t at, int64_t p, int64_t left, double pivot)
+{
+    if constexpr (S::ints) {
+        int64_t v[1] = { load_int(a.x, a.xtype, at) };
+        s.add(a.fn, v, p, 1, pivot);
+    } else {
+        float v[V];
+        load_pack(v, a.x, a.xtype, at, left);
+        s.add(a.fn, v, p * V, left, pivot);
+    }
+}
+/* Every step-th piece from one on. Only where the reduced dimensions are one run can the last piece be short. */
+template <typename S, int V>
+__device__ __forceinline__ void red_pieces(S &s, const red_args &a, int64_t base, int64_t from, int64_t end, int step,
+                                           double pivot)
+{
+    if (a.over.ndim <= 1) {
+        int64_t stride = a.over.stride[0][0];
+#pragma unroll 2
+        for (int64_t p = from; p < end; p += step)
+            red_piece<S, V>(s, a, base + p * stride, p, V > 1 ? a.n - p * V : 1, pivot);
+    } else {
+#pragma unroll 1
+        for (int64_t p = from; p < end; p += step) {
+            int64_t at[1];
+            walk_at(a.over, p, at);
+            red_piece<S, V>(s, a, base + at[0], p, V, pivot);
+        }
+    }
+}
+template <typename S> __device__ __forceinline__ double red_pivot(const red_args &a, int64_t base)
+{
+    if constexpr (__is_same(S, red_var)) return a.n > 0 ? (double)load_float(a.x, a.xtype, base) : 0.0;
+    else return 0.0;
+}
+
+/* ---------------------------------------------------------------------------------------------------- rows */
+/* a.lanes (a power of two up to 32) lanes for an output; one chunk */
+template <typename S, int V>
+static __global__ void __launch_bounds__(BLOCK, 4) red_lanes_kernel(const __grid_constant__ red_args a)
+{
+    int64_t per = BLOCK / a.lanes; /* outputs of a block; the loop is the same for all lanes of a warp */
+    int     lane = (int)threadIdx.x % a.lanes;
+    for (int64_t first = blockIdx.x * per; first < a.keep.total; first += gridDim.x * per) {
+        int64_t out = first + (int)threadIdx.x / a.lanes, at[2] = { 0, 0 };
+        bool    mine = out < a.keep.total;
+        S       s = S::none(a.fn);
+        if (mine) {
+            walk_at(a.keep, out, at);
+            double pivot = red_pivot<S>(a, at[0]);
+            red_pieces<S, V>(s, a, at[0], lane, a.over.total, a.lanes, pivot);
+        }
+        for (int d = a.lanes / 2; d > 0; d /= 2) s.merge(a.fn, s.other(d));
+        if (mine && lane == 0) red_finish(a, s, at[1]);
+    }
+}
+/* A block for an output and a chunk. */
+template <typename S, int V>
+static __global__ void __launch_bounds__(BLOCK, 4) red_block_kernel(const __grid_constant__ red_args a)
+{
+    __shared__ S part[BLOCK / WARP];
+    int          lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    for (int64_t b = blockIdx.x; b < a.keep.total * a.nchunks; b += gridDim.x) {
+        int64_t out = b / a.nchunks, c = b % a.nchunks, at[2];
+        int64_t end = (c + 1) * a.chunk < a.over.total ? (c + 1) * a.chunk : a.over.total;
+        S       s = S::none(a.fn);
+        walk_at(a.keep, out, at);
+        double pivot = red_pivot<S>(a, at[0]);
+        red_pieces<S, V>(s, a, at[0], c * a.chunk + threadIdx.x, end, BLOCK, pivot);
+        for (int d = WARP / 2; d > 0; d /= 2) s.merge(a.fn, s.other(d));
+        if (lane == 0) part[warp] = s;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (int k = 1; k < BLOCK / WARP; k++) s.merge(a.fn, part[k]);
+            red_leave(a, s, out, c, at[1]);
+        }
+        __syncthreads();
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- columns */
+/* Threads (row, col) with a.cols columns; rows meet in shared memory. */
+template <typename S> static __global__ void __launch_bounds__(BLOCK, 4) red_cols_kernel(const __grid_constant__ red_args a)
+{
+    __shared__ S part[BLOCK];
+    int          col = (int)threadIdx.x % a.cols, row = (int)threadIdx.x / a.cols;
+    int64_t      total = a.keep.total / a.inner * a.tiles * a.nchunks;
+    for (int64_t b = blockIdx.x; b < total; b += gridDim.x) {
+        int64_t c = b % a.nchunks, t = b / a.nchunks, k = t % a.tiles * a.cols + col, at[2] = { 0, 0 };
+        int64_t out = t / a.tiles * a.inner + k;
+        int64_t end = (c + 1) * a.chunk < a.over.total ? (c + 1) * a.chunk : a.over.total;
+        bool    mine = k < a.inner && row < a.lanes;
+        S       s = S::none(a.fn);
+        if (mine) {
+            walk_at(a.keep, out, at);
+            double pivot = red_pivot<S>(a, at[0]);
+            red_pieces<S, 1>(s, a, at[0], c * a.chunk + row, end, a.lanes, pivot);
+        }
+        part[threadIdx.x] = s;
+        for (int left = a.lanes; left > 1;) {
+            int half = (left + 1) / 2;
+            __syncthreads();
+            if (row < half && row + half < left) {
+                s.merge(a.fn, part[threadIdx.x + half * a.cols]);
+                part[threadIdx.x] = s;
+            }
+            left = half;
+        }
+        if (mine && row == 0) red_leave(a, s, out, c, at[1]);
+        __syncthreads();
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- chunks */
+template <typename S> static __global__ void __launch_bounds__(BLOCK, 4) red_chunks_kernel(const __grid_constant__ red_args a)
+{
+    int lane = (int)threadIdx.x % WARP;
+    for (int64_t out = grid_first() / WARP; out < a.keep.total; out += grid_step() / WARP) { /* a warp for an output */
+        S       s = S::none(a.fn);
+        int64_t at[2];
+        for (int64_t c = lane; c < a.nchunks; c += WARP) s.merge(a.fn, ((const S *)a.part)[out * a.nchunks + c]);
+        for (int d = WARP / 2; d > 0; d /= 2) s.merge(a.fn, s.other(d));
+        walk_at(a.keep, out, at);
+        if (lane == 0) red_finish(a, s, at[1]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------------- launching */
+enum { RED_BLOCKS = 512 }; /* what a card should have to do */
+
+template <typename S> static int red_run(dt_device *dev, const dt_call *c, red_args &a, bool columns, int v)
+{
+    cudaStream_t s = stream_of(dev, c);
+    int64_t      items = columns ? a.keep.total / a.inner * a.tiles : a.keep.total; /* blocks without chunks */
+    bool         lanes = !columns && a.n <= 2048;
+    if (!lanes) {
+        int64_t least = columns ? 16 * (int64_t)a.lanes : 2048 / v; /* pieces that are worth a block */
+        a.nchunks = items < RED_BLOCKS ? (RED_BLOCKS + items - 1) / items : 1;
+        if (a.nchunks > a.over.total / least) a.nchunks = a.over.total / least;
+        if (a.nchunks < 1) a.nchunks = 1;
+        a.chunk = (a.over.total + a.nchunks - 1) / a.nchunks;
+        if (a.chunk > 0) a.nchunks = (a.over.total + a.chunk - 1) / a.chunk;
+        if (a.nchunks > 1) {
+            a.part = dt__cuda_scratch(dev, c->stream, (size_t)(a.keep.total * a.nchunks) * sizeof(S));
+            if (!a.part) return DT_ERR_MEMORY;
+        }
+    }
+    unsigned blocks = blocks_for(items * a.nchunks, 1);
+    if (columns) {
+        red_cols_kernel<S><<<blocks, BLOCK, 0, s>>>(a);
+    } else if (lanes) {
+        a.lanes = 1;
+        while (a.lanes < WARP && a.lanes < a.over.total) a.lanes *= 2;
+        blocks = blocks_for(a.keep.total, BLOCK / a.lanes);
+        if constexpr (!S::ints) {
+            if (v == 8) red_lanes_kernel<S, 8><<<blocks, BLOCK, 0, s>>>(a);
+            else if (v == 4) red_lanes_kernel<S, 4><<<blocks, BLOCK, 0, s>>>(a);
+        }
+        if (v == 1) red_lanes_kernel<S, 1><<<blocks, BLOCK, 0, s>>>(a);
+    } else {
+        if constexpr (!S::ints) {
+            if (v == 8) red_block_kernel<S, 8><<<blocks, BLOCK, 0, s>>>(a);
+            else if (v == 4) red_block_kernel<S, 4><<<blocks, BLOCK, 0, s>>>(a);
+        }
+        if (v == 1) red_block_kernel<S, 1><<<blocks, BLOCK, 0, s>>>(a);
+    }
+    if (a.nchunks > 1) red_chunks_kernel<S><<<blocks_for(a.keep.total, BLOCK / WARP), BLOCK, 0, s>>>(a);
+    return launched(c);
+}
+
+/* One more dimension, before those with smaller strides of x (sorted), or last. */
+static void red_insert(dt_view &x, dt_view &y, int64_t n, int64_t xs, int64_t ys, bool sorted)
+{
+    int d = x.ndim++;
+    y.ndim = x.ndim;
+    for (; sorted && d > 0 && x.stride[d - 1] < xs; d--) {
+        x.shape[d] = x.shape[d - 1], x.stride[d] = x.stride[d - 1];
+        y.shape[d] = y.shape[d - 1], y.stride[d] = y.stride[d - 1];
+    }
+    x.shape[d] = y.shape[d] = n;
+    x.stride[d] = xs, y.stride[d] = ys;
+}
+/* The elements of a dense row that a thread takes at once; over then counts pieces. */
+static int red_width(red_args &a)
+{
+    int last = a.over.ndim - 1, size = elem_size(a.xtype), v = size > 2 ? 4 : 8, nbytes = v * size;
+    if (a.over.ndim == 0 || a.over.total == 0 || a.over.stride[0][last] != 1) return 1;
+    if (!aligned_to(a.x, nbytes < 16 ? nbytes : 16) || (last > 0 && a.over.shape[last] % v)) return 1;
+    for (int d = 0; d < last; d++)
+        if (a.over.stride[0][d] % v) return 1;
+    for (int d = 0; d < a.keep.ndim; d++)
+        if (a.keep.stride[0][d] % v) return 1;
+    int64_t pieces = (a.over.shape[last] + v - 1) / v;
+    a.over.total = a.over.total / a.over.shape[last] * pieces;
+    a.over.shape[last] = pieces;
+    a.over.stride[0][last] = v;
+    return v;
+}
+
+} /* namespace dtk */
+
+extern "C" int dt__cuda_reduce(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk;
+    static const char *const names[DT_R_COUNT] = { "sum", "mean", "max", "min", "argmax", "var" };
+    const dt_view *y = &c->out[0], *x = &c->in[0];
+    int            fn = c->u.reduce.fn;
+    bool           ints = is_int(x->dtype) && is_int(y->dtype);
+    dt_view        kx, ky, rx, ry;
+    red_args       a;
+    if (fn < 0 || fn >= DT_R_COUNT) return dt_fail(DT_ERR_ARG, "reduce: there is no function %d", fn);
+    if (ints && (fn == DT_R_MEAN || fn == DT_R_VAR))
+        return dt_fail(DT_ERR_DTYPE, "reduce: %s does not take integers; cast to f32", names[fn]);
+    memset(&a, 0, sizeof a);
+    kx.ndim = ky.ndim = rx.ndim = ry.ndim = 0;
+    for (int d = 0; d < x->ndim; d++) {
+        if (x->shape[d] == 1) continue;
+        if (y->shape[d] == 1) red_insert(rx, ry, x->shape[d], x->stride[d], 0, fn != DT_R_ARGMAX);
+        else red_insert(kx, ky, x->shape[d], x->stride[d], y->stride[d], true);
+    }
+    const dt_view *const keep[2] = { &kx, &ky }, *const over[1] = { &rx };
+    a.keep = walk_of<2>(keep);
+    a.over = walk_of<1>(over);
+    a.n = a.over.total;
+    if (a.keep.total == 0) return 0;
+    if (a.n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX))
+        return dt_fail(DT_ERR_SHAPE, "reduce: %s over no elements has no value; reduce a dimension that is not 0",
+                       names[fn]);
+    a.x = x->data, a.y = y->data;
+    a.xtype = x->dtype, a.ytype = y->dtype;
+    a.fn = fn;
+    a.add = c->acc & 1;
+    a.biased = c->u.reduce.biased != 0;
+    a.nchunks = 1;
+    a.chunk = a.n;
+    a.lanes = a.cols = 1;
+    if (a.over.ndim == 0) a.over.stride[0][0] = 0;
+    a.inner = a.keep.ndim > 0 ? a.keep.shape[a.keep.ndim - 1] : 1;
+    bool columns = a.keep.ndim > 0 && a.over.ndim > 0 && a.n > 1 &&
+                   a.keep.stride[0][a.keep.ndim - 1] < a.over.stride[0][a.over.ndim - 1];
+    if (columns) {
+        int rows = a.n >= 8 ? 8 : a.n >= 4 ? 4 : 2;
+        a.cols = (int)(a.inner < BLOCK / rows ? a.inner : BLOCK / rows);
+        a.lanes = BLOCK / a.cols;
+        a.tiles = (a.inner + a.cols - 1) / a.cols;
+    }
+    int v = columns || ints ? 1 : red_width(a);
+    a.chunk = a.over.total;
+    if (ints) {
+        if (fn == DT_R_ARGMAX) return red_run<red_at<int64_t>>(dev, c, a, columns, v);
+        return red_run<red_int>(dev, c, a, columns, v);
+    }
+    if (fn == DT_R_SUM || fn == DT_R_MEAN) return red_run<red_sum>(dev, c, a, columns, v);
+    if (fn == DT_R_VAR) return red_run<red_var>(dev, c, a, columns, v);
+    if (fn == DT_R_ARGMAX) return red_run<red_at<float>>(dev, c, a, columns, v);
+    return red_run<red_top>(dev, c, a, columns, v);
+}
