@@ -149,7 +149,7 @@ __device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a
         turn(ab, a, a0, col);
         turn(ab + DEPTH * PITCH, b, b0, col);
         __syncthreads();
-#pragma unroll 4
+#pragma unroll 2
         for (int k = 0; k < n; k++) {
             float4 x = *(const float4 *)(ab + k * PITCH + ty), y = *(const float4 *)(ab + (DEPTH + k) * PITCH + tx);
             float  u[4] = { x.x, x.y, x.z, x.w }, v[4] = { y.x, y.y, y.z, y.w };
@@ -181,7 +181,7 @@ __device__ __forceinline__ void mul(float (&sum)[NC][4][W / 16], float *ab, cons
         __syncthreads();
         fetch<W>(ab, x, x0, col + c * W);
         __syncthreads();
-#pragma unroll 4
+#pragma unroll 2
         for (int k = 0; k < n; k++) {
             float4 p = *(const float4 *)(tile + k * PITCH + ty);
             float  u[4] = { p.x, p.y, p.z, p.w };
@@ -221,14 +221,23 @@ __device__ __forceinline__ int64_t keys_seen(const args &a, int64_t q0)
     int64_t end = q0 + TILE < a.t ? q0 + TILE : a.t;
     return a.causal && end < a.s ? end : a.s;
 }
-__device__ __forceinline__ bool sees(const args &a, int64_t query, int64_t key)
-{
-    return query < a.t && key < a.s && (!a.causal || key <= query);
-}
-__device__ __forceinline__ int64_t lse_at(const args &a, int64_t head, int64_t query)
+/* Which pairs of a tile count, rows from r0 and columns from c0: those inside, and with causal those whose key is not
+   behind their query. */
+struct mask {
+    int rows, cols, diag;
+    __device__ __forceinline__ mask(const args &a, int64_t rows_in, int64_t r0, int64_t cols_in, int64_t c0, bool keys)
+    {
+        int64_t d = keys ? c0 - r0 : r0 - c0; /* query minus key at the corner */
+        rows = left_of(rows_in, r0);
+        cols = left_of(cols_in, c0);
+        diag = a.causal && d < TILE ? (int)d : (int)TILE;
+    }
+    __device__ __forceinline__ bool inside(int r, int c) const { return r < rows && c < cols; }
+};
+__device__ __forceinline__ int64_t lse_at(const args &a, int64_t head)
 {
     int64_t b = divide(head, a.h);
-    return b * a.lse_b + (head - b * a.h) * a.lse_h + query * a.lse_t;
+    return b * a.lse_b + (head - b * a.h) * a.lse_h;
 }
 /* A block's item: the longest tiles of a causal head come first. */
 struct item {
@@ -243,7 +252,7 @@ struct item {
 };
 
 template <int W, int NC>
-static __global__ void __launch_bounds__(THREADS, 1) forward(args a, heads o, float *lse, heads q, heads k, heads v)
+static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1) forward(args a, heads o, float *lse, heads q, heads k, heads v)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
     int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
@@ -260,14 +269,15 @@ static __global__ void __launch_bounds__(THREADS, 1) forward(args a, heads o, fl
             for (int c = 0; c < NC * (W / 16); c++) sum[c / (W / 16)][i][c % (W / 16)] = 0;
         }
         for (int64_t k0 = 0; k0 < seen; k0 += TILE) {
+            mask see(a, a.t, w.row, a.s, k0, false);
             dot(s, ab, mq, w.row, mk, k0);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float top = m[i], part = 0;
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    bool hidden = k0 + tx + j >= a.s || (a.causal && k0 + tx + j > w.row + ty + i);
-                    s[i][j] = hidden ? -INFINITY : s[i][j] * a.scale;
+                    bool seen_j = tx + j < see.cols && tx + j <= ty + i + see.diag;
+                    s[i][j] = seen_j ? s[i][j] * a.scale : -INFINITY;
                     top = fmaxf(top, s[i][j]);
                 }
                 top = row_max(top);
@@ -289,7 +299,7 @@ static __global__ void __launch_bounds__(THREADS, 1) forward(args a, heads o, fl
 #pragma unroll
             for (int c = 0; c < NC * (W / 16); c++) sum[c / (W / 16)][i][c % (W / 16)] *= r;
             if (tx == 0 && w.col == 0 && w.row + ty + i < a.t)
-                lse[lse_at(a, w.head, w.row + ty + i)] = m[i] + logf(l[i]);
+                lse[lse_at(a, w.head) + (w.row + ty + i) * a.lse_t] = m[i] + logf(l[i]);
         }
         put_sums<W, NC>(head_of(a, o, w.head, a.t), w.row, w.col, sum);
     }
@@ -309,17 +319,9 @@ static __global__ void deltas(args a, float *delta, heads dy, heads o)
         if (lane == 0) delta[i] = sum;
     }
 }
-/* p := exp(scale p - lse), ds := scale p (ds - delta); 0 where the query does not see the key */
-__device__ __forceinline__ void softmax_bwd(float &p, float &ds, float lse, float delta, float scale, bool seen)
-{
-    float x = seen ? expf(fmaf(p, scale, -lse)) : 0.0f;
-    ds = seen ? (ds - delta) * scale * x : 0.0f;
-    p = x;
-}
-
 /* dk and dv: rows are keys */
 template <int W, int NC>
-static __global__ void __launch_bounds__(THREADS, 1)
+static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
     backward_keys(args a, heads dk, heads dv, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
@@ -328,27 +330,36 @@ static __global__ void __launch_bounds__(THREADS, 1)
         item   w(a, i0, W * NC, false);
         matrix mq = head_of(a, q, w.head, a.t), my = head_of(a, dy, w.head, a.t);
         matrix mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
-        float  p[4][4], ds[4][4], sum_k[NC][4][W / 16], sum_v[NC][4][W / 16];
+        float  s[4][4], sum_k[NC][4][W / 16], sum_v[NC][4][W / 16];
 #pragma unroll
         for (int c = 0; c < NC * 4 * (W / 16); c++) {
             sum_k[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
             sum_v[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
         }
         for (int64_t q0 = a.causal ? w.row : 0; q0 < a.t; q0 += TILE) {
-            dot(p, ab, mk, w.row, mq, q0);
-            dot(ds, ab, mv, w.row, my, q0);
+            mask see(a, a.s, w.row, a.t, q0, true);
+            dot(s, ab, mk, w.row, mq, q0);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                int64_t query = q0 + tx + j;
-                float   ls = query < a.t ? lse[lse_at(a, w.head, query)] : 0.0f;
-                float   dl = query < a.t ? delta[w.head * a.t + query] : 0.0f;
+                float ls = tx + j < see.cols ? lse[lse_at(a, w.head) + (q0 + tx + j) * a.lse_t] : 0.0f;
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    softmax_bwd(p[i][j], ds[i][j], ls, dl, a.scale, sees(a, query, w.row + ty + i));
+                    s[i][j] = see.inside(ty + i, tx + j) && ty + i <= tx + j + see.diag
+                                  ? expf(fmaf(s[i][j], a.scale, -ls)) : 0.0f;
             }
-            put_tile(tile, p);
+            put_tile(tile, s);
             mul<W, NC>(sum_v, ab, tile, my, q0, w.col);
-            put_tile(tile, ds);
+            dot(s, ab, mv, w.row, my, q0);
+#pragma unroll
+            for (int j = 0; j < 4; j++) { /* p waits in the tile, 0 where it is hidden */
+                float4 p = *(const float4 *)(tile + (tx + j) * PITCH + ty);
+                float  dl = tx + j < see.cols ? delta[w.head * a.t + q0 + tx + j] : 0.0f;
+                s[0][j] = (s[0][j] - dl) * a.scale * p.x;
+                s[1][j] = (s[1][j] - dl) * a.scale * p.y;
+                s[2][j] = (s[2][j] - dl) * a.scale * p.z;
+                s[3][j] = (s[3][j] - dl) * a.scale * p.w;
+            }
+            put_tile(tile, s);
             mul<W, NC>(sum_k, ab, tile, mq, q0, w.col);
         }
         put_sums<W, NC>(head_of(a, dk, w.head, a.s), w.row, w.col, sum_k);
@@ -357,7 +368,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 /* dq: rows are queries */
 template <int W, int NC>
-static __global__ void __launch_bounds__(THREADS, 1)
+static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
     backward_queries(args a, heads dq, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
@@ -373,16 +384,21 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int64_t query = w.row + ty + i;
-            ls[i] = query < a.t ? lse[lse_at(a, w.head, query)] : 0.0f;
+            ls[i] = query < a.t ? lse[lse_at(a, w.head) + query * a.lse_t] : 0.0f;
             dl[i] = query < a.t ? delta[w.head * a.t + query] : 0.0f;
         }
         for (int64_t k0 = 0; k0 < seen; k0 += TILE) {
+            mask see(a, a.t, w.row, a.s, k0, false);
             dot(p, ab, mq, w.row, mk, k0);
             dot(ds, ab, my, w.row, mv, k0);
 #pragma unroll
-            for (int i = 0; i < 16; i++)
-                softmax_bwd(p[i / 4][i % 4], ds[i / 4][i % 4], ls[i / 4], dl[i / 4], a.scale,
-                            sees(a, w.row + ty + i / 4, k0 + tx + i % 4));
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    bool  seen_j = see.inside(ty + i, tx + j) && tx + j <= ty + i + see.diag;
+                    float x = seen_j ? expf(fmaf(p[i][j], a.scale, -ls[i])) : 0.0f;
+                    ds[i][j] = seen_j ? (ds[i][j] - dl[i]) * a.scale * x : 0.0f;
+                }
             put_tile(tile, ds);
             mul<W, NC>(sum, ab, tile, mk, k0, w.col);
         }

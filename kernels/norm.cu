@@ -8,7 +8,8 @@
        dw = sum g xhat, db = sum g, dx = w rstd (g - db/m - xhat dw/m); in evaluation dx = w rstd g; dadd = g
 
    Sums about a value near the mean keep their digits: rows take the mean first; a thread of the batch statistics takes
-   the mean of its first elements, and pieces are merged by Chan's formula. Order and partition of every sum depend on
+   its first elements, then its mean, and the pieces are moved to a common shift as they are added; slices are merged
+   in f64. Order and partition of every sum depend on
    the shape alone: the same bits in every run. Nothing is added by atomics.
 
    Launch shapes (256 threads a block):
@@ -147,14 +148,22 @@ struct two_sums {
         b += o.b;
     }
 };
-struct moments { /* of n values: mean, and sum of squares about it */
-    float n, mean, m2;
-    __device__ __forceinline__ void merge(const moments &o)
+struct moments { /* of n values: the sums of x - shift and of its square */
+    float n, shift, s, q;
+    __device__ __forceinline__ void about(float to)
     {
-        float all = n + o.n, share = all > 0 ? o.n / all : 0.0f, d = o.mean - mean;
-        m2 += fmaf(d * d, n * share, o.m2);
-        mean = fmaf(d, share, mean);
-        n = all;
+        float d = shift - to;
+        q = fmaf(d, fmaf(n, d, 2 * s), q);
+        s = fmaf(n, d, s);
+        shift = to;
+    }
+    __device__ __forceinline__ void merge(moments o)
+    {
+        if (n == 0) shift = o.shift;
+        o.about(shift);
+        n += o.n;
+        s += o.s;
+        q += o.q;
     }
 };
 __device__ __forceinline__ two_sums from_lane(const two_sums &r, int lane)
@@ -163,22 +172,20 @@ __device__ __forceinline__ two_sums from_lane(const two_sums &r, int lane)
 }
 __device__ __forceinline__ moments from_lane(const moments &r, int lane)
 {
-    return moments{ __shfl_xor_sync(FULL, r.n, lane), __shfl_xor_sync(FULL, r.mean, lane),
-                    __shfl_xor_sync(FULL, r.m2, lane) };
+    return moments{ __shfl_xor_sync(FULL, r.n, lane), __shfl_xor_sync(FULL, r.shift, lane),
+                    __shfl_xor_sync(FULL, r.s, lane), __shfl_xor_sync(FULL, r.q, lane) };
 }
 
 template <typename T> struct stats_of { /* the moments of x */
     typedef T       type;
-    typedef moments result;
+    typedef moments result, lane;
     operand<T>      x;
-    struct lane {
-        float n, shift, s, q;
-    };
-    static __device__ __forceinline__ lane zero() { return lane{ 0, 0, 0, 0 }; }
-    static __device__ __forceinline__ result end(const lane &l)
+    static __device__ __forceinline__ lane   zero() { return lane{ 0, 0, 0, 0 }; }
+    static __device__ __forceinline__ result end(lane l) /* about its mean: the first elements may be far from it */
     {
-        float d = l.n > 0 ? l.s / l.n : 0.0f, m2 = fmaf(-d, l.s, l.q);
-        return result{ l.n, l.shift + d, m2 < 0 ? 0.0f : m2 };
+        float mean = l.n > 0 ? l.shift + l.s / l.n : 0.0f;
+        l.about(mean - mean == 0 ? mean : 0.0f);
+        return l;
     }
     /* N elements from 'at' into the sums l: row (of columns), their first channel, and by how much channels step */
     template <int N>
@@ -406,11 +413,11 @@ static __global__ void bn_finish(const moments *part, int64_t slices, float *tab
         double n = 0, mean = 0, m2 = 0, all;
         for (int64_t s = lane; part && s < slices; s += WARP) {
             moments o = part[s * a.chs + ch];
-            double  d = (double)o.mean - mean;
-            all = n + (double)o.n;
-            if (all <= 0) continue;
-            m2 += (double)o.m2 + d * d * (n * (double)o.n / all);
-            mean += d * ((double)o.n / all);
+            if (o.n == 0) continue;
+            double on = (double)o.n, off = (double)o.s / on, d = (double)o.shift + off - mean;
+            all = n + on;
+            m2 += fma(-off, (double)o.s, (double)o.q) + d * d * (n * on / all);
+            mean += d * (on / all);
             n = all;
         }
         for (int k = WARP / 2; part && k > 0; k /= 2) {
@@ -423,7 +430,7 @@ static __global__ void bn_finish(const moments *part, int64_t slices, float *tab
             n = all;
         }
         if (lane > 0) continue;
-        double var = part ? m2 / n : (double)t.old[1].at(ch), bias = t.bias.p ? (double)t.bias.at(ch) : 0.0;
+        double var = part ? (m2 < 0 ? 0 : m2) / n : (double)t.old[1].at(ch), bias = t.bias.p ? (double)t.bias.at(ch) : 0.0;
         if (!part) mean = (double)t.old[0].at(ch);
         if (only_stats) {
             t.mean.put(ch, (float)mean);
