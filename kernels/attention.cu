@@ -158,11 +158,10 @@ __device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a
         }
     }
 }
-/* tile[4 tx + j][4 ty + i] := s[i][j] */
+/* tile[4 tx + j][4 ty + i] := s[i][j]. Comes after a dot, whose barriers say that what was there has been read. */
 __device__ __forceinline__ void put_tile(float *tile, const float (&s)[4][4])
 {
     int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
-    __syncthreads(); /* what was there has been read */
 #pragma unroll
     for (int j = 0; j < 4; j++)
         *(float4 *)(tile + (tx + j) * PITCH + ty) = make_float4(s[0][j], s[1][j], s[2][j], s[3][j]);
