@@ -1,0 +1,506 @@
+/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient; the matrix of scores is never
+   in memory.
+
+   q, o (b, h, t, d), k, v (b, h, s, d), lse (b, h, t). Causal: query i sees the keys j <= i. Forward, over tiles of 64
+   keys with the running maximum m and sum l of each query:
+       m' = max(m, max_j s_ij), p = exp(s - m'), l = l exp(m - m') + sum p, o = o exp(m - m') + p v; at the end o / l,
+       lse = m + log l
+   Backward, with delta_i = sum_d do o, p = exp(s - lse) once more and ds = scale p (do v^T - delta):
+       dv = p^T do, dk = ds^T q, dq = ds k
+   in three kernels: delta by rows; dk and dv by tiles of keys, over the queries; dq by tiles of queries, over the keys.
+   Each sum is made by one thread in ascending order: no atomics, the same bits in every run.
+
+   Launch shape: a block of 16 x 16 threads for a tile of 64 rows of the result of one head and at most 128 of its
+   columns; larger d take more blocks, which make the scores again. All is made of two products:
+   - dot: a tile of 64 x 64 scores; both operands pass through shared memory, turned, 32 of d at a time; a thread holds
+     4 x 4 sums and reads two float4 for 16 FMAs.
+   - mul: 64 x 64 weights from shared memory times 64 rows of W columns; a thread holds 4 x W/16 sums for each group of
+     W columns.
+   Halves become f32 as they are loaded; tiles that a mask hides as a whole are left out. 34 KiB of shared memory.
+
+   Roofline, a head, causal half of it: forward 4 t s d FLOPs, backward 14 t s d (delta 2 t d), in f32 FMA (A100: 19.5
+   TFLOP/s; tensor cores are not used). From memory a block of queries reads q once for each tile of keys (L1, L2) and k
+   and v once: 4 t s d e / 64 bytes of L2 traffic for e bytes an element, 64/e FLOPs a byte and more: bound by
+   arithmetic for all d from 32. */
+#include "operand.cuh"
+
+namespace dtk {
+namespace operands {
+namespace attention {
+
+enum { TILE = 64, DEPTH = 32, PITCH = TILE + 4, THREADS = 256 };
+
+struct heads { /* an operand (b, h, rows, d) with unit stride in d */
+    operand<mixed> x;
+    int64_t        b, h, row; /* strides */
+    int            fours;     /* 4 elements of d are moved at once: aligned, and 4 divides d */
+};
+struct matrix { /* that of one head */
+    operand<mixed> x; /* from its first element */
+    int64_t        step, rows, cols;
+    int            fours;
+};
+struct args {
+    int64_t heads, h, t, s, d;
+    int64_t tiles, groups; /* of rows of the result, of its columns: a block each, for each head */
+    float   scale;
+    int     causal;
+    int64_t lse_b, lse_h, lse_t; /* strides */
+};
+__device__ __forceinline__ matrix head_of(const args &a, const heads &m, int64_t head, int64_t rows)
+{
+    int64_t b = divide(head, a.h), at = b * m.b + (head - b * a.h) * m.h;
+    char   *p = (char *)m.x.p + at * (m.x.dtype == DT_F32 ? 4 : 2);
+    return matrix{ { p, m.x.add, m.x.dtype }, m.row, rows, a.d, m.fours };
+}
+/* how many of n rows or columns are left behind 'at', at most 64 */
+__device__ __forceinline__ int left_of(int64_t n, int64_t at) { return n - at < TILE ? (int)(n - at) : (int)TILE; }
+/* 4 elements of a row, 0 outside: in one load, for operands that move in fours. All dtypes take the same instructions, so
+   that several such loads can be under way. */
+struct four {
+    uint4 raw; /* 4 floats, or 4 halves in x and y */
+    __device__ __forceinline__ void load(const matrix &m, int64_t at, bool in)
+    {
+        bool wide = m.x.dtype == DT_F32;
+        raw = make_uint4(0, 0, 0, 0);
+        if (in && wide) raw = *(const uint4 *)((const float *)m.x.p + at);
+        if (in && !wide) {
+            uint2 t = *(const uint2 *)((const uint16_t *)m.x.p + at);
+            raw.x = t.x, raw.y = t.y;
+        }
+    }
+    __device__ __forceinline__ float4 get(int dtype) const
+    {
+        if (dtype == DT_F32)
+            return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w));
+        if (dtype == DT_BF16) /* the upper half of a float */
+            return make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u),
+                               __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xffff0000u));
+        return make_float4(half_at(raw.x), half_at(raw.x >> 16), half_at(raw.y), half_at(raw.y >> 16));
+    }
+    static __device__ __forceinline__ float half_at(unsigned bits) { return __half2float(__ushort_as_half((unsigned short)bits)); }
+};
+template <int N> __device__ __forceinline__ void store_row(const matrix &m, int64_t row, int64_t col, const float (&v)[N])
+{
+    int64_t at = row * m.step + col;
+    if (row >= m.rows) return;
+    if (m.fours && col + N <= m.cols) {
+        m.x.store(at, v);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (col + k < m.cols) m.x.put(at + k, v[k]);
+}
+/* to[DEPTH][PITCH] := 64 rows of m from 'row', DEPTH columns from 'col', turned */
+__device__ __forceinline__ void turn(float *to, const matrix &m, int64_t row, int64_t col)
+{
+    int rows = left_of(m.rows, row), cols = left_of(m.cols, col);
+    if (m.fours) {
+        int     r = (int)threadIdx.x / 4, k = (int)threadIdx.x % 4 * 4;
+        int64_t at = (row + r) * m.step + col + k;
+        four    f[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) f[i].load(m, at + 16 * i, r < rows && k + 16 * i < cols);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float *p = to + (k + 16 * i) * PITCH + r;
+            float4 v = f[i].get(m.x.dtype);
+            p[0] = v.x, p[PITCH] = v.y, p[2 * PITCH] = v.z, p[3 * PITCH] = v.w;
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < TILE * DEPTH; i += THREADS) {
+        int r = i / DEPTH, k = i % DEPTH;
+        to[k * PITCH + r] = r < rows && k < cols ? m.x.at((row + r) * m.step + col + k) : 0.0f;
+    }
+}
+/* to[TILE][W] := 64 rows of m from 'row', W columns from 'col' */
+template <int W> __device__ __forceinline__ void fetch(float *to, const matrix &m, int64_t row, int64_t col)
+{
+    constexpr int N = TILE * W / 4 / THREADS, DOWN = THREADS * 4 / W;
+    int           rows = left_of(m.rows, row), cols = left_of(m.cols, col);
+    if (m.fours) {
+        int     r = (int)threadIdx.x * 4 / W, k = (int)threadIdx.x * 4 % W;
+        int64_t at = (row + r) * m.step + col + k;
+        four    f[N];
+#pragma unroll
+        for (int i = 0; i < N; i++, at += DOWN * m.step) f[i].load(m, at, r + DOWN * i < rows && k < cols);
+#pragma unroll
+        for (int i = 0; i < N; i++) *(float4 *)(to + ((int)threadIdx.x + i * THREADS) * 4) = f[i].get(m.x.dtype);
+        return;
+    }
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < TILE * W; i += THREADS) {
+        int r = i / W, k = i % W;
+        to[i] = r < rows && k < cols ? m.x.at((row + r) * m.step + col + k) : 0.0f;
+    }
+}
+/* s[i][j] := row a0 + 4 ty + i of a times row b0 + 4 tx + j of b. All threads; ab is free before and after a barrier. */
+__device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a, int64_t a0, const matrix &b, int64_t b0)
+{
+    int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+#pragma unroll
+    for (int i = 0; i < 16; i++) s[i / 4][i % 4] = 0;
+    for (int64_t col = 0; col < a.cols; col += DEPTH) {
+        int n = (int)(a.cols - col < DEPTH ? a.cols - col : DEPTH);
+        __syncthreads();
+        turn(ab, a, a0, col);
+        turn(ab + DEPTH * PITCH, b, b0, col);
+        __syncthreads();
+#pragma unroll 2
+        for (int k = 0; k < n; k++) {
+            float4 x = *(const float4 *)(ab + k * PITCH + ty), y = *(const float4 *)(ab + (DEPTH + k) * PITCH + tx);
+            float  u[4] = { x.x, x.y, x.z, x.w }, v[4] = { y.x, y.y, y.z, y.w };
+#pragma unroll
+            for (int i = 0; i < 16; i++) s[i / 4][i % 4] = fmaf(u[i / 4], v[i % 4], s[i / 4][i % 4]);
+        }
+    }
+}
+/* tile[4 tx + j][4 ty + i] := s[i][j]. Comes after a dot, whose barriers say that what was there has been read. */
+__device__ __forceinline__ void put_tile(float *tile, const float (&s)[4][4])
+{
+    int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        *(float4 *)(tile + (tx + j) * PITCH + ty) = make_float4(s[0][j], s[1][j], s[2][j], s[3][j]);
+}
+/* sum[c][i][j] += the sum over k of tile[k][4 ty + i] times row x0 + k of x, column col + c W + W/16 tx + j */
+template <int W, int NC>
+__device__ __forceinline__ void mul(float (&sum)[NC][4][W / 16], float *ab, const float *tile, const matrix &x, int64_t x0,
+                                    int64_t col)
+{
+    constexpr int J = W / 16;
+    int           tx = (int)threadIdx.x % 16 * J, ty = (int)threadIdx.x / 16 * 4;
+    int           n = left_of(x.rows, x0);
+#pragma unroll
+    for (int c = 0; c < NC; c++) {
+        if (col + c * W >= x.cols) break;
+        __syncthreads();
+        fetch<W>(ab, x, x0, col + c * W);
+        __syncthreads();
+#pragma unroll 2
+        for (int k = 0; k < n; k++) {
+            float4 p = *(const float4 *)(tile + k * PITCH + ty);
+            float  u[4] = { p.x, p.y, p.z, p.w };
+            pack<float, J> v = *(const pack<float, J> *)(ab + k * W + tx);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < J; j++) sum[c][i][j] = fmaf(u[i], v.v[j], sum[c][i][j]);
+        }
+    }
+}
+template <int W, int NC>
+__device__ __forceinline__ void put_sums(const matrix &y, int64_t row, int64_t col, const float (&sum)[NC][4][W / 16])
+{
+    int tx = (int)threadIdx.x % 16 * (W / 16), ty = (int)threadIdx.x / 16 * 4;
+#pragma unroll
+    for (int c = 0; c < NC; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) store_row(y, row + ty + i, col + c * W + tx, sum[c][i]);
+}
+/* over the 16 threads of a row */
+__device__ __forceinline__ float row_max(float x)
+{
+#pragma unroll
+    for (int d = 8; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(FULL, x, d));
+    return x;
+}
+__device__ __forceinline__ float row_sum(float x)
+{
+#pragma unroll
+    for (int d = 8; d > 0; d /= 2) x += __shfl_xor_sync(FULL, x, d);
+    return x;
+}
+/* The keys that some query of the tile at q0 sees. */
+__device__ __forceinline__ int64_t keys_seen(const args &a, int64_t q0)
+{
+    int64_t end = q0 + TILE < a.t ? q0 + TILE : a.t;
+    return a.causal && end < a.s ? end : a.s;
+}
+/* Which pairs of a tile count, rows from r0 and columns from c0: those inside, and with causal those whose key is not
+   behind their query. */
+struct mask {
+    int rows, cols, diag;
+    __device__ __forceinline__ mask(const args &a, int64_t rows_in, int64_t r0, int64_t cols_in, int64_t c0, bool keys)
+    {
+        int64_t d = keys ? c0 - r0 : r0 - c0; /* query minus key at the corner */
+        rows = left_of(rows_in, r0);
+        cols = left_of(cols_in, c0);
+        diag = a.causal && d < TILE ? (int)d : (int)TILE;
+    }
+    __device__ __forceinline__ bool inside(int r, int c) const { return r < rows && c < cols; }
+};
+__device__ __forceinline__ int64_t lse_at(const args &a, int64_t head)
+{
+    int64_t b = divide(head, a.h);
+    return b * a.lse_b + (head - b * a.h) * a.lse_h;
+}
+/* A block's item: the longest tiles of a causal head come first. */
+struct item {
+    int64_t head, row, col;
+    __device__ __forceinline__ item(const args &a, int64_t i, int width, bool descending)
+    {
+        int64_t rest = divide(i, a.tiles), tile = i - rest * a.tiles;
+        head = divide(rest, a.groups);
+        col = (rest - head * a.groups) * width;
+        row = (descending ? a.tiles - 1 - tile : tile) * TILE;
+    }
+};
+
+template <int W, int NC>
+static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1) forward(args a, heads o, float *lse, heads q, heads k, heads v)
+{
+    __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
+    int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+    for (int64_t i0 = blockIdx.x; i0 < a.heads * a.tiles * a.groups; i0 += gridDim.x) {
+        item    w(a, i0, W * NC, true);
+        matrix  mq = head_of(a, q, w.head, a.t), mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
+        int64_t seen = keys_seen(a, w.row);
+        float   m[4], l[4], s[4][4], sum[NC][4][W / 16];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            m[i] = -INFINITY;
+            l[i] = seen ? 0.0f : 1.0f; /* no keys: o = 0, lse = -inf */
+#pragma unroll
+            for (int c = 0; c < NC * (W / 16); c++) sum[c / (W / 16)][i][c % (W / 16)] = 0;
+        }
+        for (int64_t k0 = 0; k0 < seen; k0 += TILE) {
+            mask see(a, a.t, w.row, a.s, k0, false);
+            dot(s, ab, mq, w.row, mk, k0);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float top = m[i], part = 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    bool seen_j = tx + j < see.cols && tx + j <= ty + i + see.diag;
+                    s[i][j] = seen_j ? s[i][j] * a.scale : -INFINITY;
+                    top = fmaxf(top, s[i][j]);
+                }
+                top = row_max(top);
+                float about = top == -INFINITY ? 0.0f : top; /* nothing but -inf so far: not -inf - -inf */
+#pragma unroll
+                for (int j = 0; j < 4; j++) part += s[i][j] = expf(s[i][j] - about);
+                float alpha = expf(m[i] - about);
+                m[i] = top;
+                l[i] = fmaf(l[i], alpha, row_sum(part));
+#pragma unroll
+                for (int c = 0; c < NC * (W / 16); c++) sum[c / (W / 16)][i][c % (W / 16)] *= alpha;
+            }
+            put_tile(tile, s);
+            mul<W, NC>(sum, ab, tile, mv, k0, w.col);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float r = 1.0f / l[i];
+#pragma unroll
+            for (int c = 0; c < NC * (W / 16); c++) sum[c / (W / 16)][i][c % (W / 16)] *= r;
+            if (tx == 0 && w.col == 0 && w.row + ty + i < a.t)
+                lse[lse_at(a, w.head) + (w.row + ty + i) * a.lse_t] = m[i] + logf(l[i]);
+        }
+        put_sums<W, NC>(head_of(a, o, w.head, a.t), w.row, w.col, sum);
+    }
+}
+
+/* delta (heads, t): a warp for each row */
+static __global__ void deltas(args a, float *delta, heads dy, heads o)
+{
+    int64_t lane = threadIdx.x % WARP;
+    for (int64_t i = grid_first() / WARP; i < a.heads * a.t; i += grid_step() / WARP) {
+        int64_t head = divide(i, a.t), row = i - head * a.t;
+        matrix  my = head_of(a, dy, head, a.t), mo = head_of(a, o, head, a.t);
+        float   sum = 0;
+        for (int64_t col = lane; col < a.d; col += WARP)
+            sum = fmaf(my.x.at(row * my.step + col), mo.x.at(row * mo.step + col), sum);
+        sum = warp_reduce(sum, add_f());
+        if (lane == 0) delta[i] = sum;
+    }
+}
+/* dk and dv: rows are keys */
+template <int W, int NC>
+static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+    backward_keys(args a, heads dk, heads dv, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
+{
+    __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
+    int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+    for (int64_t i0 = blockIdx.x; i0 < a.heads * a.tiles * a.groups; i0 += gridDim.x) {
+        item   w(a, i0, W * NC, false);
+        matrix mq = head_of(a, q, w.head, a.t), my = head_of(a, dy, w.head, a.t);
+        matrix mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
+        float  s[4][4], sum_k[NC][4][W / 16], sum_v[NC][4][W / 16];
+#pragma unroll
+        for (int c = 0; c < NC * 4 * (W / 16); c++) {
+            sum_k[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
+            sum_v[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
+        }
+        for (int64_t q0 = a.causal ? w.row : 0; q0 < a.t; q0 += TILE) {
+            mask see(a, a.s, w.row, a.t, q0, true);
+            dot(s, ab, mk, w.row, mq, q0);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float ls = tx + j < see.cols ? lse[lse_at(a, w.head) + (q0 + tx + j) * a.lse_t] : 0.0f;
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    s[i][j] = see.inside(ty + i, tx + j) && ty + i <= tx + j + see.diag
+                                  ? expf(fmaf(s[i][j], a.scale, -ls)) : 0.0f;
+            }
+            put_tile(tile, s);
+            mul<W, NC>(sum_v, ab, tile, my, q0, w.col);
+            dot(s, ab, mv, w.row, my, q0);
+#pragma unroll
+            for (int j = 0; j < 4; j++) { /* p waits in the tile, 0 where it is hidden */
+                float4 p = *(const float4 *)(tile + (tx + j) * PITCH + ty);
+                float  dl = tx + j < see.cols ? delta[w.head * a.t + q0 + tx + j] : 0.0f;
+                s[0][j] = (s[0][j] - dl) * a.scale * p.x;
+                s[1][j] = (s[1][j] - dl) * a.scale * p.y;
+                s[2][j] = (s[2][j] - dl) * a.scale * p.z;
+                s[3][j] = (s[3][j] - dl) * a.scale * p.w;
+            }
+            put_tile(tile, s);
+            mul<W, NC>(sum_k, ab, tile, mq, q0, w.col);
+        }
+        put_sums<W, NC>(head_of(a, dk, w.head, a.s), w.row, w.col, sum_k);
+        put_sums<W, NC>(head_of(a, dv, w.head, a.s), w.row, w.col, sum_v);
+    }
+}
+/* dq: rows are queries */
+template <int W, int NC>
+static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+    backward_queries(args a, heads dq, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
+{
+    __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
+    int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+    for (int64_t i0 = blockIdx.x; i0 < a.heads * a.tiles * a.groups; i0 += gridDim.x) {
+        item    w(a, i0, W * NC, true);
+        matrix  mq = head_of(a, q, w.head, a.t), my = head_of(a, dy, w.head, a.t);
+        matrix  mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
+        int64_t seen = keys_seen(a, w.row);
+        float   p[4][4], ds[4][4], sum[NC][4][W / 16], ls[4], dl[4];
+#pragma unroll
+        for (int c = 0; c < NC * 4 * (W / 16); c++) sum[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int64_t query = w.row + ty + i;
+            ls[i] = query < a.t ? lse[lse_at(a, w.head) + query * a.lse_t] : 0.0f;
+            dl[i] = query < a.t ? delta[w.head * a.t + query] : 0.0f;
+        }
+        for (int64_t k0 = 0; k0 < seen; k0 += TILE) {
+            mask see(a, a.t, w.row, a.s, k0, false);
+            dot(p, ab, mq, w.row, mk, k0);
+            dot(ds, ab, my, w.row, mv, k0);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    bool  seen_j = see.inside(ty + i, tx + j) && tx + j <= ty + i + see.diag;
+                    float x = seen_j ? expf(fmaf(p[i][j], a.scale, -ls[i])) : 0.0f;
+                    ds[i][j] = seen_j ? (ds[i][j] - dl[i]) * a.scale * x : 0.0f;
+                }
+            put_tile(tile, ds);
+            mul<W, NC>(sum, ab, tile, mk, k0, w.col);
+        }
+        put_sums<W, NC>(head_of(a, dq, w.head, a.t), w.row, w.col, sum);
+    }
+}
+
+static heads heads_of(const dt_view &v, const operand<mixed> &x)
+{
+    heads m = { x, v.stride[0], v.stride[1], v.stride[2], suits(v, 4) && v.shape[3] % 4 == 0 };
+    for (int d = 0; d < 3; d++)
+        if (v.shape[d] > 1 && v.stride[d] % 4 != 0) m.fours = 0;
+    return m;
+}
+static heads in_heads(const dt_call *c, int i) { return heads_of(c->in[i], in_of<mixed>(c, i)); }
+static heads out_heads(const dt_call *c, int i) { return heads_of(c->out[i], out_of<mixed>(c, i)); }
+static args args_of(const dt_call *c, const dt_view &q, const dt_view &k, const dt_view &lse)
+{
+    args a;
+    a.h = q.shape[1];
+    a.heads = q.shape[0] * q.shape[1];
+    a.t = q.shape[2];
+    a.s = k.shape[2];
+    a.d = q.shape[3];
+    a.tiles = a.groups = 0;
+    a.scale = (float)c->u.attn.scale;
+    a.causal = c->u.attn.causal != 0;
+    a.lse_b = lse.stride[0];
+    a.lse_h = lse.stride[1];
+    a.lse_t = lse.stride[2];
+    return a;
+}
+/* The tiles of 'rows' rows by groups of 'width' columns, and the blocks for them. */
+static unsigned cut(args *a, int64_t rows, int width)
+{
+    a->tiles = (rows + TILE - 1) / TILE;
+    a->groups = a->d > width ? (a->d + width - 1) / width : 1;
+    return blocks_for(a->heads * a->tiles * a->groups, 1);
+}
+template <int W, int NC>
+static void run_forward(args a, cudaStream_t st, const heads &o, float *lse, const heads &q, const heads &k, const heads &v)
+{
+    unsigned grid = cut(&a, a.t, W * NC);
+    forward<W, NC><<<grid, THREADS, 0, st>>>(a, o, lse, q, k, v);
+}
+template <int W, int NC>
+static void run_keys(args a, cudaStream_t st, const dt_call *c, const float *lse, const float *delta)
+{
+    unsigned grid = cut(&a, a.s, W * NC);
+    backward_keys<W, NC><<<grid, THREADS, 0, st>>>(a, out_heads(c, 1), out_heads(c, 2), in_heads(c, 0), in_heads(c, 1),
+                                                   in_heads(c, 2), in_heads(c, 3), lse, delta);
+}
+template <int W, int NC>
+static void run_queries(args a, cudaStream_t st, const dt_call *c, const float *lse, const float *delta)
+{
+    unsigned grid = cut(&a, a.t, W * NC);
+    backward_queries<W, NC><<<grid, THREADS, 0, st>>>(a, out_heads(c, 0), in_heads(c, 0), in_heads(c, 1), in_heads(c, 2),
+                                                      in_heads(c, 3), lse, delta);
+}
+
+} /* namespace attention */
+} /* namespace operands */
+} /* namespace dtk */
+
+extern "C" int dt__cuda_attention(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk::operands;
+    attention::args a = attention::args_of(c, c->in[0], c->in[1], c->out[1]);
+    int             status = all_floats(c, 7, 1);
+    if (status || a.heads == 0 || a.t == 0) return status;
+    cudaStream_t     s = dtk::stream_of(dev, c);
+    float           *lse = (float *)c->out[1].data;
+    attention::heads o = attention::out_heads(c, 0), q = attention::in_heads(c, 0), k = attention::in_heads(c, 1);
+    attention::heads v = attention::in_heads(c, 2);
+    o.x.add = 0;
+    if (a.d <= 32) attention::run_forward<32, 1>(a, s, o, lse, q, k, v);
+    else if (a.d <= 64) attention::run_forward<64, 1>(a, s, o, lse, q, k, v);
+    else attention::run_forward<64, 2>(a, s, o, lse, q, k, v);
+    return dtk::launched(c);
+}
+
+extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
+{
+    using namespace dtk::operands;
+    attention::args a = attention::args_of(c, c->in[1], c->in[2], c->in[5]);
+    int             status = all_floats(c, 0x1f, 7);
+    if (status || a.heads == 0) return status;
+    cudaStream_t s = dtk::stream_of(dev, c);
+    const float *lse = (const float *)c->in[5].data;
+    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, (size_t)(a.heads * (a.t > 0 ? a.t : 1)) * sizeof(float));
+    if (!delta) return DT_ERR_MEMORY;
+    if (a.t > 0)
+        attention::deltas<<<dtk::blocks_for(a.heads * a.t, dtk::BLOCK / dtk::WARP), dtk::BLOCK, 0, s>>>(
+            a, delta, attention::in_heads(c, 0), attention::in_heads(c, 4));
+    if (a.s > 0) {
+        if (a.d <= 32) attention::run_keys<32, 1>(a, s, c, lse, delta);
+        else if (a.d <= 64) attention::run_keys<64, 1>(a, s, c, lse, delta);
+        else attention::run_keys<64, 2>(a, s, c, lse, delta);
+    }
+    if (a.t > 0) {
+        if (a.d <= 32) attention::run_queries<32, 1>(a, s, c, lse, delta);
+        else if (a.d <= 64) attention::run_queries<64, 1>(a, s, c, lse, delta);
+        else attention::run_queries<64, 2>(a, s, c, lse, delta);
+    }
+    return dtk::launched(c);
+}
