@@ -61,6 +61,7 @@ EMU_API double      emu_seconds(void);
 EMU_API cudaError_t emu_usable(void);              /* is there a driver, a device, no fork behind us; the sticky error */
 EMU_API cudaError_t emu_sticky(int device);
 EMU_API int         emu_device(void);              /* the thread's */
+EMU_API int         emu_devices(void);
 EMU_API int         emu_physical(int device);      /* its number before CUDA_VISIBLE_DEVICES */
 EMU_API int         emu_capability(int device);    /* 80 */
 EMU_API bool        emu_in_host_function(void);
@@ -89,12 +90,14 @@ typedef struct emu_work {
     void (*kick)(struct emu_work *w); /* blocked: gets what it waits for to run (emu_advance); may be NULL */
     void (*hang)(struct emu_work *w); /* says what it waits for; afterwards run must not block. With kick. */
     const char *name;
-    int         device; /* this and stream: set by emu_queue */
+    int         device; /* this and what follows: set by emu_queue */
     void       *stream;
+    uint64_t    at; /* its number in the stream */
 } emu_work;
-/* Takes w over, also when it fails. *at: its number in the stream (at may be NULL). */
-EMU_API cudaError_t emu_queue(cudaStream_t stream, emu_work *w, uint64_t *at);
+/* Takes w over, also when it fails; it may have run on return. */
+EMU_API cudaError_t emu_queue(cudaStream_t stream, emu_work *w);
 EMU_API bool        emu_advance(void *stream, uint64_t at); /* without waiting; true: it has run */
+EMU_API void        emu_wait(void *stream, uint64_t at);           /* until it has run, or hangs */
 EMU_API cudaError_t emu_stream_check(cudaStream_t stream, int *device); /* is it one; of which device */
 
 /* ---- formats of 16 bits */

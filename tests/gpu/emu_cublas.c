@@ -431,7 +431,7 @@ static cublasStatus_t multiply(cublasHandle_t hh, product desc, const void *alph
         p->alpha = load(alpha, 0, p->half ? CUDA_R_16F : CUDA_R_32F);
         p->beta = load(beta, 0, p->half ? CUDA_R_16F : CUDA_R_32F);
     }
-    if (emu_queue(h->stream, &p->w, NULL)) st = CUBLAS_STATUS_EXECUTION_FAILED;
+    if (emu_queue(h->stream, &p->w)) st = CUBLAS_STATUS_EXECUTION_FAILED;
     emu_unlock();
     return st;
 }

@@ -54,7 +54,7 @@ static struct {
     bool            no_driver, no_peers, strict, report, verbose, leaks;
     size_t          memory;
     double          hang;
-    uint64_t        seed, progress;
+    uint64_t        seed, progress, haste; /* haste: how readily random work runs at a call, 0 to 3 */
     device          device[EMU_MAX_DEVICES];
     /* counts for the report */
     uint64_t failures, kernels, instructions, copies, copied, memsets, allocations, works, other[EMU_COUNTS];
@@ -114,12 +114,10 @@ void emu_wake(void)
 }
 void emu_count(int what) { emu.other[what]++; }
 int  emu_device(void) { return current; }
+int  emu_devices(void) { return emu.ndevices; }
 int  emu_physical(int d) { return emu.device[d].physical; }
-int  emu_capability(int d)
-{
-    (void)d;
-    return emu.capability;
-}
+static int capability(void);
+int        emu_capability(int d) { return (void)d, capability(); } /* all are alike */
 cudaError_t emu_sticky(int d) { return d >= 0 && d < emu.ndevices ? emu.device[d].sticky : cudaSuccess; }
 bool        emu_in_host_function(void) { return in_host_function; }
 
@@ -184,6 +182,7 @@ static void start(void)
     else if (mode && !strncmp(mode, "random:", 7)) {
         emu.mode = RANDOM;
         emu.seed = strtoull(mode + 7, NULL, 0) * 0x2545f4914f6cdd1du + 1;
+        emu.haste = emu_random() % 4;
     } else if (mode && *mode && strcmp(mode, "lazy")) {
         fprintf(stderr, "emu: DT_EMU=%s: lazy, eager or random:SEED\n", mode);
         exit(97);
@@ -556,6 +555,7 @@ cudaError_t emu_stream_check(cudaStream_t h, int *d)
     return cudaSuccess;
 }
 bool emu_advance(void *s, uint64_t at) { return advance(s, at); }
+void emu_wait(void *s, uint64_t at) { wait_for(s, at); }
 
 static void put(stream *s, emu_work *w, dep wait)
 {
@@ -567,6 +567,7 @@ static void put(stream *s, emu_work *w, dep wait)
     it->at = ++s->queued;
     w->device = s->device;
     w->stream = s;
+    w->at = it->at;
     if (wait.s) it->deps[it->ndeps++] = wait;
     /* the legacy stream and those that do not say otherwise wait for each other */
     for (stream *o = streams; o; o = o->next) {
@@ -589,19 +590,19 @@ static cudaError_t queue_after(stream *s, emu_work *w, uint64_t *at, dep wait)
     if (at) *at = s->queued;
     if (s->queued - s->done > PENDING_MAX) wait_for(s, s->queued - PENDING_MAX);
     if (emu.mode == EAGER) advance(s, s->queued);
-    if (emu.mode == RANDOM && emu_random() % 2) shuffle((int)(emu_random() % 4));
+    if (emu.mode == RANDOM && emu_random() % 6 < emu.haste) shuffle((int)(emu_random() % 4));
     pthread_cond_broadcast(&emu.happened);
     return cudaSuccess;
 }
 static cudaError_t queue(stream *s, emu_work *w, uint64_t *at) { return queue_after(s, w, at, (dep){NULL, 0}); }
-cudaError_t emu_queue(cudaStream_t h, emu_work *w, uint64_t *at)
+cudaError_t emu_queue(cudaStream_t h, emu_work *w)
 {
     stream *s = stream_of(h);
     if (!s) {
         w->drop(w);
         return cudaErrorInvalidResourceHandle;
     }
-    return queue(s, w, at);
+    return queue(s, w, NULL);
 }
 
 /* ==================================================================================================== >>api */
@@ -624,7 +625,7 @@ cudaError_t emu_usable(void)
     if (in_host_function) return emu_fail(current, cudaErrorNotPermitted, "a host function calls a CUDA library");
     if (emu.no_driver) return cudaErrorInsufficientDriver;
     if (!emu.ndevices) return cudaErrorNoDevice;
-    if (emu.mode == RANDOM && emu_random() % 4 == 0) shuffle(1);
+    if (emu.mode == RANDOM && emu_random() % 12 < emu.haste) shuffle(1);
     return emu.device[current].sticky;
 }
 static cudaError_t enter(void)
