@@ -14,13 +14,12 @@
      >>gemm       one matrix product for all */
 #include "emu.h"
 
-#pragma GCC visibility push(hidden) /* a test may have an interpreter of its own */
-#define PTX_IMPLEMENTATION
-#include "ptx.h"
-#pragma GCC visibility pop
-
+#include <ctype.h>
 #include <errno.h>
+#include <fenv.h>
+#include <math.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +27,11 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#pragma GCC visibility push(hidden) /* a test may have an interpreter of its own; system headers are above */
+#define PTX_IMPLEMENTATION
+#include "ptx.h"
+#pragma GCC visibility pop
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
