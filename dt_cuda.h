@@ -23,7 +23,7 @@ A COMPLETE PROGRAM
         dt_device *gpu = dt_cuda(0);
         if (!gpu) {
             printf("%s; computing on the CPU\n", dt_error());
-            dt_clear_error();
+            dt_error_clear();
         }
         dt_set_default_device(gpu);
         dt_tensor *a = dt_ones(DT_SHAPE(300, 200)), *b = dt_full(0.5, DT_SHAPE(200, 100));
@@ -146,8 +146,8 @@ typedef struct dt__cuda_queue {
     cudaEvent_t            event; /* for order() */
     cublasHandle_t         blas;  /* NULL: not needed yet */
     cudnnHandle_t          dnn;
-    void                  *scratch[2]; /* of kernels, and of the libraries */
-    size_t                 scratch_n[2];
+    void                  *scratch[3]; /* of kernels, of the libraries, of what goes through f32 */
+    size_t                 scratch_n[3];
 } dt__cuda_queue;
 typedef struct dt__cuda_piece { /* of a segment, in the order of addresses */
     struct dt__cuda_piece *next, *before;
@@ -361,7 +361,7 @@ DT_API void *dt__cuda_stream(dt_device *dev, void *stream)
 }
 DT_API int  dt__cuda_processors(dt_device *dev) { return dt__cuda_of(dev)->processors; }
 DT_API bool dt__cuda_deterministic(dt_device *dev) { return dt__cuda_of(dev)->opts.deterministic; }
-/* which: 0 of kernels, 1 of the libraries, which a kernel before or behind them must not share */
+/* which: 0 of kernels, 1 of the libraries, 2 of what goes through f32: they are used at the same time */
 static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbytes)
 {
     dt__cuda_dev   *d = dt__cuda_of(dev);
@@ -402,7 +402,7 @@ static void dt__cuda_queue_end(dt_device *dev, dt__cuda_queue *q)
     if (q->stream) (void)cudaStreamSynchronize(q->stream);
     if (q->blas) (void)cublasDestroy(q->blas);
     if (q->dnn) (void)cudnnDestroy(q->dnn);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         if (q->scratch[i]) dt__cuda_free(dev, q->scratch[i], q->scratch_n[i]);
     if (q->event) (void)cudaEventDestroy(q->event);
     if (q->stream) (void)cudaStreamDestroy(q->stream);
@@ -550,6 +550,12 @@ static size_t dt__cuda_bytes(const dt_view *v) /* if it were dense */
     for (int i = 0; i < v->ndim; i++) n *= (size_t)v->shape[i];
     return (n + 511) / 512 * 512;
 }
+static bool dt__cuda_empty(const dt_view *v)
+{
+    for (int i = 0; i < v->ndim; i++)
+        if (v->shape[i] == 0) return true;
+    return false;
+}
 static void dt__cuda_dense(dt_view *v) /* its strides */
 {
     int64_t n = 1;
@@ -648,26 +654,31 @@ static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y,
     }
     return 0;
 }
+/* A bias that is added to a rounded product, or a function of it, would be rounded twice: where c is a half, the product
+   begins at the bias, or goes through f32. */
 DT_API int dt__cuda_gemm(dt_device *dev, const dt_call *c)
 {
     dt_view           y = c->out[0], a = c->in[0], b = c->in[1];
     const dt_view    *bias = &c->in[2];
     cublasOperation_t op;
-    int               dtype = a.dtype == b.dtype ? a.dtype : (int)DT_F32, bad = 0;
-    bool              biased = c->nin > 2 && bias->ndim >= 0, act = c->u.gemm.act != DT_ACT_NONE, add = c->acc & 1;
-    bool    copy_a = a.dtype != dtype || !dt__cuda_lead(&a, &op), copy_b = b.dtype != dtype || !dt__cuda_lead(&b, &op);
-    bool    through = (y.dtype != DT_F32 && y.dtype != dtype) || (add && (biased || act));
-    size_t  need = 0;
+    int               dtype = a.dtype == b.dtype ? a.dtype : (int)DT_F32, bad = 0, act = c->u.gemm.act;
+    bool              biased = c->nin > 2 && bias->ndim >= 0, add = c->acc & 1, half = y.dtype != DT_F32;
+    bool              copy_a = a.dtype != dtype || !dt__cuda_lead(&a, &op);
+    bool              copy_b = b.dtype != dtype || !dt__cuda_lead(&b, &op);
+    bool              exact = act == DT_ACT_NONE || act == DT_ACT_RELU; /* of a rounded value, too */
+    bool              begins = half && biased && exact && !add && bias->dtype == y.dtype;
+    bool              through = (half && y.dtype != dtype) || (half && (!exact || (biased && !begins))) ||
+                   (add && (biased || act != DT_ACT_NONE));
     dt_view none = c->out[0], ta = a, tb = b, ty = y;
     none.ndim = -1;
-    for (int i = 0; i < y.ndim; i++)
-        if (y.shape[i] == 0) return 0;
+    if (dt__cuda_empty(&y)) return 0;
+    if (through) begins = false;
     ta.dtype = tb.dtype = dtype;
     ty.dtype = DT_F32;
     dt__cuda_dense(&ta);
     dt__cuda_dense(&tb);
     dt__cuda_dense(&ty);
-    need =
+    size_t need =
         (copy_a ? dt__cuda_bytes(&ta) : 0) + (copy_b ? dt__cuda_bytes(&tb) : 0) + (through ? dt__cuda_bytes(&ty) : 0);
     char *at = need ? (char *)dt__cuda_space(dev, c->stream, 1, need) : NULL;
     if (need && !at) return DT_ERR_MEMORY;
@@ -684,12 +695,20 @@ DT_API int dt__cuda_gemm(dt_device *dev, const dt_call *c)
         b = tb;
     }
     if (through) ty.data = at;
+    if (begins && !bad) {
+        dt_view rows = y; /* the bias, as many times as there are rows */
+        rows.data = bias->data;
+        for (int i = 0; i < rows.ndim; i++) rows.stride[i] = i == rows.ndim - 1;
+        bad = dt__cuda_move(dev, c, &y, &rows, false);
+    }
     const dt_view *to = through ? &ty : &y;
+    bool           onto = begins || (add && !through);
     if (!bad && a.shape[a.ndim - 1] == 0) {
-        if (through || !add) bad = dt__cuda_zero(dev, c, to);
-    } else if (!bad) bad = dt__cuda_products(dev, c, to, &a, &b, (float)c->u.gemm.alpha, add && !through ? 1.0f : 0.0f);
-    if (!bad && (biased || act))
-        bad = dt__cuda_epilogue(dev, c->stream, to, biased ? bias : &none, to->ndim - 1, c->u.gemm.act);
+        if (!onto) bad = dt__cuda_zero(dev, c, to);
+    } else if (!bad) bad = dt__cuda_products(dev, c, to, &a, &b, (float)c->u.gemm.alpha, onto ? 1.0f : 0.0f);
+    if (begins) biased = false;
+    if (!bad && (biased || act != DT_ACT_NONE))
+        bad = dt__cuda_epilogue(dev, c->stream, to, biased ? bias : &none, to->ndim - 1, act);
     if (!bad && through) bad = dt__cuda_move(dev, c, &y, &ty, add);
     return bad;
 }
@@ -880,12 +899,6 @@ static const dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cud
     pthread_mutex_unlock(&d->lock);
     return e;
 }
-static bool dt__cuda_empty(const dt_view *v)
-{
-    for (int i = 0; i < v->ndim; i++)
-        if (v->shape[i] == 0) return true;
-    return false;
-}
 /* (k, c, r, s) as cuDNN's NHWC filters lie in memory: (k, r, s, c) */
 static dt_view dt__conv_turned(const dt_view *w)
 {
@@ -941,16 +954,49 @@ static int dt__conv_run(dt_device *dev, const dt_call *c, int way, const dt_view
     dt__cuda_descs_end(&t);
     return bad;
 }
+/* cuDNN writes halves where it reads halves. Where more than a sum is to be rounded once, all is f32 for the call. */
+static int dt__conv_wide(dt_device *dev, const dt_call *c, const dt_view *bias)
+{
+    const dt_view *from[3] = { &c->in[0], &c->in[1], &c->out[0] };
+    dt_view        v[3];
+    size_t         at[4] = { 0, 0, 0, 0 };
+    int            bad = 0;
+    for (int i = 0; i < 3; i++) {
+        v[i] = *from[i];
+        v[i].dtype = DT_F32;
+        at[i + 1] = at[i] + dt__cuda_bytes(&v[i]);
+    }
+    char *space = (char *)dt__cuda_space(dev, c->stream, 2, at[3]);
+    if (!space) return DT_ERR_MEMORY;
+    for (int i = 0; i < 3; i++) v[i].data = space + at[i];
+    for (int i = 0; i < 2 && !bad; i++) bad = dt__cuda_move(dev, c, &v[i], from[i], false);
+    if (!bad) bad = dt__conv_run(dev, c, DT__CONV_FORWARD, &v[0], &v[1], &v[2], false);
+    if (!bad) bad = dt__cuda_epilogue(dev, c->stream, &v[2], bias, 1, c->u.conv.act);
+    return bad ? bad : dt__cuda_move(dev, c, &c->out[0], &v[2], false);
+}
 DT_API int dt__cuda_conv2d(dt_device *dev, const dt_call *c)
 {
     const dt_view *y = &c->out[0], *bias = &c->in[2];
-    dt_view        none = *y;
-    bool           biased = c->nin > 2 && bias->ndim >= 0;
+    dt_view        none = *y, rows = *y;
+    bool           biased = c->nin > 2 && bias->ndim >= 0, begins = biased && y->dtype != DT_F32;
+    bool           exact = c->u.conv.act == DT_ACT_NONE || c->u.conv.act == DT_ACT_RELU;
+    bool           empty = dt__cuda_empty(&c->in[0]) || dt__cuda_empty(&c->in[1]);
     int            bad = 0;
     none.ndim = -1;
     if (dt__cuda_empty(y)) return 0;
-    if (dt__cuda_empty(&c->in[0]) || dt__cuda_empty(&c->in[1])) bad = dt__cuda_zero(dev, c, y);
-    else bad = dt__conv_run(dev, c, DT__CONV_FORWARD, &c->in[0], &c->in[1], y, false);
+    if (y->dtype != DT_F32 && !empty && (!exact || (biased && bias->dtype != y->dtype)))
+        return dt__conv_wide(dev, c, biased ? bias : &none);
+    if (begins) { /* as in gemm */
+        rows.data = bias->data;
+        rows.dtype = bias->dtype;
+        rows.layout = DT_LAYOUT_PLAIN;
+        for (int i = 0; i < 4; i++) rows.stride[i] = i == 1;
+        bad = dt__cuda_move(dev, c, y, &rows, false);
+    }
+    if (bad) return bad;
+    if (!empty) bad = dt__conv_run(dev, c, DT__CONV_FORWARD, &c->in[0], &c->in[1], y, begins);
+    else if (!begins) bad = dt__cuda_zero(dev, c, y);
+    if (begins) biased = false;
     if (!bad && (biased || c->u.conv.act != DT_ACT_NONE))
         bad = dt__cuda_epilogue(dev, c->stream, y, biased ? bias : &none, 1, c->u.conv.act);
     return bad;
