@@ -6,8 +6,8 @@
 
    Index space: dimensions of one go, the output's smallest stride becomes the innermost, neighbours that all operands
    step through alike become one. A thread takes V neighbours of the innermost dimension:
-     V = 8  all operands are of 1 or 2 bytes    V = 4  some are wider     both: accesses of up to 16 bytes
-     V = 1  an operand is strided or not aligned, or the function is a power (which the arithmetic limits anyway)
+     V = 8  all operands are of 1 or 2 bytes    V = 4  some are f32       both: accesses of up to 16 bytes
+     V = 1  an operand is strided, not aligned, i32 or i64, or the function is a power (which waits for arithmetic)
    Broadcasts along the innermost dimension (stride 0) and along the others keep V. Blocks of 256 threads, one piece a
    thread, the grid strides over what is left.
 
@@ -235,9 +235,10 @@ template <int V, int N>
 __device__ __forceinline__ void ew_load(float (&v)[V], const ew_ops<N> &o, int k, int64_t at, int64_t n)
 {
     if (V > 1 && o.one[k]) {
-        float x = load_float(o.p[k], o.dtype[k], at);
+        float x[V];
+        load_pack(x, o.p[k], o.dtype[k], at, 1);
 #pragma unroll
-        for (int j = 0; j < V; j++) v[j] = x;
+        for (int j = 0; j < V; j++) v[j] = x[0];
     } else {
         load_pack(v, o.p[k], o.dtype[k], at, n);
     }
@@ -347,15 +348,12 @@ template <int N> inline walk<N> ew_walk(const dt_view *const (&view)[N])
 /* The elements that a thread takes at once: 1, 4 or 8. Absent operands have no data. */
 template <int N> inline int ew_width(const ew_ops<N> &o)
 {
-    int v = 8, last = o.w.ndim - 1;
-    for (int k = 0; k < N; k++)
-        if (elem_size(o.dtype[k]) > 2) v = 4;
+    int v = pack_width(o.dtype, N), last = o.w.ndim - 1;
     if (o.w.ndim == 0 || o.w.stride[0][last] != 1 || (last > 0 && o.w.shape[last] % v)) return 1;
     for (int k = 0; k < N; k++) {
         int64_t s = o.w.stride[k][last];
-        int     nbytes = v * elem_size(o.dtype[k]);
         if (s == 0) continue;
-        if (s != 1 || !aligned_to(o.p[k], nbytes < 16 ? nbytes : 16)) return 1;
+        if (s != 1 || !pack_aligned(o.p[k], o.dtype[k], v)) return 1;
         for (int d = 0; d < last; d++)
             if (o.w.stride[k][d] % v) return 1;
     }
