@@ -448,6 +448,44 @@ ew_where_kernel(U *z, const void *cond, int dtype, const U *x, const U *y, const
         z[at[0]] = load_int(cond, dtype, at[1]) != 0 ? x[at[2]] : y[at[3]];
     }
 }
+/* The same for V neighbours and a condition of u8; U is the raw element. */
+template <typename U, int V>
+__device__ __forceinline__ void ew_load_bits(U (&v)[V], const ew_ops<4> &o, int k, int64_t at, int64_t n)
+{
+    const U *p = (const U *)o.p[k] + at;
+    if (o.one[k] || n < V) {
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = j < n ? p[o.one[k] ? 0 : j] : (U)0;
+    } else {
+        pack<U, V> q = *(const pack<U, V> *)p;
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = q.v[j];
+    }
+}
+template <typename U, int V>
+static __global__ void __launch_bounds__(BLOCK, 4) ew_where_wide_kernel(const __grid_constant__ ew_ops<4> o)
+{
+    for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
+        int64_t at[4], n = ew_count<V>(o, i);
+        uint8_t cond[V];
+        U       x[V], y[V];
+        ew_place(o, i, at);
+        ew_load_bits(cond, o, 1, at[1], n);
+        ew_load_bits(x, o, 2, at[2], n);
+        ew_load_bits(y, o, 3, at[3], n);
+        U         *z = (U *)o.p[0] + at[0];
+        pack<U, V> q;
+#pragma unroll
+        for (int j = 0; j < V; j++) q.v[j] = cond[j] ? x[j] : y[j];
+        if (n >= V) {
+            *(pack<U, V> *)z = q;
+        } else {
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                if (j < n) z[j] = q.v[j];
+        }
+    }
+}
 static __global__ void __launch_bounds__(BLOCK) /* z += */
 ew_where_add_kernel(void *z, int zt, const void *cond, int dtype, const void *x, const void *y,
                     const __grid_constant__ walk<4> w)
@@ -721,9 +759,19 @@ extern "C" int dt__cuda_where(dt_device *dev, const dt_call *c)
     if (!is_int(cond->dtype)) return dt_fail(DT_ERR_DTYPE, "where: the condition must be u8, i32 or i64");
     if (x->dtype != z->dtype || y->dtype != z->dtype)
         return dt_fail(DT_ERR_DTYPE, "where: the two values and the result must have one dtype; cast them");
-    walk<4>      w = ew_walk(v);
     cudaStream_t s = stream_of(dev, c);
-    unsigned     blocks = blocks_for(w.total);
+    int          size = elem_size(z->dtype);
+    if (!(c->acc & 1) && cond->dtype == DT_U8) {
+        ew_ops<4> o;
+        int       width = ew_begin(o, v, c, 8);
+        unsigned  pieces = blocks_for(o.pieces);
+        if (width == 4) ew_where_wide_kernel<uint32_t, 4><<<pieces, BLOCK, 0, s>>>(o);
+        else if (width == 8 && size == 2) ew_where_wide_kernel<uint16_t, 8><<<pieces, BLOCK, 0, s>>>(o);
+        else if (width == 8) ew_where_wide_kernel<uint8_t, 8><<<pieces, BLOCK, 0, s>>>(o);
+        if (width > 1) return launched(c);
+    }
+    walk<4>  w = ew_walk(v);
+    unsigned blocks = blocks_for(w.total);
     if (c->acc & 1) {
         ew_where_add_kernel<<<blocks, BLOCK, 0, s>>>(z->data, z->dtype, cond->data, cond->dtype, x->data, y->data, w);
         return launched(c);
@@ -733,7 +781,6 @@ extern "C" int dt__cuda_where(dt_device *dev, const dt_call *c)
         ew_where_kernel<U><<<blocks, BLOCK, 0, s>>>((U *)z->data, cond->data, cond->dtype, (const U *)x->data,
                                                     (const U *)y->data, w);
     };
-    int size = elem_size(z->dtype);
     if (size == 8) run(uint64_t());
     else if (size == 4) run(uint32_t());
     else if (size == 2) run(uint16_t());
