@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_as(T *p, const float (&v)[V], bool add, in
             if (k < n) p[k] = add ? sum_of(p[k], v[k]) : float_to<T>(v[k]);
     }
 }
-/* Eight at once are for dtypes of 1 and 2 bytes: see dense_width(). */
+/* Several at once are never i32 or i64, and eight never f32: see pack_width(). */
 template <int V>
 __device__ __forceinline__ void load_pack(float (&v)[V], const void *p, int dtype, int64_t i, int64_t n = V,
                                           float fill = 0.0f)
@@ -113,7 +113,7 @@ __device__ __forceinline__ void load_pack(float (&v)[V], const void *p, int dtyp
     if (dtype == DT_F16) load_as(v, (const __half *)p + i, n, fill);
     else if (dtype == DT_BF16) load_as(v, (const __nv_bfloat16 *)p + i, n, fill);
     else if (V == 8 || dtype == DT_U8) load_as(v, (const uint8_t *)p + i, n, fill);
-    else if (dtype == DT_F32) load_as(v, (const float *)p + i, n, fill);
+    else if (V == 4 || dtype == DT_F32) load_as(v, (const float *)p + i, n, fill);
     else if (dtype == DT_I32) load_as(v, (const int32_t *)p + i, n, fill);
     else load_as(v, (const int64_t *)p + i, n, fill);
 }
@@ -123,7 +123,7 @@ __device__ __forceinline__ void store_pack(void *p, int dtype, int64_t i, const 
     if (dtype == DT_F16) store_as((__half *)p + i, v, add, n);
     else if (dtype == DT_BF16) store_as((__nv_bfloat16 *)p + i, v, add, n);
     else if (V == 8 || dtype == DT_U8) store_as((uint8_t *)p + i, v, add, n);
-    else if (dtype == DT_F32) store_as((float *)p + i, v, add, n);
+    else if (V == 4 || dtype == DT_F32) store_as((float *)p + i, v, add, n);
     else if (dtype == DT_I32) store_as((int32_t *)p + i, v, add, n);
     else store_as((int64_t *)p + i, v, add, n);
 }
@@ -167,17 +167,30 @@ __device__ __forceinline__ void store_float(void *p, int dtype, int64_t i, float
     store_pack<1>(p, dtype, i, v, add);
 }
 
-/* Elements of dense operands that one thread takes: 8 of dtypes of 1 and 2 bytes, 4 if some are wider, 1 where the
-   addresses do not allow it. */
-template <int N> inline int dense_width(const dt_view *const (&view)[N])
+/* Neighbours that one thread takes of operands with these dtypes: 8 if all are of 1 or 2 bytes, 4 if some are f32, else
+   1. */
+inline int pack_width(const int *dtype, int n)
 {
     int v = 8;
-    for (int k = 0; k < N; k++)
-        if (elem_size(view[k]->dtype) > 2) v = 4;
-    for (int k = 0; k < N; k++) {
-        int nbytes = v * elem_size(view[k]->dtype);
-        if (!aligned_to(view[k]->data, nbytes < 16 ? nbytes : 16)) return 1;
+    for (int k = 0; k < n; k++) {
+        if (dtype[k] == DT_I32 || dtype[k] == DT_I64) return 1;
+        if (dtype[k] == DT_F32) v = 4;
     }
+    return v;
+}
+inline bool pack_aligned(const void *p, int dtype, int v)
+{
+    int nbytes = v * elem_size(dtype);
+    return aligned_to(p, nbytes < 16 ? nbytes : 16);
+}
+/* Of dense operands; 1 also where the addresses do not allow more. */
+template <int N> inline int dense_width(const dt_view *const (&view)[N])
+{
+    int dtype[N];
+    for (int k = 0; k < N; k++) dtype[k] = view[k]->dtype;
+    int v = pack_width(dtype, N);
+    for (int k = 0; k < N; k++)
+        if (!pack_aligned(view[k]->data, dtype[k], v)) return 1;
     return v;
 }
 

@@ -6,8 +6,8 @@
 
    Index space: dimensions of one go, the output's smallest stride becomes the innermost, neighbours that all operands
    step through alike become one. A thread takes V neighbours of the innermost dimension:
-     V = 8  all operands are of 1 or 2 bytes    V = 4  some are wider     both: accesses of up to 16 bytes
-     V = 1  an operand is strided or not aligned, or the function is a power (which the arithmetic limits anyway)
+     V = 8  all operands are of 1 or 2 bytes    V = 4  some are f32       both: accesses of up to 16 bytes
+     V = 1  an operand is strided, not aligned, i32 or i64, or the function is a power (which waits for arithmetic)
    Broadcasts along the innermost dimension (stride 0) and along the others keep V. Blocks of 256 threads, one piece a
    thread, the grid strides over what is left.
 
@@ -235,9 +235,10 @@ template <int V, int N>
 __device__ __forceinline__ void ew_load(float (&v)[V], const ew_ops<N> &o, int k, int64_t at, int64_t n)
 {
     if (V > 1 && o.one[k]) {
-        float x = load_float(o.p[k], o.dtype[k], at);
+        float x[V];
+        load_pack(x, o.p[k], o.dtype[k], at, 1);
 #pragma unroll
-        for (int j = 0; j < V; j++) v[j] = x;
+        for (int j = 0; j < V; j++) v[j] = x[0];
     } else {
         load_pack(v, o.p[k], o.dtype[k], at, n);
     }
@@ -347,15 +348,12 @@ template <int N> inline walk<N> ew_walk(const dt_view *const (&view)[N])
 /* The elements that a thread takes at once: 1, 4 or 8. Absent operands have no data. */
 template <int N> inline int ew_width(const ew_ops<N> &o)
 {
-    int v = 8, last = o.w.ndim - 1;
-    for (int k = 0; k < N; k++)
-        if (elem_size(o.dtype[k]) > 2) v = 4;
+    int v = pack_width(o.dtype, N), last = o.w.ndim - 1;
     if (o.w.ndim == 0 || o.w.stride[0][last] != 1 || (last > 0 && o.w.shape[last] % v)) return 1;
     for (int k = 0; k < N; k++) {
         int64_t s = o.w.stride[k][last];
-        int     nbytes = v * elem_size(o.dtype[k]);
         if (s == 0) continue;
-        if (s != 1 || !aligned_to(o.p[k], nbytes < 16 ? nbytes : 16)) return 1;
+        if (s != 1 || !pack_aligned(o.p[k], o.dtype[k], v)) return 1;
         for (int d = 0; d < last; d++)
             if (o.w.stride[k][d] % v) return 1;
     }
@@ -448,6 +446,44 @@ ew_where_kernel(U *z, const void *cond, int dtype, const U *x, const U *y, const
         int64_t at[4];
         walk_at(w, i, at);
         z[at[0]] = load_int(cond, dtype, at[1]) != 0 ? x[at[2]] : y[at[3]];
+    }
+}
+/* The same for V neighbours and a condition of u8; U is the raw element. */
+template <typename U, int V>
+__device__ __forceinline__ void ew_load_bits(U (&v)[V], const ew_ops<4> &o, int k, int64_t at, int64_t n)
+{
+    const U *p = (const U *)o.p[k] + at;
+    if (o.one[k] || n < V) {
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = j < n ? p[o.one[k] ? 0 : j] : (U)0;
+    } else {
+        pack<U, V> q = *(const pack<U, V> *)p;
+#pragma unroll
+        for (int j = 0; j < V; j++) v[j] = q.v[j];
+    }
+}
+template <typename U, int V>
+static __global__ void __launch_bounds__(BLOCK, 4) ew_where_wide_kernel(const __grid_constant__ ew_ops<4> o)
+{
+    for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
+        int64_t at[4], n = ew_count<V>(o, i);
+        uint8_t cond[V];
+        U       x[V], y[V];
+        ew_place(o, i, at);
+        ew_load_bits(cond, o, 1, at[1], n);
+        ew_load_bits(x, o, 2, at[2], n);
+        ew_load_bits(y, o, 3, at[3], n);
+        U         *z = (U *)o.p[0] + at[0];
+        pack<U, V> q;
+#pragma unroll
+        for (int j = 0; j < V; j++) q.v[j] = cond[j] ? x[j] : y[j];
+        if (n >= V) {
+            *(pack<U, V> *)z = q;
+        } else {
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                if (j < n) z[j] = q.v[j];
+        }
     }
 }
 static __global__ void __launch_bounds__(BLOCK) /* z += */
@@ -723,9 +759,19 @@ extern "C" int dt__cuda_where(dt_device *dev, const dt_call *c)
     if (!is_int(cond->dtype)) return dt_fail(DT_ERR_DTYPE, "where: the condition must be u8, i32 or i64");
     if (x->dtype != z->dtype || y->dtype != z->dtype)
         return dt_fail(DT_ERR_DTYPE, "where: the two values and the result must have one dtype; cast them");
-    walk<4>      w = ew_walk(v);
     cudaStream_t s = stream_of(dev, c);
-    unsigned     blocks = blocks_for(w.total);
+    int          size = elem_size(z->dtype);
+    if (!(c->acc & 1) && cond->dtype == DT_U8) {
+        ew_ops<4> o;
+        int       width = ew_begin(o, v, c, 8);
+        unsigned  pieces = blocks_for(o.pieces);
+        if (width == 4) ew_where_wide_kernel<uint32_t, 4><<<pieces, BLOCK, 0, s>>>(o);
+        else if (width == 8 && size == 2) ew_where_wide_kernel<uint16_t, 8><<<pieces, BLOCK, 0, s>>>(o);
+        else if (width == 8) ew_where_wide_kernel<uint8_t, 8><<<pieces, BLOCK, 0, s>>>(o);
+        if (width > 1) return launched(c);
+    }
+    walk<4>  w = ew_walk(v);
+    unsigned blocks = blocks_for(w.total);
     if (c->acc & 1) {
         ew_where_add_kernel<<<blocks, BLOCK, 0, s>>>(z->data, z->dtype, cond->data, cond->dtype, x->data, y->data, w);
         return launched(c);
@@ -735,7 +781,6 @@ extern "C" int dt__cuda_where(dt_device *dev, const dt_call *c)
         ew_where_kernel<U><<<blocks, BLOCK, 0, s>>>((U *)z->data, cond->data, cond->dtype, (const U *)x->data,
                                                     (const U *)y->data, w);
     };
-    int size = elem_size(z->dtype);
     if (size == 8) run(uint64_t());
     else if (size == 4) run(uint32_t());
     else if (size == 2) run(uint16_t());

@@ -49,8 +49,7 @@ ix_gather_kernel(U *y, const U *x, const void *index, int it, int64_t n, int64_t
 }
 template <typename F> static void ix_with_bits(int nbytes, F f)
 {
-    if (nbytes == 16) f(uint4());
-    else if (nbytes == 8) f(uint64_t());
+    if (nbytes == 8) f(uint64_t());
     else if (nbytes == 4) f(uint32_t());
     else if (nbytes == 2) f(uint16_t());
     else f(uint8_t());
@@ -291,12 +290,14 @@ extern "C" int dt__cuda_embedding(dt_device *dev, const dt_call *c)
     if (n * nbytes == 0) return 0;
     int unit = 16;
     while (nbytes % unit || !aligned_to(y->data, unit) || !aligned_to(weight->data, unit)) unit /= 2;
-    ix_with_bits(unit, [&](auto u) {
+    auto run = [&](auto u) {
         using U = decltype(u);
         int64_t units = nbytes / (int64_t)sizeof(U);
         ix_embedding_kernel<U><<<blocks_for(n * units), BLOCK, 0, stream_of(dev, c)>>>(
             (U *)y->data, (const U *)weight->data, index->data, index->dtype, n, rows, units, !is_int(y->dtype));
-    });
+    };
+    if (unit == 16) run(uint4());
+    else ix_with_bits(unit, run);
     return launched(c);
 }
 

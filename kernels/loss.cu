@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
             }
         }
         loss += (double)one;
-        if (a.lse) store_h(a.lse, a.lset, row, e.m + l, false);
+        if (a.lse) store_h(a.lse, a.lset, row, e.m == -INFINITY ? NAN : e.m + l, false); /* of nothing but -inf */
         if (a.reduction == DT_NONE) store_h(a.loss, a.losst, row, one, false);
     }
     ce_leave(a, loss, total);

@@ -30,11 +30,11 @@ struct red_sum { /* also of means */
     double s;
     static constexpr bool ints = false;
     __device__ __forceinline__ static red_sum none(int) { return { 0.0 }; }
-    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, int64_t n, double)
+    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, double)
     {
         float t[V];
 #pragma unroll
-        for (int j = 0; j < V; j++) t[j] = j < n ? v[j] : 0.0f;
+        for (int j = 0; j < V; j++) t[j] = v[j];
 #pragma unroll
         for (int d = V / 2; d > 0; d /= 2)
 #pragma unroll
@@ -48,11 +48,11 @@ struct red_var {
     double s, q;
     static constexpr bool ints = false;
     __device__ __forceinline__ static red_var none(int) { return { 0.0, 0.0 }; }
-    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, int64_t n, double pivot)
+    template <int V> __device__ __forceinline__ void add(int, const float (&v)[V], int64_t, double pivot)
     {
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            double d = j < n ? (double)v[j] - pivot : 0.0;
+            double d = (double)v[j] - pivot;
             s += d;
             q = fma(d, d, q);
         }
@@ -75,11 +75,10 @@ struct red_top { /* max and min */
     {
         v = fn == DT_R_MIN ? min_f()(x, v) : max_f()(x, v);
     }
-    template <int V> __device__ __forceinline__ void add(int fn, const float (&x)[V], int64_t, int64_t n, double)
+    template <int V> __device__ __forceinline__ void add(int fn, const float (&x)[V], int64_t, double)
     {
 #pragma unroll
-        for (int j = 0; j < V; j++)
-            if (j < n) see(fn, x[j]);
+        for (int j = 0; j < V; j++) see(fn, x[j]);
     }
     __device__ __forceinline__ void merge(int fn, const red_top &o) { see(fn, o.v); }
     __device__ __forceinline__ red_top other(int d) const { return { __shfl_xor_sync(FULL, v, d) }; }
@@ -98,12 +97,10 @@ template <typename T> struct red_at { /* argmax of floats, or of integers */
         bool nan = v != v, other = o.v != o.v, same = nan ? other : v == o.v;
         if (same ? o.i < i : !nan && (other || o.v > v)) *this = o;
     }
-    template <typename E, int V>
-    __device__ __forceinline__ void add(int fn, const E (&x)[V], int64_t first, int64_t n, double)
+    template <int V> __device__ __forceinline__ void add(int fn, const T (&x)[V], int64_t first, double)
     {
 #pragma unroll
-        for (int j = 0; j < V; j++)
-            if (j < n) merge(fn, red_at{ x[j], first + j });
+        for (int j = 0; j < V; j++) merge(fn, red_at{ x[j], first + j });
     }
     __device__ __forceinline__ red_at other(int d) const
     {
@@ -122,7 +119,7 @@ struct red_int { /* sum, max and min of integers */
         if (fn == DT_R_SUM) v = (int64_t)((uint64_t)v + (uint64_t)o.v);
         else if (fn == DT_R_MIN ? o.v < v : o.v > v) v = o.v;
     }
-    __device__ __forceinline__ void add(int fn, const int64_t (&x)[1], int64_t, int64_t, double)
+    __device__ __forceinline__ void add(int fn, const int64_t (&x)[1], int64_t, double)
     {
         merge(fn, red_int{ x[0] });
     }
@@ -164,37 +161,46 @@ __device__ __forceinline__ void red_leave(const red_args &a, const S &s, int64_t
     if (a.nchunks > 1) ((S *)a.part)[out * a.nchunks + c] = s;
     else red_finish(a, s, at);
 }
-/* The piece at x + at; left: elements up to the end of the row. */
+/* The piece p of V elements at x + at. Several at once: 4 are f32, 8 are halves. */
 template <typename S, int V>
-__device__ __forceinline__ void red_piece(S &s, const red_args &a, int64_t at, int64_t p, int64_t left, double pivot)
+__device__ __forceinline__ void red_piece(S &s, const red_args &a, int64_t at, int64_t p, double pivot)
 {
     if constexpr (S::ints) {
         int64_t v[1] = { load_int(a.x, a.xtype, at) };
-        s.add(a.fn, v, p, 1, pivot);
+        s.add(a.fn, v, p, pivot);
     } else {
         float v[V];
-        load_pack(v, a.x, a.xtype, at, left);
-        s.add(a.fn, v, p * V, left, pivot);
+        if constexpr (V == 1) v[0] = load_float(a.x, a.xtype, at);
+        else if constexpr (V == 4) load_as(v, (const float *)a.x + at);
+        else if (a.xtype == DT_F16) load_as(v, (const __half *)a.x + at);
+        else load_as(v, (const __nv_bfloat16 *)a.x + at);
+        s.add(a.fn, v, p * V, pivot);
     }
 }
-/* Every step-th piece from one on. Only where the reduced dimensions are one run can the last piece be short. */
-template <typename S, int V>
+/* Every step-th piece from 'from' on. */
+template <typename S, int V, int UNROLL>
 __device__ __forceinline__ void red_pieces(S &s, const red_args &a, int64_t base, int64_t from, int64_t end, int step,
                                            double pivot)
 {
     if (a.over.ndim <= 1) {
         int64_t stride = a.over.stride[0][0];
-#pragma unroll 2
-        for (int64_t p = from; p < end; p += step)
-            red_piece<S, V>(s, a, base + p * stride, p, V > 1 ? a.n - p * V : 1, pivot);
+#pragma unroll UNROLL
+        for (int64_t p = from; p < end; p += step) red_piece<S, V>(s, a, base + p * stride, p, pivot);
     } else {
 #pragma unroll 1
         for (int64_t p = from; p < end; p += step) {
             int64_t at[1];
             walk_at(a.over, p, at);
-            red_piece<S, V>(s, a, base + at[0], p, V, pivot);
+            red_piece<S, V>(s, a, base + at[0], p, pivot);
         }
     }
+}
+/* What one run of elements has behind its last whole piece, by the thread that comes next. */
+template <typename S, int V>
+__device__ __forceinline__ void red_rest(S &s, const red_args &a, int64_t base, double pivot)
+{
+    if constexpr (V > 1)
+        for (int64_t i = a.over.total * V; i < a.n; i++) red_piece<S, 1>(s, a, base + i, i, pivot);
 }
 template <typename S> __device__ __forceinline__ double red_pivot(const red_args &a, int64_t base)
 {
@@ -216,7 +222,8 @@ static __global__ void __launch_bounds__(BLOCK, 4) red_lanes_kernel(const __grid
         if (mine) {
             walk_at(a.keep, out, at);
             double pivot = red_pivot<S>(a, at[0]);
-            red_pieces<S, V>(s, a, at[0], lane, a.over.total, a.lanes, pivot);
+            red_pieces<S, V, 1>(s, a, at[0], lane, a.over.total, a.lanes, pivot);
+            if (lane == a.over.total % a.lanes) red_rest<S, V>(s, a, at[0], pivot);
         }
         for (int d = a.lanes / 2; d > 0; d /= 2) s.merge(a.fn, s.other(d));
         if (mine && lane == 0) red_finish(a, s, at[1]);
@@ -234,7 +241,8 @@ static __global__ void __launch_bounds__(BLOCK, 4) red_block_kernel(const __grid
         S       s = S::none(a.fn);
         walk_at(a.keep, out, at);
         double pivot = red_pivot<S>(a, at[0]);
-        red_pieces<S, V>(s, a, at[0], c * a.chunk + threadIdx.x, end, BLOCK, pivot);
+        red_pieces<S, V, 1>(s, a, at[0], c * a.chunk + threadIdx.x, end, BLOCK, pivot);
+        if (c == a.nchunks - 1 && threadIdx.x == (end - c * a.chunk) % BLOCK) red_rest<S, V>(s, a, at[0], pivot);
         for (int d = WARP / 2; d > 0; d /= 2) s.merge(a.fn, s.other(d));
         if (lane == 0) part[warp] = s;
         __syncthreads();
@@ -262,7 +270,7 @@ template <typename S> static __global__ void __launch_bounds__(BLOCK, 4) red_col
         if (mine) {
             walk_at(a.keep, out, at);
             double pivot = red_pivot<S>(a, at[0]);
-            red_pieces<S, 1>(s, a, at[0], c * a.chunk + row, end, a.lanes, pivot);
+            red_pieces<S, 1, 4>(s, a, at[0], c * a.chunk + row, end, a.lanes, pivot);
         }
         part[threadIdx.x] = s;
         for (int left = a.lanes; left > 1;) {
@@ -348,19 +356,18 @@ static void red_insert(dt_view &x, dt_view &y, int64_t n, int64_t xs, int64_t ys
     x.shape[d] = y.shape[d] = n;
     x.stride[d] = xs, y.stride[d] = ys;
 }
-/* The elements of a dense row that a thread takes at once; over then counts pieces. */
+/* The elements of a dense row that a thread takes at once; over then counts whole pieces. */
 static int red_width(red_args &a)
 {
-    int last = a.over.ndim - 1, size = elem_size(a.xtype), v = size > 2 ? 4 : 8, nbytes = v * size;
-    if (a.over.ndim == 0 || a.over.total == 0 || a.over.stride[0][last] != 1) return 1;
-    if (!aligned_to(a.x, nbytes < 16 ? nbytes : 16) || (last > 0 && a.over.shape[last] % v)) return 1;
+    int last = a.over.ndim - 1, v = pack_width(&a.xtype, 1);
+    if (a.xtype == DT_U8 || a.over.ndim == 0 || a.over.stride[0][last] != 1 || !pack_aligned(a.x, a.xtype, v)) return 1;
+    if (last > 0 && a.over.shape[last] % v) return 1; /* a rest only where there is one run */
     for (int d = 0; d < last; d++)
         if (a.over.stride[0][d] % v) return 1;
     for (int d = 0; d < a.keep.ndim; d++)
         if (a.keep.stride[0][d] % v) return 1;
-    int64_t pieces = (a.over.shape[last] + v - 1) / v;
-    a.over.total = a.over.total / a.over.shape[last] * pieces;
-    a.over.shape[last] = pieces;
+    a.over.total /= v;
+    a.over.shape[last] /= v;
     a.over.stride[0][last] = v;
     return v;
 }
