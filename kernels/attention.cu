@@ -33,7 +33,7 @@ enum { TILE = 64, DEPTH = 32, PITCH = TILE + 4, THREADS = 256 };
 struct heads { /* an operand (b, h, rows, d) with unit stride in d */
     operand<mixed> x;
     int64_t        b, h, row; /* strides */
-    int            fours;     /* 4 elements of d are moved at once: aligned, and 4 divides d */
+    int            fours;     /* 4 elements of d are moved at once: aligned, 4 divides d */
 };
 struct matrix { /* that of one head */
     operand<mixed> x; /* from its first element */
@@ -59,13 +59,14 @@ __device__ __forceinline__ int left_of(int64_t n, int64_t at) { return n - at < 
    that several such loads can be under way. */
 struct four {
     uint4 raw; /* 4 floats, or 4 halves in x and y */
-    __device__ __forceinline__ void load(const matrix &m, int64_t at, bool in)
+    /* at: the same for all threads; off: the thread's */
+    __device__ __forceinline__ void load(const matrix &m, int64_t at, int off, bool in)
     {
         bool wide = m.x.dtype == DT_F32;
         raw = make_uint4(0, 0, 0, 0);
-        if (in && wide) raw = *(const uint4 *)((const float *)m.x.p + at);
+        if (in && wide) raw = *(const uint4 *)((const float *)m.x.p + at + off);
         if (in && !wide) {
-            uint2 t = *(const uint2 *)((const uint16_t *)m.x.p + at);
+            uint2 t = *(const uint2 *)((const uint16_t *)m.x.p + at + off);
             raw.x = t.x, raw.y = t.y;
         }
     }
@@ -97,11 +98,11 @@ __device__ __forceinline__ void turn(float *to, const matrix &m, int64_t row, in
 {
     int rows = left_of(m.rows, row), cols = left_of(m.cols, col);
     if (m.fours) {
-        int     r = (int)threadIdx.x / 4, k = (int)threadIdx.x % 4 * 4;
-        int64_t at = (row + r) * m.step + col + k;
+        int     r = (int)threadIdx.x / 4, k = (int)threadIdx.x % 4 * 4, off = r * (int)m.step + k;
+        int64_t at = row * m.step + col;
         four    f[2];
 #pragma unroll
-        for (int i = 0; i < 2; i++) f[i].load(m, at + 16 * i, r < rows && k + 16 * i < cols);
+        for (int i = 0; i < 2; i++) f[i].load(m, at + 16 * i, off, r < rows && k + 16 * i < cols);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float *p = to + (k + 16 * i) * PITCH + r;
@@ -122,11 +123,11 @@ template <int W> __device__ __forceinline__ void fetch(float *to, const matrix &
     constexpr int N = TILE * W / 4 / THREADS, DOWN = THREADS * 4 / W;
     int           rows = left_of(m.rows, row), cols = left_of(m.cols, col);
     if (m.fours) {
-        int     r = (int)threadIdx.x * 4 / W, k = (int)threadIdx.x * 4 % W;
-        int64_t at = (row + r) * m.step + col + k;
+        int     r = (int)threadIdx.x * 4 / W, k = (int)threadIdx.x * 4 % W, off = r * (int)m.step + k;
+        int64_t at = row * m.step + col;
         four    f[N];
 #pragma unroll
-        for (int i = 0; i < N; i++, at += DOWN * m.step) f[i].load(m, at, r + DOWN * i < rows && k < cols);
+        for (int i = 0; i < N; i++, at += DOWN * m.step) f[i].load(m, at, off, r + DOWN * i < rows && k < cols);
 #pragma unroll
         for (int i = 0; i < N; i++) *(float4 *)(to + ((int)threadIdx.x + i * THREADS) * 4) = f[i].get(m.x.dtype);
         return;
@@ -231,7 +232,6 @@ struct mask {
         cols = left_of(cols_in, c0);
         diag = a.causal && d < TILE ? (int)d : (int)TILE;
     }
-    __device__ __forceinline__ bool inside(int r, int c) const { return r < rows && c < cols; }
 };
 __device__ __forceinline__ int64_t lse_at(const args &a, int64_t head)
 {
@@ -318,46 +318,65 @@ static __global__ void deltas(args a, float *delta, heads dy, heads o)
         if (lane == 0) delta[i] = sum;
     }
 }
+/* Of a tile whose rows are keys (and columns queries) or the reverse; ls and dl belong to the queries.
+   s := exp(scale s - lse), 0 where the query does not see the key */
+template <bool KEYS> __device__ __forceinline__ void weigh(float (&s)[4][4], const mask &see, const float (&ls)[4], float scale)
+{
+    int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int  r = ty + i, c = tx + j;
+            bool seen = r < see.rows && c < see.cols && (KEYS ? r <= c + see.diag : c <= r + see.diag);
+            s[i][j] = seen ? expf(fmaf(s[i][j], scale, -ls[KEYS ? j : i])) : 0.0f;
+        }
+}
+/* s := scale p (s - delta), with the p that the tile holds */
+template <bool KEYS>
+__device__ __forceinline__ void times_tile(float (&s)[4][4], const float *tile, const float (&dl)[4], float scale)
+{
+    int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float4 v = *(const float4 *)(tile + (tx + j) * PITCH + ty);
+        float  p[4] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i][j] = (s[i][j] - dl[KEYS ? j : i]) * scale * p[i];
+    }
+}
+
 /* dk and dv: rows are keys */
 template <int W, int NC>
 static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
     backward_keys(args a, heads dk, heads dv, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
-    int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+    int                            tx = (int)threadIdx.x % 16 * 4;
     for (int64_t i0 = blockIdx.x; i0 < a.heads * a.tiles * a.groups; i0 += gridDim.x) {
         item   w(a, i0, W * NC, false);
         matrix mq = head_of(a, q, w.head, a.t), my = head_of(a, dy, w.head, a.t);
         matrix mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
         float  s[4][4], sum_k[NC][4][W / 16], sum_v[NC][4][W / 16];
+        const float *ls = lse + lse_at(a, w.head), *dl = delta + w.head * a.t;
 #pragma unroll
         for (int c = 0; c < NC * 4 * (W / 16); c++) {
             sum_k[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
             sum_v[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
         }
         for (int64_t q0 = a.causal ? w.row : 0; q0 < a.t; q0 += TILE) {
-            mask see(a, a.s, w.row, a.t, q0, true);
+            mask  see(a, a.s, w.row, a.t, q0, true);
+            float of[4];
             dot(s, ab, mk, w.row, mq, q0);
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float ls = tx + j < see.cols ? lse[lse_at(a, w.head) + (q0 + tx + j) * a.lse_t] : 0.0f;
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    s[i][j] = see.inside(ty + i, tx + j) && ty + i <= tx + j + see.diag
-                                  ? expf(fmaf(s[i][j], a.scale, -ls)) : 0.0f;
-            }
+            for (int j = 0; j < 4; j++) of[j] = tx + j < see.cols ? ls[(q0 + tx + j) * a.lse_t] : 0.0f;
+            weigh<true>(s, see, of, a.scale);
             put_tile(tile, s);
             mul<W, NC>(sum_v, ab, tile, my, q0, w.col);
             dot(s, ab, mv, w.row, my, q0);
 #pragma unroll
-            for (int j = 0; j < 4; j++) { /* p waits in the tile, 0 where it is hidden */
-                float4 p = *(const float4 *)(tile + (tx + j) * PITCH + ty);
-                float  dl = tx + j < see.cols ? delta[w.head * a.t + q0 + tx + j] : 0.0f;
-                s[0][j] = (s[0][j] - dl) * a.scale * p.x;
-                s[1][j] = (s[1][j] - dl) * a.scale * p.y;
-                s[2][j] = (s[2][j] - dl) * a.scale * p.z;
-                s[3][j] = (s[3][j] - dl) * a.scale * p.w;
-            }
+            for (int j = 0; j < 4; j++) of[j] = tx + j < see.cols ? dl[q0 + tx + j] : 0.0f;
+            times_tile<true>(s, tile, of, a.scale);
             put_tile(tile, s);
             mul<W, NC>(sum_k, ab, tile, mq, q0, w.col);
         }
@@ -371,13 +390,13 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
     backward_queries(args a, heads dq, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
-    int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+    int                            ty = (int)threadIdx.x / 16 * 4;
     for (int64_t i0 = blockIdx.x; i0 < a.heads * a.tiles * a.groups; i0 += gridDim.x) {
         item    w(a, i0, W * NC, true);
         matrix  mq = head_of(a, q, w.head, a.t), my = head_of(a, dy, w.head, a.t);
         matrix  mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
         int64_t seen = keys_seen(a, w.row);
-        float   p[4][4], ds[4][4], sum[NC][4][W / 16], ls[4], dl[4];
+        float   s[4][4], sum[NC][4][W / 16], ls[4], dl[4];
 #pragma unroll
         for (int c = 0; c < NC * 4 * (W / 16); c++) sum[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
 #pragma unroll
@@ -388,17 +407,12 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
         }
         for (int64_t k0 = 0; k0 < seen; k0 += TILE) {
             mask see(a, a.t, w.row, a.s, k0, false);
-            dot(p, ab, mq, w.row, mk, k0);
-            dot(ds, ab, my, w.row, mv, k0);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    bool  seen_j = see.inside(ty + i, tx + j) && tx + j <= ty + i + see.diag;
-                    float x = seen_j ? expf(fmaf(p[i][j], a.scale, -ls[i])) : 0.0f;
-                    ds[i][j] = seen_j ? (ds[i][j] - dl[i]) * a.scale * x : 0.0f;
-                }
-            put_tile(tile, ds);
+            dot(s, ab, mq, w.row, mk, k0);
+            weigh<false>(s, see, ls, a.scale);
+            put_tile(tile, s);
+            dot(s, ab, my, w.row, mv, k0);
+            times_tile<false>(s, tile, dl, a.scale);
+            put_tile(tile, s);
             mul<W, NC>(sum, ab, tile, mk, k0, w.col);
         }
         put_sums<W, NC>(head_of(a, dq, w.head, a.t), w.row, w.col, sum);
@@ -410,6 +424,7 @@ static heads heads_of(const dt_view &v, const operand<mixed> &x)
     heads m = { x, v.stride[0], v.stride[1], v.stride[2], suits(v, 4) && v.shape[3] % 4 == 0 };
     for (int d = 0; d < 3; d++)
         if (v.shape[d] > 1 && v.stride[d] % 4 != 0) m.fours = 0;
+    if (v.stride[2] > INT_MAX / TILE) m.fours = 0; /* offsets inside a tile are of 32 bits */
     return m;
 }
 static heads in_heads(const dt_call *c, int i) { return heads_of(c->in[i], in_of<mixed>(c, i)); }
