@@ -1,5 +1,5 @@
-/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient; the matrix of scores is never
-   in memory.
+/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient; the scores are never in
+   memory.
 
    q, o (b, h, t, d), k, v (b, h, s, d), lse (b, h, t). Causal: query i sees the keys j <= i. Forward, over tiles of 64
    keys with the running maximum m and sum l of each query:
@@ -55,8 +55,8 @@ __device__ __forceinline__ matrix head_of(const args &a, const heads &m, int64_t
 }
 /* how many of n rows or columns are left behind 'at', at most 64 */
 __device__ __forceinline__ int left_of(int64_t n, int64_t at) { return n - at < TILE ? (int)(n - at) : (int)TILE; }
-/* 4 elements of a row, 0 outside: in one load, for operands that move in fours. All dtypes take the same instructions, so
-   that several such loads can be under way. */
+/* 4 elements of a row, 0 outside: in one load, for operands that move in fours. The conversion comes later, so that
+   several such loads can be under way. */
 struct four {
     uint4 raw; /* 4 floats, or 4 halves in x and y */
     /* at: the same for all threads; off: the thread's */
@@ -73,15 +73,20 @@ struct four {
     __device__ __forceinline__ float4 get(int dtype) const
     {
         if (dtype == DT_F32)
-            return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w));
+            return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z),
+                               __uint_as_float(raw.w));
         if (dtype == DT_BF16) /* the upper half of a float */
             return make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u),
                                __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xffff0000u));
         return make_float4(half_at(raw.x), half_at(raw.x >> 16), half_at(raw.y), half_at(raw.y >> 16));
     }
-    static __device__ __forceinline__ float half_at(unsigned bits) { return __half2float(__ushort_as_half((unsigned short)bits)); }
+    static __device__ __forceinline__ float half_at(unsigned bits)
+    {
+        return __half2float(__ushort_as_half((unsigned short)bits));
+    }
 };
-template <int N> __device__ __forceinline__ void store_row(const matrix &m, int64_t row, int64_t col, const float (&v)[N])
+template <int N>
+__device__ __forceinline__ void store_row(const matrix &m, int64_t row, int64_t col, const float (&v)[N])
 {
     int64_t at = row * m.step + col;
     if (row >= m.rows) return;
@@ -138,8 +143,9 @@ template <int W> __device__ __forceinline__ void fetch(float *to, const matrix &
         to[i] = r < rows && k < cols ? m.x.at((row + r) * m.step + col + k) : 0.0f;
     }
 }
-/* s[i][j] := row a0 + 4 ty + i of a times row b0 + 4 tx + j of b. All threads; ab is free before and after a barrier. */
-__device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a, int64_t a0, const matrix &b, int64_t b0)
+/* s[i][j] := row a0 + 4 ty + i of a times row b0 + 4 tx + j of b. What ab held is lost. */
+__device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a, int64_t a0, const matrix &b,
+                                    int64_t b0)
 {
     int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
 #pragma unroll
@@ -169,8 +175,8 @@ __device__ __forceinline__ void put_tile(float *tile, const float (&s)[4][4])
 }
 /* sum[c][i][j] += the sum over k of tile[k][4 ty + i] times row x0 + k of x, column col + c W + W/16 tx + j */
 template <int W, int NC>
-__device__ __forceinline__ void mul(float (&sum)[NC][4][W / 16], float *ab, const float *tile, const matrix &x, int64_t x0,
-                                    int64_t col)
+__device__ __forceinline__ void mul(float (&sum)[NC][4][W / 16], float *ab, const float *tile, const matrix &x,
+                                    int64_t x0, int64_t col)
 {
     constexpr int J = W / 16;
     int           tx = (int)threadIdx.x % 16 * J, ty = (int)threadIdx.x / 16 * 4;
@@ -251,7 +257,8 @@ struct item {
 };
 
 template <int W, int NC>
-static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1) forward(args a, heads o, float *lse, heads q, heads k, heads v)
+static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+    forward(args a, heads o, float *lse, heads q, heads k, heads v)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
     int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
@@ -320,7 +327,8 @@ static __global__ void deltas(args a, float *delta, heads dy, heads o)
 }
 /* Of a tile whose rows are keys (and columns queries) or the reverse; ls and dl belong to the queries.
    s := exp(scale s - lse), 0 where the query does not see the key */
-template <bool KEYS> __device__ __forceinline__ void weigh(float (&s)[4][4], const mask &see, const float (&ls)[4], float scale)
+template <bool KEYS>
+__device__ __forceinline__ void weigh(float (&s)[4][4], const mask &see, const float (&ls)[4], float scale)
 {
     int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
 #pragma unroll
@@ -453,7 +461,8 @@ static unsigned cut(args *a, int64_t rows, int width)
     return blocks_for(a->heads * a->tiles * a->groups, 1);
 }
 template <int W, int NC>
-static void run_forward(args a, cudaStream_t st, const heads &o, float *lse, const heads &q, const heads &k, const heads &v)
+static void run_forward(args a, cudaStream_t st, const heads &o, float *lse, const heads &q, const heads &k,
+                        const heads &v)
 {
     unsigned grid = cut(&a, a.t, W * NC);
     forward<W, NC><<<grid, THREADS, 0, st>>>(a, o, lse, q, k, v);
@@ -469,8 +478,8 @@ template <int W, int NC>
 static void run_queries(args a, cudaStream_t st, const dt_call *c, const float *lse, const float *delta)
 {
     unsigned grid = cut(&a, a.t, W * NC);
-    backward_queries<W, NC><<<grid, THREADS, 0, st>>>(a, out_heads(c, 0), in_heads(c, 0), in_heads(c, 1), in_heads(c, 2),
-                                                      in_heads(c, 3), lse, delta);
+    backward_queries<W, NC><<<grid, THREADS, 0, st>>>(a, out_heads(c, 0), in_heads(c, 0), in_heads(c, 1),
+                                                      in_heads(c, 2), in_heads(c, 3), lse, delta);
 }
 
 } /* namespace attention */
@@ -502,7 +511,8 @@ extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
     if (status || a.heads == 0) return status;
     cudaStream_t s = dtk::stream_of(dev, c);
     const float *lse = (const float *)c->in[5].data;
-    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, (size_t)(a.heads * (a.t > 0 ? a.t : 1)) * sizeof(float));
+    size_t       rows = (size_t)(a.heads * (a.t > 0 ? a.t : 1));
+    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, rows * sizeof(float));
     if (!delta) return DT_ERR_MEMORY;
     if (a.t > 0)
         attention::deltas<<<dtk::blocks_for(a.heads * a.t, dtk::BLOCK / dtk::WARP), dtk::BLOCK, 0, s>>>(

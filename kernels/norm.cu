@@ -45,7 +45,10 @@ template <bool WHOLE> __device__ __forceinline__ int64_t row_step()
 {
     return (int64_t)gridDim.x * (WHOLE ? 1 : BLOCK / WARP);
 }
-inline unsigned row_blocks(bool whole, int64_t rows) { return whole ? blocks_for(rows, 1) : blocks_for(rows, BLOCK / WARP); }
+inline unsigned row_blocks(bool whole, int64_t rows)
+{
+    return whole ? blocks_for(rows, 1) : blocks_for(rows, BLOCK / WARP);
+}
 
 struct ln_args {
     int64_t        rows, cols;
@@ -260,7 +263,8 @@ template <typename T> struct ln_grads_of { /* dy and dy xhat */
 
 /* part[slice][col] of (rows, cols); blockDim (x, y): x threads of N columns across, y rows down, 256 in all */
 template <typename S>
-static __global__ void over_columns(S s, typename S::result *part, int64_t rows, int64_t cols, int64_t per, int64_t tiles)
+static __global__ void over_columns(S s, typename S::result *part, int64_t rows, int64_t cols, int64_t per,
+                                    int64_t tiles)
 {
     constexpr int                 N = lanes<typename S::type>;
     __shared__ typename S::result sum[BLOCK][N];
@@ -343,7 +347,8 @@ static cut cut_planes(int64_t count, int64_t chs)
 /* more blocks than a grid has: rows and channels beyond 2^31 that no memory holds */
 static int too_many(const dt_call *c) { return dt_fail(DT_ERR_ARG, "cuda: %s: too large", dt_kernel_name(c->op)); }
 
-static __global__ void ln_finish(const two_sums *part, int64_t slices, int64_t cols, operand<mixed> dw, operand<mixed> db)
+static __global__ void ln_finish(const two_sums *part, int64_t slices, int64_t cols, operand<mixed> dw,
+                                 operand<mixed> db)
 {
     for (int64_t i = grid_first(); i < cols; i += grid_step()) {
         two_sums t = { 0, 0 };
@@ -377,8 +382,12 @@ template <typename R> struct sums_of {
     float  *table;
     int64_t slices;
 };
-static cut bn_cut(const bn_args &a, int n) { return a.nhwc ? cut_columns(a.count, a.chs, n) : cut_planes(a.count, a.chs); }
-template <typename R> static int bn_scratch(sums_of<R> *r, dt_device *dev, const dt_call *c, const bn_args &a, int64_t slices)
+static cut bn_cut(const bn_args &a, int n)
+{
+    return a.nhwc ? cut_columns(a.count, a.chs, n) : cut_planes(a.count, a.chs);
+}
+template <typename R>
+static int bn_scratch(sums_of<R> *r, dt_device *dev, const dt_call *c, const bn_args &a, int64_t slices)
 {
     size_t part = (size_t)(slices * a.chs) * sizeof(R);
     char  *mem = (char *)dt__cuda_scratch(dev, c->stream, part + (size_t)a.chs * 4 * sizeof(float));
@@ -406,7 +415,8 @@ struct bn_tables { /* a channel's: outputs, and what it takes to make them */
     double         eps, momentum;
 };
 /* A warp for each channel: merge the slices, in double. given: mean and variance are the running ones (part NULL). */
-static __global__ void bn_finish(const moments *part, int64_t slices, float *table, bn_args a, bn_tables t, int only_stats)
+static __global__ void bn_finish(const moments *part, int64_t slices, float *table, bn_args a, bn_tables t,
+                                 int only_stats)
 {
     int lane = (int)threadIdx.x % WARP;
     for (int64_t ch = grid_first() / WARP; ch < a.chs; ch += grid_step() / WARP) {
@@ -430,7 +440,8 @@ static __global__ void bn_finish(const moments *part, int64_t slices, float *tab
             n = all;
         }
         if (lane > 0) continue;
-        double var = part ? (m2 < 0 ? 0 : m2) / n : (double)t.old[1].at(ch), bias = t.bias.p ? (double)t.bias.at(ch) : 0.0;
+        double var = part ? (m2 < 0 ? 0 : m2) / n : (double)t.old[1].at(ch);
+        double bias = t.bias.p ? (double)t.bias.at(ch) : 0.0;
         if (!part) mean = (double)t.old[0].at(ch);
         if (only_stats) {
             t.mean.put(ch, (float)mean);
@@ -519,8 +530,8 @@ static __global__ void bn_bwd_finish(const two_sums *part, int64_t slices, float
     }
 }
 template <typename T>
-static __global__ void bn_bwd_apply(bn_args a, operand<T> dx, operand<T> dadd, operand<T> dy, operand<T> x, operand<T> y,
-                                    const float *table)
+static __global__ void bn_bwd_apply(bn_args a, operand<T> dx, operand<T> dadd, operand<T> dy, operand<T> x,
+                                    operand<T> y, const float *table)
 {
     constexpr int N = lanes<T>;
     for (int64_t i = grid_first() * N; i < a.total; i += grid_step() * N) {
@@ -667,7 +678,8 @@ extern "C" int dt__cuda_batch_norm_bwd(dt_device *dev, const dt_call *c)
     return with_operands(c, 0x23, 9, 0, 0, [&](auto e) {
         using T = decltype(e);
         unsigned   grid = dtk::blocks_for((a.total + lanes<T> - 1) / lanes<T>);
-        operand<T> dx = out_of<T>(c, 0), dadd = out_of<T>(c, 3), dy = in_of<T>(c, 0), x = in_of<T>(c, 1), y = in_of<T>(c, 5);
+        operand<T> dx = out_of<T>(c, 0), dadd = out_of<T>(c, 3), dy = in_of<T>(c, 0), x = in_of<T>(c, 1);
+        operand<T> y = in_of<T>(c, 5);
         norm::bn_bwd_apply<T><<<grid, dtk::BLOCK, 0, stream>>>(a, dx, dadd, dy, x, y, r.table);
         return dtk::launched(c);
     });
