@@ -322,6 +322,14 @@ struct cut { /* of a sum: slices, and the rows or values of each */
     int64_t slices, per, tiles;
     dim3    block;
 };
+/* 'want' slices, as far as that makes no more than 1024 blocks of 'tiles' each; at most 2^22 of n in a slice, so that a
+   float counts them */
+static int64_t slices_for(int64_t n, int64_t want, int64_t tiles)
+{
+    int64_t most = tiles < 1024 ? 1024 / tiles : 1, least = (n >> 22) + 1;
+    want = want > most ? most : want;
+    return want > least ? want : least;
+}
 static cut cut_columns(int64_t rows, int64_t cols, int n)
 {
     cut     c;
@@ -329,16 +337,14 @@ static cut cut_columns(int64_t rows, int64_t cols, int n)
     while (x < across && x < WARP) x *= 2;
     c.block = dim3((unsigned)x, (unsigned)(BLOCK / x));
     c.tiles = (across + x - 1) / x;
-    int64_t most = c.tiles < 1024 ? 1024 / c.tiles : 1, want = rows / (8 * (BLOCK / x));
-    c.slices = want < 1 ? 1 : want > most ? most : want;
+    c.slices = slices_for(rows, rows / (8 * (BLOCK / x)), c.tiles);
     c.per = (rows + c.slices - 1) / c.slices;
     return c;
 }
 static cut cut_planes(int64_t count, int64_t chs)
 {
-    cut     c;
-    int64_t most = chs < 1024 ? 1024 / chs : 1, want = count / (16 * BLOCK);
-    c.slices = want < 1 ? 1 : want > most ? most : want;
+    cut c;
+    c.slices = slices_for(count, count / (16 * BLOCK), chs);
     c.per = ((count + c.slices - 1) / c.slices + 7) / 8 * 8; /* whole vectors */
     c.block = dim3(BLOCK);
     c.tiles = chs;
