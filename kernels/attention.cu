@@ -13,15 +13,16 @@
    Launch shape: a block of 16 x 16 threads for a tile of 64 rows of the result of one head and at most 128 of its
    columns; larger d take more blocks, which make the scores again. All is made of two products:
    - dot: a tile of 64 x 64 scores; both operands pass through shared memory, turned, 32 of d at a time; a thread holds
-     4 x 4 sums and reads two float4 for 16 FMAs.
+     4 x 4 sums and reads two float4 for 16 FMAs: a warp takes 3 cycles of shared memory for 4 of arithmetic.
    - mul: 64 x 64 weights from shared memory times 64 rows of W columns; a thread holds 4 x W/16 sums for each group of
-     W columns.
-   Halves become f32 as they are loaded; tiles that a mask hides as a whole are left out. 34 KiB of shared memory.
+     W columns. W is 32 or 64.
+   Halves become f32 as they are loaded; tiles that a mask hides as a whole are left out. 34 KiB of shared memory; two
+   blocks fit a multiprocessor up to d = 64, one beyond.
 
-   Roofline, a head, causal half of it: forward 4 t s d FLOPs, backward 14 t s d (delta 2 t d), in f32 FMA (A100: 19.5
-   TFLOP/s; tensor cores are not used). From memory a block of queries reads q once for each tile of keys (L1, L2) and k
-   and v once: 4 t s d e / 64 bytes of L2 traffic for e bytes an element, 64/e FLOPs a byte and more: bound by
-   arithmetic for all d from 32. */
+   Roofline, a head, causal half of it: forward 4 t s d FLOPs, backward 14 t s d (the scores and do v^T twice), in f32
+   FMA (A100: 19.5 TFLOP/s; tensor cores are not used). A pair of tiles loads 3 (forward), 6 (dk and dv) or 5 (dq) times
+   64 x d elements of e bytes through L1 and L2, 77/e FLOPs a byte and more, and each operand comes from memory about
+   once for each head while L2 holds it: bound by arithmetic. */
 #include "operand.cuh"
 
 namespace dtk {
