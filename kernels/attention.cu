@@ -1,5 +1,5 @@
-/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient; the matrix of scores is never
-   in memory.
+/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient; the scores are never in
+   memory.
 
    q, o (b, h, t, d), k, v (b, h, s, d), lse (b, h, t). Causal: query i sees the keys j <= i. Forward, over tiles of 64
    keys with the running maximum m and sum l of each query:
@@ -13,15 +13,16 @@
    Launch shape: a block of 16 x 16 threads for a tile of 64 rows of the result of one head and at most 128 of its
    columns; larger d take more blocks, which make the scores again. All is made of two products:
    - dot: a tile of 64 x 64 scores; both operands pass through shared memory, turned, 32 of d at a time; a thread holds
-     4 x 4 sums and reads two float4 for 16 FMAs.
+     4 x 4 sums and reads two float4 for 16 FMAs: a warp takes 3 cycles of shared memory for 4 of arithmetic.
    - mul: 64 x 64 weights from shared memory times 64 rows of W columns; a thread holds 4 x W/16 sums for each group of
-     W columns.
-   Halves become f32 as they are loaded; tiles that a mask hides as a whole are left out. 34 KiB of shared memory.
+     W columns. W is 32 or 64.
+   Halves become f32 as they are loaded; tiles that a mask hides as a whole are left out. 34 KiB of shared memory; two
+   blocks fit a multiprocessor up to d = 64, one beyond.
 
-   Roofline, a head, causal half of it: forward 4 t s d FLOPs, backward 14 t s d (delta 2 t d), in f32 FMA (A100: 19.5
-   TFLOP/s; tensor cores are not used). From memory a block of queries reads q once for each tile of keys (L1, L2) and k
-   and v once: 4 t s d e / 64 bytes of L2 traffic for e bytes an element, 64/e FLOPs a byte and more: bound by
-   arithmetic for all d from 32. */
+   Roofline, a head, causal half of it: forward 4 t s d FLOPs, backward 14 t s d (the scores and do v^T twice), in f32
+   FMA (A100: 19.5 TFLOP/s; tensor cores are not used). A pair of tiles loads 3 (forward), 6 (dk and dv) or 5 (dq) times
+   64 x d elements of e bytes through L1 and L2, 77/e FLOPs a byte and more, and each operand comes from memory about
+   once for each head while L2 holds it: bound by arithmetic. */
 #include "operand.cuh"
 
 namespace dtk {
@@ -33,7 +34,7 @@ enum { TILE = 64, DEPTH = 32, PITCH = TILE + 4, THREADS = 256 };
 struct heads { /* an operand (b, h, rows, d) with unit stride in d */
     operand<mixed> x;
     int64_t        b, h, row; /* strides */
-    int            fours;     /* 4 elements of d are moved at once: aligned, and 4 divides d */
+    int            fours;     /* 4 elements of d are moved at once: aligned, 4 divides d */
 };
 struct matrix { /* that of one head */
     operand<mixed> x; /* from its first element */
@@ -55,32 +56,38 @@ __device__ __forceinline__ matrix head_of(const args &a, const heads &m, int64_t
 }
 /* how many of n rows or columns are left behind 'at', at most 64 */
 __device__ __forceinline__ int left_of(int64_t n, int64_t at) { return n - at < TILE ? (int)(n - at) : (int)TILE; }
-/* 4 elements of a row, 0 outside: in one load, for operands that move in fours. All dtypes take the same instructions, so
-   that several such loads can be under way. */
+/* 4 elements of a row, 0 outside: in one load, for operands that move in fours. The conversion comes later, so that
+   several such loads can be under way. */
 struct four {
     uint4 raw; /* 4 floats, or 4 halves in x and y */
-    __device__ __forceinline__ void load(const matrix &m, int64_t at, bool in)
+    /* at: the same for all threads; off: the thread's */
+    __device__ __forceinline__ void load(const matrix &m, int64_t at, int off, bool in)
     {
         bool wide = m.x.dtype == DT_F32;
         raw = make_uint4(0, 0, 0, 0);
-        if (in && wide) raw = *(const uint4 *)((const float *)m.x.p + at);
+        if (in && wide) raw = *(const uint4 *)((const float *)m.x.p + at + off);
         if (in && !wide) {
-            uint2 t = *(const uint2 *)((const uint16_t *)m.x.p + at);
+            uint2 t = *(const uint2 *)((const uint16_t *)m.x.p + at + off);
             raw.x = t.x, raw.y = t.y;
         }
     }
     __device__ __forceinline__ float4 get(int dtype) const
     {
         if (dtype == DT_F32)
-            return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w));
+            return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z),
+                               __uint_as_float(raw.w));
         if (dtype == DT_BF16) /* the upper half of a float */
             return make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u),
                                __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xffff0000u));
         return make_float4(half_at(raw.x), half_at(raw.x >> 16), half_at(raw.y), half_at(raw.y >> 16));
     }
-    static __device__ __forceinline__ float half_at(unsigned bits) { return __half2float(__ushort_as_half((unsigned short)bits)); }
+    static __device__ __forceinline__ float half_at(unsigned bits)
+    {
+        return __half2float(__ushort_as_half((unsigned short)bits));
+    }
 };
-template <int N> __device__ __forceinline__ void store_row(const matrix &m, int64_t row, int64_t col, const float (&v)[N])
+template <int N>
+__device__ __forceinline__ void store_row(const matrix &m, int64_t row, int64_t col, const float (&v)[N])
 {
     int64_t at = row * m.step + col;
     if (row >= m.rows) return;
@@ -97,11 +104,11 @@ __device__ __forceinline__ void turn(float *to, const matrix &m, int64_t row, in
 {
     int rows = left_of(m.rows, row), cols = left_of(m.cols, col);
     if (m.fours) {
-        int     r = (int)threadIdx.x / 4, k = (int)threadIdx.x % 4 * 4;
-        int64_t at = (row + r) * m.step + col + k;
+        int     r = (int)threadIdx.x / 4, k = (int)threadIdx.x % 4 * 4, off = r * (int)m.step + k;
+        int64_t at = row * m.step + col;
         four    f[2];
 #pragma unroll
-        for (int i = 0; i < 2; i++) f[i].load(m, at + 16 * i, r < rows && k + 16 * i < cols);
+        for (int i = 0; i < 2; i++) f[i].load(m, at + 16 * i, off, r < rows && k + 16 * i < cols);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float *p = to + (k + 16 * i) * PITCH + r;
@@ -122,11 +129,11 @@ template <int W> __device__ __forceinline__ void fetch(float *to, const matrix &
     constexpr int N = TILE * W / 4 / THREADS, DOWN = THREADS * 4 / W;
     int           rows = left_of(m.rows, row), cols = left_of(m.cols, col);
     if (m.fours) {
-        int     r = (int)threadIdx.x * 4 / W, k = (int)threadIdx.x * 4 % W;
-        int64_t at = (row + r) * m.step + col + k;
+        int     r = (int)threadIdx.x * 4 / W, k = (int)threadIdx.x * 4 % W, off = r * (int)m.step + k;
+        int64_t at = row * m.step + col;
         four    f[N];
 #pragma unroll
-        for (int i = 0; i < N; i++, at += DOWN * m.step) f[i].load(m, at, r + DOWN * i < rows && k < cols);
+        for (int i = 0; i < N; i++, at += DOWN * m.step) f[i].load(m, at, off, r + DOWN * i < rows && k < cols);
 #pragma unroll
         for (int i = 0; i < N; i++) *(float4 *)(to + ((int)threadIdx.x + i * THREADS) * 4) = f[i].get(m.x.dtype);
         return;
@@ -137,8 +144,9 @@ template <int W> __device__ __forceinline__ void fetch(float *to, const matrix &
         to[i] = r < rows && k < cols ? m.x.at((row + r) * m.step + col + k) : 0.0f;
     }
 }
-/* s[i][j] := row a0 + 4 ty + i of a times row b0 + 4 tx + j of b. All threads; ab is free before and after a barrier. */
-__device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a, int64_t a0, const matrix &b, int64_t b0)
+/* s[i][j] := row a0 + 4 ty + i of a times row b0 + 4 tx + j of b. What ab held is lost. */
+__device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a, int64_t a0, const matrix &b,
+                                    int64_t b0)
 {
     int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
 #pragma unroll
@@ -168,8 +176,8 @@ __device__ __forceinline__ void put_tile(float *tile, const float (&s)[4][4])
 }
 /* sum[c][i][j] += the sum over k of tile[k][4 ty + i] times row x0 + k of x, column col + c W + W/16 tx + j */
 template <int W, int NC>
-__device__ __forceinline__ void mul(float (&sum)[NC][4][W / 16], float *ab, const float *tile, const matrix &x, int64_t x0,
-                                    int64_t col)
+__device__ __forceinline__ void mul(float (&sum)[NC][4][W / 16], float *ab, const float *tile, const matrix &x,
+                                    int64_t x0, int64_t col)
 {
     constexpr int J = W / 16;
     int           tx = (int)threadIdx.x % 16 * J, ty = (int)threadIdx.x / 16 * 4;
@@ -231,7 +239,6 @@ struct mask {
         cols = left_of(cols_in, c0);
         diag = a.causal && d < TILE ? (int)d : (int)TILE;
     }
-    __device__ __forceinline__ bool inside(int r, int c) const { return r < rows && c < cols; }
 };
 __device__ __forceinline__ int64_t lse_at(const args &a, int64_t head)
 {
@@ -251,7 +258,8 @@ struct item {
 };
 
 template <int W, int NC>
-static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1) forward(args a, heads o, float *lse, heads q, heads k, heads v)
+static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
+    forward(args a, heads o, float *lse, heads q, heads k, heads v)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
     int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
@@ -318,46 +326,66 @@ static __global__ void deltas(args a, float *delta, heads dy, heads o)
         if (lane == 0) delta[i] = sum;
     }
 }
+/* Of a tile whose rows are keys (and columns queries) or the reverse; ls and dl belong to the queries.
+   s := exp(scale s - lse), 0 where the query does not see the key */
+template <bool KEYS>
+__device__ __forceinline__ void weigh(float (&s)[4][4], const mask &see, const float (&ls)[4], float scale)
+{
+    int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int  r = ty + i, c = tx + j;
+            bool seen = r < see.rows && c < see.cols && (KEYS ? r <= c + see.diag : c <= r + see.diag);
+            s[i][j] = seen ? expf(fmaf(s[i][j], scale, -ls[KEYS ? j : i])) : 0.0f;
+        }
+}
+/* s := scale p (s - delta), with the p that the tile holds */
+template <bool KEYS>
+__device__ __forceinline__ void times_tile(float (&s)[4][4], const float *tile, const float (&dl)[4], float scale)
+{
+    int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float4 v = *(const float4 *)(tile + (tx + j) * PITCH + ty);
+        float  p[4] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i][j] = (s[i][j] - dl[KEYS ? j : i]) * scale * p[i];
+    }
+}
+
 /* dk and dv: rows are keys */
 template <int W, int NC>
 static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
     backward_keys(args a, heads dk, heads dv, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
-    int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+    int                            tx = (int)threadIdx.x % 16 * 4;
     for (int64_t i0 = blockIdx.x; i0 < a.heads * a.tiles * a.groups; i0 += gridDim.x) {
         item   w(a, i0, W * NC, false);
         matrix mq = head_of(a, q, w.head, a.t), my = head_of(a, dy, w.head, a.t);
         matrix mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
         float  s[4][4], sum_k[NC][4][W / 16], sum_v[NC][4][W / 16];
+        const float *ls = lse + lse_at(a, w.head), *dl = delta + w.head * a.t;
 #pragma unroll
         for (int c = 0; c < NC * 4 * (W / 16); c++) {
             sum_k[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
             sum_v[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
         }
         for (int64_t q0 = a.causal ? w.row : 0; q0 < a.t; q0 += TILE) {
-            mask see(a, a.s, w.row, a.t, q0, true);
+            mask  see(a, a.s, w.row, a.t, q0, true);
+            float of[4];
             dot(s, ab, mk, w.row, mq, q0);
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float ls = tx + j < see.cols ? lse[lse_at(a, w.head) + (q0 + tx + j) * a.lse_t] : 0.0f;
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    s[i][j] = see.inside(ty + i, tx + j) && ty + i <= tx + j + see.diag
-                                  ? expf(fmaf(s[i][j], a.scale, -ls)) : 0.0f;
-            }
+            for (int j = 0; j < 4; j++) of[j] = tx + j < see.cols ? ls[(q0 + tx + j) * a.lse_t] : 0.0f;
+            weigh<true>(s, see, of, a.scale);
             put_tile(tile, s);
             mul<W, NC>(sum_v, ab, tile, my, q0, w.col);
             dot(s, ab, mv, w.row, my, q0);
 #pragma unroll
-            for (int j = 0; j < 4; j++) { /* p waits in the tile, 0 where it is hidden */
-                float4 p = *(const float4 *)(tile + (tx + j) * PITCH + ty);
-                float  dl = tx + j < see.cols ? delta[w.head * a.t + q0 + tx + j] : 0.0f;
-                s[0][j] = (s[0][j] - dl) * a.scale * p.x;
-                s[1][j] = (s[1][j] - dl) * a.scale * p.y;
-                s[2][j] = (s[2][j] - dl) * a.scale * p.z;
-                s[3][j] = (s[3][j] - dl) * a.scale * p.w;
-            }
+            for (int j = 0; j < 4; j++) of[j] = tx + j < see.cols ? dl[q0 + tx + j] : 0.0f;
+            times_tile<true>(s, tile, of, a.scale);
             put_tile(tile, s);
             mul<W, NC>(sum_k, ab, tile, mq, q0, w.col);
         }
@@ -371,13 +399,13 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
     backward_queries(args a, heads dq, heads dy, heads q, heads k, heads v, const float *lse, const float *delta)
 {
     __shared__ __align__(16) float ab[2 * DEPTH * PITCH], tile[TILE * PITCH];
-    int                            tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
+    int                            ty = (int)threadIdx.x / 16 * 4;
     for (int64_t i0 = blockIdx.x; i0 < a.heads * a.tiles * a.groups; i0 += gridDim.x) {
         item    w(a, i0, W * NC, true);
         matrix  mq = head_of(a, q, w.head, a.t), my = head_of(a, dy, w.head, a.t);
         matrix  mk = head_of(a, k, w.head, a.s), mv = head_of(a, v, w.head, a.s);
         int64_t seen = keys_seen(a, w.row);
-        float   p[4][4], ds[4][4], sum[NC][4][W / 16], ls[4], dl[4];
+        float   s[4][4], sum[NC][4][W / 16], ls[4], dl[4];
 #pragma unroll
         for (int c = 0; c < NC * 4 * (W / 16); c++) sum[c / (W / 4)][c / (W / 16) % 4][c % (W / 16)] = 0;
 #pragma unroll
@@ -388,17 +416,12 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
         }
         for (int64_t k0 = 0; k0 < seen; k0 += TILE) {
             mask see(a, a.t, w.row, a.s, k0, false);
-            dot(p, ab, mq, w.row, mk, k0);
-            dot(ds, ab, my, w.row, mv, k0);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    bool  seen_j = see.inside(ty + i, tx + j) && tx + j <= ty + i + see.diag;
-                    float x = seen_j ? expf(fmaf(p[i][j], a.scale, -ls[i])) : 0.0f;
-                    ds[i][j] = seen_j ? (ds[i][j] - dl[i]) * a.scale * x : 0.0f;
-                }
-            put_tile(tile, ds);
+            dot(s, ab, mq, w.row, mk, k0);
+            weigh<false>(s, see, ls, a.scale);
+            put_tile(tile, s);
+            dot(s, ab, my, w.row, mv, k0);
+            times_tile<false>(s, tile, dl, a.scale);
+            put_tile(tile, s);
             mul<W, NC>(sum, ab, tile, mk, k0, w.col);
         }
         put_sums<W, NC>(head_of(a, dq, w.head, a.t), w.row, w.col, sum);
@@ -410,6 +433,7 @@ static heads heads_of(const dt_view &v, const operand<mixed> &x)
     heads m = { x, v.stride[0], v.stride[1], v.stride[2], suits(v, 4) && v.shape[3] % 4 == 0 };
     for (int d = 0; d < 3; d++)
         if (v.shape[d] > 1 && v.stride[d] % 4 != 0) m.fours = 0;
+    if (v.stride[2] > INT_MAX / TILE) m.fours = 0; /* offsets inside a tile are of 32 bits */
     return m;
 }
 static heads in_heads(const dt_call *c, int i) { return heads_of(c->in[i], in_of<mixed>(c, i)); }
@@ -438,7 +462,8 @@ static unsigned cut(args *a, int64_t rows, int width)
     return blocks_for(a->heads * a->tiles * a->groups, 1);
 }
 template <int W, int NC>
-static void run_forward(args a, cudaStream_t st, const heads &o, float *lse, const heads &q, const heads &k, const heads &v)
+static void run_forward(args a, cudaStream_t st, const heads &o, float *lse, const heads &q, const heads &k,
+                        const heads &v)
 {
     unsigned grid = cut(&a, a.t, W * NC);
     forward<W, NC><<<grid, THREADS, 0, st>>>(a, o, lse, q, k, v);
@@ -454,8 +479,8 @@ template <int W, int NC>
 static void run_queries(args a, cudaStream_t st, const dt_call *c, const float *lse, const float *delta)
 {
     unsigned grid = cut(&a, a.t, W * NC);
-    backward_queries<W, NC><<<grid, THREADS, 0, st>>>(a, out_heads(c, 0), in_heads(c, 0), in_heads(c, 1), in_heads(c, 2),
-                                                      in_heads(c, 3), lse, delta);
+    backward_queries<W, NC><<<grid, THREADS, 0, st>>>(a, out_heads(c, 0), in_heads(c, 0), in_heads(c, 1),
+                                                      in_heads(c, 2), in_heads(c, 3), lse, delta);
 }
 
 } /* namespace attention */
@@ -487,7 +512,8 @@ extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
     if (status || a.heads == 0) return status;
     cudaStream_t s = dtk::stream_of(dev, c);
     const float *lse = (const float *)c->in[5].data;
-    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, (size_t)(a.heads * (a.t > 0 ? a.t : 1)) * sizeof(float));
+    size_t       rows = (size_t)(a.heads * (a.t > 0 ? a.t : 1));
+    float       *delta = (float *)dt__cuda_scratch(dev, c->stream, rows * sizeof(float));
     if (!delta) return DT_ERR_MEMORY;
     if (a.t > 0)
         attention::deltas<<<dtk::blocks_for(a.heads * a.t, dtk::BLOCK / dtk::WARP), dtk::BLOCK, 0, s>>>(

@@ -45,7 +45,10 @@ template <bool WHOLE> __device__ __forceinline__ int64_t row_step()
 {
     return (int64_t)gridDim.x * (WHOLE ? 1 : BLOCK / WARP);
 }
-inline unsigned row_blocks(bool whole, int64_t rows) { return whole ? blocks_for(rows, 1) : blocks_for(rows, BLOCK / WARP); }
+inline unsigned row_blocks(bool whole, int64_t rows)
+{
+    return whole ? blocks_for(rows, 1) : blocks_for(rows, BLOCK / WARP);
+}
 
 struct ln_args {
     int64_t        rows, cols;
@@ -260,7 +263,8 @@ template <typename T> struct ln_grads_of { /* dy and dy xhat */
 
 /* part[slice][col] of (rows, cols); blockDim (x, y): x threads of N columns across, y rows down, 256 in all */
 template <typename S>
-static __global__ void over_columns(S s, typename S::result *part, int64_t rows, int64_t cols, int64_t per, int64_t tiles)
+static __global__ void over_columns(S s, typename S::result *part, int64_t rows, int64_t cols, int64_t per,
+                                    int64_t tiles)
 {
     constexpr int                 N = lanes<typename S::type>;
     __shared__ typename S::result sum[BLOCK][N];
@@ -318,6 +322,14 @@ struct cut { /* of a sum: slices, and the rows or values of each */
     int64_t slices, per, tiles;
     dim3    block;
 };
+/* 'want' slices, as far as that makes no more than 1024 blocks of 'tiles' each; at most 2^22 of n in a slice, so that a
+   float counts them */
+static int64_t slices_for(int64_t n, int64_t want, int64_t tiles)
+{
+    int64_t most = tiles < 1024 ? 1024 / tiles : 1, least = (n >> 22) + 1;
+    want = want > most ? most : want;
+    return want > least ? want : least;
+}
 static cut cut_columns(int64_t rows, int64_t cols, int n)
 {
     cut     c;
@@ -325,16 +337,14 @@ static cut cut_columns(int64_t rows, int64_t cols, int n)
     while (x < across && x < WARP) x *= 2;
     c.block = dim3((unsigned)x, (unsigned)(BLOCK / x));
     c.tiles = (across + x - 1) / x;
-    int64_t most = c.tiles < 1024 ? 1024 / c.tiles : 1, want = rows / (8 * (BLOCK / x));
-    c.slices = want < 1 ? 1 : want > most ? most : want;
+    c.slices = slices_for(rows, rows / (8 * (BLOCK / x)), c.tiles);
     c.per = (rows + c.slices - 1) / c.slices;
     return c;
 }
 static cut cut_planes(int64_t count, int64_t chs)
 {
-    cut     c;
-    int64_t most = chs < 1024 ? 1024 / chs : 1, want = count / (16 * BLOCK);
-    c.slices = want < 1 ? 1 : want > most ? most : want;
+    cut c;
+    c.slices = slices_for(count, count / (16 * BLOCK), chs);
     c.per = ((count + c.slices - 1) / c.slices + 7) / 8 * 8; /* whole vectors */
     c.block = dim3(BLOCK);
     c.tiles = chs;
@@ -343,7 +353,8 @@ static cut cut_planes(int64_t count, int64_t chs)
 /* more blocks than a grid has: rows and channels beyond 2^31 that no memory holds */
 static int too_many(const dt_call *c) { return dt_fail(DT_ERR_ARG, "cuda: %s: too large", dt_kernel_name(c->op)); }
 
-static __global__ void ln_finish(const two_sums *part, int64_t slices, int64_t cols, operand<mixed> dw, operand<mixed> db)
+static __global__ void ln_finish(const two_sums *part, int64_t slices, int64_t cols, operand<mixed> dw,
+                                 operand<mixed> db)
 {
     for (int64_t i = grid_first(); i < cols; i += grid_step()) {
         two_sums t = { 0, 0 };
@@ -377,8 +388,12 @@ template <typename R> struct sums_of {
     float  *table;
     int64_t slices;
 };
-static cut bn_cut(const bn_args &a, int n) { return a.nhwc ? cut_columns(a.count, a.chs, n) : cut_planes(a.count, a.chs); }
-template <typename R> static int bn_scratch(sums_of<R> *r, dt_device *dev, const dt_call *c, const bn_args &a, int64_t slices)
+static cut bn_cut(const bn_args &a, int n)
+{
+    return a.nhwc ? cut_columns(a.count, a.chs, n) : cut_planes(a.count, a.chs);
+}
+template <typename R>
+static int bn_scratch(sums_of<R> *r, dt_device *dev, const dt_call *c, const bn_args &a, int64_t slices)
 {
     size_t part = (size_t)(slices * a.chs) * sizeof(R);
     char  *mem = (char *)dt__cuda_scratch(dev, c->stream, part + (size_t)a.chs * 4 * sizeof(float));
@@ -406,7 +421,8 @@ struct bn_tables { /* a channel's: outputs, and what it takes to make them */
     double         eps, momentum;
 };
 /* A warp for each channel: merge the slices, in double. given: mean and variance are the running ones (part NULL). */
-static __global__ void bn_finish(const moments *part, int64_t slices, float *table, bn_args a, bn_tables t, int only_stats)
+static __global__ void bn_finish(const moments *part, int64_t slices, float *table, bn_args a, bn_tables t,
+                                 int only_stats)
 {
     int lane = (int)threadIdx.x % WARP;
     for (int64_t ch = grid_first() / WARP; ch < a.chs; ch += grid_step() / WARP) {
@@ -430,7 +446,8 @@ static __global__ void bn_finish(const moments *part, int64_t slices, float *tab
             n = all;
         }
         if (lane > 0) continue;
-        double var = part ? (m2 < 0 ? 0 : m2) / n : (double)t.old[1].at(ch), bias = t.bias.p ? (double)t.bias.at(ch) : 0.0;
+        double var = part ? (m2 < 0 ? 0 : m2) / n : (double)t.old[1].at(ch);
+        double bias = t.bias.p ? (double)t.bias.at(ch) : 0.0;
         if (!part) mean = (double)t.old[0].at(ch);
         if (only_stats) {
             t.mean.put(ch, (float)mean);
@@ -519,8 +536,8 @@ static __global__ void bn_bwd_finish(const two_sums *part, int64_t slices, float
     }
 }
 template <typename T>
-static __global__ void bn_bwd_apply(bn_args a, operand<T> dx, operand<T> dadd, operand<T> dy, operand<T> x, operand<T> y,
-                                    const float *table)
+static __global__ void bn_bwd_apply(bn_args a, operand<T> dx, operand<T> dadd, operand<T> dy, operand<T> x,
+                                    operand<T> y, const float *table)
 {
     constexpr int N = lanes<T>;
     for (int64_t i = grid_first() * N; i < a.total; i += grid_step() * N) {
@@ -667,7 +684,8 @@ extern "C" int dt__cuda_batch_norm_bwd(dt_device *dev, const dt_call *c)
     return with_operands(c, 0x23, 9, 0, 0, [&](auto e) {
         using T = decltype(e);
         unsigned   grid = dtk::blocks_for((a.total + lanes<T> - 1) / lanes<T>);
-        operand<T> dx = out_of<T>(c, 0), dadd = out_of<T>(c, 3), dy = in_of<T>(c, 0), x = in_of<T>(c, 1), y = in_of<T>(c, 5);
+        operand<T> dx = out_of<T>(c, 0), dadd = out_of<T>(c, 3), dy = in_of<T>(c, 0), x = in_of<T>(c, 1);
+        operand<T> y = in_of<T>(c, 5);
         norm::bn_bwd_apply<T><<<grid, dtk::BLOCK, 0, stream>>>(a, dx, dadd, dy, x, y, r.table);
         return dtk::launched(c);
     });

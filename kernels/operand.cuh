@@ -42,8 +42,14 @@ template <typename T> struct operand {
     T  *p;   /* NULL: absent */
     int add; /* an output that is added to */
     __device__ __forceinline__ float at(int64_t i) const { return to_float(p[i]); }
-    __device__ __forceinline__ void put(int64_t i, float v) const { p[i] = from_float<T>(add ? to_float(p[i]) + v : v); }
-    template <int N> __device__ __forceinline__ void load(int64_t i, float (&v)[N]) const { load_vector<T, N>(p + i, v); }
+    __device__ __forceinline__ void put(int64_t i, float v) const
+    {
+        p[i] = from_float<T>(add ? to_float(p[i]) + v : v);
+    }
+    template <int N> __device__ __forceinline__ void load(int64_t i, float (&v)[N]) const
+    {
+        load_vector<T, N>(p + i, v);
+    }
     template <int N> __device__ __forceinline__ void store(int64_t i, const float (&v)[N]) const
     {
         float t[N];
@@ -120,7 +126,10 @@ template <typename T> inline operand<T> operand_of(void *p, int dtype, int add)
     (void)dtype;
     return operand<T>{ (T *)p, add };
 }
-template <> inline operand<mixed> operand_of<mixed>(void *p, int dtype, int add) { return operand<mixed>{ p, add, dtype }; }
+template <> inline operand<mixed> operand_of<mixed>(void *p, int dtype, int add)
+{
+    return operand<mixed>{ p, add, dtype };
+}
 template <typename T> inline operand<T> in_of(const dt_call *c, int i)
 {
     return has_in(c, i) ? operand_of<T>(c->in[i].data, c->in[i].dtype, 0) : operand_of<T>(NULL, DT_F32, 0);

@@ -1,4 +1,4 @@
-/* optim.cu: updates of the optimisers, norms of parameters and gradients, unscaling with a check for what is not finite.
+/* optim.cu: updates of the optimisers, norms of parameters and gradients, unscaling that finds what is not finite.
 
    The updates are dt.h's rows; constants are rounded to f32 on the host, products that feed sums are fused, the rest is
    rounded op by op: the same arithmetic as the CPU's, element by element. p, g and the copy are f32, f16 or bf16, each
@@ -45,7 +45,10 @@ __device__ __forceinline__ float lerp(float m, float g, float t)
 {
     return t < 0.5f ? fmaf(t, g - m, m) : fmaf(t - 1.0f, g - m, g);
 }
-__device__ __forceinline__ float square(float v, float g, float b2, float rest) { return fmaf(rest * g, g, __fmul_rn(b2, v)); }
+__device__ __forceinline__ float square(float v, float g, float b2, float rest)
+{
+    return fmaf(rest * g, g, __fmul_rn(b2, v));
+}
 struct adam {
     float rate, root, eps, wd, keep, t1, b2, rest; /* -lr/c1, 1/sqrt(c2), .., 1 - lr wd, 1 - b1, b2, 1 - b2 */
     int   coupled, amsgrad;
@@ -175,8 +178,8 @@ template <int N, bool SEGMENTS, typename U> static __global__ void update_all(ro
     }
 }
 /* LARS: trust |w| / (|g| + wd |w| + eps); LAMB: -lr |w| / |u|; 1 instead where a norm is 0 */
-static __global__ void ratios_of(float *ratio, const float *wnorm, const float *unorm, const float *gscale, int64_t nseg,
-                                 int lars, double trust, double wd, double eps, double lr)
+static __global__ void ratios_of(float *ratio, const float *wnorm, const float *unorm, const float *gscale,
+                                 int64_t nseg, int lars, double trust, double wd, double eps, double lr)
 {
     for (int64_t s = grid_first(); s < nseg; s += grid_step()) {
         double w = (double)wnorm[s], u = (double)unorm[s];
@@ -247,7 +250,8 @@ template <typename U> static int run_segments(dt_device *dev, const dt_call *c, 
 /* ---------------------------------------------------------------------------------------------------- norms */
 enum { PIECE = 8192 };
 
-static __global__ void square_pieces(double *part, operand<mixed> x, int64_t n, const int64_t *seg, int64_t nseg, int vec)
+static __global__ void square_pieces(double *part, operand<mixed> x, int64_t n, const int64_t *seg, int64_t nseg,
+                                     int vec)
 {
     for (int64_t piece = blockIdx.x; piece * PIECE < n; piece += gridDim.x) {
         int64_t begin = piece * PIECE, end = begin + PIECE < n ? begin + PIECE : n;
@@ -390,7 +394,8 @@ extern "C" int dt__cuda_norms(dt_device *dev, const dt_call *c)
     cudaStream_t   s = dtk::stream_of(dev, c);
     operand<mixed> x = in_of<mixed>(c, 0);
     if (pieces > 0)
-        optim::square_pieces<<<dtk::blocks_for(pieces, 1), dtk::BLOCK, 0, s>>>(part, x, n, seg, nseg, suits(c->in[0], 4));
+        optim::square_pieces<<<dtk::blocks_for(pieces, 1), dtk::BLOCK, 0, s>>>(part, x, n, seg, nseg,
+                                                                               suits(c->in[0], 4));
     unsigned grid = dtk::blocks_for(nseg, dtk::BLOCK / dtk::WARP);
     optim::norms_finish<<<grid, dtk::BLOCK, 0, s>>>((float *)c->out[0].data, part, n, seg, nseg);
     return dtk::launched(c);
