@@ -94,6 +94,8 @@ void ptx_coverage(void (*f)(void *user, const char *opcode, uint64_t loaded, uin
 #endif /* PTX_H_INCLUDED */
 
 
+
+
 /* ==================================================================================================== implementation */
 #if defined(PTX_IMPLEMENTATION) && !defined(PTX_IMPLEMENTATION_DONE)
 #define PTX_IMPLEMENTATION_DONE
