@@ -96,6 +96,9 @@ void ptx_coverage(void (*f)(void *user, const char *opcode, uint64_t loaded, uin
 
 
 
+
+
+
 /* ==================================================================================================== implementation */
 #if defined(PTX_IMPLEMENTATION) && !defined(PTX_IMPLEMENTATION_DONE)
 #define PTX_IMPLEMENTATION_DONE
@@ -1362,13 +1365,10 @@ static ptx__insn *ptx__emit(ptx__parser *p, unsigned op, uint32_t d, uint32_t a,
 static uint32_t ptx__opcode_id(const char *name) /* with the lock held */
 {
     for (size_t i = 0; i < ptx__all.nopcode; i++)
-        if (strcmp(ptx__all.opcode[i].name, name) == 0) {
-            ptx__all.opcode[i].loaded++;
-            return (uint32_t)i;
-        }
+        if (strcmp(ptx__all.opcode[i].name, name) == 0) return (uint32_t)i;
     ptx__all.opcode = ptx__more(ptx__all.opcode, (ptx__all.nopcode + 1) * sizeof *ptx__all.opcode);
     ptx__all.opcode[ptx__all.nopcode].name = ptx__copy(name, strlen(name));
-    ptx__all.opcode[ptx__all.nopcode].loaded = 1;
+    ptx__all.opcode[ptx__all.nopcode].loaded = 0;
     ptx__all.opcode[ptx__all.nopcode].run = 0;
     return (uint32_t)ptx__all.nopcode++;
 }
@@ -3046,6 +3046,7 @@ static void ptx__finish(ptx__parser *p)
         default: break;
         }
         in->go = label[in->op];
+        if (m->opcode[i] != PTX__NOREG) ptx__all.opcode[m->opcode[i]].loaded++;
     }
 }
 static char *ptx__without_comments(const char *text, size_t n)
@@ -3145,9 +3146,11 @@ void ptx_count(ptx_counters *out)
     pthread_mutex_lock(&ptx__all.lock);
     for (ptx_module *m = ptx__all.modules; m; m = m->next) ptx__tally(m);
     *out = ptx__all.count;
-    out->opcodes = ptx__all.nopcode;
-    out->opcodes_run = 0;
-    for (size_t i = 0; i < ptx__all.nopcode; i++) out->opcodes_run += ptx__all.opcode[i].run > 0;
+    out->opcodes = out->opcodes_run = 0;
+    for (size_t i = 0; i < ptx__all.nopcode; i++) {
+        out->opcodes += ptx__all.opcode[i].loaded > 0;
+        out->opcodes_run += ptx__all.opcode[i].run > 0;
+    }
     pthread_mutex_unlock(&ptx__all.lock);
 }
 static int ptx__by_name(const void *a, const void *b)
@@ -3163,7 +3166,8 @@ void ptx_coverage(void (*f)(void *user, const char *opcode, uint64_t loaded, uin
     if (n) memcpy(o, ptx__all.opcode, n * sizeof *o);
     pthread_mutex_unlock(&ptx__all.lock);
     qsort(o, n, sizeof *o, ptx__by_name);
-    for (size_t i = 0; i < n; i++) f(user, o[i].name, o[i].loaded, o[i].run);
+    for (size_t i = 0; i < n; i++)
+        if (o[i].loaded) f(user, o[i].name, o[i].loaded, o[i].run);
     free(o);
 }
 void ptx_free(ptx_module *m)
@@ -3294,6 +3298,7 @@ size_t ptx_shadow_unwritten(const uint8_t *shadow, size_t nbytes)
 static void ptx__forget(uint8_t *shadow, size_t nbytes) { ptx_shadow_copy(shadow, shadow, nbytes); }
 
 /* ---------------------------------------------------------------------------------------------------- >>launch */
+enum { PTX__FENCED = 1, PTX__TOLD = 2 }; /* of a segment that other blocks may see */
 enum { PTX__READY, PTX__AT_BAR, PTX__AT_WARP, PTX__ENDED };
 enum { PTX__X_YIELD, PTX__X_BAR, PTX__X_WARP, PTX__X_EXIT, PTX__X_ERROR };
 
@@ -3373,6 +3378,7 @@ typedef struct ptx__run {
     uint8_t          *published; /* of each segment of the launch; kernels with fences only */
     size_t            cpublished;
     uint32_t          published_to;
+    bool              fenced;
     struct {
         uint32_t first;
         uint64_t block;
@@ -3455,12 +3461,16 @@ static __attribute__((noinline)) uint32_t ptx__new_segment(ptx__run *R, ptx__thr
     return T->seg = id;
 }
 /* What the thread did before its fence is seen by whom it tells so. */
-static void ptx__publish(ptx__run *R, uint32_t last, uint32_t epoch)
+static void ptx__publish(ptx__run *R, uint32_t last, uint32_t epoch, uint8_t as)
 {
     for (uint32_t id = last; id >= epoch && id >= R->epoch_first; id = R->record[id - R->epoch_first].before)
-        R->published[id - R->launch_first] = 1;
+        if (R->published[id - R->launch_first] < as) R->published[id - R->launch_first] = as;
+    if (as != PTX__TOLD) return;
+    for (uint32_t id = R->block_first; R->fenced && id < R->epoch_first; id++)
+        if (R->published[id - R->launch_first]) R->published[id - R->launch_first] = PTX__TOLD;
+    R->fenced = false;
     if (epoch > R->published_to) {
-        memset(R->published + (R->published_to - R->launch_first), 1, epoch - R->published_to);
+        memset(R->published + (R->published_to - R->launch_first), PTX__TOLD, epoch - R->published_to);
         R->published_to = epoch;
     }
 }
@@ -3474,7 +3484,7 @@ static void ptx__release(ptx__run *R, ptx__thread *T)
 static bool ptx__is_ordered(const ptx__run *R, const ptx__thread *T, uint32_t id)
 {
     if (id < R->launch_first) return true;
-    if (id < R->block_first) return T->acquired && R->published && R->published[id - R->launch_first];
+    if (id < R->block_first) return T->acquired && R->published && R->published[id - R->launch_first] == PTX__TOLD;
     if (id < R->epoch_first || id == T->seg) return true;
     const ptx__record *r = &R->record[id - R->epoch_first];
     if (r->tid == T->tid) return true;
@@ -3729,7 +3739,9 @@ static bool ptx__load(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t 
 static void ptx__tell(ptx__run *R, ptx__thread *T) /* an atomic after a fence */
 {
     T->updated = true;
-    if (T->fenced && R->published) ptx__publish(R, T->fence_last, T->fence_epoch);
+    if (!R->published) return;
+    if (T->fenced) ptx__publish(R, T->fence_last, T->fence_epoch, PTX__TOLD);
+    else if (R->fenced) ptx__publish(R, 0, R->block_first, PTX__TOLD);
 }
 static bool ptx__store(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t *r)
 {
@@ -4326,8 +4338,11 @@ static int ptx__barrier(ptx__run *R)
         ptx__thread *t = &R->thread[i];
         if (x->kind && t->regs[x->pred]) yes++;
         acquired |= t->acquired;
-        /* what was fenced before a barrier counts as told when a thread of the block tells something after it */
-        if (t->fenced && t->fence_epoch == R->epoch_first && R->published) ptx__publish(R, t->fence_last, t->fence_epoch);
+        /* what a thread fenced before a barrier, another of its block may tell after it */
+        if (t->fenced && t->fence_epoch == R->epoch_first && R->published) {
+            ptx__publish(R, t->fence_last, t->fence_epoch, PTX__FENCED);
+            R->fenced = true;
+        }
     }
     uint32_t mix = ptx__below(R, R->nwarps);
     for (uint32_t k = 0; k < R->nwarps; k++) {
@@ -4384,6 +4399,7 @@ static int ptx__one_block(ptx__run *R)
     const ptx_launch *l = R->l;
     R->block_first = R->epoch_first = R->next;
     R->published_to = R->next;
+    R->fenced = false;
     if (R->nhistory == R->chistory) {
         R->chistory = R->chistory ? 2 * R->chistory : 64;
         R->history = ptx__more(R->history, R->chistory * sizeof *R->history);

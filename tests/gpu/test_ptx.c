@@ -847,4 +847,338 @@ UTEST(control, specials)
     mem_close(&s);
 }
 
+/* a value of each of 32 lanes (64 threads: two warps) after 'body', which leaves it in %r5 */
+static int lanes(const char *body, unsigned block)
+{
+    static char text[8192];
+    snprintf(text, sizeof text, "%s%s\nst.global.u32 [%%rd3], %%r5;\nret;\n}\n",
+        HEAD ".visible .entry k(.param .u64 p, .param .u64 q, .param .u32 n)\n{\n" REGS "mov.u32 %r9, %laneid;\n", body);
+    return run(text, (shape){ .grid = 1, .block = block, .seed = 3 }, -(int)block, 0);
+}
+UTEST(warp, shuffles)
+{
+    ASSERT_EQ_MSG(lanes("shfl.sync.bfly.b32 %r5|%p1, %r1, 5, 31, -1;", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i ^ 5);
+    ASSERT_EQ_MSG(lanes("shfl.sync.up.b32 %r5|%p1, %r1, 3, 0, 0xffffffff;\n@!%p1 add.s32 %r5, %r5, 1000;", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i % 32 < 3 ? i + 1000 : i - 3);
+    ASSERT_EQ_MSG(lanes("shfl.sync.down.b32 %r5, %r1, 3, 31, -1;", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i % 32 > 28 ? i : i + 3);
+    ASSERT_EQ_MSG(lanes("shfl.sync.idx.b32 %r5, %r1, 7, 31, -1;", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i / 32 * 32 + 7);
+    /* segments of 8: c = (32 - 8) << 8 | 7 */
+    ASSERT_EQ_MSG(lanes("shfl.sync.idx.b32 %r5, %r1, 3, 0x1807, -1;", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i / 8 * 8 + 3);
+    ASSERT_EQ_MSG(lanes("shfl.sync.down.b32 %r5, %r1, 4, 0x1807, -1;", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i % 8 > 3 ? i : i + 4);
+    /* two halves with their own masks, on both sides of a branch */
+    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r9, 16;\n@%p1 bra L;\nshfl.sync.bfly.b32 %r5, %r1, 1, 31, 0xffff0000;\nbra E;\nL:\nshfl.sync.bfly.b32 %r5, %r1, 2, 31, 0x0000ffff;\nE:", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i % 32 < 16 ? i ^ 2 : i ^ 1);
+    /* lanes that have ended are not waited for */
+    ASSERT_EQ_MSG(lanes("mov.u32 %r5, 7;\nst.global.u32 [%rd3], %r5;\nsetp.ge.u32 %p1, %r9, 16;\n@%p1 exit;\nshfl.sync.bfly.b32 %r5, %r1, 1, 31, -1;", 32), 0, message);
+    EXPECT_EQ(words[3], 2u);
+    EXPECT_EQ(words[20], 7u);
+}
+UTEST(warp, votes)
+{
+    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r9, 5;\nvote.sync.ballot.b32 %r5, %p1, -1;", 64), 0, message);
+    EXPECT_EQ(words[40], 31u);
+    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r1, 5;\nvote.sync.any.pred %p2, %p1, -1;\nvote.sync.all.pred %p3, !%p1, -1;\nvote.sync.uni.pred %p4, %p1, -1;\n"
+        "selp.u32 %r5, 1, 0, %p2;\nselp.u32 %r6, 2, 0, %p3;\nselp.u32 %r7, 4, 0, %p4;\nor.b32 %r5, %r5, %r6;\nor.b32 %r5, %r5, %r7;", 64), 0, message);
+    EXPECT_EQ(words[3], 1u);
+    EXPECT_EQ(words[40], 6u);
+    ASSERT_EQ_MSG(lanes("and.b32 %r6, %r9, 3;\nmatch.any.sync.b32 %r5, %r6, -1;", 32), 0, message);
+    EXPECT_EQ(words[6], 0x44444444u);
+    ASSERT_EQ_MSG(lanes("and.b32 %r6, %r9, 1;\ncvt.u64.u32 %rd5, %r6;\nmatch.any.sync.b64 %r5, %rd5, -1;", 32), 0, message);
+    EXPECT_EQ(words[6], 0x55555555u);
+    ASSERT_EQ_MSG(lanes("shr.u32 %r6, %r1, 5;\nmatch.all.sync.b32 %r5|%p1, %r6, -1;\n@!%p1 mov.u32 %r5, 9;", 64), 0, message);
+    EXPECT_EQ(words[6], 0xffffffffu);
+    ASSERT_EQ_MSG(lanes("match.all.sync.b32 %r5|%p1, %r9, -1;\n@!%p1 add.s32 %r5, %r5, 9;", 64), 0, message);
+    EXPECT_EQ(words[6], 9u);
+    static const struct {
+        const char *op;
+        uint32_t    want;
+    } redux[] = { { "add.u32", 496 }, { "add.s32", 496 }, { "min.u32", 0 }, { "max.u32", 31 }, { "min.s32", 0 }, { "max.s32", 31 }, { "and.b32", 0 }, { "or.b32", 31 }, { "xor.b32", 0 } };
+    for (size_t i = 0; i < sizeof redux / sizeof *redux; i++) {
+        char body[100];
+        snprintf(body, sizeof body, "redux.sync.%s %%r5, %%r9, -1;", redux[i].op);
+        ASSERT_EQ_MSG(lanes(body, 64), 0, message);
+        EXPECT_EQ(words[33], redux[i].want);
+    }
+    /* whatever activemask gives holds the lane, and its lanes meet with it */
+    ASSERT_EQ_MSG(lanes("activemask.b32 %r6;\nshr.u32 %r7, %r6, %r9;\nand.b32 %r7, %r7, 1;\nredux.sync.add.u32 %r8, %r7, %r6;\npopc.b32 %r6, %r6;\nsub.s32 %r5, %r8, %r6;", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], 0u);
+    ASSERT_EQ_MSG(lanes("elect.sync %r6|%p1, -1;\nselp.u32 %r5, 100, %r6, %p1;", 64), 0, message);
+    EXPECT_EQ(words[0], 100u);
+    EXPECT_EQ(words[33], 0u);
+}
+UTEST(block, barriers)
+{
+    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r1, 5;\nbar.red.popc.u32 %r5, 0, %p1;", 64), 0, message);
+    EXPECT_EQ(words[40], 5u);
+    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r1, 64;\nbar.red.and.pred %p2, 0, %p1;\nbarrier.red.or.pred %p3, 1, !%p1;\nselp.u32 %r5, 1, 0, %p2;\n@%p3 add.s32 %r5, %r5, 2;", 64), 0, message);
+    EXPECT_EQ(words[40], 1u);
+    ASSERT_EQ_MSG(lanes("bar.sync 1, 64;\nbarrier.cta.sync.aligned 0;\nmov.u32 %r5, 4;\nnanosleep.u32 20;\nmembar.cta;\nfence.acq_rel.cta;", 64), 0, message);
+    EXPECT_EQ(words[40], 4u);
+    ASSERT_EQ(lanes("bar.sync 1, 32;\nmov.u32 %r5, 4;", 64), -1);
+    EXPECT_TRUE(says("not modelled"));
+}
+#define S64 ".shared .align 16 .b8 s[256];\n" TID4
+UTEST(check, shared_races)
+{
+    shape z = { .grid = 2, .block = 64, .seed = 1 };
+    /* s[tid] = tid; p[tid] = s[63 - tid] */
+#define EXCHANGE(between) KERNEL(S64 "st.shared.u32 [%r4], %r1;\n" between "\nsub.s32 %r5, 252, %r2;\nadd.s32 %r5, %r5, %r3;\nld.shared.u32 %r6, [%r5];\nsetp.gt.u32 %p1, %r6, 90;\n@%p1 st.global.u32 [%rd3], %r6;\n")
+    NO_SEED(EXCHANGE("bar.sync 0;"), z, -64, 0);
+    for (z.seed = 1; z.seed < 11; z.seed++) {
+        ASSERT_EQ(run(EXCHANGE(""), z, -64, 0), -1);
+        EXPECT_TRUE(strstr(message, "race") || strstr(message, "never written"));
+        EXPECT_TRUE(strstr(message, "kernel k, PTX line ") && strstr(message, "thread (") && strstr(message, "shared 0x"));
+    }
+    /* a read, then a write of another thread: s is written first, by all, with a barrier */
+#define SHIFT(between) KERNEL(S64 "st.shared.u32 [%r4], %r1;\nbar.sync 0;\nxor.b32 %r5, %r4, 4;\nld.shared.u32 %r6, [%r5];\n" between "\nst.shared.u32 [%r4], %r6;\n")
+    NO_SEED(SHIFT("bar.sync 0;"), z, -64, 0);
+    ALL_SEEDS(SHIFT(""), z, -64, 0, "race");
+    /* neighbours are in one warp: bar.warp.sync will do, a shuffle will not, nor a mask without them */
+    NO_SEED(SHIFT("bar.warp.sync -1;"), z, -64, 0);
+    ALL_SEEDS(SHIFT("shfl.sync.bfly.b32 %r7, %r6, 1, 31, -1;"), z, -64, 0, "race");
+    NO_SEED(SHIFT("mov.u32 %r9, %laneid;\nand.b32 %r9, %r9, 30;\nshl.b32 %r9, 3, %r9;\nbar.warp.sync %r9;"), z, -64, 0);
+    ALL_SEEDS(SHIFT("mov.u32 %r9, %lanemask_eq;\nbar.warp.sync %r9;"), z, -64, 0, "race");
+    /* all read one word, one thread of another warp writes it */
+#define ONE(between) KERNEL(S64 "st.shared.u32 [%r4], %r1;\nbar.sync 0;\nld.shared.u32 %r6, [s];\n" between "\nsetp.eq.s32 %p1, %r1, 40;\n@%p1 st.shared.u32 [s], %r1;\n")
+    NO_SEED(ONE("bar.sync 0;"), z, -64, 0);
+    ALL_SEEDS(ONE("bar.warp.sync -1;"), z, -64, 0, "race");
+    /* atomics among themselves are fine, with plain accesses they are not */
+    NO_SEED(KERNEL(S64 "st.shared.u32 [%r4], %r1;\nbar.sync 0;\natom.shared.add.u32 %r6, [s], %r1;\nbar.sync 0;\nld.shared.u32 %r6, [s];\n"), z, -64, 0);
+    ALL_SEEDS(KERNEL(S64 "st.shared.u32 [%r4], %r1;\nbar.sync 0;\natom.shared.add.u32 %r6, [s], %r1;\nld.shared.u32 %r6, [s];\n"), z, -64, 0, "race");
+    ALL_SEEDS(KERNEL(S64 "st.shared.u32 [%r4], %r1;\natom.shared.add.u32 %r6, [%r4], %r1;\nbar.sync 0;\nld.shared.u32 %r6, [%r4];\natom.shared.add.u32 %r6, [s+4], %r1;\n"), z, -64, 0, "race");
+    /* the same value by all is let pass, different ones are not */
+    NO_SEED(KERNEL(S64 "st.shared.u32 [s], %r0;\n"), z, -64, 0);
+    ALL_SEEDS(KERNEL(S64 "st.shared.u32 [s], %r1;\n"), z, -64, 0, "race: writes");
+    /* neighbouring bytes are no conflict */
+    NO_SEED(KERNEL(".shared .align 4 .b8 s[64];\nmov.u32 %r3, s;\nadd.s32 %r4, %r3, %r1;\nst.shared.u8 [%r4], %r1;\nld.shared.u8 %r5, [%r4];\n"), z, -64, 0);
+    /* a block does not see what the one before it left */
+    ALL_SEEDS(KERNEL(S64 "mov.u32 %r8, %ctaid.x;\nsetp.eq.s32 %p1, %r8, %r0;\n@%p1 st.shared.u32 [%r4], 1;\nbar.sync 0;\nld.shared.u32 %r6, [%r4];\n"), z, -64, 0, "never written");
+}
+UTEST(check, global_races)
+{
+    shape z = { .grid = 3, .block = 64, .seed = 1 };
+    /* every block writes the same words: other values, then the same */
+    ALL_SEEDS(KERNEL("mov.u32 %r8, %ctaid.x;\nst.global.u32 [%rd3], %r8;\n"), z, -64, 0, "race: writes");
+    NO_SEED(KERNEL("st.global.u32 [%rd3], %r1;\n"), z, -64, 0);
+    ALL_SEEDS(KERNEL("ld.global.u32 %r5, [%rd0];\nadd.s32 %r5, %r5, %r1;\nst.global.u32 [%rd0], %r5;\n"), z, 64, 0, "race");
+    NO_SEED(KERNEL("red.global.add.u32 [%rd0], %r1;\n"), z, 64, 0);
+    ALL_SEEDS(KERNEL("red.global.add.u32 [%rd0], %r1;\nld.global.u32 %r5, [%rd0];\n"), z, 64, 0, "race");
+    ALL_SEEDS(KERNEL("red.global.add.u32 [%rd0], %r1;\nbar.sync 0;\nld.global.u32 %r5, [%rd0];\n"), z, 64, 0, "race");
+    NO_SEED(KERNEL("red.global.add.u32 [%rd0], %r1;\nbar.sync 0;\nld.global.u32 %r5, [%rd0];\n"), ((shape){ .grid = 1, .block = 64 }), 64, 0);
+    NO_SEED(KERNEL("red.global.add.u32 [%rd0], %r1;\nld.relaxed.gpu.global.u32 %r5, [%rd0];\nst.relaxed.gpu.global.u32 [%rd0], 3;\n"), z, 64, 0);
+    /* read by all, written by one */
+    ALL_SEEDS(KERNEL("ld.global.u32 %r5, [%rd0];\nbar.sync 0;\nmov.u32 %r8, %ctaid.x;\nor.b32 %r8, %r8, %r1;\nsetp.eq.s32 %p1, %r8, 0;\n@%p1 st.global.u32 [%rd0], 77;\n"), z, 64, 0, "race: ");
+    /* ld.nc must not see what the launch wrote */
+    ALL_SEEDS(KERNEL("st.global.u32 [%rd3], %r1;\nld.global.nc.u32 %r5, [%rd3];\n"), ((shape){ .grid = 1, .block = 64 }), 64, 0, "ld.nc");
+    /* the last block reads what the others wrote: with fences, and without */
+#define LAST(before, after) KERNEL("mov.u32 %r8, %ctaid.x;\nmul.wide.u32 %rd6, %r8, 4;\nadd.s64 %rd7, %rd0, %rd6;\nsetp.eq.s32 %p1, %r1, 0;\nmov.u32 %r10, 0;\n@!%p1 bra W;\nst.global.u32 [%rd7+4], %r8;\n" before \
+    "\natom.global.add.u32 %r10, [%rd1], 1;\n" after "\nsetp.ne.s32 %p2, %r10, 2;\n@%p2 bra W;\nld.global.u32 %r11, [%rd0+4];\nld.global.u32 %r12, [%rd0+8];\nld.global.u32 %r13, [%rd0+12];\nadd.s32 %r11, %r11, %r12;\n" \
+    "add.s32 %r11, %r11, %r13;\nst.global.u32 [%rd0], %r11;\nW:\nbar.sync 0;\n")
+    NO_SEED(LAST("membar.gl;", "fence.acq_rel.gpu;"), z, 4, 1);
+    EXPECT_EQ(words[0], 3u);
+    ALL_SEEDS(LAST("", "membar.gl;"), z, 4, 1, "race");
+    ALL_SEEDS(LAST("membar.gl;", ""), z, 4, 1, "race");
+    /* several threads write, a barrier, one fences and tells */
+    NO_SEED(KERNEL("mov.u32 %r8, %ctaid.x;\nshl.b32 %r9, %r8, 6;\nadd.s32 %r9, %r9, %r1;\nmul.wide.u32 %rd6, %r9, 4;\nadd.s64 %rd7, %rd0, %rd6;\nst.global.u32 [%rd7], %r8;\nbar.sync 0;\nsetp.ne.s32 %p1, %r1, 0;\n.shared .u32 sh;\n"
+        "@%p1 bra W;\nmembar.gl;\natom.global.add.u32 %r10, [%rd1], 1;\nmembar.gl;\nst.shared.u32 [sh], %r10;\nW:\nbar.sync 0;\nld.shared.u32 %r10, [sh];\nsetp.ne.s32 %p1, %r10, 2;\n@%p1 exit;\nld.global.u32 %r11, [%rd3];\nld.global.u32 %r12, [%rd3+512];\n"), z, 192, 1);
+}
+UTEST(check, bounds_and_alignment)
+{
+    shape z = { .grid = 1, .block = 8, .seed = 1 };
+    NO_SEED(KERNEL("st.global.u32 [%rd3], 1;\n"), z, -8, 0);
+    ALL_SEEDS(KERNEL("st.global.u32 [%rd3+4], 1;\n"), z, -8, 0, "no allocation holds");
+    ALL_SEEDS(KERNEL("st.global.u32 [%rd3-4], 1;\n"), z, -8, 0, "writes 4 bytes at 0x");
+    ALL_SEEDS(KERNEL("ld.global.u64 %rd5, [%rd0+32];\n"), z, 9, 0, "4 bytes before the end");
+    ALL_SEEDS(KERNEL("ld.global.u32 %r5, [%rd0+2];\n"), z, 9, 0, "misaligned: 4 bytes");
+    ALL_SEEDS(KERNEL("ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd0+8];\n"), z, 9, 0, "misaligned: 16 bytes");
+    ALL_SEEDS(KERNEL("atom.global.add.u32 %r5, [%rd0+2], 1;\n"), z, 9, 0, "misaligned");
+    ALL_SEEDS(KERNEL("ld.u32 %r5, [8];\n"), z, 9, 0, "no allocation holds");
+    ALL_SEEDS(KERNEL(".shared .align 4 .b8 s[32];\nmov.u32 %r3, s;\nst.shared.u32 [%r3+32], %r1;\n"), z, 9, 0, "beyond the end of a shared variable");
+    ALL_SEEDS(KERNEL(".shared .align 4 .b8 s[32];\nmov.u32 %r3, s;\nst.shared.u32 [%r3+6], %r1;\n"), z, 9, 0, "misaligned");
+    ALL_SEEDS(KERNEL("mov.u32 %r3, 500;\nst.shared.u32 [%r3], %r1;\n"), z, 9, 0, "outside of shared memory");
+    ALL_SEEDS(KERNEL(".local .align 4 .b8 s[32];\nmov.u64 %rd5, s;\nst.local.u32 [%rd5+32], %r1;\n"), z, 9, 0, "outside");
+    ALL_SEEDS(KERNEL("div.s32 %r5, %r1, %r0;\n"), z, 9, 0, "by zero");
+    ALL_SEEDS(KERNEL("rem.u64 %rd5, %rd1, 0;\n"), z, 9, 0, "by zero");
+    ALL_SEEDS(KERNEL("trap;\n"), z, 9, 0, "trap");
+    ALL_SEEDS(KERNEL("mov.b64 %rd5, n;\ncvta.param.u64 %rd5, %rd5;\nst.u32 [%rd5], 0;\n"), z, 9, 0, "parameter");
+    /* dynamic shared memory ends where the launch says */
+#define DYN HEAD ".extern .shared .align 16 .b8 dyn[];\n.visible .entry k(.param .u64 p, .param .u64 q, .param .u32 n)\n{\n" REGS "mov.u32 %r3, dyn;\nshl.b32 %r2, %r1, 2;\nadd.s32 %r3, %r3, %r2;\nst.shared.u32 [%r3], %r1;\nret;\n}\n"
+    z.shared = 32;
+    NO_SEED(DYN, z, 9, 0);
+    z.shared = 31;
+    ALL_SEEDS(DYN, z, 9, 0, "outside of shared memory");
+}
+UTEST(check, initialisation)
+{
+    shape z = { .grid = 1, .block = 8, .seed = 1 };
+    ALL_SEEDS(KERNEL("ld.global.u32 %r5, [%rd3];\n"), z, -8, 0, "never written");
+    ALL_SEEDS(KERNEL("st.global.u8 [%rd3], 0;\nld.global.u16 %h1, [%rd3];\n"), z, -8, 0, "byte 1: reads memory that was never written");
+    ALL_SEEDS(KERNEL("red.global.add.u32 [%rd3], 1;\n"), z, -8, 0, "never written");
+    NO_SEED(KERNEL("st.global.u32 [%rd3], 0;\nld.global.u32 %r5, [%rd3];\n"), z, -8, 0);
+    ALL_SEEDS(KERNEL(S64 "ld.shared.u32 %r5, [%r4];\n"), z, -8, 0, "never written");
+    uint8_t shadow[8 * PTX_SHADOW_BYTES], copy[8 * PTX_SHADOW_BYTES];
+    ptx_shadow_fresh(shadow, 8);
+    EXPECT_EQ(ptx_shadow_unwritten(shadow, 8), (size_t)0);
+    ptx_shadow_written(shadow, 5);
+    EXPECT_EQ(ptx_shadow_unwritten(shadow, 8), (size_t)5);
+    ptx_shadow_copy(copy, shadow, 8);
+    EXPECT_EQ(ptx_shadow_unwritten(copy, 8), (size_t)5);
+    ptx_shadow_written(copy, 8);
+    EXPECT_EQ(ptx_shadow_unwritten(copy, 8), (size_t)8);
+}
+UTEST(check, rendezvous)
+{
+    shape z = { .grid = 1, .block = 64, .seed = 1 };
+    ALL_SEEDS(KERNEL("setp.lt.u32 %p1, %r1, 40;\n@%p1 bar.sync 0;\n"), z, -8, 0, "40 of 64 threads");
+    ALL_SEEDS(KERNEL("setp.lt.u32 %p1, %r1, 40;\n@%p1 bra L;\nbar.sync 0;\nbra E;\nL:\nbar.sync 0;\nE:\n"), z, -8, 0, "divergent barrier");
+    ALL_SEEDS(KERNEL("mov.u32 %r9, %laneid;\nsetp.lt.u32 %p1, %r9, 16;\n@%p1 shfl.sync.bfly.b32 %r5, %r1, 1, 31, -1;\nbar.sync 0;\n"), z, -8, 0, "waits forever: of the lanes 0xffffffff of the mask 0xffffffff 16 arrived, 16 did not");
+    ALL_SEEDS(KERNEL("shfl.sync.bfly.b32 %r5, %r1, 1, 31, 0x0fffffff;\n"), z, -8, 0, "does not name lane");
+    ALL_SEEDS(KERNEL("mov.u32 %r9, %laneid;\nsetp.lt.u32 %p1, %r9, 16;\n@!%p1 exit;\nshfl.sync.bfly.b32 %r5, %r1, 16, 31, -1;\n"), z, -8, 0, "which takes no part");
+    ALL_SEEDS(KERNEL("mov.u32 %r9, %laneid;\nsetp.lt.u32 %p1, %r9, 16;\n@%p1 bra L;\nvote.sync.any.pred %p2, %p1, -1;\nbra E;\nL:\nvote.sync.any.pred %p2, %p1, -1;\nE:\n"), z, -8, 0, "waits forever");
+    ALL_SEEDS(KERNEL("shfl.sync.bfly.b32 %r5, %r1, 8, 31, -1;\n"), ((shape){ .grid = 1, .block = 40 }), -8, 0, "which takes no part");
+    z.max_steps = 100000;
+    ALL_SEEDS(KERNEL("L:\nbra L;\n"), z, -8, 0, "has not ended after 100000");
+    /* threads that wait for each other are let run: a lock of one block */
+    NO_SEED(KERNEL("L:\natom.global.cas.b32 %r5, [%rd0], 0, 1;\nsetp.ne.s32 %p1, %r5, 0;\n@%p1 bra L;\natom.global.exch.b32 %r5, [%rd0], 0;\n"), ((shape){ .grid = 2, .block = 64 }), 8, 0);
+}
+UTEST(check, launches)
+{
+    char body[] = KERNEL("");
+    ASSERT_EQ(run(body, (shape){ .grid = 0, .block = 8 }, 8, 0), -1);
+    EXPECT_TRUE(says("empty grid"));
+    ASSERT_EQ(run(body, (shape){ .grid = 1, .block = 1025 }, 8, 0), -1);
+    EXPECT_TRUE(says("1025x1x1"));
+    ASSERT_EQ(run(body, (shape){ .grid = 1, .block = 32, .shared = 300000 }, 8, 0), -1);
+    EXPECT_TRUE(says("shared memory"));
+    ASSERT_EQ(run(HEAD ".visible .entry k(.param .u64 p, .param .u64 q, .param .u32 n)\n.maxntid 64, 1, 1\n.minnctapersm 2\n{\nret;\n}\n", (shape){ .grid = 1, .block = 65 }, 8, 0), -1);
+    EXPECT_TRUE(says("launch bounds"));
+    ASSERT_EQ(run(HEAD ".visible .entry k(.param .u64 p, .param .u64 q, .param .u32 n)\n.reqntid 64, 1, 1\n{\nret;\n}\n", (shape){ .grid = 1, .block = 32 }, 8, 0), -1);
+    EXPECT_TRUE(says("requires"));
+    ASSERT_EQ_MSG(run(body, (shape){ .grid = 1000, .block = 32 }, 8, 0), 0, message);
+}
+UTEST(check, asynchronous_copies)
+{
+    shape z = { .grid = 1, .block = 32, .seed = 1 };
+#define ASYNC(wait) KERNEL(".shared .align 16 .b8 s[1024];\nmov.u32 %r3, s;\nshl.b32 %r2, %r1, 4;\nadd.s32 %r4, %r3, %r2;\nmul.wide.u32 %rd5, %r1, 16;\nadd.s64 %rd6, %rd0, %rd5;\n" \
+    "cp.async.cg.shared.global.L2::128B [%r4], [%rd6], 16;\ncp.async.commit_group;\ncp.async.ca.shared.global [%r4+512], [%rd6], 16, 4;\ncp.async.commit_group;\n" wait \
+    "\nld.shared.u32 %r5, [%r4+4];\nst.global.u32 [%rd1], 5;\ncp.async.wait_all;\nld.shared.u32 %r6, [%r4+512];\nld.shared.u32 %r7, [%r4+516];\nadd.s32 %r6, %r6, %r7;\nadd.s32 %r5, %r5, %r6;\nst.global.u32 [%rd6], %r5;\n")
+    ASSERT_EQ_MSG(run(ASYNC("cp.async.wait_group 1;"), z, 128, 1), 0, message);
+    EXPECT_EQ(words[4], 5u + 4);
+    ALL_SEEDS(ASYNC("cp.async.wait_group 2;"), z, 128, 1, "never written");
+    ALL_SEEDS(ASYNC(""), z, 128, 1, "never written");
+    ALL_SEEDS(KERNEL(".shared .align 16 .b8 s[1024];\nmov.u32 %r3, s;\ncp.async.ca.shared.global [%r3], [%rd0], 4;\n"), z, 128, 1, "never waited for");
+    ALL_SEEDS(KERNEL(".shared .align 16 .b8 s[1024];\nmov.u32 %r3, s;\ncp.async.ca.shared.global [%r3+4], [%rd0], 8;\n"), z, 128, 1, "misaligned");
+}
+
+static void refused(int *utest_result, const char *text, const char *part, const char *line)
+{
+    ptx_module *m = load(text);
+    EXPECT_TRUE_MSG(m == NULL, text);
+    if (!m) EXPECT_TRUE(says(part));
+    if (!m) EXPECT_TRUE(says(line));
+    ptx_free(m);
+}
+UTEST(load, refuses)
+{
+    static const struct {
+        const char *text, *part;
+    } t[] = {
+        { "frob.u32 %r1, %r2;", "unknown opcode frob.u32" },
+        { "wmma.load.a.sync.row.m16n16k16.f16 {%r1}, [%rd1];", "unknown opcode wmma" },
+        { "add.v2.u32 %r1, %r2, %r3;", "the modifier .v2 of add.v2.u32 is not modelled" },
+        { "add.s32.wrong %r1, %r2, %r3;", "not modelled" },
+        { "add.u8 %r1, %r2, %r3;", "not modelled" },
+        { "add.s32 %r1, %r2;", "with 2 operands" },
+        { "max.f32 %f1, %f2, %f3, %f4;", "with 4 operands" },
+        { "add.s32 %r1, %r2, %nosuch;", "unknown register" },
+        { "add.s32 %r1, %r2, 12x;", "a bad number" },
+        { "mov.f32 %f1, 0f3F80;", "a bad floating-point constant" },
+        { "add.s32 5, %r2, 12;", "the destination is no register" },
+        { "bra NOWHERE;", "unknown label NOWHERE" },
+        { "L: L:", "stands twice" },
+        { "ld.global.u32 %h1, [%rd1];", "too narrow" },
+        { "ld.global.v4.u32 {%r1, %r2}, [%rd1];", "a vector of 4 expected" },
+        { "ld.global.u32 %r1, %rd1;", "an address in [] expected" },
+        { "ld.param.u32 %r1, [n+4];", "beyond the parameters" },
+        { "st.global.u32 [%rd1], %r1", "" },
+        { "shfl.bfly.b32 %r1, %r2, 1, 31;", "without .sync" },
+        { "bar.arrive 0, 64;", "not modelled" },
+        { "barrier.cluster.arrive;", "not modelled" },
+        { "call vprintf, (%r1);", "no function of this module" },
+        { "{ .param .b32 a; call print, (a); }", "has no body" },
+        { "{ .reg .b32 x; ", "does not end" },
+        { "}", "'.' expected" },
+        { "cvt.f16.f32 %h1, %f1;", "without rounding" },
+        { "cvt.s32.f32 %r1, %f1;", "without rounding" },
+        { "cp.async.bulk.shared.global [%r1], [%rd1], 16;", "not modelled" },
+        { "atom.global.add.b32 %r1, [%rd1], 1;", "not modelled" },
+        { "red.global.exch.b32 [%rd1], 1;", "not modelled" },
+        { "atom.global.cas.u32 %r1, [%rd1], 1, 2;", "not modelled" },
+        { "setp.ltu.s32 %p1, %r1, %r2;", "not modelled" },
+        { "setp.s32 %p1, %r1, %r2;", "without a comparison" },
+        { "mov.u64 %rd1, k;", "addresses of functions" },
+        { ".tex .u64 t;", "not modelled" },
+        { "ld.global.nc.cluster.u32 %r1, [%rd1];", "clusters" },
+        { "fence.proxy.async;", "not modelled" },
+        { "@%r1 mov.u32 %r2, 0;", "a predicate expected" },
+        { "?", "was not expected" },
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char text[4096];
+        snprintf(text, sizeof text, "%s%s\nret;\n}\n", HEAD ".extern .func print(.param .b32 x);\n.visible .entry k(.param .u64 p, .param .u64 q, .param .u32 n)\n{\n" REGS, t[i].text);
+        refused(utest_result, text, t[i].part, "PTX line ");
+    }
+    refused(utest_result, "", "empty", "line 1");
+    refused(utest_result, "hello", "'.' expected", "line 1");
+    refused(utest_result, HEAD ".visible .entry k()\n{\nret;\n", "does not end", "PTX line");
+    refused(utest_result, HEAD ".visible .entry k()\n{\nret;\n}\n.entry k() { ret; }\n", "defined twice", "PTX line 8");
+    refused(utest_result, HEAD ".address_size 32\n", "64 bits", "PTX line 4");
+    refused(utest_result, HEAD ".global .u32 x = 1;\n.global .u32 x;\n", "stands twice", "PTX line 5");
+    refused(utest_result, HEAD ".global .u64 x = y;\n", "addresses in the data", "PTX line 4");
+    refused(utest_result, HEAD ".global .u8 x[2] = {1, 2, 3};\n", "more data", "PTX line 4");
+    refused(utest_result, HEAD ".func f()\n{\ncall f;\nret;\n}\n", "recursion", "PTX line");
+    refused(utest_result, HEAD ".texref t;\n", "not modelled", "PTX line 4");
+    /* whatever is cut off or changed, it is an error or a module, never a crash */
+    static const char text[] = KERNEL(S64 "ts: .branchtargets A, B;\nA:\nB:\nld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%rd0+16];\nsetp.lt.and.s32 %p1|%p2, %r5, 0x7f, !%p3;\n@!%p1 bra A;\nbrx.idx %r5, ts;\n");
+    char              copy[sizeof text];
+    uint64_t          rng = 7;
+    for (size_t n = 0; n < sizeof text; n++) ptx_free(ptx_load(text, n, message, sizeof message));
+    for (int i = 0; i < 3000; i++) {
+        memcpy(copy, text, sizeof text);
+        for (int k = 0; k < 3; k++) copy[utest_random(&rng) % (sizeof text - 1)] = (char)(32 + utest_random(&rng) % 95);
+        ptx_free(ptx_load(copy, sizeof text - 1, message, sizeof message));
+    }
+}
+UTEST(load, counts)
+{
+    ptx_counters a, b;
+    ptx_count(&a);
+    ASSERT_EQ(run(KERNEL("setp.gt.u32 %p1, %r1, 3;\n@%p1 add.s32 %r5, %r1, 0;\nst.global.u32 [%rd3], %r1;\n"), (shape){ .grid = 1, .block = 8, .seed = 1 }, -8, 0), 0);
+    ptx_count(&b);
+    EXPECT_EQ(b.launches - a.launches, (uint64_t)1);
+    EXPECT_EQ(b.threads - a.threads, (uint64_t)8);
+    EXPECT_EQ(b.instructions - a.instructions, (uint64_t)(8 * 10 + 4)); /* 7 of REGS, setp, st, ret; the add of four threads */
+}
+static void show(void *user, const char *opcode, uint64_t loaded, uint64_t executed)
+{
+    (void)user;
+    (void)loaded;
+    if (!executed) UTEST_PRINTF("loaded but never run: %s\n", opcode);
+}
+/* run last: what all tests of this file have covered */
+UTEST(zz, coverage)
+{
+    ptx_counters c;
+    ptx_count(&c);
+    UTEST_PRINTF("%llu opcodes (with modifiers), %llu of them executed; %llu launches, %llu instructions\n", (unsigned long long)c.opcodes,
+        (unsigned long long)c.opcodes_run, (unsigned long long)c.launches, (unsigned long long)c.instructions);
+    if (getenv("PTX_SHOW")) ptx_coverage(show, NULL);
+    EXPECT_GT(c.opcodes_run, (uint64_t)0);
+}
+
 UTEST_MAIN()
