@@ -99,6 +99,8 @@ void ptx_coverage(void (*f)(void *user, const char *opcode, uint64_t loaded, uin
 
 
 
+
+
 /* ==================================================================================================== implementation */
 #if defined(PTX_IMPLEMENTATION) && !defined(PTX_IMPLEMENTATION_DONE)
 #define PTX_IMPLEMENTATION_DONE
@@ -2706,9 +2708,193 @@ static struct ptx__label *ptx__find_label(ptx__parser *p, const char *s, size_t 
         if (p->label[i].nname == n && memcmp(p->label[i].name, s, n) == 0) return &p->label[i];
     return NULL;
 }
-static void ptx__fix(uint32_t *reg, size_t nregs)
+/* ---- registers: PTX has a new one for almost every result; here they share as few as will do, so that those of a
+   thread stay in the cache */
+typedef struct ptx__uses {
+    uint32_t *use[16], *def[16];
+    int       nuse, ndef;
+} ptx__uses;
+static void ptx__uses_of(ptx_module *m, ptx__insn *i, ptx__uses *u)
 {
-    if (*reg != PTX__NOREG && *reg & PTX__CONST) *reg = (uint32_t)nregs + (*reg & ~PTX__CONST);
+    u->nuse = u->ndef = 0;
+    switch (i->op) {
+    case PTX__OP_bra: case PTX__OP_call: case PTX__OP_ret: case PTX__OP_exit: case PTX__OP_trap: case PTX__OP_nop:
+    case PTX__OP_pause: case PTX__OP_fence: case PTX__OP_async_wait: return;
+    case PTX__OP_skip: case PTX__OP_bra_if: case PTX__OP_bra_not: case PTX__OP_brx: u->use[u->nuse++] = &i->a; return;
+    case PTX__OP_clock: case PTX__OP_ld_param: u->def[u->ndef++] = &i->d; return;
+    case PTX__OP_bar: case PTX__OP_warp: {
+        ptx__meet *w = &m->meet[i->x];
+        uint32_t  *use[] = { &w->a, &w->b, &w->c, &w->mask, &w->pred };
+        for (int k = 0; k < (i->op == PTX__OP_bar ? 5 : 4); k++)
+            if (*use[k] != PTX__NOREG) u->use[u->nuse++] = use[k];
+        if (w->dst != PTX__NOREG) u->def[u->ndef++] = &w->dst;
+        if (i->op == PTX__OP_warp && w->pred != PTX__NOREG) u->def[u->ndef++] = &w->pred;
+        return;
+    }
+    case PTX__OP_ld: case PTX__OP_st: {
+        const ptx__access *x = &m->access[i->x];
+        bool               store = i->op == PTX__OP_st;
+        u->use[u->nuse++] = &i->a;
+        for (int k = 0; k < x->n; k++) {
+            uint32_t *reg = x->n > 1 ? &m->list[x->list + (uint32_t)k] : store ? &i->b : &i->d;
+            if (store) u->use[u->nuse++] = reg;
+            else u->def[u->ndef++] = reg;
+        }
+        return;
+    }
+    default: break;
+    }
+    bool store = i->op >= PTX__OP_st_global_1 && i->op <= PTX__OP_st_shared_8;
+    u->use[u->nuse++] = &i->a;
+    u->use[u->nuse++] = &i->b;
+    u->use[u->nuse++] = &i->c;
+    if (i->op == PTX__OP_bfi) u->use[u->nuse++] = &i->x;
+    if (!store && i->op != PTX__OP_async) u->def[u->ndef++] = &i->d;
+}
+/* The places an instruction may go on at besides the next one, and whether it goes on there. */
+static bool ptx__falls_through(const ptx__insn *i)
+{
+    return i->op != PTX__OP_bra && i->op != PTX__OP_brx && i->op != PTX__OP_ret && i->op != PTX__OP_exit && i->op != PTX__OP_trap;
+}
+static size_t ptx__ways(const ptx_module *m, const ptx__insn *i, const uint32_t **list, uint32_t *one)
+{
+    switch (i->op) {
+    case PTX__OP_bra: case PTX__OP_bra_if: case PTX__OP_bra_not: case PTX__OP_skip:
+        *one = (uint32_t)i->imm;
+        *list = one;
+        return 1;
+    case PTX__OP_brx: *list = m->list + i->x; return (size_t)i->y;
+    default: return 0;
+    }
+}
+typedef struct ptx__span {
+    uint32_t first, last, reg;
+} ptx__span;
+static int ptx__by_first(const void *a, const void *b)
+{
+    const ptx__span *x = (const ptx__span *)a, *y = (const ptx__span *)b;
+    return x->first != y->first ? (x->first < y->first ? -1 : 1) : x->reg < y->reg ? -1 : x->reg > y->reg;
+}
+static void ptx__reach(ptx__span *s, uint32_t at)
+{
+    if (at < s->first) s->first = at;
+    if (s->last == PTX__NOREG || at > s->last) s->last = at;
+}
+/* From where to where each register holds something that is read: positions are 2i for what instruction i reads, 2i + 1 for
+   what it writes. */
+static void ptx__spans(ptx__parser *p, ptx_kernel *f, ptx__span *span)
+{
+    ptx_module *m = p->m;
+    size_t      n = f->ninsn, nblock = 0, words = p->nreg / 64 + 1;
+    uint32_t   *block = (uint32_t *)ptx__zeroed((n + 1) * sizeof *block), one; /* first 1 where a block begins, then its number */
+    const uint32_t *list;
+    block[0] = 1;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = ptx__ways(m, &m->code[f->first + i], &list, &one);
+        for (size_t j = 0; j < k; j++) block[list[j] - f->first] = 1;
+        if (k || !ptx__falls_through(&m->code[f->first + i])) block[i + 1] = 1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (block[i]) nblock++;
+        block[i] = (uint32_t)(nblock - 1);
+    }
+    size_t   *begin = (size_t *)ptx__zeroed((nblock + 1) * sizeof *begin);
+    uint64_t *use = (uint64_t *)ptx__zeroed(nblock * words * 8), *def = (uint64_t *)ptx__zeroed(nblock * words * 8);
+    uint64_t *in = (uint64_t *)ptx__zeroed(nblock * words * 8), *out = (uint64_t *)ptx__zeroed(words * 8);
+    for (size_t i = n; i-- > 0;) begin[block[i]] = i;
+    begin[nblock] = n;
+    ptx__uses u;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t *bu = use + block[i] * words, *bd = def + block[i] * words;
+        ptx__uses_of(m, &m->code[f->first + i], &u);
+        for (int k = 0; k < u.nuse; k++) {
+            uint32_t r = *u.use[k];
+            if (r & PTX__CONST) continue;
+            if (!(bd[r / 64] >> r % 64 & 1)) bu[r / 64] |= UINT64_C(1) << r % 64;
+            ptx__reach(&span[r], (uint32_t)(2 * i));
+        }
+        for (int k = 0; k < u.ndef; k++) {
+            uint32_t r = *u.def[k];
+            bd[r / 64] |= UINT64_C(1) << r % 64;
+            ptx__reach(&span[r], (uint32_t)(2 * i + 1));
+        }
+    }
+    for (bool again = true; again;) {
+        again = false;
+        for (size_t b = nblock; b-- > 0;) {
+            const ptx__insn *last = &m->code[f->first + begin[b + 1] - 1];
+            size_t           k = ptx__ways(m, last, &list, &one);
+            memset(out, 0, words * 8);
+            for (size_t j = 0; j < k; j++)
+                for (size_t w = 0; w < words; w++) out[w] |= in[block[list[j] - f->first] * words + w];
+            if (ptx__falls_through(last) && b + 1 < nblock)
+                for (size_t w = 0; w < words; w++) out[w] |= in[(b + 1) * words + w];
+            for (size_t w = 0; w < words; w++) {
+                uint64_t now = use[b * words + w] | (out[w] & ~def[b * words + w]);
+                again |= now != in[b * words + w];
+                in[b * words + w] = now;
+            }
+        }
+    }
+    for (size_t b = 0; b < nblock; b++) { /* what is alive at the ends of a block is so from there or to there */
+        const ptx__insn *last = &m->code[f->first + begin[b + 1] - 1];
+        size_t           k = ptx__ways(m, last, &list, &one);
+        for (size_t w = 0; w < words; w++) {
+            uint64_t o = ptx__falls_through(last) && b + 1 < nblock ? in[(b + 1) * words + w] : 0;
+            for (size_t j = 0; j < k; j++) o |= in[block[list[j] - f->first] * words + w];
+            for (uint64_t v = in[b * words + w]; v; v &= v - 1) ptx__reach(&span[w * 64 + (size_t)__builtin_ctzll(v)], (uint32_t)(2 * begin[b]));
+            for (; o; o &= o - 1) ptx__reach(&span[w * 64 + (size_t)__builtin_ctzll(o)], (uint32_t)(2 * begin[b + 1] - 1));
+        }
+    }
+    free(block);
+    free(begin);
+    free(use);
+    free(def);
+    free(in);
+    free(out);
+}
+static void ptx__allocate(ptx__parser *p, ptx_kernel *f)
+{
+    ptx_module *m = p->m;
+    size_t      n = p->nreg, nslot = 0, nfree = 0;
+    ptx__span  *span = (ptx__span *)ptx__zeroed((n + 1) * sizeof *span);
+    uint32_t   *slot = (uint32_t *)ptx__zeroed((n + 1) * sizeof *slot), *unused = (uint32_t *)ptx__zeroed((n + 1) * sizeof *unused);
+    for (size_t i = 0; i < n; i++) span[i].reg = (uint32_t)i, span[i].first = span[i].last = PTX__NOREG;
+    ptx__spans(p, f, span);
+    for (size_t i = 0; i < f->nspecial; i++) ptx__reach(&span[f->special[i].reg], 0);
+    qsort(span, n, sizeof *span, ptx__by_first);
+    /* ends[x]: the registers whose span ends at x, as a chain */
+    size_t    npos = 2 * f->ninsn + 2;
+    uint32_t *ends = (uint32_t *)ptx__more(NULL, npos * sizeof *ends), *chain = (uint32_t *)ptx__zeroed((n + 1) * sizeof *chain);
+    memset(ends, 0xff, npos * sizeof *ends);
+    uint32_t done = 0; /* spans that end before it have given their slot back */
+    for (size_t i = 0; i < n && span[i].first != PTX__NOREG; i++) {
+        const ptx__span *s = &span[i];
+        for (; done < s->first; done++)
+            for (uint32_t r = ends[done]; r != PTX__NOREG; r = chain[r]) unused[nfree++] = slot[r];
+        slot[s->reg] = nfree ? unused[--nfree] : (uint32_t)nslot++;
+        chain[s->reg] = ends[s->last];
+        ends[s->last] = s->reg;
+    }
+    f->nregs = nslot;
+    f->nall = nslot + p->nconstant;
+    f->nconstant = p->nconstant;
+    f->constant = (uint64_t *)ptx__more(NULL, p->nconstant * sizeof *f->constant);
+    if (p->nconstant) memcpy(f->constant, p->constant, p->nconstant * sizeof *f->constant);
+    for (size_t i = f->first; i < m->ncode; i++) {
+        ptx__uses u;
+        ptx__uses_of(m, &m->code[i], &u);
+        for (int k = 0; k < u.nuse + u.ndef; k++) {
+            uint32_t *reg = k < u.nuse ? u.use[k] : u.def[k - u.nuse];
+            *reg = *reg & PTX__CONST ? (uint32_t)nslot + (*reg & ~PTX__CONST) : slot[*reg];
+        }
+    }
+    for (size_t i = 0; i < f->nspecial; i++) f->special[i].reg = slot[f->special[i].reg];
+    free(span);
+    free(slot);
+    free(unused);
+    free(ends);
+    free(chain);
 }
 
 static void ptx__drop_function(ptx__parser *p)
@@ -2736,7 +2922,6 @@ static void ptx__body(ptx__parser *p, ptx_kernel *f)
         y->nbytes = f->formal[i].nbytes;
     }
     if (!f->is_entry) f->frame_bytes = f->param_bytes;
-    size_t nlist = m->nlist, nmeet = m->nmeet;
     for (;;) {
         char c = ptx__peek(p);
         if (!c) break;
@@ -2779,25 +2964,6 @@ static void ptx__body(ptx__parser *p, ptx_kernel *f)
     p->counted = false;
     ptx__emit(p, f->is_entry ? PTX__OP_exit : PTX__OP_ret, 0, 0, 0, 0);
     f->ninsn = m->ncode - f->first;
-    f->nregs = p->nreg;
-    f->nall = p->nreg + p->nconstant;
-    f->nconstant = p->nconstant;
-    f->constant = (uint64_t *)ptx__more(NULL, p->nconstant * sizeof *f->constant);
-    if (p->nconstant) memcpy(f->constant, p->constant, p->nconstant * sizeof *f->constant);
-    for (size_t i = f->first; i < m->ncode; i++) {
-        ptx__insn *in = &m->code[i];
-        ptx__fix(&in->d, p->nreg);
-        ptx__fix(&in->a, p->nreg);
-        ptx__fix(&in->b, p->nreg);
-        ptx__fix(&in->c, p->nreg);
-        if (in->op == PTX__OP_bfi) ptx__fix(&in->x, p->nreg);
-    }
-    for (size_t i = nlist; i < m->nlist; i++) ptx__fix(&m->list[i], p->nreg);
-    for (size_t i = nmeet; i < m->nmeet; i++) {
-        ptx__meet *w = &m->meet[i];
-        uint32_t  *reg[] = { &w->dst, &w->pred, &w->a, &w->b, &w->c, &w->mask };
-        for (int k = 0; k < 6; k++) ptx__fix(reg[k], p->nreg);
-    }
     for (size_t i = 0; i < p->njump; i++) {
         struct ptx__jump  *j = &p->jump[i];
         struct ptx__label *l = ptx__find_label(p, j->name, j->nname);
@@ -2817,6 +2983,7 @@ static void ptx__body(ptx__parser *p, ptx_kernel *f)
             m->list[m->nlist++] = (uint32_t)to->at;
         }
     }
+    ptx__allocate(p, f);
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>loading */
@@ -3560,7 +3727,8 @@ static __attribute__((noinline)) const char *ptx__cell(ptx__run *R, ptx__thread 
     }
     if (rd && !ptx__reader_ordered(R, T, rd)) {
         *who = rd >> 2;
-        return "race: writes what was read without a barrier between, by";
+        return rd & 3 ? "race: writes what several threads read without a barrier between"
+                      : "race: writes what was read without a barrier between, by";
     }
     uint32_t how = PTX__ONE;
     if (atomic) {
@@ -3584,39 +3752,56 @@ static __attribute__((noinline, cold)) bool ptx__clash(ptx__run *R, ptx__thread 
     ptx__report(R, T, I, "%u bytes at %s, byte %u: %s%s%s", n, where, i, what, by[0] ? " " : "", by);
     return false;
 }
-/* Checks and notes the access to n bytes. val: what a store is about to write over host. */
+/* What a cell becomes, if that is one of the common cases: 0 it is not, 1 it stays, 2 it becomes *c. */
+static inline __attribute__((always_inline)) int ptx__common(const ptx__run *R, const ptx__thread *T, uint32_t me, uint64_t *c,
+    int kind, bool shared)
+{
+    const uint32_t block = R->block_first, epoch = R->epoch_first, old = shared ? block : R->launch_first;
+    const uint32_t w = (uint32_t)*c, rd = (uint32_t)(*c >> 32), wid = w >> 2, rid = rd >> 2;
+    /* past: before the last barrier, of this block alone */
+    bool wpast = wid - block < epoch - block && (w & 3) != PTX__BLOCKS;
+    bool rpast = rid < old || (rid - block < epoch - block && (rd & 3) != PTX__BLOCKS);
+    if (kind == PTX__READ) {
+        if (!(wpast || wid == me || (!shared && wid < old && wid != 0))) return 0;
+        if (rid == me) return 1;
+        if (rpast) {
+            *c = (uint64_t)me << 34 | w;
+            return 2;
+        }
+        if (rid < epoch || (rd & 3) == PTX__ONE) return 0;
+        if ((rd & 3) == PTX__WARPS) return 1;
+        if ((rd & 3) == PTX__BLOCKS) return 0;
+        const ptx__record *r = &R->record[rid - epoch];
+        return r->tid / 32 == T->tid / 32 && r->clock == T->clock;
+    }
+    if (kind == PTX__WRITE) {
+        if (!(wpast || wid == me || (wid < old && w != PTX__GAP))) return 0;
+        if (!(rpast || (rid == me && (rd & 3) == PTX__ONE))) return 0;
+        *c = (uint64_t)me << 2;
+        return 2;
+    }
+    return 0;
+}
+/* Checks and notes the access to n bytes. val: what a store is about to write over host. Four bytes whose cells are
+   alike are dealt with at once. */
 static inline __attribute__((always_inline)) bool ptx__touch(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t *cell,
     const char *host, uint64_t addr, unsigned n, int kind, bool shared, const void *val)
 {
     const uint32_t me = T->seg ? T->seg : ptx__new_segment(R, T);
-    const uint32_t first = R->launch_first, block = R->block_first, epoch = R->epoch_first;
-    for (unsigned i = 0; i < n; i++) {
-        uint64_t c = cell[i];
-        uint32_t w = (uint32_t)c, rd = (uint32_t)(c >> 32), wid = w >> 2, rid = rd >> 2;
-        bool     past = wid - block < epoch - block && (w & 3) != PTX__BLOCKS; /* before the last barrier of this block */
-        if (kind == PTX__READ) {
-            bool ok = past || wid == me || (!shared && wid < first && wid != 0);
-            if (PTX__LIKELY(ok)) {
-                if (rid == me || (rid >= epoch && (rd & 3) >= PTX__WARPS)) continue;
-                if (rid < (shared ? block : first)) {
-                    cell[i] = (uint64_t)me << 34 | w;
-                    continue;
-                }
-            }
-        } else if (kind == PTX__WRITE) {
-            bool ok = past || wid == me || (wid < (shared ? block : first) && w != PTX__GAP);
-            if (PTX__LIKELY(ok)) {
-                bool rpast = rid - block < epoch - block && (rd & 3) != PTX__BLOCKS;
-                if (PTX__LIKELY(rpast || rid < (shared ? block : first) || (rid == me && (rd & 3) == PTX__ONE))) {
-                    cell[i] = (uint64_t)me << 2;
-                    continue;
-                }
-            }
+    for (unsigned i = 0; i < n;) {
+        uint64_t    c = cell[i];
+        bool        alike = n >= 4 && i % 4 == 0 && ((c ^ cell[i + 1]) | (c ^ cell[i + 2]) | (c ^ cell[i + 3])) == 0;
+        unsigned    k = alike ? 4 : 1;
+        int         how = ptx__common(R, T, me, &c, kind, shared);
+        if (!PTX__LIKELY(how)) {
+            uint32_t    who;
+            bool        same = kind == PTX__WRITE && memcmp((const char *)val + i, host + i, k) == 0;
+            const char *what = ptx__cell(R, T, &c, kind, shared, same, &who);
+            if (what) return ptx__clash(R, T, I, addr, i, n, shared, what, who);
+            how = 2;
         }
-        uint32_t    who;
-        bool        same = kind == PTX__WRITE && ((const char *)val)[i] == host[i];
-        const char *what = ptx__cell(R, T, &cell[i], kind, shared, same, &who);
-        if (what) return ptx__clash(R, T, I, addr, i, n, shared, what, who);
+        for (unsigned j = 0; how == 2 && j < k; j++) cell[i + j] = c;
+        i += k;
     }
     return true;
 }
