@@ -101,6 +101,7 @@ void ptx_coverage(void (*f)(void *user, const char *opcode, uint64_t loaded, uin
 
 
 
+
 /* ==================================================================================================== implementation */
 #if defined(PTX_IMPLEMENTATION) && !defined(PTX_IMPLEMENTATION_DONE)
 #define PTX_IMPLEMENTATION_DONE
@@ -3869,6 +3870,7 @@ static char *ptx__place(ptx__run *R, ptx__thread *T, const ptx__insn *I, const p
     const void *val)
 {
     int space = x->space;
+    if (space == PTX__SP_SHARED || space == PTX__SP_LOCAL) addr = (uint32_t)addr; /* sums of 32-bit registers wrap */
     if (space == PTX__SP_GENERIC) {
         uint64_t tag = PTX__TAG(addr);
         space = tag == PTX__SHARED ? PTX__SP_SHARED : tag == PTX__LOCAL ? PTX__SP_LOCAL : tag == PTX__PARAM ? PTX__SP_PARAM : PTX__SP_GLOBAL;
@@ -4039,7 +4041,7 @@ static bool ptx__async(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t
     }
     ptx__pending *q = &T->pending[T->npending++];
     q->to = r[I->a] + (uint64_t)(int64_t)I->y;
-    if (PTX__TAG(q->to) == PTX__SHARED) q->to -= PTX__SHARED;
+    q->to = PTX__TAG(q->to) == PTX__SHARED ? q->to - PTX__SHARED : (uint32_t)q->to;
     q->from = r[I->b] + (uint64_t)(int64_t)(int32_t)x->list;
     q->nbytes = x->nbytes;
     q->nread = (uint32_t)r[I->c];
@@ -4164,10 +4166,12 @@ static int ptx__exec(ptx__run *R, ptx__thread *T, const void *const **labels)
         PTX__NEXT;                                                                                                     \
     }
     PTX__SIMPLE(PTX__CODE)
+#define PTX__AT_global(x) (x)
+#define PTX__AT_shared(x) ((uint32_t)(x))
 #define PTX__LD(where, in, type, n)                                                                                    \
     L_ld_##where##_##n:                                                                                                \
     {                                                                                                                  \
-        const char *h = in(R, T, I, A + (uint64_t)(int64_t)I->y, n, PTX__READ, NULL);                                  \
+        const char *h = in(R, T, I, PTX__AT_##where(A + (uint64_t)(int64_t)I->y), n, PTX__READ, NULL);                 \
         type        v;                                                                                                 \
         PTX__CHECK(h);                                                                                                 \
         memcpy(&v, h, n);                                                                                              \
@@ -4178,7 +4182,7 @@ static int ptx__exec(ptx__run *R, ptx__thread *T, const void *const **labels)
     L_st_##where##_##n:                                                                                                \
     {                                                                                                                  \
         type  v = (type)B;                                                                                             \
-        char *h = in(R, T, I, A + (uint64_t)(int64_t)I->y, n, PTX__WRITE, &v);                                         \
+        char *h = in(R, T, I, PTX__AT_##where(A + (uint64_t)(int64_t)I->y), n, PTX__WRITE, &v);                        \
         PTX__CHECK(h);                                                                                                 \
         memcpy(h, &v, n);                                                                                              \
         PTX__NEXT;                                                                                                     \

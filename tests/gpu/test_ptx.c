@@ -690,6 +690,14 @@ UTEST(memory, spaces)
     for (int i = 0; i < 13; i++) EXPECT_EQ(words[i], want[i]);
 }
 
+UTEST(memory, addresses_of_32_bits_wrap)
+{
+    shape z = { .grid = 1, .block = 8, .seed = 1 };
+    ASSERT_EQ_MSG(run(KERNEL(".shared .align 4 .b8 s[32];\n" TID4 "neg.s32 %r5, %r2;\nadd.s32 %r5, %r5, %r3;\nst.shared.u32 [%r5+28], %r1;\nbar.sync 0;\nld.shared.u32 %r6, [%r4];\n"
+        "ld.volatile.shared.u32 %r7, [%r5+28];\nadd.s32 %r6, %r6, %r7;\nst.global.u32 [%rd3], %r6;\n"), z, -8, 0), 0, message);
+    for (uint32_t i = 0; i < 8; i++) EXPECT_EQ(words[i], 7u);
+}
+
 UTEST(memory, symbols)
 {
     ptx_module *m = load(HEAD ".visible .global .align 4 .u32 g[2] = {3, 4};\n.visible .const .align 4 .u32 c = 5;\n"
