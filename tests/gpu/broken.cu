@@ -1,5 +1,5 @@
-/* Deliberately broken kernels, each beside its repaired twin. test_broken.c shows that the checks of the PTX interpreter
-   find every broken one and let its twin pass. BLOCK threads a block; n elements unless said otherwise. */
+/* Deliberately broken kernels, each beside its repaired twin. test_broken.c shows that the checks of the PTX
+   interpreter find every broken one and let its twin pass. BLOCK threads a block; n elements unless said otherwise. */
 #include <cuda_fp16.h>
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
-/* The broken kernels of broken.cu, compiled by nvcc: the checks find each, whatever the order of threads, and its repaired
-   twin passes. The PTX: argv[1] or DT_BROKEN_PTX. */
+/* The broken kernels of broken.cu, compiled by nvcc: the checks find each, whatever the order of threads, and its
+   repaired twin passes. The PTX: argv[1] or DT_BROKEN_PTX. */
 #include "../utest.h"
 
 #define PTX_IMPLEMENTATION
@@ -100,8 +100,17 @@ static int launch(const struct broken *b, const char *kind, uint64_t seed)
 struct broken_fixture {
     const struct broken *b;
 };
-UTEST_I_SETUP(broken_fixture) { utest_fixture->b = &broken[utest_index]; (void)utest_result; }
-UTEST_I_TEARDOWN(broken_fixture) { (void)utest_fixture; (void)utest_index; (void)utest_result; }
+UTEST_I_SETUP(broken_fixture)
+{
+    utest_fixture->b = &broken[utest_index];
+    (void)utest_result;
+}
+UTEST_I_TEARDOWN(broken_fixture)
+{
+    (void)utest_fixture;
+    (void)utest_index;
+    (void)utest_result;
+}
 UTEST_I(broken_fixture, found, BROKEN)
 {
     const struct broken *b = utest_fixture->b;
@@ -125,7 +134,8 @@ UTEST(broken, all_are_listed)
         const char *name = ptx_name(k), *end = strrchr(name, '_');
         bool        listed = false;
         for (int i = 0; i < BROKEN && end; i++)
-            listed |= strlen(broken[i].name) == (size_t)(end - name) && strncmp(broken[i].name, name, (size_t)(end - name)) == 0;
+            listed |= strlen(broken[i].name) == (size_t)(end - name) &&
+                      strncmp(broken[i].name, name, (size_t)(end - name)) == 0;
         EXPECT_TRUE_MSG(listed, name);
     }
     EXPECT_EQ(kernels, (size_t)(2 * BROKEN));
