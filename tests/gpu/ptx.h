@@ -1,10 +1,10 @@
 /* ptx.h - an interpreter of PTX that checks what kernels do: for tests
 
-   Loads the PTX text that nvcc made, decodes it once and executes kernels on the CPU, thread by thread, in seeded random
-   order. Reported with kernel, PTX line, thread and address: accesses outside of an allocation or misaligned, reads of
-   what was never written, data races within a launch (shared and global memory), barriers that not all threads of the
-   block reach, shuffles and votes whose mask is not met, launches that never end. What is not modelled is an error
-   of ptx_load: unknown opcodes, modifiers and syntax never pass silently.
+   Loads the PTX text that nvcc made, decodes it once and executes kernels on the CPU, thread by thread, in seeded
+   random order. Reported with kernel, PTX line, thread and address: accesses outside of an allocation or misaligned,
+   reads of what was never written, data races within a launch (shared and global memory), barriers that not all
+   threads of the block reach, shuffles and votes whose mask is not met, integer divisions by zero, launches that
+   never end. What is not modelled is an error of ptx_load: unknown opcodes, modifiers and syntax never pass silently.
 
        #define PTX_IMPLEMENTATION
        #include "ptx.h"      // in one C file; link with -lm -lpthread
@@ -50,7 +50,7 @@ typedef struct ptx_memory {
 void ptx_shadow_fresh(uint8_t *shadow, size_t nbytes);   /* never written */
 void ptx_shadow_written(uint8_t *shadow, size_t nbytes); /* by the host or a copy */
 /* dst is as written as src is */
-void ptx_shadow_copy(uint8_t *dst, const uint8_t *src, size_t nbytes);
+void   ptx_shadow_copy(uint8_t *dst, const uint8_t *src, size_t nbytes);
 size_t ptx_shadow_unwritten(const uint8_t *shadow, size_t nbytes); /* the first byte never written; nbytes: none */
 
 /* ---- modules */
@@ -58,10 +58,10 @@ ptx_module *ptx_load(const char *text, size_t n, char *err, size_t nerr); /* NUL
 void        ptx_free(ptx_module *m);
 const ptx_kernel *ptx_find(const ptx_module *m, const char *name); /* NULL: no such entry */
 const char       *ptx_name(const ptx_kernel *k);
-const ptx_kernel *ptx_at(const ptx_module *m, size_t i);           /* the i-th entry; NULL: there are fewer */
+const ptx_kernel *ptx_at(const ptx_module *m, size_t i); /* the i-th entry; NULL: there are fewer */
 /* the number of parameters; offset and size of the first 'most' of them; both arrays may be NULL */
 size_t ptx_params(const ptx_kernel *k, size_t *offset, size_t *nbytes, int most);
-size_t ptx_shared(const ptx_kernel *k);      /* bytes of static shared memory */
+size_t ptx_shared(const ptx_kernel *k); /* bytes of static shared memory */
 /* Variables of the module (.global and .const). They lie at addresses of their own, which find need not know but every
    kernel may use. */
 bool ptx_symbol(ptx_module *m, const char *name, uint64_t *addr, size_t *nbytes);
@@ -93,8 +93,7 @@ void ptx_coverage(void (*f)(void *user, const char *opcode, uint64_t loaded, uin
 #endif
 #endif /* PTX_H_INCLUDED */
 
-
-/* ==================================================================================================== implementation */
+/* ================================================================================================= >>implementation */
 #if defined(PTX_IMPLEMENTATION) && !defined(PTX_IMPLEMENTATION_DONE)
 #define PTX_IMPLEMENTATION_DONE
 
@@ -122,16 +121,37 @@ __extension__ typedef __int128          ptx__s128;
 
 /* ---------------------------------------------------------------------------------------------------- >>types */
 enum {
-    PTX__NONE, PTX__B8, PTX__B16, PTX__B32, PTX__B64, PTX__U8, PTX__U16, PTX__U32, PTX__U64, PTX__S8, PTX__S16, PTX__S32,
-    PTX__S64, PTX__F16, PTX__F16X2, PTX__BF16, PTX__BF16X2, PTX__F32, PTX__F64, PTX__PRED, PTX__TF32, PTX__TYPES
+    PTX__NONE,
+    PTX__B8,
+    PTX__B16,
+    PTX__B32,
+    PTX__B64,
+    PTX__U8,
+    PTX__U16,
+    PTX__U32,
+    PTX__U64,
+    PTX__S8,
+    PTX__S16,
+    PTX__S32,
+    PTX__S64,
+    PTX__F16,
+    PTX__F16X2,
+    PTX__BF16,
+    PTX__BF16X2,
+    PTX__F32,
+    PTX__F64,
+    PTX__PRED,
+    PTX__TF32,
+    PTX__TYPES
 };
-static const char *const ptx__type_name[PTX__TYPES] = { "", "b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8",
-    "s16", "s32", "s64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64", "pred", "tf32" };
+static const char *const ptx__type_name[PTX__TYPES] = { "",      "b8",   "b16",    "b32", "b64", "u8",   "u16",
+                                                        "u32",   "u64",  "s8",     "s16", "s32", "s64",  "f16",
+                                                        "f16x2", "bf16", "bf16x2", "f32", "f64", "pred", "tf32" };
 static const uint8_t ptx__type_bytes[PTX__TYPES] = { 0, 1, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 2, 4, 4, 8, 1, 4 };
 
-static bool ptx__is_signed(int t) { return t >= PTX__S8 && t <= PTX__S64; }
-static bool ptx__is_int(int t) { return t >= PTX__B8 && t <= PTX__S64; }
-static bool ptx__is_float(int t) { return (t >= PTX__F16 && t <= PTX__F64) || t == PTX__TF32; }
+static bool     ptx__is_signed(int t) { return t >= PTX__S8 && t <= PTX__S64; }
+static bool     ptx__is_int(int t) { return t >= PTX__B8 && t <= PTX__S64; }
+static bool     ptx__is_float(int t) { return (t >= PTX__F16 && t <= PTX__F64) || t == PTX__TF32; }
 static uint64_t ptx__mask(int bytes) { return bytes >= 8 ? ~UINT64_C(0) : (UINT64_C(1) << 8 * bytes) - 1; }
 static int64_t  ptx__sext(uint64_t v, int bytes) { return (int64_t)(v << (64 - 8 * bytes)) >> (64 - 8 * bytes); }
 
@@ -165,8 +185,17 @@ static inline uint64_t ptx__db(double x)
    Everything narrower than f64 is computed as a double rounded to odd, then rounded once to its format: the last bit of
    the double says that something was cut off, so the second rounding sees what the first lost. */
 enum {
-    PTX__RN = 0, PTX__RZ = 1, PTX__RM = 2, PTX__RP = 3, PTX__RNA = 4, PTX__RMODE = 7, PTX__FTZ = 8, PTX__SAT = 16,
-    PTX__NAN = 32, PTX__RELU = 64, PTX__XORSIGN = 128
+    PTX__RN = 0,
+    PTX__RZ = 1,
+    PTX__RM = 2,
+    PTX__RP = 3,
+    PTX__RNA = 4,
+    PTX__RMODE = 7,
+    PTX__FTZ = 8,
+    PTX__SAT = 16,
+    PTX__NAN = 32,
+    PTX__RELU = 64,
+    PTX__XORSIGN = 128
 };
 
 static double ptx__sticky(double s, double err) /* s plus a part err below its last bit, to odd */
@@ -253,14 +282,31 @@ static double ptx__unpack(int type, uint64_t v)
         return v >> 15 & 1 ? -x : x;
     }
     case PTX__BF16: return ptx__f(v << 16 & 0xffffffffu);
-    case PTX__F32: case PTX__TF32: return ptx__f(v);
+    case PTX__F32:
+    case PTX__TF32: return ptx__f(v);
     default: return ptx__d(v);
     }
 }
 
 enum {
-    PTX__ADD, PTX__SUB, PTX__MUL, PTX__FMA, PTX__DIV, PTX__MIN, PTX__MAX, PTX__ABS, PTX__NEG, PTX__SQRT, PTX__RCP,
-    PTX__RSQRT, PTX__EX2, PTX__LG2, PTX__SIN, PTX__COS, PTX__TANH, PTX__COPYSIGN
+    PTX__ADD,
+    PTX__SUB,
+    PTX__MUL,
+    PTX__FMA,
+    PTX__DIV,
+    PTX__MIN,
+    PTX__MAX,
+    PTX__ABS,
+    PTX__NEG,
+    PTX__SQRT,
+    PTX__RCP,
+    PTX__RSQRT,
+    PTX__EX2,
+    PTX__LG2,
+    PTX__SIN,
+    PTX__COS,
+    PTX__TANH,
+    PTX__COPYSIGN
 };
 
 static double ptx__minmax(bool max, int flags, double a, double b)
@@ -275,7 +321,7 @@ static double ptx__minmax(bool max, int flags, double a, double b)
         if (flags & PTX__NAN || (isnan(a) && isnan(b))) return (double)NAN;
         return copysign(1, sign) * (isnan(a) ? b : a);
     }
-    bool less = a < b || (a == b && signbit(a) && !signbit(b));
+    bool   less = a < b || (a == b && signbit(a) && !signbit(b));
     double x = less != max ? a : b;
     return sign < 0 ? -x : x;
 }
@@ -316,7 +362,8 @@ static uint64_t ptx__fop1(int kind, int type, int flags, uint64_t ab, uint64_t b
     case PTX__MUL: x = a * b; break;
     case PTX__FMA: x = ptx__odd_add(a * b, c); break;
     case PTX__DIV: x = ptx__odd_div(a, b); break;
-    case PTX__MIN: case PTX__MAX: x = ptx__minmax(kind == PTX__MAX, flags, a, b); break;
+    case PTX__MIN:
+    case PTX__MAX: x = ptx__minmax(kind == PTX__MAX, flags, a, b); break;
     case PTX__SQRT: x = ptx__odd_sqrt(a); break;
     case PTX__RCP: x = ptx__odd_div(1, a); break;
     case PTX__RSQRT: x = 1 / sqrt(a); break;
@@ -345,7 +392,8 @@ static uint64_t ptx__fop(int kind, int type, int flags, uint64_t a, uint64_t b, 
     if (type == PTX__F64) {
         double x = ptx__d(a), y = ptx__d(b), z = ptx__d(c), v;
         switch (kind) {
-        case PTX__MIN: case PTX__MAX: v = ptx__minmax(kind == PTX__MAX, flags, x, y); break;
+        case PTX__MIN:
+        case PTX__MAX: v = ptx__minmax(kind == PTX__MAX, flags, x, y); break;
         case PTX__ABS: return a & ~(UINT64_C(1) << 63);
         case PTX__NEG: return a ^ UINT64_C(1) << 63;
         case PTX__RSQRT: v = 1 / sqrt(x); break;
@@ -362,12 +410,25 @@ static uint64_t ptx__fop(int kind, int type, int flags, uint64_t a, uint64_t b, 
 
 /* How a compares with b. */
 enum {
-    PTX__EQ, PTX__NE, PTX__LT, PTX__LE, PTX__GT, PTX__GE, PTX__EQU, PTX__NEU, PTX__LTU, PTX__LEU, PTX__GTU, PTX__GEU,
-    PTX__NUM, PTX__ISNAN, PTX__CMPS
+    PTX__EQ,
+    PTX__NE,
+    PTX__LT,
+    PTX__LE,
+    PTX__GT,
+    PTX__GE,
+    PTX__EQU,
+    PTX__NEU,
+    PTX__LTU,
+    PTX__LEU,
+    PTX__GTU,
+    PTX__GEU,
+    PTX__NUM,
+    PTX__ISNAN,
+    PTX__CMPS
 };
-static const char *const ptx__cmp_name[PTX__CMPS] = { "eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu",
-    "geu", "num", "nan" };
-static bool ptx__compare(int cmp, int type, int flags, uint64_t ab, uint64_t bb)
+static const char *const ptx__cmp_name[PTX__CMPS] = { "eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
+                                                      "neu", "ltu", "leu", "gtu", "geu", "num", "nan" };
+static bool              ptx__compare(int cmp, int type, int flags, uint64_t ab, uint64_t bb)
 {
     if (ptx__is_float(type)) {
         double a = ptx__unpack(type, ab), b = ptx__unpack(type, bb);
@@ -436,7 +497,7 @@ static uint64_t ptx__cvt(int to, int from, int flags, int irnd, uint64_t v)
         if (to == PTX__F32 && mode == PTX__RN) return ptx__fb(neg ? (float)(int64_t)u : (float)u);
         uint64_t mag = neg ? 0 - u : u;
         if (to == PTX__F64) {
-            static const int way[4] = { FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD };
+            static const int  way[4] = { FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD, FE_UPWARD };
             volatile uint64_t in = u;
             volatile double   x;
             fesetround(way[mode & 3]);
@@ -461,7 +522,7 @@ static uint64_t ptx__cvt(int to, int from, int flags, int irnd, uint64_t v)
     if (!ptx__is_float(to)) {
         if (isnan(x)) return from == PTX__F64 || m == 8 ? UINT64_C(1) << (8 * m - 1) : 0;
         if (ptx__is_signed(to)) {
-            double top = ldexp(1, 8 * m - 1);
+            double  top = ldexp(1, 8 * m - 1);
             int64_t hi = (int64_t)(ptx__mask(m) >> 1);
             return x >= top ? (uint64_t)hi : x < -top ? (uint64_t)(-hi - 1) : (uint64_t)(int64_t)x;
         }
@@ -484,6 +545,7 @@ static uint64_t ptx__cvt(int to, int from, int flags, int irnd, uint64_t v)
 #define PTX__HI(x) ((int16_t)(x))
 #define PTX__SHIFT(n, most) (PTX__U(n) > (most) ? (most) : PTX__U(n))
 
+/* clang-format off */
 #define PTX__CMP_OPS(X, t, ca, cb)                                                                                     \
     X(eq_##t, D = (ca) == (cb)) X(ne_##t, D = (ca) != (cb)) X(lt_##t, D = (ca) < (cb)) X(le_##t, D = (ca) <= (cb))     \
     X(gt_##t, D = (ca) > (cb)) X(ge_##t, D = (ca) >= (cb))
@@ -537,7 +599,8 @@ static uint64_t ptx__cvt(int to, int from, int flags, int irnd, uint64_t v)
     X(shf_l_clamp, D = PTX__U((((B & 0xffffffffu) << 32 | PTX__U(A)) << PTX__SHIFT(C, 32)) >> 32))                     \
     X(shf_r_clamp, D = PTX__U(((B & 0xffffffffu) << 32 | PTX__U(A)) >> PTX__SHIFT(C, 32)))                             \
     X(popc32, D = (uint64_t)__builtin_popcount(PTX__U(A))) X(popc64, D = (uint64_t)__builtin_popcountll(A))            \
-    X(clz32, D = PTX__U(A) ? (uint64_t)__builtin_clz(PTX__U(A)) : 32) X(clz64, D = A ? (uint64_t)__builtin_clzll(A) : 64) \
+    X(clz32, D = PTX__U(A) ? (uint64_t)__builtin_clz(PTX__U(A)) : 32)                                                  \
+    X(clz64, D = A ? (uint64_t)__builtin_clzll(A) : 64)                                                                \
     X(brev32, D = ptx__brev(A) >> 32) X(brev64, D = ptx__brev(A))                                                      \
     X(bfe_u32, D = ptx__bfe(A, B, C, 32, false)) X(bfe_s32, D = ptx__bfe(A, B, C, 32, true))                           \
     X(bfe_u64, D = ptx__bfe(A, B, C, 64, false)) X(bfe_s64, D = ptx__bfe(A, B, C, 64, true))                           \
@@ -582,6 +645,7 @@ static uint64_t ptx__cvt(int to, int from, int flags, int irnd, uint64_t v)
     X(ld_shared_4) X(ld_shared_8) X(ld) X(st_global_1) X(st_global_2) X(st_global_4) X(st_global_8) X(st_shared_1)     \
     X(st_shared_2) X(st_shared_4) X(st_shared_8) X(st) X(atom) X(bar) X(warp) X(fence) X(async) X(async_wait)
 
+/* clang-format on */
 enum {
 #define PTX__ENUM(name, ...) PTX__OP_##name,
 #define PTX__ENUM1(name) PTX__OP_##name,
@@ -629,12 +693,12 @@ static uint64_t ptx__prmt(uint64_t a, uint64_t b, uint64_t c, int mode)
         unsigned s = sel & 3, pick, sign = 0;
         switch (mode) {
         case 0: pick = sel >> 4 * i & 7, sign = sel >> (4 * i + 3) & 1; break;
-        case 1: pick = s + i; break;                                  /* f4e */
-        case 2: pick = (s + 8 - i) & 7; break;                        /* b4e */
-        case 3: pick = s; break;                                      /* rc8 */
-        case 4: pick = i > s ? i : s; break;                          /* ecl */
-        case 5: pick = i < s ? i : s; break;                          /* ecr */
-        default: pick = (s & 1) * 2 + (i & 1); break;                 /* rc16 */
+        case 1: pick = s + i; break;                  /* f4e */
+        case 2: pick = (s + 8 - i) & 7; break;        /* b4e */
+        case 3: pick = s; break;                      /* rc8 */
+        case 4: pick = i > s ? i : s; break;          /* ecl */
+        case 5: pick = i < s ? i : s; break;          /* ecr */
+        default: pick = (s & 1) * 2 + (i & 1); break; /* rc16 */
         }
         uint32_t byte = (uint32_t)(v >> 8 * pick) & 255;
         if (sign) byte = byte & 128 ? 255 : 0;
@@ -712,30 +776,47 @@ typedef struct ptx__access { /* of ld, st, atom, cp.async: instruction's x */
 } ptx__access;
 
 enum {
-    PTX__AT_ADD, PTX__AT_MIN, PTX__AT_MAX, PTX__AT_AND, PTX__AT_OR, PTX__AT_XOR, PTX__AT_EXCH, PTX__AT_CAS, PTX__AT_INC,
+    PTX__AT_ADD,
+    PTX__AT_MIN,
+    PTX__AT_MAX,
+    PTX__AT_AND,
+    PTX__AT_OR,
+    PTX__AT_XOR,
+    PTX__AT_EXCH,
+    PTX__AT_CAS,
+    PTX__AT_INC,
     PTX__AT_DEC
 };
 enum { /* rendezvous of a warp */
-    PTX__W_SYNC, PTX__W_SHFL, PTX__W_ALL, PTX__W_ANY, PTX__W_UNI, PTX__W_BALLOT, PTX__W_MATCH_ANY, PTX__W_MATCH_ALL,
-    PTX__W_REDUX, PTX__W_ACTIVE, PTX__W_ELECT
+       PTX__W_SYNC,
+       PTX__W_SHFL,
+       PTX__W_ALL,
+       PTX__W_ANY,
+       PTX__W_UNI,
+       PTX__W_BALLOT,
+       PTX__W_MATCH_ANY,
+       PTX__W_MATCH_ALL,
+       PTX__W_REDUX,
+       PTX__W_ACTIVE,
+       PTX__W_ELECT
 };
 enum { PTX__SH_UP, PTX__SH_DOWN, PTX__SH_BFLY, PTX__SH_IDX };
-typedef struct ptx__meet { /* of warp operations and barriers: instruction's x */
-    uint8_t  kind, mode, type; /* of a barrier: kind 0 sync, 1 popc, 2 and, 3 or; mode: has a thread count */
+typedef struct ptx__meet {             /* of warp operations and barriers: instruction's x */
+    uint8_t  kind, mode, type;         /* of a barrier: kind 0 sync, 1 popc, 2 and, 3 or; mode: has a thread count */
     uint32_t dst, pred, a, b, c, mask; /* registers; no register: PTX__NOREG */
 } ptx__meet;
 #define PTX__NOREG 0xffffffffu
 #define PTX__CONST 0x80000000u /* while decoding: an index into the constants */
 
 typedef struct ptx__var {
-    char    *name;
-    size_t   nbytes, align;
-    int      space; /* PTX__SP_GLOBAL, _CONST, _SHARED */
-    bool     is_extern;
-    uint64_t addr;   /* global, const */
-    char    *data;
+    char     *name;
+    size_t    nbytes, align;
+    int       space; /* PTX__SP_GLOBAL, _CONST, _SHARED */
+    bool      is_extern;
+    uint64_t  addr; /* global, const */
+    char     *data;
     uint64_t *shadow; /* global */
-    int64_t  common;  /* shared: its offset in every kernel, or -1 */
+    int64_t   common; /* shared: its offset in every kernel, or -1 */
 } ptx__var;
 
 typedef struct ptx__special {
@@ -756,19 +837,19 @@ struct ptx_kernel { /* an entry or a function */
     size_t            body, body_end; /* in the text */
     ptx__formal      *formal;         /* results first */
     size_t            nformal, nresult, param_bytes;
-    size_t            nregs, nall;    /* registers; with the constants after them */
+    size_t            nregs, nall; /* registers; with the constants after them */
     uint64_t         *constant;
     size_t            nconstant;
     ptx__special     *special;
     size_t            nspecial;
-    size_t            first, ninsn;           /* in the module's code */
+    size_t            first, ninsn;              /* in the module's code */
     size_t            shared_bytes, frame_bytes; /* static shared; local variables and .param of calls */
     size_t            dyn_align;
-    size_t            shared_alloc;                 /* with gaps between the variables, to find strays */
-    size_t          (*gap)[2], ngap, cgap;          /* begin and end of each gap */
-    size_t            deep_regs, deep_bytes, depth; /* with the deepest calls */
-    uint32_t          maxntid[3], reqntid[3];
-    int               visiting;
+    size_t            shared_alloc;        /* with gaps between the variables, to find strays */
+    size_t (*gap)[2], ngap, cgap;          /* begin and end of each gap */
+    size_t   deep_regs, deep_bytes, depth; /* with the deepest calls */
+    uint32_t maxntid[3], reqntid[3];
+    int      visiting;
 };
 
 typedef struct ptx__calling {
@@ -782,33 +863,33 @@ typedef struct ptx__move {
 } ptx__move;
 
 struct ptx_module {
-    char         *text; /* comments blanked out */
-    char         *source;
-    size_t        ntext;
-    size_t       *line_at;
-    size_t        nlines;
-    ptx_kernel  **fn;
-    size_t        nfn;
-    ptx__var    **var;
-    size_t        nvar;
-    ptx__insn    *code;
-    uint32_t     *line;   /* of each instruction */
-    uint32_t     *opcode; /* index in the process's table of opcodes; PTX__NOREG: part of the instruction before */
-    size_t        ncode, ccode;
-    ptx__access  *access;
-    size_t        naccess, caccess;
-    ptx__meet    *meet;
-    size_t        nmeet, cmeet;
-    uint32_t     *list;
-    size_t        nlist, clist;
-    ptx__calling *calling;
-    size_t        ncalling, ccalling;
-    ptx__move    *move;
-    size_t        nmove, cmove;
-    size_t        common_bytes; /* shared memory that functions use */
-    uint64_t      base, nbytes; /* of the variables */
+    char              *text; /* comments blanked out */
+    char              *source;
+    size_t             ntext;
+    size_t            *line_at;
+    size_t             nlines;
+    ptx_kernel       **fn;
+    size_t             nfn;
+    ptx__var         **var;
+    size_t             nvar;
+    ptx__insn         *code;
+    uint32_t          *line;   /* of each instruction */
+    uint32_t          *opcode; /* index in the process's table of opcodes; PTX__NOREG: part of the instruction before */
+    size_t             ncode, ccode;
+    ptx__access       *access;
+    size_t             naccess, caccess;
+    ptx__meet         *meet;
+    size_t             nmeet, cmeet;
+    uint32_t          *list;
+    size_t             nlist, clist;
+    ptx__calling      *calling;
+    size_t             ncalling, ccalling;
+    ptx__move         *move;
+    size_t             nmove, cmove;
+    size_t             common_bytes; /* shared memory that functions use */
+    uint64_t           base, nbytes; /* of the variables */
     struct ptx_module *next;
-    int64_t      *runs; /* straight runs that begin here, less those that ended before: sums to how often each ran */
+    int64_t *runs; /* straight runs that begin here, less those that ended before: sums to how often each ran */
 };
 
 static struct {
@@ -820,7 +901,7 @@ static struct {
     struct ptx__opcode {
         char    *name;
         uint64_t loaded, run;
-    } *opcode;
+    } * opcode;
     size_t nopcode;
 } ptx__all = { PTHREAD_MUTEX_INITIALIZER, NULL, PTX__MODULE + 4096, 2, { 0, 0, 0, 0, 0, 0, 0 }, NULL, 0 };
 
@@ -847,12 +928,12 @@ static char *ptx__copy(const char *s, size_t n)
     return p;
 }
 /* Room for one more in an array of n of 'cap'. */
-#define PTX__ROOM(array, n, cap)                                                                                       \
-    do {                                                                                                               \
-        if ((n) == (cap)) {                                                                                            \
-            (cap) = (cap) ? 2 * (cap) : 64;                                                                            \
-            (array) = ptx__more((array), (cap) * sizeof *(array));                                                     \
-        }                                                                                                              \
+#define PTX__ROOM(array, n, cap)                                   \
+    do {                                                           \
+        if ((n) == (cap)) {                                        \
+            (cap) = (cap) ? 2 * (cap) : 64;                        \
+            (array) = ptx__more((array), (cap) * sizeof *(array)); \
+        }                                                          \
     } while (0)
 
 /* ---------------------------------------------------------------------------------------------------- >>parser */
@@ -868,16 +949,16 @@ typedef struct ptx__sym {
 
 enum { PTX__O_REG, PTX__O_IMM, PTX__O_F32, PTX__O_F64, PTX__O_MEM, PTX__O_VEC, PTX__O_SINK, PTX__O_NAME };
 typedef struct ptx__opnd {
-    int         kind;
-    bool        negated; /* !%p */
-    uint32_t    reg, second; /* second: of d|p, else PTX__NOREG */
-    int         type;    /* of the register */
-    uint64_t    imm;
-    int64_t     off;
-    int         space;   /* what a name's address counts from; -1 none */
-    const char *name;
-    size_t      nname;
-    int         n; /* of a vector */
+    int               kind;
+    bool              negated;     /* !%p */
+    uint32_t          reg, second; /* second: of d|p, else PTX__NOREG */
+    int               type;        /* of the register */
+    uint64_t          imm;
+    int64_t           off;
+    int               space; /* what a name's address counts from; -1 none */
+    const char       *name;
+    size_t            nname;
+    int               n; /* of a vector */
     struct ptx__opnd *part;
 } ptx__opnd;
 
@@ -902,36 +983,36 @@ typedef struct ptx__parser {
     struct ptx__placed { /* shared variables of the module that the function uses */
         ptx__var *var;
         size_t    offset;
-    } *placed;
+    } * placed;
     size_t nplaced, cplaced;
     struct ptx__label {
         const char *name;
         size_t      nname, at, line;
         uint32_t   *targets; /* .branchtargets */
         size_t      ntargets;
-    } *label;
+    } * label;
     size_t nlabel, clabel;
-    struct ptx__jump { /* to be resolved */
+    struct ptx__jump {                /* to be resolved */
         size_t      insn, line, list; /* list: of brx */
         const char *name;
         size_t      nname;
         bool        is_list;
-    } *jump;
-    size_t    njump, cjump;
-    size_t    scope[64];
-    int       nscope;
+    } * jump;
+    size_t njump, cjump;
+    size_t scope[64];
+    int    nscope;
     /* of the instruction */
-    size_t    insn_line;
-    char      opcode[128];
-    char      modtext[128];
+    size_t      insn_line;
+    char        opcode[128];
+    char        modtext[128];
     const char *mod[PTX__MAXMOD];
-    int       nmod;
-    ptx__opnd op[PTX__MAXOP];
-    int       nop;
-    ptx__opnd pool[64];
-    int       npool;
-    uint32_t  opcode_id;
-    bool      counted; /* the next instruction emitted carries the opcode */
+    int         nmod;
+    ptx__opnd   op[PTX__MAXOP];
+    int         nop;
+    ptx__opnd   pool[64];
+    int         npool;
+    uint32_t    opcode_id;
+    bool        counted; /* the next instruction emitted carries the opcode */
 } ptx__parser;
 
 static size_t ptx__line_of(const ptx_module *m, size_t at)
@@ -953,7 +1034,8 @@ static void ptx__source_line(const ptx_module *m, size_t line, char *out, size_t
     out[k] = 0;
 }
 
-static _Noreturn __attribute__((format(printf, 3, 4))) void ptx__fail_at(ptx__parser *p, size_t line, const char *fmt, ...)
+static _Noreturn __attribute__((format(printf, 3, 4))) void ptx__fail_at(ptx__parser *p, size_t line, const char *fmt,
+                                                                         ...)
 {
     char    what[400], text[200];
     va_list ap;
@@ -962,10 +1044,12 @@ static _Noreturn __attribute__((format(printf, 3, 4))) void ptx__fail_at(ptx__pa
     va_end(ap);
     ptx__source_line(p->m, line, text, sizeof text);
     if (p->err && p->nerr)
-        snprintf(p->err, p->nerr, "PTX line %zu: %s: `%s`%s%s", line, what, text, p->f ? " in " : "", p->f ? p->f->name : "");
+        snprintf(p->err, p->nerr, "PTX line %zu: %s: `%s`%s%s", line, what, text, p->f ? " in " : "",
+                 p->f ? p->f->name : "");
     longjmp(p->out, 1);
 }
-#define ptx__fail(p, ...) ptx__fail_at(p, ptx__line_of((p)->m, (p)->at < (p)->m->ntext ? (p)->at : (p)->m->ntext - 1), __VA_ARGS__)
+#define ptx__fail(p, ...) \
+    ptx__fail_at(p, ptx__line_of((p)->m, (p)->at < (p)->m->ntext ? (p)->at : (p)->m->ntext - 1), __VA_ARGS__)
 #define ptx__bad(p, ...) ptx__fail_at(p, (p)->insn_line, __VA_ARGS__)
 
 static void ptx__space(ptx__parser *p)
@@ -1028,7 +1112,8 @@ static int ptx__number(ptx__parser *p, uint64_t *v)
         size_t k = 2;
         *v = 0;
         for (; k < left && isxdigit((unsigned char)s[k]) && (int)k < n + 2; k++)
-            *v = *v << 4 | (uint64_t)(isdigit((unsigned char)s[k]) ? s[k] - '0' : tolower((unsigned char)s[k]) - 'a' + 10);
+            *v = *v << 4 |
+                 (uint64_t)(isdigit((unsigned char)s[k]) ? s[k] - '0' : tolower((unsigned char)s[k]) - 'a' + 10);
         if ((int)k != n + 2 || (k < left && ptx__is_word(s[k]))) ptx__fail(p, "a bad floating-point constant");
         if (neg) *v ^= UINT64_C(1) << (4 * n - 1);
         p->at += k;
@@ -1096,7 +1181,8 @@ static ptx__sym *ptx__lookup(ptx__parser *p, const char *name, size_t n, uint32_
         for (size_t i = k; i < n; i++) number = number * 10 + (uint32_t)(name[i] - '0');
         for (uint32_t i = p->bucket[ptx__hash(name, k)]; i != PTX__NOREG; i = p->sym[i].next) {
             ptx__sym *y = &p->sym[i];
-            if (y->kind != PTX__SYM_RANGE || y->nname != k || memcmp(y->name, name, k) != 0 || number >= y->count) continue;
+            if (y->kind != PTX__SYM_RANGE || y->nname != k || memcmp(y->name, name, k) != 0 || number >= y->count)
+                continue;
             if (best == PTX__NOREG || i > best) best = i, *reg = y->first + number;
             break;
         }
@@ -1118,9 +1204,27 @@ static uint32_t ptx__const_reg(ptx__parser *p, uint64_t v)
     return PTX__CONST | (uint32_t)p->nconstant++;
 }
 enum {
-    PTX__S_TID, PTX__S_NTID = 3, PTX__S_CTAID = 6, PTX__S_NCTAID = 9, PTX__S_LANE = 12, PTX__S_WARP, PTX__S_NWARP,
-    PTX__S_SM, PTX__S_NSM, PTX__S_GRID, PTX__S_EQ, PTX__S_LE, PTX__S_LT, PTX__S_GE, PTX__S_GT, PTX__S_DYN_BYTES,
-    PTX__S_ALL_BYTES, PTX__S_FRAME, PTX__S_DYN, PTX__S_CLOCK, PTX__S_CLOCK_HI
+    PTX__S_TID,
+    PTX__S_NTID = 3,
+    PTX__S_CTAID = 6,
+    PTX__S_NCTAID = 9,
+    PTX__S_LANE = 12,
+    PTX__S_WARP,
+    PTX__S_NWARP,
+    PTX__S_SM,
+    PTX__S_NSM,
+    PTX__S_GRID,
+    PTX__S_EQ,
+    PTX__S_LE,
+    PTX__S_LT,
+    PTX__S_GE,
+    PTX__S_GT,
+    PTX__S_DYN_BYTES,
+    PTX__S_ALL_BYTES,
+    PTX__S_FRAME,
+    PTX__S_DYN,
+    PTX__S_CLOCK,
+    PTX__S_CLOCK_HI
 };
 static uint32_t ptx__special_reg(ptx__parser *p, uint32_t id)
 {
@@ -1138,13 +1242,29 @@ static int ptx__special_id(const char *s, size_t n)
     static const struct {
         const char *name;
         int         id;
-    } one[] = { { "%laneid", PTX__S_LANE }, { "%warpid", PTX__S_WARP }, { "%nwarpid", PTX__S_NWARP }, { "%smid", PTX__S_SM },
-        { "%nsmid", PTX__S_NSM }, { "%gridid", PTX__S_GRID }, { "%lanemask_eq", PTX__S_EQ }, { "%lanemask_le", PTX__S_LE },
-        { "%lanemask_lt", PTX__S_LT }, { "%lanemask_ge", PTX__S_GE }, { "%lanemask_gt", PTX__S_GT },
-        { "%dynamic_smem_size", PTX__S_DYN_BYTES }, { "%total_smem_size", PTX__S_ALL_BYTES },
-        { "%clock", PTX__S_CLOCK }, { "%clock64", PTX__S_CLOCK }, { "%globaltimer", PTX__S_CLOCK },
-        { "%globaltimer_lo", PTX__S_CLOCK }, { "%clock_hi", PTX__S_CLOCK_HI }, { "%globaltimer_hi", PTX__S_CLOCK_HI },
-        { "%tid", PTX__S_TID }, { "%ntid", PTX__S_NTID }, { "%ctaid", PTX__S_CTAID }, { "%nctaid", PTX__S_NCTAID } };
+    } one[] = { { "%laneid", PTX__S_LANE },
+                { "%warpid", PTX__S_WARP },
+                { "%nwarpid", PTX__S_NWARP },
+                { "%smid", PTX__S_SM },
+                { "%nsmid", PTX__S_NSM },
+                { "%gridid", PTX__S_GRID },
+                { "%lanemask_eq", PTX__S_EQ },
+                { "%lanemask_le", PTX__S_LE },
+                { "%lanemask_lt", PTX__S_LT },
+                { "%lanemask_ge", PTX__S_GE },
+                { "%lanemask_gt", PTX__S_GT },
+                { "%dynamic_smem_size", PTX__S_DYN_BYTES },
+                { "%total_smem_size", PTX__S_ALL_BYTES },
+                { "%clock", PTX__S_CLOCK },
+                { "%clock64", PTX__S_CLOCK },
+                { "%globaltimer", PTX__S_CLOCK },
+                { "%globaltimer_lo", PTX__S_CLOCK },
+                { "%clock_hi", PTX__S_CLOCK_HI },
+                { "%globaltimer_hi", PTX__S_CLOCK_HI },
+                { "%tid", PTX__S_TID },
+                { "%ntid", PTX__S_NTID },
+                { "%ctaid", PTX__S_CTAID },
+                { "%nctaid", PTX__S_NCTAID } };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++)
         if (ptx__is(s, n, one[i].name)) return one[i].id;
     return -1;
@@ -1189,7 +1309,8 @@ static void ptx__address_of(ptx__parser *p, const char *s, size_t n, ptx__opnd *
     o->reg = PTX__NOREG;
     if (y) {
         switch (y->kind) {
-        case PTX__SYM_REG: case PTX__SYM_RANGE:
+        case PTX__SYM_REG:
+        case PTX__SYM_RANGE:
             o->reg = reg;
             o->type = y->type;
             o->space = -1;
@@ -1231,7 +1352,7 @@ static void ptx__address_of(ptx__parser *p, const char *s, size_t n, ptx__opnd *
 }
 
 static ptx__opnd ptx__operand(ptx__parser *p);
-static void ptx__plus(ptx__parser *p, ptx__opnd *o) /* name+4, name-4 */
+static void      ptx__plus(ptx__parser *p, ptx__opnd *o) /* name+4, name-4 */
 {
     for (;;) {
         char c = ptx__peek(p);
@@ -1360,13 +1481,10 @@ static ptx__insn *ptx__emit(ptx__parser *p, unsigned op, uint32_t d, uint32_t a,
 static uint32_t ptx__opcode_id(const char *name) /* with the lock held */
 {
     for (size_t i = 0; i < ptx__all.nopcode; i++)
-        if (strcmp(ptx__all.opcode[i].name, name) == 0) {
-            ptx__all.opcode[i].loaded++;
-            return (uint32_t)i;
-        }
+        if (strcmp(ptx__all.opcode[i].name, name) == 0) return (uint32_t)i;
     ptx__all.opcode = ptx__more(ptx__all.opcode, (ptx__all.nopcode + 1) * sizeof *ptx__all.opcode);
     ptx__all.opcode[ptx__all.nopcode].name = ptx__copy(name, strlen(name));
-    ptx__all.opcode[ptx__all.nopcode].loaded = 1;
+    ptx__all.opcode[ptx__all.nopcode].loaded = 0;
     ptx__all.opcode[ptx__all.nopcode].run = 0;
     return (uint32_t)ptx__all.nopcode++;
 }
@@ -1416,7 +1534,7 @@ static uint32_t ptx__value(ptx__parser *p, const ptx__opnd *o, int type)
     case PTX__O_REG:
         if (o->space <= -2) ptx__bad(p, "clocks are modelled with mov alone");
         if (o->negated) {
-            uint32_t t = ptx__new_reg(p, PTX__PRED);
+            uint32_t   t = ptx__new_reg(p, PTX__PRED);
             ptx__insn *i = ptx__emit(p, PTX__OP_not1, t, o->reg, 0, 0);
             /* the opcode counts for the instruction that follows */
             p->m->opcode[i - p->m->code] = PTX__NOREG;
@@ -1476,7 +1594,10 @@ static uint32_t ptx__list_of(ptx__parser *p, const uint32_t *regs, int n)
 /* ---------------------------------------------------------------------------------------------------- >>decoder */
 static const char *const ptx__rounds[4] = { "rn", "rz", "rm", "rp" };
 static const char *const ptx__irounds[4] = { "rni", "rzi", "rmi", "rpi" };
-static int ptx__width_op(int t, int op16, int op32, int op64) { return ptx__type_bytes[t] == 2 ? op16 : ptx__type_bytes[t] == 4 ? op32 : op64; }
+static int               ptx__width_op(int t, int op16, int op32, int op64)
+{
+    return ptx__type_bytes[t] == 2 ? op16 : ptx__type_bytes[t] == 4 ? op32 : op64;
+}
 
 static void ptx__three(ptx__parser *p, int op, int t) /* d, a, b of one type */
 {
@@ -1507,13 +1628,13 @@ static void ptx__float_op(ptx__parser *p, int kind, int t, int nsrc, int flags)
         uint8_t kind, type;
         short   op;
     } quick[] = { { PTX__ADD, PTX__F32, PTX__OP_add_f32 }, { PTX__SUB, PTX__F32, PTX__OP_sub_f32 },
-        { PTX__MUL, PTX__F32, PTX__OP_mul_f32 }, { PTX__DIV, PTX__F32, PTX__OP_div_f32 },
-        { PTX__FMA, PTX__F32, PTX__OP_fma_f32 }, { PTX__SQRT, PTX__F32, PTX__OP_sqrt_f32 },
-        { PTX__NEG, PTX__F32, PTX__OP_neg_f32 }, { PTX__ABS, PTX__F32, PTX__OP_abs_f32 },
-        { PTX__EX2, PTX__F32, PTX__OP_ex2_f32 }, { PTX__LG2, PTX__F32, PTX__OP_lg2_f32 },
-        { PTX__RCP, PTX__F32, PTX__OP_rcp_f32 }, { PTX__ADD, PTX__F64, PTX__OP_add_f64 },
-        { PTX__SUB, PTX__F64, PTX__OP_sub_f64 }, { PTX__MUL, PTX__F64, PTX__OP_mul_f64 },
-        { PTX__DIV, PTX__F64, PTX__OP_div_f64 }, { PTX__FMA, PTX__F64, PTX__OP_fma_f64 } };
+                  { PTX__MUL, PTX__F32, PTX__OP_mul_f32 }, { PTX__DIV, PTX__F32, PTX__OP_div_f32 },
+                  { PTX__FMA, PTX__F32, PTX__OP_fma_f32 }, { PTX__SQRT, PTX__F32, PTX__OP_sqrt_f32 },
+                  { PTX__NEG, PTX__F32, PTX__OP_neg_f32 }, { PTX__ABS, PTX__F32, PTX__OP_abs_f32 },
+                  { PTX__EX2, PTX__F32, PTX__OP_ex2_f32 }, { PTX__LG2, PTX__F32, PTX__OP_lg2_f32 },
+                  { PTX__RCP, PTX__F32, PTX__OP_rcp_f32 }, { PTX__ADD, PTX__F64, PTX__OP_add_f64 },
+                  { PTX__SUB, PTX__F64, PTX__OP_sub_f64 }, { PTX__MUL, PTX__F64, PTX__OP_mul_f64 },
+                  { PTX__DIV, PTX__F64, PTX__OP_div_f64 }, { PTX__FMA, PTX__F64, PTX__OP_fma_f64 } };
     for (size_t i = 0; flags == 0 && i < sizeof quick / sizeof *quick; i++)
         if (quick[i].kind == kind && quick[i].type == t) {
             ptx__emit(p, (unsigned)quick[i].op, d, s[0], s[1], s[2]);
@@ -1534,7 +1655,7 @@ static void ptx__carried(ptx__parser *p, bool use, bool sub, bool mad)
     ptx__done(p, mad ? 4 : 3, mad ? 4 : 3);
     uint32_t d = ptx__dst(p), a = ptx__src(p, 1, t), b = ptx__src(p, 2, t), c = mad ? ptx__src(p, 3, t) : 0;
     ptx__emit(p, PTX__OP_carry, d, a, b, c)->x = (uint32_t)(use | set << 1 | sub << 2 | mad << 3 | hi << 4 |
-        (ptx__type_bytes[t] == 8) << 5 | ptx__is_signed(t) << 6);
+                                                            (ptx__type_bytes[t] == 8) << 5 | ptx__is_signed(t) << 6);
 }
 
 static void ptx__do_addsub(ptx__parser *p, bool sub)
@@ -1550,8 +1671,10 @@ static void ptx__do_addsub(ptx__parser *p, bool sub)
         return;
     }
     if (flags || !ptx__is_int(t) || ptx__type_bytes[t] < 2) ptx__no_type(p, t);
-    ptx__three(p, sub ? ptx__width_op(t, PTX__OP_sub16, PTX__OP_sub32, PTX__OP_sub64)
-                      : ptx__width_op(t, PTX__OP_add16, PTX__OP_add32, PTX__OP_add64), t);
+    ptx__three(p,
+               sub ? ptx__width_op(t, PTX__OP_sub16, PTX__OP_sub32, PTX__OP_sub64)
+                   : ptx__width_op(t, PTX__OP_add16, PTX__OP_add32, PTX__OP_add64),
+               t);
 }
 static int ptx__mul_op(ptx__parser *p, int t, bool wide, bool hi)
 {
@@ -1560,8 +1683,10 @@ static int ptx__mul_op(ptx__parser *p, int t, bool wide, bool hi)
     if (!ptx__is_int(t) || n < 2 || (wide && n > 4)) ptx__no_type(p, t);
     if (wide) return n == 2 ? (s ? PTX__OP_mulw_s16 : PTX__OP_mulw_u16) : s ? PTX__OP_mulw_s32 : PTX__OP_mulw_u32;
     if (hi)
-        return n == 2 ? (s ? PTX__OP_mulhi_s16 : PTX__OP_mulhi_u16)
-             : n == 4 ? (s ? PTX__OP_mulhi_s32 : PTX__OP_mulhi_u32) : s ? PTX__OP_mulhi_s64 : PTX__OP_mulhi_u64;
+        return n == 2   ? (s ? PTX__OP_mulhi_s16 : PTX__OP_mulhi_u16)
+               : n == 4 ? (s ? PTX__OP_mulhi_s32 : PTX__OP_mulhi_u32)
+               : s      ? PTX__OP_mulhi_s64
+                        : PTX__OP_mulhi_u64;
     return ptx__width_op(t, PTX__OP_mul16, PTX__OP_mul32, PTX__OP_mul64);
 }
 static void ptx__do_mul(ptx__parser *p, bool mad)
@@ -1627,8 +1752,9 @@ static void ptx__do_minmax(ptx__parser *p, bool max)
     int s = ptx__is_signed(t), n = ptx__type_bytes[t];
     if (flags || !ptx__is_int(t) || t <= PTX__B64 || n < 2) ptx__no_type(p, t);
     static const short op[2][2][3] = { { { PTX__OP_min_u16, PTX__OP_min_u32, PTX__OP_min_u64 },
-                                           { PTX__OP_min_s16, PTX__OP_min_s32, PTX__OP_min_s64 } },
-        { { PTX__OP_max_u16, PTX__OP_max_u32, PTX__OP_max_u64 }, { PTX__OP_max_s16, PTX__OP_max_s32, PTX__OP_max_s64 } } };
+                                         { PTX__OP_min_s16, PTX__OP_min_s32, PTX__OP_min_s64 } },
+                                       { { PTX__OP_max_u16, PTX__OP_max_u32, PTX__OP_max_u64 },
+                                         { PTX__OP_max_s16, PTX__OP_max_s32, PTX__OP_max_s64 } } };
     ptx__three(p, op[max][s][n == 2 ? 0 : n == 4 ? 1 : 2], t);
 }
 static void ptx__do_absneg(ptx__parser *p, bool neg)
@@ -1639,8 +1765,10 @@ static void ptx__do_absneg(ptx__parser *p, bool neg)
         return;
     }
     if (flags || !ptx__is_signed(t) || t == PTX__S8) ptx__no_type(p, t);
-    ptx__two(p, neg ? ptx__width_op(t, PTX__OP_neg16, PTX__OP_neg32, PTX__OP_neg64)
-                    : ptx__width_op(t, PTX__OP_abs_s16, PTX__OP_abs_s32, PTX__OP_abs_s64), t);
+    ptx__two(p,
+             neg ? ptx__width_op(t, PTX__OP_neg16, PTX__OP_neg32, PTX__OP_neg64)
+                 : ptx__width_op(t, PTX__OP_abs_s16, PTX__OP_abs_s32, PTX__OP_abs_s64),
+             t);
 }
 static void ptx__do_fma(ptx__parser *p)
 {
@@ -1678,9 +1806,9 @@ static void ptx__do_shift(ptx__parser *p, bool left)
 {
     int t = ptx__take_type(p);
     if (!ptx__is_int(t) || ptx__type_bytes[t] < 2) ptx__no_type(p, t);
-    int op = left ? ptx__width_op(t, PTX__OP_shl16, PTX__OP_shl32, PTX__OP_shl64)
-           : ptx__is_signed(t) ? ptx__width_op(t, PTX__OP_shr_s16, PTX__OP_shr_s32, PTX__OP_shr_s64)
-                               : ptx__width_op(t, PTX__OP_shr_u16, PTX__OP_shr_u32, PTX__OP_shr_u64);
+    int op = left                ? ptx__width_op(t, PTX__OP_shl16, PTX__OP_shl32, PTX__OP_shl64)
+             : ptx__is_signed(t) ? ptx__width_op(t, PTX__OP_shr_s16, PTX__OP_shr_s32, PTX__OP_shr_s64)
+                                 : ptx__width_op(t, PTX__OP_shr_u16, PTX__OP_shr_u32, PTX__OP_shr_u64);
     ptx__done(p, 3, 3);
     uint32_t d = ptx__dst(p), a = ptx__src(p, 1, t), b = ptx__src(p, 2, PTX__U32);
     ptx__emit(p, (unsigned)op, d, a, b, 0);
@@ -1693,11 +1821,15 @@ static void ptx__four(ptx__parser *p, int op, int ta, int tb, int tc)
 }
 static void ptx__do_shf(ptx__parser *p)
 {
-    bool left = ptx__take(p, "l"), right = ptx__take(p, "r"), wrap = ptx__take(p, "wrap"), clamp = ptx__take(p, "clamp");
-    int  t = ptx__take_type(p);
+    bool left = ptx__take(p, "l"), right = ptx__take(p, "r"), wrap = ptx__take(p, "wrap"),
+         clamp = ptx__take(p, "clamp");
+    int t = ptx__take_type(p);
     if (t != PTX__B32 || left == right || wrap == clamp) ptx__no_type(p, t);
-    ptx__four(p, left ? (wrap ? PTX__OP_shf_l_wrap : PTX__OP_shf_l_clamp) : wrap ? PTX__OP_shf_r_wrap : PTX__OP_shf_r_clamp,
-        t, t, PTX__U32);
+    ptx__four(p,
+              left   ? (wrap ? PTX__OP_shf_l_wrap : PTX__OP_shf_l_clamp)
+              : wrap ? PTX__OP_shf_r_wrap
+                     : PTX__OP_shf_r_clamp,
+              t, t, PTX__U32);
 }
 static void ptx__do_bits(ptx__parser *p, int op32, int op64) /* popc clz brev */
 {
@@ -1708,8 +1840,11 @@ static void ptx__do_bits(ptx__parser *p, int op32, int op64) /* popc clz brev */
 static void ptx__do_bfe(ptx__parser *p)
 {
     int t = ptx__take_type(p);
-    int op = t == PTX__U32 ? PTX__OP_bfe_u32 : t == PTX__S32 ? PTX__OP_bfe_s32 : t == PTX__U64 ? PTX__OP_bfe_u64 :
-             t == PTX__S64 ? PTX__OP_bfe_s64 : -1;
+    int op = t == PTX__U32   ? PTX__OP_bfe_u32
+             : t == PTX__S32 ? PTX__OP_bfe_s32
+             : t == PTX__U64 ? PTX__OP_bfe_u64
+             : t == PTX__S64 ? PTX__OP_bfe_s64
+                             : -1;
     if (op < 0) ptx__no_type(p, t);
     ptx__four(p, op, t, PTX__U32, PTX__U32);
 }
@@ -1718,8 +1853,8 @@ static void ptx__do_bfi(ptx__parser *p)
     int t = ptx__take_type(p);
     if (t != PTX__B32 && t != PTX__B64) ptx__no_type(p, t);
     ptx__done(p, 5, 5);
-    uint32_t d = ptx__dst(p), a = ptx__src(p, 1, t), b = ptx__src(p, 2, t), c = ptx__src(p, 3, PTX__U32);
-    uint32_t n = ptx__src(p, 4, PTX__U32);
+    uint32_t   d = ptx__dst(p), a = ptx__src(p, 1, t), b = ptx__src(p, 2, t), c = ptx__src(p, 3, PTX__U32);
+    uint32_t   n = ptx__src(p, 4, PTX__U32);
     ptx__insn *i = ptx__emit(p, PTX__OP_bfi, d, a, b, c);
     i->x = n;
     i->y = t == PTX__B32 ? 32 : 64;
@@ -1735,7 +1870,7 @@ static void ptx__do_bfind(ptx__parser *p)
 static void ptx__do_prmt(ptx__parser *p)
 {
     static const char *const mode[6] = { "f4e", "b4e", "rc8", "ecl", "ecr", "rc16" };
-    int how = ptx__take_one(p, mode, 6) + 1, t = ptx__take_type(p);
+    int                      how = ptx__take_one(p, mode, 6) + 1, t = ptx__take_type(p);
     if (t != PTX__B32) ptx__no_type(p, t);
     ptx__four(p, PTX__OP_prmt, t, t, t);
     p->m->code[p->m->ncode - 1].x = (uint32_t)how;
@@ -1764,14 +1899,15 @@ static void ptx__do_selp(ptx__parser *p)
 }
 static void ptx__do_slct(ptx__parser *p)
 {
-    if (ptx__take(p, "ftz")) { /* of the f32 that selects: a subnormal is zero, and zero selects as it does */ }
+    if (ptx__take(p, "ftz")) { /* of the f32 that selects: a subnormal is zero, and zero selects as it does */
+    }
     int t = ptx__take_type(p), by = ptx__take_type(p);
     if (by != PTX__S32 && by != PTX__F32) ptx__no_type(p, by);
     ptx__four(p, by == PTX__S32 ? PTX__OP_slct_s32 : PTX__OP_slct_f32, t, t, by);
 }
 static int ptx__take_cmp(ptx__parser *p)
 {
-    int c = ptx__take_one(p, ptx__cmp_name, PTX__CMPS);
+    int                      c = ptx__take_one(p, ptx__cmp_name, PTX__CMPS);
     static const char *const plain[4] = { "lo", "ls", "hi", "hs" };
     static const int         same[4] = { PTX__LT, PTX__LE, PTX__GT, PTX__GE };
     if (c < 0) {
@@ -1789,15 +1925,21 @@ static void ptx__check_cmp(ptx__parser *p, int c, int t)
 }
 static int ptx__cmp_op(int c, int t)
 {
-    static const short s32[6] = { PTX__OP_eq_s32, PTX__OP_ne_s32, PTX__OP_lt_s32, PTX__OP_le_s32, PTX__OP_gt_s32, PTX__OP_ge_s32 };
-    static const short u32[6] = { PTX__OP_eq_s32, PTX__OP_ne_s32, PTX__OP_lt_u32, PTX__OP_le_u32, PTX__OP_gt_u32, PTX__OP_ge_u32 };
-    static const short s64[6] = { PTX__OP_eq_s64, PTX__OP_ne_s64, PTX__OP_lt_s64, PTX__OP_le_s64, PTX__OP_gt_s64, PTX__OP_ge_s64 };
-    static const short u64[6] = { PTX__OP_eq_s64, PTX__OP_ne_s64, PTX__OP_lt_u64, PTX__OP_le_u64, PTX__OP_gt_u64, PTX__OP_ge_u64 };
+    static const short s32[6] = { PTX__OP_eq_s32, PTX__OP_ne_s32, PTX__OP_lt_s32,
+                                  PTX__OP_le_s32, PTX__OP_gt_s32, PTX__OP_ge_s32 };
+    static const short u32[6] = { PTX__OP_eq_s32, PTX__OP_ne_s32, PTX__OP_lt_u32,
+                                  PTX__OP_le_u32, PTX__OP_gt_u32, PTX__OP_ge_u32 };
+    static const short s64[6] = { PTX__OP_eq_s64, PTX__OP_ne_s64, PTX__OP_lt_s64,
+                                  PTX__OP_le_s64, PTX__OP_gt_s64, PTX__OP_ge_s64 };
+    static const short u64[6] = { PTX__OP_eq_s64, PTX__OP_ne_s64, PTX__OP_lt_u64,
+                                  PTX__OP_le_u64, PTX__OP_gt_u64, PTX__OP_ge_u64 };
     switch (t) {
     case PTX__S32: return s32[c];
-    case PTX__U32: case PTX__B32: return u32[c];
+    case PTX__U32:
+    case PTX__B32: return u32[c];
     case PTX__S64: return s64[c];
-    case PTX__U64: case PTX__B64: return u64[c];
+    case PTX__U64:
+    case PTX__B64: return u64[c];
     case PTX__F32: return PTX__OP_eq_f32 + c;
     case PTX__F64: return PTX__OP_eq_f64 + c;
     default: return PTX__OP_cmp;
@@ -1811,7 +1953,8 @@ static void ptx__do_setp(ptx__parser *p)
     ptx__check_cmp(p, c, t);
     if (t == PTX__F16X2 || t == PTX__BF16X2) {
         int one = t == PTX__F16X2 ? PTX__F16 : PTX__BF16;
-        if (join >= 0 || p->op[0].second == PTX__NOREG) ptx__bad(p, "this form of setp.%s is not modelled", ptx__type_name[t]);
+        if (join >= 0 || p->op[0].second == PTX__NOREG)
+            ptx__bad(p, "this form of setp.%s is not modelled", ptx__type_name[t]);
         ptx__done(p, 3, 3);
         uint32_t lo = ptx__target(p, &p->op[0]), hi = p->op[0].second, a = ptx__src(p, 1, t), b = ptx__src(p, 2, t);
         uint32_t ha = ptx__new_reg(p, PTX__B16), hb = ptx__new_reg(p, PTX__B16), la = ptx__new_reg(p, PTX__B16),
@@ -1828,8 +1971,9 @@ static void ptx__do_setp(ptx__parser *p)
     }
     ptx__done(p, join < 0 ? 3 : 4, join < 0 ? 3 : 4);
     uint32_t d = ptx__target(p, &p->op[0]), q = p->op[0].second, a = ptx__src(p, 1, t), b = ptx__src(p, 2, t);
-    uint32_t with = join < 0 ? 0 : ptx__src(p, 3, PTX__PRED), raw = join < 0 && q == PTX__NOREG ? d : ptx__new_reg(p, PTX__PRED);
-    int      op = ftz ? PTX__OP_cmp : ptx__cmp_op(c, t);
+    uint32_t with = join < 0 ? 0 : ptx__src(p, 3, PTX__PRED),
+             raw = join < 0 && q == PTX__NOREG ? d : ptx__new_reg(p, PTX__PRED);
+    int        op = ftz ? PTX__OP_cmp : ptx__cmp_op(c, t);
     ptx__insn *i = ptx__emit(p, (unsigned)op, raw, a, b, 0);
     if (op == PTX__OP_cmp) i->x = (uint32_t)(c | t << 4 | ftz << 9);
     if (raw == d) return;
@@ -1853,8 +1997,10 @@ static void ptx__do_set(ptx__parser *p)
     ptx__check_cmp(p, c, t);
     uint32_t yes;
     switch (to) {
-    case PTX__U32: case PTX__S32: yes = 0xffffffffu; break;
-    case PTX__U16: case PTX__S16: yes = 0xffffu; break;
+    case PTX__U32:
+    case PTX__S32: yes = 0xffffffffu; break;
+    case PTX__U16:
+    case PTX__S16: yes = 0xffffu; break;
     case PTX__F32: yes = 0x3f800000u; break;
     case PTX__F16: yes = 0x3c00; break;
     case PTX__BF16: yes = 0x3f80; break;
@@ -1874,7 +2020,7 @@ static void ptx__do_set(ptx__parser *p)
 static void ptx__do_testp(ptx__parser *p)
 {
     static const char *const kind[6] = { "finite", "infinite", "number", "notanumber", "normal", "subnormal" };
-    int k = ptx__take_one(p, kind, 6), t = ptx__take_type(p);
+    int                      k = ptx__take_one(p, kind, 6), t = ptx__take_type(p);
     if (k < 0 || (t != PTX__F32 && t != PTX__F64)) ptx__no_type(p, t);
     ptx__two(p, PTX__OP_testp, t);
     p->m->code[p->m->ncode - 1].x = (uint32_t)(k | (t == PTX__F64) << 4);
@@ -1902,7 +2048,8 @@ static void ptx__do_cvt(ptx__parser *p)
         ptx__emit(p, PTX__OP_cvt2, d, a, b, 0)->x = (uint32_t)(one | from << 5 | flags << 10 | 2u << 21);
         return;
     }
-    if (to == PTX__PRED || from == PTX__PRED || from == PTX__F16X2 || from == PTX__BF16X2 || from == PTX__TF32) ptx__no_type(p, from);
+    if (to == PTX__PRED || from == PTX__PRED || from == PTX__F16X2 || from == PTX__BF16X2 || from == PTX__TF32)
+        ptx__no_type(p, from);
     bool ff = ptx__is_float(from) && ptx__is_float(to);
     bool narrows = ff && (ptx__type_bytes[to] < ptx__type_bytes[from] || to == PTX__TF32 ||
                           (to != from && ptx__type_bytes[to] == ptx__type_bytes[from]));
@@ -1918,13 +2065,18 @@ static void ptx__do_cvt(ptx__parser *p)
             /* cutting, or widening without a sign, is a mask */
             if (!ptx__is_signed(to) || nt == (int)width) {
                 int n = nf < nt ? nf : nt;
-                if (nf >= nt || !ptx__is_signed(from)) op = n == 8 ? PTX__OP_mov : n == 4 ? PTX__OP_mov32 : n == 2 ? PTX__OP_mov16 : op;
+                if (nf >= nt || !ptx__is_signed(from))
+                    op = n == 8 ? PTX__OP_mov : n == 4 ? PTX__OP_mov32 : n == 2 ? PTX__OP_mov16 : op;
                 else if (from == PTX__S32 && nt == 8) op = PTX__OP_cvt_s64_s32;
             }
         } else if (to == PTX__F32) {
-            op = from == PTX__S32 ? PTX__OP_cvt_f32_s32 : from == PTX__U32 ? PTX__OP_cvt_f32_u32 :
-                 from == PTX__S64 ? PTX__OP_cvt_f32_s64 : from == PTX__F64 ? PTX__OP_cvt_f32_f64 :
-                 from == PTX__F16 ? PTX__OP_cvt_f32_f16 : from == PTX__BF16 ? PTX__OP_cvt_f32_bf16 : op;
+            op = from == PTX__S32    ? PTX__OP_cvt_f32_s32
+                 : from == PTX__U32  ? PTX__OP_cvt_f32_u32
+                 : from == PTX__S64  ? PTX__OP_cvt_f32_s64
+                 : from == PTX__F64  ? PTX__OP_cvt_f32_f64
+                 : from == PTX__F16  ? PTX__OP_cvt_f32_f16
+                 : from == PTX__BF16 ? PTX__OP_cvt_f32_bf16
+                                     : op;
         } else if (to == PTX__F64 && from == PTX__F32) {
             op = PTX__OP_cvt_f64_f32;
         } else if (to == PTX__BF16 && from == PTX__F32) {
@@ -1932,17 +2084,19 @@ static void ptx__do_cvt(ptx__parser *p)
         }
     }
     ptx__insn *i = ptx__emit(p, (unsigned)op, d, a, 0, 0);
-    if (op == PTX__OP_cvt) i->x = (uint32_t)to | (uint32_t)from << 5 | (uint32_t)flags << 10 | (uint32_t)(irnd + 1) << 18 | width << 21;
+    if (op == PTX__OP_cvt)
+        i->x = (uint32_t)to | (uint32_t)from << 5 | (uint32_t)flags << 10 | (uint32_t)(irnd + 1) << 18 | width << 21;
 }
 static void ptx__do_mov(ptx__parser *p)
 {
     int t = ptx__take_type(p);
     ptx__done(p, 2, 2);
     const ptx__opnd *to = &p->op[0], *from = &p->op[1];
-    int n = ptx__type_bytes[t];
+    int              n = ptx__type_bytes[t];
     if (to->kind == PTX__O_VEC) { /* unpack */
         uint32_t v = ptx__value(p, from, t);
-        if (to->n < 2 || n % to->n || (n / to->n != 1 && n / to->n != 2 && n / to->n != 4)) ptx__bad(p, "a bad mov of a vector");
+        if (to->n < 2 || n % to->n || (n / to->n != 1 && n / to->n != 2 && n / to->n != 4))
+            ptx__bad(p, "a bad mov of a vector");
         uint32_t keep = ptx__new_reg(p, t); /* a destination may be the source */
         ptx__emit(p, PTX__OP_mov, keep, v, 0, 0);
         for (int i = 0; i < to->n; i++) {
@@ -1984,12 +2138,13 @@ static void ptx__do_mov(ptx__parser *p)
     uint32_t a = ptx__value(p, from, t);
     ptx__emit(p, PTX__OP_mov, d, a, 0, 0);
 }
-static const char *const ptx__spaces[] = { "global", "shared", "local", "param", "const", "shared::cta", "param::entry", "param::func" };
-static int ptx__take_space(ptx__parser *p) /* PTX__SP_ */
+static const char *const ptx__spaces[] = { "global", "shared",      "local",        "param",
+                                           "const",  "shared::cta", "param::entry", "param::func" };
+static int               ptx__take_space(ptx__parser *p) /* PTX__SP_ */
 {
-    static const int sp[] = { PTX__SP_GLOBAL, PTX__SP_SHARED, PTX__SP_LOCAL, PTX__SP_PARAM, PTX__SP_CONST, PTX__SP_SHARED,
-        PTX__SP_PARAM, PTX__SP_PARAM };
-    int k = ptx__take_one(p, ptx__spaces, 8);
+    static const int sp[] = { PTX__SP_GLOBAL, PTX__SP_SHARED, PTX__SP_LOCAL, PTX__SP_PARAM,
+                              PTX__SP_CONST,  PTX__SP_SHARED, PTX__SP_PARAM, PTX__SP_PARAM };
+    int              k = ptx__take_one(p, ptx__spaces, 8);
     return k < 0 ? PTX__SP_GENERIC : sp[k];
 }
 static void ptx__do_cvta(ptx__parser *p)
@@ -1997,7 +2152,10 @@ static void ptx__do_cvta(ptx__parser *p)
     bool to = ptx__take(p, "to");
     int  sp = ptx__take_space(p), t = ptx__take_type(p);
     if (t != PTX__U64 && t != PTX__U32) ptx__no_type(p, t);
-    uint64_t base = sp == PTX__SP_SHARED ? PTX__SHARED : sp == PTX__SP_LOCAL ? PTX__LOCAL : sp == PTX__SP_PARAM ? PTX__PARAM : 0;
+    uint64_t base = sp == PTX__SP_SHARED  ? PTX__SHARED
+                    : sp == PTX__SP_LOCAL ? PTX__LOCAL
+                    : sp == PTX__SP_PARAM ? PTX__PARAM
+                                          : 0;
     if (sp == PTX__SP_GENERIC) ptx__bad(p, "cvta without a space");
     if (t == PTX__U32 && base) ptx__no_type(p, t);
     ptx__done(p, 2, 2);
@@ -2013,8 +2171,11 @@ static void ptx__do_isspacep(ptx__parser *p)
         ptx__emit(p, PTX__OP_space_none, d, a, 0, 0);
         return;
     }
-    if (sp != PTX__SP_SHARED && sp != PTX__SP_LOCAL && sp != PTX__SP_PARAM) ptx__bad(p, "isspacep of this space is not modelled");
-    ptx__emit(p, PTX__OP_space, d, a, 0, 0)->imm = (int64_t)(sp == PTX__SP_SHARED ? PTX__SHARED : sp == PTX__SP_LOCAL ? PTX__LOCAL : PTX__PARAM);
+    if (sp != PTX__SP_SHARED && sp != PTX__SP_LOCAL && sp != PTX__SP_PARAM)
+        ptx__bad(p, "isspacep of this space is not modelled");
+    ptx__emit(p, PTX__OP_space, d, a, 0, 0)->imm = (int64_t)(sp == PTX__SP_SHARED  ? PTX__SHARED
+                                                             : sp == PTX__SP_LOCAL ? PTX__LOCAL
+                                                                                   : PTX__PARAM);
 }
 
 /* ---- memory */
@@ -2041,15 +2202,30 @@ static uint32_t ptx__base(ptx__parser *p, const ptx__opnd *o, int *space, int32_
 }
 static void ptx__cache_hints(ptx__parser *p)
 {
-    static const char *const hint[] = { "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal", "L1::evict_unchanged",
-        "L1::evict_first", "L1::evict_last", "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B", "L2::evict_first",
-        "L2::evict_last", "L2::evict_normal" };
+    static const char *const hint[] = { "ca",
+                                        "cg",
+                                        "cs",
+                                        "lu",
+                                        "cv",
+                                        "wb",
+                                        "wt",
+                                        "L1::evict_normal",
+                                        "L1::evict_unchanged",
+                                        "L1::evict_first",
+                                        "L1::evict_last",
+                                        "L1::no_allocate",
+                                        "L2::64B",
+                                        "L2::128B",
+                                        "L2::256B",
+                                        "L2::evict_first",
+                                        "L2::evict_last",
+                                        "L2::evict_normal" };
     while (ptx__take_one(p, hint, (int)(sizeof hint / sizeof *hint)) >= 0) continue;
 }
 static bool ptx__take_scope(ptx__parser *p, bool *cta)
 {
     static const char *const scope[] = { "cta", "gpu", "sys", "cluster" };
-    int k = ptx__take_one(p, scope, 4);
+    int                      k = ptx__take_one(p, scope, 4);
     if (k == 3) ptx__bad(p, "clusters are not modelled");
     *cta = k == 0;
     return k >= 0;
@@ -2073,9 +2249,10 @@ static void ptx__do_ldst(ptx__parser *p, bool store)
     if (nc && space != PTX__SP_GLOBAL) ptx__bad(p, "ld.nc of another space than global");
     ptx__done(p, 2, 2);
     const ptx__opnd *data = &p->op[store ? 1 : 0], *mem = &p->op[store ? 0 : 1];
-    int32_t  off;
-    uint32_t a = ptx__base(p, mem, &space, &off), v[8];
-    if (store && (space == PTX__SP_CONST || space == PTX__SP_PARAM)) ptx__bad(p, "a store into constants or parameters");
+    int32_t          off;
+    uint32_t         a = ptx__base(p, mem, &space, &off), v[8];
+    if (store && (space == PTX__SP_CONST || space == PTX__SP_PARAM))
+        ptx__bad(p, "a store into constants or parameters");
     if (n > 1 && (data->kind != PTX__O_VEC || data->n != n)) ptx__bad(p, "%s: a vector of %d expected", p->opcode, n);
     if (n == 1 && data->kind == PTX__O_VEC) ptx__bad(p, "%s: a vector", p->opcode);
     const ptx__opnd *part = n > 1 ? data->part : data;
@@ -2110,8 +2287,8 @@ static void ptx__do_ldst(ptx__parser *p, bool store)
 static void ptx__do_atom(ptx__parser *p, bool red)
 {
     static const char *const ops[] = { "add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec" };
-    ptx__access x;
-    bool        cta;
+    ptx__access              x;
+    bool                     cta;
     memset(&x, 0, sizeof x);
     bool both = ptx__take(p, "acq_rel");
     x.acquire = both || ptx__take(p, "acquire");
@@ -2122,12 +2299,16 @@ static void ptx__do_atom(ptx__parser *p, bool red)
     ptx__take(p, "noftz");
     int t = ptx__take_type(p), n = ptx__type_bytes[t];
     if (op < 0) ptx__bad(p, "%s without an operation", p->opcode);
-    if (space != PTX__SP_GENERIC && space != PTX__SP_GLOBAL && space != PTX__SP_SHARED) ptx__bad(p, "%s of this space", p->opcode);
+    if (space != PTX__SP_GENERIC && space != PTX__SP_GLOBAL && space != PTX__SP_SHARED)
+        ptx__bad(p, "%s of this space", p->opcode);
     bool f = ptx__any_float(t), good;
     switch (op) {
     case PTX__AT_ADD: good = f || (n >= 4 && t >= PTX__U32); break;
-    case PTX__AT_MIN: case PTX__AT_MAX: good = !f && n >= 4 && t >= PTX__U32 && t != PTX__PRED; break;
-    case PTX__AT_AND: case PTX__AT_OR: case PTX__AT_XOR: good = t == PTX__B32 || t == PTX__B64; break;
+    case PTX__AT_MIN:
+    case PTX__AT_MAX: good = !f && n >= 4 && t >= PTX__U32 && t != PTX__PRED; break;
+    case PTX__AT_AND:
+    case PTX__AT_OR:
+    case PTX__AT_XOR: good = t == PTX__B32 || t == PTX__B64; break;
     case PTX__AT_EXCH: good = (t == PTX__B32 || t == PTX__B64) && !red; break;
     case PTX__AT_CAS: good = (t == PTX__B16 || t == PTX__B32 || t == PTX__B64) && !red; break;
     default: good = t == PTX__U32; break;
@@ -2177,11 +2358,12 @@ static void ptx__do_cp(ptx__parser *p)
     if (p->op[2].kind != PTX__O_IMM) ptx__bad(p, "cp.async needs its size as a constant");
     uint64_t n = p->op[2].imm;
     if (!(n == 16 || (ca && (n == 4 || n == 8)))) ptx__bad(p, "cp.async of %u bytes", (unsigned)n);
-    if (p->nop == 4 && p->op[3].kind == PTX__O_REG && p->op[3].type == PTX__PRED) ptx__bad(p, "cp.async with ignore-src is not modelled");
-    int      to = PTX__SP_SHARED, from = PTX__SP_GLOBAL;
-    int32_t  off_to, off_from;
-    uint32_t a = ptx__base(p, &p->op[0], &to, &off_to), b = ptx__base(p, &p->op[1], &from, &off_from);
-    uint32_t c = p->nop == 4 ? ptx__src(p, 3, PTX__U32) : ptx__const_reg(p, n);
+    if (p->nop == 4 && p->op[3].kind == PTX__O_REG && p->op[3].type == PTX__PRED)
+        ptx__bad(p, "cp.async with ignore-src is not modelled");
+    int         to = PTX__SP_SHARED, from = PTX__SP_GLOBAL;
+    int32_t     off_to, off_from;
+    uint32_t    a = ptx__base(p, &p->op[0], &to, &off_to), b = ptx__base(p, &p->op[1], &from, &off_from);
+    uint32_t    c = p->nop == 4 ? ptx__src(p, 3, PTX__U32) : ptx__const_reg(p, n);
     ptx__access x;
     memset(&x, 0, sizeof x);
     x.nbytes = (uint8_t)n;
@@ -2224,10 +2406,10 @@ static void ptx__do_bar(ptx__parser *p)
     ptx__take(p, "aligned");
     if (sync == red) ptx__bad(p, "this kind of barrier is not modelled");
     ptx__meet w = ptx__no_meet(0);
-    int at = 0;
+    int       at = 0;
     if (red) {
         static const char *const ops[] = { "popc", "and", "or" };
-        int k = ptx__take_one(p, ops, 3), t = ptx__take_type(p);
+        int                      k = ptx__take_one(p, ops, 3), t = ptx__take_type(p);
         if (k < 0 || t != (k == 0 ? PTX__U32 : PTX__PRED)) ptx__no_type(p, t);
         w.kind = (uint8_t)(k + 1);
         ptx__done(p, 3, 4);
@@ -2348,8 +2530,11 @@ static void ptx__do_bra(ptx__parser *p, uint32_t pred, bool negated)
 {
     ptx__take(p, "uni");
     ptx__done(p, 1, 1);
-    ptx__emit(p, pred == PTX__NOREG ? PTX__OP_bra : negated ? PTX__OP_bra_not : PTX__OP_bra_if, 0,
-        pred == PTX__NOREG ? 0 : pred, 0, 0);
+    ptx__emit(p,
+              pred == PTX__NOREG ? PTX__OP_bra
+              : negated          ? PTX__OP_bra_not
+                                 : PTX__OP_bra_if,
+              0, pred == PTX__NOREG ? 0 : pred, 0, 0);
     ptx__jump_to(p, &p->op[0], false);
 }
 static void ptx__do_brx(ptx__parser *p)
@@ -2372,7 +2557,8 @@ static int ptx__call_list(ptx__parser *p, const ptx__sym **out)
         uint32_t    reg;
         const char *s = ptx__word(p, &k);
         ptx__sym   *y = ptx__lookup(p, s, k, &reg);
-        if (!y || y->kind != PTX__SYM_FRAME) ptx__bad(p, "arguments of calls must be .param variables: %.*s", (int)k, s);
+        if (!y || y->kind != PTX__SYM_FRAME)
+            ptx__bad(p, "arguments of calls must be .param variables: %.*s", (int)k, s);
         if (n == 32) ptx__bad(p, "too many arguments");
         out[n++] = y;
     } while (ptx__accept(p, ','));
@@ -2393,11 +2579,14 @@ static void ptx__do_call(ptx__parser *p)
     if (n == 0 || s[0] == '%') ptx__bad(p, "indirect calls are not modelled");
     ptx_kernel *f = ptx__find_fn(p->m, s, n);
     if (!f || f->is_entry) ptx__bad(p, "call of %.*s, which is no function of this module", (int)n, s);
-    if (!f->has_body) ptx__bad(p, "call of %s, which has no body (printf, assert and malloc on the device are not modelled)", f->name);
+    if (!f->has_body)
+        ptx__bad(p, "call of %s, which has no body (printf, assert and malloc on the device are not modelled)",
+                 f->name);
     if (ptx__accept(p, ',')) narg = ptx__call_list(p, arg);
     if (ptx__peek(p) == ',') ptx__bad(p, "indirect calls are not modelled");
     ptx__done(p, 0, 0);
-    if ((size_t)nback != f->nresult || (size_t)(nback + narg) != f->nformal) ptx__bad(p, "call of %s with other arguments than it has", f->name);
+    if ((size_t)nback != f->nresult || (size_t)(nback + narg) != f->nformal)
+        ptx__bad(p, "call of %s with other arguments than it has", f->name);
     ptx_module  *m = p->m;
     ptx__calling c;
     c.f = f;
@@ -2586,8 +2775,8 @@ static int ptx__var_type(ptx__parser *p, size_t *align)
             size_t to = (size_t)ptx__whole(p);
             if (!ptr) *align = to;
         } else if (ptx__is(s, n, "ptr")) ptr = true;
-        else if (ptx__is(s, n, "global") || ptx__is(s, n, "shared") || ptx__is(s, n, "const") ||
-                 ptx__is(s, n, "local")) continue; /* of a parameter: what it points to */
+        else if (ptx__is(s, n, "global") || ptx__is(s, n, "shared") || ptx__is(s, n, "const") || ptx__is(s, n, "local"))
+            continue; /* of a parameter: what it points to */
         else if (ptx__type_of(s, n)) t = ptx__type_of(s, n);
         else ptx__fail(p, ".%.*s is not modelled here", (int)n, s);
     }
@@ -2623,7 +2812,7 @@ static void ptx__declaration(ptx__parser *p, const char *space, size_t nspace) /
             const char *s = ptx__word(p, &n);
             if (n == 0) ptx__fail(p, "a name expected");
             if (ptx__accept(p, '<')) {
-                uint64_t  count = ptx__whole(p);
+                uint64_t count = ptx__whole(p);
                 ptx__expect(p, '>');
                 if (count > 1000000) ptx__fail(p, "too many registers");
                 ptx__sym *y = ptx__declare(p, s, n, PTX__SYM_RANGE);
@@ -2640,8 +2829,10 @@ static void ptx__declaration(ptx__parser *p, const char *space, size_t nspace) /
         ptx__expect(p, ';');
         return;
     }
-    int kind = ptx__is(space, nspace, "shared") ? PTX__SYM_SHARED : ptx__is(space, nspace, "local") ? PTX__SYM_LOCAL :
-               ptx__is(space, nspace, "param") ? PTX__SYM_FRAME : -1;
+    int kind = ptx__is(space, nspace, "shared")  ? PTX__SYM_SHARED
+               : ptx__is(space, nspace, "local") ? PTX__SYM_LOCAL
+               : ptx__is(space, nspace, "param") ? PTX__SYM_FRAME
+                                                 : -1;
     if (kind < 0) ptx__fail(p, "the directive .%.*s is not modelled", (int)nspace, space);
     size_t align, n;
     bool   open;
@@ -2671,7 +2862,8 @@ static void ptx__skip_directive(ptx__parser *p) /* .loc and .file: to the end of
 static void ptx__label(ptx__parser *p, const char *s, size_t n)
 {
     for (size_t i = 0; i < p->nlabel; i++)
-        if (p->label[i].nname == n && memcmp(p->label[i].name, s, n) == 0) ptx__fail(p, "the label %.*s stands twice", (int)n, s);
+        if (p->label[i].nname == n && memcmp(p->label[i].name, s, n) == 0)
+            ptx__fail(p, "the label %.*s stands twice", (int)n, s);
     PTX__ROOM(p->label, p->nlabel, p->clabel);
     struct ptx__label *l = &p->label[p->nlabel++];
     memset(l, 0, sizeof *l);
@@ -2683,7 +2875,8 @@ static void ptx__label(ptx__parser *p, const char *s, size_t n)
     size_t      save = p->at, k;
     const char *d = ptx__dotted(p, &k);
     if (!ptx__is(d, k, "branchtargets")) {
-        if (ptx__is(d, k, "callprototype") || ptx__is(d, k, "calltargets")) ptx__fail(p, "indirect calls are not modelled");
+        if (ptx__is(d, k, "callprototype") || ptx__is(d, k, "calltargets"))
+            ptx__fail(p, "indirect calls are not modelled");
         p->at = save;
         return;
     }
@@ -2704,9 +2897,215 @@ static struct ptx__label *ptx__find_label(ptx__parser *p, const char *s, size_t 
         if (p->label[i].nname == n && memcmp(p->label[i].name, s, n) == 0) return &p->label[i];
     return NULL;
 }
-static void ptx__fix(uint32_t *reg, size_t nregs)
+/* ---- registers: PTX has a new one for almost every result; here they share as few as will do, so that those of a
+   thread stay in the cache */
+typedef struct ptx__uses {
+    uint32_t *use[16], *def[16];
+    int       nuse, ndef;
+} ptx__uses;
+static void ptx__uses_of(ptx_module *m, ptx__insn *i, ptx__uses *u)
 {
-    if (*reg != PTX__NOREG && *reg & PTX__CONST) *reg = (uint32_t)nregs + (*reg & ~PTX__CONST);
+    u->nuse = u->ndef = 0;
+    switch (i->op) {
+    case PTX__OP_bra:
+    case PTX__OP_call:
+    case PTX__OP_ret:
+    case PTX__OP_exit:
+    case PTX__OP_trap:
+    case PTX__OP_nop:
+    case PTX__OP_pause:
+    case PTX__OP_fence:
+    case PTX__OP_async_wait: return;
+    case PTX__OP_skip:
+    case PTX__OP_bra_if:
+    case PTX__OP_bra_not:
+    case PTX__OP_brx: u->use[u->nuse++] = &i->a; return;
+    case PTX__OP_clock:
+    case PTX__OP_ld_param: u->def[u->ndef++] = &i->d; return;
+    case PTX__OP_bar:
+    case PTX__OP_warp: {
+        ptx__meet *w = &m->meet[i->x];
+        uint32_t  *use[] = { &w->a, &w->b, &w->c, &w->mask, &w->pred };
+        for (int k = 0; k < (i->op == PTX__OP_bar ? 5 : 4); k++)
+            if (*use[k] != PTX__NOREG) u->use[u->nuse++] = use[k];
+        if (w->dst != PTX__NOREG) u->def[u->ndef++] = &w->dst;
+        if (i->op == PTX__OP_warp && w->pred != PTX__NOREG) u->def[u->ndef++] = &w->pred;
+        return;
+    }
+    case PTX__OP_ld:
+    case PTX__OP_st: {
+        const ptx__access *x = &m->access[i->x];
+        bool               store = i->op == PTX__OP_st;
+        u->use[u->nuse++] = &i->a;
+        for (int k = 0; k < x->n; k++) {
+            uint32_t *reg = x->n > 1 ? &m->list[x->list + (uint32_t)k] : store ? &i->b : &i->d;
+            if (store) u->use[u->nuse++] = reg;
+            else u->def[u->ndef++] = reg;
+        }
+        return;
+    }
+    default: break;
+    }
+    bool store = i->op >= PTX__OP_st_global_1 && i->op <= PTX__OP_st_shared_8;
+    u->use[u->nuse++] = &i->a;
+    u->use[u->nuse++] = &i->b;
+    u->use[u->nuse++] = &i->c;
+    if (i->op == PTX__OP_bfi) u->use[u->nuse++] = &i->x;
+    if (!store && i->op != PTX__OP_async) u->def[u->ndef++] = &i->d;
+}
+/* The places an instruction may go on at besides the next one, and whether it goes on there. */
+static bool ptx__falls_through(const ptx__insn *i)
+{
+    return i->op != PTX__OP_bra && i->op != PTX__OP_brx && i->op != PTX__OP_ret && i->op != PTX__OP_exit &&
+           i->op != PTX__OP_trap;
+}
+static size_t ptx__ways(const ptx_module *m, const ptx__insn *i, const uint32_t **list, uint32_t *one)
+{
+    switch (i->op) {
+    case PTX__OP_bra:
+    case PTX__OP_bra_if:
+    case PTX__OP_bra_not:
+    case PTX__OP_skip:
+        *one = (uint32_t)i->imm;
+        *list = one;
+        return 1;
+    case PTX__OP_brx: *list = m->list + i->x; return (size_t)i->y;
+    default: return 0;
+    }
+}
+typedef struct ptx__span {
+    uint32_t first, last, reg;
+} ptx__span;
+static int ptx__by_first(const void *a, const void *b)
+{
+    const ptx__span *x = (const ptx__span *)a, *y = (const ptx__span *)b;
+    return x->first != y->first ? (x->first < y->first ? -1 : 1) : x->reg < y->reg ? -1 : x->reg > y->reg;
+}
+static void ptx__reach(ptx__span *s, uint32_t at)
+{
+    if (at < s->first) s->first = at;
+    if (s->last == PTX__NOREG || at > s->last) s->last = at;
+}
+/* From where to where each register holds something that is read: positions are 2i for what instruction i reads,
+   2i + 1 for what it writes. */
+static void ptx__spans(ptx__parser *p, ptx_kernel *f, ptx__span *span)
+{
+    ptx_module *m = p->m;
+    size_t      n = f->ninsn, nblock = 0, words = p->nreg / 64 + 1;
+    uint32_t   *block = (uint32_t *)ptx__zeroed((n + 1) * sizeof *block),
+             one; /* first 1 where a block begins, then its number */
+    const uint32_t *list;
+    block[0] = 1;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = ptx__ways(m, &m->code[f->first + i], &list, &one);
+        for (size_t j = 0; j < k; j++) block[list[j] - f->first] = 1;
+        if (k || !ptx__falls_through(&m->code[f->first + i])) block[i + 1] = 1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (block[i]) nblock++;
+        block[i] = (uint32_t)(nblock - 1);
+    }
+    size_t   *begin = (size_t *)ptx__zeroed((nblock + 1) * sizeof *begin);
+    uint64_t *use = (uint64_t *)ptx__zeroed(nblock * words * 8), *def = (uint64_t *)ptx__zeroed(nblock * words * 8);
+    uint64_t *in = (uint64_t *)ptx__zeroed(nblock * words * 8), *out = (uint64_t *)ptx__zeroed(words * 8);
+    for (size_t i = n; i-- > 0;) begin[block[i]] = i;
+    begin[nblock] = n;
+    ptx__uses u;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t *bu = use + block[i] * words, *bd = def + block[i] * words;
+        ptx__uses_of(m, &m->code[f->first + i], &u);
+        for (int k = 0; k < u.nuse; k++) {
+            uint32_t r = *u.use[k];
+            if (r & PTX__CONST) continue;
+            if (!(bd[r / 64] >> r % 64 & 1)) bu[r / 64] |= UINT64_C(1) << r % 64;
+            ptx__reach(&span[r], (uint32_t)(2 * i));
+        }
+        for (int k = 0; k < u.ndef; k++) {
+            uint32_t r = *u.def[k];
+            bd[r / 64] |= UINT64_C(1) << r % 64;
+            ptx__reach(&span[r], (uint32_t)(2 * i + 1));
+        }
+    }
+    for (bool again = true; again;) {
+        again = false;
+        for (size_t b = nblock; b-- > 0;) {
+            const ptx__insn *last = &m->code[f->first + begin[b + 1] - 1];
+            size_t           k = ptx__ways(m, last, &list, &one);
+            memset(out, 0, words * 8);
+            for (size_t j = 0; j < k; j++)
+                for (size_t w = 0; w < words; w++) out[w] |= in[block[list[j] - f->first] * words + w];
+            if (ptx__falls_through(last) && b + 1 < nblock)
+                for (size_t w = 0; w < words; w++) out[w] |= in[(b + 1) * words + w];
+            for (size_t w = 0; w < words; w++) {
+                uint64_t now = use[b * words + w] | (out[w] & ~def[b * words + w]);
+                again |= now != in[b * words + w];
+                in[b * words + w] = now;
+            }
+        }
+    }
+    for (size_t b = 0; b < nblock; b++) { /* what is alive at the ends of a block is so from there or to there */
+        const ptx__insn *last = &m->code[f->first + begin[b + 1] - 1];
+        size_t           k = ptx__ways(m, last, &list, &one);
+        for (size_t w = 0; w < words; w++) {
+            uint64_t o = ptx__falls_through(last) && b + 1 < nblock ? in[(b + 1) * words + w] : 0;
+            for (size_t j = 0; j < k; j++) o |= in[block[list[j] - f->first] * words + w];
+            for (uint64_t v = in [b * words + w]; v; v &= v - 1)
+                ptx__reach(&span[w * 64 + (size_t)__builtin_ctzll(v)], (uint32_t)(2 * begin[b]));
+            for (; o; o &= o - 1)
+                ptx__reach(&span[w * 64 + (size_t)__builtin_ctzll(o)], (uint32_t)(2 * begin[b + 1] - 1));
+        }
+    }
+    free(block);
+    free(begin);
+    free(use);
+    free(def);
+    free(in);
+    free(out);
+}
+static void ptx__allocate(ptx__parser *p, ptx_kernel *f)
+{
+    ptx_module *m = p->m;
+    size_t      n = p->nreg, nslot = 0, nfree = 0;
+    ptx__span  *span = (ptx__span *)ptx__zeroed((n + 1) * sizeof *span);
+    uint32_t   *slot = (uint32_t *)ptx__zeroed((n + 1) * sizeof *slot),
+             *unused = (uint32_t *)ptx__zeroed((n + 1) * sizeof *unused);
+    for (size_t i = 0; i < n; i++) span[i].reg = (uint32_t)i, span[i].first = span[i].last = PTX__NOREG;
+    ptx__spans(p, f, span);
+    for (size_t i = 0; i < f->nspecial; i++) ptx__reach(&span[f->special[i].reg], 0);
+    qsort(span, n, sizeof *span, ptx__by_first);
+    /* ends[x]: the registers whose span ends at x, as a chain */
+    size_t    npos = 2 * f->ninsn + 2;
+    uint32_t *ends = (uint32_t *)ptx__more(NULL, npos * sizeof *ends),
+             *chain = (uint32_t *)ptx__zeroed((n + 1) * sizeof *chain);
+    memset(ends, 0xff, npos * sizeof *ends);
+    uint32_t done = 0; /* spans that end before it have given their slot back */
+    for (size_t i = 0; i < n && span[i].first != PTX__NOREG; i++) {
+        const ptx__span *s = &span[i];
+        for (; done < s->first; done++)
+            for (uint32_t r = ends[done]; r != PTX__NOREG; r = chain[r]) unused[nfree++] = slot[r];
+        slot[s->reg] = nfree ? unused[--nfree] : (uint32_t)nslot++;
+        chain[s->reg] = ends[s->last];
+        ends[s->last] = s->reg;
+    }
+    f->nregs = nslot;
+    f->nall = nslot + p->nconstant;
+    f->nconstant = p->nconstant;
+    f->constant = (uint64_t *)ptx__more(NULL, p->nconstant * sizeof *f->constant);
+    if (p->nconstant) memcpy(f->constant, p->constant, p->nconstant * sizeof *f->constant);
+    for (size_t i = f->first; i < m->ncode; i++) {
+        ptx__uses u;
+        ptx__uses_of(m, &m->code[i], &u);
+        for (int k = 0; k < u.nuse + u.ndef; k++) {
+            uint32_t *reg = k < u.nuse ? u.use[k] : u.def[k - u.nuse];
+            *reg = *reg & PTX__CONST ? (uint32_t)nslot + (*reg & ~PTX__CONST) : slot[*reg];
+        }
+    }
+    for (size_t i = 0; i < f->nspecial; i++) f->special[i].reg = slot[f->special[i].reg];
+    free(span);
+    free(slot);
+    free(unused);
+    free(ends);
+    free(chain);
 }
 
 static void ptx__drop_function(ptx__parser *p)
@@ -2729,12 +3128,12 @@ static void ptx__body(ptx__parser *p, ptx_kernel *f)
         f->shared_bytes = m->common_bytes;
     }
     for (size_t i = 0; i < f->nformal; i++) {
-        ptx__sym *y = ptx__declare(p, f->formal[i].name, strlen(f->formal[i].name), f->is_entry ? PTX__SYM_PARAM : PTX__SYM_FRAME);
+        ptx__sym *y = ptx__declare(p, f->formal[i].name, strlen(f->formal[i].name),
+                                   f->is_entry ? PTX__SYM_PARAM : PTX__SYM_FRAME);
         y->offset = f->formal[i].offset;
         y->nbytes = f->formal[i].nbytes;
     }
     if (!f->is_entry) f->frame_bytes = f->param_bytes;
-    size_t nlist = m->nlist, nmeet = m->nmeet;
     for (;;) {
         char c = ptx__peek(p);
         if (!c) break;
@@ -2777,25 +3176,6 @@ static void ptx__body(ptx__parser *p, ptx_kernel *f)
     p->counted = false;
     ptx__emit(p, f->is_entry ? PTX__OP_exit : PTX__OP_ret, 0, 0, 0, 0);
     f->ninsn = m->ncode - f->first;
-    f->nregs = p->nreg;
-    f->nall = p->nreg + p->nconstant;
-    f->nconstant = p->nconstant;
-    f->constant = (uint64_t *)ptx__more(NULL, p->nconstant * sizeof *f->constant);
-    if (p->nconstant) memcpy(f->constant, p->constant, p->nconstant * sizeof *f->constant);
-    for (size_t i = f->first; i < m->ncode; i++) {
-        ptx__insn *in = &m->code[i];
-        ptx__fix(&in->d, p->nreg);
-        ptx__fix(&in->a, p->nreg);
-        ptx__fix(&in->b, p->nreg);
-        ptx__fix(&in->c, p->nreg);
-        if (in->op == PTX__OP_bfi) ptx__fix(&in->x, p->nreg);
-    }
-    for (size_t i = nlist; i < m->nlist; i++) ptx__fix(&m->list[i], p->nreg);
-    for (size_t i = nmeet; i < m->nmeet; i++) {
-        ptx__meet *w = &m->meet[i];
-        uint32_t  *reg[] = { &w->dst, &w->pred, &w->a, &w->b, &w->c, &w->mask };
-        for (int k = 0; k < 6; k++) ptx__fix(reg[k], p->nreg);
-    }
     for (size_t i = 0; i < p->njump; i++) {
         struct ptx__jump  *j = &p->jump[i];
         struct ptx__label *l = ptx__find_label(p, j->name, j->nname);
@@ -2815,6 +3195,7 @@ static void ptx__body(ptx__parser *p, ptx_kernel *f)
             m->list[m->nlist++] = (uint32_t)to->at;
         }
     }
+    ptx__allocate(p, f);
 }
 
 /* ---------------------------------------------------------------------------------------------------- >>loading */
@@ -2921,14 +3302,16 @@ static void ptx__initialise(ptx__parser *p, char *to, size_t nbytes, size_t *at,
         return;
     }
     char c = ptx__peek(p);
-    if (!isdigit((unsigned char)c) && c != '-' && c != '+') ptx__fail(p, "addresses in the data of variables are not modelled");
+    if (!isdigit((unsigned char)c) && c != '-' && c != '+')
+        ptx__fail(p, "addresses in the data of variables are not modelled");
     uint64_t v;
     int      kind = ptx__number(p, &v);
     size_t   n = ptx__type_bytes[t];
     if (kind == PTX__O_F64 && t == PTX__F32) v = ptx__fb((float)ptx__d(v));
     else if (kind == PTX__O_IMM && t == PTX__F32) v = ptx__fb((float)(int64_t)v);
     else if (kind == PTX__O_IMM && t == PTX__F64) v = ptx__db((double)(int64_t)v);
-    else if ((kind == PTX__O_F32 && n != 4) || (kind == PTX__O_F64 && n != 8)) ptx__fail(p, "a constant of another type");
+    else if ((kind == PTX__O_F32 && n != 4) || (kind == PTX__O_F64 && n != 8))
+        ptx__fail(p, "a constant of another type");
     if (*at + n > nbytes) ptx__fail(p, "more data than the variable holds");
     memcpy(to + *at, &v, n);
     *at += n;
@@ -3040,10 +3423,14 @@ static void ptx__finish(ptx__parser *p)
     for (size_t i = 0; i < m->ncode; i++) {
         ptx__insn *in = &m->code[i];
         switch (in->op) {
-        case PTX__OP_bra: case PTX__OP_bra_if: case PTX__OP_bra_not: case PTX__OP_skip: in->to = m->code + in->imm; break;
+        case PTX__OP_bra:
+        case PTX__OP_bra_if:
+        case PTX__OP_bra_not:
+        case PTX__OP_skip: in->to = m->code + in->imm; break;
         default: break;
         }
         in->go = label[in->op];
+        if (m->opcode[i] != PTX__NOREG) ptx__all.opcode[m->opcode[i]].loaded++;
     }
 }
 static char *ptx__without_comments(const char *text, size_t n)
@@ -3086,7 +3473,7 @@ static __attribute__((noinline)) bool ptx__whole_text(ptx__parser *p)
     return true;
 }
 static __attribute__((noinline)) bool ptx__try(ptx__parser *p) { return setjmp(p->out) == 0 && ptx__whole_text(p); }
-static ptx_module *ptx__load_text(const char *text, size_t n, char *err, size_t nerr)
+static ptx_module                    *ptx__load_text(const char *text, size_t n, char *err, size_t nerr)
 {
     ptx_module  *m = (ptx_module *)ptx__zeroed(sizeof *m);
     ptx__parser *p = (ptx__parser *)ptx__zeroed(sizeof *p);
@@ -3143,9 +3530,11 @@ void ptx_count(ptx_counters *out)
     pthread_mutex_lock(&ptx__all.lock);
     for (ptx_module *m = ptx__all.modules; m; m = m->next) ptx__tally(m);
     *out = ptx__all.count;
-    out->opcodes = ptx__all.nopcode;
-    out->opcodes_run = 0;
-    for (size_t i = 0; i < ptx__all.nopcode; i++) out->opcodes_run += ptx__all.opcode[i].run > 0;
+    out->opcodes = out->opcodes_run = 0;
+    for (size_t i = 0; i < ptx__all.nopcode; i++) {
+        out->opcodes += ptx__all.opcode[i].loaded > 0;
+        out->opcodes_run += ptx__all.opcode[i].run > 0;
+    }
     pthread_mutex_unlock(&ptx__all.lock);
 }
 static int ptx__by_name(const void *a, const void *b)
@@ -3161,7 +3550,8 @@ void ptx_coverage(void (*f)(void *user, const char *opcode, uint64_t loaded, uin
     if (n) memcpy(o, ptx__all.opcode, n * sizeof *o);
     pthread_mutex_unlock(&ptx__all.lock);
     qsort(o, n, sizeof *o, ptx__by_name);
-    for (size_t i = 0; i < n; i++) f(user, o[i].name, o[i].loaded, o[i].run);
+    for (size_t i = 0; i < n; i++)
+        if (o[i].loaded) f(user, o[i].name, o[i].loaded, o[i].run);
     free(o);
 }
 void ptx_free(ptx_module *m)
@@ -3218,7 +3608,7 @@ const ptx_kernel *ptx_at(const ptx_module *m, size_t n)
     return NULL;
 }
 const char *ptx_name(const ptx_kernel *k) { return k->name; }
-size_t ptx_params(const ptx_kernel *k, size_t *offset, size_t *nbytes, int most)
+size_t      ptx_params(const ptx_kernel *k, size_t *offset, size_t *nbytes, int most)
 {
     for (size_t i = 0; i < k->nformal && (int64_t)i < most; i++) {
         if (offset) offset[i] = k->formal[i].offset;
@@ -3227,7 +3617,7 @@ size_t ptx_params(const ptx_kernel *k, size_t *offset, size_t *nbytes, int most)
     return k->nformal;
 }
 size_t ptx_shared(const ptx_kernel *k) { return k->shared_bytes; }
-bool ptx_symbol(ptx_module *m, const char *name, uint64_t *addr, size_t *nbytes)
+bool   ptx_symbol(ptx_module *m, const char *name, uint64_t *addr, size_t *nbytes)
 {
     ptx__var *v = ptx__find_var(m, name, strlen(name));
     if (!v || !v->data) return false;
@@ -3292,6 +3682,7 @@ size_t ptx_shadow_unwritten(const uint8_t *shadow, size_t nbytes)
 static void ptx__forget(uint8_t *shadow, size_t nbytes) { ptx_shadow_copy(shadow, shadow, nbytes); }
 
 /* ---------------------------------------------------------------------------------------------------- >>launch */
+enum { PTX__FENCED = 1, PTX__TOLD = 2 }; /* of a segment that other blocks may see */
 enum { PTX__READY, PTX__AT_BAR, PTX__AT_WARP, PTX__ENDED };
 enum { PTX__X_YIELD, PTX__X_BAR, PTX__X_WARP, PTX__X_EXIT, PTX__X_ERROR };
 
@@ -3330,7 +3721,7 @@ typedef struct ptx__group {
 
 typedef struct ptx__warp {
     uint32_t   present, ended;
-    uint32_t   all, top;  /* clocks: of the last sync of all lanes; the highest */
+    uint32_t   all, top; /* clocks: of the last sync of all lanes; the highest */
     int        nready, ngroup;
     ptx__group group[32];
     uint32_t (*seen)[32]; /* [lane][other]: the clock of the other that the lane knows to be past; partial masks only */
@@ -3371,10 +3762,11 @@ typedef struct ptx__run {
     uint8_t          *published; /* of each segment of the launch; kernels with fences only */
     size_t            cpublished;
     uint32_t          published_to;
+    bool              fenced;
     struct {
         uint32_t first;
         uint64_t block;
-    } *history;
+    } * history;
     size_t     nhistory, chistory;
     uint64_t **slab;
     size_t     nslab, cslab;
@@ -3405,7 +3797,7 @@ static void ptx__whose(ptx__run *R, uint32_t id, char *out, size_t n)
     snprintf(out, n, "block (%u,%u,%u)", (unsigned)(b % gx), (unsigned)(b / gx % gy), (unsigned)(b / gx / gy));
 }
 static __attribute__((format(printf, 4, 5), noinline, cold)) int ptx__report(ptx__run *R, const ptx__thread *T,
-    const ptx__insn *I, const char *fmt, ...)
+                                                                             const ptx__insn *I, const char *fmt, ...)
 {
     char    what[600], text[200];
     va_list ap;
@@ -3420,11 +3812,11 @@ static __attribute__((format(printf, 4, 5), noinline, cold)) int ptx__report(ptx
     uint32_t line = R->m->line[I - R->m->code];
     ptx__source_line(R->m, line, text, sizeof text);
     if (T)
-        snprintf(R->err, R->nerr, "kernel %s, PTX line %u `%s`, thread (%u,%u,%u) of block (%u,%u,%u): %s", R->k->name, line, text,
-            T->xyz[0], T->xyz[1], T->xyz[2], R->ctaid[0], R->ctaid[1], R->ctaid[2], what);
+        snprintf(R->err, R->nerr, "kernel %s, PTX line %u `%s`, thread (%u,%u,%u) of block (%u,%u,%u): %s", R->k->name,
+                 line, text, T->xyz[0], T->xyz[1], T->xyz[2], R->ctaid[0], R->ctaid[1], R->ctaid[2], what);
     else
-        snprintf(R->err, R->nerr, "kernel %s, PTX line %u `%s`, block (%u,%u,%u): %s", R->k->name, line, text, R->ctaid[0],
-            R->ctaid[1], R->ctaid[2], what);
+        snprintf(R->err, R->nerr, "kernel %s, PTX line %u `%s`, block (%u,%u,%u): %s", R->k->name, line, text,
+                 R->ctaid[0], R->ctaid[1], R->ctaid[2], what);
     return PTX__X_ERROR;
 }
 
@@ -3453,12 +3845,16 @@ static __attribute__((noinline)) uint32_t ptx__new_segment(ptx__run *R, ptx__thr
     return T->seg = id;
 }
 /* What the thread did before its fence is seen by whom it tells so. */
-static void ptx__publish(ptx__run *R, uint32_t last, uint32_t epoch)
+static void ptx__publish(ptx__run *R, uint32_t last, uint32_t epoch, uint8_t as)
 {
     for (uint32_t id = last; id >= epoch && id >= R->epoch_first; id = R->record[id - R->epoch_first].before)
-        R->published[id - R->launch_first] = 1;
+        if (R->published[id - R->launch_first] < as) R->published[id - R->launch_first] = as;
+    if (as != PTX__TOLD) return;
+    for (uint32_t id = R->block_first; R->fenced && id < R->epoch_first; id++)
+        if (R->published[id - R->launch_first]) R->published[id - R->launch_first] = PTX__TOLD;
+    R->fenced = false;
     if (epoch > R->published_to) {
-        memset(R->published + (R->published_to - R->launch_first), 1, epoch - R->published_to);
+        memset(R->published + (R->published_to - R->launch_first), PTX__TOLD, epoch - R->published_to);
         R->published_to = epoch;
     }
 }
@@ -3472,7 +3868,7 @@ static void ptx__release(ptx__run *R, ptx__thread *T)
 static bool ptx__is_ordered(const ptx__run *R, const ptx__thread *T, uint32_t id)
 {
     if (id < R->launch_first) return true;
-    if (id < R->block_first) return T->acquired && R->published && R->published[id - R->launch_first];
+    if (id < R->block_first) return T->acquired && R->published && R->published[id - R->launch_first] == PTX__TOLD;
     if (id < R->epoch_first || id == T->seg) return true;
     const ptx__record *r = &R->record[id - R->epoch_first];
     if (r->tid == T->tid) return true;
@@ -3501,8 +3897,8 @@ static bool ptx__reader_ordered(const ptx__run *R, const ptx__thread *T, uint32_
 }
 
 /* One byte, all cases. NULL, or what is wrong; *who: the segment it clashes with. */
-static __attribute__((noinline)) const char *ptx__cell(ptx__run *R, ptx__thread *T, uint64_t *cell, int kind, bool shared,
-    bool same, uint32_t *who)
+static __attribute__((noinline)) const char *ptx__cell(ptx__run *R, ptx__thread *T, uint64_t *cell, int kind,
+                                                       bool shared, bool same, uint32_t *who)
 {
     uint32_t w = (uint32_t)*cell, rd = (uint32_t)(*cell >> 32), me = T->seg ? T->seg : ptx__new_segment(R, T);
     uint32_t old = shared ? R->block_first : R->launch_first;
@@ -3513,11 +3909,15 @@ static __attribute__((noinline)) const char *ptx__cell(ptx__run *R, ptx__thread 
     bool plain = (w & 3) == PTX__ONE, ordered = w >> 2 < old || ptx__writer_ordered(R, T, w);
     *who = w >> 2;
     switch (kind) {
-    case PTX__READ: case PTX__NCREAD: case PTX__AREAD:
+    case PTX__READ:
+    case PTX__NCREAD:
+    case PTX__AREAD:
         if (!w) return "reads memory that was never written";
         if (!ordered && (plain || kind != PTX__AREAD))
-            return plain ? "race: reads what was written without a barrier between, by" : "race: reads plainly what is updated atomically by";
-        if (kind == PTX__NCREAD && w >> 2 >= old) return "reads through the read-only cache (ld.nc) what this launch wrote, by";
+            return plain ? "race: reads what was written without a barrier between, by"
+                         : "race: reads plainly what is updated atomically by";
+        if (kind == PTX__NCREAD && w >> 2 >= old)
+            return "reads through the read-only cache (ld.nc) what this launch wrote, by";
         if (kind == PTX__AREAD) return NULL;
         if (rd == 0) {
             rd = me << 2;
@@ -3543,27 +3943,31 @@ static __attribute__((noinline)) const char *ptx__cell(ptx__run *R, ptx__thread 
     if (kind == PTX__RMW && !w) return "updates memory that was never written";
     if (!ordered && (!atomic || plain)) {
         if (!(same && plain && kind == PTX__WRITE))
-            return plain ? "race: writes what was written without a barrier between, by" : "race: writes plainly what is updated atomically by";
+            return plain ? "race: writes what was written without a barrier between, by"
+                         : "race: writes plainly what is updated atomically by";
         R->same_writes++;
     }
     if (rd && !ptx__reader_ordered(R, T, rd)) {
         *who = rd >> 2;
-        return "race: writes what was read without a barrier between, by";
+        return rd & 3 ? "race: writes what several threads read without a barrier between"
+                      : "race: writes what was read without a barrier between, by";
     }
     uint32_t how = PTX__ONE;
     if (atomic) {
         how = PTX__LANES;
         if (!plain && w >> 2 >= old) {
             if ((w & 3) == PTX__BLOCKS || w >> 2 < R->block_first) how = T->acquired ? PTX__LANES : PTX__BLOCKS;
-            else if (w >> 2 >= R->epoch_first && ((w & 3) == PTX__WARPS || R->record[(w >> 2) - R->epoch_first].tid / 32 != T->tid / 32))
+            else if (w >> 2 >= R->epoch_first &&
+                     ((w & 3) == PTX__WARPS || R->record[(w >> 2) - R->epoch_first].tid / 32 != T->tid / 32))
                 how = PTX__WARPS;
         }
     }
     *cell = me << 2 | how;
     return NULL;
 }
-static __attribute__((noinline, cold)) bool ptx__clash(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t addr, unsigned i,
-    unsigned n, bool shared, const char *what, uint32_t who)
+static __attribute__((noinline, cold)) bool ptx__clash(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t addr,
+                                                       unsigned i, unsigned n, bool shared, const char *what,
+                                                       uint32_t who)
 {
     char by[80] = "", where[64];
     if (who && (strstr(what, " by"))) ptx__whose(R, who, by, sizeof by);
@@ -3572,59 +3976,78 @@ static __attribute__((noinline, cold)) bool ptx__clash(ptx__run *R, ptx__thread 
     ptx__report(R, T, I, "%u bytes at %s, byte %u: %s%s%s", n, where, i, what, by[0] ? " " : "", by);
     return false;
 }
-/* Checks and notes the access to n bytes. val: what a store is about to write over host. */
-static inline __attribute__((always_inline)) bool ptx__touch(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t *cell,
-    const char *host, uint64_t addr, unsigned n, int kind, bool shared, const void *val)
+/* What a cell becomes, if that is one of the common cases: 0 it is not, 1 it stays, 2 it becomes *c. */
+static inline __attribute__((always_inline)) int ptx__common(const ptx__run *R, const ptx__thread *T, uint32_t me,
+                                                             uint64_t *c, int kind, bool shared)
+{
+    const uint32_t block = R->block_first, epoch = R->epoch_first, old = shared ? block : R->launch_first;
+    const uint32_t w = (uint32_t)*c, rd = (uint32_t)(*c >> 32), wid = w >> 2, rid = rd >> 2;
+    /* past: before the last barrier, of this block alone */
+    bool wpast = wid - block < epoch - block && (w & 3) != PTX__BLOCKS;
+    bool rpast = rid < old || (rid - block < epoch - block && (rd & 3) != PTX__BLOCKS);
+    if (kind == PTX__READ) {
+        if (!(wpast || wid == me || (!shared && wid < old && wid != 0))) return 0;
+        if (rid == me) return 1;
+        if (rpast) {
+            *c = (uint64_t)me << 34 | w;
+            return 2;
+        }
+        if (rid < epoch || (rd & 3) == PTX__ONE) return 0;
+        if ((rd & 3) == PTX__WARPS) return 1;
+        if ((rd & 3) == PTX__BLOCKS) return 0;
+        const ptx__record *r = &R->record[rid - epoch];
+        return r->tid / 32 == T->tid / 32 && r->clock == T->clock;
+    }
+    if (kind == PTX__WRITE) {
+        if (!(wpast || wid == me || (wid < old && w != PTX__GAP))) return 0;
+        if (!(rpast || (rid == me && (rd & 3) == PTX__ONE))) return 0;
+        *c = (uint64_t)me << 2;
+        return 2;
+    }
+    return 0;
+}
+/* Checks and notes the access to n bytes. val: what a store is about to write over host. Four bytes whose cells are
+   alike are dealt with at once. */
+static inline __attribute__((always_inline)) bool ptx__touch(ptx__run *R, ptx__thread *T, const ptx__insn *I,
+                                                             uint64_t *cell, const char *host, uint64_t addr,
+                                                             unsigned n, int kind, bool shared, const void *val)
 {
     const uint32_t me = T->seg ? T->seg : ptx__new_segment(R, T);
-    const uint32_t first = R->launch_first, block = R->block_first, epoch = R->epoch_first;
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n;) {
         uint64_t c = cell[i];
-        uint32_t w = (uint32_t)c, rd = (uint32_t)(c >> 32), wid = w >> 2, rid = rd >> 2;
-        bool     past = wid - block < epoch - block && (w & 3) != PTX__BLOCKS; /* before the last barrier of this block */
-        if (kind == PTX__READ) {
-            bool ok = past || wid == me || (!shared && wid < first && wid != 0);
-            if (PTX__LIKELY(ok)) {
-                if (rid == me || (rid >= epoch && (rd & 3) >= PTX__WARPS)) continue;
-                if (rid < (shared ? block : first)) {
-                    cell[i] = (uint64_t)me << 34 | w;
-                    continue;
-                }
-            }
-        } else if (kind == PTX__WRITE) {
-            bool ok = past || wid == me || (wid < (shared ? block : first) && w != PTX__GAP);
-            if (PTX__LIKELY(ok)) {
-                bool rpast = rid - block < epoch - block && (rd & 3) != PTX__BLOCKS;
-                if (PTX__LIKELY(rpast || rid < (shared ? block : first) || (rid == me && (rd & 3) == PTX__ONE))) {
-                    cell[i] = (uint64_t)me << 2;
-                    continue;
-                }
-            }
+        bool     alike = n >= 4 && i % 4 == 0 && ((c ^ cell[i + 1]) | (c ^ cell[i + 2]) | (c ^ cell[i + 3])) == 0;
+        unsigned k = alike ? 4 : 1;
+        int      how = ptx__common(R, T, me, &c, kind, shared);
+        if (!PTX__LIKELY(how)) {
+            uint32_t    who;
+            bool        same = kind == PTX__WRITE && memcmp((const char *)val + i, host + i, k) == 0;
+            const char *what = ptx__cell(R, T, &c, kind, shared, same, &who);
+            if (what) return ptx__clash(R, T, I, addr, i, n, shared, what, who);
+            how = 2;
         }
-        uint32_t    who;
-        bool        same = kind == PTX__WRITE && ((const char *)val)[i] == host[i];
-        const char *what = ptx__cell(R, T, &cell[i], kind, shared, same, &who);
-        if (what) return ptx__clash(R, T, I, addr, i, n, shared, what, who);
+        for (unsigned j = 0; how == 2 && j < k; j++) cell[i + j] = c;
+        i += k;
     }
     return true;
 }
 
 /* ---- places */
-static __attribute__((noinline)) bool ptx__look(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t addr, unsigned n,
-    int kind, ptx__seen *s)
+static __attribute__((noinline)) bool ptx__look(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t addr,
+                                                unsigned n, int kind, ptx__seen *s)
 {
     ptx_block   b = { NULL, NULL, 0 };
     bool        constant = false;
     const char *does = kind == PTX__WRITE || kind == PTX__AWRITE ? "writes" : kind == PTX__RMW ? "updates" : "reads";
-    bool found = PTX__TAG(addr) == PTX__MODULE ? ptx__module_block(addr, &b, &constant)
-                                               : R->l->memory && R->l->memory->find && R->l->memory->find(R->l->memory->user, addr, &b);
+    bool        found = PTX__TAG(addr) == PTX__MODULE
+                            ? ptx__module_block(addr, &b, &constant)
+                            : R->l->memory && R->l->memory->find && R->l->memory->find(R->l->memory->user, addr, &b);
     if (!found || b.nbytes == 0) {
         ptx__report(R, T, I, "%s %u bytes at 0x%llx, which no allocation holds", does, n, (unsigned long long)addr);
         return false;
     }
     if (b.nbytes < n) {
-        ptx__report(R, T, I, "%s %u bytes at 0x%llx, %zu bytes before the end of the allocation", does, n, (unsigned long long)addr,
-            b.nbytes);
+        ptx__report(R, T, I, "%s %u bytes at 0x%llx, %zu bytes before the end of the allocation", does, n,
+                    (unsigned long long)addr, b.nbytes);
         return false;
     }
     s->lo = addr;
@@ -3634,13 +4057,14 @@ static __attribute__((noinline)) bool ptx__look(ptx__run *R, ptx__thread *T, con
     s->constant = constant;
     return true;
 }
-static __attribute__((noinline, cold)) char *ptx__misaligned(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t addr, unsigned n)
+static __attribute__((noinline, cold)) char *ptx__misaligned(ptx__run *R, ptx__thread *T, const ptx__insn *I,
+                                                             uint64_t addr, unsigned n)
 {
     ptx__report(R, T, I, "misaligned: %u bytes at 0x%llx", n, (unsigned long long)addr);
     return NULL;
 }
-static inline __attribute__((always_inline)) char *ptx__global(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t addr,
-    unsigned n, int kind, const void *val)
+static inline __attribute__((always_inline)) char *ptx__global(ptx__run *R, ptx__thread *T, const ptx__insn *I,
+                                                               uint64_t addr, unsigned n, int kind, const void *val)
 {
     ptx__seen *s = &R->seen[I->x];
     uint64_t   off = addr - s->lo;
@@ -3657,24 +4081,29 @@ static inline __attribute__((always_inline)) char *ptx__global(ptx__run *R, ptx_
     if (s->shadow && !ptx__touch(R, T, I, s->shadow + off, h, addr, n, kind, false, val)) return NULL;
     return h;
 }
-static inline __attribute__((always_inline)) char *ptx__in_shared(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t addr,
-    unsigned n, int kind, const void *val)
+static inline __attribute__((always_inline)) char *ptx__in_shared(ptx__run *R, ptx__thread *T, const ptx__insn *I,
+                                                                  uint64_t addr, unsigned n, int kind, const void *val)
 {
     if (!PTX__LIKELY(addr < R->nshared && R->nshared - addr >= n)) {
-        ptx__report(R, T, I, "%u bytes at shared 0x%llx of 0x%zx: outside of shared memory", n, (unsigned long long)addr, R->nshared);
+        ptx__report(R, T, I, "%u bytes at shared 0x%llx of 0x%zx: outside of shared memory", n,
+                    (unsigned long long)addr, R->nshared);
         return NULL;
     }
     if (!PTX__LIKELY((addr & (n - 1)) == 0)) return ptx__misaligned(R, T, I, addr, n);
     if (!ptx__touch(R, T, I, R->shared_shadow + addr, R->shared + addr, addr, n, kind, true, val)) return NULL;
     return R->shared + addr;
 }
-static char *ptx__place(ptx__run *R, ptx__thread *T, const ptx__insn *I, const ptx__access *x, uint64_t addr, unsigned n, int kind,
-    const void *val)
+static char *ptx__place(ptx__run *R, ptx__thread *T, const ptx__insn *I, const ptx__access *x, uint64_t addr,
+                        unsigned n, int kind, const void *val)
 {
     int space = x->space;
+    if (space == PTX__SP_SHARED || space == PTX__SP_LOCAL) addr = (uint32_t)addr; /* sums of 32-bit registers wrap */
     if (space == PTX__SP_GENERIC) {
         uint64_t tag = PTX__TAG(addr);
-        space = tag == PTX__SHARED ? PTX__SP_SHARED : tag == PTX__LOCAL ? PTX__SP_LOCAL : tag == PTX__PARAM ? PTX__SP_PARAM : PTX__SP_GLOBAL;
+        space = tag == PTX__SHARED  ? PTX__SP_SHARED
+                : tag == PTX__LOCAL ? PTX__SP_LOCAL
+                : tag == PTX__PARAM ? PTX__SP_PARAM
+                                    : PTX__SP_GLOBAL;
         if (space != PTX__SP_GLOBAL) addr -= tag;
         if (space == PTX__SP_PARAM && kind != PTX__READ && kind != PTX__AREAD) {
             ptx__report(R, T, I, "writes to a parameter");
@@ -3684,24 +4113,28 @@ static char *ptx__place(ptx__run *R, ptx__thread *T, const ptx__insn *I, const p
     switch (space) {
     case PTX__SP_SHARED: {
         /* cases apart, so that each call sees its kind as a constant */
-        char *h = kind == PTX__READ ? ptx__in_shared(R, T, I, addr, n, PTX__READ, val)
-                : kind == PTX__WRITE ? ptx__in_shared(R, T, I, addr, n, PTX__WRITE, val) : ptx__in_shared(R, T, I, addr, n, kind, val);
+        char *h = kind == PTX__READ    ? ptx__in_shared(R, T, I, addr, n, PTX__READ, val)
+                  : kind == PTX__WRITE ? ptx__in_shared(R, T, I, addr, n, PTX__WRITE, val)
+                                       : ptx__in_shared(R, T, I, addr, n, kind, val);
         return h;
     }
-    case PTX__SP_LOCAL: case PTX__SP_FRAME: case PTX__SP_PARAM: {
+    case PTX__SP_LOCAL:
+    case PTX__SP_FRAME:
+    case PTX__SP_PARAM: {
         size_t most = space == PTX__SP_PARAM ? R->k->param_bytes : R->k->deep_bytes;
         if (space == PTX__SP_PARAM && PTX__TAG(addr) == PTX__PARAM) addr -= PTX__PARAM;
         if (addr >= most || most - addr < n) {
-            ptx__report(R, T, I, "%u bytes at %s 0x%llx of 0x%zx: outside", n, space == PTX__SP_PARAM ? "parameter" : "local",
-                (unsigned long long)addr, most);
+            ptx__report(R, T, I, "%u bytes at %s 0x%llx of 0x%zx: outside", n,
+                        space == PTX__SP_PARAM ? "parameter" : "local", (unsigned long long)addr, most);
             return NULL;
         }
         if (addr & (n - 1)) return ptx__misaligned(R, T, I, addr, n);
         return (space == PTX__SP_PARAM ? R->params : T->local) + addr;
     }
     default:
-        return kind == PTX__READ ? ptx__global(R, T, I, addr, n, PTX__READ, val)
-             : kind == PTX__WRITE ? ptx__global(R, T, I, addr, n, PTX__WRITE, val) : ptx__global(R, T, I, addr, n, kind, val);
+        return kind == PTX__READ    ? ptx__global(R, T, I, addr, n, PTX__READ, val)
+               : kind == PTX__WRITE ? ptx__global(R, T, I, addr, n, PTX__WRITE, val)
+                                    : ptx__global(R, T, I, addr, n, kind, val);
     }
 }
 
@@ -3710,7 +4143,7 @@ static bool ptx__load(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t 
 {
     const ptx__access *x = &R->m->access[I->x];
     uint64_t           addr = r[I->a] + (uint64_t)(int64_t)I->y;
-    char *h = ptx__place(R, T, I, x, addr, (unsigned)x->nbytes * x->n, x->kind, NULL);
+    char              *h = ptx__place(R, T, I, x, addr, (unsigned)x->nbytes * x->n, x->kind, NULL);
     if (!h) return false;
     if (x->acquire) {
         T->acquired = true;
@@ -3727,14 +4160,17 @@ static bool ptx__load(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t 
 static void ptx__tell(ptx__run *R, ptx__thread *T) /* an atomic after a fence */
 {
     T->updated = true;
-    if (T->fenced && R->published) ptx__publish(R, T->fence_last, T->fence_epoch);
+    if (!R->published) return;
+    if (T->fenced) ptx__publish(R, T->fence_last, T->fence_epoch, PTX__TOLD);
+    else if (R->fenced) ptx__publish(R, 0, R->block_first, PTX__TOLD);
 }
 static bool ptx__store(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t *r)
 {
     const ptx__access *x = &R->m->access[I->x];
     uint64_t           addr = r[I->a] + (uint64_t)(int64_t)I->y;
     char               buf[64];
-    for (unsigned i = 0; i < x->n; i++) memcpy(buf + i * x->nbytes, &r[x->n > 1 ? R->m->list[x->list + i] : I->b], x->nbytes);
+    for (unsigned i = 0; i < x->n; i++)
+        memcpy(buf + i * x->nbytes, &r[x->n > 1 ? R->m->list[x->list + i] : I->b], x->nbytes);
     if (x->release) ptx__release(R, T);
     char *h = ptx__place(R, T, I, x, addr, (unsigned)x->nbytes * x->n, x->kind, buf);
     if (!h) return false;
@@ -3815,7 +4251,7 @@ static void ptx__with_carry(ptx__thread *T, const ptx__insn *I, uint64_t *r)
 }
 static bool ptx__copy_now(ptx__run *R, ptx__thread *T, const ptx__pending *q)
 {
-    char buf[16] = { 0 };
+    char      buf[16] = { 0 };
     ptx__insn read = *q->insn;
     if (q->nread) {
         /* the source may be read in part; the checks want a power of two */
@@ -3840,7 +4276,7 @@ static bool ptx__async(ptx__run *R, ptx__thread *T, const ptx__insn *I, uint64_t
     }
     ptx__pending *q = &T->pending[T->npending++];
     q->to = r[I->a] + (uint64_t)(int64_t)I->y;
-    if (PTX__TAG(q->to) == PTX__SHARED) q->to -= PTX__SHARED;
+    q->to = PTX__TAG(q->to) == PTX__SHARED ? q->to - PTX__SHARED : (uint32_t)q->to;
     q->from = r[I->b] + (uint64_t)(int64_t)(int32_t)x->list;
     q->nbytes = x->nbytes;
     q->nread = (uint32_t)r[I->c];
@@ -3873,15 +4309,23 @@ static void ptx__enter(ptx__run *R, ptx__thread *T, const ptx_kernel *f, uint64_
 {
     memcpy(r + f->nregs, f->constant, f->nconstant * sizeof *r);
     for (size_t i = 0; i < f->nspecial; i++) {
-        uint32_t id = f->special[i].id;
-        uint64_t v = 0;
+        uint32_t          id = f->special[i].id;
+        uint64_t          v = 0;
         const ptx_launch *l = R->l;
-        uint32_t lane = T->lane, eq = 1u << lane;
+        uint32_t          lane = T->lane, eq = 1u << lane;
         switch (id) {
-        case PTX__S_TID: case PTX__S_TID + 1: case PTX__S_TID + 2: v = T->xyz[id]; break;
-        case PTX__S_NTID: case PTX__S_NTID + 1: case PTX__S_NTID + 2: v = l->block[id - PTX__S_NTID]; break;
-        case PTX__S_CTAID: case PTX__S_CTAID + 1: case PTX__S_CTAID + 2: v = R->ctaid[id - PTX__S_CTAID]; break;
-        case PTX__S_NCTAID: case PTX__S_NCTAID + 1: case PTX__S_NCTAID + 2: v = l->grid[id - PTX__S_NCTAID]; break;
+        case PTX__S_TID:
+        case PTX__S_TID + 1:
+        case PTX__S_TID + 2: v = T->xyz[id]; break;
+        case PTX__S_NTID:
+        case PTX__S_NTID + 1:
+        case PTX__S_NTID + 2: v = l->block[id - PTX__S_NTID]; break;
+        case PTX__S_CTAID:
+        case PTX__S_CTAID + 1:
+        case PTX__S_CTAID + 2: v = R->ctaid[id - PTX__S_CTAID]; break;
+        case PTX__S_NCTAID:
+        case PTX__S_NCTAID + 1:
+        case PTX__S_NCTAID + 2: v = l->grid[id - PTX__S_NCTAID]; break;
         case PTX__S_LANE: v = lane; break;
         case PTX__S_WARP: v = T->tid / 32; break;
         case PTX__S_NWARP: v = R->nwarps; break;
@@ -3919,70 +4363,72 @@ static int ptx__exec(ptx__run *R, ptx__thread *T, const void *const **labels)
         return 0;
     }
     const ptx__insn *I = T->pc, *S = I, *const code = R->m->code;
-    uint64_t        *r = T->regs;
-    int64_t         *runs = R->m->runs;
-    int64_t          budget = 1000 + (int64_t)(ptx__random(R) & 4095), had = budget;
+    uint64_t *r = T->regs;
+    int64_t  *runs = R->m->runs;
+    int64_t   budget = 1000 + (int64_t)(ptx__random(R) & 4095), had = budget;
 #define D r[I->d]
 #define A r[I->a]
 #define B r[I->b]
 #define C r[I->c]
-#define PTX__NEXT                                                                                                      \
-    do {                                                                                                               \
-        I++;                                                                                                           \
-        goto *I->go;                                                                                                   \
+#define PTX__NEXT     \
+    do {              \
+        I++;          \
+        goto * I->go; \
     } while (0)
-#define PTX__LEAVE                                                                                                     \
-    do {                                                                                                               \
-        runs[S - code]++;                                                                                              \
-        runs[I + 1 - code]--;                                                                                          \
-        budget -= I + 1 - S;                                                                                           \
+#define PTX__LEAVE            \
+    do {                      \
+        runs[S - code]++;     \
+        runs[I + 1 - code]--; \
+        budget -= I + 1 - S;  \
     } while (0)
-#define PTX__STOP(at, why)                                                                                             \
-    do {                                                                                                               \
-        PTX__LEAVE;                                                                                                    \
-        T->pc = (at);                                                                                                  \
-        R->steps += (uint64_t)(had - budget);                                                                          \
-        return (why);                                                                                                  \
+#define PTX__STOP(at, why)                    \
+    do {                                      \
+        PTX__LEAVE;                           \
+        T->pc = (at);                         \
+        R->steps += (uint64_t)(had - budget); \
+        return (why);                         \
     } while (0)
-#define PTX__GO(target)                                                                                                \
-    do {                                                                                                               \
-        const ptx__insn *to_ = (target);                                                                               \
-        PTX__LEAVE;                                                                                                    \
-        I = S = to_;                                                                                                   \
-        if (budget < 0) goto out_of_budget;                                                                            \
-        goto *I->go;                                                                                                   \
+#define PTX__GO(target)                     \
+    do {                                    \
+        const ptx__insn *to_ = (target);    \
+        PTX__LEAVE;                         \
+        I = S = to_;                        \
+        if (budget < 0) goto out_of_budget; \
+        goto * I->go;                       \
     } while (0)
-#define PTX__CHECK(ok)                                                                                                 \
-    do {                                                                                                               \
-        if (!PTX__LIKELY(ok)) goto failed;                                                                             \
+#define PTX__CHECK(ok)                     \
+    do {                                   \
+        if (!PTX__LIKELY(ok)) goto failed; \
     } while (0)
-    goto *I->go;
+    goto * I->go;
 
-#define PTX__CODE(name, ...)                                                                                           \
-    L_##name:                                                                                                          \
-    {                                                                                                                  \
-        __VA_ARGS__;                                                                                                   \
-        PTX__NEXT;                                                                                                     \
+#define PTX__CODE(name, ...) \
+    L_##name:                \
+    {                        \
+        __VA_ARGS__;         \
+        PTX__NEXT;           \
     }
     PTX__SIMPLE(PTX__CODE)
-#define PTX__LD(where, in, type, n)                                                                                    \
-    L_ld_##where##_##n:                                                                                                \
-    {                                                                                                                  \
-        const char *h = in(R, T, I, A + (uint64_t)(int64_t)I->y, n, PTX__READ, NULL);                                  \
-        type        v;                                                                                                 \
-        PTX__CHECK(h);                                                                                                 \
-        memcpy(&v, h, n);                                                                                              \
-        D = v;                                                                                                         \
-        PTX__NEXT;                                                                                                     \
+#define PTX__AT_global(x) (x)
+#define PTX__AT_shared(x) ((uint32_t)(x))
+#define PTX__LD(where, in, type, n)                                                                    \
+    L_ld_##where##_##n:                                                                                \
+    {                                                                                                  \
+        const char *h = in(R, T, I, PTX__AT_##where(A + (uint64_t)(int64_t)I->y), n, PTX__READ, NULL); \
+        type        v;                                                                                 \
+        PTX__CHECK(h);                                                                                 \
+        memcpy(&v, h, n);                                                                              \
+        D = v;                                                                                         \
+        PTX__NEXT;                                                                                     \
     }
-#define PTX__ST(where, in, type, n)                                                                                    \
-    L_st_##where##_##n:                                                                                                \
-    {                                                                                                                  \
-        type  v = (type)B;                                                                                             \
-        char *h = in(R, T, I, A + (uint64_t)(int64_t)I->y, n, PTX__WRITE, &v);                                         \
-        PTX__CHECK(h);                                                                                                 \
-        memcpy(h, &v, n);                                                                                              \
-        PTX__NEXT;                                                                                                     \
+#define PTX__ST(where, in, type, n)                                                             \
+    L_st_##where##_##n:                                                                         \
+    {                                                                                           \
+        type  v = (type)B;                                                                      \
+        char *h = in(R, T, I, PTX__AT_##where(A + (uint64_t)(int64_t)I->y), n, PTX__WRITE, &v); \
+        PTX__CHECK(h);                                                                          \
+        memcpy(h, &v, n);                                                                       \
+        PTX__NEXT;                                                                              \
     }
     PTX__LD(global, ptx__global, uint8_t, 1)
     PTX__LD(global, ptx__global, uint16_t, 2)
@@ -4000,7 +4446,7 @@ static int ptx__exec(ptx__run *R, ptx__thread *T, const void *const **labels)
     PTX__ST(shared, ptx__in_shared, uint16_t, 2)
     PTX__ST(shared, ptx__in_shared, uint32_t, 4)
     PTX__ST(shared, ptx__in_shared, uint64_t, 8)
-L_ld_param: {
+L_ld_param : {
     uint64_t v = 0;
     memcpy(&v, R->params + I->y, I->c);
     D = v;
@@ -4033,7 +4479,7 @@ L_fence:
     PTX__NEXT;
 L_nop:
     PTX__NEXT;
-L_clock: {
+L_clock : {
     uint64_t now = (R->steps + (uint64_t)(had - budget) + (uint64_t)(I - S)) * 4;
     D = (I->x ? now >> 32 : now) & ptx__mask(I->y);
     PTX__NEXT;
@@ -4042,7 +4488,7 @@ L_skip:
     if ((A != 0) == (I->b != 0)) PTX__NEXT;
     PTX__LEAVE;
     I = S = I->to;
-    goto *I->go;
+    goto * I->go;
 L_bra:
     PTX__GO(I->to);
 L_bra_if:
@@ -4051,7 +4497,7 @@ L_bra_if:
 L_bra_not:
     if (A) PTX__NEXT;
     PTX__GO(I->to);
-L_brx: {
+L_brx : {
     uint32_t i = (uint32_t)A;
     if (i >= (uint32_t)I->y) {
         ptx__report(R, T, I, "branch %u of %d", i, I->y);
@@ -4059,7 +4505,7 @@ L_brx: {
     }
     PTX__GO(code + R->m->list[I->x + i]);
 }
-L_call: {
+L_call : {
     const ptx__calling *c = &R->m->calling[I->x];
     ptx__frame         *fr = &T->frame[T->depth++];
     fr->call = I;
@@ -4078,7 +4524,7 @@ L_call: {
     ptx__enter(R, T, c->f, r);
     PTX__GO(code + c->f->first);
 }
-L_ret: {
+L_ret : {
     const ptx__frame   *fr = &T->frame[--T->depth];
     const ptx__calling *c = &R->m->calling[fr->call->x];
     for (uint32_t i = 0; i < c->nback; i++) {
@@ -4112,7 +4558,7 @@ out_of_budget:
 #undef B
 #undef C
 }
-#pragma GCC diagnostic pop
+#pragma GCC diagnostic    pop
 static const void *const *ptx__labels(void)
 {
     const void *const *label = NULL;
@@ -4188,7 +4634,8 @@ static int ptx__shuffle(ptx__run *R, ptx__thread *t, const ptx__meet *x, const p
         default: j = least | (b & ~seg), in[i] = j <= most; break;
         }
         if (!in[i]) j = i;
-        if (!(lanes >> j & 1)) return ptx__report(R, &t[i], I, "reads lane %d, which takes no part (those that do: 0x%08x)", j, lanes);
+        if (!(lanes >> j & 1))
+            return ptx__report(R, &t[i], I, "reads lane %d, which takes no part (those that do: 0x%08x)", j, lanes);
         got[i] = value[j];
     }
     for (int i = 0; i < 32; i++) {
@@ -4221,13 +4668,19 @@ static int ptx__together(ptx__run *R, uint32_t wi, const ptx__insn *I, uint32_t 
     switch (x->kind) {
     case PTX__W_SYNC: ptx__sync_lanes(R, wi, lanes); break;
     case PTX__W_SHFL: return ptx__shuffle(R, t, x, I, lanes);
-    case PTX__W_ALL: case PTX__W_ANY: case PTX__W_UNI: case PTX__W_BALLOT:
+    case PTX__W_ALL:
+    case PTX__W_ANY:
+    case PTX__W_UNI:
+    case PTX__W_BALLOT:
         for (int i = 0; i < 32; i++)
             if (lanes >> i & 1 && t[i].regs[x->a]) votes |= 1u << i;
-        sum = x->kind == PTX__W_ALL ? votes == lanes : x->kind == PTX__W_ANY ? votes != 0 :
-              x->kind == PTX__W_UNI ? votes == lanes || votes == 0 : votes;
+        sum = x->kind == PTX__W_ALL   ? votes == lanes
+              : x->kind == PTX__W_ANY ? votes != 0
+              : x->kind == PTX__W_UNI ? votes == lanes || votes == 0
+                                      : votes;
         break;
-    case PTX__W_MATCH_ANY: case PTX__W_MATCH_ALL: ptx__match(t, x, lanes); return 0;
+    case PTX__W_MATCH_ANY:
+    case PTX__W_MATCH_ALL: ptx__match(t, x, lanes); return 0;
     case PTX__W_REDUX:
         for (uint32_t i = first; i < 32; i++) {
             if (!(lanes >> i & 1)) continue;
@@ -4317,15 +4770,19 @@ static int ptx__barrier(ptx__run *R)
     const ptx__insn *I = R->bar;
     const ptx__meet *x = &R->m->meet[I->x];
     if (R->nbar < R->nthreads)
-        return ptx__report(R, NULL, I, "the barrier is reached by %u of %u threads; the others have ended", R->nbar, R->nthreads);
+        return ptx__report(R, NULL, I, "the barrier is reached by %u of %u threads; the others have ended", R->nbar,
+                           R->nthreads);
     uint32_t yes = 0;
     bool     acquired = false;
     for (uint32_t i = 0; i < R->nthreads; i++) {
         ptx__thread *t = &R->thread[i];
         if (x->kind && t->regs[x->pred]) yes++;
         acquired |= t->acquired;
-        /* what was fenced before a barrier counts as told when a thread of the block tells something after it */
-        if (t->fenced && t->fence_epoch == R->epoch_first && R->published) ptx__publish(R, t->fence_last, t->fence_epoch);
+        /* what a thread fenced before a barrier, another of its block may tell after it */
+        if (t->fenced && t->fence_epoch == R->epoch_first && R->published) {
+            ptx__publish(R, t->fence_last, t->fence_epoch, PTX__FENCED);
+            R->fenced = true;
+        }
     }
     uint32_t mix = ptx__below(R, R->nwarps);
     for (uint32_t k = 0; k < R->nwarps; k++) {
@@ -4352,12 +4809,12 @@ static int ptx__at_barrier(ptx__run *R, ptx__thread *T)
     const ptx__meet *x = &R->m->meet[I->x];
     T->state = PTX__AT_BAR;
     if (x->b != PTX__NOREG && T->regs[x->b] != R->nthreads)
-        return ptx__report(R, T, I, "barriers of a part of the block (%u of %u threads) are not modelled", (unsigned)T->regs[x->b],
-            R->nthreads);
+        return ptx__report(R, T, I, "barriers of a part of the block (%u of %u threads) are not modelled",
+                           (unsigned)T->regs[x->b], R->nthreads);
     if (T->regs[x->a] > 15) return ptx__report(R, T, I, "barrier %u of 16", (unsigned)T->regs[x->a]);
     if (R->bar && R->bar != I)
-        return ptx__report(R, T, I, "divergent barrier: %u of %u threads wait at the one in line %u", R->nbar, R->nthreads,
-            R->m->line[R->bar - R->m->code]);
+        return ptx__report(R, T, I, "divergent barrier: %u of %u threads wait at the one in line %u", R->nbar,
+                           R->nthreads, R->m->line[R->bar - R->m->code]);
     R->bar = I;
     R->nbar++;
     return 0;
@@ -4367,12 +4824,15 @@ static int ptx__stuck(ptx__run *R)
     for (uint32_t wi = 0; wi < R->nwarps; wi++) {
         ptx__warp *w = &R->warp[wi];
         if (!w->ngroup) continue;
-        ptx__group g = w->group[0];
-        uint32_t   missing = g.mask & w->present & ~(g.arrived | w->ended);
-        uint32_t   lane = missing ? (uint32_t)__builtin_ctz(missing) : 0;
+        ptx__group   g = w->group[0];
+        uint32_t     missing = g.mask & w->present & ~(g.arrived | w->ended);
+        uint32_t     lane = missing ? (uint32_t)__builtin_ctz(missing) : 0;
         ptx__thread *t = &R->thread[wi * 32 + lane], *first = &R->thread[wi * 32 + (uint32_t)__builtin_ctz(g.arrived)];
-        return ptx__report(R, first, g.insn, "waits forever: of the lanes 0x%08x of the mask 0x%08x %d arrived, %d did not; lane %u waits in line %u",
-            g.arrived | missing, g.mask, __builtin_popcount(g.arrived), __builtin_popcount(missing), lane, R->m->line[t->pc - R->m->code]);
+        return ptx__report(
+            R, first, g.insn,
+            "waits forever: of the lanes 0x%08x of the mask 0x%08x %d arrived, %d did not; lane %u waits in line %u",
+            g.arrived | missing, g.mask, __builtin_popcount(g.arrived), __builtin_popcount(missing), lane,
+            R->m->line[t->pc - R->m->code]);
     }
     return ptx__report(R, NULL, R->bar, "the barrier is reached by %u of %u threads", R->nbar, R->nthreads);
 }
@@ -4382,6 +4842,7 @@ static int ptx__one_block(ptx__run *R)
     const ptx_launch *l = R->l;
     R->block_first = R->epoch_first = R->next;
     R->published_to = R->next;
+    R->fenced = false;
     if (R->nhistory == R->chistory) {
         R->chistory = R->chistory ? 2 * R->chistory : 64;
         R->history = ptx__more(R->history, R->chistory * sizeof *R->history);
@@ -4430,8 +4891,10 @@ static int ptx__one_block(ptx__run *R)
         if (!T->slab) ptx__start(R, T);
         int why = ptx__exec(R, T, NULL);
         if (R->steps > R->max_steps)
-            return ptx__report(R, T, T->pc, "the launch has not ended after %llu instructions", (unsigned long long)R->max_steps);
-        if (R->next >= PTX__IDS) return ptx__report(R, NULL, NULL, "too many threads and barriers in one launch to keep apart");
+            return ptx__report(R, T, T->pc, "the launch has not ended after %llu instructions",
+                               (unsigned long long)R->max_steps);
+        if (R->next >= PTX__IDS)
+            return ptx__report(R, NULL, NULL, "too many threads and barriers in one launch to keep apart");
         w->nready--;
         switch (why) {
         case PTX__X_YIELD: {
@@ -4454,7 +4917,8 @@ static int ptx__one_block(ptx__run *R)
             R->live--;
             R->slab[R->nslab++] = T->slab;
             T->slab = NULL;
-            if (T->npending) return ptx__report(R, T, T->pc, "ends with %u cp.async that it never waited for", T->npending);
+            if (T->npending)
+                return ptx__report(R, T, T->pc, "ends with %u cp.async that it never waited for", T->npending);
             break;
         default: return -1;
         }
@@ -4486,9 +4950,11 @@ static int ptx__check_launch(ptx__run *R)
         return ptx__report(R, NULL, NULL, "a grid of %ux%ux%u blocks", l->grid[0], l->grid[1], l->grid[2]);
     uint64_t most = (uint64_t)k->maxntid[0] * k->maxntid[1] * k->maxntid[2];
     if (most && threads > most)
-        return ptx__report(R, NULL, NULL, "%u threads in a block, its launch bounds say at most %u", (unsigned)threads, (unsigned)most);
+        return ptx__report(R, NULL, NULL, "%u threads in a block, its launch bounds say at most %u", (unsigned)threads,
+                           (unsigned)most);
     for (int i = 0; i < 3; i++)
-        if (k->reqntid[0] && k->reqntid[i] != l->block[i]) return ptx__report(R, NULL, NULL, "another block than the kernel requires");
+        if (k->reqntid[0] && k->reqntid[i] != l->block[i])
+            return ptx__report(R, NULL, NULL, "another block than the kernel requires");
     if (k->shared_bytes + l->shared > 227 * 1024)
         return ptx__report(R, NULL, NULL, "%zu bytes of shared memory", k->shared_bytes + l->shared);
     if (k->nformal && !l->params) return ptx__report(R, NULL, NULL, "no parameters");
@@ -4520,7 +4986,8 @@ int ptx_run(const ptx_kernel *k, const ptx_launch *l, char *err, size_t nerr)
     for (size_t i = 0; i < k->nformal; i++) memcpy(R->params + k->formal[i].offset, l->params[i], k->formal[i].nbytes);
     R->dyn_at = ptx__up(k->shared_alloc, k->dyn_align);
     R->nshared = R->dyn_at + l->shared;
-    if (ptx__all.next_id > PTX__IDS - (1 << 28)) { /* start again: what shadows hold becomes "written", or stays fresh */
+    if (ptx__all.next_id >
+        PTX__IDS - (1 << 28)) { /* start again: what shadows hold becomes "written", or stays fresh */
         if (!l->memory || !l->memory->each) {
             ptx__report(R, NULL, NULL, "the numbers of segments are used up, and ptx_memory.each is not given");
             free(R->params);
@@ -4568,8 +5035,10 @@ int ptx_run(const ptx_kernel *k, const ptx_launch *l, char *err, size_t nerr)
     ptx__all.count.threads += nblocks * R->nthreads;
     ptx__all.count.same_writes += R->same_writes;
     ptx__all.next_id = R->next;
-    for (size_t i = 0; i < k->ngap; i++) memset(&shadow[k->gap[i][0]], 0, (k->gap[i][1] - k->gap[i][0]) * sizeof *shadow);
-    if (R->dyn_at > k->shared_alloc) memset(&shadow[k->shared_alloc], 0, (R->dyn_at - k->shared_alloc) * sizeof *shadow);
+    for (size_t i = 0; i < k->ngap; i++)
+        memset(&shadow[k->gap[i][0]], 0, (k->gap[i][1] - k->gap[i][0]) * sizeof *shadow);
+    if (R->dyn_at > k->shared_alloc)
+        memset(&shadow[k->shared_alloc], 0, (R->dyn_at - k->shared_alloc) * sizeof *shadow);
     pthread_mutex_unlock(&ptx__all.lock);
     for (uint32_t i = 0; i < R->nthreads; i++) {
         free(R->thread[i].slab);
