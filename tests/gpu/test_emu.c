@@ -1412,6 +1412,266 @@ UTEST(emu, communicators)
     EXPECT_CAUGHT("nccl_alone", "DT_EMU_DEVICES=2", "1 of 2 ranks are there");
 }
 
+/* ==================================================================================================== >>launch
+   A fat binary as nvcc makes it, but by hand: PTX for two capabilities. */
+void      **__cudaRegisterFatBinary(void *wrapper);
+void        __cudaRegisterFatBinaryEnd(void **handle);
+void        __cudaRegisterFunction(void **handle, const char *host, char *device_fun, const char *name, int limit,
+                                   uint3 *tid, uint3 *bid, dim3 *bdim, dim3 *gdim, int *wsize);
+unsigned    __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream);
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
+cudaError_t __cudaGetKernel(cudaKernel_t *out, const void *host);
+cudaError_t __cudaLaunchKernel(cudaKernel_t k, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
+
+/* add: y[i] += v for i < n. turn: through shared memory, y[i] = i rotated by one in the block; races without the
+   barrier. bound: at most 64 threads. large: 40 KiB of static shared memory. own: counts its launches in a variable */
+static const char ptx_head[] = ".version 7.8\n.target sm_%d\n.address_size 64\n";
+static const char ptx_body[] =
+    ".extern .shared .align 4 .b8 dyn[];\n"
+    ".global .align 4 .u32 times;\n"
+    ".visible .entry add(.param .u64 p0, .param .f32 p1, .param .u32 p2)\n"
+    "{\n.reg .pred %p<2>;\n.reg .b32 %r<6>;\n.reg .b64 %d<5>;\n.reg .f32 %f<4>;\n"
+    "ld.param.u64 %d1, [p0];\nld.param.f32 %f1, [p1];\nld.param.u32 %r1, [p2];\n"
+    "mov.u32 %r2, %ctaid.x;\nmov.u32 %r3, %ntid.x;\nmov.u32 %r4, %tid.x;\nmad.lo.s32 %r5, %r2, %r3, %r4;\n"
+    "setp.ge.s32 %p1, %r5, %r1;\n@%p1 bra done;\n"
+    "cvta.to.global.u64 %d2, %d1;\nmul.wide.s32 %d3, %r5, 4;\nadd.s64 %d4, %d2, %d3;\n"
+    "ld.global.f32 %f2, [%d4];\nadd.f32 %f3, %f2, %f1;\nst.global.f32 [%d4], %f3;\n"
+    "done:\nret;\n}\n"
+#define TURN(name, barrier)                                                                                       \
+    ".visible .entry " name "(.param .u64 p0)\n"                                                                  \
+    "{\n.reg .b32 %r<9>;\n.reg .b64 %d<5>;\n"                                                                     \
+    "ld.param.u64 %d1, [p0];\nmov.u32 %r1, %tid.x;\nmov.u32 %r2, %ntid.x;\nmov.u32 %r3, dyn;\n"                    \
+    "shl.b32 %r4, %r1, 2;\nadd.s32 %r5, %r3, %r4;\nst.shared.u32 [%r5], %r1;\n" barrier                            \
+    "add.s32 %r6, %r1, 1;\nrem.u32 %r6, %r6, %r2;\nshl.b32 %r6, %r6, 2;\nadd.s32 %r7, %r3, %r6;\n"                 \
+    "ld.shared.u32 %r8, [%r7];\ncvta.to.global.u64 %d2, %d1;\nmul.wide.u32 %d3, %r1, 4;\nadd.s64 %d4, %d2, %d3;\n"  \
+    "st.global.u32 [%d4], %r8;\nret;\n}\n"
+    TURN("turn", "bar.sync 0;\n") TURN("race", "")
+    ".visible .entry bound()\n.maxntid 64, 1, 1\n{\nret;\n}\n"
+    ".visible .entry large()\n{\n.shared .align 4 .b8 room[40960];\nret;\n}\n"
+    ".visible .entry own(.param .u64 p0)\n"
+    "{\n.reg .b32 %r<3>;\n.reg .b64 %d<3>;\n"
+    "ld.param.u64 %d1, [p0];\ncvta.to.global.u64 %d2, %d1;\n"
+    "ld.global.u32 %r1, [times];\nadd.u32 %r2, %r1, 1;\nst.global.u32 [times], %r2;\nst.global.u32 [%d2], %r2;\nret;\n}\n";
+enum { ADD, TURN_, RACE, BOUND, LARGE, OWN, KERNELS };
+static const char *const kernel_names[KERNELS] = {"add", "turn", "race", "bound", "large", "own"};
+static char              kernel_hosts[KERNELS]; /* their addresses stand for the host's functions */
+#define KERNEL(k) ((const void *)&kernel_hosts[k])
+
+static void register_kernels(bool packed)
+{
+    static unsigned char                                                fat[1 << 14];
+    static struct { int magic, version; const void *data; void *more; } wrapper;
+    static const int                                                    archs[] = {75, 80};
+    size_t                                                              n = 16;
+    for (int i = 0; i < LEN(archs); i++) {
+        char     text[8192];
+        size_t   length, head = 64;
+        uint32_t u32;
+        uint16_t u16;
+        uint64_t u64;
+        snprintf(text, sizeof text, ptx_head, archs[i]);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s", ptx_body);
+        length = (strlen(text) + 8) / 8 * 8;
+        memset(fat + n, 0, head + length);
+        u16 = 1, memcpy(fat + n, &u16, 2);
+        u16 = 0x101, memcpy(fat + n + 2, &u16, 2);
+        u32 = (uint32_t)head, memcpy(fat + n + 4, &u32, 4);
+        u64 = length, memcpy(fat + n + 8, &u64, 8);
+        u32 = (uint32_t)archs[i], memcpy(fat + n + 28, &u32, 4);
+        u64 = packed ? 0x2011 : 0x11, memcpy(fat + n + 40, &u64, 8);
+        strcpy((char *)fat + n + head, text);
+        n += head + length;
+    }
+    uint32_t magic = 0xba55ed50;
+    uint16_t version = 1, head = 16;
+    uint64_t rest = n - 16;
+    memcpy(fat, &magic, 4), memcpy(fat + 4, &version, 2), memcpy(fat + 6, &head, 2), memcpy(fat + 8, &rest, 8);
+    wrapper.magic = 0x466243b1;
+    wrapper.version = 1;
+    wrapper.data = fat;
+    void **h = __cudaRegisterFatBinary(&wrapper);
+    for (int k = 0; k < KERNELS; k++)
+        __cudaRegisterFunction(h, KERNEL(k), NULL, kernel_names[k], -1, NULL, NULL, NULL, NULL, NULL);
+    __cudaRegisterFatBinaryEnd(h);
+}
+static dim3 dim(unsigned x, unsigned y, unsigned z)
+{
+    dim3 d;
+    d.x = x, d.y = y, d.z = z;
+    return d;
+}
+static cudaError_t launch_add(float *y, float v, int n, unsigned blocks, unsigned threads, cudaStream_t s)
+{
+    void *args[] = {&y, &v, &n};
+    return cudaLaunchKernel(KERNEL(ADD), dim(blocks, 1, 1), dim(threads, 1, 1), args, 0, s);
+}
+static void case_launch(void)
+{
+    float           v[100] = {0}, *y = device_floats(v, 100), one = 1;
+    int             n = 100;
+    dim3            g, b;
+    size_t          shared;
+    cudaStream_t    s, got;
+    cudaKernel_t    k;
+    void           *args[] = {&y, &one, &n};
+    struct cudaDeviceProp p;
+    register_kernels(false);
+    OK(cudaGetDeviceProperties(&p, 0));
+    CHECK(p.major == 8 && p.minor == 0); /* of the newest PTX */
+    s = stream_new(cudaStreamNonBlocking);
+    OK(cudaStreamSynchronize(0));
+    OK(launch_add(y, 2, 100, 4, 32, s));
+    /* as nvcc's host code does it; parameters are taken at the call */
+    CHECK(!__cudaPushCallConfiguration(dim(4, 1, 1), dim(32, 1, 1), 0, s));
+    OK(__cudaPopCallConfiguration(&g, &b, &shared, &got));
+    CHECK(g.x == 4 && b.x == 32 && got == s);
+    CHECK(__cudaPopCallConfiguration(&g, &b, &shared, &got) == cudaErrorMissingConfiguration);
+    OK(__cudaGetKernel(&k, KERNEL(ADD)));
+    OK(__cudaLaunchKernel(k, dim(4, 1, 1), dim(32, 1, 1), args, 0, s));
+    one = 55, n = 0;
+    OK(cudaMemcpyAsync(v, y, sizeof v, cudaMemcpyDeviceToHost, s));
+    for (int i = 0; i < 100; i++) CHECK(v[i] == 3);
+    CHECK(__cudaGetKernel(&k, v) == cudaErrorInvalidDeviceFunction);
+    /* variables: each device has its own */
+    unsigned count[2], *at[2];
+    for (int d = 0; d < 2; d++) {
+        OK(cudaSetDevice(d));
+        OK(cudaMalloc((void **)&at[d], 4));
+        void *a[] = {&at[d]};
+        for (int i = 0; i <= d; i++) OK(cudaLaunchKernel(KERNEL(OWN), dim(1, 1, 1), dim(1, 1, 1), a, 0, 0));
+        OK(cudaMemcpy(&count[d], at[d], 4, cudaMemcpyDeviceToHost));
+    }
+    CHECK(count[0] == 1 && count[1] == 2);
+    CHECK(launch_add(y, 1, 1, 1, 1, s) == cudaErrorInvalidResourceHandle); /* a stream of device 0, device 1 is current */
+}
+static void case_launch_limits(void)
+{
+    float                    *y = device_floats(NULL, 4);
+    void                     *args[] = {&y};
+    unsigned                  got[64];
+    struct cudaFuncAttributes a;
+    int                       blocks;
+    register_kernels(false);
+    CHECK(launch_add(y, 1, 0, 1, 1025, 0) == cudaErrorInvalidConfiguration);
+    CHECK(launch_add(y, 1, 0, 0, 32, 0) == cudaErrorInvalidConfiguration);
+    CHECK(launch_add(y, 1, 0, 1, 0, 0) == cudaErrorInvalidConfiguration);
+#define BOUND_AT(g, b) cudaLaunchKernel(KERNEL(BOUND), g, b, NULL, 0, 0)
+    CHECK(BOUND_AT(dim(1, 65536, 1), dim(1, 1, 1)) == cudaErrorInvalidConfiguration);
+    CHECK(BOUND_AT(dim(1, 1, 65536), dim(1, 1, 1)) == cudaErrorInvalidConfiguration);
+    CHECK(BOUND_AT(dim(1, 1, 1), dim(1, 1, 65)) == cudaErrorInvalidConfiguration);
+    CHECK(BOUND_AT(dim(1, 1, 1), dim(32, 33, 1)) == cudaErrorInvalidConfiguration);
+    CHECK(BOUND_AT(dim(1, 1, 1), dim(65, 1, 1)) == cudaErrorLaunchOutOfResources);
+    CHECK(cudaGetLastError() == cudaErrorLaunchOutOfResources && cudaGetLastError() == cudaSuccess);
+    OK(BOUND_AT(dim(70000, 1, 1), dim(1, 1, 1)));
+    OK(BOUND_AT(dim(1, 1, 1), dim(64, 1, 1)));
+    OK(cudaDeviceSynchronize());
+    /* shared memory: 48 KiB, more by attribute */
+#define TURN_WITH(n) cudaLaunchKernel(KERNEL(TURN_), dim(1, 1, 1), dim(64, 1, 1), args, n, 0)
+    OK(cudaMalloc((void **)&y, 256));
+    CHECK(TURN_WITH((48 << 10) + 1) == cudaErrorInvalidValue);
+    OK(TURN_WITH(48 << 10));
+    OK(cudaFuncSetAttribute(KERNEL(TURN_), cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+    OK(TURN_WITH(100 << 10));
+    CHECK(TURN_WITH((100 << 10) + 4) == cudaErrorInvalidValue);
+    CHECK(cudaFuncSetAttribute(KERNEL(TURN_), cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10) ==
+          cudaErrorInvalidValue);
+    OK(cudaMemcpy(got, y, 256, cudaMemcpyDeviceToHost));
+    for (unsigned i = 0; i < 64; i++) CHECK(got[i] == (i + 1) % 64);
+    CHECK(cudaLaunchKernel(KERNEL(LARGE), dim(1, 1, 1), dim(1, 1, 1), NULL, 9 << 10, 0) == cudaErrorInvalidValue);
+    OK(cudaLaunchKernel(KERNEL(LARGE), dim(1, 1, 1), dim(1, 1, 1), NULL, 8 << 10, 0));
+    OK(cudaFuncGetAttributes(&a, KERNEL(LARGE)));
+    CHECK(a.sharedSizeBytes == 40960 && a.maxThreadsPerBlock == 1024);
+    OK(cudaFuncGetAttributes(&a, KERNEL(BOUND)));
+    CHECK(a.maxThreadsPerBlock == 64 && a.numRegs == 255);
+    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, KERNEL(LARGE), 32, 0));
+    CHECK(blocks == 4); /* 164 KiB of 41 */
+    /* registers, of the file that the test wrote: 1024 threads of 65 are too many */
+    CHECK(launch_add(y, 1, 0, 1, 1024, 0) == cudaErrorLaunchOutOfResources);
+    OK(launch_add(y, 1, 0, 1, 896, 0));
+    OK(cudaDeviceSynchronize());
+}
+static void case_no_image(void)
+{
+    float *y = device_floats(NULL, 4);
+    register_kernels(false);
+    CHECK(launch_add(y, 1, 0, 1, 32, 0) == cudaErrorNoKernelImageForDevice); /* DT_EMU_CC=70 */
+    CHECK(cudaGetLastError() == cudaErrorNoKernelImageForDevice);
+    OK(cudaDeviceSynchronize());
+}
+static void case_bad_launch(void)
+{
+    float  v[64] = {0}, *y = device_floats(v, 64);
+    void  *args[] = {&y};
+    int    which = atoi(getenv("DT_CASE"));
+    static const cudaError_t expected[] = {cudaErrorIllegalAddress, cudaErrorIllegalAddress, cudaErrorIllegalAddress,
+                                           cudaErrorIllegalAddress, cudaErrorIllegalAddress, cudaErrorMisalignedAddress,
+                                           cudaErrorIllegalAddress};
+    register_kernels(which == 7);
+    OK(cudaDeviceSynchronize());
+    switch (which) {
+    case 0: OK(launch_add(y, 1, 65, 3, 32, 0)); break;
+    case 1: OK(launch_add(v, 1, 1, 1, 32, 0)); break; /* the host's */
+    case 2:
+        OK(cudaFree(y));
+        OK(launch_add(y, 1, 1, 1, 32, 0));
+        break;
+    case 3: OK(cudaLaunchKernel(KERNEL(RACE), dim(1, 1, 1), dim(64, 1, 1), args, 256, 0)); break;
+    case 4:
+        OK(cudaSetDevice(1));
+        OK(launch_add(y, 1, 1, 1, 32, 0));
+        break;
+    case 5: OK(launch_add((float *)((char *)y + 2), 1, 1, 1, 32, 0)); break;
+    case 6: OK(launch_add(device_floats(NULL, 4), 1, 1, 1, 32, 0)); break; /* never written */
+    case 7: CHECK(launch_add(y, 1, 1, 1, 32, 0) == cudaErrorNoKernelImageForDevice); exit(0);
+    }
+    cudaError_t e = cudaDeviceSynchronize();
+    fprintf(stderr, "%d\n", (int)e);
+    CHECK(which == 3 ? e != cudaSuccess : e == expected[which]);
+}
+static void case_zero_copy(void) /* kernels may use pinned memory, and what they write there is no host's mistake */
+{
+    float *h, *x = device_floats(NULL, 4);
+    OK(cudaMallocHost((void **)&h, 16));
+    register_kernels(false);
+    for (int i = 0; i < 4; i++) h[i] = (float)i;
+    OK(launch_add(h, 1, 4, 1, 32, 0));
+    OK(cudaMemcpyAsync(x, h, 16, cudaMemcpyHostToDevice, 0));
+    OK(cudaMemcpyAsync(h, x, 16, cudaMemcpyDeviceToHost, 0));
+    OK(cudaDeviceSynchronize());
+    CHECK(h[0] == 1 && h[3] == 4);
+}
+UTEST(emu, launches) { EXPECT_CASE("launch", "DT_EMU_DEVICES=2"); }
+UTEST(emu, the_limits_of_launches)
+{
+    char  path[] = "/tmp/test_emu_XXXXXX", settings[128];
+    int   fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+    ASSERT_TRUE(f != NULL);
+    fprintf(f, "bound 255\nadd 65\n");
+    fclose(f);
+    snprintf(settings, sizeof settings, "DT_EMU_REGS=%s", path);
+    EXPECT_CASE("launch_limits", settings);
+    unlink(path);
+    EXPECT_CASE("no_image", "DT_EMU_CC=70");
+}
+UTEST(emu, launches_that_are_wrong)
+{
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=0", "kernel add");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=1", "kernel add");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=2", "have been freed");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=3", "kernel race");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=4 DT_EMU_DEVICES=2", "without peer access");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=5", "kernel add");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=6", "kernel add");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=7", "compressed");
+}
+UTEST(emu, kernels_reach_pinned_memory) { EXPECT_CASE("zero_copy", "DT_EMU=lazy"); }
+UTEST(emu, the_report)
+{
+    EXPECT_CASE("zero_copy", "DT_EMU_REPORT=1");
+    EXPECT_TRUE(strstr(said, "1 kernels launched") && strstr(said, "2 copies of 32 bytes") && strstr(said, "coverage: "));
+}
+
 /* ==================================================================================================== >>main */
 #define CASES(X)                                                                                                       \
     X(when) X(event) X(no_event) X(legacy) X(events) X(destroyed_stream) X(host_function) X(many) X(staged)            \
@@ -1420,7 +1680,7 @@ UTEST(emu, communicators)
     X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer) X(no_peer) X(fork) X(leak) \
     X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules) X(conv_order) X(bad_convolution)         \
     X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) X(idle_process) X(bad_collective) X(abort)          \
-    X(nccl_init) X(nccl_alone)
+    X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) X(bad_launch) X(zero_copy)
 #define ROW(n) {#n, case_##n},
 const emu_case emu_cases[] = {CASES(ROW){NULL, NULL}};
 
