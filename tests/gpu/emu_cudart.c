@@ -290,8 +290,8 @@ static range *range_of(int d, const void *ptr, size_t nbytes, const char *who)
         return NULL;
     }
     if (!r->host) {
-        emu_fail(d, cudaErrorIllegalAddress, "%s: %zu bytes at %p: the %zu bytes at %p have been freed", who, nbytes, ptr,
-                 r->nbytes, (void *)r->base);
+        emu_fail(d, cudaErrorIllegalAddress, "%s: %zu bytes at %p: the %zu bytes at %p have been freed", who, nbytes,
+                 ptr, r->nbytes, (void *)r->base);
         return NULL;
     }
     if (d >= 0 && owner != d && !emu.device[d].peer[owner]) {
@@ -335,8 +335,9 @@ void *emu_rows(int d, const void *ptr, int64_t rows, size_t nbytes, size_t pitch
             size_t hole = ptx_shadow_unwritten(row, nbytes);
             if (hole < nbytes) {
                 hole += (size_t)i * pitch;
-                emu_fail(d, cudaErrorIllegalAddress, "%s: reads %p, byte %zu of its operand at %p, that nothing has written",
-                         who, (void *)((uintptr_t)ptr + hole), hole, ptr);
+                emu_fail(d, cudaErrorIllegalAddress,
+                         "%s: reads %p, byte %zu of its operand at %p, that nothing has written", who,
+                         (void *)((uintptr_t)ptr + hole), hole, ptr);
                 return NULL;
             }
         }
@@ -1000,7 +1001,8 @@ static cudaError_t unpin(void *p, bool registered, const char *who)
         pinned *q = *at;
         if (q->ptr != (unsigned char *)p || q->registered != registered) continue;
         const char *name = copy_pending(p, q->nbytes);
-        if (name) return emu_fail(current, cudaErrorInvalidValue, "%s: %p is still in use by a queued %s", who, p, name);
+        if (name)
+            return emu_fail(current, cudaErrorInvalidValue, "%s: %p is still in use by a queued %s", who, p, name);
         *at = q->next;
         if (!registered) munmap(q->ptr, q->nbytes); /* whoever touches it from here on is caught */
         free(q);
@@ -1131,8 +1133,8 @@ static int copy_run(emu_work *w)
     if (!to_host && !(dst = translate(-1, dst, c->nbytes, &to_shadow, w->name)))
         return *sticky = cudaErrorIllegalAddress, EMU_DONE;
     if (to_host && from_shadow && (hole = ptx_shadow_unwritten(from_shadow, c->nbytes)) < c->nbytes) {
-        emu_fail(w->device, cudaErrorIllegalAddress, "%s: byte %zu of the %zu at %p has never been written", w->name, hole,
-                 c->nbytes, c->src);
+        emu_fail(w->device, cudaErrorIllegalAddress, "%s: byte %zu of the %zu at %p has never been written", w->name,
+                 hole, c->nbytes, c->src);
         return EMU_DONE;
     }
     memmove(dst, src, c->nbytes);
@@ -1198,7 +1200,8 @@ static cudaError_t copy(void *dst, const void *src, size_t nbytes, enum cudaMemc
     if (kind != cudaMemcpyDefault &&
         (to != (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
          from != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)) &&
-        !(kind == cudaMemcpyDeviceToDevice && (to || is_pinned(dst, nbytes) == 1) && (from || is_pinned(src, nbytes) == 1))) {
+        !(kind == cudaMemcpyDeviceToDevice && (to || is_pinned(dst, nbytes) == 1) &&
+          (from || is_pinned(src, nbytes) == 1))) {
         emu_note("%s: %s memory as destination, %s memory as source, and kind %d", who, to ? "device" : "host",
                  from ? "device" : "host", (int)kind);
         return cudaErrorInvalidValue;
@@ -1647,8 +1650,9 @@ void **__cudaRegisterFatBinary(void *wrapper)
     module *m = calloc(1, sizeof *m);
     emu_lock();
     if (w->magic != 0x466243b1 || w->version != 1)
-        emu_fail(-1, cudaErrorInvalidKernelImage, "a fat binary's wrapper with magic %08x, version %d: relocatable device "
-                                                  "code is not modelled", (unsigned)w->magic, w->version);
+        emu_fail(-1, cudaErrorInvalidKernelImage,
+                 "a fat binary's wrapper with magic %08x, version %d: relocatable device code is not modelled",
+                 (unsigned)w->magic, w->version);
     else read_fat_binary(m, w->data);
     m->next = modules;
     modules = m;
@@ -1794,11 +1798,12 @@ static bool view_find(void *user, uint64_t addr, ptx_block *out)
             return false;
         }
         if (owner != v->device && !emu.device[v->device].peer[owner]) {
-            emu_fail(-1, cudaErrorIllegalAddress, "a kernel of device %d uses %p of device %d without peer access", v->device,
-                     (void *)p, owner);
+            emu_fail(-1, cudaErrorIllegalAddress, "a kernel of device %d uses %p of device %d without peer access",
+                     v->device, (void *)p, owner);
             return false;
         }
-        *out = (ptx_block){(char *)r->host + (p - r->base), r->shadow + SHADOW * (p - r->base), r->nbytes - (p - r->base)};
+        *out = (ptx_block){(char *)r->host + (p - r->base), r->shadow + SHADOW * (p - r->base),
+                           r->nbytes - (p - r->base)};
         return true;
     }
     q = pinned_of((void *)p, 1);
@@ -1824,8 +1829,11 @@ static int kernel_run(emu_work *w)
     emu.kernels++;
     if (ptx_run(kw->k->code[w->device], &kw->l, text, sizeof text)) {
         bool misaligned = strstr(text, "align") != NULL, memory_error = strstr(text, "0x") != NULL;
-        emu_fail(w->device, misaligned ? cudaErrorMisalignedAddress : memory_error ? cudaErrorIllegalAddress
-                                                                                   : cudaErrorLaunchFailure, "%s", text);
+        emu_fail(w->device,
+                 misaligned     ? cudaErrorMisalignedAddress
+                 : memory_error ? cudaErrorIllegalAddress
+                                : cudaErrorLaunchFailure,
+                 "%s", text);
     }
     if (v.pinned) host_written(NULL, 0);
     return EMU_DONE;
@@ -1837,8 +1845,8 @@ static cudaError_t limits(const kernel *k, dim3 g, dim3 b, size_t dynamic)
     size_t   shared = ptx_shared(k->code[current]) + dynamic;
     size_t   most = k->dynamic_most > 0 ? ptx_shared(k->code[current]) + (size_t)k->dynamic_most : 0;
     if (most < SHARED) most = SHARED;
-    if (!g.x || !g.y || !g.z || !threads || b.x > 1024 || b.y > 1024 || b.z > 64 || threads > 1024 || g.x > 0x7fffffff ||
-        g.y > 65535 || g.z > 65535) {
+    if (!g.x || !g.y || !g.z || !threads || b.x > 1024 || b.y > 1024 || b.z > 64 || threads > 1024 ||
+        g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) {
         emu_note("%s: a grid of %u x %u x %u blocks of %u x %u x %u threads", k->name, g.x, g.y, g.z, b.x, b.y, b.z);
         return cudaErrorInvalidConfiguration;
     }
@@ -1919,8 +1927,8 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute a, int
     switch ((int)a) {
     case cudaFuncAttributeMaxDynamicSharedMemorySize:
         if (value < 0 || fixed + (size_t)value > shared_most()) {
-            emu_note("cudaFuncSetAttribute: %s: %d bytes of shared memory and %zu static ones, at most %zu", k->name, value,
-                     fixed, shared_most());
+            emu_note("cudaFuncSetAttribute: %s: %d bytes of shared memory and %zu static ones, at most %zu", k->name,
+                     value, fixed, shared_most());
             return leave(cudaErrorInvalidValue);
         }
         k->dynamic_most = value;
@@ -1961,7 +1969,8 @@ static int resident(const kernel *k, int threads, size_t dynamic)
     size_t shared = ptx_shared(k->code[current]) + dynamic + (capability() == 75 ? 0 : 1024);
     int    per_warp = (k->registers * 32 + 255) / 256 * 256;
     size_t most = k->dynamic_most > 0 ? ptx_shared(k->code[current]) + (size_t)k->dynamic_most : 0;
-    if (threads < 1 || threads > k->threads_most || ptx_shared(k->code[current]) + dynamic > (most < SHARED ? SHARED : most))
+    if (threads < 1 || threads > k->threads_most ||
+        ptx_shared(k->code[current]) + dynamic > (most < SHARED ? SHARED : most))
         return 0;
     if (threads_processor() / 32 / warps < n) n = threads_processor() / 32 / warps;
     if ((int)(shared_processor() / shared) < n) n = (int)(shared_processor() / shared);
@@ -1977,8 +1986,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *ho
     if (!e) *n = resident(k, threads, dynamic);
     return leave(e);
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *host, int threads, size_t dynamic,
-                                                                   unsigned flags)
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *host, int threads,
+                                                                   size_t dynamic, unsigned flags)
 {
     if (flags > cudaOccupancyDisableCachingOverride) return last_error = cudaErrorInvalidValue;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, host, threads, dynamic);
@@ -2013,7 +2022,8 @@ static void at_exit(void)
                     emu.device[i].peak);
         fprintf(stderr, "emu report: %llu works queued at exit that nothing waited for; %llu failed checks\n",
                 (unsigned long long)pending, (unsigned long long)emu.failures);
-        fprintf(stderr, "emu report: coverage: %llu of %llu opcodes executed; not executed:", (unsigned long long)c.opcodes_run,
+        fprintf(stderr,
+                "emu report: coverage: %llu of %llu opcodes executed; not executed:", (unsigned long long)c.opcodes_run,
                 (unsigned long long)c.opcodes);
         ptx_coverage(unused_opcode, NULL);
         fputc('\n', stderr);
@@ -2032,8 +2042,8 @@ typedef float vec __attribute__((vector_size(32), aligned(4)));
 #if defined __x86_64__ && defined __GNUC__ && !defined __clang__
 __attribute__((target_clones("avx2", "default")))
 #endif
-static void gemm_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
-                      int64_t ldc)
+static void gemm_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                      float *c, int64_t ldc)
 {
     int64_t i = 0;
     for (; i + 4 <= m; i += 4) {

@@ -1,6 +1,6 @@
-/* test_emu.c: the emulated CUDA libraries keep the rules they are there to enforce. Most cases run in a process of their
-   own, with their own settings, because failed checks are sticky and end in an exit status. Link with the four libraries
-   of this directory; no GPU, no nvcc. */
+/* test_emu.c: the emulated CUDA libraries keep the rules they are there to enforce. Most cases run in a process of
+   their own, with their own settings, because failed checks are sticky and end in an exit status. Link with the four
+   libraries of this directory; no GPU, no nvcc. */
 #include "../utest.h"
 
 #include "emu.h"
@@ -626,8 +626,8 @@ static void *device_values(int64_t n, int t, void **copy)
     *copy = h;
     return p;
 }
-static void product_case(cublasHandle_t h, int ta, int tb, int m, int n, int k, int tab, int tc, float alpha, float beta,
-                         int batch, bool pointers)
+static void product_case(cublasHandle_t h, int ta, int tb, int m, int n, int k, int tab, int tc, float alpha,
+                         float beta, int batch, bool pointers)
 {
     int     lda = (ta ? k : m) + 3, ldb = (tb ? n : k) + 1, ldc = m + 2;
     int64_t sa = (int64_t)lda * (ta ? m : k), sb = (int64_t)ldb * (tb ? k : n), sc = (int64_t)ldc * n;
@@ -646,13 +646,14 @@ static void product_case(cublasHandle_t h, int ta, int tb, int m, int n, int k, 
         OK(cudaMemcpy(da, pa, sizeof *pa * (size_t)batch, cudaMemcpyHostToDevice));
         OK(cudaMemcpy(db, pb, sizeof *pb * (size_t)batch, cudaMemcpyHostToDevice));
         OK(cudaMemcpy(dc, pc, sizeof *pc * (size_t)batch, cudaMemcpyHostToDevice));
-        OK(cublasGemmBatchedEx(h, (cublasOperation_t)ta, (cublasOperation_t)tb, m, n, k, &alpha, (const void *const *)da,
-                               blas_type[tab], lda, (const void *const *)db, blas_type[tab], ldb, &beta, (void *const *)dc,
-                               blas_type[tc], ldc, batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        OK(cublasGemmBatchedEx(h, (cublasOperation_t)ta, (cublasOperation_t)tb, m, n, k, &alpha,
+                               (const void *const *)da, blas_type[tab], lda, (const void *const *)db, blas_type[tab],
+                               ldb, &beta, (void *const *)dc, blas_type[tc], ldc, batch, CUBLAS_COMPUTE_32F,
+                               CUBLAS_GEMM_DEFAULT));
     } else
-        OK(cublasGemmStridedBatchedEx(h, (cublasOperation_t)ta, (cublasOperation_t)tb, m, n, k, &alpha, a, blas_type[tab],
-                                      lda, sa, b, blas_type[tab], ldb, sb, &beta, c, blas_type[tc], ldc, sc, batch,
-                                      CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        OK(cublasGemmStridedBatchedEx(h, (cublasOperation_t)ta, (cublasOperation_t)tb, m, n, k, &alpha, a,
+                                      blas_type[tab], lda, sa, b, blas_type[tab], ldb, sb, &beta, c, blas_type[tc], ldc,
+                                      sc, batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     OK(cudaMemcpy(got, c, (size_t)(sc * batch) * type_width(tc), cudaMemcpyDeviceToHost));
     for (int s = 0; s < batch; s++)
         for (int j = 0; j < n; j++)
@@ -695,17 +696,22 @@ static void case_product_rules(void)
     cublasHandle_t h, h1;
     float          one = 1, zero = 0, v[16] = {0}, got[4], nan_ = NAN;
     float         *a = device_floats((float[]){1, 2, 3, 4}, 4), *b = device_floats((float[]){1, 0, 0, 1}, 4);
-    float         *c = device_floats(NULL, 4), *scalars = device_floats((float[]){2, 0}, 2), *fresh = device_floats(NULL, 4);
+    float *c = device_floats(NULL, 4), *scalars = device_floats((float[]){2, 0}, 2), *fresh = device_floats(NULL, 4);
     int            ver;
     OK(cublasCreate(&h));
     OK(cublasGetVersion(h, &ver));
     CHECK(ver == CUBLAS_VERSION);
     /* leading dimensions and sizes */
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 1, b, 2, &zero, c, 2) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 1, &zero, c, 2) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 2, &zero, c, 1) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, -1, 2, 2, &one, a, 2, b, 2, &zero, c, 2) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, NULL, a, 2, b, 2, &zero, c, 2) == CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 1, b, 2, &zero, c, 2) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 1, &zero, c, 2) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 2, &zero, c, 1) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, -1, 2, 2, &one, a, 2, b, 2, &zero, c, 2) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, NULL, a, 2, b, 2, &zero, c, 2) ==
+          CUBLAS_STATUS_INVALID_VALUE);
     CHECK(cublasSgemm(NULL, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 2, &zero, c, 2) ==
           CUBLAS_STATUS_NOT_INITIALIZED);
     OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 0, 2, 2, &one, a, 1, b, 2, &zero, c, 1));
@@ -726,8 +732,9 @@ static void case_product_rules(void)
     CHECK(got[0] == 2 && got[1] == 6 && got[2] == 4 && got[3] == 8);
     OK(cublasSetPointerMode(h, CUBLAS_POINTER_MODE_HOST));
     /* the table of compute types */
-#define EX(ta, tb, tc, compute)                                                                                       \
-    cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, ta, 1, b, tb, 1, &zero, c, tc, 1, compute, CUBLAS_GEMM_DEFAULT)
+#define EX(ta, tb, tc, compute)                                                                                        \
+    cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, ta, 1, b, tb, 1, &zero, c, tc, 1, compute,             \
+                 CUBLAS_GEMM_DEFAULT)
     CHECK(EX(CUDA_R_32F, CUDA_R_32F, CUDA_R_16F, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
     CHECK(EX(CUDA_R_16F, CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
     CHECK(EX(CUDA_R_16F, CUDA_R_16F, CUDA_R_16BF, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
@@ -774,7 +781,9 @@ static void case_bad_product(void)
     switch (which) {
     case 0: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, a, 2, &one, c, 2)); break;  /* reads C */
     case 1: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, a, 2, &zero, a, 2)); break; /* C is A */
-    case 2: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 3, a, 2, &zero, c, 2)); break; /* A too large */
+    case 2:
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 3, a, 2, &zero, c, 2));
+        break; /* A too large */
     case 3: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, &one, 2, &zero, c, 2)); break; /* host B */
     case 4: cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, a, a, 2, a, 2, &zero, c, 2); break; /* device alpha */
     case 5:
@@ -785,7 +794,9 @@ static void case_bad_product(void)
         OK(cudaFree(a)); /* waits */
         OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, a, 1, &zero, c, 1));
         break;
-    case 7: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, (float *)((char *)a + 2), 1, a, 1, &zero, c, 1)); break;
+    case 7:
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, (float *)((char *)a + 2), 1, a, 1, &zero, c, 1));
+        break;
     }
     CHECK(cudaDeviceSynchronize() != cudaSuccess);
 }
@@ -825,18 +836,20 @@ static conv_set conv_make(const conv_case *t)
     OK(cudnnCreateTensorDescriptor(&s.y));
     OK(cudnnCreateFilterDescriptor(&s.w));
     OK(cudnnCreateConvolutionDescriptor(&s.c));
-    OK(cudnnSetTensor4dDescriptor(s.x, t->nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, dnn_type[t->type], t->n, t->c, t->h,
-                                  t->w));
+    OK(cudnnSetTensor4dDescriptor(s.x, t->nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, dnn_type[t->type], t->n, t->c,
+                                  t->h, t->w));
     OK(cudnnSetFilter4dDescriptor(s.w, dnn_type[t->type], t->nhwc_filter ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, t->k,
                                   t->c / t->groups, t->r, t->s));
-    OK(cudnnSetConvolution2dDescriptor(s.c, t->pad[0], t->pad[1], t->step[0], t->step[1], t->dilation[0], t->dilation[1],
-                                       t->flip ? CUDNN_CONVOLUTION : CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    OK(cudnnSetConvolution2dDescriptor(s.c, t->pad[0], t->pad[1], t->step[0], t->step[1], t->dilation[0],
+                                       t->dilation[1], t->flip ? CUDNN_CONVOLUTION : CUDNN_CROSS_CORRELATION,
+                                       CUDNN_DATA_FLOAT));
     OK(cudnnSetConvolutionGroupCount(s.c, t->groups));
     OK(cudnnSetConvolutionMathType(s.c, CUDNN_FMA_MATH));
     OK(cudnnGetConvolution2dForwardOutputDim(s.c, s.x, s.w, &n, &c, &s.oh, &s.ow));
     CHECK(n == t->n && c == t->k);
     CHECK(s.oh == 1 + (t->h + 2 * t->pad[0] - ((t->r - 1) * t->dilation[0] + 1)) / t->step[0]);
-    OK(cudnnSetTensor4dDescriptor(s.y, t->nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, dnn_type[t->type], n, c, s.oh, s.ow));
+    OK(cudnnSetTensor4dDescriptor(s.y, t->nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, dnn_type[t->type], n, c, s.oh,
+                                  s.ow));
     return s;
 }
 static int64_t image_at(const conv_case *t, int n, int c, int h, int w, int channels, int height, int width)
@@ -848,11 +861,12 @@ static int64_t tap_at(const conv_case *t, int k, int c, int r, int s)
 {
     int cg = t->c / t->groups;
     if (t->flip) r = t->r - 1 - r, s = t->s - 1 - s;
-    return t->nhwc_filter ? (((int64_t)k * t->r + r) * t->s + s) * cg + c : (((int64_t)k * cg + c) * t->r + r) * t->s + s;
+    return t->nhwc_filter ? (((int64_t)k * t->r + r) * t->s + s) * cg + c
+                          : (((int64_t)k * cg + c) * t->r + r) * t->s + s;
 }
 /* Calls f for every product that a convolution is made of. */
-static void each_product(const conv_case *t, const conv_set *s, const void *x, const void *w, const void *y, double *out,
-                         double *most, int which)
+static void each_product(const conv_case *t, const conv_set *s, const void *x, const void *w, const void *y,
+                         double *out, double *most, int which)
 {
     int cg = t->c / t->groups, kg = t->k / t->groups;
     for (int n = 0; n < t->n; n++)
@@ -867,9 +881,9 @@ static void each_product(const conv_case *t, const conv_set *s, const void *x, c
                                 if (h < 0 || h >= t->h || v < 0 || v >= t->w) continue;
                                 int64_t ax = image_at(t, n, k / kg * cg + c, h, v, t->c, t->h, t->w);
                                 int64_t ay = image_at(t, n, k, i, j, t->k, s->oh, s->ow), aw = tap_at(t, k, c, r, q);
-                                double  p = which == 0   ? (double)get_value(x, ax, t->type) * get_value(w, aw, t->type)
-                                            : which == 1 ? (double)get_value(y, ay, t->type) * get_value(w, aw, t->type)
-                                                         : (double)get_value(x, ax, t->type) * get_value(y, ay, t->type);
+                                double p = which == 0   ? (double)get_value(x, ax, t->type) * get_value(w, aw, t->type)
+                                           : which == 1 ? (double)get_value(y, ay, t->type) * get_value(w, aw, t->type)
+                                                        : (double)get_value(x, ax, t->type) * get_value(y, ay, t->type);
                                 int64_t at = which == 0 ? ay : which == 1 ? ax : aw;
                                 out[at] += p;
                                 most[at] += fabs(p);
@@ -886,13 +900,13 @@ static void conv_run(const conv_case *t, int which, int algo, float alpha, float
     double  *want = calloc((size_t)no, sizeof *want), *most = calloc((size_t)no, sizeof *most);
     size_t   nbytes = 0;
     char     guard[64], after[64];
-    int      st = which == 0 ? (int)cudnnGetConvolutionForwardWorkspaceSize(s.h, s.x, s.w, s.c, s.y,
-                                                                            (cudnnConvolutionFwdAlgo_t)algo, &nbytes)
-                  : which == 1
-                      ? (int)cudnnGetConvolutionBackwardDataWorkspaceSize(s.h, s.w, s.y, s.c, s.x,
-                                                                          (cudnnConvolutionBwdDataAlgo_t)algo, &nbytes)
-                      : (int)cudnnGetConvolutionBackwardFilterWorkspaceSize(s.h, s.x, s.y, s.c, s.w,
-                                                                            (cudnnConvolutionBwdFilterAlgo_t)algo, &nbytes);
+    int st = which == 0 ? (int)cudnnGetConvolutionForwardWorkspaceSize(s.h, s.x, s.w, s.c, s.y,
+                                                                       (cudnnConvolutionFwdAlgo_t)algo, &nbytes)
+             : which == 1
+                 ? (int)cudnnGetConvolutionBackwardDataWorkspaceSize(s.h, s.w, s.y, s.c, s.x,
+                                                                     (cudnnConvolutionBwdDataAlgo_t)algo, &nbytes)
+                 : (int)cudnnGetConvolutionBackwardFilterWorkspaceSize(s.h, s.x, s.y, s.c, s.w,
+                                                                       (cudnnConvolutionBwdFilterAlgo_t)algo, &nbytes);
     CHECK(st == 0 || st == CUDNN_STATUS_NOT_SUPPORTED);
     if (nbytes) { /* exactly as large as promised; what lies behind stays */
         OK(cudaMalloc(&work, nbytes + sizeof guard));
@@ -904,14 +918,14 @@ static void conv_run(const conv_case *t, int which, int algo, float alpha, float
         int    got_st;
         if (!pass && !nbytes) continue;
         if (which == 0)
-            got_st = (int)cudnnConvolutionForward(s.h, &alpha, s.x, x, s.w, w, s.c, (cudnnConvolutionFwdAlgo_t)algo, work,
-                                                  given, &beta, s.y, y);
+            got_st = (int)cudnnConvolutionForward(s.h, &alpha, s.x, x, s.w, w, s.c, (cudnnConvolutionFwdAlgo_t)algo,
+                                                  work, given, &beta, s.y, y);
         else if (which == 1)
             got_st = (int)cudnnConvolutionBackwardData(s.h, &alpha, s.w, w, s.y, y, s.c,
                                                        (cudnnConvolutionBwdDataAlgo_t)algo, work, given, &beta, s.x, x);
         else
-            got_st = (int)cudnnConvolutionBackwardFilter(s.h, &alpha, s.x, x, s.y, y, s.c,
-                                                         (cudnnConvolutionBwdFilterAlgo_t)algo, work, given, &beta, s.w, w);
+            got_st = (int)cudnnConvolutionBackwardFilter(
+                s.h, &alpha, s.x, x, s.y, y, s.c, (cudnnConvolutionBwdFilterAlgo_t)algo, work, given, &beta, s.w, w);
         CHECK(got_st == (pass ? 0 : CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT));
     }
     if (!st) {
@@ -960,7 +974,8 @@ static void case_conv_rules(void)
     conv_case t = {2, 4, 8, 8, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, F32, 0, 0, 0};
     conv_set  s = conv_make(&t);
     int       n, v[4], got;
-    float     one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 512), *w = device_floats(NULL, 144);
+    float one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 512),
+          *w = device_floats(NULL, 144);
     cudnnConvolutionFwdAlgoPerf_t       fwd[8];
     cudnnConvolutionBwdFilterAlgoPerf_t flt[8];
     cudnnTensorDescriptor_t             d;
@@ -976,12 +991,12 @@ static void case_conv_rules(void)
     OK(cudnnSetTensor4dDescriptor(d, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 2, 5, 8, 8));
     CHECK(cudnnGetConvolution2dForwardOutputDim(s.c, d, s.w, v, v + 1, v + 2, v + 3) == CUDNN_STATUS_BAD_PARAM);
     OK(cudnnSetTensor4dDescriptor(d, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 2, 4, 8, 9)); /* not what comes out */
-    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero, d,
-                                  y) == CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH);
-    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_FFT, NULL, 0, &zero, s.y, y) ==
-          CUDNN_STATUS_NOT_SUPPORTED);
-    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, NULL, 0,
-                                  &zero, s.y, y) == CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT);
+    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0,
+                                  &zero, d, y) == CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH);
+    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_FFT, NULL, 0, &zero, s.y,
+                                  y) == CUDNN_STATUS_NOT_SUPPORTED);
+    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+                                  NULL, 0, &zero, s.y, y) == CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT);
     /* searches: all algorithms, those that work first; the non-deterministic ones are named */
     OK(cudnnGetConvolutionForwardAlgorithmMaxCount(s.h, &n));
     OK(cudnnGetConvolutionForwardAlgorithm_v7(s.h, s.x, s.w, s.c, s.y, 8, &got, fwd));
@@ -992,7 +1007,8 @@ static void case_conv_rules(void)
     for (int i = 0; i < got; i++)
         if (!flt[i].status)
             CHECK((flt[i].determinism == CUDNN_NON_DETERMINISTIC) ==
-                  (flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 || flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3));
+                  (flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 ||
+                   flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3));
     /* with the user's memory: algorithms that fit, and the output is overwritten */
     OK(cudaMemset(y, 0, 2048));
     OK(cudnnFindConvolutionForwardAlgorithmEx(s.h, s.x, x, s.w, w, s.c, s.y, y, 8, &got, fwd, NULL, 0));
@@ -1016,7 +1032,8 @@ static void case_conv_order(void)
     void     *hx, *hy, *x = device_values(144, F32, &hx), *y = device_values(144, F32, &hy);
     float     one = 1, zero = 0, got, *w = device_floats(NULL, 1), *work = device_floats(NULL, 1024);
     OK(cudnnConvolutionBackwardFilter(s.h, &one, s.x, x, s.y, y, s.c,
-                                      (cudnnConvolutionBwdFilterAlgo_t)atoi(getenv("DT_CASE")), work, 4096, &zero, s.w, w));
+                                      (cudnnConvolutionBwdFilterAlgo_t)atoi(getenv("DT_CASE")), work, 4096, &zero, s.w,
+                                      w));
     OK(cudaMemcpy(&got, w, 4, cudaMemcpyDeviceToHost));
     fprintf(stderr, "%a\n", (double)got);
 }
@@ -1024,11 +1041,13 @@ static void case_bad_convolution(void)
 {
     conv_case t = {2, 4, 8, 8, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, F32, 0, 0, 0};
     conv_set  s = conv_make(&t);
-    float     one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 511), *w = device_floats(NULL, 144);
+    float one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 511),
+          *w = device_floats(NULL, 144);
     int       which = atoi(getenv("DT_CASE"));
     OK(cudaMemset(x, 0, which == 0 ? 2044 : 2048));
     OK(cudaMemset(w, 0, 576));
-    OK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero, s.y, y));
+    OK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero,
+                               s.y, y));
     CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
 }
 UTEST(emu, convolutions) { EXPECT_CASE("convolutions", "DT_EMU=lazy"); }
@@ -1237,7 +1256,7 @@ static void case_rank_processes(void)
         CHECK(status == 0);
     }
 }
-/* One process has queued its part and waits elsewhere: nobody there asks for it, and yet it must run, as a GPU's would. */
+/* One process has queued its part and waits elsewhere. Nobody there asks for it, and yet it must run. */
 static void case_idle_process(void)
 {
     ncclUniqueId id;
@@ -1289,7 +1308,9 @@ static void case_bad_collective(void)
         OK(ncclBroadcast(a[1] + 50, a[1] + 50, 50, ncclFloat, 0, s.comm[1], s.stream[1]));
         OK(ncclAllReduce(a[1], a[1], 50, ncclFloat, ncclSum, s.comm[1], s.stream[1]));
         break;
-    case 2: OK(ncclAllReduce(a[0], a[0], 100, ncclFloat, ncclSum, s.comm[0], s.stream[0])); break; /* rank 1 does not come */
+    case 2:
+        OK(ncclAllReduce(a[0], a[0], 100, ncclFloat, ncclSum, s.comm[0], s.stream[0]));
+        break; /* rank 1 does not come */
     case 3: /* overlapping, not in place */
         OK(ncclAllReduce(a[0], a[0] + 1, 50, ncclFloat, ncclSum, s.comm[0], s.stream[0]));
         OK(ncclAllReduce(a[1], a[1], 50, ncclFloat, ncclSum, s.comm[1], s.stream[1]));
@@ -1445,13 +1466,15 @@ static const char ptx_body[] =
     "add.s32 %r6, %r1, 1;\nrem.u32 %r6, %r6, %r2;\nshl.b32 %r6, %r6, 2;\nadd.s32 %r7, %r3, %r6;\n"                 \
     "ld.shared.u32 %r8, [%r7];\ncvta.to.global.u64 %d2, %d1;\nmul.wide.u32 %d3, %r1, 4;\nadd.s64 %d4, %d2, %d3;\n"  \
     "st.global.u32 [%d4], %r8;\nret;\n}\n"
-    TURN("turn", "bar.sync 0;\n") TURN("race", "")
+    TURN("turn", "bar.sync 0;\n")
+    TURN("race", "")
     ".visible .entry bound()\n.maxntid 64, 1, 1\n{\nret;\n}\n"
     ".visible .entry large()\n{\n.shared .align 4 .b8 room[40960];\nret;\n}\n"
     ".visible .entry own(.param .u64 p0)\n"
     "{\n.reg .b32 %r<3>;\n.reg .b64 %d<3>;\n"
     "ld.param.u64 %d1, [p0];\ncvta.to.global.u64 %d2, %d1;\n"
-    "ld.global.u32 %r1, [times];\nadd.u32 %r2, %r1, 1;\nst.global.u32 [times], %r2;\nst.global.u32 [%d2], %r2;\nret;\n}\n";
+    "ld.global.u32 %r1, [times];\nadd.u32 %r2, %r1, 1;\n"
+    "st.global.u32 [times], %r2;\nst.global.u32 [%d2], %r2;\nret;\n}\n";
 enum { ADD, TURN_, RACE, BOUND, LARGE, OWN, KERNELS };
 static const char *const kernel_names[KERNELS] = {"add", "turn", "race", "bound", "large", "own"};
 static char              kernel_hosts[KERNELS]; /* their addresses stand for the host's functions */
@@ -1542,7 +1565,8 @@ static void case_launch(void)
         OK(cudaMemcpy(&count[d], at[d], 4, cudaMemcpyDeviceToHost));
     }
     CHECK(count[0] == 1 && count[1] == 2);
-    CHECK(launch_add(y, 1, 1, 1, 1, s) == cudaErrorInvalidResourceHandle); /* a stream of device 0, device 1 is current */
+    CHECK(launch_add(y, 1, 1, 1, 1, s) ==
+          cudaErrorInvalidResourceHandle); /* a stream of device 0, device 1 is current */
 }
 static void case_launch_limits(void)
 {
@@ -1669,7 +1693,8 @@ UTEST(emu, kernels_reach_pinned_memory) { EXPECT_CASE("zero_copy", "DT_EMU=lazy"
 UTEST(emu, the_report)
 {
     EXPECT_CASE("zero_copy", "DT_EMU_REPORT=1");
-    EXPECT_TRUE(strstr(said, "1 kernels launched") && strstr(said, "2 copies of 32 bytes") && strstr(said, "coverage: "));
+    EXPECT_TRUE(strstr(said, "1 kernels launched") && strstr(said, "2 copies of 32 bytes") &&
+                strstr(said, "coverage: "));
 }
 
 /* ==================================================================================================== >>main */
