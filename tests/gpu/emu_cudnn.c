@@ -81,7 +81,7 @@ const char *cudnnGetErrorString(cudnnStatus_t st)
 cudnnStatus_t cudnnCreate(cudnnHandle_t *out)
 {
     cudnnStatus_t st = CUDNN_STATUS_SUCCESS;
-    if (!out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!out) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     if (emu_usable()) st = CUDNN_STATUS_NOT_INITIALIZED;
     else {
@@ -97,7 +97,8 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t hh)
 {
     handle *h = handle_of(hh);
     int     before = 0;
-    if (!h) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!hh) return CUDNN_STATUS_SUCCESS;
+    if (!h) return CUDNN_STATUS_BAD_PARAM;
     cudaGetDevice(&before);
     cudaSetDevice(h->device);
     cudaDeviceSynchronize();
@@ -111,7 +112,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t hh, cudaStream_t stream)
     handle       *h = handle_of(hh);
     cudnnStatus_t st = CUDNN_STATUS_SUCCESS;
     int           device = -1;
-    if (!h) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!h) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     if (stream && (emu_stream_check(stream, &device) || device != h->device)) {
         emu_note("cudnnSetStream: a stream of device %d for a handle of device %d", device, h->device);
@@ -123,7 +124,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t hh, cudaStream_t stream)
 cudnnStatus_t cudnnGetStream(cudnnHandle_t hh, cudaStream_t *stream)
 {
     handle *h = handle_of(hh);
-    if (!h || !stream) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!h || !stream) return CUDNN_STATUS_BAD_PARAM;
     *stream = h->stream;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -137,7 +138,7 @@ static size_t width(cudnnDataType_t t) { return t == CUDNN_DATA_FLOAT ? 4 : 2; }
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *out)
 {
-    if (!out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!out) return CUDNN_STATUS_BAD_PARAM;
     tensor *t = calloc(1, sizeof *t);
     t->magic = TENSOR_MAGIC;
     *out = (cudnnTensorDescriptor_t)t;
@@ -156,13 +157,12 @@ static cudnnStatus_t set_tensor(cudnnTensorDescriptor_t d, cudnnDataType_t type,
 {
     tensor *t = tensor_of(d);
     int64_t last = 0;
-    if (!t) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    if (!dim || !stride) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!t || !dim || !stride) return CUDNN_STATUS_BAD_PARAM;
     if (nd > CUDNN_DIM_MAX) return CUDNN_STATUS_NOT_SUPPORTED;
     if (nd < 3) return CUDNN_STATUS_BAD_PARAM;
     if (!is_float(type)) {
         emu_note("a tensor descriptor of data type %d", (int)type);
-        return CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE;
+        return (unsigned)type > CUDNN_DATA_INT4 ? CUDNN_STATUS_BAD_PARAM : CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE;
     }
     for (int i = 0; i < nd; i++) {
         if (dim[i] < 1 || stride[i] < 1) return CUDNN_STATUS_BAD_PARAM;
@@ -185,7 +185,7 @@ cudnnStatus_t cudnnSetTensorNdDescriptorEx(cudnnTensorDescriptor_t d, cudnnTenso
 {
     int     stride[CUDNN_DIM_MAX];
     int64_t n = 1;
-    if (!tensor_of(d) || !dim) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!tensor_of(d) || !dim) return CUDNN_STATUS_BAD_PARAM;
     if (nd > CUDNN_DIM_MAX) return CUDNN_STATUS_NOT_SUPPORTED;
     if (nd < 3 || (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC)) return CUDNN_STATUS_BAD_PARAM;
     for (int i = 0; i < nd; i++) {
@@ -222,11 +222,11 @@ cudnnStatus_t cudnnGetTensor4dDescriptor(const cudnnTensorDescriptor_t d, cudnnD
 {
     tensor *t = tensor_of(d);
     int    *dim[4] = {n, c, h, w}, *stride[4] = {sn, sc, sh, sw};
-    if (!t || !type) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!t || !type) return CUDNN_STATUS_BAD_PARAM;
     if (t->nd != 4) return CUDNN_STATUS_BAD_PARAM;
     *type = t->type;
     for (int i = 0; i < 4; i++) {
-        if (!dim[i] || !stride[i]) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+        if (!dim[i] || !stride[i]) return CUDNN_STATUS_BAD_PARAM;
         *dim[i] = t->dim[i];
         *stride[i] = t->stride[i];
     }
@@ -236,7 +236,7 @@ cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t d, int mo
                                          int dim[], int stride[])
 {
     tensor *t = tensor_of(d);
-    if (!t || !type || !nd || !dim || !stride) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!t || !type || !nd || !dim || !stride) return CUDNN_STATUS_BAD_PARAM;
     *type = t->type;
     *nd = t->nd;
     for (int i = 0; i < t->nd && i < most; i++) {
@@ -249,7 +249,7 @@ cudnnStatus_t cudnnGetTensorSizeInBytes(const cudnnTensorDescriptor_t d, size_t 
 {
     tensor *t = tensor_of(d);
     size_t  last = 0;
-    if (!t || !nbytes) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!t || !nbytes) return CUDNN_STATUS_BAD_PARAM;
     for (int i = 0; i < t->nd; i++) last += (size_t)(t->dim[i] - 1) * (size_t)t->stride[i];
     *nbytes = t->nd ? (last + 1) * width(t->type) : 0;
     return CUDNN_STATUS_SUCCESS;
@@ -257,7 +257,7 @@ cudnnStatus_t cudnnGetTensorSizeInBytes(const cudnnTensorDescriptor_t d, size_t 
 
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t *out)
 {
-    if (!out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!out) return CUDNN_STATUS_BAD_PARAM;
     filter *f = calloc(1, sizeof *f);
     f->magic = FILTER_MAGIC;
     *out = (cudnnFilterDescriptor_t)f;
@@ -275,7 +275,7 @@ cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t d, cudnnDataTyp
                                          int nd, const int dim[])
 {
     filter *f = filter_of(d);
-    if (!f || !dim) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!f || !dim) return CUDNN_STATUS_BAD_PARAM;
     if (nd > CUDNN_DIM_MAX) return CUDNN_STATUS_NOT_SUPPORTED;
     if (nd < 3 || (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC)) return CUDNN_STATUS_BAD_PARAM;
     if (!is_float(type)) return CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE;
@@ -297,7 +297,7 @@ cudnnStatus_t cudnnGetFilter4dDescriptor(const cudnnFilterDescriptor_t d, cudnnD
                                          cudnnTensorFormat_t *format, int *k, int *c, int *h, int *w)
 {
     filter *f = filter_of(d);
-    if (!f || !type || !format || !k || !c || !h || !w) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!f || !type || !format || !k || !c || !h || !w) return CUDNN_STATUS_BAD_PARAM;
     if (f->nd != 4) return CUDNN_STATUS_BAD_PARAM;
     *type = f->type;
     *format = f->format;
@@ -307,7 +307,7 @@ cudnnStatus_t cudnnGetFilter4dDescriptor(const cudnnFilterDescriptor_t d, cudnnD
 
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t *out)
 {
-    if (!out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!out) return CUDNN_STATUS_BAD_PARAM;
     conv *c = calloc(1, sizeof *c);
     c->magic = CONV_MAGIC;
     c->groups = 1;
@@ -327,7 +327,7 @@ cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t d, in
                                               cudnnDataType_t compute)
 {
     conv *c = conv_of(d);
-    if (!c || !pad || !step || !dilation) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c || !pad || !step || !dilation) return CUDNN_STATUS_BAD_PARAM;
     if (n > CUDNN_DIM_MAX - 2) return CUDNN_STATUS_NOT_SUPPORTED;
     if (n < 1 || (mode != CUDNN_CONVOLUTION && mode != CUDNN_CROSS_CORRELATION)) return CUDNN_STATUS_BAD_PARAM;
     for (int i = 0; i < n; i++)
@@ -355,7 +355,7 @@ cudnnStatus_t cudnnGetConvolution2dDescriptor(const cudnnConvolutionDescriptor_t
 {
     conv *c = conv_of(d);
     if (!c || !pad_h || !pad_w || !u || !v || !dil_h || !dil_w || !mode || !compute)
-        return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+        return CUDNN_STATUS_BAD_PARAM;
     if (c->nd != 2) return CUDNN_STATUS_BAD_PARAM;
     *pad_h = c->pad[0], *pad_w = c->pad[1], *u = c->step[0], *v = c->step[1];
     *dil_h = c->dilation[0], *dil_w = c->dilation[1];
@@ -366,7 +366,7 @@ cudnnStatus_t cudnnGetConvolution2dDescriptor(const cudnnConvolutionDescriptor_t
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t d, int groups)
 {
     conv *c = conv_of(d);
-    if (!c) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c) return CUDNN_STATUS_BAD_PARAM;
     if (groups < 1) return CUDNN_STATUS_BAD_PARAM;
     c->groups = groups;
     return CUDNN_STATUS_SUCCESS;
@@ -374,14 +374,14 @@ cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t d, int 
 cudnnStatus_t cudnnGetConvolutionGroupCount(cudnnConvolutionDescriptor_t d, int *groups)
 {
     conv *c = conv_of(d);
-    if (!c || !groups) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c || !groups) return CUDNN_STATUS_BAD_PARAM;
     *groups = c->groups;
     return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t d, cudnnMathType_t math)
 {
     conv *c = conv_of(d);
-    if (!c) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c) return CUDNN_STATUS_BAD_PARAM;
     if ((unsigned)math > CUDNN_FMA_MATH) return CUDNN_STATUS_BAD_PARAM;
     c->math = math;
     return CUDNN_STATUS_SUCCESS;
@@ -389,7 +389,7 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t d, cudnnM
 cudnnStatus_t cudnnGetConvolutionMathType(cudnnConvolutionDescriptor_t d, cudnnMathType_t *math)
 {
     conv *c = conv_of(d);
-    if (!c || !math) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c || !math) return CUDNN_STATUS_BAD_PARAM;
     *math = c->math;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -405,7 +405,7 @@ cudnnStatus_t cudnnGetConvolutionNdForwardOutputDim(const cudnnConvolutionDescri
     conv   *c = conv_of(cd);
     tensor *x = tensor_of(xd);
     filter *w = filter_of(wd);
-    if (!c || !x || !w || !dim) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c || !x || !w || !dim) return CUDNN_STATUS_BAD_PARAM;
     if (x->nd != w->nd || x->nd != c->nd + 2 || nd != x->nd || x->dim[1] != w->dim[1] * c->groups ||
         w->dim[0] % c->groups)
         return CUDNN_STATUS_BAD_PARAM;
@@ -421,7 +421,7 @@ cudnnStatus_t cudnnGetConvolution2dForwardOutputDim(const cudnnConvolutionDescri
                                                     int *n, int *c, int *h, int *w)
 {
     int dim[4];
-    if (!n || !c || !h || !w) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!n || !c || !h || !w) return CUDNN_STATUS_BAD_PARAM;
     cudnnStatus_t st = cudnnGetConvolutionNdForwardOutputDim(cd, xd, wd, 4, dim);
     if (!st) *n = dim[0], *c = dim[1], *h = dim[2], *w = dim[3];
     return st;
@@ -590,7 +590,7 @@ static cudnnStatus_t search(cudnnHandle_t hh, int kind, cudnnTensorDescriptor_t 
     task                          t;
     cudnnStatus_t                 st;
     cudnnConvolutionFwdAlgoPerf_t p[MOST_ALGOS];
-    if (!same_task(hh, kind, 0, xd, wd, cd, yd, &t) || !got || !out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(hh, kind, 0, xd, wd, cd, yd, &t) || !got || !out) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     st = rank_algos(handle_of(hh), &t, wanted, got, p, limit);
     if (!st) memcpy(out, p, (size_t)*got * sizeof *p);
@@ -875,7 +875,7 @@ static cudnnStatus_t convolve(cudnnHandle_t hh, const task *t, const float *alph
     cudnnStatus_t st;
     size_t        need = 0, e = width(t->x.type);
     const void   *operand[4] = {in, weight, other, out};
-    if (!alpha || !beta || !in || !out || (!weight && !other)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!alpha || !beta || !in || !out || (!weight && !other)) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     if (emu_usable() || emu_sticky(h->device)) st = CUDNN_STATUS_EXECUTION_FAILED_CUDART;
     else if (emu_device() != h->device) {
@@ -911,7 +911,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t h, const void *alpha, const 
                                       const cudnnTensorDescriptor_t yd, void *y)
 {
     task t;
-    if (!same_task(h, FORWARD, (int)algo, xd, wd, cd, yd, &t)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(h, FORWARD, (int)algo, xd, wd, cd, yd, &t)) return CUDNN_STATUS_BAD_PARAM;
     return convolve(h, &t, alpha, beta, x, w, NULL, y, workspace, nbytes, "cudnnConvolutionForward");
 }
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t h, const void *alpha, const cudnnFilterDescriptor_t wd,
@@ -921,7 +921,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t h, const void *alpha, c
                                            const cudnnTensorDescriptor_t dxd, void *dx)
 {
     task t;
-    if (!same_task(h, DATA, (int)algo, dxd, wd, cd, dyd, &t)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(h, DATA, (int)algo, dxd, wd, cd, dyd, &t)) return CUDNN_STATUS_BAD_PARAM;
     return convolve(h, &t, alpha, beta, dy, w, NULL, dx, workspace, nbytes, "cudnnConvolutionBackwardData");
 }
 cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t h, const void *alpha, const cudnnTensorDescriptor_t xd,
@@ -931,7 +931,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t h, const void *alpha,
                                              const void *beta, const cudnnFilterDescriptor_t dwd, void *dw)
 {
     task t;
-    if (!same_task(h, FILTER, (int)algo, xd, dwd, cd, dyd, &t)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(h, FILTER, (int)algo, xd, dwd, cd, dyd, &t)) return CUDNN_STATUS_BAD_PARAM;
     return convolve(h, &t, alpha, beta, dy, NULL, x, dw, workspace, nbytes, "cudnnConvolutionBackwardFilter");
 }
 
@@ -942,7 +942,7 @@ static cudnnStatus_t workspace_of(cudnnHandle_t h, int kind, int algo, cudnnTens
 {
     task          t;
     cudnnStatus_t st;
-    if (!same_task(h, kind, algo, xd, wd, cd, yd, &t) || !nbytes) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(h, kind, algo, xd, wd, cd, yd, &t) || !nbytes) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     st = check_task(&t, handle_of(h)->device);
     if (!st) st = check_algo(&t, nbytes);
@@ -959,7 +959,7 @@ static cudnnStatus_t search_ex(cudnnHandle_t hh, int kind, cudnnTensorDescriptor
     handle       *h = handle_of(hh);
     task          t;
     if (!same_task(hh, kind, 0, xd, wd, cd, yd, &t) || !a || !b || !out || (nbytes && !workspace))
-        return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+        return CUDNN_STATUS_BAD_PARAM;
     if ((st = search(hh, kind, xd, wd, cd, yd, wanted, got, results, nbytes))) return st;
     if (cudaStreamSynchronize(h->stream)) return CUDNN_STATUS_EXECUTION_FAILED_CUDART;
     emu_lock();
@@ -979,7 +979,7 @@ static cudnnStatus_t search_ex(cudnnHandle_t hh, int kind, cudnnTensorDescriptor
 #define MOST (~(size_t)0)
 static cudnnStatus_t most_algos(cudnnHandle_t h, int kind, int *n)
 {
-    if (!handle_of(h) || !n) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!handle_of(h) || !n) return CUDNN_STATUS_BAD_PARAM;
     *n = algo_count(kind);
     return CUDNN_STATUS_SUCCESS;
 }
@@ -1045,7 +1045,7 @@ static cudnnStatus_t search_waiting(cudnnHandle_t h, int kind, cudnnTensorDescri
                                     cudnnConvolutionDescriptor_t cd, cudnnTensorDescriptor_t yd, int wanted, int *got,
                                     void *out)
 {
-    if (!handle_of(h)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!handle_of(h)) return CUDNN_STATUS_BAD_PARAM;
     if (cudaDeviceSynchronize()) return CUDNN_STATUS_EXECUTION_FAILED_CUDART;
     return search(h, kind, xd, wd, cd, yd, wanted, got, out, MOST);
 }

@@ -173,6 +173,13 @@ static void case_legacy(void) /* the default stream and blocking streams wait fo
     OK(cudaLaunchHostFunc(0, set_flag, &flag[2]));
     OK(cudaStreamSynchronize(0));
     CHECK(flag[0] == 1 && flag[1] == 0 && flag[2] == 1);
+    cudaEvent_t ev; /* not the wait for the default stream but its work waits */
+    memset(flag, 0, sizeof flag);
+    OK(cudaEventCreate(&ev));
+    OK(cudaLaunchHostFunc(blocking, set_flag, &flag[0]));
+    OK(cudaEventRecord(ev, 0));
+    OK(cudaEventSynchronize(ev));
+    CHECK(flag[0] == 1);
 }
 static void case_events(void)
 {
