@@ -20,6 +20,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,6 +176,20 @@ static void choose_devices(void)
 
 static stream *stream_new(int d, unsigned flags, int priority);
 
+/* The host has touched memory that is not its own. If it is a device's, say so; the program ends as it would have. */
+static struct sigaction before_us;
+static void             on_fault(int sig, siginfo_t *info, void *context)
+{
+    static const char text[] = "emu: the host touches device memory\n";
+    uintptr_t         p = (uintptr_t)info->si_addr;
+    (void)context;
+    for (int i = 0; i < emu.ndevices; i++) {
+        if (p < emu.device[i].base || p - emu.device[i].base >= emu.device[i].span) continue;
+        if (write(2, text, sizeof text - 1) < 0 || emu.strict) _exit(97);
+    }
+    sigaction(sig, &before_us, NULL); /* and again, to whoever would have got it */
+}
+
 static void start(void)
 {
     const char *mode = getenv("DT_EMU");
@@ -214,6 +229,8 @@ static void start(void)
         d->next = (d->base + ((size_t)1 << 21)) & ~(((uintptr_t)1 << 21) - 1);
         d->legacy = stream_new(i, 0, 0);
     }
+    struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    if (emu.ndevices) sigaction(SIGSEGV, &a, &before_us);
 }
 /* The program's constructors register kernels before main; the settings are read at the first call. */
 __attribute__((constructor)) static void on_load(void) { atexit(at_exit); }

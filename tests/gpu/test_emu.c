@@ -260,6 +260,48 @@ static void case_many(void) /* more work than a stream holds */
     OK(cudaStreamSynchronize(s));
 }
 
+static void *thread_main(void *arg) /* a thread with streams of its own on a device that others use as well */
+{
+    cublasHandle_t h;
+    float          one = 1, zero = 0, id[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+    int            d = *(int *)arg % 2;
+    OK(cudaSetDevice(d));
+    OK(cublasCreate(&h));
+    cudaStream_t s = stream_new(cudaStreamNonBlocking), t = stream_new(cudaStreamNonBlocking);
+    cudaEvent_t  ev;
+    OK(cublasSetStream(h, s));
+    OK(cudaEventCreate(&ev));
+    for (int round = 0; round < 20; round++) {
+        float v[16], w[16], *x, *y, *z;
+        for (int i = 0; i < 16; i++) v[i] = (float)(i + round + *(int *)arg * 100);
+        OK(cudaMalloc((void **)&x, 64));
+        OK(cudaMalloc((void **)&y, 64));
+        OK(cudaMalloc((void **)&z, 64));
+        OK(cudaMemcpyAsync(x, v, 64, cudaMemcpyHostToDevice, s));
+        OK(cudaMemcpyAsync(y, id, 64, cudaMemcpyHostToDevice, s));
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 4, 4, 4, &one, x, 4, y, 4, &zero, z, 4));
+        OK(cudaEventRecord(ev, s));
+        OK(cudaStreamWaitEvent(t, ev, 0));
+        OK(cudaMemcpyAsync(w, z, 64, cudaMemcpyDeviceToHost, t));
+        CHECK(!memcmp(v, w, 64));
+        OK(cudaFree(x));
+        OK(cudaFree(y));
+        OK(cudaFree(z));
+    }
+    OK(cublasDestroy(h));
+    return NULL;
+}
+static void case_threads(void)
+{
+    pthread_t th[6];
+    int       id[6];
+    for (int i = 0; i < 6; i++) {
+        id[i] = i;
+        pthread_create(&th[i], NULL, thread_main, &id[i]);
+    }
+    for (int i = 0; i < 6; i++) pthread_join(th[i], NULL);
+}
+
 /* ---- memory */
 static void case_staged(void) /* pageable memory may change after the call */
 {
@@ -331,6 +373,12 @@ static void case_dereference(void)
 {
     volatile float *x = device_floats((float[]){1}, 1);
     printf("%g\n", (double)x[0]);
+}
+static void case_crash(void)
+{
+    volatile int *volatile nowhere = NULL;
+    (void)device_floats(NULL, 1);
+    *nowhere = 1;
 }
 static void case_past_the_end(void)
 {
@@ -535,6 +583,11 @@ UTEST(emu, events_and_queries) { EXPECT_CASE("events", "DT_EMU=lazy DT_EMU_DEVIC
 UTEST(emu, a_destroyed_stream_finishes_its_work) { EXPECT_CASE("destroyed_stream", "DT_EMU=lazy"); }
 UTEST(emu, host_functions_may_not_call_cuda) { EXPECT_CAUGHT("host_function", "DT_EMU=lazy", "cudaLaunchHostFunc"); }
 UTEST(emu, a_full_stream_makes_the_host_wait) { EXPECT_CASE("many", "DT_EMU=lazy"); }
+UTEST(emu, threads)
+{
+    EXPECT_CASE("threads", "DT_EMU_DEVICES=2");
+    EXPECT_CASE("threads", "DT_EMU_DEVICES=2 DT_EMU=random:1");
+}
 UTEST(emu, pageable_copies_are_staged) { EXPECT_CASE("staged", "DT_EMU=lazy"); }
 UTEST(emu, pinned_memory_belongs_to_the_copy_until_it_ran)
 {
@@ -545,7 +598,14 @@ UTEST(emu, pinned_memory_belongs_to_the_copy_until_it_ran)
     EXPECT_CASE("pinned_chain", "DT_EMU=random:5");
     EXPECT_CAUGHT("pinned_freed", "DT_EMU=lazy", "still in use");
 }
-UTEST(emu, the_host_cannot_touch_device_memory) { EXPECT_EQ(1000 + SIGSEGV, run_case("dereference", "DT_EMU=lazy")); }
+UTEST(emu, the_host_cannot_touch_device_memory)
+{
+    EXPECT_CAUGHT("dereference", "DT_EMU=lazy", "the host touches device memory");
+    EXPECT_EQ(1000 + SIGSEGV, run_case("dereference", "DT_EMU_STRICT=0"));
+    EXPECT_TRUE(says("the host touches device memory"));
+    EXPECT_EQ(1000 + SIGSEGV, run_case("crash", "DT_EMU=lazy")); /* another crash is none of ours */
+    EXPECT_TRUE(!strstr(said, "emu: "));
+}
 UTEST(emu, memory_that_is_not_there)
 {
     EXPECT_CAUGHT("past_the_end", "DT_EMU=lazy", "pass the end of the 256 bytes");
@@ -1708,7 +1768,7 @@ UTEST(emu, the_report)
 #define CASES(X)                                                                                                       \
     X(when) X(event) X(no_event) X(legacy) X(events) X(destroyed_stream) X(host_function) X(many) X(staged)            \
     X(pinned_source_changed) X(pinned_target_poisoned) X(pinned_target_written) X(pinned_chain) X(pinned_freed)        \
-    X(dereference) X(past_the_end) X(freed) X(freed_twice) X(unwritten) X(unwritten_copied) X(copy_kinds)              \
+    X(dereference) X(crash) X(threads) X(past_the_end) X(freed) X(freed_twice) X(unwritten) X(unwritten_copied) X(copy_kinds)              \
     X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer) X(no_peer) X(fork) X(leak) \
     X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules) X(conv_order) X(bad_convolution)         \
     X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) X(idle_process) X(bad_collective) X(abort)          \
