@@ -104,7 +104,8 @@ typedef struct emu_work {
 EMU_API cudaError_t emu_queue(cudaStream_t stream, emu_work *w);
 EMU_API bool        emu_advance(void *stream, uint64_t at); /* without waiting; true: it has run */
 EMU_API void        emu_wait(void *stream, uint64_t at);           /* until it has run, or hangs */
-EMU_API cudaError_t emu_stream_check(cudaStream_t stream, int *device); /* is it one; of which device */
+/* Is it one, and of which device? The default stream becomes that of the current device. */
+EMU_API cudaError_t emu_stream_check(cudaStream_t *stream, int *device);
 
 /* ---- formats of 16 bits */
 static inline float emu_from_bits(uint32_t u)

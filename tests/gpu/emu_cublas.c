@@ -79,7 +79,7 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t hh, cudaStream_t stream)
     cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
     if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
     emu_lock();
-    if (stream && (emu_stream_check(stream, &device) || device != h->device)) {
+    if (stream && (emu_stream_check(&stream, &device) || device != h->device)) {
         emu_note("cublasSetStream: a stream of device %d for a handle of device %d", device, h->device);
         st = CUBLAS_STATUS_INVALID_VALUE;
     } else {

@@ -569,11 +569,12 @@ static stream *stream_of(cudaStream_t h)
     stream *s = (stream *)h;
     return s->magic == STREAM_MAGIC && !s->destroyed ? s : NULL;
 }
-cudaError_t emu_stream_check(cudaStream_t h, int *d)
+cudaError_t emu_stream_check(cudaStream_t *h, int *d)
 {
-    stream *s = stream_of(h);
+    stream *s = stream_of(*h);
     if (!s) return cudaErrorInvalidResourceHandle;
     *d = s->device;
+    *h = (cudaStream_t)s;
     return cudaSuccess;
 }
 bool emu_advance(void *s, uint64_t at) { return advance(s, at); }
@@ -745,6 +746,14 @@ static int    threads_processor(void)
     int c = capability();
     return c == 75 ? 1024 : c == 80 || c == 90 || c == 100 || c == 103 ? 2048 : 1536;
 }
+static int blocks_processor(void)
+{
+    switch (capability()) {
+    case 75: case 86: case 87: return 16;
+    case 89: case 110: case 120: case 121: return 24;
+    default: return 32;
+    }
+}
 enum { SHARED = 48 << 10, PROCESSORS = 8, REGISTERS = 65536 };
 
 cudaError_t cudaGetDeviceCount(int *n)
@@ -816,7 +825,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d)
     p->memoryBusWidth = 256;
     p->l2CacheSize = 4 << 20;
     p->maxThreadsPerMultiProcessor = threads_processor();
-    p->maxBlocksPerMultiProcessor = capability() == 75 ? 16 : 32;
+    p->maxBlocksPerMultiProcessor = blocks_processor();
     p->pciBusID = emu.device[d].physical + 1;
     p->isMultiGpuBoard = 0;
     p->hostNumaId = -1;
@@ -842,7 +851,7 @@ cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int d)
     case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: *v = REGISTERS; break;
     case cudaDevAttrMultiProcessorCount: *v = PROCESSORS; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: *v = threads_processor(); break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: *v = capability() == 75 ? 16 : 32; break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *v = blocks_processor(); break;
     case cudaDevAttrComputeCapabilityMajor: *v = capability() / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *v = capability() % 10; break;
     case cudaDevAttrAsyncEngineCount: *v = 2; break;
@@ -1982,7 +1991,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *host
 }
 static int resident(const kernel *k, int threads, size_t dynamic)
 {
-    int    warps = (threads + 31) / 32, n = capability() == 75 ? 16 : 32;
+    int    warps = (threads + 31) / 32, n = blocks_processor();
     size_t shared = ptx_shared(k->code[current]) + dynamic + (capability() == 75 ? 0 : 1024);
     int    per_warp = (k->registers * 32 + 255) / 256 * 256;
     size_t most = k->dynamic_most > 0 ? ptx_shared(k->code[current]) + (size_t)k->dynamic_most : 0;

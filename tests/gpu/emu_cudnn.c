@@ -114,7 +114,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t hh, cudaStream_t stream)
     int           device = -1;
     if (!h) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
-    if (stream && (emu_stream_check(stream, &device) || device != h->device)) {
+    if (stream && (emu_stream_check(&stream, &device) || device != h->device)) {
         emu_note("cudnnSetStream: a stream of device %d for a handle of device %d", device, h->device);
         st = CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH;
     } else h->stream = stream;

@@ -671,7 +671,7 @@ static ncclResult_t meet(comm *c)
                 return fault(c, ncclInvalidUsage, "duplicate GPU: ranks %d and %d are both on device %d", s, r,
                              c->sh->rank[r].physical);
             }
-        if (r == c->rank) continue;
+        if (c->fd[r] >= 0) continue;
         file_name(path, sizeof path, c->name, r);
         c->fd[r] = shm_open(path, O_RDWR, 0600);
         if (c->fd[r] < 0) return fault(c, ncclSystemError, "/dev/shm%s: %s", path, strerror(errno));
@@ -953,9 +953,8 @@ static ncclResult_t call(int kind, const void *in, void *out, size_t count, nccl
         r = fault(c, ncclInvalidArgument, "%s: rank %d of %d", kind_name[kind], root, c->nranks);
     else if (c->async) r = fault(c, ncclInvalidUsage, "%s: the communicator has failed", kind_name[kind]);
     else if (!(r = usable())) {
-        int before = emu_device();
-        if (!stream) device = c->device == before ? before : -1; /* the default stream is of the current device */
-        else if (emu_stream_check(stream, &device)) device = -1;
+        /* the default stream: of the device that is current now, not when the group ends */
+        if (emu_stream_check(&stream, &device)) device = -1;
         if (device != c->device)
             r = fault(c, ncclInvalidUsage, "%s: the stream is not of device %d", kind_name[kind], c->device);
     }

@@ -1437,7 +1437,7 @@ static void case_nccl_init(void)
     ncclUniqueId id;
     ncclComm_t   c[2];
     int          twice[2] = {1, 1}, absent[2] = {0, 7};
-    float       *a;
+    float       *a, *b;
     CHECK(ncclCommInitAll(c, 2, twice) == ncclInvalidUsage);
     CHECK(ncclCommInitAll(c, 2, absent) == ncclInvalidUsage);
     OK(ncclGetUniqueId(&id));
@@ -1449,9 +1449,18 @@ static void case_nccl_init(void)
     }
     OK(ncclGroupEnd());
     a = rank_floats(0, 10, 0, true);
+    b = rank_floats(1, 10, 1, true);
+    OK(ncclGroupStart()); /* default streams: of the device that is current at the call, not at the end of the group */
+    OK(ncclAllReduce(b, b, 10, ncclFloat, ncclSum, c[1], 0));
+    OK(cudaSetDevice(0));
+    OK(ncclAllReduce(a, a, 10, ncclFloat, ncclSum, c[0], 0));
+    OK(ncclGroupEnd());
+    rank_expect(0, a, 10, 1, 2);
+    rank_expect(1, b, 10, 1, 2);
     OK(ncclCommDestroy(c[0]));
     OK(ncclCommDestroy(c[1]));
     OK(ncclGetUniqueId(&id));
+    OK(cudaSetDevice(0));
     OK(ncclCommInitRank(c, 1, id, 0)); /* one rank is all ranks */
     OK(cudaSetDevice(1));
     CHECK(ncclAllReduce(a, a, 10, ncclFloat, ncclSum, c[0], 0) == ncclInvalidUsage);
@@ -1769,14 +1778,15 @@ UTEST(emu, the_report)
 }
 
 /* ==================================================================================================== >>main */
-#define CASES(X)                                                                                                       \
-    X(when) X(event) X(no_event) X(legacy) X(events) X(destroyed_stream) X(host_function) X(many) X(staged)            \
-    X(pinned_source_changed) X(pinned_target_poisoned) X(pinned_target_written) X(pinned_chain) X(pinned_freed)        \
-    X(dereference) X(crash) X(threads) X(past_the_end) X(freed) X(freed_twice) X(unwritten) X(unwritten_copied) X(copy_kinds)              \
-    X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer) X(no_peer) X(fork) X(leak) \
-    X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules) X(conv_order) X(bad_convolution)         \
-    X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) X(idle_process) X(bad_collective) X(abort)          \
-    X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) X(bad_launch) X(zero_copy)
+#define CASES(X)                                                                                                 \
+    X(when) X(event) X(no_event) X(legacy) X(events) X(destroyed_stream) X(host_function) X(many) X(staged)      \
+    X(pinned_source_changed) X(pinned_target_poisoned) X(pinned_target_written) X(pinned_chain) X(pinned_freed)  \
+    X(dereference) X(crash) X(threads) X(past_the_end) X(freed) X(freed_twice) X(unwritten) X(unwritten_copied)  \
+    X(copy_kinds) X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer)        \
+    X(no_peer) X(fork) X(leak) X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules)         \
+    X(conv_order) X(bad_convolution) X(collectives) X(nccl_types) X(rank_threads) X(rank_processes)              \
+    X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) \
+    X(bad_launch) X(zero_copy)
 #define ROW(n) {#n, case_##n},
 const emu_case emu_cases[] = {CASES(ROW){NULL, NULL}};
 
