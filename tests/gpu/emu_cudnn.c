@@ -649,7 +649,7 @@ static void *open_tensor(int device, const tensor *t, const void *ptr, int acces
     if (d < 0) return emu_bytes(device, ptr, run, access, who);
     char *base = emu_bytes(device, ptr, (last + 1) * e, 0, who);
     int   n[3] = {1, 1, 1}, s[3] = {0, 0, 0};
-    for (int i = 0; i <= d && i < 3; i++) n[2 - d + i] = t->dim[at[i]], s[2 - d + i] = t->stride[at[i]];
+    for (int i = 0; d < 3 && i <= d; i++) n[2 - d + i] = t->dim[at[i]], s[2 - d + i] = t->stride[at[i]];
     if (d == 3) { /* not even one dimension of neighbours: element by element of the last */
         n[0] = t->dim[at[0]], n[1] = t->dim[at[1]], n[2] = t->dim[at[2]];
         s[0] = t->stride[at[0]], s[1] = t->stride[at[1]], s[2] = t->stride[at[2]];

@@ -1040,6 +1040,43 @@ static void case_convolutions(void)
                 conv_run(&shapes[i], which, algo, 0.5f, 2);
             }
 }
+/* Tensors with gaps: the gaps are neither read (nobody wrote them) nor written. */
+static void case_conv_strided(void)
+{
+    static const int strides[][4] = {{200, 50, 10, 2}, {128, 36, 8, 1}, {1, 2, 6, 24}, {97, 1, 21, 4}};
+    conv_case        t = {2, 3, 4, 5, 2, 1, 1, {0, 0}, {1, 1}, {1, 1}, 1, F32, 0, 0, 0};
+    float            one = 1, zero = 0, weight[6] = {1, 2, 3, -1, 0, 1};
+    for (int i = 0; i < LEN(strides); i++) {
+        const int *s = strides[i];
+        conv_set   c = conv_make(&t);
+        float     *x = device_floats(NULL, 400), *y = device_floats(NULL, 400), *w = device_floats(weight, 6);
+        OK(cudnnSetTensor4dDescriptorEx(c.x, CUDNN_DATA_FLOAT, 2, 3, 4, 5, s[0], s[1], s[2], s[3]));
+        OK(cudnnSetTensor4dDescriptorEx(c.y, CUDNN_DATA_FLOAT, 2, 2, 4, 5, s[0], s[1], s[2], s[3]));
+        for (int e = 0; e < 120; e++) {
+            float v = (float)(e % 7);
+            OK(cudaMemcpy(x + e / 60 * s[0] + e / 20 % 3 * s[1] + e / 5 % 4 * s[2] + e % 5 * s[3], &v, 4,
+                          cudaMemcpyHostToDevice));
+        }
+        OK(cudnnConvolutionForward(c.h, &one, c.x, x, c.w, w, c.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0,
+                                   &zero, c.y, y));
+        for (int e = 0; e < 80; e++) {
+            int   n = e / 40, k = e / 20 % 2, at = n * 60 + e % 20;
+            float v, want = 0;
+            for (int q = 0; q < 3; q++) want += weight[k * 3 + q] * (float)((at + 20 * q) % 7);
+            OK(cudaMemcpy(&v, y + n * s[0] + k * s[1] + e / 5 % 4 * s[2] + e % 5 * s[3], 4, cudaMemcpyDeviceToHost));
+            CHECK(v == want);
+        }
+    }
+    /* the last gap is still as it was allocated */
+    float v, *y = device_floats(NULL, 400);
+    conv_set c = conv_make(&t);
+    float   *x = device_floats(NULL, 400), *w = device_floats(weight, 6);
+    OK(cudaMemset(x, 0, 1600));
+    OK(cudnnSetTensor4dDescriptorEx(c.y, CUDNN_DATA_FLOAT, 2, 2, 4, 5, 128, 36, 8, 1));
+    OK(cudnnConvolutionForward(c.h, &one, c.x, x, c.w, w, c.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero,
+                               c.y, y));
+    CHECK(cudaMemcpy(&v, y + 5, 4, cudaMemcpyDeviceToHost) == cudaErrorIllegalAddress);
+}
 static void case_conv_rules(void)
 {
     conv_case t = {2, 4, 8, 8, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, F32, 0, 0, 0};
@@ -1121,7 +1158,11 @@ static void case_bad_convolution(void)
                                s.y, y));
     CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
 }
-UTEST(emu, convolutions) { EXPECT_CASE("convolutions", "DT_EMU=lazy"); }
+UTEST(emu, convolutions)
+{
+    EXPECT_CASE("convolutions", "DT_EMU=lazy");
+    EXPECT_CAUGHT("conv_strided", "DT_EMU=lazy", "never been written");
+}
 UTEST(emu, the_rules_of_convolutions) { EXPECT_CASE("conv_rules", "DT_EMU_CC=75"); }
 UTEST(emu, algorithms_that_are_not_deterministic_are_not)
 {
@@ -1784,7 +1825,7 @@ UTEST(emu, the_report)
     X(dereference) X(crash) X(threads) X(past_the_end) X(freed) X(freed_twice) X(unwritten) X(unwritten_copied)  \
     X(copy_kinds) X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer)        \
     X(no_peer) X(fork) X(leak) X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules)         \
-    X(conv_order) X(bad_convolution) X(collectives) X(nccl_types) X(rank_threads) X(rank_processes)              \
+    X(conv_order) X(conv_strided) X(bad_convolution) X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) \
     X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) \
     X(bad_launch) X(zero_copy)
 #define ROW(n) {#n, case_##n},
