@@ -5,7 +5,13 @@
    emu_cudnn.c   -> libcudnn.so.9    convolutions
    emu_nccl.c    -> libnccl.so.2     collectives between threads and processes of one machine
 
-   A program built with nvcc's shared runtime (PTX in its fat binary, uncompressed) finds them through LD_LIBRARY_PATH.
+   A program built with nvcc's shared runtime (PTX in its fat binary, uncompressed) finds them through LD_LIBRARY_PATH:
+
+     nvcc -cudart shared -Xfatbin --compress-mode=none -gencode arch=compute_80,code=compute_80 -c kernels.cu
+     cc -O2 -fPIC -shared -isystem CUDA/include -Wl,-soname,libcudart.so.13 -Wl,--default-symver emu_cudart.c \
+        -o libcudart.so.13 -lm -lpthread
+     and the others alike, linked with -l:libcudart.so.13; libnccl.so.2 without --default-symver, as the real one
+
    What is not modelled is not defined: the program does not start, or the call fails. Nothing succeeds undone.
 
    THE MODEL. A stream is a queue of work. Queued work has run only where the program made sure of it:
@@ -58,7 +64,7 @@ EMU_API void        emu_note(const char *format, ...) EMU_PRINTF(1, 2); /* with 
 EMU_API uint64_t    emu_random(void);                                   /* from the seed */
 EMU_API double      emu_hang_seconds(void);
 EMU_API double      emu_seconds(void);
-EMU_API cudaError_t emu_usable(void);              /* is there a driver, a device, no fork behind us; the sticky error */
+EMU_API cudaError_t emu_usable(void); /* is there a driver, a device, no fork behind us; the sticky error */
 EMU_API cudaError_t emu_sticky(int device);
 EMU_API int         emu_device(void);              /* the thread's */
 EMU_API int         emu_devices(void);
@@ -98,7 +104,8 @@ typedef struct emu_work {
 EMU_API cudaError_t emu_queue(cudaStream_t stream, emu_work *w);
 EMU_API bool        emu_advance(void *stream, uint64_t at); /* without waiting; true: it has run */
 EMU_API void        emu_wait(void *stream, uint64_t at);           /* until it has run, or hangs */
-EMU_API cudaError_t emu_stream_check(cudaStream_t stream, int *device); /* is it one; of which device */
+/* Is it one, and of which device? The default stream becomes that of the current device. */
+EMU_API cudaError_t emu_stream_check(cudaStream_t *stream, int *device);
 
 /* ---- formats of 16 bits */
 static inline float emu_from_bits(uint32_t u)

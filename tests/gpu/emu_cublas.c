@@ -79,7 +79,7 @@ cublasStatus_t cublasSetStream_v2(cublasHandle_t hh, cudaStream_t stream)
     cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
     if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
     emu_lock();
-    if (stream && (emu_stream_check(stream, &device) || device != h->device)) {
+    if (stream && (emu_stream_check(&stream, &device) || device != h->device)) {
         emu_note("cublasSetStream: a stream of device %d for a handle of device %d", device, h->device);
         st = CUBLAS_STATUS_INVALID_VALUE;
     } else {
@@ -253,8 +253,8 @@ static bool shares(const void *a, int64_t na, size_t rows_a, size_t ld_a, const 
     return x < y ? !(gap >= rows_a && gap + rows_b <= ld_a) : !(gap >= rows_b && gap + rows_a <= ld_a);
 }
 
-static bool run_one(const product *p, const void *a, const void *b, void *c, float alpha, float beta, float *at, float *bt,
-                    float *sum)
+static bool run_one(const product *p, const void *a, const void *b, void *c, float alpha, float beta, float *at,
+                    float *bt, float *sum)
 {
     size_t  wab = width(p->type_ab), wc = width(p->type_c);
     bool    na = p->ta == CUBLAS_OP_N, nb = p->tb == CUBLAS_OP_N;
@@ -281,8 +281,8 @@ static bool run_one(const product *p, const void *a, const void *b, void *c, flo
         if (p->half) sums_f16(p, at, bt, sum);
         else emu_sgemm(p->n, p->m, p->k, bt, p->k, at, p->m, sum, p->m);
     }
-    void *pc = emu_rows(d, c, p->n, (size_t)p->m * wc, (size_t)p->ldc * wc, beta != 0 ? EMU_READ | EMU_WRITE : EMU_WRITE,
-                        "C of a matrix product");
+    void *pc = emu_rows(d, c, p->n, (size_t)p->m * wc, (size_t)p->ldc * wc,
+                        beta != 0 ? EMU_READ | EMU_WRITE : EMU_WRITE, "C of a matrix product");
     if (!pc) return false;
     for (int64_t j = 0; j < p->n; j++)
         for (int64_t i = 0; i < p->m; i++) {
@@ -376,8 +376,9 @@ static cublasStatus_t check(const handle *h, const product *p, const void *alpha
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (p->lda < at_least_1(na ? p->m : p->k) || p->ldb < at_least_1(nb ? p->k : p->n) || p->ldc < at_least_1(p->m)) {
-        emu_note("%s: lda %lld, ldb %lld or ldc %lld is too small for m %lld, n %lld, k %lld", p->w.name, (long long)p->lda,
-                 (long long)p->ldb, (long long)p->ldc, (long long)p->m, (long long)p->n, (long long)p->k);
+        emu_note("%s: lda %lld, ldb %lld or ldc %lld is too small for m %lld, n %lld, k %lld", p->w.name,
+                 (long long)p->lda, (long long)p->ldb, (long long)p->ldc, (long long)p->m, (long long)p->n,
+                 (long long)p->k);
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
@@ -410,7 +411,8 @@ static cublasStatus_t multiply(cublasHandle_t hh, product desc, const void *alph
         emu_note("%s: a handle of device %d while device %d is current", desc.w.name, h->device, emu_device());
         st = CUBLAS_STATUS_EXECUTION_FAILED;
     } else if (!computable(h, compute, ta, tb, tc, &desc)) {
-        emu_note("%s: A type %d, B type %d, C type %d, compute type %d", desc.w.name, (int)ta, (int)tb, (int)tc, (int)compute);
+        emu_note("%s: A type %d, B type %d, C type %d, compute type %d", desc.w.name, (int)ta, (int)tb, (int)tc,
+                 (int)compute);
         st = CUBLAS_STATUS_NOT_SUPPORTED;
     } else st = check(h, &desc, alpha, beta);
     if (st || !desc.m || !desc.n || !desc.batch) {
@@ -441,28 +443,29 @@ cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperat
                             cudaDataType type_b, int ldb, const void *beta, void *c, cudaDataType type_c, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t algo)
 {
-    product p = {.w.name = "cublasGemmEx", .ta = ta, .tb = tb, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc,
-                 .batch = 1, .a = a, .b = b, .c = c};
+    product p = {.w.name = "cublasGemmEx", .ta = ta, .tb = tb, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb,
+                 .ldc = ldc, .batch = 1, .a = a, .b = b, .c = c};
     (void)algo; /* a hint */
     return multiply(h, p, alpha, beta, type_a, type_b, type_c, compute);
 }
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
-                                          const void *alpha, const void *a, cudaDataType type_a, int lda,
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n,
+                                          int k, const void *alpha, const void *a, cudaDataType type_a, int lda,
                                           long long stride_a, const void *b, cudaDataType type_b, int ldb,
                                           long long stride_b, const void *beta, void *c, cudaDataType type_c, int ldc,
-                                          long long stride_c, int batch, cublasComputeType_t compute, cublasGemmAlgo_t algo)
+                                          long long stride_c, int batch, cublasComputeType_t compute,
+                                          cublasGemmAlgo_t algo)
 {
     product p = {.w.name = "cublasGemmStridedBatchedEx", .ta = ta, .tb = tb, .m = m, .n = n, .k = k, .lda = lda,
-                 .ldb = ldb, .ldc = ldc, .batch = batch, .stride_a = stride_a, .stride_b = stride_b, .stride_c = stride_c,
-                 .a = a, .b = b, .c = c};
+                 .ldb = ldb, .ldc = ldc, .batch = batch, .stride_a = stride_a, .stride_b = stride_b,
+                 .stride_c = stride_c, .a = a, .b = b, .c = c};
     (void)algo;
     return multiply(h, p, alpha, beta, type_a, type_b, type_c, compute);
 }
 cublasStatus_t cublasGemmBatchedEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
                                    const void *alpha, const void *const a[], cudaDataType type_a, int lda,
-                                   const void *const b[], cudaDataType type_b, int ldb, const void *beta, void *const c[],
-                                   cudaDataType type_c, int ldc, int batch, cublasComputeType_t compute,
-                                   cublasGemmAlgo_t algo)
+                                   const void *const b[], cudaDataType type_b, int ldb, const void *beta,
+                                   void *const c[], cudaDataType type_c, int ldc, int batch,
+                                   cublasComputeType_t compute, cublasGemmAlgo_t algo)
 {
     product p = {.w.name = "cublasGemmBatchedEx", .ta = ta, .tb = tb, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb,
                  .ldc = ldc, .batch = batch, .a = a, .b = b, .c = (void *)(uintptr_t)c, .pointers = true};
@@ -473,15 +476,16 @@ cublasStatus_t cublasSgemm_v2(cublasHandle_t h, cublasOperation_t ta, cublasOper
                               const float *alpha, const float *a, int lda, const float *b, int ldb, const float *beta,
                               float *c, int ldc)
 {
-    product p = {.w.name = "cublasSgemm", .ta = ta, .tb = tb, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc,
-                 .batch = 1, .a = a, .b = b, .c = c};
+    product p = {.w.name = "cublasSgemm", .ta = ta, .tb = tb, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb,
+                 .ldc = ldc, .batch = 1, .a = a, .b = b, .c = c};
     return multiply(h, p, alpha, beta, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F);
 }
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
-                                         const float *alpha, const float *a, int lda, long long stride_a, const float *b,
-                                         int ldb, long long stride_b, const float *beta, float *c, int ldc,
-                                         long long stride_c, int batch)
+cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n,
+                                         int k, const float *alpha, const float *a, int lda, long long stride_a,
+                                         const float *b, int ldb, long long stride_b, const float *beta, float *c,
+                                         int ldc, long long stride_c, int batch)
 {
-    return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, a, CUDA_R_32F, lda, stride_a, b, CUDA_R_32F, ldb, stride_b,
-                                      beta, c, CUDA_R_32F, ldc, stride_c, batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, a, CUDA_R_32F, lda, stride_a, b, CUDA_R_32F, ldb,
+                                      stride_b, beta, c, CUDA_R_32F, ldc, stride_c, batch, CUBLAS_COMPUTE_32F,
+                                      CUBLAS_GEMM_DEFAULT);
 }

@@ -20,6 +20,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,6 +176,20 @@ static void choose_devices(void)
 
 static stream *stream_new(int d, unsigned flags, int priority);
 
+/* The host has touched memory that is not its own. If it is a device's, say so; the program ends as it would have. */
+static struct sigaction before_us;
+static void             on_fault(int sig, siginfo_t *info, void *context)
+{
+    static const char text[] = "emu: the host touches device memory\n";
+    uintptr_t         p = (uintptr_t)info->si_addr;
+    (void)context;
+    for (int i = 0; i < emu.ndevices; i++) {
+        if (p < emu.device[i].base || p - emu.device[i].base >= emu.device[i].span) continue;
+        if (write(2, text, sizeof text - 1) < 0 || emu.strict) _exit(97);
+    }
+    sigaction(sig, &before_us, NULL); /* and again, to whoever would have got it */
+}
+
 static void start(void)
 {
     const char *mode = getenv("DT_EMU");
@@ -214,6 +229,8 @@ static void start(void)
         d->next = (d->base + ((size_t)1 << 21)) & ~(((uintptr_t)1 << 21) - 1);
         d->legacy = stream_new(i, 0, 0);
     }
+    struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    if (emu.ndevices) sigaction(SIGSEGV, &a, &before_us);
 }
 /* The program's constructors register kernels before main; the settings are read at the first call. */
 __attribute__((constructor)) static void on_load(void) { atexit(at_exit); }
@@ -290,8 +307,8 @@ static range *range_of(int d, const void *ptr, size_t nbytes, const char *who)
         return NULL;
     }
     if (!r->host) {
-        emu_fail(d, cudaErrorIllegalAddress, "%s: %zu bytes at %p: the %zu bytes at %p have been freed", who, nbytes, ptr,
-                 r->nbytes, (void *)r->base);
+        emu_fail(d, cudaErrorIllegalAddress, "%s: %zu bytes at %p: the %zu bytes at %p have been freed", who, nbytes,
+                 ptr, r->nbytes, (void *)r->base);
         return NULL;
     }
     if (d >= 0 && owner != d && !emu.device[d].peer[owner]) {
@@ -335,8 +352,9 @@ void *emu_rows(int d, const void *ptr, int64_t rows, size_t nbytes, size_t pitch
             size_t hole = ptx_shadow_unwritten(row, nbytes);
             if (hole < nbytes) {
                 hole += (size_t)i * pitch;
-                emu_fail(d, cudaErrorIllegalAddress, "%s: reads %p, byte %zu of its operand at %p, that nothing has written",
-                         who, (void *)((uintptr_t)ptr + hole), hole, ptr);
+                emu_fail(d, cudaErrorIllegalAddress,
+                         "%s: reads %p, byte %zu of its operand at %p, that nothing has written", who,
+                         (void *)((uintptr_t)ptr + hole), hole, ptr);
                 return NULL;
             }
         }
@@ -551,11 +569,12 @@ static stream *stream_of(cudaStream_t h)
     stream *s = (stream *)h;
     return s->magic == STREAM_MAGIC && !s->destroyed ? s : NULL;
 }
-cudaError_t emu_stream_check(cudaStream_t h, int *d)
+cudaError_t emu_stream_check(cudaStream_t *h, int *d)
 {
-    stream *s = stream_of(h);
+    stream *s = stream_of(*h);
     if (!s) return cudaErrorInvalidResourceHandle;
     *d = s->device;
+    *h = (cudaStream_t)s;
     return cudaSuccess;
 }
 bool emu_advance(void *s, uint64_t at) { return advance(s, at); }
@@ -727,6 +746,14 @@ static int    threads_processor(void)
     int c = capability();
     return c == 75 ? 1024 : c == 80 || c == 90 || c == 100 || c == 103 ? 2048 : 1536;
 }
+static int blocks_processor(void)
+{
+    switch (capability()) {
+    case 75: case 86: case 87: return 16;
+    case 89: case 110: case 120: case 121: return 24;
+    default: return 32;
+    }
+}
 enum { SHARED = 48 << 10, PROCESSORS = 8, REGISTERS = 65536 };
 
 cudaError_t cudaGetDeviceCount(int *n)
@@ -798,7 +825,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int d)
     p->memoryBusWidth = 256;
     p->l2CacheSize = 4 << 20;
     p->maxThreadsPerMultiProcessor = threads_processor();
-    p->maxBlocksPerMultiProcessor = capability() == 75 ? 16 : 32;
+    p->maxBlocksPerMultiProcessor = blocks_processor();
     p->pciBusID = emu.device[d].physical + 1;
     p->isMultiGpuBoard = 0;
     p->hostNumaId = -1;
@@ -824,7 +851,7 @@ cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int d)
     case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: *v = REGISTERS; break;
     case cudaDevAttrMultiProcessorCount: *v = PROCESSORS; break;
     case cudaDevAttrMaxThreadsPerMultiProcessor: *v = threads_processor(); break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor: *v = capability() == 75 ? 16 : 32; break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *v = blocks_processor(); break;
     case cudaDevAttrComputeCapabilityMajor: *v = capability() / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *v = capability() % 10; break;
     case cudaDevAttrAsyncEngineCount: *v = 2; break;
@@ -1000,7 +1027,8 @@ static cudaError_t unpin(void *p, bool registered, const char *who)
         pinned *q = *at;
         if (q->ptr != (unsigned char *)p || q->registered != registered) continue;
         const char *name = copy_pending(p, q->nbytes);
-        if (name) return emu_fail(current, cudaErrorInvalidValue, "%s: %p is still in use by a queued %s", who, p, name);
+        if (name)
+            return emu_fail(current, cudaErrorInvalidValue, "%s: %p is still in use by a queued %s", who, p, name);
         *at = q->next;
         if (!registered) munmap(q->ptr, q->nbytes); /* whoever touches it from here on is caught */
         free(q);
@@ -1131,8 +1159,8 @@ static int copy_run(emu_work *w)
     if (!to_host && !(dst = translate(-1, dst, c->nbytes, &to_shadow, w->name)))
         return *sticky = cudaErrorIllegalAddress, EMU_DONE;
     if (to_host && from_shadow && (hole = ptx_shadow_unwritten(from_shadow, c->nbytes)) < c->nbytes) {
-        emu_fail(w->device, cudaErrorIllegalAddress, "%s: byte %zu of the %zu at %p has never been written", w->name, hole,
-                 c->nbytes, c->src);
+        emu_fail(w->device, cudaErrorIllegalAddress, "%s: byte %zu of the %zu at %p has never been written", w->name,
+                 hole, c->nbytes, c->src);
         return EMU_DONE;
     }
     memmove(dst, src, c->nbytes);
@@ -1198,7 +1226,8 @@ static cudaError_t copy(void *dst, const void *src, size_t nbytes, enum cudaMemc
     if (kind != cudaMemcpyDefault &&
         (to != (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) ||
          from != (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice)) &&
-        !(kind == cudaMemcpyDeviceToDevice && (to || is_pinned(dst, nbytes) == 1) && (from || is_pinned(src, nbytes) == 1))) {
+        !(kind == cudaMemcpyDeviceToDevice && (to || is_pinned(dst, nbytes) == 1) &&
+          (from || is_pinned(src, nbytes) == 1))) {
         emu_note("%s: %s memory as destination, %s memory as source, and kind %d", who, to ? "device" : "host",
                  from ? "device" : "host", (int)kind);
         return cudaErrorInvalidValue;
@@ -1647,8 +1676,9 @@ void **__cudaRegisterFatBinary(void *wrapper)
     module *m = calloc(1, sizeof *m);
     emu_lock();
     if (w->magic != 0x466243b1 || w->version != 1)
-        emu_fail(-1, cudaErrorInvalidKernelImage, "a fat binary's wrapper with magic %08x, version %d: relocatable device "
-                                                  "code is not modelled", (unsigned)w->magic, w->version);
+        emu_fail(-1, cudaErrorInvalidKernelImage,
+                 "a fat binary's wrapper with magic %08x, version %d: relocatable device code is not modelled",
+                 (unsigned)w->magic, w->version);
     else read_fat_binary(m, w->data);
     m->next = modules;
     modules = m;
@@ -1794,11 +1824,12 @@ static bool view_find(void *user, uint64_t addr, ptx_block *out)
             return false;
         }
         if (owner != v->device && !emu.device[v->device].peer[owner]) {
-            emu_fail(-1, cudaErrorIllegalAddress, "a kernel of device %d uses %p of device %d without peer access", v->device,
-                     (void *)p, owner);
+            emu_fail(-1, cudaErrorIllegalAddress, "a kernel of device %d uses %p of device %d without peer access",
+                     v->device, (void *)p, owner);
             return false;
         }
-        *out = (ptx_block){(char *)r->host + (p - r->base), r->shadow + SHADOW * (p - r->base), r->nbytes - (p - r->base)};
+        *out = (ptx_block){(char *)r->host + (p - r->base), r->shadow + SHADOW * (p - r->base),
+                           r->nbytes - (p - r->base)};
         return true;
     }
     q = pinned_of((void *)p, 1);
@@ -1824,8 +1855,11 @@ static int kernel_run(emu_work *w)
     emu.kernels++;
     if (ptx_run(kw->k->code[w->device], &kw->l, text, sizeof text)) {
         bool misaligned = strstr(text, "align") != NULL, memory_error = strstr(text, "0x") != NULL;
-        emu_fail(w->device, misaligned ? cudaErrorMisalignedAddress : memory_error ? cudaErrorIllegalAddress
-                                                                                   : cudaErrorLaunchFailure, "%s", text);
+        emu_fail(w->device,
+                 misaligned     ? cudaErrorMisalignedAddress
+                 : memory_error ? cudaErrorIllegalAddress
+                                : cudaErrorLaunchFailure,
+                 "%s", text);
     }
     if (v.pinned) host_written(NULL, 0);
     return EMU_DONE;
@@ -1837,8 +1871,8 @@ static cudaError_t limits(const kernel *k, dim3 g, dim3 b, size_t dynamic)
     size_t   shared = ptx_shared(k->code[current]) + dynamic;
     size_t   most = k->dynamic_most > 0 ? ptx_shared(k->code[current]) + (size_t)k->dynamic_most : 0;
     if (most < SHARED) most = SHARED;
-    if (!g.x || !g.y || !g.z || !threads || b.x > 1024 || b.y > 1024 || b.z > 64 || threads > 1024 || g.x > 0x7fffffff ||
-        g.y > 65535 || g.z > 65535) {
+    if (!g.x || !g.y || !g.z || !threads || b.x > 1024 || b.y > 1024 || b.z > 64 || threads > 1024 ||
+        g.x > 0x7fffffff || g.y > 65535 || g.z > 65535) {
         emu_note("%s: a grid of %u x %u x %u blocks of %u x %u x %u threads", k->name, g.x, g.y, g.z, b.x, b.y, b.z);
         return cudaErrorInvalidConfiguration;
     }
@@ -1919,8 +1953,8 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute a, int
     switch ((int)a) {
     case cudaFuncAttributeMaxDynamicSharedMemorySize:
         if (value < 0 || fixed + (size_t)value > shared_most()) {
-            emu_note("cudaFuncSetAttribute: %s: %d bytes of shared memory and %zu static ones, at most %zu", k->name, value,
-                     fixed, shared_most());
+            emu_note("cudaFuncSetAttribute: %s: %d bytes of shared memory and %zu static ones, at most %zu", k->name,
+                     value, fixed, shared_most());
             return leave(cudaErrorInvalidValue);
         }
         k->dynamic_most = value;
@@ -1957,11 +1991,12 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *host
 }
 static int resident(const kernel *k, int threads, size_t dynamic)
 {
-    int    warps = (threads + 31) / 32, n = capability() == 75 ? 16 : 32;
+    int    warps = (threads + 31) / 32, n = blocks_processor();
     size_t shared = ptx_shared(k->code[current]) + dynamic + (capability() == 75 ? 0 : 1024);
     int    per_warp = (k->registers * 32 + 255) / 256 * 256;
     size_t most = k->dynamic_most > 0 ? ptx_shared(k->code[current]) + (size_t)k->dynamic_most : 0;
-    if (threads < 1 || threads > k->threads_most || ptx_shared(k->code[current]) + dynamic > (most < SHARED ? SHARED : most))
+    if (threads < 1 || threads > k->threads_most ||
+        ptx_shared(k->code[current]) + dynamic > (most < SHARED ? SHARED : most))
         return 0;
     if (threads_processor() / 32 / warps < n) n = threads_processor() / 32 / warps;
     if ((int)(shared_processor() / shared) < n) n = (int)(shared_processor() / shared);
@@ -1977,8 +2012,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *ho
     if (!e) *n = resident(k, threads, dynamic);
     return leave(e);
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *host, int threads, size_t dynamic,
-                                                                   unsigned flags)
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *host, int threads,
+                                                                   size_t dynamic, unsigned flags)
 {
     if (flags > cudaOccupancyDisableCachingOverride) return last_error = cudaErrorInvalidValue;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, host, threads, dynamic);
@@ -2013,7 +2048,8 @@ static void at_exit(void)
                     emu.device[i].peak);
         fprintf(stderr, "emu report: %llu works queued at exit that nothing waited for; %llu failed checks\n",
                 (unsigned long long)pending, (unsigned long long)emu.failures);
-        fprintf(stderr, "emu report: coverage: %llu of %llu opcodes executed; not executed:", (unsigned long long)c.opcodes_run,
+        fprintf(stderr,
+                "emu report: coverage: %llu of %llu opcodes executed; not executed:", (unsigned long long)c.opcodes_run,
                 (unsigned long long)c.opcodes);
         ptx_coverage(unused_opcode, NULL);
         fputc('\n', stderr);
@@ -2032,8 +2068,8 @@ typedef float vec __attribute__((vector_size(32), aligned(4)));
 #if defined __x86_64__ && defined __GNUC__ && !defined __clang__
 __attribute__((target_clones("avx2", "default")))
 #endif
-static void gemm_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
-                      int64_t ldc)
+static void gemm_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                      float *c, int64_t ldc)
 {
     int64_t i = 0;
     for (; i + 4 <= m; i += 4) {

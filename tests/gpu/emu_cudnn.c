@@ -81,7 +81,7 @@ const char *cudnnGetErrorString(cudnnStatus_t st)
 cudnnStatus_t cudnnCreate(cudnnHandle_t *out)
 {
     cudnnStatus_t st = CUDNN_STATUS_SUCCESS;
-    if (!out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!out) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     if (emu_usable()) st = CUDNN_STATUS_NOT_INITIALIZED;
     else {
@@ -97,7 +97,8 @@ cudnnStatus_t cudnnDestroy(cudnnHandle_t hh)
 {
     handle *h = handle_of(hh);
     int     before = 0;
-    if (!h) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!hh) return CUDNN_STATUS_SUCCESS;
+    if (!h) return CUDNN_STATUS_BAD_PARAM;
     cudaGetDevice(&before);
     cudaSetDevice(h->device);
     cudaDeviceSynchronize();
@@ -111,9 +112,9 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t hh, cudaStream_t stream)
     handle       *h = handle_of(hh);
     cudnnStatus_t st = CUDNN_STATUS_SUCCESS;
     int           device = -1;
-    if (!h) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!h) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
-    if (stream && (emu_stream_check(stream, &device) || device != h->device)) {
+    if (stream && (emu_stream_check(&stream, &device) || device != h->device)) {
         emu_note("cudnnSetStream: a stream of device %d for a handle of device %d", device, h->device);
         st = CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH;
     } else h->stream = stream;
@@ -123,7 +124,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t hh, cudaStream_t stream)
 cudnnStatus_t cudnnGetStream(cudnnHandle_t hh, cudaStream_t *stream)
 {
     handle *h = handle_of(hh);
-    if (!h || !stream) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!h || !stream) return CUDNN_STATUS_BAD_PARAM;
     *stream = h->stream;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -137,7 +138,7 @@ static size_t width(cudnnDataType_t t) { return t == CUDNN_DATA_FLOAT ? 4 : 2; }
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t *out)
 {
-    if (!out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!out) return CUDNN_STATUS_BAD_PARAM;
     tensor *t = calloc(1, sizeof *t);
     t->magic = TENSOR_MAGIC;
     *out = (cudnnTensorDescriptor_t)t;
@@ -151,17 +152,17 @@ cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t d)
     free(t);
     return CUDNN_STATUS_SUCCESS;
 }
-static cudnnStatus_t set_tensor(cudnnTensorDescriptor_t d, cudnnDataType_t type, int nd, const int *dim, const int *stride)
+static cudnnStatus_t set_tensor(cudnnTensorDescriptor_t d, cudnnDataType_t type, int nd, const int *dim,
+                                const int *stride)
 {
     tensor *t = tensor_of(d);
     int64_t last = 0;
-    if (!t) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    if (!dim || !stride) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!t || !dim || !stride) return CUDNN_STATUS_BAD_PARAM;
     if (nd > CUDNN_DIM_MAX) return CUDNN_STATUS_NOT_SUPPORTED;
     if (nd < 3) return CUDNN_STATUS_BAD_PARAM;
     if (!is_float(type)) {
         emu_note("a tensor descriptor of data type %d", (int)type);
-        return CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE;
+        return (unsigned)type > CUDNN_DATA_INT4 ? CUDNN_STATUS_BAD_PARAM : CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE;
     }
     for (int i = 0; i < nd; i++) {
         if (dim[i] < 1 || stride[i] < 1) return CUDNN_STATUS_BAD_PARAM;
@@ -184,7 +185,7 @@ cudnnStatus_t cudnnSetTensorNdDescriptorEx(cudnnTensorDescriptor_t d, cudnnTenso
 {
     int     stride[CUDNN_DIM_MAX];
     int64_t n = 1;
-    if (!tensor_of(d) || !dim) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!tensor_of(d) || !dim) return CUDNN_STATUS_BAD_PARAM;
     if (nd > CUDNN_DIM_MAX) return CUDNN_STATUS_NOT_SUPPORTED;
     if (nd < 3 || (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC)) return CUDNN_STATUS_BAD_PARAM;
     for (int i = 0; i < nd; i++) {
@@ -204,8 +205,8 @@ cudnnStatus_t cudnnSetTensorNdDescriptorEx(cudnnTensorDescriptor_t d, cudnnTenso
     }
     return set_tensor(d, type, nd, dim, stride);
 }
-cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t d, cudnnTensorFormat_t format, cudnnDataType_t type, int n,
-                                         int c, int h, int w)
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t d, cudnnTensorFormat_t format, cudnnDataType_t type,
+                                         int n, int c, int h, int w)
 {
     int dim[4] = {n, c, h, w};
     return cudnnSetTensorNdDescriptorEx(d, format, type, 4, dim);
@@ -221,21 +222,21 @@ cudnnStatus_t cudnnGetTensor4dDescriptor(const cudnnTensorDescriptor_t d, cudnnD
 {
     tensor *t = tensor_of(d);
     int    *dim[4] = {n, c, h, w}, *stride[4] = {sn, sc, sh, sw};
-    if (!t || !type) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!t || !type) return CUDNN_STATUS_BAD_PARAM;
     if (t->nd != 4) return CUDNN_STATUS_BAD_PARAM;
     *type = t->type;
     for (int i = 0; i < 4; i++) {
-        if (!dim[i] || !stride[i]) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+        if (!dim[i] || !stride[i]) return CUDNN_STATUS_BAD_PARAM;
         *dim[i] = t->dim[i];
         *stride[i] = t->stride[i];
     }
     return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t d, int most, cudnnDataType_t *type, int *nd, int dim[],
-                                         int stride[])
+cudnnStatus_t cudnnGetTensorNdDescriptor(const cudnnTensorDescriptor_t d, int most, cudnnDataType_t *type, int *nd,
+                                         int dim[], int stride[])
 {
     tensor *t = tensor_of(d);
-    if (!t || !type || !nd || !dim || !stride) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!t || !type || !nd || !dim || !stride) return CUDNN_STATUS_BAD_PARAM;
     *type = t->type;
     *nd = t->nd;
     for (int i = 0; i < t->nd && i < most; i++) {
@@ -248,7 +249,7 @@ cudnnStatus_t cudnnGetTensorSizeInBytes(const cudnnTensorDescriptor_t d, size_t 
 {
     tensor *t = tensor_of(d);
     size_t  last = 0;
-    if (!t || !nbytes) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!t || !nbytes) return CUDNN_STATUS_BAD_PARAM;
     for (int i = 0; i < t->nd; i++) last += (size_t)(t->dim[i] - 1) * (size_t)t->stride[i];
     *nbytes = t->nd ? (last + 1) * width(t->type) : 0;
     return CUDNN_STATUS_SUCCESS;
@@ -256,7 +257,7 @@ cudnnStatus_t cudnnGetTensorSizeInBytes(const cudnnTensorDescriptor_t d, size_t 
 
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t *out)
 {
-    if (!out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!out) return CUDNN_STATUS_BAD_PARAM;
     filter *f = calloc(1, sizeof *f);
     f->magic = FILTER_MAGIC;
     *out = (cudnnFilterDescriptor_t)f;
@@ -270,11 +271,11 @@ cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t d)
     free(f);
     return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t d, cudnnDataType_t type, cudnnTensorFormat_t format, int nd,
-                                         const int dim[])
+cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t d, cudnnDataType_t type, cudnnTensorFormat_t format,
+                                         int nd, const int dim[])
 {
     filter *f = filter_of(d);
-    if (!f || !dim) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!f || !dim) return CUDNN_STATUS_BAD_PARAM;
     if (nd > CUDNN_DIM_MAX) return CUDNN_STATUS_NOT_SUPPORTED;
     if (nd < 3 || (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC)) return CUDNN_STATUS_BAD_PARAM;
     if (!is_float(type)) return CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE;
@@ -286,17 +287,17 @@ cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t d, cudnnDataTyp
     memcpy(f->dim, dim, (size_t)nd * sizeof *dim);
     return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t d, cudnnDataType_t type, cudnnTensorFormat_t format, int k,
-                                         int c, int h, int w)
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t d, cudnnDataType_t type, cudnnTensorFormat_t format,
+                                         int k, int c, int h, int w)
 {
     int dim[4] = {k, c, h, w};
     return cudnnSetFilterNdDescriptor(d, type, format, 4, dim);
 }
-cudnnStatus_t cudnnGetFilter4dDescriptor(const cudnnFilterDescriptor_t d, cudnnDataType_t *type, cudnnTensorFormat_t *format,
-                                         int *k, int *c, int *h, int *w)
+cudnnStatus_t cudnnGetFilter4dDescriptor(const cudnnFilterDescriptor_t d, cudnnDataType_t *type,
+                                         cudnnTensorFormat_t *format, int *k, int *c, int *h, int *w)
 {
     filter *f = filter_of(d);
-    if (!f || !type || !format || !k || !c || !h || !w) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!f || !type || !format || !k || !c || !h || !w) return CUDNN_STATUS_BAD_PARAM;
     if (f->nd != 4) return CUDNN_STATUS_BAD_PARAM;
     *type = f->type;
     *format = f->format;
@@ -306,7 +307,7 @@ cudnnStatus_t cudnnGetFilter4dDescriptor(const cudnnFilterDescriptor_t d, cudnnD
 
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t *out)
 {
-    if (!out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!out) return CUDNN_STATUS_BAD_PARAM;
     conv *c = calloc(1, sizeof *c);
     c->magic = CONV_MAGIC;
     c->groups = 1;
@@ -322,10 +323,11 @@ cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t d)
     return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t d, int n, const int pad[], const int step[],
-                                              const int dilation[], cudnnConvolutionMode_t mode, cudnnDataType_t compute)
+                                              const int dilation[], cudnnConvolutionMode_t mode,
+                                              cudnnDataType_t compute)
 {
     conv *c = conv_of(d);
-    if (!c || !pad || !step || !dilation) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c || !pad || !step || !dilation) return CUDNN_STATUS_BAD_PARAM;
     if (n > CUDNN_DIM_MAX - 2) return CUDNN_STATUS_NOT_SUPPORTED;
     if (n < 1 || (mode != CUDNN_CONVOLUTION && mode != CUDNN_CROSS_CORRELATION)) return CUDNN_STATUS_BAD_PARAM;
     for (int i = 0; i < n; i++)
@@ -340,19 +342,20 @@ cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t d, in
     c->compute = compute;
     return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t d, int pad_h, int pad_w, int u, int v, int dil_h,
-                                              int dil_w, cudnnConvolutionMode_t mode, cudnnDataType_t compute)
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t d, int pad_h, int pad_w, int u, int v,
+                                              int dil_h, int dil_w, cudnnConvolutionMode_t mode,
+                                              cudnnDataType_t compute)
 {
     int pad[2] = {pad_h, pad_w}, step[2] = {u, v}, dilation[2] = {dil_h, dil_w};
     return cudnnSetConvolutionNdDescriptor(d, 2, pad, step, dilation, mode, compute);
 }
-cudnnStatus_t cudnnGetConvolution2dDescriptor(const cudnnConvolutionDescriptor_t d, int *pad_h, int *pad_w, int *u, int *v,
-                                              int *dil_h, int *dil_w, cudnnConvolutionMode_t *mode,
+cudnnStatus_t cudnnGetConvolution2dDescriptor(const cudnnConvolutionDescriptor_t d, int *pad_h, int *pad_w, int *u,
+                                              int *v, int *dil_h, int *dil_w, cudnnConvolutionMode_t *mode,
                                               cudnnDataType_t *compute)
 {
     conv *c = conv_of(d);
     if (!c || !pad_h || !pad_w || !u || !v || !dil_h || !dil_w || !mode || !compute)
-        return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+        return CUDNN_STATUS_BAD_PARAM;
     if (c->nd != 2) return CUDNN_STATUS_BAD_PARAM;
     *pad_h = c->pad[0], *pad_w = c->pad[1], *u = c->step[0], *v = c->step[1];
     *dil_h = c->dilation[0], *dil_w = c->dilation[1];
@@ -363,7 +366,7 @@ cudnnStatus_t cudnnGetConvolution2dDescriptor(const cudnnConvolutionDescriptor_t
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t d, int groups)
 {
     conv *c = conv_of(d);
-    if (!c) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c) return CUDNN_STATUS_BAD_PARAM;
     if (groups < 1) return CUDNN_STATUS_BAD_PARAM;
     c->groups = groups;
     return CUDNN_STATUS_SUCCESS;
@@ -371,14 +374,14 @@ cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t d, int 
 cudnnStatus_t cudnnGetConvolutionGroupCount(cudnnConvolutionDescriptor_t d, int *groups)
 {
     conv *c = conv_of(d);
-    if (!c || !groups) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c || !groups) return CUDNN_STATUS_BAD_PARAM;
     *groups = c->groups;
     return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t d, cudnnMathType_t math)
 {
     conv *c = conv_of(d);
-    if (!c) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c) return CUDNN_STATUS_BAD_PARAM;
     if ((unsigned)math > CUDNN_FMA_MATH) return CUDNN_STATUS_BAD_PARAM;
     c->math = math;
     return CUDNN_STATUS_SUCCESS;
@@ -386,7 +389,7 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t d, cudnnM
 cudnnStatus_t cudnnGetConvolutionMathType(cudnnConvolutionDescriptor_t d, cudnnMathType_t *math)
 {
     conv *c = conv_of(d);
-    if (!c || !math) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!c || !math) return CUDNN_STATUS_BAD_PARAM;
     *math = c->math;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -395,14 +398,16 @@ static int out_dim(const conv *c, int i, int x, int window)
     int64_t room = (int64_t)x + 2 * (int64_t)c->pad[i] - ((int64_t)(window - 1) * c->dilation[i] + 1);
     return room < 0 ? 0 : (int)(1 + room / c->step[i]);
 }
-cudnnStatus_t cudnnGetConvolutionNdForwardOutputDim(const cudnnConvolutionDescriptor_t cd, const cudnnTensorDescriptor_t xd,
-                                                    const cudnnFilterDescriptor_t wd, int nd, int dim[])
+cudnnStatus_t cudnnGetConvolutionNdForwardOutputDim(const cudnnConvolutionDescriptor_t cd,
+                                                    const cudnnTensorDescriptor_t xd, const cudnnFilterDescriptor_t wd,
+                                                    int nd, int dim[])
 {
     conv   *c = conv_of(cd);
     tensor *x = tensor_of(xd);
     filter *w = filter_of(wd);
-    if (!c || !x || !w || !dim) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
-    if (x->nd != w->nd || x->nd != c->nd + 2 || nd != x->nd || x->dim[1] != w->dim[1] * c->groups || w->dim[0] % c->groups)
+    if (!c || !x || !w || !dim) return CUDNN_STATUS_BAD_PARAM;
+    if (x->nd != w->nd || x->nd != c->nd + 2 || nd != x->nd || x->dim[1] != w->dim[1] * c->groups ||
+        w->dim[0] % c->groups)
         return CUDNN_STATUS_BAD_PARAM;
     for (int i = 2; i < nd; i++)
         if (out_dim(c, i - 2, x->dim[i], w->dim[i]) < 1) return CUDNN_STATUS_BAD_PARAM;
@@ -411,11 +416,12 @@ cudnnStatus_t cudnnGetConvolutionNdForwardOutputDim(const cudnnConvolutionDescri
     for (int i = 2; i < nd; i++) dim[i] = out_dim(c, i - 2, x->dim[i], w->dim[i]);
     return CUDNN_STATUS_SUCCESS;
 }
-cudnnStatus_t cudnnGetConvolution2dForwardOutputDim(const cudnnConvolutionDescriptor_t cd, const cudnnTensorDescriptor_t xd,
-                                                    const cudnnFilterDescriptor_t wd, int *n, int *c, int *h, int *w)
+cudnnStatus_t cudnnGetConvolution2dForwardOutputDim(const cudnnConvolutionDescriptor_t cd,
+                                                    const cudnnTensorDescriptor_t xd, const cudnnFilterDescriptor_t wd,
+                                                    int *n, int *c, int *h, int *w)
 {
     int dim[4];
-    if (!n || !c || !h || !w) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!n || !c || !h || !w) return CUDNN_STATUS_BAD_PARAM;
     cudnnStatus_t st = cudnnGetConvolutionNdForwardOutputDim(cd, xd, wd, 4, dim);
     if (!st) *n = dim[0], *c = dim[1], *h = dim[2], *w = dim[3];
     return st;
@@ -438,7 +444,8 @@ static const char *algo_name(int kind) { return kind == FORWARD ? "forward" : ki
 static bool        deterministic(int kind, int algo)
 {
     if (kind == DATA) return algo != CUDNN_CONVOLUTION_BWD_DATA_ALGO_0;
-    if (kind == FILTER) return algo != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 && algo != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3;
+    if (kind == FILTER)
+        return algo != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 && algo != CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3;
     return true;
 }
 /* Do the descriptors belong together, and can any algorithm do it? */
@@ -577,13 +584,13 @@ _Static_assert(sizeof(cudnnConvolutionFwdAlgoPerf_t) == sizeof(cudnnConvolutionB
                    sizeof(cudnnConvolutionFwdAlgoPerf_t) == sizeof(cudnnConvolutionBwdFilterAlgoPerf_t),
                "results");
 static cudnnStatus_t search(cudnnHandle_t hh, int kind, cudnnTensorDescriptor_t xd, cudnnFilterDescriptor_t wd,
-                            cudnnConvolutionDescriptor_t cd, cudnnTensorDescriptor_t yd, int wanted, int *got, void *out,
-                            size_t limit)
+                            cudnnConvolutionDescriptor_t cd, cudnnTensorDescriptor_t yd, int wanted, int *got,
+                            void *out, size_t limit)
 {
     task                          t;
     cudnnStatus_t                 st;
     cudnnConvolutionFwdAlgoPerf_t p[MOST_ALGOS];
-    if (!same_task(hh, kind, 0, xd, wd, cd, yd, &t) || !got || !out) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(hh, kind, 0, xd, wd, cd, yd, &t) || !got || !out) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     st = rank_algos(handle_of(hh), &t, wanted, got, p, limit);
     if (!st) memcpy(out, p, (size_t)*got * sizeof *p);
@@ -620,7 +627,10 @@ static int rounding(const conv *c, int device) /* of f32 operands */
     if (c->math == CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION) return 2;
     return c->math != CUDNN_FMA_MATH && emu_capability(device) >= 80;
 }
-static float rounded(float v, int how) { return how == 1 ? emu_tf32(v) : how == 2 ? emu_f16_to_f32(emu_f32_to_f16(v)) : v; }
+static float rounded(float v, int how)
+{
+    return how == 1 ? emu_tf32(v) : how == 2 ? emu_f16_to_f32(emu_f32_to_f16(v)) : v;
+}
 
 /* Access to all elements of a tensor, run by run of neighbours. */
 static void *open_tensor(int device, const tensor *t, const void *ptr, int access, const char *who)
@@ -639,7 +649,7 @@ static void *open_tensor(int device, const tensor *t, const void *ptr, int acces
     if (d < 0) return emu_bytes(device, ptr, run, access, who);
     char *base = emu_bytes(device, ptr, (last + 1) * e, 0, who);
     int   n[3] = {1, 1, 1}, s[3] = {0, 0, 0};
-    for (int i = 0; i <= d && i < 3; i++) n[2 - d + i] = t->dim[at[i]], s[2 - d + i] = t->stride[at[i]];
+    for (int i = 0; d < 3 && i <= d; i++) n[2 - d + i] = t->dim[at[i]], s[2 - d + i] = t->stride[at[i]];
     if (d == 3) { /* not even one dimension of neighbours: element by element of the last */
         n[0] = t->dim[at[0]], n[1] = t->dim[at[1]], n[2] = t->dim[at[2]];
         s[0] = t->stride[at[0]], s[1] = t->stride[at[1]], s[2] = t->stride[at[2]];
@@ -647,9 +657,11 @@ static void *open_tensor(int device, const tensor *t, const void *ptr, int acces
     for (int i = 0; base && i < n[0]; i++)
         for (int j = 0; j < n[1]; j++)
             for (int k = 0; k < n[2]; k++) {
-                const char *p = (const char *)ptr + ((int64_t)i * s[0] + (int64_t)j * s[1] + (int64_t)k * s[2]) * (int64_t)e;
-                bool ok = d == 3 ? emu_rows(device, p, t->dim[at[3]], e, (size_t)t->stride[at[3]] * e, access, who) != NULL
-                                 : emu_bytes(device, p, run, access, who) != NULL;
+                const char *p = (const char *)ptr +
+                                ((int64_t)i * s[0] + (int64_t)j * s[1] + (int64_t)k * s[2]) * (int64_t)e;
+                bool ok = d == 3
+                              ? emu_rows(device, p, t->dim[at[3]], e, (size_t)t->stride[at[3]] * e, access, who) != NULL
+                              : emu_bytes(device, p, run, access, who) != NULL;
                 if (!ok) return NULL;
             }
     return base;
@@ -827,7 +839,8 @@ static int conv_run(emu_work *ew)
     conv_work  *w = (conv_work *)ew;
     const task *t = &w->t;
     int         d = ew->device, how = t->x.type == CUDNN_DATA_FLOAT ? rounding(&t->c, d) : 0;
-    size_t      nw = (size_t)t->w.dim[0] * (size_t)t->w.dim[1] * (size_t)t->w.dim[2] * (size_t)t->w.dim[3] * width(t->w.type);
+    size_t nw = (size_t)t->w.dim[0] * (size_t)t->w.dim[1] * (size_t)t->w.dim[2] * (size_t)t->w.dim[3] *
+                width(t->w.type);
     int         out = w->beta != 0 ? EMU_READ | EMU_WRITE : EMU_WRITE;
     if (w->workspace_nbytes) { /* all that was promised is used, and left as it may be */
         if (!emu_bytes(d, w->workspace, w->workspace_nbytes, EMU_WRITE, "the workspace of cuDNN")) return EMU_DONE;
@@ -862,7 +875,7 @@ static cudnnStatus_t convolve(cudnnHandle_t hh, const task *t, const float *alph
     cudnnStatus_t st;
     size_t        need = 0, e = width(t->x.type);
     const void   *operand[4] = {in, weight, other, out};
-    if (!alpha || !beta || !in || !out || (!weight && !other)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!alpha || !beta || !in || !out || (!weight && !other)) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     if (emu_usable() || emu_sticky(h->device)) st = CUDNN_STATUS_EXECUTION_FAILED_CUDART;
     else if (emu_device() != h->device) {
@@ -882,8 +895,8 @@ static cudnnStatus_t convolve(cudnnHandle_t hh, const task *t, const float *alph
     }
     if (!st) {
         conv_work *w = calloc(1, sizeof *w);
-        *w = (conv_work){.t = *t, .alpha = *alpha, .beta = *beta, .in = in, .weight = weight, .other = other, .out = out,
-                         .workspace = workspace, .workspace_nbytes = need};
+        *w = (conv_work){.t = *t, .alpha = *alpha, .beta = *beta, .in = in, .weight = weight, .other = other,
+                         .out = out, .workspace = workspace, .workspace_nbytes = need};
         w->w = (emu_work){.run = conv_run, .drop = conv_drop, .name = name};
         if (!deterministic(t->kind, t->algo)) w->order = emu_random() | 1;
         if (emu_queue(h->stream, &w->w)) st = CUDNN_STATUS_EXECUTION_FAILED_CUDART;
@@ -891,13 +904,14 @@ static cudnnStatus_t convolve(cudnnHandle_t hh, const task *t, const float *alph
     emu_unlock();
     return st;
 }
-cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t h, const void *alpha, const cudnnTensorDescriptor_t xd, const void *x,
-                                      const cudnnFilterDescriptor_t wd, const void *w, const cudnnConvolutionDescriptor_t cd,
-                                      cudnnConvolutionFwdAlgo_t algo, void *workspace, size_t nbytes, const void *beta,
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t h, const void *alpha, const cudnnTensorDescriptor_t xd,
+                                      const void *x, const cudnnFilterDescriptor_t wd, const void *w,
+                                      const cudnnConvolutionDescriptor_t cd, cudnnConvolutionFwdAlgo_t algo,
+                                      void *workspace, size_t nbytes, const void *beta,
                                       const cudnnTensorDescriptor_t yd, void *y)
 {
     task t;
-    if (!same_task(h, FORWARD, (int)algo, xd, wd, cd, yd, &t)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(h, FORWARD, (int)algo, xd, wd, cd, yd, &t)) return CUDNN_STATUS_BAD_PARAM;
     return convolve(h, &t, alpha, beta, x, w, NULL, y, workspace, nbytes, "cudnnConvolutionForward");
 }
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t h, const void *alpha, const cudnnFilterDescriptor_t wd,
@@ -907,28 +921,28 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t h, const void *alpha, c
                                            const cudnnTensorDescriptor_t dxd, void *dx)
 {
     task t;
-    if (!same_task(h, DATA, (int)algo, dxd, wd, cd, dyd, &t)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(h, DATA, (int)algo, dxd, wd, cd, dyd, &t)) return CUDNN_STATUS_BAD_PARAM;
     return convolve(h, &t, alpha, beta, dy, w, NULL, dx, workspace, nbytes, "cudnnConvolutionBackwardData");
 }
 cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t h, const void *alpha, const cudnnTensorDescriptor_t xd,
                                              const void *x, const cudnnTensorDescriptor_t dyd, const void *dy,
-                                             const cudnnConvolutionDescriptor_t cd, cudnnConvolutionBwdFilterAlgo_t algo,
-                                             void *workspace, size_t nbytes, const void *beta,
-                                             const cudnnFilterDescriptor_t dwd, void *dw)
+                                             const cudnnConvolutionDescriptor_t cd,
+                                             cudnnConvolutionBwdFilterAlgo_t algo, void *workspace, size_t nbytes,
+                                             const void *beta, const cudnnFilterDescriptor_t dwd, void *dw)
 {
     task t;
-    if (!same_task(h, FILTER, (int)algo, xd, dwd, cd, dyd, &t)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(h, FILTER, (int)algo, xd, dwd, cd, dyd, &t)) return CUDNN_STATUS_BAD_PARAM;
     return convolve(h, &t, alpha, beta, dy, NULL, x, dw, workspace, nbytes, "cudnnConvolutionBackwardFilter");
 }
 
 /* ==================================================================================================== >>search */
 static cudnnStatus_t workspace_of(cudnnHandle_t h, int kind, int algo, cudnnTensorDescriptor_t xd,
-                                  cudnnFilterDescriptor_t wd, cudnnConvolutionDescriptor_t cd, cudnnTensorDescriptor_t yd,
-                                  size_t *nbytes)
+                                  cudnnFilterDescriptor_t wd, cudnnConvolutionDescriptor_t cd,
+                                  cudnnTensorDescriptor_t yd, size_t *nbytes)
 {
     task          t;
     cudnnStatus_t st;
-    if (!same_task(h, kind, algo, xd, wd, cd, yd, &t) || !nbytes) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!same_task(h, kind, algo, xd, wd, cd, yd, &t) || !nbytes) return CUDNN_STATUS_BAD_PARAM;
     emu_lock();
     st = check_task(&t, handle_of(h)->device);
     if (!st) st = check_algo(&t, nbytes);
@@ -937,14 +951,15 @@ static cudnnStatus_t workspace_of(cudnnHandle_t h, int kind, int algo, cudnnTens
 }
 /* A search with the user's memory: waits for the device and leaves anything in the output. */
 static cudnnStatus_t search_ex(cudnnHandle_t hh, int kind, cudnnTensorDescriptor_t xd, cudnnFilterDescriptor_t wd,
-                               cudnnConvolutionDescriptor_t cd, cudnnTensorDescriptor_t yd, const void *a, const void *b,
-                               void *out, int wanted, int *got, void *results, void *workspace, size_t nbytes)
+                               cudnnConvolutionDescriptor_t cd, cudnnTensorDescriptor_t yd, const void *a,
+                               const void *b, void *out, int wanted, int *got, void *results, void *workspace,
+                               size_t nbytes)
 {
     cudnnStatus_t st;
     handle       *h = handle_of(hh);
     task          t;
     if (!same_task(hh, kind, 0, xd, wd, cd, yd, &t) || !a || !b || !out || (nbytes && !workspace))
-        return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+        return CUDNN_STATUS_BAD_PARAM;
     if ((st = search(hh, kind, xd, wd, cd, yd, wanted, got, results, nbytes))) return st;
     if (cudaStreamSynchronize(h->stream)) return CUDNN_STATUS_EXECUTION_FAILED_CUDART;
     emu_lock();
@@ -964,12 +979,15 @@ static cudnnStatus_t search_ex(cudnnHandle_t hh, int kind, cudnnTensorDescriptor
 #define MOST (~(size_t)0)
 static cudnnStatus_t most_algos(cudnnHandle_t h, int kind, int *n)
 {
-    if (!handle_of(h) || !n) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!handle_of(h) || !n) return CUDNN_STATUS_BAD_PARAM;
     *n = algo_count(kind);
     return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithmMaxCount(cudnnHandle_t h, int *n) { return most_algos(h, FORWARD, n); }
-cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithmMaxCount(cudnnHandle_t h, int *n) { return most_algos(h, DATA, n); }
+cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithmMaxCount(cudnnHandle_t h, int *n)
+{
+    return most_algos(h, DATA, n);
+}
 cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(cudnnHandle_t h, int *n)
 {
     return most_algos(h, FILTER, n);
@@ -999,7 +1017,8 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t h, co
     return workspace_of(h, FILTER, (int)algo, xd, dwd, cd, dyd, nbytes);
 }
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t h, const cudnnTensorDescriptor_t xd,
-                                                     const cudnnFilterDescriptor_t wd, const cudnnConvolutionDescriptor_t cd,
+                                                     const cudnnFilterDescriptor_t wd,
+                                                     const cudnnConvolutionDescriptor_t cd,
                                                      const cudnnTensorDescriptor_t yd, const int wanted, int *got,
                                                      cudnnConvolutionFwdAlgoPerf_t *out)
 {
@@ -1016,8 +1035,8 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t h, const
 cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t h, const cudnnTensorDescriptor_t xd,
                                                             const cudnnTensorDescriptor_t dyd,
                                                             const cudnnConvolutionDescriptor_t cd,
-                                                            const cudnnFilterDescriptor_t dwd, const int wanted, int *got,
-                                                            cudnnConvolutionBwdFilterAlgoPerf_t *out)
+                                                            const cudnnFilterDescriptor_t dwd, const int wanted,
+                                                            int *got, cudnnConvolutionBwdFilterAlgoPerf_t *out)
 {
     return search(h, FILTER, xd, dwd, cd, dyd, wanted, got, out, MOST);
 }
@@ -1026,12 +1045,13 @@ static cudnnStatus_t search_waiting(cudnnHandle_t h, int kind, cudnnTensorDescri
                                     cudnnConvolutionDescriptor_t cd, cudnnTensorDescriptor_t yd, int wanted, int *got,
                                     void *out)
 {
-    if (!handle_of(h)) return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
+    if (!handle_of(h)) return CUDNN_STATUS_BAD_PARAM;
     if (cudaDeviceSynchronize()) return CUDNN_STATUS_EXECUTION_FAILED_CUDART;
     return search(h, kind, xd, wd, cd, yd, wanted, got, out, MOST);
 }
 cudnnStatus_t cudnnFindConvolutionForwardAlgorithm(cudnnHandle_t h, const cudnnTensorDescriptor_t xd,
-                                                   const cudnnFilterDescriptor_t wd, const cudnnConvolutionDescriptor_t cd,
+                                                   const cudnnFilterDescriptor_t wd,
+                                                   const cudnnConvolutionDescriptor_t cd,
                                                    const cudnnTensorDescriptor_t yd, const int wanted, int *got,
                                                    cudnnConvolutionFwdAlgoPerf_t *out)
 {
@@ -1056,26 +1076,25 @@ cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithm(cudnnHandle_t h, const
 cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(cudnnHandle_t h, const cudnnTensorDescriptor_t xd, const void *x,
                                                      const cudnnFilterDescriptor_t wd, const void *w,
                                                      const cudnnConvolutionDescriptor_t cd,
-                                                     const cudnnTensorDescriptor_t yd, void *y, const int wanted, int *got,
-                                                     cudnnConvolutionFwdAlgoPerf_t *out, void *workspace, size_t nbytes)
+                                                     const cudnnTensorDescriptor_t yd, void *y, const int wanted,
+                                                     int *got, cudnnConvolutionFwdAlgoPerf_t *out, void *workspace,
+                                                     size_t nbytes)
 {
     return search_ex(h, FORWARD, xd, wd, cd, yd, x, w, y, wanted, got, out, workspace, nbytes);
 }
-cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(cudnnHandle_t h, const cudnnFilterDescriptor_t wd, const void *w,
-                                                          const cudnnTensorDescriptor_t dyd, const void *dy,
-                                                          const cudnnConvolutionDescriptor_t cd,
+cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(cudnnHandle_t h, const cudnnFilterDescriptor_t wd,
+                                                          const void *w, const cudnnTensorDescriptor_t dyd,
+                                                          const void *dy, const cudnnConvolutionDescriptor_t cd,
                                                           const cudnnTensorDescriptor_t dxd, void *dx, const int wanted,
                                                           int *got, cudnnConvolutionBwdDataAlgoPerf_t *out,
                                                           void *workspace, size_t nbytes)
 {
     return search_ex(h, DATA, dxd, wd, cd, dyd, dy, w, dx, wanted, got, out, workspace, nbytes);
 }
-cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(cudnnHandle_t h, const cudnnTensorDescriptor_t xd, const void *x,
-                                                            const cudnnTensorDescriptor_t dyd, const void *dy,
-                                                            const cudnnConvolutionDescriptor_t cd,
-                                                            const cudnnFilterDescriptor_t dwd, void *dw, const int wanted,
-                                                            int *got, cudnnConvolutionBwdFilterAlgoPerf_t *out,
-                                                            void *workspace, size_t nbytes)
+cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(
+    cudnnHandle_t h, const cudnnTensorDescriptor_t xd, const void *x, const cudnnTensorDescriptor_t dyd, const void *dy,
+    const cudnnConvolutionDescriptor_t cd, const cudnnFilterDescriptor_t dwd, void *dw, const int wanted, int *got,
+    cudnnConvolutionBwdFilterAlgoPerf_t *out, void *workspace, size_t nbytes)
 {
     return search_ex(h, FILTER, xd, dwd, cd, dyd, dy, x, dw, wanted, got, out, workspace, nbytes);
 }

@@ -3,13 +3,14 @@
 
    An operation is work of its stream. It goes on when every rank's matching operation has come up in its stream, and
    not before: rank r leaves its input in a file, and every rank computes its own output from all of them. An operation
-   that differs from another rank's in kind, count, type, reduction or root is reported at once as the hang or mix-up that
-   it would be; one that others never issue is reported after DT_EMU_HANG seconds in which nothing happened anywhere. Each
-   step of a reduction rounds to the type, starting at another rank in each part of the data, as a ring does.
+   that differs from another rank's in kind, count, type, reduction or root is reported at once as the hang or mix-up
+   that it would be; one that others never issue is reported after DT_EMU_HANG seconds in which nothing happened
+   anywhere. Each step of a reduction rounds to the type, starting at another rank in each part of the data, as a ring
+   does.
 
-   Files: /dev/shm/NAME (what all ranks see) and /dev/shm/NAME.RANK (the data of a rank), NAME from the unique id. They are
-   unlinked as soon as all ranks have opened them. Results with bytes that some rank had never written count as never
-   written. Not modelled, and not defined: splitting, windows, registration, own reductions, configurations. */
+   Files: /dev/shm/NAME (what all ranks see) and /dev/shm/NAME.RANK (the data of a rank), NAME from the unique id. They
+   are unlinked as soon as all ranks have opened them. Results with bytes that some rank had never written count as
+   never written. Not modelled, and not defined: splitting, windows, registration, own reductions, configurations. */
 #include "emu.h"
 
 #include <errno.h>
@@ -153,7 +154,8 @@ static bool leave_data(comm *c, const void *p, size_t nbytes, off_t at, uint32_t
     return ok;
 }
 /* A part of what rank r left, and into known, by and, whether its bytes had been written. */
-static bool fetch_data(comm *c, int r, void *out, unsigned char *known, size_t nbytes, off_t at, off_t map, bool all_known)
+static bool fetch_data(comm *c, int r, void *out, unsigned char *known, size_t nbytes, off_t at, off_t map,
+                       bool all_known)
 {
     if (!whole_read(c->fd[r], out, nbytes, at)) {
         emu_fail(c->device, cudaErrorUnknown, "nccl: the data of rank %d cannot be read", r);
@@ -168,13 +170,16 @@ static bool fetch_data(comm *c, int r, void *out, unsigned char *known, size_t n
     return true;
 }
 
-#define COMBINE(T)                                                              \
-    {                                                                           \
-        T x, y;                                                                 \
-        memcpy(&x, a, sizeof x);                                                \
-        memcpy(&y, b, sizeof y);                                                \
-        x = op == ncclProd ? (T)(x * y) : op == ncclMax ? (x < y ? y : x) : op == ncclMin ? (y < x ? y : x) : (T)(x + y); \
-        memcpy(a, &x, sizeof x);                                                \
+#define COMBINE(T)                                                                                                     \
+    {                                                                                                                  \
+        T x, y;                                                                                                        \
+        memcpy(&x, a, sizeof x);                                                                                       \
+        memcpy(&y, b, sizeof y);                                                                                       \
+        x = op == ncclProd  ? (T)(x * y)                                                                               \
+            : op == ncclMax ? (x < y ? y : x)                                                                          \
+            : op == ncclMin ? (y < x ? y : x)                                                                          \
+                            : (T)(x + y);                                                                              \
+        memcpy(a, &x, sizeof x);                                                                                       \
     }
 #define DIVIDE(T)               \
     {                           \
@@ -352,8 +357,9 @@ static void collective(comm *c, op_work *w, sub *o)
         if (!memcmp(&c->sh->rank[r].sig, &o->sig, sizeof o->sig)) continue;
         describe(mine, sizeof mine, &o->sig);
         describe(theirs, sizeof theirs, &c->sh->rank[r].sig);
-        emu_fail(c->device, cudaErrorLaunchTimeout, "nccl: operation %llu: rank %d has %s, rank %d has %s: GPUs would hang",
-                 (unsigned long long)o->index, c->rank, mine, r, theirs);
+        emu_fail(c->device, cudaErrorLaunchTimeout,
+                 "nccl: operation %llu: rank %d has %s, rank %d has %s: GPUs would hang", (unsigned long long)o->index,
+                 c->rank, mine, r, theirs);
         broken(c, w);
         PUT(c->sh->rank[c->rank].done, o->index + 1);
         return;
@@ -393,9 +399,10 @@ static void message(comm *c, op_work *w, sub *o)
     }
     if (GET(p->sent) <= o->index) return;
     if (p->count != o->sig.count || p->type != o->sig.type) {
-        emu_fail(c->device, cudaErrorLaunchTimeout, "nccl: rank %d receives %llu %s of rank %d, which sends %llu %s: GPUs "
-                 "would hang", c->rank, (unsigned long long)o->sig.count, type_name(o->sig.type), peer,
-                 (unsigned long long)p->count, type_name(p->type));
+        emu_fail(c->device, cudaErrorLaunchTimeout,
+                 "nccl: rank %d receives %llu %s of rank %d, which sends %llu %s: GPUs would hang", c->rank,
+                 (unsigned long long)o->sig.count, type_name(o->sig.type), peer, (unsigned long long)p->count,
+                 type_name(p->type));
         broken(c, w);
         return;
     }
@@ -418,7 +425,8 @@ static int op_run(emu_work *ew)
     bool     all = true, waiting = false;
     if (c->aborted || w->given_up) {
         for (int i = 0; i < w->nsubs; i++) /* nobody knows what they hold */
-            if (!w->subs[i].done && !emu_sticky(c->device) && w->subs[i].sig.kind != SEND && bytes_out(c, &w->subs[i].sig))
+            if (!w->subs[i].done && !emu_sticky(c->device) && w->subs[i].sig.kind != SEND &&
+                bytes_out(c, &w->subs[i].sig))
                 emu_forget(c->device, w->subs[i].out, bytes_out(c, &w->subs[i].sig));
         return EMU_DONE;
     }
@@ -542,7 +550,7 @@ static void *helper(void *arg)
     return NULL;
 }
 
-/* ==================================================================================================== >>communicators */
+/* ==================================================================================================== >>groups */
 ncclResult_t ncclGetVersion(int *v)
 {
     if (!v) return ncclInvalidArgument;
@@ -571,7 +579,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     if (!id) return ncclInvalidArgument;
     clock_gettime(CLOCK_REALTIME, &t);
     memset(id, 0, sizeof *id);
-    snprintf(id->internal, sizeof id->internal, "dtemu-%d-%u-%llx", (int)getpid(), __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED),
+    snprintf(id->internal, sizeof id->internal, "dtemu-%d-%u-%llx", (int)getpid(),
+             __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED),
              (unsigned long long)t.tv_sec * 1000000000u + (unsigned long long)t.tv_nsec);
     return ncclSuccess;
 }
@@ -616,7 +625,8 @@ static ncclResult_t join(comm **out, int nranks, const ncclUniqueId *id, int ran
         release(c);
         return r;
     }
-    if (!__atomic_compare_exchange_n(&c->sh->nranks, &none, (uint32_t)nranks, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) &&
+    if (!__atomic_compare_exchange_n(&c->sh->nranks, &none, (uint32_t)nranks, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_ACQUIRE) &&
         none != (uint32_t)nranks) {
         release(c);
         return fault(NULL, ncclInvalidArgument, "%d ranks here, %u at another rank", nranks, none);
@@ -644,8 +654,10 @@ static ncclResult_t meet(comm *c)
         for (int r = 0; r < c->nranks; r++) there += GET(c->sh->rank[r].joined) != 0;
         if (there == c->nranks) break;
         if (emu_seconds() - begun > emu_hang_seconds()) {
-            emu_fail(-1, cudaErrorUnknown, "ncclCommInitRank: rank %d waits, %d of %d ranks are there: it would hang (ranks of "
-                     "one thread need ncclGroupStart and ncclGroupEnd)", c->rank, there, c->nranks);
+            emu_fail(-1, cudaErrorUnknown,
+                     "ncclCommInitRank: rank %d waits, %d of %d ranks are there: it would hang (ranks of "
+                     "one thread need ncclGroupStart and ncclGroupEnd)",
+                     c->rank, there, c->nranks);
             unlink_all(c->name, c->nranks);
             return fault(c, ncclInternalError, "not all ranks came");
         }
@@ -659,7 +671,7 @@ static ncclResult_t meet(comm *c)
                 return fault(c, ncclInvalidUsage, "duplicate GPU: ranks %d and %d are both on device %d", s, r,
                              c->sh->rank[r].physical);
             }
-        if (r == c->rank) continue;
+        if (c->fd[r] >= 0) continue;
         file_name(path, sizeof path, c->name, r);
         c->fd[r] = shm_open(path, O_RDWR, 0600);
         if (c->fd[r] < 0) return fault(c, ncclSystemError, "/dev/shm%s: %s", path, strerror(errno));
@@ -865,11 +877,14 @@ static bool alone(pending *list, int n, comm *c)
 {
     for (comm *d = comms; d; d = d->next) {
         bool in = false;
-        if (d == c || strcmp(d->name, c->name) || !d->used || d->gone || !pthread_equal(d->user, pthread_self())) continue;
+        if (d == c || strcmp(d->name, c->name) || !d->used || d->gone || !pthread_equal(d->user, pthread_self()))
+            continue;
         for (int i = 0; i < n; i++) in |= list[i].c == d;
         if (!in) {
-            emu_fail(c->device, cudaErrorLaunchTimeout, "nccl: one thread issues operations of ranks %d and %d one after another, "
-                     "not as a group: it would hang", d->rank, c->rank);
+            emu_fail(c->device, cudaErrorLaunchTimeout,
+                     "nccl: one thread issues operations of ranks %d and %d one after another, not as a group: it "
+                     "would hang",
+                     d->rank, c->rank);
             return false;
         }
     }
@@ -923,22 +938,25 @@ ncclResult_t ncclGroupEnd(void)
     emu_unlock();
     return r;
 }
-static ncclResult_t call(int kind, const void *in, void *out, size_t count, ncclDataType_t type, int red, int root, comm *c,
-                         cudaStream_t stream)
+static ncclResult_t call(int kind, const void *in, void *out, size_t count, ncclDataType_t type, int red, int root,
+                         comm *c, cudaStream_t stream)
 {
     ncclResult_t r = ncclSuccess;
     int          device = -1;
     emu_lock();
     if (!is_comm(c)) r = fault(NULL, ncclInvalidArgument, "%s: no communicator", kind_name[kind]);
-    else if ((unsigned)type > ncclBfloat16) r = fault(c, ncclInvalidArgument, "%s: type %d is not modelled", kind_name[kind], (int)type);
-    else if ((unsigned)red > ncclAvg) r = fault(c, ncclInvalidArgument, "%s: reduction %d is not modelled", kind_name[kind], red);
-    else if (root < 0 || root >= c->nranks) r = fault(c, ncclInvalidArgument, "%s: rank %d of %d", kind_name[kind], root, c->nranks);
+    else if ((unsigned)type > ncclBfloat16)
+        r = fault(c, ncclInvalidArgument, "%s: type %d is not modelled", kind_name[kind], (int)type);
+    else if ((unsigned)red > ncclAvg)
+        r = fault(c, ncclInvalidArgument, "%s: reduction %d is not modelled", kind_name[kind], red);
+    else if (root < 0 || root >= c->nranks)
+        r = fault(c, ncclInvalidArgument, "%s: rank %d of %d", kind_name[kind], root, c->nranks);
     else if (c->async) r = fault(c, ncclInvalidUsage, "%s: the communicator has failed", kind_name[kind]);
     else if (!(r = usable())) {
-        int before = emu_device();
-        if (!stream) device = c->device == before ? before : -1; /* the default stream is of the current device */
-        else if (emu_stream_check(stream, &device)) device = -1;
-        if (device != c->device) r = fault(c, ncclInvalidUsage, "%s: the stream is not of device %d", kind_name[kind], c->device);
+        /* the default stream: of the device that is current now, not when the group ends */
+        if (emu_stream_check(&stream, &device)) device = -1;
+        if (device != c->device)
+            r = fault(c, ncclInvalidUsage, "%s: the stream is not of device %d", kind_name[kind], c->device);
     }
     if (!r && count) {
         signature s = {kind, (int32_t)type, red, root, count};
@@ -973,17 +991,18 @@ ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root
 {
     return call(BROADCAST, buffer, buffer, count, type, 0, root, c, stream);
 }
-ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t red, int root, ncclComm_t c,
-                        cudaStream_t stream)
+ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t red, int root,
+                        ncclComm_t c, cudaStream_t stream)
 {
     return call(REDUCE, in, out, count, type, (int)red, root, c, stream);
 }
-ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t red, ncclComm_t c,
-                               cudaStream_t stream)
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t red,
+                               ncclComm_t c, cudaStream_t stream)
 {
     return call(REDUCE_SCATTER, in, out, count, type, (int)red, 0, c, stream);
 }
-ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t c, cudaStream_t stream)
+ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type, ncclComm_t c,
+                           cudaStream_t stream)
 {
     return call(ALL_GATHER, in, out, count, type, 0, 0, c, stream);
 }

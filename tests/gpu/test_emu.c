@@ -1,6 +1,6 @@
-/* test_emu.c: the emulated CUDA libraries keep the rules they are there to enforce. Most cases run in a process of their
-   own, with their own settings, because failed checks are sticky and end in an exit status. Link with the four libraries
-   of this directory; no GPU, no nvcc. */
+/* test_emu.c: the emulated CUDA libraries keep the rules they are there to enforce. Most cases run in a process of
+   their own, with their own settings, because failed checks are sticky and end in an exit status. Link with the four
+   libraries of this directory; no GPU, no nvcc. */
 #include "../utest.h"
 
 #include "emu.h"
@@ -16,20 +16,25 @@
 
 /* ==================================================================================================== >>cases
    A case is a function that a child process runs; it exits with 0 if all its CHECKs hold. */
-#define CHECK(x)                                                                 \
-    do {                                                                         \
-        if (!(x)) {                                                              \
+static void case_fails(void) /* not exit(1): a failed check would turn that into 97 */
+{
+    fflush(NULL);
+    _exit(1);
+}
+#define CHECK(x)                                                                   \
+    do {                                                                           \
+        if (!(x)) {                                                                \
             fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #x); \
-            exit(1);                                                             \
-        }                                                                        \
+            case_fails();                                                          \
+        }                                                                          \
     } while (0)
-#define OK(call)                                                                              \
-    do {                                                                                      \
-        int status_ = (int)(call);                                                            \
-        if (status_) {                                                                        \
-            fprintf(stderr, "%s:%d: %d from %s\n", __FILE__, __LINE__, status_, #call);       \
-            exit(1);                                                                          \
-        }                                                                                     \
+#define OK(call)                                                                        \
+    do {                                                                                \
+        int status_ = (int)(call);                                                      \
+        if (status_) {                                                                  \
+            fprintf(stderr, "%s:%d: %d from %s\n", __FILE__, __LINE__, status_, #call); \
+            case_fails();                                                               \
+        }                                                                               \
     } while (0)
 
 typedef struct emu_case {
@@ -173,6 +178,13 @@ static void case_legacy(void) /* the default stream and blocking streams wait fo
     OK(cudaLaunchHostFunc(0, set_flag, &flag[2]));
     OK(cudaStreamSynchronize(0));
     CHECK(flag[0] == 1 && flag[1] == 0 && flag[2] == 1);
+    cudaEvent_t ev; /* not the wait for the default stream but its work waits */
+    memset(flag, 0, sizeof flag);
+    OK(cudaEventCreate(&ev));
+    OK(cudaLaunchHostFunc(blocking, set_flag, &flag[0]));
+    OK(cudaEventRecord(ev, 0));
+    OK(cudaEventSynchronize(ev));
+    CHECK(flag[0] == 1);
 }
 static void case_events(void)
 {
@@ -253,6 +265,48 @@ static void case_many(void) /* more work than a stream holds */
     OK(cudaStreamSynchronize(s));
 }
 
+static void *thread_main(void *arg) /* a thread with streams of its own on a device that others use as well */
+{
+    cublasHandle_t h;
+    float          one = 1, zero = 0, id[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+    int            d = *(int *)arg % 2;
+    OK(cudaSetDevice(d));
+    OK(cublasCreate(&h));
+    cudaStream_t s = stream_new(cudaStreamNonBlocking), t = stream_new(cudaStreamNonBlocking);
+    cudaEvent_t  ev;
+    OK(cublasSetStream(h, s));
+    OK(cudaEventCreate(&ev));
+    for (int round = 0; round < 20; round++) {
+        float v[16], w[16], *x, *y, *z;
+        for (int i = 0; i < 16; i++) v[i] = (float)(i + round + *(int *)arg * 100);
+        OK(cudaMalloc((void **)&x, 64));
+        OK(cudaMalloc((void **)&y, 64));
+        OK(cudaMalloc((void **)&z, 64));
+        OK(cudaMemcpyAsync(x, v, 64, cudaMemcpyHostToDevice, s));
+        OK(cudaMemcpyAsync(y, id, 64, cudaMemcpyHostToDevice, s));
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 4, 4, 4, &one, x, 4, y, 4, &zero, z, 4));
+        OK(cudaEventRecord(ev, s));
+        OK(cudaStreamWaitEvent(t, ev, 0));
+        OK(cudaMemcpyAsync(w, z, 64, cudaMemcpyDeviceToHost, t));
+        CHECK(!memcmp(v, w, 64));
+        OK(cudaFree(x));
+        OK(cudaFree(y));
+        OK(cudaFree(z));
+    }
+    OK(cublasDestroy(h));
+    return NULL;
+}
+static void case_threads(void)
+{
+    pthread_t th[6];
+    int       id[6];
+    for (int i = 0; i < 6; i++) {
+        id[i] = i;
+        pthread_create(&th[i], NULL, thread_main, &id[i]);
+    }
+    for (int i = 0; i < 6; i++) pthread_join(th[i], NULL);
+}
+
 /* ---- memory */
 static void case_staged(void) /* pageable memory may change after the call */
 {
@@ -324,6 +378,12 @@ static void case_dereference(void)
 {
     volatile float *x = device_floats((float[]){1}, 1);
     printf("%g\n", (double)x[0]);
+}
+static void case_crash(void)
+{
+    volatile int *volatile nowhere = NULL;
+    (void)device_floats(NULL, 1);
+    *nowhere = 1;
 }
 static void case_past_the_end(void)
 {
@@ -399,7 +459,6 @@ static void case_sticky(void)
     OK(cudaGetDeviceCount(&n));
     OK(cudaSetDevice(1)); /* another device has its own */
     OK(cudaMalloc(&p, 4));
-    CHECK(cudaGetLastError() == cudaErrorIllegalAddress); /* the thread's last one */
     CHECK(cudaGetLastError() == cudaSuccess);
 }
 static void case_attributes(void)
@@ -528,6 +587,11 @@ UTEST(emu, events_and_queries) { EXPECT_CASE("events", "DT_EMU=lazy DT_EMU_DEVIC
 UTEST(emu, a_destroyed_stream_finishes_its_work) { EXPECT_CASE("destroyed_stream", "DT_EMU=lazy"); }
 UTEST(emu, host_functions_may_not_call_cuda) { EXPECT_CAUGHT("host_function", "DT_EMU=lazy", "cudaLaunchHostFunc"); }
 UTEST(emu, a_full_stream_makes_the_host_wait) { EXPECT_CASE("many", "DT_EMU=lazy"); }
+UTEST(emu, threads)
+{
+    EXPECT_CASE("threads", "DT_EMU_DEVICES=2");
+    EXPECT_CASE("threads", "DT_EMU_DEVICES=2 DT_EMU=random:1");
+}
 UTEST(emu, pageable_copies_are_staged) { EXPECT_CASE("staged", "DT_EMU=lazy"); }
 UTEST(emu, pinned_memory_belongs_to_the_copy_until_it_ran)
 {
@@ -538,7 +602,14 @@ UTEST(emu, pinned_memory_belongs_to_the_copy_until_it_ran)
     EXPECT_CASE("pinned_chain", "DT_EMU=random:5");
     EXPECT_CAUGHT("pinned_freed", "DT_EMU=lazy", "still in use");
 }
-UTEST(emu, the_host_cannot_touch_device_memory) { EXPECT_EQ(1000 + SIGSEGV, run_case("dereference", "DT_EMU=lazy")); }
+UTEST(emu, the_host_cannot_touch_device_memory)
+{
+    EXPECT_CAUGHT("dereference", "DT_EMU=lazy", "the host touches device memory");
+    EXPECT_EQ(1000 + SIGSEGV, run_case("dereference", "DT_EMU_STRICT=0"));
+    EXPECT_TRUE(says("the host touches device memory"));
+    EXPECT_EQ(1000 + SIGSEGV, run_case("crash", "DT_EMU=lazy")); /* another crash is none of ours */
+    EXPECT_TRUE(!strstr(said, "emu: "));
+}
 UTEST(emu, memory_that_is_not_there)
 {
     EXPECT_CAUGHT("past_the_end", "DT_EMU=lazy", "pass the end of the 256 bytes");
@@ -626,8 +697,8 @@ static void *device_values(int64_t n, int t, void **copy)
     *copy = h;
     return p;
 }
-static void product_case(cublasHandle_t h, int ta, int tb, int m, int n, int k, int tab, int tc, float alpha, float beta,
-                         int batch, bool pointers)
+static void product_case(cublasHandle_t h, int ta, int tb, int m, int n, int k, int tab, int tc, float alpha,
+                         float beta, int batch, bool pointers)
 {
     int     lda = (ta ? k : m) + 3, ldb = (tb ? n : k) + 1, ldc = m + 2;
     int64_t sa = (int64_t)lda * (ta ? m : k), sb = (int64_t)ldb * (tb ? k : n), sc = (int64_t)ldc * n;
@@ -646,13 +717,14 @@ static void product_case(cublasHandle_t h, int ta, int tb, int m, int n, int k, 
         OK(cudaMemcpy(da, pa, sizeof *pa * (size_t)batch, cudaMemcpyHostToDevice));
         OK(cudaMemcpy(db, pb, sizeof *pb * (size_t)batch, cudaMemcpyHostToDevice));
         OK(cudaMemcpy(dc, pc, sizeof *pc * (size_t)batch, cudaMemcpyHostToDevice));
-        OK(cublasGemmBatchedEx(h, (cublasOperation_t)ta, (cublasOperation_t)tb, m, n, k, &alpha, (const void *const *)da,
-                               blas_type[tab], lda, (const void *const *)db, blas_type[tab], ldb, &beta, (void *const *)dc,
-                               blas_type[tc], ldc, batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        OK(cublasGemmBatchedEx(h, (cublasOperation_t)ta, (cublasOperation_t)tb, m, n, k, &alpha,
+                               (const void *const *)da, blas_type[tab], lda, (const void *const *)db, blas_type[tab],
+                               ldb, &beta, (void *const *)dc, blas_type[tc], ldc, batch, CUBLAS_COMPUTE_32F,
+                               CUBLAS_GEMM_DEFAULT));
     } else
-        OK(cublasGemmStridedBatchedEx(h, (cublasOperation_t)ta, (cublasOperation_t)tb, m, n, k, &alpha, a, blas_type[tab],
-                                      lda, sa, b, blas_type[tab], ldb, sb, &beta, c, blas_type[tc], ldc, sc, batch,
-                                      CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        OK(cublasGemmStridedBatchedEx(h, (cublasOperation_t)ta, (cublasOperation_t)tb, m, n, k, &alpha, a,
+                                      blas_type[tab], lda, sa, b, blas_type[tab], ldb, sb, &beta, c, blas_type[tc], ldc,
+                                      sc, batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     OK(cudaMemcpy(got, c, (size_t)(sc * batch) * type_width(tc), cudaMemcpyDeviceToHost));
     for (int s = 0; s < batch; s++)
         for (int j = 0; j < n; j++)
@@ -695,17 +767,22 @@ static void case_product_rules(void)
     cublasHandle_t h, h1;
     float          one = 1, zero = 0, v[16] = {0}, got[4], nan_ = NAN;
     float         *a = device_floats((float[]){1, 2, 3, 4}, 4), *b = device_floats((float[]){1, 0, 0, 1}, 4);
-    float         *c = device_floats(NULL, 4), *scalars = device_floats((float[]){2, 0}, 2), *fresh = device_floats(NULL, 4);
+    float *c = device_floats(NULL, 4), *scalars = device_floats((float[]){2, 0}, 2), *fresh = device_floats(NULL, 4);
     int            ver;
     OK(cublasCreate(&h));
     OK(cublasGetVersion(h, &ver));
     CHECK(ver == CUBLAS_VERSION);
     /* leading dimensions and sizes */
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 1, b, 2, &zero, c, 2) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 1, &zero, c, 2) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 2, &zero, c, 1) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, -1, 2, 2, &one, a, 2, b, 2, &zero, c, 2) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, NULL, a, 2, b, 2, &zero, c, 2) == CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 1, b, 2, &zero, c, 2) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 1, &zero, c, 2) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 2, &zero, c, 1) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, -1, 2, 2, &one, a, 2, b, 2, &zero, c, 2) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, NULL, a, 2, b, 2, &zero, c, 2) ==
+          CUBLAS_STATUS_INVALID_VALUE);
     CHECK(cublasSgemm(NULL, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 2, &zero, c, 2) ==
           CUBLAS_STATUS_NOT_INITIALIZED);
     OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 0, 2, 2, &one, a, 1, b, 2, &zero, c, 1));
@@ -726,8 +803,9 @@ static void case_product_rules(void)
     CHECK(got[0] == 2 && got[1] == 6 && got[2] == 4 && got[3] == 8);
     OK(cublasSetPointerMode(h, CUBLAS_POINTER_MODE_HOST));
     /* the table of compute types */
-#define EX(ta, tb, tc, compute)                                                                                       \
-    cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, ta, 1, b, tb, 1, &zero, c, tc, 1, compute, CUBLAS_GEMM_DEFAULT)
+#define EX(ta, tb, tc, compute)                                                                                        \
+    cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, ta, 1, b, tb, 1, &zero, c, tc, 1, compute,             \
+                 CUBLAS_GEMM_DEFAULT)
     CHECK(EX(CUDA_R_32F, CUDA_R_32F, CUDA_R_16F, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
     CHECK(EX(CUDA_R_16F, CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
     CHECK(EX(CUDA_R_16F, CUDA_R_16F, CUDA_R_16BF, CUBLAS_COMPUTE_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
@@ -774,7 +852,9 @@ static void case_bad_product(void)
     switch (which) {
     case 0: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, a, 2, &one, c, 2)); break;  /* reads C */
     case 1: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, a, 2, &zero, a, 2)); break; /* C is A */
-    case 2: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 3, a, 2, &zero, c, 2)); break; /* A too large */
+    case 2:
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 3, a, 2, &zero, c, 2));
+        break; /* A too large */
     case 3: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, &one, 2, &zero, c, 2)); break; /* host B */
     case 4: cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, a, a, 2, a, 2, &zero, c, 2); break; /* device alpha */
     case 5:
@@ -785,7 +865,9 @@ static void case_bad_product(void)
         OK(cudaFree(a)); /* waits */
         OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, a, 1, &zero, c, 1));
         break;
-    case 7: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, (float *)((char *)a + 2), 1, a, 1, &zero, c, 1)); break;
+    case 7:
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, (float *)((char *)a + 2), 1, a, 1, &zero, c, 1));
+        break;
     }
     CHECK(cudaDeviceSynchronize() != cudaSuccess);
 }
@@ -825,18 +907,20 @@ static conv_set conv_make(const conv_case *t)
     OK(cudnnCreateTensorDescriptor(&s.y));
     OK(cudnnCreateFilterDescriptor(&s.w));
     OK(cudnnCreateConvolutionDescriptor(&s.c));
-    OK(cudnnSetTensor4dDescriptor(s.x, t->nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, dnn_type[t->type], t->n, t->c, t->h,
-                                  t->w));
+    OK(cudnnSetTensor4dDescriptor(s.x, t->nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, dnn_type[t->type], t->n, t->c,
+                                  t->h, t->w));
     OK(cudnnSetFilter4dDescriptor(s.w, dnn_type[t->type], t->nhwc_filter ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, t->k,
                                   t->c / t->groups, t->r, t->s));
-    OK(cudnnSetConvolution2dDescriptor(s.c, t->pad[0], t->pad[1], t->step[0], t->step[1], t->dilation[0], t->dilation[1],
-                                       t->flip ? CUDNN_CONVOLUTION : CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    OK(cudnnSetConvolution2dDescriptor(s.c, t->pad[0], t->pad[1], t->step[0], t->step[1], t->dilation[0],
+                                       t->dilation[1], t->flip ? CUDNN_CONVOLUTION : CUDNN_CROSS_CORRELATION,
+                                       CUDNN_DATA_FLOAT));
     OK(cudnnSetConvolutionGroupCount(s.c, t->groups));
     OK(cudnnSetConvolutionMathType(s.c, CUDNN_FMA_MATH));
     OK(cudnnGetConvolution2dForwardOutputDim(s.c, s.x, s.w, &n, &c, &s.oh, &s.ow));
     CHECK(n == t->n && c == t->k);
     CHECK(s.oh == 1 + (t->h + 2 * t->pad[0] - ((t->r - 1) * t->dilation[0] + 1)) / t->step[0]);
-    OK(cudnnSetTensor4dDescriptor(s.y, t->nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, dnn_type[t->type], n, c, s.oh, s.ow));
+    OK(cudnnSetTensor4dDescriptor(s.y, t->nhwc ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW, dnn_type[t->type], n, c, s.oh,
+                                  s.ow));
     return s;
 }
 static int64_t image_at(const conv_case *t, int n, int c, int h, int w, int channels, int height, int width)
@@ -848,11 +932,12 @@ static int64_t tap_at(const conv_case *t, int k, int c, int r, int s)
 {
     int cg = t->c / t->groups;
     if (t->flip) r = t->r - 1 - r, s = t->s - 1 - s;
-    return t->nhwc_filter ? (((int64_t)k * t->r + r) * t->s + s) * cg + c : (((int64_t)k * cg + c) * t->r + r) * t->s + s;
+    return t->nhwc_filter ? (((int64_t)k * t->r + r) * t->s + s) * cg + c
+                          : (((int64_t)k * cg + c) * t->r + r) * t->s + s;
 }
 /* Calls f for every product that a convolution is made of. */
-static void each_product(const conv_case *t, const conv_set *s, const void *x, const void *w, const void *y, double *out,
-                         double *most, int which)
+static void each_product(const conv_case *t, const conv_set *s, const void *x, const void *w, const void *y,
+                         double *out, double *most, int which)
 {
     int cg = t->c / t->groups, kg = t->k / t->groups;
     for (int n = 0; n < t->n; n++)
@@ -867,9 +952,9 @@ static void each_product(const conv_case *t, const conv_set *s, const void *x, c
                                 if (h < 0 || h >= t->h || v < 0 || v >= t->w) continue;
                                 int64_t ax = image_at(t, n, k / kg * cg + c, h, v, t->c, t->h, t->w);
                                 int64_t ay = image_at(t, n, k, i, j, t->k, s->oh, s->ow), aw = tap_at(t, k, c, r, q);
-                                double  p = which == 0   ? (double)get_value(x, ax, t->type) * get_value(w, aw, t->type)
-                                            : which == 1 ? (double)get_value(y, ay, t->type) * get_value(w, aw, t->type)
-                                                         : (double)get_value(x, ax, t->type) * get_value(y, ay, t->type);
+                                double p = which == 0   ? (double)get_value(x, ax, t->type) * get_value(w, aw, t->type)
+                                           : which == 1 ? (double)get_value(y, ay, t->type) * get_value(w, aw, t->type)
+                                                        : (double)get_value(x, ax, t->type) * get_value(y, ay, t->type);
                                 int64_t at = which == 0 ? ay : which == 1 ? ax : aw;
                                 out[at] += p;
                                 most[at] += fabs(p);
@@ -886,13 +971,13 @@ static void conv_run(const conv_case *t, int which, int algo, float alpha, float
     double  *want = calloc((size_t)no, sizeof *want), *most = calloc((size_t)no, sizeof *most);
     size_t   nbytes = 0;
     char     guard[64], after[64];
-    int      st = which == 0 ? (int)cudnnGetConvolutionForwardWorkspaceSize(s.h, s.x, s.w, s.c, s.y,
-                                                                            (cudnnConvolutionFwdAlgo_t)algo, &nbytes)
-                  : which == 1
-                      ? (int)cudnnGetConvolutionBackwardDataWorkspaceSize(s.h, s.w, s.y, s.c, s.x,
-                                                                          (cudnnConvolutionBwdDataAlgo_t)algo, &nbytes)
-                      : (int)cudnnGetConvolutionBackwardFilterWorkspaceSize(s.h, s.x, s.y, s.c, s.w,
-                                                                            (cudnnConvolutionBwdFilterAlgo_t)algo, &nbytes);
+    int st = which == 0 ? (int)cudnnGetConvolutionForwardWorkspaceSize(s.h, s.x, s.w, s.c, s.y,
+                                                                       (cudnnConvolutionFwdAlgo_t)algo, &nbytes)
+             : which == 1
+                 ? (int)cudnnGetConvolutionBackwardDataWorkspaceSize(s.h, s.w, s.y, s.c, s.x,
+                                                                     (cudnnConvolutionBwdDataAlgo_t)algo, &nbytes)
+                 : (int)cudnnGetConvolutionBackwardFilterWorkspaceSize(s.h, s.x, s.y, s.c, s.w,
+                                                                       (cudnnConvolutionBwdFilterAlgo_t)algo, &nbytes);
     CHECK(st == 0 || st == CUDNN_STATUS_NOT_SUPPORTED);
     if (nbytes) { /* exactly as large as promised; what lies behind stays */
         OK(cudaMalloc(&work, nbytes + sizeof guard));
@@ -904,14 +989,14 @@ static void conv_run(const conv_case *t, int which, int algo, float alpha, float
         int    got_st;
         if (!pass && !nbytes) continue;
         if (which == 0)
-            got_st = (int)cudnnConvolutionForward(s.h, &alpha, s.x, x, s.w, w, s.c, (cudnnConvolutionFwdAlgo_t)algo, work,
-                                                  given, &beta, s.y, y);
+            got_st = (int)cudnnConvolutionForward(s.h, &alpha, s.x, x, s.w, w, s.c, (cudnnConvolutionFwdAlgo_t)algo,
+                                                  work, given, &beta, s.y, y);
         else if (which == 1)
             got_st = (int)cudnnConvolutionBackwardData(s.h, &alpha, s.w, w, s.y, y, s.c,
                                                        (cudnnConvolutionBwdDataAlgo_t)algo, work, given, &beta, s.x, x);
         else
-            got_st = (int)cudnnConvolutionBackwardFilter(s.h, &alpha, s.x, x, s.y, y, s.c,
-                                                         (cudnnConvolutionBwdFilterAlgo_t)algo, work, given, &beta, s.w, w);
+            got_st = (int)cudnnConvolutionBackwardFilter(
+                s.h, &alpha, s.x, x, s.y, y, s.c, (cudnnConvolutionBwdFilterAlgo_t)algo, work, given, &beta, s.w, w);
         CHECK(got_st == (pass ? 0 : CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT));
     }
     if (!st) {
@@ -955,12 +1040,50 @@ static void case_convolutions(void)
                 conv_run(&shapes[i], which, algo, 0.5f, 2);
             }
 }
+/* Tensors with gaps: the gaps are neither read (nobody wrote them) nor written. */
+static void case_conv_strided(void)
+{
+    static const int strides[][4] = {{200, 50, 10, 2}, {128, 36, 8, 1}, {1, 2, 6, 24}, {97, 1, 21, 4}};
+    conv_case        t = {2, 3, 4, 5, 2, 1, 1, {0, 0}, {1, 1}, {1, 1}, 1, F32, 0, 0, 0};
+    float            one = 1, zero = 0, weight[6] = {1, 2, 3, -1, 0, 1};
+    for (int i = 0; i < LEN(strides); i++) {
+        const int *s = strides[i];
+        conv_set   c = conv_make(&t);
+        float     *x = device_floats(NULL, 400), *y = device_floats(NULL, 400), *w = device_floats(weight, 6);
+        OK(cudnnSetTensor4dDescriptorEx(c.x, CUDNN_DATA_FLOAT, 2, 3, 4, 5, s[0], s[1], s[2], s[3]));
+        OK(cudnnSetTensor4dDescriptorEx(c.y, CUDNN_DATA_FLOAT, 2, 2, 4, 5, s[0], s[1], s[2], s[3]));
+        for (int e = 0; e < 120; e++) {
+            float v = (float)(e % 7);
+            OK(cudaMemcpy(x + e / 60 * s[0] + e / 20 % 3 * s[1] + e / 5 % 4 * s[2] + e % 5 * s[3], &v, 4,
+                          cudaMemcpyHostToDevice));
+        }
+        OK(cudnnConvolutionForward(c.h, &one, c.x, x, c.w, w, c.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0,
+                                   &zero, c.y, y));
+        for (int e = 0; e < 80; e++) {
+            int   n = e / 40, k = e / 20 % 2, at = n * 60 + e % 20;
+            float v, want = 0;
+            for (int q = 0; q < 3; q++) want += weight[k * 3 + q] * (float)((at + 20 * q) % 7);
+            OK(cudaMemcpy(&v, y + n * s[0] + k * s[1] + e / 5 % 4 * s[2] + e % 5 * s[3], 4, cudaMemcpyDeviceToHost));
+            CHECK(v == want);
+        }
+    }
+    /* the last gap is still as it was allocated */
+    float v, *y = device_floats(NULL, 400);
+    conv_set c = conv_make(&t);
+    float   *x = device_floats(NULL, 400), *w = device_floats(weight, 6);
+    OK(cudaMemset(x, 0, 1600));
+    OK(cudnnSetTensor4dDescriptorEx(c.y, CUDNN_DATA_FLOAT, 2, 2, 4, 5, 128, 36, 8, 1));
+    OK(cudnnConvolutionForward(c.h, &one, c.x, x, c.w, w, c.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero,
+                               c.y, y));
+    CHECK(cudaMemcpy(&v, y + 5, 4, cudaMemcpyDeviceToHost) == cudaErrorIllegalAddress);
+}
 static void case_conv_rules(void)
 {
     conv_case t = {2, 4, 8, 8, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, F32, 0, 0, 0};
     conv_set  s = conv_make(&t);
     int       n, v[4], got;
-    float     one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 512), *w = device_floats(NULL, 144);
+    float one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 512),
+          *w = device_floats(NULL, 144);
     cudnnConvolutionFwdAlgoPerf_t       fwd[8];
     cudnnConvolutionBwdFilterAlgoPerf_t flt[8];
     cudnnTensorDescriptor_t             d;
@@ -976,12 +1099,12 @@ static void case_conv_rules(void)
     OK(cudnnSetTensor4dDescriptor(d, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 2, 5, 8, 8));
     CHECK(cudnnGetConvolution2dForwardOutputDim(s.c, d, s.w, v, v + 1, v + 2, v + 3) == CUDNN_STATUS_BAD_PARAM);
     OK(cudnnSetTensor4dDescriptor(d, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 2, 4, 8, 9)); /* not what comes out */
-    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero, d,
-                                  y) == CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH);
-    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_FFT, NULL, 0, &zero, s.y, y) ==
-          CUDNN_STATUS_NOT_SUPPORTED);
-    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, NULL, 0,
-                                  &zero, s.y, y) == CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT);
+    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0,
+                                  &zero, d, y) == CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH);
+    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_FFT, NULL, 0, &zero, s.y,
+                                  y) == CUDNN_STATUS_NOT_SUPPORTED);
+    CHECK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+                                  NULL, 0, &zero, s.y, y) == CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT);
     /* searches: all algorithms, those that work first; the non-deterministic ones are named */
     OK(cudnnGetConvolutionForwardAlgorithmMaxCount(s.h, &n));
     OK(cudnnGetConvolutionForwardAlgorithm_v7(s.h, s.x, s.w, s.c, s.y, 8, &got, fwd));
@@ -992,7 +1115,8 @@ static void case_conv_rules(void)
     for (int i = 0; i < got; i++)
         if (!flt[i].status)
             CHECK((flt[i].determinism == CUDNN_NON_DETERMINISTIC) ==
-                  (flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 || flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3));
+                  (flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 ||
+                   flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3));
     /* with the user's memory: algorithms that fit, and the output is overwritten */
     OK(cudaMemset(y, 0, 2048));
     OK(cudnnFindConvolutionForwardAlgorithmEx(s.h, s.x, x, s.w, w, s.c, s.y, y, 8, &got, fwd, NULL, 0));
@@ -1016,7 +1140,8 @@ static void case_conv_order(void)
     void     *hx, *hy, *x = device_values(144, F32, &hx), *y = device_values(144, F32, &hy);
     float     one = 1, zero = 0, got, *w = device_floats(NULL, 1), *work = device_floats(NULL, 1024);
     OK(cudnnConvolutionBackwardFilter(s.h, &one, s.x, x, s.y, y, s.c,
-                                      (cudnnConvolutionBwdFilterAlgo_t)atoi(getenv("DT_CASE")), work, 4096, &zero, s.w, w));
+                                      (cudnnConvolutionBwdFilterAlgo_t)atoi(getenv("DT_CASE")), work, 4096, &zero, s.w,
+                                      w));
     OK(cudaMemcpy(&got, w, 4, cudaMemcpyDeviceToHost));
     fprintf(stderr, "%a\n", (double)got);
 }
@@ -1024,14 +1149,20 @@ static void case_bad_convolution(void)
 {
     conv_case t = {2, 4, 8, 8, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, F32, 0, 0, 0};
     conv_set  s = conv_make(&t);
-    float     one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 511), *w = device_floats(NULL, 144);
+    float one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 511),
+          *w = device_floats(NULL, 144);
     int       which = atoi(getenv("DT_CASE"));
     OK(cudaMemset(x, 0, which == 0 ? 2044 : 2048));
     OK(cudaMemset(w, 0, 576));
-    OK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero, s.y, y));
+    OK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero,
+                               s.y, y));
     CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
 }
-UTEST(emu, convolutions) { EXPECT_CASE("convolutions", "DT_EMU=lazy"); }
+UTEST(emu, convolutions)
+{
+    EXPECT_CASE("convolutions", "DT_EMU=lazy");
+    EXPECT_CAUGHT("conv_strided", "DT_EMU=lazy", "never been written");
+}
 UTEST(emu, the_rules_of_convolutions) { EXPECT_CASE("conv_rules", "DT_EMU_CC=75"); }
 UTEST(emu, algorithms_that_are_not_deterministic_are_not)
 {
@@ -1237,7 +1368,7 @@ static void case_rank_processes(void)
         CHECK(status == 0);
     }
 }
-/* One process has queued its part and waits elsewhere: nobody there asks for it, and yet it must run, as a GPU's would. */
+/* One process has queued its part and waits elsewhere. Nobody there asks for it, and yet it must run. */
 static void case_idle_process(void)
 {
     ncclUniqueId id;
@@ -1289,7 +1420,9 @@ static void case_bad_collective(void)
         OK(ncclBroadcast(a[1] + 50, a[1] + 50, 50, ncclFloat, 0, s.comm[1], s.stream[1]));
         OK(ncclAllReduce(a[1], a[1], 50, ncclFloat, ncclSum, s.comm[1], s.stream[1]));
         break;
-    case 2: OK(ncclAllReduce(a[0], a[0], 100, ncclFloat, ncclSum, s.comm[0], s.stream[0])); break; /* rank 1 does not come */
+    case 2:
+        OK(ncclAllReduce(a[0], a[0], 100, ncclFloat, ncclSum, s.comm[0], s.stream[0]));
+        break; /* rank 1 does not come */
     case 3: /* overlapping, not in place */
         OK(ncclAllReduce(a[0], a[0] + 1, 50, ncclFloat, ncclSum, s.comm[0], s.stream[0]));
         OK(ncclAllReduce(a[1], a[1], 50, ncclFloat, ncclSum, s.comm[1], s.stream[1]));
@@ -1345,7 +1478,7 @@ static void case_nccl_init(void)
     ncclUniqueId id;
     ncclComm_t   c[2];
     int          twice[2] = {1, 1}, absent[2] = {0, 7};
-    float       *a;
+    float       *a, *b;
     CHECK(ncclCommInitAll(c, 2, twice) == ncclInvalidUsage);
     CHECK(ncclCommInitAll(c, 2, absent) == ncclInvalidUsage);
     OK(ncclGetUniqueId(&id));
@@ -1357,9 +1490,18 @@ static void case_nccl_init(void)
     }
     OK(ncclGroupEnd());
     a = rank_floats(0, 10, 0, true);
+    b = rank_floats(1, 10, 1, true);
+    OK(ncclGroupStart()); /* default streams: of the device that is current at the call, not at the end of the group */
+    OK(ncclAllReduce(b, b, 10, ncclFloat, ncclSum, c[1], 0));
+    OK(cudaSetDevice(0));
+    OK(ncclAllReduce(a, a, 10, ncclFloat, ncclSum, c[0], 0));
+    OK(ncclGroupEnd());
+    rank_expect(0, a, 10, 1, 2);
+    rank_expect(1, b, 10, 1, 2);
     OK(ncclCommDestroy(c[0]));
     OK(ncclCommDestroy(c[1]));
     OK(ncclGetUniqueId(&id));
+    OK(cudaSetDevice(0));
     OK(ncclCommInitRank(c, 1, id, 0)); /* one rank is all ranks */
     OK(cudaSetDevice(1));
     CHECK(ncclAllReduce(a, a, 10, ncclFloat, ncclSum, c[0], 0) == ncclInvalidUsage);
@@ -1412,15 +1554,280 @@ UTEST(emu, communicators)
     EXPECT_CAUGHT("nccl_alone", "DT_EMU_DEVICES=2", "1 of 2 ranks are there");
 }
 
+/* ==================================================================================================== >>launch
+   A fat binary as nvcc makes it, but by hand: PTX for two capabilities. */
+void      **__cudaRegisterFatBinary(void *wrapper);
+void        __cudaRegisterFatBinaryEnd(void **handle);
+void        __cudaRegisterFunction(void **handle, const char *host, char *device_fun, const char *name, int limit,
+                                   uint3 *tid, uint3 *bid, dim3 *bdim, dim3 *gdim, int *wsize);
+unsigned    __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream);
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
+cudaError_t __cudaGetKernel(cudaKernel_t *out, const void *host);
+cudaError_t __cudaLaunchKernel(cudaKernel_t k, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
+
+/* add: y[i] += v for i < n. turn: through shared memory, y[i] = i rotated by one in the block; races without the
+   barrier. bound: at most 64 threads. large: 40 KiB of static shared memory. own: counts its launches in a variable */
+static const char ptx_head[] = ".version 7.8\n.target sm_%d\n.address_size 64\n";
+static const char ptx_body[] =
+    ".extern .shared .align 4 .b8 dyn[];\n"
+    ".global .align 4 .u32 times;\n"
+    ".visible .entry add(.param .u64 p0, .param .f32 p1, .param .u32 p2)\n"
+    "{\n.reg .pred %p<2>;\n.reg .b32 %r<6>;\n.reg .b64 %d<5>;\n.reg .f32 %f<4>;\n"
+    "ld.param.u64 %d1, [p0];\nld.param.f32 %f1, [p1];\nld.param.u32 %r1, [p2];\n"
+    "mov.u32 %r2, %ctaid.x;\nmov.u32 %r3, %ntid.x;\nmov.u32 %r4, %tid.x;\nmad.lo.s32 %r5, %r2, %r3, %r4;\n"
+    "setp.ge.s32 %p1, %r5, %r1;\n@%p1 bra done;\n"
+    "cvta.to.global.u64 %d2, %d1;\nmul.wide.s32 %d3, %r5, 4;\nadd.s64 %d4, %d2, %d3;\n"
+    "ld.global.f32 %f2, [%d4];\nadd.f32 %f3, %f2, %f1;\nst.global.f32 [%d4], %f3;\n"
+    "done:\nret;\n}\n"
+#define TURN(name, barrier)                                                                                       \
+    ".visible .entry " name "(.param .u64 p0)\n"                                                                  \
+    "{\n.reg .b32 %r<9>;\n.reg .b64 %d<5>;\n"                                                                     \
+    "ld.param.u64 %d1, [p0];\nmov.u32 %r1, %tid.x;\nmov.u32 %r2, %ntid.x;\nmov.u32 %r3, dyn;\n"                    \
+    "shl.b32 %r4, %r1, 2;\nadd.s32 %r5, %r3, %r4;\nst.shared.u32 [%r5], %r1;\n" barrier                            \
+    "add.s32 %r6, %r1, 1;\nrem.u32 %r6, %r6, %r2;\nshl.b32 %r6, %r6, 2;\nadd.s32 %r7, %r3, %r6;\n"                 \
+    "ld.shared.u32 %r8, [%r7];\ncvta.to.global.u64 %d2, %d1;\nmul.wide.u32 %d3, %r1, 4;\nadd.s64 %d4, %d2, %d3;\n"  \
+    "st.global.u32 [%d4], %r8;\nret;\n}\n"
+    TURN("turn", "bar.sync 0;\n")
+    TURN("race", "")
+    ".visible .entry bound()\n.maxntid 64, 1, 1\n{\nret;\n}\n"
+    ".visible .entry large()\n{\n.shared .align 4 .b8 room[40960];\nret;\n}\n"
+    ".visible .entry own(.param .u64 p0)\n"
+    "{\n.reg .b32 %r<3>;\n.reg .b64 %d<3>;\n"
+    "ld.param.u64 %d1, [p0];\ncvta.to.global.u64 %d2, %d1;\n"
+    "ld.global.u32 %r1, [times];\nadd.u32 %r2, %r1, 1;\n"
+    "st.global.u32 [times], %r2;\nst.global.u32 [%d2], %r2;\nret;\n}\n";
+enum { ADD, TURN_, RACE, BOUND, LARGE, OWN, KERNELS };
+static const char *const kernel_names[KERNELS] = {"add", "turn", "race", "bound", "large", "own"};
+static char              kernel_hosts[KERNELS]; /* their addresses stand for the host's functions */
+#define KERNEL(k) ((const void *)&kernel_hosts[k])
+
+static void register_kernels(bool packed)
+{
+    static unsigned char                                                fat[1 << 14];
+    static struct { int magic, version; const void *data; void *more; } wrapper;
+    static const int                                                    archs[] = {75, 80};
+    size_t                                                              n = 16;
+    for (int i = 0; i < LEN(archs); i++) {
+        char     text[8192];
+        size_t   length, head = 64;
+        uint32_t u32;
+        uint16_t u16;
+        uint64_t u64;
+        snprintf(text, sizeof text, ptx_head, archs[i]);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s", ptx_body);
+        length = (strlen(text) + 8) / 8 * 8;
+        memset(fat + n, 0, head + length);
+        u16 = 1, memcpy(fat + n, &u16, 2);
+        u16 = 0x101, memcpy(fat + n + 2, &u16, 2);
+        u32 = (uint32_t)head, memcpy(fat + n + 4, &u32, 4);
+        u64 = length, memcpy(fat + n + 8, &u64, 8);
+        u32 = (uint32_t)archs[i], memcpy(fat + n + 28, &u32, 4);
+        u64 = packed ? 0x2011 : 0x11, memcpy(fat + n + 40, &u64, 8);
+        strcpy((char *)fat + n + head, text);
+        n += head + length;
+    }
+    uint32_t magic = 0xba55ed50;
+    uint16_t version = 1, head = 16;
+    uint64_t rest = n - 16;
+    memcpy(fat, &magic, 4), memcpy(fat + 4, &version, 2), memcpy(fat + 6, &head, 2), memcpy(fat + 8, &rest, 8);
+    wrapper.magic = 0x466243b1;
+    wrapper.version = 1;
+    wrapper.data = fat;
+    void **h = __cudaRegisterFatBinary(&wrapper);
+    for (int k = 0; k < KERNELS; k++)
+        __cudaRegisterFunction(h, KERNEL(k), NULL, kernel_names[k], -1, NULL, NULL, NULL, NULL, NULL);
+    __cudaRegisterFatBinaryEnd(h);
+}
+static dim3 dim(unsigned x, unsigned y, unsigned z)
+{
+    dim3 d;
+    d.x = x, d.y = y, d.z = z;
+    return d;
+}
+static cudaError_t launch_add(float *y, float v, int n, unsigned blocks, unsigned threads, cudaStream_t s)
+{
+    void *args[] = {&y, &v, &n};
+    return cudaLaunchKernel(KERNEL(ADD), dim(blocks, 1, 1), dim(threads, 1, 1), args, 0, s);
+}
+static void case_launch(void)
+{
+    float           v[100] = {0}, *y = device_floats(v, 100), one = 1;
+    int             n = 100;
+    dim3            g, b;
+    size_t          shared;
+    cudaStream_t    s, got;
+    cudaKernel_t    k;
+    void           *args[] = {&y, &one, &n};
+    struct cudaDeviceProp p;
+    register_kernels(false);
+    OK(cudaGetDeviceProperties(&p, 0));
+    CHECK(p.major == 8 && p.minor == 0); /* of the newest PTX */
+    s = stream_new(cudaStreamNonBlocking);
+    OK(cudaStreamSynchronize(0));
+    OK(launch_add(y, 2, 100, 4, 32, s));
+    /* as nvcc's host code does it; parameters are taken at the call */
+    CHECK(!__cudaPushCallConfiguration(dim(4, 1, 1), dim(32, 1, 1), 0, s));
+    OK(__cudaPopCallConfiguration(&g, &b, &shared, &got));
+    CHECK(g.x == 4 && b.x == 32 && got == s);
+    CHECK(__cudaPopCallConfiguration(&g, &b, &shared, &got) == cudaErrorMissingConfiguration);
+    OK(__cudaGetKernel(&k, KERNEL(ADD)));
+    OK(__cudaLaunchKernel(k, dim(4, 1, 1), dim(32, 1, 1), args, 0, s));
+    one = 55, n = 0;
+    OK(cudaMemcpyAsync(v, y, sizeof v, cudaMemcpyDeviceToHost, s));
+    for (int i = 0; i < 100; i++) CHECK(v[i] == 3);
+    CHECK(__cudaGetKernel(&k, v) == cudaErrorInvalidDeviceFunction);
+    /* variables: each device has its own */
+    unsigned count[2], *at[2];
+    for (int d = 0; d < 2; d++) {
+        OK(cudaSetDevice(d));
+        OK(cudaMalloc((void **)&at[d], 4));
+        void *a[] = {&at[d]};
+        for (int i = 0; i <= d; i++) OK(cudaLaunchKernel(KERNEL(OWN), dim(1, 1, 1), dim(1, 1, 1), a, 0, 0));
+        OK(cudaMemcpy(&count[d], at[d], 4, cudaMemcpyDeviceToHost));
+    }
+    CHECK(count[0] == 1 && count[1] == 2);
+    CHECK(launch_add(y, 1, 1, 1, 1, s) ==
+          cudaErrorInvalidResourceHandle); /* a stream of device 0, device 1 is current */
+}
+static void case_launch_limits(void)
+{
+    float                    *y = device_floats(NULL, 4);
+    void                     *args[] = {&y};
+    unsigned                  got[64];
+    struct cudaFuncAttributes a;
+    int                       blocks;
+    register_kernels(false);
+    CHECK(launch_add(y, 1, 0, 1, 1025, 0) == cudaErrorInvalidConfiguration);
+    CHECK(launch_add(y, 1, 0, 0, 32, 0) == cudaErrorInvalidConfiguration);
+    CHECK(launch_add(y, 1, 0, 1, 0, 0) == cudaErrorInvalidConfiguration);
+#define BOUND_AT(g, b) cudaLaunchKernel(KERNEL(BOUND), g, b, NULL, 0, 0)
+    CHECK(BOUND_AT(dim(1, 65536, 1), dim(1, 1, 1)) == cudaErrorInvalidConfiguration);
+    CHECK(BOUND_AT(dim(1, 1, 65536), dim(1, 1, 1)) == cudaErrorInvalidConfiguration);
+    CHECK(BOUND_AT(dim(1, 1, 1), dim(1, 1, 65)) == cudaErrorInvalidConfiguration);
+    CHECK(BOUND_AT(dim(1, 1, 1), dim(32, 33, 1)) == cudaErrorInvalidConfiguration);
+    CHECK(BOUND_AT(dim(1, 1, 1), dim(65, 1, 1)) == cudaErrorLaunchOutOfResources);
+    CHECK(cudaGetLastError() == cudaErrorLaunchOutOfResources && cudaGetLastError() == cudaSuccess);
+    OK(BOUND_AT(dim(70000, 1, 1), dim(1, 1, 1)));
+    OK(BOUND_AT(dim(1, 1, 1), dim(64, 1, 1)));
+    OK(cudaDeviceSynchronize());
+    /* shared memory: 48 KiB, more by attribute */
+#define TURN_WITH(n) cudaLaunchKernel(KERNEL(TURN_), dim(1, 1, 1), dim(64, 1, 1), args, n, 0)
+    OK(cudaMalloc((void **)&y, 256));
+    CHECK(TURN_WITH((48 << 10) + 1) == cudaErrorInvalidValue);
+    OK(TURN_WITH(48 << 10));
+    OK(cudaFuncSetAttribute(KERNEL(TURN_), cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+    OK(TURN_WITH(100 << 10));
+    CHECK(TURN_WITH((100 << 10) + 4) == cudaErrorInvalidValue);
+    CHECK(cudaFuncSetAttribute(KERNEL(TURN_), cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10) ==
+          cudaErrorInvalidValue);
+    OK(cudaMemcpy(got, y, 256, cudaMemcpyDeviceToHost));
+    for (unsigned i = 0; i < 64; i++) CHECK(got[i] == (i + 1) % 64);
+    CHECK(cudaLaunchKernel(KERNEL(LARGE), dim(1, 1, 1), dim(1, 1, 1), NULL, 9 << 10, 0) == cudaErrorInvalidValue);
+    OK(cudaLaunchKernel(KERNEL(LARGE), dim(1, 1, 1), dim(1, 1, 1), NULL, 8 << 10, 0));
+    OK(cudaFuncGetAttributes(&a, KERNEL(LARGE)));
+    CHECK(a.sharedSizeBytes == 40960 && a.maxThreadsPerBlock == 1024);
+    OK(cudaFuncGetAttributes(&a, KERNEL(BOUND)));
+    CHECK(a.maxThreadsPerBlock == 64 && a.numRegs == 255);
+    OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, KERNEL(LARGE), 32, 0));
+    CHECK(blocks == 4); /* 164 KiB of 41 */
+    /* registers, of the file that the test wrote: 1024 threads of 65 are too many */
+    CHECK(launch_add(y, 1, 0, 1, 1024, 0) == cudaErrorLaunchOutOfResources);
+    OK(launch_add(y, 1, 0, 1, 896, 0));
+    OK(cudaDeviceSynchronize());
+}
+static void case_no_image(void)
+{
+    float *y = device_floats(NULL, 4);
+    register_kernels(false);
+    CHECK(launch_add(y, 1, 0, 1, 32, 0) == cudaErrorNoKernelImageForDevice); /* DT_EMU_CC=70 */
+    CHECK(cudaGetLastError() == cudaErrorNoKernelImageForDevice);
+    OK(cudaDeviceSynchronize());
+}
+static void case_bad_launch(void)
+{
+    float  v[64] = {0}, *y = device_floats(v, 64);
+    void  *args[] = {&y};
+    int    which = atoi(getenv("DT_CASE"));
+    static const cudaError_t expected[] = {cudaErrorIllegalAddress, cudaErrorIllegalAddress, cudaErrorIllegalAddress,
+                                           cudaErrorIllegalAddress, cudaErrorIllegalAddress, cudaErrorMisalignedAddress,
+                                           cudaErrorIllegalAddress};
+    register_kernels(which == 7);
+    OK(cudaDeviceSynchronize());
+    switch (which) {
+    case 0: OK(launch_add(y, 1, 65, 3, 32, 0)); break;
+    case 1: OK(launch_add(v, 1, 1, 1, 32, 0)); break; /* the host's */
+    case 2:
+        OK(cudaFree(y));
+        OK(launch_add(y, 1, 1, 1, 32, 0));
+        break;
+    case 3: OK(cudaLaunchKernel(KERNEL(RACE), dim(1, 1, 1), dim(64, 1, 1), args, 256, 0)); break;
+    case 4:
+        OK(cudaSetDevice(1));
+        OK(launch_add(y, 1, 1, 1, 32, 0));
+        break;
+    case 5: OK(launch_add((float *)((char *)y + 2), 1, 1, 1, 32, 0)); break;
+    case 6: OK(launch_add(device_floats(NULL, 4), 1, 1, 1, 32, 0)); break; /* never written */
+    case 7: CHECK(launch_add(y, 1, 1, 1, 32, 0) == cudaErrorNoKernelImageForDevice); exit(0);
+    }
+    cudaError_t e = cudaDeviceSynchronize();
+    fprintf(stderr, "%d\n", (int)e);
+    CHECK(which == 3 ? e != cudaSuccess : e == expected[which]);
+}
+static void case_zero_copy(void) /* kernels may use pinned memory, and what they write there is no host's mistake */
+{
+    float *h, *x = device_floats(NULL, 4);
+    OK(cudaMallocHost((void **)&h, 16));
+    register_kernels(false);
+    for (int i = 0; i < 4; i++) h[i] = (float)i;
+    OK(launch_add(h, 1, 4, 1, 32, 0));
+    OK(cudaMemcpyAsync(x, h, 16, cudaMemcpyHostToDevice, 0));
+    OK(cudaMemcpyAsync(h, x, 16, cudaMemcpyDeviceToHost, 0));
+    OK(cudaDeviceSynchronize());
+    CHECK(h[0] == 1 && h[3] == 4);
+}
+UTEST(emu, launches) { EXPECT_CASE("launch", "DT_EMU_DEVICES=2"); }
+UTEST(emu, the_limits_of_launches)
+{
+    char  path[] = "/tmp/test_emu_XXXXXX", settings[128];
+    int   fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+    ASSERT_TRUE(f != NULL);
+    fprintf(f, "bound 255\nadd 65\n");
+    fclose(f);
+    snprintf(settings, sizeof settings, "DT_EMU_REGS=%s", path);
+    EXPECT_CASE("launch_limits", settings);
+    unlink(path);
+    EXPECT_CASE("no_image", "DT_EMU_CC=70");
+}
+UTEST(emu, launches_that_are_wrong)
+{
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=0", "kernel add");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=1", "kernel add");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=2", "have been freed");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=3", "kernel race");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=4 DT_EMU_DEVICES=2", "without peer access");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=5", "kernel add");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=6", "kernel add");
+    EXPECT_CAUGHT("bad_launch", "DT_CASE=7", "compressed");
+}
+UTEST(emu, kernels_reach_pinned_memory) { EXPECT_CASE("zero_copy", "DT_EMU=lazy"); }
+UTEST(emu, the_report)
+{
+    EXPECT_CASE("zero_copy", "DT_EMU_REPORT=1");
+    EXPECT_TRUE(strstr(said, "1 kernels launched") && strstr(said, "2 copies of 32 bytes") &&
+                strstr(said, "coverage: "));
+}
+
 /* ==================================================================================================== >>main */
-#define CASES(X)                                                                                                       \
-    X(when) X(event) X(no_event) X(legacy) X(events) X(destroyed_stream) X(host_function) X(many) X(staged)            \
-    X(pinned_source_changed) X(pinned_target_poisoned) X(pinned_target_written) X(pinned_chain) X(pinned_freed)        \
-    X(dereference) X(past_the_end) X(freed) X(freed_twice) X(unwritten) X(unwritten_copied) X(copy_kinds)              \
-    X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer) X(no_peer) X(fork) X(leak) \
-    X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules) X(conv_order) X(bad_convolution)         \
-    X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) X(idle_process) X(bad_collective) X(abort)          \
-    X(nccl_init) X(nccl_alone)
+#define CASES(X)                                                                                                 \
+    X(when) X(event) X(no_event) X(legacy) X(events) X(destroyed_stream) X(host_function) X(many) X(staged)      \
+    X(pinned_source_changed) X(pinned_target_poisoned) X(pinned_target_written) X(pinned_chain) X(pinned_freed)  \
+    X(dereference) X(crash) X(threads) X(past_the_end) X(freed) X(freed_twice) X(unwritten) X(unwritten_copied)  \
+    X(copy_kinds) X(out_of_memory) X(sticky) X(attributes) X(devices) X(no_device) X(peer_copies) X(peer)        \
+    X(no_peer) X(fork) X(leak) X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules)         \
+    X(conv_order) X(conv_strided) X(bad_convolution) X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) \
+    X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) \
+    X(bad_launch) X(zero_copy)
 #define ROW(n) {#n, case_##n},
 const emu_case emu_cases[] = {CASES(ROW){NULL, NULL}};
 
