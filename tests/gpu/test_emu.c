@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -57,6 +58,8 @@ static int run_case(const char *name, const char *settings)
     if (!pid) {
         char  copy[512];
         char *save = NULL;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm((unsigned)(40 * utest_slow()));
         dup2(fd[1], 2);
         close(fd[0]);
         close(fd[1]);
