@@ -3984,9 +3984,10 @@ static inline __attribute__((always_inline)) int ptx__common(const ptx__run *R, 
     const uint32_t w = (uint32_t)*c, rd = (uint32_t)(*c >> 32), wid = w >> 2, rid = rd >> 2;
     /* past: before the last barrier, of this block alone */
     bool wpast = wid - block < epoch - block && (w & 3) != PTX__BLOCKS;
+    bool wmine = wid == me && (w & 3) < PTX__WARPS;
     bool rpast = rid < old || (rid - block < epoch - block && (rd & 3) != PTX__BLOCKS);
     if (kind == PTX__READ) {
-        if (!(wpast || wid == me || (!shared && wid < old && wid != 0))) return 0;
+        if (!(wpast || wmine || (!shared && wid < old && wid != 0))) return 0;
         if (rid == me) return 1;
         if (rpast) {
             *c = (uint64_t)me << 34 | w;
@@ -3999,7 +4000,7 @@ static inline __attribute__((always_inline)) int ptx__common(const ptx__run *R, 
         return r->tid / 32 == T->tid / 32 && r->clock == T->clock;
     }
     if (kind == PTX__WRITE) {
-        if (!(wpast || wid == me || (wid < old && w != PTX__GAP))) return 0;
+        if (!(wpast || wmine || (wid < old && w != PTX__GAP))) return 0;
         if (!(rpast || (rid == me && (rd & 3) == PTX__ONE))) return 0;
         *c = (uint64_t)me << 2;
         return 2;

@@ -846,7 +846,7 @@ UTEST(memory, addresses_of_32_bits_wrap)
     shape z = { .grid = 1, .block = 8, .seed = 1 };
     ASSERT_EQ_MSG(
         run(KERNEL(".shared .align 4 .b8 s[32];\n" TID4 "neg.s32 %r5, %r2;\nadd.s32 %r5, %r5, %r3;\nst.shared.u32 "
-                                                        "[%r5+28], %r1;\nbar.sync 0;\nld.shared.u32 %r6, [%r4];\n"
+                   "[%r5+28], %r1;\nbar.sync 0;\nld.shared.u32 %r6, [%r4];\n"
                    "ld.volatile.shared.u32 %r7, [%r5+28];\nadd.s32 %r6, %r6, %r7;\nst.global.u32 [%rd3], %r6;\n"),
             z, -8, 0),
         0, message);
@@ -970,6 +970,14 @@ UTEST(control, branches_and_tables)
                       z, -5, 0),
                   0, message);
     for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(words[i], 10 * i);
+    /* what a loop reads at its top must live through all of it */
+    ASSERT_EQ_MSG(run(KERNEL("add.s32 %r5, %r1, 7;\nmov.u32 %r6, 0;\nmov.u32 %r8, 0;\nL:\nadd.s32 %r8, %r8, %r5;\n"
+                             "mul.lo.s32 %r10, %r6, 3;\nadd.s32 %r11, %r10, 1;\nxor.b32 %r12, %r11, %r10;\n"
+                             "add.s32 %r6, %r6, 1;\nsetp.lt.s32 %p1, %r6, 5;\n@%p1 bra L;\n"
+                             "st.global.u32 [%rd3], %r8;\n"),
+                      z, -5, 0),
+                  0, message);
+    for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(words[i], 5 * (i + 7));
     ASSERT_EQ_MSG(run(KERNEL("ts: .branchtargets A, B, C;\nmin.u32 %r7, %r1, 2;\nbrx.idx %r7, ts;\nA:\nmov.u32 %r5, "
                              "100;\nbra E;\nB:\nmov.u32 %r5, 200;\nbra E;\nC:\nmov.u32 %r5, 300;\nE:\n"
                              "st.global.u32 [%rd3], %r5;\n"),
@@ -1194,6 +1202,58 @@ UTEST(check, shared_races)
     ALL_SEEDS(KERNEL(S64 "mov.u32 %r8, %ctaid.x;\nsetp.eq.s32 %p1, %r8, %r0;\n@%p1 st.shared.u32 [%r4], 1;\nbar.sync "
                          "0;\nld.shared.u32 %r6, [%r4];\n"),
               z, -64, 0, "never written");
+}
+/* Two threads, x and y, do one thing each; s[0] was written before the barrier. */
+#define PAIR(x, first, y, second)                                                                                     \
+    KERNEL(S64 "st.shared.u32 [%r4], %r1;\nbar.sync 0;\nsetp.eq.s32 %p1, %r1, " x ";\nsetp.eq.s32 %p2, %r1, " y ";\n" \
+               "@!%p1 bra N;\n" first "\nN:\n@!%p2 bra E;\n" second "\nE:\n")
+#define READ "ld.shared.u32 %r6, [s];\n"
+#define WRITE "st.shared.u32 [s], %r1;\n"
+#define ADD "red.shared.add.u32 [s], 5;\n"
+UTEST(check, who_else)
+{
+    shape z = { .grid = 1, .block = 64, .seed = 1 };
+    NO_SEED(PAIR("1", READ, "40", READ), z, -8, 0);
+    NO_SEED(PAIR("1", ADD, "40", ADD), z, -8, 0);
+    ALL_SEEDS(PAIR("1", READ, "40", WRITE), z, -8, 0, "race");
+    ALL_SEEDS(PAIR("1", WRITE, "40", READ), z, -8, 0, "race");
+    ALL_SEEDS(PAIR("1", WRITE, "40", WRITE), z, -8, 0, "race");
+    ALL_SEEDS(PAIR("1", READ, "2", WRITE), z, -8, 0, "race");
+    /* the one that came last must not hide the other: whoever reads both, whoever adds both, in a warp and in two */
+    ALL_SEEDS(PAIR("1", READ, "40", READ WRITE), z, -8, 0, "race");
+    ALL_SEEDS(PAIR("1", READ, "2", READ WRITE), z, -8, 0, "race");
+    ALL_SEEDS(PAIR("1", ADD, "40", ADD READ), z, -8, 0, "race");
+    ALL_SEEDS(PAIR("1", ADD, "40", ADD WRITE), z, -8, 0, "race");
+    /* blocks: all add, one of them reads what it has added to, after a barrier of its own */
+    ALL_SEEDS(KERNEL("red.global.add.u32 [%rd0], 1;\nbar.sync 0;\nmov.u32 %r8, %ctaid.x;\nor.b32 %r8, %r8, %r1;\n"
+                     "setp.eq.s32 %p1, %r8, 0;\n@%p1 ld.global.u32 %r5, [%rd0];\n"),
+              ((shape){ .grid = 3, .block = 64 }), 4, 0, "race");
+    /* all read, one block writes what it has read, after a barrier of its own */
+    ALL_SEEDS(KERNEL("ld.global.u32 %r5, [%rd0];\nbar.sync 0;\nmov.u32 %r8, %ctaid.x;\nor.b32 %r8, %r8, %r1;\n"
+                     "setp.eq.s32 %p1, %r8, 0;\n@%p1 st.global.u32 [%rd0], 5;\n"),
+              ((shape){ .grid = 3, .block = 64 }), 4, 0, "race");
+}
+/* When the numbers of segments are used up, shadows forget who, but not whether. */
+UTEST(check, numbers_start_again)
+{
+    mem      s;
+    uint32_t data[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    shape    z = { .grid = 1, .block = 8, .seed = 1 };
+    mem_open(&s);
+    mem_new(&s, 32, data);
+    mem_new(&s, 32, NULL);
+    ptx__all.next_id = PTX__IDS - (1 << 28) + 1;
+    s.m.each = NULL;
+    EXPECT_EQ(run_text(KERNEL("st.global.u32 [%rd3], %r1;\n"), z, &s), -1);
+    EXPECT_TRUE(says("used up"));
+    s.m.each = mem_each;
+    ptx__all.next_id = PTX__IDS - (1 << 28);
+    EXPECT_EQ_MSG(run_text(KERNEL("st.global.u32 [%rd3], %r1;\n"), z, &s), 0, message);
+    EXPECT_EQ_MSG(run_text(KERNEL("ld.global.u32 %r5, [%rd3];\nst.global.u32 [%rd3], %r5;\n"), z, &s), 0, message);
+    EXPECT_LT(ptx__all.next_id, 1000u);
+    EXPECT_EQ(run_text(KERNEL("ld.global.u32 %r5, [%rd4];\n"), z, &s), -1);
+    EXPECT_TRUE(says("never written"));
+    mem_close(&s);
 }
 UTEST(check, global_races)
 {
