@@ -1,6 +1,6 @@
 /* lab.h - two "machines": network namespaces with a cable (veth) between them, half of the ranks on each. Needs
-   iproute2 and the right to make namespaces (root, or user namespaces). The namespaces belong to processes of their own and go
-   with them. Include after dt_comm.h and its implementation. */
+   iproute2 and the right to make namespaces (root, or user namespaces). The namespaces belong to processes of their
+   own and go with them. Include after dt_comm.h and its implementation. */
 #ifndef DT_TEST_LAB_H_INCLUDED
 #define DT_TEST_LAB_H_INCLUDED
 
