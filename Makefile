@@ -134,7 +134,7 @@ bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoad
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_loader --python $(PEER_PYTHON)
 
-bench-ddp: build/bench/bench_ddp ## two ranks beside PyTorch's DDP with gloo; how much of communication is hidden
+bench-ddp: build/bench/bench_ddp build/tools/dtrun ## two ranks beside PyTorch's DDP with gloo; how much of communication is hidden
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 

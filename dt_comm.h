@@ -10849,7 +10849,7 @@ enum { DT__SIM_LOOK = 1, DT__SIM_ARRIVE, DT__SIM_LATE, DT__SIM_TIMER, DT__SIM_FR
 enum { DT__SIM_SAID = 1, DT__SIM_HELLO, DT__SIM_WELCOME, DT__SIM_REFUSED, DT__SIM_END };               /* in pipes */
 enum { DT__SIM_CALL = 1, DT__SIM_PAUSE, DT__SIM_KILL };                                                /* orders */
 typedef struct dt__sim_event {
-    int64_t  at;
+    int64_t  at, first; /* first: when it was to be */
     uint64_t no;
     int32_t  kind, who; /* a rank, a pipe, an order */
 } dt__sim_event;
@@ -10933,21 +10933,27 @@ static bool dt__sim_grow(dt_sim *s, void **p, int64_t *cap, int64_t n, size_t si
 }
 static bool dt__sim_before(const dt__sim_event *a, const dt__sim_event *b)
 {
-    return a->at != b->at ? a->at < b->at : a->no < b->no;
+    if (a->at != b->at) return a->at < b->at;
+    return a->first != b->first ? a->first < b->first : a->no < b->no; /* what had to wait longest */
 }
-static void dt__sim_push(dt_sim *s, int64_t at, int kind, int who)
+static void dt__sim_push_since(dt_sim *s, int64_t at, int64_t first, int kind, int who)
 {
     dt__sim_event e;
     void         *heap = s->heap;
     if (!dt__sim_grow(s, &heap, &s->heap_cap, s->nheap, sizeof e)) return;
     s->heap = (dt__sim_event *)heap;
     e.at = at > s->now ? at : s->now;
+    e.first = first < e.at ? first : e.at;
     e.no = s->no++;
     e.kind = kind;
     e.who = who;
     int64_t i = s->nheap++;
     for (; i > 0 && dt__sim_before(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
     s->heap[i] = e;
+}
+static void dt__sim_push(dt_sim *s, int64_t at, int kind, int who)
+{
+    dt__sim_push_since(s, at, at > s->now ? at : s->now, kind, who);
 }
 static dt__sim_event dt__sim_pop(dt_sim *s)
 {
@@ -11274,7 +11280,7 @@ static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
     dt__sim_mix(s, (uint64_t)e.kind << 32 | (uint64_t)(uint32_t)e.who);
     if (r->until > s->now && !r->dead && kind != DT__SIM_KILL && kind != DT__SIM_PAUSE) {
         int64_t at = r->until + (e.kind != DT__SIM_FRAME); /* when it goes on; what it was told is heard first */
-        dt__sim_push(s, at, e.kind, e.who);
+        dt__sim_push_since(s, at, e.first, e.kind, e.who); /* its calls stay in order, however often it is stopped */
         if (e.kind == DT__SIM_TIMER) r->timer = at;
         return;
     }

@@ -1,9 +1,10 @@
-/* bench.h - what the benchmarks share: the clock, medians, the FMA peak of a core */
+/* bench.h - what the benchmarks share: the clock, medians, options, the FMA peak of a core */
 #ifndef BENCH_H_INCLUDED
 #define BENCH_H_INCLUDED
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static inline double now(void)
@@ -22,6 +23,13 @@ static inline double median(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof v[0], by_value);
     return v[n / 2];
+}
+
+static inline const char *option(int argc, char **argv, const char *name, const char *otherwise)
+{
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], name)) return argv[i + 1];
+    return otherwise;
 }
 
 /* the peak: FMAs between registers */

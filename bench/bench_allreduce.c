@@ -644,12 +644,6 @@ static void add(column *c, int *n, const char *label, const char *name, const ch
     o->peer = strchr(kind, 'p') != NULL;
     if (o->s) ++*n;
 }
-static const char *option(int argc, char **argv, const char *name, const char *otherwise)
-{
-    for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], name)) return argv[i + 1];
-    return otherwise;
-}
 static int numbers(const char *text, int64_t *v, int most)
 {
     int n = 0;

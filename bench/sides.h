@@ -77,10 +77,4 @@ static inline double ratio_of(const side *a, const side *b, int n)
     for (int i = 0; i < n; i++) r[i] = a->rate[i] / b->rate[i];
     return median(r, n);
 }
-static inline const char *option(int argc, char **argv, const char *name, const char *otherwise)
-{
-    for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], name)) return argv[i + 1];
-    return otherwise;
-}
 #endif /* SIDES_H_INCLUDED */

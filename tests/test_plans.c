@@ -477,7 +477,8 @@ UTEST(formulas, a_large_world_is_quick)
      two operands of a value that one rank makes come in, in the other order; two signals of a barrier
    - a send takes the same elements from DATA of which scratch has a copy (reduce by ring, allgather by bruck)
    - reduce by direct: an operand is folded into the root's own vector instead of into that of the ranks before it
-   - a copy into scratch is one element longer, and nobody reads it
+   - reduce: of two operands that one rank takes, one to keep and one to fold, the other is kept
+   - a copy into scratch, or a reduction there, is one element longer, and nobody reads it
    Not tried, as it means nothing: the buffer of no elements, the left operand of a value that one rank makes, an
    earlier round for a step that needs nothing of the round before. */
 enum { DROP, TWICE, SHIFT, LENGTH, FROM, PEER, SWAP, KIND, BUFFER, LEFT, EARLIER, MUTATIONS };
@@ -516,14 +517,15 @@ static bool mutate(dt_plan *p, int how, bool *same)
     case SHIFT: s->at += by; return true;
     case LENGTH:
         s->n += by;
-        *same = by > 0 && s->kind == DT_STEP_COPY && s->buf == DT_PLAN_SCRATCH;
+        *same = by > 0 && alone && s->buf == DT_PLAN_SCRATCH;
         return true;
     case FROM: s->from += by; return alone;
     case PEER: s->peer = (s->peer + 1) % p->world; return plan_talks(s);
     case SWAP:
         if (!plan_talks(s) || !plan_talks(t) || s->peer == t->peer) return false;
         by = s->peer, s->peer = t->peer, t->peer = by;
-        *same = s->kind == t->kind && s->buf == t->buf && s->at == t->at && s->n == t->n;
+        *same = (s->kind == t->kind && s->buf == t->buf && s->at == t->at && s->n == t->n) ||
+                (p->coll == DT_COLL_REDUCE && s->kind != DT_STEP_SEND && t->kind != DT_STEP_SEND && s->n == t->n);
         return true;
     case KIND: s->kind = 1 + (s->kind - 1 + 1 + (int)draw(5)) % 6; return true;
     case BUFFER:

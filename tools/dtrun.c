@@ -562,6 +562,7 @@ static void guard_start(void)
             for (int i = 4; i < (most > 0 && most < 65536 ? (int)most : 65536); i++) close(i);
         guard_main(3);
     }
+    setpgid(pid, pid); /* both do: who kills this group must not meet the guard before it has run */
     close(tube[0]);
     guard_fd = tube[1];
 }
