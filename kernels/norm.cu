@@ -592,7 +592,7 @@ extern "C" int dt__cuda_layer_norm_bwd(dt_device *dev, const dt_call *c)
     using namespace dtk::operands;
     const dt_view &x = c->in[1];
     norm::ln_args  a = { x.shape[0], x.shape[1], NULL, (float *)c->in[4].data, 0, c->u.norm.rms, in_of<mixed>(c, 2),
-                         in_of<mixed>(c, DT_MAX_IN) };
+                         operand_of<mixed>(NULL, DT_F32, 0) };
     if (a.cols == 0) return 0;
     if (!a.rms && has_in(c, 3)) a.mean = (float *)c->in[3].data;
     bool     whole = a.cols > 1024;

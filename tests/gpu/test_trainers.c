@@ -1,0 +1,215 @@
+/* test_trainers.c: whole trainers on the CUDA backend and on the CPU: the same losses, within the rounding of the formats.
+   Runs on the emulated libraries (DT_EMU: lazy or random streams) and on a real GPU alike. */
+#include "../dt_test.h"
+
+#include "../../dt_cuda.h"
+#include "../../dt_nn.h"
+
+UTEST_MAIN()
+
+enum { STEPS = 4, CLASSES = 10 };
+typedef struct trainer {
+    const char *name;
+    dt_tensor *(*net)(dt_model *m, dt_tensor *x);
+    dt_shape    x;
+    int         tokens; /* x are these many kinds of tokens */
+} trainer;
+
+/* ---- the nets of examples/, narrower */
+static dt_tensor *conv_net(dt_model *m, dt_tensor *x)
+{
+    x = dt_conv2d(m, "0", x, .out = 8, .kernel = 5, .pad = 2);
+    x = dt_maxpool2d(dt_batchnorm2d(m, "1", x, .act = DT_ACT_RELU), .kernel = 2);
+    x = dt_conv2d(m, "4", x, .out = 16, .kernel = 5, .pad = 2);
+    x = dt_maxpool2d(dt_batchnorm2d(m, "5", x, .act = DT_ACT_RELU), .kernel = 2);
+    return dt_linear(m, "9", dt_dropout(dt_flatten(x), 0.25, .eval = !dt_training(m)), .out = CLASSES);
+}
+static dt_tensor *residual(dt_model *m, dt_tensor *x, int out, int stride)
+{
+    dt_tensor *skip = x, *y;
+    y = dt_conv2d(m, "conv1", x, .out = out, .kernel = 3, .stride = stride, .pad = 1, .no_bias = true);
+    y = dt_batchnorm2d(m, "bn1", y, .act = DT_ACT_RELU);
+    y = dt_conv2d(m, "conv2", y, .out = out, .kernel = 3, .pad = 1, .no_bias = true);
+    if (stride != 1) {
+        skip = dt_conv2d(m, "downsample.0", x, .out = out, .kernel = 1, .stride = stride, .no_bias = true);
+        skip = dt_batchnorm2d(m, "downsample.1", skip);
+    }
+    return dt_batchnorm2d(m, "bn2", y, .add = skip, .act = DT_ACT_RELU);
+}
+static dt_tensor *resnet_20(dt_model *m, dt_tensor *x)
+{
+    x = dt_conv2d(m, "conv1", x, .out = 4, .kernel = 3, .pad = 1, .no_bias = true);
+    x = dt_batchnorm2d(m, "bn1", x, .act = DT_ACT_RELU);
+    for (int i = 0; i < 9; i++) {
+        dt_scope(m, "layers.%d", i);
+        x = residual(m, x, 4 << i / 3, i && i % 3 == 0 ? 2 : 1);
+        dt_scope_end(m);
+    }
+    return dt_linear(m, "fc", dt_flatten(dt_adaptive_avgpool2d(x, 1, 1)), .out = CLASSES);
+}
+static dt_tensor *gpt_2(dt_model *m, dt_tensor *tokens)
+{
+    int64_t    n = dt_dim(tokens, 0), t = dt_dim(tokens, 1), d = 32, h = 4;
+    dt_tensor *x = dt_embedding(m, "wte", tokens, .num = 40, .dim = d);
+    x = dt_add(x, dt_embedding(m, "wpe", dt_arange(0, (double)t, 1, .dtype = DT_I64), .num = t, .dim = d));
+    for (int i = 0; i < 2; i++) {
+        dt_scope(m, "h.%d", i);
+        dt_tensor *a = dt_linear(m, "attn.qkv", dt_layernorm(m, "ln_1", x), .out = 3 * d), *part[3];
+        for (int k = 0; k < 3; k++)
+            part[k] = dt_transpose(dt_reshape(dt_narrow(a, 2, k * d, d), DT_SHAPE(n, t, h, d / h)), 1, 2);
+        a = dt_attention(part[0], part[1], part[2], .causal = true);
+        x = dt_add(x, dt_linear(m, "attn.proj", dt_reshape(dt_transpose(a, 1, 2), dt_shape_of(x)), .out = d));
+        a = dt_gelu_tanh(dt_linear(m, "fc", dt_layernorm(m, "ln_2", x), .out = 4 * d));
+        x = dt_add(x, dt_linear(m, "proj", a, .out = d));
+        dt_scope_end(m);
+    }
+    x = dt_linear(m, "head", dt_layernorm(m, "ln_f", x), .out = 40, .no_bias = true);
+    return dt_reshape(dt_narrow(x, 1, t - 1, 1), DT_SHAPE(n, 40));
+}
+static const trainer trainers[] = { { "conv net", conv_net, { 4, { 5, 1, 14, 14 } }, 0 },
+                                    { "ResNet-20", resnet_20, { 4, { 4, 3, 12, 12 } }, 0 },
+                                    { "GPT", gpt_2, { 2, { 3, 17 } }, 40 } };
+
+/* ---- training */
+static dt_tensor *data_of(const trainer *t, int step)
+{
+    float   u[4 * 3 * 12 * 12 + 1024];
+    int64_t token[64], n = 1;
+    dt_rng  r;
+    dt_rng_seed(&r, 100 + (uint64_t)step);
+    for (int i = 0; i < t->x.ndim; i++) n *= t->x.dim[i];
+    if (!t->tokens) return dt_normal(0, 1, t->x, .rng = &r);
+    dt_rng_uniform(&r, u, n, 0, 1);
+    for (int64_t i = 0; i < n; i++) token[i] = (int64_t)(u[i] * (float)t->tokens);
+    return dt_from(token, t->x, .dtype = DT_I64);
+}
+/* Losses of a few steps, and of one in evaluation; false: an error, which is told. */
+static bool train(const trainer *t, dt_device *dev, const char *level, dt_dtype dtype, int kind, double *loss)
+{
+    dt_set_default_device(dev);
+    dt_seed(7);
+    dt_model     *m = dt_model_new(.seed = 1, .device = dev);
+    dt_optimizer *opt = kind == 0   ? dt_sgd(m, .lr = 0.05, .momentum = 0.9)
+                        : kind == 1 ? dt_adamw(m, .lr = 3e-3)
+                        : kind == 2 ? dt_rmsprop(m, .lr = 1e-3)
+                        : kind == 3 ? dt_lars(m, .lr = 0.1, .momentum = 0.9)
+                                    : dt_lamb(m, .lr = 1e-2);
+    dt_amp       *amp = strcmp(level, "none") ? dt_amp_new(m, .level = level, .dtype = dtype) : NULL;
+    int64_t       label[16];
+    for (int64_t i = 0; i < t->x.dim[0]; i++) label[i] = i % CLASSES;
+    for (int i = 0; i <= STEPS; i++) {
+        if (i == STEPS) dt_eval(m);
+        dt_tensor *y = dt_from(label, DT_SHAPE(t->x.dim[0]), .dtype = DT_I64);
+        dt_tensor *l = dt_cross_entropy(t->net(m, data_of(t, i)), y, .label_smoothing = 0.1);
+        loss[i] = dt_item(l);
+        if (i < STEPS) {
+            if (amp) dt_amp_backward(amp, l);
+            else dt_backward(l);
+            dt_clip_grad_norm(opt, 5);
+            dt_step(opt);
+        }
+        dt_end();
+    }
+    bool ok = !dt_error();
+    if (!ok) printf("    %s on %s, %s %s: %s\n", t->name, dt_device_name(dev), level, dt_dtype_name(dtype), dt_error());
+    dt_error_clear();
+    dt_amp_free(amp);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_set_default_device(NULL);
+    return ok;
+}
+static void compare(int *utest_result, const trainer *t, const char *level, dt_dtype dtype, int kind)
+{
+    double     a[STEPS + 1], b[STEPS + 1], worst = 0;
+    dt_device *gpu = dt_cuda(0);
+    ASSERT_TRUE(gpu != NULL);
+    ASSERT_TRUE(train(t, dt_cpu(), level, dtype, kind, a));
+    ASSERT_TRUE(train(t, gpu, level, dtype, kind, b));
+    /* a few roundings of the format, which the steps in between make larger */
+    double eps = !strcmp(level, "none") || !strcmp(level, "O0") ? 0x1p-23 : dtype == DT_F16 ? 0x1p-10 : 0x1p-7;
+    for (int i = 0; i <= STEPS; i++) {
+        double e = fabs(a[i] - b[i]) / (eps * (1 + fabs(a[i])));
+        if (!(e <= worst)) worst = e;
+    }
+    printf("    %s, %s %s: loss %.5f to %.5f, %.1f steps of the format apart\n", t->name, level,
+           strcmp(level, "none") ? dt_dtype_name(dtype) : "", a[0], a[STEPS - 1], worst);
+    EXPECT_LT(worst, 40.0 * (kind ? 8 : 1)); /* Adam and its kin divide by small numbers */
+}
+
+UTEST(trainers, f32)
+{
+    for (int i = 0; i < 3; i++) compare(utest_result, &trainers[i], "none", DT_F32, i == 2);
+}
+UTEST(trainers, optimisers)
+{
+    for (int k = 1; k < 5; k++) compare(utest_result, &trainers[2], "none", DT_F32, k); /* no gradient that is only noise */
+}
+UTEST(trainers, mixed_precision_of_a_conv_net)
+{
+    static const char *const level[] = { "O0", "O1", "O2", "O3" };
+    for (int i = 0; i < 4; i++)
+        for (int h = 0; h < 2; h++) compare(utest_result, &trainers[0], level[i], h ? DT_BF16 : DT_F16, 0);
+}
+UTEST(trainers, mixed_precision_of_the_others)
+{
+    for (int i = 1; i < 3; i++)
+        for (int h = 0; h < 2; h++) compare(utest_result, &trainers[i], h ? "O2" : "O1", h ? DT_BF16 : DT_F16, i == 2);
+}
+UTEST(trainers, images_with_channels_last)
+{
+    dt_device   *gpu = dt_cuda(0);
+    dt_cuda_opts o;
+    ASSERT_TRUE(gpu != NULL);
+    memset((void *)&o, 0, sizeof o);
+    o.layout = DT_LAYOUT_NHWC;
+    ASSERT_EQ(DT_OK, dt_cuda_set_with(gpu, o));
+    compare(utest_result, &trainers[0], "none", DT_F32, 0);
+    compare(utest_result, &trainers[1], "O2", DT_BF16, 0);
+    o.layout = DT_LAYOUT_PLAIN;
+    ASSERT_EQ(DT_OK, dt_cuda_set_with(gpu, o));
+}
+
+/* ---- bad input */
+UTEST(refused, devices_that_are_not_there)
+{
+    EXPECT_TRUE(dt_cuda(99) == NULL && dt_error_code() == DT_ERR_DEVICE);
+    EXPECT_TRUE(strstr(dt_error(), "device 99; there ") != NULL);
+    dt_error_clear();
+    EXPECT_TRUE(dt_cuda(-1) == NULL && strstr(dt_error(), "device -1") != NULL);
+    dt_error_clear();
+    dt_tensor *a = dt_ones(DT_SHAPE(3)), *b = dt_ones(DT_SHAPE(3), .device = dt_cuda(0));
+    EXPECT_TRUE(dt_add(a, b) == NULL && dt_error_code() == DT_ERR_DEVICE);
+    dt_error_clear();
+    dt_end();
+}
+UTEST(refused, more_memory_than_there_is)
+{
+    dt_device *gpu = dt_cuda(0);
+    dt_set_default_device(gpu);
+    dt_tensor *a = dt_empty(DT_SHAPE((int64_t)1 << 46));
+    EXPECT_TRUE(!a && dt_error_code() == DT_ERR_MEMORY);
+    EXPECT_TRUE(dt_error() && strstr(dt_error(), "out of memory") && strstr(dt_error(), "cuda:0"));
+    dt_error_clear();
+    EXPECT_EQ(6.0, dt_item(dt_sum(dt_full(2, DT_SHAPE(3))))); /* and it goes on */
+    dt_end();
+    dt_set_default_device(NULL);
+}
+UTEST(allocator, gives_back_what_it_took)
+{
+    dt_device *gpu = dt_cuda(0);
+    dt_set_default_device(gpu);
+    for (int i = 0; i < 20; i++) {
+        dt_zeros(DT_SHAPE(1000 + i * 100000));
+        dt_end();
+    }
+    dt_set_default_device(NULL);
+    dt_cuda_stats s = dt_cuda_get_stats(gpu);
+    EXPECT_GT(s.reserved, 0u);
+    EXPECT_GE(s.reserved, s.used);
+    EXPECT_GE(s.peak, s.used);
+    dt_trim();
+    dt_cuda_stats t = dt_cuda_get_stats(gpu);
+    EXPECT_LT(t.used, s.used);
+    EXPECT_LE(t.segments, s.segments);
+}
