@@ -1,5 +1,5 @@
-/* dropout.cu: y_i = kept_i x_i / (1 - p). Element i takes word i%4 of the Philox4x32-10 block of counter offset + i/4 and
-   is kept if that is >= p 2^32: no state, the draws of the CPU, and the gradient is the same kernel with dy for x.
+/* dropout.cu: y_i = kept_i x_i / (1 - p). Element i takes word i%4 of the Philox4x32-10 block of counter offset + i/4
+   and is kept if that is >= p 2^32: no state, the draws of the CPU, and the gradient is the same kernel with dy for x.
 
    A thread takes 8 elements of 2 bytes, else 4: two blocks of the generator, or one, and accesses of 16 bytes; 4 one by
    one where the addresses are not aligned. Blocks of 256 threads, the grid strides over what is left.

@@ -1,7 +1,7 @@
-/* dtypes.cuh: elements whose dtype is known only at run time, and the log-sum-exp of a row. A kernel that moves memory and computes little takes the
-   dtype as a value: the branch is the same for a whole grid and costs a few instructions a load, while a type parameter
-   for each operand would make hundreds of instances. Values are floats, or int64 where all operands are integers; the
-   conversions are those of the CPU backend. */
+/* dtypes.cuh: elements whose dtype is known only at run time, and the log-sum-exp of a row. A kernel that moves memory
+   and computes little takes the dtype as a value: the branch is the same for a whole grid and costs a few instructions
+   a load, while a type parameter for each operand would make hundreds of instances. Values are floats, or int64 where
+   all operands are integers; the conversions are those of the CPU backend. */
 #ifndef DT_KERNELS_DTYPES_CUH
 #define DT_KERNELS_DTYPES_CUH
 
@@ -194,8 +194,8 @@ template <int N> inline int dense_width(const dt_view *const (&view)[N])
     return v;
 }
 
-/* ---- log(sum exp(x)) in one pass: m is the largest that is not NaN, s the sum of exp(x - m) so far. NaN and +inf make s
-   NaN; where all are -inf, s is 0 and x - m is NaN. */
+/* ---- log(sum exp(x)) in one pass: m is the largest that is not NaN, s the sum of exp(x - m) so far. NaN and +inf make
+   s NaN; where all are -inf, s is 0 and x - m is NaN. */
 struct lse_state {
     float m, s;
     __device__ __forceinline__ static lse_state none() { return { -INFINITY, 0.0f }; }

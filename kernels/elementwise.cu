@@ -11,7 +11,7 @@
    Broadcasts along the innermost dimension (stride 0) and along the others keep V. Blocks of 256 threads, one piece a
    thread, the grid strides over what is left.
 
-   Roofline: bytes are those of the operands, each once: copy and unary of f32 8 per element, binary 12, with acc 4 more;
+   Roofline: bytes are those of the operands, each once: copy and unary of f32 8 per element, binary 12, acc 4 more;
    2 to 40 FLOPs per element (sum .. gelu), so at 10 or more FLOPs per byte that cards offer all but the powers (about
    100) wait for memory. A transposing copy goes through shared memory in tiles of 32 x 32, so that both sides are read
    and written in whole lines. */
@@ -654,7 +654,8 @@ extern "C" int dt__cuda_fill(dt_device *dev, const dt_call *c)
     bool same = true;
     for (int i = 1; i < size; i++) same = same && one[i] == one[0];
     if (same && walk_is_dense(w))
-        return dt__cuda_check((int)cudaMemsetAsync(y->data, one[0], (size_t)(w.total * size), stream_of(dev, c)), "fill");
+        return dt__cuda_check((int)cudaMemsetAsync(y->data, one[0], (size_t)(w.total * size), stream_of(dev, c)),
+                              "fill");
     void *const p[1] = { y->data };
     ew_with_bits(ew_units(w, p, size), [&](auto u) {
         using U = decltype(u);

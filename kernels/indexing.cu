@@ -6,12 +6,12 @@
 
    The gradients are one problem: position p adds d neighbours of dy to row key(p) of the result. Three ways:
      atomics   f32, where the device need not be deterministic: a thread for an element, one float atomic each
-     columns   gather: a thread for each (o, i) adds in the order of j; for f32, or where one position cannot meet another
-     sorted    everything else: positions are sorted by key (radix sort, stable, 8 bits a pass), cut into chunks of 64, and
-               a thread adds up one column of one chunk in f32. What lies within a chunk is written at once; what crosses
-               into the next ones leaves partial sums that a second kernel adds in their order. The same bits in every
-               run, one rounding for halves, time that does not depend on how often an index comes, and no f32 copy of
-               the table.
+     columns   gather: a thread for each (o, i) adds in the order of j; for f32, or where positions cannot meet
+     sorted    everything else: positions are sorted by key (radix sort, stable, 8 bits a pass), cut into chunks of 64,
+               and a thread adds up one column of one chunk in f32. What lies within a chunk is written at once; what
+               crosses into the next ones leaves partial sums that a second kernel adds in their order. The same bits in
+               every run, one rounding for halves, time that hardly depends on how often an index comes, and no f32 copy
+               of the table.
 
    An index out of range makes what it asks for NaN (0 for integers) and adds nothing to a gradient; nothing outside of
    the operands is touched.
@@ -31,7 +31,7 @@ template <typename U> __device__ __forceinline__ U ix_bits(bool ones)
     else return ones ? (U)~(U)0 : (U)0;
 }
 /* units: of type U in a row; nan: a bad index gives bits of ones, which is NaN in every float dtype */
-template <typename U> static __global__ void __launch_bounds__(BLOCK)
+template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
 ix_embedding_kernel(U *y, const U *weight, const void *index, int it, int64_t n, int64_t rows, int64_t units, bool nan)
 {
     for (int64_t i = grid_first(); i < n * units; i += grid_step()) {
@@ -39,8 +39,9 @@ ix_embedding_kernel(U *y, const U *weight, const void *index, int it, int64_t n,
         y[i] = row >= 0 && row < rows ? weight[row * units + (i - pos * units)] : ix_bits<U>(nan);
     }
 }
-template <typename U> static __global__ void __launch_bounds__(BLOCK)
-ix_gather_kernel(U *y, const U *x, const void *index, int it, int64_t n, int64_t rows, int64_t ny, int64_t inner, bool nan)
+template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
+ix_gather_kernel(U *y, const U *x, const void *index, int it, int64_t n, int64_t rows, int64_t ny, int64_t inner,
+                 bool nan)
 {
     for (int64_t p = grid_first(); p < n; p += grid_step()) {
         int64_t k = load_int(index, it, p), o = p / inner / ny;
@@ -69,7 +70,7 @@ __device__ __forceinline__ int64_t ix_key(const ix_keys &k, int64_t p)
     return k.ny ? (p / (k.ny * k.inner) * k.rows + row) * k.inner + p % k.inner : row;
 }
 
-static __global__ void __launch_bounds__(BLOCK)
+static __global__ void __launch_bounds__(BLOCK, 4)
 ix_atomic_kernel(float *out, const void *dy, int dyt, const __grid_constant__ ix_keys k, int64_t n, int64_t d)
 {
     for (int64_t i = grid_first(); i < n * d; i += grid_step()) {
@@ -78,7 +79,7 @@ ix_atomic_kernel(float *out, const void *dy, int dyt, const __grid_constant__ ix
     }
 }
 /* A thread for each (o, i). The result is 0, or what is added to. */
-static __global__ void __launch_bounds__(BLOCK)
+static __global__ void __launch_bounds__(BLOCK, 4)
 ix_columns_kernel(void *dx, int dxt, const void *dy, int dyt, const __grid_constant__ ix_keys k, int64_t columns)
 {
     for (int64_t c = grid_first(); c < columns; c += grid_step()) {
@@ -92,9 +93,9 @@ ix_columns_kernel(void *dx, int dxt, const void *dy, int dyt, const __grid_const
 
 /* ---------------------------------------------------------------------------------------------------- sorting
    One pass over 8 bits of the keys: counts of each digit in each tile of positions, in the order (digit, tile); their
-   exclusive sums are the places where a tile's positions with that digit begin; then every position goes to its place. A
-   warp owns IX_TILE/8 neighbours of a tile and takes them 32 at a time, so equal digits keep their order. from NULL: the
-   positions in order. */
+   exclusive sums are the places where a tile's positions with that digit begin; then every position goes to its place.
+   A warp owns IX_TILE/8 neighbours of a tile and takes them 32 at a time, so equal digits keep their order. from NULL:
+   the positions in order. */
 struct ix_pass {
     ix_keys        k;
     const int64_t *from;
@@ -189,7 +190,7 @@ struct ix_runs {
     const int64_t *order; /* positions, sorted by key */
     const void    *dy;
     void          *out;
-    float         *head, *tail; /* [chunk][d]: sums of the run that comes from the chunk before; that goes on in the next */
+    float         *head, *tail; /* [chunk][d]: sums of the run from the chunk before; of that which goes on */
     int64_t        n, d, chunks;
     int            dyt, outt;
     bool           add;
@@ -231,13 +232,14 @@ static __global__ void __launch_bounds__(BLOCK, 4) ix_joins_kernel(const __grid_
     }
 }
 
-static int ix_sorted(dt_device *dev, const dt_call *c, const dt_view *out, const dt_view *dy, const ix_keys &k, int64_t n,
-                     int64_t d, bool add)
+static int ix_sorted(dt_device *dev, const dt_call *c, const dt_view *out, const dt_view *dy, const ix_keys &k,
+                     int64_t n, int64_t d, bool add)
 {
     cudaStream_t s = stream_of(dev, c);
-    int64_t      tiles = (n + IX_TILE - 1) / IX_TILE, chunks = (n + IX_CHUNK - 1) / IX_CHUNK, counts = IX_DIGITS * tiles;
-    char        *mem = (char *)dt__cuda_scratch(dev, c->stream,
-                                                (size_t)(2 * n + counts) * 8 + (size_t)(2 * chunks * d) * sizeof(float));
+    int64_t      tiles = (n + IX_TILE - 1) / IX_TILE, chunks = (n + IX_CHUNK - 1) / IX_CHUNK;
+    int64_t      counts = IX_DIGITS * tiles;
+    size_t       nbytes = (size_t)(2 * n + counts) * sizeof(int64_t) + (size_t)(2 * chunks * d) * sizeof(float);
+    char        *mem = (char *)dt__cuda_scratch(dev, c->stream, nbytes);
     if (!mem) return DT_ERR_MEMORY;
     int64_t *order = (int64_t *)mem, *other = order + n, *count = other + n;
     ix_pass  p = { k, NULL, order, count, n, tiles, 0 };
@@ -257,8 +259,8 @@ static int ix_sorted(dt_device *dev, const dt_call *c, const dt_view *out, const
     return launched(c);
 }
 /* out (limit rows of d) := or += the rows of dy by their keys */
-static int ix_scatter(dt_device *dev, const dt_call *c, const dt_view *out, const dt_view *dy, const ix_keys &k, int64_t n,
-                      int64_t d)
+static int ix_scatter(dt_device *dev, const dt_call *c, const dt_view *out, const dt_view *dy, const ix_keys &k,
+                      int64_t n, int64_t d)
 {
     cudaStream_t s = stream_of(dev, c);
     bool         add = c->acc & 1;

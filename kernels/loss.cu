@@ -3,19 +3,19 @@
    logp_k = x_k - lse, lse = m + log(sum exp(x_k - m)). Of a row with target t, class weights w (or 1), smoothing s:
      loss  = (1 - s) w_t (-logp_t) + s/c sum_k w_k (-logp_k)
      dx_k  = p_k (a + b W) - b w_k - [k = t] a,  a = g (1 - s) w_t, b = g s/c, W = sum w, g = dy, or dy/total
-   A row whose target is the ignored index gives 0. The mean divides by total, the sum of w_t. nll is the first term with
-   logp = x.
+   A row whose target is the ignored index gives 0. The mean divides by total, the sum of w_t. nll is the first term
+   with logp = x.
    Probabilities are never stored: the gradient computes them again from x and lse.
 
-   A target that is neither a class nor the ignored index makes its loss and its row of dx NaN; nothing outside of the
-   operands is read.
+   A target that is neither a class nor the ignored index makes its loss and its row of dx NaN (nll: the first element
+   of the row); nothing outside of the operands is read.
 
-   Launch shapes, blocks of 256 threads: a warp for a row of up to 1024 classes, else a block; m and the sum in one pass.
-   At most 1024 blocks; each leaves the sums of its rows in double, one more block adds them in their order: the same
-   bits in every run. nll: a thread for a row.
+   Launch shapes, blocks of 256 threads: a warp for a row of up to 1024 classes, else a block; one pass for m and the
+   sum. At most 1024 blocks; each leaves the sums of its rows in double, one more block adds them in their order: the
+   same bits in every run. nll: a thread for a row.
 
-   Roofline: forward 4 bytes per logit in f32 (with smoothing a second time, from cache), about 12 FLOPs; backward 8 bytes
-   and 12 FLOPs: memory. Without the fusion, log_softmax, its gradient and nll would move 28 bytes. */
+   Roofline: forward 4 bytes per logit in f32 (with smoothing a second time, from cache), about 12 FLOPs; backward 8
+   bytes and 12 FLOPs: memory. Without the fusion, log_softmax, its gradient and nll would move 28 bytes. */
 #include "dtypes.cuh"
 
 namespace dtk {
@@ -79,7 +79,10 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
                 load_floats(x, a.x, a.xt, base + k);
                 if (a.weight) load_floats(w, a.weight, a.wt, k);
 #pragma unroll
-                for (int j = 0; j < V; j++) even = a.weight ? fmaf((x[j] - e.m) - l, w[j], even) : even + ((x[j] - e.m) - l);
+                for (int j = 0; j < V; j++) {
+                    float logp = (x[j] - e.m) - l;
+                    even = a.weight ? fmaf(logp, w[j], even) : even + logp;
+                }
             }
             if constexpr (WIDE) even = block_reduce(even, add_f(), 0.0f);
             else even = warp_reduce(even, add_f());
@@ -90,7 +93,8 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
             if (t >= 0 && t < a.classes) {
                 double w = ce_weight(a, t);
                 float  logp = (load_h(a.x, a.xt, base + t) - e.m) - l;
-                one = (float)fma(-a.smoothing / (double)a.classes, (double)even, -((1 - a.smoothing) * w * (double)logp));
+                one = (float)fma(-a.smoothing / (double)a.classes, (double)even,
+                                 -((1 - a.smoothing) * w * (double)logp));
                 total += w;
             } else {
                 one = NAN;

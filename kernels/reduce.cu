@@ -12,8 +12,8 @@
      integers    int64, modulo 2^64
 
    Launch shapes, blocks of 256 threads:
-     rows        the reduced dimension is the dense one: 1 to 32 lanes of a warp for an output, or (from 2048 elements) a
-                 block; accesses of 16 bytes where the addresses allow it
+     rows        the reduced dimension is the dense one: 1 to 32 lanes of a warp for an output, or (above 2048 elements)
+                 a block; accesses of 16 bytes where the addresses allow it
      columns     a kept dimension is the dense one: neighbouring threads take neighbouring outputs, the rest of the
                  block takes other rows; they meet in shared memory
    Where that makes fewer than 512 blocks, the reduced elements are cut into chunks, a block for each, and a second
@@ -123,7 +123,10 @@ struct red_int { /* sum, max and min of integers */
     {
         merge(fn, red_int{ x[0] });
     }
-    __device__ __forceinline__ red_int other(int d) const { return { (int64_t)__shfl_xor_sync(FULL, (long long)v, d) }; }
+    __device__ __forceinline__ red_int other(int d) const
+    {
+        return { (int64_t)__shfl_xor_sync(FULL, (long long)v, d) };
+    }
 };
 
 struct red_args {
@@ -256,7 +259,8 @@ static __global__ void __launch_bounds__(BLOCK, 4) red_block_kernel(const __grid
 
 /* ---------------------------------------------------------------------------------------------------- columns */
 /* Threads (row, col) with a.cols columns; rows meet in shared memory. */
-template <typename S> static __global__ void __launch_bounds__(BLOCK, 4) red_cols_kernel(const __grid_constant__ red_args a)
+template <typename S>
+static __global__ void __launch_bounds__(BLOCK, 4) red_cols_kernel(const __grid_constant__ red_args a)
 {
     __shared__ S part[BLOCK];
     int          col = (int)threadIdx.x % a.cols, row = (int)threadIdx.x / a.cols;
@@ -288,7 +292,8 @@ template <typename S> static __global__ void __launch_bounds__(BLOCK, 4) red_col
 }
 
 /* ---------------------------------------------------------------------------------------------------- chunks */
-template <typename S> static __global__ void __launch_bounds__(BLOCK, 4) red_chunks_kernel(const __grid_constant__ red_args a)
+template <typename S>
+static __global__ void __launch_bounds__(BLOCK, 4) red_chunks_kernel(const __grid_constant__ red_args a)
 {
     int lane = (int)threadIdx.x % WARP;
     for (int64_t out = grid_first() / WARP; out < a.keep.total; out += grid_step() / WARP) { /* a warp for an output */
