@@ -2994,7 +2994,7 @@ static void ptx__spans(ptx__parser *p, ptx_kernel *f, ptx__span *span)
     size_t      n = f->ninsn, nblock = 0, words = p->nreg / 64 + 1;
     uint32_t   *block = (uint32_t *)ptx__zeroed((n + 1) * sizeof *block),
              one; /* first 1 where a block begins, then its number */
-    const uint32_t *list;
+    const uint32_t *list = NULL;
     block[0] = 1;
     for (size_t i = 0; i < n; i++) {
         size_t k = ptx__ways(m, &m->code[f->first + i], &list, &one);

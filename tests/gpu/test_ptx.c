@@ -978,6 +978,15 @@ UTEST(control, branches_and_tables)
                       z, -5, 0),
                   0, message);
     for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(words[i], 5 * (i + 7));
+    /* the same where the parts of the loop lie apart: it goes on at T by way of B, which comes after the end */
+    ASSERT_EQ_MSG(run(KERNEL("add.s32 %r5, %r1, 7;\nmov.u32 %r6, 0;\nmov.u32 %r8, 0;\nbra H;\n"
+                             "H:\nadd.s32 %r8, %r8, %r5;\nadd.s32 %r6, %r6, 1;\nsetp.lt.s32 %p1, %r6, 5;\n@%p1 bra B;\n"
+                             "bra E;\nT:\nbra H;\nE:\nst.global.u32 [%rd3], %r8;\nret;\n"
+                             "B:\nmul.lo.s32 %r10, %r6, 3;\nadd.s32 %r11, %r10, 1;\nxor.b32 %r12, %r11, %r10;\n"
+                             "add.s32 %r13, %r12, 1;\nxor.b32 %r14, %r13, %r10;\nxor.b32 %r15, %r14, %r11;\nbra T;\n"),
+                      z, -5, 0),
+                  0, message);
+    for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(words[i], 5 * (i + 7));
     ASSERT_EQ_MSG(run(KERNEL("ts: .branchtargets A, B, C;\nmin.u32 %r7, %r1, 2;\nbrx.idx %r7, ts;\nA:\nmov.u32 %r5, "
                              "100;\nbra E;\nB:\nmov.u32 %r5, 200;\nbra E;\nC:\nmov.u32 %r5, 300;\nE:\n"
                              "st.global.u32 [%rd3], %r5;\n"),
