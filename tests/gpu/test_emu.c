@@ -1396,6 +1396,15 @@ static void case_rank_threads(void)
     }
     for (int r = 0; r < 4; r++) pthread_join(th[r], NULL);
 }
+static pid_t fork_rank(void) /* a rank that ends with its parent, and in any case */
+{
+    pid_t pid = fork();
+    if (!pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm((unsigned)(30 * utest_slow()));
+    }
+    return pid;
+}
 static void case_rank_processes(void)
 {
     ncclUniqueId id;
@@ -1403,7 +1412,7 @@ static void case_rank_processes(void)
     int          status, n = atoi(getenv("DT_CASE"));
     OK(ncclGetUniqueId(&id));
     for (int r = 0; r < n; r++) {
-        pid[r] = fork(); /* before any device is used */
+        pid[r] = fork_rank(); /* before any device is used */
         if (!pid[r]) {
             rank_thread t = {r, n, 5, id};
             rank_main(&t);
@@ -1423,7 +1432,7 @@ static void case_idle_process(void)
     char         ch;
     OK(ncclGetUniqueId(&id));
     CHECK(!pipe(fd));
-    pid_t pid = fork();
+    pid_t pid = fork_rank();
     int   rank = pid == 0;
     ncclComm_t c;
     OK(cudaSetDevice(rank));
@@ -1443,6 +1452,33 @@ static void case_idle_process(void)
         CHECK(status == 0);
     }
     OK(ncclCommDestroy(c));
+}
+/* The other process has a rank, works on something else and never issues the operation. */
+static void case_absent_process(void)
+{
+    ncclUniqueId id;
+    ncclComm_t   c;
+    OK(ncclGetUniqueId(&id));
+    pid_t pid = fork_rank();
+    int   rank = pid == 0;
+    OK(cudaSetDevice(rank));
+    cudaStream_t s = stream_new(cudaStreamNonBlocking);
+    float       *a = rank_floats(rank, 100, (float)rank, true);
+    OK(ncclCommInitRank(&c, 2, id, rank));
+    if (rank) {
+        for (int i = 0; i < 15; i++) { /* while it moves, the other one has patience */
+            usleep(100000);
+            OK(cudaMemset(a, 0, 4));
+            OK(cudaDeviceSynchronize());
+        }
+        usleep(20000000);
+        exit(0);
+    }
+    double begun = emu_seconds();
+    OK(ncclAllReduce(a, a, 100, ncclFloat, ncclSum, c, s));
+    CHECK(cudaStreamSynchronize(s) == cudaErrorLaunchTimeout);
+    CHECK(emu_seconds() - begun > 1.8);
+    kill(pid, SIGKILL);
 }
 static void case_bad_collective(void)
 {
@@ -1593,6 +1629,7 @@ UTEST(emu, collectives_that_are_wrong)
     EXPECT_CAUGHT("bad_collective", "DT_EMU_DEVICES=2 DT_CASE=5", "not as a group");
     EXPECT_CAUGHT("bad_collective", "DT_EMU_DEVICES=2 DT_CASE=6", "receives 90 float32");
     EXPECT_CAUGHT("bad_collective", "DT_EMU_DEVICES=2 DT_CASE=7", "rank 0 hangs");
+    EXPECT_CAUGHT("absent_process", "DT_EMU_DEVICES=2", "waiting for rank 1");
 }
 UTEST(emu, communicators)
 {
@@ -1874,7 +1911,7 @@ UTEST(emu, the_report)
     X(no_peer) X(fork) X(leak) X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules)         \
     X(conv_order) X(conv_strided) X(bad_convolution) X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) \
     X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) \
-    X(bad_launch) X(zero_copy) X(beside)
+    X(bad_launch) X(zero_copy) X(beside) X(absent_process)
 #define ROW(n) {#n, case_##n},
 const emu_case emu_cases[] = {CASES(ROW){NULL, NULL}};
 
