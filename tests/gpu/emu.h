@@ -55,8 +55,9 @@ EMU_API void emu_lock(void);
 EMU_API void emu_unlock(void);
 /* Lets other threads work until something happens or so many microseconds have passed. The lock is held. */
 EMU_API void emu_pause(long microseconds);
-EMU_API void emu_wake(void); /* something happened */
-EMU_API uint64_t emu_progress(void); /* how much has; may be asked without the lock */
+EMU_API void     emu_wake(void);            /* something happened here */
+EMU_API uint64_t emu_progress(void);        /* how much has */
+EMU_API void     emu_wake_for_others(void); /* something happened in another process: who waits goes on waiting */
 
 /* A failed check: the line, the count, and the sticky error of the device (-1: of none). Returns the error. */
 EMU_API cudaError_t emu_fail(int device, cudaError_t sticky, const char *format, ...) EMU_PRINTF(3, 4);

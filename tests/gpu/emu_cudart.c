@@ -59,7 +59,7 @@ static struct {
     bool            no_driver, no_peers, strict, report, verbose, leaks;
     size_t          memory;
     double          hang;
-    uint64_t        seed, progress, haste; /* haste: how readily random work runs at a call, 0 to 3 */
+    uint64_t        seed, progress, moved, haste; /* haste: how readily random work runs at a call, 0 to 3 */
     device          device[EMU_MAX_DEVICES];
     /* counts for the report */
     uint64_t failures, kernels, instructions, copies, copied, memsets, allocations, works, other[EMU_COUNTS];
@@ -91,7 +91,7 @@ double emu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 double   emu_hang_seconds(void) { return emu.hang; }
-uint64_t emu_progress(void) { return __atomic_load_n(&emu.progress, __ATOMIC_RELAXED); }
+uint64_t emu_progress(void) { return __atomic_load_n(&emu.moved, __ATOMIC_RELAXED); }
 
 uint64_t emu_random(void)
 {
@@ -112,10 +112,15 @@ void emu_pause(long microseconds)
     t.tv_nsec %= 1000000000;
     pthread_cond_timedwait(&emu.happened, &emu.lock, &t);
 }
+void emu_wake_for_others(void)
+{
+    emu.progress++;
+    pthread_cond_broadcast(&emu.happened);
+}
 void emu_wake(void)
 {
-    __atomic_add_fetch(&emu.progress, 1, __ATOMIC_RELAXED);
-    pthread_cond_broadcast(&emu.happened);
+    __atomic_add_fetch(&emu.moved, 1, __ATOMIC_RELAXED);
+    emu_wake_for_others();
 }
 void emu_count(int what) { emu.other[what]++; }
 int  emu_device(void) { return current; }

@@ -492,7 +492,7 @@ static void look(comm *c) /* have other processes moved? */
         uint64_t b = GET(c->sh->rank[r].beat);
         if (b != c->beats[r]) {
             c->beats[r] = b;
-            if (c->sh->rank[r].pid != (int32_t)getpid()) emu_wake();
+            if (c->sh->rank[r].pid != (int32_t)getpid()) emu_wake_for_others();
         }
     }
 }

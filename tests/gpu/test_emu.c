@@ -134,6 +134,17 @@ static void case_when(void) /* work runs at once in eager mode, and only when wa
     OK(cudaDeviceSynchronize());
     CHECK(flag == 1);
 }
+static void case_beside(void) /* says whether waiting for one stream ran work of another */
+{
+    cudaStream_t s = stream_new(cudaStreamNonBlocking), other = stream_new(cudaStreamNonBlocking);
+    static int   flag[8];
+    for (int i = 0; i < 4; i++) OK(cudaLaunchHostFunc(s, set_flag, &flag[i]));
+    for (int i = 4; i < 8; i++) OK(cudaLaunchHostFunc(other, set_flag, &flag[i]));
+    int before = flag[0] + flag[1] + flag[2] + flag[3];
+    OK(cudaStreamSynchronize(other));
+    CHECK(flag[4] && flag[5] && flag[6] && flag[7]);
+    if (flag[0] + flag[1] + flag[2] + flag[3] > before) fprintf(stderr, "beside\n");
+}
 /* A copy into device memory on one stream, one out of it on another, with or without the event between them. */
 static void two_streams(bool wait)
 {
@@ -585,6 +596,20 @@ UTEST(emu, a_missing_event_is_caught)
     }
     EXPECT_GT(caught, 10);
 }
+UTEST(emu, waiting_runs_other_work_in_random_mode_only)
+{
+    char settings[64];
+    int  beside = 0;
+    EXPECT_CASE("beside", "DT_EMU=lazy");
+    EXPECT_FALSE(strstr(said, "beside"));
+    for (int seed = 0; seed < 20; seed++) {
+        snprintf(settings, sizeof settings, "DT_EMU=random:%d", seed);
+        EXPECT_CASE("beside", settings);
+        beside += strstr(said, "beside") != NULL;
+    }
+    EXPECT_GT(beside, 5);
+    EXPECT_LT(beside, 20);
+}
 UTEST(emu, the_legacy_stream_waits_for_blocking_streams_only) { EXPECT_CASE("legacy", "DT_EMU=lazy"); }
 UTEST(emu, events_and_queries) { EXPECT_CASE("events", "DT_EMU=lazy DT_EMU_DEVICES=2"); }
 UTEST(emu, a_destroyed_stream_finishes_its_work) { EXPECT_CASE("destroyed_stream", "DT_EMU=lazy"); }
@@ -768,7 +793,7 @@ static void case_products(void)
 static void case_product_rules(void)
 {
     cublasHandle_t h, h1;
-    float          one = 1, zero = 0, v[16] = {0}, got[4], nan_ = NAN;
+    float          one = 1, zero = 0, v[16] = {0}, got[4];
     float         *a = device_floats((float[]){1, 2, 3, 4}, 4), *b = device_floats((float[]){1, 0, 0, 1}, 4);
     float *c = device_floats(NULL, 4), *scalars = device_floats((float[]){2, 0}, 2), *fresh = device_floats(NULL, 4);
     int            ver;
@@ -794,7 +819,6 @@ static void case_product_rules(void)
     OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &zero, fresh, 2, fresh, 2, &one, c, 2));
     OK(cudaMemcpy(got, c, 16, cudaMemcpyDeviceToHost));
     CHECK(got[0] == 1 && got[1] == 2 && got[2] == 3 && got[3] == 4);
-    (void)nan_;
     /* k 0: C = beta C */
     OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 0, &one, a, 2, b, 1, &zero, c, 2));
     OK(cudaMemcpy(got, c, 16, cudaMemcpyDeviceToHost));
@@ -829,13 +853,10 @@ static void case_product_rules(void)
     OK(cudaMemcpy(got, c, 4, cudaMemcpyDeviceToHost));
     CHECK(got[0] == 1);
     CHECK(cublasSetMathMode(h, (cublasMath_t)77) == CUBLAS_STATUS_INVALID_VALUE);
-    /* a workspace is left in disorder, and must be aligned */
-    float *space = device_floats(v, 16), *space_copy = device_floats(NULL, 16);
+    float *space = device_floats(v, 16);
     CHECK(cublasSetWorkspace(h, space + 1, 32) == CUBLAS_STATUS_INVALID_VALUE);
     OK(cublasSetWorkspace(h, space, 64));
     OK(EX(CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F));
-    OK(cudaMemcpy(space_copy, space, 64, cudaMemcpyDeviceToDevice));
-    OK(cudaMemset(space_copy, 0, 63)); /* the last byte stays as unwritten as the workspace's */
     CHECK(!strcmp(cublasGetStatusName(CUBLAS_STATUS_INVALID_VALUE), "CUBLAS_STATUS_INVALID_VALUE"));
     /* a handle is of its device */
     OK(cudaSetDevice(1));
@@ -850,6 +871,7 @@ static void case_bad_product(void)
 {
     cublasHandle_t h;
     float          one = 1, zero = 0, *a = device_floats((float[]){1, 2, 3, 4}, 4), *c = device_floats(NULL, 4);
+    float         *b = device_floats((float[64]){0}, 64);
     int            which = atoi(getenv("DT_CASE"));
     OK(cublasCreate(&h));
     switch (which) {
@@ -871,6 +893,20 @@ static void case_bad_product(void)
     case 7:
         OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, (float *)((char *)a + 2), 1, a, 1, &zero, c, 1));
         break;
+    case 8: /* what lies in the workspace is lost */
+        OK(cublasSetWorkspace(h, b, 256));
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, a, 1, &zero, c, 1));
+        CHECK(cudaMemcpy(&one, b + 63, 4, cudaMemcpyDeviceToHost) == cudaErrorIllegalAddress);
+        break;
+    case 9: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, b, 2, a, 2, &zero, b + 3, 2)); break;
+    case 10: OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, a, 2, b, 2, &zero, b + 3, 2)); break;
+    case 11: /* columns of one larger matrix, beside each other: not wrong; then one column more */
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &one, b, 8, b + 2, 8, &zero, b + 4, 8));
+        OK(cudaDeviceSynchronize());
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 3, 2, 2, &one, b, 8, b + 2, 8, &zero, b + 4, 8));
+        OK(cudaDeviceSynchronize());
+        OK(cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 3, 2, 2, &one, b, 8, b + 5, 8, &zero, b + 4, 8));
+        break;
     }
     CHECK(cudaDeviceSynchronize() != cudaSuccess);
 }
@@ -886,6 +922,10 @@ UTEST(emu, matrix_products_that_are_wrong)
     EXPECT_CAUGHT("bad_product", "DT_CASE=5", "overlap");
     EXPECT_CAUGHT("bad_product", "DT_CASE=6", "have been freed");
     EXPECT_CAUGHT("bad_product", "DT_CASE=7", "not aligned");
+    EXPECT_CAUGHT("bad_product", "DT_CASE=8", "never been written");
+    EXPECT_CAUGHT("bad_product", "DT_CASE=9", "shares memory");
+    EXPECT_CAUGHT("bad_product", "DT_CASE=10", "shares memory");
+    EXPECT_CAUGHT("bad_product", "DT_CASE=11", "shares memory");
 }
 
 /* ==================================================================================================== >>cudnn */
@@ -1120,14 +1160,10 @@ static void case_conv_rules(void)
             CHECK((flt[i].determinism == CUDNN_NON_DETERMINISTIC) ==
                   (flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 ||
                    flt[i].algo == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3));
-    /* with the user's memory: algorithms that fit, and the output is overwritten */
+    /* with the user's memory: algorithms that fit */
     OK(cudaMemset(y, 0, 2048));
     OK(cudnnFindConvolutionForwardAlgorithmEx(s.h, s.x, x, s.w, w, s.c, s.y, y, 8, &got, fwd, NULL, 0));
     for (int i = 0; i < got; i++) CHECK(fwd[i].status || fwd[i].memory == 0);
-    float *copy = device_floats(NULL, 512), back[1];
-    OK(cudaMemcpy(copy, y, 2048, cudaMemcpyDeviceToDevice));
-    OK(cudaMemset(copy, 0, 2044));
-    OK(cudaMemcpy(back, copy, 4, cudaMemcpyDeviceToHost));
     /* bf16 needs a device that has it; sums in f16 are not modelled */
     OK(cudnnSetTensor4dDescriptor(s.x, CUDNN_TENSOR_NCHW, CUDNN_DATA_BFLOAT16, 2, 4, 8, 8));
     OK(cudnnSetTensor4dDescriptor(s.y, CUDNN_TENSOR_NCHW, CUDNN_DATA_BFLOAT16, 2, 4, 8, 8));
@@ -1152,11 +1188,18 @@ static void case_bad_convolution(void)
 {
     conv_case t = {2, 4, 8, 8, 4, 3, 3, {1, 1}, {1, 1}, {1, 1}, 1, F32, 0, 0, 0};
     conv_set  s = conv_make(&t);
-    float one = 1, zero = 0, *x = device_floats(NULL, 512), *y = device_floats(NULL, 511),
-          *w = device_floats(NULL, 144);
-    int       which = atoi(getenv("DT_CASE"));
+    float     one = 1, zero = 0, *x = device_floats(NULL, 512), *w = device_floats(NULL, 144), v;
+    int       which = atoi(getenv("DT_CASE")), got;
+    float    *y = device_floats(NULL, which == 1 ? 511 : 512);
+    cudnnConvolutionFwdAlgoPerf_t fwd[8];
     OK(cudaMemset(x, 0, which == 0 ? 2044 : 2048));
     OK(cudaMemset(w, 0, 576));
+    if (which == 2) { /* a search in the user's memory leaves anything in the output */
+        OK(cudaMemset(y, 0, 2048));
+        OK(cudnnFindConvolutionForwardAlgorithmEx(s.h, s.x, x, s.w, w, s.c, s.y, y, 8, &got, fwd, NULL, 0));
+        CHECK(cudaMemcpy(&v, y + 511, 4, cudaMemcpyDeviceToHost) == cudaErrorIllegalAddress);
+        return;
+    }
     OK(cudnnConvolutionForward(s.h, &one, s.x, x, s.w, w, s.c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0, &zero,
                                s.y, y));
     CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
@@ -1186,6 +1229,7 @@ UTEST(emu, convolutions_that_are_wrong)
 {
     EXPECT_CAUGHT("bad_convolution", "DT_CASE=0", "x of a convolution: reads");
     EXPECT_CAUGHT("bad_convolution", "DT_CASE=1", "y of a convolution: 2048 bytes");
+    EXPECT_CAUGHT("bad_convolution", "DT_CASE=2", "never been written");
 }
 
 /* ==================================================================================================== >>nccl */
@@ -1352,6 +1396,15 @@ static void case_rank_threads(void)
     }
     for (int r = 0; r < 4; r++) pthread_join(th[r], NULL);
 }
+static pid_t fork_rank(void) /* a rank that ends with its parent, and in any case */
+{
+    pid_t pid = fork();
+    if (!pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm((unsigned)(30 * utest_slow()));
+    }
+    return pid;
+}
 static void case_rank_processes(void)
 {
     ncclUniqueId id;
@@ -1359,7 +1412,7 @@ static void case_rank_processes(void)
     int          status, n = atoi(getenv("DT_CASE"));
     OK(ncclGetUniqueId(&id));
     for (int r = 0; r < n; r++) {
-        pid[r] = fork(); /* before any device is used */
+        pid[r] = fork_rank(); /* before any device is used */
         if (!pid[r]) {
             rank_thread t = {r, n, 5, id};
             rank_main(&t);
@@ -1379,7 +1432,7 @@ static void case_idle_process(void)
     char         ch;
     OK(ncclGetUniqueId(&id));
     CHECK(!pipe(fd));
-    pid_t pid = fork();
+    pid_t pid = fork_rank();
     int   rank = pid == 0;
     ncclComm_t c;
     OK(cudaSetDevice(rank));
@@ -1399,6 +1452,33 @@ static void case_idle_process(void)
         CHECK(status == 0);
     }
     OK(ncclCommDestroy(c));
+}
+/* The other process has a rank, works on something else and never issues the operation. */
+static void case_absent_process(void)
+{
+    ncclUniqueId id;
+    ncclComm_t   c;
+    OK(ncclGetUniqueId(&id));
+    pid_t pid = fork_rank();
+    int   rank = pid == 0;
+    OK(cudaSetDevice(rank));
+    cudaStream_t s = stream_new(cudaStreamNonBlocking);
+    float       *a = rank_floats(rank, 100, (float)rank, true);
+    OK(ncclCommInitRank(&c, 2, id, rank));
+    if (rank) {
+        for (int i = 0; i < 15; i++) { /* while it moves, the other one has patience */
+            usleep(100000);
+            OK(cudaMemset(a, 0, 4));
+            OK(cudaDeviceSynchronize());
+        }
+        usleep(20000000);
+        exit(0);
+    }
+    double begun = emu_seconds();
+    OK(ncclAllReduce(a, a, 100, ncclFloat, ncclSum, c, s));
+    CHECK(cudaStreamSynchronize(s) == cudaErrorLaunchTimeout);
+    CHECK(emu_seconds() - begun > 1.8);
+    kill(pid, SIGKILL);
 }
 static void case_bad_collective(void)
 {
@@ -1549,6 +1629,7 @@ UTEST(emu, collectives_that_are_wrong)
     EXPECT_CAUGHT("bad_collective", "DT_EMU_DEVICES=2 DT_CASE=5", "not as a group");
     EXPECT_CAUGHT("bad_collective", "DT_EMU_DEVICES=2 DT_CASE=6", "receives 90 float32");
     EXPECT_CAUGHT("bad_collective", "DT_EMU_DEVICES=2 DT_CASE=7", "rank 0 hangs");
+    EXPECT_CAUGHT("absent_process", "DT_EMU_DEVICES=2", "waiting for rank 1");
 }
 UTEST(emu, communicators)
 {
@@ -1830,7 +1911,7 @@ UTEST(emu, the_report)
     X(no_peer) X(fork) X(leak) X(products) X(product_rules) X(bad_product) X(convolutions) X(conv_rules)         \
     X(conv_order) X(conv_strided) X(bad_convolution) X(collectives) X(nccl_types) X(rank_threads) X(rank_processes) \
     X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) \
-    X(bad_launch) X(zero_copy)
+    X(bad_launch) X(zero_copy) X(beside) X(absent_process)
 #define ROW(n) {#n, case_##n},
 const emu_case emu_cases[] = {CASES(ROW){NULL, NULL}};
 
