@@ -37,7 +37,7 @@ ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help demo data pictures test test-quick test-all fuzz check-headers probes tools build examples benches \
+.PHONY: parse help demo data pictures test test-quick test-all test-cuda test-cuda-ptxas fuzz check-headers probes tools build examples benches \
     dtrun format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
@@ -86,6 +86,61 @@ pictures: build/normal/test_pictures ## draw the pictures of README.md again, fr
 
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
 	@tests/check_headers.sh
+
+# ---------------------------------------------------------------------------------------------------- CUDA
+# The CUDA backend where there is no GPU (docs/gpu.md): the PTX that nvcc makes runs in an interpreter, below emulated
+# libraries; all of it is in tests/gpu. GPU_ARCH: of that PTX.
+CUDA      := $(patsubst %/bin/nvcc,%,$(NVCC))
+GPU_ARCH  ?= 80
+GPU_ARCHS := 75 80 86 89 90 100 120
+GPU_LIBS  := libcudart.so.13 libcublas.so.13 libcudnn.so.9 libnccl.so.2
+GPU_CC     = $(CC) -O2 -g -Wall -Wextra -Wshadow -isystem $(CUDA)/include
+GPU_NVCC   = $(NVCC) -std=c++17 -O3 -Xcompiler -Wall,-Wextra -Werror all-warnings
+GPU_TESTS := test_ptx test_emu test_broken test_trainers test_conformance
+gpu_run    = LD_LIBRARY_PATH=build/gpu DT_EMU_STRICT=1 DT_TEST_SLOW=4 DT_TEST_QUICK=1
+test-cuda: ## the CUDA backend on the CPU: kernels interpreted, libraries emulated; needs nvcc, no GPU
+ifeq ($(NVCC),)
+	@tests/run.sh 'cuda|skip: nvcc is missing'
+else
+	@$(call make_all,$(GPU_TESTS:%=build/gpu/%) build/gpu/broken.ptx); \
+	tests/run.sh "$$built" 'cuda/interpreter|build/gpu/test_ptx' \
+	    'cuda/broken-kernels|DT_BROKEN_PTX=build/gpu/broken.ptx build/gpu/test_broken' \
+	    'cuda/emulation|$(gpu_run) build/gpu/test_emu' \
+	    'cuda/conformance|$(gpu_run) DT_TEST_DEVICE=cuda build/gpu/test_conformance' \
+	    'cuda/trainers|$(gpu_run) build/gpu/test_trainers' \
+	    $(foreach s,1 2 3,'cuda/trainers-random-$(s)|$(gpu_run) DT_EMU=random:$(s) build/gpu/test_trainers')
+endif
+test-cuda-ptxas: ## every kernel for every architecture: no warning, no spill, no local memory
+	@mkdir -p build/gpu
+	@for a in $(GPU_ARCHS); do echo "sm_$$a"; $(GPU_NVCC) -arch=sm_$$a -Xptxas -v,-warn-spills,-warn-lmem-usage \
+	    -c kernels/dt_kernels.cu -o build/gpu/kernels-sm_$$a.o > build/gpu/ptxas-$$a.log 2>&1 || \
+	    { tail -n 20 build/gpu/ptxas-$$a.log; exit 1; }; done
+build/gpu/libcudart.so.13: tests/gpu/ptx.h
+$(GPU_LIBS:%=build/gpu/%): tests/gpu/emu.h
+build/gpu/lib%: | build/gpu/.made
+	$(GPU_CC) -std=gnu11 -fPIC -shared tests/gpu/emu_$(firstword $(subst ., ,$*)).c -o $@ -Wl,-soname,lib$* \
+	    $(if $(filter cudart%,$*),,-Lbuild/gpu -l:libcudart.so.13) $(LDLIBS)
+$(filter-out %cudart.so.13,$(GPU_LIBS:%=build/gpu/%)): build/gpu/libcudart.so.13
+build/gpu/.made:
+	@mkdir -p $(@D) && touch $@
+build/gpu/kernels.o: $(wildcard kernels/*) dt.h dt_cuda.h | build/gpu/.made
+	$(GPU_NVCC) -cudart shared -Xfatbin --compress-mode=none -gencode arch=compute_$(GPU_ARCH),code=compute_$(GPU_ARCH) \
+	    -c kernels/dt_kernels.cu -o $@
+build/gpu/broken.ptx: tests/gpu/broken.cu | build/gpu/.made
+	$(NVCC) -std=c++17 -O3 -ptx -arch=compute_$(GPU_ARCH) $< -o $@
+build/gpu/impl.o: tests/dt_impl.c $(HEADERS) | build/gpu/.made
+	$(GPU_CC) -DDT_USE_CUDA -DDT_NO_AVX2 -std=c11 -c $< -o $@
+build/gpu/test_ptx build/gpu/test_broken: build/gpu/%: tests/gpu/%.c tests/gpu/ptx.h | build/gpu/.made
+	$(GPU_CC) -std=c11 $< -o $@ $(LDLIBS)
+build/gpu/test_emu: tests/gpu/test_emu.c $(GPU_LIBS:%=build/gpu/%)
+	$(GPU_CC) -std=gnu11 $< -o $@ $(GPU_LIBS:%=build/gpu/%) $(LDLIBS)
+build/gpu/%.o: tests/gpu/%.c $(HEADERS) | build/gpu/.made
+	$(GPU_CC) -DDT_USE_CUDA -std=c11 -c $< -o $@
+build/gpu/%.o: tests/%.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.made
+	$(GPU_CC) -DDT_USE_CUDA -std=c11 -c $< -o $@
+build/gpu/test_trainers build/gpu/test_conformance: build/gpu/%: build/gpu/%.o build/gpu/impl.o build/gpu/kernels.o \
+    $(GPU_LIBS:%=build/gpu/%)
+	$(CXX) $(filter %.o,$^) $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
 
 # One target a parser, with clang's libFuzzer: RUNS executions. What reached something new is kept in build/fuzz/NAME;
 # the seeds are in tests/corpus/NAME, which run in `make test`, too, with any compiler.
