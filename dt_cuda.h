@@ -654,8 +654,8 @@ static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y,
     }
     return 0;
 }
-/* A bias that is added to a rounded product, or a function of it, would be rounded twice: where c is a half, the product
-   begins at the bias, or goes through f32. */
+/* A bias that is added to a rounded product, or a function of it, would be rounded twice: where c is a half, the
+   product begins at the bias, or goes through f32. */
 DT_API int dt__cuda_gemm(dt_device *dev, const dt_call *c)
 {
     dt_view           y = c->out[0], a = c->in[0], b = c->in[1];
@@ -714,8 +714,8 @@ DT_API int dt__cuda_gemm(dt_device *dev, const dt_call *c)
 }
 
 /* ==================================================================================================== >>conv
-   cuDNN's legacy calls: one descriptor each for images, weights and the convolution, an algorithm that was searched once
-   for each shape, its workspace. Images are in the device's layout; weights come plain, and are turned where images
+   cuDNN's legacy calls: one descriptor each for images, weights and the convolution, an algorithm that was searched
+   once for each shape, its workspace. Images are in the device's layout; weights come plain, and are turned where images
    are (n, h, w, c). */
 enum { DT__CONV_FORWARD, DT__CONV_DATA, DT__CONV_WEIGHT };
 typedef struct dt__cuda_descs {

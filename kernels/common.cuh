@@ -1,6 +1,6 @@
-/* common.cuh: what the kernel files share: element types, reductions over a warp and a block, walking strided operands,
-   launching. Every file defines entries of dt_cuda.h's list, dt__cuda_NAME(dev, call), which read the dt_call, choose an
-   instance by dtype and queue it on the call's stream. They return 0, or a dt_status after dt_fail. */
+/* common.cuh: what the kernel files share: element types, reductions over a warp and a block, walking strided
+   operands, launching. Every file defines entries of dt_cuda.h's list, dt__cuda_NAME(dev, call), which read the
+   dt_call, choose an instance by dtype and queue it on the call's stream. They return 0, or a dt_status after dt_fail. */
 #ifndef DT_KERNELS_COMMON_CUH
 #define DT_KERNELS_COMMON_CUH
 
@@ -29,7 +29,10 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162f
 template <typename T> __device__ __forceinline__ T from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
 template <> __device__ __forceinline__ __half from_float<__half>(float x) { return __float2half_rn(x); }
-template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
 
 /* N elements that are read and written at once; N * sizeof(T) is at most 16 bytes. */
 template <typename T, int N> struct alignas(sizeof(T) * N) pack {
@@ -130,7 +133,10 @@ inline int64_t numel(const dt_view &v)
     for (int d = 0; d < v.ndim; d++) n *= v.shape[d];
     return n;
 }
-inline cudaStream_t stream_of(dt_device *dev, const dt_call *c) { return (cudaStream_t)dt__cuda_stream(dev, c->stream); }
+inline cudaStream_t stream_of(dt_device *dev, const dt_call *c)
+{
+    return (cudaStream_t)dt__cuda_stream(dev, c->stream);
+}
 /* What the launches before it came to: to be returned by every entry. */
 inline int launched(const dt_call *c) { return dt__cuda_check((int)cudaGetLastError(), dt_kernel_name(c->op)); }
 inline int no_dtype(const dt_call *c, int dtype)

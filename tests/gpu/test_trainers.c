@@ -1,5 +1,5 @@
-/* test_trainers.c: whole trainers on the CUDA backend and on the CPU: the same losses, within the rounding of the formats.
-   Runs on the emulated libraries (DT_EMU: lazy or random streams) and on a real GPU alike. */
+/* test_trainers.c: whole trainers on the CUDA backend and on the CPU: the same losses, within the rounding of the
+   formats. Runs on the emulated libraries (DT_EMU: lazy or random streams) and on a real GPU alike. */
 #include "../dt_test.h"
 
 #include "../../dt_cuda.h"
@@ -143,7 +143,8 @@ UTEST(trainers, f32)
 }
 UTEST(trainers, optimisers)
 {
-    for (int k = 1; k < 5; k++) compare(utest_result, &trainers[2], "none", DT_F32, k); /* no gradient that is only noise */
+    for (int k = 1; k < 5; k++) /* the net that has no gradient which is only noise */
+        compare(utest_result, &trainers[2], "none", DT_F32, k);
 }
 UTEST(trainers, mixed_precision_of_a_conv_net)
 {
