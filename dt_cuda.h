@@ -90,20 +90,23 @@ DT_API void *dt_cuda_host_alloc(size_t nbytes);
 DT_API void  dt_cuda_host_free(void *ptr);
 
 /* ---------------------------------------------------------------------------------------------------- >>kernels
-   kernels/ defines dt__cuda_NAME for every row of DT_KERNELS but gemm and the convolutions, which are here. */
-#define DT__CUDA_ENTRY(n) DT_API int dt__cuda_##n(dt_device *dev, const dt_call *c);
+   kernels/ defines dt__cuda_NAME for every row of DT_KERNELS but gemm and the convolutions, which are here. They are
+   other files: these names are external, also with DT_STATIC. */
+#ifdef DT_USE_CUDA
+#define DT__CUDA_ENTRY(n) int dt__cuda_##n(dt_device *dev, const dt_call *c);
 DT_KERNELS(DT__CUDA_ENTRY)
 /* y := act(y + bias), bias along dimension dim of y; bias may be absent (ndim -1). y is dense in its layout. */
-DT_API int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y, const dt_view *bias, int dim, int act);
+int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y, const dt_view *bias, int dim, int act);
 
 /* What they need. */
-DT_API void *dt__cuda_stream(dt_device *dev, void *stream); /* the cudaStream_t of a stream of the table */
+void *dt__cuda_stream(dt_device *dev, void *stream); /* the cudaStream_t of a stream of the table */
 /* Device memory for what is queued next on this stream; the next call may give the same. NULL after dt_fail. */
-DT_API void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes);
-DT_API int   dt__cuda_check(int cuda_error, const char *what); /* 0, or DT_ERR_DEVICE after dt_fail */
-DT_API int   dt__cuda_processors(dt_device *dev);              /* its multiprocessors */
-DT_API bool  dt__cuda_deterministic(dt_device *dev);
-DT_API int   dt__cuda_probe(void); /* of kernels/: the cudaError_t of asking for one of them on the device in use */
+void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes);
+int   dt__cuda_check(int cuda_error, const char *what); /* 0, or DT_ERR_DEVICE after dt_fail */
+int   dt__cuda_processors(dt_device *dev);              /* its multiprocessors */
+bool  dt__cuda_deterministic(dt_device *dev);
+int   dt__cuda_probe(void); /* of kernels/: the cudaError_t of asking for one of them on the device in use */
+#endif                      /* DT_USE_CUDA */
 
 #ifdef __cplusplus
 }
@@ -115,12 +118,34 @@ DT_API int   dt__cuda_probe(void); /* of kernels/: the cudaError_t of asking for
 #define DT__CUDA_H_IMPLEMENTED
 
 #ifndef DT_USE_CUDA
+static void *dt__cuda_none(const char *call)
+{
+    dt_fail(DT_ERR_DEVICE, "%s: this program was built without CUDA (DT_USE_CUDA)", call);
+    return NULL;
+}
 DT_API int        dt_cuda_count(void) { return 0; }
 DT_API dt_device *dt_cuda(int index)
 {
-    dt_fail(DT_ERR_DEVICE, "dt_cuda: device %d: this program was built without CUDA (DT_USE_CUDA)", index);
-    return NULL;
+    (void)index;
+    return (dt_device *)dt__cuda_none("dt_cuda");
 }
+DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o)
+{
+    (void)dev, (void)o;
+    dt__cuda_none("dt_cuda_set");
+    return DT_ERR_DEVICE;
+}
+DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev)
+{
+    dt_cuda_stats s;
+    (void)dev;
+    memset(&s, 0, sizeof s);
+    return s;
+}
+DT_API void *dt_cuda_copy_stream(dt_device *dev) { return dev ? dt__cuda_none("dt_cuda_copy_stream") : NULL; }
+DT_API void *dt_cuda_comm_stream(dt_device *dev) { return dev ? dt__cuda_none("dt_cuda_comm_stream") : NULL; }
+DT_API void *dt_cuda_host_alloc(size_t nbytes) { return nbytes ? dt__cuda_none("dt_cuda_host_alloc") : NULL; }
+DT_API void  dt_cuda_host_free(void *ptr) { (void)ptr; }
 #else
 
 #include <cublas_v2.h>
@@ -191,7 +216,7 @@ static dt__cuda_dev   *dt__cuda_devices[DT__CUDA_DEVICES];
 static dt__cuda_dev *dt__cuda_of(dt_device *dev) { return (dt__cuda_dev *)dt_device_impl(dev); }
 
 /* ==================================================================================================== >>status */
-DT_API int dt__cuda_check(int cuda_error, const char *what)
+int dt__cuda_check(int cuda_error, const char *what)
 {
     cudaError_t e = (cudaError_t)cuda_error;
     if (e == cudaSuccess) return 0;
@@ -353,14 +378,14 @@ static dt__cuda_queue *dt__cuda_queue_of(dt__cuda_dev *d, void *stream)
 {
     return stream ? (dt__cuda_queue *)stream : &d->compute;
 }
-DT_API void *dt__cuda_stream(dt_device *dev, void *stream)
+void *dt__cuda_stream(dt_device *dev, void *stream)
 {
     dt__cuda_dev *d = dt__cuda_of(dev);
     dt__cuda_enter(d);
     return (void *)dt__cuda_queue_of(d, stream)->stream;
 }
-DT_API int  dt__cuda_processors(dt_device *dev) { return dt__cuda_of(dev)->processors; }
-DT_API bool dt__cuda_deterministic(dt_device *dev) { return dt__cuda_of(dev)->opts.deterministic; }
+int  dt__cuda_processors(dt_device *dev) { return dt__cuda_of(dev)->processors; }
+bool dt__cuda_deterministic(dt_device *dev) { return dt__cuda_of(dev)->opts.deterministic; }
 /* which: 0 of kernels, 1 of the libraries, 2 of what goes through f32: they are used at the same time */
 static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbytes)
 {
@@ -383,10 +408,7 @@ static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbyt
     q->scratch_n[which] = n;
     return q->scratch[which];
 }
-DT_API void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes)
-{
-    return dt__cuda_space(dev, stream, 0, nbytes);
-}
+void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes) { return dt__cuda_space(dev, stream, 0, nbytes); }
 static int dt__cuda_queue_begin(dt__cuda_queue *q)
 {
     memset(q, 0, sizeof *q);
@@ -656,7 +678,7 @@ static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y,
 }
 /* A bias that is added to a rounded product, or a function of it, would be rounded twice: where c is a half, the
    product begins at the bias, or goes through f32. */
-DT_API int dt__cuda_gemm(dt_device *dev, const dt_call *c)
+int dt__cuda_gemm(dt_device *dev, const dt_call *c)
 {
     dt_view           y = c->out[0], a = c->in[0], b = c->in[1];
     const dt_view    *bias = &c->in[2];
@@ -974,7 +996,7 @@ static int dt__conv_wide(dt_device *dev, const dt_call *c, const dt_view *bias)
     if (!bad) bad = dt__cuda_epilogue(dev, c->stream, &v[2], bias, 1, c->u.conv.act);
     return bad ? bad : dt__cuda_move(dev, c, &c->out[0], &v[2], false);
 }
-DT_API int dt__cuda_conv2d(dt_device *dev, const dt_call *c)
+int dt__cuda_conv2d(dt_device *dev, const dt_call *c)
 {
     const dt_view *y = &c->out[0], *bias = &c->in[2];
     dt_view        none = *y, rows = *y;
@@ -1001,14 +1023,14 @@ DT_API int dt__cuda_conv2d(dt_device *dev, const dt_call *c)
         bad = dt__cuda_epilogue(dev, c->stream, y, biased ? bias : &none, 1, c->u.conv.act);
     return bad;
 }
-DT_API int dt__cuda_conv2d_bwd_data(dt_device *dev, const dt_call *c)
+int dt__cuda_conv2d_bwd_data(dt_device *dev, const dt_call *c)
 {
     const dt_view *dx = &c->out[0];
     if (dt__cuda_empty(dx)) return 0;
     if (dt__cuda_empty(&c->in[0]) || dt__cuda_empty(&c->in[1])) return c->acc & 1 ? 0 : dt__cuda_zero(dev, c, dx);
     return dt__conv_run(dev, c, DT__CONV_DATA, dx, &c->in[1], &c->in[0], c->acc & 1);
 }
-DT_API int dt__cuda_conv2d_bwd_weight(dt_device *dev, const dt_call *c)
+int dt__cuda_conv2d_bwd_weight(dt_device *dev, const dt_call *c)
 {
     const dt_view *dw = &c->out[0], *db = &c->out[1], *dy = &c->in[0], *x = &c->in[1];
     int            bad = 0;

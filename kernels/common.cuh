@@ -4,6 +4,9 @@
 #ifndef DT_KERNELS_COMMON_CUH
 #define DT_KERNELS_COMMON_CUH
 
+#ifndef DT_USE_CUDA
+#define DT_USE_CUDA
+#endif
 #include "../dt_cuda.h"
 
 #include <cuda_bf16.h>
