@@ -3937,18 +3937,22 @@ static int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int
     if (from < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
     int got = dt__same_user(from) ? -1 : -2;
-    while (got == -1 && (got = dt__fd_recv(from)) == -1) {
-        int64_t now = dt__comm_now(), next = now + 50000000;
+    for (bool ended = false;;) { /* a connection that ends does not say why; the control tree does, in a moment */
+        int64_t now = dt__comm_now(), next = now + (ended ? 1000000 : 50000000);
+        if (!ended && got == -1) got = dt__fd_recv(from);
+        if (got == -2 && !ended && now + 500000000 < deadline) deadline = now + 500000000;
+        ended = got == -2;
         pthread_mutex_lock(&w->lock);
         gone = dt__fd_gone(w, member, n);
         pthread_mutex_unlock(&w->lock);
-        if (now >= deadline || gone >= 0 || (c && !dt__comm_ok(c))) break;
-        dt__wait_fd(from, POLLIN, next < deadline ? next : deadline);
+        if (got >= 0 || got == -3 || now >= deadline || gone >= 0 || (c && !dt__comm_ok(c))) break;
+        if (ended) dt__comm_pause(next - now);
+        else dt__wait_fd(from, POLLIN, next < deadline ? next : deadline);
     }
     dt__close(&from);
     if (got >= 0) return got;
     dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
-    if (got == -1 && gone < 0 && c && !dt__comm_ok(c))
+    if (got != -3 && gone < 0 && c && !dt__comm_ok(c))
         return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (got == -3) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not make it", who);
     if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
