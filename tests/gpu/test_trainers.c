@@ -214,3 +214,22 @@ UTEST(allocator, gives_back_what_it_took)
     EXPECT_LT(t.used, s.used);
     EXPECT_LE(t.segments, s.segments);
 }
+UTEST(streams, what_is_ordered_behind_another_sees_its_work)
+{
+    dt_device        *gpu = dt_cuda(0);
+    const dt_backend *be = dt_device_backend(gpu);
+    void             *own = be->stream_new(gpu), *s[3] = { own, dt_cuda_copy_stream(gpu), dt_cuda_comm_stream(gpu) };
+    ASSERT_TRUE(own != NULL);
+    for (int k = 0; k < 3; k++) {
+        float x[256], y[256];
+        void *p = be->alloc(gpu, sizeof x);
+        for (int i = 0; i < 256; i++) x[i] = (float)(i + k), y[i] = -1;
+        ASSERT_TRUE(p != NULL);
+        EXPECT_EQ(0, be->upload(gpu, s[k], p, x, sizeof x));
+        EXPECT_EQ(0, be->order(gpu, NULL, s[k]));
+        EXPECT_EQ(0, be->download(gpu, NULL, y, p, sizeof y));
+        EXPECT_EQ(0, memcmp(x, y, sizeof x));
+        be->free(gpu, p, sizeof x);
+    }
+    be->stream_free(gpu, own);
+}
