@@ -31,6 +31,7 @@ LDLIBS_zlib    = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -lz 
 $(foreach f,$(FLAVOURS),$(OWN_IMPL:%=build/$(f)/%.o)): CPPFLAGS += -DDT_NO_AVX2
 $(foreach f,normal asan,$(filter-out %/test_reduce.o %/test_plans.o %/test_comm.o %/test_sim.o,$(OWN_IMPL:%=build/$(f)/%.o))): \
     OPTIMISE := -O0
+$(FLAVOURS:%=build/%/test_examples.o): CPPFLAGS += -I. # as examples are built
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 # its address space is small: ranks reserve less than the machine has
@@ -217,9 +218,9 @@ LONG          := test_plans test_mpi test_restart test_faults test_join test_com
     test_sim
 # tests of ranks and of clocks, which run with nothing beside them
 ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice \
-    test_launch test_survive test_dtverify test_dtrun test_restart test_faults test_net test_syncnorm,$(TESTS))
+    test_launch test_examples test_survive test_dtverify test_dtrun test_restart test_faults test_net test_syncnorm,$(TESTS))
 # whose programs are other programs, or that take long under AddressSanitizer: there in test-all only
-ASAN_LATER    := test_mpi test_launch test_dtrun test_dtverify test_restart test_net test_choice test_pictures test_plans \
+ASAN_LATER    := test_mpi test_launch test_examples test_dtrun test_dtverify test_restart test_net test_choice test_pictures test_plans \
     test_survive test_faults test_sim
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
 # plan,flavour,environment,that of the long ones,what is left out: what can run two at a time first

@@ -32,12 +32,14 @@ static inline bool example_flag(int argc, char **argv, const char *name)
 typedef struct example_args {
     int    argc;
     char **argv;
+    void  *user;
 } example_args;
 static inline int example_start(int argc, char **argv, int (*fn)(void *args))
 {
     example_args a;
     a.argc = argc;
     a.argv = argv;
+    a.user = NULL;
     int gpus = atoi(example_option(argc, argv, "--gpus", "0"));
     int nodes = atoi(example_option(argc, argv, "--nodes", "1")), nr = atoi(example_option(argc, argv, "--nr", "0"));
     int rc = gpus > 0 ? dt_spawn_nodes(nodes, nr, gpus, fn, &a) : fn(&a);

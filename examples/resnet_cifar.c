@@ -12,11 +12,16 @@
        --warmup N    0: epochs in which the learning rate rises to that, step by step       --lars   (large batches)
        --cutout N    0: the side of a square of each image that is blanked             --workers N  2
        --sync-bn     statistics of batch norms over all processes
+       --compare N   trains with one process, then with N: batch and learning rate times N, one epoch of
+                     warm-up; both side by side at the end
        --opt-level O0..O3            --checkpoint DIR          --csv FILE, --svg FILE  --summary        */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "example_data.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 static dt_tensor *block(dt_model *m, dt_tensor *x, int out, int stride)
 {
@@ -59,16 +64,22 @@ static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in, int depth, int64
     return dt_ddp_mean(ddp, n > 0 ? right / n : 0, n);
 }
 
+typedef struct outcome { /* of a training, for --compare */
+    int64_t batch;
+    double  lr, seconds, right; /* a whole epoch, the share of the test images */
+} outcome;
+
 static int trainer(void *args)
 {
     int         argc = ((example_args *)args)->argc;
     char      **argv = ((example_args *)args)->argv;
+    outcome    *out = (outcome *)((example_args *)args)->user;
     const char *level = example_option(argc, argv, "--opt-level", NULL),
                *dir = example_option(argc, argv, "--checkpoint", NULL),
                *data = example_option(argc, argv, "--data", NULL);
-    int         depth = atoi(example_option(argc, argv, "--depth", "20")), stop = 0;
-    int64_t     classes = atoi(example_option(argc, argv, "--classes", "10"));
-    int64_t     epochs = atoi(example_option(argc, argv, "--epochs", "10")), epoch = 0, step = 0;
+    int     depth = atoi(example_option(argc, argv, "--depth", "20")), stop = 0;
+    int64_t classes = atoi(example_option(argc, argv, "--classes", "10"));
+    int64_t epochs = atoi(example_option(argc, argv, "--epochs", "10")), epoch = 0, step = 0;
     if (depth != 18 && (depth < 8 || (depth - 2) % 6)) {
         fprintf(stderr, "resnet_cifar: --depth is 18, or 6n+2: 20, 32, 44, 56, 110\n");
         return 1;
@@ -89,8 +100,10 @@ static int trainer(void *args)
     }
     bool           digits = example_has_digits(data);
     dt_dataset    *train = NULL, *test = NULL;
-    dt_loader_opts o = { .batch = 250, .workers = atoi(example_option(argc, argv, "--workers", "2")),
-                         .mean = { 0.4914, 0.4822, 0.4465 }, .std = { 0.247, 0.243, 0.261 } };
+    dt_loader_opts o = { .batch = 250,
+                         .workers = atoi(example_option(argc, argv, "--workers", "2")),
+                         .mean = { 0.4914, 0.4822, 0.4465 },
+                         .std = { 0.247, 0.243, 0.261 } };
     if (digits) {
         example_digits(data, 3, 32, 4, &train, &test);
         classes = 10;
@@ -106,7 +119,7 @@ static int trainer(void *args)
     o.no_pad = false;
     o.batch = atoi(example_option(argc, argv, "--batch", "128"));
     o.shuffle = true;
-    o.drop_last = true; /* the rest of an epoch comes another time */
+    o.drop_last = true;      /* the rest of an epoch comes another time */
     o.crop = digits ? 0 : 4; /* digits are centred, and in a mirror they are none */
     o.flip = !digits;
     o.cutout = atoi(example_option(argc, argv, "--cutout", "0"));
@@ -114,21 +127,25 @@ static int trainer(void *args)
     int64_t    steps = dt_loader_batches(in);
     if (in && !steps) dt_fail(DT_ERR_ARG, "--batch %lld is more than there are images", (long long)o.batch);
 
-    dt_model     *m = dt_model_new(.seed = 1);
-    double        lr = atof(example_option(argc, argv, "--lr", "0.1")), began = 1e-9 * (double)dt_trace_now();
-    int64_t       warmup = (int64_t)(atof(example_option(argc, argv, "--warmup", "0")) * (double)steps);
-    if (example_flag(argc, argv, "--scale-lr")) lr *= world;
+    dt_model   *m = dt_model_new(.seed = 1);
+    double      lr = atof(example_option(argc, argv, "--lr", "0.1")), began = 1e-9 * (double)dt_trace_now();
+    const char *rise = example_option(argc, argv, "--warmup", !out ? "0" : epochs > 1 ? "1" : "0.5");
+    int64_t     warmup = (int64_t)(atof(rise) * (double)steps);
+    if (warmup && warmup >= epochs * steps)
+        dt_fail(DT_ERR_ARG, "--warmup %s: all of --epochs %lld", rise, (long long)epochs);
+    if (out || example_flag(argc, argv, "--scale-lr")) lr *= world;
     dt_optimizer *opt = example_flag(argc, argv, "--lars")
                             ? dt_lars(m, .lr = lr, .momentum = 0.9, .weight_decay = 5e-4)
                             : dt_sgd(m, .lr = lr, .momentum = 0.9, .nesterov = true, .weight_decay = 5e-4);
     dt_optim_group(opt, "*.bias|*bn?.*|*downsample.1.*", .weight_decay = DT_ZERO,
                    .no_trust = example_flag(argc, argv, "--lars"));
-    dt_amp        *amp = level ? dt_amp_new(m, .level = level) : NULL;
-    dt_schedule   *s = dt_cosine_lr(opt, .t_max = epochs * steps - warmup);
+    dt_amp      *amp = level ? dt_amp_new(m, .level = level) : NULL;
+    dt_schedule *s = dt_cosine_lr(opt, .t_max = epochs * steps - warmup);
     if (warmup) dt_warmup(s, .steps = warmup, .start = lr > 0 && world > 1 ? 1.0 / world : 0);
     dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
-                                               .every_epochs = 1, .signals = true) : NULL;
+                                               .every_epochs = 1, .signals = true)
+                           : NULL;
     if (c) dt_loader_checkpoint(in, c);
     if (c && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
         fprintf(stderr, "going on from step %lld in %s\n", (long long)step, dir);
@@ -137,12 +154,10 @@ static int trainer(void *args)
                                      .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL));
 
     while (dt_loader_epoch(in) < epochs && !stop)
-        for (dt_batch b; !stop && dt_loader_next(in, &b); ) {
+        for (dt_batch b; !stop && dt_loader_next(in, &b);) {
             dt_tensor *loss = dt_cross_entropy(resnet(m, b.x, depth, classes), b.y);
-            if (amp)
-                dt_amp_backward(amp, loss);
-            else
-                dt_backward(loss);
+            if (amp) dt_amp_backward(amp, loss);
+            else dt_backward(loss);
             dt_progress_step(p, dt_item(loss), .items = (double)(b.n * world), .lr = dt_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
@@ -165,10 +180,16 @@ static int trainer(void *args)
     }
     double took = 1e-9 * (double)dt_trace_now() - began;
     double right = accuracy(m, ddp, exam, depth, classes);
+    took /= (double)(epochs > 0 ? epochs : 1);
     if (!dt_error() && rank == 0)
         printf("ResNet-%d, %lld parameters, %d process%s: %.1f s an epoch, test accuracy %.2f %%\n", depth,
-               (long long)dt_model_numel(m, false), world, world > 1 ? "es" : "",
-               took / (double)(epochs > 0 ? epochs : 1), 100 * right);
+               (long long)dt_model_numel(m, false), world, world > 1 ? "es" : "", took, 100 * right);
+    if (out && rank == 0) {
+        out->batch = o.batch * world;
+        out->lr = lr;
+        out->seconds = took;
+        out->right = right;
+    }
 
     dt_checkpoint_free(c);
     dt_ddp_free(ddp);
@@ -183,4 +204,34 @@ static int trainer(void *args)
     dt_comm_free(comm);
     return dt_check("resnet_cifar");
 }
-int main(int argc, char **argv) { return example_start(argc, argv, trainer); }
+
+/* Each process has the threads that one of n has, as on a machine of its own. */
+static int compare(int argc, char **argv, int n)
+{
+    example_args a = { argc, argv, NULL };
+    outcome *out = (outcome *)mmap(NULL, 2 * sizeof *out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char     threads[32];
+    long     each = sysconf(_SC_NPROCESSORS_ONLN) / (n > 0 ? n : 1);
+    if (n < 2 || out == MAP_FAILED) return fprintf(stderr, "resnet_cifar: --compare takes 2 or more processes\n") > 0;
+    snprintf(threads, sizeof threads, "%ld", each > 1 ? each : 1);
+    setenv("DT_NUM_THREADS", threads, 0);
+    for (int i = 0; i < 2; i++) {
+        a.user = &out[i];
+        int rc = dt_spawn(i ? n : 1, trainer, &a); /* ranks write to what they share with this process */
+        if (rc < 0) fprintf(stderr, "resnet_cifar: %s\n", dt_comm_error(NULL));
+        if (rc) return 1;
+    }
+    printf("\nprocesses      %12d %12d\nbatch          %12lld %12lld\nlearning rate  %12g %12g\n", 1, n,
+           (long long)out[0].batch, (long long)out[1].batch, out[0].lr, out[1].lr);
+    printf("an epoch       %10.2f s %10.2f s   %.2f times as fast, %.0f %% of %d\n", out[0].seconds, out[1].seconds,
+           out[0].seconds / out[1].seconds, 100 * out[0].seconds / out[1].seconds / n, n);
+    printf("test accuracy  %10.2f %% %10.2f %%   %+.2f\n", 100 * out[0].right, 100 * out[1].right,
+           100 * (out[1].right - out[0].right));
+    munmap(out, 2 * sizeof *out);
+    return 0;
+}
+int main(int argc, char **argv)
+{
+    const char *n = example_option(argc, argv, "--compare", NULL);
+    return n ? compare(argc, argv, atoi(n)) : example_start(argc, argv, trainer);
+}

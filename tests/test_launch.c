@@ -3,6 +3,7 @@
    Contents: >>rank >>launchers >>variables */
 #define DT_IMPLEMENTATION /* linked alone */
 #include "../dt_comm.h"
+#include "launchers.h"
 #include "ranks.h"
 
 UTEST_STATE();
@@ -25,14 +26,6 @@ static const char *as_rank(char *text, size_t nbytes)
     if (dt_comm_free(c)) snprintf(text, nbytes, "free: it failed");
     return text;
 }
-static const char *const variables[] = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DT_ADDR", "DT_PORT",
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMIX_RANK", "PMIX_NAMESPACE", "SLURM_PROCID",
-    "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST",
-    "SLURM_JOB_NODELIST", "SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_USE_AGENT_STORE", "DT_TOKEN_FD",
-    "DT_TOKEN_FILE", "DT_LISTEN_FD", "DT_COMM_TRANSPORT", "DT_COMM_ALGO", "DT_COMM_COSTS", "DT_INSECURE"
-};
 int main(int argc, char **argv)
 {
     char text[1024];
@@ -40,12 +33,11 @@ int main(int argc, char **argv)
         puts(as_rank(text, sizeof text));
         return 0;
     }
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
+    launchers_forget();
     return utest_main(argc, (const char *const *)argv);
 }
 
 /* ==================================================================================================== >>launchers */
-static bool have(const char *command) { return system(command) == 0; }
 /* 'command' with this program behind it: do three ranks say 'what'? */
 static bool launched(const char *command, const char *what)
 {
@@ -66,24 +58,20 @@ static bool launched(const char *command, const char *what)
     if (!ok) printf("    %s: expected \"%s\" from 3 ranks, got:\n%s\n", text, what, said);
     return ok;
 }
-#define MPIRUN                                                                                  \
-    "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 3"
 UTEST(launcher, mpirun)
 {
-    if (!have("mpirun --version 2>/dev/null | grep -q 'Open MPI'")) UTEST_SKIP("Open MPI's mpirun is not installed");
-    EXPECT_TRUE(launched(MPIRUN, "OMPI_COMM_WORLD_RANK, memory"));
-    EXPECT_TRUE(launched(MPIRUN " -x DT_COMM_TRANSPORT=tcp", "OMPI_COMM_WORLD_RANK, sockets"));
+    char run[256], text[512];
+    if (!launchers_mpirun(3, run, sizeof run)) UTEST_SKIP("Open MPI's mpirun is not installed");
+    EXPECT_TRUE(launched(run, "OMPI_COMM_WORLD_RANK, memory"));
+    snprintf(text, sizeof text, "%s -x DT_COMM_TRANSPORT=tcp", run);
+    EXPECT_TRUE(launched(text, "OMPI_COMM_WORLD_RANK, sockets"));
 }
 UTEST(launcher, torchrun)
 {
-    const char *run = have("test -x build/venv/bin/torchrun") ? "build/venv/bin/torchrun" : getenv("DT_TEST_TORCHRUN");
-    char        text[1024];
-    if (!run) run = "torchrun";
-    snprintf(text, sizeof text, "command -v '%s' >/dev/null", run);
-    if (!have(text)) UTEST_SKIP("torchrun (PyTorch) is not installed");
-    snprintf(text, sizeof text, "'%s' --no-python --standalone --nproc-per-node 3", run);
-    EXPECT_TRUE(launched(text, "RANK and WORLD_SIZE, memory"));
-    snprintf(text, sizeof text, "env DT_COMM_TRANSPORT=tcp '%s' --no-python --standalone --nproc-per-node 3", run);
+    char run[1024], text[1100];
+    if (!launchers_torchrun(3, run, sizeof run)) UTEST_SKIP("torchrun (PyTorch) is not installed");
+    EXPECT_TRUE(launched(run, "RANK and WORLD_SIZE, memory"));
+    snprintf(text, sizeof text, "env DT_COMM_TRANSPORT=tcp %s", run);
     if (!dt_test_quick()) EXPECT_TRUE(launched(text, "RANK and WORLD_SIZE, sockets"));
 }
 
