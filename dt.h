@@ -637,15 +637,16 @@ DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: 
 
 /* ---------------------------------------------------------------------------------------------------- >>trace
    A timeline of the run for ui.perfetto.dev or chrome://tracing. DT_TRACE=file.json in the environment (%p in it is the
-   process id), or dt_trace_start, writes one. For each thread that computes it has three tracks: steps (first work to
-   dt_end, in them forward, backward, update), layers (dt_trace_push and pop), ops (every call of a kernel with shapes
-   and bytes; in a backward inside its op's span). On a device that runs later, an op's span is the time to give it
-   the work. Off, it costs one branch a kernel call.
+   process id, %r the rank), or dt_trace_start, writes one. Ranks that a launcher or dt_spawn started write one each,
+   file.rank0.json ...; jq -s add file.rank*.json makes one of them, on the same clock within a machine. For each thread
+   that computes it has three tracks: steps (first work to dt_end, in them forward, backward, update), layers
+   (dt_trace_push and pop), ops (every call of a kernel with shapes and bytes; in a backward inside its op's span). On a
+   device that runs later, an op's span is the time to give it the work. Off, it costs one branch a kernel call.
 
-   The file is a JSON array of events. It is whole after dt_trace_stop and after exit(). A run that was killed leaves it
-   without the closing bracket, which the viewers accept, and without the last quarter of a second or the last 64 KiB
-   of each thread. A forked child does not write into its parent's file: with DT_TRACE=f.json it goes on in f.PID.json,
-   after dt_trace_start it has no trace. */
+   The file is a JSON array of events. It is whole after dt_trace_stop, exit() and quick_exit(). A run that was killed
+   leaves it without the closing bracket, which the viewers accept, and without the last quarter of a second or the last
+   64 KiB of each thread. A forked child does not write into its parent's file: with DT_TRACE=f.json it goes on in
+   f.PID.json, after dt_trace_start it has no trace. */
 DT_API dt_status dt_trace_start(const char *path); /* replaces the file; refused while a trace runs */
 /* All threads' events are in. Works with an error pending; nothing to stop is no error. */
 DT_API dt_status dt_trace_stop(void);
@@ -2114,6 +2115,19 @@ static void dt__trace_program(char *buf, size_t nbytes) /* the program's name */
     buf[n > 0 ? n : 0] = 0;
     if (n <= 0) snprintf(buf, nbytes, "dt");
 }
+/* The rank that the environment tells of, one of several; -1: none. */
+static int dt__trace_rank(void)
+{
+    static const char *const name[][2] = { { "RANK", "WORLD_SIZE" },
+                                           { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
+                                           { "PMI_RANK", "PMI_SIZE" },
+                                           { "SLURM_PROCID", "SLURM_NTASKS" } };
+    for (int i = 0; i < 4; i++) {
+        const char *r = getenv(name[i][0]), *w = getenv(name[i][1]);
+        if (r && w) return atoi(w) > 1 ? atoi(r) : -1;
+    }
+    return -1;
+}
 static void dt__trace_before_fork(void) { pthread_mutex_lock(&dt__trace.lock); }
 static void dt__trace_in_parent(void) { pthread_mutex_unlock(&dt__trace.lock); }
 static void dt__trace_in_child(void)
@@ -2125,6 +2139,9 @@ static void dt__trace_in_child(void)
     }
     pthread_mutex_unlock(&dt__trace.lock);
 }
+#if !defined(__cplusplus) && !defined(__USE_ISOC11)
+extern int at_quick_exit(void (*fn)(void));
+#endif
 static void dt__trace_at_exit(void);
 static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
 {
@@ -2134,6 +2151,7 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     if (!dt__trace.hooked) {
         pthread_atfork(dt__trace_before_fork, dt__trace_in_parent, dt__trace_in_child);
         atexit(dt__trace_at_exit);
+        at_quick_exit(dt__trace_at_exit); /* ranks of dt_spawn */
         dt__trace.hooked = 1;
     }
     dt__trace.fd = fd;
@@ -2142,7 +2160,9 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     snprintf(dt__trace.path, sizeof dt__trace.path, "%s", path);
     *dt__tput_int(pid, (uint64_t)getpid()) = 0;
     if (strcmp(pid, dt__trace.pid)) strcpy(dt__trace.pid, pid); /* else threads may be reading it */
-    dt__trace_program(name, sizeof name);
+    int rank = dt__trace_rank();
+    dt__trace_program(name, sizeof name - 24);
+    if (rank >= 0) snprintf(name + strlen(name), 24, " rank %d", rank);
     dt__trace_meta("process_name", 0, name, "", 0);
     for (int i = 0; i < dt__trace.ntracks; i++)
         dt__trace_meta("thread_name", (uint64_t)(DT__TRACK_NAMED + i), dt__trace.track[i], "", 0);
@@ -2155,15 +2175,22 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     dt__trace_set(1);
     return 0;
 }
-/* DT_TRACE as a path: %p is the process id, and so is what is put before .json for a child. */
+/* DT_TRACE as a path: %p is the process id, %r the rank. Without them, .PID is put before .json for a child, and .rankR
+   for one of several ranks: each has a file of its own. */
 static void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
 {
     size_t n = strlen(from), at = 0, stem = n > 5 && !strcmp(from + n - 5, ".json") ? n - 5 : n;
     char   pid[24];
+    int    rank = dt__trace_rank();
+    bool   ranked = rank >= 0 && !strstr(from, "%r") && !strstr(from, "%p");
     *dt__tput_int(pid, (uint64_t)getpid()) = 0;
-    for (size_t i = 0; i <= n && at + 32 < nbytes; i++) {
+    for (size_t i = 0; i <= n && at + 64 < nbytes; i++) {
+        if (ranked && i == stem) at += (size_t)snprintf(to + at, nbytes - at, ".rank%d", rank);
         if (child && i == stem) at += (size_t)snprintf(to + at, nbytes - at, ".%s", pid);
-        if (from[i] == '%' && from[i + 1] == 'p') {
+        if (from[i] == '%' && from[i + 1] == 'r') {
+            at += (size_t)snprintf(to + at, nbytes - at, "%d", rank < 0 ? 0 : rank);
+            i++;
+        } else if (from[i] == '%' && from[i + 1] == 'p') {
             at += (size_t)snprintf(to + at, nbytes - at, "%s", pid);
             i++;
             child = false;

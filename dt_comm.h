@@ -197,7 +197,8 @@ DT_API int      dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o DT_OPT
 #define dt_comm_threads(n, out, ...) dt_comm_threads_with(n, out, DT__LIT(dt_comm_opts){ .dt__first = 0, __VA_ARGS__ })
 #endif
 /* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0; when
-   one rank dies the others get 10 s, then they are ended. Call it while the program has one thread. */
+   one rank dies the others get 10 s, then they are ended. A rank ends by quick_exit. Call it while the program has one
+   thread. */
 DT_API int      dt_spawn(int n, int (*fn)(void *arg), void *arg);
 /* The same on each of several machines, node = 0 ...: n ranks here, of nodes * n. MASTER_ADDR and MASTER_PORT say where
    rank 0 is, DT_TOKEN_FILE (or DT_INSECURE=1) goes for all. */
@@ -2239,6 +2240,9 @@ static void dt__setenv_int(const char *name, int v)
     setenv(name, text, 1);
 }
 /* port 0: one of several machines, where the environment says the rest */
+#if !defined(__cplusplus) && !defined(__USE_ISOC11)
+extern void quick_exit(int status) __attribute__((noreturn));
+#endif
 static void dt__spawn_child(int rank, int n, int first, int world, int port, int listen_fd, int token_fd, pid_t parent,
                             int (*fn)(void *), void *arg)
 {
@@ -2264,7 +2268,7 @@ static void dt__spawn_child(int rank, int n, int first, int world, int port, int
     }
     int status = fn(arg);
     fflush(NULL);
-    _exit(status < 0 || status > 255 ? 1 : status);
+    quick_exit(status < 0 || status > 255 ? 1 : status); /* what the parent has for atexit is the parent's */
 }
 /* Waits for all; *first: the first status that is not 0. After it the others have so much time until SIGTERM, then
    SIGKILL. */

@@ -823,6 +823,7 @@ static int child_main(const char *what)
         if (f) fprintf(f, "%d", (int)pid), fclose(f);
     }
     free_params();
+    if (!strcmp(what, "quick_exit")) quick_exit(dt_check("child"));
     return dt_check("child"); /* the trace is neither started nor stopped by the program */
 }
 static int run_child(const char *what, const char *trace, const char *errors)
@@ -864,6 +865,25 @@ UTEST_F(trace, the_environment_starts_it_and_exit_closes_it)
     }
     closedir(d);
     EXPECT_EQ(1, found);
+}
+UTEST_F(trace, ranks_have_files_of_their_own)
+{
+    (void)utest_fixture;
+    reader r;
+    setenv("RANK", "3", 1);
+    setenv("WORLD_SIZE", "4", 1);
+    int status = run_child("quick_exit", in_tmp("t.json"), NULL), other = run_child("exit", in_tmp("rank-%r.json"), NULL);
+    setenv("WORLD_SIZE", "1", 1);
+    int alone = run_child("exit", in_tmp("alone.json"), NULL);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    ASSERT_EQ(0, status | other | alone);
+    static const char *const name[] = { "t.rank3.json", "rank-3.json", "alone.json" };
+    for (int i = 0; i < 3; i++) {
+        ASSERT_EQ(0, read_trace(&r, in_tmp(name[i])));
+        EXPECT_EQ(1, count(&r, track(&r, "steps"), "step"));
+        free(r.e);
+    }
 }
 UTEST_F(trace, a_child_of_a_traced_program_has_a_file_of_its_own)
 {
