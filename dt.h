@@ -328,6 +328,9 @@ DT_API size_t     dt_nbytes(const dt_tensor *t);
 DT_API dt_dtype   dt_dtype_of(const dt_tensor *t);
 DT_API dt_device *dt_device_of(const dt_tensor *t);
 DT_API bool       dt_is_contiguous(dt_tensor *t);
+/* Where its elements are, one behind the other, on its device; NULL: an error. What is queued may not have been done
+   yet: on the CPU it has. Writing there is as an in-place call that the tape does not see. */
+DT_API void      *dt_data_ptr(dt_tensor *t);
 DT_API size_t     dt_to_string(dt_tensor *t, char *buf, size_t nbytes); /* like snprintf: the length it needs */
 DT_API void       dt_print(dt_tensor *t);                               /* the same, to stdout */
 
@@ -2983,6 +2986,16 @@ static bool dt__nbytes_ok(const char *call, const dt_tensor *t, const void *host
             : "%s: the host pointer is NULL (%zu bytes, %s %s has %zu)",
             call, nbytes, dt__dtype_names[t->dtype], dt__text(t), want);
     return false;
+}
+DT_API void *dt_data_ptr(dt_tensor *t)
+{
+    const char *call = "dt_data_ptr";
+    if (!dt__ok(call, "the tensor", t) || dt__make_plain(t)) return NULL;
+    if (!dt__is_dense(t)) {
+        dt_fail(DT_ERR_SHAPE, "%s: the tensor is %s with gaps; dt_contiguous() makes one without", call, dt__text(t));
+        return NULL;
+    }
+    return (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
 }
 DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)
 {

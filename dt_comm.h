@@ -161,8 +161,17 @@ DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_L
    error as with the other transports, and leave without MPI_Finalize. After a failure MPI may still write to the
    buffers of calls that had not ended: do not free them.
 
+   GPUs: with .backend = DT_NCCL (dt_cuda.h, compiled with DT_USE_NCCL) buffers may be memory of a GPU, which NCCL moves;
+   those of the host go as ever, in the same communicator. A call on a GPU's memory comes behind what its thread has
+   queued on that GPU, and what the thread queues after it, or after dt_work_wait, comes behind the call: the host waits
+   until all ranks have called it, not until it is done. So ranks that call different things, or do not come, get the
+   same errors as ever, and NCCL never sees them. There are allreduce, broadcast, reduce, reduce_scatter, allgather, send
+   and recv. A rank that dies, or a GPU that does not get on for the timeout, ends it on all ranks. The GPU is that of
+   the first buffer. .algo = "two_level" on several machines: NCCL inside each, the network of dt_comm.h across.
+
    A launcher may hand over DT_LISTEN_FD, the socket of .listen_fd, to rank 0, and DT_REPORT_FD, a datagram socket, to
    every rank: when a communicator of the job fails, each rank sends which rank is at fault (tools/dtrun.c does both). */
+enum { DT_NCCL = 1 }; /* .backend */
 typedef struct dt_comm_opts {
     int         dt__first DT_D;
     int         rank DT_D, world DT_D;  /* world 0: the environment */
@@ -175,6 +184,7 @@ typedef struct dt_comm_opts {
     bool        insecure DT_D;
     const char *bind       DT_D; /* address to listen at; default: loopback if all are here, else the one that routes */
     const char *transport DT_D;    /* "auto": shared memory inside a machine, TCP across; "shm", "tcp", "mpi" */
+    int         backend DT_D;      /* DT_NCCL: memory of GPUs, too */
     double      timeout DT_D;      /* seconds without progress; default 30 (DT_COMM_TIMEOUT) */
     double      join_timeout DT_D; /* default 120 */
     int64_t     epoch DT_D;        /* restarts so far: ranks of another one are refused (DT_RESTART) */
@@ -266,8 +276,9 @@ DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, i
 DT_API dt_work *dt_comm_send_start(dt_comm *c, const void *buf, int64_t n, int dtype, int to);
 DT_API dt_work *dt_comm_recv_start(dt_comm *c, void *buf, int64_t n, int dtype, int from);
 DT_API bool     dt_work_test(dt_work *w);  /* done, or failed */
-DT_API int      dt_work_wait(dt_work *w);  /* its status; w is gone */
-DT_API int dt_work_wait_any(dt_work **w, int n); /* index of one that is done, not yet waited for; -1: all are NULL */
+DT_API int      dt_work_wait(dt_work *w);  /* its status; w is gone; on a GPU: what is queued next comes behind it */
+/* Index of one that is done (on a GPU: queued), not yet waited for; -1: all are NULL. */
+DT_API int      dt_work_wait_any(dt_work **w, int n);
 
 /* ---------------------------------------------------------------------------------------------------- >>memory
    Memory that the ranks of a machine see: reduced in place, without copies. 64-byte aligned. Not collective. */
@@ -595,6 +606,28 @@ typedef struct dt__transport {
     void (*close)(dt_comm *c);
 } dt__transport;
 
+/* Memory that the host cannot touch is moved by a plane, if .backend names one. A work on it begins with a meeting of
+   its ranks on the host, an exchange of cards: its frames are the work's, so they are compared as ever. Then the plane
+   queues the work on the device, and with that it is done for the engine. */
+enum { DT__CARD = 256 };
+typedef struct dt__job {         /* a work on a device; more of it is the plane's */
+    char card[DT__CARD];         /* collectives: the bits of all ranks, joined by or; messages: the sender's */
+} dt__job;
+struct dt__call;
+typedef struct dt__plane {
+    /* 1: memory of a device; 0: of the host */
+    int (*owns)(dt_comm *c, const void *ptr);
+    /* The caller's thread: the job comes behind what it has queued. root: of a message the peer. NULL after failing. */
+    dt__job *(*begin)(dt_comm *c, const struct dt__call *a);
+    /* The ranks have met. 1: it is queued; 0: call again; 2: the same, it minds the time itself; negative: failed. */
+    int (*poll)(dt_comm *c, dt__job *j);
+    bool (*test)(dt__job *j);    /* it was queued: is it done? */
+    /* The caller's thread: what it queues next comes behind the job, if that has status 0. The job is gone. */
+    int (*wait)(dt__job *j, int status);
+    int (*alone)(dt_comm *c, const struct dt__call *a); /* a world of one */
+    void (*close)(dt_comm *c);   /* at most about the timeout */
+} dt__plane;
+
 enum { DT__HISTORY = 64, DT__LATE = 1000000 }; /* operations remembered; ns that a rank may come after others */
 struct dt_comm {
     dt__world  *world;           /* NULL: threads of one process, or alone */
@@ -607,6 +640,8 @@ struct dt_comm {
     double      timeout;
     const dt__transport *inside, *across; /* of this machine; of others */
     void       *shared, *tcp, *mpi;       /* what they keep */
+    const dt__plane *plane;      /* of devices; NULL: none */
+    void       *devices;         /* what it keeps */
     int         streams;
     bool        no_thread;
     bool        threads;         /* ranks are threads of this process */
@@ -8715,6 +8750,9 @@ struct dt_work {
     bool       shared;           /* done in >>shared, else by the plan */
     bool       native, agree;    /* done by MPI's own collective; first all ranks see that they call the same */
     int       *part;             /* for it: elements of each segment, then where each begins */
+    const dt__plane *plane;      /* a work on a device: data is the card */
+    dt__job   *job;
+    bool       met;              /* the cards are exchanged */
     bool       own;              /* made by a start call */
     bool       pair;             /* a send or a receive: its message is one */
     bool       begun;
@@ -9194,7 +9232,15 @@ static int dt__work_poll(dt_comm *c, dt_work *w)
                             &w->done);
     else
 #endif
-        if (rc > 0) rc = w->shared ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
+        if (rc > 0 && w->met) rc = w->plane->poll(c, w->job);
+        else if (rc > 0) rc = w->shared ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
+    if (rc == 2 && w->met) { /* it has a deadline of its own */
+        w->moved = dt__comm_now();
+        rc = 0;
+    } else if (rc > 0 && w->job && !w->met) {
+        w->met = w->progress = true;
+        rc = 0;
+    }
     dt__comm_look(c); /* who was stopped for long finds all that it needs, and that the others have given up */
     int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     return status ? status : rc;
@@ -9498,7 +9544,12 @@ static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
         if (rc[i] || *busy == e->turn) continue;
         size_t               before = w[i]->one.done + w[i]->one.head_done;
         const dt__transport *t = dt__way(c, s->peer);
-        rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
+        if (w[i]->met) rc[i] = w[i]->plane->poll(c, w[i]->job);
+        else rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
+        if (rc[i] > 0 && w[i]->job && !w[i]->met) {
+            w[i]->met = true;
+            rc[i] = 0;
+        }
         if (!rc[i]) *busy = e->turn;
         *progress = *progress || rc[i] || before != w[i]->one.done + w[i]->one.head_done;
         if (rc[i] > 0 && s->kind == DT_STEP_SEND) e->stats.bytes += (int64_t)w[i]->one.n;
@@ -9821,6 +9872,59 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     return w->shared || w->native ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
 }
 static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }
+/* ---- memory of devices */
+static const char *dt__place_text(int device) { return device ? "a GPU's memory" : "the host's"; }
+/* Is it a call on a device? 1, 0, or negative after dt__comm_fail. All ranks say the same, or their frames differ. */
+static int dt__on_device(dt_comm *c, const dt__call *a)
+{
+    bool        scatters = a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_SCATTER;
+    const void *first = scatters ? a->in : a->out, *other = scatters ? a->out : a->in;
+    int64_t     all = 0, mine = a->counts ? a->counts[c->rank] : a->n;
+    if (!c->plane || a->coll == DT_COLL_BARRIER) return 0;
+    for (int i = 0; i < c->size; i++) all += a->counts ? a->counts[i] : a->n;
+    if (!all) return 0;
+    int on = c->plane->owns(c, first), there = other && mine ? c->plane->owns(c, other) : on;
+    if (on == there) return on;
+    return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: one buffer is %s, the other %s: both must be alike",
+                         c->rank, a->name, dt__place_text(on), dt__place_text(there));
+}
+static int dt__prepare_device(dt_comm *c, const dt__call *a, dt_work *w)
+{
+    int64_t  segment = 0;
+    bool     there = a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BROADCAST || a->coll == DT_COLL_REDUCE ||
+                 a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_ALLGATHER;
+    dt__call meet = *a;
+    w->c = c;
+    if (!there || (dt__coll_reduces(a->coll) && a->op == DT_COMM_OR))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s%s is not there for memory of GPUs", c->rank,
+                             a->name, there ? " with DT_COMM_OR" : "");
+    w->job = c->plane->begin(c, a);
+    if (!w->job) return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    w->plane = c->plane;
+    w->data = w->job->card;
+    w->n = DT__CARD;
+    w->dtype = DT_COMM_U8;
+    w->op = DT_COMM_OR;
+    w->size = 1;
+    meet.coll = DT_COLL_ALLREDUCE;
+    meet.n = DT__CARD;
+    meet.counts = NULL;
+    meet.root = 0;
+    dt_algo algo = dt__choose(c, DT_COLL_ALLREDUCE, DT__CARD, 1, &segment);
+    if (algo == DT_ALGO_NATIVE) algo = DT_ALGO_TREE;
+    dt__frame_fill(c, &w->head, a->coll, DT_ALGO_NATIVE, a->counts ? dt__segment_at(c, a, c->size) : a->n, a->dtype,
+                   a->op, a->root);
+    w->shared = algo == DT_ALGO_SHARED;
+    __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE);
+    return w->shared ? 0 : dt__plan_get(c, &meet, w, algo, segment, NULL);
+}
+static int dt__job_wait(dt_work *w, int status) /* its status; the job is gone */
+{
+    if (!w->job) return status;
+    int rc = w->plane->wait(w->job, status);
+    w->job = NULL;
+    return status ? status : rc;
+}
 static int dt__alone(const dt__call *a) /* a world of one */
 {
     size_t n = (size_t)a->n * dt__comm_size_of(a->dtype);
@@ -9890,16 +9994,19 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     dt__comm_look(c);
     if (!dt__comm_ok(c)) return c->status;
     if (dt__call_bad(c, a)) return c->status;
-    if (c->size == 1) return dt__alone(a);
+    int device = dt__on_device(c, a);
+    if (device < 0) return device;
+    if (c->size == 1) return device ? c->plane->alone(c, a) : dt__alone(a);
     bool posted = false;
-    if ((a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BARRIER) &&
+    if (!device && (a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BARRIER) &&
         dt__short(c, a, &posted)) {
         dt__comm_look(c); /* as in dt__work_poll */
         return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     }
     memset(&w, 0, sizeof w);
-    int rc = dt__prepare(c, a, &w);
+    int rc = device ? dt__prepare_device(c, a, &w) : dt__prepare(c, a, &w);
     if (rc) {
+        dt__job_wait(&w, rc);
         DT_COMM_FREE(w.temp);
         return rc;
     }
@@ -9907,7 +10014,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
         w.phase = 1;
         w.no = ((dt__shared *)c->shared)->no - 1;
     }
-    return dt__submit(c, &w, true);
+    return dt__job_wait(&w, dt__submit(c, &w, true));
 }
 static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
 {
@@ -9915,7 +10022,8 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
         dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->name);
         return NULL;
     }
-    if (!dt__comm_ok(c) || dt__call_bad(c, a)) return NULL;
+    int device = !dt__comm_ok(c) || dt__call_bad(c, a) ? -1 : dt__on_device(c, a);
+    if (device < 0) return NULL;
     dt_work *w = (dt_work *)dt__comm_zeroed(1, sizeof *w);
     if (!w) {
         dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
@@ -9925,13 +10033,14 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
     w->c = c;
     if (c->size == 1) {
         w->finished = true;
-        w->status = dt__alone(a);
+        w->status = device ? c->plane->alone(c, a) : dt__alone(a);
         pthread_mutex_lock(&c->engine->lock);
         dt__work_keep(c->engine, w);
         pthread_mutex_unlock(&c->engine->lock);
         return w;
     }
-    if (dt__prepare(c, a, w)) {
+    if (device ? dt__prepare_device(c, a, w) : dt__prepare(c, a, w)) {
+        dt__job_wait(w, c->status);
         DT_COMM_FREE(w->temp);
         if (w->plan_own) DT_COMM_FREE(w->plan);
         DT_COMM_FREE(w);
@@ -10027,7 +10136,7 @@ DT_API bool dt_work_test(dt_work *w)
         if (!e->driving) dt__engine_look(w->c);
         pthread_mutex_unlock(&e->lock);
     }
-    return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && (!w->job || w->status || w->plane->test(w->job));
 }
 DT_API int dt_work_wait(dt_work *w)
 {
@@ -10042,7 +10151,7 @@ DT_API int dt_work_wait(dt_work *w)
         dt__work_drop(e, w);
         pthread_mutex_unlock(&e->lock);
     }
-    int rc = w->status;
+    int rc = dt__job_wait(w, w->status);
     DT_COMM_FREE(w);
     return rc;
 }
@@ -10065,6 +10174,13 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
 }
 
 /* ---- making and asking */
+#ifdef __cplusplus
+extern "C" {
+#endif
+const dt__plane *dt__nccl_plane(void) __attribute__((weak)); /* dt_cuda.h's, if it is in the program */
+#ifdef __cplusplus
+}
+#endif
 static void dt__comm_delete(dt_comm *c)
 {
     if (!c) return;
@@ -10095,6 +10211,7 @@ static void dt__comm_delete(dt_comm *c)
         pthread_cond_destroy(&e->cond);
         DT_COMM_FREE(e);
     }
+    if (c->plane) c->plane->close(c);
     if (c->across && c->across->close) c->across->close(c);
     dt__shared_free((dt__shared *)c->shared);
     if (c->wake_fd >= 0) close(c->wake_fd);
@@ -10139,7 +10256,13 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
         e->spin = -1;
     }
     const char *algo = o->algo ? o->algo : env;
-    if (e && algo && *algo && (e->algo = (int)dt_algo_of(algo)) == DT_ALGO_COUNT) {
+    c->plane = o->backend == DT_NCCL && dt__nccl_plane ? dt__nccl_plane() : NULL;
+    if (o->backend && !c->plane) {
+        dt__comm_bad(DT_COMM_ERR_ARG,
+                     "dt_comm_init: .backend is %d; %s", o->backend,
+                     o->backend == DT_NCCL ? "NCCL is not in this program: include dt_cuda.h and compile with "
+                                             "-DDT_USE_CUDA -DDT_USE_NCCL" : "there is DT_NCCL");
+    } else if (e && algo && *algo && (e->algo = (int)dt_algo_of(algo)) == DT_ALGO_COUNT) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"", algo);
     } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && e->waits &&
                c->wake_fd >= 0) {
@@ -10271,6 +10394,8 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
         going += sends ? sends[i] : n;
         coming += sends ? recvs[i] : n;
     }
+    if (c->plane && ((going && c->plane->owns(c, in)) || (coming && c->plane->owns(c, out))))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s is not there for memory of GPUs", c->rank, a.name);
     size_t  size = dt__comm_size_of(dtype);
     dt_work w;
     memset(&w, 0, sizeof w);
@@ -10350,15 +10475,28 @@ static dt_work *dt__pair_work(dt_comm *c, const char *name, const void *buf, int
     w->plan->step->peer = peer;
     w->plan->step->n = n;
     w->one.head = w->head;
-    w->one.head.nbytes = (uint64_t)n * w->size;
     w->one.ptr = w->data;
     w->one.n = (size_t)n * w->size;
-    return w;
+    if (n && c->plane && c->plane->owns(c, buf)) {
+        a.coll = send ? DT_COLL_SEND : DT_COLL_RECV;
+        a.out = w->data;
+        w->plane = c->plane;
+        w->job = c->plane->begin(c, &a);
+        w->one.head.algo = w->head.algo = DT_ALGO_NATIVE;
+        w->one.ptr = w->data = w->job ? w->job->card : NULL;
+        w->one.n = DT__CARD;
+    }
+    w->one.head.nbytes = w->one.n;
+    if (!w->plane || w->job) return w;
+    dt_plan_free(w->plan);
+    DT_COMM_FREE(w->plan);
+    DT_COMM_FREE(w);
+    return NULL;
 }
 static int dt__pair_do(dt_comm *c, dt_work *w)
 {
     if (!w) return c ? c->status : DT_COMM_ERR_ARG;
-    int rc = dt__submit(c, w, true);
+    int rc = dt__job_wait(w, dt__submit(c, w, true));
     DT_COMM_FREE(w);
     return rc;
 }

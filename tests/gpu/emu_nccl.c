@@ -10,7 +10,9 @@
 
    Files: /dev/shm/NAME (what all ranks see) and /dev/shm/NAME.RANK (the data of a rank), NAME from the unique id. They
    are unlinked as soon as all ranks have opened them. Results with bytes that some rank had never written count as
-   never written. Not modelled, and not defined: splitting, windows, registration, own reductions, configurations. */
+   never written. Of configurations there is blocking = 0: such a communicator is ncclInProgress until all ranks have
+   come, and takes no operation before. Not modelled, and not defined: splitting, windows, registration, own
+   reductions, other configurations. */
 #include "emu.h"
 
 #include <errno.h>
@@ -653,6 +655,10 @@ static ncclResult_t meet(comm *c)
         there = 0;
         for (int r = 0; r < c->nranks; r++) there += GET(c->sh->rank[r].joined) != 0;
         if (there == c->nranks) break;
+        if (c->aborted) {
+            unlink_all(c->name, c->nranks);
+            return ncclInternalError;
+        }
         if (emu_seconds() - begun > emu_hang_seconds()) {
             emu_fail(-1, cudaErrorUnknown,
                      "ncclCommInitRank: rank %d waits, %d of %d ranks are there: it would hang (ranks of "
@@ -680,7 +686,7 @@ static ncclResult_t meet(comm *c)
     while (c->rank == 0) {
         there = 0;
         for (int r = 0; r < c->nranks; r++) there += GET(c->sh->rank[r].opened) != 0;
-        if (there == c->nranks || emu_seconds() - begun > 2 * emu_hang_seconds()) break;
+        if (there == c->nranks || c->aborted || emu_seconds() - begun > 2 * emu_hang_seconds()) break;
         for (comm *d = comms; d; d = d->next) /* those of this thread's group wait for us */
             if (d != c && !strcmp(d->name, c->name) && !GET(d->sh->rank[d->rank].opened) &&
                 pthread_equal(d->user, pthread_self()))
@@ -751,6 +757,41 @@ ncclResult_t ncclCommInitRank(ncclComm_t *out, int nranks, ncclUniqueId id, int 
     if (r && depth) group_error = r;
     emu_unlock();
     return r;
+}
+static void *meet_later(void *arg)
+{
+    comm *c = arg;
+    emu_lock();
+    ncclResult_t r = c->aborted ? ncclInternalError : meet_all(&c, 1);
+    if (c->async == ncclInProgress) c->async = r;
+    release(c);
+    emu_unlock();
+    return NULL;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    ncclConfig_t plain = NCCL_CONFIG_INITIALIZER, given = config ? *config : plain;
+    comm        *c = NULL;
+    pthread_t    t;
+    if (given.size != plain.size || given.magic != plain.magic || given.version != plain.version)
+        return fault(NULL, ncclInvalidArgument, "the configuration was not made by NCCL_CONFIG_INITIALIZER");
+    bool blocking = given.blocking != 0;
+    given.blocking = plain.blocking;
+    if (memcmp(&given, &plain, sizeof plain)) return fault(NULL, ncclInvalidUsage, "more than blocking is not modelled");
+    if (blocking) return ncclCommInitRank(out, nranks, id, rank);
+    if (depth) return fault(NULL, ncclInvalidUsage, "blocking = 0 in a group is not modelled");
+    emu_lock();
+    ncclResult_t r = usable();
+    if (!r) r = join(&c, nranks, &id, rank, emu_device());
+    if (!r) {
+        c->async = ncclInProgress;
+        c->references++;
+        if (pthread_create(&t, NULL, meet_later, c)) r = fault(NULL, ncclSystemError, "no thread");
+        else pthread_detach(t);
+    }
+    if (!r) *out = c;
+    emu_unlock();
+    return r ? r : ncclInProgress;
 }
 ncclResult_t ncclCommInitAll(ncclComm_t *out, int n, const int *devices)
 {

@@ -1,0 +1,348 @@
+/* test_gpu_ranks.c: communicators on memory of GPUs, by NCCL: every collective beside the same one on the host, order
+   with what is queued before and after, wrong calls, deaths; and data parallel training over them. Ranks are threads or
+   processes with a GPU each. Runs on the emulated libraries (lazy or random streams, DT_EMU_DEVICES=4 unless told) and
+   on real GPUs alike. */
+#include "../dt_test.h"
+
+#include "../../dt_cuda.h"
+#include "../../dt_dist.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+UTEST_STATE();
+int main(int argc, const char *const argv[])
+{
+    setenv("DT_EMU_DEVICES", "4", 0);
+    return utest_main(argc, argv);
+}
+
+/* ---- ranks that are threads */
+typedef struct rank_arg {
+    dt_comm *c;
+    int      rank, world, failed;
+    char     why[400];
+    void (*body)(struct rank_arg *a);
+    dt_device *gpu;
+    double     extra;
+} rank_arg;
+#define MUST(x)                                                                                                    \
+    do {                                                                                                           \
+        if (!(x) && !a->failed) {                                                                                  \
+            a->failed = __LINE__;                                                                                  \
+            snprintf(a->why, sizeof a->why, "rank %d, line %d: %s; comm: %.150s; dt: %.100s", a->rank, __LINE__, #x, \
+                     dt_comm_error(a->c) ? dt_comm_error(a->c) : "-", dt_error() ? dt_error() : "-");              \
+        }                                                                                                          \
+    } while (0)
+static void *rank_thread(void *p)
+{
+    rank_arg *a = (rank_arg *)p;
+    a->gpu = dt_cuda(a->rank);
+    MUST(a->gpu != NULL);
+    dt_set_default_device(a->gpu);
+    if (a->gpu) a->body(a);
+    dt_error_clear();
+    dt_end();
+    return NULL;
+}
+typedef struct threads_arg {
+    int    n;
+    double timeout;
+    void (*body)(rank_arg *a);
+} threads_arg;
+static void run_threads_here(int *utest_result, int n, double timeout, void (*body)(rank_arg *a))
+{
+    dt_comm  *c[8];
+    rank_arg  arg[8];
+    pthread_t t[8];
+    ASSERT_GE(dt_cuda_count(), n);
+    ASSERT_EQ(0, dt_comm_threads(n, c, .backend = DT_NCCL, .timeout = timeout * utest_slow()));
+    memset(arg, 0, sizeof arg);
+    for (int i = 0; i < n; i++) {
+        arg[i].c = c[i];
+        arg[i].rank = i;
+        arg[i].world = n;
+        arg[i].body = body;
+        ASSERT_EQ(0, pthread_create(&t[i], NULL, rank_thread, &arg[i]));
+    }
+    for (int i = 0; i < n; i++) pthread_join(t[i], NULL);
+    for (int i = 0; i < n; i++) EXPECT_STREQ("", arg[i].why);
+}
+
+static int threads_main(int rank, void *p)
+{
+    threads_arg *k = (threads_arg *)p;
+    int          failed = 0, *utest_result = &failed;
+    (void)rank;
+    run_threads_here(utest_result, k->n, k->timeout, k->body);
+    return failed;
+}
+/* In a process of its own: one that has used a GPU cannot fork ranks that do. */
+static void run_threads(int *utest_result, int n, double timeout, void (*body)(rank_arg *a))
+{
+    threads_arg k = { n, timeout, body };
+    EXPECT_EQ(0, dt_test_ranks(1, 50, threads_main, &k));
+}
+
+/* ---- collectives */
+enum { LEN = 1003 };
+static double value(int rank, int64_t i) { return (double)((rank * 7 + i * 3) % 11) - 4; }
+static dt_tensor *make(rank_arg *a, dt_dtype dtype, int64_t n, int64_t from)
+{
+    float *x = (float *)malloc((size_t)n * sizeof *x + 4);
+    for (int64_t i = 0; i < n; i++) x[i] = (float)value(a->rank, from + i);
+    dt_tensor *t = dt_cast(dt_from(x, DT_SHAPE(n)), dtype);
+    free(x);
+    return t;
+}
+static void *at(dt_tensor *t) { return dt_data_ptr(t); }
+static double reduced(int world, int64_t i, int op)
+{
+    double y = value(0, i);
+    for (int r = 1; r < world; r++) {
+        double x = value(r, i);
+        y = op == DT_COMM_MIN ? fmin(x, y) : op == DT_COMM_MAX ? fmax(x, y) : op == DT_COMM_PROD ? x * y : x + y;
+    }
+    return op == DT_COMM_MEAN ? y / world : y;
+}
+static void all_collectives(rank_arg *a)
+{
+    static const dt_dtype dtype[] = { DT_F32, DT_F16, DT_BF16, DT_I32, DT_I64 };
+    int                   w = a->world;
+    for (int d = 0; d < 5; d++)
+        for (int op = DT_COMM_SUM; op <= DT_COMM_PROD; op++) {
+            bool whole = d > 2;
+            if (whole && op == DT_COMM_MEAN) continue;
+            dt_tensor *x = dt_mul(make(a, dtype[d], LEN, 0), dt_full(1, DT_SHAPE(1), .dtype = dtype[d]));
+            MUST(!dt_comm_allreduce(a->c, at(x), LEN, (int)dtype[d], op)); /* behind the product, before the next */
+            dt_tensor *y = dt_cast(x, DT_F32);
+            float      got[LEN];
+            MUST(!dt_copy_out(y, got, sizeof got));
+            for (int64_t i = 0; i < LEN && !a->failed; i++) {
+                double want = reduced(w, i, op);
+                MUST(fabs(got[i] - want) <= (op == DT_COMM_MEAN ? 0.02 : 0) * (1 + fabs(want)));
+            }
+            dt_end();
+        }
+}
+static void parts(rank_arg *a)
+{
+    int        w = a->world;
+    int64_t    counts[8], total = 0, mine_at = 0;
+    float      got[8 * LEN];
+    for (int i = 0; i < w; i++) {
+        if (i == a->rank) mine_at = total;
+        counts[i] = i == 1 ? 0 : 100 + 37 * i;
+        total += counts[i];
+    }
+    for (int equal = 0; equal < 2; equal++) {
+        int64_t *cs = equal ? NULL : counts, n = equal ? 111 : counts[a->rank], all = equal ? 111 * w : total;
+        int64_t  from = equal ? 111 * a->rank : mine_at;
+        dt_tensor *x = make(a, DT_F32, all, 0), *y = dt_zeros(DT_SHAPE(n + 1)), *z = dt_zeros(DT_SHAPE(all));
+        MUST(!dt_comm_reduce_scatter(a->c, at(x), at(y), n, cs, DT_COMM_F32, DT_COMM_SUM));
+        MUST(!dt_copy_out(y, got, (size_t)(n + 1) * 4));
+        for (int64_t i = 0; i < n; i++) MUST(got[i] == (float)reduced(w, from + i, DT_COMM_SUM));
+        MUST(got[n] == 0);
+        MUST(!dt_comm_allgather(a->c, at(y), at(z), n, cs, DT_COMM_F32));
+        MUST(!dt_copy_out(z, got, (size_t)all * 4));
+        for (int64_t i = 0; i < all; i++) MUST(got[i] == (float)reduced(w, i, DT_COMM_SUM));
+        dt_tensor *in_place = dt_zeros(DT_SHAPE(all)); /* the own part is there already */
+        dt_copy(dt_narrow(in_place, 0, from, n), dt_narrow(y, 0, 0, n));
+        MUST(!dt_comm_allgather(a->c, NULL, at(in_place), n, cs, DT_COMM_F32));
+        MUST(!dt_copy_out(in_place, got, (size_t)all * 4));
+        for (int64_t i = 0; i < all; i++) MUST(got[i] == (float)reduced(w, i, DT_COMM_SUM));
+        dt_end();
+    }
+    for (int root = 0; root < w; root++) {
+        dt_tensor *x = make(a, DT_F32, LEN, 0), *y = make(a, DT_F32, LEN, 0);
+        MUST(!dt_comm_broadcast(a->c, at(x), LEN, DT_COMM_F32, root));
+        MUST(!dt_copy_out(x, got, LEN * 4));
+        for (int64_t i = 0; i < LEN; i++) MUST(got[i] == (float)value(root, i));
+        MUST(!dt_comm_reduce(a->c, at(y), LEN, DT_COMM_F32, DT_COMM_SUM, root));
+        MUST(!dt_copy_out(y, got, LEN * 4));
+        for (int64_t i = 0; i < LEN; i++)
+            MUST(got[i] == (float)(a->rank == root ? reduced(w, i, DT_COMM_SUM) : value(a->rank, i)));
+        dt_end();
+    }
+}
+static void messages(rank_arg *a)
+{
+    int   w = a->world, next = (a->rank + 1) % w, last = (a->rank + w - 1) % w;
+    float got[LEN];
+    for (int turn = 0; turn < 3; turn++) { /* everyone sends both ways before anyone receives */
+        dt_tensor *x = make(a, DT_F32, LEN, 0), *from_last = dt_zeros(DT_SHAPE(LEN)), *from_next = dt_zeros(DT_SHAPE(LEN));
+        dt_work *k[4] = { dt_comm_send_start(a->c, at(x), LEN, DT_COMM_F32, next),
+                          dt_comm_send_start(a->c, at(x), LEN - turn, DT_COMM_F32, last),
+                          dt_comm_recv_start(a->c, at(from_last), LEN, DT_COMM_F32, last),
+                          dt_comm_recv_start(a->c, at(from_next), LEN - turn, DT_COMM_F32, next) };
+        for (int i = 0; i < 4; i++) MUST(k[i] && !dt_work_wait(k[i]));
+        MUST(!dt_copy_out(from_last, got, sizeof got));
+        for (int64_t i = 0; i < LEN; i++) MUST(got[i] == (float)value(last, i));
+        MUST(!dt_copy_out(from_next, got, sizeof got));
+        for (int64_t i = 0; i < LEN - turn; i++) MUST(got[i] == (float)value(next, i));
+        dt_end();
+    }
+}
+static void in_turn(rank_arg *a) /* work that is started, queued kernels between; the host's memory as ever */
+{
+    dt_work   *k[3];
+    dt_tensor *x[3];
+    float      got[LEN];
+    int64_t    host = a->rank + 1;
+    for (int i = 0; i < 3; i++) {
+        x[i] = dt_mul(make(a, DT_F32, LEN, i), dt_full(2, DT_SHAPE(1)));
+        k[i] = dt_comm_allreduce_start(a->c, at(x[i]), LEN, DT_COMM_F32, DT_COMM_SUM);
+        MUST(k[i] != NULL);
+        if (i == 1) MUST(!dt_comm_allreduce(a->c, &host, 1, DT_COMM_I64, DT_COMM_SUM));
+    }
+    MUST(host == a->world * (a->world + 1) / 2);
+    for (int i = 2; i >= 0; i--) {
+        MUST(!dt_work_wait(k[i]));
+        dt_tensor *y = dt_mul(x[i], dt_full(0.5, DT_SHAPE(1)));
+        MUST(!dt_copy_out(y, got, sizeof got));
+        for (int64_t n = 0; n < LEN; n++) MUST(got[n] == (float)reduced(a->world, i + n, DT_COMM_SUM));
+    }
+    dt_end();
+}
+static void everything(rank_arg *a)
+{
+    all_collectives(a);
+    parts(a);
+    messages(a);
+    in_turn(a);
+    dt_comm *dup = NULL, *half = NULL;
+    MUST(!dt_comm_dup(a->c, &dup) && !dt_comm_split(a->c, a->rank % 2, a->rank, &half));
+    dt_tensor *x = dt_full(a->rank + 1, DT_SHAPE(5)), *y = dt_full(a->rank + 1, DT_SHAPE(5));
+    MUST(!dt_comm_allreduce(dup, at(x), 5, DT_COMM_F32, DT_COMM_SUM));
+    MUST(!dt_comm_allreduce(half, at(y), 5, DT_COMM_F32, DT_COMM_SUM));
+    int sum = 0;
+    for (int r = a->rank % 2; r < a->world; r += 2) sum += r + 1;
+    MUST(dt_item(dt_max(x)) == a->world * (a->world + 1) / 2);
+    MUST(dt_item(dt_max(y)) == sum);
+    MUST(!dt_comm_free(dup) && !dt_comm_free(half) && !dt_comm_free(a->c));
+}
+UTEST(nccl, every_collective_on_two_threads) { run_threads(utest_result, 2, 20, everything); }
+UTEST(nccl, every_collective_on_four_threads) { run_threads(utest_result, 4, 20, everything); }
+
+/* ---- wrong calls: the same error on all ranks, and nobody waits for long */
+static void must_fail(rank_arg *a, int rc, int status, const char *text)
+{
+    MUST(rc == status && dt_comm_status_of(a->c) == status);
+    MUST(dt_comm_error(a->c) && strstr(dt_comm_error(a->c), text));
+    if (!a->failed && !strstr(dt_comm_error(a->c), text)) snprintf(a->why, sizeof a->why, "%s", dt_comm_error(a->c));
+    dt_comm_free(a->c);
+}
+static void other_count(rank_arg *a)
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(10));
+    int        rc = dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM);
+    if (!rc) rc = dt_comm_allreduce(a->c, at(x), 10 - (a->rank == 1), DT_COMM_F32, DT_COMM_SUM);
+    must_fail(a, rc, DT_COMM_ERR_MISMATCH, "ranks call different things");
+}
+static void other_place(rank_arg *a) /* the host's memory on one rank */
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(10));
+    float      host[10] = { 0 };
+    must_fail(a, dt_comm_allreduce(a->c, a->rank ? at(x) : host, 10, DT_COMM_F32, DT_COMM_SUM), DT_COMM_ERR_MISMATCH,
+              "native");
+}
+static void both_places(rank_arg *a)
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(10));
+    float      host[40] = { 0 };
+    must_fail(a, dt_comm_allgather(a->c, at(x), host, 10, NULL, DT_COMM_F32), DT_COMM_ERR_ARG,
+              "one buffer is the host's, the other a GPU's memory");
+}
+static void not_there(rank_arg *a)
+{
+    dt_tensor *x = dt_zeros(DT_SHAPE(10), .dtype = DT_U8);
+    must_fail(a, dt_comm_allreduce(a->c, at(x), 10, DT_COMM_U8, DT_COMM_OR), DT_COMM_ERR_ARG, "DT_COMM_OR is not there");
+}
+static void two_gpus(rank_arg *a)
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(10)), *y = dt_ones(DT_SHAPE(10), .device = dt_cuda(a->world + a->rank));
+    int rc = dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM); /* another rank may be further already */
+    if (!rc) rc = dt_comm_allreduce(a->c, at(y), 10, DT_COMM_F32, DT_COMM_SUM);
+    must_fail(a, rc, DT_COMM_ERR_ARG, "those before were on");
+}
+static void one_stays_away(rank_arg *a)
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(10));
+    MUST(!dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM));
+    if (a->rank == 1) {
+        while (!dt_comm_status_of(a->c)) usleep(1000);
+        must_fail(a, dt_comm_status_of(a->c), DT_COMM_ERR_TIMEOUT, "ranks that have not called it: 1");
+    } else
+        must_fail(a, dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM), DT_COMM_ERR_TIMEOUT,
+                  "ranks that have not called it: 1");
+}
+static void aborted_in_flight(rank_arg *a) /* it is queued; then a rank gives up: all get on, and their works end */
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(10));
+    dt_work   *w = dt_comm_allreduce_start(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM);
+    MUST(w != NULL);
+    if (a->rank == 0) dt_comm_abort(a->c, "enough");
+    int rc = dt_work_wait(w);
+    MUST(rc == 0 || rc == DT_COMM_ERR_ABORT);
+    while (!dt_comm_status_of(a->c)) usleep(1000);
+    must_fail(a, dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM), DT_COMM_ERR_ABORT, "enough");
+}
+UTEST(refused, another_count) { run_threads(utest_result, 2, 20, other_count); }
+UTEST(refused, the_hosts_memory_on_one_rank) { run_threads(utest_result, 2, 20, other_place); }
+UTEST(refused, one_buffer_here_one_there) { run_threads(utest_result, 2, 20, both_places); }
+UTEST(refused, what_nccl_has_not) { run_threads(utest_result, 2, 20, not_there); }
+UTEST(refused, another_gpu_than_before) { run_threads(utest_result, 2, 20, two_gpus); }
+UTEST(faults, a_rank_that_does_not_come) { run_threads(utest_result, 2, 1, one_stays_away); }
+UTEST(faults, an_abort_beside_queued_work) { run_threads(utest_result, 4, 20, aborted_in_flight); }
+
+/* ---- ranks that are processes */
+static int process_main(void *arg)
+{
+    rank_arg a;
+    memset(&a, 0, sizeof a);
+    a.c = dt_comm_init(.backend = DT_NCCL, .timeout = 20 * utest_slow());
+    if (!a.c) {
+        fprintf(stderr, "%s\n", dt_comm_error(NULL));
+        return 3;
+    }
+    a.rank = dt_comm_rank(a.c);
+    a.world = dt_comm_size(a.c);
+    a.body = (void (*)(rank_arg *))(uintptr_t)arg;
+    rank_thread(&a);
+    if (a.failed) fprintf(stderr, "%s\n", a.why);
+    return a.failed != 0;
+}
+UTEST(processes, every_collective) { EXPECT_EQ(0, dt_spawn(3, process_main, (void *)(uintptr_t)everything)); }
+static struct box {
+    int survivors[8];
+} *box;
+/* One is killed while the others wait for it: they name it, within a second or so. */
+static void killed(rank_arg *a)
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(1000));
+    for (int i = 0; i < 5; i++) MUST(!dt_comm_allreduce(a->c, at(x), 1000, DT_COMM_F32, DT_COMM_SUM));
+    MUST(dt_item(dt_max(x)) == 243);
+    if (a->rank == 1) raise(SIGKILL);
+    int64_t t0 = utest_ns();
+    int     rc = 0;
+    float   got[1000];
+    while (!rc) {
+        rc = dt_comm_allreduce(a->c, at(x), 1000, DT_COMM_F32, DT_COMM_SUM);
+        dt_copy_out(x, got, sizeof got);
+    }
+    MUST((double)(utest_ns() - t0) < 3e9 * utest_slow());
+    MUST(dt_comm_failed_rank(a->c) == 1);
+    must_fail(a, rc, DT_COMM_ERR_PEER, "rank 1");
+    if (!a->failed) box->survivors[a->rank] = 1;
+}
+UTEST(processes, a_dead_rank_is_named_by_all)
+{
+    box = (struct box *)mmap(NULL, sizeof *box, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_TRUE(box != MAP_FAILED);
+    EXPECT_NE(0, dt_spawn(3, process_main, (void *)(uintptr_t)killed));
+    EXPECT_TRUE(box->survivors[0] && box->survivors[2]);
+    munmap(box, sizeof *box);
+}
