@@ -37,7 +37,7 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    Models on the CPU. A model is trained by one thread of each rank, or by dt_parallel's.
+    A model is trained by one thread of each rank, or by dt_parallel's.
 
 CONTENTS
 
@@ -98,7 +98,11 @@ extern "C" {
    rank 0 writes a line there before each step and at dt_ddp_free: its number, SHA-256 and norm of the weights, 64 of
    them; and that all ranks have the same bits is checked.
 
-   A rank of a world of one (or c NULL) trains as if there were no ddp. Free a ddp before its communicator. */
+   A rank of a world of one (or c NULL) trains as if there were no ddp. Free a ddp before its communicator.
+
+   Models on GPUs: one for each rank, and a communicator with .backend = DT_NCCL (dt_cuda.h). Buckets are summed by NCCL
+   on a stream of their own, beside the backward; the host waits for the other ranks' hosts, not for the GPU, but for one
+   look a step at whether all gradients were finite (.no_check: none). */
 typedef struct dt_ddp dt_ddp;
 typedef struct dt_ddp_opts {
     int dt__first          DT_D;
@@ -107,6 +111,7 @@ typedef struct dt_ddp_opts {
     bool no_buffers        DT_D; /* do not give rank 0's buffers (running statistics) to all after each backward */
     bool sync_batchnorm    DT_D; /* see below */
     int slots              DT_D; /* > 0: see dt_ddp_slots */
+    bool no_check          DT_D; /* do not look for gradients that are not finite */
 } dt_ddp_opts;
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
 #ifdef DT__LIT
@@ -274,6 +279,7 @@ struct dt_ddp {
     dt__watch   watch;
     dt_ddp_opts o;
     int         rank, world;
+    int         far;  /* the model is on a device whose memory the host cannot touch */
     int         hook; /* of dt_hooks_add on hook_thread, or -1 */
     void       *hook_thread;
     int         told;     /* our error went to the others */
@@ -296,8 +302,8 @@ struct dt_ddp {
     int64_t   *bad; /* of each rank: m->order of the first gradient that is not finite, or -1 */
     dt_work   *bad_work;
     dt_tensor *flag;  /* f32 (1) */
-    char      *stage; /* buffers, one behind the other */
-    size_t     stage_nbytes;
+    dt_tensor *flags; /* far: f32, of each bucket: something in it was not finite */
+    dt_tensor *stage; /* u8: buffers, one behind the other; NULL: none */
     dt_work   *stage_work;
     int        stage_root;
     /* slots */
@@ -315,6 +321,7 @@ struct dt_ddp {
     int64_t       nran, nran_before, ran_cap, ran_before_cap;
     double       *shadow; /* what a rank that skips contributes: nothing */
     size_t        shadow_nbytes;
+    dt_tensor    *shadow_far; /* the same on the device, f32 */
     dt_work     **shadow_work;
     int64_t       nshadow, work_cap;
     /* watching */
@@ -475,11 +482,10 @@ static void dt__ddp_release(void *user)
     dt_comm_dealloc(k->c, k->ptr);
     dt_dealloc(k, sizeof *k);
 }
-/* A block's gradients in memory that the ranks of a machine share. */
-static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n)
+/* In memory that the ranks of a machine share; of a device, simply there. */
+static dt_tensor *dt__ddp_room(dt_ddp *d, int dtype, int64_t n)
 {
-    dt_ddp *d = (dt_ddp *)user;
-    if (dt__ddp_alone(d) || d->o.slots) return NULL;
+    if (d->far) return dt__new("dt_ddp", d->m->device, dtype, &n, 1, DT_LAYOUT_PLAIN);
     dt__ddp_memory *k = (dt__ddp_memory *)dt_alloc(sizeof *k);
     if (!k) return NULL;
     k->c = d->c;
@@ -493,6 +499,11 @@ static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n)
     t->st->release = dt__ddp_release;
     t->st->user = k;
     return t;
+}
+static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n) /* a block's gradients */
+{
+    dt_ddp *d = (dt_ddp *)user;
+    return dt__ddp_alone(d) || d->o.slots || d->far ? NULL : dt__ddp_room(d, dtype, n);
 }
 static void dt__buckets_free(dt_ddp *d)
 {
@@ -514,6 +525,10 @@ static int dt__bucket_order(const void *a, const void *b)
 {
     int x = ((const dt__bucket *)a)->last, y = ((const dt__bucket *)b)->last;
     return (x < y) - (x > y);
+}
+static int64_t dt__buffer_nbytes(const dt_tensor *t) /* in the stage */
+{
+    return (t->numel * (int64_t)dt__dtype_size[t->dtype] + 63) & ~(int64_t)63;
 }
 static int dt__buckets_make(dt_ddp *d)
 {
@@ -553,15 +568,19 @@ static int dt__buckets_make(dt_ddp *d)
         for (int k = 0; k < b->n; k++) d->of[b->first + k] = i;
         d->total += b->numel;
     }
-    size_t nbytes = 0;
+    int64_t nbytes = 0, buckets = d->nbuckets;
     for (int i = 0; i < m->nparams; i++)
-        if (m->param[i]->buffer) nbytes += (size_t)m->param[i]->t->numel * dt__dtype_size[m->param[i]->t->dtype];
-    dt_comm_dealloc(d->c, d->stage);
-    d->stage = NULL;
-    d->stage_nbytes = d->o.no_buffers ? 0 : nbytes;
-    if (d->stage_nbytes && !dt__ddp_alone(d)) {
-        d->stage = (char *)dt_comm_alloc(d->c, nbytes);
-        if (!d->stage) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %zu bytes of buffers", nbytes);
+        if (m->param[i]->buffer) nbytes += dt__buffer_nbytes(m->param[i]->t);
+    dt__unref(d->stage);
+    dt__unref(d->flags);
+    d->stage = d->flags = NULL;
+    if (nbytes && !d->o.no_buffers && !dt__ddp_alone(d)) {
+        d->stage = dt__ddp_room(d, DT_U8, nbytes);
+        if (!d->stage) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %" PRId64 " bytes of buffers", nbytes);
+    }
+    if (d->far && buckets) {
+        d->flags = dt__new("dt_ddp", m->device, DT_F32, &buckets, 1, DT_LAYOUT_PLAIN);
+        if (!d->flags) return DT_ERR_MEMORY;
     }
     d->version = m->version;
     return 0;
@@ -571,19 +590,18 @@ static char *dt__bucket_data(const dt_ddp *d, const dt__bucket *b)
     const dt_tensor *g = d->m->block[b->block].b.grad;
     return (char *)g->st->ptr + (g->offset + b->at) * (int64_t)dt__dtype_size[g->dtype];
 }
-/* y = scale * x on a stretch of a tensor, in place; *bad is set if something in it is not finite. */
-static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double scale, int *bad)
+/* y = scale * x on a stretch of a tensor, in place; flag_at of flag becomes 1 if something in it is not finite. */
+static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double scale, dt_tensor *flag,
+                              int64_t flag_at)
 {
     dt_call c;
-    float   found = 0;
-    if (!n) return 0;
-    int rc = bad ? dt__fill(d->flag, 0) : 0;
-    if (!rc && (bad || t->dtype == DT_F32)) {
+    int     rc = 0;
+    if (flag || t->dtype == DT_F32) {
         dt__call_begin(&c, DT_K_unscale);
         c.u.ew.a = scale;
         if (t->dtype == DT_F32) dt__view_part(dt__out(&c, t), at, n);
         else dt__out(&c, NULL);
-        dt__out(&c, d->flag);
+        dt__view_part(dt__out(&c, flag ? flag : d->flag), flag ? flag_at : 0, 1);
         dt__view_part(dt__in(&c, t), at, n);
         rc = dt__go(d->m->device, &c);
     }
@@ -595,10 +613,17 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
         dt__view_part(dt__in(&c, t), at, n);
         rc = dt__go(d->m->device, &c);
     }
-    if (!rc && bad) {
-        rc = dt__download(d->flag, &found);
-        *bad = found != 0;
-    }
+    return rc;
+}
+static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double scale, int *bad)
+{
+    float found = 0;
+    if (!n) return 0;
+    int rc = bad ? dt__fill(d->flag, 0) : 0;
+    if (!rc) rc = dt__ddp_scale_flag(d, t, at, n, scale, bad ? d->flag : NULL, 0);
+    if (rc || !bad) return rc;
+    rc = dt__download(d->flag, &found);
+    *bad = found != 0;
     return rc;
 }
 
@@ -631,31 +656,34 @@ static int dt__reach_join(dt_ddp *d) /* the ranks' bitmaps become one */
     d->reach_hash = hash;
     return 0;
 }
+/* Between the buffers and the stage, each at a place of its own. */
+static int dt__buffers_copy(dt_ddp *d, int out)
+{
+    int64_t at = 0;
+    int     rc = 0;
+    for (int i = 0; i < d->m->nparams && !rc; i++) {
+        dt_tensor *t = d->m->param[i]->t, *v;
+        if (!d->m->param[i]->buffer || !t->numel) continue;
+        if (!(v = dt__alias(d->stage))) return DT_ERR_MEMORY;
+        v->dtype = t->dtype;
+        v->offset = at / (int64_t)dt__dtype_size[t->dtype];
+        v->ndim = t->ndim;
+        v->numel = t->numel;
+        memcpy(v->shape, t->shape, sizeof v->shape);
+        dt__dense_strides(v->stride, v->shape, v->ndim);
+        rc = out ? dt__copy_to(v, t, 0) : dt__copy_to(t, v, 0);
+        dt__unref(v);
+        at += dt__buffer_nbytes(t);
+    }
+    return rc;
+}
 static int dt__buffers_put(dt_ddp *d, int root)
 {
     if (!d->stage) return 0;
-    size_t at = 0;
     d->stage_root = root;
-    for (int i = 0; i < d->m->nparams && d->rank == root; i++) {
-        const dt_tensor *t = d->m->param[i]->t;
-        size_t           n = (size_t)t->numel * dt__dtype_size[t->dtype];
-        if (!d->m->param[i]->buffer || !n) continue;
-        memcpy(d->stage + at, (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype], n);
-        at += n;
-    }
-    d->stage_work = dt_comm_broadcast_start(d->c, d->stage, (int64_t)d->stage_nbytes, DT_COMM_U8, root);
+    if (d->rank == root && dt__buffers_copy(d, 1)) return dt__tls.code;
+    d->stage_work = dt_comm_broadcast_start(d->c, d->stage->st->ptr, d->stage->numel, DT_COMM_U8, root);
     return d->stage_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
-}
-static void dt__buffers_get(dt_ddp *d)
-{
-    size_t at = 0;
-    for (int i = 0; i < d->m->nparams && d->rank != d->stage_root; i++) {
-        dt_tensor *t = d->m->param[i]->t;
-        size_t     n = (size_t)t->numel * dt__dtype_size[t->dtype];
-        if (!d->m->param[i]->buffer || !n) continue;
-        memcpy((char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype], d->stage + at, n);
-        at += n;
-    }
 }
 /* The notes are there: factors, what all reached, who gives the buffers. */
 static int dt__note_take(dt_ddp *d)
@@ -732,7 +760,9 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
     int        bad = 0, rc = dt__note_take(d), half = g->dtype != DT_F32;
     for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_blank(m->order[b->first + k]->t);
     /* halves are divided before the sum, where they cannot overflow */
-    if (!rc) rc = dt__ddp_scale(d, g, b->at, b->numel, half ? d->before * d->after : d->before, &bad);
+    double scale = half ? d->before * d->after : d->before;
+    if (!rc && d->far) rc = dt__ddp_scale_flag(d, g, b->at, b->numel, scale, d->flags, b - d->bucket);
+    else if (!rc) rc = dt__ddp_scale(d, g, b->at, b->numel, scale, d->o.no_check ? NULL : &bad);
     if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->first, b->n);
     if (rc) return rc;
     b->t0 = dt_trace_now();
@@ -741,12 +771,25 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
     b->work = dt_comm_allreduce_start(d->c, dt__bucket_data(d, b), b->numel, g->dtype, DT_COMM_SUM);
     return b->work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
+/* What the passes over the buckets have found on the device: looked at once a step, when all of them are queued. Which
+   parameter it was is seen after the sum, where it shows on all ranks. */
+static int dt__flags_read(dt_ddp *d)
+{
+    size_t nbytes = (size_t)d->nbuckets * sizeof(float);
+    float *found = (float *)dt_alloc(nbytes + 1);
+    int    rc = found ? dt__download(d->flags, found) : dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
+    for (int i = d->nbuckets - 1; i >= 0 && !rc; i--)
+        if (found[i] != 0) d->bad[d->rank] = d->norder + 1 + i;
+    dt_dealloc(found, nbytes + 1);
+    return rc;
+}
 static int dt__buckets_go(dt_ddp *d) /* those that are ready, in order */
 {
     int rc = 0;
     while (!rc && d->next < d->nbuckets && !d->bucket[d->next].waiting) rc = dt__bucket_start(d, &d->bucket[d->next++]);
     if (rc || d->next < d->nbuckets || d->bad_work) return rc;
     if (dt__tls.bad_loss && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder;
+    if (d->far && !d->o.no_check && (rc = dt__flags_read(d)) != 0) return rc;
     d->bad_work = dt_comm_allgather_start(d->c, NULL, d->bad, 1, NULL, DT_COMM_I64);
     return d->bad_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
@@ -792,9 +835,18 @@ static int dt__ddp_nonfinite(dt_ddp *d)
     for (int r = d->world - 1; r >= 0; r--)
         if (d->bad[r] >= 0) bad = r;
     if (bad < 0 || (d->m->amp && d->m->amp->dynamic)) return 0;
+    bool loss = d->bad[bad] == d->norder;
+    if (d->bad[bad] > d->norder) { /* a bucket, on the device */
+        const dt__bucket *b = &d->bucket[d->bad[bad] - d->norder - 1];
+        d->bad[bad] = b->first; /* unless another one is found */
+        for (int k = b->n - 1, here = 0; k >= 0; k--) {
+            const dt__param *p = d->m->order[b->first + k];
+            if (dt__ddp_scale(d, d->m->block[b->block].b.grad, p->offset, p->t->numel, 1, &here)) return dt__tls.code;
+            if (here) d->bad[bad] = b->first + k;
+        }
+    }
     dt__forget_grads(d->m);
     d->told = 1; /* every rank says the same */
-    bool loss = d->bad[bad] >= d->norder;
     return dt_fail(DT_ERR_NUMERIC,
                    "dt_backward: on rank %d the %s%s%s is not finite; weights and optimiser are as before "
                    "on all ranks: look at its batch, take a smaller .lr, or set .clip_norm",
@@ -819,7 +871,7 @@ static int dt__ddp_finish(dt_ddp *d)
     dt_model *m = d->m;
     int       staged = d->stage_work != NULL, rc = dt__ddp_drain(d);
     if (rc) return rc;
-    if (staged) dt__buffers_get(d);
+    if (staged && d->rank != d->stage_root) rc = dt__buffers_copy(d, 0);
     for (int i = 0; i < m->nblocks && !rc && d->after != 1; i++)
         if (m->block[i].b.grad->dtype == DT_F32)
             rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, d->after, NULL);
@@ -847,6 +899,7 @@ static int dt__ddp_open(dt_ddp *d)
     if (dt_model_seal(m) || dt__ddp_ready_for(d)) return dt__tls.code;
     d->walking = 1;
     d->next = 0;
+    if (d->flags && dt__fill(d->flags, 0)) return dt__tls.code;
     if (!d->slot) d->bad[d->rank] = -1;
     d->t_begin = dt_trace_now();
     d->busy = d->c ? dt_comm_get_stats(d->c).busy : 0;
@@ -935,9 +988,11 @@ static void dt__ddp_verify(dt_ddp *d)
     dt_sha256_begin(&s);
     for (int i = 0; i < m->nparams; i++) {
         const dt_tensor *t = m->param[i]->t;
-        const char      *p = (const char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
+        size_t           nbytes = (size_t)t->numel * dt__dtype_size[t->dtype];
         if (m->param[i]->buffer) continue;
-        dt_sha256_add(&s, p, (size_t)t->numel * dt__dtype_size[t->dtype]);
+        char *p = (char *)dt_scratch(nbytes + 1);
+        if (!p || dt__download(t, p)) return;
+        dt_sha256_add(&s, p, nbytes);
         for (int64_t k = 0; k < t->numel; k++, at++) {
             double x = dt__element(p, t->dtype, k);
             norm += x * x;
@@ -1002,17 +1057,21 @@ static int dt__slots_room(dt_ddp *d)
     return d->send && d->gather ? 0 : dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d slots", d->o.slots);
 }
 /* Between the blocks' gradients and one vector: elements from .. from + n of it. */
-static void dt__slots_copy(dt_ddp *d, float *vec, int64_t from, int64_t n, int out)
+static int dt__slots_copy(dt_ddp *d, float *vec, int64_t from, int64_t n, int out)
 {
     int64_t at = 0;
+    int     rc = 0;
     for (int i = 0; i < d->m->nblocks; i++) {
         const dt_tensor *g = d->m->block[i].b.grad;
         int64_t          lo = from > at ? from : at, hi = from + n < at + g->numel ? from + n : at + g->numel;
-        float           *here = (float *)g->st->ptr + g->offset + (lo - at);
-        if (lo < hi && out) memcpy(vec + (lo - from), here, (size_t)(hi - lo) * sizeof *vec);
-        if (lo < hi && !out) memcpy(here, vec + (lo - from), (size_t)(hi - lo) * sizeof *vec);
+        float           *here = (float *)g->st->ptr + g->offset + (lo - at), *there = vec + (lo - from);
+        dt_device       *dev = g->st->dev;
+        size_t           nbytes = lo < hi ? (size_t)(hi - lo) * sizeof *vec : 0;
+        if (nbytes && !rc && out) rc = dev->be->download(dev, dt__stream(dev), there, here, nbytes);
+        if (nbytes && !rc && !out) rc = dev->be->upload(dev, dt__stream(dev), here, there, nbytes);
         at += g->numel;
     }
+    return rc;
 }
 static int dt__slots_exchange(dt_ddp *d)
 {
@@ -1033,7 +1092,7 @@ static int dt__slots_exchange(dt_ddp *d)
         for (int64_t i = 0; i < mine; i++) d->gather[i] *= 1.0f / (float)d->o.slots;
         if (dt_comm_allgather(d->c, d->gather, all, 0, count, DT_COMM_F32)) rc = dt__ddp_comm_fail(d, "dt_backward");
     }
-    if (!rc) dt__slots_copy(d, all, 0, d->total, 0);
+    if (!rc) rc = dt__slots_copy(d, all, 0, d->total, 0);
     dt_dealloc(count, (size_t)d->world * 3 * sizeof *count);
     dt_dealloc(all, (size_t)d->total * sizeof *all + 1);
     return rc;
@@ -1055,17 +1114,18 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         if (!rc && bad) rc = dt__ddp_find_bad(d, m->block[i].b.grad, m->block[i].first, m->block[i].n);
     }
     if (rc) return rc;
-    for (int r = 0; r < d->world; r++) { /* to rank r: its stretch of slot after slot */
+    for (int r = 0; r < d->world && !rc; r++) { /* to rank r: its stretch of slot after slot */
         int64_t from = dt__slots_at(d, r), n = dt__slots_at(d, r + 1) - from;
-        dt__slots_copy(d, d->send + from * per + (int64_t)d->slot * n, from, n, 1);
+        rc = dt__slots_copy(d, d->send + from * per + (int64_t)d->slot * n, from, n, 1);
     }
+    if (rc) return rc;
     dt__forget_grads(d->m);
     if (++d->slot < per) return 0;
     d->slot = 0;
     if (dt__ddp_alone(d)) {
         dt__slots_add(d->send, d->total, 0, per);
         for (int64_t i = 0; i < d->total; i++) d->send[i] *= 1.0f / (float)d->o.slots;
-        dt__slots_copy(d, d->send, 0, d->total, 0);
+        rc = dt__slots_copy(d, d->send, 0, d->total, 0);
     } else {
         rc = dt__slots_exchange(d);
         if (!rc && dt__reach_join(d)) rc = dt__tls.code;
@@ -1124,10 +1184,83 @@ static void   dt__syncnorm_blend(dt_tensor *t, const double *x, double scale, do
         else ((uint16_t *)t->st->ptr)[at] = t->dtype == DT_F16 ? dt__f32_to_f16(v) : dt__f32_to_bf16(v);
     }
 }
+static int dt__syncnorm_one(void)
+{
+    return dt_fail(DT_ERR_SHAPE, "batch norm: one value per channel on all ranks together; training needs more");
+}
+/* On a device: counts go between the hosts, statistics between the devices. With shares w of the ranks the mean is
+   sum w mean_r, the variance sum w (var_r + (mean_r - mean)^2). */
+static dt_shape dt__syncnorm_shape(int64_t a, int64_t b, int64_t c)
+{
+    dt_shape s;
+    memset(&s, 0, sizeof s);
+    s.ndim = c ? 3 : 2;
+    s.dim[0] = a;
+    s.dim[1] = b;
+    s.dim[2] = c;
+    return s;
+}
+static dt_tensor *dt__syncnorm_gather(dt_ddp *d, dt_tensor *mean, dt_tensor *var, int64_t n) /* (world, 2, ch) */
+{
+    int64_t      ch = mean->numel;
+    dt_make_opts mo;
+    DT__CLEAR(mo);
+    mo.device = mean->st->dev;
+    dt_tensor *all = dt_zeros_with(dt__syncnorm_shape(d->world, 2, ch), mo);
+    dt_tensor *mine = all ? dt_narrow(all, 0, d->rank, 1) : NULL;
+    if (n && mine) {
+        dt_copy(dt_narrow(mine, 1, 0, 1), mean);
+        dt_copy(dt_narrow(mine, 1, 1, 1), var);
+    }
+    if (dt__tls.code != DT_OK) return NULL;
+    if (dt_comm_allgather(d->norm, NULL, all->st->ptr, 2 * ch, NULL, DT_COMM_F32)) {
+        dt__ddp_comm_fail(d, "batch norm");
+        return NULL;
+    }
+    return all;
+}
+static void dt__syncnorm_blend_far(dt_tensor *t, dt_tensor *x, double scale, double k)
+{
+    if (t && x) dt_copy(t, dt_add(dt_mul_scalar(t, 1 - k), dt_mul_scalar(x, k * scale)));
+}
+static int64_t dt__syncnorm_stats_far(dt_ddp *d, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm,
+                                      dt_tensor *rv, double momentum)
+{
+    int64_t       ch = mean->numel, total = 0;
+    double       *room = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, 2 * d->world);
+    int64_t      *count = (int64_t *)room;
+    float        *share = (float *)(room + d->world);
+    dt_reduce_opts ro;
+    dt_make_opts   mo;
+    if (!room || dt__syncnorm_ran(d, ch)) return dt__tls.code;
+    if (dt_comm_allgather(d->norm, &n, count, 1, NULL, DT_COMM_I64)) return dt__ddp_comm_fail(d, "batch norm");
+    for (int r = 0; r < d->world; r++) total += count[r];
+    for (int r = 0; r < d->world; r++) share[r] = total ? (float)((double)count[r] / (double)total) : 0;
+    DT__CLEAR(ro);
+    DT__CLEAR(mo);
+    ro.dims = DT_DIM(0);
+    mo.device = mean->st->dev;
+    dt_no_grad_begin();
+    dt_tensor *all = dt__syncnorm_gather(d, mean, var, n), *w = dt_from_with(share, dt__syncnorm_shape(d->world, 1, 0), mo);
+    dt_tensor *means = all ? dt_reshape(dt_narrow(all, 1, 0, 1), dt__syncnorm_shape(d->world, ch, 0)) : NULL;
+    dt_tensor *vars = all ? dt_reshape(dt_narrow(all, 1, 1, 1), dt__syncnorm_shape(d->world, ch, 0)) : NULL;
+    if (means && vars && w && total > 1) {
+        dt_tensor *m = dt_sum_with(dt_mul(means, w), ro), *off = dt_sub(means, m);
+        dt_tensor *v = dt_sum_with(dt_mul(dt_add(vars, dt_mul(off, off)), w), ro);
+        dt_copy(mean, m);
+        dt_copy(var, v);
+        dt__syncnorm_blend_far(rm, m, 1, momentum);
+        dt__syncnorm_blend_far(rv, v, (double)total / (double)(total - 1), momentum);
+    }
+    dt_no_grad_end();
+    if (dt__tls.code == DT_OK && total == 1) dt__syncnorm_one();
+    return dt__tls.code == DT_OK ? total : (int64_t)dt__tls.code;
+}
 static int64_t dt__syncnorm_stats(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
                                   double momentum)
 {
     dt_ddp *d = (dt_ddp *)user;
+    if (d->far) return dt__syncnorm_stats_far(d, mean, var, n, rm, rv, momentum);
     int64_t ch = mean->numel, each = 2 * ch + 1;
     double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, each * d->world), *sq = all + ch, total;
     if (!all || dt__syncnorm_ran(d, ch)) return dt__tls.code;
@@ -1150,8 +1283,7 @@ static int64_t dt__syncnorm_stats(void *user, dt_tensor *mean, dt_tensor *var, i
         }
         total += nb;
     }
-    if (total == 1)
-        return dt_fail(DT_ERR_SHAPE, "batch norm: one value per channel on all ranks together; training needs more");
+    if (total == 1) return dt__syncnorm_one();
     if (!(total > 0)) return 0;
     for (int64_t i = 0; i < ch; i++) {
         dt__syncnorm_data(mean)[i] = (float)all[i];
@@ -1165,6 +1297,13 @@ static int dt__syncnorm_sums(void *user, dt_tensor *sums)
 {
     dt_ddp *d = (dt_ddp *)user;
     double  weight = d->weight < 0 ? 1 : d->weight, back = weight > 0 ? 1 / weight : 0;
+    if (d->far) {
+        if (dt__syncnorm_ran(d, -sums->numel / 2)) return dt__tls.code;
+        int rc = weight > 0 ? dt__ddp_scale(d, sums, 0, sums->numel, weight, NULL) : dt__fill(sums, 0);
+        if (!rc && dt_comm_allreduce(d->norm, dt__syncnorm_data(sums), sums->numel, DT_COMM_F32, DT_COMM_SUM))
+            rc = dt__ddp_comm_fail(d, "dt_backward: batch norm");
+        return rc ? rc : dt__ddp_scale(d, sums, 0, sums->numel, back, NULL);
+    }
     double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, sums->numel);
     float  *x = dt__syncnorm_data(sums);
     if (!all || dt__syncnorm_ran(d, -sums->numel / 2)) return dt__tls.code;
@@ -1173,6 +1312,36 @@ static int dt__syncnorm_sums(void *user, dt_tensor *sums)
         return dt__ddp_comm_fail(d, "dt_backward: batch norm");
     for (int64_t i = 0; i < sums->numel; i++) x[i] = (float)(back * all[i]);
     return 0;
+}
+static int dt__syncnorm_shadow(dt_ddp *d, dt_work *w)
+{
+    if (!w) return dt__ddp_comm_fail(d, "dt_ddp_skip");
+    d->shadow_work[d->nshadow++] = w;
+    return 0;
+}
+/* On a device: counts of nothing, and zeros there. */
+static int dt__syncnorm_skip_far(dt_ddp *d, int64_t *counts, int64_t n)
+{
+    if (!d->shadow_far || d->shadow_far->numel < n) {
+        dt__unref(d->shadow_far);
+        d->shadow_far = dt__new("dt_ddp_skip", d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    }
+    if (!d->shadow_far || dt__fill(d->shadow_far, 0)) return DT_ERR_MEMORY;
+    float *at = dt__syncnorm_data(d->shadow_far);
+    for (int64_t i = 0; i < d->nran_before; i++) {
+        int64_t ch = d->ran_before[i], each = 2 * (ch < 0 ? -ch : ch);
+        if (ch < 0) {
+            if (dt__syncnorm_shadow(d, dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F32, DT_COMM_SUM))) break;
+            at += each;
+            continue;
+        }
+        if (dt__syncnorm_shadow(d, dt_comm_allgather_start(d->norm, NULL, counts, 1, NULL, DT_COMM_I64)) ||
+            dt__syncnorm_shadow(d, dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F32)))
+            break;
+        counts += d->world;
+        at += each * d->world;
+    }
+    return dt__tls.code;
 }
 static int dt__syncnorm_skip(dt_ddp *d)
 {
@@ -1186,19 +1355,19 @@ static int dt__syncnorm_skip(dt_ddp *d)
         n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
     }
     double *at = dt__syncnorm_room(&d->shadow, &d->shadow_nbytes, n);
-    if (d->work_cap < d->nran_before) {
+    if (d->work_cap < 2 * d->nran_before) {
         dt_dealloc(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
-        d->shadow_work = (dt_work **)dt_alloc((size_t)d->nran_before * sizeof *d->shadow_work);
-        d->work_cap = d->shadow_work ? d->nran_before : 0;
+        d->shadow_work = (dt_work **)dt_alloc(2 * (size_t)d->nran_before * sizeof *d->shadow_work);
+        d->work_cap = d->shadow_work ? 2 * d->nran_before : 0;
     }
     if (!at || !d->work_cap) return dt_fail(DT_ERR_MEMORY, "dt_ddp_skip: out of memory");
     memset(at, 0, (size_t)n * sizeof *at);
+    if (d->far) return dt__syncnorm_skip_far(d, (int64_t *)(void *)at, n);
     for (int64_t i = 0; i < d->nran_before; i++) {
         int64_t  ch = d->ran_before[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
         dt_work *w = ch < 0 ? dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F64, DT_COMM_SUM)
                             : dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F64);
-        if (!w) return dt__ddp_comm_fail(d, "dt_ddp_skip");
-        d->shadow_work[d->nshadow++] = w;
+        if (dt__syncnorm_shadow(d, w)) return dt__tls.code;
         at += ch < 0 ? each : each * d->world;
     }
     return 0;
@@ -1230,6 +1399,7 @@ static void dt__syncnorm_free(dt_ddp *d)
     }
     dt_dealloc(d->stats_room, d->stats_nbytes);
     dt_dealloc(d->shadow, d->shadow_nbytes);
+    dt__unref(d->shadow_far);
     dt_dealloc(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
     dt_dealloc(d->ran, (size_t)d->ran_cap * sizeof *d->ran);
     dt_dealloc(d->ran_before, (size_t)d->ran_before_cap * sizeof *d->ran_before);
@@ -1306,7 +1476,7 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.gone = dt__ddp_gone;
     m->watch = &d->watch;
     if (d->c && m->nparams && dt__ddp_share_all(d)) return dt__tls.code;
-    if (m->sealed && d->c && dt__model_pack(m)) return dt__tls.code;
+    if (m->sealed && d->c && !d->far && dt__model_pack(m)) return dt__tls.code;
     const char *path = getenv("DT_VERIFY");
     d->verifying = path && *path;
     if (d->verifying && d->rank == 0 && !(d->verify = fopen(path, "w")))
@@ -1332,8 +1502,9 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     int         world = dt_comm_size(c);
     if (!dt__model_ok(call, m)) return NULL;
     if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp already", call);
-    else if (m->device != dt_cpu())
-        dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; it must be on the CPU", call, m->device->name);
+    else if (m->device != dt_cpu() && world > 1 && !c->plane)
+        dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
+                m->device->name);
     else if (dt_comm_status_of(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
     else if (o.slots < 0 || (o.slots && o.slots % world))
         dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
@@ -1353,6 +1524,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     d->o = o;
     d->rank = dt_comm_rank(c);
     d->world = world;
+    d->far = m->device != dt_cpu();
     d->hook = -1;
     d->weight = -1;
     if (dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
@@ -1375,7 +1547,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
             dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
             if (s->user == d) s->user = NULL;
         }
-        if (m->sealed && d->c) { /* the gradients move out of the communicator's memory */
+        if (m->sealed && d->c && !d->far) { /* the gradients move out of the communicator's memory */
             dt_status code = dt__tls.code;
             dt__tls.code = DT_OK;
             dt__model_pack(m);
@@ -1389,7 +1561,8 @@ DT_API void dt_ddp_free(dt_ddp *d)
             }
         }
     }
-    dt_comm_dealloc(d->c, d->stage);
+    dt__unref(d->stage);
+    dt__unref(d->flags);
     dt__buckets_free(d);
     dt_dealloc(d->note, (size_t)d->world * DT__SAYS * sizeof *d->note);
     dt_dealloc(d->bad, (size_t)d->world * sizeof *d->bad);

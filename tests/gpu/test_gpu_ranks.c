@@ -6,6 +6,7 @@
 
 #include "../../dt_cuda.h"
 #include "../../dt_dist.h"
+#include "nets.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -53,13 +54,14 @@ typedef struct threads_arg {
     double timeout;
     void (*body)(rank_arg *a);
 } threads_arg;
+static bool host_only; /* communicators without NCCL */
 static void run_threads_here(int *utest_result, int n, double timeout, void (*body)(rank_arg *a))
 {
     dt_comm  *c[8];
     rank_arg  arg[8];
     pthread_t t[8];
     ASSERT_GE(dt_cuda_count(), n);
-    ASSERT_EQ(0, dt_comm_threads(n, c, .backend = DT_NCCL, .timeout = timeout * utest_slow()));
+    ASSERT_EQ(0, dt_comm_threads(n, c, .backend = host_only ? 0 : DT_NCCL, .timeout = timeout * utest_slow()));
     memset(arg, 0, sizeof arg);
     for (int i = 0; i < n; i++) {
         arg[i].c = c[i];
@@ -295,8 +297,155 @@ UTEST(refused, the_hosts_memory_on_one_rank) { run_threads(utest_result, 2, 20, 
 UTEST(refused, one_buffer_here_one_there) { run_threads(utest_result, 2, 20, both_places); }
 UTEST(refused, what_nccl_has_not) { run_threads(utest_result, 2, 20, not_there); }
 UTEST(refused, another_gpu_than_before) { run_threads(utest_result, 2, 20, two_gpus); }
-UTEST(faults, a_rank_that_does_not_come) { run_threads(utest_result, 2, 1, one_stays_away); }
+UTEST(faults, a_rank_that_does_not_come) { run_threads(utest_result, 2, 4, one_stays_away); }
 UTEST(faults, an_abort_beside_queued_work) { run_threads(utest_result, 4, 20, aborted_in_flight); }
+
+/* ---- data parallel training: the losses of ranks on GPUs beside those of ranks on the CPU */
+typedef struct recipe {
+    int         net;
+    const char *level;
+    dt_dtype    dtype;
+    bool        sync_batchnorm, weighted, accumulate, uneven, slots;
+} recipe;
+static recipe the; /* set before the ranks are started */
+static double loss_of[2][8][STEPS], norm_of[2][8];
+static double weights_norm(dt_model *m)
+{
+    double        sum = 0;
+    dt_param_info p;
+    for (int i = 0; dt_model_get(m, i, &p); i++)
+        if (!p.buffer) sum += dt_item(dt_sum(dt_mul(p.value, p.value)));
+    return sum;
+}
+static dt_tensor *loss_for(dt_model *m, const trainer *t, int step, int rank)
+{
+    int64_t label[16];
+    for (int64_t i = 0; i < t->x.dim[0]; i++) label[i] = (i + rank) % CLASSES;
+    dt_tensor *y = dt_from(label, DT_SHAPE(t->x.dim[0]), .dtype = DT_I64);
+    return dt_cross_entropy(t->net(m, data_of(t, step * 8 + rank)), y);
+}
+static void train_rank(rank_arg *a)
+{
+    const trainer *t = &trainers[the.net];
+    int            gpu = dt_default_device() != dt_cpu();
+    dt_seed(7);
+    dt_model     *m = dt_model_new(.seed = 1 + (uint64_t)a->rank, .device = dt_default_device()); /* rank 0's counts */
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.05, .momentum = 0.9);
+    dt_amp       *amp = the.level ? dt_amp_new(m, .level = the.level, .dtype = the.dtype) : NULL;
+    dt_ddp       *ddp = dt_ddp_new(m, a->c, .first_bucket_mb = 0.002, .bucket_mb = 0.004,
+                                   .sync_batchnorm = the.sync_batchnorm, .slots = the.slots ? a->world : 0);
+    MUST(ddp != NULL);
+    for (int i = 0; i < STEPS && !a->failed; i++) {
+        bool have = !the.uneven || i < STEPS - 1 || a->rank != 1;
+        if (the.uneven && !dt_ddp_more(ddp, i < STEPS)) break;
+        for (int k = the.accumulate ? 1 : 0; k >= 0 && have; k--) {
+            dt_tensor *l = loss_for(m, t, i + k, a->rank);
+            if (the.weighted) dt_ddp_samples(ddp, 1 + a->rank);
+            dt_ddp_no_sync(ddp, k > 0);
+            loss_of[gpu][a->rank][i] = dt_item(l);
+            if (amp) dt_amp_backward(amp, l);
+            else dt_backward(l);
+        }
+        if (!have) dt_ddp_skip(ddp);
+        dt_step(opt);
+        MUST(!dt_error());
+    }
+    norm_of[gpu][a->rank] = a->failed ? NAN : weights_norm(m);
+    if (gpu && ddp && !the.slots) MUST(the.net == 2 || dt_ddp_get_stats(ddp).buckets > 2); /* they overlap */
+    dt_end();
+    dt_ddp_free(ddp);
+    dt_amp_free(amp);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    MUST(!dt_error() && !dt_comm_free(a->c));
+}
+static void on_cpu(rank_arg *a)
+{
+    dt_set_default_device(NULL);
+    train_rank(a);
+}
+static int ddp_main(int rank, void *arg)
+{
+    int failed = 0, *utest_result = &failed, n = *(int *)arg;
+    (void)rank;
+    run_threads_here(utest_result, n, 20, on_cpu);
+    run_threads_here(utest_result, n, 20, train_rank);
+    double eps = !the.level ? 0x1p-23 : the.dtype == DT_F16 ? 0x1p-10 : 0x1p-7, worst = 0;
+    for (int r = 0; r < n; r++) {
+        for (int i = 0; i < STEPS; i++) {
+            double e = fabs(loss_of[0][r][i] - loss_of[1][r][i]) / (eps * (1 + fabs(loss_of[0][r][i])));
+            if (!(e <= worst)) worst = e;
+        }
+        EXPECT_EQ(norm_of[1][0], norm_of[1][r]); /* the same bits on all ranks */
+    }
+    printf("    %s, %d ranks, %s: loss %.5f to %.5f, %.1f steps of the format apart\n", trainers[the.net].name, n,
+           the.level ? the.level : "f32", loss_of[0][0][0], loss_of[0][0][STEPS - 1], worst);
+    EXPECT_LT(worst, 40.0);
+    EXPECT_NE(loss_of[1][0][0], loss_of[1][1][0]);
+    return failed;
+}
+static void compare(int *utest_result, int n, recipe r)
+{
+    the = r;
+    EXPECT_EQ(0, dt_test_ranks(1, 50, ddp_main, &n));
+}
+UTEST(ddp, conv_net_on_two) { compare(utest_result, 2, (recipe){ .net = 0 }); }
+UTEST(ddp, conv_net_on_four) { compare(utest_result, 4, (recipe){ .net = 0 }); }
+UTEST(ddp, resnet_20_with_batch_norms_over_all_ranks) { compare(utest_result, 2, (recipe){ .net = 1, .sync_batchnorm = true }); }
+UTEST(ddp, gpt) { compare(utest_result, 2, (recipe){ .net = 2 }); }
+UTEST(ddp, weighted) { compare(utest_result, 2, (recipe){ .net = 2, .weighted = true }); }
+UTEST(ddp, accumulated) { compare(utest_result, 2, (recipe){ .net = 2, .accumulate = true }); }
+UTEST(ddp, a_rank_that_runs_out) { compare(utest_result, 2, (recipe){ .net = 0, .uneven = true, .sync_batchnorm = true }); }
+UTEST(ddp, slots) { compare(utest_result, 2, (recipe){ .net = 2, .slots = true }); }
+UTEST(ddp, mixed_precision_in_f16) { compare(utest_result, 2, (recipe){ .net = 2, .level = "O1", .dtype = DT_F16 }); }
+UTEST(ddp, mixed_precision_in_bf16) { compare(utest_result, 2, (recipe){ .net = 0, .level = "O2", .dtype = DT_BF16 }); }
+
+static void one_is_not_finite(rank_arg *a)
+{
+    dt_model     *m = dt_model_new(.seed = 1, .device = a->gpu);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    dt_ddp       *ddp = dt_ddp_new(m, a->c, .first_bucket_mb = 1e-4, .bucket_mb = 1e-4);
+    double        before = 0;
+    for (int i = 0; i < 2; i++) {
+        dt_tensor *x = dt_full(1, DT_SHAPE(3, 4)), *bad = dt_full(i && a->rank == 1 ? INFINITY : 1, DT_SHAPE(3, 4));
+        dt_tensor *y = dt_linear(m, "fc1", bad, .out = 8), *z = dt_linear(m, "fc2", x, .out = 8);
+        dt_backward(dt_sum(dt_add(y, z)));
+        if (!i) {
+            dt_step(opt);
+            before = weights_norm(m);
+        }
+    }
+    dt_step(opt);
+    MUST(dt_error_code() == DT_ERR_NUMERIC);
+    MUST(dt_error() && strstr(dt_error(), "on rank 1 the gradient of 'fc1.weight' is not finite"));
+    dt_error_clear();
+    MUST(before == weights_norm(m));
+    dt_ddp_free(ddp);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    dt_comm_free(a->c);
+}
+UTEST(ddp, a_gradient_that_is_not_finite_is_named_by_all) { run_threads(utest_result, 2, 20, one_is_not_finite); }
+static void no_backend(rank_arg *a)
+{
+    dt_comm *plain[1];
+    MUST(!dt_comm_threads(1, plain, .timeout = 20));
+    dt_model *m = dt_model_new(.seed = 1, .device = a->gpu);
+    MUST(!dt_ddp_new(m, a->c) && strstr(dt_error(), ".backend = DT_NCCL"));
+    dt_error_clear();
+    dt_ddp *alone = dt_ddp_new(m, plain[0]);
+    MUST(alone != NULL);
+    dt_ddp_free(alone);
+    dt_model_free(m);
+    dt_comm_free(plain[0]);
+    dt_comm_free(a->c);
+}
+UTEST(ddp, a_communicator_of_the_host_is_refused)
+{
+    host_only = true;
+    run_threads(utest_result, 2, 20, no_backend);
+    host_only = false;
+}
 
 /* ---- ranks that are processes */
 static int process_main(void *arg)
