@@ -1230,6 +1230,7 @@ static void dt__nccl_finish(dt__nccl *n)
 static void dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nbytes)
 {
     int64_t now = dt__comm_now();
+    bool    oldest = true;
     text[0] = 0;
     for (dt__nccl_job **at = &n->queued; *at && !text[0];) {
         dt__nccl_job *j = *at;
@@ -1253,7 +1254,7 @@ static void dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t n
             snprintf(text, nbytes, "rank %d: %s #%" PRIu64 ": NCCL: %s (%.200s)", n->c->rank,
                      dt_coll_name((dt_coll)j->coll), j->seq + 1, ncclGetErrorString(r),
                      ncclGetLastError(j->link->comm));
-        } else if (waited > n->c->timeout) { /* who has not even begun is at fault, and says so first */
+        } else if (oldest && waited > n->c->timeout) { /* who has not even begun is at fault, and says so first */
             bool begun = cudaEventQuery(j->ready) == cudaSuccess;
             (void)cudaGetLastError();
             if (!begun || waited > n->c->timeout + 1)
@@ -1262,6 +1263,7 @@ static void dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t n
                          n->c->timeout, n->c->rank,
                          begun ? "waits for it on its GPU" : "is still at what its GPU had to do before");
         }
+        oldest = false; /* others may wait for it */
         at = &j->next;
     }
 }

@@ -1,11 +1,14 @@
 /* lab.h - two "machines": network namespaces with a cable (veth) between them, half of the ranks on each. Needs
    iproute2 and the right to make namespaces (root, or user namespaces). The namespaces belong to processes of their
-   own and go with them. Include after dt_comm.h and its implementation. */
+   own and go with them. Include after dt_comm.h. */
 #ifndef DT_TEST_LAB_H_INCLUDED
 #define DT_TEST_LAB_H_INCLUDED
 
 #include "ranks.h"
 
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 
 typedef struct lab {
@@ -165,11 +168,25 @@ static dt_comm_opts lab_opts(const lab *l, int rank)
     if (l->tcp) o.transport = "tcp";
     return o;
 }
-static dt_comm *lab_join(const lab *l, int rank)
+static UTEST_UNUSED dt_comm *lab_join(const lab *l, int rank)
 {
     dt_comm *c = dt_comm_init_with(lab_opts(l, rank));
     if (!c) printf("    rank %d: %s\n", rank, dt_comm_error(NULL));
     return c;
+}
+
+static UTEST_UNUSED int64_t cable_sent(void) /* bytes that this machine sent over it */
+{
+    char      line[512];
+    long long sent = -1;
+    FILE     *f = fopen("/proc/self/net/dev", "r"); /* of this namespace; /sys may be another one's */
+    while (f && fgets(line, sizeof line, f)) {
+        char *p = strstr(line, "cable");
+        if (p && (p = strchr(p, ':')) != NULL && sscanf(p + 1, "%*d %*d %*d %*d %*d %*d %*d %*d %lld", &sent) != 1)
+            sent = -1;
+    }
+    if (f) fclose(f);
+    return sent;
 }
 
 #endif /* DT_TEST_LAB_H_INCLUDED */

@@ -83,19 +83,6 @@ UTEST(collectives, of_two_machines_with_three_ranks_each)
 
 /* ==================================================================================================== >>bytes
    What crosses the cable in an allreduce, by the counters of the interface. */
-static int64_t cable_sent(void) /* bytes that this machine sent over it */
-{
-    char      line[512];
-    long long sent = -1;
-    FILE     *f = fopen("/proc/self/net/dev", "r"); /* of this namespace; /sys may be another one's */
-    while (f && fgets(line, sizeof line, f)) {
-        char *p = strstr(line, "cable");
-        if (p && (p = strchr(p, ':')) != NULL && sscanf(p + 1, "%*d %*d %*d %*d %*d %*d %*d %*d %lld", &sent) != 1)
-            sent = -1;
-    }
-    if (f) fclose(f);
-    return sent;
-}
 enum { BIG = 2000000 }; /* elements */
 static int bytes_rank(lab *l, int rank)
 {

@@ -30,6 +30,7 @@
      DT_EMU_CC=80        compute capability; unless told the highest that the program has PTX for, or 80
      DT_EMU_PEER=0       devices cannot reach each other's memory
      DT_EMU_HANG=s       a wait in which nothing anywhere makes progress for so long is a hang, 20 unless told
+     DT_EMU_NCCL=...     a collective that hangs or fails, see emu_nccl.c
      DT_EMU_REGS=file    lines "kernel registers" (of ptxas -v): launches that need more than there are fail
      DT_EMU_STRICT=1, DT_EMU_REPORT=1 (counts at exit), DT_EMU_VERBOSE=1 (why a call was refused)
      DT_EMU_LEAKS=1      memory, streams and events that are left at exit fail too */

@@ -420,6 +420,20 @@ static void message(comm *c, op_work *w, sub *o)
     emu_count(EMU_COLLECTIVES);
     emu_wake();
 }
+/* DT_EMU_NCCL=hang:RANK:N or fail:RANK:N: the N-th collective of that rank, from 0, never ends, or ends with an
+   asynchronous error. Asked once. */
+static bool told_to(const comm *c, const sub *o, const char *what)
+{
+    static char kind[8];
+    static int  rank = -2, n;
+    const char *text = rank == -2 ? getenv("DT_EMU_NCCL") : NULL;
+    if (rank == -2) rank = -1;
+    if (text && sscanf(text, "%4[a-z]:%d:%d", kind, &rank, &n) != 3) {
+        emu_fail(-1, cudaErrorUnknown, "DT_EMU_NCCL=%s: it is hang:RANK:N or fail:RANK:N", text);
+        rank = -1;
+    }
+    return rank == c->rank && o->sig.kind < SEND && o->index == (uint64_t)n && !strcmp(kind, what);
+}
 static int op_run(emu_work *ew)
 {
     op_work *w = (op_work *)ew;
@@ -435,6 +449,12 @@ static int op_run(emu_work *ew)
     if (c->first != w) return EMU_BLOCKED; /* in the order of the calls, whatever the streams */
     for (int i = 0; i < w->nsubs && !w->given_up; i++) {
         sub *o = &w->subs[i];
+        if (told_to(c, o, "hang")) return EMU_BLOCKED;
+        if (told_to(c, o, "fail")) {
+            fault(c, ncclRemoteError, "as it was told");
+            c->async = ncclRemoteError;
+            return EMU_BLOCKED; /* until it is aborted */
+        }
         if (!o->done && o->sig.kind >= SEND) message(c, w, o);
         else if (!o->done && !waiting) collective(c, w, o);
         if (!o->done && o->sig.kind < SEND) waiting = true;

@@ -2,10 +2,12 @@
    with what is queued before and after, wrong calls, deaths; and data parallel training over them. Ranks are threads or
    processes with a GPU each. Runs on the emulated libraries (lazy or random streams, DT_EMU_DEVICES=4 unless told) and
    on real GPUs alike. */
+#define _GNU_SOURCE
 #include "../dt_test.h"
 
 #include "../../dt_cuda.h"
 #include "../../dt_dist.h"
+#include "../lab.h"
 #include "nets.h"
 
 #include <pthread.h>
@@ -297,6 +299,27 @@ UTEST(refused, the_hosts_memory_on_one_rank) { run_threads(utest_result, 2, 20, 
 UTEST(refused, one_buffer_here_one_there) { run_threads(utest_result, 2, 20, both_places); }
 UTEST(refused, what_nccl_has_not) { run_threads(utest_result, 2, 20, not_there); }
 UTEST(refused, another_gpu_than_before) { run_threads(utest_result, 2, 20, two_gpus); }
+/* The GPU of rank 1 does not get on with what was queued, or NCCL reports an error there (DT_EMU_NCCL). */
+static void goes_wrong(rank_arg *a)
+{
+    dt_tensor *x = dt_ones(DT_SHAPE(1000));
+    int64_t    t0 = utest_ns();
+    int        rc = 0;
+    for (int i = 0; i < 4 && !rc; i++) rc = dt_comm_allreduce(a->c, at(x), 1000, DT_COMM_F32, DT_COMM_SUM);
+    dt_sync(a->gpu); /* ends with the communicator */
+    while (!dt_comm_status_of(a->c) && (double)(utest_ns() - t0) < 20e9 * utest_slow()) usleep(1000);
+    MUST((double)(utest_ns() - t0) < 8e9 * utest_slow());
+    must_fail(a, dt_comm_status_of(a->c), DT_COMM_ERR_TIMEOUT,
+              strstr(getenv("DT_EMU_NCCL"), "fail") ? "rank 1: allreduce #3: NCCL:" : "allreduce #3 of 1000 f32 was not done");
+}
+static void told(int *utest_result, const char *what)
+{
+    setenv("DT_EMU_NCCL", what, 1);
+    run_threads(utest_result, 2, 3, goes_wrong);
+    unsetenv("DT_EMU_NCCL");
+}
+UTEST(faults, a_collective_that_hangs_on_a_gpu) { told(utest_result, "hang:1:2"); }
+UTEST(faults, an_asynchronous_error) { told(utest_result, "fail:1:2"); }
 UTEST(faults, a_rank_that_does_not_come) { run_threads(utest_result, 2, 4, one_stays_away); }
 UTEST(faults, an_abort_beside_queued_work) { run_threads(utest_result, 4, 20, aborted_in_flight); }
 
@@ -495,3 +518,52 @@ UTEST(processes, a_dead_rank_is_named_by_all)
     EXPECT_TRUE(box->survivors[0] && box->survivors[2]);
     munmap(box, sizeof *box);
 }
+
+/* ---- two machines (lab.h): NCCL inside each, the network of dt_comm.h across */
+enum { WIDE = 100003 };
+static int levels_rank(lab *l, int rank)
+{
+    static const struct { dt_dtype dtype; int op; } cases[] = { { DT_F32, DT_COMM_SUM }, { DT_F32, DT_COMM_MEAN },
+                                                                { DT_F32, DT_COMM_MAX }, { DT_F16, DT_COMM_SUM },
+                                                                { DT_I64, DT_COMM_SUM } };
+    static float got[WIDE];
+    rank_arg     box_of, *a = &box_of;
+    dt_comm_opts o = lab_opts(l, rank);
+    memset(a, 0, sizeof *a);
+    o.backend = DT_NCCL;
+    a->rank = rank;
+    a->world = l->ranks;
+    a->c = dt_comm_init_with(o);
+    MUST(a->c && dt_cuda(rank));
+    dt_set_default_device(dt_cuda(rank));
+    for (int64_t k = 0; k < 5 && !a->failed; k++)
+        for (int64_t n = 1; n <= WIDE && !a->failed; n = n == 1 ? 7 : n == 7 ? LEN : n == LEN ? WIDE : WIDE + 1) {
+            dt_tensor *x = make(a, cases[k].dtype, n, 0);
+            MUST(!dt_comm_barrier(a->c));
+            int64_t before = cable_sent();
+            MUST(!dt_comm_barrier(a->c));
+            MUST(!dt_comm_allreduce(a->c, at(x), n, (int)cases[k].dtype, cases[k].op));
+            MUST(!dt_copy_out(dt_cast(x, DT_F32), got, (size_t)n * 4));
+            for (int64_t i = 0; i < n; i++) MUST(got[i] == (float)reduced(a->world, i, cases[k].op));
+            MUST(!dt_comm_barrier(a->c));
+            if (rank == 0 && n == WIDE && k == 0) l->sent = cable_sent() - before;
+            dt_end();
+        }
+    if (a->c) MUST(!dt_comm_free(a->c));
+    if (a->failed) printf("    %s\n", a->why);
+    return a->failed != 0;
+}
+static void two_machines(int *utest_result, int ranks, const char *algo, double least, double most)
+{
+    lab l = lab_of(levels_rank, ranks);
+    l.algo = algo;
+    int rc = lab_run(&l);
+    if (rc == NOT_HERE) UTEST_SKIP("network namespaces with veth are not permitted, or ip is missing");
+    EXPECT_EQ(0, rc);
+    printf("    %d ranks, %s: %.3f of the vector crosses\n", ranks, algo ? algo : "NCCL alone", (double)l.sent / (WIDE * 4.0));
+    EXPECT_GE((double)l.sent, least * WIDE * 4);
+    EXPECT_LE((double)l.sent, most * WIDE * 4);
+}
+UTEST(levels, of_two_machines_with_two_each) { two_machines(utest_result, 4, "two_level", 1, 1.2); }
+UTEST(levels, of_machines_with_one_and_two) { two_machines(utest_result, 3, "two_level", 1, 1.2); }
+UTEST(levels, only_if_asked_for) { two_machines(utest_result, 4, NULL, 0, 0.2); }
