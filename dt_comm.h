@@ -8778,6 +8778,7 @@ struct dt_work {
     bool       asked;            /* it is late: the others were asked */
     bool       watched;          /* it waits: the others were told in what */
     int64_t    started, moved;   /* ns: when it began, when something moved last */
+    int64_t    ended;
 };
 typedef struct dt__waits { /* for one rank; atomic */
     int64_t last, waited, longest; /* ns */
@@ -9442,6 +9443,7 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
     }
     w->plan = NULL;
     dt__past_add(c, &w->head, w->started, now, status);
+    w->ended = now;
     __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, now, __ATOMIC_RELAXED);
     if (!w->pair) __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
@@ -10138,19 +10140,22 @@ DT_API bool dt_work_test(dt_work *w)
     }
     return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && (!w->job || w->status || w->plane->test(w->job));
 }
+static void dt__work_await(dt_work *w, bool last) /* last: it is not waited for again */
+{
+    struct dt__engine *e = w->c ? w->c->engine : NULL;
+    if (!e) return;
+    pthread_mutex_lock(&e->lock);
+    while (!w->finished) {
+        if (!e->driving) dt__engine_run(w->c, w);
+        else dt__engine_await(e);
+    }
+    if (last) dt__work_drop(e, w);
+    pthread_mutex_unlock(&e->lock);
+}
 DT_API int dt_work_wait(dt_work *w)
 {
     if (!w) return DT_COMM_ERR_ARG;
-    if (w->c) {
-        struct dt__engine *e = w->c->engine;
-        pthread_mutex_lock(&e->lock);
-        while (!w->finished) {
-            if (!e->driving) dt__engine_run(w->c, w);
-            else dt__engine_await(e);
-        }
-        dt__work_drop(e, w);
-        pthread_mutex_unlock(&e->lock);
-    }
+    dt__work_await(w, true);
     int rc = dt__job_wait(w, w->status);
     DT_COMM_FREE(w);
     return rc;

@@ -170,7 +170,8 @@ typedef struct dt_ddp_stats {
     int     buckets;
 } dt_ddp_stats;
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
-/* One line: T1 (compute), T2 (communication), what of it is exposed, the bound max(T1, T2), a step; like snprintf. */
+/* One line: T1 (compute), T2 (communication), what of it is exposed, the bound max(T1, T2), a step; like snprintf. A
+   trace (DT_TRACE) shows the same: each bucket's sum on a track beside the backward's ops, and what was waited for. */
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>feeding
@@ -266,7 +267,6 @@ typedef struct dt__bucket { /* a stretch of a block's gradients */
     int      last;    /* the earliest made of its parameters, which is ready last: an index of m->param */
     int      waiting; /* parameters the backward has yet to reach */
     dt_work *work;
-    uint64_t t0;
 } dt__bucket;
 
 /* What each rank says when its backward begins. */
@@ -765,8 +765,7 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
     else if (!rc) rc = dt__ddp_scale(d, g, b->at, b->numel, scale, d->o.no_check ? NULL : &bad);
     if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->first, b->n);
     if (rc) return rc;
-    b->t0 = dt_trace_now();
-    if (b == d->bucket) d->stats.ready += 1e-9 * (double)(b->t0 - d->t_begin);
+    if (b == d->bucket) d->stats.ready += 1e-9 * (double)(dt_trace_now() - d->t_begin);
     d->stats.bytes += b->numel * (int64_t)dt__dtype_size[g->dtype];
     b->work = dt_comm_allreduce_start(d->c, dt__bucket_data(d, b), b->numel, g->dtype, DT_COMM_SUM);
     return b->work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
@@ -806,12 +805,13 @@ static int dt__ddp_drain(dt_ddp *d)
         if (late[i] && dt_work_wait(late[i])) rc = 1;
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
-        if (b->work && dt_work_wait(b->work)) rc = 1;
-        if (b->work && !rc) {
-            char name[48];
-            snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", i, b->numel);
-            dt_trace_span("ddp", name, b->t0, dt_trace_now());
-        }
+        if (!b->work) continue;
+        dt__work_await(b->work, false);
+        int64_t t0 = b->work->started, t1 = b->work->ended; /* one after the other, beside the backward */
+        char    name[48];
+        if (dt_work_wait(b->work)) rc = 1;
+        snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", i, b->numel);
+        if (!rc) dt_trace_span("ddp buckets", name, (uint64_t)t0, (uint64_t)t1);
         b->work = NULL;
     }
     if (d->bad_work && dt_work_wait(d->bad_work)) rc = 1;
@@ -966,6 +966,7 @@ static void dt__ddp_end(void *user, dt_status status)
     d->weight = -1;
     uint64_t now = dt_trace_now();
     if (dt_error_code() != DT_OK) return;
+    dt_trace_span("ddp waits", "exposed", d->t_walked, now);
     d->stats.steps++;
     d->stats.exposed += 1e-9 * (double)(now - d->t_walked);
     d->stats.backward += 1e-9 * (double)(d->t_walked - d->t_begin);

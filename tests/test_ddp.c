@@ -629,3 +629,45 @@ UTEST(checkpoints, are_written_by_rank_0_and_taken_up_by_all)
     munmap(calm, sizeof *calm);
     munmap(box, sizeof *box);
 }
+
+/* A trace shows each bucket's sum, one after the other, and what was waited for. */
+static void traced(crew *k)
+{
+    enum { TURNS = 3 };
+    char          line[1024], path[64];
+    double        last = 0;
+    int           buckets = 0, waits = 0;
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    dt_ddp       *d = dt_ddp_new(m, k->c, .first_bucket_mb = 1e-4, .bucket_mb = 1e-4);
+    snprintf(path, sizeof path, "rank%d.json", k->rank);
+    const char *file = temp_in((const char *)k->arg, path);
+    dt_trace_start(file);
+    for (int s = 0; s < TURNS; s++) {
+        dt_tensor *y, *x = batch(30 * k->rank + 8 * s, 8, &y);
+        dt_backward(dt_cross_entropy(mlp(m, x), y));
+        dt_step(opt);
+    }
+    dt_trace_stop();
+    int   n = dt_ddp_get_stats(d).buckets;
+    FILE *f = fopen(file, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *ts = strstr(line, "\"ts\":"), *dur = strstr(line, "\"dur\":");
+        waits += strstr(line, "\"exposed\"") != NULL;
+        if (!strstr(line, "\"bucket ") || !ts || !dur) continue;
+        crew_check(k, atof(ts + 5) >= last, "buckets overlap each other");
+        last = atof(ts + 5) + atof(dur + 6);
+        buckets++;
+    }
+    crew_check(k, f && n > 2 && buckets == TURNS * n && waits == TURNS, "not all buckets are in the trace");
+    if (f) fclose(f);
+    dt_ddp_free(d);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(watching, a_trace_shows_when_each_bucket_was_summed)
+{
+    char *dir = temp_dir();
+    EXPECT_EQ(0, crew_run("shm", 2, traced, dir));
+    temp_remove(dir);
+}
