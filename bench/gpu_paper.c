@@ -5,8 +5,15 @@
    dt_call they note the launches that dt_cuda.h and kernels/ would make for it, with bytes and FLOPs from the views.
    Models run on it unchanged: forward, backward, step. The output is the Markdown of docs/gpu.md.
 
-   Build: cc -O1 gpu_paper.c -lm -lpthread -ldl          Exit status 1: a count is not what is known about a model. */
+   Build: cc -O1 gpu_paper.c -lm -lpthread -ldl          Exit status 1: a count is not what is known about a model.
+
+   With DT_USE_CUDA, linked with kernels/ and the emulated libraries of tests/gpu, it does not print tables: the models
+   run on dt_cuda.h itself, in full size, below a runtime that counts launches and runs none, and every count must be
+   that of the paper. */
 #define DT_IMPLEMENTATION
+#ifdef DT_USE_CUDA
+#include "../dt_cuda.h"
+#endif
 #include "../dt_comm.h"
 #include "../dt_nn.h"
 #include <stdio.h>
@@ -30,10 +37,13 @@ static const double ring_alpha = 4e-6;                                          
 enum { WORLD = 8, FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20 };
 
 /* ---------------------------------------------------------------------------------------------- launches */
-#define FAMILIES(X)                                                                                                    \
-    X(GEMM, "products")                                                                                                \
-    X(CONV, "convolutions") X(ATTENTION, "attention") X(NORM, "norms") X(EW, "elementwise, copies") X(POOL, "pooling") \
-        X(LOSS, "softmax, loss") X(INDEX, "embedding, gather") X(REDUCE, "reductions") X(OPTIM, "optimiser")
+#define FAMILIES(X)                                                                                        \
+    X(GEMM, "products")                                                                                    \
+    X(CONV, "convolutions")                                                                                \
+    X(ATTENTION, "attention")                                                                              \
+    X(NORM, "norms")                                                                                       \
+    X(EW, "elementwise, copies") X(POOL, "pooling") X(LOSS, "softmax, loss") X(INDEX, "embedding, gather") \
+        X(REDUCE, "reductions") X(OPTIM, "optimiser")
 #define FAMILY_ENUM(n, t) F_##n,
 #define FAMILY_NAME(n, t) t,
 enum { FAMILIES(FAMILY_ENUM) F_COUNT };
@@ -162,10 +172,11 @@ static int64_t dims_join(dims *d, bool both) /* neighbours that step alike becom
     int     n = 0;
     int64_t total = 1;
     for (int i = 0; i < d->n; i++) {
-        total *= d->shape[i];
-        bool joins = n > 0 && d->x[n - 1] == d->x[i] * d->shape[i] && (!both || d->y[n - 1] == d->y[i] * d->shape[i]);
+        int64_t many = d->shape[i];
+        bool    joins = n > 0 && d->x[n - 1] == d->x[i] * many && (!both || d->y[n - 1] == d->y[i] * many);
+        total *= many;
         if (!joins) d->shape[n++] = 1;
-        d->shape[n - 1] *= d->shape[i];
+        d->shape[n - 1] *= many;
         d->x[n - 1] = d->x[i];
         d->y[n - 1] = d->y[i];
     }
@@ -782,13 +793,16 @@ static bool one_step(paper *p, run *r, const config *c, bool fused, dt_model *m,
     if (p->eager) eager_update(p, r, c);
     return !dt_error();
 }
-/* The third step; the second must have made the same launches. */
-static bool run_config(run *r, const config *c, bool fused)
+static paper *counting; /* of the runtime that counts launches */
+/* The third step; the second must have made the same launches. on: a device, or NULL: the paper one. */
+static bool run_config(run *r, const config *c, bool fused, dt_device *on)
 {
     paper p;
     memset(r, 0, sizeof *r);
-    if (!paper_open(&p, c->layout, !fused)) return false;
-    dt_set_default_device(p.dev);
+    memset(&p, 0, sizeof p);
+    if (!on && !paper_open(&p, c->layout, !fused)) return false;
+    counting = on ? &p : NULL;
+    dt_set_default_device(on ? on : p.dev);
     watch         w = { &p, r };
     dt_grad_hooks h = { NULL, grad_ready, grads_end, &w };
     dt_model     *m = dt_model_new(.seed = 1);
@@ -823,7 +837,8 @@ static bool run_config(run *r, const config *c, bool fused)
     dt_optimizer_free(opt);
     dt_model_free(m);
     dt_end();
-    paper_close(&p);
+    counting = NULL;
+    if (!on) paper_close(&p);
     dt_set_default_device(NULL);
     return ok && !dt_error();
 }
@@ -923,7 +938,7 @@ static int make_buckets(const card *k, const run *r, bucket *b, int max)
     return n;
 }
 
-/* ---------------------------------------------------------------------------------------------- kernels by themselves */
+/* ---------------------------------------------------------------------------------------------- single kernels */
 static dt_view view_of(int dtype, int ndim, int64_t a, int64_t b, int64_t c, int64_t d)
 {
     dt_view v;
@@ -1357,13 +1372,133 @@ static int check(const run (*r)[2])
     }
     return bad;
 }
+#ifdef DT_USE_CUDA
+/* ---------------------------------------------------------------------------------------------- the real launchers
+   These come before those of the emulated libraries: memory is addresses, launches are noted. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+static void            count_one(int family)
+{
+    if (counting) note(counting, family, OWN, 0, 0);
+}
+cudaError_t cudaMalloc(void **ptr, size_t nbytes)
+{
+    static char  *range;
+    static size_t next;
+    if (!range) range = (char *)mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == (char *)MAP_FAILED || nbytes > RANGE - next) return cudaErrorMemoryAllocation;
+    *ptr = range + next;
+    next += (nbytes + 511) / 512 * 512;
+    return cudaSuccess;
+}
+cudaError_t cudaFree(void *ptr) { return cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+    if (kind == cudaMemcpyDeviceToHost) memset(to, 0, n);
+    count_one(F_EW);
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t n, cudaStream_t s)
+{
+    count_one(F_EW);
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s)
+{
+    count_one(F_EW);
+    return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s);
+cudaError_t __cudaLaunchKernel(cudaKernel_t f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s)
+{
+    count_one(F_EW);
+    return cudaSuccess;
+}
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n,
+                                          int k, const void *alpha, const void *a, cudaDataType at, int lda,
+                                          long long sa, const void *b, cudaDataType bt, int ldb, long long sb,
+                                          const void *beta, void *c, cudaDataType ct, int ldc, long long sc, int batch,
+                                          cublasComputeType_t type, cublasGemmAlgo_t algo)
+{
+    count_one(F_GEMM);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t h, const void *alpha, const cudnnTensorDescriptor_t xd,
+                                      const void *x, const cudnnFilterDescriptor_t wd, const void *w,
+                                      const cudnnConvolutionDescriptor_t cd, cudnnConvolutionFwdAlgo_t algo, void *ws,
+                                      size_t n, const void *beta, const cudnnTensorDescriptor_t yd, void *y)
+{
+    count_one(F_CONV);
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t h, const void *alpha, const cudnnFilterDescriptor_t wd,
+                                           const void *w, const cudnnTensorDescriptor_t yd, const void *dy,
+                                           const cudnnConvolutionDescriptor_t cd, cudnnConvolutionBwdDataAlgo_t algo,
+                                           void *ws, size_t n, const void *beta, const cudnnTensorDescriptor_t xd,
+                                           void *dx)
+{
+    count_one(F_CONV);
+    return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t h, const void *alpha, const cudnnTensorDescriptor_t xd,
+                                             const void *x, const cudnnTensorDescriptor_t yd, const void *dy,
+                                             const cudnnConvolutionDescriptor_t cd,
+                                             cudnnConvolutionBwdFilterAlgo_t algo, void *ws, size_t n, const void *beta,
+                                             const cudnnFilterDescriptor_t wd, void *dw)
+{
+    count_one(F_CONV);
+    return CUDNN_STATUS_SUCCESS;
+}
+static int launches_of(const run *r, int phase, int kind) /* 0 kernels and copies, 1 products, 2 convolutions */
+{
+    int n = 0;
+    for (int i = 0; i < r->n; i++) {
+        int f = r->l[i].family;
+        n += r->l[i].phase == phase && kind == (f == F_GEMM ? 1 : f == F_CONV ? 2 : 0);
+    }
+    return n;
+}
+static int compare(const config *c, bool fused)
+{
+    static const char *const phase[] = { "forward", "backward", "update" };
+    dt_device               *gpu = dt_cuda(0);
+    run                      paper_run, real_run;
+    int                      bad = 0;
+    if (!gpu || dt_cuda_set(gpu, .no_search = true, .layout = c->layout)) return 1;
+    if (!run_config(&paper_run, c, fused, NULL) || !run_config(&real_run, c, fused, gpu)) return 1;
+    for (int p = 0; p < (fused ? PHASES : UPDATE); p++) { /* updates before fusion are not dt's */
+        int a[3], b[3];
+        for (int k = 0; k < 3; k++) {
+            a[k] = launches_of(&paper_run, p, k);
+            b[k] = launches_of(&real_run, p, k);
+            if (a[k] != b[k]) bad = 1;
+        }
+        printf("%s, %s, %s fusion, %s: kernels and copies %d, products %d, convolutions %d; launched %d, %d, %d%s\n",
+               c->name, c->mode, fused ? "after" : "before", phase[p], a[0], a[1], a[2], b[0], b[1], b[2],
+               bad ? ": NOT THE SAME" : "");
+    }
+    free(paper_run.l), free(paper_run.g);
+    free(real_run.l), free(real_run.g);
+    return bad;
+}
+static int compare_all(void) /* 0, 1; -1: not built for it */
+{
+    int bad = 0;
+    for (int i = 0; i < NCONFIGS; i++)
+        for (int k = 0; k < 2; k++) bad |= compare(&configs[i], k == 1);
+    return dt_check("gpu_paper") || bad;
+}
+#else
+static int compare_all(void) { return -1; }
+#endif /* DT_USE_CUDA */
 int main(void)
 {
     static run r[NCONFIGS][2]; /* before, after */
-    int        bad = 0;
+    int        bad = compare_all();
+    if (bad >= 0) return bad;
+    bad = 0;
     for (int i = 0; i < NCONFIGS; i++)
         for (int k = 0; k < 2 && !bad; k++)
-            if (!run_config(&r[i][k], &configs[i], k == 1)) bad = 1;
+            if (!run_config(&r[i][k], &configs[i], k == 1, NULL)) bad = 1;
     if (bad) return dt_check("gpu_paper") || 1;
     bad = check((const run(*)[2])r);
     print_assumptions();
