@@ -22,8 +22,8 @@
    Roofline: embedding 2 d elements moved per position and the index, no FLOPs; gather an element, its index and a
    sector of 32 bytes of x. Gradients: dy once, the result once (atomics read it, too), and once more to set it to 0, 1
    FLOP per element of dy. Sorting moves 5 times 8 bytes per position and pass (3 times in the first, which counts
-   positions and does not read them), the index in sectors of 32 once the order is not that of memory; 2 passes for up to
-   65,535 rows. All of them wait for memory. */
+   positions and does not read them), the index in sectors of 32 once the order is not that of memory; 2 passes for up
+   to 65,535 rows. All of them wait for memory. */
 #include "dtypes.cuh"
 
 namespace dtk {
