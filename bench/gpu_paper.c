@@ -37,14 +37,17 @@ static const double ring_alpha = 4e-6;                                          
 enum { WORLD = 8, FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20 };
 
 /* ---------------------------------------------------------------------------------------------- launches */
-#define FAMILIES(X)                                                                                   \
-    X(GEMM, "products")                                                                               \
-    X(CONV, "convolutions")                                                                           \
-    X(ATTENTION, "attention")                                                                         \
-    X(NORM, "norms")                                                                                  \
-    X(EW, "elementwise, copies")                                                                      \
-    X(POOL, "pooling") X(LOSS, "softmax, loss") X(INDEX, "embedding, gather") X(REDUCE, "reductions") \
-        X(OPTIM, "optimiser")
+#define FAMILIES(X)               \
+    X(GEMM, "products")           \
+    X(CONV, "convolutions")       \
+    X(ATTENTION, "attention")     \
+    X(NORM, "norms")              \
+    X(EW, "elementwise, copies")  \
+    X(POOL, "pooling")            \
+    X(LOSS, "softmax, loss")      \
+    X(INDEX, "embedding, gather") \
+    X(REDUCE, "reductions")       \
+    X(OPTIM, "optimiser")
 #define FAMILY_ENUM(n, t) F_##n,
 #define FAMILY_NAME(n, t) t,
 enum { FAMILIES(FAMILY_ENUM) F_COUNT };
