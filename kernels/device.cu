@@ -1,4 +1,5 @@
-/* device.cu: can this device run the kernels? Asked once, when dt_cuda makes it. */
+/* device.cu: can this device run the kernels? Asked once, when dt_cuda makes it, of a kernel that is never launched: no
+   mathematics, no launch shape, no bytes. */
 #include "common.cuh"
 
 namespace dtk {

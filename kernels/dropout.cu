@@ -4,8 +4,9 @@
    A thread takes 8 elements of 2 bytes, else 4: two blocks of the generator, or one, and accesses of 16 bytes; 4 one by
    one where the addresses are not aligned. Blocks of 256 threads, the grid strides over what is left.
 
-   Roofline: 8 bytes per element in f32 (4 in f16). A generator block is 10 rounds of 2 wide products: about 25 integer
-   operations per element, so cards with half as many integer as float units come near the balance in f16. */
+   Roofline: 8 bytes and 1 FLOP per element in f32 (4 bytes in f16). A generator block is 10 rounds of 2 wide products:
+   about 25 integer operations per element, so cards with half as many integer as float units come near the balance in
+   f16. */
 #include "dtypes.cuh"
 
 namespace dtk {

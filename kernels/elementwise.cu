@@ -1,7 +1,8 @@
 /* elementwise.cu: fill, copy, iota, unary, unary_bwd, binary, where, and what follows a matrix product.
 
    y[i] = f(x[i]; a, b) and z[i] = a f(x[i], y[i]; b), the functions of DT_UNARY_FNS and DT_BINARY_FNS, over operands of
-   any strides and any mix of dtypes. Everything is computed in f32, or in int64 (modulo 2^64) where all operands are
+   any strides and any mix of dtypes; dx[i] = f'(x[i]) dy[i]; z[i] = cond[i] ? x[i] : y[i]; behind a product
+   y[.., j] = act(y[.., j] + bias[j]). Everything is computed in f32, or in int64 (modulo 2^64) where all operands are
    integers.
 
    Index space: dimensions of one go, the output's smallest stride becomes the innermost, neighbours that all operands
@@ -11,10 +12,11 @@
    Broadcasts along the innermost dimension (stride 0) and along the others keep V. Blocks of 256 threads, one piece a
    thread, the grid strides over what is left.
 
-   Roofline: bytes are those of the operands, each once: copy and unary of f32 8 per element, binary 12, acc 4 more;
-   2 to 40 FLOPs per element (sum .. gelu), so at 10 or more FLOPs per byte that cards offer all but the powers (about
-   100) wait for memory. A transposing copy goes through shared memory in tiles of 32 x 32, so that both sides are read
-   and written in whole lines. */
+   Roofline: bytes are those of the operands, each once: fill of f32 4 per element, copy, unary and what follows a
+   product 8, binary and the gradient of a unary 12, where 13, acc 4 more; half of it in f16 and bf16. 0 to 40 FLOPs per
+   element (copy .. gradient of gelu), so at 10 FLOPs per byte and more that cards offer all but the powers (about 100)
+   wait for memory; the gradient of gelu in bf16 (40 for 6 bytes) comes near the balance. A transposing copy goes
+   through shared memory in tiles of 32 x 32, so that both sides are read and written in whole lines. */
 #include "dtypes.cuh"
 
 namespace dtk {

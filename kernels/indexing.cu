@@ -16,8 +16,14 @@
    An index out of range makes what it asks for NaN (0 for integers) and adds nothing to a gradient; nothing outside of
    the operands is touched.
 
-   Roofline: embedding 2 d elements moved per position and the index, no FLOPs. Gradients: dy once, the result once (and
-   once more to set it to 0); sorting moves 4 times 8 bytes per position and pass, 2 passes for up to 65,535 rows. */
+   Launch shapes: blocks of 256 threads, the grid strides over what is left; sorting: a block for 2048 positions, and
+   one block of 1024 threads for the sums of the digits' counts.
+
+   Roofline: embedding 2 d elements moved per position and the index, no FLOPs; gather an element, its index and a
+   sector of 32 bytes of x. Gradients: dy once, the result once (atomics read it, too), and once more to set it to 0, 1
+   FLOP per element of dy. Sorting moves 5 times 8 bytes per position and pass (3 times in the first, which counts
+   positions and does not read them), the index in sectors of 32 once the order is not that of memory; 2 passes for up
+   to 65,535 rows. All of them wait for memory. */
 #include "dtypes.cuh"
 
 namespace dtk {

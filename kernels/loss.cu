@@ -14,8 +14,10 @@
    sum. At most 1024 blocks; each leaves the sums of its rows in double, one more block adds them in their order: the
    same bits in every run. nll: a thread for a row.
 
-   Roofline: forward 4 bytes per logit in f32 (with smoothing a second time, from cache), about 12 FLOPs; backward 8
-   bytes and 12 FLOPs: memory. Without the fusion, log_softmax, its gradient and nll would move 28 bytes. */
+   Roofline: forward 4 bytes per logit in f32 (with smoothing a second time, from L2 where rows are short), about 12
+   FLOPs; backward 8 bytes and 12 FLOPs: memory. Without the fusion log_softmax (8), nll, its gradient (4 of zeros) and
+   that of log_softmax (12) move 24 bytes, and 36 where rows do not stay in L2 (softmax.cu). nll: a sector of 32 bytes
+   for each row; its gradient sets dx to 0 first. */
 #include "dtypes.cuh"
 
 namespace dtk {

@@ -19,11 +19,13 @@
    - planes (channels of NCHW): a block is a slice of one channel; a warp for each channel adds the slices.
    - apply: flat over the image; channel = (i / inner) % c with inner = h w in NCHW and 1 in NHWC.
 
-   Roofline, e the bytes of an element, all bound by memory (5 to 10 FLOPs an element):
-       layer_norm       2e an element (x once, y; the second and third look at a row find it in L1 or L2)
-       layer_norm_bwd   3e for dx, 2e more for dw and db
-       batch_norm       train x twice and y: 3e (4e with add); evaluation 2e (3e)
-       batch_norm_bwd   sums 2e (3e with relu), dx 3e (4e with relu, 5e with dadd)
+   Roofline, e the bytes of an element, all bound by memory:
+       layer_norm       2e an element (x once, y; the second and third look at a row find it in L1 or L2), 9 FLOPs;
+                        rms norm 6
+       layer_norm_bwd   3e and 12 FLOPs for dx, 2e and 5 more for dw and db: dy and x are read twice
+       batch_norm       train x twice and y: 3e (4e with add), 8 FLOPs; evaluation 2e (3e), 4
+       batch_norm_bwd   sums 2e (3e with relu) and 5 FLOPs, dx 3e (4e with relu, 5e with dadd) and 6: dy, x and y are
+                        read twice, 7e in all with relu
    Tables and partial sums are below 1 % of that for images of any size that matters. */
 #include "operand.cuh"
 

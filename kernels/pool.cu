@@ -11,8 +11,9 @@
    bytes along c. Averages over windows of 64 cells and more in NCHW take a warp for each element of y.
 
    Roofline: forward reads x once from memory (cells of overlapping windows again from L1) and writes y and the index:
-   for 2x2/2 of f32 4 + 1 + 1/4 bytes for each element of x, and 1 comparison. Backward reads dy and the index (again
-   kernel/stride times a dimension from L1) and writes dx. Bound by memory. */
+   for 2x2/2 of f32 4 + 1 + 1/4 bytes for each element of x, and 1 comparison (kernel/stride a dimension: 2 1/4 for
+   3x3/2). Backward reads dy and the index (again kernel/stride times a dimension from L1) and writes dx: the same
+   bytes, an addition for each winner, for averages one for each cell. Bound by memory. */
 #include "operand.cuh"
 
 namespace dtk {

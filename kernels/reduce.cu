@@ -19,8 +19,9 @@
    Where that makes fewer than 512 blocks, the reduced elements are cut into chunks, a block for each, and a second
    kernel merges the states of the chunks, a warp for an output.
 
-   Roofline: bytes are those of x, 1 FLOP per element (var 4 in double: on cards with few double units, from 1/64 of the
-   f32 rate, that is about the time of the loads). All of them wait for memory. */
+   Roofline: bytes are those of x, and 8 or 16 for each chunk of an output; 1 FLOP per element (var 4 in double: on
+   cards with few double units, from 1/64 of the f32 rate, that is about the time of the loads). All of them wait for
+   memory. */
 #include "dtypes.cuh"
 
 namespace dtk {
