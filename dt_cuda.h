@@ -693,12 +693,12 @@ int dt__cuda_gemm(dt_device *dev, const dt_call *c)
     const dt_view    *bias = &c->in[2];
     cublasOperation_t op;
     int               dtype = a.dtype == b.dtype ? a.dtype : (int)DT_F32, bad = 0, act = c->u.gemm.act;
-    bool              biased = c->nin > 2 && bias->ndim >= 0, add = c->acc & 1, half = y.dtype != DT_F32;
+    bool              biased = c->nin > 2 && bias->ndim >= 0, add = c->acc & 1, halves = y.dtype != DT_F32;
     bool              copy_a = a.dtype != dtype || !dt__cuda_lead(&a, &op);
     bool              copy_b = b.dtype != dtype || !dt__cuda_lead(&b, &op);
     bool              exact = act == DT_ACT_NONE || act == DT_ACT_RELU; /* of a rounded value, too */
-    bool              begins = half && biased && exact && !add && bias->dtype == y.dtype;
-    bool              through = (half && y.dtype != dtype) || (half && (!exact || (biased && !begins))) ||
+    bool              begins = halves && biased && exact && !add && bias->dtype == y.dtype;
+    bool              through = (halves && y.dtype != dtype) || (halves && (!exact || (biased && !begins))) ||
                    (add && (biased || act != DT_ACT_NONE));
     dt_view none = c->out[0], ta = a, tb = b, ty = y;
     none.ndim = -1;

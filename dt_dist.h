@@ -757,10 +757,10 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
 {
     dt_model  *m = d->m;
     dt_tensor *g = m->block[b->block].b.grad;
-    int        bad = 0, rc = dt__note_take(d), half = g->dtype != DT_F32;
+    int        bad = 0, rc = dt__note_take(d), halves = g->dtype != DT_F32;
     for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_blank(m->order[b->first + k]->t);
     /* halves are divided before the sum, where they cannot overflow */
-    double scale = half ? d->before * d->after : d->before;
+    double scale = halves ? d->before * d->after : d->before;
     if (!rc && d->far) rc = dt__ddp_scale_flag(d, g, b->at, b->numel, scale, d->flags, b - d->bucket);
     else if (!rc) rc = dt__ddp_scale(d, g, b->at, b->numel, scale, d->o.no_check ? NULL : &bad);
     if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->first, b->n);

@@ -6257,7 +6257,7 @@ static void dt__svg_ticks(dt__svg *s, const dt__axis *a, int side)
 static void dt__svg_frame(dt__svg *s)
 {
     const dt_plot *p = s->plot;
-    double         middle = (s->x.from + s->x.to) / 2, half = (s->y.from + s->y.to) / 2;
+    double         middle = (s->x.from + s->x.to) / 2, center = (s->y.from + s->y.to) / 2;
     int64_t        every = p->nmarks / 40 + 1;
     dt__svg_ticks(s, &s->x, 0);
     dt__svg_ticks(s, &s->y, 1);
@@ -6273,8 +6273,8 @@ static void dt__svg_frame(dt__svg *s)
     if (s->has_right) dt__svg_line(s, s->x.to, s->y.to, s->x.to, s->y.from, "stroke=\"#5f6773\"");
     if (p->title) dt__svg_text(s, middle, 22, "text-anchor=\"middle\" font-size=\"15\" font-weight=\"bold\"", p->title);
     if (p->x_label) dt__svg_text(s, middle, s->height - 12, "text-anchor=\"middle\"", p->x_label);
-    if (p->y_label) dt__svg_turned(s, 18, half, -90, p->y_label);
-    if (p->right_label && s->has_right) dt__svg_turned(s, s->width - 16, half, 90, p->right_label);
+    if (p->y_label) dt__svg_turned(s, 18, center, -90, p->y_label);
+    if (p->right_label && s->has_right) dt__svg_turned(s, s->width - 16, center, 90, p->right_label);
 }
 
 /* One line of a series, in pieces between values it cannot show; those are marked at the upper edge. */
@@ -6551,7 +6551,7 @@ static void dt__history_mark(dt_progress *p, int64_t step)
 static void dt__curve_loss(const dt_progress *p, dt_series *raw, dt_series *smooth, double *x, double *y)
 {
     int64_t n = 0;
-    int     half = p->nstretches >= 10 ? p->nstretches / 50 + 1 : 0;
+    int     around = p->nstretches >= 10 ? p->nstretches / 50 + 1 : 0;
     raw->x = x;
     raw->y = y;
     for (int i = 0; i < p->nstretches; i++) {
@@ -6567,9 +6567,9 @@ static void dt__curve_loss(const dt_progress *p, dt_series *raw, dt_series *smoo
     smooth->y = y += n;
     for (int i = 0; i < p->nstretches; i++) {
         double sum = 0, count = 0;
-        for (int k = i - half; k <= i + half; k++)
+        for (int k = i - around; k <= i + around; k++)
             if (k >= 0 && k < p->nstretches && p->stretch[k].n) {
-                double w = (double)(half + 1 - abs(k - i)) * (double)p->stretch[k].n;
+                double w = (double)(around + 1 - abs(k - i)) * (double)p->stretch[k].n;
                 sum += w * (p->stretch[k].sum / (double)p->stretch[k].n);
                 count += w;
             }
