@@ -419,6 +419,10 @@ UTEST(ddp, gpt) { compare(utest_result, 2, (recipe){ .net = 2 }); }
 UTEST(ddp, weighted) { compare(utest_result, 2, (recipe){ .net = 2, .weighted = true }); }
 UTEST(ddp, accumulated) { compare(utest_result, 2, (recipe){ .net = 2, .accumulate = true }); }
 UTEST(ddp, a_rank_that_runs_out) { compare(utest_result, 2, (recipe){ .net = 0, .uneven = true, .sync_batchnorm = true }); }
+UTEST(ddp, weighted_with_batch_norms_over_all_ranks)
+{
+    compare(utest_result, 2, (recipe){ .net = 0, .weighted = true, .sync_batchnorm = true });
+}
 UTEST(ddp, slots) { compare(utest_result, 2, (recipe){ .net = 2, .slots = true }); }
 UTEST(ddp, mixed_precision_in_f16) { compare(utest_result, 2, (recipe){ .net = 2, .level = "O1", .dtype = DT_F16 }); }
 UTEST(ddp, mixed_precision_in_bf16) { compare(utest_result, 2, (recipe){ .net = 0, .level = "O2", .dtype = DT_BF16 }); }
