@@ -1332,7 +1332,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     int         world = dt_comm_size(c);
     if (!dt__model_ok(call, m)) return NULL;
     if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp already", call);
-    else if (m->device != dt_cpu())
+    else if (m->device != dt_cpu() && (world > 1 || o.slots))
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; it must be on the CPU", call, m->device->name);
     else if (dt_comm_status_of(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
     else if (o.slots < 0 || (o.slots && o.slots % world))

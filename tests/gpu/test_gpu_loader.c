@@ -402,6 +402,33 @@ UTEST(errors, of_marks_and_of_pinned_memory_too)
     }
     dt_dataset_free(s);
 }
+UTEST(errors, a_copy_that_nobody_waits_for_comes_before_what_takes_its_memory)
+{
+    dt_dataset *s = images();
+    made = 0;
+    dt_loader *in =
+        dt_loader_new(s, .batch = BATCH, .workers = 1, .prefetch = 3, .transform = count_items, .device = gpu());
+    int64_t    before = calls.copies;
+    dt_tensor *t[4];
+    dt_batch   b;
+    while (__atomic_load_n(&made, __ATOMIC_RELAXED) <= 2 * BATCH) usleep(100); /* the second batch is ready */
+    ASSERT_TRUE(dt_loader_next(in, &b));
+    EXPECT_EQ(4, calls.copies - before); /* and on its way */
+    dt_loader_cursor(in)->position = -5;
+    EXPECT_ERROR(dt_loader_next(in, &b) ? DT_OK : dt_error_code(), "position is -5");
+    dt_end();
+    for (int i = 0; i < 4; i++) t[i] = dt_keep(dt_full(3, DT_SHAPE(BATCH, C, H, W), .device = gpu()));
+    for (int i = 0; i < 4; i++) EXPECT_EQ(3.0, dt_item(dt_mean(t[i])));
+    EXPECT_EQ(0, dt_device_backend(gpu())->wait(gpu(), dt_cuda_copy_stream(gpu())));
+    for (int i = 0; i < 4; i++) {
+        EXPECT_EQ(3.0, dt_item(dt_mean(t[i])));
+        dt_free(t[i]);
+    }
+    dt_end();
+    dt_loader_free(in);
+    dt_dataset_free(s);
+    EXPECT_FALSE(dt_error());
+}
 UTEST(errors, a_loader_may_go_at_any_time)
 {
     dt_dataset *s = images();
