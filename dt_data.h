@@ -2867,9 +2867,9 @@ static uint64_t dt__tf_key(uint64_t seed, int64_t epoch)
 static void dt__tf_cut(const dt__tf *t, char *to, const uint32_t *draw)
 {
     size_t  size = dt_dtype_nbytes(t->dtype);
-    int64_t y = dt__tf_below(draw[0], t->h), x = dt__tf_below(draw[1], t->w), half = t->cutout / 2;
-    int64_t y0 = y < half ? 0 : y - half, x0 = x < half ? 0 : x - half, y1 = y - half + t->cutout,
-            x1 = x - half + t->cutout;
+    int64_t y = dt__tf_below(draw[0], t->h), x = dt__tf_below(draw[1], t->w), mid = t->cutout / 2;
+    int64_t y0 = y < mid ? 0 : y - mid, x0 = x < mid ? 0 : x - mid, y1 = y - mid + t->cutout,
+            x1 = x - mid + t->cutout;
     if (y1 > t->h) y1 = t->h;
     if (x1 > t->w) x1 = t->w;
     for (int64_t c = 0; c < t->c; c++)
