@@ -16,7 +16,9 @@ UTEST_MAIN()
 /* ---- what the program calls of the runtime passes here: waits are counted by thread, a call may fail on request */
 static __thread int is_trainer; /* this thread */
 static struct {
-    int64_t waits, others, copies, pinned, segments, events, fail_copy, fail_pinned, fail_record;
+    int64_t waits, others, copies, pinned, segments;
+    int64_t pinned_live, events_live;
+    int64_t fail_copy, fail_pinned, fail_record;
     bool    all; /* from the failing one on */
 } calls;
 
@@ -55,7 +57,15 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcp
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned flags)
 {
     one_more(&calls.pinned);
-    return fails(&calls.fail_pinned) ? cudaErrorMemoryAllocation : REAL(cudaHostAlloc)(p, n, flags);
+    cudaError_t e = fails(&calls.fail_pinned) ? cudaErrorMemoryAllocation : REAL(cudaHostAlloc)(p, n, flags);
+    if (e == cudaSuccess) one_more(&calls.pinned_live);
+    return e;
+}
+cudaError_t cudaFreeHost(void *p)
+{
+    cudaError_t e = REAL(cudaFreeHost)(p);
+    if (e == cudaSuccess) __atomic_sub_fetch(&calls.pinned_live, 1, __ATOMIC_RELAXED);
+    return e;
 }
 cudaError_t cudaMalloc(void **p, size_t n)
 {
@@ -64,8 +74,13 @@ cudaError_t cudaMalloc(void **p, size_t n)
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
-    one_more(&calls.events);
+    one_more(&calls.events_live);
     return REAL(cudaEventCreateWithFlags)(e, flags);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    __atomic_sub_fetch(&calls.events_live, 1, __ATOMIC_RELAXED);
+    return REAL(cudaEventDestroy)(e);
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
@@ -327,6 +342,23 @@ UTEST(time, that_of_a_slow_device_is_not_the_loaders)
 }
 
 /* ==================================================================================================== errors */
+/* What loaders left behind since: buffers, marks, bytes of tensors. */
+typedef struct holdings {
+    int64_t pinned, events;
+    size_t  live;
+} holdings;
+static holdings held(void)
+{
+    holdings h = { calls.pinned_live, calls.events_live, dt_stats().live_bytes };
+    return h;
+}
+static void expect_nothing_left(int *utest_result, holdings before)
+{
+    dt_end();
+    EXPECT_EQ(before.pinned, calls.pinned_live);
+    EXPECT_EQ(before.events, calls.events_live);
+    EXPECT_EQ(before.live, dt_stats().live_bytes);
+}
 static int fail_at_20(void *user, const dt_sample *sample, void *x)
 {
     (void)user, (void)x;
@@ -373,6 +405,9 @@ static int until_error(int *utest_result, dt_dataset *s, int64_t *fail, int64_t 
 UTEST(errors, of_copies_come_with_their_batch)
 {
     dt_dataset *s = images();
+    gpu();
+    dt_end();
+    holdings before = held();
     for (int workers = 0; workers <= 2; workers++)
         for (int n = 1; n <= 2 * BATCHES; n++) {
             int came = until_error(utest_result, s, &calls.fail_copy, n, true, workers, "cudaMemcpyAsync");
@@ -381,11 +416,15 @@ UTEST(errors, of_copies_come_with_their_batch)
             /* one that was tried ahead is tried again when it is due */
             EXPECT_TRUE(came == (n - 1) / 2 || (workers && came == BATCHES));
         }
+    expect_nothing_left(utest_result, before);
     dt_dataset_free(s);
 }
 UTEST(errors, of_marks_and_of_pinned_memory_too)
 {
     dt_dataset *s = images();
+    gpu();
+    dt_end();
+    holdings before = held();
     for (int workers = 0; workers <= 1; workers++) {
         for (int n = 1; n <= 3 * BATCHES; n++) /* two orders and a mark a batch */
             until_error(utest_result, s, &calls.fail_record, n, true, workers, "cudaEventRecord");
@@ -400,6 +439,7 @@ UTEST(errors, of_marks_and_of_pinned_memory_too)
         calls.fail_pinned = 0;
         dt_loader_free(in);
     }
+    expect_nothing_left(utest_result, before);
     dt_dataset_free(s);
 }
 UTEST(errors, a_copy_that_nobody_waits_for_comes_before_what_takes_its_memory)
@@ -432,6 +472,9 @@ UTEST(errors, a_copy_that_nobody_waits_for_comes_before_what_takes_its_memory)
 UTEST(errors, a_loader_may_go_at_any_time)
 {
     dt_dataset *s = images();
+    gpu();
+    dt_end();
+    holdings before = held();
     for (int workers = 0; workers <= 2; workers++)
         for (int n = 0; n < BATCHES; n++) {
             dt_loader *in = loader(s, gpu(), workers);
@@ -446,6 +489,7 @@ UTEST(errors, a_loader_may_go_at_any_time)
             forget(&k, 1);
             dt_end();
         }
+    expect_nothing_left(utest_result, before);
     dt_dataset_free(s);
     EXPECT_FALSE(dt_error());
 }
