@@ -277,6 +277,12 @@ static int     count_items(void *user, const dt_sample *sample, void *x)
     one_more(&made);
     return 0;
 }
+static bool until_made(int64_t n) /* more items than that; false: they do not come */
+{
+    for (int i = 0; i < 20000 * utest_slow(); i++, usleep(1000))
+        if (__atomic_load_n(&made, __ATOMIC_RELAXED) > n) return true;
+    return false;
+}
 UTEST(time, a_batch_is_on_its_way_when_the_one_before_is_handed_out)
 {
     dt_dataset *s = images();
@@ -287,7 +293,7 @@ UTEST(time, a_batch_is_on_its_way_when_the_one_before_is_handed_out)
     for (int i = 0; i < BATCHES - 1; i++) {
         dt_batch b;
         /* it makes the batch after the next one: so the next one is ready */
-        while (i < BATCHES - 3 && __atomic_load_n(&made, __ATOMIC_RELAXED) <= (i + 2) * BATCH) usleep(100);
+        if (i < BATCHES - 3) ASSERT_TRUE(in && until_made((i + 2) * BATCH));
         ASSERT_TRUE(dt_loader_next(in, &b));
         if (i < BATCHES - 3) EXPECT_EQ(2 * (i + 2), calls.copies - before);
         dt_end();
@@ -451,7 +457,7 @@ UTEST(errors, a_copy_that_nobody_waits_for_comes_before_what_takes_its_memory)
     int64_t    before = calls.copies;
     dt_tensor *t[4];
     dt_batch   b;
-    while (__atomic_load_n(&made, __ATOMIC_RELAXED) <= 2 * BATCH) usleep(100); /* the second batch is ready */
+    ASSERT_TRUE(in && until_made(2 * BATCH)); /* the second batch is ready */
     ASSERT_TRUE(dt_loader_next(in, &b));
     EXPECT_EQ(4, calls.copies - before); /* and on its way */
     dt_loader_cursor(in)->position = -5;
