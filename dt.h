@@ -816,6 +816,17 @@ typedef struct dt_backend {
     void *(*stream_new)(dt_device *dev);                        /* NULL entry: one stream only */
     void (*stream_free)(dt_device *dev, void *stream);
     int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
+    /* Copies that run beside kernels, called by any thread; NULL entries: there are none. Memory of the host to copy
+       from, 64-byte aligned, NULL without a message; the stream of copies; an upload that reads the host's memory when
+       its turn comes; a mark in a stream (made where *mark is NULL), and whether the stream has got there: with wait
+       the host waits until it has. */
+    void *(*host_alloc)(dt_device *dev, size_t nbytes);
+    void (*host_free)(dt_device *dev, void *ptr, size_t nbytes);
+    void *(*copy_stream)(dt_device *dev);
+    int (*upload_later)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
+    int (*mark)(dt_device *dev, void *stream, void **mark);
+    int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes);
+    void (*mark_free)(dt_device *dev, void *mark);
     dt_kernel kernel[DT_K_COUNT];
 } dt_backend;
 

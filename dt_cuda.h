@@ -550,6 +550,58 @@ DT_API void dt_cuda_host_free(void *ptr)
     if (ptr) (void)cudaFreeHost(ptr);
 }
 
+/* ---- what a loader needs: copies from pinned memory, and marks to know of each that it is done */
+static void *dt__cuda_pinned(dt_device *dev, size_t nbytes)
+{
+    void *p = NULL;
+    if (cudaSetDevice(dt__cuda_of(dev)->index) == cudaSuccess &&
+        cudaHostAlloc(&p, nbytes ? nbytes : 1, cudaHostAllocPortable) == cudaSuccess)
+        return p;
+    (void)cudaGetLastError(); /* the caller says what it was for */
+    return NULL;
+}
+static void dt__cuda_pinned_free(dt_device *dev, void *ptr, size_t nbytes)
+{
+    (void)dev, (void)nbytes;
+    dt_cuda_host_free(ptr);
+}
+static int dt__cuda_upload_later(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes)
+{
+    cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    if (!nbytes) return 0;
+    return dt__cuda_check((int)cudaMemcpyAsync(dst, host, nbytes, cudaMemcpyHostToDevice, s), "cudaMemcpyAsync");
+}
+static int dt__cuda_mark(dt_device *dev, void *stream, void **mark)
+{
+    cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    cudaEvent_t  e = (cudaEvent_t)*mark;
+    int          bad = 0;
+    if (!e) /* who waits for it sleeps: the core is another worker's */
+        bad = dt__cuda_check((int)cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventBlockingSync),
+                             "cudaEventCreateWithFlags");
+    if (bad) return bad;
+    *mark = (void *)e;
+    return dt__cuda_check((int)cudaEventRecord(e, s), "cudaEventRecord");
+}
+static int dt__cuda_passed(dt_device *dev, void *mark, bool wait, bool *yes)
+{
+    int         bad = dt__cuda_enter(dt__cuda_of(dev));
+    cudaError_t e = bad ? cudaSuccess : cudaEventQuery((cudaEvent_t)mark);
+    *yes = false;
+    if (e == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        if (!wait) return 0;
+        e = cudaEventSynchronize((cudaEvent_t)mark);
+    }
+    if (!bad) bad = dt__cuda_check((int)e, "a copy to the device");
+    *yes = !bad;
+    return bad;
+}
+static void dt__cuda_mark_free(dt_device *dev, void *mark)
+{
+    if (mark && !dt__cuda_enter(dt__cuda_of(dev))) (void)cudaEventDestroy((cudaEvent_t)mark);
+}
+
 /* ==================================================================================================== >>gemm
    cuBLAS counts columns first. A matrix of rows is its transpose there, so c = a b is computed as c' = b' a'. */
 static cublasHandle_t dt__cuda_blas(dt__cuda_dev *d, dt__cuda_queue *q)
@@ -1761,6 +1813,13 @@ static const dt_backend dt__cuda_backend = { "cuda",
                                              dt__cuda_stream_new,
                                              dt__cuda_stream_free,
                                              dt__cuda_image_layout,
+                                             dt__cuda_pinned,
+                                             dt__cuda_pinned_free,
+                                             dt_cuda_copy_stream,
+                                             dt__cuda_upload_later,
+                                             dt__cuda_mark,
+                                             dt__cuda_passed,
+                                             dt__cuda_mark_free,
                                              { DT_KERNELS(DT__CUDA_ROW) } };
 static int              dt__cuda_asked(int *count) /* how many there are; the reason why none */
 {

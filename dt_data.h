@@ -306,8 +306,12 @@ typedef struct dt_loader_opts {
     /* 0, or negative after dt_fail; called by several threads */
     int (*transform)(void *user, const dt_sample *s, void *x) DT_D;
     void         *user DT_D;
-    dt_device    *device DT_D;     /* where batches go; default dt_cpu() */
-    const dt_allocator *buffers DT_D; /* memory of batches: pinned, shared; default: the CPU's. Aligned to 64 bytes */
+    /* Where batches go; default dt_cpu(). To a device that copies beside its kernels (dt_cuda) each goes while the step
+       before it computes. */
+    dt_device    *device DT_D;
+    /* Memory that batches are made in: pinned, shared; aligned to 64 bytes. Default: pinned for such a device, else the
+       CPU's */
+    const dt_allocator *buffers DT_D;
     bool          digest DT_D;     /* SHA-256 of every batch: two ranks that read the same data show the same */
 } dt_loader_opts;
 DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o DT_OPT0(dt_loader_opts));
@@ -341,7 +345,8 @@ DT_API dt_tensor *dt_loader_state(dt_loader *in); /* the same as a tensor (i64) 
 typedef struct dt_loader_stats {
     int64_t batches, items;
     double  wait;     /* the caller waited in dt_loader_next */
-    double  elsewhere; /* the caller was elsewhere, between two batches of an epoch: computing */
+    double  elsewhere; /* the caller was elsewhere, between two batches of an epoch: computing; or the device was behind
+                          with what it had been given */
     double  busy;     /* threads' time spent making batches, all threads */
     double  needed;   /* items a second the caller would take if it never waited */
     double  able;     /* items a second that the loader can make: with all its threads busy */
@@ -2924,7 +2929,12 @@ static int dt__tf_item(const dt__tf *t, uint64_t seed, int64_t epoch, int64_t it
 /* ==================================================================================================== >>loader
    Workers take batches by number, in order, while fewer than 'prefetch' are under way or ready; batch k waits in place
    k % prefetch of the ring until it is due. Its memory is a tray, which comes back when the last tensor on it has gone,
-   so a program that keeps batches gets new trays and never a stall. */
+   so a program that keeps batches gets new trays and never a stall.
+
+   A device that copies beside its kernels: when a batch is handed out, the copy of the next one is queued in the stream
+   of copies. The tensors it goes to come from the cache of the stream that computes, so the copy is ordered behind what
+   is queued there, and the step that uses it behind the copy. The tray is free at once, but is filled again only when
+   its mark, behind the copy, is passed. */
 #include <signal.h>
 
 typedef struct dt__depot dt__depot;
@@ -2934,6 +2944,10 @@ typedef struct dt__tray {
     int64_t   *item;
     int64_t    n;
     int32_t    out;           /* tensors on it */
+    dt_tensor *to[2];         /* x and y on the device, once their copies are queued */
+    void      *mark;          /* behind the copies */
+    bool       busy;          /* it was not seen passed yet */
+    uint64_t   held[2];       /* from when until when its filling waited for that */
     dt_status  code;          /* why it is not filled */
     char       message[1024];
     char       sha256[65];
@@ -2948,7 +2962,11 @@ struct dt__depot { /* the trays that are free; lives as long as the loader or a 
     int32_t         refs;      /* the loader, and each tray that is out */
     dt__tray       *free, *all;
     dt_allocator    a;
-    bool            own;       /* memory of the CPU device */
+    bool            own;       /* memory of the CPU device, or pinned memory of dev */
+    dt_device      *dev;       /* that copies beside its kernels; NULL: trays are the batches */
+    const dt_backend *be;      /* its */
+    bool            forked;    /* the device is the parent's */
+    int             trays, enough; /* of dev: so many are made before one that is being copied is waited for */
     size_t          xbytes, ybytes;
     int64_t         batch;
 };
@@ -2973,12 +2991,13 @@ struct dt_loader {
     int64_t         epoch, nbatches, whole; /* of the run that is under way; whole: batches of a whole epoch */
     int64_t         handed;    /* batches handed out in this run */
     bool            begun, over; /* over: the epoch's last batch is out and its end was not told yet */
-    dt__tray       *last;      /* workers 0, and whose items the caller sees */
+    dt__tray       *sent;      /* the batch that is due next, if its copy to the device is queued */
     int64_t        *item;
     dt__mem         mem;
     pid_t           pid;
     uint64_t        left;      /* when the caller went away; 0: not yet */
     uint64_t        wait, elsewhere, busy, warned_wait, warned_elsewhere; /* ns */
+    uint64_t        held;      /* of the call that is under way: the device's, not the data's */
     int64_t         batches, items, made;
     int64_t         last_n, timed; /* items of the last batch; those whose steps 'elsewhere' holds */
     /* guarded by lock */
@@ -2996,18 +3015,24 @@ struct dt_loader {
 static char *dt__depot_alloc(dt__depot *d, size_t n)
 {
     if (!n) return NULL;
-    if (d->own) return (char *)dt_device_backend(dt_cpu())->alloc(dt_cpu(), n);
-    return (char *)d->a.alloc(d->a.user, n);
+    if (!d->own) return (char *)d->a.alloc(d->a.user, n);
+    return (char *)(d->dev ? d->be->host_alloc(d->dev, n) : dt_device_backend(dt_cpu())->alloc(dt_cpu(), n));
 }
 static void dt__depot_dealloc(dt__depot *d, char *p, size_t n)
 {
     if (!p) return;
-    if (d->own) dt_device_backend(dt_cpu())->free(dt_cpu(), p, n);
-    else d->a.free(d->a.user, p, n);
+    if (!d->own) d->a.free(d->a.user, p, n);
+    else if (!d->dev) dt_device_backend(dt_cpu())->free(dt_cpu(), p, n);
+    else if (!d->forked) d->be->host_free(d->dev, p, n);
 }
 static void dt__tray_free(dt__tray *s)
 {
+    bool yes;
     if (!s) return;
+    if (s->mark && !s->depot->forked) {
+        if (s->busy) (void)s->depot->be->passed(s->depot->dev, s->mark, true, &yes);
+        s->depot->be->mark_free(s->depot->dev, s->mark);
+    }
     dt__depot_dealloc(s->depot, s->x, s->depot->xbytes);
     dt__depot_dealloc(s->depot, s->y, s->depot->ybytes);
     dt_dealloc(s->item, (size_t)s->depot->batch * sizeof *s->item);
@@ -3024,13 +3049,45 @@ static void dt__depot_unref(dt__depot *d)
     pthread_mutex_destroy(&d->lock);
     dt_dealloc(d, sizeof *d);
 }
-static dt__tray *dt__tray_take(dt__depot *d) /* NULL after dt_fail */
+static void dt__tray_none(const dt__depot *d)
+{
+    bool pinned = d->dev && d->own;
+    dt_fail(DT_ERR_MEMORY, "dt_loader_next: out of %smemory for a batch of %zu bytes%s", pinned ? "pinned " : "",
+            d->xbytes + d->ybytes, pinned ? "; .prefetch takes less, .buffers other memory" : "");
+}
+/* A free tray; NULL if there is none, or if one more is better than to wait for the copy of the one that has been free
+   for longest. */
+static dt__tray *dt__tray_old(dt__depot *d)
 {
     pthread_mutex_lock(&d->lock);
-    dt__tray *s = d->free;
-    if (s) d->free = s->next;
+    dt__tray **at = &d->free, *s;
+    while (d->dev && *at && (*at)->next) at = &(*at)->next;
+    s = *at;
+    if (s && s->busy && d->trays < d->enough) {
+        bool yes = false;
+        if (d->be->passed(d->dev, s->mark, false, &yes) == 0 && !yes) s = NULL;
+        else s->busy = !yes;
+    }
+    if (s) *at = s->next;
     pthread_mutex_unlock(&d->lock);
-    if (s) return s;
+    return s;
+}
+/* Filled again only after its copy. After an error of that it stays busy, and the error is that of its next batch. */
+static dt__tray *dt__tray_idle(dt__tray *s)
+{
+    bool yes = false;
+    s->held[0] = s->held[1] = 0;
+    if (!s->busy) return s;
+    s->held[0] = dt_trace_now();
+    (void)s->depot->be->passed(s->depot->dev, s->mark, true, &yes);
+    s->held[1] = dt_trace_now();
+    s->busy = !yes;
+    return s;
+}
+static dt__tray *dt__tray_take(dt__depot *d) /* NULL after dt_fail */
+{
+    dt__tray *s = dt__tray_old(d);
+    if (s) return dt__tray_idle(s);
     s = (dt__tray *)dt__alloc_zero(sizeof *s);
     if (s) {
         s->depot = d;
@@ -3042,10 +3099,11 @@ static dt__tray *dt__tray_take(dt__depot *d) /* NULL after dt_fail */
         pthread_mutex_lock(&d->lock);
         s->also = d->all;
         d->all = s;
+        d->trays++;
         pthread_mutex_unlock(&d->lock);
         return s;
     }
-    dt_fail(DT_ERR_MEMORY, "dt_loader_next: out of memory for a batch of %zu bytes", d->xbytes + d->ybytes);
+    dt__tray_none(d);
     dt__tray_free(s);
     return NULL;
 }
@@ -3103,7 +3161,7 @@ static void dt__batch_fill(dt_loader *in, dt__tray *s, int64_t k, dt__mem *mem)
     s->code = DT_OK;
     s->sha256[0] = 0;
     s->n = dt_sampler_batch(in->sampler, k, in->o.batch, in->o.drop_last, s->item);
-    for (int64_t at = 0; at < s->n; at += took) {
+    for (int64_t at = 0; at < s->n && dt__tls.code == DT_OK; at += took) {
         if (at + 2 < s->n) dt__foresee(in->set, s->item[at + 2]);
         if (dt__batch_run(in, s, at, mem, &took)) break;
     }
@@ -3161,8 +3219,21 @@ static dt__tray *dt__bay_empty(dt__bay *b)
     b->full = false;
     return s;
 }
+static void dt__tray_unsend(dt__tray *s)
+{
+    dt__depot *d = s->depot;
+    /* their memory is the computing stream's again: what it computes there comes behind the copy */
+    if (s->to[0]) (void)d->be->order(d->dev, dt__stream(d->dev), d->be->copy_stream(d->dev));
+    for (int i = 0; i < 2; i++) dt__unref(s->to[i]);
+    s->to[0] = s->to[1] = NULL;
+}
 static void dt__loader_halt(dt_loader *in) /* no batch is under way any more, and none is ready */
 {
+    if (in->sent) {
+        dt__tray_unsend(in->sent);
+        dt__tray_put(in->sent);
+        in->sent = NULL;
+    }
     if (!in->nthreads) return;
     pthread_mutex_lock(&in->lock);
     in->next = in->nbatches;
@@ -3192,9 +3263,11 @@ static int dt__loader_begin(dt_loader *in) /* at the cursor */
 static dt__tray *dt__loader_tray(dt_loader *in) /* the batch that is due; NULL after dt_fail */
 {
     dt__tray *s;
+    uint64_t  t0 = dt_trace_now();
     if (!in->nthreads) {
         s = dt__tray_take(in->depot);
         if (s) {
+            if (s->held[1]) in->held = s->held[1] - s->held[0];
             dt__batch_fill(in, s, in->handed, &in->mem);
             in->handed++;
         }
@@ -3202,23 +3275,30 @@ static dt__tray *dt__loader_tray(dt_loader *in) /* the batch that is due; NULL a
     }
     pthread_mutex_lock(&in->lock);
     dt__bay *bay = &in->ring[in->handed % in->o.prefetch];
-    while (!bay->full) pthread_cond_wait(&in->ready, &in->lock);
-    s = dt__bay_empty(bay);
+    while (!in->sent && !bay->full) pthread_cond_wait(&in->ready, &in->lock);
+    s = in->sent ? in->sent : dt__bay_empty(bay);
+    in->sent = NULL;
     in->handed++;
     pthread_cond_signal(&in->work);
     pthread_mutex_unlock(&in->lock);
-    if (!s)
-        dt_fail(DT_ERR_MEMORY, "dt_loader_next: out of memory for a batch of %zu bytes",
-                in->depot->xbytes + in->depot->ybytes);
+    if (!s) dt__tray_none(in->depot);
+    /* what of our waiting was its worker's, for a copy */
+    else if (s->held[1] > t0) in->held = s->held[1] - (s->held[0] > t0 ? s->held[0] : t0);
     return s;
 }
-static dt_tensor *dt__loader_tensor(dt_loader *in, dt__tray *s, char *p, const dt__field *f, dt_dtype dtype)
+static dt_shape dt__loader_shape(const dt__tray *s, const dt__field *f)
 {
-    dt_shape      shape;
-    dt_adopt_opts o;
+    dt_shape shape;
+    memset(&shape, 0, sizeof shape);
     shape.ndim = f->shape.ndim + 1;
     shape.dim[0] = s->n;
     for (int i = 0; i < f->shape.ndim; i++) shape.dim[i + 1] = f->shape.dim[i];
+    return shape;
+}
+static dt_tensor *dt__loader_tensor(dt_loader *in, dt__tray *s, char *p, const dt__field *f, dt_dtype dtype)
+{
+    dt_shape      shape = dt__loader_shape(s, f);
+    dt_adopt_opts o;
     DT__CLEAR(o);
     o.dtype = dtype;
     o.release = dt__tray_release;
@@ -3227,6 +3307,71 @@ static dt_tensor *dt__loader_tensor(dt_loader *in, dt__tray *s, char *p, const d
     dt_tensor *t = dt_adopt_with(p, shape, o);
     if (!t) dt__tray_release(s);
     return t && in->o.device && in->o.device != dt_cpu() ? dt_to(t, in->o.device) : t;
+}
+static int dt__tray_lost(const dt__depot *d, int rc)
+{
+    return dt_fail((dt_status)rc, "dt_loader_next: the copy of a batch to %s failed with status %d",
+                   dt_device_name(d->dev), rc);
+}
+/* Queues the copies of a filled tray, unless they are. */
+static int dt__tray_send(dt_loader *in, dt__tray *s)
+{
+    dt__depot        *d = in->depot;
+    const dt__field  *field[2] = { &in->set->x, &in->set->y };
+    const int         dtype[2] = { (int)in->tf.dtype, (int)in->set->y.dtype };
+    const char *const from[2] = { s->x, s->y };
+    const size_t      each[2] = { in->tf.nbytes, in->set->y.nbytes };
+    int               n = in->set->has_y ? 2 : 1, rc = 0;
+    if (s->to[0]) return 0;
+    void *copy = d->be->copy_stream(d->dev);
+    for (int i = 0; i < n && !rc; i++) {
+        dt_shape shape = dt__loader_shape(s, field[i]);
+        s->to[i] = dt__new("dt_loader_next", d->dev, dtype[i], shape.dim, shape.ndim, DT_LAYOUT_PLAIN);
+        if (!s->to[i]) rc = DT_ERR_MEMORY;
+    }
+    if (!rc) rc = d->be->order(d->dev, copy, dt__stream(d->dev));
+    for (int i = 0; i < n && !rc; i++)
+        rc = d->be->upload_later(d->dev, copy, s->to[i]->st->ptr, from[i], (size_t)s->n * each[i]);
+    if (!rc) rc = d->be->mark(d->dev, copy, &s->mark);
+    s->busy = !rc;
+    if (!rc) return 0;
+    (void)d->be->wait(d->dev, copy); /* one of them may be on its way */
+    dt__tray_unsend(s);
+    return dt__tray_lost(d, rc);
+}
+/* What fails now may go well, or fails again, when the batch is due: then it is told. */
+static void dt__loader_ahead(dt_loader *in)
+{
+    if (!in->depot->dev || !in->nthreads || in->handed >= in->nbatches) return;
+    pthread_mutex_lock(&in->lock);
+    dt__bay *bay = &in->ring[in->handed % in->o.prefetch];
+    if (bay->tray) in->sent = dt__bay_empty(bay);
+    pthread_mutex_unlock(&in->lock);
+    if (in->sent && in->sent->code == DT_OK && dt__tray_send(in, in->sent)) dt_error_clear();
+}
+/* A batch whose copy is queued: what is computed from here on comes behind it. */
+static void dt__loader_arrive(dt_loader *in, dt__tray *s, dt_batch *b)
+{
+    dt__depot *d = in->depot;
+    int        rc = dt__tray_send(in, s);
+    if (!rc) rc = d->be->order(d->dev, dt__stream(d->dev), d->be->copy_stream(d->dev));
+    if (!rc) {
+        b->x = dt__give(s->to[0]);
+        b->y = dt__give(s->to[1]);
+        s->to[0] = s->to[1] = NULL;
+    } else {
+        dt__tray_lost(d, rc);
+        dt__tray_unsend(s);
+    }
+    dt__tray_put(s);
+}
+static void dt__loader_adopt(dt_loader *in, dt__tray *s, dt_batch *b)
+{
+    __atomic_add_fetch(&in->depot->refs, 1, __ATOMIC_RELAXED); /* the tray is out, and we hold it */
+    s->out = 1;
+    b->x = dt__loader_tensor(in, s, s->x, &in->set->x, in->tf.dtype);
+    b->y = in->set->has_y && b->x ? dt__loader_tensor(in, s, s->y, &in->set->y, in->set->y.dtype) : NULL;
+    dt__tray_release(s);
 }
 static bool dt__loader_hand(dt_loader *in, dt__tray *s, dt_batch *b)
 {
@@ -3241,11 +3386,8 @@ static bool dt__loader_hand(dt_loader *in, dt__tray *s, dt_batch *b)
     b->item = in->item;
     b->epoch = in->epoch;
     b->index = in->handed - 1;
-    __atomic_add_fetch(&in->depot->refs, 1, __ATOMIC_RELAXED); /* the tray is out, and we hold it */
-    s->out = 1;
-    b->x = dt__loader_tensor(in, s, s->x, &in->set->x, in->tf.dtype);
-    b->y = in->set->has_y && b->x ? dt__loader_tensor(in, s, s->y, &in->set->y, in->set->y.dtype) : NULL;
-    dt__tray_release(s);
+    if (in->depot->dev) dt__loader_arrive(in, s, b);
+    else dt__loader_adopt(in, s, b);
     in->batches++;
     in->items += b->n;
     in->last_n = b->n;
@@ -3289,6 +3431,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     if (in->left) in->elsewhere += t0 - in->left, in->timed += in->last_n;
     in->last_n = 0;
     in->left = t0;
+    in->held = 0;
     bool moved = memcmp(&in->place->c, &in->seen, sizeof in->seen) != 0;
     if (in->over && !moved) {
         in->over = false;
@@ -3299,10 +3442,14 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     bool ok = false;
     if (in->handed < in->nbatches) {
         dt__tray *s = dt__loader_tray(in);
+        uint64_t  t = dt_trace_now();
         ok = s && dt__loader_hand(in, s, b);
+        if (ok) dt__loader_ahead(in);
+        if (in->depot->dev) in->held += dt_trace_now() - t; /* queueing takes no time, unless the device is behind */
     }
     uint64_t t1 = dt_trace_now();
-    in->wait += t1 - t0;
+    in->wait += t1 - t0 - in->held;
+    in->elsewhere += in->held;
     in->left = in->handed >= in->nbatches && in->nbatches > 1 ? 0 : t1; /* what follows an epoch is not a step */
     if (dt_tracing() && ok) dt_trace_span("data", "wait for data", t0, t1);
     bool last = in->handed >= in->nbatches;
@@ -3355,6 +3502,18 @@ static dt_sampler *dt__loader_sampler(const char *call, const dt_dataset *set, c
     dt_dealloc(shard, shard ? (size_t)(n + 1) * sizeof *shard : 0);
     return s;
 }
+static void dt__depot_choose(dt__depot *d, const dt_loader_opts *o)
+{
+    const dt_backend *be = o->device && o->device != dt_cpu() ? dt_device_backend(o->device) : NULL;
+    d->own = !o->buffers;
+    if (o->buffers) d->a = *o->buffers;
+    if (!be || !be->order || !be->host_alloc || !be->host_free || !be->copy_stream || !be->upload_later || !be->mark ||
+        !be->passed || !be->mark_free)
+        return;
+    d->dev = o->device;
+    d->be = be;
+    d->enough = o->prefetch + 3; /* one is handed out, two are on their way to the device */
+}
 static int dt__loader_memory(const char *call, dt_loader *in)
 {
     size_t item;
@@ -3364,8 +3523,7 @@ static int dt__loader_memory(const char *call, dt_loader *in)
     if (in->depot) in->depot->refs = 1;
     if (in->depot) pthread_mutex_init(&in->depot->lock, NULL);
     if (!in->place || !in->depot) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
-    in->depot->own = !in->o.buffers;
-    if (in->o.buffers) in->depot->a = *in->o.buffers;
+    dt__depot_choose(in->depot, &in->o);
     in->depot->batch = in->o.batch;
     item = in->tf.nbytes > in->set->y.nbytes ? in->tf.nbytes : in->set->y.nbytes;
     if (item < 8) item = 8;
@@ -3445,10 +3603,11 @@ DT_API void dt_loader_free(dt_loader *in)
         for (int i = 0; i < in->nthreads; i++) pthread_join(in->thread[i], NULL);
         for (int i = 0; in->ring && i < in->o.prefetch; i++)
             if (in->ring[i].tray) dt__tray_put(in->ring[i].tray);
+        if (in->sent) dt__tray_unsend(in->sent);
         pthread_mutex_destroy(&in->lock);
         pthread_cond_destroy(&in->work);
         pthread_cond_destroy(&in->ready);
-    }
+    } else if (in->depot) in->depot->forked = true;
     dt_free(in->state);
     dt__place_unref(in->place);
     dt__depot_unref(in->depot);

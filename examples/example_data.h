@@ -3,7 +3,7 @@
        dt_dataset *train, *test;
        example_digits("data/digits", 1, 28, 3, &train, &test);     x (1, 28, 28) in 0..1: each pixel 3x3, a border of 2
 
-   Include it after dt_data.h and, for example_start, after dt_comm.h. */
+   Include it after dt_data.h and, for example_start and example_device, after dt_comm.h and dt_cuda.h. */
 #ifndef EXAMPLE_DATA_H_INCLUDED
 #define EXAMPLE_DATA_H_INCLUDED
 
@@ -45,6 +45,36 @@ static inline int example_start(int argc, char **argv, int (*fn)(void *args))
     int rc = gpus > 0 ? dt_spawn_nodes(nodes, nr, gpus, fn, &a) : fn(&a);
     if (rc < 0) fprintf(stderr, "%s: %s\n", argv[0], dt_comm_error(NULL));
     return rc != 0;
+}
+/* Where the ranks of an example meet; NULL after a line on stderr. */
+static inline dt_comm *example_comm(int argc, char **argv)
+{
+    (void)argc;
+    dt_comm *comm = dt_comm_init();
+    if (!comm) fprintf(stderr, "%s: %s\n", argv[0], dt_comm_error(NULL));
+    return comm;
+}
+#endif
+
+#ifdef DT_CUDA_H
+/* What --device names: cpu, cuda:N, or cuda: the GPU of this rank of the machine, from the first one again where ranks
+   are more. Where there is none it is the CPU, and rank 0 says why in one line. NULL with an error pending: no such
+   device. */
+static inline dt_device *example_device(int argc, char **argv, int rank, int local_rank)
+{
+    const char *name = example_option(argc, argv, "--device", "cpu");
+    int         n = dt_cuda_count(), index = n > 0 ? local_rank % n : 0;
+    char        end = 0;
+    if (!strcmp(name, "cpu")) return dt_cpu();
+    if (strcmp(name, "cuda") != 0 && sscanf(name, "cuda:%d%c", &index, &end) != 1) {
+        dt_fail(DT_ERR_ARG, "--device %s: it is cpu, cuda or cuda:N", name);
+        return NULL;
+    }
+    dt_device *dev = dt_cuda(index);
+    if (dev || n > 0) return dev;
+    if (rank == 0) fprintf(stderr, "%s; training on the CPU\n", dt_error());
+    dt_error_clear();
+    return dt_cpu();
 }
 #endif
 

@@ -7,9 +7,11 @@
        --steps N     500         --layers N   4        --dim N   128       --heads N   4       --context N   64
        --batch N     16          --lr X       0.003    --workers N  1      --sample N   400 characters at the end
        --opt-level O0..O3        --checkpoint DIR      --csv FILE, --svg FILE
+       --device D    cpu; cuda or cuda:N: a GPU (docs/gpu.md)
 
    The last tenth is not learnt: at the end the loss on it is shown.                                          */
 #define DT_IMPLEMENTATION
+#include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_nn.h"
 #include "example_data.h"
@@ -23,8 +25,8 @@ static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
 {
     int64_t    t = dt_dim(tokens, 1);
     dt_tensor *x = dt_embedding(m, "wte", tokens, .num = c->vocab, .dim = c->dim);
-    x = dt_add(x,
-               dt_embedding(m, "wpe", dt_arange(0, (double)t, 1, .dtype = DT_I64), .num = c->context, .dim = c->dim));
+    dt_tensor *place = dt_arange(0, (double)t, 1, .dtype = DT_I64, .device = dt_device_of(tokens));
+    x = dt_add(x, dt_embedding(m, "wpe", place, .num = c->context, .dim = c->dim));
     for (int i = 0; i < c->layers; i++) {
         dt_scope(m, "h.%d", i);
         dt_tensor *a = dt_layernorm(m, "ln_1", x);
@@ -64,7 +66,7 @@ static void sample(dt_model *m, const dt_dataset *from, const config *c, int n, 
     dt_eval(m);
     dt_no_grad_begin();
     for (int i = 0; i < n && !dt_error(); i++) {
-        dt_tensor *y = gpt(m, dt_from(window, DT_SHAPE(1, len), .dtype = DT_I64), c);
+        dt_tensor *y = gpt(m, dt_from(window, DT_SHAPE(1, len), .dtype = DT_I64, .device = dt_model_device(m)), c);
         y = dt_softmax(dt_cast(dt_select(dt_select(y, 0, 0), 0, len - 1), DT_F32), 0);
         dt_copy_out(y, p, (size_t)c->vocab * sizeof *p);
         dt_end();
@@ -109,10 +111,12 @@ int main(int argc, char **argv)
     int64_t     n = dt_dataset_size(all), last = (n + 9) / 10;
     if (n == 1) dt_fail(DT_ERR_ARG, "the text has one piece of %lld tokens; it takes two", (long long)c.context);
     dt_dataset *train = dt_dataset_range(all, 0, n - last), *held = dt_dataset_range(all, n - last, last);
-    dt_loader  *in = dt_loader_new(train, .batch = size, .shuffle = true, .seed = 1, .workers = workers);
-    dt_loader  *exam = dt_loader_new(held, .batch = size, .workers = workers);
+    dt_device  *dev = example_device(argc, argv, 0, 0);
+    dt_loader  *in =
+        dt_loader_new(train, .batch = size, .shuffle = true, .seed = 1, .workers = workers, .device = dev);
+    dt_loader  *exam = dt_loader_new(held, .batch = size, .workers = workers, .device = dev);
 
-    dt_model     *m = dt_model_new(.seed = 1);
+    dt_model     *m = dt_model_new(.seed = 1, .device = dev);
     dt_optimizer *opt =
         dt_adamw(m, .lr = atof(example_option(argc, argv, "--lr", "0.003")), .weight_decay = 0.1, .clip_norm = 1);
     dt_optim_group(opt, "*bias|*ln_*|wte.*|wpe.*", .weight_decay = DT_ZERO);

@@ -10,9 +10,12 @@
        --lr X              0.01                     --seed N      1
        --workers N         2: threads that load     --sync-bn     statistics of batch norms over all processes
        --opt-level O0..O3  mixed precision; default: none         --dtype f16|bf16
+       --device D          cpu; cuda: a GPU for each process of a machine; cuda:N: that one (docs/gpu.md)
+       --steps N           stop after so many; default: when the epochs are over
        --checkpoint DIR    save there every epoch and at SIGTERM or Ctrl-C; go on from the newest one
        --csv FILE, --svg FILE   a log of every step, the loss curve                               */
 #define DT_IMPLEMENTATION
+#include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "example_data.h"
@@ -64,12 +67,14 @@ static int trainer(void *args)
 {
     int         argc = ((example_args *)args)->argc;
     char      **argv = ((example_args *)args)->argv;
-    dt_comm    *comm = dt_comm_init();
+    dt_comm    *comm = example_comm(argc, argv);
     int         rank = dt_comm_rank(comm), world = dt_comm_size(comm);
-    if (!comm) return fprintf(stderr, "mnist: %s\n", dt_comm_error(NULL)) > 0;
+    if (!comm) return 1;
+    dt_device  *dev = example_device(argc, argv, rank, dt_comm_local_rank(comm));
     const char *level = example_option(argc, argv, "--opt-level", NULL),
                *dir = example_option(argc, argv, "--checkpoint", NULL);
     int64_t     epochs = atoi(example_option(argc, argv, "--epochs", "5")),
+            steps = atoi(example_option(argc, argv, "--steps", "0")),
             size = atoi(example_option(argc, argv, "--batch", "100")), epoch = 0, step = 0;
     uint64_t    seed = (uint64_t)atoi(example_option(argc, argv, "--seed", "1"));
     int         workers = atoi(example_option(argc, argv, "--workers", "2")), stop = 0;
@@ -79,11 +84,11 @@ static int trainer(void *args)
     const char *from = open_images(example_option(argc, argv, "--data", NULL), rank == 0, &train, &test);
     dt_dataset_mean_std(train, &mean, &std, 1);
     dt_loader *in = dt_loader_new(train, .batch = size, .shuffle = true, .seed = seed, .workers = workers,
-                                  .mean = { mean }, .std = { std }, .rank = rank, .world = world);
+                                  .mean = { mean }, .std = { std }, .rank = rank, .world = world, .device = dev);
     dt_loader *exam = dt_loader_new(test, .batch = 500, .workers = workers, .mean = { mean }, .std = { std },
-                                    .rank = rank, .world = world, .no_pad = true);
+                                    .rank = rank, .world = world, .no_pad = true, .device = dev);
 
-    dt_model      *m = dt_model_new(.seed = seed);
+    dt_model      *m = dt_model_new(.seed = seed, .device = dev);
     dt_optimizer  *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.01")), .momentum = 0.9);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level, .dtype = bf16 ? DT_BF16 : DT_F16) : NULL;
     dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
@@ -113,6 +118,7 @@ static int trainer(void *args)
                 dt_progress_epoch(p);
             }
             if (c) stop = dt_checkpoint_tick(c, dt_loader_epoch(in), step);
+            if (step == steps) stop = 1;
         }
     if (c) dt_checkpoint_finish(c, dt_loader_epoch(in), step);
     dt_progress_free(p);

@@ -12,10 +12,13 @@
        --warmup N    0: epochs in which the learning rate rises to that, step by step       --lars   (large batches)
        --cutout N    0: the side of a square of each image that is blanked             --workers N  2
        --sync-bn     statistics of batch norms over all processes
+       --device D    cpu; cuda: a GPU for each process of a machine; cuda:N: that one (docs/gpu.md)
+       --steps N     stop after so many; default: when the epochs are over
        --compare N   trains with one process, then with N: batch and learning rate times N, one epoch of
                      warm-up; both side by side at the end
        --opt-level O0..O3            --checkpoint DIR          --csv FILE, --svg FILE  --summary        */
 #define DT_IMPLEMENTATION
+#include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "example_data.h"
@@ -80,6 +83,7 @@ static int trainer(void *args)
     int     depth = atoi(example_option(argc, argv, "--depth", "20")), stop = 0;
     int64_t classes = atoi(example_option(argc, argv, "--classes", "10"));
     int64_t epochs = atoi(example_option(argc, argv, "--epochs", "10")), epoch = 0, step = 0;
+    int64_t limit = atoi(example_option(argc, argv, "--steps", "0"));
     if (depth != 18 && (depth < 8 || (depth - 2) % 6)) {
         fprintf(stderr, "resnet_cifar: --depth is 18, or 6n+2: 20, 32, 44, 56, 110\n");
         return 1;
@@ -88,9 +92,10 @@ static int trainer(void *args)
         fprintf(stderr, "resnet_cifar: --classes is 10, 20 or 100\n");
         return 1;
     }
-    dt_comm *comm = dt_comm_init();
+    dt_comm *comm = example_comm(argc, argv);
     int      rank = dt_comm_rank(comm), world = dt_comm_size(comm);
-    if (!comm) return fprintf(stderr, "resnet_cifar: %s\n", dt_comm_error(NULL)) > 0;
+    if (!comm) return 1;
+    dt_device *dev = example_device(argc, argv, rank, dt_comm_local_rank(comm));
     if (!data) {
         data = classes == 10 ? "data/cifar-10-batches-bin" : "data/cifar-100-binary";
         if (!example_has(data, classes == 10 ? "test_batch.bin" : "test.bin")) {
@@ -114,6 +119,7 @@ static int trainer(void *args)
     if (digits || classes != 10) dt_dataset_mean_std(train, o.mean, o.std, 3); /* the ones above are CIFAR-10's */
     o.rank = rank;
     o.world = world;
+    o.device = dev;
     o.no_pad = true;
     dt_loader *exam = dt_loader_new_with(test, o);
     o.no_pad = false;
@@ -127,7 +133,7 @@ static int trainer(void *args)
     int64_t    steps = dt_loader_batches(in);
     if (in && !steps) dt_fail(DT_ERR_ARG, "--batch %lld is more than there are images", (long long)o.batch);
 
-    dt_model   *m = dt_model_new(.seed = 1);
+    dt_model   *m = dt_model_new(.seed = 1, .device = dev);
     double      lr = atof(example_option(argc, argv, "--lr", "0.1")), began = 1e-9 * (double)dt_trace_now();
     const char *rise = example_option(argc, argv, "--warmup", !out ? "0" : epochs > 1 ? "1" : "0.5");
     int64_t     warmup = (int64_t)(atof(rise) * (double)steps);
@@ -168,6 +174,7 @@ static int trainer(void *args)
                 dt_progress_epoch(p);
             }
             if (c) stop = dt_checkpoint_tick(c, dt_loader_epoch(in), step);
+            if (step == limit) stop = 1;
         }
     if (c) dt_checkpoint_finish(c, dt_loader_epoch(in), step);
     dt_progress_free(p);

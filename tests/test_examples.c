@@ -1,12 +1,12 @@
-/* test_examples.c: examples/mnist.c and examples/resnet_cifar.c as they are, on their own and under each launcher. This
-   program is also the one that is started: test_examples mnist|resnet ARGUMENTS. */
+/* test_examples.c: examples/mnist.c, resnet_cifar.c and gpt.c as they are, on their own and under each launcher. This
+   program is also the one that is started: test_examples mnist|resnet|gpt ARGUMENTS. */
 #include "dt_test.h"
 
 #include "../dt_data.h"
 #include "../dt_dist.h"
 #include "launchers.h"
 
-/* their implementation is the one that all tests share */
+/* their implementation is the one that all tests share; dt_cuda.h without CUDA has none there */
 #define DT__H_IMPLEMENTED
 #define DT__CPU_H_IMPLEMENTED
 #define DT__NN_H_IMPLEMENTED
@@ -23,6 +23,10 @@
 #undef accuracy
 #define main resnet_main
 #include "../examples/resnet_cifar.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#define main gpt_main
+#include "../examples/gpt.c"
 #undef main
 
 UTEST_STATE();
@@ -31,6 +35,7 @@ int         main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "mnist")) return mnist_main(argc - 1, argv + 1);
     if (argc > 1 && !strcmp(argv[1], "resnet")) return resnet_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "gpt")) return gpt_main(argc - 1, argv + 1);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     launchers_forget();
@@ -104,4 +109,36 @@ UTEST(resnet, takes_the_recipe_for_large_batches_under_dtrun)
                     "--scale-lr --warmup 0.5 --lars --sync-bn",
                     out, sizeof out));
     EXPECT_TRUE(strstr(out, "2 processes:") && strstr(out, "test accuracy") && strstr(out, "lr 2"));
+}
+
+/* Where there is no CUDA, --device cuda is one line, and the training that --device cpu is. */
+static bool goes_to_the_cpu(const char *arguments, const char *result)
+{
+    static char       out[65536], on_cpu[65536];
+    static const char line[] = "dt_cuda: this program was built without CUDA (DT_USE_CUDA); training on the CPU\n";
+    char              on[256];
+    snprintf(on, sizeof on, "%s --device cuda", arguments);
+    if (!run("env", on, out, sizeof out) || !run("env", arguments, on_cpu, sizeof on_cpu)) return false;
+    const char *said = strstr(out, line), *got = strstr(out, result), *want = strstr(on_cpu, result);
+    if (said && !strstr(said + 1, "dt_cuda") && !strstr(on_cpu, "dt_cuda") && got && want &&
+        !strncmp(got, want, strcspn(want, "\n")))
+        return true;
+    printf("    %s\n    %s\n", out, on_cpu);
+    return false;
+}
+UTEST(device, cuda_is_the_cpu_where_there_is_none)
+{
+    EXPECT_TRUE(goes_to_the_cpu("mnist --data data/digits --steps 2 --batch 20 --workers 1", "test accuracy "));
+    EXPECT_TRUE(goes_to_the_cpu("mnist --data data/digits --steps 2 --batch 20 --gpus 2", "test accuracy "));
+    EXPECT_TRUE(goes_to_the_cpu("resnet --data data/digits --steps 2 --batch 20 --depth 8", "test accuracy "));
+    EXPECT_TRUE(goes_to_the_cpu("gpt --text LICENSE --steps 2 --layers 1 --dim 16 --heads 2 --context 16 --sample 9",
+                                "parameters, loss "));
+}
+UTEST(device, is_one_that_there_is)
+{
+    static char out[65536];
+    EXPECT_FALSE(run("env", "mnist --data data/digits --steps 2 --device tpu", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "--device tpu: it is cpu, cuda or cuda:N") != NULL);
+    EXPECT_FALSE(run("env", "gpt --text LICENSE --steps 2 --device cuda:", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "--device cuda:: it is cpu, cuda or cuda:N") != NULL);
 }
