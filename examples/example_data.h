@@ -46,11 +46,15 @@ static inline int example_start(int argc, char **argv, int (*fn)(void *args))
     if (rc < 0) fprintf(stderr, "%s: %s\n", argv[0], dt_comm_error(NULL));
     return rc != 0;
 }
-/* Where the ranks of an example meet; NULL after a line on stderr. */
+/* Where the ranks of an example meet, by NCCL if their models are on GPUs; NULL after a line on stderr. */
 static inline dt_comm *example_comm(int argc, char **argv)
 {
+    int backend = 0;
+#ifdef DT_USE_NCCL
+    if (strncmp(example_option(argc, argv, "--device", "cpu"), "cuda", 4) == 0 && dt_cuda_count() > 0) backend = DT_NCCL;
+#endif
     (void)argc;
-    dt_comm *comm = dt_comm_init();
+    dt_comm *comm = dt_comm_init(.backend = backend);
     if (!comm) fprintf(stderr, "%s: %s\n", argv[0], dt_comm_error(NULL));
     return comm;
 }
