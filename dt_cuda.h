@@ -1127,7 +1127,7 @@ int dt__cuda_conv2d_bwd_weight(dt_device *dev, const dt_call *c)
 typedef struct dt__nccl_link {
     ncclComm_t   comm;
     cudaStream_t stream;
-    bool         named, open; /* somebody has drawn its id; NCCL says that it is there */
+    bool         named; /* somebody has drawn its id */
 } dt__nccl_link;
 typedef struct dt__nccl_job {
     dt__job              base;
@@ -1278,16 +1278,26 @@ static void dt__nccl_finish(dt__nccl *n)
     }
     pthread_mutex_unlock(&n->lock);
 }
-/* Is anything wrong with what is queued? The lock is held. Done jobs leave. */
-static void dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nbytes)
+/* What has become of NCCL's communicator meanwhile: 0: nothing; 1: it is busy; negative: text tells. */
+static int dt__nccl_async(const dt__nccl_job *j, char *text, size_t nbytes)
+{
+    ncclComm_t   comm = j->link ? j->link->comm : NULL;
+    ncclResult_t r = ncclSuccess, e = comm ? ncclCommGetAsyncError(comm, &r) : ncclSuccess;
+    if (e == ncclSuccess) e = r;
+    if (e == ncclSuccess || e == ncclInProgress) return e == ncclInProgress;
+    snprintf(text, nbytes, "rank %d: %s #%" PRIu64 ": NCCL: %s (%.200s)", j->n->c->rank,
+             dt_coll_name((dt_coll)j->coll), j->seq + 1, ncclGetErrorString(e), ncclGetLastError(comm));
+    return DT_COMM_ERR_NET;
+}
+/* Is anything wrong with what is queued? Its status. The lock is held. Done jobs leave. */
+static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nbytes)
 {
     int64_t now = dt__comm_now();
     bool    oldest = true;
-    text[0] = 0;
-    for (dt__nccl_job **at = &n->queued; *at && !text[0];) {
+    int     status = 0;
+    for (dt__nccl_job **at = &n->queued; *at && !status;) {
         dt__nccl_job *j = *at;
         cudaError_t   e = cudaEventQuery(j->done);
-        ncclResult_t  r = ncclSuccess;
         float         ms = 0;
         double        waited = (double)(now - j->since) * 1e-9;
         if (e == cudaSuccess) {
@@ -1299,25 +1309,24 @@ static void dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t n
         }
         (void)cudaGetLastError();
         if (e != cudaErrorNotReady) {
+            status = DT_COMM_ERR_NET;
             snprintf(text, nbytes, "rank %d: %s #%" PRIu64 " failed on its GPU: %s", n->c->rank,
                      dt_coll_name((dt_coll)j->coll), j->seq + 1, cudaGetErrorString(e));
-        } else if (j->link && j->link->comm && ncclCommGetAsyncError(j->link->comm, &r) == ncclSuccess && r != ncclSuccess &&
-                   r != ncclInProgress) {
-            snprintf(text, nbytes, "rank %d: %s #%" PRIu64 ": NCCL: %s (%.200s)", n->c->rank,
-                     dt_coll_name((dt_coll)j->coll), j->seq + 1, ncclGetErrorString(r),
-                     ncclGetLastError(j->link->comm));
-        } else if (oldest && waited > n->c->timeout) { /* who has not even begun is at fault, and says so first */
+        } else if ((status = dt__nccl_async(j, text, nbytes)) >= 0 && oldest && waited > n->c->timeout) { /* who has not even begun is at fault, and says so first */
             bool begun = cudaEventQuery(j->ready) == cudaSuccess;
             (void)cudaGetLastError();
-            if (!begun || waited > n->c->timeout + 1)
+            status = !begun || waited > n->c->timeout + 1 ? DT_COMM_ERR_TIMEOUT : 0;
+            if (status)
                 snprintf(text, nbytes, "%s #%" PRIu64 " of %" PRId64 " %s was not done after %.1f s: rank %d %s",
                          dt_coll_name((dt_coll)j->coll), j->seq + 1, j->count, dt__comm_dtypes[j->dtype],
                          n->c->timeout, n->c->rank,
                          begun ? "waits for it on its GPU" : "is still at what its GPU had to do before");
         }
+        if (status > 0) status = 0;
         oldest = false; /* others may wait for it */
         at = &j->next;
     }
+    return status;
 }
 static void *dt__nccl_main(void *arg)
 {
@@ -1329,15 +1338,15 @@ static void *dt__nccl_main(void *arg)
     for (int turn = 0; !n->quit; turn++) {
         dt__nccl_job *over = NULL;
         bool          failed = !dt__comm_ok(n->c);
-        text[0] = 0;
-        if (!failed && turn % EVERY == EVERY - 1) dt__nccl_look(n, &over, text, sizeof text);
+        int           status = 0;
+        if (!failed && turn % EVERY == EVERY - 1) status = dt__nccl_look(n, &over, text, sizeof text);
         pthread_mutex_unlock(&n->lock);
         for (dt__nccl_job *j; (j = over) != NULL;) {
             over = j->next;
             dt__nccl_drop(j);
         }
-        if (text[0]) dt__comm_fail(n->c, DT_COMM_ERR_TIMEOUT, n->c->rank, "%s", text);
-        if (failed || text[0]) dt__nccl_abort(n);
+        if (status) dt__comm_fail(n->c, status, n->c->rank, "%s", text);
+        if (failed || status) dt__nccl_abort(n);
         pthread_mutex_lock(&n->lock);
         while (!n->quit && !n->queued) pthread_cond_wait(&n->cond, &n->lock);
         if (!n->quit) dt__nccl_wait(n, 0.02);
@@ -1573,23 +1582,21 @@ static int dt__nccl_open(dt_comm *c, dt__nccl_job *j)
 static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* the lock is held */
 {
     dt__nccl_link *l = j->link;
-    ncclResult_t   r = ncclSuccess;
-    const char    *call = "ncclCommInitRankConfig";
+    const char    *call;
+    char           text[600];
     if (!l->comm && !j->first) return dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank, "rank %d: NCCL was ended", c->rank);
     if (!l->comm && dt__nccl_open(c, j)) return c->status;
-    if (!l->open || j->issued) {
-        ncclResult_t e = ncclCommGetAsyncError(l->comm, &r);
-        if (e == ncclSuccess && r == ncclInProgress) return 0;
-        if (e != ncclSuccess || r != ncclSuccess) return dt__nccl_bad(c, call, e != ncclSuccess ? e : r);
-        l->open = true;
-    }
+    int busy = dt__nccl_async(j, text, sizeof text);
+    if (busy) return busy > 0 ? 0 : dt__comm_fail(c, busy, c->rank, "%s", text);
     if (!j->issued) {
         j->issued = true;
         if (dt__nccl_cuda(c, "cudaStreamWaitEvent", cudaStreamWaitEvent(l->stream, j->ready, 0)) ||
             dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->begun, l->stream)))
             return c->status;
-        r = dt__nccl_call(j, c->rank, c->size, &call);
+        ncclResult_t r = dt__nccl_call(j, c->rank, c->size, &call);
         if (r == ncclInProgress) return 0;
+        if (r != ncclSuccess && dt__nccl_async(j, text, sizeof text) < 0) /* it had failed before */
+            return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "%s", text);
         if (r != ncclSuccess) return dt__nccl_bad(c, call, r);
     }
     if (dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, l->stream))) return c->status;
