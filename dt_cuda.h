@@ -1157,7 +1157,7 @@ static int dt__cuda_group_run(dt__cuda_group *g, void *const *stream, const dt_v
 static int  dt__cuda_group_begin(dt__cuda_group *g) { return g->n > 0 ? 0 : DT_ERR_ARG; }
 static void dt__cuda_group_end(dt__cuda_group *g) { (void)g; }
 /* The first device's v += that of another one. */
-static int  dt__cuda_group_add(dt__cuda_group *g, void *stream, const dt_view *v, int from, const char *src)
+static int dt__cuda_group_add(dt__cuda_group *g, void *stream, const dt_view *v, int from, const char *src)
 {
     size_t  all = dt__cuda_block_bytes(v), each = dt_dtype_nbytes((dt_dtype)v->dtype);
     dt_call like;

@@ -221,7 +221,7 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_ten
 
    The first call runs the first part alone: it makes the parameters. fn must not touch m but through its argument, nor
    change what user points to without a lock. Each device of the CPU computes with one thread. Two runs with as many
-   devices give the same bits (GPUs: if each is told to, dt_cuda_set).
+   devices give the same bits (GPUs: where their backend is told to give them).
 
    Batch norm: each device has the statistics of its part; the running ones are the first device's. Random numbers: the
    first device draws as ever; a replica's generator (dt_drop) and its thread's (dt_dropout, dt_normal) are seeded anew
@@ -1802,9 +1802,9 @@ typedef struct dt__part { /* a device */
     dt_tensor  **grad;   /* by block of the model */
     dt_tensor  **order;  /* by m->order: the replica's parameter */
     int          nblocks, norder;
-    int          any;    /* it has reached something of the block in question */
+    int          any; /* it has reached something of the block in question */
     dt_tensor   *x, *y;
-    dt_tensor   *share;  /* of the loss, on dev: weight times the part's */
+    dt_tensor   *share; /* of the loss, on dev: weight times the part's */
     double       weight, loss;
     uint64_t     seed[2];
     dt_status    code;
@@ -1830,13 +1830,13 @@ struct dt_parallel {
     int             left; /* threads that have not ended theirs */
     int             quit;
     /* of a call */
-    int             parts;
-    dt_parallel_fn  fn;
-    void           *user;
-    dt_autocast     autocast;
-    dt_device      *device;
-    double          scale;
-    int             want_loss;
+    int            parts;
+    dt_parallel_fn fn;
+    void          *user;
+    dt_autocast    autocast;
+    dt_device     *device;
+    double         scale;
+    int            want_loss;
 };
 
 static void dt__replica_free(dt__part *d)

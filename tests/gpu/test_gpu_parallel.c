@@ -99,10 +99,10 @@ static void train(dt_device *dev, int devices, run *r)
 {
     dt_set_default_device(dev);
     dt_seed(5);
-    dt_model     *m = dt_model_new(.seed = 3, .device = dev);
-    dt_amp       *amp = r->level ? dt_amp_new(m, .level = r->level, .dtype = r->dtype, .loss_scale = DT_DYNAMIC,
-                                              .init_scale = 1024)
-                                 : NULL;
+    dt_model *m = dt_model_new(.seed = 3, .device = dev);
+    dt_amp   *amp =
+        r->level ? dt_amp_new(m, .level = r->level, .dtype = r->dtype, .loss_scale = DT_DYNAMIC, .init_scale = 1024)
+                   : NULL;
     dt_optimizer *opt = dt_sgd(m, .lr = 0.1, .momentum = 0.9);
     dt_parallel  *p = devices ? dt_parallel_new(m, .devices = devices) : NULL;
     for (int s = 0; s <= STEPS; s++) {
@@ -240,11 +240,14 @@ UTEST(gpus, gradients_add_up_and_reach_what_any_part_reaches)
 {
     static float want[ROOM], got[ROOM];
     NEED(2);
-    int          n = dt_cuda_count() < 3 ? 2 : 3, never = NEVER, rare = RARE;
+    int         n = dt_cuda_count() < 3 ? 2 : 3, never = NEVER, rare = RARE;
+    const float bias[OUT] = { 1, -2, 0.5f };
     dt_set_default_device(dt_cuda(0));
     dt_model    *m = dt_model_new(.seed = 3), *ref = dt_model_new(.seed = 3);
     dt_parallel *p = dt_parallel_new(m, .devices = n);
     dt_tensor   *y, *x;
+    dt_freeze(m, "net.b.bias"); /* in no block */
+    dt_freeze(ref, "net.b.bias");
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 2; i++) { /* twice: the second call adds */
             x = batch(100 * i, 12, &y);
@@ -260,9 +263,9 @@ UTEST(gpus, gradients_add_up_and_reach_what_any_part_reaches)
             dt_model_get(ref, i, &b);
             dt_zero_grad(a.value);
             dt_zero_grad(b.value);
-            if (round == 0 && strstr(a.name, "net.a")) { /* and frozen ones reach the replicas, too */
-                dt_fill(a.value, 0.01);
-                dt_fill(b.value, 0.01);
+            if (round == 0 && strstr(a.name, "net.b.bias")) { /* changed by hand, it reaches the replicas, too */
+                dt_copy_in(a.value, bias, sizeof bias);
+                dt_copy_in(b.value, bias, sizeof bias);
             }
         }
         dt_end();
@@ -350,6 +353,93 @@ UTEST(gpus, wait_for_nothing_unless_the_loss_is_asked_for)
     dt_set_default_device(NULL);
 }
 
+/* ---------------------------------------------------------------------------------------------------- the entries
+   of the table: what is queued before is seen, and what is queued behind does not disturb. The first device that waits
+   makes its stream run before the others. */
+enum { MOST = 4, COUNT = 300 };
+typedef struct blocks { /* on each device: COUNT floats, COUNT halves, a number of 8 bytes */
+    int        n;
+    dt_device *dev[MOST];
+    dt_tensor *t[3][MOST];
+    dt_view    view[3 * MOST];
+    void      *stream[MOST];
+} blocks;
+static void blocks_make(blocks *b, int n)
+{
+    const int64_t  size[3] = { COUNT, COUNT, 1 };
+    const dt_dtype dtype[3] = { DT_F32, DT_F16, DT_I64 };
+    memset(b, 0, sizeof *b);
+    b->n = n;
+    for (int i = 0; i < n; i++) b->dev[i] = dt_cuda(i);
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < n; i++) {
+            dt_view *v = &b->view[k * n + i];
+            v->data = dt_device_backend(b->dev[i])->alloc(b->dev[i], COUNT * sizeof(float));
+            b->t[k][i] = dt_adopt(v->data, DT_SHAPE(size[k]), .dtype = dtype[k], .device = b->dev[i]);
+            dt_fill(b->t[k][i], i + 1);
+            v->dtype = dtype[k];
+            v->ndim = 1;
+            v->shape[0] = size[k];
+            v->stride[0] = 1;
+        }
+}
+static void blocks_free(blocks *b)
+{
+    dt_end();
+    for (int k = 0; k < 3 * b->n; k++) {
+        dt_device *dev = b->dev[k % b->n];
+        dt_device_backend(dev)->free(dev, b->view[k].data, COUNT * sizeof(float));
+    }
+}
+static bool all_are(dt_tensor *t, double want)
+{
+    float v[COUNT];
+    t = dt_cast(t, DT_F32);
+    if (dt_copy_out(t, v, dt_nbytes(t))) return false;
+    for (int64_t i = 0; i < dt_numel(t); i++)
+        if (v[i] != (float)want) return false;
+    return true;
+}
+UTEST(entries, a_copy_between_devices)
+{
+    NEED(2);
+    blocks b;
+    blocks_make(&b, 2);
+    const dt_backend *be = dt_device_backend(b.dev[0]);
+    for (int i = 0; i < 2; i++) { /* there and back */
+        dt_tensor *from = b.t[0][i], *to = b.t[0][!i];
+        EXPECT_OK(dt_fill(from, 7 + i));
+        EXPECT_EQ(0, be->peer(b.dev[!i], NULL, b.view[!i].data, b.dev[i], NULL, b.view[i].data, COUNT * sizeof(float)));
+        EXPECT_EQ(0, be->peer(b.dev[!i], NULL, b.view[!i].data, b.dev[i], NULL, b.view[i].data, 0));
+        EXPECT_OK(dt_fill(from, 100));
+        EXPECT_TRUE(all_are(from, 100) && all_are(to, 7 + i));
+    }
+    blocks_free(&b);
+}
+UTEST(entries, broadcasts_and_sums)
+{
+    for (int n = 2; n <= dt_cuda_count() && n <= MOST; n++) {
+        blocks b;
+        blocks_make(&b, n);
+        const dt_backend *be = dt_device_backend(b.dev[0]);
+        void             *g = be->group_new(b.dev, n);
+        ASSERT_TRUE(g != NULL);
+        EXPECT_EQ(0, be->group_sum(g, b.stream, b.view, 2));
+        for (int k = 0; k < 2; k++)
+            for (int i = 1; i < n; i++) EXPECT_OK(dt_fill(b.t[k][i], 50));
+        for (int i = 1; i < n; i++) EXPECT_TRUE(all_are(b.t[0][i], 50));
+        for (int k = 0; k < 2; k++) EXPECT_TRUE(all_are(b.t[k][0], n * (n + 1) / 2));
+        for (int k = 0; k < 3; k++) EXPECT_OK(dt_fill(b.t[k][0], 1000 + k));
+        EXPECT_EQ(0, be->group_broadcast(g, b.stream, b.view, 3));
+        for (int k = 0; k < 3; k++) EXPECT_OK(dt_fill(b.t[k][0], 3));
+        EXPECT_TRUE(all_are(b.t[0][0], 3));
+        for (int k = 0; k < 3; k++)
+            for (int i = 1; i < n; i++) EXPECT_TRUE(all_are(b.t[k][i], 1000 + k));
+        be->group_free(g);
+        blocks_free(&b);
+    }
+}
+
 /* ---------------------------------------------------------------------------------------------------- mistakes */
 UTEST(mistakes, in_the_list_of_devices)
 {
@@ -372,7 +462,8 @@ UTEST(mistakes, in_the_list_of_devices)
     dt_end();
     EXPECT_OK(dt_model_to(m, dt_cpu()));
     x = batch(0, 6, &y);
-    EXPECT_ERROR(dt_parallel_backward(p, loss_of, NULL, x, y, NULL), "the model is on cpu; at dt_parallel_new it was on");
+    EXPECT_ERROR(dt_parallel_backward(p, loss_of, NULL, x, y, NULL),
+                 "the model is on cpu; at dt_parallel_new it was on");
     dt_end();
     dt_model_free(m); /* the model first */
     dt_parallel_free(p);
@@ -387,9 +478,9 @@ UTEST(mistakes, of_a_device_are_the_callers)
                  { NOTHING, "fn returned NULL" },
                  { ELSEWHERE, "fn returned a loss on cpu; this part is computed on cuda:1" },
                  { HUGE_, "out of memory: 4398046511104 bytes on cuda:1" } };
-    int64_t      label[8] = { 0, 0, 0, 0, 1, 1, 1, 1 };
-    int          good = 0;
-    double       loss;
+    int64_t label[8] = { 0, 0, 0, 0, 1, 1, 1, 1 };
+    int     good = 0;
+    double  loss;
     NEED(2);
     dt_model    *m = dt_model_new(.seed = 3, .device = dt_cuda(0));
     dt_parallel *p = dt_parallel_new(m, .devices = 2);
