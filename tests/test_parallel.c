@@ -324,6 +324,38 @@ UTEST(devices, are_named_where_the_backend_has_no_list)
     dt_trim();
     for (int i = 0; i < 2; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
 }
+/* Every allocation fails once: an error, or all is well; nothing stays behind. */
+UTEST(devices, without_memory_are_an_error)
+{
+    int failed = 0, good = 0, what = NORM;
+    for (int n = 0; good < 3 && n < 4000; n += n < 300 ? 1 : 7) {
+        dt_test_budget b;
+        ASSERT_EQ(DT_OK, dt_test_budget_set(&b, -1));
+        fake_device *f[2] = { fake_device_new(0), fake_device_new(0) };
+        dt_device   *on[2] = { f[0]->dev, f[1]->dev };
+        dt_tensor   *y, *x = batch(0, 8, &y);
+        __atomic_store_n(&b.left, n, __ATOMIC_RELAXED);
+        dt_model    *m = dt_model_new(.seed = 3, .device = on[0]);
+        dt_parallel *p = dt_parallel_new(m, .devices = 2, .on = on);
+        double       loss = 0;
+        for (int s = 0; s < 2; s++)
+            if (dt_parallel_backward(p, loss_of, &what, x, y, &loss)) break;
+        bool ok = !dt_error() && isfinite(loss);
+        EXPECT_TRUE(ok || dt_error_code() == DT_ERR_MEMORY);
+        good += ok && __atomic_load_n(&b.left, __ATOMIC_RELAXED) >= 0;
+        failed += !ok;
+        dt_error_clear();
+        dt_end();
+        dt_parallel_free(p);
+        dt_model_free(m);
+        dt_trim();
+        for (int i = 0; i < 2; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
+        ASSERT_EQ(DT_OK, dt_set_allocator(NULL));
+        EXPECT_EQ(0, b.live);
+    }
+    EXPECT_GT(failed, 50);
+    EXPECT_EQ(3, good);
+}
 
 /* ---------------------------------------------------------------------------------------------------- mistakes */
 UTEST(mistakes, of_a_device_are_the_callers)
