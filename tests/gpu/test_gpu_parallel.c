@@ -421,6 +421,7 @@ UTEST(entries, a_copy_between_devices)
 }
 UTEST(entries, broadcasts_and_sums)
 {
+    NEED(2);
     for (int n = 2; n <= dt_cuda_count() && n <= MOST; n++) {
         blocks b;
         blocks_make(&b, n);
