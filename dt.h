@@ -828,6 +828,18 @@ typedef struct dt_backend {
     int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes);
     void (*mark_free)(dt_device *dev, void *mark);
     dt_kernel kernel[DT_K_COUNT];
+    /* Several devices of one backend in one program. NULL: not there, what needs them goes through the host. */
+    int (*count)(void);              /* of its devices */
+    dt_device *(*device)(int index); /* NULL after dt_fail */
+    /* dst on dev := src on 'from', behind what is in both streams; what comes in them is behind it */
+    int (*peer)(dt_device *dev, void *stream, void *dst, dt_device *from, void *from_stream, const void *src,
+                size_t nbytes);
+    /* Blocks that n devices have each, moved by one call: block[b * n + i], 1-d and dense, is on dev[i], and stream[i]
+       is one of its. broadcast: all get the first device's; sum: the first device's += the others', h. */
+    void *(*group_new)(dt_device *const *dev, int n); /* NULL after dt_fail */
+    void (*group_free)(void *group);
+    int (*group_broadcast)(void *group, void *const *stream, const dt_view *block, int nblocks);
+    int (*group_sum)(void *group, void *const *stream, const dt_view *block, int nblocks);
 } dt_backend;
 
 DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* be must stay */

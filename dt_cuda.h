@@ -11,7 +11,8 @@ DO THIS
         nvcc -DDT_USE_CUDA train.c kernels/dt_kernels.cu -lcublas -lcudnn
 
     or gcc for the C files (-isystem CUDA/include) and nvcc for the kernels. With DT_USE_NCCL too, and -lnccl, dt_comm.h's
-    communicators take memory of GPUs: dt_comm_init(.backend = DT_NCCL).
+    communicators take memory of GPUs: dt_comm_init(.backend = DT_NCCL), and several GPUs of one program exchange by NCCL;
+    without it they copy between each other.
 
 A COMPLETE PROGRAM
 
@@ -48,6 +49,7 @@ CONTENTS
     >>gemm           matrix products by cuBLAS
     >>conv           convolution by cuDNN
     >>nccl           memory of GPUs in communicators of dt_comm.h
+    >>group          blocks of several devices: copies, broadcasts, sums (DT_USE_NCCL)
     >>table          the list of entries
 */
 #ifndef DT_CUDA_H
@@ -1257,24 +1259,22 @@ static void dt__nccl_abort(dt__nccl *n) /* what is queued ends; any thread */
         (void)ncclCommAbort(comm); /* may take its time: nobody is kept waiting */
     }
 }
-/* Behind the last call, on all ranks: NCCL's communicators end in order. */
+/* Behind the last call, on all ranks: NCCL's communicators end in order, unless somebody aborts them meanwhile. */
 static void dt__nccl_finish(dt__nccl *n)
 {
     int which = 0;
     pthread_mutex_lock(&n->lock);
     for (dt__nccl_link *l; (l = dt__nccl_next(n, &which)) != NULL;) {
-        ncclComm_t   comm = l->comm;
         cudaStream_t stream = l->stream;
         ncclResult_t r = ncclInProgress;
         pthread_mutex_unlock(&n->lock);
         (void)cudaStreamSynchronize(stream);
-        if (comm) (void)ncclCommFinalize(comm);
-        while (comm && ncclCommGetAsyncError(comm, &r) == ncclSuccess && r == ncclInProgress) usleep(200);
         pthread_mutex_lock(&n->lock);
-        if (l->comm) { /* else it was aborted meanwhile */
-            l->comm = NULL;
-            (void)ncclCommDestroy(comm);
-        }
+        if (l->comm) (void)ncclCommFinalize(l->comm);
+        while (l->comm && ncclCommGetAsyncError(l->comm, &r) == ncclSuccess && r == ncclInProgress)
+            dt__nccl_wait(n, 0.0005);
+        if (l->comm) (void)ncclCommDestroy(l->comm);
+        l->comm = NULL;
     }
     pthread_mutex_unlock(&n->lock);
 }
@@ -1808,6 +1808,172 @@ static const dt__plane dt__plane_nccl = { dt__nccl_owns, dt__nccl_begin, dt__ncc
 const dt__plane       *dt__nccl_plane(void) { return &dt__plane_nccl; }
 #endif /* DT_USE_NCCL */
 
+/* ==================================================================================================== >>group
+   The same blocks on several devices of this program. With DT_USE_NCCL the calls for all devices are one group of NCCL,
+   each in its device's stream, and the streams are all the order they need. Without it blocks are copied between two
+   devices at a time, behind what both have queued, and added in the order of devices. */
+#ifdef DT_USE_NCCL
+#include <nccl.h>
+#endif
+enum { DT__CUDA_PIECE = 16 << 20 }; /* bytes of another device's block that are added at a time */
+typedef struct dt__cuda_group {
+    int        n;
+    dt_device *dev[DT__CUDA_DEVICES];
+#ifdef DT_USE_NCCL
+    ncclComm_t comm[DT__CUDA_DEVICES];
+#endif
+} dt__cuda_group;
+
+/* What comes in stream a of dev waits for what is in stream b of another device. */
+static int dt__cuda_behind(dt_device *dev, void *a, dt_device *of, void *b)
+{
+    dt__cuda_queue *p = dt__cuda_queue_of(dt__cuda_of(dev), a), *q = dt__cuda_queue_of(dt__cuda_of(of), b);
+    int             bad = dt__cuda_enter(dt__cuda_of(of));
+    if (!bad) bad = dt__cuda_check((int)cudaEventRecord(q->event, q->stream), "cudaEventRecord");
+    if (!bad) bad = dt__cuda_check((int)cudaStreamWaitEvent(p->stream, q->event, 0), "cudaStreamWaitEvent");
+    return bad;
+}
+static int dt__cuda_fetch(dt_device *dev, void *stream, void *dst, dt_device *from, const void *src, size_t nbytes)
+{
+    cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    return dt__cuda_check(
+        (int)cudaMemcpyPeerAsync(dst, dt__cuda_of(dev)->index, src, dt__cuda_of(from)->index, nbytes, s),
+        "cudaMemcpyPeerAsync");
+}
+static int dt__cuda_peer(dt_device *dev, void *stream, void *dst, dt_device *from, void *from_stream, const void *src,
+                         size_t nbytes)
+{
+    int bad = nbytes ? dt__cuda_behind(dev, stream, from, from_stream) : 0;
+    if (!bad && nbytes) bad = dt__cuda_fetch(dev, stream, dst, from, src, nbytes);
+    return bad || !nbytes ? bad : dt__cuda_behind(from, from_stream, dev, stream);
+}
+static size_t dt__cuda_block_bytes(const dt_view *v)
+{
+    return (size_t)v->shape[0] * dt_dtype_nbytes((dt_dtype)v->dtype);
+}
+#ifdef DT_USE_NCCL
+static int dt__cuda_group_check(ncclResult_t r, const char *what)
+{
+    if (r == ncclSuccess) return 0;
+    return dt_fail(DT_ERR_DEVICE, "cuda: %s: %s", what, ncclGetErrorString(r));
+}
+static int dt__cuda_group_begin(dt__cuda_group *g)
+{
+    int index[DT__CUDA_DEVICES];
+    for (int i = 0; i < g->n; i++) index[i] = dt__cuda_of(g->dev[i])->index;
+    return dt__cuda_group_check(ncclCommInitAll(g->comm, g->n, index), "ncclCommInitAll");
+}
+static void dt__cuda_group_end(dt__cuda_group *g)
+{
+    bool failed = false; /* a communicator whose work does not end can only be aborted */
+    for (int i = 0; i < g->n; i++)
+        failed |= cudaSetDevice(dt__cuda_of(g->dev[i])->index) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess;
+    for (int i = 0; i < g->n; i++)
+        if (g->comm[i]) (void)(failed ? ncclCommAbort(g->comm[i]) : ncclCommDestroy(g->comm[i]));
+}
+static int dt__cuda_group_calls(dt__cuda_group *g, void *const *stream, const dt_view *block, int nblocks, bool sum)
+{
+    int bad = 0;
+    for (int k = 0; k < nblocks * g->n && !bad; k++) {
+        int            i = k % g->n;
+        const dt_view *v = &block[k];
+        cudaStream_t   s = (cudaStream_t)dt__cuda_stream(g->dev[i], stream[i]);
+        ncclDataType_t type = v->dtype == DT_F16 ? ncclFloat16 : v->dtype == DT_BF16 ? ncclBfloat16 : ncclFloat32;
+        if (sum)
+            bad = dt__cuda_group_check(
+                ncclReduce(v->data, v->data, (size_t)v->shape[0], type, ncclSum, 0, g->comm[i], s), "ncclReduce");
+        else
+            bad = dt__cuda_group_check(
+                ncclBroadcast(v->data, v->data, dt__cuda_block_bytes(v), ncclUint8, 0, g->comm[i], s), "ncclBroadcast");
+    }
+    return bad;
+}
+static int dt__cuda_group_run(dt__cuda_group *g, void *const *stream, const dt_view *block, int nblocks, bool sum)
+{
+    int bad = 0;
+    for (int i = 0; i < g->n && !bad; i++) { /* what became of the calls before */
+        ncclResult_t was = ncclSuccess;
+        bad = dt__cuda_group_check(ncclCommGetAsyncError(g->comm[i], &was), "ncclCommGetAsyncError");
+        if (!bad) bad = dt__cuda_group_check(was, sum ? "before ncclReduce" : "before ncclBroadcast");
+    }
+    if (!bad) bad = dt__cuda_group_check(ncclGroupStart(), "ncclGroupStart");
+    if (bad) return bad;
+    bad = dt__cuda_group_calls(g, stream, block, nblocks, sum);
+    ncclResult_t end = ncclGroupEnd(); /* also after a call that failed */
+    return bad ? bad : dt__cuda_group_check(end, "ncclGroupEnd");
+}
+#else
+static int  dt__cuda_group_begin(dt__cuda_group *g) { return g->n > 0 ? 0 : DT_ERR_ARG; }
+static void dt__cuda_group_end(dt__cuda_group *g) { (void)g; }
+/* The first device's v += that of another one. */
+static int dt__cuda_group_add(dt__cuda_group *g, void *stream, const dt_view *v, int from, const char *src)
+{
+    size_t  all = dt__cuda_block_bytes(v), each = dt_dtype_nbytes((dt_dtype)v->dtype);
+    dt_call like;
+    int     bad = 0;
+    void   *space = dt__cuda_space(g->dev[0], stream, 2, all < DT__CUDA_PIECE ? all : (size_t)DT__CUDA_PIECE);
+    if (!space) return DT_ERR_MEMORY;
+    memset(&like, 0, sizeof like);
+    like.stream = stream;
+    for (size_t at = 0; at < all && !bad; at += DT__CUDA_PIECE) {
+        size_t  n = all - at < DT__CUDA_PIECE ? all - at : (size_t)DT__CUDA_PIECE;
+        dt_view x = *v, y = *v;
+        x.shape[0] = y.shape[0] = (int64_t)(n / each);
+        x.data = space;
+        y.data = (char *)v->data + at;
+        bad = dt__cuda_fetch(g->dev[0], stream, space, g->dev[from], src + at, n);
+        if (!bad) bad = dt__cuda_move(g->dev[0], &like, &y, &x, true);
+    }
+    return bad;
+}
+static int dt__cuda_group_run(dt__cuda_group *g, void *const *stream, const dt_view *block, int nblocks, bool sum)
+{
+    int bad = 0;
+    for (int i = 1; i < g->n && !bad; i++)
+        bad = sum ? dt__cuda_behind(g->dev[0], stream[0], g->dev[i], stream[i])
+                  : dt__cuda_behind(g->dev[i], stream[i], g->dev[0], stream[0]);
+    for (int k = 0; k < nblocks * g->n && !bad; k++) {
+        int            i = k % g->n;
+        const dt_view *v = &block[k], *root = v - i;
+        if (i == 0 || v->shape[0] == 0) continue;
+        if (sum) bad = dt__cuda_group_add(g, stream[0], root, i, (const char *)v->data);
+        else bad = dt__cuda_fetch(g->dev[i], stream[i], v->data, g->dev[0], root->data, dt__cuda_block_bytes(v));
+    }
+    for (int i = 1; i < g->n && !bad; i++) /* nobody changes what is still read */
+        bad = sum ? dt__cuda_behind(g->dev[i], stream[i], g->dev[0], stream[0])
+                  : dt__cuda_behind(g->dev[0], stream[0], g->dev[i], stream[i]);
+    return bad;
+}
+#endif
+static void *dt__cuda_group_new(dt_device *const *dev, int n)
+{
+    dt__cuda_group *g = n > 0 && n <= DT__CUDA_DEVICES ? (dt__cuda_group *)dt_alloc(sizeof *g) : NULL;
+    if (!g) {
+        dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a group of %d devices", n);
+        return NULL;
+    }
+    memset((void *)g, 0, sizeof *g);
+    g->n = n;
+    for (int i = 0; i < n; i++) g->dev[i] = dev[i];
+    if (!dt__cuda_group_begin(g)) return g;
+    dt_dealloc(g, sizeof *g);
+    return NULL;
+}
+static void dt__cuda_group_free(void *group)
+{
+    if (!group) return;
+    dt__cuda_group_end((dt__cuda_group *)group);
+    dt_dealloc(group, sizeof(dt__cuda_group));
+}
+static int dt__cuda_group_broadcast(void *group, void *const *stream, const dt_view *block, int nblocks)
+{
+    return dt__cuda_group_run((dt__cuda_group *)group, stream, block, nblocks, false);
+}
+static int dt__cuda_group_sum(void *group, void *const *stream, const dt_view *block, int nblocks)
+{
+    return dt__cuda_group_run((dt__cuda_group *)group, stream, block, nblocks, true);
+}
+
 /* ==================================================================================================== >>table */
 #define DT__CUDA_ROW(n) dt__cuda_##n,
 static const dt_backend dt__cuda_backend = { "cuda",
@@ -1827,7 +1993,14 @@ static const dt_backend dt__cuda_backend = { "cuda",
                                              dt__cuda_mark,
                                              dt__cuda_passed,
                                              dt__cuda_mark_free,
-                                             { DT_KERNELS(DT__CUDA_ROW) } };
+                                             { DT_KERNELS(DT__CUDA_ROW) },
+                                             dt_cuda_count,
+                                             dt_cuda,
+                                             dt__cuda_peer,
+                                             dt__cuda_group_new,
+                                             dt__cuda_group_free,
+                                             dt__cuda_group_broadcast,
+                                             dt__cuda_group_sum };
 static int              dt__cuda_asked(int *count) /* how many there are; the reason why none */
 {
     int         n = 0; /* the call does not write it when it fails */

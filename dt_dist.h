@@ -197,8 +197,8 @@ DT_API dt_cursor *dt_feed_cursor(dt_feed *f); /* behind the last batch; may be s
 DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_tensor(c, "data.cursor", ...) */
 
 /* ---------------------------------------------------------------------------------------------------- >>parallel
-   torch.nn.DataParallel: one program drives several devices, which are threads of the CPU here. The program says how a
-   part of a batch becomes a loss:
+   torch.nn.DataParallel: one program drives several devices: threads of the CPU, or GPUs. The program says how a part
+   of a batch becomes a loss:
 
        static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
        {
@@ -219,9 +219,15 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_ten
    batch; they add to what was there, as those of dt_backward. With dt_amp it takes the place of dt_amp_backward (one
    loss). dt_step comes next, as ever.
 
+   A model on a GPU: m is on cuda:0, say, and dt_parallel_new(m, .devices = 2) uses cuda:0 and cuda:1; .on names others.
+   x and y may be on the CPU or on any of them; a part is copied to the device that computes it, which is the default
+   device while fn runs. A replica has memory of its own there: it gets m's parameters and buffers before each forward,
+   and its gradients are added to m's, each block of them in one message. Masters and states of optimisers are on the
+   first device alone. Nothing waits for a device unless the loss is asked for.
+
    The first call runs the first part alone: it makes the parameters. fn must not touch m but through its argument, nor
-   change what user points to without a lock. Each device computes with one thread. Two runs with as many devices give
-   the same bits.
+   change what user points to without a lock. Each device of the CPU computes with one thread. Two runs with as many
+   devices give the same bits (GPUs: where their backend is told to give them).
 
    Batch norm: each device has the statistics of its part; the running ones are the first device's. Random numbers: the
    first device draws as ever; a replica's generator (dt_drop) and its thread's (dt_dropout, dt_normal) are seeded anew
@@ -232,7 +238,9 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_ten
 typedef struct dt_parallel dt_parallel;
 typedef struct dt_parallel_opts {
     int dt__first DT_D;
-    int devices   DT_D; /* default dt_threads() */
+    int devices   DT_D; /* default: on the CPU dt_threads(), else the model's device and all that come after it */
+    /* which ones: .devices of one backend, the model's first. Default: the model's device and the next ones */
+    dt_device *const *on DT_D;
 } dt_parallel_opts;
 DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o DT_OPT0(dt_parallel_opts));
 #ifdef DT__LIT
@@ -1953,17 +1961,24 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f)
 
 /* ==================================================================================================== >>replicas
    A replica has the parameters' memory under handles of its own, so its tape leaves its gradients there; they lie as
-   the model's blocks do, and are added to them block by block, in the order of devices. */
+   the model's blocks do, and are added to them block by block, in the order of devices. On devices other than the CPU
+   it has memory of its own, with blocks as the model's: values come and gradients go by the backend's group calls, in
+   the streams that compute, so that the host need not wait. */
 #define DT__MAX_DEVICES 256
 
 typedef struct dt__part { /* a device */
     dt_parallel *p;
     pthread_t    thread;
-    dt_model    *m;     /* the replica; of the first device the model itself, which is not its own */
-    dt_tensor  **grad;  /* by block of the model */
-    dt_tensor  **order; /* by m->order: the replica's parameter */
-    int          ngrads, norder;
+    dt_device   *dev;
+    void        *stream; /* the caller's on dev, and so the thread's */
+    dt_model    *m;      /* the replica; of the first device the model itself, which is not its own */
+    dt_tensor  **value;  /* by block of the model; NULL: the model's own memory */
+    dt_tensor  **grad;   /* by block of the model */
+    dt_tensor  **order;  /* by m->order: the replica's parameter */
+    int          nblocks, norder;
+    int          any; /* it has reached something of the block in question */
     dt_tensor   *x, *y;
+    dt_tensor   *share; /* of the loss, on dev: weight times the part's */
     double       weight, loss;
     uint64_t     seed[2];
     dt_status    code;
@@ -1975,6 +1990,11 @@ struct dt_parallel {
     dt_model       *m;
     dt__part       *part;
     int             devices, threads;
+    int             own;     /* replicas have memory of their own */
+    void           *group;   /* of the backend; NULL: it has none, or there is one device */
+    dt_tensor     **item;    /* item[k * devices + i]: the k-th of what the devices exchange, on device i */
+    dt_view        *view;    /* of these */
+    size_t          room;    /* for how many */
     int             version; /* of the model when the replicas were made */
     long            pid;
     int             busy;
@@ -1984,33 +2004,57 @@ struct dt_parallel {
     int             left; /* threads that have not ended theirs */
     int             quit;
     /* of a call */
-    int             parts;
-    dt_parallel_fn  fn;
-    void           *user;
-    dt_autocast     autocast;
-    dt_device      *device;
-    double          scale;
+    int            parts;
+    dt_parallel_fn fn;
+    void          *user;
+    dt_autocast    autocast;
+    dt_device     *device;
+    double         scale;
+    int            want_loss;
 };
 
 static void dt__replica_free(dt__part *d)
 {
     dt_model_free(d->m);
-    for (int i = 0; i < d->ngrads; i++) dt__unref(d->grad[i]);
-    dt_dealloc(d->grad, (size_t)d->ngrads * sizeof *d->grad);
+    for (int i = 0; i < d->nblocks; i++) {
+        dt__unref(d->value[i]);
+        dt__unref(d->grad[i]);
+    }
+    dt_dealloc(d->value, (size_t)d->nblocks * sizeof *d->value);
+    dt_dealloc(d->grad, (size_t)d->nblocks * sizeof *d->grad);
     dt_dealloc(d->order, (size_t)d->norder * sizeof *d->order);
     d->m = NULL;
-    d->grad = d->order = NULL;
-    d->ngrads = d->norder = 0;
+    d->value = d->grad = d->order = NULL;
+    d->nblocks = d->norder = 0;
 }
-static int dt__replica_param(dt_model *r, const dt__param *p)
+/* The part of a block that is as t; the caller owns it. */
+static dt_tensor *dt__replica_window(dt_tensor *block, const dt_tensor *t, int64_t at)
 {
+    dt_tensor *w = dt__alias(block);
+    if (!w) return NULL;
+    w->offset = at;
+    w->ndim = t->ndim;
+    w->numel = t->numel;
+    memcpy(w->shape, t->shape, sizeof w->shape);
+    dt__dense_strides(w->stride, w->shape, w->ndim);
+    return w;
+}
+static dt_tensor *dt__replica_value(dt__part *d, const dt__param *p)
+{
+    if (!d->p->own) return p->buffer ? dt__new_like("dt_parallel", p->t, p->t->dtype) : dt__alias(p->t);
+    if (p->block >= 0) return dt__replica_window(d->value[p->block], p->t, p->offset);
+    return dt__new("dt_parallel", d->dev, p->t->dtype, p->t->shape, p->t->ndim, DT_LAYOUT_PLAIN);
+}
+static int dt__replica_param(dt__part *d, const dt__param *p)
+{
+    dt_model   *r = d->m;
     dt__param **list = (dt__param **)dt__enlarge(r->param, r->nparams, &r->param_cap, sizeof *list);
     if (list) r->param = list;
     dt__param *q = list ? (dt__param *)dt__alloc_zero(sizeof *q) : NULL;
     if (!q) return DT_ERR_MEMORY;
     q->name = dt__joined("", 0, p->name, NULL);
     q->hash = p->hash;
-    q->t = p->buffer ? dt__new_like("dt_parallel", p->t, p->t->dtype) : dt__alias(p->t);
+    q->t = dt__replica_value(d, p);
     q->buffer = p->buffer;
     q->frozen = p->frozen;
     q->keep_f32 = p->keep_f32;
@@ -2030,49 +2074,126 @@ static int dt__replica_layer(dt_model *r, const dt_model *m, const dt__layer *l)
         if (l->p[i]) k->p[i] = r->param[dt__param_index(m, l->p[i])];
     return 0;
 }
+static int dt__replica_blocks(dt__part *d, const dt_model *m)
+{
+    size_t n = (size_t)m->nblocks;
+    int    norder = 0;
+    for (int i = 0; i < m->nblocks; i++) norder += m->block[i].n;
+    d->value = (dt_tensor **)dt__alloc_zero(n * sizeof *d->value);
+    d->grad = (dt_tensor **)dt__alloc_zero(n * sizeof *d->grad);
+    d->order = (dt_tensor **)dt__alloc_zero((size_t)norder * sizeof *d->order);
+    if (!d->value || !d->grad || !d->order) {
+        dt_dealloc(d->value, n * sizeof *d->value);
+        dt_dealloc(d->grad, n * sizeof *d->grad);
+        dt_dealloc(d->order, (size_t)norder * sizeof *d->order);
+        d->value = d->grad = d->order = NULL;
+        return DT_ERR_MEMORY;
+    }
+    d->nblocks = m->nblocks;
+    d->norder = norder;
+    for (int i = 0; i < m->nblocks; i++) {
+        const dt_tensor *v = m->block[i].b.value, *g = m->block[i].b.grad;
+        d->grad[i] = dt__new("dt_parallel", d->dev, g->dtype, g->shape, 1, DT_LAYOUT_PLAIN);
+        if (d->p->own) d->value[i] = dt__new("dt_parallel", d->dev, v->dtype, v->shape, 1, DT_LAYOUT_PLAIN);
+        if (!d->grad[i] || (d->p->own && !d->value[i])) return DT_ERR_MEMORY;
+    }
+    return 0;
+}
 static int dt__replica_grads(dt__part *d, const dt_model *m)
 {
-    int n = 0, rc = 0;
-    for (int i = 0; i < m->nblocks; i++) n += m->block[i].n;
-    d->grad = (dt_tensor **)dt__alloc_zero((size_t)m->nblocks * sizeof *d->grad);
-    d->ngrads = d->grad ? m->nblocks : 0;
-    d->order = (dt_tensor **)dt__alloc_zero((size_t)n * sizeof *d->order);
-    d->norder = d->order ? n : 0;
-    if (!d->grad || !d->order) return DT_ERR_MEMORY;
-    for (int i = 0; i < m->nblocks && !rc; i++) {
-        const dt__mblock *b = &m->block[i];
-        d->grad[i] = dt__new_like("dt_parallel", b->b.grad, b->b.grad->dtype);
-        if (!d->grad[i]) rc = DT_ERR_MEMORY;
-        for (int k = b->first; k < b->first + b->n && !rc; k++) {
-            dt_tensor *t = d->m->param[dt__param_index(m, m->order[k])]->t, *g = dt__alias(d->grad[i]);
-            if (!g) return DT_ERR_MEMORY;
-            g->offset = m->order[k]->offset;
-            g->ndim = t->ndim;
-            g->numel = t->numel;
-            memcpy(g->shape, t->shape, sizeof g->shape);
-            dt__dense_strides(g->stride, g->shape, g->ndim);
-            t->grad = g;
-            t->grad_empty = 1;
-            d->order[k] = t;
-        }
+    for (int k = 0; k < d->norder; k++) {
+        const dt__param *p = m->order[k];
+        dt_tensor       *t = d->m->param[dt__param_index(m, p)]->t;
+        t->grad = dt__replica_window(d->grad[p->block], t, p->offset);
+        if (!t->grad) return DT_ERR_MEMORY;
+        t->grad_empty = 1;
+        d->order[k] = t;
     }
-    return rc;
+    return 0;
 }
 static int dt__replica_make(dt__part *d, const dt_model *m)
 {
     dt_model_opts o;
     DT__CLEAR(o);
     o.dtype = m->dtype;
-    o.device = m->device;
+    o.device = d->dev;
     dt__replica_free(d);
     dt_model *r = d->m = dt_model_new_with(o);
-    int       rc = r ? 0 : DT_ERR_MEMORY;
+    int       rc = r ? dt__replica_blocks(d, m) : DT_ERR_MEMORY;
     if (!rc) r->norms_f32 = m->norms_f32;
-    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__replica_param(r, m->param[i]);
+    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__replica_param(d, m->param[i]);
     for (int i = 0; i < m->nlayers && !rc; i++) rc = dt__replica_layer(r, m, m->layer[i]);
     if (!rc) r->sealed = 1;
     if (!rc) rc = dt__replica_grads(d, m);
     return rc ? dt_fail(DT_ERR_MEMORY, "dt_parallel: out of memory for a replica") : 0;
+}
+
+/* ---- what devices with memory of their own exchange */
+static void dt__items_free(dt_parallel *p)
+{
+    dt_dealloc(p->item, p->room * sizeof *p->item);
+    dt_dealloc(p->view, p->room * sizeof *p->view);
+    p->item = NULL;
+    p->view = NULL;
+    p->room = 0;
+}
+static int dt__items_make(dt_parallel *p)
+{
+    size_t room = ((size_t)p->m->nblocks + (size_t)p->m->nparams + 1) * (size_t)p->devices;
+    if (room <= p->room) return 0;
+    dt__items_free(p);
+    p->item = (dt_tensor **)dt__alloc_zero(room * sizeof *p->item);
+    p->view = p->item ? (dt_view *)dt__alloc_zero(room * sizeof *p->view) : NULL;
+    if (p->view) p->room = room;
+    else dt_dealloc(p->item, room * sizeof *p->item);
+    if (!p->view) p->item = NULL;
+    return p->view ? 0 : dt_fail(DT_ERR_MEMORY, "dt_parallel: out of memory for a list of blocks");
+}
+/* The first n items: the first device's += the others', or all become the first device's. */
+static int dt__items_go(dt_parallel *p, int n, int sum)
+{
+    const dt_backend *be = p->part[0].dev->be;
+    void             *stream[DT__MAX_DEVICES];
+    int               rc = 0;
+    for (int i = 0; i < p->devices; i++) stream[i] = p->part[i].stream;
+    for (int k = 0; k < n * p->devices && p->group; k++) {
+        dt_view *v = &p->view[k];
+        dt__view_of(v, p->item[k]);
+        v->layout = DT_LAYOUT_PLAIN;
+        v->ndim = 1;
+        v->shape[0] = p->item[k]->numel;
+        v->stride[0] = 1;
+    }
+    if (p->group) {
+        if (n) rc = (sum ? be->group_sum : be->group_broadcast)(p->group, stream, p->view, n);
+        return rc ? dt_fail((dt_status)rc, "dt_parallel: a %s of %d devices failed with status %d",
+                            sum ? "sum" : "broadcast", p->devices, rc)
+                  : 0;
+    }
+    for (int k = 0; k < n * p->devices && !rc; k++) { /* through the host */
+        dt_tensor *root = p->item[k - k % p->devices], *to = sum ? root : p->item[k];
+        if (p->item[k] == root) continue;
+        dt_tensor *here = dt__cross("dt_parallel", sum ? p->item[k] : root, to->st->dev);
+        rc = here ? dt__copy_to(to, here, sum) : DT_ERR_MEMORY;
+        dt__unref(here);
+    }
+    return rc;
+}
+/* The model's parameters, and what else it has, to the replicas: a message a block. */
+static int dt__replicas_send(dt_parallel *p)
+{
+    dt_model *m = p->m;
+    int       n = 0;
+    for (int i = 0; i < m->nblocks; i++, n++)
+        for (int r = 0; r < p->devices; r++)
+            p->item[n * p->devices + r] = r ? p->part[r].value[i] : m->block[i].b.value;
+    for (int i = 0; i < m->nparams; i++) {
+        if (m->param[i]->block >= 0) continue;
+        for (int r = 0; r < p->devices; r++)
+            p->item[n * p->devices + r] = r ? p->part[r].m->param[i]->t : m->param[i]->t;
+        n++;
+    }
+    return dt__items_go(p, n, 0);
 }
 /* Replicas are of the model as it is, and start as it does: no gradients, its buffers. */
 static int dt__replicas_ready(dt_parallel *p)
@@ -2082,9 +2203,10 @@ static int dt__replicas_ready(dt_parallel *p)
     uint64_t  draw;
     int       rc = 0;
     for (int i = 1; i < p->devices && !rc && p->version != m->version; i++) rc = dt__replica_make(&p->part[i], m);
+    if (!rc && p->own && p->version != m->version) rc = dt__items_make(p);
     p->version = rc ? -1 : m->version;
     draw = rc ? 0 : dt_rng_u64(&m->rng);
-    for (int i = 1; i < p->parts && !rc; i++) {
+    for (int i = 1; i < p->devices && !rc; i++) {
         dt__part *d = &p->part[i];
         dt_model *c = d->m;
         c->training = m->training;
@@ -2092,13 +2214,35 @@ static int dt__replicas_ready(dt_parallel *p)
         c->scope_len = c->scope_depth = 0;
         c->scope[0] = 0;
         for (int k = 0; k < d->norder; k++) d->order[k]->grad_empty = 1;
-        for (int k = 0; k < m->nparams && !rc; k++)
+        for (int k = 0; k < m->nparams && !rc && !p->own && i < p->parts; k++)
             if (m->param[k]->buffer) rc = dt__copy_to(c->param[k]->t, m->param[k]->t, 0);
         dt_philox(draw, (uint64_t)i, r);
         d->seed[0] = (uint64_t)r[0] << 32 | r[1];
         d->seed[1] = (uint64_t)r[2] << 32 | r[3];
     }
-    return rc;
+    return rc || !p->own ? rc : dt__replicas_send(p);
+}
+/* Where a device leaves its share of the loss; NULL after dt_fail. */
+static dt_tensor *dt__part_share(dt__part *d)
+{
+    int64_t one = 1;
+    if (!d->share) d->share = dt__new("dt_parallel_backward", d->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
+    return d->share;
+}
+static void dt__part_loss(dt__part *d, dt_tensor *loss) /* f32, one element */
+{
+    dt_call c;
+    if (!d->p->own) d->loss = dt_item(loss);
+    if (!d->p->own || !d->p->want_loss || !loss || !dt__part_share(d)) return;
+    dt__call_begin(&c, DT_K_unary);
+    c.u.ew.fn = DT_U_AFFINE;
+    c.u.ew.a = d->weight;
+    dt__out(&c, d->share);
+    dt_view *x = dt__in(&c, loss);
+    x->layout = DT_LAYOUT_PLAIN;
+    x->ndim = 1;
+    x->shape[0] = x->stride[0] = 1;
+    dt__go(d->dev, &c);
 }
 
 static void dt__part_run(dt__part *d, dt_model *m)
@@ -2110,6 +2254,9 @@ static void dt__part_run(dt__part *d, dt_model *m)
     if (dt__tls.code == DT_OK && dt__ok("dt_parallel_backward", "what fn returned", loss) && loss->numel != 1)
         dt_fail(DT_ERR_GRAD, "dt_parallel_backward: fn returned %s; the loss of a part is its mean, one element",
                 dt__text(loss));
+    if (dt__tls.code == DT_OK && p->own && loss->st->dev != d->dev)
+        dt_fail(DT_ERR_DEVICE, "dt_parallel_backward: fn returned a loss on %s; this part is computed on %s",
+                loss->st->dev->name, d->dev->name);
     if (dt__tls.code == DT_OK) {
         dt_make_opts     mo;
         dt_backward_opts bo;
@@ -2117,7 +2264,7 @@ static void dt__part_run(dt__part *d, dt_model *m)
         DT__CLEAR(bo);
         mo.device = loss->st->dev;
         loss = dt_cast(loss, DT_F32);
-        d->loss = dt_item(loss);
+        dt__part_loss(d, loss);
         bo.grad = loss ? dt_full_with(d->weight * p->scale, dt_shape_of(loss), mo) : NULL;
         if (bo.grad) dt_backward_with(loss, bo);
     }
@@ -2140,7 +2287,8 @@ static void *dt__part_thread(void *arg)
         if (d - p->part >= p->parts) continue;
         pthread_mutex_unlock(&p->lock);
         dt__tls.autocast = p->autocast;
-        dt__tls.device = p->device;
+        dt__tls.device = p->own ? d->dev : p->device;
+        if (p->own) dt_stream_use(d->dev, d->stream);
         dt__tls.no_grad = 0;
         dt_rng_seed(&d->m->rng, d->seed[0]);
         dt_seed(d->seed[1]);
@@ -2170,6 +2318,32 @@ static void dt__parts_wait(dt_parallel *p)
     while (p->left) pthread_cond_wait(&p->done, &p->lock);
     pthread_mutex_unlock(&p->lock);
 }
+/* x where it is computed: a copy, unless it is there. Takes x over; NULL after dt_fail. */
+static dt_tensor *dt__part_fetch(dt__part *d, dt_tensor *x)
+{
+    dt_device *from = x ? x->st->dev : NULL, *dev = d->dev;
+    int        peer = from && dev->be->peer && from->be == dev->be, rc = 0;
+    if (!x || from == dev) return x;
+    dt_tensor *t = NULL, *y = NULL;
+    if (from != dt_cpu() && !peer) {
+        y = dt__cross("dt_parallel_backward", x, dev);
+    } else if ((t = dt__dense("dt_parallel_backward", x)) != NULL) {
+        const char *at = (const char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype];
+        size_t      n = (size_t)t->numel * dt__dtype_size[t->dtype];
+        y = dt__new("dt_parallel_backward", dev, t->dtype, t->shape, t->ndim, DT_LAYOUT_PLAIN);
+        if (y && !peer) rc = dt__upload(y, at);
+        else if (y) rc = dev->be->peer(dev, dt__stream(dev), y->st->ptr, from, dt__stream(from), at, n);
+    }
+    if (rc) {
+        dt_fail((dt_status)rc, "dt_parallel_backward: a copy from %s to %s failed with status %d", from->name,
+                dev->name, rc);
+        dt__unref(y);
+        y = NULL;
+    }
+    dt__unref(t);
+    dt__unref(x);
+    return y;
+}
 /* torch.chunk: parts of ceil(n / devices). */
 static int dt__parts_cut(dt_parallel *p, dt_tensor *x, dt_tensor *y)
 {
@@ -2184,32 +2358,56 @@ static int dt__parts_cut(dt_parallel *p, dt_tensor *x, dt_tensor *y)
         d->weight = n ? (double)len / (double)n : 1;
         d->code = DT_OK;
         d->bad_loss = NULL;
+        if (p->own) d->x = dt__part_fetch(d, d->x);
+        if (p->own) d->y = dt__part_fetch(d, d->y);
         if (!d->x || (y && !d->y)) return DT_ERR_MEMORY;
         at += len;
     } while (at < n);
     return 0;
 }
-/* The replicas' gradients join the model's. */
+/* A replica's gradients of a block become whole, and the model has gradients where the replica has. */
+static int dt__replica_joins(dt__part *d, const dt_model *m, const dt__mblock *b)
+{
+    dt_tensor **t = d->order + b->first;
+    int         rc = 0;
+    d->any = 0;
+    for (int k = 0; k < b->n; k++) d->any |= !t[k]->grad_empty;
+    for (int k = 0; k < b->n && d->any && !rc; k++) {
+        dt_tensor *to = m->order[b->first + k]->t;
+        rc = dt__ddp_blank(to);
+        if (t[k]->grad_empty) rc = rc || dt__fill(t[k]->grad, 0);
+        else to->grad_unreached = 0;
+    }
+    return rc;
+}
+/* The replicas' gradients are added to the model's. Of devices with memory of their own all take part in what any has
+   reached, those without a part of the batch, too: the same ones in every call. */
 static int dt__parts_reduce(dt_parallel *p)
 {
     dt_model *m = p->m;
-    int       rc = 0;
-    for (int i = 0; i < m->nblocks; i++) {
+    int       n = 0, rc = 0, last = p->own ? p->devices : p->parts;
+    if (p->parts < 2) return 0;
+    for (int i = 0; i < m->nblocks && !rc; i++) {
         const dt__mblock *b = &m->block[i];
-        for (int r = 1; r < p->parts; r++) {
-            dt_tensor **t = p->part[r].order + b->first;
-            int         any = 0;
-            for (int k = 0; k < b->n; k++) any |= !t[k]->grad_empty;
-            for (int k = 0; k < b->n && any && !rc; k++) {
-                dt_tensor *to = m->order[b->first + k]->t;
-                rc = dt__ddp_blank(to);
-                if (t[k]->grad_empty) rc = rc || dt__fill(t[k]->grad, 0);
-                else to->grad_unreached = 0;
-            }
-            if (any && !rc) rc = dt__copy_to(b->b.grad, p->part[r].grad[i], 1);
+        int               any = 0;
+        for (int r = 1; r < last && !rc; r++) {
+            rc = dt__replica_joins(&p->part[r], m, b);
+            any |= p->part[r].any;
+            if (!rc && p->part[r].any && !p->own) rc = dt__copy_to(b->b.grad, p->part[r].grad[i], 1);
         }
+        if (!any || !p->own) continue;
+        for (int r = 0; r < last && !rc; r++) {
+            p->item[n * last + r] = r ? p->part[r].grad[i] : b->b.grad;
+            if (r && !p->part[r].any) rc = dt__fill(p->part[r].grad[i], 0);
+        }
+        n++;
     }
-    return rc;
+    if (!p->own || rc) return rc;
+    for (int r = 0; r < last && !rc && p->want_loss; r++) {
+        p->item[n * last + r] = dt__part_share(&p->part[r]);
+        rc = !p->part[r].share ? DT_ERR_MEMORY : r < p->parts ? 0 : dt__fill(p->part[r].share, 0);
+    }
+    return rc ? rc : dt__items_go(p, n + p->want_loss, 1);
 }
 /* The first device's error, or its loss that is not finite, is the caller's. */
 static int dt__parts_take(dt_parallel *p, double *loss)
@@ -2218,7 +2416,8 @@ static int dt__parts_take(dt_parallel *p, double *loss)
     *loss = 0;
     for (int i = 0; i < p->parts; i++) {
         const dt__part *d = &p->part[i];
-        if (i && d->code != DT_OK) dt_fail(d->code, "device %d: %s", i, d->message);
+        if (i && d->code != DT_OK && p->own) dt_fail(d->code, "device %d (%s): %s", i, d->dev->name, d->message);
+        if (i && d->code != DT_OK) dt_fail(d->code, "device %d: %s", i, d->message); /* a first error stays */
         if (!t->bad_loss && d->bad_loss) {
             t->bad_loss = d->bad_loss;
             t->bad_loss_value = d->bad_loss_value;
@@ -2238,6 +2437,9 @@ static int dt__parallel_check(const char *call, dt_parallel *p, dt_parallel_fn f
         return dt_fail(DT_ERR_GRAD, "%s: no gradient goes into x and y; dt_detach() them", call);
     if (dt__tls.in_backward || p->busy)
         return dt_fail(DT_ERR_STATE, "%s: called inside %s", call, p->busy ? "itself" : "a backward");
+    if (p->m->device != p->part[0].dev)
+        return dt_fail(DT_ERR_STATE, "%s: the model is on %s; at dt_parallel_new it was on %s: make another", call,
+                       p->m->device->name, p->part[0].dev->name);
     if (p->m->watch) return dt_fail(DT_ERR_STATE, "%s: the model has a ddp: a rank is one device", call);
     if (p->m->amp && p->m->amp->nlosses != 1)
         return dt_fail(DT_ERR_STATE, "%s: mixed precision with %d losses; it takes one", call, p->m->amp->nlosses);
@@ -2246,6 +2448,23 @@ static int dt__parallel_check(const char *call, dt_parallel *p, dt_parallel_fn f
                        call);
     return 0;
 }
+/* After the parts: errors, gradients, the loss of the whole batch. */
+static int dt__parts_end(dt_parallel *p, double *loss)
+{
+    dt_amp *amp = p->m->amp;
+    int     rc = dt__parts_take(p, loss);
+    if (!rc) rc = dt__parts_reduce(p);
+    if (!rc && amp) {
+        if (amp->dynamic) dt__tls.bad_loss = NULL; /* an overflow is for the scaler to judge */
+        rc = dt__amp_take_back(p->m, &amp->scaler[0]);
+        amp->scaler[0].used = 1;
+    }
+    if (!rc && p->own && p->want_loss) {
+        *loss = dt_item(p->part[0].share);
+        rc = dt__tls.code;
+    }
+    return rc;
+}
 DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *user, dt_tensor *x, dt_tensor *y,
                                       double *loss)
 {
@@ -2253,32 +2472,29 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
     if (loss) *loss = (double)NAN;
     if (dt__tls.code != DT_OK || dt__parallel_check("dt_parallel_backward", p, fn, x, y)) return dt_error_code();
     dt_model *m = p->m;
-    dt_amp   *amp = m->amp;
     int       first = !m->sealed, job = dt__in_job, rc;
     p->fn = fn;
     p->user = user;
     p->autocast = dt__tls.autocast;
     p->device = dt__tls.device;
-    p->scale = amp ? amp->scaler[0].scale : 1;
+    p->scale = m->amp ? m->amp->scaler[0].scale : 1;
+    p->want_loss = loss != NULL;
     p->busy = 1;
+    for (int i = 0; i < p->devices; i++) p->part[i].stream = dt__stream(p->part[i].dev);
     rc = dt__parts_cut(p, x, y);
-    if (!rc && amp) rc = dt__amp_stash(m);
+    if (!rc && m->amp) rc = dt__amp_stash(m);
     if (!rc && !first) rc = dt__parts_go(p);
     if (!rc) {
         dt__in_job = job || (p->parts > 1 && !first);
+        if (p->own) dt__tls.device = p->part[0].dev;
         dt__part_run(&p->part[0], m);
         dt__in_job = job;
+        dt__tls.device = p->device;
         if (first && dt__tls.code == DT_OK) dt__parts_go(p);
         dt__parts_wait(p);
-        rc = dt__parts_take(p, &all);
-        if (!rc) rc = dt__parts_reduce(p);
-        if (!rc && amp) {
-            if (amp->dynamic) dt__tls.bad_loss = NULL; /* an overflow is for the scaler to judge */
-            rc = dt__amp_take_back(m, &amp->scaler[0]);
-            amp->scaler[0].used = 1;
-        }
-        if (rc) dt__forget_grads(m);
+        rc = dt__parts_end(p, &all);
     }
+    if (rc) dt__forget_grads(m);
     for (int i = 0; i < p->parts; i++) {
         dt__unref(p->part[i].x);
         dt__unref(p->part[i].y);
@@ -2289,38 +2505,74 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
     else if (loss) *loss = all;
     return dt_error_code();
 }
+
+/* ---- from a model to devices and threads */
+/* How many, and which; a negative status after dt_fail. */
+static int dt__parallel_choose(const char *call, dt_model *m, dt_parallel_opts o, dt_device **dev)
+{
+    const dt_backend *be = m->device->be;
+    int               cpu = m->device == dt_cpu(), first = m->device->index, n = o.devices;
+    int               there = be->count && be->device ? be->count() : first + 1;
+    if (!n && !o.on) n = cpu ? dt_threads() : there - first;
+    if (n < 1 || n > DT__MAX_DEVICES)
+        return dt_fail(DT_ERR_ARG, "%s: .devices is %d; it is 1 to %d", call, n, DT__MAX_DEVICES);
+    if (!o.on && !cpu && first + n > there)
+        return dt_fail(DT_ERR_DEVICE, "%s: .devices is %d, from %s on; %s", call, n, m->device->name,
+                       be->count && be->device ? "there are not so many" : "name them in .on");
+    for (int i = 0; i < n; i++) {
+        dev[i] = o.on ? o.on[i] : cpu || !i ? m->device : be->device(first + i);
+        if (!dev[i]) return dt_fail(DT_ERR_ARG, "%s: device %d of %d in .on is NULL", call, i, n);
+        if (strcmp(dev[i]->be->name, be->name))
+            return dt_fail(DT_ERR_DEVICE, "%s: .on has %s and %s; they must be of one kind", call, dev[0]->name,
+                           dev[i]->name);
+        for (int k = 0; k < i && o.on; k++)
+            if (dev[k] == dev[i])
+                return dt_fail(DT_ERR_ARG, "%s: .on has %s twice%s", call, dev[i]->name,
+                               cpu ? "; on the CPU .devices is enough: they are threads" : "");
+    }
+    if (dev[0] != m->device)
+        return dt_fail(DT_ERR_DEVICE, "%s: the model is on %s and .on begins with %s; they must be the same", call,
+                       m->device->name, dev[0]->name);
+    return n;
+}
+static int dt__parallel_threads(dt_parallel *p)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    for (p->threads = 1; p->threads < p->devices; p->threads++)
+        if (pthread_create(&p->part[p->threads].thread, NULL, dt__part_thread, &p->part[p->threads])) break;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (p->threads == p->devices) return 0;
+    return dt_fail(DT_ERR_MEMORY, "dt_parallel_new: thread %d of %d cannot be made", p->threads, p->devices);
+}
 DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
 {
-    const char *call = "dt_parallel_new";
-    int         n = o.devices ? o.devices : dt_threads();
-    if (!dt__model_ok(call, m)) return NULL;
-    if (m->device != dt_cpu())
-        dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; it must be on the CPU", call, m->device->name);
-    else if (n < 1 || n > DT__MAX_DEVICES)
-        dt_fail(DT_ERR_ARG, "%s: .devices is %d; it is 1 to %d", call, n, DT__MAX_DEVICES);
-    dt_parallel *p = dt__tls.code == DT_OK ? (dt_parallel *)dt__alloc_zero(sizeof *p) : NULL;
+    dt_device *dev[DT__MAX_DEVICES];
+    int        n = dt__model_ok("dt_parallel_new", m) ? dt__parallel_choose("dt_parallel_new", m, o, dev) : -1;
+    if (n < 0) return NULL;
+    dt_parallel *p = (dt_parallel *)dt__alloc_zero(sizeof *p);
     if (p) p->part = (dt__part *)dt__alloc_zero((size_t)n * sizeof *p->part);
     if (!p || !p->part) {
         dt_dealloc(p, sizeof *p);
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call); /* a first error stays */
+        dt_fail(DT_ERR_MEMORY, "dt_parallel_new: out of memory");
         return NULL;
     }
-    sigset_t all, before;
     p->m = m;
     p->devices = n;
+    p->own = m->device != dt_cpu();
     p->version = -1;
     p->pid = (long)getpid();
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->go, NULL);
     pthread_cond_init(&p->done, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
-    for (int i = 0; i < n; i++) p->part[i].p = p;
-    for (p->threads = 1; p->threads < n; p->threads++)
-        if (pthread_create(&p->part[p->threads].thread, NULL, dt__part_thread, &p->part[p->threads])) break;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (p->threads == n) return p;
-    dt_fail(DT_ERR_MEMORY, "%s: thread %d of %d cannot be made", call, p->threads, n);
+    for (int i = 0; i < n; i++) {
+        p->part[i].p = p;
+        p->part[i].dev = dev[i];
+    }
+    const dt_backend *be = dev[0]->be;
+    if (p->own && n > 1 && be->group_new) p->group = be->group_new(dev, n);
+    if (dt__tls.code == DT_OK && !dt__parallel_threads(p)) return p;
     dt_parallel_free(p);
     return NULL;
 }
@@ -2337,8 +2589,11 @@ DT_API void dt_parallel_free(dt_parallel *p)
         pthread_mutex_destroy(&p->lock);
         pthread_cond_destroy(&p->go);
         pthread_cond_destroy(&p->done);
+        if (p->group) p->part[0].dev->be->group_free(p->group);
     }
     for (int i = 1; i < p->devices; i++) dt__replica_free(&p->part[i]);
+    for (int i = 0; i < p->devices; i++) dt__unref(p->part[i].share);
+    dt__items_free(p);
     dt_dealloc(p->part, (size_t)p->devices * sizeof *p->part);
     dt_dealloc(p, sizeof *p);
 }

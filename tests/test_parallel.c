@@ -3,6 +3,7 @@
 #include "dt_test.h"
 
 #include "../dt_dist.h"
+#include "fake_device.h"
 #include <pthread.h>
 
 UTEST_MAIN()
@@ -253,6 +254,107 @@ UTEST(parallel, takes_mixed_precision)
             dt_error_clear();
         }
     }
+}
+
+/* ---------------------------------------------------------------------------------------------------- devices */
+/* Devices with memory of their own, whose backend has nothing for several of them: all goes through the host. */
+UTEST(devices, with_memory_of_their_own_give_the_same_bits)
+{
+    static float want[ROOM], got[ROOM];
+    fake_device *f[3] = { fake_device_new(0), fake_device_new(0), fake_device_new(0) };
+    dt_device   *on[3] = { f[0]->dev, f[1]->dev, f[2]->dev };
+    int          kind[] = { 0, NORM, RARE, DROP }, size[] = { 12, 7, 4, 1 }; /* 4: two parts, one device is idle */
+    fake_device_use_all();
+    for (int k = 0; k < 4; k++) {
+        double loss[2][6];
+        int    n[2] = { 0, 0 };
+        for (int side = 0; side < 2; side++) {
+            if (side) dt_set_default_device(on[0]);
+            dt_seed(5);
+            dt_model     *m = dt_model_new(.seed = 3);
+            dt_optimizer *opt = dt_adam(m, .lr = 0.01);
+            dt_parallel  *p = side ? dt_parallel_new(m, .devices = 3, .on = on) : dt_parallel_new(m, .devices = 3);
+            for (int s = 0; s < 6; s++) {
+                int first = k == 2 ? 40 : 12 * s, count = k % 2 ? 12 : size[s % 4];
+                if (side && s == 4) dt_set_default_device(NULL); /* batches may be on the CPU */
+                dt_tensor *y, *x = batch(first, count, &y);
+                dt_set_default_device(side ? on[0] : NULL);
+                EXPECT_OK(dt_parallel_backward(p, loss_of, &kind[k], x, y, &loss[side][s]));
+                EXPECT_OK(dt_step(opt));
+            }
+            n[side] = values(m, false, false, side ? got : want);
+            n[side] += values(m, false, true, (side ? got : want) + n[side]);
+            dt_parallel_free(p);
+            dt_optimizer_free(opt);
+            dt_model_free(m);
+            dt_end();
+            dt_set_default_device(NULL);
+        }
+        ASSERT_EQ(n[0], n[1]);
+        EXPECT_TRUE(!memcmp(want, got, (size_t)n[0] * sizeof *want));
+        for (int s = 0; s < 6; s++) EXPECT_NEAR(loss[0][s], loss[1][s], 1e-6);
+    }
+    dt_trim();
+    for (int i = 0; i < 3; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
+}
+UTEST(devices, are_named_where_the_backend_has_no_list)
+{
+    fake_device *f[2] = { fake_device_new(0), fake_device_new(0) };
+    dt_device   *on[2] = { f[0]->dev, f[1]->dev }, *kinds[2] = { f[0]->dev, dt_cpu() };
+    dt_model    *m = dt_model_new(.seed = 3, .device = on[0]);
+    dt_tensor   *y, *x = batch(0, 8, &y);
+    EXPECT_ERROR(dt_parallel_new(m, .devices = 2) ? 0 : -1, "from fake:0 on; name them in .on");
+    EXPECT_ERROR(dt_parallel_new(m, .devices = 2, .on = kinds) ? 0 : -1, ".on has fake:0 and cpu");
+    EXPECT_ERROR(dt_parallel_new(m, .on = on) ? 0 : -1, ".devices is 0");
+    dt_parallel *p = dt_parallel_new(m);
+    EXPECT_EQ(1, dt_parallel_devices(p)); /* the model's own */
+    dt_parallel_free(p);
+    p = dt_parallel_new(m, .devices = 2, .on = on);
+    f[1]->fail_alloc = 3; /* the cache is given back, and it is tried once more */
+    EXPECT_OK(dt_parallel_backward(p, loss_of, NULL, x, y, NULL));
+    f[1]->fail_kernel = 5;
+    EXPECT_TRUE(dt_parallel_backward(p, loss_of, NULL, x, y, NULL) != DT_OK); /* it shows when something waits */
+    EXPECT_TRUE(dt_error() != NULL);
+    dt_error_clear();
+    EXPECT_TRUE(dt_grad(dt_model_find(m, "net.a.weight")) == NULL);
+    EXPECT_OK(dt_parallel_backward(p, loss_of, NULL, x, y, NULL));
+    dt_end();
+    dt_parallel_free(p);
+    dt_model_free(m);
+    dt_trim();
+    for (int i = 0; i < 2; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
+}
+/* Every allocation fails once: an error, or all is well; nothing stays behind. */
+UTEST(devices, without_memory_are_an_error)
+{
+    int failed = 0, good = 0, what = NORM;
+    for (int n = 0; good < 3 && n < 4000; n += n < 300 ? 1 : 7) {
+        dt_test_budget b;
+        ASSERT_EQ(DT_OK, dt_test_budget_set(&b, -1));
+        fake_device *f[2] = { fake_device_new(0), fake_device_new(0) };
+        dt_device   *on[2] = { f[0]->dev, f[1]->dev };
+        dt_tensor   *y, *x = batch(0, 8, &y);
+        __atomic_store_n(&b.left, n, __ATOMIC_RELAXED);
+        dt_model    *m = dt_model_new(.seed = 3, .device = on[0]);
+        dt_parallel *p = dt_parallel_new(m, .devices = 2, .on = on);
+        double       loss = 0;
+        for (int s = 0; s < 2; s++)
+            if (dt_parallel_backward(p, loss_of, &what, x, y, &loss)) break;
+        bool ok = !dt_error() && isfinite(loss);
+        EXPECT_TRUE(ok || dt_error_code() == DT_ERR_MEMORY);
+        good += ok && __atomic_load_n(&b.left, __ATOMIC_RELAXED) >= 0;
+        failed += !ok;
+        dt_error_clear();
+        dt_end();
+        dt_parallel_free(p);
+        dt_model_free(m);
+        dt_trim();
+        for (int i = 0; i < 2; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
+        ASSERT_EQ(DT_OK, dt_set_allocator(NULL));
+        EXPECT_EQ(0, b.live);
+    }
+    EXPECT_GT(failed, 50);
+    EXPECT_EQ(3, good);
 }
 
 /* ---------------------------------------------------------------------------------------------------- mistakes */
