@@ -774,11 +774,11 @@ static void case_step(void)
         dt_clip_grad_value(opt, 5); /* the norm would be read */
         if (step >= 8) CHECK(dt_item(loss) > 0);
         dt_step(opt);
-        if (step == 7) CHECK(n_device_waits + n_stream_waits == 0);
-        if (step >= 8) CHECK(n_stream_waits == step - 7);
+        /* mixed precision looks once a step whether gradients are finite */
+        if (step >= 4) CHECK(n_stream_waits == (step < 8 ? 0 : step - 7) + (half ? step - 3 : 0));
         CHECK(!dt_error());
     }
-    CHECK(n_device_waits == 0 && n_stream_waits == 4);
+    CHECK(n_device_waits == 0);
     CHECK(n_mallocs + n_frees + n_pins == 0);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
