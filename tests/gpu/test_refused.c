@@ -519,6 +519,8 @@ static void case_trim(void)
     CHECK(v && be->wait(gpu, b) == 0);
     use(gpu, a);
     CHECK(dt_item(dt_sum(u)) == 2.0 * MANY);
+    use(gpu, b);
+    CHECK(dt_item(dt_sum(v)) == 9.0 * MANY);
     use(gpu, NULL);
     dt_end();
     dt_trim();
