@@ -191,9 +191,9 @@ typedef struct dt__cuda_queue {
     cudnnHandle_t          dnn;
     void                  *scratch[3]; /* of kernels, of the libraries, of what goes through f32 */
     size_t                 scratch_n[3];
-    dt__cuda_bad          *bad;  /* pinned */
-    int                    slot; /* from 1; 0: none was left */
-    unsigned long long     behind[DT__CUDA_SLOTS + 1]; /* of each slot the last call that is before what comes next */
+    dt__cuda_bad          *bad;                        /* pinned */
+    int                    slot;                       /* from 1; 0: none was left */
+    uint64_t               behind[DT__CUDA_SLOTS + 1]; /* of each slot the last call that is before what comes next */
 } dt__cuda_queue;
 typedef struct dt__cuda_piece { /* of a segment, in the order of addresses */
     struct dt__cuda_piece *next, *before;
@@ -217,8 +217,8 @@ typedef struct dt__cuda_stage {
     cudaEvent_t done;
     bool        busy;
     /* where done was recorded, and the last watched call before it */
-    dt__cuda_queue    *queue;
-    unsigned long long calls;
+    dt__cuda_queue *queue;
+    uint64_t        calls;
 } dt__cuda_stage;
 typedef struct dt__cuda_dev {
     int               index, processors;
@@ -232,7 +232,7 @@ typedef struct dt__cuda_dev {
     int               stage_next;
     dt_cuda_stats     stats;
     unsigned          slots; /* a bit for each that is taken */
-    unsigned long long calls; /* watched ones so far: each has a number */
+    uint64_t          calls; /* watched ones so far: each has a number */
     pthread_mutex_t   lock, staging;
 } dt__cuda_dev;
 
@@ -270,8 +270,8 @@ int dt__cuda_check(int cuda_error, const char *what)
     if (e == cudaSuccess) return 0;
     (void)cudaGetLastError(); /* told now */
     if (cudaGetDevice(&index) != cudaSuccess) (void)cudaGetLastError();
-    return dt_fail(e == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_DEVICE, "cuda:%d: %s: %s (%s)%s", index, what,
-                   cudaGetErrorString(e), cudaGetErrorName(e), dt__cuda_is_lost(e) ? DT__CUDA_LOST : "");
+    return dt_fail(e == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_DEVICE, "cuda:%d: %s: %s (%s)%s", index,
+                   what, cudaGetErrorString(e), cudaGetErrorName(e), dt__cuda_is_lost(e) ? DT__CUDA_LOST : "");
 }
 /* A call of a library has failed: is the device lost? What is queued may be what failed, so it is waited for. */
 static int dt__cuda_library(dt_status code, const char *what, const char *text)
@@ -459,10 +459,11 @@ static void dt__cuda_memory_text(dt_device *dev, char *text, size_t nbytes)
     size_t        unused = 0, total = 0;
     if (cudaSetDevice(d->index) != cudaSuccess || cudaMemGetInfo(&unused, &total) != cudaSuccess)
         (void)cudaGetLastError();
-    snprintf(text, nbytes,
-             "reserved %zu: used by tensors and workspaces %zu, cached %zu; the driver has %zu free of %zu; take a smaller "
-             "batch, end steps earlier (dt_end), or stop what else runs on this GPU",
-             s.reserved, s.used, s.reserved - s.used, unused, total);
+    snprintf(
+        text, nbytes,
+        "reserved %zu: used by tensors and workspaces %zu, cached %zu; the driver has %zu free of %zu; take a smaller "
+        "batch, end steps earlier (dt_end), or stop what else runs on this GPU",
+        s.reserved, s.used, s.reserved - s.used, unused, total);
 }
 /* of the table: is this memory of the device? */
 static int dt__cuda_adopts(dt_device *dev, const void *ptr)
@@ -474,8 +475,9 @@ static int dt__cuda_adopts(dt_device *dev, const void *ptr)
     if (!bad) bad = dt__cuda_check((int)cudaPointerGetAttributes(&a, ptr), "cudaPointerGetAttributes");
     if (bad || a.type == cudaMemoryTypeManaged || (a.type == cudaMemoryTypeDevice && a.device == d->index)) return bad;
     if (a.type == cudaMemoryTypeDevice)
-        return dt_fail(DT_ERR_DEVICE, "dt_adopt: %p is memory of cuda:%d, not of %s; make the tensor there, and move it "
-                                      "with dt_to()",
+        return dt_fail(DT_ERR_DEVICE,
+                       "dt_adopt: %p is memory of cuda:%d, not of %s; make the tensor there, and move it "
+                       "with dt_to()",
                        ptr, a.device, dt_device_name(dev));
     return dt_fail(DT_ERR_DEVICE, "dt_adopt: %p is memory of the host, not of %s; dt_from() copies it there", ptr,
                    dt_device_name(dev));
@@ -537,14 +539,14 @@ static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbyt
 void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes) { return dt__cuda_space(dev, stream, 0, nbytes); }
 static void dt__cuda_bad_clear(dt__cuda_bad *b)
 {
-    for (int i = 0; i < 3; i++) __atomic_store_n(&b->part[i], ~0ull, __ATOMIC_RELAXED);
-    __atomic_store_n(&b->call, 0ull, __ATOMIC_RELEASE); /* last: from here on a kernel may take it */
+    for (int i = 0; i < 3; i++) __atomic_store_n(&b->part[i], UINT64_MAX, __ATOMIC_RELAXED);
+    __atomic_store_n(&b->call, 0, __ATOMIC_RELEASE); /* last: from here on a kernel may take it */
 }
 /* The error of a bad index of this queue, in the words of the CPU backend, if the call that met it has ended: of those
    up to number 'upto' that is known. d->lock is held. */
-static bool dt__cuda_bad_take(dt__cuda_queue *q, unsigned long long upto, dt__cuda_bad *out)
+static bool dt__cuda_bad_take(dt__cuda_queue *q, uint64_t upto, dt__cuda_bad *out)
 {
-    unsigned long long call = q->bad ? __atomic_load_n(&q->bad->call, __ATOMIC_ACQUIRE) : 0;
+    uint64_t call = q->bad ? __atomic_load_n(&q->bad->call, __ATOMIC_ACQUIRE) : 0;
     if (!call || call > upto) return false;
     *out = *q->bad;
     dt__cuda_bad_clear(q->bad);
@@ -566,10 +568,10 @@ static int dt__cuda_bad_tell(const dt__cuda_bad *b)
                    "%s: index %lld at position %lld is out of range for %lld rows; indices must be in 0..%lld",
                    dt_kernel_name(b->op), (long long)(int64_t)v, at, limit, limit - 1);
 }
-static unsigned long long dt__cuda_calls(dt__cuda_dev *d) { return __atomic_load_n(&d->calls, __ATOMIC_RELAXED); }
+static uint64_t dt__cuda_calls(dt__cuda_dev *d) { return __atomic_load_n(&d->calls, __ATOMIC_RELAXED); }
 /* The host has waited for q (NULL: all queues) when there had been so many calls: what they and those before them
    refused. */
-static int dt__cuda_refused(dt__cuda_dev *d, dt__cuda_queue *q, unsigned long long upto)
+static int dt__cuda_refused(dt__cuda_dev *d, dt__cuda_queue *q, uint64_t upto)
 {
     dt__cuda_queue *each[3] = { &d->compute, &d->copy, &d->comm }, *more;
     dt__cuda_bad    b;
@@ -590,7 +592,7 @@ dt__cuda_watch dt__cuda_watched(dt_device *dev, const dt_call *c, int64_t limit)
     dt__cuda_watch w;
     memset(&w, 0, sizeof w);
     w.at = dt__cuda_queue_of(d, c->stream)->bad;
-    w.call = __atomic_add_fetch(&d->calls, 1ull, __ATOMIC_RELAXED);
+    w.call = __atomic_add_fetch(&d->calls, 1, __ATOMIC_RELAXED);
     w.limit = limit;
     w.op = c->op;
     if (c->op == DT_K_cross_entropy || c->op == DT_K_cross_entropy_bwd) {
@@ -613,7 +615,8 @@ static int dt__cuda_queue_begin(dt__cuda_dev *d, dt__cuda_queue *q)
         bad = dt__cuda_check((int)cudaEventCreateWithFlags(&q->event, cudaEventDisableTiming),
                              "cudaEventCreateWithFlags");
     if (!bad)
-        bad = dt__cuda_check((int)cudaHostAlloc((void **)&q->bad, sizeof *q->bad, cudaHostAllocMapped), "cudaHostAlloc");
+        bad =
+            dt__cuda_check((int)cudaHostAlloc((void **)&q->bad, sizeof *q->bad, cudaHostAllocMapped), "cudaHostAlloc");
     if (!bad) dt__cuda_bad_clear(q->bad);
     return bad;
 }
@@ -622,7 +625,7 @@ static void dt__cuda_queue_end(dt_device *dev, dt__cuda_dev *d, dt__cuda_queue *
     dt__cuda_bad b;
     if (q->stream) (void)cudaStreamSynchronize(q->stream);
     pthread_mutex_lock(&d->lock);
-    bool found = dt__cuda_bad_take(q, ~0ull, &b);
+    bool found = dt__cuda_bad_take(q, UINT64_MAX, &b);
     if (q->slot) d->slots &= ~(1u << q->slot);
     pthread_mutex_unlock(&d->lock);
     if (found) dt__cuda_bad_tell(&b); /* nobody could ask for it later */
@@ -723,11 +726,11 @@ static int dt__cuda_upload(dt_device *dev, void *stream, void *dst, const void *
 }
 static int dt__cuda_download(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes)
 {
-    dt__cuda_dev      *d = dt__cuda_of(dev);
-    dt__cuda_queue    *q = dt__cuda_queue_of(d, stream);
-    cudaStream_t       s = (cudaStream_t)dt__cuda_stream(dev, stream);
-    unsigned long long calls = dt__cuda_calls(d);
-    int                bad = 0;
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *q = dt__cuda_queue_of(d, stream);
+    cudaStream_t    s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    uint64_t        calls = dt__cuda_calls(d);
+    int             bad = 0;
     if (nbytes)
         bad = dt__cuda_check((int)cudaMemcpyAsync(host, src, nbytes, cudaMemcpyDeviceToHost, s), "cudaMemcpyAsync");
     if (!bad) bad = dt__cuda_check((int)cudaStreamSynchronize(s), "cudaStreamSynchronize");
@@ -745,10 +748,10 @@ static bool dt__cuda_lives(dt__cuda_dev *d, const dt__cuda_queue *q)
 }
 static int dt__cuda_wait(dt_device *dev, void *stream)
 {
-    dt__cuda_dev      *d = dt__cuda_of(dev);
-    dt__cuda_queue    *q = (dt__cuda_queue *)stream;
-    int                bad = dt__cuda_enter(d);
-    unsigned long long calls = bad ? 0 : dt__cuda_calls(d);
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *q = (dt__cuda_queue *)stream;
+    int             bad = dt__cuda_enter(d);
+    uint64_t        calls = bad ? 0 : dt__cuda_calls(d);
     if (bad || (q && !dt__cuda_lives(d, q))) return bad;
     if (!q) bad = dt__cuda_check((int)cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     else bad = dt__cuda_check((int)cudaStreamSynchronize(q->stream), "cudaStreamSynchronize");
@@ -756,9 +759,9 @@ static int dt__cuda_wait(dt_device *dev, void *stream)
 }
 static int dt__cuda_order(dt_device *dev, void *after, void *before)
 {
-    dt__cuda_dev      *d = dt__cuda_of(dev);
-    dt__cuda_queue    *a = dt__cuda_queue_of(d, after), *b = dt__cuda_queue_of(d, before);
-    unsigned long long calls = dt__cuda_calls(d);
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *a = dt__cuda_queue_of(d, after), *b = dt__cuda_queue_of(d, before);
+    uint64_t        calls = dt__cuda_calls(d);
     if (a == b || !dt__cuda_lives(d, b)) return 0;
     if (!dt__cuda_lives(d, a)) return dt__cuda_wait(dev, b);
     int bad = dt__cuda_enter(d);

@@ -7,8 +7,8 @@
    with logp = x.
    Probabilities are never stored: the gradient computes them again from x and lse.
 
-   A target that is neither a class nor the ignored index is left for the host to tell (refuse, in common.cuh), and makes
-   its loss and its row of dx NaN (nll: the first element of the row); nothing outside of the operands is read.
+   A target that is neither a class nor the ignored index is left for the host to tell (refuse, in common.cuh), and
+   makes its loss and its row of dx NaN (nll: the first element of the row); nothing outside of the operands is read.
 
    Launch shapes, blocks of 256 threads: a warp for a row of up to 1024 classes, else a block; one pass for m and the
    sum. At most 1024 blocks; each leaves the sums of its rows in double, one more block adds them in their order: the

@@ -1,6 +1,6 @@
 /* test_refused.c: bad input on the CUDA backend becomes an error that says what, where and what to do: indices, memory,
-   devices, pointers, libraries. Memory that several streams use is not given on too early, and a training step waits for
-   nothing but what is read. Most cases run in a process of their own, with their own settings of the emulation (emu.h).
+   devices, pointers, libraries. Memory that several streams use is not given on too early, and a training step waits
+   for nothing but what is read. Most cases run in a process of their own, with their own settings of the emulation (emu.h).
    Contents: >>counts >>cases >>indices >>streams >>memory >>names >>path >>main */
 #define _GNU_SOURCE
 #include "../dt_test.h"
@@ -17,7 +17,7 @@
 
 /* ==================================================================================================== >>counts
    Calls of the backend that may wait pass through here, before they reach the runtime. */
-static int n_device_waits, n_stream_waits, n_mallocs, n_frees, n_pins, fail_blas, fail_dnn;
+static int n_device_waits, n_stream_waits, n_mallocs, n_frees, n_pins, fail_malloc, fail_blas, fail_dnn;
 
 static void *next_of(const char *name)
 {
@@ -35,10 +35,17 @@ static void *next_of(const char *name)
     }
 PASS(n_device_waits, cudaDeviceSynchronize, (void), ())
 PASS(n_stream_waits, cudaStreamSynchronize, (cudaStream_t s), (s))
-PASS(n_mallocs, cudaMalloc, (void **p, size_t n), (p, n))
 PASS(n_frees, cudaFree, (void *p), (p))
 PASS(n_pins, cudaHostAlloc, (void **p, size_t n, unsigned flags), (p, n, flags))
 
+cudaError_t cudaMalloc(void **p, size_t n)
+{
+    static cudaError_t (*next)(void **, size_t);
+    __atomic_add_fetch(&n_mallocs, 1, __ATOMIC_RELAXED);
+    if (fail_malloc > 0 && fail_malloc--) return cudaErrorLaunchFailure;
+    if (!next) *(void **)(void *)&next = next_of("cudaMalloc");
+    return next(p, n);
+}
 cublasStatus_t cublasCreate_v2(cublasHandle_t *h)
 {
     static cublasStatus_t (*next)(cublasHandle_t *);
@@ -68,9 +75,9 @@ static void case_fails(const char *file, int line, const char *what)
     fflush(NULL);
     _exit(1);
 }
-#define CHECK(x)                                          \
-    do {                                                  \
-        if (!(x)) case_fails(__FILE__, __LINE__, #x);     \
+#define CHECK(x)                                      \
+    do {                                              \
+        if (!(x)) case_fails(__FILE__, __LINE__, #x); \
     } while (0)
 /* The call has failed, and each of these is in the message; the error is cleared. */
 static bool error_has(dt_status code, const char *a, const char *b, const char *c)
@@ -114,13 +121,13 @@ static bool case_holds(const char *name, const char *settings)
 }
 #define EXPECT_CASE(name, settings) EXPECT_TRUE(case_holds(name, settings))
 /* In every order that streams can run in. */
-#define EXPECT_CASE_ORDERS(name, settings)                   \
-    do {                                                     \
-        EXPECT_CASE(name, "DT_EMU=lazy " settings);          \
-        EXPECT_CASE(name, "DT_EMU=eager " settings);         \
-        EXPECT_CASE(name, "DT_EMU=random:1 " settings);      \
-        EXPECT_CASE(name, "DT_EMU=random:2 " settings);      \
-        EXPECT_CASE(name, "DT_EMU=random:3 " settings);      \
+#define EXPECT_CASE_ORDERS(name, settings)              \
+    do {                                                \
+        EXPECT_CASE(name, "DT_EMU=lazy " settings);     \
+        EXPECT_CASE(name, "DT_EMU=eager " settings);    \
+        EXPECT_CASE(name, "DT_EMU=random:1 " settings); \
+        EXPECT_CASE(name, "DT_EMU=random:2 " settings); \
+        EXPECT_CASE(name, "DT_EMU=random:3 " settings); \
     } while (0)
 
 static const dt_backend *table_of(dt_device *dev) { return dt_device_backend(dev); }
@@ -290,17 +297,20 @@ UTEST(indices, the_sentence_is_that_of_the_cpu)
 static dt_tensor *by_gather(dt_device *dev)
 {
     int64_t at[4] = { 0, 2, 3, -1 };
-    return dt_gather(dt_ones(DT_SHAPE(2, 3), .device = dev), 1, dt_from(at, DT_SHAPE(2, 2), .dtype = DT_I64, .device = dev));
+    return dt_gather(dt_ones(DT_SHAPE(2, 3), .device = dev), 1,
+                     dt_from(at, DT_SHAPE(2, 2), .dtype = DT_I64, .device = dev));
 }
 static dt_tensor *by_loss(dt_device *dev)
 {
     int64_t at[3] = { 1, -100, 4 };
-    return dt_cross_entropy(dt_ones(DT_SHAPE(3, 4), .device = dev), dt_from(at, DT_SHAPE(3), .dtype = DT_I64, .device = dev));
+    return dt_cross_entropy(dt_ones(DT_SHAPE(3, 4), .device = dev),
+                            dt_from(at, DT_SHAPE(3), .dtype = DT_I64, .device = dev));
 }
 static dt_tensor *by_pixels(dt_device *dev) /* (n, c, h): the classes are moved last */
 {
     int32_t at[6] = { 1, 0, 2, 9, 1, 0 };
-    return dt_nll_loss(dt_ones(DT_SHAPE(2, 3, 3), .device = dev), dt_from(at, DT_SHAPE(2, 3), .dtype = DT_I32, .device = dev));
+    return dt_nll_loss(dt_ones(DT_SHAPE(2, 3, 3), .device = dev),
+                       dt_from(at, DT_SHAPE(2, 3), .dtype = DT_I32, .device = dev));
 }
 UTEST(indices, reading_a_tensor_tells)
 {
@@ -332,8 +342,8 @@ UTEST(indices, the_first_call_counts)
     for (int i = 0; i < 2; i++) {
         indices(idx, &acts[0], i ? 3 : 50);
         act_begin(gpu, NULL, &acts[0], idx, &c[i]);
-        table_of(gpu)->kernel[acts[0].op](gpu, &c[i]);
     }
+    for (int i = 0; i < 2; i++) EXPECT_EQ(0, table_of(gpu)->kernel[acts[0].op](gpu, &c[i]));
     EXPECT_NE(DT_OK, dt_sync(gpu));
     EXPECT_TRUE(error_has(DT_ERR_ARG, "at position 50 ", NULL, NULL));
     EXPECT_EQ(DT_OK, dt_sync(gpu));
@@ -582,9 +592,11 @@ static void case_no_more(void)
     size_t        asked = 0, reserved = 0, used = 0, cached = 0, unused = 0, total = 0;
     const char   *e = dt_error();
     dt_cuda_stats s = dt_cuda_get_stats(gpu);
-    CHECK(sscanf(e, "dt: out of memory: %zu bytes on cuda:1 (reserved %zu: used by tensors and workspaces %zu, cached %zu; "
-                    "the driver has %zu free of %zu;",
-                 &asked, &reserved, &used, &cached, &unused, &total) == 6);
+    CHECK(
+        sscanf(e,
+               "dt: out of memory: %zu bytes on cuda:1 (reserved %zu: used by tensors and workspaces %zu, cached %zu; "
+               "the driver has %zu free of %zu;",
+               &asked, &reserved, &used, &cached, &unused, &total) == 6);
     CHECK(asked == 32 * MIB && total == 64 * MIB && reserved + unused == total && used + cached == reserved);
     CHECK(used >= 40 * MIB && used == s.used && reserved == s.reserved && s.retries == 2);
     CHECK(strstr(e, "take a smaller batch") && strstr(e, "dt_end"));
@@ -702,20 +714,33 @@ static void case_lost(void)
     c.in[0].data = (void *)(uintptr_t)4096;
     CHECK(be->kernel[c.op](gpu, &c) == 0);
     CHECK(dt_sync(gpu) != DT_OK);
-    CHECK(error_has(DT_ERR_DEVICE, "cuda:0: cudaDeviceSynchronize: ", "cudaErrorIllegalAddress", "start the program again"));
+    CHECK(error_has(DT_ERR_DEVICE, "cuda:0: cudaDeviceSynchronize: ", "cudaErrorIllegalAddress",
+                    "start the program again"));
     const char *lost = "every call on this device fails from here on";
     CHECK(dt_empty(DT_SHAPE(5 << 20)) == NULL && error_has(DT_ERR_DEVICE, "cuda", "cudaErrorIllegalAddress", lost));
     CHECK(dt_add(t, t) == NULL && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
     CHECK(dt_matmul(t, t) == NULL && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
     CHECK(dt_op_conv2d(x, w, NULL) == NULL && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
     float v[64];
-    CHECK(dt_copy_out(t, v, sizeof v) != DT_OK && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
+    CHECK(dt_copy_out(t, v, sizeof v) != DT_OK &&
+          error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
     CHECK(dt_from(v, DT_SHAPE(64)) == NULL && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
     CHECK(dt_sync(gpu) != DT_OK && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
 }
+/* cudaMalloc may be the first to hear of it: that is no want of memory. */
+static void case_lost_at_malloc(void)
+{
+    dt_device *gpu = dt_cuda(0);
+    fail_malloc = 2;
+    CHECK(dt_empty(DT_SHAPE(5 << 20), .device = gpu) == NULL);
+    CHECK(
+        error_has(DT_ERR_DEVICE, "cuda:0: cudaMalloc: ", "cudaErrorLaunchFailure", "every call on this device fails"));
+    CHECK(dt_cuda_get_stats(gpu).reserved == 0);
+}
 static dt_tensor *a_conv(dt_device *gpu)
 {
-    return dt_op_conv2d(dt_ones(DT_SHAPE(1, 1, 8, 8), .device = gpu), dt_ones(DT_SHAPE(1, 1, 3, 3), .device = gpu), NULL);
+    return dt_op_conv2d(dt_ones(DT_SHAPE(1, 1, 8, 8), .device = gpu), dt_ones(DT_SHAPE(1, 1, 3, 3), .device = gpu),
+                        NULL);
 }
 static void case_libraries(void)
 {
@@ -740,7 +765,11 @@ UTEST(names, no_such_index) { EXPECT_CASE("no_index", "DT_EMU_DEVICES=2"); }
 UTEST(names, another_architecture) { EXPECT_CASE("other_arch", "DT_EMU_CC=70"); }
 UTEST(names, tensors_of_two_devices) { EXPECT_CASE("two_devices", "DT_EMU_DEVICES=2"); }
 UTEST(names, memory_of_others) { EXPECT_CASE("pointers", "DT_EMU_DEVICES=2"); }
-UTEST(names, a_lost_device) { EXPECT_CASE("lost", "DT_EMU_STRICT=0"); }
+UTEST(names, a_lost_device)
+{
+    EXPECT_CASE("lost", "DT_EMU_STRICT=0");
+    EXPECT_CASE("lost_at_malloc", "DT_EMU=lazy");
+}
 UTEST(names, libraries_that_do_not_start) { EXPECT_CASE("libraries", "DT_EMU_DEVICES=1"); }
 
 /* ==================================================================================================== >>path
@@ -756,10 +785,10 @@ static dt_tensor *net(dt_model *m, dt_tensor *x, dt_tensor *tokens)
 }
 static void case_step(void)
 {
-    float         pixel[6 * 64];
-    int64_t       token[6] = { 1, 2, 3, 4, 5, 9 }, label[6] = { 0, 1, 2, 3, 4, 0 };
-    dt_device    *gpu = dt_cuda(0);
-    bool          half = getenv("DT_CASE") != NULL;
+    float      pixel[6 * 64];
+    int64_t    token[6] = { 1, 2, 3, 4, 5, 9 }, label[6] = { 0, 1, 2, 3, 4, 0 };
+    dt_device *gpu = dt_cuda(0);
+    bool       half = getenv("DT_CASE") != NULL;
     dt_set_default_device(gpu);
     dt_model     *m = dt_model_new(.seed = 1, .device = gpu);
     dt_optimizer *opt = dt_adamw(m, .lr = 1e-3);
@@ -790,10 +819,11 @@ UTEST(path, a_step_waits_for_what_is_read) { EXPECT_CASE_ORDERS("step", ""); }
 UTEST(path, in_mixed_precision) { EXPECT_CASE("step", "DT_CASE=1"); }
 
 /* ==================================================================================================== >>main */
-#define CASES(X)                                                                                                  \
-    X(bad_on_streams) X(bad_on_devices) X(bad_unread) X(reuse) X(reuse_of_shared) X(stream_is_gone) X(trim)       \
-    X(cache_first) X(cache_for_workspace) X(no_more) X(statistics) X(no_device) X(no_driver) X(no_index)          \
-    X(other_arch) X(two_devices) X(pointers) X(lost) X(libraries) X(step)
+#define CASES(X)                                                                                            \
+    X(bad_on_streams)                                                                                       \
+    X(bad_on_devices) X(bad_unread) X(reuse) X(reuse_of_shared) X(stream_is_gone) X(trim) X(cache_first)    \
+        X(cache_for_workspace) X(no_more) X(statistics) X(no_device) X(no_driver) X(no_index) X(other_arch) \
+            X(two_devices) X(pointers) X(lost) X(lost_at_malloc) X(libraries) X(step)
 #define ROW(n) { #n, case_##n },
 const a_case cases[] = { CASES(ROW){ NULL, NULL } };
 
