@@ -827,6 +827,10 @@ typedef struct dt_backend {
     int (*mark)(dt_device *dev, void *stream, void **mark);
     int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes);
     void (*mark_free)(dt_device *dev, void *mark);
+    /* of its memory, for the message that there is no more; NULL entry: nothing is known */
+    void (*memory_text)(dt_device *dev, char *text, size_t nbytes);
+    /* may tensors of this device be made of this memory? NULL entry: of any */
+    int (*adopts)(dt_device *dev, const void *ptr);
     dt_kernel kernel[DT_K_COUNT];
     /* Several devices of one backend in one program. NULL: not there, what needs them goes through the host. */
     int (*count)(void);              /* of its devices */
@@ -1113,7 +1117,8 @@ DT_API void *dt_scratch(size_t nbytes)
 }
 
 /* ==================================================================================================== >>device
-   A device and its cache of memory. Freed storages wait in lists by size class (8 classes to a doubling) and stream. */
+   A device and its cache of memory. Freed storages wait in lists by size class (8 classes to a doubling) and stream:
+   the one they were made on, which is made to wait for the others that used them. */
 #define DT__CLASSES 400
 
 struct dt__storage {
@@ -1123,6 +1128,7 @@ struct dt__storage {
     int32_t      refs;
     uint32_t     version; /* one more for each change in place */
     void        *stream;
+    void        *also; /* another stream that used it; the storage itself: none, the device: several */
     dt__storage *next;
     int          adopted; /* memory from elsewhere: not cached, not counted */
     void       (*release)(void *user);
@@ -1270,6 +1276,36 @@ DT_API const char *dt_kernel_name(int kernel)
     return kernel >= 0 && kernel < DT_K_COUNT ? dt__kernel_names[kernel] : "?";
 }
 
+/* A call on the thread's stream uses it. */
+static void dt__storage_touch(dt__storage *s)
+{
+    if (!s->dev->be->stream_new) return;
+    void *stream = dt__stream(s->dev), *seen = __atomic_load_n(&s->also, __ATOMIC_RELAXED);
+    if (stream == s->stream || seen == stream) return;
+    if (seen == (void *)s &&
+        __atomic_compare_exchange_n(&s->also, &seen, stream, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return;
+    if (seen != stream) __atomic_store_n(&s->also, (void *)s->dev, __ATOMIC_RELAXED);
+}
+/* What its own stream does next comes behind what other streams do with it. */
+static void dt__storage_settle(dt__storage *s)
+{
+    const dt_backend *be = s->dev->be;
+    if (s->also == (void *)s) return;
+    if (s->also != (void *)s->dev && be->order) be->order(s->dev, s->stream, s->also);
+    else be->wait(s->dev, NULL);
+    s->also = (void *)s;
+}
+static void dt__out_of_memory(dt_device *dev, size_t nbytes)
+{
+    char text[512];
+    text[0] = 0;
+    if (dev->be->memory_text) dev->be->memory_text(dev, text, sizeof text);
+    else
+        snprintf(text, sizeof text, "live %zu, cached %zu", __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED),
+                 __atomic_load_n(&dt__global.cached, __ATOMIC_RELAXED));
+    dt_fail(DT_ERR_MEMORY, "dt: out of memory: %zu bytes on %s (%s)", nbytes, dev->name, text);
+}
 static void dt__count_live(size_t nbytes)
 {
     size_t live = __atomic_add_fetch(&dt__global.live, nbytes, __ATOMIC_RELAXED);
@@ -1309,9 +1345,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
         }
         if (!ptr) {
             dt_dealloc(s, sizeof *s);
-            dt_fail(DT_ERR_MEMORY, "dt: out of memory: %zu bytes on %s (live %zu, cached %zu)", nbytes, dev->name,
-                    __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED),
-                    __atomic_load_n(&dt__global.cached, __ATOMIC_RELAXED));
+            dt__out_of_memory(dev, nbytes);
             return NULL;
         }
         s->dev = dev;
@@ -1322,6 +1356,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->refs = 1;
     s->version = 0;
     s->stream = stream;
+    s->also = (void *)s;
     s->next = NULL;
     s->adopted = 0;
     dt__count_live(rounded);
@@ -1331,7 +1366,8 @@ static void dt__storage_disown(dt__storage *s)
 {
     void (*release)(void *) = s->release;
     void *user = s->user;
-    if (release && s->dev != dt_cpu()) s->dev->be->wait(s->dev, s->stream); /* queued kernels may still use it */
+    if (release && s->dev != dt_cpu()) /* queued kernels may still use it */
+        s->dev->be->wait(s->dev, s->also == (void *)s ? s->stream : NULL);
     dt_device *dev = s->dev;
     __atomic_sub_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&dev->lock);
@@ -1350,6 +1386,7 @@ static void dt__storage_unref(dt__storage *s)
     dt_device *dev = s->dev;
     size_t     rounded;
     int        c = dt__class(s->nbytes, &rounded);
+    dt__storage_settle(s);
     __atomic_sub_fetch(&dt__global.live, s->nbytes, __ATOMIC_RELAXED);
     __atomic_add_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
     pthread_mutex_lock(&dev->lock);
@@ -2563,6 +2600,7 @@ static void dt__trace_at_exit(void) { dt_trace_stop(); }
    Building a dt_call and giving it to the device. */
 static void dt__view_of(dt_view *v, const dt_tensor *t)
 {
+    dt__storage_touch(t->st);
     v->data = (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype];
     v->dtype = t->dtype;
     v->layout = t->layout;
@@ -2769,6 +2807,7 @@ static int dt__upload(dt_tensor *t, const void *host) /* t dense */
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
     dt_device *dev = t->st->dev;
+    dt__storage_touch(t->st);
     int rc = dev->be->upload(dev, dt__stream(dev), (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype], host, n);
     if (rc) dt_fail((dt_status)rc, "upload of %zu bytes to %s failed with status %d", n, dev->name, rc);
     return rc;
@@ -2778,6 +2817,7 @@ static int dt__download(const dt_tensor *t, void *host) /* t dense */
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
     dt_device *dev = t->st->dev;
+    dt__storage_touch(t->st);
     int rc = dev->be->download(dev, dt__stream(dev), host, (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype],
                                n);
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
@@ -2822,6 +2862,7 @@ static dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dt
     s->nbytes = (size_t)n * dt__dtype_size[dtype];
     s->refs = 1;
     s->stream = dt__stream(dev);
+    s->also = (void *)s;
     s->adopted = 1;
     __atomic_add_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
     t->st = s;
@@ -2856,6 +2897,7 @@ DT_API dt_tensor *dt_adopt_with(void *data, dt_shape shape, dt_adopt_opts o)
         if (t && o.release) o.release(o.user);
         return t;
     }
+    if (n > 0 && make.device->be->adopts && make.device->be->adopts(make.device, data)) return NULL;
     t = dt__give(dt__adopt("dt_adopt", make.device, data, o.dtype, shape.dim, shape.ndim));
     if (!t) return NULL;
     t->st->release = o.release;

@@ -85,7 +85,7 @@ DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o);
 typedef struct dt_cuda_stats {
     size_t  reserved, used, peak; /* bytes taken from the driver; given to tensors; the most of these */
     int64_t segments, blocks;     /* pieces of each */
-    int64_t mallocs, retries;     /* calls of cudaMalloc; how many of them needed the cache to be given back first */
+    int64_t mallocs, retries;     /* calls of cudaMalloc; those that found no memory: dt.h's cache is then given back */
 } dt_cuda_stats;
 DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev);
 
@@ -104,6 +104,23 @@ DT_API void  dt_cuda_host_free(void *ptr);
 DT_KERNELS(DT__CUDA_ENTRY)
 /* y := act(y + bias), bias along dimension dim of y; bias may be absent (ndim -1). y is dense in its layout. */
 int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y, const dt_view *bias, int dim, int act);
+
+/* An index or a target that is out of range. A kernel that meets one leaves it in memory that the host sees, too; the
+   host tells it as an error where it next waits for the stream. Of the first call that met one, the least position:
+   parts are position << 24 | 24 bits of the value, and the least of each counts, so that they belong together. */
+typedef struct dt__cuda_bad {
+    unsigned long long call; /* 0: none */
+    unsigned long long part[3];
+    int64_t            limit, ignore;
+    int32_t            op, nll;
+} dt__cuda_bad;
+typedef struct dt__cuda_watch { /* what a kernel that reads indices is given */
+    dt__cuda_bad      *at;
+    unsigned long long call;
+    int64_t            limit, ignore; /* indices are in 0..limit-1, or ignore */
+    int32_t            op, nll;
+} dt__cuda_watch;
+dt__cuda_watch dt__cuda_watched(dt_device *dev, const dt_call *c, int64_t limit);
 
 /* What they need. */
 void *dt__cuda_stream(dt_device *dev, void *stream); /* the cudaStream_t of a stream of the table */
@@ -172,7 +189,8 @@ enum {
     DT__CUDA_SMALL = 1 << 20,  /* blocks below it come from segments of 2 MiB */
     DT__CUDA_LARGE = 10 << 20, /* blocks below it from segments of 20 MiB; others have their own */
     DT__CUDA_STAGE = 4 << 20,  /* pinned bytes that an upload passes through, twice */
-    DT__CUDA_ALGOS = 16
+    DT__CUDA_ALGOS = 16,
+    DT__CUDA_SLOTS = 16 /* streams of which is known what they come behind */
 };
 
 /* A stream and what belongs to it alone, so that streams of several threads do not meet in a library's handle. */
@@ -184,6 +202,9 @@ typedef struct dt__cuda_queue {
     cudnnHandle_t          dnn;
     void                  *scratch[3]; /* of kernels, of the libraries, of what goes through f32 */
     size_t                 scratch_n[3];
+    dt__cuda_bad          *bad;                        /* pinned */
+    int                    slot;                       /* from 1; 0: none was left */
+    uint64_t               behind[DT__CUDA_SLOTS + 1]; /* of each slot the last call that is before what comes next */
 } dt__cuda_queue;
 typedef struct dt__cuda_piece { /* of a segment, in the order of addresses */
     struct dt__cuda_piece *next, *before;
@@ -206,6 +227,9 @@ typedef struct dt__cuda_stage {
     void       *host;
     cudaEvent_t done;
     bool        busy;
+    /* where done was recorded, and the last watched call before it */
+    dt__cuda_queue *queue;
+    uint64_t        calls;
 } dt__cuda_stage;
 typedef struct dt__cuda_dev {
     int               index, processors;
@@ -218,6 +242,8 @@ typedef struct dt__cuda_dev {
     dt__cuda_stage    stage[2];
     int               stage_next;
     dt_cuda_stats     stats;
+    unsigned          slots; /* a bit for each that is taken */
+    uint64_t          calls; /* watched ones so far: each has a number */
     pthread_mutex_t   lock, staging;
 } dt__cuda_dev;
 
@@ -227,24 +253,80 @@ static dt__cuda_dev   *dt__cuda_devices[DT__CUDA_DEVICES];
 static dt__cuda_dev *dt__cuda_of(dt_device *dev) { return (dt__cuda_dev *)dt_device_impl(dev); }
 
 /* ==================================================================================================== >>status */
+#define DT__CUDA_LOST                                                                                   \
+    "; a kernel has failed, and every call on this device fails from here on: start the program again " \
+    "(CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows which kernel)"
+/* Errors after which a device does nothing more for the process. */
+static bool dt__cuda_is_lost(cudaError_t e)
+{
+    switch (e) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable: return true;
+    default: return false;
+    }
+}
 int dt__cuda_check(int cuda_error, const char *what)
 {
     cudaError_t e = (cudaError_t)cuda_error;
+    int         index = -1;
     if (e == cudaSuccess) return 0;
     (void)cudaGetLastError(); /* told now */
-    return dt_fail(e == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_DEVICE, "cuda: %s: %s (%s)", what,
-                   cudaGetErrorString(e), cudaGetErrorName(e));
+    if (cudaGetDevice(&index) != cudaSuccess) (void)cudaGetLastError();
+    return dt_fail(e == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_DEVICE, "cuda:%d: %s: %s (%s)%s", index,
+                   what, cudaGetErrorString(e), cudaGetErrorName(e), dt__cuda_is_lost(e) ? DT__CUDA_LOST : "");
+}
+/* A call of a library has failed: is the device lost? What is queued may be what failed, so it is waited for. */
+static int dt__cuda_library(dt_status code, const char *what, const char *text)
+{
+    cudaError_t e = cudaDeviceSynchronize();
+    int         index = -1;
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    if (cudaGetDevice(&index) != cudaSuccess) (void)cudaGetLastError();
+    if (dt__cuda_is_lost(e))
+        return dt_fail(DT_ERR_DEVICE, "cuda:%d: %s: %s, after %s (%s)" DT__CUDA_LOST, index, what, text,
+                       cudaGetErrorString(e), cudaGetErrorName(e));
+    return dt_fail(code, "cuda:%d: %s: %s", index, what, text);
 }
 static int dt__cublas_check(cublasStatus_t s, const char *what)
 {
+    char text[160];
     if (s == CUBLAS_STATUS_SUCCESS) return 0;
-    return dt_fail(s == CUBLAS_STATUS_ALLOC_FAILED ? DT_ERR_MEMORY : DT_ERR_DEVICE, "cuda: %s: %s (%s)", what,
-                   cublasGetStatusString(s), cublasGetStatusName(s));
+    snprintf(text, sizeof text, "%s (%s)", cublasGetStatusString(s), cublasGetStatusName(s));
+    return dt__cuda_library(s == CUBLAS_STATUS_ALLOC_FAILED ? DT_ERR_MEMORY : DT_ERR_DEVICE, what, text);
 }
 static int dt__cudnn_check(cudnnStatus_t s, const char *what)
 {
     if (s == CUDNN_STATUS_SUCCESS) return 0;
-    return dt_fail(DT_ERR_DEVICE, "cuda: %s: %s", what, cudnnGetErrorString(s));
+    return dt__cuda_library(DT_ERR_DEVICE, what, cudnnGetErrorString(s));
+}
+/* Why there is no GPU, for cudaGetDeviceCount's error e. */
+static void dt__cuda_absent(int e)
+{
+    int have = 0, want = 0;
+    if (cudaDriverGetVersion(&have) != cudaSuccess || cudaRuntimeGetVersion(&want) != cudaSuccess) have = 0;
+    (void)cudaGetLastError();
+    if (e == (int)cudaErrorInsufficientDriver && have > 0)
+        dt_fail(DT_ERR_DEVICE,
+                "dt_cuda: no GPU: the driver is for CUDA %d.%d, this program for %d.%d; install a newer driver, or "
+                "compute on the CPU",
+                have / 1000, have % 1000 / 10, want / 1000, want % 1000 / 10);
+    else if (e == (int)cudaErrorInsufficientDriver)
+        dt_fail(DT_ERR_DEVICE, "dt_cuda: no GPU: there is no NVIDIA driver; install one, or compute on the CPU");
+    else if (e == (int)cudaSuccess || e == (int)cudaErrorNoDevice)
+        dt_fail(DT_ERR_DEVICE, "dt_cuda: no GPU: the driver finds none; see what nvidia-smi lists and what "
+                               "CUDA_VISIBLE_DEVICES hides, or compute on the CPU");
+    else
+        dt_fail(DT_ERR_DEVICE, "dt_cuda: no GPU: cudaGetDeviceCount: %s (%s)", cudaGetErrorString((cudaError_t)e),
+                cudaGetErrorName((cudaError_t)e));
 }
 /* The device becomes the thread's. */
 static int dt__cuda_enter(const dt__cuda_dev *d)
@@ -297,6 +379,18 @@ static dt__cuda_piece *dt__cuda_fit(dt__cuda_dev *d, size_t nbytes)
     }
     return best;
 }
+/* Memory of the driver's. NULL without a message when there is none: dt.h gives its cache back, and asks again. */
+static void *dt__cuda_malloc(dt__cuda_dev *d, size_t nbytes)
+{
+    void       *ptr = NULL;
+    cudaError_t e = cudaMalloc(&ptr, nbytes);
+    d->stats.mallocs++;
+    if (e == cudaSuccess) return ptr;
+    if (e != cudaErrorMemoryAllocation) dt__cuda_check((int)e, "cudaMalloc");
+    (void)cudaGetLastError();
+    d->stats.retries++;
+    return NULL;
+}
 static void *dt__cuda_alloc(dt_device *dev, size_t nbytes)
 {
     dt__cuda_dev *d = dt__cuda_of(dev);
@@ -304,16 +398,11 @@ static void *dt__cuda_alloc(dt_device *dev, size_t nbytes)
     nbytes = (nbytes + 511) / 512 * 512 + (nbytes == 0 ? 512 : 0);
     pthread_mutex_lock(&d->lock);
     dt__cuda_piece *p = dt__cuda_fit(d, nbytes);
-    if (!p && cudaSetDevice(d->index) == cudaSuccess) {
+    if (!p && !dt__cuda_enter(d)) {
         dt__cuda_segment *s = (dt__cuda_segment *)dt_alloc(sizeof *s);
         p = s ? (dt__cuda_piece *)dt_alloc(sizeof *p) : NULL;
         size_t n = dt__cuda_segment_for(nbytes);
-        d->stats.mallocs++;
-        if (p && cudaMalloc(&ptr, n) != cudaSuccess) {
-            (void)cudaGetLastError(); /* dt.h gives its cache back, and asks again */
-            d->stats.retries++;
-            ptr = NULL;
-        }
+        ptr = p ? dt__cuda_malloc(d, n) : NULL;
         if (!ptr) {
             dt_dealloc(p, sizeof *p);
             dt_dealloc(s, sizeof *s);
@@ -372,11 +461,43 @@ static void dt__cuda_free(dt_device *dev, void *ptr, size_t nbytes)
     }
     pthread_mutex_unlock(&d->lock);
 }
+static bool dt__cuda_is(dt_device *dev) { return dev && dt_device_backend(dev)->free == dt__cuda_free; }
+/* of the table: for the message that there is no more */
+static void dt__cuda_memory_text(dt_device *dev, char *text, size_t nbytes)
+{
+    dt__cuda_dev *d = dt__cuda_of(dev);
+    dt_cuda_stats s = dt_cuda_get_stats(dev);
+    size_t        unused = 0, total = 0;
+    if (cudaSetDevice(d->index) != cudaSuccess || cudaMemGetInfo(&unused, &total) != cudaSuccess)
+        (void)cudaGetLastError();
+    snprintf(
+        text, nbytes,
+        "reserved %zu: used by tensors and workspaces %zu, cached %zu; the driver has %zu free of %zu; take a smaller "
+        "batch, end steps earlier (dt_end), or stop what else runs on this GPU",
+        s.reserved, s.used, s.reserved - s.used, unused, total);
+}
+/* of the table: is this memory of the device? */
+static int dt__cuda_adopts(dt_device *dev, const void *ptr)
+{
+    dt__cuda_dev                *d = dt__cuda_of(dev);
+    struct cudaPointerAttributes a;
+    int                          bad = dt__cuda_enter(d);
+    memset(&a, 0, sizeof a);
+    if (!bad) bad = dt__cuda_check((int)cudaPointerGetAttributes(&a, ptr), "cudaPointerGetAttributes");
+    if (bad || a.type == cudaMemoryTypeManaged || (a.type == cudaMemoryTypeDevice && a.device == d->index)) return bad;
+    if (a.type == cudaMemoryTypeDevice)
+        return dt_fail(DT_ERR_DEVICE,
+                       "dt_adopt: %p is memory of cuda:%d, not of %s; make the tensor there, and move it "
+                       "with dt_to()",
+                       ptr, a.device, dt_device_name(dev));
+    return dt_fail(DT_ERR_DEVICE, "dt_adopt: %p is memory of the host, not of %s; dt_from() copies it there", ptr,
+                   dt_device_name(dev));
+}
 DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev)
 {
     dt_cuda_stats s;
     memset(&s, 0, sizeof s);
-    if (!dev || dt_device_impl(dev) == NULL) return s;
+    if (!dt__cuda_is(dev)) return s;
     dt__cuda_dev *d = dt__cuda_of(dev);
     pthread_mutex_lock(&d->lock);
     s = d->stats;
@@ -411,28 +532,115 @@ static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbyt
         q->scratch_n[which] = 0;
     }
     q->scratch[which] = dt__cuda_alloc(dev, n);
+    if (!q->scratch[which]) { /* as for a tensor: dt.h's cache is given back first */
+        dt__device_trim(dev);
+        q->scratch[which] = dt__cuda_alloc(dev, n);
+    }
     if (!q->scratch[which] && n > nbytes) q->scratch[which] = dt__cuda_alloc(dev, n = nbytes);
     if (!q->scratch[which]) {
-        dt_fail(DT_ERR_MEMORY, "cuda: out of memory for %zu bytes of workspace on %s", nbytes, dt_device_name(dev));
+        char text[512];
+        dt__cuda_memory_text(dev, text, sizeof text);
+        dt_fail(DT_ERR_MEMORY, "cuda: out of memory for %zu bytes of workspace on %s (%s)", nbytes, dt_device_name(dev),
+                text);
         return NULL;
     }
     q->scratch_n[which] = n;
     return q->scratch[which];
 }
 void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes) { return dt__cuda_space(dev, stream, 0, nbytes); }
-static int dt__cuda_queue_begin(dt__cuda_queue *q)
+static void dt__cuda_bad_clear(dt__cuda_bad *b)
+{
+    for (int i = 0; i < 3; i++) __atomic_store_n(&b->part[i], UINT64_MAX, __ATOMIC_RELAXED);
+    __atomic_store_n(&b->call, 0, __ATOMIC_RELEASE); /* last: from here on a kernel may take it */
+}
+/* The error of a bad index of this queue, in the words of the CPU backend, if the call that met it has ended: of those
+   up to number 'upto' that is known. d->lock is held. */
+static bool dt__cuda_bad_take(dt__cuda_queue *q, uint64_t upto, dt__cuda_bad *out)
+{
+    uint64_t call = q->bad ? __atomic_load_n(&q->bad->call, __ATOMIC_ACQUIRE) : 0;
+    if (!call || call > upto) return false;
+    *out = *q->bad;
+    dt__cuda_bad_clear(q->bad);
+    return true;
+}
+static int dt__cuda_bad_tell(const dt__cuda_bad *b)
+{
+    long long at = (long long)(b->part[0] >> 24), limit = (long long)b->limit;
+    uint64_t  v = 0;
+    for (int i = 0; i < 3; i++) v |= (uint64_t)(b->part[i] & 0xffffffu) << 24 * i;
+    bool back = b->op == DT_K_cross_entropy_bwd;
+    if (b->op == DT_K_cross_entropy || back)
+        return dt_fail(DT_ERR_ARG,
+                       "%s%s: target %lld at position %lld is out of range for %lld classes; "
+                       "targets must be in 0..%lld, or equal to ignore_index (%lld)",
+                       b->nll ? "nll_loss" : "cross_entropy", back ? "_bwd" : "", (long long)(int64_t)v, at, limit,
+                       limit - 1, (long long)b->ignore);
+    return dt_fail(DT_ERR_ARG,
+                   "%s: index %lld at position %lld is out of range for %lld rows; indices must be in 0..%lld",
+                   dt_kernel_name(b->op), (long long)(int64_t)v, at, limit, limit - 1);
+}
+static uint64_t dt__cuda_calls(dt__cuda_dev *d) { return __atomic_load_n(&d->calls, __ATOMIC_RELAXED); }
+/* The host has waited for q (NULL: all queues) when there had been so many calls: what they and those before them
+   refused. */
+static int dt__cuda_refused(dt__cuda_dev *d, dt__cuda_queue *q, uint64_t upto)
+{
+    dt__cuda_queue *each[3] = { &d->compute, &d->copy, &d->comm }, *more;
+    dt__cuda_bad    b;
+    bool            found = false;
+    pthread_mutex_lock(&d->lock);
+    more = d->more;
+    for (int i = 0; (i < 3 || more) && !found; i++) {
+        dt__cuda_queue *x = i < 3 ? each[i] : more;
+        if (i >= 3) more = more->next;
+        found = dt__cuda_bad_take(x, !q || x == q ? upto : q->behind[x->slot], &b);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return found ? dt__cuda_bad_tell(&b) : 0;
+}
+dt__cuda_watch dt__cuda_watched(dt_device *dev, const dt_call *c, int64_t limit)
+{
+    dt__cuda_dev  *d = dt__cuda_of(dev);
+    dt__cuda_watch w;
+    memset(&w, 0, sizeof w);
+    w.at = dt__cuda_queue_of(d, c->stream)->bad;
+    w.call = __atomic_add_fetch(&d->calls, 1, __ATOMIC_RELAXED);
+    w.limit = limit;
+    w.op = c->op;
+    if (c->op == DT_K_cross_entropy || c->op == DT_K_cross_entropy_bwd) {
+        w.ignore = c->u.loss.ignore;
+        w.nll = c->u.loss.nll;
+    } else w.ignore = -1; /* is out of range anyway */
+    return w;
+}
+static int dt__cuda_queue_begin(dt__cuda_dev *d, dt__cuda_queue *q)
 {
     memset(q, 0, sizeof *q);
+    pthread_mutex_lock(&d->lock);
+    for (int i = DT__CUDA_SLOTS; i > 0; i--)
+        if (!(d->slots >> i & 1u)) q->slot = i;
+    if (q->slot) d->slots |= 1u << q->slot;
+    pthread_mutex_unlock(&d->lock);
     int bad =
         dt__cuda_check((int)cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     if (!bad)
         bad = dt__cuda_check((int)cudaEventCreateWithFlags(&q->event, cudaEventDisableTiming),
                              "cudaEventCreateWithFlags");
+    if (!bad)
+        bad =
+            dt__cuda_check((int)cudaHostAlloc((void **)&q->bad, sizeof *q->bad, cudaHostAllocMapped), "cudaHostAlloc");
+    if (!bad) dt__cuda_bad_clear(q->bad);
     return bad;
 }
-static void dt__cuda_queue_end(dt_device *dev, dt__cuda_queue *q)
+static void dt__cuda_queue_end(dt_device *dev, dt__cuda_dev *d, dt__cuda_queue *q)
 {
+    dt__cuda_bad b;
     if (q->stream) (void)cudaStreamSynchronize(q->stream);
+    pthread_mutex_lock(&d->lock);
+    bool found = dt__cuda_bad_take(q, UINT64_MAX, &b);
+    if (q->slot) d->slots &= ~(1u << q->slot);
+    pthread_mutex_unlock(&d->lock);
+    if (found) dt__cuda_bad_tell(&b); /* nobody could ask for it later */
+    if (q->bad) (void)cudaFreeHost(q->bad);
     if (q->blas) (void)cublasDestroy(q->blas);
     if (q->dnn) (void)cudnnDestroy(q->dnn);
     for (int i = 0; i < 3; i++)
@@ -449,8 +657,8 @@ static void *dt__cuda_stream_new(dt_device *dev)
         dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a stream");
         return NULL;
     }
-    if (dt__cuda_enter(d) || dt__cuda_queue_begin(q)) {
-        dt__cuda_queue_end(dev, q);
+    if (dt__cuda_enter(d) || dt__cuda_queue_begin(d, q)) {
+        dt__cuda_queue_end(dev, d, q);
         dt_dealloc(q, sizeof *q);
         return NULL;
     }
@@ -473,19 +681,34 @@ static void dt__cuda_stream_free(dt_device *dev, void *stream)
         }
     pthread_mutex_unlock(&d->lock);
     if (!found || dt__cuda_enter(d)) return;
-    dt__cuda_queue_end(dev, (dt__cuda_queue *)stream);
+    dt__cuda_queue_end(dev, d, (dt__cuda_queue *)stream);
     dt_dealloc(stream, sizeof(dt__cuda_queue));
 }
-DT_API void *dt_cuda_copy_stream(dt_device *dev) { return dev ? &dt__cuda_of(dev)->copy : NULL; }
-DT_API void *dt_cuda_comm_stream(dt_device *dev) { return dev ? &dt__cuda_of(dev)->comm : NULL; }
+static dt__cuda_dev *dt__cuda_asked_of(const char *call, dt_device *dev)
+{
+    if (dt__cuda_is(dev)) return dt__cuda_of(dev);
+    if (dev) dt_fail(DT_ERR_ARG, "%s: %s is no device of dt_cuda", call, dt_device_name(dev));
+    return NULL;
+}
+DT_API void *dt_cuda_copy_stream(dt_device *dev)
+{
+    dt__cuda_dev *d = dt__cuda_asked_of("dt_cuda_copy_stream", dev);
+    return d ? &d->copy : NULL;
+}
+DT_API void *dt_cuda_comm_stream(dt_device *dev)
+{
+    dt__cuda_dev *d = dt__cuda_asked_of("dt_cuda_comm_stream", dev);
+    return d ? &d->comm : NULL;
+}
 
 /* Through pinned memory, in pieces: the caller's is free at once, and the copy runs beside kernels. Two buffers: one is
    filled while the other is read. */
 static int dt__cuda_upload(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes)
 {
-    dt__cuda_dev *d = dt__cuda_of(dev);
-    cudaStream_t  s = (cudaStream_t)dt__cuda_stream(dev, stream);
-    int           bad = 0;
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *q = dt__cuda_queue_of(d, stream);
+    cudaStream_t    s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    int             bad = 0;
     pthread_mutex_lock(&d->staging);
     for (size_t at = 0; at < nbytes && !bad;) {
         dt__cuda_stage *g = &d->stage[d->stage_next];
@@ -497,8 +720,11 @@ static int dt__cuda_upload(dt_device *dev, void *stream, void *dst, const void *
             bad = dt__cuda_check((int)cudaEventCreateWithFlags(&g->done, cudaEventDisableTiming),
                                  "cudaEventCreateWithFlags");
         if (!bad && g->busy) bad = dt__cuda_check((int)cudaEventSynchronize(g->done), "cudaEventSynchronize");
+        if (!bad && g->busy && g->queue == q) bad = dt__cuda_refused(d, q, g->calls);
         if (bad) break;
         g->busy = false;
+        g->queue = q;
+        g->calls = dt__cuda_calls(d);
         memcpy(g->host, (const char *)host + at, n);
         bad = dt__cuda_check((int)cudaMemcpyAsync((char *)dst + at, g->host, n, cudaMemcpyHostToDevice, s),
                              "cudaMemcpyAsync");
@@ -511,28 +737,52 @@ static int dt__cuda_upload(dt_device *dev, void *stream, void *dst, const void *
 }
 static int dt__cuda_download(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes)
 {
-    cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
-    int          bad = 0;
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *q = dt__cuda_queue_of(d, stream);
+    cudaStream_t    s = (cudaStream_t)dt__cuda_stream(dev, stream);
+    uint64_t        calls = dt__cuda_calls(d);
+    int             bad = 0;
     if (nbytes)
         bad = dt__cuda_check((int)cudaMemcpyAsync(host, src, nbytes, cudaMemcpyDeviceToHost, s), "cudaMemcpyAsync");
-    return bad ? bad : dt__cuda_check((int)cudaStreamSynchronize(s), "cudaStreamSynchronize");
+    if (!bad) bad = dt__cuda_check((int)cudaStreamSynchronize(s), "cudaStreamSynchronize");
+    return bad ? bad : dt__cuda_refused(d, q, calls);
+}
+/* A stream may have been freed while memory still names it: its work is done. */
+static bool dt__cuda_lives(dt__cuda_dev *d, const dt__cuda_queue *q)
+{
+    bool found = q == &d->compute || q == &d->copy || q == &d->comm;
+    if (found) return true;
+    pthread_mutex_lock(&d->lock);
+    for (dt__cuda_queue *x = d->more; x && !found; x = x->next) found = x == q;
+    pthread_mutex_unlock(&d->lock);
+    return found;
 }
 static int dt__cuda_wait(dt_device *dev, void *stream)
 {
-    dt__cuda_dev *d = dt__cuda_of(dev);
-    int           bad = dt__cuda_enter(d);
-    if (bad) return bad;
-    if (!stream) return dt__cuda_check((int)cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    return dt__cuda_check((int)cudaStreamSynchronize(((dt__cuda_queue *)stream)->stream), "cudaStreamSynchronize");
+    dt__cuda_dev   *d = dt__cuda_of(dev);
+    dt__cuda_queue *q = (dt__cuda_queue *)stream;
+    int             bad = dt__cuda_enter(d);
+    uint64_t        calls = bad ? 0 : dt__cuda_calls(d);
+    if (bad || (q && !dt__cuda_lives(d, q))) return bad;
+    if (!q) bad = dt__cuda_check((int)cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    else bad = dt__cuda_check((int)cudaStreamSynchronize(q->stream), "cudaStreamSynchronize");
+    return bad ? bad : dt__cuda_refused(d, q, calls);
 }
 static int dt__cuda_order(dt_device *dev, void *after, void *before)
 {
     dt__cuda_dev   *d = dt__cuda_of(dev);
     dt__cuda_queue *a = dt__cuda_queue_of(d, after), *b = dt__cuda_queue_of(d, before);
-    int             bad = a == b ? 0 : dt__cuda_enter(d);
-    if (a == b) return 0;
+    uint64_t        calls = dt__cuda_calls(d);
+    if (a == b || !dt__cuda_lives(d, b)) return 0;
+    if (!dt__cuda_lives(d, a)) return dt__cuda_wait(dev, b);
+    int bad = dt__cuda_enter(d);
     if (!bad) bad = dt__cuda_check((int)cudaEventRecord(b->event, b->stream), "cudaEventRecord");
     if (!bad) bad = dt__cuda_check((int)cudaStreamWaitEvent(a->stream, b->event, 0), "cudaStreamWaitEvent");
+    pthread_mutex_lock(&d->lock);
+    for (int i = 1; i <= DT__CUDA_SLOTS && !bad; i++)
+        if (b->behind[i] > a->behind[i]) a->behind[i] = b->behind[i];
+    if (!bad && b->slot) a->behind[b->slot] = calls;
+    pthread_mutex_unlock(&d->lock);
     return bad;
 }
 static int dt__cuda_image_layout(dt_device *dev, int kernel)
@@ -609,8 +859,14 @@ static void dt__cuda_mark_free(dt_device *dev, void *mark)
 static cublasHandle_t dt__cuda_blas(dt__cuda_dev *d, dt__cuda_queue *q)
 {
     if (q->blas) return q->blas;
-    if (dt__cublas_check(cublasCreate(&q->blas), "cublasCreate")) {
+    cublasStatus_t s = cublasCreate(&q->blas);
+    if (s != CUBLAS_STATUS_SUCCESS) { /* it wants memory of its own: what dt.h keeps may be what is missing */
+        dt__device_trim(d->dev);
+        s = cublasCreate(&q->blas);
+    }
+    if (s != CUBLAS_STATUS_SUCCESS) {
         q->blas = NULL;
+        dt__cublas_check(s, "cublasCreate");
         return NULL;
     }
     if (dt__cublas_check(cublasSetStream(q->blas, q->stream), "cublasSetStream")) return NULL;
@@ -865,11 +1121,17 @@ static int dt__cudnn_describe(dt__cuda_dev *d, const dt_call *c, dt__cuda_descs 
                               "cudnnSetConvolutionMathType");
     return bad;
 }
-static cudnnHandle_t dt__cuda_dnn(dt__cuda_queue *q)
+static cudnnHandle_t dt__cuda_dnn(dt__cuda_dev *d, dt__cuda_queue *q)
 {
     if (q->dnn) return q->dnn;
-    if (dt__cudnn_check(cudnnCreate(&q->dnn), "cudnnCreate")) {
+    cudnnStatus_t s = cudnnCreate(&q->dnn);
+    if (s != CUDNN_STATUS_SUCCESS) { /* as for cuBLAS */
+        dt__device_trim(d->dev);
+        s = cudnnCreate(&q->dnn);
+    }
+    if (s != CUDNN_STATUS_SUCCESS) {
         q->dnn = NULL;
+        dt__cudnn_check(s, "cudnnCreate");
         return NULL;
     }
     return dt__cudnn_check(cudnnSetStream(q->dnn, q->stream), "cudnnSetStream") ? NULL : q->dnn;
@@ -1005,7 +1267,7 @@ static int dt__conv_run(dt_device *dev, const dt_call *c, int way, const dt_view
     dt_view              turned = dt__conv_turned(w);
     bool                 turn = x->layout == DT_LAYOUT_NHWC;
     int                  bad = dt__cuda_enter(d);
-    cudnnHandle_t        h = bad ? NULL : dt__cuda_dnn(q);
+    cudnnHandle_t        h = bad ? NULL : dt__cuda_dnn(d, q);
     if (!h) return bad ? bad : DT_ERR_DEVICE;
     if (x->dtype != y->dtype || x->dtype != w->dtype)
         return dt_fail(DT_ERR_DTYPE, "cuda: convolution: images of %s and %s with weights of %s; they must be the same",
@@ -1993,6 +2255,8 @@ static const dt_backend dt__cuda_backend = { "cuda",
                                              dt__cuda_mark,
                                              dt__cuda_passed,
                                              dt__cuda_mark_free,
+                                             dt__cuda_memory_text,
+                                             dt__cuda_adopts,
                                              { DT_KERNELS(DT__CUDA_ROW) },
                                              dt_cuda_count,
                                              dt_cuda,
@@ -2059,14 +2323,14 @@ static dt__cuda_dev *dt__cuda_new(int index)
         d->opts.tf32 = dt__cuda_env("DT_CUDA_TF32");
         d->opts.deterministic = dt__cuda_env("DT_CUDA_DETERMINISTIC");
         d->opts.layout = dt__cuda_env("DT_CUDA_NHWC") ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN;
-        bad = dt__cuda_queue_begin(&d->compute);
+        bad = dt__cuda_queue_begin(d, &d->compute);
     }
-    if (!bad) bad = dt__cuda_queue_begin(&d->copy);
-    if (!bad) bad = dt__cuda_queue_begin(&d->comm);
+    if (!bad) bad = dt__cuda_queue_begin(d, &d->copy);
+    if (!bad) bad = dt__cuda_queue_begin(d, &d->comm);
     if (!bad && (d->dev = dt_device_new(&dt__cuda_backend, index, d)) == NULL) bad = DT_ERR_MEMORY;
     if (!bad) return d;
     dt__cuda_queue *q[3] = { &d->compute, &d->copy, &d->comm };
-    for (int i = 0; i < 3; i++) dt__cuda_queue_end(d->dev, q[i]);
+    for (int i = 0; i < 3; i++) dt__cuda_queue_end(d->dev, d, q[i]);
     dt__cuda_end(d);
     return NULL;
 }
@@ -2074,8 +2338,7 @@ DT_API dt_device *dt_cuda(int index)
 {
     int n, e = dt__cuda_asked(&n);
     if (n == 0) {
-        dt_fail(DT_ERR_DEVICE, "dt_cuda: no GPU: %s",
-                e == (int)cudaSuccess ? "the driver finds none" : cudaGetErrorString((cudaError_t)e));
+        dt__cuda_absent(e);
         return NULL;
     }
     if (index < 0 || index >= n || index >= DT__CUDA_DEVICES) {

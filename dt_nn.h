@@ -3718,12 +3718,10 @@ static int dt__amp_take_back(dt_model *m, dt__scaler *s)
     int64_t    n = m->nblocks;
     dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
+    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* read at once: a device is waited for */
+    if (!rc) rc = bad ? dt__download(flags, bad) : DT_ERR_MEMORY;
     for (int i = 0; i < m->nblocks && !rc; i++) {
-        dt_tensor *flag = dt__slice(flags, 0, i, 1);
-        float      bad = 0;
-        rc = flag ? dt__download(flag, &bad) : DT_ERR_MEMORY;
-        dt__unref(flag);
-        if (rc || bad == 0) continue;
+        if (bad[i] == 0) continue;
         s->found = 1;
         if (m->block[i].opt >= 0) m->opt[m->block[i].opt]->skip = 1;
     }

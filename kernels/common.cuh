@@ -119,6 +119,24 @@ template <int N> __device__ __forceinline__ void walk_at(const walk<N> &w, int64
     }
 }
 
+/* ---- an index that is out of range. Its call and what goes with it are left by the first thread that meets one; later
+   calls find the record taken. */
+__device__ __forceinline__ void refuse(const dt__cuda_watch &w, int64_t position, int64_t value)
+{
+    unsigned long long owner = atomicCAS(&w.at->call, 0ull, w.call);
+    if (owner != 0 && owner != w.call) return;
+    if (owner == 0) {
+        w.at->limit = w.limit;
+        w.at->ignore = w.ignore;
+        w.at->op = w.op;
+        w.at->nll = w.nll;
+    }
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        atomicMin(&w.at->part[i],
+                  (unsigned long long)position << 24 | ((unsigned long long)value >> 24 * i & 0xffffffu));
+}
+
 /* ---- launching */
 /* Blocks for n items, a thread each; kernels stride by the grid, so fewer than asked for do as well. */
 inline unsigned blocks_for(int64_t n, int per_block = BLOCK)

@@ -13,8 +13,8 @@
                every run, one rounding for halves, time that hardly depends on how often an index comes, and no f32 copy
                of the table.
 
-   An index out of range makes what it asks for NaN (0 for integers) and adds nothing to a gradient; nothing outside of
-   the operands is touched.
+   An index out of range is left for the host to tell (refuse, in common.cuh), makes what it asks for NaN (0 for
+   integers) and adds nothing to a gradient; nothing outside of the operands is touched.
 
    Launch shapes: blocks of 256 threads, the grid strides over what is left; sorting: a block for 2048 positions, and
    one block of 1024 threads for the sums of the digits' counts.
@@ -38,20 +38,25 @@ template <typename U> __device__ __forceinline__ U ix_bits(bool ones)
 }
 /* units: of type U in a row; nan: a bad index gives bits of ones, which is NaN in every float dtype */
 template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
-ix_embedding_kernel(U *y, const U *weight, const void *index, int it, int64_t n, int64_t rows, int64_t units, bool nan)
+ix_embedding_kernel(U *y, const U *weight, const void *index, int it, int64_t n, int64_t units, bool nan,
+                    const __grid_constant__ dt__cuda_watch watch)
 {
     for (int64_t i = grid_first(); i < n * units; i += grid_step()) {
         int64_t pos = i / units, row = load_int(index, it, pos);
-        y[i] = row >= 0 && row < rows ? weight[row * units + (i - pos * units)] : ix_bits<U>(nan);
+        bool    good = row >= 0 && row < watch.limit;
+        y[i] = good ? weight[row * units + (i - pos * units)] : ix_bits<U>(nan);
+        if (!good && i == pos * units) refuse(watch, pos, row);
     }
 }
 template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
-ix_gather_kernel(U *y, const U *x, const void *index, int it, int64_t n, int64_t rows, int64_t ny, int64_t inner,
-                 bool nan)
+ix_gather_kernel(U *y, const U *x, const void *index, int it, int64_t n, int64_t ny, int64_t inner, bool nan,
+                 const __grid_constant__ dt__cuda_watch watch)
 {
     for (int64_t p = grid_first(); p < n; p += grid_step()) {
         int64_t k = load_int(index, it, p), o = p / inner / ny;
-        y[p] = k >= 0 && k < rows ? x[(o * rows + k) * inner + p % inner] : ix_bits<U>(nan);
+        bool    good = k >= 0 && k < watch.limit;
+        y[p] = good ? x[(o * watch.limit + k) * inner + p % inner] : ix_bits<U>(nan);
+        if (!good) refuse(watch, p, k);
     }
 }
 template <typename F> static void ix_with_bits(int nbytes, F f)
@@ -68,6 +73,7 @@ struct ix_keys {
     const void *index;
     int         it;
     int64_t     rows, ny, inner, limit; /* limit: keys are below, and a bad index has it */
+    dt__cuda_watch watch;
 };
 __device__ __forceinline__ int64_t ix_key(const ix_keys &k, int64_t p)
 {
@@ -76,12 +82,18 @@ __device__ __forceinline__ int64_t ix_key(const ix_keys &k, int64_t p)
     return k.ny ? (p / (k.ny * k.inner) * k.rows + row) * k.inner + p % k.inner : row;
 }
 
+__device__ __forceinline__ void ix_refuse(const ix_keys &k, int64_t p)
+{
+    refuse(k.watch, p, load_int(k.index, k.it, p));
+}
+
 static __global__ void __launch_bounds__(BLOCK, 4)
 ix_atomic_kernel(float *out, const void *dy, int dyt, const __grid_constant__ ix_keys k, int64_t n, int64_t d)
 {
     for (int64_t i = grid_first(); i < n * d; i += grid_step()) {
         int64_t p = i / d, key = ix_key(k, p);
         if (key < k.limit) atomicAdd(out + key * d + (i - p * d), load_h(dy, dyt, i));
+        else if (i == p * d) ix_refuse(k, p);
     }
 }
 /* A thread for each (o, i). The result is 0, or what is added to. */
@@ -93,6 +105,7 @@ ix_columns_kernel(void *dx, int dxt, const void *dy, int dyt, const __grid_const
         for (int64_t j = 0; j < k.ny; j++) {
             int64_t p = first + j * k.inner, key = ix_key(k, p);
             if (key < k.limit) store_h(dx, dxt, key, load_h(dy, dyt, p), true);
+            else ix_refuse(k, p);
         }
     }
 }
@@ -213,6 +226,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ix_runs_kernel(const __grid_c
         float   sum = 0.0f;
         for (int64_t j = first; j < end; j++) {
             sum += load_h(a.dy, a.dyt, a.order[j] * a.d + col);
+            if (key >= a.k.limit && col == 0) ix_refuse(a.k, a.order[j]);
             int64_t next = j + 1 < a.n ? ix_run_key(a, j + 1) : -1;
             if (next == key && j + 1 < end) continue;
             if (open) a.head[i] = sum;
@@ -293,7 +307,7 @@ extern "C" int dt__cuda_embedding(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
     const dt_view *y = &c->out[0], *index = &c->in[0], *weight = &c->in[1];
-    int64_t        n = y->shape[0], nbytes = y->shape[1] * elem_size(y->dtype), rows = weight->shape[0];
+    int64_t        n = y->shape[0], nbytes = y->shape[1] * elem_size(y->dtype);
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
     if (n * nbytes == 0) return 0;
     int unit = 16;
@@ -302,7 +316,8 @@ extern "C" int dt__cuda_embedding(dt_device *dev, const dt_call *c)
         using U = decltype(u);
         int64_t units = nbytes / (int64_t)sizeof(U);
         ix_embedding_kernel<U><<<blocks_for(n * units), BLOCK, 0, stream_of(dev, c)>>>(
-            (U *)y->data, (const U *)weight->data, index->data, index->dtype, n, rows, units, !is_int(y->dtype));
+            (U *)y->data, (const U *)weight->data, index->data, index->dtype, n, units, !is_int(y->dtype),
+            dt__cuda_watched(dev, c, weight->shape[0]));
     };
     if (unit == 16) run(uint4());
     else ix_with_bits(unit, run);
@@ -315,7 +330,7 @@ extern "C" int dt__cuda_embedding_bwd(dt_device *dev, const dt_call *c)
     const dt_view *dw = &c->out[0], *dy = &c->in[0], *index = &c->in[1];
     if (is_int(dw->dtype)) return no_dtype(c, dw->dtype);
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
-    ix_keys k = { index->data, index->dtype, dw->shape[0], 0, 1, dw->shape[0] };
+    ix_keys k = { index->data, index->dtype, dw->shape[0], 0, 1, dw->shape[0], dt__cuda_watched(dev, c, dw->shape[0]) };
     return ix_scatter(dev, c, dw, dy, k, dy->shape[0], dw->shape[1]);
 }
 
@@ -329,8 +344,8 @@ extern "C" int dt__cuda_gather(dt_device *dev, const dt_call *c)
     ix_with_bits(elem_size(y->dtype), [&](auto u) {
         using U = decltype(u);
         ix_gather_kernel<U><<<blocks_for(n), BLOCK, 0, stream_of(dev, c)>>>(
-            (U *)y->data, (const U *)x->data, index->data, index->dtype, n, x->shape[1], y->shape[1], y->shape[2],
-            !is_int(y->dtype));
+            (U *)y->data, (const U *)x->data, index->data, index->dtype, n, y->shape[1], y->shape[2],
+            !is_int(y->dtype), dt__cuda_watched(dev, c, x->shape[1]));
     });
     return launched(c);
 }
@@ -341,6 +356,7 @@ extern "C" int dt__cuda_gather_bwd(dt_device *dev, const dt_call *c)
     const dt_view *dx = &c->out[0], *dy = &c->in[0], *index = &c->in[1];
     if (is_int(dx->dtype)) return no_dtype(c, dx->dtype);
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
-    ix_keys k = { index->data, index->dtype, dx->shape[1], dy->shape[1], dx->shape[2], numel(*dx) };
+    ix_keys k = { index->data,  index->dtype, dx->shape[1], dy->shape[1],
+                  dx->shape[2], numel(*dx),   dt__cuda_watched(dev, c, dx->shape[1]) };
     return ix_scatter(dev, c, dx, dy, k, numel(*dy), 1);
 }

@@ -7,8 +7,8 @@
    with logp = x.
    Probabilities are never stored: the gradient computes them again from x and lse.
 
-   A target that is neither a class nor the ignored index makes its loss and its row of dx NaN (nll: the first element
-   of the row); nothing outside of the operands is read.
+   A target that is neither a class nor the ignored index is left for the host to tell (refuse, in common.cuh), and
+   makes its loss and its row of dx NaN (nll: the first element of the row); nothing outside of the operands is read.
 
    Launch shapes, blocks of 256 threads: a warp for a row of up to 1024 classes, else a block; one pass for m and the
    sum. At most 1024 blocks; each leaves the sums of its rows in double, one more block adds them in their order: the
@@ -40,6 +40,7 @@ struct ce_args {
     int           dxt, dyt;
     bool          add;
     const double *weights; /* W, or NULL: the number of classes */
+    dt__cuda_watch watch;
 };
 
 __device__ __forceinline__ double ce_weight(const ce_args &a, int64_t k)
@@ -100,6 +101,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
                 total += w;
             } else {
                 one = NAN;
+                refuse(a.watch, row, t);
             }
         }
         loss += (double)one;
@@ -121,6 +123,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_nll_kernel(const __grid_co
                 total += w;
             } else {
                 one = NAN;
+                refuse(a.watch, row, t);
             }
         }
         loss += (double)one;
@@ -166,6 +169,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_backward_kernel(const __gr
         int64_t base = row * a.classes, t = load_int(a.target, a.tt, row);
         bool    ignored = t == a.ignore, bad = !ignored && (t < 0 || t >= a.classes);
         if (ignored && a.add) continue;
+        if (bad && lane == 0) refuse(a.watch, row, t);
         double g = ignored || bad ? 0.0 : ce_gradient(a, row), s = g * a.smoothing / (double)a.classes;
         double hit = ignored || bad ? 0.0 : g * (1 - a.smoothing) * ce_weight(a, t);
         float  k = (float)fma(s, weights, hit), less = (float)-s, top = (float)hit, lse = load_h(a.lse, a.lset, row);
@@ -191,9 +195,12 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_nll_backward_kernel(const 
     for (int64_t row = grid_first(); row < a.n; row += grid_step()) {
         int64_t t = load_int(a.target, a.tt, row);
         if (t == a.ignore) continue;
-        if (t >= 0 && t < a.classes)
+        if (t >= 0 && t < a.classes) {
             store_h(a.dx, a.dxt, row * a.classes + t, (float)-(ce_gradient(a, row) * ce_weight(a, t)), a.add);
-        else store_h(a.dx, a.dxt, row * a.classes, NAN, false);
+        } else {
+            store_h(a.dx, a.dxt, row * a.classes, NAN, false);
+            refuse(a.watch, row, t);
+        }
     }
 }
 
@@ -216,6 +223,7 @@ extern "C" int dt__cuda_cross_entropy(dt_device *dev, const dt_call *c)
     if (weight) a.weight = weight->data, a.wt = weight->dtype;
     a.n = x->shape[0], a.classes = x->shape[1];
     a.ignore = c->u.loss.ignore, a.smoothing = c->u.loss.smoothing, a.reduction = c->u.loss.reduction;
+    a.watch = dt__cuda_watched(dev, c, a.classes);
     a.loss = loss->data, a.losst = loss->dtype;
     if (ce_has(c->out, c->nout, 1)) a.lse = c->out[1].data, a.lset = c->out[1].dtype;
     if (ce_has(c->out, c->nout, 2)) a.total = c->out[2].data, a.totalt = c->out[2].dtype;
@@ -255,6 +263,7 @@ extern "C" int dt__cuda_cross_entropy_bwd(dt_device *dev, const dt_call *c)
     if (weight) a.weight = weight->data, a.wt = weight->dtype;
     a.ignore = c->u.loss.ignore, a.smoothing = c->u.loss.smoothing, a.reduction = c->u.loss.reduction;
     a.add = c->acc & 1;
+    a.watch = dt__cuda_watched(dev, c, a.classes);
     if (c->u.loss.nll) {
         int rc = 0;
         if (!a.add)
