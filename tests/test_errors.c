@@ -210,6 +210,8 @@ UTEST(null, calls_that_ask_or_give_back)
     EXPECT_FALSE(dt_grad_pending(NULL));
     EXPECT_TRUE(dt_grad(NULL) == NULL);
     dt_is_contiguous(NULL);
+    EXPECT_TRUE(dt_data_ptr(NULL) == NULL);
+    dt_error_clear();
     dt_print(NULL);
     dt_to_string(NULL, buf, sizeof buf);
     dt_to_string(NULL, NULL, 0);

@@ -167,6 +167,21 @@ UTEST(tensor, memory_is_reused_and_given_back)
     EXPECT_EQ((size_t)0, dt_stats().cached_bytes);
 }
 
+UTEST(tensor, data_ptr_is_where_the_elements_are)
+{
+    float      x[6] = { 1, 2, 3, 4, 5, 6 };
+    dt_tensor *t = dt_from(x, DT_SHAPE(2, 3)), *row = dt_narrow(t, 0, 1, 1), *column = dt_narrow(t, 1, 1, 1);
+    float     *p = (float *)dt_data_ptr(t);
+    ASSERT_TRUE(p != NULL);
+    EXPECT_EQ(0, memcmp(p, x, sizeof x));
+    EXPECT_TRUE(dt_data_ptr(row) == p + 3);
+    p[4] = 50;
+    EXPECT_EQ(64.0, dt_item(dt_sum(row)) + 4);
+    EXPECT_TRUE(dt_data_ptr(column) == NULL && strstr(dt_error(), "with gaps; dt_contiguous()"));
+    dt_error_clear();
+    EXPECT_TRUE(dt_data_ptr(dt_contiguous(column)) != NULL);
+    dt_end();
+}
 UTEST(tensor, private_layout_is_never_seen)
 {
     dt_seed(5);
