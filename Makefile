@@ -91,14 +91,14 @@ check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvc
 
 # ---------------------------------------------------------------------------------------------------- CUDA
 # The CUDA backend where there is no GPU (docs/gpu.md), a target for each thing that can be shown; all is in tests/gpu.
-# The kernels are compiled twice, in halves that two cores share: PTX for the interpreter and code for every architecture
-# in one object, ptxas' report beside it. The PTX of compute_80 is that of 86 and 89, the PTX of compute_100 that of 120,
-# but for their names: one compile serves them.
+# One compile serves all: code for every architecture, ptxas' report on it, and the PTX that is interpreted. It is done in
+# two halves, for two cores. The PTX of compute_80 is that of 86 and 89, the PTX of compute_100 that of 120, but for the
+# name in it; so these are assembled from one. A device takes the newest PTX that is not newer than itself: one of 8.0
+# takes that of 7.5 of the first half (one of 7.5 has no bf16 convolutions in cuDNN), that of 8.0 of the second.
 CUDA       = $(patsubst %/bin/nvcc,%,$(NVCC))
 GPU_ARCHS := 75 80 86 89 90 100 120
-GPU_CODE_75 := -gencode 'arch=compute_75,code=[compute_75,sm_75]' \
-    -gencode 'arch=compute_80,code=[compute_80,sm_80,sm_86,sm_89]'
-GPU_CODE_90 := -gencode 'arch=compute_90,code=[compute_90,sm_90]' \
+GPU_CODE_a := -gencode 'arch=compute_75,code=[compute_75,sm_75]' -gencode 'arch=compute_90,code=[compute_90,sm_90]'
+GPU_CODE_b := -gencode 'arch=compute_80,code=[compute_80,sm_80,sm_86,sm_89]' \
     -gencode 'arch=compute_100,code=[compute_100,sm_100,sm_120]'
 GPU_LIBS  := libcudart.so.13 libcublas.so.13 libcudnn.so.9 libnccl.so.2
 GPU_USE   := -DDT_USE_CUDA -DDT_USE_NCCL
@@ -122,10 +122,10 @@ GPU_RUNGS := build ptxas cudnn kernels trainers
 # what a rung needs built, and what it runs
 gpu_need_build    = build/gpu/impl.o build/gpu/impl_nvcc.o build/gpu/impl_clang.ok build/gpu/impl_cxx.ok \
     build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu build/gpu/no_gpu_pieces
-gpu_need_ptxas    = build/gpu/kernels-75.o build/gpu/kernels-90.o
+gpu_need_ptxas    = build/gpu/kernels-b.o build/gpu/kernels-a.o
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
 gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
-    $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance test_conformance-90)
+    $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance test_conformance-a)
 gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE))
 gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA)'
 gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(GPU_ARCHS)" $(gpu_need_ptxas)'
@@ -134,8 +134,8 @@ gpu_plan_cudnn    = 'cuda/cudnn|DT_TEST_CUDNN=real CUDA_VISIBLE_DEVICES= build/g
 gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
     'cuda/broken-kernels|DT_BROKEN_PTX=build/gpu/broken.ptx build/gpu/test_broken' \
     'cuda/emulation|$(gpu_run) build/gpu/test_emu' \
-    $(foreach a,75 80 90 120,'cuda/conformance-$(a)|$(gpu_run) $(gpu_regs) DT_EMU_CC=$(a) DT_TEST_DEVICE=cuda \
-        build/gpu/test_conformance$(if $(filter 90 120,$(a)),-90)')
+    $(foreach a,75 80 90 120,'cuda/conformance-$(a)|$(gpu_run) $(gpu_regs) DT_EMU_CC=$(subst 75,80,$(a)) \
+        DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 75 90,$(a)),-a)')
 # all of it lazily and for two seeds; for the others each net in f32, and two with channels last, one of them in bf16
 gpu_plan_trainers = 'cuda/trainers|$(gpu_run) $(gpu_regs) build/gpu/test_trainers' \
     'cuda/trainers-random|$(gpu_run) tests/gpu/seeds.sh "1 2" build/gpu/test_trainers' \
@@ -210,9 +210,9 @@ build/gpu/test_ptx build/gpu/test_broken: build/gpu/%: tests/gpu/%.c tests/gpu/p
 build/gpu/test_emu: tests/gpu/test_emu.c $(GPU_LIBS:%=build/gpu/%)
 	$(GPU_CC) -O0 -std=gnu11 $< -o $@ $(GPU_LIBS:%=build/gpu/%) $(LDLIBS)
 gpu_link = $(CXX) $(filter %.o,$^) -Wl,--no-as-needed $(GPU_LIBS:%=build/gpu/%) -o $@ $(LDLIBS)
-$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o build/gpu/impl.o build/gpu/kernels-75.o $(GPU_LIBS:%=build/gpu/%)
+$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o build/gpu/impl.o build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
-build/gpu/test_conformance-90: build/gpu/test_conformance.o build/gpu/impl.o build/gpu/kernels-90.o $(GPU_LIBS:%=build/gpu/%)
+build/gpu/test_conformance-a: build/gpu/test_conformance.o build/gpu/impl.o build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
 build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
@@ -220,16 +220,16 @@ build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_
 	    -lcublas -lcudnn -lnccl -lm -lpthread
 build/gpu/mnist.o: examples/mnist.c examples/example_data.h $(HEADERS) | build/gpu/.dirs
 	$(GPU_CC) -I. $(CPPFLAGS) $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
-build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-75.o
+build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-b.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
-build/gpu/no_gpu: build/gpu/no_gpu.o build/gpu/impl.o build/gpu/kernels-90.o
+build/gpu/no_gpu: build/gpu/no_gpu.o build/gpu/impl.o build/gpu/kernels-a.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/impl_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o)
 	$(NVCC) $^ -o $@ -lcublas -lcudnn -lnccl -lm -lpthread
 
 build/gpu/test_cudnn.o: tests/gpu/test_cudnn.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
 	$(GPU_CC) -DDT_NO_AVX2 -O0 -std=c11 -c $< -o $@
-build/gpu/test_cudnn: build/gpu/test_cudnn.o build/gpu/kernels-75.o
+build/gpu/test_cudnn: build/gpu/test_cudnn.o build/gpu/kernels-b.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 # ---- on a real GPU (cuda-selftest): GPU_NATIVE is its compute capability
 build/gpu/native/gpu_info: tests/gpu/gpu_info.c | build/gpu/.dirs

@@ -55,8 +55,8 @@ host=$(ls dt*.h tests/dt_impl.c) all=$(ls kernels/* dt.h dt_cuda.h)
     check "host code, C++17, g++" newer build/gpu/impl_cxx.ok $host
     if grep -q skip build/gpu/impl_clang.ok 2> /dev/null; then skip "host code, C11, clang: clang is not installed"
     else check "host code, C11, clang" newer build/gpu/impl_clang.ok $host; fi
-    check "kernels, sm_75 to sm_89 and PTX" newer build/gpu/kernels-75.o $all
-    check "kernels, sm_90 to sm_120 and PTX" newer build/gpu/kernels-90.o $all
+    check "kernels, sm_75, 90 and PTX" newer build/gpu/kernels-a.o $all
+    check "kernels, sm_80, 86, 89, 100, 120 and PTX" newer build/gpu/kernels-b.o $all
     for f in kernels/*.cu; do
         [ "$f" = kernels/dt_kernels.cu ] || check "$f alone" newer "build/gpu/pieces/$(basename "$f" .cu).o" $all
     done

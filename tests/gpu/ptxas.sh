@@ -3,7 +3,7 @@
 #
 #     tests/gpu/ptxas.sh TABLE REGISTERS 'ARCH ...' OBJECT ...
 #
-# Beside each object lies its log: kernels-75.o, kernels-75.log. No spill, no stack frame, at most 48 KiB of static shared
+# Beside each object lies its log: kernels-a.o, kernels-a.log. No spill, no stack frame, at most 48 KiB of static shared
 # memory, and the registers of a block fit into a multiprocessor: a block is as large as the kernel's launch bounds say
 # (.maxntid in the PTX of the object), 256 threads where they say nothing. What the programs really launch is checked
 # against REGISTERS, the most that a kernel needs on any architecture, when they run (DT_EMU_REGS).
