@@ -105,7 +105,7 @@ GPU_USE   := -DDT_USE_CUDA -DDT_USE_NCCL
 GPU_CC     = $(CC) -g -Wall -Wextra -Wshadow -Werror -isystem $(CUDA)/include
 # -O is of the host's code; the device's is optimised as far as nvcc can
 GPU_NVCC   = $(NVCC) -std=c++17 -O1 -Xcompiler -Wall,-Wextra -Werror all-warnings -Xfatbin --compress-mode=none
-GPU_REAL   = -L$(CUDA)/lib64 -Wl,--enable-new-dtags,-rpath,$(CUDA)/lib64 -lcudart -lcublas -lcudnn -lnccl
+GPU_REAL   = -L$(CUDA)/lib64 -Wl,--no-as-needed,--enable-new-dtags,-rpath,$(CUDA)/lib64 -lcudart -lcublas -lcudnn -lnccl
 GPU_PIECES := $(filter-out dt_kernels,$(patsubst kernels/%.cu,%,$(wildcard kernels/*.cu)))
 # Programs over the backend: the conformance suite, and every tests/gpu/test_*.c that is not of the emulation itself.
 GPU_OWN   := test_ptx test_emu test_broken test_cudnn
@@ -216,10 +216,10 @@ build/gpu/test_conformance-a: build/gpu/test_conformance.o build/gpu/impl.o buil
 	$(gpu_link)
 # ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
 build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
-	$(NVCC) -I. $(CPPFLAGS) $(GPU_USE) examples/mnist.c kernels/dt_kernels.cu -o $@ -Xcicc -O0 -gencode arch=compute_75,code=compute_75 \
-	    -lcublas -lcudnn -lnccl -lm -lpthread
+	$(NVCC) -I. $(GPU_USE) examples/mnist.c kernels/dt_kernels.cu -o $@ -Xcicc -O0 -gencode arch=compute_75,code=compute_75 \
+	    -Xlinker --no-as-needed -lcublas -lcudnn -lnccl -lm -lpthread
 build/gpu/mnist.o: examples/mnist.c examples/example_data.h $(HEADERS) | build/gpu/.dirs
-	$(GPU_CC) -I. $(CPPFLAGS) $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
+	$(GPU_CC) -I. $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
 build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-b.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 build/gpu/no_gpu: build/gpu/no_gpu.o build/gpu/impl.o build/gpu/kernels-a.o
