@@ -38,14 +38,15 @@ ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help demo data pictures test test-quick test-all test-cuda test-cuda-ptxas fuzz check-headers probes tools build examples benches \
+.PHONY: parse help demo data pictures test test-quick test-all test-cuda test-cuda-build test-cuda-ptxas \
+    test-cuda-cudnn test-cuda-kernels test-cuda-trainers cuda-selftest fuzz check-headers probes tools build examples benches \
     dtrun format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
 .DELETE_ON_ERROR:
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 	@echo "  variables: CC, CFLAGS, JOBS (parallel compiles, $(JOBS)); V=1 shows the output of passing tests"
 
 # ---------------------------------------------------------------------------------------------------- run
@@ -53,20 +54,20 @@ demo: build/examples/mnist ## train a conv net on the digits in data/ with two p
 	build/examples/mnist --gpus 2 --data data/digits --epochs 12 --batch 50 --svg build/demo.svg --csv build/demo.csv
 	@echo "the loss curve: build/demo.svg"
 
-test: tools ## all tests, ASan+UBSan, headers, examples: under 15 minutes on 2 cores
-	@$(call make_all,$(call programs,normal) $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) $(TOOLS:%=build/tools/%) parse); \
+test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: under 15 minutes on 2 cores
+	@$(call make_all,$(programs_cuda) $(call programs,normal) $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
+	    $(TOOLS:%=build/tools/%) parse); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(call plan_portable,DT_TEST_QUICK=1) \
-	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) \
-	    'check-headers|tests/check_headers.sh'
+	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) $(plan_cuda) 'check-headers|tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
 	@$(call make_all,$(call programs,normal) $(TOOLS:%=build/tools/%)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
 
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
-	@$(call make_all,$(foreach f,normal asan tsan plain,$(call programs,$(f))) \
+	@$(call make_all,$(programs_cuda) $(foreach f,normal asan tsan plain,$(call programs,$(f))) \
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
 	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
-	    $(plan_cblas) 'check-headers|tests/check_headers.sh'
+	    $(plan_cblas) $(plan_cuda) 'check-headers|tests/check_headers.sh'
 
 # Debian's package of Fashion-MNIST holds gzipped IDX files; the examples read them unpacked
 FASHION_GZ := /usr/share/datasets/fashion-mnist
@@ -89,59 +90,154 @@ check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvc
 	@tests/check_headers.sh
 
 # ---------------------------------------------------------------------------------------------------- CUDA
-# The CUDA backend where there is no GPU (docs/gpu.md): the PTX that nvcc makes runs in an interpreter, below emulated
-# libraries; all of it is in tests/gpu. GPU_ARCH: of that PTX.
-CUDA      := $(patsubst %/bin/nvcc,%,$(NVCC))
-GPU_ARCH  ?= 80
+# The CUDA backend where there is no GPU (docs/gpu.md), a target for each thing that can be shown; all is in tests/gpu.
+# One compile serves all: code for every architecture, ptxas' report on it, and the PTX that is interpreted. It is done in
+# two halves, for two cores. The PTX of compute_80 is that of 86 and 89, the PTX of compute_100 that of 120, but for the
+# name in it; so these are assembled from one. A device takes the newest PTX that is not newer than itself: one of 8.0
+# takes that of 7.5 of the first half (one of 7.5 has no bf16 convolutions in cuDNN), that of 8.0 of the second.
+CUDA       = $(patsubst %/bin/nvcc,%,$(NVCC))
 GPU_ARCHS := 75 80 86 89 90 100 120
+GPU_CODE_a := -gencode 'arch=compute_75,code=[compute_75,sm_75]' -gencode 'arch=compute_90,code=[compute_90,sm_90]'
+GPU_CODE_b := -gencode 'arch=compute_80,code=[compute_80,sm_80,sm_86,sm_89]' \
+    -gencode 'arch=compute_100,code=[compute_100,sm_100,sm_120]'
 GPU_LIBS  := libcudart.so.13 libcublas.so.13 libcudnn.so.9 libnccl.so.2
-GPU_CC     = $(CC) -O2 -g -Wall -Wextra -Wshadow -isystem $(CUDA)/include
-GPU_NVCC   = $(NVCC) -std=c++17 -O3 -Xcompiler -Wall,-Wextra -Werror all-warnings
-GPU_TESTS := test_ptx test_emu test_broken test_trainers test_conformance
+GPU_USE   := -DDT_USE_CUDA -DDT_USE_NCCL
+GPU_CC     = $(CC) -g -Wall -Wextra -Wshadow -Werror -isystem $(CUDA)/include
+# -O is of the host's code; the device's is optimised as far as nvcc can
+GPU_NVCC   = $(NVCC) -std=c++17 -O1 -Xcompiler -Wall,-Wextra -Werror all-warnings -Xfatbin --compress-mode=none
+GPU_REAL   = -L$(CUDA)/lib64 -Wl,--no-as-needed,--enable-new-dtags,-rpath,$(CUDA)/lib64 -lcudart -lcublas -lcudnn -lnccl
+GPU_PIECES := $(filter-out dt_kernels,$(patsubst kernels/%.cu,%,$(wildcard kernels/*.cu)))
+# Programs over the backend: the conformance suite, and every tests/gpu/test_*.c that is not of the emulation itself.
+GPU_OWN   := test_ptx test_emu test_broken test_cudnn
+GPU_MORE  := $(filter-out $(GPU_OWN) test_trainers,$(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/test_*.c)))
+GPU_TESTS := test_conformance test_trainers $(GPU_MORE)
+# what is about settings of the emulation and has no meaning on a GPU
+GPU_EMULATED := test_refused
 gpu_run    = LD_LIBRARY_PATH=build/gpu DT_EMU_STRICT=1 DT_TEST_SLOW=4 DT_TEST_QUICK=1
-test-cuda: ## the CUDA backend on the CPU: kernels interpreted, libraries emulated; needs nvcc, no GPU
-ifeq ($(NVCC),)
-	@tests/run.sh 'cuda|skip: nvcc is missing'
-else
-	@$(call make_all,$(GPU_TESTS:%=build/gpu/%) build/gpu/broken.ptx); \
-	tests/run.sh "$$built" 'cuda/interpreter|build/gpu/test_ptx' \
-	    'cuda/broken-kernels|DT_BROKEN_PTX=build/gpu/broken.ptx build/gpu/test_broken' \
-	    'cuda/emulation|$(gpu_run) build/gpu/test_emu' \
-	    'cuda/conformance|$(gpu_run) DT_TEST_DEVICE=cuda build/gpu/test_conformance' \
-	    'cuda/trainers|$(gpu_run) build/gpu/test_trainers' \
-	    $(foreach s,1 2 3,'cuda/trainers-random-$(s)|$(gpu_run) DT_EMU=random:$(s) build/gpu/test_trainers')
-endif
-test-cuda-ptxas: ## every kernel for every architecture: no warning, no spill, no local memory
-	@mkdir -p build/gpu
-	@for a in $(GPU_ARCHS); do echo "sm_$$a"; $(GPU_NVCC) -arch=sm_$$a -Xptxas -v,-warn-spills,-warn-lmem-usage \
-	    -c kernels/dt_kernels.cu -o build/gpu/kernels-sm_$$a.o > build/gpu/ptxas-$$a.log 2>&1 || \
-	    { tail -n 20 build/gpu/ptxas-$$a.log; exit 1; }; done
+gpu_regs   = DT_EMU_REGS=build/gpu/registers.txt
+# why the rungs cannot be climbed here; empty: they can
+gpu_missing = $(if $(NVCC),$(if $(shell printf '\#include <cudnn.h>\n\#include <nccl.h>\n' | \
+    $(CC) -isystem $(CUDA)/include -E - >/dev/null 2>&1 && echo y),,the headers of cuDNN or NCCL are missing),nvcc is missing)
+GPU_RUNGS := build ptxas cudnn kernels trainers
+# what a rung needs built, and what it runs
+gpu_need_build    = build/gpu/impl.o build/gpu/impl_nvcc.o build/gpu/impl_clang.ok build/gpu/impl_cxx.ok \
+    build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu build/gpu/no_gpu_pieces
+gpu_need_ptxas    = build/gpu/kernels-b.o build/gpu/kernels-a.o
+gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
+gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
+    $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance test_conformance-a)
+gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE))
+gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA)'
+gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(GPU_ARCHS)" $(gpu_need_ptxas)'
+gpu_plan_cudnn    = 'cuda/cudnn|DT_TEST_CUDNN=real CUDA_VISIBLE_DEVICES= build/gpu/test_cudnn' \
+    'cuda/cudnn-emulated|LD_LIBRARY_PATH=build/gpu DT_TEST_CUDNN=emulated DT_EMU_DEVICES=0 build/gpu/test_cudnn'
+gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
+    'cuda/broken-kernels|DT_BROKEN_PTX=build/gpu/broken.ptx build/gpu/test_broken' \
+    'cuda/emulation|$(gpu_run) build/gpu/test_emu' \
+    $(foreach a,75 80 90 120,'cuda/conformance-$(a)|$(gpu_run) $(gpu_regs) DT_EMU_CC=$(subst 75,80,$(a)) \
+        DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 75 90,$(a)),-a)')
+# all of it lazily and for two seeds; for the others each net in f32, and two with channels last, one of them in bf16
+gpu_plan_trainers = 'cuda/trainers|$(gpu_run) $(gpu_regs) build/gpu/test_trainers' \
+    'cuda/trainers-random|$(gpu_run) tests/gpu/seeds.sh "1 2" build/gpu/test_trainers' \
+    'cuda/trainers-seeds-a|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " 3 11)" build/gpu/test_trainers $(gpu_short)' \
+    'cuda/trainers-seeds-b|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " 12 20)" build/gpu/test_trainers $(gpu_short)' \
+    $(foreach t,$(GPU_MORE),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t)' \
+        'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh "1 2 3" build/gpu/$(t)')
+gpu_short         = trainers.f32 trainers.images_with_channels_last
+plan_cuda         = $(if $(gpu_missing),$(foreach r,$(GPU_RUNGS),'cuda/$(r)|skip: $(gpu_missing)'),\
+    $(foreach r,$(GPU_RUNGS),$(gpu_plan_$(r))))
+programs_cuda     = $(if $(gpu_missing),,$(foreach r,$(GPU_RUNGS),$(gpu_need_$(r))))
+gpu_rung          = $(if $(gpu_missing),tests/run.sh 'cuda/$(1)|skip: $(gpu_missing)',\
+    $(call make_all,$(gpu_need_$(1))); tests/run.sh "$$built" $(gpu_plan_$(1)))
+
+test-cuda: ## the CUDA backend without a GPU: the five below; they need nvcc
+	@$(if $(gpu_missing),tests/run.sh $(plan_cuda),$(call make_all,$(programs_cuda)); tests/run.sh "$$built" $(plan_cuda))
+test-cuda-build: ## ... host code and kernels with every compiler; links with the real libraries, runs without a GPU
+	@$(call gpu_rung,build)
+test-cuda-ptxas: ## ... every kernel for every architecture: no warning, no spill, registers, shared memory
+	@$(call gpu_rung,ptxas)
+test-cuda-cudnn: ## ... descriptors, sizes and refusals by the real cuDNN, and by the emulated one
+	@$(call gpu_rung,cudnn)
+test-cuda-kernels: ## ... the kernels' PTX interpreted, beside the CPU backend, for four architectures
+	@$(call gpu_rung,kernels)
+test-cuda-trainers: ## ... whole trainers on emulated libraries, streams lazy and in 20 random orders
+	@$(call gpu_rung,trainers)
+cuda-selftest: ## on a machine with a GPU: the tests on it, and a report to send, build/gpu/selftest.txt
+	@tests/gpu/selftest.sh "$(gpu_missing)" "$(MAKE)" "$(patsubst %,test_%,conformance trainers) \
+	    $(filter-out $(GPU_EMULATED),$(GPU_MORE))"
+
+build/gpu/.dirs:
+	@mkdir -p $(@D)/pieces $(@D)/native && touch $@
+# ---- kernels
+GPU_KERNELS := $(wildcard kernels/*) dt.h dt_cuda.h
+build/gpu/kernels-%.o: $(GPU_KERNELS) | build/gpu/.dirs
+	$(GPU_NVCC) -cudart shared $(GPU_CODE_$*) -Xptxas -v,-warn-spills,-warn-lmem-usage \
+	    -c kernels/dt_kernels.cu -o $@ > build/gpu/kernels-$*.log 2>&1 || \
+	    { grep -E 'error|warning|fatal' build/gpu/kernels-$*.log; exit 1; }
+build/gpu/registers.txt: $(gpu_need_ptxas) tests/gpu/ptxas.sh
+	@tests/gpu/ptxas.sh build/gpu/ptxas.txt $@ "$(GPU_ARCHS)" $(gpu_need_ptxas) > /dev/null || true
+build/gpu/pieces/%.o: kernels/%.cu $(GPU_KERNELS) | build/gpu/.dirs
+	$(GPU_NVCC) -Xcicc -O0 -gencode arch=compute_75,code=compute_75 -c $< -o $@
+build/gpu/broken.ptx: tests/gpu/broken.cu | build/gpu/.dirs
+	$(NVCC) -std=c++17 -O3 -ptx -arch=compute_80 $< -o $@
+# ---- the emulated libraries: half the time of these tests is the interpreter's
 build/gpu/libcudart.so.13: tests/gpu/ptx.h
 $(GPU_LIBS:%=build/gpu/%): tests/gpu/emu.h
-build/gpu/lib%: | build/gpu/.made
-	$(GPU_CC) -std=gnu11 -fPIC -shared tests/gpu/emu_$(firstword $(subst ., ,$*)).c -o $@ -Wl,-soname,lib$* \
-	    $(if $(filter cudart%,$*),,-Lbuild/gpu -l:libcudart.so.13) $(LDLIBS)
-$(filter-out %cudart.so.13,$(GPU_LIBS:%=build/gpu/%)): build/gpu/libcudart.so.13
-build/gpu/.made:
-	@mkdir -p $(@D) && touch $@
-build/gpu/kernels.o: $(wildcard kernels/*) dt.h dt_cuda.h | build/gpu/.made
-	$(GPU_NVCC) -cudart shared -Xfatbin --compress-mode=none -gencode arch=compute_$(GPU_ARCH),code=compute_$(GPU_ARCH) \
-	    -c kernels/dt_kernels.cu -o $@
-build/gpu/broken.ptx: tests/gpu/broken.cu | build/gpu/.made
-	$(NVCC) -std=c++17 -O3 -ptx -arch=compute_$(GPU_ARCH) $< -o $@
-build/gpu/impl.o: tests/dt_impl.c $(HEADERS) | build/gpu/.made
-	$(GPU_CC) -DDT_USE_CUDA -DDT_NO_AVX2 -std=c11 -c $< -o $@
-build/gpu/test_ptx build/gpu/test_broken: build/gpu/%: tests/gpu/%.c tests/gpu/ptx.h | build/gpu/.made
-	$(GPU_CC) -std=c11 $< -o $@ $(LDLIBS)
+define gpu_lib
+build/gpu/$(1): tests/gpu/emu_$(patsubst lib%,%,$(firstword $(subst ., ,$(1)))).c $(if $(findstring cudart,$(1)),,build/gpu/libcudart.so.13) \
+    | build/gpu/.dirs
+	$$(GPU_CC) $(if $(findstring cudart,$(1)),-O3,-O2) -std=gnu11 -fPIC -shared $$< -o $$@ -Wl,-soname,$(1) \
+	    $(if $(findstring nccl,$(1)),,-Wl,--default-symver) $(if $(findstring cudart,$(1)),,-Lbuild/gpu -l:libcudart.so.13) $$(LDLIBS)
+endef
+$(foreach l,$(GPU_LIBS),$(eval $(call gpu_lib,$(l))))
+# ---- host code: as C by gcc, which the programs are linked with, and as the others see it
+build/gpu/impl.o: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
+	$(GPU_CC) $(GPU_USE) -O1 -Wpedantic -DDT_NO_AVX2 -std=c11 -c $< -o $@
+build/gpu/impl_nvcc.o: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
+	$(NVCC) -x cu -std=c++17 $(GPU_USE) -DDT_NO_AVX2 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -O0 -c $< -o $@
+build/gpu/impl_clang.ok: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
+	if command -v clang >/dev/null; then clang $(GPU_USE) -isystem $(CUDA)/include -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror \
+	    -fsyntax-only $< && echo ok > $@; else echo "skip clang is not installed" > $@; fi
+build/gpu/impl_cxx.ok: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
+	$(CXX) $(GPU_USE) -isystem $(CUDA)/include -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only $< && echo ok > $@
+build/gpu/%.o: tests/gpu/%.c $(HEADERS) $(wildcard tests/*.h tests/gpu/*.h) | build/gpu/.dirs
+	$(GPU_CC) $(GPU_USE) -O1 -std=c11 -c $< -o $@
+build/gpu/%.o: tests/%.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
+	$(GPU_CC) $(GPU_USE) -O1 -std=c11 -c $< -o $@
+# ---- programs on the emulated libraries
+build/gpu/test_ptx build/gpu/test_broken: build/gpu/%: tests/gpu/%.c tests/gpu/ptx.h | build/gpu/.dirs
+	$(GPU_CC) -O0 -std=c11 $< -o $@ $(LDLIBS)
 build/gpu/test_emu: tests/gpu/test_emu.c $(GPU_LIBS:%=build/gpu/%)
-	$(GPU_CC) -std=gnu11 $< -o $@ $(GPU_LIBS:%=build/gpu/%) $(LDLIBS)
-build/gpu/%.o: tests/gpu/%.c $(HEADERS) | build/gpu/.made
-	$(GPU_CC) -DDT_USE_CUDA -std=c11 -c $< -o $@
-build/gpu/%.o: tests/%.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.made
-	$(GPU_CC) -DDT_USE_CUDA -std=c11 -c $< -o $@
-build/gpu/test_trainers build/gpu/test_conformance: build/gpu/%: build/gpu/%.o build/gpu/impl.o build/gpu/kernels.o \
-    $(GPU_LIBS:%=build/gpu/%)
-	$(CXX) $(filter %.o,$^) $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
+	$(GPU_CC) -O0 -std=gnu11 $< -o $@ $(GPU_LIBS:%=build/gpu/%) $(LDLIBS)
+gpu_link = $(CXX) $(filter %.o,$^) -Wl,--no-as-needed $(GPU_LIBS:%=build/gpu/%) -o $@ $(LDLIBS)
+$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o build/gpu/impl.o build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
+	$(gpu_link)
+build/gpu/test_conformance-a: build/gpu/test_conformance.o build/gpu/impl.o build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
+	$(gpu_link)
+# ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
+build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
+	$(NVCC) -I. $(GPU_USE) examples/mnist.c kernels/dt_kernels.cu -o $@ -Xcicc -O0 -gencode arch=compute_75,code=compute_75 \
+	    -Xlinker --no-as-needed -lcublas -lcudnn -lnccl -lm -lpthread
+build/gpu/mnist.o: examples/mnist.c examples/example_data.h $(HEADERS) | build/gpu/.dirs
+	$(GPU_CC) -I. $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
+build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-b.o
+	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
+build/gpu/no_gpu: build/gpu/no_gpu.o build/gpu/impl.o build/gpu/kernels-a.o
+	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
+build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/impl_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o)
+	$(NVCC) $^ -o $@ -lcublas -lcudnn -lnccl -lm -lpthread
+
+build/gpu/test_cudnn.o: tests/gpu/test_cudnn.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
+	$(GPU_CC) -DDT_NO_AVX2 -O0 -std=c11 -c $< -o $@
+build/gpu/test_cudnn: build/gpu/test_cudnn.o build/gpu/kernels-b.o
+	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
+# ---- on a real GPU (cuda-selftest): GPU_NATIVE is its compute capability
+build/gpu/native/gpu_info: tests/gpu/gpu_info.c | build/gpu/.dirs
+	$(GPU_CC) -O1 -std=c11 $< -o $@ $(GPU_REAL)
+build/gpu/native/kernels-$(GPU_NATIVE).o: $(GPU_KERNELS) | build/gpu/.dirs
+	$(GPU_NVCC) -gencode 'arch=compute_$(GPU_NATIVE),code=[compute_$(GPU_NATIVE),sm_$(GPU_NATIVE)]' -c kernels/dt_kernels.cu -o $@
+build/gpu/native/%: build/gpu/%.o build/gpu/impl.o build/gpu/native/kernels-$(GPU_NATIVE).o
+	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 
 # One target a parser, with clang's libFuzzer: RUNS executions. What reached something new is kept in build/fuzz/NAME;
 # the seeds are in tests/corpus/NAME, which run in `make test`, too, with any compiler.
