@@ -39,7 +39,7 @@ ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
 .PHONY: parse help demo data pictures test test-quick test-all test-cuda test-cuda-build test-cuda-ptxas \
-    test-cuda-cudnn test-cuda-kernels test-cuda-trainers cuda-selftest fuzz check-headers probes tools build examples benches \
+    test-cuda-cudnn test-cuda-kernels test-cuda-trainers cuda-selftest gpu-paper fuzz check-headers probes tools build examples benches \
     dtrun format clean
 .DEFAULT_GOAL := help
 .SECONDARY:
@@ -126,7 +126,7 @@ gpu_need_ptxas    = build/gpu/kernels-b.o build/gpu/kernels-a.o
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
 gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
     $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance test_conformance-a)
-gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE))
+gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE) gpu_paper)
 gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA)'
 gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(GPU_ARCHS)" $(gpu_need_ptxas)'
 gpu_plan_cudnn    = 'cuda/cudnn|DT_TEST_CUDNN=real CUDA_VISIBLE_DEVICES= build/gpu/test_cudnn' \
@@ -142,7 +142,12 @@ gpu_plan_trainers = 'cuda/trainers|$(gpu_run) $(gpu_regs) build/gpu/test_trainer
     'cuda/trainers-seeds-a|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " 3 11)" build/gpu/test_trainers $(gpu_short)' \
     'cuda/trainers-seeds-b|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " 12 20)" build/gpu/test_trainers $(gpu_short)' \
     $(foreach t,$(GPU_MORE),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t)' \
-        'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh "1 2 3" build/gpu/$(t)')
+        'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh "$(if $(gpu_short_$(t)),1,1 2 3)" build/gpu/$(t)' \
+        $(if $(gpu_short_$(t)),'cuda/$(t)-seeds|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " 2 20)" build/gpu/$(t) $(gpu_short_$(t))')) \
+    'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper'
+# what the other seeds see of them: ranks and devices that train a conv net
+gpu_short_test_gpu_ranks    = ddp.conv_net_on_*
+gpu_short_test_gpu_parallel = gpus.equal_one_and_those_of_the_cpu
 gpu_short         = trainers.f32 trainers.images_with_channels_last
 plan_cuda         = $(if $(gpu_missing),$(foreach r,$(GPU_RUNGS),'cuda/$(r)|skip: $(gpu_missing)'),\
     $(foreach r,$(GPU_RUNGS),$(gpu_plan_$(r))))
@@ -227,6 +232,9 @@ build/gpu/no_gpu: build/gpu/no_gpu.o build/gpu/impl.o build/gpu/kernels-a.o
 build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/impl_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o)
 	$(NVCC) $^ -o $@ -lcublas -lcudnn -lnccl -lm -lpthread
 
+build/gpu/gpu_paper: bench/gpu_paper.c build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
+	$(GPU_CC) -I. -DDT_USE_CUDA -O1 -DDT_NO_AVX2 -std=c11 -c $< -o $@.o
+	$(CXX) $@.o build/gpu/kernels-b.o $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
 build/gpu/test_cudnn.o: tests/gpu/test_cudnn.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
 	$(GPU_CC) -DDT_NO_AVX2 -O0 -std=c11 -c $< -o $@
 build/gpu/test_cudnn: build/gpu/test_cudnn.o build/gpu/kernels-b.o
@@ -295,6 +303,9 @@ bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gl
 	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
 	@case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac || true
 	build/bench/bench_allreduce --python $(PEER_PYTHON)
+
+gpu-paper: build/bench/gpu_paper ## launches, bytes and times of training steps on GPUs, computed (docs/gpu.md)
+	@build/bench/gpu_paper
 
 bench-report: ## every benchmark, as one page with pictures: build/report/index.html
 	@bench/report.sh
@@ -368,7 +379,7 @@ $(FLAVOURS:%=build/%/test_data_gzip): LDLIBS += $(LDLIBS_zlib)
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
-$(BENCHES:%=build/bench/%): build/bench/%: bench/%.c
+$(BENCHES:%=build/bench/%) build/bench/gpu_paper: build/bench/%: bench/%.c
 	@mkdir -p $(@D)
 	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
 $(TOOLS:%=build/tools/%): build/tools/%: tools/%.c
