@@ -184,22 +184,25 @@ build/gpu/broken.ptx: tests/gpu/broken.cu | build/gpu/.dirs
 build/gpu/libcudart.so.13: tests/gpu/ptx.h
 $(GPU_LIBS:%=build/gpu/%): tests/gpu/emu.h
 define gpu_lib
-build/gpu/$(1): tests/gpu/emu_$(patsubst lib%,%,$(firstword $(subst ., ,$(1)))).c $(if $(findstring cudart,$(1)),,build/gpu/libcudart.so.13) \
-    | build/gpu/.dirs
+build/gpu/$(1): tests/gpu/emu_$(patsubst lib%,%,$(firstword $(subst ., ,$(1)))).c \
+    $(if $(findstring cudart,$(1)),,build/gpu/libcudart.so.13) | build/gpu/.dirs
 	$$(GPU_CC) $(if $(findstring cudart,$(1)),-O3,-O2) -std=gnu11 -fPIC -shared $$< -o $$@ -Wl,-soname,$(1) \
-	    $(if $(findstring nccl,$(1)),,-Wl,--default-symver) $(if $(findstring cudart,$(1)),,-Lbuild/gpu -l:libcudart.so.13) $$(LDLIBS)
+	    $(if $(findstring nccl,$(1)),,-Wl,--default-symver) \
+	    $(if $(findstring cudart,$(1)),,-Lbuild/gpu -l:libcudart.so.13) $$(LDLIBS)
 endef
 $(foreach l,$(GPU_LIBS),$(eval $(call gpu_lib,$(l))))
 # ---- host code: as C by gcc, which the programs are linked with, and as the others see it
 build/gpu/impl.o: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
 	$(GPU_CC) $(GPU_USE) -O1 -Wpedantic -DDT_NO_AVX2 -std=c11 -c $< -o $@
 build/gpu/impl_nvcc.o: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
-	$(NVCC) -x cu -std=c++17 $(GPU_USE) -DDT_NO_AVX2 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -O0 -c $< -o $@
+	$(NVCC) -x cu -std=c++17 $(GPU_USE) -DDT_NO_AVX2 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror \
+	    -O0 -c $< -o $@
 build/gpu/impl_clang.ok: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
-	if command -v clang >/dev/null; then clang $(GPU_USE) -isystem $(CUDA)/include -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror \
-	    -fsyntax-only $< && echo ok > $@; else echo "skip clang is not installed" > $@; fi
+	if ! command -v clang >/dev/null; then echo "skip: clang is not installed" > $@; else clang $(GPU_USE) \
+	    -isystem $(CUDA)/include -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only $< && echo ok > $@; fi
 build/gpu/impl_cxx.ok: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
-	$(CXX) $(GPU_USE) -isystem $(CUDA)/include -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only $< && echo ok > $@
+	$(CXX) $(GPU_USE) -isystem $(CUDA)/include -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror \
+	    -fsyntax-only $< && echo ok > $@
 build/gpu/%.o: tests/gpu/%.c $(HEADERS) $(wildcard tests/*.h tests/gpu/*.h) | build/gpu/.dirs
 	$(GPU_CC) $(GPU_USE) -O1 -std=c11 -c $< -o $@
 build/gpu/%.o: tests/%.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
@@ -216,8 +219,8 @@ build/gpu/test_conformance-a: build/gpu/test_conformance.o build/gpu/impl.o buil
 	$(gpu_link)
 # ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
 build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
-	$(NVCC) -I. $(GPU_USE) examples/mnist.c kernels/dt_kernels.cu -o $@ -Xcicc -O0 -gencode arch=compute_75,code=compute_75 \
-	    -Xlinker --no-as-needed -lcublas -lcudnn -lnccl -lm -lpthread
+	$(NVCC) -I. $(GPU_USE) examples/mnist.c kernels/dt_kernels.cu -o $@ \
+	    -Xcicc -O0 -gencode arch=compute_75,code=compute_75 -Xlinker --no-as-needed -lcublas -lcudnn -lnccl -lm -lpthread
 build/gpu/mnist.o: examples/mnist.c examples/example_data.h $(HEADERS) | build/gpu/.dirs
 	$(GPU_CC) -I. $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
 build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-b.o
