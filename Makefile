@@ -54,6 +54,7 @@ demo: build/examples/mnist ## train a conv net on the digits in data/ with two p
 	build/examples/mnist --gpus 2 --data data/digits --epochs 12 --batch 50 --svg build/demo.svg --csv build/demo.csv
 	@echo "the loss curve: build/demo.svg"
 
+test: GPU_SEEDS = 3
 test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: under 15 minutes on 2 cores
 	@$(call make_all,$(programs_cuda) $(call programs,normal) $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
 	    $(TOOLS:%=build/tools/%) parse); \
@@ -136,19 +137,20 @@ gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
     'cuda/emulation|$(gpu_run) build/gpu/test_emu' \
     $(foreach a,75 80 90 120,'cuda/conformance-$(a)|$(gpu_run) $(gpu_regs) DT_EMU_CC=$(subst 75,80,$(a)) \
         DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 75 90,$(a)),-a)')
-# all of it lazily and for two seeds; for the others each net in f32, and two with channels last, one of them in bf16
-gpu_plan_trainers = 'cuda/trainers|$(gpu_run) $(gpu_regs) build/gpu/test_trainers' \
-    'cuda/trainers-random|$(gpu_run) tests/gpu/seeds.sh "1 2" build/gpu/test_trainers' \
-    'cuda/trainers-seeds-a|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " 3 11)" build/gpu/test_trainers $(gpu_short)' \
-    'cuda/trainers-seeds-b|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " 12 20)" build/gpu/test_trainers $(gpu_short)' \
-    $(foreach t,$(GPU_MORE),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t)' \
-        'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh "$(if $(gpu_short_$(t)),1,1 2 3)" build/gpu/$(t)' \
-        $(if $(gpu_short_$(t)),'cuda/$(t)-seeds|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " 2 20)" build/gpu/$(t) $(gpu_short_$(t))')) \
+# All of it lazily and in one random order; more orders for each net in f32, two with channels last, one of them in bf16,
+# and for ranks and devices that train a conv net. GPU_SEEDS: the last of these orders, in two halves for two cores.
+GPU_SEEDS         = 20
+gpu_seeds         = $(call gpu_half,$(1),2,$(shell echo $$((($(GPU_SEEDS) + 2) / 2))),a,$(2)) \
+    $(call gpu_half,$(1),$(shell echo $$((($(GPU_SEEDS) + 4) / 2))),$(GPU_SEEDS),b,$(2))
+gpu_half          = 'cuda/$(1)-seeds-$(4)|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " $(2) $(3))" build/gpu/$(1) $(5)'
+gpu_plan_trainers = $(foreach t,test_trainers $(GPU_MORE),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t)' \
+        'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) $(gpu_once_$(t))' \
+        $(if $(gpu_short_$(t)),$(call gpu_seeds,$(t),$(gpu_short_$(t))))) \
     'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper'
-# what the other seeds see of them: ranks and devices that train a conv net
+gpu_once_test_gpu_ranks     = nccl.* ddp.*
+gpu_short_test_trainers     = trainers.f32 trainers.images_with_channels_last
 gpu_short_test_gpu_ranks    = ddp.conv_net_on_*
 gpu_short_test_gpu_parallel = gpus.equal_one_and_those_of_the_cpu
-gpu_short         = trainers.f32 trainers.images_with_channels_last
 plan_cuda         = $(if $(gpu_missing),$(foreach r,$(GPU_RUNGS),'cuda/$(r)|skip: $(gpu_missing)'),\
     $(foreach r,$(GPU_RUNGS),$(gpu_plan_$(r))))
 programs_cuda     = $(if $(gpu_missing),,$(foreach r,$(GPU_RUNGS),$(gpu_need_$(r))))
@@ -189,22 +191,25 @@ build/gpu/broken.ptx: tests/gpu/broken.cu | build/gpu/.dirs
 build/gpu/libcudart.so.13: tests/gpu/ptx.h
 $(GPU_LIBS:%=build/gpu/%): tests/gpu/emu.h
 define gpu_lib
-build/gpu/$(1): tests/gpu/emu_$(patsubst lib%,%,$(firstword $(subst ., ,$(1)))).c $(if $(findstring cudart,$(1)),,build/gpu/libcudart.so.13) \
-    | build/gpu/.dirs
+build/gpu/$(1): tests/gpu/emu_$(patsubst lib%,%,$(firstword $(subst ., ,$(1)))).c \
+    $(if $(findstring cudart,$(1)),,build/gpu/libcudart.so.13) | build/gpu/.dirs
 	$$(GPU_CC) $(if $(findstring cudart,$(1)),-O3,-O2) -std=gnu11 -fPIC -shared $$< -o $$@ -Wl,-soname,$(1) \
-	    $(if $(findstring nccl,$(1)),,-Wl,--default-symver) $(if $(findstring cudart,$(1)),,-Lbuild/gpu -l:libcudart.so.13) $$(LDLIBS)
+	    $(if $(findstring nccl,$(1)),,-Wl,--default-symver) \
+	    $(if $(findstring cudart,$(1)),,-Lbuild/gpu -l:libcudart.so.13) $$(LDLIBS)
 endef
 $(foreach l,$(GPU_LIBS),$(eval $(call gpu_lib,$(l))))
 # ---- host code: as C by gcc, which the programs are linked with, and as the others see it
 build/gpu/impl.o: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
 	$(GPU_CC) $(GPU_USE) -O1 -Wpedantic -DDT_NO_AVX2 -std=c11 -c $< -o $@
 build/gpu/impl_nvcc.o: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
-	$(NVCC) -x cu -std=c++17 $(GPU_USE) -DDT_NO_AVX2 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -O0 -c $< -o $@
+	$(NVCC) -x cu -std=c++17 $(GPU_USE) -DDT_NO_AVX2 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror \
+	    -O0 -c $< -o $@
 build/gpu/impl_clang.ok: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
-	if command -v clang >/dev/null; then clang $(GPU_USE) -isystem $(CUDA)/include -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror \
-	    -fsyntax-only $< && echo ok > $@; else echo "skip clang is not installed" > $@; fi
+	if ! command -v clang >/dev/null; then echo "skip: clang is not installed" > $@; else clang $(GPU_USE) \
+	    -isystem $(CUDA)/include -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only $< && echo ok > $@; fi
 build/gpu/impl_cxx.ok: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
-	$(CXX) $(GPU_USE) -isystem $(CUDA)/include -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only $< && echo ok > $@
+	$(CXX) $(GPU_USE) -isystem $(CUDA)/include -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror \
+	    -fsyntax-only $< && echo ok > $@
 build/gpu/%.o: tests/gpu/%.c $(HEADERS) $(wildcard tests/*.h tests/gpu/*.h) | build/gpu/.dirs
 	$(GPU_CC) $(GPU_USE) -O1 -std=c11 -c $< -o $@
 build/gpu/%.o: tests/%.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
@@ -221,8 +226,8 @@ build/gpu/test_conformance-a: build/gpu/test_conformance.o build/gpu/impl.o buil
 	$(gpu_link)
 # ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
 build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
-	$(NVCC) -I. $(GPU_USE) examples/mnist.c kernels/dt_kernels.cu -o $@ -Xcicc -O0 -gencode arch=compute_75,code=compute_75 \
-	    -Xlinker --no-as-needed -lcublas -lcudnn -lnccl -lm -lpthread
+	$(NVCC) -I. $(GPU_USE) examples/mnist.c kernels/dt_kernels.cu -o $@ \
+	    -Xcicc -O0 -gencode arch=compute_75,code=compute_75 -Xlinker --no-as-needed -lcublas -lcudnn -lnccl -lm -lpthread
 build/gpu/mnist.o: examples/mnist.c examples/example_data.h $(HEADERS) | build/gpu/.dirs
 	$(GPU_CC) -I. $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
 build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-b.o

@@ -45,7 +45,8 @@ static_runtime() { # nvcc links it so unless told otherwise
 one_line() { # program, arguments: it says once that there is no GPU, and ends well
     local out
     out=$(timeout 300 "$@" 2>&1) || { echo "$out"; return 1; }
-    echo "$out" | grep -q 'dt_cuda: no GPU: .*; training on the CPU$' && [ "$(echo "$out" | grep -ci 'no GPU')" = 1 ] && return
+    echo "$out" | grep -q 'dt_cuda: no GPU: .*; training on the CPU$' &&
+        [ "$(echo "$out" | grep -ci 'no GPU')" = 1 ] && return
     printf 'it does not say in one line that there is no GPU:\n%s\n' "$out"
     return 1
 }

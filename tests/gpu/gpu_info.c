@@ -1,5 +1,5 @@
-/* gpu_info.c: the GPUs and the libraries of this machine, for the report of `make cuda-selftest`. With --arch: the
-   compute capability of the first one alone, as nvcc writes it. Ends with 1, and a line that says why, without a GPU. */
+/* gpu_info.c: GPUs and libraries of this machine, for the report of `make cuda-selftest`. With --arch: the compute
+   capability of the first one alone, as nvcc writes it. Ends with 1, and a line that says why, without a GPU. */
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>

@@ -42,7 +42,10 @@ shift 3
         used = shared = stack = spill = 0
         next
     }
-    /bytes stack frame/ { stack = number($0, "bytes stack"); spill = number($0, "bytes spill s") + number($0, "bytes spill l") }
+    /bytes stack frame/ {
+        stack = number($0, "bytes stack")
+        spill = number($0, "bytes spill s") + number($0, "bytes spill l")
+    }
     /Used [0-9]+ registers/ { used = number($0, "registers"); shared = number($0, "bytes smem") }
     /error|warning/ { print; any = other = 1 }
     END {

@@ -14,7 +14,7 @@ for seed in $seeds; do
         status=$?
         line=$(echo "$out" | grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' | tail -1)
         read -r p _ f _ s _ <<< "${line:-0 passed, 0 failed, 0 skipped}"
-        if [ $status -ne 0 ] && [ "$f" -eq 0 ] || [ $((p + s)) -eq 0 ]; then f=$((f + 1)); fi
+        if [ "$f" -eq 0 ] && { [ $status -ne 0 ] || [ $((p + s)) -eq 0 ]; }; then f=1; fi
         [ "$f" -eq 0 ] || printf '%s\nFAIL DT_EMU=random:%s %s --filter=%s: status %d\n' "$(echo "$out" | tail -60)" \
             "$seed" "$program" "$filter" $status
         passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))

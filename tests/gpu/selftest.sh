@@ -12,10 +12,12 @@ stop() {
     exit 1
 }
 [ -z "$missing" ] || stop "$missing"
-out=$($make -s --no-print-directory build/gpu/native/gpu_info 2>&1) || stop "gpu_info does not build: $(echo "$out" | tail -1)"
+out=$($make -s --no-print-directory build/gpu/native/gpu_info 2>&1) ||
+    stop "gpu_info does not build: $(echo "$out" | tail -1)"
 arch=$(build/gpu/native/gpu_info --arch 2>&1) || stop "$arch"
 {
-    echo "dt: $(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt.h), $(git describe --always --dirty 2> /dev/null || echo no commit)"
+    echo "dt: $(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt.h)," \
+        "$(git describe --always --dirty 2> /dev/null || echo no commit)"
     date -u '+%Y-%m-%d %H:%M UTC'
     uname -srm
     build/gpu/native/gpu_info
