@@ -839,7 +839,8 @@ typedef struct dt_backend {
     int (*peer)(dt_device *dev, void *stream, void *dst, dt_device *from, void *from_stream, const void *src,
                 size_t nbytes);
     /* Blocks that n devices have each, moved by one call: block[b * n + i], 1-d and dense, is on dev[i], and stream[i]
-       is one of its. broadcast: all get the first device's; sum: the first device's += the others', h. */
+       is one of its. broadcast: all get the first device's; sum: the first device's += the others',
+       one after the other. */
     void *(*group_new)(dt_device *const *dev, int n); /* NULL after dt_fail */
     void (*group_free)(void *group);
     int (*group_broadcast)(void *group, void *const *stream, const dt_view *block, int nblocks);
@@ -3060,6 +3061,7 @@ DT_API void *dt_data_ptr(dt_tensor *t)
         dt_fail(DT_ERR_SHAPE, "%s: the tensor is %s with gaps; dt_contiguous() makes one without", call, dt__text(t));
         return NULL;
     }
+    dt__storage_touch(t->st);
     return (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
 }
 DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)

@@ -664,6 +664,19 @@ static int dt__reach_join(dt_ddp *d) /* the ranks' bitmaps become one */
     d->reach_hash = hash;
     return 0;
 }
+/* What is as t in a block, from element at on; the caller owns it. */
+static dt_tensor *dt__window(dt_tensor *block, const dt_tensor *t, int64_t at)
+{
+    dt_tensor *w = dt__alias(block);
+    if (!w) return NULL;
+    w->dtype = t->dtype;
+    w->offset = at;
+    w->ndim = t->ndim;
+    w->numel = t->numel;
+    memcpy(w->shape, t->shape, sizeof w->shape);
+    dt__dense_strides(w->stride, w->shape, w->ndim);
+    return w;
+}
 /* Between the buffers and the stage, each at a place of its own. */
 static int dt__buffers_copy(dt_ddp *d, int out)
 {
@@ -672,13 +685,7 @@ static int dt__buffers_copy(dt_ddp *d, int out)
     for (int i = 0; i < d->m->nparams && !rc; i++) {
         dt_tensor *t = d->m->param[i]->t, *v;
         if (!d->m->param[i]->buffer || !t->numel) continue;
-        if (!(v = dt__alias(d->stage))) return DT_ERR_MEMORY;
-        v->dtype = t->dtype;
-        v->offset = at / (int64_t)dt__dtype_size[t->dtype];
-        v->ndim = t->ndim;
-        v->numel = t->numel;
-        memcpy(v->shape, t->shape, sizeof v->shape);
-        dt__dense_strides(v->stride, v->shape, v->ndim);
+        if (!(v = dt__window(d->stage, t, at / (int64_t)dt__dtype_size[t->dtype]))) return DT_ERR_MEMORY;
         rc = out ? dt__copy_to(v, t, 0) : dt__copy_to(t, v, 0);
         dt__unref(v);
         at += dt__buffer_nbytes(t);
@@ -2027,22 +2034,10 @@ static void dt__replica_free(dt__part *d)
     d->value = d->grad = d->order = NULL;
     d->nblocks = d->norder = 0;
 }
-/* The part of a block that is as t; the caller owns it. */
-static dt_tensor *dt__replica_window(dt_tensor *block, const dt_tensor *t, int64_t at)
-{
-    dt_tensor *w = dt__alias(block);
-    if (!w) return NULL;
-    w->offset = at;
-    w->ndim = t->ndim;
-    w->numel = t->numel;
-    memcpy(w->shape, t->shape, sizeof w->shape);
-    dt__dense_strides(w->stride, w->shape, w->ndim);
-    return w;
-}
 static dt_tensor *dt__replica_value(dt__part *d, const dt__param *p)
 {
     if (!d->p->own) return p->buffer ? dt__new_like("dt_parallel", p->t, p->t->dtype) : dt__alias(p->t);
-    if (p->block >= 0) return dt__replica_window(d->value[p->block], p->t, p->offset);
+    if (p->block >= 0) return dt__window(d->value[p->block], p->t, p->offset);
     return dt__new("dt_parallel", d->dev, p->t->dtype, p->t->shape, p->t->ndim, DT_LAYOUT_PLAIN);
 }
 static int dt__replica_param(dt__part *d, const dt__param *p)
@@ -2104,7 +2099,7 @@ static int dt__replica_grads(dt__part *d, const dt_model *m)
     for (int k = 0; k < d->norder; k++) {
         const dt__param *p = m->order[k];
         dt_tensor       *t = d->m->param[dt__param_index(m, p)]->t;
-        t->grad = dt__replica_window(d->grad[p->block], t, p->offset);
+        t->grad = dt__window(d->grad[p->block], t, p->offset);
         if (!t->grad) return DT_ERR_MEMORY;
         t->grad_empty = 1;
         d->order[k] = t;
