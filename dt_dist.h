@@ -664,12 +664,11 @@ static int dt__reach_join(dt_ddp *d) /* the ranks' bitmaps become one */
     d->reach_hash = hash;
     return 0;
 }
-/* What is as t in a block, from element at on; the caller owns it. */
+/* What is shaped as t in a block, from element at on; the caller owns it. */
 static dt_tensor *dt__window(dt_tensor *block, const dt_tensor *t, int64_t at)
 {
     dt_tensor *w = dt__alias(block);
     if (!w) return NULL;
-    w->dtype = t->dtype;
     w->offset = at;
     w->ndim = t->ndim;
     w->numel = t->numel;
@@ -686,6 +685,7 @@ static int dt__buffers_copy(dt_ddp *d, int out)
         dt_tensor *t = d->m->param[i]->t, *v;
         if (!d->m->param[i]->buffer || !t->numel) continue;
         if (!(v = dt__window(d->stage, t, at / (int64_t)dt__dtype_size[t->dtype]))) return DT_ERR_MEMORY;
+        v->dtype = t->dtype;
         rc = out ? dt__copy_to(v, t, 0) : dt__copy_to(t, v, 0);
         dt__unref(v);
         at += dt__buffer_nbytes(t);
