@@ -54,11 +54,13 @@ demo: build/examples/mnist ## train a conv net on the digits in data/ with two p
 	build/examples/mnist --gpus 2 --data data/digits --epochs 12 --batch 50 --svg build/demo.svg --csv build/demo.csv
 	@echo "the loss curve: build/demo.svg"
 
-test: GPU_SEEDS = 3
+test: GPU_SEEDS = 1
+test: GPU_PTX = 75 120
 test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: under 15 minutes on 2 cores
-	@$(call make_all,$(programs_cuda) $(call programs,normal) $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
+	@$(call make_all,$(programs_cuda) $(filter-out $(ASAN_ENOUGH:%=build/normal/%),$(call programs,normal)) \
+	    $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
 	    $(TOOLS:%=build/tools/%) parse); \
-	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1) $(call plan_portable,DT_TEST_QUICK=1) \
+	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1,$(ASAN_ENOUGH)) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) $(plan_cuda) 'check-headers|tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
@@ -120,6 +122,7 @@ gpu_regs   = DT_EMU_REGS=build/gpu/registers.txt
 gpu_missing = $(if $(NVCC),$(if $(shell printf '\#include <cudnn.h>\n\#include <nccl.h>\n' | \
     $(CC) -isystem $(CUDA)/include -E - >/dev/null 2>&1 && echo y),,the headers of cuDNN or NCCL are missing),nvcc is missing)
 GPU_RUNGS := build ptxas cudnn kernels trainers
+GPU_PTX    = 75 80 90 120
 # what a rung needs built, and what it runs
 gpu_need_build    = build/gpu/impl.o build/gpu/impl_nvcc.o build/gpu/impl_clang.ok build/gpu/impl_cxx.ok \
     build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu build/gpu/no_gpu_pieces
@@ -135,17 +138,17 @@ gpu_plan_cudnn    = 'cuda/cudnn|DT_TEST_CUDNN=real CUDA_VISIBLE_DEVICES= build/g
 gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
     'cuda/broken-kernels|DT_BROKEN_PTX=build/gpu/broken.ptx build/gpu/test_broken' \
     'cuda/emulation|$(gpu_run) build/gpu/test_emu' \
-    $(foreach a,75 80 90 120,'cuda/conformance-$(a)|$(gpu_run) $(gpu_regs) DT_EMU_CC=$(subst 75,80,$(a)) \
+    $(foreach a,$(GPU_PTX),'cuda/conformance-$(a)|$(gpu_run) $(gpu_regs) DT_EMU_CC=$(subst 75,80,$(a)) \
         DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 75 90,$(a)),-a)')
 # All of it lazily and in one random order; more orders for each net in f32, two with channels last, one of them in bf16,
-# and for ranks and devices that train a conv net. GPU_SEEDS: the last of these orders, in two halves for two cores.
+# and for ranks and devices that train a conv net: up to GPU_SEEDS, in two halves for two cores. With 1, only these.
 GPU_SEEDS         = 20
-gpu_seeds         = $(call gpu_half,$(1),2,$(shell echo $$((($(GPU_SEEDS) + 2) / 2))),a,$(2)) \
-    $(call gpu_half,$(1),$(shell echo $$((($(GPU_SEEDS) + 4) / 2))),$(GPU_SEEDS),b,$(2))
-gpu_half          = 'cuda/$(1)-seeds-$(4)|$(gpu_run) tests/gpu/seeds.sh "$(shell seq -s " " $(2) $(3))" build/gpu/$(1) $(5)'
+gpu_first         = $(if $(filter 1,$(GPU_SEEDS)),$(gpu_short_$(1)),$(if $(gpu_once_$(1)),$(gpu_once_$(1)),all))
+gpu_half          = $(if $(3),'cuda/$(1)-seeds-$(2)|$(gpu_run) tests/gpu/seeds.sh "$(3)" build/gpu/$(1) $(gpu_short_$(1))')
 gpu_plan_trainers = $(foreach t,test_trainers $(GPU_MORE),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t)' \
-        'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) $(gpu_once_$(t))' \
-        $(if $(gpu_short_$(t)),$(call gpu_seeds,$(t),$(gpu_short_$(t))))) \
+        $(if $(call gpu_first,$(t)),'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) $(filter-out all,$(call gpu_first,$(t)))') \
+        $(if $(gpu_short_$(t)),$(call gpu_half,$(t),a,$(shell seq -s " " 2 2 $(GPU_SEEDS))) \
+            $(call gpu_half,$(t),b,$(shell seq -s " " 3 2 $(GPU_SEEDS))))) \
     'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper'
 gpu_once_test_gpu_ranks     = nccl.* ddp.*
 gpu_short_test_trainers     = trainers.f32 trainers.images_with_channels_last
@@ -335,11 +338,13 @@ ALONE         := $(filter test_harness test_progress test_comm test_join test_tc
 ASAN_LATER    := test_mpi test_launch test_examples test_dtrun test_dtverify test_restart test_net test_choice test_pictures test_plans \
     test_survive test_faults test_sim
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
+# these have an implementation of their own, and compiling it takes longer than they do: once in `make test`
+ASAN_ENOUGH   := $(filter-out $(ASAN_LATER) $(ALONE) test_reduce,$(OWN_IMPL))
 # plan,flavour,environment,that of the long ones,what is left out: what can run two at a time first
 plan           = $(foreach t,$(filter-out $(4),$(TOGETHER)),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
     $(foreach t,$(filter-out $(4),$(ALONE)),'$(1)/$(t)|alone: $(call line,$(1),$(2),$(3))')
 line           = $(2) $(if $(filter $(t),$(LONG)),$(3)) build/$(1)/$(t)
-plan_normal    = $(call plan,normal,,$(1))
+plan_normal    = $(call plan,normal,,$(1),$(2))
 plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|$(1) DT_CPU_ISA=portable build/normal/$(t)')
 plan_asan      = $(call plan,asan,$(ENV_asan) $(1),,$(2))
 plan_tsan      = $(call plan,tsan,DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr))
