@@ -56,12 +56,13 @@ demo: build/examples/mnist ## train a conv net on the digits in data/ with two p
 
 test: GPU_SEEDS = 1
 test: GPU_PTX = 75 120
+test: GPU_PARTS = a
 test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: under 15 minutes on 2 cores
 	@$(call make_all,$(programs_cuda) $(filter-out $(ASAN_ENOUGH:%=build/normal/%),$(call programs,normal)) \
 	    $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
 	    $(TOOLS:%=build/tools/%) parse); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1,$(ASAN_ENOUGH)) $(call plan_portable,DT_TEST_QUICK=1) \
-	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) $(plan_cuda) 'check-headers|tests/check_headers.sh'
+	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) $(plan_cuda) 'check-headers|DT_TEST_QUICK=1 tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
 	@$(call make_all,$(call programs,normal) $(TOOLS:%=build/tools/%)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
@@ -95,14 +96,17 @@ check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvc
 # ---------------------------------------------------------------------------------------------------- CUDA
 # The CUDA backend where there is no GPU (docs/gpu.md), a target for each thing that can be shown; all is in tests/gpu.
 # One compile serves all: code for every architecture, ptxas' report on it, and the PTX that is interpreted. It is done in
-# two halves, for two cores. The PTX of compute_80 is that of 86 and 89, the PTX of compute_100 that of 120, but for the
-# name in it; so these are assembled from one. A device takes the newest PTX that is not newer than itself: one of 8.0
-# takes that of 7.5 of the first half (one of 7.5 has no bf16 convolutions in cuDNN), that of 8.0 of the second.
+# two parts, for two cores; `make test` has the first one, the oldest and the newest, to be done in time. The PTX of
+# compute_80 is that of 86 and 89, the PTX of compute_100 that of 120, but for the name in it; so these are assembled from
+# one. A device takes the newest PTX that is not newer than itself: one of 8.0 takes that of 7.5 of the first part (one of
+# 7.5 has no bf16 convolutions in cuDNN), that of 8.0 of the second.
 CUDA       = $(patsubst %/bin/nvcc,%,$(NVCC))
-GPU_ARCHS := 75 80 86 89 90 100 120
-GPU_CODE_a := -gencode 'arch=compute_75,code=[compute_75,sm_75]' -gencode 'arch=compute_90,code=[compute_90,sm_90]'
+GPU_PARTS   = a b
+GPU_ARCHS_a := 75 100 120
+GPU_ARCHS_b := 80 86 89 90
+GPU_CODE_a := -gencode 'arch=compute_75,code=[compute_75,sm_75]' -gencode 'arch=compute_100,code=[compute_100,sm_100,sm_120]'
 GPU_CODE_b := -gencode 'arch=compute_80,code=[compute_80,sm_80,sm_86,sm_89]' \
-    -gencode 'arch=compute_100,code=[compute_100,sm_100,sm_120]'
+    -gencode 'arch=compute_90,code=[compute_90,sm_90]'
 GPU_LIBS  := libcudart.so.13 libcublas.so.13 libcudnn.so.9 libnccl.so.2
 GPU_USE   := -DDT_USE_CUDA -DDT_USE_NCCL
 GPU_CC     = $(CC) -g -Wall -Wextra -Wshadow -Werror -isystem $(CUDA)/include
@@ -125,21 +129,23 @@ GPU_RUNGS := build ptxas cudnn kernels trainers
 GPU_PTX    = 75 80 90 120
 # what a rung needs built, and what it runs
 gpu_need_build    = build/gpu/impl.o build/gpu/impl_nvcc.o build/gpu/impl_clang.ok build/gpu/impl_cxx.ok \
-    build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu build/gpu/no_gpu_pieces
-gpu_need_ptxas    = build/gpu/kernels-b.o build/gpu/kernels-a.o
+    build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu $(if $(gpu_all),build/gpu/no_gpu_pieces)
+gpu_all           = $(filter b,$(GPU_PARTS))
+gpu_need_ptxas    = $(GPU_PARTS:%=build/gpu/kernels-%.o)
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
 gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
-    $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance test_conformance-a)
+    $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance $(if $(gpu_all),test_conformance-b))
 gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE) gpu_paper)
-gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA)'
-gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(GPU_ARCHS)" $(gpu_need_ptxas)'
+gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA) $(GPU_PARTS)'
+gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(gpu_archs)" $(gpu_need_ptxas)'
+gpu_archs         = $(foreach p,$(GPU_PARTS),$(GPU_ARCHS_$(p)))
 gpu_plan_cudnn    = 'cuda/cudnn|DT_TEST_CUDNN=real CUDA_VISIBLE_DEVICES= build/gpu/test_cudnn' \
     'cuda/cudnn-emulated|LD_LIBRARY_PATH=build/gpu DT_TEST_CUDNN=emulated DT_EMU_DEVICES=0 build/gpu/test_cudnn'
 gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
     'cuda/broken-kernels|DT_BROKEN_PTX=build/gpu/broken.ptx build/gpu/test_broken' \
     'cuda/emulation|$(gpu_run) build/gpu/test_emu' \
     $(foreach a,$(GPU_PTX),'cuda/conformance-$(a)|$(gpu_run) $(gpu_regs) DT_EMU_CC=$(subst 75,80,$(a)) \
-        DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 75 90,$(a)),-a)')
+        DT_TEST_DEVICE=cuda build/gpu/test_conformance$(if $(filter 80 90,$(a)),-b)')
 # All of it lazily and in one random order; more orders for each net in f32, two with channels last, one of them in bf16,
 # and for ranks and devices that train a conv net: up to GPU_SEEDS, in two halves for two cores. With 1, only these.
 GPU_SEEDS         = 20
@@ -185,7 +191,7 @@ build/gpu/kernels-%.o: $(GPU_KERNELS) | build/gpu/.dirs
 	    -c kernels/dt_kernels.cu -o $@ > build/gpu/kernels-$*.log 2>&1 || \
 	    { grep -E 'error|warning|fatal' build/gpu/kernels-$*.log; exit 1; }
 build/gpu/registers.txt: $(gpu_need_ptxas) tests/gpu/ptxas.sh
-	@tests/gpu/ptxas.sh build/gpu/ptxas.txt $@ "$(GPU_ARCHS)" $(gpu_need_ptxas) > /dev/null || true
+	@tests/gpu/ptxas.sh build/gpu/ptxas.txt $@ "$(gpu_archs)" $(gpu_need_ptxas) > /dev/null || true
 build/gpu/pieces/%.o: kernels/%.cu $(GPU_KERNELS) | build/gpu/.dirs
 	$(GPU_NVCC) -Xcicc -O0 -gencode arch=compute_75,code=compute_75 -c $< -o $@
 build/gpu/broken.ptx: tests/gpu/broken.cu | build/gpu/.dirs
@@ -223,9 +229,9 @@ build/gpu/test_ptx build/gpu/test_broken: build/gpu/%: tests/gpu/%.c tests/gpu/p
 build/gpu/test_emu: tests/gpu/test_emu.c $(GPU_LIBS:%=build/gpu/%)
 	$(GPU_CC) -O0 -std=gnu11 $< -o $@ $(GPU_LIBS:%=build/gpu/%) $(LDLIBS)
 gpu_link = $(CXX) $(filter %.o,$^) -Wl,--no-as-needed $(GPU_LIBS:%=build/gpu/%) -o $@ $(LDLIBS)
-$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o build/gpu/impl.o build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
+$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o build/gpu/impl.o build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
-build/gpu/test_conformance-a: build/gpu/test_conformance.o build/gpu/impl.o build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
+build/gpu/test_conformance-b: build/gpu/test_conformance.o build/gpu/impl.o build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
 build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
@@ -233,19 +239,19 @@ build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_
 	    -Xcicc -O0 -gencode arch=compute_75,code=compute_75 -Xlinker --no-as-needed -lcublas -lcudnn -lnccl -lm -lpthread
 build/gpu/mnist.o: examples/mnist.c examples/example_data.h $(HEADERS) | build/gpu/.dirs
 	$(GPU_CC) -I. $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
-build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-b.o
+build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-a.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 build/gpu/no_gpu: build/gpu/no_gpu.o build/gpu/impl.o build/gpu/kernels-a.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/impl_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o)
 	$(NVCC) $^ -o $@ -lcublas -lcudnn -lnccl -lm -lpthread
 
-build/gpu/gpu_paper: bench/gpu_paper.c build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
+build/gpu/gpu_paper: bench/gpu_paper.c build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
 	$(GPU_CC) -I. -DDT_USE_CUDA -O1 -DDT_NO_AVX2 -std=c11 -c $< -o $@.o
-	$(CXX) $@.o build/gpu/kernels-b.o $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
+	$(CXX) $@.o build/gpu/kernels-a.o $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
 build/gpu/test_cudnn.o: tests/gpu/test_cudnn.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
 	$(GPU_CC) -DDT_NO_AVX2 -O0 -std=c11 -c $< -o $@
-build/gpu/test_cudnn: build/gpu/test_cudnn.o build/gpu/kernels-b.o
+build/gpu/test_cudnn: build/gpu/test_cudnn.o build/gpu/kernels-a.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 # ---- on a real GPU (cuda-selftest): GPU_NATIVE is its compute capability
 build/gpu/native/gpu_info: tests/gpu/gpu_info.c | build/gpu/.dirs
