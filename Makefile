@@ -135,7 +135,7 @@ gpu_need_ptxas    = $(GPU_PARTS:%=build/gpu/kernels-%.o)
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
 gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
     $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance $(if $(gpu_all),test_conformance-b))
-gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE) gpu_paper)
+gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE) $(if $(gpu_all),gpu_paper))
 gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA) $(GPU_PARTS)'
 gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(gpu_archs)" $(gpu_need_ptxas)'
 gpu_archs         = $(foreach p,$(GPU_PARTS),$(GPU_ARCHS_$(p)))
@@ -155,7 +155,7 @@ gpu_plan_trainers = $(foreach t,test_trainers $(GPU_MORE),'cuda/$(t)|$(gpu_run) 
         $(if $(call gpu_first,$(t)),'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) $(filter-out all,$(call gpu_first,$(t)))') \
         $(if $(gpu_short_$(t)),$(call gpu_half,$(t),a,$(shell seq -s " " 2 2 $(GPU_SEEDS))) \
             $(call gpu_half,$(t),b,$(shell seq -s " " 3 2 $(GPU_SEEDS))))) \
-    'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper'
+    $(if $(gpu_all),'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper')
 gpu_once_test_gpu_ranks     = nccl.* ddp.*
 gpu_short_test_trainers     = trainers.f32 trainers.images_with_channels_last
 gpu_short_test_gpu_ranks    = ddp.conv_net_on_*
@@ -342,7 +342,7 @@ ALONE         := $(filter test_harness test_progress test_comm test_join test_tc
     test_launch test_examples test_survive test_dtverify test_dtrun test_restart test_faults test_net test_syncnorm,$(TESTS))
 # whose programs are other programs, or that take long under AddressSanitizer: there in test-all only
 ASAN_LATER    := test_mpi test_launch test_examples test_dtrun test_dtverify test_restart test_net test_choice test_pictures test_plans \
-    test_survive test_faults test_sim
+    test_survive test_faults test_sim test_comm test_join
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
 # these have an implementation of their own, and compiling it takes longer than they do: once in `make test`
 ASAN_ENOUGH   := $(filter-out $(ASAN_LATER) $(ALONE) test_reduce,$(OWN_IMPL))
