@@ -333,7 +333,15 @@ typedef struct recipe {
     bool        sync_batchnorm, weighted, accumulate, uneven, slots;
 } recipe;
 static recipe the; /* set before the ranks are started */
-static double loss_of[2][8][STEPS], norm_of[2][8];
+static double loss_of[2][8][STEPS], norm_of[2][8], buffers_of[2][8];
+static double buffers_sum(dt_model *m) /* running statistics: those of rank 0 on all */
+{
+    double        sum = 0;
+    dt_param_info p;
+    for (int i = 0; dt_model_get(m, i, &p); i++)
+        if (p.buffer) sum += dt_item(dt_sum(dt_cast(p.value, DT_F32)));
+    return sum;
+}
 static double weights_norm(dt_model *m)
 {
     double        sum = 0;
@@ -376,6 +384,7 @@ static void train_rank(rank_arg *a)
         MUST(!dt_error());
     }
     norm_of[gpu][a->rank] = a->failed ? NAN : weights_norm(m);
+    buffers_of[gpu][a->rank] = a->failed ? NAN : buffers_sum(m);
     if (gpu && ddp && !the.slots) MUST(the.net == 2 || dt_ddp_get_stats(ddp).buckets > 2); /* they overlap */
     dt_end();
     dt_ddp_free(ddp);
@@ -402,6 +411,7 @@ static int ddp_main(int rank, void *arg)
             if (!(e <= worst)) worst = e;
         }
         EXPECT_EQ(norm_of[1][0], norm_of[1][r]); /* the same bits on all ranks */
+        if (!the.slots) EXPECT_EQ(buffers_of[1][0], buffers_of[1][r]);
     }
     printf("    %s, %d ranks, %s: loss %.5f to %.5f, %.1f steps of the format apart\n", trainers[the.net].name, n,
            the.level ? the.level : "f32", loss_of[0][0][0], loss_of[0][0][STEPS - 1], worst);
@@ -427,6 +437,10 @@ UTEST(ddp, weighted_with_batch_norms_over_all_ranks)
 }
 UTEST(ddp, slots) { compare(utest_result, 2, (recipe){ .net = 2, .slots = true }); }
 UTEST(ddp, mixed_precision_in_f16) { compare(utest_result, 2, (recipe){ .net = 2, .level = "O1", .dtype = DT_F16 }); }
+UTEST(ddp, mixed_precision_of_a_conv_net_in_f16)
+{
+    compare(utest_result, 2, (recipe){ .net = 0, .level = "O1", .dtype = DT_F16 });
+}
 UTEST(ddp, mixed_precision_in_bf16) { compare(utest_result, 2, (recipe){ .net = 0, .level = "O2", .dtype = DT_BF16 }); }
 
 static void one_is_not_finite(rank_arg *a)
