@@ -50,8 +50,7 @@ WHAT IT DOES NOT DO
 
 CONTENTS
 
-    >>errors         status, message, log
-    >>memory         allocator and statistics
+    >>memory         statistics
     >>tensors        making, keeping, asking, moving, views
     >>random         generators
     >>autograd       parameters, backward, hooks, blocks
@@ -59,11 +58,12 @@ CONTENTS
     >>devices        choosing, waiting, threads
     >>trace          a timeline of the run for Perfetto
     >>backend        what a device provides: views, calls, the list of entries
-    >>context        implementation from here: errors, host memory, lists, scratch
+    >>inside         what the other headers' implementations use of this one
+    >>halves         ... f16 and bf16 to and from f32
+    >>philox         ... the counter-based generator
+    >>context        implementation from here: what a thread owns, lists, scratch
     >>device         devices, their cache of memory, streams
     >>handles        storages and tensor handles
-    >>halves         f16 and bf16 to and from f32
-    >>philox         the counter-based generator
     >>mersenne       MT19937 and what is drawn from it
     >>tracing        the timeline: chunks of threads, the file
     >>dispatch       building a call and running it
@@ -134,96 +134,26 @@ LICENCE
 
     MIT, see LICENSE.
 */
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CORE_IMPLEMENTATION)
+#define DT_CORE_IMPLEMENTATION
+#endif
+#if defined(DT_CORE_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#define DT__WANT_INSIDE
+#endif
+#include "dt_base.h"
+
 #ifndef DT_H_INCLUDED
 #define DT_H_INCLUDED
 
-#if defined(DT_IMPLEMENTATION) && defined(_FEATURES_H) && !defined(__USE_MISC)
-#error "dt.h: a libc header was included before dt.h in strict mode; put '#define _GNU_SOURCE' first in this file, or include dt.h first, or compile with -std=gnu99"
-#endif
-#if defined(DT_IMPLEMENTATION) && !defined(_FEATURES_H) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE
-#endif
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#define DT_VERSION_MAJOR 0
-#define DT_VERSION_MINOR 1
-#define DT_VERSION_PATCH 0
-#define DT_VERSION "0.1.0"
-
-#ifdef DT_STATIC
-#define DT_API static __attribute__((unused))
-#else
-#define DT_API extern
-#endif
-
-#if defined(__GNUC__)
-#define DT__PRINTF(f, a) __attribute__((format(printf, f, a)))
-#else
-#define DT__PRINTF(f, a)
-#endif
-
-/* Option structs: every field zero means the default. C and C++20 callers write dt_call(x, .field = value); C++17
-   callers fill the struct and use dt_call_with(x, opts). */
-#ifdef __cplusplus
-#define DT_D {}
-#define DT_OPT0(T) = T()
-#else
-#define DT_D
-#define DT_OPT0(T)
-#endif
-#if !defined(__cplusplus)
-#define DT__LIT(T) (T)
-#elif __cplusplus >= 202002L
-#define DT__LIT(T) T
-#endif
-#ifdef DT__LIT
-#define DT__HEAD(a, ...) a
-#define DT__OPTS(T, a, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ }
-#define DT__ONLY(T, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ } /* of a call that has nothing but options */
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---------------------------------------------------------------------------------------------------- >>errors
-   A call that fails returns NULL (or a negative status) and leaves one message on its thread. Until it is cleared
-   every tensor call of the thread returns NULL. */
-typedef enum dt_status {
-    DT_OK          = 0,
-    DT_ERR_ARG     = -1, /* a wrong argument: NULL, a dimension out of range, a bad option */
-    DT_ERR_SHAPE   = -2, /* shapes that do not fit each other, or overflow */
-    DT_ERR_DTYPE   = -3, /* a dtype the call does not take */
-    DT_ERR_DEVICE  = -4, /* tensors on different devices, a missing backend entry, a device failure */
-    DT_ERR_MEMORY  = -5, /* an allocation failed */
-    DT_ERR_GRAD    = -6, /* backward where it cannot run */
-    DT_ERR_STATE   = -7, /* a call at the wrong time: a released tensor, an unbalanced scope */
-    DT_ERR_NUMERIC = -8, /* a loss that is not finite */
-    DT_ERR_FILE    = -9, /* a file that cannot be read or written, or is damaged */
-    DT_ERR_COMM    = -10 /* other ranks: one died, or does something else (dt_dist.h) */
-} dt_status;
-
-DT_API const char *dt_error(void);      /* the pending message, or NULL */
-DT_API dt_status   dt_error_code(void); /* its code, or DT_OK */
-DT_API void        dt_error_clear(void);
-DT_API int         dt_check(const char *program); /* 0; with an error pending: prints it to stderr and returns 1 */
-
-enum { DT_LOG_OFF = 0, DT_LOG_ERROR = 1, DT_LOG_WARN = 2, DT_LOG_INFO = 3, DT_LOG_DEBUG = 4 };
-typedef void (*dt_log_fn)(void *user, int level, const char *text);
-DT_API void dt_set_log(dt_log_fn fn, void *user); /* NULL: back to DT_LOG=error|warn|info|debug on stderr */
-
 /* ---------------------------------------------------------------------------------------------------- >>memory */
-typedef struct dt_allocator {
-    void *(*alloc)(void *user, size_t nbytes); /* at least 16-byte aligned, or NULL */
-    void (*free)(void *user, void *ptr, size_t nbytes);
-    void *user;
-} dt_allocator;
-/* Everything dt allocates comes from here. Set it while nothing of dt is alive (DT_ERR_STATE otherwise). */
-DT_API dt_status dt_set_allocator(const dt_allocator *a); /* NULL: DT_MALLOC and DT_FREE */
-
 typedef struct dt_memory_stats {
     size_t  live_bytes;   /* of tensors that exist */
     size_t  peak_bytes;   /* highest live_bytes since dt_stats_reset */
@@ -240,8 +170,6 @@ DT_API void            dt_trim(void);
 
 /* ---------------------------------------------------------------------------------------------------- >>tensors */
 #define DT_MAX_DIMS 8
-
-typedef enum dt_dtype { DT_F32 = 0, DT_F16, DT_BF16, DT_I32, DT_I64, DT_U8, DT_DTYPE_COUNT } dt_dtype;
 
 typedef struct dt_tensor dt_tensor;
 typedef struct dt_device dt_device;
@@ -261,9 +189,6 @@ typedef struct dt_shape {
 #define DT_SHAPE(...) ((dt_shape){ DT__NARG(__VA_ARGS__), { __VA_ARGS__ } })
 #define DT_SCALAR ((dt_shape){ 0, { 0 } })
 #endif
-
-DT_API const char *dt_dtype_name(dt_dtype d);   /* "f32" ...; "?" for a bad one */
-DT_API size_t      dt_dtype_nbytes(dt_dtype d); /* bytes of one element; 0 for a bad one */
 
 typedef struct dt_make_opts {
     int        dt__first DT_D;
@@ -853,47 +778,23 @@ DT_API void       *dt_device_impl(const dt_device *dev);
 DT_API const dt_backend *dt_device_backend(const dt_device *dev);
 DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* the thread's stream on dev; returns the one before */
 DT_API const char *dt_kernel_name(int kernel);
-DT_API int         dt_fail(dt_status code, const char *format, ...) DT__PRINTF(2, 3); /* for backends; returns code */
 /* the thread's scratch, 64-byte aligned, valid until the next call; NULL after dt_fail */
 DT_API void       *dt_scratch(size_t nbytes);
-DT_API void       *dt_alloc(size_t nbytes);   /* through the allocator; NULL without a message */
-DT_API void        dt_dealloc(void *ptr, size_t nbytes);
 
 #ifdef __cplusplus
 }
 #endif
 #endif /* DT_H_INCLUDED */
 
-#if defined(DT_IMPLEMENTATION) && !defined(DT__H_IMPLEMENTED)
-#define DT__H_IMPLEMENTED
-
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
+#if defined(DT__WANT_INSIDE) && !defined(DT__CORE_INSIDE)
+#define DT__CORE_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   What the implementations of other headers use of this one: the thread's context, tensors, devices, the tape; making
+   and copying tensors, building and running calls. No interface for programs. */
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
-#if defined(DT_MALLOC) != defined(DT_FREE)
-#error "dt.h: define both DT_MALLOC(nbytes) and DT_FREE(ptr), or neither"
+#ifdef __cplusplus
+extern "C" {
 #endif
-#define DT__CLEAR(o) memset((void *)&(o), 0, sizeof(o)) /* option structs: C++ sees members with initialisers */
-#ifdef DT_MALLOC
-#define DT__OWN_MALLOC
-#else
-#define DT_MALLOC(nbytes) malloc(nbytes)
-#define DT_FREE(ptr) free(ptr)
-#endif
-
-/* ==================================================================================================== >>context
-   What a thread owns: its pending error, its step (tensors and tape), its pools, its generator. */
 #define DT__LIVE 0x64744c76u
 #define DT__DEAD 0x64746466u
 #define DT__MAX_HOOKS 16
@@ -918,16 +819,12 @@ typedef struct dt__cast { /* a parameter cast by autocast, good while the stamp 
 } dt__cast;
 
 typedef struct dt__ctx {
-    dt_status     code;
-    char          message[1024];
     dt_device    *device; /* NULL: the CPU */
     int           no_grad;
     int           in_backward;
     uint32_t      backward_id;
     uint64_t      turns; /* grows with each backward and dt_end: what was made before belongs to the past */
     dt_autocast   autocast;
-    const char   *bad_loss; /* a backward of this step began at a value that was not finite: the op that made it */
-    double        bad_loss_value;
     dt__list      step; /* tensors the step owns; holes are NULL */
     dt__list      tape; /* nodes in the order of the forward */
     dt_tensor    *free_tensors;
@@ -948,178 +845,12 @@ typedef struct dt__ctx {
     dt_rng   rng;
 } dt__ctx;
 
+#ifdef DT_STATIC
 static __thread dt__ctx dt__tls;
+#else
+extern __thread __attribute__((visibility("hidden"))) dt__ctx dt__tls;
+#endif
 
-static struct {
-    dt_allocator    a;
-    int64_t         allocs;
-    size_t          bytes;
-    int64_t         tensors;
-    int64_t         fallbacks;
-    size_t          live, peak, cached; /* of all devices */
-    pthread_mutex_t lock;               /* guards devices */
-    dt_device      *devices;
-    dt_log_fn       log;
-    void           *log_user;
-} dt__global = { { NULL, NULL, NULL }, 0, 0, 0, 0, 0, 0, 0, PTHREAD_MUTEX_INITIALIZER, NULL, NULL, NULL };
-
-static int dt__log_level(void)
-{
-    static int level = -1;
-    int        l = __atomic_load_n(&level, __ATOMIC_RELAXED);
-    if (l < 0) {
-        const char *s = getenv("DT_LOG");
-        static const char *const names[] = { "off", "error", "warn", "info", "debug" };
-        l = s ? atoi(s) : 0;
-        for (int i = 0; s && i < 5; i++)
-            if (!strcmp(s, names[i])) l = i;
-        if (l < 0) l = 0;
-        __atomic_store_n(&level, l, __ATOMIC_RELAXED);
-    }
-    return l;
-}
-static void dt__log(int level, const char *text)
-{
-    if (dt__global.log)
-        dt__global.log(dt__global.log_user, level, text);
-    else if (level <= dt__log_level())
-        fprintf(stderr, "dt: %s\n", text);
-}
-DT_API void dt_set_log(dt_log_fn fn, void *user)
-{
-    dt__global.log_user = user;
-    dt__global.log = fn;
-}
-
-DT_API int dt_fail(dt_status code, const char *format, ...)
-{
-    dt__ctx *t = &dt__tls;
-    if (t->code != DT_OK) return code; /* the first message is the one that matters */
-    va_list ap;
-    va_start(ap, format);
-    vsnprintf(t->message, sizeof t->message, format, ap);
-    va_end(ap);
-    t->code = code;
-    dt__log(DT_LOG_ERROR, t->message);
-    return code;
-}
-DT_API const char *dt_error(void) { return dt__tls.code == DT_OK ? NULL : dt__tls.message; }
-DT_API dt_status   dt_error_code(void) { return dt__tls.code; }
-DT_API void        dt_error_clear(void)
-{
-    dt__tls.code = DT_OK;
-    dt__tls.message[0] = 0;
-    dt__tls.bad_loss = NULL;
-}
-DT_API int dt_check(const char *program)
-{
-    if (dt__tls.code == DT_OK) return 0;
-    fprintf(stderr, "%s: %s\n", program ? program : "dt", dt__tls.message);
-    return 1;
-}
-
-/* ---- host memory */
-DT_API void *dt_alloc(size_t nbytes)
-{
-    if (nbytes == 0) nbytes = 1;
-    void *p = dt__global.a.alloc ? dt__global.a.alloc(dt__global.a.user, nbytes) : DT_MALLOC(nbytes);
-    __atomic_add_fetch(&dt__global.allocs, 1, __ATOMIC_RELAXED);
-    if (p) __atomic_add_fetch(&dt__global.bytes, nbytes, __ATOMIC_RELAXED);
-    return p;
-}
-DT_API void dt_dealloc(void *ptr, size_t nbytes)
-{
-    if (!ptr) return;
-    if (nbytes == 0) nbytes = 1;
-    __atomic_sub_fetch(&dt__global.bytes, nbytes, __ATOMIC_RELAXED);
-    if (dt__global.a.free)
-        dt__global.a.free(dt__global.a.user, ptr, nbytes);
-    else
-        DT_FREE(ptr);
-}
-static void *dt__alloc_zero(size_t nbytes)
-{
-    void *p = dt_alloc(nbytes);
-    if (p) memset(p, 0, nbytes);
-    return p;
-}
-DT_API dt_status dt_set_allocator(const dt_allocator *a)
-{
-    dt_trim();
-    size_t left = __atomic_load_n(&dt__global.bytes, __ATOMIC_RELAXED);
-    if (left)
-        return (dt_status)dt_fail(DT_ERR_STATE,
-                                  "dt_set_allocator: %zu bytes of the present allocator are in use; free every tensor and "
-                                  "end every step first",
-                                  left);
-    if (a && (!a->alloc || !a->free)) return (dt_status)dt_fail(DT_ERR_ARG,
-                                                                "dt_set_allocator: alloc and free must both be set");
-    memset(&dt__global.a, 0, sizeof dt__global.a);
-    if (a) dt__global.a = *a;
-    return DT_OK;
-}
-
-static void dt__trace_leave(dt__ctx *t, bool ends);
-static void dt__thread_end(void *unused)
-{
-    (void)unused;
-    dt_end();
-    dt__trace_leave(&dt__tls, true);
-    dt_trim();
-}
-static pthread_key_t dt__thread_key;
-static void          dt__make_key(void) { pthread_key_create(&dt__thread_key, dt__thread_end); }
-static void          dt__register_thread(dt__ctx *t)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (t->registered) return;
-    pthread_once(&once, dt__make_key);
-    pthread_setspecific(dt__thread_key, t);
-    t->registered = 1;
-}
-
-static int dt__push(dt__list *l, void *p) /* 0 or DT_ERR_MEMORY */
-{
-    if (l->n == l->cap) {
-        dt__register_thread(&dt__tls);
-        int64_t cap = l->cap ? 2 * l->cap : 256;
-        void  **at = (void **)dt_alloc((size_t)cap * sizeof(void *));
-        if (!at) return dt_fail(DT_ERR_MEMORY, "dt: out of memory for %" PRId64 " list entries", cap);
-        if (l->n) memcpy(at, l->at, (size_t)l->n * sizeof(void *));
-        dt_dealloc(l->at, (size_t)l->cap * sizeof(void *));
-        l->at = at;
-        l->cap = cap;
-    }
-    l->at[l->n++] = p;
-    return 0;
-}
-static void dt__list_free(dt__list *l)
-{
-    dt_dealloc(l->at, (size_t)l->cap * sizeof(void *));
-    memset(l, 0, sizeof *l);
-}
-
-DT_API void *dt_scratch(size_t nbytes)
-{
-    dt__ctx *t = &dt__tls;
-    if (nbytes > t->scratch_nbytes) {
-        dt__register_thread(t);
-        size_t want = nbytes + nbytes / 4 + 4096;
-        void  *p = want > nbytes ? dt_alloc(want) : NULL;
-        if (!p) {
-            dt_fail(DT_ERR_MEMORY, "dt: out of memory for %zu bytes of scratch", nbytes);
-            return NULL;
-        }
-        dt_dealloc(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
-        t->scratch = p;
-        t->scratch_nbytes = want - 64;
-    }
-    return (void *)(((uintptr_t)t->scratch + 63) & ~(uintptr_t)63);
-}
-
-/* ==================================================================================================== >>device
-   A device and its cache of memory. Freed storages wait in lists by size class (8 classes to a doubling) and stream:
-   the one they were made on, which is made to wait for the others that used them. */
 #define DT__CLASSES 400
 
 struct dt__storage {
@@ -1147,7 +878,285 @@ struct dt_device {
     int64_t           storages; /* in use */
     dt_device        *next;
 };
+struct dt_tensor {
+    uint32_t     magic;
+    int32_t      refs;
+    dt__storage *st;
+    int64_t      offset; /* of element 0, in elements */
+    int32_t      dtype, layout, ndim;
+    uint8_t      requires_grad, leaf, retain_grad;
+    uint8_t      grad_empty;  /* grad is there, but the next contribution overwrites it */
+    uint8_t      grad_unreached; /* grad is zero because its block had to be whole; no backward reached it */
+    uint8_t      partial_alias; /* partial belongs to someone else as well: not to be added to */
+    uint8_t      partial_open;  /* partial holds slices [from, to) along a dim so far, and nothing yet elsewhere */
+    uint8_t      partial_dim;
+    int64_t      numel;
+    int64_t      shape[DT_MAX_DIMS];
+    int64_t      stride[DT_MAX_DIMS];
+    dt__ctx     *step;      /* the step that owns it, or NULL when kept or internal */
+    int64_t      step_slot;
+    dt__node    *node;      /* what made it, while the tape knows */
+    int          node_out;
+    int          tape_ended; /* it had a node once */
+    dt_tensor   *grad;
+    dt_tensor   *partial;   /* the gradient gathered so far in the backward that runs */
+    int64_t      partial_from, partial_to;
+    int32_t      pending;   /* contributions a leaf still waits for */
+    uint32_t     mark;
+    dt__group   *group;
+    int          group_slot;
+    dt_tensor   *next;      /* in the pool */
+};
+typedef int (*dt__backward_fn)(dt__node *n, dt_tensor *g); /* g: the gradient of the node's output */
 
+#define DT__NODE_IN 6
+#define DT__NODE_SAVED 6
+struct dt__node {
+    const char     *name;
+    dt__backward_fn backward;
+    dt__ctx        *ctx;
+    int             nin, nsaved;
+    dt_tensor     **in; /* few, or an array of its own (cat) */
+    dt_tensor      *few[DT__NODE_IN];
+    dt_tensor      *out; /* weak: the tensor clears it when it goes */
+    dt_tensor      *saved[DT__NODE_SAVED];
+    uint32_t        version[DT__NODE_SAVED];
+    int64_t         seq;
+    uint32_t        mark;
+    int             done; /* its values were given back by a backward */
+    int             fn;
+    double          a, b;
+    int64_t         i[DT_MAX_DIMS + 4];
+    unsigned char   u[sizeof(((dt_call *)0)->u)]; /* the forward call's options */
+    void           *user; /* dt__norm_sync of a batch norm over several ranks */
+    dt__node       *next;
+};
+struct dt__group { /* parameters packed into one block */
+    int         n;
+    dt_tensor **param; /* NULL where one was freed */
+    uint32_t    mark;
+};
+typedef struct dt__norm_sync { /* statistics over several ranks, which all come in one order: dt_dist.h */
+    void *user;
+    /* mean and biased var (c) of n values a channel become those of all ranks, and so do the running ones (may be
+       NULL); how many values that is, or a negative status */
+    int64_t (*stats)(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
+                     double momentum);
+    int (*sums)(void *user, dt_tensor *sums); /* (2c): over all ranks */
+} dt__norm_sync;
+
+/* ---- lists, devices */
+DT__INSIDE int dt__push(dt__list *l, void *p); /* 0 or DT_ERR_MEMORY */
+DT__INSIDE void dt__list_free(dt__list *l);
+DT__INSIDE void dt__device_init(dt_device *d, const dt_backend *be, int index, void *impl);
+DT__INSIDE void dt__device_trim(dt_device *d);
+DT__INSIDE void *dt__stream(dt_device *dev);
+/* ---- tensors: those of the calls below belong to nobody until dt__give puts them into the step; dt__unref frees them */
+static inline __attribute__((unused)) int dt__is_float(int d) { return d <= DT_BF16; }
+DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int64_t *shape, int ndim, int layout);
+DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype);
+DT__INSIDE dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype);
+DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim);
+DT__INSIDE dt_tensor *dt__alias(dt_tensor *x); /* another handle on the same window */
+DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length);
+DT__INSIDE dt_tensor *dt__ref(dt_tensor *t);
+DT__INSIDE void dt__unref(dt_tensor *t);
+DT__INSIDE dt_tensor *dt__give(dt_tensor *t);
+DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t);
+DT__INSIDE const char *dt__text(const dt_tensor *t);
+DT__INSIDE const char *dt__shape_text(const int64_t *shape, int ndim);
+DT__INSIDE int64_t dt__count(const int64_t *shape, int ndim, size_t elem);
+DT__INSIDE void dt__dense_strides(int64_t *stride, const int64_t *shape, int ndim);
+DT__INSIDE bool dt__same_shape(const dt_tensor *t, const dt_shape *s);
+DT__INSIDE double dt__element(const void *host, int dtype, int64_t i);
+/* ---- building a call and running it; copies */
+DT__INSIDE void dt__call_begin(dt_call *c, int op);
+DT__INSIDE dt_view *dt__out(dt_call *c, const dt_tensor *t); /* NULL: absent */
+DT__INSIDE dt_view *dt__in(dt_call *c, const dt_tensor *t);
+DT__INSIDE void dt__view_of(dt_view *v, const dt_tensor *t);
+DT__INSIDE int dt__go(dt_device *dev, dt_call *c);
+DT__INSIDE int dt__copy_to(dt_tensor *y, const dt_tensor *x, int add);
+DT__INSIDE int dt__fill(dt_tensor *t, double value);
+DT__INSIDE dt_tensor *dt__dense(const char *call, dt_tensor *x);
+DT__INSIDE int dt__make_plain(dt_tensor *t);
+DT__INSIDE int dt__upload(dt_tensor *t, const void *host); /* t dense */
+DT__INSIDE int dt__download(const dt_tensor *t, void *host); /* t dense */
+DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
+/* ---- the tape */
+DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
+DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
+DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean, dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync);
+/* ---- the trace */
+enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
+DT__INSIDE int dt__trace_on(void);
+DT__INSIDE dt__tbuf *dt__trace_buf(void);
+DT__INSIDE dt__tbuf *dt__trace_mine(void); /* the same, if it has joined */
+DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b);
+DT__INSIDE uint64_t dt__trace_touch(dt__tbuf *b);
+DT__INSIDE void dt__trace_simple(dt__tbuf *b, int track, const char *name, const char *more, uint64_t t0, uint64_t t1);
+
+/* ==================================================================================================== >>halves
+   Scalar conversions between the 16-bit floats and f32: round to nearest, ties to even; NaN stays NaN (quiet). */
+static inline __attribute__((unused)) float dt__bits_f32(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline __attribute__((unused)) uint32_t dt__f32_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static inline __attribute__((unused)) float    dt__bf16_to_f32(uint16_t h) { return dt__bits_f32((uint32_t)h << 16); }
+static inline __attribute__((unused)) uint16_t dt__f32_to_bf16(float f)
+{
+    uint32_t u = dt__f32_bits(f);
+    uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : r);
+}
+static inline __attribute__((unused)) float dt__f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31u, man = h & 0x3ffu;
+    if (exp == 31) return dt__bits_f32(sign | 0x7f800000u | (man << 13) | (man ? 0x400000u : 0u));
+    if (exp) return dt__bits_f32(sign | ((exp + 112u) << 23) | (man << 13));
+    float f = (float)man * 5.9604644775390625e-8f; /* 2^-24 */
+    return sign ? -f : f;
+}
+static inline __attribute__((unused)) uint16_t dt__f32_to_f16(float f)
+{
+    uint32_t u = dt__f32_bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
+    if (a < 0x38800000u) {                                   /* below 2^-14: the sum's rounding does the work */
+        float t = dt__bits_f32(a) + 0.5f;
+        return (uint16_t)(sign | (dt__f32_bits(t) - 0x3f000000u));
+    }
+    uint32_t odd = (a >> 13) & 1u;
+    return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+/* ==================================================================================================== >>philox
+   Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): four words from a 64-bit key and a counter, no state. The counter
+   fills the low half of the 128-bit one; the high half is 0. */
+#define DT__PHILOX_M0 0xD2511F53u
+#define DT__PHILOX_M1 0xCD9E8D57u
+#define DT__PHILOX_W0 0x9E3779B9u
+#define DT__PHILOX_W1 0xBB67AE85u
+
+static inline __attribute__((unused)) void dt__philox_block(uint64_t seed, uint64_t counter, uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)DT__PHILOX_M0 * c0, p1 = (uint64_t)DT__PHILOX_M1 * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += DT__PHILOX_W0;
+        k1 += DT__PHILOX_W1;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__CORE_INSIDE */
+
+#if defined(DT_CORE_IMPLEMENTATION) && !defined(DT__CORE_IMPLEMENTED)
+#define DT__CORE_IMPLEMENTED
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(CORE);
+DT__NEEDS(CORE, BASE);
+
+/* ==================================================================================================== >>context
+   What a thread owns: its pending error, its step (tensors and tape), its pools, its generator. */
+#ifndef DT_STATIC
+__thread dt__ctx dt__tls;
+#endif
+
+static struct {
+    int64_t         tensors;
+    int64_t         fallbacks;
+    size_t          live, peak, cached; /* of all devices */
+    pthread_mutex_t lock;               /* guards devices */
+    dt_device      *devices;
+} dt__global = { 0, 0, 0, 0, 0, PTHREAD_MUTEX_INITIALIZER, NULL };
+
+static void dt__trace_leave(dt__ctx *t, bool ends);
+static void dt__thread_end(void *unused)
+{
+    (void)unused;
+    dt_end();
+    dt__trace_leave(&dt__tls, true);
+    dt_trim();
+}
+static pthread_key_t dt__thread_key;
+static void          dt__make_key(void) { pthread_key_create(&dt__thread_key, dt__thread_end); }
+static void          dt__register_thread(dt__ctx *t)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (t->registered) return;
+    pthread_once(&once, dt__make_key);
+    dt__alloc_on_change(dt_trim);
+    pthread_setspecific(dt__thread_key, t);
+    t->registered = 1;
+}
+
+DT__INSIDE int dt__push(dt__list *l, void *p) /* 0 or DT_ERR_MEMORY */
+{
+    if (l->n == l->cap) {
+        dt__register_thread(&dt__tls);
+        int64_t cap = l->cap ? 2 * l->cap : 256;
+        void  **at = (void **)dt_alloc((size_t)cap * sizeof(void *));
+        if (!at) return dt_fail(DT_ERR_MEMORY, "dt: out of memory for %" PRId64 " list entries", cap);
+        if (l->n) memcpy(at, l->at, (size_t)l->n * sizeof(void *));
+        dt_dealloc(l->at, (size_t)l->cap * sizeof(void *));
+        l->at = at;
+        l->cap = cap;
+    }
+    l->at[l->n++] = p;
+    return 0;
+}
+DT__INSIDE void dt__list_free(dt__list *l)
+{
+    dt_dealloc(l->at, (size_t)l->cap * sizeof(void *));
+    memset(l, 0, sizeof *l);
+}
+
+DT_API void *dt_scratch(size_t nbytes)
+{
+    dt__ctx *t = &dt__tls;
+    if (nbytes > t->scratch_nbytes) {
+        dt__register_thread(t);
+        size_t want = nbytes + nbytes / 4 + 4096;
+        void  *p = want > nbytes ? dt_alloc(want) : NULL;
+        if (!p) {
+            dt_fail(DT_ERR_MEMORY, "dt: out of memory for %zu bytes of scratch", nbytes);
+            return NULL;
+        }
+        dt_dealloc(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
+        t->scratch = p;
+        t->scratch_nbytes = want - 64;
+    }
+    return (void *)(((uintptr_t)t->scratch + 63) & ~(uintptr_t)63);
+}
+
+/* ==================================================================================================== >>device
+   A device and its cache of memory. Freed storages wait in lists by size class (8 classes to a doubling) and stream:
+   the one they were made on, which is made to wait for the others that used them. */
 static int dt__class(size_t nbytes, size_t *rounded)
 {
     if (nbytes <= 512) {
@@ -1162,7 +1171,7 @@ static int dt__class(size_t nbytes, size_t *rounded)
     return 8 + (top - 9) * 8 + (int)sub;
 }
 
-static void dt__device_init(dt_device *d, const dt_backend *be, int index, void *impl)
+DT__INSIDE void dt__device_init(dt_device *d, const dt_backend *be, int index, void *impl)
 {
     memset(d, 0, sizeof *d);
     d->be = be;
@@ -1170,6 +1179,7 @@ static void dt__device_init(dt_device *d, const dt_backend *be, int index, void 
     d->index = index;
     snprintf(d->name, sizeof d->name, index < 0 ? "%s" : "%s:%d", be->name, index);
     pthread_mutex_init(&d->lock, NULL);
+    dt__alloc_on_change(dt_trim);
     pthread_mutex_lock(&dt__global.lock);
     d->next = dt__global.devices;
     dt__global.devices = d;
@@ -1189,7 +1199,7 @@ DT_API dt_device *dt_device_new(const dt_backend *be, int index, void *impl)
     dt__device_init(d, be, index, impl);
     return d;
 }
-static void dt__device_trim(dt_device *d)
+DT__INSIDE void dt__device_trim(dt_device *d)
 {
     pthread_mutex_lock(&d->lock);
     for (int c = 0; c < DT__CLASSES; c++) {
@@ -1243,7 +1253,7 @@ DT_API dt_status dt_sync(dt_device *dev)
     if (!dev) dev = dt_default_device();
     return (dt_status)dev->be->wait(dev, NULL);
 }
-static void *dt__stream(dt_device *dev)
+DT__INSIDE void *dt__stream(dt_device *dev)
 {
     dt__ctx *t = &dt__tls;
     for (int i = 0; i < t->nstreams; i++)
@@ -1400,44 +1410,10 @@ static void dt__storage_unref(dt__storage *s)
 /* ==================================================================================================== >>handles
    A tensor: a window (offset, shape, strides) on a storage. The step, a node of the tape, and whoever kept it each hold
    one reference. Strides of a private layout are in the struct but are shown to nobody but the backend. */
-struct dt_tensor {
-    uint32_t     magic;
-    int32_t      refs;
-    dt__storage *st;
-    int64_t      offset; /* of element 0, in elements */
-    int32_t      dtype, layout, ndim;
-    uint8_t      requires_grad, leaf, retain_grad;
-    uint8_t      grad_empty;  /* grad is there, but the next contribution overwrites it */
-    uint8_t      grad_unreached; /* grad is zero because its block had to be whole; no backward reached it */
-    uint8_t      partial_alias; /* partial belongs to someone else as well: not to be added to */
-    uint8_t      partial_open;  /* partial holds slices [from, to) along a dim so far, and nothing yet elsewhere */
-    uint8_t      partial_dim;
-    int64_t      numel;
-    int64_t      shape[DT_MAX_DIMS];
-    int64_t      stride[DT_MAX_DIMS];
-    dt__ctx     *step;      /* the step that owns it, or NULL when kept or internal */
-    int64_t      step_slot;
-    dt__node    *node;      /* what made it, while the tape knows */
-    int          node_out;
-    int          tape_ended; /* it had a node once */
-    dt_tensor   *grad;
-    dt_tensor   *partial;   /* the gradient gathered so far in the backward that runs */
-    int64_t      partial_from, partial_to;
-    int32_t      pending;   /* contributions a leaf still waits for */
-    uint32_t     mark;
-    dt__group   *group;
-    int          group_slot;
-    dt_tensor   *next;      /* in the pool */
-};
 
-static const char  *const dt__dtype_names[] = { "f32", "f16", "bf16", "i32", "i64", "u8" };
-static const uint8_t      dt__dtype_size[] = { 4, 2, 2, 4, 8, 1 };
-DT_API const char *dt_dtype_name(dt_dtype d) { return (unsigned)d < DT_DTYPE_COUNT ? dt__dtype_names[d] : "?"; }
-DT_API size_t      dt_dtype_nbytes(dt_dtype d) { return (unsigned)d < DT_DTYPE_COUNT ? dt__dtype_size[d] : 0; }
-static inline int  dt__is_float(int d) { return d <= DT_BF16; }
 
 /* A shape as text, in one of a few rotating buffers: for messages only. */
-static const char *dt__shape_text(const int64_t *shape, int ndim)
+DT__INSIDE const char *dt__shape_text(const int64_t *shape, int ndim)
 {
     static __thread char buf[4][192];
     static __thread int  turn;
@@ -1449,9 +1425,9 @@ static const char *dt__shape_text(const int64_t *shape, int ndim)
     snprintf(b + at, 192 - at, ")");
     return b;
 }
-static const char *dt__text(const dt_tensor *t) { return dt__shape_text(t->shape, t->ndim); }
+DT__INSIDE const char *dt__text(const dt_tensor *t) { return dt__shape_text(t->shape, t->ndim); }
 
-static dt_tensor *dt__ref(dt_tensor *t)
+DT__INSIDE dt_tensor *dt__ref(dt_tensor *t)
 {
     if (t) __atomic_add_fetch(&t->refs, 1, __ATOMIC_RELAXED);
     return t;
@@ -1459,7 +1435,7 @@ static dt_tensor *dt__ref(dt_tensor *t)
 static void dt__node_forget_out(dt__node *node, int out);
 static void dt__group_forget(dt_tensor *t);
 
-static void dt__unref(dt_tensor *t)
+DT__INSIDE void dt__unref(dt_tensor *t)
 {
     if (!t || __atomic_sub_fetch(&t->refs, 1, __ATOMIC_ACQ_REL)) return;
     dt__ctx *ctx = &dt__tls;
@@ -1477,7 +1453,7 @@ static void dt__unref(dt_tensor *t)
     dt__unref(partial);
 }
 
-static void dt__dense_strides(int64_t *stride, const int64_t *shape, int ndim)
+DT__INSIDE void dt__dense_strides(int64_t *stride, const int64_t *shape, int ndim)
 {
     int64_t s = 1;
     for (int i = ndim - 1; i >= 0; i--) {
@@ -1506,7 +1482,7 @@ static bool dt__is_dense(const dt_tensor *t)
     return true;
 }
 /* The number of elements; -1 when a dimension is negative or the product (or its bytes) overflows. */
-static int64_t dt__count(const int64_t *shape, int ndim, size_t elem)
+DT__INSIDE int64_t dt__count(const int64_t *shape, int ndim, size_t elem)
 {
     int64_t n = 1, full = 1;
     for (int i = 0; i < ndim; i++) {
@@ -1540,12 +1516,12 @@ static dt_tensor *dt__handle_new(void)
     return t;
 }
 /* A new dense tensor in a layout; owned by the caller (one reference), not by the step. */
-static dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int64_t *shape, int ndim, int layout)
+DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int64_t *shape, int ndim, int layout)
 {
     int64_t n = dt__count(shape, ndim, dt__dtype_size[dtype]);
     if (n < 0) {
         dt_fail(DT_ERR_SHAPE, "%s: shape %s of %s has a negative dimension or is too large", call,
-                dt__shape_text(shape, ndim), dt__dtype_names[dtype]);
+                dt__shape_text(shape, ndim), dt_dtype_name((dt_dtype)dtype));
         return NULL;
     }
     dt_tensor *t = dt__handle_new();
@@ -1563,7 +1539,7 @@ static dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int
     }
     return t;
 }
-static dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype)
+DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype)
 {
     return dt__new(call, x->st->dev, dtype, x->shape, x->ndim, x->layout);
 }
@@ -1588,7 +1564,7 @@ static dt_tensor *dt__new_ordered(const char *call, const dt_tensor *x, int dtyp
     return t;
 }
 /* Hand a tensor to the user: the step owns it from now on. */
-static dt_tensor *dt__give(dt_tensor *t)
+DT__INSIDE dt_tensor *dt__give(dt_tensor *t)
 {
     dt__ctx *ctx = &dt__tls;
     if (!t) return NULL;
@@ -1601,9 +1577,9 @@ static dt_tensor *dt__give(dt_tensor *t)
     return t;
 }
 /* An argument of a public call: no error pending, there, alive. */
-static bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
+DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
 {
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (!t) {
         dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, arg);
         return false;
@@ -1625,7 +1601,7 @@ static bool dt__same_device(const char *call, const dt_tensor *a, const dt_tenso
 static bool dt__want_float(const char *call, const dt_tensor *t)
 {
     if (dt__is_float(t->dtype)) return true;
-    dt_fail(DT_ERR_DTYPE, "%s: takes f32, f16 or bf16, not %s; dt_cast() it first", call, dt__dtype_names[t->dtype]);
+    dt_fail(DT_ERR_DTYPE, "%s: takes f32, f16 or bf16, not %s; dt_cast() it first", call, dt_dtype_name((dt_dtype)t->dtype));
     return false;
 }
 static bool dt__dim_ok(const char *call, int *dim, int ndim)
@@ -1679,8 +1655,7 @@ DT_API dt_memory_stats dt_stats(void)
     s.peak_bytes = __atomic_load_n(&dt__global.peak, __ATOMIC_RELAXED);
     s.cached_bytes = __atomic_load_n(&dt__global.cached, __ATOMIC_RELAXED);
     s.live_tensors = __atomic_load_n(&dt__global.tensors, __ATOMIC_RELAXED);
-    s.host_allocs = __atomic_load_n(&dt__global.allocs, __ATOMIC_RELAXED);
-    s.host_bytes = __atomic_load_n(&dt__global.bytes, __ATOMIC_RELAXED);
+    dt__alloc_counts(&s.host_allocs, &s.host_bytes);
     s.fallbacks = __atomic_load_n(&dt__global.fallbacks, __ATOMIC_RELAXED);
     return s;
 }
@@ -1707,74 +1682,6 @@ DT_API void dt_trim(void)
     pthread_mutex_lock(&dt__global.lock);
     for (dt_device *d = dt__global.devices; d; d = d->next) dt__device_trim(d);
     pthread_mutex_unlock(&dt__global.lock);
-}
-/* ==================================================================================================== >>halves
-   Scalar conversions between the 16-bit floats and f32: round to nearest, ties to even; NaN stays NaN (quiet). */
-static inline float dt__bits_f32(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-static inline uint32_t dt__f32_bits(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-static inline float    dt__bf16_to_f32(uint16_t h) { return dt__bits_f32((uint32_t)h << 16); }
-static inline uint16_t dt__f32_to_bf16(float f)
-{
-    uint32_t u = dt__f32_bits(f);
-    uint32_t r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? (u >> 16) | 0x40u : r);
-}
-static inline float dt__f16_to_f32(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31u, man = h & 0x3ffu;
-    if (exp == 31) return dt__bits_f32(sign | 0x7f800000u | (man << 13) | (man ? 0x400000u : 0u));
-    if (exp) return dt__bits_f32(sign | ((exp + 112u) << 23) | (man << 13));
-    float f = (float)man * 5.9604644775390625e-8f; /* 2^-24 */
-    return sign ? -f : f;
-}
-static inline uint16_t dt__f32_to_f16(float f)
-{
-    uint32_t u = dt__f32_bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
-    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
-    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 and above round to infinity */
-    if (a < 0x38800000u) {                                   /* below 2^-14: the sum's rounding does the work */
-        float t = dt__bits_f32(a) + 0.5f;
-        return (uint16_t)(sign | (dt__f32_bits(t) - 0x3f000000u));
-    }
-    uint32_t odd = (a >> 13) & 1u;
-    return (uint16_t)(sign | ((a - 0x38000000u + 0xfffu + odd) >> 13));
-}
-
-/* ==================================================================================================== >>philox
-   Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): four words from a 64-bit key and a counter, no state. The counter
-   fills the low half of the 128-bit one; the high half is 0. */
-#define DT__PHILOX_M0 0xD2511F53u
-#define DT__PHILOX_M1 0xCD9E8D57u
-#define DT__PHILOX_W0 0x9E3779B9u
-#define DT__PHILOX_W1 0xBB67AE85u
-
-static inline __attribute__((unused)) void dt__philox_block(uint64_t seed, uint64_t counter, uint32_t out[4])
-{
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)DT__PHILOX_M0 * c0, p1 = (uint64_t)DT__PHILOX_M1 * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        k0 += DT__PHILOX_W0;
-        k1 += DT__PHILOX_W1;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
 }
 /* ==================================================================================================== >>mersenne
    MT19937 and PyTorch's ways to draw from it, bit for bit (PyTorch 2.15, x86-64 with AVX2, float tensors):
@@ -1995,7 +1902,6 @@ DT_API void dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4])
 #define DT__TRACE_DEPTH 64
 #define DT__TRACE_NAME 64
 #define DT__TRACE_TRACKS 64
-enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
 
 struct dt__tbuf { /* what a thread has for the trace */
     dt__tbuf *next;
@@ -2030,7 +1936,7 @@ static struct {
     char            pid[24]; /* as text */
 } dt__trace = { -1, 0, PTHREAD_MUTEX_INITIALIZER, -1, 0, 0, 0, 0, 0, NULL, 0, { { 0 } }, { 0 }, { 0 } };
 
-static inline int dt__trace_on(void) { return __builtin_expect(__atomic_load_n(&dt__trace.on, __ATOMIC_RELAXED), 0); }
+DT__INSIDE int dt__trace_on(void) { return __builtin_expect(__atomic_load_n(&dt__trace.on, __ATOMIC_RELAXED), 0); }
 static void       dt__trace_set(int on) { __atomic_store_n(&dt__trace.on, on, __ATOMIC_RELAXED); }
 DT_API uint64_t   dt_trace_now(void)
 {
@@ -2039,7 +1945,7 @@ DT_API uint64_t   dt_trace_now(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 /* No time is given out twice on a thread, so that a span inside another never has the same beginning. */
-static uint64_t dt__trace_time(dt__tbuf *b)
+DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b)
 {
     uint64_t t = dt_trace_now();
     return b->last = t > b->last ? t : b->last + 1;
@@ -2070,41 +1976,12 @@ static char *dt__tput_us(char *p, uint64_t ns)
     *p++ = (char)('0' + f % 10);
     return p;
 }
-/* A printed finite number with a point for the locale's decimal point, which may be of several bytes. */
-static char *dt__fix_point(char *buf)
-{
-    char *from = buf, *to = buf;
-    while (*from) {
-        if ((*from >= '0' && *from <= '9') || *from == '-' || *from == '+' || *from == 'e') {
-            *to++ = *from++;
-            continue;
-        }
-        *to++ = '.';
-        while (*from && (*from < '0' || *from > '9')) from++;
-    }
-    *to = 0;
-    return buf;
-}
-static char *dt__number(char *buf, size_t nbytes, double x, int digits) /* as C's %g, whatever the locale */
-{
-    snprintf(buf, nbytes, "%.*g", digits, x);
-    return isfinite(x) ? dt__fix_point(buf) : buf;
-}
-static int dt__utf8_len(const unsigned char *s) /* of the character at s; 0: not UTF-8 */
-{
-    int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if (n == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f))) return 0;
-    if (n == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))) return 0;
-    return n;
-}
 /* At most DT__TRACE_NAME - 1 bytes of s, whole characters, escaped for JSON: at most 6 bytes for each. */
 static char *dt__tput_name(char *p, const char *name)
 {
     const unsigned char *s = (const unsigned char *)(name ? name : "");
     for (int left = DT__TRACE_NAME - 1, n; *s && left > 0; s += n, left -= n) {
-        n = dt__utf8_len(s);
+        n = (int)dt__utf8_len(s, 4);
         if (n > left) break;
         if (n == 0) {
             *p++ = '?';
@@ -2182,15 +2059,8 @@ static void dt__trace_program(char *buf, size_t nbytes) /* the program's name */
 /* The rank that the environment tells of, one of several; -1: none. */
 static int dt__trace_rank(void)
 {
-    static const char *const name[][2] = { { "RANK", "WORLD_SIZE" },
-                                           { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
-                                           { "PMI_RANK", "PMI_SIZE" },
-                                           { "SLURM_PROCID", "SLURM_NTASKS" } };
-    for (int i = 0; i < 4; i++) {
-        const char *r = getenv(name[i][0]), *w = getenv(name[i][1]);
-        if (r && w) return atoi(w) > 1 ? atoi(r) : -1;
-    }
-    return -1;
+    int size = dt__launcher_number(DT__LAUNCHER_SIZE);
+    return size > 1 ? dt__launcher_number(DT__LAUNCHER_RANK) : -1;
 }
 static void dt__trace_before_fork(void) { pthread_mutex_lock(&dt__trace.lock); }
 static void dt__trace_in_parent(void) { pthread_mutex_unlock(&dt__trace.lock); }
@@ -2283,7 +2153,7 @@ static void dt__trace_ask_env(void)
 }
 DT_API dt_status dt_trace_start(const char *path)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: needs the path of a file");
     if (strlen(path) >= sizeof dt__trace.path)
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: the path is too long");
@@ -2345,12 +2215,12 @@ static dt__tbuf *dt__trace_join(void)
     b->written = dt_trace_now();
     return joins ? b : NULL;
 }
-static dt__tbuf *dt__trace_mine(void) /* the same, if it has joined */
+DT__INSIDE dt__tbuf *dt__trace_mine(void) /* the same, if it has joined */
 {
     dt__tbuf *b = dt__tls.trace;
     return b && dt__trace_on() > 0 && b->session == __atomic_load_n(&dt__trace.session, __ATOMIC_RELAXED) ? b : NULL;
 }
-static dt__tbuf *dt__trace_buf(void)
+DT__INSIDE dt__tbuf *dt__trace_buf(void)
 {
     dt__tbuf *b = dt__trace_mine();
     return b ? b : dt_tracing() ? dt__trace_join() : NULL;
@@ -2391,7 +2261,7 @@ static void dt__trace_end(dt__tbuf *b, char *p)
     *p++ = '}';
     __atomic_store_n(&b->len, (size_t)(p - b->text), __ATOMIC_RELEASE);
 }
-static void dt__trace_simple(dt__tbuf *b, int track, const char *name, const char *more, uint64_t t0, uint64_t t1)
+DT__INSIDE void dt__trace_simple(dt__tbuf *b, int track, const char *name, const char *more, uint64_t t0, uint64_t t1)
 {
     char *p = dt__trace_span_begin(b, (uint64_t)(3 * b->id + track), t0, t1);
     p = dt__tput(dt__tput_name(p, name), more);
@@ -2399,7 +2269,7 @@ static void dt__trace_simple(dt__tbuf *b, int track, const char *name, const cha
     dt__trace_end(b, p);
 }
 /* The beginning of anything; the first one in a step begins the step, one nanosecond before what it holds. */
-static uint64_t dt__trace_touch(dt__tbuf *b)
+DT__INSIDE uint64_t dt__trace_touch(dt__tbuf *b)
 {
     uint64_t t = dt__trace_time(b);
     if (!b->phase_t0) {
@@ -2465,7 +2335,7 @@ static char *dt__tput_view(char *p, const char *key, const dt_view *v)
         p = dt__tput_int(p, (uint64_t)v->shape[i]);
     }
     p = dt__tput(p, v->ndim ? " " : "scalar ");
-    return dt__tput(dt__tput(p, dt__dtype_names[v->dtype]), "\",");
+    return dt__tput(dt__tput(p, dt_dtype_name((dt_dtype)v->dtype)), "\",");
 }
 static uint64_t dt__view_bytes(const dt_view *v) /* of the elements that lie in memory: a broadcast one counts once */
 {
@@ -2599,7 +2469,7 @@ static void dt__trace_at_exit(void) { dt_trace_stop(); }
 
 /* ==================================================================================================== >>dispatch
    Building a dt_call and giving it to the device. */
-static void dt__view_of(dt_view *v, const dt_tensor *t)
+DT__INSIDE void dt__view_of(dt_view *v, const dt_tensor *t)
 {
     dt__storage_touch(t->st);
     v->data = (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype];
@@ -2612,7 +2482,7 @@ static void dt__view_of(dt_view *v, const dt_tensor *t)
         v->stride[i] = t->stride[i];
     }
 }
-static void dt__call_begin(dt_call *c, int op)
+DT__INSIDE void dt__call_begin(dt_call *c, int op)
 {
     c->op = op;
     c->nout = c->nin = 0;
@@ -2620,7 +2490,7 @@ static void dt__call_begin(dt_call *c, int op)
     c->stream = NULL;
     memset(&c->u, 0, sizeof c->u);
 }
-static dt_view *dt__out(dt_call *c, const dt_tensor *t) /* NULL: absent */
+DT__INSIDE dt_view *dt__out(dt_call *c, const dt_tensor *t) /* NULL: absent */
 {
     dt_view *v = &c->out[c->nout++];
     if (t)
@@ -2629,7 +2499,7 @@ static dt_view *dt__out(dt_call *c, const dt_tensor *t) /* NULL: absent */
         v->ndim = -1;
     return v;
 }
-static dt_view *dt__in(dt_call *c, const dt_tensor *t)
+DT__INSIDE dt_view *dt__in(dt_call *c, const dt_tensor *t)
 {
     dt_view *v = &c->in[c->nin++];
     if (t)
@@ -2702,9 +2572,9 @@ static int dt__fallback(dt_device *dev, const dt_call *c)
     __atomic_add_fetch(&dt__global.fallbacks, 1, __ATOMIC_RELAXED);
     return rc;
 }
-static int dt__go(dt_device *dev, dt_call *c)
+DT__INSIDE int dt__go(dt_device *dev, dt_call *c)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     c->stream = dt__stream(dev);
     dt_kernel k = dev->be->kernel[c->op];
     uint64_t  t0 = dt__trace_on() ? dt__trace_mark() : 0;
@@ -2723,7 +2593,7 @@ static int dt__go(dt_device *dev, dt_call *c)
 }
 
 /* y := x (any layouts, dtypes; x may broadcast); add: y += x */
-static int dt__copy_to(dt_tensor *y, const dt_tensor *x, int add)
+DT__INSIDE int dt__copy_to(dt_tensor *y, const dt_tensor *x, int add)
 {
     dt_call c;
     dt__call_begin(&c, DT_K_copy);
@@ -2732,7 +2602,7 @@ static int dt__copy_to(dt_tensor *y, const dt_tensor *x, int add)
     c.acc = add ? 1u : 0u;
     return y->numel ? dt__go(y->st->dev, &c) : 0;
 }
-static int dt__fill(dt_tensor *t, double value)
+DT__INSIDE int dt__fill(dt_tensor *t, double value)
 {
     dt_call c;
     dt__call_begin(&c, DT_K_fill);
@@ -2741,7 +2611,7 @@ static int dt__fill(dt_tensor *t, double value)
     return t->numel ? dt__go(t->st->dev, &c) : 0;
 }
 /* x as a dense plain tensor: x itself or a copy; the caller owns one reference either way. */
-static dt_tensor *dt__dense(const char *call, dt_tensor *x)
+DT__INSIDE dt_tensor *dt__dense(const char *call, dt_tensor *x)
 {
     if (dt__is_dense(x)) return dt__ref(x);
     dt_tensor *y = dt__new(call, x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
@@ -2768,7 +2638,7 @@ static int dt__image_layout(dt_device *dev, int kernel)
     return dev->be->image_layout ? dev->be->image_layout(dev, kernel) : DT_LAYOUT_PLAIN;
 }
 /* Make t itself plain: what views and visible strides need. Its value does not change, so no version does. */
-static int dt__make_plain(dt_tensor *t)
+DT__INSIDE int dt__make_plain(dt_tensor *t)
 {
     if (t->layout == DT_LAYOUT_PLAIN) return 0;
     dt_tensor *y = dt__dense("layout", t);
@@ -2798,12 +2668,12 @@ static bool dt__make_ok(const char *call, dt_shape s, int dtype)
     }
     return true;
 }
-static dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype)
+DT__INSIDE dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype)
 {
-    if (dt__tls.code != DT_OK || !dt__make_ok(call, s, dtype)) return NULL;
+    if (dt__err.code != DT_OK || !dt__make_ok(call, s, dtype)) return NULL;
     return dt__new(call, o.device ? o.device : dt_default_device(), dtype, s.dim, s.ndim, DT_LAYOUT_PLAIN);
 }
-static int dt__upload(dt_tensor *t, const void *host) /* t dense */
+DT__INSIDE int dt__upload(dt_tensor *t, const void *host) /* t dense */
 {
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
@@ -2813,7 +2683,7 @@ static int dt__upload(dt_tensor *t, const void *host) /* t dense */
     if (rc) dt_fail((dt_status)rc, "upload of %zu bytes to %s failed with status %d", n, dev->name, rc);
     return rc;
 }
-static int dt__download(const dt_tensor *t, void *host) /* t dense */
+DT__INSIDE int dt__download(const dt_tensor *t, void *host) /* t dense */
 {
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
@@ -2838,12 +2708,12 @@ DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o)
     return dt__finish(t, dt__upload(t, data));
 }
 /* The caller owns the result. Nobody is told when it goes, until st->release is set: a failure releases nothing. */
-static dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim)
+DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim)
 {
     int64_t n = dt__count(shape, ndim, dt__dtype_size[dtype]);
     if (n < 0) {
         dt_fail(DT_ERR_SHAPE, "%s: shape %s of %s has a negative dimension or is too large", call,
-                dt__shape_text(shape, ndim), dt__dtype_names[dtype]);
+                dt__shape_text(shape, ndim), dt_dtype_name((dt_dtype)dtype));
         return NULL;
     }
     pthread_mutex_lock(&dev->lock);
@@ -2881,7 +2751,7 @@ DT_API dt_tensor *dt_adopt_with(void *data, dt_shape shape, dt_adopt_opts o)
     memset((void *)&make, 0, sizeof make);
     make.dtype = o.dtype;
     make.device = o.device ? o.device : dt_cpu();
-    if (dt__tls.code != DT_OK || !dt__make_ok("dt_adopt", shape, o.dtype)) return NULL;
+    if (dt__err.code != DT_OK || !dt__make_ok("dt_adopt", shape, o.dtype)) return NULL;
     int64_t n = dt__count(shape.dim, shape.ndim, dt__dtype_size[o.dtype]);
     if (!data && n > 0) {
         dt_fail(DT_ERR_ARG, "dt_adopt: data is NULL for shape %s", dt__shape_text(shape.dim, shape.ndim));
@@ -3050,7 +2920,7 @@ static bool dt__nbytes_ok(const char *call, const dt_tensor *t, const void *host
     if (nbytes == want && (host || !want)) return true;
     dt_fail(DT_ERR_ARG, host || !want ? "%s: %zu bytes given, but %s %s has %zu"
             : "%s: the host pointer is NULL (%zu bytes, %s %s has %zu)",
-            call, nbytes, dt__dtype_names[t->dtype], dt__text(t), want);
+            call, nbytes, dt_dtype_name((dt_dtype)t->dtype), dt__text(t), want);
     return false;
 }
 DT_API void *dt_data_ptr(dt_tensor *t)
@@ -3074,7 +2944,6 @@ DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)
     return dt_error_code();
 }
 /* May t be written in place? Counts the change. */
-static bool dt__write_ok(const char *call, dt_tensor *t);
 
 DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
 {
@@ -3090,7 +2959,7 @@ DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
     return dt_error_code();
 }
 /* x on another device, through the host; the caller owns the result. */
-static dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
+DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
 {
     dt_tensor *d = dt__dense(call, x);
     dt_tensor *y = d ? dt__new(call, dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
@@ -3165,20 +3034,11 @@ DT_API double dt_item(dt_tensor *t)
 }
 
 /* ---- printing, as numpy does it: 4 digits, columns aligned, the middle of large tensors left out */
-typedef struct dt__text_out {
-    char  *buf;
-    size_t cap, len;
-} dt__text_out;
-static void dt__emit(dt__text_out *o, const char *s)
-{
-    for (; *s; s++, o->len++)
-        if (o->len + 1 < o->cap) o->buf[o->len] = *s;
-}
 typedef struct dt__text_style {
     int dtype, width, digits, exponent;
     int skip; /* leave the middle out */
 } dt__text_style;
-static double dt__element(const void *host, int dtype, int64_t i)
+DT__INSIDE double dt__element(const void *host, int dtype, int64_t i)
 {
     switch (dtype) {
     case DT_F32: return ((const float *)host)[i];
@@ -3262,7 +3122,6 @@ DT_API size_t dt_to_string(dt_tensor *t, char *buf, size_t nbytes)
     if (host && !dt__download(d, host)) {
         dt__text_style s = dt__choose_style(host, t->dtype, t->numel);
         dt__emit_tensor(&o, &s, host, t->shape, t->ndim, 0, t->numel, 0);
-        if (o.cap) o.buf[o.len < o.cap ? o.len : o.cap - 1] = 0;
     }
     dt_dealloc(host, size);
     dt__unref(d);
@@ -3272,7 +3131,7 @@ DT_API void dt_print(dt_tensor *t)
 {
     if (!t) return;
     size_t n = dt_to_string(t, NULL, 0);
-    if (dt__tls.code != DT_OK) return;
+    if (dt__err.code != DT_OK) return;
     char *buf = (char *)dt_alloc(n + 1);
     if (!buf) {
         dt_fail(DT_ERR_MEMORY, "dt_print: out of memory for %zu bytes", n + 1);
@@ -3286,36 +3145,6 @@ DT_API void dt_print(dt_tensor *t)
    The step's record: one node for each op whose result needs a gradient, in forward order, which is a topological
    order; backward walks it from the root down. A node holds its inputs (where gradients go) and the values its
    backward needs, with the version each had. While a backward runs, a value's gradient gathers in its 'partial'. */
-typedef int (*dt__backward_fn)(dt__node *n, dt_tensor *g); /* g: the gradient of the node's output */
-
-#define DT__NODE_IN 6
-#define DT__NODE_SAVED 6
-struct dt__node {
-    const char     *name;
-    dt__backward_fn backward;
-    dt__ctx        *ctx;
-    int             nin, nsaved;
-    dt_tensor     **in; /* few, or an array of its own (cat) */
-    dt_tensor      *few[DT__NODE_IN];
-    dt_tensor      *out; /* weak: the tensor clears it when it goes */
-    dt_tensor      *saved[DT__NODE_SAVED];
-    uint32_t        version[DT__NODE_SAVED];
-    int64_t         seq;
-    uint32_t        mark;
-    int             done; /* its values were given back by a backward */
-    int             fn;
-    double          a, b;
-    int64_t         i[DT_MAX_DIMS + 4];
-    unsigned char   u[sizeof(((dt_call *)0)->u)]; /* the forward call's options */
-    void           *user; /* dt__norm_sync of a batch norm over several ranks */
-    dt__node       *next;
-};
-struct dt__group { /* parameters packed into one block */
-    int         n;
-    dt_tensor **param; /* NULL where one was freed */
-    uint32_t    mark;
-};
-
 static void dt__node_forget_out(dt__node *node, int out)
 {
     (void)out;
@@ -3349,7 +3178,7 @@ DT_API void dt_end(void)
     }
     t->turns++;
     if (dt__trace_on()) dt__trace_step();
-    t->bad_loss = NULL;
+    dt__err.bad_loss = NULL;
     for (int64_t i = 0; i < t->step.n; i++) {
         dt_tensor *x = (dt_tensor *)t->step.at[i];
         if (!x) continue;
@@ -3376,7 +3205,7 @@ static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn
 {
     dt__ctx *t = &dt__tls;
     int      needed = 0;
-    if (t->no_grad || t->code != DT_OK || !dt__is_float(out->dtype)) return NULL;
+    if (t->no_grad || dt__err.code != DT_OK || !dt__is_float(out->dtype)) return NULL;
     for (int i = 0; i < nin; i++) {
         if (!in[i] || !in[i]->requires_grad) continue;
         needed = 1;
@@ -3417,7 +3246,7 @@ static void dt__save(dt__node *n, dt_tensor *t)
     n->version[n->nsaved] = t ? t->st->version : 0;
     n->saved[n->nsaved++] = dt__ref(t);
 }
-static bool dt__write_ok(const char *call, dt_tensor *t)
+DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
 {
     if (t->node && !dt__tls.no_grad) {
         dt_fail(DT_ERR_GRAD, "%s: the tensor %s was made by '%s' on the tape, which would not see the change; dt_detach() it, "
@@ -3436,7 +3265,7 @@ static bool dt__write_ok(const char *call, dt_tensor *t)
 }
 
 /* ---- where gradients go */
-static dt_tensor *dt__alias(dt_tensor *x) /* another handle on the same window */
+DT__INSIDE dt_tensor *dt__alias(dt_tensor *x) /* another handle on the same window */
 {
     dt_tensor *t = dt__handle_new();
     if (!t) return NULL;
@@ -3452,7 +3281,7 @@ static dt_tensor *dt__alias(dt_tensor *x) /* another handle on the same window *
     return t;
 }
 /* A handle on x[start : start+length] along dim; the caller owns it. */
-static dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length)
+DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length)
 {
     dt_tensor *v = dt__alias(x);
     if (!v) return NULL;
@@ -3530,7 +3359,7 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
 /* x's gradient += g, of x's shape. g may be a view of another value's gradient. */
 static int dt__grad_put(dt_tensor *x, dt_tensor *g)
 {
-    if (!g) return dt__tls.code;
+    if (!g) return dt__err.code;
     if (!x->node) {
         uint32_t   acc;
         dt_tensor *t = dt__grad_begin(x, DT__ANY_LAYOUT, &acc);
@@ -3660,13 +3489,13 @@ static int dt__seed_root(dt_tensor *root, dt_tensor *grad)
 }
 /* A loss that is not finite is remembered until the step ends: an optimiser refuses to step. Where a look would make
    the host wait for a device, none is taken. */
-static void dt__note_loss(dt__ctx *t, const dt_tensor *root)
+static void dt__note_loss(const dt_tensor *root)
 {
-    if (root->numel != 1 || root->st->dev != dt_cpu() || t->bad_loss) return;
+    if (root->numel != 1 || root->st->dev != dt_cpu() || dt__err.bad_loss) return;
     double v = dt__element((const char *)root->st->ptr + root->offset * dt__dtype_size[root->dtype], root->dtype, 0);
     if (isfinite(v)) return;
-    t->bad_loss = root->node->name;
-    t->bad_loss_value = v;
+    dt__err.bad_loss = root->node->name;
+    dt__err.bad_loss_value = v;
 }
 DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
 {
@@ -3691,7 +3520,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
         root->partial = NULL;
         return (dt_status)rc;
     }
-    dt__note_loss(t, root);
+    dt__note_loss(root);
     uint32_t id = t->backward_id;
     t->in_backward = 1;
     t->no_grad++;
@@ -3700,7 +3529,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
     for (int64_t s = first; s >= 0 && !rc; s--) {
         dt__node *n = (dt__node *)t->tape.at[s];
         if (n->mark == id) rc = dt__backward_node(t, n);
-        if (!rc && t->code != DT_OK) rc = t->code;
+        if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }
     for (int64_t s = first; s >= 0; s--) { /* give back what is left over, and the values unless retained */
         dt__node *n = (dt__node *)t->tape.at[s];
@@ -3777,7 +3606,7 @@ DT_API bool dt_grad_pending(const dt_tensor *param)
 /* ---- blocks */
 static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!b || !params || n < 1) return dt_fail(DT_ERR_ARG, "dt_pack: needs a block and at least one parameter");
     *total = 0;
     for (int i = 0; i < n; i++) {
@@ -3788,7 +3617,7 @@ static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total
                                                          i, dt__text(p));
         if (p->dtype != params[0]->dtype || p->st->dev != params[0]->st->dev)
             return dt_fail(DT_ERR_DTYPE, "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them apart", i,
-                           dt__dtype_names[p->dtype], p->st->dev->name, dt__dtype_names[params[0]->dtype],
+                           dt_dtype_name((dt_dtype)p->dtype), p->st->dev->name, dt_dtype_name((dt_dtype)params[0]->dtype),
                                    params[0]->st->dev->name);
         *total += p->numel;
     }
@@ -3837,7 +3666,7 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
     return 0;
 }
 /* grad NULL, or what the gradients shall lie in: 1-d, of the right dtype and length; it goes to the block */
-static int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
+DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
 {
     int64_t total;
     if (b) memset(b, 0, sizeof *b);
@@ -3911,7 +3740,7 @@ static int dt__reshape_bwd(dt__node *n, dt_tensor *g) { return dt__put_owned(n->
 static dt_tensor *dt__view_done(const char *name, dt_tensor *v, dt_tensor *x, dt__backward_fn fn)
 {
     if (v) dt__record(name, v, fn, 1, &x);
-    return v ? dt__finish(v, dt__tls.code) : NULL;
+    return v ? dt__finish(v, dt__err.code) : NULL;
 }
 /* Strides for x seen with another shape, when that needs no copy. */
 static bool dt__restride(const dt_tensor *x, const int64_t *shape, int ndim, int64_t *stride)
@@ -4035,7 +3864,7 @@ static dt_tensor *dt__permuted(const char *call, dt_tensor *t, dt_shape order)
     dt__permute(v, t, order.dim);
     dt__node *n = dt__record("permute", v, dt__permute_bwd, 1, &t);
     for (int i = 0; n && i < t->ndim; i++) n->i[i] = order.dim[i];
-    return dt__finish(v, dt__tls.code);
+    return dt__finish(v, dt__err.code);
 }
 DT_API dt_tensor *dt_permute(dt_tensor *t, dt_shape order)
 {
@@ -4117,7 +3946,7 @@ static dt_tensor *dt__narrow(const char *call, dt_tensor *t, int dim, int64_t st
         n->i[2] = length;
         n->i[3] = drop;
     }
-    return dt__finish(v, dt__tls.code);
+    return dt__finish(v, dt__err.code);
 }
 DT_API dt_tensor *dt_narrow(dt_tensor *t, int dim, int64_t start, int64_t length)
 {
@@ -4332,13 +4161,13 @@ static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, do
         n->a = a;
         n->b = b;
     }
-    return dt__finish(y, dt__tls.code);
+    return dt__finish(y, dt__err.code);
 }
 static bool dt__whole(const char *call, const dt_tensor *a, double s) /* an int tensor takes whole scalars only */
 {
     if (!dt__alive(a) || dt__is_float(a->dtype) || (s == floor(s) && fabs(s) < 9e15) || isinf(s)) return true;
     dt_fail(DT_ERR_DTYPE, "%s: %g is not a whole number, but the tensor is %s; dt_cast() it to f32 first", call, s,
-            dt__dtype_names[a->dtype]);
+            dt_dtype_name((dt_dtype)a->dtype));
     return false;
 }
 static dt_tensor *dt__affine(const char *call, dt_tensor *x, double a, double b)
@@ -4519,7 +4348,7 @@ static int dt__binary_bwd(dt__node *n, dt_tensor *g)
     }
     }
 }
-static bool dt__same_shape(const dt_tensor *t, const dt_shape *s)
+DT__INSIDE bool dt__same_shape(const dt_tensor *t, const dt_shape *s)
 {
     bool same = t->ndim == s->ndim;
     for (int i = 0; same && i < t->ndim; i++) same = t->shape[i] == s->dim[i];
@@ -4536,7 +4365,7 @@ static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *
     if (!dt__is_float(dtype) && fn == DT_B_DIV) dtype = DT_F32;
     if (!ints && !dt__is_float(dtype)) {
         dt_fail(DT_ERR_DTYPE, "%s: takes a float among its operands, not %s and %s; dt_cast() one first", call,
-                dt__dtype_names[x->dtype], dt__dtype_names[y->dtype]);
+                dt_dtype_name((dt_dtype)x->dtype), dt_dtype_name((dt_dtype)y->dtype));
         return NULL;
     }
     /* a private layout goes on when a full operand has it */
@@ -4554,7 +4383,7 @@ static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *
         n->fn = fn;
         n->b = b;
     }
-    return dt__finish(z, dt__tls.code);
+    return dt__finish(z, dt__err.code);
 }
 DT_API dt_tensor *dt_add(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_add", DT_B_ADD, a, b, 1); }
 DT_API dt_tensor *dt_sub(dt_tensor *a, dt_tensor *b) { return dt__binary("dt_sub", DT_B_ADD, a, b, -1); }
@@ -4606,7 +4435,7 @@ DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale)
                                   dt__text(dst));
     if (!dt__is_float(dst->dtype) && dt__is_float(src->dtype))
         return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_add_to: dst is %s and src %s; cast one",
-                                  dt__dtype_names[dst->dtype], dt__dtype_names[src->dtype]);
+                                  dt_dtype_name((dt_dtype)dst->dtype), dt_dtype_name((dt_dtype)src->dtype));
     if (!dt__whole("dt_add_to", dst, scale) || !dt__write_ok("dt_add_to", dst)) return dt_error_code();
     dt__binary_run(dst, DT_B_ADD, 1, scale, dst, src, 0);
     return dt_error_code();
@@ -4643,7 +4472,7 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
     if (!dt__same_device("dt_where", cond, a) || !dt__same_device("dt_where", a, b)) return NULL;
     if (dt__is_float(cond->dtype)) {
         dt_fail(DT_ERR_DTYPE, "dt_where: cond is %s; it takes u8, i32 or i64 (a comparison gives u8)",
-                dt__dtype_names[cond->dtype]);
+                dt_dtype_name((dt_dtype)cond->dtype));
         return NULL;
     }
     if (!dt__broadcast("dt_where", a, b, &s)) return NULL;
@@ -4660,7 +4489,7 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
     dt_tensor *in[2] = { x, y };
     dt__node  *n = dt__record("where", z, dt__where_bwd, 2, in);
     if (n) dt__save(n, cond);
-    return dt__finish(z, dt__tls.code);
+    return dt__finish(z, dt__err.code);
 }
 
 /* ==================================================================================================== >>reductions */
@@ -4801,7 +4630,7 @@ static dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_o
         if (fn != DT_R_SUM && fn != DT_R_MEAN) dt__save(node, x);
         if (fn == DT_R_MAX || fn == DT_R_MIN) dt__save(node, y);
     }
-    return dt__finish(y, dt__tls.code);
+    return dt__finish(y, dt__err.code);
 }
 DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_sum", DT_R_SUM, dt__in_f32(a), o); }
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_mean", DT_R_MEAN, a, o); }
@@ -4982,7 +4811,7 @@ static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
         dt__save(n, a);
         dt__save(n, b);
     }
-    return dt__finish(c, dt__tls.code);
+    return dt__finish(c, dt__err.code);
 }
 DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
 {
@@ -5056,11 +4885,11 @@ static int dt__put_channel_sum(dt_tensor *x, dt_tensor *g, int channel)
 }
 static bool dt__vector_ok(const char *call, const char *arg, const dt_tensor *x, const dt_tensor *v, int64_t n)
 {
-    if (!v) return dt__tls.code == DT_OK;
+    if (!v) return dt__err.code == DT_OK;
     if (!dt__ok(call, arg, v) || !dt__same_device(call, x, v)) return false;
     if (v->ndim == 1 && v->shape[0] == n && dt__is_float(v->dtype)) return true;
     dt_fail(DT_ERR_SHAPE, "%s: %s is %s %s; it must be (%" PRId64 ") of a float dtype", call, arg,
-            dt__dtype_names[v->dtype],
+            dt_dtype_name((dt_dtype)v->dtype),
             dt__text(v), n);
     return false;
 }
@@ -5119,7 +4948,7 @@ DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
     dt__unref(x2);
     dt__unref(y2);
     if (!y) return NULL;
-    return dt__finish(y, rc ? rc : (int)dt__tls.code);
+    return dt__finish(y, rc ? rc : (int)dt__err.code);
 }
 
 /* ==================================================================================================== >>softmax */
@@ -5182,7 +5011,7 @@ static dt_tensor *dt__softmax(const char *call, dt_tensor *x, int dim, int log)
         n->i[0] = dim;
         n->fn = log;
     }
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 DT_API dt_tensor *dt_softmax(dt_tensor *a, int dim) { return dt__softmax("dt_softmax", dt__in_f32(a), dim, 0); }
 DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim)
@@ -5328,7 +5157,7 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
     dt__unref(xi);
     dt__unref(wd);
     dt__unref(bd);
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 
 /* ---- pooling */
@@ -5373,7 +5202,7 @@ static dt_tensor *dt__pool2d(const char *call, dt_tensor *x, dt_call *c, const i
     }
     dt__unref(xi);
     dt__unref(index);
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 static dt_tensor *dt__pool_window(const char *call, dt_tensor *x, dt_pool_opts o, int max)
 {
@@ -5422,15 +5251,6 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
 }
 
 /* ---- batch norm. saved: x (in the layout), weight, mean, rstd, y (relu); user: who adds up over ranks */
-typedef struct dt__norm_sync { /* statistics over several ranks, which all come in one order: dt_dist.h */
-    void *user;
-    /* mean and biased var (c) of n values a channel become those of all ranks, and so do the running ones (may be
-       NULL); how many values that is, or a negative status */
-    int64_t (*stats)(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
-                     double momentum);
-    int (*sums)(void *user, dt_tensor *sums); /* (2c): over all ranks */
-} dt__norm_sync;
-
 /* dweight and dbias from this rank's sums (2c): of dy and of dy xhat. *all: those of all ranks, if dx is wanted. */
 static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tensor *y, dt_tensor **t,
                                const uint32_t *acc, dt_tensor **all)
@@ -5591,10 +5411,10 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     dt__unref(mean);
     dt__unref(rstd);
     dt__unref(var);
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 /* sync: training with the statistics of all ranks; NULL: of this one */
-static dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
+DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
                                  dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync)
 {
     const char *call = "dt_op_batch_norm";
@@ -5635,7 +5455,7 @@ static dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bia
     for (int i = x->ndim; i < 4; i++) four.dim[i] = 1;
     dt_tensor *x4 = dt_reshape(x, four);
     if (o.add) o.add = dt_reshape(o.add, four);
-    dt_tensor *y = x4 && dt__tls.code == DT_OK
+    dt_tensor *y = x4 && dt__err.code == DT_OK
                        ? dt__batch_norm4(call, x4, weight, bias, running_mean, running_var, o, sync)
                        : NULL;
     return y ? dt_reshape(y, s) : NULL;
@@ -5693,7 +5513,7 @@ static int dt__layer_norm_bwd(dt__node *n, dt_tensor *g)
 }
 static bool dt__norm_param_ok(const char *call, const char *arg, const dt_tensor *x, const dt_tensor *w, int dims)
 {
-    if (!w) return dt__tls.code == DT_OK;
+    if (!w) return dt__err.code == DT_OK;
     if (!dt__ok(call, arg, w) || !dt__same_device(call, x, w) || !dt__want_float(call, w)) return false;
     bool fits = w->ndim == dims;
     for (int i = 0; fits && i < dims; i++) fits = w->shape[i] == x->shape[x->ndim - dims + i];
@@ -5720,7 +5540,7 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
     dt_tensor *wd = y && weight ? dt__dense(call, weight) : NULL, *bd = y && bias ? dt__dense(call, bias) : NULL;
     dt_tensor *mean = y && !rms ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *rstd = y ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
-    int        rc = dt__tls.code;
+    int        rc = dt__err.code;
     dt_call    c;
     dt__call_begin(&c, DT_K_layer_norm);
     c.u.norm.rms = rms;
@@ -5752,7 +5572,7 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
     dt__unref(bd);
     dt__unref(mean);
     dt__unref(rstd);
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o)
 {
@@ -5768,7 +5588,7 @@ static bool dt__index_ok(const char *call, const dt_tensor *index, const dt_tens
 {
     if (!dt__ok(call, "index", index) || !dt__same_device(call, index, x)) return false;
     if (index->dtype == DT_I64 || index->dtype == DT_I32) return true;
-    dt_fail(DT_ERR_DTYPE, "%s: index is %s; it must be i64 or i32", call, dt__dtype_names[index->dtype]);
+    dt_fail(DT_ERR_DTYPE, "%s: index is %s; it must be i64 or i32", call, dt_dtype_name((dt_dtype)index->dtype));
     return false;
 }
 static int dt__embedding_bwd(dt__node *n, dt_tensor *g)
@@ -5816,7 +5636,7 @@ DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight)
     if (n) dt__save(n, id);
     dt__unref(id);
     dt__unref(w);
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 /* gather and its backward: (outer, n, inner) when index and x agree outside dim, which torch.gather requires only as
    "not larger": where it is smaller, x is narrowed first. */
@@ -5875,7 +5695,7 @@ DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index)
     }
     dt__unref(d);
     dt__unref(id);
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 
 /* ==================================================================================================== >>joining */
@@ -5895,7 +5715,7 @@ static int dt__cat_bwd(dt__node *n, dt_tensor *g)
 }
 static bool dt__list_ok(const char *call, dt_tensor **t, int n)
 {
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (!t || n < 1) {
         dt_fail(DT_ERR_ARG, "%s: needs at least one tensor", call);
         return false;
@@ -5938,7 +5758,7 @@ DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim)
     }
     dt__node *node = rc ? NULL : dt__record("cat", y, dt__cat_bwd, n, t);
     if (node) node->i[0] = dim;
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim)
 {
@@ -5971,7 +5791,7 @@ DT_API int dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int ma
         int64_t len = have - i * size < size ? have - i * size : size;
         out[i] = dt_narrow(a, dim, i * size, len);
     }
-    return dt__tls.code == DT_OK ? (int)n : (int)dt__tls.code;
+    return dt__err.code == DT_OK ? (int)n : (int)dt__err.code;
 }
 static int dt__pad_bwd(dt__node *n, dt_tensor *g)
 {
@@ -6018,7 +5838,7 @@ DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double va
     dt__unref(s);
     dt__node *n = rc ? NULL : dt__record("pad", y, dt__pad_bwd, 1, &a);
     for (int i = 0; n && i < a->ndim; i++) n->i[i] = before[i];
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 
 /* ==================================================================================================== >>dropout */
@@ -6063,7 +5883,7 @@ DT_API dt_tensor *dt_dropout_with(dt_tensor *x, double p, dt_dropout_opts o)
     if (dt__dropout_run(y, x, &c.u, 0)) return dt__finish(y, DT_ERR_DEVICE);
     dt__node *n = dt__record("dropout", y, dt__dropout_bwd, 1, &x);
     if (n) memcpy(n->u, &c.u, sizeof c.u);
-    return dt__finish(y, dt__tls.code);
+    return dt__finish(y, dt__err.code);
 }
 
 /* ==================================================================================================== >>losses */
@@ -6106,7 +5926,7 @@ static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *targe
     dt_tensor *lse = loss ? dt__new(call, x->st->dev, DT_F32, &rows, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *total = lse ? dt__new(call, x->st->dev, DT_F32, &one, 1, DT_LAYOUT_PLAIN) : NULL;
     dt_tensor *w = total && o.weight ? dt__dense(call, o.weight) : NULL;
-    int        rc = dt__tls.code;
+    int        rc = dt__err.code;
     dt_call    c;
     dt__call_begin(&c, DT_K_cross_entropy);
     c.u.loss.smoothing = o.label_smoothing;
@@ -6138,7 +5958,7 @@ static dt_tensor *dt__xent_rows(const char *call, dt_tensor *x, dt_tensor *targe
     dt__unref(lse);
     dt__unref(total);
     dt__unref(w);
-    return loss ? dt__finish(loss, rc ? rc : (int)dt__tls.code) : NULL;
+    return loss ? dt__finish(loss, rc ? rc : (int)dt__err.code) : NULL;
 }
 static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt_loss_opts o, int nll)
 {
@@ -6147,7 +5967,7 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
     if (!dt__want_float(call, x) || !dt__reduction_ok(call, o)) return NULL;
     if (dt__is_float(target->dtype)) {
         dt_fail(DT_ERR_DTYPE, "%s: target is %s; it takes class indices of i64, i32 or u8", call,
-                dt__dtype_names[target->dtype]);
+                dt_dtype_name((dt_dtype)target->dtype));
         return NULL;
     }
     if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1)) {
@@ -6326,8 +6146,15 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     }
     for (int i = 0; i < 3; i++) dt__unref(p[i]);
     dt__unref(lse);
-    return y ? dt__finish(y, rc ? rc : (int)dt__tls.code) : NULL;
+    return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
 
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_CORE_IMPLEMENTATION */
+
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT__CPU_INCLUDED)
+#define DT__CPU_INCLUDED /* it includes this file */
 #include "dt_cpu.h"
-#endif /* DT_IMPLEMENTATION */
+#endif

@@ -41,7 +41,6 @@ CONTENTS
     >>plans          who sends what to whom: algorithms as lists of steps
     >>simulating     a thousand ranks in one thread, in virtual time; what a plan takes on a cluster
     >>basis          implementation from here: errors, clock, memory
-    >>sha            SHA-256 and HMAC
     >>sockets        addresses, deadlines, reading and writing
     >>handshake      the challenge on every socket
     >>rendezvous     from the environment to a table of ranks
@@ -74,41 +73,19 @@ LICENCE
 
     MIT, see LICENSE.
 */
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_COMM_IMPLEMENTATION)
+#define DT_COMM_IMPLEMENTATION
+#endif
+#if defined(DT_COMM_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#define DT__WANT_INSIDE
+#endif
+#include "dt_base.h"
+
 #ifndef DT_COMM_H_INCLUDED
 #define DT_COMM_H_INCLUDED
 
-#if defined(DT_IMPLEMENTATION) && defined(_FEATURES_H) && !defined(__USE_MISC)
-#error "dt_comm.h: a libc header was included before dt_comm.h in strict mode; put '#define _GNU_SOURCE' first in this file, or include dt_comm.h first, or compile with -std=gnu99"
-#endif
-#if defined(DT_IMPLEMENTATION) && !defined(_FEATURES_H) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE
-#endif
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#define DT_COMM_VERSION "0.1.0"
-
-/* The same lines as in dt.h, which may be included before or after. */
-#ifndef DT_API
-#ifdef DT_STATIC
-#define DT_API static __attribute__((unused))
-#else
-#define DT_API extern
-#endif
-#endif
-#ifdef __cplusplus
-#define DT_D {}
-#define DT_OPT0(T) = T()
-#else
-#define DT_D
-#define DT_OPT0(T)
-#endif
-#if !defined(__cplusplus)
-#define DT__LIT(T) (T)
-#elif __cplusplus >= 202002L
-#define DT__LIT(T) T
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_comm.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus
@@ -137,8 +114,6 @@ typedef struct dt_work dt_work;
 DT_API const char *dt_comm_error(const dt_comm *c);
 DT_API int         dt_comm_status_of(const dt_comm *c);  /* 0, or how it failed; NULL: as dt_comm_error */
 DT_API int         dt_comm_failed_rank(const dt_comm *c); /* the rank at fault, or -1 */
-typedef void (*dt_comm_log_fn)(void *user, int level, const char *text); /* 1 error, 2 warning, 3 news, 4 details */
-DT_API void        dt_comm_set_log(dt_comm_log_fn fn, void *user); /* NULL: DT_LOG=error|warn|info|debug on stderr */
 
 /* ---------------------------------------------------------------------------------------------------- >>joining
    The world is read from, in this order: options; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
@@ -234,6 +209,8 @@ DT_API int         dt_comm_local_rank(const dt_comm *c);
 DT_API int         dt_comm_local_size(const dt_comm *c);
 DT_API int         dt_comm_host(const dt_comm *c, int rank); /* the number of its machine, from 0 */
 DT_API const char *dt_comm_host_name(const dt_comm *c, int rank);
+/* What it was made with; strings in it are the caller's of that time. All zero for NULL. */
+DT_API const dt_comm_opts *dt_comm_options(const dt_comm *c);
 DT_API const char *dt_comm_where(const dt_comm *c); /* "RANK and WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "options", ... */
 
 /* ---------------------------------------------------------------------------------------------------- >>collectives */
@@ -276,6 +253,9 @@ DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, i
 DT_API dt_work *dt_comm_send_start(dt_comm *c, const void *buf, int64_t n, int dtype, int to);
 DT_API dt_work *dt_comm_recv_start(dt_comm *c, void *buf, int64_t n, int dtype, int from);
 DT_API bool     dt_work_test(dt_work *w);  /* done, or failed */
+/* Waits until it is done, and tells when it began and ended, in nanoseconds of CLOCK_MONOTONIC. It must still be waited
+   for. Its status. */
+DT_API int      dt_work_times(dt_work *w, int64_t *began, int64_t *ended);
 DT_API int      dt_work_wait(dt_work *w);  /* its status; w is gone; on a GPU: what is queued next comes behind it */
 /* Index of one that is done (on a GPU: queued), not yet waited for; -1: all are NULL. */
 DT_API int      dt_work_wait_any(dt_work **w, int n);
@@ -497,8 +477,8 @@ DT_API int      dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, con
 #endif
 #endif /* DT_COMM_H_INCLUDED */
 
-#if defined(DT_IMPLEMENTATION) && !defined(DT__COMM_H_IMPLEMENTED)
-#define DT__COMM_H_IMPLEMENTED
+#if defined(DT_COMM_IMPLEMENTATION) && !defined(DT__COMM_IMPLEMENTED)
+#define DT__COMM_IMPLEMENTED
 
 #include <errno.h>
 #include <fcntl.h>
@@ -526,6 +506,12 @@ DT_API int      dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, con
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "dt_comm.h: frames are memory as it lies; big-endian machines are not supported"
 #endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(COMM);
+DT__NEEDS(COMM, BASE);
 
 /* ==================================================================================================== >>basis
    A world is this process's membership in a job: the table of ranks and the control connections. Communicators of it
@@ -716,41 +702,6 @@ static void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* it is full: nobody sleeps */
 }
 static bool dt__comm_ok(const dt_comm *c) { return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) == 0; }
-/* The log function is called by any thread, one at a time, perhaps with locks held: it must not call dt. */
-static pthread_mutex_t dt__comm_log_lock = PTHREAD_MUTEX_INITIALIZER;
-static dt_comm_log_fn  dt__comm_log_to;
-static void           *dt__comm_log_user;
-static int             dt__comm_log_level = -1; /* of DT_LOG; -1: not looked at yet */
-
-DT_API void dt_comm_set_log(dt_comm_log_fn fn, void *user)
-{
-    pthread_mutex_lock(&dt__comm_log_lock);
-    dt__comm_log_to = fn;
-    dt__comm_log_user = user;
-    pthread_mutex_unlock(&dt__comm_log_lock);
-}
-static void dt__comm_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3), unused));
-static void dt__comm_log(int level, const char *format, ...)
-{
-    static const char *const names[5] = { "off", "error", "warn", "info", "debug" };
-    char                     text[1024];
-    va_list                  ap;
-    pthread_mutex_lock(&dt__comm_log_lock);
-    if (dt__comm_log_level < 0) {
-        const char *s = getenv("DT_LOG");
-        dt__comm_log_level = 0;
-        for (int i = 1; s && i < 5; i++)
-            if (strcmp(s, names[i]) == 0) dt__comm_log_level = i;
-    }
-    if (dt__comm_log_to || level <= dt__comm_log_level) {
-        va_start(ap, format);
-        vsnprintf(text, sizeof text, format, ap);
-        va_end(ap);
-        if (dt__comm_log_to) dt__comm_log_to(dt__comm_log_user, level, text);
-        else fprintf(stderr, "dt[%d] %s: %s\n", (int)getpid(), names[level < 1 || level > 4 ? 4 : level], text);
-    }
-    pthread_mutex_unlock(&dt__comm_log_lock);
-}
 
 /* ---- what other sections provide */
 /* >>rendezvous: joins; NULL after dt__comm_bad. Threads' worlds have none. */
@@ -805,107 +756,6 @@ static int        dt__comm_fail(dt_comm *c, int status, int rank, const char *fo
 /* >>reducing: dst := dst op src (or src op dst), n elements; any alignment of src */
 static void       dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
 static size_t     dt__comm_size_of(int dtype);
-
-/* ==================================================================================================== >>sha
-   For the handshake only. No table or branch depends on a secret. */
-typedef struct dt__comm_sha {
-    uint32_t h[8];
-    uint64_t nbytes;
-    uint8_t  buf[64];
-} dt__comm_sha;
-typedef struct dt__comm_hmac {
-    dt__comm_sha inner, outer;
-} dt__comm_hmac;
-
-static uint32_t dt__comm_ror(uint32_t x, int n) { return x >> n | x << (32 - n); }
-static void     dt__comm_sha_block(uint32_t h[8], const uint8_t *p)
-{
-    static const uint32_t k[64] = { 0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
-                                    0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
-                                    0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
-                                    0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
-                                    0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
-                                    0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
-                                    0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
-                                    0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-                                    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
-                                    0xc67178f2 };
-    uint32_t              w[64], a = h[0], b = h[1], c = h[2], d = h[3], e = h[4], f = h[5], g = h[6], x = h[7];
-    for (int i = 0; i < 16; i++)
-        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
-    for (int i = 16; i < 64; i++) {
-        uint32_t s = dt__comm_ror(w[i - 15], 7) ^ dt__comm_ror(w[i - 15], 18) ^ w[i - 15] >> 3;
-        uint32_t t = dt__comm_ror(w[i - 2], 17) ^ dt__comm_ror(w[i - 2], 19) ^ w[i - 2] >> 10;
-        w[i] = w[i - 16] + s + w[i - 7] + t;
-    }
-    for (int i = 0; i < 64; i++) {
-        uint32_t t =
-            x + (dt__comm_ror(e, 6) ^ dt__comm_ror(e, 11) ^ dt__comm_ror(e, 25)) + ((e & f) ^ (~e & g)) + k[i] + w[i];
-        uint32_t u = (dt__comm_ror(a, 2) ^ dt__comm_ror(a, 13) ^ dt__comm_ror(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-        x = g, g = f, f = e, e = d + t, d = c, c = b, b = a, a = t + u;
-    }
-    h[0] += a, h[1] += b, h[2] += c, h[3] += d, h[4] += e, h[5] += f, h[6] += g, h[7] += x;
-}
-static void dt__comm_sha_begin(dt__comm_sha *s)
-{
-    static const uint32_t h[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                   0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
-    memcpy(s->h, h, sizeof h);
-    s->nbytes = 0;
-}
-static void dt__comm_sha_add(dt__comm_sha *s, const void *data, size_t nbytes)
-{
-    const uint8_t *p = (const uint8_t *)data;
-    while (nbytes > 0) {
-        size_t at = (size_t)(s->nbytes & 63), n = 64 - at < nbytes ? 64 - at : nbytes;
-        memcpy(s->buf + at, p, n);
-        s->nbytes += n;
-        p += n;
-        nbytes -= n;
-        if (at + n == 64) dt__comm_sha_block(s->h, s->buf);
-    }
-}
-static void dt__comm_sha_end(dt__comm_sha *s, uint8_t out[32])
-{
-    uint64_t bits = s->nbytes * 8;
-    uint8_t  end[72] = { 0x80 };
-    size_t   n = (size_t)(((s->nbytes & 63) < 56 ? 56 : 120) - (s->nbytes & 63));
-    for (int i = 0; i < 8; i++) end[n + (size_t)i] = (uint8_t)(bits >> (56 - 8 * i));
-    dt__comm_sha_add(s, end, n + 8);
-    for (int i = 0; i < 32; i++) out[i] = (uint8_t)(s->h[i / 4] >> (24 - 8 * (i % 4)));
-}
-static void dt__comm_hmac_begin(dt__comm_hmac *m, const void *key, size_t nbytes)
-{
-    uint8_t k[64], in[64], out[64];
-    memset(k, 0, sizeof k);
-    if (nbytes > 64) {
-        dt__comm_sha_begin(&m->inner);
-        dt__comm_sha_add(&m->inner, key, nbytes);
-        dt__comm_sha_end(&m->inner, k);
-    } else if (nbytes > 0) memcpy(k, key, nbytes);
-    for (int i = 0; i < 64; i++) in[i] = k[i] ^ 0x36, out[i] = k[i] ^ 0x5c;
-    dt__comm_sha_begin(&m->inner);
-    dt__comm_sha_add(&m->inner, in, 64);
-    dt__comm_sha_begin(&m->outer);
-    dt__comm_sha_add(&m->outer, out, 64);
-}
-static void dt__comm_hmac_add(dt__comm_hmac *m, const void *data, size_t nbytes)
-{
-    dt__comm_sha_add(&m->inner, data, nbytes);
-}
-static void dt__comm_hmac_end(dt__comm_hmac *m, uint8_t out[32])
-{
-    dt__comm_sha_end(&m->inner, out);
-    dt__comm_sha_add(&m->outer, out, 32);
-    dt__comm_sha_end(&m->outer, out);
-}
-/* Takes as long wherever they differ. */
-static bool dt__comm_same(const uint8_t *a, const uint8_t *b, size_t nbytes)
-{
-    volatile uint8_t differ = 0;
-    for (size_t i = 0; i < nbytes; i++) differ = (uint8_t)(differ | (a[i] ^ b[i]));
-    return differ == 0;
-}
 
 /* ==================================================================================================== >>sockets
    Every descriptor is close-on-exec, every socket non-blocking; waiting is poll with a deadline (ns). */
@@ -1209,13 +1059,13 @@ typedef struct dt__shake {
 
 static void dt__shake_mac(const dt__shake *h, bool reply, uint8_t out[32])
 {
-    dt__comm_hmac m;
-    dt__comm_hmac_begin(&m, h->token, 32);
-    dt__comm_hmac_add(&m, reply ? "dt1 s" : "dt1 c", 5);
-    dt__comm_hmac_add(&m, &h->s, sizeof h->s);
-    dt__comm_hmac_add(&m, &h->c, reply ? sizeof h->c : offsetof(dt__hello_c, mac));
-    if (reply) dt__comm_hmac_add(&m, &h->r, offsetof(dt__hello_r, mac));
-    dt__comm_hmac_end(&m, out);
+    dt__hmac m;
+    dt__hmac_begin(&m, h->token, 32);
+    dt__hmac_add(&m, reply ? "dt1 s" : "dt1 c", 5);
+    dt__hmac_add(&m, &h->s, sizeof h->s);
+    dt__hmac_add(&m, &h->c, reply ? sizeof h->c : offsetof(dt__hello_c, mac));
+    if (reply) dt__hmac_add(&m, &h->r, offsetof(dt__hello_r, mac));
+    dt__hmac_end(&m, out);
 }
 static bool dt__shake_server(dt__shake *h, const dt__world *w) /* false: no random numbers */
 {
@@ -1280,7 +1130,7 @@ static int dt__shake_step_server(dt__shake *h, int fd)
     if (h->state == 1) {
         if ((got = dt__shake_recv(h, fd, &h->c, sizeof h->c)) != 1) return got;
         dt__shake_mac(h, false, mac);
-        if (!dt__comm_same(mac, h->c.mac, 32)) return DT__SHAKE_AUTH;
+        if (!dt__same_secret(mac, h->c.mac, 32)) return DT__SHAKE_AUTH;
         return DT__SHAKE_DECIDE;
     }
     if (h->state == 3 && (got = dt__shake_send(h, fd, &h->r, sizeof h->r)) != 1) return got;
@@ -1305,7 +1155,7 @@ static int dt__shake_step_client(dt__shake *h, int fd)
     if ((got = dt__shake_recv(h, fd, &h->r, sizeof h->r)) != 1) /* closed here: our answer did not please */
         return got == DT__SHAKE_NET ? DT__SHAKE_AUTH : got;
     dt__shake_mac(h, true, mac);
-    if (!dt__comm_same(mac, h->r.mac, 32)) return DT__SHAKE_AUTH;
+    if (!dt__same_secret(mac, h->r.mac, 32)) return DT__SHAKE_AUTH;
     h->r.text[sizeof h->r.text - 1] = 0;
     return h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
 }
@@ -1441,13 +1291,7 @@ static int dt__config_launcher(dt__config *f, const char *rank, const char *size
 /* Who tells rank and world; *id: what only the ranks of this job share (for the Unix socket), or NULL. */
 static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t nbytes)
 {
-    static const char *const by[5][4] = { { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE" },
-                                          { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE" },
-                                          { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS" },
-                                          { "PMIX_RANK", "SLURM_NTASKS", NULL, NULL },
-                                          { "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL } };
-    int64_t                  nodes = 0;
+    int64_t nodes = 0;
     id[0] = 0;
     if (o->world != 0) {
         snprintf(f->where, sizeof f->where, "options");
@@ -1464,12 +1308,14 @@ static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t
         f->local_world = o->local_world;
         return 0;
     }
-    for (int i = 0; i < 5; i++) {
-        if (!getenv(by[i][0]) && (i >= 2 || !getenv(by[i][1])))
-            continue; /* SLURM_NTASKS alone: a shell in an allocation */
-        int got = dt__config_launcher(f, by[i][0], by[i][1], by[i][2], by[i][3]);
+    int i = dt__launcher();
+    if (i >= 0) {
+        const char *by = dt__launcher_name(i, DT__LAUNCHER_RANK);
+        int         got = dt__config_launcher(f, by, dt__launcher_name(i, DT__LAUNCHER_SIZE),
+                                              dt__launcher_name(i, DT__LAUNCHER_LOCAL_RANK),
+                                              dt__launcher_name(i, DT__LAUNCHER_LOCAL_SIZE));
         if (got < 0) return got;
-        snprintf(f->where, sizeof f->where, "%s", i == 0 ? "RANK and WORLD_SIZE" : by[i][0]);
+        snprintf(f->where, sizeof f->where, "%s", i == 0 ? "RANK and WORLD_SIZE" : by);
         const char *a = NULL, *b = NULL;
         if (i == 1) {
             a = getenv("PMIX_NAMESPACE");
@@ -1481,8 +1327,8 @@ static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t
             a = getenv("SLURM_JOB_ID");
             b = getenv("SLURM_STEP_ID");
         }
-        if (a) snprintf(id, nbytes, "%s %.80s %.80s", by[i][0], a, b ? b : "");
-        else if (i == 1 || i == 2) snprintf(id, nbytes, "%s parent %d", by[i][0], (int)getppid());
+        if (a) snprintf(id, nbytes, "%s %.80s %.80s", by, a, b ? b : "");
+        else if (i == 1 || i == 2) snprintf(id, nbytes, "%s parent %d", by, (int)getppid());
         return 0;
     }
     snprintf(f->where, sizeof f->where, "no launcher: a world of one");
@@ -1696,7 +1542,7 @@ static int dt__token_given(const dt_comm_opts *o, uint8_t token[32])
 static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id)
 {
     const char  *insecure = getenv("DT_INSECURE");
-    dt__comm_sha s;
+    dt_sha256 s;
     uint8_t      sum[32];
     char         text[320];
     int          got = dt__token_given(o, f->token);
@@ -1713,9 +1559,9 @@ static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id
     /* the job's number where a launcher gives one, else the port, is what its ranks share */
     if (f->naddr) snprintf(text, sizeof text, "port %d epoch %" PRId64, f->port, f->epoch);
     else snprintf(text, sizeof text, "%s epoch %" PRId64, id, f->epoch);
-    dt__comm_sha_begin(&s);
-    dt__comm_sha_add(&s, text, strlen(text));
-    dt__comm_sha_end(&s, sum);
+    dt_sha256_begin(&s);
+    dt_sha256_add(&s, text, strlen(text));
+    dt_sha256_end(&s, sum);
     snprintf(f->name, sizeof f->name, "dt-%u-%02x%02x%02x%02x%02x%02x%02x%02x", (unsigned)geteuid(), sum[0], sum[1],
              sum[2], sum[3], sum[4], sum[5], sum[6], sum[7]);
     return 0;
@@ -1800,7 +1646,7 @@ static int dt__ticket_take(dt__config *f, dt__world *w, int64_t deadline)
 /* ---- this rank's line of the table */
 static void dt__host_id(uint8_t out[16])
 {
-    dt__comm_sha s;
+    dt_sha256 s;
     struct stat  st;
     uint8_t      sum[32];
     char         boot[64] = "";
@@ -1808,13 +1654,13 @@ static void dt__host_id(uint8_t out[16])
     ssize_t      n = fd >= 0 ? read(fd, boot, sizeof boot) : 0;
     dt__close(&fd);
     if (n <= 0) n = gethostname(boot, sizeof boot) == 0 ? (ssize_t)strnlen(boot, sizeof boot) : 0;
-    dt__comm_sha_begin(&s);
-    dt__comm_sha_add(&s, boot, (size_t)n);
+    dt_sha256_begin(&s);
+    dt_sha256_add(&s, boot, (size_t)n);
     if (stat("/proc/self/ns/net", &st) == 0) {
         uint64_t ino = (uint64_t)st.st_ino;
-        dt__comm_sha_add(&s, &ino, sizeof ino);
+        dt_sha256_add(&s, &ino, sizeof ino);
     }
-    dt__comm_sha_end(&s, sum);
+    dt_sha256_end(&s, sum);
     memcpy(out, sum, 16);
 }
 static int dt__member_self(dt__world *w, dt__member *m)
@@ -2262,7 +2108,7 @@ static dt__world *dt__world_join(const dt_comm_opts *o)
             return NULL;
         }
     }
-    dt__comm_log(3, "rank %d of %d (%s), machine %d of %d, %d ranks here, joined in %.0f ms", w->rank, w->size,
+    dt__logf(3, "rank %d of %d (%s), machine %d of %d, %d ranks here, joined in %.0f ms", w->rank, w->size,
                  w->where, w->member[w->rank].host, w->nhosts, w->local_size, (double)(dt__comm_now() - begin) * 1e-6);
     return w;
 }
@@ -2693,7 +2539,7 @@ static void dt__control_stranger(dt__world *w, int fd, const char *why) /* a lin
     char         at[80];
     ctl->strangers++;
     if (ctl->strangers_at && dt__comm_now() < ctl->strangers_at + 1000000000) return;
-    dt__comm_log(2, "rank %d refused a connection from %s: %s (%d since the last such line)", w->rank,
+    dt__logf(2, "rank %d refused a connection from %s: %s (%d since the last such line)", w->rank,
                  dt__peer_text(fd, at, sizeof at), why, ctl->strangers);
     ctl->strangers_at = dt__comm_now();
     ctl->strangers = 0;
@@ -2729,7 +2575,7 @@ static void dt__register_fail(dt__world *w, const char *text)
     if (ctl->complete || ctl->join_failed) return;
     ctl->join_failed = true;
     snprintf(ctl->join_text, sizeof ctl->join_text, "%s", text);
-    dt__comm_log(1, "joining failed: %s", text);
+    dt__logf(1, "joining failed: %s", text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
         if (k->kind == DT__KIND_REGISTER && !k->shaking && !k->broken) {
             dt__conn_say(k, DT__C_REFUSED, 0, text, strnlen(text, DT__CTEXT));
@@ -2775,7 +2621,7 @@ static bool dt__register_member(dt__world *w, dt__conn *k)
     memcpy(m, k->body, sizeof *m);
     m->host_name[sizeof m->host_name - 1] = 0;
     k->ready = true;
-    dt__comm_log(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nthere + 1,
+    dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nthere + 1,
                  w->size);
     if (++ctl->nthere < w->size) return true;
     if (w->costs_bad[0]) dt__register_fail(w, w->costs_bad);
@@ -2956,7 +2802,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             text[0] = 0;
             if (k->kind == DT__KIND_REGISTER) ctl->there[k->peer] = 1;
         } else {
-            dt__comm_log(2, "rank %d refused: %s", w->rank, text);
+            dt__logf(2, "rank %d refused: %s", w->rank, text);
             if (!ctl->complete) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
         }
         dt__shake_reply(&k->shake, status, text);
@@ -3133,9 +2979,9 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     ctl->ngone++;
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
-        dt__comm_log(1, "rank %d: %s", w->rank, text);
+        dt__logf(1, "rank %d: %s", w->rank, text);
         for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, text);
-    } else dt__comm_log(3, "rank %d: %s", w->rank, text);
+    } else dt__logf(3, "rank %d: %s", w->rank, text);
     d.rank = rank;
     d.how = how;
     dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
@@ -3158,7 +3004,7 @@ static void dt__control_expelled(dt__world *w, const char *why)
     char         text[DT__CTEXT + 1];
     if (ctl->expelled || ctl->released) return;
     snprintf(text, sizeof text, "the other ranks have given up this one, rank %d: %.500s", w->rank, why);
-    dt__comm_log(1, "%s", text);
+    dt__logf(1, "%s", text);
     ctl->expelled = true;
     ctl->gone[w->rank] = DT__DIED;
     ctl->ngone++;
@@ -3830,7 +3676,7 @@ static void dt__arrived_timers(dt__world *w, int64_t now)
     double       keep = w->timeout > w->join_timeout ? w->timeout : w->join_timeout;
     while (ctl->arrived && now > ctl->arrived->since + (int64_t)(keep * 1e9)) {
         dt__arrived *a = ctl->arrived;
-        dt__comm_log(2, "rank %d: nobody took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
+        dt__logf(2, "rank %d: nobody took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
                      a->comm);
         ctl->arrived = a->next;
         if (!ctl->arrived) ctl->arrived_last = NULL;
@@ -9415,7 +9261,7 @@ static void dt__past_log(const dt_comm *c) /* the thread that drives, or none do
     e->told = true;
     for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {
         dt__past_text(c, k, text, sizeof text);
-        dt__comm_log(2, "history: %s", text);
+        dt__logf(2, "history: %s", text);
     }
 }
 static void dt__work_end(dt_comm *c, dt_work *w, int status)
@@ -9752,7 +9598,7 @@ static int dt__comm_link(const dt_comm *c)
     return c->inside || (c->world && c->world->mpi) ? DT_LINK_SHM : DT_LINK_LOOP;
 }
 /* Can it be done in shared memory, by >>shared? */
-static bool dt__comm_shares(const dt_comm *c, dt_coll coll)
+static bool dt_sha256res(const dt_comm *c, dt_coll coll)
 {
     return c->shared && c->local_size == c->size && c->size <= 64 &&
            (coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BARRIER);
@@ -9768,7 +9614,7 @@ static dt_algo dt__fixed(const dt_comm *c, dt_coll coll, int64_t total)
 #endif
     if (forced != DT_ALGO_AUTO && forced != DT_ALGO_SHARED && dt_plan_can(coll, forced, c->size, c->host))
         return forced;
-    return dt__comm_shares(c, coll) ? DT_ALGO_SHARED : DT_ALGO_AUTO;
+    return dt_sha256res(c, coll) ? DT_ALGO_SHARED : DT_ALGO_AUTO;
 }
 static dt_algo dt__choose(const dt_comm *c, dt_coll coll, int64_t total, size_t size, int64_t *segment)
 {
@@ -9952,7 +9798,7 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     struct dt__engine *e = c->engine;
     dt__shared        *s = (dt__shared *)c->shared;
     size_t             size = dt__comm_size_of(a->dtype), nbytes = (size_t)a->n * size;
-    if (!dt__comm_shares(c, a->coll) || a->n > DT__POST_SHORT || nbytes > DT__POST_SHORT ||
+    if (!dt_sha256res(c, a->coll) || a->n > DT__POST_SHORT || nbytes > DT__POST_SHORT ||
         (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || (c->ordered && dt__coll_reduces(a->coll)) ||
         __atomic_load_n(&e->head, __ATOMIC_ACQUIRE))
         return false;
@@ -10152,6 +9998,14 @@ static void dt__work_await(dt_work *w, bool last) /* last: it is not waited for 
     if (last) dt__work_drop(e, w);
     pthread_mutex_unlock(&e->lock);
 }
+DT_API int dt_work_times(dt_work *w, int64_t *began, int64_t *ended)
+{
+    if (!w) return DT_COMM_ERR_ARG;
+    dt__work_await(w, false);
+    if (began) *began = w->started;
+    if (ended) *ended = w->ended;
+    return w->status;
+}
 DT_API int dt_work_wait(dt_work *w)
 {
     if (!w) return DT_COMM_ERR_ARG;
@@ -10239,6 +10093,7 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
     c->failed_rank = -1;
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->timeout = o->timeout > 0 ? o->timeout : t && atof(t) > 0 ? atof(t) : 30;
+    c->opts = *o;
     c->no_thread = o->no_thread;
     c->ordered = o->ordered || (ordered && !strcmp(ordered, "1"));
     c->streams = o->streams > 0 ? o->streams : 1;
@@ -10627,7 +10482,7 @@ static uint64_t dt__id_mix(uint64_t a, uint64_t b)
     return (x ^ x >> 31) | 1;
 }
 /* The segment of the ranks of c on this machine: the first of them makes it. */
-static int dt__comm_share(dt_comm *c, const int *local, int n)
+static int dt_sha256re(dt_comm *c, const int *local, int n)
 {
     dt__world  *w = c->world;
     int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1, e = 0;
@@ -10701,7 +10556,7 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     if (how && !strcmp(how, "shm") && nlocal < n)
         bad = dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"shm\", but the ranks are on several machines");
     dt__world_add(w, c);
-    if (!bad && nlocal > 1 && !tcp && !w->mpi) bad = dt__comm_share(c, local, nlocal);
+    if (!bad && nlocal > 1 && !tcp && !w->mpi) bad = dt_sha256re(c, local, nlocal);
     if (n > 1 && !w->mpi && (tcp || nlocal < n)) c->across = &dt__transport_tcp;
 #ifdef DT_USE_MPI
     if (n > 1 && w->mpi) {
@@ -10904,7 +10759,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
         if (k < n && member[k] == c->member[i]) k++;
         else {
             static const char *const how[] = { "it came too late", "it died", "it left", "it is out of reach" };
-            dt__comm_log(3, "rank %d goes on without rank %d: %s", c->rank, i,
+            dt__logf(3, "rank %d goes on without rank %d: %s", c->rank, i,
                          how[dt__world_gone(w, c->member[i]) & 3]);
         }
     DT_COMM_FREE(member);
@@ -10987,6 +10842,11 @@ DT_API int dt_comm_tune(dt_comm *c, const char *path)
     if (rc) return dt__comm_bad(rc, "dt_comm_tune: %s", c->text);
     if (bad && c->rank) dt__comm_bad(bad, "dt_comm_tune: rank 0 could not write the table");
     return bad;
+}
+DT_API const dt_comm_opts *dt_comm_options(const dt_comm *c)
+{
+    static const dt_comm_opts none = DT__NO_OPTIONS;
+    return c ? &c->opts : &none;
 }
 DT_API const char *dt_comm_where(const dt_comm *c) { return c && c->world ? c->world->where : "threads"; }
 
@@ -12046,4 +11906,7 @@ DT_API int dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, const dt
     return text ? code : 0;
 }
 
-#endif /* DT_IMPLEMENTATION */
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_COMM_IMPLEMENTATION */

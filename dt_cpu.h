@@ -23,6 +23,7 @@ A COMPLETE PROGRAM
 
 CONTENTS
 
+    >>inside         what dt_dist.h's implementation uses of this one
     >>pool           the thread pool
     >>instances      the kernels, compiled for each instruction set
     >>cpu            the device
@@ -67,16 +68,41 @@ LICENCE
 */
 #ifndef DT__ISA
 
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CPU_IMPLEMENTATION)
+#define DT_CPU_IMPLEMENTATION
+#endif
+#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#define DT__WANT_INSIDE
+#endif
+#include "dt.h"
+
 #ifndef DT_CPU_H_INCLUDED
 #define DT_CPU_H_INCLUDED
-#include "dt.h"
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_cpu.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
 #endif
 
-#if defined(DT_IMPLEMENTATION) && defined(DT__H_IMPLEMENTED) && !defined(DT__CPU_H_IMPLEMENTED)
-#define DT__CPU_H_IMPLEMENTED
+#if defined(DT__WANT_INSIDE) && !defined(DT__CPU_INSIDE)
+#define DT__CPU_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   What dt_dist.h uses of this header. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Kernels of this thread run on it alone (1) or on the pool (0); negative: only asks. Returns what held before. */
+DT__INSIDE int dt__pool_alone(int on);
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__CPU_INSIDE */
+
+#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_IMPLEMENTED)
+#define DT__CPU_IMPLEMENTED
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -84,6 +110,15 @@ LICENCE
 #ifdef DT_USE_CBLAS
 #include <cblas.h>
 #endif
+#if defined(DT_STATIC) && !defined(DT__CORE_IMPLEMENTED)
+#error "dt_cpu.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_CPU_IMPLEMENTATION"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(CPU);
+DT__NEEDS(CPU, CORE);
 
 /* ==================================================================================================== >>pool
    A pool of threads for fixed partitions. dt__pool_run(n, fn, ctx) calls fn(ctx, task, worker) once for each task;
@@ -117,6 +152,12 @@ typedef struct dt__pool {
 static dt__pool dt__the_pool = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER,
                                  { 0 }, 0, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, -1, { 0 }, 0 };
 static __thread int dt__in_job;
+DT__INSIDE int      dt__pool_alone(int on)
+{
+    int before = dt__in_job;
+    if (on >= 0) dt__in_job = on;
+    return before;
+}
 
 static inline void dt__pause(void)
 {
@@ -135,9 +176,7 @@ static int dt__pool_default_size(void)
         n = 0;
         for (long i = 0; i < len / (long)sizeof mask[0]; i++) n += __builtin_popcountl(mask[i]);
         if (n <= 0) n = sysconf(_SC_NPROCESSORS_ONLN);
-        s = getenv("LOCAL_WORLD_SIZE");
-        if (!s) s = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-        long ranks = s ? strtol(s, NULL, 10) : 1;
+        int ranks = dt__launcher_number(DT__LAUNCHER_LOCAL_SIZE);
         if (ranks > 1) n /= ranks;
     }
     return n < 1 ? 1 : n > DT__POOL_MAX ? DT__POOL_MAX : (int)n;
@@ -344,8 +383,8 @@ static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *p
    fewer faults when they are new. The room before and behind a block is never touched: it costs addresses, not memory. Not
    with an allocator of the user's, whose room may be dear. */
 #define DT__HUGE ((size_t)2 << 20)
-#if defined(MADV_HUGEPAGE) && !defined(DT__OWN_MALLOC)
-static bool dt__cpu_huge(size_t nbytes) { return nbytes >= DT__HUGE && !dt__global.a.alloc; }
+#ifdef MADV_HUGEPAGE
+static bool dt__cpu_huge(size_t nbytes) { return nbytes >= DT__HUGE && dt__alloc_is_ours(); }
 static void dt__cpu_advise(void *at, size_t nbytes) /* a wish: it may be refused */
 {
     madvise(at, nbytes & ~(DT__HUGE - 1), MADV_HUGEPAGE);
@@ -457,7 +496,10 @@ DT_API const char *dt_cpu_isa(void)
     dt_cpu();
     return dt__cpu_isa_name;
 }
-#endif /* DT_IMPLEMENTATION */
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_CPU_IMPLEMENTATION */
 
 #else /* DT__ISA: the kernels, included by >>instances above */
 

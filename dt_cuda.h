@@ -52,12 +52,22 @@ CONTENTS
     >>group          blocks of several devices: copies, broadcasts, sums (DT_USE_NCCL)
     >>table          the list of entries
 */
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CUDA_IMPLEMENTATION)
+#define DT_CUDA_IMPLEMENTATION
+#endif
+#if defined(DT_CUDA_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#define DT__WANT_INSIDE
+#endif
+#include "dt.h"
+
 #ifndef DT_CUDA_H
 #define DT_CUDA_H
 
-#include "dt.h"
 #ifdef DT_USE_NCCL
 #include "dt_comm.h"
+#endif
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_cuda.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus
@@ -138,8 +148,8 @@ int   dt__cuda_probe(void); /* of kernels/: the cudaError_t of asking for one of
 #endif /* DT_CUDA_H */
 
 /* ============================================================================================================ */
-#if defined(DT_IMPLEMENTATION) && !defined(DT__CUDA_H_IMPLEMENTED)
-#define DT__CUDA_H_IMPLEMENTED
+#if defined(DT_CUDA_IMPLEMENTATION) && !defined(DT__CUDA_IMPLEMENTED)
+#define DT__CUDA_IMPLEMENTED
 
 #ifndef DT_USE_CUDA
 static void *dt__cuda_none(const char *call)
@@ -2361,4 +2371,4 @@ DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o)
     return DT_OK;
 }
 #endif /* DT_USE_CUDA */
-#endif /* DT_IMPLEMENTATION */
+#endif /* DT_CUDA_IMPLEMENTATION */

@@ -43,7 +43,6 @@ CONTENTS
     >>datasets       files, arrays, callbacks; parts and joins of them
     >>samplers       which items, in which order, on which rank
     >>loaders        batches, fetched ahead and augmented
-    >>digest         SHA-256
     >>sets           implementation from here: what a dataset is, reading runs of items
     >>elements       numbers as files store them
     >>files          opening, sizes, patterns, gzip
@@ -55,7 +54,6 @@ CONTENTS
     >>sampler        samplers
     >>transform      from stored items to what a net sees
     >>loader         the loader
-    >>sha            SHA-256
 
 MACROS
 
@@ -76,14 +74,19 @@ LICENCE
 
     MIT, see LICENSE.
 */
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_DATA_IMPLEMENTATION)
+#define DT_DATA_IMPLEMENTATION
+#endif
+#if defined(DT_DATA_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#define DT__WANT_INSIDE
+#endif
+#include "dt.h"
+
 #ifndef DT_DATA_H_INCLUDED
 #define DT_DATA_H_INCLUDED
 
-#include "dt.h"
-
-#define DT_DATA_VERSION "0.1.0"
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
-#error "dt_data.h: dt.h beside it is of another version; copy all headers of one version"
+#error "dt_data.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus
@@ -332,6 +335,7 @@ typedef struct dt_batch {
 DT_API bool    dt_loader_next(dt_loader *in, dt_batch *b);
 /* The epoch whose batch comes next: moves on with an epoch's last batch. INT64_MAX for NULL and with an error pending,
    so that a loop over epochs ends. */
+DT_API dt_dataset *dt_loader_dataset(const dt_loader *in); /* NULL for NULL */
 DT_API int64_t dt_loader_epoch(const dt_loader *in);
 DT_API int64_t dt_loader_batches(const dt_loader *in); /* in a whole epoch */
 /* The place behind the batch that was handed out last. It may be saved, and assigned to: a change counts at the next
@@ -359,25 +363,19 @@ DT_API void            dt_loader_reset(dt_loader *in);
    loader logs this line as a warning. */
 DT_API size_t          dt_loader_report(const dt_loader *in, double communication, char *buf, size_t nbytes);
 
-/* ---------------------------------------------------------------------------------------------------- >>digest */
-typedef struct dt_sha256 {
-    uint32_t h[8];
-    uint64_t nbytes;
-    uint8_t  block[64];
-} dt_sha256;
-DT_API void dt_sha256_begin(dt_sha256 *s);
-DT_API void dt_sha256_add(dt_sha256 *s, const void *data, size_t nbytes);
-DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
-
 #ifdef __cplusplus
 }
 #endif
 #endif /* DT_DATA_H_INCLUDED */
 
-#if defined(DT_IMPLEMENTATION) && !defined(DT__DATA_H_IMPLEMENTED)
-#define DT__DATA_H_IMPLEMENTED
+#if defined(DT_DATA_IMPLEMENTATION) && !defined(DT__DATA_IMPLEMENTED)
+#define DT__DATA_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__CORE_IMPLEMENTED)
+#error "dt_data.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_DATA_IMPLEMENTATION"
+#endif
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <sys/stat.h>
 #ifdef DT_USE_ZLIB
@@ -386,6 +384,12 @@ DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "dt_data.h: files are read as they lie; big-endian machines are not supported"
 #endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(DATA);
+DT__NEEDS(DATA, CORE);
 
 /* ==================================================================================================== >>sets
    A set is a leaf (files, arrays, a callback) or made of others (a selection, a join). Items are read in runs: as many
@@ -549,7 +553,7 @@ DT_API void dt_dataset_free(dt_dataset *s)
 /* after making one: NULL and nothing left if an error came up on the way */
 static dt_dataset *dt__set_done(dt_dataset *s)
 {
-    if (dt__tls.code == DT_OK) return s;
+    if (dt__err.code == DT_OK) return s;
     dt_dataset_free(s);
     return NULL;
 }
@@ -742,7 +746,7 @@ static int dt__set_run(const char *call, const dt_dataset *s, int64_t i, int64_t
         if (!p) return dt_error_code();
         char *raw = s->y.plain ? p + y_at : p + y_at + s->y.nbytes;
         int   rc = s->get(s->user, i, p, s->has_y ? raw : NULL);
-        if (rc || dt__tls.code != DT_OK)
+        if (rc || dt__err.code != DT_OK)
             return dt_fail(rc < 0 && rc >= DT_ERR_FILE ? (dt_status)rc : DT_ERR_STATE,
                            "%s: the callback failed at item %" PRId64 " with status %d", call, i, rc);
         r->x = p;
@@ -785,7 +789,7 @@ DT_API dt_item_info dt_dataset_item(const dt_dataset *s)
 }
 static bool dt__set_ok(const char *call, const dt_dataset *s)
 {
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (!s) dt_fail(DT_ERR_ARG, "%s: the dataset is NULL", call);
     return s != NULL;
 }
@@ -852,7 +856,7 @@ DT_API dt_dataset *dt_arrays_with(const void *x, int64_t n, dt_arrays_opts o)
 {
     static const char call[] = "dt_arrays";
     dt__elem          as_is = { 0, 0, 0 };
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!x || n < 0) {
         dt_fail(DT_ERR_ARG, "%s: %s", call, x ? "n is negative" : "x is NULL");
         return NULL;
@@ -873,7 +877,7 @@ DT_API dt_dataset *dt_source_with(dt_source_opts o)
 {
     static const char call[] = "dt_source";
     dt__elem          as_is = { 0, 0, 0 };
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!o.get || o.n < 0) {
         dt_fail(DT_ERR_ARG, "%s: %s", call, o.get ? ".n is negative" : ".get is NULL");
         return NULL;
@@ -1160,8 +1164,8 @@ static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn 
 {
     dt__head h;
     int64_t  n;
-    if (dt__tls.code == DT_OK && classes && !s->nyfiles) dt_fail(DT_ERR_ARG, "%s: .classes without .labels", call);
-    if (dt__tls.code != DT_OK || dt__shards(call, s->file, s->nfiles, head, false, &h, &s->n)) return dt__set_done(s);
+    if (dt__err.code == DT_OK && classes && !s->nyfiles) dt_fail(DT_ERR_ARG, "%s: .classes without .labels", call);
+    if (dt__err.code != DT_OK || dt__shards(call, s->file, s->nfiles, head, false, &h, &s->n)) return dt__set_done(s);
     if (image && (h.ndim != 3 || h.elem.kind != 'u' || h.elem.size != 1)) {
         char kind[32];
         dt_fail(DT_ERR_FILE, "%s: %.300s holds %s of shape %s, expected images: u8 of shape (n, h, w)", call,
@@ -1178,7 +1182,7 @@ static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn 
         dt_fail(DT_ERR_FILE,
                 "%s: %" PRId64 " files (%.300s ...) have %" PRId64 " files of labels (%.300s ...); expected as many",
                 call, s->nfiles, s->file[0].path, s->nyfiles, s->yfile[0].path);
-    if (dt__tls.code != DT_OK || dt__shards(call, s->yfile, s->nyfiles, head, hold, &h, &n) || dt__pairs_ok(call, s) ||
+    if (dt__err.code != DT_OK || dt__shards(call, s->yfile, s->nyfiles, head, hold, &h, &n) || dt__pairs_ok(call, s) ||
         dt__head_field(call, "y", &s->y, &h, false, classes))
         return dt__set_done(s);
     s->ystep = (int64_t)s->y.stored;
@@ -1187,7 +1191,7 @@ static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn 
 }
 static dt_dataset *dt__arrays_find(const char *call, const char *path, dt_open_opts o, dt__head_fn head, bool hold)
 {
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     dt_dataset *s = dt__set_new(call, DT__SET_FILES);
     if (!s || dt__files_find(call, path, &s->file, &s->nfiles)) return dt__set_done(s);
     if (o.labels && dt__files_find(call, o.labels, &s->yfile, &s->nyfiles)) return dt__set_done(s);
@@ -1420,11 +1424,11 @@ static dt_dataset *dt__mnist_open(const char *call, const char *dir, const char 
 /* directory and part of a known set */
 static bool dt__known_ok(const char *call, const char *dir, dt_part part)
 {
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (!dir) dt_fail(DT_ERR_ARG, "%s: the directory is NULL", call);
     else if (part != DT_TRAIN && part != DT_TEST)
         dt_fail(DT_ERR_ARG, "%s: part is %d, expected DT_TRAIN or DT_TEST", call, (int)part);
-    return dt__tls.code == DT_OK;
+    return dt__err.code == DT_OK;
 }
 DT_API dt_dataset *dt_mnist_open(const char *dir, dt_part part)
 {
@@ -1617,7 +1621,7 @@ static int dt__npy_head(const char *call, dt__file *f, dt__head *h)
     h->base = lead + n;
     if (!dt__file_read(call, f, lead, text, (size_t)n)) dt__npy_parse(&r, h);
     dt_dealloc(text, (size_t)n);
-    return dt__tls.code != DT_OK ? (int)dt_error_code() : dt__head_fits(call, f, h);
+    return dt__err.code != DT_OK ? (int)dt_error_code() : dt__head_fits(call, f, h);
 }
 DT_API dt_dataset *dt_npy_open_with(const char *path, dt_open_opts o)
 {
@@ -1630,7 +1634,7 @@ static const int64_t dt__far = INT64_C(1) << 50; /* more than any file; sums of 
 /* Files of records: x and y are known, and where they lie. */
 static dt_dataset *dt__records_open(const char *call, dt_dataset *s, int64_t skip)
 {
-    if (dt__tls.code != DT_OK) return dt__set_done(s);
+    if (dt__err.code != DT_OK) return dt__set_done(s);
     for (int64_t i = 0; i < s->nfiles; i++) {
         dt__file *f = s->file + i;
         if (dt__file_open(call, f)) break;
@@ -1643,7 +1647,7 @@ static dt_dataset *dt__records_open(const char *call, dt_dataset *s, int64_t ski
                     "%s: %.300s has %" PRId64 " bytes%s: expected a multiple of the %" PRId64 " of a record; %" PRId64
                     " are left over behind %" PRId64 " records",
                     call, f->path, rest, skip ? " of records" : "", s->step, rest % s->step, rest / s->step);
-        if (dt__tls.code != DT_OK || dt__file_place(call, f, &s->n, rest / s->step, skip, s->nfiles <= DT__KEEP_OPEN))
+        if (dt__err.code != DT_OK || dt__file_place(call, f, &s->n, rest / s->step, skip, s->nfiles <= DT__KEEP_OPEN))
             break;
     }
     return dt__set_done(s);
@@ -1658,7 +1662,7 @@ DT_API dt_dataset *dt_records_open_with(const char *path, dt_records_opts o)
 {
     static const char call[] = "dt_records_open";
     dt__elem          as_is = { 0, 0, 0 };
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     dt_dataset *s = dt__set_new(call, DT__SET_FILES);
     if (!s || dt__field_set(call, "x", &s->x, as_is, o.x_dtype, o.x_shape, 0) ||
         (o.has_y && dt__field_set(call, "y", &s->y, as_is, o.y_dtype, o.y_shape, o.classes)))
@@ -1670,7 +1674,7 @@ DT_API dt_dataset *dt_records_open_with(const char *path, dt_records_opts o)
         dt_fail(DT_ERR_ARG, "%s: .x_at, .y_at, .skip or .nbytes is negative or too large", call);
     else if (o.nbytes && o.nbytes < end)
         dt_fail(DT_ERR_ARG, "%s: .nbytes is %" PRId64 ", but x and y need %" PRId64, call, o.nbytes, end);
-    if (dt__tls.code != DT_OK || dt__files_find(call, path, &s->file, &s->nfiles)) return dt__set_done(s);
+    if (dt__err.code != DT_OK || dt__files_find(call, path, &s->file, &s->nfiles)) return dt__set_done(s);
     if (o.big_endian) dt__swap_field(&s->x);
     if (o.big_endian && o.has_y) dt__swap_field(&s->y);
     s->has_y = o.has_y;
@@ -1732,7 +1736,7 @@ DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o)
     static const char call[] = "dt_tokens_open";
     dt_shape          shape;
     dt__elem          e = { 'u', 2, 0 };
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!o.stride) o.stride = o.length;
     if (o.nbytes) e.size = (uint8_t)o.nbytes;
     if (o.length <= 0 || o.length > dt__far || o.stride < 0 || o.stride > dt__far)
@@ -1745,7 +1749,7 @@ DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o)
     memset(&shape, 0, sizeof shape);
     shape.ndim = 1;
     shape.dim[0] = o.length;
-    dt_dataset *s = dt__tls.code == DT_OK ? dt__set_new(call, DT__SET_FILES) : NULL;
+    dt_dataset *s = dt__err.code == DT_OK ? dt__set_new(call, DT__SET_FILES) : NULL;
     if (!s || dt__field_set(call, "x", &s->x, e, DT_I64, shape, 0) || dt__files_find(call, path, &s->file, &s->nfiles))
         return dt__set_done(s);
     s->y = s->x;
@@ -1766,7 +1770,7 @@ DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o)
         else if (n <= o.length)
             dt_fail(DT_ERR_FILE, "%s: %.300s has %" PRId64 " tokens, an item needs %" PRId64 " (.length and one more)",
                     call, f->path, n, o.length + 1);
-        if (dt__tls.code != DT_OK ||
+        if (dt__err.code != DT_OK ||
             dt__file_place(call, f, &s->n, (n - o.length - 1) / o.stride + 1, o.skip, s->nfiles <= DT__KEEP_OPEN))
             break;
     }
@@ -1826,7 +1830,7 @@ static int dt__folder_list(const char *call, const char *dir, int depth, dt__nam
     if (depth > DT__FOLDER_DEPTH)
         return dt_fail(DT_ERR_FILE, "%s: %.300s is more than %d folders deep", call, dir, (int)DT__FOLDER_DEPTH);
     if (!d) return dt_fail(DT_ERR_FILE, "%s: cannot read the folder %.300s: %s", call, dir, strerror(errno));
-    while (dt__tls.code == DT_OK) {
+    while (dt__err.code == DT_OK) {
         struct stat st;
         errno = 0;
         struct dirent *e = readdir(d);
@@ -1932,11 +1936,11 @@ static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt
     int64_t  *first = NULL;
     dt__folder_list(call, dir, 0, &classes);
     dt__names_sort(&classes, 0);
-    if (dt__tls.code == DT_OK && !classes.n)
+    if (dt__err.code == DT_OK && !classes.n)
         dt_fail(DT_ERR_FILE, "%s: %.300s has no folders, expected one for each class", call, dir);
-    if (dt__tls.code == DT_OK && !(first = (int64_t *)dt_alloc((size_t)classes.n * sizeof *first)))
+    if (dt__err.code == DT_OK && !(first = (int64_t *)dt_alloc((size_t)classes.n * sizeof *first)))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " classes", call, classes.n);
-    for (int64_t k = 0; dt__tls.code == DT_OK && k < classes.n; k++) {
+    for (int64_t k = 0; dt__err.code == DT_OK && k < classes.n; k++) {
         char *path = dt__path(dir, classes.p[k], "");
         first[k] = found->n;
         if (path && !dt__folder_list(call, path, 1, found) && found->n == first[k])
@@ -1944,10 +1948,10 @@ static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt
         dt__names_sort(found, first[k]);
         dt__data_text_free(path);
     }
-    if (dt__tls.code == DT_OK && (s->name = (char **)dt__alloc_zero((size_t)classes.n * sizeof *s->name)))
+    if (dt__err.code == DT_OK && (s->name = (char **)dt__alloc_zero((size_t)classes.n * sizeof *s->name)))
         s->nnames = classes.n;
     else dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " classes", call, classes.n);
-    if (dt__tls.code == DT_OK && (s->file = dt__files_new(call, found->n))) {
+    if (dt__err.code == DT_OK && (s->file = dt__files_new(call, found->n))) {
         s->nfiles = found->n;
         for (int64_t k = 0, i = 0; k < classes.n; k++) {
             s->name[k] = classes.p[k];
@@ -1971,7 +1975,7 @@ DT_API dt_dataset *dt_folder_open(const char *dir)
     dt__names         found = { NULL, 0, 0 };
     dt__elem          u8 = { 'u', 1, 0 }, i64 = { 'i', 8, 0 };
     dt_shape          shape, one;
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!dir) {
         dt_fail(DT_ERR_ARG, "%s: the directory is NULL", call);
         return NULL;
@@ -2076,7 +2080,7 @@ DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n)
 {
     static const char call[] = "dt_dataset_concat";
     int64_t           total = 0;
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!sets || n < 1) {
         dt_fail(DT_ERR_ARG, sets ? "%s: %d sets, expected one or more" : "%s: sets is NULL, n is %d", call, n);
         return NULL;
@@ -2095,7 +2099,7 @@ DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n)
         else if (b->n > INT64_MAX - total)
             dt_fail(DT_ERR_ARG, "%s: with set %d there are more items than 64 bits count", call, k);
         else total += b->n;
-        if (dt__tls.code != DT_OK) return NULL;
+        if (dt__err.code != DT_OK) return NULL;
     }
     dt_dataset *d = dt__set_of(call, DT__SET_JOIN, sets, n, total);
     if (!d) return NULL;
@@ -2267,7 +2271,7 @@ DT_API dt_status dt_dataset_mean_std(const dt_dataset *s, double *mean, double *
                 dt__moments_add(&sums[c], r.x + (size_t)k * r.xstep + (size_t)c * step, s->x.dtype, plane, i + k == 0);
     }
     dt__mem_free(&mem);
-    for (int c = 0; c < channels && dt__tls.code == DT_OK; c++)
+    for (int c = 0; c < channels && dt__err.code == DT_OK; c++)
         dt__moments_end(&sums[c], s->x.dtype, s->n * plane, mean ? mean + c : NULL, std ? std + c : NULL);
     dt_dealloc(sums, (size_t)channels * sizeof *sums);
     return dt_error_code();
@@ -2503,7 +2507,7 @@ static int dt__seek_stretches(const char *call, dt_sampler *s, const dt_cursor *
 DT_API dt_status dt_sampler_seek(dt_sampler *s, const dt_cursor *at)
 {
     static const char call[] = "dt_sampler_seek";
-    if (dt__tls.code != DT_OK) return dt_error_code();
+    if (dt__err.code != DT_OK) return dt_error_code();
     if (!s || !at) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, s ? "cursor" : "sampler");
     if ((uint64_t)at->seed != s->seed)
         return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor's seed is %" PRIu64 ", the sampler's %" PRIu64, call,
@@ -2622,7 +2626,7 @@ DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o)
 {
     static const char call[] = "dt_sampler_new";
     const uint64_t    limit = SIZE_MAX / 16;
-    if (dt__tls.code != DT_OK || dt__sampler_check(call, n, &o)) return NULL;
+    if (dt__err.code != DT_OK || dt__sampler_check(call, n, &o)) return NULL;
     dt_sampler *s = (dt_sampler *)dt__alloc_zero(sizeof *s);
     if (!s) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
@@ -2920,7 +2924,7 @@ static int dt__tf_item(const dt__tf *t, uint64_t seed, int64_t epoch, int64_t it
     d.dtype = t->dtype;
     d.shape = t->in.shape;
     int rc = t->fn(t->user, &d, to);
-    if (rc || dt__tls.code != DT_OK)
+    if (rc || dt__err.code != DT_OK)
         return dt_fail(rc < 0 && rc >= DT_ERR_FILE ? (dt_status)rc : DT_ERR_STATE,
                        "dt_loader_next: the transform failed at item %" PRId64 " with status %d", item, rc);
     return 0;
@@ -3161,11 +3165,11 @@ static void dt__batch_fill(dt_loader *in, dt__tray *s, int64_t k, dt__mem *mem)
     s->code = DT_OK;
     s->sha256[0] = 0;
     s->n = dt_sampler_batch(in->sampler, k, in->o.batch, in->o.drop_last, s->item);
-    for (int64_t at = 0; at < s->n && dt__tls.code == DT_OK; at += took) {
+    for (int64_t at = 0; at < s->n && dt__err.code == DT_OK; at += took) {
         if (at + 2 < s->n) dt__foresee(in->set, s->item[at + 2]);
         if (dt__batch_run(in, s, at, mem, &took)) break;
     }
-    if (in->o.digest && dt__tls.code == DT_OK) {
+    if (in->o.digest && dt__err.code == DT_OK) {
         dt_sha256 h;
         uint8_t   sum[32];
         dt_sha256_begin(&h);
@@ -3174,9 +3178,9 @@ static void dt__batch_fill(dt_loader *in, dt__tray *s, int64_t k, dt__mem *mem)
         dt_sha256_end(&h, sum);
         for (int i = 0; i < 32; i++) snprintf(s->sha256 + 2 * i, 3, "%02x", sum[i]);
     }
-    if (dt__tls.code != DT_OK) {
-        s->code = dt__tls.code;
-        memcpy(s->message, dt__tls.message, sizeof s->message);
+    if (dt__err.code != DT_OK) {
+        s->code = dt__err.code;
+        memcpy(s->message, dt__err.message, sizeof s->message);
     }
     __atomic_add_fetch(&in->busy, dt_trace_now() - t0, __ATOMIC_RELAXED);
     __atomic_add_fetch(&in->made, s->n, __ATOMIC_RELAXED);
@@ -3417,7 +3421,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
 {
     uint64_t t0 = dt_trace_now();
     if (b) memset(b, 0, sizeof *b);
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (!in || !b) {
         dt_fail(DT_ERR_ARG, "dt_loader_next: the %s is NULL", in ? "batch" : "loader");
         return false;
@@ -3458,7 +3462,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     if (last) {
         dt__loader_warn(in);
         in->over = ok;
-        if (dt__tls.code == DT_OK) dt__loader_begin(in); /* so that the next epoch's first batches are there in time */
+        if (dt__err.code == DT_OK) dt__loader_begin(in); /* so that the next epoch's first batches are there in time */
         else in->begun = false;
     }
     return ok;
@@ -3467,7 +3471,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
 /* ---- making and asking */
 static int dt__loader_check(const char *call, const dt_dataset *set, const dt_loader_opts *o)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!set) return dt_fail(DT_ERR_ARG, "%s: the dataset is NULL", call);
     if (o->batch < 0 || o->workers < 0 || o->workers > 1024 || o->prefetch < 0 || o->prefetch > 65536)
         return dt_fail(DT_ERR_ARG, "%s: .batch %" PRId64 ", .workers %d, .prefetch %d: one is out of range", call,
@@ -3622,9 +3626,10 @@ DT_API void dt_loader_free(dt_loader *in)
     dt_dataset_free(in->set);
     dt_dealloc(in, sizeof *in);
 }
+DT_API dt_dataset *dt_loader_dataset(const dt_loader *in) { return in ? in->set : NULL; }
 DT_API int64_t    dt_loader_epoch(const dt_loader *in) 
 {
-    return in && dt__tls.code == DT_OK ? in->place->c.epoch : INT64_MAX;
+    return in && dt__err.code == DT_OK ? in->place->c.epoch : INT64_MAX;
 }
 DT_API int64_t    dt_loader_batches(const dt_loader *in) { return in ? in->whole : 0; }
 DT_API dt_cursor *dt_loader_cursor(dt_loader *in) { return in ? &in->place->c : NULL; }
@@ -3632,7 +3637,7 @@ DT_API dt_tensor *dt_loader_state(dt_loader *in)
 {
     dt_adopt_opts o;
     dt_shape      shape;
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!in) {
         dt_fail(DT_ERR_ARG, "dt_loader_state: the loader is NULL");
         return NULL;
@@ -3704,79 +3709,7 @@ DT_API size_t dt_loader_report(const dt_loader *in, double communication, char *
     return n > 0 ? (size_t)n : 0;
 }
 
-/* ==================================================================================================== >>sha
-   SHA-256 (FIPS 180-4). */
-static const uint32_t dt__sha_k[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
-};
-static uint32_t dt__sha_turn(uint32_t x, int n) { return x >> n | x << (32 - n); }
-static void     dt__sha_block(uint32_t *h, const uint8_t *p)
-{
-    uint32_t w[64], v[8];
-    for (int i = 0; i < 16; i++) {
-        memcpy(&w[i], p + 4 * i, 4);
-        w[i] = __builtin_bswap32(w[i]);
-    }
-    for (int i = 16; i < 64; i++) {
-        uint32_t a = w[i - 15], b = w[i - 2];
-        w[i] = w[i - 16] + (dt__sha_turn(a, 7) ^ dt__sha_turn(a, 18) ^ a >> 3) + w[i - 7] +
-               (dt__sha_turn(b, 17) ^ dt__sha_turn(b, 19) ^ b >> 10);
-    }
-    memcpy(v, h, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t e = v[4], a = v[0];
-        uint32_t t1 = v[7] + (dt__sha_turn(e, 6) ^ dt__sha_turn(e, 11) ^ dt__sha_turn(e, 25)) +
-                      ((e & v[5]) ^ (~e & v[6])) + dt__sha_k[i] + w[i];
-        uint32_t t2 = (dt__sha_turn(a, 2) ^ dt__sha_turn(a, 13) ^ dt__sha_turn(a, 22)) +
-                      ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
-        for (int k = 7; k > 0; k--) v[k] = v[k - 1];
-        v[4] += t1;
-        v[0] = t1 + t2;
-    }
-    for (int i = 0; i < 8; i++) h[i] += v[i];
+#ifdef __cplusplus
 }
-DT_API void dt_sha256_begin(dt_sha256 *s)
-{
-    static const uint32_t start[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
-    if (!s) return;
-    memset(s, 0, sizeof *s);
-    memcpy(s->h, start, sizeof start);
-}
-DT_API void dt_sha256_add(dt_sha256 *s, const void *data, size_t nbytes)
-{
-    const uint8_t *p = (const uint8_t *)data;
-    if (!s || !p) return;
-    size_t have = (size_t)(s->nbytes & 63);
-    s->nbytes += nbytes;
-    if (have && nbytes >= 64 - have) {
-        memcpy(s->block + have, p, 64 - have);
-        dt__sha_block(s->h, s->block);
-        p += 64 - have;
-        nbytes -= 64 - have;
-        have = 0;
-    }
-    for (; !have && nbytes >= 64; p += 64, nbytes -= 64) dt__sha_block(s->h, p);
-    memcpy(s->block + have, p, nbytes);
-}
-DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32])
-{
-    static const uint8_t pad[64] = { 0x80 };
-    if (!s || !out) return;
-    uint64_t bits = __builtin_bswap64(s->nbytes * 8);
-    dt_sha256_add(s, pad, 1 + (119 - (size_t)(s->nbytes & 63)) % 64);
-    dt_sha256_add(s, &bits, 8);
-    for (int i = 0; i < 8; i++) {
-        uint32_t v = __builtin_bswap32(s->h[i]);
-        memcpy(out + 4 * i, &v, 4);
-    }
-}
-
-#endif /* DT_IMPLEMENTATION */
+#endif
+#endif /* DT_DATA_IMPLEMENTATION */

@@ -63,14 +63,25 @@ LICENCE
 
     MIT, see LICENSE.
 */
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_DIST_IMPLEMENTATION)
+#define DT_DIST_IMPLEMENTATION
+#endif
+#if defined(DT_DIST_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#define DT__WANT_INSIDE
+#endif
+#include "dt_nn.h"
+#include "dt_data.h"
+#include "dt_comm.h"
+#ifdef DT_DIST_IMPLEMENTATION
+#include "dt_cpu.h"
+#endif
+
 #ifndef DT_DIST_H_INCLUDED
 #define DT_DIST_H_INCLUDED
 
-#include "dt_comm.h"
-#include "dt_data.h"
-#include "dt_nn.h"
-
-#define DT_DIST_VERSION "0.1.0"
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_dist.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -259,14 +270,22 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 #endif
 #endif /* DT_DIST_H_INCLUDED */
 
-#if defined(DT_IMPLEMENTATION) && !defined(DT__DIST_H_IMPLEMENTED)
-#define DT__DIST_H_IMPLEMENTED
+#if defined(DT_DIST_IMPLEMENTATION) && !defined(DT__DIST_IMPLEMENTED)
+#define DT__DIST_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__NN_IMPLEMENTED)
+#error "dt_dist.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_DIST_IMPLEMENTATION"
+#endif
 
-#include "dt.h" /* the implementations of these, if they are not there yet */
+#include <signal.h>
 
-#include "dt_comm.h"
-#include "dt_data.h"
-#include "dt_nn.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(DIST);
+DT__NEEDS(DIST, NN);
+DT__NEEDS(DIST, DATA);
+DT__NEEDS(DIST, COMM);
+DT__NEEDS(DIST, CPU);
 
 typedef struct dt__bucket { /* a stretch of a block's gradients */
     int      block;
@@ -344,7 +363,7 @@ struct dt_ddp {
 /* ==================================================================================================== >>agree */
 static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     const char *why = d->c ? dt_comm_error(d->c) : NULL;
     if (!why && d->norm) why = dt_comm_error(d->norm);
     d->told = 1;   /* whoever failed has told everyone */
@@ -357,7 +376,7 @@ static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 /* An error of this rank is everyone's. */
 static void dt__ddp_tell(dt_ddp *d)
 {
-    if (d->told || !d->c || dt__tls.code == DT_OK) return;
+    if (d->told || !d->c || dt__err.code == DT_OK) return;
     d->told = 1;
     dt_comm_abort(d->c, dt_error());
     dt_comm_abort(d->norm, dt_error());
@@ -696,7 +715,7 @@ static int dt__buffers_put(dt_ddp *d, int root)
 {
     if (!d->stage) return 0;
     d->stage_root = root;
-    if (d->rank == root && dt__buffers_copy(d, 1)) return dt__tls.code;
+    if (d->rank == root && dt__buffers_copy(d, 1)) return dt__err.code;
     d->stage_work = dt_comm_broadcast_start(d->c, d->stage->st->ptr, d->stage->numel, DT_COMM_U8, root);
     return d->stage_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
@@ -744,7 +763,7 @@ static int dt__note_take(dt_ddp *d)
         d->before = mine;
         d->after = 1 / total;
     }
-    if (differ && dt__reach_join(d)) return dt__tls.code;
+    if (differ && dt__reach_join(d)) return dt__err.code;
     return dt__buffers_put(d, root);
 }
 /* A parameter without a gradient in this backward: its part of the bucket is zero. */
@@ -802,7 +821,7 @@ static int dt__buckets_go(dt_ddp *d) /* those that are ready, in order */
     int rc = 0;
     while (!rc && d->next < d->nbuckets && !d->bucket[d->next].waiting) rc = dt__bucket_start(d, &d->bucket[d->next++]);
     if (rc || d->next < d->nbuckets || d->bad_work) return rc;
-    if (dt__tls.bad_loss && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder;
+    if (dt__err.bad_loss && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder;
     if (d->far && !d->o.no_check && (rc = dt__flags_read(d)) != 0) return rc;
     d->bad_work = dt_comm_allgather_start(d->c, NULL, d->bad, 1, NULL, DT_COMM_I64);
     return d->bad_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
@@ -821,9 +840,9 @@ static int dt__ddp_drain(dt_ddp *d)
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         if (!b->work) continue;
-        dt__work_await(b->work, false);
-        int64_t t0 = b->work->started, t1 = b->work->ended; /* one after the other, beside the backward */
+        int64_t t0 = 0, t1 = 0; /* one after the other, beside the backward */
         char    name[48];
+        dt_work_times(b->work, &t0, &t1);
         if (dt_work_wait(b->work)) rc = 1;
         snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", i, b->numel);
         if (!rc) dt_trace_span("ddp buckets", name, (uint64_t)t0, (uint64_t)t1);
@@ -856,7 +875,7 @@ static int dt__ddp_nonfinite(dt_ddp *d)
         d->bad[bad] = b->first; /* unless another one is found */
         for (int k = b->n - 1, here = 0; k >= 0; k--) {
             const dt__param *p = d->m->order[b->first + k];
-            if (dt__ddp_scale(d, d->m->block[b->block].b.grad, p->offset, p->t->numel, 1, &here)) return dt__tls.code;
+            if (dt__ddp_scale(d, d->m->block[b->block].b.grad, p->offset, p->t->numel, 1, &here)) return dt__err.code;
             if (here) d->bad[bad] = b->first + k;
         }
     }
@@ -911,10 +930,10 @@ static int dt__ddp_open(dt_ddp *d)
     int       ours = d->skipping;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__ddp_ready_for(d)) return dt__tls.code;
+    if (dt_model_seal(m) || dt__ddp_ready_for(d)) return dt__err.code;
     d->walking = 1;
     d->next = 0;
-    if (d->flags && dt__fill(d->flags, 0)) return dt__tls.code;
+    if (d->flags && dt__fill(d->flags, 0)) return dt__err.code;
     if (!d->slot) d->bad[d->rank] = -1;
     d->t_begin = dt_trace_now();
     d->busy = d->c ? dt_comm_get_stats(d->c).busy : 0;
@@ -924,7 +943,7 @@ static void dt__ddp_begin(void *user)
 {
     dt_ddp   *d = (dt_ddp *)user;
     dt_model *m = d->m;
-    int       rc = m && dt__tls.code == DT_OK ? dt__ddp_open(d) : 1;
+    int       rc = m && dt__err.code == DT_OK ? dt__ddp_open(d) : 1;
     if (rc < 0) dt__ddp_tell(d);
     if (rc || d->unsynced || d->o.slots || dt__ddp_alone(d)) return;
     for (int i = 0; i < d->nbuckets; i++) {
@@ -943,7 +962,7 @@ static void dt__ddp_begin(void *user)
 static void dt__ddp_ready(void *user, dt_tensor *p)
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (!d->walking || d->unsynced || d->o.slots || dt__ddp_alone(d) || dt__tls.code != DT_OK) return;
+    if (!d->walking || d->unsynced || d->o.slots || dt__ddp_alone(d) || dt__err.code != DT_OK) return;
     for (int i = 0; i < d->m->nblocks; i++) {
         const dt__mblock *b = &d->m->block[i];
         if (!p->group || (void *)p->group != b->b.dt__group) continue;
@@ -961,7 +980,7 @@ static void dt__ddp_end(void *user, dt_status status)
     d->walking = 0;
     d->t_walked = dt_trace_now();
     if (!d->skipping) dt__syncnorm_turn(d);
-    if (status != DT_OK || dt__tls.code != DT_OK) {
+    if (status != DT_OK || dt__err.code != DT_OK) {
         dt__ddp_tell(d);
         if (!dt__ddp_alone(d)) dt__ddp_drain(d);
         return;
@@ -976,7 +995,7 @@ static void dt__ddp_end(void *user, dt_status status)
     }
     if (d->next < d->nbuckets)
         dt_fail(DT_ERR_STATE, "dt_backward: bucket %d of %d never became ready", d->next, d->nbuckets);
-    if (dt__tls.code == DT_OK) dt__ddp_finish(d);
+    if (dt__err.code == DT_OK) dt__ddp_finish(d);
     dt__ddp_tell(d);
     d->weight = -1;
     uint64_t now = dt_trace_now();
@@ -998,7 +1017,7 @@ static void dt__ddp_verify(dt_ddp *d)
     double    norm = 0;
     int64_t   n = 0, at = 0, total = 0;
     char      line[2048];
-    if (!d->verifying || !m || !m->sealed || dt__tls.code != DT_OK) return;
+    if (!d->verifying || !m || !m->sealed || dt__err.code != DT_OK) return;
     for (int i = 0; i < m->nparams; i++) total += m->param[i]->buffer ? 0 : m->param[i]->t->numel;
     int len = snprintf(line, sizeof line, "%" PRId64 " ", d->verified++), text = len + 64;
     dt_sha256_begin(&s);
@@ -1035,10 +1054,10 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
 {
     dt_ddp *d = (dt_ddp *)user;
     (void)opt;
-    if (dt__tls.code == DT_OK && d->o.slots && d->slot)
+    if (dt__err.code == DT_OK && d->o.slots && d->slot)
         dt_fail(DT_ERR_STATE, "dt_step: %d of this rank's %d slots have had their backward", d->slot,
                 d->o.slots / d->world);
-    if (dt__tls.code == DT_OK && d->unsynced && !dt__ddp_alone(d))
+    if (dt__err.code == DT_OK && d->unsynced && !dt__ddp_alone(d))
         dt_fail(DT_ERR_STATE, "dt_step: inside dt_ddp_no_sync; the last backward before a step must be outside");
     dt__ddp_verify(d);
     dt__ddp_tell(d);
@@ -1144,7 +1163,7 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         rc = dt__slots_copy(d, d->send, 0, d->total, 0);
     } else {
         rc = dt__slots_exchange(d);
-        if (!rc && dt__reach_join(d)) rc = dt__tls.code;
+        if (!rc && dt__reach_join(d)) rc = dt__err.code;
         if (!rc && dt_comm_allgather(d->c, NULL, d->bad, 1, NULL, DT_COMM_I64))
             rc = dt__ddp_comm_fail(d, "dt_backward");
     }
@@ -1228,7 +1247,7 @@ static dt_tensor *dt__syncnorm_gather(dt_ddp *d, dt_tensor *mean, dt_tensor *var
         dt_copy(dt_narrow(mine, 1, 0, 1), mean);
         dt_copy(dt_narrow(mine, 1, 1, 1), var);
     }
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (dt_comm_allgather(d->norm, NULL, all->st->ptr, 2 * ch, NULL, DT_COMM_F32)) {
         dt__ddp_comm_fail(d, "batch norm");
         return NULL;
@@ -1248,7 +1267,7 @@ static int64_t dt__syncnorm_stats_far(dt_ddp *d, dt_tensor *mean, dt_tensor *var
     float        *share = (float *)(room + d->world);
     dt_reduce_opts ro;
     dt_make_opts   mo;
-    if (!room || dt__syncnorm_ran(d, ch)) return dt__tls.code;
+    if (!room || dt__syncnorm_ran(d, ch)) return dt__err.code;
     if (dt_comm_allgather(d->norm, &n, count, 1, NULL, DT_COMM_I64)) return dt__ddp_comm_fail(d, "batch norm");
     for (int r = 0; r < d->world; r++) total += count[r];
     for (int r = 0; r < d->world; r++) share[r] = total ? (float)((double)count[r] / (double)total) : 0;
@@ -1269,8 +1288,8 @@ static int64_t dt__syncnorm_stats_far(dt_ddp *d, dt_tensor *mean, dt_tensor *var
         dt__syncnorm_blend_far(rv, v, (double)total / (double)(total - 1), momentum);
     }
     dt_no_grad_end();
-    if (dt__tls.code == DT_OK && total == 1) dt__syncnorm_one();
-    return dt__tls.code == DT_OK ? total : (int64_t)dt__tls.code;
+    if (dt__err.code == DT_OK && total == 1) dt__syncnorm_one();
+    return dt__err.code == DT_OK ? total : (int64_t)dt__err.code;
 }
 static int64_t dt__syncnorm_stats(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
                                   double momentum)
@@ -1279,7 +1298,7 @@ static int64_t dt__syncnorm_stats(void *user, dt_tensor *mean, dt_tensor *var, i
     if (d->far) return dt__syncnorm_stats_far(d, mean, var, n, rm, rv, momentum);
     int64_t ch = mean->numel, each = 2 * ch + 1;
     double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, each * d->world), *sq = all + ch, total;
-    if (!all || dt__syncnorm_ran(d, ch)) return dt__tls.code;
+    if (!all || dt__syncnorm_ran(d, ch)) return dt__err.code;
     double *mine = all + each * d->rank;
     memset(mine, 0, (size_t)each * sizeof *mine);
     for (int64_t i = 0; i < ch && n; i++) {
@@ -1314,7 +1333,7 @@ static int dt__syncnorm_sums(void *user, dt_tensor *sums)
     dt_ddp *d = (dt_ddp *)user;
     double  weight = d->weight < 0 ? 1 : d->weight, back = weight > 0 ? 1 / weight : 0;
     if (d->far) {
-        if (dt__syncnorm_ran(d, -sums->numel / 2)) return dt__tls.code;
+        if (dt__syncnorm_ran(d, -sums->numel / 2)) return dt__err.code;
         int rc = weight > 0 ? dt__ddp_scale(d, sums, 0, sums->numel, weight, NULL) : dt__fill(sums, 0);
         if (!rc && dt_comm_allreduce(d->norm, dt__syncnorm_data(sums), sums->numel, DT_COMM_F32, DT_COMM_SUM))
             rc = dt__ddp_comm_fail(d, "dt_backward: batch norm");
@@ -1322,7 +1341,7 @@ static int dt__syncnorm_sums(void *user, dt_tensor *sums)
     }
     double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, sums->numel);
     float  *x = dt__syncnorm_data(sums);
-    if (!all || dt__syncnorm_ran(d, -sums->numel / 2)) return dt__tls.code;
+    if (!all || dt__syncnorm_ran(d, -sums->numel / 2)) return dt__err.code;
     for (int64_t i = 0; i < sums->numel; i++) all[i] = weight > 0 ? weight * (double)x[i] : 0;
     if (dt_comm_allreduce(d->norm, all, sums->numel, DT_COMM_F64, DT_COMM_SUM))
         return dt__ddp_comm_fail(d, "dt_backward: batch norm");
@@ -1357,13 +1376,13 @@ static int dt__syncnorm_skip_far(dt_ddp *d, int64_t *counts, int64_t n)
         counts += d->world;
         at += each * d->world;
     }
-    return dt__tls.code;
+    return dt__err.code;
 }
 static int dt__syncnorm_skip(dt_ddp *d)
 {
     int64_t n = 0;
     if (!d->norm || !d->nran_before) return 0;
-    if (d->norm->no_thread)
+    if (dt_comm_options(d->norm)->no_thread)
         return dt_fail(DT_ERR_STATE, "dt_ddp_skip: .sync_batchnorm needs a communicator with a thread, this one has "
                                      ".no_thread");
     for (int64_t i = 0; i < d->nran_before; i++) {
@@ -1383,7 +1402,7 @@ static int dt__syncnorm_skip(dt_ddp *d)
         int64_t  ch = d->ran_before[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
         dt_work *w = ch < 0 ? dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F64, DT_COMM_SUM)
                             : dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F64);
-        if (dt__syncnorm_shadow(d, w)) return dt__tls.code;
+        if (dt__syncnorm_shadow(d, w)) return dt__err.code;
         at += ch < 0 ? each : each * d->world;
     }
     return 0;
@@ -1453,7 +1472,7 @@ static int dt__ddp_outcome(void *user, const char *call)
     char    text[512];
     if (dt__ddp_alone(d)) return 0;
     memset(text, 0, sizeof text);
-    if (d->rank == 0 && dt__tls.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
+    if (d->rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
     if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, call);
     if (!text[0] || d->rank == 0) return 0;
     d->told = 1;
@@ -1463,11 +1482,11 @@ static int dt__ddp_outcome(void *user, const char *call)
 static void    dt__ddp_gone(void *user) { ((dt_ddp *)user)->m = NULL; }
 static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
 {
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!d) dt_fail(DT_ERR_ARG, "%s: the ddp is NULL", call);
     else if (!d->m) dt_fail(DT_ERR_STATE, "%s: the model was freed", call);
     else if (dt__tls.in_backward) dt_fail(DT_ERR_STATE, "%s: called inside a backward", call);
-    return dt__tls.code == DT_OK ? d : NULL;
+    return dt__err.code == DT_OK ? d : NULL;
 }
 static int dt__ddp_attach(dt_ddp *d)
 {
@@ -1480,7 +1499,7 @@ static int dt__ddp_attach(dt_ddp *d)
     for (int r = 0; r < d->world; r++) d->bad[r] = -1;
     if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c))
         return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
-    if (d->c && dt__syncnorm_attach(d)) return dt__tls.code;
+    if (d->c && dt__syncnorm_attach(d)) return dt__err.code;
     d->watch.user = d;
     d->watch.made = dt__ddp_made;
     d->watch.grads = dt__ddp_grads;
@@ -1491,8 +1510,8 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.outcome = dt__ddp_outcome;
     d->watch.gone = dt__ddp_gone;
     m->watch = &d->watch;
-    if (d->c && m->nparams && dt__ddp_share_all(d)) return dt__tls.code;
-    if (m->sealed && d->c && !d->far && dt__model_pack(m)) return dt__tls.code;
+    if (d->c && m->nparams && dt__ddp_share_all(d)) return dt__err.code;
+    if (m->sealed && d->c && !d->far && dt__model_pack(m)) return dt__err.code;
     const char *path = getenv("DT_VERIFY");
     d->verifying = path && *path;
     if (d->verifying && d->rank == 0 && !(d->verify = fopen(path, "w")))
@@ -1518,7 +1537,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     int         world = dt_comm_size(c);
     if (!dt__model_ok(call, m)) return NULL;
     if (m->watch) dt_fail(DT_ERR_STATE, "%s: the model has a ddp already", call);
-    else if (m->device != dt_cpu() && world > 1 && !c->plane)
+    else if (m->device != dt_cpu() && world > 1 && !dt_comm_options(c)->backend)
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
     else if (dt_comm_status_of(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
@@ -1530,7 +1549,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
                 o.bucket_mb);
-    dt_ddp *d = dt__tls.code == DT_OK ? (dt_ddp *)dt__alloc_zero(sizeof *d) : NULL;
+    dt_ddp *d = dt__err.code == DT_OK ? (dt_ddp *)dt__alloc_zero(sizeof *d) : NULL;
     if (!d) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call); /* a first error stays */
         return NULL;
@@ -1564,10 +1583,10 @@ DT_API void dt_ddp_free(dt_ddp *d)
             if (s->user == d) s->user = NULL;
         }
         if (m->sealed && d->c && !d->far) { /* the gradients move out of the communicator's memory */
-            dt_status code = dt__tls.code;
-            dt__tls.code = DT_OK;
+            dt_status code = dt__err.code;
+            dt__err.code = DT_OK;
             dt__model_pack(m);
-            if (code != DT_OK) dt__tls.code = code;
+            if (code != DT_OK) dt__err.code = code;
             for (int i = 0; i < m->nparams; i++) { /* what was frozen kept its window */
                 dt_tensor *t = m->param[i]->t;
                 if (m->param[i]->block >= 0 || !t->grad) continue;
@@ -1631,15 +1650,15 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses", amp->nlosses);
     d->skipping = 1;
     if (!amp || !dt__amp_stash(d->m)) dt__ddp_open(d);
-    if (dt__tls.code == DT_OK) dt__syncnorm_skip(d);
-    if (dt__tls.code == DT_OK) {
+    if (dt__err.code == DT_OK) dt__syncnorm_skip(d);
+    if (dt__err.code == DT_OK) {
         for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 0;
         for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
         if (!dt__note_send(d)) dt__buckets_go(d);
     }
     dt__ddp_end(d, dt_error_code());
     d->skipping = 0;
-    if (amp && dt__tls.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0])) amp->scaler[0].used = 1;
+    if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0])) amp->scaler[0].used = 1;
     return dt_error_code();
 }
 DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight)
@@ -1775,7 +1794,7 @@ static void dt__feed_fill(dt_feed *f, int r, char *frame)
         dt_free(b.x);
         if (b.y) dt_free(b.y);
     }
-    if (dt__tls.code == DT_OK) return;
+    if (dt__err.code == DT_OK) return;
     h->kind = DT__FEED_FAIL;
     snprintf(h->text, sizeof h->text, "%.500s", dt_error());
     dt_error_clear();
@@ -1809,7 +1828,7 @@ static int dt__feed_start(dt_feed *f)
     f->started = 1;
     if (f->rank == 0) { /* an item of the set says how long frames are: the first batch, read by a loader that goes */
         for (int r = 0; r < f->world; r++) *dt_loader_cursor(f->in[r]) = f->cursor;
-        dt_item_info k = dt_dataset_item(f->in[0]->set);
+        dt_item_info k = dt_dataset_item(dt_loader_dataset(f->in[0]));
         size_t       each =
             dt__feed_bytes(k.x_dtype == DT_U8 && !f->o.raw ? DT_F32 : k.x_dtype, k.x_shape.ndim, k.x_shape.dim);
         size_t y = dt__feed_bytes(DT_I64, k.y_shape.ndim, k.y_shape.dim);
@@ -1865,15 +1884,15 @@ static bool dt__feed_take(dt_feed *f, const char *frame, dt_batch *b)
     b->n = h.n;
     b->epoch = h.epoch;
     b->index = h.index;
-    return dt__tls.code == DT_OK;
+    return dt__err.code == DT_OK;
 }
 DT_API bool dt_feed_next(dt_feed *f, dt_batch *b)
 {
     if (b) memset(b, 0, sizeof *b);
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (!f || !b) dt_fail(DT_ERR_ARG, "dt_feed_next: the %s is NULL", f ? "batch" : "feed");
     else if (f->over) dt_fail(DT_ERR_STATE, "dt_feed_next: the feed has failed");
-    if (dt__tls.code != DT_OK || (!f->started && dt__feed_start(f))) return false;
+    if (dt__err.code != DT_OK || (!f->started && dt__feed_start(f))) return false;
     int at = f->rank ? f->turn : f->turn * f->world;
     if (f->work[at]) {
         int rc = dt_work_wait(f->work[at]);
@@ -1893,7 +1912,7 @@ DT_API bool dt_feed_next(dt_feed *f, dt_batch *b)
 DT_API dt_feed *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o)
 {
     const char *call = "dt_feed_new";
-    dt_feed    *f = dt__tls.code == DT_OK ? (dt_feed *)dt__alloc_zero(sizeof *f) : NULL;
+    dt_feed    *f = dt__err.code == DT_OK ? (dt_feed *)dt__alloc_zero(sizeof *f) : NULL;
     char        text[512];
     if (!f) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
@@ -1911,7 +1930,7 @@ DT_API dt_feed *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o)
     if (f->rank == 0 && (o.no_pad || o.contiguous || o.world > 1))
         dt_fail(DT_ERR_ARG, "%s: .no_pad, .contiguous, .rank and .world are a rank's own; all get as many batches here",
                 call);
-    for (int r = 0; r < f->world && f->rank == 0 && dt__tls.code == DT_OK; r++) {
+    for (int r = 0; r < f->world && f->rank == 0 && dt__err.code == DT_OK; r++) {
         o.rank = r;
         o.world = f->world;
         f->in[r] = dt_loader_new_with(set, o);
@@ -1921,7 +1940,7 @@ DT_API dt_feed *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o)
         f->cursor = *dt_loader_cursor(f->in[0]);
     }
     memset(text, 0, sizeof text);
-    if (f->rank == 0 && dt__tls.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
+    if (f->rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
     if (f->c && (dt_comm_broadcast(f->c, text, (int64_t)sizeof text, DT_COMM_U8, 0) ||
                  dt_comm_broadcast(f->c, &f->batches, 1, DT_COMM_I64, 0) ||
                  dt_comm_broadcast(f->c, &f->cursor, (int64_t)sizeof f->cursor, DT_COMM_U8, 0)))
@@ -1929,14 +1948,14 @@ DT_API dt_feed *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o)
     text[sizeof text - 1] = 0;
     if (f->rank && text[0]) dt_fail(DT_ERR_FILE, "%s: rank 0: %s", call, text);
     f->epoch = f->cursor.epoch;
-    if (dt__tls.code == DT_OK) return f;
+    if (dt__err.code == DT_OK) return f;
     dt_feed_free(f);
     return NULL;
 }
 DT_API void dt_feed_free(dt_feed *f)
 {
     if (!f) return;
-    if (f->c && dt__tls.code != DT_OK && !f->over) dt_comm_abort(f->c, dt_error()); /* what is over is known to all */
+    if (f->c && dt__err.code != DT_OK && !f->over) dt_comm_abort(f->c, dt_error()); /* what is over is known to all */
     for (int i = 0; i < f->frames; i++) {
         if (f->work && f->work[i]) dt_work_wait(f->work[i]);
         if (f->frame) dt_comm_dealloc(f->c, f->frame[i]);
@@ -1951,7 +1970,7 @@ DT_API void dt_feed_free(dt_feed *f)
 }
 DT_API int64_t dt_feed_epoch(const dt_feed *f)
 {
-    return !f || dt__tls.code != DT_OK ? INT64_MAX : f->started ? f->epoch : f->cursor.epoch;
+    return !f || dt__err.code != DT_OK ? INT64_MAX : f->started ? f->epoch : f->cursor.epoch;
 }
 DT_API int64_t    dt_feed_batches(const dt_feed *f) { return f ? f->batches : 0; }
 DT_API dt_cursor *dt_feed_cursor(dt_feed *f) { return f ? &f->cursor : NULL; }
@@ -2245,14 +2264,14 @@ static void dt__part_run(dt__part *d, dt_model *m)
     dt_parallel *p = d->p;
     dt_tensor   *loss = p->fn(m, d->x, d->y, p->user);
     d->loss = 0;
-    if (dt__tls.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_parallel_backward: fn returned NULL, not a loss");
-    if (dt__tls.code == DT_OK && dt__ok("dt_parallel_backward", "what fn returned", loss) && loss->numel != 1)
+    if (dt__err.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_parallel_backward: fn returned NULL, not a loss");
+    if (dt__err.code == DT_OK && dt__ok("dt_parallel_backward", "what fn returned", loss) && loss->numel != 1)
         dt_fail(DT_ERR_GRAD, "dt_parallel_backward: fn returned %s; the loss of a part is its mean, one element",
                 dt__text(loss));
-    if (dt__tls.code == DT_OK && p->own && loss->st->dev != d->dev)
+    if (dt__err.code == DT_OK && p->own && loss->st->dev != d->dev)
         dt_fail(DT_ERR_DEVICE, "dt_parallel_backward: fn returned a loss on %s; this part is computed on %s",
                 loss->st->dev->name, d->dev->name);
-    if (dt__tls.code == DT_OK) {
+    if (dt__err.code == DT_OK) {
         dt_make_opts     mo;
         dt_backward_opts bo;
         DT__CLEAR(mo);
@@ -2263,17 +2282,17 @@ static void dt__part_run(dt__part *d, dt_model *m)
         bo.grad = loss ? dt_full_with(d->weight * p->scale, dt_shape_of(loss), mo) : NULL;
         if (bo.grad) dt_backward_with(loss, bo);
     }
-    d->code = dt__tls.code;
-    if (d->code != DT_OK) memcpy(d->message, dt__tls.message, sizeof d->message);
-    d->bad_loss = dt__tls.bad_loss;
-    d->bad_loss_value = dt__tls.bad_loss_value;
+    d->code = dt__err.code;
+    if (d->code != DT_OK) memcpy(d->message, dt__err.message, sizeof d->message);
+    d->bad_loss = dt__err.bad_loss;
+    d->bad_loss_value = dt__err.bad_loss_value;
 }
 static void *dt__part_thread(void *arg)
 {
     dt__part    *d = (dt__part *)arg;
     dt_parallel *p = d->p;
     uint64_t     seen = 0;
-    dt__in_job = 1; /* kernels of this thread run on it alone */
+    dt__pool_alone(1); /* kernels of this thread run on it alone */
     pthread_mutex_lock(&p->lock);
     for (;;) {
         while (p->turn == seen && !p->quit) pthread_cond_wait(&p->go, &p->lock);
@@ -2299,7 +2318,7 @@ static void *dt__part_thread(void *arg)
 static int dt__parts_go(dt_parallel *p)
 {
     if (p->parts < 2) return 0;
-    if (dt__replicas_ready(p)) return dt__tls.code;
+    if (dt__replicas_ready(p)) return dt__err.code;
     pthread_mutex_lock(&p->lock);
     p->left = p->parts - 1;
     p->turn++;
@@ -2343,7 +2362,7 @@ static dt_tensor *dt__part_fetch(dt__part *d, dt_tensor *x)
 static int dt__parts_cut(dt_parallel *p, dt_tensor *x, dt_tensor *y)
 {
     int64_t n = x->shape[0], each = (n + p->devices - 1) / p->devices, at = 0;
-    if (dt__make_plain(x) || (y && dt__make_plain(y))) return dt__tls.code;
+    if (dt__make_plain(x) || (y && dt__make_plain(y))) return dt__err.code;
     p->parts = 0;
     do {
         dt__part *d = &p->part[p->parts++];
@@ -2407,24 +2426,23 @@ static int dt__parts_reduce(dt_parallel *p)
 /* The first device's error, or its loss that is not finite, is the caller's. */
 static int dt__parts_take(dt_parallel *p, double *loss)
 {
-    dt__ctx *t = &dt__tls;
     *loss = 0;
     for (int i = 0; i < p->parts; i++) {
         const dt__part *d = &p->part[i];
         if (i && d->code != DT_OK && p->own) dt_fail(d->code, "device %d (%s): %s", i, d->dev->name, d->message);
         if (i && d->code != DT_OK) dt_fail(d->code, "device %d: %s", i, d->message); /* a first error stays */
-        if (!t->bad_loss && d->bad_loss) {
-            t->bad_loss = d->bad_loss;
-            t->bad_loss_value = d->bad_loss_value;
+        if (!dt__err.bad_loss && d->bad_loss) {
+            dt__err.bad_loss = d->bad_loss;
+            dt__err.bad_loss_value = d->bad_loss_value;
         }
         *loss += d->weight * d->loss;
     }
-    return t->code;
+    return dt__err.code;
 }
 static int dt__parallel_check(const char *call, dt_parallel *p, dt_parallel_fn fn, dt_tensor *x, dt_tensor *y)
 {
     if (!p || !fn) return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, p ? "fn" : "the dt_parallel");
-    if (!dt__ok(call, "x", x) || (y && !dt__ok(call, "y", y))) return dt__tls.code;
+    if (!dt__ok(call, "x", x) || (y && !dt__ok(call, "y", y))) return dt__err.code;
     if (x->ndim < 1 || (y && (y->ndim < 1 || y->shape[0] != x->shape[0])))
         return dt_fail(DT_ERR_SHAPE, "%s: x is %s, y %s: both are cut along dimension 0, which must be the same", call,
                        dt__text(x), y ? dt__text(y) : "NULL");
@@ -2450,13 +2468,13 @@ static int dt__parts_end(dt_parallel *p, double *loss)
     int     rc = dt__parts_take(p, loss);
     if (!rc) rc = dt__parts_reduce(p);
     if (!rc && amp) {
-        if (amp->dynamic) dt__tls.bad_loss = NULL; /* an overflow is for the scaler to judge */
+        if (amp->dynamic) dt__err.bad_loss = NULL; /* an overflow is for the scaler to judge */
         rc = dt__amp_take_back(p->m, &amp->scaler[0]);
         amp->scaler[0].used = 1;
     }
     if (!rc && p->own && p->want_loss) {
         *loss = dt_item(p->part[0].share);
-        rc = dt__tls.code;
+        rc = dt__err.code;
     }
     return rc;
 }
@@ -2465,9 +2483,9 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
 {
     double all = 0;
     if (loss) *loss = (double)NAN;
-    if (dt__tls.code != DT_OK || dt__parallel_check("dt_parallel_backward", p, fn, x, y)) return dt_error_code();
+    if (dt__err.code != DT_OK || dt__parallel_check("dt_parallel_backward", p, fn, x, y)) return dt_error_code();
     dt_model *m = p->m;
-    int       first = !m->sealed, job = dt__in_job, rc;
+    int       first = !m->sealed, job = dt__pool_alone(-1), rc;
     p->fn = fn;
     p->user = user;
     p->autocast = dt__tls.autocast;
@@ -2480,12 +2498,12 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
     if (!rc && m->amp) rc = dt__amp_stash(m);
     if (!rc && !first) rc = dt__parts_go(p);
     if (!rc) {
-        dt__in_job = job || (p->parts > 1 && !first);
+        dt__pool_alone(job || (p->parts > 1 && !first));
         if (p->own) dt__tls.device = p->part[0].dev;
         dt__part_run(&p->part[0], m);
-        dt__in_job = job;
+        dt__pool_alone(job);
         dt__tls.device = p->device;
-        if (first && dt__tls.code == DT_OK) dt__parts_go(p);
+        if (first && dt__err.code == DT_OK) dt__parts_go(p);
         dt__parts_wait(p);
         rc = dt__parts_end(p, &all);
     }
@@ -2567,7 +2585,7 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
     }
     const dt_backend *be = dev[0]->be;
     if (p->own && n > 1 && be->group_new) p->group = be->group_new(dev, n);
-    if (dt__tls.code == DT_OK && !dt__parallel_threads(p)) return p;
+    if (dt__err.code == DT_OK && !dt__parallel_threads(p)) return p;
     dt_parallel_free(p);
     return NULL;
 }
@@ -2593,4 +2611,7 @@ DT_API void dt_parallel_free(dt_parallel *p)
     dt_dealloc(p, sizeof *p);
 }
 DT_API int dt_parallel_devices(const dt_parallel *p) { return p ? p->devices : 0; }
-#endif /* DT_IMPLEMENTATION */
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_DIST_IMPLEMENTATION */

@@ -54,7 +54,8 @@ CONTENTS
     >>archives       safetensors files
     >>checkpoints    saving and resuming a training
     >>progress       the progress line, the CSV log, the loss curve
-    >>nn_core        implementation from here: names, the visitor, shared pieces
+    >>inside         what dt_dist.h's implementation uses of this one
+    >>nn_core        implementation from here: the visitor, shared pieces
     >>model          parameters, names, the seal
     >>layer          layers
     >>optim          optimisers
@@ -82,15 +83,21 @@ LICENCE
 
     MIT, see LICENSE.
 */
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_NN_IMPLEMENTATION)
+#define DT_NN_IMPLEMENTATION
+#endif
+#if defined(DT_NN_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#define DT__WANT_INSIDE
+#endif
+#include "dt.h"
+
 #ifndef DT_NN_H_INCLUDED
 #define DT_NN_H_INCLUDED
 
-#include "dt.h"
 #include <stdio.h>
 
-#define DT_NN_VERSION "0.1.0"
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
-#error "dt_nn.h: dt.h beside it is of another version; copy all headers of one version"
+#error "dt_nn.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus
@@ -654,13 +661,13 @@ DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot);
 #endif
 #endif /* DT_NN_H_INCLUDED */
 
-#if defined(DT_IMPLEMENTATION) && !defined(DT__NN_H_IMPLEMENTED)
-#define DT__NN_H_IMPLEMENTED
-
-#include <sys/ioctl.h>
-
-/* ==================================================================================================== >>nn_core
-   What the sections share: the model's and the optimiser's insides, and the visitor that saves and loads state. */
+#if defined(DT__WANT_INSIDE) && !defined(DT__NN_INSIDE)
+#define DT__NN_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   What dt_dist.h uses of this header: the insides of models, optimisers and mixed precision. */
+#ifdef __cplusplus
+extern "C" {
+#endif
 #define DT__MAX_SCOPE 512 /* characters */
 #define DT__MAX_SCOPES 32 /* nested */
 #define DT__MAX_OPTIMIZERS 16
@@ -787,6 +794,75 @@ struct dt_optimizer {
     int           skip;  /* mixed precision: the next step changes nothing */
 };
 
+struct dt__layer { /* a layer call, known by its name */
+    char      *name;
+    const char *kind;
+    dt__param *p[5];     /* its parameters and buffers, in the order the layer knows */
+    uint64_t   stamp;    /* the forward that used it last */
+    double     flops;    /* of the last forward, all uses */
+    uint64_t   began;    /* in a trace: when this call did */
+    dt_shape   out;
+    uint8_t    own;      /* dt_parameter, dt_buffer */
+};
+#define DT__MAX_LOSSES 16
+#define DT__AMP_MODELS 8
+typedef struct dt__scaler {
+    double  scale;       /* always a float, as GradScaler's */
+    int64_t good;        /* steps since the last change */
+    int     used, found; /* since the last step */
+    int64_t row;         /* overflows in a row */
+} dt__scaler;
+
+struct dt_amp {
+    dt_model   *model[DT__AMP_MODELS];
+    int         nmodels;
+    int         level;
+    dt_dtype    dtype;
+    int         cast_model, cast_ops, keep_norms, masters, dynamic;
+    double      growth, backoff, min, max;
+    int64_t     interval;
+    int         nlosses;
+    dt__scaler  scaler[DT__MAX_LOSSES];
+    int64_t     overflows;
+    dt_autocast before;
+};
+
+DT__INSIDE void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each);
+DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* of the two strings joined */
+DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if there is one */
+DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
+DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m);
+DT__INSIDE int dt__model_pack(dt_model *m);
+DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), void *user);
+DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash);
+DT__INSIDE dt_shape dt__shape1(int64_t a);
+DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p);
+DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n);
+DT__INSIDE int dt__amp_stash(dt_model *m);
+DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__NN_INSIDE */
+
+#if defined(DT_NN_IMPLEMENTATION) && !defined(DT__NN_IMPLEMENTED)
+#define DT__NN_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__CORE_IMPLEMENTED)
+#error "dt_nn.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_NN_IMPLEMENTATION"
+#endif
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(NN);
+DT__NEEDS(NN, CORE);
+
+/* ==================================================================================================== >>nn_core
+   What the sections share: arrays that grow, and the visitor that saves and loads state. */
 /* The visitor: one function of an object names its state; it serves saving and loading. A tensor is saved, or filled
    (its shape and dtype say what is wanted); a number is saved, or set. 0, or a negative status after dt_fail. */
 typedef struct dt__visit {
@@ -798,7 +874,7 @@ typedef struct dt__visit {
 } dt__visit;
 
 /* Room for one more in an array of n: the array, moved if it had to grow; NULL: no memory, and nothing changed. */
-static void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each)
+DT__INSIDE void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each)
 {
     if (n < *cap) return at;
     int64_t more = *cap ? 2 * *cap : 16;
@@ -841,14 +917,14 @@ DT_API bool dt_name_matches(const char *pattern, const char *name)
         if (!*pattern++) return false;
     }
 }
-static uint32_t dt__name_hash(const char *a, size_t na, const char *b) /* of the two strings joined */
+DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b) /* of the two strings joined */
 {
     uint32_t h = 2166136261u;
     for (size_t i = 0; i < na; i++) h = (h ^ (unsigned char)a[i]) * 16777619u;
     for (; *b; b++) h = (h ^ (unsigned char)*b) * 16777619u;
     return h;
 }
-static char *dt__joined(const char *a, size_t na, const char *b, const char *c) /* a, b, and ".c" if there is one */
+DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c) /* a, b, and ".c" if there is one */
 {
     size_t nb = strlen(b), nc = c ? strlen(c) + 1 : 0;
     char  *s = (char *)dt_alloc(na + nb + nc + 1);
@@ -870,16 +946,7 @@ static void dt__free_text(char *s)
     if (s) dt_dealloc(s, strlen(s) + 1);
 }
 
-struct dt__layer { /* a layer call, known by its name */
-    char      *name;
-    const char *kind;
-    dt__param *p[5];     /* its parameters and buffers, in the order the layer knows */
-    uint64_t   stamp;    /* the forward that used it last */
-    double     flops;    /* of the last forward, all uses */
-    uint64_t   began;    /* in a trace: when this call did */
-    dt_shape   out;
-    uint8_t    own;      /* dt_parameter, dt_buffer */
-};
+
 
 /* A table of names: open addressing, at most half full. */
 static int dt__table_find(const dt__slot *table, int slots, uint32_t hash, const char *a, size_t na, const char *b)
@@ -900,7 +967,7 @@ static void dt__table_put(dt__slot *table, int slots, const char *name, uint32_t
     t->hash = hash;
     t->index = index;
 }
-static int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index)
+DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index)
 {
     if ((index + 1) * 2 > *slots) {
         int       more = *slots ? *slots * 2 : 64;
@@ -921,7 +988,7 @@ static int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_
 /* ---- the model itself */
 DT_API dt_model *dt_model_new_with(dt_model_opts o)
 {
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!dt__is_float(o.dtype)) {
         dt_fail(DT_ERR_DTYPE, "dt_model_new: .dtype is %s; parameters are f32, f16 or bf16", dt_dtype_name(o.dtype));
         return NULL;
@@ -982,9 +1049,9 @@ DT_API void dt_model_free(dt_model *m)
     dt__list_free(&m->on_seal);
     dt_dealloc(m, sizeof *m);
 }
-static bool dt__model_ok(const char *call, const dt_model *m)
+DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m)
 {
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (m) return true;
     dt_fail(DT_ERR_ARG, "%s: the model is NULL", call);
     return false;
@@ -1014,7 +1081,7 @@ DT_API void dt_scope_end(dt_model *m)
 {
     if (!m) return;
     if (!m->scope_depth) {
-        if (dt__tls.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_scope_end: without a dt_scope");
+        if (dt__err.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_scope_end: without a dt_scope");
         return;
     }
     m->scope_len = m->scope_at[--m->scope_depth];
@@ -1309,7 +1376,7 @@ static void dt__model_order(dt_model *m) /* latest parameters first, block by bl
     }
 }
 /* Everything into blocks, from stand-alone parameters or from other blocks. */
-static int dt__model_pack(dt_model *m)
+DT__INSIDE int dt__model_pack(dt_model *m)
 {
     int          nold = m->nblocks, rc = 0;
     size_t       np = (size_t)(m->nparams ? m->nparams : 1);
@@ -1354,13 +1421,13 @@ DT_API dt_status dt_model_seal(dt_model *m)
     dt__model_unhook(m);
     for (int64_t i = 0; i < m->on_seal.n; i++) {
         dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
-        if (dt__tls.code == DT_OK) s->fn(m, s->user);
+        if (dt__err.code == DT_OK) s->fn(m, s->user);
         dt_dealloc(s, sizeof *s);
     }
     dt__list_free(&m->on_seal);
     return dt_error_code();
 }
-static int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), void *user)
+DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), void *user)
 {
     if (m->sealed) return fn(m, user);
     dt__on_seal *s = (dt__on_seal *)dt__alloc_zero(sizeof *s);
@@ -1391,7 +1458,7 @@ static dt_tensor *dt__param_source(dt_model *m, dt__param *p)
 static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
 {
     dt_tensor *to = dt__param_source(m, p);
-    if (!to || dt_copy(to, src)) return dt__tls.code;
+    if (!to || dt_copy(to, src)) return dt__err.code;
     return to == p->t ? 0 : (int)dt_copy(p->t, to);
 }
 
@@ -1486,7 +1553,7 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 {
     dt__text_out o;
     o.buf = buf;
-    o.cap = nbytes;
+    o.nbytes = buf ? nbytes : 0;
     o.len = 0;
     if (buf && nbytes) buf[0] = 0;
     if (!m) return 0;
@@ -1555,7 +1622,7 @@ static bool dt__layer_takes(const char *call, const char *name, const dt_layer_o
             list);
     return false;
 }
-static dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash)
+DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash)
 {
     if (m->sealed) {
         dt_fail(DT_ERR_STATE, "%s '%s%s': a new name after the seal (the first backward); a forward must make all its "
@@ -1626,7 +1693,7 @@ static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *
                                   int flags)
 {
     if (!l->p[k]) {
-        if (dt__tls.code != DT_OK) return NULL;
+        if (dt__err.code != DT_OK) return NULL;
         if (m->sealed) {
             dt_fail(DT_ERR_STATE, "%s '%s': has no '%s', and the model is sealed: options of a layer must not change",
                     l->kind, l->name, suffix);
@@ -1641,7 +1708,7 @@ static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *
             l->name, l->p[k]->name, dt__text(l->p[k]->t), dt__shape_text(shape.dim, shape.ndim));
     return NULL;
 }
-static dt_shape dt__shape1(int64_t a)
+DT__INSIDE dt_shape dt__shape1(int64_t a)
 {
     dt_shape s;
     memset(&s, 0, sizeof s);
@@ -1769,12 +1836,12 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         p[0] = dt__layer_param(m, l, 0, "weight", c, one, DT__KEEP_F32);
         p[1] = p[0] ? dt__layer_param(m, l, 1, "bias", c, zero, DT__KEEP_F32) : NULL;
     }
-    if (!o.no_track && dt__tls.code == DT_OK) {
+    if (!o.no_track && dt__err.code == DT_OK) {
         p[2] = dt__layer_param(m, l, 2, "running_mean", c, zero, DT__BUFFER | DT__KEEP_F32);
         p[3] = p[2] ? dt__layer_param(m, l, 3, "running_var", c, one, DT__BUFFER | DT__KEEP_F32) : NULL;
         p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", none, zero, DT__BUFFER | DT__COUNTER) : NULL;
     }
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     dt_batch_norm_opts b;
     DT__CLEAR(b);
     b.train = m->training || o.no_track;
@@ -1825,7 +1892,7 @@ static dt_tensor *dt__layernorm(dt_model *m, const char *kind, const char *name,
     dt_tensor *w = NULL, *b = NULL;
     if (!o.no_affine) w = dt__layer_param(m, l, 0, "weight", s, dt__fill_with(DT_INIT_CONST, 1, 0), 0);
     if (w && !rms && !o.no_bias) b = dt__layer_param(m, l, 1, "bias", s, dt__fill_with(DT_INIT_ZEROS, 0, 0), 0);
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     x = dt__layer_input(m, x);
     return dt__layer_end(l, rms ? dt_op_rms_norm_with(x, w, n) : dt_op_layer_norm_with(x, w, b, n),
                          x ? 8.0 * (double)x->numel : 0);
@@ -1855,7 +1922,7 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
         w = dt__layer_param(m, l, 0, "weight", c, dt__fill_with(DT_INIT_CONST, 1, 0), 0);
         b = w ? dt__layer_param(m, l, 1, "bias", c, dt__fill_with(DT_INIT_ZEROS, 0, 0), 0) : NULL;
     }
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     rows.ndim = 3;
     rows.dim[1] = o.groups;
     rows.dim[2] = x->shape[0] ? x->numel / x->shape[0] / o.groups : 0;
@@ -1945,7 +2012,7 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     wo = wi ? dt__layer_param(m, l, 2, "out_proj.weight", out, dt__fill_kaiming(e), 0) : NULL;
     if (drawn) m->rng = after;
     if (wo && !o.no_bias) bo = dt__layer_param(m, l, 3, "out_proj.bias", dt__shape1(e), zero, 0);
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     dt_linear_opts lo;
     lo.dt__first = 0;
     lo.act = DT_ACT_NONE;
@@ -2109,7 +2176,7 @@ static int dt__optim_check(const char *call, const dt_optim_opts *o)
 }
 static bool dt__optim_ok(const char *call, const dt_optimizer *opt)
 {
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (opt && opt->m) return true;
     dt_fail(opt ? DT_ERR_STATE : DT_ERR_ARG, opt ? "%s: the model of the optimiser was freed"
             : "%s: the optimiser is NULL", call);
@@ -2204,7 +2271,7 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts o)
         dt_fail(DT_ERR_STATE, "%s: a model has %d optimisers at most", k->call, DT__MAX_OPTIMIZERS);
     if (pattern && !*pattern) dt_fail(DT_ERR_ARG, "%s: .params is an empty pattern; leave it out for all", k->call);
     dt__optim_resolve(&o, &base);
-    if (dt__optim_check(k->call, &o) || dt__tls.code != DT_OK || !dt__optim_rest(k->call, m)) return NULL;
+    if (dt__optim_check(k->call, &o) || dt__err.code != DT_OK || !dt__optim_rest(k->call, m)) return NULL;
     dt_optimizer *opt = (dt_optimizer *)dt__alloc_zero(sizeof *opt);
     if (!opt) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", k->call);
@@ -2278,11 +2345,11 @@ DT_API double dt_momentum(const dt_optimizer *opt, int group)
 }
 static bool dt__group_ok(const char *call, const dt_optimizer *opt, int group)
 {
-    if (dt__tls.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) return false;
     if (!opt) dt_fail(DT_ERR_ARG, "%s: the optimiser is NULL", call);
     else if (group < -1 || group >= opt->ngroups)
         dt_fail(DT_ERR_ARG, "%s: group %d of %d; -1 means all of them", call, group, opt->ngroups);
-    return dt__tls.code == DT_OK;
+    return dt__err.code == DT_OK;
 }
 DT_API dt_status dt_set_lr(dt_optimizer *opt, int group, double lr)
 {
@@ -2308,7 +2375,7 @@ DT_API dt_status dt_set_momentum(dt_optimizer *opt, int group, double momentum)
 }
 
 /* ---- gradients and runs */
-static bool dt__has_grad(const dt__mblock *b, const dt__param *p)
+DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p)
 {
     const dt_tensor *t = p->t;
     if (p->frozen || !t->grad) return false;
@@ -2435,7 +2502,7 @@ static dt_tensor *dt__run_value(const dt_optimizer *opt, const dt__run *r)
     const dt__mblock *b = &opt->m->block[r->block];
     return b->master ? b->master : b->b.value;
 }
-static void dt__view_part(dt_view *v, int64_t offset, int64_t n)
+DT__INSIDE void dt__view_part(dt_view *v, int64_t offset, int64_t n)
 {
     if (v->ndim < 0) return;
     v->data = (char *)v->data + offset * dt__dtype_size[v->dtype];
@@ -2519,7 +2586,7 @@ static bool dt__clip_ready(const char *call, dt_optimizer *opt, double limit)
     if (!dt__optim_ok(call, opt)) return false;
     if (!(limit >= 0)) dt_fail(DT_ERR_ARG, "%s: the limit is %g; it must be 0 or more", call, limit);
     else if (!opt->m->sealed) dt_fail(DT_ERR_STATE, "%s: no backward yet: there are no gradients", call);
-    return dt__tls.code == DT_OK && !dt__runs_make(opt);
+    return dt__err.code == DT_OK && !dt__runs_make(opt);
 }
 DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
 {
@@ -2536,7 +2603,7 @@ DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
 DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value)
 {
     if (!dt__clip_ready("dt_clip_grad_value", opt, max_value)) return dt_error_code();
-    for (int i = 0; i < opt->nruns && dt__tls.code == DT_OK; i++)
+    for (int i = 0; i < opt->nruns && dt__err.code == DT_OK; i++)
         dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -max_value, max_value);
     return dt_error_code();
 }
@@ -2724,13 +2791,12 @@ static const char *dt__first_bad_grad(dt_optimizer *opt)
 }
 static int dt__step_refuse(dt_optimizer *opt) /* the loss was not finite */
 {
-    dt__ctx    *t = &dt__tls;
     const char *name = dt__first_bad_grad(opt);
     return dt_fail(DT_ERR_NUMERIC,
                    "dt_step: the loss (of '%s') was %g in step %" PRId64
                    "; %s%s%s; weights and optimiser are as before: "
                    "look at the batch, take a smaller .lr, or set .clip_norm",
-                   t->bad_loss, t->bad_loss_value, opt->steps + 1,
+                   dt__err.bad_loss, dt__err.bad_loss_value, opt->steps + 1,
                    name ? "the first gradient that is not finite is of '" : "no gradient is infinite or NaN",
                    name ? name : "", name ? "'" : "");
 }
@@ -2747,7 +2813,7 @@ static int dt__step(dt_optimizer *opt)
         dt__optim_clear(opt);
         return 0;
     }
-    if (dt__tls.bad_loss) {
+    if (dt__err.bad_loss) {
         rc = dt__step_refuse(opt);
         dt__optim_clear(opt);
         return rc;
@@ -2769,7 +2835,7 @@ DT_API dt_status dt_step(dt_optimizer *opt)
 {
     if (dt__tls.in_backward) return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward");
     if (opt && opt->m && opt->m->watch && opt->m->watch->step) opt->m->watch->step(opt->m->watch->user, opt);
-    if (dt__tls.code == DT_OK) dt__step(opt);
+    if (dt__err.code == DT_OK) dt__step(opt);
     dt_end();
     return dt_error_code();
 }
@@ -3201,12 +3267,12 @@ static int dt__sched_apply(dt_schedule *s)
     for (int g = 0; g < s->ngroups; g++) {
         double lr = dt_lr(s->opt, g);
         lr = t < 0 ? dt__sched_warm(s, g, s->steps, lr) : dt__sched_value(s, g, t, s->warm > 0, lr);
-        if (dt_set_lr(s->opt, g, lr)) return dt__tls.code;
+        if (dt_set_lr(s->opt, g, lr)) return dt__err.code;
         if (t < 0 || !dt__sched_cycles(s->kind, &s->o)) continue;
         double high = s->o.max_momentum, low = s->o.base_momentum;
         double m = s->kind == DT__CYCLIC_LR ? dt__sched_cyclic(s, t, high, low)
                                             : dt__sched_one_cycle(s, t, high, low, high);
-        if (dt_set_momentum(s->opt, g, m)) return dt__tls.code;
+        if (dt_set_momentum(s->opt, g, m)) return dt__err.code;
     }
     return DT_OK;
 }
@@ -3216,7 +3282,7 @@ static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts 
 {
     const char  *call = dt__sched_call[kind];
     dt_schedule *s;
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!opt) {
         dt_fail(DT_ERR_ARG, "%s: the optimiser is NULL", call);
         return NULL;
@@ -3306,7 +3372,7 @@ DT_API int64_t dt_schedule_steps(const dt_schedule *s) { return s ? s->steps : 0
 
 DT_API dt_status dt_warmup_with(dt_schedule *s, dt_warmup_opts o)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!s) return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: the schedule is NULL");
     if (s->steps > 0 || s->warm > 0)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_warmup: %s; call it once, before the first step",
@@ -3330,7 +3396,7 @@ DT_API dt_status dt_warmup_with(dt_schedule *s, dt_warmup_opts o)
 
 static int dt__sched_ready(const dt_schedule *s, const char *call)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!s) return dt_fail(DT_ERR_ARG, "%s: the schedule is NULL", call);
     if (dt_optim_groups(s->opt) != s->ngroups)
         return dt_fail(DT_ERR_STATE, "%s: the optimiser has %d groups, it had %d when the schedule was made; make "
@@ -3340,7 +3406,7 @@ static int dt__sched_ready(const dt_schedule *s, const char *call)
 
 DT_API dt_status dt_schedule_step(dt_schedule *s)
 {
-    if (dt__sched_ready(s, "dt_schedule_step")) return dt__tls.code;
+    if (dt__sched_ready(s, "dt_schedule_step")) return dt__err.code;
     if (s->kind == DT__PLATEAU_LR)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_schedule_step: a plateau schedule steps by dt_schedule_metric(s, "
                                                 "value)");
@@ -3366,7 +3432,7 @@ static int dt__sched_better(const dt_schedule *s, double x)
 
 DT_API dt_status dt_schedule_metric(dt_schedule *s, double value)
 {
-    if (dt__sched_ready(s, "dt_schedule_metric")) return dt__tls.code;
+    if (dt__sched_ready(s, "dt_schedule_metric")) return dt__err.code;
     if (s->kind != DT__PLATEAU_LR)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_schedule_metric: the schedule of %s takes no metric; call "
                                                 "dt_schedule_step", dt__sched_call[s->kind]);
@@ -3384,7 +3450,7 @@ DT_API dt_status dt_schedule_metric(dt_schedule *s, double value)
     for (int g = 0; g < s->ngroups; g++) {
         double lr = dt_lr(s->opt, g), less = lr * s->o.factor;
         if (less < s->o.min_lr) less = s->o.min_lr;
-        if (lr - less > s->o.eps && dt_set_lr(s->opt, g, less)) return dt__tls.code;
+        if (lr - less > s->o.eps && dt_set_lr(s->opt, g, less)) return dt__err.code;
     }
     s->cooldown = s->o.cooldown;
     s->bad = 0;
@@ -3394,7 +3460,7 @@ DT_API dt_status dt_schedule_metric(dt_schedule *s, double value)
 /* ---- the linear scaling rule */
 DT_API double dt_scale_lr(double lr, double batch, double base_batch)
 {
-    if (dt__tls.code != DT_OK) return NAN;
+    if (dt__err.code != DT_OK) return NAN;
     if (lr >= 0 && lr <= DT__SCHED_HUGE && batch > 0 && batch <= 1e30 && base_batch > 0 && base_batch <= 1e30)
         return lr * batch / base_batch;
     dt_fail(DT_ERR_ARG, "dt_scale_lr: lr %g, batch %g, base_batch %g; lr must be at least 0, both batches above 0", lr,
@@ -3403,12 +3469,12 @@ DT_API double dt_scale_lr(double lr, double batch, double base_batch)
 }
 DT_API dt_status dt_optim_scale_lr(dt_optimizer *opt, double k)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!opt || !(k > 0 && k <= 1e30))
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_optim_scale_lr: %s; it takes an optimiser and a factor above 0",
                                   opt ? "the factor is not above 0" : "the optimiser is NULL");
     for (int g = 0; g < dt_optim_groups(opt); g++)
-        if (dt_set_lr(opt, g, dt_lr(opt, g) * k)) return dt__tls.code;
+        if (dt_set_lr(opt, g, dt_lr(opt, g) * k)) return dt__err.code;
     return DT_OK;
 }
 
@@ -3490,7 +3556,7 @@ static int dt__schedule_visit(dt_schedule *s, dt__visit *v, const char *prefix)
     if ((bad = dt__sched_sane(&l, lr))) return bad; /* before anything is changed */
     *s = l;
     for (int g = 0; g < s->ngroups; g++)
-        if (dt_set_lr(s->opt, g, lr[g]) || (cycles && dt_set_momentum(s->opt, g, momentum[g]))) return dt__tls.code;
+        if (dt_set_lr(s->opt, g, lr[g]) || (cycles && dt_set_momentum(s->opt, g, momentum[g]))) return dt__err.code;
     return DT_OK;
 }
 
@@ -3498,31 +3564,8 @@ static int dt__schedule_visit(dt_schedule *s, dt__visit *v, const char *prefix)
    A gradient block holds scaled values only inside dt_amp_backward. Behind it they are unscaled, in place where they
    are f32, else in the block's f32 'mgrad'; when gradients of an earlier backward wait there, the new ones are
    added. */
-#define DT__MAX_LOSSES 16
-#define DT__AMP_MODELS 8
 #define DT__SCALE_FLOOR 0x1p-100
 #define DT__STATIC_SKIPS 20 /* a scale that cannot change and overflows this often in a row is an error */
-
-typedef struct dt__scaler {
-    double  scale;       /* always a float, as GradScaler's */
-    int64_t good;        /* steps since the last change */
-    int     used, found; /* since the last step */
-    int64_t row;         /* overflows in a row */
-} dt__scaler;
-
-struct dt_amp {
-    dt_model   *model[DT__AMP_MODELS];
-    int         nmodels;
-    int         level;
-    dt_dtype    dtype;
-    int         cast_model, cast_ops, keep_norms, masters, dynamic;
-    double      growth, backoff, min, max;
-    int64_t     interval;
-    int         nlosses;
-    dt__scaler  scaler[DT__MAX_LOSSES];
-    int64_t     overflows;
-    dt_autocast before;
-};
 
 typedef struct dt__level {
     int cast_model, cast_ops, keep_norms, masters, dynamic; /* -1: the level says nothing */
@@ -3676,7 +3719,7 @@ static int dt__block_mgrad(dt__mblock *b)
     return b->mgrad ? 0 : DT_ERR_MEMORY;
 }
 /* What earlier backwards left moves out of the way of scaled gradients. */
-static int dt__amp_stash(dt_model *m)
+DT__INSIDE int dt__amp_stash(dt_model *m)
 {
     int rc = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
@@ -3713,7 +3756,7 @@ static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
     }
     return rc;
 }
-static int dt__amp_take_back(dt_model *m, dt__scaler *s)
+DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
 {
     int64_t    n = m->nblocks;
     dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
@@ -3749,7 +3792,7 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backw
     loss = dt_cast(loss, DT_F32);
     bo.grad = dt_full_with(s->scale, dt_shape_of(loss), mo);
     if (dt_backward_with(loss, bo)) return dt_error_code();
-    if (amp->dynamic) dt__tls.bad_loss = NULL; /* an overflow is for the scaler to judge */
+    if (amp->dynamic) dt__err.bad_loss = NULL; /* an overflow is for the scaler to judge */
     for (int i = 0; i < amp->nmodels; i++)
         if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s)) return dt_error_code();
     s->used = 1;
@@ -4073,18 +4116,6 @@ static int dt__json_more(dt__json *j, char close, int first)
     if (first) return 1;
     return dt__json_mark(j, ',', "a comma or the end of the list is expected") ? -1 : 1;
 }
-/* The length of the UTF-8 sequence at p: 1 to 4, or 0 for what is none (overlong, a surrogate, past 10FFFF, cut). */
-static size_t dt__utf8(const uint8_t *p, size_t n)
-{
-    uint32_t c = n ? p[0] : 0;
-    size_t   len = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-    if (!n || len > n) return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    if ((c == 0xe0 && p[1] < 0xa0) || (c == 0xed && p[1] >= 0xa0)) return 0;
-    if ((c == 0xf0 && p[1] < 0x90) || (c == 0xf4 && p[1] >= 0x90)) return 0;
-    return len;
-}
 static void dt__json_put(dt_archive *a, uint32_t c) /* as UTF-8: never longer than its escape */
 {
     char *t = a->text + a->text_len;
@@ -4155,7 +4186,7 @@ static int dt__json_string(dt__json *j, char **out, uint32_t *len)
     size_t      from = a->text_len;
     if (dt__json_mark(j, '"', "a string is expected")) return -1;
     while (j->p < j->end && *j->p != '"') {
-        size_t n = dt__utf8(j->p, (size_t)(j->end - j->p));
+        size_t n = dt__utf8_len(j->p, (size_t)(j->end - j->p));
         if (*j->p == '\\') {
             j->p++;
             if (dt__json_escape(j)) return -1;
@@ -4438,7 +4469,7 @@ static dt_archive *dt__archive_load(const char *path)
 }
 DT_API dt_archive *dt_archive_open(const char *path)
 {
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!path) {
         dt_fail(DT_ERR_ARG, "dt_archive_open: path is NULL");
         return NULL;
@@ -4525,7 +4556,7 @@ static dt_tensor *dt__archive_view(const char *call, dt_archive *a, int64_t i)
 }
 static int64_t dt__archive_need(const char *call, dt_archive *a, const char *name) /* its index, or -1 after dt_fail */
 {
-    if (dt__tls.code != DT_OK) return -1;
+    if (dt__err.code != DT_OK) return -1;
     if (!a || !name) return dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, a ? "name" : "archive"), -1;
     if (a->writing) return dt_fail(DT_ERR_STATE, "%s: the archive is being written; dt_archive_open() reads", call), -1;
     int64_t i = dt_archive_find(a, name);
@@ -4843,7 +4874,7 @@ static int dt__archive_write(const char *call, dt_archive *a, const char *path)
 }
 DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!a || !path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_write: the %s is NULL", a ? "path" : "archive");
     if (!a->writing)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_archive_write: the archive was opened to be read; make one with "
@@ -4854,7 +4885,7 @@ DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
 /* ---- writing: what goes in */
 DT_API dt_archive *dt_archive_new(void)
 {
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     dt_archive *a = (dt_archive *)dt__alloc_zero(sizeof *a);
     if (a) a->writing = 1;
     else dt_fail(DT_ERR_MEMORY, "dt_archive_new: out of memory");
@@ -4869,12 +4900,12 @@ static char *dt__copy_text(const char *s)
 }
 static int dt__text_ok(const char *call, dt_archive *a, const char *what, const char *s)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!a || !s) return dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, a ? what : "archive");
     if (!a->writing)
         return dt_fail(DT_ERR_STATE, "%s: the archive was opened to be read; make one with dt_archive_new()", call);
     size_t n = strlen(s), at = 0, k;
-    while (at < n && (k = dt__utf8((const uint8_t *)s + at, n - at))) at += k;
+    while (at < n && (k = dt__utf8_len((const uint8_t *)s + at, n - at))) at += k;
     if (at < n || n > DT__HEADER_MAX) return dt_fail(DT_ERR_ARG, "%s: the %s %s is not UTF-8", call, what, dt__show(s));
     return 0;
 }
@@ -5546,17 +5577,17 @@ static dt_archive *dt__checkpoint_newest(const char *call, const char *dir, cons
     char        why[480], list[700] = "";
     *path = NULL;
     dt__checkpoint_list(call, dir, name, 0, &s);
-    for (; i < s.n && !a && dt__tls.code == DT_OK; i++) {
+    for (; i < s.n && !a && dt__err.code == DT_OK; i++) {
         *path = dt__checkpoint_path(call, dir, name, s.at[i]);
         a = *path ? dt__checkpoint_open(call, *path, why, sizeof why) : NULL;
-        if (a || dt__tls.code != DT_OK) break;
+        if (a || dt__err.code != DT_OK) break;
         dt__warn(DT_LOG_WARN, "%s: %.300s is passed over: %s", call, *path, why);
         size_t n = strlen(list);
         if (i < 8) snprintf(list + n, sizeof list - n, "%s step %" PRId64 " (%.80s)", i ? "," : "", s.at[i], why);
         dt__free_text(*path);
         *path = NULL;
     }
-    if (!a && s.n && dt__tls.code == DT_OK)
+    if (!a && s.n && dt__err.code == DT_OK)
         dt_fail(DT_ERR_FILE, "%s: %.200s: none of %" PRId64 " checkpoints is whole:%s%s", call, dir, s.n, list,
                 s.n > 8 ? " ..." : "");
     if (!a) {
@@ -5570,7 +5601,7 @@ DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char 
 {
     static const char call[] = "dt_checkpoint_latest";
     char             *path = NULL;
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!dir || !buf) {
         dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, dir ? "buf" : "dir");
         return NULL;
@@ -5579,7 +5610,7 @@ DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char 
     dt_archive_free(a);
     if (path && strlen(path) >= nbytes) dt_fail(DT_ERR_ARG, "%s: the path needs %zu bytes", call, strlen(path) + 1);
     else if (path) memcpy(buf, path, strlen(path) + 1);
-    bool found = path && dt__tls.code == DT_OK;
+    bool found = path && dt__err.code == DT_OK;
     dt__free_text(path);
     return found ? buf : NULL;
 }
@@ -5594,7 +5625,7 @@ static int dt__make_dirs(const char *call, char *dir) /* with those above it */
         if (!dt__fs.mkdir(dir, 0777)) dt__sync_dir(call, dir);
         else if (errno != EEXIST && (!c || errno != EROFS)) dt__file_fail(call, dir, "mkdir");
         *p = c;
-        if (!c || dt__tls.code != DT_OK) return dt__tls.code;
+        if (!c || dt__err.code != DT_OK) return dt__err.code;
     }
 }
 static int dt__check_dir(const char *call, dt_checkpoint *c) /* can a file be made there? */
@@ -5607,7 +5638,7 @@ static int dt__check_dir(const char *call, dt_checkpoint *c) /* can a file be ma
     o.path = path;
     if (stat(c->dir, &st) && errno == ENOENT) dt__make_dirs(call, c->dir);
     if (!stat(c->dir, &st) && !S_ISDIR(st.st_mode)) dt_fail(DT_ERR_FILE, "%s: %.400s is not a directory", call, c->dir);
-    if (dt__tls.code == DT_OK && !dt__temp_open(&o)) dt__fs.unlink(o.temp);
+    if (dt__err.code == DT_OK && !dt__temp_open(&o)) dt__fs.unlink(o.temp);
     if (o.fd >= 0) dt__fs.close(o.fd);
     dt_dealloc(o.temp, o.temp_len);
     dt__free_text(path);
@@ -5634,7 +5665,7 @@ static const char *dt__checkpoint_bad(const char *dir, const dt_checkpoint_opts 
 DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts o)
 {
     static const char call[] = "dt_checkpoint_new";
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     const char *bad = dt__checkpoint_bad(dir, &o);
     if (bad) {
         dt_fail(DT_ERR_ARG, "%s: %s", call, bad);
@@ -5657,10 +5688,10 @@ DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts
     if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedules && !c->schedule))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     dt__steps s = { NULL, 0, 0 };
-    if (dt__tls.code == DT_OK && !dt__check_dir(call, c)) dt__checkpoint_list(call, c->dir, c->name, 1, &s);
+    if (dt__err.code == DT_OK && !dt__check_dir(call, c)) dt__checkpoint_list(call, c->dir, c->name, 1, &s);
     dt__steps_free(&s);
-    if (dt__tls.code == DT_OK && o.signals) dt__signals_take(c);
-    if (dt__tls.code == DT_OK) return c;
+    if (dt__err.code == DT_OK && o.signals) dt__signals_take(c);
+    if (dt__err.code == DT_OK) return c;
     dt_checkpoint_free(c);
     return NULL;
 }
@@ -5691,7 +5722,7 @@ static dt__user *dt__user_find(const dt_checkpoint *c, const char *key) /* witho
 }
 static dt__user *dt__user_add(const char *call, dt_checkpoint *c, const char *key, int kind, const void *value)
 {
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (!c || !key || !value) {
         dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, !c ? "checkpoint" : !key ? "key" : "value");
         return NULL;
@@ -5844,7 +5875,7 @@ static int dt__checkpoint_fill(const char *call, dt_checkpoint *c, dt_archive *a
 }
 static int dt__checkpoint_ok(const char *call, const dt_checkpoint *c, int64_t epoch, int64_t step)
 {
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!c) return dt_fail(DT_ERR_ARG, "%s: the checkpoint is NULL", call);
     if (epoch < 0 || step < 0 || step > INT64_C(999999999999999999))
         return dt_fail(DT_ERR_ARG, "%s: epoch %" PRId64 ", step %" PRId64 ": they count from 0", call, epoch, step);
@@ -5867,7 +5898,7 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
         dt__free_text(path);
     }
     if (m->watch && m->watch->outcome) m->watch->outcome(m->watch->user, call);
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     c->seen_epoch = epoch;
     c->seen_step = step;
     c->saved = dt__seconds();
@@ -5915,15 +5946,15 @@ DT_API int dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step)
    does not, and what cannot fail any more comes last */
 static void dt__resume_undo(dt_checkpoint *c, const dt__port *p, dt_archive *before)
 {
-    dt_status code = dt__tls.code;
-    char      message[sizeof dt__tls.message];
+    dt_status code = dt__err.code;
+    char      message[sizeof dt__err.message];
     dt__port  back = *p;
-    memcpy(message, dt__tls.message, sizeof message);
+    memcpy(message, dt__err.message, sizeof message);
     dt_error_clear();
     back.a = before;
     dt__checkpoint_parts(c, &back, 1);
-    memcpy(dt__tls.message, message, sizeof message);
-    dt__tls.code = code;
+    memcpy(dt__err.message, message, sizeof message);
+    dt__err.code = code;
 }
 static int dt__resume_parts(dt_checkpoint *c, const dt__port *p)
 {
@@ -5963,7 +5994,7 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
         dt__integer_parse(dt_archive_string(a, "dt.epoch"), &e);
         dt__integer_parse(dt_archive_string(a, "dt.step"), &s);
     }
-    if (w && w->same && dt__tls.code == DT_OK &&
+    if (w && w->same && dt__err.code == DT_OK &&
         w->same(w->user, call, "the step of the newest whole checkpoint (-1: none)", a ? s : -1)) {
         dt_archive_free(a);
         dt__free_text(path);
@@ -6034,7 +6065,7 @@ static void dt__text_xml(dt__text_buf *b, const char *text)
 {
     const unsigned char *s = (const unsigned char *)(text ? text : "");
     for (int n; *s; s += n) {
-        n = dt__utf8_len(s);
+        n = (int)dt__utf8_len(s, 4);
         if (n == 1 && *s == '&') dt__text_put(b, "&amp;");
         else if (n == 1 && *s == '<') dt__text_put(b, "&lt;");
         else if (n == 1 && *s == '>') dt__text_put(b, "&gt;");
@@ -6437,7 +6468,7 @@ static int dt__svg_save(const char *path, const dt_plot *p) /* p is in order; 0 
 DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot)
 {
     const char *why;
-    if (dt__tls.code != DT_OK) return dt__tls.code;
+    if (dt__err.code != DT_OK) return dt__err.code;
     if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: needs the path of a file");
     if (!dt__svg_check(plot, &why)) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: %s: %s", path, why);
     int e = dt__svg_save(path, plot);
@@ -6935,7 +6966,7 @@ static bool dt__copy_path(char *to, size_t nbytes, const char *from, const char 
 }
 DT_API dt_progress *dt_progress_new_with(dt_progress_opts o)
 {
-    if (dt__tls.code != DT_OK) return NULL;
+    if (dt__err.code != DT_OK) return NULL;
     if (o.epochs < 0 || o.steps < 0 || o.start_step < 0 || !(o.every >= 0)) {
         dt_fail(DT_ERR_ARG, "dt_progress_new: .epochs, .steps, .start_step and .every must not be negative");
         return NULL;
@@ -6977,7 +7008,7 @@ DT_API dt_progress *dt_progress_new_with(dt_progress_opts o)
 }
 DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_opts o)
 {
-    if (!p || dt__tls.code != DT_OK) return;
+    if (!p || dt__err.code != DT_OK) return;
     double now = dt__seconds(), took = now - p->last_step;
     if (p->o.steps && p->in_epoch >= p->o.steps) dt_progress_epoch(p); /* nobody said that it ended */
     p->last_step = now;
@@ -7009,7 +7040,7 @@ DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_
 DT_API void dt_progress_result(dt_progress *p, const char *name, double value)
 {
     char num[64];
-    if (!p || dt__tls.code != DT_OK) return;
+    if (!p || dt__err.code != DT_OK) return;
     if (!name) name = "result";
     dt__csv_line(p, name, value);
     dt__history_result(p, name, p->step, value);
@@ -7020,7 +7051,7 @@ DT_API void dt_progress_result(dt_progress *p, const char *name, double value)
 DT_API void dt_progress_epoch(dt_progress *p)
 {
     char text[1400], took[64], loss[64];
-    if (!p || dt__tls.code != DT_OK) return;
+    if (!p || dt__err.code != DT_OK) return;
     dt__history_mark(p, p->step);
     dt__progress_curve(p);
     dt__time_text(took, sizeof took, dt__seconds() - p->start);
@@ -7058,7 +7089,7 @@ DT_API dt_status dt_progress_free(dt_progress *p)
     if (p->start > 0) dt__progress_curve(p); /* not after a failed dt_progress_new */
     errno = 0;
     if (p->csv && fclose(p->csv)) dt__progress_failed(&p->csv_error, errno ? errno : EIO, p->csv_path);
-    dt_status s = dt__tls.code;
+    dt_status s = dt__err.code;
     if (p->csv_error)
         s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s; the table ends before that",
                                p->csv_path, strerror(p->csv_error));
@@ -7070,4 +7101,7 @@ DT_API dt_status dt_progress_free(dt_progress *p)
     return s;
 }
 
-#endif /* DT_IMPLEMENTATION */
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_NN_IMPLEMENTATION */

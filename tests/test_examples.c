@@ -6,13 +6,7 @@
 #include "../dt_dist.h"
 #include "launchers.h"
 
-/* their implementation is the one that all tests share; dt_cuda.h without CUDA has none there */
-#define DT__H_IMPLEMENTED
-#define DT__CPU_H_IMPLEMENTED
-#define DT__NN_H_IMPLEMENTED
-#define DT__DATA_H_IMPLEMENTED
-#define DT__COMM_H_IMPLEMENTED
-#define DT__DIST_H_IMPLEMENTED
+#define DT_LINKED /* the implementation is the one that all tests share */
 #define main mnist_main
 #define trainer mnist_trainer
 #define accuracy mnist_accuracy

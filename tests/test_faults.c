@@ -380,7 +380,7 @@ static int history_rank(void *arg)
     crew    *w = (crew *)arg;
     char     text[sizeof history_log], *line = text;
     unsigned last = 0;
-    dt_comm_set_log(history_take, NULL);
+    dt_set_log(history_take, NULL);
     dt_comm *c = crew_join(w);
     if (!c) return 1;
     int rank = dt_comm_rank(c), rc = 0, lines = 0;

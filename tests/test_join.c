@@ -195,21 +195,21 @@ static const char *hex(const uint8_t *p, size_t n)
 }
 static const char *sha_of(const void *p, size_t n, int times)
 {
-    dt__comm_sha s;
+    dt_sha256 s;
     uint8_t      out[32];
-    dt__comm_sha_begin(&s);
-    for (int i = 0; i < times; i++) dt__comm_sha_add(&s, p, n);
-    dt__comm_sha_end(&s, out);
+    dt_sha256_begin(&s);
+    for (int i = 0; i < times; i++) dt_sha256_add(&s, p, n);
+    dt_sha256_end(&s, out);
     return hex(out, 32);
 }
 static const char *hmac_of(const void *key, size_t nkey, const void *p, size_t n)
 {
-    dt__comm_hmac m;
+    dt__hmac m;
     uint8_t       out[32];
-    dt__comm_hmac_begin(&m, key, nkey);
-    dt__comm_hmac_add(&m, p, n / 2);
-    dt__comm_hmac_add(&m, (const char *)p + n / 2, n - n / 2);
-    dt__comm_hmac_end(&m, out);
+    dt__hmac_begin(&m, key, nkey);
+    dt__hmac_add(&m, p, n / 2);
+    dt__hmac_add(&m, (const char *)p + n / 2, n - n / 2);
+    dt__hmac_end(&m, out);
     return hex(out, 32);
 }
 UTEST(sha, fips_180_vectors)
@@ -516,9 +516,9 @@ UTEST(environment, one_line_tells_where_the_world_came_from)
     dt_comm_opts o;
     memset(&o, 0, sizeof o);
     env_set("RANK=0 WORLD_SIZE=1");
-    dt_comm_set_log(log_take, NULL);
+    dt_set_log(log_take, NULL);
     dt__world *w = dt__world_join(&o);
-    dt_comm_set_log(NULL, NULL);
+    dt_set_log(NULL, NULL);
     ASSERT_TRUE(w != NULL);
     EXPECT_EQ(log_level, 3);
     EXPECT_TRUE_MSG(strstr(log_text, "RANK and WORLD_SIZE") != NULL, log_text);
@@ -686,12 +686,12 @@ static int join_rank(int rank, void *arg)
     dt__world *w = job_join(j, rank);
     j->took[rank] = dt__comm_now() - begin;
     if (!w) return 1;
-    dt__comm_sha s;
+    dt_sha256 s;
     uint8_t      sum[32];
-    dt__comm_sha_begin(&s);
-    dt__comm_sha_add(&s, w->member, (size_t)w->size * sizeof *w->member);
-    dt__comm_sha_add(&s, w->job, 16);
-    dt__comm_sha_end(&s, sum);
+    dt_sha256_begin(&s);
+    dt_sha256_add(&s, w->member, (size_t)w->size * sizeof *w->member);
+    dt_sha256_add(&s, w->job, 16);
+    dt_sha256_end(&s, sum);
     EXPECT_EQ(dt__world_allgather(w, sum, 32, all), 0);
     for (int r = 0; r < j->n; r++) EXPECT_TRUE(memcmp(all[r], sum, 32) == 0);
     EXPECT_EQ(w->nhosts, 1);
@@ -908,7 +908,7 @@ static int  dies_rank(int rank, void *arg)
         return dt__cframe_send(fd, DT__C_MEMBER, 2, &m, sizeof m, dt__comm_now() + 5000000000) != 1;
     }
     dt_comm_opts o = job_opts(j, rank);
-    if (rank == 0) dt_comm_set_log(refusals_take, j);
+    if (rank == 0) dt_set_log(refusals_take, j);
     return join_fails(&o, "rank 2 (, pid 4711) left while joining", 0, 2);
 }
 UTEST(joining, a_rank_that_dies_while_joining_is_named)
@@ -962,7 +962,7 @@ static int wrong_rank(int rank, void *arg)
         return failed;
     }
     if (rank == 2) flag_wait(j, 1, 1);
-    if (rank == 0) dt_comm_set_log(refusals_take, j);
+    if (rank == 0) dt_set_log(refusals_take, j);
     dt__world *w = join_with(&o);
     if (!w) return 1;
     flag_set(j, 2);
