@@ -8,13 +8,16 @@ JOBS   ?= 2
 NVCC   := $(shell command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 
 TESTS    := $(sort $(patsubst tests/%.c,%,$(wildcard tests/test_*.c)))
-# a test that defines DT_IMPLEMENTATION itself (to see private functions) is linked alone
-OWN_IMPL := $(patsubst tests/%.c,%,$(shell grep -ls '^\#define DT_IMPLEMENTATION' tests/test_*.c))
+# a test that defines DT_X_IMPLEMENTATION itself sees that header's private functions; its own object comes before the library
+OWN_IMPL := $(patsubst tests/%.c,%,$(shell grep -lsE '^\#define DT_([A-Z]*_)?IMPLEMENTATION' tests/test_*.c))
 CONFORM  := $(filter test_conformance%,$(TESTS))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
 BENCHES  := $(sort $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c)))
 TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
-HEADERS  := $(wildcard dt*.h)
+# the longest to compile first: two jobs then end together
+HEADERS  := dt_cpu.h dt.h dt_net.h $(filter-out dt_cpu.h dt.h dt_net.h,$(sort $(wildcard dt*.h)))
+# dt_nn.h is compiled with DT_NN_IMPLEMENTATION, and so on; dt.h with DT_CORE_IMPLEMENTATION
+$(foreach h,$(HEADERS),$(eval PART_$(h:.h=) := $(shell echo $(patsubst dt_%.h,%,$(h)) | sed 's/^dt.h$$/core/' | tr a-z A-Z)))
 
 # A flavour is a directory under build/ with its own flags. plain is for valgrind.
 FLAVOURS      := normal asan tsan plain cblas
@@ -26,11 +29,9 @@ LDLIBS_cblas   = $(shell cat build/probe/cblas 2>/dev/null)
 # zlib, where it is: for the tests and the fuzzing of gzipped files; asked late, `tools` may have installed it
 LDLIBS_zlib    = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -lz -o /dev/null 2>/dev/null && \
     echo '\#include <zlib.h>' | $(CC) -x c -E - >/dev/null 2>&1 && echo -lz)
-# tests with an implementation of their own look at files, traces and the like: one instance of the kernels will do,
-# and compiling takes longer than running
-$(foreach f,$(FLAVOURS),$(OWN_IMPL:%=build/$(f)/%.o)): CPPFLAGS += -DDT_NO_AVX2
-$(foreach f,normal asan,$(filter-out %/test_reduce.o %/test_plans.o %/test_comm.o %/test_sim.o,$(OWN_IMPL:%=build/$(f)/%.o))): \
-    OPTIMISE := -O0
+# the tests themselves compute little: compiling them takes longer than running them
+$(foreach f,normal asan,$(TESTS:%=build/$(f)/%.o)): OPTIMISE := -O0
+$(foreach f,normal asan,$(patsubst %,build/$(f)/%.o,test_reduce test_plans test_sim test_conformance)): OPTIMISE := -O1
 $(FLAVOURS:%=build/%/test_examples.o): CPPFLAGS += -I. # as examples are built
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
@@ -38,7 +39,7 @@ ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: parse help demo data pictures test test-quick test-all test-cuda test-cuda-build test-cuda-ptxas \
+.PHONY: help demo data pictures test test-quick test-all test-cuda test-cuda-build test-cuda-ptxas \
     test-cuda-cudnn test-cuda-kernels test-cuda-trainers cuda-selftest gpu-paper fuzz check-headers probes tools build examples benches \
     dtrun format clean
 .DEFAULT_GOAL := help
@@ -50,7 +51,8 @@ help: ## this list
 	@echo "  variables: CC, CFLAGS, JOBS (parallel compiles, $(JOBS)); V=1 shows the output of passing tests"
 
 # ---------------------------------------------------------------------------------------------------- run
-demo: build/examples/mnist ## train a conv net on the digits in data/ with two processes, under a minute
+demo: ## train a conv net on the digits in data/ with two processes, under a minute
+	@$(MAKE) -s -j$(JOBS) --no-print-directory build/examples/mnist
 	build/examples/mnist --gpus 2 --data data/digits --epochs 12 --batch 50 --svg build/demo.svg --csv build/demo.csv
 	@echo "the loss curve: build/demo.svg"
 
@@ -60,7 +62,7 @@ test: GPU_PARTS = a
 test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: under 15 minutes on 2 cores
 	@$(call make_all,$(programs_cuda) $(filter-out $(ASAN_ENOUGH:%=build/normal/%),$(call programs,normal)) \
 	    $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
-	    $(TOOLS:%=build/tools/%) parse); \
+	    $(TOOLS:%=build/tools/%) examples benches); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1,$(ASAN_ENOUGH)) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) $(plan_cuda) 'check-headers|DT_TEST_QUICK=1 tests/check_headers.sh'
 
@@ -367,42 +369,43 @@ no_aslr        = $(if $(shell setarch -R true 2>/dev/null && echo y),setarch -R)
 build: $(call programs,normal) examples benches $(TOOLS:%=build/tools/%) ## tests, examples, benchmarks, tools, not run
 dtrun: build/tools/dtrun ## the launcher: build/tools/dtrun
 examples: $(EXAMPLES:%=build/examples/%)
-# examples and benchmarks are parsed, with all warnings: building each whole takes the time of the rest together
-parse: $(EXAMPLES:%=build/parse/%.ok) $(BENCHES:%=build/parse/%.ok) $(TOOLS:%=build/parse/%.ok)
-build/parse/%.ok: examples/%.c $(HEADERS) examples/example_data.h
-	@mkdir -p $(@D)
-	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
-build/parse/%.ok: bench/%.c $(HEADERS)
-	@mkdir -p $(@D)
-	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
-build/parse/%.ok: tools/%.c $(HEADERS)
-	@mkdir -p $(@D)
-	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 benches: $(BENCHES:%=build/bench/%)
 
+# The library: the implementation of each header is an object of its own. A header is compiled as it is, as C.
+# lib,directory,flags
+define library
+build/$(1)/lib/%.o: %.h
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) -DDT_$$(PART_$$*)_IMPLEMENTATION -MMD -MP -x c -c $$< -o $$@
+build/$(1)/libdt.a: $$(patsubst %.h,build/$(1)/lib/%.o,$$(HEADERS))
+	@rm -f $$@
+	$$(AR) rcs $$@ $$^
+endef
 define flavour
+$(call library,$(1),$$(CFLAGS_$(1)))
 build/$(1)/%.o: tests/%.c
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $$(CFLAGS_$(1)) $$(OPTIMISE) -MMD -MP -c $$< -o $$@
-$(addprefix build/$(1)/,$(filter-out $(OWN_IMPL),$(TESTS))): build/$(1)/dt_impl.o
-$(TESTS:%=build/$(1)/%): build/$(1)/%: build/$(1)/%.o
-	$$(CC) $$(CFLAGS) $$(CFLAGS_$(1)) $$(filter %.o,$$^) -o $$@ $$(LDFLAGS) $$(LDLIBS) $$(LDLIBS_$(1))
+$(TESTS:%=build/$(1)/%): build/$(1)/%: build/$(1)/%.o build/$(1)/libdt.a
+	$$(CC) $$(CFLAGS) $$(CFLAGS_$(1)) $$^ -o $$@ $$(LDFLAGS) $$(LDLIBS) $$(LDLIBS_$(1))
 endef
 $(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
 $(FLAVOURS:%=build/%/test_data_gzip): LDLIBS += $(LDLIBS_zlib)
+build/libdt.a: build/normal/libdt.a
+	ln -sf normal/libdt.a $@
 
-# examples, benchmarks and tools are what a user builds: one file, the implementation in it
-$(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c
+# examples, benchmarks and tools are linked with the library; each compiles by itself, too, as users do it
+$(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c build/normal/libdt.a
 	@mkdir -p $(@D)
-	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
-$(BENCHES:%=build/bench/%) build/bench/gpu_paper: build/bench/%: bench/%.c
+	$(CC) -I. -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< build/normal/libdt.a -o $@ $(LDFLAGS) $(LDLIBS)
+$(BENCHES:%=build/bench/%) build/bench/gpu_paper: build/bench/%: bench/%.c build/normal/libdt.a
 	@mkdir -p $(@D)
-	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
-$(TOOLS:%=build/tools/%): build/tools/%: tools/%.c
+	$(CC) -I. -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< build/normal/libdt.a -o $@ $(LDFLAGS) $(LDLIBS)
+$(TOOLS:%=build/tools/%): build/tools/%: tools/%.c build/normal/libdt.a
 	@mkdir -p $(@D)
-	$(CC) -I. $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< -o $@ $(LDFLAGS) $(LDLIBS)
+	$(CC) -I. -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< build/normal/libdt.a -o $@ $(LDFLAGS) $(LDLIBS)
 
--include $(wildcard build/*/*.d)
+-include $(wildcard build/*/*.d build/*/lib/*.d)
 
 # ---------------------------------------------------------------------------------------------------- tools
 # Five lines are compiled and linked; the answer is printed, and kept in build/probe/ where something depends on it.

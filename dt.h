@@ -137,9 +137,6 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CORE_IMPLEMENTATION)
 #define DT_CORE_IMPLEMENTATION
 #endif
-#if defined(DT_CORE_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE
-#endif
 #include "dt_base.h"
 
 #ifndef DT_H_INCLUDED

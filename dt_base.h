@@ -61,8 +61,14 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_BASE_IMPLEMENTATION)
 #define DT_BASE_IMPLEMENTATION
 #endif
-#if defined(DT_BASE_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE /* set by every header whose implementation is asked for, before it includes the others */
+#if !defined(DT__WANT_INSIDE) &&                                                                                     \
+    (defined(DT_BASE_IMPLEMENTATION) || defined(DT_CORE_IMPLEMENTATION) || defined(DT_CPU_IMPLEMENTATION) ||        \
+     defined(DT_CPU_AVX2_IMPLEMENTATION) || defined(DT_IO_IMPLEMENTATION) || defined(DT_PLOT_IMPLEMENTATION) ||      \
+     defined(DT_NN_IMPLEMENTATION) || defined(DT_DATA_IMPLEMENTATION) || defined(DT_PLAN_IMPLEMENTATION) ||          \
+     defined(DT_NET_IMPLEMENTATION) || defined(DT_COMM_IMPLEMENTATION) || defined(DT_SIM_IMPLEMENTATION) ||          \
+     defined(DT_MPI_IMPLEMENTATION) || defined(DT_DIST_IMPLEMENTATION) || defined(DT_CUDA_IMPLEMENTATION) ||         \
+     defined(DT_NCCL_IMPLEMENTATION))
+#define DT__WANT_INSIDE /* an implementation is asked for: the sections >>inside are declared */
 #endif
 #ifdef DT__WANT_INSIDE
 #if defined(_FEATURES_H) && !defined(__USE_MISC)
@@ -144,6 +150,20 @@ DT_API dt_status   dt_error_code(void); /* its code, or DT_OK */
 DT_API void        dt_error_clear(void);
 DT_API int         dt_check(const char *program); /* 0; with an error pending: prints it to stderr and returns 1 */
 DT_API int         dt_fail(dt_status code, const char *format, ...) DT__PRINTF(2, 3); /* leaves a message; returns code */
+
+/* What calls on communicators return (dt_net.h, dt_comm.h). They have messages of their own: dt_comm_error. */
+typedef enum dt_comm_status {
+    DT_COMM_OK           = 0,
+    DT_COMM_ERR_ARG      = -1, /* a wrong argument on this rank */
+    DT_COMM_ERR_PEER     = -2, /* a rank died or left */
+    DT_COMM_ERR_TIMEOUT  = -3, /* no progress for too long: the message names who did not come */
+    DT_COMM_ERR_MISMATCH = -4, /* ranks called different things: the message shows both */
+    DT_COMM_ERR_NET      = -5, /* a socket or file descriptor failed */
+    DT_COMM_ERR_JOIN     = -6, /* the world did not come together */
+    DT_COMM_ERR_MEMORY   = -7,
+    DT_COMM_ERR_STATE    = -8, /* a call at the wrong time */
+    DT_COMM_ERR_ABORT    = -9  /* dt_comm_abort was called */
+} dt_comm_status;
 
 /* The log function is called by any thread, one thread at a time. */
 enum { DT_LOG_OFF = 0, DT_LOG_ERROR = 1, DT_LOG_WARN = 2, DT_LOG_INFO = 3, DT_LOG_DEBUG = 4 };
@@ -242,14 +262,45 @@ extern __thread __attribute__((visibility("hidden"))) dt__pending dt__err;
 DT__INSIDE void dt__log(int level, const char *text);
 DT__INSIDE void dt__logf(int level, const char *format, ...) DT__PRINTF(2, 3);
 
+/* ---- messages of calls on communicators that have none, or no communicator: this thread's last one */
+typedef struct dt__saying {
+    char text[768];
+    int  why; /* the status that goes with it */
+} dt__saying;
+#ifdef DT_STATIC
+static __thread dt__saying dt__said;
+#else
+extern __thread __attribute__((visibility("hidden"))) dt__saying dt__said;
+#endif
+DT__INSIDE int dt__comm_bad(int status, const char *format, ...) DT__PRINTF(2, 3); /* leaves it; returns status */
+
 /* ---- memory. trim: called before the allocator changes, to give cached memory back. */
 DT__INSIDE void *dt__alloc_zero(size_t nbytes); /* NULL without a message */
 DT__INSIDE bool  dt__alloc_is_ours(void);       /* no allocator was set, and DT_MALLOC is malloc */
 DT__INSIDE void  dt__alloc_counts(int64_t *allocs, size_t *bytes);
 DT__INSIDE void  dt__alloc_on_change(void (*trim)(void));
 
+/* ---- memory of worlds, communicators and plans: all of it from DT_COMM_MALLOC, which may not be malloc */
+#ifndef DT_COMM_MALLOC
+#define DT_COMM_MALLOC(nbytes) malloc(nbytes)
+#define DT_COMM_REALLOC(ptr, nbytes) realloc(ptr, nbytes)
+#define DT_COMM_FREE(ptr) free(ptr)
+#endif
+static inline __attribute__((unused)) void *dt__comm_zeroed(size_t count, size_t nbytes)
+{
+    if (nbytes && count > SIZE_MAX / nbytes) return NULL;
+    size_t n = count * nbytes;
+    void  *p = DT_COMM_MALLOC(n ? n : 1);
+    if (p) memset(p, 0, n);
+    return p;
+}
+
 /* ---- element types: bytes of those of dt_dtype, and of number 6, f64 */
 static const uint8_t dt__dtype_size[7] __attribute__((unused)) = { 4, 2, 2, 4, 8, 1, 8 };
+static inline __attribute__((unused)) size_t dt__elem_nbytes(int dtype) /* 0: a wrong number */
+{
+    return dtype >= 0 && dtype < 7 ? dt__dtype_size[dtype] : 0;
+}
 
 /* ---- text */
 typedef struct dt__text_out { /* a caller's buffer, filled like snprintf: len is what the whole text needs */
@@ -310,6 +361,7 @@ DT__PRESENT(BASE);
    failing) is called again at once: it holds the lock already. */
 #ifndef DT_STATIC
 __thread dt__pending dt__err;
+__thread dt__saying  dt__said;
 #endif
 static struct {
     dt_allocator a;
@@ -390,6 +442,16 @@ DT_API int dt_check(const char *program)
     if (dt__err.code == DT_OK) return 0;
     fprintf(stderr, "%s: %s\n", program ? program : "dt", dt__err.message);
     return 1;
+}
+
+DT__INSIDE int dt__comm_bad(int status, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(dt__said.text, sizeof dt__said.text, format, ap);
+    va_end(ap);
+    dt__said.why = status;
+    return status;
 }
 
 /* ---- memory */

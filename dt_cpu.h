@@ -71,9 +71,6 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CPU_IMPLEMENTATION)
 #define DT_CPU_IMPLEMENTATION
 #endif
-#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE
-#endif
 #include "dt.h"
 
 #ifndef DT_CPU_H_INCLUDED

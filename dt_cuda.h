@@ -55,9 +55,6 @@ CONTENTS
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CUDA_IMPLEMENTATION)
 #define DT_CUDA_IMPLEMENTATION
 #endif
-#if defined(DT_CUDA_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE
-#endif
 #include "dt.h"
 
 #ifndef DT_CUDA_H

@@ -77,9 +77,6 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_DATA_IMPLEMENTATION)
 #define DT_DATA_IMPLEMENTATION
 #endif
-#if defined(DT_DATA_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE
-#endif
 #include "dt.h"
 
 #ifndef DT_DATA_H_INCLUDED

@@ -66,9 +66,6 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_DIST_IMPLEMENTATION)
 #define DT_DIST_IMPLEMENTATION
 #endif
-#if defined(DT_DIST_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE
-#endif
 #include "dt_nn.h"
 #include "dt_data.h"
 #include "dt_comm.h"

@@ -86,9 +86,6 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_NN_IMPLEMENTATION)
 #define DT_NN_IMPLEMENTATION
 #endif
-#if defined(DT_NN_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE
-#endif
 #include "dt.h"
 
 #ifndef DT_NN_H_INCLUDED

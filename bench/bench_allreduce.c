@@ -11,7 +11,7 @@
    Peers: Open MPI as it is and without single copies, the better counts; gloo. Also: a loop that only reduces (all
    buffers shared, each rank its part of all), a ping-pong of 8 bytes, more ranks than cores, all algorithms, compute
    beside a slow network. Pictures of bandwidth against size: build/bench/allreduce-TRANSPORT-RANKS.svg */
-#define DT_IMPLEMENTATION
+#define DT__WANT_INSIDE
 #include "dt_comm.h"
 
 #include <dirent.h>

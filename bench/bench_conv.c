@@ -1,7 +1,7 @@
 /* bench_conv: the CPU backend's convolutions against the FMA peak: the shapes of the conv net, ResNet-20 and ResNet-18;
    forward, gradient of the data, gradient of the weights. Each is checked against a plain loop on a few outputs first.
      bench_conv [--threads N] [name] */
-#define DT_IMPLEMENTATION
+#define DT_CORE_IMPLEMENTATION
 #include "dt.h"
 
 #include "bench.h"

@@ -7,7 +7,7 @@
    algorithm shows that its sums are right; then they take turns. A figure is the median of the rounds, a ratio the
    median of the rounds' ratios; a call lasts from when the last rank enters to when the last one leaves. Beside them:
    what dt takes by itself (auto), and what crossed the cable in one call. */
-#define DT_IMPLEMENTATION
+#define DT_COMM_IMPLEMENTATION
 #include "../tests/ranks.h"
 
 #include "../dt_comm.h"

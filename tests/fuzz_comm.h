@@ -34,7 +34,6 @@ static void    fuzz_free(void *p);
 #define DT__WORLD_LINK fuzz_link
 #define DT__WORLD_ABORT dt__world_abort
 #define DT__WORLD_ASK dt__world_ask
-#define DT__FRAME_OK dt__frame_ok
 #define DT_COMM_MALLOC(n) fuzz_alloc(NULL, n)
 #define DT_COMM_REALLOC(p, n) fuzz_alloc(p, n)
 #define DT_COMM_FREE(p) fuzz_free(p)
@@ -160,6 +159,7 @@ static void fuzz_world(dt__world *w, int rank, int size)
 {
     memset(w, 0, sizeof *w);
     w->refs = 1;
+    w->client = &dt__comm_client;
     w->rank = rank;
     w->size = size;
     w->epoch = 3;

@@ -126,6 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     uint8_t *out = w.control->gather_out;
     int64_t  now = dt__comm_now();
     memset(&c, 0, sizeof c);
+    c.client = &dt__comm_client;
     c.id = CONTROL_COMM;
     c.size = 4;
     c.member = member;

@@ -23,12 +23,12 @@ static dt__msg frame_post(const dt_comm *c, uint64_t seq, int what, int dtype, i
     m.op = op;
     m.fold = what & FRAME_FOLD;
     m.left = what & FRAME_LEFT;
-    m.n = n / dt__comm_size_of(dtype) * dt__comm_size_of(dtype);
+    m.n = n / dt__elem_nbytes(dtype) * dt__elem_nbytes(dtype);
     m.head.magic = DT__FRAME_MAGIC;
     m.head.version = DT__FRAME_VERSION;
     m.head.comm = c->id;
     m.head.seq = seq;
-    m.head.count = (int64_t)(m.n / dt__comm_size_of(dtype));
+    m.head.count = (int64_t)(m.n / dt__elem_nbytes(dtype));
     m.head.nbytes = m.n;
     m.head.rank = 1;
     m.head.coll = m.fold ? DT_COLL_ALLREDUCE : DT_COLL_BROADCAST;
@@ -86,6 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     fuzz_begin();
     fuzz_most = FRAME_ALL;
     memset(&c, 0, sizeof c);
+    c.client = &dt__comm_client;
     c.id = 77;
     c.size = 2;
     c.streams = streams;

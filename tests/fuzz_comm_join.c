@@ -62,10 +62,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (data[0] & JOIN_HEADS) used = join_frames(frames, sizeof frames, data + 4, n - 4);
         else memcpy(frames, data + 4, n - 4);
         fuzz_wire_is(0, frames, used, how);
-        dt__comm_text[0] = 0;
+        dt__said.text[0] = 0;
         int got = dt__table_recv(&w, FUZZ_FD, dt__comm_now() + 1000000000);
         if (got == 0) join_table(&w);
-        else if (!dt__comm_text[0]) abort();
+        else if (!dt__said.text[0]) abort();
     }
     fuzz_world_end(&w);
     fuzz_end();

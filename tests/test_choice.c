@@ -1,7 +1,7 @@
 /* test_choice.c: which algorithm a communicator takes, and why: tables of costs in files, rank 0's for all, what is
    explained, what is forced; parameters that must be equal on all ranks.
    Contents: >>files >>ranks >>explained >>tuned */
-#define DT_IMPLEMENTATION /* linked alone */
+#define DT_COMM_IMPLEMENTATION
 #include "../dt_comm.h"
 #include "utest.h"
 

@@ -1,8 +1,10 @@
 /* test_comm.c: collectives of threads, of processes over shared memory and over TCP: all algorithms, dtypes, sizes;
    work in flight; misuse; ranks that die, stop or do not come */
-#define DT_IMPLEMENTATION
+#define DT__WANT_INSIDE
 #include "../dt_comm.h"
 #include "utest.h"
+
+#include <sys/mman.h>
 
 UTEST_MAIN()
 

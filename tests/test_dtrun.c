@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #define DT_STATIC
 #define DT_IMPLEMENTATION
+#include "../dt_comm.h"
 #include "ranks.h"
 #include "temp_files.h"
 
@@ -455,7 +456,7 @@ UTEST(dtrun, a_wrong_command_line_is_refused_with_a_sentence)
     EXPECT_SAYS(&j, 0, "--max-restarts N");
     job_free(&j);
     EXPECT_EQ(0, job_run(&j, "--version"));
-    EXPECT_STREQ("dtrun " DT_COMM_VERSION "\n", j.said[0].p);
+    EXPECT_STREQ("dtrun " DT_VERSION "\n", j.said[0].p);
     job_free(&j);
 }
 UTEST(dtrun, a_port_that_is_taken_is_named)

@@ -2,7 +2,7 @@
    right error in time, and nothing is left over. The full counts run without DT_TEST_QUICK.
    Contents: >>crew >>killed >>stopped >>pending >>history >>memory >>joining >>signals
    >>strangers >>again */
-#define DT_IMPLEMENTATION
+#define DT_NET_IMPLEMENTATION
 #include "ranks.h"
 
 #include "../dt_comm.h"

@@ -92,8 +92,8 @@ static dt_comm_opts job_opts(const job *j, int rank)
 }
 static dt__world *join_with(const dt_comm_opts *o)
 {
-    dt__world *w = dt__world_join(o);
-    if (!w) printf("   rank %d: %s\n", o->rank, dt__comm_text);
+    dt__world *w = dt__world_join(o, &dt__comm_client);
+    if (!w) printf("   rank %d: %s\n", o->rank, dt__said.text);
     return w;
 }
 static dt__world *job_join(const job *j, int rank)
@@ -105,10 +105,10 @@ static dt__world *job_join(const job *j, int rank)
 static int join_fails(const dt_comm_opts *o, const char *why, double least, double most)
 {
     int64_t    begin = dt__comm_now();
-    dt__world *w = dt__world_join(o);
+    dt__world *w = dt__world_join(o, &dt__comm_client);
     double     took = (double)(dt__comm_now() - begin) * 1e-9;
-    if (!w && strstr(dt__comm_text, why) && took >= least && took <= most * utest_slow()) return 0;
-    return printf("   rank %d after %.1f s: %s\n", o->rank, took, dt__comm_text);
+    if (!w && strstr(dt__said.text, why) && took >= least && took <= most * utest_slow()) return 0;
+    return printf("   rank %d after %.1f s: %s\n", o->rank, took, dt__said.text);
 }
 static void flag_set(job *j, int i) { __atomic_add_fetch(&j->flag[i], 1, __ATOMIC_SEQ_CST); }
 static int  flag_get(job *j, int i) { return __atomic_load_n(&j->flag[i], __ATOMIC_SEQ_CST); }
@@ -245,10 +245,10 @@ UTEST(sha, rfc_4231_vectors)
 UTEST(sha, same_looks_at_every_byte)
 {
     uint8_t a[32] = { 0 }, b[32] = { 0 };
-    EXPECT_TRUE(dt__comm_same(a, b, 32));
+    EXPECT_TRUE(dt__same_secret(a, b, 32));
     for (int i = 0; i < 32; i++) {
         b[i] = 0x80;
-        EXPECT_FALSE(dt__comm_same(a, b, 32));
+        EXPECT_FALSE(dt__same_secret(a, b, 32));
         b[i] = 0;
     }
 }
@@ -304,7 +304,7 @@ static int config(dt__config *f, const char *env)
     dt_comm_opts o;
     memset(&o, 0, sizeof o);
     env_set(env);
-    dt__comm_text[0] = 0;
+    dt__said.text[0] = 0;
     return dt__config_read(f, &o);
 }
 UTEST(environment, every_launcher)
@@ -401,7 +401,7 @@ UTEST(environment, bad_values_are_named)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         dt__config f;
         EXPECT_LT_MSG(config(&f, rows[i][0]), 0, rows[i][0]);
-        EXPECT_TRUE_MSG(strstr(dt__comm_text, rows[i][1]) != NULL, dt__comm_text);
+        EXPECT_TRUE_MSG(strstr(dt__said.text, rows[i][1]) != NULL, dt__said.text);
     }
     env_set("");
 }
@@ -423,11 +423,11 @@ UTEST(environment, options_come_first)
     EXPECT_TRUE(f.local);
     o.rank = 3;
     EXPECT_LT(dt__config_read(&f, &o), 0);
-    EXPECT_TRUE(strstr(dt__comm_text, ".rank is 3") != NULL);
+    EXPECT_TRUE(strstr(dt__said.text, ".rank is 3") != NULL);
     o.rank = 0;
     o.world = -3;
     EXPECT_LT(dt__config_read(&f, &o), 0);
-    EXPECT_TRUE(strstr(dt__comm_text, ".world is -3") != NULL);
+    EXPECT_TRUE(strstr(dt__said.text, ".world is -3") != NULL);
     o.world = 3;
     o.port = 65536;
     EXPECT_LT(dt__config_read(&f, &o), 0);
@@ -435,7 +435,7 @@ UTEST(environment, options_come_first)
     o.addr = NULL;
     env_set("");
     EXPECT_LT(dt__config_read(&f, &o), 0);
-    EXPECT_TRUE(strstr(dt__comm_text, ".addr and .port") != NULL);
+    EXPECT_TRUE(strstr(dt__said.text, ".addr and .port") != NULL);
 }
 UTEST(environment, token_files)
 {
@@ -468,7 +468,7 @@ UTEST(environment, token_files)
         close(fd);
         int got = dt__token_read_file(path, "DT_TOKEN_FILE", token);
         EXPECT_EQ(got, rows[i].why ? DT_COMM_ERR_ARG : 1);
-        if (rows[i].why) EXPECT_TRUE_MSG(strstr(dt__comm_text, rows[i].why) != NULL, dt__comm_text);
+        if (rows[i].why) EXPECT_TRUE_MSG(strstr(dt__said.text, rows[i].why) != NULL, dt__said.text);
         else EXPECT_TRUE(memcmp(token, want, 32) == 0);
         unlink(path);
     }
@@ -484,7 +484,7 @@ UTEST(environment, token_files)
     ASSERT_EQ(write(tube[1], want, 10), 10);
     close(tube[1]);
     EXPECT_LT(dt__token_read_fd(tube[0], "DT_TOKEN_FD", token), 0);
-    EXPECT_TRUE(strstr(dt__comm_text, "holds 10 bytes") != NULL);
+    EXPECT_TRUE(strstr(dt__said.text, "holds 10 bytes") != NULL);
     EXPECT_EQ(fcntl(tube[0], F_GETFD), -1);
 }
 UTEST(environment, a_world_of_one_has_no_sockets_and_no_thread)
@@ -493,7 +493,7 @@ UTEST(environment, a_world_of_one_has_no_sockets_and_no_thread)
     int          fds = count_in("/proc/self/fd"), threads = count_in("/proc/self/task"), x = 5, y = 0;
     memset(&o, 0, sizeof o);
     env_set("");
-    dt__world *w = dt__world_join(&o);
+    dt__world *w = dt__world_join(&o, &dt__comm_client);
     ASSERT_TRUE(w != NULL);
     EXPECT_EQ(count_in("/proc/self/fd"), fds);
     EXPECT_EQ(count_in("/proc/self/task"), threads);
@@ -517,7 +517,7 @@ UTEST(environment, one_line_tells_where_the_world_came_from)
     memset(&o, 0, sizeof o);
     env_set("RANK=0 WORLD_SIZE=1");
     dt_set_log(log_take, NULL);
-    dt__world *w = dt__world_join(&o);
+    dt__world *w = dt__world_join(&o, &dt__comm_client);
     dt_set_log(NULL, NULL);
     ASSERT_TRUE(w != NULL);
     EXPECT_EQ(log_level, 3);
@@ -812,7 +812,7 @@ static int outside_rank(int rank, void *arg) /* at the address of a network card
     o.addr = host;
     o.listen_fd = 0;
     o.token_file = NULL;
-    if (dt__world_join(&o) || !strstr(dt__comm_text, "need a token")) return printf("   %s\n", dt__comm_text);
+    if (dt__world_join(&o, &dt__comm_client) || !strstr(dt__said.text, "need a token")) return printf("   %s\n", dt__said.text);
     o.token_file = j->victim ? NULL : j->token_file;
     o.insecure = j->victim == 1;
     dt__world *w = join_with(&o);
@@ -1097,7 +1097,7 @@ UTEST(strangers, many_that_say_nothing)
 /* ==================================================================================================== >>deaths */
 static void world_ready(job *j, dt__world *w) /* all have made their communicators */
 {
-    if (dt__world_allgather(w, NULL, 0, NULL) != 0) printf("   rank %d: %s\n", w->rank, dt__comm_text);
+    if (dt__world_allgather(w, NULL, 0, NULL) != 0) printf("   rank %d: %s\n", w->rank, dt__said.text);
     flag_set(j, 0);
 }
 static int death_body(int rank, job *j)
@@ -1499,7 +1499,7 @@ static int pass_rank(int rank, void *arg)
             uint64_t want = (uint64_t)(round * 100 + n), got = 0;
             if (in == 0) EXPECT_EQ(write(fd, &want, sizeof want), (ssize_t)sizeof want);
             fd = dt__world_pass_fd(w, (uint64_t)n, member, n, fd);
-            EXPECT_GE_MSG(fd, 0, dt__comm_text);
+            EXPECT_GE_MSG(fd, 0, dt__said.text);
             EXPECT_EQ(pread(fd, &got, sizeof got, 0), (ssize_t)sizeof got);
             EXPECT_EQ(got, want);
             EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
@@ -1523,7 +1523,7 @@ static int gather_rank(int rank, void *arg)
         size_t   n = sizes[i], wrong = 0;
         uint8_t *in = (uint8_t *)malloc(n + 1), *out = (uint8_t *)malloc(n * (size_t)j->n + 1);
         for (size_t k = 0; k < n; k++) in[k] = (uint8_t)(rank * 31 + (int)(k * 7 + i));
-        EXPECT_EQ_MSG(dt__world_allgather(w, in, n, out), 0, dt__comm_text);
+        EXPECT_EQ_MSG(dt__world_allgather(w, in, n, out), 0, dt__said.text);
         for (int r = 0; r < j->n; r++)
             for (size_t k = 0; k < n; k++) wrong += out[(size_t)r * n + k] != (uint8_t)(r * 31 + (int)(k * 7 + i));
         EXPECT_EQ(wrong, (size_t)0);
@@ -1533,7 +1533,7 @@ static int gather_rank(int rank, void *arg)
     /* ranks that do not agree about the size all get an error; the world goes on */
     uint8_t in[8] = { 0 }, out[8 * MAX_RANKS];
     EXPECT_LT(dt__world_allgather(w, in, rank == 1 ? 8 : 4, out), 0);
-    EXPECT_EQ_MSG(dt__world_allgather(w, in, 4, out), 0, dt__comm_text);
+    EXPECT_EQ_MSG(dt__world_allgather(w, in, 4, out), 0, dt__said.text);
     dt__world_unref(w);
     return failed;
 }
@@ -1551,8 +1551,8 @@ static int cycle_rank(int rank, void *arg)
     int          n = dt_test_quick() ? 100 : 1000, was[2];
     o.listen_fd = 0; /* binds the same port each time */
     for (int i = 0; i < n; i++) {
-        dt__world *w = dt__world_join(&o);
-        if (!w) return printf("   rank %d, job %d: %s\n", rank, i, dt__comm_text);
+        dt__world *w = dt__world_join(&o, &dt__comm_client);
+        if (!w) return printf("   rank %d, job %d: %s\n", rank, i, dt__said.text);
         dt_comm c;
         comm_make(&c, w, 1, NULL, 2);
         if (rank == 0) close(dt__world_link(w, &c, 1, 0)); /* nobody takes it */
@@ -1580,7 +1580,7 @@ static int failed_join_rank(int rank, void *arg)
     (void)rank;
     o.join_timeout = 0.02;
     for (int i = 0; i < 20; i++) {
-        if (dt__world_join(&o)) return 1;
+        if (dt__world_join(&o, &dt__comm_client)) return 1;
         if (i == 0) used(was);
     }
     return used_more(was);
@@ -1597,12 +1597,12 @@ static int memory_rank(int rank, void *arg)
     dt_comm_opts o = job_opts(j, rank);
     o.join_timeout = o.timeout = 0.2;
     if (rank == j->victim) fail_at = j->pid;
-    dt__world *w = dt__world_join(&o);
+    dt__world *w = dt__world_join(&o, &dt__comm_client);
     if (w) {
         uint8_t in[4] = { 0 }, out[8];
         dt__world_allgather(w, in, 4, out);
         dt__world_unref(w);
-    } else if (!strstr(dt__comm_text, "dt_comm_init: ")) return printf("   no message: %s\n", dt__comm_text);
+    } else if (!strstr(dt__said.text, "dt_comm_init: ")) return printf("   no message: %s\n", dt__said.text);
     if (rank == j->victim && allocations <= j->pid) flag_set(j, 0); /* it was not reached */
     return 0;
 }
@@ -1630,8 +1630,8 @@ static int spawn_rank(void *arg)
     int          what = *(int *)arg;
     memset(&o, 0, sizeof o);
     for (int i = 0; i < 2; i++) { /* a second world, with the same descriptors */
-        dt__world *w = dt__world_join(&o);
-        if (!w) return printf("   %s\n", dt__comm_text) > 0;
+        dt__world *w = dt__world_join(&o, &dt__comm_client);
+        if (!w) return printf("   %s\n", dt__said.text) > 0;
         int rank = w->rank;
         if (w->size != 4 || strcmp(w->where, "RANK and WORLD_SIZE") != 0) return 2;
         dt__world_unref(w);

@@ -1,7 +1,7 @@
 /* test_launch.c: one program, unchanged, under torchrun, under mpirun, and with the variables of srun and of PMI. As a
    rank it says who told it so, and the sum of all ranks. A launcher that is not installed is skipped.
    Contents: >>rank >>launchers >>variables */
-#define DT_IMPLEMENTATION /* linked alone */
+#define DT_NET_IMPLEMENTATION
 #include "../dt_comm.h"
 #include "launchers.h"
 #include "ranks.h"

@@ -2,9 +2,9 @@
    DT_USE_MPI this program compiles itself with it and runs that under mpirun; without Open MPI it skips.
    Contents: >>launch >>ranks >>misuse >>main */
 #ifndef DT_USE_MPI
-#define DT_IMPLEMENTATION /* linked alone */
-#include "../dt_comm.h"
 #include "utest.h"
+
+#include "../dt_comm.h"
 
 #include <sys/wait.h>
 
@@ -144,6 +144,8 @@ UTEST(mpi, is_refused_in_a_program_without_it)
 #include "utest.h"
 #undef UTEST_MAIN
 #define UTEST_MAIN() UTEST_STATE(); /* without a main */
+#define DT_IMPLEMENTATION
+#include "../dt_mpi.h"
 #include "test_comm.c"
 
 static team     all;

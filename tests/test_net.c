@@ -1,7 +1,7 @@
 /* test_net.c - two "machines" (lab.h), two ranks on each. Shared memory inside, TCP across, in one communicator.
    Where there can be none its tests are skipped.
    Contents: >>collectives >>bytes >>joining >>cable */
-#define DT_IMPLEMENTATION
+#define DT__WANT_INSIDE
 #include "ranks.h"
 
 #include "../dt_comm.h"

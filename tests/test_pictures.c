@@ -1,7 +1,7 @@
 /* test_pictures.c: the pictures of README.md are those of the algorithms. `make pictures` draws them again. */
-#define DT_IMPLEMENTATION /* linked alone */
-#include "../dt_comm.h"
 #include "utest.h"
+
+#include "../dt_comm.h"
 
 UTEST_MAIN()
 

@@ -8,7 +8,7 @@ static bool alloc_fails(void) { return alloc_fail_at && ++alloc_calls == alloc_f
 #define DT_COMM_MALLOC(n) (alloc_fails() ? NULL : malloc(n))
 #define DT_COMM_REALLOC(p, n) (alloc_fails() ? NULL : realloc(p, n))
 #define DT_COMM_FREE(p) free(p)
-#define DT_IMPLEMENTATION
+#define DT_PLAN_IMPLEMENTATION
 #include "../dt_comm.h"
 
 #include "plan_check.h"

@@ -2,7 +2,7 @@
    of its own. Results are compared bit for bit; that not a number has all bits set is part of it.
    Contents: >>reference >>two >>many >>scale >>special */
 #undef DT_NO_AVX2 /* both instruction sets are looked at here */
-#define DT_IMPLEMENTATION
+#define DT_COMM_IMPLEMENTATION
 #include "../dt_comm.h"
 
 #include "utest.h"
@@ -91,12 +91,12 @@ static uint64_t int_op(int d, int op, uint64_t a, uint64_t b)
 static uint64_t get(int d, const void *p, int64_t i)
 {
     uint64_t u = 0;
-    memcpy(&u, (const char *)p + (size_t)i * dt__comm_size_of(d), dt__comm_size_of(d));
+    memcpy(&u, (const char *)p + (size_t)i * dt__elem_nbytes(d), dt__elem_nbytes(d));
     return u;
 }
 static void put(int d, void *p, int64_t i, uint64_t u)
 {
-    memcpy((char *)p + (size_t)i * dt__comm_size_of(d), &u, dt__comm_size_of(d));
+    memcpy((char *)p + (size_t)i * dt__elem_nbytes(d), &u, dt__elem_nbytes(d));
 }
 /* element i of src[0] op src[1] op ... */
 static uint64_t want_of(int d, int op, const void *const *src, int nsrc, int64_t i)
@@ -108,7 +108,7 @@ static uint64_t want_of(int d, int op, const void *const *src, int nsrc, int64_t
         if (is_float(d)) v = float_op(d, op, v, value_of(d, get(d, src[k], i)));
         else u = int_op(d, op, u, get(d, src[k], i));
     if (is_float(d)) u = float_bits(d, v);
-    return u & (dt__comm_size_of(d) == 8 ? UINT64_MAX : ((uint64_t)1 << 8 * dt__comm_size_of(d)) - 1);
+    return u & (dt__elem_nbytes(d) == 8 ? UINT64_MAX : ((uint64_t)1 << 8 * dt__elem_nbytes(d)) - 1);
 }
 /* Elements with all the odd ones among them: zeros, subnormals, infinities, NaN, the ends of ints. */
 static uint64_t element(int d)
@@ -117,7 +117,7 @@ static uint64_t element(int d)
                                  0x1p-24f, 0x1p-25f, 0x1.8p-24f, 0x1p-14f, 0x1.ff8p-15f, 0x1p-126f, 0x1p-140f,
                                  3.3895314e38f };
     uint64_t           all = ((uint64_t)draw() << 32) | draw();
-    size_t             nbits = 8 * dt__comm_size_of(d);
+    size_t             nbits = 8 * dt__elem_nbytes(d);
     double             v = (double)odd[draw() % (sizeof odd / sizeof *odd)];
     if (!is_float(d)) return nbits == 64 ? all : all & (((uint64_t)1 << nbits) - 1);
     if (draw() % 4) v = ((double)draw() - 2147483648.0) * ldexp(1, -31 + (int)(draw() % 12)); /* sums of them round */
@@ -163,9 +163,9 @@ UTEST(reference, halves_round_as_they_must)
 UTEST(two, sizes_and_which_exist)
 {
     static const size_t nbytes[] = { 4, 2, 2, 4, 8, 1, 8 };
-    for (int d = 0; d < DT_COMM_DTYPES; d++) EXPECT_EQ(nbytes[d], dt__comm_size_of(d));
-    EXPECT_EQ((size_t)0, dt__comm_size_of(-1));
-    EXPECT_EQ((size_t)0, dt__comm_size_of(DT_COMM_DTYPES));
+    for (int d = 0; d < DT_COMM_DTYPES; d++) EXPECT_EQ(nbytes[d], dt__elem_nbytes(d));
+    EXPECT_EQ((size_t)0, dt__elem_nbytes(-1));
+    EXPECT_EQ((size_t)0, dt__elem_nbytes(DT_COMM_DTYPES));
     for (int d = 0; d < DT_COMM_DTYPES; d++)
         for (int op = 0; op < DT_COMM_OPS; op++) EXPECT_EQ(!is_float(d) || op != DT_COMM_OR, dt__reduce_can(d, op));
     EXPECT_FALSE(dt__reduce_can(DT_COMM_DTYPES, 0));
@@ -176,7 +176,7 @@ UTEST(two, sizes_and_which_exist)
 /* Sources at any byte; nothing before or behind the destination is written. */
 static void lengths(int *utest_result, int d, int64_t n)
 {
-    size_t nb = dt__comm_size_of(d), bytes = (size_t)n * nb;
+    size_t nb = dt__elem_nbytes(d), bytes = (size_t)n * nb;
     char  *a = (char *)malloc(bytes + 64), *b = (char *)malloc(bytes + 64), *got = (char *)malloc(bytes + 64);
     for (int op = 0; op < DT_COMM_OPS; op++)
         for (int left = 0; left < 2 && dt__reduce_can(d, op); left++) {
@@ -255,7 +255,7 @@ UTEST(many, in_order_and_to_all_places)
 {
     enum { N = 777, K = 9 };
     for (int d = 0; d < DT_COMM_DTYPES; d++) {
-        size_t      bytes = N * dt__comm_size_of(d);
+        size_t      bytes = N * dt__elem_nbytes(d);
         char       *mem = (char *)malloc((K + 2) * (bytes + 3)), *keep = (char *)malloc(K * bytes);
         const void *src[K], *kept[K];
         void       *dst[3];
@@ -339,7 +339,7 @@ UTEST(scale, divides)
         for (int64_t n = 0; n <= 35; n++)
             for (int world = 1; world <= 7; world++) {
                 char   a[35 * 8 + 8], got[35 * 8 + 8];
-                size_t off = draw() % 8, bytes = (size_t)n * dt__comm_size_of(d);
+                size_t off = draw() % 8, bytes = (size_t)n * dt__elem_nbytes(d);
                 fill(d, a + off, n);
                 for (int t = 0; t < tables_here(); t++) {
                     memset(got, 0x5a, sizeof got);
@@ -385,7 +385,7 @@ UTEST(special, both_sides_get_the_same_bits)
     for (int d = 0; d < DT_COMM_DTYPES; d++)
         for (int op = 0; op < DT_COMM_OPS; op++) {
             uint8_t a[512], b[512], r0[512], r1[512];
-            int64_t n = (int64_t)(sizeof a / dt__comm_size_of(d));
+            int64_t n = (int64_t)(sizeof a / dt__elem_nbytes(d));
             if (!dt__reduce_can(d, op)) continue;
             for (int round = 0; round < 50; round++) {
                 for (size_t i = 0; i < sizeof a; i++) { /* many NaN, of all kinds */

@@ -1,7 +1,8 @@
 /* test_sim.c: the engine in virtual time: exact results whatever messages do, deaths, stops, different calls; and what
    plans take on clusters, beside the formulas. Each seed is a run; a failure names it, and SEED=n runs it alone. */
-#define DT_IMPLEMENTATION
-#include "../dt_comm.h"
+#define DT_COMM_IMPLEMENTATION
+#define DT_PLAN_IMPLEMENTATION
+#include "../dt_sim.h"
 #include "ranks.h"
 
 UTEST_MAIN()
@@ -48,7 +49,7 @@ static int    below(team *t, int n) { return (int)(draw(t) % (uint64_t)n); }
 static double part(team *t) { return (double)(draw(t) >> 11) * 0x1p-53; }
 static bool   whole(dt_coll c) { return c == DT_COLL_ALLREDUCE || c == DT_COLL_BROADCAST || c == DT_COLL_REDUCE; }
 static bool   reduces(dt_coll c) { return whole(c) ? c != DT_COLL_BROADCAST : c == DT_COLL_REDUCE_SCATTER; }
-static size_t size_of(int dtype) { return dt__comm_size_of(dtype); }
+static size_t size_of(int dtype) { return dt__elem_nbytes(dtype); }
 
 /* What a rank has at i, small enough for sums; f32: sums that depend on their order. */
 static int64_t value(int rank, int64_t i) { return (rank * 31 + i * 7 + 3) % 23 - 4; }
@@ -232,7 +233,7 @@ static bool wrong(team *t, const side *s, const char *what)
     const call *o = &t->op[s->k];
     snprintf(t->what, sizeof t->what,
              "rank %d of %d, %s of %lld %s by %s, %s at rank %d, operation %d, status %d, said of %d: %s", s->rank,
-             t->n, dt_coll_name(o->coll), (long long)o->n, dt__comm_dtypes[o->dtype], t->algo, fault_name[t->fault],
+             t->n, dt_coll_name(o->coll), (long long)o->n, dt__comm_dtype_name(o->dtype), t->algo, fault_name[t->fault],
              t->odd, s->k, s->status, dt_comm_failed_rank(dt_sim_comm(t->sim, s->rank)), what);
     return false;
 }

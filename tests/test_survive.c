@@ -1,7 +1,9 @@
 /* test_survive.c: ranks that call different things, that die, stop, come late; the survivors go on */
-#define DT_IMPLEMENTATION
+#define DT__WANT_INSIDE
 #include "../dt_comm.h"
 #include "ranks.h"
+
+#include <sys/mman.h>
 
 UTEST_MAIN()
 

@@ -202,7 +202,8 @@ static void start(dt_comm *c, int rank, int size, int streams)
     c->world = &nowhere;
     c->failed_rank = -1;
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    c->across = &dt__transport_tcp;
+    c->across = dt__transport_tcp();
+    c->client = &dt__comm_client;
 }
 static void stop(dt_comm *c)
 {
@@ -265,7 +266,7 @@ static dt__msg draw_message(const traffic *t, int a, int b, int k, uint64_t *rng
     m.op = next(&s) % 2 ? DT_COMM_SUM : DT_COMM_MIN;
     m.fold = next(&s) % 2;
     m.left = next(&s) % 2;
-    size = dt__comm_size_of(m.dtype);
+    size = dt__elem_nbytes(m.dtype);
     m.n = n / size * size;
     m.head.nbytes = m.n;
     m.head.count = (int64_t)(m.n / size);

@@ -20,7 +20,7 @@
 #define DT_STATIC
 #endif
 #define DT_IMPLEMENTATION
-#include "../dt_comm.h"
+#include "../dt_net.h"
 
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -223,7 +223,7 @@ static void options_read(int argc, char **argv)
             exit(0);
         }
         if (strcmp(a, "--version") == 0) {
-            puts("dtrun " DT_COMM_VERSION);
+            puts("dtrun " DT_VERSION);
             exit(0);
         }
         const option *o = NULL;
@@ -1388,8 +1388,8 @@ static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
         memcpy(&h, body, sizeof h);
         h.version[sizeof h.version - 1] = h.host[sizeof h.host - 1] = 0;
         if (!n->host[0]) snprintf(n->host, sizeof n->host, "%s", h.host);
-        if (strcmp(h.version, DT_COMM_VERSION) != 0 || (!n->ssh && (h.nproc < 1 || h.nproc > RANKS_MAX))) {
-            say("machine %d (%s) has dtrun %s, this is %s", l->id, n->host, h.version, DT_COMM_VERSION);
+        if (strcmp(h.version, DT_VERSION) != 0 || (!n->ssh && (h.nproc < 1 || h.nproc > RANKS_MAX))) {
+            say("machine %d (%s) has dtrun %s, this is %s", l->id, n->host, h.version, DT_VERSION);
             give_up(1);
             return;
         }
@@ -1516,8 +1516,8 @@ static void token_make(const char *path) /* whole or not at all; another's is le
 }
 static const char *lib_text(void) /* dt_comm.h's message, without the call that the user did not make */
 {
-    const char *p = strstr(dt__comm_text, "dt_comm_init: ");
-    return p ? p + 14 : dt__comm_text;
+    const char *p = strstr(dt__said.text, "dt_comm_init: ");
+    return p ? p + 14 : dt__said.text;
 }
 static void token_get(void)
 {
@@ -1917,7 +1917,7 @@ static int run_agent(int in, int out) /* the controller is elsewhere */
     link_open(&up, in, out, 0);
     memset(&h, 0, sizeof h);
     h.nproc = opt.nproc;
-    snprintf(h.version, sizeof h.version, "%s", DT_COMM_VERSION);
+    snprintf(h.version, sizeof h.version, "%s", DT_VERSION);
     host_name(h.host, sizeof h.host);
     link_send(&up, F_HELLO, 0, &h, sizeof h, NULL, 0);
     return run();

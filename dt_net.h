@@ -1,0 +1,5554 @@
+/* dt_net.h - v0.1.0 - a job of ranks: launching, joining, control, shared memory and TCP between them */
+/*
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt_net.h"
+    In every other file that uses it:           #include "dt_net.h"
+
+    Link with -lpthread -lm. dt_base.h must lie beside it. Most programs include dt_comm.h, which stands on this header
+    and has the collective calls.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_net.h"
+    #include <stdio.h>
+    #include <stdlib.h>
+
+    static int rank_main(void *arg)
+    {
+        printf("%s %s of %s\n", (const char *)arg, getenv("RANK"), getenv("WORLD_SIZE"));
+        return fflush(stdout);
+    }
+    int main(void) { return dt_spawn(4, rank_main, (void *)"rank"); }
+
+WHAT IT DOES NOT DO
+
+    No encryption and no checksum of every frame: joining is authenticated, the network is trusted after that. No RDMA.
+
+CONTENTS
+
+    >>status         the communicator
+    >>joining        how ranks find each other; starting them
+    >>inside         what the headers above use of this one
+    >>basis          implementation from here: errors, the clock, failing
+    >>sockets        addresses, deadlines, reading and writing
+    >>handshake      the challenge on every socket
+    >>rendezvous     from the environment to a table of ranks
+    >>control        the tree of control connections: deaths, aborts, questions
+    >>shared         ranks of one machine: shared memory and threads
+    >>tcp            streams between machines
+
+MACROS
+
+    DT_NET_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
+    DT_COMM_MALLOC, DT_COMM_REALLOC, DT_COMM_FREE  memory of worlds and communicators (all or none); default malloc
+
+ERRORS, THREADS
+
+    As in dt_comm.h. dt_spawn is called while the program has one thread.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_NET_IMPLEMENTATION)
+#define DT_NET_IMPLEMENTATION
+#endif
+#include "dt_base.h"
+
+#ifndef DT_NET_H_INCLUDED
+#define DT_NET_H_INCLUDED
+
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_net.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>status
+   What calls return, dt_comm_status, is in dt_base.h. */
+typedef struct dt_comm dt_comm; /* a communicator: ranks that do things together; dt_comm.h */
+
+/* ---------------------------------------------------------------------------------------------------- >>joining
+   The world is read from, in this order: options; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
+   MASTER_PORT (PyTorch's env://; under torchrun, whose agent holds MASTER_PORT: DT_PORT or the port behind it);
+   OMPI_COMM_WORLD_*; PMI and PMIX; SLURM_* (on several machines rank 0 is on the first of SLURM_STEP_NODELIST, unless
+   MASTER_ADDR says where); none: a world of one. dt_comm_where tells which.
+
+   Rank 0 listens at the master's address. Every connection, also later ones, begins with a mutual HMAC-SHA-256
+   challenge over the job's token: .token_fd or DT_TOKEN_FD (inherited from the launcher), DT_TOKEN_FILE (mode 0600),
+   under MPI a broadcast. Ranks of one machine without a token use one that only this user can read. Several machines
+   without a token are refused unless .insecure or DT_INSECURE=1.
+
+   MPI: in a program compiled with DT_USE_MPI (mpicc -DDT_USE_MPI) .transport = "mpi" or DT_COMM_TRANSPORT=mpi moves the
+   data by MPI's messages. Rank, world, token and the address of rank 0 come by MPI: no variable is needed, and all
+   ranks of the MPI job join. .algo = "native" or DT_COMM_ALGO=native takes MPI's own collectives (alltoall has none),
+   each behind a small reduction by which the ranks see that they call the same. MPI is started if the program has not
+   done so, and then ended by the last dt_comm_free; as it starts once in a process, a program that joins twice starts
+   and ends it itself. What holds when a rank dies: Open MPI 4.1 ends the job, all ranks within 10 s; mpirun names the
+   rank, or the error of survivors who were faster than mpirun. Under mpirun --enable-recovery the survivors get the
+   error as with the other transports, and leave without MPI_Finalize. After a failure MPI may still write to the
+   buffers of calls that had not ended: do not free them.
+
+   GPUs: with .backend = DT_NCCL (dt_cuda.h, compiled with DT_USE_NCCL) buffers may be memory of a GPU, which NCCL moves;
+   those of the host go as ever, in the same communicator. A call on a GPU's memory comes behind what its thread has
+   queued on that GPU, and what the thread queues after it, or after dt_work_wait, comes behind the call: the host waits
+   until all ranks have called it, not until it is done. So ranks that call different things, or do not come, get the
+   same errors as ever, and NCCL never sees them. There are allreduce, broadcast, reduce, reduce_scatter, allgather, send
+   and recv. A rank that dies, or a GPU that does not get on for the timeout, ends it on all ranks. The GPU is that of
+   the first buffer. .algo = "two_level" on several machines: NCCL inside each, the network of dt_comm.h across.
+
+   A launcher may hand over DT_LISTEN_FD, the socket of .listen_fd, to rank 0, and DT_REPORT_FD, a datagram socket, to
+   every rank: when a communicator of the job fails, each rank sends which rank is at fault (tools/dtrun.c does both). */
+enum { DT_NCCL = 1 }; /* .backend */
+typedef struct dt_comm_opts {
+    int         dt__first DT_D;
+    int         rank DT_D, world DT_D;  /* world 0: the environment */
+    int         local_rank DT_D, local_world DT_D;
+    const char *addr DT_D;         /* of rank 0: name or address, IPv4 or IPv6 */
+    int         port DT_D;
+    int         listen_fd DT_D;    /* rank 0: bound and listening already; 0: none */
+    int         token_fd DT_D;     /* 32 bytes are read from it; 0: none */
+    const char *token_file DT_D;
+    bool        insecure DT_D;
+    const char *bind       DT_D; /* address to listen at; default: loopback if all are here, else the one that routes */
+    const char *transport DT_D;    /* "auto": shared memory inside a machine, TCP across; "shm", "tcp", "mpi" */
+    int         backend DT_D;      /* DT_NCCL: memory of GPUs, too */
+    double      timeout DT_D;      /* seconds without progress; default 30 (DT_COMM_TIMEOUT) */
+    double      join_timeout DT_D; /* default 120 */
+    int64_t     epoch DT_D;        /* restarts so far: ranks of another one are refused (DT_RESTART) */
+    bool        no_thread DT_D;    /* asynchronous work moves in test and wait only */
+    int         streams DT_D;      /* TCP connections for each pair, the same on all ranks; default 1 */
+    double      bandwidth DT_D, latency DT_D; /* TCP: keep to this (bytes/s, seconds), to try slow networks */
+    const char *algo DT_D;         /* for all: "ring" ...; default DT_COMM_ALGO, else by cost */
+    bool        ordered DT_D;      /* reductions by DT_ALGO_ORDERED, whatever algo says (DT_COMM_ORDERED=1) */
+    const char *costs DT_D;        /* a table's file, which rank 0 reads for all; default DT_COMM_COSTS, else fixed */
+} dt_comm_opts;
+/* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0; when
+   one rank dies the others get 10 s, then they are ended. A rank ends by quick_exit. Call it while the program has one
+   thread. */
+DT_API int      dt_spawn(int n, int (*fn)(void *arg), void *arg);
+/* The same on each of several machines, node = 0 ...: n ranks here, of nodes * n. MASTER_ADDR and MASTER_PORT say where
+   rank 0 is, DT_TOKEN_FILE (or DT_INSECURE=1) goes for all. */
+DT_API int      dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void *arg);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_NET_H_INCLUDED */
+
+#if defined(DT__WANT_INSIDE) && !defined(DT__NET_INSIDE)
+#define DT__NET_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   What the headers above use of this one: worlds, frames and messages, transports, the communicator; the control
+   connections, which the simulator carries; the shared segment, in which dt_comm.h reduces. */
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "dt_net.h: frames are memory as it lies; big-endian machines are not supported"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef struct dt__member { /* a rank of the world, as all know it after joining */
+    int32_t  host, local;   /* the number of its machine; its rank there */
+    int64_t  pid;
+    uint8_t  host_id[16];   /* boot id and network namespace: equal means one machine */
+    char     host_name[64];
+    char     unix_name[32]; /* of its abstract Unix socket, without the leading NUL */
+    uint8_t  addr[28];      /* sockaddr_in or sockaddr_in6 of its TCP listener */
+    uint32_t addr_len;
+} dt__member;
+typedef struct dt__control dt__control;
+typedef struct dt__world {
+    int32_t      refs;
+    int          rank, size, nhosts, local_rank, local_size;
+    int64_t      epoch;          /* of restarts */
+    uint8_t      token[32];
+    uint8_t      job[16];        /* drawn by rank 0: tells runs apart */
+    dt__member  *member;
+    double       timeout, join_timeout;
+    char         where[64];
+    int          listen_fd, unix_fd;
+    int          report_fd;      /* the launcher's; 0: none */
+    dt__control *control;
+    void        *sim;            /* carries its messages; NULL: sockets do */
+    const struct dt__sim_ops *sim_ops;
+    const int64_t *clock;        /* the simulator's; NULL: the machine's */
+    pthread_mutex_t lock;        /* guards comms and what arrived */
+    dt_comm     *comms;          /* a list, through comm->next: dt__world_add, dt__world_remove */
+    /* of the join and the control thread */
+    int          ticket_fd, register_fd;
+    int64_t      join_deadline;
+    bool         joined;
+    bool         mpi;            /* it came together by MPI, which moves its data */
+    int          streams;        /* of each pair: checked while joining */
+    const struct dt__client *client; /* the layer above */
+    size_t       ngift;          /* bytes of what rank 0 gives to all ranks when they have come; 0: nothing */
+    uint8_t      gift[256];
+    char         gift_bad[400];  /* rank 0: why it has none; told to all */
+} dt__world;
+
+/* What every message carries. Everything but rank, sent and late must be equal on both sides. */
+typedef struct dt__frame {
+    uint32_t magic, version;
+    uint64_t comm;               /* id of the communicator */
+    int64_t  epoch;
+    uint64_t seq;                /* of the operation in its communicator */
+    int64_t  count;
+    uint64_t nbytes;             /* of this message */
+    uint64_t sent;               /* ns: how long its sender had been at it; in notes and posts: when it began */
+    int64_t  late;               /* ns: so much after the sender began late_rank (-1: none), as far as it knows */
+    uint32_t step;               /* of the plan: its round */
+    int32_t  rank;               /* the sender's, in the communicator */
+    int32_t  root;
+    int32_t  late_rank, zero;
+    uint8_t  coll, algo, dtype, op;
+} dt__frame;
+enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
+
+/* A message under way: the engine fills it, a link moves it along. */
+typedef struct dt__msg {
+    dt__frame head;              /* as this rank expects or sends it */
+    char     *ptr;
+    size_t    n, done;           /* payload bytes; how many are there */
+    size_t    head_done;         /* of the header */
+    bool      fold, left;        /* receive: reduce into ptr; what comes is the left operand */
+    int       dtype, op;
+    int       state;             /* the link's own; 0 to begin with */
+} dt__msg;
+
+/* A way to move messages between this rank and the others of a communicator. Messages of one pair and direction are
+   moved one after the other, in the order in which they are given. All calls come from one thread at a time. */
+typedef struct dt__transport {
+    const char *name;
+    int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
+    int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; head is compared with dt__frame_ok */
+    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over; of across */
+    void (*close)(dt_comm *c);
+} dt__transport;
+
+enum { DT__HISTORY = 64, DT__LATE = 1000000 }; /* operations remembered; ns that a rank may come after others */
+struct dt_comm {
+    dt__world  *world;           /* NULL: threads of one process, or alone */
+    dt_comm    *next;
+    uint64_t    id;
+    int         rank, size;
+    int        *member;          /* ranks in the world */
+    int        *host;            /* machine of each rank, from 0 in the order of ranks */
+    int         local_rank, local_size;
+    double      timeout;
+    const dt__transport *inside, *across; /* of this machine; of others */
+    void       *shared, *tcp, *mpi;       /* what they keep */
+    const struct dt__plane *plane; /* of devices; NULL: none */
+    void       *devices;         /* what it keeps */
+    int         streams;
+    bool        no_thread;
+    bool        threads;         /* ranks are threads of this process */
+    bool        ordered;         /* DT_ALGO_ORDERED for all that reduces */
+    dt_comm_opts opts;
+    uint64_t    splits;
+    int32_t     round;           /* agreements so far: dt_comm_shrink */
+    uint8_t    *alive;           /* of the last one: a bit for each rank of the world; NULL: none yet */
+    double      bandwidth, latency;
+    /* failing: the first one wins; text and rank are written before status */
+    int32_t     status;          /* atomic */
+    int32_t     failing;         /* atomic: somebody writes text */
+    int         failed_rank;
+    char        text[768];
+    /* what this rank is doing, for others who ask: atomic */
+    uint64_t    seq;             /* operations started */
+    uint64_t    done;            /* operations finished */
+    uint32_t    doing;           /* dt_coll + 1 of the running one; 0: in the program */
+    int64_t     since;           /* ns */
+    uint64_t    watched;         /* atomic: a rank waits in the operation before this one (>>control, dt__watch_take) */
+    struct dt__note *note;       /* the last operations begun: in this rank's seat of the shared memory, or its own */
+    struct dt__note *own_note;
+    /* the collective under way: who came last */
+    bool        slow;            /* this rank waits */
+    int         late_rank;
+    int64_t     began, late;     /* ns; late: after this rank */
+    int         wake_fd;         /* eventfd: the engine sleeps in wait() on it; written when it must look again */
+    const struct dt__client *client; /* the layer above, and what it keeps */
+    struct dt__engine *engine;
+};
+
+/* What the layer above, dt_comm.h, does for this one. */
+typedef struct dt__client {
+    /* is the header the expected one? If not, fails c (and all ranks) with a message that shows both */
+    bool (*frame_ok)(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
+    /* what is wrong with two ranks' frames, as text; the frames differ */
+    void (*frame_differ)(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes);
+    const char *(*coll_name)(int coll);
+    bool (*aside)(const dt_comm *c); /* who drives does it beside a program that may be computing */
+    /* dst := dst op src (or src op dst), n elements; any alignment of src */
+    void (*fold)(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
+    /* rank 0's gift to all ranks that join: bytes written, 0: none, negative after dt__comm_bad; and is it sound? */
+    int (*gift)(const dt_comm_opts *o, void *gift, size_t nbytes);
+    bool (*gift_ok)(const void *gift, size_t nbytes);
+} dt__client;
+
+/* ---- addresses and sockets */
+enum { DT__ADDRS = 8 };
+typedef struct dt__addr {
+    union {
+        struct sockaddr         any;
+        struct sockaddr_in      v4;
+        struct sockaddr_in6     v6;
+        struct sockaddr_un      un;
+        struct sockaddr_storage room;
+    } u;
+    socklen_t n;
+} dt__addr;
+DT__INSIDE bool dt__comm_random(void *buf, size_t nbytes);
+DT__INSIDE void dt__comm_pause(int64_t ns);
+DT__INSIDE void dt__close(int *fd);
+DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why);
+DT__INSIDE bool dt__addr_is_any(const dt__addr *a);
+DT__INSIDE void dt__addr_loopback(dt__addr *a, int port);
+DT__INSIDE int dt__addr_port(const dt__addr *a);
+DT__INSIDE bool dt__addr_route(const dt__addr *to, dt__addr *out);
+DT__INSIDE void dt__addr_set_port(dt__addr *a, int port);
+DT__INSIDE bool dt__addr_take(dt__addr *a, const uint8_t *bytes, uint32_t n);
+
+/* ---- joining */
+enum { DT__TREE = 16, DT__CFRAME_MAX = 65536, DT__CTEXT = 700, DT__WORLD_MAX = 65536 };
+enum { DT__CFRAME_MAGIC = 0x43435444 }; /* "DTCC" */
+enum {
+    /* clang-format off */
+    DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, DT__C_COSTS, /* while joining */
+    DT__C_SYNC, DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
+    DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE, DT__C_WATCH,
+    DT__C_AGREE_STATE, DT__C_AGREE_ORDER,
+    DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE
+    /* clang-format on */
+};
+typedef struct dt__chead { /* of a control frame */
+    uint32_t magic, kind, nbytes;
+    int32_t  rank; /* whose */
+} dt__chead;
+typedef struct dt__ctable {
+    int32_t total, first, n, zero;
+} dt__ctable;
+typedef struct dt__block { /* a frame to send, shared by the queues it is in; the bytes follow */
+    int    refs;
+    size_t nbytes;
+} dt__block;
+typedef struct dt__config {
+    int      rank, world, local_world; /* local_world 0: unknown */
+    bool     local;                    /* all ranks are on this machine */
+    bool     ticket;                   /* rank 0 hands its address and a token to this user's processes here */
+    char     name[64];                 /* of the Unix socket where it does */
+    char     where[64];
+    char     host[256]; /* of rank 0; "": unknown */
+    int      port;
+    int      listen_fd; /* -1: none */
+    char     bind[256];
+    bool     have_token;
+    uint8_t  token[32];
+    int64_t  epoch;
+    int      report_fd; /* 0: none */
+    double   timeout, join_timeout;
+    int      streams;
+    dt__addr addr[DT__ADDRS]; /* of rank 0 */
+    int      naddr;
+} dt__config;
+DT__INSIDE int dt__env_int(const char *name, int64_t low, int64_t high, int64_t *out);
+DT__INSIDE void dt__host_id(uint8_t out[16]);
+DT__INSIDE int dt__listen_master(const dt__config *f);
+DT__INSIDE const char *dt__transport_named(const dt_comm_opts *o);
+/* ---- what other sections provide */
+/* joins; NULL after dt__comm_bad. Threads' worlds have none. */
+DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *client);
+DT__INSIDE void dt__world_unref(dt__world *w);
+
+/* ---- MPI and the simulator, which may be in the program. dt_mpi.h's implementation sets the slot. */
+typedef struct dt__mpi_ops {
+    int  (*config)(dt__config *f, const dt_comm_opts *o); /* rank, world, token and address, by MPI */
+    void (*end)(bool died);                               /* of a world that joined by it */
+    int  (*open)(dt_comm *c, bool threaded, int64_t deadline);
+    const dt__transport *transport;
+    bool (*has)(int coll, int64_t total);                 /* its own collective, for so many elements */
+    int  (*agree)(dt_comm *c, const dt__frame *head, int *phase);
+    int  (*native)(dt_comm *c, int coll, char *data, int64_t n, const int *part, int dtype, int op, int root, int *phase,
+                  int64_t *done);
+} dt__mpi_ops;
+DT__INSIDE const dt__mpi_ops **dt__mpi_slot(void);
+struct dt__conn;
+typedef struct dt__sim_ops {
+    void (*stir)(dt__world *w); /* there is something for what would be the control thread */
+    struct dt__conn *(*dial)(dt__world *w, int peer, int kind, struct dt__block *later);
+} dt__sim_ops;
+
+/* ---- the handshake and the control connections */
+enum { DT__SHAKE_MAGIC = 0x314b5444, DT__SHAKE_VERSION = 1 }; /* "DTK1" */
+enum { DT__KIND_REGISTER = 1, DT__KIND_TREE, DT__KIND_LINK, DT__KIND_FD, DT__KIND_NEWS };
+typedef struct dt__hello_s {
+    uint32_t magic, version;
+    uint8_t  job[16];
+    int64_t  epoch;
+    uint8_t  nonce[32];
+} dt__hello_s;
+typedef struct dt__hello_c {
+    uint32_t magic, version;
+    uint8_t  job[16];
+    int64_t  epoch;
+    uint64_t comm;
+    int32_t  rank, world, to, kind, stream, zero;
+    uint8_t  nonce[32], mac[32];
+} dt__hello_c;
+typedef struct dt__hello_r {
+    uint32_t magic;
+    int32_t  status;
+    char     text[184];
+    uint8_t  mac[32];
+} dt__hello_r;
+typedef char
+    dt__hello_sizes[sizeof(dt__hello_s) == 64 && sizeof(dt__hello_c) == 128 && sizeof(dt__hello_r) == 224 ? 1 : -1];
+
+/* What a step returns. Negative: over. */
+enum {
+    DT__SHAKE_AGAIN = 0, /* wait for dt__shake_events */
+    DT__SHAKE_DONE = 1,
+    DT__SHAKE_DECIDE = 2, /* accepting side: c is authentic; call dt__shake_reply, then go on */
+    DT__SHAKE_NET = -1,   /* the connection broke */
+    DT__SHAKE_ALIEN = -2, /* something else than dt */
+    DT__SHAKE_AUTH = -3,  /* another token */
+    DT__SHAKE_VERSION_IS = -4,
+    DT__SHAKE_JOB_IS = -5, /* another job, or an earlier start of this one */
+    DT__SHAKE_REFUSED = -6 /* r.text tells */
+};
+typedef struct dt__shake {
+    bool        server, any_job;
+    int         state;
+    size_t      done;
+    uint8_t     token[32];
+    dt__hello_s s;
+    dt__hello_c c;
+    dt__hello_r r;
+} dt__shake;
+enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
+enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: out of reach, perhaps not dead */
+typedef struct dt__cgather {
+    uint64_t seq, n, at; /* n: bytes of a rank; at: of this piece, in the rank's part (up) or in all (down) */
+    int32_t  rank, zero;
+} dt__cgather;
+typedef struct dt__piece { /* of an exchange, as it came; the bytes follow */
+    struct dt__piece *next;
+    int               rank;
+    uint64_t          at;
+    size_t            n;
+} dt__piece;
+typedef struct dt__cabort { /* the text follows */
+    uint64_t comm;
+    int32_t  status, rank;
+} dt__cabort;
+typedef struct dt__cdeath { /* the text follows */
+    int32_t rank, how;
+} dt__cdeath;
+typedef struct dt__cask { /* the members follow: ranks in the world */
+    uint64_t comm, seq;
+    double   timeout;
+    int32_t  asker, peer, n;
+    uint32_t doing;
+} dt__cask;
+typedef struct dt__cping {
+    uint64_t id, comm;
+} dt__cping;
+typedef struct dt__cstate { /* what a rank does in a communicator: pong and note */
+    uint64_t id, comm, seq, done;
+    int64_t  age; /* ns since it began */
+    int32_t  rank, has;
+    uint32_t doing, zero;
+} dt__cstate;
+
+typedef struct dt__cagree { /* the bits of who is asked follow, then of who is in: see dt__agreement */
+    uint64_t comm, built;
+    double   timeout;
+    int32_t  round, rank, root, accepted, nbuilt;
+    uint8_t  joined, decided, all, order; /* order: DT__AGREE_ASK ... */
+} dt__cagree;
+
+typedef struct dt__queued {
+    struct dt__queued *next;
+    dt__block         *b;
+} dt__queued;
+typedef struct dt__conn {
+    struct dt__conn *next;
+    int              fd, kind, peer, slot;
+    bool             shaking, broken, ready, bye, closing, local, said, shut;
+    bool             probe, refused; /* only to see whether it can be reached; nobody listens there */
+    int64_t          since, deadline; /* of the handshake */
+    dt__shake        shake;
+    dt__chead        head;
+    size_t           head_done, body_done, body_cap;
+    uint8_t         *body;
+    dt__queued      *out, *last;
+    size_t           out_done;
+    dt__block       *later;      /* goes out when the handshake is done */
+    int32_t          leave;      /* ranks below that want to leave */
+    dt__cstate       note, told; /* the last one of the peer; of ours */
+} dt__conn;
+typedef struct dt__arrived {
+    struct dt__arrived *next;
+    int                 fd, kind, peer, stream;
+    uint64_t            comm;
+    int64_t             since;
+} dt__arrived;
+typedef struct dt__inquiry {
+    int state; /* 0 free, 1 sent to the parent, 2 the parent is alive: wait for the verdict, 3 collecting answers */
+    dt__cask    ask;
+    int32_t    *member;
+    dt__cstate *answer; /* of each rank of the world */
+    uint64_t    id;
+    int64_t     begin;
+} dt__inquiry;
+enum { DT__AGREE_ASK = 0, DT__AGREE_PROPOSE, DT__AGREE_DECIDE };
+typedef struct dt__agreement { /* see dt__agree_step */
+    uint64_t comm;             /* 0: free */
+    int32_t  round;
+    double   timeout;
+    int64_t  begin, said;      /* ns; said: the last order of the root, the last state of a rank that waits */
+    uint8_t *asked, *in;       /* bits; in: of what was accepted or decided. One block with the next three */
+    bool     waiting, joined, decided, all;
+    uint64_t built;
+    int32_t  nbuilt, accepted; /* accepted: the root whose proposal it was, or -1 */
+    /* at the root */
+    uint8_t *came, *acked, *late;
+    bool     proposed, same;   /* same: all who came have built the same */
+    bool     any;              /* somebody came */
+    uint64_t theirs;           /* what */
+    int32_t  ntheirs;
+    int64_t *heard;            /* of each rank of the world, ns; NULL: this rank is not the root */
+} dt__agreement;
+struct dt__control {
+    pthread_t      thread;
+    pthread_cond_t cond;
+    bool           started, stop;
+    int            wake;
+    dt__conn      *conns, *parent, *healing;
+    int            heal_tries;
+    int            lost; /* how the last parent went */
+    uint8_t       *gone; /* DT__ALIVE ... of each rank */
+    int            ngone, ndied;
+    char           first_death[256];
+    int64_t        accept_after;
+    int64_t        strangers_at; /* when one was last logged */
+    int            strangers;    /* since then */
+    /* registering, at rank 0 */
+    bool         complete, join_failed;
+    uint8_t     *there;
+    int          nthere;
+    char         join_text[768], refused[240];
+    int64_t      missing_at;
+    dt__arrived *arrived, *arrived_last;
+    int          narrived;
+    dt__block   *aborts[DT__ABORTS];
+    int          naborts;
+    /* exchanging: this rank's call; what rank 0 collects */
+    uint64_t    gather_seq, gather_failed;
+    bool        gathering;
+    int         gather_state; /* 0 under way, 1 done, negative */
+    uint8_t    *gather_out;
+    uint64_t    gather_n, gather_got;
+    char        gather_text[768];
+    bool        root_on;
+    dt__piece  *root_pieces; /* memory for what came, never for what was only announced */
+    uint64_t   *root_have, root_seq, root_n;
+    int         root_done;
+    int64_t     root_deadline;
+    dt__inquiry inquiry[DT__INQUIRIES];
+    uint64_t    inquiry_id;
+    dt__frame   watch[DT__WATCHES]; /* operations in which somebody waits: see dt__watch_take */
+    dt__agreement agreement[DT__AGREEMENTS];
+    int64_t     hop_since;       /* the parent was asked whether it lives; 0: it has answered */
+    bool        expelled;        /* the others have given this rank up */
+    uint64_t    turns, settling; /* times around the thread's loop; who waits for it */
+    int64_t     note_at;
+    dt__cstate  note;
+    uint32_t    note_doing;
+    /* leaving */
+    bool    leaving, released, alone, goodbye;
+    int64_t leave_deadline, release_deadline;
+    int     leave_sent;
+};
+DT__INSIDE dt__block *dt__block_new(int kind, int rank, const void *a, size_t na, const void *b, size_t nb);
+DT__INSIDE void dt__block_unref(dt__block *b);
+DT__INSIDE uint8_t *dt__block_body(dt__block *b);
+DT__INSIDE dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer);
+DT__INSIDE void dt__conn_lost(dt__world *w, dt__conn *k, const char *how);
+DT__INSIDE void dt__conn_shaken(dt__world *w, dt__conn *k); /* both sides know each other */
+DT__INSIDE int dt__control_new(dt__world *w); /* without its thread; negative: errno */
+DT__INSIDE void dt__control_free(dt__world *w);
+DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t nbytes);
+DT__INSIDE void dt__control_expelled(dt__world *w, const char *why);
+DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k);
+DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now); /* when there is something to do without news */
+DT__INSIDE void dt__control_reap(dt__world *w);
+DT__INSIDE void dt__control_timers(dt__world *w, int64_t now);
+/* the last one says goodbye and closes */
+/* exchange n bytes of every rank of the world (over the control tree); collective */
+DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void *out);
+/* the first of the local ranks hands a descriptor to the others (Unix socket, same user); collective among
+   them. member: world ranks, all on this machine. fd: the first one's, or negative: it has none, and all hear it.
+   Returns the descriptor, or negative after dt__comm_bad. */
+DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd);
+/* a connected, authenticated, non-blocking socket to a rank of the world (peer) for a communicator: the
+   lower rank dials (it blocks for at most the join timeout), the higher one takes what arrived: -1 not yet, -2 failed
+   (dt__comm_failed is called). wake_fd is written when a connection for c arrives. */
+DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream);
+/* tell every rank that communicator c has failed; returns after it was queued */
+DT__INSIDE void dt__world_abort(dt__world *w, dt_comm *c, int status, int rank, const char *text);
+DT__INSIDE void dt__world_abort_id(dt__world *w, uint64_t comm, int status, int rank, const char *text);
+/* c made no progress for its timeout in operation seq, waiting for 'peer' (in c; -1: unknown): find out
+   who is at fault, fail c on all ranks. Operations count from 1: a rank with c->seq below seq has not called it.
+   Returns at once; c fails within a second. */
+DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer);
+/* this rank waits in the collective of this frame: whoever calls another one under its number is found. */
+DT__INSIDE void dt__world_watch(dt__world *w, const dt__frame *f);
+/* a collective begins. If another one is awaited under its number, the communicator fails. */
+DT__INSIDE void dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f);
+/* this rank was away for long (stopped, perhaps): what others have told meanwhile is heard first */
+DT__INSIDE void dt__world_settle(dt__world *w);
+/* communicators that fail when one of their ranks dies, or one of their ranks says so. The id of a
+   communicator is never used for another one of this world. */
+DT__INSIDE void dt__world_add(dt__world *w, dt_comm *c);
+DT__INSIDE void dt__world_remove(dt__world *w, dt_comm *c);
+DT__INSIDE int dt__world_gone(dt__world *w, int rank); /* DT__ALIVE ..., as far as this rank knows */
+/* 0 alive, 1 died, 2 left, 3 out of reach */
+/* an agreement among the ranks of *set (a bit for each rank of the world), one of several (round) of a
+   communicator: *set becomes those that came and live, the same on all of them. built: what this rank has made of
+   the last one's result, for nbuilt ranks (0: nothing); *all: everyone of the new set has made the same. 0, or negative
+   after dt__comm_bad; within a few times the timeout. */
+DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built, int nbuilt, bool *all);
+DT__INSIDE size_t dt__agree_nbytes(const dt__world *w);
+static inline __attribute__((unused)) bool dt__bit(const uint8_t *bits, int i) { return bits[i / 8] >> (i % 8) & 1; }
+static inline __attribute__((unused)) void dt__bit_set(uint8_t *bits, int i) { bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8)); }
+
+/* ---- failing, the clock */
+#ifdef DT_STATIC
+static __thread const int64_t *dt__net_clock;
+#else
+extern __thread __attribute__((visibility("hidden"))) const int64_t *dt__net_clock; /* the simulator's, in its thread */
+#endif
+DT__INSIDE int64_t dt__comm_now(void); /* ns */
+/* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
+DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *text);
+/* Fails on this rank, and tells all the others; returns the status. */
+DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...) DT__PRINTF(4, 5);
+static inline __attribute__((unused)) bool dt__comm_ok(const dt_comm *c) { return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) == 0; }
+
+/* ---- the shared segment */
+#define DT__ALIGNED __attribute__((aligned(64)))
+#if defined(__SANITIZE_THREAD__) /* which knows no fences */
+#define DT__FENCE(word) ((void)__atomic_fetch_add(word, 0, __ATOMIC_SEQ_CST))
+#else
+#define DT__FENCE(word) __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#endif
+enum {
+    DT__POST_FIRST = 48,         /* bytes beside the number in the first line */
+    DT__POST_SHORT = 4096,
+    DT__PIECE      = 64 << 10,   /* of a staged vector, at most */
+    DT__PIECE_MIN  = 16 << 10,
+    DT__STAGES     = 4,
+    DT__OWN        = 4096,       /* fetched ahead of reducing */
+    DT__FRAGMENT   = 64 << 10,
+    DT__FRAGMENTS  = 8,
+    DT__NOTES      = 64,
+    DT__CORES      = 1024        /* that a mask of cores tells */
+};
+typedef struct dt__post {
+    uint64_t  no;                /* of the shared operation, from 1; written last */
+    uint64_t  print;             /* of what must be equal */
+    uint8_t   first[DT__POST_FIRST];
+    int64_t   at;                /* where the vector is: see dt__shared_see; -1: nowhere */
+    dt__frame frame;
+} dt__post;
+typedef struct dt__note { /* an operation that was begun; frame.sent: when (ns, this machine's clock) */
+    uint64_t  seq, print;   /* seq + 1, written last */
+    dt__frame frame;
+} dt__note;
+typedef struct dt__seat {
+    dt__post post[2] DT__ALIGNED;
+    uint64_t put DT__ALIGNED;    /* pieces staged so far, in all operations */
+    uint64_t part DT__ALIGNED;   /* pieces of which the own part is reduced */
+    uint64_t taken DT__ALIGNED;  /* pieces of which all parts are taken: no stage is read any more */
+    uint64_t fin DT__ALIGNED;    /* direct operations finished: their number */
+    uint32_t bell DT__ALIGNED;   /* the futex */
+    uint32_t asleep;
+    uint64_t cores[DT__CORES / 64]; /* that the rank may use */
+    uint32_t sat;                /* it has written them */
+    uint32_t touching;           /* threads: this rank is at other ranks' memory */
+    dt__note note[DT__NOTES] DT__ALIGNED;
+    uint64_t begun, done;        /* collectives, so far */
+    uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
+    uint8_t  stage[DT__STAGES][DT__PIECE] DT__ALIGNED;
+} dt__seat;
+typedef struct dt__channel { /* from one rank to another */
+    uint64_t  head DT__ALIGNED; /* fragments sent */
+    uint64_t  tail DT__ALIGNED; /* fragments taken */
+    dt__frame frame DT__ALIGNED;
+    int64_t   at;               /* where the payload lies; -1: in the fragments */
+    uint8_t   data[DT__FRAGMENTS][DT__FRAGMENT] DT__ALIGNED;
+} dt__channel;
+typedef struct dt__hall { /* the beginning of the segment */
+    uint32_t sleepers DT__ALIGNED;
+    int32_t  refs;              /* threads */
+    int32_t  failing DT__ALIGNED, status; /* of the communicator, for all ranks here; the first one wins */
+    int32_t  rank;
+    char     text[768];
+    /* threads that agree on who is there: dt__threads_shrink */
+    int32_t  lock;              /* guards the rest */
+    int32_t  round, ncame, nin; /* decided so far; who came to the next; who were in the last */
+    int64_t  deadline;
+    uint64_t came[16];          /* a bit for each rank */
+    struct {
+        uint64_t in[16];
+        int32_t  n;
+        char    *base;          /* the segment of those who are in */
+    } result[2];                /* of the last two rounds */
+} dt__hall;
+typedef char dt__hall_size[sizeof(dt__hall) <= 4096 ? 1 : -1];
+typedef struct dt__lot { /* of the arena; a list by place */
+    int64_t           at, n;
+    bool              used;
+    struct dt__lot *next;
+} dt__lot;
+typedef struct dt__shared {
+    char     *base;
+    size_t    nbytes;
+    dt__hall *hall;
+    int       n, me, fd;        /* ranks here; this one's number among them; -1: threads */
+    int      *index, *rank;     /* number here of a rank of the communicator (-1: elsewhere), and back */
+    size_t   *ready;            /* by number here: bytes of each fragment to it that have memory */
+    uint64_t  no, pieces;       /* shared operations and staged pieces so far */
+    int       spin;
+    bool      owed;             /* see dt__shared_settle */
+    int64_t   arena_at, arena_n; /* of this rank, in the segment */
+    dt__lot *blocks;
+    pthread_mutex_t lock;       /* guards blocks */
+} dt__shared;
+DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd);
+DT__INSIDE void dt__shared_free(dt__shared *s);
+DT__INSIDE int dt__segment_new(int n);
+DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes);
+DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr); /* false: it is not from here */
+DT__INSIDE void dt__shared_wake(dt__shared *s);
+DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns);
+DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text);
+/* the last operation that a rank of c (of this machine) began, and how many it has done; false: unknown */
+DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
+DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine);
+DT__INSIDE int dt__shared_cores(uint64_t *set); /* that this thread may use; how many */
+DT__INSIDE int dt__shared_spin(dt__shared *s);
+static inline __attribute__((unused)) size_t    dt__shared_seats(int n) { return 4096 + (size_t)n * sizeof(dt__seat); }
+static inline __attribute__((unused)) dt__seat *dt__seat_of(const dt__shared *s, int i) { return (dt__seat *)(void *)(s->base + 4096) + i; }
+/* A place as others see it: threads see everything, processes what is in the segment. -1: they do not. */
+static inline __attribute__((unused)) int64_t dt__shared_at(const dt__shared *s, const void *p, size_t nbytes)
+{
+    uintptr_t a = (uintptr_t)p, b = (uintptr_t)s->base;
+    if (s->fd < 0) return (int64_t)a;
+    return a >= b && a - b < s->nbytes && nbytes <= s->nbytes - (a - b) ? (int64_t)(a - b) : -1;
+}
+static inline __attribute__((unused)) char *dt__shared_see(const dt__shared *s, int64_t at)
+{
+    return s->fd < 0 ? (char *)(uintptr_t)at : s->base + at;
+}
+/* A failure that a rank of this machine has told here, taken over. */
+static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
+{
+    const dt__shared *s = (const dt__shared *)c->shared;
+    int               status = s ? __atomic_load_n(&s->hall->status, __ATOMIC_ACQUIRE) : 0;
+    if (status && dt__comm_ok(c)) dt__comm_failed((dt_comm *)(uintptr_t)c, status, s->hall->rank, s->hall->text);
+}
+/* Something was published. Who lies down at this moment may not see it, nor be seen: dt__shared_settle, before this
+   rank waits or leaves, looks again behind a fence, which would hold up the work here. */
+static inline __attribute__((unused)) void dt__shared_ring(dt__shared *s)
+{
+    s->owed = true;
+    if (__builtin_expect(__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
+}
+static inline __attribute__((unused)) void dt__shared_settle(dt__shared *s)
+{
+    if (!s->owed) return;
+    s->owed = false;
+    DT__FENCE(&s->hall->sleepers);
+    if (__builtin_expect(__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
+}
+/* Lines that are going to be read and written: they come once, as this core's own. */
+static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+#if defined(__x86_64__)
+        __asm__ volatile("prefetchw %0" : : "m"(p[i]));
+#else
+        __builtin_prefetch(p + i, 1);
+#endif
+}
+/* Around a last look: dt__shared_doze before it, dt__shared_sleep or dt__shared_rise after it. */
+static inline __attribute__((unused)) uint32_t dt__shared_doze(dt__shared *s)
+{
+    dt__seat *t = dt__seat_of(s, s->me);
+    uint32_t  bell = __atomic_load_n(&t->bell, __ATOMIC_ACQUIRE);
+    __atomic_store_n(&t->asleep, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&s->hall->sleepers, 1, __ATOMIC_SEQ_CST);
+    return bell;
+}
+static inline __attribute__((unused)) void dt__shared_rise(dt__shared *s)
+{
+    __atomic_store_n(&dt__seat_of(s, s->me)->asleep, 0, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&s->hall->sleepers, 1, __ATOMIC_RELAXED);
+}
+static inline __attribute__((unused)) uint64_t dt__frame_print(const dt__frame *f) /* of what must be equal on all ranks */
+{
+    uint64_t h = (uint64_t)f->count * UINT64_C(0x9e3779b97f4a7c15);
+    h ^= (uint64_t)f->coll | (uint64_t)f->dtype << 8 | (uint64_t)f->op << 16 | (uint64_t)f->algo << 24 |
+         (uint64_t)(uint32_t)f->root << 32;
+    h = (h ^ h >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+    h ^= f->seq * UINT64_C(0x94d049bb133111eb);
+    return h ^ h >> 32;
+}
+static inline __attribute__((unused)) void dt__note_put(dt__note *ring, const dt__frame *f)
+{
+    dt__note *n = &ring[f->seq % DT__NOTES];
+#if defined(__SANITIZE_THREAD__)
+    __atomic_exchange_n(&n->seq, 0, __ATOMIC_ACQ_REL);
+#else
+    __atomic_store_n(&n->seq, 0, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* what follows stays behind it */
+#endif
+    n->print = dt__frame_print(f);
+    n->frame = *f;
+    __atomic_store_n(&n->seq, f->seq + 1, __ATOMIC_RELEASE);
+}
+/* False: not begun, or too long ago. */
+static inline __attribute__((unused)) bool dt__note_get(const dt__note *ring, uint64_t seq, dt__frame *f)
+{
+    const dt__note *n = &ring[seq % DT__NOTES];
+    if (__atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != seq + 1) return false;
+    *f = n->frame;
+    return __atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) == seq + 1; /* else it moved on */
+}
+/* Threads work in each other's vectors, which are their callers' again when a call has failed. So one who fails waits
+   until nobody touches them (dt__shared_untouched), and nobody begins to when somebody has failed. False: one has. */
+static inline __attribute__((unused)) bool dt__shared_touch(dt__shared *s)
+{
+    uint32_t *mine = &dt__seat_of(s, s->me)->touching;
+    if (s->fd >= 0) return true;
+    __atomic_exchange_n(mine, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&s->hall->failing, __ATOMIC_SEQ_CST)) return true;
+    __atomic_store_n(mine, 0, __ATOMIC_RELEASE);
+    return false;
+}
+static inline __attribute__((unused)) void dt__shared_leave(dt__shared *s)
+{
+    if (s->fd < 0) __atomic_store_n(&dt__seat_of(s, s->me)->touching, 0, __ATOMIC_RELEASE);
+}
+static inline __attribute__((unused)) void dt__shared_untouched(dt__shared *s) /* after dt__shared_fail */
+{
+    for (int i = 0; s->fd < 0 && i < s->n; i++)
+        while (i != s->me && __atomic_load_n(&dt__seat_of(s, i)->touching, __ATOMIC_SEQ_CST)) sched_yield();
+}
+static inline __attribute__((unused)) void dt__comm_copy(void *to, const void *from, size_t n) /* both may be NULL if there is nothing to copy */
+{
+    if (n) memcpy(to, from, n);
+}
+
+/* ---- transports */
+DT__INSIDE const dt__transport *dt__transport_shared(void);
+DT__INSIDE const dt__transport *dt__transport_tcp(void);
+DT__INSIDE uint64_t dt__tcp_bytes(const dt_comm *c);
+DT__INSIDE int dt__tcp_status(const dt_comm *c); /* of a communicator that has failed */
+DT__INSIDE int dt__tcp_fail(dt_comm *c, int status, int peer, const char *format, ...) DT__PRINTF(4, 5);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__NET_INSIDE */
+
+#if defined(DT_NET_IMPLEMENTATION) && !defined(DT__NET_IMPLEMENTED)
+#define DT__NET_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__BASE_IMPLEMENTED)
+#error "dt_net.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_NET_IMPLEMENTATION"
+#endif
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/futex.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(NET);
+DT__NEEDS(NET, BASE);
+
+/* ==================================================================================================== >>basis
+   Errors, the clock, and what every communicator does when it fails. */
+#ifndef DT_STATIC
+__thread const int64_t *dt__net_clock;
+#endif
+DT__INSIDE int64_t dt__comm_now(void) /* ns */
+{
+    struct timespec t;
+    if (dt__net_clock) return *dt__net_clock;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+static void dt__world_report(const dt__world *w, int status, int rank, const char *text); /* >>rendezvous */
+/* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
+DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
+{
+    if (__atomic_exchange_n(&c->failing, 1, __ATOMIC_ACQ_REL)) return;
+    snprintf(c->text, sizeof c->text, "%s", text);
+    c->failed_rank = rank;
+    __atomic_store_n(&c->status, status, __ATOMIC_RELEASE);
+    if (c->world)
+        dt__world_report(c->world, status, c->member && rank >= 0 && rank < c->size ? c->member[rank] : -1, text);
+    uint64_t one = 1;
+    if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* it is full: nobody sleeps */
+}
+
+DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
+{
+    char    text[768];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    dt__comm_look(c);
+    if (dt__comm_ok(c)) {
+        if (c->shared) { /* who is first here tells the others */
+            dt__shared_fail((dt__shared *)c->shared, status, rank, text);
+            while (dt__comm_ok(c)) dt__comm_look(c);
+            DT__FENCE(&((dt__shared *)c->shared)->hall->sleepers);
+            dt__shared_wake((dt__shared *)c->shared);
+        } else {
+            dt__comm_failed(c, status, rank, text);
+        }
+        if (c->world) dt__world_abort(c->world, c, c->status, c->failed_rank, c->text);
+    }
+    return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+}
+
+DT__INSIDE const dt__mpi_ops **dt__mpi_slot(void)
+{
+    static const dt__mpi_ops *ops;
+    return &ops;
+}
+
+/* ==================================================================================================== >>sockets
+   Every descriptor is close-on-exec, every socket non-blocking; waiting is poll with a deadline (ns). */
+
+
+
+DT__INSIDE bool dt__comm_random(void *buf, size_t nbytes)
+{
+    uint8_t *p = (uint8_t *)buf;
+    while (nbytes > 0) {
+        ssize_t got = getrandom(p, nbytes, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return false;
+        p += got;
+        nbytes -= (size_t)got;
+    }
+    return true;
+}
+static int dt__poll_ms(int64_t deadline) /* rounded up */
+{
+    int64_t left = deadline - dt__comm_now();
+    return left <= 0 ? 0 : left > 60000000000 ? 60000 : (int)((left + 999999) / 1000000);
+}
+/* 1: ready, or an error that the next call on it will tell; 0: the time is over */
+static int dt__wait_fd(int fd, int events, int64_t deadline)
+{
+    for (;;) {
+        struct pollfd p;
+        p.fd = fd;
+        p.events = (short)events;
+        p.revents = 0;
+        int n = poll(&p, 1, dt__poll_ms(deadline));
+        if (n > 0) return 1;
+        if (n < 0 && errno != EINTR) return 1;
+        if (dt__comm_now() >= deadline) return 0;
+    }
+}
+DT__INSIDE void dt__comm_pause(int64_t ns)
+{
+    int64_t deadline = dt__comm_now() + ns;
+    while (dt__comm_now() < deadline && poll(NULL, 0, dt__poll_ms(deadline)) < 0 && errno == EINTR) {}
+}
+DT__INSIDE void dt__close(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+static const char *dt__addr_text(const dt__addr *a, char *buf, size_t nbytes)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    if (a->u.any.sa_family == AF_INET) {
+        inet_ntop(AF_INET, &a->u.v4.sin_addr, host, sizeof host);
+        snprintf(buf, nbytes, "%s:%d", host, ntohs(a->u.v4.sin_port));
+    } else if (a->u.any.sa_family == AF_INET6) {
+        inet_ntop(AF_INET6, &a->u.v6.sin6_addr, host, sizeof host);
+        snprintf(buf, nbytes, "[%s]:%d", host, ntohs(a->u.v6.sin6_port));
+    } else snprintf(buf, nbytes, "a Unix socket");
+    return buf;
+}
+static const char *dt__peer_text(int fd, char *buf, size_t nbytes)
+{
+    dt__addr a;
+    memset(&a, 0, sizeof a);
+    a.n = sizeof a.u;
+    if (getpeername(fd, &a.u.any, &a.n) != 0) snprintf(buf, nbytes, "a peer that has gone");
+    else dt__addr_text(&a, buf, nbytes);
+    return buf;
+}
+DT__INSIDE int dt__addr_port(const dt__addr *a)
+{
+    return ntohs(a->u.any.sa_family == AF_INET6 ? a->u.v6.sin6_port : a->u.v4.sin_port);
+}
+DT__INSIDE void dt__addr_set_port(dt__addr *a, int port)
+{
+    if (a->u.any.sa_family == AF_INET6) a->u.v6.sin6_port = htons((uint16_t)port);
+    else a->u.v4.sin_port = htons((uint16_t)port);
+}
+static bool dt__addr_is_loopback(const dt__addr *a)
+{
+    if (a->u.any.sa_family == AF_INET) return ntohl(a->u.v4.sin_addr.s_addr) >> 24 == 127;
+    return a->u.any.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&a->u.v6.sin6_addr);
+}
+DT__INSIDE bool dt__addr_is_any(const dt__addr *a)
+{
+    if (a->u.any.sa_family == AF_INET) return a->u.v4.sin_addr.s_addr == htonl(INADDR_ANY);
+    return a->u.any.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&a->u.v6.sin6_addr);
+}
+DT__INSIDE void dt__addr_loopback(dt__addr *a, int port)
+{
+    memset(a, 0, sizeof *a);
+    a->u.v4.sin_family = AF_INET;
+    a->u.v4.sin_port = htons((uint16_t)port);
+    a->u.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    a->n = sizeof a->u.v4;
+}
+/* Takes an address as it lies in the table or came over a wire. */
+DT__INSIDE bool dt__addr_take(dt__addr *a, const uint8_t *bytes, uint32_t n)
+{
+    memset(a, 0, sizeof *a);
+    if (n != sizeof a->u.v4 && n != sizeof a->u.v6) return false;
+    memcpy(&a->u, bytes, n);
+    a->n = (socklen_t)n;
+    return a->u.any.sa_family == (n == sizeof a->u.v4 ? AF_INET : AF_INET6);
+}
+static void dt__addr_unix(dt__addr *a, const char *name) /* abstract: no file, gone with its owner */
+{
+    size_t n = strlen(name);
+    memset(a, 0, sizeof *a);
+    if (n > sizeof a->u.un.sun_path - 1) n = sizeof a->u.un.sun_path - 1;
+    a->u.un.sun_family = AF_UNIX;
+    memcpy(a->u.un.sun_path + 1, name, n);
+    a->n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+}
+/* Addresses of a name; how many (at most DT__ADDRS), or 0 and *why. */
+DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why)
+{
+    struct addrinfo hints, *list = NULL;
+    int             n = 0;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    int e = getaddrinfo(name, NULL, &hints, &list);
+    *why = e == EAI_SYSTEM ? strerror(errno) : gai_strerror(e);
+    if (e != 0) return 0;
+    for (struct addrinfo *i = list; i && n < DT__ADDRS; i = i->ai_next) {
+        if (i->ai_family != AF_INET && i->ai_family != AF_INET6) continue;
+        memset(&out[n], 0, sizeof out[n]);
+        memcpy(&out[n].u, i->ai_addr, i->ai_addrlen);
+        out[n].n = i->ai_addrlen;
+        dt__addr_set_port(&out[n++], port);
+    }
+    freeaddrinfo(list);
+    if (n == 0) *why = "it has no IPv4 or IPv6 address";
+    return n;
+}
+/* The address of this machine that packets to the other one carry. */
+DT__INSIDE bool dt__addr_route(const dt__addr *to, dt__addr *out)
+{
+    int  fd = socket(to->u.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool ok;
+    memset(out, 0, sizeof *out);
+    out->n = sizeof out->u;
+    ok = fd >= 0 && connect(fd, &to->u.any, to->n) == 0 && getsockname(fd, &out->u.any, &out->n) == 0;
+    dt__close(&fd);
+    if (ok) dt__addr_set_port(out, 0);
+    return ok;
+}
+static int dt__socket(int family) { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+static int dt__listen(const dt__addr *a) /* negative: errno */
+{
+    int fd = dt__socket(a->u.any.sa_family), on = 1, e;
+    if (fd < 0) return -1;
+    if (a->u.any.sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, &a->u.any, a->n) == 0 && listen(fd, 1024) == 0) return fd;
+    e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+}
+/* After the handshake: no delay of small messages, and a peer whose machine is gone is noticed. */
+static void dt__sock_tune(int fd, double timeout)
+{
+    int on = 1, ms = (int)(timeout > 1e6 ? 1000000000 : timeout < 1 ? 1000 : timeout * 1000);
+    int idle = ms / 3000 > 0 ? ms / 3000 : 1, probes = 3;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+/* A connection that may still be under way (a later send or receive tells); negative: errno. */
+static int dt__connect(const dt__addr *a)
+{
+    int fd = dt__socket(a->u.any.sa_family), e;
+    if (fd < 0) return -1;
+    if (connect(fd, &a->u.any, a->n) == 0 || errno == EINPROGRESS) return fd;
+    e = errno; /* a Unix listener with a full queue: EAGAIN */
+    close(fd);
+    errno = e;
+    return -1;
+}
+#ifndef DT__SEND_BYTES /* tests have other ends */
+#define DT__SEND_BYTES(fd, ptr, nbytes) send(fd, ptr, nbytes, MSG_NOSIGNAL)
+#define DT__RECV_BYTES(fd, ptr, nbytes) recv(fd, ptr, nbytes, 0)
+#endif
+/* Moves bytes without waiting: 1 all are moved, 0 not yet, -1 the connection is gone (errno; 0: it was closed). */
+static int dt__send_some(int fd, const void *buf, size_t nbytes, size_t *done)
+{
+    while (*done < nbytes) {
+        ssize_t n = DT__SEND_BYTES(fd, (const char *)buf + *done, nbytes - *done);
+        if (n > 0) *done += (size_t)n;
+        else if (n < 0 && errno == EINTR) continue;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+        else return -1;
+    }
+    return 1;
+}
+static int dt__recv_some(int fd, void *buf, size_t nbytes, size_t *done)
+{
+    while (*done < nbytes) {
+        ssize_t n = DT__RECV_BYTES(fd, (char *)buf + *done, nbytes - *done);
+        if (n > 0) *done += (size_t)n;
+        else if (n < 0 && errno == EINTR) continue;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+        else {
+            if (n == 0) errno = 0;
+            return -1;
+        }
+    }
+    return 1;
+}
+static bool dt__same_user(int fd) /* the process behind a Unix socket is this user's */
+{
+    struct { /* struct ucred, which only GNU mode has */
+        pid_t pid;
+        uid_t uid;
+        gid_t gid;
+    } u;
+    socklen_t n = sizeof u;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &u, &n) == 0 && u.uid == geteuid();
+}
+
+/* ==================================================================================================== >>handshake
+   Three messages of fixed size on every socket, the accepting side first:
+       S to C  magic, version, job, epoch, nonce
+       C to S  magic, version, job, epoch, comm, rank, world, to, kind, stream, nonce, HMAC("dt1 c", both messages)
+       S to C  status, a sentence if it is refused, HMAC("dt1 s", all three)
+   The labels stop reflection, the nonces replay, the epoch a rank of an earlier start, 'to' a relay to another rank.
+   The accepting side says why it refuses only to somebody who knows the token; to others it closes. Nothing is
+   allocated. */
+static void dt__shake_mac(const dt__shake *h, bool reply, uint8_t out[32])
+{
+    dt__hmac m;
+    dt__hmac_begin(&m, h->token, 32);
+    dt__hmac_add(&m, reply ? "dt1 s" : "dt1 c", 5);
+    dt__hmac_add(&m, &h->s, sizeof h->s);
+    dt__hmac_add(&m, &h->c, reply ? sizeof h->c : offsetof(dt__hello_c, mac));
+    if (reply) dt__hmac_add(&m, &h->r, offsetof(dt__hello_r, mac));
+    dt__hmac_end(&m, out);
+}
+static bool dt__shake_server(dt__shake *h, const dt__world *w) /* false: no random numbers */
+{
+    memset(h, 0, sizeof *h);
+    h->server = true;
+    memcpy(h->token, w->token, 32);
+    h->s.magic = DT__SHAKE_MAGIC;
+    h->s.version = DT__SHAKE_VERSION;
+    memcpy(h->s.job, w->job, 16);
+    h->s.epoch = w->epoch;
+    return dt__comm_random(h->s.nonce, 32);
+}
+static bool dt__shake_client(dt__shake *h, const dt__world *w, int to, int kind, uint64_t comm, int stream)
+{
+    memset(h, 0, sizeof *h);
+    memcpy(h->token, w->token, 32);
+    h->any_job = kind == DT__KIND_REGISTER; /* rank 0 draws the job's id; a rank that registers learns it */
+    h->c.magic = DT__SHAKE_MAGIC;
+    h->c.version = DT__SHAKE_VERSION;
+    memcpy(h->c.job, w->job, 16);
+    h->c.epoch = w->epoch;
+    h->c.comm = comm;
+    h->c.rank = w->rank;
+    h->c.world = w->size;
+    h->c.to = to;
+    h->c.kind = kind;
+    h->c.stream = stream;
+    return dt__comm_random(h->c.nonce, 32);
+}
+/* Bytes that came: 1 all, 0 not yet, negative. What does not begin as dt does is known by its first bytes. */
+static int dt__shake_recv(dt__shake *h, int fd, void *buf, size_t nbytes)
+{
+    int            got = dt__recv_some(fd, buf, nbytes, &h->done);
+    const uint8_t *p = (const uint8_t *)buf;
+    for (size_t i = 0; i < 4 && i < h->done; i++)
+        if (p[i] != (uint8_t)((uint32_t)DT__SHAKE_MAGIC >> (8 * i))) return DT__SHAKE_ALIEN;
+    if (got < 0) return DT__SHAKE_NET;
+    if (got == 1) h->done = 0, h->state++;
+    return got;
+}
+static int dt__shake_send(dt__shake *h, int fd, const void *buf, size_t nbytes)
+{
+    int got = dt__send_some(fd, buf, nbytes, &h->done);
+    if (got < 0) return DT__SHAKE_NET;
+    if (got == 1) h->done = 0, h->state++;
+    return got;
+}
+static void dt__shake_reply(dt__shake *h, int status, const char *text)
+{
+    memset(&h->r, 0, sizeof h->r);
+    h->r.magic = DT__SHAKE_MAGIC;
+    h->r.status = status;
+    snprintf(h->r.text, sizeof h->r.text, "%s", text);
+    dt__shake_mac(h, true, h->r.mac);
+    h->state = 3;
+}
+static int dt__shake_step_server(dt__shake *h, int fd)
+{
+    int     got;
+    uint8_t mac[32];
+    if (h->state == 0 && (got = dt__shake_send(h, fd, &h->s, sizeof h->s)) != 1) return got;
+    if (h->state == 1) {
+        if ((got = dt__shake_recv(h, fd, &h->c, sizeof h->c)) != 1) return got;
+        dt__shake_mac(h, false, mac);
+        if (!dt__same_secret(mac, h->c.mac, 32)) return DT__SHAKE_AUTH;
+        return DT__SHAKE_DECIDE;
+    }
+    if (h->state == 3 && (got = dt__shake_send(h, fd, &h->r, sizeof h->r)) != 1) return got;
+    return h->state != 4 ? DT__SHAKE_AGAIN : h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
+}
+static int dt__shake_step_client(dt__shake *h, int fd)
+{
+    int     got;
+    uint8_t mac[32];
+    if (h->state == 0) {
+        if ((got = dt__shake_recv(h, fd, &h->s, sizeof h->s)) != 1) return got;
+        if (h->any_job) memcpy(h->c.job, h->s.job, 16);
+        if (h->s.version == DT__SHAKE_VERSION) { /* a newer one gets its answer, to say the same on its side */
+            if (memcmp(h->c.job, h->s.job, 16) != 0 || h->s.epoch < h->c.epoch) return DT__SHAKE_JOB_IS;
+        }
+        dt__shake_mac(h, false, h->c.mac);
+    }
+    if (h->state == 1) {
+        if ((got = dt__shake_send(h, fd, &h->c, sizeof h->c)) != 1) return got;
+        if (h->s.version != DT__SHAKE_VERSION) return DT__SHAKE_VERSION_IS;
+    }
+    if ((got = dt__shake_recv(h, fd, &h->r, sizeof h->r)) != 1) /* closed here: our answer did not please */
+        return got == DT__SHAKE_NET ? DT__SHAKE_AUTH : got;
+    dt__shake_mac(h, true, mac);
+    if (!dt__same_secret(mac, h->r.mac, 32)) return DT__SHAKE_AUTH;
+    h->r.text[sizeof h->r.text - 1] = 0;
+    return h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
+}
+static int dt__shake_step(dt__shake *h, int fd)
+{
+    return h->server ? dt__shake_step_server(h, fd) : dt__shake_step_client(h, fd);
+}
+static int dt__shake_events(const dt__shake *h)
+{
+    if (h->server) return h->state == 1 ? POLLIN : POLLOUT;
+    return h->state == 1 ? POLLOUT : POLLIN;
+}
+
+/* ==================================================================================================== >>rendezvous
+   Rank 0 listens, the others dial it, each sends its line of the table; when all are there each gets the whole table
+   and dials its parent in the control tree. The world is joined when a first exchange has gone up and down the tree. */
+static int  dt__control_start(dt__world *w); /* negative: errno */
+static void dt__control_end(dt__world *w);
+static int  dt__control_adopt(dt__world *w, int fd,
+                              int peer); /* a connection to the parent is now the control thread's */
+static int  dt__control_wait_joined(dt__world *w, int64_t deadline, char *text, size_t nbytes);
+static int  dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t deadline, char *text, size_t nbytes);
+
+/* ---- the environment */
+/* A number and nothing else: 1 read, 0 not set, negative after dt__comm_bad. */
+DT__INSIDE int dt__env_int(const char *name, int64_t low, int64_t high, int64_t *out)
+{
+    const char *s = getenv(name), *p = s;
+    int64_t     v = 0;
+    if (!s) return 0;
+    bool minus = *p == '-';
+    p += minus;
+    bool ok = *p != 0;
+    for (; ok && *p; p++) {
+        ok = *p >= '0' && *p <= '9' && v < INT64_MAX / 10 - 10;
+        if (ok) v = v * 10 + (*p - '0');
+    }
+    if (minus) v = -v;
+    if (ok && v >= low && v <= high) {
+        *out = v;
+        return 1;
+    }
+    return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is '%.40s', expected a number from %" PRId64 " to %" PRId64,
+                        name, s, low, high);
+}
+static int dt__env_seconds(const char *name, double *out)
+{
+    const char *s = getenv(name);
+    char       *end;
+    if (!s) return 0;
+    double v = strtod(s, &end);
+    if (*s && !*end && v > 0 && v < 1e7 && *s != ' ') {
+        *out = v;
+        return 1;
+    }
+    return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is '%.40s', expected seconds above 0", name, s);
+}
+static int dt__env_missing(const char *name, const char *other)
+{
+    return dt__comm_bad(
+        DT_COMM_ERR_ARG,
+        "dt_comm_init: %s is not set, but %s is; set both, or RANK and WORLD_SIZE, or none for a world of one", name,
+        other);
+}
+/* rank and world of a launcher's variables: 1, 0 if it was not this launcher, or negative. */
+static int dt__config_launcher(dt__config *f, const char *rank, const char *size, const char *local_rank,
+                               const char *local_size)
+{
+    int64_t v = 0;
+    int     got = dt__env_int(size, 1, DT__WORLD_MAX, &v);
+    if (got < 0) return got;
+    if (got == 0) return getenv(rank) ? dt__env_missing(size, rank) : 0;
+    f->world = (int)v;
+    if ((got = dt__env_int(rank, 0, f->world - 1, &v)) < 0) return got;
+    if (got == 0) return dt__env_missing(rank, size);
+    f->rank = (int)v;
+    if (local_size) {
+        if ((got = dt__env_int(local_size, 1, f->world, &v)) < 0) return got;
+        if (got) f->local_world = (int)v;
+    }
+    if (local_rank && (got = dt__env_int(local_rank, 0, (f->local_world ? f->local_world : f->world) - 1, &v)) < 0)
+        return got;
+    return 1;
+}
+/* Who tells rank and world; *id: what only the ranks of this job share (for the Unix socket), or NULL. */
+static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t nbytes)
+{
+    int64_t nodes = 0;
+    id[0] = 0;
+    if (o->world != 0) {
+        snprintf(f->where, sizeof f->where, "options");
+        if (o->world < 1 || o->world > DT__WORLD_MAX)
+            return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: .world is %d, expected 1 to %d", o->world,
+                                DT__WORLD_MAX);
+        if (o->rank < 0 || o->rank >= o->world)
+            return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: .rank is %d, expected 0 to %d", o->rank, o->world - 1);
+        if (o->local_world < 0 || o->local_world > o->world)
+            return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: .local_world is %d, expected 0 to %d", o->local_world,
+                                o->world);
+        f->rank = o->rank;
+        f->world = o->world;
+        f->local_world = o->local_world;
+        return 0;
+    }
+    int i = dt__launcher();
+    if (i >= 0) {
+        const char *by = dt__launcher_name(i, DT__LAUNCHER_RANK);
+        int         got = dt__config_launcher(f, by, dt__launcher_name(i, DT__LAUNCHER_SIZE),
+                                              dt__launcher_name(i, DT__LAUNCHER_LOCAL_RANK),
+                                              dt__launcher_name(i, DT__LAUNCHER_LOCAL_SIZE));
+        if (got < 0) return got;
+        snprintf(f->where, sizeof f->where, "%s", i == 0 ? "RANK and WORLD_SIZE" : by);
+        const char *a = NULL, *b = NULL;
+        if (i == 1) {
+            a = getenv("PMIX_NAMESPACE");
+            if (!a) a = getenv("OMPI_MCA_ess_base_jobid");
+        } else if (i >= 3) {
+            const char *n = getenv("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
+            if ((got = dt__env_int(n, 1, INT_MAX, &nodes)) < 0) return got;
+            if (got && nodes == 1) f->local_world = f->world;
+            a = getenv("SLURM_JOB_ID");
+            b = getenv("SLURM_STEP_ID");
+        }
+        if (a) snprintf(id, nbytes, "%s %.80s %.80s", by, a, b ? b : "");
+        else if (i == 1 || i == 2) snprintf(id, nbytes, "%s parent %d", by, (int)getppid());
+        return 0;
+    }
+    snprintf(f->where, sizeof f->where, "no launcher: a world of one");
+    f->world = f->local_world = 1;
+    return 0;
+}
+static int dt__config_times(dt__config *f, const dt_comm_opts *o)
+{
+    int64_t v = 0;
+    int     got;
+    f->timeout = 30;
+    f->join_timeout = 120;
+    if (o->timeout < 0 || o->join_timeout < 0 || isnan(o->timeout) || isnan(o->join_timeout))
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_comm_init: .timeout is %g and .join_timeout %g, expected seconds, 0: default",
+                            o->timeout, o->join_timeout);
+    if (o->timeout == 0 && dt__env_seconds("DT_COMM_TIMEOUT", &f->timeout) < 0) return -1;
+    if (o->timeout > 0) f->timeout = o->timeout;
+    if (o->join_timeout > 0) f->join_timeout = o->join_timeout;
+    if (f->timeout > 1e7) f->timeout = 1e7;
+    if (f->join_timeout > 1e7) f->join_timeout = 1e7;
+    if (o->epoch == 0 && dt__env_int("DT_RESTART", 0, INT64_MAX / 20, &v) < 0) return -1;
+    f->epoch = o->epoch ? o->epoch : v;
+    if ((got = dt__env_int("DT_REPORT_FD", 1, INT_MAX, &v)) < 0) return got;
+    if (got && o->world == 0) f->report_fd = (int)v;
+    return 0;
+}
+/* The first name of a list as Slurm writes it: "n[07-12,20]-ib,login" is n07-ib. False: there is none, or it is too
+   long. */
+static bool dt__slurm_first(const char *list, char *out, size_t nbytes)
+{
+    size_t n = 0;
+    bool   in = false, take = true;
+    for (; *list && (in || *list != ','); list++) {
+        if (*list == '[' || *list == ']') {
+            in = *list == '[';
+            take = true;
+            continue;
+        }
+        if (in && (*list == '-' || *list == ',')) take = false; /* the others of the bracket */
+        if (!take) continue;
+        if (n + 1 >= nbytes) return false;
+        out[n++] = *list;
+    }
+    out[n] = 0;
+    return n > 0 && !in;
+}
+/* Slurm on several machines: rank 0 is on the first of them, at a port that the job's number gives. */
+static void dt__config_slurm(dt__config *f)
+{
+    const char *list = getenv("SLURM_STEP_NODELIST"), *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
+    if (!list) list = getenv("SLURM_JOB_NODELIST");
+    if (!list || !job || !getenv("SLURM_NTASKS") || f->local_world == f->world) return;
+    if (!f->host[0] && !dt__slurm_first(list, f->host, sizeof f->host)) f->host[0] = 0;
+    uint32_t h = 0;
+    for (const char *p = job; *p; p++) h = h * 31 + (uint8_t)*p;
+    for (const char *p = step ? step : ""; *p; p++) h = h * 31 + (uint8_t)*p;
+    if (f->host[0] && !f->port) f->port = 16384 + (int)(h % 16384); /* below those that the system hands out */
+}
+/* Where rank 0 is. */
+static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *id)
+{
+    const char *host = o->addr, *agent = getenv("TORCHELASTIC_USE_AGENT_STORE"), *why = "", *from = ".addr";
+    int64_t     v = 0;
+    int         got;
+    f->listen_fd = -1;
+    if (o->listen_fd > 0) f->listen_fd = o->listen_fd;
+    else if (f->rank == 0 && o->world == 0) {
+        if ((got = dt__env_int("DT_LISTEN_FD", 0, INT_MAX, &v)) < 0) return got;
+        if (got) f->listen_fd = (int)v;
+    }
+    dt__addr at;
+    memset(&at, 0, sizeof at);
+    at.n = sizeof at.u;
+    if (o->port < 0 || o->port > 65535)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: .port is %d, expected 1 to 65535", o->port);
+    if (o->port) f->port = o->port;
+    else if ((got = dt__env_int("DT_PORT", 1, 65535, &v)) != 0) {
+        if (got < 0) return got;
+        f->port = (int)v;
+    } else if ((got = dt__env_int("MASTER_PORT", 1, 65535, &v)) != 0) {
+        if (got < 0) return got;
+        f->port = (int)v;
+        if (agent && strcmp(agent, "True") == 0 && ++f->port > 65535)
+            return dt__comm_bad(DT_COMM_ERR_ARG,
+                                "dt_comm_init: MASTER_PORT is '65535' and held by torchrun's agent, and there is "
+                                "no port behind it: set DT_PORT");
+    }
+    if (!f->port && f->listen_fd >= 0 && getsockname(f->listen_fd, &at.u.any, &at.n) == 0) f->port = dt__addr_port(&at);
+    if (!host || !*host) host = getenv(from = "DT_ADDR");
+    if (!host || !*host) host = getenv(from = "MASTER_ADDR");
+    if (host && strlen(host) >= sizeof f->host)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s has %zu bytes, expected fewer than 256", from,
+                            strlen(host));
+    snprintf(f->host, sizeof f->host, "%s", host ? host : "");
+    if (strcmp(f->where, "SLURM_PROCID") == 0 || strcmp(f->where, "PMIX_RANK") == 0) {
+        if (!f->host[0]) from = "SLURM_STEP_NODELIST";
+        dt__config_slurm(f);
+    }
+    f->local = f->local_world == f->world;
+    if (f->host[0]) {
+        f->naddr = dt__addr_find(f->host, f->port, f->addr, &why);
+        if (f->naddr == 0)
+            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s is '%.100s': %s", from, f->host, why);
+        bool loop = true;
+        for (int i = 0; i < f->naddr; i++) loop = loop && dt__addr_is_loopback(&f->addr[i]);
+        if (f->local && !loop) { /* all are here: nobody else needs to see the port */
+            dt__addr_loopback(&f->addr[0], f->port);
+            f->naddr = 1;
+        }
+        f->local = f->local || loop;
+    } else if (f->listen_fd >= 0 || (f->port && f->local)) {
+        dt__addr_loopback(&f->addr[0], f->port);
+        f->naddr = 1;
+    }
+    if (f->naddr && (f->port || f->listen_fd >= 0)) return 0;
+    if (f->local && id[0]) return 0; /* the Unix socket tells the address */
+    const char *what = f->naddr ? "port" : "address";
+    if (strcmp(f->where, "options") == 0)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_comm_init: .world is %d, but the %s of rank 0 is unknown: set .addr and .port",
+                            f->world, what);
+    return dt__comm_bad(DT_COMM_ERR_ARG,
+                        "dt_comm_init: %s is known from %s, but the %s of rank 0 is not: %s is not set; set "
+                        "MASTER_ADDR and MASTER_PORT, or DT_ADDR and DT_PORT",
+                        "the world", f->where, what, f->naddr ? "MASTER_PORT" : "MASTER_ADDR");
+}
+
+/* ---- the token */
+static int dt__token_read_fd(int fd, const char *name, uint8_t token[32]) /* closes it */
+{
+    uint8_t buf[32];
+    size_t  n = 0;
+    int64_t deadline = dt__comm_now() + 5000000000;
+    ssize_t whole = pread(fd, buf, 32, 0); /* a file: a program that is started behind this one reads it again */
+    if (whole > 0) n = (size_t)whole;
+    while (n < 32) {
+        if (!dt__wait_fd(fd, POLLIN, deadline)) break;
+        ssize_t got = read(fd, buf + n, 32 - n);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is %d: %s", name, fd, strerror(errno));
+        if (got == 0) break;
+        n += (size_t)got;
+    }
+    close(fd);
+    if (n < 32)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is %d: it holds %zu bytes, expected a token of 32", name,
+                            fd, n);
+    memcpy(token, buf, 32);
+    return 1;
+}
+static int dt__token_read_file(const char *path, const char *name, uint8_t token[32])
+{
+    struct stat s;
+    uint8_t     buf[80];
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    ssize_t     n;
+    if (fd < 0 || fstat(fd, &s) != 0) {
+        int e = errno;
+        dt__close(&fd);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is '%.200s': %s", name, path, strerror(e));
+    }
+    const char *bad = !S_ISREG(s.st_mode)     ? "it is not a regular file"
+                      : s.st_uid != geteuid() ? "it belongs to another user"
+                      : (s.st_mode & 077)     ? "others may read or write it; chmod 600 it"
+                                              : NULL;
+    n = bad ? 0 : read(fd, buf, sizeof buf);
+    dt__close(&fd);
+    if (bad) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is '%.200s': %s", name, path, bad);
+    if (n == 32) {
+        memcpy(token, buf, 32);
+        return 1;
+    }
+    while (n > 64 && (buf[n - 1] == '\n' || buf[n - 1] == '\r' || buf[n - 1] == ' ')) n--;
+    bool hex = n == 64;
+    for (int i = 0; hex && i < 64; i++) {
+        int c = buf[i], v = c >= '0' && c <= '9'   ? c - '0'
+                            : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                            : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                   : -1;
+        hex = v >= 0;
+        if (hex) token[i / 2] = (uint8_t)(i % 2 ? token[i / 2] << 4 | v : v);
+    }
+    if (hex) return 1;
+    return dt__comm_bad(DT_COMM_ERR_ARG,
+                        "dt_comm_init: %s is '%.200s': it holds %zd bytes, expected 32, or 64 hexadecimal digits", name,
+                        path, n);
+}
+/* 1 a token was given, 0 none, negative. DT_TOKEN_FD is read once in a process: a second world has the same. */
+static int dt__token_given(const dt_comm_opts *o, uint8_t token[32])
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static int64_t         kept_fd = -1;
+    static uint8_t         kept[32];
+    int64_t                fd = 0;
+    const char            *path = o->token_file;
+    if (o->token_fd > 0) return dt__token_read_fd(o->token_fd, ".token_fd", token);
+    if (path && *path) return dt__token_read_file(path, ".token_file", token);
+    int got = dt__env_int("DT_TOKEN_FD", 0, INT_MAX, &fd);
+    if (got < 0) return got;
+    if (got) {
+        pthread_mutex_lock(&lock);
+        if (kept_fd != fd && (got = dt__token_read_fd((int)fd, "DT_TOKEN_FD", kept)) > 0) kept_fd = fd;
+        if (got > 0) memcpy(token, kept, 32);
+        pthread_mutex_unlock(&lock);
+        return got;
+    }
+    path = getenv("DT_TOKEN_FILE");
+    return path ? dt__token_read_file(path, "DT_TOKEN_FILE", token) : 0;
+}
+static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id)
+{
+    const char  *insecure = getenv("DT_INSECURE");
+    dt_sha256 s;
+    uint8_t      sum[32];
+    char         text[320];
+    int          got = dt__token_given(o, f->token);
+    if (got < 0) return got;
+    f->have_token = got > 0;
+    f->ticket = f->local && (!f->have_token || !f->naddr);
+    if (!f->have_token && !f->local && !o->insecure && !(insecure && strcmp(insecure, "1") == 0))
+        return dt__comm_bad(
+            DT_COMM_ERR_JOIN,
+            "dt_comm_init: ranks of several machines (rank 0 at '%.100s') need a token: set "
+            "DT_TOKEN_FILE (mode 0600) or DT_TOKEN_FD; or, if all are on this machine, LOCAL_WORLD_SIZE or a "
+            "loopback address; or DT_INSECURE=1 on a network that you trust",
+            f->host);
+    /* the job's number where a launcher gives one, else the port, is what its ranks share */
+    if (f->naddr) snprintf(text, sizeof text, "port %d epoch %" PRId64, f->port, f->epoch);
+    else snprintf(text, sizeof text, "%s epoch %" PRId64, id, f->epoch);
+    dt_sha256_begin(&s);
+    dt_sha256_add(&s, text, strlen(text));
+    dt_sha256_end(&s, sum);
+    snprintf(f->name, sizeof f->name, "dt-%u-%02x%02x%02x%02x%02x%02x%02x%02x", (unsigned)geteuid(), sum[0], sum[1],
+             sum[2], sum[3], sum[4], sum[5], sum[6], sum[7]);
+    return 0;
+}
+/* What moves the data; NULL: auto. */
+DT__INSIDE const char *dt__transport_named(const dt_comm_opts *o)
+{
+    const char *how = o->transport ? o->transport : getenv("DT_COMM_TRANSPORT");
+    return how && *how && strcmp(how, "auto") ? how : NULL;
+}
+static bool dt__transport_is(const dt_comm_opts *o, const char *name)
+{
+    const char *how = dt__transport_named(o);
+    return how && strcmp(how, name) == 0;
+}
+static int dt__config_read(dt__config *f, const dt_comm_opts *o)
+{
+    char        id[256];
+    const char *bound = o->bind && *o->bind ? o->bind : getenv("DT_BIND");
+    int         got;
+    memset(f, 0, sizeof *f);
+    f->streams = o->streams > 0 ? o->streams : 1;
+    if (dt__transport_is(o, "mpi")) {
+        const dt__mpi_ops *mpi = *dt__mpi_slot();
+        snprintf(f->bind, sizeof f->bind, "%s", bound ? bound : "");
+        if (mpi) return (got = dt__config_times(f, o)) < 0 ? got : mpi->config(f, o);
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_comm_init: transport \"mpi\" is not in this program: include dt_mpi.h, compile with mpicc "
+                            "-DDT_USE_MPI (or -DDT_USE_MPI and MPI's flags), and start it with mpirun");
+    }
+    if ((got = dt__config_who(f, o, id, sizeof id)) < 0 || (got = dt__config_times(f, o)) < 0) return got;
+    if (f->world == 1) return 0;
+    if ((got = dt__config_master(f, o, id)) < 0 || (got = dt__config_token(f, o, id)) < 0) return got;
+    snprintf(f->bind, sizeof f->bind, "%s", bound ? bound : "");
+    return 0;
+}
+
+/* ---- the ticket: address and token of rank 0, for processes of this user on this machine. An abstract Unix socket
+   needs no file, nothing stays after kill -9, and the kernel tells both sides the user at the other end. */
+typedef struct dt__ticket {
+    uint32_t magic, version;
+    uint8_t  token[32], addr[28];
+    uint32_t addr_len;
+} dt__ticket;
+
+/* 1 taken, 0 it has no address, negative: it is of another version. */
+static int dt__ticket_read(dt__config *f, dt__world *w, const dt__ticket *t)
+{
+    if (t->magic != DT__SHAKE_MAGIC || t->version != DT__SHAKE_VERSION)
+        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 has another version of dt_comm.h: %u, expected %d",
+                            (unsigned)t->version, DT__SHAKE_VERSION);
+    if (!f->have_token) memcpy(w->token, t->token, 32);
+    return dt__addr_take(&f->addr[0], t->addr, t->addr_len) ? (f->naddr = 1) : 0;
+}
+/* 1 taken, 0 nobody is there yet, negative. */
+static int dt__ticket_take(dt__config *f, dt__world *w, int64_t deadline)
+{
+    dt__addr   a;
+    dt__ticket t;
+    size_t     done = 0;
+    int        fd, got = 0;
+    dt__addr_unix(&a, f->name);
+    if ((fd = dt__connect(&a)) < 0) return 0;
+    if (!dt__same_user(fd)) {
+        dt__close(&fd);
+        return dt__comm_bad(DT_COMM_ERR_JOIN,
+                            "dt_comm_init: the Unix socket @%s, where rank 0 should be, belongs to another user",
+                            f->name);
+    }
+    if (deadline > dt__comm_now() + 1000000000) deadline = dt__comm_now() + 1000000000;
+    while ((got = dt__recv_some(fd, &t, sizeof t, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
+    dt__close(&fd);
+    return got == 1 ? dt__ticket_read(f, w, &t) : 0;
+}
+
+/* ---- this rank's line of the table */
+DT__INSIDE void dt__host_id(uint8_t out[16])
+{
+    dt_sha256 s;
+    struct stat  st;
+    uint8_t      sum[32];
+    char         boot[64] = "";
+    int          fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t      n = fd >= 0 ? read(fd, boot, sizeof boot) : 0;
+    dt__close(&fd);
+    if (n <= 0) n = gethostname(boot, sizeof boot) == 0 ? (ssize_t)strnlen(boot, sizeof boot) : 0;
+    dt_sha256_begin(&s);
+    dt_sha256_add(&s, boot, (size_t)n);
+    if (stat("/proc/self/ns/net", &st) == 0) {
+        uint64_t ino = (uint64_t)st.st_ino;
+        dt_sha256_add(&s, &ino, sizeof ino);
+    }
+    dt_sha256_end(&s, sum);
+    memcpy(out, sum, 16);
+}
+static int dt__member_self(dt__world *w, dt__member *m)
+{
+    uint8_t  r[12];
+    dt__addr a;
+    memset(m, 0, sizeof *m);
+    m->pid = (int64_t)getpid();
+    dt__host_id(m->host_id);
+    if (gethostname(m->host_name, sizeof m->host_name - 1) != 0) snprintf(m->host_name, sizeof m->host_name, "unknown");
+    if (w->size == 1) return 0;
+    for (int i = 0; i < 3; i++) { /* another one has drawn the same name: not in this universe, but it is cheap */
+        if (!dt__comm_random(r, sizeof r)) break;
+        snprintf(m->unix_name, sizeof m->unix_name, "dt-");
+        for (int j = 0; j < 12; j++)
+            snprintf(m->unix_name + 3 + 2 * j, sizeof m->unix_name - 3 - 2 * (size_t)j, "%02x", r[j]);
+        dt__addr_unix(&a, m->unix_name);
+        if ((w->unix_fd = dt__listen(&a)) >= 0) return 0;
+    }
+    return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: a Unix socket cannot be made: %s", strerror(errno));
+}
+static int dt__member_addr(dt__world *w, dt__member *m,
+                           const dt__addr *instead) /* of the listener; instead of the wildcard */
+{
+    dt__addr a;
+    memset(&a, 0, sizeof a);
+    a.n = sizeof a.u;
+    if (getsockname(w->listen_fd, &a.u.any, &a.n) != 0 ||
+        (a.u.any.sa_family != AF_INET && a.u.any.sa_family != AF_INET6))
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: descriptor %d is not a listening TCP socket", w->listen_fd);
+    if (dt__addr_is_any(&a) && instead) {
+        int port = dt__addr_port(&a);
+        a = *instead;
+        dt__addr_set_port(&a, port);
+    }
+    memcpy(m->addr, &a.u, a.n);
+    m->addr_len = (uint32_t)a.n;
+    return 0;
+}
+/* Rank 0's listener: given, or made. A port that another job is just leaving is waited for. */
+DT__INSIDE int dt__listen_master(const dt__config *f)
+{
+    dt__addr    a[DT__ADDRS];
+    char        text[80];
+    const char *why = "";
+    int         n = f->naddr, fd, on = 0;
+    socklen_t   len = sizeof on;
+    if (f->listen_fd >= 0) {
+        if (getsockopt(f->listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) != 0 || !on)
+            return dt__comm_bad(DT_COMM_ERR_ARG,
+                                "dt_comm_init: DT_LISTEN_FD or .listen_fd is %d, which is not a listening socket",
+                                f->listen_fd);
+        fd = fcntl(f->listen_fd, F_DUPFD_CLOEXEC, 3); /* the given one stays, for a next world */
+        if (fd < 0 || fcntl(f->listen_fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)
+            return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: descriptor %d: %s", f->listen_fd, strerror(errno));
+        return fd;
+    }
+    memcpy(a, f->addr, sizeof a);
+    if (f->bind[0] && (n = dt__addr_find(f->bind, f->port, a, &why)) == 0)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: the address to listen at is '%.100s': %s", f->bind, why);
+    if (n == 0) dt__addr_loopback(&a[0], 0), n = 1;
+    int64_t until = dt__comm_now() + 2000000000;
+    for (;;) {
+        for (int i = 0; i < n; i++)
+            if ((fd = dt__listen(&a[i])) >= 0) return fd;
+        if (errno != EADDRINUSE || dt__comm_now() > until) break;
+        dt__comm_pause(10000000);
+    }
+    return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 cannot listen at %s: %s",
+                        dt__addr_text(&a[0], text, sizeof text), strerror(errno));
+}
+static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *master)
+{
+    dt__addr    a[DT__ADDRS];
+    char        text[80];
+    const char *why = "";
+    if (f->bind[0]) {
+        if (dt__addr_find(f->bind, 0, a, &why) == 0)
+            return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: the address to listen at is '%.100s': %s", f->bind,
+                                why);
+    } else if (!dt__addr_route(master, &a[0]))
+        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: no route to rank 0 at %s: %s",
+                            dt__addr_text(master, text, sizeof text), strerror(errno));
+    if ((w->listen_fd = dt__listen(&a[0])) >= 0) return 0;
+    return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot listen at %s: %s",
+                        dt__addr_text(&a[0], text, sizeof text), strerror(errno));
+}
+
+/* ---- dialing */
+/* One try: a connected socket with the handshake done, or a negative DT__SHAKE_ value (NET: errno). Gives up when c
+   fails. */
+static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t comm, int stream, int64_t deadline,
+                    const dt_comm *c, dt__shake *h)
+{
+    int64_t now = dt__comm_now(), until = deadline < now + 5000000000 ? deadline : now + 5000000000;
+    int     fd = dt__connect(a), got;
+    if (fd < 0) return DT__SHAKE_NET;
+    if (!dt__shake_client(h, w, to, kind, comm, stream)) {
+        dt__close(&fd);
+        return DT__SHAKE_NET;
+    }
+    while ((got = dt__shake_step(h, fd)) == DT__SHAKE_AGAIN) {
+        now = dt__comm_now();
+        if (now >= until || (c && !dt__comm_ok(c))) {
+            errno = ETIMEDOUT;
+            got = DT__SHAKE_NET;
+            break;
+        }
+        dt__wait_fd(fd, dt__shake_events(h), c && until > now + 50000000 ? now + 50000000 : until);
+    }
+    if (got == DT__SHAKE_DONE) {
+        if (a->u.any.sa_family != AF_UNIX) dt__sock_tune(fd, w->timeout);
+        return fd;
+    }
+    int e = errno;
+    close(fd);
+    errno = e;
+    return got;
+}
+static const char *dt__dial_text(int got, int e, const dt__shake *h, char *buf, size_t nbytes)
+{
+    switch (got) {
+    case DT__SHAKE_NET: snprintf(buf, nbytes, "%s", e ? strerror(e) : "it closed the connection"); break;
+    case DT__SHAKE_ALIEN: snprintf(buf, nbytes, "something else than dt answers there"); break;
+    case DT__SHAKE_AUTH: snprintf(buf, nbytes, "it has another token than this rank"); break;
+    case DT__SHAKE_VERSION_IS:
+        snprintf(buf, nbytes, "it has version %u of the protocol, this rank %d: all ranks need the same dt_comm.h",
+                 (unsigned)h->s.version, DT__SHAKE_VERSION);
+        break;
+    case DT__SHAKE_JOB_IS: snprintf(buf, nbytes, "another job, or an earlier start of this one, answers there"); break;
+    default: snprintf(buf, nbytes, "it refuses: %s", h->r.text);
+    }
+    return buf;
+}
+/* Dials until somebody answers. What time may cure is tried again: nobody there, an earlier job at that port; a wrong
+   token for a second and a half. c: gives up when it fails (may be NULL). */
+static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, int kind, uint64_t comm, int stream,
+                          int64_t deadline, const dt_comm *c, char *text, size_t nbytes)
+{
+    dt__shake h;
+    char      why[256], at[80];
+    int64_t   wait = 1000000, strange = 0;
+    for (int i = 0;; i++) {
+        int got = dt__dial(w, &a[i % naddr], to, kind, comm, stream, deadline, c, &h), e = errno;
+        if (got >= 0) {
+            if (kind == DT__KIND_REGISTER) memcpy(w->job, h.s.job, 16);
+            return got;
+        }
+        int64_t now = dt__comm_now();
+        if (got == DT__SHAKE_AUTH || got == DT__SHAKE_ALIEN) {
+            if (!strange) strange = now;
+        } else strange = 0;
+        if (got == DT__SHAKE_REFUSED || got == DT__SHAKE_VERSION_IS || (strange && now > strange + 1500000000) ||
+            now >= deadline || (c && !dt__comm_ok(c))) {
+            snprintf(text, nbytes, "rank %d at %s: %s", to, dt__addr_text(&a[i % naddr], at, sizeof at),
+                     dt__dial_text(got, e, &h, why, sizeof why));
+            return got == DT__SHAKE_NET && e == ECONNREFUSED ? DT_COMM_ERR_PEER : DT_COMM_ERR_JOIN;
+        }
+        if (i % naddr == naddr - 1) {
+            dt__comm_pause(now + wait > deadline ? deadline - now : wait);
+            wait = wait < 32000000 ? wait * 2 : wait;
+        }
+    }
+}
+/* Frames over a socket of the caller's, with waiting: 1, or 0 after the deadline, negative: gone or broken (errno). */
+static int dt__cframe_send(int fd, int kind, int rank, const void *body, size_t n, int64_t deadline)
+{
+    dt__block *b = dt__block_new(kind, rank, body, n, NULL, 0);
+    size_t     done = 0;
+    int        got;
+    if (!b) return -1;
+    while ((got = dt__send_some(fd, b + 1, b->nbytes, &done)) == 0 && dt__wait_fd(fd, POLLOUT, deadline)) {}
+    dt__block_unref(b);
+    return got;
+}
+static int dt__cframe_recv(int fd, dt__chead *h, uint8_t *body, int64_t deadline)
+{
+    size_t done = 0;
+    int    got;
+    while ((got = dt__recv_some(fd, h, sizeof *h, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
+    if (got != 1) return got;
+    errno = EPROTO;
+    if (h->magic != (uint32_t)DT__CFRAME_MAGIC || h->nbytes > DT__CFRAME_MAX) return -1;
+    done = 0;
+    while ((got = dt__recv_some(fd, body, h->nbytes, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
+    return got;
+}
+
+/* Tells the launcher how a communicator failed here, so that it can tell the rank that failed first from those that
+   lost it. Nobody waits for it. */
+enum { DT__REPORT_MAGIC = 0x52525444, DT__REPORT_TEXT = 480 }; /* "DTRR" */
+typedef struct dt__report {
+    uint32_t magic;
+    int32_t  status, rank, lost; /* rank of the world that tells; the one at fault, or -1 */
+    char     text[DT__REPORT_TEXT];
+} dt__report;
+static void dt__world_report(const dt__world *w, int status, int rank, const char *text)
+{
+    dt__report r;
+    if (w->report_fd <= 0) return;
+    memset(&r, 0, sizeof r);
+    r.magic = DT__REPORT_MAGIC;
+    r.status = status;
+    r.rank = w->rank;
+    r.lost = rank;
+    snprintf(r.text, sizeof r.text, "%s", text);
+    if (send(w->report_fd, &r, sizeof r, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
+}
+
+/* ---- joining */
+static void dt__table_finish(dt__world *w) /* machines are numbered in the order of ranks, so are the ranks of each */
+{
+    w->nhosts = w->local_size = 0;
+    for (int r = 0; r < w->size; r++) {
+        dt__member *m = &w->member[r];
+        m->host = m->local = -1;
+        m->host_name[sizeof m->host_name - 1] = m->unix_name[sizeof m->unix_name - 1] = 0;
+    }
+    for (int r = 0; r < w->size; r++) {
+        if (w->member[r].host >= 0) continue;
+        int n = 0;
+        for (int s = r; s < w->size; s++)
+            if (w->member[s].host < 0 && memcmp(w->member[s].host_id, w->member[r].host_id, 16) == 0) {
+                w->member[s].host = w->nhosts;
+                w->member[s].local = n++;
+            }
+        w->nhosts++;
+    }
+    for (int r = 0; r < w->size; r++) w->local_size += w->member[r].host == w->member[w->rank].host;
+    w->local_rank = w->member[w->rank].local;
+}
+/* The table from rank 0, over the registering connection. */
+static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
+{
+    uint8_t   *body = (uint8_t *)DT_COMM_MALLOC(DT__CFRAME_MAX);
+    char       missing[400] = "";
+    dt__chead  h;
+    dt__ctable t;
+    int        have = 0, got, status = 0;
+    if (!body) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+    while (have < w->size && status == 0) {
+        got = dt__cframe_recv(fd, &h, body, deadline);
+        if (got == 0)
+            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the world is not complete after %g s: %s",
+                                  w->join_timeout, missing[0] ? missing : "rank 0 is there, but says nothing");
+        else if (got < 0)
+            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 left while this rank was joining (%s); %s",
+                                  errno ? strerror(errno) : "it closed the connection", missing);
+        else if (h.kind == DT__C_REFUSED)
+            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %.*s", (int)(h.nbytes < 700 ? h.nbytes : 700),
+                                  (char *)body);
+        else if (h.kind == DT__C_MISSING)
+            snprintf(missing, sizeof missing, "%.*s", (int)(h.nbytes < 390 ? h.nbytes : 390), (char *)body);
+        else if (h.kind == DT__C_COSTS && h.nbytes <= sizeof w->gift) {
+            memcpy(w->gift, body, h.nbytes);
+            w->ngift = h.nbytes;
+            if (!w->client->gift_ok(w->gift, w->ngift))
+                status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent broken costs");
+        } else if (h.kind == DT__C_TABLE && h.nbytes >= sizeof t) {
+            memcpy(&t, body, sizeof t);
+            if (t.total != w->size || t.first != have || t.n < 1 || t.n > w->size - have ||
+                h.nbytes != sizeof t + (size_t)t.n * sizeof(dt__member))
+                status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent a broken table");
+            else memcpy(w->member + have, body + sizeof t, (size_t)t.n * sizeof(dt__member)), have += t.n;
+        } else
+            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent frame %u, expected the table",
+                                  (unsigned)h.kind);
+    }
+    DT_COMM_FREE(body);
+    return status;
+}
+static void dt__world_close(dt__world *w)
+{
+    bool died = false;
+    for (int r = 0; w->mpi && w->control && r < w->size; r++) died = died || dt__world_gone(w, r) == 1;
+    if (w->control) dt__control_end(w);
+    dt__close(&w->listen_fd);
+    dt__close(&w->unix_fd);
+    pthread_mutex_destroy(&w->lock);
+    DT_COMM_FREE(w->member);
+    memset(w->token, 0, sizeof w->token);
+    if (w->mpi) (*dt__mpi_slot())->end(died);
+    DT_COMM_FREE(w);
+}
+static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank 0 */
+{
+    char text[768];
+    w->listen_fd = dt__listen_master(f);
+    if (w->listen_fd < 0) return -1;
+    if (f->ticket && !f->have_token && !dt__comm_random(w->token, 32))
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no random numbers");
+    if (!dt__comm_random(w->job, 16)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no random numbers");
+    if (dt__member_self(w, &w->member[0]) < 0 || dt__member_addr(w, &w->member[0], f->naddr ? &f->addr[0] : NULL) < 0)
+        return -1;
+    if (f->ticket) {
+        dt__addr a;
+        int64_t  until = dt__comm_now() + 2000000000;
+        dt__addr_unix(&a, f->name);
+        while ((w->ticket_fd = dt__listen(&a)) < 0 && errno == EADDRINUSE && dt__comm_now() < until)
+            dt__comm_pause(10000000);
+        if (w->ticket_fd < 0)
+            return dt__comm_bad(DT_COMM_ERR_JOIN,
+                                "dt_comm_init: the Unix socket @%s: %s; does another job with this port join now?",
+                                f->name, strerror(errno));
+    }
+    w->join_deadline = deadline;
+    if (dt__control_start(w) < 0)
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no control thread: %s", strerror(errno));
+    if (dt__control_wait_joined(w, deadline + 1000000000, text, sizeof text) == 0) return 0;
+    return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s", text);
+}
+static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
+{
+    dt__member self;
+    dt__addr   a;
+    char       text[400];
+    int64_t    wait = 1000000;
+    int        got = 0, fd, parent = (w->rank - 1) / DT__TREE;
+    while (f->ticket && (got = dt__ticket_take(f, w, deadline)) == 0) {
+        if (dt__comm_now() >= deadline)
+            return dt__comm_bad(DT_COMM_ERR_JOIN,
+                                "dt_comm_init: rank 0 did not come within %g s: nobody of this user at the Unix "
+                                "socket @%s",
+                                w->join_timeout, f->name);
+        dt__comm_pause(wait);
+        wait = wait < 32000000 ? wait * 2 : wait;
+    }
+    if (got < 0) return got;
+    fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams - 1, deadline, NULL, text,
+                        sizeof text);
+    if (fd < 0)
+        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join (within %g s): %s", w->rank,
+                            w->join_timeout, text);
+    memset(&a, 0, sizeof a);
+    a.n = sizeof a.u;
+    dt__addr to = a;
+    if (getsockname(fd, &a.u.any, &a.n) != 0 || getpeername(fd, &to.u.any, &to.n) != 0 ||
+        dt__listen_own(w, f, &to) < 0 || dt__member_self(w, &self) < 0 || dt__member_addr(w, &self, &a) < 0) {
+        if (!dt__said.text[0]) dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: %s", strerror(errno));
+        close(fd);
+        return DT_COMM_ERR_NET;
+    }
+    got = 0;
+    if (dt__cframe_send(fd, DT__C_MEMBER, w->rank, &self, sizeof self, deadline) != 1)
+        got = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 left while this rank was joining");
+    if (got == 0)
+        got = dt__table_recv(w, fd, deadline + 700000000); /* rank 0 decides first, and names who is missing */
+    if (got < 0) {
+        close(fd);
+        return got;
+    }
+    dt__table_finish(w);
+    w->register_fd = fd;
+    if (dt__control_start(w) < 0)
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no control thread: %s", strerror(errno));
+    if (parent == 0) w->register_fd = -1;
+    else {
+        if (!dt__addr_take(&a, w->member[parent].addr, w->member[parent].addr_len))
+            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the table has no address of rank %d", parent);
+        fd = dt__dial_until(w, &a, 1, parent, DT__KIND_TREE, 0, 0, deadline + 700000000, NULL, text, sizeof text);
+        if (fd < 0) return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join: %s", w->rank, text);
+    }
+    return dt__control_adopt(w, fd, parent);
+}
+static dt__world *dt__world_new(const dt__config *f)
+{
+    dt__world *w = (dt__world *)DT_COMM_MALLOC(sizeof *w);
+    if (w) {
+        memset(w, 0, sizeof *w);
+        w->member = (dt__member *)DT_COMM_MALLOC((size_t)f->world * sizeof *w->member);
+    }
+    if (!w || !w->member) {
+        DT_COMM_FREE(w);
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory for a world of %d ranks", f->world);
+        return NULL;
+    }
+    memset(w->member, 0, (size_t)f->world * sizeof *w->member);
+    w->refs = 1;
+    w->rank = f->rank;
+    w->size = f->world;
+    w->epoch = f->epoch;
+    w->report_fd = f->report_fd;
+    w->timeout = f->timeout;
+    w->join_timeout = f->join_timeout;
+    w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
+    w->streams = f->streams;
+    memcpy(w->token, f->token, 32);
+    memcpy(w->where, f->where, sizeof w->where);
+    pthread_mutex_init(&w->lock, NULL);
+    return w;
+}
+DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *client)
+{
+    dt__config f;
+    char       text[768];
+    int64_t    begin = dt__comm_now(), deadline;
+    dt__said.text[0] = 0;
+    if (dt__config_read(&f, o) < 0) return NULL;
+    dt__world *w = dt__world_new(&f);
+    if (w) w->mpi = dt__transport_is(o, "mpi");
+    if (!w && dt__transport_is(o, "mpi")) dt__close(&f.listen_fd), (*dt__mpi_slot())->end(true);
+    if (!w) return NULL;
+    memset(f.token, 0, sizeof f.token);
+    deadline = begin + (int64_t)(w->join_timeout * 1e9);
+    w->client = client;
+    if (w->rank == 0) { /* what is wrong with it is told to all ranks when they have come */
+        int n = client->gift(o, w->gift, sizeof w->gift);
+        if (n < 0) snprintf(w->gift_bad, sizeof w->gift_bad, "%.390s", dt__said.text);
+        else w->ngift = (size_t)n, dt__said.text[0] = 0;
+    }
+    if (w->size == 1) {
+        if (w->gift_bad[0]) {
+            dt__world_close(w);
+            return NULL;
+        }
+        dt__member_self(w, &w->member[0]);
+        dt__table_finish(w);
+    } else {
+        int got = w->rank == 0 ? dt__join_first(w, &f, deadline) : dt__join_other(w, &f, deadline);
+        if (w->mpi) dt__close(&f.listen_fd); /* the world has its own */
+        if (got == 0) { /* the first exchange */
+            int64_t until = dt__comm_now() + 2000000000;
+            got = dt__gather(w, NULL, 0, NULL, until > deadline + 700000000 ? until : deadline + 700000000, text,
+                             sizeof text);
+            if (got < 0) dt__comm_bad(got, "dt_comm_init: %s", text);
+        }
+        if (w->register_fd >= 0) { /* rank 0 may forget this connection */
+            if (got == 0) dt__cframe_send(w->register_fd, DT__C_BYE, w->rank, NULL, 0, dt__comm_now() + 1000000000);
+            dt__close(&w->register_fd);
+        }
+        if (got < 0) {
+            memcpy(text, dt__said.text, sizeof text);
+            dt__world_close(w);
+            memcpy(dt__said.text, text, sizeof text);
+            return NULL;
+        }
+    }
+    dt__logf(3, "rank %d of %d (%s), machine %d of %d, %d ranks here, joined in %.0f ms", w->rank, w->size,
+                 w->where, w->member[w->rank].host, w->nhosts, w->local_size, (double)(dt__comm_now() - begin) * 1e-6);
+    return w;
+}
+
+/* ---- dt_spawn */
+static void dt__setenv_int(const char *name, int v)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", v);
+    setenv(name, text, 1);
+}
+/* port 0: one of several machines, where the environment says the rest */
+#if !defined(__cplusplus) && !defined(__USE_ISOC11)
+extern void quick_exit(int status) __attribute__((noreturn));
+#endif
+static void dt__spawn_child(int rank, int n, int first, int world, int port, int listen_fd, int token_fd, pid_t parent,
+                            int (*fn)(void *), void *arg)
+{
+    static const char *const other[] = {
+        "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE"
+    };
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(126); /* it died before this line */
+    dt__setenv_int("RANK", first + rank);
+    dt__setenv_int("WORLD_SIZE", world);
+    dt__setenv_int("LOCAL_RANK", rank);
+    dt__setenv_int("LOCAL_WORLD_SIZE", n);
+    unsetenv("DT_LISTEN_FD");
+    for (size_t i = 0; i < sizeof other / sizeof *other && port; i++) unsetenv(other[i]);
+    if (port) {
+        setenv("MASTER_ADDR", "127.0.0.1", 1);
+        dt__setenv_int("MASTER_PORT", port);
+        dt__setenv_int("DT_TOKEN_FD", token_fd);
+        if (rank == 0) dt__setenv_int("DT_LISTEN_FD", listen_fd);
+        else close(listen_fd);
+    } else {
+        close(token_fd);
+    }
+    int status = fn(arg);
+    fflush(NULL);
+    quick_exit(status < 0 || status > 255 ? 1 : status); /* what the parent has for atexit is the parent's */
+}
+/* Waits for all; *first: the first status that is not 0. After it the others have so much time until SIGTERM, then
+   SIGKILL. */
+static void dt__spawn_wait(pid_t *pid, int n, int *first, int64_t grace, int64_t last)
+{
+    struct pollfd *p = (struct pollfd *)DT_COMM_MALLOC((size_t)n * sizeof *p);
+    int64_t        end = INT64_MAX;
+    int            left = n, stage = 0, status;
+    for (int i = 0; p && i < n; i++) {
+        p[i].fd = -1;
+#ifdef SYS_pidfd_open
+        p[i].fd = (int)syscall(SYS_pidfd_open, pid[i], 0);
+#endif
+        p[i].events = POLLIN;
+    }
+    while (left > 0) {
+        bool blind = !p;
+        for (int i = 0; i < n; i++) {
+            if (pid[i] == 0) continue;
+            pid_t got = waitpid(pid[i], &status, WNOHANG);
+            if (got == 0 || (got < 0 && errno == EINTR)) {
+                blind = blind || p[i].fd < 0;
+                continue;
+            }
+            if (got < 0) status = 0; /* somebody else has waited for it */
+            pid[i] = 0;
+            left--;
+            if (p) dt__close(&p[i].fd);
+            status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+            if (status && !*first) *first = status;
+            if (status && stage == 0) stage = 1, end = dt__comm_now() + grace;
+        }
+        if (left == 0) break;
+        if (stage && dt__comm_now() >= end) {
+            for (int i = 0; i < n; i++)
+                if (pid[i]) kill(pid[i], stage == 1 ? SIGTERM : SIGKILL);
+            end = stage++ == 1 ? dt__comm_now() + last : INT64_MAX;
+        }
+        int ms = end == INT64_MAX ? -1 : dt__poll_ms(end);
+        if (blind && (ms < 0 || ms > 5)) ms = 5;
+        poll(p, p ? (nfds_t)n : 0, ms);
+    }
+    DT_COMM_FREE(p);
+}
+static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(void *arg), void *arg)
+{
+    uint8_t  token[32];
+    dt__addr a;
+    int      first = 0, started = 0, listen_fd = -1, port = 0, tube[2], status = 0;
+    pid_t    parent = getpid();
+    if (n < 1 || n > 4096 || !fn)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %d ranks and %s, expected 1 to 4096 and a function", call, n,
+                            fn ? "a function" : "NULL");
+    pid_t *pid = (pid_t *)DT_COMM_MALLOC((size_t)n * sizeof *pid);
+    bool   ok = pid && dt__comm_random(token, 32);
+    if (ok && nodes == 1) {
+        dt__addr_loopback(&a, 0);
+        listen_fd = dt__listen(&a);
+        ok = listen_fd >= 0 && getsockname(listen_fd, &a.u.any, &a.n) == 0;
+        if (ok) port = dt__addr_port(&a);
+    }
+    if (!ok) {
+        status = dt__comm_bad(DT_COMM_ERR_NET, "%s: no memory, socket or random numbers: %s", call, strerror(errno));
+        DT_COMM_FREE(pid);
+        dt__close(&listen_fd);
+        return status;
+    }
+    fflush(NULL); /* else the ranks would write what is buffered once more */
+    for (; started < n; started++) {
+        if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0) break;
+        pid_t child = write(tube[1], token, 32) == 32 ? fork() : -1;
+        close(tube[1]);
+        if (child == 0) {
+            DT_COMM_FREE(pid);
+            dt__spawn_child(started, n, node * n, nodes * n, port, listen_fd, tube[0], parent, fn, arg);
+        }
+        close(tube[0]);
+        if (child < 0) break;
+        pid[started] = child;
+    }
+    if (started < n) {
+        status =
+            dt__comm_bad(DT_COMM_ERR_NET, "%s: rank %d of %d cannot be started: %s", call, started, n, strerror(errno));
+        for (int i = 0; i < started; i++) kill(pid[i], SIGKILL);
+    }
+    dt__close(&listen_fd);
+    dt__spawn_wait(pid, started, &first, 10000000000, 2000000000);
+    DT_COMM_FREE(pid);
+    return status ? status : first;
+}
+DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg) { return dt__spawn("dt_spawn", 1, 0, n, fn, arg); }
+DT_API int dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void *arg)
+{
+    const char *call = "dt_spawn_nodes";
+    if (nodes < 1 || node < 0 || node >= nodes || nodes > INT_MAX / 4096)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: node %d of %d; nodes count from 0", call, node, nodes);
+    if (nodes > 1 && (!getenv("MASTER_ADDR") || !getenv("MASTER_PORT")))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %d machines need MASTER_ADDR and MASTER_PORT: where rank 0 is", call,
+                            nodes);
+    return dt__spawn(call, nodes, node, n, fn, arg);
+}
+
+/* ==================================================================================================== >>control
+   One thread for each world owns its control connections: a tree, the parent of rank r is (r-1)/16. The end of a
+   connection without goodbye is the death of its rank; every neighbour of the dead one sees it and tells its piece of
+   the tree, so all hear it. Those below a dead rank dial the next living one above it (or the lowest living rank), so
+   that the tree is one again. The lock of the world guards everything here; the thread lets go of it only in poll.
+
+   Leaving: a rank whose world is no longer used says so upwards when all below it have; rank 0 releases them, so an
+   inner rank stays as long as somebody below needs it. Who has waited for its timeout says goodbye and goes alone: that
+   is not a death, but a communicator that still needs it will time out. After a failure the wait is a second at most.
+   */
+static void dt__control_gone(dt__world *w, int rank, int how, const char *text, const dt__conn *from);
+static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text,
+                              const dt__conn *from);
+static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
+static void dt__control_heal(dt__world *w);
+static void dt__agree_said(dt__world *w);
+static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own);
+
+/* ---- frames and connections */
+DT__INSIDE dt__block *dt__block_new(int kind, int rank, const void *a, size_t na, const void *b, size_t nb)
+{
+    dt__block *k = (dt__block *)DT_COMM_MALLOC(sizeof *k + sizeof(dt__chead) + na + nb);
+    dt__chead  h;
+    if (!k) return NULL;
+    h.magic = DT__CFRAME_MAGIC;
+    h.kind = (uint32_t)kind;
+    h.nbytes = (uint32_t)(na + nb);
+    h.rank = rank;
+    k->refs = 1;
+    k->nbytes = sizeof h + na + nb;
+    uint8_t *p = (uint8_t *)(k + 1);
+    memcpy(p, &h, sizeof h);
+    if (na) memcpy(p + sizeof h, a, na);
+    if (nb) memcpy(p + sizeof h + na, b, nb);
+    return k;
+}
+DT__INSIDE void dt__block_unref(dt__block *b)
+{
+    if (b && --b->refs == 0) DT_COMM_FREE(b);
+}
+DT__INSIDE uint8_t *dt__block_body(dt__block *b) { return (uint8_t *)(b + 1) + sizeof(dt__chead); }
+static void     dt__conn_queue(dt__conn *k, dt__block *b) /* does not take the caller's reference */
+{
+    dt__queued *q = b ? (dt__queued *)DT_COMM_MALLOC(sizeof *q) : NULL;
+    if (!q) { /* what cannot be told is as bad as a lost connection */
+        k->broken = true;
+        return;
+    }
+    q->next = NULL;
+    q->b = b;
+    b->refs++;
+    if (k->last) k->last->next = q;
+    else k->out = q;
+    k->last = q;
+}
+static void dt__conn_say(dt__conn *k, int kind, int rank, const void *body, size_t n)
+{
+    dt__block *b = dt__block_new(kind, rank, body, n, NULL, 0);
+    dt__conn_queue(k, b);
+    dt__block_unref(b);
+}
+static void dt__conn_pop(dt__conn *k) /* the first frame of the queue is sent, or will not be */
+{
+    dt__queued *q = k->out;
+    k->out = q->next;
+    if (!k->out) k->last = NULL;
+    k->out_done = 0;
+    dt__block_unref(q->b);
+    DT_COMM_FREE(q);
+}
+static void dt__conn_flush(dt__conn *k)
+{
+    if (k->fd < 0) return; /* the simulator takes what is to be said */
+    while (k->out && !k->broken) {
+        int got = dt__send_some(k->fd, k->out->b + 1, k->out->b->nbytes, &k->out_done);
+        if (got == 0) return;
+        if (got < 0) {
+            /* what the peer has sent is still to be read: its goodbye may be there */
+            while (k->out) dt__conn_pop(k);
+            return;
+        }
+        dt__conn_pop(k);
+    }
+    if (!k->out && k->closing && !k->shaking) k->broken = true;
+}
+DT__INSIDE dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer)
+{
+    dt__conn *k = (dt__conn *)DT_COMM_MALLOC(sizeof *k);
+    if (!k) return NULL;
+    memset(k, 0, sizeof *k);
+    k->fd = fd;
+    k->kind = kind;
+    k->peer = peer;
+    k->slot = -1;
+    k->since = dt__comm_now();
+    k->deadline = k->since + 5000000000;
+    k->next = w->control->conns;
+    w->control->conns = k;
+    return k;
+}
+static void dt__conn_free(dt__conn *k)
+{
+    dt__close(&k->fd);
+    while (k->out) dt__conn_pop(k);
+    dt__block_unref(k->later);
+    DT_COMM_FREE(k->body);
+    DT_COMM_FREE(k);
+}
+static bool dt__conn_in_tree(const dt__conn *k) { return k->kind == DT__KIND_TREE && k->ready && !k->broken; }
+static void dt__control_flood(dt__world *w, dt__block *b, const dt__conn *except)
+{
+    for (dt__conn *k = w->control->conns; b && k; k = k->next)
+        if (k != except && dt__conn_in_tree(k)) dt__conn_queue(k, b);
+}
+static void dt__control_wake(dt__world *w)
+{
+    uint64_t one = 1;
+    if (w->sim) w->sim_ops->stir(w);
+    else if (write(w->control->wake, &one, sizeof one) < 0) return; /* full: it is awake */
+}
+static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && !w->control->healing; }
+static const char *dt__who(const dt__world *w, int rank, char *buf, size_t nbytes)
+{
+    snprintf(buf, nbytes, "rank %d (%s, pid %" PRId64 ")", rank, w->member[rank].host_name, w->member[rank].pid);
+    return buf;
+}
+/* coll: as in notes, from 1 on; one from another rank may hold any number. */
+static const char *dt__coll_word(const dt__world *w, uint32_t coll)
+{
+    return coll ? w->client->coll_name((int)(coll - 1)) : "an operation";
+}
+static void dt__control_stranger(dt__world *w, int fd, const char *why) /* a line a second at most */
+{
+    dt__control *ctl = w->control;
+    char         at[80];
+    ctl->strangers++;
+    if (ctl->strangers_at && dt__comm_now() < ctl->strangers_at + 1000000000) return;
+    dt__logf(2, "rank %d refused a connection from %s: %s (%d since the last such line)", w->rank,
+                 dt__peer_text(fd, at, sizeof at), why, ctl->strangers);
+    ctl->strangers_at = dt__comm_now();
+    ctl->strangers = 0;
+}
+/* "rank 3, 5 and 9 more" */
+static void dt__rank_list(char *buf, size_t nbytes, const int *rank, int n)
+{
+    size_t used = (size_t)snprintf(buf, nbytes, "%s ", n == 1 ? "rank" : "ranks");
+    for (int i = 0; i < n && i < 8 && used < nbytes; i++)
+        used += (size_t)snprintf(buf + used, nbytes - used, "%s%d", i ? ", " : "", rank[i]);
+    if (n > 8 && used < nbytes) snprintf(buf + used, nbytes - used, " and %d more", n - 8);
+}
+
+/* ---- registering: rank 0 until the table is complete */
+static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
+{
+    int first[8] = { 0 }, n = 0;
+    for (int r = 1; r < w->size; r++)
+        if (!w->control->there[r]) {
+            if (n < 8) first[n] = r;
+            n++;
+        }
+    char list[160];
+    dt__rank_list(list, sizeof list, first, n);
+    if (n == 0) snprintf(buf, nbytes, "no rank is missing");
+    else
+        snprintf(buf, nbytes, "missing: %s (%d of %d are there)%s%s", list, w->size - n, w->size,
+                 w->control->refused[0] ? "; refused: " : "", w->control->refused);
+}
+static void dt__register_fail(dt__world *w, const char *text)
+{
+    dt__control *ctl = w->control;
+    if (ctl->complete || ctl->join_failed) return;
+    ctl->join_failed = true;
+    snprintf(ctl->join_text, sizeof ctl->join_text, "%s", text);
+    dt__logf(1, "joining failed: %s", text);
+    for (dt__conn *k = ctl->conns; k; k = k->next)
+        if (k->kind == DT__KIND_REGISTER && !k->shaking && !k->broken) {
+            dt__conn_say(k, DT__C_REFUSED, 0, text, strnlen(text, DT__CTEXT));
+            k->bye = true;
+        }
+    pthread_cond_broadcast(&ctl->cond);
+}
+static void dt__register_complete(dt__world *w)
+{
+    dt__control *ctl = w->control;
+    dt__block   *b;
+    int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
+    dt__table_finish(w);
+    if (w->ngift) {
+        b = dt__block_new(DT__C_COSTS, 0, w->gift, w->ngift, NULL, 0);
+        for (dt__conn *k = ctl->conns; k; k = k->next)
+            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_queue(k, b);
+        dt__block_unref(b);
+    }
+    for (int at = 0; at < w->size; at += each) {
+        dt__ctable t;
+        memset(&t, 0, sizeof t);
+        t.total = w->size;
+        t.first = at;
+        t.n = w->size - at < each ? w->size - at : each;
+        b = dt__block_new(DT__C_TABLE, 0, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
+        for (dt__conn *k = ctl->conns; k; k = k->next)
+            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_queue(k, b);
+        dt__block_unref(b);
+    }
+    for (dt__conn *k = ctl->conns; k; k = k->next)
+        if (k->kind == DT__KIND_REGISTER && k->ready && (k->peer - 1) / DT__TREE == 0) k->kind = DT__KIND_TREE;
+    ctl->complete = true;
+    dt__close(&w->ticket_fd);
+    pthread_cond_broadcast(&ctl->cond);
+}
+static bool dt__register_member(dt__world *w, dt__conn *k)
+{
+    dt__control *ctl = w->control;
+    if (k->head.nbytes != sizeof(dt__member) || k->ready || ctl->complete) return false;
+    if (ctl->join_failed) return true;
+    dt__member *m = &w->member[k->peer];
+    memcpy(m, k->body, sizeof *m);
+    m->host_name[sizeof m->host_name - 1] = 0;
+    k->ready = true;
+    dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nthere + 1,
+                 w->size);
+    if (++ctl->nthere < w->size) return true;
+    if (w->gift_bad[0]) dt__register_fail(w, w->gift_bad);
+    else dt__register_complete(w);
+    return true;
+}
+static void dt__register_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    char         missing[480], text[768];
+    if (w->rank != 0 || ctl->complete || ctl->join_failed) return;
+    if (now >= w->join_deadline) {
+        dt__register_missing(w, missing, sizeof missing);
+        snprintf(text, sizeof text, "the world is not complete after %g s: %s", w->join_timeout, missing);
+        dt__register_fail(w, text);
+    } else if (now >= ctl->missing_at) {
+        dt__register_missing(w, missing, sizeof missing);
+        for (dt__conn *k = ctl->conns; ctl->missing_at && k; k = k->next)
+            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_say(k, DT__C_MISSING, 0, missing, strlen(missing));
+        ctl->missing_at = now + 1000000000;
+    }
+}
+static int dt__control_wait_joined(dt__world *w, int64_t deadline, char *text, size_t nbytes)
+{
+    dt__control *ctl = w->control;
+    (void)deadline; /* the control thread keeps it */
+    pthread_mutex_lock(&w->lock);
+    while (!ctl->complete && !ctl->join_failed) pthread_cond_wait(&ctl->cond, &w->lock);
+    snprintf(text, nbytes, "%s", ctl->join_text);
+    bool ok = ctl->complete;
+    pthread_mutex_unlock(&w->lock);
+    return ok ? 0 : -1;
+}
+
+/* ---- accepting */
+/* 0, or refused with a sentence. The peer knows the token. */
+DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t nbytes)
+{
+    dt__control       *ctl = w->control;
+    const dt__hello_c *c = &k->shake.c;
+    int                bad = DT_COMM_ERR_JOIN;
+    if (c->version != DT__SHAKE_VERSION)
+        return snprintf(text, nbytes,
+                        "rank %d has version %u of the protocol, rank %d has %d: all ranks need the same dt_comm.h",
+                        c->rank, (unsigned)c->version, w->rank, DT__SHAKE_VERSION),
+               bad;
+    if (c->epoch != w->epoch)
+        return snprintf(text, nbytes, "rank %d is of start %" PRId64 " of the job, rank %d of start %" PRId64, c->rank,
+                        c->epoch, w->rank, w->epoch),
+               bad;
+    if (c->world != w->size)
+        return snprintf(text, nbytes, "rank %d says the world has %d ranks, rank %d says %d", c->rank, c->world,
+                        w->rank, w->size),
+               bad;
+    if (c->rank < 0 || c->rank >= w->size)
+        return snprintf(text, nbytes, "rank %d is out of range: the world has ranks 0 to %d", c->rank, w->size - 1),
+               bad;
+    if (c->rank == w->rank) return snprintf(text, nbytes, "there is a rank %d already", c->rank), bad;
+    if (c->to != w->rank)
+        return snprintf(text, nbytes, "rank %d wants rank %d, this is rank %d", c->rank, c->to, w->rank), bad;
+    if (memcmp(c->job, w->job, 16) != 0) return snprintf(text, nbytes, "rank %d is of another job", c->rank), bad;
+    if (c->kind == DT__KIND_REGISTER) {
+        if (w->rank != 0)
+            return snprintf(text, nbytes, "rank %d cannot be registered here: this is rank %d", c->rank, w->rank), bad;
+        if (ctl->complete || ctl->there[c->rank])
+            return snprintf(text, nbytes, "there is a rank %d already%s", c->rank,
+                            ctl->complete ? ": the world is complete" : ""),
+                   bad;
+        if (c->stream != w->streams - 1) /* the last of them */
+            return snprintf(text, nbytes, "rank %d has .streams %lld, rank %d has %d: all ranks need the same", c->rank,
+                            (long long)c->stream + 1, w->rank, w->streams),
+                   bad;
+        return 0;
+    }
+    if (w->rank == 0 && !ctl->complete) return snprintf(text, nbytes, "the world is not complete yet"), bad;
+    if (ctl->gone[c->rank])
+        return snprintf(text, nbytes, "rank %d has been declared %s", c->rank,
+                        ctl->gone[c->rank] == DT__LEFT ? "gone" : "dead"),
+               (int)DT_COMM_ERR_PEER;
+    if (ctl->leaving && ctl->released) return snprintf(text, nbytes, "rank %d is leaving", w->rank), bad;
+    if (c->kind == DT__KIND_TREE) {
+        for (dt__conn *i = ctl->conns; i; i = i->next)
+            if (i != k && i->kind == DT__KIND_TREE && i->peer == c->rank && !i->broken)
+                return snprintf(text, nbytes, "rank %d is in the tree already", c->rank), bad;
+        return c->rank > w->rank ? 0 : (snprintf(text, nbytes, "rank %d is not below rank %d", c->rank, w->rank), bad);
+    }
+    if ((c->kind == DT__KIND_LINK && !k->local) || (c->kind == DT__KIND_FD && k->local)) {
+        if (ctl->narrived >= DT__ARRIVED_MAX)
+            return snprintf(text, nbytes, "rank %d has too many connections that nobody wants", w->rank), bad;
+        return 0;
+    }
+    if (c->kind == DT__KIND_NEWS) return 0;
+    return snprintf(text, nbytes, "connections of kind %d are unknown", c->kind), bad;
+}
+static void dt__control_accept(dt__world *w, int listener, bool local)
+{
+    dt__control *ctl = w->control;
+    for (int i = 0; i < 64; i++) {
+        int fd = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        bool full = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS);
+        if (fd < 0 && !full) return;
+        int       npending = 0;
+        dt__conn *oldest = NULL;
+        for (dt__conn *k = ctl->conns; k; k = k->next) {
+            if (!k->shaking || !k->shake.server || k->broken) continue;
+            npending++;
+            if (!oldest || k->since < oldest->since) oldest = k;
+        }
+        if (oldest && (full || npending >= w->size + 64)) {
+            dt__control_stranger(w, oldest->fd, "too many that say nothing");
+            oldest->broken = true;
+            dt__close(&oldest->fd);
+        }
+        if (full) {
+            if (!oldest) ctl->accept_after = dt__comm_now() + 20000000;
+            return;
+        }
+        dt__conn *k = local && !dt__same_user(fd) ? NULL : dt__conn_new(w, fd, 0, -1);
+        if (!k) {
+            close(fd);
+            continue;
+        }
+        k->local = local;
+        k->shaking = true;
+        if (!dt__shake_server(&k->shake, w)) k->broken = true;
+    }
+}
+static void dt__control_ticket(dt__world *w)
+{
+    for (int i = 0; i < 64; i++) {
+        int fd = (int)syscall(SYS_accept4, w->ticket_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE) w->control->accept_after = dt__comm_now() + 20000000;
+            return;
+        }
+        dt__ticket t;
+        size_t     done = 0;
+        memset(&t, 0, sizeof t);
+        t.magic = DT__SHAKE_MAGIC;
+        t.version = DT__SHAKE_VERSION;
+        memcpy(t.token, w->token, 32);
+        memcpy(t.addr, w->member[0].addr, sizeof t.addr);
+        t.addr_len = w->member[0].addr_len;
+        if (dt__same_user(fd)) dt__send_some(fd, &t, sizeof t, &done);
+        else dt__control_stranger(w, fd, "another user asked for the token");
+        close(fd);
+    }
+}
+static void dt__control_sync(dt__world *w, dt__conn *k) /* a new neighbour hears what has happened */
+{
+    dt__control *ctl = w->control;
+    for (int r = 0; r < w->size; r++)
+        if (ctl->gone[r]) {
+            char       text[256], who[160];
+            dt__cdeath d;
+            d.rank = r;
+            d.how = ctl->gone[r];
+            snprintf(text, sizeof text, "%s %s", dt__who(w, r, who, sizeof who), d.how == DT__LEFT ? "left" : "died");
+            dt__block *b = dt__block_new(DT__C_DEATH, r, &d, sizeof d, text, strlen(text));
+            dt__conn_queue(k, b);
+            dt__block_unref(b);
+        }
+    for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) dt__conn_queue(k, ctl->aborts[i]);
+}
+/* The handshake of a connection goes on. */
+static void dt__conn_shake(dt__world *w, dt__conn *k)
+{
+    dt__control *ctl = w->control;
+    char         text[184];
+    int          got = dt__shake_step(&k->shake, k->fd);
+    if (got == DT__SHAKE_DECIDE) {
+        int status = dt__control_admit(w, k, text, sizeof text);
+        if (status == 0) {
+            k->kind = k->shake.c.kind;
+            k->peer = k->shake.c.rank;
+            text[0] = 0;
+            if (k->kind == DT__KIND_REGISTER) ctl->there[k->peer] = 1;
+        } else {
+            dt__logf(2, "rank %d refused: %s", w->rank, text);
+            if (!ctl->complete) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
+        }
+        dt__shake_reply(&k->shake, status, text);
+        got = dt__shake_step(&k->shake, k->fd);
+    }
+    if (got == DT__SHAKE_AGAIN) return;
+    if (got != DT__SHAKE_DONE) {
+        k->refused = got == DT__SHAKE_NET && (errno == ECONNREFUSED || errno == ECONNRESET);
+        if (got == DT__SHAKE_REFUSED && !k->shake.server && k->kind == DT__KIND_TREE &&
+            k->shake.r.status == DT_COMM_ERR_PEER)
+            dt__control_expelled(w, k->shake.r.text);
+        if (k->shake.server && got != DT__SHAKE_REFUSED)
+            dt__control_stranger(w, k->fd,
+                                 got == DT__SHAKE_NET    ? "it went away"
+                                 : got == DT__SHAKE_AUTH ? "it has another token"
+                                                         : "it does not speak dt");
+        k->broken = true;
+        return;
+    }
+    dt__conn_shaken(w, k);
+}
+DT__INSIDE void dt__conn_shaken(dt__world *w, dt__conn *k) /* both sides know each other */
+{
+    dt__control *ctl = w->control;
+    k->shaking = false;
+    if (!k->local) dt__sock_tune(k->fd, w->timeout);
+    if (k->kind == DT__KIND_REGISTER && ctl->join_failed) { /* too late */
+        dt__conn_say(k, DT__C_REFUSED, 0, ctl->join_text, strnlen(ctl->join_text, DT__CTEXT));
+        k->bye = true;
+    }
+    if (k->shake.server && (k->kind == DT__KIND_LINK || k->kind == DT__KIND_FD)) {
+        dt__arrived *a = (dt__arrived *)DT_COMM_MALLOC(sizeof *a);
+        k->broken = true;
+        if (!a) return;
+        memset(a, 0, sizeof *a);
+        a->fd = k->fd;
+        a->kind = k->kind;
+        a->peer = k->peer;
+        a->comm = k->shake.c.comm;
+        a->stream = k->shake.c.stream;
+        a->since = dt__comm_now();
+        k->fd = -1;
+        if (ctl->arrived_last) ctl->arrived_last->next = a;
+        else ctl->arrived = a;
+        ctl->arrived_last = a;
+        ctl->narrived++;
+        /* who waits for it */
+        for (dt_comm *c = w->comms; c; c = c->next) {
+            uint64_t one = 1;
+            if (c->id == a->comm && c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) break;
+        }
+        pthread_cond_broadcast(&ctl->cond);
+    } else if (!k->shake.server && k->kind == DT__KIND_TREE) { /* the new parent */
+        ctl->parent = k;
+        ctl->healing = NULL;
+        ctl->leave_sent = 0;
+        ctl->hop_since = 0;
+        ctl->heal_tries = 0;
+        k->ready = true;
+        dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
+        dt__control_sync(w, k);
+        dt__agree_said(w);
+    } else if (!k->shake.server && k->later) {
+        dt__conn_queue(k, k->later);
+        k->closing = true;
+    } else if (k->probe) k->broken = true; /* it is there */
+}
+/* A connection of the control thread's own. */
+static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *later)
+{
+    dt__addr  a;
+    dt__conn *k;
+    if (w->sim) return w->sim_ops->dial(w, peer, kind, later);
+    if (!dt__addr_take(&a, w->member[peer].addr, w->member[peer].addr_len)) return NULL;
+    int fd = dt__connect(&a);
+    if (fd < 0 || !(k = dt__conn_new(w, fd, kind, peer))) {
+        dt__close(&fd);
+        return NULL;
+    }
+    k->shaking = true;
+    k->deadline = k->since + 1000000000;
+    if (!dt__shake_client(&k->shake, w, peer, kind, 0, 0)) k->broken = true;
+    if (later) {
+        later->refs++;
+        k->later = later;
+    }
+    return k;
+}
+/* The parent is gone: the next above that lives, or the lowest that lives; -1: that is this rank. */
+static int dt__control_above(const dt__world *w)
+{
+    const uint8_t *gone = w->control->gone;
+    for (int r = w->rank; r > 0;) {
+        r = (r - 1) / DT__TREE;
+        if (!gone[r]) return r;
+    }
+    for (int r = 0; r < w->rank; r++)
+        if (!gone[r]) return r;
+    return -1;
+}
+/* Is it on this machine, and stopped or no longer there? */
+static bool dt__process_still(const dt__world *w, int rank)
+{
+    char    path[48], text[512];
+    ssize_t n;
+    if (w->sim || w->member[rank].host != w->member[w->rank].host) return false;
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", w->member[rank].pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT;
+    n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0) return false;
+    text[n] = 0;
+    const char *end = strrchr(text, ')'); /* behind the name */
+    return end && end[1] == ' ' && strchr("TtZX", end[2]) != NULL;
+}
+/* A connection to rank could not be made. Nobody listens there: it died, or left as the one below it did. Else nobody
+   knows. */
+static void dt__control_unreached(dt__world *w, int rank, bool refused)
+{
+    char text[256], who[160];
+    bool left = w->control->lost == DT__LEFT;
+    refused = refused || dt__process_still(w, rank);
+    w->control->heal_tries = 0;
+    snprintf(text, sizeof text, "%s %s%s", dt__who(w, rank, who, sizeof who), left ? "left" : "died",
+             refused ? "" : ", or cannot be reached");
+    dt__control_gone(w, rank, left ? DT__LEFT : refused ? DT__DIED : DT__LOST, text, NULL);
+}
+static void dt__control_release(dt__world *w, const dt__conn *from) /* all below may go, and so may this rank */
+{
+    dt__block *b = dt__block_new(DT__C_LEAVE_DOWN, w->rank, NULL, 0, NULL, 0);
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+    w->control->released = true;
+    w->control->release_deadline = dt__comm_now() + 500000000;
+}
+static void dt__control_heal(dt__world *w)
+{
+    dt__control *ctl = w->control;
+    while (!ctl->parent && !ctl->healing && !ctl->released && !ctl->expelled) {
+        if (ctl->leaving && ctl->leave_sent) { /* all below are leaving, too: nobody needs a parent */
+            dt__control_release(w, NULL);
+            return;
+        }
+        int r = dt__control_above(w);
+        if (r < 0) return;
+        ctl->healing = dt__control_dial(w, r, DT__KIND_TREE, NULL);
+        if (!ctl->healing) dt__control_unreached(w, r, errno == ECONNREFUSED);
+    }
+}
+
+/* ---- deaths and aborts */
+static void dt__comm_gone(dt__world *w, dt_comm *c, int rank, const char *text)
+{
+    char more[768];
+    (void)w;
+    for (int i = 0; i < c->size; i++)
+        if (c->member[i] == rank) {
+            if (i != rank) snprintf(more, sizeof more, "%.680s [rank %d of this communicator]", text, i);
+            dt__comm_failed(c, DT_COMM_ERR_PEER, i, i == rank ? text : more);
+            return;
+        }
+}
+static void dt__control_gone(dt__world *w, int rank, int how, const char *text, const dt__conn *from)
+{
+    dt__control *ctl = w->control;
+    dt__cdeath   d;
+    if (rank == w->rank) {
+        dt__control_expelled(w, text);
+        return;
+    }
+    if (ctl->gone[rank] || ctl->released) return;
+    ctl->gone[rank] = (uint8_t)how;
+    ctl->ngone++;
+    if (how != DT__LEFT) {
+        if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
+        dt__logf(1, "rank %d: %s", w->rank, text);
+        for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, text);
+    } else dt__logf(3, "rank %d: %s", w->rank, text);
+    d.rank = rank;
+    d.how = how;
+    dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+    for (dt__conn *k = ctl->conns; k && how != DT__LEFT; k = k->next) { /* given up: it hears that if it goes on */
+        if (k->peer != rank || k == from || !dt__conn_in_tree(k)) continue;
+        if (k == ctl->parent) ctl->lost = DT__DIED;
+        dt__conn_flush(k);
+        k->bye = k->broken = true;
+    }
+    dt__gather_fail(w, ctl->gather_seq > ctl->root_seq ? ctl->gather_seq : ctl->root_seq, text, from);
+    if (w->rank == 0 && !ctl->complete) dt__register_fail(w, text);
+    pthread_cond_broadcast(&ctl->cond);
+}
+/* The others have given this rank up, and go on without it. */
+DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
+{
+    dt__control *ctl = w->control;
+    char         text[DT__CTEXT + 1];
+    if (ctl->expelled || ctl->released) return;
+    snprintf(text, sizeof text, "the other ranks have given up this one, rank %d: %.500s", w->rank, why);
+    dt__logf(1, "%s", text);
+    ctl->expelled = true;
+    ctl->gone[w->rank] = DT__DIED;
+    ctl->ngone++;
+    if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%.255s", text);
+    for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, w->rank, text);
+    for (dt__conn *k = ctl->conns; k; k = k->next)
+        if (k->kind == DT__KIND_TREE) k->bye = k->broken = true;
+    if (ctl->gathering && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
+    pthread_cond_broadcast(&ctl->cond);
+}
+static void dt__control_doing(const dt__world *w, const dt__cstate *s, char *buf, size_t nbytes)
+{
+    if (!s->has) snprintf(buf, nbytes, "%s", "");
+    else if (s->seq > s->done) snprintf(buf, nbytes, "; it was in %s #%" PRIu64, dt__coll_word(w, s->doing), s->seq);
+    else if (s->seq)
+        snprintf(buf, nbytes, "; it was in its program after %s #%" PRIu64, dt__coll_word(w, s->doing), s->seq);
+    else snprintf(buf, nbytes, "; it was in its program, before its first call");
+}
+/* Notes are a quarter of a second old. What a rank of this machine did last is in the memory it shares with us. */
+static void dt__control_seat(dt__world *w, int rank, dt__cstate *s)
+{
+    uint64_t latest = 0, done;
+    for (dt_comm *c = w->comms; c; c = c->next)
+        for (int i = 0; i < c->size; i++) {
+            dt__frame f;
+            if (c->member[i] != rank || !dt__shared_last(c, i, &f, &done) || f.sent < latest) continue;
+            latest = f.sent;
+            s->has = 1;
+            s->comm = c->id;
+            s->seq = f.seq + 1;
+            s->done = done;
+            s->doing = (uint32_t)f.coll + 1;
+        }
+}
+/* A connection has ended. */
+DT__INSIDE void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
+{
+    dt__control *ctl = w->control;
+    char         text[768], who[160], doing[120], missing[480];
+    k->broken = true;
+    if (k == ctl->parent) ctl->lost = k->bye ? DT__LEFT : DT__DIED;
+    if (k->closing || k->bye || ctl->released || ctl->expelled || k->peer < 0) return;
+    int error = errno;
+    if (k->kind == DT__KIND_REGISTER && !ctl->complete) {
+        ctl->there[k->peer] = 0;
+        if (!k->ready) return; /* it has not said who it is: perhaps it did not like our answer */
+        ctl->nthere--;
+        dt__register_missing(w, missing, sizeof missing);
+        snprintf(text, sizeof text, "%s left while joining; %s", dt__who(w, k->peer, who, sizeof who), missing);
+        dt__register_fail(w, text);
+        return;
+    }
+    if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || !k->ready) return;
+    dt__control_seat(w, k->peer, &k->note);
+    dt__control_doing(w, &k->note, doing, sizeof doing);
+    snprintf(text, sizeof text, "%s died (%s)%s", dt__who(w, k->peer, who, sizeof who), how, doing);
+    bool far = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent))
+        dt__control_gone(w, k->peer, far ? DT__LOST : DT__DIED, text, k);
+}
+static bool dt__abort_heard(const dt__control *ctl, uint64_t comm)
+{
+    dt__cabort a;
+    for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) {
+        memcpy(&a, dt__block_body(ctl->aborts[i]), sizeof a);
+        if (a.comm == comm) return true;
+    }
+    return false;
+}
+static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text, const dt__conn *from)
+{
+    dt__control *ctl = w->control;
+    dt__cabort   a;
+    if (dt__abort_heard(ctl, comm)) return;
+    a.comm = comm;
+    a.status = status;
+    a.rank = rank;
+    dt__block *b = dt__block_new(DT__C_ABORT, w->rank, &a, sizeof a, text, strnlen(text, DT__CTEXT));
+    if (!b) return;
+    dt__block_unref(ctl->aborts[ctl->naborts % DT__ABORTS]);
+    ctl->aborts[ctl->naborts % DT__ABORTS] = b;
+    ctl->naborts = ctl->naborts + 1 < 2 * DT__ABORTS ? ctl->naborts + 1 : DT__ABORTS;
+    for (dt_comm *c = w->comms; c; c = c->next)
+        if (c->id == comm) dt__comm_failed(c, status, rank >= 0 && rank < c->size ? rank : -1, text);
+    dt__control_flood(w, b, from);
+    pthread_cond_broadcast(&ctl->cond);
+}
+DT__INSIDE void dt__world_abort_id(dt__world *w, uint64_t comm, int status, int rank, const char *text)
+{
+    if (!w || !w->control) return;
+    pthread_mutex_lock(&w->lock);
+    dt__control_abort(w, comm, status, rank, text, NULL);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+DT__INSIDE void dt__world_abort(dt__world *w, dt_comm *c, int status, int rank, const char *text)
+{
+    char cut[DT__CTEXT + 1];
+    snprintf(cut, sizeof cut, "%s", text);
+    dt__comm_failed(c, status, rank, cut);
+    dt__world_abort_id(w, c->id, status, rank, cut);
+}
+/* The engine tells which communicators there are: they fail when one of their ranks dies. */
+DT__INSIDE void dt__world_add(dt__world *w, dt_comm *c)
+{
+    dt__control *ctl = w->control;
+    char         text[DT__CTEXT + 1], who[160];
+    dt__cabort   a;
+    pthread_mutex_lock(&w->lock);
+    c->next = w->comms;
+    w->comms = c;
+    for (int i = 0; ctl && i < ctl->naborts && i < DT__ABORTS; i++) {
+        memcpy(&a, dt__block_body(ctl->aborts[i]), sizeof a);
+        if (a.comm != c->id) continue;
+        snprintf(text, sizeof text, "%.*s", (int)(ctl->aborts[i]->nbytes - sizeof(dt__chead) - sizeof a),
+                 (char *)dt__block_body(ctl->aborts[i]) + sizeof a);
+        dt__comm_failed(c, a.status, a.rank >= 0 && a.rank < c->size ? a.rank : -1, text);
+    }
+    for (int i = 0; ctl && i < c->size; i++)
+        if (ctl->gone[c->member[i]]) {
+            snprintf(text, sizeof text, "%s %s", dt__who(w, c->member[i], who, sizeof who),
+                     ctl->gone[c->member[i]] == DT__LEFT ? "has left" : "died before");
+            dt__comm_gone(w, c, c->member[i], text);
+        }
+    pthread_mutex_unlock(&w->lock);
+    if (ctl) dt__control_wake(w); /* it notes what goes on in communicators */
+}
+DT__INSIDE void dt__world_remove(dt__world *w, dt_comm *c)
+{
+    pthread_mutex_lock(&w->lock);
+    for (dt_comm **p = &w->comms; *p; p = &(*p)->next)
+        if (*p == c) {
+            *p = c->next;
+            break;
+        }
+    if (w->control) { /* connections for it that nobody took */
+        dt__arrived **p = &w->control->arrived, *last = NULL;
+        while (*p) {
+            dt__arrived *a = *p;
+            if (a->comm == c->id) {
+                *p = a->next;
+                close(a->fd);
+                DT_COMM_FREE(a);
+                w->control->narrived--;
+            } else last = a, p = &a->next;
+        }
+        w->control->arrived_last = last;
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+DT__INSIDE int dt__world_gone(dt__world *w, int rank) /* DT__ALIVE ..., as far as this rank knows */
+{
+    if (!w->control) return 0;
+    pthread_mutex_lock(&w->lock);
+    int gone = w->control->gone[rank];
+    pthread_mutex_unlock(&w->lock);
+    return gone;
+}
+
+/* ---- exchanging bytes over the tree: pieces go up to rank 0, which sends all of them down */
+static void dt__gather_drop(dt__control *ctl) /* what rank 0 has collected */
+{
+    while (ctl->root_pieces) {
+        dt__piece *p = ctl->root_pieces;
+        ctl->root_pieces = p->next;
+        DT_COMM_FREE(p);
+    }
+    ctl->root_on = false;
+    ctl->root_done = 0;
+}
+static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from)
+{
+    dt__control *ctl = w->control;
+    if (seq == 0 || seq <= ctl->gather_failed) return;
+    if (!ctl->gathering && ctl->gather_seq >= seq && !ctl->root_on) return; /* it is done here */
+    ctl->gather_failed = seq;
+    snprintf(ctl->gather_text, sizeof ctl->gather_text, "%s", text);
+    if (ctl->gathering && ctl->gather_seq == seq && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
+    dt__cgather g;
+    memset(&g, 0, sizeof g);
+    g.seq = seq;
+    dt__block *b = dt__block_new(DT__C_GATHER_FAIL, w->rank, &g, sizeof g, text, strnlen(text, DT__CTEXT));
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+    dt__gather_drop(ctl);
+    ctl->root_seq = ctl->root_seq > seq ? ctl->root_seq : seq;
+    pthread_cond_broadcast(&ctl->cond);
+}
+static void dt__gather_down(dt__world *w, const dt__cgather *g, const uint8_t *data, size_t n)
+{
+    dt__control *ctl = w->control;
+    if (!ctl->gathering || g->seq != ctl->gather_seq || ctl->gather_state != 0) return;
+    uint64_t all = ctl->gather_n * (uint64_t)w->size;
+    if (g->n != ctl->gather_n || g->at != ctl->gather_got || n > all - g->at) {
+        ctl->gather_state = DT_COMM_ERR_MISMATCH;
+        snprintf(ctl->gather_text, sizeof ctl->gather_text,
+                 "rank 0 sent %" PRIu64 " bytes of each rank, expected %" PRIu64, g->n, ctl->gather_n);
+    } else {
+        if (n) memcpy(ctl->gather_out + g->at, data, n);
+        ctl->gather_got += n;
+        if (ctl->gather_got < all) return;
+        ctl->gather_state = 1;
+    }
+    pthread_cond_broadcast(&ctl->cond);
+}
+static void dt__gather_send_down(dt__world *w) /* rank 0 has all */
+{
+    dt__control *ctl = w->control;
+    uint64_t     all = ctl->root_n * (uint64_t)w->size, at = 0;
+    uint8_t     *buf = (uint8_t *)DT_COMM_MALLOC((size_t)all + 1);
+    if (!buf) {
+        dt__gather_fail(w, ctl->root_seq, "rank 0 is out of memory", NULL);
+        return;
+    }
+    for (const dt__piece *p = ctl->root_pieces; p; p = p->next)
+        memcpy(buf + (uint64_t)p->rank * ctl->root_n + p->at, p + 1, p->n);
+    do {
+        dt__cgather g;
+        size_t      n = DT__CFRAME_MAX - sizeof g;
+        memset(&g, 0, sizeof g);
+        g.seq = ctl->root_seq;
+        g.n = ctl->root_n;
+        g.at = at;
+        if (n > all - at) n = (size_t)(all - at);
+        dt__block *b = dt__block_new(DT__C_GATHER_DOWN, 0, &g, sizeof g, buf + at, n);
+        dt__control_flood(w, b, NULL);
+        dt__gather_down(w, &g, buf + at, n);
+        dt__block_unref(b);
+        at += n;
+    } while (at < all);
+    DT_COMM_FREE(buf);
+    dt__gather_drop(ctl);
+}
+/* A piece at rank 0. */
+static void dt__gather_take(dt__world *w, const dt__cgather *g, const uint8_t *data, size_t n)
+{
+    dt__control *ctl = w->control;
+    char         text[256];
+    if (g->rank < 0 || g->rank >= w->size || g->seq <= ctl->gather_failed) return;
+    if (!ctl->root_on) { /* the first piece of an exchange */
+        if (g->seq <= ctl->root_seq) return;
+        if (ctl->ngone) {
+            ctl->root_seq = g->seq;
+            dt__gather_fail(w, g->seq, ctl->ndied ? ctl->first_death : "a rank has left", NULL);
+            return;
+        }
+        if (g->n > ((uint64_t)1 << 32) / (uint64_t)w->size) {
+            snprintf(text, sizeof text, "rank %d exchanges %" PRIu64 " bytes, expected at most %" PRIu64, g->rank, g->n,
+                     ((uint64_t)1 << 32) / (uint64_t)w->size);
+            dt__gather_fail(w, g->seq, text, NULL);
+            return;
+        }
+        ctl->root_seq = g->seq;
+        ctl->root_n = g->n;
+        ctl->root_on = true;
+        for (int r = 0; r < w->size; r++) ctl->root_have[r] = UINT64_MAX; /* nothing came, not even 0 bytes */
+        ctl->root_deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
+    }
+    uint64_t have = ctl->root_have[g->rank] == UINT64_MAX ? 0 : ctl->root_have[g->rank];
+    bool     more = ctl->root_have[g->rank] == UINT64_MAX || (have < ctl->root_n && n > 0); /* a rank ends once */
+    if (g->seq != ctl->root_seq || g->n != ctl->root_n || g->at != have || n > g->n - have || !more) {
+        snprintf(text, sizeof text,
+                 "rank %d exchanges %" PRIu64 " bytes in exchange %" PRIu64 ", others %" PRIu64 " in %" PRIu64, g->rank,
+                 g->n, g->seq, ctl->root_n, ctl->root_seq);
+        dt__gather_fail(w, ctl->root_seq > g->seq ? ctl->root_seq : g->seq, text, NULL);
+        return;
+    }
+    if (n) {
+        dt__piece *p = (dt__piece *)DT_COMM_MALLOC(sizeof *p + n);
+        if (!p) {
+            dt__gather_fail(w, g->seq, "rank 0 is out of memory", NULL);
+            return;
+        }
+        p->next = ctl->root_pieces;
+        p->rank = g->rank;
+        p->at = have;
+        p->n = n;
+        memcpy(p + 1, data, n);
+        ctl->root_pieces = p;
+    }
+    ctl->root_have[g->rank] = have + n;
+    if (have + n == g->n && ++ctl->root_done == w->size) dt__gather_send_down(w);
+}
+static void dt__gather_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int          rank[8] = { 0 }, n = 0;
+    char         list[160], text[256];
+    if (!ctl->root_on || now < ctl->root_deadline) return;
+    for (int r = 0; r < w->size; r++)
+        if (ctl->root_have[r] == UINT64_MAX || ctl->root_have[r] < ctl->root_n) {
+            if (n < 8) rank[n] = r;
+            n++;
+        }
+    dt__rank_list(list, sizeof list, rank, n);
+    snprintf(text, sizeof text, "an exchange of the world took longer than %g s: %s did not come", w->timeout, list);
+    dt__gather_fail(w, ctl->root_seq, text, NULL);
+}
+static int dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t deadline, char *text, size_t nbytes)
+{
+    dt__control *ctl = w->control;
+    size_t       at = 0;
+    pthread_mutex_lock(&w->lock);
+    while (ctl->gathering) pthread_cond_wait(&ctl->cond, &w->lock); /* another thread's */
+    ctl->gather_seq++;
+    ctl->gathering = true;
+    ctl->gather_state = ctl->gather_seq <= ctl->gather_failed ? DT_COMM_ERR_PEER : 0;
+    ctl->gather_out = (uint8_t *)out;
+    ctl->gather_n = n;
+    ctl->gather_got = 0;
+    if (ctl->ngone) {
+        ctl->gather_state = DT_COMM_ERR_PEER;
+        snprintf(ctl->gather_text, sizeof ctl->gather_text, "%s", ctl->ndied ? ctl->first_death : "a rank has left");
+    }
+    do {
+        dt__cgather g;
+        size_t      piece = DT__CFRAME_MAX - sizeof g;
+        memset(&g, 0, sizeof g);
+        g.seq = ctl->gather_seq;
+        g.n = n;
+        g.at = at;
+        g.rank = w->rank;
+        if (piece > n - at) piece = n - at;
+        if (ctl->gather_state != 0) break;
+        if (w->rank == 0) dt__gather_take(w, &g, (const uint8_t *)in + at, piece);
+        else if (ctl->parent) {
+            dt__block *b = dt__block_new(DT__C_GATHER_UP, w->rank, &g, sizeof g, (const uint8_t *)in + at, piece);
+            dt__conn_queue(ctl->parent, b);
+            dt__block_unref(b);
+        }
+        at += piece;
+    } while (at < n);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+    pthread_mutex_lock(&w->lock);
+    struct timespec t;
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    while (ctl->gather_state == 0)
+        if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT && ctl->gather_state == 0) {
+            dt__gather_fail(w, ctl->gather_seq, "an exchange of the world got no answer from rank 0", NULL);
+            ctl->gather_state = DT_COMM_ERR_TIMEOUT;
+        }
+    int status = ctl->gather_state == 1 ? 0 : ctl->gather_state;
+    if (status) snprintf(text, nbytes, "%s", ctl->gather_text);
+    ctl->gathering = false;
+    ctl->gather_out = NULL;
+    pthread_cond_broadcast(&ctl->cond);
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void *out)
+{
+    char text[768];
+    if (w->size == 1) {
+        if (n) memcpy(out, in, n);
+        return 0;
+    }
+    /* rank 0 gives up first, and names who is missing */
+    int status =
+        dt__gather(w, in, n, out, dt__comm_now() + (int64_t)(w->timeout * 1e9) + 1000000000, text, sizeof text);
+    return status ? dt__comm_bad(status, "%s", text) : 0;
+}
+
+/* ---- who is at fault: rank 0 asks every rank what it does */
+static void dt__state_of(dt__world *w, uint64_t comm, dt__cstate *s)
+{
+    s->rank = w->rank;
+    for (dt_comm *c = w->comms; c; c = c->next) {
+        if (c->id != comm) continue;
+        s->has = 1;
+        s->seq = __atomic_load_n(&c->seq, __ATOMIC_ACQUIRE);
+        s->done = __atomic_load_n(&c->done, __ATOMIC_ACQUIRE);
+        s->doing = __atomic_load_n(&c->doing, __ATOMIC_ACQUIRE);
+        s->age = dt__comm_now() - __atomic_load_n(&c->since, __ATOMIC_ACQUIRE);
+        if (s->doing == 0 && s->seq == s->done && w->control->note.comm == comm) s->doing = w->control->note_doing;
+    }
+}
+static void dt__inquiry_free(dt__inquiry *q)
+{
+    DT_COMM_FREE(q->member);
+    DT_COMM_FREE(q->answer);
+    memset(q, 0, sizeof *q);
+}
+static int dt__ask_index(const dt__inquiry *q, int rank) /* in the communicator */
+{
+    for (int i = 0; i < q->ask.n; i++)
+        if (q->member[i] == rank) return i;
+    return q->ask.n == 0 ? rank : -1;
+}
+static size_t dt__ask_title(const dt__world *w, const dt__inquiry *q, char *buf, size_t nbytes)
+{
+    return (size_t)snprintf(buf, nbytes, "%s #%" PRIu64 " made no progress for %g s: ", dt__coll_word(w, q->ask.doing),
+                            q->ask.seq, q->ask.timeout);
+}
+static void dt__inquiry_end(dt__world *w, dt__inquiry *q, int rank, const char *text)
+{
+    dt__cask a = q->ask;
+    int      index = rank < 0 ? -1 : dt__ask_index(q, rank);
+    dt__inquiry_free(q);
+    dt__control_abort(w, a.comm, DT_COMM_ERR_TIMEOUT, index, text, NULL);
+}
+/* The last verdict, to those whom a silent rank cuts off: the ranks below it, and the one above it. */
+static void dt__inquiry_news(dt__world *w, int silent)
+{
+    dt__control *ctl = w->control;
+    if (ctl->naborts == 0) return;
+    for (int k = 0; k <= DT__TREE; k++) {
+        int r = k ? silent * DT__TREE + k : silent > 0 ? (silent - 1) / DT__TREE : -1;
+        if (r < 0 || r >= w->size || r == w->rank || r == silent || ctl->gone[r]) continue;
+        dt__control_dial(w, r, DT__KIND_NEWS, ctl->aborts[(ctl->naborts - 1) % DT__ABORTS]);
+    }
+}
+static void dt__inquiry_one(dt__world *w, dt__inquiry *q, int rank) /* the one above does not answer */
+{
+    char   text[DT__CTEXT], who[160];
+    size_t used = dt__ask_title(w, q, text, sizeof text);
+    if (used < sizeof text)
+        snprintf(text + used, sizeof text - used, "%s does not answer: it is stopped or unreachable",
+                 dt__who(w, rank, who, sizeof who));
+    dt__inquiry_end(w, q, rank, text);
+    dt__inquiry_news(w, rank);
+}
+static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
+{
+    dt__control *ctl = w->control;
+    char         text[DT__CTEXT], who[160];
+    size_t       used = dt__ask_title(w, q, text, sizeof text);
+    int          n = q->ask.n ? q->ask.n : w->size, named = 0, first = -1, silent[4], nsilent = 0;
+    for (int i = 0; i < n; i++) { /* who did not answer, or the topmost above it that did not */
+        int r = q->ask.n ? q->member[i] : i, top = r;
+        if (q->answer[r].has >= 0 || ctl->gone[r]) continue;
+        for (int up = r; up > 0;) {
+            up = (up - 1) / DT__TREE;
+            if (q->answer[up].has < 0 && !ctl->gone[up]) top = up;
+        }
+        for (int j = 0; j < nsilent; j++)
+            if (silent[j] == top) top = -1;
+        if (top < 0 || nsilent == 4) continue;
+        silent[nsilent++] = top;
+        if (used < sizeof text)
+            used +=
+                (size_t)snprintf(text + used, sizeof text - used, "%s%s does not answer: it is stopped or unreachable",
+                                 named++ ? "; " : "", dt__who(w, top, who, sizeof who));
+        if (first < 0) first = top;
+    }
+    for (int i = 0; i < n && !nsilent && named < 4; i++) {
+        int               r = q->ask.n ? q->member[i] : i;
+        const dt__cstate *s = &q->answer[r];
+        if (ctl->gone[r] || s->has == 0) {
+            if (used < sizeof text)
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", named++ ? "; " : "",
+                                         dt__who(w, r, who, sizeof who),
+                                         ctl->gone[r] == DT__LEFT ? "has left"
+                                         : ctl->gone[r]           ? "died"
+                                                                  : "does not have this communicator (any more)");
+        } else if (s->seq < q->ask.seq) {
+            if (used < sizeof text)
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s%s has not called it", named++ ? "; " : "",
+                                         dt__who(w, r, who, sizeof who));
+            if (used < sizeof text && s->seq > 0)
+                used += (size_t)snprintf(text + used, sizeof text - used, " (last: %s #%" PRIu64 ", since %.1f s)",
+                                         dt__coll_word(w, s->doing), s->seq, (double)s->age * 1e-9);
+            else if (used < sizeof text)
+                used += (size_t)snprintf(text + used, sizeof text - used, " (nor anything before)");
+        } else continue;
+        if (first < 0) first = r;
+    }
+    if (!named && used < sizeof text) {
+        first = q->ask.peer;
+        if (first >= 0 && first < w->size)
+            snprintf(text + used, sizeof text - used,
+                     "all ranks have called it, but rank %d gets nothing from %s; is the way between them blocked?",
+                     q->ask.asker, dt__who(w, first, who, sizeof who));
+        else
+            snprintf(text + used, sizeof text - used, "all ranks have called it, but rank %d does not get on",
+                     q->ask.asker);
+    }
+    dt__inquiry_end(w, q, first, text);
+    for (int j = 0; j < nsilent; j++) dt__inquiry_news(w, silent[j]);
+}
+static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own)
+{
+    dt__control *ctl = w->control;
+    dt__inquiry *q = NULL;
+    if (dt__abort_heard(ctl, ask->comm)) return;
+    for (int i = 0; i < DT__INQUIRIES; i++) {
+        dt__inquiry *s = &ctl->inquiry[i];
+        if (s->state && s->ask.comm == ask->comm) {
+            if (own && s->state != 3) s->ask.asker = w->rank; /* it is ours, too: see it to its end */
+            return;
+        }
+        if (!s->state && !q) q = s;
+    }
+    if (!q) return;
+    q->ask = *ask;
+    q->begin = dt__comm_now();
+    q->id = ++ctl->inquiry_id;
+    q->member = (int32_t *)DT_COMM_MALLOC((size_t)ask->n * sizeof *member + 1);
+    if (q->member && ask->n) memcpy(q->member, member, (size_t)ask->n * sizeof *member);
+    if (!q->member) return;
+    if (dt__control_is_root(w)) {
+        q->answer = (dt__cstate *)DT_COMM_MALLOC((size_t)w->size * sizeof *q->answer);
+        if (!q->answer) {
+            dt__inquiry_free(q);
+            return;
+        }
+        memset(q->answer, 0, (size_t)w->size * sizeof *q->answer);
+        for (int r = 0; r < w->size; r++) q->answer[r].has = -1;
+        q->answer[w->rank].has = 0;
+        dt__state_of(w, ask->comm, &q->answer[w->rank]);
+        q->state = 3;
+        dt__cping p;
+        p.id = q->id;
+        p.comm = ask->comm;
+        dt__block *b = dt__block_new(DT__C_PING, w->rank, &p, sizeof p, NULL, 0);
+        dt__control_flood(w, b, NULL);
+        dt__block_unref(b);
+    } else {
+        q->state = 1;
+        if (ctl->parent) {
+            dt__block *b = dt__block_new(DT__C_ASK, w->rank, ask, sizeof *ask, member, (size_t)ask->n * sizeof *member);
+            dt__conn_queue(ctl->parent, b);
+            dt__block_unref(b);
+            dt__conn_say(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
+        }
+    }
+}
+static void dt__inquiry_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    for (int i = 0; i < DT__INQUIRIES; i++) {
+        dt__inquiry *q = &ctl->inquiry[i];
+        if (q->state == 3) {
+            bool all = true;
+            for (int j = 0; all && j < (q->ask.n ? q->ask.n : w->size); j++) {
+                int r = q->ask.n ? q->member[j] : j;
+                all = q->answer[r].has >= 0 || ctl->gone[r];
+            }
+            if (all || now >= q->begin + 500000000) dt__inquiry_decide(w, q);
+        } else if (q->state == 1 && now >= q->begin + 400000000) {
+            if (ctl->parent) dt__inquiry_one(w, q, ctl->parent->peer);
+            else dt__inquiry_free(q);
+        } else if (q->state == 2 && now >= q->begin + 850000000) dt__inquiry_one(w, q, 0);
+    }
+}
+DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
+{
+    dt__cask ask;
+    memset(&ask, 0, sizeof ask);
+    ask.comm = c->id;
+    ask.seq = seq;
+    ask.timeout = c->timeout;
+    ask.doing = __atomic_load_n(&c->doing, __ATOMIC_RELAXED);
+    ask.peer = peer >= 0 && peer < c->size ? c->member[peer] : -1;
+    if (!w || !w->control) { /* nobody to ask */
+        char text[200];
+        snprintf(text, sizeof text, "%s #%" PRIu64 " made no progress for %g s", dt__coll_word(w, ask.doing), seq,
+                 c->timeout);
+        dt__comm_failed(c, DT_COMM_ERR_TIMEOUT, peer, text);
+        return;
+    }
+    ask.asker = w->rank;
+    ask.n = (size_t)c->size * sizeof(int32_t) + sizeof ask <= DT__CFRAME_MAX ? c->size : 0;
+    pthread_mutex_lock(&w->lock);
+    dt__inquiry_begin(w, &ask, (const int32_t *)c->member, true);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+
+/* ---- calls that differ
+   Ranks that call different things need not exchange a message. Who waits for long (dt__watch_after) floods the frame
+   of its call over the tree, once. Every rank compares it with what it began itself under that number, or will begin:
+   its notes of the last operations tell the one, 'watched' the other. A number that nobody else has used says nothing:
+   those ranks have simply not come. */
+static dt__frame *dt__watch_of(dt__control *ctl, const dt__frame *f)
+{
+    return &ctl->watch[(f->comm ^ f->seq * UINT64_C(0x9e3779b97f4a7c15)) >> 58 & (DT__WATCHES - 1)];
+}
+static void dt__watch_differ(dt__world *w, const dt__frame *a, const dt__frame *b)
+{
+    char text[DT__CTEXT + 1];
+    w->client->frame_differ(a, b, text, sizeof text);
+    dt__control_abort(w, a->comm, DT_COMM_ERR_MISMATCH, b->rank, text, NULL);
+}
+static void dt__watch_take(dt__world *w, const dt__frame *f, const dt__conn *from) /* under the lock */
+{
+    dt__control *ctl = w->control;
+    dt__frame   *seen = dt__watch_of(ctl, f), note;
+    uint64_t     print = dt__frame_print(f);
+    if (seen->magic && seen->comm == f->comm && seen->seq == f->seq) {
+        if (dt__frame_print(seen) != print) dt__watch_differ(w, seen, f);
+        return;
+    }
+    *seen = *f;
+    for (dt_comm *c = w->comms; c; c = c->next) {
+        if (c->id != f->comm) continue;
+        /* whoever is second here, or in dt__world_begin, sees what the first one has written */
+        uint64_t before = __atomic_load_n(&c->watched, __ATOMIC_RELAXED);
+        __atomic_exchange_n(&c->watched, before > f->seq ? before : f->seq + 1, __ATOMIC_ACQ_REL);
+        const struct dt__note *ring = (const struct dt__note *)__atomic_load_n(&c->note, __ATOMIC_ACQUIRE);
+        if (ring && dt__note_get(ring, f->seq, &note) && dt__frame_print(&note) != print) {
+            dt__watch_differ(w, f, &note);
+            return;
+        }
+    }
+    dt__block *b = dt__block_new(DT__C_WATCH, w->rank, f, sizeof *f, NULL, 0);
+    dt__control_flood(w, b, from);
+    dt__block_unref(b);
+}
+DT__INSIDE void dt__world_watch(dt__world *w, const dt__frame *f)
+{
+    if (!w || !w->control) return;
+    pthread_mutex_lock(&w->lock);
+    dt__watch_take(w, f, NULL);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+DT__INSIDE void dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f)
+{
+    if (!w || !w->control || __atomic_fetch_add(&c->watched, 0, __ATOMIC_ACQ_REL) <= f->seq) return;
+    pthread_mutex_lock(&w->lock);
+    const dt__frame *seen = dt__watch_of(w->control, f);
+    if (seen->magic && seen->comm == f->comm && seen->seq == f->seq && dt__frame_print(seen) != dt__frame_print(f))
+        dt__watch_differ(w, seen, f);
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+}
+
+DT__INSIDE void dt__world_settle(dt__world *w)
+{
+    struct timespec t;
+    int64_t         deadline = dt__comm_now() + 500000000;
+    if (!w || !w->control || w->sim) return; /* the simulator delivers that first */
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    pthread_mutex_lock(&w->lock);
+    uint64_t until = w->control->turns + 2; /* the one under way, and one that begins after now */
+    w->control->settling++;
+    while (w->control->turns < until) {
+        dt__control_wake(w);
+        if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
+    }
+    w->control->settling--;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* ---- links and descriptors */
+static int dt__arrived_take(dt__world *w, int kind, uint64_t comm, int peer, int stream) /* under the lock */
+{
+    dt__control *ctl = w->control;
+    dt__arrived *before = NULL;
+    for (dt__arrived *a = ctl->arrived; a; before = a, a = a->next) {
+        if (a->kind != kind || a->comm != comm || a->peer != peer || a->stream != stream) continue;
+        int fd = a->fd;
+        if (before) before->next = a->next;
+        else ctl->arrived = a->next;
+        if (ctl->arrived_last == a) ctl->arrived_last = before;
+        ctl->narrived--;
+        DT_COMM_FREE(a);
+        return fd;
+    }
+    return -1;
+}
+static void dt__arrived_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    double       keep = w->timeout > w->join_timeout ? w->timeout : w->join_timeout;
+    while (ctl->arrived && now > ctl->arrived->since + (int64_t)(keep * 1e9)) {
+        dt__arrived *a = ctl->arrived;
+        dt__logf(2, "rank %d: nobody took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
+                     a->comm);
+        ctl->arrived = a->next;
+        if (!ctl->arrived) ctl->arrived_last = NULL;
+        ctl->narrived--;
+        close(a->fd);
+        DT_COMM_FREE(a);
+    }
+}
+DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
+{
+    char     text[DT__CTEXT], why[400], who[160];
+    dt__addr a;
+    if (peer < 0 || peer >= w->size || peer == w->rank || !w->control) {
+        dt__comm_failed(c, DT_COMM_ERR_ARG, -1, "a link needs another rank of the world");
+        return -2;
+    }
+    if (!dt__comm_ok(c)) return -2;
+    int index = -1;
+    for (int i = 0; i < c->size; i++)
+        if (c->member[i] == peer) index = i;
+    pthread_mutex_lock(&w->lock);
+    int gone = w->control->gone[peer],
+        fd = peer < w->rank ? dt__arrived_take(w, DT__KIND_LINK, c->id, peer, stream) : -1;
+    pthread_mutex_unlock(&w->lock);
+    if (fd >= 0) return fd;
+    if (gone) {
+        snprintf(text, sizeof text, "%s %s", dt__who(w, peer, who, sizeof who), gone == DT__LEFT ? "has left" : "died");
+        dt__world_abort(w, c, DT_COMM_ERR_PEER, index, text);
+        return -2;
+    }
+    if (peer < w->rank) return -1;
+    int64_t deadline = dt__comm_now() + (int64_t)(w->join_timeout * 1e9), soon = dt__comm_now() + 1000000000;
+    if (!dt__addr_take(&a, w->member[peer].addr, w->member[peer].addr_len)) {
+        dt__world_abort(w, c, DT_COMM_ERR_NET, index, "a rank has no address in the table");
+        return -2;
+    }
+    /* nobody listens: it is dying, and the control tree will tell in a moment */
+    fd = dt__dial_until(w, &a, 1, peer, DT__KIND_LINK, c->id, stream, soon < deadline ? soon : deadline, c, why,
+                        sizeof why);
+    if (fd < 0 && fd != DT_COMM_ERR_PEER && dt__comm_ok(c) && soon < deadline)
+        fd = dt__dial_until(w, &a, 1, peer, DT__KIND_LINK, c->id, stream, deadline, c, why, sizeof why);
+    if (fd >= 0) return fd;
+    snprintf(text, sizeof text, "rank %d cannot connect to %s: %s", w->rank, dt__who(w, peer, who, sizeof who), why);
+    dt__world_abort(w, c, fd == DT_COMM_ERR_PEER ? DT_COMM_ERR_PEER : DT_COMM_ERR_NET, index, text);
+    return -2;
+}
+typedef struct dt__fd_msg { /* one byte, with room for a descriptor */
+    union {
+        size_t align; /* a cmsghdr's */
+        char   room[CMSG_SPACE(4 * sizeof(int))];
+    } u;
+    struct msghdr m;
+    struct iovec  v;
+    char          byte;
+} dt__fd_msg;
+static void dt__fd_begin(dt__fd_msg *f, size_t descriptors)
+{
+    memset(f, 0, sizeof *f);
+    f->byte = 'f';
+    f->v.iov_base = &f->byte;
+    f->v.iov_len = 1;
+    f->m.msg_iov = &f->v;
+    f->m.msg_iovlen = 1;
+    f->m.msg_control = f->u.room;
+    f->m.msg_controllen = CMSG_SPACE(descriptors * sizeof(int));
+}
+static int dt__fd_send(int to, int fd, int64_t deadline)
+{
+    dt__fd_msg f;
+    dt__fd_begin(&f, 1);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&f.m);
+    h->cmsg_level = SOL_SOCKET;
+    h->cmsg_type = SCM_RIGHTS;
+    h->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(h), &fd, sizeof fd);
+    if (fd < 0) f.m.msg_control = NULL, f.m.msg_controllen = 0; /* the byte alone: there is none */
+    for (;;) {
+        ssize_t n = sendmsg(to, &f.m, MSG_NOSIGNAL);
+        if (n == 1) return 0;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN && dt__wait_fd(to, POLLOUT, deadline)) continue;
+        return -1;
+    }
+}
+static int dt__fd_recv(int from) /* -1: not yet, -2: gone, -3: it has none */
+{
+    dt__fd_msg f;
+    int        fd = -3;
+    ssize_t    n;
+    dt__fd_begin(&f, 4);
+    do n = recvmsg(from, &f.m, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN) return -1;
+    if (n <= 0) return -2;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(&f.m); h; h = CMSG_NXTHDR(&f.m, h))
+        if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof fd))
+            memcpy(&fd, CMSG_DATA(h), sizeof fd);
+    return fd;
+}
+static int dt__fd_gone(dt__world *w, const int *member, int n) /* one of them, or -1; under the lock */
+{
+    for (int i = 0; i < n; i++)
+        if (w->control->gone[member[i]]) return member[i];
+    return -1;
+}
+DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd)
+{
+    char     text[400], who[160];
+    int64_t  deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
+    dt__addr a;
+    dt_comm *c;
+    int      gone = -1, bad = -1;
+    if (n < 1) return dt__comm_bad(DT_COMM_ERR_ARG, "passing a descriptor: %d ranks", n);
+    if (n == 1) return fd;
+    pthread_mutex_lock(&w->lock); /* the communicator that it is for fails when one of its ranks fails or dies */
+    for (c = w->comms; c && c->id != comm;) c = c->next;
+    pthread_mutex_unlock(&w->lock);
+    if (member[0] == w->rank) {
+        struct timespec t;
+        for (int i = 1; i < n && gone < 0 && bad < 0; i++) {
+            int to = -1;
+            pthread_mutex_lock(&w->lock);
+            while ((to = dt__arrived_take(w, DT__KIND_FD, comm, member[i], 0)) < 0 &&
+                   (gone = dt__fd_gone(w, member, n)) < 0 && (!c || dt__comm_ok(c))) {
+                t.tv_sec = (time_t)(deadline / 1000000000);
+                t.tv_nsec = (long)(deadline % 1000000000);
+                if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
+            }
+            pthread_mutex_unlock(&w->lock);
+            if (to < 0 || dt__fd_send(to, fd, deadline) != 0) bad = member[i];
+            dt__close(&to);
+        }
+        if (gone < 0 && bad < 0) return fd;
+        if (gone < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
+        if (gone >= 0)
+            return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left",
+                                dt__who(w, gone, who, sizeof who));
+        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s did not come for it within %g s",
+                            dt__who(w, bad, who, sizeof who), w->timeout);
+    }
+    dt__addr_unix(&a, w->member[member[0]].unix_name);
+    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
+    if (from < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
+    if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
+    int got = dt__same_user(from) ? -1 : -2;
+    for (bool ended = false;;) { /* a connection that ends does not say why; the control tree does, in a moment */
+        int64_t now = dt__comm_now(), next = now + (ended ? 1000000 : 50000000);
+        if (!ended && got == -1) got = dt__fd_recv(from);
+        if (got == -2 && !ended && now + 500000000 < deadline) deadline = now + 500000000;
+        ended = got == -2;
+        pthread_mutex_lock(&w->lock);
+        gone = dt__fd_gone(w, member, n);
+        pthread_mutex_unlock(&w->lock);
+        if (got >= 0 || got == -3 || now >= deadline || gone >= 0 || (c && !dt__comm_ok(c))) break;
+        if (ended) dt__comm_pause(next - now);
+        else dt__wait_fd(from, POLLIN, next < deadline ? next : deadline);
+    }
+    dt__close(&from);
+    if (got >= 0) return got;
+    dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
+    if (got != -3 && gone < 0 && c && !dt__comm_ok(c))
+        return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
+    if (got == -3) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not make it", who);
+    if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
+    return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
+}
+
+/* ---- agreeing on who is there
+   A rank that wants to go on has a state: it came; whose proposal it accepted, and what; what is decided. It goes up
+   the tree, again and again until there is a decision. The root (the lowest rank that lives) asks all for theirs, and
+   when every asked rank has come, is gone or is too late, it proposes those who came. Each accepts, and the root
+   decides when all of them who live have accepted. If the root dies the next one begins by asking: it must propose
+   what the highest root before it had accepted anywhere, and decide what was decided anywhere.
+
+   Why all get the same: a root decides S only when every member of S that lives has accepted S. A state names the root
+   that its rank follows, and counts only there; who follows root b has given up all ranks below b, and accepts
+   nothing from them any more. So a later root hears of S from every member of S that lives (one at least, or nobody
+   is left to differ), and must propose it again. This is Paxos with ranks of roots as ballots, and all who live as
+   the quorum.
+
+   It needs to know who lives. The end of a connection is a death. Who is silent is given up (DT__LOST), is told so,
+   and is refused from then on; but silence is no proof, both sides of a cut network might give up the other one. So
+   those who are LOST must be fewer than those who are here (as many: the lowest of all must be here), else nobody goes
+   on. A process of this machine that is seen to be stopped, or gone, and a port where nobody listens, are proofs. */
+static int  dt__bits(const uint8_t *bits, int n)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) k += dt__bit(bits, i);
+    return k;
+}
+DT__INSIDE size_t dt__agree_nbytes(const dt__world *w) { return ((size_t)w->size + 7) / 8; }
+static void   dt__agree_free(dt__agreement *e)
+{
+    DT_COMM_FREE(e->asked);
+    DT_COMM_FREE(e->heard);
+    memset(e, 0, sizeof *e);
+}
+static bool dt__agree_busy(const dt__agreement *e, int64_t now)
+{
+    return e->comm && !e->decided && (double)(now - e->begin) < 4e9 * e->timeout + 3e10;
+}
+static int64_t dt__agree_patience(const dt__agreement *e) /* ns of silence */
+{
+    double s = e->timeout / 4;
+    return (int64_t)((s < 1 ? 1 : s > 5 ? 5 : s) * 1e9);
+}
+static int dt__agree_root(const dt__world *w) /* whom this rank follows */
+{
+    int r = 0;
+    while (r < w->rank && w->control->gone[r]) r++;
+    return r;
+}
+/* The agreement of this number, made if need be; NULL: no memory. */
+static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, double timeout, const uint8_t *asked)
+{
+    dt__agreement *e = NULL;
+    size_t         nb = dt__agree_nbytes(w);
+    for (int i = 0; i < DT__AGREEMENTS; i++) {
+        dt__agreement *x = &w->control->agreement[i];
+        if (x->comm == comm && x->round == round) return x;
+        if (x->waiting) continue;
+        if (!e || !x->comm || (e->comm && x->begin < e->begin)) e = x;
+    }
+    if (!e) return NULL;
+    dt__agree_free(e);
+    e->asked = (uint8_t *)dt__comm_zeroed(5, nb);
+    if (!e->asked) return NULL;
+    e->in = e->asked + nb;
+    e->came = e->asked + 2 * nb;
+    e->acked = e->asked + 3 * nb;
+    e->late = e->asked + 4 * nb;
+    memcpy(e->asked, asked, nb);
+    e->comm = comm;
+    e->round = round;
+    e->timeout = timeout;
+    e->begin = dt__comm_now();
+    e->accepted = -1;
+    return e;
+}
+static dt__cagree dt__agree_head(const dt__world *w, const dt__agreement *e, int order)
+{
+    dt__cagree a;
+    memset(&a, 0, sizeof a);
+    a.comm = e->comm;
+    a.built = e->built;
+    a.nbuilt = e->nbuilt;
+    a.timeout = e->timeout;
+    a.round = e->round;
+    a.rank = w->rank;
+    a.root = dt__agree_root(w);
+    a.accepted = e->accepted;
+    a.joined = e->joined;
+    a.decided = e->decided;
+    a.all = e->all;
+    a.order = (uint8_t)order;
+    return a;
+}
+static dt__block *dt__agree_block(dt__world *w, const dt__agreement *e, int kind, int order)
+{
+    dt__cagree a = dt__agree_head(w, e, order);
+    size_t     nb = dt__agree_nbytes(w);
+    dt__block *b = dt__block_new(kind, w->rank, &a, sizeof a, e->asked, 2 * nb); /* asked and in */
+    return b;
+}
+static void dt__agree_tell(dt__world *w, dt__agreement *e, int order) /* the root, all others */
+{
+    dt__block *b = dt__agree_block(w, e, DT__C_AGREE_ORDER, order);
+    dt__control_flood(w, b, NULL);
+    dt__block_unref(b);
+    e->said = dt__comm_now();
+}
+static void dt__agree_decide(dt__world *w, dt__agreement *e)
+{
+    e->decided = true;
+    dt__agree_tell(w, e, DT__AGREE_DECIDE);
+    pthread_cond_broadcast(&w->control->cond);
+}
+/* Who came and lives, if they may go on; nobody, if those whom nobody has seen die are too many. */
+static void dt__agree_members(dt__world *w, dt__agreement *e)
+{
+    uint8_t *gone = w->control->gone;
+    int      here = 0, lost = 0, lowest = -1;
+    memset(e->in, 0, dt__agree_nbytes(w));
+    for (int r = 0; r < w->size; r++) {
+        if (!dt__bit(e->asked, r)) continue;
+        if (gone[r] == DT__LOST && dt__process_still(w, r)) gone[r] = DT__DIED;
+        bool is_lost = gone[r] == DT__LOST;
+        if (gone[r] && !is_lost) continue;
+        if (lowest < 0) lowest = is_lost;
+        if (is_lost) lost++;
+        else here++; /* who is late is here, too */
+        if (!gone[r] && dt__bit(e->came, r)) dt__bit_set(e->in, r);
+    }
+    if (lost > here || (lost == here && lowest > 0)) memset(e->in, 0, dt__agree_nbytes(w));
+}
+/* At the root: is it time to propose, or to decide? */
+static void dt__agree_step(dt__world *w, dt__agreement *e)
+{
+    const uint8_t *gone = w->control->gone;
+    if (e->decided) return;
+    for (int r = 0; r < w->size && !e->proposed; r++)
+        if (dt__bit(e->asked, r) && !gone[r] && !dt__bit(e->came, r) && !dt__bit(e->late, r)) return;
+    if (!e->proposed) {
+        if (e->accepted < 0) {
+            dt__agree_members(w, e);
+            e->all = e->any && e->same && e->theirs && dt__bits(e->in, w->size) == e->ntheirs;
+        }
+        e->proposed = true;
+        e->accepted = w->rank;
+        dt__bit_set(e->acked, w->rank);
+        dt__agree_tell(w, e, DT__AGREE_PROPOSE);
+    }
+    for (int r = 0; r < w->size; r++)
+        if (dt__bit(e->in, r) && !gone[r] && !dt__bit(e->acked, r)) return;
+    dt__agree_decide(w, e);
+}
+/* At the root: what a rank says; in: who is in what it accepted. */
+static void dt__agree_take(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+{
+    size_t nb = dt__agree_nbytes(w);
+    if (!e->heard) { /* from now on this rank is the root */
+        e->heard = (int64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *e->heard);
+        if (!e->heard) return; /* it is said again */
+        e->begin = dt__comm_now();
+        for (int r = 0; r < w->size; r++) e->heard[r] = e->begin;
+        if (e->joined) { /* its own state */
+            dt__bit_set(e->came, w->rank);
+            e->any = e->same = true;
+            e->theirs = e->built;
+            e->ntheirs = e->nbuilt;
+        }
+        if (!e->decided) dt__agree_tell(w, e, DT__AGREE_ASK);
+    }
+    e->heard[a->rank] = dt__comm_now();
+    if (e->decided) {
+        if (!a->decided && a->joined) dt__agree_tell(w, e, DT__AGREE_DECIDE);
+        return;
+    }
+    if (a->decided) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        dt__agree_decide(w, e);
+        return;
+    }
+    if (a->root != w->rank) return; /* it follows another one yet */
+    if (a->joined && !dt__bit(e->came, a->rank)) {
+        dt__bit_set(e->came, a->rank);
+        if (!e->any) e->theirs = a->built, e->ntheirs = a->nbuilt;
+        e->same = (!e->any || e->same) && a->built == e->theirs && a->nbuilt == e->ntheirs;
+        e->any = true;
+    }
+    if (!e->proposed && a->accepted > e->accepted) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->accepted = a->accepted;
+    }
+    if (e->proposed && a->accepted == w->rank) dt__bit_set(e->acked, a->rank);
+    dt__agree_step(w, e);
+}
+static void dt__agree_state(dt__world *w, dt__agreement *e) /* goes up; what is lost is said again */
+{
+    dt__control *ctl = w->control;
+    e->said = dt__comm_now();
+    if (dt__control_is_root(w)) {
+        dt__cagree a = dt__agree_head(w, e, 0);
+        dt__agree_take(w, e, &a, e->in);
+    } else if (ctl->parent) {
+        dt__block *b = dt__agree_block(w, e, DT__C_AGREE_STATE, 0);
+        dt__conn_queue(ctl->parent, b);
+        dt__block_unref(b);
+    }
+}
+static void dt__agree_said(dt__world *w) /* there is a new parent */
+{
+    for (int i = 0; i < DT__AGREEMENTS; i++)
+        if (w->control->agreement[i].waiting && !w->control->agreement[i].decided)
+            dt__agree_state(w, &w->control->agreement[i]);
+}
+static void dt__agree_obey(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+{
+    size_t nb = dt__agree_nbytes(w);
+    if (!e->decided && a->order == DT__AGREE_DECIDE) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->decided = true;
+        pthread_cond_broadcast(&w->control->cond);
+    }
+    if (!e->decided && a->order == DT__AGREE_PROPOSE && e->joined && a->root == dt__agree_root(w)) {
+        memcpy(e->in, in, nb);
+        e->all = a->all;
+        e->accepted = a->root;
+    }
+    if (a->order != DT__AGREE_DECIDE) dt__agree_state(w, e);
+}
+static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t n) /* false: broken */
+{
+    dt__control *ctl = w->control;
+    dt__cagree   a;
+    size_t       nb = dt__agree_nbytes(w);
+    if (n != sizeof a + 2 * nb) return false;
+    memcpy(&a, p, sizeof a);
+    const uint8_t *asked = p + sizeof a, *in = asked + nb;
+    if (a.rank < 0 || a.rank >= w->size || a.root < 0 || a.root >= w->size || a.accepted < -1 ||
+        a.accepted >= w->size || a.round < 0 || !a.comm || !(a.timeout > 0 && a.timeout < 1e8) ||
+        a.order > DT__AGREE_DECIDE)
+        return false;
+    if (k->head.kind == DT__C_AGREE_STATE && !dt__control_is_root(w)) {
+        if (!ctl->parent) return true; /* it is said again */
+    } else {
+        dt__agreement *e = dt__agree_of(w, a.comm, a.round, a.timeout, asked);
+        if (!e) return true;
+        if (k->head.kind == DT__C_AGREE_STATE) {
+            dt__agree_take(w, e, &a, in);
+            return true;
+        }
+        if (k != ctl->parent) return true; /* an order of one who is not above any more */
+        dt__agree_obey(w, e, &a, in);
+    }
+    dt__block *b = dt__block_new((int)k->head.kind, a.rank, p, n, NULL, 0);
+    if (k->head.kind == DT__C_AGREE_STATE) dt__conn_queue(ctl->parent, b);
+    else dt__control_flood(w, b, k);
+    dt__block_unref(b);
+    return true;
+}
+/* A silent rank is given up. Those below it are cut off: they hear it directly. */
+static void dt__control_expel(dt__world *w, int rank, double seconds)
+{
+    char       text[400], who[160];
+    dt__cdeath d;
+    bool       still = dt__process_still(w, rank);
+    snprintf(text, sizeof text, "%s has not answered for %.1f s: it is %s, and was given up",
+             dt__who(w, rank, who, sizeof who), seconds, still ? "stopped" : "stopped or out of reach");
+    d.rank = rank;
+    d.how = still ? DT__DIED : DT__LOST;
+    dt__control_gone(w, rank, d.how, text, NULL);
+    dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strlen(text));
+    for (int k = 1; b && k <= DT__TREE; k++) {
+        int r = rank * DT__TREE + k;
+        if (r < w->size && r != w->rank && !w->control->gone[r]) dt__control_dial(w, r, DT__KIND_NEWS, b);
+    }
+    dt__block_unref(b);
+}
+/* The root looks for ranks that do not answer. Of those above each other the topmost is at fault. */
+static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int64_t      patience = dt__agree_patience(e);
+    for (int r = 0; r < w->size; r++) {
+        if (!dt__bit(e->asked, r) || ctl->gone[r]) continue;
+        int64_t quiet = r == w->rank ? 0 : now - e->heard[r];
+        int     top = r;
+        if (quiet > 300000000 && quiet < patience) { /* does anybody listen there? */
+            bool asked = false;
+            for (dt__conn *k = ctl->conns; k; k = k->next) asked = asked || (k->probe && k->peer == r);
+            dt__conn *k = asked ? NULL : dt__control_dial(w, r, DT__KIND_NEWS, NULL);
+            if (k) k->probe = true;
+            else if (!asked && errno == ECONNREFUSED) dt__control_unreached(w, r, true);
+        }
+        if (quiet < patience) {
+            if ((double)(now - e->begin) > e->timeout * 1e9 && !dt__bit(e->came, r)) dt__bit_set(e->late, r);
+            continue;
+        }
+        for (int up = r; up > 0;) {
+            up = (up - 1) / DT__TREE;
+            if (up != w->rank && !ctl->gone[up] && now - e->heard[up] >= patience) top = up;
+        }
+        for (int i = 0; i < w->size; i++)
+            if (i != top && now - e->heard[i] >= patience) e->heard[i] = now; /* perhaps only cut off by it */
+        dt__control_expel(w, top, (double)patience * 1e-9);
+        break;
+    }
+}
+static void dt__agree_timers(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int64_t      patience = 0;
+    for (int i = 0; i < DT__AGREEMENTS; i++) {
+        dt__agreement *e = &ctl->agreement[i];
+        if (!dt__agree_busy(e, now)) continue;
+        if (!patience || dt__agree_patience(e) < patience) patience = dt__agree_patience(e);
+        if (dt__control_is_root(w)) {
+            if (!e->heard) dt__agree_state(w, e);
+            if (e->heard) dt__agree_silent(w, e, now);
+            if (e->heard) dt__agree_step(w, e);
+            if (e->heard && !e->decided && now - e->said > 200000000)
+                dt__agree_tell(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
+        } else if (e->waiting && now - e->said > 200000000) dt__agree_state(w, e);
+    }
+    if (!patience || !ctl->parent) ctl->hop_since = 0;
+    else if (!ctl->hop_since) { /* while something is to be agreed on, the one above must answer */
+        ctl->hop_since = now;
+        dt__conn_say(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
+    } else if (now - ctl->hop_since > patience) {
+        ctl->hop_since = 0;
+        dt__control_expel(w, ctl->parent->peer, (double)patience * 1e-9);
+    }
+}
+DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
+                           int nbuilt, bool *all)
+{
+    dt__control    *ctl = w->control;
+    struct timespec t;
+    int64_t         deadline = dt__comm_now() + (int64_t)(timeout * 3e9) + INT64_C(10000000000);
+    size_t          nb = dt__agree_nbytes(w);
+    int             status = 0;
+    t.tv_sec = (time_t)(deadline / 1000000000);
+    t.tv_nsec = (long)(deadline % 1000000000);
+    if (!ctl) return dt__comm_bad(DT_COMM_ERR_STATE, "there is nobody to agree with");
+    pthread_mutex_lock(&w->lock);
+    dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
+    if (!e) status = dt__comm_bad(DT_COMM_ERR_MEMORY, "agreement: out of memory");
+    else if (memcmp(e->asked, set, nb) != 0)
+        status = dt__comm_bad(DT_COMM_ERR_MISMATCH, "rank %d asks other ranks for agreement %d than others do", w->rank,
+                              round);
+    else if (!e->decided) {
+        e->waiting = e->joined = true;
+        e->built = built;
+        e->nbuilt = nbuilt;
+        if (e->heard) { /* this is the root, and others came first */
+            dt__bit_set(e->came, w->rank);
+            if (!e->any) e->theirs = built, e->ntheirs = nbuilt;
+            e->same = (!e->any || e->same) && built == e->theirs && nbuilt == e->ntheirs;
+            e->any = true;
+        }
+        dt__agree_state(w, e);
+    }
+    if (!status) dt__control_wake(w);
+    while (!status && !e->decided && !ctl->expelled)
+        if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT) break;
+    if (e) e->waiting = false;
+    if (!status && ctl->expelled) status = dt__comm_bad(DT_COMM_ERR_PEER, "%s", ctl->first_death);
+    else if (!status && !e->decided)
+        status = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "the ranks that live did not agree within %.0f s",
+                              timeout * 3 + 10);
+    if (!status) memcpy(set, e->in, nb), *all = e->all;
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+/* ---- what comes over the tree */
+/* false: the frame is broken. */
+DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
+{
+    dt__control   *ctl = w->control;
+    const uint8_t *p = k->body;
+    size_t         n = k->head.nbytes;
+    char           text[DT__CTEXT + 1];
+    dt__block     *b;
+    if (k->kind == DT__KIND_REGISTER) {
+        if (k->head.kind == DT__C_MEMBER) return dt__register_member(w, k);
+        k->bye = k->head.kind == DT__C_BYE && ctl->complete;
+        return k->bye;
+    }
+    switch (k->head.kind) {
+    case DT__C_SYNC:
+        if (k->kind != DT__KIND_TREE || n != 0) return false;
+        if (!k->ready) dt__control_sync(w, k);
+        k->ready = true;
+        return true;
+    case DT__C_ABORT: {
+        dt__cabort a;
+        if (n < sizeof a || n > sizeof a + DT__CTEXT) return false;
+        memcpy(&a, p, sizeof a);
+        if (a.status >= 0 || a.status < -1000) return false;
+        snprintf(text, sizeof text, "%.*s", (int)(n - sizeof a), (const char *)p + sizeof a);
+        dt__control_abort(w, a.comm, a.status, a.rank, text, k);
+        return true;
+    }
+    default: break;
+    }
+    if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || !k->ready)) return false;
+    switch (k->head.kind) {
+    case DT__C_DEATH: { /* as news, too: to those whom a silent rank has cut off */
+        dt__cdeath d;
+        if (n < sizeof d || n > sizeof d + DT__CTEXT) return false;
+        memcpy(&d, p, sizeof d);
+        if (d.rank < 0 || d.rank >= w->size || (d.how != DT__DIED && d.how != DT__LEFT && d.how != DT__LOST))
+            return false;
+        snprintf(text, sizeof text, "%.*s", (int)(n - sizeof d), (const char *)p + sizeof d);
+        dt__control_gone(w, d.rank, d.how, text, k);
+        return true;
+    }
+    case DT__C_GATHER_UP:
+    case DT__C_GATHER_DOWN:
+    case DT__C_GATHER_FAIL: {
+        dt__cgather g;
+        if (n < sizeof g) return false;
+        memcpy(&g, p, sizeof g);
+        if (k->head.kind == DT__C_GATHER_FAIL) {
+            snprintf(text, sizeof text, "%.*s",
+                     (int)(n - sizeof g < (size_t)DT__CTEXT ? n - sizeof g : (size_t)DT__CTEXT),
+                     (const char *)p + sizeof g);
+            dt__gather_fail(w, g.seq, text, k);
+        } else if (k->head.kind == DT__C_GATHER_UP && w->rank == 0) dt__gather_take(w, &g, p + sizeof g, n - sizeof g);
+        else {
+            b = dt__block_new((int)k->head.kind, k->head.rank, p, n, NULL, 0);
+            if (k->head.kind == DT__C_GATHER_UP) {
+                if (ctl->parent) dt__conn_queue(ctl->parent, b);
+            } else {
+                dt__control_flood(w, b, k);
+                dt__gather_down(w, &g, p + sizeof g, n - sizeof g);
+            }
+            dt__block_unref(b);
+        }
+        return true;
+    }
+    case DT__C_ASK: {
+        dt__cask a;
+        int32_t *member;
+        if (n < sizeof a) return false;
+        memcpy(&a, p, sizeof a);
+        if (a.n < 0 || (size_t)a.n > DT__CFRAME_MAX / sizeof(int32_t) ||
+            n != sizeof a + (size_t)a.n * sizeof(int32_t) || a.asker < 0 || a.asker >= w->size)
+            return false;
+        member = (int32_t *)DT_COMM_MALLOC((size_t)a.n * sizeof *member + 1);
+        if (!member) return true;
+        memcpy(member, p + sizeof a, (size_t)a.n * sizeof *member);
+        bool ok = true;
+        for (int i = 0; i < a.n; i++) ok = ok && member[i] >= 0 && member[i] < w->size;
+        if (ok) dt__inquiry_begin(w, &a, member, false);
+        DT_COMM_FREE(member);
+        return ok;
+    }
+    case DT__C_WATCH: {
+        dt__frame f;
+        if (n != sizeof f) return false;
+        memcpy(&f, p, sizeof f);
+        if (f.magic != (uint32_t)DT__FRAME_MAGIC || f.version != (uint32_t)DT__FRAME_VERSION) return false;
+        if (f.epoch == w->epoch) dt__watch_take(w, &f, k);
+        return true;
+    }
+    case DT__C_HOP_PING: dt__conn_say(k, DT__C_HOP_PONG, w->rank, NULL, 0); return true;
+    case DT__C_AGREE_STATE:
+    case DT__C_AGREE_ORDER: return dt__agree_frame(w, k, p, n);
+    case DT__C_HOP_PONG:
+        if (k == ctl->parent) ctl->hop_since = 0;
+        for (int i = 0; i < DT__INQUIRIES; i++) {
+            dt__inquiry *q = &ctl->inquiry[i];
+            if (q->state != 1) continue;
+            if (q->ask.asker == w->rank) q->state = 2;
+            else dt__inquiry_free(q);
+        }
+        return true;
+    case DT__C_PING: {
+        dt__cping  q;
+        dt__cstate s;
+        if (n != sizeof q) return false;
+        memcpy(&q, p, sizeof q);
+        b = dt__block_new(DT__C_PING, k->head.rank, &q, sizeof q, NULL, 0);
+        dt__control_flood(w, b, k);
+        dt__block_unref(b);
+        memset(&s, 0, sizeof s);
+        s.id = q.id;
+        s.comm = q.comm;
+        dt__state_of(w, q.comm, &s);
+        dt__conn_say(k, DT__C_PONG, w->rank, &s, sizeof s);
+        return true;
+    }
+    case DT__C_PONG:
+    case DT__C_NOTE: {
+        dt__cstate s;
+        if (n != sizeof s) return false;
+        memcpy(&s, p, sizeof s);
+        if (s.rank < 0 || s.rank >= w->size) return false;
+        s.has = s.has != 0;
+        if (k->head.kind == DT__C_NOTE) k->note = s;
+        else if (ctl->parent) dt__conn_say(ctl->parent, DT__C_PONG, s.rank, &s, sizeof s);
+        else
+            for (int i = 0; i < DT__INQUIRIES; i++)
+                if (ctl->inquiry[i].state == 3 && ctl->inquiry[i].id == s.id) ctl->inquiry[i].answer[s.rank] = s;
+        return true;
+    }
+    case DT__C_LEAVE_UP:
+        if (n != sizeof k->leave) return false;
+        memcpy(&k->leave, p, sizeof k->leave);
+        return k->leave > 0 && k->leave <= w->size;
+    case DT__C_LEAVE_DOWN:
+        if (k != ctl->parent) return false;
+        if (ctl->leaving && !ctl->released) dt__control_release(w, k);
+        k->bye = true;
+        return true;
+    case DT__C_BYE:
+        k->bye = true;
+        snprintf(text, sizeof text, "rank %d left", k->peer);
+        dt__control_gone(w, k->peer, DT__LEFT, text, k);
+        return true;
+    default: return false;
+    }
+}
+static void dt__conn_read(dt__world *w, dt__conn *k)
+{
+    for (int i = 0; i < 256 && !k->broken; i++) {
+        int got = 1;
+        if (k->head_done < sizeof k->head) got = dt__recv_some(k->fd, &k->head, sizeof k->head, &k->head_done);
+        if (got == 1) {
+            if (k->head.magic != (uint32_t)DT__CFRAME_MAGIC || k->head.nbytes > DT__CFRAME_MAX) {
+                dt__conn_lost(w, k, "it sent a broken frame");
+                return;
+            }
+            if (k->head.nbytes > k->body_cap) {
+                uint8_t *body = (uint8_t *)DT_COMM_REALLOC(k->body, k->head.nbytes);
+                if (!body) {
+                    dt__conn_lost(w, k, "no memory for its frame");
+                    return;
+                }
+                k->body = body;
+                k->body_cap = k->head.nbytes;
+            }
+            got = dt__recv_some(k->fd, k->body, k->head.nbytes, &k->body_done);
+        }
+        if (got == 0) return;
+        if (got < 0) {
+            dt__conn_lost(w, k, errno ? strerror(errno) : "its connection ended");
+            return;
+        }
+        k->head_done = k->body_done = 0;
+        if (!dt__control_frame(w, k)) dt__conn_lost(w, k, "it sent a broken frame");
+    }
+}
+
+/* ---- the thread */
+static void dt__control_note(dt__world *w,
+                             int64_t    now) /* neighbours know what this rank does, a quarter of a second old */
+{
+    dt__control *ctl = w->control;
+    dt_comm     *latest = NULL;
+    dt__cstate   s;
+    if (!w->comms || now < ctl->note_at) return;
+    ctl->note_at = now + 250000000;
+    for (dt_comm *c = w->comms; c; c = c->next)
+        if (!latest || __atomic_load_n(&c->since, __ATOMIC_RELAXED) > __atomic_load_n(&latest->since, __ATOMIC_RELAXED))
+            latest = c;
+    memset(&s, 0, sizeof s);
+    s.comm = latest->id;
+    if (ctl->note.comm != s.comm) ctl->note_doing = 0;
+    dt__state_of(w, s.comm, &s);
+    if (s.doing) ctl->note_doing = s.doing;
+    s.age = 0;
+    ctl->note = s;
+    for (dt__conn *k = ctl->conns; k; k = k->next) /* who does not read gets no more of them */
+        if (dt__conn_in_tree(k) && !k->out && memcmp(&s, &k->told, sizeof s) != 0) {
+            dt__conn_say(k, DT__C_NOTE, w->rank, &s, sizeof s);
+            k->told = s;
+        }
+}
+static void dt__control_leave(dt__world *w, int64_t now)
+{
+    dt__control *ctl = w->control;
+    if (!ctl->leaving) return;
+    if (!ctl->released) {
+        bool    all = true;
+        int32_t total = 1;
+        for (dt__conn *k = ctl->conns; k; k = k->next) {
+            if (!dt__conn_in_tree(k) || k == ctl->parent || k->bye) continue;
+            all = all && k->leave > 0;
+            total += k->leave;
+        }
+        if (all && ctl->parent && total != ctl->leave_sent) {
+            dt__conn_say(ctl->parent, DT__C_LEAVE_UP, w->rank, &total, sizeof total);
+            ctl->leave_sent = total;
+        }
+        if (all && dt__control_is_root(w) && total + ctl->ngone >= w->size) {
+            dt__control_release(w, NULL);
+        } else if (now >= ctl->leave_deadline || ctl->expelled) {
+            ctl->released = ctl->alone = ctl->goodbye = true;
+            ctl->release_deadline = now + 500000000;
+        }
+    }
+    if (!ctl->released) return;
+    bool empty = true;
+    for (dt__conn *k = ctl->conns; k; k = k->next) {
+        if (k->shaking && !k->broken && ctl->join_failed) empty = false;
+        if (k->shaking || k->broken) continue;
+        if (ctl->goodbye && k->kind == DT__KIND_TREE && !k->said) { /* also to one that has just dialed */
+            dt__conn_say(k, DT__C_BYE, w->rank, NULL, 0);
+            k->said = true;
+        }
+        dt__conn_flush(k);
+        empty = empty && (!k->out || k->broken);
+        bool other = k->kind == DT__KIND_TREE || k->kind == DT__KIND_REGISTER;
+        if (!k->out && ctl->alone && !k->shut && other) {
+            /* what is unread here would turn the goodbye into a reset: read until the other side has closed */
+            shutdown(k->fd, SHUT_WR);
+            k->bye = k->shut = true;
+        }
+        if (ctl->alone && other && !k->broken) empty = false;
+    }
+    if (empty || now >= ctl->release_deadline) ctl->stop = true;
+}
+DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now) /* when there is something to do without news */
+{
+    const dt__control *ctl = w->control;
+    int64_t            next = now + 10000000000;
+#define DT__SOONER(t) next = (t) < next ? (t) : next
+    for (const dt__conn *k = ctl->conns; k; k = k->next)
+        if (k->shaking) DT__SOONER(k->deadline);
+    if (w->rank == 0 && !ctl->complete && !ctl->join_failed) {
+        DT__SOONER(w->join_deadline);
+        DT__SOONER(ctl->missing_at);
+    }
+    if (ctl->accept_after > now) DT__SOONER(ctl->accept_after);
+    if (ctl->root_on) DT__SOONER(ctl->root_deadline);
+    for (int i = 0; i < DT__INQUIRIES; i++) {
+        const dt__inquiry *q = &ctl->inquiry[i];
+        if (q->state) DT__SOONER(q->begin + (q->state == 1 ? 400000000 : q->state == 2 ? 850000000 : 500000000));
+    }
+    if (w->comms) DT__SOONER(ctl->note_at);
+    for (int i = 0; i < DT__AGREEMENTS; i++)
+        if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + 50000000);
+    if (ctl->leaving) DT__SOONER(ctl->released ? ctl->release_deadline : ctl->leave_deadline);
+    if (ctl->join_failed && next > now + 10000000) next = now + 10000000;
+#undef DT__SOONER
+    return next;
+}
+DT__INSIDE void dt__control_reap(dt__world *w)
+{
+    dt__control *ctl = w->control;
+    for (dt__conn **p = &ctl->conns; *p;) {
+        dt__conn *k = *p;
+        if (!k->broken) {
+            p = &k->next;
+            continue;
+        }
+        *p = k->next;
+        if (k == ctl->parent) ctl->parent = NULL;
+        if (k == ctl->healing) {
+            ctl->healing = NULL;
+            /* closed in the handshake: it is dying, and soon nobody will listen there; or it has too many guests */
+            bool again = !k->refused && dt__comm_now() < k->deadline && ctl->heal_tries++ < 20;
+            if (!again && !ctl->expelled) dt__control_unreached(w, k->peer, k->refused);
+            p = &ctl->conns; /* the flood may have broken others */
+        }
+        if (k->probe && k->refused) {
+            dt__control_unreached(w, k->peer, true);
+            p = &ctl->conns;
+        }
+        if (k->kind == DT__KIND_REGISTER && k->shaking && !ctl->complete && k->peer >= 0) ctl->there[k->peer] = 0;
+        dt__conn_free(k);
+    }
+    if (w->rank != 0 && !ctl->parent && !ctl->healing && ctl->started && w->joined) dt__control_heal(w);
+}
+static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int64_t now)
+{
+    dt__control *ctl = w->control;
+    int          n = 4;
+    for (dt__conn *k = ctl->conns; k; k = k->next) n++;
+    if (n > *cap) {
+        struct pollfd *p = (struct pollfd *)DT_COMM_REALLOC(*polls, (size_t)(2 * n) * sizeof *p);
+        if (p) *polls = p, *cap = 2 * n;
+    }
+    struct pollfd *p = *polls;
+    /* those below wait until this rank can pass on what they say */
+    bool open = !ctl->released && !ctl->join_failed && now >= ctl->accept_after && (w->rank == 0 || w->joined);
+    if (*cap < 4) return 0;
+    p[0].fd = ctl->wake;
+    p[1].fd = open ? w->listen_fd : -1;
+    p[2].fd = open ? w->unix_fd : -1;
+    p[3].fd = open ? w->ticket_fd : -1;
+    for (int i = 0; i < 4; i++) p[i].events = POLLIN, p[i].revents = 0;
+    n = 4;
+    for (dt__conn *k = ctl->conns; k; k = k->next) {
+        k->slot = -1;
+        if (n >= *cap) continue;
+        k->slot = n;
+        p[n].fd = k->fd;
+        p[n].events = (short)(k->shaking ? dt__shake_events(&k->shake) : POLLIN | (k->out ? POLLOUT : 0));
+        p[n++].revents = 0;
+    }
+    return n;
+}
+DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
+{
+    for (dt__conn *k = w->control->conns; k; k = k->next)
+        if (k->shaking && !k->broken && now >= k->deadline) {
+            if (k->shake.server) dt__control_stranger(w, k->fd, "it took too long");
+            k->broken = true;
+        }
+    dt__register_timers(w, now);
+    dt__gather_timers(w, now);
+    dt__inquiry_timers(w, now);
+    dt__agree_timers(w, now);
+    dt__arrived_timers(w, now);
+    dt__control_note(w, now);
+    dt__control_leave(w, now);
+}
+static void *dt__control_main(void *arg)
+{
+    dt__world     *w = (dt__world *)arg;
+    dt__control   *ctl = w->control;
+    struct pollfd *p = NULL;
+    int            cap = 0;
+    uint64_t       count;
+    prctl(PR_SET_NAME, "dt control");
+    pthread_mutex_lock(&w->lock);
+    while (!ctl->stop) {
+        int64_t now = dt__comm_now();
+        for (dt__conn *k = ctl->conns; k; k = k->next)
+            if (k->out && !k->shaking) dt__conn_flush(k);
+        dt__control_reap(w);
+        int n = dt__control_polls(w, &p, &cap, now);
+        int ms = dt__poll_ms(dt__control_next(w, now));
+        for (dt__conn *k = ctl->conns; k; k = k->next)
+            if (k->broken) ms = 0;
+        pthread_mutex_unlock(&w->lock);
+        int ready = poll(p, (nfds_t)n, n ? ms : 10);
+        pthread_mutex_lock(&w->lock);
+        now = dt__comm_now();
+        if (ready > 0) {
+            if (p[0].revents && read(ctl->wake, &count, sizeof count) < 0) count = 0;
+            for (dt__conn *k = ctl->conns; k; k = k->next) {
+                if (k->slot < 0 || k->broken || !p[k->slot].revents) continue;
+                if (k->shaking) dt__conn_shake(w, k);
+                else if (p[k->slot].revents & ~POLLOUT) dt__conn_read(w, k);
+            }
+            if (p[1].revents) dt__control_accept(w, w->listen_fd, false);
+            if (p[2].revents) dt__control_accept(w, w->unix_fd, true);
+            if (p[3].revents && w->ticket_fd >= 0) dt__control_ticket(w);
+        }
+        dt__control_timers(w, now);
+        ctl->turns++;
+        if (ctl->settling) pthread_cond_broadcast(&ctl->cond);
+    }
+    pthread_mutex_unlock(&w->lock);
+    DT_COMM_FREE(p);
+    return NULL;
+}
+DT__INSIDE void dt__control_free(dt__world *w)
+{
+    dt__control *ctl = w->control;
+    while (ctl->conns) {
+        dt__conn *k = ctl->conns;
+        ctl->conns = k->next;
+        dt__conn_free(k);
+    }
+    while (ctl->arrived) {
+        dt__arrived *a = ctl->arrived;
+        ctl->arrived = a->next;
+        close(a->fd);
+        DT_COMM_FREE(a);
+    }
+    for (int i = 0; i < DT__ABORTS; i++) dt__block_unref(ctl->aborts[i]);
+    for (int i = 0; i < DT__INQUIRIES; i++) dt__inquiry_free(&ctl->inquiry[i]);
+    for (int i = 0; i < DT__AGREEMENTS; i++) dt__agree_free(&ctl->agreement[i]);
+    dt__close(&ctl->wake);
+    dt__close(&w->ticket_fd);
+    pthread_cond_destroy(&ctl->cond);
+    DT_COMM_FREE(ctl->gone);
+    DT_COMM_FREE(ctl->there);
+    DT_COMM_FREE(ctl->root_have);
+    dt__gather_drop(ctl);
+    DT_COMM_FREE(ctl);
+    w->control = NULL;
+}
+DT__INSIDE int dt__control_new(dt__world *w) /* without its thread; negative: errno */
+{
+    dt__control       *ctl = (dt__control *)DT_COMM_MALLOC(sizeof *ctl);
+    pthread_condattr_t attr;
+    if (!ctl) return -1;
+    memset(ctl, 0, sizeof *ctl);
+    w->control = ctl;
+    ctl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
+    ctl->there = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
+    ctl->root_have = (uint64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *ctl->root_have);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&ctl->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    if (ctl->wake < 0 || !ctl->gone || !ctl->there || !ctl->root_have) {
+        dt__control_free(w);
+        return -1;
+    }
+    memset(ctl->gone, 0, (size_t)w->size);
+    memset(ctl->there, 0, (size_t)w->size);
+    ctl->there[0] = 1;
+    ctl->nthere = 1;
+    ctl->complete = w->rank != 0;
+    ctl->missing_at = dt__comm_now() + 1000000000;
+    return 0;
+}
+static int dt__control_start(dt__world *w)
+{
+    sigset_t all, old;
+    int      e;
+    if (dt__control_new(w) < 0) return -1;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    w->control->started = true;
+    e = pthread_create(&w->control->thread, NULL, dt__control_main, w);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (e == 0) return 0;
+    dt__control_free(w);
+    errno = e;
+    return -1;
+}
+static int dt__control_adopt(dt__world *w, int fd, int peer)
+{
+    pthread_mutex_lock(&w->lock);
+    dt__conn *k = dt__conn_new(w, fd, DT__KIND_TREE, peer);
+    if (k) {
+        k->ready = true;
+        w->control->parent = k;
+        w->joined = true;
+        dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
+    }
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+    if (k) return 0;
+    close(fd);
+    return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+}
+static void dt__control_end(dt__world *w) /* at once; dt__world_unref leaves in good order */
+{
+    dt__control *ctl = w->control;
+    pthread_mutex_lock(&w->lock);
+    if (!ctl->leaving) { /* joining failed: what is said goes out, for a moment */
+        ctl->leaving = ctl->released = ctl->alone = true;
+        ctl->release_deadline = dt__comm_now() + 300000000;
+    }
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+    pthread_join(ctl->thread, NULL);
+    dt__control_free(w);
+}
+DT__INSIDE void dt__world_unref(dt__world *w)
+{
+    if (!w || __atomic_sub_fetch(&w->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+    if (w->control) {
+        dt__control *ctl = w->control;
+        pthread_mutex_lock(&w->lock);
+        bool   hurt = ctl->ndied > 0 || ctl->naborts > 0;
+        double wait = hurt && w->timeout > 1 ? 1 : w->timeout;
+        ctl->leaving = true;
+        ctl->leave_deadline = dt__comm_now() + (int64_t)(wait * 1e9);
+        pthread_mutex_unlock(&w->lock);
+        dt__control_wake(w);
+    }
+    dt__world_close(w);
+}
+
+/* ==================================================================================================== >>shared
+   Ranks of one machine share a segment of memory: processes a memfd, threads an anonymous mapping.
+
+   Each rank has a seat there. To a shared operation every rank comes with a post: what it is about to do, and where its
+   vector lies or, if it is short, the vector itself. There are two posts, used in turn: who writes the one of
+   operation k+2 has seen everyone's post of k+1, and they came there after reading those of k.
+     short      the vector is in the post: everyone reads all posts and reduces for itself. One meeting.
+     direct     all vectors lie where all can see them: each rank reduces its part and writes it to all vectors.
+     staged     other vectors pass through a few stages a rank, piece by piece. Each rank puts a piece there but for
+                its own part, reduces that from all stages into all stages, and takes what the others left in its own.
+   Plans (rings, trees ...) send through a channel for each ordered pair: a frame, and the payload in a few fragments
+   or, if the receiver can see it, the place where it lies.
+
+   Waiting spins, then yields, then sleeps on a word of the own seat; who publishes something looks whether anyone
+   sleeps. */
+
+static dt__channel *dt__channel_of(const dt__shared *s, int from, int to)
+{
+    return (dt__channel *)(void *)(s->base + dt__shared_seats(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
+}
+static int64_t dt__shared_arenas(int n) /* where they begin */
+{
+    size_t at = dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
+    return (int64_t)((at + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1));
+}
+
+DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text)
+{
+    if (__atomic_exchange_n(&s->hall->failing, 1, __ATOMIC_SEQ_CST)) return;
+    snprintf(s->hall->text, sizeof s->hall->text, "%s", text);
+    s->hall->rank = rank;
+    __atomic_store_n(&s->hall->status, status, __ATOMIC_RELEASE);
+}
+/* ---- waking and sleeping */
+static void dt__futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+DT__INSIDE void dt__shared_wake(dt__shared *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        dt__seat *t = dt__seat_of(s, i);
+        if (i == s->me || !__atomic_load_n(&t->asleep, __ATOMIC_RELAXED)) continue;
+        __atomic_add_fetch(&t->bell, 1, __ATOMIC_SEQ_CST);
+        dt__futex_wake(&t->bell);
+    }
+}
+DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
+{
+    struct timespec t;
+    t.tv_sec = (time_t)(ns / 1000000000);
+    t.tv_nsec = (long)(ns % 1000000000);
+    syscall(SYS_futex, &dt__seat_of(s, s->me)->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+    dt__shared_rise(s);
+}
+
+/* ---- what ranks say they do */
+DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done)
+{
+    const dt__shared *s = (const dt__shared *)__atomic_load_n(&c->shared, __ATOMIC_ACQUIRE);
+    if (!s || s->index[rank] < 0) return false;
+    const dt__seat *t = dt__seat_of(s, s->index[rank]);
+    uint64_t        begun = __atomic_load_n(&t->begun, __ATOMIC_ACQUIRE);
+    *done = __atomic_load_n(&t->done, __ATOMIC_ACQUIRE);
+    return begun && dt__note_get(t->note, begun - 1, f);
+}
+/* While waiting: has someone begun something else under this number? False: yes, and the communicator has failed. */
+DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
+{
+    dt__shared *s = (dt__shared *)c->shared;
+    uint64_t    print = dt__frame_print(mine);
+    for (int i = 0; i < s->n; i++) {
+        const dt__note *n = &dt__seat_of(s, i)->note[mine->seq % DT__NOTES];
+        dt__frame       f;
+        if (i == s->me || __atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != mine->seq + 1 || n->print == print) continue;
+        if (!dt__note_get(dt__seat_of(s, i)->note, mine->seq, &f)) continue;
+        if (!c->client->frame_ok(c, s->rank[i], mine, &f)) return false;
+    }
+    return true;
+}
+
+/* ---- memory of a segment: taken before it is touched, since what is not there then is a signal */
+static bool dt__segment_take(int fd, int64_t at, int64_t n)
+{
+    while (n > 0) { /* in pieces: a signal undoes the one under way */
+        int64_t k = n < 2 << 20 ? n : 2 << 20;
+        if (syscall(SYS_fallocate, fd, 0, (off_t)at, (off_t)k) == 0) at += k, n -= k;
+        else if (errno != EINTR) return false;
+    }
+    return true;
+}
+static bool dt__channel_take(dt_comm *c, dt__shared *s, int to, size_t n) /* n: bytes of a fragment */
+{
+    int64_t at = (int64_t)((char *)dt__channel_of(s, s->me, to)->data - s->base);
+    size_t  k = 4096;
+    if (s->fd < 0 || n <= s->ready[to]) return true;
+    while (k < n) k *= 2;
+    for (int i = 0; i < DT__FRAGMENTS; i++)
+        if (!dt__segment_take(s->fd, at + (int64_t)i * DT__FRAGMENT, (int64_t)k)) {
+            dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no shared memory for messages to rank %d: %s",
+                          c->rank, s->rank[to], strerror(errno));
+            return false;
+        }
+    s->ready[to] = k;
+    return true;
+}
+
+/* ---- channels */
+static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
+{
+    dt__shared  *s = (dt__shared *)c->shared;
+    dt__channel *h = dt__channel_of(s, s->me, s->index[peer]);
+    uint64_t     tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
+    if (m->state == 0) {
+        if (h->head != tail) return 0; /* the message before is not taken yet */
+        h->frame = m->head;
+        h->at = m->n > 4096 ? dt__shared_at(s, m->ptr, m->n) : -1;
+        if (h->at < 0 && m->n &&
+            !dt__channel_take(c, s, s->index[peer], m->n < DT__FRAGMENT ? m->n : (size_t)DT__FRAGMENT))
+            return c->status;
+        m->state = 1;
+        if (h->at >= 0 || !m->n) {
+            __atomic_store_n(&h->head, h->head + 1, __ATOMIC_RELEASE);
+            dt__shared_ring(s);
+            m->done = m->n;
+            if (h->at >= 0) m->state = 2; /* until it is taken */
+        }
+    }
+    if (m->state == 2) return tail == h->head;
+    bool moved = false;
+    while (m->done < m->n && h->head - tail < DT__FRAGMENTS) {
+        size_t k = m->n - m->done < DT__FRAGMENT ? m->n - m->done : (size_t)DT__FRAGMENT;
+        memcpy(h->data[h->head % DT__FRAGMENTS], m->ptr + m->done, k);
+        m->done += k;
+        __atomic_store_n(&h->head, h->head + 1, __ATOMIC_RELEASE);
+        tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
+        moved = true;
+    }
+    if (moved) dt__shared_ring(s);
+    return m->done == m->n;
+}
+static void dt__msg_take(const dt_comm *c, dt__msg *m, const void *src, size_t k) /* the next k bytes of the payload */
+{
+    if (m->fold) c->client->fold(m->dtype, m->op, m->ptr + m->done, src, (int64_t)(k / dt__elem_nbytes(m->dtype)), m->left);
+    else dt__comm_copy(m->ptr + m->done, src, k);
+    m->done += k;
+}
+static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
+{
+    dt__shared  *s = (dt__shared *)c->shared;
+    dt__channel *h = dt__channel_of(s, s->index[peer], s->me);
+    uint64_t     head = __atomic_load_n(&h->head, __ATOMIC_ACQUIRE);
+    if (head == h->tail) return 0;
+    if (m->state == 0) {
+        if (!c->client->frame_ok(c, peer, &m->head, &h->frame)) return c->status;
+        if (h->at >= 0) {
+            if (!dt__shared_touch(s)) return 0;
+            dt__msg_take(c, m, dt__shared_see(s, h->at), m->n);
+            dt__shared_leave(s);
+        }
+        m->state = 1;
+        if (h->at >= 0 || !m->n) {
+            __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
+            dt__shared_ring(s);
+            return 1;
+        }
+    }
+    while (m->done < m->n && head != h->tail) {
+        size_t k = m->n - m->done < DT__FRAGMENT ? m->n - m->done : (size_t)DT__FRAGMENT;
+        dt__msg_take(c, m, h->data[h->tail % DT__FRAGMENTS], k);
+        __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
+        head = __atomic_load_n(&h->head, __ATOMIC_ACQUIRE);
+    }
+    dt__shared_ring(s);
+    return m->done == m->n;
+}
+
+/* ---- a segment */
+static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has, at most 1/4 of 2^46 together */
+{
+    int64_t pages = (int64_t)sysconf(_SC_PHYS_PAGES), page = (int64_t)sysconf(_SC_PAGESIZE);
+    int64_t ram = pages > 0 && page > 0 ? pages * page : INT64_C(1) << 34, most = (INT64_C(1) << 44) / n;
+    const char *s = getenv("DT_COMM_ARENA"); /* MiB */
+    if (s && atoll(s) > 0 && atoll(s) < INT64_C(1) << 40) ram = (int64_t)atoll(s) << 20;
+    if (ram > most) ram = most;
+    return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
+}
+/* A new segment of n ranks: seats, the heads of channels and a place for arenas. Negative: errno. */
+DT__INSIDE int dt__segment_new(int n)
+{
+    int64_t       seats = (int64_t)dt__shared_seats(n), fixed = dt__shared_arenas(n), arena = dt__arena_size(n);
+    struct rlimit most;
+    int           fd, e;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY) { /* a larger one would be a signal */
+        int64_t room = most.rlim_cur > (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)most.rlim_cur;
+        errno = EFBIG;
+        if (room < fixed) return -1;
+        if (arena > (room - fixed) / n) arena = (room - fixed) / n & ~((INT64_C(2) << 20) - 1);
+    }
+    fd = (int)syscall(SYS_memfd_create, "dt", 1u /* close on exec */);
+    if (fd < 0) return -1;
+    bool ok = ftruncate(fd, (off_t)(fixed + n * arena)) == 0 && dt__segment_take(fd, 0, seats);
+    for (int64_t i = 0; ok && i < (int64_t)n * n; i++)
+        ok = dt__segment_take(fd, seats + i * (int64_t)sizeof(dt__channel), (int64_t)offsetof(dt__channel, data));
+    if (ok) return fd;
+    e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+}
+DT__INSIDE int dt__shared_cores(uint64_t *set) /* that this thread may use; how many */
+{
+    uint64_t all[DT__CORES / 64];
+    long     n = syscall(SYS_sched_getaffinity, 0, sizeof all, all);
+    int      cores = 0;
+    for (long i = 0; i < DT__CORES / 64; i++) {
+        uint64_t word = i < n / 8 ? all[i] : 0;
+        cores += __builtin_popcountll(word);
+        if (set) set[i] = word;
+    }
+    return cores ? cores : 1;
+}
+/* Looks before the first yield. Ranks may be bound to a core each: together they need as many as they are. */
+DT__INSIDE int dt__shared_spin(dt__shared *s)
+{
+    uint64_t all[DT__CORES / 64];
+    int      cores = 0;
+    if (s->spin >= 0) return s->spin;
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < s->n; i++) {
+        const dt__seat *t = dt__seat_of(s, i);
+        if (!__atomic_load_n(&t->sat, __ATOMIC_ACQUIRE)) return 0; /* not yet */
+        for (int k = 0; k < DT__CORES / 64; k++) all[k] |= t->cores[k];
+    }
+    for (int k = 0; k < DT__CORES / 64; k++) cores += __builtin_popcountll(all[k]);
+    s->spin = s->n <= cores || !cores ? 4000 : 0;
+    return s->spin;
+}
+DT__INSIDE void dt__shared_free(dt__shared *s)
+{
+    if (!s) return;
+    for (dt__lot *b = s->blocks; b;) {
+        dt__lot *next = b->next;
+        DT_COMM_FREE(b);
+        b = next;
+    }
+    bool last = s->base && (s->fd >= 0 || !__atomic_sub_fetch(&s->hall->refs, 1, __ATOMIC_ACQ_REL));
+    if (last) munmap(s->base, s->nbytes);
+    if (s->fd >= 0) close(s->fd);
+    DT_COMM_FREE(s->index);
+    DT_COMM_FREE(s->rank);
+    DT_COMM_FREE(s->ready);
+    pthread_mutex_destroy(&s->lock);
+    DT_COMM_FREE(s);
+}
+/* The seat of c among its n ranks here (member: their ranks in c). base: of threads; else the segment of fd. */
+DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd)
+{
+    dt__shared *s = (dt__shared *)dt__comm_zeroed(1, sizeof *s);
+    if (!s) return NULL;
+    s->fd = fd;
+    s->base = base;
+    s->nbytes = nbytes;
+    s->n = n;
+    pthread_mutex_init(&s->lock, NULL);
+    s->index = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *s->index);
+    s->rank = (int *)DT_COMM_MALLOC((size_t)n * sizeof *s->rank);
+    s->ready = (size_t *)dt__comm_zeroed((size_t)n, sizeof *s->ready);
+    if (fd >= 0 && s->index && s->rank && s->ready) {
+        void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+        s->base = p == MAP_FAILED ? NULL : (char *)p;
+    }
+    if (!s->base || !s->index || !s->rank || !s->ready) {
+        if (fd < 0) s->base = NULL; /* not ours to unmap */
+        s->fd = -1;                 /* nor to close */
+        dt__shared_free(s);
+        return NULL;
+    }
+    s->hall = (dt__hall *)(void *)s->base;
+    for (int i = 0; i < c->size; i++) s->index[i] = -1;
+    for (int i = 0; i < n; i++) {
+        s->rank[i] = local[i];
+        s->index[local[i]] = i;
+        if (local[i] == c->rank) s->me = i;
+    }
+    s->spin = -1;
+    dt__shared_cores(dt__seat_of(s, s->me)->cores);
+    __atomic_store_n(&dt__seat_of(s, s->me)->sat, 1u, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->note, (struct dt__note *)dt__seat_of(s, s->me)->note, __ATOMIC_RELEASE);
+    if (fd >= 0) {
+        s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
+        s->arena_at = dt__shared_arenas(n) + s->me * s->arena_n;
+        madvise(s->base + s->arena_at, (size_t)s->arena_n, MADV_HUGEPAGE);
+    }
+    return s;
+}
+
+/* ---- the arena */
+DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes)
+{
+    int64_t    n = (int64_t)((nbytes + 63) & ~(size_t)63), align = n >= 4096 ? 4096 : 64;
+    dt__lot *b, *last = NULL, *fresh = (dt__lot *)DT_COMM_MALLOC(sizeof *fresh);
+    if (n >= 4096) n = (n + 4095) & ~INT64_C(4095);
+    pthread_mutex_lock(&s->lock);
+    for (b = s->blocks; b; last = b, b = b->next)
+        if (!b->used && b->n >= n && b->at % align == 0) break;
+    int64_t at = last ? (last->at + last->n + align - 1) / align * align : 0;
+    if (fresh && b && b->n > n) { /* the rest stays free */
+        fresh->at = b->at + n;
+        fresh->n = b->n - n;
+        fresh->used = false;
+        fresh->next = b->next;
+        b->next = fresh;
+        b->n = n;
+        fresh = NULL;
+    } else if (fresh && !b && at <= s->arena_n && n <= s->arena_n - at) {
+        b = fresh;
+        fresh = NULL;
+        b->at = at;
+        b->n = n;
+        b->next = NULL;
+        if (last) last->next = b;
+        else s->blocks = b;
+    }
+    if (b) b->used = true;
+    pthread_mutex_unlock(&s->lock);
+    DT_COMM_FREE(fresh);
+    if (!b) return NULL;
+    char *p = s->base + s->arena_at + b->at;
+    if (!dt__segment_take(s->fd, s->arena_at + b->at, n)) {
+        b->used = false;
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i += 4096) *(volatile char *)(p + i) = 0;
+    return p;
+}
+DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr) /* false: it is not from here */
+{
+    int64_t at = dt__shared_at(s, ptr, 0) - s->arena_at;
+    bool    found = false;
+    pthread_mutex_lock(&s->lock);
+    for (dt__lot *b = s->blocks, *last = NULL; b; last = b, b = b->next) {
+        if (b->at != at || !b->used) continue;
+        found = true;
+        b->used = false;
+        if (b->n >= 1 << 20)
+            syscall(SYS_fallocate, s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(s->arena_at + b->at),
+                             (off_t)b->n);
+        dt__lot *next = b->next;
+        if (next && !next->used && b->at + b->n == next->at) {
+            b->n += next->n;
+            b->next = next->next;
+            DT_COMM_FREE(next);
+        }
+        if (last && !last->used && last->at + last->n == b->at) {
+            last->n += b->n;
+            last->next = b->next;
+            DT_COMM_FREE(b);
+        }
+        break;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+DT__INSIDE const dt__transport *dt__transport_shared(void)
+{
+    static const dt__transport shared = { "shm", dt__shared_send, dt__shared_recv, NULL, NULL };
+    return &shared;
+}
+
+/* ==================================================================================================== >>tcp
+   A link is what goes to and comes from one peer, over c->streams sockets. A message is its header, then its payload,
+   on stream 0. A payload of DT__TCP_STRIPE bytes or more is cut into one contiguous part for each stream; the header is
+   on stream 0 only, and no stream is read before it is checked. Sends end when the kernel has all of it.
+
+   A closed connection says that the peer is gone, but not why, nor whether somebody else went first. The control tree
+   knows: the link waits for it DT__TCP_GRACE and fails the communicator itself only then.
+
+   c->bandwidth is kept by a bucket that all links of the rank share, with two milliseconds in it; while something waits
+   it fills without end, as a wire goes on sending while its rank computes. c->latency is kept by the receiver: a message
+   is delivered so long after its last byte arrived, by the kernel's clock where it tells. Rank 0's are in the costs by
+   which algorithms are chosen. */
+
+/* Every call on a socket. Tests put faults here, and their own ends of links below. */
+#ifndef DT__SEND
+#define DT__SEND(fd, msg, flags) sendmsg(fd, msg, flags)
+#endif
+#ifndef DT__RECV
+#define DT__RECV(fd, msg, flags) recvmsg(fd, msg, flags)
+#endif
+#ifndef DT__POLL
+#define DT__POLL(fds, n, timespec) (int)syscall(SYS_ppoll, fds, n, timespec, NULL, 0)
+#endif
+#ifndef DT__WORLD_LINK
+#define DT__WORLD_LINK dt__world_link
+#define DT__WORLD_ABORT dt__world_abort
+#define DT__WORLD_ASK dt__world_ask
+#endif
+#ifndef DT__FRAME_OK
+#define DT__FRAME_OK(c, peer, want, got) (c)->client->frame_ok(c, peer, want, got)
+#endif
+
+enum {
+    DT__TCP_STREAMS = 16,
+    DT__TCP_STRIPE = 256 << 10,
+    DT__TCP_STAGE = 256 << 10, /* for what is reduced on arrival */
+    DT__TCP_SMALL = 4 << 10,   /* header and payload are read in one call up to here */
+    DT__TCP_TURN = 1 << 20,    /* bytes that a call moves at most, so that both directions get on */
+    DT__TCP_BUFFER = 4 << 20,  /* asked of the kernel, each way */
+    DT__TCP_WAKE = 128 << 10,  /* of a long payload so much must be there to wake who sleeps beside a program */
+    DT__TCP_GRACE = 500        /* ms */
+};
+typedef struct dt__tcp_way {       /* one direction of a link: the message under way */
+    size_t   done[DT__TCP_STREAMS]; /* payload bytes of each stream's part */
+    size_t   held[DT__TCP_STREAMS]; /* of them in the stage, not reduced yet */
+    size_t   rest[DT__TCP_STREAMS]; /* still to come, of a stream that was found empty */
+    uint32_t blocked;               /* streams that the last call found full or empty, a bit each */
+    bool     more;                  /* it stopped before it was blocked */
+    int64_t  ready;                 /* ns: nothing moves before; 0: at once */
+} dt__tcp_way;
+typedef struct dt__tcp_link {
+    int         fd[DT__TCP_STREAMS]; /* -1: not open */
+    int         peer;
+    int         wake[DT__TCP_STREAMS]; /* bytes that must be there to wake a sleeper; 0: as it came, which is 1 */
+    uint32_t    opening;             /* streams that are waited for */
+    int64_t     died;                /* ns: when a socket was found closed; 0: it lives */
+    int         error;               /* errno of that; 0: closed in order */
+    int64_t     arrived;             /* ns: the last byte that came */
+    size_t      ahead;               /* payload bytes in small that came with the header */
+    dt__tcp_way in, out;
+    dt__frame   got;
+    char       *stage;
+    char        small[DT__TCP_SMALL];
+} dt__tcp_link;
+typedef struct dt__tcp {
+    dt__tcp_link **link;   /* by peer; NULL: not used yet */
+    dt__tcp_link **used;   /* the same, one behind the other */
+    int            nused, streams;
+    int            sndbuf, rcvbuf; /* 0: the kernel's own */
+    struct pollfd *poll;
+    double         tokens; /* bytes that may be sent now; below 0: owed */
+    bool           queued; /* something has waited for them since */
+    int64_t        filled; /* ns */
+    uint64_t       sent;   /* bytes, headers too: atomic */
+} dt__tcp;
+
+DT__INSIDE int dt__tcp_status(const dt_comm *c) /* of a communicator that has failed */
+{
+    int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    return status ? status : DT_COMM_ERR_NET;
+}
+/* Fails c on all ranks; returns the status. */
+DT__INSIDE int dt__tcp_fail(dt_comm *c, int status, int rank, const char *format, ...)
+{
+    char    text[512];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    if (c->world) DT__WORLD_ABORT(c->world, c, status, rank, text);
+    dt__comm_failed(c, status, rank, text);
+    return dt__tcp_status(c);
+}
+
+/* A buffer above the system's limit is cut to it and no longer grows by itself: the kernel's own is better then. */
+static int dt__tcp_buffer(const char *limit)
+{
+    char    text[32];
+    int     fd = open(limit, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    return atol(text) >= DT__TCP_BUFFER ? DT__TCP_BUFFER : 0;
+}
+static dt__tcp *dt__tcp_of(dt_comm *c)
+{
+    dt__tcp *t = (dt__tcp *)c->tcp;
+    size_t   n = (size_t)c->size;
+    if (t) return t;
+    t = (dt__tcp *)DT_COMM_MALLOC(sizeof *t);
+    if (t) {
+        memset(t, 0, sizeof *t);
+        t->streams = c->streams < 1 ? 1 : c->streams > DT__TCP_STREAMS ? DT__TCP_STREAMS : c->streams;
+        t->link = (dt__tcp_link **)DT_COMM_MALLOC(n * sizeof *t->link);
+        t->used = (dt__tcp_link **)DT_COMM_MALLOC(n * sizeof *t->used);
+    }
+    if (!t || !t->link || !t->used) {
+        if (t) DT_COMM_FREE(t->link), DT_COMM_FREE(t->used);
+        DT_COMM_FREE(t);
+        dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for the links of rank %d", c->rank);
+        return NULL;
+    }
+    memset(t->link, 0, n * sizeof *t->link);
+    t->sndbuf = dt__tcp_buffer("/proc/sys/net/core/wmem_max");
+    t->rcvbuf = dt__tcp_buffer("/proc/sys/net/core/rmem_max");
+    t->filled = dt__comm_now();
+    __atomic_store_n(&c->tcp, (void *)t, __ATOMIC_RELEASE);
+    return t;
+}
+static dt__tcp_link *dt__tcp_link_of(dt_comm *c, int peer)
+{
+    dt__tcp       *t = dt__tcp_of(c);
+    dt__tcp_link  *l;
+    struct pollfd *p;
+    if (!t) return NULL;
+    if (t->link[peer]) return t->link[peer];
+    p = (struct pollfd *)DT_COMM_REALLOC(t->poll, (1 + (size_t)(t->nused + 1) * (size_t)t->streams) * sizeof *p);
+    if (p) t->poll = p;
+    l = p ? (dt__tcp_link *)DT_COMM_MALLOC(sizeof *l) : NULL;
+    if (!l) {
+        dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for the link from rank %d to %d", c->rank, peer);
+        return NULL;
+    }
+    memset(l, 0, sizeof *l);
+    for (int s = 0; s < DT__TCP_STREAMS; s++) l->fd[s] = -1;
+    l->peer = peer;
+    t->link[peer] = t->used[t->nused++] = l;
+    return l;
+}
+/* What the kernel does not know to do is left: Unix sockets have no such options. */
+static void dt__tcp_tune(dt_comm *c, dt__tcp *t, int fd)
+{
+    int one = 1, ms = c->timeout > 0 && c->timeout < 1e6 ? (int)(c->timeout * 1000) + 5000 : 0;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (t->sndbuf) (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &t->sndbuf, sizeof t->sndbuf);
+    if (t->rcvbuf) (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &t->rcvbuf, sizeof t->rcvbuf);
+    if (ms) (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms); /* the engine's question comes first */
+    if (c->latency > 0) (void)setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
+}
+/* 1: stream s is open; 0: not yet; negative: failed */
+static int dt__tcp_open(dt_comm *c, dt__tcp_link *l, int s)
+{
+    int fd;
+    if (l->fd[s] >= 0) return 1;
+    fd = DT__WORLD_LINK(c->world, c, c->member ? c->member[l->peer] : l->peer, s);
+    if (fd < -1) return dt__tcp_status(c);
+    l->opening = fd < 0 ? l->opening | 1u << s : l->opening & ~(1u << s);
+    if (fd < 0) return 0;
+    dt__tcp_tune(c, (dt__tcp *)c->tcp, fd);
+    l->fd[s] = fd;
+    return 1;
+}
+/* Where the part of stream s begins, in a payload of n bytes; that of 'streams' is n. Elements are whole in it. */
+static size_t dt__tcp_part(size_t n, int streams, int s)
+{
+    size_t per = (n / (size_t)streams + 64) & ~(size_t)63;
+    return s == streams || (size_t)s * per > n ? n : (size_t)s * per;
+}
+
+/* The peer has closed, or the network has: see above. 0: wait; negative: failed. */
+static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error)
+{
+    const dt__world *w = c->world;
+    const char      *host = w && w->member && c->member ? w->member[c->member[l->peer]].host_name : "";
+    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!l->died) {
+        l->died = dt__comm_now();
+        l->error = error;
+    }
+    if (dt__comm_now() - l->died < (int64_t)DT__TCP_GRACE * 1000000) return 0;
+    return dt__tcp_fail(c, DT_COMM_ERR_PEER, l->peer,
+                        "rank %d%s%.64s%s is gone: its connection to rank %d was %s%s; its last output may tell why",
+                        l->peer, host[0] ? " (" : "", host, host[0] ? ")" : "", c->rank,
+                        l->error ? "lost: " : "closed in an operation", l->error ? strerror(l->error) : "");
+}
+static int dt__tcp_error(dt_comm *c, dt__tcp_link *l, int error, const char *call) /* of a socket call */
+{
+    switch (error) {
+    case ECONNRESET:
+    case EPIPE:
+    case ETIMEDOUT:
+    case ECONNABORTED:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ENETRESET:
+    case EHOSTDOWN: return dt__tcp_gone(c, l, error);
+    default:
+        return dt__tcp_fail(c, DT_COMM_ERR_NET, l->peer, "tcp: %s between ranks %d and %d: %s", call, c->rank, l->peer,
+                            strerror(error));
+    }
+}
+
+/* How many of n bytes may be sent now; 0: not before *ready. */
+static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *ready)
+{
+    double  burst = c->bandwidth * 2e-3;
+    int64_t now;
+    *ready = 0;
+    if (c->bandwidth <= 0) return n;
+    if (burst < 1448) burst = 1448;
+    now = dt__comm_now();
+    t->tokens += (double)(now - t->filled) * 1e-9 * c->bandwidth;
+    t->filled = now;
+    if (t->tokens > burst && !t->queued) t->tokens = burst; /* a wire does not save what it was not asked for */
+    if (t->tokens > 0) return (double)n < burst ? n : (size_t)burst;
+    t->queued = true;
+    *ready = now + (int64_t)(-t->tokens / c->bandwidth * 1e9) + 1;
+    return 0;
+}
+/* Moves what it can of stream s. 0, or negative: failed. */
+static int dt__tcp_push(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *from, size_t n)
+{
+    dt__tcp     *t = (dt__tcp *)c->tcp;
+    dt__tcp_way *w = &l->out;
+    size_t       moved = 0;
+    for (;;) {
+        size_t        head = s == 0 ? sizeof m->head - m->head_done : 0, rest = n - w->done[s], may;
+        struct iovec  v[2];
+        struct msghdr mh;
+        ssize_t       r;
+        if (head + rest == 0) return 0;
+        if (moved >= DT__TCP_TURN) {
+            w->more = true;
+            return 0;
+        }
+        may = dt__tcp_allowed(c, t, head + rest < DT__TCP_TURN ? head + rest : (size_t)DT__TCP_TURN, &w->ready);
+        if (may == 0) return 0;
+        memset(&mh, 0, sizeof mh);
+        v[0].iov_base = (char *)&m->head + m->head_done;
+        v[0].iov_len = head < may ? head : may;
+        v[1].iov_base = from + w->done[s];
+        v[1].iov_len = may - v[0].iov_len;
+        mh.msg_iov = head ? v : v + 1;
+        mh.msg_iovlen = head ? 2 : 1;
+        r = DT__SEND(l->fd[s], &mh, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            w->blocked |= 1u << s;
+            return 0;
+        }
+        if (r < 0) return dt__tcp_error(c, l, errno, "send");
+        t->tokens -= (double)r;
+        t->queued = t->queued && (size_t)r < head + rest;
+        moved += (size_t)r;
+        __atomic_fetch_add(&t->sent, (uint64_t)r, __ATOMIC_RELAXED);
+        if ((size_t)r < head) head = (size_t)r;
+        m->head_done += head;
+        w->done[s] += (size_t)r - head;
+        m->done += (size_t)r - head;
+    }
+}
+static int dt__tcp_send(dt_comm *c, int peer, dt__msg *m)
+{
+    dt__tcp_link *l;
+    int           streams, r;
+    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    l = dt__tcp_link_of(c, peer);
+    if (!l) return dt__tcp_status(c);
+    if (m->state == 0) memset(l->out.done, 0, sizeof l->out.done);
+    m->state = 1;
+    l->out.blocked = 0;
+    l->out.more = false;
+    l->out.ready = 0;
+    if (l->died) return dt__tcp_gone(c, l, 0);
+    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->tcp)->streams;
+    for (int s = 0; s < streams; s++) {
+        size_t at = dt__tcp_part(m->n, streams, s), end = dt__tcp_part(m->n, streams, s + 1);
+        r = dt__tcp_open(c, l, s);
+        if (r > 0) r = dt__tcp_push(c, l, s, m, m->ptr + at, end - at);
+        if (r < 0) return r;
+    }
+    return m->head_done == sizeof m->head && m->done == m->n;
+}
+
+/* When the bytes that a call brought had arrived: the kernel stamps them by the clock of the day. */
+static int64_t dt__tcp_stamp(struct msghdr *mh)
+{
+    int64_t now = dt__comm_now();
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(mh); h; h = CMSG_NXTHDR(mh, h))
+        if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_TIMESTAMPNS) {
+            struct timespec at, day;
+            int64_t         age;
+            memcpy(&at, CMSG_DATA(h), sizeof at);
+            clock_gettime(CLOCK_REALTIME, &day);
+            age = ((int64_t)day.tv_sec - at.tv_sec) * 1000000000 + (day.tv_nsec - at.tv_nsec);
+            if (age > 0 && age < (int64_t)10000000000) return now - age;
+        }
+    return now;
+}
+/* Reads into at most two places. *got: bytes, 0: none there. 0, or negative: failed; the peer may be gone. */
+static int dt__tcp_read(dt_comm *c, dt__tcp_link *l, int s, struct iovec *v, int nv, size_t *got)
+{
+    union {
+        struct cmsghdr align;
+        char           bytes[CMSG_SPACE(sizeof(struct timespec))];
+    } control;
+    for (;;) {
+        struct msghdr mh;
+        ssize_t       r;
+        *got = 0;
+        memset(&mh, 0, sizeof mh);
+        mh.msg_iov = v;
+        mh.msg_iovlen = (size_t)nv;
+        if (c->latency > 0) {
+            mh.msg_control = control.bytes;
+            mh.msg_controllen = sizeof control.bytes;
+        }
+        r = DT__RECV(l->fd[s], &mh, MSG_DONTWAIT);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            l->in.blocked |= 1u << s;
+            return 0;
+        }
+        if (r < 0) return dt__tcp_error(c, l, errno, "receive");
+        if (r == 0) return dt__tcp_gone(c, l, 0);
+        *got = (size_t)r;
+        if (c->latency > 0) {
+            int64_t at = dt__tcp_stamp(&mh);
+            if (at > l->arrived) l->arrived = at;
+        }
+        return 0;
+    }
+}
+/* The header, and with it what came behind it of a small payload: into small, for it may not be ours. */
+static int dt__tcp_head(dt_comm *c, dt__tcp_link *l, dt__msg *m)
+{
+    while (m->head_done < sizeof l->got) {
+        struct iovec v[2];
+        size_t       got, head = sizeof l->got - m->head_done;
+        int          r;
+        v[0].iov_base = (char *)&l->got + m->head_done;
+        v[0].iov_len = head;
+        v[1].iov_base = l->small;
+        v[1].iov_len = m->n <= DT__TCP_SMALL ? m->n : 0;
+        r = dt__tcp_read(c, l, 0, v, v[1].iov_len ? 2 : 1, &got);
+        if (r < 0 || got == 0) return r;
+        if (got > head) l->ahead = got - head;
+        m->head_done += got < head ? got : head;
+    }
+    if (!DT__FRAME_OK(c, l->peer, &m->head, &l->got)) {
+        dt__comm_failed(c, DT_COMM_ERR_MISMATCH, l->peer, "tcp: a message with a wrong header came");
+        return dt__tcp_status(c);
+    }
+    if (l->got.nbytes != m->n)
+        return dt__tcp_fail(c, DT_COMM_ERR_MISMATCH, l->peer,
+                            "rank %d sends %" PRIu64 " bytes in round %u of operation %" PRIu64 ", rank %d expects %zu",
+                            l->peer, l->got.nbytes, l->got.step, l->got.seq, c->rank, m->n);
+    m->state = 2;
+    return 0;
+}
+/* Reduces the whole elements among the bytes that are held at 'from'. */
+static void dt__tcp_fold(const dt_comm *c, dt__msg *m, dt__tcp_way *w, int s, char *to, char *from)
+{
+    size_t size = dt__elem_nbytes(m->dtype), part = w->held[s] % size, whole = w->held[s] - part;
+    if (!whole) return;
+    c->client->fold(m->dtype, m->op, to + w->done[s] - w->held[s], from, (int64_t)(whole / size), m->left);
+    if (part) memmove(from, from + whole, part);
+    w->held[s] = part;
+}
+static int dt__tcp_pull(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *to, size_t n)
+{
+    dt__tcp_way *w = &l->in;
+    size_t       room = (DT__TCP_STAGE / (size_t)((dt__tcp *)c->tcp)->streams) & ~(size_t)63, moved = 0;
+    char        *stage = m->n <= DT__TCP_SMALL ? l->small : l->stage ? l->stage + (size_t)s * room : NULL;
+    if (m->n <= DT__TCP_SMALL) room = DT__TCP_SMALL;
+    while (w->done[s] < n) {
+        struct iovec v;
+        size_t       got, rest = n - w->done[s];
+        int          r;
+        if (moved >= DT__TCP_TURN) {
+            w->more = true;
+            return 0;
+        }
+        v.iov_base = m->fold ? stage + w->held[s] : to + w->done[s];
+        v.iov_len = rest < DT__TCP_TURN ? rest : (size_t)DT__TCP_TURN;
+        if (m->fold && v.iov_len > room - w->held[s]) v.iov_len = room - w->held[s];
+        r = dt__tcp_read(c, l, s, &v, 1, &got);
+        w->rest[s] = rest;
+        if (r < 0 || got == 0) return r;
+        moved += got;
+        w->done[s] += got;
+        m->done += got;
+        if (!m->fold) continue;
+        w->held[s] += got;
+        dt__tcp_fold(c, m, w, s, to, stage);
+    }
+    return 0;
+}
+/* What dt__tcp_head read too much is the beginning of the payload. */
+static void dt__tcp_take(const dt_comm *c, dt__tcp_link *l, dt__msg *m)
+{
+    if (!l->ahead) return;
+    l->in.done[0] = m->done = l->ahead;
+    if (m->fold) {
+        l->in.held[0] = l->ahead;
+        dt__tcp_fold(c, m, &l->in, 0, m->ptr, l->small);
+    } else memcpy(m->ptr, l->small, l->ahead);
+    l->ahead = 0;
+}
+static int dt__tcp_recv(dt_comm *c, int peer, dt__msg *m)
+{
+    dt__tcp_link *l;
+    int           streams, r;
+    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    l = dt__tcp_link_of(c, peer);
+    if (!l) return dt__tcp_status(c);
+    l->in.blocked = 0;
+    l->in.more = false;
+    l->in.ready = 0;
+    if (m->state == 0) {
+        memset(&l->in, 0, sizeof l->in);
+        l->ahead = 0;
+        m->state = 1;
+    }
+    if (l->died) return dt__tcp_gone(c, l, 0);
+    if (m->state == 1) {
+        r = dt__tcp_open(c, l, 0);
+        if (r > 0) r = dt__tcp_head(c, l, m);
+        if (r < 0 || m->state == 1) return r;
+        if (m->fold && m->n > DT__TCP_SMALL && !l->stage) {
+            l->stage = (char *)DT_COMM_MALLOC(DT__TCP_STAGE);
+            if (!l->stage)
+                return dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for what rank %d gets", c->rank);
+        }
+        dt__tcp_take(c, l, m);
+    }
+    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->tcp)->streams;
+    for (int s = 0; s < streams; s++) {
+        size_t at = dt__tcp_part(m->n, streams, s), end = dt__tcp_part(m->n, streams, s + 1);
+        r = dt__tcp_open(c, l, s);
+        if (r > 0) r = dt__tcp_pull(c, l, s, m, m->ptr + at, end - at);
+        if (r < 0) return r;
+    }
+    if (m->done < m->n) return 0;
+    if (c->latency > 0) l->in.ready = l->arrived + (int64_t)(c->latency * 1e9);
+    if (l->in.ready && dt__comm_now() < l->in.ready) return 0;
+    l->in.ready = 0;
+    return 1;
+}
+
+/* Beside a program that computes each time it is woken counts: not for every packet of a long payload. */
+static void dt__tcp_low(const dt_comm *c, dt__tcp_link *l, int s)
+{
+    size_t rest = l->in.rest[s];
+    int    want = !c->client->aside(c) || rest < DT__TCP_WAKE / 4 ? 1 : rest < DT__TCP_WAKE ? (int)rest : (int)DT__TCP_WAKE;
+    if (want == (l->wake[s] ? l->wake[s] : 1)) return;
+    if (setsockopt(l->fd[s], SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want) == 0) l->wake[s] = want;
+}
+/* Sleeps on the sockets that the last calls found blocked, and on wake_fd. */
+static void dt__tcp_wait(dt_comm *c, double seconds)
+{
+    dt__tcp        *t = dt__tcp_of(c);
+    int64_t         now = dt__comm_now(), until;
+    struct pollfd   alone, *p = t && t->poll ? t->poll : &alone;
+    struct timespec ts;
+    nfds_t          n = 0;
+    int             woken = -1;
+    if (!dt__comm_ok(c) || !(seconds > 0)) seconds = 0;
+    until = now + (int64_t)((seconds < 3600 ? seconds : 3600) * 1e9);
+    if (c->wake_fd >= 0) {
+        woken = 0;
+        p[n].fd = c->wake_fd;
+        p[n++].events = POLLIN;
+    }
+    for (int i = 0; t && i < t->nused; i++) {
+        dt__tcp_link *l = t->used[i];
+        int64_t       at = until;
+        if (l->died) at = l->died + (int64_t)DT__TCP_GRACE * 1000000;
+        else if (l->in.more || l->out.more) at = now;
+        else if (l->opening) at = now + 1000000;
+        if (l->in.ready && l->in.ready < at) at = l->in.ready;
+        if (l->out.ready && l->out.ready < at) at = l->out.ready;
+        if (at < until) until = at;
+        for (int s = 0; s < t->streams && !l->died; s++) {
+            short events = (short)((l->out.blocked >> s & 1 ? POLLOUT : 0) | (l->in.blocked >> s & 1 ? POLLIN : 0));
+            if (!events || l->fd[s] < 0) continue;
+            if (events & POLLIN) dt__tcp_low(c, l, s);
+            p[n].fd = l->fd[s];
+            p[n++].events = events;
+        }
+    }
+    if (until < now) until = now;
+    ts.tv_sec = (time_t)((until - now) / 1000000000);
+    ts.tv_nsec = (long)((until - now) % 1000000000);
+    if (DT__POLL(p, n, &ts) > 0 && woken == 0 && (p[0].revents & POLLIN)) {
+        uint64_t times;
+        if (read(c->wake_fd, &times, sizeof times) < 0) return; /* somebody else took it */
+    }
+}
+/* What was sent is still delivered: the kernel does it. */
+static void dt__tcp_close(dt_comm *c)
+{
+    dt__tcp *t = (dt__tcp *)c->tcp;
+    if (!t) return;
+    __atomic_store_n(&c->tcp, (void *)NULL, __ATOMIC_RELEASE);
+    for (int i = 0; i < t->nused; i++) {
+        dt__tcp_link *l = t->used[i];
+        for (int s = 0; s < t->streams; s++)
+            if (l->fd[s] >= 0) {
+                shutdown(l->fd[s], SHUT_WR);
+                close(l->fd[s]);
+            }
+        DT_COMM_FREE(l->stage);
+        DT_COMM_FREE(l);
+    }
+    DT_COMM_FREE(t->link);
+    DT_COMM_FREE(t->used);
+    DT_COMM_FREE(t->poll);
+    DT_COMM_FREE(t);
+}
+/* Bytes sent through sockets, headers too. Any thread, while the communicator is there. */
+DT__INSIDE uint64_t dt__tcp_bytes(const dt_comm *c)
+{
+    const dt__tcp *t = (const dt__tcp *)__atomic_load_n(&c->tcp, __ATOMIC_ACQUIRE);
+    return t ? __atomic_load_n(&t->sent, __ATOMIC_RELAXED) : 0;
+}
+DT__INSIDE const dt__transport *dt__transport_tcp(void)
+{
+    static const dt__transport tcp = { "tcp", dt__tcp_send, dt__tcp_recv, dt__tcp_wait, dt__tcp_close };
+    return &tcp;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_NET_IMPLEMENTATION */

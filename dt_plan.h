@@ -1,0 +1,2408 @@
+/* dt_plan.h - v0.1.0 - collective algorithms as plans: who sends what to whom, what it costs, how it looks */
+/*
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt_plan.h"
+    In every other file that uses it:           #include "dt_plan.h"
+
+    Link with -lm. dt_base.h must lie beside it. dt_comm.h runs these plans.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_plan.h"
+    #include <stdio.h>
+    #include <string.h>
+
+    int main(void)
+    {
+        dt_plan      p;
+        dt_plan_opts o;
+        const char  *why = "";
+        int64_t      sent = 0;
+        memset(&p, 0, sizeof p);
+        memset(&o, 0, sizeof o);
+        o.world = 4;
+        o.count = 1000;
+        if (dt_plan_make(&p, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &why)) return 1;
+        for (int64_t i = 0; i < p.nsteps; i++)
+            if (p.step[i].kind == DT_STEP_SEND) sent += p.step[i].n;
+        printf("rank 0 of 4 sends %d elements in %d rounds\n", (int)sent, p.rounds);
+        dt_plan_free(&p);
+        return sent != 1500;
+    }
+
+WHAT IT DOES NOT DO
+
+    It runs nothing: no sockets, no threads, no data. Every call is a pure function of its arguments; only the calls that
+    take a path read or write a file.
+
+CONTENTS
+
+    >>plans          who sends what to whom: algorithms as lists of steps
+    >>costs          what a plan costs, and which one is chosen
+    >>predicting     what a plan takes on a described cluster
+    >>inside         what the headers above use of this one
+    >>planning       implementation from here: the algorithms
+    >>choosing       costs, and which algorithm is taken
+    >>drawing        a plan as a picture
+    >>timing         plans on a described cluster, without data
+
+MACROS
+
+    DT_PLAN_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
+    DT_COMM_MALLOC, DT_COMM_REALLOC, DT_COMM_FREE  memory of plans (all or none); default malloc
+
+ERRORS
+
+    A call returns 0 or a negative number. dt_plan_make and dt_sim_predict say why in *why, a static text; the calls that
+    read and write files leave a message for dt_plan_error.
+
+THREADS
+
+    Every call may run on any thread.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_PLAN_IMPLEMENTATION)
+#define DT_PLAN_IMPLEMENTATION
+#endif
+#include "dt_base.h"
+
+#ifndef DT_PLAN_H_INCLUDED
+#define DT_PLAN_H_INCLUDED
+
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_plan.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>plans
+   An algorithm is a pure function from (collective, rank, world, counts, topology) to a list of steps. A transport runs
+   the steps; a checker proves them; a simulator says what they cost. Nothing else knows an algorithm.
+
+   A rank works in two buffers: DT_PLAN_DATA, the vector of the collective, and DT_PLAN_SCRATCH, of plan.scratch
+   elements. Steps are ordered by round. All steps of a round may run at the same time; a rank begins a round when its
+   own steps of the round before are done. Within a round no step writes what another one reads or writes. Sends need no
+   buffering: a send and its receive meet in matching order between each pair of ranks, and any pairing of rounds that
+   waits only for that ends. Rounds have the same numbers on all ranks, for pictures and costs; a rank may have no step
+   in one. No step is of no elements, except in a barrier, and in a round of SHARE: there all ranks of the machine meet,
+   so each has one step. Operations are taken to be commutative; all ranks get the same bits.
+
+   The vector: allreduce, broadcast, reduce: count elements. The others: the segments of all ranks one behind the other,
+   counts[r] elements of rank r, on every rank; alltoall has world segments of what goes to each rank, and after it of
+   what came from each (DATA has as many elements as the larger of both). Before the plan runs a rank's own contribution
+   is in place (allgather, gather: its segment; scatter, broadcast: all of it at the root). Afterwards the result is:
+   allreduce, broadcast, allgather, and reduce and gather at the root: all of DATA; reduce_scatter, scatter: its own
+   segment. reduce leaves DATA of other ranks as it was, gather their own segment; other parts of DATA may change. */
+typedef enum dt_coll {
+    DT_COLL_BARRIER = 0, DT_COLL_ALLREDUCE, DT_COLL_REDUCE_SCATTER, DT_COLL_ALLGATHER, DT_COLL_BROADCAST,
+    DT_COLL_REDUCE, DT_COLL_GATHER, DT_COLL_SCATTER, DT_COLL_ALLTOALL, DT_COLL_SEND, DT_COLL_RECV, DT_COLL_COUNT
+} dt_coll;
+typedef enum dt_algo {
+    DT_ALGO_AUTO = 0,
+    DT_ALGO_DIRECT,    /* one rank has all of it: gather to it, send from it */
+    DT_ALGO_ALLTOALL,  /* every rank sends to every other: tiny messages */
+    DT_ALGO_TREE,      /* binomial */
+    DT_ALGO_RING,      /* with segments */
+    DT_ALGO_DOUBLING,  /* recursive doubling */
+    DT_ALGO_HALVING,   /* recursive halving, then doubling (Rabenseifner), with the fold for other than powers of two */
+    DT_ALGO_BLOCKS,    /* binary blocks */
+    DT_ALGO_TWO_LEVEL, /* inside each machine, across machines by shards, inside again */
+    DT_ALGO_LEADER,    /* the same through one rank of each machine */
+    DT_ALGO_SHARED,    /* in memory that all ranks see: each reduces its part of all vectors */
+    DT_ALGO_BRUCK,     /* allgather, alltoall */
+    DT_ALGO_CHAIN,     /* broadcast: a pipeline of segments */
+    DT_ALGO_SCATTER,   /* broadcast: scatter, then allgather */
+    DT_ALGO_PAIRS,     /* alltoall: one partner a round */
+    DT_ALGO_NATIVE,    /* what the transport itself has (MPI, NCCL) */
+    /* Reductions, only if asked for: one tree over the ranks for every element. The bits depend on the number of ranks
+       alone, not on collective, count, transport or machines. It sends what a ring sends, in two rounds (and one of
+       lg p that reduces), and needs a scratch of the vector's size. Beside auto, 2 and 4 ranks on 2 cores: 0.9 to 1.7
+       times the time from 256 KiB on, 1.1 to 4 times below. */
+    DT_ALGO_ORDERED,
+    DT_ALGO_COUNT
+} dt_algo;
+enum { DT_PLAN_DATA = 0, DT_PLAN_SCRATCH = 1 };
+typedef enum dt_step_kind {
+    DT_STEP_SEND = 1,  /* buf[at..at+n) to peer */
+    DT_STEP_RECV,      /* from peer to buf[at..) */
+    DT_STEP_FOLD,      /* from peer, reduced into buf[at..); left: what comes is the left operand */
+    DT_STEP_COPY,      /* buf[at..) := from_buf[from..), in a round without sends and receives */
+    DT_STEP_REDUCE,    /* buf[at..) := buf op from_buf[from..), or with left from_buf op buf; such a round too */
+    DT_STEP_SHARE      /* buf[at..) of all ranks of this machine: reduced in the order of ranks, written to all */
+} dt_step_kind;
+typedef struct dt_plan_step {
+    int32_t kind, round, peer;
+    int16_t buf, from_buf;
+    int32_t left;
+    int32_t dt__pad;
+    int64_t at, n, from;
+} dt_plan_step;
+typedef struct dt_plan {
+    dt_coll       coll;
+    dt_algo       algo;
+    int           rank, world;
+    int           rounds;
+    int64_t       nsteps, cap;
+    dt_plan_step *step;
+    int64_t       scratch; /* elements */
+    int64_t       count;   /* of DATA */
+} dt_plan;
+typedef struct dt_plan_opts {
+    int            rank, world;
+    int64_t        count;   /* allreduce, broadcast, reduce; or the equal part of each rank */
+    const int64_t *counts;  /* segments that differ; NULL: count each. alltoall: world x world, row s: what s sends */
+    int            root;
+    int64_t        segment; /* elements of a piece in pipelines; 0: whole */
+    const int     *host;    /* the machine of each rank; NULL: one machine */
+} dt_plan_opts;
+/* 0, or a negative number and *why (a static text): -1: the algorithm cannot do this, -2: memory is out. p may be
+   zeroed or used before; dt_plan_free frees. Alltoall by bruck needs equal counts, which dt_plan_can does not see. */
+DT_API int  dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const char **why);
+DT_API void dt_plan_free(dt_plan *p);
+DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host); /* does it exist? */
+DT_API const char *dt_coll_name(dt_coll c); /* "allreduce" ... */
+DT_API const char *dt_algo_name(dt_algo a); /* "ring" ...: what DT_COMM_ALGO takes */
+DT_API dt_algo     dt_algo_of(const char *name); /* DT_ALGO_COUNT: none */
+/* SHARE steps as sends and receives, for transports without shared memory. */
+DT_API int  dt_plan_lower(dt_plan *p, const int *host);
+
+/* ---------------------------------------------------------------------------------------------------- >>costs
+   What a plan costs: seconds = alpha a message + beta a byte sent on a link + gamma a byte reduced or copied, by link
+   class. On several machines link is the class between them: all ranks of a machine share its beta, and meet each
+   other in shared memory (as threads if link says so). */
+enum { DT_LINK_THREAD = 0, DT_LINK_SHM, DT_LINK_LOOP, DT_LINK_NET, DT_LINK_COUNT };
+typedef struct dt_costs {
+    double alpha[DT_LINK_COUNT], beta[DT_LINK_COUNT], gamma;
+} dt_costs;
+DT_API dt_costs dt_costs_default(void); /* the fixed table */
+/* A table as a text file: a first line "dt costs 1"; for each of thread, shm, loopback and network a line with its
+   name, picoseconds a message and femtoseconds a byte; a line "reducing" with femtoseconds a byte; a last line "end".
+   Whole numbers, up to 10 s and 1 us; what follows a # is a remark. A file that is not so is refused:
+   dt_plan_error() names line, what is there and what was expected. 0, or negative. */
+DT_API const char *dt_plan_error(void); /* why the last such call of this thread failed; NULL: none has */
+DT_API int      dt_costs_load(dt_costs *t, const char *path);
+DT_API int      dt_costs_save(const dt_costs *t, const char *path); /* whole or not at all */
+/* The algorithm that the table says is fastest; the same on every rank and in every run. nbytes: of the vector. Among
+   equals the first in dt_algo. *segment_bytes: 0, or what a chain takes. DT_ALGO_COUNT (cost: negative): none, or
+   memory is out. */
+DT_API dt_algo  dt_plan_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, int64_t nbytes,
+                               int64_t *segment_bytes);
+DT_API double   dt_plan_cost(const dt_costs *t, dt_coll coll, dt_algo algo, int world, const int *host, int link,
+                             int64_t nbytes, int64_t segment_bytes);
+/* The table and the sizes at which the choice changes, as text; like snprintf. */
+DT_API size_t   dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes);
+/* A picture: ranks down (1024 at most), rounds across, an arrow for each message. 0, or negative: there is no such
+   plan (-1), memory is out (-2), the file cannot be written (-3). */
+DT_API int      dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const dt_plan_opts *o);
+
+/* ---------------------------------------------------------------------------------------------------- >>predicting
+   What a plan takes on a cluster, event by event, without data. A message begins when both sides are in its round and
+   the sender's last one is over; it takes alpha and a time for each byte, at the pace of the slowest thing on its way:
+   the link class of its ranks, the cards of the two machines, the switches. A card or switch is through with a message
+   when it is through with all bytes that came to it before. A rank reduces beside sending and receiving. */
+typedef struct dt_cluster {
+    dt_costs   costs;       /* all 0: dt_costs_default() */
+    int        near, far;   /* link class inside a machine and between machines; both 0: DT_LINK_SHM and DT_LINK_NET */
+    double     nic;         /* seconds a byte, each way, of a machine's card, which its ranks share; 0: beta of far;
+                               negative: each rank has its own */
+    double     fabric;      /* seconds a byte through a switch, all its traffic together; 0: as much as comes */
+    double     trunk;       /* seconds a byte, each way, from a switch to the others; 0: as much as comes */
+    const int *switch_of;   /* of each machine, by its number in opts.host; NULL: one switch */
+    int        element;     /* bytes of an element; 0: 4 */
+} dt_cluster;
+typedef struct dt_sim_cost {
+    double  seconds;
+    int64_t messages, bytes;   /* of all ranks */
+    int64_t bytes_nic;         /* that left the machine that sent most */
+    int64_t bytes_switch;      /* through the switch that had most */
+    dt_algo algo;              /* the one taken, if auto was asked for */
+} dt_sim_cost;
+/* opts as for dt_plan_make, without rank. 0, or negative and *why as there. */
+DT_API int      dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o,
+                               const dt_cluster *k, const char **why);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_PLAN_H_INCLUDED */
+
+#if defined(DT__WANT_INSIDE) && !defined(DT__PLAN_INSIDE)
+#define DT__PLAN_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   What dt_comm.h and dt_sim.h use of this header. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef struct dt__plan_machines {
+    int  n, least, most; /* machines; ranks of the smallest and of the largest */
+    int *of;             /* the machine of a rank */
+    int *start, *rank;   /* machine m has rank[start[m]] .. rank[start[m + 1] - 1], ascending */
+} dt__plan_machines;
+DT__INSIDE bool dt__plan_machines_make(dt__plan_machines *m, int world, const int *host);
+DT__INSIDE void dt__plan_machines_free(dt__plan_machines *m);
+DT__INSIDE dt_algo dt__cost_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, bool shared, int64_t nbytes, int64_t *segment_bytes);
+DT__INSIDE void dt__cost_say(char *buf, size_t nbytes, size_t *len, const char *format, ...) DT__PRINTF(4, 5);
+DT__INSIDE size_t dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed, char *buf, size_t nbytes, size_t len);
+DT__INSIDE bool dt__costs_sane(const dt_costs *t);
+DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency); /* sockets that keep to these */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__PLAN_INSIDE */
+
+#if defined(DT_PLAN_IMPLEMENTATION) && !defined(DT__PLAN_IMPLEMENTED)
+#define DT__PLAN_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__BASE_IMPLEMENTED)
+#error "dt_plan.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_PLAN_IMPLEMENTATION"
+#endif
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(PLAN);
+DT__NEEDS(PLAN, BASE);
+
+/* ==================================================================================================== >>planning
+   Every algorithm numbers its rounds alike on all ranks, so that round k of one rank meets round k of its peers; a rank
+   may have nothing to do in a round. A step of no elements is left out on both sides, except in a barrier. p: ranks,
+   n: elements. Operands: a value that all ranks must share bit for bit is either made once and copied, or made
+   everywhere with the same left and right operands. */
+typedef struct dt__plan_group {
+    const int *who;   /* ranks */
+    int        n, me; /* me: -1: not one of them */
+} dt__plan_group;
+typedef struct dt__plan_work {
+    dt_plan            *p;
+    const dt_plan_opts *o;
+    int                 rank, world, round;
+    int64_t             n;         /* elements of the vector */
+    int64_t            *off, *cut; /* world + 1 each */
+    int                *who;       /* world; first the ranks in their order */
+    dt__plan_machines   hosts;     /* made when an algorithm needs it */
+    const char         *why;       /* what went wrong first; nothing is added after it */
+    bool                memory;    /* it was memory */
+} dt__plan_work;
+enum { DT__PLAN_WORLD = 1 << 22, DT__PLAN_ROUNDS = 1 << 26 };
+
+static int dt__plan_log2(int n) /* floor */
+{
+    int k = 0;
+    while (n >> (k + 1)) k++;
+    return k;
+}
+static int dt__plan_log2_up(int n) { return n > 1 ? dt__plan_log2(n - 1) + 1 : 0; }
+static int dt__plan_mod(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }
+/* n elements in parts that differ by one at most: where part i begins */
+static int64_t dt__plan_part(int64_t n, int parts, int i) { return n / parts * i + (n % parts < i ? n % parts : i); }
+static void    dt__plan_parts(int64_t *off, int64_t base, int64_t n, int parts)
+{
+    for (int i = 0; i <= parts; i++) off[i] = base + dt__plan_part(n, parts, i);
+}
+static int dt__plan_reverse(int v, int bits)
+{
+    int r = 0;
+    for (int i = 0; i < bits; i++) r |= ((v >> i) & 1) << (bits - 1 - i);
+    return r;
+}
+
+static void dt__plan_fail(dt__plan_work *w, const char *why)
+{
+    if (!w->why) w->why = why;
+}
+static void dt__plan_no_memory(dt__plan_work *w)
+{
+    if (!w->why) w->memory = true;
+    dt__plan_fail(w, "memory is out");
+}
+static dt_plan_step *dt__plan_add(dt__plan_work *w, int kind, int peer, int buf, int64_t at, int64_t n)
+{
+    dt_plan *p = w->p;
+    if (w->why || (!n && p->coll != DT_COLL_BARRIER && kind != DT_STEP_SHARE)) return NULL;
+    if (p->nsteps == p->cap) {
+        int64_t cap = p->cap ? p->cap * 2 : 64;
+        void   *q = (size_t)cap > SIZE_MAX / 2 / sizeof *p->step
+                        ? NULL
+                        : DT_COMM_REALLOC(p->step, (size_t)cap * sizeof *p->step);
+        if (!q) {
+            dt__plan_no_memory(w);
+            return NULL;
+        }
+        p->step = (dt_plan_step *)q;
+        p->cap = cap;
+    }
+    dt_plan_step *s = &p->step[p->nsteps++];
+    memset(s, 0, sizeof *s);
+    s->kind = kind;
+    s->round = w->round;
+    s->peer = peer;
+    s->buf = (int16_t)buf;
+    s->at = at;
+    s->n = n;
+    return s;
+}
+static void dt__plan_send(dt__plan_work *w, int peer, int buf, int64_t at, int64_t end)
+{
+    dt__plan_add(w, DT_STEP_SEND, peer, buf, at, end - at);
+}
+static void dt__plan_recv(dt__plan_work *w, int peer, int buf, int64_t at, int64_t end)
+{
+    dt__plan_add(w, DT_STEP_RECV, peer, buf, at, end - at);
+}
+static void dt__plan_fold(dt__plan_work *w, int peer, int buf, int64_t at, int64_t end, bool left)
+{
+    dt_plan_step *s = dt__plan_add(w, end > at ? DT_STEP_FOLD : DT_STEP_RECV, peer, buf, at, end - at); /* barrier */
+    if (s) s->left = left;
+}
+static void dt__plan_local(dt__plan_work *w, int kind, int buf, int64_t at, int64_t n, int from_buf, int64_t from,
+                           bool left)
+{
+    dt_plan_step *s = dt__plan_add(w, kind, w->rank, buf, at, n);
+    if (!s) return;
+    s->from_buf = (int16_t)from_buf;
+    s->from = from;
+    s->left = left;
+}
+static void dt__plan_scratch(dt__plan_work *w, int64_t slots, int64_t n)
+{
+    if (n && slots > INT64_MAX / n) dt__plan_fail(w, "the scratch of this algorithm has more than 2^63 elements");
+    else w->p->scratch = slots * n;
+}
+/* Room for so many more rounds? Pipelines of tiny segments may have too many. */
+static bool dt__plan_room(dt__plan_work *w, int64_t rounds)
+{
+    if (rounds > DT__PLAN_ROUNDS - w->round) dt__plan_fail(w, "too many rounds: the segment is too small");
+    return !w->why;
+}
+static dt__plan_group dt__plan_all(const dt__plan_work *w)
+{
+    dt__plan_group g;
+    g.who = w->who;
+    g.n = w->world;
+    g.me = w->rank;
+    return g;
+}
+
+/* ---- machines */
+typedef struct dt__plan_pair {
+    int host, rank;
+} dt__plan_pair;
+static int dt__plan_pair_order(const void *a, const void *b)
+{
+    const dt__plan_pair *x = (const dt__plan_pair *)a, *y = (const dt__plan_pair *)b;
+    if (x->host != y->host) return x->host < y->host ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+DT__INSIDE bool dt__plan_machines_make(dt__plan_machines *m, int world, const int *host)
+{
+    size_t n = (size_t)world;
+    memset(m, 0, sizeof *m);
+    m->of = (int *)DT_COMM_MALLOC((3 * n + 1) * sizeof(int));
+    dt__plan_pair *pair = (dt__plan_pair *)DT_COMM_MALLOC(n * sizeof *pair);
+    if (!m->of || !pair) {
+        if (m->of) DT_COMM_FREE(m->of);
+        if (pair) DT_COMM_FREE(pair);
+        m->of = NULL;
+        return false;
+    }
+    m->start = m->of + n;
+    m->rank = m->start + n + 1;
+    for (int i = 0; i < world; i++) {
+        pair[i].host = host ? host[i] : 0;
+        pair[i].rank = i;
+    }
+    qsort(pair, n, sizeof *pair, dt__plan_pair_order);
+    for (int i = 0; i < world; i++) {
+        if (!i || pair[i].host != pair[i - 1].host) m->start[m->n++] = i;
+        m->rank[i] = pair[i].rank;
+        m->of[pair[i].rank] = m->n - 1;
+    }
+    m->start[m->n] = world;
+    m->least = world;
+    for (int i = 0; i < m->n; i++) {
+        int k = m->start[i + 1] - m->start[i];
+        if (k < m->least) m->least = k;
+        if (k > m->most) m->most = k;
+    }
+    DT_COMM_FREE(pair);
+    return true;
+}
+DT__INSIDE void dt__plan_machines_free(dt__plan_machines *m)
+{
+    if (m->of) DT_COMM_FREE(m->of);
+    m->of = NULL;
+}
+static bool dt__plan_one_machine(int world, const int *host)
+{
+    for (int i = 1; host && i < world; i++)
+        if (host[i] != host[0]) return false;
+    return true;
+}
+static dt__plan_group dt__plan_my_machine(const dt__plan_work *w)
+{
+    const dt__plan_machines *m = &w->hosts;
+    int                      h = m->of[w->rank];
+    dt__plan_group           g;
+    g.who = m->rank + m->start[h];
+    g.n = m->start[h + 1] - m->start[h];
+    g.me = 0;
+    while (g.who[g.me] != w->rank) g.me++;
+    return g;
+}
+
+/* ---- parts of algorithms: each moves w->round on by the same number on all ranks of the group, in it or not */
+
+/* Binomial: ceil(lg p) rounds of n to member 0; lower members are left operands. Members that forward fold into buf. */
+static void dt__plan_tree_up(dt__plan_work *w, const dt__plan_group *g, int first, int buf, int64_t n)
+{
+    int v = g->me;
+    for (int bit = first; bit < g->n; bit <<= 1, w->round++) {
+        if (v < 0 || v & (bit - 1)) continue;
+        if (v & bit) dt__plan_send(w, g->who[v - bit], buf, 0, n);
+        else if (v + bit < g->n) dt__plan_fold(w, g->who[v + bit], buf, 0, n, false);
+    }
+}
+static void dt__plan_tree_down(dt__plan_work *w, const dt__plan_group *g, int64_t n)
+{
+    int v = g->me;
+    for (int bit = (1 << dt__plan_log2_up(g->n)) >> 1; bit; bit >>= 1, w->round++) {
+        if (v < 0 || v & (bit - 1)) continue;
+        if (v & bit) dt__plan_recv(w, g->who[v - bit], DT_PLAN_DATA, 0, n);
+        else if (v + bit < g->n) dt__plan_send(w, g->who[v + bit], DT_PLAN_DATA, 0, n);
+    }
+}
+/* One turn of the ring, p - 1 rounds of one chunk (times pieces): member i sends first chunk i + own, then what came.
+   With fold it ends with chunk i + own + 1 reduced; its operands stand in the order of the ring, the first left. */
+static void dt__plan_ring(dt__plan_work *w, const dt__plan_group *g, int buf, const int64_t *off, int64_t segment,
+                          bool fold, int own)
+{
+    int64_t most = 0, pieces = 1;
+    for (int i = 0; i < g->n; i++)
+        if (off[i + 1] - off[i] > most) most = off[i + 1] - off[i];
+    if (segment > 0 && most > segment) pieces = most / segment + (most % segment != 0);
+    if (pieces == 1) segment = most;
+    if (!dt__plan_room(w, pieces > DT__PLAN_ROUNDS ? pieces : pieces * (g->n - 1))) return;
+    if (g->me < 0) {
+        w->round += (int)pieces * (g->n - 1);
+        return;
+    }
+    int next = g->who[dt__plan_mod(g->me + 1, g->n)], prev = g->who[dt__plan_mod(g->me - 1, g->n)];
+    int out = dt__plan_mod(g->me + own, g->n);
+    for (int t = 0; t < g->n - 1; t++) {
+        int in = dt__plan_mod(out - 1, g->n);
+        for (int64_t k = 0; k < pieces; k++, w->round++) {
+            int64_t at = off[out] + k * segment, end = off[out + 1] - at > segment ? at + segment : off[out + 1];
+            if (at < end) dt__plan_send(w, next, buf, at, end);
+            at = off[in] + k * segment, end = off[in + 1] - at > segment ? at + segment : off[in + 1];
+            if (at >= end) continue;
+            if (fold) dt__plan_fold(w, prev, buf, at, end, true);
+            else dt__plan_recv(w, prev, buf, at, end);
+        }
+        out = in;
+    }
+}
+/* Of 2^k members: k rounds of n/2, n/4 ... until member i has one unit of the window reduced; the lower member's value
+   is the left operand. near: the partner of the first round is the neighbour, and member i gets unit reverse(i); else
+   the first is half the group away, and member i gets unit i. Unit u is off[u * stride] .. off[(u + 1) * stride]. */
+static void dt__plan_halve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, bool near,
+                           int *lo, int *hi)
+{
+    int k = dt__plan_log2(g->n);
+    *lo = 0, *hi = g->n;
+    for (int i = 0; i < k; i++, w->round++) {
+        int m = near ? 1 << i : g->n >> (i + 1), mid = (*lo + *hi) / 2;
+        if (g->me < 0) continue;
+        int     peer = g->who[g->me ^ m];
+        int64_t a = off[*lo * stride], b = off[mid * stride], c = off[*hi * stride];
+        if (g->me & m) {
+            dt__plan_send(w, peer, DT_PLAN_DATA, a, b);
+            dt__plan_fold(w, peer, DT_PLAN_DATA, b, c, true);
+            *lo = mid;
+        } else {
+            dt__plan_send(w, peer, DT_PLAN_DATA, b, c);
+            dt__plan_fold(w, peer, DT_PLAN_DATA, a, b, false);
+            *hi = mid;
+        }
+    }
+}
+/* The way back: every member gets the whole window. */
+static void dt__plan_unhalve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, bool near,
+                             int lo, int hi)
+{
+    for (int i = dt__plan_log2(g->n) - 1; i >= 0; i--, w->round++) {
+        int m = near ? 1 << i : g->n >> (i + 1), wide = hi - lo;
+        if (g->me < 0) continue;
+        int peer = g->who[g->me ^ m], other = g->me & m ? lo - wide : hi;
+        dt__plan_send(w, peer, DT_PLAN_DATA, off[lo * stride], off[hi * stride]);
+        dt__plan_recv(w, peer, DT_PLAN_DATA, off[other * stride], off[(other + wide) * stride]);
+        if (other < lo) lo = other;
+        else hi = other + wide;
+    }
+}
+/* The vectors of the others lie in scratch, in the order of members, my own in DATA: DATA becomes (x0 op x1) op x2 ...
+   with every member's operands in the same places. p - 1 rounds without messages. */
+static void dt__plan_in_order(dt__plan_work *w, int me, int members, int64_t at, int64_t n)
+{
+    for (int k = 1; k < members && !w->why; k++, w->round++) {
+        if (k < me) dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_SCRATCH, 0, n, DT_PLAN_SCRATCH, k * n, false);
+        else if (k == me) dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_DATA, at, n, DT_PLAN_SCRATCH, 0, true);
+        else dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_DATA, at, n, DT_PLAN_SCRATCH, (k - 1) * n, false);
+    }
+}
+/* The largest power of two of ranks; of the first 2 rem ranks the odd ones stay out. Operands keep the order of ranks.
+   */
+static dt__plan_group dt__plan_power(dt__plan_work *w, int *rem)
+{
+    dt__plan_group g;
+    g.n = 1 << dt__plan_log2(w->world);
+    *rem = w->world - g.n;
+    for (int v = 0; v < g.n; v++) w->who[v] = v < *rem ? 2 * v : v + *rem;
+    g.who = w->who;
+    g.me = w->rank >= 2 * *rem ? w->rank - *rem : w->rank % 2 ? -1 : w->rank / 2;
+    return g;
+}
+/* All to rank 0 or the root, which reduces in the order of ranks: p - 1 rounds of n, and one without messages if the
+   root is another than 0. Other ranks' DATA stays. */
+static void dt__plan_to_root(dt__plan_work *w, int root)
+{
+    if (root) dt__plan_scratch(w, w->rank == root, w->n);
+    for (int k = root ? 0 : 1; k < w->world; k++, w->round++) {
+        if (w->rank == k && k != root) dt__plan_send(w, root, DT_PLAN_DATA, 0, w->n);
+        if (w->rank != root) continue;
+        if (k == root) dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_DATA, 0, w->n, DT_PLAN_SCRATCH, 0, true);
+        else if (!k) dt__plan_recv(w, k, DT_PLAN_SCRATCH, 0, w->n);
+        else dt__plan_fold(w, k, k < root ? DT_PLAN_SCRATCH : DT_PLAN_DATA, 0, w->n, false);
+    }
+}
+/* One round: the root sends its segment to each other rank (or all of the vector), or gets each one's. */
+static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *off, int from_buf)
+{
+    int kind = (w->rank == root) == out ? DT_STEP_SEND : DT_STEP_RECV;
+    for (int k = 0; k < w->world; k++) {
+        if (k == root || (w->rank != root && w->rank != k)) continue;
+        int64_t at = off ? off[k] : 0, end = off ? off[k + 1] : w->n;
+        dt__plan_add(w, kind, w->rank == root ? k : root, w->rank == root ? DT_PLAN_DATA : from_buf, at, end - at);
+    }
+    w->round++;
+}
+
+/* Of every element ((x0 x1) (x2 x3)) ((x4 x5) ...: a tree over the ranks that depends on their number only, so that all
+   of allreduce, reduce and reduce_scatter have the same bits, whoever owns the element. One round in which each rank
+   gets the others' parts of its segment, n (p-1)/p; ceil(lg p) rounds without messages; scratch of n (p-1)/p. Reduces
+   in DATA, or with copy in scratch, and says where the result is. */
+static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
+{
+    int     p = w->world, me = w->rank, own = me;
+    int64_t k = off[me + 1] - off[me], at = copy ? (p - 1) * k : off[me];
+    int     buf = copy ? DT_PLAN_SCRATCH : DT_PLAN_DATA;
+    dt__plan_scratch(w, p - 1 + copy, k);
+    if (copy) dt__plan_local(w, DT_STEP_COPY, buf, at, k, DT_PLAN_DATA, off[me], false);
+    if (w->p->coll == DT_COLL_REDUCE) w->round++;
+    for (int t = 1; t < p; t++) { /* each begins with another one */
+        int to = dt__plan_mod(me + t, p), r = dt__plan_mod(me - t, p);
+        dt__plan_send(w, to, DT_PLAN_DATA, off[to], off[to + 1]);
+        dt__plan_recv(w, r, DT_PLAN_SCRATCH, (r - (r > me)) * k, (r - (r > me) + 1) * k);
+    }
+    w->round++;
+    for (int s = 1; s < p; s *= 2, w->round++)
+        for (int i = 0; i + s < p && k; i += 2 * s) { /* what is at own lies in buf, all else where it came */
+            int64_t a = (i - (i > me)) * k, b = (i + s - (i + s > me)) * k;
+            if (i + s == own) dt__plan_local(w, DT_STEP_REDUCE, buf, at, k, DT_PLAN_SCRATCH, a, true), own = i;
+            else if (i == own) dt__plan_local(w, DT_STEP_REDUCE, buf, at, k, DT_PLAN_SCRATCH, b, false);
+            else dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_SCRATCH, a, k, DT_PLAN_SCRATCH, b, false);
+        }
+    return at;
+}
+
+/* ---- allreduce */
+
+/* One round of p - 1 messages of n to each rank, then p - 1 reductions on each; the order of ranks. */
+static void dt__plan_allreduce_alltoall(dt__plan_work *w)
+{
+    dt__plan_scratch(w, w->world - 1, w->n);
+    for (int t = 1; t < w->world && !w->why; t++) { /* each begins with another one */
+        int     to = dt__plan_mod(w->rank + t, w->world), from = dt__plan_mod(w->rank - t, w->world);
+        int64_t slot = (from < w->rank ? from : from - 1) * w->n;
+        dt__plan_send(w, to, DT_PLAN_DATA, 0, w->n);
+        dt__plan_recv(w, from, DT_PLAN_SCRATCH, slot, slot + w->n);
+    }
+    w->round++;
+    dt__plan_in_order(w, w->rank, w->world, 0, w->n);
+}
+/* lg p rounds of n; else floor(lg p) + 2. The lower block of ranks is the left operand on both sides. */
+static void dt__plan_allreduce_doubling(dt__plan_work *w)
+{
+    int            rem, r = w->rank;
+    dt__plan_group g = dt__plan_power(w, &rem);
+    dt__plan_scratch(w, 1, w->n);
+    if (rem) {
+        if (r < 2 * rem && r % 2) dt__plan_send(w, r - 1, DT_PLAN_DATA, 0, w->n);
+        if (r < 2 * rem && r % 2 == 0) dt__plan_fold(w, r + 1, DT_PLAN_DATA, 0, w->n, false);
+        w->round++;
+    }
+    for (int m = 1; m < g.n; m <<= 1, w->round += 2) {
+        if (g.me < 0) continue;
+        dt__plan_send(w, g.who[g.me ^ m], DT_PLAN_DATA, 0, w->n);
+        dt__plan_recv(w, g.who[g.me ^ m], DT_PLAN_SCRATCH, 0, w->n);
+        w->round++;
+        dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_DATA, 0, w->n, DT_PLAN_SCRATCH, 0, (g.me & m) != 0);
+        w->round--;
+    }
+    if (rem) {
+        if (r < 2 * rem && r % 2) dt__plan_recv(w, r - 1, DT_PLAN_DATA, 0, w->n);
+        if (r < 2 * rem && r % 2 == 0) dt__plan_send(w, r + 1, DT_PLAN_DATA, 0, w->n);
+        w->round++;
+    }
+}
+/* 2 lg p rounds, 2 n (p-1)/p; else 3 + 2 lg p' rounds and 4n - 2n/p', p' = 2^floor(lg p): pairs share the folding of
+   two vectors into one, and the one that stayed out gets the result at the end. Made once. */
+static void dt__plan_allreduce_halving(dt__plan_work *w)
+{
+    int            rem, lo, hi, r = w->rank;
+    dt__plan_group g = dt__plan_power(w, &rem);
+    int64_t        mid = dt__plan_part(w->n, 2, 1);
+    if (rem) {
+        if (r < 2 * rem && r % 2) {
+            dt__plan_send(w, r - 1, DT_PLAN_DATA, 0, mid);
+            dt__plan_fold(w, r - 1, DT_PLAN_DATA, mid, w->n, true);
+            w->round++;
+            dt__plan_send(w, r - 1, DT_PLAN_DATA, mid, w->n);
+            w->round--;
+        } else if (r < 2 * rem) {
+            dt__plan_send(w, r + 1, DT_PLAN_DATA, mid, w->n);
+            dt__plan_fold(w, r + 1, DT_PLAN_DATA, 0, mid, false);
+            w->round++;
+            dt__plan_recv(w, r + 1, DT_PLAN_DATA, mid, w->n);
+            w->round--;
+        }
+        w->round += 2;
+    }
+    dt__plan_parts(w->off, 0, w->n, g.n);
+    dt__plan_halve(w, &g, w->off, 1, true, &lo, &hi);
+    dt__plan_unhalve(w, &g, w->off, 1, true, lo, hi);
+    if (rem) {
+        if (r < 2 * rem && r % 2) dt__plan_recv(w, r - 1, DT_PLAN_DATA, 0, w->n);
+        if (r < 2 * rem && r % 2 == 0) dt__plan_send(w, r + 1, DT_PLAN_DATA, 0, w->n);
+        w->round++;
+    }
+}
+/* The set bits of p are blocks, the largest first. Each block halves; then each block's owners give their windows to
+   those of the next larger block, the smallest first; the results come back; each block doubles. 2 lg B + 2 (k - 1)
+   rounds for k blocks, the largest of B. Made once. */
+static void dt__plan_allreduce_blocks(dt__plan_work *w)
+{
+    int start[32], size[32], blocks = 0, mine = 0, lo = 0, hi = 0, B, at = 0;
+    for (int bit = 1 << dt__plan_log2(w->world); bit; bit >>= 1) {
+        if (!(w->world & bit)) continue;
+        start[blocks] = at, size[blocks] = bit;
+        if (w->rank >= at) mine = blocks;
+        at += bit, blocks++;
+    }
+    B = size[0];
+    dt__plan_parts(w->off, 0, w->n, B);
+    dt__plan_group g;
+    g.who = w->who + start[mine];
+    g.n = size[mine];
+    g.me = w->rank - start[mine];
+    int stride = B / g.n, base = w->round;
+    dt__plan_halve(w, &g, w->off, stride, true, &lo, &hi);
+    w->round = base + dt__plan_log2(B);
+    int64_t first = w->off[lo * stride], last = w->off[hi * stride];
+    for (int way = 0; way < 2; way++) {
+        for (int i = 1; i < blocks; i++, w->round++) {
+            int x = way ? i : blocks - i, s = size[x], big = size[x - 1], bits = dt__plan_log2(big); /* x and x - 1 */
+            if (mine == x) {
+                for (int j = g.me; j < big; j += s) {
+                    int     u = dt__plan_reverse(j, bits) * (B / big);
+                    int64_t a = w->off[u], b = w->off[u + B / big];
+                    if (way) dt__plan_recv(w, start[x - 1] + j, DT_PLAN_DATA, a, b);
+                    else dt__plan_send(w, start[x - 1] + j, DT_PLAN_DATA, a, b);
+                }
+            } else if (mine == x - 1) {
+                if (way) dt__plan_send(w, start[x] + g.me % s, DT_PLAN_DATA, first, last);
+                else dt__plan_fold(w, start[x] + g.me % s, DT_PLAN_DATA, first, last, false);
+            }
+        }
+    }
+    base = w->round;
+    w->round += dt__plan_log2(B) - dt__plan_log2(g.n); /* all blocks end together */
+    dt__plan_unhalve(w, &g, w->off, stride, true, lo, hi);
+    w->round = base + dt__plan_log2(B);
+}
+/* As many shards as the smallest machine has ranks, L. Inside a machine rank l reduces shard l, one partner a round;
+   the ranks l of all H machines reduce their shard in a ring; inside again. 2 (M - 1) + 2 (H - 1) rounds, M the ranks
+   of the largest machine; with M = L 2 n (p-1)/p, of which 2 (n/L)(H-1)/H a rank leave the machine. Made once. */
+static void dt__plan_allreduce_two_level(dt__plan_work *w)
+{
+    const dt__plan_machines *m = &w->hosts;
+    dt__plan_group           g = dt__plan_my_machine(w), ring;
+    int                      L = m->least, me = g.me;
+    dt__plan_parts(w->off, 0, w->n, L);
+    for (int t = 1; t < m->most; t++, w->round++) {
+        if (t >= g.n) continue;
+        int to = dt__plan_mod(me - t, g.n), from = dt__plan_mod(me + t, g.n);
+        if (to < L) dt__plan_send(w, g.who[to], DT_PLAN_DATA, w->off[to], w->off[to + 1]);
+        if (me < L) dt__plan_fold(w, g.who[from], DT_PLAN_DATA, w->off[me], w->off[me + 1], false);
+    }
+    int shard = me < L ? me : 0;
+    for (int h = 0; h < m->n; h++) w->who[h] = m->rank[m->start[h] + shard];
+    ring.who = w->who;
+    ring.n = m->n;
+    ring.me = me < L ? m->of[w->rank] : -1;
+    dt__plan_parts(w->cut, w->off[shard], w->off[shard + 1] - w->off[shard], m->n);
+    dt__plan_ring(w, &ring, DT_PLAN_DATA, w->cut, 0, true, 0);
+    dt__plan_ring(w, &ring, DT_PLAN_DATA, w->cut, 0, false, 1);
+    for (int t = 1; t < m->most; t++, w->round++) {
+        if (t >= g.n) continue;
+        int to = dt__plan_mod(me + t, g.n), from = dt__plan_mod(me - t, g.n);
+        if (me < L) dt__plan_send(w, g.who[to], DT_PLAN_DATA, w->off[me], w->off[me + 1]);
+        if (from < L) dt__plan_recv(w, g.who[from], DT_PLAN_DATA, w->off[from], w->off[from + 1]);
+    }
+}
+/* A tree to the first rank of each machine, the ring of these, a tree down: 2 ceil(lg M) + 2 (H - 1) rounds. Made
+   once. */
+static void dt__plan_allreduce_leader(dt__plan_work *w)
+{
+    const dt__plan_machines *m = &w->hosts;
+    dt__plan_group           g = dt__plan_my_machine(w), ring;
+    int                      base = w->round, deep = dt__plan_log2_up(m->most);
+    dt__plan_tree_up(w, &g, 1, DT_PLAN_DATA, w->n);
+    w->round = base + deep;
+    for (int h = 0; h < m->n; h++) w->who[h] = m->rank[m->start[h]];
+    ring.who = w->who;
+    ring.n = m->n;
+    ring.me = g.me ? -1 : m->of[w->rank];
+    dt__plan_parts(w->cut, 0, w->n, m->n);
+    dt__plan_ring(w, &ring, DT_PLAN_DATA, w->cut, w->o->segment, true, 0);
+    dt__plan_ring(w, &ring, DT_PLAN_DATA, w->cut, w->o->segment, false, 1);
+    base = w->round;
+    dt__plan_tree_down(w, &g, w->n);
+    w->round = base + deep;
+}
+static void dt__plan_allreduce(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    switch (w->p->algo) {
+    case DT_ALGO_DIRECT: /* p - 1 rounds of n to rank 0, one of p - 1 messages from it; the order of ranks, made once */
+        dt__plan_to_root(w, 0);
+        dt__plan_fan(w, 0, true, NULL, DT_PLAN_DATA);
+        break;
+    case DT_ALGO_ALLTOALL: dt__plan_allreduce_alltoall(w); break;
+    case DT_ALGO_TREE: /* 2 ceil(lg p) rounds of n; made once */
+        dt__plan_tree_up(w, &g, 1, DT_PLAN_DATA, w->n);
+        dt__plan_tree_down(w, &g, w->n);
+        break;
+    case DT_ALGO_RING: /* 2 (p - 1) rounds, 2 n (p-1)/p; chunk c begins with rank c; made once */
+        dt__plan_parts(w->off, 0, w->n, w->world);
+        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, true, 0);
+        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 1);
+        break;
+    case DT_ALGO_DOUBLING: dt__plan_allreduce_doubling(w); break;
+    case DT_ALGO_HALVING: dt__plan_allreduce_halving(w); break;
+    case DT_ALGO_BLOCKS: dt__plan_allreduce_blocks(w); break;
+    case DT_ALGO_TWO_LEVEL: dt__plan_allreduce_two_level(w); break;
+    case DT_ALGO_LEADER: dt__plan_allreduce_leader(w); break;
+    case DT_ALGO_ORDERED: /* and each sends its segment to all: 2 rounds of p - 1 messages, 2 n (p-1)/p */
+        dt__plan_parts(w->off, 0, w->n, w->world);
+        dt__plan_ordered(w, w->off, false);
+        for (int t = 1; t < w->world; t++) {
+            int r = dt__plan_mod(w->rank - t, w->world);
+            dt__plan_send(w, dt__plan_mod(w->rank + t, w->world), DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1]);
+            dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
+        }
+        w->round++;
+        break;
+    default: /* shared: every rank has a step, if of no elements: all meet in the round */
+        dt__plan_parts(w->off, 0, w->n, w->world);
+        dt__plan_add(w, DT_STEP_SHARE, w->rank, DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1] - w->off[w->rank]);
+        w->round++;
+        break;
+    }
+}
+
+/* ---- the segments of all ranks */
+
+/* Distances of half the group first, so that a rank ends with its own segment. Others than powers of two: an odd rank
+   of the first pairs gives all it has to its neighbour first (n) and gets its segment from it last. */
+static void dt__plan_scatter_halving(dt__plan_work *w)
+{
+    int            rem, lo, hi, r = w->rank;
+    dt__plan_group g = dt__plan_power(w, &rem);
+    if (rem) {
+        if (r < 2 * rem && r % 2) dt__plan_send(w, r - 1, DT_PLAN_DATA, 0, w->n);
+        if (r < 2 * rem && r % 2 == 0) dt__plan_fold(w, r + 1, DT_PLAN_DATA, 0, w->n, false);
+        w->round++;
+    }
+    for (int v = 0; v <= g.n; v++) w->cut[v] = w->off[v < rem ? 2 * v : v + rem];
+    dt__plan_halve(w, &g, w->cut, 1, false, &lo, &hi);
+    if (rem) {
+        if (r < 2 * rem && r % 2) dt__plan_recv(w, r - 1, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
+        if (r < 2 * rem && r % 2 == 0) dt__plan_send(w, r + 1, DT_PLAN_DATA, w->off[r + 1], w->off[r + 2]);
+        w->round++;
+    }
+}
+static void dt__plan_reduce_scatter(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    int            p = w->world, r = w->rank;
+    switch (w->p->algo) {
+    case DT_ALGO_DIRECT: /* p - 1 rounds of n, one of p - 1 messages; the order of ranks */
+        dt__plan_to_root(w, 0);
+        dt__plan_fan(w, 0, true, w->off, DT_PLAN_DATA);
+        break;
+    case DT_ALGO_RING: /* p - 1 rounds, n (p-1)/p; segment r begins with rank r + 1 */
+        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, true, -1);
+        break;
+    case DT_ALGO_HALVING: dt__plan_scatter_halving(w); break;
+    case DT_ALGO_ORDERED: dt__plan_ordered(w, w->off, false); break;
+    default: /* pairs: p - 1 rounds, n (p-1)/p; segment r is x_r op x_r+1 ..., round the ranks */
+        for (int t = 1; t < p; t++, w->round++) {
+            int to = dt__plan_mod(r - t, p);
+            dt__plan_send(w, to, DT_PLAN_DATA, w->off[to], w->off[to + 1]);
+            dt__plan_fold(w, dt__plan_mod(r + t, p), DT_PLAN_DATA, w->off[r], w->off[r + 1], false);
+        }
+        break;
+    }
+}
+/* ceil(lg p) rounds, n (p-1)/p: round k sends the 2^k blocks from my own on to r - 2^k and gets the next ones. Scratch
+   holds the blocks from my own on, round the ranks; at the end they go to their places. */
+static void dt__plan_allgather_bruck(dt__plan_work *w)
+{
+    int      p = w->world, r = w->rank;
+    int64_t *at = w->cut, own = w->off[r + 1] - w->off[r];
+    dt__plan_scratch(w, 1, w->n);
+    for (int j = 0; j <= p; j++) at[j] = r + j <= p ? w->off[r + j] - w->off[r] : w->n - w->off[r] + w->off[r + j - p];
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, own, DT_PLAN_DATA, w->off[r], false);
+    w->round++;
+    for (int m = 1; m < p; m <<= 1, w->round++) {
+        int k = m < p - m ? m : p - m;
+        dt__plan_send(w, dt__plan_mod(r - m, p), DT_PLAN_SCRATCH, 0, at[k]);
+        dt__plan_recv(w, dt__plan_mod(r + m, p), DT_PLAN_SCRATCH, at[m], at[m + k]);
+    }
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, w->off[r + 1], w->n - w->off[r + 1], DT_PLAN_SCRATCH, own, false);
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, w->off[r], DT_PLAN_SCRATCH, w->n - w->off[r], false);
+    w->round++;
+}
+static void dt__plan_allgather(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    switch (w->p->algo) {
+    case DT_ALGO_DIRECT: /* p - 1 segments to rank 0, then all of it to p - 1 ranks: 2 rounds */
+        dt__plan_fan(w, 0, false, w->off, DT_PLAN_DATA);
+        dt__plan_fan(w, 0, true, NULL, DT_PLAN_DATA);
+        break;
+    case DT_ALGO_RING: /* p - 1 rounds, n (p-1)/p */
+        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 0);
+        break;
+    case DT_ALGO_DOUBLING: /* lg p rounds, n (p-1)/p */
+        dt__plan_unhalve(w, &g, w->off, 1, false, w->rank, w->rank + 1);
+        break;
+    default: dt__plan_allgather_bruck(w); break;
+    }
+}
+/* Segments of ranks first .. last - 1 behind the root, round the ranks: two messages where they pass the end. */
+static void dt__plan_round_root(dt__plan_work *w, int kind, int peer, int first, int last)
+{
+    int a = first + w->o->root, b = last + w->o->root, p = w->world;
+    if (a >= p) a -= p, b -= p;
+    dt__plan_add(w, kind, peer, DT_PLAN_DATA, w->off[a], w->off[b < p ? b : p] - w->off[a]);
+    if (b > p) dt__plan_add(w, kind, peer, DT_PLAN_DATA, 0, w->off[b - p]);
+}
+static dt__plan_group dt__plan_behind_root(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    for (int v = 0; v < w->world; v++) w->who[v] = dt__plan_mod(v + w->o->root, w->world);
+    g.me = dt__plan_mod(w->rank - w->o->root, w->world);
+    return g;
+}
+/* direct: one round of p - 1 messages at the root. tree: ceil(lg p) rounds, the segments of a subtree at once. */
+static void dt__plan_gather_scatter(dt__plan_work *w, bool out)
+{
+    if (w->p->algo == DT_ALGO_DIRECT) {
+        dt__plan_fan(w, w->o->root, out, w->off, DT_PLAN_DATA);
+        return;
+    }
+    dt__plan_group g = dt__plan_behind_root(w);
+    int            v = g.me, deep = dt__plan_log2_up(g.n);
+    for (int i = 0; i < deep; i++, w->round++) {
+        int bit = 1 << (out ? deep - 1 - i : i);
+        if (v & (bit - 1)) continue;
+        int child = v & bit ? v : v + bit, last = g.n - child > bit ? child + bit : g.n;
+        if (child >= g.n) continue;
+        dt__plan_round_root(w, (v == child) == out ? DT_STEP_RECV : DT_STEP_SEND, g.who[v ^ bit], child, last);
+    }
+}
+/* pairs: p - 1 rounds; direct: one round of p - 1 messages. What comes stays in scratch until all of DATA is sent. */
+static void dt__plan_alltoall(dt__plan_work *w)
+{
+    int64_t *out = w->off, *in = w->cut;
+    int      p = w->world, r = w->rank;
+    dt__plan_scratch(w, 1, in[p]);
+    for (int t = 1; t < p; t++) {
+        int to = dt__plan_mod(r + t, p), from = dt__plan_mod(r - t, p);
+        dt__plan_send(w, to, DT_PLAN_DATA, out[to], out[to + 1]);
+        dt__plan_recv(w, from, DT_PLAN_SCRATCH, in[from], in[from + 1]);
+        if (w->p->algo == DT_ALGO_PAIRS) w->round++;
+    }
+    if (w->p->algo != DT_ALGO_PAIRS) w->round++;
+    if (w->o->counts) { /* my own may move too */
+        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, in[r], in[r + 1] - in[r], DT_PLAN_DATA, out[r], false);
+        w->round++;
+        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, in[p], DT_PLAN_SCRATCH, 0, false);
+    } else {
+        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, in[r], DT_PLAN_SCRATCH, 0, false);
+        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, in[r + 1], in[p] - in[r + 1], DT_PLAN_SCRATCH, in[r + 1], false);
+    }
+    w->round++;
+}
+/* ceil(lg p) rounds, each of about n/2: round k moves the blocks whose distance to go has bit k by 2^k ranks. Scratch:
+   the blocks by distance from 1 on, what is packed to be sent, what came. */
+static void dt__plan_alltoall_bruck(dt__plan_work *w)
+{
+    int     p = w->world, r = w->rank, half = 0;
+    int64_t c = w->off[1], packed;
+    for (int m = 1; m < p; m <<= 1) { /* blocks with the bit */
+        int k = p / (2 * m) * m + (p % (2 * m) > m ? p % (2 * m) - m : 0);
+        if (k > half) half = k;
+    }
+    dt__plan_scratch(w, p - 1 + 2 * half, c);
+    if (w->why) return;
+    packed = (p - 1) * c;
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, (p - 1 - r) * c, DT_PLAN_DATA, (r + 1) * c, false);
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, (p - 1 - r) * c, r * c, DT_PLAN_DATA, 0, false);
+    w->round++;
+    for (int m = 1; m < p; m <<= 1) {
+        int64_t k = 0;
+        for (int unpack = 0; unpack < 2; unpack++, w->round++) {
+            k = 0;
+            for (int b = m; b < p; b += 2 * m) {
+                int64_t run = (p - b < m ? p - b : m) * c, at = (b - 1) * c, came = packed + half * c;
+                if (unpack) dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, at, run, DT_PLAN_SCRATCH, came + k, false);
+                else dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, packed + k, run, DT_PLAN_SCRATCH, at, false);
+                k += run;
+            }
+            if (unpack) continue;
+            w->round++;
+            dt__plan_send(w, dt__plan_mod(r + m, p), DT_PLAN_SCRATCH, packed, packed + k);
+            dt__plan_recv(w, dt__plan_mod(r - m, p), DT_PLAN_SCRATCH, packed + half * c, packed + half * c + k);
+        }
+    }
+    for (int b = 1; b < p; b++)
+        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, dt__plan_mod(r - b, p) * c, c, DT_PLAN_SCRATCH, (b - 1) * c,
+                       false);
+    w->round++;
+}
+
+/* ---- one root */
+
+static void dt__plan_broadcast(dt__plan_work *w)
+{
+    if (w->p->algo == DT_ALGO_DIRECT) { /* one round of p - 1 messages of n */
+        dt__plan_fan(w, w->o->root, true, NULL, DT_PLAN_DATA);
+        return;
+    }
+    dt__plan_group g = dt__plan_behind_root(w);
+    int            v = g.me, p = w->world;
+    if (w->p->algo == DT_ALGO_TREE) { /* ceil(lg p) rounds of n */
+        dt__plan_tree_down(w, &g, w->n);
+    } else if (w->p->algo == DT_ALGO_CHAIN) { /* s + p - 2 rounds of n/s, s segments */
+        int64_t seg = w->o->segment > 0 && w->o->segment < w->n ? w->o->segment : w->n;
+        int64_t pieces = w->n / seg + (w->n % seg != 0);
+        if (!dt__plan_room(w, pieces > DT__PLAN_ROUNDS ? pieces : pieces + p)) return;
+        for (int64_t t = 0; t < pieces + p - 2; t++, w->round++) {
+            int64_t in = t - v + 1, out = t - v;
+            if (v < p - 1 && out >= 0 && out < pieces)
+                dt__plan_send(w, g.who[v + 1], DT_PLAN_DATA, out * seg,
+                              w->n - out * seg > seg ? (out + 1) * seg : w->n);
+            if (v > 0 && in >= 0 && in < pieces)
+                dt__plan_recv(w, g.who[v - 1], DT_PLAN_DATA, in * seg, w->n - in * seg > seg ? (in + 1) * seg : w->n);
+        }
+    } else { /* scatter by a tree, then the ring: ceil(lg p) + p - 1 rounds, about 2 n (p-1)/p */
+        dt__plan_parts(w->off, 0, w->n, p);
+        for (int bit = (1 << dt__plan_log2_up(p)) >> 1; bit; bit >>= 1, w->round++) {
+            int child = v & bit ? v : v + bit, last = p - child > bit ? child + bit : p;
+            if (v & (bit - 1) || child >= p) continue;
+            if (v == child) dt__plan_recv(w, g.who[v - bit], DT_PLAN_DATA, w->off[child], w->off[last]);
+            else dt__plan_send(w, g.who[child], DT_PLAN_DATA, w->off[child], w->off[last]);
+        }
+        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 0);
+    }
+}
+static void dt__plan_reduce(dt__plan_work *w)
+{
+    if (w->p->algo == DT_ALGO_DIRECT) { /* p - 1 rounds of n; the order of ranks */
+        dt__plan_to_root(w, w->o->root);
+        return;
+    }
+    if (w->p->algo == DT_ALGO_ORDERED) { /* and each sends its segment to the root; it works in a copy */
+        int     root = w->o->root, me = w->rank;
+        dt__plan_parts(w->off, 0, w->n, w->world);
+        int64_t at = dt__plan_ordered(w, w->off, me != root);
+        for (int r = 0; r < w->world; r++) {
+            if (r != root && me == root) dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
+            if (r == me && me != root) dt__plan_send(w, root, DT_PLAN_SCRATCH, at, at + w->off[r + 1] - w->off[r]);
+        }
+        w->round++;
+        return;
+    }
+    dt__plan_group g = dt__plan_behind_root(w);
+    if (w->p->algo == DT_ALGO_TREE) { /* ceil(lg p) rounds of n; the order of ranks from the root on */
+        int  v = g.me;
+        bool inner = v > 0 && v % 2 == 0 && v + 1 < g.n; /* forwards, and keeps its DATA */
+        if (inner) {
+            dt__plan_scratch(w, 1, w->n);
+            dt__plan_recv(w, g.who[v + 1], DT_PLAN_SCRATCH, 0, w->n);
+            w->round++;
+            dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_SCRATCH, 0, w->n, DT_PLAN_DATA, 0, true);
+            w->round--;
+        } else if (v % 2) {
+            dt__plan_send(w, g.who[v - 1], DT_PLAN_DATA, 0, w->n);
+        } else if (v + 1 < g.n) {
+            dt__plan_fold(w, g.who[v + 1], DT_PLAN_DATA, 0, w->n, false);
+        }
+        w->round += 2;
+        dt__plan_tree_up(w, &g, 2, inner ? DT_PLAN_SCRATCH : DT_PLAN_DATA, w->n);
+    } else { /* ring: a turn in a copy, then the chunks to the root: p rounds, about 2 n (p-1)/p at the root */
+        int buf = g.me ? DT_PLAN_SCRATCH : DT_PLAN_DATA;
+        dt__plan_parts(w->off, 0, w->n, w->world);
+        if (g.me) dt__plan_scratch(w, 1, w->n);
+        if (g.me) dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, w->n, DT_PLAN_DATA, 0, false);
+        w->round++;
+        dt__plan_ring(w, &g, buf, w->off, w->o->segment, true, -1);
+        for (int v = 1; v < g.n; v++) {
+            if (!g.me) dt__plan_recv(w, g.who[v], DT_PLAN_DATA, w->off[v], w->off[v + 1]);
+            else if (g.me == v) dt__plan_send(w, w->o->root, DT_PLAN_SCRATCH, w->off[v], w->off[v + 1]);
+        }
+        w->round++;
+    }
+}
+static void dt__plan_barrier(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    int            p = w->world, r = w->rank;
+    if (w->p->algo == DT_ALGO_TREE) { /* 2 ceil(lg p) rounds */
+        dt__plan_tree_up(w, &g, 1, DT_PLAN_DATA, 0);
+        dt__plan_tree_down(w, &g, 0);
+        return;
+    }
+    for (int m = 1; m < p; m <<= 1, w->round++) { /* ceil(lg p) rounds */
+        dt__plan_send(w, dt__plan_mod(r + m, p), DT_PLAN_DATA, 0, 0);
+        dt__plan_recv(w, dt__plan_mod(r - m, p), DT_PLAN_DATA, 0, 0);
+    }
+}
+
+/* ---- making */
+#define DT__PLAN_BIT(a) (1u << DT_ALGO_##a)
+static unsigned dt__plan_algos(dt_coll c)
+{
+    switch (c) {
+    case DT_COLL_BARRIER: return DT__PLAN_BIT(TREE) | DT__PLAN_BIT(BRUCK);
+    case DT_COLL_ALLREDUCE:
+        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(ALLTOALL) | DT__PLAN_BIT(TREE) | DT__PLAN_BIT(RING) |
+               DT__PLAN_BIT(DOUBLING) | DT__PLAN_BIT(HALVING) | DT__PLAN_BIT(BLOCKS) | DT__PLAN_BIT(TWO_LEVEL) |
+               DT__PLAN_BIT(LEADER) | DT__PLAN_BIT(SHARED) | DT__PLAN_BIT(ORDERED);
+    case DT_COLL_REDUCE_SCATTER:
+        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(RING) | DT__PLAN_BIT(HALVING) | DT__PLAN_BIT(PAIRS) |
+               DT__PLAN_BIT(ORDERED);
+    case DT_COLL_ALLGATHER:
+        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(RING) | DT__PLAN_BIT(DOUBLING) | DT__PLAN_BIT(BRUCK);
+    case DT_COLL_BROADCAST:
+        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(TREE) | DT__PLAN_BIT(CHAIN) | DT__PLAN_BIT(SCATTER);
+    case DT_COLL_REDUCE:
+        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(TREE) | DT__PLAN_BIT(RING) | DT__PLAN_BIT(ORDERED);
+    case DT_COLL_GATHER:
+    case DT_COLL_SCATTER: return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(TREE);
+    case DT_COLL_ALLTOALL: return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(PAIRS) | DT__PLAN_BIT(BRUCK);
+    default: return 0;
+    }
+}
+#undef DT__PLAN_BIT
+/* NULL: it exists */
+static const char *dt__plan_why_not(dt_coll coll, dt_algo algo, int world, const int *host)
+{
+    if ((int)coll < 0 || (int)coll >= (int)DT_COLL_COUNT || (int)algo < 0 || (int)algo >= (int)DT_ALGO_COUNT)
+        return "no such collective or algorithm";
+    if (coll == DT_COLL_SEND || coll == DT_COLL_RECV) return "send and recv have no plan";
+    if (algo == DT_ALGO_AUTO) return "auto is not an algorithm: dt_plan_choose gives one";
+    if (algo == DT_ALGO_NATIVE) return "native is the transport's own: it has no plan";
+    if (!(dt__plan_algos(coll) >> (int)algo & 1u)) return "this collective has no such algorithm";
+    if (world < 1 || world > DT__PLAN_WORLD) return "world is not in 1..2^22";
+    if (coll == DT_COLL_ALLGATHER && algo == DT_ALGO_DOUBLING && world & (world - 1))
+        return "allgather by doubling needs a power of two of ranks";
+    if (algo == DT_ALGO_SHARED && !dt__plan_one_machine(world, host)) return "shared needs all ranks on one machine";
+    return NULL;
+}
+/* The places of the segments, checked; alltoall: of what goes in off, of what comes in cut. */
+static void dt__plan_segments(dt__plan_work *w)
+{
+    const dt_plan_opts *o = w->o;
+    bool                a2a = w->p->coll == DT_COLL_ALLTOALL;
+    w->off[0] = w->cut[0] = 0;
+    for (int i = 0; i < w->world; i++) {
+        const int64_t *c = o->counts;
+        int64_t        a = !c ? o->count : a2a ? c[(int64_t)w->rank * w->world + i] : c[i];
+        int64_t        b = !c ? o->count : a2a ? c[(int64_t)i * w->world + w->rank] : 0;
+        if (a < 0 || b < 0) dt__plan_fail(w, "a count is negative");
+        else if (a > INT64_MAX - w->off[i] || b > INT64_MAX - w->cut[i])
+            dt__plan_fail(w, "the counts have a sum of more than 2^63");
+        if (w->why) return;
+        w->off[i + 1] = w->off[i] + a;
+        w->cut[i + 1] = w->cut[i] + b;
+    }
+    w->n = w->off[w->world];
+    w->p->count = a2a && w->cut[w->world] > w->n ? w->cut[w->world] : w->n;
+}
+static void dt__plan_run(dt__plan_work *w)
+{
+    dt_coll c = w->p->coll;
+    bool    whole = c == DT_COLL_ALLREDUCE || c == DT_COLL_BROADCAST || c == DT_COLL_REDUCE;
+    if (c == DT_COLL_BARRIER) {
+        dt__plan_barrier(w);
+        return;
+    }
+    if (whole) w->p->count = w->n = w->o->count;
+    else dt__plan_segments(w);
+    if (w->why || w->world == 1 || (!w->n && c != DT_COLL_ALLTOALL)) return;
+    if (c == DT_COLL_ALLTOALL && w->p->algo == DT_ALGO_BRUCK && w->o->counts) {
+        const int64_t *k = w->o->counts;
+        for (int64_t i = 1; i < (int64_t)w->world * w->world; i++)
+            if (k[i] != k[0]) dt__plan_fail(w, "alltoall by bruck needs equal counts");
+        if (w->why) return;
+    }
+    switch (c) {
+    case DT_COLL_ALLREDUCE: dt__plan_allreduce(w); break;
+    case DT_COLL_REDUCE_SCATTER: dt__plan_reduce_scatter(w); break;
+    case DT_COLL_ALLGATHER: dt__plan_allgather(w); break;
+    case DT_COLL_BROADCAST: dt__plan_broadcast(w); break;
+    case DT_COLL_REDUCE: dt__plan_reduce(w); break;
+    case DT_COLL_GATHER: dt__plan_gather_scatter(w, false); break;
+    case DT_COLL_SCATTER: dt__plan_gather_scatter(w, true); break;
+    default:
+        if (w->p->algo == DT_ALGO_BRUCK) dt__plan_alltoall_bruck(w);
+        else dt__plan_alltoall(w);
+        break;
+    }
+}
+DT_API int dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const char **why)
+{
+    dt__plan_work w;
+    const char   *none = dt__plan_why_not(coll, algo, o->world, o->host);
+    memset(&w, 0, sizeof w);
+    p->coll = coll;
+    p->algo = algo;
+    p->rank = w.rank = o->rank;
+    p->world = w.world = o->world;
+    p->rounds = 0;
+    p->nsteps = p->scratch = p->count = 0;
+    w.p = p;
+    w.o = o;
+    if (none) dt__plan_fail(&w, none);
+    else if (o->rank < 0 || o->rank >= o->world) dt__plan_fail(&w, "rank is not in 0..world-1");
+    else if (o->root < 0 || o->root >= o->world) dt__plan_fail(&w, "root is not in 0..world-1");
+    else if (o->count < 0) dt__plan_fail(&w, "a count is negative");
+    else if (o->segment < 0) dt__plan_fail(&w, "the segment is negative");
+    if (!w.why) {
+        size_t n = (size_t)o->world;
+        w.off = (int64_t *)DT_COMM_MALLOC(2 * (n + 1) * sizeof(int64_t) + n * sizeof(int));
+        if (!w.off) dt__plan_no_memory(&w);
+    }
+    if (!w.why) {
+        w.cut = w.off + o->world + 1;
+        w.who = (int *)(void *)(w.cut + o->world + 1);
+        for (int i = 0; i < o->world; i++) w.who[i] = i;
+        if ((algo == DT_ALGO_TWO_LEVEL || algo == DT_ALGO_LEADER) &&
+            !dt__plan_machines_make(&w.hosts, o->world, o->host))
+            dt__plan_no_memory(&w);
+    }
+    if (!w.why) dt__plan_run(&w);
+    p->rounds = w.round;
+    dt__plan_machines_free(&w.hosts);
+    if (w.off) DT_COMM_FREE(w.off);
+    if (w.why) {
+        p->nsteps = p->scratch = p->count = 0;
+        p->rounds = 0;
+    }
+    if (why) *why = w.why;
+    return !w.why ? 0 : w.memory ? -2 : -1;
+}
+DT_API void dt_plan_free(dt_plan *p)
+{
+    if (p->step) DT_COMM_FREE(p->step);
+    memset(p, 0, sizeof *p);
+}
+DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host)
+{
+    return !dt__plan_why_not(coll, algo, world, host);
+}
+/* Each rank's part goes to it, which reduces in the order of ranks and sends the result to all: 2 rounds of p - 1
+   messages of n/p and p - 1 rounds without, the bits of SHARE. */
+DT_API int dt_plan_lower(dt_plan *p, const int *host)
+{
+    dt__plan_work w;
+    dt_plan       q;
+    int64_t       shares = 0, first, mine;
+    for (int64_t i = 0; i < p->nsteps; i++) shares += p->step[i].kind == DT_STEP_SHARE;
+    if (!shares) return 0;
+    if (p->coll != DT_COLL_ALLREDUCE || p->algo != DT_ALGO_SHARED || p->nsteps != 1) return -1;
+    if (!dt__plan_one_machine(p->world, host)) return -1;
+    first = dt__plan_part(p->count, p->world, p->rank);
+    mine = dt__plan_part(p->count, p->world, p->rank + 1) - first;
+    if (p->step[0].at != first || p->step[0].n != mine) return -1;
+    q = *p;
+    q.nsteps = q.cap = 0;
+    q.step = NULL;
+    memset(&w, 0, sizeof w);
+    w.p = &q;
+    w.rank = p->rank;
+    w.world = p->world;
+    dt__plan_scratch(&w, p->world - 1, mine);
+    for (int back = 0; back < 2; back++) {
+        for (int t = 1; t < p->world && !w.why; t++) { /* each begins with another one */
+            int     to = dt__plan_mod(p->rank + t, p->world), from = dt__plan_mod(p->rank - t, p->world);
+            int64_t slot = (from < p->rank ? from : from - 1) * mine, n = p->count;
+            if (back) dt__plan_send(&w, to, DT_PLAN_DATA, first, first + mine);
+            else
+                dt__plan_send(&w, to, DT_PLAN_DATA, dt__plan_part(n, p->world, to), dt__plan_part(n, p->world, to + 1));
+            if (!back) dt__plan_recv(&w, from, DT_PLAN_SCRATCH, slot, slot + mine);
+            else
+                dt__plan_recv(&w, from, DT_PLAN_DATA, dt__plan_part(n, p->world, from),
+                              dt__plan_part(n, p->world, from + 1));
+        }
+        w.round++;
+        if (!back) dt__plan_in_order(&w, p->rank, p->world, first, mine);
+    }
+    if (w.why) {
+        if (q.step) DT_COMM_FREE(q.step);
+        return w.memory ? -2 : -1;
+    }
+    q.rounds = w.round;
+    DT_COMM_FREE(p->step);
+    *p = q;
+    return 0;
+}
+
+DT_API const char *dt_coll_name(dt_coll c)
+{
+    static const char *const name[] = { "barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "reduce",
+                                        "gather",  "scatter",   "alltoall",       "send",      "recv" };
+    return (int)c >= 0 && (int)c < (int)DT_COLL_COUNT ? name[c] : "?";
+}
+DT_API const char *dt_algo_name(dt_algo a)
+{
+    static const char *const name[] = { "auto",    "direct",  "alltoall",  "tree",   "ring",   "doubling",
+                                        "halving", "blocks",  "two_level", "leader", "shared", "bruck",
+                                        "chain",   "scatter", "pairs",     "native",  "ordered" };
+    return (int)a >= 0 && (int)a < (int)DT_ALGO_COUNT ? name[a] : "?";
+}
+DT_API dt_algo dt_algo_of(const char *name)
+{
+    for (int i = 0; name && i < (int)DT_ALGO_COUNT; i++)
+        if (!strcmp(name, dt_algo_name((dt_algo)i))) return (dt_algo)i;
+    return DT_ALGO_COUNT;
+}
+
+/* ==================================================================================================== >>choosing
+   Closed formulas: the rounds of the plan one after the other, each as long as its slowest rank. A message takes alpha;
+   a byte takes beta: inside a machine of the rank that sends or gets it, between machines of the machine, whose ranks
+   share its one link. A byte reduced or copied takes gamma. On several machines `link` is the class between them, and
+   ranks of one machine meet in shared memory (or as threads). Chunks are fractions here; the root is rank 0. */
+typedef struct dt__cost_net {
+    int               world, p2, rem; /* p2: the largest power of two, rem: the rest */
+    double            ain, bin, aout, bout, gamma;
+    dt__plan_machines hosts;
+    double           *out, *in; /* bytes that leave and enter each machine in the round at hand */
+    bool              crossing; /* a message goes to another machine */
+    bool              inside;   /* one stays */
+} dt__cost_net;
+
+static bool dt__cost_open(dt__cost_net *t, const dt_costs *c, int world, const int *host, int link)
+{
+    bool one = dt__plan_one_machine(world, host);
+    int  near = one || link < DT_LINK_SHM ? link : (int)DT_LINK_SHM;
+    memset(t, 0, sizeof *t);
+    t->world = world;
+    t->p2 = 1 << dt__plan_log2(world);
+    t->rem = world - t->p2;
+    t->ain = c->alpha[near], t->bin = c->beta[near];
+    t->aout = c->alpha[link], t->bout = c->beta[link];
+    t->gamma = c->gamma;
+    t->hosts.n = 1;
+    t->hosts.least = t->hosts.most = world;
+    if (one) return true;
+    if (!dt__plan_machines_make(&t->hosts, world, host)) return false;
+    t->out = (double *)DT_COMM_MALLOC(2 * (size_t)t->hosts.n * sizeof(double));
+    if (!t->out) {
+        dt__plan_machines_free(&t->hosts);
+        return false;
+    }
+    t->in = t->out + t->hosts.n;
+    for (int i = 0; i < 2 * t->hosts.n; i++) t->out[i] = 0;
+    return true;
+}
+static void dt__cost_close(dt__cost_net *t)
+{
+    dt__plan_machines_free(&t->hosts);
+    if (t->out) DT_COMM_FREE(t->out);
+}
+static void dt__cost_edge(dt__cost_net *t, int from, int to, double b)
+{
+    int x = t->hosts.of[from], y = t->hosts.of[to];
+    if (x == y) t->inside = true;
+    else t->crossing = true, t->out[x] += b, t->in[y] += b;
+}
+/* The round of the edges named since the last one: a rank has k messages of b bytes at most */
+static double dt__cost_round(dt__cost_net *t, double k, double b)
+{
+    double in = k * (t->ain + b * t->bin), out, most = 0;
+    if (t->hosts.n == 1) return in;
+    for (int i = 0; i < t->hosts.n; i++) {
+        if (t->out[i] > most) most = t->out[i];
+        if (t->in[i] > most) most = t->in[i];
+        t->out[i] = t->in[i] = 0;
+    }
+    out = t->crossing ? k * t->aout + most * t->bout : 0;
+    if (!t->inside) in = 0;
+    t->inside = t->crossing = false;
+    return in > out ? in : out;
+}
+static double dt__cost_shift(dt__cost_net *t, int d, double b) /* each rank to the one d further */
+{
+    for (int i = 0; t->hosts.n > 1 && i < t->world; i++) dt__cost_edge(t, i, dt__plan_mod(i + d, t->world), b);
+    return dt__cost_round(t, 1, b);
+}
+/* Members v and v ^ m of the power of two, b bytes each; part > 0: the m units that v gives up, units of one segment of
+   part bytes or, the first rem, of two. b is the most. */
+static double dt__cost_swap(dt__cost_net *t, int m, double b, double part)
+{
+    for (int v = 0; t->hosts.n > 1 && v < t->p2; v++) {
+        int u = v ^ m, first = u & ~(m - 1), two = t->rem - first < 0 ? 0 : t->rem - first < m ? t->rem - first : m;
+        dt__cost_edge(t, v < t->rem ? 2 * v : v + t->rem, u < t->rem ? 2 * u : u + t->rem,
+                      part > 0 ? part * (m + two) : b);
+    }
+    return dt__cost_round(t, 1, b);
+}
+static double dt__cost_fold(dt__cost_net *t, double b, bool both) /* odd ranks of the first pairs to even ones */
+{
+    for (int v = 0; t->hosts.n > 1 && v < t->rem; v++) {
+        dt__cost_edge(t, 2 * v + 1, 2 * v, b);
+        if (both) dt__cost_edge(t, 2 * v, 2 * v + 1, b);
+    }
+    return dt__cost_round(t, 1, b);
+}
+/* One level of the tree; part > 0: the segments of the subtree, of which the child of the root has most. */
+static double dt__cost_level(dt__cost_net *t, int bit, double b, double part)
+{
+    int p = t->world;
+    for (int v = 0; t->hosts.n > 1 && v + bit < p; v += 2 * bit)
+        dt__cost_edge(t, v + bit, v, part > 0 ? part * (bit < p - v - bit ? bit : p - v - bit) : b);
+    return dt__cost_round(t, 1, b);
+}
+static double dt__cost_tree(dt__cost_net *t, double b)
+{
+    double s = 0;
+    for (int bit = 1; bit < t->world; bit <<= 1) s += dt__cost_level(t, bit, b, 0);
+    return s;
+}
+static double dt__cost_subtrees(dt__cost_net *t, double part)
+{
+    double s = 0;
+    for (int bit = 1; bit < t->world; bit <<= 1)
+        s += dt__cost_level(t, bit, part * (bit < t->world - bit ? bit : t->world - bit), part);
+    return s;
+}
+static double dt__cost_fan(const dt__cost_net *t, double b) /* rank 0 to each other, or from each */
+{
+    int near = t->hosts.n > 1 ? t->hosts.start[t->hosts.of[0] + 1] - t->hosts.start[t->hosts.of[0]] : t->world;
+    return (near - 1) * (t->ain + b * t->bin) + (t->world - near) * (t->aout + b * t->bout);
+}
+static double dt__cost_each(const dt__cost_net *t, double b, bool rounds) /* each to each, at once or in rounds */
+{
+    double most = 0, far_rounds = 0;
+    for (int d = 1; rounds && t->hosts.n > 1 && d < t->world; d++) { /* those in which some message crosses */
+        int i = 0;
+        while (i < t->world && t->hosts.of[i] == t->hosts.of[dt__plan_mod(i + d, t->world)]) i++;
+        far_rounds += i < t->world;
+    }
+    for (int i = 0; i < t->hosts.n; i++) {
+        double k = t->hosts.n > 1 ? t->hosts.start[i + 1] - t->hosts.start[i] : t->world, far = t->world - k;
+        double s = (k - 1) * (t->ain + b * t->bin) + far * t->aout + k * far * b * t->bout;
+        if (rounds && far > 0)
+            s = far_rounds * t->aout + k * far * b * t->bout + (t->world - 1 - far_rounds) * (t->ain + b * t->bin);
+        if (s > most) most = s;
+    }
+    return most;
+}
+static double dt__cost_ring(dt__cost_net *t, double n, double segment)
+{
+    double b = n / t->world, pieces = segment > 0 && segment < b ? ceil(b / segment) : 1;
+    return (t->world - 1) * pieces * dt__cost_shift(t, 1, b / pieces);
+}
+static double dt__cost_blocks(dt__cost_net *t, double n)
+{
+    double s = 0;
+    int    p = t->world, B = t->p2, at = 0;
+    for (int m = 1, k = 0; m < B; m <<= 1, k++) { /* inside the blocks; the largest is the slowest */
+        double b = n / (2 << k);
+        for (int r = 0, first = 0, bit = B; t->hosts.n > 1 && r < p; r++) {
+            while (r >= first + (p & bit)) first += p & bit, bit >>= 1;
+            if (bit > m) dt__cost_edge(t, r, first + ((r - first) ^ m), b);
+        }
+        s += 2 * dt__cost_round(t, 1, b) + b * t->gamma;
+    }
+    for (int big = B, bit = B >> 1; bit; bit >>= 1) { /* between a block and the next smaller one */
+        if (!(p & bit)) continue;
+        for (int j = 0; t->hosts.n > 1 && j < big; j++) dt__cost_edge(t, at + big + j % bit, at + j, n / big);
+        s += 2 * dt__cost_round(t, big / bit, n / big) + n / big * t->gamma;
+        at += big, big = bit;
+    }
+    return s;
+}
+static double dt__cost_allreduce(dt__cost_net *t, dt_algo algo, double n, double segment)
+{
+    double p = t->world, deep = dt__plan_log2_up(t->world), s = 0, g = t->gamma;
+    int    m = t->hosts.least, most = t->hosts.most, h = t->hosts.n, last = dt__plan_log2(t->world);
+    switch (algo) {
+    case DT_ALGO_DIRECT: return 2 * dt__cost_fan(t, n) + (p - 1) * n * g;
+    case DT_ALGO_ALLTOALL: return dt__cost_each(t, n, false) + (p - 1) * n * g;
+    case DT_ALGO_TREE: return 2 * dt__cost_tree(t, n) + deep * n * g;
+    case DT_ALGO_RING: return 2 * dt__cost_ring(t, n, segment) + n * (p - 1) / p * g;
+    case DT_ALGO_DOUBLING:
+        for (int k = 0; k < last; k++) s += dt__cost_swap(t, 1 << k, n, 0) + n * g;
+        if (t->rem) s += 2 * dt__cost_fold(t, n, false) + n * g;
+        return s;
+    case DT_ALGO_HALVING:
+        for (int k = 0; k < last; k++) s += 2 * dt__cost_swap(t, 1 << k, n / (2 << k), 0) + n / (2 << k) * g;
+        if (t->rem) s += dt__cost_fold(t, n / 2, true) + dt__cost_fold(t, n / 2, false) + n / 2 * g;
+        if (t->rem) s += dt__cost_fold(t, n, false);
+        return s;
+    case DT_ALGO_BLOCKS: return dt__cost_blocks(t, n);
+    case DT_ALGO_TWO_LEVEL:
+        s = 2 * (most - 1) * (t->ain + n / m * t->bin) + 2 * (h - 1) * (t->aout + n / h * t->bout);
+        return s + ((most - 1) * n / m + (h - 1) * n / m / h) * g;
+    case DT_ALGO_LEADER:
+        deep = dt__plan_log2_up(most);
+        s = 2 * deep * (t->ain + n * t->bin) + 2 * (h - 1) * (t->aout + n / h * t->bout);
+        return s + (deep * n + (h - 1) * n / h) * g;
+    case DT_ALGO_ORDERED: return 2 * dt__cost_each(t, n / p, false) + n * (p - 1) / p * g;
+    default: /* shared: all meet before and after; each reads p - 1 parts and writes p - 1 */
+        return 2 * deep * t->ain + n * (p - 1) / p * (g + t->bin);
+    }
+}
+static double dt__cost_segments(dt__cost_net *t, dt_coll coll, dt_algo algo, double n, double segment)
+{
+    double p = t->world, g = t->gamma, s = 0, part = n / p;
+    int    last = dt__plan_log2(t->world);
+    if (coll == DT_COLL_REDUCE_SCATTER) {
+        if (algo == DT_ALGO_DIRECT) return dt__cost_fan(t, n) + (p - 1) * n * g + dt__cost_fan(t, part);
+        if (algo == DT_ALGO_RING) return dt__cost_ring(t, n, segment) + (p - 1) * part * g;
+        if (algo == DT_ALGO_PAIRS) return dt__cost_each(t, part, true) + (p - 1) * part * g;
+        if (algo == DT_ALGO_ORDERED) return dt__cost_each(t, part, false) + (p - 1) * part * g;
+        for (int m = t->p2 >> 1; m; m >>= 1) { /* halving: the lowest units are two segments */
+            double b = part * (m + (m < t->rem ? m : t->rem));
+            s += dt__cost_swap(t, m, b, part) + b * g;
+        }
+        return t->rem ? s + dt__cost_fold(t, n, false) + n * g + dt__cost_fold(t, part, false) : s;
+    }
+    if (coll == DT_COLL_ALLGATHER) {
+        if (algo == DT_ALGO_DIRECT) return dt__cost_fan(t, part) + dt__cost_fan(t, n);
+        if (algo == DT_ALGO_RING) return dt__cost_ring(t, n, segment);
+        for (int k = 0; k < last && algo == DT_ALGO_DOUBLING; k++) s += dt__cost_swap(t, 1 << k, (1 << k) * part, 0);
+        if (algo == DT_ALGO_DOUBLING) return s;
+        for (int m = 1; m < t->world; m <<= 1)
+            s += dt__cost_shift(t, t->world - m, (m < t->world - m ? m : t->world - m) * part);
+        return s + n * g;
+    }
+    if (coll == DT_COLL_ALLTOALL) {
+        if (algo != DT_ALGO_BRUCK) return dt__cost_each(t, part, algo == DT_ALGO_PAIRS) + (p - 1) * part * g;
+        for (int m = 1; m < t->world; m <<= 1) {
+            int    over = t->world % (2 * m) - m;
+            double b = part * (t->world / (2 * m) * m + (over > 0 ? over : 0));
+            s += dt__cost_shift(t, m, b) + 2 * b * g;
+        }
+        return s + 2 * (p - 1) * part * g;
+    }
+    return algo == DT_ALGO_DIRECT ? dt__cost_fan(t, part) : dt__cost_subtrees(t, part); /* gather, scatter */
+}
+static double dt__cost_root(dt__cost_net *t, dt_coll coll, dt_algo algo, double n, double segment)
+{
+    double p = t->world, g = t->gamma, pieces = segment > 0 && segment < n ? ceil(n / segment) : 1;
+    if (coll == DT_COLL_REDUCE) {
+        if (algo == DT_ALGO_DIRECT) return dt__cost_fan(t, n) + (p - 1) * n * g;
+        if (algo == DT_ALGO_TREE) return dt__cost_tree(t, n) + dt__plan_log2_up(t->world) * n * g;
+        if (algo == DT_ALGO_ORDERED) return n * g + dt__cost_each(t, n / p, false) + dt__cost_fan(t, n / p);
+        return n * g + dt__cost_ring(t, n, segment) + n * (p - 1) / p * g + dt__cost_fan(t, n / p);
+    }
+    if (algo == DT_ALGO_DIRECT) return dt__cost_fan(t, n);
+    if (algo == DT_ALGO_TREE) return dt__cost_tree(t, n);
+    if (algo == DT_ALGO_SCATTER) return dt__cost_subtrees(t, n / p) + dt__cost_ring(t, n, segment);
+    double s = 0;
+    for (int v = 1; v < t->world && pieces < 2 && t->hosts.n > 1; v++) { /* one link after the other */
+        dt__cost_edge(t, v - 1, v, n);
+        s += dt__cost_round(t, 1, n);
+    }
+    if (s > 0) return s;
+    for (int v = 1; v < t->world && t->hosts.n > 1; v++) dt__cost_edge(t, v - 1, v, n / pieces);
+    return (pieces + p - 2) * dt__cost_round(t, 1, n / pieces);
+}
+static double dt__cost_of(dt__cost_net *t, dt_coll coll, dt_algo algo, double n, double segment)
+{
+    if (t->world == 1) return 0;
+    if (coll == DT_COLL_ALLREDUCE) return dt__cost_allreduce(t, algo, n, segment);
+    if (coll == DT_COLL_BROADCAST || coll == DT_COLL_REDUCE) return dt__cost_root(t, coll, algo, n, segment);
+    if (coll != DT_COLL_BARRIER) return dt__cost_segments(t, coll, algo, n, segment);
+    double s = 0;
+    if (algo == DT_ALGO_TREE) return 2 * dt__cost_tree(t, 0);
+    for (int m = 1; m < t->world; m <<= 1) s += dt__cost_shift(t, m, 0);
+    return s;
+}
+DT_API dt_costs dt_costs_default(void)
+{
+    static const double alpha[DT_LINK_COUNT] = { 0.3e-6, 0.4e-6, 12e-6, 30e-6 };
+    static const double rate[DT_LINK_COUNT] = { 8e9, 6e9, 2.5e9, 1.2e8 };
+    dt_costs            c;
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++) {
+        c.alpha[i] = alpha[i];
+        c.beta[i] = 1 / rate[i];
+    }
+    c.gamma = 1 / 8e9;
+    return c;
+}
+DT_API double dt_plan_cost(const dt_costs *t, dt_coll coll, dt_algo algo, int world, const int *host, int link,
+                           int64_t nbytes, int64_t segment_bytes)
+{
+    dt__cost_net net;
+    if (!dt_plan_can(coll, algo, world, host) || link < 0 || link >= (int)DT_LINK_COUNT || nbytes < 0) return -1;
+    if (!dt__cost_open(&net, t, world, host, link)) return -1;
+    double s = dt__cost_of(&net, coll, algo, (double)nbytes, (double)segment_bytes);
+    dt__cost_close(&net);
+    return s;
+}
+/* The segment at which a chain is fastest: sqrt((p - 2) n beta / alpha) pieces, of whole cache lines. */
+static int64_t dt__cost_segment(const dt__cost_net *t, double n)
+{
+    double pieces = sqrt((t->world - 2) * n * t->bout / (t->aout > 0 ? t->aout : 1e-12)), b;
+    if (!(pieces > 1.5)) return 0;
+    b = ceil(n / pieces / 64) * 64;
+    return b < n ? (int64_t)b : 0;
+}
+static dt_algo dt__cost_best(dt__cost_net *t, dt_coll coll, unsigned may, int64_t nbytes, int64_t *segment)
+{
+    dt_algo best = DT_ALGO_COUNT;
+    double  least = 0;
+    *segment = 0;
+    for (int a = 0; a < (int)DT_ALGO_COUNT; a++) {
+        if (!(may >> a & 1u)) continue;
+        int64_t seg = a == (int)DT_ALGO_CHAIN ? dt__cost_segment(t, (double)nbytes) : 0;
+        double  s = dt__cost_of(t, coll, (dt_algo)a, (double)nbytes, (double)seg);
+        if (best != DT_ALGO_COUNT && !(s < least * (1 - 1e-9))) continue; /* as good: the first */
+        best = (dt_algo)a;
+        least = s;
+        *segment = seg;
+    }
+    return best;
+}
+static unsigned dt__cost_may(dt_coll coll, int world, const int *host, int link)
+{
+    unsigned may = 0; /* ordered is for those who ask */
+    if (link < 0 || link >= (int)DT_LINK_COUNT) return 0;
+    for (int a = 0; a < (int)DT_ALGO_COUNT; a++)
+        if (a != (int)DT_ALGO_ORDERED && dt_plan_can(coll, (dt_algo)a, world, host)) may |= 1u << a;
+    if (link != DT_LINK_THREAD && link != DT_LINK_SHM) may &= ~(1u << DT_ALGO_SHARED);
+    return may;
+}
+/* shared: ranks see one memory */
+DT__INSIDE dt_algo dt__cost_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, bool shared,
+                               int64_t nbytes, int64_t *segment_bytes)
+{
+    dt__cost_net net;
+    int64_t      segment = 0;
+    dt_algo      best = DT_ALGO_COUNT;
+    unsigned     may = dt__cost_may(coll, world, host, link);
+    if (!shared) may &= ~(1u << DT_ALGO_SHARED);
+    if (may && dt__cost_open(&net, t, world, host, link)) {
+        best = dt__cost_best(&net, coll, may, nbytes > 0 ? nbytes : 0, &segment);
+        dt__cost_close(&net);
+    }
+    if (segment_bytes) *segment_bytes = segment;
+    return best;
+}
+DT_API dt_algo dt_plan_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, int64_t nbytes,
+                              int64_t *segment_bytes)
+{
+    return dt__cost_choose(t, coll, world, host, link, true, nbytes, segment_bytes);
+}
+DT__INSIDE void dt__cost_say(char *buf, size_t nbytes, size_t *len, const char *format, ...)
+{
+    va_list a;
+    va_start(a, format);
+    int n = vsnprintf(*len < nbytes ? buf + *len : NULL, *len < nbytes ? nbytes - *len : 0, format, a);
+    va_end(a);
+    if (n > 0) *len += (size_t)n;
+}
+static const char *const dt__link_names[DT_LINK_COUNT] = { "thread", "shm", "loopback", "network" };
+/* fixed: by collective, what is taken at any size; DT_ALGO_AUTO: by cost. NULL: all by cost, also shared. */
+DT__INSIDE size_t dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed, char *buf,
+                          size_t nbytes, size_t len)
+{
+    dt__cost_net net;
+    if (world < 1 || world > DT__PLAN_WORLD || link < 0 || link >= (int)DT_LINK_COUNT) return len;
+    if (!dt__cost_open(&net, t, world, host, link)) return len;
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++)
+        dt__cost_say(buf, nbytes, &len, "%-9s %8.2f us a message, %8.1f MB/s%s\n", dt__link_names[i], t->alpha[i] * 1e6,
+                     t->beta[i] > 0 ? 1e-6 / t->beta[i] : 0.0, i == link ? "  <- used" : "");
+    dt__cost_say(buf, nbytes, &len, "reducing            %15.1f MB/s\n%d ranks, %d machine%s; from so many bytes on:\n",
+                 t->gamma > 0 ? 1e-6 / t->gamma : 0.0, world, net.hosts.n, net.hosts.n == 1 ? "" : "s");
+    for (int c = 0; c < (int)DT_COLL_COUNT; c++) {
+        unsigned may = dt__cost_may((dt_coll)c, world, host, link);
+        int64_t  seg, from = 0, top = c == (int)DT_COLL_BARRIER ? 1 : (int64_t)1 << 40;
+        if (!may) continue;
+        if (fixed && fixed[c] != DT_ALGO_AUTO) {
+            dt__cost_say(buf, nbytes, &len, "%-15s 0 %s\n", dt_coll_name((dt_coll)c), dt_algo_name(fixed[c]));
+            continue;
+        }
+        if (fixed) may &= ~(1u << DT_ALGO_SHARED);
+        dt_algo now = dt__cost_best(&net, (dt_coll)c, may, 0, &seg);
+        dt__cost_say(buf, nbytes, &len, "%-15s 0 %s", dt_coll_name((dt_coll)c), dt_algo_name(now));
+        for (int64_t n = 1; n < top; n *= 2) { /* between from and n the choice may change once */
+            dt_algo next = dt__cost_best(&net, (dt_coll)c, may, n, &seg);
+            int64_t lo = from, hi = n;
+            from = n;
+            if (next == now) continue;
+            while (hi - lo > 1) {
+                int64_t mid = lo + (hi - lo) / 2;
+                if (dt__cost_best(&net, (dt_coll)c, may, mid, &seg) == now) lo = mid;
+                else hi = mid;
+            }
+            now = next;
+            dt__cost_say(buf, nbytes, &len, ", %lld %s", (long long)hi, dt_algo_name(now));
+        }
+        dt__cost_say(buf, nbytes, &len, "\n");
+    }
+    dt__cost_close(&net);
+    return len;
+}
+DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes)
+{
+    if (nbytes) buf[0] = 0;
+    return dt__explain(t, world, host, link, NULL, buf, nbytes, 0);
+}
+
+/* ---- tables in files: whole numbers, which no locale spells differently */
+enum { DT__COSTS_MOST = 65536 };
+DT__INSIDE bool dt__costs_sane(const dt_costs *t)
+{
+    bool ok = t->gamma >= 0 && t->gamma <= 1e-6;
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++)
+        ok = ok && t->alpha[i] >= 0 && t->alpha[i] <= 10 && t->beta[i] >= 0 && t->beta[i] <= 1e-6;
+    return ok;
+}
+DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency) /* sockets that keep to these */
+{
+    for (int i = DT_LINK_LOOP; i <= (int)DT_LINK_NET; i++) {
+        if (bandwidth > 0 && 1 / bandwidth > t->beta[i]) t->beta[i] = 1 / bandwidth < 1e-6 ? 1 / bandwidth : 1e-6;
+        if (latency > 0) t->alpha[i] = t->alpha[i] + latency < 10 ? t->alpha[i] + latency : 10;
+    }
+}
+static int dt__costs_bad(const char *path, int line, const char *found, size_t n, const char *expected)
+{
+    char shown[44];
+    if (n > 40) n = 40;
+    for (size_t i = 0; i < n; i++) shown[i] = found[i] >= ' ' && found[i] < 127 ? found[i] : '?';
+    shown[n] = 0;
+    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s', line %d: found '%s', expected %s", path, line, shown,
+                        expected);
+}
+static bool dt__costs_word(const char **p, const char *end, const char *word) /* the next one, if it is this one */
+{
+    const char *q = *p;
+    size_t      n = strlen(word);
+    while (q < end && *q == ' ') q++;
+    if ((size_t)(end - q) < n || memcmp(q, word, n) != 0 || (q + n < end && q[n] != ' ')) return false;
+    *p = q + n;
+    return true;
+}
+static bool dt__costs_number(const char **p, const char *end, int64_t most, double unit, double *out)
+{
+    const char *q = *p;
+    int64_t     v = 0;
+    while (q < end && *q == ' ') q++;
+    const char *first = q;
+    for (; q < end && *q >= '0' && *q <= '9' && v <= most; q++) v = v * 10 + (*q - '0');
+    if (q == first || v > most || (q < end && *q != ' ')) return false;
+    *p = q;
+    *out = (double)v / unit;
+    return true;
+}
+static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size_t n)
+{
+    static const char *const last = "a line for each of thread, shm, loopback, network and reducing, then 'end'";
+    const char              *end = text + n;
+    unsigned                 seen = 0; /* a bit for each link, then reducing; and these */
+    const unsigned           every = (2u << DT_LINK_COUNT) - 1, begun = 2u << DT_LINK_COUNT, over = 4u << DT_LINK_COUNT;
+    int                      line = 0;
+    while (text < end) {
+        const char *stop = (const char *)memchr(text, '\n', (size_t)(end - text)), *p = text, *from = text;
+        const char *rest = stop ? stop : end, *cut = (const char *)memchr(p, '#', (size_t)(rest - p));
+        bool        ok = false;
+        text = stop ? stop + 1 : end;
+        line++;
+        if (cut) rest = cut;
+        while (rest > p && (rest[-1] == ' ' || rest[-1] == '\r')) rest--;
+        while (p < rest && *p == ' ') p++;
+        if (p == rest) continue;
+        if (!(seen & begun)) {
+            if (!dt__costs_word(&p, rest, "dt") || !dt__costs_word(&p, rest, "costs") ||
+                !dt__costs_word(&p, rest, "1") || p != rest)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), "'dt costs 1'");
+            seen |= begun;
+            continue;
+        }
+        if (seen & over)
+            return dt__costs_bad(path, line, from, (size_t)(rest - from), "nothing behind 'end'");
+        if (dt__costs_word(&p, rest, "end")) {
+            if (p != rest || (seen & every) != every)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), last);
+            seen |= over;
+            continue;
+        }
+        for (int i = 0; i <= (int)DT_LINK_COUNT && !ok; i++) {
+            if (!dt__costs_word(&p, rest, i < (int)DT_LINK_COUNT ? dt__link_names[i] : "reducing")) continue;
+            if (seen & 1u << i)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from), "each link, and reducing, once");
+            ok = (i == (int)DT_LINK_COUNT || dt__costs_number(&p, rest, INT64_C(10000000000000), 1e12, &t->alpha[i])) &&
+                 dt__costs_number(&p, rest, 1000000000, 1e15, i == (int)DT_LINK_COUNT ? &t->gamma : &t->beta[i]) &&
+                 p == rest;
+            if (!ok)
+                return dt__costs_bad(path, line, from, (size_t)(rest - from),
+                                     i == (int)DT_LINK_COUNT
+                                         ? "'reducing' and femtoseconds a byte, 0 to 1000000000"
+                                         : "a link, picoseconds a message (0 to 10000000000000) and femtoseconds a "
+                                           "byte (0 to 1000000000), whole numbers");
+            seen |= 1u << i;
+        }
+        if (!ok)
+            return dt__costs_bad(path, line, from, (size_t)(rest - from),
+                                 "thread, shm, loopback, network, reducing or end");
+    }
+    if (seen & over) return 0;
+    return dt__costs_bad(path, line + 1, "the end of the file", 19, seen & begun ? last : "'dt costs 1'");
+}
+DT_API const char *dt_plan_error(void) { return dt__said.text[0] ? dt__said.text : NULL; }
+DT_API int dt_costs_load(dt_costs *t, const char *path)
+{
+    dt_costs    got;
+    struct stat st;
+    char       *text;
+    ssize_t     n = 0, k = 0;
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), status;
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size >= DT__COSTS_MOST) {
+        close(fd);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': expected a file of less than %d bytes", path,
+                            DT__COSTS_MOST);
+    }
+    text = (char *)DT_COMM_MALLOC(DT__COSTS_MOST);
+    while (text && n < DT__COSTS_MOST && ((k = read(fd, text + n, (size_t)(DT__COSTS_MOST - n))) > 0 ||
+                                          (k < 0 && errno == EINTR)))
+        n += k > 0 ? k : 0;
+    status = !text ? dt__comm_bad(DT_COMM_ERR_MEMORY, "costs in '%.120s': out of memory", path)
+             : k < 0 ? dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno))
+                     : dt__costs_parse(&got, path, text, (size_t)n);
+    close(fd);
+    DT_COMM_FREE(text);
+    if (status == 0) *t = got;
+    return status;
+}
+DT_API int dt_costs_save(const dt_costs *t, const char *path)
+{
+    char   text[1024], beside[4200];
+    size_t len = 0, done = 0;
+    int    fd, e = 0;
+    if (!dt__costs_sane(t))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, no number, or above 10 s a "
+                                             "message or 1 us a byte", path);
+    dt__cost_say(text, sizeof text, &len, "dt costs 1\n# link, picoseconds a message, femtoseconds a byte\n");
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++)
+        dt__cost_say(text, sizeof text, &len, "%s %lld %lld\n", dt__link_names[i],
+                     (long long)(t->alpha[i] * 1e12 + 0.5), (long long)(t->beta[i] * 1e15 + 0.5));
+    dt__cost_say(text, sizeof text, &len, "reducing %lld\nend\n", (long long)(t->gamma * 1e15 + 0.5));
+    if (strlen(path) > 4096) return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path is too long");
+    snprintf(beside, sizeof beside, "%s.%d.part", path, (int)getpid());
+    fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", beside, strerror(errno));
+    while (done < len && !e) {
+        ssize_t k = write(fd, text + done, len - done);
+        if (k > 0) done += (size_t)k;
+        else if (k == 0 || errno != EINTR) e = k == 0 ? EIO : errno;
+    }
+    if (!e && fsync(fd) != 0) e = errno;
+    if (close(fd) != 0 && !e) e = errno;
+    if (!e && rename(beside, path) != 0) e = errno;
+    if (!e) return 0;
+    unlink(beside);
+    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(e));
+}
+
+/* ==================================================================================================== >>drawing
+   Ranks are lines, rounds are columns. An arrow goes from the round of the send to that of its receive: blue for a
+   copy, red for a value that is reduced. Squares are steps of a rank alone, a bar is a round in shared memory. */
+enum { DT__PLAN_DRAWN = 1024 }; /* ranks */
+
+typedef struct dt__plan_picture {
+    FILE    *f;
+    dt_plan *plan; /* of all ranks */
+    int      world;
+    double   left, top, wide, high; /* of a column, of a line */
+    bool     labels;
+    bool     text; /* now the labels, over all lines */
+} dt__plan_picture;
+
+/* The label stands near the sender, or, if that has several messages in the round, near the receiver. */
+static void dt__plan_draw_message(const dt__plan_picture *d, const dt_plan_step *s, int from, const dt_plan_step *r,
+                                  bool several)
+{
+    bool   fold = r->kind == DT_STEP_FOLD;
+    double x0 = d->left + d->wide * (s->round + 0.12), y0 = d->top + d->high * from;
+    double x1 = d->left + d->wide * (r->round + 0.88), y1 = d->top + d->high * s->peer;
+    if (!d->text) {
+        fprintf(d->f, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" marker-end=\"url(#%s)\"/>\n",
+                fold ? "fold" : "copy", x0, y0, x1, y1, fold ? "f" : "c");
+        return;
+    }
+    if (!s->n) return;
+    double down = y1 > y0 ? 10 : -10;
+    fprintf(d->f, "<text class=\"n\" x=\"%.1f\" y=\"%.1f\">", several ? x1 - 20 : x0 + 17,
+            (several ? y1 - down : y0 + down) + 3);
+    if (s->n == 1) fprintf(d->f, "%lld</text>\n", (long long)s->at);
+    else fprintf(d->f, "%lld-%lld</text>\n", (long long)s->at, (long long)(s->at + s->n - 1));
+}
+static void dt__plan_draw_local(const dt__plan_picture *d, const dt_plan_step *s, int rank)
+{
+    double x = d->left + d->wide * (s->round + 0.5), y = d->top + d->high * rank;
+    if (d->text) {
+        if (s->kind == DT_STEP_SHARE && s->n)
+            fprintf(d->f, "<text class=\"n\" x=\"%.1f\" y=\"%.1f\">%lld-%lld</text>\n", x + 24, y + 3, (long long)s->at,
+                    (long long)(s->at + s->n - 1));
+        return;
+    }
+    if (s->kind != DT_STEP_SHARE)
+        fprintf(d->f, "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"7\" height=\"7\"/>\n",
+                s->kind == DT_STEP_REDUCE ? "reduce" : "move", x - 3.5, y - 3.5);
+    else if (!rank)
+        fprintf(d->f, "<rect class=\"share\" x=\"%.1f\" y=\"%.1f\" width=\"10\" height=\"%.1f\"/>\n", x - 5, d->top - 6,
+                d->high * (d->world - 1) + 12);
+}
+/* The k-th send of a rank to a peer meets the peer's k-th receive from it. next: where to look on, for each peer. */
+static void dt__plan_draw_sends(const dt__plan_picture *d, int rank, int64_t *next)
+{
+    memset(next, 0, (size_t)d->world * sizeof *next);
+    for (int64_t i = 0; i < d->plan[rank].nsteps; i++) {
+        const dt_plan_step *s = &d->plan[rank].step[i];
+        if (s->kind != DT_STEP_SEND) {
+            if (s->kind > DT_STEP_FOLD) dt__plan_draw_local(d, s, rank);
+            continue;
+        }
+        const dt_plan *q = &d->plan[s->peer];
+        int64_t       *k = &next[s->peer];
+        while (*k < q->nsteps &&
+               (q->step[*k].peer != rank || (q->step[*k].kind != DT_STEP_RECV && q->step[*k].kind != DT_STEP_FOLD)))
+            ++*k;
+        bool several = (i > 0 && s[-1].kind == DT_STEP_SEND && s[-1].round == s->round) ||
+                       (i + 1 < d->plan[rank].nsteps && s[1].kind == DT_STEP_SEND && s[1].round == s->round);
+        if (*k < q->nsteps) dt__plan_draw_message(d, s, rank, &q->step[(*k)++], several);
+    }
+}
+static void dt__plan_draw(dt__plan_picture *d, dt_coll coll, dt_algo algo, int64_t *next)
+{
+    const dt_plan *p = d->plan;
+    int64_t        messages = 0, elements = 0;
+    int            talks = 0, rounds = 0;
+    for (int r = 0; r < d->world; r++) {
+        next[r] = 0;
+        if (p[r].rounds > rounds) rounds = p[r].rounds;
+    }
+    for (int k = 0; k < rounds; k++) {
+        bool any = false;
+        for (int r = 0; r < d->world; r++) {
+            for (; next[r] < p[r].nsteps && p[r].step[next[r]].round == k; next[r]++) {
+                const dt_plan_step *s = &p[r].step[next[r]];
+                if (s->kind != DT_STEP_SEND) continue;
+                any = true;
+                messages++;
+                elements += s->n;
+            }
+        }
+        talks += any;
+    }
+    d->left = 64;
+    d->top = 74;
+    d->labels = messages <= 160;
+    d->high = d->labels || d->world <= 16 ? 34 : 22;
+    d->wide = d->labels ? 110 : rounds > 64 ? 34 : 64;
+    double w = d->left + d->wide * rounds + 30, h = d->top + d->high * d->world + 10;
+    if (w < 620) w = 620;
+    fprintf(d->f,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n", w,
+            h, w, h);
+    fprintf(d->f, "<style>text{font:12px sans-serif;fill:#333}.t{font-size:15px;font-weight:bold}"
+                  ".n{font-size:10px;text-anchor:middle;stroke:#fff;stroke-width:3px;paint-order:stroke}"
+                  ".rank{stroke:#bbb}.round{stroke:#eee}.copy{stroke:#2468b4;stroke-width:1.4}"
+                  ".fold{stroke:#c8321e;stroke-width:1.4}.reduce{fill:#c8321e}.move{fill:#2468b4}"
+                  ".share{fill:#c8321e;fill-opacity:0.4}</style>\n");
+    fprintf(d->f, "<defs>");
+    for (int i = 0; i < 2; i++)
+        fprintf(d->f,
+                "<marker id=\"%s\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" "
+                "orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" fill=\"%s\"/></marker>",
+                i ? "f" : "c", i ? "#c8321e" : "#2468b4");
+    fprintf(d->f, "</defs>\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n", w, h);
+    fprintf(d->f, "<text class=\"t\" x=\"14\" y=\"24\">%s by %s: %d ranks, %lld elements</text>\n", dt_coll_name(coll),
+            dt_algo_name(algo), d->world, (long long)p[0].count);
+    fprintf(d->f,
+            "<text x=\"14\" y=\"43\">%d rounds with messages, %lld messages, %lld elements sent. Red: reduced, blue: "
+            "copied.</text>\n",
+            talks, (long long)messages, (long long)elements);
+    for (int k = 0; k <= rounds; k++) {
+        double x = d->left + d->wide * k;
+        fprintf(d->f, "<line class=\"round\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", x, d->top - 12, x,
+                h - 22);
+        if (k < rounds && (rounds <= 64 || k % 8 == 0))
+            fprintf(d->f, "<text class=\"n\" x=\"%.1f\" y=\"%.1f\">%d</text>\n", x + d->wide / 2, d->top - 14, k);
+    }
+    for (int r = 0; r < d->world; r++) {
+        double y = d->top + d->high * r;
+        fprintf(d->f, "<text x=\"14\" y=\"%.1f\">rank %d</text>\n", y + 4, r);
+        fprintf(d->f, "<line class=\"rank\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", d->left, y,
+                d->left + d->wide * rounds, y);
+    }
+    for (int pass = 0; pass < (d->labels ? 2 : 1); pass++) {
+        d->text = pass == 1;
+        for (int r = 0; r < d->world; r++) dt__plan_draw_sends(d, r, next);
+    }
+    fprintf(d->f, "</svg>\n");
+}
+DT_API int dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const dt_plan_opts *o)
+{
+    dt__plan_picture d;
+    int64_t         *next;
+    int              code = 0;
+    if (o->world < 1 || o->world > DT__PLAN_DRAWN) return -1;
+    memset(&d, 0, sizeof d);
+    d.world = o->world;
+    d.plan = (dt_plan *)DT_COMM_MALLOC((size_t)o->world * (sizeof *d.plan + sizeof *next));
+    if (!d.plan) return -2;
+    memset(d.plan, 0, (size_t)o->world * sizeof *d.plan);
+    next = (int64_t *)(void *)(d.plan + o->world);
+    for (int r = 0; r < o->world && !code; r++) {
+        dt_plan_opts mine = *o;
+        mine.rank = r;
+        code = dt_plan_make(&d.plan[r], coll, algo, &mine, NULL);
+    }
+    if (!code) {
+        d.f = fopen(path, "w");
+        if (!d.f) code = -3;
+    }
+    if (d.f) {
+        dt__plan_draw(&d, coll, algo, next);
+        if (ferror(d.f)) code = -3;
+        if (fclose(d.f)) code = -3;
+    }
+    for (int r = 0; r < o->world; r++) dt_plan_free(&d.plan[r]);
+    DT_COMM_FREE(d.plan);
+    return code;
+}
+
+/* ==================================================================================================== >>timing
+   The plans of all ranks would not fit into memory: a run is one or two steps that come again and again, to a peer that
+   moves on evenly. A rank has one message under way at a time, its first send of the round that is not over; the heap
+   holds these messages by the time at which both sides are there. A receive that is posted is a byte in a table of
+   pairs. Messages in a shared thing are mixed: each begins at once, and is through when all that came before it is. */
+enum { DT__PRED_WORLD = 8192, DT__PRED_FOLD = 0x80 };
+typedef struct dt__pred_run {
+    int32_t count, group; /* group: steps in it, 1 or 2, of one round */
+    int32_t round, by;    /* rounds from one to the next */
+    int32_t kind[2], peer[2], move[2];
+    int64_t n[2];
+} dt__pred_run;
+typedef struct dt__pred_at { /* a place in the steps of a rank */
+    int64_t run;
+    int32_t i, j;
+} dt__pred_at;
+typedef struct dt__pred_rank {
+    dt__pred_at at, out;        /* the end of its round; its send under way */
+    int64_t     last;           /* its last run, and one */
+    double      began, end;     /* of its round: when; as far as it is known */
+    double      cpu, in;        /* free from then on: reducing, receiving */
+    double      ready;          /* to send its message */
+    int64_t     n;              /* bytes of it */
+    int32_t     peer, left;     /* of it, -1: none; messages of the round to come */
+    bool        waiting, fold;  /* for the receive; it is reduced there */
+} dt__pred_rank;
+typedef struct dt__pred_key {
+    double  t;
+    int32_t rank;
+} dt__pred_key;
+typedef struct dt__pred {
+    int            n, nhosts, nswitches;
+    double         a[2], b[2], gamma, nic, fabric, trunk; /* near and far */
+    int            size;
+    int           *host, *sw;   /* of ranks; of machines */
+    dt__pred_run  *run;
+    int64_t        nruns, cap;
+    dt__pred_rank *rank;
+    uint8_t       *open;        /* receives posted: to x n + from */
+    dt__pred_key  *heap;
+    int            nheap;
+    double        *free_at;     /* of cards out and in, of switches, of trunks up and down */
+    int64_t       *out, *through; /* bytes of cards, of switches */
+    int            meeting;     /* ranks in a round of SHARE */
+    double         met;
+    int64_t        met_n, messages, bytes;
+    double         seconds;
+    int            over;        /* ranks that are done */
+} dt__pred;
+
+static bool dt__pred_same(const dt__pred *d, const dt_plan_step *a, const dt_plan_step *b, int move)
+{
+    return a->kind == b->kind && a->n == b->n && (a->peer + (int64_t)move + d->n) % d->n == b->peer;
+}
+static int dt__pred_move(const dt_plan_step *a, const dt_plan_step *b, int n) /* the shorter way round */
+{
+    int m = a->kind > DT_STEP_FOLD ? 0 : b->peer - a->peer;
+    return m > n / 2 ? m - n : m < -(n / 2) ? m + n : m;
+}
+/* How many times the g steps at s come, one behind the other; at most `most` steps. */
+static int64_t dt__pred_repeat(const dt__pred *d, const dt_plan_step *s, int64_t most, int g, int *move)
+{
+    int64_t i = 0;
+    if (most < 2 * g || (g == 2 && s[0].round != s[1].round)) return 1;
+    for (int j = 0; j < g; j++) move[j] = dt__pred_move(s + j, s + g + j, d->n);
+    int by = s[g].round - s[0].round;
+    for (; i + 2 * g <= most; i += g)
+        for (int j = 0; j < g; j++)
+            if (s[i + g + j].round - s[i + j].round != by || !dt__pred_same(d, s + i + j, s + i + g + j, move[j]))
+                return i / g + 1;
+    return i / g + 1;
+}
+static bool dt__pred_pack(dt__pred *d, const dt_plan *p)
+{
+    for (int64_t i = 0; i < p->nsteps;) {
+        const dt_plan_step *s = p->step + i;
+        int                 one[2] = { 0, 0 }, two[2] = { 0, 0 };
+        int64_t             a = dt__pred_repeat(d, s, p->nsteps - i, 1, one);
+        int64_t             b = dt__pred_repeat(d, s, p->nsteps - i, 2, two);
+        int                 g = b > 1 && 2 * b > a ? 2 : 1;
+        if (d->nruns == d->cap) {
+            int64_t cap = d->cap ? 2 * d->cap : 1024;
+            void   *q = DT_COMM_REALLOC(d->run, (size_t)cap * sizeof *d->run);
+            if (!q) return false;
+            d->run = (dt__pred_run *)q;
+            d->cap = cap;
+        }
+        dt__pred_run *r = &d->run[d->nruns++];
+        memset(r, 0, sizeof *r);
+        r->group = g;
+        r->count = (int32_t)(g == 2 ? b : a);
+        r->round = s->round;
+        r->by = r->count > 1 ? s[g].round - s->round : 0;
+        for (int j = 0; j < g; j++) {
+            r->kind[j] = s[j].kind;
+            r->peer[j] = s[j].peer;
+            r->move[j] = r->count < 2 ? 0 : g == 2 ? two[j] : one[j];
+            r->n[j] = s[j].n * d->size;
+        }
+        i += (int64_t)r->count * g;
+    }
+    return true;
+}
+static int dt__pred_peer(const dt__pred *d, const dt__pred_run *r, dt__pred_at at)
+{
+    int64_t p = r->peer[at.j] + (int64_t)at.i * r->move[at.j];
+    if (p >= 0 && p < d->n) return (int)p;
+    p %= d->n;
+    return (int)(p < 0 ? p + d->n : p);
+}
+static int  dt__pred_round(const dt__pred_run *r, dt__pred_at at) { return r->round + at.i * r->by; }
+static void dt__pred_next(const dt__pred_run *r, dt__pred_at *at)
+{
+    if (++at->j < r->group) return;
+    at->j = 0;
+    if (++at->i < r->count) return;
+    at->i = 0;
+    at->run++;
+}
+
+/* ---- messages by time */
+static bool dt__pred_before(dt__pred_key a, dt__pred_key b) { return a.t != b.t ? a.t < b.t : a.rank < b.rank; }
+static void dt__pred_push(dt__pred *d, int rank, double t)
+{
+    dt__pred_key k;
+    int          i = d->nheap++;
+    k.t = t;
+    k.rank = rank;
+    for (; i > 0 && dt__pred_before(k, d->heap[(i - 1) / 4]); i = (i - 1) / 4) d->heap[i] = d->heap[(i - 1) / 4];
+    d->heap[i] = k;
+}
+static void dt__pred_pop(dt__pred *d)
+{
+    int          i = 0;
+    dt__pred_key k = d->heap[--d->nheap];
+    for (int c = 1; c < d->nheap; c = 4 * i + 1) {
+        int best = c, end = c + 4 < d->nheap ? c + 4 : d->nheap;
+        for (int j = c + 1; j < end; j++)
+            if (dt__pred_before(d->heap[j], d->heap[best])) best = j;
+        if (!dt__pred_before(d->heap[best], k)) break;
+        d->heap[i] = d->heap[best];
+        i = best;
+    }
+    d->heap[i] = k;
+}
+static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides are there */
+{
+    uint8_t *o = &d->open[(size_t)to * (size_t)d->n + (size_t)from];
+    d->rank[from].fold = (*o & DT__PRED_FOLD) != 0;
+    if ((--*o & (DT__PRED_FOLD - 1)) == 0) *o = 0;
+    d->rank[from].waiting = false;
+    dt__pred_push(d, from, t);
+}
+/* The next send of the round, at time t. */
+static void dt__pred_send(dt__pred *d, int rank, double t)
+{
+    dt__pred_rank *r = &d->rank[rank];
+    for (r->peer = -1; r->out.run != r->at.run || r->out.i != r->at.i || r->out.j != r->at.j;) {
+        const dt__pred_run *s = &d->run[r->out.run];
+        dt__pred_at         at = r->out;
+        dt__pred_next(s, &r->out);
+        if (s->kind[at.j] != DT_STEP_SEND) continue;
+        r->peer = dt__pred_peer(d, s, at);
+        r->n = s->n[at.j];
+        r->ready = t;
+        r->waiting = true;
+        if (d->open[(size_t)r->peer * (size_t)d->n + (size_t)rank])
+            dt__pred_meet(d, rank, r->peer, t > d->rank[r->peer].began ? t : d->rank[r->peer].began);
+        return;
+    }
+}
+static void dt__pred_enter(dt__pred *d, int rank, double t);
+/* A round of SHARE, which is of one machine: all meet, read the parts of all, write them to all, and meet again. */
+static void dt__pred_share(dt__pred *d, double t, int64_t n)
+{
+    if (t > d->met) d->met = t;
+    d->met_n += n;
+    if (++d->meeting < d->n) return;
+    double all = (double)d->met_n * (d->n - 1) / d->n;
+    t = d->met + 2 * dt__plan_log2_up(d->n) * d->a[0] + all * (d->gamma + d->b[0]);
+    d->meeting = 0;
+    d->met_n = 0;
+    d->met = 0;
+    for (int i = 0; i < d->n; i++) dt__pred_enter(d, i, t);
+}
+/* A rank begins its next round, and those after it that are its own alone. */
+static void dt__pred_enter(dt__pred *d, int rank, double t)
+{
+    dt__pred_rank *r = &d->rank[rank];
+    while (r->at.run < r->last) {
+        const dt__pred_run *s = &d->run[r->at.run];
+        int                 round = dt__pred_round(s, r->at), sends = 0;
+        int64_t             share = -1;
+        r->out = r->at;
+        r->began = r->end = r->cpu = t;
+        r->left = 0;
+        for (; r->at.run < r->last && dt__pred_round(s, r->at) == round; s = &d->run[r->at.run]) {
+            int kind = s->kind[r->at.j], peer;
+            if (kind == DT_STEP_SEND) sends++;
+            else if (kind == DT_STEP_SHARE) share = s->n[r->at.j];
+            else if (kind > DT_STEP_FOLD) r->end = r->cpu += (double)s->n[r->at.j] * d->gamma;
+            else {
+                peer = dt__pred_peer(d, s, r->at);
+                uint8_t *o = &d->open[(size_t)rank * (size_t)d->n + (size_t)peer];
+                *o = (uint8_t)((*o + 1) | (kind == DT_STEP_FOLD ? DT__PRED_FOLD : 0));
+                r->left++;
+                dt__pred_rank *q = &d->rank[peer];
+                if (q->waiting && q->peer == rank) dt__pred_meet(d, peer, rank, q->ready > t ? q->ready : t);
+            }
+            dt__pred_next(s, &r->at);
+        }
+        r->left += sends;
+        if (share >= 0) {
+            dt__pred_share(d, t, share);
+            return;
+        }
+        if (sends) dt__pred_send(d, rank, t);
+        if (r->left) return;
+        t = r->end;
+    }
+    if (t > d->seconds) d->seconds = t;
+    d->over++;
+}
+/* n bytes enter a shared thing at t, among those of other messages: when the last one is through. */
+static double dt__pred_through(double *free_at, double t, double nbytes, double per)
+{
+    return *free_at = (*free_at > t ? *free_at : t) + nbytes * per;
+}
+/* The message of a rank goes at t: when it is there. */
+static double dt__pred_pass(dt__pred *d, int from, double t)
+{
+    dt__pred_rank *r = &d->rank[from], *q = &d->rank[r->peer];
+    int            h = d->host[from], g = d->host[r->peer], far = h != g, x = d->sw[h], y = d->sw[g];
+    double         n = (double)r->n, slow = 0, *f = d->free_at; /* cards, cards in, switches, trunks, trunks in */
+    q->in = (q->in > t ? q->in : t) + d->a[far] + n * d->b[far];
+    d->messages++;
+    d->bytes += r->n;
+    if (!far) return q->in;
+    for (int i = 0; i < 2 && d->nic > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? d->nhosts + g : h], t, n, d->nic));
+    f += 2 * d->nhosts;
+    for (int i = 0; i < 1 + (x != y) && d->fabric > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? y : x], t, n, d->fabric));
+    f += d->nswitches;
+    for (int i = 0; i < 2 && x != y && d->trunk > 0; i++)
+        slow = fmax(slow, dt__pred_through(&f[i ? d->nswitches + y : x], t, n, d->trunk));
+    d->out[h] += r->n;
+    d->through[x] += r->n;
+    if (x != y) d->through[y] += r->n;
+    return fmax(q->in, slow + d->a[far]);
+}
+static bool dt__pred_events(dt__pred *d)
+{
+    for (int i = 0; i < d->n; i++) dt__pred_enter(d, i, 0);
+    while (d->nheap) {
+        int            from = d->heap[0].rank, to = d->rank[from].peer;
+        double         sent = dt__pred_pass(d, from, d->heap[0].t), t = sent;
+        dt__pred_rank *r = &d->rank[from], *q = &d->rank[to];
+        dt__pred_pop(d);
+        if (t > r->end) r->end = t;
+        r->left--;
+        if (r->fold) t = (t > q->cpu ? t : q->cpu) + (double)r->n * d->gamma, q->cpu = t;
+        if (t > q->end) q->end = t;
+        q->left--;
+        if (r->left) dt__pred_send(d, from, sent);
+        else r->peer = -1, dt__pred_enter(d, from, r->end);
+        if (!q->left) dt__pred_enter(d, to, q->end);
+    }
+    return d->over == d->n;
+}
+static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt_cluster *k) /* NULL: it is good */
+{
+    dt_costs c = k->costs;
+    bool     none = c.gamma == 0;
+    int      near = k->near, far = k->far;
+    for (int i = 0; i < (int)DT_LINK_COUNT; i++) {
+        if (!(c.alpha[i] >= 0) || !(c.beta[i] >= 0) || !(c.gamma >= 0)) return "a cost is negative";
+        none = none && c.alpha[i] == 0 && c.beta[i] == 0;
+    }
+    if (none) c = dt_costs_default();
+    if (!near && !far) near = DT_LINK_SHM, far = DT_LINK_NET;
+    if (near < 0 || near >= (int)DT_LINK_COUNT || far < 0 || far >= (int)DT_LINK_COUNT) return "there is no such link";
+    if (!(k->fabric >= 0) || !(k->trunk >= 0) || k->nic != k->nic) return "a bandwidth is negative";
+    if (k->element < 0 || k->element > 64) return "an element has 1 to 64 bytes";
+    d->a[0] = c.alpha[near], d->b[0] = c.beta[near];
+    d->a[1] = c.alpha[far], d->b[1] = c.beta[far];
+    d->gamma = c.gamma;
+    d->nic = k->nic < 0 ? 0 : k->nic > 0 ? k->nic : c.beta[far];
+    d->fabric = k->fabric;
+    d->trunk = k->trunk;
+    d->size = k->element ? k->element : 4;
+    d->nhosts = d->nswitches = 1;
+    for (int i = 0; i < o->world; i++) {
+        int h = o->host ? o->host[i] : 0;
+        if (h < 0 || h >= o->world) return "machines are numbers from 0 to world - 1 here";
+        if (h >= d->nhosts) d->nhosts = h + 1;
+    }
+    for (int i = 0; k->switch_of && i < d->nhosts; i++) {
+        if (k->switch_of[i] < 0 || k->switch_of[i] >= o->world) return "switches are numbers from 0 to world - 1 here";
+        if (k->switch_of[i] >= d->nswitches) d->nswitches = k->switch_of[i] + 1;
+    }
+    return NULL;
+}
+static bool dt__pred_alloc(dt__pred *d, const dt_plan_opts *o, const dt_cluster *k)
+{
+    size_t n = (size_t)d->n, things = 2 * (size_t)d->nhosts + 3 * (size_t)d->nswitches;
+    d->rank = (dt__pred_rank *)dt__comm_zeroed(n, sizeof *d->rank);
+    d->open = (uint8_t *)dt__comm_zeroed(n, n);
+    d->heap = (dt__pred_key *)dt__comm_zeroed(n + 1, sizeof *d->heap);
+    d->host = (int *)dt__comm_zeroed(n + (size_t)d->nhosts, sizeof *d->host);
+    d->free_at = (double *)dt__comm_zeroed(things, sizeof *d->free_at);
+    d->out = (int64_t *)dt__comm_zeroed((size_t)(d->nhosts + d->nswitches), sizeof *d->out);
+    if (!d->rank || !d->open || !d->heap || !d->host || !d->free_at || !d->out) return false;
+    d->sw = d->host + d->n;
+    d->through = d->out + d->nhosts;
+    for (int i = 0; i < d->n; i++) d->host[i] = o->host ? o->host[i] : 0;
+    for (int i = 0; i < d->nhosts; i++) d->sw[i] = k->switch_of ? k->switch_of[i] : 0;
+    return true;
+}
+DT_API int dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const dt_cluster *k,
+                          const char **why)
+{
+    static const char *const memory = "memory is out";
+    dt__pred                 d;
+    dt_plan                  p;
+    const char              *text = NULL;
+    int                      code = -1;
+    memset(&d, 0, sizeof d);
+    memset(&p, 0, sizeof p);
+    memset(out, 0, sizeof *out);
+    d.n = o->world;
+    if (o->world < 1 || o->world > DT__PRED_WORLD) text = "world is not in 1..8192";
+    else text = dt__pred_cluster(&d, o, k);
+    dt_plan_opts mine = *o;
+    if (!text && algo == DT_ALGO_AUTO) {
+        dt_costs c = dt_costs_default();
+        int64_t  all = 0, segment = 0;
+        bool     one = dt__plan_one_machine(o->world, o->host);
+        int      link = one ? (int)DT_LINK_SHM : (int)DT_LINK_NET;
+        bool     whole = coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BROADCAST || coll == DT_COLL_REDUCE;
+        c.alpha[DT_LINK_SHM] = d.a[0], c.beta[DT_LINK_SHM] = d.b[0];
+        c.alpha[DT_LINK_NET] = d.a[1], c.beta[DT_LINK_NET] = d.b[1];
+        c.gamma = d.gamma;
+        for (int i = 0; i < o->world; i++) all += o->counts && coll != DT_COLL_ALLTOALL ? o->counts[i] : o->count;
+        algo = dt_plan_choose(&c, coll, o->world, o->host, link, (whole ? o->count : all) * d.size, &segment);
+        mine.segment = segment / d.size;
+    }
+    if (!text && !dt__pred_alloc(&d, o, k)) text = memory;
+    for (int i = 0; !text && i < o->world; i++) {
+        mine.rank = i;
+        d.rank[i].at.run = d.nruns;
+        d.rank[i].peer = -1;
+        code = dt_plan_make(&p, coll, algo, &mine, &text);
+        if (!code && p.count > INT64_MAX / 64 / o->world) text = "the vector is too long", code = -1;
+        else if (!code && !dt__pred_pack(&d, &p)) text = memory;
+        d.rank[i].last = d.nruns;
+    }
+    if (text == memory) code = -2;
+    else if (!text && !dt__pred_events(&d)) text = "the plan does not end", code = -1;
+    if (!text) {
+        out->seconds = d.seconds;
+        out->messages = d.messages;
+        out->bytes = d.bytes;
+        out->algo = algo;
+        for (int i = 0; i < d.nhosts; i++) out->bytes_nic = d.out[i] > out->bytes_nic ? d.out[i] : out->bytes_nic;
+        for (int i = 0; i < d.nswitches; i++)
+            out->bytes_switch = d.through[i] > out->bytes_switch ? d.through[i] : out->bytes_switch;
+    }
+    dt_plan_free(&p);
+    DT_COMM_FREE(d.run);
+    DT_COMM_FREE(d.rank);
+    DT_COMM_FREE(d.open);
+    DT_COMM_FREE(d.heap);
+    DT_COMM_FREE(d.host);
+    DT_COMM_FREE(d.free_at);
+    DT_COMM_FREE(d.out);
+    if (why) *why = text;
+    return text ? code : 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_PLAN_IMPLEMENTATION */

@@ -1,0 +1,807 @@
+/* dt_sim.h - v0.1.0 - a thousand ranks in one thread and in virtual time, with deaths and pauses from a seed */
+/*
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt_sim.h"
+    In every other file that uses it:           #include "dt_sim.h"
+
+    Link with -lpthread -lm. dt_comm.h and what it needs must lie beside it.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_sim.h"
+    #include <stdio.h>
+
+    int main(void)
+    {
+        enum { N = 64 };
+        float    x[N];
+        dt_work *work[N];
+        int      bad = 0;
+        dt_sim  *s = dt_sim_new(.world = N, .seed = 7);
+        for (int i = 0; i < N; i++) {
+            x[i] = 1;
+            work[i] = dt_comm_allreduce_start(dt_sim_comm(s, i), &x[i], 1, DT_COMM_F32, DT_COMM_SUM);
+        }
+        for (int i = 0; i < N; i++) bad |= dt_work_wait(work[i]) || x[i] != N;
+        printf("%d ranks, %g s of virtual time\n", N, dt_sim_now(s));
+        dt_sim_free(s);
+        return bad;
+    }
+
+WHAT IT DOES NOT DO
+
+    It predicts no times: messages take random ones. What a plan takes on a cluster is dt_sim_predict in dt_plan.h.
+
+CONTENTS
+
+    >>simulating     a thousand ranks in one thread
+    >>simulator      implementation from here: the engine in virtual time
+
+MACROS
+
+    DT_SIM_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
+
+ERRORS
+
+    As in dt_comm.h: dt_comm_error(NULL) says why dt_sim_new returned NULL.
+
+THREADS
+
+    A simulator and its communicators are used by one thread.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_SIM_IMPLEMENTATION)
+#define DT_SIM_IMPLEMENTATION
+#endif
+#include "dt_comm.h"
+
+#ifndef DT_SIM_H_INCLUDED
+#define DT_SIM_H_INCLUDED
+
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_sim.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>simulating
+   Ranks in virtual time, in the thread that runs them: the engine, the checks of every frame and the control tree are
+   the ones that run on sockets, with real values; the simulator carries their messages. A message takes a random time,
+   so messages of different links pass each other; on a link they stay in order. Ranks can be stopped for a while and
+   killed. One seed is one run, event for event. Times are in seconds of the simulator, from 0 on.
+
+   Calls on a rank's communicator are those of >>collectives and >>work. Nothing moves until dt_sim_run, or until
+   somebody waits: dt_work_wait runs the simulator. So start a call on every rank, then wait for each. */
+typedef struct dt_sim dt_sim;
+typedef struct dt_sim_opts {
+    int         dt__first DT_D;
+    int         world DT_D;   /* 1..4096 */
+    const int  *host DT_D;    /* the machine of each rank; NULL: one */
+    uint64_t    seed DT_D;
+    double      timeout DT_D; /* of the communicators; default 30 */
+    double      delay DT_D;   /* the longest time of a message; default 1e-3 */
+    int         window DT_D;  /* messages that wait on a link before a send does; negative: none; 0: drawn */
+    const char *algo DT_D;    /* as in dt_comm_opts; default: by cost */
+} dt_sim_opts;
+DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL: dt_comm_error(NULL) tells */
+#ifdef DT__LIT
+#define dt_sim_new(...) dt_sim_new_with(DT__LIT(dt_sim_opts){ .dt__first = 0, __VA_ARGS__ })
+#endif
+DT_API void     dt_sim_free(dt_sim *s); /* every work was waited for */
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* the simulator's: it is not freed and cannot be split */
+/* fn runs at that time on that rank, if it lives (later if it is stopped then): it starts calls. It must not wait. */
+DT_API int      dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
+DT_API int      dt_sim_pause(dt_sim *s, int rank, double when, double seconds); /* stopped: it does and says nothing */
+DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its own works end with DT_COMM_ERR_PEER */
+/* Until all calls have ended and all have heard of it, at most until that time. How many ranks are in a call still;
+   negative: memory is out. */
+DT_API int      dt_sim_run(dt_sim *s, double until);
+DT_API double   dt_sim_now(const dt_sim *s);
+DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events); /* of all events so far, and their number */
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_SIM_H_INCLUDED */
+
+
+#if defined(DT_SIM_IMPLEMENTATION) && !defined(DT__SIM_IMPLEMENTED)
+#define DT__SIM_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__COMM_IMPLEMENTED)
+#error "dt_sim.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_SIM_IMPLEMENTATION"
+#endif
+#include <sys/eventfd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(SIM);
+DT__NEEDS(SIM, COMM);
+DT__NEEDS(SIM, NET);
+DT__NEEDS(SIM, PLAN);
+
+/* ==================================================================================================== >>simulator
+   Every rank has a world, a control and a communicator as processes have, without threads and sockets. Events of all
+   ranks are in one heap, ordered by time, then by number. A packet is a message on its way; a pipe is one direction of
+   a control connection, and the two of a connection are neighbours in their array. The receiving rank looks a moment
+   after something arrives, so several arrivals are one look. Time begins at a second: 0 means never in many places. */
+enum { DT__SIM_WORLD = 4096, DT__SIM_BEGIN = 1000000000 };
+enum { DT__SIM_LOOK = 1, DT__SIM_ARRIVE, DT__SIM_LATE, DT__SIM_TIMER, DT__SIM_FRAME, DT__SIM_ORDER }; /* events */
+enum { DT__SIM_SAID = 1, DT__SIM_HELLO, DT__SIM_WELCOME, DT__SIM_REFUSED, DT__SIM_END };               /* in pipes */
+enum { DT__SIM_CALL = 1, DT__SIM_PAUSE, DT__SIM_KILL };                                                /* orders */
+typedef struct dt__sim_event {
+    int64_t  at, first; /* first: when it was to be */
+    uint64_t no;
+    int32_t  kind, who; /* a rank, a pipe, an order */
+} dt__sim_event;
+typedef struct dt__sim_order {
+    int     kind, rank;
+    int64_t length;
+    void  (*fn)(dt_comm *c, void *user);
+    void   *user;
+} dt__sim_order;
+typedef struct dt__sim_packet { /* the payload follows */
+    struct dt__sim_packet *next;
+    int64_t                at;
+    dt__frame              head;
+} dt__sim_packet;
+typedef struct dt__sim_link {
+    dt__sim_packet *first, *last;
+    int64_t         last_at;
+    int             put, taken;
+    bool            waiting; /* the sender, for room */
+} dt__sim_link;
+typedef struct dt__sim_frame {
+    struct dt__sim_frame *next;
+    int                   kind, value; /* hello: the kind of connection; refused: why, 0: nobody listens */
+    dt__block            *b;
+} dt__sim_frame;
+typedef struct dt__sim_pipe {
+    int            rank; /* where it leads */
+    dt__conn      *conn; /* there; NULL: closed, or not yet accepted */
+    dt__sim_frame *first, *last;
+    int64_t        last_at;
+} dt__sim_pipe;
+typedef struct dt__sim_rank {
+    dt__world world;
+    dt_comm  *comm;
+    int64_t   until, timer;            /* stopped until; when its control has something to do */
+    bool      dead, looking, late;     /* a look, a look for lateness is in the heap */
+    bool      stir, busy, called;      /* control has news; it is in a call; its caller, who drives it, should look */
+} dt__sim_rank;
+struct dt_sim {
+    int            n, window;
+    int64_t        now, delay;
+    uint64_t       random, hash, nevents, no;
+    dt__sim_event *heap;
+    int64_t        nheap, heap_cap;
+    dt__sim_rank  *rank;
+    dt__member    *member;
+    dt__sim_link **link; /* to x n + from */
+    dt__sim_pipe  *pipe;
+    int            npipes, pipe_cap;
+    dt__sim_order *order;
+    int            norders, order_cap;
+    int            orders, frames, busy; /* that are to come; in pipes; ranks in calls */
+    bool           running, memory;      /* memory is out */
+};
+
+static uint64_t dt__sim_draw(dt_sim *s)
+{
+    s->random += UINT64_C(0x9e3779b97f4a7c15);
+    return dt__id_mix(s->random, 0) >> 1;
+}
+static int64_t dt__sim_some(dt_sim *s, int64_t most) /* mostly short */
+{
+    double u = (double)(dt__sim_draw(s) >> 10) * 0x1p-53;
+    return 1 + (int64_t)((double)most * u * u * u);
+}
+static void dt__sim_mix(dt_sim *s, uint64_t x) { s->hash = dt__id_mix(s->hash ^ x, x); }
+static bool dt__sim_grow(dt_sim *s, void **p, int64_t *cap, int64_t n, size_t size) /* room for one behind n */
+{
+    if (n < *cap) return true;
+    int64_t more = *cap ? 2 * *cap : 64;
+    void   *q = more < INT32_MAX ? DT_COMM_REALLOC(*p, (size_t)more * size) : NULL;
+    if (!q) s->memory = true;
+    else *p = q, *cap = more;
+    return q != NULL;
+}
+static bool dt__sim_before(const dt__sim_event *a, const dt__sim_event *b)
+{
+    if (a->at != b->at) return a->at < b->at;
+    return a->first != b->first ? a->first < b->first : a->no < b->no; /* what had to wait longest */
+}
+static void dt__sim_push_since(dt_sim *s, int64_t at, int64_t first, int kind, int who)
+{
+    dt__sim_event e;
+    void         *heap = s->heap;
+    if (!dt__sim_grow(s, &heap, &s->heap_cap, s->nheap, sizeof e)) return;
+    s->heap = (dt__sim_event *)heap;
+    e.at = at > s->now ? at : s->now;
+    e.first = first < e.at ? first : e.at;
+    e.no = s->no++;
+    e.kind = kind;
+    e.who = who;
+    int64_t i = s->nheap++;
+    for (; i > 0 && dt__sim_before(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = e;
+}
+static void dt__sim_push(dt_sim *s, int64_t at, int kind, int who)
+{
+    dt__sim_push_since(s, at, at > s->now ? at : s->now, kind, who);
+}
+static dt__sim_event dt__sim_pop(dt_sim *s)
+{
+    dt__sim_event top = s->heap[0], e = s->heap[--s->nheap];
+    int64_t       i = 0;
+    for (int64_t k = 1; k < s->nheap; i = k, k = 2 * k + 1) {
+        if (k + 1 < s->nheap && dt__sim_before(&s->heap[k + 1], &s->heap[k])) k++;
+        if (!dt__sim_before(&s->heap[k], &e)) break;
+        s->heap[i] = s->heap[k];
+    }
+    s->heap[i] = e;
+    return top;
+}
+static void dt__sim_wake(dt_sim *s, int rank, int64_t at)
+{
+    if (s->rank[rank].looking || s->rank[rank].dead) return;
+    s->rank[rank].looking = true;
+    dt__sim_push(s, at, DT__SIM_LOOK, rank);
+}
+static void dt__sim_stir(dt__world *w)
+{
+    dt__sim_rank *r = &((dt_sim *)w->sim)->rank[w->rank];
+    r->stir = true;
+    dt__sim_wake((dt_sim *)w->sim, w->rank, ((dt_sim *)w->sim)->now);
+}
+
+/* ---- the transport */
+static dt__sim_link *dt__sim_link_of(dt_sim *s, int from, int to)
+{
+    dt__sim_link **l = &s->link[(size_t)to * (size_t)s->n + (size_t)from];
+    if (!*l) *l = (dt__sim_link *)dt__comm_zeroed(1, sizeof **l);
+    return *l;
+}
+static int dt__sim_put(dt_comm *c, dt__sim_link *l, int peer, const dt__msg *m)
+{
+    dt_sim         *s = (dt_sim *)c->world->sim;
+    dt__sim_packet *p = l ? (dt__sim_packet *)DT_COMM_MALLOC(sizeof *p + m->n) : NULL;
+    if (!p) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: the simulator is out of memory", c->rank);
+    p->next = NULL;
+    p->head = m->head;
+    p->at = s->now + dt__sim_some(s, s->delay);
+    if (p->at < l->last_at) p->at = l->last_at;
+    l->last_at = p->at;
+    if (m->n) memcpy(p + 1, m->ptr, m->n);
+    if (l->last) l->last->next = p;
+    else l->first = p;
+    l->last = p;
+    l->put++;
+    dt__sim_push(s, p->at, DT__SIM_ARRIVE, peer);
+    return 0;
+}
+static int dt__sim_send(dt_comm *c, int peer, dt__msg *m)
+{
+    dt_sim       *s = (dt_sim *)c->world->sim;
+    dt__sim_link *l = dt__sim_link_of(s, c->rank, peer);
+    if (!dt__comm_ok(c)) return c->status;
+    if (s->rank[c->rank].until > s->now) return 0; /* stopped, and driven by its caller */
+    if (!m->state) {
+        int rc = dt__sim_put(c, l, peer, m);
+        if (rc) return rc;
+        m->state = l->put;
+        m->head_done = sizeof m->head;
+        m->done = m->n;
+    }
+    if (m->state - l->taken <= s->window) return 1;
+    l->waiting = true;
+    return 0;
+}
+static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
+{
+    dt_sim         *s = (dt_sim *)c->world->sim;
+    dt__sim_link   *l = s->link[(size_t)c->rank * (size_t)s->n + (size_t)peer];
+    dt__sim_packet *p = l ? l->first : NULL;
+    if (!dt__comm_ok(c)) return c->status;
+    if (!p || p->at > s->now || s->rank[c->rank].until > s->now) return 0;
+    if (!dt__frame_ok(c, peer, &m->head, &p->head)) return c->status;
+    if (m->fold) dt__fold(m->dtype, m->op, m->ptr, p + 1, (int64_t)(m->n / dt__elem_nbytes(m->dtype)), m->left);
+    else if (m->n) memcpy(m->ptr, p + 1, m->n);
+    m->head_done = sizeof m->head;
+    m->done = m->n;
+    dt__sim_mix(s, (uint64_t)peer << 32 | (uint64_t)c->rank);
+    l->first = p->next;
+    if (!l->first) l->last = NULL;
+    l->taken++;
+    DT_COMM_FREE(p);
+    if (l->waiting) dt__sim_push(s, s->now + dt__sim_some(s, s->delay), DT__SIM_ARRIVE, peer);
+    l->waiting = false;
+    return 1;
+}
+static void dt__sim_events(dt_sim *s, int64_t until, int rank);
+static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the simulator */
+{
+    dt_sim *s = (dt_sim *)c->world->sim;
+    if (s->memory) dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: the simulator is out of memory", c->rank);
+    else if (s->running)
+        dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank,
+                      "rank %d waits in a function of dt_sim_at, which may only start calls", c->rank);
+    else dt__sim_events(s, s->now + (int64_t)(seconds * 1e9), c->rank);
+}
+static const dt__transport dt__transport_sim = { "sim", dt__sim_send, dt__sim_recv, dt__sim_wait, NULL };
+
+/* ---- control connections */
+static int dt__sim_pipes(dt_sim *s, int from, int to) /* the one back to `from`; the next one leads to `to` */
+{
+    int64_t cap = s->pipe_cap;
+    void   *p = s->pipe;
+    if (!dt__sim_grow(s, &p, &cap, s->npipes + 1, sizeof *s->pipe)) return -1;
+    s->pipe = (dt__sim_pipe *)p;
+    s->pipe_cap = (int)cap;
+    memset(s->pipe + s->npipes, 0, 2 * sizeof *s->pipe);
+    s->pipe[s->npipes].rank = from;
+    s->pipe[s->npipes + 1].rank = to;
+    s->npipes += 2;
+    return s->npipes - 2;
+}
+static void dt__sim_say(dt_sim *s, int pipe, int kind, int value, dt__block *b) /* takes the reference */
+{
+    dt__sim_pipe  *p = &s->pipe[pipe];
+    dt__sim_frame *f = (dt__sim_frame *)dt__comm_zeroed(1, sizeof *f);
+    if (!f) {
+        s->memory = true;
+        dt__block_unref(b);
+        return;
+    }
+    f->kind = kind;
+    f->value = value;
+    f->b = b;
+    if (p->last) p->last->next = f;
+    else p->first = f;
+    p->last = f;
+    int64_t at = s->now + dt__sim_some(s, s->delay);
+    if (at > p->last_at) p->last_at = at;
+    s->frames++;
+    dt__sim_push(s, p->last_at, DT__SIM_FRAME, pipe);
+}
+static dt__conn *dt__sim_conn(dt__world *w, int kind, int peer, int pipe)
+{
+    dt__conn *k = pipe < 0 ? NULL : dt__conn_new(w, -1, kind, peer);
+    if (!k) {
+        ((dt_sim *)w->sim)->memory = true;
+        return NULL;
+    }
+    k->local = true; /* there is no socket to tune */
+    k->slot = pipe;
+    ((dt_sim *)w->sim)->pipe[pipe].conn = k;
+    return k;
+}
+static dt__conn *dt__sim_dial(dt__world *w, int peer, int kind, dt__block *later)
+{
+    int       pipe = dt__sim_pipes((dt_sim *)w->sim, w->rank, peer);
+    dt__conn *k = dt__sim_conn(w, kind, peer, pipe);
+    if (!k) return NULL;
+    k->shaking = true;
+    k->deadline = k->since + 1000000000;
+    if (later) later->refs++;
+    k->later = later;
+    dt__sim_say((dt_sim *)w->sim, pipe + 1, DT__SIM_HELLO, kind, NULL);
+    return k;
+}
+static void dt__sim_accept(dt__world *w, int pipe, int kind)
+{
+    dt_sim   *s = (dt_sim *)w->sim;
+    char      text[184];
+    dt__conn *k = dt__sim_conn(w, 0, -1, pipe);
+    if (!k) return;
+    k->shake.server = true;
+    k->shake.c.version = DT__SHAKE_VERSION;
+    k->shake.c.epoch = w->epoch;
+    k->shake.c.world = w->size;
+    k->shake.c.rank = s->pipe[pipe ^ 1].rank;
+    k->shake.c.to = w->rank;
+    k->shake.c.kind = kind;
+    int status = dt__control_admit(w, k, text, sizeof text);
+    if (status) {
+        dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, status,
+                    dt__block_new(DT__C_REFUSED, w->rank, text, strlen(text) + 1, NULL, 0));
+        k->broken = true;
+        return;
+    }
+    k->kind = kind;
+    k->peer = k->shake.c.rank;
+    dt__conn_shaken(w, k);
+    dt__sim_say(s, pipe ^ 1, DT__SIM_WELCOME, 0, NULL);
+}
+static void dt__sim_hear(dt__world *w, dt__conn *k, const dt__block *b)
+{
+    const dt__chead *h = (const dt__chead *)(const void *)(b + 1);
+    if (h->nbytes > k->body_cap) {
+        uint8_t *body = (uint8_t *)DT_COMM_REALLOC(k->body, h->nbytes);
+        if (!body) {
+            ((dt_sim *)w->sim)->memory = true;
+            return;
+        }
+        k->body = body;
+        k->body_cap = h->nbytes;
+    }
+    k->head = *h;
+    if (h->nbytes) memcpy(k->body, h + 1, h->nbytes);
+    if (!dt__control_frame(w, k)) dt__conn_lost(w, k, "it sent a broken frame");
+}
+static void dt__sim_frame_event(dt_sim *s, int pipe)
+{
+    dt__sim_pipe  *p = &s->pipe[pipe];
+    dt__sim_rank  *r = &s->rank[p->rank];
+    dt__sim_frame *f = p->first;
+    dt__conn      *k = p->conn;
+    p->first = f->next;
+    if (!p->first) p->last = NULL;
+    s->frames--;
+    r->stir = true;
+    if (r->dead) {
+        if (f->kind == DT__SIM_HELLO) dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, 0, NULL);
+    } else if (f->kind == DT__SIM_HELLO) dt__sim_accept(&r->world, pipe, f->value);
+    else if (k && f->kind == DT__SIM_SAID) dt__sim_hear(&r->world, k, f->b);
+    else if (k && f->kind == DT__SIM_WELCOME) dt__conn_shaken(&r->world, k);
+    else if (k && k->shaking) {
+        k->broken = true;
+        k->refused = f->kind == DT__SIM_REFUSED && !f->value;
+        if (f->kind == DT__SIM_REFUSED && f->value == DT_COMM_ERR_PEER && f->b && k->kind == DT__KIND_TREE)
+            dt__control_expelled(&r->world, (const char *)dt__block_body(f->b));
+    } else if (k) dt__conn_lost(&r->world, k, "its connection ended");
+    dt__block_unref(f->b);
+    DT_COMM_FREE(f);
+}
+/* What control has to say goes out, what is broken is closed. */
+static void dt__sim_settle(dt_sim *s, dt__sim_rank *r)
+{
+    dt__control *ctl = r->world.control;
+    for (bool more = true; more;) {
+        more = false;
+        for (dt__conn *k = ctl->conns; k; k = k->next) {
+            while (k->out && !k->shaking) {
+                dt__queued *q = k->out;
+                k->out = q->next;
+                if (!k->out) k->last = NULL;
+                if (k->slot >= 0) dt__sim_say(s, k->slot ^ 1, DT__SIM_SAID, 0, q->b);
+                else dt__block_unref(q->b);
+                DT_COMM_FREE(q);
+            }
+            if (k->closing && !k->shaking) k->broken = true;
+            if (!k->broken || k->slot < 0) continue;
+            dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL);
+            s->pipe[k->slot].conn = NULL;
+            k->slot = -1;
+            more = true;
+        }
+        if (more) dt__control_reap(&r->world);
+    }
+    int64_t at = dt__control_next(&r->world, s->now);
+    if (r->timer > s->now && r->timer <= at) return;
+    r->timer = at > s->now ? at : s->now + 1;
+    dt__sim_push(s, r->timer, DT__SIM_TIMER, r->world.rank);
+}
+
+/* ---- events */
+static void dt__sim_after(dt_sim *s, dt__sim_rank *r)
+{
+    const dt_work *w = r->comm->engine->head;
+    bool           busy = w && !r->dead;
+    if (r->stir && !r->dead) dt__sim_settle(s, r);
+    r->stir = false;
+    s->busy += (int)busy - (int)r->busy;
+    r->busy = busy;
+    if (!busy || r->late) return;
+    int64_t late = (int64_t)((r->comm->timeout + (w->asked ? 2 : 0)) * 1e9); /* see dt__stuck */
+    if (!w->pair && !w->watched) late = dt__watch_after(r->comm);
+    r->late = true;
+    dt__sim_push(s, w->moved + late + 1000, DT__SIM_LATE, r->world.rank);
+}
+static void dt__sim_look(dt_sim *s, dt__sim_rank *r)
+{
+    struct dt__engine *e = r->comm->engine;
+    pthread_mutex_lock(&e->lock);
+    if (e->driving) r->called = true;
+    else dt__engine_look(r->comm);
+    pthread_mutex_unlock(&e->lock);
+    dt__sim_after(s, r);
+}
+static void dt__sim_die(dt_sim *s, dt__sim_rank *r)
+{
+    int  me = r->world.rank;
+    char text[80];
+    if (r->dead) return;
+    r->dead = true;
+    for (dt__conn *k = r->world.control->conns; k; k = k->next)
+        if (k->slot >= 0) dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL);
+    for (int i = 0; i < s->n; i++) { /* some of what it sent last is lost */
+        dt__sim_link *l = s->link[(size_t)i * (size_t)s->n + (size_t)me];
+        if (!l || dt__sim_draw(s) & 1) continue;
+        dt__sim_packet **p = &l->first, *last = NULL;
+        while (*p && ((*p)->at <= s->now || dt__sim_draw(s) & 1)) last = *p, p = &last->next;
+        for (dt__sim_packet *q = *p, *next; q; q = next) {
+            next = q->next;
+            DT_COMM_FREE(q);
+        }
+        *p = NULL;
+        l->last = last;
+    }
+    snprintf(text, sizeof text, "rank %d was killed in the simulator", me);
+    dt__comm_failed(r->comm, DT_COMM_ERR_PEER, me, text);
+    dt__sim_look(s, r);
+}
+static void dt__sim_order_event(dt_sim *s, const dt__sim_order *o)
+{
+    dt__sim_rank *r = &s->rank[o->rank];
+    s->orders--;
+    if (o->kind == DT__SIM_KILL) dt__sim_die(s, r);
+    else if (r->dead) return;
+    else if (o->kind == DT__SIM_PAUSE) {
+        if (s->now + o->length > r->until) r->until = s->now + o->length;
+    } else {
+        o->fn(r->comm, o->user);
+        dt__sim_look(s, r);
+    }
+}
+static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
+{
+    int           kind = e.kind == DT__SIM_ORDER ? s->order[e.who].kind : 0;
+    int           rank = e.kind == DT__SIM_FRAME ? s->pipe[e.who].rank : kind ? s->order[e.who].rank : e.who;
+    dt__sim_rank *r = &s->rank[rank];
+    s->now = e.at;
+    s->nevents++;
+    dt__sim_mix(s, (uint64_t)e.at);
+    dt__sim_mix(s, (uint64_t)e.kind << 32 | (uint64_t)(uint32_t)e.who);
+    if (r->until > s->now && !r->dead && kind != DT__SIM_KILL && kind != DT__SIM_PAUSE) {
+        int64_t at = r->until + (e.kind != DT__SIM_FRAME); /* when it goes on; what it was told is heard first */
+        dt__sim_push_since(s, at, e.first, e.kind, e.who); /* its calls stay in order, however often it is stopped */
+        if (e.kind == DT__SIM_TIMER) r->timer = at;
+        return;
+    }
+    if (e.kind == DT__SIM_ORDER) dt__sim_order_event(s, &s->order[e.who]);
+    else if (e.kind == DT__SIM_FRAME) {
+        dt__sim_frame_event(s, e.who);
+        dt__sim_after(s, r);
+        if (!dt__comm_ok(r->comm)) dt__sim_wake(s, rank, s->now);
+    } else if (r->dead) return;
+    else if (e.kind == DT__SIM_ARRIVE) dt__sim_wake(s, rank, s->now + dt__sim_some(s, s->delay / 2));
+    else if (e.kind == DT__SIM_TIMER) {
+        if (r->timer != e.at) return; /* another one is set */
+        r->timer = 0;
+        r->stir = true;
+        dt__control_timers(&r->world, s->now);
+        dt__sim_after(s, r);
+    } else {
+        if (e.kind == DT__SIM_LOOK) r->looking = false;
+        else r->late = false;
+        dt__sim_look(s, r);
+    }
+}
+/* rank: one whose caller waits, or -1: until all is quiet. */
+static void dt__sim_events(dt_sim *s, int64_t until, int rank)
+{
+    const int64_t *clock = dt__net_clock;
+    dt__net_clock = &s->now;
+    s->running = true;
+    for (int i = 0; i < s->n; i++) { /* calls that were started meanwhile */
+        dt__sim_rank *r = &s->rank[i];
+        if (!r->comm->engine->head || r->busy || r->dead) continue;
+        s->busy++;
+        r->busy = true;
+        dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
+    }
+    if (rank >= 0) s->rank[rank].called = false;
+    while (!s->memory && s->nheap && s->heap[0].at <= until) {
+        if (rank < 0 ? !s->busy && !s->orders && !s->frames : s->rank[rank].called) break;
+        dt__sim_event_do(s, dt__sim_pop(s));
+    }
+    if (s->now < until && (rank < 0 ? s->busy || s->orders || s->frames : !s->rank[rank].called)) s->now = until;
+    s->running = false;
+    dt__net_clock = clock;
+}
+
+/* ---- the calls */
+static const dt__sim_ops dt__sim_wires = { dt__sim_stir, dt__sim_dial };
+static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
+{
+    dt__sim_rank *r = &s->rank[i];
+    dt__world    *w = &r->world;
+    static dt_comm_opts none; /* all 0 */
+    dt_comm_opts  co = none;
+    co.timeout = o->timeout > 0 ? o->timeout : 30;
+    co.algo = o->algo ? o->algo : "auto"; /* the environment says nothing here */
+    co.no_thread = true;
+    w->refs = 1;
+    w->rank = i;
+    w->size = s->n;
+    w->timeout = co.timeout;
+    w->join_timeout = 120;
+    w->member = s->member;
+    w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
+    w->joined = true;
+    w->sim = s;
+    w->sim_ops = &dt__sim_wires;
+    w->clock = &s->now;
+    pthread_mutex_init(&w->lock, NULL);
+    snprintf(w->where, sizeof w->where, "the simulator");
+    r->comm = dt__comm_new(i, s->n, &co);
+    if (!r->comm) return false;
+    w->client = r->comm->client;
+    close(r->comm->wake_fd); /* nobody sleeps on it, and a thousand are many */
+    r->comm->wake_fd = -1;
+    if (dt__control_new(w)) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory or descriptors");
+        return false;
+    }
+    dt__close(&w->control->wake);
+    w->control->started = w->control->complete = true;
+    w->control->note_at = s->now + 1 + (int64_t)(dt__sim_draw(s) % 250000000);
+    r->comm->world = w;
+    r->comm->id = 1;
+    r->comm->across = s->n > 1 ? &dt__transport_sim : NULL;
+    r->comm->note = r->comm->own_note = (dt__note *)dt__comm_zeroed(DT__NOTES, sizeof *r->comm->own_note);
+    if (!r->comm->note) {
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
+        return false;
+    }
+    r->comm->local_size = 0;
+    for (int k = 0; k < s->n; k++) {
+        r->comm->host[k] = s->member[k].host;
+        if (s->member[k].host != s->member[i].host) continue;
+        if (k == i) r->comm->local_rank = r->comm->local_size;
+        r->comm->local_size++;
+    }
+    dt__world_add(w, r->comm);
+    return true;
+}
+static bool dt__sim_tree(dt_sim *s) /* the control connections, as joining leaves them */
+{
+    for (int i = 1; i < s->n; i++) {
+        int       up = (i - 1) / DT__TREE, pipe = dt__sim_pipes(s, i, up);
+        dt__conn *below = dt__sim_conn(&s->rank[i].world, DT__KIND_TREE, up, pipe);
+        dt__conn *above = below ? dt__sim_conn(&s->rank[up].world, DT__KIND_TREE, i, pipe + 1) : NULL;
+        if (!above) return false;
+        below->ready = above->ready = true;
+        s->rank[i].world.control->parent = below;
+    }
+    return true;
+}
+DT_API dt_sim *dt_sim_new_with(dt_sim_opts o)
+{
+    int n = o.world;
+    if (n < 1 || n > DT__SIM_WORLD || !(o.timeout >= 0) || !(o.delay >= 0) || o.delay > 1e6) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_new: world %d, timeout %g, delay %g", n, o.timeout, o.delay);
+        return NULL;
+    }
+    dt_sim *s = (dt_sim *)dt__comm_zeroed(1, sizeof *s);
+    if (s) {
+        s->n = n;
+        s->rank = (dt__sim_rank *)dt__comm_zeroed((size_t)n, sizeof *s->rank);
+        s->member = (dt__member *)dt__comm_zeroed((size_t)n, sizeof *s->member);
+        s->link = (dt__sim_link **)dt__comm_zeroed((size_t)n * (size_t)n, sizeof *s->link);
+    }
+    if (!s || !s->rank || !s->member || !s->link) {
+        dt_sim_free(s);
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
+        return NULL;
+    }
+    const int64_t *clock = dt__net_clock;
+    bool           ok = true;
+    dt__net_clock = &s->now;
+    s->now = DT__SIM_BEGIN;
+    s->random = o.seed * UINT64_C(0xd1342543de82ef95) + 1;
+    s->delay = (int64_t)((o.delay > 0 ? o.delay : 1e-3) * 1e9);
+    s->window = o.window < 0 ? 0 : o.window ? o.window : (int)(dt__sim_draw(s) % 4) * (int)(dt__sim_draw(s) % 4);
+    dt__plan_machines hosts;
+    ok = dt__plan_machines_make(&hosts, n, o.host);
+    for (int i = 0; ok && i < n; i++) {
+        dt__member *m = &s->member[i];
+        m->host = hosts.of[i];
+        m->pid = 1000 + i;
+        snprintf(m->host_name, sizeof m->host_name, "host%d", m->host);
+    }
+    if (ok) dt__plan_machines_free(&hosts);
+    else dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
+    for (int i = 0; ok && i < n; i++) ok = dt__sim_rank_new(s, i, &o);
+    if (ok && !dt__sim_tree(s)) {
+        ok = false;
+        dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory");
+    }
+    dt__net_clock = clock;
+    if (ok) return s;
+    dt_sim_free(s);
+    return NULL;
+}
+DT_API void dt_sim_free(dt_sim *s)
+{
+    if (!s) return;
+    for (int i = 0; s->rank && i < s->n; i++) {
+        dt__sim_rank *r = &s->rank[i];
+        dt__comm_delete(r->comm);
+        if (r->world.control) dt__control_free(&r->world);
+        if (r->world.sim) pthread_mutex_destroy(&r->world.lock);
+    }
+    for (size_t i = 0; s->link && i < (size_t)s->n * (size_t)s->n; i++) {
+        if (!s->link[i]) continue;
+        for (dt__sim_packet *p = s->link[i]->first, *next; p; p = next) {
+            next = p->next;
+            DT_COMM_FREE(p);
+        }
+        DT_COMM_FREE(s->link[i]);
+    }
+    for (int i = 0; i < s->npipes; i++)
+        for (dt__sim_frame *f = s->pipe[i].first, *next; f; f = next) {
+            next = f->next;
+            dt__block_unref(f->b);
+            DT_COMM_FREE(f);
+        }
+    DT_COMM_FREE(s->pipe);
+    DT_COMM_FREE(s->order);
+    DT_COMM_FREE(s->heap);
+    DT_COMM_FREE(s->link);
+    DT_COMM_FREE(s->member);
+    DT_COMM_FREE(s->rank);
+    DT_COMM_FREE(s);
+}
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank) { return s && rank >= 0 && rank < s->n ? s->rank[rank].comm : NULL; }
+static int dt__sim_order_add(dt_sim *s, int kind, int rank, double when, double length,
+                             void (*fn)(dt_comm *c, void *user), void *user)
+{
+    if (!s || rank < 0 || rank >= s->n || !(when >= 0) || !(length >= 0) || when > 1e9 || length > 1e9)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim: rank %d at %g s for %g s", rank, when, length);
+    int64_t cap = s->order_cap;
+    void   *p = s->order;
+    if (!dt__sim_grow(s, &p, &cap, s->norders, sizeof *s->order))
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim: out of memory");
+    s->order = (dt__sim_order *)p;
+    s->order_cap = (int)cap;
+    dt__sim_order *o = &s->order[s->norders];
+    o->kind = kind;
+    o->rank = rank;
+    o->length = (int64_t)(length * 1e9);
+    o->fn = fn;
+    o->user = user;
+    s->orders++;
+    dt__sim_push(s, DT__SIM_BEGIN + (int64_t)(when * 1e9), DT__SIM_ORDER, s->norders++);
+    return s->memory ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim: out of memory") : 0;
+}
+DT_API int dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user)
+{
+    if (!fn) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_at: there is no function");
+    return dt__sim_order_add(s, DT__SIM_CALL, rank, when, 0, fn, user);
+}
+DT_API int dt_sim_pause(dt_sim *s, int rank, double when, double seconds)
+{
+    return dt__sim_order_add(s, DT__SIM_PAUSE, rank, when, seconds, NULL, NULL);
+}
+DT_API int dt_sim_kill(dt_sim *s, int rank, double when)
+{
+    return dt__sim_order_add(s, DT__SIM_KILL, rank, when, 0, NULL, NULL);
+}
+DT_API int dt_sim_run(dt_sim *s, double until)
+{
+    if (!s || s->running || !(until >= 0))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_run: until %g, or from a function of dt_sim_at", until);
+    dt__sim_events(s, DT__SIM_BEGIN + (int64_t)((until < 1e9 ? until : 1e9) * 1e9), -1);
+    return s->memory ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_run: out of memory") : s->busy;
+}
+DT_API double   dt_sim_now(const dt_sim *s) { return s ? 1e-9 * (double)(s->now - DT__SIM_BEGIN) : 0; }
+DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events)
+{
+    if (events) *events = s ? (int64_t)s->nevents : 0;
+    return s ? s->hash : 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_SIM_IMPLEMENTATION */
