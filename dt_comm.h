@@ -362,7 +362,7 @@ DT__INSIDE const char *dt__comm_dtype_name(int dtype);
 #include <sys/syscall.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <immintrin.h>
+#include <emmintrin.h>
 #endif
 
 #ifdef __cplusplus
@@ -376,10 +376,11 @@ DT__NEEDS(COMM, BASE);
 /* ==================================================================================================== >>reducing
    One loop serves all: nsrc vectors are reduced from left to right and the result goes to ndst places. Halves are
    computed in f32 over all sources and rounded once, to nearest even. It is written over GNU vectors and compiled for
-   16 bytes and for AVX2, with the same bits. A result that is not a number has all its bits set: so they do not depend
+   16 bytes and for AVX2, with the same bits; the first also serves what is left behind the second's blocks. A result that is not a number has all its bits set: so they do not depend
    on the operand that the compiler put first. min and max are NaN if an operand is; of -0 and +0 they take the right
    one. */
-typedef void (*dt__reduce_fn)(int op, void *const *dst, int ndst, const void *const *src, int nsrc, int64_t n);
+/* Bytes from i up to end of each vector. */
+typedef void (*dt__reduce_fn)(int op, void *const *dst, int ndst, const void *const *src, int nsrc, size_t i, size_t end);
 typedef void (*dt__reduce_scale_fn)(void *buf, int64_t n, int world);
 typedef struct dt__reduce_table {
     const char         *name;
@@ -429,12 +430,13 @@ static bool dt__reduce_can(int dtype, int op)
 #define DT__RED_WIDEN_sse(p) __builtin_convertvector(*(const dt__rhu_sse *)(p), dt__ru_sse)
 #define DT__RED_NARROW_sse(p, u) *(dt__rhu_sse *)(p) = __builtin_convertvector((u) >> 16, dt__rh_sse)
 #endif
-#define DT__RED_WIDEN_avx2(p) (dt__ru_avx2) _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
-#define DT__RED_NARROW_avx2(p, u)                                                                               \
-    do {                                                                                                        \
-        __m256i n_ = (__m256i)((dt__ri_avx2)(u) >> 16);                                                         \
-        _mm_storeu_si128((__m128i *)(void *)(p),                                                                \
-                         _mm_packs_epi32(_mm256_castsi256_si128(n_), _mm256_extracti128_si256(n_, 1)));         \
+#define DT__RED_WIDEN_avx2(p) __builtin_convertvector(*(const dt__rhu_avx2 *)(p), dt__ru_avx2)
+#define DT__RED_NARROW_avx2(p, u)                                                                              \
+    do {                                                                                                       \
+        dt__ri_avx2 n_ = (dt__ri_avx2)(u) >> 16;                                                               \
+        _mm_storeu_si128((__m128i *)(void *)(p),                                                               \
+                         _mm_packs_epi32((__m128i)__builtin_shufflevector(n_, n_, 0, 1, 2, 3),                 \
+                                         (__m128i)__builtin_shufflevector(n_, n_, 4, 5, 6, 7)));               \
     } while (0)
 #define DT__RED_LOAD_BF16(v, p, S) v = (dt__rf_##S)(DT__RED_WIDEN_##S(p) << 16)
 #define DT__RED_STORE_BF16(p, v, S)                                                         \
@@ -464,76 +466,80 @@ static bool dt__reduce_can(int dtype, int op)
         u_ = (dt__ru_sse)mid_ | s_ | (dt__ru_sse)(v != v);                                                      \
         DT__RED_NARROW_sse(p, u_ << 16);                                                                        \
     } while (0)
-#define DT__RED_LOAD_F16_avx2(v, p) \
-    v = (dt__rf_avx2)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
-#define DT__RED_STORE_F16_avx2(p, v)                                                                            \
-    _mm_storeu_si128((__m128i *)(void *)(p),                                                                    \
-                     _mm256_cvtps_ph((__m256)(dt__rf_avx2)((dt__ri_avx2)v | (dt__ri_avx2)(v != v)), 0))
+#define DT__RED_LOAD_F16_avx2(v, p) v = (dt__rf_avx2)__builtin_ia32_vcvtph2ps256(*(const dt__rsu_avx2 *)(p))
+#define DT__RED_STORE_F16_avx2(p, v) \
+    *(dt__rsu_avx2 *)(p) = (dt__rs_avx2)__builtin_ia32_vcvtps2ph256((dt__rf_avx2)((dt__ri_avx2)v | (dt__ri_avx2)(v != v)), 0)
 #define DT__RED_LOAD_F16(v, p, S) DT__RED_LOAD_F16_##S(v, p)
 #define DT__RED_STORE_F16(p, v, S) DT__RED_STORE_F16_##S(p, v)
 
-/* Four vectors at a time, of NB bytes in memory; what is left goes through one on the stack. All sources of a place are
-   read before it is written. */
-#define DT__RED_LOOP(D, S, V, M, NB, OP)                                          \
-    do {                                                                          \
-        for (; i + 4 * (NB) <= end; i += 4 * (NB)) {                              \
-            const char *s = (const char *)src[0] + i;                             \
-            V           a0, a1, a2, a3, b0, b1, b2, b3;                           \
-            DT__RED_LOAD_##D(a0, s, S);                                           \
-            DT__RED_LOAD_##D(a1, s + (NB), S);                                    \
-            DT__RED_LOAD_##D(a2, s + 2 * (NB), S);                                \
-            DT__RED_LOAD_##D(a3, s + 3 * (NB), S);                                \
-            for (int k = 1; k < nsrc; k++) {                                      \
-                s = (const char *)src[k] + i;                                     \
-                DT__RED_LOAD_##D(b0, s, S);                                       \
-                DT__RED_LOAD_##D(b1, s + (NB), S);                                \
-                DT__RED_LOAD_##D(b2, s + 2 * (NB), S);                            \
-                DT__RED_LOAD_##D(b3, s + 3 * (NB), S);                            \
-                OP(a0, b0, V, M);                                                 \
-                OP(a1, b1, V, M);                                                 \
-                OP(a2, b2, V, M);                                                 \
-                OP(a3, b3, V, M);                                                 \
-            }                                                                     \
-            for (int k = 0; k < ndst; k++) {                                      \
-                char *d = (char *)dst[k] + i;                                     \
-                DT__RED_STORE_##D(d, a0, S);                                      \
-                DT__RED_STORE_##D(d + (NB), a1, S);                               \
-                DT__RED_STORE_##D(d + 2 * (NB), a2, S);                           \
-                DT__RED_STORE_##D(d + 3 * (NB), a3, S);                           \
-            }                                                                     \
-        }                                                                         \
-        for (; i < end; i += (NB)) {                                              \
-            char   part[NB];                                                      \
-            size_t m = end - i < (NB) ? end - i : (NB);                           \
-            V      a, b;                                                          \
-            memset(part, 0, sizeof part);                                         \
-            memcpy(part, (const char *)src[0] + i, m);                            \
-            DT__RED_LOAD_##D(a, part, S);                                         \
-            for (int k = 1; k < nsrc; k++) {                                      \
-                memcpy(part, (const char *)src[k] + i, m);                        \
-                DT__RED_LOAD_##D(b, part, S);                                     \
-                OP(a, b, V, M);                                                   \
-            }                                                                     \
-            DT__RED_STORE_##D(part, a, S);                                        \
-            for (int k = 0; k < ndst; k++) memcpy((char *)dst[k] + i, part, m);   \
-        }                                                                         \
-    } while (0)
-#define DT__RED_MANY(D, S, ATTR, V, M, NB, ELEM, MIN, MAX, OR)                                                       \
-    ATTR static void dt__reduce_##D##_##S(int op, void *const *dst, int ndst, const void *const *src, int nsrc,     \
-                                          int64_t n)                                                                 \
-    {                                                                                                                \
-        size_t i = 0, end = (size_t)n * (ELEM);                                                                      \
-        switch (op) {                                                                                                \
-        case DT_COMM_SUM:                                                                                            \
-        case DT_COMM_MEAN: DT__RED_LOOP(D, S, V, M, NB, DT__RED_SUM); break;                                         \
-        case DT_COMM_PROD: DT__RED_LOOP(D, S, V, M, NB, DT__RED_PROD); break;                                        \
-        case DT_COMM_MIN: DT__RED_LOOP(D, S, V, M, NB, MIN); break;                                                  \
-        case DT_COMM_MAX: DT__RED_LOOP(D, S, V, M, NB, MAX); break;                                                  \
-        OR default : break;                                                                                          \
-        }                                                                                                            \
+/* A vector of NB bytes in memory at a time; the last one goes through the stack. All sources of a place are read before
+   it is written. */
+#define DT__RED_LOOP_sse(D, S, V, M, NB, OP)                                     \
+    for (; i < end; i += (NB)) {                                                 \
+        char   part[NB];                                                         \
+        bool   whole = end - i >= (NB);                                          \
+        size_t m = whole ? (NB) : end - i;                                       \
+        V      a, b;                                                             \
+        if (!whole) memset(part, 0, sizeof part);                                \
+        if (!whole) memcpy(part, (const char *)src[0] + i, m);                   \
+        DT__RED_LOAD_##D(a, whole ? (const char *)src[0] + i : part, S);         \
+        for (int k = 1; k < nsrc; k++) {                                         \
+            if (!whole) memcpy(part, (const char *)src[k] + i, m);               \
+            DT__RED_LOAD_##D(b, whole ? (const char *)src[k] + i : part, S);     \
+            OP(a, b, V, M);                                                      \
+        }                                                                        \
+        for (int k = 0; k < ndst; k++) {                                         \
+            DT__RED_STORE_##D(whole ? (char *)dst[k] + i : part, a, S);          \
+            if (!whole) memcpy((char *)dst[k] + i, part, m);                     \
+        }                                                                        \
+    }
+/* Four vectors at a time; what is left is for the loop above. */
+#define DT__RED_LOOP_avx2(D, S, V, M, NB, OP)                                 \
+    for (; i + 4 * (NB) <= end; i += 4 * (NB)) {                              \
+        const char *s = (const char *)src[0] + i;                             \
+        V           a0, a1, a2, a3, b0, b1, b2, b3;                           \
+        DT__RED_LOAD_##D(a0, s, S);                                           \
+        DT__RED_LOAD_##D(a1, s + (NB), S);                                    \
+        DT__RED_LOAD_##D(a2, s + 2 * (NB), S);                                \
+        DT__RED_LOAD_##D(a3, s + 3 * (NB), S);                                \
+        for (int k = 1; k < nsrc; k++) {                                      \
+            s = (const char *)src[k] + i;                                     \
+            DT__RED_LOAD_##D(b0, s, S);                                       \
+            DT__RED_LOAD_##D(b1, s + (NB), S);                                \
+            DT__RED_LOAD_##D(b2, s + 2 * (NB), S);                            \
+            DT__RED_LOAD_##D(b3, s + 3 * (NB), S);                            \
+            OP(a0, b0, V, M);                                                 \
+            OP(a1, b1, V, M);                                                 \
+            OP(a2, b2, V, M);                                                 \
+            OP(a3, b3, V, M);                                                 \
+        }                                                                     \
+        for (int k = 0; k < ndst; k++) {                                      \
+            char *d = (char *)dst[k] + i;                                     \
+            DT__RED_STORE_##D(d, a0, S);                                      \
+            DT__RED_STORE_##D(d + (NB), a1, S);                               \
+            DT__RED_STORE_##D(d + 2 * (NB), a2, S);                           \
+            DT__RED_STORE_##D(d + 3 * (NB), a3, S);                           \
+        }                                                                     \
+    }
+#define DT__RED_REST_sse(D)
+#define DT__RED_REST_avx2(D) \
+    if (i < end) dt__reduce_##D##_sse(op, dst, ndst, src, nsrc, i, end);
+#define DT__RED_MANY(D, S, ATTR, V, M, NB, MIN, MAX, OR)                                                         \
+    ATTR static void dt__reduce_##D##_##S(int op, void *const *dst, int ndst, const void *const *src, int nsrc,  \
+                                          size_t i, size_t end)                                                  \
+    {                                                                                                            \
+        switch (op) {                                                                                            \
+        case DT_COMM_SUM:                                                                                        \
+        case DT_COMM_MEAN: DT__RED_LOOP_##S(D, S, V, M, NB, DT__RED_SUM) break;                                  \
+        case DT_COMM_PROD: DT__RED_LOOP_##S(D, S, V, M, NB, DT__RED_PROD) break;                                 \
+        case DT_COMM_MIN: DT__RED_LOOP_##S(D, S, V, M, NB, MIN) break;                                           \
+        case DT_COMM_MAX: DT__RED_LOOP_##S(D, S, V, M, NB, MAX) break;                                           \
+        OR default : break;                                                                                      \
+        }                                                                                                        \
+        DT__RED_REST_##S(D)                                                                                      \
     }
 #define DT__RED_FLOATS(D, S, ATTR, V, M, NB, ELEM, T)                                                   \
-    DT__RED_MANY(D, S, ATTR, V, M, NB, ELEM, DT__RED_FMIN, DT__RED_FMAX, )                              \
+    DT__RED_MANY(D, S, ATTR, V, M, NB, DT__RED_FMIN, DT__RED_FMAX, )                                    \
     ATTR static void dt__reduce_scale_##D##_##S(void *buf, int64_t n, int world)                        \
     {                                                                                                   \
         T      by = (T)world;                                                                           \
@@ -554,9 +560,9 @@ static bool dt__reduce_can(int dtype, int op)
             memcpy((char *)buf + i, part, end - i);                                                     \
         }                                                                                               \
     }
-#define DT__RED_INTS(D, S, ATTR, V, M, NB, ELEM)                                \
-    DT__RED_MANY(D, S, ATTR, V, M, NB, ELEM, DT__RED_IMIN, DT__RED_IMAX,        \
-                 case DT_COMM_OR : DT__RED_LOOP(D, S, V, M, NB, DT__RED_OR); break;)
+#define DT__RED_INTS(D, S, ATTR, V, M, NB)                                \
+    DT__RED_MANY(D, S, ATTR, V, M, NB, DT__RED_IMIN, DT__RED_IMAX,        \
+                 case DT_COMM_OR : DT__RED_LOOP_##S(D, S, V, M, NB, DT__RED_OR) break;)
 #define DT__RED_TYPE(S, K, T, NB)                                  \
     typedef T dt__r##K##_##S __attribute__((vector_size(NB)));     \
     typedef T dt__r##K##u_##S __attribute__((vector_size(NB), aligned(1), may_alias));
@@ -569,13 +575,14 @@ static bool dt__reduce_can(int dtype, int op)
     DT__RED_TYPE(S, m, uint64_t, NB)                                                                  \
     DT__RED_TYPE(S, b, uint8_t, NB)                                                                   \
     DT__RED_TYPE(S, h, uint16_t, (NB) / 2)                                                            \
+    DT__RED_TYPE(S, s, short, (NB) / 2)                                                               \
     DT__RED_FLOATS(F32, S, ATTR, dt__rf_##S, dt__ri_##S, NB, 4, float)                                \
     DT__RED_FLOATS(F16, S, ATTR, dt__rf_##S, dt__ri_##S, (NB) / 2, 2, float)                          \
     DT__RED_FLOATS(BF16, S, ATTR, dt__rf_##S, dt__ri_##S, (NB) / 2, 2, float)                         \
     DT__RED_FLOATS(F64, S, ATTR, dt__rd_##S, dt__rl_##S, NB, 8, double)                               \
-    DT__RED_INTS(I32, S, ATTR, dt__ru_##S, dt__ri_##S, NB, 4)                                         \
-    DT__RED_INTS(I64, S, ATTR, dt__rm_##S, dt__rl_##S, NB, 8)                                         \
-    DT__RED_INTS(U8, S, ATTR, dt__rb_##S, dt__rb_##S, NB, 1)                                          \
+    DT__RED_INTS(I32, S, ATTR, dt__ru_##S, dt__ri_##S, NB)                                            \
+    DT__RED_INTS(I64, S, ATTR, dt__rm_##S, dt__rl_##S, NB)                                            \
+    DT__RED_INTS(U8, S, ATTR, dt__rb_##S, dt__rb_##S, NB)                                             \
     static const dt__reduce_table dt__reduce_##S = {                                                  \
         #S,                                                                                           \
         { dt__reduce_F32_##S, dt__reduce_F16_##S, dt__reduce_BF16_##S, dt__reduce_I32_##S,            \
@@ -627,7 +634,7 @@ static const dt__reduce_table *dt__reduce_best(void)
 static void dt__reduce_many(int dtype, int op, void *const *dst, int ndst, const void *const *src, int nsrc, int64_t n)
 {
     if (!dt__reduce_can(dtype, op) || n <= 0 || nsrc < 1) return;
-    dt__reduce_best()->many[dtype](op, dst, ndst, src, nsrc, n);
+    dt__reduce_best()->many[dtype](op, dst, ndst, src, nsrc, 0, (size_t)n * dt__elem_nbytes(dtype));
 }
 DT__INSIDE void dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left)
 {

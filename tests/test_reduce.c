@@ -196,7 +196,7 @@ static void lengths(int *utest_result, int d, int64_t n)
                 void *dst = got + dst_off;
                 memcpy(got + dst_off, b + off, bytes);
                 flipped[0] = got + dst_off;
-                tables[t]->many[d](op, &dst, 1, flipped, 2, n);
+                tables[t]->many[d](op, &dst, 1, flipped, 2, 0, (size_t)n * dt__elem_nbytes(d));
                 flipped[0] = b + off;
                 EXPECT_EQ_MSG(-1, differs(d, op, got + dst_off, flipped, 2, n), tables[t]->name);
             }
@@ -240,7 +240,7 @@ UTEST(two, all_halves)
             memset(b, 0, 65536 * 2);
             src[0] = a;
             src[1] = a;
-            tables[t]->many[d](DT_COMM_MAX, &dst, 1, src, 2, 65536);
+            tables[t]->many[d](DT_COMM_MAX, &dst, 1, src, 2, 0, 65536 * dt__elem_nbytes(d));
             for (int i = 0; i < 65536; i++) {
                 uint16_t want = isnan(value_of(d, (uint64_t)i)) ? 0xffff : (uint16_t)i;
                 ASSERT_EQ_MSG(want, b[i], tables[t]->name);
@@ -274,7 +274,7 @@ UTEST(many, in_order_and_to_all_places)
                     dst[0] = (void *)src[place]; /* one of the sources */
                     dst[1] = mem + K * (bytes + 3);
                     dst[2] = mem + (K + 1) * (bytes + 3);
-                    tables[t]->many[d](op, dst, ndst, src, nsrc, N);
+                    tables[t]->many[d](op, dst, ndst, src, nsrc, 0, (size_t)N * dt__elem_nbytes(d));
                     if (nsrc == 1) { /* nothing to reduce: as it was, but for the bits of NaN */
                         EXPECT_EQ(-1, differs(d, op, dst[0], kept, 1, N));
                         continue;
