@@ -1,7 +1,8 @@
 /* test_archive.c: safetensors files. What is written comes back; what other programs write opens; what is damaged or
    made to harm is refused with its reason; a write that fails leaves the old file.
    Contents: >>sum >>adopt >>round >>foreign >>refused >>damage >>fuzz >>writing >>paths >>memory */
-#define DT_IMPLEMENTATION
+#define DT_IO_IMPLEMENTATION /* to see private functions */
+#include "../dt_io.h"
 #include "../dt_nn.h"
 
 #include "dt_test.h"

@@ -2,7 +2,7 @@
    what an error or a failed allocation leaves behind, saving and loading. Sees private functions: links alone.
    Contents: >>toy >>golden >>owners >>clipping >>halves >>errors >>numeric >>memory >>saving >>life */
 #define _GNU_SOURCE
-#define DT_IMPLEMENTATION
+#define DT_NN_IMPLEMENTATION /* to see private functions */
 #include "../dt_nn.h"
 
 #include "dt_test.h"

@@ -1,6 +1,6 @@
 /* Schedules: values of PyTorch's schedulers over 1,000 steps, warm-up in front of each kind, groups, momentum, the
    metric of a plateau, wrong options, saving and loading. Sees private functions: links alone. */
-#define DT_IMPLEMENTATION
+#define DT_NN_IMPLEMENTATION /* to see private functions */
 #include "../dt_nn.h"
 
 #include "dt_test.h"
