@@ -1481,6 +1481,17 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
 #define DT__L(n) (1u << DT__L_##n)
 
+/* The names of the options that are taken, for a message. Returns the first that is given and not taken. */
+static int dt__option_list(char *list, size_t nbytes, const char *const *names, int n, uint32_t takes, uint32_t given)
+{
+    int bad = 0;
+    list[0] = 0;
+    for (int i = 0; i < n; i++)
+        if (takes >> i & 1u)
+            snprintf(list + strlen(list), nbytes - strlen(list), "%s.%s", *list ? ", " : "", names[i]);
+    while (!((given & ~takes) >> bad & 1u)) bad++;
+    return bad;
+}
 static bool dt__layer_takes(const char *call, const char *name, const dt_layer_opts *o, uint32_t takes)
 {
     uint32_t given = 0;
@@ -1491,12 +1502,8 @@ static bool dt__layer_takes(const char *call, const char *name, const dt_layer_o
 #define DT__LAYER_NAME(n) #n,
     static const char *const names[] = { DT__LAYER_OPTIONS(DT__LAYER_NAME) };
 #undef DT__LAYER_NAME
-    char list[256] = "";
-    int  bad = 0;
-    while (!((given & ~takes) >> bad & 1u)) bad++;
-    for (int i = 0; i < DT__L_COUNT; i++)
-        if (takes >> i & 1u)
-            snprintf(list + strlen(list), sizeof list - strlen(list), "%s.%s", *list ? ", " : "", names[i]);
+    char list[256];
+    int  bad = dt__option_list(list, sizeof list, names, DT__L_COUNT, takes, given);
     dt_fail(DT_ERR_ARG, "%s '%s': .%s is not an option of this layer; it takes %s, .shared", call, name, names[bad],
             list);
     return false;
@@ -1968,6 +1975,7 @@ enum { DT__SGD, DT__ADAM, DT__ADAMW, DT__RMSPROP, DT__ADAGRAD, DT__LARS, DT__LAM
 #define DT__OPTIM_FLAGS(X) X(nesterov) X(amsgrad) X(centered) X(no_trust) X(maximize)
 #define DT__OPTIM_BIT(n) DT__O_##n,
 enum { DT__OPTIM_NUMBERS(DT__OPTIM_BIT) DT__OPTIM_FLAGS(DT__OPTIM_BIT) DT__O_params, DT__O_COUNT };
+enum { DT__O_NUMBERS = DT__O_nesterov, DT__O_FLAGS = DT__O_params - DT__O_nesterov };
 #define DT__O(n) (1u << DT__O_##n)
 #define DT__O_ALL (DT__O(params) | DT__O(lr) | DT__O(weight_decay) | DT__O(maximize) | DT__O_CLIP)
 #define DT__O_CLIP (DT__O(clip_norm) | DT__O(clip_value)) /* of the optimiser, not of a group */
@@ -1999,55 +2007,68 @@ static const dt__optim_kind dt__optim_kinds[] = {
 };
 
 /* ---- options */
-static bool dt__optim_takes(const char *call, const dt_optim_opts *o, uint32_t takes)
+typedef struct dt__optim_number { /* must be finite, at least lo, below 'below' */
+    const char *name;
+    size_t      at;
+    double      lo, below;
+    const char *must;
+} dt__optim_number;
+#define DT__NUMBER(n) #n, offsetof(dt_optim_opts, n)
+static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { /* in the order of DT__OPTIM_NUMBERS */
+    { DT__NUMBER(lr), 0, INFINITY, "0 (DT_ZERO) or more" },
+    { DT__NUMBER(weight_decay), 0, INFINITY, "0 or more" },
+    { DT__NUMBER(momentum), 0, INFINITY, "0 or more" },
+    { DT__NUMBER(dampening), -INFINITY, INFINITY, "finite" },
+    { DT__NUMBER(beta1), 0, 1, "0 (DT_ZERO) or more and below 1" },
+    { DT__NUMBER(beta2), 0, 1, "0 (DT_ZERO) or more and below 1" },
+    { DT__NUMBER(eps), 0, INFINITY, "0 (DT_ZERO) or more" },
+    { DT__NUMBER(alpha), 0, INFINITY, "0 (DT_ZERO) or more" },
+    { DT__NUMBER(lr_decay), 0, INFINITY, "0 or more" },
+    { DT__NUMBER(initial_accumulator), 0, INFINITY, "0 or more" },
+    { DT__NUMBER(trust), 0, INFINITY, "0 (DT_ZERO) or more" },
+    { DT__NUMBER(clip_norm), 0, INFINITY, "above 0, or DT_ZERO for none" },
+    { DT__NUMBER(clip_value), 0, INFINITY, "above 0" },
+};
+#undef DT__NUMBER
+#define DT__FLAG(n) offsetof(dt_optim_opts, n),
+static const size_t dt__optim_flags[DT__O_FLAGS] = { DT__OPTIM_FLAGS(DT__FLAG) };
+#undef DT__FLAG
+
+static double *dt__optim_at(dt_optim_opts *o, int i) { return (double *)((char *)o + dt__optim_numbers[i].at); }
+static bool   *dt__optim_flag(dt_optim_opts *o, int i) { return (bool *)((char *)o + dt__optim_flags[i]); }
+
+static bool dt__optim_takes(const char *call, dt_optim_opts *o, uint32_t takes)
 {
     uint32_t given = o->params ? DT__O(params) : 0u;
-#define DT__OPTIM_GIVEN(n) if (o->n) given |= DT__O(n);
-    DT__OPTIM_NUMBERS(DT__OPTIM_GIVEN)
-    DT__OPTIM_FLAGS(DT__OPTIM_GIVEN)
-#undef DT__OPTIM_GIVEN
+    for (int i = 0; i < DT__O_NUMBERS; i++) given |= (uint32_t)(*dt__optim_at(o, i) != 0) << i;
+    for (int i = 0; i < DT__O_FLAGS; i++) given |= (uint32_t)*dt__optim_flag(o, i) << (DT__O_NUMBERS + i);
     if (!(given & ~takes)) return true;
 #define DT__OPTIM_NAME(n) #n,
     static const char *const names[] = { DT__OPTIM_NUMBERS(DT__OPTIM_NAME) DT__OPTIM_FLAGS(DT__OPTIM_NAME) "params" };
 #undef DT__OPTIM_NAME
-    char list[320] = "";
-    int  bad = 0;
-    while (!((given & ~takes) >> bad & 1u)) bad++;
-    for (int i = 0; i < DT__O_COUNT; i++)
-        if (takes >> i & 1u)
-            snprintf(list + strlen(list), sizeof list - strlen(list), "%s.%s", *list ? ", " : "", names[i]);
+    char list[320];
+    int  bad = dt__option_list(list, sizeof list, names, DT__O_COUNT, takes, given);
     dt_fail(DT_ERR_ARG, "%s: .%s is not an option here; there are %s", call, names[bad], list);
     return false;
 }
 /* What is left zero comes from base. */
-static void dt__optim_resolve(dt_optim_opts *o, const dt_optim_opts *base)
+static void dt__optim_resolve(dt_optim_opts *o, dt_optim_opts *base)
 {
-#define DT__OPTIM_NUMBER(n) o->n = o->n == 0 ? base->n : o->n == DT_ZERO ? 0 : o->n;
-#define DT__OPTIM_FLAG(n) o->n = o->n || base->n;
-    DT__OPTIM_NUMBERS(DT__OPTIM_NUMBER)
-    DT__OPTIM_FLAGS(DT__OPTIM_FLAG)
-#undef DT__OPTIM_NUMBER
-#undef DT__OPTIM_FLAG
+    for (int i = 0; i < DT__O_NUMBERS; i++) {
+        double *x = dt__optim_at(o, i);
+        *x = *x == 0 ? *dt__optim_at(base, i) : *x == DT_ZERO ? 0 : *x;
+    }
+    for (int i = 0; i < DT__O_FLAGS; i++) *dt__optim_flag(o, i) |= *dt__optim_flag(base, i);
     o->params = NULL;
 }
-static int dt__optim_check(const char *call, const dt_optim_opts *o)
+static int dt__optim_check(const char *call, dt_optim_opts *o)
 {
-#define DT__OPTIM_MUST(n, ok, what) \
-    if (!((ok) && isfinite(o->n))) return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", call, #n, o->n, what);
-    DT__OPTIM_MUST(lr, o->lr >= 0, "0 (DT_ZERO) or more")
-    DT__OPTIM_MUST(weight_decay, o->weight_decay >= 0, "0 or more")
-    DT__OPTIM_MUST(momentum, o->momentum >= 0, "0 or more")
-    DT__OPTIM_MUST(dampening, 1, "finite")
-    DT__OPTIM_MUST(beta1, o->beta1 >= 0 && o->beta1 < 1, "0 (DT_ZERO) or more and below 1")
-    DT__OPTIM_MUST(beta2, o->beta2 >= 0 && o->beta2 < 1, "0 (DT_ZERO) or more and below 1")
-    DT__OPTIM_MUST(eps, o->eps >= 0, "0 (DT_ZERO) or more")
-    DT__OPTIM_MUST(alpha, o->alpha >= 0, "0 (DT_ZERO) or more")
-    DT__OPTIM_MUST(lr_decay, o->lr_decay >= 0, "0 or more")
-    DT__OPTIM_MUST(initial_accumulator, o->initial_accumulator >= 0, "0 or more")
-    DT__OPTIM_MUST(trust, o->trust >= 0, "0 (DT_ZERO) or more")
-    DT__OPTIM_MUST(clip_norm, o->clip_norm >= 0, "above 0, or DT_ZERO for none")
-    DT__OPTIM_MUST(clip_value, o->clip_value >= 0, "above 0")
-#undef DT__OPTIM_MUST
+    for (int i = 0; i < DT__O_NUMBERS; i++) {
+        const dt__optim_number *f = &dt__optim_numbers[i];
+        double                  x = *dt__optim_at(o, i);
+        if (!(isfinite(x) && x >= f->lo && x < f->below))
+            return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", call, f->name, x, f->must);
+    }
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
         return dt_fail(DT_ERR_ARG, "%s: .nesterov needs .momentum above 0 and no .dampening; they are %g and %g", call,
                        o->momentum, o->dampening);
@@ -2140,17 +2161,17 @@ static dt_optim_opts dt__optim_defaults(const dt__optim_kind *k)
     o.trust = 0.001;
     return o;
 }
-static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts o)
+static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts *o)
 {
     const dt__optim_kind *k = &dt__optim_kinds[kind];
     dt_optim_opts         base = dt__optim_defaults(k);
-    const char           *pattern = o.params;
-    if (!dt__model_ok(k->call, m) || !dt__optim_takes(k->call, &o, k->takes)) return NULL;
+    const char           *pattern = o->params;
+    if (!dt__model_ok(k->call, m) || !dt__optim_takes(k->call, o, k->takes)) return NULL;
     if (m->nopts == DT__MAX_OPTIMIZERS)
         dt_fail(DT_ERR_STATE, "%s: a model has %d optimisers at most", k->call, DT__MAX_OPTIMIZERS);
     if (pattern && !*pattern) dt_fail(DT_ERR_ARG, "%s: .params is an empty pattern; leave it out for all", k->call);
-    dt__optim_resolve(&o, &base);
-    if (dt__optim_check(k->call, &o) || dt__err.code != DT_OK || !dt__optim_rest(k->call, m)) return NULL;
+    dt__optim_resolve(o, &base);
+    if (dt__optim_check(k->call, o) || dt__err.code != DT_OK || !dt__optim_rest(k->call, m)) return NULL;
     dt_optimizer *opt = (dt_optimizer *)dt__alloc_zero(sizeof *opt);
     if (!opt) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", k->call);
@@ -2158,7 +2179,7 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts o)
     }
     opt->kind = kind;
     opt->ngroups = 1;
-    opt->group[0] = o;
+    opt->group[0] = *o;
     opt->run_version = -1;
     if (pattern) opt->pattern[0] = dt__joined("", 0, pattern, NULL);
     if (!pattern || opt->pattern[0]) {
@@ -2170,13 +2191,13 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts o)
     dt_optimizer_free(opt);
     return NULL;
 }
-DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__SGD, o); }
-DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAM, o); }
-DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAMW, o); }
-DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__RMSPROP, o); }
-DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAGRAD, o); }
-DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LARS, o); }
-DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LAMB, o); }
+DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__SGD, &o); }
+DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAM, &o); }
+DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAMW, &o); }
+DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__RMSPROP, &o); }
+DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAGRAD, &o); }
+DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LARS, &o); }
+DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LAMB, &o); }
 
 DT_API int dt_optim_group_with(dt_optimizer *opt, const char *pattern, dt_optim_opts o)
 {
@@ -2750,14 +2771,12 @@ static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, 
     char     group[32];
     int      rc = 0;
     snprintf(group, sizeof group, ".group.%d", g);
-#define DT__OPTIM_VISIT(n)                                                   \
-    if (!rc && takes & DT__O(n)) {                                           \
-        char *name = dt__joined(prefix, strlen(prefix), group, #n);          \
-        rc = name ? v->number(v, name, &o->n) : DT_ERR_MEMORY;               \
-        dt__free_text(name);                                                 \
+    for (int i = 0; i < DT__O_NUMBERS && !rc; i++) {
+        if (!(takes >> i & 1u)) continue;
+        char *name = dt__joined(prefix, strlen(prefix), group, dt__optim_numbers[i].name);
+        rc = name ? v->number(v, name, dt__optim_at(o, i)) : DT_ERR_MEMORY;
+        dt__free_text(name);
     }
-    DT__OPTIM_NUMBERS(DT__OPTIM_VISIT)
-#undef DT__OPTIM_VISIT
     return rc;
 }
 /* The groups' numbers, and which states there are; before anything of a load is taken over. */
@@ -2856,22 +2875,84 @@ static const char *const dt__sched_call[DT__SCHEDULES] = {
     "dt_cosine_lr", "dt_cosine_restarts_lr", "dt_cyclic_lr", "dt_one_cycle_lr", "dt_plateau_lr"
 };
 
-/* which schedules take an option, and which must have it: C constant, L linear, S step, M multistep, E exponential,
-   P polynomial, A cosine annealing, R restarts, Y cyclic, O one-cycle, T plateau; in the order of the enumeration */
-#define DT__SCHED_LETTERS "CLSMEPARYOT"
-#define DT__SCHED_FIELDS(X)                                                                                       \
-    X(factor, "CT", "") X(start, "L", "") X(end, "L", "") X(total, "CLP", "") X(power, "P", "")                   \
-    X(step_size, "S", "S") X(gamma, "SMEY", "E") X(milestones, "M", "M") X(nmilestones, "M", "M")                 \
-    X(t_max, "A", "A") X(eta_min, "AR", "") X(t_0, "R", "R") X(t_mult, "R", "") X(base_lr, "Y", "Y")              \
-    X(max_lr, "YO", "YO") X(step_up, "Y", "") X(step_down, "Y", "") X(mode, "YT", "") X(cycle_momentum, "YO", "") \
-    X(base_momentum, "YO", "") X(max_momentum, "YO", "") X(total_steps, "O", "") X(epochs, "O", "")               \
-    X(steps_per_epoch, "O", "") X(pct_start, "O", "") X(anneal, "O", "") X(div, "O", "") X(final_div, "O", "")    \
-    X(three_phase, "O", "") X(patience, "T", "") X(threshold, "T", "") X(threshold_mode, "T", "")                 \
-    X(cooldown, "T", "") X(min_lr, "T", "") X(eps, "T", "")
-
 #define DT__SCHED_HUGE 1e300
 #define DT__SCHED_MOST ((int64_t)1 << 40) /* of a count: products with doubles stay exact, sums do not overflow */
 static const double dt__sched_pi = 3.14159265358979323846;
+
+/* The options. Schedules have letters: C constant, L linear, S step, M multistep, E exponential, P polynomial, A cosine
+   annealing, R restarts, Y cyclic, O one-cycle, T plateau. An option with other defaults or ranges for some of them has
+   a line for each. */
+#define DT__SCHED_LETTERS "CLSMEPARYOT" /* in the order of the enumeration */
+typedef struct dt__sched_field {
+    const char *name;
+    size_t      at;
+    char        type;          /* d: double, n: int64_t, i: int or an enumeration, b: bool, p: a pointer */
+    const char *takes, *needs; /* which take it, and which must have it */
+    double      otherwise;     /* the default; NAN: it has none */
+    const char *ends;          /* "(]": above lo, up to hi; "": any value */
+    double      lo, hi;
+    const char *valid;
+} dt__sched_field;
+#define DT__FIELD(f) #f, offsetof(dt_schedule_opts, f)
+#define DT__ANY "", 0, 0, ""
+#define DT__COUNTS "[]", 1, (double)DT__SCHED_MOST, "1 to 2^40"
+#define DT__COUNTS_0 "[]", 0, (double)DT__SCHED_MOST, "0 to 2^40"
+#define DT__PLUS "[]", 0, DT__SCHED_HUGE, "finite and at least 0"
+#define DT__ABOVE_0 "(]", 0, DT__SCHED_HUGE, "finite and above 0"
+#define DT__PART "[)", 0, 1, "at least 0 and below 1"
+static const dt__sched_field dt__sched_fields[] = {
+    { DT__FIELD(factor), 'd', "C", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
+    { DT__FIELD(factor), 'd', "T", "", 0.1, DT__PART },
+    { DT__FIELD(start), 'd', "L", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
+    { DT__FIELD(end), 'd', "L", "", 1, "[]", 0, 1, "0 to 1" },
+    { DT__FIELD(total), 'n', "CLP", "", 5, DT__COUNTS },
+    { DT__FIELD(power), 'd', "P", "", 1, DT__PLUS },
+    { DT__FIELD(step_size), 'n', "S", "S", NAN, DT__COUNTS },
+    { DT__FIELD(gamma), 'd', "SM", "", 0.1, DT__PLUS },
+    { DT__FIELD(gamma), 'd', "EY", "E", 1, DT__PLUS },
+    { DT__FIELD(milestones), 'p', "M", "M", NAN, DT__ANY },
+    { DT__FIELD(nmilestones), 'i', "M", "M", NAN, "[]", 1, 1 << 20, "1 to 2^20" },
+    { DT__FIELD(t_max), 'n', "A", "A", NAN, DT__COUNTS },
+    { DT__FIELD(eta_min), 'd', "AR", "", 0, DT__PLUS },
+    { DT__FIELD(t_0), 'n', "R", "R", NAN, DT__COUNTS },
+    { DT__FIELD(t_mult), 'n', "R", "", 1, "[]", 1, 1 << 20, "1 to 2^20" },
+    { DT__FIELD(base_lr), 'd', "Y", "Y", 0, DT__PLUS },
+    { DT__FIELD(max_lr), 'd', "YO", "YO", 0, DT__PLUS },
+    { DT__FIELD(step_up), 'n', "Y", "", 2000, DT__COUNTS },
+    { DT__FIELD(step_down), 'n', "Y", "", 2000, DT__COUNTS },
+    { DT__FIELD(mode), 'i', "Y", "", DT_MODE_TRIANGULAR, "[]", DT_MODE_TRIANGULAR, DT_MODE_EXP_RANGE,
+      "DT_MODE_TRIANGULAR, DT_MODE_TRIANGULAR2 or DT_MODE_EXP_RANGE" },
+    { DT__FIELD(mode), 'i', "T", "", DT_MODE_MIN, "[]", DT_MODE_MIN, DT_MODE_MAX, "DT_MODE_MIN or DT_MODE_MAX" },
+    { DT__FIELD(cycle_momentum), 'i', "YO", "", DT_YES, "[]", DT_NO, DT_YES, "DT_YES or DT_NO" },
+    { DT__FIELD(base_momentum), 'd', "Y", "", 0.8, DT__PART },
+    { DT__FIELD(base_momentum), 'd', "O", "", 0.85, DT__PART },
+    { DT__FIELD(max_momentum), 'd', "Y", "", 0.9, DT__PART },
+    { DT__FIELD(max_momentum), 'd', "O", "", 0.95, DT__PART },
+    { DT__FIELD(total_steps), 'n', "O", "", NAN, DT__COUNTS },
+    { DT__FIELD(epochs), 'n', "O", "", NAN, DT__ANY },
+    { DT__FIELD(steps_per_epoch), 'n', "O", "", NAN, DT__ANY },
+    { DT__FIELD(pct_start), 'd', "O", "", 0.3, "[]", 0, 1, "0 to 1" },
+    { DT__FIELD(anneal), 'i', "O", "", NAN, "[]", DT_ANNEAL_COS, DT_ANNEAL_LINEAR,
+      "DT_ANNEAL_COS or DT_ANNEAL_LINEAR" },
+    { DT__FIELD(div), 'd', "O", "", 25, DT__ABOVE_0 },
+    { DT__FIELD(final_div), 'd', "O", "", 1e4, DT__ABOVE_0 },
+    { DT__FIELD(three_phase), 'b', "O", "", NAN, DT__ANY },
+    { DT__FIELD(patience), 'n', "T", "", 10, DT__COUNTS_0 },
+    { DT__FIELD(threshold), 'd', "T", "", 1e-4, DT__PLUS },
+    { DT__FIELD(threshold_mode), 'i', "T", "", NAN, "[]", DT_THRESHOLD_REL, DT_THRESHOLD_ABS,
+      "DT_THRESHOLD_REL or DT_THRESHOLD_ABS" },
+    { DT__FIELD(cooldown), 'n', "T", "", 0, DT__COUNTS_0 },
+    { DT__FIELD(min_lr), 'd', "T", "", 0, DT__PLUS },
+    { DT__FIELD(eps), 'd', "T", "", 1e-8, DT__PLUS },
+};
+#undef DT__FIELD
+#undef DT__ANY
+#undef DT__COUNTS
+#undef DT__COUNTS_0
+#undef DT__PLUS
+#undef DT__ABOVE_0
+#undef DT__PART
+enum { DT__SCHED_FIELDS = (int)DT__COUNT_OF(dt__sched_fields) };
 
 struct dt_schedule {
     dt_optimizer    *opt;
@@ -2889,158 +2970,97 @@ struct dt_schedule {
 };
 
 /* ---- options */
-static int dt__sched_fields(int kind, const dt_schedule_opts *o)
+static double dt__sched_get(const dt_schedule_opts *o, const dt__sched_field *f)
+{
+    const char *at = (const char *)o + f->at;
+    const void *p;
+    int64_t     n;
+    int         i; /* copied: C++ does not let an enumeration be read as an int */
+    switch (f->type) {
+    case 'd': return *(const double *)at;
+    case 'n': return (double)(memcpy(&n, at, sizeof n), n);
+    case 'i': return memcpy(&i, at, sizeof i), i;
+    case 'b': return *(const bool *)at;
+    default: return memcpy(&p, at, sizeof p), p != NULL;
+    }
+}
+static void dt__sched_put(dt_schedule_opts *o, const dt__sched_field *f, double x)
+{
+    char *at = (char *)o + f->at;
+    int64_t n = (int64_t)x;
+    int     i = (int)x;
+    if (f->type == 'd') *(double *)at = x;
+    if (f->type == 'n') memcpy(at, &n, sizeof n);
+    if (f->type == 'i') memcpy(at, &i, sizeof i);
+}
+static bool dt__sched_takes(char letter, size_t at)
+{
+    for (int i = 0; i < DT__SCHED_FIELDS; i++)
+        if (dt__sched_fields[i].at == at && strchr(dt__sched_fields[i].takes, letter)) return true;
+    return false;
+}
+static int dt__sched_given(int kind, const dt_schedule_opts *o) /* what must be, and nothing that must not */
 {
     const char *strange = NULL, *missing = NULL, *call = dt__sched_call[kind];
-    char        taken[512], letter = DT__SCHED_LETTERS[kind];
+    char        taken[512] = "", letter = DT__SCHED_LETTERS[kind];
     size_t      used = 0;
-    taken[0] = 0;
-#define DT__CHECK_FIELD(f, takes, needs)                                                                  \
-    if (strchr(takes, letter) && used < sizeof taken)                                                     \
-        used += (size_t)snprintf(taken + used, sizeof taken - used, "%s." #f, used ? ", " : "");          \
-    if (o->f == 0 && strchr(needs, letter) && !missing) missing = #f;                                     \
-    if (o->f != 0 && !strchr(takes, letter) && !strange) strange = #f;
-    DT__SCHED_FIELDS(DT__CHECK_FIELD)
-#undef DT__CHECK_FIELD
+    for (int i = 0; i < DT__SCHED_FIELDS; i++) {
+        const dt__sched_field *f = &dt__sched_fields[i];
+        bool                   given = dt__sched_get(o, f) != 0;
+        if (strchr(f->takes, letter) && used < sizeof taken)
+            used += (size_t)snprintf(taken + used, sizeof taken - used, "%s.%s", used ? ", " : "", f->name);
+        if (!given && strchr(f->needs, letter) && !missing) missing = f->name;
+        if (given && !strange && !dt__sched_takes(letter, f->at)) strange = f->name;
+    }
     if (strange) return dt_fail(DT_ERR_ARG, "%s: it does not take .%s; it takes %s", call, strange, taken);
     if (missing) return dt_fail(DT_ERR_ARG, "%s: .%s is missing; it takes %s", call, missing, taken);
     return 0;
 }
-
 static double dt__sched_or(double x, double otherwise) { return x == 0 ? otherwise : x == DT_ZERO ? 0 : x; }
-static int64_t dt__sched_count(int64_t x, int64_t otherwise) { return x == 0 ? otherwise : x == DT_ZERO ? 0 : x; }
-
-static void dt__sched_defaults(int kind, dt_schedule_opts *o)
-{
-    int one = kind == DT__ONE_CYCLE_LR, step = kind == DT__STEP_LR || kind == DT__MULTISTEP_LR;
-    o->factor = dt__sched_or(o->factor, kind == DT__PLATEAU_LR ? 0.1 : 1.0 / 3);
-    o->start = dt__sched_or(o->start, 1.0 / 3);
-    o->end = dt__sched_or(o->end, 1);
-    o->total = dt__sched_count(o->total, 5);
-    o->power = dt__sched_or(o->power, 1);
-    o->gamma = dt__sched_or(o->gamma, step ? 0.1 : 1);
-    o->eta_min = dt__sched_or(o->eta_min, 0);
-    o->t_mult = dt__sched_count(o->t_mult, 1);
-    o->base_lr = dt__sched_or(o->base_lr, 0);
-    o->max_lr = dt__sched_or(o->max_lr, 0);
-    o->step_up = dt__sched_count(o->step_up, 2000);
-    o->step_down = dt__sched_count(o->step_down, o->step_up);
-    if (o->mode == DT_MODE_DEFAULT) o->mode = kind == DT__CYCLIC_LR ? DT_MODE_TRIANGULAR : DT_MODE_MIN;
-    if (o->cycle_momentum == DT_DEFAULT) o->cycle_momentum = DT_YES;
-    o->base_momentum = dt__sched_or(o->base_momentum, one ? 0.85 : 0.8);
-    o->max_momentum = dt__sched_or(o->max_momentum, one ? 0.95 : 0.9);
-    o->pct_start = dt__sched_or(o->pct_start, 0.3);
-    o->div = dt__sched_or(o->div, 25);
-    o->final_div = dt__sched_or(o->final_div, 1e4);
-    o->patience = dt__sched_count(o->patience, 10);
-    o->threshold = dt__sched_or(o->threshold, 1e-4);
-    o->cooldown = dt__sched_count(o->cooldown, 0);
-    o->min_lr = dt__sched_or(o->min_lr, 0);
-    o->eps = dt__sched_or(o->eps, 1e-8);
-}
 
 /* comparisons with NaN are false: 'good' is what must hold, never the opposite of what must not */
-static int dt__sched_must(int kind, int good, const char *field, double value, const char *valid)
+static int dt__sched_must(int kind, bool good, const char *field, double value, const char *valid)
 {
     if (good) return 0;
     return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", dt__sched_call[kind], field, value, valid);
 }
-#define DT__MUST(field, good, valid)                                                       \
-    if (dt__sched_must(kind, (good) ? 1 : 0, #field, (double)o->field, valid)) return DT_ERR_ARG
-#define DT__MUST_COUNT(field) \
-    DT__MUST(field, o->field >= 1 && o->field <= DT__SCHED_MOST, "1 to 2^40")
-#define DT__MUST_PLUS(field) DT__MUST(field, o->field >= 0 && o->field <= DT__SCHED_HUGE, "finite and at least 0")
-
-static int dt__sched_check_cycles(int kind, dt_schedule_opts *o)
+static int dt__sched_total(int kind, dt_schedule_opts *o) /* one-cycle: how many steps */
 {
-    DT__MUST(cycle_momentum, o->cycle_momentum == DT_YES || o->cycle_momentum == DT_NO, "DT_YES or DT_NO");
-    DT__MUST(base_momentum, o->base_momentum >= 0 && o->base_momentum < 1, "at least 0 and below 1");
-    DT__MUST(max_momentum, o->max_momentum >= 0 && o->max_momentum < 1, "at least 0 and below 1");
-    DT__MUST_PLUS(max_lr);
-    if (kind == DT__CYCLIC_LR) {
-        DT__MUST_PLUS(base_lr);
-        DT__MUST_COUNT(step_up);
-        DT__MUST_COUNT(step_down);
-        DT__MUST_PLUS(gamma);
-        DT__MUST(mode, o->mode >= DT_MODE_TRIANGULAR && o->mode <= DT_MODE_EXP_RANGE,
-                 "DT_MODE_TRIANGULAR, DT_MODE_TRIANGULAR2 or DT_MODE_EXP_RANGE");
-        return 0;
-    }
+    const char *call = dt__sched_call[kind];
     if (o->total_steps != 0 && (o->epochs != 0 || o->steps_per_epoch != 0))
-        return dt_fail(DT_ERR_ARG, "%s: give .total_steps, or .epochs and .steps_per_epoch, not both",
-                       dt__sched_call[kind]);
+        return dt_fail(DT_ERR_ARG, "%s: give .total_steps, or .epochs and .steps_per_epoch, not both", call);
     if (o->total_steps == 0 && o->epochs == 0 && o->steps_per_epoch == 0)
-        return dt_fail(DT_ERR_ARG, "%s: .total_steps is missing (or .epochs and .steps_per_epoch)",
-                       dt__sched_call[kind]);
-    if (o->total_steps == 0) {
-        DT__MUST(epochs, o->epochs >= 1 && o->epochs <= 1 << 30, "1 to 2^30");
-        DT__MUST(steps_per_epoch, o->steps_per_epoch >= 1 && o->steps_per_epoch <= 1 << 30, "1 to 2^30");
-        o->total_steps = o->epochs * o->steps_per_epoch;
-    }
-    DT__MUST_COUNT(total_steps);
-    DT__MUST(pct_start, o->pct_start >= 0 && o->pct_start <= 1, "0 to 1");
-    DT__MUST(anneal, o->anneal == DT_ANNEAL_COS || o->anneal == DT_ANNEAL_LINEAR, "DT_ANNEAL_COS or DT_ANNEAL_LINEAR");
-    DT__MUST(div, o->div > 0 && o->div <= DT__SCHED_HUGE, "finite and above 0");
-    DT__MUST(final_div, o->final_div > 0 && o->final_div <= DT__SCHED_HUGE, "finite and above 0");
+        return dt_fail(DT_ERR_ARG, "%s: .total_steps is missing (or .epochs and .steps_per_epoch)", call);
+    if (o->total_steps != 0) return 0;
+    if (dt__sched_must(kind, o->epochs >= 1 && o->epochs <= 1 << 30, "epochs", (double)o->epochs, "1 to 2^30") ||
+        dt__sched_must(kind, o->steps_per_epoch >= 1 && o->steps_per_epoch <= 1 << 30, "steps_per_epoch",
+                       (double)o->steps_per_epoch, "1 to 2^30"))
+        return DT_ERR_ARG;
+    o->total_steps = o->epochs * o->steps_per_epoch;
     return 0;
 }
-
-static int dt__sched_check(int kind, dt_schedule_opts *o)
+/* Defaults, then ranges. */
+static int dt__sched_resolve(int kind, dt_schedule_opts *o)
 {
-    switch (kind) {
-    case DT__CONSTANT_LR:
-        DT__MUST(factor, o->factor > 0 && o->factor <= 1, "above 0 and at most 1");
-        DT__MUST_COUNT(total);
-        break;
-    case DT__LINEAR_LR:
-        DT__MUST(start, o->start > 0 && o->start <= 1, "above 0 and at most 1");
-        DT__MUST(end, o->end >= 0 && o->end <= 1, "0 to 1");
-        DT__MUST_COUNT(total);
-        break;
-    case DT__STEP_LR:
-        DT__MUST_COUNT(step_size);
-        DT__MUST_PLUS(gamma);
-        break;
-    case DT__EXPONENTIAL_LR: DT__MUST_PLUS(gamma); break;
-    case DT__MULTISTEP_LR:
-        DT__MUST_PLUS(gamma);
-        DT__MUST(nmilestones, o->nmilestones >= 1 && o->nmilestones <= 1 << 20, "1 to 2^20");
-        for (int i = 0; i < o->nmilestones; i++)
-            if (o->milestones[i] < 0)
-                return dt_fail(DT_ERR_ARG, "%s: .milestones[%d] is %lld; it must be at least 0", dt__sched_call[kind],
-                               i, (long long)o->milestones[i]);
-        break;
-    case DT__POLYNOMIAL_LR:
-        DT__MUST_COUNT(total);
-        DT__MUST_PLUS(power);
-        break;
-    case DT__COSINE_LR:
-        DT__MUST_COUNT(t_max);
-        DT__MUST_PLUS(eta_min);
-        break;
-    case DT__RESTARTS_LR:
-        DT__MUST_COUNT(t_0);
-        DT__MUST(t_mult, o->t_mult >= 1 && o->t_mult <= 1 << 20, "1 to 2^20");
-        DT__MUST_PLUS(eta_min);
-        break;
-    case DT__PLATEAU_LR:
-        DT__MUST(factor, o->factor >= 0 && o->factor < 1, "at least 0 and below 1");
-        DT__MUST(patience, o->patience >= 0 && o->patience <= DT__SCHED_MOST, "0 to 2^40");
-        DT__MUST(cooldown, o->cooldown >= 0 && o->cooldown <= DT__SCHED_MOST, "0 to 2^40");
-        DT__MUST_PLUS(threshold);
-        DT__MUST(mode, o->mode == DT_MODE_MIN || o->mode == DT_MODE_MAX, "DT_MODE_MIN or DT_MODE_MAX");
-        DT__MUST(threshold_mode, o->threshold_mode == DT_THRESHOLD_REL || o->threshold_mode == DT_THRESHOLD_ABS,
-                 "DT_THRESHOLD_REL or DT_THRESHOLD_ABS");
-        DT__MUST_PLUS(min_lr);
-        DT__MUST_PLUS(eps);
-        break;
-    default: return dt__sched_check_cycles(kind, o);
+    char letter = DT__SCHED_LETTERS[kind];
+    if (kind == DT__CYCLIC_LR && o->step_down == 0) o->step_down = o->step_up;
+    if (kind == DT__ONE_CYCLE_LR && dt__sched_total(kind, o)) return DT_ERR_ARG;
+    for (int i = 0; i < DT__SCHED_FIELDS; i++) {
+        const dt__sched_field *f = &dt__sched_fields[i];
+        if (!strchr(f->takes, letter)) continue;
+        double x = dt__sched_get(o, f);
+        if (!isnan(f->otherwise) && (x == 0 || (x == DT_ZERO && f->type != 'i')))
+            dt__sched_put(o, f, x = dt__sched_or(x, f->otherwise));
+        bool good = !f->ends[0] || ((f->ends[0] == '(' ? x > f->lo : x >= f->lo) &&
+                                    (f->ends[1] == ')' ? x < f->hi : x <= f->hi));
+        if (dt__sched_must(kind, good, f->name, x, f->valid)) return DT_ERR_ARG;
     }
+    for (int i = 0; kind == DT__MULTISTEP_LR && i < o->nmilestones; i++)
+        if (o->milestones[i] < 0)
+            return dt_fail(DT_ERR_ARG, "%s: .milestones[%d] is %lld; it must be at least 0", dt__sched_call[kind], i,
+                           (long long)o->milestones[i]);
     return 0;
 }
-#undef DT__MUST
-#undef DT__MUST_COUNT
-#undef DT__MUST_PLUS
 
 /* ---- values */
 static double dt__sched_cosine(double low, double high, int64_t t, int64_t period)
@@ -3157,7 +3177,7 @@ static int dt__sched_apply(dt_schedule *s)
 }
 
 /* ---- making and stepping */
-static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts o)
+static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts *o)
 {
     const char  *call = dt__sched_call[kind];
     dt_schedule *s;
@@ -3166,10 +3186,8 @@ static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts 
         dt_fail(DT_ERR_ARG, "%s: the optimiser is NULL", call);
         return NULL;
     }
-    if (dt__sched_fields(kind, &o)) return NULL;
-    dt__sched_defaults(kind, &o);
-    if (dt__sched_check(kind, &o)) return NULL;
-    if (dt__sched_cycles(kind, &o) && isnan(dt_momentum(opt, 0))) {
+    if (dt__sched_given(kind, o) || dt__sched_resolve(kind, o)) return NULL;
+    if (dt__sched_cycles(kind, o) && isnan(dt_momentum(opt, 0))) {
         dt_fail(DT_ERR_ARG, "%s: the optimiser has neither momentum nor beta1; give .cycle_momentum = DT_NO", call);
         return NULL;
     }
@@ -3177,69 +3195,69 @@ static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts 
     if (s) {
         memset((void *)s, 0, sizeof *s);
         s->kind = kind;
-        if (kind == DT__MULTISTEP_LR) s->milestone = (int64_t *)dt_alloc((size_t)o.nmilestones * sizeof(int64_t));
+        if (kind == DT__MULTISTEP_LR) s->milestone = (int64_t *)dt_alloc((size_t)o->nmilestones * sizeof(int64_t));
     }
     if (!s || (kind == DT__MULTISTEP_LR && !s->milestone)) {
         dt_dealloc(s, sizeof *s);
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
         return NULL;
     }
-    if (s->milestone) memcpy(s->milestone, o.milestones, (size_t)o.nmilestones * sizeof(int64_t));
-    s->o = o;
+    if (s->milestone) memcpy(s->milestone, o->milestones, (size_t)o->nmilestones * sizeof(int64_t));
+    s->o = *o;
     s->o.milestones = s->milestone;
     s->opt = opt;
     s->ngroups = dt_optim_groups(opt);
-    s->t_i = o.t_0;
-    s->best = o.mode == DT_MODE_MAX ? -HUGE_VAL : HUGE_VAL;
+    s->t_i = o->t_0;
+    s->best = o->mode == DT_MODE_MAX ? -HUGE_VAL : HUGE_VAL;
     for (int g = 0; g < s->ngroups; g++)
-        s->base[g] = kind == DT__CYCLIC_LR ? o.base_lr : kind == DT__ONE_CYCLE_LR ? o.max_lr / o.div : dt_lr(opt, g);
+        s->base[g] = kind == DT__CYCLIC_LR ? o->base_lr : kind == DT__ONE_CYCLE_LR ? o->max_lr / o->div : dt_lr(opt, g);
     if (dt__sched_apply(s) == DT_OK) return s;
     dt_schedule_free(s);
     return NULL;
 }
 DT_API dt_schedule *dt_constant_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__CONSTANT_LR, o);
+    return dt__sched_new(opt, DT__CONSTANT_LR, &o);
 }
 DT_API dt_schedule *dt_linear_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__LINEAR_LR, o);
+    return dt__sched_new(opt, DT__LINEAR_LR, &o);
 }
 DT_API dt_schedule *dt_step_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__STEP_LR, o);
+    return dt__sched_new(opt, DT__STEP_LR, &o);
 }
 DT_API dt_schedule *dt_multistep_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__MULTISTEP_LR, o);
+    return dt__sched_new(opt, DT__MULTISTEP_LR, &o);
 }
 DT_API dt_schedule *dt_exponential_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__EXPONENTIAL_LR, o);
+    return dt__sched_new(opt, DT__EXPONENTIAL_LR, &o);
 }
 DT_API dt_schedule *dt_polynomial_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__POLYNOMIAL_LR, o);
+    return dt__sched_new(opt, DT__POLYNOMIAL_LR, &o);
 }
 DT_API dt_schedule *dt_cosine_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__COSINE_LR, o);
+    return dt__sched_new(opt, DT__COSINE_LR, &o);
 }
 DT_API dt_schedule *dt_cosine_restarts_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__RESTARTS_LR, o);
+    return dt__sched_new(opt, DT__RESTARTS_LR, &o);
 }
 DT_API dt_schedule *dt_cyclic_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__CYCLIC_LR, o);
+    return dt__sched_new(opt, DT__CYCLIC_LR, &o);
 }
 DT_API dt_schedule *dt_one_cycle_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__ONE_CYCLE_LR, o);
+    return dt__sched_new(opt, DT__ONE_CYCLE_LR, &o);
 }
 DT_API dt_schedule *dt_plateau_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__PLATEAU_LR, o);
+    return dt__sched_new(opt, DT__PLATEAU_LR, &o);
 }
 DT_API void dt_schedule_free(dt_schedule *s)
 {
