@@ -143,8 +143,8 @@ extern "C" {
 #endif
 typedef struct dt__out_file dt__out_file;
 typedef struct dt__source { /* what the bytes of an entry come from when its archive is written */
-    /* passes them to dt__out_bytes, in one piece or several; 0, or a negative status after dt_fail */
-    int (*send)(dt__out_file *o, const char *call, const char *name, void *object, size_t nbytes);
+    /* passes all of them to dt__out_bytes, in one piece or several; 0, or a negative status after dt_fail */
+    int (*send)(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object);
     void (*release)(void *object, size_t nbytes); /* the archive is freed */
 } dt__source;
 typedef struct dt__why { /* why a file cannot be used */
@@ -1180,15 +1180,13 @@ DT__INSIDE int dt__out_bytes(dt__out_file *o, const void *data, size_t nbytes)
     o->sent += nbytes;
     return 0;
 }
-static int dt__put_item(dt__out_file *o, const dt__item *it)
+static int dt__put_item(dt__out_file *o, const dt_archive *a, int64_t i)
 {
-    o->item = it;
+    dt_archive_entry e;
+    dt_archive_info(a, i, &e);
+    o->item = &a->item[i];
     o->sent = 0;
-    int rc = it->source->send(o, o->call, it->name, it->object, (size_t)it->end);
-    if (!rc && o->sent != (size_t)it->end)
-        rc = dt_fail(DT_ERR_STATE, "%s: %s had %" PRIu64 " bytes when it was added, and has %zu now", o->call,
-                     dt__show(it->name), it->end, o->sent);
-    return rc;
+    return o->item->source->send(o, o->call, &e, o->item->object);
 }
 static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order)
 {
@@ -1201,7 +1199,7 @@ static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order
     if (!rc) rc = dt__put(o, &n, 8);
     if (!rc) rc = dt__put(o, b.s, b.n);
     dt__text_free(&b);
-    for (int64_t i = 0; !rc && i < a->nitems; i++) rc = dt__put_item(o, &a->item[order[i]]);
+    for (int64_t i = 0; !rc && i < a->nitems; i++) rc = dt__put_item(o, a, order[i]);
     if (rc) return rc;
     snprintf(text, sizeof text, "%08" PRIx32, o->crc);
     if (dt__write_all(o->fd, text, 8, crc_at)) return dt__file_fail(o->call, o->path, "write");
@@ -1276,11 +1274,10 @@ DT__INSIDE int dt__archive_put(const char *call, dt_archive *a, const char *name
     return 0;
 }
 /* Bytes that the archive owns. */
-static int dt__bytes_send(dt__out_file *o, const char *call, const char *name, void *object, size_t nbytes)
+static int dt__bytes_send(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object)
 {
     (void)call;
-    (void)name;
-    return dt__out_bytes(o, object, nbytes);
+    return dt__out_bytes(o, object, e->nbytes);
 }
 static const dt__source dt__bytes_source = { dt__bytes_send, dt_dealloc };
 DT_API dt_status dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape, const void *data)

@@ -474,12 +474,14 @@ DT_API int64_t   dt_amp_overflows(const dt_amp *amp); /* steps that an overflow 
 DT_API size_t    dt_amp_describe(const dt_amp *amp, char *buf, size_t nbytes); /* what is in force; like snprintf */
 
 /* ---------------------------------------------------------------------------------------------------- >>archives
-   Tensors in the archives of dt_io.h. One that is got is a tensor of the step, on the CPU, that views the file's memory
-   (a copy where that is not aligned); it stays valid when the archive is freed. Writing to it does not change the file. */
+   Tensors in the archives of dt_io.h. dt_archive_get makes a tensor of the step, on the CPU, that views the file's
+   memory (a copy where that is not aligned) and stays valid when the archive is freed. Writing to it does not change
+   the file. */
 DT_API dt_tensor *dt_archive_get(dt_archive *a, const char *name);
 /* The shapes must be equal; casts, any device. */
 DT_API dt_status  dt_archive_read(dt_archive *a, const char *name, dt_tensor *into);
-/* Tensors are referred to until the archive is freed, and read when it is written. */
+/* The tensor is referred to until the archive is freed, and read when it is written: by then it must have the dtype and
+   shape that it has now. */
 DT_API dt_status  dt_archive_add(dt_archive *a, const char *name, dt_tensor *t);
 
 /* ---------------------------------------------------------------------------------------------------- >>checkpoints
@@ -3752,20 +3754,24 @@ static int dt__amp_visit(dt_amp *amp, dt__visit *v, const char *prefix)
 }
 
 /* ==================================================================================================== >>packing */
-static int dt__tensor_send(dt__out_file *o, const char *call, const char *name, void *object, size_t nbytes)
+static int dt__tensor_send(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object)
 {
-    dt_tensor *d = dt__dense(call, (dt_tensor *)object);
+    dt_tensor *t = (dt_tensor *)object;
+    if (t->dtype != (int)e->dtype || !dt__same_shape(t, &e->shape)) /* dt_model_cast, say */
+        return dt_fail(DT_ERR_STATE, "%s: %s was %s %s when it was added and is %s %s now; add it after the change",
+                       call, dt__show(e->name), dt_dtype_name(e->dtype), dt__shape_text(e->shape.dim, e->shape.ndim),
+                       dt_dtype_name((dt_dtype)t->dtype), dt__text(t));
+    dt_tensor *d = dt__dense(call, t);
     if (!d) return dt_error_code();
     int rc = 0;
-    nbytes = dt_nbytes(d);
     if (d->st->dev == dt_cpu()) {
-        rc = dt__out_bytes(o, (char *)d->st->ptr + d->offset * dt__dtype_size[d->dtype], nbytes);
+        rc = dt__out_bytes(o, (char *)d->st->ptr + d->offset * dt__dtype_size[d->dtype], e->nbytes);
     } else {
-        char *host = (char *)dt_alloc(nbytes);
+        char *host = (char *)dt_alloc(e->nbytes);
         if (!host)
-            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of %s", call, nbytes, dt__show(name));
-        else if (!(rc = dt__download(d, host))) rc = dt__out_bytes(o, host, nbytes);
-        dt_dealloc(host, nbytes);
+            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of %s", call, e->nbytes, dt__show(e->name));
+        else if (!(rc = dt__download(d, host))) rc = dt__out_bytes(o, host, e->nbytes);
+        dt_dealloc(host, e->nbytes);
     }
     dt__unref(d);
     return rc;

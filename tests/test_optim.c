@@ -564,6 +564,15 @@ UTEST(errors, options_an_optimiser_does_not_take)
     dt_optimizer_free(opt);
     dt_model_free(m);
 }
+UTEST(errors, the_table_of_numbers_is_in_the_order_of_the_bits)
+{
+#define BIT(n) EXPECT_STREQ(#n, dt__optim_numbers[DT__O_##n].name);
+    DT__OPTIM_NUMBERS(BIT)
+#undef BIT
+#define BIT(n) EXPECT_EQ(offsetof(dt_optim_opts, n), dt__optim_flags[DT__O_##n - DT__O_NUMBERS]);
+    DT__OPTIM_FLAGS(BIT)
+#undef BIT
+}
 UTEST(errors, values_pytorch_refuses)
 {
     dt_model *m = dt_model_new(.seed = 1);
