@@ -13,6 +13,7 @@ A COMPLETE PROGRAM
     #define DT_IMPLEMENTATION
     #include "dt_io.h"
     #include <stdio.h>
+    #include <string.h>
 
     int main(void)
     {
