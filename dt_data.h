@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_data.h"
     In every other file that uses it:           #include "dt_data.h"
 
-    dt.h and dt_cpu.h must lie beside it. Link with -lm -lpthread. With dt_nn.h include both, in any order.
+    dt_base.h, dt.h and dt_cpu.h must lie beside it. Link with -lm -lpthread. With dt_nn.h include both, in any order.
 
 A COMPLETE PROGRAM
 
