@@ -166,26 +166,9 @@ DT_API void            dt_stats_reset(void); /* peak := live */
 DT_API void            dt_trim(void);
 
 /* ---------------------------------------------------------------------------------------------------- >>tensors */
-#define DT_MAX_DIMS 8
-
 typedef struct dt_tensor dt_tensor;
 typedef struct dt_device dt_device;
 typedef struct dt_rng    dt_rng;
-
-typedef struct dt_shape {
-    int     ndim;
-    int64_t dim[DT_MAX_DIMS];
-} dt_shape;
-/* DT_SHAPE(2, 3): up to 8 dimensions. DT_SCALAR: none. */
-#define DT__NARG(...) DT__NARG_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
-#define DT__NARG_(a, b, c, d, e, f, g, h, n, ...) n
-#ifdef __cplusplus
-#define DT_SHAPE(...) (dt_shape{ DT__NARG(__VA_ARGS__), { __VA_ARGS__ } })
-#define DT_SCALAR (dt_shape{ 0, { 0 } })
-#else
-#define DT_SHAPE(...) ((dt_shape){ DT__NARG(__VA_ARGS__), { __VA_ARGS__ } })
-#define DT_SCALAR ((dt_shape){ 0, { 0 } })
-#endif
 
 typedef struct dt_make_opts {
     int        dt__first DT_D;
@@ -961,8 +944,6 @@ DT__INSIDE void dt__unref(dt_tensor *t);
 DT__INSIDE dt_tensor *dt__give(dt_tensor *t);
 DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t);
 DT__INSIDE const char *dt__text(const dt_tensor *t);
-DT__INSIDE const char *dt__shape_text(const int64_t *shape, int ndim);
-DT__INSIDE int64_t dt__count(const int64_t *shape, int ndim, size_t elem);
 DT__INSIDE void dt__dense_strides(int64_t *stride, const int64_t *shape, int ndim);
 DT__INSIDE bool dt__same_shape(const dt_tensor *t, const dt_shape *s);
 DT__INSIDE double dt__element(const void *host, int dtype, int64_t i);
@@ -1407,21 +1388,6 @@ static void dt__storage_unref(dt__storage *s)
 /* ==================================================================================================== >>handles
    A tensor: a window (offset, shape, strides) on a storage. The step, a node of the tape, and whoever kept it each hold
    one reference. Strides of a private layout are in the struct but are shown to nobody but the backend. */
-
-
-/* A shape as text, in one of a few rotating buffers: for messages only. */
-DT__INSIDE const char *dt__shape_text(const int64_t *shape, int ndim)
-{
-    static __thread char buf[4][192];
-    static __thread int  turn;
-    char                *b = buf[turn = (turn + 1) & 3];
-    size_t               at = 0;
-    b[at++] = '(';
-    for (int i = 0; i < ndim && at < 160; i++)
-        at += (size_t)snprintf(b + at, 192 - at, "%s%" PRId64, i ? ", " : "", shape[i]);
-    snprintf(b + at, 192 - at, ")");
-    return b;
-}
 DT__INSIDE const char *dt__text(const dt_tensor *t) { return dt__shape_text(t->shape, t->ndim); }
 
 DT__INSIDE dt_tensor *dt__ref(dt_tensor *t)
@@ -1478,20 +1444,6 @@ static bool dt__is_dense(const dt_tensor *t)
     }
     return true;
 }
-/* The number of elements; -1 when a dimension is negative or the product (or its bytes) overflows. */
-DT__INSIDE int64_t dt__count(const int64_t *shape, int ndim, size_t elem)
-{
-    int64_t n = 1, full = 1;
-    for (int i = 0; i < ndim; i++) {
-        if (shape[i] < 0) return -1;
-        if (__builtin_mul_overflow(full, shape[i] > 0 ? shape[i] : 1, &full)) return -1;
-        n = n * (shape[i] > 0); /* 0 if any dimension is */
-    }
-    int64_t bytes;
-    if (__builtin_mul_overflow(full, (int64_t)(elem ? elem : 1), &bytes) || bytes > (INT64_MAX >> 4)) return -1;
-    return n ? full : 0;
-}
-
 static dt_tensor *dt__handle_new(void)
 {
     dt__ctx   *ctx = &dt__tls;
@@ -1935,12 +1887,7 @@ static struct {
 
 DT__INSIDE int dt__trace_on(void) { return __builtin_expect(__atomic_load_n(&dt__trace.on, __ATOMIC_RELAXED), 0); }
 static void       dt__trace_set(int on) { __atomic_store_n(&dt__trace.on, on, __ATOMIC_RELAXED); }
-DT_API uint64_t   dt_trace_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+DT_API uint64_t   dt_trace_now(void) { return dt__nanoseconds(); }
 /* No time is given out twice on a thread, so that a span inside another never has the same beginning. */
 DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b)
 {
@@ -2083,6 +2030,7 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
         pthread_atfork(dt__trace_before_fork, dt__trace_in_parent, dt__trace_in_child);
         atexit(dt__trace_at_exit);
         at_quick_exit(dt__trace_at_exit); /* ranks of dt_spawn */
+        dt__counter_to(dt_trace_counter);
         dt__trace.hooked = 1;
     }
     dt__trace.fd = fd;

@@ -31,10 +31,10 @@ WHAT IT DOES NOT DO
 
 CONTENTS
 
-    >>language       linkage, option structs
+    >>language       linkage, option structs, switches
     >>errors         status, message, log
     >>memory         the allocator
-    >>dtypes         element types
+    >>dtypes         element types, shapes
     >>digest         SHA-256
     >>inside         what the other headers' implementations use of this one
     >>base           implementation from here: errors, log, memory
@@ -128,6 +128,9 @@ LICENCE
 extern "C" {
 #endif
 
+/* An option that can be switched both ways: left out it is the default. */
+typedef enum dt_switch { DT_DEFAULT = 0, DT_YES = 1, DT_NO = -1 } dt_switch;
+
 /* ---------------------------------------------------------------------------------------------------- >>errors
    A call that fails returns NULL (or a negative status) and leaves one message on its thread. Until it is cleared
    every tensor call of the thread returns NULL. */
@@ -186,6 +189,22 @@ DT_API void      dt_dealloc(void *ptr, size_t nbytes);
 typedef enum dt_dtype { DT_F32 = 0, DT_F16, DT_BF16, DT_I32, DT_I64, DT_U8, DT_DTYPE_COUNT } dt_dtype;
 DT_API const char *dt_dtype_name(dt_dtype d);   /* "f32" ...; "?" for a bad one */
 DT_API size_t      dt_dtype_nbytes(dt_dtype d); /* bytes of one element; 0 for a bad one */
+
+#define DT_MAX_DIMS 8
+typedef struct dt_shape {
+    int     ndim;
+    int64_t dim[DT_MAX_DIMS];
+} dt_shape;
+/* DT_SHAPE(2, 3): up to 8 dimensions. DT_SCALAR: none. */
+#define DT__NARG(...) DT__NARG_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define DT__NARG_(a, b, c, d, e, f, g, h, n, ...) n
+#ifdef __cplusplus
+#define DT_SHAPE(...) (dt_shape{ DT__NARG(__VA_ARGS__), { __VA_ARGS__ } })
+#define DT_SCALAR (dt_shape{ 0, { 0 } })
+#else
+#define DT_SHAPE(...) ((dt_shape){ DT__NARG(__VA_ARGS__), { __VA_ARGS__ } })
+#define DT_SCALAR ((dt_shape){ 0, { 0 } })
+#endif
 
 /* ---------------------------------------------------------------------------------------------------- >>digest */
 typedef struct dt_sha256 {
@@ -279,6 +298,8 @@ DT__INSIDE void *dt__alloc_zero(size_t nbytes); /* NULL without a message */
 DT__INSIDE bool  dt__alloc_is_ours(void);       /* no allocator was set, and DT_MALLOC is malloc */
 DT__INSIDE void  dt__alloc_counts(int64_t *allocs, size_t *bytes);
 DT__INSIDE void  dt__alloc_on_change(void (*trim)(void));
+/* Room for one more in an array of n: the array, moved if it had to grow; NULL: no memory, and nothing changed. */
+DT__INSIDE void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each);
 
 /* ---- memory of worlds, communicators and plans: all of it from DT_COMM_MALLOC, which may not be malloc */
 #ifndef DT_COMM_MALLOC
@@ -301,6 +322,14 @@ static inline __attribute__((unused)) size_t dt__elem_nbytes(int dtype) /* 0: a 
 {
     return dtype >= 0 && dtype < 7 ? dt__dtype_size[dtype] : 0;
 }
+/* The number of elements; -1 when a dimension is negative or the product (or its bytes) overflows. */
+DT__INSIDE int64_t dt__count(const int64_t *shape, int ndim, size_t elem);
+
+/* ---- time and counters. The trace of dt.h, once it runs, shows the values that counters report. */
+DT__INSIDE uint64_t dt__nanoseconds(void); /* of CLOCK_MONOTONIC */
+DT__INSIDE double   dt__seconds(void);     /* of the same */
+DT__INSIDE void     dt__counter(const char *name, double value);
+DT__INSIDE void     dt__counter_to(void (*show)(const char *name, double value));
 
 /* ---- text */
 typedef struct dt__text_out { /* a caller's buffer, filled like snprintf: len is what the whole text needs */
@@ -309,7 +338,21 @@ typedef struct dt__text_out { /* a caller's buffer, filled like snprintf: len is
 } dt__text_out;
 DT__INSIDE void  dt__emit(dt__text_out *o, const char *s);
 DT__INSIDE void  dt__emitf(dt__text_out *o, const char *format, ...) DT__PRINTF(2, 3); /* a line: up to 1023 characters */
+typedef struct dt__text_buf { /* text that grows; failed: out of memory, and what was added after that is missing */
+    char  *s; /* ends with a 0; NULL: nothing was added yet */
+    size_t n, cap;
+    bool   failed;
+} dt__text_buf;
+DT__INSIDE void  dt__text_add(dt__text_buf *b, const char *s, size_t n);
+DT__INSIDE void  dt__text_put(dt__text_buf *b, const char *s);
+DT__INSIDE void  dt__text_int(dt__text_buf *b, int64_t x);
+DT__INSIDE void  dt__text_free(dt__text_buf *b);
 DT__INSIDE char *dt__strdup(const char *s); /* from dt_alloc, strlen(s) + 1 bytes; NULL without a message */
+DT__INSIDE void  dt__free_text(char *s);    /* what dt__strdup gave; NULL is accepted */
+/* For messages, in one of a few buffers of the thread that are used in turn: a name in quotes, cut, without control
+   characters; a shape, "(2, 3)". */
+DT__INSIDE const char *dt__show(const char *name);
+DT__INSIDE const char *dt__shape_text(const int64_t *shape, int ndim);
 DT__INSIDE char *dt__fix_point(char *buf); /* a number as printf writes it, with a point in every locale; returns buf */
 DT__INSIDE char *dt__number(char *buf, size_t nbytes, double x, int digits); /* as C's %.*g, in every locale */
 /* Bytes of the UTF-8 character at s, 1 to 4, of which n are there; 0: it is none (overlong, a surrogate, cut) */
@@ -503,13 +546,57 @@ DT_API dt_status dt_set_allocator(const dt_allocator *a)
     return DT_OK;
 }
 
-/* ---- element types */
+DT__INSIDE void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each)
+{
+    if (n < *cap) return at;
+    int64_t more = *cap ? 2 * *cap : 16;
+    void   *p = dt__alloc_zero((size_t)more * each);
+    if (!p) return NULL;
+    if (n) memcpy(p, at, (size_t)n * each);
+    dt_dealloc(at, (size_t)*cap * each);
+    *cap = more;
+    return p;
+}
+
+/* ---- element types, shapes */
 DT_API const char *dt_dtype_name(dt_dtype d)
 {
     static const char *const name[DT_DTYPE_COUNT] = { "f32", "f16", "bf16", "i32", "i64", "u8" };
     return (unsigned)d < DT_DTYPE_COUNT ? name[d] : "?";
 }
 DT_API size_t dt_dtype_nbytes(dt_dtype d) { return (unsigned)d < DT_DTYPE_COUNT ? dt__dtype_size[d] : 0; }
+DT__INSIDE int64_t dt__count(const int64_t *shape, int ndim, size_t elem)
+{
+    int64_t n = 1, full = 1;
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0) return -1;
+        if (__builtin_mul_overflow(full, shape[i] > 0 ? shape[i] : 1, &full)) return -1;
+        n = n * (shape[i] > 0); /* 0 if any dimension is */
+    }
+    int64_t bytes;
+    if (__builtin_mul_overflow(full, (int64_t)(elem ? elem : 1), &bytes) || bytes > (INT64_MAX >> 4)) return -1;
+    return n ? full : 0;
+}
+
+/* ---- time and counters */
+static void (*dt__counter_show)(const char *name, double value); /* atomic */
+
+DT__INSIDE uint64_t dt__nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+DT__INSIDE double dt__seconds(void) { return 1e-9 * (double)dt__nanoseconds(); }
+DT__INSIDE void   dt__counter(const char *name, double value)
+{
+    void (*show)(const char *, double) = __atomic_load_n(&dt__counter_show, __ATOMIC_ACQUIRE);
+    if (show) show(name, value);
+}
+DT__INSIDE void dt__counter_to(void (*show)(const char *name, double value))
+{
+    __atomic_store_n(&dt__counter_show, show, __ATOMIC_RELEASE);
+}
 
 /* ==================================================================================================== >>text */
 DT__INSIDE void dt__emit(dt__text_out *o, const char *s)
@@ -527,11 +614,69 @@ DT__INSIDE void dt__emitf(dt__text_out *o, const char *format, ...)
     va_end(ap);
     dt__emit(o, line);
 }
+DT__INSIDE void dt__text_add(dt__text_buf *b, const char *s, size_t n)
+{
+    if (b->failed) return;
+    if (b->cap - b->n <= n) {
+        size_t cap = 2 * b->cap + n + 4096;
+        char  *t = (char *)dt_alloc(cap);
+        if (!t) {
+            b->failed = true;
+            return;
+        }
+        if (b->n) memcpy(t, b->s, b->n);
+        dt_dealloc(b->s, b->cap);
+        b->s = t;
+        b->cap = cap;
+    }
+    memcpy(b->s + b->n, s, n);
+    b->n += n;
+    b->s[b->n] = 0;
+}
+DT__INSIDE void dt__text_put(dt__text_buf *b, const char *s) { dt__text_add(b, s, strlen(s)); }
+DT__INSIDE void dt__text_int(dt__text_buf *b, int64_t x)
+{
+    char buf[24];
+    snprintf(buf, sizeof buf, "%" PRId64, x);
+    dt__text_put(b, buf);
+}
+DT__INSIDE void dt__text_free(dt__text_buf *b)
+{
+    dt_dealloc(b->s, b->cap);
+    memset(b, 0, sizeof *b);
+}
 DT__INSIDE char *dt__strdup(const char *s)
 {
     size_t n = strlen(s) + 1;
     char  *p = (char *)dt_alloc(n);
     return p ? (char *)memcpy(p, s, n) : NULL;
+}
+DT__INSIDE void dt__free_text(char *s)
+{
+    if (s) dt_dealloc(s, strlen(s) + 1);
+}
+DT__INSIDE const char *dt__show(const char *name)
+{
+    static __thread char buf[8][96];
+    static __thread int  turn;
+    char                *b = buf[turn = (turn + 1) & 7];
+    int                  n = 0;
+    b[n++] = '\'';
+    for (; *name && n < 80; name++) b[n++] = (unsigned char)*name < 0x20 || *name == 0x7f ? '?' : *name;
+    snprintf(b + n, sizeof buf[0] - (size_t)n, *name ? "...'" : "'");
+    return b;
+}
+DT__INSIDE const char *dt__shape_text(const int64_t *shape, int ndim)
+{
+    static __thread char buf[4][192];
+    static __thread int  turn;
+    char                *b = buf[turn = (turn + 1) & 3];
+    size_t               at = 0;
+    b[at++] = '(';
+    for (int i = 0; i < ndim && at < 160; i++)
+        at += (size_t)snprintf(b + at, 192 - at, "%s%" PRId64, i ? ", " : "", shape[i]);
+    snprintf(b + at, 192 - at, ")");
+    return b;
 }
 DT__INSIDE char *dt__fix_point(char *buf)
 {

@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_data.h"
     In every other file that uses it:           #include "dt_data.h"
 
-    dt.h and dt_cpu.h must lie beside it. Link with -lm -lpthread. With dt_nn.h include both, in any order.
+    dt_base.h, dt.h and dt_cpu.h must lie beside it. Link with -lm -lpthread. With dt_nn.h include both, in any order.
 
 A COMPLETE PROGRAM
 
@@ -466,15 +466,9 @@ static char *dt__mem_want(const char *call, dt__mem *m, size_t n) /* what was in
 }
 static char *dt__data_text(const char *s) /* a copy; NULL after dt_fail */
 {
-    size_t n = strlen(s) + 1;
-    char  *p = (char *)dt_alloc(n);
-    if (p) memcpy(p, s, n);
-    else dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a name");
+    char *p = dt__strdup(s);
+    if (!p) dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a name");
     return p;
-}
-static void dt__data_text_free(char *s)
-{
-    if (s) dt_dealloc(s, strlen(s) + 1);
 }
 
 /* A field as it is handed out: classes are i64. 0, or a status. elem.kind 0: stored as dtype. */
@@ -523,7 +517,7 @@ static void dt__files_free(dt__file *f, int64_t n)
 {
     for (int64_t i = 0; f && i < n; i++) {
         if (f[i].fd >= 0) close(f[i].fd);
-        dt__data_text_free(f[i].path);
+        dt__free_text(f[i].path);
         dt_dealloc(f[i].held, f[i].held ? (size_t)f[i].size : 0);
     }
     dt_dealloc(f, (size_t)n * sizeof *f);
@@ -538,7 +532,7 @@ DT_API void dt_dataset_free(dt_dataset *s)
     if (!s || __atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL)) return;
     dt__files_free(s->file, s->nfiles);
     dt__files_free(s->yfile, s->nyfiles);
-    for (int64_t i = 0; s->name && i < s->nnames; i++) dt__data_text_free(s->name[i]);
+    for (int64_t i = 0; s->name && i < s->nnames; i++) dt__free_text(s->name[i]);
     dt_dealloc(s->name, (size_t)s->nnames * sizeof *s->name);
     for (int64_t i = 0; s->kid && i < s->nkids; i++) dt_dataset_free(s->kid[i]);
     dt_dealloc(s->kid, (size_t)s->nkids * sizeof *s->kid);
@@ -1402,8 +1396,8 @@ static int dt__idx_file(const char *call, const char *dir, const char *name, dt_
     } else if (gz) {
         dt_fail(DT_ERR_FILE, "%s: cannot open %.300s (nor with .gz): %s", call, plain, strerror(errno));
     }
-    dt__data_text_free(plain);
-    dt__data_text_free(gz);
+    dt__free_text(plain);
+    dt__free_text(gz);
     return dt_error_code();
 }
 static dt_dataset *dt__mnist_open(const char *call, const char *dir, const char *prefix, const char *part,
@@ -1784,25 +1778,19 @@ typedef struct dt__names {
 
 static int dt__names_add(const char *call, dt__names *l, char *name) /* takes name, which may be NULL after dt_fail */
 {
-    if (name && l->n == l->cap) {
-        int64_t cap = l->cap ? 2 * l->cap : 64;
-        char  **p = (char **)dt_alloc((size_t)cap * sizeof *p);
-        if (!p) {
-            dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " names", call, cap);
-            dt__data_text_free(name);
-            return DT_ERR_MEMORY;
-        }
-        if (l->n) memcpy(p, l->p, (size_t)l->n * sizeof *p);
-        dt_dealloc(l->p, (size_t)l->cap * sizeof *p);
-        l->p = p;
-        l->cap = cap;
+    char **p = name ? (char **)dt__enlarge(l->p, l->n, &l->cap, sizeof *p) : NULL;
+    if (name && !p) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " names", call, l->n + 1);
+        dt__free_text(name);
+        return DT_ERR_MEMORY;
     }
+    if (p) l->p = p;
     if (name) l->p[l->n++] = name;
     return dt_error_code();
 }
 static void dt__names_free(dt__names *l)
 {
-    for (int64_t i = 0; i < l->n; i++) dt__data_text_free(l->p[i]);
+    for (int64_t i = 0; i < l->n; i++) dt__free_text(l->p[i]);
     dt_dealloc(l->p, (size_t)l->cap * sizeof *l->p);
     memset(l, 0, sizeof *l);
 }
@@ -1852,7 +1840,7 @@ static int dt__folder_list(const char *call, const char *dir, int depth, dt__nam
             dt__names_add(call, out, path);
             path = NULL;
         }
-        dt__data_text_free(path);
+        dt__free_text(path);
     }
     closedir(d);
     return dt_error_code();
@@ -1943,7 +1931,7 @@ static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt
         if (path && !dt__folder_list(call, path, 1, found) && found->n == first[k])
             dt_fail(DT_ERR_FILE, "%s: the folder %.300s holds no .pgm and no .ppm file", call, path);
         dt__names_sort(found, first[k]);
-        dt__data_text_free(path);
+        dt__free_text(path);
     }
     if (dt__err.code == DT_OK && (s->name = (char **)dt__alloc_zero((size_t)classes.n * sizeof *s->name)))
         s->nnames = classes.n;

@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_nn.h"
     In every other file that uses dt:           #include "dt_nn.h"
 
-    dt.h and dt_cpu.h must lie beside it. Link with -lm -lpthread.
+    dt_base.h, dt.h, dt_cpu.h, dt_io.h and dt_plot.h must lie beside it. Link with -lm -lpthread.
 
 A COMPLETE PROGRAM
 
@@ -51,19 +51,17 @@ CONTENTS
     >>optimizers     SGD, Adam, AdamW, RMSProp, Adagrad, LARS, LAMB; clipping; the step
     >>schedules      learning rates over time
     >>amp            mixed precision O0..O3 and loss scaling
-    >>archives       safetensors files
+    >>archives       tensors in the safetensors files of dt_io.h
     >>checkpoints    saving and resuming a training
-    >>progress       the progress line, the CSV log, the loss curve
     >>inside         what dt_dist.h's implementation uses of this one
-    >>nn_core        implementation from here: the visitor, shared pieces
+    >>nn_core        implementation from here: the visitor of state
     >>model          parameters, names, the seal
     >>layer          layers
     >>optim          optimisers
     >>sched          schedules
     >>mixed          mixed precision
-    >>archive        safetensors: reading and writing
+    >>packing        tensors out of archives and into them
     >>checkpoint     checkpoints
-    >>seeing         progress, CSV, SVG
 
 LIFECYCLE
 
@@ -74,6 +72,11 @@ LIFECYCLE
 
     dt_step(opt) updates, clears gradients and ends the step (dt_end). Evaluation: dt_eval(m), forward under
     dt_no_grad_begin/end, dt_end(), dt_train(m).
+
+SEEING
+
+    The progress line, the table and the loss curve are dt_plot.h's. It is included here only because a program that
+    trains nearly always shows how far it is; nothing in this header uses it.
 
 ERRORS, MEMORY, THREADS, DEVICES
 
@@ -87,11 +90,11 @@ LICENCE
 #define DT_NN_IMPLEMENTATION
 #endif
 #include "dt.h"
+#include "dt_io.h"
+#include "dt_plot.h"
 
 #ifndef DT_NN_H_INCLUDED
 #define DT_NN_H_INCLUDED
-
-#include <stdio.h>
 
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
 #error "dt_nn.h: dt_base.h beside it is of another version; copy all headers of one version"
@@ -101,17 +104,12 @@ LICENCE
 extern "C" {
 #endif
 
-/* An option that can be switched both ways: left out it is the default. */
-typedef enum dt_switch { DT_DEFAULT = 0, DT_YES = 1, DT_NO = -1 } dt_switch;
-
 /* ---------------------------------------------------------------------------------------------------- >>models */
 typedef struct dt_model      dt_model;
 typedef struct dt_optimizer  dt_optimizer;
 typedef struct dt_schedule   dt_schedule;
 typedef struct dt_amp        dt_amp;
-typedef struct dt_archive    dt_archive;
 typedef struct dt_checkpoint dt_checkpoint;
-typedef struct dt_progress   dt_progress;
 
 typedef struct dt_model_opts {
     int        dt__first DT_D;
@@ -473,41 +471,15 @@ DT_API int64_t   dt_amp_overflows(const dt_amp *amp); /* steps that an overflow 
 DT_API size_t    dt_amp_describe(const dt_amp *amp, char *buf, size_t nbytes); /* what is in force; like snprintf */
 
 /* ---------------------------------------------------------------------------------------------------- >>archives
-   Safetensors files: named tensors and strings. Files of other programs open here, files of dt open there. A file is
-   mapped and checked whole before dt_archive_open returns: header, names, shapes, every offset, and the checksum that
-   dt's own files carry. F32, F16, BF16, I32, I64 and U8 are loaded as what they are, BOOL as u8; other dtypes (F64,
-   I8, U32, F8_E4M3 ...) are listed, and refused when asked for. Little-endian machines. */
-typedef struct dt_archive_entry {
-    const char *name;   /* UTF-8; lives as long as the archive */
-    const char *stored; /* the dtype's name in the file: "F32", "BOOL" ... */
-    bool        known;  /* dt can load it, as dtype */
-    dt_dtype    dtype;
-    dt_shape    shape;
-    size_t      nbytes; /* in the file */
-} dt_archive_entry;
-/* The file must not be shortened while it is open; replacing it is fine. */
-DT_API dt_archive *dt_archive_open(const char *path);
-DT_API void        dt_archive_free(dt_archive *a); /* tensors got from it stay valid */
-DT_API int64_t     dt_archive_count(const dt_archive *a);
-DT_API const char *dt_archive_name(const dt_archive *a, int64_t i); /* in the order of the file; NULL: out of range */
-DT_API bool        dt_archive_info(const dt_archive *a, int64_t i, dt_archive_entry *out); /* false: out of range */
-DT_API int64_t     dt_archive_find(const dt_archive *a, const char *name); /* its index, or -1: not an error */
-DT_API const char *dt_archive_string(const dt_archive *a, const char *key); /* of the metadata; NULL: not an error */
-/* A tensor of the step, on the CPU, that views the file's memory (a copy where that is not aligned). Writing to it does
-   not change the file. */
-DT_API dt_tensor  *dt_archive_get(dt_archive *a, const char *name);
+   Tensors in the archives of dt_io.h. dt_archive_get makes a tensor of the step, on the CPU, that views the file's
+   memory (a copy where that is not aligned) and stays valid when the archive is freed. Writing to it does not change
+   the file. */
+DT_API dt_tensor *dt_archive_get(dt_archive *a, const char *name);
 /* The shapes must be equal; casts, any device. */
-DT_API dt_status   dt_archive_read(dt_archive *a, const char *name, dt_tensor *into);
-
-/* Writing. Tensors are referred to until the archive is freed, and read when it is written. */
-DT_API dt_archive *dt_archive_new(void);
-DT_API dt_status   dt_archive_add(dt_archive *a, const char *name, dt_tensor *t);
-DT_API dt_status   dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape,
-                                       const void *data); /* copies */
-DT_API dt_status   dt_archive_set(dt_archive *a, const char *key, const char *value); /* a key's last value stays */
-/* All or nothing: written under another name beside path, synced, renamed, the directory synced. After a failure what
-   was at path is still there. Mode 0644 less the umask. */
-DT_API dt_status   dt_archive_write(dt_archive *a, const char *path);
+DT_API dt_status  dt_archive_read(dt_archive *a, const char *name, dt_tensor *into);
+/* The tensor is referred to until the archive is freed, and read when it is written: by then it must have the dtype and
+   shape that it has now. */
+DT_API dt_status  dt_archive_add(dt_archive *a, const char *name, dt_tensor *t);
 
 /* ---------------------------------------------------------------------------------------------------- >>checkpoints
    A model alone, as PyTorch's state_dict: one safetensors file. */
@@ -583,75 +555,6 @@ DT_API dt_status dt_checkpoint_finish(dt_checkpoint *c, int64_t epoch, int64_t s
 DT_API int       dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step);
 /* The path of the newest whole one in buf; NULL: none (not an error). name NULL: "ckpt". */
 DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char *buf, size_t nbytes);
-
-/* ---------------------------------------------------------------------------------------------------- >>progress
-   Watching a training. On a terminal one line is redrawn, at most 10 times a second and never wider than the terminal:
-       epoch 2/5  [=======>      ]  340/600  loss 0.1234  12345 images/s  0:03 left  scale 65536
-   Elsewhere there are plain lines. The loss shown is an exponential average over about 20 steps (one that is not
-   finite is shown as it is), the rate is an average over about 3 s; pauses between the last step of an epoch and
-   dt_progress_epoch (evaluation) do not slow it. The time left is that of the whole run.
-
-   A file that cannot be opened is an error of dt_progress_new. One that cannot be written later (a full disk) must not
-   cost the training: it is a warning in the log at once, and the error of dt_progress_free. NULL is accepted by all
-   calls. While an error is pending, steps, results and epochs are not counted. */
-typedef struct dt_progress_opts {
-    int         dt__first DT_D;
-    int         epochs DT_D;     /* 0: unknown */
-    int64_t     steps DT_D;      /* in an epoch; 0: unknown */
-    const char *unit DT_D;       /* what .items counts: "images"; default "items" */
-    FILE       *file DT_D;       /* default stderr */
-    bool        quiet DT_D;      /* no line at all: other ranks */
-    double      every DT_D;      /* plain lines: seconds between them; default 10, and at each tenth of the run */
-    const char *csv DT_D;        /* a table with a line for each step and each result */
-    const char *svg DT_D;        /* the loss curve: written at the end, at each epoch's end, and each minute */
-    const char *title DT_D;      /* of the curve */
-    dt_switch   log_loss DT_D;   /* its axis; default: if the loss spans more than two decades */
-    int64_t     start_step DT_D; /* resuming: steps done before. The table is continued behind that step, the curve
-                                    shows what the table holds */
-} dt_progress_opts;
-typedef struct dt_progress_step_opts {
-    int    dt__first DT_D;
-    double items DT_D; /* samples, tokens ... of this step */
-    double lr DT_D;    /* for the table */
-    double scale DT_D; /* loss scale */
-} dt_progress_step_opts;
-DT_API dt_progress *dt_progress_new_with(dt_progress_opts o DT_OPT0(dt_progress_opts));
-/* after each step */
-DT_API void         dt_progress_step_with(dt_progress *p, double loss,
-                                          dt_progress_step_opts o DT_OPT0(dt_progress_step_opts));
-/* a named result of the epoch: shown on its line, in the table, and in the curve on the axis to the right */
-DT_API void         dt_progress_result(dt_progress *p, const char *name, double value);
-DT_API void         dt_progress_epoch(dt_progress *p); /* ends an epoch, after its results */
-DT_API void         dt_progress_note(dt_progress *p, const char *format, ...) DT__PRINTF(2, 3); /* a line of its own */
-DT_API dt_status    dt_progress_free(dt_progress *p);
-#ifdef DT__LIT
-#define dt_progress_new(...) dt_progress_new_with(DT__ONLY(dt_progress_opts, __VA_ARGS__))
-#define dt_progress_step(p, ...) \
-    dt_progress_step_with(p, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_progress_step_opts, __VA_ARGS__, ))
-#endif
-
-/* A plot as an SVG file (written beside, then renamed). Zero every field that is not used. */
-typedef struct dt_series {
-    const char   *name;   /* in the legend; NULL: not there */
-    const double *x;      /* n values; NULL: 0, 1, 2 ... */
-    const double *y;      /* the line is broken and marked where one is not finite */
-    int64_t       n;      /* more than 1000 points are drawn by their minima and maxima */
-    bool          right;  /* y belongs to the axis on the right */
-    bool          light;  /* thin and pale: raw values behind a smoothed line */
-    bool          dots;   /* a dot at each point */
-    int           color;  /* 1..8; default: the next one */
-} dt_series;
-typedef struct dt_plot {
-    const char      *title, *x_label, *y_label, *right_label;
-    const dt_series *series;
-    int              nseries;
-    const double    *mark; /* vertical lines at these x: ends of epochs */
-    int64_t          nmarks;
-    bool             log_x;
-    dt_switch        log_y, log_right;   /* default: if all values are positive and span over two decades */
-    int              width, height;      /* default 800 x 450 */
-} dt_plot;
-DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot);
 
 #ifdef __cplusplus
 }
@@ -824,7 +727,6 @@ struct dt_amp {
     dt_autocast before;
 };
 
-DT__INSIDE void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each);
 DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* of the two strings joined */
 DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if there is one */
 DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
@@ -849,18 +751,18 @@ DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s);
 #error "dt_nn.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_NN_IMPLEMENTATION"
 #endif
 
-#include <fcntl.h>
-#include <sys/ioctl.h>
+#include <signal.h>
+#include <sys/stat.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 DT__PRESENT(NN);
 DT__NEEDS(NN, CORE);
+DT__NEEDS(NN, IO);
 
 /* ==================================================================================================== >>nn_core
-   What the sections share: arrays that grow, and the visitor that saves and loads state. */
-/* The visitor: one function of an object names its state; it serves saving and loading. A tensor is saved, or filled
+   The visitor: one function of an object names its state; it serves saving and loading. A tensor is saved, or filled
    (its shape and dtype say what is wanted); a number is saved, or set. 0, or a negative status after dt_fail. */
 typedef struct dt__visit {
     int  loading;
@@ -869,20 +771,6 @@ typedef struct dt__visit {
     int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
     void *user;
 } dt__visit;
-
-/* Room for one more in an array of n: the array, moved if it had to grow; NULL: no memory, and nothing changed. */
-DT__INSIDE void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each)
-{
-    if (n < *cap) return at;
-    int64_t more = *cap ? 2 * *cap : 16;
-    void   *p = dt__alloc_zero((size_t)more * each);
-    if (!p) return NULL;
-    if (n) memcpy(p, at, (size_t)n * each);
-    dt_dealloc(at, (size_t)*cap * each);
-    *cap = more;
-    return p;
-}
-static double dt__seconds(void) { return 1e-9 * (double)dt_trace_now(); }
 
 /* ==================================================================================================== >>model
    Parameters and layers are found by hash of their full name. The seal moves parameters into blocks; a later change of
@@ -938,13 +826,6 @@ DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char 
     s[na + nb + nc] = 0;
     return s;
 }
-static void dt__free_text(char *s)
-{
-    if (s) dt_dealloc(s, strlen(s) + 1);
-}
-
-
-
 /* A table of names: open addressing, at most half full. */
 static int dt__table_find(const dt__slot *table, int slots, uint32_t hash, const char *a, size_t na, const char *b)
 {
@@ -1599,6 +1480,17 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
 #define DT__L(n) (1u << DT__L_##n)
 
+/* The names of the options that are taken, for a message. Returns the first that is given and not taken. */
+static int dt__option_list(char *list, size_t nbytes, const char *const *names, int n, uint32_t takes, uint32_t given)
+{
+    int bad = 0;
+    list[0] = 0;
+    for (int i = 0; i < n; i++)
+        if (takes >> i & 1u)
+            snprintf(list + strlen(list), nbytes - strlen(list), "%s.%s", *list ? ", " : "", names[i]);
+    while (!((given & ~takes) >> bad & 1u)) bad++;
+    return bad;
+}
 static bool dt__layer_takes(const char *call, const char *name, const dt_layer_opts *o, uint32_t takes)
 {
     uint32_t given = 0;
@@ -1609,12 +1501,8 @@ static bool dt__layer_takes(const char *call, const char *name, const dt_layer_o
 #define DT__LAYER_NAME(n) #n,
     static const char *const names[] = { DT__LAYER_OPTIONS(DT__LAYER_NAME) };
 #undef DT__LAYER_NAME
-    char list[256] = "";
-    int  bad = 0;
-    while (!((given & ~takes) >> bad & 1u)) bad++;
-    for (int i = 0; i < DT__L_COUNT; i++)
-        if (takes >> i & 1u)
-            snprintf(list + strlen(list), sizeof list - strlen(list), "%s.%s", *list ? ", " : "", names[i]);
+    char list[256];
+    int  bad = dt__option_list(list, sizeof list, names, DT__L_COUNT, takes, given);
     dt_fail(DT_ERR_ARG, "%s '%s': .%s is not an option of this layer; it takes %s, .shared", call, name, names[bad],
             list);
     return false;
@@ -2086,6 +1974,7 @@ enum { DT__SGD, DT__ADAM, DT__ADAMW, DT__RMSPROP, DT__ADAGRAD, DT__LARS, DT__LAM
 #define DT__OPTIM_FLAGS(X) X(nesterov) X(amsgrad) X(centered) X(no_trust) X(maximize)
 #define DT__OPTIM_BIT(n) DT__O_##n,
 enum { DT__OPTIM_NUMBERS(DT__OPTIM_BIT) DT__OPTIM_FLAGS(DT__OPTIM_BIT) DT__O_params, DT__O_COUNT };
+enum { DT__O_NUMBERS = DT__O_nesterov, DT__O_FLAGS = DT__O_params - DT__O_nesterov };
 #define DT__O(n) (1u << DT__O_##n)
 #define DT__O_ALL (DT__O(params) | DT__O(lr) | DT__O(weight_decay) | DT__O(maximize) | DT__O_CLIP)
 #define DT__O_CLIP (DT__O(clip_norm) | DT__O(clip_value)) /* of the optimiser, not of a group */
@@ -2117,55 +2006,68 @@ static const dt__optim_kind dt__optim_kinds[] = {
 };
 
 /* ---- options */
-static bool dt__optim_takes(const char *call, const dt_optim_opts *o, uint32_t takes)
+typedef struct dt__optim_number { /* must be finite, at least lo, below 'below' */
+    const char *name;
+    size_t      at;
+    double      lo, below;
+    const char *must;
+} dt__optim_number;
+#define DT__NUMBER(n) #n, offsetof(dt_optim_opts, n)
+static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { /* in the order of DT__OPTIM_NUMBERS */
+    { DT__NUMBER(lr), 0, INFINITY, "0 (DT_ZERO) or more" },
+    { DT__NUMBER(weight_decay), 0, INFINITY, "0 or more" },
+    { DT__NUMBER(momentum), 0, INFINITY, "0 or more" },
+    { DT__NUMBER(dampening), -INFINITY, INFINITY, "finite" },
+    { DT__NUMBER(beta1), 0, 1, "0 (DT_ZERO) or more and below 1" },
+    { DT__NUMBER(beta2), 0, 1, "0 (DT_ZERO) or more and below 1" },
+    { DT__NUMBER(eps), 0, INFINITY, "0 (DT_ZERO) or more" },
+    { DT__NUMBER(alpha), 0, INFINITY, "0 (DT_ZERO) or more" },
+    { DT__NUMBER(lr_decay), 0, INFINITY, "0 or more" },
+    { DT__NUMBER(initial_accumulator), 0, INFINITY, "0 or more" },
+    { DT__NUMBER(trust), 0, INFINITY, "0 (DT_ZERO) or more" },
+    { DT__NUMBER(clip_norm), 0, INFINITY, "above 0, or DT_ZERO for none" },
+    { DT__NUMBER(clip_value), 0, INFINITY, "above 0" },
+};
+#undef DT__NUMBER
+#define DT__FLAG(n) offsetof(dt_optim_opts, n),
+static const size_t dt__optim_flags[DT__O_FLAGS] = { DT__OPTIM_FLAGS(DT__FLAG) };
+#undef DT__FLAG
+
+static double *dt__optim_at(dt_optim_opts *o, int i) { return (double *)((char *)o + dt__optim_numbers[i].at); }
+static bool   *dt__optim_flag(dt_optim_opts *o, int i) { return (bool *)((char *)o + dt__optim_flags[i]); }
+
+static bool dt__optim_takes(const char *call, dt_optim_opts *o, uint32_t takes)
 {
     uint32_t given = o->params ? DT__O(params) : 0u;
-#define DT__OPTIM_GIVEN(n) if (o->n) given |= DT__O(n);
-    DT__OPTIM_NUMBERS(DT__OPTIM_GIVEN)
-    DT__OPTIM_FLAGS(DT__OPTIM_GIVEN)
-#undef DT__OPTIM_GIVEN
+    for (int i = 0; i < DT__O_NUMBERS; i++) given |= (uint32_t)(*dt__optim_at(o, i) != 0) << i;
+    for (int i = 0; i < DT__O_FLAGS; i++) given |= (uint32_t)*dt__optim_flag(o, i) << (DT__O_NUMBERS + i);
     if (!(given & ~takes)) return true;
 #define DT__OPTIM_NAME(n) #n,
     static const char *const names[] = { DT__OPTIM_NUMBERS(DT__OPTIM_NAME) DT__OPTIM_FLAGS(DT__OPTIM_NAME) "params" };
 #undef DT__OPTIM_NAME
-    char list[320] = "";
-    int  bad = 0;
-    while (!((given & ~takes) >> bad & 1u)) bad++;
-    for (int i = 0; i < DT__O_COUNT; i++)
-        if (takes >> i & 1u)
-            snprintf(list + strlen(list), sizeof list - strlen(list), "%s.%s", *list ? ", " : "", names[i]);
+    char list[320];
+    int  bad = dt__option_list(list, sizeof list, names, DT__O_COUNT, takes, given);
     dt_fail(DT_ERR_ARG, "%s: .%s is not an option here; there are %s", call, names[bad], list);
     return false;
 }
 /* What is left zero comes from base. */
-static void dt__optim_resolve(dt_optim_opts *o, const dt_optim_opts *base)
+static void dt__optim_resolve(dt_optim_opts *o, dt_optim_opts *base)
 {
-#define DT__OPTIM_NUMBER(n) o->n = o->n == 0 ? base->n : o->n == DT_ZERO ? 0 : o->n;
-#define DT__OPTIM_FLAG(n) o->n = o->n || base->n;
-    DT__OPTIM_NUMBERS(DT__OPTIM_NUMBER)
-    DT__OPTIM_FLAGS(DT__OPTIM_FLAG)
-#undef DT__OPTIM_NUMBER
-#undef DT__OPTIM_FLAG
+    for (int i = 0; i < DT__O_NUMBERS; i++) {
+        double *x = dt__optim_at(o, i);
+        *x = *x == 0 ? *dt__optim_at(base, i) : *x == DT_ZERO ? 0 : *x;
+    }
+    for (int i = 0; i < DT__O_FLAGS; i++) *dt__optim_flag(o, i) |= *dt__optim_flag(base, i);
     o->params = NULL;
 }
-static int dt__optim_check(const char *call, const dt_optim_opts *o)
+static int dt__optim_check(const char *call, dt_optim_opts *o)
 {
-#define DT__OPTIM_MUST(n, ok, what) \
-    if (!((ok) && isfinite(o->n))) return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", call, #n, o->n, what);
-    DT__OPTIM_MUST(lr, o->lr >= 0, "0 (DT_ZERO) or more")
-    DT__OPTIM_MUST(weight_decay, o->weight_decay >= 0, "0 or more")
-    DT__OPTIM_MUST(momentum, o->momentum >= 0, "0 or more")
-    DT__OPTIM_MUST(dampening, 1, "finite")
-    DT__OPTIM_MUST(beta1, o->beta1 >= 0 && o->beta1 < 1, "0 (DT_ZERO) or more and below 1")
-    DT__OPTIM_MUST(beta2, o->beta2 >= 0 && o->beta2 < 1, "0 (DT_ZERO) or more and below 1")
-    DT__OPTIM_MUST(eps, o->eps >= 0, "0 (DT_ZERO) or more")
-    DT__OPTIM_MUST(alpha, o->alpha >= 0, "0 (DT_ZERO) or more")
-    DT__OPTIM_MUST(lr_decay, o->lr_decay >= 0, "0 or more")
-    DT__OPTIM_MUST(initial_accumulator, o->initial_accumulator >= 0, "0 or more")
-    DT__OPTIM_MUST(trust, o->trust >= 0, "0 (DT_ZERO) or more")
-    DT__OPTIM_MUST(clip_norm, o->clip_norm >= 0, "above 0, or DT_ZERO for none")
-    DT__OPTIM_MUST(clip_value, o->clip_value >= 0, "above 0")
-#undef DT__OPTIM_MUST
+    for (int i = 0; i < DT__O_NUMBERS; i++) {
+        const dt__optim_number *f = &dt__optim_numbers[i];
+        double                  x = *dt__optim_at(o, i);
+        if (!(isfinite(x) && x >= f->lo && x < f->below))
+            return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", call, f->name, x, f->must);
+    }
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
         return dt_fail(DT_ERR_ARG, "%s: .nesterov needs .momentum above 0 and no .dampening; they are %g and %g", call,
                        o->momentum, o->dampening);
@@ -2258,17 +2160,17 @@ static dt_optim_opts dt__optim_defaults(const dt__optim_kind *k)
     o.trust = 0.001;
     return o;
 }
-static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts o)
+static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts *o)
 {
     const dt__optim_kind *k = &dt__optim_kinds[kind];
     dt_optim_opts         base = dt__optim_defaults(k);
-    const char           *pattern = o.params;
-    if (!dt__model_ok(k->call, m) || !dt__optim_takes(k->call, &o, k->takes)) return NULL;
+    const char           *pattern = o->params;
+    if (!dt__model_ok(k->call, m) || !dt__optim_takes(k->call, o, k->takes)) return NULL;
     if (m->nopts == DT__MAX_OPTIMIZERS)
         dt_fail(DT_ERR_STATE, "%s: a model has %d optimisers at most", k->call, DT__MAX_OPTIMIZERS);
     if (pattern && !*pattern) dt_fail(DT_ERR_ARG, "%s: .params is an empty pattern; leave it out for all", k->call);
-    dt__optim_resolve(&o, &base);
-    if (dt__optim_check(k->call, &o) || dt__err.code != DT_OK || !dt__optim_rest(k->call, m)) return NULL;
+    dt__optim_resolve(o, &base);
+    if (dt__optim_check(k->call, o) || dt__err.code != DT_OK || !dt__optim_rest(k->call, m)) return NULL;
     dt_optimizer *opt = (dt_optimizer *)dt__alloc_zero(sizeof *opt);
     if (!opt) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", k->call);
@@ -2276,7 +2178,7 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts o)
     }
     opt->kind = kind;
     opt->ngroups = 1;
-    opt->group[0] = o;
+    opt->group[0] = *o;
     opt->run_version = -1;
     if (pattern) opt->pattern[0] = dt__joined("", 0, pattern, NULL);
     if (!pattern || opt->pattern[0]) {
@@ -2288,13 +2190,13 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts o)
     dt_optimizer_free(opt);
     return NULL;
 }
-DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__SGD, o); }
-DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAM, o); }
-DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAMW, o); }
-DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__RMSPROP, o); }
-DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAGRAD, o); }
-DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LARS, o); }
-DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LAMB, o); }
+DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__SGD, &o); }
+DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAM, &o); }
+DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAMW, &o); }
+DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__RMSPROP, &o); }
+DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAGRAD, &o); }
+DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LARS, &o); }
+DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LAMB, &o); }
 
 DT_API int dt_optim_group_with(dt_optimizer *opt, const char *pattern, dt_optim_opts o)
 {
@@ -2868,14 +2770,12 @@ static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, 
     char     group[32];
     int      rc = 0;
     snprintf(group, sizeof group, ".group.%d", g);
-#define DT__OPTIM_VISIT(n)                                                   \
-    if (!rc && takes & DT__O(n)) {                                           \
-        char *name = dt__joined(prefix, strlen(prefix), group, #n);          \
-        rc = name ? v->number(v, name, &o->n) : DT_ERR_MEMORY;               \
-        dt__free_text(name);                                                 \
+    for (int i = 0; i < DT__O_NUMBERS && !rc; i++) {
+        if (!(takes >> i & 1u)) continue;
+        char *name = dt__joined(prefix, strlen(prefix), group, dt__optim_numbers[i].name);
+        rc = name ? v->number(v, name, dt__optim_at(o, i)) : DT_ERR_MEMORY;
+        dt__free_text(name);
     }
-    DT__OPTIM_NUMBERS(DT__OPTIM_VISIT)
-#undef DT__OPTIM_VISIT
     return rc;
 }
 /* The groups' numbers, and which states there are; before anything of a load is taken over. */
@@ -2974,22 +2874,84 @@ static const char *const dt__sched_call[DT__SCHEDULES] = {
     "dt_cosine_lr", "dt_cosine_restarts_lr", "dt_cyclic_lr", "dt_one_cycle_lr", "dt_plateau_lr"
 };
 
-/* which schedules take an option, and which must have it: C constant, L linear, S step, M multistep, E exponential,
-   P polynomial, A cosine annealing, R restarts, Y cyclic, O one-cycle, T plateau; in the order of the enumeration */
-#define DT__SCHED_LETTERS "CLSMEPARYOT"
-#define DT__SCHED_FIELDS(X)                                                                                       \
-    X(factor, "CT", "") X(start, "L", "") X(end, "L", "") X(total, "CLP", "") X(power, "P", "")                   \
-    X(step_size, "S", "S") X(gamma, "SMEY", "E") X(milestones, "M", "M") X(nmilestones, "M", "M")                 \
-    X(t_max, "A", "A") X(eta_min, "AR", "") X(t_0, "R", "R") X(t_mult, "R", "") X(base_lr, "Y", "Y")              \
-    X(max_lr, "YO", "YO") X(step_up, "Y", "") X(step_down, "Y", "") X(mode, "YT", "") X(cycle_momentum, "YO", "") \
-    X(base_momentum, "YO", "") X(max_momentum, "YO", "") X(total_steps, "O", "") X(epochs, "O", "")               \
-    X(steps_per_epoch, "O", "") X(pct_start, "O", "") X(anneal, "O", "") X(div, "O", "") X(final_div, "O", "")    \
-    X(three_phase, "O", "") X(patience, "T", "") X(threshold, "T", "") X(threshold_mode, "T", "")                 \
-    X(cooldown, "T", "") X(min_lr, "T", "") X(eps, "T", "")
-
 #define DT__SCHED_HUGE 1e300
 #define DT__SCHED_MOST ((int64_t)1 << 40) /* of a count: products with doubles stay exact, sums do not overflow */
 static const double dt__sched_pi = 3.14159265358979323846;
+
+/* The options. Schedules have letters: C constant, L linear, S step, M multistep, E exponential, P polynomial, A cosine
+   annealing, R restarts, Y cyclic, O one-cycle, T plateau. An option with other defaults or ranges for some of them has
+   a line for each. */
+#define DT__SCHED_LETTERS "CLSMEPARYOT" /* in the order of the enumeration */
+typedef struct dt__sched_field {
+    const char *name;
+    size_t      at;
+    char        type;          /* d: double, n: int64_t, i: int or an enumeration, b: bool, p: a pointer */
+    const char *takes, *needs; /* which take it, and which must have it */
+    double      otherwise;     /* the default; NAN: it has none */
+    const char *ends;          /* "(]": above lo, up to hi; "": any value */
+    double      lo, hi;
+    const char *valid;
+} dt__sched_field;
+#define DT__FIELD(f) #f, offsetof(dt_schedule_opts, f)
+#define DT__ANY "", 0, 0, ""
+#define DT__COUNTS "[]", 1, (double)DT__SCHED_MOST, "1 to 2^40"
+#define DT__COUNTS_0 "[]", 0, (double)DT__SCHED_MOST, "0 to 2^40"
+#define DT__PLUS "[]", 0, DT__SCHED_HUGE, "finite and at least 0"
+#define DT__ABOVE_0 "(]", 0, DT__SCHED_HUGE, "finite and above 0"
+#define DT__PART "[)", 0, 1, "at least 0 and below 1"
+static const dt__sched_field dt__sched_fields[] = {
+    { DT__FIELD(factor), 'd', "C", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
+    { DT__FIELD(factor), 'd', "T", "", 0.1, DT__PART },
+    { DT__FIELD(start), 'd', "L", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
+    { DT__FIELD(end), 'd', "L", "", 1, "[]", 0, 1, "0 to 1" },
+    { DT__FIELD(total), 'n', "CLP", "", 5, DT__COUNTS },
+    { DT__FIELD(power), 'd', "P", "", 1, DT__PLUS },
+    { DT__FIELD(step_size), 'n', "S", "S", NAN, DT__COUNTS },
+    { DT__FIELD(gamma), 'd', "SM", "", 0.1, DT__PLUS },
+    { DT__FIELD(gamma), 'd', "EY", "E", 1, DT__PLUS },
+    { DT__FIELD(milestones), 'p', "M", "M", NAN, DT__ANY },
+    { DT__FIELD(nmilestones), 'i', "M", "M", NAN, "[]", 1, 1 << 20, "1 to 2^20" },
+    { DT__FIELD(t_max), 'n', "A", "A", NAN, DT__COUNTS },
+    { DT__FIELD(eta_min), 'd', "AR", "", 0, DT__PLUS },
+    { DT__FIELD(t_0), 'n', "R", "R", NAN, DT__COUNTS },
+    { DT__FIELD(t_mult), 'n', "R", "", 1, "[]", 1, 1 << 20, "1 to 2^20" },
+    { DT__FIELD(base_lr), 'd', "Y", "Y", 0, DT__PLUS },
+    { DT__FIELD(max_lr), 'd', "YO", "YO", 0, DT__PLUS },
+    { DT__FIELD(step_up), 'n', "Y", "", 2000, DT__COUNTS },
+    { DT__FIELD(step_down), 'n', "Y", "", 2000, DT__COUNTS },
+    { DT__FIELD(mode), 'i', "Y", "", DT_MODE_TRIANGULAR, "[]", DT_MODE_TRIANGULAR, DT_MODE_EXP_RANGE,
+      "DT_MODE_TRIANGULAR, DT_MODE_TRIANGULAR2 or DT_MODE_EXP_RANGE" },
+    { DT__FIELD(mode), 'i', "T", "", DT_MODE_MIN, "[]", DT_MODE_MIN, DT_MODE_MAX, "DT_MODE_MIN or DT_MODE_MAX" },
+    { DT__FIELD(cycle_momentum), 'i', "YO", "", DT_YES, "[]", DT_NO, DT_YES, "DT_YES or DT_NO" },
+    { DT__FIELD(base_momentum), 'd', "Y", "", 0.8, DT__PART },
+    { DT__FIELD(base_momentum), 'd', "O", "", 0.85, DT__PART },
+    { DT__FIELD(max_momentum), 'd', "Y", "", 0.9, DT__PART },
+    { DT__FIELD(max_momentum), 'd', "O", "", 0.95, DT__PART },
+    { DT__FIELD(total_steps), 'n', "O", "", NAN, DT__COUNTS },
+    { DT__FIELD(epochs), 'n', "O", "", NAN, DT__ANY },
+    { DT__FIELD(steps_per_epoch), 'n', "O", "", NAN, DT__ANY },
+    { DT__FIELD(pct_start), 'd', "O", "", 0.3, "[]", 0, 1, "0 to 1" },
+    { DT__FIELD(anneal), 'i', "O", "", NAN, "[]", DT_ANNEAL_COS, DT_ANNEAL_LINEAR,
+      "DT_ANNEAL_COS or DT_ANNEAL_LINEAR" },
+    { DT__FIELD(div), 'd', "O", "", 25, DT__ABOVE_0 },
+    { DT__FIELD(final_div), 'd', "O", "", 1e4, DT__ABOVE_0 },
+    { DT__FIELD(three_phase), 'b', "O", "", NAN, DT__ANY },
+    { DT__FIELD(patience), 'n', "T", "", 10, DT__COUNTS_0 },
+    { DT__FIELD(threshold), 'd', "T", "", 1e-4, DT__PLUS },
+    { DT__FIELD(threshold_mode), 'i', "T", "", NAN, "[]", DT_THRESHOLD_REL, DT_THRESHOLD_ABS,
+      "DT_THRESHOLD_REL or DT_THRESHOLD_ABS" },
+    { DT__FIELD(cooldown), 'n', "T", "", 0, DT__COUNTS_0 },
+    { DT__FIELD(min_lr), 'd', "T", "", 0, DT__PLUS },
+    { DT__FIELD(eps), 'd', "T", "", 1e-8, DT__PLUS },
+};
+#undef DT__FIELD
+#undef DT__ANY
+#undef DT__COUNTS
+#undef DT__COUNTS_0
+#undef DT__PLUS
+#undef DT__ABOVE_0
+#undef DT__PART
+enum { DT__SCHED_FIELDS = (int)DT__COUNT_OF(dt__sched_fields) };
 
 struct dt_schedule {
     dt_optimizer    *opt;
@@ -3007,158 +2969,97 @@ struct dt_schedule {
 };
 
 /* ---- options */
-static int dt__sched_fields(int kind, const dt_schedule_opts *o)
+static double dt__sched_get(const dt_schedule_opts *o, const dt__sched_field *f)
+{
+    const char *at = (const char *)o + f->at;
+    const void *p;
+    int64_t     n;
+    int         i; /* copied: C++ does not let an enumeration be read as an int */
+    switch (f->type) {
+    case 'd': return *(const double *)at;
+    case 'n': return (double)(memcpy(&n, at, sizeof n), n);
+    case 'i': return memcpy(&i, at, sizeof i), i;
+    case 'b': return *(const bool *)at;
+    default: return memcpy(&p, at, sizeof p), p != NULL;
+    }
+}
+static void dt__sched_put(dt_schedule_opts *o, const dt__sched_field *f, double x)
+{
+    char *at = (char *)o + f->at;
+    int64_t n = (int64_t)x;
+    int     i = (int)x;
+    if (f->type == 'd') *(double *)at = x;
+    if (f->type == 'n') memcpy(at, &n, sizeof n);
+    if (f->type == 'i') memcpy(at, &i, sizeof i);
+}
+static bool dt__sched_takes(char letter, size_t at)
+{
+    for (int i = 0; i < DT__SCHED_FIELDS; i++)
+        if (dt__sched_fields[i].at == at && strchr(dt__sched_fields[i].takes, letter)) return true;
+    return false;
+}
+static int dt__sched_given(int kind, const dt_schedule_opts *o) /* what must be, and nothing that must not */
 {
     const char *strange = NULL, *missing = NULL, *call = dt__sched_call[kind];
-    char        taken[512], letter = DT__SCHED_LETTERS[kind];
+    char        taken[512] = "", letter = DT__SCHED_LETTERS[kind];
     size_t      used = 0;
-    taken[0] = 0;
-#define DT__CHECK_FIELD(f, takes, needs)                                                                  \
-    if (strchr(takes, letter) && used < sizeof taken)                                                     \
-        used += (size_t)snprintf(taken + used, sizeof taken - used, "%s." #f, used ? ", " : "");          \
-    if (o->f == 0 && strchr(needs, letter) && !missing) missing = #f;                                     \
-    if (o->f != 0 && !strchr(takes, letter) && !strange) strange = #f;
-    DT__SCHED_FIELDS(DT__CHECK_FIELD)
-#undef DT__CHECK_FIELD
+    for (int i = 0; i < DT__SCHED_FIELDS; i++) {
+        const dt__sched_field *f = &dt__sched_fields[i];
+        bool                   given = dt__sched_get(o, f) != 0;
+        if (strchr(f->takes, letter) && used < sizeof taken)
+            used += (size_t)snprintf(taken + used, sizeof taken - used, "%s.%s", used ? ", " : "", f->name);
+        if (!given && strchr(f->needs, letter) && !missing) missing = f->name;
+        if (given && !strange && !dt__sched_takes(letter, f->at)) strange = f->name;
+    }
     if (strange) return dt_fail(DT_ERR_ARG, "%s: it does not take .%s; it takes %s", call, strange, taken);
     if (missing) return dt_fail(DT_ERR_ARG, "%s: .%s is missing; it takes %s", call, missing, taken);
     return 0;
 }
-
 static double dt__sched_or(double x, double otherwise) { return x == 0 ? otherwise : x == DT_ZERO ? 0 : x; }
-static int64_t dt__sched_count(int64_t x, int64_t otherwise) { return x == 0 ? otherwise : x == DT_ZERO ? 0 : x; }
-
-static void dt__sched_defaults(int kind, dt_schedule_opts *o)
-{
-    int one = kind == DT__ONE_CYCLE_LR, step = kind == DT__STEP_LR || kind == DT__MULTISTEP_LR;
-    o->factor = dt__sched_or(o->factor, kind == DT__PLATEAU_LR ? 0.1 : 1.0 / 3);
-    o->start = dt__sched_or(o->start, 1.0 / 3);
-    o->end = dt__sched_or(o->end, 1);
-    o->total = dt__sched_count(o->total, 5);
-    o->power = dt__sched_or(o->power, 1);
-    o->gamma = dt__sched_or(o->gamma, step ? 0.1 : 1);
-    o->eta_min = dt__sched_or(o->eta_min, 0);
-    o->t_mult = dt__sched_count(o->t_mult, 1);
-    o->base_lr = dt__sched_or(o->base_lr, 0);
-    o->max_lr = dt__sched_or(o->max_lr, 0);
-    o->step_up = dt__sched_count(o->step_up, 2000);
-    o->step_down = dt__sched_count(o->step_down, o->step_up);
-    if (o->mode == DT_MODE_DEFAULT) o->mode = kind == DT__CYCLIC_LR ? DT_MODE_TRIANGULAR : DT_MODE_MIN;
-    if (o->cycle_momentum == DT_DEFAULT) o->cycle_momentum = DT_YES;
-    o->base_momentum = dt__sched_or(o->base_momentum, one ? 0.85 : 0.8);
-    o->max_momentum = dt__sched_or(o->max_momentum, one ? 0.95 : 0.9);
-    o->pct_start = dt__sched_or(o->pct_start, 0.3);
-    o->div = dt__sched_or(o->div, 25);
-    o->final_div = dt__sched_or(o->final_div, 1e4);
-    o->patience = dt__sched_count(o->patience, 10);
-    o->threshold = dt__sched_or(o->threshold, 1e-4);
-    o->cooldown = dt__sched_count(o->cooldown, 0);
-    o->min_lr = dt__sched_or(o->min_lr, 0);
-    o->eps = dt__sched_or(o->eps, 1e-8);
-}
 
 /* comparisons with NaN are false: 'good' is what must hold, never the opposite of what must not */
-static int dt__sched_must(int kind, int good, const char *field, double value, const char *valid)
+static int dt__sched_must(int kind, bool good, const char *field, double value, const char *valid)
 {
     if (good) return 0;
     return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", dt__sched_call[kind], field, value, valid);
 }
-#define DT__MUST(field, good, valid)                                                       \
-    if (dt__sched_must(kind, (good) ? 1 : 0, #field, (double)o->field, valid)) return DT_ERR_ARG
-#define DT__MUST_COUNT(field) \
-    DT__MUST(field, o->field >= 1 && o->field <= DT__SCHED_MOST, "1 to 2^40")
-#define DT__MUST_PLUS(field) DT__MUST(field, o->field >= 0 && o->field <= DT__SCHED_HUGE, "finite and at least 0")
-
-static int dt__sched_check_cycles(int kind, dt_schedule_opts *o)
+static int dt__sched_total(int kind, dt_schedule_opts *o) /* one-cycle: how many steps */
 {
-    DT__MUST(cycle_momentum, o->cycle_momentum == DT_YES || o->cycle_momentum == DT_NO, "DT_YES or DT_NO");
-    DT__MUST(base_momentum, o->base_momentum >= 0 && o->base_momentum < 1, "at least 0 and below 1");
-    DT__MUST(max_momentum, o->max_momentum >= 0 && o->max_momentum < 1, "at least 0 and below 1");
-    DT__MUST_PLUS(max_lr);
-    if (kind == DT__CYCLIC_LR) {
-        DT__MUST_PLUS(base_lr);
-        DT__MUST_COUNT(step_up);
-        DT__MUST_COUNT(step_down);
-        DT__MUST_PLUS(gamma);
-        DT__MUST(mode, o->mode >= DT_MODE_TRIANGULAR && o->mode <= DT_MODE_EXP_RANGE,
-                 "DT_MODE_TRIANGULAR, DT_MODE_TRIANGULAR2 or DT_MODE_EXP_RANGE");
-        return 0;
-    }
+    const char *call = dt__sched_call[kind];
     if (o->total_steps != 0 && (o->epochs != 0 || o->steps_per_epoch != 0))
-        return dt_fail(DT_ERR_ARG, "%s: give .total_steps, or .epochs and .steps_per_epoch, not both",
-                       dt__sched_call[kind]);
+        return dt_fail(DT_ERR_ARG, "%s: give .total_steps, or .epochs and .steps_per_epoch, not both", call);
     if (o->total_steps == 0 && o->epochs == 0 && o->steps_per_epoch == 0)
-        return dt_fail(DT_ERR_ARG, "%s: .total_steps is missing (or .epochs and .steps_per_epoch)",
-                       dt__sched_call[kind]);
-    if (o->total_steps == 0) {
-        DT__MUST(epochs, o->epochs >= 1 && o->epochs <= 1 << 30, "1 to 2^30");
-        DT__MUST(steps_per_epoch, o->steps_per_epoch >= 1 && o->steps_per_epoch <= 1 << 30, "1 to 2^30");
-        o->total_steps = o->epochs * o->steps_per_epoch;
-    }
-    DT__MUST_COUNT(total_steps);
-    DT__MUST(pct_start, o->pct_start >= 0 && o->pct_start <= 1, "0 to 1");
-    DT__MUST(anneal, o->anneal == DT_ANNEAL_COS || o->anneal == DT_ANNEAL_LINEAR, "DT_ANNEAL_COS or DT_ANNEAL_LINEAR");
-    DT__MUST(div, o->div > 0 && o->div <= DT__SCHED_HUGE, "finite and above 0");
-    DT__MUST(final_div, o->final_div > 0 && o->final_div <= DT__SCHED_HUGE, "finite and above 0");
+        return dt_fail(DT_ERR_ARG, "%s: .total_steps is missing (or .epochs and .steps_per_epoch)", call);
+    if (o->total_steps != 0) return 0;
+    if (dt__sched_must(kind, o->epochs >= 1 && o->epochs <= 1 << 30, "epochs", (double)o->epochs, "1 to 2^30") ||
+        dt__sched_must(kind, o->steps_per_epoch >= 1 && o->steps_per_epoch <= 1 << 30, "steps_per_epoch",
+                       (double)o->steps_per_epoch, "1 to 2^30"))
+        return DT_ERR_ARG;
+    o->total_steps = o->epochs * o->steps_per_epoch;
     return 0;
 }
-
-static int dt__sched_check(int kind, dt_schedule_opts *o)
+/* Defaults, then ranges. */
+static int dt__sched_resolve(int kind, dt_schedule_opts *o)
 {
-    switch (kind) {
-    case DT__CONSTANT_LR:
-        DT__MUST(factor, o->factor > 0 && o->factor <= 1, "above 0 and at most 1");
-        DT__MUST_COUNT(total);
-        break;
-    case DT__LINEAR_LR:
-        DT__MUST(start, o->start > 0 && o->start <= 1, "above 0 and at most 1");
-        DT__MUST(end, o->end >= 0 && o->end <= 1, "0 to 1");
-        DT__MUST_COUNT(total);
-        break;
-    case DT__STEP_LR:
-        DT__MUST_COUNT(step_size);
-        DT__MUST_PLUS(gamma);
-        break;
-    case DT__EXPONENTIAL_LR: DT__MUST_PLUS(gamma); break;
-    case DT__MULTISTEP_LR:
-        DT__MUST_PLUS(gamma);
-        DT__MUST(nmilestones, o->nmilestones >= 1 && o->nmilestones <= 1 << 20, "1 to 2^20");
-        for (int i = 0; i < o->nmilestones; i++)
-            if (o->milestones[i] < 0)
-                return dt_fail(DT_ERR_ARG, "%s: .milestones[%d] is %lld; it must be at least 0", dt__sched_call[kind],
-                               i, (long long)o->milestones[i]);
-        break;
-    case DT__POLYNOMIAL_LR:
-        DT__MUST_COUNT(total);
-        DT__MUST_PLUS(power);
-        break;
-    case DT__COSINE_LR:
-        DT__MUST_COUNT(t_max);
-        DT__MUST_PLUS(eta_min);
-        break;
-    case DT__RESTARTS_LR:
-        DT__MUST_COUNT(t_0);
-        DT__MUST(t_mult, o->t_mult >= 1 && o->t_mult <= 1 << 20, "1 to 2^20");
-        DT__MUST_PLUS(eta_min);
-        break;
-    case DT__PLATEAU_LR:
-        DT__MUST(factor, o->factor >= 0 && o->factor < 1, "at least 0 and below 1");
-        DT__MUST(patience, o->patience >= 0 && o->patience <= DT__SCHED_MOST, "0 to 2^40");
-        DT__MUST(cooldown, o->cooldown >= 0 && o->cooldown <= DT__SCHED_MOST, "0 to 2^40");
-        DT__MUST_PLUS(threshold);
-        DT__MUST(mode, o->mode == DT_MODE_MIN || o->mode == DT_MODE_MAX, "DT_MODE_MIN or DT_MODE_MAX");
-        DT__MUST(threshold_mode, o->threshold_mode == DT_THRESHOLD_REL || o->threshold_mode == DT_THRESHOLD_ABS,
-                 "DT_THRESHOLD_REL or DT_THRESHOLD_ABS");
-        DT__MUST_PLUS(min_lr);
-        DT__MUST_PLUS(eps);
-        break;
-    default: return dt__sched_check_cycles(kind, o);
+    char letter = DT__SCHED_LETTERS[kind];
+    if (kind == DT__CYCLIC_LR && o->step_down == 0) o->step_down = o->step_up;
+    if (kind == DT__ONE_CYCLE_LR && dt__sched_total(kind, o)) return DT_ERR_ARG;
+    for (int i = 0; i < DT__SCHED_FIELDS; i++) {
+        const dt__sched_field *f = &dt__sched_fields[i];
+        if (!strchr(f->takes, letter)) continue;
+        double x = dt__sched_get(o, f);
+        if (!isnan(f->otherwise) && (x == 0 || (x == DT_ZERO && f->type != 'i')))
+            dt__sched_put(o, f, x = dt__sched_or(x, f->otherwise));
+        bool good = !f->ends[0] || ((f->ends[0] == '(' ? x > f->lo : x >= f->lo) &&
+                                    (f->ends[1] == ')' ? x < f->hi : x <= f->hi));
+        if (dt__sched_must(kind, good, f->name, x, f->valid)) return DT_ERR_ARG;
     }
+    for (int i = 0; kind == DT__MULTISTEP_LR && i < o->nmilestones; i++)
+        if (o->milestones[i] < 0)
+            return dt_fail(DT_ERR_ARG, "%s: .milestones[%d] is %lld; it must be at least 0", dt__sched_call[kind], i,
+                           (long long)o->milestones[i]);
     return 0;
 }
-#undef DT__MUST
-#undef DT__MUST_COUNT
-#undef DT__MUST_PLUS
 
 /* ---- values */
 static double dt__sched_cosine(double low, double high, int64_t t, int64_t period)
@@ -3275,7 +3176,7 @@ static int dt__sched_apply(dt_schedule *s)
 }
 
 /* ---- making and stepping */
-static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts o)
+static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts *o)
 {
     const char  *call = dt__sched_call[kind];
     dt_schedule *s;
@@ -3284,10 +3185,8 @@ static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts 
         dt_fail(DT_ERR_ARG, "%s: the optimiser is NULL", call);
         return NULL;
     }
-    if (dt__sched_fields(kind, &o)) return NULL;
-    dt__sched_defaults(kind, &o);
-    if (dt__sched_check(kind, &o)) return NULL;
-    if (dt__sched_cycles(kind, &o) && isnan(dt_momentum(opt, 0))) {
+    if (dt__sched_given(kind, o) || dt__sched_resolve(kind, o)) return NULL;
+    if (dt__sched_cycles(kind, o) && isnan(dt_momentum(opt, 0))) {
         dt_fail(DT_ERR_ARG, "%s: the optimiser has neither momentum nor beta1; give .cycle_momentum = DT_NO", call);
         return NULL;
     }
@@ -3295,69 +3194,69 @@ static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts 
     if (s) {
         memset((void *)s, 0, sizeof *s);
         s->kind = kind;
-        if (kind == DT__MULTISTEP_LR) s->milestone = (int64_t *)dt_alloc((size_t)o.nmilestones * sizeof(int64_t));
+        if (kind == DT__MULTISTEP_LR) s->milestone = (int64_t *)dt_alloc((size_t)o->nmilestones * sizeof(int64_t));
     }
     if (!s || (kind == DT__MULTISTEP_LR && !s->milestone)) {
         dt_dealloc(s, sizeof *s);
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
         return NULL;
     }
-    if (s->milestone) memcpy(s->milestone, o.milestones, (size_t)o.nmilestones * sizeof(int64_t));
-    s->o = o;
+    if (s->milestone) memcpy(s->milestone, o->milestones, (size_t)o->nmilestones * sizeof(int64_t));
+    s->o = *o;
     s->o.milestones = s->milestone;
     s->opt = opt;
     s->ngroups = dt_optim_groups(opt);
-    s->t_i = o.t_0;
-    s->best = o.mode == DT_MODE_MAX ? -HUGE_VAL : HUGE_VAL;
+    s->t_i = o->t_0;
+    s->best = o->mode == DT_MODE_MAX ? -HUGE_VAL : HUGE_VAL;
     for (int g = 0; g < s->ngroups; g++)
-        s->base[g] = kind == DT__CYCLIC_LR ? o.base_lr : kind == DT__ONE_CYCLE_LR ? o.max_lr / o.div : dt_lr(opt, g);
+        s->base[g] = kind == DT__CYCLIC_LR ? o->base_lr : kind == DT__ONE_CYCLE_LR ? o->max_lr / o->div : dt_lr(opt, g);
     if (dt__sched_apply(s) == DT_OK) return s;
     dt_schedule_free(s);
     return NULL;
 }
 DT_API dt_schedule *dt_constant_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__CONSTANT_LR, o);
+    return dt__sched_new(opt, DT__CONSTANT_LR, &o);
 }
 DT_API dt_schedule *dt_linear_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__LINEAR_LR, o);
+    return dt__sched_new(opt, DT__LINEAR_LR, &o);
 }
 DT_API dt_schedule *dt_step_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__STEP_LR, o);
+    return dt__sched_new(opt, DT__STEP_LR, &o);
 }
 DT_API dt_schedule *dt_multistep_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__MULTISTEP_LR, o);
+    return dt__sched_new(opt, DT__MULTISTEP_LR, &o);
 }
 DT_API dt_schedule *dt_exponential_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__EXPONENTIAL_LR, o);
+    return dt__sched_new(opt, DT__EXPONENTIAL_LR, &o);
 }
 DT_API dt_schedule *dt_polynomial_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__POLYNOMIAL_LR, o);
+    return dt__sched_new(opt, DT__POLYNOMIAL_LR, &o);
 }
 DT_API dt_schedule *dt_cosine_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__COSINE_LR, o);
+    return dt__sched_new(opt, DT__COSINE_LR, &o);
 }
 DT_API dt_schedule *dt_cosine_restarts_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__RESTARTS_LR, o);
+    return dt__sched_new(opt, DT__RESTARTS_LR, &o);
 }
 DT_API dt_schedule *dt_cyclic_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__CYCLIC_LR, o);
+    return dt__sched_new(opt, DT__CYCLIC_LR, &o);
 }
 DT_API dt_schedule *dt_one_cycle_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__ONE_CYCLE_LR, o);
+    return dt__sched_new(opt, DT__ONE_CYCLE_LR, &o);
 }
 DT_API dt_schedule *dt_plateau_lr_with(dt_optimizer *opt, dt_schedule_opts o)
 {
-    return dt__sched_new(opt, DT__PLATEAU_LR, o);
+    return dt__sched_new(opt, DT__PLATEAU_LR, &o);
 }
 DT_API void dt_schedule_free(dt_schedule *s)
 {
@@ -3851,716 +3750,71 @@ static int dt__amp_visit(dt_amp *amp, dt__visit *v, const char *prefix)
     return rc ? rc : v->integer(v, name, &amp->overflows);
 }
 
-/* ==================================================================================================== >>archive
-   A safetensors file: 8 bytes N (little-endian), N bytes of JSON padded with spaces, the data. The reader trusts
-   nothing: one pass over the header without recursion, memory of a few times the header, duplicates and overlaps found
-   by sorting (there is no hash to aim at), every product checked before it sizes anything, then the checksum.
-   dt's own files carry "dt.crc32c": CRC32C of the whole file with these 8 digits as '0'. */
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#endif
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "dt_nn.h: archives hold memory as it lies; big-endian machines are not supported"
-#endif
-
-#define DT__HEADER_MAX 100000000
-#define DT__ARCHIVE_VERSION "1"
-
-/* ---- CRC32C (Castagnoli), reflected: the instruction where there is one, else eight tables */
-static uint32_t       dt__crc_table[8][256];
-static int            dt__crc_instruction;
-static pthread_once_t dt__crc_once = PTHREAD_ONCE_INIT;
-static void           dt__crc_init(void)
+/* ==================================================================================================== >>packing */
+static int dt__tensor_send(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object)
 {
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t c = i;
-        for (int k = 0; k < 8; k++) c = (c >> 1) ^ (c & 1 ? 0x82f63b78u : 0);
-        dt__crc_table[0][i] = c;
-    }
-    for (int t = 1; t < 8; t++)
-        for (int i = 0; i < 256; i++) {
-            uint32_t c = dt__crc_table[t - 1][i];
-            dt__crc_table[t][i] = (c >> 8) ^ dt__crc_table[0][c & 255];
-        }
-#if defined(__x86_64__)
-    dt__crc_instruction = __builtin_cpu_supports("sse4.2") != 0;
-#endif
-}
-static uint32_t dt__crc_soft(uint32_t crc, const uint8_t *p, size_t n)
-{
-    uint32_t(*t)[256] = dt__crc_table;
-    for (; n >= 8; n -= 8, p += 8) {
-        uint32_t lo, hi;
-        memcpy(&lo, p, 4);
-        memcpy(&hi, p + 4, 4);
-        lo ^= crc;
-        crc = t[7][lo & 255] ^ t[6][(lo >> 8) & 255] ^ t[5][(lo >> 16) & 255] ^ t[4][lo >> 24] ^ t[3][hi & 255] ^
-              t[2][(hi >> 8) & 255] ^ t[1][(hi >> 16) & 255] ^ t[0][hi >> 24];
-    }
-    while (n--) crc = (crc >> 8) ^ t[0][(crc ^ *p++) & 255];
-    return crc;
-}
-#if defined(__x86_64__)
-__attribute__((target("sse4.2"))) static uint32_t dt__crc_hard(uint32_t crc, const uint8_t *p, size_t n)
-{
-    uint64_t c = crc;
-    for (; n >= 8; n -= 8, p += 8) {
-        uint64_t x;
-        memcpy(&x, p, 8);
-        c = _mm_crc32_u64(c, x);
-    }
-    crc = (uint32_t)c;
-    while (n--) crc = _mm_crc32_u8(crc, *p++);
-    return crc;
-}
-#endif
-/* of bytes that follow those whose sum is crc; 0 to begin */
-static uint32_t dt__crc32c(uint32_t crc, const void *data, size_t n)
-{
-    const uint8_t *p = (const uint8_t *)data;
-    pthread_once(&dt__crc_once, dt__crc_init);
-#if defined(__x86_64__)
-    if (dt__crc_instruction) return ~dt__crc_hard(~crc, p, n);
-#endif
-    return ~dt__crc_soft(~crc, p, n);
-}
-
-/* ---- the archive */
-typedef struct dt__kind {
-    char name[16];
-    int  bits, dtype; /* of an element; as dt loads it, -1: not at all */
-} dt__kind;
-static const dt__kind dt__kinds[] = { /* dt's own stand first, in the order of dt_dtype */
-    { "F32", 32, DT_F32 },    { "F16", 16, DT_F16 },    { "BF16", 16, DT_BF16 },     { "I32", 32, DT_I32 },
-    { "I64", 64, DT_I64 },    { "U8", 8, DT_U8 },       { "BOOL", 8, DT_U8 },        { "F64", 64, -1 },
-    { "I8", 8, -1 },          { "I16", 16, -1 },        { "U16", 16, -1 },           { "U32", 32, -1 },
-    { "U64", 64, -1 },        { "F8_E4M3", 8, -1 },     { "F8_E5M2", 8, -1 },        { "F8_E8M0", 8, -1 },
-    { "F8_E4M3FNUZ", 8, -1 }, { "F8_E5M2FNUZ", 8, -1 }, { "F4", 4, -1 },             { "F6_E2M3", 6, -1 },
-    { "F6_E3M2", 6, -1 },     { "C64", 64, -1 },
-};
-typedef struct dt__item { /* a tensor of an archive */
-    char      *name;
-    uint32_t   len;
-    uint8_t    kind, ndim;
-    uint8_t    finite; /* writing: refused if it holds a NaN or an infinity */
-    int64_t    dim[DT_MAX_DIMS];
-    uint64_t   begin, end; /* reading: of its bytes in the data */
-    dt_tensor *t;          /* writing */
-} dt__item;
-typedef struct dt__meta {
-    char    *key, *value;
-    uint32_t len, at; /* of the key; where the value's text stands in the file */
-} dt__meta;
-typedef struct dt__map { /* a mapped file: the archive and each tensor on it hold a reference */
-    void   *base;
-    size_t  nbytes;
-    int32_t refs;
-} dt__map;
-struct dt_archive {
-    int            writing;
-    dt__map       *map;
-    const uint8_t *base;
-    size_t         nbytes, data; /* of the file; where its data begins */
-    char          *text;         /* reading: all names, keys and values */
-    size_t         text_len, text_cap;
-    dt__item      *item;
-    int64_t        nitems, item_cap;
-    dt__meta      *meta;
-    int64_t        nmetas, meta_cap;
-    uint32_t      *by_name, *by_key; /* reading: sorted */
-    dt_status      code;             /* why it cannot be used */
-    char           why[480];
-};
-
-static int dt__bad(dt_archive *a, const char *format, ...) DT__PRINTF(2, 3);
-static int dt__bad(dt_archive *a, const char *format, ...)
-{
-    va_list ap;
-    if (a->code != DT_OK) return -1;
-    va_start(ap, format);
-    vsnprintf(a->why, sizeof a->why, format, ap);
-    va_end(ap);
-    a->code = DT_ERR_FILE;
-    return -1;
-}
-static int dt__bad_memory(dt_archive *a, size_t nbytes)
-{
-    dt__bad(a, "out of memory for %zu bytes", nbytes);
-    a->code = DT_ERR_MEMORY;
-    return -1;
-}
-/* A name for a message, in one of a few rotating buffers: cut, without control characters. */
-static const char *dt__show(const char *name)
-{
-    static __thread char buf[8][96];
-    static __thread int  turn;
-    char                *b = buf[turn = (turn + 1) & 7];
-    int                  n = 0;
-    b[n++] = '\'';
-    for (; *name && n < 80; name++) b[n++] = (unsigned char)*name < 0x20 || *name == 0x7f ? '?' : *name;
-    snprintf(b + n, sizeof buf[0] - (size_t)n, *name ? "...'" : "'");
-    return b;
-}
-static void dt__map_unref(void *user)
-{
-    dt__map *map = (dt__map *)user;
-    if (!map || __atomic_sub_fetch(&map->refs, 1, __ATOMIC_ACQ_REL)) return;
-    munmap(map->base, map->nbytes);
-    dt_dealloc(map, sizeof *map);
-}
-DT_API void dt_archive_free(dt_archive *a)
-{
-    if (!a) return;
-    for (int64_t i = 0; a->writing && i < a->nitems; i++) {
-        dt__unref(a->item[i].t);
-        dt_dealloc(a->item[i].name, a->item[i].len + 1u);
-    }
-    for (int64_t i = 0; a->writing && i < a->nmetas; i++) {
-        dt_dealloc(a->meta[i].value, strlen(a->meta[i].value) + 1);
-        dt_dealloc(a->meta[i].key, a->meta[i].len + 1u);
-    }
-    dt_dealloc(a->by_name, (size_t)a->nitems * sizeof *a->by_name);
-    dt_dealloc(a->by_key, (size_t)a->nmetas * sizeof *a->by_key);
-    dt_dealloc(a->item, (size_t)a->item_cap * sizeof *a->item);
-    dt_dealloc(a->meta, (size_t)a->meta_cap * sizeof *a->meta);
-    dt_dealloc(a->text, a->text_cap);
-    dt__map_unref(a->map);
-    dt_dealloc(a, sizeof *a);
-}
-
-/* ---- sorting: v becomes 0..n-1 in order; a stable merge sort, fast on what is sorted already */
-typedef int (*dt__order_fn)(const void *ctx, uint32_t x, uint32_t y);
-static void dt__merge(uint32_t *v, uint32_t *tmp, int64_t lo, int64_t mid, int64_t hi, dt__order_fn cmp,
-                      const void *ctx)
-{
-    int64_t i = lo, k = mid, n = lo;
-    if (mid >= hi || cmp(ctx, v[mid - 1], v[mid]) <= 0) return;
-    while (i < mid || k < hi) tmp[n++] = k >= hi || (i < mid && cmp(ctx, v[i], v[k]) <= 0) ? v[i++] : v[k++];
-    memcpy(v + lo, tmp + lo, (size_t)(hi - lo) * sizeof *v);
-}
-static uint32_t *dt__sorted(int64_t n, dt__order_fn cmp, const void *ctx) /* n entries, or NULL: out of memory */
-{
-    size_t    nbytes = (size_t)n * sizeof(uint32_t);
-    uint32_t *v = (uint32_t *)dt_alloc(nbytes), *tmp = (uint32_t *)dt_alloc(nbytes);
-    for (int64_t i = 0; v && i < n; i++) v[i] = (uint32_t)i;
-    for (int64_t w = 1; v && tmp && w < n; w *= 2)
-        for (int64_t lo = 0; lo < n; lo += 2 * w)
-            dt__merge(v, tmp, lo, lo + w < n ? lo + w : n, lo + 2 * w < n ? lo + 2 * w : n, cmp, ctx);
-    if (!tmp) {
-        dt_dealloc(v, nbytes);
-        v = NULL;
-    }
-    dt_dealloc(tmp, nbytes);
-    return v;
-}
-static int dt__text_order(const char *x, uint32_t nx, const char *y, uint32_t ny)
-{
-    int c = memcmp(x, y, nx < ny ? nx : ny);
-    return c ? c : nx < ny ? -1 : nx > ny;
-}
-static int dt__name_order(const void *ctx, uint32_t x, uint32_t y)
-{
-    const dt__item *it = ((const dt_archive *)ctx)->item;
-    return dt__text_order(it[x].name, it[x].len, it[y].name, it[y].len);
-}
-static int dt__key_order(const void *ctx, uint32_t x, uint32_t y)
-{
-    const dt__meta *m = ((const dt_archive *)ctx)->meta;
-    return dt__text_order(m[x].key, m[x].len, m[y].key, m[y].len);
-}
-static int dt__place_order(const void *ctx, uint32_t x, uint32_t y) /* by the bytes they have in the file */
-{
-    const dt__item *a = &((const dt_archive *)ctx)->item[x], *b = &((const dt_archive *)ctx)->item[y];
-    if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
-    return a->end < b->end ? -1 : a->end > b->end;
-}
-
-/* ---- the header's JSON */
-typedef struct dt__json {
-    dt_archive    *a;
-    const uint8_t *start, *p, *end;
-} dt__json;
-static int dt__json_bad(dt__json *j, const char *what)
-{
-    return dt__bad(j->a, "header, byte %zu: %s", (size_t)(j->p - j->start), what);
-}
-static void dt__json_space(dt__json *j)
-{
-    while (j->p < j->end && (*j->p == ' ' || *j->p == '\n' || *j->p == '\t' || *j->p == '\r')) j->p++;
-}
-static int dt__json_mark(dt__json *j, char mark, const char *what)
-{
-    dt__json_space(j);
-    if (j->p == j->end) return dt__json_bad(j, "the header ends too early");
-    if (*j->p != (uint8_t)mark) return dt__json_bad(j, what);
-    j->p++;
-    return 0;
-}
-/* 1: another member or element begins here, 0: the closing mark was here, -1 */
-static int dt__json_more(dt__json *j, char close, int first)
-{
-    dt__json_space(j);
-    if (j->p == j->end) return dt__json_bad(j, "the header ends too early");
-    if (*j->p == (uint8_t)close) {
-        j->p++;
-        return 0;
-    }
-    if (first) return 1;
-    return dt__json_mark(j, ',', "a comma or the end of the list is expected") ? -1 : 1;
-}
-static void dt__json_put(dt_archive *a, uint32_t c) /* as UTF-8: never longer than its escape */
-{
-    char *t = a->text + a->text_len;
-    if (c < 0x80) {
-        t[0] = (char)c;
-        a->text_len += 1;
-    } else if (c < 0x800) {
-        t[0] = (char)(0xc0 | c >> 6);
-        t[1] = (char)(0x80 | (c & 63));
-        a->text_len += 2;
-    } else if (c < 0x10000) {
-        t[0] = (char)(0xe0 | c >> 12);
-        t[1] = (char)(0x80 | (c >> 6 & 63));
-        t[2] = (char)(0x80 | (c & 63));
-        a->text_len += 3;
+    dt_tensor *t = (dt_tensor *)object;
+    if (t->dtype != (int)e->dtype || !dt__same_shape(t, &e->shape)) /* dt_model_cast, say */
+        return dt_fail(DT_ERR_STATE, "%s: %s was %s %s when it was added and is %s %s now; add it after the change",
+                       call, dt__show(e->name), dt_dtype_name(e->dtype), dt__shape_text(e->shape.dim, e->shape.ndim),
+                       dt_dtype_name((dt_dtype)t->dtype), dt__text(t));
+    dt_tensor *d = dt__dense(call, t);
+    if (!d) return dt_error_code();
+    int rc = 0;
+    if (d->st->dev == dt_cpu()) {
+        rc = dt__out_bytes(o, (char *)d->st->ptr + d->offset * dt__dtype_size[d->dtype], e->nbytes);
     } else {
-        t[0] = (char)(0xf0 | c >> 18);
-        t[1] = (char)(0x80 | (c >> 12 & 63));
-        t[2] = (char)(0x80 | (c >> 6 & 63));
-        t[3] = (char)(0x80 | (c & 63));
-        a->text_len += 4;
+        char *host = (char *)dt_alloc(e->nbytes);
+        if (!host)
+            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of %s", call, e->nbytes, dt__show(e->name));
+        else if (!(rc = dt__download(d, host))) rc = dt__out_bytes(o, host, e->nbytes);
+        dt_dealloc(host, e->nbytes);
     }
+    dt__unref(d);
+    return rc;
 }
-static int dt__json_hex4(dt__json *j, uint32_t *x)
+static void dt__tensor_release(void *object, size_t nbytes)
 {
-    *x = 0;
-    for (int i = 0; i < 4; i++) {
-        int c = j->p < j->end ? *j->p : 0, low = c | 0x20;
-        int v = c >= '0' && c <= '9' ? c - '0' : low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
-        if (v < 0) return dt__json_bad(j, "\\u needs four hexadecimal digits");
-        *x = *x << 4 | (uint32_t)v;
-        j->p++;
-    }
-    return 0;
+    (void)nbytes;
+    dt__unref((dt_tensor *)object);
 }
-static int dt__json_escape(dt__json *j) /* behind the backslash */
-{
-    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    uint32_t          x, y;
-    int               c = j->p < j->end ? *j->p : 0;
-    const char       *at = c ? strchr(from, c) : NULL;
-    if (at) {
-        j->p++;
-        dt__json_put(j->a, (uint32_t)to[at - from]);
-        return 0;
-    }
-    if (c != 'u') return dt__json_bad(j, "an escape that JSON does not have");
-    j->p++;
-    if (dt__json_hex4(j, &x)) return -1;
-    if (x == 0) return dt__json_bad(j, "a NUL in a string");
-    if (x >= 0xdc00 && x < 0xe000) return dt__json_bad(j, "the second half of a surrogate pair without its first");
-    if (x >= 0xd800 && x < 0xdc00) {
-        if (j->end - j->p < 2 || j->p[0] != '\\' || j->p[1] != 'u')
-            return dt__json_bad(j, "the first half of a surrogate pair without its second");
-        j->p += 2;
-        if (dt__json_hex4(j, &y)) return -1;
-        if (y < 0xdc00 || y >= 0xe000)
-            return dt__json_bad(j, "the first half of a surrogate pair without its second");
-        x = 0x10000 + ((x - 0xd800) << 10) + (y - 0xdc00);
-    }
-    dt__json_put(j->a, x);
-    return 0;
-}
-/* A string, unescaped, into the archive's text: there is room, the text is as long as the header. */
-static int dt__json_string(dt__json *j, char **out, uint32_t *len)
-{
-    dt_archive *a = j->a;
-    size_t      from = a->text_len;
-    if (dt__json_mark(j, '"', "a string is expected")) return -1;
-    while (j->p < j->end && *j->p != '"') {
-        size_t n = dt__utf8_len(j->p, (size_t)(j->end - j->p));
-        if (*j->p == '\\') {
-            j->p++;
-            if (dt__json_escape(j)) return -1;
-            continue;
-        }
-        if (*j->p < 0x20) return dt__json_bad(j, "a control character in a string");
-        if (!n) return dt__json_bad(j, "a string is not UTF-8");
-        memcpy(a->text + a->text_len, j->p, n);
-        a->text_len += n;
-        j->p += n;
-    }
-    if (j->p == j->end) return dt__json_bad(j, "a string without an end");
-    j->p++;
-    *out = a->text + from;
-    *len = (uint32_t)(a->text_len - from);
-    a->text[a->text_len++] = 0;
-    return 0;
-}
-static int dt__json_uint(dt__json *j, uint64_t *x)
-{
-    dt__json_space(j);
-    const uint8_t *from = j->p;
-    *x = 0;
-    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++)
-        if (__builtin_mul_overflow(*x, (uint64_t)10, x) || __builtin_add_overflow(*x, (uint64_t)(*j->p - '0'), x))
-            return dt__json_bad(j, "a number above 2^64-1");
-    if (j->p == from || (*from == '0' && j->p - from > 1)) return dt__json_bad(j, "a whole number is expected");
-    return 0;
-}
-static int dt__json_shape(dt__json *j, dt__item *it)
-{
-    int more, n = 0;
-    if (dt__json_mark(j, '[', "'[' of a shape is expected")) return -1;
-    while ((more = dt__json_more(j, ']', n == 0)) > 0) {
-        uint64_t x;
-        if (dt__json_uint(j, &x)) return -1;
-        if (n == DT_MAX_DIMS)
-            return dt__bad(j->a, "tensor %s has more than %d dimensions", dt__show(it->name), DT_MAX_DIMS);
-        if (x > INT64_MAX) return dt__bad(j->a, "tensor %s: dimension %d is too large", dt__show(it->name), n);
-        it->dim[n++] = (int64_t)x;
-    }
-    it->ndim = (uint8_t)n;
-    return more;
-}
-static int dt__json_offsets(dt__json *j, dt__item *it)
-{
-    if (dt__json_mark(j, '[', "'[' of data_offsets is expected") || dt__json_uint(j, &it->begin) ||
-        dt__json_mark(j, ',', "data_offsets are two numbers") || dt__json_uint(j, &it->end))
-        return -1;
-    return dt__json_mark(j, ']', "data_offsets are two numbers");
-}
-static int dt__json_kind(dt__json *j, dt__item *it)
-{
-    char    *s;
-    uint32_t len, n = (uint32_t)(sizeof dt__kinds / sizeof dt__kinds[0]), k = 0;
-    if (dt__json_string(j, &s, &len)) return -1;
-    while (k < n && strcmp(dt__kinds[k].name, s)) k++;
-    if (k == n)
-        return dt__bad(j->a, "tensor %s has dtype %s, which safetensors does not have", dt__show(it->name),
-                       dt__show(s));
-    it->kind = (uint8_t)k;
-    return 0;
-}
-static int dt__json_tensor(dt__json *j, dt__item *it)
-{
-    static const char *const keys[] = { "dtype", "shape", "data_offsets" };
-    int                      more, seen = 0, k;
-    if (dt__json_mark(j, '{', "'{' of a tensor is expected")) return -1;
-    for (int first = 1; (more = dt__json_more(j, '}', first)) > 0; first = 0) {
-        size_t   keep = j->a->text_len; /* keys and dtypes need not stay */
-        char    *s;
-        uint32_t len;
-        if (dt__json_string(j, &s, &len)) return -1;
-        for (k = 0; k < 3 && strcmp(keys[k], s); k++) {}
-        if (k == 3)
-            return dt__bad(j->a, "tensor %s has a key %s, which safetensors does not have", dt__show(it->name),
-                           dt__show(s));
-        if (seen & 1 << k) return dt__bad(j->a, "tensor %s has its %s twice", dt__show(it->name), keys[k]);
-        seen |= 1 << k;
-        if (dt__json_mark(j, ':', "':' is expected") ||
-            (k == 0 ? dt__json_kind(j, it) : k == 1 ? dt__json_shape(j, it) : dt__json_offsets(j, it)))
-            return -1;
-        j->a->text_len = keep;
-    }
-    for (k = 0; !more && k < 3; k++)
-        if (!(seen & 1 << k)) return dt__bad(j->a, "tensor %s has no %s", dt__show(it->name), keys[k]);
-    return more;
-}
-static int dt__json_metadata(dt__json *j)
-{
-    dt_archive *a = j->a;
-    int         more;
-    if (dt__json_mark(j, '{', "'{' of __metadata__ is expected")) return -1;
-    for (int first = 1; (more = dt__json_more(j, '}', first)) > 0; first = 0) {
-        dt__meta *m = (dt__meta *)dt__enlarge(a->meta, a->nmetas, &a->meta_cap, sizeof *m);
-        uint32_t  len;
-        if (!m) return dt__bad_memory(a, 2 * (size_t)a->meta_cap * sizeof *m);
-        a->meta = m;
-        m += a->nmetas;
-        if (dt__json_string(j, &m->key, &m->len) || dt__json_mark(j, ':', "':' is expected")) return -1;
-        dt__json_space(j);
-        if (j->p < j->end && *j->p != '"') return dt__bad(a, "__metadata__ %s is not a string", dt__show(m->key));
-        m->at = (uint32_t)(j->p + 1 - a->base);
-        if (dt__json_string(j, &m->value, &len)) return -1;
-        a->nmetas++;
-    }
-    return more;
-}
-static int dt__json_header(dt__json *j)
-{
-    dt_archive *a = j->a;
-    int         more, metas = 0;
-    if (j->p == j->end || *j->p != '{') return dt__bad(a, "the header does not begin with '{': not a safetensors file");
-    j->p++;
-    for (int first = 1; (more = dt__json_more(j, '}', first)) > 0; first = 0) {
-        char    *name;
-        uint32_t len;
-        if (dt__json_string(j, &name, &len) || dt__json_mark(j, ':', "':' is expected")) return -1;
-        if (!strcmp(name, "__metadata__")) {
-            if (metas++) return dt__bad(a, "__metadata__ is there twice");
-            if (dt__json_metadata(j)) return -1;
-            continue;
-        }
-        if (a->nitems == a->item_cap) return dt__json_bad(j, "more tensors than the header has room for");
-        dt__item *it = &a->item[a->nitems++];
-        it->name = name;
-        it->len = len;
-        if (dt__json_tensor(j, it)) return -1;
-    }
-    while (!more && j->p < j->end && *j->p == ' ') j->p++;
-    if (!more && j->p < j->end) return dt__json_bad(j, "something stands behind the header's end");
-    return more;
-}
+static const dt__source dt__tensor_source = { dt__tensor_send, dt__tensor_release };
 
-/* ---- what the header says against what the file has */
-static int dt__check_item(dt_archive *a, const dt__item *it)
+static int dt__archive_add(const char *call, dt_archive *a, const char *name, dt_tensor *t, bool finite)
 {
-    const dt__kind *k = &dt__kinds[it->kind];
-    int64_t         n = dt__count(it->dim, it->ndim, 8);
-    uint64_t        data = a->nbytes - a->data, need = n < 0 ? 0 : (uint64_t)n * (uint64_t)k->bits;
-    const char     *shape = dt__shape_text(it->dim, it->ndim);
-    if (n < 0) return dt__bad(a, "tensor %s: shape %s overflows", dt__show(it->name), shape);
-    if (it->end < it->begin)
-        return dt__bad(a, "tensor %s ends at byte %" PRIu64 ", before it begins at %" PRIu64, dt__show(it->name),
-                       it->end, it->begin);
-    if (it->end - it->begin > UINT64_MAX / 8 || need != (it->end - it->begin) * 8)
-        return dt__bad(a, "tensor %s: %s of shape %s has %" PRIu64 " bytes, but its data_offsets span %" PRIu64,
-                       dt__show(it->name), k->name, shape, (need + 7) / 8, it->end - it->begin);
-    if (it->end > data)
-        return dt__bad(a, "tensor %s ends at byte %" PRIu64 " of %" PRIu64 " bytes of data: the file was cut",
-                       dt__show(it->name), it->end, data);
-    return 0;
+    if (!dt__ok(call, "the tensor", t)) return dt_error_code();
+    int rc = dt__archive_put(call, a, name, (dt_dtype)t->dtype, dt_shape_of(t), finite, t, &dt__tensor_source);
+    if (!rc) dt__ref(t);
+    return rc;
 }
-static int dt__check_places(dt_archive *a) /* each byte of the data belongs to one tensor */
-{
-    size_t    nbytes = (size_t)a->nitems * sizeof(uint32_t);
-    uint32_t *order = dt__sorted(a->nitems, dt__place_order, a);
-    uint64_t  at = 0;
-    if (!order) return dt__bad_memory(a, 2 * nbytes);
-    for (int64_t i = 0; i < a->nitems; i++) {
-        const dt__item *it = &a->item[order[i]];
-        if (it->begin < at)
-            dt__bad(a, "tensor %s begins at byte %" PRIu64 ", inside %s, which ends at %" PRIu64, dt__show(it->name),
-                    it->begin, dt__show(a->item[order[i - 1]].name), at);
-        else if (it->begin > at)
-            dt__bad(a, "a hole of %" PRIu64 " bytes in the data before tensor %s", it->begin - at, dt__show(it->name));
-        if (a->code != DT_OK) break;
-        at = it->end;
-    }
-    dt_dealloc(order, nbytes);
-    if (a->code == DT_OK && at != a->nbytes - a->data)
-        dt__bad(a, "%" PRIu64 " bytes behind the last tensor", (uint64_t)(a->nbytes - a->data) - at);
-    return a->code == DT_OK ? 0 : -1;
-}
-static int dt__check_names(dt_archive *a)
-{
-    a->by_name = dt__sorted(a->nitems, dt__name_order, a);
-    a->by_key = dt__sorted(a->nmetas, dt__key_order, a);
-    if (!a->by_name || !a->by_key) return dt__bad_memory(a, (size_t)(a->nitems + a->nmetas) * 8);
-    for (int64_t i = 1; i < a->nitems; i++)
-        if (!dt__name_order(a, a->by_name[i - 1], a->by_name[i]))
-            return dt__bad(a, "tensor %s is there twice", dt__show(a->item[a->by_name[i]].name));
-    for (int64_t i = 1; i < a->nmetas; i++)
-        if (!dt__key_order(a, a->by_key[i - 1], a->by_key[i]))
-            return dt__bad(a, "__metadata__ %s is there twice", dt__show(a->meta[a->by_key[i]].key));
-    return 0;
-}
-static const dt__meta *dt__meta_find(const dt_archive *a, const char *key)
-{
-    uint32_t len = (uint32_t)strlen(key);
-    int64_t  lo = 0, hi = a->by_key ? a->nmetas : 0;
-    while (lo < hi) {
-        const dt__meta *m = &a->meta[a->by_key[(lo + hi) / 2]];
-        int             c = dt__text_order(key, len, m->key, m->len);
-        if (!c) return m;
-        if (c < 0) hi = (lo + hi) / 2;
-        else lo = (lo + hi) / 2 + 1;
-    }
-    for (int64_t i = a->writing ? a->nmetas : 0; i-- > 0;) /* the last one set */
-        if (!strcmp(a->meta[i].key, key)) return &a->meta[i];
-    return NULL;
-}
-static int dt__check_sum(dt_archive *a)
-{
-    const dt__meta *version = dt__meta_find(a, "dt.version"), *sum = dt__meta_find(a, "dt.crc32c");
-    if (!version && !sum) return 0; /* of another program */
-    if (!version) return dt__bad(a, "dt.crc32c without dt.version: the file is damaged");
-    if (strcmp(version->value, DT__ARCHIVE_VERSION))
-        return dt__bad(a, "dt.version is %s, this dt reads " DT__ARCHIVE_VERSION, dt__show(version->value));
-    if (!sum) return dt__bad(a, "dt.version without dt.crc32c: the file is damaged");
-    if (strlen(sum->value) != 8 || strspn(sum->value, "0123456789abcdef") != 8 ||
-        memcmp(a->base + sum->at, sum->value, 8)) /* escapes, which would be zeroed wrongly */
-        return dt__bad(a, "dt.crc32c %s is not 8 digits: the file is damaged", dt__show(sum->value));
-    char     text[16];
-    uint32_t crc = dt__crc32c(0, a->base, sum->at);
-    crc = dt__crc32c(crc, "00000000", 8);
-    crc = dt__crc32c(crc, a->base + sum->at + 8, a->nbytes - sum->at - 8);
-    snprintf(text, sizeof text, "%08" PRIx32, crc);
-    if (strcmp(text, sum->value)) return dt__bad(a, "checksum %s, the file says %s: it is damaged", text, sum->value);
-    return 0;
-}
-/* All of a file in memory. The memory must stay: the archive refers to it. */
-static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
-{
-    uint64_t n = 0;
-    a->base = base;
-    a->nbytes = nbytes;
-    if (nbytes < 8) return dt__bad(a, "%zu bytes are too few for a safetensors file", nbytes);
-    memcpy(&n, base, 8);
-    if (n > DT__HEADER_MAX)
-        return dt__bad(a, "a header of %" PRIu64 " bytes is above the limit of %d: not a safetensors file", n,
-                       DT__HEADER_MAX);
-    if (n > nbytes - 8)
-        return dt__bad(a, "a header of %" PRIu64 " bytes does not fit a file of %zu: it was cut", n, nbytes);
-    a->data = 8 + (size_t)n;
-    int64_t braces = 0, most = (int64_t)n / 48 + 1; /* no tensor takes fewer bytes of JSON */
-    for (uint64_t i = 0; i < n; i++) braces += base[8 + i] == '{';
-    a->item_cap = braces < most ? braces : most;
-    a->item = (dt__item *)dt__alloc_zero((size_t)a->item_cap * sizeof *a->item);
-    a->text_cap = (size_t)n + 1;
-    a->text = (char *)dt_alloc(a->text_cap);
-    if (!a->item || !a->text) return dt__bad_memory(a, (size_t)a->item_cap * sizeof *a->item + a->text_cap);
-    dt__json j;
-    j.a = a;
-    j.start = j.p = base + 8;
-    j.end = base + a->data;
-    if (dt__json_header(&j) || dt__check_names(a)) return -1;
-    for (int64_t i = 0; i < a->nitems; i++)
-        if (dt__check_item(a, &a->item[i])) return -1;
-    return dt__check_places(a) || dt__check_sum(a) ? -1 : 0;
-}
-static int dt__archive_map(dt_archive *a, const char *path)
-{
-    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO does not hang it */
-    struct stat st;
-    if (fd < 0) return dt__bad(a, "%s", strerror(errno));
-    if (fstat(fd, &st)) dt__bad(a, "%s", strerror(errno));
-    else if (!S_ISREG(st.st_mode)) dt__bad(a, S_ISDIR(st.st_mode) ? "is a directory" : "is not a regular file");
-    else if (st.st_size < 8) dt__bad(a, "%d bytes are too few for a safetensors file", (int)st.st_size);
-    else if (!(a->map = (dt__map *)dt__alloc_zero(sizeof *a->map))) dt__bad_memory(a, sizeof *a->map);
-    else {
-        a->map->refs = 1;
-        a->map->nbytes = (size_t)st.st_size;
-        a->map->base = mmap(NULL, a->map->nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
-        if (a->map->base == MAP_FAILED) {
-            dt__bad(a, "mmap of %zu bytes: %s", a->map->nbytes, strerror(errno));
-            dt_dealloc(a->map, sizeof *a->map);
-            a->map = NULL;
-        }
-    }
-    close(fd);
-    return a->map ? dt__archive_parse(a, (const uint8_t *)a->map->base, a->map->nbytes) : -1;
-}
-/* NULL: out of memory. Otherwise code and why say whether it can be used. */
-static dt_archive *dt__archive_load(const char *path)
-{
-    dt_archive *a = (dt_archive *)dt__alloc_zero(sizeof *a);
-    if (a) dt__archive_map(a, path);
-    return a;
-}
-DT_API dt_archive *dt_archive_open(const char *path)
-{
-    if (dt__err.code != DT_OK) return NULL;
-    if (!path) {
-        dt_fail(DT_ERR_ARG, "dt_archive_open: path is NULL");
-        return NULL;
-    }
-    dt_archive *a = dt__archive_load(path);
-    if (a && a->code == DT_OK) return a;
-    dt_fail(a ? a->code : DT_ERR_MEMORY, "dt_archive_open: %.400s: %s", path, a ? a->why : "out of memory");
-    dt_archive_free(a);
-    return NULL;
-}
-
-/* ---- asking and getting */
-DT_API int64_t     dt_archive_count(const dt_archive *a) { return a ? a->nitems : 0; }
-DT_API const char *dt_archive_name(const dt_archive *a, int64_t i)
-{
-    return a && i >= 0 && i < a->nitems ? a->item[i].name : NULL;
-}
-static void dt__item_shape(const dt__item *it, dt_shape *s)
-{
-    memset(s, 0, sizeof *s);
-    s->ndim = it->ndim;
-    memcpy(s->dim, it->dim, sizeof s->dim);
-}
-DT_API bool dt_archive_info(const dt_archive *a, int64_t i, dt_archive_entry *out)
-{
-    if (!a || !out || i < 0 || i >= a->nitems) return false;
-    const dt__item *it = &a->item[i];
-    const dt__kind *k = &dt__kinds[it->kind];
-    out->name = it->name;
-    out->stored = k->name;
-    out->known = k->dtype >= 0;
-    out->dtype = (dt_dtype)(k->dtype < 0 ? 0 : k->dtype);
-    dt__item_shape(it, &out->shape);
-    out->nbytes = a->writing ? dt_nbytes(it->t) : (size_t)(it->end - it->begin);
-    return true;
-}
-DT_API int64_t dt_archive_find(const dt_archive *a, const char *name)
-{
-    if (!a || !name) return -1;
-    size_t  len = strlen(name);
-    int64_t lo = 0, hi = a->by_name && len <= DT__HEADER_MAX ? a->nitems : 0;
-    while (lo < hi) {
-        int64_t mid = (lo + hi) / 2;
-        int     c = dt__text_order(name, (uint32_t)len, a->item[a->by_name[mid]].name, a->item[a->by_name[mid]].len);
-        if (!c) return a->by_name[mid];
-        if (c < 0) hi = mid;
-        else lo = mid + 1;
-    }
-    for (int64_t i = 0; a->writing && i < a->nitems; i++)
-        if (!strcmp(a->item[i].name, name)) return i;
-    return -1;
-}
-DT_API const char *dt_archive_string(const dt_archive *a, const char *key)
-{
-    const dt__meta *m = a && key ? dt__meta_find(a, key) : NULL;
-    return m ? m->value : NULL;
-}
-/* Tensor i on the CPU; the caller owns it. */
+/* Entry i on the CPU; the caller owns it. */
 static dt_tensor *dt__archive_view(const char *call, dt_archive *a, int64_t i)
 {
-    const dt__item *it = &a->item[i];
-    const dt__kind *k = &dt__kinds[it->kind];
-    if (k->dtype < 0) {
+    dt_archive_entry e;
+    dt_archive_info(a, i, &e);
+    if (!e.known) {
         dt_fail(DT_ERR_DTYPE, "%s: %s holds %s, which dt does not have; convert it to F32, F16, BF16, I32, I64 or U8",
-                call, dt__show(it->name), k->name);
+                call, dt__show(e.name), e.stored);
         return NULL;
     }
-    if (a->writing) return dt__ref(it->t);
-    void *at = (void *)(uintptr_t)(a->base + a->data + it->begin);
-    if ((uintptr_t)at % dt__dtype_size[k->dtype] || !a->map) {
-        dt_tensor *t = dt__new(call, dt_cpu(), k->dtype, it->dim, it->ndim, DT_LAYOUT_PLAIN);
-        if (t && dt__upload(t, at)) {
-            dt__unref(t);
-            return NULL;
-        }
-        return t;
+    dt_tensor *t = (dt_tensor *)dt__archive_object(a, i, &dt__tensor_source);
+    if (t) return dt__ref(t);
+    void *at = (void *)(uintptr_t)dt_archive_data(a, i);
+    void *hold = (uintptr_t)at % dt__dtype_size[e.dtype] ? NULL : dt__archive_hold(a);
+    if (!hold) {
+        t = dt__new(call, dt_cpu(), e.dtype, e.shape.dim, e.shape.ndim, DT_LAYOUT_PLAIN);
+        if (!t || !dt__upload(t, at)) return t;
+        dt__unref(t);
+        return NULL;
     }
-    dt_tensor *t = dt__adopt(call, dt_cpu(), at, k->dtype, it->dim, it->ndim);
-    if (!t) return NULL;
-    __atomic_add_fetch(&a->map->refs, 1, __ATOMIC_RELAXED);
-    t->st->release = dt__map_unref;
-    t->st->user = a->map;
+    t = dt__adopt(call, dt_cpu(), at, e.dtype, e.shape.dim, e.shape.ndim);
+    if (!t) {
+        dt__archive_release(hold);
+        return NULL;
+    }
+    t->st->release = dt__archive_release;
+    t->st->user = hold;
     return t;
-}
-static int64_t dt__archive_need(const char *call, dt_archive *a, const char *name) /* its index, or -1 after dt_fail */
-{
-    if (dt__err.code != DT_OK) return -1;
-    if (!a || !name) return dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, a ? "name" : "archive"), -1;
-    if (a->writing) return dt_fail(DT_ERR_STATE, "%s: the archive is being written; dt_archive_open() reads", call), -1;
-    int64_t i = dt_archive_find(a, name);
-    if (i < 0)
-        dt_fail(DT_ERR_ARG, "%s: no tensor %s among the archive's %" PRId64 "; dt_archive_find() asks without an error",
-                call, dt__show(name), a->nitems);
-    return i;
 }
 DT_API dt_tensor *dt_archive_get(dt_archive *a, const char *name)
 {
@@ -4569,410 +3823,27 @@ DT_API dt_tensor *dt_archive_get(dt_archive *a, const char *name)
 }
 DT_API dt_status dt_archive_read(dt_archive *a, const char *name, dt_tensor *into)
 {
-    int64_t i = dt__archive_need("dt_archive_read", a, name);
+    dt_archive_entry e;
+    int64_t          i = dt__archive_need("dt_archive_read", a, name);
     if (i < 0 || !dt__ok("dt_archive_read", "into", into)) return dt_error_code();
-    const dt__item *it = &a->item[i];
-    if (it->ndim != into->ndim || memcmp(it->dim, into->shape, (size_t)it->ndim * sizeof it->dim[0]))
+    dt_archive_info(a, i, &e);
+    if (!dt__same_shape(into, &e.shape))
         return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_archive_read: %s has shape %s, the tensor has %s", dt__show(name),
-                                  dt__shape_text(it->dim, it->ndim), dt__text(into));
+                                  dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(into));
     dt_tensor *t = dt__archive_view("dt_archive_read", a, i);
     if (t) dt_copy(into, t);
     dt__unref(t);
     return dt_error_code();
 }
-
-/* ---- writing: what the files' system calls are is one table, so that a test can make any of them fail */
-static int dt__fs_open(const char *path, int flags, unsigned mode) { return open(path, flags, (mode_t)mode); }
-static struct dt__files {
-    int (*open)(const char *path, int flags, unsigned mode);
-    int (*flock)(int fd, int how);
-    ssize_t (*write)(int fd, const void *data, size_t nbytes);
-    ssize_t (*pwrite)(int fd, const void *data, size_t nbytes, off_t at);
-    int (*fsync)(int fd);
-    int (*close)(int fd);
-    int (*rename)(const char *from, const char *to);
-    int (*unlink)(const char *path);
-    int (*mkdir)(const char *path, mode_t mode);
-    DIR *(*opendir)(const char *path);
-    struct dirent *(*readdir)(DIR *d);
-    int (*closedir)(DIR *d);
-} dt__fs = { dt__fs_open, flock,  write,  pwrite, fsync,   close,
-             rename,      unlink, mkdir, opendir, readdir, closedir };
-/* held while a temporary file is made and locked, and while stale ones are looked for */
-static pthread_mutex_t dt__temp_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static int dt__file_fail(const char *call, const char *path, const char *op)
-{
-    int         e = errno;
-    const char *remedy = "";
-    if (e == ENOSPC || e == EDQUOT) remedy = "; free space there";
-    else if (e == EACCES || e == EPERM) remedy = "; the directory must be writable";
-    else if (e == EROFS) remedy = "; choose a directory on a file system that is not read-only";
-    else if (e == ENOENT || e == ENOTDIR) remedy = "; make its directory first";
-    else if (e == EIO) remedy = "; the device may be failing: what it has not synced is lost";
-    else if (e == EMFILE || e == ENFILE) remedy = "; close files, or raise the limit";
-    return dt_fail(DT_ERR_FILE, "%s: %.400s: %s: %s%s", call, path, op, strerror(e), remedy);
-}
-static int dt__write_all(int fd, const void *data, size_t n, int64_t at) /* at >= 0: there; 0, or -1 and errno */
-{
-    const char *p = (const char *)data;
-    while (n) {
-        size_t  some = n < (size_t)1 << 30 ? n : (size_t)1 << 30;
-        ssize_t k = at < 0 ? dt__fs.write(fd, p, some) : dt__fs.pwrite(fd, p, some, (off_t)at);
-        if (k < 0 && errno == EINTR) continue;
-        if (k == 0) errno = EIO;
-        if (k <= 0) return -1;
-        p += k;
-        n -= (size_t)k;
-        if (at >= 0) at += k;
-    }
-    return 0;
-}
-static int dt__sync_dir(const char *call, const char *path) /* of the directory that holds path */
-{
-    size_t len = strlen(path) + 2;
-    char  *dir = (char *)dt_alloc(len), *slash;
-    if (!dir) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
-    memcpy(dir, path, len - 1);
-    slash = strrchr(dir, '/');
-    if (!slash) strcpy(dir, ".");
-    else slash[slash == dir] = 0;
-    int fd = dt__fs.open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), rc = 0;
-    if (fd < 0) rc = dt__file_fail(call, dir, "written, but its directory cannot be opened to sync it");
-    /* some file systems have no such call on directories */
-    else if (dt__fs.fsync(fd) && errno != EINVAL && errno != ENOTSUP)
-        rc = dt__file_fail(call, dir, "written, but fsync of its directory");
-    if (fd >= 0) dt__fs.close(fd);
-    dt_dealloc(dir, len);
-    return rc;
-}
-
-/* ---- writing: the header */
-typedef struct dt__buf {
-    char   *at;
-    int64_t n, cap;
-    int     failed;
-} dt__buf;
-static void dt__buf_add(dt__buf *b, const char *s, size_t n)
-{
-    while (!b->failed && b->n + (int64_t)n > b->cap) {
-        char *p = (char *)dt__enlarge(b->at, b->cap, &b->cap, 1);
-        if (p) b->at = p;
-        else b->failed = 1;
-    }
-    if (b->failed) return;
-    memcpy(b->at + b->n, s, n);
-    b->n += (int64_t)n;
-}
-static void dt__buf_text(dt__buf *b, const char *s) { dt__buf_add(b, s, strlen(s)); }
-static void dt__buf_string(dt__buf *b, const char *s)
-{
-    char text[8];
-    dt__buf_text(b, "\"");
-    for (; *s; s++) {
-        unsigned c = (unsigned char)*s;
-        if (c == '"' || c == '\\') snprintf(text, sizeof text, "\\%c", (int)c);
-        else if (c < 0x20) snprintf(text, sizeof text, "\\u%04x", c);
-        else text[0] = (char)c, text[1] = 0;
-        dt__buf_text(b, text);
-    }
-    dt__buf_text(b, "\"");
-}
-static void dt__buf_numbers(dt__buf *b, const int64_t *x, int n)
-{
-    char text[24];
-    for (int i = 0; i < n; i++) {
-        snprintf(text, sizeof text, "%s%" PRId64, i ? "," : "", x[i]);
-        dt__buf_text(b, text);
-    }
-}
-static void dt__header_metadata(dt_archive *a, const uint32_t *keys, dt__buf *b, int64_t *crc_at)
-{
-    dt__buf_text(b, "{\"__metadata__\":{");
-    if (!dt__meta_find(a, "format")) dt__buf_text(b, "\"format\":\"pt\",");
-    dt__buf_text(b, "\"dt.version\":\"" DT__ARCHIVE_VERSION "\",\"dt.crc32c\":\"");
-    *crc_at = 8 + b->n;
-    dt__buf_text(b, "00000000\"");
-    for (int64_t i = 0; i < a->nmetas; i++) {
-        if (i + 1 < a->nmetas && !dt__key_order(a, keys[i], keys[i + 1])) continue; /* set again later */
-        dt__buf_text(b, ",");
-        dt__buf_string(b, a->meta[keys[i]].key);
-        dt__buf_text(b, ":");
-        dt__buf_string(b, a->meta[keys[i]].value);
-    }
-    dt__buf_text(b, "}");
-}
-static void dt__header_tensors(dt_archive *a, const uint32_t *order, dt__buf *b)
-{
-    int64_t place[2] = { 0, 0 };
-    for (int64_t i = 0; i < a->nitems; i++) {
-        const dt__item *it = &a->item[order[i]];
-        place[0] = place[1];
-        place[1] += (int64_t)dt_nbytes(it->t);
-        dt__buf_text(b, ",");
-        dt__buf_string(b, it->name);
-        dt__buf_text(b, ":{\"dtype\":\"");
-        dt__buf_text(b, dt__kinds[it->kind].name);
-        dt__buf_text(b, "\",\"shape\":[");
-        dt__buf_numbers(b, it->dim, it->ndim);
-        dt__buf_text(b, "],\"data_offsets\":[");
-        dt__buf_numbers(b, place, 2);
-        dt__buf_text(b, "]}");
-    }
-    dt__buf_text(b, "}");
-    while (!b->failed && (8 + b->n) % 64) dt__buf_text(b, " ");
-}
-/* Large elements first: all begin at a multiple of their size. */
-static int dt__width_order(const void *ctx, uint32_t x, uint32_t y)
-{
-    const dt__item *it = ((const dt_archive *)ctx)->item;
-    return dt__kinds[it[y].kind].bits - dt__kinds[it[x].kind].bits;
-}
-static int dt__archive_header(const char *call, dt_archive *a, const uint32_t *order, dt__buf *b, int64_t *crc_at)
-{
-    size_t    nbytes = (size_t)a->nitems * sizeof(uint32_t);
-    uint32_t *names = dt__sorted(a->nitems, dt__name_order, a);
-    uint32_t *keys = dt__sorted(a->nmetas, dt__key_order, a);
-    int       rc = 0;
-    for (int64_t i = 1; names && i < a->nitems; i++)
-        if (!dt__name_order(a, names[i - 1], names[i])) {
-            rc = dt_fail(DT_ERR_ARG, "%s: tensor %s was added twice", call, dt__show(a->item[names[i]].name));
-            break;
-        }
-    if (!rc && names && keys) {
-        dt__header_metadata(a, keys, b, crc_at);
-        dt__header_tensors(a, order, b);
-    }
-    if (!rc && (!names || !keys || b->failed)) rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for the header", call);
-    if (!rc && b->n > DT__HEADER_MAX)
-        rc = dt_fail(DT_ERR_ARG, "%s: the header would have %" PRId64 " bytes; safetensors allows %d", call, b->n,
-                     DT__HEADER_MAX);
-    dt_dealloc(names, nbytes);
-    dt_dealloc(keys, (size_t)a->nmetas * sizeof *keys);
-    return rc;
-}
-
-/* ---- writing: the file */
-typedef struct dt__out_file {
-    const char *call, *path;
-    char       *temp;
-    size_t      temp_len;
-    int         fd;
-    uint32_t    crc;
-} dt__out_file;
-static int dt__put(dt__out_file *o, const void *data, size_t n)
-{
-    o->crc = dt__crc32c(o->crc, data, n);
-    return dt__write_all(o->fd, data, n, -1) ? dt__file_fail(o->call, o->path, "write") : 0;
-}
-/* The first element of n that is not finite, or -1. */
-static int64_t dt__not_finite(const void *data, int dtype, int64_t n)
-{
-    if (!dt__is_float(dtype)) return -1;
-    uint32_t        bad = 0, top = dtype == DT_BF16 ? 0x7f80 : 0x7c00;
-    const uint32_t *w = (const uint32_t *)data;
-    const uint16_t *h = (const uint16_t *)data;
-    if (dtype == DT_F32)
-        for (int64_t i = 0; i < n; i++) bad |= (w[i] & 0x7f800000u) == 0x7f800000u;
-    else
-        for (int64_t i = 0; i < n; i++) bad |= (h[i] & top) == top;
-    for (int64_t i = 0; bad && i < n; i++)
-        if (dtype == DT_F32 ? (w[i] & 0x7f800000u) == 0x7f800000u : (h[i] & top) == top) return i;
-    return -1;
-}
-static int dt__put_values(dt__out_file *o, const dt__item *it, const char *p, size_t nbytes)
-{
-    const size_t each = dt__dtype_size[it->t->dtype], piece = (size_t)1 << 20; /* stays in the cache between the uses */
-    for (size_t at = 0; at < nbytes; at += piece) {
-        size_t  n = nbytes - at < piece ? nbytes - at : piece;
-        int64_t i = it->finite ? dt__not_finite(p + at, it->t->dtype, (int64_t)(n / each)) : -1;
-        if (i >= 0)
-            return dt_fail(DT_ERR_STATE, "%s: element %" PRId64 " of %s is not finite; nothing was saved "
-                           "(.allow_nonfinite saves it)", o->call, i + (int64_t)(at / each), dt__show(it->name));
-        if (dt__put(o, p + at, n)) return DT_ERR_FILE;
-    }
-    return 0;
-}
-static int dt__put_item(dt__out_file *o, const dt__item *it)
-{
-    dt_tensor *d = dt__dense(o->call, it->t);
-    if (!d) return dt_error_code();
-    size_t nbytes = dt_nbytes(d);
-    int    rc = 0;
-    if (d->st->dev == dt_cpu()) {
-        rc = dt__put_values(o, it, (char *)d->st->ptr + d->offset * dt__dtype_size[d->dtype], nbytes);
-    } else {
-        char *host = (char *)dt_alloc(nbytes);
-        if (!host)
-            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of %s", o->call, nbytes, dt__show(it->name));
-        else if (!(rc = dt__download(d, host))) rc = dt__put_values(o, it, host, nbytes);
-        dt_dealloc(host, nbytes);
-    }
-    dt__unref(d);
-    return rc;
-}
-/* The file beside path that takes the bytes first: path.tmp-PID-COUNT, locked while its process lives. */
-static int dt__temp_open(dt__out_file *o)
-{
-    static int count;
-    struct stat st;
-    if (!stat(o->path, &st) && !S_ISREG(st.st_mode))
-        return dt_fail(DT_ERR_FILE, "%s: %.400s is there and is not a regular file", o->call, o->path);
-    o->temp_len = strlen(o->path) + 48;
-    o->temp = (char *)dt_alloc(o->temp_len);
-    if (!o->temp) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", o->call);
-    pthread_mutex_lock(&dt__temp_lock);
-    for (int tries = 0; o->fd < 0 && tries < 100; tries++) {
-        snprintf(o->temp, o->temp_len, "%s.tmp-%ld-%d", o->path, (long)getpid(), ++count);
-        o->fd = dt__fs.open(o->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-        if (o->fd < 0 && errno != EEXIST && errno != EINTR) break;
-    }
-    int e = errno;
-    if (o->fd >= 0) dt__fs.flock(o->fd, LOCK_EX | LOCK_NB); /* without locks the process id alone tells */
-    pthread_mutex_unlock(&dt__temp_lock);
-    errno = e;
-    return o->fd < 0 ? dt__file_fail(o->call, o->temp, "open") : 0;
-}
-static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order)
-{
-    dt__buf  b = { NULL, 0, 0, 0 };
-    int64_t  crc_at = 0;
-    int      rc = dt__archive_header(o->call, a, order, &b, &crc_at);
-    uint64_t n = (uint64_t)b.n;
-    char     text[16];
-    if (!rc) rc = dt__temp_open(o);
-    if (!rc) rc = dt__put(o, &n, 8);
-    if (!rc) rc = dt__put(o, b.at, (size_t)b.n);
-    dt_dealloc(b.at, (size_t)b.cap);
-    for (int64_t i = 0; !rc && i < a->nitems; i++) rc = dt__put_item(o, &a->item[order[i]]);
-    if (rc) return rc;
-    snprintf(text, sizeof text, "%08" PRIx32, o->crc);
-    if (dt__write_all(o->fd, text, 8, crc_at)) return dt__file_fail(o->call, o->path, "write");
-    /* after a failed fsync the pages count as clean: asking again would lie, so the file is given up */
-    if (dt__fs.fsync(o->fd)) return dt__file_fail(o->call, o->path, "fsync");
-    if (dt__fs.rename(o->temp, o->path)) return dt__file_fail(o->call, o->path, "rename");
-    dt_dealloc(o->temp, o->temp_len);
-    o->temp = NULL;
-    return 0;
-}
-static int dt__archive_write(const char *call, dt_archive *a, const char *path)
-{
-    dt__out_file o = { NULL, NULL, NULL, 0, -1, 0 };
-    uint32_t    *order = dt__sorted(a->nitems, dt__width_order, a);
-    if (!order) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " tensors", call, a->nitems);
-    o.call = call;
-    o.path = path;
-    int rc = dt__put_archive(&o, a, order);
-    if (o.temp && o.fd >= 0) dt__fs.unlink(o.temp);
-    if (o.fd >= 0) dt__fs.close(o.fd); /* its data is synced, or given up */
-    dt_dealloc(o.temp, o.temp_len);
-    dt_dealloc(order, (size_t)a->nitems * sizeof *order);
-    return rc ? rc : dt__sync_dir(call, path);
-}
-DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
-{
-    if (dt__err.code != DT_OK) return dt__err.code;
-    if (!a || !path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_write: the %s is NULL", a ? "path" : "archive");
-    if (!a->writing)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_archive_write: the archive was opened to be read; make one with "
-                                  "dt_archive_new()");
-    return (dt_status)dt__archive_write("dt_archive_write", a, path);
-}
-
-/* ---- writing: what goes in */
-DT_API dt_archive *dt_archive_new(void)
-{
-    if (dt__err.code != DT_OK) return NULL;
-    dt_archive *a = (dt_archive *)dt__alloc_zero(sizeof *a);
-    if (a) a->writing = 1;
-    else dt_fail(DT_ERR_MEMORY, "dt_archive_new: out of memory");
-    return a;
-}
-static char *dt__copy_text(const char *s)
-{
-    size_t n = strlen(s) + 1;
-    char  *p = (char *)dt_alloc(n);
-    if (p) memcpy(p, s, n);
-    return p;
-}
-static int dt__text_ok(const char *call, dt_archive *a, const char *what, const char *s)
-{
-    if (dt__err.code != DT_OK) return dt__err.code;
-    if (!a || !s) return dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, a ? what : "archive");
-    if (!a->writing)
-        return dt_fail(DT_ERR_STATE, "%s: the archive was opened to be read; make one with dt_archive_new()", call);
-    size_t n = strlen(s), at = 0, k;
-    while (at < n && (k = dt__utf8_len((const uint8_t *)s + at, n - at))) at += k;
-    if (at < n || n > DT__HEADER_MAX) return dt_fail(DT_ERR_ARG, "%s: the %s %s is not UTF-8", call, what, dt__show(s));
-    return 0;
-}
-static int dt__archive_put(const char *call, dt_archive *a, const char *name, dt_tensor *t, int finite)
-{
-    if (dt__text_ok(call, a, "name", name)) return dt_error_code();
-    if (!dt__ok(call, "the tensor", t)) return dt_error_code();
-    if (!strcmp(name, "__metadata__")) return dt_fail(DT_ERR_ARG, "%s: a tensor cannot be called __metadata__", call);
-    dt__item *it = a->nitems < INT32_MAX ? (dt__item *)dt__enlarge(a->item, a->nitems, &a->item_cap, sizeof *it) : NULL;
-    char     *copy = it ? dt__copy_text(name) : NULL;
-    if (it) a->item = it;
-    if (!copy) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a name", call);
-    it += a->nitems++;
-    memset(it, 0, sizeof *it);
-    it->name = copy;
-    it->len = (uint32_t)strlen(name);
-    it->kind = (uint8_t)t->dtype;
-    it->finite = (uint8_t)finite;
-    it->ndim = (uint8_t)t->ndim;
-    for (int i = 0; i < t->ndim; i++) it->dim[i] = t->shape[i];
-    it->t = dt__ref(t);
-    return 0;
-}
 DT_API dt_status dt_archive_add(dt_archive *a, const char *name, dt_tensor *t)
 {
-    return (dt_status)dt__archive_put("dt_archive_add", a, name, t, 0);
-}
-DT_API dt_status dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape, const void *data)
-{
-    dt_make_opts o;
-    memset((void *)&o, 0, sizeof o);
-    o.device = dt_cpu();
-    dt_tensor *t = dt__make("dt_archive_add_data", shape, o, dtype);
-    if (!t) return dt_error_code();
-    if (!data && t->numel) dt_fail(DT_ERR_ARG, "dt_archive_add_data: data is NULL for shape %s", dt__text(t));
-    else if (!dt__upload(t, data)) dt__archive_put("dt_archive_add_data", a, name, t, 0);
-    dt__unref(t);
-    return dt_error_code();
-}
-static int dt__archive_tell(const char *call, dt_archive *a, const char *key, const char *value)
-{
-    if (dt__text_ok(call, a, "key", key) || dt__text_ok(call, a, "value", value)) return dt_error_code();
-    dt__meta *m = a->nmetas < INT32_MAX ? (dt__meta *)dt__enlarge(a->meta, a->nmetas, &a->meta_cap, sizeof *m) : NULL;
-    if (m) a->meta = m;
-    char *k = m ? dt__copy_text(key) : NULL, *v = k ? dt__copy_text(value) : NULL;
-    if (!v) {
-        dt_dealloc(k, strlen(key) + 1);
-        return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a string", call);
-    }
-    m += a->nmetas++;
-    m->key = k;
-    m->value = v;
-    m->len = (uint32_t)strlen(key);
-    m->at = 0;
-    return 0;
-}
-DT_API dt_status dt_archive_set(dt_archive *a, const char *key, const char *value)
-{
-    if (key && (!strcmp(key, "dt.version") || !strcmp(key, "dt.crc32c")))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_set: %s is written by dt itself", key);
-    return (dt_status)dt__archive_tell("dt_archive_set", a, key, value);
+    return (dt_status)dt__archive_add("dt_archive_add", a, name, t, false);
 }
 
 /* ==================================================================================================== >>checkpoint
    A checkpoint is an archive: parameters under their names, what the visitors of optimisers, schedules and mixed
    precision name, the generators, the user's values. Loading checks all of it first and then assigns; what cannot be
    judged before the seal waits in a dt__load that hangs on the model. */
-#include <signal.h>
-#include <time.h>
-
 enum { DT__USER_TENSOR, DT__USER_INTEGER, DT__USER_NUMBER, DT__USER_STRING };
 typedef struct dt__user {
     char      *key; /* with "user." before it, as in the file */
@@ -5004,17 +3875,6 @@ struct dt_checkpoint {
     double             saved; /* when, in seconds of the monotonic clock */
     int                stop;
 };
-
-static void dt__warn(int level, const char *format, ...) DT__PRINTF(2, 3);
-static void dt__warn(int level, const char *format, ...)
-{
-    char    text[1024];
-    va_list ap;
-    va_start(ap, format);
-    vsnprintf(text, sizeof text, format, ap);
-    va_end(ap);
-    dt__log(level, text);
-}
 
 /* ---- numbers as text: exact, whatever the locale */
 static void dt__number_text(char *buf, size_t cap, double x)
@@ -5087,7 +3947,7 @@ typedef struct dt__port {
 static int dt__save_tensor(dt__visit *v, const char *name, dt_tensor *t)
 {
     dt__port *p = (dt__port *)v->user;
-    return dt__archive_put(p->call, p->a, name, t, 0);
+    return dt__archive_add(p->call, p->a, name, t, false);
 }
 static int dt__save_number(dt__visit *v, const char *name, double *x)
 {
@@ -5112,12 +3972,12 @@ static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
 {
     dt__port *p = (dt__port *)v->user;
     int64_t   i = dt_archive_find(p->a, name);
-    if (i < 0) return dt__load_lacks(p, name);
-    const dt__item *it = &p->a->item[i];
-    if (it->ndim != t->ndim || memcmp(it->dim, t->shape, (size_t)t->ndim * sizeof it->dim[0]))
+    dt_archive_entry e;
+    if (!dt_archive_info(p->a, i, &e)) return dt__load_lacks(p, name);
+    if (!dt__same_shape(t, &e.shape))
         return dt_fail(DT_ERR_SHAPE, "%s: %.300s: %s has shape %s there, %s here", p->call, p->path, dt__show(name),
-                       dt__shape_text(it->dim, it->ndim), dt__text(t));
-    if (p->check && dt__kinds[it->kind].dtype >= 0) return 0;
+                       dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(t));
+    if (p->check && e.known) return 0;
     dt_tensor *from = dt__archive_view(p->call, p->a, i);
     if (from && !p->check) dt_copy(t, from);
     dt__unref(from);
@@ -5203,9 +4063,8 @@ static int64_t dt__load_find(const dt__load *l, const char *name) /* the paramet
 }
 static int dt__load_fits(const dt__load *l, int64_t i, const dt__param *p)
 {
-    const dt__item *it = &l->a->item[i];
-    return dt__kinds[it->kind].dtype >= 0 && it->ndim == p->t->ndim &&
-           !memcmp(it->dim, p->t->shape, (size_t)it->ndim * sizeof it->dim[0]);
+    dt_archive_entry e;
+    return dt_archive_info(l->a, i, &e) && e.known && dt__same_shape(p->t, &e.shape);
 }
 static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
 {
@@ -5219,7 +4078,7 @@ static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
 }
 static const char *dt__load_name(const dt__load *l, int64_t i) /* of a tensor of the file, as the model would call it */
 {
-    const char *name = l->a->item[i].name;
+    const char *name = dt_archive_name(l->a, i);
     size_t      n = l->strip ? strlen(l->strip) : 0;
     return n && !strncmp(name, l->strip, n) ? name + n : name;
 }
@@ -5261,12 +4120,13 @@ static void dt__load_compare(const dt__load *l, dt__misfits *f)
         int64_t    at = dt__load_find(l, p->name);
         if (at < 0 && !dt__load_may_lack(p->name)) dt__misfit(f, 0, ++f->missing, dt__show(p->name), "");
         if (at < 0 || dt__load_fits(l, at, p)) continue;
-        const dt__item *it = &l->a->item[at];
-        snprintf(more, sizeof more, " is %s %.56s in the file, %.56s in the model", dt__kinds[it->kind].name,
-                 dt__shape_text(it->dim, it->ndim), dt__text(p->t));
+        dt_archive_entry e;
+        dt_archive_info(l->a, at, &e);
+        snprintf(more, sizeof more, " is %s %.56s in the file, %.56s in the model", e.stored,
+                 dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(p->t));
         dt__misfit(f, 2, ++f->wrong, dt__show(p->name), more);
     }
-    for (int64_t i = 0; l->m->sealed && i < l->a->nitems; i++) {
+    for (int64_t i = 0; l->m->sealed && i < dt_archive_count(l->a); i++) {
         const char *name = dt__load_name(l, i);
         if (!dt__model_param(l->m, name) && !dt__load_foreign(l, name))
             dt__misfit(f, 1, ++f->extra, dt__show(name), "");
@@ -5286,7 +4146,7 @@ static int dt__load_judge(const dt__load *l) /* 0, or an error that lists what d
             snprintf(text + n, sizeof text - n, "%s%" PRId64 " %s: %s", n ? "; " : "", count[i], kind[i], f.text[i]);
     }
     if (l->subset) {
-        dt__warn(DT_LOG_WARN, "%s: %.200s: %s", l->call, l->path, text);
+        dt__logf(DT_LOG_WARN, "%s: %.200s: %s", l->call, l->path, text);
         return 0;
     }
     return dt_fail(DT_ERR_STATE, "%s: %.200s does not fit the model: %s", l->call, l->path, text);
@@ -5337,8 +4197,8 @@ static dt__load *dt__load_new(const char *call, dt_model *m, dt_archive *a, cons
     l->call = call;
     l->m = m;
     l->a = a;
-    l->path = dt__copy_text(path);
-    l->strip = strip && *strip ? dt__copy_text(strip) : NULL;
+    l->path = dt__strdup(path);
+    l->strip = strip && *strip ? dt__strdup(strip) : NULL;
     if (l->path && (l->strip || !strip || !*strip)) return l;
     dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
     dt__load_free(l);
@@ -5383,11 +4243,11 @@ static int dt__load_wait(dt__load *l)
 }
 
 /* ---- a model alone */
-static int dt__save_model(const char *call, dt_archive *a, dt_model *m, int finite)
+static int dt__save_model(const char *call, dt_archive *a, dt_model *m, bool finite)
 {
     for (int i = 0; i < m->nparams; i++) {
         dt_tensor *t = dt__param_source(m, m->param[i]);
-        if (!t || dt__archive_put(call, a, m->param[i]->name, t, finite)) return dt_error_code();
+        if (!t || dt__archive_add(call, a, m->param[i]->name, t, finite)) return dt_error_code();
         if (t->step) dt_free(t); /* a part of the masters: the archive holds it */
     }
     return 0;
@@ -5399,7 +4259,7 @@ DT_API dt_status dt_model_save(dt_model *m, const char *path)
     if (!m->nparams)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_save: the model has no parameters; run its forward first");
     dt_archive *a = dt_archive_new();
-    if (a && !dt__save_model("dt_model_save", a, m, 0)) dt__archive_write("dt_model_save", a, path);
+    if (a && !dt__save_model("dt_model_save", a, m, false)) dt__archive_write("dt_model_save", a, path);
     dt_archive_free(a);
     return dt_error_code();
 }
@@ -5408,12 +4268,9 @@ DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
     static const char call[] = "dt_model_load";
     if (!dt__model_ok(call, m)) return dt_error_code();
     if (!path) return dt_fail(DT_ERR_ARG, "%s: path is NULL", call);
-    dt_archive *a = dt__archive_load(path);
-    if (!a || a->code != DT_OK) {
-        dt_fail(a ? a->code : DT_ERR_MEMORY, "%s: %.400s: %s", call, path, a ? a->why : "out of memory");
-        dt_archive_free(a);
-        return dt_error_code();
-    }
+    dt__why     why;
+    dt_archive *a = dt__archive_load(path, &why);
+    if (!a) return dt_fail(why.code, "%s: %.400s: %s", call, path, why.text);
     dt__load *l = dt__load_new(call, m, a, path, o.strip);
     if (!l) return dt_error_code();
     l->subset = o.subset;
@@ -5474,7 +4331,7 @@ static char *dt__checkpoint_path(const char *call, const char *dir, const char *
         return NULL;
     }
     snprintf(path, n, "%s/%s-%08" PRId64 ".safetensors", dir, name, step);
-    char *exact = dt__copy_text(path); /* freed by its length */
+    char *exact = dt__strdup(path); /* freed by its length */
     dt_dealloc(path, n);
     if (!exact) dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
     return exact;
@@ -5496,79 +4353,69 @@ static int64_t dt__checkpoint_step(const char *file, const char *name, long *tem
     len = snprintf(again, sizeof again, "-%08" PRId64 ".safetensors", step);
     if (strncmp(file + n, again, (size_t)len)) return -1;
     const char *tail = file + n + len;
-    int         count, used = 0;
-    if (!*tail) return step;
-    if (sscanf(tail, ".tmp-%ld-%d%n", temp_pid, &count, &used) != 2 || tail[used] || *temp_pid <= 0) return -1;
-    return step;
+    if (*tail) *temp_pid = dt__temp_owner(tail);
+    return !*tail || *temp_pid ? step : -1;
 }
-typedef struct dt__steps {
-    int64_t *at; /* the newest first */
-    int64_t  n, cap;
+typedef struct dt__steps { /* that there are checkpoints of */
+    int64_t    *at; /* the newest first */
+    int64_t     n, cap;
+    const char *call, *dir, *name;
+    int         clean; /* temporary files of processes that ended are removed */
 } dt__steps;
-/* Left by a process that is no more: not of another one, and nobody holds its lock. */
 static void dt__remove_stale(const char *dir, const char *file, long pid)
 {
     size_t n = strlen(dir) + strlen(file) + 2;
     char  *path = (char *)dt_alloc(n);
     if (!path) return;
     snprintf(path, n, "%s/%s", dir, file);
-    pthread_mutex_lock(&dt__temp_lock);
-    if (pid == (long)getpid() || (kill((pid_t)pid, 0) && errno == ESRCH)) {
-        int fd = dt__fs.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
-        if (fd >= 0 && !dt__fs.flock(fd, LOCK_EX | LOCK_NB) && !dt__fs.unlink(path))
-            dt__warn(DT_LOG_INFO, "dt_checkpoint: %.400s, left by a process that ended, was removed", path);
-        if (fd >= 0) dt__fs.close(fd);
-    }
-    pthread_mutex_unlock(&dt__temp_lock);
+    if (dt__temp_remove(path, pid))
+        dt__logf(DT_LOG_INFO, "dt_checkpoint: %.400s, left by a process that ended, was removed", path);
     dt_dealloc(path, n);
 }
-/* The steps there are checkpoints of; 0 with none where the directory is not. Clean: temporaries of the dead go. */
+static int dt__steps_add(void *user, const char *file)
+{
+    dt__steps *s = (dt__steps *)user;
+    long       pid;
+    int64_t    step = dt__checkpoint_step(file, s->name, &pid);
+    if (step >= 0 && pid && s->clean) dt__remove_stale(s->dir, file, pid);
+    if (step < 0 || pid) return 0;
+    int64_t *at = (int64_t *)dt__enlarge(s->at, s->n, &s->cap, sizeof *at);
+    if (!at) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of files", s->call);
+    s->at = at;
+    int64_t i = s->n++;
+    for (; i > 0 && at[i - 1] < step; i--) at[i] = at[i - 1];
+    at[i] = step;
+    return 0;
+}
 static int dt__checkpoint_list(const char *call, const char *dir, const char *name, int clean, dt__steps *s)
 {
-    DIR *d = dt__fs.opendir(dir);
-    int  rc = 0;
-    if (!d) return errno == ENOENT ? 0 : dt__file_fail(call, dir, "opendir");
-    for (;;) {
-        errno = 0;
-        struct dirent *e = dt__fs.readdir(d);
-        long           pid;
-        if (!e && errno) rc = dt__file_fail(call, dir, "readdir");
-        if (!e) break;
-        int64_t step = dt__checkpoint_step(e->d_name, name, &pid);
-        if (step >= 0 && pid && clean) dt__remove_stale(dir, e->d_name, pid);
-        if (step < 0 || pid) continue;
-        int64_t *at = (int64_t *)dt__enlarge(s->at, s->n, &s->cap, sizeof *at);
-        if (!at) {
-            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of files", call);
-            break;
-        }
-        s->at = at;
-        int64_t i = s->n++;
-        for (; i > 0 && at[i - 1] < step; i--) at[i] = at[i - 1];
-        at[i] = step;
-    }
-    dt__fs.closedir(d);
-    return rc;
+    memset(s, 0, sizeof *s);
+    s->call = call;
+    s->dir = dir;
+    s->name = name;
+    s->clean = clean;
+    return dt__dir_each(call, dir, dt__steps_add, s);
 }
 static void dt__steps_free(dt__steps *s) { dt_dealloc(s->at, (size_t)s->cap * sizeof *s->at); }
 /* Opens checkpoint 'step'; NULL and a message in why if it cannot be used, or an error pending (out of memory). */
 static dt_archive *dt__checkpoint_open(const char *call, const char *path, char *why, size_t cap)
 {
     int64_t     x;
-    dt_archive *a = dt__archive_load(path);
-    if (a && a->code == DT_OK && dt_archive_string(a, "dt.version") && dt_archive_string(a, "dt.epoch") &&
+    dt__why     bad;
+    dt_archive *a = dt__archive_load(path, &bad);
+    if (a && dt_archive_string(a, "dt.version") && dt_archive_string(a, "dt.epoch") &&
         dt_archive_string(a, "dt.step") && !dt__integer_parse(dt_archive_string(a, "dt.epoch"), &x) &&
         !dt__integer_parse(dt_archive_string(a, "dt.step"), &x))
         return a;
-    if (!a || a->code == DT_ERR_MEMORY) dt_fail(DT_ERR_MEMORY, "%s: %.300s: out of memory", call, path);
-    else snprintf(why, cap, "%s", a->code == DT_OK ? "not a checkpoint of dt: no dt.epoch and dt.step" : a->why);
+    if (!a && bad.code == DT_ERR_MEMORY) dt_fail(DT_ERR_MEMORY, "%s: %.300s: out of memory", call, path);
+    else snprintf(why, cap, "%s", a ? "not a checkpoint of dt: no dt.epoch and dt.step" : bad.text);
     dt_archive_free(a);
     return NULL;
 }
 /* The newest whole one and its path, which the caller frees; NULL: none, or an error is pending. */
 static dt_archive *dt__checkpoint_newest(const char *call, const char *dir, const char *name, char **path)
 {
-    dt__steps   s = { NULL, 0, 0 };
+    dt__steps   s;
     dt_archive *a = NULL;
     int64_t     i = 0;
     char        why[480], list[700] = "";
@@ -5578,7 +4425,7 @@ static dt_archive *dt__checkpoint_newest(const char *call, const char *dir, cons
         *path = dt__checkpoint_path(call, dir, name, s.at[i]);
         a = *path ? dt__checkpoint_open(call, *path, why, sizeof why) : NULL;
         if (a || dt__err.code != DT_OK) break;
-        dt__warn(DT_LOG_WARN, "%s: %.300s is passed over: %s", call, *path, why);
+        dt__logf(DT_LOG_WARN, "%s: %.300s is passed over: %s", call, *path, why);
         size_t n = strlen(list);
         if (i < 8) snprintf(list + n, sizeof list - n, "%s step %" PRId64 " (%.80s)", i ? "," : "", s.at[i], why);
         dt__free_text(*path);
@@ -5613,31 +4460,14 @@ DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char 
 }
 
 /* ---- making one */
-static int dt__make_dirs(const char *call, char *dir) /* with those above it */
-{
-    for (char *p = dir + 1;; p++) {
-        char c = *p;
-        if (c && c != '/') continue;
-        *p = 0;
-        if (!dt__fs.mkdir(dir, 0777)) dt__sync_dir(call, dir);
-        else if (errno != EEXIST && (!c || errno != EROFS)) dt__file_fail(call, dir, "mkdir");
-        *p = c;
-        if (!c || dt__err.code != DT_OK) return dt__err.code;
-    }
-}
 static int dt__check_dir(const char *call, dt_checkpoint *c) /* can a file be made there? */
 {
-    struct stat  st;
-    dt__out_file o = { NULL, NULL, NULL, 0, -1, 0 };
-    char        *path = dt__checkpoint_path(call, c->dir, c->name, 0);
+    struct stat st;
+    char       *path = dt__checkpoint_path(call, c->dir, c->name, 0);
     if (!path) return dt_error_code();
-    o.call = call;
-    o.path = path;
-    if (stat(c->dir, &st) && errno == ENOENT) dt__make_dirs(call, c->dir);
+    if (stat(c->dir, &st) && errno == ENOENT) dt__dir_make(call, c->dir);
     if (!stat(c->dir, &st) && !S_ISDIR(st.st_mode)) dt_fail(DT_ERR_FILE, "%s: %.400s is not a directory", call, c->dir);
-    if (dt__err.code == DT_OK && !dt__temp_open(&o)) dt__fs.unlink(o.temp);
-    if (o.fd >= 0) dt__fs.close(o.fd);
-    dt_dealloc(o.temp, o.temp_len);
+    if (dt__err.code == DT_OK) dt__file_probe(call, path);
     dt__free_text(path);
     return dt_error_code();
 }
@@ -5676,17 +4506,19 @@ DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts
     c->o = o;
     if (!o.keep) c->o.keep = 3;
     c->saved = dt__seconds();
-    c->dir = dt__copy_text(dir);
-    c->name = dt__copy_text(o.name ? o.name : "ckpt");
+    c->dir = dt__strdup(dir);
+    c->name = dt__strdup(o.name ? o.name : "ckpt");
     c->nopts = o.optimizers ? o.noptimizers : o.optimizer != NULL;
     c->nschedules = o.schedules ? o.nschedules : o.schedule != NULL;
     c->opt = (dt_optimizer **)dt__copy_pointers(o.optimizers ? o.optimizers : &o.optimizer, c->nopts);
     c->schedule = (dt_schedule **)dt__copy_pointers(o.schedules ? o.schedules : &o.schedule, c->nschedules);
     if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedules && !c->schedule))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
-    dt__steps s = { NULL, 0, 0 };
-    if (dt__err.code == DT_OK && !dt__check_dir(call, c)) dt__checkpoint_list(call, c->dir, c->name, 1, &s);
-    dt__steps_free(&s);
+    if (dt__err.code == DT_OK && !dt__check_dir(call, c)) {
+        dt__steps s;
+        dt__checkpoint_list(call, c->dir, c->name, 1, &s);
+        dt__steps_free(&s);
+    }
     if (dt__err.code == DT_OK && o.signals) dt__signals_take(c);
     if (dt__err.code == DT_OK) return c;
     dt_checkpoint_free(c);
@@ -5767,7 +4599,7 @@ DT_API dt_status dt_checkpoint_string(dt_checkpoint *c, const char *key, const c
 {
     dt__user *u = dt__user_add("dt_checkpoint_string", c, key, DT__USER_STRING, value);
     if (!u) return dt_error_code();
-    char *copy = dt__copy_text(value);
+    char *copy = dt__strdup(value);
     if (!copy) return (dt_status)dt_fail(DT_ERR_MEMORY, "dt_checkpoint_string: out of memory");
     dt__free_text(u->text);
     u->text = copy;
@@ -5789,11 +4621,11 @@ static int dt__users_visit(dt_checkpoint *c, dt__visit *v)
         if (u->kind == DT__USER_NUMBER) rc = v->number(v, u->key, u->number);
         if (u->kind == DT__USER_STRING && u->text && !v->loading) rc = dt__archive_tell(p->call, p->a, u->key, u->text);
     }
-    for (int64_t i = 0; v->loading && !p->check && !rc && i < p->a->nmetas; i++) { /* strings need not be told before */
-        const dt__meta *s = &p->a->meta[i];
-        dt__user       *u = strncmp(s->key, "user.", 5) ? NULL : dt__user_find(c, s->key + 5);
-        if (!strncmp(s->key, "user.", 5) && (!u || u->kind == DT__USER_STRING))
-            rc = dt_checkpoint_string(c, s->key + 5, s->value);
+    const char *key;
+    for (int64_t i = 0; v->loading && !p->check && !rc && (key = dt_archive_key(p->a, i)); i++) {
+        if (strncmp(key, "user.", 5)) continue;
+        dt__user *u = dt__user_find(c, key + 5); /* strings need not be told before */
+        if (!u || u->kind == DT__USER_STRING) rc = dt_checkpoint_string(c, key + 5, dt_archive_string(p->a, key));
     }
     return rc;
 }
@@ -5839,20 +4671,20 @@ static int dt__checkpoint_rest(dt_checkpoint *c, dt__port *p, int loading)
 /* ---- saving */
 static void dt__checkpoint_rotate(dt_checkpoint *c, int64_t step)
 {
-    dt__steps s = { NULL, 0, 0 };
+    dt__steps s;
     int64_t   kept = 0;
     if (dt__checkpoint_list("dt_checkpoint_save", c->dir, c->name, 1, &s)) { /* it is saved all the same */
-        dt__warn(DT_LOG_WARN, "%s", dt_error() ? dt_error() : "");
+        dt__logf(DT_LOG_WARN, "%s", dt_error() ? dt_error() : "");
         dt_error_clear();
     }
     if (s.n && s.at[0] > step)
-        dt__warn(DT_LOG_WARN, "dt_checkpoint_save: %.300s holds a later step, %" PRId64 ", which a resume would take",
+        dt__logf(DT_LOG_WARN, "dt_checkpoint_save: %.300s holds a later step, %" PRId64 ", which a resume would take",
                  c->dir, s.at[0]);
     for (int64_t i = 0; i < s.n && c->o.keep > 0; i++) {
         if (s.at[i] > step || kept++ < c->o.keep) continue;
         char *path = dt__checkpoint_path("dt_checkpoint_save", c->dir, c->name, s.at[i]);
-        if (path && dt__fs.unlink(path) && errno != ENOENT)
-            dt__warn(DT_LOG_WARN, "dt_checkpoint_save: %.300s cannot be removed: %s", path, strerror(errno));
+        if (path && dt__file_remove(path) && errno != ENOENT)
+            dt__logf(DT_LOG_WARN, "dt_checkpoint_save: %.300s cannot be removed: %s", path, strerror(errno));
         dt__free_text(path);
     }
     dt__steps_free(&s);
@@ -5882,7 +4714,7 @@ static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch
 {
     dt_model *m = c->o.model;
     if (!m->sealed && c->load && !m->nparams) { /* what was resumed is what there is */
-        dt__warn(DT_LOG_INFO, "%s: nothing was computed since the resume: nothing is saved", call);
+        dt__logf(DT_LOG_INFO, "%s: nothing was computed since the resume: nothing is saved", call);
         return 0;
     }
     if (dt_model_seal(m)) return dt_error_code(); /* so that optimisers are bound, and all of a resume is done */
@@ -6017,1085 +4849,6 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     if (epoch) *epoch = e;
     if (step) *step = s;
     return 1;
-}
-
-/* ==================================================================================================== >>seeing
-   Progress, the table, the curve. Text is put together without printf's numbers where a file is made: a locale with a
-   decimal comma would break the table and the SVG. */
-typedef struct dt__text_buf { /* growing text; failed: out of memory, what came after is missing */
-    char  *s;
-    size_t n, cap;
-    bool   failed;
-} dt__text_buf;
-static void dt__text_add(dt__text_buf *b, const char *s, size_t n)
-{
-    if (b->failed) return;
-    if (b->cap - b->n <= n) {
-        size_t cap = 2 * b->cap + n + 4096;
-        char  *t = (char *)dt_alloc(cap);
-        if (!t) {
-            b->failed = true;
-            return;
-        }
-        if (b->n) memcpy(t, b->s, b->n);
-        dt_dealloc(b->s, b->cap);
-        b->s = t;
-        b->cap = cap;
-    }
-    memcpy(b->s + b->n, s, n);
-    b->n += n;
-    b->s[b->n] = 0;
-}
-static void dt__text_put(dt__text_buf *b, const char *s) { dt__text_add(b, s, strlen(s)); }
-static void dt__text_g(dt__text_buf *b, double x, int digits)
-{
-    char buf[64];
-    dt__text_put(b, dt__number(buf, sizeof buf, x, digits));
-}
-static void dt__text_int(dt__text_buf *b, int64_t v)
-{
-    char buf[24];
-    snprintf(buf, sizeof buf, "%" PRId64, v);
-    dt__text_put(b, buf);
-}
-static void dt__text_xml(dt__text_buf *b, const char *text)
-{
-    const unsigned char *s = (const unsigned char *)(text ? text : "");
-    for (int n; *s; s += n) {
-        n = (int)dt__utf8_len(s, 4);
-        if (n == 1 && *s == '&') dt__text_put(b, "&amp;");
-        else if (n == 1 && *s == '<') dt__text_put(b, "&lt;");
-        else if (n == 1 && *s == '>') dt__text_put(b, "&gt;");
-        else if (n == 1 && *s == '"') dt__text_put(b, "&quot;");
-        else if (n == 0 || *s < 0x20 || *s == 0x7f || (n == 3 && s[0] == 0xef && s[1] == 0xbf && s[2] >= 0xbe))
-            dt__text_put(b, "?"); /* what XML does not allow */
-        else dt__text_add(b, (const char *)s, (size_t)n);
-        if (n == 0) n = 1;
-    }
-}
-static void dt__text_free(dt__text_buf *b)
-{
-    dt_dealloc(b->s, b->cap);
-    memset(b, 0, sizeof *b);
-}
-/* Put the text where path says: written beside, then renamed. 0 or errno. */
-static int dt__text_save(const dt__text_buf *b, const char *path)
-{
-    char beside[1200];
-    if (b->failed) return ENOMEM;
-    if (snprintf(beside, sizeof beside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof beside) return ENAMETOOLONG;
-    FILE *f = fopen(beside, "wb");
-    if (!f) return errno;
-    int e = fwrite(b->s, 1, b->n, f) == b->n ? 0 : errno ? errno : EIO;
-    if (fclose(f) && !e) e = errno ? errno : EIO;
-    if (!e && rename(beside, path)) e = errno;
-    if (e) unlink(beside);
-    return e;
-}
-
-/* ---- axes */
-typedef struct dt__axis {
-    double lo, hi; /* of the values; of their logarithms if log */
-    bool   log;
-    double from, to; /* in pixels */
-} dt__axis;
-#define DT__MAX_TICKS 24
-typedef struct dt__tick {
-    double at; /* a value */
-    bool   label;
-} dt__tick;
-
-static double dt__clip(double v) { return v > 1e290 ? 1e290 : v < -1e290 ? -1e290 : v; } /* so that sums exist */
-static bool   dt__axis_has(const dt__axis *a, double v) { return isfinite(v) && (!a->log || v > 0); }
-static double dt__axis_at(const dt__axis *a, double v)
-{
-    double u = a->log ? log10(v) : dt__clip(v);
-    return a->from + (u - a->lo) / (a->hi - a->lo) * (a->to - a->from);
-}
-static double dt__nice(double x) /* the nearest 1, 2 or 5 times a power of ten */
-{
-    double p = pow(10, floor(log10(x))), m = x / p;
-    return (m < 1.5 ? 1 : m < 3.2 ? 2 : m < 7.1 ? 5 : 10) * p;
-}
-/* The range of an axis from the range of its values (lo > hi: there are none). */
-static void dt__axis_set(dt__axis *a, double lo, double hi, bool is_x)
-{
-    if (lo > hi) lo = a->log ? 1 : 0, hi = a->log ? 10 : 1;
-    a->lo = a->log ? log10(lo) : dt__clip(lo);
-    a->hi = a->log ? log10(hi) : dt__clip(hi);
-    bool   one = !(a->hi - a->lo > 1e-9 * (fabs(a->hi) + fabs(a->lo))); /* value only */
-    double more = !one ? 0 : a->log ? 0.5 : a->lo != 0 ? 0.1 * fabs(a->lo) : 1;
-    a->lo -= more;
-    a->hi += more;
-    if (is_x) return;
-    double room = 0.04 * (a->hi - a->lo);
-    bool   from_zero = !a->log && !one && lo >= 0 && lo <= 0.5 * hi; /* unless that wastes half of it */
-    bool   to_zero = !a->log && !one && hi <= 0 && hi >= 0.5 * lo;
-    a->lo = from_zero ? 0 : a->lo - room;
-    a->hi = to_zero ? 0 : a->hi + room;
-}
-static int dt__axis_linear_ticks(const dt__axis *a, dt__tick *t, int want)
-{
-    double step = dt__nice((a->hi - a->lo) / want), first = ceil(a->lo / step - 1e-9);
-    int    n = 0;
-    for (; n < DT__MAX_TICKS && (first + n) * step <= a->hi + 1e-9 * step; n++) {
-        t[n].at = (first + n) * step;
-        t[n].label = true;
-    }
-    return n;
-}
-static int dt__axis_ticks(const dt__axis *a, dt__tick *t, int want)
-{
-    static const double part[] = { 1, 2, 5 };
-    double              span = a->hi - a->lo;
-    if (!a->log) return dt__axis_linear_ticks(a, t, want);
-    int every = (int)ceil(span / 8), n = 0, d = (int)floor(a->lo);
-    if (every < 1) every = 1;
-    for (; d <= a->hi && n < DT__MAX_TICKS; d++)
-        for (int k = 0; k < 3 && n < DT__MAX_TICKS; k++) {
-            double u = d + log10(part[k]);
-            if (u < a->lo - 1e-9 || u > a->hi + 1e-9 || (k ? span > 4 : d % every != 0)) continue;
-            t[n].at = part[k] * pow(10, d);
-            t[n++].label = k == 0 || span < 2;
-        }
-    return n;
-}
-/* As many decimals as tell neighbours apart; k, M, G, T where the largest of an axis (top) has five digits, on a
-   logarithmic axis from a thousand on. */
-static void dt__tick_text(char *buf, size_t nbytes, double v, double step, double top, bool is_log)
-{
-    static const char suffix[] = " kMGT";
-    int               k = 0;
-    if (is_log) top = fabs(v);
-    if (top >= 1e16) {
-        dt__number(buf, nbytes, v, 3);
-        return;
-    }
-    for (double limit = is_log ? 999.5 : 1e4; k < 4 && top >= limit; k++, limit = 999.5)
-        v /= 1e3, step /= 1e3, top /= 1e3;
-    int decimals = step > 0 && !is_log ? (int)ceil(-log10(step) - 1e-9) : 0;
-    if (fabs(v) < 1e-9 * step) v = 0;
-    dt__number(buf, nbytes, v, is_log || decimals > 6 ? 3 : 15);
-    if (!is_log && decimals >= 0 && decimals <= 6) {
-        snprintf(buf, nbytes, "%.*f", decimals, v);
-        dt__fix_point(buf);
-    }
-    size_t n = strlen(buf);
-    if (k && v != 0 && n + 2 < nbytes) buf[n] = suffix[k], buf[n + 1] = 0;
-}
-
-/* ---- the plot */
-typedef struct dt__svg {
-    const dt_plot *plot;
-    dt__text_buf   out;
-    dt__axis       x, y, right;
-    double         width, height;
-    bool           has_right;
-} dt__svg;
-static const char *const dt__colors[] = { "#2461a8", "#d2601a", "#2d8a57", "#8d4ba5", "#b08a00", "#2f8f9d", "#b3384e",
-                                          "#5f6773" };
-
-static void dt__svg_num(dt__svg *s, double x) /* a tenth of a pixel is enough */
-{
-    dt__text_g(&s->out, fabs(x) < 0.05 ? 0 : floor(x * 10 + 0.5) / 10, 6);
-}
-static void dt__svg_line(dt__svg *s, double x0, double y0, double x1, double y1, const char *style)
-{
-    const char *const key[] = { "<line x1=\"", "\" y1=\"", "\" x2=\"", "\" y2=\"" };
-    double            v[4];
-    v[0] = x0, v[1] = y0, v[2] = x1, v[3] = y1;
-    for (int i = 0; i < 4; i++) dt__text_put(&s->out, key[i]), dt__svg_num(s, v[i]);
-    dt__text_put(&s->out, "\" ");
-    dt__text_put(&s->out, style);
-    dt__text_put(&s->out, "/>\n");
-}
-static void dt__svg_text(dt__svg *s, double x, double y, const char *style, const char *text)
-{
-    dt__text_put(&s->out, "<text x=\"");
-    dt__svg_num(s, x);
-    dt__text_put(&s->out, "\" y=\"");
-    dt__svg_num(s, y);
-    dt__text_put(&s->out, "\" ");
-    dt__text_put(&s->out, style);
-    dt__text_put(&s->out, ">");
-    dt__text_xml(&s->out, text);
-    dt__text_put(&s->out, "</text>\n");
-}
-static void dt__svg_turned(dt__svg *s, double x, double y, int angle, const char *text) /* an axis' name */
-{
-    dt__text_put(&s->out, "<text text-anchor=\"middle\" transform=\"translate(");
-    dt__svg_num(s, x);
-    dt__text_put(&s->out, " ");
-    dt__svg_num(s, y);
-    dt__text_put(&s->out, angle > 0 ? ") rotate(90)\">" : ") rotate(-90)\">");
-    dt__text_xml(&s->out, text);
-    dt__text_put(&s->out, "</text>\n");
-}
-static double dt__series_x(const dt_series *e, int64_t i) { return e->x ? e->x[i] : (double)i; }
-
-/* The range of x (which = 0), y (1) or the right axis (2) over all series. */
-static void dt__svg_range(const dt_plot *p, int which, bool positive, double *lo, double *hi)
-{
-    *lo = INFINITY;
-    *hi = -INFINITY;
-    for (int k = 0; k < p->nseries; k++) {
-        const dt_series *e = &p->series[k];
-        if (which && e->right != (which == 2)) continue;
-        for (int64_t i = 0; i < e->n; i++) {
-            double v = which ? e->y[i] : dt__series_x(e, i);
-            if (!isfinite(v) || (positive && v <= 0)) continue;
-            if (v < *lo) *lo = v;
-            if (v > *hi) *hi = v;
-        }
-    }
-}
-static void dt__svg_axis(const dt_plot *p, dt__axis *a, int which, dt_switch want, double from, double to)
-{
-    double lo, hi;
-    dt__svg_range(p, which, false, &lo, &hi);
-    a->log = want == DT_YES || (want == DT_DEFAULT && lo > 0 && hi > lo && hi / lo > 100);
-    if (a->log && lo <= 0) dt__svg_range(p, which, true, &lo, &hi);
-    a->from = from;
-    a->to = to;
-    dt__axis_set(a, lo, hi, which == 0);
-}
-/* Ticks, their labels and the grid. side: 0 below, 1 left, 2 right. */
-static void dt__svg_ticks(dt__svg *s, const dt__axis *a, int side)
-{
-    dt__tick t[DT__MAX_TICKS];
-    char     text[64];
-    int      n = dt__axis_ticks(a, t, side ? 6 : 8);
-    double   step = n > 1 ? t[1].at - t[0].at : 0, top = n ? fmax(fabs(t[0].at), fabs(t[n - 1].at)) : 0;
-    for (int i = 0; i < n; i++) {
-        double at = dt__axis_at(a, t[i].at);
-        if (side == 0)
-            dt__svg_line(s, at, s->y.to, at, s->y.from, t[i].label ? "stroke=\"#e4e6ea\"" : "stroke=\"#f1f2f4\"");
-        if (side == 1)
-            dt__svg_line(s, s->x.from, at, s->x.to, at, t[i].label ? "stroke=\"#e4e6ea\"" : "stroke=\"#f1f2f4\"");
-        if (side == 2) dt__svg_line(s, s->x.to, at, s->x.to + 4, at, "stroke=\"#5f6773\"");
-        if (!t[i].label) continue;
-        dt__tick_text(text, sizeof text, t[i].at, step, top, a->log);
-        if (side == 0) dt__svg_text(s, at, s->y.from + 17, "text-anchor=\"middle\"", text);
-        if (side == 1) dt__svg_text(s, s->x.from - 7, at + 4, "text-anchor=\"end\"", text);
-        if (side == 2) dt__svg_text(s, s->x.to + 8, at + 4, "text-anchor=\"start\"", text);
-    }
-}
-static void dt__svg_frame(dt__svg *s)
-{
-    const dt_plot *p = s->plot;
-    double         middle = (s->x.from + s->x.to) / 2, center = (s->y.from + s->y.to) / 2;
-    int64_t        every = p->nmarks / 40 + 1;
-    dt__svg_ticks(s, &s->x, 0);
-    dt__svg_ticks(s, &s->y, 1);
-    if (s->has_right) dt__svg_ticks(s, &s->right, 2);
-    for (int64_t i = every - 1; i < p->nmarks; i += every) {
-        if (!dt__axis_has(&s->x, p->mark[i])) continue;
-        double at = dt__axis_at(&s->x, p->mark[i]);
-        if (at < s->x.from - 0.5 || at > s->x.to + 0.5) continue;
-        dt__svg_line(s, at, s->y.to, at, s->y.from, "stroke=\"#9aa1ab\" stroke-dasharray=\"2 4\"");
-    }
-    dt__svg_line(s, s->x.from, s->y.from, s->x.to, s->y.from, "stroke=\"#5f6773\"");
-    dt__svg_line(s, s->x.from, s->y.to, s->x.from, s->y.from, "stroke=\"#5f6773\"");
-    if (s->has_right) dt__svg_line(s, s->x.to, s->y.to, s->x.to, s->y.from, "stroke=\"#5f6773\"");
-    if (p->title) dt__svg_text(s, middle, 22, "text-anchor=\"middle\" font-size=\"15\" font-weight=\"bold\"", p->title);
-    if (p->x_label) dt__svg_text(s, middle, s->height - 12, "text-anchor=\"middle\"", p->x_label);
-    if (p->y_label) dt__svg_turned(s, 18, center, -90, p->y_label);
-    if (p->right_label && s->has_right) dt__svg_turned(s, s->width - 16, center, 90, p->right_label);
-}
-
-/* One line of a series, in pieces between values it cannot show; those are marked at the upper edge. */
-typedef struct dt__pen {
-    dt__svg        *s;
-    const dt__axis *y;
-    const char     *color;
-    bool            light, down, dots;
-    int             crosses;
-    double          x0, y0; /* the piece's first point: alone it becomes a dot */
-    int             points;
-} dt__pen;
-static void dt__pen_dot(dt__pen *n, double x, double y, double radius)
-{
-    dt__text_buf *o = &n->s->out;
-    dt__text_put(o, "<circle cx=\"");
-    dt__svg_num(n->s, x);
-    dt__text_put(o, "\" cy=\"");
-    dt__svg_num(n->s, y);
-    dt__text_put(o, "\" r=\"");
-    dt__text_g(o, radius, 3);
-    dt__text_put(o, "\" fill=\"");
-    dt__text_put(o, n->color);
-    dt__text_put(o, "\"/>\n");
-}
-static void dt__pen_up(dt__pen *n)
-{
-    if (!n->down) return;
-    n->down = false;
-    dt__text_put(&n->s->out, "\"/>\n");
-    if (n->points == 1 && !n->dots) dt__pen_dot(n, n->x0, n->y0, n->light ? 1.2 : 2);
-}
-static void dt__pen_to(dt__pen *n, double xv, double yv)
-{
-    dt__text_buf *o = &n->s->out;
-    if (!dt__axis_has(&n->s->x, xv)) return;
-    double x = dt__axis_at(&n->s->x, xv);
-    if (!dt__axis_has(n->y, yv)) {
-        dt__pen_up(n);
-        if (n->crosses++ < 100)
-            dt__svg_text(n->s, x, n->s->y.to + 4, "text-anchor=\"middle\" font-size=\"13\" fill=\"#c0232c\"",
-                         "\xc3\x97");
-        return;
-    }
-    double y = dt__axis_at(n->y, yv);
-    if (!n->down) {
-        dt__text_put(o, "<polyline fill=\"none\" stroke-linejoin=\"round\" stroke=\"");
-        dt__text_put(o, n->color);
-        dt__text_put(o, n->light ? "\" stroke-width=\"1\" opacity=\"0.32" : "\" stroke-width=\"1.8");
-        dt__text_put(o, "\" points=\"");
-        n->down = true;
-        n->points = 0;
-        n->x0 = x;
-        n->y0 = y;
-    }
-    if (n->points++) dt__text_put(o, n->points % 8 == 1 ? "\n" : " ");
-    dt__svg_num(n->s, x);
-    dt__text_put(o, ",");
-    dt__svg_num(n->s, y);
-}
-static void dt__svg_series(dt__svg *s, const dt_series *e, int color)
-{
-    dt__pen n;
-    int64_t group = e->n > 1000 ? (e->n + 499) / 500 : 1; /* each group gives its minimum and its maximum */
-    memset(&n, 0, sizeof n);
-    n.s = s;
-    n.y = e->right ? &s->right : &s->y;
-    n.color = dt__colors[color];
-    n.light = e->light;
-    n.dots = e->dots;
-    for (int64_t i = 0; i < e->n; i += group) {
-        int64_t end = i + group < e->n ? i + group : e->n, lo = -1, hi = -1, bad = -1;
-        for (int64_t k = i; k < end; k++) {
-            if (!dt__axis_has(n.y, e->y[k])) bad = k;
-            else if (lo < 0) lo = hi = k;
-            else if (e->y[k] < e->y[lo]) lo = k;
-            else if (e->y[k] > e->y[hi]) hi = k;
-        }
-        int64_t a = lo < hi ? lo : hi, b = lo < hi ? hi : lo;
-        if (a >= 0) dt__pen_to(&n, dt__series_x(e, a), e->y[a]);
-        if (b > a) dt__pen_to(&n, dt__series_x(e, b), e->y[b]);
-        if (bad >= 0) dt__pen_to(&n, dt__series_x(e, bad), NAN);
-    }
-    dt__pen_up(&n);
-    for (int64_t i = 0; e->dots && i < e->n && e->n <= 200; i++)
-        if (dt__axis_has(&s->x, dt__series_x(e, i)) && dt__axis_has(n.y, e->y[i]))
-            dt__pen_dot(&n, dt__axis_at(&s->x, dt__series_x(e, i)), dt__axis_at(n.y, e->y[i]), 2.8);
-}
-static int dt__series_color(const dt_plot *p, int k) /* an index of dt__colors */
-{
-    int c = p->series[k].color;
-    return ((c > 0 ? c - 1 : k) % 8 + 8) % 8;
-}
-static int dt__text_columns(const char *s) /* characters, not bytes */
-{
-    int n = 0;
-    for (; *s; s++) n += (*s & 0xc0) != 0x80;
-    return n;
-}
-static void dt__svg_legend(dt__svg *s)
-{
-    double x = s->x.from + 4, y = s->y.to - 14;
-    for (int k = 0; k < s->plot->nseries; k++) {
-        const dt_series *e = &s->plot->series[k];
-        if (!e->name) continue;
-        dt__text_put(&s->out, "<rect width=\"18\" height=\"3\" x=\"");
-        dt__svg_num(s, x);
-        dt__text_put(&s->out, "\" y=\"");
-        dt__svg_num(s, y - 5);
-        dt__text_put(&s->out, "\" fill=\"");
-        dt__text_put(&s->out, dt__colors[dt__series_color(s->plot, k)]);
-        dt__text_put(&s->out, e->light ? "\" opacity=\"0.4\"/>\n" : "\"/>\n");
-        dt__svg_text(s, x + 23, y, "text-anchor=\"start\"", e->name);
-        x += 23 + 6.6 * dt__text_columns(e->name) + 18; /* about what the letters take */
-    }
-}
-static bool dt__svg_check(const dt_plot *p, const char **why)
-{
-    *why = NULL;
-    if (!p || (p->nseries > 0 && !p->series) || p->nseries < 0) *why = "the plot or its series are NULL";
-    else if (p->nmarks < 0 || (p->nmarks > 0 && !p->mark)) *why = "its marks are NULL";
-    else if (p->width < 0 || p->height < 0 || p->width > 100000 || p->height > 100000) *why = "its size is wrong";
-    for (int k = 0; !*why && k < p->nseries; k++)
-        if (p->series[k].n < 0 || (p->series[k].n > 0 && !p->series[k].y)) *why = "a series has no y";
-    return *why == NULL;
-}
-static int dt__svg_save(const char *path, const dt_plot *p) /* p is in order; 0 or errno */
-{
-    dt__svg s;
-    int     any = 0;
-    memset(&s, 0, sizeof s);
-    s.plot = p;
-    s.width = p->width ? p->width : 800;
-    s.height = p->height ? p->height : 450;
-    for (int k = 0; k < p->nseries; k++) {
-        any |= p->series[k].n > 0;
-        s.has_right |= p->series[k].right && p->series[k].n > 0;
-    }
-    dt__svg_axis(p, &s.x, 0, p->log_x ? DT_YES : DT_NO, 66, s.width - (s.has_right ? 70 : 24));
-    dt__svg_axis(p, &s.y, 1, p->log_y, s.height - 52, 62);
-    dt__svg_axis(p, &s.right, 2, p->log_right, s.height - 52, 62);
-    dt__text_put(&s.out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"");
-    dt__svg_num(&s, s.width);
-    dt__text_put(&s.out, "\" height=\"");
-    dt__svg_num(&s, s.height);
-    dt__text_put(&s.out, "\" viewBox=\"0 0 ");
-    dt__svg_num(&s, s.width);
-    dt__text_put(&s.out, " ");
-    dt__svg_num(&s, s.height);
-    dt__text_put(&s.out, "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#2b2f36\">\n"
-                         "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
-    dt__svg_frame(&s);
-    for (int k = 0; k < p->nseries; k++) dt__svg_series(&s, &p->series[k], dt__series_color(p, k));
-    dt__svg_legend(&s);
-    if (!any)
-        dt__svg_text(&s, (s.x.from + s.x.to) / 2, (s.y.from + s.y.to) / 2, "text-anchor=\"middle\"", "nothing yet");
-    dt__text_put(&s.out, "</svg>\n");
-    int e = dt__text_save(&s.out, path);
-    dt__text_free(&s.out);
-    return e;
-}
-DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot)
-{
-    const char *why;
-    if (dt__err.code != DT_OK) return dt__err.code;
-    if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: needs the path of a file");
-    if (!dt__svg_check(plot, &why)) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: %s: %s", path, why);
-    int e = dt__svg_save(path, plot);
-    return e ? (dt_status)dt_fail(e == ENOMEM ? DT_ERR_MEMORY : DT_ERR_FILE, "dt_svg_plot: cannot write %s: %s", path,
-                                  strerror(e)) : DT_OK;
-}
-
-/* ---- the history of a training: as many stretches of steps as a curve can show; when there are too many, pairs
-   become one */
-#define DT__STRETCHES 500 /* even; twice as many points are what a plot draws one by one */
-typedef struct dt__stretch {
-    int64_t n, bad;        /* losses that are finite, and those that are not */
-    int64_t first, last;   /* steps */
-    int64_t lo_at, hi_at;
-    double  lo, hi, sum;
-} dt__stretch;
-typedef struct dt__result {
-    int     name; /* in p->name */
-    int64_t step;
-    double  value;
-} dt__result;
-#define DT__RESULT_NAMES 8
-
-struct dt_progress {
-    dt_progress_opts o;
-    char         csv_path[1024], svg_path[1024], title[128], unit[32];
-    FILE        *csv;
-    int          csv_error, svg_error; /* errno of the first failure */
-    bool         tty, open_line;       /* a line without its newline stands on the terminal */
-    int          shown;                /* its columns */
-    int64_t      step, in_epoch, drawn_step;
-    int          epoch; /* ended ones */
-    double       start, before; /* seconds: now at the start, and of earlier runs */
-    double       last_step, last_line, last_svg;
-    int          tenth; /* of the run, of the last plain line */
-    double       loss, lr, scale;
-    double       loss_sum, loss_weight, rate_items, rate_seconds;
-    bool         has_items;
-    dt__stretch  stretch[DT__STRETCHES];
-    int          nstretches;
-    int64_t      stride;
-    char         name[DT__RESULT_NAMES][64];
-    int          nnames;
-    dt__result  *result;
-    int64_t      nresults, result_cap;
-    double      *mark; /* steps at which epochs ended */
-    int64_t      nmarks, mark_cap;
-    char         results[256]; /* of this epoch, as text */
-};
-
-static void dt__history_add(dt_progress *p, int64_t step, double loss)
-{
-    dt__stretch *s = p->nstretches ? &p->stretch[p->nstretches - 1] : NULL;
-    if (s && s->n + s->bad >= p->stride) s = NULL;
-    if (!s && p->nstretches == DT__STRETCHES) {
-        for (int i = 0; i < DT__STRETCHES / 2; i++) {
-            dt__stretch a = p->stretch[2 * i], b = p->stretch[2 * i + 1];
-            if (!a.n || (b.n && b.lo < a.lo)) a.lo = b.lo, a.lo_at = b.lo_at;
-            if (!a.n || (b.n && b.hi > a.hi)) a.hi = b.hi, a.hi_at = b.hi_at;
-            a.n += b.n;
-            a.bad += b.bad;
-            a.sum += b.sum;
-            a.last = b.last;
-            p->stretch[i] = a;
-        }
-        p->nstretches = DT__STRETCHES / 2;
-        p->stride *= 2;
-    }
-    if (!s) {
-        s = &p->stretch[p->nstretches++];
-        memset(s, 0, sizeof *s);
-        s->first = step;
-    }
-    s->last = step;
-    if (!isfinite(loss)) {
-        s->bad++;
-        return;
-    }
-    if (!s->n || loss < s->lo) s->lo = loss, s->lo_at = step;
-    if (!s->n || loss > s->hi) s->hi = loss, s->hi_at = step;
-    s->sum += dt__clip(loss);
-    s->n++;
-}
-static void dt__history_result(dt_progress *p, const char *name, int64_t step, double value)
-{
-    char text[64];
-    int  k = 0;
-    snprintf(text, sizeof text, "%.63s", name);
-    while (k < p->nnames && strcmp(p->name[k], text)) k++;
-    if (k == DT__RESULT_NAMES) return; /* the table has it; the curve shows as many as it has colours for */
-    if (k == p->nnames) strcpy(p->name[p->nnames++], text);
-    dt__result *at = (dt__result *)dt__enlarge(p->result, p->nresults, &p->result_cap, sizeof *at);
-    if (at) {
-        p->result = at;
-        p->result[p->nresults].name = k;
-        p->result[p->nresults].step = step;
-        p->result[p->nresults++].value = value;
-    }
-}
-static void dt__history_mark(dt_progress *p, int64_t step)
-{
-    double *at = (double *)dt__enlarge(p->mark, p->nmarks, &p->mark_cap, sizeof *at);
-    if (!at) return;
-    p->mark = at;
-    p->mark[p->nmarks++] = (double)step;
-}
-
-/* Raw values and a smoothed line from the stretches; x and y have room for 3 points each. */
-static void dt__curve_loss(const dt_progress *p, dt_series *raw, dt_series *smooth, double *x, double *y)
-{
-    int64_t n = 0;
-    int     around = p->nstretches >= 10 ? p->nstretches / 50 + 1 : 0;
-    raw->x = x;
-    raw->y = y;
-    for (int i = 0; i < p->nstretches; i++) {
-        const dt__stretch *s = &p->stretch[i];
-        bool               low_first = s->lo_at <= s->hi_at;
-        if (s->n) x[n] = (double)(low_first ? s->lo_at : s->hi_at), y[n++] = low_first ? s->lo : s->hi;
-        if (s->n && s->lo_at != s->hi_at)
-            x[n] = (double)(low_first ? s->hi_at : s->lo_at), y[n++] = low_first ? s->hi : s->lo;
-        if (s->bad) x[n] = (double)s->last, y[n++] = NAN;
-    }
-    raw->n = n;
-    smooth->x = x += n;
-    smooth->y = y += n;
-    for (int i = 0; i < p->nstretches; i++) {
-        double sum = 0, count = 0;
-        for (int k = i - around; k <= i + around; k++)
-            if (k >= 0 && k < p->nstretches && p->stretch[k].n) {
-                double w = (double)(around + 1 - abs(k - i)) * (double)p->stretch[k].n;
-                sum += w * (p->stretch[k].sum / (double)p->stretch[k].n);
-                count += w;
-            }
-        if (!p->stretch[i].n) sum = NAN; /* a gap */
-        x[smooth->n] = 0.5 * ((double)p->stretch[i].first + (double)p->stretch[i].last);
-        y[smooth->n++] = sum / count;
-    }
-}
-static int dt__curve_save(dt_progress *p) /* 0 or errno */
-{
-    dt_series series[2 + DT__RESULT_NAMES];
-    dt_plot   plot;
-    char      label[160] = "";
-    size_t    room = 4 * (size_t)DT__STRETCHES + (size_t)p->nresults, at = 0;
-    double   *mem = (double *)dt_alloc(2 * room * sizeof *mem), *x = mem, *y = mem + room;
-    if (!mem) return ENOMEM;
-    memset(series, 0, sizeof series);
-    memset(&plot, 0, sizeof plot);
-    dt__curve_loss(p, &series[0], &series[1], x, y);
-    at = (size_t)(series[0].n + series[1].n);
-    series[0].light = true;
-    series[0].color = series[1].color = 1;
-    series[1].name = "loss";
-    for (int k = 0; k < p->nnames; k++) {
-        dt_series *e = &series[2 + k];
-        e->x = x + at;
-        e->y = y + at;
-        e->name = p->name[k];
-        e->right = e->dots = true;
-        e->color = 2 + k;
-        for (int64_t i = 0; i < p->nresults; i++)
-            if (p->result[i].name == k) x[at] = (double)p->result[i].step, y[at++] = p->result[i].value, e->n++;
-        size_t used = strlen(label);
-        snprintf(label + used, sizeof label - used, "%s%s", k ? ", " : "", e->name);
-    }
-    plot.title = p->title[0] ? p->title : NULL;
-    plot.x_label = "step";
-    plot.y_label = "loss";
-    plot.right_label = label;
-    plot.series = series;
-    plot.nseries = 2 + p->nnames;
-    plot.mark = p->mark;
-    plot.nmarks = p->nmarks;
-    plot.log_y = p->o.log_loss;
-    plot.log_right = DT_NO;
-    int e = dt__svg_save(p->svg_path, &plot);
-    dt_dealloc(mem, 2 * room * sizeof *mem);
-    return e;
-}
-static void dt__progress_failed(int *kept, int e, const char *path)
-{
-    char text[1200];
-    if (!e || *kept) return;
-    *kept = e;
-    snprintf(text, sizeof text, "dt_progress: cannot write %.1000s: %s", path, strerror(e));
-    dt__log(DT_LOG_WARN, text);
-}
-static void dt__progress_curve(dt_progress *p)
-{
-    if (!p->svg_path[0]) return;
-    dt__progress_failed(&p->svg_error, dt__curve_save(p), p->svg_path);
-    p->last_svg = dt__seconds();
-}
-
-/* ---- the table */
-#define DT__CSV_HEAD "step,epoch,loss,lr,scale,items_per_second,seconds,result,value\n"
-static void dt__csv_number(dt__text_buf *b, double x, bool empty)
-{
-    dt__text_put(b, ",");
-    if (!empty) dt__text_g(b, x, 9);
-}
-static void dt__csv_name(dt__text_buf *b, const char *name) /* quoted where it must be; a name stays in its line */
-{
-    bool quote = strpbrk(name, ",\"\r\n") != NULL;
-    dt__text_put(b, quote ? ",\"" : ",");
-    for (; *name; name++) {
-        if (*name == '"') dt__text_put(b, "\"");
-        dt__text_add(b, *name == '\n' || *name == '\r' ? " " : name, 1);
-    }
-    if (quote) dt__text_put(b, "\"");
-}
-static double dt__progress_rate(const dt_progress *p)
-{
-    return p->rate_seconds > 0 ? p->rate_items / p->rate_seconds : 0;
-}
-
-/* A line for the last step, or (name) for a result. */
-static void dt__csv_line(dt_progress *p, const char *name, double value)
-{
-    dt__text_buf b;
-    if (!p->csv || p->csv_error) return;
-    memset(&b, 0, sizeof b);
-    dt__text_int(&b, p->step);
-    dt__text_put(&b, ",");
-    dt__text_int(&b, p->epoch + 1);
-    dt__csv_number(&b, p->loss, name != NULL);
-    dt__csv_number(&b, p->lr, name || p->lr == 0);
-    dt__csv_number(&b, p->scale, name || p->scale == 0);
-    dt__csv_number(&b, dt__progress_rate(p), name || !p->has_items);
-    dt__csv_number(&b, floor(1e3 * (p->before + dt__seconds() - p->start)) / 1e3, false);
-    if (name) dt__csv_name(&b, name);
-    dt__csv_number(&b, value, name == NULL);
-    if (!name) dt__text_put(&b, ",");
-    dt__text_put(&b, "\n");
-    int e = b.failed ? ENOMEM : 0;
-    errno = 0;
-    if (!e && (fwrite(b.s, 1, b.n, p->csv) != b.n || fflush(p->csv))) e = errno ? errno : EIO;
-    dt__progress_failed(&p->csv_error, e, p->csv_path);
-    dt__text_free(&b);
-}
-/* A number in the C locale's form at *s, which moves behind it; NaN if there is none. */
-static double dt__read_number(const char **s)
-{
-    const char *t = *s;
-    double      v = 0, sign = *t == '-' ? -1 : 1;
-    int         digits = 0, scale = 0, e = 0, esign = 1;
-    if (*t == '-' || *t == '+') t++;
-    if (!strncmp(t, "inf", 3) || !strncmp(t, "nan", 3)) {
-        *s = t + 3;
-        return *t == 'i' ? sign * INFINITY : NAN;
-    }
-    for (bool point = false; (*t >= '0' && *t <= '9') || (*t == '.' && !point); t++) {
-        if (*t == '.') point = true;
-        else v = 10 * v + (*t - '0'), digits++, scale -= point;
-    }
-    if (!digits) return NAN;
-    if (*t == 'e') {
-        t++;
-        if (*t == '-') esign = -1;
-        if (*t == '-' || *t == '+') t++;
-        for (; *t >= '0' && *t <= '9'; t++)
-            if (e < 10000) e = 10 * e + (*t - '0');
-    }
-    *s = t;
-    return sign * v * pow(10, esign * e + scale);
-}
-/* One line of the table into the history. false: it is not one. */
-static bool dt__csv_read(dt_progress *p, char *line, int64_t *step, double *seconds)
-{
-    double      v[7];
-    bool        has[7];
-    const char *s = line;
-    for (int i = 0; i < 7; i++) {
-        const char *at = s;
-        v[i] = dt__read_number(&s);
-        has[i] = s > at;
-        if (*s++ != ',') return false;
-    }
-    if (!has[0] || !has[1] || !(v[0] >= 0 && v[0] < 9e15 && v[1] >= 1 && v[1] < 2e9)) return false;
-    *step = (int64_t)v[0];
-    if (*step > p->o.start_step) return true;
-    *seconds = has[6] ? v[6] : *seconds;
-    if (p->epoch + 1 < (int)v[1]) {
-        dt__history_mark(p, *step - 1);
-        p->epoch = (int)v[1] - 1;
-        p->in_epoch = 0;
-    }
-    if (has[2]) dt__history_add(p, *step, v[2]);
-    p->in_epoch = has[2] ? p->in_epoch + 1 : 0;
-    char *name = line + (s - line), *to = name, *from = name; /* unquote it in place */
-    bool  quoted = *from == '"';
-    for (from += quoted; *from && (quoted ? *from != '"' || from[1] == '"' : *from != ','); from++) {
-        if (quoted && *from == '"') from++;
-        *to++ = *from;
-    }
-    if (quoted && *from++ != '"') return false;
-    if (*from++ != ',') return false;
-    const char *rest = from;
-    double      value = dt__read_number(&rest);
-    *to = 0;
-    if (rest > from) dt__history_result(p, name, *step, value);
-    return *rest == '\n';
-}
-/* Go on in a table: what lies behind start_step, and half a line at its end, is cut off. 0, or a negative status. */
-static int dt__csv_resume(dt_progress *p)
-{
-    char    line[1024];
-    int64_t keep = 0, step = 0, number = 1;
-    bool    good = true;
-    for (; good && fgets(line, sizeof line, p->csv); number++) {
-        size_t n = strlen(line), head = strlen(DT__CSV_HEAD);
-        if (number > 1 || n < head) good = !strncmp(line, DT__CSV_HEAD, n) || number > 1;
-        else good = !strcmp(line, DT__CSV_HEAD);
-        if (good && n && line[n - 1] != '\n') { /* the run before died in the middle of it, or it is another file */
-            good = n + 1 < sizeof line && feof(p->csv);
-            break;
-        }
-        if (good && number > 1) good = dt__csv_read(p, line, &step, &p->before);
-        if (!good || step > p->o.start_step) break;
-        keep += (int64_t)n;
-    }
-    if (!good)
-        return dt_fail(DT_ERR_ARG, "dt_progress_new: line %" PRId64 " of %s is none of a table of dt; use another file",
-                       number, p->csv_path);
-    if (p->nresults && !p->in_epoch) { /* results end an epoch */
-        dt__history_mark(p, p->o.start_step);
-        p->epoch++;
-    }
-    if (ferror(p->csv) || fseek(p->csv, (long)keep, SEEK_SET) || ftruncate(fileno(p->csv), (off_t)keep) ||
-        (!keep && (fputs(DT__CSV_HEAD, p->csv) < 0 || fflush(p->csv))))
-        return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot continue %s: %s", p->csv_path, strerror(errno));
-    return 0;
-}
-static int dt__csv_open(dt_progress *p)
-{
-    bool again = p->o.start_step > 0 && access(p->csv_path, F_OK) == 0;
-    p->csv = fopen(p->csv_path, again ? "r+" : "w");
-    if (!p->csv) return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot open %s: %s", p->csv_path, strerror(errno));
-    if (again) return dt__csv_resume(p);
-    errno = 0;
-    if (fputs(DT__CSV_HEAD, p->csv) < 0 || fflush(p->csv))
-        return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot write %s: %s", p->csv_path, strerror(errno));
-    return 0;
-}
-
-/* ---- the line */
-static void dt__time_text(char *buf, size_t nbytes, double seconds)
-{
-    double  most = 1e9;
-    int64_t s = (int64_t)(seconds > 0 ? (seconds < most ? seconds + 0.5 : most) : 0);
-    if (s >= 3600)
-        snprintf(buf, nbytes, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
-    else
-        snprintf(buf, nbytes, "%d:%02d", (int)(s / 60), (int)(s % 60));
-}
-static void dt__value_text(char *buf, size_t nbytes, double x)
-{
-    double a = fabs(x);
-    dt__number(buf, nbytes, x, 4);
-    if (!isfinite(x) || (a != 0 && (a < 1e-3 || a >= 1e5))) return;
-    snprintf(buf, nbytes, "%.4f", x);
-    dt__fix_point(buf);
-}
-static void dt__rate_text(char *buf, size_t nbytes, double x)
-{
-    dt__number(buf, nbytes, x, 4);
-    if (!(x < 1e9)) return;
-    snprintf(buf, nbytes, x >= 100 ? "%.0f" : x >= 1 ? "%.1f" : "%.3f", x);
-    dt__fix_point(buf);
-}
-static double dt__progress_loss(const dt_progress *p) /* what is shown */
-{
-    if (!isfinite(p->loss)) return p->loss;
-    return p->loss_weight > 0 ? p->loss_sum / p->loss_weight : p->loss;
-}
-static double dt__progress_left(const dt_progress *p) /* seconds, or -1 */
-{
-    int64_t done = p->step - p->o.start_step;
-    double  total = (double)p->o.epochs * (double)p->o.steps;
-    if (p->o.epochs <= 0 || p->o.steps <= 0 || done <= 0 || total < (double)p->step) return -1;
-    return (dt__seconds() - p->start) / (double)done * (total - (double)p->step);
-}
-static int dt__progress_tenth(const dt_progress *p) /* of the run, done */
-{
-    double total = (double)p->o.epochs * (double)p->o.steps;
-    return total > 0 ? (int)fmin(10, 10 * (double)p->step / total) : 0;
-}
-/* The parts of a line, in their order; what does not fit is left out, the less needed first. */
-enum { DT__PART_EPOCH, DT__PART_STEP, DT__PART_LOSS, DT__PART_RATE, DT__PART_LEFT, DT__PART_LR, DT__PART_SCALE,
-       DT__PARTS };
-typedef struct dt__parts {
-    char text[DT__PARTS][80];
-} dt__parts;
-static void dt__progress_parts(const dt_progress *p, dt__parts *l)
-{
-    char num[64];
-    int  epoch = p->epoch + 1;
-    memset(l, 0, sizeof *l);
-    if (p->o.epochs > 1) snprintf(l->text[DT__PART_EPOCH], 80, "epoch %d/%d", epoch, p->o.epochs);
-    else if (p->o.epochs == 0 && (p->o.steps || p->epoch)) snprintf(l->text[DT__PART_EPOCH], 80, "epoch %d", epoch);
-    if (p->o.steps) snprintf(l->text[DT__PART_STEP], 80, "%" PRId64 "/%" PRId64, p->in_epoch, p->o.steps);
-    else snprintf(l->text[DT__PART_STEP], 80, "step %" PRId64, p->step);
-    if (p->step > p->o.start_step) {
-        dt__value_text(num, sizeof num, dt__progress_loss(p));
-        snprintf(l->text[DT__PART_LOSS], 80, "loss %s", num);
-        dt__rate_text(num, sizeof num, dt__progress_rate(p));
-        snprintf(l->text[DT__PART_RATE], 80, "%.40s %s/s", num, p->has_items ? p->unit : "steps");
-    }
-    if (dt__progress_left(p) >= 0) {
-        dt__time_text(num, sizeof num, dt__progress_left(p));
-        snprintf(l->text[DT__PART_LEFT], 80, "%s left", num);
-    }
-    if (p->lr != 0) snprintf(l->text[DT__PART_LR], 80, "lr %s", dt__number(num, sizeof num, p->lr, 4));
-    if (p->scale != 0) snprintf(l->text[DT__PART_SCALE], 80, "scale %s", dt__number(num, sizeof num, p->scale, 9));
-}
-static int dt__parts_columns(const dt__parts *l)
-{
-    int n = 0;
-    for (int i = 0; i < DT__PARTS; i++)
-        if (l->text[i][0]) n += (n ? 2 : 0) + dt__text_columns(l->text[i]);
-    return n;
-}
-/* The line in at most 'columns' of them, with a bar if there is room for one. */
-static void dt__progress_text(const dt_progress *p, char *buf, size_t nbytes, int columns, bool bar)
-{
-    static const int less[] = { DT__PART_LR, DT__PART_SCALE, DT__PART_RATE, DT__PART_EPOCH, DT__PART_LEFT,
-                                DT__PART_STEP };
-    dt__parts        l;
-    size_t           at = 0;
-    dt__progress_parts(p, &l);
-    for (int i = 0; i < 6 && dt__parts_columns(&l) > columns; i++) l.text[less[i]][0] = 0;
-    int room = bar && p->o.steps ? columns - dt__parts_columns(&l) - 4 : 0, cells = room > 30 ? 30 : room;
-    buf[0] = 0;
-    for (int i = 0; i < DT__PARTS; i++) {
-        if (i == DT__PART_STEP && cells >= 8) {
-            int64_t done = p->in_epoch < p->o.steps ? p->in_epoch : p->o.steps;
-            int     full = (int)((double)cells * (double)done / (double)p->o.steps);
-            at += (size_t)snprintf(buf + at, nbytes - at, "%s[", at ? "  " : "");
-            for (int k = 0; k < cells && at + 2 < nbytes; k++) buf[at++] = k < full ? '=' : k == full ? '>' : ' ';
-            at += (size_t)snprintf(buf + at, nbytes - at, "]");
-        }
-        if (!l.text[i][0] || at + 84 > nbytes) continue;
-        at += (size_t)snprintf(buf + at, nbytes - at, "%s%s", at ? "  " : "", l.text[i]);
-    }
-    for (int n = dt__text_columns(buf); n > columns && at > 0; n--) { /* even the loss does not fit */
-        do at--;
-        while (at > 0 && (buf[at] & 0xc0) == 0x80);
-        buf[at] = 0;
-    }
-}
-static int dt__terminal_columns(FILE *f) /* one less than it has: some wrap as soon as the last is written */
-{
-    struct winsize w;
-    memset(&w, 0, sizeof w);
-    if (ioctl(fileno(f), TIOCGWINSZ, &w) == 0 && w.ws_col > 0) return w.ws_col - 1;
-    const char *s = getenv("COLUMNS");
-    int         n = s ? atoi(s) : 0;
-    return n > 0 && n < 10000 ? n - 1 : 79;
-}
-/* Writes a line over the one that stands there. */
-static void dt__progress_over(dt_progress *p, const char *text, bool end)
-{
-    int n = dt__text_columns(text), most = dt__terminal_columns(p->o.file);
-    int blank = p->open_line ? (p->shown < most ? p->shown : most) - n : 0;
-    fprintf(p->o.file, "%s%s%*s%s", p->open_line ? "\r" : "", text, blank > 0 ? blank : 0, "", end ? "\n" : "");
-    fflush(p->o.file);
-    p->open_line = !end;
-    p->shown = end ? 0 : n;
-}
-static void dt__progress_draw(dt_progress *p, bool end)
-{
-    char text[1024];
-    if (p->o.quiet) return;
-    if (p->tty) {
-        dt__progress_text(p, text, sizeof text, dt__terminal_columns(p->o.file), true);
-        dt__progress_over(p, text, end);
-    } else {
-        dt__progress_text(p, text, sizeof text, 1000, false);
-        fprintf(p->o.file, "%s\n", text);
-        fflush(p->o.file);
-    }
-    p->last_line = dt__seconds();
-    p->drawn_step = p->step;
-}
-
-/* ---- the calls */
-static bool dt__copy_path(char *to, size_t nbytes, const char *from, const char *what)
-{
-    if (from && strlen(from) + 40 >= nbytes) {
-        dt_fail(DT_ERR_ARG, "dt_progress_new: %s is too long a path", what);
-        return false;
-    }
-    snprintf(to, nbytes, "%s", from ? from : "");
-    return true;
-}
-DT_API dt_progress *dt_progress_new_with(dt_progress_opts o)
-{
-    if (dt__err.code != DT_OK) return NULL;
-    if (o.epochs < 0 || o.steps < 0 || o.start_step < 0 || !(o.every >= 0)) {
-        dt_fail(DT_ERR_ARG, "dt_progress_new: .epochs, .steps, .start_step and .every must not be negative");
-        return NULL;
-    }
-    dt_progress *p = (dt_progress *)dt__alloc_zero(sizeof *p);
-    if (!p) {
-        dt_fail(DT_ERR_MEMORY, "dt_progress_new: out of memory");
-        return NULL;
-    }
-    p->o = o;
-    if (!p->o.file) p->o.file = stderr;
-    if (p->o.every == 0) p->o.every = 10;
-    const char *term = getenv("TERM");
-    p->tty = fileno(p->o.file) >= 0 && isatty(fileno(p->o.file)) && !(term && !strcmp(term, "dumb"));
-    snprintf(p->unit, sizeof p->unit, "%.31s", o.unit && *o.unit ? o.unit : "items");
-    snprintf(p->title, sizeof p->title, "%.127s", o.title ? o.title : "");
-    p->stride = 1;
-    bool ok = dt__copy_path(p->csv_path, sizeof p->csv_path, o.csv, ".csv") &&
-              dt__copy_path(p->svg_path, sizeof p->svg_path, o.svg, ".svg");
-    if (ok && p->csv_path[0]) ok = dt__csv_open(p) == 0;
-    if (ok && p->svg_path[0]) {
-        int e = dt__curve_save(p); /* a directory that is not there is better known now than in an hour */
-        if (e) ok = dt_fail(DT_ERR_FILE, "dt_progress_new: cannot write %s: %s", p->svg_path, strerror(e)) == 0;
-    }
-    p->step = o.start_step;
-    p->drawn_step = p->step;
-    if (o.steps) {
-        int64_t epoch = o.start_step / o.steps;
-        p->epoch = epoch < INT_MAX ? (int)epoch : INT_MAX - 1;
-        p->in_epoch = o.start_step % o.steps;
-    }
-    p->tenth = dt__progress_tenth(p);
-    if (ok) {
-        p->start = p->last_step = p->last_line = p->last_svg = dt__seconds();
-        return p;
-    }
-    dt_progress_free(p);
-    return NULL;
-}
-DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_opts o)
-{
-    if (!p || dt__err.code != DT_OK) return;
-    double now = dt__seconds(), took = now - p->last_step;
-    if (p->o.steps && p->in_epoch >= p->o.steps) dt_progress_epoch(p); /* nobody said that it ended */
-    p->last_step = now;
-    p->step++;
-    p->in_epoch++;
-    p->loss = loss;
-    p->lr = o.lr;
-    p->scale = o.scale;
-    if (isfinite(loss)) {
-        p->loss_sum = 0.95 * p->loss_sum + 0.05 * dt__clip(loss);
-        p->loss_weight = 0.95 * p->loss_weight + 0.05;
-    }
-    if (o.items > 0 && isfinite(o.items)) p->has_items = true;
-    double keep = exp(-took / 3);
-    p->rate_items = keep * p->rate_items + (p->has_items ? (o.items > 0 && isfinite(o.items) ? o.items : 0) : 1);
-    p->rate_seconds = keep * p->rate_seconds + took;
-    dt__history_add(p, p->step, loss);
-    dt__csv_line(p, NULL, 0);
-    dt_trace_counter("loss", loss);
-    if (o.scale != 0) dt_trace_counter("loss scale", o.scale);
-    int tenth = dt__progress_tenth(p);
-    if (p->tty ? now - p->last_line >= 0.1 || p->in_epoch == p->o.steps
-               : (now - p->last_line >= p->o.every || tenth > p->tenth) && p->in_epoch != p->o.steps) {
-        dt__progress_draw(p, false);
-        p->tenth = tenth;
-    }
-    if (now - p->last_svg >= 60) dt__progress_curve(p);
-}
-DT_API void dt_progress_result(dt_progress *p, const char *name, double value)
-{
-    char num[64];
-    if (!p || dt__err.code != DT_OK) return;
-    if (!name) name = "result";
-    dt__csv_line(p, name, value);
-    dt__history_result(p, name, p->step, value);
-    dt__value_text(num, sizeof num, value);
-    size_t at = strlen(p->results);
-    snprintf(p->results + at, sizeof p->results - at, "  %.60s %s", name, num);
-}
-DT_API void dt_progress_epoch(dt_progress *p)
-{
-    char text[1400], took[64], loss[64];
-    if (!p || dt__err.code != DT_OK) return;
-    dt__history_mark(p, p->step);
-    dt__progress_curve(p);
-    dt__time_text(took, sizeof took, dt__seconds() - p->start);
-    dt__value_text(loss, sizeof loss, dt__progress_loss(p));
-    size_t at = (size_t)snprintf(text, sizeof text, "epoch %d", p->epoch + 1);
-    if (p->o.epochs) at += (size_t)snprintf(text + at, sizeof text - at, "/%d", p->o.epochs);
-    if (p->step > p->o.start_step) at += (size_t)snprintf(text + at, sizeof text - at, "  loss %s", loss);
-    snprintf(text + at, sizeof text - at, "%s  %s", p->results, took);
-    if (!p->o.quiet && p->tty) dt__progress_over(p, text, true);
-    if (!p->o.quiet && !p->tty) fprintf(p->o.file, "%s\n", text), fflush(p->o.file);
-    p->results[0] = 0;
-    p->epoch++;
-    p->in_epoch = 0;
-    p->drawn_step = p->step;
-    p->tenth = dt__progress_tenth(p);
-    p->last_step = p->last_line = dt__seconds();
-}
-DT_API void dt_progress_note(dt_progress *p, const char *format, ...)
-{
-    char    text[1024];
-    va_list ap;
-    if (!p || p->o.quiet || !format) return;
-    va_start(ap, format);
-    vsnprintf(text, sizeof text, format, ap);
-    va_end(ap);
-    bool again = p->open_line;
-    if (p->tty) dt__progress_over(p, text, true);
-    else fprintf(p->o.file, "%s\n", text), fflush(p->o.file);
-    if (again) dt__progress_draw(p, false);
-}
-DT_API dt_status dt_progress_free(dt_progress *p)
-{
-    if (!p) return DT_OK;
-    if (p->open_line || p->step > p->drawn_step) dt__progress_draw(p, true);
-    if (p->start > 0) dt__progress_curve(p); /* not after a failed dt_progress_new */
-    errno = 0;
-    if (p->csv && fclose(p->csv)) dt__progress_failed(&p->csv_error, errno ? errno : EIO, p->csv_path);
-    dt_status s = dt__err.code;
-    if (p->csv_error)
-        s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s; the table ends before that",
-                               p->csv_path, strerror(p->csv_error));
-    if (p->svg_error)
-        s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s", p->svg_path, strerror(p->svg_error));
-    dt_dealloc(p->result, (size_t)p->result_cap * sizeof *p->result);
-    dt_dealloc(p->mark, (size_t)p->mark_cap * sizeof *p->mark);
-    dt_dealloc(p, sizeof *p);
-    return s;
 }
 
 #ifdef __cplusplus

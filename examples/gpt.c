@@ -14,6 +14,7 @@
 #include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_nn.h"
+#include "dt_plot.h"
 #include "example_data.h"
 
 typedef struct config {

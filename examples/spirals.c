@@ -3,8 +3,10 @@
 #define DT_IMPLEMENTATION
 #include "dt.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { BATCH = 256, HIDDEN = 64, NPARAMS = 6 };
 

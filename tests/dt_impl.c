@@ -5,4 +5,6 @@
 #include "../dt_comm.h"
 #include "../dt_data.h"
 #include "../dt_dist.h"
+#include "../dt_io.h"
 #include "../dt_nn.h"
+#include "../dt_plot.h"

@@ -8,7 +8,7 @@
        files_child(fn, arg)                                    what fn returned in a process of its own; FAULT_ENDED:
                                                                a fault ended it; -2: it ended otherwise
    FAULT_EVER is FAULT_FAIL for this call and all behind it. fault.short_writes: a write takes at most that many bytes;
-   fault.interrupts: every other write is interrupted. Include after dt_nn.h with DT_IMPLEMENTATION. */
+   fault.interrupts: every other write is interrupted. Include after dt_io.h with DT_IO_IMPLEMENTATION. */
 #ifndef FAULT_FILES_H
 #define FAULT_FILES_H
 

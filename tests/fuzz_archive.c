@@ -1,7 +1,10 @@
 /* fuzz_archive.c: the reader of safetensors files under libFuzzer; see fuzz.h.
    The first byte of an input says what it is. Odd: a whole file follows. Even: the text of a header, with N before it
    and as much data behind it as the second byte says, so that mutations reach what stands behind the lengths. */
-#define DT_IMPLEMENTATION
+#ifndef DT_IO_IMPLEMENTATION
+#define DT_IO_IMPLEMENTATION /* to see private functions */
+#endif
+#include "../dt_io.h"
 #include "../dt_nn.h"
 
 #include "fuzz.h"

@@ -1,7 +1,8 @@
 /* test_archive.c: safetensors files. What is written comes back; what other programs write opens; what is damaged or
    made to harm is refused with its reason; a write that fails leaves the old file.
    Contents: >>sum >>adopt >>round >>foreign >>refused >>damage >>fuzz >>writing >>paths >>memory */
-#define DT_IMPLEMENTATION
+#define DT_IO_IMPLEMENTATION /* to see private functions */
+#include "../dt_io.h"
 #include "../dt_nn.h"
 
 #include "dt_test.h"
@@ -311,6 +312,67 @@ UTEST(round, mode_follows_the_umask_and_nothing_is_left_beside)
     temp_remove(dir);
 }
 
+UTEST(round, bytes_and_keys_need_no_tensor)
+{
+    char             *dir = temp_dir();
+    const char       *path = temp_in(dir, "bytes.safetensors");
+    const int64_t     wide[3] = { 1, -2, INT64_C(1) << 40 };
+    uint8_t           narrow[5] = { 5, 4, 3, 2, 1 };
+    dt_archive       *w = dt_archive_new();
+    dt_archive_entry  e;
+    int64_t           at, got[3];
+    EXPECT_OK(dt_archive_add_data(w, "narrow", DT_U8, DT_SHAPE(5), narrow));
+    EXPECT_OK(dt_archive_add_data(w, "wide", DT_I64, DT_SHAPE(3, 1), wide));
+    EXPECT_OK(dt_archive_add_data(w, "none", DT_F32, DT_SHAPE(0, 7), NULL));
+    EXPECT_OK(dt_archive_set(w, "one", "1"));
+    EXPECT_TRUE(dt_archive_info(w, 1, &e) && e.nbytes == sizeof wide && e.shape.dim[0] == 3);
+    EXPECT_TRUE(dt_archive_data(w, 1) == NULL); /* it is being written */
+    memset(narrow, 0, sizeof narrow);           /* copied when it was added */
+    EXPECT_OK(dt_archive_write(w, path));
+    dt_archive_free(w);
+
+    dt_archive *r = dt_archive_open(path);
+    ASSERT_TRUE(r != NULL);
+    at = dt_archive_find(r, "wide");
+    ASSERT_TRUE(dt_archive_data(r, at) != NULL);
+    memcpy(got, dt_archive_data(r, at), sizeof got);
+    EXPECT_TRUE(!memcmp(got, wide, sizeof wide));
+    at = dt_archive_find(r, "narrow");
+    EXPECT_TRUE(!memcmp(dt_archive_data(r, at), "\5\4\3\2\1", 5));
+    EXPECT_TRUE(dt_archive_info(r, dt_archive_find(r, "none"), &e) && e.nbytes == 0);
+    EXPECT_TRUE(!dt_archive_data(r, -1) && !dt_archive_data(r, 3) && !dt_archive_data(NULL, 0));
+    int found = 0, keys = 0;
+    for (const char *k; (k = dt_archive_key(r, keys)); keys++) {
+        EXPECT_TRUE(dt_archive_string(r, k) != NULL);
+        found += !strcmp(k, "one");
+    }
+    EXPECT_EQ(found, 1);
+    EXPECT_EQ(keys, 4); /* and format, dt.version, dt.crc32c */
+    EXPECT_TRUE(!dt_archive_key(r, -1) && !dt_archive_key(NULL, 0));
+    dt_archive_free(r);
+    temp_remove(dir);
+}
+UTEST(round, a_tensor_that_was_cast_since_it_was_added_is_an_error)
+{
+    char         *dir = temp_dir();
+    const char   *path = temp_in(dir, "cast.safetensors");
+    const dt_dtype to[2] = { DT_F16, DT_BF16 };
+    dt_model_opts mo = DT__NO_OPTIONS;
+    for (int i = 0; i < 2; i++) { /* to half the bytes; from f16 to bf16, which are as many */
+        mo.dtype = i ? DT_F16 : DT_F32;
+        dt_model   *m = dt_model_new_with(mo);
+        dt_tensor  *p = dt_parameter(m, "w", DT_SHAPE(2, 3), .init = DT_INIT_CONST, .a = 1);
+        dt_archive *w = dt_archive_new();
+        EXPECT_OK(dt_archive_add(w, "w", p));
+        EXPECT_OK(dt_model_cast(m, to[i]));
+        EXPECT_ERROR(dt_archive_write(w, path), i ? "is bf16 (2, 3) now" : "'w' was f32 (2, 3) when it was added");
+        EXPECT_EQ(access(path, F_OK), -1);
+        dt_archive_free(w);
+        dt_model_free(m);
+        dt_end();
+    }
+    temp_remove(dir);
+}
 UTEST(round, mistakes_are_errors)
 {
     dt_archive *w = dt_archive_new();

@@ -1,7 +1,9 @@
 /* test_checkpoint.c: models and trainings that are saved and go on. A resume gives the same bits as never having
    stopped; whatever happens while a checkpoint is written, the newest whole one loads.
    Contents: >>text >>model >>resume >>damage >>crash >>faults >>rotation >>signals >>refusals >>memory */
-#define DT_IMPLEMENTATION
+#define DT_IO_IMPLEMENTATION /* to see private functions, and to make file calls fail */
+#define DT_NN_IMPLEMENTATION
+#include "../dt_io.h"
 #include "../dt_nn.h"
 
 #include "dt_test.h"

@@ -3,7 +3,7 @@
 #if __has_include(<zlib.h>)
 #define DT_USE_ZLIB
 #endif
-#define DT_IMPLEMENTATION
+#define DT_DATA_IMPLEMENTATION /* with DT_USE_ZLIB */
 #include "../dt_data.h"
 
 #include "dt_test.h"

@@ -2,7 +2,7 @@
    what an error or a failed allocation leaves behind, saving and loading. Sees private functions: links alone.
    Contents: >>toy >>golden >>owners >>clipping >>halves >>errors >>numeric >>memory >>saving >>life */
 #define _GNU_SOURCE
-#define DT_IMPLEMENTATION
+#define DT_NN_IMPLEMENTATION /* to see private functions */
 #include "../dt_nn.h"
 
 #include "dt_test.h"
@@ -563,6 +563,15 @@ UTEST(errors, options_an_optimiser_does_not_take)
     EXPECT_EQ(1, dt_optim_groups(opt));
     dt_optimizer_free(opt);
     dt_model_free(m);
+}
+UTEST(errors, the_table_of_numbers_is_in_the_order_of_the_bits)
+{
+#define BIT(n) EXPECT_STREQ(#n, dt__optim_numbers[DT__O_##n].name);
+    DT__OPTIM_NUMBERS(BIT)
+#undef BIT
+#define BIT(n) EXPECT_EQ(offsetof(dt_optim_opts, n), dt__optim_flags[DT__O_##n - DT__O_NUMBERS]);
+    DT__OPTIM_FLAGS(BIT)
+#undef BIT
 }
 UTEST(errors, values_pytorch_refuses)
 {

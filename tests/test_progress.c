@@ -1,7 +1,7 @@
 /* Progress: the line on a terminal and elsewhere, the table, the curve; plots. */
 #include "dt_test.h"
 
-#include "../dt_nn.h"
+#include "../dt_plot.h"
 
 #include <dirent.h>
 #include <fcntl.h>

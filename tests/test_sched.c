@@ -1,6 +1,6 @@
 /* Schedules: values of PyTorch's schedulers over 1,000 steps, warm-up in front of each kind, groups, momentum, the
    metric of a plateau, wrong options, saving and loading. Sees private functions: links alone. */
-#define DT_IMPLEMENTATION
+#define DT_NN_IMPLEMENTATION /* to see private functions */
 #include "../dt_nn.h"
 
 #include "dt_test.h"
@@ -300,6 +300,20 @@ UTEST(sched, wrong_options_are_refused_with_what_is_right)
     fixture_close(&f);
 }
 
+UTEST(sched, the_table_of_options_is_consistent)
+{
+    EXPECT_EQ(strlen(DT__SCHED_LETTERS), (size_t)DT__SCHEDULES);
+    for (int i = 0; i < DT__SCHED_FIELDS; i++) {
+        const dt__sched_field *f = &dt__sched_fields[i];
+        EXPECT_TRUE_MSG(*f->takes && strspn(f->takes, DT__SCHED_LETTERS) == strlen(f->takes), f->name);
+        EXPECT_TRUE_MSG(strspn(f->needs, f->takes) == strlen(f->needs), f->name);
+        EXPECT_TRUE_MSG(strchr("dnibp", f->type) != NULL, f->name);
+        for (int k = 0; k < i; k++) /* each schedule has one line for an option */
+            if (dt__sched_fields[k].at == f->at) EXPECT_TRUE_MSG(!strpbrk(dt__sched_fields[k].takes, f->takes), f->name);
+        if (!f->ends[0] || isnan(f->otherwise)) continue;
+        EXPECT_TRUE_MSG(f->otherwise >= f->lo && f->otherwise <= f->hi, f->name);
+    }
+}
 UTEST(sched, wrong_calls_are_errors_and_change_nothing)
 {
     fixture f;

@@ -1,0 +1,1227 @@
+/* dt_plot.h - v0.1.0 - watching a run: progress line, CSV table, SVG plots */
+/*
+DO THIS
+
+    In one C or C++ file of your program:       #define DT_IMPLEMENTATION
+                                                #include "dt_plot.h"
+    In every other file that uses it:           #include "dt_plot.h"
+
+    dt_base.h must lie beside it. Link with -lm -lpthread.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_plot.h"
+
+    int main(void)
+    {
+        dt_progress *p = dt_progress_new(.epochs = 2, .steps = 100, .unit = "images", .svg = "loss.svg");
+        for (int step = 1; step <= 200; step++) {
+            dt_progress_step(p, 3.0 / step, .items = 64);
+            if (step % 100 == 0) {
+                dt_progress_result(p, "accuracy", 1 - 1.0 / step);
+                dt_progress_epoch(p);
+            }
+        }
+        dt_progress_free(p);
+
+        double    y[50];
+        dt_series squares = { .name = "squares", .y = y, .n = 50 };
+        dt_plot   plot = { .title = "Squares", .series = &squares, .nseries = 1 };
+        for (int i = 0; i < 50; i++) y[i] = i * i;
+        dt_svg_plot("squares.svg", &plot);
+        return dt_check("watching");
+    }
+
+WHAT IT DOES NOT DO
+
+    Lines, dots and marks on one or two axes: no bars, no surfaces, no window. One line of progress a process: one of
+    several ranks shows it, the others say .quiet.
+
+CONTENTS
+
+    >>progress       the progress line, the CSV table, the loss curve
+    >>plots          a plot as an SVG file
+    >>text           implementation from here: numbers, XML, saving
+    >>axes           ranges, ticks, labels
+    >>svg            the plot
+    >>history        what the loss curve remembers
+    >>table          the CSV table: writing, reading it again
+    >>line           the progress line
+    >>calls          what programs call
+
+MACROS
+
+    DT_IMPLEMENTATION, DT_PLOT_IMPLEMENTATION, DT_LINKED, DT_STATIC, DT_MALLOC and DT_FREE: as in dt_base.h.
+
+    The environment: TERM (dumb: plain lines), COLUMNS (where the terminal does not tell its width).
+
+ERRORS
+
+    As in dt_base.h: a call that fails returns NULL or a negative status and leaves a message in dt_error().
+
+THREADS
+
+    A progress belongs to one thread at a time. dt_svg_plot may run on several threads, with different files.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_PLOT_IMPLEMENTATION)
+#define DT_PLOT_IMPLEMENTATION
+#endif
+#if defined(DT_PLOT_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#define DT__WANT_INSIDE
+#endif
+#include "dt_base.h"
+
+#ifndef DT_PLOT_H_INCLUDED
+#define DT_PLOT_H_INCLUDED
+
+#include <stdio.h>
+
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_plot.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>progress
+   Watching a training. On a terminal one line is redrawn, at most 10 times a second and never wider than the terminal:
+       epoch 2/5  [=======>      ]  340/600  loss 0.1234  12345 images/s  0:03 left  scale 65536
+   Elsewhere there are plain lines. The loss shown is an exponential average over about 20 steps (one that is not
+   finite is shown as it is), the rate is an average over about 3 s; pauses between the last step of an epoch and
+   dt_progress_epoch (evaluation) do not slow it. The time left is that of the whole run.
+
+   A file that cannot be opened is an error of dt_progress_new. One that cannot be written later (a full disk) must not
+   cost the training: it is a warning in the log at once, and the error of dt_progress_free. NULL is accepted by all
+   calls. While an error is pending, steps, results and epochs are not counted. The loss and the loss scale are curves
+   in dt.h's trace, where one runs. */
+typedef struct dt_progress dt_progress;
+typedef struct dt_progress_opts {
+    int         dt__first DT_D;
+    int         epochs DT_D;     /* 0: unknown */
+    int64_t     steps DT_D;      /* in an epoch; 0: unknown */
+    const char *unit DT_D;       /* what .items counts: "images"; default "items" */
+    FILE       *file DT_D;       /* default stderr */
+    bool        quiet DT_D;      /* no line at all: other ranks */
+    double      every DT_D;      /* plain lines: seconds between them; default 10, and at each tenth of the run */
+    const char *csv DT_D;        /* a table with a line for each step and each result */
+    const char *svg DT_D;        /* the loss curve: written at the end, at each epoch's end, and each minute */
+    const char *title DT_D;      /* of the curve */
+    dt_switch   log_loss DT_D;   /* its axis; default: if the loss spans more than two decades */
+    int64_t     start_step DT_D; /* resuming: steps done before. The table is continued behind that step, the curve
+                                    shows what the table holds */
+} dt_progress_opts;
+typedef struct dt_progress_step_opts {
+    int    dt__first DT_D;
+    double items DT_D; /* samples, tokens ... of this step */
+    double lr DT_D;    /* for the table */
+    double scale DT_D; /* loss scale */
+} dt_progress_step_opts;
+DT_API dt_progress *dt_progress_new_with(dt_progress_opts o DT_OPT0(dt_progress_opts));
+/* after each step */
+DT_API void         dt_progress_step_with(dt_progress *p, double loss,
+                                          dt_progress_step_opts o DT_OPT0(dt_progress_step_opts));
+/* a named result of the epoch: shown on its line, in the table, and in the curve on the axis to the right */
+DT_API void         dt_progress_result(dt_progress *p, const char *name, double value);
+DT_API void         dt_progress_epoch(dt_progress *p); /* ends an epoch, after its results */
+DT_API void         dt_progress_note(dt_progress *p, const char *format, ...) DT__PRINTF(2, 3); /* a line of its own */
+DT_API dt_status    dt_progress_free(dt_progress *p);
+#ifdef DT__LIT
+#define dt_progress_new(...) dt_progress_new_with(DT__ONLY(dt_progress_opts, __VA_ARGS__))
+#define dt_progress_step(p, ...) \
+    dt_progress_step_with(p, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_progress_step_opts, __VA_ARGS__, ))
+#endif
+
+/* ---------------------------------------------------------------------------------------------------- >>plots
+   A plot as an SVG file (written beside, then renamed). Zero every field that is not used. */
+typedef struct dt_series {
+    const char   *name;   /* in the legend; NULL: not there */
+    const double *x;      /* n values; NULL: 0, 1, 2 ... */
+    const double *y;      /* the line is broken and marked where one is not finite */
+    int64_t       n;      /* more than 1000 points are drawn by their minima and maxima */
+    bool          right;  /* y belongs to the axis on the right */
+    bool          light;  /* thin and pale: raw values behind a smoothed line */
+    bool          dots;   /* a dot at each point */
+    int           color;  /* 1..8; default: the next one */
+} dt_series;
+typedef struct dt_plot {
+    const char      *title, *x_label, *y_label, *right_label;
+    const dt_series *series;
+    int              nseries;
+    const double    *mark; /* vertical lines at these x: ends of epochs */
+    int64_t          nmarks;
+    bool             log_x;
+    dt_switch        log_y, log_right;   /* default: if all values are positive and span over two decades */
+    int              width, height;      /* default 800 x 450 */
+} dt_plot;
+DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_PLOT_H_INCLUDED */
+
+#if defined(DT_PLOT_IMPLEMENTATION) && !defined(DT__PLOT_IMPLEMENTED)
+#define DT__PLOT_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__BASE_IMPLEMENTED)
+#error "dt_plot.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_PLOT_IMPLEMENTATION"
+#endif
+
+#include <sys/ioctl.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(PLOT);
+DT__NEEDS(PLOT, BASE);
+
+/* ==================================================================================================== >>text
+   Text is put together without printf's numbers where a file is made: a locale with a decimal comma would break the
+   table and the SVG. */
+static void dt__text_g(dt__text_buf *b, double x, int digits)
+{
+    char buf[64];
+    dt__text_put(b, dt__number(buf, sizeof buf, x, digits));
+}
+static void dt__text_xml(dt__text_buf *b, const char *text)
+{
+    const unsigned char *s = (const unsigned char *)(text ? text : "");
+    for (int n; *s; s += n) {
+        n = (int)dt__utf8_len(s, 4);
+        if (n == 1 && *s == '&') dt__text_put(b, "&amp;");
+        else if (n == 1 && *s == '<') dt__text_put(b, "&lt;");
+        else if (n == 1 && *s == '>') dt__text_put(b, "&gt;");
+        else if (n == 1 && *s == '"') dt__text_put(b, "&quot;");
+        else if (n == 0 || *s < 0x20 || *s == 0x7f || (n == 3 && s[0] == 0xef && s[1] == 0xbf && s[2] >= 0xbe))
+            dt__text_put(b, "?"); /* what XML does not allow */
+        else dt__text_add(b, (const char *)s, (size_t)n);
+        if (n == 0) n = 1;
+    }
+}
+/* Put the text where path says: written beside, then renamed. 0 or errno. */
+static int dt__text_save(const dt__text_buf *b, const char *path)
+{
+    char beside[1200];
+    if (b->failed) return ENOMEM;
+    if (snprintf(beside, sizeof beside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof beside) return ENAMETOOLONG;
+    FILE *f = fopen(beside, "wb");
+    if (!f) return errno;
+    int e = fwrite(b->s, 1, b->n, f) == b->n ? 0 : errno ? errno : EIO;
+    if (fclose(f) && !e) e = errno ? errno : EIO;
+    if (!e && rename(beside, path)) e = errno;
+    if (e) unlink(beside);
+    return e;
+}
+
+/* ==================================================================================================== >>axes */
+typedef struct dt__axis {
+    double lo, hi; /* of the values; of their logarithms if log */
+    bool   log;
+    double from, to; /* in pixels */
+} dt__axis;
+#define DT__MAX_TICKS 24
+typedef struct dt__tick {
+    double at; /* a value */
+    bool   label;
+} dt__tick;
+
+static double dt__clip(double v) { return v > 1e290 ? 1e290 : v < -1e290 ? -1e290 : v; } /* so that sums exist */
+static bool   dt__axis_has(const dt__axis *a, double v) { return isfinite(v) && (!a->log || v > 0); }
+static double dt__axis_at(const dt__axis *a, double v)
+{
+    double u = a->log ? log10(v) : dt__clip(v);
+    return a->from + (u - a->lo) / (a->hi - a->lo) * (a->to - a->from);
+}
+static double dt__nice(double x) /* the nearest 1, 2 or 5 times a power of ten */
+{
+    double p = pow(10, floor(log10(x))), m = x / p;
+    return (m < 1.5 ? 1 : m < 3.2 ? 2 : m < 7.1 ? 5 : 10) * p;
+}
+/* The range of an axis from the range of its values (lo > hi: there are none). */
+static void dt__axis_set(dt__axis *a, double lo, double hi, bool is_x)
+{
+    if (lo > hi) lo = a->log ? 1 : 0, hi = a->log ? 10 : 1;
+    a->lo = a->log ? log10(lo) : dt__clip(lo);
+    a->hi = a->log ? log10(hi) : dt__clip(hi);
+    bool   one = !(a->hi - a->lo > 1e-9 * (fabs(a->hi) + fabs(a->lo))); /* value only */
+    double more = !one ? 0 : a->log ? 0.5 : a->lo != 0 ? 0.1 * fabs(a->lo) : 1;
+    a->lo -= more;
+    a->hi += more;
+    if (is_x) return;
+    double room = 0.04 * (a->hi - a->lo);
+    bool   from_zero = !a->log && !one && lo >= 0 && lo <= 0.5 * hi; /* unless that wastes half of it */
+    bool   to_zero = !a->log && !one && hi <= 0 && hi >= 0.5 * lo;
+    a->lo = from_zero ? 0 : a->lo - room;
+    a->hi = to_zero ? 0 : a->hi + room;
+}
+static int dt__axis_linear_ticks(const dt__axis *a, dt__tick *t, int want)
+{
+    double step = dt__nice((a->hi - a->lo) / want), first = ceil(a->lo / step - 1e-9);
+    int    n = 0;
+    for (; n < DT__MAX_TICKS && (first + n) * step <= a->hi + 1e-9 * step; n++) {
+        t[n].at = (first + n) * step;
+        t[n].label = true;
+    }
+    return n;
+}
+static int dt__axis_ticks(const dt__axis *a, dt__tick *t, int want)
+{
+    static const double part[] = { 1, 2, 5 };
+    double              span = a->hi - a->lo;
+    if (!a->log) return dt__axis_linear_ticks(a, t, want);
+    int every = (int)ceil(span / 8), n = 0, d = (int)floor(a->lo);
+    if (every < 1) every = 1;
+    for (; d <= a->hi && n < DT__MAX_TICKS; d++)
+        for (int k = 0; k < 3 && n < DT__MAX_TICKS; k++) {
+            double u = d + log10(part[k]);
+            if (u < a->lo - 1e-9 || u > a->hi + 1e-9 || (k ? span > 4 : d % every != 0)) continue;
+            t[n].at = part[k] * pow(10, d);
+            t[n++].label = k == 0 || span < 2;
+        }
+    return n;
+}
+/* As many decimals as tell neighbours apart; k, M, G, T where the largest of an axis (top) has five digits, on a
+   logarithmic axis from a thousand on. */
+static void dt__tick_text(char *buf, size_t nbytes, double v, double step, double top, bool is_log)
+{
+    static const char suffix[] = " kMGT";
+    int               k = 0;
+    if (is_log) top = fabs(v);
+    if (top >= 1e16) {
+        dt__number(buf, nbytes, v, 3);
+        return;
+    }
+    for (double limit = is_log ? 999.5 : 1e4; k < 4 && top >= limit; k++, limit = 999.5)
+        v /= 1e3, step /= 1e3, top /= 1e3;
+    int decimals = step > 0 && !is_log ? (int)ceil(-log10(step) - 1e-9) : 0;
+    if (fabs(v) < 1e-9 * step) v = 0;
+    dt__number(buf, nbytes, v, is_log || decimals > 6 ? 3 : 15);
+    if (!is_log && decimals >= 0 && decimals <= 6) {
+        snprintf(buf, nbytes, "%.*f", decimals, v);
+        dt__fix_point(buf);
+    }
+    size_t n = strlen(buf);
+    if (k && v != 0 && n + 2 < nbytes) buf[n] = suffix[k], buf[n + 1] = 0;
+}
+
+/* ==================================================================================================== >>svg */
+typedef struct dt__svg {
+    const dt_plot *plot;
+    dt__text_buf   out;
+    dt__axis       x, y, right;
+    double         width, height;
+    bool           has_right;
+} dt__svg;
+static const char *const dt__colors[] = { "#2461a8", "#d2601a", "#2d8a57", "#8d4ba5", "#b08a00", "#2f8f9d", "#b3384e",
+                                          "#5f6773" };
+
+static void dt__svg_num(dt__svg *s, double x) /* a tenth of a pixel is enough */
+{
+    dt__text_g(&s->out, fabs(x) < 0.05 ? 0 : floor(x * 10 + 0.5) / 10, 6);
+}
+static void dt__svg_line(dt__svg *s, double x0, double y0, double x1, double y1, const char *style)
+{
+    const char *const key[] = { "<line x1=\"", "\" y1=\"", "\" x2=\"", "\" y2=\"" };
+    double            v[4];
+    v[0] = x0, v[1] = y0, v[2] = x1, v[3] = y1;
+    for (int i = 0; i < 4; i++) dt__text_put(&s->out, key[i]), dt__svg_num(s, v[i]);
+    dt__text_put(&s->out, "\" ");
+    dt__text_put(&s->out, style);
+    dt__text_put(&s->out, "/>\n");
+}
+static void dt__svg_text(dt__svg *s, double x, double y, const char *style, const char *text)
+{
+    dt__text_put(&s->out, "<text x=\"");
+    dt__svg_num(s, x);
+    dt__text_put(&s->out, "\" y=\"");
+    dt__svg_num(s, y);
+    dt__text_put(&s->out, "\" ");
+    dt__text_put(&s->out, style);
+    dt__text_put(&s->out, ">");
+    dt__text_xml(&s->out, text);
+    dt__text_put(&s->out, "</text>\n");
+}
+static void dt__svg_turned(dt__svg *s, double x, double y, int angle, const char *text) /* an axis' name */
+{
+    dt__text_put(&s->out, "<text text-anchor=\"middle\" transform=\"translate(");
+    dt__svg_num(s, x);
+    dt__text_put(&s->out, " ");
+    dt__svg_num(s, y);
+    dt__text_put(&s->out, angle > 0 ? ") rotate(90)\">" : ") rotate(-90)\">");
+    dt__text_xml(&s->out, text);
+    dt__text_put(&s->out, "</text>\n");
+}
+static double dt__series_x(const dt_series *e, int64_t i) { return e->x ? e->x[i] : (double)i; }
+
+/* The range of x (which = 0), y (1) or the right axis (2) over all series. */
+static void dt__svg_range(const dt_plot *p, int which, bool positive, double *lo, double *hi)
+{
+    *lo = INFINITY;
+    *hi = -INFINITY;
+    for (int k = 0; k < p->nseries; k++) {
+        const dt_series *e = &p->series[k];
+        if (which && e->right != (which == 2)) continue;
+        for (int64_t i = 0; i < e->n; i++) {
+            double v = which ? e->y[i] : dt__series_x(e, i);
+            if (!isfinite(v) || (positive && v <= 0)) continue;
+            if (v < *lo) *lo = v;
+            if (v > *hi) *hi = v;
+        }
+    }
+}
+static void dt__svg_axis(const dt_plot *p, dt__axis *a, int which, dt_switch want, double from, double to)
+{
+    double lo, hi;
+    dt__svg_range(p, which, false, &lo, &hi);
+    a->log = want == DT_YES || (want == DT_DEFAULT && lo > 0 && hi > lo && hi / lo > 100);
+    if (a->log && lo <= 0) dt__svg_range(p, which, true, &lo, &hi);
+    a->from = from;
+    a->to = to;
+    dt__axis_set(a, lo, hi, which == 0);
+}
+/* Ticks, their labels and the grid. side: 0 below, 1 left, 2 right. */
+static void dt__svg_ticks(dt__svg *s, const dt__axis *a, int side)
+{
+    dt__tick t[DT__MAX_TICKS];
+    char     text[64];
+    int      n = dt__axis_ticks(a, t, side ? 6 : 8);
+    double   step = n > 1 ? t[1].at - t[0].at : 0, top = n ? fmax(fabs(t[0].at), fabs(t[n - 1].at)) : 0;
+    for (int i = 0; i < n; i++) {
+        double at = dt__axis_at(a, t[i].at);
+        if (side == 0)
+            dt__svg_line(s, at, s->y.to, at, s->y.from, t[i].label ? "stroke=\"#e4e6ea\"" : "stroke=\"#f1f2f4\"");
+        if (side == 1)
+            dt__svg_line(s, s->x.from, at, s->x.to, at, t[i].label ? "stroke=\"#e4e6ea\"" : "stroke=\"#f1f2f4\"");
+        if (side == 2) dt__svg_line(s, s->x.to, at, s->x.to + 4, at, "stroke=\"#5f6773\"");
+        if (!t[i].label) continue;
+        dt__tick_text(text, sizeof text, t[i].at, step, top, a->log);
+        if (side == 0) dt__svg_text(s, at, s->y.from + 17, "text-anchor=\"middle\"", text);
+        if (side == 1) dt__svg_text(s, s->x.from - 7, at + 4, "text-anchor=\"end\"", text);
+        if (side == 2) dt__svg_text(s, s->x.to + 8, at + 4, "text-anchor=\"start\"", text);
+    }
+}
+static void dt__svg_frame(dt__svg *s)
+{
+    const dt_plot *p = s->plot;
+    double         middle = (s->x.from + s->x.to) / 2, center = (s->y.from + s->y.to) / 2;
+    int64_t        every = p->nmarks / 40 + 1;
+    dt__svg_ticks(s, &s->x, 0);
+    dt__svg_ticks(s, &s->y, 1);
+    if (s->has_right) dt__svg_ticks(s, &s->right, 2);
+    for (int64_t i = every - 1; i < p->nmarks; i += every) {
+        if (!dt__axis_has(&s->x, p->mark[i])) continue;
+        double at = dt__axis_at(&s->x, p->mark[i]);
+        if (at < s->x.from - 0.5 || at > s->x.to + 0.5) continue;
+        dt__svg_line(s, at, s->y.to, at, s->y.from, "stroke=\"#9aa1ab\" stroke-dasharray=\"2 4\"");
+    }
+    dt__svg_line(s, s->x.from, s->y.from, s->x.to, s->y.from, "stroke=\"#5f6773\"");
+    dt__svg_line(s, s->x.from, s->y.to, s->x.from, s->y.from, "stroke=\"#5f6773\"");
+    if (s->has_right) dt__svg_line(s, s->x.to, s->y.to, s->x.to, s->y.from, "stroke=\"#5f6773\"");
+    if (p->title) dt__svg_text(s, middle, 22, "text-anchor=\"middle\" font-size=\"15\" font-weight=\"bold\"", p->title);
+    if (p->x_label) dt__svg_text(s, middle, s->height - 12, "text-anchor=\"middle\"", p->x_label);
+    if (p->y_label) dt__svg_turned(s, 18, center, -90, p->y_label);
+    if (p->right_label && s->has_right) dt__svg_turned(s, s->width - 16, center, 90, p->right_label);
+}
+
+/* One line of a series, in pieces between values it cannot show; those are marked at the upper edge. */
+typedef struct dt__pen {
+    dt__svg        *s;
+    const dt__axis *y;
+    const char     *color;
+    bool            light, down, dots;
+    int             crosses;
+    double          x0, y0; /* the piece's first point: alone it becomes a dot */
+    int             points;
+} dt__pen;
+static void dt__pen_dot(dt__pen *n, double x, double y, double radius)
+{
+    dt__text_buf *o = &n->s->out;
+    dt__text_put(o, "<circle cx=\"");
+    dt__svg_num(n->s, x);
+    dt__text_put(o, "\" cy=\"");
+    dt__svg_num(n->s, y);
+    dt__text_put(o, "\" r=\"");
+    dt__text_g(o, radius, 3);
+    dt__text_put(o, "\" fill=\"");
+    dt__text_put(o, n->color);
+    dt__text_put(o, "\"/>\n");
+}
+static void dt__pen_up(dt__pen *n)
+{
+    if (!n->down) return;
+    n->down = false;
+    dt__text_put(&n->s->out, "\"/>\n");
+    if (n->points == 1 && !n->dots) dt__pen_dot(n, n->x0, n->y0, n->light ? 1.2 : 2);
+}
+static void dt__pen_to(dt__pen *n, double xv, double yv)
+{
+    dt__text_buf *o = &n->s->out;
+    if (!dt__axis_has(&n->s->x, xv)) return;
+    double x = dt__axis_at(&n->s->x, xv);
+    if (!dt__axis_has(n->y, yv)) {
+        dt__pen_up(n);
+        if (n->crosses++ < 100)
+            dt__svg_text(n->s, x, n->s->y.to + 4, "text-anchor=\"middle\" font-size=\"13\" fill=\"#c0232c\"",
+                         "\xc3\x97");
+        return;
+    }
+    double y = dt__axis_at(n->y, yv);
+    if (!n->down) {
+        dt__text_put(o, "<polyline fill=\"none\" stroke-linejoin=\"round\" stroke=\"");
+        dt__text_put(o, n->color);
+        dt__text_put(o, n->light ? "\" stroke-width=\"1\" opacity=\"0.32" : "\" stroke-width=\"1.8");
+        dt__text_put(o, "\" points=\"");
+        n->down = true;
+        n->points = 0;
+        n->x0 = x;
+        n->y0 = y;
+    }
+    if (n->points++) dt__text_put(o, n->points % 8 == 1 ? "\n" : " ");
+    dt__svg_num(n->s, x);
+    dt__text_put(o, ",");
+    dt__svg_num(n->s, y);
+}
+static void dt__svg_series(dt__svg *s, const dt_series *e, int color)
+{
+    dt__pen n;
+    int64_t group = e->n > 1000 ? (e->n + 499) / 500 : 1; /* each group gives its minimum and its maximum */
+    memset(&n, 0, sizeof n);
+    n.s = s;
+    n.y = e->right ? &s->right : &s->y;
+    n.color = dt__colors[color];
+    n.light = e->light;
+    n.dots = e->dots;
+    for (int64_t i = 0; i < e->n; i += group) {
+        int64_t end = i + group < e->n ? i + group : e->n, lo = -1, hi = -1, bad = -1;
+        for (int64_t k = i; k < end; k++) {
+            if (!dt__axis_has(n.y, e->y[k])) bad = k;
+            else if (lo < 0) lo = hi = k;
+            else if (e->y[k] < e->y[lo]) lo = k;
+            else if (e->y[k] > e->y[hi]) hi = k;
+        }
+        int64_t a = lo < hi ? lo : hi, b = lo < hi ? hi : lo;
+        if (a >= 0) dt__pen_to(&n, dt__series_x(e, a), e->y[a]);
+        if (b > a) dt__pen_to(&n, dt__series_x(e, b), e->y[b]);
+        if (bad >= 0) dt__pen_to(&n, dt__series_x(e, bad), NAN);
+    }
+    dt__pen_up(&n);
+    for (int64_t i = 0; e->dots && i < e->n && e->n <= 200; i++)
+        if (dt__axis_has(&s->x, dt__series_x(e, i)) && dt__axis_has(n.y, e->y[i]))
+            dt__pen_dot(&n, dt__axis_at(&s->x, dt__series_x(e, i)), dt__axis_at(n.y, e->y[i]), 2.8);
+}
+static int dt__series_color(const dt_plot *p, int k) /* an index of dt__colors */
+{
+    int c = p->series[k].color;
+    return ((c > 0 ? c - 1 : k) % 8 + 8) % 8;
+}
+static int dt__text_columns(const char *s) /* characters, not bytes */
+{
+    int n = 0;
+    for (; *s; s++) n += (*s & 0xc0) != 0x80;
+    return n;
+}
+static void dt__svg_legend(dt__svg *s)
+{
+    double x = s->x.from + 4, y = s->y.to - 14;
+    for (int k = 0; k < s->plot->nseries; k++) {
+        const dt_series *e = &s->plot->series[k];
+        if (!e->name) continue;
+        dt__text_put(&s->out, "<rect width=\"18\" height=\"3\" x=\"");
+        dt__svg_num(s, x);
+        dt__text_put(&s->out, "\" y=\"");
+        dt__svg_num(s, y - 5);
+        dt__text_put(&s->out, "\" fill=\"");
+        dt__text_put(&s->out, dt__colors[dt__series_color(s->plot, k)]);
+        dt__text_put(&s->out, e->light ? "\" opacity=\"0.4\"/>\n" : "\"/>\n");
+        dt__svg_text(s, x + 23, y, "text-anchor=\"start\"", e->name);
+        x += 23 + 6.6 * dt__text_columns(e->name) + 18; /* about what the letters take */
+    }
+}
+static bool dt__svg_check(const dt_plot *p, const char **why)
+{
+    *why = NULL;
+    if (!p || (p->nseries > 0 && !p->series) || p->nseries < 0) *why = "the plot or its series are NULL";
+    else if (p->nmarks < 0 || (p->nmarks > 0 && !p->mark)) *why = "its marks are NULL";
+    else if (p->width < 0 || p->height < 0 || p->width > 100000 || p->height > 100000) *why = "its size is wrong";
+    for (int k = 0; !*why && k < p->nseries; k++)
+        if (p->series[k].n < 0 || (p->series[k].n > 0 && !p->series[k].y)) *why = "a series has no y";
+    return *why == NULL;
+}
+static int dt__svg_save(const char *path, const dt_plot *p) /* p is in order; 0 or errno */
+{
+    dt__svg s;
+    int     any = 0;
+    memset(&s, 0, sizeof s);
+    s.plot = p;
+    s.width = p->width ? p->width : 800;
+    s.height = p->height ? p->height : 450;
+    for (int k = 0; k < p->nseries; k++) {
+        any |= p->series[k].n > 0;
+        s.has_right |= p->series[k].right && p->series[k].n > 0;
+    }
+    dt__svg_axis(p, &s.x, 0, p->log_x ? DT_YES : DT_NO, 66, s.width - (s.has_right ? 70 : 24));
+    dt__svg_axis(p, &s.y, 1, p->log_y, s.height - 52, 62);
+    dt__svg_axis(p, &s.right, 2, p->log_right, s.height - 52, 62);
+    dt__text_put(&s.out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"");
+    dt__svg_num(&s, s.width);
+    dt__text_put(&s.out, "\" height=\"");
+    dt__svg_num(&s, s.height);
+    dt__text_put(&s.out, "\" viewBox=\"0 0 ");
+    dt__svg_num(&s, s.width);
+    dt__text_put(&s.out, " ");
+    dt__svg_num(&s, s.height);
+    dt__text_put(&s.out, "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#2b2f36\">\n"
+                         "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n");
+    dt__svg_frame(&s);
+    for (int k = 0; k < p->nseries; k++) dt__svg_series(&s, &p->series[k], dt__series_color(p, k));
+    dt__svg_legend(&s);
+    if (!any)
+        dt__svg_text(&s, (s.x.from + s.x.to) / 2, (s.y.from + s.y.to) / 2, "text-anchor=\"middle\"", "nothing yet");
+    dt__text_put(&s.out, "</svg>\n");
+    int e = dt__text_save(&s.out, path);
+    dt__text_free(&s.out);
+    return e;
+}
+DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot)
+{
+    const char *why;
+    if (dt__err.code != DT_OK) return dt__err.code;
+    if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: needs the path of a file");
+    if (!dt__svg_check(plot, &why)) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: %s: %s", path, why);
+    int e = dt__svg_save(path, plot);
+    return e ? (dt_status)dt_fail(e == ENOMEM ? DT_ERR_MEMORY : DT_ERR_FILE, "dt_svg_plot: cannot write %s: %s", path,
+                                  strerror(e)) : DT_OK;
+}
+
+/* ==================================================================================================== >>history
+   Of a training: as many stretches of steps as a curve can show. When there are too many, pairs become one. */
+#define DT__STRETCHES 500 /* even; twice as many points are what a plot draws one by one */
+typedef struct dt__stretch {
+    int64_t n, bad;        /* losses that are finite, and those that are not */
+    int64_t first, last;   /* steps */
+    int64_t lo_at, hi_at;
+    double  lo, hi, sum;
+} dt__stretch;
+typedef struct dt__result {
+    int     name; /* in p->name */
+    int64_t step;
+    double  value;
+} dt__result;
+#define DT__RESULT_NAMES 8
+
+struct dt_progress {
+    dt_progress_opts o;
+    char         csv_path[1024], svg_path[1024], title[128], unit[32];
+    FILE        *csv;
+    int          csv_error, svg_error; /* errno of the first failure */
+    bool         tty, open_line;       /* a line without its newline stands on the terminal */
+    int          shown;                /* its columns */
+    int64_t      step, in_epoch, drawn_step;
+    int          epoch; /* ended ones */
+    double       start, before; /* seconds: now at the start, and of earlier runs */
+    double       last_step, last_line, last_svg;
+    int          tenth; /* of the run, of the last plain line */
+    double       loss, lr, scale;
+    double       loss_sum, loss_weight, rate_items, rate_seconds;
+    bool         has_items;
+    dt__stretch  stretch[DT__STRETCHES];
+    int          nstretches;
+    int64_t      stride;
+    char         name[DT__RESULT_NAMES][64];
+    int          nnames;
+    dt__result  *result;
+    int64_t      nresults, result_cap;
+    double      *mark; /* steps at which epochs ended */
+    int64_t      nmarks, mark_cap;
+    char         results[256]; /* of this epoch, as text */
+};
+
+static void dt__history_add(dt_progress *p, int64_t step, double loss)
+{
+    dt__stretch *s = p->nstretches ? &p->stretch[p->nstretches - 1] : NULL;
+    if (s && s->n + s->bad >= p->stride) s = NULL;
+    if (!s && p->nstretches == DT__STRETCHES) {
+        for (int i = 0; i < DT__STRETCHES / 2; i++) {
+            dt__stretch a = p->stretch[2 * i], b = p->stretch[2 * i + 1];
+            if (!a.n || (b.n && b.lo < a.lo)) a.lo = b.lo, a.lo_at = b.lo_at;
+            if (!a.n || (b.n && b.hi > a.hi)) a.hi = b.hi, a.hi_at = b.hi_at;
+            a.n += b.n;
+            a.bad += b.bad;
+            a.sum += b.sum;
+            a.last = b.last;
+            p->stretch[i] = a;
+        }
+        p->nstretches = DT__STRETCHES / 2;
+        p->stride *= 2;
+    }
+    if (!s) {
+        s = &p->stretch[p->nstretches++];
+        memset(s, 0, sizeof *s);
+        s->first = step;
+    }
+    s->last = step;
+    if (!isfinite(loss)) {
+        s->bad++;
+        return;
+    }
+    if (!s->n || loss < s->lo) s->lo = loss, s->lo_at = step;
+    if (!s->n || loss > s->hi) s->hi = loss, s->hi_at = step;
+    s->sum += dt__clip(loss);
+    s->n++;
+}
+static void dt__history_result(dt_progress *p, const char *name, int64_t step, double value)
+{
+    char text[64];
+    int  k = 0;
+    snprintf(text, sizeof text, "%.63s", name);
+    while (k < p->nnames && strcmp(p->name[k], text)) k++;
+    if (k == DT__RESULT_NAMES) return; /* the table has it; the curve shows as many as it has colours for */
+    if (k == p->nnames) strcpy(p->name[p->nnames++], text);
+    dt__result *at = (dt__result *)dt__enlarge(p->result, p->nresults, &p->result_cap, sizeof *at);
+    if (at) {
+        p->result = at;
+        p->result[p->nresults].name = k;
+        p->result[p->nresults].step = step;
+        p->result[p->nresults++].value = value;
+    }
+}
+static void dt__history_mark(dt_progress *p, int64_t step)
+{
+    double *at = (double *)dt__enlarge(p->mark, p->nmarks, &p->mark_cap, sizeof *at);
+    if (!at) return;
+    p->mark = at;
+    p->mark[p->nmarks++] = (double)step;
+}
+
+/* Raw values and a smoothed line from the stretches; x and y have room for 3 points each. */
+static void dt__curve_loss(const dt_progress *p, dt_series *raw, dt_series *smooth, double *x, double *y)
+{
+    int64_t n = 0;
+    int     around = p->nstretches >= 10 ? p->nstretches / 50 + 1 : 0;
+    raw->x = x;
+    raw->y = y;
+    for (int i = 0; i < p->nstretches; i++) {
+        const dt__stretch *s = &p->stretch[i];
+        bool               low_first = s->lo_at <= s->hi_at;
+        if (s->n) x[n] = (double)(low_first ? s->lo_at : s->hi_at), y[n++] = low_first ? s->lo : s->hi;
+        if (s->n && s->lo_at != s->hi_at)
+            x[n] = (double)(low_first ? s->hi_at : s->lo_at), y[n++] = low_first ? s->hi : s->lo;
+        if (s->bad) x[n] = (double)s->last, y[n++] = NAN;
+    }
+    raw->n = n;
+    smooth->x = x += n;
+    smooth->y = y += n;
+    for (int i = 0; i < p->nstretches; i++) {
+        double sum = 0, count = 0;
+        for (int k = i - around; k <= i + around; k++)
+            if (k >= 0 && k < p->nstretches && p->stretch[k].n) {
+                double w = (double)(around + 1 - abs(k - i)) * (double)p->stretch[k].n;
+                sum += w * (p->stretch[k].sum / (double)p->stretch[k].n);
+                count += w;
+            }
+        if (!p->stretch[i].n) sum = NAN; /* a gap */
+        x[smooth->n] = 0.5 * ((double)p->stretch[i].first + (double)p->stretch[i].last);
+        y[smooth->n++] = sum / count;
+    }
+}
+static int dt__curve_save(dt_progress *p) /* 0 or errno */
+{
+    dt_series series[2 + DT__RESULT_NAMES];
+    dt_plot   plot;
+    char      label[160] = "";
+    size_t    room = 4 * (size_t)DT__STRETCHES + (size_t)p->nresults, at = 0;
+    double   *mem = (double *)dt_alloc(2 * room * sizeof *mem), *x = mem, *y = mem + room;
+    if (!mem) return ENOMEM;
+    memset(series, 0, sizeof series);
+    memset(&plot, 0, sizeof plot);
+    dt__curve_loss(p, &series[0], &series[1], x, y);
+    at = (size_t)(series[0].n + series[1].n);
+    series[0].light = true;
+    series[0].color = series[1].color = 1;
+    series[1].name = "loss";
+    for (int k = 0; k < p->nnames; k++) {
+        dt_series *e = &series[2 + k];
+        e->x = x + at;
+        e->y = y + at;
+        e->name = p->name[k];
+        e->right = e->dots = true;
+        e->color = 2 + k;
+        for (int64_t i = 0; i < p->nresults; i++)
+            if (p->result[i].name == k) x[at] = (double)p->result[i].step, y[at++] = p->result[i].value, e->n++;
+        size_t used = strlen(label);
+        snprintf(label + used, sizeof label - used, "%s%s", k ? ", " : "", e->name);
+    }
+    plot.title = p->title[0] ? p->title : NULL;
+    plot.x_label = "step";
+    plot.y_label = "loss";
+    plot.right_label = label;
+    plot.series = series;
+    plot.nseries = 2 + p->nnames;
+    plot.mark = p->mark;
+    plot.nmarks = p->nmarks;
+    plot.log_y = p->o.log_loss;
+    plot.log_right = DT_NO;
+    int e = dt__svg_save(p->svg_path, &plot);
+    dt_dealloc(mem, 2 * room * sizeof *mem);
+    return e;
+}
+static void dt__progress_failed(int *kept, int e, const char *path)
+{
+    if (!e || *kept) return;
+    *kept = e;
+    dt__logf(DT_LOG_WARN, "dt_progress: cannot write %.900s: %s", path, strerror(e));
+}
+static void dt__progress_curve(dt_progress *p)
+{
+    if (!p->svg_path[0]) return;
+    dt__progress_failed(&p->svg_error, dt__curve_save(p), p->svg_path);
+    p->last_svg = dt__seconds();
+}
+
+/* ==================================================================================================== >>table */
+#define DT__CSV_HEAD "step,epoch,loss,lr,scale,items_per_second,seconds,result,value\n"
+static void dt__csv_number(dt__text_buf *b, double x, bool empty)
+{
+    dt__text_put(b, ",");
+    if (!empty) dt__text_g(b, x, 9);
+}
+static void dt__csv_name(dt__text_buf *b, const char *name) /* quoted where it must be; a name stays in its line */
+{
+    bool quote = strpbrk(name, ",\"\r\n") != NULL;
+    dt__text_put(b, quote ? ",\"" : ",");
+    for (; *name; name++) {
+        if (*name == '"') dt__text_put(b, "\"");
+        dt__text_add(b, *name == '\n' || *name == '\r' ? " " : name, 1);
+    }
+    if (quote) dt__text_put(b, "\"");
+}
+static double dt__progress_rate(const dt_progress *p)
+{
+    return p->rate_seconds > 0 ? p->rate_items / p->rate_seconds : 0;
+}
+
+/* A line for the last step, or (name) for a result. */
+static void dt__csv_line(dt_progress *p, const char *name, double value)
+{
+    dt__text_buf b;
+    if (!p->csv || p->csv_error) return;
+    memset(&b, 0, sizeof b);
+    dt__text_int(&b, p->step);
+    dt__text_put(&b, ",");
+    dt__text_int(&b, p->epoch + 1);
+    dt__csv_number(&b, p->loss, name != NULL);
+    dt__csv_number(&b, p->lr, name || p->lr == 0);
+    dt__csv_number(&b, p->scale, name || p->scale == 0);
+    dt__csv_number(&b, dt__progress_rate(p), name || !p->has_items);
+    dt__csv_number(&b, floor(1e3 * (p->before + dt__seconds() - p->start)) / 1e3, false);
+    if (name) dt__csv_name(&b, name);
+    dt__csv_number(&b, value, name == NULL);
+    if (!name) dt__text_put(&b, ",");
+    dt__text_put(&b, "\n");
+    int e = b.failed ? ENOMEM : 0;
+    errno = 0;
+    if (!e && (fwrite(b.s, 1, b.n, p->csv) != b.n || fflush(p->csv))) e = errno ? errno : EIO;
+    dt__progress_failed(&p->csv_error, e, p->csv_path);
+    dt__text_free(&b);
+}
+/* A number in the C locale's form at *s, which moves behind it; NaN if there is none. */
+static double dt__read_number(const char **s)
+{
+    const char *t = *s;
+    double      v = 0, sign = *t == '-' ? -1 : 1;
+    int         digits = 0, scale = 0, e = 0, esign = 1;
+    if (*t == '-' || *t == '+') t++;
+    if (!strncmp(t, "inf", 3) || !strncmp(t, "nan", 3)) {
+        *s = t + 3;
+        return *t == 'i' ? sign * INFINITY : NAN;
+    }
+    for (bool point = false; (*t >= '0' && *t <= '9') || (*t == '.' && !point); t++) {
+        if (*t == '.') point = true;
+        else v = 10 * v + (*t - '0'), digits++, scale -= point;
+    }
+    if (!digits) return NAN;
+    if (*t == 'e') {
+        t++;
+        if (*t == '-') esign = -1;
+        if (*t == '-' || *t == '+') t++;
+        for (; *t >= '0' && *t <= '9'; t++)
+            if (e < 10000) e = 10 * e + (*t - '0');
+    }
+    *s = t;
+    return sign * v * pow(10, esign * e + scale);
+}
+/* One line of the table into the history. false: it is not one. */
+static bool dt__csv_read(dt_progress *p, char *line, int64_t *step, double *seconds)
+{
+    double      v[7];
+    bool        has[7];
+    const char *s = line;
+    for (int i = 0; i < 7; i++) {
+        const char *at = s;
+        v[i] = dt__read_number(&s);
+        has[i] = s > at;
+        if (*s++ != ',') return false;
+    }
+    if (!has[0] || !has[1] || !(v[0] >= 0 && v[0] < 9e15 && v[1] >= 1 && v[1] < 2e9)) return false;
+    *step = (int64_t)v[0];
+    if (*step > p->o.start_step) return true;
+    *seconds = has[6] ? v[6] : *seconds;
+    if (p->epoch + 1 < (int)v[1]) {
+        dt__history_mark(p, *step - 1);
+        p->epoch = (int)v[1] - 1;
+        p->in_epoch = 0;
+    }
+    if (has[2]) dt__history_add(p, *step, v[2]);
+    p->in_epoch = has[2] ? p->in_epoch + 1 : 0;
+    char *name = line + (s - line), *to = name, *from = name; /* unquote it in place */
+    bool  quoted = *from == '"';
+    for (from += quoted; *from && (quoted ? *from != '"' || from[1] == '"' : *from != ','); from++) {
+        if (quoted && *from == '"') from++;
+        *to++ = *from;
+    }
+    if (quoted && *from++ != '"') return false;
+    if (*from++ != ',') return false;
+    const char *rest = from;
+    double      value = dt__read_number(&rest);
+    *to = 0;
+    if (rest > from) dt__history_result(p, name, *step, value);
+    return *rest == '\n';
+}
+/* Go on in a table: what lies behind start_step, and half a line at its end, is cut off. 0, or a negative status. */
+static int dt__csv_resume(dt_progress *p)
+{
+    char    line[1024];
+    int64_t keep = 0, step = 0, number = 1;
+    bool    good = true;
+    for (; good && fgets(line, sizeof line, p->csv); number++) {
+        size_t n = strlen(line), head = strlen(DT__CSV_HEAD);
+        if (number > 1 || n < head) good = !strncmp(line, DT__CSV_HEAD, n) || number > 1;
+        else good = !strcmp(line, DT__CSV_HEAD);
+        if (good && n && line[n - 1] != '\n') { /* the run before died in the middle of it, or it is another file */
+            good = n + 1 < sizeof line && feof(p->csv);
+            break;
+        }
+        if (good && number > 1) good = dt__csv_read(p, line, &step, &p->before);
+        if (!good || step > p->o.start_step) break;
+        keep += (int64_t)n;
+    }
+    if (!good)
+        return dt_fail(DT_ERR_ARG, "dt_progress_new: line %" PRId64 " of %s is none of a table of dt; use another file",
+                       number, p->csv_path);
+    if (p->nresults && !p->in_epoch) { /* results end an epoch */
+        dt__history_mark(p, p->o.start_step);
+        p->epoch++;
+    }
+    if (ferror(p->csv) || fseek(p->csv, (long)keep, SEEK_SET) || ftruncate(fileno(p->csv), (off_t)keep) ||
+        (!keep && (fputs(DT__CSV_HEAD, p->csv) < 0 || fflush(p->csv))))
+        return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot continue %s: %s", p->csv_path, strerror(errno));
+    return 0;
+}
+static int dt__csv_open(dt_progress *p)
+{
+    bool again = p->o.start_step > 0 && access(p->csv_path, F_OK) == 0;
+    p->csv = fopen(p->csv_path, again ? "r+" : "w");
+    if (!p->csv) return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot open %s: %s", p->csv_path, strerror(errno));
+    if (again) return dt__csv_resume(p);
+    errno = 0;
+    if (fputs(DT__CSV_HEAD, p->csv) < 0 || fflush(p->csv))
+        return dt_fail(DT_ERR_FILE, "dt_progress_new: cannot write %s: %s", p->csv_path, strerror(errno));
+    return 0;
+}
+
+/* ==================================================================================================== >>line */
+static void dt__time_text(char *buf, size_t nbytes, double seconds)
+{
+    double  most = 1e9;
+    int64_t s = (int64_t)(seconds > 0 ? (seconds < most ? seconds + 0.5 : most) : 0);
+    if (s >= 3600)
+        snprintf(buf, nbytes, "%" PRId64 ":%02d:%02d", s / 3600, (int)(s / 60 % 60), (int)(s % 60));
+    else
+        snprintf(buf, nbytes, "%d:%02d", (int)(s / 60), (int)(s % 60));
+}
+static void dt__value_text(char *buf, size_t nbytes, double x)
+{
+    double a = fabs(x);
+    dt__number(buf, nbytes, x, 4);
+    if (!isfinite(x) || (a != 0 && (a < 1e-3 || a >= 1e5))) return;
+    snprintf(buf, nbytes, "%.4f", x);
+    dt__fix_point(buf);
+}
+static void dt__rate_text(char *buf, size_t nbytes, double x)
+{
+    dt__number(buf, nbytes, x, 4);
+    if (!(x < 1e9)) return;
+    snprintf(buf, nbytes, x >= 100 ? "%.0f" : x >= 1 ? "%.1f" : "%.3f", x);
+    dt__fix_point(buf);
+}
+static double dt__progress_loss(const dt_progress *p) /* what is shown */
+{
+    if (!isfinite(p->loss)) return p->loss;
+    return p->loss_weight > 0 ? p->loss_sum / p->loss_weight : p->loss;
+}
+static double dt__progress_left(const dt_progress *p) /* seconds, or -1 */
+{
+    int64_t done = p->step - p->o.start_step;
+    double  total = (double)p->o.epochs * (double)p->o.steps;
+    if (p->o.epochs <= 0 || p->o.steps <= 0 || done <= 0 || total < (double)p->step) return -1;
+    return (dt__seconds() - p->start) / (double)done * (total - (double)p->step);
+}
+static int dt__progress_tenth(const dt_progress *p) /* of the run, done */
+{
+    double total = (double)p->o.epochs * (double)p->o.steps;
+    return total > 0 ? (int)fmin(10, 10 * (double)p->step / total) : 0;
+}
+/* The parts of a line, in their order; what does not fit is left out, the less needed first. */
+enum { DT__PART_EPOCH, DT__PART_STEP, DT__PART_LOSS, DT__PART_RATE, DT__PART_LEFT, DT__PART_LR, DT__PART_SCALE,
+       DT__PARTS };
+typedef struct dt__parts {
+    char text[DT__PARTS][80];
+} dt__parts;
+static void dt__progress_parts(const dt_progress *p, dt__parts *l)
+{
+    char num[64];
+    int  epoch = p->epoch + 1;
+    memset(l, 0, sizeof *l);
+    if (p->o.epochs > 1) snprintf(l->text[DT__PART_EPOCH], 80, "epoch %d/%d", epoch, p->o.epochs);
+    else if (p->o.epochs == 0 && (p->o.steps || p->epoch)) snprintf(l->text[DT__PART_EPOCH], 80, "epoch %d", epoch);
+    if (p->o.steps) snprintf(l->text[DT__PART_STEP], 80, "%" PRId64 "/%" PRId64, p->in_epoch, p->o.steps);
+    else snprintf(l->text[DT__PART_STEP], 80, "step %" PRId64, p->step);
+    if (p->step > p->o.start_step) {
+        dt__value_text(num, sizeof num, dt__progress_loss(p));
+        snprintf(l->text[DT__PART_LOSS], 80, "loss %s", num);
+        dt__rate_text(num, sizeof num, dt__progress_rate(p));
+        snprintf(l->text[DT__PART_RATE], 80, "%.40s %s/s", num, p->has_items ? p->unit : "steps");
+    }
+    if (dt__progress_left(p) >= 0) {
+        dt__time_text(num, sizeof num, dt__progress_left(p));
+        snprintf(l->text[DT__PART_LEFT], 80, "%s left", num);
+    }
+    if (p->lr != 0) snprintf(l->text[DT__PART_LR], 80, "lr %s", dt__number(num, sizeof num, p->lr, 4));
+    if (p->scale != 0) snprintf(l->text[DT__PART_SCALE], 80, "scale %s", dt__number(num, sizeof num, p->scale, 9));
+}
+static int dt__parts_columns(const dt__parts *l)
+{
+    int n = 0;
+    for (int i = 0; i < DT__PARTS; i++)
+        if (l->text[i][0]) n += (n ? 2 : 0) + dt__text_columns(l->text[i]);
+    return n;
+}
+/* The line in at most 'columns' of them, with a bar if there is room for one. */
+static void dt__progress_text(const dt_progress *p, char *buf, size_t nbytes, int columns, bool bar)
+{
+    static const int less[] = { DT__PART_LR, DT__PART_SCALE, DT__PART_RATE, DT__PART_EPOCH, DT__PART_LEFT,
+                                DT__PART_STEP };
+    dt__parts        l;
+    size_t           at = 0;
+    dt__progress_parts(p, &l);
+    for (int i = 0; i < 6 && dt__parts_columns(&l) > columns; i++) l.text[less[i]][0] = 0;
+    int room = bar && p->o.steps ? columns - dt__parts_columns(&l) - 4 : 0, cells = room > 30 ? 30 : room;
+    buf[0] = 0;
+    for (int i = 0; i < DT__PARTS; i++) {
+        if (i == DT__PART_STEP && cells >= 8) {
+            int64_t done = p->in_epoch < p->o.steps ? p->in_epoch : p->o.steps;
+            int     full = (int)((double)cells * (double)done / (double)p->o.steps);
+            at += (size_t)snprintf(buf + at, nbytes - at, "%s[", at ? "  " : "");
+            for (int k = 0; k < cells && at + 2 < nbytes; k++) buf[at++] = k < full ? '=' : k == full ? '>' : ' ';
+            at += (size_t)snprintf(buf + at, nbytes - at, "]");
+        }
+        if (!l.text[i][0] || at + 84 > nbytes) continue;
+        at += (size_t)snprintf(buf + at, nbytes - at, "%s%s", at ? "  " : "", l.text[i]);
+    }
+    for (int n = dt__text_columns(buf); n > columns && at > 0; n--) { /* even the loss does not fit */
+        do at--;
+        while (at > 0 && (buf[at] & 0xc0) == 0x80);
+        buf[at] = 0;
+    }
+}
+static int dt__terminal_columns(FILE *f) /* one less than it has: some wrap as soon as the last is written */
+{
+    struct winsize w;
+    memset(&w, 0, sizeof w);
+    if (ioctl(fileno(f), TIOCGWINSZ, &w) == 0 && w.ws_col > 0) return w.ws_col - 1;
+    const char *s = getenv("COLUMNS");
+    int         n = s ? atoi(s) : 0;
+    return n > 0 && n < 10000 ? n - 1 : 79;
+}
+/* Writes a line over the one that stands there. */
+static void dt__progress_over(dt_progress *p, const char *text, bool end)
+{
+    int n = dt__text_columns(text), most = dt__terminal_columns(p->o.file);
+    int blank = p->open_line ? (p->shown < most ? p->shown : most) - n : 0;
+    fprintf(p->o.file, "%s%s%*s%s", p->open_line ? "\r" : "", text, blank > 0 ? blank : 0, "", end ? "\n" : "");
+    fflush(p->o.file);
+    p->open_line = !end;
+    p->shown = end ? 0 : n;
+}
+static void dt__progress_draw(dt_progress *p, bool end)
+{
+    char text[1024];
+    if (p->o.quiet) return;
+    if (p->tty) {
+        dt__progress_text(p, text, sizeof text, dt__terminal_columns(p->o.file), true);
+        dt__progress_over(p, text, end);
+    } else {
+        dt__progress_text(p, text, sizeof text, 1000, false);
+        fprintf(p->o.file, "%s\n", text);
+        fflush(p->o.file);
+    }
+    p->last_line = dt__seconds();
+    p->drawn_step = p->step;
+}
+
+/* ==================================================================================================== >>calls */
+static bool dt__copy_path(char *to, size_t nbytes, const char *from, const char *what)
+{
+    if (from && strlen(from) + 40 >= nbytes) {
+        dt_fail(DT_ERR_ARG, "dt_progress_new: %s is too long a path", what);
+        return false;
+    }
+    snprintf(to, nbytes, "%s", from ? from : "");
+    return true;
+}
+DT_API dt_progress *dt_progress_new_with(dt_progress_opts o)
+{
+    if (dt__err.code != DT_OK) return NULL;
+    if (o.epochs < 0 || o.steps < 0 || o.start_step < 0 || !(o.every >= 0)) {
+        dt_fail(DT_ERR_ARG, "dt_progress_new: .epochs, .steps, .start_step and .every must not be negative");
+        return NULL;
+    }
+    dt_progress *p = (dt_progress *)dt__alloc_zero(sizeof *p);
+    if (!p) {
+        dt_fail(DT_ERR_MEMORY, "dt_progress_new: out of memory");
+        return NULL;
+    }
+    p->o = o;
+    if (!p->o.file) p->o.file = stderr;
+    if (p->o.every == 0) p->o.every = 10;
+    const char *term = getenv("TERM");
+    p->tty = fileno(p->o.file) >= 0 && isatty(fileno(p->o.file)) && !(term && !strcmp(term, "dumb"));
+    snprintf(p->unit, sizeof p->unit, "%.31s", o.unit && *o.unit ? o.unit : "items");
+    snprintf(p->title, sizeof p->title, "%.127s", o.title ? o.title : "");
+    p->stride = 1;
+    bool ok = dt__copy_path(p->csv_path, sizeof p->csv_path, o.csv, ".csv") &&
+              dt__copy_path(p->svg_path, sizeof p->svg_path, o.svg, ".svg");
+    if (ok && p->csv_path[0]) ok = dt__csv_open(p) == 0;
+    if (ok && p->svg_path[0]) {
+        int e = dt__curve_save(p); /* a directory that is not there is better known now than in an hour */
+        if (e) ok = dt_fail(DT_ERR_FILE, "dt_progress_new: cannot write %s: %s", p->svg_path, strerror(e)) == 0;
+    }
+    p->step = o.start_step;
+    p->drawn_step = p->step;
+    if (o.steps) {
+        int64_t epoch = o.start_step / o.steps;
+        p->epoch = epoch < INT_MAX ? (int)epoch : INT_MAX - 1;
+        p->in_epoch = o.start_step % o.steps;
+    }
+    p->tenth = dt__progress_tenth(p);
+    if (ok) {
+        p->start = p->last_step = p->last_line = p->last_svg = dt__seconds();
+        return p;
+    }
+    dt_progress_free(p);
+    return NULL;
+}
+DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_opts o)
+{
+    if (!p || dt__err.code != DT_OK) return;
+    double now = dt__seconds(), took = now - p->last_step;
+    if (p->o.steps && p->in_epoch >= p->o.steps) dt_progress_epoch(p); /* nobody said that it ended */
+    p->last_step = now;
+    p->step++;
+    p->in_epoch++;
+    p->loss = loss;
+    p->lr = o.lr;
+    p->scale = o.scale;
+    if (isfinite(loss)) {
+        p->loss_sum = 0.95 * p->loss_sum + 0.05 * dt__clip(loss);
+        p->loss_weight = 0.95 * p->loss_weight + 0.05;
+    }
+    if (o.items > 0 && isfinite(o.items)) p->has_items = true;
+    double keep = exp(-took / 3);
+    p->rate_items = keep * p->rate_items + (p->has_items ? (o.items > 0 && isfinite(o.items) ? o.items : 0) : 1);
+    p->rate_seconds = keep * p->rate_seconds + took;
+    dt__history_add(p, p->step, loss);
+    dt__csv_line(p, NULL, 0);
+    dt__counter("loss", loss);
+    if (o.scale != 0) dt__counter("loss scale", o.scale);
+    int tenth = dt__progress_tenth(p);
+    if (p->tty ? now - p->last_line >= 0.1 || p->in_epoch == p->o.steps
+               : (now - p->last_line >= p->o.every || tenth > p->tenth) && p->in_epoch != p->o.steps) {
+        dt__progress_draw(p, false);
+        p->tenth = tenth;
+    }
+    if (now - p->last_svg >= 60) dt__progress_curve(p);
+}
+DT_API void dt_progress_result(dt_progress *p, const char *name, double value)
+{
+    char num[64];
+    if (!p || dt__err.code != DT_OK) return;
+    if (!name) name = "result";
+    dt__csv_line(p, name, value);
+    dt__history_result(p, name, p->step, value);
+    dt__value_text(num, sizeof num, value);
+    size_t at = strlen(p->results);
+    snprintf(p->results + at, sizeof p->results - at, "  %.60s %s", name, num);
+}
+DT_API void dt_progress_epoch(dt_progress *p)
+{
+    char text[1400], took[64], loss[64];
+    if (!p || dt__err.code != DT_OK) return;
+    dt__history_mark(p, p->step);
+    dt__progress_curve(p);
+    dt__time_text(took, sizeof took, dt__seconds() - p->start);
+    dt__value_text(loss, sizeof loss, dt__progress_loss(p));
+    size_t at = (size_t)snprintf(text, sizeof text, "epoch %d", p->epoch + 1);
+    if (p->o.epochs) at += (size_t)snprintf(text + at, sizeof text - at, "/%d", p->o.epochs);
+    if (p->step > p->o.start_step) at += (size_t)snprintf(text + at, sizeof text - at, "  loss %s", loss);
+    snprintf(text + at, sizeof text - at, "%s  %s", p->results, took);
+    if (!p->o.quiet && p->tty) dt__progress_over(p, text, true);
+    if (!p->o.quiet && !p->tty) fprintf(p->o.file, "%s\n", text), fflush(p->o.file);
+    p->results[0] = 0;
+    p->epoch++;
+    p->in_epoch = 0;
+    p->drawn_step = p->step;
+    p->tenth = dt__progress_tenth(p);
+    p->last_step = p->last_line = dt__seconds();
+}
+DT_API void dt_progress_note(dt_progress *p, const char *format, ...)
+{
+    char    text[1024];
+    va_list ap;
+    if (!p || p->o.quiet || !format) return;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    bool again = p->open_line;
+    if (p->tty) dt__progress_over(p, text, true);
+    else fprintf(p->o.file, "%s\n", text), fflush(p->o.file);
+    if (again) dt__progress_draw(p, false);
+}
+DT_API dt_status dt_progress_free(dt_progress *p)
+{
+    if (!p) return DT_OK;
+    if (p->open_line || p->step > p->drawn_step) dt__progress_draw(p, true);
+    if (p->start > 0) dt__progress_curve(p); /* not after a failed dt_progress_new */
+    errno = 0;
+    if (p->csv && fclose(p->csv)) dt__progress_failed(&p->csv_error, errno ? errno : EIO, p->csv_path);
+    dt_status s = dt__err.code;
+    if (p->csv_error)
+        s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s; the table ends before that",
+                               p->csv_path, strerror(p->csv_error));
+    if (p->svg_error)
+        s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s", p->svg_path, strerror(p->svg_error));
+    dt_dealloc(p->result, (size_t)p->result_cap * sizeof *p->result);
+    dt_dealloc(p->mark, (size_t)p->mark_cap * sizeof *p->mark);
+    dt_dealloc(p, sizeof *p);
+    return s;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_PLOT_IMPLEMENTATION */
