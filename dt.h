@@ -3733,7 +3733,7 @@ DT_API void dt_block_free(dt_block *b)
 {
     if (!b) return;
     dt__group *group = (dt__group *)b->dt__group;
-    for (int i = 0; group && i < group->n; i++)
+    for (int i = 0; group && group->param && i < group->n; i++)
         if (group->param[i]) group->param[i]->group = NULL;
     if (group) dt_dealloc(group->param, (size_t)group->n * sizeof *group->param);
     if (group) dt_dealloc(group->offset, (size_t)group->n * sizeof *group->offset);
