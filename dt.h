@@ -329,11 +329,16 @@ DT_API void dt_hooks_remove(int id);
 DT_API bool dt_grad_pending(const dt_tensor *param);
 
 /* Parameters in one block: values and gradients of all n become views into two contiguous tensors, in the order given.
-   All of one dtype and device. The block owns neither; free the parameters, then the block. */
+   All of one dtype and device. The block owns neither; free the parameters, then the block.
+   Each parameter begins at an address that is a multiple of 64 bytes. The gaps before the next one are zero in value and
+   in grad, so an update of the whole block must turn value 0 with gradient 0 into 0, and value has dt_numel(value)
+   elements, which may be more than the parameters have together. offset tells where they are. */
 typedef struct dt_block {
-    dt_tensor *value; /* 1-d */
-    dt_tensor *grad;  /* 1-d; whole after a backward: parts of parameters it did not reach are zero */
-    void      *dt__group;
+    dt_tensor     *value;  /* 1-d */
+    dt_tensor     *grad;   /* 1-d; whole after a backward: parts of parameters it did not reach are zero */
+    const int64_t *offset; /* of parameter i of n, in elements of value and grad; the block's own */
+    int            n;
+    void          *dt__group;
 } dt_block;
 DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n);
 DT_API void      dt_block_zero_grad(dt_block *b); /* for every parameter of the block */
@@ -914,6 +919,7 @@ struct dt__node {
 struct dt__group { /* parameters packed into one block */
     int         n;
     dt_tensor **param; /* NULL where one was freed */
+    int64_t    *offset;
     uint32_t    mark;
 };
 typedef struct dt__norm_sync { /* statistics over several ranks, which all come in one order: dt_dist.h */
@@ -963,6 +969,7 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
 /* ---- the tape */
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
+DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* where a parameter begins, behind one that ends there */
 DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean, dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync);
 /* ---- the trace */
 enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
@@ -3548,7 +3555,18 @@ DT_API bool dt_grad_pending(const dt_tensor *param)
     return dt__tls.in_backward && dt__alive(param) && param->mark == dt__tls.backward_id && param->pending > 0;
 }
 
-/* ---- blocks */
+/* ---- blocks
+   The one rule of where parameters are in a block: at multiples of 64 bytes of the block's dtype. The other arrays of a
+   block (f32 masters, gradients, states) have the same offsets in elements and elements that are not smaller, so a
+   parameter begins at a multiple of 64 bytes in each. The memory itself does, too: see alloc of dt_backend. */
+#ifndef DT__PACK_BYTES /* a test packs without gaps and compares */
+#define DT__PACK_BYTES 64
+#endif
+DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype)
+{
+    int64_t size = (int64_t)dt__dtype_size[dtype], each = DT__PACK_BYTES > size ? DT__PACK_BYTES / size : 1;
+    return (end + each - 1) / each * each;
+}
 static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
@@ -3564,7 +3582,7 @@ static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total
             return dt_fail(DT_ERR_DTYPE, "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them apart", i,
                            dt_dtype_name((dt_dtype)p->dtype), p->st->dev->name, dt_dtype_name((dt_dtype)params[0]->dtype),
                                    params[0]->st->dev->name);
-        *total += p->numel;
+        *total = dt__pack_next(*total, p->dtype) + p->numel;
     }
     return 0;
 }
@@ -3621,10 +3639,13 @@ DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
     }
     dt_device *dev = params[0]->st->dev;
     dt__group *group = (dt__group *)dt__alloc_zero(sizeof *group);
+    if (group) group->n = n;
     if (group) group->param = (dt_tensor **)dt__alloc_zero((size_t)n * sizeof *group->param);
+    if (group) group->offset = (int64_t *)dt__alloc_zero((size_t)n * sizeof *group->offset);
     b->dt__group = group;
-    if (group && group->param) {
-        group->n = n;
+    if (group && group->param && group->offset) {
+        b->n = n;
+        b->offset = group->offset;
         b->value = dt__new("dt_pack", dev, params[0]->dtype, &total, 1, DT_LAYOUT_PLAIN);
         b->grad = grad ? grad : dt__new("dt_pack", dev, params[0]->dtype, &total, 1, DT_LAYOUT_PLAIN);
     } else {
@@ -3632,10 +3653,13 @@ DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
         dt_fail(DT_ERR_MEMORY, "dt_pack: out of memory");
     }
     int rc = b->value && b->grad ? dt__fill(b->grad, 0) : DT_ERR_MEMORY;
+    if (!rc) rc = dt__fill(b->value, 0); /* the gaps */
     for (int64_t i = 0, at = 0; i < n && !rc; i++) {
+        at = dt__pack_next(at, params[i]->dtype);
         rc = dt__pack_one(b, params[i], at);
-        at += params[i]->numel;
         if (rc) break;
+        group->offset[i] = at;
+        at += params[i]->numel;
         params[i]->group = group;
         params[i]->group_slot = (int)i;
         group->param[i] = params[i];
@@ -3654,9 +3678,10 @@ DT_API void dt_block_free(dt_block *b)
 {
     if (!b) return;
     dt__group *group = (dt__group *)b->dt__group;
-    for (int i = 0; group && i < group->n; i++)
+    for (int i = 0; group && group->param && i < group->n; i++)
         if (group->param[i]) group->param[i]->group = NULL;
     if (group) dt_dealloc(group->param, (size_t)group->n * sizeof *group->param);
+    if (group) dt_dealloc(group->offset, (size_t)group->n * sizeof *group->offset);
     dt_dealloc(group, sizeof *group);
     dt__unref(b->value);
     dt__unref(b->grad);

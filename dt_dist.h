@@ -287,7 +287,8 @@ DT__NEEDS(DIST, CPU);
 typedef struct dt__bucket { /* a stretch of a block's gradients */
     int      block;
     int      first, n; /* its parameters: m->order[first .. first + n) */
-    int64_t  at, numel;
+    int64_t  at, length; /* in the block, gaps among it */
+    int64_t  numel;      /* of its parameters */
     int      last;    /* the earliest made of its parameters, which is ready last: an index of m->param */
     int      waiting; /* parameters the backward has yet to reach */
     dt_work *work;
@@ -582,6 +583,7 @@ static int dt__buckets_make(dt_ddp *d)
             }
             b->n++;
             b->numel += p->t->numel;
+            b->length = p->offset + p->t->numel - b->at;
             b->last = dt__param_index(m, p);
         }
     }
@@ -590,8 +592,8 @@ static int dt__buckets_make(dt_ddp *d)
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         for (int k = 0; k < b->n; k++) d->of[b->first + k] = i;
-        d->total += b->numel;
     }
+    for (int i = 0; i < m->nblocks; i++) d->total += m->block[i].b.grad->numel; /* what slots exchange: gaps, too */
     int64_t nbytes = 0, buckets = d->nbuckets;
     for (int i = 0; i < m->nparams; i++)
         if (m->param[i]->buffer) nbytes += dt__buffer_nbytes(m->param[i]->t);
@@ -792,13 +794,13 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
     for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_blank(m->order[b->first + k]->t);
     /* halves are divided before the sum, where they cannot overflow */
     double scale = halves ? d->before * d->after : d->before;
-    if (!rc && d->far) rc = dt__ddp_scale_flag(d, g, b->at, b->numel, scale, d->flags, b - d->bucket);
-    else if (!rc) rc = dt__ddp_scale(d, g, b->at, b->numel, scale, d->o.no_check ? NULL : &bad);
+    if (!rc && d->far) rc = dt__ddp_scale_flag(d, g, b->at, b->length, scale, d->flags, b - d->bucket);
+    else if (!rc) rc = dt__ddp_scale(d, g, b->at, b->length, scale, d->o.no_check ? NULL : &bad);
     if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->first, b->n);
     if (rc) return rc;
     if (b == d->bucket) d->stats.ready += 1e-9 * (double)(dt_trace_now() - d->t_begin);
-    d->stats.bytes += b->numel * (int64_t)dt__dtype_size[g->dtype];
-    b->work = dt_comm_allreduce_start(d->c, dt__bucket_data(d, b), b->numel, g->dtype, DT_COMM_SUM);
+    d->stats.bytes += b->length * (int64_t)dt__dtype_size[g->dtype];
+    b->work = dt_comm_allreduce_start(d->c, dt__bucket_data(d, b), b->length, g->dtype, DT_COMM_SUM);
     return b->work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
 /* What the passes over the buckets have found on the device: looked at once a step, when all of them are queued. Which
@@ -2107,6 +2109,7 @@ static int dt__replica_blocks(dt__part *d, const dt_model *m)
         d->grad[i] = dt__new("dt_parallel", d->dev, g->dtype, g->shape, 1, DT_LAYOUT_PLAIN);
         if (d->p->own) d->value[i] = dt__new("dt_parallel", d->dev, v->dtype, v->shape, 1, DT_LAYOUT_PLAIN);
         if (!d->grad[i] || (d->p->own && !d->value[i])) return DT_ERR_MEMORY;
+        if (dt__fill(d->grad[i], 0)) return DT_ERR_MEMORY; /* the gaps between parameters stay so */
     }
     return 0;
 }

@@ -591,12 +591,14 @@ typedef struct dt__param { /* a parameter or buffer of a model */
     uint8_t    in_run;     /* when its optimiser made its runs it had a gradient */
 } dt__param;
 
-typedef struct dt__mblock { /* parameters of one dtype, optimiser and group, in reverse order of creation */
+/* Parameters of one dtype, optimiser and group, in reverse order of creation. All arrays have the length of the block and
+   zeros between parameters (see dt_pack); the same offsets hold in each. */
+typedef struct dt__mblock {
     dt_block   b;
     dt_tensor *master; /* f32 values behind half ones, or NULL */
     dt_tensor *mgrad;  /* f32 gradients, unscaled: used when 'use_mgrad' */
     uint8_t    use_mgrad;
-    dt_tensor *state[DT__MAX_STATES]; /* f32, as long as the block; made by the optimiser's first step or by a load */
+    dt_tensor *state[DT__MAX_STATES]; /* f32; made by the optimiser's first step or by a load */
     int        first, n; /* its parameters: m->order[first .. first + n) */
     int        opt, group;
 } dt__mblock;
@@ -676,8 +678,8 @@ typedef struct dt__run { /* a stretch of a block that one kernel call updates */
     int        block, group;
     int64_t    offset, n;
     int        first, nparams; /* m->order[first .. first + nparams) */
-    dt_tensor *segments;       /* i64: where parameters begin in the run, and its end; LARS and LAMB */
-    dt_tensor *wnorm, *unorm;  /* of each parameter: norms of its value, and of its gradient or update */
+    dt_tensor *segments;       /* LARS and LAMB: i64, where parameters and the gaps behind them begin, and the end */
+    dt_tensor *wnorm, *unorm;  /* of each segment: norms of its value, and of its gradient or update */
 } dt__run;
 
 struct dt_optimizer {
@@ -1212,8 +1214,8 @@ static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt
         dt__param *p = m->order[nb->first + i];
         list[i] = p->t;
         p->block = (int)(nb - m->block);
-        p->offset = at;
-        at += p->t->numel;
+        p->offset = dt__pack_next(at, p->t->dtype);
+        at = p->offset + p->t->numel;
     }
     dt_tensor *grads = m->watch && m->watch->grads ? m->watch->grads(m->watch->user, list[0]->dtype, at) : NULL;
     int        rc = dt__pack(&nb->b, list, nb->n, grads);
@@ -2306,16 +2308,20 @@ DT_API void dt_optimizer_zero_grad(dt_optimizer *opt)
 {
     if (opt && opt->m) dt__optim_clear(opt);
 }
-/* LARS and LAMB: where the parameters of a run begin, and room for their norms. */
+/* LARS and LAMB: where the parameters of a run begin and end, and room for the norms. The gap behind a parameter is a
+   segment of its own: the norm is of the parameter alone, bit for bit as if there were no gaps. */
 static int dt__run_segments(dt_optimizer *opt, dt__run *r)
 {
     dt_model *m = opt->m;
     if ((opt->kind != DT__LARS && opt->kind != DT__LAMB) || opt->group[r->group].no_trust) return 0;
     dt_device *dev = m->block[r->block].b.value->st->dev;
-    int64_t    n = r->nparams, ends = n + 1, *at = (int64_t *)dt_scratch((size_t)ends * sizeof *at);
+    int64_t    n = 2 * r->nparams - 1, ends = n + 1, *at = (int64_t *)dt_scratch((size_t)ends * sizeof *at);
     if (!at) return DT_ERR_MEMORY;
-    for (int i = 0; i < r->nparams; i++) at[i] = m->order[r->first + i]->offset - r->offset;
-    at[n] = r->n;
+    for (int i = 0; i < r->nparams; i++) {
+        const dt__param *p = m->order[r->first + i];
+        at[2 * i] = p->offset - r->offset;
+        at[2 * i + 1] = at[2 * i] + p->t->numel;
+    }
     r->segments = dt__new("dt_step", dev, DT_I64, &ends, 1, DT_LAYOUT_PLAIN);
     r->wnorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     r->unorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
@@ -2353,7 +2359,7 @@ static int dt__runs_of_block(dt_optimizer *opt, int block)
             r->offset = p->offset;
             r->first = k;
         }
-        r->n += p->t->numel;
+        r->n = p->offset + p->t->numel - r->offset;
         r->nparams++;
     }
     return 0;
@@ -2415,7 +2421,34 @@ static void dt__in_part(dt_call *c, const dt_tensor *t, const dt__run *r)
 {
     dt__view_part(dt__in(c, t), r->offset, r->n);
 }
-/* The gradients of a run := f(them). */
+/* One parameter of a run, without the gap behind it. */
+static dt__run dt__run_param(const dt_optimizer *opt, const dt__run *r, int i)
+{
+    const dt__param *p = opt->m->order[r->first + i];
+    dt__run          one = *r;
+    one.offset = p->offset;
+    one.n = p->t->numel;
+    one.first = r->first + i;
+    one.nparams = 1;
+    return one;
+}
+/* t := 0 between the parameters of a run. */
+static int dt__run_clear_gaps(dt_optimizer *opt, const dt__run *r, dt_tensor *t)
+{
+    int rc = 0;
+    for (int i = 1; t && i < r->nparams && !rc; i++) {
+        dt__run a = dt__run_param(opt, r, i - 1), b = dt__run_param(opt, r, i), gap = a;
+        dt_call c;
+        gap.offset = a.offset + a.n;
+        gap.n = b.offset - gap.offset;
+        if (!gap.n) continue;
+        dt__call_begin(&c, DT_K_fill);
+        dt__out_part(&c, t, &gap);
+        rc = dt__go(t->st->dev, &c);
+    }
+    return rc;
+}
+/* The gradients of a run := f(them); f(0) is 0. */
 static int dt__run_map(dt_optimizer *opt, const dt__run *r, int fn, double a, double b)
 {
     dt_tensor *g = dt__run_grad(opt, r);
@@ -2496,7 +2529,10 @@ DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
     int        rc = t ? dt__download(t, &norm) : DT_ERR_MEMORY;
     double     k = max_norm / ((double)norm + 1e-6);
     dt__unref(t);
-    for (int i = 0; i < opt->nruns && !rc && !(k >= 1); i++) rc = dt__run_map(opt, &opt->run[i], DT_U_AFFINE, k, 0);
+    for (int i = 0; i < opt->nruns && !rc && !(k >= 1); i++) {
+        rc = dt__run_map(opt, &opt->run[i], DT_U_AFFINE, k, 0);
+        if (!rc && !isfinite(k)) rc = dt__run_clear_gaps(opt, &opt->run[i], dt__run_grad(opt, &opt->run[i]));
+    }
     return rc ? (double)NAN : (double)norm;
 }
 DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value)
@@ -2561,6 +2597,7 @@ static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
         dt__out_part(&c, sum, r);
         c.u.ew.a = g->initial_accumulator;
         rc = dt__go(sum->st->dev, &c);
+        if (!rc) rc = dt__run_clear_gaps(opt, r, sum);
     }
     return rc;
 }
@@ -2636,6 +2673,20 @@ static int dt__run_update(dt_optimizer *opt, const dt__run *r, const dt__step_te
     dt__run_scalars(&c, opt, r);
     return dt__go(value->st->dev, &c);
 }
+/* Gaps are zero in value, gradient and states, and an update leaves them so: every formula gives +-0 for zeros. Except 0/0
+   with an eps that is 0 in f32: then they are cleared. (A clip coefficient that is not finite makes all parameters of the
+   optimiser NaN, and these gaps, too; nothing reads gaps as data.) */
+static int dt__run_end(dt_optimizer *opt, const dt__run *r)
+{
+    dt__mblock *b = &opt->m->block[r->block];
+    bool        divides = opt->kind != DT__SGD && opt->kind != DT__LARS;
+    int         rc = 0;
+    if (!divides || (float)opt->group[r->group].eps > 0) return 0;
+    rc = dt__run_clear_gaps(opt, r, b->b.value);
+    if (!rc) rc = dt__run_clear_gaps(opt, r, b->master);
+    for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__run_clear_gaps(opt, r, b->state[k]);
+    return rc;
+}
 static int dt__step_update(dt_optimizer *opt)
 {
     dt_model            *m = opt->m;
@@ -2659,7 +2710,10 @@ static int dt__step_update(dt_optimizer *opt)
         if (!w.gscale) rc = dt_error_code();
     }
     for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_begin(opt, &opt->run[i]);
-    for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_update(opt, &opt->run[i], &w);
+    for (int i = 0; i < opt->nruns && !rc; i++) {
+        rc = dt__run_update(opt, &opt->run[i], &w);
+        if (!rc) rc = dt__run_end(opt, &opt->run[i]);
+    }
     dt__unref(w.gscale);
     dt__unref(w.u);
     return rc;

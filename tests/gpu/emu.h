@@ -73,8 +73,12 @@ EMU_API int         emu_devices(void);
 EMU_API int         emu_physical(int device);      /* its number before CUDA_VISIBLE_DEVICES */
 EMU_API int         emu_capability(int device);    /* 80 */
 EMU_API bool        emu_in_host_function(void);
-enum { EMU_GEMMS, EMU_CONVS, EMU_COLLECTIVES, EMU_COUNTS };
+enum { EMU_GEMMS, EMU_CONVS, EMU_COLLECTIVES, EMU_OPERANDS, EMU_UNALIGNED, EMU_COUNTS };
 EMU_API void        emu_count(int what);
+EMU_API uint64_t    emu_counted(int what); /* for tests: dlsym(RTLD_DEFAULT, "emu_counted") */
+/* A matrix or tensor that cuBLAS or cuDNN got: one whose address is not a multiple of 16 bytes counts as unaligned, too.
+   The real libraries take it, and compute slower. */
+EMU_API void        emu_operand(const void *ptr, const char *who);
 
 /* ---- memory. Device addresses; who names the caller in messages. */
 enum { EMU_READ = 1, EMU_WRITE = 2 };

@@ -330,6 +330,9 @@ static int product_run(emu_work *w)
         const char *a = p->pointers ? pa[i] : (const char *)p->a + i * p->stride_a * (int64_t)wab;
         const char *b = p->pointers ? pb[i] : (const char *)p->b + i * p->stride_b * (int64_t)wab;
         char       *c = p->pointers ? pc[i] : (char *)p->c + i * p->stride_c * (int64_t)wc;
+        emu_operand(a, w->name);
+        emu_operand(b, w->name);
+        emu_operand(c, w->name);
         if (!run_one(p, a, b, c, alpha, beta, at, bt, sum)) break;
     }
     free(at);

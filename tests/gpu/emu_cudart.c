@@ -122,7 +122,21 @@ void emu_wake(void)
     __atomic_add_fetch(&emu.moved, 1, __ATOMIC_RELAXED);
     emu_wake_for_others();
 }
-void emu_count(int what) { emu.other[what]++; }
+void     emu_count(int what) { emu.other[what]++; }
+uint64_t emu_counted(int what)
+{
+    emu_lock();
+    uint64_t n = what >= 0 && what < EMU_COUNTS ? emu.other[what] : 0;
+    emu_unlock();
+    return n;
+}
+void emu_operand(const void *ptr, const char *who)
+{
+    emu_count(EMU_OPERANDS);
+    if ((uintptr_t)ptr % 16 == 0) return;
+    emu_count(EMU_UNALIGNED);
+    emu_note("%s: an operand at %p, which is not a multiple of 16", who, ptr);
+}
 int  emu_device(void) { return current; }
 int  emu_devices(void) { return emu.ndevices; }
 int  emu_physical(int d) { return emu.device[d].physical; }

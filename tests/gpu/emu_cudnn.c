@@ -889,6 +889,8 @@ static cudnnStatus_t convolve(cudnnHandle_t hh, const task *t, const float *alph
     }
     for (int i = 0; !st && i < 4; i++)
         if (operand[i] && (uintptr_t)operand[i] % e) st = CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
+    for (int i = 0; !st && i < 4; i++)
+        if (operand[i]) emu_operand(operand[i], name);
     if (!st && emu_is_device_pointer(alpha)) {
         emu_fail(h->device, cudaErrorIllegalAddress, "%s: alpha and beta are read on the host", name);
         st = CUDNN_STATUS_EXECUTION_FAILED;

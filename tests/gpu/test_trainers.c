@@ -4,9 +4,21 @@
 
 #include "../../dt_cuda.h"
 #include "../../dt_nn.h"
+#include "emu.h"
 #include "nets.h"
 
+#include <dlfcn.h>
+
 UTEST_MAIN()
+
+/* Of the emulated libraries: matrices and tensors they got, or those of them not at a multiple of 16 bytes; 0 on a GPU. */
+static uint64_t counted(int what)
+{
+    void    *p = dlsym(RTLD_DEFAULT, "emu_counted");
+    uint64_t (*fn)(int what) = NULL;
+    memcpy(&fn, &p, sizeof fn);
+    return p ? fn(what) : 0;
+}
 
 /* Losses of a few steps, and of one in evaluation; false: an error, which is told. */
 static bool train(const trainer *t, dt_device *dev, const char *level, dt_dtype dtype, int kind, double *loss)
@@ -50,7 +62,10 @@ static void compare(int *utest_result, const trainer *t, const char *level, dt_d
     dt_device *gpu = dt_cuda(0);
     ASSERT_TRUE(gpu != NULL);
     ASSERT_TRUE(train(t, dt_cpu(), level, dtype, kind, a));
+    uint64_t crooked = counted(EMU_UNALIGNED), operands = counted(EMU_OPERANDS);
     ASSERT_TRUE(train(t, gpu, level, dtype, kind, b));
+    EXPECT_EQ_MSG((uint64_t)0, counted(EMU_UNALIGNED) - crooked, "operands that are not aligned to 16 bytes");
+    if (dlsym(RTLD_DEFAULT, "emu_counted")) EXPECT_GT(counted(EMU_OPERANDS), operands);
     /* a few roundings of the format, which the steps in between make larger */
     double eps = !strcmp(level, "none") || !strcmp(level, "O0") ? 0x1p-23 : dtype == DT_F16 ? 0x1p-10 : 0x1p-7;
     for (int i = 0; i <= STEPS; i++) {
