@@ -273,17 +273,17 @@ fuzz-%: build/fuzz/fuzz_%
 	@mkdir -p build/fuzz/$*
 	$< -runs=$(RUNS) -dict=tests/fuzz_$*.dict -malloc_limit_mb=64 -max_len=4096 -print_final_stats=1 \
 	    -artifact_prefix=build/fuzz/ build/fuzz/$* tests/corpus/$*
-build/fuzz/fuzz_%: build/fuzz/fuzz_%.o build/fuzz/dt_data.o
-	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
-# these have an implementation of their own
-$(patsubst %,build/fuzz/%,fuzz_archive $(patsubst tests/%.c,%,$(wildcard tests/fuzz_comm_*.c))): build/fuzz/%: build/fuzz/%.o
+build/fuzz/fuzz_%: build/fuzz/fuzz_%.o build/fuzz/libdt.a
 	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
 build/fuzz/%.o: tests/%.c
 	@mkdir -p $(@D)
 	$(FUZZ_CC) -MMD -MP -c $< -o $@
-build/fuzz/dt_data.o: $(HEADERS)
+build/fuzz/lib/%.o: %.h
 	@mkdir -p $(@D)
-	printf '%s\n' '#define DT_IMPLEMENTATION' '#include "dt_data.h"' | $(FUZZ_CC) -I. -x c - -c -o $@
+	$(FUZZ_CC) -DDT_$(PART_$*)_IMPLEMENTATION -MMD -MP -x c -c $< -o $@
+build/fuzz/libdt.a: $(HEADERS:%.h=build/fuzz/lib/%.o)
+	@rm -f $@
+	$(AR) rcs $@ $^
 
 bench-gemm: ## GEMM beside OpenBLAS and BLIS
 	@$(call install,libopenblas.so.0,libopenblas0)

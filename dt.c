@@ -7,9 +7,6 @@
    -DDT_PART and the implementation macro of one header; the Makefile does that:
 
        cc -O2 -c -DDT_PART -DDT_CPU_IMPLEMENTATION dt.c -o dt_cpu.o */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* the first header may be one whose implementation is not asked for, and include a libc header */
-#endif
 #ifndef DT_PART
 #define DT_IMPLEMENTATION
 #endif

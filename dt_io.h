@@ -76,9 +76,6 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_IO_IMPLEMENTATION)
 #define DT_IO_IMPLEMENTATION
 #endif
-#if defined(DT_IO_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE
-#endif
 #include "dt_base.h"
 
 #ifndef DT_IO_H_INCLUDED

@@ -71,9 +71,6 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_PLOT_IMPLEMENTATION)
 #define DT_PLOT_IMPLEMENTATION
 #endif
-#if defined(DT_PLOT_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
-#define DT__WANT_INSIDE
-#endif
 #include "dt_base.h"
 
 #ifndef DT_PLOT_H_INCLUDED

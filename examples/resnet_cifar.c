@@ -21,6 +21,7 @@
 #include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_dist.h"
+#include "dt_mpi.h"
 #include "dt_plot.h"
 #include "example_data.h"
 

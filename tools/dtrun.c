@@ -19,7 +19,8 @@
 #ifndef DT_STATIC
 #define DT_STATIC
 #endif
-#define DT_IMPLEMENTATION
+#define DT_BASE_IMPLEMENTATION
+#define DT_NET_IMPLEMENTATION
 #include "../dt_net.h"
 
 #include <sys/epoll.h>
