@@ -362,7 +362,7 @@ DT__INSIDE size_t dt__utf8_len(const void *s, size_t n);
 enum { DT__LAUNCHERS = 5, DT__LAUNCHER_RANK = 0, DT__LAUNCHER_SIZE, DT__LAUNCHER_LOCAL_RANK, DT__LAUNCHER_LOCAL_SIZE };
 DT__INSIDE const char *dt__launcher_name(int launcher, int what); /* NULL: this launcher has none for it */
 DT__INSIDE int         dt__launcher(void); /* the one whose variables are set; -1: none */
-DT__INSIDE int         dt__launcher_number(int what); /* of that launcher; -1: not there, or no number */
+DT__INSIDE int         dt__launcher_number(int what); /* of it, or of any if there is none; -1: not set, or no number */
 
 /* ---- HMAC-SHA-256. No table or branch depends on a secret. */
 typedef struct dt__hmac {
@@ -732,12 +732,15 @@ DT__INSIDE int dt__launcher(void)
 }
 DT__INSIDE int dt__launcher_number(int what)
 {
-    int         l = dt__launcher();
-    const char *name = l >= 0 ? dt__launcher_name(l, what) : NULL, *s = name ? getenv(name) : NULL;
-    char       *end;
-    if (!s) return -1;
-    long v = strtol(s, &end, 10);
-    return end != s && !*end && v >= 0 && v <= INT_MAX ? (int)v : -1;
+    int launcher = dt__launcher();
+    for (int i = 0; i < DT__LAUNCHERS; i++) {
+        const char *name = launcher < 0 || i == launcher ? dt__launcher_name(i, what) : NULL;
+        const char *s = name ? getenv(name) : NULL;
+        char       *end;
+        long        v = s ? strtol(s, &end, 10) : -1;
+        if (s && end != s && !*end && v >= 0 && v <= INT_MAX) return (int)v;
+    }
+    return -1;
 }
 
 /* ==================================================================================================== >>sha
