@@ -291,9 +291,11 @@ bench-gemm: ## GEMM beside OpenBLAS and BLIS
 	@$(MAKE) --no-print-directory build/bench/bench_gemm
 	build/bench/bench_gemm
 
-bench-step: build/bench/bench_step ## mallocs and time of a training step, compile times
+bench-step: build/bench/bench_step ## mallocs and time of a training step
 	build/bench/bench_step
-	@bench/compile_time.sh "$(CC)"
+
+bench-compile: ## compile times: the library, examples, clone to demo; gcc, clang, nvcc
+	@bench/bench_compile.sh "$(CC)"
 
 # PyTorch for the peers of benchmarks: what python3 has, or one of our own under build/venv
 PEER_PYTHON = $(shell python3 -c 'import torch' 2>/dev/null && command -v python3 || echo build/venv/bin/python3)

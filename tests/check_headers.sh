@@ -4,6 +4,8 @@
 #   - alone and all together, with and without DT_IMPLEMENTATION, they compile without a warning: C99, C11, C17 (gcc,
 #     clang), C++17, C++20 (g++, clang++), nvcc. Code is generated once per compiler and language, for all together;
 #     the other combinations are parsed and checked for warnings, which takes a tenth of the time.
+#   - each header's implementation by its own macro, and which headers it may include (arrows point one way only)
+#   - mixed versions, a missing or a second implementation: an #error or a link error that names the remedy
 #   - translation units link, C with C, C++ with C++, C with C++; DT_STATIC; the implementation macro before and after a
 #     plain include; only dt_ symbols, no public variables; the option macros in C and C++20
 #   - line 1, the versions, README's table of files, the contents list, the program in the manual
@@ -87,6 +89,9 @@ for h in $all; do source_of "$tmp/plain_$h.c" "$h"; done
 for h in $all; do source_of "$tmp/impl_$h.c" "$h" '#define DT_IMPLEMENTATION'; done
 source_of "$tmp/plain_all.c" "$all" -- "$use"
 source_of "$tmp/impl_all.c" "$all" '#define DT_IMPLEMENTATION'
+part_of() { # header: the name in DT_NAME_IMPLEMENTATION
+    case $1 in dt.h) echo CORE ;; *) echo "$1" | sed 's/^dt_\(.*\)\.h$/\1/' | tr a-z A-Z ;; esac
+}
 source_of "$tmp/before.c" "$all $all" '#define DT_IMPLEMENTATION' -- "$use"
 source_of "$tmp/after.c" "$all" -- '#define DT_IMPLEMENTATION' "$(for h in $all; do echo "#include \"$h\""; done)" "$use"
 source_of "$tmp/static.c" "$all" '#define DT_STATIC' '#define DT_IMPLEMENTATION' -- 'int main(void) { return 0; }'
@@ -100,13 +105,16 @@ source_of "$tmp/options.c" "dt.h" -- 'dt_tensor *f(dt_tensor *x); ' 'dt_tensor *
 for mode in "${modes[@]}"; do
     id=${mode// /_}
     case $mode in
-    gcc\ c11 | g++\ c++17 | clang\ c11) check "all implementations, $mode, to code" compile "$mode" "$tmp/impl_all.c" "$tmp/impl_$id.o" ;;
+    gcc\ c11) check "dt.c, $mode, to code" compile "$mode" dt.c "$tmp/impl_$id.o" ;;
+    g++\ c++17 | clang\ c11) check "all implementations, $mode, to code" compile "$mode" "$tmp/impl_all.c" "$tmp/impl_$id.o" ;;
     *) check "all implementations, $mode" compile "$mode" "$tmp/impl_all.c" "" ;;
     esac
     for h in $all; do
         check "$h plain, $mode" compile "$mode" "$tmp/plain_$h.c" "$tmp/plain_${h}_$id.o"
         case $mode in
-        gcc\ c99 | g++\ c++20) check "$h implementation alone, $mode" compile "$mode" "$tmp/impl_$h.c" "" ;;
+        gcc\ c99 | g++\ c++20)
+            check "$h implementation by its own macro, $mode" compile "$mode" "$tmp/plain_$h.c" "" "-DDT_$(part_of "$h")_IMPLEMENTATION"
+            [ "$mode" = "g++ c++20" ] || check "$h implementation alone, $mode" compile "$mode" "$tmp/impl_$h.c" "" ;;
         *c99 | *++20) [ -n "$DT_TEST_QUICK" ] || check "$h implementation alone, $mode" compile "$mode" "$tmp/impl_$h.c" "" ;;
         esac
     done
@@ -138,7 +146,78 @@ late() { # the compile must fail and name the remedy
     case $out in *"#error"*_GNU_SOURCE*) ;; *) echo "no #error that names _GNU_SOURCE:"; echo "$out"; return 1 ;; esac
 }
 check "<stdio.h> before the implementation in strict C99 is an #error" late "gcc c99"
+
+# -------------------------------------------------------------------------------------------------- arrows
+arrows() { # header: it includes what is below it, and nothing else of dt
+    local may bad
+    case $1 in
+    dt_base.h) may="" ;;
+    dt.h) may="dt_base.h dt_cpu.h" ;; # dt_cpu.h only under DT_IMPLEMENTATION: a tensor needs a device
+    dt_cpu.h | dt_data.h | dt_cuda.h) may="dt.h" ;;
+    dt_io.h | dt_plot.h | dt_plan.h | dt_net.h) may="dt_base.h" ;;
+    dt_nn.h) may="dt.h dt_io.h dt_plot.h" ;;
+    dt_comm.h) may="dt_plan.h dt_net.h" ;;
+    dt_sim.h | dt_mpi.h) may="dt_comm.h" ;;
+    dt_nccl.h) may="dt_cuda.h dt_comm.h" ;;
+    dt_dist.h) may="dt_nn.h dt_data.h dt_comm.h dt_cpu.h" ;;
+    *) echo "$1 is not in the list of this check: say what it may include"; return 1 ;;
+    esac
+    [ "$1" = dt_cpu.h ] && may="$may dt_cpu.h" # once for each instruction set
+    bad=$(sed -n 's/^# *include "\(dt[a-z_]*\.h\)".*/\1/p' "$1" | sort -u | while read -r i; do
+        case " $may " in *" $i "*) ;; *) echo "$i" ;; esac
+    done)
+    [ -z "$bad" ] || { echo "$1 includes $bad, but only these are below it: $may"; return 1; }
+}
+for h in $all; do check "$h: includes only headers below it" arrows "$h"; done
+
+# -------------------------------------------------------------------------------------------------- bad input
+refused() { # what the output must name, command...: the command fails and says so
+    local want=$1 out
+    shift
+    out=$("$@" 2>&1) && { echo "it succeeds"; return 1; }
+    case $out in *"$want"*) ;; *) echo "the output does not name '$want':"; echo "$out"; return 1 ;; esac
+}
+mkdir -p "$tmp/mixed"
+cp dt*.h "$tmp/mixed/"
+sed -i 's/^#define DT_VERSION_PATCH .*/#define DT_VERSION_PATCH 99/' "$tmp/mixed/dt_base.h"
+for h in $all; do
+    [ "$h" = dt_base.h ] && continue
+    check "$h beside a dt_base.h of another version is an #error" refused "dt_base.h beside it is of another version" \
+        gcc -fsyntax-only -I"$tmp/mixed" -x c "$tmp/mixed/$h"
+    case $h in dt_cuda.h | dt_mpi.h | dt_nccl.h) continue ;; esac
+    check "$h alone with DT_STATIC is an #error" refused "define DT_IMPLEMENTATION instead of DT_$(part_of "$h")_IMPLEMENTATION" \
+        gcc -fsyntax-only -DDT_STATIC "-DDT_$(part_of "$h")_IMPLEMENTATION" -x c "$h"
+done
+missing() { # an object of dt_data.h alone, without dt.h's
+    gcc -DDT_DATA_IMPLEMENTATION -x c -c dt_data.h -o "$tmp/part.o" && gcc "$tmp/main.c" -I. "$tmp/part.o" -o "$tmp/part" $libs
+}
+check "an implementation whose prerequisite is missing is a link error that names it" \
+    refused "define_DT_CORE_IMPLEMENTATION__in_exactly_one_file" missing
+older() { # dt_io.h of another version beside dt_base.h of this one
+    cp dt_base.h dt_io.h "$tmp/older/" && sed -i 's/dt__v[0-9_]*__link/dt__v9_9_9__link/' "$tmp/older/dt_base.h" &&
+        gcc -DDT_IO_IMPLEMENTATION -I"$tmp/older" -x c -c "$tmp/older/dt_io.h" -o "$tmp/older/io.o" &&
+        gcc -DDT_BASE_IMPLEMENTATION -x c -c dt_base.h -o "$tmp/older/base.o" &&
+        echo 'int main(void) { return 0; }' | gcc -x c - -x none "$tmp/older/io.o" "$tmp/older/base.o" -o "$tmp/older/a" $libs
+}
+mkdir -p "$tmp/older"
+check "objects of different versions are a link error that names the version" refused "dt__v9_9_9__link" older
+twice() { # dt.c, and DT_IMPLEMENTATION in another file
+    printf '%s\n' '#define DT_IMPLEMENTATION' '#include "dt_base.h"' 'int main(void) { return 0; }' > "$tmp/twice.c"
+    gcc -I. "$tmp/twice.c" "$tmp/impl_gcc_c11.o" -o "$tmp/twice" $libs
+}
+symbol_version() {
+    local v
+    v=$(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt_base.h | tr . _)
+    grep -q "dt__v${v}__link_dt_c" dt_base.h || { echo "DT__SYMBOL does not name version $v"; return 1; }
+}
+check "the link symbols name the version" symbol_version
 wait
+check "dt.c and DT_IMPLEMENTATION in another file is a link error that names the remedy" refused "in_exactly_one_file" twice
+linked() { # one source, both ways: DT_LINKED ignores DT_IMPLEMENTATION
+    gcc -I. -DDT_LINKED "$tmp/twice.c" "$tmp/impl_gcc_c11.o" -o "$tmp/linked" $libs && "$tmp/linked"
+}
+wait
+check "DT_LINKED: a file with DT_IMPLEMENTATION links with dt.c" linked
 
 # -------------------------------------------------------------------------------------------------- link
 link() { # linker, language of main, implementation object
