@@ -40,6 +40,7 @@ CONTENTS
     >>watching       counts, the last operations
     >>plans          who sends what to whom: algorithms as lists of steps
     >>simulating     a thousand ranks in one thread, in virtual time; what a plan takes on a cluster
+    >>inside         what the other headers' implementations use of this one
     >>basis          implementation from here: errors, clock, memory
     >>sockets        addresses, deadlines, reading and writing
     >>handshake      the challenge on every socket
@@ -136,7 +137,7 @@ DT_API int         dt_comm_failed_rank(const dt_comm *c); /* the rank at fault, 
    error as with the other transports, and leave without MPI_Finalize. After a failure MPI may still write to the
    buffers of calls that had not ended: do not free them.
 
-   GPUs: with .backend = DT_NCCL (dt_cuda.h, compiled with DT_USE_NCCL) buffers may be memory of a GPU, which NCCL moves;
+   GPUs: with .backend = DT_NCCL (dt_nccl.h, compiled with DT_USE_NCCL) buffers may be memory of a GPU, which NCCL moves;
    those of the host go as ever, in the same communicator. A call on a GPU's memory comes behind what its thread has
    queued on that GPU, and what the thread queues after it, or after dt_work_wait, comes behind the call: the host waits
    until all ranks have called it, not until it is done. So ranks that call different things, or do not come, get the
@@ -477,120 +478,22 @@ DT_API int      dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, con
 #endif
 #endif /* DT_COMM_H_INCLUDED */
 
-#if defined(DT_COMM_IMPLEMENTATION) && !defined(DT__COMM_IMPLEMENTED)
-#define DT__COMM_IMPLEMENTED
-
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
+#if defined(DT__WANT_INSIDE) && !defined(DT__COMM_INSIDE)
+#define DT__COMM_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   What the implementation of dt_nccl.h uses of this one. */
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <immintrin.h>
-#endif
-
 #ifndef DT_COMM_MALLOC
 #define DT_COMM_MALLOC(nbytes) malloc(nbytes)
 #define DT_COMM_REALLOC(ptr, nbytes) realloc(ptr, nbytes)
 #define DT_COMM_FREE(ptr) free(ptr)
 #endif
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "dt_comm.h: frames are memory as it lies; big-endian machines are not supported"
-#endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-DT__PRESENT(COMM);
-DT__NEEDS(COMM, BASE);
-
-/* ==================================================================================================== >>basis
-   A world is this process's membership in a job: the table of ranks and the control connections. Communicators of it
-   share it. A communicator has links of its own to each rank it talks to, so that order on a link is order of work. */
-typedef struct dt__member { /* a rank of the world, as all know it after joining */
-    int32_t  host, local;   /* the number of its machine; its rank there */
-    int64_t  pid;
-    uint8_t  host_id[16];   /* boot id and network namespace: equal means one machine */
-    char     host_name[64];
-    char     unix_name[32]; /* of its abstract Unix socket, without the leading NUL */
-    uint8_t  addr[28];      /* sockaddr_in or sockaddr_in6 of its TCP listener */
-    uint32_t addr_len;
-} dt__member;
-typedef struct dt__control dt__control;
-typedef struct dt__world {
-    int32_t      refs;
-    int          rank, size, nhosts, local_rank, local_size;
-    int64_t      epoch;          /* of restarts */
-    uint8_t      token[32];
-    uint8_t      job[16];        /* drawn by rank 0: tells runs apart */
-    dt__member  *member;
-    double       timeout, join_timeout;
-    char         where[64];
-    int          listen_fd, unix_fd;
-    int          report_fd;      /* the launcher's; 0: none */
-    dt__control *control;
-    dt_sim      *sim;            /* carries its messages; NULL: sockets do */
-    const int64_t *clock;        /* the simulator's; NULL: the machine's */
-    pthread_mutex_t lock;        /* guards comms and what arrived */
-    dt_comm     *comms;          /* a list, through comm->next: dt__world_add, dt__world_remove */
-    /* of the join and the control thread */
-    int          ticket_fd, register_fd;
-    int64_t      join_deadline;
-    bool         joined;
-    bool         mpi;            /* it came together by MPI, which moves its data */
-    int          streams;        /* of each pair: checked while joining */
-    bool         has_costs;      /* rank 0 has read a table, which all get */
-    dt_costs     costs;
-    char         costs_bad[400]; /* rank 0: why not; told to all */
-} dt__world;
-
-/* What every message carries. Everything but rank, sent and late must be equal on both sides. */
-typedef struct dt__frame {
-    uint32_t magic, version;
-    uint64_t comm;               /* id of the communicator */
-    int64_t  epoch;
-    uint64_t seq;                /* of the operation in its communicator */
-    int64_t  count;
-    uint64_t nbytes;             /* of this message */
-    uint64_t sent;               /* ns: how long its sender had been at it; in notes and posts: when it began */
-    int64_t  late;               /* ns: so much after the sender began late_rank (-1: none), as far as it knows */
-    uint32_t step;               /* of the plan: its round */
-    int32_t  rank;               /* the sender's, in the communicator */
-    int32_t  root;
-    int32_t  late_rank, zero;
-    uint8_t  coll, algo, dtype, op;
-} dt__frame;
-enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
-
-/* A message under way: the engine fills it, a link moves it along. */
-typedef struct dt__msg {
-    dt__frame head;              /* as this rank expects or sends it */
-    char     *ptr;
-    size_t    n, done;           /* payload bytes; how many are there */
-    size_t    head_done;         /* of the header */
-    bool      fold, left;        /* receive: reduce into ptr; what comes is the left operand */
-    int       dtype, op;
-    int       state;             /* the link's own; 0 to begin with */
-} dt__msg;
-
-/* A way to move messages between this rank and the others of a communicator. Messages of one pair and direction are
-   moved one after the other, in the order in which they are given. All calls come from one thread at a time. */
-typedef struct dt__transport {
-    const char *name;
-    int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
-    int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; head is compared with dt__frame_ok */
-    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over; of across */
-    void (*close)(dt_comm *c);
-} dt__transport;
+typedef struct dt__world     dt__world;
+typedef struct dt__transport dt__transport;
 
 /* Memory that the host cannot touch is moved by a plane, if .backend names one. A work on it begins with a meeting of
    its ranks on the host, an exchange of cards: its frames are the work's, so they are compared as ever. Then the plane
@@ -599,18 +502,26 @@ enum { DT__CARD = 256 };
 typedef struct dt__job {         /* a work on a device; more of it is the plane's */
     char card[DT__CARD];         /* collectives: the bits of all ranks, joined by or; messages: the sender's */
 } dt__job;
-struct dt__call;
+typedef struct dt__call {
+    const char    *name;
+    dt_coll        coll;
+    const void    *in;
+    void          *out;
+    int64_t        n;
+    const int64_t *counts;
+    int            dtype, op, root;
+} dt__call;
 typedef struct dt__plane {
     /* 1: memory of a device; 0: of the host */
     int (*owns)(dt_comm *c, const void *ptr);
     /* The caller's thread: the job comes behind what it has queued. root: of a message the peer. NULL after failing. */
-    dt__job *(*begin)(dt_comm *c, const struct dt__call *a);
+    dt__job *(*begin)(dt_comm *c, const dt__call *a);
     /* The ranks have met. 1: it is queued; 0: call again; 2: the same, it minds the time itself; negative: failed. */
     int (*poll)(dt_comm *c, dt__job *j);
     bool (*test)(dt__job *j);    /* it was queued: is it done? */
     /* The caller's thread: what it queues next comes behind the job, if that has status 0. The job is gone. */
     int (*wait)(dt__job *j, int status);
-    int (*alone)(dt_comm *c, const struct dt__call *a); /* a world of one */
+    int (*alone)(dt_comm *c, const dt__call *a); /* a world of one */
     void (*close)(dt_comm *c);   /* at most about the timeout */
 } dt__plane;
 
@@ -657,9 +568,144 @@ struct dt_comm {
     int         wake_fd;         /* eventfd: the engine sleeps in wait() on it; written when it must look again */
     struct dt__engine *engine;
 };
+static const char *const dt__comm_dtypes[] __attribute__((unused)) = { "f32", "f16", "bf16", "i32", "i64", "u8", "f64" };
+
+DT__INSIDE void   *dt__comm_zeroed(size_t count, size_t nbytes); /* from DT_COMM_MALLOC */
+DT__INSIDE int64_t dt__comm_now(void);                           /* ns */
+DT__INSIDE int     dt__comm_bad(int status, const char *format, ...) DT__PRINTF(2, 3);
+DT__INSIDE bool    dt__comm_ok(const dt_comm *c);
+/* Fails on this rank, and tells all the others; returns the status. */
+DT__INSIDE int     dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...) DT__PRINTF(4, 5);
+DT__INSIDE void    dt__comm_drop(dt_comm *c); /* frees it, and waits for nobody */
+DT__INSIDE size_t  dt__comm_size_of(int dtype);
+DT__INSIDE void    dt__reduce_scale(int dtype, void *buf, int64_t n, int world);
+DT__INSIDE int     dt__comm_algo(const dt_comm *c);               /* the algorithm asked for, or DT_ALGO_AUTO */
+DT__INSIDE void    dt__comm_busy(dt_comm *c, double seconds);     /* adds to the time spent in collectives */
+DT__INSIDE bool    dt__work_finished(const dt_work *w);           /* the engine is done with it */
+
+/* The plane of .backend = DT_NCCL. dt_nccl.h sets it before main begins; NULL: it is not in the program. */
+#ifdef DT_STATIC
+static const dt__plane *dt__plane_nccl __attribute__((unused));
+#else
+extern __attribute__((visibility("hidden"))) const dt__plane *dt__plane_nccl;
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__COMM_INSIDE */
+
+#if defined(DT_COMM_IMPLEMENTATION) && !defined(DT__COMM_IMPLEMENTED)
+#define DT__COMM_IMPLEMENTED
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "dt_comm.h: frames are memory as it lies; big-endian machines are not supported"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(COMM);
+DT__NEEDS(COMM, BASE);
+
+/* ==================================================================================================== >>basis
+   A world is this process's membership in a job: the table of ranks and the control connections. Communicators of it
+   share it. A communicator has links of its own to each rank it talks to, so that order on a link is order of work. */
+typedef struct dt__member { /* a rank of the world, as all know it after joining */
+    int32_t  host, local;   /* the number of its machine; its rank there */
+    int64_t  pid;
+    uint8_t  host_id[16];   /* boot id and network namespace: equal means one machine */
+    char     host_name[64];
+    char     unix_name[32]; /* of its abstract Unix socket, without the leading NUL */
+    uint8_t  addr[28];      /* sockaddr_in or sockaddr_in6 of its TCP listener */
+    uint32_t addr_len;
+} dt__member;
+typedef struct dt__control dt__control;
+struct dt__world {
+    int32_t      refs;
+    int          rank, size, nhosts, local_rank, local_size;
+    int64_t      epoch;          /* of restarts */
+    uint8_t      token[32];
+    uint8_t      job[16];        /* drawn by rank 0: tells runs apart */
+    dt__member  *member;
+    double       timeout, join_timeout;
+    char         where[64];
+    int          listen_fd, unix_fd;
+    int          report_fd;      /* the launcher's; 0: none */
+    dt__control *control;
+    dt_sim      *sim;            /* carries its messages; NULL: sockets do */
+    const int64_t *clock;        /* the simulator's; NULL: the machine's */
+    pthread_mutex_t lock;        /* guards comms and what arrived */
+    dt_comm     *comms;          /* a list, through comm->next: dt__world_add, dt__world_remove */
+    /* of the join and the control thread */
+    int          ticket_fd, register_fd;
+    int64_t      join_deadline;
+    bool         joined;
+    bool         mpi;            /* it came together by MPI, which moves its data */
+    int          streams;        /* of each pair: checked while joining */
+    bool         has_costs;      /* rank 0 has read a table, which all get */
+    dt_costs     costs;
+    char         costs_bad[400]; /* rank 0: why not; told to all */
+};
+
+/* What every message carries. Everything but rank, sent and late must be equal on both sides. */
+typedef struct dt__frame {
+    uint32_t magic, version;
+    uint64_t comm;               /* id of the communicator */
+    int64_t  epoch;
+    uint64_t seq;                /* of the operation in its communicator */
+    int64_t  count;
+    uint64_t nbytes;             /* of this message */
+    uint64_t sent;               /* ns: how long its sender had been at it; in notes and posts: when it began */
+    int64_t  late;               /* ns: so much after the sender began late_rank (-1: none), as far as it knows */
+    uint32_t step;               /* of the plan: its round */
+    int32_t  rank;               /* the sender's, in the communicator */
+    int32_t  root;
+    int32_t  late_rank, zero;
+    uint8_t  coll, algo, dtype, op;
+} dt__frame;
+enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
+
+/* A message under way: the engine fills it, a link moves it along. */
+typedef struct dt__msg {
+    dt__frame head;              /* as this rank expects or sends it */
+    char     *ptr;
+    size_t    n, done;           /* payload bytes; how many are there */
+    size_t    head_done;         /* of the header */
+    bool      fold, left;        /* receive: reduce into ptr; what comes is the left operand */
+    int       dtype, op;
+    int       state;             /* the link's own; 0 to begin with */
+} dt__msg;
+
+/* A way to move messages between this rank and the others of a communicator. Messages of one pair and direction are
+   moved one after the other, in the order in which they are given. All calls come from one thread at a time. */
+struct dt__transport {
+    const char *name;
+    int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
+    int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; head is compared with dt__frame_ok */
+    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over; of across */
+    void (*close)(dt_comm *c);
+};
 
 /* ---- memory: all of it from DT_COMM_MALLOC, which may not be malloc */
-static void *dt__comm_zeroed(size_t count, size_t nbytes)
+DT__INSIDE void *dt__comm_zeroed(size_t count, size_t nbytes)
 {
     if (nbytes && count > SIZE_MAX / nbytes) return NULL;
     size_t n = count * nbytes;
@@ -671,15 +717,14 @@ static void *dt__comm_zeroed(size_t count, size_t nbytes)
 static __thread char dt__comm_text[768];
 static __thread int  dt__comm_why; /* the status that goes with it */
 static __thread const int64_t *dt__comm_clock; /* of the simulator whose events this thread runs */
-static int64_t       dt__comm_now(void) /* ns */
+DT__INSIDE int64_t   dt__comm_now(void) /* ns */
 {
     struct timespec t;
     if (dt__comm_clock) return *dt__comm_clock;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
-static int dt__comm_bad(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int dt__comm_bad(int status, const char *format, ...) /* of a call without a communicator: this thread's */
+DT__INSIDE int dt__comm_bad(int status, const char *format, ...) /* of a call without a communicator: this thread's */
 {
     va_list ap;
     va_start(ap, format);
@@ -701,7 +746,7 @@ static void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
     uint64_t one = 1;
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* it is full: nobody sleeps */
 }
-static bool dt__comm_ok(const dt_comm *c) { return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) == 0; }
+DT__INSIDE bool dt__comm_ok(const dt_comm *c) { return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) == 0; }
 
 /* ---- what other sections provide */
 /* >>rendezvous: joins; NULL after dt__comm_bad. Threads' worlds have none. */
@@ -750,12 +795,8 @@ static uint64_t   dt__frame_print(const dt__frame *f);
 static bool       dt__note_get(const struct dt__note *ring, uint64_t seq, dt__frame *f);
 /* >>shared: the last operation that a rank of c (of this machine) began, and how many it has done; false: unknown */
 static bool       dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
-/* >>engine: fails on this rank, and tells all the others; returns the status */
-static int        dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
 /* >>reducing: dst := dst op src (or src op dst), n elements; any alignment of src */
 static void       dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
-static size_t     dt__comm_size_of(int dtype);
 
 /* ==================================================================================================== >>sockets
    Every descriptor is close-on-exec, every socket non-blocking; waiting is poll with a deadline (ns). */
@@ -4733,7 +4774,7 @@ typedef struct dt__reduce_table {
     dt__reduce_scale_fn scale[DT_COMM_DTYPES];
 } dt__reduce_table;
 
-static size_t dt__comm_size_of(int dtype)
+DT__INSIDE size_t dt__comm_size_of(int dtype)
 {
     static const uint8_t nbytes[] = { 4, 2, 2, 4, 8, 1, 8 };
     return dtype >= 0 && dtype < DT_COMM_DTYPES ? nbytes[dtype] : 0;
@@ -4989,7 +5030,7 @@ static void dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, b
 }
 /* The end of a mean: each element divided by world, not multiplied by 1/world, which would round twice. Halves in f32,
    integers towards zero. */
-static void dt__reduce_scale(int dtype, void *buf, int64_t n, int world)
+DT__INSIDE void dt__reduce_scale(int dtype, void *buf, int64_t n, int world)
 {
     if (dtype < 0 || dtype >= DT_COMM_DTYPES || n <= 0 || world <= 1) return;
     dt__reduce_best()->scale[dtype](buf, n, world);
@@ -8668,9 +8709,8 @@ struct dt__engine {
     bool            has_costs;   /* rank 0's, not the fixed ones */
 };
 
-static const char *const dt__comm_dtypes[] = { "f32", "f16", "bf16", "i32", "i64", "u8", "f64" };
 static const char *const dt__comm_ops[] = { "sum", "mean", "min", "max", "prod", "or" };
-static int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
+DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
 {
     char    text[768];
     va_list ap;
@@ -9555,16 +9595,6 @@ static void dt__engine_thread(dt_comm *c) /* the lock is held */
 }
 
 /* ==================================================================================================== >>api */
-typedef struct dt__call {
-    const char    *name;
-    dt_coll        coll;
-    const void    *in;
-    void          *out;
-    int64_t        n;
-    const int64_t *counts;
-    int            dtype, op, root;
-} dt__call;
-
 static int dt__call_bad(dt_comm *c, const dt__call *a)
 {
     char why[200];
@@ -10033,13 +10063,12 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
 }
 
 /* ---- making and asking */
-#ifdef __cplusplus
-extern "C" {
+#ifndef DT_STATIC
+const dt__plane *dt__plane_nccl;
 #endif
-const dt__plane *dt__nccl_plane(void) __attribute__((weak)); /* dt_cuda.h's, if it is in the program */
-#ifdef __cplusplus
-}
-#endif
+DT__INSIDE int  dt__comm_algo(const dt_comm *c) { return c->engine->algo; }
+DT__INSIDE void dt__comm_busy(dt_comm *c, double seconds) { c->engine->stats.busy += seconds; }
+DT__INSIDE bool dt__work_finished(const dt_work *w) { return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE); }
 static void dt__comm_delete(dt_comm *c)
 {
     if (!c) return;
@@ -10116,11 +10145,11 @@ static dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* NULL 
         e->spin = -1;
     }
     const char *algo = o->algo ? o->algo : env;
-    c->plane = o->backend == DT_NCCL && dt__nccl_plane ? dt__nccl_plane() : NULL;
+    c->plane = o->backend == DT_NCCL ? dt__plane_nccl : NULL;
     if (o->backend && !c->plane) {
         dt__comm_bad(DT_COMM_ERR_ARG,
                      "dt_comm_init: .backend is %d; %s", o->backend,
-                     o->backend == DT_NCCL ? "NCCL is not in this program: include dt_cuda.h and compile with "
+                     o->backend == DT_NCCL ? "NCCL is not in this program: include dt_nccl.h and compile with "
                                              "-DDT_USE_CUDA -DDT_USE_NCCL" : "there is DT_NCCL");
     } else if (e && algo && *algo && (e->algo = (int)dt_algo_of(algo)) == DT_ALGO_COUNT) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"", algo);
@@ -10698,7 +10727,7 @@ static int dt__threads_shrink(dt_comm *c, dt_comm **out)
                             c->engine->has_costs ? &c->engine->costs : NULL);
     return *out ? 0 : DT_COMM_ERR_MEMORY;
 }
-static void dt__comm_drop(dt_comm *c) /* nobody waits for anybody */
+DT__INSIDE void dt__comm_drop(dt_comm *c) /* nobody waits for anybody */
 {
     if (!c) return;
     dt__comm_failed(c, DT_COMM_ERR_STATE, -1, "given up before it was used");
