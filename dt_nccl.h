@@ -98,7 +98,13 @@ DT__NEEDS(NCCL, COMM);
    Memory of GPUs in dt_comm.h's communicators: its dt__plane. NCCL's communicators are made by the first call that needs
    one: one for the collectives of a dt_comm, one for the messages of each pair and direction, each with a stream of its
    own, so that no order of calls makes two ranks wait for each other. They do not block. A thread for each dt_comm
-   watches what is queued, and ends it when the dt_comm fails or the time is over. */
+   watches what is queued, and ends it when the dt_comm fails or the time is over.
+
+   Threads: begin, wait and alone run on the program's thread, poll on the thread that drives the engine, dt__nccl_main
+   on the watching thread. n->lock guards the lists of jobs, their reference counts, quit, ended, and the ncclComm_t of
+   every link: whoever aborts takes it out of the link under the lock and calls ncclCommAbort without the lock.
+   A job is made by begin, issued and queued by poll, left to the watch until its event 'done' has passed, and kept as a
+   spare when wait and watch have both dropped it. */
 typedef struct dt__nccl_link {
     ncclComm_t   comm;
     cudaStream_t stream;
