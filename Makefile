@@ -111,6 +111,8 @@ GPU_CODE_b := -gencode 'arch=compute_80,code=[compute_80,sm_80,sm_86,sm_89]' \
     -gencode 'arch=compute_90,code=[compute_90,sm_90]'
 GPU_LIBS  := libcudart.so.13 libcublas.so.13 libcudnn.so.9 libnccl.so.2
 GPU_USE   := -DDT_USE_CUDA -DDT_USE_NCCL
+# all of dt but dt_nccl.h; that, by itself
+GPU_HOST  := build/gpu/impl.o build/gpu/nccl.o
 GPU_CC     = $(CC) -g -Wall -Wextra -Wshadow -Werror -isystem $(CUDA)/include
 # -O is of the host's code; the device's is optimised as far as nvcc can
 GPU_NVCC   = $(NVCC) -std=c++17 -O1 -Xcompiler -Wall,-Wextra -Werror all-warnings -Xfatbin --compress-mode=none
@@ -130,14 +132,15 @@ gpu_missing = $(if $(NVCC),$(if $(shell printf '\#include <cudnn.h>\n\#include <
 GPU_RUNGS := build ptxas cudnn kernels trainers
 GPU_PTX    = 75 80 90 120
 # what a rung needs built, and what it runs
-gpu_need_build    = build/gpu/impl.o build/gpu/impl_nvcc.o build/gpu/impl_clang.ok build/gpu/impl_cxx.ok \
+gpu_need_build    = $(GPU_HOST) build/gpu/impl_nvcc.o build/gpu/impl_clang.ok build/gpu/impl_cxx.ok \
     build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu $(if $(gpu_all),build/gpu/no_gpu_pieces)
 gpu_all           = $(filter b,$(GPU_PARTS))
 gpu_need_ptxas    = $(GPU_PARTS:%=build/gpu/kernels-%.o)
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
 gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
     $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance $(if $(gpu_all),test_conformance-b))
-gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE) $(if $(gpu_all),gpu_paper))
+gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE) test_gpu_parallel-copies \
+    $(if $(gpu_all),gpu_paper))
 gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA) $(GPU_PARTS)'
 gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(gpu_archs)" $(gpu_need_ptxas)'
 gpu_archs         = $(foreach p,$(GPU_PARTS),$(GPU_ARCHS_$(p)))
@@ -157,6 +160,7 @@ gpu_plan_trainers = $(foreach t,test_trainers $(GPU_MORE),'cuda/$(t)|$(gpu_run) 
         $(if $(call gpu_first,$(t)),'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) $(filter-out all,$(call gpu_first,$(t)))') \
         $(if $(gpu_short_$(t)),$(call gpu_half,$(t),a,$(shell seq -s " " 2 2 $(GPU_SEEDS))) \
             $(call gpu_half,$(t),b,$(shell seq -s " " 3 2 $(GPU_SEEDS))))) \
+    'cuda/test_gpu_parallel-copies|$(gpu_run) $(gpu_regs) build/gpu/test_gpu_parallel-copies' \
     $(if $(gpu_all),'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper')
 gpu_once_test_gpu_ranks     = nccl.* ddp.*
 gpu_short_test_trainers     = trainers.f32 trainers.images_with_channels_last
@@ -210,15 +214,17 @@ build/gpu/$(1): tests/gpu/emu_$(patsubst lib%,%,$(firstword $(subst ., ,$(1)))).
 endef
 $(foreach l,$(GPU_LIBS),$(eval $(call gpu_lib,$(l))))
 # ---- host code: as C by gcc, which the programs are linked with, and as the others see it
-build/gpu/impl.o: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
+build/gpu/impl.o: dt.c $(HEADERS) | build/gpu/.dirs
 	$(GPU_CC) $(GPU_USE) -O1 -Wpedantic -DDT_NO_AVX2 -std=c11 -c $< -o $@
-build/gpu/impl_nvcc.o: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
+build/gpu/nccl.o: dt.c $(HEADERS) | build/gpu/.dirs
+	$(GPU_CC) $(GPU_USE) -O1 -Wpedantic -DDT_PART -DDT_NCCL_IMPLEMENTATION -std=c11 -c $< -o $@
+build/gpu/impl_nvcc.o: dt.c $(HEADERS) | build/gpu/.dirs
 	$(NVCC) -x cu -std=c++17 $(GPU_USE) -DDT_NO_AVX2 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror \
 	    -O0 -c $< -o $@
-build/gpu/impl_clang.ok: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
+build/gpu/impl_clang.ok: dt.c $(HEADERS) | build/gpu/.dirs
 	if ! command -v clang >/dev/null; then echo "skip: clang is not installed" > $@; else clang $(GPU_USE) \
 	    -isystem $(CUDA)/include -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only $< && echo ok > $@; fi
-build/gpu/impl_cxx.ok: tests/dt_impl.c $(HEADERS) | build/gpu/.dirs
+build/gpu/impl_cxx.ok: dt.c $(HEADERS) | build/gpu/.dirs
 	$(CXX) $(GPU_USE) -isystem $(CUDA)/include -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror \
 	    -fsyntax-only $< && echo ok > $@
 build/gpu/%.o: tests/gpu/%.c $(HEADERS) $(wildcard tests/*.h tests/gpu/*.h) | build/gpu/.dirs
@@ -231,9 +237,12 @@ build/gpu/test_ptx build/gpu/test_broken: build/gpu/%: tests/gpu/%.c tests/gpu/p
 build/gpu/test_emu: tests/gpu/test_emu.c $(GPU_LIBS:%=build/gpu/%)
 	$(GPU_CC) -O0 -std=gnu11 $< -o $@ $(GPU_LIBS:%=build/gpu/%) $(LDLIBS)
 gpu_link = $(CXX) $(filter %.o,$^) -Wl,--no-as-needed $(GPU_LIBS:%=build/gpu/%) -o $@ $(LDLIBS)
-$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o build/gpu/impl.o build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
+$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o $(GPU_HOST) build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
-build/gpu/test_conformance-b: build/gpu/test_conformance.o build/gpu/impl.o build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
+build/gpu/test_conformance-b: build/gpu/test_conformance.o $(GPU_HOST) build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
+	$(gpu_link)
+# GPUs of one program without dt_nccl.h: they copy between each other
+build/gpu/test_gpu_parallel-copies: build/gpu/test_gpu_parallel.o build/gpu/impl.o build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
 build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
@@ -243,7 +252,7 @@ build/gpu/mnist.o: examples/mnist.c examples/example_data.h $(HEADERS) | build/g
 	$(GPU_CC) -I. $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
 build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-a.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
-build/gpu/no_gpu: build/gpu/no_gpu.o build/gpu/impl.o build/gpu/kernels-a.o
+build/gpu/no_gpu: build/gpu/no_gpu.o $(GPU_HOST) build/gpu/kernels-a.o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/impl_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o)
 	$(NVCC) $^ -o $@ -lcublas -lcudnn -lnccl -lm -lpthread
@@ -260,7 +269,7 @@ build/gpu/native/gpu_info: tests/gpu/gpu_info.c | build/gpu/.dirs
 	$(GPU_CC) -O1 -std=c11 $< -o $@ $(GPU_REAL)
 build/gpu/native/kernels-$(GPU_NATIVE).o: $(GPU_KERNELS) | build/gpu/.dirs
 	$(GPU_NVCC) -gencode 'arch=compute_$(GPU_NATIVE),code=[compute_$(GPU_NATIVE),sm_$(GPU_NATIVE)]' -c kernels/dt_kernels.cu -o $@
-build/gpu/native/%: build/gpu/%.o build/gpu/impl.o build/gpu/native/kernels-$(GPU_NATIVE).o
+build/gpu/native/%: build/gpu/%.o $(GPU_HOST) build/gpu/native/kernels-$(GPU_NATIVE).o
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 
 # One target a parser, with clang's libFuzzer: RUNS executions. What reached something new is kept in build/fuzz/NAME;

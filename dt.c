@@ -7,6 +7,9 @@
    -DDT_PART and the implementation macro of one header; the Makefile does that:
 
        cc -O2 -c -DDT_PART -DDT_CPU_IMPLEMENTATION dt.c -o dt_cpu.o */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* before the first header of libc, which with -std=c11 and DT_PART would come too early otherwise */
+#endif
 #ifndef DT_PART
 #define DT_IMPLEMENTATION
 #endif
@@ -24,3 +27,4 @@
 #include "dt_mpi.h"
 #include "dt_dist.h"
 #include "dt_cuda.h"
+#include "dt_nccl.h"

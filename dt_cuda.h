@@ -10,9 +10,8 @@ DO THIS
 
         nvcc -DDT_USE_CUDA train.c kernels/dt_kernels.cu -lcublas -lcudnn
 
-    or gcc for the C files (-isystem CUDA/include) and nvcc for the kernels. With DT_USE_NCCL too, and -lnccl, dt_comm.h's
-    communicators take memory of GPUs: dt_comm_init(.backend = DT_NCCL), and several GPUs of one program exchange by NCCL;
-    without it they copy between each other.
+    or gcc for the C files (-isystem CUDA/include) and nvcc for the kernels. Several GPUs of one program (dt_parallel)
+    copy between each other; with dt_nccl.h they exchange by NCCL, and ranks with a GPU each train together.
 
 A COMPLETE PROGRAM
 
@@ -43,13 +42,13 @@ CONTENTS
 
     >>api            devices, options, statistics, streams, pinned memory
     >>kernels        what kernels/ and this file need of each other
-    >>status         errors of the CUDA libraries as dt errors
+    >>inside         what the other headers' implementations use of this one
+    >>status         implementation from here: errors of the CUDA libraries as dt errors
     >>allocator      device memory: segments, splits, statistics
     >>device         streams, copies, waiting
     >>gemm           matrix products by cuBLAS
     >>conv           convolution by cuDNN
-    >>nccl           memory of GPUs in communicators of dt_comm.h
-    >>group          blocks of several devices: copies, broadcasts, sums (DT_USE_NCCL)
+    >>group          blocks of several devices: copies, broadcasts, sums
     >>table          the list of entries
 */
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CUDA_IMPLEMENTATION)
@@ -60,9 +59,6 @@ CONTENTS
 #ifndef DT_CUDA_H
 #define DT_CUDA_H
 
-#ifdef DT_USE_NCCL
-#include "dt_comm.h"
-#endif
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
 #error "dt_cuda.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
@@ -144,9 +140,50 @@ int   dt__cuda_probe(void); /* of kernels/: the cudaError_t of asking for one of
 #endif
 #endif /* DT_CUDA_H */
 
-/* ============================================================================================================ */
+#if defined(DT__WANT_INSIDE) && !defined(DT__CUDA_INSIDE)
+#define DT__CUDA_INSIDE
+/* ---------------------------------------------------------------------------------------------------- >>inside
+   How the devices of a group exchange blocks (>>group), if not by copies: functions that another header registers. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef struct dt__cuda_exchange {
+    void *(*begin)(dt_device *const *dev, int n); /* communicators of these devices; NULL after dt_fail */
+    void (*end)(void *comms, dt_device *const *dev, int n); /* waits for what is queued on the devices */
+    /* block: nblocks rows of n, one for each device. The first device's becomes the sum, or the others become it. */
+    int (*run)(void *comms, dt_device *const *dev, int n, void *const *stream, const dt_view *block, int nblocks,
+               bool sum);
+} dt__cuda_exchange;
+/* dt_nccl.h sets it before main begins; NULL: copies. */
+#ifdef DT_STATIC
+static const dt__cuda_exchange *dt__cuda_exchanged_by __attribute__((unused));
+#else
+extern __attribute__((visibility("hidden"))) const dt__cuda_exchange *dt__cuda_exchanged_by;
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT__CUDA_INSIDE */
+
 #if defined(DT_CUDA_IMPLEMENTATION) && !defined(DT__CUDA_IMPLEMENTED)
 #define DT__CUDA_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__CORE_IMPLEMENTED)
+#error "dt_cuda.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_CUDA_IMPLEMENTATION"
+#endif
+#ifdef DT_USE_CUDA
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(CUDA);
+DT__NEEDS(CUDA, CORE);
+#ifndef DT_STATIC
+const dt__cuda_exchange *dt__cuda_exchanged_by;
+#endif
 
 #ifndef DT_USE_CUDA
 static void *dt__cuda_none(const char *call)
@@ -179,17 +216,6 @@ DT_API void *dt_cuda_host_alloc(size_t nbytes) { return nbytes ? dt__cuda_none("
 DT_API void  dt_cuda_host_free(void *ptr) { (void)ptr; }
 #else
 
-#ifdef DT_USE_NCCL
-#include "dt_comm.h" /* its implementation, if it is not there yet */
-#include <nccl.h>
-#endif
-#include <cublas_v2.h>
-#include <cuda_runtime_api.h>
-#include <cudnn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     DT__CUDA_DEVICES = 64,
@@ -1389,708 +1415,16 @@ int dt__cuda_conv2d_bwd_weight(dt_device *dev, const dt_call *c)
     return dt__cuda_reduce(dev, &k);
 }
 
-/* ==================================================================================================== >>nccl
-   Memory of GPUs in dt_comm.h's communicators: its dt__plane. NCCL's communicators are made by the first call that needs
-   one: one for the collectives of a dt_comm, one for the messages of each pair and direction, each with a stream of its
-   own, so that no order of calls makes two ranks wait for each other. They do not block. A thread for each dt_comm
-   watches what is queued, and ends it when the dt_comm fails or the time is over. */
-#ifdef DT_USE_NCCL
-typedef struct dt__nccl_link {
-    ncclComm_t   comm;
-    cudaStream_t stream;
-    bool         named; /* somebody has drawn its id */
-} dt__nccl_link;
-typedef struct dt__nccl_job {
-    dt__job              base;
-    struct dt__nccl_job *next; /* queued and not known to be done, or to be used again */
-    struct dt__nccl     *n;
-    dt__nccl_link       *link;
-    int                  refs; /* of the work, of the watch; under the lock */
-    int                  coll, dtype, op, root;
-    const char          *in;
-    char                *out;
-    int64_t              count, *counts; /* counts: of all ranks, then where they begin; NULL: equal ones */
-    bool                 first, issued;
-    cudaEvent_t          ready, begun, done;
-    int64_t              since; /* ns: when it was queued */
-    uint64_t             seq;
-    /* two levels */
-    bool     two;
-    int      phase;
-    dt_work *sub;
-} dt__nccl_job;
-typedef struct dt__nccl {
-    dt_comm        *c;
-    dt__cuda_dev   *d;
-    dt__nccl_link   all, *to, *from; /* by peer */
-    pthread_mutex_t lock;
-    pthread_cond_t  cond;
-    pthread_t       thread;
-    int             refs;
-    bool            watching, quit, ended;
-    dt__nccl_job   *queued, *spare;
-    /* two levels: the ranks of this machine; those of all machines with this one's number in its machine */
-    dt_comm *inside, *across; /* NULL: one level; across NULL: this rank sends nothing */
-    bool     equal;           /* machines have equally many ranks */
-    void    *stream;          /* of the table */
-    void    *stage;
-    size_t   stage_n;
-} dt__nccl;
-
-static int dt__nccl_bad(dt_comm *c, const char *call, ncclResult_t r)
-{
-    return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: %s: %s (%.300s)", c->rank, call, ncclGetErrorString(r),
-                         ncclGetLastError(NULL));
-}
-static int dt__nccl_cuda(dt_comm *c, const char *call, cudaError_t e)
-{
-    if (e == cudaSuccess) return 0;
-    (void)cudaGetLastError();
-    return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: %s: %s", c->rank, call, cudaGetErrorString(e));
-}
-static int dt__nccl_owns(dt_comm *c, const void *ptr)
-{
-    struct cudaPointerAttributes a;
-    (void)c;
-    memset(&a, 0, sizeof a);
-    if (cudaPointerGetAttributes(&a, ptr) == cudaSuccess)
-        return a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged;
-    (void)cudaGetLastError(); /* no driver: the host's */
-    return 0;
-}
-static void dt__nccl_unref(dt__nccl *n) /* the lock is held, and let go of */
-{
-    bool last = --n->refs == 0;
-    pthread_mutex_unlock(&n->lock);
-    if (!last) return;
-    pthread_mutex_destroy(&n->lock);
-    pthread_cond_destroy(&n->cond);
-    DT_COMM_FREE(n->to);
-    DT_COMM_FREE(n);
-}
-static void dt__nccl_job_end(dt__nccl_job *j) /* its memory */
-{
-    if (j->ready) (void)cudaEventDestroy(j->ready);
-    if (j->begun) (void)cudaEventDestroy(j->begun);
-    if (j->done) (void)cudaEventDestroy(j->done);
-    DT_COMM_FREE(j->counts);
-    DT_COMM_FREE(j);
-}
-static void dt__nccl_drop(dt__nccl_job *j) /* one reference */
-{
-    dt__nccl *n = j->n;
-    pthread_mutex_lock(&n->lock);
-    if (--j->refs) {
-        pthread_mutex_unlock(&n->lock);
-        return;
-    }
-    if (n->quit) {
-        dt__nccl_job_end(j);
-    } else { /* its events are used again */
-        j->next = n->spare;
-        n->spare = j;
-    }
-    dt__nccl_unref(n);
-}
-
-/* ---- watching */
-static int64_t dt__nccl_wait(dt__nccl *n, double seconds) /* the lock is held; now */
-{
-    int64_t         until = dt__comm_now() + (int64_t)(seconds * 1e9);
-    struct timespec t;
-    t.tv_sec = (time_t)(until / 1000000000);
-    t.tv_nsec = (long)(until % 1000000000);
-    pthread_cond_timedwait(&n->cond, &n->lock, &t);
-    return dt__comm_now();
-}
-/* NCCL's communicators; which is the number of the first that is looked at. */
-static dt__nccl_link *dt__nccl_next(dt__nccl *n, int *which)
-{
-    int size = n->c->size, i;
-    while ((i = (*which)++) <= 2 * size) {
-        dt__nccl_link *l = i ? &n->to[i - 1] : &n->all;
-        if (l->comm || l->stream) return l;
-    }
-    return NULL;
-}
-static void dt__nccl_abort(dt__nccl *n) /* what is queued ends; any thread */
-{
-    for (;;) {
-        ncclComm_t comm = NULL;
-        int        which = 0;
-        pthread_mutex_lock(&n->lock);
-        for (dt__nccl_link *l; !comm && (l = dt__nccl_next(n, &which)) != NULL;) {
-            comm = l->comm;
-            l->comm = NULL;
-        }
-        pthread_mutex_unlock(&n->lock);
-        if (!comm) return;
-        (void)ncclCommAbort(comm); /* may take its time: nobody is kept waiting */
-    }
-}
-/* Behind the last call, on all ranks: NCCL's communicators end in order, unless somebody aborts them meanwhile. */
-static void dt__nccl_finish(dt__nccl *n)
-{
-    int which = 0;
-    pthread_mutex_lock(&n->lock);
-    for (dt__nccl_link *l; (l = dt__nccl_next(n, &which)) != NULL;) {
-        cudaStream_t stream = l->stream;
-        ncclResult_t r = ncclInProgress;
-        pthread_mutex_unlock(&n->lock);
-        (void)cudaStreamSynchronize(stream);
-        pthread_mutex_lock(&n->lock);
-        if (l->comm) (void)ncclCommFinalize(l->comm);
-        while (l->comm && ncclCommGetAsyncError(l->comm, &r) == ncclSuccess && r == ncclInProgress)
-            dt__nccl_wait(n, 0.0005);
-        if (l->comm) (void)ncclCommDestroy(l->comm);
-        l->comm = NULL;
-    }
-    pthread_mutex_unlock(&n->lock);
-}
-/* What has become of NCCL's communicator meanwhile: 0: nothing; 1: it is busy; negative: text tells. */
-static int dt__nccl_async(const dt__nccl_job *j, char *text, size_t nbytes)
-{
-    ncclComm_t   comm = j->link ? j->link->comm : NULL;
-    ncclResult_t r = ncclSuccess, e = comm ? ncclCommGetAsyncError(comm, &r) : ncclSuccess;
-    if (e == ncclSuccess) e = r;
-    if (e == ncclSuccess || e == ncclInProgress) return e == ncclInProgress;
-    snprintf(text, nbytes, "rank %d: %s #%" PRIu64 ": NCCL: %s (%.200s)", j->n->c->rank,
-             dt_coll_name((dt_coll)j->coll), j->seq + 1, ncclGetErrorString(e), ncclGetLastError(comm));
-    return DT_COMM_ERR_NET;
-}
-/* Is anything wrong with what is queued? Its status. The lock is held. Done jobs leave. */
-static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nbytes)
-{
-    int64_t now = dt__comm_now();
-    bool    oldest = true;
-    int     status = 0;
-    for (dt__nccl_job **at = &n->queued; *at && !status;) {
-        dt__nccl_job *j = *at;
-        cudaError_t   e = cudaEventQuery(j->done);
-        float         ms = 0;
-        double        waited = (double)(now - j->since) * 1e-9;
-        if (e == cudaSuccess) {
-            if (cudaEventElapsedTime(&ms, j->begun, j->done) == cudaSuccess) n->c->engine->stats.busy += 1e-3 * ms;
-            *at = j->next;
-            j->next = *over;
-            *over = j;
-            continue;
-        }
-        (void)cudaGetLastError();
-        if (e != cudaErrorNotReady) {
-            status = DT_COMM_ERR_NET;
-            snprintf(text, nbytes, "rank %d: %s #%" PRIu64 " failed on its GPU: %s", n->c->rank,
-                     dt_coll_name((dt_coll)j->coll), j->seq + 1, cudaGetErrorString(e));
-        } else if ((status = dt__nccl_async(j, text, nbytes)) >= 0 && oldest && waited > n->c->timeout) { /* who has not even begun is at fault, and says so first */
-            bool begun = cudaEventQuery(j->ready) == cudaSuccess;
-            (void)cudaGetLastError();
-            status = !begun || waited > n->c->timeout + 1 ? DT_COMM_ERR_TIMEOUT : 0;
-            if (status)
-                snprintf(text, nbytes, "%s #%" PRIu64 " of %" PRId64 " %s was not done after %.1f s: rank %d %s",
-                         dt_coll_name((dt_coll)j->coll), j->seq + 1, j->count, dt__comm_dtypes[j->dtype],
-                         n->c->timeout, n->c->rank,
-                         begun ? "waits for it on its GPU" : "is still at what its GPU had to do before");
-        }
-        if (status > 0) status = 0;
-        oldest = false; /* others may wait for it */
-        at = &j->next;
-    }
-    return status;
-}
-static void *dt__nccl_main(void *arg)
-{
-    enum { EVERY = 12 }; /* the GPU is asked less often than the communicator */
-    dt__nccl *n = (dt__nccl *)arg;
-    char      text[600];
-    (void)cudaSetDevice(n->d->index);
-    pthread_mutex_lock(&n->lock);
-    for (int turn = 0; !n->quit; turn++) {
-        dt__nccl_job *over = NULL;
-        bool          failed = !dt__comm_ok(n->c);
-        int           status = 0;
-        if (!failed && turn % EVERY == EVERY - 1) status = dt__nccl_look(n, &over, text, sizeof text);
-        pthread_mutex_unlock(&n->lock);
-        for (dt__nccl_job *j; (j = over) != NULL;) {
-            over = j->next;
-            dt__nccl_drop(j);
-        }
-        if (status) dt__comm_fail(n->c, status, n->c->rank, "%s", text);
-        if (failed || status) dt__nccl_abort(n);
-        pthread_mutex_lock(&n->lock);
-        while (!n->quit && !n->queued) pthread_cond_wait(&n->cond, &n->lock);
-        if (!n->quit) dt__nccl_wait(n, 0.02);
-    }
-    pthread_mutex_unlock(&n->lock);
-    if (dt__comm_ok(n->c)) dt__nccl_finish(n);
-    else dt__nccl_abort(n);
-    pthread_mutex_lock(&n->lock);
-    n->ended = true;
-    pthread_cond_broadcast(&n->cond);
-    dt__nccl_unref(n);
-    return NULL;
-}
-static dt__nccl *dt__nccl_new(dt_comm *c, dt__cuda_dev *d)
-{
-    dt__nccl          *n = (dt__nccl *)dt__comm_zeroed(1, sizeof *n);
-    pthread_condattr_t how;
-    sigset_t           all, before;
-    if (n) n->to = (dt__nccl_link *)dt__comm_zeroed(2 * (size_t)c->size, sizeof *n->to);
-    if (!n || !n->to) {
-        DT_COMM_FREE(n);
-        return NULL;
-    }
-    n->from = n->to + c->size;
-    n->c = c;
-    n->d = d;
-    n->refs = 2;
-    pthread_mutex_init(&n->lock, NULL);
-    pthread_condattr_init(&how);
-    pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
-    pthread_cond_init(&n->cond, &how);
-    pthread_condattr_destroy(&how);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    n->watching = !pthread_create(&n->thread, NULL, dt__nccl_main, n);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (n->watching) return n;
-    n->refs = 1;
-    pthread_mutex_lock(&n->lock);
-    dt__nccl_unref(n);
-    return NULL;
-}
-
-/* ---- jobs */
-static dt__cuda_dev *dt__nccl_device(dt_comm *c, const void *ptr) /* whose memory it is; NULL after failing */
-{
-    struct cudaPointerAttributes a;
-    dt__nccl                    *n = (dt__nccl *)c->devices;
-    memset(&a, 0, sizeof a);
-    if (dt__nccl_cuda(c, "cudaPointerGetAttributes", cudaPointerGetAttributes(&a, ptr))) return NULL;
-    if (n && n->d->index == a.device) return n->d;
-    if (n) {
-        dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: a buffer is on cuda:%d; those before were on cuda:%d",
-                      c->rank, a.device, n->d->index);
-        return NULL;
-    }
-    dt_device *dev = dt_cuda(a.device);
-    if (dev) return dt__cuda_of(dev);
-    dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s", c->rank, dt_error());
-    return NULL;
-}
-static dt__nccl_job *dt__nccl_job_new(dt__nccl *n)
-{
-    dt__nccl_job *j;
-    dt_comm      *c = n->c;
-    pthread_mutex_lock(&n->lock);
-    if ((j = n->spare) != NULL) n->spare = j->next;
-    n->refs++;
-    pthread_mutex_unlock(&n->lock);
-    if (!j && (j = (dt__nccl_job *)dt__comm_zeroed(1, sizeof *j)) != NULL) {
-        if (dt__nccl_cuda(c, "cudaEventCreate", cudaEventCreateWithFlags(&j->ready, cudaEventDisableTiming)) ||
-            dt__nccl_cuda(c, "cudaEventCreate", cudaEventCreate(&j->begun)) ||
-            dt__nccl_cuda(c, "cudaEventCreate", cudaEventCreate(&j->done))) {
-            dt__nccl_job_end(j);
-            j = NULL;
-        }
-    }
-    if (!j) {
-        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
-        pthread_mutex_lock(&n->lock);
-        dt__nccl_unref(n);
-        return NULL;
-    }
-    DT_COMM_FREE(j->counts);
-    j->counts = NULL;
-    j->next = NULL;
-    j->n = n;
-    j->link = NULL;
-    j->refs = 1;
-    j->first = j->issued = j->two = false;
-    j->phase = 0;
-    j->sub = NULL;
-    memset(j->base.card, 0, sizeof j->base.card);
-    return j;
-}
-/* Its NCCL communicator: collectives have one; of a message it is the sender's to name it, else rank 0's. */
-static void dt__nccl_name(dt_comm *c, dt__nccl_job *j)
-{
-    dt__nccl    *n = j->n;
-    bool         mine = j->coll == DT_COLL_SEND || (j->coll != DT_COLL_RECV && c->rank == 0);
-    ncclUniqueId id;
-    j->link = j->coll == DT_COLL_SEND ? &n->to[j->root] : j->coll == DT_COLL_RECV ? &n->from[j->root] : &n->all;
-    j->first = !j->link->named;
-    j->link->named = true;
-    if (!j->first || !mine) return;
-    ncclResult_t r = ncclGetUniqueId(&id);
-    j->base.card[0] = r == ncclSuccess ? 1 : 2;
-    if (r == ncclSuccess) memcpy(j->base.card + 8, id.internal, sizeof id.internal);
-    else snprintf(j->base.card + 8, sizeof j->base.card - 8, "ncclGetUniqueId: %s", ncclGetErrorString(r));
-}
-/* Equal counts are one count. */
-static int dt__nccl_count(dt_comm *c, dt__nccl_job *j, const int64_t *counts)
-{
-    bool equal = true;
-    for (int i = 1; i < c->size; i++) equal = equal && counts[i] == counts[0];
-    j->count = counts[0];
-    if (equal) return 0;
-    j->counts = (int64_t *)DT_COMM_MALLOC(2 * (size_t)c->size * sizeof *j->counts);
-    if (!j->counts) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
-    for (int i = 0; i < c->size; i++) {
-        j->counts[i] = counts[i];
-        j->counts[c->size + i] = i ? j->counts[c->size + i - 1] + counts[i - 1] : 0;
-    }
-    return 0;
-}
-static int      dt__nccl_levels(dt_comm *c, dt__nccl *n);
-static dt__job *dt__nccl_begin(dt_comm *c, const dt__call *a)
-{
-    dt__cuda_dev *d = dt__nccl_device(c, a->coll == DT_COLL_REDUCE_SCATTER ? a->in : a->out);
-    dt__nccl     *n = (dt__nccl *)c->devices;
-    if (!d || dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(d->index))) return NULL;
-    if (!n && (c->devices = n = dt__nccl_new(c, d)) == NULL)
-        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no memory or thread for NCCL", c->rank);
-    if (!n || (a->coll == DT_COLL_ALLREDUCE && dt__nccl_levels(c, n))) return NULL;
-    dt__nccl_job *j = dt__nccl_job_new(n);
-    if (!j) return NULL;
-    j->coll = (int)a->coll;
-    j->dtype = a->dtype;
-    j->op = a->op;
-    j->root = a->root;
-    j->in = (const char *)a->in;
-    j->out = (char *)a->out;
-    j->count = a->n;
-    j->seq = c->seq;
-    j->two = n->inside && a->coll == DT_COLL_ALLREDUCE;
-    int bad = a->counts ? dt__nccl_count(c, j, a->counts) : 0;
-    if (!j->two) dt__nccl_name(c, j);
-    cudaStream_t s = dt__cuda_queue_of(d, dt__stream(d->dev))->stream;
-    if (!bad && !dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->ready, s))) return &j->base;
-    dt__nccl_drop(j);
-    return NULL;
-}
-static ncclDataType_t dt__nccl_type(int dtype)
-{
-    switch (dtype) {
-    case DT_COMM_F16: return ncclFloat16;
-    case DT_COMM_BF16: return ncclBfloat16;
-    case DT_COMM_I32: return ncclInt32;
-    case DT_COMM_I64: return ncclInt64;
-    case DT_COMM_U8: return ncclUint8;
-    case DT_COMM_F64: return ncclFloat64;
-    default: return ncclFloat32;
-    }
-}
-static ncclRedOp_t dt__nccl_op(int op)
-{
-    return op == DT_COMM_MEAN   ? ncclAvg
-           : op == DT_COMM_MIN  ? ncclMin
-           : op == DT_COMM_MAX  ? ncclMax
-           : op == DT_COMM_PROD ? ncclProd
-                                : ncclSum;
-}
-/* Unequal parts: a reduction to each rank, or a broadcast of each. */
-static ncclResult_t dt__nccl_parts(const dt__nccl_job *j, int rank, int size, ncclDataType_t t, ncclComm_t comm)
-{
-    size_t       e = dt__comm_size_of(j->dtype);
-    ncclResult_t r = ncclGroupStart(), end;
-    for (int i = 0; i < size && r == ncclSuccess; i++) {
-        char       *at = (j->coll == DT_COLL_ALLGATHER ? j->out : NULL) + (size_t)j->counts[size + i] * e;
-        const char *from = j->in + (size_t)j->counts[size + i] * e;
-        if (!j->counts[i]) continue;
-        if (j->coll == DT_COLL_ALLGATHER)
-            r = ncclBroadcast(i == rank && j->in ? j->in : at, at, (size_t)j->counts[i], t, i, comm, j->link->stream);
-        else r = ncclReduce(from, j->out, (size_t)j->counts[i], t, dt__nccl_op(j->op), i, comm, j->link->stream);
-    }
-    end = ncclGroupEnd();
-    return r == ncclSuccess ? end : r;
-}
-static ncclResult_t dt__nccl_call(const dt__nccl_job *j, int rank, int size, const char **name)
-{
-    static const char *const names[] = { "",           "ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
-                                         "ncclBroadcast", "ncclReduce",    "",                  "",
-                                         "",           "ncclSend",      "ncclRecv" };
-    ncclDataType_t t = dt__nccl_type(j->dtype);
-    ncclRedOp_t    op = dt__nccl_op(j->op);
-    cudaStream_t   s = j->link->stream;
-    ncclComm_t     comm = j->link->comm;
-    size_t         n = (size_t)j->count;
-    const char    *mine = j->in ? j->in : j->out + n * dt__comm_size_of(j->dtype) * (size_t)rank;
-    *name = names[j->coll];
-    if (j->counts) return dt__nccl_parts(j, rank, size, t, comm);
-    switch (j->coll) {
-    case DT_COLL_ALLREDUCE: return ncclAllReduce(j->out, j->out, n, t, op, comm, s);
-    case DT_COLL_REDUCE_SCATTER: return ncclReduceScatter(j->in, j->out, n, t, op, comm, s);
-    case DT_COLL_ALLGATHER: return ncclAllGather(mine, j->out, n, t, comm, s);
-    case DT_COLL_BROADCAST: return ncclBroadcast(j->out, j->out, n, t, j->root, comm, s);
-    case DT_COLL_REDUCE: return ncclReduce(j->out, j->out, n, t, op, j->root, comm, s);
-    case DT_COLL_SEND: return ncclSend(j->out, n, t, 1, comm, s);
-    default: return ncclRecv(j->out, n, t, 0, comm, s);
-    }
-}
-/* The lock is held: who aborts takes the communicator away. */
-static int dt__nccl_open(dt_comm *c, dt__nccl_job *j)
-{
-    dt__nccl_link *l = j->link;
-    ncclConfig_t   how = NCCL_CONFIG_INITIALIZER;
-    ncclUniqueId   id;
-    bool           pair = j->coll == DT_COLL_SEND || j->coll == DT_COLL_RECV;
-    const char    *card = j->base.card;
-    if (card[0] != 1)
-        return dt__comm_fail(c, DT_COMM_ERR_NET, pair ? j->root : 0, "rank %d: %.200s",
-                             pair && j->coll == DT_COLL_RECV ? j->root : pair ? c->rank : 0, card + 8);
-    memcpy(id.internal, card + 8, sizeof id.internal);
-    if (!l->stream && dt__nccl_cuda(c, "cudaStreamCreate", cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking)))
-        return c->status;
-    how.blocking = 0;
-    ncclResult_t r = ncclCommInitRankConfig(&l->comm, pair ? 2 : c->size, id,
-                                            pair ? j->coll == DT_COLL_RECV : c->rank, &how);
-    if (r == ncclSuccess || r == ncclInProgress) return 0;
-    l->comm = NULL;
-    return dt__nccl_bad(c, "ncclCommInitRankConfig", r);
-}
-static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* the lock is held */
-{
-    dt__nccl_link *l = j->link;
-    const char    *call;
-    char           text[600];
-    if (!l->comm && !j->first) return dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank, "rank %d: NCCL was ended", c->rank);
-    if (!l->comm && dt__nccl_open(c, j)) return c->status;
-    int busy = dt__nccl_async(j, text, sizeof text);
-    if (busy) return busy > 0 ? 0 : dt__comm_fail(c, busy, c->rank, "%s", text);
-    if (!j->issued) {
-        j->issued = true;
-        if (dt__nccl_cuda(c, "cudaStreamWaitEvent", cudaStreamWaitEvent(l->stream, j->ready, 0)) ||
-            dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->begun, l->stream)))
-            return c->status;
-        ncclResult_t r = dt__nccl_call(j, c->rank, c->size, &call);
-        if (r == ncclInProgress) return 0;
-        if (r != ncclSuccess && dt__nccl_async(j, text, sizeof text) < 0) /* it had failed before */
-            return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "%s", text);
-        if (r != ncclSuccess) return dt__nccl_bad(c, call, r);
-    }
-    if (dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, l->stream))) return c->status;
-    return 1;
-}
-static int dt__nccl_two(dt_comm *c, dt__nccl_job *j);
-static int dt__nccl_poll(dt_comm *c, dt__job *job)
-{
-    dt__nccl_job *j = (dt__nccl_job *)job;
-    dt__nccl     *n = j->n;
-    if (dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(n->d->index))) return c->status;
-    int rc = j->two ? dt__nccl_two(c, j) : 0;
-    pthread_mutex_lock(&n->lock);
-    if (!j->two) rc = dt__comm_ok(c) ? dt__nccl_queue(c, j) : c->status;
-    if (rc == 1) {
-        dt__nccl_job **at = &n->queued;
-        while (*at) at = &(*at)->next;
-        *at = j;
-        j->next = NULL;
-        j->refs++;
-        j->since = dt__comm_now();
-        pthread_cond_broadcast(&n->cond);
-    }
-    pthread_mutex_unlock(&n->lock);
-    return rc;
-}
-static bool dt__nccl_test(dt__job *job)
-{
-    cudaError_t e = cudaEventQuery(((dt__nccl_job *)job)->done);
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    return e != cudaErrorNotReady;
-}
-static int dt__nccl_after(dt__job *job, int status)
-{
-    dt__nccl_job *j = (dt__nccl_job *)job;
-    dt__cuda_dev *d = j->n->d;
-    cudaError_t   e = status ? cudaSuccess : cudaSetDevice(d->index);
-    if (!status && e == cudaSuccess)
-        e = cudaStreamWaitEvent(dt__cuda_queue_of(d, dt__stream(d->dev))->stream, j->done, 0);
-    if (j->sub) (void)dt_work_wait(j->sub); /* of a communicator that has failed */
-    dt__nccl_drop(j);
-    if (e == cudaSuccess) return 0;
-    (void)cudaGetLastError();
-    return dt__comm_bad(DT_COMM_ERR_NET, "cudaStreamWaitEvent: %s", cudaGetErrorString(e));
-}
-static int dt__nccl_alone(dt_comm *c, const dt__call *a)
-{
-    dt__cuda_dev *d = dt__nccl_device(c, a->coll == DT_COLL_REDUCE_SCATTER ? a->in : a->out);
-    size_t        nbytes = (size_t)(a->counts ? a->counts[0] : a->n) * dt__comm_size_of(a->dtype);
-    if (!d || dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(d->index))) return c->status;
-    if (!a->in || a->in == a->out) return 0;
-    return dt__nccl_cuda(c, "cudaMemcpyAsync",
-                         cudaMemcpyAsync(a->out, a->in, nbytes, cudaMemcpyDeviceToDevice,
-                                         dt__cuda_queue_of(d, dt__stream(d->dev))->stream));
-}
-static void dt__nccl_close(dt_comm *c)
-{
-    dt__nccl *n = (dt__nccl *)c->devices;
-    if (!n) return;
-    int64_t until = dt__comm_now() + (int64_t)((c->timeout + 1) * 1e9), now = 0;
-    if (dt__comm_ok(c) && n->inside) dt_comm_free(n->inside), dt_comm_free(n->across);
-    else if (n->inside) dt__comm_drop(n->inside), dt__comm_drop(n->across);
-    (void)cudaSetDevice(n->d->index);
-    pthread_mutex_lock(&n->lock);
-    n->quit = true;
-    pthread_cond_broadcast(&n->cond);
-    while (!n->ended && now < until) now = dt__nccl_wait(n, 0.1);
-    if (!n->ended) { /* a rank is gone, or a GPU stuck */
-        pthread_mutex_unlock(&n->lock);
-        dt__nccl_abort(n);
-        pthread_mutex_lock(&n->lock);
-        for (until = now + 5000000000; !n->ended && now < until;) now = dt__nccl_wait(n, 0.1);
-    }
-    bool ended = n->ended;
-    for (dt__nccl_job *j; (j = n->queued) != NULL;) {
-        n->queued = j->next;
-        pthread_mutex_unlock(&n->lock);
-        dt__nccl_drop(j);
-        pthread_mutex_lock(&n->lock);
-    }
-    for (dt__nccl_job *j; (j = n->spare) != NULL;) {
-        n->spare = j->next;
-        dt__nccl_job_end(j);
-    }
-    for (int i = 0; ended && i <= 2 * c->size; i++) {
-        dt__nccl_link *l = i ? &n->to[i - 1] : &n->all;
-        if (l->stream) (void)cudaStreamDestroy(l->stream);
-        l->stream = NULL;
-    }
-    if (n->stream) dt__cuda_stream_free(n->d->dev, n->stream);
-    if (n->stage) (void)cudaFreeHost(n->stage);
-    pthread_t thread = n->thread;
-    c->devices = NULL;
-    dt__nccl_unref(n);
-    if (ended) pthread_join(thread, NULL);
-    else pthread_detach(thread); /* it has what it holds; nobody waits for it */
-}
-
-/* ---- two levels: the ranks of a machine reduce a part each, by NCCL; parts go to the host, and across by dt_comm.h;
-   then each machine gathers its parts. Machines with unequally many ranks: the first rank of each has all of it. */
-static int dt__nccl_levels(dt_comm *c, dt__nccl *n) /* collective, at the first call */
-{
-    int most = 0, least = c->size;
-    if (n->inside || c->engine->algo != DT_ALGO_TWO_LEVEL || c->local_size == c->size) return 0;
-    for (int i = 0; i < c->size; i++) {
-        int k = 0;
-        for (int r = 0; r < c->size; r++) k += c->host[r] == c->host[i];
-        most = k > most ? k : most;
-        least = k < least ? k : least;
-    }
-    n->equal = most == least;
-    int rc = dt_comm_split(c, n->equal || c->local_rank == 0 ? c->local_rank : -1, c->rank, &n->across);
-    if (!rc) rc = dt_comm_split(c, c->host[c->rank], c->rank, &n->inside);
-    if (rc) return rc;
-    n->stream = dt__cuda_stream_new(n->d->dev);
-    if (n->stream) return 0;
-    return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no stream for two levels", c->rank);
-}
-static int dt__nccl_sub(dt_comm *c, dt_comm *sub, const char *where)
-{
-    const char *why = dt_comm_error(sub);
-    int         status = dt_comm_status_of(sub);
-    return dt__comm_fail(c, status ? status : DT_COMM_ERR_STATE, -1, "two levels, %s: %s", where, why ? why : "failed");
-}
-/* This machine's parts; how many elements are this rank's, and where. */
-static int64_t dt__nccl_part(const dt__nccl *n, int64_t count, int64_t *part, int64_t *at)
-{
-    int size = n->inside->size;
-    for (int i = 0; i < size; i++)
-        part[i] = n->equal ? count / size + (i < count % size) : i ? 0 : count;
-    *at = 0;
-    for (int i = 0; i < n->inside->rank; i++) *at += part[i];
-    return part[n->inside->rank];
-}
-static int dt__nccl_stage(dt_comm *c, dt__nccl *n, size_t nbytes)
-{
-    if (nbytes <= n->stage_n) return 0;
-    if (dt__nccl_cuda(c, "cudaStreamSynchronize", cudaStreamSynchronize(((dt__cuda_queue *)n->stream)->stream)))
-        return c->status; /* it only grows */
-    if (n->stage) (void)cudaFreeHost(n->stage);
-    n->stage = NULL;
-    n->stage_n = 0;
-    if (dt__nccl_cuda(c, "cudaHostAlloc", cudaHostAlloc(&n->stage, nbytes, cudaHostAllocDefault))) return c->status;
-    n->stage_n = nbytes;
-    return 0;
-}
-/* As poll; 2: call again, and the time begins anew: the communicators of the levels have deadlines of their own. */
-static int dt__nccl_two_steps(dt_comm *c, dt__nccl_job *j, int64_t *part)
-{
-    dt__nccl    *n = j->n;
-    cudaStream_t s = ((dt__cuda_queue *)n->stream)->stream;
-    int64_t      at, mine = dt__nccl_part(n, j->count, part, &at);
-    size_t       e = dt__comm_size_of(j->dtype);
-    char        *data = j->out + (size_t)at * e;
-    int          op = j->op == DT_COMM_MEAN ? DT_COMM_SUM : j->op;
-    dt_comm     *level = j->phase == 3 ? n->across : n->inside;
-    if (j->sub) {
-        if (!__atomic_load_n(&j->sub->finished, __ATOMIC_ACQUIRE)) return 2;
-        int bad = dt_work_wait(j->sub);
-        j->sub = NULL;
-        if (bad) return dt__nccl_sub(c, level, j->phase == 3 ? "across machines" : "inside a machine");
-    }
-    switch (j->phase++) {
-    case 0:
-        if (dt__nccl_cuda(c, "cudaStreamWaitEvent", cudaStreamWaitEvent(s, j->ready, 0)) ||
-            dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->begun, s)))
-            return c->status;
-        j->sub = dt_comm_reduce_scatter_start(n->inside, j->out, data, 0, part, j->dtype, op);
-        return j->sub ? 2 : dt__nccl_sub(c, n->inside, "inside a machine");
-    case 1:
-        if (mine && (dt__nccl_stage(c, n, (size_t)mine * e) ||
-                     dt__nccl_cuda(c, "cudaMemcpyAsync",
-                                   cudaMemcpyAsync(n->stage, data, (size_t)mine * e, cudaMemcpyDeviceToHost, s))))
-            return c->status;
-        j->since = dt__comm_now();
-        return dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, s)) ? c->status : 2;
-    case 2:
-        if (!dt__nccl_test(&j->base)) {
-            j->phase = 2;
-            if ((double)(dt__comm_now() - j->since) < c->timeout * 1e9) return 2;
-            return dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, c->rank, "two levels: rank %d waited %.1f s for its GPU",
-                                 c->rank, c->timeout);
-        }
-        if (n->across && mine) j->sub = dt_comm_allreduce_start(n->across, n->stage, mine, j->dtype, op);
-        return j->sub || !mine ? 2 : dt__nccl_sub(c, n->across, "across machines");
-    case 3:
-        if (mine && j->op == DT_COMM_MEAN) dt__reduce_scale(j->dtype, (char *)n->stage, mine, c->size);
-        if (mine && dt__nccl_cuda(c, "cudaMemcpyAsync",
-                                  cudaMemcpyAsync(data, n->stage, (size_t)mine * e, cudaMemcpyHostToDevice, s)))
-            return c->status;
-        j->sub = dt_comm_allgather_start(n->inside, NULL, j->out, 0, part, j->dtype);
-        return j->sub ? 2 : dt__nccl_sub(c, n->inside, "inside a machine");
-    default: return dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, s)) ? c->status : 1;
-    }
-}
-static int dt__nccl_two(dt_comm *c, dt__nccl_job *j)
-{
-    int64_t *part = (int64_t *)DT_COMM_MALLOC((size_t)j->n->inside->size * sizeof *part);
-    if (!part) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
-    void *before = dt_stream_use(j->n->d->dev, j->n->stream);
-    int   rc = dt__nccl_two_steps(c, j, part);
-    (void)dt_stream_use(j->n->d->dev, before);
-    DT_COMM_FREE(part);
-    return rc;
-}
-
-static const dt__plane dt__plane_nccl = { dt__nccl_owns, dt__nccl_begin, dt__nccl_poll, dt__nccl_test,
-                                          dt__nccl_after, dt__nccl_alone, dt__nccl_close };
-const dt__plane       *dt__nccl_plane(void) { return &dt__plane_nccl; }
-#endif /* DT_USE_NCCL */
-
 /* ==================================================================================================== >>group
-   The same blocks on several devices of this program. With DT_USE_NCCL the calls for all devices are one group of NCCL,
-   each in its device's stream, and the streams are all the order they need. Without it blocks are copied between two
-   devices at a time, behind what both have queued, and added in the order of devices. */
-#ifdef DT_USE_NCCL
-#include <nccl.h>
-#endif
+   The same blocks on several devices of this program. If a way to exchange them is registered (dt__cuda_exchanged_by),
+   it is taken. Otherwise blocks are copied between two devices at a time, behind what both have queued, and added in the
+   order of devices. */
 enum { DT__CUDA_PIECE = 16 << 20 }; /* bytes of another device's block that are added at a time */
 typedef struct dt__cuda_group {
-    int        n;
-    dt_device *dev[DT__CUDA_DEVICES];
-#ifdef DT_USE_NCCL
-    ncclComm_t comm[DT__CUDA_DEVICES];
-#endif
+    int                      n;
+    dt_device               *dev[DT__CUDA_DEVICES];
+    const dt__cuda_exchange *by; /* NULL: copies */
+    void                    *comms;
 } dt__cuda_group;
 
 /* What comes in stream a of dev waits for what is in stream b of another device. */
@@ -2120,60 +1454,6 @@ static size_t dt__cuda_block_bytes(const dt_view *v)
 {
     return (size_t)v->shape[0] * dt_dtype_nbytes((dt_dtype)v->dtype);
 }
-#ifdef DT_USE_NCCL
-static int dt__cuda_group_check(ncclResult_t r, const char *what)
-{
-    if (r == ncclSuccess) return 0;
-    return dt_fail(DT_ERR_DEVICE, "cuda: %s: %s", what, ncclGetErrorString(r));
-}
-static int dt__cuda_group_begin(dt__cuda_group *g)
-{
-    int index[DT__CUDA_DEVICES];
-    for (int i = 0; i < g->n; i++) index[i] = dt__cuda_of(g->dev[i])->index;
-    return dt__cuda_group_check(ncclCommInitAll(g->comm, g->n, index), "ncclCommInitAll");
-}
-static void dt__cuda_group_end(dt__cuda_group *g)
-{
-    bool failed = false; /* a communicator whose work does not end can only be aborted */
-    for (int i = 0; i < g->n; i++)
-        failed |= cudaSetDevice(dt__cuda_of(g->dev[i])->index) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess;
-    for (int i = 0; i < g->n; i++)
-        if (g->comm[i]) (void)(failed ? ncclCommAbort(g->comm[i]) : ncclCommDestroy(g->comm[i]));
-}
-static int dt__cuda_group_calls(dt__cuda_group *g, void *const *stream, const dt_view *block, int nblocks, bool sum)
-{
-    int bad = 0;
-    for (int k = 0; k < nblocks * g->n && !bad; k++) {
-        int            i = k % g->n;
-        const dt_view *v = &block[k];
-        cudaStream_t   s = (cudaStream_t)dt__cuda_stream(g->dev[i], stream[i]);
-        ncclDataType_t type = v->dtype == DT_F16 ? ncclFloat16 : v->dtype == DT_BF16 ? ncclBfloat16 : ncclFloat32;
-        if (sum)
-            bad = dt__cuda_group_check(
-                ncclReduce(v->data, v->data, (size_t)v->shape[0], type, ncclSum, 0, g->comm[i], s), "ncclReduce");
-        else
-            bad = dt__cuda_group_check(
-                ncclBroadcast(v->data, v->data, dt__cuda_block_bytes(v), ncclUint8, 0, g->comm[i], s), "ncclBroadcast");
-    }
-    return bad;
-}
-static int dt__cuda_group_run(dt__cuda_group *g, void *const *stream, const dt_view *block, int nblocks, bool sum)
-{
-    int bad = 0;
-    for (int i = 0; i < g->n && !bad; i++) { /* what became of the calls before */
-        ncclResult_t was = ncclSuccess;
-        bad = dt__cuda_group_check(ncclCommGetAsyncError(g->comm[i], &was), "ncclCommGetAsyncError");
-        if (!bad) bad = dt__cuda_group_check(was, sum ? "before ncclReduce" : "before ncclBroadcast");
-    }
-    if (!bad) bad = dt__cuda_group_check(ncclGroupStart(), "ncclGroupStart");
-    if (bad) return bad;
-    bad = dt__cuda_group_calls(g, stream, block, nblocks, sum);
-    ncclResult_t end = ncclGroupEnd(); /* also after a call that failed */
-    return bad ? bad : dt__cuda_group_check(end, "ncclGroupEnd");
-}
-#else
-static int  dt__cuda_group_begin(dt__cuda_group *g) { return g->n > 0 ? 0 : DT_ERR_ARG; }
-static void dt__cuda_group_end(dt__cuda_group *g) { (void)g; }
 /* The first device's v += that of another one. */
 static int dt__cuda_group_add(dt__cuda_group *g, void *stream, const dt_view *v, int from, const char *src)
 {
@@ -2195,9 +1475,11 @@ static int dt__cuda_group_add(dt__cuda_group *g, void *stream, const dt_view *v,
     }
     return bad;
 }
-static int dt__cuda_group_run(dt__cuda_group *g, void *const *stream, const dt_view *block, int nblocks, bool sum)
+static int dt__cuda_group_run(void *group, void *const *stream, const dt_view *block, int nblocks, bool sum)
 {
-    int bad = 0;
+    dt__cuda_group *g = (dt__cuda_group *)group;
+    int             bad = 0;
+    if (g->by) return g->by->run(g->comms, g->dev, g->n, stream, block, nblocks, sum);
     for (int i = 1; i < g->n && !bad; i++)
         bad = sum ? dt__cuda_behind(g->dev[0], stream[0], g->dev[i], stream[i])
                   : dt__cuda_behind(g->dev[i], stream[i], g->dev[0], stream[0]);
@@ -2213,7 +1495,6 @@ static int dt__cuda_group_run(dt__cuda_group *g, void *const *stream, const dt_v
                   : dt__cuda_behind(g->dev[0], stream[0], g->dev[i], stream[i]);
     return bad;
 }
-#endif
 static void *dt__cuda_group_new(dt_device *const *dev, int n)
 {
     dt__cuda_group *g = n > 0 && n <= DT__CUDA_DEVICES ? (dt__cuda_group *)dt_alloc(sizeof *g) : NULL;
@@ -2224,23 +1505,25 @@ static void *dt__cuda_group_new(dt_device *const *dev, int n)
     memset((void *)g, 0, sizeof *g);
     g->n = n;
     for (int i = 0; i < n; i++) g->dev[i] = dev[i];
-    if (!dt__cuda_group_begin(g)) return g;
+    g->by = dt__cuda_exchanged_by;
+    if (!g->by || (g->comms = g->by->begin(g->dev, n)) != NULL) return g;
     dt_dealloc(g, sizeof *g);
     return NULL;
 }
 static void dt__cuda_group_free(void *group)
 {
-    if (!group) return;
-    dt__cuda_group_end((dt__cuda_group *)group);
-    dt_dealloc(group, sizeof(dt__cuda_group));
+    dt__cuda_group *g = (dt__cuda_group *)group;
+    if (!g) return;
+    if (g->by) g->by->end(g->comms, g->dev, g->n);
+    dt_dealloc(g, sizeof *g);
 }
 static int dt__cuda_group_broadcast(void *group, void *const *stream, const dt_view *block, int nblocks)
 {
-    return dt__cuda_group_run((dt__cuda_group *)group, stream, block, nblocks, false);
+    return dt__cuda_group_run(group, stream, block, nblocks, false);
 }
 static int dt__cuda_group_sum(void *group, void *const *stream, const dt_view *block, int nblocks)
 {
-    return dt__cuda_group_run((dt__cuda_group *)group, stream, block, nblocks, true);
+    return dt__cuda_group_run(group, stream, block, nblocks, true);
 }
 
 /* ==================================================================================================== >>table */
@@ -2368,4 +1651,7 @@ DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o)
     return DT_OK;
 }
 #endif /* DT_USE_CUDA */
+#ifdef __cplusplus
+}
+#endif
 #endif /* DT_CUDA_IMPLEMENTATION */

@@ -108,7 +108,7 @@ extern "C" {
 
    A rank of a world of one (or c NULL) trains as if there were no ddp. Free a ddp before its communicator.
 
-   Models on GPUs: one for each rank, and a communicator with .backend = DT_NCCL (dt_cuda.h). Buckets are summed by NCCL
+   Models on GPUs: one for each rank, and a communicator with .backend = DT_NCCL (dt_nccl.h). Buckets are summed by NCCL
    on a stream of their own, beside the backward; the host waits for the other ranks' hosts, not for the GPU, but for one
    look a step at whether all gradients were finite (.no_check: none). */
 typedef struct dt_ddp dt_ddp;

@@ -3,7 +3,7 @@
        dt_dataset *train, *test;
        example_digits("data/digits", 1, 28, 3, &train, &test);     x (1, 28, 28) in 0..1: each pixel 3x3, a border of 2
 
-   Include it after dt_data.h and, for example_start and example_device, after dt_comm.h and dt_cuda.h. */
+   Include it after dt_data.h and, for example_start and example_device, after dt_comm.h and dt_cuda.h (dt_nccl.h is both). */
 #ifndef EXAMPLE_DATA_H_INCLUDED
 #define EXAMPLE_DATA_H_INCLUDED
 

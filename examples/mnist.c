@@ -15,10 +15,10 @@
        --checkpoint DIR    save there every epoch and at SIGTERM or Ctrl-C; go on from the newest one
        --csv FILE, --svg FILE   a log of every step, the loss curve                               */
 #define DT_IMPLEMENTATION
-#include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "dt_mpi.h"
+#include "dt_nccl.h"
 #include "dt_plot.h"
 #include "example_data.h"
 

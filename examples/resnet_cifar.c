@@ -18,10 +18,10 @@
                      warm-up; both side by side at the end
        --opt-level O0..O3            --checkpoint DIR          --csv FILE, --svg FILE  --summary        */
 #define DT_IMPLEMENTATION
-#include "dt_cuda.h"
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "dt_mpi.h"
+#include "dt_nccl.h"
 #include "dt_plot.h"
 #include "example_data.h"
 

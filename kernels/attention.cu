@@ -23,10 +23,9 @@
    FMA (A100: 19.5 TFLOP/s; tensor cores are not used). A pair of tiles loads 3 (forward), 6 (dk and dv) or 5 (dq) times
    64 x d elements of e bytes through L1 and L2, 77/e FLOPs a byte and more, and each operand comes from memory about
    once for each head while L2 holds it: bound by arithmetic. */
-#include "operand.cuh"
+#include "vector.cuh"
 
 namespace dtk {
-namespace operands {
 namespace attention {
 
 enum { TILE = 64, DEPTH = 32, PITCH = TILE + 4, THREADS = 256 };
@@ -430,7 +429,7 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
 
 static heads heads_of(const dt_view &v, const operand<mixed> &x)
 {
-    heads m = { x, v.stride[0], v.stride[1], v.stride[2], suits(v, 4) && v.shape[3] % 4 == 0 };
+    heads m = { x, v.stride[0], v.stride[1], v.stride[2], suits(v.data, v.dtype, 4) && v.shape[3] % 4 == 0 };
     for (int d = 0; d < 3; d++)
         if (v.shape[d] > 1 && v.stride[d] % 4 != 0) m.fours = 0;
     if (v.stride[2] > INT_MAX / TILE) m.fours = 0; /* offsets inside a tile are of 32 bits */
@@ -484,16 +483,15 @@ static void run_queries(args a, cudaStream_t st, const dt_call *c, const float *
 }
 
 } /* namespace attention */
-} /* namespace operands */
 } /* namespace dtk */
 
 extern "C" int dt__cuda_attention(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     attention::args a = attention::args_of(c, c->in[0], c->in[1], c->out[1]);
     int             status = all_floats(c, 7, 1);
     if (status || a.heads == 0 || a.t == 0) return status;
-    cudaStream_t     s = dtk::stream_of(dev, c);
+    cudaStream_t     s = stream_of(dev, c);
     float           *lse = (float *)c->out[1].data;
     attention::heads o = attention::out_heads(c, 0), q = attention::in_heads(c, 0), k = attention::in_heads(c, 1);
     attention::heads v = attention::in_heads(c, 2);
@@ -501,22 +499,22 @@ extern "C" int dt__cuda_attention(dt_device *dev, const dt_call *c)
     if (a.d <= 32) attention::run_forward<32, 1>(a, s, o, lse, q, k, v);
     else if (a.d <= 64) attention::run_forward<64, 1>(a, s, o, lse, q, k, v);
     else attention::run_forward<64, 2>(a, s, o, lse, q, k, v);
-    return dtk::launched(c);
+    return launched(c);
 }
 
 extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     attention::args a = attention::args_of(c, c->in[1], c->in[2], c->in[5]);
     int             status = all_floats(c, 0x1f, 7);
     if (status || a.heads == 0) return status;
-    cudaStream_t s = dtk::stream_of(dev, c);
+    cudaStream_t s = stream_of(dev, c);
     const float *lse = (const float *)c->in[5].data;
     size_t       rows = (size_t)(a.heads * (a.t > 0 ? a.t : 1));
     float       *delta = (float *)dt__cuda_scratch(dev, c->stream, rows * sizeof(float));
     if (!delta) return DT_ERR_MEMORY;
     if (a.t > 0)
-        attention::deltas<<<dtk::blocks_for(a.heads * a.t, dtk::BLOCK / dtk::WARP), dtk::BLOCK, 0, s>>>(
+        attention::deltas<<<blocks_for(a.heads * a.t, BLOCK / WARP), BLOCK, 0, s>>>(
             a, delta, attention::in_heads(c, 0), attention::in_heads(c, 4));
     if (a.s > 0) {
         if (a.d <= 32) attention::run_keys<32, 1>(a, s, c, lse, delta);
@@ -528,5 +526,5 @@ extern "C" int dt__cuda_attention_bwd(dt_device *dev, const dt_call *c)
         else if (a.d <= 64) attention::run_queries<64, 1>(a, s, c, lse, delta);
         else attention::run_queries<64, 2>(a, s, c, lse, delta);
     }
-    return dtk::launched(c);
+    return launched(c);
 }

@@ -1,6 +1,7 @@
-/* common.cuh: what the kernel files share: element types, reductions over a warp and a block, walking strided
-   operands, launching. Every file defines entries of dt_cuda.h's list, dt__cuda_NAME(dev, call), which read the
-   dt_call, choose an instance by dtype and queue it on the call's stream. They return 0, or a dt_status after dt_fail. */
+/* common.cuh: what the kernel files share: element types, reductions over a warp and a block, the log-sum-exp of a row,
+   walking strided operands, launching. Every file defines entries of dt_cuda.h's list, dt__cuda_NAME(dev, call), which
+   read the dt_call, choose an instance (vector.cuh) and queue it on the call's stream. They return 0, or a dt_status
+   after dt_fail. */
 #ifndef DT_KERNELS_COMMON_CUH
 #define DT_KERNELS_COMMON_CUH
 
@@ -41,8 +42,6 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(f
 template <typename T, int N> struct alignas(sizeof(T) * N) pack {
     T v[N];
 };
-template <typename T> constexpr int pack_size() { return (int)(16 / sizeof(T)); }
-inline bool aligned16(const void *p) { return ((size_t)p & 15) == 0; }
 
 /* ---- reductions. All threads of the warp, or of the block, must take part; every thread gets the result. */
 template <typename T, typename F> __device__ __forceinline__ T warp_reduce(T x, F f)
@@ -71,6 +70,46 @@ template <typename T, typename F> __device__ __forceinline__ T block_reduce(T x,
     __syncthreads();
     return warp_reduce(lane < warps ? part[lane] : neutral, f);
 }
+
+/* ---- log(sum exp(x)) in one pass: m is the largest that is not NaN, s the sum of exp(x - m) so far. NaN and +inf make
+   s NaN; where all are -inf, s is 0 and x - m is NaN. */
+struct lse_state {
+    float m, s;
+    __device__ __forceinline__ static lse_state none() { return { -INFINITY, 0.0f }; }
+    template <int V> __device__ __forceinline__ void add(const float (&x)[V])
+    {
+        float top = m;
+#pragma unroll
+        for (int j = 0; j < V; j++) top = fmaxf(top, x[j]);
+        if (top > m) {
+            s *= expf(m - top);
+            m = top;
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) s += x[j] == -INFINITY ? 0.0f : expf(x[j] - m);
+    }
+    __device__ __forceinline__ void merge(const lse_state &o)
+    {
+        float top = fmaxf(m, o.m);
+        s = s * (m == top ? 1.0f : expf(m - top)) + o.s * (o.m == top ? 1.0f : expf(o.m - top));
+        m = top;
+    }
+    __device__ __forceinline__ void over_warp()
+    {
+#pragma unroll
+        for (int d = WARP / 2; d > 0; d /= 2) merge({ __shfl_xor_sync(FULL, m, d), __shfl_xor_sync(FULL, s, d) });
+    }
+    __device__ __forceinline__ void over_block() /* of BLOCK threads; may be called again at once */
+    {
+        __shared__ lse_state part[BLOCK / WARP];
+        over_warp();
+        __syncthreads();
+        if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = *this;
+        __syncthreads();
+        *this = part[0];
+        for (int k = 1; k < BLOCK / WARP; k++) merge(part[k]);
+    }
+};
 
 /* ---- strided operands: the offsets of N of them for a linear index over one shape */
 template <int N> struct walk {
@@ -103,6 +142,11 @@ template <int N> inline bool walk_is_dense(const walk<N> &w) /* all operands are
         if (w.ndim == 1 && w.stride[k][0] != 1) return false;
     return true;
 }
+/* i / n, cheaper where both fit 32 bits; neither is negative */
+__device__ __forceinline__ int64_t divide(int64_t i, int64_t n)
+{
+    return (uint64_t)i >> 32 || (uint64_t)n >> 32 ? i / n : (int64_t)((uint32_t)i / (uint32_t)n);
+}
 template <int N> __device__ __forceinline__ void walk_at(const walk<N> &w, int64_t i, int64_t (&at)[N])
 {
 #pragma unroll
@@ -110,9 +154,7 @@ template <int N> __device__ __forceinline__ void walk_at(const walk<N> &w, int64
 #pragma unroll
     for (int d = DT_MAX_DIMS - 1; d >= 0; d--) { /* unrolled, so that the strides stay in the parameters */
         if (d >= w.ndim) continue;
-        int64_t q = (uint64_t)i >> 32 || (uint64_t)w.shape[d] >> 32 ? i / w.shape[d]
-                                                                    : (int64_t)((uint32_t)i / (uint32_t)w.shape[d]);
-        int64_t r = i - q * w.shape[d];
+        int64_t q = divide(i, w.shape[d]), r = i - q * w.shape[d];
 #pragma unroll
         for (int k = 0; k < N; k++) at[k] += r * w.stride[k][d];
         i = q;
@@ -163,27 +205,6 @@ inline int launched(const dt_call *c) { return dt__cuda_check((int)cudaGetLastEr
 inline int no_dtype(const dt_call *c, int dtype)
 {
     return dt_fail(DT_ERR_DTYPE, "cuda: %s does not take %s", dt_kernel_name(c->op), dt_dtype_name((dt_dtype)dtype));
-}
-
-/* Calls f with a value of the element type, e.g. with_float(v.dtype, [&](auto t) { using T = decltype(t); ... }). f and
-   the whole return 0 or a status. */
-template <typename F> inline int with_float(const dt_call *c, int dtype, F f)
-{
-    switch (dtype) {
-    case DT_F32: return f(float());
-    case DT_F16: return f(__half());
-    case DT_BF16: return f(__nv_bfloat16());
-    default: return no_dtype(c, dtype);
-    }
-}
-template <typename F> inline int with_any(const dt_call *c, int dtype, F f)
-{
-    switch (dtype) {
-    case DT_I32: return f(int32_t());
-    case DT_I64: return f(int64_t());
-    case DT_U8: return f(uint8_t());
-    default: return with_float(c, dtype, f);
-    }
 }
 
 } /* namespace dtk */

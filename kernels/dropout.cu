@@ -7,7 +7,7 @@
    Roofline: 8 bytes and 1 FLOP per element in f32 (4 bytes in f16). A generator block is 10 rounds of 2 wide products:
    about 25 integer operations per element, so cards with half as many integer as float units come near the balance in
    f16. */
-#include "dtypes.cuh"
+#include "vector.cuh"
 
 namespace dtk {
 
@@ -31,18 +31,18 @@ __device__ __forceinline__ void drop_philox(uint64_t seed, uint64_t counter, uin
 
 /* V elements at a time, a multiple of 4; aligned: they can be moved at once */
 template <int V> static __global__ void __launch_bounds__(BLOCK, 4)
-drop_kernel(void *y, int yt, const void *x, int xt, int64_t n, uint64_t seed, uint64_t offset, uint32_t threshold,
-            float scale, bool add, bool aligned)
+drop_kernel(operand<mixed> y, operand<mixed> x, int64_t n, uint64_t seed, uint64_t offset, uint32_t threshold,
+            float scale, bool aligned)
 {
     for (int64_t i = grid_first() * V; i < n; i += grid_step() * V) {
         float   v[V];
         int64_t left = n - i < V ? n - i : V;
         bool    full = aligned && left == V;
         if (full) {
-            load_floats(v, x, xt, i);
+            x.load(i, v);
         } else {
 #pragma unroll
-            for (int j = 0; j < V; j++) v[j] = j < left ? load_h(x, xt, i + j) : 0.0f;
+            for (int j = 0; j < V; j++) v[j] = j < left ? x.at(i + j) : 0.0f;
         }
 #pragma unroll
         for (int q = 0; q < V; q += 4) {
@@ -52,11 +52,11 @@ drop_kernel(void *y, int yt, const void *x, int xt, int64_t n, uint64_t seed, ui
             for (int j = 0; j < 4; j++) v[q + j] *= word[j] >= threshold ? scale : 0.0f;
         }
         if (full) {
-            store_floats(y, yt, i, v, add);
+            y.store(i, v);
         } else {
 #pragma unroll
             for (int j = 0; j < V; j++)
-                if (j < left) store_h(y, yt, i + j, v[j], add);
+                if (j < left) y.put(i + j, v[j]);
         }
     }
 }
@@ -71,19 +71,14 @@ extern "C" int dt__cuda_dropout(dt_device *dev, const dt_call *c)
     double         p = c->u.dropout.p, limit = p * 4294967296.0;
     uint32_t       threshold = limit <= 0 ? 0 : limit >= 4294967295.0 ? 0xffffffffu : (uint32_t)limit;
     float          scale = p >= 1 ? 0.0f : (float)(1.0 / (1.0 - p));
-    if (is_int(y->dtype)) return no_dtype(c, y->dtype);
-    if (is_int(x->dtype)) return no_dtype(c, x->dtype);
-    if (n == 0) return 0;
+    int            status = all_floats(c, 1, 1);
+    if (status || n == 0) return status;
     int          width = dense_width(v);
     cudaStream_t s = stream_of(dev, c);
-    bool         add = c->acc & 1;
-    if (width == 8)
-        drop_kernel<8><<<blocks_for(n, 8 * BLOCK), BLOCK, 0, s>>>(y->data, y->dtype, x->data, x->dtype, n,
-                                                                  c->u.dropout.seed, c->u.dropout.offset, threshold,
-                                                                  scale, add, true);
-    else
-        drop_kernel<4><<<blocks_for(n, 4 * BLOCK), BLOCK, 0, s>>>(y->data, y->dtype, x->data, x->dtype, n,
-                                                                  c->u.dropout.seed, c->u.dropout.offset, threshold,
-                                                                  scale, add, width == 4);
+    with_width<8, 4>(width, [&](auto w) {
+        drop_kernel<w.value><<<blocks_for(n, w.value * BLOCK), BLOCK, 0, s>>>(
+            out_of<mixed>(c, 0), in_of<mixed>(c, 0), n, c->u.dropout.seed, c->u.dropout.offset, threshold, scale,
+            width > 1);
+    });
     return launched(c);
 }

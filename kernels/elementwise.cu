@@ -17,7 +17,7 @@
    element (copy .. gradient of gelu), so at 10 FLOPs per byte and more that cards offer all but the powers (about 100)
    wait for memory; the gradient of gelu in bf16 (40 for 6 bytes) comes near the balance. A transposing copy goes
    through shared memory in tiles of 32 x 32, so that both sides are read and written in whole lines. */
-#include "dtypes.cuh"
+#include "vector.cuh"
 
 namespace dtk {
 
@@ -210,13 +210,13 @@ __device__ __forceinline__ void ew_binary_all(int fn, float (&x)[V], const float
 /* ---------------------------------------------------------------------------------------------------- operands */
 /* N operands, the output first. The innermost dimension of w counts pieces of V elements. */
 template <int N> struct ew_ops {
-    walk<N> w;
-    int64_t pieces, inner; /* inner: elements of the innermost dimension */
-    void   *p[N];
-    int     dtype[N], fn;
-    bool    one[N], add; /* one: an operand that is broadcast along the innermost dimension */
-    float   a, b;
-    int64_t ia, ib;
+    walk<N>           w;
+    int64_t           pieces, inner; /* inner: elements of the innermost dimension */
+    operand<any_type> x[N];
+    int               fn;
+    bool              one[N]; /* an operand that is broadcast along the innermost dimension */
+    float             a, b;
+    int64_t           ia, ib;
 };
 
 template <int N> __device__ __forceinline__ void ew_place(const ew_ops<N> &o, int64_t i, int64_t (&at)[N])
@@ -238,11 +238,11 @@ __device__ __forceinline__ void ew_load(float (&v)[V], const ew_ops<N> &o, int k
 {
     if (V > 1 && o.one[k]) {
         float x[V];
-        load_pack(x, o.p[k], o.dtype[k], at, 1);
+        o.x[k].load(at, x, 1);
 #pragma unroll
         for (int j = 0; j < V; j++) v[j] = x[0];
     } else {
-        load_pack(v, o.p[k], o.dtype[k], at, n);
+        o.x[k].load(at, v, n);
     }
 }
 
@@ -254,7 +254,7 @@ template <int V> static __global__ void __launch_bounds__(BLOCK) ew_unary_kernel
         ew_place(o, i, at);
         ew_load<V>(x, o, 1, at[1], n);
         ew_unary_all<V>(o.fn, x, o.a, o.b);
-        store_pack<V>(o.p[0], o.dtype[0], at[0], x, o.add, n);
+        o.x[0].store(at[0], x, n);
     }
 }
 /* unary_bwd and binary: both are functions of two operands */
@@ -269,7 +269,7 @@ static __global__ void __launch_bounds__(BLOCK) ew_binary_kernel(const __grid_co
         ew_load<V>(y, o, 2, at[2], n);
         if constexpr (SLOPE) ew_slope_all<V>(o.fn, x, y, o.a, o.b);
         else ew_binary_all<V>(o.fn, x, y, o.a, o.b);
-        store_pack<V>(o.p[0], o.dtype[0], at[0], x, o.add, n);
+        o.x[0].store(at[0], x, n);
     }
 }
 /* y := act(y + bias); fn is the function of act; bias may be absent */
@@ -279,8 +279,8 @@ template <int V> static __global__ void __launch_bounds__(BLOCK) ew_epilogue_ker
         int64_t at[2], n = ew_count<V>(o, i);
         float   y[V], bias[V];
         ew_place(o, i, at);
-        load_floats(y, o.p[0], o.dtype[0], at[0], n);
-        if (o.p[1]) {
+        o.x[0].floats().load(at[0], y, n);
+        if (o.x[1].p) {
             ew_load<V>(bias, o, 1, at[1], n);
             ew_each(y, [&](int j) { return y[j] + bias[j]; });
         }
@@ -289,7 +289,7 @@ template <int V> static __global__ void __launch_bounds__(BLOCK) ew_epilogue_ker
         case DT_U_SIGMOID: ew_each(y, [&](int j) { return ew_sigmoid(y[j]); }); break;
         case DT_U_TANH: ew_each(y, [&](int j) { return tanhf(y[j]); }); break;
         }
-        store_floats(o.p[0], o.dtype[0], at[0], y, false, n);
+        o.x[0].floats().adding(false).store(at[0], y, n);
     }
 }
 
@@ -320,11 +320,15 @@ static __global__ void __launch_bounds__(BLOCK) ew_int_kernel(const __grid_const
     for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
         int64_t at[3];
         ew_place(o, i, at);
-        int64_t x = load_int(o.p[1], o.dtype[1], at[1]), y = load_int(o.p[2], o.dtype[2], at[2]);
-        store_int(o.p[0], o.dtype[0], at[0], ew_ints(o.fn, x, y, o.ia, o.ib), o.add);
+        int64_t x = o.x[1].at_int(at[1]), y = o.x[2].at_int(at[2]);
+        o.x[0].put_int(at[0], ew_ints(o.fn, x, y, o.ia, o.ib));
     }
 }
 
+inline int64_t double_to_i64(double v) /* toward zero, saturated; NaN: 0 */
+{
+    return v >= 9223372036854775808.0 ? INT64_MAX : v <= -9223372036854775808.0 ? INT64_MIN : v == v ? (int64_t)v : 0;
+}
 /* The views with their dimensions in the order of the output's strides, largest first. */
 template <int N> inline void ew_sort(dt_view (&v)[N], const dt_view *const (&from)[N])
 {
@@ -350,12 +354,14 @@ template <int N> inline walk<N> ew_walk(const dt_view *const (&view)[N])
 /* The elements that a thread takes at once: 1, 4 or 8. Absent operands have no data. */
 template <int N> inline int ew_width(const ew_ops<N> &o)
 {
-    int v = pack_width(o.dtype, N), last = o.w.ndim - 1;
+    int dtype[N];
+    for (int k = 0; k < N; k++) dtype[k] = o.x[k].dtype;
+    int v = width_of(dtype), last = o.w.ndim - 1;
     if (o.w.ndim == 0 || o.w.stride[0][last] != 1 || (last > 0 && o.w.shape[last] % v)) return 1;
     for (int k = 0; k < N; k++) {
         int64_t s = o.w.stride[k][last];
         if (s == 0) continue;
-        if (s != 1 || !pack_aligned(o.p[k], o.dtype[k], v)) return 1;
+        if (s != 1 || !suits(o.x[k].p, dtype[k], v)) return 1;
         for (int d = 0; d < last; d++)
             if (o.w.stride[k][d] % v) return 1;
     }
@@ -365,11 +371,7 @@ template <int N> inline int ew_width(const ew_ops<N> &o)
 template <int N> inline int ew_begin(ew_ops<N> &o, const dt_view *const (&view)[N], const dt_call *c, int most)
 {
     o.w = ew_walk(view);
-    for (int k = 0; k < N; k++) {
-        o.p[k] = view[k]->data;
-        o.dtype[k] = view[k]->dtype;
-    }
-    o.add = c && (c->acc & 1);
+    for (int k = 0; k < N; k++) o.x[k] = operand_of<any_type>(view[k], k == 0 && c && (c->acc & 1));
     o.fn = c ? c->u.ew.fn : 0;
     o.a = c ? (float)c->u.ew.a : 0.0f;
     o.b = c ? (float)c->u.ew.b : 0.0f;
@@ -393,18 +395,14 @@ static int ew_run_unary(dt_device *dev, const dt_call *c, const ew_ops<2> &o, in
 {
     cudaStream_t s = stream_of(dev, c);
     unsigned     blocks = blocks_for(o.pieces);
-    if (v == 8) ew_unary_kernel<8><<<blocks, BLOCK, 0, s>>>(o);
-    else if (v == 4) ew_unary_kernel<4><<<blocks, BLOCK, 0, s>>>(o);
-    else ew_unary_kernel<1><<<blocks, BLOCK, 0, s>>>(o);
+    with_width<8, 4, 1>(v, [&](auto w) { ew_unary_kernel<w.value><<<blocks, BLOCK, 0, s>>>(o); });
     return launched(c);
 }
 template <bool SLOPE> static int ew_run_binary(dt_device *dev, const dt_call *c, const ew_ops<3> &o, int v)
 {
     cudaStream_t s = stream_of(dev, c);
     unsigned     blocks = blocks_for(o.pieces);
-    if (v == 8) ew_binary_kernel<8, SLOPE><<<blocks, BLOCK, 0, s>>>(o);
-    else if (v == 4) ew_binary_kernel<4, SLOPE><<<blocks, BLOCK, 0, s>>>(o);
-    else ew_binary_kernel<1, SLOPE><<<blocks, BLOCK, 0, s>>>(o);
+    with_width<8, 4, 1>(v, [&](auto w) { ew_binary_kernel<w.value, SLOPE><<<blocks, BLOCK, 0, s>>>(o); });
     return launched(c);
 }
 static int ew_run_ints(dt_device *dev, const dt_call *c, const dt_view *x, const dt_view *y, int code)
@@ -442,19 +440,19 @@ ew_copy_kernel(U *y, const U *x, const __grid_constant__ walk<2> w)
     }
 }
 template <typename U> static __global__ void __launch_bounds__(BLOCK)
-ew_where_kernel(U *z, const void *cond, int dtype, const U *x, const U *y, const __grid_constant__ walk<4> w)
+ew_where_kernel(U *z, operand<any_type> cond, const U *x, const U *y, const __grid_constant__ walk<4> w)
 {
     for (int64_t i = grid_first(); i < w.total; i += grid_step()) {
         int64_t at[4];
         walk_at(w, i, at);
-        z[at[0]] = load_int(cond, dtype, at[1]) != 0 ? x[at[2]] : y[at[3]];
+        z[at[0]] = cond.at_int(at[1]) != 0 ? x[at[2]] : y[at[3]];
     }
 }
 /* The same for V neighbours and a condition of u8; U is the raw element. */
 template <typename U, int V>
 __device__ __forceinline__ void ew_load_bits(U (&v)[V], const ew_ops<4> &o, int k, int64_t at, int64_t n)
 {
-    const U *p = (const U *)o.p[k] + at;
+    const U *p = (const U *)o.x[k].p + at;
     if (o.one[k] || n < V) {
 #pragma unroll
         for (int j = 0; j < V; j++) v[j] = j < n ? p[o.one[k] ? 0 : j] : (U)0;
@@ -475,7 +473,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ew_where_wide_kernel(const __
         ew_load_bits(cond, o, 1, at[1], n);
         ew_load_bits(x, o, 2, at[2], n);
         ew_load_bits(y, o, 3, at[3], n);
-        U         *z = (U *)o.p[0] + at[0];
+        U         *z = (U *)o.x[0].p + at[0];
         pack<U, V> q;
 #pragma unroll
         for (int j = 0; j < V; j++) q.v[j] = cond[j] ? x[j] : y[j];
@@ -489,17 +487,17 @@ static __global__ void __launch_bounds__(BLOCK, 4) ew_where_wide_kernel(const __
     }
 }
 static __global__ void __launch_bounds__(BLOCK) /* z += */
-ew_where_add_kernel(void *z, int zt, const void *cond, int dtype, const void *x, const void *y,
+ew_where_add_kernel(operand<any_type> z, operand<any_type> cond, operand<any_type> x, operand<any_type> y,
                     const __grid_constant__ walk<4> w)
 {
     for (int64_t i = grid_first(); i < w.total; i += grid_step()) {
         int64_t at[4];
         walk_at(w, i, at);
-        bool        take = load_int(cond, dtype, at[1]) != 0;
-        const void *p = take ? x : y;
-        int64_t     k = take ? at[2] : at[3];
-        if (zt >= DT_I32) store_int(z, zt, at[0], load_int(p, zt, k), true);
-        else store_h(z, zt, at[0], load_h(p, zt, k), true);
+        bool         take = cond.at_int(at[1]) != 0;
+        operand<any_type> from = { take ? x.p : y.p, 0, z.dtype }, to = z.adding(true);
+        int64_t      k = take ? at[2] : at[3];
+        if (z.dtype >= DT_I32) to.put_int(at[0], from.at_int(k));
+        else to.floats().put(at[0], from.floats().at(k));
     }
 }
 /* y[.., b, a] = x[.., b, a], y dense along a, x along b: read along b, turned in shared memory, written along a. */
@@ -525,15 +523,6 @@ ew_turn_kernel(U *y, const U *x, const __grid_constant__ ew_turn<U> t)
     }
 }
 
-/* Calls f with an unsigned type of that many bytes. */
-template <typename F> static void ew_with_bits(int nbytes, F f)
-{
-    if (nbytes == 16) f(uint4());
-    else if (nbytes == 8) f(uint64_t());
-    else if (nbytes == 4) f(uint32_t());
-    else if (nbytes == 2) f(uint16_t());
-    else f(uint8_t());
-}
 /* The largest unit of up to 16 bytes in which all N operands can be walked; w then counts units. */
 template <int N> static int ew_units(walk<N> &w, void *const (&p)[N], int size)
 {
@@ -593,13 +582,10 @@ static int ew_copy_bits(dt_device *dev, const dt_call *c)
                               "copy");
     }
     if (d >= 0) {
-        if (size == 8) ew_run_turn<uint64_t>(w, d, p[0], p[1], s);
-        else if (size == 4) ew_run_turn<uint32_t>(w, d, p[0], p[1], s);
-        else if (size == 2) ew_run_turn<uint16_t>(w, d, p[0], p[1], s);
-        else ew_run_turn<uint8_t>(w, d, p[0], p[1], s);
+        with_bits<8>(size, [&](auto u) { ew_run_turn<decltype(u)>(w, d, p[0], p[1], s); });
         return launched(c);
     }
-    ew_with_bits(ew_units(w, p, size), [&](auto u) {
+    with_bits<16>(ew_units(w, p, size), [&](auto u) {
         using U = decltype(u);
         ew_copy_kernel<U><<<blocks_for(w.total), BLOCK, 0, s>>>((U *)p[0], (const U *)p[1], w);
     });
@@ -607,20 +593,22 @@ static int ew_copy_bits(dt_device *dev, const dt_call *c)
 }
 
 static __global__ void __launch_bounds__(BLOCK)
-ew_iota_kernel(void *y, int dtype, int64_t n, int64_t stride, double a, double b, int64_t ia, int64_t ib, bool whole)
+ew_iota_kernel(operand<any_type> y, int64_t n, int64_t stride, double a, double b, int64_t ia, int64_t ib, bool whole)
 {
+    int dtype = y.dtype;
+    y.add = false;
     for (int64_t i = grid_first(); i < n; i += grid_step()) {
         double v = fma(b, (double)i, a);
         if (dtype < DT_I32) {
-            store_h(y, dtype, i * stride, (float)v, false);
+            y.floats().put(i * stride, (float)v);
         } else if (whole) { /* exact, modulo 2^64 */
-            store_int(y, dtype, i * stride, (int64_t)((uint64_t)ia + (uint64_t)ib * (uint64_t)i), false);
+            y.put_int(i * stride, (int64_t)((uint64_t)ia + (uint64_t)ib * (uint64_t)i));
         } else {
             int64_t l = v >= 9223372036854775808.0 ? INT64_MAX : v <= -9223372036854775808.0 ? INT64_MIN
                       : v == v ? (int64_t)v : 0;
             if (dtype == DT_I32) l = l > INT32_MAX ? INT32_MAX : l < INT32_MIN ? INT32_MIN : l;
             if (dtype == DT_U8) l = v > -2147483648.0 && v < 2147483648.0 ? l : 0;
-            store_int(y, dtype, i * stride, l, false);
+            y.put_int(i * stride, l);
         }
     }
 }
@@ -659,7 +647,7 @@ extern "C" int dt__cuda_fill(dt_device *dev, const dt_call *c)
         return dt__cuda_check((int)cudaMemsetAsync(y->data, one[0], (size_t)(w.total * size), stream_of(dev, c)),
                               "fill");
     void *const p[1] = { y->data };
-    ew_with_bits(ew_units(w, p, size), [&](auto u) {
+    with_bits<16>(ew_units(w, p, size), [&](auto u) {
         using U = decltype(u);
         memcpy(&u, one, sizeof u);
         ew_fill_kernel<U><<<blocks_for(w.total), BLOCK, 0, stream_of(dev, c)>>>((U *)p[0], u, w);
@@ -688,8 +676,8 @@ extern "C" int dt__cuda_iota(dt_device *dev, const dt_call *c)
     int64_t        ia = double_to_i64(c->u.ew.a), ib = double_to_i64(c->u.ew.b);
     bool           whole = c->u.ew.a == (double)ia && c->u.ew.b == (double)ib;
     if (n == 0) return 0;
-    ew_iota_kernel<<<blocks_for(n), BLOCK, 0, stream_of(dev, c)>>>(y->data, y->dtype, n, stride, c->u.ew.a, c->u.ew.b,
-                                                                   ia, ib, whole);
+    ew_iota_kernel<<<blocks_for(n), BLOCK, 0, stream_of(dev, c)>>>(out_of<any_type>(c, 0), n, stride, c->u.ew.a,
+                                                                   c->u.ew.b, ia, ib, whole);
     return launched(c);
 }
 
@@ -776,18 +764,15 @@ extern "C" int dt__cuda_where(dt_device *dev, const dt_call *c)
     walk<4>  w = ew_walk(v);
     unsigned blocks = blocks_for(w.total);
     if (c->acc & 1) {
-        ew_where_add_kernel<<<blocks, BLOCK, 0, s>>>(z->data, z->dtype, cond->data, cond->dtype, x->data, y->data, w);
+        ew_where_add_kernel<<<blocks, BLOCK, 0, s>>>(out_of<any_type>(c, 0), in_of<any_type>(c, 0),
+                                                     in_of<any_type>(c, 1), in_of<any_type>(c, 2), w);
         return launched(c);
     }
-    auto run = [&](auto u) {
+    with_bits<8>(size, [&](auto u) {
         using U = decltype(u);
-        ew_where_kernel<U><<<blocks, BLOCK, 0, s>>>((U *)z->data, cond->data, cond->dtype, (const U *)x->data,
+        ew_where_kernel<U><<<blocks, BLOCK, 0, s>>>((U *)z->data, in_of<any_type>(c, 0), (const U *)x->data,
                                                     (const U *)y->data, w);
-    };
-    if (size == 8) run(uint64_t());
-    else if (size == 4) run(uint32_t());
-    else if (size == 2) run(uint16_t());
-    else run(uint8_t());
+    });
     return launched(c);
 }
 
@@ -809,8 +794,6 @@ extern "C" int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y,
     unsigned             blocks = blocks_for(o.pieces);
     o.fn = act == DT_ACT_RELU ? (int)DT_U_RELU : act == DT_ACT_SIGMOID ? (int)DT_U_SIGMOID
          : act == DT_ACT_TANH ? (int)DT_U_TANH : (int)EW_SAME;
-    if (width == 8) ew_epilogue_kernel<8><<<blocks, BLOCK, 0, s>>>(o);
-    else if (width == 4) ew_epilogue_kernel<4><<<blocks, BLOCK, 0, s>>>(o);
-    else ew_epilogue_kernel<1><<<blocks, BLOCK, 0, s>>>(o);
+    with_width<8, 4, 1>(width, [&](auto w) { ew_epilogue_kernel<w.value><<<blocks, BLOCK, 0, s>>>(o); });
     return dt__cuda_check((int)cudaGetLastError(), "epilogue");
 }

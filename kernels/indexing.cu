@@ -24,7 +24,7 @@
    FLOP per element of dy. Sorting moves 5 times 8 bytes per position and pass (3 times in the first, which counts
    positions and does not read them), the index in sectors of 32 once the order is not that of memory; 2 passes for up
    to 65,535 rows. All of them wait for memory. */
-#include "dtypes.cuh"
+#include "vector.cuh"
 
 namespace dtk {
 
@@ -38,73 +38,65 @@ template <typename U> __device__ __forceinline__ U ix_bits(bool ones)
 }
 /* units: of type U in a row; nan: a bad index gives bits of ones, which is NaN in every float dtype */
 template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
-ix_embedding_kernel(U *y, const U *weight, const void *index, int it, int64_t n, int64_t units, bool nan,
+ix_embedding_kernel(U *y, const U *weight, operand<any_type> index, int64_t n, int64_t units, bool nan,
                     const __grid_constant__ dt__cuda_watch watch)
 {
     for (int64_t i = grid_first(); i < n * units; i += grid_step()) {
-        int64_t pos = i / units, row = load_int(index, it, pos);
+        int64_t pos = i / units, row = index.at_int(pos);
         bool    good = row >= 0 && row < watch.limit;
         y[i] = good ? weight[row * units + (i - pos * units)] : ix_bits<U>(nan);
         if (!good && i == pos * units) refuse(watch, pos, row);
     }
 }
 template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
-ix_gather_kernel(U *y, const U *x, const void *index, int it, int64_t n, int64_t ny, int64_t inner, bool nan,
+ix_gather_kernel(U *y, const U *x, operand<any_type> index, int64_t n, int64_t ny, int64_t inner, bool nan,
                  const __grid_constant__ dt__cuda_watch watch)
 {
     for (int64_t p = grid_first(); p < n; p += grid_step()) {
-        int64_t k = load_int(index, it, p), o = p / inner / ny;
+        int64_t k = index.at_int(p), o = p / inner / ny;
         bool    good = k >= 0 && k < watch.limit;
         y[p] = good ? x[(o * watch.limit + k) * inner + p % inner] : ix_bits<U>(nan);
         if (!good) refuse(watch, p, k);
     }
 }
-template <typename F> static void ix_with_bits(int nbytes, F f)
-{
-    if (nbytes == 8) f(uint64_t());
-    else if (nbytes == 4) f(uint32_t());
-    else if (nbytes == 2) f(uint16_t());
-    else f(uint8_t());
-}
 
 /* ---------------------------------------------------------------------------------------------------- keys */
 /* embedding: ny = 0, the key is the index. gather: the key is the place of an element in dx. */
 struct ix_keys {
-    const void *index;
-    int         it;
-    int64_t     rows, ny, inner, limit; /* limit: keys are below, and a bad index has it */
-    dt__cuda_watch watch;
+    operand<any_type> index;
+    int64_t           rows, ny, inner, limit; /* limit: keys are below, and a bad index has it */
+    dt__cuda_watch    watch;
 };
 __device__ __forceinline__ int64_t ix_key(const ix_keys &k, int64_t p)
 {
-    int64_t row = load_int(k.index, k.it, p);
+    int64_t row = k.index.at_int(p);
     if (row < 0 || row >= k.rows) return k.limit;
     return k.ny ? (p / (k.ny * k.inner) * k.rows + row) * k.inner + p % k.inner : row;
 }
 
 __device__ __forceinline__ void ix_refuse(const ix_keys &k, int64_t p)
 {
-    refuse(k.watch, p, load_int(k.index, k.it, p));
+    refuse(k.watch, p, k.index.at_int(p));
 }
 
 static __global__ void __launch_bounds__(BLOCK, 4)
-ix_atomic_kernel(float *out, const void *dy, int dyt, const __grid_constant__ ix_keys k, int64_t n, int64_t d)
+ix_atomic_kernel(float *out, operand<mixed> dy, const __grid_constant__ ix_keys k, int64_t n, int64_t d)
 {
     for (int64_t i = grid_first(); i < n * d; i += grid_step()) {
         int64_t p = i / d, key = ix_key(k, p);
-        if (key < k.limit) atomicAdd(out + key * d + (i - p * d), load_h(dy, dyt, i));
+        if (key < k.limit) atomicAdd(out + key * d + (i - p * d), dy.at(i));
         else if (i == p * d) ix_refuse(k, p);
     }
 }
 /* A thread for each (o, i). The result is 0, or what is added to. */
 static __global__ void __launch_bounds__(BLOCK, 4)
-ix_columns_kernel(void *dx, int dxt, const void *dy, int dyt, const __grid_constant__ ix_keys k, int64_t columns)
+ix_columns_kernel(operand<mixed> dx, operand<mixed> dy, const __grid_constant__ ix_keys k, int64_t columns)
 {
     for (int64_t c = grid_first(); c < columns; c += grid_step()) {
         int64_t first = c / k.inner * k.ny * k.inner + c % k.inner;
         for (int64_t j = 0; j < k.ny; j++) {
             int64_t p = first + j * k.inner, key = ix_key(k, p);
-            if (key < k.limit) store_h(dx, dxt, key, load_h(dy, dyt, p), true);
+            if (key < k.limit) dx.adding(true).put(key, dy.at(p));
             else ix_refuse(k, p);
         }
     }
@@ -207,12 +199,9 @@ static __global__ void __launch_bounds__(IX_SCAN) ix_scan_kernel(int64_t *v, int
 struct ix_runs {
     ix_keys        k;
     const int64_t *order; /* positions, sorted by key */
-    const void    *dy;
-    void          *out;
+    operand<mixed> dy, out;
     float         *head, *tail; /* [chunk][d]: sums of the run from the chunk before; of that which goes on */
     int64_t        n, d, chunks;
-    int            dyt, outt;
-    bool           add;
 };
 __device__ __forceinline__ int64_t ix_run_key(const ix_runs &a, int64_t slot) { return ix_key(a.k, a.order[slot]); }
 
@@ -225,13 +214,13 @@ static __global__ void __launch_bounds__(BLOCK, 4) ix_runs_kernel(const __grid_c
         bool    open = first > 0 && ix_run_key(a, first - 1) == key; /* the run began before this chunk */
         float   sum = 0.0f;
         for (int64_t j = first; j < end; j++) {
-            sum += load_h(a.dy, a.dyt, a.order[j] * a.d + col);
+            sum += a.dy.at(a.order[j] * a.d + col);
             if (key >= a.k.limit && col == 0) ix_refuse(a.k, a.order[j]);
             int64_t next = j + 1 < a.n ? ix_run_key(a, j + 1) : -1;
             if (next == key && j + 1 < end) continue;
             if (open) a.head[i] = sum;
             else if (next == key) a.tail[i] = sum;
-            else if (key < a.k.limit) store_h(a.out, a.outt, key * a.d + col, sum, a.add);
+            else if (key < a.k.limit) a.out.put(key * a.d + col, sum);
             key = next;
             open = false;
             sum = 0.0f;
@@ -248,12 +237,11 @@ static __global__ void __launch_bounds__(BLOCK, 4) ix_joins_kernel(const __grid_
         if (ix_run_key(a, first) == key && first > 0 && ix_run_key(a, first - 1) == key) continue; /* began earlier */
         float sum = a.tail[i];
         for (int64_t n = c + 1; n < a.chunks && ix_run_key(a, n * IX_CHUNK) == key; n++) sum += a.head[n * a.d + col];
-        store_h(a.out, a.outt, key * a.d + col, sum, a.add);
+        a.out.put(key * a.d + col, sum);
     }
 }
 
-static int ix_sorted(dt_device *dev, const dt_call *c, const dt_view *out, const dt_view *dy, const ix_keys &k,
-                     int64_t n, int64_t d, bool add)
+static int ix_sorted(dt_device *dev, const dt_call *c, const ix_keys &k, int64_t n, int64_t d)
 {
     cudaStream_t s = stream_of(dev, c);
     int64_t      tiles = (n + IX_TILE - 1) / IX_TILE, chunks = (n + IX_CHUNK - 1) / IX_CHUNK;
@@ -273,32 +261,31 @@ static int ix_sorted(dt_device *dev, const dt_call *c, const dt_view *out, const
         p.from = done;
     }
     float  *head = (float *)(count + counts);
-    ix_runs a = { k, p.from, dy->data, out->data, head, head + chunks * d, n, d, chunks, dy->dtype, out->dtype, add };
+    ix_runs a = { k, p.from, in_of<mixed>(c, 0), out_of<mixed>(c, 0), head, head + chunks * d, n, d, chunks };
     ix_runs_kernel<<<blocks_for(chunks * d), BLOCK, 0, s>>>(a);
     if (chunks > 1) ix_joins_kernel<<<blocks_for((chunks - 1) * d), BLOCK, 0, s>>>(a);
     return launched(c);
 }
-/* out (limit rows of d) := or += the rows of dy by their keys */
-static int ix_scatter(dt_device *dev, const dt_call *c, const dt_view *out, const dt_view *dy, const ix_keys &k,
-                      int64_t n, int64_t d)
+/* The output (limit rows of d) := or += the rows of the first input by their keys. */
+static int ix_scatter(dt_device *dev, const dt_call *c, const ix_keys &k, int64_t n, int64_t d)
 {
-    cudaStream_t s = stream_of(dev, c);
-    bool         add = c->acc & 1;
-    int64_t      columns = k.ny ? n / k.ny : 0;
-    if (!add && k.limit * d > 0) {
-        cudaError_t e = cudaMemsetAsync(out->data, 0, (size_t)(k.limit * d * elem_size(out->dtype)), s);
+    cudaStream_t   s = stream_of(dev, c);
+    operand<mixed> out = out_of<mixed>(c, 0), dy = in_of<mixed>(c, 0);
+    int64_t        columns = k.ny ? n / k.ny : 0;
+    if (!out.add && k.limit * d > 0) {
+        cudaError_t e = cudaMemsetAsync(out.p, 0, (size_t)(k.limit * d * elem_size(out.dtype)), s);
         if (e != cudaSuccess) return dt__cuda_check((int)e, dt_kernel_name(c->op));
     }
     if (n * d == 0 || k.limit == 0) return 0;
-    if (out->dtype == DT_F32 && !dt__cuda_deterministic(dev)) {
-        ix_atomic_kernel<<<blocks_for(n * d), BLOCK, 0, s>>>((float *)out->data, dy->data, dy->dtype, k, n, d);
+    if (out.dtype == DT_F32 && !dt__cuda_deterministic(dev)) {
+        ix_atomic_kernel<<<blocks_for(n * d), BLOCK, 0, s>>>((float *)out.p, dy, k, n, d);
         return launched(c);
     }
-    if (k.ny == 1 || (k.ny && out->dtype == DT_F32 && (k.ny <= 64 || columns >= 16384))) {
-        ix_columns_kernel<<<blocks_for(columns), BLOCK, 0, s>>>(out->data, out->dtype, dy->data, dy->dtype, k, columns);
+    if (k.ny == 1 || (k.ny && out.dtype == DT_F32 && (k.ny <= 64 || columns >= 16384))) {
+        ix_columns_kernel<<<blocks_for(columns), BLOCK, 0, s>>>(out, dy, k, columns);
         return launched(c);
     }
-    return ix_sorted(dev, c, out, dy, k, n, d, add);
+    return ix_sorted(dev, c, k, n, d);
 }
 
 } /* namespace dtk */
@@ -312,15 +299,13 @@ extern "C" int dt__cuda_embedding(dt_device *dev, const dt_call *c)
     if (n * nbytes == 0) return 0;
     int unit = 16;
     while (nbytes % unit || !aligned_to(y->data, unit) || !aligned_to(weight->data, unit)) unit /= 2;
-    auto run = [&](auto u) {
+    with_bits<16>(unit, [&](auto u) {
         using U = decltype(u);
         int64_t units = nbytes / (int64_t)sizeof(U);
         ix_embedding_kernel<U><<<blocks_for(n * units), BLOCK, 0, stream_of(dev, c)>>>(
-            (U *)y->data, (const U *)weight->data, index->data, index->dtype, n, units, !is_int(y->dtype),
+            (U *)y->data, (const U *)weight->data, in_of<any_type>(c, 0), n, units, !is_int(y->dtype),
             dt__cuda_watched(dev, c, weight->shape[0]));
-    };
-    if (unit == 16) run(uint4());
-    else ix_with_bits(unit, run);
+    });
     return launched(c);
 }
 
@@ -328,10 +313,11 @@ extern "C" int dt__cuda_embedding_bwd(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
     const dt_view *dw = &c->out[0], *dy = &c->in[0], *index = &c->in[1];
-    if (is_int(dw->dtype)) return no_dtype(c, dw->dtype);
+    int            status = all_floats(c, 1, 1);
+    if (status) return status;
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
-    ix_keys k = { index->data, index->dtype, dw->shape[0], 0, 1, dw->shape[0], dt__cuda_watched(dev, c, dw->shape[0]) };
-    return ix_scatter(dev, c, dw, dy, k, dy->shape[0], dw->shape[1]);
+    ix_keys k = { in_of<any_type>(c, 1), dw->shape[0], 0, 1, dw->shape[0], dt__cuda_watched(dev, c, dw->shape[0]) };
+    return ix_scatter(dev, c, k, dy->shape[0], dw->shape[1]);
 }
 
 extern "C" int dt__cuda_gather(dt_device *dev, const dt_call *c)
@@ -341,11 +327,11 @@ extern "C" int dt__cuda_gather(dt_device *dev, const dt_call *c)
     int64_t        n = numel(*y);
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
     if (n == 0) return 0;
-    ix_with_bits(elem_size(y->dtype), [&](auto u) {
+    with_bits<8>(elem_size(y->dtype), [&](auto u) {
         using U = decltype(u);
         ix_gather_kernel<U><<<blocks_for(n), BLOCK, 0, stream_of(dev, c)>>>(
-            (U *)y->data, (const U *)x->data, index->data, index->dtype, n, y->shape[1], y->shape[2],
-            !is_int(y->dtype), dt__cuda_watched(dev, c, x->shape[1]));
+            (U *)y->data, (const U *)x->data, in_of<any_type>(c, 1), n, y->shape[1], y->shape[2], !is_int(y->dtype),
+            dt__cuda_watched(dev, c, x->shape[1]));
     });
     return launched(c);
 }
@@ -354,9 +340,10 @@ extern "C" int dt__cuda_gather_bwd(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
     const dt_view *dx = &c->out[0], *dy = &c->in[0], *index = &c->in[1];
-    if (is_int(dx->dtype)) return no_dtype(c, dx->dtype);
+    int            status = all_floats(c, 1, 1);
+    if (status) return status;
     if (!is_int(index->dtype)) return no_dtype(c, index->dtype);
-    ix_keys k = { index->data,  index->dtype, dx->shape[1], dy->shape[1],
-                  dx->shape[2], numel(*dx),   dt__cuda_watched(dev, c, dx->shape[1]) };
-    return ix_scatter(dev, c, dx, dy, k, numel(*dy), 1);
+    ix_keys k = { in_of<any_type>(c, 1), dx->shape[1], dy->shape[1],
+                  dx->shape[2],     numel(*dx),   dt__cuda_watched(dev, c, dx->shape[1]) };
+    return ix_scatter(dev, c, k, numel(*dy), 1);
 }

@@ -18,34 +18,30 @@
    FLOPs; backward 8 bytes and 12 FLOPs: memory. Without the fusion log_softmax (8), nll, its gradient (4 of zeros) and
    that of log_softmax (12) move 24 bytes, and 36 where rows do not stay in L2 (softmax.cu). nll: a sector of 32 bytes
    for each row; its gradient sets dx to 0 first. */
-#include "dtypes.cuh"
+#include "vector.cuh"
 
 namespace dtk {
 
 enum { CE_BLOCKS = 1024 };
 
 struct ce_args {
-    const void *x, *target, *weight; /* weight: NULL if absent */
-    int         xt, tt, wt;
-    int64_t     n, classes, ignore;
-    double      smoothing;
-    int         reduction;
+    operand<mixed>    x, weight; /* weight may be absent */
+    operand<any_type> target;
+    int64_t           n, classes, ignore;
+    double            smoothing;
+    int               reduction;
     /* forward */
-    void   *loss, *lse, *total;
-    int     losst, lset, totalt;
-    double *part; /* of each block: loss, weight */
+    operand<mixed> loss, lse, total; /* lse and total may be absent */
+    double        *part;             /* of each block: loss, weight */
     /* backward: lse and total are inputs */
-    void         *dx;
-    const void   *dy;
-    int           dxt, dyt;
-    bool          add;
-    const double *weights; /* W, or NULL: the number of classes */
+    operand<mixed> dx, dy;
+    const double  *weights; /* W, or NULL: the number of classes */
     dt__cuda_watch watch;
 };
 
 __device__ __forceinline__ double ce_weight(const ce_args &a, int64_t k)
 {
-    return a.weight ? (double)load_h(a.weight, a.wt, k) : 1.0;
+    return a.weight.p ? (double)a.weight.at(k) : 1.0;
 }
 /* The sums of a block's rows, of which one thread of each warp holds a part. */
 __device__ __forceinline__ void ce_leave(const ce_args &a, double loss, double total)
@@ -66,25 +62,26 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
     int           lane = (int)threadIdx.x % SIZE;
     double        loss = 0, total = 0;
     for (int64_t row = blockIdx.x * ROWS + (int)threadIdx.x / SIZE; row < a.n; row += (int64_t)gridDim.x * ROWS) {
-        int64_t   base = row * a.classes, t = load_int(a.target, a.tt, row);
+        int64_t   base = row * a.classes, t = a.target.at_int(row);
         lse_state e = lse_state::none();
         for (int64_t k = lane * V; k < a.classes; k += SIZE * V) {
             float x[V];
-            load_floats(x, a.x, a.xt, base + k);
+            a.x.load(base + k, x);
             e.add(x);
         }
         if constexpr (WIDE) e.over_block();
         else e.over_warp();
         float l = logf(e.s), even = 0.0f;
         if (a.smoothing > 0) {
+#pragma unroll 1
             for (int64_t k = lane * V; k < a.classes; k += SIZE * V) {
                 float x[V], w[V];
-                load_floats(x, a.x, a.xt, base + k);
-                if (a.weight) load_floats(w, a.weight, a.wt, k);
+                a.x.load(base + k, x);
+                if (a.weight.p) a.weight.load(k, w);
 #pragma unroll
                 for (int j = 0; j < V; j++) {
                     float logp = (x[j] - e.m) - l;
-                    even = a.weight ? fmaf(logp, w[j], even) : even + logp;
+                    even = a.weight.p ? fmaf(logp, w[j], even) : even + logp;
                 }
             }
             if constexpr (WIDE) even = block_reduce(even, add_f(), 0.0f);
@@ -95,7 +92,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
         if (t != a.ignore) {
             if (t >= 0 && t < a.classes) {
                 double w = ce_weight(a, t);
-                float  logp = (load_h(a.x, a.xt, base + t) - e.m) - l;
+                float  logp = (a.x.at(base + t) - e.m) - l;
                 one = (float)fma(-a.smoothing / (double)a.classes, (double)even,
                                  -((1 - a.smoothing) * w * (double)logp));
                 total += w;
@@ -105,8 +102,8 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
             }
         }
         loss += (double)one;
-        if (a.lse) store_h(a.lse, a.lset, row, e.m == -INFINITY ? NAN : e.m + l, false); /* of nothing but -inf */
-        if (a.reduction == DT_NONE) store_h(a.loss, a.losst, row, one, false);
+        if (a.lse.p) a.lse.adding(false).put(row, e.m == -INFINITY ? NAN : e.m + l); /* of nothing but -inf */
+        if (a.reduction == DT_NONE) a.loss.adding(false).put(row, one);
     }
     ce_leave(a, loss, total);
 }
@@ -114,12 +111,12 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_nll_kernel(const __grid_co
 {
     double loss = 0, total = 0;
     for (int64_t row = grid_first(); row < a.n; row += grid_step()) {
-        int64_t t = load_int(a.target, a.tt, row);
+        int64_t t = a.target.at_int(row);
         float   one = 0.0f;
         if (t != a.ignore) {
             if (t >= 0 && t < a.classes) {
                 double w = ce_weight(a, t);
-                one = (float)(-w * (double)load_h(a.x, a.xt, row * a.classes + t));
+                one = (float)(-w * (double)a.x.at(row * a.classes + t));
                 total += w;
             } else {
                 one = NAN;
@@ -127,7 +124,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_nll_kernel(const __grid_co
             }
         }
         loss += (double)one;
-        if (a.reduction == DT_NONE) store_h(a.loss, a.losst, row, one, false);
+        if (a.reduction == DT_NONE) a.loss.adding(false).put(row, one);
     }
     ce_leave(a, loss, total);
 }
@@ -142,21 +139,21 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_total_kernel(const __grid_
     total = block_reduce(total, add_f(), 0.0);
     if (threadIdx.x) return;
     if (a.reduction != DT_MEAN) total = 1;
-    if (a.reduction != DT_NONE) store_h(a.loss, a.losst, 0, (float)(loss / total), false);
-    if (a.total) store_h(a.total, a.totalt, 0, (float)total, false);
+    if (a.reduction != DT_NONE) a.loss.adding(false).put(0, (float)(loss / total));
+    if (a.total.p) a.total.adding(false).put(0, (float)total);
 }
 
-static __global__ void __launch_bounds__(BLOCK, 4) ce_weights_kernel(const void *w, int wt, int64_t n, double *sum)
+static __global__ void __launch_bounds__(BLOCK, 4) ce_weights_kernel(operand<mixed> w, int64_t n, double *sum)
 {
     double s = 0;
-    for (int64_t i = threadIdx.x; i < n; i += BLOCK) s += (double)load_h(w, wt, i);
+    for (int64_t i = threadIdx.x; i < n; i += BLOCK) s += (double)w.at(i);
     s = block_reduce(s, add_f(), 0.0);
     if (threadIdx.x == 0) *sum = s;
 }
 __device__ __forceinline__ double ce_gradient(const ce_args &a, int64_t row)
 {
-    if (a.reduction == DT_NONE) return (double)load_h(a.dy, a.dyt, row);
-    return (double)load_h(a.dy, a.dyt, 0) / (double)load_h(a.total, a.totalt, 0);
+    if (a.reduction == DT_NONE) return (double)a.dy.at(row);
+    return (double)a.dy.at(0) / (double)a.total.at(0);
 }
 template <int V, bool WIDE>
 static __global__ void __launch_bounds__(BLOCK, 4) ce_backward_kernel(const __grid_constant__ ce_args a)
@@ -166,26 +163,26 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_backward_kernel(const __gr
     double        weights = a.weights ? *a.weights : (double)a.classes;
     for (int64_t row = blockIdx.x * (int64_t)ROWS + (int)threadIdx.x / SIZE; row < a.n;
          row += (int64_t)gridDim.x * ROWS) {
-        int64_t base = row * a.classes, t = load_int(a.target, a.tt, row);
+        int64_t base = row * a.classes, t = a.target.at_int(row);
         bool    ignored = t == a.ignore, bad = !ignored && (t < 0 || t >= a.classes);
-        if (ignored && a.add) continue;
+        if (ignored && a.dx.add) continue;
         if (bad && lane == 0) refuse(a.watch, row, t);
         double g = ignored || bad ? 0.0 : ce_gradient(a, row), s = g * a.smoothing / (double)a.classes;
         double hit = ignored || bad ? 0.0 : g * (1 - a.smoothing) * ce_weight(a, t);
-        float  k = (float)fma(s, weights, hit), less = (float)-s, top = (float)hit, lse = load_h(a.lse, a.lset, row);
+        float  k = (float)fma(s, weights, hit), less = (float)-s, top = (float)hit, lse = a.lse.at(row);
         for (int64_t col = lane * V; col < a.classes; col += SIZE * V) {
             float v[V], w[V];
-            load_floats(v, a.x, a.xt, base + col);
-            if (a.weight) load_floats(w, a.weight, a.wt, col);
+            a.x.load(base + col, v);
+            if (a.weight.p) a.weight.load(col, w);
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 float e = expf(v[j] - lse);
-                v[j] = a.weight ? fmaf(w[j], less, e * k) : fmaf(e, k, less);
+                v[j] = a.weight.p ? fmaf(w[j], less, e * k) : fmaf(e, k, less);
                 if (col + j == t) v[j] -= top;
                 if (ignored) v[j] = 0.0f;
                 if (bad) v[j] = NAN;
             }
-            store_floats(a.dx, a.dxt, base + col, v, a.add);
+            a.dx.store(base + col, v);
         }
     }
 }
@@ -193,50 +190,49 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_backward_kernel(const __gr
 static __global__ void __launch_bounds__(BLOCK, 4) ce_nll_backward_kernel(const __grid_constant__ ce_args a)
 {
     for (int64_t row = grid_first(); row < a.n; row += grid_step()) {
-        int64_t t = load_int(a.target, a.tt, row);
+        int64_t t = a.target.at_int(row);
         if (t == a.ignore) continue;
         if (t >= 0 && t < a.classes) {
-            store_h(a.dx, a.dxt, row * a.classes + t, (float)-(ce_gradient(a, row) * ce_weight(a, t)), a.add);
+            a.dx.put(row * a.classes + t, (float)-(ce_gradient(a, row) * ce_weight(a, t)));
         } else {
-            store_h(a.dx, a.dxt, row * a.classes, NAN, false);
+            a.dx.adding(false).put(row * a.classes, NAN);
             refuse(a.watch, row, t);
         }
     }
 }
-
-static bool ce_has(const dt_view *v, int n, int i) { return i < n && present(v[i]); }
 
 } /* namespace dtk */
 
 extern "C" int dt__cuda_cross_entropy(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
-    const dt_view *x = &c->in[0], *target = &c->in[1], *loss = &c->out[0];
-    const dt_view *weight = ce_has(c->in, c->nin, 2) ? &c->in[2] : NULL, *const rows[2] = { x, weight ? weight : x };
+    const dt_view *x = &c->in[0], *target = &c->in[1], *const rows[2] = { x, has_in(c, 2) ? &c->in[2] : x };
     cudaStream_t   s = stream_of(dev, c);
+    int            status = all_floats(c, 5, 7);
     ce_args        a;
     memset(&a, 0, sizeof a);
-    if (is_int(x->dtype)) return no_dtype(c, x->dtype);
+    if (status) return status;
     if (!is_int(target->dtype)) return no_dtype(c, target->dtype);
-    a.x = x->data, a.xt = x->dtype;
-    a.target = target->data, a.tt = target->dtype;
-    if (weight) a.weight = weight->data, a.wt = weight->dtype;
+    a.x = in_of<mixed>(c, 0);
+    a.target = in_of<any_type>(c, 1);
+    a.weight = in_of<mixed>(c, 2);
     a.n = x->shape[0], a.classes = x->shape[1];
     a.ignore = c->u.loss.ignore, a.smoothing = c->u.loss.smoothing, a.reduction = c->u.loss.reduction;
     a.watch = dt__cuda_watched(dev, c, a.classes);
-    a.loss = loss->data, a.losst = loss->dtype;
-    if (ce_has(c->out, c->nout, 1)) a.lse = c->out[1].data, a.lset = c->out[1].dtype;
-    if (ce_has(c->out, c->nout, 2)) a.total = c->out[2].data, a.totalt = c->out[2].dtype;
+    a.loss = out_of<mixed>(c, 0);
+    a.lse = out_of<mixed>(c, 1);
+    a.total = out_of<mixed>(c, 2);
     a.part = (double *)dt__cuda_scratch(dev, c->stream, CE_BLOCKS * 2 * sizeof(double));
     if (!a.part) return DT_ERR_MEMORY;
     bool     wide = a.classes > 1024, four = a.classes % 4 == 0 && dense_width(rows) > 1;
     unsigned blocks = blocks_for(a.n, c->u.loss.nll ? (int)BLOCK : wide ? 1 : BLOCK / WARP);
     if (blocks > CE_BLOCKS) blocks = CE_BLOCKS;
     if (c->u.loss.nll) ce_nll_kernel<<<blocks, BLOCK, 0, s>>>(a);
-    else if (wide && four) ce_forward_kernel<4, true><<<blocks, BLOCK, 0, s>>>(a);
-    else if (wide) ce_forward_kernel<1, true><<<blocks, BLOCK, 0, s>>>(a);
-    else if (four) ce_forward_kernel<4, false><<<blocks, BLOCK, 0, s>>>(a);
-    else ce_forward_kernel<1, false><<<blocks, BLOCK, 0, s>>>(a);
+    else
+        with_width<4, 1>(four ? 4 : 1, [&](auto w) {
+            if (wide) ce_forward_kernel<w.value, true><<<blocks, BLOCK, 0, s>>>(a);
+            else ce_forward_kernel<w.value, false><<<blocks, BLOCK, 0, s>>>(a);
+        });
     ce_total_kernel<<<1, BLOCK, 0, s>>>(a, (int)blocks);
     return launched(c);
 }
@@ -244,45 +240,42 @@ extern "C" int dt__cuda_cross_entropy(dt_device *dev, const dt_call *c)
 extern "C" int dt__cuda_cross_entropy_bwd(dt_device *dev, const dt_call *c)
 {
     using namespace dtk;
-    const dt_view *dx = &c->out[0], *dy = &c->in[0], *x = &c->in[1], *target = &c->in[2];
-    const dt_view *weight = ce_has(c->in, c->nin, 5) ? &c->in[5] : NULL;
-    const dt_view *const rows[3] = { dx, c->u.loss.nll ? dx : x, weight ? weight : dx };
+    const dt_view *dx = &c->out[0], *x = &c->in[1], *target = &c->in[2];
+    const dt_view *const rows[3] = { dx, c->u.loss.nll ? dx : x, has_in(c, 5) ? &c->in[5] : dx };
     cudaStream_t   s = stream_of(dev, c);
+    int            status = all_floats(c, c->u.loss.nll ? 0x39 : 0x3b, 1);
     ce_args        a;
     memset(&a, 0, sizeof a);
-    if (is_int(dx->dtype)) return no_dtype(c, dx->dtype);
+    if (status) return status;
     if (!is_int(target->dtype)) return no_dtype(c, target->dtype);
     a.n = dx->shape[0], a.classes = dx->shape[1];
     if (a.n * a.classes == 0) return 0;
-    a.dx = dx->data, a.dxt = dx->dtype;
-    a.dy = dy->data, a.dyt = dy->dtype;
-    a.x = x->data, a.xt = x->dtype;
-    a.target = target->data, a.tt = target->dtype;
-    a.lse = c->in[3].data, a.lset = c->in[3].dtype;
-    a.total = c->in[4].data, a.totalt = c->in[4].dtype;
-    if (weight) a.weight = weight->data, a.wt = weight->dtype;
+    a.dx = out_of<mixed>(c, 0);
+    a.dy = in_of<mixed>(c, 0);
+    a.x = in_of<mixed>(c, 1);
+    a.target = in_of<any_type>(c, 2);
+    a.lse = in_of<mixed>(c, 3);
+    a.total = in_of<mixed>(c, 4);
+    a.weight = in_of<mixed>(c, 5);
     a.ignore = c->u.loss.ignore, a.smoothing = c->u.loss.smoothing, a.reduction = c->u.loss.reduction;
-    a.add = c->acc & 1;
     a.watch = dt__cuda_watched(dev, c, a.classes);
     if (c->u.loss.nll) {
-        int rc = 0;
-        if (!a.add)
-            rc = dt__cuda_check((int)cudaMemsetAsync(a.dx, 0, (size_t)(a.n * a.classes * elem_size(a.dxt)), s),
-                                "nll_loss_bwd");
-        if (!rc) ce_nll_backward_kernel<<<blocks_for(a.n), BLOCK, 0, s>>>(a);
-        return rc ? rc : launched(c);
+        size_t nbytes = (size_t)(a.n * a.classes * elem_size(a.dx.dtype));
+        if (!a.dx.add) status = dt__cuda_check((int)cudaMemsetAsync(a.dx.p, 0, nbytes, s), "nll_loss_bwd");
+        if (!status) ce_nll_backward_kernel<<<blocks_for(a.n), BLOCK, 0, s>>>(a);
+        return status ? status : launched(c);
     }
-    if (weight && a.smoothing > 0) {
+    if (a.weight.p && a.smoothing > 0) {
         double *sum = (double *)dt__cuda_scratch(dev, c->stream, sizeof(double));
         if (!sum) return DT_ERR_MEMORY;
-        ce_weights_kernel<<<1, BLOCK, 0, s>>>(a.weight, a.wt, a.classes, sum);
+        ce_weights_kernel<<<1, BLOCK, 0, s>>>(a.weight, a.classes, sum);
         a.weights = sum;
     }
     bool     wide = a.classes > 1024, four = a.classes % 4 == 0 && dense_width(rows) > 1;
     unsigned blocks = blocks_for(a.n, wide ? 1 : BLOCK / WARP);
-    if (wide && four) ce_backward_kernel<4, true><<<blocks, BLOCK, 0, s>>>(a);
-    else if (wide) ce_backward_kernel<1, true><<<blocks, BLOCK, 0, s>>>(a);
-    else if (four) ce_backward_kernel<4, false><<<blocks, BLOCK, 0, s>>>(a);
-    else ce_backward_kernel<1, false><<<blocks, BLOCK, 0, s>>>(a);
+    with_width<4, 1>(four ? 4 : 1, [&](auto w) {
+        if (wide) ce_backward_kernel<w.value, true><<<blocks, BLOCK, 0, s>>>(a);
+        else ce_backward_kernel<w.value, false><<<blocks, BLOCK, 0, s>>>(a);
+    });
     return launched(c);
 }

@@ -27,10 +27,9 @@
        batch_norm_bwd   sums 2e (3e with relu) and 5 FLOPs, dx 3e (4e with relu, 5e with dadd) and 6: dy, x and y are
                         read twice, 7e in all with relu
    Tables and partial sums are below 1 % of that for images of any size that matters. */
-#include "operand.cuh"
+#include "vector.cuh"
 
 namespace dtk {
-namespace operands {
 namespace norm {
 
 /* ---------------------------------------------------------------------------------------------------- rows */
@@ -493,15 +492,15 @@ static __global__ void bn_apply(bn_args a, operand<T> y, operand<T> x, operand<T
     for (int64_t i = grid_first() * N; i < a.total; i += grid_step() * N) {
         float   v[N], z[N];
         channel c(a, i);
-        load_some(x, i, a.total - i, v);
-        if (add.p) load_some(add, i, a.total - i, z);
+        x.load(i, v, a.total - i);
+        if (add.p) add.load(i, z, a.total - i);
 #pragma unroll
         for (int k = 0; k < N; k++, c.next(a)) {
             v[k] = fmaf(v[k], table[c.ch], table[a.chs + c.ch]);
             if (add.p) v[k] += z[k];
             if (a.relu && v[k] < 0) v[k] = 0;
         }
-        store_some(y, i, a.total - i, v);
+        y.store(i, v, a.total - i);
     }
 }
 
@@ -545,9 +544,9 @@ static __global__ void bn_bwd_apply(bn_args a, operand<T> dx, operand<T> dadd, o
     for (int64_t i = grid_first() * N; i < a.total; i += grid_step() * N) {
         float   g[N], v[N], u[N];
         channel c(a, i);
-        load_some(dy, i, a.total - i, g);
-        if (a.train) load_some(x, i, a.total - i, v);
-        if (y.p) load_some(y, i, a.total - i, u);
+        dy.load(i, g, a.total - i);
+        if (a.train) x.load(i, v, a.total - i);
+        if (y.p) y.load(i, u, a.total - i);
 #pragma unroll
         for (int k = 0; k < N; k++, c.next(a)) {
             if (y.p && u[k] <= 0) g[k] = 0;
@@ -559,19 +558,18 @@ static __global__ void bn_bwd_apply(bn_args a, operand<T> dx, operand<T> dadd, o
                 v[k] = g[k] * scale;
             }
         }
-        store_some(dx, i, a.total - i, v);
-        if (dadd.p) store_some(dadd, i, a.total - i, g);
+        dx.store(i, v, a.total - i);
+        if (dadd.p) dadd.store(i, g, a.total - i);
     }
 }
 static unsigned channel_blocks(int64_t chs) { return blocks_for(chs, BLOCK / WARP); }
 
 } /* namespace norm */
-} /* namespace operands */
 } /* namespace dtk */
 
 extern "C" int dt__cuda_layer_norm(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     const dt_view &x = c->in[0];
     norm::ln_args  a = { x.shape[0], x.shape[1], NULL, NULL, (float)c->u.norm.eps, c->u.norm.rms, in_of<mixed>(c, 1),
                          in_of<mixed>(c, 2) };
@@ -582,19 +580,19 @@ extern "C" int dt__cuda_layer_norm(dt_device *dev, const dt_call *c)
     unsigned grid = norm::row_blocks(whole, a.rows);
     return with_operands(c, 1, 1, 6, a.cols, [&](auto t) {
         using T = decltype(t);
-        cudaStream_t s = dtk::stream_of(dev, c);
-        if (whole) norm::ln_forward<T, true><<<grid, dtk::BLOCK, 0, s>>>(a, out_of<T>(c, 0), in_of<T>(c, 0));
-        else norm::ln_forward<T, false><<<grid, dtk::BLOCK, 0, s>>>(a, out_of<T>(c, 0), in_of<T>(c, 0));
-        return dtk::launched(c);
+        cudaStream_t s = stream_of(dev, c);
+        if (whole) norm::ln_forward<T, true><<<grid, BLOCK, 0, s>>>(a, out_of<T>(c, 0), in_of<T>(c, 0));
+        else norm::ln_forward<T, false><<<grid, BLOCK, 0, s>>>(a, out_of<T>(c, 0), in_of<T>(c, 0));
+        return launched(c);
     });
 }
 
 extern "C" int dt__cuda_layer_norm_bwd(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     const dt_view &x = c->in[1];
     norm::ln_args  a = { x.shape[0], x.shape[1], NULL, (float *)c->in[4].data, 0, c->u.norm.rms, in_of<mixed>(c, 2),
-                         operand_of<mixed>(NULL, DT_F32, 0) };
+                         operand_of<mixed>(NULL) };
     if (a.cols == 0) return 0;
     if (!a.rms && has_in(c, 3)) a.mean = (float *)c->in[3].data;
     bool     whole = a.cols > 1024;
@@ -602,11 +600,11 @@ extern "C" int dt__cuda_layer_norm_bwd(dt_device *dev, const dt_call *c)
     if (has_out(c, 0) && a.rows > 0) {
         int status = with_operands(c, 3, 1, 4, a.cols, [&](auto t) {
             using T = decltype(t);
-            cudaStream_t s = dtk::stream_of(dev, c);
+            cudaStream_t s = stream_of(dev, c);
             operand<T>   dx = out_of<T>(c, 0), dy = in_of<T>(c, 0), in = in_of<T>(c, 1);
-            if (whole) norm::ln_backward<T, true><<<grid, dtk::BLOCK, 0, s>>>(a, dx, dy, in);
-            else norm::ln_backward<T, false><<<grid, dtk::BLOCK, 0, s>>>(a, dx, dy, in);
-            return dtk::launched(c);
+            if (whole) norm::ln_backward<T, true><<<grid, BLOCK, 0, s>>>(a, dx, dy, in);
+            else norm::ln_backward<T, false><<<grid, BLOCK, 0, s>>>(a, dx, dy, in);
+            return launched(c);
         });
         if (status) return status;
     }
@@ -614,7 +612,7 @@ extern "C" int dt__cuda_layer_norm_bwd(dt_device *dev, const dt_call *c)
     int status = all_floats(c, 0, 6);
     return status ? status : with_operands(c, 3, 0, 0, a.cols, [&](auto t) {
         using T = decltype(t);
-        cudaStream_t         s = dtk::stream_of(dev, c);
+        cudaStream_t         s = stream_of(dev, c);
         norm::ln_grads_of<T> g = { in_of<T>(c, 0), in_of<T>(c, 1), a.mean, a.rstd };
         norm::cut            u = norm::cut_columns(a.rows, a.cols, lanes<T>);
         if (u.slices * u.tiles > INT_MAX) return norm::too_many(c);
@@ -623,15 +621,15 @@ extern "C" int dt__cuda_layer_norm_bwd(dt_device *dev, const dt_call *c)
         if (!part) return (int)DT_ERR_MEMORY;
         unsigned tiles = (unsigned)(u.slices * u.tiles);
         norm::over_columns<norm::ln_grads_of<T>><<<tiles, u.block, 0, s>>>(g, part, a.rows, a.cols, u.per, u.tiles);
-        norm::ln_finish<<<dtk::blocks_for(a.cols), dtk::BLOCK, 0, s>>>(part, u.slices, a.cols, out_of<mixed>(c, 1),
+        norm::ln_finish<<<blocks_for(a.cols), BLOCK, 0, s>>>(part, u.slices, a.cols, out_of<mixed>(c, 1),
                                                                        out_of<mixed>(c, 2));
-        return dtk::launched(c);
+        return launched(c);
     });
 }
 
 extern "C" int dt__cuda_batch_norm(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     norm::bn_args   a = norm::bn_of(c, c->in[0]);
     norm::bn_tables t = { out_of<mixed>(c, 1), out_of<mixed>(c, 2), { out_of<mixed>(c, 3), out_of<mixed>(c, 4) },
                           in_of<mixed>(c, 1), in_of<mixed>(c, 2), { in_of<mixed>(c, 3), in_of<mixed>(c, 4) },
@@ -648,21 +646,21 @@ extern "C" int dt__cuda_batch_norm(dt_device *dev, const dt_call *c)
     else
         status = norm::bn_scratch(&r, dev, c, a, 0);
     if (status) return status;
-    cudaStream_t stream = dtk::stream_of(dev, c);
-    norm::bn_finish<<<norm::channel_blocks(a.chs), dtk::BLOCK, 0, stream>>>(r.slices ? r.part : NULL, r.slices, r.table,
+    cudaStream_t stream = stream_of(dev, c);
+    norm::bn_finish<<<norm::channel_blocks(a.chs), BLOCK, 0, stream>>>(r.slices ? r.part : NULL, r.slices, r.table,
                                                                             a, t, !has_out(c, 0));
-    if (!has_out(c, 0)) return dtk::launched(c);
+    if (!has_out(c, 0)) return launched(c);
     return with_operands(c, 0x21, 1, 0, 0, [&](auto e) {
         using T = decltype(e);
-        unsigned grid = dtk::blocks_for((a.total + lanes<T> - 1) / lanes<T>);
-        norm::bn_apply<T><<<grid, dtk::BLOCK, 0, stream>>>(a, out_of<T>(c, 0), in_of<T>(c, 0), in_of<T>(c, 5), r.table);
-        return dtk::launched(c);
+        unsigned grid = blocks_for((a.total + lanes<T> - 1) / lanes<T>);
+        norm::bn_apply<T><<<grid, BLOCK, 0, stream>>>(a, out_of<T>(c, 0), in_of<T>(c, 0), in_of<T>(c, 5), r.table);
+        return launched(c);
     });
 }
 
 extern "C" int dt__cuda_batch_norm_bwd(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     norm::bn_args a = norm::bn_of(c, c->in[1]);
     bool          given = has_in(c, 6);
     norm::bn_back b = { out_of<mixed>(c, 1), out_of<mixed>(c, 2), in_of<mixed>(c, 2), in_of<mixed>(c, 3),
@@ -679,16 +677,16 @@ extern "C" int dt__cuda_batch_norm_bwd(dt_device *dev, const dt_call *c)
     else
         status = norm::bn_scratch(&r, dev, c, a, 0);
     if (status) return status;
-    cudaStream_t stream = dtk::stream_of(dev, c);
-    norm::bn_bwd_finish<<<norm::channel_blocks(a.chs), dtk::BLOCK, 0, stream>>>(r.slices ? r.part : NULL, r.slices,
+    cudaStream_t stream = stream_of(dev, c);
+    norm::bn_bwd_finish<<<norm::channel_blocks(a.chs), BLOCK, 0, stream>>>(r.slices ? r.part : NULL, r.slices,
                                                                                 r.table, a, b);
-    if (!has_out(c, 0) || a.total == 0) return dtk::launched(c);
+    if (!has_out(c, 0) || a.total == 0) return launched(c);
     return with_operands(c, 0x23, 9, 0, 0, [&](auto e) {
         using T = decltype(e);
-        unsigned   grid = dtk::blocks_for((a.total + lanes<T> - 1) / lanes<T>);
+        unsigned   grid = blocks_for((a.total + lanes<T> - 1) / lanes<T>);
         operand<T> dx = out_of<T>(c, 0), dadd = out_of<T>(c, 3), dy = in_of<T>(c, 0), x = in_of<T>(c, 1);
         operand<T> y = in_of<T>(c, 5);
-        norm::bn_bwd_apply<T><<<grid, dtk::BLOCK, 0, stream>>>(a, dx, dadd, dy, x, y, r.table);
-        return dtk::launched(c);
+        norm::bn_bwd_apply<T><<<grid, BLOCK, 0, stream>>>(a, dx, dadd, dy, x, y, r.table);
+        return launched(c);
     });
 }

@@ -15,10 +15,9 @@
        sgd 12, with momentum 20 · adam 28, amsgrad 36 · rmsprop 20, centred 28, with momentum 36 · adagrad 20
        lamb 28 + lamb_apply 12 + norms 4 + 4 · norms 4 · unscale 8, in place or not
    5 to 15 FLOPs an element, one or two of them division or square root: bound by memory. */
-#include "operand.cuh"
+#include "vector.cuh"
 
 namespace dtk {
-namespace operands {
 namespace optim {
 
 /* One element: p (or, lamb, u) and the states change. has: which of the states are there. */
@@ -130,7 +129,7 @@ __device__ __forceinline__ void update(const rows &r, const U &u, int64_t i, flo
     r.g.load(i, g);
 #pragma unroll
     for (int k = 0; k < 3; k++)
-        if (r.s[k]) load_vector<float, N>(r.s[k] + i, s[k]);
+        if (r.s[k]) load_vector(r.s[k] + i, s[k]);
 #pragma unroll
     for (int k = 0; k < N; k++) {
         cell e = { p[k], { s[0][k], s[1][k], s[2][k] } };
@@ -141,7 +140,7 @@ __device__ __forceinline__ void update(const rows &r, const U &u, int64_t i, flo
     r.to.store(i, p);
 #pragma unroll
     for (int k = 0; k < 3; k++)
-        if (r.s[k]) store_vector<float, N>(r.s[k] + i, s[k]);
+        if (r.s[k]) store_vector(r.s[k] + i, s[k]);
     if (r.copy.p) r.copy.store(i, p);
 }
 /* the last segment that begins at or before i; -1: none does */
@@ -212,17 +211,16 @@ static rows rows_of(const dt_call *c, int nstates, int copy, int p, int grad, in
 }
 static bool in_fours(const operand<mixed> &x)
 {
-    return !x.p || (size_t)x.p % (x.dtype == DT_F32 ? 16 : 8) == 0;
+    return suits(x.p, x.dtype, 4); /* an absent one, too */
 }
 template <typename U> static int run(dt_device *dev, const dt_call *c, const rows &r, const U &u)
 {
     cudaStream_t s = stream_of(dev, c);
     bool         fours = in_fours(r.to) && in_fours(r.p) && in_fours(r.g) && in_fours(r.copy);
     if (r.n == 0) return 0;
-    for (int k = 0; k < 3; k++) fours = fours && aligned16(r.s[k]);
+    for (int k = 0; k < 3; k++) fours = fours && aligned_to(r.s[k], 16);
     unsigned grid = blocks_for(fours ? (r.n + 3) / 4 : r.n);
-    if (fours) update_all<4, false, U><<<grid, BLOCK, 0, s>>>(r, u);
-    else update_all<1, false, U><<<grid, BLOCK, 0, s>>>(r, u);
+    with_width<4, 1>(fours ? 4 : 1, [&](auto w) { update_all<w.value, false, U><<<grid, BLOCK, 0, s>>>(r, u); });
     return launched(c);
 }
 /* With segments: norms, the first of wnorm, unorm (gnorm) and segments. */
@@ -236,14 +234,13 @@ template <typename U> static int run_segments(dt_device *dev, const dt_call *c, 
     float *ratio = (float *)dt__cuda_scratch(dev, c->stream, (size_t)r.nseg * sizeof(float));
     if (!ratio) return DT_ERR_MEMORY;
     r.ratios = ratio;
-    bool fours = in_fours(r.to) && in_fours(r.p) && in_fours(r.g) && in_fours(r.copy) && aligned16(r.s[0]);
+    bool fours = in_fours(r.to) && in_fours(r.p) && in_fours(r.g) && in_fours(r.copy) && aligned_to(r.s[0], 16);
     ratios_of<<<blocks_for(r.nseg), BLOCK, 0, s>>>(ratio, (const float *)c->in[norms].data,
                                                    (const float *)c->in[norms + 1].data, r.gscale, r.nseg,
                                                    c->op == DT_K_sgd, c->u.opt.trust, c->u.opt.wd, c->u.opt.eps,
                                                    c->u.opt.lr);
     unsigned grid = blocks_for(fours ? (r.n + 3) / 4 : r.n);
-    if (fours) update_all<4, true, U><<<grid, BLOCK, 0, s>>>(r, u);
-    else update_all<1, true, U><<<grid, BLOCK, 0, s>>>(r, u);
+    with_width<4, 1>(fours ? 4 : 1, [&](auto w) { update_all<w.value, true, U><<<grid, BLOCK, 0, s>>>(r, u); });
     return launched(c);
 }
 
@@ -263,7 +260,7 @@ static __global__ void square_pieces(double *part, operand<mixed> x, int64_t n, 
             for (int64_t i = a / 4 * 4 + (int64_t)threadIdx.x * 4; i < b; i += BLOCK * 4) {
                 float v[4];
                 if (vec) {
-                    load_some(x, i, n - i, v);
+                    x.load(i, v, n - i);
                 } else {
 #pragma unroll
                     for (int k = 0; k < 4; k++) v[k] = i + k < n ? x.at(i + k) : 0.0f;
@@ -296,27 +293,27 @@ static __global__ void unscale(float *y, float *flag, operand<mixed> x, int64_t 
 {
     bool bad = false;
     for (int64_t i = grid_first() * N; i < n; i += grid_step() * N) {
-        float v[N], t[N];
-        load_some(x, i, n - i, v);
+        float   v[N], t[N];
+        int64_t left = N > 1 ? n - i : N;
+        x.load(i, v, left);
         operand<float> to = { y, 0 };
-        if (y && add) load_some(to, i, n - i, t);
+        if (y && add) to.load(i, t, left);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             bad = bad || (__float_as_uint(v[k]) & 0x7fffffffu) > 0x7f7fffffu;
             v[k] = add && y ? fmaf(a, v[k], t[k]) : a * v[k];
         }
-        if (y) store_some(to, i, n - i, v);
+        if (y) to.store(i, v, left);
     }
     if (__any_sync(FULL, bad) && threadIdx.x % WARP == 0) atomicExch((unsigned *)flag, __float_as_uint(1.0f));
 }
 
 } /* namespace optim */
-} /* namespace operands */
 } /* namespace dtk */
 
 extern "C" int dt__cuda_sgd(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     int status = all_floats(c, 1, 5);
     if (status) return status;
     optim::rows r = optim::rows_of(c, 1, 2, -1, 0, 1);
@@ -327,7 +324,7 @@ extern "C" int dt__cuda_sgd(dt_device *dev, const dt_call *c)
 
 extern "C" int dt__cuda_adam(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     int    status = all_floats(c, 1, 0x11);
     double lr = c->u.opt.lr, wd = c->u.opt.wd;
     if (status) return status;
@@ -340,7 +337,7 @@ extern "C" int dt__cuda_adam(dt_device *dev, const dt_call *c)
 
 extern "C" int dt__cuda_rmsprop(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     int status = all_floats(c, 1, 0x11);
     if (status) return status;
     optim::rows    r = optim::rows_of(c, 3, 4, -1, 0, 1);
@@ -351,7 +348,7 @@ extern "C" int dt__cuda_rmsprop(dt_device *dev, const dt_call *c)
 
 extern "C" int dt__cuda_adagrad(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     int status = all_floats(c, 1, 5);
     if (status) return status;
     optim::rows    r = optim::rows_of(c, 1, 2, -1, 0, 1);
@@ -361,7 +358,7 @@ extern "C" int dt__cuda_adagrad(dt_device *dev, const dt_call *c)
 
 extern "C" int dt__cuda_lamb(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     int status = all_floats(c, 3, 1);
     if (status) return status;
     optim::rows r = optim::rows_of(c, 2, -1, 0, 1, 2);
@@ -373,7 +370,7 @@ extern "C" int dt__cuda_lamb(dt_device *dev, const dt_call *c)
 
 extern "C" int dt__cuda_lamb_apply(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     int status = all_floats(c, 1, 3);
     if (status) return status;
     optim::rows r = optim::rows_of(c, 0, 1, -1, 0, -1);
@@ -383,7 +380,7 @@ extern "C" int dt__cuda_lamb_apply(dt_device *dev, const dt_call *c)
 
 extern "C" int dt__cuda_norms(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     int64_t        n = c->in[0].shape[0], nseg = c->out[0].shape[0];
     const int64_t *seg = has_in(c, 1) ? (const int64_t *)c->in[1].data : NULL;
     int            status = all_floats(c, 1, 0);
@@ -391,28 +388,29 @@ extern "C" int dt__cuda_norms(dt_device *dev, const dt_call *c)
     int64_t pieces = (n + optim::PIECE - 1) / optim::PIECE;
     double *part = (double *)dt__cuda_scratch(dev, c->stream, (size_t)(pieces + nseg) * sizeof(double));
     if (!part) return DT_ERR_MEMORY;
-    cudaStream_t   s = dtk::stream_of(dev, c);
+    cudaStream_t   s = stream_of(dev, c);
     operand<mixed> x = in_of<mixed>(c, 0);
     if (pieces > 0)
-        optim::square_pieces<<<dtk::blocks_for(pieces, 1), dtk::BLOCK, 0, s>>>(part, x, n, seg, nseg,
-                                                                               suits(c->in[0], 4));
-    unsigned grid = dtk::blocks_for(nseg, dtk::BLOCK / dtk::WARP);
-    optim::norms_finish<<<grid, dtk::BLOCK, 0, s>>>((float *)c->out[0].data, part, n, seg, nseg);
-    return dtk::launched(c);
+        optim::square_pieces<<<blocks_for(pieces, 1), BLOCK, 0, s>>>(part, x, n, seg, nseg,
+                                                                               suits(x.p, x.dtype, 4));
+    unsigned grid = blocks_for(nseg, BLOCK / WARP);
+    optim::norms_finish<<<grid, BLOCK, 0, s>>>((float *)c->out[0].data, part, n, seg, nseg);
+    return launched(c);
 }
 
 extern "C" int dt__cuda_unscale(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     int64_t n = c->in[0].shape[0];
     int     status = all_floats(c, 1, 0), add = (int)(c->acc & 1u);
     if (status || n == 0) return status;
     float         *y = has_out(c, 0) ? (float *)c->out[0].data : NULL, *flag = (float *)c->out[1].data;
     operand<mixed> x = in_of<mixed>(c, 0);
-    cudaStream_t   s = dtk::stream_of(dev, c);
-    bool           fours = suits(c->in[0], 4) && dtk::aligned16(y);
-    unsigned       grid = dtk::blocks_for(fours ? (n + 3) / 4 : n);
-    if (fours) optim::unscale<4><<<grid, dtk::BLOCK, 0, s>>>(y, flag, x, n, (float)c->u.ew.a, add);
-    else optim::unscale<1><<<grid, dtk::BLOCK, 0, s>>>(y, flag, x, n, (float)c->u.ew.a, add);
-    return dtk::launched(c);
+    cudaStream_t   s = stream_of(dev, c);
+    bool           fours = suits(x.p, x.dtype, 4) && aligned_to(y, 16);
+    unsigned       grid = blocks_for(fours ? (n + 3) / 4 : n);
+    with_width<4, 1>(fours ? 4 : 1, [&](auto w) {
+        optim::unscale<w.value><<<grid, BLOCK, 0, s>>>(y, flag, x, n, (float)c->u.ew.a, add);
+    });
+    return launched(c);
 }

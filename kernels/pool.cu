@@ -14,10 +14,9 @@
    for 2x2/2 of f32 4 + 1 + 1/4 bytes for each element of x, and 1 comparison (kernel/stride a dimension: 2 1/4 for
    3x3/2). Backward reads dy and the index (again kernel/stride times a dimension from L1) and writes dx: the same
    bytes, an addition for each winner, for averages one for each cell. Bound by memory. */
-#include "operand.cuh"
+#include "vector.cuh"
 
 namespace dtk {
-namespace operands {
 namespace pool {
 
 struct args {
@@ -239,58 +238,57 @@ template <typename T> static bool along_c(const args &a)
 }
 
 } /* namespace pool */
-} /* namespace operands */
 } /* namespace dtk */
 
 extern "C" int dt__cuda_pool2d(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     const dt_view *index = c->u.pool.max && has_out(c, 1) ? &c->out[1] : NULL;
     pool::args     a = pool::args_of(c, c->out[0], c->in[0], index);
-    int64_t        n = dtk::numel(c->out[0]);
+    int64_t        n = numel(c->out[0]);
     int            status = pool::index_ok(c, index);
     if (status || n == 0) return status;
-    cudaStream_t s = dtk::stream_of(dev, c);
+    cudaStream_t s = stream_of(dev, c);
     int64_t      cells = a.adaptive ? a.h / a.oh * (a.w / a.ow) : (int64_t)a.kernel[0] * a.kernel[1];
     a.total = n;
     if (!a.max && !a.nhwc && cells >= 64) {
         status = all_floats(c, 1, 1);
         if (status) return status;
-        unsigned grid = dtk::blocks_for(n, dtk::BLOCK / dtk::WARP);
-        pool::forward_wide<<<grid, dtk::BLOCK, 0, s>>>(a, out_of<mixed>(c, 0), in_of<mixed>(c, 0));
-        return dtk::launched(c);
+        unsigned grid = blocks_for(n, BLOCK / WARP);
+        pool::forward_wide<<<grid, BLOCK, 0, s>>>(a, out_of<mixed>(c, 0), in_of<mixed>(c, 0));
+        return launched(c);
     }
     return with_operands(c, 1, 1, 0, 0, [&](auto t) {
         using T = decltype(t);
         bool vec = pool::along_c<T>(a);
         if (vec) a.total = n / lanes<T>;
-        unsigned   grid = dtk::blocks_for(a.total);
+        unsigned   grid = blocks_for(a.total);
         operand<T> y = out_of<T>(c, 0), x = in_of<T>(c, 0);
-        if (vec) pool::forward<T, lanes<T>><<<grid, dtk::BLOCK, 0, s>>>(a, y, x);
-        else pool::forward<T, 1><<<grid, dtk::BLOCK, 0, s>>>(a, y, x);
-        return dtk::launched(c);
+        if (vec) pool::forward<T, lanes<T>><<<grid, BLOCK, 0, s>>>(a, y, x);
+        else pool::forward<T, 1><<<grid, BLOCK, 0, s>>>(a, y, x);
+        return launched(c);
     });
 }
 
 extern "C" int dt__cuda_pool2d_bwd(dt_device *dev, const dt_call *c)
 {
-    using namespace dtk::operands;
+    using namespace dtk;
     const dt_view *index = c->u.pool.max && has_in(c, 1) ? &c->in[1] : NULL;
     pool::args     a = pool::args_of(c, c->in[0], c->out[0], index);
-    int64_t        n = dtk::numel(c->out[0]);
+    int64_t        n = numel(c->out[0]);
     int            status = pool::index_ok(c, index);
     if (status || n == 0) return status;
     if (a.max && !index) return dt_fail(DT_ERR_ARG, "cuda: pool2d_bwd of a maximum needs the index");
-    cudaStream_t s = dtk::stream_of(dev, c);
+    cudaStream_t s = stream_of(dev, c);
     a.total = n;
     return with_operands(c, 1, 1, 0, 0, [&](auto t) {
         using T = decltype(t);
         bool vec = pool::along_c<T>(a);
         if (vec) a.total = n / lanes<T>;
-        unsigned   grid = dtk::blocks_for(a.total);
+        unsigned   grid = blocks_for(a.total);
         operand<T> dx = out_of<T>(c, 0), dy = in_of<T>(c, 0);
-        if (vec) pool::backward<T, lanes<T>><<<grid, dtk::BLOCK, 0, s>>>(a, dx, dy);
-        else pool::backward<T, 1><<<grid, dtk::BLOCK, 0, s>>>(a, dx, dy);
-        return dtk::launched(c);
+        if (vec) pool::backward<T, lanes<T>><<<grid, BLOCK, 0, s>>>(a, dx, dy);
+        else pool::backward<T, 1><<<grid, BLOCK, 0, s>>>(a, dx, dy);
+        return launched(c);
     });
 }

@@ -22,7 +22,7 @@
    Roofline: bytes are those of x, and 8 or 16 for each chunk of an output; 1 FLOP per element (var 4 in double: on
    cards with few double units, from 1/64 of the f32 rate, that is about the time of the loads). All of them wait for
    memory. */
-#include "dtypes.cuh"
+#include "vector.cuh"
 
 namespace dtk {
 
@@ -131,32 +131,32 @@ struct red_int { /* sum, max and min of integers */
 };
 
 struct red_args {
-    walk<2> keep;  /* outputs: offsets in x and in y */
-    walk<1> over;  /* reduced, in pieces of V elements: offsets in x */
-    int64_t n, inner; /* elements reduced into one; columns: size of the innermost kept dimension */
-    const void *x;
-    void       *y, *part; /* part: states [output][chunk], if there is more than one chunk */
-    int64_t     chunk, nchunks; /* pieces of a chunk */
-    int64_t     tiles;          /* columns: along the innermost kept dimension */
-    int         xtype, ytype, fn, lanes, cols;
-    bool        add, biased;
+    walk<2>           keep;     /* outputs: offsets in x and in y */
+    walk<1>           over;     /* reduced, in pieces of V elements: offsets in x */
+    int64_t           n, inner; /* elements reduced into one; columns: size of the innermost kept dimension */
+    operand<any_type> x, y;
+    void             *part;           /* states [output][chunk], if there is more than one chunk */
+    int64_t           chunk, nchunks; /* pieces of a chunk */
+    int64_t           tiles;          /* columns: along the innermost kept dimension */
+    int               fn, lanes, cols;
+    bool              biased;
 };
 
 template <typename S> __device__ __forceinline__ void red_finish(const red_args &a, const S &s, int64_t at)
 {
     double n = (double)a.n;
     if constexpr (__is_same(S, red_sum)) {
-        store_float(a.y, a.ytype, at, (float)(a.fn == DT_R_MEAN ? s.s / n : s.s), a.add);
+        a.y.put(at, (float)(a.fn == DT_R_MEAN ? s.s / n : s.s));
     } else if constexpr (__is_same(S, red_var)) {
         double q = s.q - s.s * s.s / n;
         if (q < 0) q = 0;
-        store_float(a.y, a.ytype, at, (float)(a.biased ? q / n : n > 0 ? q / (n - 1) : (double)NAN), a.add);
+        a.y.put(at, (float)(a.biased ? q / n : n > 0 ? q / (n - 1) : (double)NAN));
     } else if constexpr (__is_same(S, red_top)) {
-        store_float(a.y, a.ytype, at, s.v, a.add);
+        a.y.put(at, s.v);
     } else if constexpr (__is_same(S, red_int)) {
-        store_int(a.y, a.ytype, at, s.v, a.add);
+        a.y.put_int(at, s.v);
     } else {
-        store_int(a.y, a.ytype, at, s.i, a.add);
+        a.y.put_int(at, s.i);
     }
 }
 template <typename S>
@@ -170,14 +170,14 @@ template <typename S, int V>
 __device__ __forceinline__ void red_piece(S &s, const red_args &a, int64_t at, int64_t p, double pivot)
 {
     if constexpr (S::ints) {
-        int64_t v[1] = { load_int(a.x, a.xtype, at) };
+        int64_t v[1] = { a.x.at_int(at) };
         s.add(a.fn, v, p, pivot);
     } else {
         float v[V];
-        if constexpr (V == 1) v[0] = load_float(a.x, a.xtype, at);
-        else if constexpr (V == 4) load_as(v, (const float *)a.x + at);
-        else if (a.xtype == DT_F16) load_as(v, (const __half *)a.x + at);
-        else load_as(v, (const __nv_bfloat16 *)a.x + at);
+        if constexpr (V == 1) v[0] = a.x.at(at);
+        else if constexpr (V == 4) a.x.as<float>().load(at, v);
+        else if (a.x.dtype == DT_F16) a.x.as<__half>().load(at, v);
+        else a.x.as<__nv_bfloat16>().load(at, v);
         s.add(a.fn, v, p * V, pivot);
     }
 }
@@ -208,7 +208,7 @@ __device__ __forceinline__ void red_rest(S &s, const red_args &a, int64_t base, 
 }
 template <typename S> __device__ __forceinline__ double red_pivot(const red_args &a, int64_t base)
 {
-    if constexpr (__is_same(S, red_var)) return a.n > 0 ? (double)load_float(a.x, a.xtype, base) : 0.0;
+    if constexpr (__is_same(S, red_var)) return a.n > 0 ? (double)a.x.at(base) : 0.0;
     else return 0.0;
 }
 
@@ -310,6 +310,11 @@ static __global__ void __launch_bounds__(BLOCK, 4) red_chunks_kernel(const __gri
 /* ---------------------------------------------------------------------------------------------------- launching */
 enum { RED_BLOCKS = 512 }; /* what a card should have to do */
 
+template <typename S, typename F> static void red_with_width(int v, F f)
+{
+    if constexpr (S::ints) with_width<1>(v, f);
+    else with_width<8, 4, 1>(v, f);
+}
 template <typename S> static int red_run(dt_device *dev, const dt_call *c, red_args &a, bool columns, int v)
 {
     cudaStream_t s = stream_of(dev, c);
@@ -334,17 +339,9 @@ template <typename S> static int red_run(dt_device *dev, const dt_call *c, red_a
         a.lanes = 1;
         while (a.lanes < WARP && a.lanes < a.over.total) a.lanes *= 2;
         blocks = blocks_for(a.keep.total, BLOCK / a.lanes);
-        if constexpr (!S::ints) {
-            if (v == 8) red_lanes_kernel<S, 8><<<blocks, BLOCK, 0, s>>>(a);
-            else if (v == 4) red_lanes_kernel<S, 4><<<blocks, BLOCK, 0, s>>>(a);
-        }
-        if (v == 1) red_lanes_kernel<S, 1><<<blocks, BLOCK, 0, s>>>(a);
+        red_with_width<S>(v, [&](auto w) { red_lanes_kernel<S, w.value><<<blocks, BLOCK, 0, s>>>(a); });
     } else {
-        if constexpr (!S::ints) {
-            if (v == 8) red_block_kernel<S, 8><<<blocks, BLOCK, 0, s>>>(a);
-            else if (v == 4) red_block_kernel<S, 4><<<blocks, BLOCK, 0, s>>>(a);
-        }
-        if (v == 1) red_block_kernel<S, 1><<<blocks, BLOCK, 0, s>>>(a);
+        red_with_width<S>(v, [&](auto w) { red_block_kernel<S, w.value><<<blocks, BLOCK, 0, s>>>(a); });
     }
     if (a.nchunks > 1) red_chunks_kernel<S><<<blocks_for(a.keep.total, BLOCK / WARP), BLOCK, 0, s>>>(a);
     return launched(c);
@@ -365,8 +362,9 @@ static void red_insert(dt_view &x, dt_view &y, int64_t n, int64_t xs, int64_t ys
 /* The elements of a dense row that a thread takes at once; over then counts whole pieces. */
 static int red_width(red_args &a)
 {
-    int last = a.over.ndim - 1, v = pack_width(&a.xtype, 1);
-    if (a.xtype == DT_U8 || a.over.ndim == 0 || a.over.stride[0][last] != 1 || !pack_aligned(a.x, a.xtype, v)) return 1;
+    const int dtype[1] = { a.x.dtype };
+    int       last = a.over.ndim - 1, v = width_of(dtype);
+    if (dtype[0] == DT_U8 || a.over.ndim == 0 || a.over.stride[0][last] != 1 || !suits(a.x.p, dtype[0], v)) return 1;
     if (last > 0 && a.over.shape[last] % v) return 1; /* a rest only where there is one run */
     for (int d = 0; d < last; d++)
         if (a.over.stride[0][d] % v) return 1;
@@ -407,10 +405,8 @@ extern "C" int dt__cuda_reduce(dt_device *dev, const dt_call *c)
     if (a.n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX))
         return dt_fail(DT_ERR_SHAPE, "reduce: %s over no elements has no value; reduce a dimension that is not 0",
                        names[fn]);
-    a.x = x->data, a.y = y->data;
-    a.xtype = x->dtype, a.ytype = y->dtype;
+    a.x = in_of<any_type>(c, 0), a.y = out_of<any_type>(c, 0);
     a.fn = fn;
-    a.add = c->acc & 1;
     a.biased = c->u.reduce.biased != 0;
     a.nchunks = 1;
     a.chunk = a.n;

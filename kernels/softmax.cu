@@ -15,16 +15,16 @@
    3 elements (12 and 6 bytes), 4 FLOPs, for the logarithm about 15: memory. In the shapes of two passes the inputs are
    fetched twice, the second time from L2 if rows in flight fit there: 4 blocks on each of 108 multiprocessors fill the
    40 MB of an A100 with rows of 23,000 f32, beyond which x counts twice (12 bytes; the gradient 20). */
-#include "dtypes.cuh"
+#include "vector.cuh"
 
 namespace dtk {
 
 struct sm_args {
-    const void *x, *y; /* backward: dy and y */
-    void       *out;
-    int64_t     outer, dim, inner;
-    int         xt, yt, ot, lanes;
-    bool        logs, add;
+    operand<mixed> x, y; /* backward: dy and y */
+    operand<mixed> out;
+    int64_t        outer, dim, inner;
+    int            lanes;
+    bool           logs;
 };
 
 /* What an element adds to the sum of the backward, and the results. */
@@ -48,8 +48,8 @@ static __global__ void __launch_bounds__(BLOCK, 2) sm_warp_kernel(const __grid_c
 #pragma unroll
         for (int g = 0; g < G; g++) {
             int64_t col = (g * WARP + lane) * V;
-            load_floats(x[g], a.x, a.xt, row * a.dim + col, a.dim - col, BWD ? 0.0f : -INFINITY);
-            if constexpr (BWD) load_floats(y[g], a.y, a.yt, row * a.dim + col, a.dim - col, 0.0f);
+            a.x.load(row * a.dim + col, x[g], a.dim - col, BWD ? 0.0f : -INFINITY);
+            if constexpr (BWD) a.y.load(row * a.dim + col, y[g], a.dim - col);
         }
         if constexpr (BWD) {
 #pragma unroll
@@ -86,7 +86,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) sm_warp_kernel(const __grid_c
 #pragma unroll
         for (int g = 0; g < G; g++) {
             int64_t col = (g * WARP + lane) * V;
-            store_floats(a.out, a.ot, row * a.dim + col, x[g], a.add, a.dim - col);
+            a.out.store(row * a.dim + col, x[g], a.dim - col);
         }
     }
 }
@@ -100,9 +100,9 @@ static __global__ void __launch_bounds__(BLOCK, 4) sm_block_kernel(const __grid_
         float     sum = 0.0f, log_s = 0.0f;
         for (int64_t col = threadIdx.x * V; col < a.dim; col += BLOCK * V) {
             float x[V], y[V];
-            load_floats(x, a.x, a.xt, base + col);
+            a.x.load(base + col, x);
             if constexpr (BWD) {
-                load_floats(y, a.y, a.yt, base + col);
+                a.y.load(base + col, y);
 #pragma unroll
                 for (int j = 0; j < V; j++) sum += sm_term(a, x[j], y[j]);
             } else {
@@ -117,14 +117,14 @@ static __global__ void __launch_bounds__(BLOCK, 4) sm_block_kernel(const __grid_
         }
         for (int64_t col = threadIdx.x * V; col < a.dim; col += BLOCK * V) {
             float x[V], y[V];
-            load_floats(x, a.x, a.xt, base + col);
-            if constexpr (BWD) load_floats(y, a.y, a.yt, base + col);
+            a.x.load(base + col, x);
+            if constexpr (BWD) a.y.load(base + col, y);
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 if constexpr (BWD) x[j] = sm_grad(a, x[j], y[j], sum);
                 else x[j] = sm_value(a, x[j], t, log_s);
             }
-            store_floats(a.out, a.ot, base + col, x, a.add);
+            a.out.store(base + col, x);
         }
     }
 }
@@ -141,8 +141,8 @@ template <bool BWD> static __global__ void __launch_bounds__(BLOCK, 4) sm_cols_k
         lse_state t = lse_state::none();
         float     sum = 0.0f, log_s = 0.0f;
         for (int64_t d = row; d < dim; d += a.lanes) {
-            float x[1] = { load_h(a.x, a.xt, base + d * a.inner) };
-            if constexpr (BWD) sum += sm_term(a, x[0], load_h(a.y, a.yt, base + d * a.inner));
+            float x[1] = { a.x.at(base + d * a.inner) };
+            if constexpr (BWD) sum += sm_term(a, x[0], a.y.at(base + d * a.inner));
             else t.add(x);
         }
         if (a.lanes > 1) {
@@ -159,10 +159,10 @@ template <bool BWD> static __global__ void __launch_bounds__(BLOCK, 4) sm_cols_k
         if constexpr (!BWD) log_s = logf(t.s);
         for (int64_t d = row; d < dim; d += a.lanes) {
             int64_t at = base + d * a.inner;
-            float   x = load_h(a.x, a.xt, at);
-            if constexpr (BWD) x = sm_grad(a, x, load_h(a.y, a.yt, at), sum);
+            float   x = a.x.at(at);
+            if constexpr (BWD) x = sm_grad(a, x, a.y.at(at), sum);
             else x = sm_value(a, x, t, log_s);
-            store_h(a.out, a.ot, at, x, a.add);
+            a.out.put(at, x);
         }
     }
 }
@@ -171,11 +171,10 @@ template <bool BWD> static int sm_run(dt_device *dev, const dt_call *c)
 {
     const dt_view *x = &c->in[0], *y = &c->in[BWD ? 1 : 0], *out = &c->out[0], *const all[3] = { out, x, y };
     cudaStream_t   s = stream_of(dev, c);
-    sm_args        a = { x->data, y->data, out->data, out->shape[0], out->shape[1], out->shape[2], x->dtype, y->dtype,
-                         out->dtype, 1, c->u.softmax.log != 0, BWD && (c->acc & 1) };
-    for (int k = 0; k < 3; k++)
-        if (is_int(all[k]->dtype)) return no_dtype(c, all[k]->dtype);
-    if (a.outer * a.dim * a.inner == 0) return 0;
+    int            status = all_floats(c, BWD ? 3 : 1, 1);
+    sm_args        a = { operand_of<mixed>(x), operand_of<mixed>(y), operand_of<mixed>(out, BWD && (c->acc & 1)),
+                         out->shape[0], out->shape[1], out->shape[2], 1, c->u.softmax.log != 0 };
+    if (status || a.outer * a.dim * a.inner == 0) return status;
     if (a.inner > 1) {
         a.lanes = a.dim >= 32 ? 8 : 1;
         sm_cols_kernel<BWD><<<blocks_for(a.outer * a.inner, BLOCK / a.lanes), BLOCK, 0, s>>>(a);
@@ -184,8 +183,9 @@ template <bool BWD> static int sm_run(dt_device *dev, const dt_call *c)
     bool     wide = a.dim % 4 == 0 && dense_width(all) > 1;
     unsigned blocks = blocks_for(a.outer, BLOCK / WARP);
     if (a.dim > (wide ? 512 : 256)) {
-        if (wide) sm_block_kernel<4, BWD><<<blocks_for(a.outer, 1), BLOCK, 0, s>>>(a);
-        else sm_block_kernel<1, BWD><<<blocks_for(a.outer, 1), BLOCK, 0, s>>>(a);
+        with_width<4, 1>(wide ? 4 : 1, [&](auto w) {
+            sm_block_kernel<w.value, BWD><<<blocks_for(a.outer, 1), BLOCK, 0, s>>>(a);
+        });
     } else if (wide) {
         if (a.dim <= 128) sm_warp_kernel<4, 1, BWD><<<blocks, BLOCK, 0, s>>>(a);
         else sm_warp_kernel<4, 4, BWD><<<blocks, BLOCK, 0, s>>>(a);

@@ -51,14 +51,15 @@ one_line() { # program, arguments: it says once that there is no GPU, and ends w
     return 1
 }
 
-host=$(ls dt*.h tests/dt_impl.c) all=$(ls kernels/* dt.h dt_cuda.h)
+host=$(ls dt*.h) all=$(ls kernels/* dt.h dt_cuda.h)
 # shellcheck disable=SC2086
 {
-    check "host code, C11, gcc, to code" newer build/gpu/impl.o $host
-    check "host code, C++17, nvcc, to code" newer build/gpu/impl_nvcc.o $host
-    check "host code, C++17, g++" newer build/gpu/impl_cxx.ok $host
+    check "host code, C11, gcc, to code" newer build/gpu/impl.o $host tests/dt_impl.c
+    check "dt_nccl.h by itself, C11, gcc, to code" newer build/gpu/nccl.o $host
+    check "host code, C++17, nvcc, to code" newer build/gpu/impl_nvcc.o $host dt.c
+    check "host code, C++17, g++" newer build/gpu/impl_cxx.ok $host dt.c
     if grep -q skip build/gpu/impl_clang.ok 2> /dev/null; then skip "host code, C11, clang: clang is not installed"
-    else check "host code, C11, clang" newer build/gpu/impl_clang.ok $host; fi
+    else check "host code, C11, clang" newer build/gpu/impl_clang.ok $host dt.c; fi
     check "kernels, sm_75, 100, 120 and PTX" newer build/gpu/kernels-a.o $all
     case $parts in *b*)
         check "kernels, sm_80, 86, 89, 90 and PTX" newer build/gpu/kernels-b.o $all

@@ -45,6 +45,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #define EMU_API __attribute__((visibility("default")))
 #define EMU_PRINTF(a, b) __attribute__((format(printf, a, b)))
@@ -112,6 +113,49 @@ EMU_API bool        emu_advance(void *stream, uint64_t at); /* without waiting; 
 EMU_API void        emu_wait(void *stream, uint64_t at);           /* until it has run, or hangs */
 /* Is it one, and of which device? The default stream becomes that of the current device. */
 EMU_API cudaError_t emu_stream_check(cudaStream_t *stream, int *device);
+
+/* ---- handles of libraries: of the device that was the thread's when they were made, with a stream of that device */
+typedef struct emu_handle { /* the first member of a library's own */
+    uint32_t     magic;
+    int          device;
+    cudaStream_t stream;
+} emu_handle;
+static inline void *emu_handle_of(void *handle, uint32_t magic) /* NULL: it is none of this library */
+{
+    return handle && ((emu_handle *)handle)->magic == magic ? handle : NULL;
+}
+static inline void *emu_handle_new(size_t nbytes, uint32_t magic) /* NULL: there is no usable device */
+{
+    emu_lock();
+    emu_handle *h = emu_usable() ? NULL : (emu_handle *)calloc(1, nbytes);
+    if (h) {
+        h->magic = magic;
+        h->device = emu_device();
+    }
+    emu_unlock();
+    return h;
+}
+/* Waits for the device: the library's own memory is freed. */
+static inline void emu_handle_free(emu_handle *h)
+{
+    int before = 0;
+    cudaGetDevice(&before);
+    cudaSetDevice(h->device);
+    cudaDeviceSynchronize();
+    cudaSetDevice(before);
+    h->magic = 0;
+    free(h);
+}
+static inline bool emu_handle_set(emu_handle *h, cudaStream_t stream, const char *call) /* false: of another device */
+{
+    int device = -1;
+    emu_lock();
+    bool good = !stream || (!emu_stream_check(&stream, &device) && device == h->device);
+    if (good) h->stream = stream;
+    else emu_note("%s: a stream of device %d for a handle of device %d", call, device, h->device);
+    emu_unlock();
+    return good;
+}
 
 /* ---- formats of 16 bits */
 static inline float emu_from_bits(uint32_t u)

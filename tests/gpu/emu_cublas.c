@@ -12,9 +12,7 @@
 #include <string.h>
 
 typedef struct handle {
-    uint32_t            magic;
-    int                 device;
-    cudaStream_t        stream;
+    emu_handle          on;
     cublasMath_t        math;
     cublasPointerMode_t mode;
     cublasAtomicsMode_t atomics;
@@ -23,40 +21,21 @@ typedef struct handle {
 } handle;
 enum { HANDLE_MAGIC = 0xb1a5 };
 
-static handle *handle_of(cublasHandle_t h)
-{
-    handle *p = (handle *)h;
-    return p && p->magic == HANDLE_MAGIC ? p : NULL;
-}
+static handle *handle_of(cublasHandle_t h) { return (handle *)emu_handle_of(h, HANDLE_MAGIC); }
 
 /* ---- the handle */
 cublasStatus_t cublasCreate_v2(cublasHandle_t *out)
 {
-    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
     if (!out) return CUBLAS_STATUS_INVALID_VALUE;
-    emu_lock();
-    if (emu_usable()) st = CUBLAS_STATUS_NOT_INITIALIZED;
-    else {
-        handle *h = calloc(1, sizeof *h);
-        h->magic = HANDLE_MAGIC;
-        h->device = emu_device();
-        *out = (cublasHandle_t)h;
-    }
-    emu_unlock();
-    return st;
+    void *h = emu_handle_new(sizeof(handle), HANDLE_MAGIC);
+    if (h) *out = (cublasHandle_t)h;
+    return h ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
-/* Waits for the device: the library's own memory is freed. */
 cublasStatus_t cublasDestroy_v2(cublasHandle_t hh)
 {
     handle *h = handle_of(hh);
-    int     before = 0;
     if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
-    cudaGetDevice(&before);
-    cudaSetDevice(h->device);
-    cudaDeviceSynchronize();
-    cudaSetDevice(before);
-    h->magic = 0;
-    free(h);
+    emu_handle_free(&h->on);
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasGetVersion_v2(cublasHandle_t h, int *v)
@@ -74,28 +53,19 @@ cublasStatus_t cublasGetProperty(libraryPropertyType type, int *v)
 }
 cublasStatus_t cublasSetStream_v2(cublasHandle_t hh, cudaStream_t stream)
 {
-    handle        *h = handle_of(hh);
-    int            device = -1;
-    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
+    handle *h = handle_of(hh);
     if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
-    emu_lock();
-    if (stream && (emu_stream_check(&stream, &device) || device != h->device)) {
-        emu_note("cublasSetStream: a stream of device %d for a handle of device %d", device, h->device);
-        st = CUBLAS_STATUS_INVALID_VALUE;
-    } else {
-        h->stream = stream;
-        h->workspace = NULL; /* back to the library's own */
-        h->workspace_nbytes = 0;
-    }
-    emu_unlock();
-    return st;
+    if (!emu_handle_set(&h->on, stream, "cublasSetStream")) return CUBLAS_STATUS_INVALID_VALUE;
+    h->workspace = NULL; /* back to the library's own */
+    h->workspace_nbytes = 0;
+    return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasGetStream_v2(cublasHandle_t hh, cudaStream_t *stream)
 {
     handle *h = handle_of(hh);
     if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!stream) return CUBLAS_STATUS_INVALID_VALUE;
-    *stream = h->stream;
+    *stream = h->on.stream;
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t hh, void *workspace, size_t nbytes)
@@ -105,7 +75,7 @@ cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t hh, void *workspace, size_t 
     if (!h) return CUBLAS_STATUS_NOT_INITIALIZED;
     if ((uintptr_t)workspace % 256) return CUBLAS_STATUS_INVALID_VALUE;
     emu_lock();
-    if (nbytes && emu_pointer_device(workspace) != h->device) st = CUBLAS_STATUS_INVALID_VALUE;
+    if (nbytes && emu_pointer_device(workspace) != h->on.device) st = CUBLAS_STATUS_INVALID_VALUE;
     else {
         h->workspace = nbytes ? workspace : NULL;
         h->workspace_nbytes = nbytes;
@@ -355,12 +325,12 @@ static bool computable(const handle *h, cublasComputeType_t compute, cudaDataTyp
         p->half = true;
         return ta == CUDA_R_16F && tc == CUDA_R_16F;
     case CUBLAS_COMPUTE_32F:
-        if (f32 && ((int)h->math & 15) == CUBLAS_TF32_TENSOR_OP_MATH && emu_capability(h->device) >= 80)
+        if (f32 && ((int)h->math & 15) == CUBLAS_TF32_TENSOR_OP_MATH && emu_capability(h->on.device) >= 80)
             p->rounding = TO_TF32;
         return f32 || (ta != CUDA_R_32F && (tc == ta || tc == CUDA_R_32F));
     case CUBLAS_COMPUTE_32F_PEDANTIC: return f32 || (ta != CUDA_R_32F && (tc == ta || tc == CUDA_R_32F));
     case CUBLAS_COMPUTE_32F_FAST_TF32:
-        if (emu_capability(h->device) >= 80) p->rounding = TO_TF32;
+        if (emu_capability(h->on.device) >= 80) p->rounding = TO_TF32;
         return f32;
     case CUBLAS_COMPUTE_32F_FAST_16F: p->rounding = TO_F16; return f32;
     case CUBLAS_COMPUTE_32F_FAST_16BF: p->rounding = TO_BF16; return f32;
@@ -386,14 +356,14 @@ static cublasStatus_t check(const handle *h, const product *p, const void *alpha
     }
     if (!alpha || !beta) return CUBLAS_STATUS_INVALID_VALUE;
     if (h->mode == CUBLAS_POINTER_MODE_HOST && (emu_is_device_pointer(alpha) || emu_is_device_pointer(beta))) {
-        emu_fail(h->device, cudaErrorIllegalAddress, "%s: alpha or beta is in device memory, the pointer mode is host",
+        emu_fail(h->on.device, cudaErrorIllegalAddress, "%s: alpha or beta is in device memory, the pointer mode is host",
                  p->w.name);
         return CUBLAS_STATUS_EXECUTION_FAILED;
     }
     for (int64_t i = 1; i < p->batch && !p->pointers; i++) {
         size_t wc = width(p->type_c), rows = (size_t)p->m * wc, ld = (size_t)p->ldc * wc;
         if (!shares(p->c, p->n, rows, ld, (char *)p->c + i * p->stride_c * (int64_t)wc, p->n, rows, ld)) continue;
-        emu_fail(h->device, cudaErrorLaunchFailure, "%s: the matrices C of a batch overlap: stride %lld", p->w.name,
+        emu_fail(h->on.device, cudaErrorLaunchFailure, "%s: the matrices C of a batch overlap: stride %lld", p->w.name,
                  (long long)p->stride_c);
         return CUBLAS_STATUS_EXECUTION_FAILED;
     }
@@ -409,9 +379,9 @@ static cublasStatus_t multiply(cublasHandle_t hh, product desc, const void *alph
     desc.type_ab = ta;
     desc.type_c = tc;
     emu_lock();
-    if (emu_usable() || emu_sticky(h->device)) st = CUBLAS_STATUS_EXECUTION_FAILED;
-    else if (emu_device() != h->device) {
-        emu_note("%s: a handle of device %d while device %d is current", desc.w.name, h->device, emu_device());
+    if (emu_usable() || emu_sticky(h->on.device)) st = CUBLAS_STATUS_EXECUTION_FAILED;
+    else if (emu_device() != h->on.device) {
+        emu_note("%s: a handle of device %d while device %d is current", desc.w.name, h->on.device, emu_device());
         st = CUBLAS_STATUS_EXECUTION_FAILED;
     } else if (!computable(h, compute, ta, tb, tc, &desc)) {
         emu_note("%s: A type %d, B type %d, C type %d, compute type %d", desc.w.name, (int)ta, (int)tb, (int)tc,
@@ -436,7 +406,7 @@ static cublasStatus_t multiply(cublasHandle_t hh, product desc, const void *alph
         p->alpha = load(alpha, 0, p->half ? CUDA_R_16F : CUDA_R_32F);
         p->beta = load(beta, 0, p->half ? CUDA_R_16F : CUDA_R_32F);
     }
-    if (emu_queue(h->stream, &p->w)) st = CUBLAS_STATUS_EXECUTION_FAILED;
+    if (emu_queue(h->on.stream, &p->w)) st = CUBLAS_STATUS_EXECUTION_FAILED;
     emu_unlock();
     return st;
 }

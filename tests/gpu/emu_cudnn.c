@@ -12,11 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct handle {
-    uint32_t     magic;
-    int          device;
-    cudaStream_t stream;
-} handle;
+typedef emu_handle handle;
 typedef struct tensor {
     uint32_t        magic;
     cudnnDataType_t type;
@@ -39,7 +35,7 @@ typedef struct conv {
 enum { HANDLE_MAGIC = 0xd22a, TENSOR_MAGIC = 0xd22b, FILTER_MAGIC = 0xd22c, CONV_MAGIC = 0xd22d };
 enum { FORWARD, DATA, FILTER };
 
-static handle *handle_of(cudnnHandle_t h) { return h && ((handle *)h)->magic == HANDLE_MAGIC ? (handle *)h : NULL; }
+static handle *handle_of(cudnnHandle_t h) { return (handle *)emu_handle_of(h, HANDLE_MAGIC); }
 static tensor *tensor_of(cudnnTensorDescriptor_t t)
 {
     return t && ((tensor *)t)->magic == TENSOR_MAGIC ? (tensor *)t : NULL;
@@ -80,46 +76,25 @@ const char *cudnnGetErrorString(cudnnStatus_t st)
 }
 cudnnStatus_t cudnnCreate(cudnnHandle_t *out)
 {
-    cudnnStatus_t st = CUDNN_STATUS_SUCCESS;
     if (!out) return CUDNN_STATUS_BAD_PARAM;
-    emu_lock();
-    if (emu_usable()) st = CUDNN_STATUS_NOT_INITIALIZED;
-    else {
-        handle *h = calloc(1, sizeof *h);
-        h->magic = HANDLE_MAGIC;
-        h->device = emu_device();
-        *out = (cudnnHandle_t)h;
-    }
-    emu_unlock();
-    return st;
+    void *h = emu_handle_new(sizeof(handle), HANDLE_MAGIC);
+    if (h) *out = (cudnnHandle_t)h;
+    return h ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_INITIALIZED;
 }
 cudnnStatus_t cudnnDestroy(cudnnHandle_t hh)
 {
     handle *h = handle_of(hh);
-    int     before = 0;
     if (!hh) return CUDNN_STATUS_SUCCESS;
     if (!h) return CUDNN_STATUS_BAD_PARAM;
-    cudaGetDevice(&before);
-    cudaSetDevice(h->device);
-    cudaDeviceSynchronize();
-    cudaSetDevice(before);
-    h->magic = 0;
-    free(h);
+    emu_handle_free(h);
     return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t hh, cudaStream_t stream)
 {
-    handle       *h = handle_of(hh);
-    cudnnStatus_t st = CUDNN_STATUS_SUCCESS;
-    int           device = -1;
+    handle *h = handle_of(hh);
     if (!h) return CUDNN_STATUS_BAD_PARAM;
-    emu_lock();
-    if (stream && (emu_stream_check(&stream, &device) || device != h->device)) {
-        emu_note("cudnnSetStream: a stream of device %d for a handle of device %d", device, h->device);
-        st = CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH;
-    } else h->stream = stream;
-    emu_unlock();
-    return st;
+    bool good = emu_handle_set(h, stream, "cudnnSetStream");
+    return good ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH;
 }
 cudnnStatus_t cudnnGetStream(cudnnHandle_t hh, cudaStream_t *stream)
 {

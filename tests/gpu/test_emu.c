@@ -3,6 +3,7 @@
    libraries of this directory; no GPU, no nvcc. */
 #include "../utest.h"
 
+#include "cases.h"
 #include "emu.h"
 
 #include <cublas_v2.h>
@@ -10,8 +11,6 @@
 #include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
@@ -38,50 +37,13 @@ static void case_fails(void) /* not exit(1): a failed check would turn that into
         }                                                                               \
     } while (0)
 
-typedef struct emu_case {
-    const char *name;
-    void (*run)(void);
-} emu_case;
-extern const emu_case emu_cases[];
-
 static char said[1 << 16]; /* what the last child wrote to stderr */
 
-/* Runs a case with "NAME=VALUE NAME=VALUE" beside DT_EMU_STRICT=1. Its exit status, or 1000 + the signal. */
 static int run_case(const char *name, const char *settings)
 {
-    int    fd[2], status = 0;
-    size_t n = 0;
-    said[0] = 0;
-    if (pipe(fd)) return -1;
-    fflush(NULL);
-    pid_t pid = fork();
-    if (!pid) {
-        char  copy[512];
-        char *save = NULL;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm((unsigned)(40 * utest_slow()));
-        dup2(fd[1], 2);
-        close(fd[0]);
-        close(fd[1]);
-        snprintf(copy, sizeof copy, "%s", settings);
-        unsetenv("CUDA_VISIBLE_DEVICES");
-        setenv("DT_EMU_STRICT", "1", 1);
-        setenv("DT_EMU_HANG", "1", 1);
-        setenv("EMU_CASE", name, 1);
-        for (char *s = strtok_r(copy, " ", &save); s; s = strtok_r(NULL, " ", &save)) {
-            char *eq = strchr(s, '=');
-            *eq = 0;
-            setenv(s, eq + 1, 1);
-        }
-        execl("/proc/self/exe", "test_emu", (char *)NULL);
-        _exit(126);
-    }
-    close(fd[1]);
-    for (ssize_t k; (k = read(fd[0], said + n, sizeof said - 1 - n)) > 0 && n < sizeof said - 1; n += (size_t)k) {}
-    said[n] = 0;
-    close(fd[0]);
-    if (pid < 0 || waitpid(pid, &status, 0) < 0) return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    char with[512];
+    snprintf(with, sizeof with, "DT_EMU_HANG=1 %s", settings);
+    return case_run(name, with, 40 * utest_slow(), said, sizeof said);
 }
 static bool says(const char *what)
 {
@@ -1913,20 +1875,12 @@ UTEST(emu, the_report)
     X(idle_process) X(bad_collective) X(abort) X(nccl_init) X(nccl_alone) X(launch) X(launch_limits) X(no_image) \
     X(bad_launch) X(zero_copy) X(beside) X(absent_process)
 #define ROW(n) {#n, case_##n},
-const emu_case emu_cases[] = {CASES(ROW){NULL, NULL}};
+static const test_case cases[] = {CASES(ROW){NULL, NULL}};
 
 UTEST_STATE();
 int main(int argc, const char *const argv[])
 {
-    const char *name = getenv("EMU_CASE");
-    for (const emu_case *c = emu_cases; name && c->name; c++)
-        if (!strcmp(c->name, name)) {
-            c->run();
-            return 0;
-        }
-    if (name) {
-        fprintf(stderr, "no case %s\n", name);
-        return 1;
-    }
+    int status = case_main(cases);
+    if (status >= 0) return status;
     return utest_main(argc, argv);
 }

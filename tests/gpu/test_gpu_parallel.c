@@ -1,7 +1,7 @@
 /* test_gpu_parallel.c: several GPUs in one process give the numbers of one, and those of as many CPU devices: nets with
    and without batch norm, unequal and missing parts, mixed precision, parameters that some parts reach, errors of
    devices. Runs on the emulated libraries (DT_EMU: lazy or random streams; four devices of 64 MiB unless the environment
-   says otherwise), with NCCL and without, and on real GPUs, of which it needs two. */
+   says otherwise), with dt_nccl.h and without (test_gpu_parallel-copies), and on real GPUs, of which it needs two. */
 #define _GNU_SOURCE
 #include "../dt_test.h"
 
@@ -566,4 +566,27 @@ UTEST(gpus, give_back_what_they_took)
         if (round) EXPECT_EQ(maps, mappings());
         maps = mappings();
     }
+}
+/* dt_nccl.h registers itself; the program "-copies" is linked without it. */
+UTEST(gpus, exchange_by_nccl_if_it_is_in_the_program)
+{
+    NEED(2);
+    bool         copies = strstr(program_invocation_name, "-copies") != NULL;
+    dt_model    *m = dt_model_new(.seed = 3, .device = dt_cuda(0));
+    dt_parallel *p = dt_parallel_new(m, .devices = 2);
+    double       loss;
+    dt_tensor   *y, *x = batch(0, 8, &y);
+    EXPECT_OK(dt_parallel_backward(p, loss_of, NULL, x, y, &loss));
+    if (emulated()) EXPECT_EQ(copies, mappings() == 0);
+    dt_end();
+    dt_parallel_free(p);
+    dt_model_free(m);
+    dt_comm *c = dt_comm_init(.backend = DT_NCCL);
+    if (copies) {
+        EXPECT_TRUE(c == NULL);
+        EXPECT_STREQ("dt_comm_init: .backend is 1; NCCL is not in this program: include dt_nccl.h and compile with "
+                     "-DDT_USE_CUDA -DDT_USE_NCCL",
+                     dt_comm_error(NULL));
+    } else EXPECT_TRUE(c != NULL);
+    if (c) EXPECT_EQ(0, dt_comm_free(c));
 }

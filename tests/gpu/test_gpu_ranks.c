@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "../dt_test.h"
 
-#include "../../dt_cuda.h"
 #include "../../dt_dist.h"
+#include "../../dt_nccl.h"
 #include "../lab.h"
 #include "nets.h"
 

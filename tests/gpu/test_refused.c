@@ -7,13 +7,12 @@
 
 #include "../../dt_cuda.h"
 #include "../../dt_nn.h"
+#include "cases.h"
 
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <dlfcn.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 
 /* ==================================================================================================== >>counts
    Calls of the backend that may wait pass through here, before they reach the runtime. */
@@ -63,12 +62,6 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *h)
 static void counts_clear(void) { n_device_waits = n_stream_waits = n_mallocs = n_frees = n_pins = 0; }
 
 /* ==================================================================================================== >>cases */
-typedef struct a_case {
-    const char *name;
-    void (*run)(void);
-} a_case;
-extern const a_case cases[];
-
 static void case_fails(const char *file, int line, const char *what)
 {
     fprintf(stderr, "%s:%d: does not hold: %s\n  error: %s\n", file, line, what, dt_error() ? dt_error() : "none");
@@ -89,35 +82,11 @@ static bool error_has(dt_status code, const char *a, const char *b, const char *
     return ok;
 }
 
-/* Runs a case with "NAME=VALUE NAME=VALUE" beside DT_EMU_STRICT=1: its exit status, or 1000 + the signal. */
 static bool case_holds(const char *name, const char *settings)
 {
-    int status = 0;
-    fflush(NULL);
-    pid_t pid = fork();
-    if (!pid) {
-        char  copy[256];
-        char *save = NULL;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm((unsigned)(60 * utest_slow()));
-        snprintf(copy, sizeof copy, "%s", settings);
-        unsetenv("CUDA_VISIBLE_DEVICES");
-        unsetenv("DT_EMU");
-        setenv("DT_EMU_STRICT", "1", 1);
-        setenv("REFUSED_CASE", name, 1);
-        for (char *s = strtok_r(copy, " ", &save); s; s = strtok_r(NULL, " ", &save)) {
-            char *eq = strchr(s, '=');
-            *eq = 0;
-            setenv(s, eq + 1, 1);
-        }
-        execl("/proc/self/exe", "test_refused", (char *)NULL);
-        _exit(126);
-    }
-    if (pid < 0 || waitpid(pid, &status, 0) < 0) return false;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
-    printf("    case %s with %s: status %d\n", name, settings,
-           WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status));
-    return false;
+    int status = case_run(name, settings, 60 * utest_slow(), NULL, 0);
+    if (status) printf("    case %s with %s: status %d\n", name, settings, status);
+    return status == 0;
 }
 #define EXPECT_CASE(name, settings) EXPECT_TRUE(case_holds(name, settings))
 /* In every order that streams can run in. */
@@ -825,20 +794,12 @@ UTEST(path, in_mixed_precision) { EXPECT_CASE("step", "DT_CASE=1"); }
         X(cache_for_workspace) X(no_more) X(statistics) X(no_device) X(no_driver) X(no_index) X(other_arch) \
             X(two_devices) X(pointers) X(lost) X(lost_at_malloc) X(libraries) X(step)
 #define ROW(n) { #n, case_##n },
-const a_case cases[] = { CASES(ROW){ NULL, NULL } };
+static const test_case cases[] = { CASES(ROW){ NULL, NULL } };
 
 UTEST_STATE();
 int main(int argc, const char *const argv[])
 {
-    const char *name = getenv("REFUSED_CASE");
-    for (const a_case *c = cases; name && c->name; c++)
-        if (!strcmp(c->name, name)) {
-            c->run();
-            return 0;
-        }
-    if (name) {
-        fprintf(stderr, "no case %s\n", name);
-        return 1;
-    }
+    int status = case_main(cases);
+    if (status >= 0) return status;
     return utest_main(argc, argv);
 }

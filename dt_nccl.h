@@ -1,0 +1,864 @@
+/* dt_nccl.h - v0.1.0 - several GPUs by NCCL: communicators of dt_comm.h on their memory, and dt_parallel */
+/*
+DO THIS
+
+    #define DT_IMPLEMENTATION
+    #include "dt_nccl.h"
+
+    in one C or C++ file, with -DDT_USE_CUDA -DDT_USE_NCCL and the libraries of dt_cuda.h, and -lnccl:
+
+        nvcc -DDT_USE_CUDA -DDT_USE_NCCL train.c kernels/dt_kernels.cu -lcublas -lcudnn -lnccl
+
+    There is nothing to call. With it in the program, dt_comm_init(.backend = DT_NCCL) gives communicators that take
+    memory of GPUs (dt_comm.h, >>joining), so that a dt_ddp trains models on them; and several GPUs of one program
+    (dt_parallel) exchange by NCCL. Without it, or without DT_USE_NCCL, the first is an error that says so, and the
+    second copies between GPUs.
+
+A COMPLETE PROGRAM
+
+    #define DT_IMPLEMENTATION
+    #include "dt_nccl.h"
+    #include <stdio.h>
+
+    int main(void)
+    {
+        dt_comm *c = dt_comm_init(.backend = DT_NCCL);
+        if (!c) {
+            printf("%s\n", dt_comm_error(NULL)); // this program was built without NCCL
+            return 0;
+        }
+        dt_device *gpu = dt_cuda(dt_comm_local_rank(c)); // each rank has the GPU of its number
+        if (!gpu) {
+            printf("%s\n", dt_error());
+            return dt_comm_free(c);
+        }
+        dt_tensor *x = dt_full(dt_comm_rank(c) + 1, DT_SHAPE(1000), .device = gpu);
+        dt_comm_allreduce(c, dt_data_ptr(x), 1000, DT_COMM_F32, DT_COMM_SUM);
+        printf("rank %d of %d: %g\n", dt_comm_rank(c), dt_comm_size(c), dt_item(dt_max(x)));
+        dt_end();
+        int bad = dt_check("nccl");
+        return dt_comm_free(c) || bad;
+    }
+
+WHAT IT DOES NOT DO
+
+    It has not been run on a GPU yet: docs/gpu.md says what was verified, and how. Collectives are allreduce, broadcast,
+    reduce, reduce_scatter and allgather, beside send and recv. A process has one GPU for each communicator.
+
+CONTENTS
+
+    >>nccl           implementation: memory of GPUs in communicators of dt_comm.h
+    >>devices        blocks of several devices of one program
+    >>register       dt_comm.h and dt_cuda.h learn of it
+
+LINKING
+
+    Nothing in a program refers to this implementation: it registers itself before main begins. An object that lies in
+    a static library is therefore taken only if it holds the other headers' implementations too (dt.c), or with
+    -Wl,--whole-archive.
+
+LICENCE
+
+    MIT, see LICENSE.
+*/
+#if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_NCCL_IMPLEMENTATION)
+#define DT_NCCL_IMPLEMENTATION
+#endif
+#include "dt_cuda.h"
+#include "dt_comm.h"
+
+#ifndef DT_NCCL_H_INCLUDED
+#define DT_NCCL_H_INCLUDED
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#error "dt_nccl.h: dt_base.h beside it is of another version; copy all headers of one version"
+#endif
+#endif /* DT_NCCL_H_INCLUDED */
+
+#if defined(DT_NCCL_IMPLEMENTATION) && !defined(DT__NCCL_IMPLEMENTED)
+#define DT__NCCL_IMPLEMENTED
+#if defined(DT_USE_CUDA) && defined(DT_USE_NCCL)
+#if defined(DT_STATIC) && (!defined(DT__CUDA_IMPLEMENTED) || !defined(DT__COMM_IMPLEMENTED))
+#error "dt_nccl.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_NCCL_IMPLEMENTATION"
+#endif
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <signal.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+DT__PRESENT(NCCL);
+DT__NEEDS(NCCL, CUDA);
+DT__NEEDS(NCCL, COMM);
+
+/* ==================================================================================================== >>nccl
+   Memory of GPUs in dt_comm.h's communicators: its dt__plane. NCCL's communicators are made by the first call that needs
+   one: one for the collectives of a dt_comm, one for the messages of each pair and direction, each with a stream of its
+   own, so that no order of calls makes two ranks wait for each other. They do not block. A thread for each dt_comm
+   watches what is queued, and ends it when the dt_comm fails or the time is over.
+
+   Threads: begin, wait and alone run on the program's thread, poll on the thread that drives the engine, dt__nccl_main
+   on the watching thread. n->lock guards the lists of jobs, their reference counts, quit, ended, and the ncclComm_t of
+   every link: whoever aborts takes it out of the link under the lock and calls ncclCommAbort without the lock.
+   A job is made by begin, issued and queued by poll, left to the watch until its event 'done' has passed, and kept as a
+   spare when wait and watch have both dropped it. */
+typedef struct dt__nccl_link {
+    ncclComm_t   comm;
+    cudaStream_t stream;
+    bool         named; /* somebody has drawn its id */
+} dt__nccl_link;
+typedef struct dt__nccl_job {
+    dt__job              base;
+    struct dt__nccl_job *next; /* queued and not known to be done, or to be used again */
+    struct dt__nccl     *n;
+    dt__nccl_link       *link;
+    int                  refs; /* of the work, of the watch; under the lock */
+    int                  coll, dtype, op, root;
+    const char          *in;
+    char                *out;
+    int64_t              count, *counts; /* counts: of all ranks, then where they begin; NULL: equal ones */
+    bool                 first, issued;
+    cudaEvent_t          ready, begun, done;
+    int64_t              since; /* ns: when it was queued */
+    uint64_t             seq;
+    /* two levels */
+    bool     two;
+    int      phase;
+    dt_work *sub;
+} dt__nccl_job;
+typedef struct dt__nccl {
+    dt_comm        *c;
+    dt_device      *dev;
+    dt__nccl_link   all, *to, *from; /* by peer */
+    pthread_mutex_t lock;
+    pthread_cond_t  cond;
+    pthread_t       thread;
+    int             refs;
+    bool            watching, quit, ended;
+    dt__nccl_job   *queued, *spare;
+    /* two levels: the ranks of this machine; those of all machines with this one's number in its machine */
+    dt_comm *inside, *across; /* NULL: one level; across NULL: this rank sends nothing */
+    bool     equal;           /* machines have equally many ranks */
+    void    *stream;          /* of the table */
+    void    *stage;
+    size_t   stage_n;
+} dt__nccl;
+
+static int dt__nccl_bad(dt_comm *c, const char *call, ncclResult_t r)
+{
+    return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: %s: %s (%.300s)", c->rank, call, ncclGetErrorString(r),
+                         ncclGetLastError(NULL));
+}
+static int dt__nccl_cuda(dt_comm *c, const char *call, cudaError_t e)
+{
+    if (e == cudaSuccess) return 0;
+    (void)cudaGetLastError();
+    return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "rank %d: %s: %s", c->rank, call, cudaGetErrorString(e));
+}
+static int dt__nccl_owns(dt_comm *c, const void *ptr)
+{
+    struct cudaPointerAttributes a;
+    (void)c;
+    memset(&a, 0, sizeof a);
+    if (cudaPointerGetAttributes(&a, ptr) == cudaSuccess)
+        return a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged;
+    (void)cudaGetLastError(); /* no driver: the host's */
+    return 0;
+}
+static cudaStream_t dt__nccl_stream_of(dt_device *dev, void *stream) /* of a stream of the table */
+{
+    return (cudaStream_t)dt__cuda_stream(dev, stream);
+}
+static cudaStream_t dt__nccl_queue_of(dt_device *dev) /* of the stream that this thread uses */
+{
+    return dt__nccl_stream_of(dev, dt__stream(dev));
+}
+static void dt__nccl_unref(dt__nccl *n) /* the lock is held, and let go of */
+{
+    bool last = --n->refs == 0;
+    pthread_mutex_unlock(&n->lock);
+    if (!last) return;
+    pthread_mutex_destroy(&n->lock);
+    pthread_cond_destroy(&n->cond);
+    DT_COMM_FREE(n->to);
+    DT_COMM_FREE(n);
+}
+static void dt__nccl_job_end(dt__nccl_job *j) /* its memory */
+{
+    if (j->ready) (void)cudaEventDestroy(j->ready);
+    if (j->begun) (void)cudaEventDestroy(j->begun);
+    if (j->done) (void)cudaEventDestroy(j->done);
+    DT_COMM_FREE(j->counts);
+    DT_COMM_FREE(j);
+}
+static void dt__nccl_drop(dt__nccl_job *j) /* one reference */
+{
+    dt__nccl *n = j->n;
+    pthread_mutex_lock(&n->lock);
+    if (--j->refs) {
+        pthread_mutex_unlock(&n->lock);
+        return;
+    }
+    if (n->quit) {
+        dt__nccl_job_end(j);
+    } else { /* its events are used again */
+        j->next = n->spare;
+        n->spare = j;
+    }
+    dt__nccl_unref(n);
+}
+
+/* ---- watching */
+static int64_t dt__nccl_wait(dt__nccl *n, double seconds) /* the lock is held; now */
+{
+    int64_t         until = dt__comm_now() + (int64_t)(seconds * 1e9);
+    struct timespec t;
+    t.tv_sec = (time_t)(until / 1000000000);
+    t.tv_nsec = (long)(until % 1000000000);
+    pthread_cond_timedwait(&n->cond, &n->lock, &t);
+    return dt__comm_now();
+}
+/* NCCL's communicators; which is the number of the first that is looked at. */
+static dt__nccl_link *dt__nccl_next(dt__nccl *n, int *which)
+{
+    int size = n->c->size, i;
+    while ((i = (*which)++) <= 2 * size) {
+        dt__nccl_link *l = i ? &n->to[i - 1] : &n->all;
+        if (l->comm || l->stream) return l;
+    }
+    return NULL;
+}
+static void dt__nccl_abort(dt__nccl *n) /* what is queued ends; any thread */
+{
+    for (;;) {
+        ncclComm_t comm = NULL;
+        int        which = 0;
+        pthread_mutex_lock(&n->lock);
+        for (dt__nccl_link *l; !comm && (l = dt__nccl_next(n, &which)) != NULL;) {
+            comm = l->comm;
+            l->comm = NULL;
+        }
+        pthread_mutex_unlock(&n->lock);
+        if (!comm) return;
+        (void)ncclCommAbort(comm); /* may take its time: nobody is kept waiting */
+    }
+}
+/* Behind the last call, on all ranks: NCCL's communicators end in order, unless somebody aborts them meanwhile. */
+static void dt__nccl_finish(dt__nccl *n)
+{
+    int which = 0;
+    pthread_mutex_lock(&n->lock);
+    for (dt__nccl_link *l; (l = dt__nccl_next(n, &which)) != NULL;) {
+        cudaStream_t stream = l->stream;
+        ncclResult_t r = ncclInProgress;
+        pthread_mutex_unlock(&n->lock);
+        (void)cudaStreamSynchronize(stream);
+        pthread_mutex_lock(&n->lock);
+        if (l->comm) (void)ncclCommFinalize(l->comm);
+        while (l->comm && ncclCommGetAsyncError(l->comm, &r) == ncclSuccess && r == ncclInProgress)
+            dt__nccl_wait(n, 0.0005);
+        if (l->comm) (void)ncclCommDestroy(l->comm);
+        l->comm = NULL;
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+/* What has become of NCCL's communicator meanwhile: 0: nothing; 1: it is busy; negative: text tells. */
+static int dt__nccl_async(const dt__nccl_job *j, char *text, size_t nbytes)
+{
+    ncclComm_t   comm = j->link ? j->link->comm : NULL;
+    ncclResult_t r = ncclSuccess, e = comm ? ncclCommGetAsyncError(comm, &r) : ncclSuccess;
+    if (e == ncclSuccess) e = r;
+    if (e == ncclSuccess || e == ncclInProgress) return e == ncclInProgress;
+    snprintf(text, nbytes, "rank %d: %s #%" PRIu64 ": NCCL: %s (%.200s)", j->n->c->rank,
+             dt_coll_name((dt_coll)j->coll), j->seq + 1, ncclGetErrorString(e), ncclGetLastError(comm));
+    return DT_COMM_ERR_NET;
+}
+/* Is anything wrong with what is queued? Its status. The lock is held. Done jobs leave. */
+static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nbytes)
+{
+    int64_t now = dt__comm_now();
+    bool    oldest = true;
+    int     status = 0;
+    for (dt__nccl_job **at = &n->queued; *at && !status;) {
+        dt__nccl_job *j = *at;
+        cudaError_t   e = cudaEventQuery(j->done);
+        float         ms = 0;
+        double        waited = (double)(now - j->since) * 1e-9;
+        if (e == cudaSuccess) {
+            if (cudaEventElapsedTime(&ms, j->begun, j->done) == cudaSuccess) n->c->engine->stats.busy += 1e-3 * ms;
+            *at = j->next;
+            j->next = *over;
+            *over = j;
+            continue;
+        }
+        (void)cudaGetLastError();
+        if (e != cudaErrorNotReady) {
+            status = DT_COMM_ERR_NET;
+            snprintf(text, nbytes, "rank %d: %s #%" PRIu64 " failed on its GPU: %s", n->c->rank,
+                     dt_coll_name((dt_coll)j->coll), j->seq + 1, cudaGetErrorString(e));
+        } else if ((status = dt__nccl_async(j, text, nbytes)) >= 0 && oldest && waited > n->c->timeout) { /* who has not even begun is at fault, and says so first */
+            bool begun = cudaEventQuery(j->ready) == cudaSuccess;
+            (void)cudaGetLastError();
+            status = !begun || waited > n->c->timeout + 1 ? DT_COMM_ERR_TIMEOUT : 0;
+            if (status)
+                snprintf(text, nbytes, "%s #%" PRIu64 " of %" PRId64 " %s was not done after %.1f s: rank %d %s",
+                         dt_coll_name((dt_coll)j->coll), j->seq + 1, j->count, dt__comm_dtype_name(j->dtype),
+                         n->c->timeout, n->c->rank,
+                         begun ? "waits for it on its GPU" : "is still at what its GPU had to do before");
+        }
+        if (status > 0) status = 0;
+        oldest = false; /* others may wait for it */
+        at = &j->next;
+    }
+    return status;
+}
+static void *dt__nccl_main(void *arg)
+{
+    enum { EVERY = 12 }; /* the GPU is asked less often than the communicator */
+    dt__nccl *n = (dt__nccl *)arg;
+    char      text[600];
+    (void)cudaSetDevice(n->dev->index);
+    pthread_mutex_lock(&n->lock);
+    for (int turn = 0; !n->quit; turn++) {
+        dt__nccl_job *over = NULL;
+        bool          failed = !dt__comm_ok(n->c);
+        int           status = 0;
+        if (!failed && turn % EVERY == EVERY - 1) status = dt__nccl_look(n, &over, text, sizeof text);
+        pthread_mutex_unlock(&n->lock);
+        for (dt__nccl_job *j; (j = over) != NULL;) {
+            over = j->next;
+            dt__nccl_drop(j);
+        }
+        if (status) dt__comm_fail(n->c, status, n->c->rank, "%s", text);
+        if (failed || status) dt__nccl_abort(n);
+        pthread_mutex_lock(&n->lock);
+        while (!n->quit && !n->queued) pthread_cond_wait(&n->cond, &n->lock);
+        if (!n->quit) dt__nccl_wait(n, 0.02);
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (dt__comm_ok(n->c)) dt__nccl_finish(n);
+    else dt__nccl_abort(n);
+    pthread_mutex_lock(&n->lock);
+    n->ended = true;
+    pthread_cond_broadcast(&n->cond);
+    dt__nccl_unref(n);
+    return NULL;
+}
+static dt__nccl *dt__nccl_new(dt_comm *c, dt_device *dev)
+{
+    dt__nccl          *n = (dt__nccl *)dt__comm_zeroed(1, sizeof *n);
+    pthread_condattr_t how;
+    sigset_t           all, before;
+    if (n) n->to = (dt__nccl_link *)dt__comm_zeroed(2 * (size_t)c->size, sizeof *n->to);
+    if (!n || !n->to) {
+        DT_COMM_FREE(n);
+        return NULL;
+    }
+    n->from = n->to + c->size;
+    n->c = c;
+    n->dev = dev;
+    n->refs = 2;
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_condattr_init(&how);
+    pthread_condattr_setclock(&how, CLOCK_MONOTONIC);
+    pthread_cond_init(&n->cond, &how);
+    pthread_condattr_destroy(&how);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    n->watching = !pthread_create(&n->thread, NULL, dt__nccl_main, n);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (n->watching) return n;
+    n->refs = 1;
+    pthread_mutex_lock(&n->lock);
+    dt__nccl_unref(n);
+    return NULL;
+}
+
+/* ---- jobs */
+static dt_device *dt__nccl_device(dt_comm *c, const void *ptr) /* whose memory it is; NULL after failing */
+{
+    struct cudaPointerAttributes a;
+    dt__nccl                    *n = (dt__nccl *)c->devices;
+    memset(&a, 0, sizeof a);
+    if (dt__nccl_cuda(c, "cudaPointerGetAttributes", cudaPointerGetAttributes(&a, ptr))) return NULL;
+    if (n && n->dev->index == a.device) return n->dev;
+    if (n) {
+        dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: a buffer is on cuda:%d; those before were on cuda:%d",
+                      c->rank, a.device, n->dev->index);
+        return NULL;
+    }
+    dt_device *dev = dt_cuda(a.device);
+    if (dev) return dev;
+    dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s", c->rank, dt_error());
+    return NULL;
+}
+static dt__nccl_job *dt__nccl_job_new(dt__nccl *n)
+{
+    dt__nccl_job *j;
+    dt_comm      *c = n->c;
+    pthread_mutex_lock(&n->lock);
+    if ((j = n->spare) != NULL) n->spare = j->next;
+    n->refs++;
+    pthread_mutex_unlock(&n->lock);
+    if (!j && (j = (dt__nccl_job *)dt__comm_zeroed(1, sizeof *j)) != NULL) {
+        if (dt__nccl_cuda(c, "cudaEventCreate", cudaEventCreateWithFlags(&j->ready, cudaEventDisableTiming)) ||
+            dt__nccl_cuda(c, "cudaEventCreate", cudaEventCreate(&j->begun)) ||
+            dt__nccl_cuda(c, "cudaEventCreate", cudaEventCreate(&j->done))) {
+            dt__nccl_job_end(j);
+            j = NULL;
+        }
+    }
+    if (!j) {
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
+        pthread_mutex_lock(&n->lock);
+        dt__nccl_unref(n);
+        return NULL;
+    }
+    DT_COMM_FREE(j->counts);
+    j->counts = NULL;
+    j->next = NULL;
+    j->n = n;
+    j->link = NULL;
+    j->refs = 1;
+    j->first = j->issued = j->two = false;
+    j->phase = 0;
+    j->sub = NULL;
+    memset(j->base.card, 0, sizeof j->base.card);
+    return j;
+}
+/* Its NCCL communicator: collectives have one; of a message it is the sender's to name it, else rank 0's. */
+static void dt__nccl_name(dt_comm *c, dt__nccl_job *j)
+{
+    dt__nccl    *n = j->n;
+    bool         mine = j->coll == DT_COLL_SEND || (j->coll != DT_COLL_RECV && c->rank == 0);
+    ncclUniqueId id;
+    j->link = j->coll == DT_COLL_SEND ? &n->to[j->root] : j->coll == DT_COLL_RECV ? &n->from[j->root] : &n->all;
+    j->first = !j->link->named;
+    j->link->named = true;
+    if (!j->first || !mine) return;
+    ncclResult_t r = ncclGetUniqueId(&id);
+    j->base.card[0] = r == ncclSuccess ? 1 : 2;
+    if (r == ncclSuccess) memcpy(j->base.card + 8, id.internal, sizeof id.internal);
+    else snprintf(j->base.card + 8, sizeof j->base.card - 8, "ncclGetUniqueId: %s", ncclGetErrorString(r));
+}
+/* Equal counts are one count. */
+static int dt__nccl_count(dt_comm *c, dt__nccl_job *j, const int64_t *counts)
+{
+    bool equal = true;
+    for (int i = 1; i < c->size; i++) equal = equal && counts[i] == counts[0];
+    j->count = counts[0];
+    if (equal) return 0;
+    j->counts = (int64_t *)DT_COMM_MALLOC(2 * (size_t)c->size * sizeof *j->counts);
+    if (!j->counts) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
+    for (int i = 0; i < c->size; i++) {
+        j->counts[i] = counts[i];
+        j->counts[c->size + i] = i ? j->counts[c->size + i - 1] + counts[i - 1] : 0;
+    }
+    return 0;
+}
+static int      dt__nccl_levels(dt_comm *c, dt__nccl *n);
+static dt__job *dt__nccl_begin(dt_comm *c, const dt__call *a)
+{
+    dt_device *dev = dt__nccl_device(c, a->coll == DT_COLL_REDUCE_SCATTER ? a->in : a->out);
+    dt__nccl  *n = (dt__nccl *)c->devices;
+    if (!dev || dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(dev->index))) return NULL;
+    if (!n && (c->devices = n = dt__nccl_new(c, dev)) == NULL)
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no memory or thread for NCCL", c->rank);
+    if (!n || (a->coll == DT_COLL_ALLREDUCE && dt__nccl_levels(c, n))) return NULL;
+    dt__nccl_job *j = dt__nccl_job_new(n);
+    if (!j) return NULL;
+    j->coll = (int)a->coll;
+    j->dtype = a->dtype;
+    j->op = a->op;
+    j->root = a->root;
+    j->in = (const char *)a->in;
+    j->out = (char *)a->out;
+    j->count = a->n;
+    j->seq = c->seq;
+    j->two = n->inside && a->coll == DT_COLL_ALLREDUCE;
+    int bad = a->counts ? dt__nccl_count(c, j, a->counts) : 0;
+    if (!j->two) dt__nccl_name(c, j);
+    if (!bad && !dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->ready, dt__nccl_queue_of(dev)))) return &j->base;
+    dt__nccl_drop(j);
+    return NULL;
+}
+static ncclDataType_t dt__nccl_type(int dtype)
+{
+    switch (dtype) {
+    case DT_COMM_F16: return ncclFloat16;
+    case DT_COMM_BF16: return ncclBfloat16;
+    case DT_COMM_I32: return ncclInt32;
+    case DT_COMM_I64: return ncclInt64;
+    case DT_COMM_U8: return ncclUint8;
+    case DT_COMM_F64: return ncclFloat64;
+    default: return ncclFloat32;
+    }
+}
+static ncclRedOp_t dt__nccl_op(int op)
+{
+    return op == DT_COMM_MEAN   ? ncclAvg
+           : op == DT_COMM_MIN  ? ncclMin
+           : op == DT_COMM_MAX  ? ncclMax
+           : op == DT_COMM_PROD ? ncclProd
+                                : ncclSum;
+}
+/* Unequal parts: a reduction to each rank, or a broadcast of each. */
+static ncclResult_t dt__nccl_parts(const dt__nccl_job *j, int rank, int size, ncclDataType_t t, ncclComm_t comm)
+{
+    size_t       e = dt__elem_nbytes(j->dtype);
+    ncclResult_t r = ncclGroupStart(), end;
+    for (int i = 0; i < size && r == ncclSuccess; i++) {
+        char       *at = (j->coll == DT_COLL_ALLGATHER ? j->out : NULL) + (size_t)j->counts[size + i] * e;
+        const char *from = j->in + (size_t)j->counts[size + i] * e;
+        if (!j->counts[i]) continue;
+        if (j->coll == DT_COLL_ALLGATHER)
+            r = ncclBroadcast(i == rank && j->in ? j->in : at, at, (size_t)j->counts[i], t, i, comm, j->link->stream);
+        else r = ncclReduce(from, j->out, (size_t)j->counts[i], t, dt__nccl_op(j->op), i, comm, j->link->stream);
+    }
+    end = ncclGroupEnd();
+    return r == ncclSuccess ? end : r;
+}
+static ncclResult_t dt__nccl_call(const dt__nccl_job *j, int rank, int size, const char **name)
+{
+    static const char *const names[] = { "",           "ncclAllReduce", "ncclReduceScatter", "ncclAllGather",
+                                         "ncclBroadcast", "ncclReduce",    "",                  "",
+                                         "",           "ncclSend",      "ncclRecv" };
+    ncclDataType_t t = dt__nccl_type(j->dtype);
+    ncclRedOp_t    op = dt__nccl_op(j->op);
+    cudaStream_t   s = j->link->stream;
+    ncclComm_t     comm = j->link->comm;
+    size_t         n = (size_t)j->count;
+    const char    *mine = j->in ? j->in : j->out + n * dt__elem_nbytes(j->dtype) * (size_t)rank;
+    *name = names[j->coll];
+    if (j->counts) return dt__nccl_parts(j, rank, size, t, comm);
+    switch (j->coll) {
+    case DT_COLL_ALLREDUCE: return ncclAllReduce(j->out, j->out, n, t, op, comm, s);
+    case DT_COLL_REDUCE_SCATTER: return ncclReduceScatter(j->in, j->out, n, t, op, comm, s);
+    case DT_COLL_ALLGATHER: return ncclAllGather(mine, j->out, n, t, comm, s);
+    case DT_COLL_BROADCAST: return ncclBroadcast(j->out, j->out, n, t, j->root, comm, s);
+    case DT_COLL_REDUCE: return ncclReduce(j->out, j->out, n, t, op, j->root, comm, s);
+    case DT_COLL_SEND: return ncclSend(j->out, n, t, 1, comm, s);
+    default: return ncclRecv(j->out, n, t, 0, comm, s);
+    }
+}
+/* The lock is held: who aborts takes the communicator away. */
+static int dt__nccl_open(dt_comm *c, dt__nccl_job *j)
+{
+    dt__nccl_link *l = j->link;
+    ncclConfig_t   how = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId   id;
+    bool           pair = j->coll == DT_COLL_SEND || j->coll == DT_COLL_RECV;
+    const char    *card = j->base.card;
+    if (card[0] != 1)
+        return dt__comm_fail(c, DT_COMM_ERR_NET, pair ? j->root : 0, "rank %d: %.200s",
+                             pair && j->coll == DT_COLL_RECV ? j->root : pair ? c->rank : 0, card + 8);
+    memcpy(id.internal, card + 8, sizeof id.internal);
+    if (!l->stream && dt__nccl_cuda(c, "cudaStreamCreate", cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking)))
+        return c->status;
+    how.blocking = 0;
+    ncclResult_t r = ncclCommInitRankConfig(&l->comm, pair ? 2 : c->size, id,
+                                            pair ? j->coll == DT_COLL_RECV : c->rank, &how);
+    if (r == ncclSuccess || r == ncclInProgress) return 0;
+    l->comm = NULL;
+    return dt__nccl_bad(c, "ncclCommInitRankConfig", r);
+}
+static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* the lock is held */
+{
+    dt__nccl_link *l = j->link;
+    const char    *call;
+    char           text[600];
+    if (!l->comm && !j->first) return dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank, "rank %d: NCCL was ended", c->rank);
+    if (!l->comm && dt__nccl_open(c, j)) return c->status;
+    int busy = dt__nccl_async(j, text, sizeof text);
+    if (busy) return busy > 0 ? 0 : dt__comm_fail(c, busy, c->rank, "%s", text);
+    if (!j->issued) {
+        j->issued = true;
+        if (dt__nccl_cuda(c, "cudaStreamWaitEvent", cudaStreamWaitEvent(l->stream, j->ready, 0)) ||
+            dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->begun, l->stream)))
+            return c->status;
+        ncclResult_t r = dt__nccl_call(j, c->rank, c->size, &call);
+        if (r == ncclInProgress) return 0;
+        if (r != ncclSuccess && dt__nccl_async(j, text, sizeof text) < 0) /* it had failed before */
+            return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "%s", text);
+        if (r != ncclSuccess) return dt__nccl_bad(c, call, r);
+    }
+    if (dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, l->stream))) return c->status;
+    return 1;
+}
+static int dt__nccl_two(dt_comm *c, dt__nccl_job *j);
+static int dt__nccl_poll(dt_comm *c, dt__job *job)
+{
+    dt__nccl_job *j = (dt__nccl_job *)job;
+    dt__nccl     *n = j->n;
+    if (dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(n->dev->index))) return c->status;
+    int rc = j->two ? dt__nccl_two(c, j) : 0;
+    pthread_mutex_lock(&n->lock);
+    if (!j->two) rc = dt__comm_ok(c) ? dt__nccl_queue(c, j) : c->status;
+    if (rc == 1) {
+        dt__nccl_job **at = &n->queued;
+        while (*at) at = &(*at)->next;
+        *at = j;
+        j->next = NULL;
+        j->refs++;
+        j->since = dt__comm_now();
+        pthread_cond_broadcast(&n->cond);
+    }
+    pthread_mutex_unlock(&n->lock);
+    return rc;
+}
+static bool dt__nccl_test(dt__job *job)
+{
+    cudaError_t e = cudaEventQuery(((dt__nccl_job *)job)->done);
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    return e != cudaErrorNotReady;
+}
+static int dt__nccl_after(dt__job *job, int status)
+{
+    dt__nccl_job *j = (dt__nccl_job *)job;
+    dt_device    *dev = j->n->dev;
+    cudaError_t   e = status ? cudaSuccess : cudaSetDevice(dev->index);
+    if (!status && e == cudaSuccess) e = cudaStreamWaitEvent(dt__nccl_queue_of(dev), j->done, 0);
+    if (j->sub) (void)dt_work_wait(j->sub); /* of a communicator that has failed */
+    dt__nccl_drop(j);
+    if (e == cudaSuccess) return 0;
+    (void)cudaGetLastError();
+    return dt__comm_bad(DT_COMM_ERR_NET, "cudaStreamWaitEvent: %s", cudaGetErrorString(e));
+}
+static int dt__nccl_alone(dt_comm *c, const dt__call *a)
+{
+    dt_device *dev = dt__nccl_device(c, a->coll == DT_COLL_REDUCE_SCATTER ? a->in : a->out);
+    size_t     nbytes = (size_t)(a->counts ? a->counts[0] : a->n) * dt__elem_nbytes(a->dtype);
+    if (!dev || dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(dev->index))) return c->status;
+    if (!a->in || a->in == a->out) return 0;
+    return dt__nccl_cuda(c, "cudaMemcpyAsync",
+                         cudaMemcpyAsync(a->out, a->in, nbytes, cudaMemcpyDeviceToDevice, dt__nccl_queue_of(dev)));
+}
+static void dt__nccl_close(dt_comm *c)
+{
+    dt__nccl *n = (dt__nccl *)c->devices;
+    if (!n) return;
+    int64_t until = dt__comm_now() + (int64_t)((c->timeout + 1) * 1e9), now = 0;
+    if (dt__comm_ok(c) && n->inside) dt_comm_free(n->inside), dt_comm_free(n->across);
+    else if (n->inside) dt__comm_drop(n->inside), dt__comm_drop(n->across);
+    (void)cudaSetDevice(n->dev->index);
+    pthread_mutex_lock(&n->lock);
+    n->quit = true;
+    pthread_cond_broadcast(&n->cond);
+    while (!n->ended && now < until) now = dt__nccl_wait(n, 0.1);
+    if (!n->ended) { /* a rank is gone, or a GPU stuck */
+        pthread_mutex_unlock(&n->lock);
+        dt__nccl_abort(n);
+        pthread_mutex_lock(&n->lock);
+        for (until = now + 5000000000; !n->ended && now < until;) now = dt__nccl_wait(n, 0.1);
+    }
+    bool ended = n->ended;
+    for (dt__nccl_job *j; (j = n->queued) != NULL;) {
+        n->queued = j->next;
+        pthread_mutex_unlock(&n->lock);
+        dt__nccl_drop(j);
+        pthread_mutex_lock(&n->lock);
+    }
+    for (dt__nccl_job *j; (j = n->spare) != NULL;) {
+        n->spare = j->next;
+        dt__nccl_job_end(j);
+    }
+    for (int i = 0; ended && i <= 2 * c->size; i++) {
+        dt__nccl_link *l = i ? &n->to[i - 1] : &n->all;
+        if (l->stream) (void)cudaStreamDestroy(l->stream);
+        l->stream = NULL;
+    }
+    if (n->stream) dt_device_backend(n->dev)->stream_free(n->dev, n->stream);
+    if (n->stage) (void)cudaFreeHost(n->stage);
+    pthread_t thread = n->thread;
+    c->devices = NULL;
+    dt__nccl_unref(n);
+    if (ended) pthread_join(thread, NULL);
+    else pthread_detach(thread); /* it has what it holds; nobody waits for it */
+}
+
+/* ---- two levels: the ranks of a machine reduce a part each, by NCCL; parts go to the host, and across by dt_comm.h;
+   then each machine gathers its parts. Machines with unequally many ranks: the first rank of each has all of it. */
+static int dt__nccl_levels(dt_comm *c, dt__nccl *n) /* collective, at the first call */
+{
+    int most = 0, least = c->size;
+    if (n->inside || c->engine->algo != DT_ALGO_TWO_LEVEL || c->local_size == c->size) return 0;
+    for (int i = 0; i < c->size; i++) {
+        int k = 0;
+        for (int r = 0; r < c->size; r++) k += c->host[r] == c->host[i];
+        most = k > most ? k : most;
+        least = k < least ? k : least;
+    }
+    n->equal = most == least;
+    int rc = dt_comm_split(c, n->equal || c->local_rank == 0 ? c->local_rank : -1, c->rank, &n->across);
+    if (!rc) rc = dt_comm_split(c, c->host[c->rank], c->rank, &n->inside);
+    if (rc) return rc;
+    n->stream = dt_device_backend(n->dev)->stream_new(n->dev);
+    if (n->stream) return 0;
+    return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no stream for two levels", c->rank);
+}
+static int dt__nccl_sub(dt_comm *c, dt_comm *sub, const char *where)
+{
+    const char *why = dt_comm_error(sub);
+    int         status = dt_comm_status_of(sub);
+    return dt__comm_fail(c, status ? status : DT_COMM_ERR_STATE, -1, "two levels, %s: %s", where, why ? why : "failed");
+}
+/* This machine's parts; how many elements are this rank's, and where. */
+static int64_t dt__nccl_part(const dt__nccl *n, int64_t count, int64_t *part, int64_t *at)
+{
+    int size = n->inside->size;
+    for (int i = 0; i < size; i++)
+        part[i] = n->equal ? count / size + (i < count % size) : i ? 0 : count;
+    *at = 0;
+    for (int i = 0; i < n->inside->rank; i++) *at += part[i];
+    return part[n->inside->rank];
+}
+static int dt__nccl_stage(dt_comm *c, dt__nccl *n, size_t nbytes)
+{
+    if (nbytes <= n->stage_n) return 0;
+    if (dt__nccl_cuda(c, "cudaStreamSynchronize", cudaStreamSynchronize(dt__nccl_stream_of(n->dev, n->stream))))
+        return c->status; /* it only grows */
+    if (n->stage) (void)cudaFreeHost(n->stage);
+    n->stage = NULL;
+    n->stage_n = 0;
+    if (dt__nccl_cuda(c, "cudaHostAlloc", cudaHostAlloc(&n->stage, nbytes, cudaHostAllocDefault))) return c->status;
+    n->stage_n = nbytes;
+    return 0;
+}
+/* As poll; 2: call again, and the time begins anew: the communicators of the levels have deadlines of their own. */
+static int dt__nccl_two_steps(dt_comm *c, dt__nccl_job *j, int64_t *part)
+{
+    dt__nccl    *n = j->n;
+    cudaStream_t s = dt__nccl_stream_of(n->dev, n->stream);
+    int64_t      at, mine = dt__nccl_part(n, j->count, part, &at);
+    size_t       e = dt__elem_nbytes(j->dtype);
+    char        *data = j->out + (size_t)at * e;
+    int          op = j->op == DT_COMM_MEAN ? DT_COMM_SUM : j->op;
+    dt_comm     *level = j->phase == 3 ? n->across : n->inside;
+    if (j->sub) {
+        if (!__atomic_load_n(&(j->sub)->finished, __ATOMIC_ACQUIRE)) return 2;
+        int bad = dt_work_wait(j->sub);
+        j->sub = NULL;
+        if (bad) return dt__nccl_sub(c, level, j->phase == 3 ? "across machines" : "inside a machine");
+    }
+    switch (j->phase++) {
+    case 0:
+        if (dt__nccl_cuda(c, "cudaStreamWaitEvent", cudaStreamWaitEvent(s, j->ready, 0)) ||
+            dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->begun, s)))
+            return c->status;
+        j->sub = dt_comm_reduce_scatter_start(n->inside, j->out, data, 0, part, j->dtype, op);
+        return j->sub ? 2 : dt__nccl_sub(c, n->inside, "inside a machine");
+    case 1:
+        if (mine && (dt__nccl_stage(c, n, (size_t)mine * e) ||
+                     dt__nccl_cuda(c, "cudaMemcpyAsync",
+                                   cudaMemcpyAsync(n->stage, data, (size_t)mine * e, cudaMemcpyDeviceToHost, s))))
+            return c->status;
+        j->since = dt__comm_now();
+        return dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, s)) ? c->status : 2;
+    case 2:
+        if (!dt__nccl_test(&j->base)) {
+            j->phase = 2;
+            if ((double)(dt__comm_now() - j->since) < c->timeout * 1e9) return 2;
+            return dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, c->rank, "two levels: rank %d waited %.1f s for its GPU",
+                                 c->rank, c->timeout);
+        }
+        if (n->across && mine) j->sub = dt_comm_allreduce_start(n->across, n->stage, mine, j->dtype, op);
+        return j->sub || !mine ? 2 : dt__nccl_sub(c, n->across, "across machines");
+    case 3:
+        if (mine && j->op == DT_COMM_MEAN) dt__reduce_scale(j->dtype, (char *)n->stage, mine, c->size);
+        if (mine && dt__nccl_cuda(c, "cudaMemcpyAsync",
+                                  cudaMemcpyAsync(data, n->stage, (size_t)mine * e, cudaMemcpyHostToDevice, s)))
+            return c->status;
+        j->sub = dt_comm_allgather_start(n->inside, NULL, j->out, 0, part, j->dtype);
+        return j->sub ? 2 : dt__nccl_sub(c, n->inside, "inside a machine");
+    default: return dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, s)) ? c->status : 1;
+    }
+}
+static int dt__nccl_two(dt_comm *c, dt__nccl_job *j)
+{
+    int64_t *part = (int64_t *)DT_COMM_MALLOC((size_t)j->n->inside->size * sizeof *part);
+    if (!part) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
+    void *before = dt_stream_use(j->n->dev, j->n->stream);
+    int   rc = dt__nccl_two_steps(c, j, part);
+    (void)dt_stream_use(j->n->dev, before);
+    DT_COMM_FREE(part);
+    return rc;
+}
+
+/* ==================================================================================================== >>devices
+   Blocks of several devices of this program, for dt_cuda.h's groups: the calls for all devices are one group of NCCL,
+   each in its device's stream. The streams are all the order they need. */
+static int dt__nccl_check(ncclResult_t r, const char *what)
+{
+    if (r == ncclSuccess) return 0;
+    return dt_fail(DT_ERR_DEVICE, "cuda: %s: %s", what, ncclGetErrorString(r));
+}
+static void *dt__nccl_devices_begin(dt_device *const *dev, int n)
+{
+    ncclComm_t *comm = (ncclComm_t *)dt__alloc_zero((size_t)n * sizeof *comm);
+    int        *index = (int *)dt_alloc((size_t)n * sizeof *index);
+    int         bad = comm && index ? 0 : dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a group of %d devices", n);
+    for (int i = 0; i < n && !bad; i++) index[i] = dev[i]->index;
+    if (!bad) bad = dt__nccl_check(ncclCommInitAll(comm, n, index), "ncclCommInitAll");
+    dt_dealloc(index, (size_t)n * sizeof *index);
+    if (!bad) return comm;
+    dt_dealloc(comm, (size_t)n * sizeof *comm);
+    return NULL;
+}
+static void dt__nccl_devices_end(void *comms, dt_device *const *dev, int n)
+{
+    ncclComm_t *comm = (ncclComm_t *)comms;
+    bool        failed = false; /* a communicator whose work does not end can only be aborted */
+    for (int i = 0; i < n; i++)
+        failed |= cudaSetDevice(dev[i]->index) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess;
+    for (int i = 0; i < n; i++)
+        if (comm[i]) (void)(failed ? ncclCommAbort(comm[i]) : ncclCommDestroy(comm[i]));
+    dt_dealloc(comm, (size_t)n * sizeof *comm);
+}
+static int dt__nccl_devices_calls(ncclComm_t *comm, dt_device *const *dev, int n, void *const *stream,
+                                  const dt_view *block, int nblocks, bool sum)
+{
+    int bad = 0;
+    for (int k = 0; k < nblocks * n && !bad; k++) {
+        const dt_view *v = &block[k];
+        int            i = k % n, f32 = v->dtype != DT_F16 && v->dtype != DT_BF16;
+        cudaStream_t   s = dt__nccl_stream_of(dev[i], stream[i]);
+        ncclDataType_t type = f32 ? ncclFloat32 : v->dtype == DT_F16 ? ncclFloat16 : ncclBfloat16;
+        size_t         count = (size_t)v->shape[0], nbytes = count * dt_dtype_nbytes((dt_dtype)v->dtype);
+        if (sum)
+            bad = dt__nccl_check(ncclReduce(v->data, v->data, count, type, ncclSum, 0, comm[i], s), "ncclReduce");
+        else bad = dt__nccl_check(ncclBroadcast(v->data, v->data, nbytes, ncclUint8, 0, comm[i], s), "ncclBroadcast");
+    }
+    return bad;
+}
+static int dt__nccl_devices_run(void *comms, dt_device *const *dev, int n, void *const *stream, const dt_view *block,
+                                int nblocks, bool sum)
+{
+    ncclComm_t *comm = (ncclComm_t *)comms;
+    int         bad = 0;
+    for (int i = 0; i < n && !bad; i++) { /* what became of the calls before */
+        ncclResult_t was = ncclSuccess;
+        bad = dt__nccl_check(ncclCommGetAsyncError(comm[i], &was), "ncclCommGetAsyncError");
+        if (!bad) bad = dt__nccl_check(was, sum ? "before ncclReduce" : "before ncclBroadcast");
+    }
+    if (!bad) bad = dt__nccl_check(ncclGroupStart(), "ncclGroupStart");
+    if (bad) return bad;
+    bad = dt__nccl_devices_calls(comm, dev, n, stream, block, nblocks, sum);
+    ncclResult_t end = ncclGroupEnd(); /* also after a call that failed */
+    return bad ? bad : dt__nccl_check(end, "ncclGroupEnd");
+}
+
+/* ==================================================================================================== >>register */
+static const dt__plane         dt__nccl_plane = { dt__nccl_owns,  dt__nccl_begin, dt__nccl_poll, dt__nccl_test,
+                                                  dt__nccl_after, dt__nccl_alone, dt__nccl_close };
+static const dt__cuda_exchange dt__nccl_exchange = { dt__nccl_devices_begin, dt__nccl_devices_end,
+                                                     dt__nccl_devices_run };
+__attribute__((constructor)) static void dt__nccl_register(void)
+{
+    *dt__plane_slot() = &dt__nccl_plane;
+    dt__cuda_exchanged_by = &dt__nccl_exchange;
+}
+#ifdef __cplusplus
+}
+#endif
+#endif /* DT_USE_CUDA && DT_USE_NCCL */
+#endif /* DT_NCCL_IMPLEMENTATION */
