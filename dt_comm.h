@@ -2377,17 +2377,16 @@ DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c)
 }
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
 {
-    size_t at = 0;
+    dt__text_out o = { buf, buf ? nbytes : 0, 0 };
     if (buf && nbytes) buf[0] = 0;
     if (!c || !c->engine) return 0;
     uint64_t n = __atomic_load_n(&c->engine->npast, __ATOMIC_ACQUIRE), from = n > DT__HISTORY ? n - DT__HISTORY : 0;
     for (uint64_t k = from; k < n; k++) {
         char text[256];
         dt__past_text(c, k, text, sizeof text);
-        int len = snprintf(buf && at < nbytes ? buf + at : NULL, buf && at < nbytes ? nbytes - at : 0, "%s\n", text);
-        at += len > 0 ? (size_t)len : 0;
+        dt__emitf(&o, "%s\n", text);
     }
-    return at;
+    return o.len;
 }
 
 static int dt__straggler_order(const void *a, const void *b)
@@ -2422,40 +2421,41 @@ DT_API int dt_comm_get_stragglers(const dt_comm *c, dt_comm_straggler *out, int 
 }
 DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes)
 {
-    size_t             at = 0;
+    dt__text_out       o = { buf, buf ? nbytes : 0, 0 };
     int                n;
     dt_comm_straggler *all = dt__stragglers(c, &n);
     if (buf && nbytes) buf[0] = 0;
     for (int i = 0; i < n; i++)
-        dt__cost_say(buf, buf ? nbytes : 0, &at,
-                     "rank %d%s%s%s: came last to %" PRId64 " of %" PRIu64
+        dt__emitf(&o,
+                  "rank %d%s%s%s: came last to %" PRId64 " of %" PRIu64
                      " operations; rank %d waited %.6f s for it, %.6f s at most\n",
                      all[i].rank, c->world ? " (" : "", dt_comm_host_name(c, all[i].rank), c->world ? ")" : "",
                      all[i].last, __atomic_load_n(&c->done, __ATOMIC_ACQUIRE), c->rank, all[i].waited, all[i].longest);
     DT_COMM_FREE(all);
-    return at;
+    return o.len;
 }
 DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes)
 {
-    dt_algo fixed[DT_COLL_COUNT];
-    size_t  len = 0;
+    dt_algo      fixed[DT_COLL_COUNT];
+    dt__text_out o = { buf, nbytes, 0 };
     if (nbytes) buf[0] = 0;
     if (!c) return 0;
-    dt__cost_say(buf, nbytes, &len, "rank %d of %d, from %s; data: %s%s%s\n", c->rank, c->size, dt_comm_where(c),
+    dt__emitf(&o, "rank %d of %d, from %s; data: %s%s%s\n", c->rank, c->size, dt_comm_where(c),
                  c->size == 1 ? "none moves" : c->threads ? "one process" : c->inside ? "shared memory" : "",
                  c->inside && c->across ? " inside a machine, across " : "", c->across ? c->across->name : "");
     for (int first = 0, h = 0; first < c->size; first++) {
         int n = 0;
         if (c->host[first] != h) continue; /* machines are numbered in the order of ranks */
         for (int i = first; i < c->size; i++) n += c->host[i] == h;
-        dt__cost_say(buf, nbytes, &len, "machine %d%s%s: %d of the ranks, the first is %d\n", h++, c->world ? ", " : "",
+        dt__emitf(&o, "machine %d%s%s: %d of the ranks, the first is %d\n", h++, c->world ? ", " : "",
                      dt_comm_host_name(c, first), n, first);
     }
-    dt__cost_say(buf, nbytes, &len, "algorithm: %s; costs: %s\n",
+    dt__emitf(&o, "algorithm: %s; costs: %s\n",
                  c->engine->algo == DT_ALGO_AUTO ? "by cost" : dt_algo_name((dt_algo)c->engine->algo),
                  c->engine->has_costs ? "rank 0's table" : "the fixed table");
     for (int i = 0; i < (int)DT_COLL_COUNT; i++) fixed[i] = dt__fixed(c, (dt_coll)i, 0);
-    return dt__explain(&c->engine->costs, c->size, c->host, dt__comm_link(c), fixed, buf, nbytes, len);
+    dt__explain(&c->engine->costs, c->size, c->host, dt__comm_link(c), fixed, &o);
+    return o.len;
 }
 
 /* ---- communicators of processes */

@@ -249,8 +249,7 @@ typedef struct dt__plan_machines {
 DT__INSIDE bool dt__plan_machines_make(dt__plan_machines *m, int world, const int *host);
 DT__INSIDE void dt__plan_machines_free(dt__plan_machines *m);
 DT__INSIDE dt_algo dt__cost_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, bool shared, int64_t nbytes, int64_t *segment_bytes);
-DT__INSIDE void dt__cost_say(char *buf, size_t nbytes, size_t *len, const char *format, ...) DT__PRINTF(4, 5);
-DT__INSIDE size_t dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed, char *buf, size_t nbytes, size_t len);
+DT__INSIDE void dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed, dt__text_out *o);
 DT__INSIDE bool dt__costs_sane(const dt_costs *t);
 DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency); /* sockets that keep to these */
 
@@ -1641,38 +1640,30 @@ DT_API dt_algo dt_plan_choose(const dt_costs *t, dt_coll coll, int world, const 
 {
     return dt__cost_choose(t, coll, world, host, link, true, nbytes, segment_bytes);
 }
-DT__INSIDE void dt__cost_say(char *buf, size_t nbytes, size_t *len, const char *format, ...)
-{
-    va_list a;
-    va_start(a, format);
-    int n = vsnprintf(*len < nbytes ? buf + *len : NULL, *len < nbytes ? nbytes - *len : 0, format, a);
-    va_end(a);
-    if (n > 0) *len += (size_t)n;
-}
 static const char *const dt__link_names[DT_LINK_COUNT] = { "thread", "shm", "loopback", "network" };
 /* fixed: by collective, what is taken at any size; DT_ALGO_AUTO: by cost. NULL: all by cost, also shared. */
-DT__INSIDE size_t dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed, char *buf,
-                          size_t nbytes, size_t len)
+DT__INSIDE void dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed,
+                            dt__text_out *o)
 {
     dt__cost_net net;
-    if (world < 1 || world > DT__PLAN_WORLD || link < 0 || link >= (int)DT_LINK_COUNT) return len;
-    if (!dt__cost_open(&net, t, world, host, link)) return len;
+    if (world < 1 || world > DT__PLAN_WORLD || link < 0 || link >= (int)DT_LINK_COUNT) return;
+    if (!dt__cost_open(&net, t, world, host, link)) return;
     for (int i = 0; i < (int)DT_LINK_COUNT; i++)
-        dt__cost_say(buf, nbytes, &len, "%-9s %8.2f us a message, %8.1f MB/s%s\n", dt__link_names[i], t->alpha[i] * 1e6,
+        dt__emitf(o, "%-9s %8.2f us a message, %8.1f MB/s%s\n", dt__link_names[i], t->alpha[i] * 1e6,
                      t->beta[i] > 0 ? 1e-6 / t->beta[i] : 0.0, i == link ? "  <- used" : "");
-    dt__cost_say(buf, nbytes, &len, "reducing            %15.1f MB/s\n%d ranks, %d machine%s; from so many bytes on:\n",
+    dt__emitf(o, "reducing            %15.1f MB/s\n%d ranks, %d machine%s; from so many bytes on:\n",
                  t->gamma > 0 ? 1e-6 / t->gamma : 0.0, world, net.hosts.n, net.hosts.n == 1 ? "" : "s");
     for (int c = 0; c < (int)DT_COLL_COUNT; c++) {
         unsigned may = dt__cost_may((dt_coll)c, world, host, link);
         int64_t  seg, from = 0, top = c == (int)DT_COLL_BARRIER ? 1 : (int64_t)1 << 40;
         if (!may) continue;
         if (fixed && fixed[c] != DT_ALGO_AUTO) {
-            dt__cost_say(buf, nbytes, &len, "%-15s 0 %s\n", dt_coll_name((dt_coll)c), dt_algo_name(fixed[c]));
+            dt__emitf(o, "%-15s 0 %s\n", dt_coll_name((dt_coll)c), dt_algo_name(fixed[c]));
             continue;
         }
         if (fixed) may &= ~(1u << DT_ALGO_SHARED);
         dt_algo now = dt__cost_best(&net, (dt_coll)c, may, 0, &seg);
-        dt__cost_say(buf, nbytes, &len, "%-15s 0 %s", dt_coll_name((dt_coll)c), dt_algo_name(now));
+        dt__emitf(o, "%-15s 0 %s", dt_coll_name((dt_coll)c), dt_algo_name(now));
         for (int64_t n = 1; n < top; n *= 2) { /* between from and n the choice may change once */
             dt_algo next = dt__cost_best(&net, (dt_coll)c, may, n, &seg);
             int64_t lo = from, hi = n;
@@ -1684,17 +1675,18 @@ DT__INSIDE size_t dt__explain(const dt_costs *t, int world, const int *host, int
                 else hi = mid;
             }
             now = next;
-            dt__cost_say(buf, nbytes, &len, ", %lld %s", (long long)hi, dt_algo_name(now));
+            dt__emitf(o, ", %lld %s", (long long)hi, dt_algo_name(now));
         }
-        dt__cost_say(buf, nbytes, &len, "\n");
+        dt__emitf(o, "\n");
     }
     dt__cost_close(&net);
-    return len;
 }
 DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes)
 {
+    dt__text_out o = { buf, nbytes, 0 };
     if (nbytes) buf[0] = 0;
-    return dt__explain(t, world, host, link, NULL, buf, nbytes, 0);
+    dt__explain(t, world, host, link, NULL, &o);
+    return o.len;
 }
 
 /* ---- tables in files: whole numbers, which no locale spells differently */
@@ -1825,23 +1817,24 @@ DT_API int dt_costs_load(dt_costs *t, const char *path)
 }
 DT_API int dt_costs_save(const dt_costs *t, const char *path)
 {
-    char   text[1024], beside[4200];
-    size_t len = 0, done = 0;
-    int    fd, e = 0;
+    char         text[1024], beside[4200];
+    dt__text_out o = { text, sizeof text, 0 };
+    size_t       done = 0;
+    int          fd, e = 0;
     if (!dt__costs_sane(t))
         return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, no number, or above 10 s a "
                                              "message or 1 us a byte", path);
-    dt__cost_say(text, sizeof text, &len, "dt costs 1\n# link, picoseconds a message, femtoseconds a byte\n");
+    dt__emitf(&o, "dt costs 1\n# link, picoseconds a message, femtoseconds a byte\n");
     for (int i = 0; i < (int)DT_LINK_COUNT; i++)
-        dt__cost_say(text, sizeof text, &len, "%s %lld %lld\n", dt__link_names[i],
+        dt__emitf(&o, "%s %lld %lld\n", dt__link_names[i],
                      (long long)(t->alpha[i] * 1e12 + 0.5), (long long)(t->beta[i] * 1e15 + 0.5));
-    dt__cost_say(text, sizeof text, &len, "reducing %lld\nend\n", (long long)(t->gamma * 1e15 + 0.5));
+    dt__emitf(&o, "reducing %lld\nend\n", (long long)(t->gamma * 1e15 + 0.5));
     if (strlen(path) > 4096) return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path is too long");
     snprintf(beside, sizeof beside, "%s.%d.part", path, (int)getpid());
     fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", beside, strerror(errno));
-    while (done < len && !e) {
-        ssize_t k = write(fd, text + done, len - done);
+    while (done < o.len && !e) {
+        ssize_t k = write(fd, text + done, o.len - done);
         if (k > 0) done += (size_t)k;
         else if (k == 0 || errno != EINTR) e = k == 0 ? EIO : errno;
     }

@@ -216,6 +216,10 @@ check "dt.c and DT_IMPLEMENTATION in another file is a link error that names the
 linked() { # one source, both ways: DT_LINKED ignores DT_IMPLEMENTATION
     gcc -I. -DDT_LINKED "$tmp/twice.c" "$tmp/impl_gcc_c11.o" -o "$tmp/linked" $libs && "$tmp/linked"
 }
+single() { # an example as its first comment says, one file; quickly, and with one instruction set
+    gcc -I. -O1 -DDT_NO_AVX2 examples/spirals.c -o "$tmp/spirals" -lm -lpthread && timeout 120 "$tmp/spirals" > /dev/null
+}
+check "examples/spirals.c compiles as one file and runs" single
 wait
 check "DT_LINKED: a file with DT_IMPLEMENTATION links with dt.c" linked
 

@@ -54,7 +54,7 @@ one_line() { # program, arguments: it says once that there is no GPU, and ends w
 host=$(ls dt*.h) all=$(ls kernels/* dt.h dt_cuda.h)
 # shellcheck disable=SC2086
 {
-    check "host code, C11, gcc, to code" newer build/gpu/impl.o $host tests/dt_impl.c
+    check "host code, C11, gcc, to code" newer build/gpu/impl.o $host dt.c
     check "dt_nccl.h by itself, C11, gcc, to code" newer build/gpu/nccl.o $host
     check "host code, C++17, nvcc, to code" newer build/gpu/impl_nvcc.o $host dt.c
     check "host code, C++17, g++" newer build/gpu/impl_cxx.ok $host dt.c
