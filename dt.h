@@ -1847,6 +1847,7 @@ DT_API void dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4])
     if (out) dt__philox_block(seed, counter, out);
 }
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>tracing
    Each thread appends whole events, as text, to a chunk of its own: no lock, no malloc. It writes the chunk to the file
    when it is full, under the lock. dt_trace_stop reads the chunks of all threads up to their published lengths; a
@@ -2418,6 +2419,7 @@ DT_API dt_status dt_trace_stop(void)
                               strerror(error));
 }
 static void dt__trace_at_exit(void) { dt_trace_stop(); }
+DT__SLOW_END
 
 /* ==================================================================================================== >>dispatch
    Building a dt_call and giving it to the device. */
@@ -2607,6 +2609,7 @@ DT__INSIDE int dt__make_plain(dt_tensor *t)
     return 0;
 }
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>making */
 static bool dt__make_ok(const char *call, dt_shape s, int dtype)
 {
@@ -3093,6 +3096,8 @@ DT_API void dt_print(dt_tensor *t)
     printf("%s\n", buf);
     dt_dealloc(buf, n + 1);
 }
+DT__SLOW_END
+
 /* ==================================================================================================== >>tape
    The step's record: one node for each op whose result needs a gradient, in forward order, which is a topological
    order; backward walks it from the root down. A node holds its inputs (where gradients go) and the values its
@@ -3688,6 +3693,7 @@ DT_API void dt_block_free(dt_block *b)
     memset(b, 0, sizeof *b);
 }
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>views */
 static dt_tensor *dt__reshaped(dt_tensor *g, const dt_tensor *like) /* g with like's shape; the caller owns it */
 {
@@ -6118,6 +6124,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     dt__unref(lse);
     return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
+DT__SLOW_END
 
 #ifdef __cplusplus
 }

@@ -254,6 +254,14 @@ DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
     extern __attribute__((visibility("hidden"))) const char DT__SYMBOL(header); \
     static const char *const dt__##by##_needs_##header __attribute__((used)) = &DT__SYMBOL(header)
 #endif
+/* Around code that runs once a step or less often: gcc compiles it as with -O1, in half the time. The same results. */
+#if defined(__OPTIMIZE__) && defined(__GNUC__) && !defined(__clang__)
+#define DT__SLOW_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"O1\")")
+#define DT__SLOW_END _Pragma("GCC pop_options")
+#else
+#define DT__SLOW_BEGIN
+#define DT__SLOW_END
+#endif
 #define DT__CLEAR(o) memset((void *)&(o), 0, sizeof(o)) /* option structs: C++ sees members with initialisers */
 #ifdef __cplusplus
 #define DT__NO_OPTIONS {}

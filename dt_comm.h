@@ -2018,6 +2018,7 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
     }
 }
 
+DT__SLOW_BEGIN
 /* ---- making and asking */
 DT__INSIDE const dt__plane **dt__plane_slot(void)
 {
@@ -2836,6 +2837,7 @@ DT_API const dt_comm_opts *dt_comm_options(const dt_comm *c)
     return c ? &c->opts : &none;
 }
 DT_API const char *dt_comm_where(const dt_comm *c) { return c && c->world ? c->world->where : "threads"; }
+DT__SLOW_END
 
 #ifdef __cplusplus
 }

@@ -388,6 +388,7 @@ extern "C" {
 DT__PRESENT(DATA);
 DT__NEEDS(DATA, CORE);
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>sets
    A set is a leaf (files, arrays, a callback) or made of others (a selection, a join). Items are read in runs: as many
    neighbours as lie together in one leaf. A set never changes, so threads need no lock. */
@@ -2651,6 +2652,7 @@ DT_API void dt_sampler_free(dt_sampler *s)
     dt_dealloc(s->shard, (size_t)(s->nshards + 1) * sizeof *s->shard);
     dt_dealloc(s, sizeof *s);
 }
+DT__SLOW_END
 
 /* ==================================================================================================== >>transform
    From a stored item to what a net sees. Bytes go through a table for each channel, which holds what PyTorch's

@@ -358,6 +358,7 @@ struct dt_ddp {
     uint64_t     t_begin, t_walked, t_last;
 };
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>agree */
 static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 {
@@ -2611,6 +2612,8 @@ DT_API void dt_parallel_free(dt_parallel *p)
     dt_dealloc(p, sizeof *p);
 }
 DT_API int dt_parallel_devices(const dt_parallel *p) { return p ? p->devices : 0; }
+DT__SLOW_END
+
 #ifdef __cplusplus
 }
 #endif

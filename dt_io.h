@@ -205,6 +205,7 @@ extern "C" {
 DT__PRESENT(IO);
 DT__NEEDS(IO, BASE);
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>checksum
    CRC32C (Castagnoli), reflected: the instruction where the processor has it, else eight tables. */
 static uint32_t       dt__crc_table[8][256];
@@ -1324,6 +1325,7 @@ DT_API dt_status dt_archive_set(dt_archive *a, const char *key, const char *valu
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_set: %s is written by dt itself", key);
     return (dt_status)dt__archive_tell("dt_archive_set", a, key, value);
 }
+DT__SLOW_END
 
 #ifdef __cplusplus
 }

@@ -962,6 +962,7 @@ DT__INSIDE const dt__mpi_ops **dt__mpi_slot(void)
     return &ops;
 }
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>sockets
    Every descriptor is close-on-exec, every socket non-blocking; waiting is poll with a deadline (ns). */
 
@@ -4636,6 +4637,7 @@ DT__INSIDE void dt__world_unref(dt__world *w)
     }
     dt__world_close(w);
 }
+DT__SLOW_END
 
 /* ==================================================================================================== >>shared
    Ranks of one machine share a segment of memory: processes a memfd, threads an anonymous mapping.

@@ -763,6 +763,7 @@ DT__PRESENT(NN);
 DT__NEEDS(NN, CORE);
 DT__NEEDS(NN, IO);
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>nn_core
    The visitor: one function of an object names its state; it serves saving and loading. A tensor is saved, or filled
    (its shape and dtype say what is wanted); a number is saved, or set. 0, or a negative status after dt_fail. */
@@ -4904,6 +4905,7 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     if (step) *step = s;
     return 1;
 }
+DT__SLOW_END
 
 #ifdef __cplusplus
 }

@@ -272,6 +272,7 @@ extern "C" {
 DT__PRESENT(PLAN);
 DT__NEEDS(PLAN, BASE);
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>planning
    Every algorithm numbers its rounds alike on all ranks, so that round k of one rank meets round k of its peers; a rank
    may have nothing to do in a round. A step of no elements is left out on both sides, except in a barrier. p: ranks,
@@ -2394,6 +2395,7 @@ DT_API int dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, const dt
     if (why) *why = text;
     return text ? code : 0;
 }
+DT__SLOW_END
 
 #ifdef __cplusplus
 }

@@ -177,6 +177,7 @@ extern "C" {
 DT__PRESENT(PLOT);
 DT__NEEDS(PLOT, BASE);
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>text
    Text is put together without printf's numbers where a file is made: a locale with a decimal comma would break the
    table and the SVG. */
@@ -1217,6 +1218,7 @@ DT_API dt_status dt_progress_free(dt_progress *p)
     dt_dealloc(p, sizeof *p);
     return s;
 }
+DT__SLOW_END
 
 #ifdef __cplusplus
 }

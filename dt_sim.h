@@ -128,6 +128,7 @@ DT__NEEDS(SIM, COMM);
 DT__NEEDS(SIM, NET);
 DT__NEEDS(SIM, PLAN);
 
+DT__SLOW_BEGIN
 /* ==================================================================================================== >>simulator
    Every rank has a world, a control and a communicator as processes have, without threads and sockets. Events of all
    ranks are in one heap, ordered by time, then by number. A packet is a message on its way; a pipe is one direction of
@@ -800,6 +801,7 @@ DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events)
     if (events) *events = s ? (int64_t)s->nevents : 0;
     return s ? s->hash : 0;
 }
+DT__SLOW_END
 
 #ifdef __cplusplus
 }
