@@ -633,25 +633,28 @@ DT__FAST void DT__K(st_some)(float *p, dt__vf v, int64_t n)
 #endif
 }
 #if DT__HAS_AVX2
-/* d[i][j] = s[j][i], 8 x 8 elements of 4 bytes; lanes j >= n are 0. scaled: times k. Rows of d are written in
+/* d[i][j] = s[j][i], 8 x 8 elements of 4 bytes; lanes j >= n repeat lane 0. scaled: times k. Rows of d are written in
    order and may overlap. */
 DT__INLINE void DT__K(turn8)(float *d, int64_t ds, const float *s, int64_t ss, int n, int scaled, __m256 k)
 {
-    __m256 r[8], t[8];
-    for (int j = 0; j < 8; j++) r[j] = j < n ? _mm256_loadu_ps(s + j * ss) : _mm256_setzero_ps();
-    for (int j = 0; j < 8; j += 2) {
-        t[j] = _mm256_unpacklo_ps(r[j], r[j + 1]);
-        t[j + 1] = _mm256_unpackhi_ps(r[j], r[j + 1]);
-    }
-    for (int j = 0; j < 8; j += 4) {
-        r[j] = _mm256_shuffle_ps(t[j], t[j + 2], 0x44);
-        r[j + 1] = _mm256_shuffle_ps(t[j], t[j + 2], 0xee);
-        r[j + 2] = _mm256_shuffle_ps(t[j + 1], t[j + 3], 0x44);
-        r[j + 3] = _mm256_shuffle_ps(t[j + 1], t[j + 3], 0xee);
-    }
-    for (int j = 0; scaled && j < 8; j++) r[j] = _mm256_mul_ps(k, r[j]);
-    for (int j = 0; j < 4; j++) _mm256_storeu_ps(d + j * ds, _mm256_permute2f128_ps(r[j], r[j + 4], 0x20));
-    for (int j = 0; j < 4; j++) _mm256_storeu_ps(d + (j + 4) * ds, _mm256_permute2f128_ps(r[j], r[j + 4], 0x31));
+#define DT__ROW(i) __m256 r##i = _mm256_loadu_ps(s + (i < n ? i : 0) * ss)
+    DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5); DT__ROW(6); DT__ROW(7);
+#undef DT__ROW
+    __m256 t0 = _mm256_unpacklo_ps(r0, r1), t1 = _mm256_unpackhi_ps(r0, r1), t2 = _mm256_unpacklo_ps(r2, r3);
+    __m256 t3 = _mm256_unpackhi_ps(r2, r3), t4 = _mm256_unpacklo_ps(r4, r5), t5 = _mm256_unpackhi_ps(r4, r5);
+    __m256 t6 = _mm256_unpacklo_ps(r6, r7), t7 = _mm256_unpackhi_ps(r6, r7);
+    r0 = _mm256_shuffle_ps(t0, t2, 0x44), r1 = _mm256_shuffle_ps(t0, t2, 0xee);
+    r2 = _mm256_shuffle_ps(t1, t3, 0x44), r3 = _mm256_shuffle_ps(t1, t3, 0xee);
+    r4 = _mm256_shuffle_ps(t4, t6, 0x44), r5 = _mm256_shuffle_ps(t4, t6, 0xee);
+    r6 = _mm256_shuffle_ps(t5, t7, 0x44), r7 = _mm256_shuffle_ps(t5, t7, 0xee);
+#define DT__ROW(i, x, y, h)                                                                                     \
+    do {                                                                                                        \
+        __m256 v_ = _mm256_permute2f128_ps(x, y, h);                                                            \
+        _mm256_storeu_ps(d + i * ds, scaled ? _mm256_mul_ps(k, v_) : v_);                                       \
+    } while (0)
+    DT__ROW(0, r0, r4, 0x20); DT__ROW(1, r1, r5, 0x20); DT__ROW(2, r2, r6, 0x20); DT__ROW(3, r3, r7, 0x20);
+    DT__ROW(4, r0, r4, 0x31); DT__ROW(5, r1, r5, 0x31); DT__ROW(6, r2, r6, 0x31); DT__ROW(7, r3, r7, 0x31);
+#undef DT__ROW
 }
 #endif
 
@@ -2422,7 +2425,8 @@ typedef struct DT__K(mk_t) {
     int64_t        nseg, len, step, lda, ldb, ldf, ldo;
     int            add, relu; /* out += the sum; then what is below 0 becomes 0 */
 } DT__K(mk_t);
-typedef void (*DT__K(mk_fn))(const DT__K(mk_t) *m, int rows, const float *a, const int64_t *aoff, float *out,
+/* n: rows; of several tiles if it is a multiple of the kernel's */
+typedef void (*DT__K(mk_fn))(const DT__K(mk_t) *m, int64_t n, const float *a, const int64_t *aoff, float *out,
                              const int64_t *ooff);
 static const int64_t DT__K(mk_whole)[1] = { 0 }; /* segoff of a row that is one segment */
 
@@ -2434,88 +2438,149 @@ static const int64_t DT__K(mk_whole)[1] = { 0 }; /* segoff of a row that is one 
 #define DT__MK_FMA(c, x, b) c = DT__K(fma)(x, b, c)
 #endif
 #define DT__MK_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) /* rows by name, so that they stay in registers */
-#define DT__MK_ROW(i)                           \
+#define DT__MK_ROW(i, x)                        \
     if (mr > i) {                               \
-        x_ = DT__K(set1)(p##i[at]);             \
+        x_ = DT__K(set1)(x);                    \
         DT__MK_FMA(c##i, x_, b0_);              \
         DT__MK_FMA(d##i, x_, b1_);              \
     }
-#define DT__MK_NEXT at += step; __asm__("" : "+r"(at)) /* one index: a pointer for each step would be too many registers */
-#define DT__MK_STEP /* one k */                                                     \
-    do {                                                                            \
-        dt__vf b0_ = DT__K(ld)(b), b1_ = DT__K(ld)(b + DT__W), x_;                  \
-        b += ldb;                                                                   \
-        DT__MK_EACH(DT__MK_ROW)                                                     \
+/* one k: X(i) is a's element of row i, b's row is at b + off */
+#define DT__MK_STEP(X, off)                                                                             \
+    do {                                                                                                \
+        dt__vf b0_ = DT__K(ld)(b + (off)), b1_ = DT__K(ld)(b + (off) + DT__W), x_;                      \
+        DT__MK_ROW(0, X(0)) DT__MK_ROW(1, X(1)) DT__MK_ROW(2, X(2))                                     \
+        DT__MK_ROW(3, X(3)) DT__MK_ROW(4, X(4)) DT__MK_ROW(5, X(5))                                     \
     } while (0)
-/* mr is a constant, rows <= mr those that exist */
-DT__INLINE void DT__K(mk_tile)(int mr, int rows, const DT__K(mk_t) *m, const float *a, const int64_t *aoff, float *out,
-                               const int64_t *ooff)
+/* One tile; mr is a constant, rows <= mr those that exist */
+DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, const DT__K(mk_t) *m, const float *a, const int64_t *aoff,
+                               float *out, const int64_t *ooff)
 {
-    const float *b = m->b, *from = m->from, *p0 = a, *p1 = a, *p2 = a, *p3 = a, *p4 = a, *p5 = a;
-    int64_t      ldb = m->ldb, step = m->step, nseg = m->nseg;
-    dt__vf       c0 = DT__K(zero)(), c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
-    dt__vf       d0 = c0, d1 = c0, d2 = c0, d3 = c0, d4 = c0, d5 = c0;
-#define DT__ROW(i) if (mr > i && rows > i) p##i = aoff ? a + aoff[i] : a + i * m->lda;
-    DT__MK_EACH(DT__ROW)
+    const float   *b = m->b, *from = m->from, *p0 = a, *p1 = a, *p2 = a, *p3 = a, *p4 = a, *p5 = a;
+    const int64_t *seg = m->segoff, *end = seg + m->nseg;
+    int64_t        ldb = m->ldb, step = m->step, ld = m->lda;
+    dt__vf         c0 = DT__K(zero)(), c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
+    dt__vf         d0 = c0, d1 = c0, d2 = c0, d3 = c0, d4 = c0, d5 = c0;
+    if (aoff) {
+#define DT__ROW(i) if (mr > i && rows > i) p##i = a + aoff[i];
+        DT__MK_EACH(DT__ROW)
 #undef DT__ROW
-    if (rows < 1) return;
+    } else {
+#define DT__ROW(i) if (mr > i && rows > i) p##i = a + i * ld;
+        DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+    }
     if (from) {
 #define DT__ROW(i) if (mr > i && rows > i) c##i = DT__K(ld)(from), d##i = DT__K(ld)(from + DT__W), from += m->ldf;
         DT__MK_EACH(DT__ROW)
 #undef DT__ROW
-    }
-    if (m->alpha) {
+        if (m->alpha) {
 #define DT__ROW(i) if (mr > i && rows > i) c##i *= DT__K(set1)(m->alpha[i]), d##i *= DT__K(set1)(m->alpha[i]);
-        DT__MK_EACH(DT__ROW)
+            DT__MK_EACH(DT__ROW)
 #undef DT__ROW
+        }
     }
-    if (m->len == 1) {
-        for (const int64_t *seg = m->segoff, *end = seg + nseg; seg < end; seg++) {
+#define DT__A0(i) p##i[at]
+    if (m->len == 1)
+        for (; seg < end; seg++, b += ldb) {
             int64_t at = *seg;
-            DT__MK_STEP;
+            DT__MK_STEP(DT__A0, 0);
         }
-    } else {
-        for (int64_t s = 0; s < nseg; s++) {
-            int64_t at = m->segoff[s], k = m->len;
-#if DT__HAS_AVX2 /* elsewhere it is not worth its code */
-            for (; k >= 4; k -= 4) {
-                DT__MK_STEP;
-                DT__MK_NEXT;
-                DT__MK_STEP;
-                DT__MK_NEXT;
-                DT__MK_STEP;
-                DT__MK_NEXT;
-                DT__MK_STEP;
-                DT__MK_NEXT;
+    for (; seg < end; seg++) {
+        int64_t at = *seg, k = m->len;
+#if DT__HAS_AVX2 /* the ways that large products take, unrolled where the adders, not their latency, are the limit */
+        if (mr > 3 && step == 1) {
+#define DT__A1(i) p##i[at + 1]
+#define DT__A2(i) p##i[at + 2]
+#define DT__A3(i) p##i[at + 3]
+            for (; k >= 4; k -= 4, at += 4) {
+                DT__MK_STEP(DT__A0, 0);
+                b += ldb;
+                DT__MK_STEP(DT__A1, 0);
+                b += ldb;
+                DT__MK_STEP(DT__A2, 0);
+                b += ldb;
+                DT__MK_STEP(DT__A3, 0);
+                b += ldb;
             }
-#endif
-            for (; k > 0; k--, at += step) DT__MK_STEP;
+#undef DT__A1
+#undef DT__A2
+#undef DT__A3
+        } else if (mr > 3 && step == DT__MR && ld == 1 && ldb == DT__NR) { /* both are packed */
+            const float *q = p0 + at;
+#define DT__AQ0(i) q[i]
+#define DT__AQ1(i) q[DT__MR + i]
+#define DT__AQ2(i) q[2 * DT__MR + i]
+#define DT__AQ3(i) q[3 * DT__MR + i]
+            for (; k >= 4; k -= 4, q += 4 * DT__MR, b += 4 * DT__NR) {
+                DT__MK_STEP(DT__AQ0, 0);
+                DT__MK_STEP(DT__AQ1, DT__NR);
+                DT__MK_STEP(DT__AQ2, 2 * DT__NR);
+                DT__MK_STEP(DT__AQ3, 3 * DT__NR);
+            }
+#undef DT__AQ0
+#undef DT__AQ1
+#undef DT__AQ2
+#undef DT__AQ3
+            at = q - p0;
+        } else if (mr > 3 && ld == 1) { /* columns of a matrix */
+            const float *q = p0 + at;
+#define DT__AQ0(i) q[i]
+            for (; k >= 4; k -= 4) {
+                DT__MK_STEP(DT__AQ0, 0);
+                b += ldb, q += step;
+                DT__MK_STEP(DT__AQ0, 0);
+                b += ldb, q += step;
+                DT__MK_STEP(DT__AQ0, 0);
+                b += ldb, q += step;
+                DT__MK_STEP(DT__AQ0, 0);
+                b += ldb, q += step;
+            }
+#undef DT__AQ0
+            at = q - p0;
         }
+#endif
+        for (; k > 0; k--, at += step, b += ldb) DT__MK_STEP(DT__A0, 0);
     }
+#undef DT__A0
     float *o0 = out, *o1 = out, *o2 = out, *o3 = out, *o4 = out, *o5 = out;
-#define DT__ROW(i) if (mr > i && rows > i) o##i = ooff ? out + ooff[i] : out + i * m->ldo;
-    DT__MK_EACH(DT__ROW)
+    ld = m->ldo;
+    if (ooff) {
+#define DT__ROW(i) if (mr > i && rows > i) o##i = out + ooff[i];
+        DT__MK_EACH(DT__ROW)
 #undef DT__ROW
-    if (m->add) {
-#define DT__ROW(i) if (mr > i && rows > i) c##i += DT__K(ld)(o##i), d##i += DT__K(ld)(o##i + DT__W);
+    } else {
+#define DT__ROW(i) if (mr > i && rows > i) o##i = out + i * ld;
         DT__MK_EACH(DT__ROW)
 #undef DT__ROW
     }
-    if (m->relu) {
-#define DT__ROW(i) if (mr > i) c##i = DT__K(vmax)(DT__K(zero)(), c##i), d##i = DT__K(vmax)(DT__K(zero)(), d##i);
-        DT__MK_EACH(DT__ROW)
+    if (m->add | m->relu) {
+        if (m->add) {
+#define DT__ROW(i) if (mr > i && rows > i) c##i += DT__K(ld)(o##i), d##i += DT__K(ld)(o##i + DT__W);
+            DT__MK_EACH(DT__ROW)
 #undef DT__ROW
+        }
+        if (m->relu) {
+#define DT__ROW(i) if (mr > i) c##i = DT__K(vmax)(DT__K(zero)(), c##i), d##i = DT__K(vmax)(DT__K(zero)(), d##i);
+            DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+        }
     }
 #define DT__ROW(i) if (mr > i && rows > i) DT__K(st)(o##i, c##i), DT__K(st)(o##i + DT__W, d##i);
     DT__MK_EACH(DT__ROW)
 #undef DT__ROW
 }
 #define DT__MK(mr)                                                                                              \
-    static __attribute__((noinline)) void DT__K(mk##mr)(const DT__K(mk_t) *m, int rows, const float *a,         \
+    static __attribute__((noinline)) void DT__K(mk##mr)(const DT__K(mk_t) *m, int64_t n, const float *a,        \
                                                         const int64_t *aoff, float *out, const int64_t *ooff)   \
     {                                                                                                           \
-        DT__K(mk_tile)(mr, DT__HAS_AVX2 ? mr : rows, m, a, aoff, out, ooff);                                    \
-        (void)rows;                                                                                             \
+        for (;;) {                                                                                              \
+            DT__K(mk_tile)(mr, DT__HAS_AVX2 ? mr : n, m, a, aoff, out, ooff);                                   \
+            if ((n -= mr) <= 0) return;                                                                         \
+            if (aoff) aoff += mr;                                                                               \
+            else a += mr * m->lda;                                                                              \
+            if (ooff) ooff += mr;                                                                               \
+            else out += mr * m->ldo;                                                                            \
+        }                                                                                                       \
     }
 DT__MK(6)
 #if DT__HAS_AVX2
@@ -2532,7 +2597,6 @@ static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk6), DT__K(mk6)
 #endif
 #undef DT__MK
 #undef DT__MK_STEP
-#undef DT__MK_NEXT
 #undef DT__MK_ROW
 #undef DT__MK_EACH
 #undef DT__MK_FMA
@@ -2654,8 +2718,8 @@ DT__INLINE dt__vf DT__K(gemm_ldh)(const char *p, int dtype) /* DT__W elements as
 #endif
 }
 
-/* dst[kk*ldd + r] := src[r*lds + kk] for r < nr <= 8, kk < k; lanes nr..7 of a row are set to zero where the
-   instruction set moves 8 at a time, so rows of dst are written in order and the last needs room for 8 */
+/* dst[kk*ldd + r] := src[r*lds + kk] for r < nr <= 8, kk < k; lanes nr..7 of a row are overwritten where the
+   instruction set moves 8 at a time: rows of dst are written in order and the last needs room for 8 */
 DT__CALLED void DT__K(gemm_turn)(float *dst, int64_t ldd, const char *src, int64_t lds, int dtype, int nr, int64_t k)
 {
     enum { N = 64 };
@@ -2674,6 +2738,8 @@ DT__CALLED void DT__K(gemm_turn)(float *dst, int64_t ldd, const char *src, int64
     int64_t kk = 0, rest = k % 8;
     if (nr == 8)
         for (; kk + 8 <= k; kk += 8) DT__K(turn8)(dst + kk * ldd, ldd, s + kk, lds, 8, 0, none);
+    else if (nr == DT__MR && ldd == DT__MR)
+        for (; kk + 8 <= k; kk += 8) DT__K(turn8)(dst + kk * DT__MR, DT__MR, s + kk, lds, DT__MR, 0, none);
     else
         for (; kk + 8 <= k; kk += 8) DT__K(turn8)(dst + kk * ldd, ldd, s + kk, lds, nr, 0, none);
     if (!rest) return;
@@ -2760,8 +2826,8 @@ static void DT__K(gemm_pack_b)(float *dst, const char *b, int64_t b_k, int64_t b
     }
     for (int64_t j = 0; j < n; j += 8) { /* 8 columns are a panel's half or (4 lanes) the whole of it */
         float *d = dst + j / DT__NR * bp + j % DT__NR;
-        for (int64_t kk = 0; n - j < 8 && kk < k; kk++) memset(d + kk * DT__NR, 0, 32);
         DT__K(gemm_turn)(d, DT__NR, b + j * b_n * es, b_n, dtype, (int)(n - j < 8 ? n - j : 8), k);
+        for (int64_t kk = 0; n - j < 8 && kk < k; kk++) memset(d + kk * DT__NR + n - j, 0, (size_t)(8 - (n - j)) * 4);
     }
     if (DT__NR == 16 && (n + 7) / 8 % 2 == 1)
         for (int64_t kk = 0; kk < k; kk++) memset(dst + full / DT__NR * bp + kk * DT__NR + 8, 0, 32);
@@ -3588,13 +3654,14 @@ static void DT__K(conv_run)(const DT__K(conv_run_t) *r)
     int         relu = r->act == DT_ACT_RELU;
     int         plain = r->dtype == DT_F32 && r->m == DT__NR && r->act <= DT_ACT_RELU && !(r->add && relu);
     DT__K(mk_t) m = { r->w, r->bias, NULL, r->segoff, r->nseg, r->seglen, 1, 0, DT__NR, 0, DT__NR, 0, relu };
-    for (int64_t at = 0; at < r->npix; at += DT__MR) {
-        float          tile[DT__MR * DT__NR];
-        const int64_t *doff = r->doff + at;
-        int            direct = plain && at + DT__MR <= r->npix;
-        m.add = direct && r->add;
-        DT__K(mk6)(&m, DT__MR, r->src, r->soff + at, direct ? (float *)(void *)r->dst : tile, direct ? doff : NULL);
-        if (!direct) DT__K(conv_store)(r, doff, DT__K(conv_min)(r->npix - at, DT__MR), tile);
+    float       tile[DT__MR * DT__NR];
+    int64_t     at = 0, whole = plain ? r->npix / DT__MR * DT__MR : 0;
+    m.add = r->add;
+    if (whole) DT__K(mk6)(&m, whole, r->src, r->soff, (float *)(void *)r->dst, r->doff);
+    m.add = 0;
+    for (at = whole; at < r->npix; at += DT__MR) {
+        DT__K(mk6)(&m, DT__MR, r->src, r->soff + at, tile, NULL);
+        DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
     }
 }
 /* The same for a depthwise convolution: channel by channel */
@@ -4292,10 +4359,11 @@ static void DT__K(wino_pack_task)(void *ctx, int64_t task, int worker)
 
 /* ---- y and dx */
 /* m[tile][NR] := v[tile][c] * u[c][NR], n tiles, room for whole sixes */
-static void DT__K(wino_mul)(float *out, const float *v, int64_t ld, const float *u, int64_t c, int64_t n)
+DT__CALLED void DT__K(wino_mul)(float *out, const float *v, int64_t ld, const float *u, int64_t c, int64_t n)
 {
     DT__K(mk_t) m = { u, NULL, NULL, DT__K(mk_whole), 1, c, 1, ld, DT__NR, 0, DT__NR, 0, 0 };
-    for (int64_t t = 0; t < n; t += DT__MR) DT__K(mk6)(&m, DT__MR, v + t * ld, NULL, out + t * DT__NR, NULL);
+    for (int64_t t = 0; t < n; t += DT__MR) /* few channels make short sums: a copy of its own, without a call */
+        DT__K(mk_tile)(DT__MR, DT__MR, &m, v + t * ld, NULL, out + t * DT__NR, NULL);
 }
 
 /* A' m A + bias of the tiles t0..t0+n-1 to the destination */
@@ -6580,10 +6648,9 @@ static void DT__K(attn_scores)(float *out, const DT__K(attn_keys_t) *k, const fl
     for (int p = 0; p < g->nq; p += DT__NR) {
         int end = DT__K(attn_min)(g->nk, DT__K(attn_min)(p + DT__NR, g->nq) + g->diag);
         m.b = turned + p * dp;
-        for (int j = 0; j < end; j += DT__MR) {
-            int mr = DT__K(attn_min)(DT__MR, end - j);
-            DT__K(mk)[mr](&m, mr, k->p + j * k->ld, NULL, out + j * DT__AQ + p, NULL);
-        }
+        int whole = end > 0 ? end / DT__MR * DT__MR : 0, rest = end - whole;
+        if (whole) DT__K(mk6)(&m, whole, k->p, NULL, out + p, NULL);
+        if (rest > 0) DT__K(mk)[rest](&m, rest, k->p + whole * k->ld, NULL, out + whole * DT__AQ + p, NULL);
     }
 }
 /* out (nk, dp) (+)= w (nk, nq) times panels of a query block */
