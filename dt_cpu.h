@@ -23,7 +23,7 @@ A COMPLETE PROGRAM
 
 CONTENTS
 
-    >>inside         what dt_dist.h's implementation uses of this one
+    >>inside         what the kernels and dt_dist.h's implementation use of the pool; the tables of kernels
     >>pool           the thread pool
     >>instances      the kernels, compiled for each instruction set
     >>cpu            the device
@@ -49,6 +49,15 @@ CONTENTS
     >>optim          updates of the optimisers, norms, unscaling
     >>table          the list of kernels
 
+MACROS
+
+    DT_NO_AVX2       the AVX2 kernels are left out: half the compile time, several times slower
+    DT_NO_PORTABLE   the portable kernels are left out (x86-64 only): half the compile time. On a CPU without AVX2, FMA
+                     and F16C, or with DT_CPU_ISA=portable, dt_cpu() then fails, as does every kernel.
+    DT_CPU_PARTS     DT_CPU_IMPLEMENTATION leaves the AVX2 kernels to another object, so that two processes compile at
+                     once: cc -DDT_CPU_PARTS -DDT_CPU_IMPLEMENTATION ... and cc -DDT_CPU_AVX2_IMPLEMENTATION ...
+    DT_CPU_AVX2_IMPLEMENTATION   the AVX2 kernels alone. Not with DT_STATIC, which is for one file.
+
 HOW IT IS BUILT
 
     Every kernel is written once, over vectors of DT__W floats (GNU vector_size types), and compiled once for each
@@ -71,7 +80,7 @@ LICENCE
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CPU_IMPLEMENTATION)
 #define DT_CPU_IMPLEMENTATION
 #endif
-#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__WANT_INSIDE)
+#if (defined(DT_CPU_IMPLEMENTATION) || defined(DT_CPU_AVX2_IMPLEMENTATION)) && !defined(DT__WANT_INSIDE)
 #define DT__WANT_INSIDE
 #endif
 #include "dt.h"
@@ -86,23 +95,45 @@ LICENCE
 #if defined(DT__WANT_INSIDE) && !defined(DT__CPU_INSIDE)
 #define DT__CPU_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What dt_dist.h uses of this header. */
+   What dt_dist.h and the kernels use of the pool, and the tables of kernels that the device takes. */
 #ifdef __cplusplus
 extern "C" {
 #endif
 /* Kernels of this thread run on it alone (1) or on the pool (0); negative: only asks. Returns what held before. */
 DT__INSIDE int dt__pool_alone(int on);
+
+typedef void (*dt__task_fn)(void *ctx, int64_t task, int worker);
+DT__INSIDE int  dt__pool_size(void); /* workers, the caller included */
+DT__INSIDE void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx);
+/* Cut n items of 'cost' work each into tasks of about 'grain' work: a function of the shape alone. */
+static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *per_task)
+{
+    int64_t per = cost >= grain ? 1 : grain / (cost > 0 ? cost : 1);
+    if (per < 1) per = 1;
+    if (per > n) per = n > 0 ? n : 1;
+    *per_task = per;
+    return (n + per - 1) / per;
+}
+
+#if defined(DT_NO_PORTABLE) && defined(DT_NO_AVX2)
+#error "dt_cpu.h: DT_NO_PORTABLE and DT_NO_AVX2 together leave no kernels; define one of them"
+#endif
+#if defined(DT_NO_PORTABLE) && !defined(__x86_64__)
+#error "dt_cpu.h: DT_NO_PORTABLE is for x86-64; other CPUs have only the portable kernels"
+#endif
+#if defined(__x86_64__) && !defined(DT_NO_AVX2)
+#define DT__BUILT_AVX2
+#endif
+#ifndef DT_STATIC
+DT__INSIDE const dt_kernel dt__portable_table[DT_K_COUNT], dt__avx2_table[DT_K_COUNT];
+#endif
 #ifdef __cplusplus
 }
 #endif
 #endif /* DT__CPU_INSIDE */
 
-#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_IMPLEMENTED)
-#define DT__CPU_IMPLEMENTED
-
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
+#if (defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_IMPLEMENTED)) || \
+    (defined(DT_CPU_AVX2_IMPLEMENTATION) && !defined(DT__CPU_AVX2_IMPLEMENTED))
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -110,6 +141,20 @@ DT__INSIDE int dt__pool_alone(int on);
 #ifdef DT_USE_CBLAS
 #include <cblas.h>
 #endif
+#if defined(DT_STATIC) && (defined(DT_CPU_PARTS) || defined(DT_CPU_AVX2_IMPLEMENTATION))
+#error "dt_cpu.h: with DT_STATIC all kernels are in one file: leave DT_CPU_PARTS and DT_CPU_AVX2_IMPLEMENTATION out"
+#endif
+#if defined(DT_CPU_AVX2_IMPLEMENTATION) && defined(DT_NO_AVX2)
+#error "dt_cpu.h: DT_CPU_AVX2_IMPLEMENTATION with DT_NO_AVX2: there is nothing to compile"
+#endif
+#endif
+
+#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_IMPLEMENTED)
+#define DT__CPU_IMPLEMENTED
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #if defined(DT_STATIC) && !defined(DT__CORE_IMPLEMENTED)
 #error "dt_cpu.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_CPU_IMPLEMENTATION"
 #endif
@@ -119,6 +164,9 @@ extern "C" {
 #endif
 DT__PRESENT(CPU);
 DT__NEEDS(CPU, CORE);
+#if defined(DT_CPU_PARTS) && defined(DT__BUILT_AVX2)
+DT__NEEDS(CPU, CPU_AVX2);
+#endif
 
 /* ==================================================================================================== >>pool
    A pool of threads for fixed partitions. dt__pool_run(n, fn, ctx) calls fn(ctx, task, worker) once for each task;
@@ -127,7 +175,6 @@ DT__NEEDS(CPU, CORE);
    thread's job runs, is done by the caller alone. A sleeping worker never delays a job: it joins only if it is in
    time. */
 #define DT__POOL_MAX 256
-typedef void (*dt__task_fn)(void *ctx, int64_t task, int worker);
 
 typedef struct dt__pool {
     pthread_mutex_t run;   /* held by the thread whose job runs */
@@ -271,7 +318,7 @@ static void dt__pool_child(void) /* after fork: the threads are the parent's */
 }
 static void dt__pool_atfork(void) { pthread_atfork(NULL, NULL, dt__pool_child); }
 
-static int dt__pool_size(void)
+DT__INSIDE int dt__pool_size(void)
 {
     int n = __atomic_load_n(&dt__the_pool.size, __ATOMIC_RELAXED);
     if (n == 0) {
@@ -292,7 +339,7 @@ static void dt__pool_start(dt__pool *p) /* with p->run held; fewer threads than 
         p->started++;
 }
 
-static void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
+DT__INSIDE void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
 {
     dt__pool *p = &dt__the_pool;
     if (ntasks <= 1 || dt__in_job || dt__pool_size() == 1 || pthread_mutex_trylock(&p->run) != 0) {
@@ -337,29 +384,41 @@ DT_API void dt_set_threads(int n)
 }
 DT_API int dt_threads(void) { return dt__pool_size(); }
 
-/* Cut n items of 'cost' work each into tasks of about 'grain' work: a function of the shape alone. */
-static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *per_task)
-{
-    int64_t per = cost >= grain ? 1 : grain / (cost > 0 ? cost : 1);
-    if (per < 1) per = 1;
-    if (per > n) per = n > 0 ? n : 1;
-    *per_task = per;
-    return (n + per - 1) / per;
+#ifdef __cplusplus
 }
+#endif
+#endif /* DT_CPU_IMPLEMENTATION: the pool */
 
 /* ==================================================================================================== >>instances
    The kernels below, once for each instruction set. */
+#if (defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_INSTANCES)) || \
+    (defined(DT_CPU_AVX2_IMPLEMENTATION) && !defined(DT__CPU_AVX2_IMPLEMENTED))
+#ifdef __cplusplus
+extern "C" {
+#endif
+#ifdef DT_STATIC
+#define DT__TABLE static
+#else
+#define DT__TABLE
+#endif
 #define DT__PASTE3_(a, b, c) a##b##c
 #define DT__PASTE3(a, b, c) DT__PASTE3_(a, b, c)
 #define DT__K(name) DT__PASTE3(dt__, DT__ISA, _##name)
 
+#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_INSTANCES) && !defined(DT_NO_PORTABLE)
 #define DT__ISA portable
 #define DT__W 4
 #define DT__HAS_AVX2 0
 #include "dt_cpu.h"
+#endif
 
-#if defined(__x86_64__) && !defined(DT_NO_AVX2)
-#define DT__BUILT_AVX2 1
+#if defined(DT__BUILT_AVX2) && !defined(DT__CPU_AVX2_IMPLEMENTED) && \
+    (defined(DT_CPU_AVX2_IMPLEMENTATION) || !defined(DT_CPU_PARTS))
+#define DT__CPU_AVX2_IMPLEMENTED
+#ifdef DT_CPU_AVX2_IMPLEMENTATION
+DT__PRESENT(CPU_AVX2);
+DT__NEEDS(CPU_AVX2, CPU);
+#endif
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
@@ -376,7 +435,19 @@ static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *p
 #pragma GCC pop_options
 #endif
 #endif
+#ifdef DT_CPU_IMPLEMENTATION
+#define DT__CPU_INSTANCES
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif
 
+#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_DEVICE)
+#define DT__CPU_DEVICE
+#ifdef __cplusplus
+extern "C" {
+#endif
 /* ==================================================================================================== >>cpu
    The device: its memory is the host's, its one stream is the program's order. */
 /* Large blocks begin at a huge page and ask the system for such pages: fewer misses when operands lie pages apart,
@@ -456,21 +527,37 @@ static int dt__cpu_has_avx2(void)
     return 0;
 #endif
 }
+#ifdef DT_NO_PORTABLE
+static const char *dt__cpu_lacks; /* why there are no kernels for this CPU; NULL: there are */
+static int         dt__cpu_fail(dt_device *dev, const dt_call *c) /* every kernel of a device without kernels */
+{
+    (void)dev, (void)c;
+    return dt_fail(DT_ERR_DEVICE, "dt_cpu: %s were left out by DT_NO_PORTABLE; compile without it", dt__cpu_lacks);
+}
+#endif
 static void dt__cpu_init(void)
 {
     const char *want = getenv("DT_CPU_ISA");
     dt_backend *be = &dt__cpu_backend;
-    const dt_kernel *table = dt__portable_table;
+    int              portable = want && !strcmp(want, "portable");
+    const dt_kernel *table = NULL;
+#ifndef DT_NO_PORTABLE
+    table = dt__portable_table;
     dt__cpu_isa_name = "portable";
+#else
+    dt__cpu_isa_name = "none";
+    if (portable) dt__cpu_lacks = "DT_CPU_ISA=portable asks for the portable kernels, which";
+    else if (!dt__cpu_has_avx2()) dt__cpu_lacks = "this CPU lacks AVX2, FMA or F16C, and the portable kernels";
+#endif
 #ifdef DT__BUILT_AVX2
-    if (dt__cpu_has_avx2() && !(want && !strcmp(want, "portable"))) {
+    if (dt__cpu_has_avx2() && !portable) {
         table = dt__avx2_table;
         dt__cpu_isa_name = "avx2";
     }
 #endif
-    if (want && *want && strcmp(want, dt__cpu_isa_name)) {
+    if (table && want && *want && strcmp(want, dt__cpu_isa_name)) {
         char text[160];
-        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not to be had here; using %s (there are: portable, avx2)",
+        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not supported by this CPU or build; using %s (known: portable, avx2)",
                  want, dt__cpu_isa_name);
         dt__log(DT_LOG_WARN, text);
     }
@@ -482,13 +569,19 @@ static void dt__cpu_init(void)
     be->wait = dt__cpu_wait;
     be->order = dt__cpu_order;
     be->image_layout = dt__cpu_image_layout;
-    memcpy(be->kernel, table, sizeof be->kernel);
-    (void)dt__cpu_has_avx2;
+#ifdef DT_NO_PORTABLE
+    for (int i = 0; i < DT_K_COUNT; i++) be->kernel[i] = dt__cpu_fail;
+#endif
+    if (table) memcpy(be->kernel, table, sizeof be->kernel);
+    (void)dt__cpu_has_avx2, (void)portable;
     dt__device_init(&dt__cpu_device, be, -1, NULL);
 }
 DT_API dt_device *dt_cpu(void)
 {
     pthread_once(&dt__cpu_once, dt__cpu_init);
+#ifdef DT_NO_PORTABLE
+    if (dt__cpu_lacks) dt__cpu_fail(NULL, NULL);
+#endif
     return &dt__cpu_device;
 }
 DT_API const char *dt_cpu_isa(void)
@@ -2451,13 +2544,13 @@ static const int64_t DT__K(mk_whole)[1] = { 0 }; /* segoff of a row that is one 
         DT__MK_ROW(0, X(0)) DT__MK_ROW(1, X(1)) DT__MK_ROW(2, X(2))                                     \
         DT__MK_ROW(3, X(3)) DT__MK_ROW(4, X(4)) DT__MK_ROW(5, X(5))                                     \
     } while (0)
-/* One tile; mr is a constant, rows <= mr those that exist */
-DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, const DT__K(mk_t) *m, const float *a, const int64_t *aoff,
+/* One tile; mr is a constant, rows <= mr those that exist. packed, a constant: a and b are packed, one segment */
+DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, int packed, const DT__K(mk_t) *m, const float *a, const int64_t *aoff,
                                float *out, const int64_t *ooff)
 {
     const float   *b = m->b, *from = m->from, *p0 = a, *p1 = a, *p2 = a, *p3 = a, *p4 = a, *p5 = a;
-    const int64_t *seg = m->segoff, *end = seg + m->nseg;
-    int64_t        ldb = m->ldb, step = m->step, ld = m->lda;
+    const int64_t *seg = packed ? DT__K(mk_whole) : m->segoff, *end = seg + (packed ? 1 : m->nseg);
+    int64_t        ldb = packed ? DT__NR : m->ldb, step = packed ? DT__MR : m->step, ld = packed ? 1 : m->lda;
     dt__vf         c0 = DT__K(zero)(), c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
     dt__vf         d0 = c0, d1 = c0, d2 = c0, d3 = c0, d4 = c0, d5 = c0;
     if (aoff) {
@@ -2480,7 +2573,7 @@ DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, const DT__K(mk_t) *m, const
         }
     }
 #define DT__A0(i) p##i[at]
-    if (m->len == 1)
+    if (!packed && m->len == 1)
         for (; seg < end; seg++, b += ldb) {
             int64_t at = *seg;
             DT__MK_STEP(DT__A0, 0);
@@ -2501,11 +2594,12 @@ DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, const DT__K(mk_t) *m, const
                 b += ldb;
                 DT__MK_STEP(DT__A3, 0);
                 b += ldb;
+                __asm__("" : "+r"(at)); /* one index for all rows: gcc would step six pointers */
             }
 #undef DT__A1
 #undef DT__A2
 #undef DT__A3
-        } else if (mr > 3 && step == DT__MR && ld == 1 && ldb == DT__NR) { /* both are packed */
+        } else if (mr > 3 && packed) {
             const float *q = p0 + at;
 #define DT__AQ0(i) q[i]
 #define DT__AQ1(i) q[DT__MR + i]
@@ -2574,7 +2668,7 @@ DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, const DT__K(mk_t) *m, const
                                                         const int64_t *aoff, float *out, const int64_t *ooff)   \
     {                                                                                                           \
         for (;;) {                                                                                              \
-            DT__K(mk_tile)(mr, DT__HAS_AVX2 ? mr : n, m, a, aoff, out, ooff);                                   \
+            DT__K(mk_tile)(mr, DT__HAS_AVX2 ? mr : n, 0, m, a, aoff, out, ooff);                                \
             if ((n -= mr) <= 0) return;                                                                         \
             if (aoff) aoff += mr;                                                                               \
             else a += mr * m->lda;                                                                              \
@@ -2589,6 +2683,15 @@ DT__MK(2)
 DT__MK(3)
 DT__MK(4)
 DT__MK(5)
+/* the way that large products take */
+DT__CALLED void DT__K(mk_packed6)(const DT__K(mk_t) *m, const float *a, float *out)
+{
+    DT__K(mk_tile)(6, 6, 1, m, a, NULL, out, NULL);
+}
+DT__CALLED void DT__K(mk_packed5)(const DT__K(mk_t) *m, const float *a, float *out)
+{
+    DT__K(mk_tile)(5, 5, 1, m, a, NULL, out, NULL);
+}
 static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk1), DT__K(mk2), DT__K(mk3), DT__K(mk4), DT__K(mk5),
                                                     DT__K(mk6) };
 #else
@@ -2687,12 +2790,21 @@ static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
         m.ldo = direct ? g->ldc : DT__NR;
         m.add = direct && !g->first;
         m.relu = direct && g->relu;
+#if DT__HAS_AVX2
+        int packed = g->ps && m.ldb == DT__NR;
+#endif
         for (int64_t p = 0; p < np; p++) {
             int          mr = (int)(q + (p < r));
             float       *c = g->c + at * g->ldc + j;
             const float *a = g->a + (g->ps ? p * g->ps : at * g->a_m);
             for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* in time to arrive */
-            DT__K(mk)[mr](&m, mr, a, NULL, direct ? c : t, NULL);
+            float *out = direct ? c : t;
+#if DT__HAS_AVX2
+            if (packed && mr == 6) DT__K(mk_packed6)(&m, a, out);
+            else if (packed && mr == 5) DT__K(mk_packed5)(&m, a, out);
+            else
+#endif
+                DT__K(mk)[mr](&m, mr, a, NULL, out, NULL);
             if (!direct) DT__K(gemm_put_rows)(c, t, mr, g, one ? NULL : bias, nv);
             at += mr;
             for (int64_t x = 0; x < g->next_per && next < stop; x++) {
@@ -2900,10 +3012,15 @@ static void DT__K(gemm_finish_turned)(const DT__K(gemm_job) *g, char *c, const f
     for (int64_t j = 0; j < n; j += 8, c += 8 * g->c_m * es) {
         int    nk = (int)(n - j < 8 ? n - j : 8);
         float *d = plain ? (float *)(void *)c : buf;
-        for (int64_t i = 0; i < m; i += 8)
+        int64_t i = 0;
+#if DT__HAS_AVX2
+        for (; nk == 8 && i + 8 <= m; i += 8)
+            DT__K(turn8)(d + i, ld, t + i * ldt + j, ldt, 8, 0, _mm256_setzero_ps());
+#endif
+        for (; i < m; i += 8)
             DT__K(gemm_turn)(d + i, ld, (const char *)(t + i * ldt + j), ldt, DT_F32, (int)(m - i < 8 ? m - i : 8), nk);
         for (int x = 0; x < nk; x++, d += ld) {
-            for (int64_t i = 0; i < m && (bias || act == DT_ACT_RELU); i += DT__W) {
+            for (i = 0; i < m && (bias || act == DT_ACT_RELU); i += DT__W) {
                 dt__vf v = DT__K(ld)(d + i) + (bias ? DT__K(ld)(bias + i) : DT__K(zero)());
                 DT__K(st)(d + i, act == DT_ACT_RELU ? DT__K(vmax)(DT__K(zero)(), v) : v);
             }
@@ -4363,7 +4480,7 @@ DT__CALLED void DT__K(wino_mul)(float *out, const float *v, int64_t ld, const fl
 {
     DT__K(mk_t) m = { u, NULL, NULL, DT__K(mk_whole), 1, c, 1, ld, DT__NR, 0, DT__NR, 0, 0 };
     for (int64_t t = 0; t < n; t += DT__MR) /* few channels make short sums: a copy of its own, without a call */
-        DT__K(mk_tile)(DT__MR, DT__MR, &m, v + t * ld, NULL, out + t * DT__NR, NULL);
+        DT__K(mk_tile)(DT__MR, DT__MR, 0, &m, v + t * ld, NULL, out + t * DT__NR, NULL);
 }
 
 /* A' m A + bias of the tiles t0..t0+n-1 to the destination */
@@ -7460,7 +7577,7 @@ static int DT__K(unscale)(dt_device *dev, const dt_call *c)
 
 /* ==================================================================================================== >>table */
 #define DT__ENTRY(name) DT__K(name),
-static const dt_kernel DT__K(table)[] = { DT_KERNELS(DT__ENTRY) };
+DT__TABLE const dt_kernel DT__K(table)[DT_K_COUNT] = { DT_KERNELS(DT__ENTRY) };
 #undef DT__ENTRY
 
 #undef DT__ISA
