@@ -92,6 +92,7 @@ MACROS
                         changes it at run time
     DT_USE_CBLAS        f32 matrix products go to a CBLAS (include path of cblas.h, link e.g. -lopenblas)
     DT_NO_AVX2          leave the AVX2 kernels out
+    DT_NO_PORTABLE      leave the portable kernels out: the CPU must have AVX2, FMA and F16C (dt_cpu.h)
 
     The environment: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug),
     DT_TRACE (a file: the timeline of the run goes there).

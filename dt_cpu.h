@@ -23,7 +23,7 @@ A COMPLETE PROGRAM
 
 CONTENTS
 
-    >>inside         what dt_dist.h's implementation uses of this one
+    >>inside         what the kernels and dt_dist.h's implementation use of the pool; the tables of kernels
     >>pool           the thread pool
     >>instances      the kernels, compiled for each instruction set
     >>cpu            the device
@@ -36,7 +36,7 @@ CONTENTS
     >>reduce         sums, means, extremes, variances over any dimensions
     >>gemm           the matrix product and its micro-kernels
     >>conv           convolution and its gradients, directly
-    >>winograd       3x3 convolutions of many channels, with fewer multiplications
+    >>winograd       3x3 convolutions of many channels, with fewer multiplications (AVX2 only)
     >>rowio          rows of any float dtype
     >>pooling        max and average pooling
     >>batchnorm      batch norm, with relu and residual
@@ -48,6 +48,15 @@ CONTENTS
     >>attention      scaled dot-product attention
     >>optim          updates of the optimisers, norms, unscaling
     >>table          the list of kernels
+
+MACROS
+
+    DT_NO_AVX2       the AVX2 kernels are left out: half the compile time, several times slower
+    DT_NO_PORTABLE   the portable kernels are left out (x86-64 only): half the compile time. On a CPU without AVX2, FMA
+                     and F16C, or with DT_CPU_ISA=portable, dt_cpu() then fails, as does every kernel.
+    DT_CPU_PARTS     DT_CPU_IMPLEMENTATION leaves the AVX2 kernels to another object, so that two processes compile at
+                     once: cc -DDT_CPU_PARTS -DDT_CPU_IMPLEMENTATION ... and cc -DDT_CPU_AVX2_IMPLEMENTATION ...
+    DT_CPU_AVX2_IMPLEMENTATION   the AVX2 kernels alone. Not with DT_STATIC, which is for one file.
 
 HOW IT IS BUILT
 
@@ -83,23 +92,45 @@ LICENCE
 #if defined(DT__WANT_INSIDE) && !defined(DT__CPU_INSIDE)
 #define DT__CPU_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What dt_dist.h uses of this header. */
+   What dt_dist.h and the kernels use of the pool, and the tables of kernels that the device takes. */
 #ifdef __cplusplus
 extern "C" {
 #endif
 /* Kernels of this thread run on it alone (1) or on the pool (0); negative: only asks. Returns what held before. */
 DT__INSIDE int dt__pool_alone(int on);
+
+typedef void (*dt__task_fn)(void *ctx, int64_t task, int worker);
+DT__INSIDE int  dt__pool_size(void); /* workers, the caller included */
+DT__INSIDE void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx);
+/* Cut n items of 'cost' work each into tasks of about 'grain' work: a function of the shape alone. */
+static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *per_task)
+{
+    int64_t per = cost >= grain ? 1 : grain / (cost > 0 ? cost : 1);
+    if (per < 1) per = 1;
+    if (per > n) per = n > 0 ? n : 1;
+    *per_task = per;
+    return (n + per - 1) / per;
+}
+
+#if defined(DT_NO_PORTABLE) && defined(DT_NO_AVX2)
+#error "dt_cpu.h: DT_NO_PORTABLE and DT_NO_AVX2 together leave no kernels; define one of them"
+#endif
+#if defined(DT_NO_PORTABLE) && !defined(__x86_64__)
+#error "dt_cpu.h: DT_NO_PORTABLE is for x86-64; other CPUs have only the portable kernels"
+#endif
+#if defined(__x86_64__) && !defined(DT_NO_AVX2)
+#define DT__BUILT_AVX2
+#endif
+#ifndef DT_STATIC
+DT__INSIDE const dt_kernel dt__portable_table[DT_K_COUNT], dt__avx2_table[DT_K_COUNT];
+#endif
 #ifdef __cplusplus
 }
 #endif
 #endif /* DT__CPU_INSIDE */
 
-#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_IMPLEMENTED)
-#define DT__CPU_IMPLEMENTED
-
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
+#if (defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_IMPLEMENTED)) || \
+    (defined(DT_CPU_AVX2_IMPLEMENTATION) && !defined(DT__CPU_AVX2_IMPLEMENTED))
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -107,6 +138,20 @@ DT__INSIDE int dt__pool_alone(int on);
 #ifdef DT_USE_CBLAS
 #include <cblas.h>
 #endif
+#if defined(DT_STATIC) && (defined(DT_CPU_PARTS) || defined(DT_CPU_AVX2_IMPLEMENTATION))
+#error "dt_cpu.h: with DT_STATIC all kernels are in one file: leave DT_CPU_PARTS and DT_CPU_AVX2_IMPLEMENTATION out"
+#endif
+#if defined(DT_CPU_AVX2_IMPLEMENTATION) && defined(DT_NO_AVX2)
+#error "dt_cpu.h: DT_CPU_AVX2_IMPLEMENTATION with DT_NO_AVX2: there is nothing to compile"
+#endif
+#endif
+
+#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_IMPLEMENTED)
+#define DT__CPU_IMPLEMENTED
+
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #if defined(DT_STATIC) && !defined(DT__CORE_IMPLEMENTED)
 #error "dt_cpu.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_CPU_IMPLEMENTATION"
 #endif
@@ -116,6 +161,9 @@ extern "C" {
 #endif
 DT__PRESENT(CPU);
 DT__NEEDS(CPU, CORE);
+#if defined(DT_CPU_PARTS) && defined(DT__BUILT_AVX2)
+DT__NEEDS(CPU, CPU_AVX2);
+#endif
 
 /* ==================================================================================================== >>pool
    A pool of threads for fixed partitions. dt__pool_run(n, fn, ctx) calls fn(ctx, task, worker) once for each task;
@@ -124,7 +172,6 @@ DT__NEEDS(CPU, CORE);
    thread's job runs, is done by the caller alone. A sleeping worker never delays a job: it joins only if it is in
    time. */
 #define DT__POOL_MAX 256
-typedef void (*dt__task_fn)(void *ctx, int64_t task, int worker);
 
 typedef struct dt__pool {
     pthread_mutex_t run;   /* held by the thread whose job runs */
@@ -268,7 +315,7 @@ static void dt__pool_child(void) /* after fork: the threads are the parent's */
 }
 static void dt__pool_atfork(void) { pthread_atfork(NULL, NULL, dt__pool_child); }
 
-static int dt__pool_size(void)
+DT__INSIDE int dt__pool_size(void)
 {
     int n = __atomic_load_n(&dt__the_pool.size, __ATOMIC_RELAXED);
     if (n == 0) {
@@ -289,7 +336,7 @@ static void dt__pool_start(dt__pool *p) /* with p->run held; fewer threads than 
         p->started++;
 }
 
-static void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
+DT__INSIDE void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
 {
     dt__pool *p = &dt__the_pool;
     if (ntasks <= 1 || dt__in_job || dt__pool_size() == 1 || pthread_mutex_trylock(&p->run) != 0) {
@@ -334,29 +381,41 @@ DT_API void dt_set_threads(int n)
 }
 DT_API int dt_threads(void) { return dt__pool_size(); }
 
-/* Cut n items of 'cost' work each into tasks of about 'grain' work: a function of the shape alone. */
-static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *per_task)
-{
-    int64_t per = cost >= grain ? 1 : grain / (cost > 0 ? cost : 1);
-    if (per < 1) per = 1;
-    if (per > n) per = n > 0 ? n : 1;
-    *per_task = per;
-    return (n + per - 1) / per;
+#ifdef __cplusplus
 }
+#endif
+#endif /* DT_CPU_IMPLEMENTATION: the pool */
 
 /* ==================================================================================================== >>instances
    The kernels below, once for each instruction set. */
+#if (defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_INSTANCES)) || \
+    (defined(DT_CPU_AVX2_IMPLEMENTATION) && !defined(DT__CPU_AVX2_IMPLEMENTED))
+#ifdef __cplusplus
+extern "C" {
+#endif
+#ifdef DT_STATIC
+#define DT__TABLE static
+#else
+#define DT__TABLE
+#endif
 #define DT__PASTE3_(a, b, c) a##b##c
 #define DT__PASTE3(a, b, c) DT__PASTE3_(a, b, c)
 #define DT__K(name) DT__PASTE3(dt__, DT__ISA, _##name)
 
+#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_INSTANCES) && !defined(DT_NO_PORTABLE)
 #define DT__ISA portable
 #define DT__W 4
 #define DT__HAS_AVX2 0
 #include "dt_cpu.h"
+#endif
 
-#if defined(__x86_64__) && !defined(DT_NO_AVX2)
-#define DT__BUILT_AVX2 1
+#if defined(DT__BUILT_AVX2) && !defined(DT__CPU_AVX2_IMPLEMENTED) && \
+    (defined(DT_CPU_AVX2_IMPLEMENTATION) || !defined(DT_CPU_PARTS))
+#define DT__CPU_AVX2_IMPLEMENTED
+#ifdef DT_CPU_AVX2_IMPLEMENTATION
+DT__PRESENT(CPU_AVX2);
+DT__NEEDS(CPU_AVX2, CPU);
+#endif
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
@@ -373,7 +432,19 @@ static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *p
 #pragma GCC pop_options
 #endif
 #endif
+#ifdef DT_CPU_IMPLEMENTATION
+#define DT__CPU_INSTANCES
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif
 
+#if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_DEVICE)
+#define DT__CPU_DEVICE
+#ifdef __cplusplus
+extern "C" {
+#endif
 /* ==================================================================================================== >>cpu
    The device: its memory is the host's, its one stream is the program's order. */
 /* Large blocks begin at a huge page and ask the system for such pages: fewer misses when operands lie pages apart,
@@ -453,21 +524,37 @@ static int dt__cpu_has_avx2(void)
     return 0;
 #endif
 }
+#ifdef DT_NO_PORTABLE
+static const char *dt__cpu_lacks; /* why there are no kernels for this CPU; NULL: there are */
+static int         dt__cpu_fail(dt_device *dev, const dt_call *c) /* every kernel of a device without kernels */
+{
+    (void)dev, (void)c;
+    return dt_fail(DT_ERR_DEVICE, "dt_cpu: %s were left out by DT_NO_PORTABLE; compile without it", dt__cpu_lacks);
+}
+#endif
 static void dt__cpu_init(void)
 {
     const char *want = getenv("DT_CPU_ISA");
     dt_backend *be = &dt__cpu_backend;
-    const dt_kernel *table = dt__portable_table;
+    int              portable = want && !strcmp(want, "portable");
+    const dt_kernel *table = NULL;
+#ifndef DT_NO_PORTABLE
+    table = dt__portable_table;
     dt__cpu_isa_name = "portable";
+#else
+    dt__cpu_isa_name = "none";
+    if (portable) dt__cpu_lacks = "DT_CPU_ISA=portable asks for the portable kernels, which";
+    else if (!dt__cpu_has_avx2()) dt__cpu_lacks = "this CPU lacks AVX2, FMA or F16C, and the portable kernels";
+#endif
 #ifdef DT__BUILT_AVX2
-    if (dt__cpu_has_avx2() && !(want && !strcmp(want, "portable"))) {
+    if (dt__cpu_has_avx2() && !portable) {
         table = dt__avx2_table;
         dt__cpu_isa_name = "avx2";
     }
 #endif
-    if (want && *want && strcmp(want, dt__cpu_isa_name)) {
+    if (table && want && *want && strcmp(want, dt__cpu_isa_name)) {
         char text[160];
-        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not to be had here; using %s (there are: portable, avx2)",
+        snprintf(text, sizeof text, "DT_CPU_ISA=%.40s is not supported by this CPU or build; using %s (known: portable, avx2)",
                  want, dt__cpu_isa_name);
         dt__log(DT_LOG_WARN, text);
     }
@@ -479,13 +566,19 @@ static void dt__cpu_init(void)
     be->wait = dt__cpu_wait;
     be->order = dt__cpu_order;
     be->image_layout = dt__cpu_image_layout;
-    memcpy(be->kernel, table, sizeof be->kernel);
-    (void)dt__cpu_has_avx2;
+#ifdef DT_NO_PORTABLE
+    for (int i = 0; i < DT_K_COUNT; i++) be->kernel[i] = dt__cpu_fail;
+#endif
+    if (table) memcpy(be->kernel, table, sizeof be->kernel);
+    (void)dt__cpu_has_avx2, (void)portable;
     dt__device_init(&dt__cpu_device, be, -1, NULL);
 }
 DT_API dt_device *dt_cpu(void)
 {
     pthread_once(&dt__cpu_once, dt__cpu_init);
+#ifdef DT_NO_PORTABLE
+    if (dt__cpu_lacks) dt__cpu_fail(NULL, NULL);
+#endif
     return &dt__cpu_device;
 }
 DT_API const char *dt_cpu_isa(void)
@@ -513,6 +606,12 @@ typedef int32_t  DT__K(viu_t) __attribute__((vector_size(4 * DT__W), aligned(4),
 #define dt__vu DT__K(vu_t)
 
 #define DT__INLINE static inline __attribute__((always_inline, unused))
+#define DT__CALLED static __attribute__((noinline, unused)) /* long or seldom: not worth a copy in each caller */
+#if DT__HAS_AVX2
+#define DT__FAST DT__INLINE
+#else
+#define DT__FAST DT__CALLED /* the portable kernels are for the CPUs that have nothing better: small rather than fast */
+#endif
 DT__INLINE dt__vf DT__K(ld)(const float *p) { return (dt__vf) * (const DT__K(vfu_t) *)p; }
 DT__INLINE void   DT__K(st)(float *p, dt__vf v) { *(DT__K(vfu_t) *)p = (DT__K(vfu_t))v; }
 DT__INLINE dt__vf DT__K(set1)(float x)
@@ -591,6 +690,63 @@ DT__INLINE float DT__K(hsum)(dt__vf v) /* a fixed tree */
         for (int i = 0; i < s; i++) t[i] += t[i + s];
     return t[0];
 }
+
+/* Vectors of which only the first n elements are in memory; n may be below 0 or above DT__W. */
+DT__INLINE dt__vi DT__K(lanes)(int64_t n) /* all ones in the first n lanes */
+{
+    static const int32_t on[2 * DT__W] = {
+#if DT__W == 8
+        -1, -1, -1, -1,
+#endif
+        -1, -1, -1, -1
+    };
+    return (dt__vi)*(const DT__K(viu_t) *)(on + DT__W - (n < 0 ? 0 : n > DT__W ? DT__W : n));
+}
+DT__FAST dt__vf DT__K(ld_some)(const float *p, int64_t n) /* 0 behind them */
+{
+#if DT__HAS_AVX2
+    return (dt__vf)_mm256_maskload_ps(p, (__m256i)DT__K(lanes)(n));
+#else
+    float t[DT__W];
+    for (int i = 0; i < DT__W; i++) t[i] = i < n ? p[i] : 0.0f;
+    return DT__K(ld)(t);
+#endif
+}
+DT__FAST void DT__K(st_some)(float *p, dt__vf v, int64_t n)
+{
+#if DT__HAS_AVX2
+    _mm256_maskstore_ps(p, (__m256i)DT__K(lanes)(n), (__m256)v);
+#else
+    float t[DT__W];
+    DT__K(st)(t, v);
+    for (int i = 0; i < DT__W && i < n; i++) p[i] = t[i];
+#endif
+}
+#if DT__HAS_AVX2
+/* d[i][j] = s[j][i], 8 x 8 elements of 4 bytes; lanes j >= n repeat lane 0. scaled: times k. Rows of d are written in
+   order and may overlap. */
+DT__INLINE void DT__K(turn8)(float *d, int64_t ds, const float *s, int64_t ss, int n, int scaled, __m256 k)
+{
+#define DT__ROW(i) __m256 r##i = _mm256_loadu_ps(s + (i < n ? i : 0) * ss)
+    DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5); DT__ROW(6); DT__ROW(7);
+#undef DT__ROW
+    __m256 t0 = _mm256_unpacklo_ps(r0, r1), t1 = _mm256_unpackhi_ps(r0, r1), t2 = _mm256_unpacklo_ps(r2, r3);
+    __m256 t3 = _mm256_unpackhi_ps(r2, r3), t4 = _mm256_unpacklo_ps(r4, r5), t5 = _mm256_unpackhi_ps(r4, r5);
+    __m256 t6 = _mm256_unpacklo_ps(r6, r7), t7 = _mm256_unpackhi_ps(r6, r7);
+    r0 = _mm256_shuffle_ps(t0, t2, 0x44), r1 = _mm256_shuffle_ps(t0, t2, 0xee);
+    r2 = _mm256_shuffle_ps(t1, t3, 0x44), r3 = _mm256_shuffle_ps(t1, t3, 0xee);
+    r4 = _mm256_shuffle_ps(t4, t6, 0x44), r5 = _mm256_shuffle_ps(t4, t6, 0xee);
+    r6 = _mm256_shuffle_ps(t5, t7, 0x44), r7 = _mm256_shuffle_ps(t5, t7, 0xee);
+#define DT__ROW(i, x, y, h)                                                                                     \
+    do {                                                                                                        \
+        __m256 v_ = _mm256_permute2f128_ps(x, y, h);                                                            \
+        _mm256_storeu_ps(d + i * ds, scaled ? _mm256_mul_ps(k, v_) : v_);                                       \
+    } while (0)
+    DT__ROW(0, r0, r4, 0x20); DT__ROW(1, r1, r5, 0x20); DT__ROW(2, r2, r6, 0x20); DT__ROW(3, r3, r7, 0x20);
+    DT__ROW(4, r0, r4, 0x31); DT__ROW(5, r1, r5, 0x31); DT__ROW(6, r2, r6, 0x31); DT__ROW(7, r3, r7, 0x31);
+#undef DT__ROW
+}
+#endif
 
 /* Rows of n contiguous elements between a float dtype and f32. Half stores round to nearest even; NaN stays NaN. */
 static __attribute__((unused)) void DT__K(load_row)(float *dst, const void *src, int dtype, int64_t n)
@@ -716,7 +872,7 @@ DT__INLINE dt__vf DT__K(pow2i)(dt__vi n) /* 2^n, n in [-127, 128]; 0 and inf at 
 {
     return (dt__vf)(((dt__vu)n + (dt__vu)DT__K(set1i)(127)) << 23);
 }
-DT__INLINE dt__vf DT__K(vexp)(dt__vf x)
+DT__FAST dt__vf DT__K(vexp)(dt__vf x)
 {
     dt__vi n;
     x = DT__K(vmin)(DT__C(89.0f), DT__K(vmax)(DT__C(-104.5f), x)); /* NaN stays */
@@ -724,18 +880,18 @@ DT__INLINE dt__vf DT__K(vexp)(dt__vf x)
     dt__vi h = n >> 1;
     return p * DT__K(pow2i)(h) * DT__K(pow2i)((dt__vi)((dt__vu)n - (dt__vu)h));
 }
-DT__INLINE dt__vf DT__K(exp_mid)(dt__vf x) /* -88 <= x <= 89, or NaN; 0 below -87.6, inf above 88.4 */
+DT__FAST dt__vf DT__K(exp_mid)(dt__vf x) /* -88 <= x <= 89, or NaN; 0 below -87.6, inf above 88.4 */
 {
     dt__vi n;
     dt__vf p = DT__K(exp_parts)(x, &n);
     return p * DT__K(pow2i)(n);
 }
-DT__INLINE dt__vf DT__K(exp_low)(dt__vf x) /* x <= 89, or NaN: exp without its denormals */
+DT__FAST dt__vf DT__K(exp_low)(dt__vf x) /* x <= 89, or NaN: exp without its denormals */
 {
     return DT__K(exp_mid)(DT__K(vmax)(DT__C(-88.0f), x));
 }
 
-DT__INLINE dt__vf DT__K(vlog)(dt__vf x)
+DT__FAST dt__vf DT__K(vlog)(dt__vf x)
 {
     dt__vf zero = DT__K(zero)(), inf = (dt__vf)DT__K(set1i)(0x7f800000);
     dt__vi tiny = (dt__vi)(x < DT__C(1.17549435e-38f));
@@ -760,7 +916,7 @@ DT__INLINE dt__vf DT__K(vlog)(dt__vf x)
     return DT__K(sel)((dt__vi)(x >= zero), p, (dt__vf)DT__K(set1i)(0x7fc00000)); /* below 0, and NaN */
 }
 
-DT__INLINE dt__vf DT__K(vlog1p)(dt__vf x) /* log(u) with u = 1 + x, and what the sum lost: (x - (u - 1))/u */
+DT__FAST dt__vf DT__K(vlog1p)(dt__vf x) /* log(u) with u = 1 + x, and what the sum lost: (x - (u - 1))/u */
 {
     dt__vf one = DT__C(1.0f), u = one + x, l = DT__K(vlog)(u);
     dt__vf lost = (x - (u - one)) / u;
@@ -769,7 +925,7 @@ DT__INLINE dt__vf DT__K(vlog1p)(dt__vf x) /* log(u) with u = 1 + x, and what the
     return DT__K(sel)((dt__vi)(x == DT__K(zero)()), x, l); /* -0 stays */
 }
 
-DT__INLINE dt__vf DT__K(vtanh)(dt__vf x)
+DT__FAST dt__vf DT__K(vtanh)(dt__vf x)
 {
     dt__vf a = DT__K(vabs)(x), z = x * x;
     dt__vf p = DT__K(fma)(z, DT__C(-0.00570497802f), DT__C(0.0206390787f));
@@ -782,13 +938,13 @@ DT__INLINE dt__vf DT__K(vtanh)(dt__vf x)
     return DT__K(vcopysign)(DT__K(sel)((dt__vi)(a < DT__C(0.625f)), p, q), x); /* -0 stays */
 }
 
-DT__INLINE dt__vf DT__K(vsigmoid)(dt__vf x) /* the small side is e/(1 + e), with its full accuracy */
+DT__FAST dt__vf DT__K(vsigmoid)(dt__vf x) /* the small side is e/(1 + e), with its full accuracy */
 {
     dt__vf one = DT__C(1.0f), e = DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x)));
     return DT__K(sel)((dt__vi)(x < DT__K(zero)()), e, one) / (one + e);
 }
 
-DT__INLINE dt__vf DT__K(verf)(dt__vf x)
+DT__FAST dt__vf DT__K(verf)(dt__vf x)
 {
     dt__vf a = DT__K(vabs)(x), z = x * x;
     dt__vf p = DT__K(fma)(z, DT__C(8.18507615e-05f), DT__C(-0.000809769845f));
@@ -875,7 +1031,7 @@ DT__INLINE dt__vd DT__K(vexp2d)(dt__vd t) /* |t| <= 1000, or NaN */
     for (int i = 0; i < 8; i++) p = DT__K(fmad)(r, p, DT__K(set1d)(c[i]));
     return p * (dt__vd)(((dt__vul)u - (dt__vul)big + DT__K(set1ul)(1023)) << 52);
 }
-DT__INLINE void DT__K(pow_half)(float *out, const float *x, const float *y) /* |x|^y for x > 0 finite; W/2 lanes */
+DT__CALLED void DT__K(pow_half)(float *out, const float *x, const float *y) /* |x|^y for x > 0 finite; W/2 lanes */
 {
     dt__vd lo = DT__K(set1d)(-300.0), hi = DT__K(set1d)(300.0);
     dt__vd t = DT__K(widen)(y) * DT__K(vlog2d)(DT__K(widen)(x));
@@ -922,8 +1078,9 @@ static __attribute__((noinline)) dt__vf DT__K(vpow)(dt__vf x, dt__vf y)
 #undef dt__vul
 
 /* ==================================================================================================== >>rows
-   One row kernel for each elementwise function: out[i] = f(x[i], y[i]; a, b) over n contiguous floats. The last
-   lanes go through a padded copy, so that an element's bits do not depend on its place in the row. */
+   One row kernel for each elementwise function: out[i] = f(x[i], y[i]; a, b) over n contiguous floats, whole vectors.
+   row_any() takes any n: the last lanes go through a padded copy, so that an element's bits do not depend on its place
+   in the row. */
 #define DT__C(x) DT__K(set1)(x)
 #define DT__SEL(m, p, q) DT__K(sel)((dt__vi)(m), p, q)
 #define DT__ONE DT__C(1.0f)
@@ -937,7 +1094,7 @@ DT__V(u_AFFINE) { return DT__K(fma)(a, x, b); }
 DT__V(u_SCALE) { return a * x; } /* AFFINE with b = 0: -0 stays */
 DT__V(u_SHIFT) { return x + b; }
 DT__V(u_RECIP) { return a / x; }
-DT__INLINE dt__vf DT__K(power)(dt__vf x, dt__vf e) /* halves through the root, as PyTorch: its signs and NaNs */
+DT__CALLED dt__vf DT__K(power)(dt__vf x, dt__vf e) /* halves through the root, as PyTorch: its signs and NaNs */
 {
     dt__vf root = DT__K(vsqrt)(x), r = DT__K(vpow)(x, e);
     r = DT__SEL(e == DT__C(0.5f), root, r);
@@ -1063,22 +1220,23 @@ DT__V(b_BCE)
 DT__V(b_BCE_DX) { return a * (DT__K(vsigmoid)(x) - y); }
 
 typedef void (*DT__K(row_fn))(float *out, const float *x, const float *y, int64_t n, float a, float b);
+static void DT__K(row_any)(DT__K(row_fn) f, float *out, const float *x, const float *y, int64_t n, float a, float b)
+{
+    float   tx[DT__W] = { 0 }, ty[DT__W] = { 0 };
+    int64_t rest = n % DT__W, i = n - rest;
+    if (i) f(out, x, y, i, a, b);
+    if (!rest) return;
+    memcpy(tx, x + i, (size_t)rest * 4);
+    memcpy(ty, y + i, (size_t)rest * 4);
+    f(tx, tx, ty, DT__W, a, b);
+    memcpy(out + i, tx, (size_t)rest * 4);
+}
 #define DT__ROW(f)                                                                                        \
     static void DT__K(row_##f)(float *out, const float *x, const float *y, int64_t n, float sa, float sb) \
     {                                                                                                     \
-        dt__vf  a = DT__K(set1)(sa), b = DT__K(set1)(sb);                                                 \
-        float   tx[DT__W] = { 0 }, ty[DT__W] = { 0 };                                                     \
-        float  *end = NULL;                                                                               \
-        int64_t i = 0, rest = 0;                                                                          \
-        for (;;) { /* at most twice: the row, then its padded last lanes */                               \
-            for (; i + DT__W <= n; i += DT__W)                                                            \
-                DT__K(st)(out + i, DT__K(f)(DT__K(ld)(x + i), DT__K(ld)(y + i), a, b));                   \
-            if (i == n) break;                                                                            \
-            memcpy(tx, x + i, (size_t)(n - i) * 4);                                                       \
-            memcpy(ty, y + i, (size_t)(n - i) * 4);                                                       \
-            x = tx, y = ty, end = out + i, rest = n - i, out = tx, i = 0, n = DT__W;                      \
-        }                                                                                                 \
-        if (rest) memcpy(end, tx, (size_t)rest * 4);                                                      \
+        dt__vf a = DT__K(set1)(sa), b = DT__K(set1)(sb);                                                  \
+        for (int64_t i = 0; i < n; i += DT__W)                                                            \
+            DT__K(st)(out + i, DT__K(f)(DT__K(ld)(x + i), DT__K(ld)(y + i), a, b));                       \
     }
 #define DT__X(n, s, t) DT__ROW(u_##n) DT__ROW(d_##n)
 DT_UNARY_FNS(DT__X)
@@ -1144,29 +1302,6 @@ DT__INLINE int64_t DT__K(to_int)(double v, int dtype) /* u8: the low byte of an 
     return DT__K(dbl_to_i64)(v);
 }
 
-#if DT__HAS_AVX2
-/* d[i][j] = s[j][i], 8 x 8 */
-DT__INLINE void DT__K(transpose8)(DT__K(a32_t) *d, int64_t ds, const DT__K(a32_t) *s, int64_t ss)
-{
-    __m256 r[8], t[8];
-    for (int j = 0; j < 8; j++) r[j] = _mm256_loadu_ps((const float *)(const void *)(s + j * ss));
-    for (int j = 0; j < 8; j += 2) {
-        t[j] = _mm256_unpacklo_ps(r[j], r[j + 1]);
-        t[j + 1] = _mm256_unpackhi_ps(r[j], r[j + 1]);
-    }
-    for (int j = 0; j < 8; j += 4) {
-        r[j] = _mm256_shuffle_ps(t[j], t[j + 2], 0x44);
-        r[j + 1] = _mm256_shuffle_ps(t[j], t[j + 2], 0xee);
-        r[j + 2] = _mm256_shuffle_ps(t[j + 1], t[j + 3], 0x44);
-        r[j + 3] = _mm256_shuffle_ps(t[j + 1], t[j + 3], 0xee);
-    }
-    for (int j = 0; j < 4; j++) {
-        _mm256_storeu_ps((float *)(void *)(d + j * ds), _mm256_permute2f128_ps(r[j], r[j + 4], 0x20));
-        _mm256_storeu_ps((float *)(void *)(d + (j + 4) * ds), _mm256_permute2f128_ps(r[j], r[j + 4], 0x31));
-    }
-}
-#endif
-
 /* Moves of raw elements; the order of the loops follows the source where that is contiguous along j. */
 #define DT__MOVE(bits)                                                                                              \
     static void DT__K(move##bits)(void *dst, int64_t ds0, int64_t ds1, const void *src, int64_t ss0, int64_t ss1,   \
@@ -1219,7 +1354,9 @@ static void DT__K(move_tile)(void *dst, int64_t ds0, int64_t ds1, const void *sr
         const DT__K(a32_t) *s = (const DT__K(a32_t) *)src;
         int64_t r8 = rows & ~(int64_t)7, c8 = cols & ~(int64_t)7;
         for (int64_t i = 0; i < c8; i += 8)
-            for (int64_t j = 0; j < r8; j += 8) DT__K(transpose8)(d + j * cols + i, cols, s + j + i * ss0, ss0);
+            for (int64_t j = 0; j < r8; j += 8)
+                DT__K(turn8)((float *)(void *)(d + j * cols + i), cols, (const float *)(const void *)(s + j + i * ss0), ss0,
+                             8, 0, _mm256_setzero_ps());
         if (c8 < cols) DT__K(move32)(d + c8, 1, cols, s + c8 * ss0, ss0, 1, cols - c8, r8);
         if (r8 < rows) DT__K(move32)(d + r8 * cols, 1, cols, s + r8, ss0, 1, cols, rows - r8);
         for (int64_t j = 0; far && j < rows; j++) memcpy((char *)dst + j * ds1 * 4, buf + j * cols, (size_t)cols * 4);
@@ -1505,7 +1642,7 @@ static void DT__K(float_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, in
     if (e->nop > 2) y = (const float *)DT__K(tile_in)(e, 2, p, cols, rows, w, false);
     bool direct = !e->add && e->dtype[0] == DT_F32 && e->s[0][0] == 1 && (rows == 1 || e->s[0][1] == cols);
     float *out = direct ? (float *)(void *)p[0] : w->op[0].f;
-    e->row(out, x, y, cols * rows, e->a, e->b);
+    DT__K(row_any)(e->row, out, x, y, cols * rows, e->a, e->b);
     if (!direct) DT__K(put_floats)(p[0], e->dtype[0], e->s[0][0], e->s[0][1], out, cols, rows, e->add);
 }
 static void DT__K(int_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int64_t rows, DT__K(tilebuf_t) *w)
@@ -2362,11 +2499,26 @@ static int DT__K(reduce)(dt_device *dev, const dt_call *c)
 #undef DT__COLS
 
 /* ==================================================================================================== >>gemm
-   Two micro-kernels, shared with the convolution: a tile of up to DT__MR rows and DT__NR columns of c is held in
-   registers (12 accumulators, 2 vectors of b, 1 broadcast of a with 16 registers) while k runs. mr is a constant where
-   they are called, so that only the rows that exist are computed. */
+   One micro-kernel, shared with convolution, Winograd and attention: a tile of up to DT__MR rows and DT__NR columns of
+   sums is held in registers (12 accumulators, 2 vectors of b, 1 broadcast of a with 16 registers) while k runs. With
+   AVX2 it is compiled for each number of rows, so that only the rows that exist are computed; elsewhere the tile always
+   has DT__MR rows, the missing ones repeat the first and are not stored. */
 #define DT__MR 6
 #define DT__NR (2 * DT__W)
+
+/* out[i] := or += from[i] + sum over segments s and k < len of a[i][segoff[s] + k*step] * b[row][0..NR). b's row pointer
+   advances by ldb for each k and goes on across the segments. Row i of a is at a + aoff[i], or at a + i*lda where aoff is
+   NULL; out likewise. */
+typedef struct DT__K(mk_t) {
+    const float   *b, *from, *alpha; /* from: NULL: 0; else alpha[i] from[i*ldf ..], alpha NULL: 1 */
+    const int64_t *segoff;
+    int64_t        nseg, len, step, lda, ldb, ldf, ldo;
+    int            add, relu; /* out += the sum; then what is below 0 becomes 0 */
+} DT__K(mk_t);
+/* n: rows; of several tiles if it is a multiple of the kernel's */
+typedef void (*DT__K(mk_fn))(const DT__K(mk_t) *m, int64_t n, const float *a, const int64_t *aoff, float *out,
+                             const int64_t *ooff);
+static const int64_t DT__K(mk_whole)[1] = { 0 }; /* segoff of a row that is one segment */
 
 /* c += x*b in place. With the intrinsic gcc lets the sum land in x's register, shuffles the accumulators about and
    spills in the loop. */
@@ -2375,103 +2527,179 @@ static int DT__K(reduce)(dt_device *dev, const dt_call *c)
 #else
 #define DT__MK_FMA(c, x, b) c = DT__K(fma)(x, b, c)
 #endif
-/* one k of the tile: ROW(i) is a's element of row i */
-#define DT__MK_ROW(ROW, i, lo, hi)                                                                              \
-    if (mr > i) {                                                                                               \
-        x_ = DT__K(set1)(ROW(i));                                                                               \
-        DT__MK_FMA(lo, x_, b0_);                                                                                \
-        DT__MK_FMA(hi, x_, b1_);                                                                                \
+#define DT__MK_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) /* rows by name, so that they stay in registers */
+#define DT__MK_ROW(i, x)                        \
+    if (mr > i) {                               \
+        x_ = DT__K(set1)(x);                    \
+        DT__MK_FMA(c##i, x_, b0_);              \
+        DT__MK_FMA(d##i, x_, b1_);              \
     }
-#define DT__MK_STEP(ROW)                                                                        \
-    do {                                                                                        \
-        dt__vf b0_ = DT__K(ld)(b), b1_ = DT__K(ld)(b + DT__W), x_;                              \
-        b += ldb;                                                                               \
-        DT__MK_ROW(ROW, 0, c00, c01);                                                           \
-        DT__MK_ROW(ROW, 1, c10, c11);                                                           \
-        DT__MK_ROW(ROW, 2, c20, c21);                                                           \
-        DT__MK_ROW(ROW, 3, c30, c31);                                                           \
-        DT__MK_ROW(ROW, 4, c40, c41);                                                           \
-        DT__MK_ROW(ROW, 5, c50, c51);                                                           \
+/* one k: X(i) is a's element of row i, b's row is at b + off */
+#define DT__MK_STEP(X, off)                                                                             \
+    do {                                                                                                \
+        dt__vf b0_ = DT__K(ld)(b + (off)), b1_ = DT__K(ld)(b + (off) + DT__W), x_;                      \
+        DT__MK_ROW(0, X(0)) DT__MK_ROW(1, X(1)) DT__MK_ROW(2, X(2))                                     \
+        DT__MK_ROW(3, X(3)) DT__MK_ROW(4, X(4)) DT__MK_ROW(5, X(5))                                     \
     } while (0)
-/* the accumulators as variables: the caller's array may live in memory, the loop's may not */
-#define DT__MK_BEGIN                                                                                    \
-    dt__vf c00 = acc[0][0], c01 = acc[0][1], c10 = c00, c11 = c00, c20 = c00, c21 = c00, c30 = c00;     \
-    dt__vf c31 = c00, c40 = c00, c41 = c00, c50 = c00, c51 = c00;                                       \
-    if (mr > 1) c10 = acc[1][0], c11 = acc[1][1];                                                       \
-    if (mr > 2) c20 = acc[2][0], c21 = acc[2][1];                                                       \
-    if (mr > 3) c30 = acc[3][0], c31 = acc[3][1];                                                       \
-    if (mr > 4) c40 = acc[4][0], c41 = acc[4][1];                                                       \
-    if (mr > 5) c50 = acc[5][0], c51 = acc[5][1]
-#define DT__MK_END                                                                                      \
-    acc[0][0] = c00, acc[0][1] = c01;                                                                   \
-    if (mr > 1) acc[1][0] = c10, acc[1][1] = c11;                                                       \
-    if (mr > 2) acc[2][0] = c20, acc[2][1] = c21;                                                       \
-    if (mr > 3) acc[3][0] = c30, acc[3][1] = c31;                                                       \
-    if (mr > 4) acc[4][0] = c40, acc[4][1] = c41;                                                       \
-    if (mr > 5) acc[5][0] = c50, acc[5][1] = c51
-
-/* acc[i] += sum over segments s, k < seglen of a[i][segoff[s] + k] * b[row][0..NR); b's row pointer advances by ldb for
-   each k and goes on across the segments (packed: ldb = DT__NR) */
-DT__INLINE void DT__K(mk_rows)(int mr, int nseg, const int64_t *segoff, int64_t seglen, const float *const *a,
-                               const float *b, int64_t ldb, dt__vf acc[DT__MR][2])
+/* One tile; mr is a constant, rows <= mr those that exist. packed, a constant: a and b are packed, one segment */
+DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, int packed, const DT__K(mk_t) *m, const float *a, const int64_t *aoff,
+                               float *out, const int64_t *ooff)
 {
-    DT__MK_BEGIN;
-    for (int s = 0; s < nseg; s++) {
-        const float *p0 = a[0] + segoff[s], *p1 = mr > 1 ? a[1] + segoff[s] : p0, *p2 = mr > 2 ? a[2] + segoff[s] : p0;
-        const float *p3 = mr > 3 ? a[3] + segoff[s] : p0, *p4 = mr > 4 ? a[4] + segoff[s] : p0;
-        const float *p5 = mr > 5 ? a[5] + segoff[s] : p0;
-        int64_t      k = 0;
-#define DT__ROW0(i) p##i[k]
-#define DT__ROW1(i) p##i[k + 1]
-#define DT__ROW2(i) p##i[k + 2]
-#define DT__ROW3(i) p##i[k + 3]
-#if DT__HAS_AVX2 /* elsewhere it is not worth its code */
-        for (; k + 4 <= seglen; k += 4) {
-            DT__MK_STEP(DT__ROW0);
-            DT__MK_STEP(DT__ROW1);
-            DT__MK_STEP(DT__ROW2);
-            DT__MK_STEP(DT__ROW3);
+    const float   *b = m->b, *from = m->from, *p0 = a, *p1 = a, *p2 = a, *p3 = a, *p4 = a, *p5 = a;
+    const int64_t *seg = packed ? DT__K(mk_whole) : m->segoff, *end = seg + (packed ? 1 : m->nseg);
+    int64_t        ldb = packed ? DT__NR : m->ldb, step = packed ? DT__MR : m->step, ld = packed ? 1 : m->lda;
+    dt__vf         c0 = DT__K(zero)(), c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0;
+    dt__vf         d0 = c0, d1 = c0, d2 = c0, d3 = c0, d4 = c0, d5 = c0;
+    if (aoff) {
+#define DT__ROW(i) if (mr > i && rows > i) p##i = a + aoff[i];
+        DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+    } else {
+#define DT__ROW(i) if (mr > i && rows > i) p##i = a + i * ld;
+        DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+    }
+    if (from) {
+#define DT__ROW(i) if (mr > i && rows > i) c##i = DT__K(ld)(from), d##i = DT__K(ld)(from + DT__W), from += m->ldf;
+        DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+        if (m->alpha) {
+#define DT__ROW(i) if (mr > i && rows > i) c##i *= DT__K(set1)(m->alpha[i]), d##i *= DT__K(set1)(m->alpha[i]);
+            DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+        }
+    }
+#define DT__A0(i) p##i[at]
+    if (!packed && m->len == 1)
+        for (; seg < end; seg++, b += ldb) {
+            int64_t at = *seg;
+            DT__MK_STEP(DT__A0, 0);
+        }
+    for (; seg < end; seg++) {
+        int64_t at = *seg, k = m->len;
+#if DT__HAS_AVX2 /* the ways that large products take, unrolled where the adders, not their latency, are the limit */
+        if (mr > 3 && step == 1) {
+#define DT__A1(i) p##i[at + 1]
+#define DT__A2(i) p##i[at + 2]
+#define DT__A3(i) p##i[at + 3]
+            for (; k >= 4; k -= 4, at += 4) {
+                DT__MK_STEP(DT__A0, 0);
+                b += ldb;
+                DT__MK_STEP(DT__A1, 0);
+                b += ldb;
+                DT__MK_STEP(DT__A2, 0);
+                b += ldb;
+                DT__MK_STEP(DT__A3, 0);
+                b += ldb;
+                __asm__("" : "+r"(at)); /* one index for all rows: gcc would step six pointers */
+            }
+#undef DT__A1
+#undef DT__A2
+#undef DT__A3
+        } else if (mr > 3 && packed) {
+            const float *q = p0 + at;
+#define DT__AQ0(i) q[i]
+#define DT__AQ1(i) q[DT__MR + i]
+#define DT__AQ2(i) q[2 * DT__MR + i]
+#define DT__AQ3(i) q[3 * DT__MR + i]
+            for (; k >= 4; k -= 4, q += 4 * DT__MR, b += 4 * DT__NR) {
+                DT__MK_STEP(DT__AQ0, 0);
+                DT__MK_STEP(DT__AQ1, DT__NR);
+                DT__MK_STEP(DT__AQ2, 2 * DT__NR);
+                DT__MK_STEP(DT__AQ3, 3 * DT__NR);
+            }
+#undef DT__AQ0
+#undef DT__AQ1
+#undef DT__AQ2
+#undef DT__AQ3
+            at = q - p0;
+        } else if (mr > 3 && ld == 1) { /* columns of a matrix */
+            const float *q = p0 + at;
+#define DT__AQ0(i) q[i]
+            for (; k >= 4; k -= 4) {
+                DT__MK_STEP(DT__AQ0, 0);
+                b += ldb, q += step;
+                DT__MK_STEP(DT__AQ0, 0);
+                b += ldb, q += step;
+                DT__MK_STEP(DT__AQ0, 0);
+                b += ldb, q += step;
+                DT__MK_STEP(DT__AQ0, 0);
+                b += ldb, q += step;
+            }
+#undef DT__AQ0
+            at = q - p0;
         }
 #endif
-        for (; k < seglen; k++) DT__MK_STEP(DT__ROW0);
-#undef DT__ROW0
-#undef DT__ROW1
-#undef DT__ROW2
-#undef DT__ROW3
+        for (; k > 0; k--, at += step, b += ldb) DT__MK_STEP(DT__A0, 0);
     }
-    DT__MK_END;
+#undef DT__A0
+    float *o0 = out, *o1 = out, *o2 = out, *o3 = out, *o4 = out, *o5 = out;
+    ld = m->ldo;
+    if (ooff) {
+#define DT__ROW(i) if (mr > i && rows > i) o##i = out + ooff[i];
+        DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+    } else {
+#define DT__ROW(i) if (mr > i && rows > i) o##i = out + i * ld;
+        DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+    }
+    if (m->add | m->relu) {
+        if (m->add) {
+#define DT__ROW(i) if (mr > i && rows > i) c##i += DT__K(ld)(o##i), d##i += DT__K(ld)(o##i + DT__W);
+            DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+        }
+        if (m->relu) {
+#define DT__ROW(i) if (mr > i) c##i = DT__K(vmax)(DT__K(zero)(), c##i), d##i = DT__K(vmax)(DT__K(zero)(), d##i);
+            DT__MK_EACH(DT__ROW)
+#undef DT__ROW
+        }
+    }
+#define DT__ROW(i) if (mr > i && rows > i) DT__K(st)(o##i, c##i), DT__K(st)(o##i + DT__W, d##i);
+    DT__MK_EACH(DT__ROW)
+#undef DT__ROW
 }
-
-/* acc[i] += sum over k of a[k*lda + i] * b[k*ldb + 0..NR) */
-DT__INLINE void DT__K(mk_cols)(int mr, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
-                               dt__vf acc[DT__MR][2])
-{
-    DT__MK_BEGIN;
-#define DT__COL(i) a[i]
+#define DT__MK(mr)                                                                                              \
+    static __attribute__((noinline)) void DT__K(mk##mr)(const DT__K(mk_t) *m, int64_t n, const float *a,        \
+                                                        const int64_t *aoff, float *out, const int64_t *ooff)   \
+    {                                                                                                           \
+        for (;;) {                                                                                              \
+            DT__K(mk_tile)(mr, DT__HAS_AVX2 ? mr : n, 0, m, a, aoff, out, ooff);                                \
+            if ((n -= mr) <= 0) return;                                                                         \
+            if (aoff) aoff += mr;                                                                               \
+            else a += mr * m->lda;                                                                              \
+            if (ooff) ooff += mr;                                                                               \
+            else out += mr * m->ldo;                                                                            \
+        }                                                                                                       \
+    }
+DT__MK(6)
 #if DT__HAS_AVX2
-    for (; k >= 4; k -= 4) {
-        DT__MK_STEP(DT__COL);
-        a += lda;
-        DT__MK_STEP(DT__COL);
-        a += lda;
-        DT__MK_STEP(DT__COL);
-        a += lda;
-        DT__MK_STEP(DT__COL);
-        a += lda;
-    }
-#endif
-    for (; k > 0; k--) {
-        DT__MK_STEP(DT__COL);
-        a += lda;
-    }
-#undef DT__COL
-    DT__MK_END;
+DT__MK(1)
+DT__MK(2)
+DT__MK(3)
+DT__MK(4)
+DT__MK(5)
+/* the way that large products take */
+DT__CALLED void DT__K(mk_packed6)(const DT__K(mk_t) *m, const float *a, float *out)
+{
+    DT__K(mk_tile)(6, 6, 1, m, a, NULL, out, NULL);
 }
+DT__CALLED void DT__K(mk_packed5)(const DT__K(mk_t) *m, const float *a, float *out)
+{
+    DT__K(mk_tile)(5, 5, 1, m, a, NULL, out, NULL);
+}
+static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk1), DT__K(mk2), DT__K(mk3), DT__K(mk4), DT__K(mk5),
+                                                    DT__K(mk6) };
+#else
+static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk6), DT__K(mk6), DT__K(mk6), DT__K(mk6), DT__K(mk6),
+                                                    DT__K(mk6) };
+#endif
+#undef DT__MK
 #undef DT__MK_STEP
 #undef DT__MK_ROW
+#undef DT__MK_EACH
 #undef DT__MK_FMA
-#undef DT__MK_BEGIN
-#undef DT__MK_END
 
 /* The product. c is cut into tiles of tm rows and tn columns, k into blocks of kc: tiles are tasks, a task runs its
    blocks in order, so each sum's order is a function of the shape alone. Inside a block the panels of b (kc x DT__NR,
@@ -2488,7 +2716,6 @@ DT__INLINE void DT__K(mk_cols)(int mr, int64_t k, const float *a, int64_t lda, c
 #define DT__GEMM_KC 512
 #define DT__GEMM_BP(k) (DT__NR * (k) + 16)
 #define DT__GEMM_SLAB ((int64_t)4 << 20) /* elements of a packed operand */
-enum { DT__K(GEMM_PACKED), DT__K(GEMM_ROWS), DT__K(GEMM_COLS) };   /* how a block of a is read */
 enum { DT__K(GEMM_DIRECT), DT__K(GEMM_SHARED), DT__K(GEMM_OWN) };  /* where an operand's panels come from */
 
 typedef struct DT__K(gemm_job) {
@@ -2513,7 +2740,7 @@ typedef struct DT__K(gemm_job) {
 typedef struct DT__K(gemm_blk) {
     const float *a, *b, *b_ragged, *bias;
     float       *c;
-    int64_t      lda, ldb, b_panel, ldc, m, n, kc, ps;
+    int64_t      a_m, a_k, ldb, b_panel, ldc, m, n, kc, ps; /* strides of a; ps: of its panels, 0: it is not packed */
     const char  *next; /* what the task packs after this block, asked for meanwhile: rows of next_n bytes, or NULL */
     int64_t      next_ld, next_n, next_rows, next_per; /* next_per: lines for each tile */
     int          first, relu;
@@ -2521,31 +2748,6 @@ typedef struct DT__K(gemm_blk) {
 } DT__K(gemm_blk);
 
 /* ---- one tile of registers */
-DT__INLINE dt__vf DT__K(gemm_some)(const float *p, int n) /* the first n elements at p (n may be <= 0), then zeros */
-{
-#if DT__HAS_AVX2
-    static const int32_t on[16] = { -1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0 };
-    int                  k = n < 0 ? 0 : n > 8 ? 8 : n;
-    return (dt__vf)_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i *)(const void *)(on + 8 - k)));
-#else
-    float t[DT__W];
-    for (int i = 0; i < DT__W; i++) t[i] = i < n ? p[i] : 0.0f;
-    return DT__K(ld)(t);
-#endif
-}
-DT__INLINE void DT__K(gemm_put_some)(float *p, dt__vf v, int n)
-{
-#if DT__HAS_AVX2
-    static const int32_t on[16] = { -1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0 };
-    int                  k = n < 0 ? 0 : n > 8 ? 8 : n;
-    _mm256_maskstore_ps(p, _mm256_loadu_si256((const __m256i *)(const void *)(on + 8 - k)), (__m256)v);
-#else
-    float t[DT__W];
-    DT__K(st)(t, v);
-    for (int i = 0; i < DT__W && i < n; i++) p[i] = t[i];
-#endif
-}
-
 /* Ragged tiles, and all where alpha is not 1 or code for each row would not pay: rows from memory. */
 static __attribute__((noinline)) void DT__K(gemm_put_rows)(float *c, const float *t, int mr, const DT__K(gemm_blk) *g,
                                                            const float *bias, int nv)
@@ -2553,61 +2755,12 @@ static __attribute__((noinline)) void DT__K(gemm_put_rows)(float *c, const float
     for (int i = 0; i < mr; i++, t += DT__NR, c += g->ldc)
         for (int h = 0; h < nv; h += DT__W) {
             dt__vf sum = bias ? DT__K(ld)(bias + h) : DT__K(zero)();
-            if (!g->first) sum = sum + DT__K(gemm_some)(c + h, nv - h);
+            if (!g->first) sum = sum + DT__K(ld_some)(c + h, nv - h);
             sum = DT__K(fma)(DT__K(ld)(t + h), DT__K(set1)(g->alpha), sum); /* fused by name, not by the compiler */
             if (g->relu) sum = DT__K(vmax)(DT__K(zero)(), sum);
-            DT__K(gemm_put_some)(c + h, sum, nv - h);
+            DT__K(st_some)(c + h, sum, nv - h);
         }
 }
-/* The sums start at the bias (which is NULL but in the first block of k). */
-DT__INLINE void DT__K(gemm_tile)(int mr, int kind, const DT__K(gemm_blk) *g, const float *a, const float *b,
-                                 int64_t ldb, float *c, const float *bias, int nv)
-{
-    dt__vf acc[DT__MR][2], z0 = DT__K(zero)(), z1 = z0;
-    int    one = g->alpha == 1.0f;
-    if (bias && one) z0 = DT__K(ld)(bias), z1 = DT__K(ld)(bias + DT__W);
-#define DT__EACH DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5)
-#define DT__ROW(i) acc[i][0] = z0, acc[i][1] = z1
-    DT__EACH;
-#undef DT__ROW
-    for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* time enough to arrive */
-    if (kind == DT__K(GEMM_PACKED)) {
-        DT__K(mk_cols)(mr, g->kc, a, DT__MR, b, DT__NR, acc);
-    } else if (kind == DT__K(GEMM_COLS)) {
-        DT__K(mk_cols)(mr, g->kc, a, g->lda, b, ldb, acc);
-    } else {
-        const float *rows[DT__MR];
-        int64_t      off = 0;
-        for (int i = 0; i < DT__MR; i++) rows[i] = a + (i < mr ? i : 0) * g->lda;
-        DT__K(mk_rows)(mr, 1, &off, g->kc, rows, b, ldb, acc);
-    }
-    if (DT__HAS_AVX2 && nv == DT__NR && one) {
-        float *p = c;
-        if (!g->first) {
-#define DT__ROW(i) if (mr > i) acc[i][0] += DT__K(ld)(p), acc[i][1] += DT__K(ld)(p + DT__W), p += g->ldc
-            DT__EACH;
-#undef DT__ROW
-            p = c;
-        }
-        z0 = DT__K(zero)();
-        if (g->relu) {
-#define DT__ROW(i) if (mr > i) acc[i][0] = DT__K(vmax)(z0, acc[i][0]), acc[i][1] = DT__K(vmax)(z0, acc[i][1])
-            DT__EACH;
-#undef DT__ROW
-        }
-#define DT__ROW(i) if (mr > i) DT__K(st)(p, acc[i][0]), DT__K(st)(p + DT__W, acc[i][1]), p += g->ldc
-        DT__EACH;
-#undef DT__ROW
-    } else {
-        float t[DT__MR * DT__NR];
-#define DT__ROW(i) if (mr > i) DT__K(st)(t + i * DT__NR, acc[i][0]), DT__K(st)(t + i * DT__NR + DT__W, acc[i][1])
-        DT__EACH;
-#undef DT__ROW
-        DT__K(gemm_put_rows)(c, t, mr, g, one ? NULL : bias, nv);
-    }
-#undef DT__EACH
-}
-
 /* Rows 'at' of panel p when m rows are shared out evenly over panels (a tile of 1 or 2 rows cannot fill the units). */
 DT__INLINE int DT__K(gemm_panel)(int64_t *at, int64_t m, int64_t p)
 {
@@ -2616,50 +2769,48 @@ DT__INLINE int DT__K(gemm_panel)(int64_t *at, int64_t m, int64_t p)
     return (int)(q + (p < r));
 }
 
-#define DT__GEMM_SWEEP(kind)                                                                                    \
-    const char *next = g->next, *stop = next ? next + (g->next_rows - 1) * g->next_ld + g->next_n : NULL;        \
-    int64_t     next_at = 0;                                                                                    \
-    for (int64_t j = 0; j < g->n; j += DT__NR) {                                                                \
-        int          nv = (int)(g->n - j < DT__NR ? g->n - j : DT__NR);                                         \
-        int          rag = nv < DT__NR && g->b_ragged;                                                          \
-        const float *b = rag ? g->b_ragged : g->b + j / DT__NR * g->b_panel, *bias = g->bias ? g->bias + j : NULL; \
-        int64_t      ldb = rag ? DT__NR : g->ldb, at = 0;                                                       \
-        for (int64_t p = 0; p < np; p++) {                                                                      \
-            int          mr = (int)(q + (p < r));                                                               \
-            float       *c = g->c + at * g->ldc + j;                                                            \
-            const float *a = (kind) == DT__K(GEMM_PACKED) || g->ps ? g->a + p * g->ps                           \
-                             : g->a + ((kind) == DT__K(GEMM_ROWS) ? at * g->lda : at);                          \
-            switch (mr) {                                                                                       \
-            case 6: DT__K(gemm_tile)(6, kind, g, a, b, ldb, c, bias, nv); break;                                \
-            case 5: DT__K(gemm_tile)(5, kind, g, a, b, ldb, c, bias, nv); break;                                \
-            case 4: DT__K(gemm_tile)(4, kind, g, a, b, ldb, c, bias, nv); break;                                \
-            case 3: DT__K(gemm_tile)(3, kind, g, a, b, ldb, c, bias, nv); break;                                \
-            case 2: DT__K(gemm_tile)(2, kind, g, a, b, ldb, c, bias, nv); break;                                \
-            default: DT__K(gemm_tile)(1, kind, g, a, b, ldb, c, bias, nv); break;                               \
-            }                                                                                                   \
-            at += mr;                                                                                           \
-            for (int64_t x = 0; x < g->next_per && next < stop; x++) {                                          \
-                __builtin_prefetch(next + next_at, 0, 2);                                                       \
-                if ((next_at += 64) >= g->next_n) next_at = 0, next += g->next_ld;                              \
-            }                                                                                                   \
-        }                                                                                                       \
+/* All tiles of a block. The sums start at the bias (which is NULL but in the first block of k). */
+static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
+{
+    int64_t     np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np, next_at = 0;
+    const char *next = g->next, *stop = next ? next + (g->next_rows - 1) * g->next_ld + g->next_n : NULL;
+    float       t[DT__MR * DT__NR];
+    DT__K(mk_t) m = { NULL, NULL, NULL, DT__K(mk_whole), 1, g->kc, g->a_k, g->a_m, 0, 0, 0, 0, 0 };
+    for (int64_t j = 0; j < g->n; j += DT__NR) {
+        int          nv = (int)(g->n - j < DT__NR ? g->n - j : DT__NR);
+        int          rag = nv < DT__NR && g->b_ragged, one = g->alpha == 1.0f, direct = nv == DT__NR && one;
+        const float *bias = g->bias ? g->bias + j : NULL;
+        int64_t      at = 0;
+        m.b = rag ? g->b_ragged : g->b + j / DT__NR * g->b_panel;
+        m.ldb = rag ? DT__NR : g->ldb;
+        m.from = one ? bias : NULL;
+        m.ldo = direct ? g->ldc : DT__NR;
+        m.add = direct && !g->first;
+        m.relu = direct && g->relu;
+#if DT__HAS_AVX2
+        int packed = g->ps && m.ldb == DT__NR;
+#endif
+        for (int64_t p = 0; p < np; p++) {
+            int          mr = (int)(q + (p < r));
+            float       *c = g->c + at * g->ldc + j;
+            const float *a = g->a + (g->ps ? p * g->ps : at * g->a_m);
+            for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* in time to arrive */
+            float *out = direct ? c : t;
+#if DT__HAS_AVX2
+            if (packed && mr == 6) DT__K(mk_packed6)(&m, a, out);
+            else if (packed && mr == 5) DT__K(mk_packed5)(&m, a, out);
+            else
+#endif
+                DT__K(mk)[mr](&m, mr, a, NULL, out, NULL);
+            if (!direct) DT__K(gemm_put_rows)(c, t, mr, g, one ? NULL : bias, nv);
+            at += mr;
+            for (int64_t x = 0; x < g->next_per && next < stop; x++) {
+                __builtin_prefetch(next + next_at, 0, 2);
+                if ((next_at += 64) >= g->next_n) next_at = 0, next += g->next_ld;
+            }
+        }
     }
-static __attribute__((noinline)) void DT__K(gemm_sweep_packed)(const DT__K(gemm_blk) *g)
-{
-    int64_t np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np;
-    DT__GEMM_SWEEP(DT__K(GEMM_PACKED))
 }
-static __attribute__((noinline)) void DT__K(gemm_sweep_rows)(const DT__K(gemm_blk) *g)
-{
-    int64_t np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np;
-    DT__GEMM_SWEEP(DT__K(GEMM_ROWS))
-}
-static __attribute__((noinline)) void DT__K(gemm_sweep_cols)(const DT__K(gemm_blk) *g)
-{
-    int64_t np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np;
-    DT__GEMM_SWEEP(DT__K(GEMM_COLS))
-}
-#undef DT__GEMM_SWEEP
 
 /* ---- packing */
 DT__INLINE dt__vf DT__K(gemm_ldh)(const char *p, int dtype) /* DT__W elements as f32 */
@@ -2676,59 +2827,38 @@ DT__INLINE dt__vf DT__K(gemm_ldh)(const char *p, int dtype) /* DT__W elements as
 #endif
 }
 
-/* dst[kk*ldd + r] := src[r*lds + kk] for r < nr <= 8, kk < nk <= 8; lanes nr..7 of a row are set to zero where the
-   instruction set moves 8 at a time, so rows of dst are written in order and the last needs room for 8 */
-DT__INLINE void DT__K(gemm_turn)(float *dst, int64_t ldd, const char *src, int64_t lds, int dtype, int nr, int nk)
+/* dst[kk*ldd + r] := src[r*lds + kk] for r < nr <= 8, kk < k; lanes nr..7 of a row are overwritten where the
+   instruction set moves 8 at a time: rows of dst are written in order and the last needs room for 8 */
+DT__CALLED void DT__K(gemm_turn)(float *dst, int64_t ldd, const char *src, int64_t lds, int dtype, int nr, int64_t k)
 {
-    int64_t es = dtype == DT_F32 ? 4 : 2;
+    enum { N = 64 };
+    const float *s = (const float *)(const void *)src;
+    float        buf[8 * N];
+    if (dtype != DT_F32) {
+        for (int64_t kk = 0; kk < k; kk += N) {
+            int64_t n = k - kk < N ? k - kk : (int64_t)N;
+            for (int r = 0; r < nr; r++) DT__K(load_row)(buf + r * N, src + (r * lds + kk) * 2, dtype, n);
+            DT__K(gemm_turn)(dst + kk * ldd, ldd, (const char *)buf, N, DT_F32, nr, n);
+        }
+        return;
+    }
 #if DT__HAS_AVX2
-    float  buf[8][8];
-    __m256 r0, r1, r2, r3, r4, r5, r6, r7, t0, t1, t2, t3, t4, t5, t6, t7, z = _mm256_setzero_ps();
-    if (nk == 8) {
-#define DT__ROW(i) r##i = nr > i ? (__m256)DT__K(gemm_ldh)(src + i * lds * es, dtype) : z
-        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5); DT__ROW(6); DT__ROW(7);
-#undef DT__ROW
-    } else {
-        memset(buf, 0, sizeof buf);
-        for (int i = 0; i < nr; i++) DT__K(load_row)(buf[i], src + i * lds * es, dtype, nk);
-#define DT__ROW(i) r##i = _mm256_loadu_ps(buf[i])
-        DT__ROW(0); DT__ROW(1); DT__ROW(2); DT__ROW(3); DT__ROW(4); DT__ROW(5); DT__ROW(6); DT__ROW(7);
-#undef DT__ROW
-    }
-    t0 = _mm256_unpacklo_ps(r0, r1), t1 = _mm256_unpackhi_ps(r0, r1);
-    t2 = _mm256_unpacklo_ps(r2, r3), t3 = _mm256_unpackhi_ps(r2, r3);
-    t4 = _mm256_unpacklo_ps(r4, r5), t5 = _mm256_unpackhi_ps(r4, r5);
-    t6 = _mm256_unpacklo_ps(r6, r7), t7 = _mm256_unpackhi_ps(r6, r7);
-    r0 = _mm256_shuffle_ps(t0, t2, 0x44), r1 = _mm256_shuffle_ps(t0, t2, 0xee);
-    r2 = _mm256_shuffle_ps(t1, t3, 0x44), r3 = _mm256_shuffle_ps(t1, t3, 0xee);
-    r4 = _mm256_shuffle_ps(t4, t6, 0x44), r5 = _mm256_shuffle_ps(t4, t6, 0xee);
-    r6 = _mm256_shuffle_ps(t5, t7, 0x44), r7 = _mm256_shuffle_ps(t5, t7, 0xee);
-#define DT__ROW(i, x, y, h) if (nk > i) _mm256_storeu_ps(dst + i * ldd, _mm256_permute2f128_ps(x, y, h))
-    DT__ROW(0, r0, r4, 0x20); DT__ROW(1, r1, r5, 0x20); DT__ROW(2, r2, r6, 0x20); DT__ROW(3, r3, r7, 0x20);
-    DT__ROW(4, r0, r4, 0x31); DT__ROW(5, r1, r5, 0x31); DT__ROW(6, r2, r6, 0x31); DT__ROW(7, r3, r7, 0x31);
-#undef DT__ROW
+    __m256  none = _mm256_setzero_ps();
+    int64_t kk = 0, rest = k % 8;
+    if (nr == 8)
+        for (; kk + 8 <= k; kk += 8) DT__K(turn8)(dst + kk * ldd, ldd, s + kk, lds, 8, 0, none);
+    else if (nr == DT__MR && ldd == DT__MR)
+        for (; kk + 8 <= k; kk += 8) DT__K(turn8)(dst + kk * DT__MR, DT__MR, s + kk, lds, DT__MR, 0, none);
+    else
+        for (; kk + 8 <= k; kk += 8) DT__K(turn8)(dst + kk * ldd, ldd, s + kk, lds, nr, 0, none);
+    if (!rest) return;
+    for (int r = 0; r < 8; r++) DT__K(st)(buf + r * 8, DT__K(ld_some)(s + (r < nr ? r : 0) * lds + kk, r < nr ? rest : 0));
+    DT__K(turn8)(buf + 64, 8, buf, 8, 8, 0, none);
+    for (int64_t i = 0; i < rest; i++) DT__K(st)(dst + (kk + i) * ldd, DT__K(ld)(buf + 64 + i * 8));
 #else
-    float buf[8];
-    for (int i = 0; i < nr; i++) {
-        DT__K(load_row)(buf, src + i * lds * es, dtype, nk);
-        for (int kk = 0; kk < nk; kk++) dst[kk * ldd + i] = buf[kk];
-    }
+    for (int r = 0; r < nr; r++)
+        for (int64_t kk = 0; kk < k; kk++) dst[kk * ldd + r] = s[r * lds + kk];
 #endif
-}
-
-static __attribute__((noinline)) void DT__K(gemm_turn_rest)(float *dst, int64_t ldd, const char *src, int64_t lds,
-                                                            int dtype, int nr, int nk)
-{
-    DT__K(gemm_turn)(dst, ldd, src, lds, dtype, nr, nk);
-}
-
-/* columns of a panel from nr rows with k contiguous */
-DT__INLINE void DT__K(gemm_turn_all)(float *dst, int64_t ldd, const char *src, int64_t lds, int dtype, int nr,
-        int64_t k)
-{
-    int64_t kk = 0, es = dtype == DT_F32 ? 4 : 2;
-    for (; kk + 8 <= k; kk += 8) DT__K(gemm_turn)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, 8);
-    if (kk < k) DT__K(gemm_turn_rest)(dst + kk * ldd, ldd, src + kk * es, lds, dtype, nr, (int)(k - kk));
 }
 
 /* The same from columns with m contiguous, panels from..to-1 side by side: a column is read once, line by line, and
@@ -2758,38 +2888,28 @@ static void DT__K(gemm_pack_cols)(float *dst, int64_t ps, const float *a, int64_
 }
 
 /* panels from..to-1 of the m rows of a: DT__MR x k each, ps floats apart: dst[p*ps + kk*DT__MR + i] */
-DT__INLINE void DT__K(gemm_pack_a_as)(float *dst, int64_t ps, const char *a, int64_t a_m, int64_t a_k, int dtype,
-                                      int64_t m, int64_t k, int64_t from, int64_t to)
+static void DT__K(gemm_pack_a)(float *dst, int64_t ps, const char *a, int64_t a_m, int64_t a_k, int dtype, int64_t m,
+                               int64_t k, int64_t from, int64_t to)
 {
     int64_t np = (m + DT__MR - 1) / DT__MR, es = dtype == DT_F32 ? 4 : 2, at;
+    if (dtype == DT_F32 && a_k != 1) {
+        DT__K(gemm_pack_cols)(dst, ps, (const float *)(const void *)a, a_k, m, k, from, to);
+        return;
+    }
     for (int64_t p = from; p < np && p < to; p++) {
         int         mr = DT__K(gemm_panel)(&at, m, p);
         float      *d = dst + p * ps;
         const char *s = a + at * a_m * es;
-        if (a_k == 1 && mr == DT__MR) {
-            DT__K(gemm_turn_all)(d, DT__MR, s, a_m, dtype, DT__MR, k);
-        } else if (a_k == 1) {
-            DT__K(gemm_turn_all)(d, DT__MR, s, a_m, dtype, mr, k);
-        } else {
-            for (int64_t kk = 0; kk < k; kk++) DT__K(load_row)(d + kk * DT__MR, s + kk * a_k * es, dtype, mr);
-        }
+        if (a_k == 1) DT__K(gemm_turn)(d, DT__MR, s, a_m, dtype, mr, k);
+        for (int64_t kk = 0; a_k != 1 && kk < k; kk++)
+            DT__K(load_row)(d + kk * DT__MR, s + kk * a_k * es, dtype, mr);
     }
-}
-static __attribute__((noinline)) void DT__K(gemm_pack_a)(float *dst, int64_t ps, const char *a, int64_t a_m,
-                                                         int64_t a_k, int dtype, int64_t m, int64_t k, int64_t from,
-                                                         int64_t to)
-{
-    if (dtype == DT_F32 && a_k != 1)
-        DT__K(gemm_pack_cols)(dst, ps, (const float *)(const void *)a, a_k, m, k, from, to);
-    else if (dtype == DT_F32) DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, DT_F32, m, k, from, to);
-    else DT__K(gemm_pack_a_as)(dst, ps, a, a_m, a_k, dtype == DT_F16 ? DT_F16 : DT_BF16, m, k, from, to);
 }
 
 /* k rows of n columns of b as panels of k x DT__NR, the last one padded with zeros: dst[j/NR*bp + kk*NR + j%NR].
    Panels are bp = DT__GEMM_BP(k) floats apart, a line more than they need: else the writes of a row
    fall on each other in L1. */
-DT__INLINE void DT__K(gemm_pack_b_as)(float *dst, const char *b, int64_t b_k, int64_t b_n, int dtype, int64_t k,
-        int64_t n)
+static void DT__K(gemm_pack_b)(float *dst, const char *b, int64_t b_k, int64_t b_n, int dtype, int64_t k, int64_t n)
 {
     int64_t es = dtype == DT_F32 ? 4 : 2, full = n / DT__NR * DT__NR, bp = DT__GEMM_BP(k);
     if (b_n == 1) {
@@ -2804,8 +2924,8 @@ DT__INLINE void DT__K(gemm_pack_b_as)(float *dst, const char *b, int64_t b_k, in
             }
             if (full < n && dtype == DT_F32) {
                 const float *f = (const float *)(const void *)s + full;
-                DT__K(st)(d, DT__K(gemm_some)(f, (int)(n - full)));
-                DT__K(st)(d + DT__W, DT__K(gemm_some)(f + DT__W, (int)(n - full) - DT__W));
+                DT__K(st)(d, DT__K(ld_some)(f, (int)(n - full)));
+                DT__K(st)(d + DT__W, DT__K(ld_some)(f + DT__W, (int)(n - full) - DT__W));
             } else if (full < n) {
                 DT__K(load_row)(d, s + full * es, dtype, n - full);
                 for (int64_t j = n - full; j < DT__NR; j++) d[j] = 0.0f;
@@ -2815,23 +2935,12 @@ DT__INLINE void DT__K(gemm_pack_b_as)(float *dst, const char *b, int64_t b_k, in
     }
     for (int64_t j = 0; j < n; j += 8) { /* 8 columns are a panel's half or (4 lanes) the whole of it */
         float *d = dst + j / DT__NR * bp + j % DT__NR;
-        if (n - j >= 8) {
-            DT__K(gemm_turn_all)(d, DT__NR, b + j * b_n * es, b_n, dtype, 8, k);
-        } else {
-            for (int64_t kk = 0; kk < k; kk++) memset(d + kk * DT__NR, 0, 32);
-            DT__K(gemm_turn_all)(d, DT__NR, b + j * b_n * es, b_n, dtype, (int)(n - j), k);
-        }
+        DT__K(gemm_turn)(d, DT__NR, b + j * b_n * es, b_n, dtype, (int)(n - j < 8 ? n - j : 8), k);
+        for (int64_t kk = 0; n - j < 8 && kk < k; kk++) memset(d + kk * DT__NR + n - j, 0, (size_t)(8 - (n - j)) * 4);
     }
     if (DT__NR == 16 && (n + 7) / 8 % 2 == 1)
         for (int64_t kk = 0; kk < k; kk++) memset(dst + full / DT__NR * bp + kk * DT__NR + 8, 0, 32);
 }
-static __attribute__((noinline)) void DT__K(gemm_pack_b)(float *dst, const char *b, int64_t b_k, int64_t b_n, int dtype,
-                                                         int64_t k, int64_t n)
-{
-    if (dtype == DT_F32) DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, DT_F32, k, n);
-    else DT__K(gemm_pack_b_as)(dst, b, b_k, b_n, dtype == DT_F16 ? DT_F16 : DT_BF16, k, n);
-}
-
 /* ---- tasks */
 static inline int64_t DT__K(gemm_up)(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 static inline int64_t DT__K(gemm_es)(int dtype) { return dtype == DT_F32 ? 4 : 2; }
@@ -2900,10 +3009,15 @@ static void DT__K(gemm_finish_turned)(const DT__K(gemm_job) *g, char *c, const f
     for (int64_t j = 0; j < n; j += 8, c += 8 * g->c_m * es) {
         int    nk = (int)(n - j < 8 ? n - j : 8);
         float *d = plain ? (float *)(void *)c : buf;
-        for (int64_t i = 0; i < m; i += 8)
-            DT__K(gemm_turn_rest)(d + i, ld, (const char *)(t + i * ldt + j), ldt, DT_F32, (int)(m - i < 8 ? m - i : 8), nk);
+        int64_t i = 0;
+#if DT__HAS_AVX2
+        for (; nk == 8 && i + 8 <= m; i += 8)
+            DT__K(turn8)(d + i, ld, t + i * ldt + j, ldt, 8, 0, _mm256_setzero_ps());
+#endif
+        for (; i < m; i += 8)
+            DT__K(gemm_turn)(d + i, ld, (const char *)(t + i * ldt + j), ldt, DT_F32, (int)(m - i < 8 ? m - i : 8), nk);
         for (int x = 0; x < nk; x++, d += ld) {
-            for (int64_t i = 0; i < m && (bias || act == DT_ACT_RELU); i += DT__W) {
+            for (i = 0; i < m && (bias || act == DT_ACT_RELU); i += DT__W) {
                 dt__vf v = DT__K(ld)(d + i) + (bias ? DT__K(ld)(bias + i) : DT__K(zero)());
                 DT__K(st)(d + i, act == DT_ACT_RELU ? DT__K(vmax)(DT__K(zero)(), v) : v);
             }
@@ -2957,7 +3071,8 @@ static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, i
         w.bias = w.first && g->bias && !g->add && !g->flip ? g->bias + j : NULL;
         w.relu = last && g->act == DT_ACT_RELU && !g->add && !g->flip;
         w.ps = g->ps;
-        w.lda = DT__MR;
+        w.a_m = 1;
+        w.a_k = DT__MR;
         if (g->amode == DT__K(GEMM_SHARED)) {
             w.a = g->apack + (mi * g->nkb + q) * g->a_block;
         } else if (g->amode == DT__K(GEMM_OWN)) {
@@ -2966,7 +3081,8 @@ static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, i
             w.a = work;
         } else {
             w.a = (const float *)(const void *)a + i * g->a_m + k * g->a_k;
-            w.lda = g->a_k == 1 ? g->a_m : g->a_k;
+            w.a_m = g->a_m;
+            w.a_k = g->a_k;
             w.ps = 0;
         }
         const char *bk = b + (k * g->b_k + j * g->b_n) * DT__K(gemm_es)(g->bdt);
@@ -2989,9 +3105,7 @@ static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, i
             }
         }
         DT__K(gemm_foresee)(&w, g, b, left, j, k, k0, k1);
-        if (g->amode == DT__K(GEMM_DIRECT) && g->a_k == 1) DT__K(gemm_sweep_rows)(&w);
-        else if (g->amode == DT__K(GEMM_DIRECT) || g->bmode == DT__K(GEMM_DIRECT)) DT__K(gemm_sweep_cols)(&w);
-        else DT__K(gemm_sweep_packed)(&w);
+        DT__K(gemm_sweep)(&w);
         if (last && g->flip)
             DT__K(gemm_finish_turned)(g, c, w.c, w.ldc, w.m, w.n, g->bias && !g->add ? g->bias + i : NULL);
         else if (last) DT__K(gemm_finish)(g, c, w.c, w.ldc, w.m, w.n);
@@ -3328,12 +3442,12 @@ static __attribute__((unused)) int DT__K(gemm)(dt_device *dev, const dt_call *ca
    Convolution without an im2col matrix. One engine makes y and dx: each destination pixel is the sum over a list of
    taps of (cg source channels) x (cg x og weights). The taps a pixel sees depend on its residue class (position modulo
    the destination step: 1 forward, the stride backward), and within a class they sit at fixed offsets from the source
-   position q*ss, so a tile of DT__MR pixels runs mk_rows over one list of segments. Weights are packed once per call:
+   position q*ss, so a tile of DT__MR pixels runs over one list of segments. Weights are packed once per call:
    [group][panel of NR destination channels][tap, by class][source channel][NR]. A task owns a band (rows of an image,
    or several small images): it copies the source rows into a zero-padded f32 image in its worker's scratch (or reads
    them in place when nothing lies outside), then goes panel by panel over the band's tiles, so that the band stays in
    L2 and a panel serves all its tiles. The weight gradient keeps the bands and copies: tiles of 6 (tap, source channel)
-   rows by NR destination channels sum over 128 pixels at a time (mk_rows again: a segment is one pixel) and are added
+   rows by NR destination channels sum over 128 pixels at a time (a segment is one pixel) and are added
    to an f32 buffer of their part of the batch; the parts are added in order. A depthwise convolution goes the same
    ways with channels side by side. All cuts are functions of the shape. */
 #define DT__CONV_BAND (320 * 1024) /* bytes of padded source in a band */
@@ -3637,21 +3751,6 @@ static void DT__K(conv_store)(const DT__K(conv_run_t) *r, const int64_t *doff, i
         DT__K(put_row)(r->dst + doff[i] * es, r->dtype, tile + i * DT__NR, r->m, r->add);
 }
 
-/* acc[i] += sum over taps of a[i][segoff[s] ..] * w[s][..], channel by channel */
-DT__INLINE void DT__K(conv_depth)(int nseg, const int64_t *segoff, const float *const *a, const float *w,
-                                  dt__vf acc[DT__MR][2])
-{
-    for (int s = 0; s < nseg; s++, w += DT__NR) {
-        dt__vf w0 = DT__K(ld)(w), w1 = DT__K(ld)(w + DT__W);
-        int64_t at = segoff[s];
-#define DT__CONV_ONE(i)                                             \
-    acc[i][0] = DT__K(fma)(DT__K(ld)(a[i] + at), w0, acc[i][0]);    \
-    acc[i][1] = DT__K(fma)(DT__K(ld)(a[i] + at + DT__W), w1, acc[i][1]);
-        DT__CONV_EACH(DT__CONV_ONE)
-#undef DT__CONV_ONE
-    }
-}
-
 DT__INLINE void DT__K(conv_put)(float *o, dt__vf v0, dt__vf v1)
 {
     DT__K(st)(o, v0);
@@ -3663,53 +3762,53 @@ DT__INLINE void DT__K(conv_add)(float *o, dt__vf v0, dt__vf v1)
     DT__K(st)(o + DT__W, DT__K(ld)(o + DT__W) + v1);
 }
 
-/* All tiles of a run; how: 0 segments, 1 segments of one element, 2 depthwise */
-DT__INLINE void DT__K(conv_tiles)(const DT__K(conv_run_t) *r, int how)
+/* All tiles of a run */
+static void DT__K(conv_run)(const DT__K(conv_run_t) *r)
 {
-    dt__vf b0 = DT__K(ld)(r->bias), b1 = DT__K(ld)(r->bias + DT__W), zero = DT__K(zero)();
-    int    plain = r->dtype == DT_F32 && r->m == DT__NR && r->act <= DT_ACT_RELU;
-    for (int64_t at = 0; at < r->npix; at += DT__MR) {
-        const float *a[DT__MR];
-        dt__vf       acc[DT__MR][2];
-#define DT__CONV_ONE(i)                 \
-    a[i] = r->src + r->soff[at + i];    \
-    acc[i][0] = b0;                     \
-    acc[i][1] = b1;
-        DT__CONV_EACH(DT__CONV_ONE)
-#undef DT__CONV_ONE
-        if (how == 2) DT__K(conv_depth)(r->nseg, r->segoff, a, r->w, acc);
-        else if (how == 1) DT__K(mk_rows)(DT__MR, r->nseg, r->segoff, 1, a, r->w, DT__NR, acc);
-        else DT__K(mk_rows)(DT__MR, r->nseg, r->segoff, r->seglen, a, r->w, DT__NR, acc);
-        if (r->act == DT_ACT_RELU) {
-#define DT__CONV_ONE(i)                             \
-    acc[i][0] = DT__K(vmax)(zero, acc[i][0]);       \
-    acc[i][1] = DT__K(vmax)(zero, acc[i][1]);
-            DT__CONV_EACH(DT__CONV_ONE)
-#undef DT__CONV_ONE
-        }
-        float          tile[DT__MR * DT__NR], *out = (float *)(void *)r->dst;
-        const int64_t *doff = r->doff + at;
-        if (plain && at + DT__MR <= r->npix) {
-            if (r->add) {
-#define DT__CONV_ONE(i) DT__K(conv_add)(out + doff[i], acc[i][0], acc[i][1]);
-                DT__CONV_EACH(DT__CONV_ONE)
-#undef DT__CONV_ONE
-                continue;
-            }
-#define DT__CONV_ONE(i) DT__K(conv_put)(out + doff[i], acc[i][0], acc[i][1]);
-            DT__CONV_EACH(DT__CONV_ONE)
-#undef DT__CONV_ONE
-        } else {
-#define DT__CONV_ONE(i) DT__K(conv_put)(tile + i * DT__NR, acc[i][0], acc[i][1]);
-            DT__CONV_EACH(DT__CONV_ONE)
-#undef DT__CONV_ONE
-            DT__K(conv_store)(r, doff, DT__K(conv_min)(r->npix - at, DT__MR), tile);
-        }
+    int         relu = r->act == DT_ACT_RELU;
+    int         plain = r->dtype == DT_F32 && r->m == DT__NR && r->act <= DT_ACT_RELU && !(r->add && relu);
+    DT__K(mk_t) m = { r->w, r->bias, NULL, r->segoff, r->nseg, r->seglen, 1, 0, DT__NR, 0, DT__NR, 0, relu };
+    float       tile[DT__MR * DT__NR];
+    int64_t     at = 0, whole = plain ? r->npix / DT__MR * DT__MR : 0;
+    m.add = r->add;
+    if (whole) DT__K(mk6)(&m, whole, r->src, r->soff, (float *)(void *)r->dst, r->doff);
+    m.add = 0;
+    for (at = whole; at < r->npix; at += DT__MR) {
+        DT__K(mk6)(&m, DT__MR, r->src, r->soff + at, tile, NULL);
+        DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
     }
 }
-static void DT__K(conv_run)(const DT__K(conv_run_t) *r) { DT__K(conv_tiles)(r, 0); }
-static void DT__K(conv_run_short)(const DT__K(conv_run_t) *r) { DT__K(conv_tiles)(r, 1); }
-static void DT__K(conv_run_depth)(const DT__K(conv_run_t) *r) { DT__K(conv_tiles)(r, 2); }
+/* The same for a depthwise convolution: channel by channel */
+static void DT__K(conv_run_depth)(const DT__K(conv_run_t) *r)
+{
+    dt__vf zero = DT__K(zero)();
+    for (int64_t at = 0; at < r->npix; at += DT__MR) {
+        float        tile[DT__MR * DT__NR];
+        const float *w = r->w, *a[DT__MR];
+        dt__vf       acc[DT__MR][2];
+#define DT__CONV_ONE(i)                             \
+    a[i] = r->src + r->soff[at + i];                \
+    acc[i][0] = DT__K(ld)(r->bias);                 \
+    acc[i][1] = DT__K(ld)(r->bias + DT__W);
+        DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+        for (int s = 0; s < r->nseg; s++, w += DT__NR) {
+            dt__vf  w0 = DT__K(ld)(w), w1 = DT__K(ld)(w + DT__W);
+            int64_t off = r->segoff[s];
+#define DT__CONV_ONE(i)                                             \
+    acc[i][0] = DT__K(fma)(DT__K(ld)(a[i] + off), w0, acc[i][0]);   \
+    acc[i][1] = DT__K(fma)(DT__K(ld)(a[i] + off + DT__W), w1, acc[i][1]);
+            DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+        }
+#define DT__CONV_ONE(i) DT__K(conv_put)(tile + i * DT__NR, acc[i][0], acc[i][1]);
+        DT__CONV_EACH(DT__CONV_ONE)
+#undef DT__CONV_ONE
+        for (int i = 0; r->act == DT_ACT_RELU && i < DT__MR * DT__NR; i += DT__W)
+            DT__K(st)(tile + i, DT__K(vmax)(zero, DT__K(ld)(tile + i)));
+        DT__K(conv_store)(r, r->doff + at, DT__K(conv_min)(r->npix - at, DT__MR), tile);
+    }
+}
 
 /* The pixels of a class in a band; the source table is filled up to whole tiles. */
 static int64_t DT__K(conv_pixels)(const DT__K(conv_t) *p, const DT__K(conv_band_t) *b, int64_t ry, int64_t rx,
@@ -3768,7 +3867,6 @@ static void DT__K(conv_task)(void *ctx, int64_t task, int worker)
             r.m = DT__K(conv_min)(p->og - o0, DT__NR);
             r.dst = (char *)p->dst.data + (g * p->og + o0) * es;
             if (p->depth) DT__K(conv_run_depth)(&r);
-            else if (r.seglen == 1) DT__K(conv_run_short)(&r);
             else DT__K(conv_run)(&r);
         }
     }
@@ -3835,32 +3933,10 @@ typedef struct DT__K(conv_sum_t) {
 } DT__K(conv_sum_t);
 
 /* Rows i are at a + off[i], the segments are single pixels. */
-DT__INLINE void DT__K(conv_wtile_n)(int mr, const DT__K(conv_sum_t) *r, const float *a, const int64_t *off, float *out)
-{
-    const float *row[DT__MR];
-    dt__vf       acc[DT__MR][2];
-#define DT__CONV_ONE(i)                     \
-    row[i] = a + (mr > i ? off[i] : 0);     \
-    acc[i][0] = acc[i][1] = DT__K(zero)();
-    DT__CONV_EACH(DT__CONV_ONE)
-#undef DT__CONV_ONE
-    DT__K(mk_rows)(mr, (int)r->k, r->aoff, 1, row, r->b, r->ldb, acc);
-#define DT__CONV_ONE(i) \
-    if (mr > i) DT__K(conv_add)(out + i * DT__NR, acc[i][0], acc[i][1]);
-    DT__CONV_EACH(DT__CONV_ONE)
-#undef DT__CONV_ONE
-}
-
 static void DT__K(conv_wtile)(int64_t mr, const DT__K(conv_sum_t) *r, const float *a, const int64_t *off, float *out)
 {
-    switch (mr) {
-    case 1: DT__K(conv_wtile_n)(1, r, a, off, out); break;
-    case 2: DT__K(conv_wtile_n)(2, r, a, off, out); break;
-    case 3: DT__K(conv_wtile_n)(3, r, a, off, out); break;
-    case 4: DT__K(conv_wtile_n)(4, r, a, off, out); break;
-    case 5: DT__K(conv_wtile_n)(5, r, a, off, out); break;
-    default: DT__K(conv_wtile_n)(6, r, a, off, out); break;
-    }
+    DT__K(mk_t) m = { r->b, NULL, NULL, r->aoff, r->k, 1, 1, 0, r->ldb, 0, DT__NR, 1, 0 };
+    DT__K(mk)[mr](&m, (int)mr, a, off, out, NULL);
 }
 
 static void DT__K(conv_wsum)(float *out, const DT__K(conv_sum_t) *r) /* out[NR] += the sum of dy */
@@ -4132,11 +4208,11 @@ static int DT__K(conv_weight)(const dt_call *c, const dt_view *dy, const dt_view
    Tiles are numbered over rows, columns and images. The weights are transformed once a call, to U = [panel of NR
    destination channels][position][source channel][NR]. A task owns blocks of tiles: it transforms their source to V =
    [position][tile][channel] in its worker's scratch (channels are contiguous, so it is sums of vectors; columns are
-   held in registers from tile to tile), then for each panel and 24 tiles makes the 16 products (mk_rows), 24 KiB, and
+   held in registers from tile to tile), then for each panel and 24 tiles makes the 16 products, 24 KiB, and
    sends them through A to the destination. Between products it asks memory for the destination of these tiles and the
    source of the next block: without that the transforms wait for memory, and 16 channels gain 1.15 instead of 1.4.
    The weight gradient cuts the tiles into parts and the channels of both sides into chunks; a task transforms 64 tiles
-   of its chunks at a time and adds V' D of each position (mk_cols) to its part's sum; the parts are added in order.
+   of its chunks at a time and adds V' D of each position to its part's sum; the parts are added in order.
    All cuts are functions of the shape.
 
    Measured against >>conv in turn (AMD EPYC, AVX2, f32, one thread; ratio of times; direct runs at 80 to 90 % of peak):
@@ -4147,6 +4223,7 @@ static int DT__K(conv_weight)(const dt_call *c, const dt_view *dy, const dt_view
    Rounding errors are about those of the direct sum (fewer terms, larger ones). What is not finite, in x or in dy,
    spreads to the other pixels of the tiles that see it (Inf - Inf), and the transforms' sums of 4 inputs overflow where
    inputs are beyond a quarter of the largest float, which the direct sum may survive. */
+#if DT__HAS_AVX2 /* without it the direct way must do: less code */
 #define DT__WINO_SUB 24   /* tiles whose products wait for the way out together, in L1 */
 #define DT__WINO_RUN 16   /* tiles of a row that are transformed together */
 #define DT__WINO_V 1536   /* tiles times channels of a block (at least DT__WINO_SUB tiles) */
@@ -4395,25 +4472,12 @@ static void DT__K(wino_pack_task)(void *ctx, int64_t task, int worker)
 }
 
 /* ---- y and dx */
-#define DT__WINO_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5)
 /* m[tile][NR] := v[tile][c] * u[c][NR], n tiles, room for whole sixes */
-static __attribute__((noinline)) void DT__K(wino_mul)(float *m, const float *v, int64_t ld, const float *u, int64_t c,
-                                                      int64_t n)
+DT__CALLED void DT__K(wino_mul)(float *out, const float *v, int64_t ld, const float *u, int64_t c, int64_t n)
 {
-    for (int64_t t = 0; t < n; t += DT__MR, v += DT__MR * ld, m += DT__MR * DT__NR) {
-        const float *a[DT__MR];
-        dt__vf       acc[DT__MR][2];
-        int64_t      off = 0;
-#define DT__WINO_ONE(i)                         \
-    a[i] = v + i * ld;                          \
-    acc[i][0] = acc[i][1] = DT__K(zero)();
-        DT__WINO_EACH(DT__WINO_ONE)
-#undef DT__WINO_ONE
-        DT__K(mk_rows)(DT__MR, 1, &off, c, a, u, DT__NR, acc);
-#define DT__WINO_ONE(i) DT__K(conv_put)(m + i * DT__NR, acc[i][0], acc[i][1]);
-        DT__WINO_EACH(DT__WINO_ONE)
-#undef DT__WINO_ONE
-    }
+    DT__K(mk_t) m = { u, NULL, NULL, DT__K(mk_whole), 1, c, 1, ld, DT__NR, 0, DT__NR, 0, 0 };
+    for (int64_t t = 0; t < n; t += DT__MR) /* few channels make short sums: a copy of its own, without a call */
+        DT__K(mk_tile)(DT__MR, DT__MR, 0, &m, v + t * ld, NULL, out + t * DT__NR, NULL);
 }
 
 /* A' m A + bias of the tiles t0..t0+n-1 to the destination */
@@ -4580,36 +4644,15 @@ static int DT__K(wino_apply)(const dt_call *c, const dt_view *src, const dt_view
 }
 
 /* ---- weight gradient */
-DT__INLINE void DT__K(wino_wtile)(int mr, float *s, const float *v, int64_t ld, const float *d, int64_t kld, int64_t n,
-                                  int first)
-{
-    dt__vf acc[DT__MR][2];
-#define DT__WINO_ONE(i) acc[i][0] = acc[i][1] = DT__K(zero)();
-    DT__WINO_EACH(DT__WINO_ONE)
-#undef DT__WINO_ONE
-    DT__K(mk_cols)(mr, n, v, ld, d, kld, acc);
-    if (first) {
-#define DT__WINO_ONE(i) if (mr > i) DT__K(conv_put)(s + i * DT__NR, acc[i][0], acc[i][1]);
-        DT__WINO_EACH(DT__WINO_ONE)
-#undef DT__WINO_ONE
-    } else {
-#define DT__WINO_ONE(i) if (mr > i) DT__K(conv_add)(s + i * DT__NR, acc[i][0], acc[i][1]);
-        DT__WINO_EACH(DT__WINO_ONE)
-#undef DT__WINO_ONE
-    }
-}
 /* s[c][NR] := or += the sum over n tiles of v[tile][c] * d[tile][NR] */
-static __attribute__((noinline)) void DT__K(wino_wmul)(float *s, int64_t c, const float *v, int64_t ld, const float *d,
-                                                       int64_t kld, int64_t n, int first)
+static void DT__K(wino_wmul)(float *s, int64_t c, const float *v, int64_t ld, const float *d, int64_t kld, int64_t n,
+                             int first)
 {
-    int64_t np = (c + DT__MR - 1) / DT__MR, at; /* even panels: 4, 5 or 6 rows each, for c > 9 */
+    DT__K(mk_t) m = { d, NULL, NULL, DT__K(mk_whole), 1, n, ld, 1, kld, 0, DT__NR, !first, 0 };
+    int64_t     np = (c + DT__MR - 1) / DT__MR, at; /* even panels: 4, 5 or 6 rows each, for c > 9 */
     for (int64_t i = 0; i < np; i++) {
         int mr = DT__K(gemm_panel)(&at, c, i);
-        switch (mr) {
-        case 6: DT__K(wino_wtile)(6, s + at * DT__NR, v + at, ld, d, kld, n, first); break;
-        case 5: DT__K(wino_wtile)(5, s + at * DT__NR, v + at, ld, d, kld, n, first); break;
-        default: DT__K(wino_wtile)(4, s + at * DT__NR, v + at, ld, d, kld, n, first); break;
-        }
+        DT__K(mk)[mr](&m, mr, v + at, NULL, s + at * DT__NR, NULL);
     }
 }
 
@@ -4747,7 +4790,6 @@ static int DT__K(wino_weight)(const dt_call *c, const dt_view *dy, const dt_view
     return 0;
 }
 
-/* ---- the entries of both engines */
 /* A function of the shape alone. Tiles that reach over the edge cost their share (3x3 pixels gain nothing, 5x5 a
    fifth); fewer than 'least' tiles do not pay for the transform of the weights. */
 static int DT__K(wino_fits)(const dt_call *c, const dt_view *src, const dt_view *dst, const dt_view *w, int64_t least)
@@ -4761,30 +4803,6 @@ static int DT__K(wino_fits)(const dt_call *c, const dt_view *src, const dt_view 
     return src->shape[1] >= 16 && dst->shape[1] >= 16 && h > 0 && x > 0 && 9 * h * x >= 24 * tiles &&
            dst->shape[0] * tiles >= least;
 }
-
-static int DT__K(conv2d)(dt_device *dev, const dt_call *c)
-{
-    const dt_view *x = &c->in[0], *w = &c->in[1], *bias = c->nin > 2 ? &c->in[2] : NULL;
-    (void)dev;
-    if (DT__K(wino_fits)(c, x, &c->out[0], w, 12)) return DT__K(wino_apply)(c, x, w, bias, 1);
-    return DT__K(conv_apply)(c, x, w, bias, 1);
-}
-
-static int DT__K(conv2d_bwd_data)(dt_device *dev, const dt_call *c)
-{
-    const dt_view *dy = &c->in[0], *w = &c->in[1];
-    (void)dev;
-    if (DT__K(wino_fits)(c, dy, &c->out[0], w, 12)) return DT__K(wino_apply)(c, dy, w, NULL, 0);
-    return DT__K(conv_apply)(c, dy, w, NULL, 0);
-}
-
-static int DT__K(conv2d_bwd_weight)(dt_device *dev, const dt_call *c)
-{
-    const dt_view *dy = &c->in[0], *x = &c->in[1], *dw = &c->out[0];
-    (void)dev;
-    if (DT__K(wino_fits)(c, x, dy, dw, 1)) return DT__K(wino_weight)(c, dy, x, dw);
-    return DT__K(conv_weight)(c, dy, x, dw);
-}
 #undef DT__WINO_SUB
 #undef DT__WINO_RUN
 #undef DT__WINO_V
@@ -4794,7 +4812,39 @@ static int DT__K(conv2d_bwd_weight)(dt_device *dev, const dt_call *c)
 #undef DT__WINO_PACK
 #undef DT__WINO_WT
 #undef DT__WINO_WC
-#undef DT__WINO_EACH
+#endif
+
+/* ---- the entries of both engines */
+
+static int DT__K(conv2d)(dt_device *dev, const dt_call *c)
+{
+    const dt_view *x = &c->in[0], *w = &c->in[1], *bias = c->nin > 2 ? &c->in[2] : NULL;
+    (void)dev;
+#if DT__HAS_AVX2
+    if (DT__K(wino_fits)(c, x, &c->out[0], w, 12)) return DT__K(wino_apply)(c, x, w, bias, 1);
+#endif
+    return DT__K(conv_apply)(c, x, w, bias, 1);
+}
+
+static int DT__K(conv2d_bwd_data)(dt_device *dev, const dt_call *c)
+{
+    const dt_view *dy = &c->in[0], *w = &c->in[1];
+    (void)dev;
+#if DT__HAS_AVX2
+    if (DT__K(wino_fits)(c, dy, &c->out[0], w, 12)) return DT__K(wino_apply)(c, dy, w, NULL, 0);
+#endif
+    return DT__K(conv_apply)(c, dy, w, NULL, 0);
+}
+
+static int DT__K(conv2d_bwd_weight)(dt_device *dev, const dt_call *c)
+{
+    const dt_view *dy = &c->in[0], *x = &c->in[1], *dw = &c->out[0];
+    (void)dev;
+#if DT__HAS_AVX2
+    if (DT__K(wino_fits)(c, x, dy, dw, 1)) return DT__K(wino_weight)(c, dy, x, dw);
+#endif
+    return DT__K(conv_weight)(c, dy, x, dw);
+}
 
 /* ==================================================================================================== >>rowio
    Rows of float operands as f32, and vectors that stop at the end of a row. A row of f32 is used where it lies; a row
@@ -4804,7 +4854,7 @@ DT__INLINE int DT__K(has_in)(const dt_call *c, int i) { return i < c->nin && c->
 DT__INLINE int DT__K(has_out)(const dt_call *c, int i) { return i < c->nout && c->out[i].ndim >= 0; }
 DT__INLINE int DT__K(acc_bit)(const dt_call *c, int i) { return (int)(c->acc >> i & 1u); }
 
-DT__INLINE const float *DT__K(row_in)(float *buf, const dt_view *v, int64_t at, int64_t n)
+DT__CALLED const float *DT__K(row_in)(float *buf, const dt_view *v, int64_t at, int64_t n)
 {
     if (v->dtype == DT_F32) return (const float *)v->data + at;
     DT__K(load_row)(buf, (const uint16_t *)v->data + at, v->dtype, n);
@@ -4815,57 +4865,35 @@ DT__INLINE float *DT__K(row_out)(float *buf, const dt_view *v, int64_t at, int a
 {
     return v->dtype == DT_F32 && !add ? (float *)v->data + at : buf;
 }
-DT__INLINE void DT__K(row_end)(const dt_view *v, int64_t at, const float *row, int64_t n, int add)
+DT__CALLED void DT__K(row_end)(const dt_view *v, int64_t at, const float *row, int64_t n, int add)
 {
     if (v->dtype != DT_F32) DT__K(put_row)((uint16_t *)v->data + at, v->dtype, row, n, add);
     else if (add) DT__K(put_row)((float *)v->data + at, DT_F32, row, n, 1);
 }
-DT__INLINE float DT__K(elem)(const dt_view *v, int64_t i)
+DT__CALLED float DT__K(elem)(const dt_view *v, int64_t i)
 {
     float f;
     return *DT__K(row_in)(&f, v, i, 1);
 }
-DT__INLINE void DT__K(set_elem)(const dt_view *v, int64_t i, float f, int add)
+DT__CALLED void DT__K(set_elem)(const dt_view *v, int64_t i, float f, int add)
 {
     if (v->dtype == DT_F32) DT__K(put_row)((float *)v->data + i, DT_F32, &f, 1, add);
     else DT__K(put_row)((uint16_t *)v->data + i, v->dtype, &f, 1, add);
 }
 
-DT__INLINE dt__vi DT__K(lanes)(int64_t left) /* all ones in the first 'left' lanes */
-{
-    dt__vi lane;
-    for (int i = 0; i < DT__W; i++) lane[i] = i;
-    return (dt__vi)(lane < DT__K(set1i)((int32_t)(left < DT__W ? left : DT__W)));
-}
 DT__INLINE dt__vf DT__K(row_ld)(const float *p, int64_t left) /* 0 behind the end */
 {
-    if (left >= DT__W) return DT__K(ld)(p);
-#if DT__HAS_AVX2
-    return (dt__vf)_mm256_maskload_ps(p, (__m256i)DT__K(lanes)(left));
-#else
-    float t[DT__W] = { 0 };
-    for (int64_t i = 0; i < left; i++) t[i] = p[i];
-    return DT__K(ld)(t);
-#endif
+    return left >= DT__W ? DT__K(ld)(p) : DT__K(ld_some)(p, left);
 }
 DT__INLINE dt__vf DT__K(row_ld_or)(const float *p, int64_t left, float fill) /* fill behind the end */
 {
     if (left >= DT__W) return DT__K(ld)(p);
-    return DT__K(sel)(DT__K(lanes)(left), DT__K(row_ld)(p, left), DT__K(set1)(fill));
+    return DT__K(sel)(DT__K(lanes)(left), DT__K(ld_some)(p, left), DT__K(set1)(fill));
 }
 DT__INLINE void DT__K(row_st)(float *p, dt__vf v, int64_t left)
 {
-    if (left >= DT__W) {
-        DT__K(st)(p, v);
-        return;
-    }
-#if DT__HAS_AVX2
-    _mm256_maskstore_ps(p, (__m256i)DT__K(lanes)(left), (__m256)v);
-#else
-    float t[DT__W];
-    DT__K(st)(t, v);
-    for (int64_t i = 0; i < left; i++) p[i] = t[i];
-#endif
+    if (left >= DT__W) DT__K(st)(p, v);
+    else DT__K(st_some)(p, v, left);
 }
 /* Across the lanes of a vector: the sum by the tree of hsum(), and the maximum where no lane is NaN. */
 #if DT__HAS_AVX2
@@ -5648,7 +5676,7 @@ typedef struct DT__K(sm_ctx) {
     float         *work;
 } DT__K(sm_ctx);
 
-DT__INLINE dt__vf DT__K(row_max)(const float *x, int64_t n) /* the largest that is not NaN, or -inf, in all lanes */
+DT__CALLED dt__vf DT__K(row_max)(const float *x, int64_t n) /* the largest that is not NaN, or -inf, in all lanes */
 {
     dt__vf m = DT__K(set1)(-INFINITY), m2 = m;
     int64_t i = 0;
@@ -5660,7 +5688,7 @@ DT__INLINE dt__vf DT__K(row_max)(const float *x, int64_t n) /* the largest that 
     return DT__K(set1)(DT__K(row_hmax)(DT__K(vmax)(m, m2)));
 }
 /* sum of exp(x - top); the terms go to e if it is given. Behind the end x is -inf and the term 0. */
-DT__INLINE float DT__K(row_sumexp)(float *e, const float *x, dt__vf top, int64_t n)
+DT__CALLED float DT__K(row_sumexp)(float *e, const float *x, dt__vf top, int64_t n)
 {
     dt__vf  s = DT__K(zero)(), s2 = s;
     int64_t i = 0;
@@ -5692,7 +5720,7 @@ static void DT__K(softmax_row)(float *y, const float *x, int64_t n, int logs)
 }
 /* Columns: top := the largest of each that is not NaN; the sum of exp(e - top) comes back. e[k*pitch] is replaced by
    the term, or by e - top if logs; keep: it stays. */
-DT__INLINE dt__vf DT__K(col_sumexp)(dt__vf *top, float *e, int64_t n, int64_t pitch, int64_t left, int logs, int keep)
+DT__CALLED dt__vf DT__K(col_sumexp)(dt__vf *top, float *e, int64_t n, int64_t pitch, int64_t left, int logs, int keep)
 {
     dt__vf m = DT__K(set1)(-INFINITY), s = DT__K(zero)();
     for (int64_t k = 0; k < n; k++) m = DT__K(vmax)(DT__K(row_ld)(e + k * pitch, left), m);
@@ -5717,7 +5745,7 @@ static void DT__K(softmax_columns)(float *e, int64_t n, int64_t pitch, int64_t c
     }
 }
 /* DT__W rows of n, turned: e[k*DT__W + r] = x[r*n + k]; rows behind the last repeat it */
-DT__INLINE void DT__K(turn_in)(float *e, const float *x, int64_t n, int64_t rows)
+DT__CALLED void DT__K(turn_in)(float *e, const float *x, int64_t n, int64_t rows)
 {
     for (int64_t r = 0; r < DT__W; r++) {
         const float *from = x + (r < rows ? r : rows - 1) * n;
@@ -5879,7 +5907,7 @@ typedef struct DT__K(ln_ctx) {
     float         *part;          /* of each task: dweight, dbias; NULL when neither is wanted */
 } DT__K(ln_ctx);
 
-DT__INLINE float DT__K(row_sum)(const float *x, int64_t n)
+DT__CALLED float DT__K(row_sum)(const float *x, int64_t n)
 {
     dt__vf  a = DT__K(zero)(), b = a, d = a, e = a;
     int64_t i = 0;
@@ -5892,7 +5920,7 @@ DT__INLINE float DT__K(row_sum)(const float *x, int64_t n)
     for (; i < n; i += DT__W) a += DT__K(row_ld)(x + i, n - i);
     return DT__K(row_hsum)((a + b) + (d + e));
 }
-DT__INLINE void DT__K(ln_stats)(float *mean, float *rstd, const float *x, int64_t n, double eps, int rms)
+DT__CALLED void DT__K(ln_stats)(float *mean, float *rstd, const float *x, int64_t n, double eps, int rms)
 {
     float   about = rms ? 0.0f : DT__K(row_sum)(x, n) / (float)n;
     dt__vf  m = DT__K(set1)(about), s = DT__K(zero)(), s2 = s, q = s, q2 = s;
@@ -5952,7 +5980,7 @@ DT__INLINE void DT__K(ln_add)(dt__vf *s1, dt__vf *s2, float *dw, float *db, cons
     DT__K(row_st)(db, DT__K(row_ld)(db, left) + d, left);
 }
 /* a row: *c1 = mean(g), *c2 = mean(g x_hat) */
-DT__INLINE void DT__K(ln_sums)(float *c1, float *c2, float *dw, float *db, const float *dy, const float *x,
+DT__CALLED void DT__K(ln_sums)(float *c1, float *c2, float *dw, float *db, const float *dy, const float *x,
                                const float *w, dt__vf m, dt__vf r, int64_t n)
 {
     dt__vf  s1 = DT__K(zero)(), s2 = s1, t1 = s1, t2 = s1;
@@ -6410,7 +6438,7 @@ typedef struct DT__K(ce_ctx) {
 } DT__K(ce_ctx);
 
 /* sum over the row of w (x - top - l), w = 1 if NULL */
-DT__INLINE float DT__K(ce_smooth)(const float *x, const float *w, dt__vf top, dt__vf l, int64_t n)
+DT__CALLED float DT__K(ce_smooth)(const float *x, const float *w, dt__vf top, dt__vf l, int64_t n)
 {
     dt__vf s = DT__K(zero)();
     for (int64_t i = 0; i < n; i += DT__W) {
@@ -6594,10 +6622,10 @@ static int DT__K(cross_entropy_bwd)(dt_device *dev, const dt_call *c)
 /* ==================================================================================================== >>attention
    o = softmax(scale q k^T) v in blocks of DT__AQ queries by DT__AK keys; the t x s matrix never exists. Inside a block
    the scores are kept transposed, one row for each key and one lane for each query, so that
-   - scores:  mk_rows, the rows of k times a transposed, scaled copy of the queries;
+   - scores:  the rows of k times a transposed, scaled copy of the queries;
    - softmax: maxima and sums run down the rows, lane by lane, nothing is summed across a vector;
-   - o += p v and dq += ds k: mk_cols, queries are the rows of the result;
-   - dv += p do and dk += ds q: mk_rows, keys are the rows of the result.
+   - o += p v and dq += ds k: queries are the rows of the result;
+   - dv += p do and dk += ds q: keys are the rows of the result.
    Halves become f32 as a block is loaded. Causal: a query sees the keys up to its own index; the tiles beyond the
    diagonal are left out, what is left of the triangle is set to 0.
    Forward: one item for each head and block of queries, running maximum and sum over the blocks of keys.
@@ -6699,31 +6727,6 @@ static void DT__K(attn_panels)(float *dst, const float *src, int64_t ld, int n, 
         }
     }
 }
-#if DT__HAS_AVX2
-DT__INLINE void DT__K(attn_turn8)(float *dst, const float *src, int64_t ld, __m256 scale) /* 8x8; dst rows of NR */
-{
-    __m256 r[8], u[8];
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(src + i * ld)),
-                                    _mm_loadu_ps(src + (i + 4) * ld), 1);
-        r[i + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(src + i * ld + 4)),
-                                        _mm_loadu_ps(src + (i + 4) * ld + 4), 1);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        u[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        u[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-        u[i + 2] = _mm256_unpacklo_ps(r[i + 2], r[i + 3]);
-        u[i + 3] = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        float *to = dst + i * DT__NR;
-        _mm256_storeu_ps(to, _mm256_mul_ps(scale, _mm256_shuffle_ps(u[i], u[i + 2], 0x44)));
-        _mm256_storeu_ps(to + DT__NR, _mm256_mul_ps(scale, _mm256_shuffle_ps(u[i], u[i + 2], 0xee)));
-        _mm256_storeu_ps(to + 2 * DT__NR, _mm256_mul_ps(scale, _mm256_shuffle_ps(u[i + 1], u[i + 3], 0x44)));
-        _mm256_storeu_ps(to + 3 * DT__NR, _mm256_mul_ps(scale, _mm256_shuffle_ps(u[i + 1], u[i + 3], 0xee)));
-    }
-}
-#endif
 /* dst [panel of NR rows][dp][NR] := scale * src (n, d) transposed; lanes beyond n and rows beyond d are 0 */
 static void DT__K(attn_turn)(float *dst, const float *src, int64_t ld, int n, int64_t d, int64_t dp, float scale)
 {
@@ -6733,7 +6736,8 @@ static void DT__K(attn_turn)(float *dst, const float *src, int64_t ld, int n, in
         int64_t      k = 0;
 #if DT__HAS_AVX2
         if (i + 8 <= n)
-            for (; k + 8 <= d; k += 8) DT__K(attn_turn8)(to + k * DT__NR, from + k, ld, _mm256_set1_ps(scale));
+            for (; k + 8 <= d; k += 8)
+                DT__K(turn8)(to + k * DT__NR, DT__NR, from + k, ld, 8, 1, _mm256_set1_ps(scale));
 #endif
         for (; k < d; k++)
             for (int j = 0; j < DT__W; j++) to[k * DT__NR + j] = i + j < n ? scale * from[j * ld + k] : 0.0f;
@@ -6742,67 +6746,6 @@ static void DT__K(attn_turn)(float *dst, const float *src, int64_t ld, int n, in
 }
 
 /* ---- products: tiles of up to DT__MR x DT__NR. add 0: start from nothing; alpha: scale what is there, row by row */
-DT__INLINE void DT__K(attn_tile)(int mr, int cols, float *out, int64_t ldo, int nseg, const int64_t *segoff, int64_t n,
-                                 const float *a, int64_t lda, const float *b, const float *alpha, int add)
-{
-    dt__vf       acc[DT__MR][2];
-    const float *rows[DT__MR];
-/* rows by constant index, or the accumulators pass through memory on their way in and out */
-#define DT__ALL_ROWS(X) X(0) X(1) X(2) X(3) X(4) X(5)
-#define DT__ROW_IN(i)                                                                   \
-    if (mr > i) {                                                                       \
-        rows[i] = a + i * lda;                                                          \
-        acc[i][0] = add ? DT__K(ld)(out + i * ldo) : DT__K(zero)();                     \
-        acc[i][1] = add ? DT__K(ld)(out + i * ldo + DT__W) : DT__K(zero)();             \
-    }
-#define DT__ROW_SCALE(i)                                                                \
-    if (mr > i) {                                                                       \
-        acc[i][0] *= DT__K(set1)(alpha[i]);                                             \
-        acc[i][1] *= DT__K(set1)(alpha[i]);                                             \
-    }
-#define DT__ROW_OUT(i)                                                                  \
-    if (mr > i) {                                                                       \
-        DT__K(st)(out + i * ldo, acc[i][0]);                                            \
-        DT__K(st)(out + i * ldo + DT__W, acc[i][1]);                                    \
-    }
-    DT__ALL_ROWS(DT__ROW_IN)
-    if (alpha) {
-        DT__ALL_ROWS(DT__ROW_SCALE)
-    }
-    if (cols) DT__K(mk_cols)(mr, n, a, lda, b, DT__NR, acc);
-    else DT__K(mk_rows)(mr, nseg, segoff, n, rows, b, DT__NR, acc);
-    DT__ALL_ROWS(DT__ROW_OUT)
-#undef DT__ALL_ROWS
-#undef DT__ROW_IN
-#undef DT__ROW_SCALE
-#undef DT__ROW_OUT
-}
-/* out (mr, NR) (+)= sum over k of element k of a's row i times b[k]; a row is nseg pieces of n elements at segoff */
-static void DT__K(attn_tile_rows)(float *out, int64_t ldo, int mr, int nseg, const int64_t *segoff, int64_t n,
-                                  const float *a, int64_t lda, const float *b, int add)
-{
-    switch (mr) {
-    case 1: DT__K(attn_tile)(1, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
-    case 2: DT__K(attn_tile)(2, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
-    case 3: DT__K(attn_tile)(3, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
-    case 4: DT__K(attn_tile)(4, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
-    case 5: DT__K(attn_tile)(5, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
-    default: DT__K(attn_tile)(6, 0, out, ldo, nseg, segoff, n, a, lda, b, NULL, add); break;
-    }
-}
-/* out (mr, NR) (+)= sum over k < n of a[k*lda + i] b[k] */
-static void DT__K(attn_tile_cols)(float *out, int64_t ldo, int mr, int64_t n, const float *a, int64_t lda,
-                                  const float *b, const float *alpha, int add)
-{
-    switch (mr) {
-    case 1: DT__K(attn_tile)(1, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
-    case 2: DT__K(attn_tile)(2, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
-    case 3: DT__K(attn_tile)(3, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
-    case 4: DT__K(attn_tile)(4, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
-    case 5: DT__K(attn_tile)(5, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
-    default: DT__K(attn_tile)(6, 1, out, ldo, 1, NULL, n, a, lda, b, alpha, add); break;
-    }
-}
 /* the rows of a block of keys, as the products read them: row j at p + j*ld, in nseg pieces of n elements at segoff */
 typedef struct DT__K(attn_keys_t) {
     const float   *p;
@@ -6815,23 +6758,29 @@ typedef struct DT__K(attn_keys_t) {
 static void DT__K(attn_scores)(float *out, const DT__K(attn_keys_t) *k, const float *turned, int64_t dp,
                                const DT__K(attn_block_t) *g)
 {
+    DT__K(mk_t) m = { NULL, NULL, NULL, k->segoff, k->nseg, k->n, 1, k->ld, DT__NR, 0, DT__AQ, 0, 0 };
     for (int p = 0; p < g->nq; p += DT__NR) {
         int end = DT__K(attn_min)(g->nk, DT__K(attn_min)(p + DT__NR, g->nq) + g->diag);
-        for (int j = 0; j < end; j += DT__MR)
-            DT__K(attn_tile_rows)(out + j * DT__AQ + p, DT__AQ, DT__K(attn_min)(DT__MR, end - j), k->nseg, k->segoff,
-                                  k->n, k->p + j * k->ld, k->ld, turned + p * dp, 0);
+        m.b = turned + p * dp;
+        int whole = end > 0 ? end / DT__MR * DT__MR : 0, rest = end - whole;
+        if (whole) DT__K(mk6)(&m, whole, k->p, NULL, out + p, NULL);
+        if (rest > 0) DT__K(mk)[rest](&m, rest, k->p + whole * k->ld, NULL, out + whole * DT__AQ + p, NULL);
     }
 }
 /* out (nk, dp) (+)= w (nk, nq) times panels of a query block */
 static void DT__K(attn_to_keys)(float *out, int64_t ldo, int64_t dp, const float *w, const float *panels,
                                 const DT__K(attn_block_t) *g, int add)
 {
-    static const int64_t whole = 0;
+    DT__K(mk_t) m = { NULL, NULL, NULL, DT__K(mk_whole), 1, 0, 1, DT__AQ, DT__NR, ldo, ldo, 0, 0 };
     for (int64_t c = 0; c < dp; c += DT__NR) {
         for (int j = 0; j < g->nk; j += DT__MR) {
-            int first = DT__K(attn_clamp)(j - g->diag, 0, g->nq); /* the first query that sees key j */
-            DT__K(attn_tile_rows)(out + j * ldo + c, ldo, DT__K(attn_min)(DT__MR, g->nk - j), 1, &whole, g->nq - first,
-                                  w + j * DT__AQ + first, DT__AQ, panels + c * DT__AQ + first * DT__NR, add);
+            int    first = DT__K(attn_clamp)(j - g->diag, 0, g->nq); /* the first query that sees key j */
+            int    mr = DT__K(attn_min)(DT__MR, g->nk - j);
+            float *to = out + j * ldo + c;
+            m.len = g->nq - first;
+            m.b = panels + c * DT__AQ + first * DT__NR;
+            m.from = add ? to : NULL;
+            DT__K(mk)[mr](&m, mr, w + j * DT__AQ + first, NULL, to, NULL);
         }
     }
 }
@@ -6839,12 +6788,16 @@ static void DT__K(attn_to_keys)(float *out, int64_t ldo, int64_t dp, const float
 static void DT__K(attn_to_queries)(float *out, int64_t ldo, int64_t dp, const float *w, const float *panels,
                                    const DT__K(attn_block_t) *g, const float *alpha, int add)
 {
+    DT__K(mk_t) m = { NULL, NULL, NULL, DT__K(mk_whole), 1, 0, DT__AQ, 1, DT__NR, ldo, ldo, 0, 0 };
     for (int64_t c = 0; c < dp; c += DT__NR) {
+        m.b = panels + c * DT__AK;
         for (int i = 0; i < g->nq; i += DT__MR) {
-            int mr = DT__K(attn_min)(DT__MR, g->nq - i);
-            int n = DT__K(attn_clamp)(i + mr + g->diag, 0, g->nk); /* keys that the last of them sees */
-            DT__K(attn_tile_cols)(out + i * ldo + c, ldo, mr, n, w + i, DT__AQ, panels + c * DT__AK,
-                                  alpha ? alpha + i : NULL, add);
+            int    mr = DT__K(attn_min)(DT__MR, g->nq - i);
+            float *to = out + i * ldo + c;
+            m.len = DT__K(attn_clamp)(i + mr + g->diag, 0, g->nk); /* keys that the last of them sees */
+            m.from = add ? to : NULL;
+            m.alpha = add && alpha ? alpha + i : NULL;
+            DT__K(mk)[mr](&m, mr, w + i, NULL, to, NULL);
         }
     }
 }
@@ -6931,10 +6884,9 @@ static void DT__K(attn_fwd_finish)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w,
 
 static void DT__K(attn_fwd_block)(const DT__K(attn_t) *a, DT__K(attn_fwd_t) *w, int64_t head, int64_t q0)
 {
-    static const int64_t whole = 0;
     const dt_view       *q = &a->c->in[0], *k = &a->c->in[1], *v = &a->c->in[2];
     DT__K(attn_block_t)  g = DT__K(attn_block)(a, q0, 0);
-    DT__K(attn_keys_t)   keys = { NULL, 0, a->d, 1, &whole };
+    DT__K(attn_keys_t)   keys = { NULL, 0, a->d, 1, DT__K(mk_whole) };
     int64_t              ld, seen = DT__K(attn_keys_seen)(a, q0);
     const float         *rows = DT__K(attn_rows)(&ld, w->rows, a, q, head, q0, g.nq);
     DT__K(attn_turn)(w->q, rows, ld, g.nq, a->d, a->dp, a->scale);
@@ -7622,13 +7574,15 @@ static int DT__K(unscale)(dt_device *dev, const dt_call *c)
 
 /* ==================================================================================================== >>table */
 #define DT__ENTRY(name) DT__K(name),
-static const dt_kernel DT__K(table)[] = { DT_KERNELS(DT__ENTRY) };
+DT__TABLE const dt_kernel DT__K(table)[DT_K_COUNT] = { DT_KERNELS(DT__ENTRY) };
 #undef DT__ENTRY
 
 #undef DT__ISA
 #undef DT__W
 #undef DT__HAS_AVX2
 #undef DT__INLINE
+#undef DT__CALLED
+#undef DT__FAST
 #undef DT__MR
 #undef DT__NR
 #undef dt__vf
