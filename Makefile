@@ -14,8 +14,11 @@ CONFORM  := $(filter test_conformance%,$(TESTS))
 EXAMPLES := $(sort $(patsubst examples/%.c,%,$(wildcard examples/*.c)))
 BENCHES  := $(sort $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c)))
 TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
-# the longest to compile first: two jobs then end together
-HEADERS  := dt_cpu.h dt.h dt_net.h $(filter-out dt_cpu.h dt.h dt_net.h,$(sort $(wildcard dt*.h)))
+HEADERS  := $(sort $(wildcard dt*.h))
+# Objects of the library: one a header, and the AVX2 kernels as one of their own; the longest to compile first, so that two
+# jobs end together.
+PARTS    := dt_cpu_avx2 dt_cpu dt dt_comm $(filter-out dt_cpu dt dt_comm,$(HEADERS:.h=))
+PART_dt_cpu_avx2 := CPU_AVX2
 # dt_nn.h is compiled with DT_NN_IMPLEMENTATION, and so on; dt.h with DT_CORE_IMPLEMENTATION
 $(foreach h,$(HEADERS),$(eval PART_$(h:.h=) := $(shell echo $(patsubst dt_%.h,%,$(h)) | sed 's/^dt.h$$/core/' | tr a-z A-Z)))
 
@@ -388,7 +391,11 @@ define library
 build/$(1)/lib/%.o: %.h
 	@mkdir -p $$(@D)
 	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) -DDT_$$(PART_$$*)_IMPLEMENTATION -MMD -MP -x c -c $$< -o $$@
-build/$(1)/libdt.a: $$(patsubst %.h,build/$(1)/lib/%.o,$$(HEADERS))
+build/$(1)/lib/dt_cpu_avx2.o: dt_cpu.h
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) $$(CFLAGS) $(2) -DDT_CPU_AVX2_IMPLEMENTATION -MMD -MP -x c -c $$< -o $$@
+build/$(1)/lib/dt_cpu.o: CPPFLAGS += -DDT_CPU_PARTS
+build/$(1)/libdt.a: $$(patsubst %,build/$(1)/lib/%.o,$$(PARTS))
 	@rm -f $$@
 	$$(AR) rcs $$@ $$^
 endef
