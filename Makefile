@@ -136,7 +136,7 @@ GPU_RUNGS := build ptxas cudnn kernels trainers
 GPU_PTX    = 75 80 90 120
 # what a rung needs built, and what it runs
 gpu_need_build    = $(GPU_HOST) build/gpu/impl_nvcc.o build/gpu/impl_clang.ok build/gpu/impl_cxx.ok \
-    build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu $(if $(gpu_all),build/gpu/no_gpu_pieces)
+    build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu $(gpu_need_ptxas) $(if $(gpu_all),build/gpu/no_gpu_pieces)
 gpu_all           = $(filter b,$(GPU_PARTS))
 gpu_need_ptxas    = $(GPU_PARTS:%=build/gpu/kernels-%.o)
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
