@@ -23,8 +23,11 @@ PART_dt_cpu_avx2 := CPU_AVX2
 $(foreach h,$(HEADERS),$(eval PART_$(h:.h=) := $(shell echo $(patsubst dt_%.h,%,$(h)) | sed 's/^dt.h$$/core/' | tr a-z A-Z)))
 
 # A flavour is a directory under build/ with its own flags. plain is for valgrind.
-FLAVOURS      := normal asan tsan plain cblas
+FLAVOURS      := normal asan ubsan tsan plain cblas
 CFLAGS_asan   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+# kernels under both take minutes to compile: they have a flavour of their own, in test-all
+build/asan/lib/dt_cpu.o build/asan/lib/dt_cpu_avx2.o: CFLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address
+CFLAGS_ubsan  := -O1 -fsanitize=undefined -fno-sanitize-recover=all
 CFLAGS_tsan   := -O1 -fno-omit-frame-pointer -fsanitize=thread
 CFLAGS_plain  := -O1
 CFLAGS_cblas  := -DDT_USE_CBLAS
@@ -60,9 +63,9 @@ demo: ## train a conv net on the digits in data/ with two processes, under a min
 	@echo "the loss curve: build/demo.svg"
 
 test: GPU_SEEDS = 1
-test: GPU_PTX = 75 120
-test: GPU_PARTS = a
-test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: under 15 minutes on 2 cores
+test: GPU_PTX = 75
+test: GPU_PARTS = t
+test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: under 7 minutes on 2 cores
 	@$(call make_all,$(programs_cuda) $(filter-out $(ASAN_ENOUGH:%=build/normal/%),$(call programs,normal)) \
 	    $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
 	    $(TOOLS:%=build/tools/%) examples benches); \
@@ -74,8 +77,9 @@ test-quick: ## the tests alone, fewer sizes: for every edit
 
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
 	@$(call make_all,$(programs_cuda) $(foreach f,normal asan tsan plain,$(call programs,$(f))) \
+	    $(UBSAN:%=build/ubsan/%) \
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
-	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_tsan) $(plan_valgrind) \
+	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_ubsan) $(plan_tsan) $(plan_valgrind) \
 	    $(plan_cblas) $(plan_cuda) 'check-headers|tests/check_headers.sh'
 
 # Debian's package of Fashion-MNIST holds gzipped IDX files; the examples read them unpacked
@@ -101,12 +105,14 @@ check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvc
 # ---------------------------------------------------------------------------------------------------- CUDA
 # The CUDA backend where there is no GPU (docs/gpu.md), a target for each thing that can be shown; all is in tests/gpu.
 # One compile serves all: code for every architecture, ptxas' report on it, and the PTX that is interpreted. It is done in
-# two parts, for two cores; `make test` has the first one, the oldest and the newest, to be done in time. The PTX of
+# two parts, for two cores; `make test` has a part t of its own, the oldest architecture, to be done in time. The PTX of
 # compute_80 is that of 86 and 89, the PTX of compute_100 that of 120, but for the name in it; so these are assembled from
-# one. A device takes the newest PTX that is not newer than itself: one of 8.0 takes that of 7.5 of the first part (one of
-# 7.5 has no bf16 convolutions in cuDNN), that of 8.0 of the second.
+# one. A device takes the newest PTX that is not newer than itself: one of 8.0 takes that of 7.5 of the first part and of t
+# (one of 7.5 has no bf16 convolutions in cuDNN), that of 8.0 of the second.
 CUDA       = $(patsubst %/bin/nvcc,%,$(NVCC))
 GPU_PARTS   = a b
+GPU_ARCHS_t := 75
+GPU_CODE_t := -gencode 'arch=compute_75,code=[compute_75,sm_75]'
 GPU_ARCHS_a := 75 100 120
 GPU_ARCHS_b := 80 86 89 90
 GPU_CODE_a := -gencode 'arch=compute_75,code=[compute_75,sm_75]' -gencode 'arch=compute_100,code=[compute_100,sm_100,sm_120]'
@@ -114,8 +120,9 @@ GPU_CODE_b := -gencode 'arch=compute_80,code=[compute_80,sm_80,sm_86,sm_89]' \
     -gencode 'arch=compute_90,code=[compute_90,sm_90]'
 GPU_LIBS  := libcudart.so.13 libcublas.so.13 libcudnn.so.9 libnccl.so.2
 GPU_USE   := -DDT_USE_CUDA -DDT_USE_NCCL
-# all of dt but dt_nccl.h; that, by itself
-GPU_HOST  := build/gpu/impl.o build/gpu/nccl.o
+# the implementations of dt_cuda.h and dt_nccl.h; the rest of dt is the library of the tests
+GPU_HOST  := build/gpu/nccl.o build/gpu/cuda.o build/normal/libdt.a
+GPU_KERN   = build/gpu/kernels-$(firstword $(GPU_PARTS)).o
 GPU_CC     = $(CC) -g -Wall -Wextra -Wshadow -Werror -isystem $(CUDA)/include
 # -O is of the host's code; the device's is optimised as far as nvcc can
 GPU_NVCC   = $(NVCC) -std=c++17 -O1 -Xcompiler -Wall,-Wextra -Werror all-warnings -Xfatbin --compress-mode=none
@@ -135,8 +142,8 @@ gpu_missing = $(if $(NVCC),$(if $(shell printf '\#include <cudnn.h>\n\#include <
 GPU_RUNGS := build ptxas cudnn kernels trainers
 GPU_PTX    = 75 80 90 120
 # what a rung needs built, and what it runs
-gpu_need_build    = $(GPU_HOST) build/gpu/impl_nvcc.o build/gpu/impl_clang.ok build/gpu/impl_cxx.ok \
-    build/gpu/mnist_nvcc build/gpu/mnist_gcc build/gpu/no_gpu $(gpu_need_ptxas) $(if $(gpu_all),build/gpu/no_gpu_pieces)
+gpu_need_build    = $(GPU_HOST) build/gpu/host_nvcc.o build/gpu/host_clang.ok build/gpu/host_cxx.ok \
+    build/gpu/mnist_gcc build/gpu/no_gpu $(gpu_need_ptxas) $(if $(gpu_all),build/gpu/mnist_nvcc build/gpu/no_gpu_pieces)
 gpu_all           = $(filter b,$(GPU_PARTS))
 gpu_need_ptxas    = $(GPU_PARTS:%=build/gpu/kernels-%.o)
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
@@ -217,18 +224,16 @@ build/gpu/$(1): tests/gpu/emu_$(patsubst lib%,%,$(firstword $(subst ., ,$(1)))).
 endef
 $(foreach l,$(GPU_LIBS),$(eval $(call gpu_lib,$(l))))
 # ---- host code: as C by gcc, which the programs are linked with, and as the others see it
-build/gpu/impl.o: dt.c $(HEADERS) | build/gpu/.dirs
-	$(GPU_CC) $(GPU_USE) -O1 -Wpedantic -DDT_NO_AVX2 -std=c11 -c $< -o $@
-build/gpu/nccl.o: dt.c $(HEADERS) | build/gpu/.dirs
-	$(GPU_CC) $(GPU_USE) -O1 -Wpedantic -DDT_PART -DDT_NCCL_IMPLEMENTATION -std=c11 -c $< -o $@
-build/gpu/impl_nvcc.o: dt.c $(HEADERS) | build/gpu/.dirs
-	$(NVCC) -x cu -std=c++17 $(GPU_USE) -DDT_NO_AVX2 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror \
-	    -O0 -c $< -o $@
-build/gpu/impl_clang.ok: dt.c $(HEADERS) | build/gpu/.dirs
-	if ! command -v clang >/dev/null; then echo "skip: clang is not installed" > $@; else clang $(GPU_USE) \
+build/gpu/cuda.o build/gpu/nccl.o: build/gpu/%.o: dt_%.h $(HEADERS) | build/gpu/.dirs
+	$(GPU_CC) $(GPU_USE) -O1 -Wpedantic -DDT_$(PART_dt_$*)_IMPLEMENTATION -std=c11 -x c -c $< -o $@
+GPU_BOTH  := $(GPU_USE) -DDT_PART -DDT_CUDA_IMPLEMENTATION -DDT_NCCL_IMPLEMENTATION
+build/gpu/host_nvcc.o: dt.c $(HEADERS) | build/gpu/.dirs
+	$(NVCC) -x cu -std=c++17 $(GPU_BOTH) -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -O0 -c $< -o $@
+build/gpu/host_clang.ok: dt.c $(HEADERS) | build/gpu/.dirs
+	if ! command -v clang >/dev/null; then echo "skip: clang is not installed" > $@; else clang $(GPU_BOTH) \
 	    -isystem $(CUDA)/include -std=c11 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only $< && echo ok > $@; fi
-build/gpu/impl_cxx.ok: dt.c $(HEADERS) | build/gpu/.dirs
-	$(CXX) $(GPU_USE) -isystem $(CUDA)/include -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror \
+build/gpu/host_cxx.ok: dt.c $(HEADERS) | build/gpu/.dirs
+	$(CXX) $(GPU_BOTH) -isystem $(CUDA)/include -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror \
 	    -fsyntax-only $< && echo ok > $@
 build/gpu/%.o: tests/gpu/%.c $(HEADERS) $(wildcard tests/*.h tests/gpu/*.h) | build/gpu/.dirs
 	$(GPU_CC) $(GPU_USE) -O1 -std=c11 -c $< -o $@
@@ -239,33 +244,33 @@ build/gpu/test_ptx build/gpu/test_broken: build/gpu/%: tests/gpu/%.c tests/gpu/p
 	$(GPU_CC) -O0 -std=c11 $< -o $@ $(LDLIBS)
 build/gpu/test_emu: tests/gpu/test_emu.c $(GPU_LIBS:%=build/gpu/%)
 	$(GPU_CC) -O0 -std=gnu11 $< -o $@ $(GPU_LIBS:%=build/gpu/%) $(LDLIBS)
-gpu_link = $(CXX) $(filter %.o,$^) -Wl,--no-as-needed $(GPU_LIBS:%=build/gpu/%) -o $@ $(LDLIBS)
-$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o $(GPU_HOST) build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
+gpu_link = $(CXX) $(filter %.o,$^) $(filter %.a,$^) -Wl,--no-as-needed $(GPU_LIBS:%=build/gpu/%) -o $@ $(LDLIBS)
+$(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o $(GPU_HOST) $(GPU_KERN) $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 build/gpu/test_conformance-b: build/gpu/test_conformance.o $(GPU_HOST) build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # GPUs of one program without dt_nccl.h: they copy between each other
-build/gpu/test_gpu_parallel-copies: build/gpu/test_gpu_parallel.o build/gpu/impl.o build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%)
+build/gpu/test_gpu_parallel-copies: build/gpu/test_gpu_parallel.o build/gpu/cuda.o build/normal/libdt.a $(GPU_KERN) $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
 build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
 	$(NVCC) -I. $(GPU_USE) examples/mnist.c kernels/dt_kernels.cu -o $@ \
 	    -Xcicc -O0 -gencode arch=compute_75,code=compute_75 -Xlinker --no-as-needed -lcublas -lcudnn -lnccl -lm -lpthread
 build/gpu/mnist.o: examples/mnist.c examples/example_data.h $(HEADERS) | build/gpu/.dirs
-	$(GPU_CC) -I. $(GPU_USE) -O0 -DDT_NO_AVX2 -std=c11 -Wpedantic -c $< -o $@
-build/gpu/mnist_gcc: build/gpu/mnist.o build/gpu/kernels-a.o
-	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
-build/gpu/no_gpu: build/gpu/no_gpu.o $(GPU_HOST) build/gpu/kernels-a.o
-	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
-build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/impl_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o)
+	$(GPU_CC) -I. $(GPU_USE) -DDT_LINKED -O1 -std=c11 -Wpedantic -c $< -o $@
+build/gpu/mnist_gcc: build/gpu/mnist.o $(GPU_HOST) $(GPU_KERN)
+	$(CXX) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(GPU_REAL) $(LDLIBS)
+build/gpu/no_gpu: build/gpu/no_gpu.o $(GPU_HOST) $(GPU_KERN)
+	$(CXX) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(GPU_REAL) $(LDLIBS)
+build/gpu/no_gpu_pieces: build/gpu/no_gpu.o build/gpu/host_nvcc.o $(GPU_PIECES:%=build/gpu/pieces/%.o) build/normal/libdt.a
 	$(NVCC) $^ -o $@ -lcublas -lcudnn -lnccl -lm -lpthread
 
-build/gpu/gpu_paper: bench/gpu_paper.c build/gpu/kernels-a.o $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
-	$(GPU_CC) -I. -DDT_USE_CUDA -O1 -DDT_NO_AVX2 -std=c11 -c $< -o $@.o
-	$(CXX) $@.o build/gpu/kernels-a.o $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
+build/gpu/gpu_paper: bench/gpu_paper.c $(GPU_KERN) build/normal/libdt.a $(GPU_LIBS:%=build/gpu/%) $(HEADERS)
+	$(GPU_CC) -I. -DDT_USE_CUDA -O1 -std=c11 -c $< -o $@.o
+	$(CXX) $@.o $(GPU_KERN) build/normal/libdt.a $(filter-out %nccl.so.2,$(GPU_LIBS:%=build/gpu/%)) -o $@ $(LDLIBS)
 build/gpu/test_cudnn.o: tests/gpu/test_cudnn.c $(HEADERS) $(wildcard tests/*.h) | build/gpu/.dirs
-	$(GPU_CC) -DDT_NO_AVX2 -O0 -std=c11 -c $< -o $@
-build/gpu/test_cudnn: build/gpu/test_cudnn.o build/gpu/kernels-a.o
+	$(GPU_CC) -O0 -std=c11 -c $< -o $@
+build/gpu/test_cudnn: build/gpu/test_cudnn.o $(GPU_KERN) build/normal/libdt.a
 	$(CXX) $^ -o $@ $(GPU_REAL) $(LDLIBS)
 # ---- on a real GPU (cuda-selftest): GPU_NATIVE is its compute capability
 build/gpu/native/gpu_info: tests/gpu/gpu_info.c | build/gpu/.dirs
@@ -348,7 +353,7 @@ bench-%: build/bench/bench_%
 # their target are made, so a tool that `tools` installed is seen.
 programs       = $(TESTS:%=build/$(1)/%)
 # builds as much as it can; a part that does not compile fails the run, whatever older programs lie about
-make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory $(1); \
+make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory GPU_PARTS="$(GPU_PARTS)" $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # tests that take long in full: in test-all only
 LONG          := test_plans test_mpi test_restart test_faults test_join test_comm test_tcp test_survive test_net test_dtrun \
@@ -359,8 +364,10 @@ ALONE         := $(filter test_harness test_progress test_comm test_join test_tc
 # whose programs are other programs, or that take long under AddressSanitizer: there in test-all only
 ASAN_LATER    := test_mpi test_launch test_examples test_dtrun test_dtverify test_restart test_net test_choice test_pictures test_plans \
     test_survive test_faults test_sim test_comm test_join
+# what runs every kernel
+UBSAN         := test_conformance test_golden test_train test_optim
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
-# these have an implementation of their own, and compiling it takes longer than they do: once in `make test`
+# these see private functions of one header: once in `make test`, under AddressSanitizer
 ASAN_ENOUGH   := $(filter-out $(ASAN_LATER) $(ALONE) test_reduce,$(OWN_IMPL))
 # plan,flavour,environment,that of the long ones,what is left out: what can run two at a time first
 plan           = $(foreach t,$(filter-out $(4),$(TOGETHER)),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
@@ -369,6 +376,7 @@ line           = $(2) $(if $(filter $(t),$(LONG)),$(3)) build/$(1)/$(t)
 plan_normal    = $(call plan,normal,,$(1),$(2))
 plan_portable  = $(foreach t,$(CONFORM),'portable/$(t)|$(1) DT_CPU_ISA=portable build/normal/$(t)')
 plan_asan      = $(call plan,asan,$(ENV_asan) $(1),,$(2))
+plan_ubsan     = $(foreach t,$(UBSAN),'ubsan/$(t)|DT_TEST_SLOW=4 DT_TEST_QUICK=1 UBSAN_OPTIONS=print_stacktrace=1 build/ubsan/$(t)')
 plan_tsan      = $(call plan,tsan,DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr))
 plan_valgrind  = $(if $(shell command -v valgrind),\
     $(foreach t,$(filter-out test_train,$(TESTS)),'valgrind/$(t)|$(ENV_valgrind) $(VALGRIND) build/plain/$(t)') \

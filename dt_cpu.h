@@ -403,10 +403,12 @@ extern "C" {
 #define DT__K(name) DT__PASTE3(dt__, DT__ISA, _##name)
 
 #if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_INSTANCES) && !defined(DT_NO_PORTABLE)
+DT__SLOW_BEGIN /* the fallback: what counts is that it compiles fast */
 #define DT__ISA portable
 #define DT__W 4
 #define DT__HAS_AVX2 0
 #include "dt_cpu.h"
+DT__SLOW_END
 #endif
 
 #if defined(DT__BUILT_AVX2) && !defined(DT__CPU_AVX2_IMPLEMENTED) && \

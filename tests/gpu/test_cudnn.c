@@ -1,7 +1,7 @@
 /* test_cudnn.c: what dt_cuda.h tells cuDNN, and what cuDNN makes of it: descriptors, output sizes, refusals. Calls that
    take no handle need no GPU, so this runs on the real library as well as on the emulated one, with the same statuses:
    which of the two is said at the start. */
-#define DT_IMPLEMENTATION
+#define DT_CUDA_IMPLEMENTATION
 #define DT_USE_CUDA
 #include "../dt_test.h"
 
