@@ -70,13 +70,11 @@ LICENCE
      defined(DT_NCCL_IMPLEMENTATION))
 #define DT__WANT_INSIDE /* an implementation is asked for: the sections >>inside are declared */
 #endif
-#ifdef DT__WANT_INSIDE
-#if defined(_FEATURES_H) && !defined(__USE_MISC)
+#if defined(DT__WANT_INSIDE) && defined(_FEATURES_H) && !defined(__USE_MISC)
 #error "dt: a libc header was included before dt's headers in strict mode; put '#define _GNU_SOURCE' first in this file, or include dt's headers first, or compile with -std=gnu99"
 #endif
-#if !defined(_FEATURES_H) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE
-#endif
+#if (defined(DT__WANT_INSIDE) || defined(DT_IMPLEMENTATION)) && !defined(_FEATURES_H) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* with DT_LINKED, too: the same source compiles both ways */
 #endif
 
 #ifndef DT_BASE_H_INCLUDED

@@ -18,6 +18,8 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 
 #include "allreduce.h"
 #include "bench.h"

@@ -18,6 +18,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #include "sides.h"
 
