@@ -4,6 +4,8 @@
 #define DT_IMPLEMENTATION
 #include "dt.h"
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { MAX_PARAMS = 128 };

@@ -4,6 +4,11 @@
 
 #include "dt_nn.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 /* the layers are made in PyTorch's order, so that equal seeds give equal parameters */
 static dt_tensor *mlp(dt_model *m, dt_tensor *x)
 {
