@@ -24,7 +24,7 @@ $(foreach h,$(HEADERS),$(eval PART_$(h:.h=) := $(shell echo $(patsubst dt_%.h,%,
 
 # A flavour is a directory under build/ with its own flags. plain is for valgrind.
 FLAVOURS      := normal asan ubsan tsan plain cblas
-CFLAGS_asan   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+CFLAGS_asan   := -O0 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 # kernels under both take minutes to compile: they have a flavour of their own, in test-all
 build/asan/lib/dt_cpu.o build/asan/lib/dt_cpu_avx2.o: CFLAGS_asan := -O1 -fno-omit-frame-pointer -fsanitize=address
 CFLAGS_ubsan  := -O1 -fsanitize=undefined -fno-sanitize-recover=all
@@ -45,7 +45,7 @@ ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-.PHONY: help demo data pictures test test-quick test-all test-cuda test-cuda-build test-cuda-ptxas \
+.PHONY: parse test-machines help demo data pictures test test-quick test-all test-cuda test-cuda-build test-cuda-ptxas \
     test-cuda-cudnn test-cuda-kernels test-cuda-trainers cuda-selftest gpu-paper fuzz check-headers probes tools build examples benches \
     dtrun format clean
 .DEFAULT_GOAL := help
@@ -66,10 +66,10 @@ test: GPU_SEEDS = 1
 test: GPU_PTX = 75
 test: GPU_PARTS = t
 test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: under 7 minutes on 2 cores
-	@$(call make_all,$(programs_cuda) $(filter-out $(ASAN_ENOUGH:%=build/normal/%),$(call programs,normal)) \
+	@$(call make_all,$(programs_cuda) $(filter-out $(patsubst %,build/normal/%,$(ASAN_ENOUGH) $(MACHINES)),$(call programs,normal)) \
 	    $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
-	    $(TOOLS:%=build/tools/%) examples benches); \
-	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1,$(ASAN_ENOUGH)) $(call plan_portable,DT_TEST_QUICK=1) \
+	    $(TOOLS:%=build/tools/%) examples parse); \
+	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1,$(ASAN_ENOUGH) $(MACHINES)) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) $(plan_cuda) 'check-headers|DT_TEST_QUICK=1 tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
@@ -150,7 +150,7 @@ gpu_need_ptxas    = $(GPU_PARTS:%=build/gpu/kernels-%.o)
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
 gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
     $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance $(if $(gpu_all),test_conformance-b))
-gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(GPU_MORE) test_gpu_parallel-copies \
+gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(filter-out $(gpu_later),$(GPU_MORE)) test_gpu_parallel-copies \
     $(if $(gpu_all),gpu_paper))
 gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA) $(GPU_PARTS)'
 gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(gpu_archs)" $(gpu_need_ptxas)'
@@ -167,12 +167,15 @@ gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
 GPU_SEEDS         = 20
 gpu_first         = $(if $(filter 1,$(GPU_SEEDS)),$(gpu_short_$(1)),$(if $(gpu_once_$(1)),$(gpu_once_$(1)),all))
 gpu_half          = $(if $(3),'cuda/$(1)-seeds-$(2)|$(gpu_run) tests/gpu/seeds.sh "$(3)" build/gpu/$(1) $(gpu_short_$(1))')
-gpu_plan_trainers = $(foreach t,test_trainers $(GPU_MORE),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t)' \
+gpu_plan_trainers = $(foreach t,test_trainers $(filter-out $(gpu_later),$(GPU_MORE)),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t) $(gpu_filter_$(t))' \
         $(if $(call gpu_first,$(t)),'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) $(filter-out all,$(call gpu_first,$(t)))') \
         $(if $(gpu_short_$(t)),$(call gpu_half,$(t),a,$(shell seq -s " " 2 2 $(GPU_SEEDS))) \
             $(call gpu_half,$(t),b,$(shell seq -s " " 3 2 $(GPU_SEEDS))))) \
     'cuda/test_gpu_parallel-copies|$(gpu_run) $(gpu_regs) build/gpu/test_gpu_parallel-copies' \
     $(if $(gpu_all),'cuda/launches|LD_LIBRARY_PATH=build/gpu build/gpu/gpu_paper')
+# what `make test` leaves to test-cuda, and what it takes of a long one
+gpu_later                   = $(if $(filter t,$(GPU_PARTS)),test_refused)
+gpu_filter_test_gpu_ranks   = $(if $(filter t,$(GPU_PARTS)),--filter='nccl.*')
 gpu_once_test_gpu_ranks     = nccl.* ddp.*
 gpu_short_test_trainers     = trainers.f32 trainers.images_with_channels_last
 gpu_short_test_gpu_ranks    = ddp.conv_net_on_*
@@ -362,12 +365,16 @@ LONG          := test_conformance test_train test_plans test_mpi test_restart te
 # tests of ranks and of clocks, which run with nothing beside them
 ALONE         := $(filter test_harness test_progress test_comm test_join test_tcp test_mpi test_ddp test_feed test_choice \
     test_launch test_examples test_survive test_dtverify test_dtrun test_restart test_faults test_net test_syncnorm,$(TESTS))
+# tests of machines that are network namespaces: a target of their own
+MACHINES      := test_net
 # whose programs are other programs, or that take long under AddressSanitizer: there in test-all only
 ASAN_LATER    := test_mpi test_launch test_examples test_dtrun test_dtverify test_restart test_net test_choice test_pictures test_plans \
     test_survive test_faults test_sim test_comm test_join
 # what runs every kernel
 UBSAN         := test_conformance test_golden test_train test_optim
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
+test-machines: build/normal/test_net build/tools/dtrun ## ranks on several machines, which are network namespaces; needs root
+	@tests/run.sh $(foreach t,$(MACHINES),'normal/$(t)|alone: build/normal/$(t)')
 # these see private functions of one header: once in `make test`, under AddressSanitizer
 ASAN_ENOUGH   := test_pack $(filter-out $(ASAN_LATER) $(ALONE) test_reduce,$(OWN_IMPL))
 # plan,flavour,environment,that of the long ones,what is left out: what can run two at a time first
@@ -392,6 +399,11 @@ no_aslr        = $(if $(shell setarch -R true 2>/dev/null && echo y),setarch -R)
 build: $(call programs,normal) examples benches $(TOOLS:%=build/tools/%) ## tests, examples, benchmarks, tools, not run
 dtrun: build/tools/dtrun ## the launcher: build/tools/dtrun
 examples: $(EXAMPLES:%=build/examples/%)
+# benchmarks are only parsed in `make test`, with all warnings
+parse: $(BENCHES:%=build/parse/%.ok)
+build/parse/%.ok: bench/%.c $(HEADERS) $(wildcard bench/*.h)
+	@mkdir -p $(@D)
+	$(CC) -I. -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 benches: $(BENCHES:%=build/bench/%)
 
 # The library: the implementation of each header is an object of its own. A header is compiled as it is, as C.

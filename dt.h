@@ -1057,6 +1057,9 @@ static inline __attribute__((unused)) void dt__philox_block(uint64_t seed, uint6
 
 #if defined(DT_CORE_IMPLEMENTATION) && !defined(DT__CORE_IMPLEMENTED)
 #define DT__CORE_IMPLEMENTED
+#if defined(DT_STATIC) && !defined(DT__BASE_IMPLEMENTED)
+#error "dt.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_CORE_IMPLEMENTATION"
+#endif
 
 #include <fcntl.h>
 #include <sys/syscall.h>

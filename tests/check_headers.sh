@@ -81,7 +81,7 @@ compile() { # mode, source, object or "" (syntax only), more flags...
     $cc -std=$std $warn -O0 -I"$root" -x $lang "$src" "$@"
 }
 nvcc_compile() { # source, object
-    "$nvcc" -x cu -std=c++17 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -O0 -I"$root" -c "$1" -o "$2"
+    "$nvcc" -x cu -std=c++17 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -O0 -I"$root" -c "$1" -o "$2" "${@:3}"
 }
 
 # -------------------------------------------------------------------------------------------------- compile
@@ -105,8 +105,10 @@ source_of "$tmp/options.c" "dt.h" -- 'dt_tensor *f(dt_tensor *x); ' 'dt_tensor *
 for mode in "${modes[@]}"; do
     id=${mode// /_}
     case $mode in
-    gcc\ c11) check "dt.c, $mode, to code" compile "$mode" dt.c "$tmp/impl_$id.o" ;;
-    g++\ c++17 | clang\ c11) check "all implementations, $mode, to code" compile "$mode" "$tmp/impl_all.c" "$tmp/impl_$id.o" ;;
+    gcc\ c11) check "dt.c, $mode, to code" compile "$mode" dt.c "$tmp/impl_$id.o" -DDT_NO_AVX2 ;;
+    g++\ c++17) check "all implementations, $mode, to code" compile "$mode" "$tmp/impl_all.c" "$tmp/impl_$id.o" -DDT_NO_AVX2 ;;
+    clang\ c11) if [ -n "$DT_TEST_QUICK" ]; then check "all implementations, $mode" compile "$mode" "$tmp/impl_all.c" ""
+        else check "all implementations, $mode, to code" compile "$mode" "$tmp/impl_all.c" "$tmp/impl_$id.o"; fi ;;
     *) check "all implementations, $mode" compile "$mode" "$tmp/impl_all.c" "" ;;
     esac
     for h in $all; do
@@ -114,7 +116,7 @@ for mode in "${modes[@]}"; do
         case $mode in
         gcc\ c99 | g++\ c++20)
             check "$h implementation by its own macro, $mode" compile "$mode" "$tmp/plain_$h.c" "" "-DDT_$(part_of "$h")_IMPLEMENTATION"
-            [ "$mode" = "g++ c++20" ] || check "$h implementation alone, $mode" compile "$mode" "$tmp/impl_$h.c" "" ;;
+            [ "$mode" = "g++ c++20" ] || [ -n "$DT_TEST_QUICK" ] || check "$h implementation alone, $mode" compile "$mode" "$tmp/impl_$h.c" "" ;;
         *c99 | *++20) [ -n "$DT_TEST_QUICK" ] || check "$h implementation alone, $mode" compile "$mode" "$tmp/impl_$h.c" "" ;;
         esac
     done
@@ -127,7 +129,7 @@ if [ -n "$nvcc" ]; then
         [ -n "$DT_TEST_QUICK" ] || check "$h plain, nvcc" nvcc_compile "$tmp/plain_$h.c" "$tmp/plain_${h}_nvcc.o"
     done
     check "all plain, nvcc" nvcc_compile "$tmp/plain_all.c" "$tmp/plain_nvcc.o"
-    check "all implementations, nvcc, to code" nvcc_compile "$tmp/impl_all.c" "$tmp/impl_nvcc.o"
+    check "all implementations, nvcc, to code" nvcc_compile "$tmp/impl_all.c" "$tmp/impl_nvcc.o" -DDT_NO_AVX2
 fi
 for mode in "gcc gnu11" "g++ c++17" "clang gnu17" "clang++ gnu++20"; do
     command -v "${mode% *}" > /dev/null || continue
@@ -293,9 +295,12 @@ manual_program() { # the block deeper than its heading, up to the next heading
     ' "$1" > "$tmp/manual_$1.c"
     grep -q 'main' "$tmp/manual_$1.c" || { echo "no indented program under A COMPLETE PROGRAM"; return 1; }
     # shellcheck disable=SC2086
-    gcc -std=c11 -Wall -Wextra -Werror -O1 -I"$root" "$tmp/manual_$1.c" -o "$tmp/manual_$1" $libs &&
+    gcc -std=c11 -Wall -Wextra -Werror -O1 -I"$root" $manual "$tmp/manual_$1.c" $manual_lib -o "$tmp/manual_$1" $libs &&
         (mkdir -p "$tmp/cwd_$1" && cd "$tmp/cwd_$1" && timeout 120 "$tmp/manual_$1")
 }
+# quickly: linked with the library that the tests have; else each as one file, as the manual says
+manual='' manual_lib=''
+if [ -n "$DT_TEST_QUICK" ] && [ -f build/normal/libdt.a ]; then manual=-DDT_LINKED manual_lib=build/normal/libdt.a; fi
 for h in $all; do
     check "$h: the program in its manual compiles and runs" manual_program "$h"
 done
