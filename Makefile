@@ -369,14 +369,14 @@ ALONE         := $(filter test_harness test_progress test_comm test_join test_tc
 MACHINES      := test_net
 # whose programs are other programs, or that take long under AddressSanitizer: there in test-all only
 ASAN_LATER    := test_mpi test_launch test_examples test_dtrun test_dtverify test_restart test_net test_choice test_pictures test_plans \
-    test_survive test_faults test_sim test_comm test_join
+    test_survive test_faults test_sim test_comm test_join test_syncnorm test_harness test_tcp test_pack
 # what runs every kernel
 UBSAN         := test_conformance test_golden test_train test_optim
 TOGETHER      := $(filter-out $(ALONE),$(TESTS))
 test-machines: build/normal/test_net build/tools/dtrun ## ranks on several machines, which are network namespaces; needs root
 	@tests/run.sh $(foreach t,$(MACHINES),'normal/$(t)|alone: build/normal/$(t)')
 # these see private functions of one header: once in `make test`, under AddressSanitizer
-ASAN_ENOUGH   := test_pack $(filter-out $(ASAN_LATER) $(ALONE) test_reduce,$(OWN_IMPL))
+ASAN_ENOUGH   := $(filter-out $(ASAN_LATER) $(ALONE) test_reduce,$(OWN_IMPL))
 # plan,flavour,environment,that of the long ones,what is left out: what can run two at a time first
 plan           = $(foreach t,$(filter-out $(4),$(TOGETHER)),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
     $(foreach t,$(filter-out $(4),$(ALONE)),'$(1)/$(t)|alone: $(call line,$(1),$(2),$(3))')
