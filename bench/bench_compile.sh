@@ -17,11 +17,11 @@ best() { # name, limits (text), command...: best of the rounds; CPU and wall sec
     local name=$1 limit=$2
     shift 2
     for _ in $(seq "$rounds"); do
-        /usr/bin/time -f '%U %S %e %M' -o "$tmp/one" "$@" > "$tmp/log" 2>&1 || { echo "$name: failed"; tail -5 "$tmp/log"; return 1; }
-        tail -1 "$tmp/one"
+        if /usr/bin/time -f '%U %S %e %M' -o "$tmp/one" "$@" > "$tmp/log" 2>&1; then tail -1 "$tmp/one"
+        else echo "$name: failed" >&2 && tail -5 "$tmp/log" >&2; fi
     done | awk -v name="$name" -v limit="$limit" '
         { c = $1 + $2; if (NR == 1 || c < cpu) cpu = c; if (NR == 1 || $3 < wall) wall = $3; if ($4 > mem) mem = $4 }
-        END { printf "%-44s %6.1f s CPU %6.1f s wall %5.0f MB%s\n", name ":", cpu, wall, mem / 1024, limit ? "   " limit : "" }'
+        END { if (NR) printf "%-44s %6.1f s CPU %6.1f s wall %5.0f MB%s\n", name ":", cpu, wall, mem / 1024, limit ? "   " limit : "" }'
 }
 git clone -q . "$tmp/src" || exit 1
 library() { rm -rf "$tmp/src/build" && make -s -C "$tmp/src" -j2 CC="$1" CFLAGS="-O2 -std=c11" build/normal/libdt.a; }
@@ -39,7 +39,7 @@ if command -v clang > /dev/null && [ "$cc" != clang ]; then
     best "clang: examples/mnist.c as one file" "" clang -O2 -I. examples/mnist.c -o "$tmp/mnist" -lm -lpthread
 fi
 if [ -n "$nvcc" ]; then
-    best "nvcc: examples/mnist.c as one file" "" "$nvcc" -O2 -x cu -I. -c examples/mnist.c -o "$tmp/mnist.o"
+    best "nvcc: examples/mnist.c as one file" "" "$nvcc" -O2 -I. -c examples/mnist.c -o "$tmp/mnist.o"
 fi
 demo() { rm -rf "$tmp/clone" && git clone -q . "$tmp/clone" && make -s -C "$tmp/clone" demo; }
 export -f demo
