@@ -95,6 +95,7 @@ UTEST(files, others_are_refused_by_line)
     }
     EXPECT_TRUE(dt_costs_load(&t, dir) < 0 && dt_costs_load(&t, "/dev/zero") < 0);
     EXPECT_TRUE(dt_costs_load(&t, "/nowhere") < 0 && strstr(dt_comm_error(NULL), "/nowhere"));
+    EXPECT_STREQ(dt_comm_error(NULL), dt_plan_error());
 }
 
 /* ==================================================================================================== >>ranks */

@@ -221,6 +221,16 @@ static void in_place(team *t, dt_comm *c, int rank) /* memory of the communicato
     check(t, !dt_comm_alloc(c, (size_t)1 << 60), "too much", rank, 0);
     dt_comm_free(c);
 }
+UTEST(asking, what_a_communicator_was_made_with)
+{
+    dt_comm *c = dt_comm_init(.world = 1, .no_thread = true, .timeout = 7);
+    ASSERT_TRUE(c != NULL);
+    EXPECT_TRUE(dt_comm_options(c)->no_thread);
+    EXPECT_EQ(7.0, dt_comm_options(c)->timeout);
+    EXPECT_EQ(0, dt_comm_options(c)->backend);
+    EXPECT_EQ(0, dt_comm_free(c));
+    EXPECT_FALSE(dt_comm_options(NULL)->no_thread);
+}
 UTEST(allreduce, in_memory_of_the_communicator)
 {
     EXPECT_EQ(0, spawn("shm", 2, NULL, 20, in_place, NULL));

@@ -66,6 +66,7 @@ UTEST(values, bytes_become_floats_as_pytorch_computes_them)
     dt_end();
     dt_loader_free(in);
     in = dt_loader_new(s, .batch = 2); /* nothing asked for: 0..1 */
+    EXPECT_TRUE(dt_loader_dataset(in) == s && dt_loader_dataset(NULL) == NULL);
     ASSERT_TRUE(dt_loader_next(in, &b));
     EXPECT_EQ((float)image[1][5] / 255.0f, floats(b.x)[ITEM + 5]);
     dt_end();
