@@ -95,11 +95,11 @@ typedef struct dt_comm dt_comm; /* a communicator: ranks that do things together
    buffers of calls that had not ended: do not free them.
 
    GPUs: with .backend = DT_NCCL (dt_cuda.h, compiled with DT_USE_NCCL) buffers may be memory of a GPU, which NCCL moves;
-   those of the host go as ever, in the same communicator. A call on a GPU's memory comes behind what its thread has
+   those of the host move as without NCCL, in the same communicator. A call on a GPU's memory comes behind what its thread has
    queued on that GPU, and what the thread queues after it, or after dt_work_wait, comes behind the call: the host waits
    until all ranks have called it, not until it is done. So ranks that call different things, or do not come, get the
-   same errors as ever, and NCCL never sees them. There are allreduce, broadcast, reduce, reduce_scatter, allgather, send
-   and recv. A rank that dies, or a GPU that does not get on for the timeout, ends it on all ranks. The GPU is that of
+   same errors as on the host, and NCCL never sees them. There are allreduce, broadcast, reduce, reduce_scatter, allgather, send
+   and recv. A rank that dies, or a GPU that makes no progress for the timeout, ends it on all ranks. The GPU is that of
    the first buffer. .algo = "two_level" on several machines: NCCL inside each, the network of dt_comm.h across.
 
    A launcher may hand over DT_LISTEN_FD, the socket of .listen_fd, to rank 0, and DT_REPORT_FD, a datagram socket, to
@@ -770,8 +770,8 @@ static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
     int               status = s ? __atomic_load_n(&s->hall->status, __ATOMIC_ACQUIRE) : 0;
     if (status && dt__comm_ok(c)) dt__comm_failed((dt_comm *)(uintptr_t)c, status, s->hall->rank, s->hall->text);
 }
-/* Something was published. Who lies down at this moment may not see it, nor be seen: dt__shared_settle, before this
-   rank waits or leaves, looks again behind a fence, which would hold up the work here. */
+/* Something was published. A rank that goes to sleep now may miss this store, and this rank may miss its sleep flag:
+   dt__shared_settle checks again after a full fence, before this rank waits or leaves. A fence here would slow the work. */
 static inline __attribute__((unused)) void dt__shared_ring(dt__shared *s)
 {
     s->owed = true;
