@@ -3402,7 +3402,7 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
                      "all ranks have called it, but rank %d gets nothing from %s; is the way between them blocked?",
                      q->ask.asker, dt__who(w, first, who, sizeof who));
         else
-            snprintf(text + used, sizeof text - used, "all ranks have called it, but rank %d does not get on",
+            snprintf(text + used, sizeof text - used, "all ranks have called it, but rank %d makes no progress",
                      q->ask.asker);
     }
     dt__inquiry_end(w, q, first, text);

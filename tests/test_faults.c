@@ -985,9 +985,9 @@ static int flat_bad(const char *what, int n, flat then)
     flat    now;
     bool    bad;
     int64_t begin = utest_ns();
-    do { /* a thread that has ended is listed a moment longer, now or when `then` was taken: more is left over, less is not */
+    do { /* a thread that has ended is listed a moment longer, now or when `then` was taken */
         now = flat_now();
-        bad = now.fds > then.fds || now.threads > then.threads || now.files > then.files;
+        bad = now.fds != then.fds || now.threads > then.threads || now.files != then.files;
         bad = bad || (!instrumented() && now.rss > then.rss + 1024);
     } while (bad && utest_ns() - begin < 2000000000);
     if (bad)

@@ -120,7 +120,7 @@ typedef struct emu_handle { /* the first member of a library's own */
     int          device;
     cudaStream_t stream;
 } emu_handle;
-static inline void *emu_handle_of(void *handle, uint32_t magic) /* NULL: it is none of this library */
+static inline void *emu_handle_of(void *handle, uint32_t magic) /* NULL: this library did not make it */
 {
     return handle && ((emu_handle *)handle)->magic == magic ? handle : NULL;
 }
