@@ -133,7 +133,10 @@ DT__INSIDE const dt_kernel dt__portable_table[DT_K_COUNT], dt__avx2_table[DT_K_C
     (defined(DT_CPU_AVX2_IMPLEMENTATION) && !defined(DT__CPU_AVX2_IMPLEMENTED))
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <immintrin.h>
+#endif
+#if defined(DT__BUILT_AVX2) && (defined(DT_CPU_AVX2_IMPLEMENTATION) || !defined(DT_CPU_PARTS))
+#define DT__WANT_AVX2
+#include "dt_base.h"
 #endif
 #ifdef DT_USE_CBLAS
 #include <cblas.h>
@@ -403,12 +406,16 @@ extern "C" {
 #define DT__K(name) DT__PASTE3(dt__, DT__ISA, _##name)
 
 #if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_INSTANCES) && !defined(DT_NO_PORTABLE)
-DT__SLOW_BEGIN /* the fallback: what counts is that it compiles fast */
+#ifdef DT__BUILT_AVX2
+DT__FAIR_BEGIN /* only a fallback here: what counts is that it compiles fast */
+#endif
 #define DT__ISA portable
 #define DT__W 4
 #define DT__HAS_AVX2 0
 #include "dt_cpu.h"
-DT__SLOW_END
+#ifdef DT__BUILT_AVX2
+DT__FAIR_END
+#endif
 #endif
 
 #if defined(DT__BUILT_AVX2) && !defined(DT__CPU_AVX2_IMPLEMENTED) && \
@@ -3188,7 +3195,8 @@ static void DT__K(gemm_modes)(DT__K(gemm_job) *g, int64_t k, int shared)
 {
     int64_t mt = (g->m + g->tm - 1) / g->tm, nt = (g->n + g->tn - 1) / g->tn;
     int     near_b = g->b_k % 128 != 0 || k <= 64; /* rows a multiple of 512 bytes apart fall on each other in L1 */
-    if (g->adt == DT_F32 && (g->flip || g->n <= 48 || g->m * k <= 8192)) g->amode = DT__K(GEMM_DIRECT);
+    int     near_a = g->n <= 48 || (g->m * k <= 8192 && g->n < 4096); /* packing would cost more than it saves */
+    if (g->adt == DT_F32 && (g->flip || near_a)) g->amode = DT__K(GEMM_DIRECT);
     else g->amode = nt > 1 && shared ? DT__K(GEMM_SHARED) : DT__K(GEMM_OWN);
     if (g->bdt == DT_F32 && g->b_n == 1 && (g->m <= 12 || (g->m <= 72 && near_b))) g->bmode = DT__K(GEMM_DIRECT);
     else g->bmode = mt > 1 && shared ? DT__K(GEMM_SHARED) : DT__K(GEMM_OWN);

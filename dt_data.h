@@ -2659,7 +2659,8 @@ DT__SLOW_END
    ToTensor and Normalize compute, bit for bit; or, eight at a time, through arithmetic that was found to give the
    table's bits for all 256 bytes. */
 #if defined(__x86_64__) && !defined(DT_NO_AVX2)
-#include <immintrin.h>
+#define DT__WANT_AVX2
+#include "dt_base.h"
 #define DT__TF_AVX2 1
 #else
 #define DT__TF_AVX2 0
