@@ -59,7 +59,7 @@ help: ## this list
 # ---------------------------------------------------------------------------------------------------- run
 demo: ## train a conv net on the digits in data/ with two processes, under a minute
 	@$(MAKE) -s -j$(JOBS) --no-print-directory build/examples/mnist
-	build/examples/mnist --gpus 2 --data data/digits --epochs 12 --batch 50 --svg build/demo.svg --csv build/demo.csv
+	build/examples/mnist --nproc 2 --data data/digits --epochs 12 --batch 50 --svg build/demo.svg --csv build/demo.csv
 	@echo "the loss curve: build/demo.svg"
 
 test: GPU_SEEDS = 1

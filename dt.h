@@ -1,4 +1,4 @@
-/* dt.h - v0.1.0 - tensors, autograd and ops, on any device that fills the backend table */
+/* dt.h - v0.2.0 - tensors, autograd and ops, on any device that fills the backend table */
 /*
 DO THIS
 
@@ -16,10 +16,10 @@ A COMPLETE PROGRAM
 
     int main(void)
     {
-        dt_seed(1);
+        dt_manual_seed(1);
         dt_tensor *p[4] = {
-            dt_param(dt_uniform(-1, 1, DT_SHAPE(16, 2))), dt_param(dt_zeros(DT_SHAPE(16))),
-            dt_param(dt_uniform(-0.25, 0.25, DT_SHAPE(1, 16))), dt_param(dt_zeros(DT_SHAPE(1))),
+            dt_set_requires_grad(dt_uniform(-1, 1, DT_SHAPE(16, 2))), dt_set_requires_grad(dt_zeros(DT_SHAPE(16))),
+            dt_set_requires_grad(dt_uniform(-0.25, 0.25, DT_SHAPE(1, 16))), dt_set_requires_grad(dt_zeros(DT_SHAPE(1))),
         };
         dt_block all;
         dt_pack(&all, p, 4);
@@ -100,9 +100,9 @@ MACROS
 MEMORY
 
     A tensor made by any call belongs to the thread's current step; dt_end() gives all of them back, and the tape with
-    them. dt_keep() takes a tensor out of the step, dt_free() gives a kept one back. dt_param() keeps. Views share
+    them. dt_keep() takes a tensor out of the step, dt_free() gives a kept one back. dt_set_requires_grad() keeps. Views share
     memory; it lives as long as any of them. Freed memory is kept by size for the next tensors: after the first steps
-    a step makes no malloc. dt_trim() gives the cache back, dt_stats() tells.
+    a step makes no malloc. dt_empty_cache() gives the cache back, dt_stats() tells.
 
 ERRORS
 
@@ -143,7 +143,7 @@ LICENCE
 #ifndef DT_H_INCLUDED
 #define DT_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -164,7 +164,7 @@ typedef struct dt_memory_stats {
 DT_API dt_memory_stats dt_stats(void);
 DT_API void            dt_stats_reset(void); /* peak := live */
 /* give every cached byte back: this thread's pools and all devices' caches */
-DT_API void            dt_trim(void);
+DT_API void            dt_empty_cache(void);
 
 /* ---------------------------------------------------------------------------------------------------- >>tensors */
 typedef struct dt_tensor dt_tensor;
@@ -175,11 +175,11 @@ typedef struct dt_make_opts {
     int        dt__first DT_D;
     dt_dtype   dtype DT_D;  /* default DT_F32 */
     dt_device *device DT_D; /* default dt_default_device() */
-    dt_rng    *rng DT_D;    /* default: the thread's generator (dt_seed) */
+    dt_rng    *rng DT_D;    /* default: the thread's generator (dt_manual_seed) */
 } dt_make_opts;
 
 /* A tensor made by any call belongs to the thread's current step and lives until dt_end() (or dt_step). dt_keep takes
-   it out of the step; whoever keeps frees. dt_param keeps as well. dt_free of a step's tensor gives it back early. */
+   it out of the step; whoever keeps frees. dt_set_requires_grad keeps as well. dt_free of a step's tensor gives it back early. */
 DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts)); /* copies */
 DT_API dt_tensor *dt_empty_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
 DT_API dt_tensor *dt_zeros_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
@@ -208,16 +208,16 @@ DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o DT_OPT0(dt_make_opt
    dense, row-major, changed by what changes the tensor. release(user) is called once, when the last tensor on it has
    gone, on whatever thread that happens. Data that is not aligned to its element size is copied and released at once
    (CPU only). After a failure data stays the caller's: release is not called. */
-typedef struct dt_adopt_opts {
+typedef struct dt_from_blob_opts {
     int        dt__first DT_D;
     dt_dtype   dtype DT_D;  /* default DT_F32 */
     dt_device *device DT_D; /* whose memory it is; default dt_cpu() */
     void (*release)(void *user) DT_D; /* default: nobody is told */
     void      *user DT_D;
-} dt_adopt_opts;
-DT_API dt_tensor *dt_adopt_with(void *data, dt_shape shape, dt_adopt_opts o DT_OPT0(dt_adopt_opts));
+} dt_from_blob_opts;
+DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opts o DT_OPT0(dt_from_blob_opts));
 #ifdef DT__LIT
-#define dt_adopt(data, ...) dt_adopt_with(data, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_adopt_opts, __VA_ARGS__, ))
+#define dt_from_blob(data, ...) dt_from_blob_with(data, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_from_blob_opts, __VA_ARGS__, ))
 #endif
 
 DT_API dt_tensor *dt_keep(dt_tensor *t); /* returns t */
@@ -227,7 +227,7 @@ DT_API void       dt_end(void); /* end the step: its tensors and its tape are gi
 /* Asking. NULL answers 0 (or an empty shape) without an error. */
 DT_API dt_shape   dt_shape_of(const dt_tensor *t);
 DT_API int        dt_ndim(const dt_tensor *t);
-DT_API int64_t    dt_dim(const dt_tensor *t, int i); /* negative i counts from the end */
+DT_API int64_t    dt_size(const dt_tensor *t, int i); /* negative i counts from the end */
 DT_API int64_t    dt_stride(dt_tensor *t, int i);    /* in elements */
 DT_API int64_t    dt_numel(const dt_tensor *t);
 DT_API size_t     dt_nbytes(const dt_tensor *t);
@@ -273,7 +273,7 @@ struct dt_rng {
     uint64_t seed;
     uint64_t philox_offset;   /* dropout: counters used so far, in units of 4 draws */
 };
-DT_API void     dt_seed(uint64_t seed); /* the thread's generator; it starts with seed 0 */
+DT_API void     dt_manual_seed(uint64_t seed); /* the thread's generator; it starts with seed 0 */
 DT_API dt_rng  *dt_rng_default(void);   /* the thread's generator: copy the struct to save, assign it to restore */
 /* r NULL: the thread's generator */
 DT_API void     dt_rng_seed(dt_rng *r, uint64_t seed);
@@ -285,7 +285,7 @@ DT_API void     dt_rng_randperm(dt_rng *r, int64_t *out, int64_t n);
 DT_API void     dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4]); /* Philox4x32-10 */
 
 /* ---------------------------------------------------------------------------------------------------- >>autograd */
-DT_API dt_tensor *dt_param(dt_tensor *t); /* keeps t and makes it a leaf that gets a gradient; returns t */
+DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t); /* keeps t and makes it a leaf that gets a gradient; returns t */
 DT_API bool       dt_requires_grad(const dt_tensor *t);
 DT_API dt_tensor *dt_grad(dt_tensor *t);        /* the gradient, or NULL when there is none yet (no error) */
 DT_API void       dt_retain_grad(dt_tensor *t); /* keep the gradient of a value that is not a leaf */
@@ -293,7 +293,7 @@ DT_API void       dt_zero_grad(dt_tensor *t);   /* the next backward starts from
 DT_API dt_tensor *dt_detach(dt_tensor *t);
 DT_API void       dt_no_grad_begin(void); /* nests */
 DT_API void       dt_no_grad_end(void);
-DT_API bool       dt_grad_enabled(void);
+DT_API bool       dt_is_grad_enabled(void);
 
 /* Autocast: ops of this thread choose the dtype they compute in. Inputs of matmul, linear, conv2d and attention are cast
    to 'dtype' (a parameter once a step: the cast is remembered); inputs of pow, exp, log, rdiv_scalar, softplus, gelu,
@@ -387,7 +387,7 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b); /* cond
 
 typedef struct dt_reduce_opts {
     int      dt__first DT_D;
-    uint32_t dims DT_D;    /* DT_DIMS(...); default: all */
+    uint32_t dims DT_D;    /* DT_DIM(i) | DT_DIM(j) ...; default: all */
     bool     keepdim DT_D; /* leave the reduced dimensions as 1 */
     bool     biased DT_D;  /* dt_var: divide by n, not n-1 */
 } dt_reduce_opts;
@@ -396,16 +396,16 @@ typedef struct dt_reduce_opts {
 DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 /* gradient shared by ties (amax) */
-DT_API dt_tensor *dt_max_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
-DT_API dt_tensor *dt_min_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
+DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 /* one dimension or all; i64 */
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 #ifdef DT__LIT
 #define dt_sum(...) dt_sum_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_mean(...) dt_mean_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
-#define dt_max(...) dt_max_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
-#define dt_min(...) dt_min_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_amax(...) dt_amax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#define dt_amin(...) dt_amin_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_var(...) dt_var_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_argmax(...) dt_argmax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #endif
@@ -451,7 +451,7 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
 
 typedef struct dt_batch_norm_opts {
     int        dt__first DT_D;
-    bool       train DT_D;    /* batch statistics, and running ones updated; default: evaluation */
+    bool       eval DT_D;     /* use the running statistics; default: those of the batch, and update the running ones */
     double     eps DT_D;      /* default 1e-5 */
     double     momentum DT_D; /* default 0.1: new = 0.9 old + 0.1 batch, unbiased variance */
     dt_act     act DT_D;      /* fused behind: none or relu */
@@ -462,7 +462,7 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
                                         dt_tensor *running_var, dt_batch_norm_opts o DT_OPT0(dt_batch_norm_opts));
 typedef struct dt_norm_opts {
     int    dt__first DT_D;
-    int    dims DT_D;  /* trailing dimensions normalised; default 1 */
+    int    normalized_dims DT_D; /* the last dimensions, which are normalised together; default 1 */
     double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms) */
 } dt_norm_opts;
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias,
@@ -477,12 +477,12 @@ DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out,
 /* pads: before and after the last dimension, then the one before it ... (torch.nn.functional.pad, constant) */
 DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double value);
 
-typedef struct dt_dropout_opts {
+typedef struct dt_op_dropout_opts {
     int     dt__first DT_D;
     bool    eval DT_D; /* give x back */
     dt_rng *rng DT_D;  /* default: the thread's generator */
-} dt_dropout_opts;
-DT_API dt_tensor *dt_dropout_with(dt_tensor *x, double p, dt_dropout_opts o DT_OPT0(dt_dropout_opts));
+} dt_op_dropout_opts;
+DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts o DT_OPT0(dt_op_dropout_opts));
 
 typedef enum dt_reduction { DT_MEAN = 0, DT_SUM, DT_NONE } dt_reduction;
 typedef struct dt_loss_opts {
@@ -522,7 +522,7 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
     dt_op_layer_norm_with(x, weight, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_norm_opts, __VA_ARGS__, ))
 #define dt_op_rms_norm(x, ...) \
     dt_op_rms_norm_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_norm_opts, __VA_ARGS__, ))
-#define dt_dropout(x, ...) dt_dropout_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_dropout_opts, __VA_ARGS__, ))
+#define dt_op_dropout(x, ...) dt_op_dropout_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_dropout_opts, __VA_ARGS__, ))
 #define dt_cross_entropy(x, ...) \
     dt_cross_entropy_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
 #define dt_nll_loss(x, ...) dt_nll_loss_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
@@ -542,11 +542,11 @@ DT_API dt_device  *dt_default_device(void);          /* the thread's; starts as 
 DT_API void        dt_set_default_device(dt_device *dev); /* NULL: dt_cpu() */
 DT_API const char *dt_device_name(const dt_device *dev);
 /* wait for everything given to the device; NULL: the default one */
-DT_API dt_status   dt_sync(dt_device *dev);
+DT_API dt_status   dt_synchronize(dt_device *dev);
 /* ops the device lacks run on the CPU, counted in dt_stats */
 DT_API void        dt_allow_fallback(dt_device *dev, bool yes);
-DT_API void        dt_set_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
-DT_API int         dt_threads(void);
+DT_API void        dt_set_num_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
+DT_API int         dt_get_num_threads(void);
 DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: what runs (DT_CPU_ISA forces one) */
 
 /* ---------------------------------------------------------------------------------------------------- >>trace
@@ -1090,7 +1090,7 @@ static void dt__thread_end(void *unused)
     (void)unused;
     dt_end();
     dt__trace_leave(&dt__tls, true);
-    dt_trim();
+    dt_empty_cache();
 }
 static pthread_key_t dt__thread_key;
 static void          dt__make_key(void) { pthread_key_create(&dt__thread_key, dt__thread_end); }
@@ -1099,7 +1099,7 @@ static void          dt__register_thread(dt__ctx *t)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (t->registered) return;
     pthread_once(&once, dt__make_key);
-    dt__alloc_on_change(dt_trim);
+    dt__alloc_on_change(dt_empty_cache);
     pthread_setspecific(dt__thread_key, t);
     t->registered = 1;
 }
@@ -1109,10 +1109,10 @@ DT__INSIDE int dt__push(dt__list *l, void *p) /* 0 or DT_ERR_MEMORY */
     if (l->n == l->cap) {
         dt__register_thread(&dt__tls);
         int64_t cap = l->cap ? 2 * l->cap : 256;
-        void  **at = (void **)dt_alloc((size_t)cap * sizeof(void *));
+        void  **at = (void **)dt_mem_alloc((size_t)cap * sizeof(void *));
         if (!at) return dt_fail(DT_ERR_MEMORY, "dt: out of memory for %" PRId64 " list entries", cap);
         if (l->n) memcpy(at, l->at, (size_t)l->n * sizeof(void *));
-        dt_dealloc(l->at, (size_t)l->cap * sizeof(void *));
+        dt_mem_free(l->at, (size_t)l->cap * sizeof(void *));
         l->at = at;
         l->cap = cap;
     }
@@ -1121,7 +1121,7 @@ DT__INSIDE int dt__push(dt__list *l, void *p) /* 0 or DT_ERR_MEMORY */
 }
 DT__INSIDE void dt__list_free(dt__list *l)
 {
-    dt_dealloc(l->at, (size_t)l->cap * sizeof(void *));
+    dt_mem_free(l->at, (size_t)l->cap * sizeof(void *));
     memset(l, 0, sizeof *l);
 }
 
@@ -1131,12 +1131,12 @@ DT_API void *dt_scratch(size_t nbytes)
     if (nbytes > t->scratch_nbytes) {
         dt__register_thread(t);
         size_t want = nbytes + nbytes / 4 + 4096;
-        void  *p = want > nbytes ? dt_alloc(want) : NULL;
+        void  *p = want > nbytes ? dt_mem_alloc(want) : NULL;
         if (!p) {
             dt_fail(DT_ERR_MEMORY, "dt: out of memory for %zu bytes of scratch", nbytes);
             return NULL;
         }
-        dt_dealloc(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
+        dt_mem_free(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
         t->scratch = p;
         t->scratch_nbytes = want - 64;
     }
@@ -1168,7 +1168,7 @@ DT__INSIDE void dt__device_init(dt_device *d, const dt_backend *be, int index, v
     d->index = index;
     snprintf(d->name, sizeof d->name, index < 0 ? "%s" : "%s:%d", be->name, index);
     pthread_mutex_init(&d->lock, NULL);
-    dt__alloc_on_change(dt_trim);
+    dt__alloc_on_change(dt_empty_cache);
     pthread_mutex_lock(&dt__global.lock);
     d->next = dt__global.devices;
     dt__global.devices = d;
@@ -1180,7 +1180,7 @@ DT_API dt_device *dt_device_new(const dt_backend *be, int index, void *impl)
         dt_fail(DT_ERR_ARG, "dt_device_new: a backend needs name, alloc, free, upload, download and wait");
         return NULL;
     }
-    dt_device *d = (dt_device *)dt_alloc(sizeof *d);
+    dt_device *d = (dt_device *)dt_mem_alloc(sizeof *d);
     if (!d) {
         dt_fail(DT_ERR_MEMORY, "dt_device_new: out of memory");
         return NULL;
@@ -1197,13 +1197,13 @@ DT__INSIDE void dt__device_trim(dt_device *d)
             d->cache[c] = s->next;
             __atomic_sub_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
             d->be->free(d, s->ptr, s->nbytes);
-            dt_dealloc(s, sizeof *s);
+            dt_mem_free(s, sizeof *s);
         }
     }
     while (d->spare) {
         dt__storage *s = d->spare;
         d->spare = s->next;
-        dt_dealloc(s, sizeof *s);
+        dt_mem_free(s, sizeof *s);
     }
     pthread_mutex_unlock(&d->lock);
 }
@@ -1211,7 +1211,7 @@ DT_API dt_status dt_device_free(dt_device *dev)
 {
     if (!dev) return DT_OK;
     if (dev == dt_cpu()) return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_free: the CPU stays");
-    dt_sync(dev);
+    dt_synchronize(dev);
     dt__device_trim(dev);
     if (__atomic_load_n(&dev->storages, __ATOMIC_RELAXED))
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_free: %" PRId64 " tensors live on %s; free them first",
@@ -1225,7 +1225,7 @@ DT_API dt_status dt_device_free(dt_device *dev)
     pthread_mutex_unlock(&dt__global.lock);
     if (dt__tls.device == dev) dt__tls.device = NULL;
     pthread_mutex_destroy(&dev->lock);
-    dt_dealloc(dev, sizeof *dev);
+    dt_mem_free(dev, sizeof *dev);
     return DT_OK;
 }
 DT_API void             *dt_device_impl(const dt_device *dev) { return dev ? dev->impl : NULL; }
@@ -1237,7 +1237,7 @@ DT_API void              dt_allow_fallback(dt_device *dev, bool yes)
 {
     if (dev) dev->fallback = yes;
 }
-DT_API dt_status dt_sync(dt_device *dev)
+DT_API dt_status dt_synchronize(dt_device *dev)
 {
     if (!dev) dev = dt_default_device();
     return (dt_status)dev->be->wait(dev, NULL);
@@ -1337,14 +1337,14 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     if (s) {
         __atomic_sub_fetch(&dt__global.cached, rounded, __ATOMIC_RELAXED);
     } else {
-        s = (dt__storage *)dt_alloc(sizeof *s);
+        s = (dt__storage *)dt_mem_alloc(sizeof *s);
         void *ptr = s ? dev->be->alloc(dev, rounded) : NULL;
         if (s && !ptr) { /* give the cache back and try once more */
             dt__device_trim(dev);
             ptr = dev->be->alloc(dev, rounded);
         }
         if (!ptr) {
-            dt_dealloc(s, sizeof *s);
+            dt_mem_free(s, sizeof *s);
             dt__out_of_memory(dev, nbytes);
             return NULL;
         }
@@ -1463,7 +1463,7 @@ static dt_tensor *dt__handle_new(void)
         ctx->free_tensors = t->next;
     } else {
         dt__register_thread(ctx);
-        t = (dt_tensor *)dt_alloc(sizeof *t);
+        t = (dt_tensor *)dt_mem_alloc(sizeof *t);
         if (!t) {
             dt_fail(DT_ERR_MEMORY, "dt: out of memory for a tensor handle");
             return NULL;
@@ -1624,19 +1624,19 @@ DT_API void dt_stats_reset(void)
     __atomic_store_n(&dt__global.peak, __atomic_load_n(&dt__global.live, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 static void dt__trim_nodes(dt__ctx *t);
-DT_API void dt_trim(void)
+DT_API void dt_empty_cache(void)
 {
     dt__ctx *t = &dt__tls;
     while (t->free_tensors) {
         dt_tensor *x = t->free_tensors;
         t->free_tensors = x->next;
-        dt_dealloc(x, sizeof *x);
+        dt_mem_free(x, sizeof *x);
     }
     dt__trim_nodes(t);
     dt__trace_leave(t, false);
     if (t->step.n == 0) dt__list_free(&t->step);
     if (t->tape.n == 0) dt__list_free(&t->tape);
-    dt_dealloc(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
+    dt_mem_free(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
     t->scratch = NULL;
     t->scratch_nbytes = 0;
     pthread_mutex_lock(&dt__global.lock);
@@ -2142,7 +2142,7 @@ static dt__tbuf *dt__trace_join(void)
     char      label[32] = "", *p = label;
     if (!b) {
         dt__register_thread(&dt__tls);
-        b = (dt__tbuf *)dt_alloc(sizeof *b);
+        b = (dt__tbuf *)dt_mem_alloc(sizeof *b);
         if (!b) return NULL; /* the trace lacks this thread's events until there is memory */
         memset(b, 0, offsetof(dt__tbuf, text));
     }
@@ -2182,7 +2182,7 @@ DT__INSIDE dt__tbuf *dt__trace_buf(void)
     dt__tbuf *b = dt__trace_mine();
     return b ? b : dt_tracing() ? dt__trace_join() : NULL;
 }
-/* The thread's chunk goes: when the thread ends, or in dt_trim when no trace runs. */
+/* The thread's chunk goes: when the thread ends, or in dt_empty_cache when no trace runs. */
 static void dt__trace_leave(dt__ctx *t, bool ends)
 {
     dt__tbuf *b = t->trace;
@@ -2196,7 +2196,7 @@ static void dt__trace_leave(dt__ctx *t, bool ends)
         }
     pthread_mutex_unlock(&dt__trace.lock);
     t->trace = NULL;
-    dt_dealloc(b, sizeof *b);
+    dt_mem_free(b, sizeof *b);
 }
 
 /* ---- events */
@@ -2512,7 +2512,7 @@ static int dt__fallback(dt_device *dev, const dt_call *c)
     for (int i = 0; i < n && !rc; i++) {
         dt_view *v = i < c->nout ? &local.out[i] : &local.in[i - c->nout];
         if (v->ndim < 0 || !(len[i] = dt__view_span(v))) continue;
-        mem[i] = dt_alloc(len[i] + 64);
+        mem[i] = dt_mem_alloc(len[i] + 64);
         if (!mem[i]) {
             rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of a copy for the CPU",
                          dt_kernel_name(c->op), len[i]);
@@ -2526,7 +2526,7 @@ static int dt__fallback(dt_device *dev, const dt_call *c)
     if (!rc) rc = dt_cpu()->be->kernel[c->op](dt_cpu(), &local);
     for (int i = 0; i < c->nout && !rc; i++)
         if (mem[i]) rc = dev->be->upload(dev, c->stream, c->out[i].data, local.out[i].data, len[i]);
-    for (int i = 0; i < n; i++) dt_dealloc(mem[i], len[i] + 64);
+    for (int i = 0; i < n; i++) dt_mem_free(mem[i], len[i] + 64);
     __atomic_add_fetch(&dt__global.fallbacks, 1, __ATOMIC_RELAXED);
     return rc;
 }
@@ -2679,10 +2679,10 @@ DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, in
     dt__storage *s = dev->spare;
     if (s) dev->spare = s->next;
     pthread_mutex_unlock(&dev->lock);
-    if (!s) s = (dt__storage *)dt_alloc(sizeof *s);
+    if (!s) s = (dt__storage *)dt_mem_alloc(sizeof *s);
     dt_tensor *t = s ? dt__handle_new() : NULL;
     if (!t) {
-        dt_dealloc(s, sizeof *s);
+        dt_mem_free(s, sizeof *s);
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for a storage", call);
         return NULL;
     }
@@ -2704,22 +2704,22 @@ DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, in
     dt__dense_strides(t->stride, shape, ndim);
     return t;
 }
-DT_API dt_tensor *dt_adopt_with(void *data, dt_shape shape, dt_adopt_opts o)
+DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opts o)
 {
     dt_make_opts make;
     memset((void *)&make, 0, sizeof make);
     make.dtype = o.dtype;
     make.device = o.device ? o.device : dt_cpu();
-    if (dt__err.code != DT_OK || !dt__make_ok("dt_adopt", shape, o.dtype)) return NULL;
+    if (dt__err.code != DT_OK || !dt__make_ok("dt_from_blob", shape, o.dtype)) return NULL;
     int64_t n = dt__count(shape.dim, shape.ndim, dt__dtype_size[o.dtype]);
     if (!data && n > 0) {
-        dt_fail(DT_ERR_ARG, "dt_adopt: data is NULL for shape %s", dt__shape_text(shape.dim, shape.ndim));
+        dt_fail(DT_ERR_ARG, "dt_from_blob: data is NULL for shape %s", dt__shape_text(shape.dim, shape.ndim));
         return NULL;
     }
     dt_tensor *t;
     if (n > 0 && (uintptr_t)data % dt__dtype_size[o.dtype]) {
         if (make.device != dt_cpu()) {
-            dt_fail(DT_ERR_ARG, "dt_adopt: the data on %s is not aligned to its elements of %d bytes",
+            dt_fail(DT_ERR_ARG, "dt_from_blob: the data on %s is not aligned to its elements of %d bytes",
                     make.device->name, (int)dt__dtype_size[o.dtype]);
             return NULL;
         }
@@ -2728,7 +2728,7 @@ DT_API dt_tensor *dt_adopt_with(void *data, dt_shape shape, dt_adopt_opts o)
         return t;
     }
     if (n > 0 && make.device->be->adopts && make.device->be->adopts(make.device, data)) return NULL;
-    t = dt__give(dt__adopt("dt_adopt", make.device, data, o.dtype, shape.dim, shape.ndim));
+    t = dt__give(dt__adopt("dt_from_blob", make.device, data, o.dtype, shape.dim, shape.ndim));
     if (!t) return NULL;
     t->st->release = o.release;
     t->st->user = o.user;
@@ -2778,7 +2778,7 @@ DT_API dt_rng *dt_rng_default(void)
     }
     return &t->rng;
 }
-DT_API void dt_seed(uint64_t seed) { dt_rng_seed(dt_rng_default(), seed); }
+DT_API void dt_manual_seed(uint64_t seed) { dt_rng_seed(dt_rng_default(), seed); }
 
 static dt_tensor *dt__random(const char *call, int normal, double a, double b, dt_shape shape, dt_make_opts o)
 {
@@ -2795,14 +2795,14 @@ static dt_tensor *dt__random(const char *call, int normal, double a, double b, d
     if (!t) return NULL;
     dt_rng *r = o.rng ? o.rng : dt_rng_default();
     size_t  nbytes = (size_t)t->numel * sizeof(float);
-    float  *host = (float *)dt_alloc(nbytes);
+    float  *host = (float *)dt_mem_alloc(nbytes);
     if (!host) return dt__finish(t, dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes", call, nbytes));
     if (normal)
         dt_rng_normal(r, host, t->numel, a, b);
     else
         dt_rng_uniform(r, host, t->numel, a, b);
     int rc = dt__upload(t, host);
-    dt_dealloc(host, nbytes);
+    dt_mem_free(host, nbytes);
     if (rc || o.dtype == DT_F32) return dt__finish(t, rc);
     dt_tensor *h = dt__new_like(call, t, o.dtype);
     rc = h ? dt__copy_to(h, t, 0) : DT_ERR_MEMORY;
@@ -2830,11 +2830,11 @@ DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o)
     dt_tensor *t = dt__make("dt_randperm", s, o, dtype);
     if (!t) return NULL;
     size_t   nbytes = (size_t)n * sizeof(int64_t);
-    int64_t *host = (int64_t *)dt_alloc(nbytes);
+    int64_t *host = (int64_t *)dt_mem_alloc(nbytes);
     if (!host) return dt__finish(t, dt_fail(DT_ERR_MEMORY, "dt_randperm: out of memory for %zu bytes", nbytes));
     dt_rng_randperm(o.rng ? o.rng : dt_rng_default(), host, n);
     int rc = dt__upload(t, host);
-    dt_dealloc(host, nbytes);
+    dt_mem_free(host, nbytes);
     return dt__finish(t, rc);
 }
 
@@ -2850,9 +2850,9 @@ DT_API dt_shape dt_shape_of(const dt_tensor *t)
     return s;
 }
 DT_API int     dt_ndim(const dt_tensor *t) { return dt__alive(t) ? t->ndim : 0; }
-DT_API int64_t dt_dim(const dt_tensor *t, int i)
+DT_API int64_t dt_size(const dt_tensor *t, int i)
 {
-    if (!dt__alive(t) || !dt__dim_ok("dt_dim", &i, t->ndim)) return 0;
+    if (!dt__alive(t) || !dt__dim_ok("dt_size", &i, t->ndim)) return 0;
     return t->shape[i];
 }
 DT_API int64_t dt_stride(dt_tensor *t, int i)
@@ -2923,14 +2923,14 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
     dt_tensor *d = dt__dense(call, x);
     dt_tensor *y = d ? dt__new(call, dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN) : NULL;
     size_t     nbytes = (size_t)x->numel * dt__dtype_size[x->dtype];
-    void      *host = y ? dt_alloc(nbytes) : NULL;
+    void      *host = y ? dt_mem_alloc(nbytes) : NULL;
     int        rc = DT_ERR_MEMORY;
     if (host)
         rc = dt__download(d, host) || dt__upload(y, host);
     else if (y)
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes between %s and %s", call, nbytes, x->st->dev->name,
                 dev->name);
-    dt_dealloc(host, nbytes);
+    dt_mem_free(host, nbytes);
     dt__unref(d);
     if (rc) {
         dt__unref(y);
@@ -3075,14 +3075,14 @@ DT_API size_t dt_to_string(dt_tensor *t, char *buf, size_t nbytes)
     if (!t || !dt__ok("dt_to_string", "t", t)) return 0;
     size_t     size = (size_t)t->numel * dt__dtype_size[t->dtype];
     dt_tensor *d = dt__dense("dt_to_string", t);
-    void      *host = d ? dt_alloc(size) : NULL;
+    void      *host = d ? dt_mem_alloc(size) : NULL;
     if (d && !host) dt_fail(DT_ERR_MEMORY, "dt_to_string: out of memory for %zu bytes", size);
     dt__text_out o = { buf, buf ? nbytes : 0, 0 };
     if (host && !dt__download(d, host)) {
         dt__text_style s = dt__choose_style(host, t->dtype, t->numel);
         dt__emit_tensor(&o, &s, host, t->shape, t->ndim, 0, t->numel, 0);
     }
-    dt_dealloc(host, size);
+    dt_mem_free(host, size);
     dt__unref(d);
     return o.len;
 }
@@ -3091,14 +3091,14 @@ DT_API void dt_print(dt_tensor *t)
     if (!t) return;
     size_t n = dt_to_string(t, NULL, 0);
     if (dt__err.code != DT_OK) return;
-    char *buf = (char *)dt_alloc(n + 1);
+    char *buf = (char *)dt_mem_alloc(n + 1);
     if (!buf) {
         dt_fail(DT_ERR_MEMORY, "dt_print: out of memory for %zu bytes", n + 1);
         return;
     }
     dt_to_string(t, buf, n + 1);
     printf("%s\n", buf);
-    dt_dealloc(buf, n + 1);
+    dt_mem_free(buf, n + 1);
 }
 DT__SLOW_END
 
@@ -3117,7 +3117,7 @@ static void dt__node_release(dt__node *n)
 {
     for (int i = 0; i < n->nin; i++) dt__unref(n->in[i]);
     for (int i = 0; i < n->nsaved; i++) dt__unref(n->saved[i]);
-    if (n->in != n->few) dt_dealloc(n->in, (size_t)n->nin * sizeof *n->in);
+    if (n->in != n->few) dt_mem_free(n->in, (size_t)n->nin * sizeof *n->in);
     n->in = n->few;
     n->nin = n->nsaved = 0;
     n->done = 1;
@@ -3127,7 +3127,7 @@ static void dt__trim_nodes(dt__ctx *t)
     while (t->free_nodes) {
         dt__node *n = t->free_nodes;
         t->free_nodes = n->next;
-        dt_dealloc(n, sizeof *n);
+        dt_mem_free(n, sizeof *n);
     }
 }
 DT_API void dt_end(void)
@@ -3180,12 +3180,12 @@ static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn
     if (n)
         t->free_nodes = n->next;
     else
-        n = (dt__node *)dt_alloc(sizeof *n);
+        n = (dt__node *)dt_mem_alloc(sizeof *n);
     dt_tensor **many = NULL;
-    if (n && nin > DT__NODE_IN) many = (dt_tensor **)dt_alloc((size_t)nin * sizeof *many);
+    if (n && nin > DT__NODE_IN) many = (dt_tensor **)dt_mem_alloc((size_t)nin * sizeof *many);
     if (!n || (nin > DT__NODE_IN && !many) || dt__push(&t->tape, n)) {
-        dt_dealloc(many, (size_t)nin * sizeof *many);
-        dt_dealloc(n, sizeof *n);
+        dt_mem_free(many, (size_t)nin * sizeof *many);
+        dt_mem_free(n, sizeof *n);
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for the tape", name);
         return NULL;
     }
@@ -3512,11 +3512,11 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
     return (dt_status)rc;
 }
 
-DT_API dt_tensor *dt_param(dt_tensor *t)
+DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t)
 {
-    if (!dt__ok("dt_param", "t", t) || !dt__want_float("dt_param", t)) return NULL;
+    if (!dt__ok("dt_set_requires_grad", "t", t) || !dt__want_float("dt_set_requires_grad", t)) return NULL;
     if (t->node) {
-        dt_fail(DT_ERR_GRAD, "dt_param: %s was made by '%s' on the tape; dt_detach() it first", dt__text(t),
+        dt_fail(DT_ERR_GRAD, "dt_set_requires_grad: %s was made by '%s' on the tape; dt_detach() it first", dt__text(t),
                 t->node->name);
         return NULL;
     }
@@ -3542,7 +3542,7 @@ DT_API void dt_no_grad_end(void)
     else
         dt_fail(DT_ERR_STATE, "dt_no_grad_end: without a dt_no_grad_begin");
 }
-DT_API bool dt_grad_enabled(void) { return dt__tls.no_grad == 0; }
+DT_API bool dt_is_grad_enabled(void) { return dt__tls.no_grad == 0; }
 DT_API int  dt_hooks_add(const dt_grad_hooks *h)
 {
     dt__ctx *t = &dt__tls;
@@ -3585,7 +3585,7 @@ static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total
         dt_tensor *p = params[i];
         if (!dt__ok("dt_pack", "a parameter", p)) return dt_error_code();
         if (!p->leaf || p->group) return dt_fail(DT_ERR_ARG,
-                                                 "dt_pack: parameter %d %s is not a dt_param, or is packed already",
+                                                 "dt_pack: parameter %d %s is not a dt_set_requires_grad, or is packed already",
                                                          i, dt__text(p));
         if (p->dtype != params[0]->dtype || p->st->dev != params[0]->st->dev)
             return dt_fail(DT_ERR_DTYPE, "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them apart", i,
@@ -3689,9 +3689,9 @@ DT_API void dt_block_free(dt_block *b)
     dt__group *group = (dt__group *)b->dt__group;
     for (int i = 0; group && group->param && i < group->n; i++)
         if (group->param[i]) group->param[i]->group = NULL;
-    if (group) dt_dealloc(group->param, (size_t)group->n * sizeof *group->param);
-    if (group) dt_dealloc(group->offset, (size_t)group->n * sizeof *group->offset);
-    dt_dealloc(group, sizeof *group);
+    if (group) dt_mem_free(group->param, (size_t)group->n * sizeof *group->param);
+    if (group) dt_mem_free(group->offset, (size_t)group->n * sizeof *group->offset);
+    dt_mem_free(group, sizeof *group);
     dt__unref(b->value);
     dt__unref(b->grad);
     memset(b, 0, sizeof *b);
@@ -4614,8 +4614,8 @@ static dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_o
 }
 DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_sum", DT_R_SUM, dt__in_f32(a), o); }
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_mean", DT_R_MEAN, a, o); }
-DT_API dt_tensor *dt_max_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_max", DT_R_MAX, a, o); }
-DT_API dt_tensor *dt_min_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_min", DT_R_MIN, a, o); }
+DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_amax", DT_R_MAX, a, o); }
+DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_amin", DT_R_MIN, a, o); }
 DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_var", DT_R_VAR, dt__in_f32(a), o); }
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
 {
@@ -5345,7 +5345,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     if (total < 0) rc = (int)total;
     /* with statistics over all ranks the rest is as in an evaluation */
     dt_tensor *given[4] = { weight, bias, sync ? mean : rm, sync ? var : rv }, *v[4] = { NULL, NULL, NULL, NULL };
-    int        local = o.train && !sync;
+    int        local = !o.eval && !sync;
     dt_call    c;
     for (int i = 0; i < 4 && !rc; i++) {
         v[i] = given[i] ? dt__dense(call, given[i]) : NULL;
@@ -5367,11 +5367,11 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
         dt__in(&c, add);
         rc = dt__go(x->st->dev, &c);
     }
-    if (!rc && o.train && (y->numel || total)) {
+    if (!rc && !o.eval && (y->numel || total)) {
         if (rm) __atomic_add_fetch(&rm->st->version, 1, __ATOMIC_RELAXED);
         if (rv) __atomic_add_fetch(&rv->st->version, 1, __ATOMIC_RELAXED);
     }
-    c.u.norm.train = o.train;
+    c.u.norm.train = !o.eval;
     c.u.norm.n = total;
     dt_tensor *in[4] = { x, weight, bias, o.add };
     dt__node  *n = rc ? NULL : dt__record("batch_norm", y, dt__batch_norm_bwd, 4, in);
@@ -5408,15 +5408,15 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
         !dt__vector_ok(call, "running_mean", x, running_mean, ch) || !dt__vector_ok(call, "running_var", x,
                 running_var, ch))
         return NULL;
-    if (!o.train && (!running_mean || !running_var)) {
-        dt_fail(DT_ERR_ARG, "%s: evaluation needs running_mean and running_var; pass .train = true for batch statistics", call);
+    if (o.eval && (!running_mean || !running_var)) {
+        dt_fail(DT_ERR_ARG, "%s: .eval needs running_mean and running_var; leave it out for the statistics of the batch", call);
         return NULL;
     }
-    if (o.train && ((running_mean && !dt__is_dense(running_mean)) || (running_var && !dt__is_dense(running_var)))) {
+    if (!o.eval && ((running_mean && !dt__is_dense(running_mean)) || (running_var && !dt__is_dense(running_var)))) {
         dt_fail(DT_ERR_ARG, "%s: running_mean and running_var are updated and must be contiguous", call);
         return NULL;
     }
-    if (o.train && !sync && ch && x->numel / ch < 2 && x->numel) {
+    if (!o.eval && !sync && ch && x->numel / ch < 2 && x->numel) {
         dt_fail(DT_ERR_SHAPE, "%s: %s has one value per channel; training needs more", call, dt__text(x));
         return NULL;
     }
@@ -5505,7 +5505,7 @@ static bool dt__norm_param_ok(const char *call, const char *arg, const dt_tensor
 static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o,
                                  int rms)
 {
-    int dims = o.dims ? o.dims : 1;
+    int dims = o.normalized_dims ? o.normalized_dims : 1;
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return NULL;
     if (dims < 1 || dims > x->ndim) {
         dt_fail(DT_ERR_ARG, "%s: %d trailing dimensions of %s", call, dims, dt__text(x));
@@ -5743,7 +5743,7 @@ DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim)
 DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim)
 {
     if (!dt__list_ok("dt_stack", t, n) || !dt__dim_ok("dt_stack", &dim, t[0]->ndim + 1)) return NULL;
-    dt_tensor **u = (dt_tensor **)dt_alloc((size_t)n * sizeof *u);
+    dt_tensor **u = (dt_tensor **)dt_mem_alloc((size_t)n * sizeof *u);
     if (!u) {
         dt_fail(DT_ERR_MEMORY, "dt_stack: out of memory");
         return NULL;
@@ -5756,7 +5756,7 @@ DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim)
         u[i] = dt_unsqueeze(t[i], dim);
     }
     dt_tensor *y = dt_cat(u, n, dim);
-    dt_dealloc(u, (size_t)n * sizeof *u);
+    dt_mem_free(u, (size_t)n * sizeof *u);
     return y;
 }
 DT_API int dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max)
@@ -5825,7 +5825,7 @@ DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double va
 static int dt__dropout_run(dt_tensor *y, dt_tensor *x, const void *u, uint32_t acc)
 {
     dt_call    c;
-    dt_tensor *d = dt__dense("dt_dropout", x);
+    dt_tensor *d = dt__dense("dt_op_dropout", x);
     if (!d) return DT_ERR_MEMORY;
     dt__call_begin(&c, DT_K_dropout);
     memcpy(&c.u, u, sizeof c.u);
@@ -5843,15 +5843,15 @@ static int dt__dropout_bwd(dt__node *n, dt_tensor *g)
     int        rc = t ? dt__dropout_run(t, g, n->u, acc) : DT_ERR_MEMORY;
     return dt__grad_end(x, t) || rc;
 }
-DT_API dt_tensor *dt_dropout_with(dt_tensor *x, double p, dt_dropout_opts o)
+DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts o)
 {
-    if (!dt__ok("dt_dropout", "x", x) || !dt__want_float("dt_dropout", x)) return NULL;
+    if (!dt__ok("dt_op_dropout", "x", x) || !dt__want_float("dt_op_dropout", x)) return NULL;
     if (!(p >= 0 && p <= 1)) {
-        dt_fail(DT_ERR_ARG, "dt_dropout: p is %g; it must be between 0 and 1", p);
+        dt_fail(DT_ERR_ARG, "dt_op_dropout: p is %g; it must be between 0 and 1", p);
         return NULL;
     }
     if (o.eval || p == 0) return x;
-    dt_tensor *y = dt__new("dt_dropout", x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
+    dt_tensor *y = dt__new("dt_op_dropout", x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
     if (!y) return NULL;
     dt_rng *r = o.rng ? o.rng : dt_rng_default();
     dt_call c;

@@ -1,4 +1,4 @@
-/* dt_base.h - v0.1.0 - what every header of dt stands on: errors, log, allocator, SHA-256 */
+/* dt_base.h - v0.2.0 - what every header of dt stands on: errors, log, allocator, SHA-256 */
 /*
 DO THIS
 
@@ -85,9 +85,9 @@ LICENCE
 #include <stdint.h>
 
 #define DT_VERSION_MAJOR 0
-#define DT_VERSION_MINOR 1
+#define DT_VERSION_MINOR 2
 #define DT_VERSION_PATCH 0
-#define DT_VERSION "0.1.0"
+#define DT_VERSION "0.2.0"
 
 /* ---------------------------------------------------------------------------------------------------- >>language
    DT_API: a public function. Option structs: every field zero means the default. C and C++20 callers write
@@ -180,8 +180,8 @@ typedef struct dt_allocator {
 /* Everything dt allocates comes from here, but for communicators (DT_COMM_MALLOC). Set it while nothing of dt is alive
    (DT_ERR_STATE otherwise). */
 DT_API dt_status dt_set_allocator(const dt_allocator *a); /* NULL: DT_MALLOC and DT_FREE */
-DT_API void     *dt_alloc(size_t nbytes); /* through the allocator; NULL without a message */
-DT_API void      dt_dealloc(void *ptr, size_t nbytes);
+DT_API void     *dt_mem_alloc(size_t nbytes); /* through the allocator; NULL without a message */
+DT_API void      dt_mem_free(void *ptr, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>dtypes */
 typedef enum dt_dtype { DT_F32 = 0, DT_F16, DT_BF16, DT_I32, DT_I64, DT_U8, DT_DTYPE_COUNT } dt_dtype;
@@ -244,7 +244,7 @@ DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
 #define DT__NEEDS(by, header) typedef int dt__##by##_needs_##header
 #else
 #define DT__INSIDE extern __attribute__((visibility("hidden")))
-#define DT__SYMBOL(header) dt__v0_1_0__link_dt_c__or_define_DT_##header##_IMPLEMENTATION__in_exactly_one_file
+#define DT__SYMBOL(header) dt__v0_2_0__link_dt_c__or_define_DT_##header##_IMPLEMENTATION__in_exactly_one_file
 #define DT__PRESENT(header)                                        \
     extern __attribute__((visibility("hidden"))) const char DT__SYMBOL(header); \
     __attribute__((used)) const char DT__SYMBOL(header) = 1
@@ -358,7 +358,7 @@ DT__INSIDE void  dt__text_add(dt__text_buf *b, const char *s, size_t n);
 DT__INSIDE void  dt__text_put(dt__text_buf *b, const char *s);
 DT__INSIDE void  dt__text_int(dt__text_buf *b, int64_t x);
 DT__INSIDE void  dt__text_free(dt__text_buf *b);
-DT__INSIDE char *dt__strdup(const char *s); /* from dt_alloc, strlen(s) + 1 bytes; NULL without a message */
+DT__INSIDE char *dt__strdup(const char *s); /* from dt_mem_alloc, strlen(s) + 1 bytes; NULL without a message */
 DT__INSIDE void  dt__free_text(char *s);    /* what dt__strdup gave; NULL is accepted */
 /* For messages, in one of a few buffers of the thread that are used in turn: a name in quotes, cut, without control
    characters; a shape, "(2, 3)". */
@@ -509,7 +509,7 @@ DT__INSIDE int dt__comm_bad(int status, const char *format, ...)
 }
 
 /* ---- memory */
-DT_API void *dt_alloc(size_t nbytes)
+DT_API void *dt_mem_alloc(size_t nbytes)
 {
     if (nbytes == 0) nbytes = 1;
     void *p = dt__host.a.alloc ? dt__host.a.alloc(dt__host.a.user, nbytes) : DT_MALLOC(nbytes);
@@ -517,7 +517,7 @@ DT_API void *dt_alloc(size_t nbytes)
     if (p) __atomic_add_fetch(&dt__host.bytes, nbytes, __ATOMIC_RELAXED);
     return p;
 }
-DT_API void dt_dealloc(void *ptr, size_t nbytes)
+DT_API void dt_mem_free(void *ptr, size_t nbytes)
 {
     if (!ptr) return;
     if (nbytes == 0) nbytes = 1;
@@ -529,7 +529,7 @@ DT_API void dt_dealloc(void *ptr, size_t nbytes)
 }
 DT__INSIDE void *dt__alloc_zero(size_t nbytes)
 {
-    void *p = dt_alloc(nbytes);
+    void *p = dt_mem_alloc(nbytes);
     if (p) memset(p, 0, nbytes);
     return p;
 }
@@ -564,7 +564,7 @@ DT__INSIDE void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each)
     void   *p = dt__alloc_zero((size_t)more * each);
     if (!p) return NULL;
     if (n) memcpy(p, at, (size_t)n * each);
-    dt_dealloc(at, (size_t)*cap * each);
+    dt_mem_free(at, (size_t)*cap * each);
     *cap = more;
     return p;
 }
@@ -630,13 +630,13 @@ DT__INSIDE void dt__text_add(dt__text_buf *b, const char *s, size_t n)
     if (b->failed) return;
     if (b->cap - b->n <= n) {
         size_t cap = 2 * b->cap + n + 4096;
-        char  *t = (char *)dt_alloc(cap);
+        char  *t = (char *)dt_mem_alloc(cap);
         if (!t) {
             b->failed = true;
             return;
         }
         if (b->n) memcpy(t, b->s, b->n);
-        dt_dealloc(b->s, b->cap);
+        dt_mem_free(b->s, b->cap);
         b->s = t;
         b->cap = cap;
     }
@@ -653,18 +653,18 @@ DT__INSIDE void dt__text_int(dt__text_buf *b, int64_t x)
 }
 DT__INSIDE void dt__text_free(dt__text_buf *b)
 {
-    dt_dealloc(b->s, b->cap);
+    dt_mem_free(b->s, b->cap);
     memset(b, 0, sizeof *b);
 }
 DT__INSIDE char *dt__strdup(const char *s)
 {
     size_t n = strlen(s) + 1;
-    char  *p = (char *)dt_alloc(n);
+    char  *p = (char *)dt_mem_alloc(n);
     return p ? (char *)memcpy(p, s, n) : NULL;
 }
 DT__INSIDE void dt__free_text(char *s)
 {
-    if (s) dt_dealloc(s, strlen(s) + 1);
+    if (s) dt_mem_free(s, strlen(s) + 1);
 }
 DT__INSIDE const char *dt__show(const char *name)
 {

@@ -1,4 +1,4 @@
-/* dt_comm.h - v0.1.0 - ranks, transports and collectives that are proved, for any C program; no tensor in it */
+/* dt_comm.h - v0.2.0 - ranks, transports and collectives that are proved, for any C program; no tensor in it */
 /*
 DO THIS
 
@@ -73,7 +73,7 @@ LICENCE
 #ifndef DT_COMM_H_INCLUDED
 #define DT_COMM_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_comm.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -87,7 +87,7 @@ typedef struct dt_work dt_work;
 /* The message of a communicator's failure, or of this thread's last failed call without one (dt_comm_init); NULL:
    none. */
 DT_API const char *dt_comm_error(const dt_comm *c);
-DT_API int         dt_comm_status_of(const dt_comm *c);  /* 0, or how it failed; NULL: as dt_comm_error */
+DT_API int         dt_comm_get_status(const dt_comm *c);  /* 0, or how it failed; NULL: as dt_comm_error */
 DT_API int         dt_comm_failed_rank(const dt_comm *c); /* the rank at fault, or -1 */
 
 DT_API dt_comm *dt_comm_init_with(dt_comm_opts o DT_OPT0(dt_comm_opts)); /* NULL: dt_comm_error(NULL) tells */
@@ -124,7 +124,7 @@ DT_API int         dt_comm_host(const dt_comm *c, int rank); /* the number of it
 DT_API const char *dt_comm_host_name(const dt_comm *c, int rank);
 /* What it was made with; strings in it are the caller's of that time. All zero for NULL. */
 DT_API const dt_comm_opts *dt_comm_options(const dt_comm *c);
-DT_API const char *dt_comm_where(const dt_comm *c); /* "RANK and WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "options", ... */
+DT_API const char *dt_comm_launcher(const dt_comm *c); /* "RANK and WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "options", ... */
 
 /* ---------------------------------------------------------------------------------------------------- >>collectives */
 typedef enum dt_comm_dtype { /* the first six are dt.h's dt_dtype */
@@ -215,7 +215,7 @@ DT_API int    dt_comm_tune(dt_comm *c, const char *path);
 #if defined(DT__WANT_INSIDE) && !defined(DT__COMM_INSIDE)
 #define DT__COMM_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What the simulator, MPI and NCCL use of this header: works and the engine, reductions, planes of devices. */
+   What the simulator, MPI and NCCL use of this header: works and the engine, reductions, device_transports of devices. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -229,27 +229,27 @@ typedef struct dt__call {
     int            dtype, op, root;
 } dt__call;
 
-/* Memory that the host cannot touch is moved by a plane, if .backend names one. A work on it begins with a meeting of
-   its ranks on the host, an exchange of cards: its frames are the work's, so they are compared as ever. Then the plane
+/* Memory that the host cannot touch is moved by a device_transport, if .backend names one. A work on it begins with a meeting of
+   its ranks on the host, an exchange of records: its frames are the work's, so they are compared as ever. Then the device_transport
    queues the work on the device, and with that it is done for the engine. */
-enum { DT__CARD = 256 };
-typedef struct dt__job {         /* a work on a device; more of it is the plane's */
-    char card[DT__CARD];         /* collectives: the bits of all ranks, joined by or; messages: the sender's */
+enum { DT__RECORD = 256 };
+typedef struct dt__job {         /* a work on a device; more of it is the device_transport's */
+    char record[DT__RECORD];         /* collectives: the bits of all ranks, joined by or; messages: the sender's */
 } dt__job;
-typedef struct dt__plane {
+typedef struct dt__device_transport {
     /* 1: memory of a device; 0: of the host */
     int (*owns)(dt_comm *c, const void *ptr);
     /* The caller's thread: the job comes behind what it has queued. root: of a message the peer. NULL after failing. */
     dt__job *(*begin)(dt_comm *c, const dt__call *a);
-    /* The ranks have met. 1: it is queued; 0: call again; 2: the same, it minds the time itself; negative: failed. */
+    /* The ranks have arrived. 1: it is queued; 0: call again; 2: the same, it minds the time itself; negative: failed. */
     int (*poll)(dt_comm *c, dt__job *j);
     bool (*test)(dt__job *j);    /* it was queued: is it done? */
     /* The caller's thread: what it queues next comes behind the job, if that has status 0. The job is gone. */
     int (*wait)(dt__job *j, int status);
     int (*alone)(dt_comm *c, const dt__call *a); /* a world of one */
     void (*close)(dt_comm *c);   /* at most about the timeout */
-} dt__plane;
-DT__INSIDE const dt__plane **dt__plane_slot(void); /* dt_nccl.h's implementation sets it */
+} dt__device_transport;
+DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* dt_nccl.h's implementation sets it */
 
 struct dt_work {
     dt_comm   *c;                /* NULL: it was freed before this was waited for */
@@ -263,9 +263,9 @@ struct dt_work {
     bool       shared;           /* done in >>shared, else by the plan */
     bool       native, agree;    /* done by MPI's own collective; first all ranks see that they call the same */
     int       *part;             /* for it: elements of each segment, then where each begins */
-    const dt__plane *plane;      /* a work on a device: data is the card */
+    const dt__device_transport *device_transport;      /* a work on a device: data is the record */
     dt__job   *job;
-    bool       met;              /* the cards are exchanged */
+    bool       arrived;              /* the records are exchanged */
     bool       own;              /* made by a start call */
     bool       pair;             /* a send or a receive: its message is one */
     bool       begun;
@@ -722,7 +722,7 @@ DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const 
     bool              pair = want->coll == DT_COLL_SEND || got->coll == DT_COLL_SEND; /* numbered by themselves */
     if (!pair && got->seq < want->seq && c->note && dt__note_get(c->note, got->seq, &note)) a = note;
     if (!pair && got->seq > want->seq && s && s->index[peer] >= 0 &&
-        dt__note_get(dt__seat_of(s, s->index[peer])->note, want->seq, &note))
+        dt__note_get(dt__slot_of(s, s->index[peer])->note, want->seq, &note))
         b = note;
     dt__frame_differ(&a, &b, text, sizeof text);
     dt__comm_fail(c, DT_COMM_ERR_MISMATCH, peer, "%s", text);
@@ -752,14 +752,14 @@ static void dt__reduce_to(const dt_work *w, char **dst, int ndst, char **src, in
         for (int i = 0; i < ndst; i++) memcpy(dst[i] + (size_t)at * w->size, block, (size_t)k * w->size);
     }
 }
-static bool dt__all_reached(const dt__shared *s, int64_t field, uint64_t value) /* field: its place in a seat */
+static bool dt__all_reached(const dt__shared *s, int64_t field, uint64_t value) /* field: its place in a slot */
 {
     for (int i = 0; i < s->n; i++)
-        if (__atomic_load_n((uint64_t *)(void *)((char *)dt__seat_of(s, i) + field), __ATOMIC_ACQUIRE) < value)
+        if (__atomic_load_n((uint64_t *)(void *)((char *)dt__slot_of(s, i) + field), __ATOMIC_ACQUIRE) < value)
             return false;
     return true;
 }
-#define DT__REACHED(s, field, value) dt__all_reached(s, (int64_t)offsetof(dt__seat, field), value)
+#define DT__REACHED(s, field, value) dt__all_reached(s, (int64_t)offsetof(dt__rank_slot, field), value)
 static void dt__shared_tell(dt__shared *s, uint64_t *word, uint64_t value)
 {
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
@@ -778,7 +778,7 @@ static int64_t dt__piece_of(const dt__shared *s, const dt_work *w, int64_t k, in
 }
 static char *dt__stage_of(const dt__shared *s, const dt_work *w, int64_t k, int i)
 {
-    return (char *)dt__seat_of(s, i)->stage[(w->first + (uint64_t)k) % DT__STAGES];
+    return (char *)dt__slot_of(s, i)->stage[(w->first + (uint64_t)k) % DT__STAGES];
 }
 static bool dt__stage_free(const dt__shared *s, const dt_work *w) /* for the next piece */
 {
@@ -792,7 +792,7 @@ static void dt__stage_put(dt__shared *s, dt_work *w)
     memcpy(to, from, (size_t)lo * w->size);
     memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     w->put++;
-    dt__shared_tell(s, &dt__seat_of(s, s->me)->put, w->first + (uint64_t)w->put);
+    dt__shared_tell(s, &dt__slot_of(s, s->me)->put, w->first + (uint64_t)w->put);
 }
 /* x[i] of all ranks i := their reduction, n elements */
 static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x, int64_t n)
@@ -818,7 +818,7 @@ static void dt__stage_reduce(dt__shared *s, dt_work *w)
                           : dt__stage_of(s, w, w->reduced, i) + (size_t)lo * w->size;
     dt__reduce_all(s, w, x, hi - lo);
     w->reduced++;
-    dt__shared_tell(s, &dt__seat_of(s, s->me)->part, w->first + (uint64_t)w->reduced);
+    dt__shared_tell(s, &dt__slot_of(s, s->me)->part, w->first + (uint64_t)w->reduced);
 }
 static void dt__stage_take(dt__shared *s, dt_work *w)
 {
@@ -829,7 +829,7 @@ static void dt__stage_take(dt__shared *s, dt_work *w)
     dt__own_lines(from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     w->taken++;
-    dt__shared_tell(s, &dt__seat_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
+    dt__shared_tell(s, &dt__slot_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
 }
 static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece first: it is in the caches */
 {
@@ -842,14 +842,14 @@ static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece firs
 }
 static int dt__shared_direct(dt__shared *s, dt_work *w)
 {
-    dt__seat *me = dt__seat_of(s, s->me);
+    dt__rank_slot *me = dt__slot_of(s, s->me);
     char     *x[64];
     int64_t   lo = dt__part_at(w->n, s->n, s->me, w->size) + w->done, hi = dt__part_at(w->n, s->n, s->me + 1, w->size);
     int64_t   most = (1 << 20) / (int64_t)w->size;
     if (w->phase == 2) {
         int64_t n = hi - lo < most ? hi - lo : most;
         for (int i = 0; i < s->n; i++)
-            x[i] = dt__shared_see(s, dt__seat_of(s, i)->post[w->no & 1].at) + (size_t)lo * w->size;
+            x[i] = dt__shared_see(s, dt__slot_of(s, i)->post[w->no & 1].at) + (size_t)lo * w->size;
         if (!dt__shared_touch(s)) return 0;
         dt__reduce_all(s, w, x, n);
         dt__shared_leave(s);
@@ -864,7 +864,7 @@ static int dt__shared_direct(dt__shared *s, dt_work *w)
 /* Short vectors: posts of operation no, and what they carry. */
 static char *dt__short_of(const dt__shared *s, int i, uint64_t no, size_t nbytes)
 {
-    dt__seat *t = dt__seat_of(s, i);
+    dt__rank_slot *t = dt__slot_of(s, i);
     return nbytes <= DT__POST_FIRST ? (char *)t->post[no & 1].first : (char *)t->more[no & 1];
 }
 /* A few f32: the most frequent, and in scalars. A vector would be loaded across the stores of the own post, and wait
@@ -876,7 +876,7 @@ static void dt__short_sum(const dt__shared *s, uint64_t no, float *x, int n)
         uint32_t nan = UINT32_MAX;
         for (int i = 0; i < s->n; i++) {
             if (i == s->me) one = x[k];
-            else memcpy(&one, dt__seat_of(s, i)->post[no & 1].first + 4 * (size_t)k, sizeof one);
+            else memcpy(&one, dt__slot_of(s, i)->post[no & 1].first + 4 * (size_t)k, sizeof one);
             v = i ? v + one : one;
         }
         if (v != v) memcpy(&v, &nan, sizeof v);
@@ -904,7 +904,7 @@ static void dt__short_reduce(const dt_comm *c, uint64_t no, void *data, int64_t 
 static int dt__shared_allreduce(dt_comm *c, dt_work *w)
 {
     dt__shared *s = (dt__shared *)c->shared;
-    dt__seat   *me = dt__seat_of(s, s->me);
+    dt__rank_slot   *me = dt__slot_of(s, s->me);
     size_t      nbytes = (size_t)w->n * w->size;
     bool        small = nbytes <= DT__POST_SHORT;
     if (w->phase == 0) {
@@ -931,19 +931,19 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
     if (w->phase == 1) {
         uint64_t print = dt__frame_print(&w->head);
         for (; w->k < s->n; w->k++) {
-            const dt__post *p = &dt__seat_of(s, w->k)->post[w->no & 1];
+            const dt__post *p = &dt__slot_of(s, w->k)->post[w->no & 1];
             if (__atomic_load_n(&p->no, __ATOMIC_ACQUIRE) != w->no + 1) return 0;
             if (p->print != print && !dt__frame_ok(c, s->rank[w->k], &w->head, &p->frame)) return c->status;
         }
         for (int i = 0; c->slow && i < s->n; i++)
-            dt__late_by(c, s->rank[i], (int64_t)dt__seat_of(s, i)->post[w->no & 1].frame.sent - c->began);
+            dt__late_by(c, s->rank[i], (int64_t)dt__slot_of(s, i)->post[w->no & 1].frame.sent - c->began);
         w->progress = true;
         if (small) {
             if (w->n) dt__short_reduce(c, w->no, w->data, w->n, w->dtype, w->op, w->size);
             return 1;
         }
         bool direct = true;
-        for (int i = 0; i < s->n; i++) direct = direct && dt__seat_of(s, i)->post[w->no & 1].at >= 0;
+        for (int i = 0; i < s->n; i++) direct = direct && dt__slot_of(s, i)->post[w->no & 1].at >= 0;
         w->phase = direct ? 2 : 4;
         if (!direct) s->pieces += (uint64_t)w->pieces;
     }
@@ -1050,13 +1050,13 @@ static int dt__work_poll(dt_comm *c, dt_work *w)
     if (rc > 0 && w->native)
         rc = (*dt__mpi_slot())->native(c, w->head.coll, w->data, w->n, w->part, w->dtype, w->op, w->head.root, &w->phase,
                                        &w->done);
-    else if (rc > 0 && w->met) rc = w->plane->poll(c, w->job);
+    else if (rc > 0 && w->arrived) rc = w->device_transport->poll(c, w->job);
     else if (rc > 0) rc = w->shared ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
-    if (rc == 2 && w->met) { /* it has a deadline of its own */
+    if (rc == 2 && w->arrived) { /* it has a deadline of its own */
         w->moved = dt__comm_now();
         rc = 0;
-    } else if (rc > 0 && w->job && !w->met) {
-        w->met = w->progress = true;
+    } else if (rc > 0 && w->job && !w->arrived) {
+        w->arrived = w->progress = true;
         rc = 0;
     }
     dt__comm_look(c); /* who was stopped for long finds all that it needs, and that the others have given up */
@@ -1083,7 +1083,7 @@ static void dt__late(dt_comm *c, dt_work *w)
         return;
     }
     for (int i = 0; s && i < s->n; i++) {
-        const dt__note *n = &dt__seat_of(s, i)->note[w->head.seq % DT__NOTES];
+        const dt__note *n = &dt__slot_of(s, i)->note[w->head.seq % DT__NOTES];
         uint64_t        seq = __atomic_load_n(&n->seq, __ATOMIC_ACQUIRE);
         size_t          k = strlen(who);
         if (seq >= w->head.seq + 1 || k > 150) continue;
@@ -1271,7 +1271,7 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
         if (c->late > t->longest) __atomic_store_n(&t->longest, c->late, __ATOMIC_RELAXED);
     }
     if (!w->pair && c->shared)
-        __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
+        __atomic_store_n(&dt__slot_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
                          __ATOMIC_RELEASE);
     w->status = status;
     if (status) dt__past_log(c);
@@ -1323,10 +1323,10 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     if (c->note && !(w->shared && w->phase)) dt__note_put(c->note, &w->head); /* dt__short has, and others read it */
     if (c->across) dt__world_begin(c->world, c, &w->head);
     if (!c->shared) return;
-    __atomic_store_n(&dt__seat_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->begun, w->head.seq + 1,
+    __atomic_store_n(&dt__slot_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->begun, w->head.seq + 1,
                      __ATOMIC_RELEASE);
     if (w->shared) return; /* posts are compared by all */
-    DT__FENCE(&((dt__shared *)c->shared)->hall->sleepers); /* of two who differ one sees it */
+    DT__FENCE(&((dt__shared *)c->shared)->head->sleepers); /* of two who differ one sees it */
     dt__shared_agree(c, &w->head);
 }
 static void dt__work_over(dt_comm *c, dt_work *w, int status) /* the lock is held; w leaves the queue */
@@ -1363,10 +1363,10 @@ static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
         if (rc[i] || *busy == e->turn) continue;
         size_t               before = w[i]->one.done + w[i]->one.head_done;
         const dt__transport *t = dt__way(c, s->peer);
-        if (w[i]->met) rc[i] = w[i]->plane->poll(c, w[i]->job);
+        if (w[i]->arrived) rc[i] = w[i]->device_transport->poll(c, w[i]->job);
         else rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
-        if (rc[i] > 0 && w[i]->job && !w[i]->met) {
-            w[i]->met = true;
+        if (rc[i] > 0 && w[i]->job && !w[i]->arrived) {
+            w[i]->arrived = true;
             rc[i] = 0;
         }
         if (!rc[i]) *busy = e->turn;
@@ -1714,10 +1714,10 @@ static int dt__on_device(dt_comm *c, const dt__call *a)
     bool        scatters = a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_SCATTER;
     const void *first = scatters ? a->in : a->out, *other = scatters ? a->out : a->in;
     int64_t     all = 0, mine = a->counts ? a->counts[c->rank] : a->n;
-    if (!c->plane || a->coll == DT_COLL_BARRIER) return 0;
+    if (!c->device_transport || a->coll == DT_COLL_BARRIER) return 0;
     for (int i = 0; i < c->size; i++) all += a->counts ? a->counts[i] : a->n;
     if (!all) return 0;
-    int on = c->plane->owns(c, first), there = other && mine ? c->plane->owns(c, other) : on;
+    int on = c->device_transport->owns(c, first), there = other && mine ? c->device_transport->owns(c, other) : on;
     if (on == there) return on;
     return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: one buffer is %s, the other %s: both must be alike",
                          c->rank, a->name, dt__place_text(on), dt__place_text(there));
@@ -1732,19 +1732,19 @@ static int dt__prepare_device(dt_comm *c, const dt__call *a, dt_work *w)
     if (!there || (dt__coll_reduces(a->coll) && a->op == DT_COMM_OR))
         return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s%s is not there for memory of GPUs", c->rank,
                              a->name, there ? " with DT_COMM_OR" : "");
-    w->job = c->plane->begin(c, a);
+    w->job = c->device_transport->begin(c, a);
     if (!w->job) return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
-    w->plane = c->plane;
-    w->data = w->job->card;
-    w->n = DT__CARD;
+    w->device_transport = c->device_transport;
+    w->data = w->job->record;
+    w->n = DT__RECORD;
     w->dtype = DT_COMM_U8;
     w->op = DT_COMM_OR;
     w->size = 1;
     meet.coll = DT_COLL_ALLREDUCE;
-    meet.n = DT__CARD;
+    meet.n = DT__RECORD;
     meet.counts = NULL;
     meet.root = 0;
-    dt_algo algo = dt__choose(c, DT_COLL_ALLREDUCE, DT__CARD, 1, &segment);
+    dt_algo algo = dt__choose(c, DT_COLL_ALLREDUCE, DT__RECORD, 1, &segment);
     if (algo == DT_ALGO_NATIVE) algo = DT_ALGO_TREE;
     dt__frame_fill(c, &w->head, a->coll, DT_ALGO_NATIVE, a->counts ? dt__segment_at(c, a, c->size) : a->n, a->dtype,
                    a->op, a->root);
@@ -1755,7 +1755,7 @@ static int dt__prepare_device(dt_comm *c, const dt__call *a, dt_work *w)
 static int dt__job_wait(dt_work *w, int status) /* its status; the job is gone */
 {
     if (!w->job) return status;
-    int rc = w->plane->wait(w->job, status);
+    int rc = w->device_transport->wait(w->job, status);
     w->job = NULL;
     return status ? status : rc;
 }
@@ -1788,12 +1788,12 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
         (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || (c->ordered && dt__coll_reduces(a->coll)) ||
         __atomic_load_n(&e->head, __ATOMIC_ACQUIRE))
         return false;
-    dt__seat *me = dt__seat_of(s, s->me);
+    dt__rank_slot *me = dt__slot_of(s, s->me);
     uint64_t  no = s->no++;
     dt__post *p = &me->post[no & 1];
     int64_t   began = dt__comm_coarse();
     /* who has slept wants to know how late this rank is */
-    bool      slept = __atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0;
+    bool      slept = __atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0;
     dt__frame_fill(c, &p->frame, a->coll, DT_ALGO_SHARED, a->n, a->dtype, a->op, a->root);
     p->frame.sent = (uint64_t)(slept ? dt__comm_now() : began);
     uint64_t print = p->print = dt__frame_print(&p->frame);
@@ -1804,7 +1804,7 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     dt__note_put(me->note, &p->frame);
     __atomic_store_n(&me->begun, p->frame.seq + 1, __ATOMIC_RELEASE);
     for (int i = 0, looks = dt__shared_spin(s) ? DT__SHORT_LOOKS : 0; i < s->n; i++) {
-        const dt__post *q = &dt__seat_of(s, i)->post[no & 1];
+        const dt__post *q = &dt__slot_of(s, i)->post[no & 1];
         while (__atomic_load_n(&q->no, __ATOMIC_ACQUIRE) != no + 1)
             if (looks-- <= 0) return false;
         if (q->print != print) return false;
@@ -1830,7 +1830,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     if (dt__call_bad(c, a)) return c->status;
     int device = dt__on_device(c, a);
     if (device < 0) return device;
-    if (c->size == 1) return device ? c->plane->alone(c, a) : dt__alone(a);
+    if (c->size == 1) return device ? c->device_transport->alone(c, a) : dt__alone(a);
     bool posted = false;
     if (!device && (a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BARRIER) &&
         dt__short(c, a, &posted)) {
@@ -1867,7 +1867,7 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
     w->c = c;
     if (c->size == 1) {
         w->finished = true;
-        w->status = device ? c->plane->alone(c, a) : dt__alone(a);
+        w->status = device ? c->device_transport->alone(c, a) : dt__alone(a);
         pthread_mutex_lock(&c->engine->lock);
         dt__work_keep(c->engine, w);
         pthread_mutex_unlock(&c->engine->lock);
@@ -1970,7 +1970,7 @@ DT_API bool dt_work_test(dt_work *w)
         if (!e->driving) dt__engine_look(w->c);
         pthread_mutex_unlock(&e->lock);
     }
-    return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && (!w->job || w->status || w->plane->test(w->job));
+    return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && (!w->job || w->status || w->device_transport->test(w->job));
 }
 static void dt__work_await(dt_work *w, bool last) /* last: it is not waited for again */
 {
@@ -2020,10 +2020,10 @@ DT_API int dt_work_wait_any(dt_work **w, int n)
 
 DT__SLOW_BEGIN
 /* ---- making and asking */
-DT__INSIDE const dt__plane **dt__plane_slot(void)
+DT__INSIDE const dt__device_transport **dt__device_transport_slot(void)
 {
-    static const dt__plane *plane;
-    return &plane;
+    static const dt__device_transport *device_transport;
+    return &device_transport;
 }
 DT__INSIDE void dt__comm_delete(dt_comm *c)
 {
@@ -2055,7 +2055,7 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
         pthread_cond_destroy(&e->cond);
         DT_COMM_FREE(e);
     }
-    if (c->plane) c->plane->close(c);
+    if (c->device_transport) c->device_transport->close(c);
     if (c->across && c->across->close) c->across->close(c);
     dt__shared_free((dt__shared *)c->shared);
     if (c->wake_fd >= 0) close(c->wake_fd);
@@ -2102,13 +2102,13 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
         e->spin = -1;
     }
     const char *algo = o->algo ? o->algo : env;
-    c->plane = o->backend == DT_NCCL ? *dt__plane_slot() : NULL;
-    if (o->backend && !c->plane) {
+    c->device_transport = o->backend == DT_NCCL ? *dt__device_transport_slot() : NULL;
+    if (o->backend && !c->device_transport) {
         dt__comm_bad(DT_COMM_ERR_ARG,
                      "dt_comm_init: .backend is %d; %s", o->backend,
                      o->backend == DT_NCCL ? "NCCL is not in this program: include dt_nccl.h and compile with "
                                              "-DDT_USE_CUDA -DDT_USE_NCCL" : "there is DT_NCCL");
-    } else if (e && algo && *algo && (e->algo = (int)dt_algo_of(algo)) == DT_ALGO_COUNT) {
+    } else if (e && algo && *algo && (e->algo = (int)dt_algo_find(algo)) == DT_ALGO_COUNT) {
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"", algo);
     } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && e->waits &&
                c->wake_fd >= 0) {
@@ -2120,7 +2120,7 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
     dt__comm_delete(c);
     return NULL;
 }
-static size_t dt__threads_nbytes(int n) { return dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel); }
+static size_t dt__threads_nbytes(int n) { return dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel); }
 static char  *dt__threads_segment(int n) /* of n ranks that are threads; NULL after dt__comm_bad */
 {
     int   flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -2129,7 +2129,7 @@ static char  *dt__threads_segment(int n) /* of n ranks that are threads; NULL af
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
         return NULL;
     }
-    ((dt__hall *)p)->refs = n;
+    ((dt__segment_head *)p)->refs = n;
     return (char *)p;
 }
 /* One of them. NULL after dt__comm_bad: the others are told. */
@@ -2151,7 +2151,7 @@ static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const
     if (c && c->shared) return c;
     if (c) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
     dt__comm_delete(c);
-    dt__hall *h = (dt__hall *)(void *)base;
+    dt__segment_head *h = (dt__segment_head *)(void *)base;
     if (!__atomic_exchange_n(&h->failing, 1, __ATOMIC_ACQ_REL)) {
         snprintf(h->text, sizeof h->text, "rank %d could not set up its communicator", rank);
         h->rank = rank;
@@ -2179,7 +2179,7 @@ DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
 DT_API int dt_comm_free(dt_comm *c)
 {
     if (!c) return 0;
-    int rc = c->size > 1 && !dt_comm_status_of(c) ? dt_comm_barrier(c) : c->status;
+    int rc = c->size > 1 && !dt_comm_get_status(c) ? dt_comm_barrier(c) : c->status;
     dt__world *w = c->world;
     if (w) dt__world_remove(w, c);
     dt__comm_delete(c);
@@ -2189,14 +2189,14 @@ DT_API int dt_comm_free(dt_comm *c)
 DT_API const char *dt_comm_error(const dt_comm *c)
 {
     if (!c) return dt__said.text[0] ? dt__said.text : NULL;
-    return dt_comm_status_of(c) ? c->text : NULL;
+    return dt_comm_get_status(c) ? c->text : NULL;
 }
-DT_API int dt_comm_status_of(const dt_comm *c)
+DT_API int dt_comm_get_status(const dt_comm *c)
 {
     if (c) dt__comm_look(c);
     return c ? __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) : dt__said.text[0] ? dt__said.why : 0;
 }
-DT_API int dt_comm_failed_rank(const dt_comm *c) { return dt_comm_status_of(c) ? c->failed_rank : -1; }
+DT_API int dt_comm_failed_rank(const dt_comm *c) { return dt_comm_get_status(c) ? c->failed_rank : -1; }
 DT_API void dt_comm_abort(dt_comm *c, const char *why)
 {
     if (c) dt__comm_fail(c, DT_COMM_ERR_ABORT, c->rank, "rank %d: %s", c->rank, why ? why : "dt_comm_abort");
@@ -2240,7 +2240,7 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
         going += sends ? sends[i] : n;
         coming += sends ? recvs[i] : n;
     }
-    if (c->plane && ((going && c->plane->owns(c, in)) || (coming && c->plane->owns(c, out))))
+    if (c->device_transport && ((going && c->device_transport->owns(c, in)) || (coming && c->device_transport->owns(c, out))))
         return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s is not there for memory of GPUs", c->rank, a.name);
     size_t  size = dt__elem_nbytes(dtype);
     dt_work w;
@@ -2323,17 +2323,17 @@ static dt_work *dt__pair_work(dt_comm *c, const char *name, const void *buf, int
     w->one.head = w->head;
     w->one.ptr = w->data;
     w->one.n = (size_t)n * w->size;
-    if (n && c->plane && c->plane->owns(c, buf)) {
+    if (n && c->device_transport && c->device_transport->owns(c, buf)) {
         a.coll = send ? DT_COLL_SEND : DT_COLL_RECV;
         a.out = w->data;
-        w->plane = c->plane;
-        w->job = c->plane->begin(c, &a);
+        w->device_transport = c->device_transport;
+        w->job = c->device_transport->begin(c, &a);
         w->one.head.algo = w->head.algo = DT_ALGO_NATIVE;
-        w->one.ptr = w->data = w->job ? w->job->card : NULL;
-        w->one.n = DT__CARD;
+        w->one.ptr = w->data = w->job ? w->job->record : NULL;
+        w->one.n = DT__RECORD;
     }
     w->one.head.nbytes = w->one.n;
-    if (!w->plane || w->job) return w;
+    if (!w->device_transport || w->job) return w;
     dt_plan_free(w->plan);
     DT_COMM_FREE(w->plan);
     DT_COMM_FREE(w);
@@ -2441,7 +2441,7 @@ DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes)
     dt__text_out o = { buf, nbytes, 0 };
     if (nbytes) buf[0] = 0;
     if (!c) return 0;
-    dt__emitf(&o, "rank %d of %d, from %s; data: %s%s%s\n", c->rank, c->size, dt_comm_where(c),
+    dt__emitf(&o, "rank %d of %d, from %s; data: %s%s%s\n", c->rank, c->size, dt_comm_launcher(c),
                  c->size == 1 ? "none moves" : c->threads ? "one process" : c->inside ? "shared memory" : "",
                  c->inside && c->across ? " inside a machine, across " : "", c->across ? c->across->name : "");
     for (int first = 0, h = 0; first < c->size; first++) {
@@ -2646,7 +2646,7 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
    decides for all who have come. */
 static int dt__threads_shrink(dt_comm *c, dt_comm **out)
 {
-    dt__hall *h = ((dt__shared *)c->shared)->hall;
+    dt__segment_head *h = ((dt__shared *)c->shared)->head;
     uint64_t  me = UINT64_C(1) << (c->rank % 64);
     int       n = 0, rank = 0, round = c->round++, slot = round & 1;
     char     *base = NULL;
@@ -2788,7 +2788,7 @@ static int dt__tune_link(dt_comm *c, bool near, int64_t *buf, int64_t nbytes, do
     if (a == b) return 1;
     if (c->rank == a || c->rank == b) {
         double little = dt__tune_trips(c, a, b, 8, 2000, buf), much = dt__tune_trips(c, a, b, nbytes, 20, buf);
-        if (little < 0 || much < 0) return dt_comm_status_of(c);
+        if (little < 0 || much < 0) return dt_comm_get_status(c);
         got[1] = much > little ? (much - little) / (double)(nbytes - 8) : 0;
         got[0] = little > 8 * got[1] ? little - 8 * got[1] : little;
     }
@@ -2836,7 +2836,7 @@ DT_API const dt_comm_opts *dt_comm_options(const dt_comm *c)
     static const dt_comm_opts none = DT__NO_OPTIONS;
     return c ? &c->opts : &none;
 }
-DT_API const char *dt_comm_where(const dt_comm *c) { return c && c->world ? c->world->where : "threads"; }
+DT_API const char *dt_comm_launcher(const dt_comm *c) { return c && c->world ? c->world->where : "threads"; }
 DT__SLOW_END
 
 #ifdef __cplusplus

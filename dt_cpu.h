@@ -1,9 +1,9 @@
-/* dt_cpu.h - v0.1.0 - the CPU backend: thread pool, SIMD kernels chosen at run time, GEMM, convolution */
+/* dt_cpu.h - v0.2.0 - the CPU backend: thread pool, SIMD kernels chosen at run time, GEMM, convolution */
 /*
 DO THIS
 
     Nothing: dt.h includes this file for its implementation. It has no API of its own beyond dt.h's dt_cpu(),
-    dt_set_threads(), dt_threads() and dt_cpu_isa().
+    dt_set_num_threads(), dt_get_num_threads() and dt_cpu_isa().
 
 A COMPLETE PROGRAM
 
@@ -13,10 +13,10 @@ A COMPLETE PROGRAM
 
     int main(void)
     {
-        dt_set_threads(2);
+        dt_set_num_threads(2);
         dt_tensor *a = dt_ones(DT_SHAPE(300, 200)), *b = dt_full(0.5, DT_SHAPE(200, 100));
         double     sum = dt_item(dt_sum(dt_matmul(a, b)));
-        printf("%s, %d threads: %.0f\n", dt_cpu_isa(), dt_threads(), sum);
+        printf("%s, %d threads: %.0f\n", dt_cpu_isa(), dt_get_num_threads(), sum);
         dt_end();
         return dt_check("cpu") || sum != 300.0 * 100.0 * 100.0;
     }
@@ -84,7 +84,7 @@ LICENCE
 
 #ifndef DT_CPU_H_INCLUDED
 #define DT_CPU_H_INCLUDED
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_cpu.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 #endif
@@ -372,7 +372,7 @@ DT__INSIDE void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
     pthread_mutex_unlock(&p->run);
 }
 
-DT_API void dt_set_threads(int n)
+DT_API void dt_set_num_threads(int n)
 {
     dt__pool *p = &dt__the_pool;
     if (n < 0) n = 0;
@@ -382,7 +382,7 @@ DT_API void dt_set_threads(int n)
     if (p->started > p->size - 1) dt__pool_stop(p);
     pthread_mutex_unlock(&p->run);
 }
-DT_API int dt_threads(void) { return dt__pool_size(); }
+DT_API int dt_get_num_threads(void) { return dt__pool_size(); }
 
 #ifdef __cplusplus
 }
@@ -474,7 +474,7 @@ static void *dt__cpu_alloc(dt_device *dev, size_t nbytes)
 {
     (void)dev;
     size_t align = dt__cpu_huge(nbytes) ? DT__HUGE : 64;
-    char  *p = (char *)dt_alloc(nbytes + 64 + align);
+    char  *p = (char *)dt_mem_alloc(nbytes + 64 + align);
     if (!p) return NULL;
     char *at = (char *)(((uintptr_t)p + 64 + align - 1) & ~(uintptr_t)(align - 1));
     memcpy(at - sizeof p, &p, sizeof p);
@@ -486,7 +486,7 @@ static void dt__cpu_free(dt_device *dev, void *ptr, size_t nbytes)
     void *p;
     (void)dev;
     memcpy(&p, (char *)ptr - sizeof p, sizeof p);
-    dt_dealloc(p, nbytes + 64 + (dt__cpu_huge(nbytes) ? DT__HUGE : 64));
+    dt_mem_free(p, nbytes + 64 + (dt__cpu_huge(nbytes) ? DT__HUGE : 64));
 }
 #undef DT__HUGE
 static int dt__cpu_upload(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes)

@@ -1,4 +1,4 @@
-/* dt_cuda.h - v0.1.0 - the CUDA backend: cuBLAS, cuDNN and the kernels of kernels/ behind dt.h's table */
+/* dt_cuda.h - v0.2.0 - the CUDA backend: cuBLAS, cuDNN and the kernels of kernels/ behind dt.h's table */
 /*
 DO THIS
 
@@ -59,7 +59,7 @@ CONTENTS
 #ifndef DT_CUDA_H
 #define DT_CUDA_H
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_cuda.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -382,7 +382,7 @@ static dt__cuda_piece *dt__cuda_cut(dt__cuda_dev *d, dt__cuda_piece *p, size_t n
 {
     size_t least = nbytes < DT__CUDA_SMALL ? 512 : DT__CUDA_SMALL;
     if (p->nbytes - nbytes >= least) { /* the rest stays free */
-        dt__cuda_piece *rest = (dt__cuda_piece *)dt_alloc(sizeof *rest);
+        dt__cuda_piece *rest = (dt__cuda_piece *)dt_mem_alloc(sizeof *rest);
         if (rest) {
             rest->ptr = p->ptr + nbytes;
             rest->nbytes = p->nbytes - nbytes;
@@ -432,13 +432,13 @@ static void *dt__cuda_alloc(dt_device *dev, size_t nbytes)
     pthread_mutex_lock(&d->lock);
     dt__cuda_piece *p = dt__cuda_fit(d, nbytes);
     if (!p && !dt__cuda_enter(d)) {
-        dt__cuda_segment *s = (dt__cuda_segment *)dt_alloc(sizeof *s);
-        p = s ? (dt__cuda_piece *)dt_alloc(sizeof *p) : NULL;
+        dt__cuda_segment *s = (dt__cuda_segment *)dt_mem_alloc(sizeof *s);
+        p = s ? (dt__cuda_piece *)dt_mem_alloc(sizeof *p) : NULL;
         size_t n = dt__cuda_segment_for(nbytes);
         ptr = p ? dt__cuda_malloc(d, n) : NULL;
         if (!ptr) {
-            dt_dealloc(p, sizeof *p);
-            dt_dealloc(s, sizeof *s);
+            dt_mem_free(p, sizeof *p);
+            dt_mem_free(s, sizeof *s);
             p = NULL;
         } else {
             memset(p, 0, sizeof *p);
@@ -462,7 +462,7 @@ static void dt__cuda_join(dt__cuda_piece *p) /* with the free one behind it */
     p->nbytes += q->nbytes;
     p->next = q->next;
     if (q->next) q->next->before = p;
-    dt_dealloc(q, sizeof *q);
+    dt_mem_free(q, sizeof *q);
 }
 static void dt__cuda_free(dt_device *dev, void *ptr, size_t nbytes)
 {
@@ -487,8 +487,8 @@ static void dt__cuda_free(dt_device *dev, void *ptr, size_t nbytes)
             d->stats.segments--;
             d->stats.reserved -= s->nbytes;
             (void)cudaFree(s->first->ptr);
-            dt_dealloc(s->first, sizeof *s->first);
-            dt_dealloc(s, sizeof *s);
+            dt_mem_free(s->first, sizeof *s->first);
+            dt_mem_free(s, sizeof *s);
         }
         break;
     }
@@ -520,10 +520,10 @@ static int dt__cuda_adopts(dt_device *dev, const void *ptr)
     if (bad || a.type == cudaMemoryTypeManaged || (a.type == cudaMemoryTypeDevice && a.device == d->index)) return bad;
     if (a.type == cudaMemoryTypeDevice)
         return dt_fail(DT_ERR_DEVICE,
-                       "dt_adopt: %p is memory of cuda:%d, not of %s; make the tensor there, and move it "
+                       "dt_from_blob: %p is memory of cuda:%d, not of %s; make the tensor there, and move it "
                        "with dt_to()",
                        ptr, a.device, dt_device_name(dev));
-    return dt_fail(DT_ERR_DEVICE, "dt_adopt: %p is memory of the host, not of %s; dt_from() copies it there", ptr,
+    return dt_fail(DT_ERR_DEVICE, "dt_from_blob: %p is memory of the host, not of %s; dt_from() copies it there", ptr,
                    dt_device_name(dev));
 }
 DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev)
@@ -685,14 +685,14 @@ static void dt__cuda_queue_end(dt_device *dev, dt__cuda_dev *d, dt__cuda_queue *
 static void *dt__cuda_stream_new(dt_device *dev)
 {
     dt__cuda_dev   *d = dt__cuda_of(dev);
-    dt__cuda_queue *q = (dt__cuda_queue *)dt_alloc(sizeof *q);
+    dt__cuda_queue *q = (dt__cuda_queue *)dt_mem_alloc(sizeof *q);
     if (!q) {
         dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a stream");
         return NULL;
     }
     if (dt__cuda_enter(d) || dt__cuda_queue_begin(d, q)) {
         dt__cuda_queue_end(dev, d, q);
-        dt_dealloc(q, sizeof *q);
+        dt_mem_free(q, sizeof *q);
         return NULL;
     }
     pthread_mutex_lock(&d->lock);
@@ -715,7 +715,7 @@ static void dt__cuda_stream_free(dt_device *dev, void *stream)
     pthread_mutex_unlock(&d->lock);
     if (!found || dt__cuda_enter(d)) return;
     dt__cuda_queue_end(dev, d, (dt__cuda_queue *)stream);
-    dt_dealloc(stream, sizeof(dt__cuda_queue));
+    dt_mem_free(stream, sizeof(dt__cuda_queue));
 }
 static dt__cuda_dev *dt__cuda_asked_of(const char *call, dt_device *dev)
 {
@@ -1262,7 +1262,7 @@ static const dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cud
                                "cudnnSetConvolutionMathType")
                    ? NULL
                    : e;
-    e = (dt__cuda_conv *)dt_alloc(sizeof *e);
+    e = (dt__cuda_conv *)dt_mem_alloc(sizeof *e);
     if (!e) {
         dt_fail(DT_ERR_MEMORY, "cuda: out of memory");
         return NULL;
@@ -1270,7 +1270,7 @@ static const dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cud
     memset(e, 0, sizeof *e);
     memcpy(e->key, key, sizeof key);
     if (dt__conv_search(d, h, way, t, e)) {
-        dt_dealloc(e, sizeof *e);
+        dt_mem_free(e, sizeof *e);
         return NULL;
     }
     pthread_mutex_lock(&d->lock); /* two threads may both have searched: the first that is found counts */
@@ -1497,7 +1497,7 @@ static int dt__cuda_group_run(void *group, void *const *stream, const dt_view *b
 }
 static void *dt__cuda_group_new(dt_device *const *dev, int n)
 {
-    dt__cuda_group *g = n > 0 && n <= DT__CUDA_DEVICES ? (dt__cuda_group *)dt_alloc(sizeof *g) : NULL;
+    dt__cuda_group *g = n > 0 && n <= DT__CUDA_DEVICES ? (dt__cuda_group *)dt_mem_alloc(sizeof *g) : NULL;
     if (!g) {
         dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a group of %d devices", n);
         return NULL;
@@ -1507,7 +1507,7 @@ static void *dt__cuda_group_new(dt_device *const *dev, int n)
     for (int i = 0; i < n; i++) g->dev[i] = dev[i];
     g->by = dt__cuda_exchanged_by;
     if (!g->by || (g->comms = g->by->begin(g->dev, n)) != NULL) return g;
-    dt_dealloc(g, sizeof *g);
+    dt_mem_free(g, sizeof *g);
     return NULL;
 }
 static void dt__cuda_group_free(void *group)
@@ -1515,7 +1515,7 @@ static void dt__cuda_group_free(void *group)
     dt__cuda_group *g = (dt__cuda_group *)group;
     if (!g) return;
     if (g->by) g->by->end(g->comms, g->dev, g->n);
-    dt_dealloc(g, sizeof *g);
+    dt_mem_free(g, sizeof *g);
 }
 static int dt__cuda_group_broadcast(void *group, void *const *stream, const dt_view *block, int nblocks)
 {
@@ -1583,12 +1583,12 @@ static void dt__cuda_end(dt__cuda_dev *d)
     }
     pthread_mutex_destroy(&d->lock);
     pthread_mutex_destroy(&d->staging);
-    dt_dealloc(d, sizeof *d);
+    dt_mem_free(d, sizeof *d);
 }
 static dt__cuda_dev *dt__cuda_new(int index)
 {
     struct cudaDeviceProp p;
-    dt__cuda_dev         *d = (dt__cuda_dev *)dt_alloc(sizeof *d);
+    dt__cuda_dev         *d = (dt__cuda_dev *)dt_mem_alloc(sizeof *d);
     if (!d) {
         dt_fail(DT_ERR_MEMORY, "dt_cuda: out of memory");
         return NULL;

@@ -1,4 +1,4 @@
-/* dt_data.h - v0.1.0 - datasets, samplers (also distributed), augmentation, and a loader that fetches ahead */
+/* dt_data.h - v0.2.0 - datasets, samplers (also distributed), augmentation, and a loader that fetches ahead */
 /*
 DO THIS
 
@@ -82,7 +82,7 @@ LICENCE
 #ifndef DT_DATA_H_INCLUDED
 #define DT_DATA_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_data.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -197,8 +197,8 @@ typedef struct dt_item_info {
     int64_t  classes; /* 0: not known */
 } dt_item_info;
 DT_API void         dt_dataset_free(dt_dataset *s);
-DT_API int64_t      dt_dataset_size(const dt_dataset *s);
-DT_API dt_item_info dt_dataset_item(const dt_dataset *s);
+DT_API int64_t      dt_dataset_len(const dt_dataset *s);
+DT_API dt_item_info dt_dataset_item_info(const dt_dataset *s);
 DT_API dt_status    dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y); /* either may be NULL */
 DT_API const char  *dt_dataset_class(const dt_dataset *s, int64_t k); /* its folder's name; NULL: it has none */
 DT_API int64_t      dt_dataset_shards(const dt_dataset *s); /* files (of x), those of joined sets together; else 1 */
@@ -340,9 +340,9 @@ DT_API int64_t dt_loader_batches(const dt_loader *in); /* in a whole epoch */
        dt_loader_checkpoint(in, c);  */
 DT_API dt_cursor *dt_loader_cursor(dt_loader *in);
 DT_API dt_tensor *dt_loader_state(dt_loader *in); /* the same as a tensor (i64) of the loader's; NULL after an error */
-#define dt_loader_checkpoint(in, c) dt_checkpoint_tensor((c), "data.cursor", dt_loader_state(in))
+#define dt_loader_checkpoint(in, c) dt_checkpoint_add_tensor((c), "data.cursor", dt_loader_state(in))
 
-/* Where the time of the steps went. Seconds since dt_loader_new or the last dt_loader_reset. */
+/* Where the time of the steps went. Seconds since dt_loader_new or the last dt_loader_reset_stats. */
 typedef struct dt_loader_stats {
     int64_t batches, items;
     double  wait;     /* the caller waited in dt_loader_next */
@@ -354,7 +354,7 @@ typedef struct dt_loader_stats {
     bool    behind;   /* waiting is more than a tenth of the time */
 } dt_loader_stats;
 DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in);
-DT_API void            dt_loader_reset(dt_loader *in);
+DT_API void            dt_loader_reset_stats(dt_loader *in);
 /* The same as a line: "data 41 %, compute 59 %: the loader makes 7200 items/s, 17600 would be taken; ...". Seconds
    spent in communication are told by who knows them. Like snprintf. At the end of an epoch in which it was behind, the
    loader logs this line as a warning. */
@@ -452,7 +452,7 @@ typedef struct dt__items { /* items one after the other, as they are handed out 
 
 static void dt__mem_free(dt__mem *m)
 {
-    dt_dealloc(m->p, m->n);
+    dt_mem_free(m->p, m->n);
     m->p = NULL;
     m->n = 0;
 }
@@ -460,7 +460,7 @@ static char *dt__mem_want(const char *call, dt__mem *m, size_t n) /* what was in
 {
     if (n <= m->n) return m->p;
     dt__mem_free(m);
-    m->p = (char *)dt_alloc(n);
+    m->p = (char *)dt_mem_alloc(n);
     if (m->p) m->n = n;
     else dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes", call, n);
     return m->p;
@@ -519,9 +519,9 @@ static void dt__files_free(dt__file *f, int64_t n)
     for (int64_t i = 0; f && i < n; i++) {
         if (f[i].fd >= 0) close(f[i].fd);
         dt__free_text(f[i].path);
-        dt_dealloc(f[i].held, f[i].held ? (size_t)f[i].size : 0);
+        dt_mem_free(f[i].held, f[i].held ? (size_t)f[i].size : 0);
     }
-    dt_dealloc(f, (size_t)n * sizeof *f);
+    dt_mem_free(f, (size_t)n * sizeof *f);
 }
 static dt_dataset *dt__set_ref(dt_dataset *s)
 {
@@ -534,13 +534,13 @@ DT_API void dt_dataset_free(dt_dataset *s)
     dt__files_free(s->file, s->nfiles);
     dt__files_free(s->yfile, s->nyfiles);
     for (int64_t i = 0; s->name && i < s->nnames; i++) dt__free_text(s->name[i]);
-    dt_dealloc(s->name, (size_t)s->nnames * sizeof *s->name);
+    dt_mem_free(s->name, (size_t)s->nnames * sizeof *s->name);
     for (int64_t i = 0; s->kid && i < s->nkids; i++) dt_dataset_free(s->kid[i]);
-    dt_dealloc(s->kid, (size_t)s->nkids * sizeof *s->kid);
-    dt_dealloc(s->index, (size_t)s->n * sizeof *s->index);
-    dt_dealloc(s->first, (size_t)(s->nkids + 1) * sizeof *s->first);
+    dt_mem_free(s->kid, (size_t)s->nkids * sizeof *s->kid);
+    dt_mem_free(s->index, (size_t)s->n * sizeof *s->index);
+    dt_mem_free(s->first, (size_t)(s->nkids + 1) * sizeof *s->first);
     if (s->release) s->release(s->user);
-    dt_dealloc(s, sizeof *s);
+    dt_mem_free(s, sizeof *s);
 }
 /* after making one: NULL and nothing left if an error came up on the way */
 static dt_dataset *dt__set_done(dt_dataset *s)
@@ -763,8 +763,8 @@ static int dt__set_run(const char *call, const dt_dataset *s, int64_t i, int64_t
 }
 
 /* ---- asking */
-DT_API int64_t      dt_dataset_size(const dt_dataset *s) { return s ? s->n : 0; }
-DT_API dt_item_info dt_dataset_item(const dt_dataset *s)
+DT_API int64_t      dt_dataset_len(const dt_dataset *s) { return s ? s->n : 0; }
+DT_API dt_item_info dt_dataset_item_info(const dt_dataset *s)
 {
     dt_item_info d;
     memset(&d, 0, sizeof d);
@@ -956,7 +956,7 @@ static dt__file *dt__files_new(const char *call, int64_t n)
 static char *dt__path(const char *dir, const char *name, const char *more) /* dir/namemore; NULL after dt_fail */
 {
     size_t a = strlen(dir), b = strlen(name), c = strlen(more), slash = a && dir[a - 1] != '/';
-    char  *p = (char *)dt_alloc(a + slash + b + c + 1);
+    char  *p = (char *)dt_mem_alloc(a + slash + b + c + 1);
     if (!p) {
         dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a name");
         return NULL;
@@ -1028,11 +1028,11 @@ static int dt__file_open(const char *call, dt__file *f)
 static int dt__file_hold(const char *call, dt__file *f)
 {
     if (f->held) return 0;
-    uint8_t *p = (uint8_t *)dt_alloc((size_t)f->size);
+    uint8_t *p = (uint8_t *)dt_mem_alloc((size_t)f->size);
     if (!p)
         return dt_fail(DT_ERR_MEMORY, "%s: out of memory for the %" PRId64 " bytes of %.300s", call, f->size, f->path);
     if (dt__file_read(call, f, 0, p, (size_t)f->size)) {
-        dt_dealloc(p, (size_t)f->size);
+        dt_mem_free(p, (size_t)f->size);
         return dt_error_code();
     }
     f->held = p;
@@ -1227,7 +1227,7 @@ static int dt__idx_parse(const char *call, const char *path, const uint8_t *p, i
 static voidpf dt__z_alloc(voidpf user, uInt n, uInt each) /* with its size before it */
 {
     size_t bytes = (size_t)n * each + 64;
-    char  *p = (char *)dt_alloc(bytes);
+    char  *p = (char *)dt_mem_alloc(bytes);
     (void)user;
     if (!p) return Z_NULL;
     memcpy(p, &bytes, sizeof bytes);
@@ -1239,7 +1239,7 @@ static void dt__z_free(voidpf user, voidpf p)
     (void)user;
     if (!p) return;
     memcpy(&bytes, (char *)p - 64, sizeof bytes);
-    dt_dealloc((char *)p - 64, bytes);
+    dt_mem_free((char *)p - 64, bytes);
 }
 typedef struct dt__gz { /* what comes out of a gzipped IDX file */
     uint8_t  head[4 + 4 * DT_MAX_DIMS];
@@ -1269,11 +1269,11 @@ static int dt__gz_take(const char *call, const dt__file *f, dt__gz *g, int64_t n
     if ((!g->buf || g->have == g->cap) && g->cap < g->want) {
         int64_t cap = g->cap ? 2 * g->cap : 1 << 16;
         if (cap > g->want) cap = g->want;
-        uint8_t *more = (uint8_t *)dt_alloc((size_t)cap);
+        uint8_t *more = (uint8_t *)dt_mem_alloc((size_t)cap);
         if (!more)
             return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " bytes of %.300s", call, cap, f->path);
         memcpy(more, g->buf ? g->buf : g->head, (size_t)g->have);
-        dt_dealloc(g->buf, (size_t)g->cap);
+        dt_mem_free(g->buf, (size_t)g->cap);
         g->buf = more;
         g->cap = cap;
     }
@@ -1345,7 +1345,7 @@ static int dt__idx_unpack(const char *call, dt__file *f)
     int rc = dt__gz_run(call, f, &z, &g);
     inflateEnd(&z);
     if (rc) {
-        dt_dealloc(g.buf, (size_t)g.cap);
+        dt_mem_free(g.buf, (size_t)g.cap);
         return dt_error_code();
     }
     f->held = g.buf; /* all of it is used: cap is want */
@@ -1607,12 +1607,12 @@ static int dt__npy_head(const char *call, dt__file *f, dt__head *h)
     if (n > f->size - lead)
         return dt_fail(DT_ERR_FILE, "%s: %.300s is truncated: it has %" PRId64 " bytes, its header expects %" PRId64,
                        call, f->path, f->size, lead + n);
-    char *text = (char *)dt_alloc((size_t)n);
+    char *text = (char *)dt_mem_alloc((size_t)n);
     if (!text) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for the header of %.300s", call, f->path);
     dt__npy r = { call, f->path, text, text, text + n, lead };
     h->base = lead + n;
     if (!dt__file_read(call, f, lead, text, (size_t)n)) dt__npy_parse(&r, h);
-    dt_dealloc(text, (size_t)n);
+    dt_mem_free(text, (size_t)n);
     return dt__err.code != DT_OK ? (int)dt_error_code() : dt__head_fits(call, f, h);
 }
 DT_API dt_dataset *dt_npy_open_with(const char *path, dt_open_opts o)
@@ -1792,7 +1792,7 @@ static int dt__names_add(const char *call, dt__names *l, char *name) /* takes na
 static void dt__names_free(dt__names *l)
 {
     for (int64_t i = 0; i < l->n; i++) dt__free_text(l->p[i]);
-    dt_dealloc(l->p, (size_t)l->cap * sizeof *l->p);
+    dt_mem_free(l->p, (size_t)l->cap * sizeof *l->p);
     memset(l, 0, sizeof *l);
 }
 static void dt__names_sort(dt__names *l, int64_t from)
@@ -1924,7 +1924,7 @@ static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt
     dt__names_sort(&classes, 0);
     if (dt__err.code == DT_OK && !classes.n)
         dt_fail(DT_ERR_FILE, "%s: %.300s has no folders, expected one for each class", call, dir);
-    if (dt__err.code == DT_OK && !(first = (int64_t *)dt_alloc((size_t)classes.n * sizeof *first)))
+    if (dt__err.code == DT_OK && !(first = (int64_t *)dt_mem_alloc((size_t)classes.n * sizeof *first)))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " classes", call, classes.n);
     for (int64_t k = 0; dt__err.code == DT_OK && k < classes.n; k++) {
         char *path = dt__path(dir, classes.p[k], "");
@@ -1946,11 +1946,11 @@ static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt
                 s->file[i].label = k;
             }
         }
-        dt_dealloc(first, (size_t)classes.n * sizeof *first);
+        dt_mem_free(first, (size_t)classes.n * sizeof *first);
         first = NULL;
         classes.n = found->n = 0; /* the set has them now */
     }
-    dt_dealloc(first, (size_t)classes.n * sizeof *first);
+    dt_mem_free(first, (size_t)classes.n * sizeof *first);
     dt__names_free(&classes);
     dt__names_free(found);
     return dt_error_code();
@@ -1999,7 +1999,7 @@ static dt_dataset *dt__set_of(const char *call, int kind, dt_dataset *const *kid
 {
     dt_dataset *s = dt__set_new(call, kind);
     if (!s) return NULL;
-    s->kid = (dt_dataset **)dt_alloc((size_t)nkids * sizeof *s->kid);
+    s->kid = (dt_dataset **)dt_mem_alloc((size_t)nkids * sizeof *s->kid);
     if (!s->kid) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " sets", call, nkids);
         return dt__set_done(s);
@@ -2030,7 +2030,7 @@ static dt_dataset *dt__set_pick(const char *call, dt_dataset *s, const int64_t *
 {
     dt_dataset *d = dt__set_of(call, DT__SET_PICK, &s, 1, n);
     if (!d) return NULL;
-    if ((uint64_t)n <= SIZE_MAX / 16) d->index = (int64_t *)dt_alloc((size_t)n * sizeof *index);
+    if ((uint64_t)n <= SIZE_MAX / 16) d->index = (int64_t *)dt_mem_alloc((size_t)n * sizeof *index);
     if (d->index && n) memcpy(d->index, index, (size_t)n * sizeof *index);
     if (!d->index) dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " indices", call, n);
     return dt__set_done(d);
@@ -2089,7 +2089,7 @@ DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n)
     }
     dt_dataset *d = dt__set_of(call, DT__SET_JOIN, sets, n, total);
     if (!d) return NULL;
-    d->first = (int64_t *)dt_alloc(((size_t)n + 1) * sizeof *d->first);
+    d->first = (int64_t *)dt_mem_alloc(((size_t)n + 1) * sizeof *d->first);
     if (!d->first) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for %d sets", call, n);
         return dt__set_done(d);
@@ -2139,7 +2139,7 @@ DT_API dt_status dt_dataset_split(dt_dataset *s, const double *part, int n, uint
     if ((uint64_t)s->n > SIZE_MAX / 16 - (uint64_t)n)
         return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " indices", call, s->n);
     size_t   nbytes = ((size_t)s->n + (size_t)n) * sizeof(int64_t);
-    int64_t *count = (int64_t *)dt_alloc(nbytes), *perm = count ? count + n : NULL;
+    int64_t *count = (int64_t *)dt_mem_alloc(nbytes), *perm = count ? count + n : NULL;
     dt_rng   r;
     if (!count) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " indices", call, s->n);
     if (!dt__split_counts(call, part, n, s->n, count)) {
@@ -2155,7 +2155,7 @@ DT_API dt_status dt_dataset_split(dt_dataset *s, const double *part, int n, uint
             break;
         }
     }
-    dt_dealloc(count, nbytes);
+    dt_mem_free(count, nbytes);
     return dt_error_code();
 }
 
@@ -2259,7 +2259,7 @@ DT_API dt_status dt_dataset_mean_std(const dt_dataset *s, double *mean, double *
     dt__mem_free(&mem);
     for (int c = 0; c < channels && dt__err.code == DT_OK; c++)
         dt__moments_end(&sums[c], s->x.dtype, s->n * plane, mean ? mean + c : NULL, std ? std + c : NULL);
-    dt_dealloc(sums, (size_t)channels * sizeof *sums);
+    dt_mem_free(sums, (size_t)channels * sizeof *sums);
     return dt_error_code();
 }
 
@@ -2629,10 +2629,10 @@ DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o)
     s->contiguous = o.contiguous;
     s->nshards = o.contiguous ? o.nshards : 0;
     bool ok = (uint64_t)s->len <= limit && (uint64_t)n <= limit && (uint64_t)s->nshards < limit;
-    if (ok) s->list = (int64_t *)dt_alloc((size_t)s->len * sizeof *s->list);
+    if (ok) s->list = (int64_t *)dt_mem_alloc((size_t)s->len * sizeof *s->list);
     ok = ok && s->list;
-    if (ok && o.weight) ok = (s->weight = (double *)dt_alloc((size_t)n * sizeof *s->weight)) != NULL;
-    if (ok && s->nshards) ok = (s->shard = (int64_t *)dt_alloc((size_t)(s->nshards + 1) * sizeof *s->shard)) != NULL;
+    if (ok && o.weight) ok = (s->weight = (double *)dt_mem_alloc((size_t)n * sizeof *s->weight)) != NULL;
+    if (ok && s->nshards) ok = (s->shard = (int64_t *)dt_mem_alloc((size_t)(s->nshards + 1) * sizeof *s->shard)) != NULL;
     if (!ok) dt_fail(DT_ERR_MEMORY, "%s: out of memory for a list of %" PRId64 " items", call, s->len);
     if (ok && s->shard) memcpy(s->shard, o.shard, (size_t)(s->nshards + 1) * sizeof *s->shard);
     if (ok && s->weight) ok = !dt__sampler_weights(call, s, o.weight);
@@ -2647,10 +2647,10 @@ DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o)
 DT_API void dt_sampler_free(dt_sampler *s)
 {
     if (!s) return;
-    dt_dealloc(s->list, (size_t)s->len * sizeof *s->list);
-    dt_dealloc(s->weight, (size_t)s->n * sizeof *s->weight);
-    dt_dealloc(s->shard, (size_t)(s->nshards + 1) * sizeof *s->shard);
-    dt_dealloc(s, sizeof *s);
+    dt_mem_free(s->list, (size_t)s->len * sizeof *s->list);
+    dt_mem_free(s->weight, (size_t)s->n * sizeof *s->weight);
+    dt_mem_free(s->shard, (size_t)(s->nshards + 1) * sizeof *s->shard);
+    dt_mem_free(s, sizeof *s);
 }
 DT__SLOW_END
 
@@ -2684,10 +2684,10 @@ typedef struct dt__tf {
 
 static void dt__tf_free(dt__tf *t)
 {
-    dt_dealloc(t->table, t->table ? (size_t)t->c * 256 * sizeof *t->table : 0);
-    dt_dealloc(t->mean, t->mean ? (size_t)t->c * sizeof *t->mean : 0);
-    dt_dealloc(t->std, t->std ? (size_t)t->c * sizeof *t->std : 0);
-    dt_dealloc(t->rstd, t->rstd ? (size_t)t->c * sizeof *t->rstd : 0);
+    dt_mem_free(t->table, t->table ? (size_t)t->c * 256 * sizeof *t->table : 0);
+    dt_mem_free(t->mean, t->mean ? (size_t)t->c * sizeof *t->mean : 0);
+    dt_mem_free(t->std, t->std ? (size_t)t->c * sizeof *t->std : 0);
+    dt_mem_free(t->rstd, t->rstd ? (size_t)t->c * sizeof *t->rstd : 0);
     memset(t, 0, sizeof *t);
 }
 #if DT__TF_AVX2
@@ -2799,10 +2799,10 @@ static int dt__tf_init(const char *call, dt__tf *t, const dt_dataset *s, const d
     if (s->x.dtype == DT_F32 && normal) t->how = DT__TF_FLOATS;
     t->nbytes = (size_t)s->x.numel * dt_dtype_nbytes(t->dtype);
     if (t->how == DT__TF_COPY) return 0;
-    t->mean = (float *)dt_alloc((size_t)t->c * sizeof *t->mean);
-    t->std = (float *)dt_alloc((size_t)t->c * sizeof *t->std);
-    t->rstd = (float *)dt_alloc((size_t)t->c * sizeof *t->rstd);
-    t->table = t->how == DT__TF_BYTES ? (float *)dt_alloc((size_t)t->c * 256 * sizeof *t->table) : NULL;
+    t->mean = (float *)dt_mem_alloc((size_t)t->c * sizeof *t->mean);
+    t->std = (float *)dt_mem_alloc((size_t)t->c * sizeof *t->std);
+    t->rstd = (float *)dt_mem_alloc((size_t)t->c * sizeof *t->rstd);
+    t->table = t->how == DT__TF_BYTES ? (float *)dt_mem_alloc((size_t)t->c * 256 * sizeof *t->table) : NULL;
     if (!t->mean || !t->std || !t->rstd || (t->how == DT__TF_BYTES && !t->table))
         return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     float top = o->max_value != 0 ? (float)o->max_value : 255.0f;
@@ -3027,8 +3027,8 @@ static void dt__tray_free(dt__tray *s)
     }
     dt__depot_dealloc(s->depot, s->x, s->depot->xbytes);
     dt__depot_dealloc(s->depot, s->y, s->depot->ybytes);
-    dt_dealloc(s->item, (size_t)s->depot->batch * sizeof *s->item);
-    dt_dealloc(s, sizeof *s);
+    dt_mem_free(s->item, (size_t)s->depot->batch * sizeof *s->item);
+    dt_mem_free(s, sizeof *s);
 }
 static void dt__depot_unref(dt__depot *d)
 {
@@ -3039,7 +3039,7 @@ static void dt__depot_unref(dt__depot *d)
         dt__tray_free(s);
     }
     pthread_mutex_destroy(&d->lock);
-    dt_dealloc(d, sizeof *d);
+    dt_mem_free(d, sizeof *d);
 }
 static void dt__tray_none(const dt__depot *d)
 {
@@ -3085,7 +3085,7 @@ static dt__tray *dt__tray_take(dt__depot *d) /* NULL after dt_fail */
         s->depot = d;
         s->x = dt__depot_alloc(d, d->xbytes);
         s->y = dt__depot_alloc(d, d->ybytes);
-        s->item = (int64_t *)dt_alloc((size_t)d->batch * sizeof *s->item);
+        s->item = (int64_t *)dt_mem_alloc((size_t)d->batch * sizeof *s->item);
     }
     if (s && s->x && s->item && (s->y || !d->ybytes)) {
         pthread_mutex_lock(&d->lock);
@@ -3290,13 +3290,13 @@ static dt_shape dt__loader_shape(const dt__tray *s, const dt__field *f)
 static dt_tensor *dt__loader_tensor(dt_loader *in, dt__tray *s, char *p, const dt__field *f, dt_dtype dtype)
 {
     dt_shape      shape = dt__loader_shape(s, f);
-    dt_adopt_opts o;
+    dt_from_blob_opts o;
     DT__CLEAR(o);
     o.dtype = dtype;
     o.release = dt__tray_release;
     o.user = s;
     __atomic_add_fetch(&s->out, 1, __ATOMIC_RELAXED);
-    dt_tensor *t = dt_adopt_with(p, shape, o);
+    dt_tensor *t = dt_from_blob_with(p, shape, o);
     if (!t) dt__tray_release(s);
     return t && in->o.device && in->o.device != dt_cpu() ? dt_to(t, in->o.device) : t;
 }
@@ -3482,7 +3482,7 @@ static dt_sampler *dt__loader_sampler(const char *call, const dt_dataset *set, c
     so.contiguous = o->contiguous;
     so.weight = o->weight;
     so.draws = o->draws;
-    int64_t *shard = o->contiguous ? (int64_t *)dt_alloc((size_t)(n + 1) * sizeof *shard) : NULL;
+    int64_t *shard = o->contiguous ? (int64_t *)dt_mem_alloc((size_t)(n + 1) * sizeof *shard) : NULL;
     if (o->contiguous && !shard) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
         return NULL;
@@ -3491,7 +3491,7 @@ static dt_sampler *dt__loader_sampler(const char *call, const dt_dataset *set, c
     so.shard = shard;
     so.nshards = shard ? n : 0;
     dt_sampler *s = dt_sampler_new_with(set->n, so);
-    dt_dealloc(shard, shard ? (size_t)(n + 1) * sizeof *shard : 0);
+    dt_mem_free(shard, shard ? (size_t)(n + 1) * sizeof *shard : 0);
     return s;
 }
 static void dt__depot_choose(dt__depot *d, const dt_loader_opts *o)
@@ -3524,7 +3524,7 @@ static int dt__loader_memory(const char *call, dt_loader *in)
                        item);
     in->depot->xbytes = (size_t)in->o.batch * in->tf.nbytes;
     in->depot->ybytes = in->set->has_y ? (size_t)in->o.batch * in->set->y.nbytes : 0;
-    in->item = (int64_t *)dt_alloc((size_t)in->o.batch * sizeof *in->item);
+    in->item = (int64_t *)dt_mem_alloc((size_t)in->o.batch * sizeof *in->item);
     in->ring = (dt__bay *)dt__alloc_zero((size_t)in->o.prefetch * sizeof *in->ring);
     in->thread = (pthread_t *)dt__alloc_zero((size_t)in->o.workers * sizeof *in->thread);
     in->hand = (dt__hand *)dt__alloc_zero((size_t)in->o.workers * sizeof *in->hand);
@@ -3582,7 +3582,7 @@ DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o)
 static void dt__place_unref(void *user)
 {
     dt__place_of *p = (dt__place_of *)user;
-    if (p && !__atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL)) dt_dealloc(p, sizeof *p);
+    if (p && !__atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL)) dt_mem_free(p, sizeof *p);
 }
 DT_API void dt_loader_free(dt_loader *in)
 {
@@ -3606,13 +3606,13 @@ DT_API void dt_loader_free(dt_loader *in)
     dt__tf_free(&in->tf);
     dt_sampler_free(in->sampler);
     dt__mem_free(&in->mem);
-    dt_dealloc(in->item, in->item ? (size_t)in->o.batch * sizeof *in->item : 0);
-    dt_dealloc(in->ring, in->ring ? (size_t)in->o.prefetch * sizeof *in->ring : 0);
+    dt_mem_free(in->item, in->item ? (size_t)in->o.batch * sizeof *in->item : 0);
+    dt_mem_free(in->ring, in->ring ? (size_t)in->o.prefetch * sizeof *in->ring : 0);
     for (int i = 0; in->hand && i < in->o.workers; i++) dt__mem_free(&in->hand[i].mem);
-    dt_dealloc(in->hand, in->hand ? (size_t)in->o.workers * sizeof *in->hand : 0);
-    dt_dealloc(in->thread, in->thread ? (size_t)in->o.workers * sizeof *in->thread : 0);
+    dt_mem_free(in->hand, in->hand ? (size_t)in->o.workers * sizeof *in->hand : 0);
+    dt_mem_free(in->thread, in->thread ? (size_t)in->o.workers * sizeof *in->thread : 0);
     dt_dataset_free(in->set);
-    dt_dealloc(in, sizeof *in);
+    dt_mem_free(in, sizeof *in);
 }
 DT_API dt_dataset *dt_loader_dataset(const dt_loader *in) { return in ? in->set : NULL; }
 DT_API int64_t    dt_loader_epoch(const dt_loader *in) 
@@ -3623,7 +3623,7 @@ DT_API int64_t    dt_loader_batches(const dt_loader *in) { return in ? in->whole
 DT_API dt_cursor *dt_loader_cursor(dt_loader *in) { return in ? &in->place->c : NULL; }
 DT_API dt_tensor *dt_loader_state(dt_loader *in)
 {
-    dt_adopt_opts o;
+    dt_from_blob_opts o;
     dt_shape      shape;
     if (dt__err.code != DT_OK) return NULL;
     if (!in) {
@@ -3639,7 +3639,7 @@ DT_API dt_tensor *dt_loader_state(dt_loader *in)
     shape.ndim = 1;
     shape.dim[0] = (int64_t)(sizeof(dt_cursor) / 8);
     __atomic_add_fetch(&in->place->refs, 1, __ATOMIC_RELAXED);
-    dt_tensor *t = dt_adopt_with(&in->place->c, shape, o);
+    dt_tensor *t = dt_from_blob_with(&in->place->c, shape, o);
     if (!t) dt__place_unref(in->place);
     in->state = dt_keep(t);
     return in->state;
@@ -3663,7 +3663,7 @@ DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in)
     s.behind = s.items > 0 && s.wait > 0.1 * (s.wait + s.elsewhere);
     return s;
 }
-DT_API void dt_loader_reset(dt_loader *in)
+DT_API void dt_loader_reset_stats(dt_loader *in)
 {
     if (!in) return;
     in->wait = in->elsewhere = in->warned_wait = in->warned_elsewhere = in->left = 0;

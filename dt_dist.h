@@ -1,4 +1,4 @@
-/* dt_dist.h - v0.1.0 - one model on many ranks: data parallel training over dt_comm.h */
+/* dt_dist.h - v0.2.0 - one model on many ranks: data parallel training over dt_comm.h */
 /*
 DO THIS
 
@@ -76,7 +76,7 @@ LICENCE
 #ifndef DT_DIST_H_INCLUDED
 #define DT_DIST_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_dist.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -202,7 +202,7 @@ DT_API bool       dt_feed_next(dt_feed *f, dt_batch *b); /* as dt_loader_next; .
 DT_API int64_t    dt_feed_epoch(const dt_feed *f);       /* as dt_loader_epoch */
 DT_API int64_t    dt_feed_batches(const dt_feed *f);
 DT_API dt_cursor *dt_feed_cursor(dt_feed *f); /* behind the last batch; may be set before the first dt_feed_next */
-DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_tensor(c, "data.cursor", ...) */
+DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_add_tensor(c, "data.cursor", ...) */
 
 /* ---------------------------------------------------------------------------------------------------- >>parallel
    torch.nn.DataParallel: one program drives several devices: threads of the CPU, or GPUs. The program says how a part
@@ -238,7 +238,7 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_ten
    devices give the same bits (GPUs: where their backend is told to give them).
 
    Batch norm: each device has the statistics of its part; the running ones are the first device's. Random numbers: the
-   first device draws as ever; a replica's generator (dt_drop) and its thread's (dt_dropout, dt_normal) are seeded anew
+   first device draws as ever; a replica's generator (dt_dropout) and its thread's (dt_op_dropout, dt_normal) are seeded anew
    in each call, from a draw of the model's generator: other numbers than one device would draw.
 
    An error on any device is the caller's, with the device's number; the model has no gradients then. Not on a model
@@ -246,7 +246,7 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_ten
 typedef struct dt_parallel dt_parallel;
 typedef struct dt_parallel_opts {
     int dt__first DT_D;
-    int devices   DT_D; /* default: on the CPU dt_threads(), else the model's device and all that come after it */
+    int devices   DT_D; /* default: on the CPU dt_get_num_threads(), else the model's device and all that come after it */
     /* which ones: .devices of one backend, the model's first. Default: the model's device and the next ones */
     dt_device *const *on DT_D;
 } dt_parallel_opts;
@@ -382,14 +382,14 @@ static void dt__ddp_tell(dt_ddp *d)
 }
 static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
 
-typedef struct dt__ddp_card { /* a parameter, as it is compared */
+typedef struct dt__ddp_fingerprint { /* a parameter, as it is compared */
     int64_t shape[DT_MAX_DIMS];
     int32_t ndim, dtype, flags, index;
     char    name[128]; /* its end, if it is longer */
-} dt__ddp_card;
-static dt__ddp_card dt__ddp_card_of(const dt__param *p, int index)
+} dt__ddp_fingerprint;
+static dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
 {
-    dt__ddp_card k;
+    dt__ddp_fingerprint k;
     memset(&k, 0, sizeof k);
     k.ndim = p->t->ndim;
     k.dtype = p->t->dtype;
@@ -400,7 +400,7 @@ static dt__ddp_card dt__ddp_card_of(const dt__param *p, int index)
     memcpy(k.name, p->name + cut, n - cut);
     return k;
 }
-static const char *dt__ddp_card_text(const dt__ddp_card *k, char *buf, size_t nbytes)
+static const char *dt__ddp_fingerprint_text(const dt__ddp_fingerprint *k, char *buf, size_t nbytes)
 {
     if (!k->name[0]) {
         snprintf(buf, nbytes, "nothing");
@@ -413,22 +413,22 @@ static const char *dt__ddp_card_text(const dt__ddp_card *k, char *buf, size_t nb
     }
     return buf;
 }
-static int dt__ddp_same_card(const dt__ddp_card *a, const dt__ddp_card *b) { return !memcmp(a, b, sizeof *a); }
-static int dt__ddp_differs(dt_ddp *d, const dt__ddp_card *mine, const dt__ddp_card *theirs, int rank)
+static int dt__ddp_same_fingerprint(const dt__ddp_fingerprint *a, const dt__ddp_fingerprint *b) { return !memcmp(a, b, sizeof *a); }
+static int dt__ddp_differs(dt_ddp *d, const dt__ddp_fingerprint *mine, const dt__ddp_fingerprint *theirs, int rank)
 {
     char a[320], b[320];
     int  rc =
         dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank %d, %s on rank %d", mine->index + 1,
-                dt__ddp_card_text(mine, a, sizeof a), d->rank, dt__ddp_card_text(theirs, b, sizeof b), rank);
+                dt__ddp_fingerprint_text(mine, a, sizeof a), d->rank, dt__ddp_fingerprint_text(theirs, b, sizeof b), rank);
     dt__ddp_tell(d);
     return rc;
 }
 /* Rank 0's value of a parameter or buffer; what it is comes first and must be the same here. */
 static int dt__ddp_share(dt_ddp *d, const dt__param *p, int index)
 {
-    dt__ddp_card mine = dt__ddp_card_of(p, index), theirs = mine;
+    dt__ddp_fingerprint mine = dt__ddp_fingerprint_of(p, index), theirs = mine;
     if (dt_comm_broadcast(d->c, &theirs, (int64_t)sizeof theirs, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, "dt_ddp");
-    if (!dt__ddp_same_card(&mine, &theirs)) return dt__ddp_differs(d, &mine, &theirs, 0);
+    if (!dt__ddp_same_fingerprint(&mine, &theirs)) return dt__ddp_differs(d, &mine, &theirs, 0);
     dt_tensor *part[2] = { p->t, p->init };
     for (int i = 0; i < 2; i++) {
         if (!part[i] || !part[i]->numel) continue;
@@ -449,10 +449,10 @@ static int dt__ddp_same_models(dt_ddp *d)
     dt_model *m = d->m;
     uint64_t  hash = 1469598103934665603ull;
     for (int i = 0; i < m->nparams; i++) {
-        dt__ddp_card k = dt__ddp_card_of(m->param[i], i);
+        dt__ddp_fingerprint k = dt__ddp_fingerprint_of(m->param[i], i);
         for (size_t b = 0; b < sizeof k; b++) hash = (hash ^ ((const uint8_t *)&k)[b]) * 1099511628211ull;
     }
-    int64_t *all = (int64_t *)dt_alloc((size_t)d->world * 2 * sizeof *all), mine[2];
+    int64_t *all = (int64_t *)dt_mem_alloc((size_t)d->world * 2 * sizeof *all), mine[2];
     if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
     mine[0] = (int64_t)hash;
     mine[1] = m->nparams;
@@ -461,22 +461,22 @@ static int dt__ddp_same_models(dt_ddp *d)
     for (int r = d->world - 1; r > 0 && !rc; r--)
         if (all[2 * r] != all[0] || all[2 * r + 1] != all[1]) other = r;
     if (other) most = (int)(all[1] > all[2 * other + 1] ? all[1] : all[2 * other + 1]);
-    dt_dealloc(all, (size_t)d->world * 2 * sizeof *all);
+    dt_mem_free(all, (size_t)d->world * 2 * sizeof *all);
     if (rc || !other) return rc;
     for (int i = 0; i < most && !rc; i++) { /* all ranks walk both lists, and stop at the same place */
-        dt__ddp_card k[2];
+        dt__ddp_fingerprint k[2];
         for (int side = 0; side < 2 && !rc; side++) {
             int root = side ? other : 0;
             memset(&k[side], 0, sizeof k[side]);
             k[side].index = i;
-            if (d->rank == root && i < m->nparams) k[side] = dt__ddp_card_of(m->param[i], i);
+            if (d->rank == root && i < m->nparams) k[side] = dt__ddp_fingerprint_of(m->param[i], i);
             if (dt_comm_broadcast(d->c, &k[side], (int64_t)sizeof k[side], DT_COMM_U8, root))
                 rc = dt__ddp_comm_fail(d, "dt_ddp");
         }
-        if (rc || dt__ddp_same_card(&k[0], &k[1])) continue;
+        if (rc || dt__ddp_same_fingerprint(&k[0], &k[1])) continue;
         char a[320], b[320];
         rc = dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank 0, %s on rank %d", i + 1,
-                     dt__ddp_card_text(&k[0], a, sizeof a), dt__ddp_card_text(&k[1], b, sizeof b), other);
+                     dt__ddp_fingerprint_text(&k[0], a, sizeof a), dt__ddp_fingerprint_text(&k[1], b, sizeof b), other);
         d->told = 1; /* every rank says the same */
     }
     return rc;
@@ -506,20 +506,20 @@ static void dt__ddp_release(void *user)
 {
     dt__ddp_memory *k = (dt__ddp_memory *)user;
     dt_comm_dealloc(k->c, k->ptr);
-    dt_dealloc(k, sizeof *k);
+    dt_mem_free(k, sizeof *k);
 }
 /* In memory that the ranks of a machine share; of a device, simply there. */
 static dt_tensor *dt__ddp_room(dt_ddp *d, int dtype, int64_t n)
 {
     if (d->far) return dt__new("dt_ddp", d->m->device, dtype, &n, 1, DT_LAYOUT_PLAIN);
-    dt__ddp_memory *k = (dt__ddp_memory *)dt_alloc(sizeof *k);
+    dt__ddp_memory *k = (dt__ddp_memory *)dt_mem_alloc(sizeof *k);
     if (!k) return NULL;
     k->c = d->c;
     k->ptr = dt_comm_alloc(d->c, (size_t)n * dt__dtype_size[dtype]);
     dt_tensor *t = k->ptr ? dt__adopt("dt_ddp", dt_cpu(), k->ptr, dtype, &n, 1) : NULL;
     if (!t) {
         if (k->ptr) dt_comm_dealloc(k->c, k->ptr);
-        dt_dealloc(k, sizeof *k);
+        dt_mem_free(k, sizeof *k);
         return NULL;
     }
     t->st->release = dt__ddp_release;
@@ -533,9 +533,9 @@ static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n) /* a block's g
 }
 static void dt__buckets_free(dt_ddp *d)
 {
-    dt_dealloc(d->bucket, (size_t)d->bucket_cap * sizeof *d->bucket);
-    dt_dealloc(d->of, (size_t)d->norder * sizeof *d->of);
-    dt_dealloc(d->reach, (size_t)d->norder);
+    dt_mem_free(d->bucket, (size_t)d->bucket_cap * sizeof *d->bucket);
+    dt_mem_free(d->of, (size_t)d->norder * sizeof *d->of);
+    dt_mem_free(d->reach, (size_t)d->norder);
     d->bucket = NULL;
     d->of = NULL;
     d->reach = NULL;
@@ -809,11 +809,11 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
 static int dt__flags_read(dt_ddp *d)
 {
     size_t nbytes = (size_t)d->nbuckets * sizeof(float);
-    float *found = (float *)dt_alloc(nbytes + 1);
+    float *found = (float *)dt_mem_alloc(nbytes + 1);
     int    rc = found ? dt__download(d->flags, found) : dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
     for (int i = d->nbuckets - 1; i >= 0 && !rc; i--)
         if (found[i] != 0) d->bad[d->rank] = d->norder + 1 + i;
-    dt_dealloc(found, nbytes + 1);
+    dt_mem_free(found, nbytes + 1);
     return rc;
 }
 static int dt__buckets_go(dt_ddp *d) /* those that are ready, in order */
@@ -1085,10 +1085,10 @@ static int dt__slots_room(dt_ddp *d)
     size_t  send = (size_t)(d->o.slots / d->world) * (size_t)d->total * sizeof(float);
     size_t  gather = (size_t)d->o.slots * (size_t)mine * sizeof(float);
     if (d->send && d->send_nbytes == send && d->gather_nbytes == gather) return 0;
-    dt_dealloc(d->send, d->send_nbytes);
-    dt_dealloc(d->gather, d->gather_nbytes);
-    d->send = (float *)dt_alloc(d->send_nbytes = send);
-    d->gather = (float *)dt_alloc(d->gather_nbytes = gather);
+    dt_mem_free(d->send, d->send_nbytes);
+    dt_mem_free(d->gather, d->gather_nbytes);
+    d->send = (float *)dt_mem_alloc(d->send_nbytes = send);
+    d->gather = (float *)dt_mem_alloc(d->gather_nbytes = gather);
     return d->send && d->gather ? 0 : dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d slots", d->o.slots);
 }
 /* Between the blocks' gradients and one vector: elements from .. from + n of it. */
@@ -1112,8 +1112,8 @@ static int dt__slots_exchange(dt_ddp *d)
 {
     int      per = d->o.slots / d->world, rc = 0;
     int64_t  mine = dt__slots_at(d, d->rank + 1) - dt__slots_at(d, d->rank);
-    int64_t *count = (int64_t *)dt_alloc((size_t)d->world * 3 * sizeof *count);
-    float   *all = (float *)dt_alloc((size_t)d->total * sizeof *all + 1);
+    int64_t *count = (int64_t *)dt_mem_alloc((size_t)d->world * 3 * sizeof *count);
+    float   *all = (float *)dt_mem_alloc((size_t)d->total * sizeof *all + 1);
     if (!count || !all) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the sum of %d slots", d->o.slots);
     for (int r = 0; r < d->world && !rc; r++) {
         count[r] = dt__slots_at(d, r + 1) - dt__slots_at(d, r);
@@ -1128,8 +1128,8 @@ static int dt__slots_exchange(dt_ddp *d)
         if (dt_comm_allgather(d->c, d->gather, all, 0, count, DT_COMM_F32)) rc = dt__ddp_comm_fail(d, "dt_backward");
     }
     if (!rc) rc = dt__slots_copy(d, all, 0, d->total, 0);
-    dt_dealloc(count, (size_t)d->world * 3 * sizeof *count);
-    dt_dealloc(all, (size_t)d->total * sizeof *all + 1);
+    dt_mem_free(count, (size_t)d->world * 3 * sizeof *count);
+    dt_mem_free(all, (size_t)d->total * sizeof *all + 1);
     return rc;
 }
 static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its slot */
@@ -1184,8 +1184,8 @@ static double *dt__syncnorm_room(double **room, size_t *nbytes, int64_t n)
 {
     size_t need = (size_t)n * sizeof **room;
     if (need > *nbytes) {
-        dt_dealloc(*room, *nbytes);
-        *room = (double *)dt_alloc(need);
+        dt_mem_free(*room, *nbytes);
+        *room = (double *)dt_mem_alloc(need);
         *nbytes = *room ? need : 0;
     }
     if (!*room) dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the statistics of a batch norm");
@@ -1391,8 +1391,8 @@ static int dt__syncnorm_skip(dt_ddp *d)
     }
     double *at = dt__syncnorm_room(&d->shadow, &d->shadow_nbytes, n);
     if (d->work_cap < 2 * d->nran_before) {
-        dt_dealloc(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
-        d->shadow_work = (dt_work **)dt_alloc(2 * (size_t)d->nran_before * sizeof *d->shadow_work);
+        dt_mem_free(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
+        d->shadow_work = (dt_work **)dt_mem_alloc(2 * (size_t)d->nran_before * sizeof *d->shadow_work);
         d->work_cap = d->shadow_work ? 2 * d->nran_before : 0;
     }
     if (!at || !d->work_cap) return dt_fail(DT_ERR_MEMORY, "dt_ddp_skip: out of memory");
@@ -1432,12 +1432,12 @@ static void dt__syncnorm_free(dt_ddp *d)
         dt__node *n = (dt__node *)dt__tls.tape.at[i];
         if (n->user == (void *)&d->sync) n->user = NULL;
     }
-    dt_dealloc(d->stats_room, d->stats_nbytes);
-    dt_dealloc(d->shadow, d->shadow_nbytes);
+    dt_mem_free(d->stats_room, d->stats_nbytes);
+    dt_mem_free(d->shadow, d->shadow_nbytes);
     dt__unref(d->shadow_far);
-    dt_dealloc(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
-    dt_dealloc(d->ran, (size_t)d->ran_cap * sizeof *d->ran);
-    dt_dealloc(d->ran_before, (size_t)d->ran_before_cap * sizeof *d->ran_before);
+    dt_mem_free(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
+    dt_mem_free(d->ran, (size_t)d->ran_cap * sizeof *d->ran);
+    dt_mem_free(d->ran_before, (size_t)d->ran_before_cap * sizeof *d->ran_before);
     dt_comm_free(d->norm);
 }
 
@@ -1452,7 +1452,7 @@ static int dt__ddp_same(void *user, const char *call, const char *what, int64_t 
 {
     dt_ddp *d = (dt_ddp *)user;
     if (dt__ddp_alone(d)) return 0;
-    int64_t *all = (int64_t *)dt_alloc((size_t)d->world * sizeof *all);
+    int64_t *all = (int64_t *)dt_mem_alloc((size_t)d->world * sizeof *all);
     int      rc = all ? 0 : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     if (!rc && dt_comm_allgather(d->c, &x, all, 1, NULL, DT_COMM_I64)) rc = dt__ddp_comm_fail(d, call);
     for (int r = 1; r < d->world && !rc; r++) {
@@ -1462,7 +1462,7 @@ static int dt__ddp_same(void *user, const char *call, const char *what, int64_t 
             dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on rank 0, %" PRId64 " on rank %d; all must see the same files",
                     call, what, all[0], all[r], r);
     }
-    dt_dealloc(all, (size_t)d->world * sizeof *all);
+    dt_mem_free(all, (size_t)d->world * sizeof *all);
     return rc;
 }
 static int dt__ddp_lead(void *user) { return ((dt_ddp *)user)->rank == 0; }
@@ -1493,7 +1493,7 @@ static int dt__ddp_attach(dt_ddp *d)
     dt_model *m = d->m;
     int64_t   one = 1;
     d->note = (int64_t *)dt__alloc_zero((size_t)d->world * DT__SAYS * sizeof *d->note);
-    d->bad = (int64_t *)dt_alloc((size_t)d->world * sizeof *d->bad);
+    d->bad = (int64_t *)dt_mem_alloc((size_t)d->world * sizeof *d->bad);
     d->flag = dt__new("dt_ddp_new", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
     if (!d->note || !d->bad || !d->flag) return dt_fail(DT_ERR_MEMORY, "dt_ddp_new: out of memory");
     for (int r = 0; r < d->world; r++) d->bad[r] = -1;
@@ -1540,7 +1540,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     else if (m->device != dt_cpu() && world > 1 && !dt_comm_options(c)->backend)
         dt_fail(DT_ERR_DEVICE, "%s: the model is on %s; make the communicator with .backend = DT_NCCL", call,
                 m->device->name);
-    else if (dt_comm_status_of(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
+    else if (dt_comm_get_status(c)) dt_fail(DT_ERR_COMM, "%s: the communicator has failed: %s", call, dt_comm_error(c));
     else if (o.slots < 0 || (o.slots && o.slots % world))
         dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
     else if (o.slots && o.sync_batchnorm)
@@ -1599,14 +1599,14 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt__unref(d->stage);
     dt__unref(d->flags);
     dt__buckets_free(d);
-    dt_dealloc(d->note, (size_t)d->world * DT__SAYS * sizeof *d->note);
-    dt_dealloc(d->bad, (size_t)d->world * sizeof *d->bad);
-    dt_dealloc(d->send, d->send_nbytes);
-    dt_dealloc(d->gather, d->gather_nbytes);
+    dt_mem_free(d->note, (size_t)d->world * DT__SAYS * sizeof *d->note);
+    dt_mem_free(d->bad, (size_t)d->world * sizeof *d->bad);
+    dt_mem_free(d->send, d->send_nbytes);
+    dt_mem_free(d->gather, d->gather_nbytes);
     dt__unref(d->flag);
     dt__syncnorm_free(d);
     dt_comm_free(d->c);
-    dt_dealloc(d, sizeof *d);
+    dt_mem_free(d, sizeof *d);
 }
 DT_API dt_comm *dt_ddp_comm(const dt_ddp *d) { return d ? d->user : NULL; }
 DT_API void     dt_ddp_no_sync(dt_ddp *d, bool on)
@@ -1828,7 +1828,7 @@ static int dt__feed_start(dt_feed *f)
     f->started = 1;
     if (f->rank == 0) { /* an item of the set says how long frames are: the first batch, read by a loader that goes */
         for (int r = 0; r < f->world; r++) *dt_loader_cursor(f->in[r]) = f->cursor;
-        dt_item_info k = dt_dataset_item(dt_loader_dataset(f->in[0]));
+        dt_item_info k = dt_dataset_item_info(dt_loader_dataset(f->in[0]));
         size_t       each =
             dt__feed_bytes(k.x_dtype == DT_U8 && !f->o.raw ? DT_F32 : k.x_dtype, k.x_shape.ndim, k.x_shape.dim);
         size_t y = dt__feed_bytes(DT_I64, k.y_shape.ndim, k.y_shape.dim);
@@ -1962,11 +1962,11 @@ DT_API void dt_feed_free(dt_feed *f)
     }
     for (int r = 0; f->in && r < f->world; r++) dt_loader_free(f->in[r]);
     if (f->state) dt_free(f->state);
-    dt_dealloc(f->frame, (size_t)f->frames * sizeof *f->frame);
-    dt_dealloc(f->work, (size_t)f->frames * sizeof *f->work);
-    dt_dealloc(f->in, (size_t)f->world * sizeof *f->in);
+    dt_mem_free(f->frame, (size_t)f->frames * sizeof *f->frame);
+    dt_mem_free(f->work, (size_t)f->frames * sizeof *f->work);
+    dt_mem_free(f->in, (size_t)f->world * sizeof *f->in);
     dt_comm_free(f->c);
-    dt_dealloc(f, sizeof *f);
+    dt_mem_free(f, sizeof *f);
 }
 DT_API int64_t dt_feed_epoch(const dt_feed *f)
 {
@@ -1977,10 +1977,10 @@ DT_API dt_cursor *dt_feed_cursor(dt_feed *f) { return f ? &f->cursor : NULL; }
 DT_API dt_tensor *dt_feed_state(dt_feed *f)
 {
     if (!f || f->state) return f ? f->state : NULL;
-    dt_adopt_opts o;
+    dt_from_blob_opts o;
     DT__CLEAR(o);
     o.dtype = DT_I64;
-    f->state = dt_adopt_with(&f->cursor, dt__shape1((int64_t)(sizeof f->cursor / sizeof(int64_t))), o);
+    f->state = dt_from_blob_with(&f->cursor, dt__shape1((int64_t)(sizeof f->cursor / sizeof(int64_t))), o);
     if (f->state) dt_keep(f->state);
     return f->state;
 }
@@ -2046,9 +2046,9 @@ static void dt__replica_free(dt__part *d)
         dt__unref(d->value[i]);
         dt__unref(d->grad[i]);
     }
-    dt_dealloc(d->value, (size_t)d->nblocks * sizeof *d->value);
-    dt_dealloc(d->grad, (size_t)d->nblocks * sizeof *d->grad);
-    dt_dealloc(d->order, (size_t)d->norder * sizeof *d->order);
+    dt_mem_free(d->value, (size_t)d->nblocks * sizeof *d->value);
+    dt_mem_free(d->grad, (size_t)d->nblocks * sizeof *d->grad);
+    dt_mem_free(d->order, (size_t)d->norder * sizeof *d->order);
     d->m = NULL;
     d->value = d->grad = d->order = NULL;
     d->nblocks = d->norder = 0;
@@ -2097,9 +2097,9 @@ static int dt__replica_blocks(dt__part *d, const dt_model *m)
     d->grad = (dt_tensor **)dt__alloc_zero(n * sizeof *d->grad);
     d->order = (dt_tensor **)dt__alloc_zero((size_t)norder * sizeof *d->order);
     if (!d->value || !d->grad || !d->order) {
-        dt_dealloc(d->value, n * sizeof *d->value);
-        dt_dealloc(d->grad, n * sizeof *d->grad);
-        dt_dealloc(d->order, (size_t)norder * sizeof *d->order);
+        dt_mem_free(d->value, n * sizeof *d->value);
+        dt_mem_free(d->grad, n * sizeof *d->grad);
+        dt_mem_free(d->order, (size_t)norder * sizeof *d->order);
         d->value = d->grad = d->order = NULL;
         return DT_ERR_MEMORY;
     }
@@ -2146,8 +2146,8 @@ static int dt__replica_make(dt__part *d, const dt_model *m)
 /* ---- what devices with memory of their own exchange */
 static void dt__items_free(dt_parallel *p)
 {
-    dt_dealloc(p->item, p->room * sizeof *p->item);
-    dt_dealloc(p->view, p->room * sizeof *p->view);
+    dt_mem_free(p->item, p->room * sizeof *p->item);
+    dt_mem_free(p->view, p->room * sizeof *p->view);
     p->item = NULL;
     p->view = NULL;
     p->room = 0;
@@ -2160,7 +2160,7 @@ static int dt__items_make(dt_parallel *p)
     p->item = (dt_tensor **)dt__alloc_zero(room * sizeof *p->item);
     p->view = p->item ? (dt_view *)dt__alloc_zero(room * sizeof *p->view) : NULL;
     if (p->view) p->room = room;
-    else dt_dealloc(p->item, room * sizeof *p->item);
+    else dt_mem_free(p->item, room * sizeof *p->item);
     if (!p->view) p->item = NULL;
     return p->view ? 0 : dt_fail(DT_ERR_MEMORY, "dt_parallel: out of memory for a list of blocks");
 }
@@ -2306,7 +2306,7 @@ static void *dt__part_thread(void *arg)
         if (p->own) dt_stream_use(d->dev, d->stream);
         dt__tls.no_grad = 0;
         dt_rng_seed(&d->m->rng, d->seed[0]);
-        dt_seed(d->seed[1]);
+        dt_manual_seed(d->seed[1]);
         dt__part_run(d, d->m);
         dt_error_clear();
         dt_end();
@@ -2527,7 +2527,7 @@ static int dt__parallel_choose(const char *call, dt_model *m, dt_parallel_opts o
     const dt_backend *be = m->device->be;
     int               cpu = m->device == dt_cpu(), first = m->device->index, n = o.devices;
     int               there = be->count && be->device ? be->count() : first + 1;
-    if (!n && !o.on) n = cpu ? dt_threads() : there - first;
+    if (!n && !o.on) n = cpu ? dt_get_num_threads() : there - first;
     if (n < 1 || n > DT__MAX_DEVICES)
         return dt_fail(DT_ERR_ARG, "%s: .devices is %d; it is 1 to %d", call, n, DT__MAX_DEVICES);
     if (!o.on && !cpu && first + n > there)
@@ -2568,7 +2568,7 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
     dt_parallel *p = (dt_parallel *)dt__alloc_zero(sizeof *p);
     if (p) p->part = (dt__part *)dt__alloc_zero((size_t)n * sizeof *p->part);
     if (!p || !p->part) {
-        dt_dealloc(p, sizeof *p);
+        dt_mem_free(p, sizeof *p);
         dt_fail(DT_ERR_MEMORY, "dt_parallel_new: out of memory");
         return NULL;
     }
@@ -2608,8 +2608,8 @@ DT_API void dt_parallel_free(dt_parallel *p)
     for (int i = 1; i < p->devices; i++) dt__replica_free(&p->part[i]);
     for (int i = 0; i < p->devices; i++) dt__unref(p->part[i].share);
     dt__items_free(p);
-    dt_dealloc(p->part, (size_t)p->devices * sizeof *p->part);
-    dt_dealloc(p, sizeof *p);
+    dt_mem_free(p->part, (size_t)p->devices * sizeof *p->part);
+    dt_mem_free(p, sizeof *p);
 }
 DT_API int dt_parallel_devices(const dt_parallel *p) { return p ? p->devices : 0; }
 DT__SLOW_END

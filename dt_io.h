@@ -1,4 +1,4 @@
-/* dt_io.h - v0.1.0 - safetensors files: reading, checking, writing */
+/* dt_io.h - v0.2.0 - safetensors files: reading, checking, writing */
 /*
 DO THIS
 
@@ -81,7 +81,7 @@ LICENCE
 #ifndef DT_IO_H_INCLUDED
 #define DT_IO_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_io.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -348,26 +348,26 @@ DT__INSIDE void dt__archive_release(void *hold)
     dt__map *map = (dt__map *)hold;
     if (!map || __atomic_sub_fetch(&map->refs, 1, __ATOMIC_ACQ_REL)) return;
     munmap(map->base, map->nbytes);
-    dt_dealloc(map, sizeof *map);
+    dt_mem_free(map, sizeof *map);
 }
 DT_API void dt_archive_free(dt_archive *a)
 {
     if (!a) return;
     for (int64_t i = 0; a->writing && i < a->nitems; i++) {
         a->item[i].source->release(a->item[i].object, (size_t)a->item[i].end);
-        dt_dealloc(a->item[i].name, a->item[i].len + 1u);
+        dt_mem_free(a->item[i].name, a->item[i].len + 1u);
     }
     for (int64_t i = 0; a->writing && i < a->nmetas; i++) {
-        dt_dealloc(a->meta[i].value, strlen(a->meta[i].value) + 1);
-        dt_dealloc(a->meta[i].key, a->meta[i].len + 1u);
+        dt_mem_free(a->meta[i].value, strlen(a->meta[i].value) + 1);
+        dt_mem_free(a->meta[i].key, a->meta[i].len + 1u);
     }
-    dt_dealloc(a->by_name, (size_t)a->nitems * sizeof *a->by_name);
-    dt_dealloc(a->by_key, (size_t)a->nmetas * sizeof *a->by_key);
-    dt_dealloc(a->item, (size_t)a->item_cap * sizeof *a->item);
-    dt_dealloc(a->meta, (size_t)a->meta_cap * sizeof *a->meta);
-    dt_dealloc(a->text, a->text_cap);
+    dt_mem_free(a->by_name, (size_t)a->nitems * sizeof *a->by_name);
+    dt_mem_free(a->by_key, (size_t)a->nmetas * sizeof *a->by_key);
+    dt_mem_free(a->item, (size_t)a->item_cap * sizeof *a->item);
+    dt_mem_free(a->meta, (size_t)a->meta_cap * sizeof *a->meta);
+    dt_mem_free(a->text, a->text_cap);
     dt__archive_release(a->map);
-    dt_dealloc(a, sizeof *a);
+    dt_mem_free(a, sizeof *a);
 }
 
 /* ---- sorting: v becomes 0..n-1 in order; a stable merge sort, fast on what is sorted already */
@@ -383,16 +383,16 @@ static void dt__merge(uint32_t *v, uint32_t *tmp, int64_t lo, int64_t mid, int64
 static uint32_t *dt__sorted(int64_t n, dt__order_fn cmp, const void *ctx) /* n entries, or NULL: out of memory */
 {
     size_t    nbytes = (size_t)n * sizeof(uint32_t);
-    uint32_t *v = (uint32_t *)dt_alloc(nbytes), *tmp = (uint32_t *)dt_alloc(nbytes);
+    uint32_t *v = (uint32_t *)dt_mem_alloc(nbytes), *tmp = (uint32_t *)dt_mem_alloc(nbytes);
     for (int64_t i = 0; v && i < n; i++) v[i] = (uint32_t)i;
     for (int64_t w = 1; v && tmp && w < n; w *= 2)
         for (int64_t lo = 0; lo < n; lo += 2 * w)
             dt__merge(v, tmp, lo, lo + w < n ? lo + w : n, lo + 2 * w < n ? lo + 2 * w : n, cmp, ctx);
     if (!tmp) {
-        dt_dealloc(v, nbytes);
+        dt_mem_free(v, nbytes);
         v = NULL;
     }
-    dt_dealloc(tmp, nbytes);
+    dt_mem_free(tmp, nbytes);
     return v;
 }
 static int dt__text_order(const char *x, uint32_t nx, const char *y, uint32_t ny)
@@ -692,7 +692,7 @@ static int dt__check_places(dt_archive *a) /* each byte of the data belongs to o
         if (a->code != DT_OK) break;
         at = it->end;
     }
-    dt_dealloc(order, nbytes);
+    dt_mem_free(order, nbytes);
     if (a->code == DT_OK && at != a->nbytes - a->data)
         dt__bad(a, "%" PRIu64 " bytes behind the last tensor", (uint64_t)(a->nbytes - a->data) - at);
     return a->code == DT_OK ? 0 : -1;
@@ -763,7 +763,7 @@ static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
     a->item_cap = braces < most ? braces : most;
     a->item = (dt__item *)dt__alloc_zero((size_t)a->item_cap * sizeof *a->item);
     a->text_cap = (size_t)n + 1;
-    a->text = (char *)dt_alloc(a->text_cap);
+    a->text = (char *)dt_mem_alloc(a->text_cap);
     if (!a->item || !a->text) return dt__bad_memory(a, (size_t)a->item_cap * sizeof *a->item + a->text_cap);
     dt__json j;
     j.a = a;
@@ -789,7 +789,7 @@ static int dt__archive_map(dt_archive *a, const char *path)
         a->map->base = mmap(NULL, a->map->nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
         if (a->map->base == MAP_FAILED) {
             dt__bad(a, "mmap of %zu bytes: %s", a->map->nbytes, strerror(errno));
-            dt_dealloc(a->map, sizeof *a->map);
+            dt_mem_free(a->map, sizeof *a->map);
             a->map = NULL;
         }
     }
@@ -935,7 +935,7 @@ static int dt__write_all(int fd, const void *data, size_t n, int64_t at) /* at >
 static int dt__sync_dir(const char *call, const char *path) /* of the directory that holds path */
 {
     size_t len = strlen(path) + 2;
-    char  *dir = (char *)dt_alloc(len), *slash;
+    char  *dir = (char *)dt_mem_alloc(len), *slash;
     if (!dir) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
     memcpy(dir, path, len - 1);
     slash = strrchr(dir, '/');
@@ -947,7 +947,7 @@ static int dt__sync_dir(const char *call, const char *path) /* of the directory 
     else if (dt__fs.fsync(fd) && errno != EINVAL && errno != ENOTSUP)
         rc = dt__file_fail(call, dir, "written, but fsync of its directory");
     if (fd >= 0) dt__fs.close(fd);
-    dt_dealloc(dir, len);
+    dt_mem_free(dir, len);
     return rc;
 }
 
@@ -975,7 +975,7 @@ static int dt__temp_open(dt__out_file *o)
     if (!stat(o->path, &st) && !S_ISREG(st.st_mode))
         return dt_fail(DT_ERR_FILE, "%s: %.400s is there and is not a regular file", o->call, o->path);
     o->temp_len = strlen(o->path) + 48;
-    o->temp = (char *)dt_alloc(o->temp_len);
+    o->temp = (char *)dt_mem_alloc(o->temp_len);
     if (!o->temp) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", o->call);
     pthread_mutex_lock(&dt__temp_lock);
     for (int tries = 0; o->fd < 0 && tries < 100; tries++) {
@@ -994,7 +994,7 @@ static void dt__temp_end(dt__out_file *o)
 {
     if (o->temp && o->fd >= 0) dt__fs.unlink(o->temp);
     if (o->fd >= 0) dt__fs.close(o->fd);
-    dt_dealloc(o->temp, o->temp_len);
+    dt_mem_free(o->temp, o->temp_len);
 }
 DT__INSIDE int dt__file_probe(const char *call, const char *path)
 {
@@ -1136,8 +1136,8 @@ static int dt__archive_header(const char *call, dt_archive *a, const uint32_t *o
     if (!rc && b->n > DT__HEADER_MAX)
         rc = dt_fail(DT_ERR_ARG, "%s: the header would have %zu bytes; safetensors allows %d", call, b->n,
                      DT__HEADER_MAX);
-    dt_dealloc(names, nbytes);
-    dt_dealloc(keys, (size_t)a->nmetas * sizeof *keys);
+    dt_mem_free(names, nbytes);
+    dt_mem_free(keys, (size_t)a->nmetas * sizeof *keys);
     return rc;
 }
 
@@ -1205,7 +1205,7 @@ static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order
     /* after a failed fsync the pages count as clean: asking again would lie, so the file is given up */
     if (dt__fs.fsync(o->fd)) return dt__file_fail(o->call, o->path, "fsync");
     if (dt__fs.rename(o->temp, o->path)) return dt__file_fail(o->call, o->path, "rename");
-    dt_dealloc(o->temp, o->temp_len);
+    dt_mem_free(o->temp, o->temp_len);
     o->temp = NULL;
     return 0;
 }
@@ -1217,7 +1217,7 @@ DT__INSIDE int dt__archive_write(const char *call, dt_archive *a, const char *pa
     dt__temp_begin(&o, call, path);
     int rc = dt__put_archive(&o, a, order);
     dt__temp_end(&o); /* its data is synced, or given up */
-    dt_dealloc(order, (size_t)a->nitems * sizeof *order);
+    dt_mem_free(order, (size_t)a->nitems * sizeof *order);
     return rc ? rc : dt__sync_dir(call, path);
 }
 DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
@@ -1278,7 +1278,7 @@ static int dt__bytes_send(dt__out_file *o, const char *call, const dt_archive_en
     (void)call;
     return dt__out_bytes(o, object, e->nbytes);
 }
-static const dt__source dt__bytes_source = { dt__bytes_send, dt_dealloc };
+static const dt__source dt__bytes_source = { dt__bytes_send, dt_mem_free };
 DT_API dt_status dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape, const void *data)
 {
     static const char call[] = "dt_archive_add_data";
@@ -1295,11 +1295,11 @@ DT_API dt_status dt_archive_add_data(dt_archive *a, const char *name, dt_dtype d
     if (!data && n) return (dt_status)dt_fail(DT_ERR_ARG, "%s: data is NULL for shape %s", call,
                                               dt__shape_text(shape.dim, shape.ndim));
     size_t nbytes = (size_t)n * dt__dtype_size[dtype];
-    void  *copy = dt_alloc(nbytes);
+    void  *copy = dt_mem_alloc(nbytes);
     if (!copy) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes", call, nbytes);
     if (nbytes) memcpy(copy, data, nbytes);
     int rc = dt__archive_put(call, a, name, dtype, shape, false, copy, &dt__bytes_source);
-    if (rc) dt_dealloc(copy, nbytes);
+    if (rc) dt_mem_free(copy, nbytes);
     return (dt_status)rc;
 }
 DT__INSIDE int dt__archive_tell(const char *call, dt_archive *a, const char *key, const char *value)
@@ -1309,7 +1309,7 @@ DT__INSIDE int dt__archive_tell(const char *call, dt_archive *a, const char *key
     if (m) a->meta = m;
     char *k = m ? dt__strdup(key) : NULL, *v = k ? dt__strdup(value) : NULL;
     if (!v) {
-        dt_dealloc(k, strlen(key) + 1);
+        dt_mem_free(k, strlen(key) + 1);
         return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a string", call);
     }
     m += a->nmetas++;

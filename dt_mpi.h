@@ -1,4 +1,4 @@
-/* dt_mpi.h - v0.1.0 - Open MPI under the communicators of dt_comm.h */
+/* dt_mpi.h - v0.2.0 - Open MPI under the communicators of dt_comm.h */
 /*
 DO THIS
 
@@ -56,7 +56,7 @@ LICENCE
 #ifndef DT_MPI_H_INCLUDED
 #define DT_MPI_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_mpi.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 

@@ -1,4 +1,4 @@
-/* dt_nccl.h - v0.1.0 - several GPUs by NCCL: communicators of dt_comm.h on their memory, and dt_parallel */
+/* dt_nccl.h - v0.2.0 - several GPUs by NCCL: communicators of dt_comm.h on their memory, and dt_parallel */
 /*
 DO THIS
 
@@ -34,7 +34,7 @@ A COMPLETE PROGRAM
         }
         dt_tensor *x = dt_full(dt_comm_rank(c) + 1, DT_SHAPE(1000), .device = gpu);
         dt_comm_allreduce(c, dt_data_ptr(x), 1000, DT_COMM_F32, DT_COMM_SUM);
-        printf("rank %d of %d: %g\n", dt_comm_rank(c), dt_comm_size(c), dt_item(dt_max(x)));
+        printf("rank %d of %d: %g\n", dt_comm_rank(c), dt_comm_size(c), dt_item(dt_amax(x)));
         dt_end();
         int bad = dt_check("nccl");
         return dt_comm_free(c) || bad;
@@ -69,7 +69,7 @@ LICENCE
 
 #ifndef DT_NCCL_H_INCLUDED
 #define DT_NCCL_H_INCLUDED
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_nccl.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 #endif /* DT_NCCL_H_INCLUDED */
@@ -92,7 +92,7 @@ DT__NEEDS(NCCL, CUDA);
 DT__NEEDS(NCCL, COMM);
 
 /* ==================================================================================================== >>nccl
-   Memory of GPUs in dt_comm.h's communicators: its dt__plane. NCCL's communicators are made by the first call that needs
+   Memory of GPUs in dt_comm.h's communicators: its dt__device_transport. NCCL's communicators are made by the first call that needs
    one: one for the collectives of a dt_comm, one for the messages of each pair and direction, each with a stream of its
    own, so that no order of calls makes two ranks wait for each other. They do not block. A thread for each dt_comm
    watches what is queued, and ends it when the dt_comm fails or the time is over.
@@ -423,7 +423,7 @@ static dt__nccl_job *dt__nccl_job_new(dt__nccl *n)
     j->first = j->issued = j->two = false;
     j->phase = 0;
     j->sub = NULL;
-    memset(j->base.card, 0, sizeof j->base.card);
+    memset(j->base.record, 0, sizeof j->base.record);
     return j;
 }
 /* Its NCCL communicator: collectives have one; of a message it is the sender's to name it, else rank 0's. */
@@ -437,9 +437,9 @@ static void dt__nccl_name(dt_comm *c, dt__nccl_job *j)
     j->link->named = true;
     if (!j->first || !mine) return;
     ncclResult_t r = ncclGetUniqueId(&id);
-    j->base.card[0] = r == ncclSuccess ? 1 : 2;
-    if (r == ncclSuccess) memcpy(j->base.card + 8, id.internal, sizeof id.internal);
-    else snprintf(j->base.card + 8, sizeof j->base.card - 8, "ncclGetUniqueId: %s", ncclGetErrorString(r));
+    j->base.record[0] = r == ncclSuccess ? 1 : 2;
+    if (r == ncclSuccess) memcpy(j->base.record + 8, id.internal, sizeof id.internal);
+    else snprintf(j->base.record + 8, sizeof j->base.record - 8, "ncclGetUniqueId: %s", ncclGetErrorString(r));
 }
 /* Equal counts are one count. */
 static int dt__nccl_count(dt_comm *c, dt__nccl_job *j, const int64_t *counts)
@@ -548,11 +548,11 @@ static int dt__nccl_open(dt_comm *c, dt__nccl_job *j)
     ncclConfig_t   how = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId   id;
     bool           pair = j->coll == DT_COLL_SEND || j->coll == DT_COLL_RECV;
-    const char    *card = j->base.card;
-    if (card[0] != 1)
+    const char    *record = j->base.record;
+    if (record[0] != 1)
         return dt__comm_fail(c, DT_COMM_ERR_NET, pair ? j->root : 0, "rank %d: %.200s",
-                             pair && j->coll == DT_COLL_RECV ? j->root : pair ? c->rank : 0, card + 8);
-    memcpy(id.internal, card + 8, sizeof id.internal);
+                             pair && j->coll == DT_COLL_RECV ? j->root : pair ? c->rank : 0, record + 8);
+    memcpy(id.internal, record + 8, sizeof id.internal);
     if (!l->stream && dt__nccl_cuda(c, "cudaStreamCreate", cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking)))
         return c->status;
     how.blocking = 0;
@@ -699,7 +699,7 @@ static int dt__nccl_levels(dt_comm *c, dt__nccl *n) /* collective, at the first 
 static int dt__nccl_sub(dt_comm *c, dt_comm *sub, const char *where)
 {
     const char *why = dt_comm_error(sub);
-    int         status = dt_comm_status_of(sub);
+    int         status = dt_comm_get_status(sub);
     return dt__comm_fail(c, status ? status : DT_COMM_ERR_STATE, -1, "two levels, %s: %s", where, why ? why : "failed");
 }
 /* This machine's parts; how many elements are this rank's, and where. */
@@ -795,13 +795,13 @@ static int dt__nccl_check(ncclResult_t r, const char *what)
 static void *dt__nccl_devices_begin(dt_device *const *dev, int n)
 {
     ncclComm_t *comm = (ncclComm_t *)dt__alloc_zero((size_t)n * sizeof *comm);
-    int        *index = (int *)dt_alloc((size_t)n * sizeof *index);
+    int        *index = (int *)dt_mem_alloc((size_t)n * sizeof *index);
     int         bad = comm && index ? 0 : dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a group of %d devices", n);
     for (int i = 0; i < n && !bad; i++) index[i] = dev[i]->index;
     if (!bad) bad = dt__nccl_check(ncclCommInitAll(comm, n, index), "ncclCommInitAll");
-    dt_dealloc(index, (size_t)n * sizeof *index);
+    dt_mem_free(index, (size_t)n * sizeof *index);
     if (!bad) return comm;
-    dt_dealloc(comm, (size_t)n * sizeof *comm);
+    dt_mem_free(comm, (size_t)n * sizeof *comm);
     return NULL;
 }
 static void dt__nccl_devices_end(void *comms, dt_device *const *dev, int n)
@@ -812,7 +812,7 @@ static void dt__nccl_devices_end(void *comms, dt_device *const *dev, int n)
         failed |= cudaSetDevice(dev[i]->index) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess;
     for (int i = 0; i < n; i++)
         if (comm[i]) (void)(failed ? ncclCommAbort(comm[i]) : ncclCommDestroy(comm[i]));
-    dt_dealloc(comm, (size_t)n * sizeof *comm);
+    dt_mem_free(comm, (size_t)n * sizeof *comm);
 }
 static int dt__nccl_devices_calls(ncclComm_t *comm, dt_device *const *dev, int n, void *const *stream,
                                   const dt_view *block, int nblocks, bool sum)
@@ -848,13 +848,13 @@ static int dt__nccl_devices_run(void *comms, dt_device *const *dev, int n, void 
 }
 
 /* ==================================================================================================== >>register */
-static const dt__plane         dt__nccl_plane = { dt__nccl_owns,  dt__nccl_begin, dt__nccl_poll, dt__nccl_test,
+static const dt__device_transport         dt__nccl_transport = { dt__nccl_owns,  dt__nccl_begin, dt__nccl_poll, dt__nccl_test,
                                                   dt__nccl_after, dt__nccl_alone, dt__nccl_close };
 static const dt__cuda_exchange dt__nccl_exchange = { dt__nccl_devices_begin, dt__nccl_devices_end,
                                                      dt__nccl_devices_run };
 __attribute__((constructor)) static void dt__nccl_register(void)
 {
-    *dt__plane_slot() = &dt__nccl_plane;
+    *dt__device_transport_slot() = &dt__nccl_transport;
     dt__cuda_exchanged_by = &dt__nccl_exchange;
 }
 #ifdef __cplusplus

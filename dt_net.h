@@ -1,4 +1,4 @@
-/* dt_net.h - v0.1.0 - a job of ranks: launching, joining, control, shared memory and TCP between them */
+/* dt_net.h - v0.2.0 - a job of ranks: launching, joining, control, shared memory and TCP between them */
 /*
 DO THIS
 
@@ -61,7 +61,7 @@ LICENCE
 #ifndef DT_NET_H_INCLUDED
 #define DT_NET_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_net.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -77,7 +77,7 @@ typedef struct dt_comm dt_comm; /* a communicator: ranks that do things together
    The world is read from, in this order: options; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
    MASTER_PORT (PyTorch's env://; under torchrun, whose agent holds MASTER_PORT: DT_PORT or the port behind it);
    OMPI_COMM_WORLD_*; PMI and PMIX; SLURM_* (on several machines rank 0 is on the first of SLURM_STEP_NODELIST, unless
-   MASTER_ADDR says where); none: a world of one. dt_comm_where tells which.
+   MASTER_ADDR says where); none: a world of one. dt_comm_launcher tells which.
 
    Rank 0 listens at the master's address. Every connection, also later ones, begins with a mutual HMAC-SHA-256
    challenge over the job's token: .token_fd or DT_TOKEN_FD (inherited from the launcher), DT_TOKEN_FILE (mode 0600),
@@ -249,7 +249,7 @@ struct dt_comm {
     double      timeout;
     const dt__transport *inside, *across; /* of this machine; of others */
     void       *shared, *tcp, *mpi;       /* what they keep */
-    const struct dt__plane *plane; /* of devices; NULL: none */
+    const struct dt__device_transport *device_transport; /* of devices; NULL: none */
     void       *devices;         /* what it keeps */
     int         streams;
     bool        no_thread;
@@ -271,7 +271,7 @@ struct dt_comm {
     uint32_t    doing;           /* dt_coll + 1 of the running one; 0: in the program */
     int64_t     since;           /* ns */
     uint64_t    watched;         /* atomic: a rank waits in the operation before this one (>>control, dt__watch_take) */
-    struct dt__note *note;       /* the last operations begun: in this rank's seat of the shared memory, or its own */
+    struct dt__note *note;       /* the last operations begun: in this rank's slot of the shared memory, or its own */
     struct dt__note *own_note;
     /* the collective under way: who came last */
     bool        slow;            /* this rank waits */
@@ -677,7 +677,7 @@ typedef struct dt__note { /* an operation that was begun; frame.sent: when (ns, 
     uint64_t  seq, print;   /* seq + 1, written last */
     dt__frame frame;
 } dt__note;
-typedef struct dt__seat {
+typedef struct dt__rank_slot {
     dt__post post[2] DT__ALIGNED;
     uint64_t put DT__ALIGNED;    /* pieces staged so far, in all operations */
     uint64_t part DT__ALIGNED;   /* pieces of which the own part is reduced */
@@ -692,7 +692,7 @@ typedef struct dt__seat {
     uint64_t begun, done;        /* collectives, so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
     uint8_t  stage[DT__STAGES][DT__PIECE] DT__ALIGNED;
-} dt__seat;
+} dt__rank_slot;
 typedef struct dt__channel { /* from one rank to another */
     uint64_t  head DT__ALIGNED; /* fragments sent */
     uint64_t  tail DT__ALIGNED; /* fragments taken */
@@ -700,7 +700,7 @@ typedef struct dt__channel { /* from one rank to another */
     int64_t   at;               /* where the payload lies; -1: in the fragments */
     uint8_t   data[DT__FRAGMENTS][DT__FRAGMENT] DT__ALIGNED;
 } dt__channel;
-typedef struct dt__hall { /* the beginning of the segment */
+typedef struct dt__segment_head { /* the beginning of the segment */
     uint32_t sleepers DT__ALIGNED;
     int32_t  refs;              /* threads */
     int32_t  failing DT__ALIGNED, status; /* of the communicator, for all ranks here; the first one wins */
@@ -716,17 +716,17 @@ typedef struct dt__hall { /* the beginning of the segment */
         int32_t  n;
         char    *base;          /* the segment of those who are in */
     } result[2];                /* of the last two rounds */
-} dt__hall;
-typedef char dt__hall_size[sizeof(dt__hall) <= 4096 ? 1 : -1];
-typedef struct dt__lot { /* of the arena; a list by place */
+} dt__segment_head;
+typedef char dt__segment_head_size[sizeof(dt__segment_head) <= 4096 ? 1 : -1];
+typedef struct dt__arena_block { /* of the arena; a list by place */
     int64_t           at, n;
     bool              used;
-    struct dt__lot *next;
-} dt__lot;
+    struct dt__arena_block *next;
+} dt__arena_block;
 typedef struct dt__shared {
     char     *base;
     size_t    nbytes;
-    dt__hall *hall;
+    dt__segment_head *head;
     int       n, me, fd;        /* ranks here; this one's number among them; -1: threads */
     int      *index, *rank;     /* number here of a rank of the communicator (-1: elsewhere), and back */
     size_t   *ready;            /* by number here: bytes of each fragment to it that have memory */
@@ -734,7 +734,7 @@ typedef struct dt__shared {
     int       spin;
     bool      owed;             /* see dt__shared_settle */
     int64_t   arena_at, arena_n; /* of this rank, in the segment */
-    dt__lot *blocks;
+    dt__arena_block *blocks;
     pthread_mutex_t lock;       /* guards blocks */
 } dt__shared;
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd);
@@ -750,8 +750,8 @@ DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64
 DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine);
 DT__INSIDE int dt__shared_cores(uint64_t *set); /* that this thread may use; how many */
 DT__INSIDE int dt__shared_spin(dt__shared *s);
-static inline __attribute__((unused)) size_t    dt__shared_seats(int n) { return 4096 + (size_t)n * sizeof(dt__seat); }
-static inline __attribute__((unused)) dt__seat *dt__seat_of(const dt__shared *s, int i) { return (dt__seat *)(void *)(s->base + 4096) + i; }
+static inline __attribute__((unused)) size_t    dt__shared_slots(int n) { return 4096 + (size_t)n * sizeof(dt__rank_slot); }
+static inline __attribute__((unused)) dt__rank_slot *dt__slot_of(const dt__shared *s, int i) { return (dt__rank_slot *)(void *)(s->base + 4096) + i; }
 /* A place as others see it: threads see everything, processes what is in the segment. -1: they do not. */
 static inline __attribute__((unused)) int64_t dt__shared_at(const dt__shared *s, const void *p, size_t nbytes)
 {
@@ -767,22 +767,22 @@ static inline __attribute__((unused)) char *dt__shared_see(const dt__shared *s, 
 static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
 {
     const dt__shared *s = (const dt__shared *)c->shared;
-    int               status = s ? __atomic_load_n(&s->hall->status, __ATOMIC_ACQUIRE) : 0;
-    if (status && dt__comm_ok(c)) dt__comm_failed((dt_comm *)(uintptr_t)c, status, s->hall->rank, s->hall->text);
+    int               status = s ? __atomic_load_n(&s->head->status, __ATOMIC_ACQUIRE) : 0;
+    if (status && dt__comm_ok(c)) dt__comm_failed((dt_comm *)(uintptr_t)c, status, s->head->rank, s->head->text);
 }
 /* Something was published. A rank that goes to sleep now may miss this store, and this rank may miss its sleep flag:
    dt__shared_settle checks again after a full fence, before this rank waits or leaves. A fence here would slow the work. */
 static inline __attribute__((unused)) void dt__shared_ring(dt__shared *s)
 {
     s->owed = true;
-    if (__builtin_expect(__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
+    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
 }
 static inline __attribute__((unused)) void dt__shared_settle(dt__shared *s)
 {
     if (!s->owed) return;
     s->owed = false;
-    DT__FENCE(&s->hall->sleepers);
-    if (__builtin_expect(__atomic_load_n(&s->hall->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
+    DT__FENCE(&s->head->sleepers);
+    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
 }
 /* Lines that are going to be read and written: they come once, as this core's own. */
 static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)
@@ -797,16 +797,16 @@ static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)
 /* Around a last look: dt__shared_doze before it, dt__shared_sleep or dt__shared_rise after it. */
 static inline __attribute__((unused)) uint32_t dt__shared_doze(dt__shared *s)
 {
-    dt__seat *t = dt__seat_of(s, s->me);
+    dt__rank_slot *t = dt__slot_of(s, s->me);
     uint32_t  bell = __atomic_load_n(&t->bell, __ATOMIC_ACQUIRE);
     __atomic_store_n(&t->asleep, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&s->hall->sleepers, 1, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&s->head->sleepers, 1, __ATOMIC_SEQ_CST);
     return bell;
 }
 static inline __attribute__((unused)) void dt__shared_rise(dt__shared *s)
 {
-    __atomic_store_n(&dt__seat_of(s, s->me)->asleep, 0, __ATOMIC_RELAXED);
-    __atomic_sub_fetch(&s->hall->sleepers, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&dt__slot_of(s, s->me)->asleep, 0, __ATOMIC_RELAXED);
+    __atomic_sub_fetch(&s->head->sleepers, 1, __ATOMIC_RELAXED);
 }
 static inline __attribute__((unused)) uint64_t dt__frame_print(const dt__frame *f) /* of what must be equal on all ranks */
 {
@@ -842,21 +842,21 @@ static inline __attribute__((unused)) bool dt__note_get(const dt__note *ring, ui
    until nobody touches them (dt__shared_untouched), and nobody begins to when somebody has failed. False: one has. */
 static inline __attribute__((unused)) bool dt__shared_touch(dt__shared *s)
 {
-    uint32_t *mine = &dt__seat_of(s, s->me)->touching;
+    uint32_t *mine = &dt__slot_of(s, s->me)->touching;
     if (s->fd >= 0) return true;
     __atomic_exchange_n(mine, 1, __ATOMIC_SEQ_CST);
-    if (!__atomic_load_n(&s->hall->failing, __ATOMIC_SEQ_CST)) return true;
+    if (!__atomic_load_n(&s->head->failing, __ATOMIC_SEQ_CST)) return true;
     __atomic_store_n(mine, 0, __ATOMIC_RELEASE);
     return false;
 }
 static inline __attribute__((unused)) void dt__shared_leave(dt__shared *s)
 {
-    if (s->fd < 0) __atomic_store_n(&dt__seat_of(s, s->me)->touching, 0, __ATOMIC_RELEASE);
+    if (s->fd < 0) __atomic_store_n(&dt__slot_of(s, s->me)->touching, 0, __ATOMIC_RELEASE);
 }
 static inline __attribute__((unused)) void dt__shared_untouched(dt__shared *s) /* after dt__shared_fail */
 {
     for (int i = 0; s->fd < 0 && i < s->n; i++)
-        while (i != s->me && __atomic_load_n(&dt__seat_of(s, i)->touching, __ATOMIC_SEQ_CST)) sched_yield();
+        while (i != s->me && __atomic_load_n(&dt__slot_of(s, i)->touching, __ATOMIC_SEQ_CST)) sched_yield();
 }
 static inline __attribute__((unused)) void dt__comm_copy(void *to, const void *from, size_t n) /* both may be NULL if there is nothing to copy */
 {
@@ -946,7 +946,7 @@ DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *forma
         if (c->shared) { /* who is first here tells the others */
             dt__shared_fail((dt__shared *)c->shared, status, rank, text);
             while (dt__comm_ok(c)) dt__comm_look(c);
-            DT__FENCE(&((dt__shared *)c->shared)->hall->sleepers);
+            DT__FENCE(&((dt__shared *)c->shared)->head->sleepers);
             dt__shared_wake((dt__shared *)c->shared);
         } else {
             dt__comm_failed(c, status, rank, text);
@@ -2945,7 +2945,7 @@ static void dt__control_doing(const dt__world *w, const dt__cstate *s, char *buf
     else snprintf(buf, nbytes, "; it was in its program, before its first call");
 }
 /* Notes are a quarter of a second old. What a rank of this machine did last is in the memory it shares with us. */
-static void dt__control_seat(dt__world *w, int rank, dt__cstate *s)
+static void dt__control_slot(dt__world *w, int rank, dt__cstate *s)
 {
     uint64_t latest = 0, done;
     for (dt_comm *c = w->comms; c; c = c->next)
@@ -2979,7 +2979,7 @@ DT__INSIDE void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
         return;
     }
     if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || !k->ready) return;
-    dt__control_seat(w, k->peer, &k->note);
+    dt__control_slot(w, k->peer, &k->note);
     dt__control_doing(w, &k->note, doing, sizeof doing);
     snprintf(text, sizeof text, "%s died (%s)%s", dt__who(w, k->peer, who, sizeof who), how, doing);
     bool far = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
@@ -4642,7 +4642,7 @@ DT__SLOW_END
 /* ==================================================================================================== >>shared
    Ranks of one machine share a segment of memory: processes a memfd, threads an anonymous mapping.
 
-   Each rank has a seat there. To a shared operation every rank comes with a post: what it is about to do, and where its
+   Each rank has a slot there. To a shared operation every rank comes with a post: what it is about to do, and where its
    vector lies or, if it is short, the vector itself. There are two posts, used in turn: who writes the one of
    operation k+2 has seen everyone's post of k+1, and they came there after reading those of k.
      short      the vector is in the post: everyone reads all posts and reduces for itself. One meeting.
@@ -4652,32 +4652,32 @@ DT__SLOW_END
    Plans (rings, trees ...) send through a channel for each ordered pair: a frame, and the payload in a few fragments
    or, if the receiver can see it, the place where it lies.
 
-   Waiting spins, then yields, then sleeps on a word of the own seat; who publishes something looks whether anyone
+   Waiting spins, then yields, then sleeps on a word of the own slot; who publishes something looks whether anyone
    sleeps. */
 
 static dt__channel *dt__channel_of(const dt__shared *s, int from, int to)
 {
-    return (dt__channel *)(void *)(s->base + dt__shared_seats(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
+    return (dt__channel *)(void *)(s->base + dt__shared_slots(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
 }
 static int64_t dt__shared_arenas(int n) /* where they begin */
 {
-    size_t at = dt__shared_seats(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
+    size_t at = dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
     return (int64_t)((at + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1));
 }
 
 DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text)
 {
-    if (__atomic_exchange_n(&s->hall->failing, 1, __ATOMIC_SEQ_CST)) return;
-    snprintf(s->hall->text, sizeof s->hall->text, "%s", text);
-    s->hall->rank = rank;
-    __atomic_store_n(&s->hall->status, status, __ATOMIC_RELEASE);
+    if (__atomic_exchange_n(&s->head->failing, 1, __ATOMIC_SEQ_CST)) return;
+    snprintf(s->head->text, sizeof s->head->text, "%s", text);
+    s->head->rank = rank;
+    __atomic_store_n(&s->head->status, status, __ATOMIC_RELEASE);
 }
 /* ---- waking and sleeping */
 static void dt__futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
 DT__INSIDE void dt__shared_wake(dt__shared *s)
 {
     for (int i = 0; i < s->n; i++) {
-        dt__seat *t = dt__seat_of(s, i);
+        dt__rank_slot *t = dt__slot_of(s, i);
         if (i == s->me || !__atomic_load_n(&t->asleep, __ATOMIC_RELAXED)) continue;
         __atomic_add_fetch(&t->bell, 1, __ATOMIC_SEQ_CST);
         dt__futex_wake(&t->bell);
@@ -4688,7 +4688,7 @@ DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
     struct timespec t;
     t.tv_sec = (time_t)(ns / 1000000000);
     t.tv_nsec = (long)(ns % 1000000000);
-    syscall(SYS_futex, &dt__seat_of(s, s->me)->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+    syscall(SYS_futex, &dt__slot_of(s, s->me)->bell, FUTEX_WAIT, bell, &t, NULL, 0);
     dt__shared_rise(s);
 }
 
@@ -4697,7 +4697,7 @@ DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64
 {
     const dt__shared *s = (const dt__shared *)__atomic_load_n(&c->shared, __ATOMIC_ACQUIRE);
     if (!s || s->index[rank] < 0) return false;
-    const dt__seat *t = dt__seat_of(s, s->index[rank]);
+    const dt__rank_slot *t = dt__slot_of(s, s->index[rank]);
     uint64_t        begun = __atomic_load_n(&t->begun, __ATOMIC_ACQUIRE);
     *done = __atomic_load_n(&t->done, __ATOMIC_ACQUIRE);
     return begun && dt__note_get(t->note, begun - 1, f);
@@ -4708,10 +4708,10 @@ DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
     dt__shared *s = (dt__shared *)c->shared;
     uint64_t    print = dt__frame_print(mine);
     for (int i = 0; i < s->n; i++) {
-        const dt__note *n = &dt__seat_of(s, i)->note[mine->seq % DT__NOTES];
+        const dt__note *n = &dt__slot_of(s, i)->note[mine->seq % DT__NOTES];
         dt__frame       f;
         if (i == s->me || __atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != mine->seq + 1 || n->print == print) continue;
-        if (!dt__note_get(dt__seat_of(s, i)->note, mine->seq, &f)) continue;
+        if (!dt__note_get(dt__slot_of(s, i)->note, mine->seq, &f)) continue;
         if (!c->client->frame_ok(c, s->rank[i], mine, &f)) return false;
     }
     return true;
@@ -4823,10 +4823,10 @@ static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has
     if (ram > most) ram = most;
     return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
 }
-/* A new segment of n ranks: seats, the heads of channels and a place for arenas. Negative: errno. */
+/* A new segment of n ranks: slots, the heads of channels and a place for arenas. Negative: errno. */
 DT__INSIDE int dt__segment_new(int n)
 {
-    int64_t       seats = (int64_t)dt__shared_seats(n), fixed = dt__shared_arenas(n), arena = dt__arena_size(n);
+    int64_t       slots = (int64_t)dt__shared_slots(n), fixed = dt__shared_arenas(n), arena = dt__arena_size(n);
     struct rlimit most;
     int           fd, e;
     if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY) { /* a larger one would be a signal */
@@ -4837,9 +4837,9 @@ DT__INSIDE int dt__segment_new(int n)
     }
     fd = (int)syscall(SYS_memfd_create, "dt", 1u /* close on exec */);
     if (fd < 0) return -1;
-    bool ok = ftruncate(fd, (off_t)(fixed + n * arena)) == 0 && dt__segment_take(fd, 0, seats);
+    bool ok = ftruncate(fd, (off_t)(fixed + n * arena)) == 0 && dt__segment_take(fd, 0, slots);
     for (int64_t i = 0; ok && i < (int64_t)n * n; i++)
-        ok = dt__segment_take(fd, seats + i * (int64_t)sizeof(dt__channel), (int64_t)offsetof(dt__channel, data));
+        ok = dt__segment_take(fd, slots + i * (int64_t)sizeof(dt__channel), (int64_t)offsetof(dt__channel, data));
     if (ok) return fd;
     e = errno;
     close(fd);
@@ -4866,7 +4866,7 @@ DT__INSIDE int dt__shared_spin(dt__shared *s)
     if (s->spin >= 0) return s->spin;
     memset(all, 0, sizeof all);
     for (int i = 0; i < s->n; i++) {
-        const dt__seat *t = dt__seat_of(s, i);
+        const dt__rank_slot *t = dt__slot_of(s, i);
         if (!__atomic_load_n(&t->sat, __ATOMIC_ACQUIRE)) return 0; /* not yet */
         for (int k = 0; k < DT__CORES / 64; k++) all[k] |= t->cores[k];
     }
@@ -4877,12 +4877,12 @@ DT__INSIDE int dt__shared_spin(dt__shared *s)
 DT__INSIDE void dt__shared_free(dt__shared *s)
 {
     if (!s) return;
-    for (dt__lot *b = s->blocks; b;) {
-        dt__lot *next = b->next;
+    for (dt__arena_block *b = s->blocks; b;) {
+        dt__arena_block *next = b->next;
         DT_COMM_FREE(b);
         b = next;
     }
-    bool last = s->base && (s->fd >= 0 || !__atomic_sub_fetch(&s->hall->refs, 1, __ATOMIC_ACQ_REL));
+    bool last = s->base && (s->fd >= 0 || !__atomic_sub_fetch(&s->head->refs, 1, __ATOMIC_ACQ_REL));
     if (last) munmap(s->base, s->nbytes);
     if (s->fd >= 0) close(s->fd);
     DT_COMM_FREE(s->index);
@@ -4891,7 +4891,7 @@ DT__INSIDE void dt__shared_free(dt__shared *s)
     pthread_mutex_destroy(&s->lock);
     DT_COMM_FREE(s);
 }
-/* The seat of c among its n ranks here (member: their ranks in c). base: of threads; else the segment of fd. */
+/* The slot of c among its n ranks here (member: their ranks in c). base: of threads; else the segment of fd. */
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd)
 {
     dt__shared *s = (dt__shared *)dt__comm_zeroed(1, sizeof *s);
@@ -4914,7 +4914,7 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
         dt__shared_free(s);
         return NULL;
     }
-    s->hall = (dt__hall *)(void *)s->base;
+    s->head = (dt__segment_head *)(void *)s->base;
     for (int i = 0; i < c->size; i++) s->index[i] = -1;
     for (int i = 0; i < n; i++) {
         s->rank[i] = local[i];
@@ -4922,9 +4922,9 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
         if (local[i] == c->rank) s->me = i;
     }
     s->spin = -1;
-    dt__shared_cores(dt__seat_of(s, s->me)->cores);
-    __atomic_store_n(&dt__seat_of(s, s->me)->sat, 1u, __ATOMIC_RELEASE);
-    __atomic_store_n(&c->note, (struct dt__note *)dt__seat_of(s, s->me)->note, __ATOMIC_RELEASE);
+    dt__shared_cores(dt__slot_of(s, s->me)->cores);
+    __atomic_store_n(&dt__slot_of(s, s->me)->sat, 1u, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->note, (struct dt__note *)dt__slot_of(s, s->me)->note, __ATOMIC_RELEASE);
     if (fd >= 0) {
         s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
         s->arena_at = dt__shared_arenas(n) + s->me * s->arena_n;
@@ -4937,7 +4937,7 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
 DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes)
 {
     int64_t    n = (int64_t)((nbytes + 63) & ~(size_t)63), align = n >= 4096 ? 4096 : 64;
-    dt__lot *b, *last = NULL, *fresh = (dt__lot *)DT_COMM_MALLOC(sizeof *fresh);
+    dt__arena_block *b, *last = NULL, *fresh = (dt__arena_block *)DT_COMM_MALLOC(sizeof *fresh);
     if (n >= 4096) n = (n + 4095) & ~INT64_C(4095);
     pthread_mutex_lock(&s->lock);
     for (b = s->blocks; b; last = b, b = b->next)
@@ -4977,14 +4977,14 @@ DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr) /* false: it is not fro
     int64_t at = dt__shared_at(s, ptr, 0) - s->arena_at;
     bool    found = false;
     pthread_mutex_lock(&s->lock);
-    for (dt__lot *b = s->blocks, *last = NULL; b; last = b, b = b->next) {
+    for (dt__arena_block *b = s->blocks, *last = NULL; b; last = b, b = b->next) {
         if (b->at != at || !b->used) continue;
         found = true;
         b->used = false;
         if (b->n >= 1 << 20)
             syscall(SYS_fallocate, s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(s->arena_at + b->at),
                              (off_t)b->n);
-        dt__lot *next = b->next;
+        dt__arena_block *next = b->next;
         if (next && !next->used && b->at + b->n == next->at) {
             b->n += next->n;
             b->next = next->next;

@@ -1,4 +1,4 @@
-/* dt_nn.h - v0.1.0 - training: models by name, layers, optimisers, schedules, mixed precision, checkpoints */
+/* dt_nn.h - v0.2.0 - training: models by name, layers, optimisers, schedules, mixed precision, checkpoints */
 /*
 DO THIS
 
@@ -70,8 +70,8 @@ LIFECYCLE
     from then on. Optimisers, schedules, mixed precision and checkpoints may be made before the first forward; they
     bind at the seal. What is loaded before the first forward waits by name and replaces initialisation.
 
-    dt_step(opt) updates, clears gradients and ends the step (dt_end). Evaluation: dt_eval(m), forward under
-    dt_no_grad_begin/end, dt_end(), dt_train(m).
+    dt_step(opt) updates, clears gradients and ends the step (dt_end). Evaluation: dt_model_eval(m), forward under
+    dt_no_grad_begin/end, dt_end(), dt_model_train(m).
 
 SEEING
 
@@ -96,7 +96,7 @@ LICENCE
 #ifndef DT_NN_H_INCLUDED
 #define DT_NN_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_nn.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -107,7 +107,7 @@ extern "C" {
 /* ---------------------------------------------------------------------------------------------------- >>models */
 typedef struct dt_model      dt_model;
 typedef struct dt_optimizer  dt_optimizer;
-typedef struct dt_schedule   dt_schedule;
+typedef struct dt_scheduler   dt_scheduler;
 typedef struct dt_amp        dt_amp;
 typedef struct dt_checkpoint dt_checkpoint;
 
@@ -123,17 +123,17 @@ DT_API void      dt_model_free(dt_model *m);
 #define dt_model_new(...) dt_model_new_with(DT__ONLY(dt_model_opts, __VA_ARGS__))
 #endif
 
-/* Name scopes, which nest: between dt_scope(m, "layer1.%d", 0) and dt_scope_end(m) a layer "conv1" is
+/* Name scopes, which nest: between dt_scope_begin(m, "layer1.%d", 0) and dt_scope_end(m) a layer "conv1" is
    "layer1.0.conv1". */
-DT_API dt_status dt_scope(dt_model *m, const char *format, ...) DT__PRINTF(2, 3);
+DT_API dt_status dt_scope_begin(dt_model *m, const char *format, ...) DT__PRINTF(2, 3);
 DT_API void      dt_scope_end(dt_model *m);
 /* A name used twice in one forward is an error unless .shared. A forward ends with dt_backward, dt_end, dt_step, or
    here: several forwards before one backward (two inputs to one network, say) are told apart by this call. */
-DT_API void      dt_forward(dt_model *m);
+DT_API void      dt_forward_begin(dt_model *m);
 
-DT_API void dt_train(dt_model *m); /* the mode a model starts in */
-DT_API void dt_eval(dt_model *m);  /* running statistics are used and do not change; dropout is off */
-DT_API bool dt_training(const dt_model *m);
+DT_API void dt_model_train(dt_model *m); /* the mode a model starts in */
+DT_API void dt_model_eval(dt_model *m);  /* running statistics are used and do not change; dropout is off */
+DT_API bool dt_model_is_training(const dt_model *m);
 
 DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; done by the first dt_backward */
 DT_API bool      dt_model_sealed(const dt_model *m);
@@ -141,18 +141,18 @@ DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);  /* before an optimis
 DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype);
 
 /* Patterns match whole names: * any run, ? one character, | between alternatives: "*.bias|bn*". */
-DT_API int        dt_freeze(dt_model *m, const char *pattern); /* parameters that match, now and later; how many now */
-DT_API int        dt_unfreeze(dt_model *m, const char *pattern);
+DT_API int        dt_model_freeze(dt_model *m, const char *pattern); /* parameters that match, now and later; how many now */
+DT_API int        dt_model_unfreeze(dt_model *m, const char *pattern);
 DT_API bool       dt_name_matches(const char *pattern, const char *name);
 
-typedef struct dt_param_info {
+typedef struct dt_parameter_info {
     const char *name;
     dt_tensor  *value;  /* the model's own: read it, dt_copy into it */
     bool        buffer; /* running statistics and the like: saved, not trained */
     bool        frozen;
-} dt_param_info;
+} dt_parameter_info;
 DT_API int        dt_model_count(const dt_model *m); /* parameters and buffers, in the order of creation */
-DT_API bool       dt_model_get(dt_model *m, int i, dt_param_info *out);
+DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out);
 DT_API dt_tensor *dt_model_find(dt_model *m, const char *name); /* the parameter or buffer, or NULL: not an error */
 DT_API int64_t    dt_model_numel(const dt_model *m, bool trainable_only); /* elements of all parameters */
 /* The summary: a line for each layer with shape, parameters, FLOPs of the last forward and bytes of gradient. Like
@@ -197,7 +197,7 @@ typedef struct dt_layer_opts { /* one struct for all layers; a layer refuses wha
     bool cumulative      DT_D; /* batchnorm: running mean over all batches (momentum None) */
     double     eps DT_D;                                     /* norms: default 1e-5; rmsnorm 1.1920929e-7 */
     double     momentum DT_D;                                /* batchnorm: default 0.1 */
-    int        dims DT_D;                                    /* layernorm, rmsnorm: trailing dimensions; default 1 */
+    int        normalized_dims DT_D;                         /* layernorm, rmsnorm: the last dimensions; default 1 */
     int64_t    num DT_D, dim DT_D;                           /* embedding: rows, columns; required */
     int        heads DT_D;                                   /* multihead attention: required */
     bool       causal DT_D;                                  /* multihead attention */
@@ -224,7 +224,7 @@ DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x,
 DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_tensor *x,
                                               dt_layer_opts o DT_OPT0(dt_layer_opts));
 /* dropout in training mode, drawn from the model's generator */
-DT_API dt_tensor *dt_drop(dt_model *m, dt_tensor *x, double p);
+DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
 #ifdef DT__LIT
 #define dt_linear(m, name, ...) dt_linear_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_conv2d(m, name, ...) dt_conv2d_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
@@ -247,7 +247,7 @@ DT_API dt_tensor *dt_drop(dt_model *m, dt_tensor *x, double p);
 /* ---------------------------------------------------------------------------------------------------- >>optimizers
    PyTorch's names, defaults and semantics. One struct of options for all; an optimiser refuses what it does not take.
    Zero is the default; where the default is not zero, DT_ZERO means zero. */
-typedef struct dt_optim_opts {
+typedef struct dt_optimizer_opts {
     int         dt__first DT_D;
     const char *params DT_D;       /* pattern of names; default: all that no earlier optimiser of the model took */
     double      lr DT_D;           /* default 1e-3; RMSProp, Adagrad 1e-2; LARS 0.1 */
@@ -267,29 +267,29 @@ typedef struct dt_optim_opts {
     bool        maximize DT_D;
     double      clip_norm DT_D;    /* of all gradients of the optimiser, at each step; LAMB 1.0, DT_ZERO for none */
     double      clip_value DT_D;   /* of each element, before clip_norm; default none */
-} dt_optim_opts;
-DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
-DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
-DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
-DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
-DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
-DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
-DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optim_opts o DT_OPT0(dt_optim_opts));
+} dt_optimizer_opts;
+DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 /* A group: parameters of the optimiser whose names match get other options; what is left zero is inherited from the
    optimiser. The latest matching group wins. Before the seal, or between steps. Returns its index (the optimiser itself
    is group 0), or < 0:
-       dt_optim_group(opt, "*.bias|*bn*", .weight_decay = DT_ZERO);  */
-DT_API int dt_optim_group_with(dt_optimizer *opt, const char *pattern, dt_optim_opts o DT_OPT0(dt_optim_opts));
+       dt_optimizer_add_group(opt, "*.bias|*bn*", .weight_decay = DT_ZERO);  */
+DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 #ifdef DT__LIT
-#define dt_sgd(...) dt_sgd_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
-#define dt_adam(...) dt_adam_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
-#define dt_adamw(...) dt_adamw_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
-#define dt_rmsprop(...) dt_rmsprop_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
-#define dt_adagrad(...) dt_adagrad_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
-#define dt_lars(...) dt_lars_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
-#define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
-#define dt_optim_group(opt, ...) \
-    dt_optim_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optim_opts, __VA_ARGS__, ))
+#define dt_sgd(...) dt_sgd_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_adam(...) dt_adam_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_adamw(...) dt_adamw_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_rmsprop(...) dt_rmsprop_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_adagrad(...) dt_adagrad_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_lars(...) dt_lars_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_optimizer_add_group(opt, ...) \
+    dt_optimizer_add_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
 #endif
 DT_API void      dt_optimizer_free(dt_optimizer *opt);
 /* Update the parameters from their gradients, clear those, end the step (dt_end). Parameters without a gradient since
@@ -300,33 +300,33 @@ DT_API void      dt_optimizer_zero_grad(dt_optimizer *opt); /* forget gradients 
 /* Scale all gradients so that their norm is at most max_norm; the norm they had, or NaN after an error. */
 DT_API double    dt_clip_grad_norm(dt_optimizer *opt, double max_norm);
 DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value);
-DT_API int       dt_optim_groups(const dt_optimizer *opt);
-DT_API double    dt_lr(const dt_optimizer *opt, int group);
-DT_API dt_status dt_set_lr(dt_optimizer *opt, int group, double lr); /* group -1: all */
-DT_API double    dt_momentum(const dt_optimizer *opt, int group);    /* Adam: beta1 */
-DT_API dt_status dt_set_momentum(dt_optimizer *opt, int group, double momentum);
+DT_API int       dt_optimizer_groups(const dt_optimizer *opt);
+DT_API double    dt_optimizer_lr(const dt_optimizer *opt, int group);
+DT_API dt_status dt_optimizer_set_lr(dt_optimizer *opt, int group, double lr); /* group -1: all */
+DT_API double    dt_optimizer_momentum(const dt_optimizer *opt, int group);    /* Adam: beta1 */
+DT_API dt_status dt_optimizer_set_momentum(dt_optimizer *opt, int group, double momentum);
 DT_API int64_t   dt_optimizer_steps(const dt_optimizer *opt);        /* updates done */
 
 /* ---------------------------------------------------------------------------------------------------- >>schedules
    torch.optim.lr_scheduler: names, defaults and values as there, to the bit where libm's cos and pow are the same. A
    schedule sets the learning rate of every group of an optimiser (a cyclic or one-cycle one also the momentum, or
-   beta1), first when it is made, then by each dt_schedule_step after dt_step: once a step or once an epoch, as its
+   beta1), first when it is made, then by each dt_scheduler_step after dt_step: once a step or once an epoch, as its
    options count. A group's base is its lr when the schedule is made: make groups first.
-       dt_schedule *s = dt_cosine_lr(opt, .t_max = 90);
+       dt_scheduler *s = dt_cosine_annealing_lr(opt, .t_max = 90);
        dt_warmup(s, .steps = 5);
    Free a schedule before its optimiser; freed after it is harmless, stepped after it is not.
    One struct of options for all; a schedule refuses what it does not take. Zero is the default, DT_ZERO means zero. */
-typedef enum dt_schedule_mode {
+typedef enum dt_scheduler_mode {
     DT_MODE_DEFAULT = 0, /* cyclic: triangular; plateau: min */
     DT_MODE_TRIANGULAR,  /* cyclic: one height */
     DT_MODE_TRIANGULAR2, /* cyclic: half the height with each cycle */
     DT_MODE_EXP_RANGE,   /* cyclic: height * gamma^step */
     DT_MODE_MIN,         /* plateau: the metric should fall */
     DT_MODE_MAX          /* plateau: the metric should rise */
-} dt_schedule_mode;
+} dt_scheduler_mode;
 typedef enum dt_anneal { DT_ANNEAL_COS = 0, DT_ANNEAL_LINEAR } dt_anneal;
 typedef enum dt_threshold_mode { DT_THRESHOLD_REL = 0, DT_THRESHOLD_ABS } dt_threshold_mode;
-typedef struct dt_schedule_opts {
+typedef struct dt_scheduler_opts {
     int               dt__first DT_D;
     double            factor DT_D;          /* constant: 1/3, up to 1; plateau: 0.1, below 1 */
     double            start DT_D, end DT_D; /* linear: start_factor 1/3, end_factor 1 */
@@ -342,7 +342,7 @@ typedef struct dt_schedule_opts {
     double            base_lr DT_D;                 /* cyclic: required */
     double            max_lr DT_D;                  /* cyclic, one-cycle: required */
     int64_t           step_up DT_D, step_down DT_D; /* cyclic: 2000; as step_up */
-    dt_schedule_mode  mode DT_D;                    /* cyclic, plateau */
+    dt_scheduler_mode  mode DT_D;                    /* cyclic, plateau */
     dt_switch         cycle_momentum DT_D;          /* cyclic, one-cycle: DT_YES */
     double            base_momentum DT_D, max_momentum DT_D; /* cyclic: 0.8, 0.9; one-cycle: 0.85, 0.95 */
     int64_t           total_steps DT_D;             /* one-cycle: this, or the next two */
@@ -357,24 +357,24 @@ typedef struct dt_schedule_opts {
     int64_t           cooldown DT_D;                /* plateau: 0 metrics that are not counted after a reduction */
     double            min_lr DT_D;                  /* plateau: 0 */
     double            eps DT_D;                     /* plateau: 1e-8, a smaller change is not made */
-} dt_schedule_opts;
-DT_API dt_schedule *dt_constant_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_linear_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_step_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_multistep_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_exponential_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_polynomial_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_cosine_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_cosine_restarts_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_cyclic_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_one_cycle_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API dt_schedule *dt_plateau_lr_with(dt_optimizer *opt, dt_schedule_opts o DT_OPT0(dt_schedule_opts));
-DT_API void         dt_schedule_free(dt_schedule *s);
+} dt_scheduler_opts;
+DT_API dt_scheduler *dt_constant_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_linear_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_step_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_multistep_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_exponential_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_polynomial_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_cosine_annealing_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_cosine_annealing_warm_restarts_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_cyclic_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_one_cycle_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_reduce_lr_on_plateau_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API void         dt_scheduler_free(dt_scheduler *s);
 
 /* The next value. A one-cycle schedule has total_steps of them; one more is an error. */
-DT_API dt_status dt_schedule_step(dt_schedule *s);
-DT_API dt_status dt_schedule_metric(dt_schedule *s, double value); /* the step of a plateau schedule */
-DT_API int64_t   dt_schedule_steps(const dt_schedule *s);          /* done, those of the warm-up among them */
+DT_API dt_status dt_scheduler_step(dt_scheduler *s);
+DT_API dt_status dt_scheduler_metric(dt_scheduler *s, double value); /* the step of a plateau schedule */
+DT_API int64_t   dt_scheduler_steps(const dt_scheduler *s);          /* done, those of the warm-up among them */
 
 /* Warm-up in front of any schedule, before its first step. The lr rises linearly over n steps and the schedule begins
    at its step 0 when it is there:
@@ -388,21 +388,21 @@ typedef struct dt_warmup_opts {
     double  start DT_D;      /* 1/3 */
     double  multiplier DT_D; /* above 1 */
 } dt_warmup_opts;
-DT_API dt_status dt_warmup_with(dt_schedule *s, dt_warmup_opts o DT_OPT0(dt_warmup_opts));
+DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o DT_OPT0(dt_warmup_opts));
 #ifdef DT__LIT
-#define dt_constant_lr(...) dt_constant_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_linear_lr(...) dt_linear_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_step_lr(...) dt_step_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_multistep_lr(...) dt_multistep_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+#define dt_constant_lr(...) dt_constant_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_linear_lr(...) dt_linear_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_step_lr(...) dt_step_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_multistep_lr(...) dt_multistep_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_exponential_lr(...) \
-    dt_exponential_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_polynomial_lr(...) dt_polynomial_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_cosine_lr(...) dt_cosine_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_cosine_restarts_lr(...) \
-    dt_cosine_restarts_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_cyclic_lr(...) dt_cyclic_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_one_cycle_lr(...) dt_one_cycle_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
-#define dt_plateau_lr(...) dt_plateau_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_schedule_opts, __VA_ARGS__, ))
+    dt_exponential_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_polynomial_lr(...) dt_polynomial_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_cosine_annealing_lr(...) dt_cosine_annealing_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_cosine_annealing_warm_restarts(...) \
+    dt_cosine_annealing_warm_restarts_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_cyclic_lr(...) dt_cyclic_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_one_cycle_lr(...) dt_one_cycle_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_reduce_lr_on_plateau(...) dt_reduce_lr_on_plateau_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_warmup(...) dt_warmup_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_warmup_opts, __VA_ARGS__, ))
 #endif
 
@@ -412,7 +412,7 @@ DT_API dt_status dt_warmup_with(dt_schedule *s, dt_warmup_opts o DT_OPT0(dt_warm
        opt = dt_sgd(m, .lr = 0.1);                           ..  dt_warmup(s, .steps = n, .multiplier = batch / 256.0);
    */
 DT_API double    dt_scale_lr(double lr, double batch, double base_batch); /* lr*batch/base_batch; NaN on error */
-DT_API dt_status dt_optim_scale_lr(dt_optimizer *opt, double k); /* every group; before a schedule is made */
+DT_API dt_status dt_optimizer_scale_lr(dt_optimizer *opt, double k); /* every group; before a schedule is made */
 
 /* ---------------------------------------------------------------------------------------------------- >>amp
    Mixed precision as Apex defined it. What a level sets, each of which can be set by itself:
@@ -516,8 +516,8 @@ typedef struct dt_checkpoint_opts {
     dt_optimizer  *optimizer DT_D;        /* default: all optimisers of the model */
     dt_optimizer **optimizers DT_D;       /* or several */
     int            noptimizers DT_D;
-    dt_schedule   *schedule DT_D;
-    dt_schedule  **schedules DT_D;        /* or several */
+    dt_scheduler   *schedule DT_D;
+    dt_scheduler  **schedules DT_D;        /* or several */
     int            nschedules DT_D;
     dt_amp        *amp DT_D;              /* default: the model's */
     int            keep DT_D;             /* how many stay; default 3, -1: all */
@@ -536,11 +536,11 @@ DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts
 #endif
 DT_API void        dt_checkpoint_free(dt_checkpoint *c); /* does not save */
 /* What else is to be saved, and set again by a resume: say so before it. The pointers must stay. */
-DT_API dt_status   dt_checkpoint_tensor(dt_checkpoint *c, const char *key, dt_tensor *t);
-DT_API dt_status   dt_checkpoint_integer(dt_checkpoint *c, const char *key, int64_t *x);
-DT_API dt_status   dt_checkpoint_number(dt_checkpoint *c, const char *key, double *x);
-DT_API dt_status   dt_checkpoint_string(dt_checkpoint *c, const char *key, const char *value); /* copies */
-DT_API const char *dt_checkpoint_get(const dt_checkpoint *c, const char *key); /* a string, set or resumed; or NULL */
+DT_API dt_status   dt_checkpoint_add_tensor(dt_checkpoint *c, const char *key, dt_tensor *t);
+DT_API dt_status   dt_checkpoint_add_integer(dt_checkpoint *c, const char *key, int64_t *x);
+DT_API dt_status   dt_checkpoint_add_number(dt_checkpoint *c, const char *key, double *x);
+DT_API dt_status   dt_checkpoint_set_string(dt_checkpoint *c, const char *key, const char *value); /* copies */
+DT_API const char *dt_checkpoint_get_string(const dt_checkpoint *c, const char *key); /* a string, set or resumed; or NULL */
 
 /* Saves now. epoch and step are what a resume gives back. With an error pending nothing is saved. */
 DT_API dt_status dt_checkpoint_save(dt_checkpoint *c, int64_t epoch, int64_t step);
@@ -643,7 +643,7 @@ struct dt_model {
     dt_rng       rng;
     int          training, sealed;
     int          version;     /* grows when blocks or frozen parameters change: optimisers rebuild their runs */
-    uint64_t     forwards;    /* dt_forward calls */
+    uint64_t     forwards;    /* dt_forward_begin calls */
     dt__param  **param;       /* in order of creation */
     int          nparams;
     int64_t      param_cap;
@@ -661,7 +661,7 @@ struct dt_model {
     int          param_slots, layer_slots;
     char         scope[DT__MAX_SCOPE];
     int          scope_len, scope_depth;
-    int          scope_at[DT__MAX_SCOPES]; /* lengths before each dt_scope */
+    int          scope_at[DT__MAX_SCOPES]; /* lengths before each dt_scope_begin */
     dt__frozen  *frozen;       /* the latest that matches wins */
     int          nfrozen;
     int64_t      frozen_cap;
@@ -687,7 +687,7 @@ struct dt_optimizer {
     int           index; /* in m->opt */
     int           kind;  /* DT__SGD ... */
     int           ngroups;
-    dt_optim_opts group[DT__MAX_GROUPS]; /* every field resolved: no zeros that mean a default */
+    dt_optimizer_opts group[DT__MAX_GROUPS]; /* every field resolved: no zeros that mean a default */
     char         *pattern[DT__MAX_GROUPS];
     dt__run      *run;
     int           nruns, run_version;
@@ -815,7 +815,7 @@ DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b) /* of
 DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c) /* a, b, and ".c" if there is one */
 {
     size_t nb = strlen(b), nc = c ? strlen(c) + 1 : 0;
-    char  *s = (char *)dt_alloc(na + nb + nc + 1);
+    char  *s = (char *)dt_mem_alloc(na + nb + nc + 1);
     if (!s) {
         dt_fail(DT_ERR_MEMORY, "dt: out of memory for a name");
         return NULL;
@@ -858,7 +858,7 @@ DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uin
             const dt__slot *o = &(*table)[i];
             if (o->name) dt__table_put(t, more, o->name, o->hash, o->index);
         }
-        dt_dealloc(*table, (size_t)*slots * sizeof *t);
+        dt_mem_free(*table, (size_t)*slots * sizeof *t);
         *table = t;
         *slots = more;
     }
@@ -911,24 +911,24 @@ DT_API void dt_model_free(dt_model *m)
         dt__unref(m->param[i]->t);
         dt__unref(m->param[i]->init);
         dt__free_text(m->param[i]->name);
-        dt_dealloc(m->param[i], sizeof *m->param[i]);
+        dt_mem_free(m->param[i], sizeof *m->param[i]);
     }
     for (int i = 0; i < m->nblocks; i++) dt__mblock_free(&m->block[i]);
-    dt_dealloc(m->block, (size_t)m->block_cap * sizeof *m->block);
-    dt_dealloc(m->order, (size_t)m->norder * sizeof *m->order);
-    dt_dealloc(m->param, (size_t)m->param_cap * sizeof *m->param);
+    dt_mem_free(m->block, (size_t)m->block_cap * sizeof *m->block);
+    dt_mem_free(m->order, (size_t)m->norder * sizeof *m->order);
+    dt_mem_free(m->param, (size_t)m->param_cap * sizeof *m->param);
     for (int i = 0; i < m->nlayers; i++) {
         dt__free_text(m->layer[i]->name);
-        dt_dealloc(m->layer[i], sizeof *m->layer[i]);
+        dt_mem_free(m->layer[i], sizeof *m->layer[i]);
     }
-    dt_dealloc(m->layer, (size_t)m->layer_cap * sizeof *m->layer);
-    dt_dealloc(m->param_table, (size_t)m->param_slots * sizeof *m->param_table);
-    dt_dealloc(m->layer_table, (size_t)m->layer_slots * sizeof *m->layer_table);
+    dt_mem_free(m->layer, (size_t)m->layer_cap * sizeof *m->layer);
+    dt_mem_free(m->param_table, (size_t)m->param_slots * sizeof *m->param_table);
+    dt_mem_free(m->layer_table, (size_t)m->layer_slots * sizeof *m->layer_table);
     for (int i = 0; i < m->nfrozen; i++) dt__free_text(m->frozen[i].pattern);
-    dt_dealloc(m->frozen, (size_t)m->frozen_cap * sizeof *m->frozen);
-    for (int64_t i = 0; i < m->on_seal.n; i++) dt_dealloc(m->on_seal.at[i], sizeof(dt__on_seal));
+    dt_mem_free(m->frozen, (size_t)m->frozen_cap * sizeof *m->frozen);
+    for (int64_t i = 0; i < m->on_seal.n; i++) dt_mem_free(m->on_seal.at[i], sizeof(dt__on_seal));
     dt__list_free(&m->on_seal);
-    dt_dealloc(m, sizeof *m);
+    dt_mem_free(m, sizeof *m);
 }
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m)
 {
@@ -937,11 +937,11 @@ DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m)
     dt_fail(DT_ERR_ARG, "%s: the model is NULL", call);
     return false;
 }
-DT_API dt_status dt_scope(dt_model *m, const char *format, ...)
+DT_API dt_status dt_scope_begin(dt_model *m, const char *format, ...)
 {
-    if (!dt__model_ok("dt_scope", m)) return dt_error_code();
+    if (!dt__model_ok("dt_scope_begin", m)) return dt_error_code();
     if (!format || m->scope_depth >= DT__MAX_SCOPES)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scope: '%s': %d scopes are open; each needs its dt_scope_end",
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scope_begin: '%s': %d scopes are open; each needs its dt_scope_end",
                                   format ? format : "(null)", m->scope_depth);
     va_list ap;
     va_start(ap, format);
@@ -949,8 +949,8 @@ DT_API dt_status dt_scope(dt_model *m, const char *format, ...)
     va_end(ap);
     if (n <= 0 || n + 2 > room) {
         m->scope[m->scope_len] = 0;
-        return (dt_status)dt_fail(DT_ERR_ARG, n <= 0 ? "dt_scope: a scope needs a name (inside '%s')"
-                                  : "dt_scope: the names of nested scopes are too long (inside '%s')", m->scope);
+        return (dt_status)dt_fail(DT_ERR_ARG, n <= 0 ? "dt_scope_begin: a scope needs a name (inside '%s')"
+                                  : "dt_scope_begin: the names of nested scopes are too long (inside '%s')", m->scope);
     }
     m->scope_at[m->scope_depth++] = m->scope_len;
     m->scope_len += n;
@@ -962,30 +962,30 @@ DT_API void dt_scope_end(dt_model *m)
 {
     if (!m) return;
     if (!m->scope_depth) {
-        if (dt__err.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_scope_end: without a dt_scope");
+        if (dt__err.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_scope_end: without a dt_scope_begin");
         return;
     }
     m->scope_len = m->scope_at[--m->scope_depth];
     m->scope[m->scope_len] = 0;
 }
-DT_API void dt_forward(dt_model *m)
+DT_API void dt_forward_begin(dt_model *m)
 {
     if (m) m->forwards++;
 }
-DT_API void dt_train(dt_model *m)
+DT_API void dt_model_train(dt_model *m)
 {
     if (m) m->training = 1;
 }
-DT_API void dt_eval(dt_model *m)
+DT_API void dt_model_eval(dt_model *m)
 {
     if (m) m->training = 0;
 }
-DT_API bool       dt_training(const dt_model *m) { return m && m->training; }
+DT_API bool       dt_model_is_training(const dt_model *m) { return m && m->training; }
 DT_API bool       dt_model_sealed(const dt_model *m) { return m && m->sealed; }
 DT_API dt_rng    *dt_model_rng(dt_model *m) { return m ? &m->rng : NULL; }
 DT_API dt_device *dt_model_device(const dt_model *m) { return m ? m->device : NULL; }
 DT_API int        dt_model_count(const dt_model *m) { return m ? m->nparams : 0; }
-DT_API bool       dt_model_get(dt_model *m, int i, dt_param_info *out)
+DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out)
 {
     if (!m || !out || i < 0 || i >= m->nparams) return false;
     out->name = m->param[i]->name;
@@ -1082,7 +1082,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     dt__param  *p = (dt__param *)dt__alloc_zero(sizeof *p);
     dt__param **list = p ? (dt__param **)dt__enlarge(m->param, m->nparams, &m->param_cap, sizeof *list) : NULL;
     if (!list) {
-        dt_dealloc(p, sizeof *p);
+        dt_mem_free(p, sizeof *p);
         dt_fail(DT_ERR_MEMORY, "dt: out of memory for a parameter");
         return NULL;
     }
@@ -1121,7 +1121,7 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     dt__unref(p->t);
     dt__unref(p->init);
     dt__free_text(p->name);
-    dt_dealloc(p, sizeof *p);
+    dt_mem_free(p, sizeof *p);
     return NULL;
 }
 
@@ -1262,17 +1262,17 @@ DT__INSIDE int dt__model_pack(dt_model *m)
     int          nold = m->nblocks, rc = 0;
     size_t       np = (size_t)(m->nparams ? m->nparams : 1);
     dt__mblock  *old = m->block;
-    dt_tensor  **list = (dt_tensor **)dt_alloc(np * sizeof *list);
-    dt__param  **order = (dt__param **)dt_alloc(np * sizeof *order);
+    dt_tensor  **list = (dt_tensor **)dt_mem_alloc(np * sizeof *list);
+    dt__param  **order = (dt__param **)dt_mem_alloc(np * sizeof *order);
     dt__mblock  *blocks = (dt__mblock *)dt__alloc_zero(np * sizeof *blocks);
     if (!list || !order || !blocks) {
-        dt_dealloc(list, np * sizeof *list);
-        dt_dealloc(order, np * sizeof *order);
-        dt_dealloc(blocks, np * sizeof *blocks);
+        dt_mem_free(list, np * sizeof *list);
+        dt_mem_free(order, np * sizeof *order);
+        dt_mem_free(blocks, np * sizeof *blocks);
         return dt_fail(DT_ERR_MEMORY, "dt_model_seal: out of memory");
     }
     for (int i = 0; i < nold; i++) dt_block_free(&old[i].b); /* the parameters keep their windows */
-    dt_dealloc(m->order, (size_t)m->norder * sizeof *m->order);
+    dt_mem_free(m->order, (size_t)m->norder * sizeof *m->order);
     m->order = order;
     m->norder = (int)np;
     m->block = blocks;
@@ -1284,8 +1284,8 @@ DT__INSIDE int dt__model_pack(dt_model *m)
         m->param[i]->init = NULL;
     }
     for (int i = 0; i < nold; i++) dt__mblock_free(&old[i]);
-    dt_dealloc(old, (size_t)m->block_cap * sizeof *old);
-    dt_dealloc(list, np * sizeof *list);
+    dt_mem_free(old, (size_t)m->block_cap * sizeof *old);
+    dt_mem_free(list, np * sizeof *list);
     m->block_cap = (int)np;
     m->version++;
     return rc;
@@ -1303,7 +1303,7 @@ DT_API dt_status dt_model_seal(dt_model *m)
     for (int64_t i = 0; i < m->on_seal.n; i++) {
         dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
         if (dt__err.code == DT_OK) s->fn(m, s->user);
-        dt_dealloc(s, sizeof *s);
+        dt_mem_free(s, sizeof *s);
     }
     dt__list_free(&m->on_seal);
     return dt_error_code();
@@ -1317,7 +1317,7 @@ DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), voi
         s->user = user;
     }
     if (s && !dt__push(&m->on_seal, s)) return 0;
-    dt_dealloc(s, sizeof *s);
+    dt_mem_free(s, sizeof *s);
     return dt_fail(DT_ERR_MEMORY, "dt_model: out of memory");
 }
 /* After a new optimiser or group on a sealed model: blocks by the new owners. */
@@ -1406,8 +1406,8 @@ static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bo
     if (m->sealed && unpacked && dt__model_pack(m)) return dt_error_code();
     return matched;
 }
-DT_API int dt_freeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_freeze", pattern, true); }
-DT_API int dt_unfreeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_unfreeze", pattern, false); }
+DT_API int dt_model_freeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_model_freeze", pattern, true); }
+DT_API int dt_model_unfreeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_model_unfreeze", pattern, false); }
 
 /* ---- the summary */
 static const char *dt__count_text(char *buf, size_t n, double v) /* 1234567 -> 1,234,567 */
@@ -1477,8 +1477,8 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
    A layer call finds its record by name, makes its parameters the first time, and calls the op. */
 #define DT__LAYER_OPTIONS(X)                                                                                     \
     X(out) X(kernel) X(kernel_w) X(stride) X(stride_w) X(pad) X(pad_w) X(dilation) X(dilation_w) X(groups)        \
-    X(no_bias) X(no_affine) X(no_track) X(cumulative) X(eps) X(momentum) X(dims) X(num) X(dim) X(heads) X(causal) \
-    X(dropout) X(kv) X(act) X(add)
+    X(no_bias) X(no_affine) X(no_track) X(cumulative) X(eps) X(momentum) X(normalized_dims) X(num) X(dim) X(heads) \
+    X(causal) X(dropout) X(kv) X(act) X(add)
 #define DT__LAYER_BIT(n) DT__L_##n,
 enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
 #define DT__L(n) (1u << DT__L_##n)
@@ -1529,7 +1529,7 @@ DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *n
         return l;
     }
     if (l) dt__free_text(l->name);
-    dt_dealloc(l, sizeof *l);
+    dt_mem_free(l, sizeof *l);
     dt_fail(DT_ERR_MEMORY, "%s '%s': out of memory", kind, name);
     return NULL;
 }
@@ -1553,7 +1553,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     }
     if (l->stamp == stamp && !shared) {
         dt_fail(DT_ERR_STATE, "%s '%s': the name is used twice in one forward; pass .shared = true to share the "
-                "parameters, dt_scope() to tell layers apart, dt_forward() to begin another forward", kind, l->name);
+                "parameters, dt_scope_begin() to tell layers apart, dt_forward_begin() to begin another forward", kind, l->name);
         return NULL;
     }
     if (l->stamp != stamp) l->flops = 0;
@@ -1651,7 +1651,7 @@ DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt
 {
     dt__layer *l = dt__layer_begin(m, "dt_linear", name, x, &o, DT__L(out) | DT__L(no_bias) | DT__L(act));
     if (!l) return NULL;
-    int64_t in = dt_dim(x, -1);
+    int64_t in = dt_size(x, -1);
     if (o.out < 1 || x->ndim < 1) {
         dt_fail(DT_ERR_ARG, "dt_linear '%s': x is %s and .out is %" PRId64 "; it needs a last dimension and .out >= 1",
                 l->name, dt__text(x), o.out);
@@ -1674,7 +1674,7 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
         DT__L(dilation) | DT__L(dilation_w) | DT__L(groups) | DT__L(no_bias) | DT__L(act));
     if (!l) return NULL;
     int     kh = o.kernel, kw = o.kernel_w ? o.kernel_w : o.kernel, groups = o.groups ? o.groups : 1;
-    int64_t in = dt_dim(x, 1);
+    int64_t in = dt_size(x, 1);
     if (x->ndim != 4 || o.out < 1 || kh < 1 || kw < 1 || groups < 1 || in % groups || o.out % groups) {
         dt_fail(DT_ERR_ARG,
                 "dt_conv2d '%s': x %s, .out %" PRId64 ", .kernel %d x %d, .groups %d: needs x (n, c, h, w), "
@@ -1732,7 +1732,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
     if (dt__err.code != DT_OK) return NULL;
     dt_batch_norm_opts b;
     DT__CLEAR(b);
-    b.train = m->training || o.no_track;
+    b.eval = !m->training && !o.no_track;
     b.eps = o.eps;
     b.momentum = o.momentum;
     b.act = o.act;
@@ -1762,21 +1762,21 @@ DT_API dt_tensor *dt_batchnorm2d_with(dt_model *m, const char *name, dt_tensor *
 
 static dt_tensor *dt__layernorm(dt_model *m, const char *kind, const char *name, dt_tensor *x, dt_layer_opts o, int rms)
 {
-    dt__layer *l = dt__layer_begin(m, kind, name, x, &o, DT__L(eps) | DT__L(dims) | DT__L(no_affine) |
+    dt__layer *l = dt__layer_begin(m, kind, name, x, &o, DT__L(eps) | DT__L(normalized_dims) | DT__L(no_affine) |
                                    (rms ? 0 : DT__L(no_bias)));
     if (!l) return NULL;
     dt_norm_opts n;
     n.dt__first = 0;
-    n.dims = o.dims ? o.dims : 1;
+    n.normalized_dims = o.normalized_dims ? o.normalized_dims : 1;
     n.eps = o.eps;
-    if (n.dims < 1 || n.dims > x->ndim) {
-        dt_fail(DT_ERR_ARG, "%s '%s': .dims is %d, x is %s", kind, l->name, n.dims, dt__text(x));
+    if (n.normalized_dims < 1 || n.normalized_dims > x->ndim) {
+        dt_fail(DT_ERR_ARG, "%s '%s': .normalized_dims is %d, x is %s", kind, l->name, n.normalized_dims, dt__text(x));
         return NULL;
     }
     dt_shape s;
     memset(&s, 0, sizeof s);
-    s.ndim = n.dims;
-    for (int i = 0; i < n.dims; i++) s.dim[i] = x->shape[x->ndim - n.dims + i];
+    s.ndim = n.normalized_dims;
+    for (int i = 0; i < n.normalized_dims; i++) s.dim[i] = x->shape[x->ndim - n.normalized_dims + i];
     dt_tensor *w = NULL, *b = NULL;
     if (!o.no_affine) w = dt__layer_param(m, l, 0, "weight", s, dt__fill_with(DT_INIT_CONST, 1, 0), 0);
     if (w && !rms && !o.no_bias) b = dt__layer_param(m, l, 1, "bias", s, dt__fill_with(DT_INIT_ZEROS, 0, 0), 0);
@@ -1818,7 +1818,7 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
     for (int i = 1; i < side.ndim; i++) side.dim[i] = 1;
     dt_norm_opts n;
     n.dt__first = 0;
-    n.dims = 1;
+    n.normalized_dims = 1;
     n.eps = o.eps;
     dt_tensor *y = dt_op_layer_norm_with(dt_reshape(dt__layer_input(m, x), rows), NULL, NULL, n);
     y = dt_reshape(y, whole);
@@ -1865,7 +1865,7 @@ static dt_tensor *dt__attention_dropped(dt_model *m, dt_tensor *q, dt_tensor *k,
         none.ndim = 0;
         a = dt_where(dt_le(col, row), a, dt_full_with(-INFINITY, none, mo));
     }
-    return dt_matmul(dt_drop(m, dt_softmax(a, -1), o.dropout), v);
+    return dt_matmul(dt_dropout(m, dt_softmax(a, -1), o.dropout), v);
 }
 DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
@@ -1874,7 +1874,7 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     if (!l) return NULL;
     dt_tensor *kv = o.kv ? o.kv : x;
     if (!dt__ok("dt_multihead_attention", ".kv", kv)) return NULL;
-    int64_t e = dt_dim(x, -1);
+    int64_t e = dt_size(x, -1);
     if (x->ndim != 3 || kv->ndim != 3 || kv->shape[0] != x->shape[0] || kv->shape[2] != e || o.heads < 1 ||
         e % o.heads) {
         dt_fail(DT_ERR_ARG, "dt_multihead_attention '%s': x %s, kv %s, .heads %d: needs x (b, t, e), kv (b, s, e), e "
@@ -1926,14 +1926,14 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     double     t = (double)x->numel, s = (double)kv->numel, de = (double)e;
     return dt__layer_end(l, y, 4.0 * t * de + 4.0 * s * de + 4.0 * t * (double)kv->shape[1]);
 }
-DT_API dt_tensor *dt_drop(dt_model *m, dt_tensor *x, double p)
+DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p)
 {
-    if (!dt__model_ok("dt_drop", m)) return NULL;
-    dt_dropout_opts o;
+    if (!dt__model_ok("dt_dropout", m)) return NULL;
+    dt_op_dropout_opts o;
     o.dt__first = 0;
     o.eval = !m->training;
     o.rng = &m->rng;
-    return dt_dropout_with(x, p, o);
+    return dt_op_dropout_with(x, p, o);
 }
 
 /* ---- parameters and buffers of the user's own */
@@ -2015,7 +2015,7 @@ typedef struct dt__optim_number { /* must be finite, at least lo, below 'below' 
     double      lo, below;
     const char *must;
 } dt__optim_number;
-#define DT__NUMBER(n) #n, offsetof(dt_optim_opts, n)
+#define DT__NUMBER(n) #n, offsetof(dt_optimizer_opts, n)
 static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { /* in the order of DT__OPTIM_NUMBERS */
     { DT__NUMBER(lr), 0, INFINITY, "0 (DT_ZERO) or more" },
     { DT__NUMBER(weight_decay), 0, INFINITY, "0 or more" },
@@ -2032,14 +2032,14 @@ static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { /* in the ord
     { DT__NUMBER(clip_value), 0, INFINITY, "above 0" },
 };
 #undef DT__NUMBER
-#define DT__FLAG(n) offsetof(dt_optim_opts, n),
+#define DT__FLAG(n) offsetof(dt_optimizer_opts, n),
 static const size_t dt__optim_flags[DT__O_FLAGS] = { DT__OPTIM_FLAGS(DT__FLAG) };
 #undef DT__FLAG
 
-static double *dt__optim_at(dt_optim_opts *o, int i) { return (double *)((char *)o + dt__optim_numbers[i].at); }
-static bool   *dt__optim_flag(dt_optim_opts *o, int i) { return (bool *)((char *)o + dt__optim_flags[i]); }
+static double *dt__optim_at(dt_optimizer_opts *o, int i) { return (double *)((char *)o + dt__optim_numbers[i].at); }
+static bool   *dt__optim_flag(dt_optimizer_opts *o, int i) { return (bool *)((char *)o + dt__optim_flags[i]); }
 
-static bool dt__optim_takes(const char *call, dt_optim_opts *o, uint32_t takes)
+static bool dt__optim_takes(const char *call, dt_optimizer_opts *o, uint32_t takes)
 {
     uint32_t given = o->params ? DT__O(params) : 0u;
     for (int i = 0; i < DT__O_NUMBERS; i++) given |= (uint32_t)(*dt__optim_at(o, i) != 0) << i;
@@ -2054,7 +2054,7 @@ static bool dt__optim_takes(const char *call, dt_optim_opts *o, uint32_t takes)
     return false;
 }
 /* What is left zero comes from base. */
-static void dt__optim_resolve(dt_optim_opts *o, dt_optim_opts *base)
+static void dt__optim_resolve(dt_optimizer_opts *o, dt_optimizer_opts *base)
 {
     for (int i = 0; i < DT__O_NUMBERS; i++) {
         double *x = dt__optim_at(o, i);
@@ -2063,7 +2063,7 @@ static void dt__optim_resolve(dt_optim_opts *o, dt_optim_opts *base)
     for (int i = 0; i < DT__O_FLAGS; i++) *dt__optim_flag(o, i) |= *dt__optim_flag(base, i);
     o->params = NULL;
 }
-static int dt__optim_check(const char *call, dt_optim_opts *o)
+static int dt__optim_check(const char *call, dt_optimizer_opts *o)
 {
     for (int i = 0; i < DT__O_NUMBERS; i++) {
         const dt__optim_number *f = &dt__optim_numbers[i];
@@ -2138,8 +2138,8 @@ DT_API void dt_optimizer_free(dt_optimizer *opt)
     if (!opt) return;
     dt__optimizer_leave(opt);
     for (int g = 0; g < opt->ngroups; g++) dt__free_text(opt->pattern[g]);
-    dt_dealloc(opt->run, (size_t)opt->run_cap * sizeof *opt->run);
-    dt_dealloc(opt, sizeof *opt);
+    dt_mem_free(opt->run, (size_t)opt->run_cap * sizeof *opt->run);
+    dt_mem_free(opt, sizeof *opt);
 }
 static int dt__optimizer_claims(const dt_optimizer *opt, const char *name)
 {
@@ -2148,9 +2148,9 @@ static int dt__optimizer_claims(const dt_optimizer *opt, const char *name)
         if (dt_name_matches(opt->pattern[g], name)) return g;
     return 0;
 }
-static dt_optim_opts dt__optim_defaults(const dt__optim_kind *k)
+static dt_optimizer_opts dt__optim_defaults(const dt__optim_kind *k)
 {
-    dt_optim_opts o;
+    dt_optimizer_opts o;
     memset((void *)&o, 0, sizeof o);
     o.lr = k->lr;
     o.weight_decay = k->weight_decay;
@@ -2163,10 +2163,10 @@ static dt_optim_opts dt__optim_defaults(const dt__optim_kind *k)
     o.trust = 0.001;
     return o;
 }
-static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts *o)
+static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
 {
     const dt__optim_kind *k = &dt__optim_kinds[kind];
-    dt_optim_opts         base = dt__optim_defaults(k);
+    dt_optimizer_opts         base = dt__optim_defaults(k);
     const char           *pattern = o->params;
     if (!dt__model_ok(k->call, m) || !dt__optim_takes(k->call, o, k->takes)) return NULL;
     if (m->nopts == DT__MAX_OPTIMIZERS)
@@ -2193,17 +2193,17 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optim_opts *o)
     dt_optimizer_free(opt);
     return NULL;
 }
-DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__SGD, &o); }
-DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAM, &o); }
-DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAMW, &o); }
-DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__RMSPROP, &o); }
-DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__ADAGRAD, &o); }
-DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LARS, &o); }
-DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optim_opts o) { return dt__optim_new(m, DT__LAMB, &o); }
+DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__SGD, &o); }
+DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAM, &o); }
+DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAMW, &o); }
+DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__RMSPROP, &o); }
+DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAGRAD, &o); }
+DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__LARS, &o); }
+DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__LAMB, &o); }
 
-DT_API int dt_optim_group_with(dt_optimizer *opt, const char *pattern, dt_optim_opts o)
+DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, dt_optimizer_opts o)
 {
-    const char *call = "dt_optim_group";
+    const char *call = "dt_optimizer_add_group";
     if (!dt__optim_ok(call, opt)) return dt_error_code();
     dt_model *m = opt->m;
     uint32_t  takes = dt__optim_kinds[opt->kind].takes & ~(DT__O_CLIP | DT__O(params));
@@ -2228,18 +2228,18 @@ DT_API int dt_optim_group_with(dt_optimizer *opt, const char *pattern, dt_optim_
 }
 
 /* ---- learning rates */
-DT_API int     dt_optim_groups(const dt_optimizer *opt) { return opt ? opt->ngroups : 0; }
+DT_API int     dt_optimizer_groups(const dt_optimizer *opt) { return opt ? opt->ngroups : 0; }
 DT_API int64_t dt_optimizer_steps(const dt_optimizer *opt) { return opt ? opt->steps : 0; }
 static double *dt__momentum_of(dt_optimizer *opt, int g) /* NULL: it has none */
 {
     uint32_t takes = dt__optim_kinds[opt->kind].takes;
     return takes & DT__O(momentum) ? &opt->group[g].momentum : takes & DT__O(beta1) ? &opt->group[g].beta1 : NULL;
 }
-DT_API double dt_lr(const dt_optimizer *opt, int group)
+DT_API double dt_optimizer_lr(const dt_optimizer *opt, int group)
 {
     return opt && group >= 0 && group < opt->ngroups ? opt->group[group].lr : NAN;
 }
-DT_API double dt_momentum(const dt_optimizer *opt, int group)
+DT_API double dt_optimizer_momentum(const dt_optimizer *opt, int group)
 {
     if (!opt || group < 0 || group >= opt->ngroups) return NAN;
     uint32_t takes = dt__optim_kinds[opt->kind].takes;
@@ -2253,23 +2253,23 @@ static bool dt__group_ok(const char *call, const dt_optimizer *opt, int group)
         dt_fail(DT_ERR_ARG, "%s: group %d of %d; -1 means all of them", call, group, opt->ngroups);
     return dt__err.code == DT_OK;
 }
-DT_API dt_status dt_set_lr(dt_optimizer *opt, int group, double lr)
+DT_API dt_status dt_optimizer_set_lr(dt_optimizer *opt, int group, double lr)
 {
-    if (!dt__group_ok("dt_set_lr", opt, group)) return dt_error_code();
+    if (!dt__group_ok("dt_optimizer_set_lr", opt, group)) return dt_error_code();
     if (!(lr >= 0 && isfinite(lr)))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_set_lr: the learning rate is %g; it must be 0 or more", lr);
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_lr: the learning rate is %g; it must be 0 or more", lr);
     for (int g = 0; g < opt->ngroups; g++)
         if (group < 0 || g == group) opt->group[g].lr = lr;
     return DT_OK;
 }
-DT_API dt_status dt_set_momentum(dt_optimizer *opt, int group, double momentum)
+DT_API dt_status dt_optimizer_set_momentum(dt_optimizer *opt, int group, double momentum)
 {
-    if (!dt__group_ok("dt_set_momentum", opt, group)) return dt_error_code();
+    if (!dt__group_ok("dt_optimizer_set_momentum", opt, group)) return dt_error_code();
     const dt__optim_kind *k = &dt__optim_kinds[opt->kind];
     if (!dt__momentum_of(opt, 0))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_set_momentum: %s has neither momentum nor beta1", k->call);
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_momentum: %s has neither momentum nor beta1", k->call);
     if (!(momentum >= 0 && isfinite(momentum)) || (k->takes & DT__O(beta1) && !(momentum < 1)))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_set_momentum: %g; it must be 0 or more%s", momentum,
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_momentum: %g; it must be 0 or more%s", momentum,
                                   k->takes & DT__O(beta1) ? " and below 1" : "");
     for (int g = 0; g < opt->ngroups; g++)
         if (group < 0 || g == group) *dt__momentum_of(opt, g) = momentum;
@@ -2545,7 +2545,7 @@ DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value)
 }
 
 /* ---- states */
-static unsigned dt__optim_slots(int kind, const dt_optim_opts *o) /* bit k: needs state k */
+static unsigned dt__optim_slots(int kind, const dt_optimizer_opts *o) /* bit k: needs state k */
 {
     switch (kind) {
     case DT__SGD:
@@ -2586,7 +2586,7 @@ static int dt__run_norms(dt_tensor *y, dt_tensor *x, int64_t offset, const dt__r
 /* Before anything changes: norms of values and gradients; Adagrad's sums where a parameter begins. */
 static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
 {
-    const dt_optim_opts *g = &opt->group[r->group];
+    const dt_optimizer_opts *g = &opt->group[r->group];
     dt_tensor           *sum = opt->m->block[r->block].state[0];
     int                  rc = 0;
     if (r->segments) rc = dt__run_norms(r->wnorm, dt__run_value(opt, r), r->offset, r);
@@ -2604,7 +2604,7 @@ static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
 }
 static void dt__run_scalars(dt_call *c, const dt_optimizer *opt, const dt__run *r)
 {
-    const dt_optim_opts *g = &opt->group[r->group];
+    const dt_optimizer_opts *g = &opt->group[r->group];
     double               t = (double)opt->m->order[r->first]->steps + 1;
     c->u.opt.lr = opt->kind == DT__ADAGRAD ? g->lr / (1 + (t - 1) * g->lr_decay) : g->lr;
     c->u.opt.wd = g->weight_decay;
@@ -2691,7 +2691,7 @@ static int dt__run_end(dt_optimizer *opt, const dt__run *r)
 static int dt__step_update(dt_optimizer *opt)
 {
     dt_model            *m = opt->m;
-    const dt_optim_opts *o = &opt->group[0];
+    const dt_optimizer_opts *o = &opt->group[0];
     dt__step_temp        w = { NULL, NULL };
     int64_t              longest = 0;
     int                  rc = 0;
@@ -2819,7 +2819,7 @@ static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, d
     return rc;
 }
 /* PREFIX.group.0.lr ...: the numbers that the optimiser takes, clipping apart */
-static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, int g, dt_optim_opts *o)
+static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, int g, dt_optimizer_opts *o)
 {
     uint32_t takes = dt__optim_kinds[opt->kind].takes & ~DT__O_CLIP;
     char     group[32];
@@ -2836,7 +2836,7 @@ static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, 
 /* The groups' numbers, and which states there are; before anything of a load is taken over. */
 static int dt__visit_groups(dt_optimizer *opt, dt__visit *v, const char *prefix, int64_t *slots)
 {
-    dt_optim_opts o[DT__MAX_GROUPS];
+    dt_optimizer_opts o[DT__MAX_GROUPS];
     int64_t       kind = opt->kind, groups = opt->ngroups, steps = opt->steps;
     int           kinds = (int)(sizeof dt__optim_kinds / sizeof *dt__optim_kinds);
     int           rc = dt__visit_integer(v, prefix, ".kind", NULL, &kind);
@@ -2926,7 +2926,7 @@ enum {
 };
 static const char *const dt__sched_call[DT__SCHEDULES] = {
     "dt_constant_lr", "dt_linear_lr", "dt_step_lr", "dt_multistep_lr", "dt_exponential_lr", "dt_polynomial_lr",
-    "dt_cosine_lr", "dt_cosine_restarts_lr", "dt_cyclic_lr", "dt_one_cycle_lr", "dt_plateau_lr"
+    "dt_cosine_annealing_lr", "dt_cosine_annealing_warm_restarts", "dt_cyclic_lr", "dt_one_cycle_lr", "dt_reduce_lr_on_plateau"
 };
 
 #define DT__SCHED_HUGE 1e300
@@ -2947,7 +2947,7 @@ typedef struct dt__sched_field {
     double      lo, hi;
     const char *valid;
 } dt__sched_field;
-#define DT__FIELD(f) #f, offsetof(dt_schedule_opts, f)
+#define DT__FIELD(f) #f, offsetof(dt_scheduler_opts, f)
 #define DT__ANY "", 0, 0, ""
 #define DT__COUNTS "[]", 1, (double)DT__SCHED_MOST, "1 to 2^40"
 #define DT__COUNTS_0 "[]", 0, (double)DT__SCHED_MOST, "0 to 2^40"
@@ -3008,10 +3008,10 @@ static const dt__sched_field dt__sched_fields[] = {
 #undef DT__PART
 enum { DT__SCHED_FIELDS = (int)DT__COUNT_OF(dt__sched_fields) };
 
-struct dt_schedule {
+struct dt_scheduler {
     dt_optimizer    *opt;
     int              kind;
-    dt_schedule_opts o; /* every field resolved: no zeros that mean a default */
+    dt_scheduler_opts o; /* every field resolved: no zeros that mean a default */
     int64_t         *milestone;
     int              ngroups;
     double           base[DT__MAX_GROUPS]; /* lr at step 0, without a warm-up's multiplier */
@@ -3024,7 +3024,7 @@ struct dt_schedule {
 };
 
 /* ---- options */
-static double dt__sched_get(const dt_schedule_opts *o, const dt__sched_field *f)
+static double dt__sched_get(const dt_scheduler_opts *o, const dt__sched_field *f)
 {
     const char *at = (const char *)o + f->at;
     const void *p;
@@ -3038,7 +3038,7 @@ static double dt__sched_get(const dt_schedule_opts *o, const dt__sched_field *f)
     default: return memcpy(&p, at, sizeof p), p != NULL;
     }
 }
-static void dt__sched_put(dt_schedule_opts *o, const dt__sched_field *f, double x)
+static void dt__sched_put(dt_scheduler_opts *o, const dt__sched_field *f, double x)
 {
     char *at = (char *)o + f->at;
     int64_t n = (int64_t)x;
@@ -3053,7 +3053,7 @@ static bool dt__sched_takes(char letter, size_t at)
         if (dt__sched_fields[i].at == at && strchr(dt__sched_fields[i].takes, letter)) return true;
     return false;
 }
-static int dt__sched_given(int kind, const dt_schedule_opts *o) /* what must be, and nothing that must not */
+static int dt__sched_given(int kind, const dt_scheduler_opts *o) /* what must be, and nothing that must not */
 {
     const char *strange = NULL, *missing = NULL, *call = dt__sched_call[kind];
     char        taken[512] = "", letter = DT__SCHED_LETTERS[kind];
@@ -3078,7 +3078,7 @@ static int dt__sched_must(int kind, bool good, const char *field, double value, 
     if (good) return 0;
     return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", dt__sched_call[kind], field, value, valid);
 }
-static int dt__sched_total(int kind, dt_schedule_opts *o) /* one-cycle: how many steps */
+static int dt__sched_total(int kind, dt_scheduler_opts *o) /* one-cycle: how many steps */
 {
     const char *call = dt__sched_call[kind];
     if (o->total_steps != 0 && (o->epochs != 0 || o->steps_per_epoch != 0))
@@ -3094,7 +3094,7 @@ static int dt__sched_total(int kind, dt_schedule_opts *o) /* one-cycle: how many
     return 0;
 }
 /* Defaults, then ranges. */
-static int dt__sched_resolve(int kind, dt_schedule_opts *o)
+static int dt__sched_resolve(int kind, dt_scheduler_opts *o)
 {
     char letter = DT__SCHED_LETTERS[kind];
     if (kind == DT__CYCLIC_LR && o->step_down == 0) o->step_down = o->step_up;
@@ -3122,7 +3122,7 @@ static double dt__sched_cosine(double low, double high, int64_t t, int64_t perio
     return low + (high - low) * (1 + cos(dt__sched_pi * (double)t / (double)period)) / 2;
 }
 
-static double dt__sched_milestones(const dt_schedule *s, int64_t t, double lr)
+static double dt__sched_milestones(const dt_scheduler *s, int64_t t, double lr)
 {
     int n = 0;
     for (int i = 0; i < s->o.nmilestones; i++) n += s->milestone[i] == t;
@@ -3130,9 +3130,9 @@ static double dt__sched_milestones(const dt_schedule *s, int64_t t, double lr)
 }
 
 /* from 'low' at the ends of a cycle to 'high' within it; the momentum goes from its maximum to its base */
-static double dt__sched_cyclic(const dt_schedule *s, int64_t t, double low, double high)
+static double dt__sched_cyclic(const dt_scheduler *s, int64_t t, double low, double high)
 {
-    const dt_schedule_opts *o = &s->o;
+    const dt_scheduler_opts *o = &s->o;
     double                  size = (double)o->step_up + (double)o->step_down, ratio = (double)o->step_up / size;
     double                  cycle = floor(1 + (double)t / size), x = 1.0 + (double)t / size - cycle, scale = 1;
     double                  height = (high - low) * (x <= ratio ? x / ratio : (x - 1) / (ratio - 1));
@@ -3142,9 +3142,9 @@ static double dt__sched_cyclic(const dt_schedule *s, int64_t t, double low, doub
 }
 
 /* first -> top -> last, or in three phases first -> top -> first -> last */
-static double dt__sched_one_cycle(const dt_schedule *s, int64_t t, double first, double top, double last)
+static double dt__sched_one_cycle(const dt_scheduler *s, int64_t t, double first, double top, double last)
 {
-    const dt_schedule_opts *o = &s->o;
+    const dt_scheduler_opts *o = &s->o;
     double                  n = (double)o->total_steps, end[3], value[4];
     int                     phases = o->three_phase ? 3 : 2, i = 0;
     end[0] = o->pct_start * n - 1;
@@ -3165,9 +3165,9 @@ static double dt__sched_one_cycle(const dt_schedule *s, int64_t t, double first,
 
 /* The value of step t of the schedule proper: from the base, or from the lr at step t - 1. 'warmed': step 0 follows a
    warm-up, where PyTorch takes the closed form. */
-static double dt__sched_value(const dt_schedule *s, int g, int64_t t, int warmed, double lr)
+static double dt__sched_value(const dt_scheduler *s, int g, int64_t t, int warmed, double lr)
 {
-    const dt_schedule_opts *o = &s->o;
+    const dt_scheduler_opts *o = &s->o;
     double                  k = s->warm_k > 0 ? s->warm_k : 1, base = s->base[g] * k;
     if (t == 0) lr = base;
     switch (s->kind) {
@@ -3201,7 +3201,7 @@ static double dt__sched_value(const dt_schedule *s, int g, int64_t t, int warmed
 }
 
 /* of the warm-up, t < s->warm */
-static double dt__sched_warm(const dt_schedule *s, int g, int64_t t, double lr)
+static double dt__sched_warm(const dt_scheduler *s, int g, int64_t t, double lr)
 {
     double n = (double)s->warm, f = s->warm_start;
     if (s->warm_k > 0) return s->base[g] * ((s->warm_k - 1.0) * (double)t / n + 1.0);
@@ -3209,50 +3209,50 @@ static double dt__sched_warm(const dt_schedule *s, int g, int64_t t, double lr)
     return lr * (1.0 + (1 - f) / (n * f + (double)(t - 1) * (1 - f)));
 }
 
-static int dt__sched_cycles(int kind, const dt_schedule_opts *o) /* it moves the momentum */
+static int dt__sched_cycles(int kind, const dt_scheduler_opts *o) /* it moves the momentum */
 {
     return (kind == DT__CYCLIC_LR || kind == DT__ONE_CYCLE_LR) && o->cycle_momentum == DT_YES;
 }
 /* Sets what s->steps says. */
-static int dt__sched_apply(dt_schedule *s)
+static int dt__sched_apply(dt_scheduler *s)
 {
     int64_t t = s->steps - s->warm;
     for (int g = 0; g < s->ngroups; g++) {
-        double lr = dt_lr(s->opt, g);
+        double lr = dt_optimizer_lr(s->opt, g);
         lr = t < 0 ? dt__sched_warm(s, g, s->steps, lr) : dt__sched_value(s, g, t, s->warm > 0, lr);
-        if (dt_set_lr(s->opt, g, lr)) return dt__err.code;
+        if (dt_optimizer_set_lr(s->opt, g, lr)) return dt__err.code;
         if (t < 0 || !dt__sched_cycles(s->kind, &s->o)) continue;
         double high = s->o.max_momentum, low = s->o.base_momentum;
         double m = s->kind == DT__CYCLIC_LR ? dt__sched_cyclic(s, t, high, low)
                                             : dt__sched_one_cycle(s, t, high, low, high);
-        if (dt_set_momentum(s->opt, g, m)) return dt__err.code;
+        if (dt_optimizer_set_momentum(s->opt, g, m)) return dt__err.code;
     }
     return DT_OK;
 }
 
 /* ---- making and stepping */
-static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts *o)
+static dt_scheduler *dt__sched_new(dt_optimizer *opt, int kind, dt_scheduler_opts *o)
 {
     const char  *call = dt__sched_call[kind];
-    dt_schedule *s;
+    dt_scheduler *s;
     if (dt__err.code != DT_OK) return NULL;
     if (!opt) {
         dt_fail(DT_ERR_ARG, "%s: the optimiser is NULL", call);
         return NULL;
     }
     if (dt__sched_given(kind, o) || dt__sched_resolve(kind, o)) return NULL;
-    if (dt__sched_cycles(kind, o) && isnan(dt_momentum(opt, 0))) {
+    if (dt__sched_cycles(kind, o) && isnan(dt_optimizer_momentum(opt, 0))) {
         dt_fail(DT_ERR_ARG, "%s: the optimiser has neither momentum nor beta1; give .cycle_momentum = DT_NO", call);
         return NULL;
     }
-    s = (dt_schedule *)dt_alloc(sizeof *s);
+    s = (dt_scheduler *)dt_mem_alloc(sizeof *s);
     if (s) {
         memset((void *)s, 0, sizeof *s);
         s->kind = kind;
-        if (kind == DT__MULTISTEP_LR) s->milestone = (int64_t *)dt_alloc((size_t)o->nmilestones * sizeof(int64_t));
+        if (kind == DT__MULTISTEP_LR) s->milestone = (int64_t *)dt_mem_alloc((size_t)o->nmilestones * sizeof(int64_t));
     }
     if (!s || (kind == DT__MULTISTEP_LR && !s->milestone)) {
-        dt_dealloc(s, sizeof *s);
+        dt_mem_free(s, sizeof *s);
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
         return NULL;
     }
@@ -3260,68 +3260,68 @@ static dt_schedule *dt__sched_new(dt_optimizer *opt, int kind, dt_schedule_opts 
     s->o = *o;
     s->o.milestones = s->milestone;
     s->opt = opt;
-    s->ngroups = dt_optim_groups(opt);
+    s->ngroups = dt_optimizer_groups(opt);
     s->t_i = o->t_0;
     s->best = o->mode == DT_MODE_MAX ? -HUGE_VAL : HUGE_VAL;
     for (int g = 0; g < s->ngroups; g++)
-        s->base[g] = kind == DT__CYCLIC_LR ? o->base_lr : kind == DT__ONE_CYCLE_LR ? o->max_lr / o->div : dt_lr(opt, g);
+        s->base[g] = kind == DT__CYCLIC_LR ? o->base_lr : kind == DT__ONE_CYCLE_LR ? o->max_lr / o->div : dt_optimizer_lr(opt, g);
     if (dt__sched_apply(s) == DT_OK) return s;
-    dt_schedule_free(s);
+    dt_scheduler_free(s);
     return NULL;
 }
-DT_API dt_schedule *dt_constant_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_constant_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__CONSTANT_LR, &o);
 }
-DT_API dt_schedule *dt_linear_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_linear_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__LINEAR_LR, &o);
 }
-DT_API dt_schedule *dt_step_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_step_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__STEP_LR, &o);
 }
-DT_API dt_schedule *dt_multistep_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_multistep_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__MULTISTEP_LR, &o);
 }
-DT_API dt_schedule *dt_exponential_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_exponential_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__EXPONENTIAL_LR, &o);
 }
-DT_API dt_schedule *dt_polynomial_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_polynomial_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__POLYNOMIAL_LR, &o);
 }
-DT_API dt_schedule *dt_cosine_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_cosine_annealing_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__COSINE_LR, &o);
 }
-DT_API dt_schedule *dt_cosine_restarts_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_cosine_annealing_warm_restarts_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__RESTARTS_LR, &o);
 }
-DT_API dt_schedule *dt_cyclic_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_cyclic_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__CYCLIC_LR, &o);
 }
-DT_API dt_schedule *dt_one_cycle_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_one_cycle_lr_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__ONE_CYCLE_LR, &o);
 }
-DT_API dt_schedule *dt_plateau_lr_with(dt_optimizer *opt, dt_schedule_opts o)
+DT_API dt_scheduler *dt_reduce_lr_on_plateau_with(dt_optimizer *opt, dt_scheduler_opts o)
 {
     return dt__sched_new(opt, DT__PLATEAU_LR, &o);
 }
-DT_API void dt_schedule_free(dt_schedule *s)
+DT_API void dt_scheduler_free(dt_scheduler *s)
 {
     if (!s) return;
-    if (s->milestone) dt_dealloc(s->milestone, (size_t)s->o.nmilestones * sizeof(int64_t));
-    dt_dealloc(s, sizeof *s);
+    if (s->milestone) dt_mem_free(s->milestone, (size_t)s->o.nmilestones * sizeof(int64_t));
+    dt_mem_free(s, sizeof *s);
 }
-DT_API int64_t dt_schedule_steps(const dt_schedule *s) { return s ? s->steps : 0; }
+DT_API int64_t dt_scheduler_steps(const dt_scheduler *s) { return s ? s->steps : 0; }
 
-DT_API dt_status dt_warmup_with(dt_schedule *s, dt_warmup_opts o)
+DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
     if (!s) return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: the schedule is NULL");
@@ -3345,24 +3345,24 @@ DT_API dt_status dt_warmup_with(dt_schedule *s, dt_warmup_opts o)
     return (dt_status)dt__sched_apply(s);
 }
 
-static int dt__sched_ready(const dt_schedule *s, const char *call)
+static int dt__sched_ready(const dt_scheduler *s, const char *call)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
     if (!s) return dt_fail(DT_ERR_ARG, "%s: the schedule is NULL", call);
-    if (dt_optim_groups(s->opt) != s->ngroups)
+    if (dt_optimizer_groups(s->opt) != s->ngroups)
         return dt_fail(DT_ERR_STATE, "%s: the optimiser has %d groups, it had %d when the schedule was made; make "
-                                     "groups first", call, dt_optim_groups(s->opt), s->ngroups);
+                                     "groups first", call, dt_optimizer_groups(s->opt), s->ngroups);
     return DT_OK;
 }
 
-DT_API dt_status dt_schedule_step(dt_schedule *s)
+DT_API dt_status dt_scheduler_step(dt_scheduler *s)
 {
-    if (dt__sched_ready(s, "dt_schedule_step")) return dt__err.code;
+    if (dt__sched_ready(s, "dt_scheduler_step")) return dt__err.code;
     if (s->kind == DT__PLATEAU_LR)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_schedule_step: a plateau schedule steps by dt_schedule_metric(s, "
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_step: a plateau schedule steps by dt_scheduler_metric(s, "
                                                 "value)");
     if (s->kind == DT__ONE_CYCLE_LR && s->steps - s->warm >= s->o.total_steps)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_schedule_step: the one-cycle schedule has done its %lld steps; "
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_step: the one-cycle schedule has done its %lld steps; "
                                                 "give it the .total_steps that the training has",
                                   (long long)s->o.total_steps);
     s->steps++;
@@ -3373,7 +3373,7 @@ DT_API dt_status dt_schedule_step(dt_schedule *s)
     return (dt_status)dt__sched_apply(s);
 }
 
-static int dt__sched_better(const dt_schedule *s, double x)
+static int dt__sched_better(const dt_scheduler *s, double x)
 {
     double e = s->o.threshold;
     if (s->o.threshold_mode == DT_THRESHOLD_REL)
@@ -3381,12 +3381,12 @@ static int dt__sched_better(const dt_schedule *s, double x)
     return s->o.mode == DT_MODE_MIN ? x < s->best - e : x > s->best + e;
 }
 
-DT_API dt_status dt_schedule_metric(dt_schedule *s, double value)
+DT_API dt_status dt_scheduler_metric(dt_scheduler *s, double value)
 {
-    if (dt__sched_ready(s, "dt_schedule_metric")) return dt__err.code;
+    if (dt__sched_ready(s, "dt_scheduler_metric")) return dt__err.code;
     if (s->kind != DT__PLATEAU_LR)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_schedule_metric: the schedule of %s takes no metric; call "
-                                                "dt_schedule_step", dt__sched_call[s->kind]);
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_metric: the schedule of %s takes no metric; call "
+                                                "dt_scheduler_step", dt__sched_call[s->kind]);
     if (s->steps++ < s->warm) return (dt_status)dt__sched_apply(s);
     s->bad++;
     if (dt__sched_better(s, value)) {
@@ -3399,9 +3399,9 @@ DT_API dt_status dt_schedule_metric(dt_schedule *s, double value)
     }
     if (s->bad <= s->o.patience) return DT_OK;
     for (int g = 0; g < s->ngroups; g++) {
-        double lr = dt_lr(s->opt, g), less = lr * s->o.factor;
+        double lr = dt_optimizer_lr(s->opt, g), less = lr * s->o.factor;
         if (less < s->o.min_lr) less = s->o.min_lr;
-        if (lr - less > s->o.eps && dt_set_lr(s->opt, g, less)) return dt__err.code;
+        if (lr - less > s->o.eps && dt_optimizer_set_lr(s->opt, g, less)) return dt__err.code;
     }
     s->cooldown = s->o.cooldown;
     s->bad = 0;
@@ -3418,14 +3418,14 @@ DT_API double dt_scale_lr(double lr, double batch, double base_batch)
             batch, base_batch);
     return NAN;
 }
-DT_API dt_status dt_optim_scale_lr(dt_optimizer *opt, double k)
+DT_API dt_status dt_optimizer_scale_lr(dt_optimizer *opt, double k)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
     if (!opt || !(k > 0 && k <= 1e30))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optim_scale_lr: %s; it takes an optimiser and a factor above 0",
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_scale_lr: %s; it takes an optimiser and a factor above 0",
                                   opt ? "the factor is not above 0" : "the optimiser is NULL");
-    for (int g = 0; g < dt_optim_groups(opt); g++)
-        if (dt_set_lr(opt, g, dt_lr(opt, g) * k)) return dt__err.code;
+    for (int g = 0; g < dt_optimizer_groups(opt); g++)
+        if (dt_optimizer_set_lr(opt, g, dt_optimizer_lr(opt, g) * k)) return dt__err.code;
     return DT_OK;
 }
 
@@ -3443,19 +3443,19 @@ static int dt__sched_visit_integer(dt__visit *v, const char *prefix, const char 
     return v->integer(v, full, x);
 }
 
-static int dt__sched_same(const dt_schedule *s, int64_t kind, int64_t groups)
+static int dt__sched_same(const dt_scheduler *s, int64_t kind, int64_t groups)
 {
     if (kind != s->kind)
-        return dt_fail(DT_ERR_STATE, "dt_schedule: what was saved is of %s, this schedule of %s; make the one that was "
+        return dt_fail(DT_ERR_STATE, "dt_scheduler: what was saved is of %s, this schedule of %s; make the one that was "
                                      "saved, or load without it",
                        kind >= 0 && kind < DT__SCHEDULES ? dt__sched_call[kind] : "a kind unknown here",
                        dt__sched_call[s->kind]);
     if (groups != s->ngroups)
-        return dt_fail(DT_ERR_STATE, "dt_schedule: %lld groups were saved, the optimiser has %d; make the groups that "
+        return dt_fail(DT_ERR_STATE, "dt_scheduler: %lld groups were saved, the optimiser has %d; make the groups that "
                                      "were saved", (long long)groups, s->ngroups);
     return 0;
 }
-static int dt__sched_sane(const dt_schedule *l, const double *lr)
+static int dt__sched_sane(const dt_scheduler *l, const double *lr)
 {
     int good = l->steps >= 0 && l->steps <= DT__SCHED_MOST && l->bad >= 0 && l->bad <= DT__SCHED_MOST;
     good = good && l->cooldown >= 0 && l->cooldown <= DT__SCHED_MOST;
@@ -3464,19 +3464,19 @@ static int dt__sched_sane(const dt_schedule *l, const double *lr)
     for (int g = 0; g < l->ngroups; g++)
         good = good && l->base[g] >= 0 && l->base[g] <= DT__SCHED_HUGE && lr[g] >= 0 && lr[g] <= DT__SCHED_HUGE;
     if (good) return 0;
-    return dt_fail(DT_ERR_STATE, "dt_schedule: the saved state is damaged: steps %lld, bad %lld, cooldown %lld, step "
+    return dt_fail(DT_ERR_STATE, "dt_scheduler: the saved state is damaged: steps %lld, bad %lld, cooldown %lld, step "
                                  "%lld of %lld, lr %g", (long long)l->steps, (long long)l->bad,
                    (long long)l->cooldown, (long long)l->t_cur, (long long)l->t_i, lr[0]);
 }
 
 /* The lr and momentum the groups have are part of it: the recursion goes on from them. Options are not: a schedule made
    with others goes on with those. */
-static int dt__schedule_visit(dt_schedule *s, dt__visit *v, const char *prefix)
+static int dt__schedule_visit(dt_scheduler *s, dt__visit *v, const char *prefix)
 {
-    dt_schedule l;
+    dt_scheduler l;
     int64_t     kind, groups, best; /* the best metric as bits: it may be infinite */
     double      lr[DT__MAX_GROUPS], momentum[DT__MAX_GROUPS];
-    int         bad = dt__sched_ready(s, "dt_schedule"), cycles;
+    int         bad = dt__sched_ready(s, "dt_scheduler"), cycles;
     if (bad) return bad;
     l = *s;
     kind = s->kind;
@@ -3496,8 +3496,8 @@ static int dt__schedule_visit(dt_schedule *s, dt__visit *v, const char *prefix)
         return bad;
     memcpy(&l.best, &best, sizeof best);
     for (int g = 0; g < s->ngroups; g++) {
-        lr[g] = dt_lr(s->opt, g);
-        momentum[g] = cycles ? dt_momentum(s->opt, g) : 0;
+        lr[g] = dt_optimizer_lr(s->opt, g);
+        momentum[g] = cycles ? dt_optimizer_momentum(s->opt, g) : 0;
         if ((bad = dt__sched_visit_number(v, prefix, "base_lr", g, &l.base[g])) ||
             (bad = dt__sched_visit_number(v, prefix, "lr", g, &lr[g])) ||
             (cycles && (bad = dt__sched_visit_number(v, prefix, "momentum", g, &momentum[g]))))
@@ -3507,7 +3507,7 @@ static int dt__schedule_visit(dt_schedule *s, dt__visit *v, const char *prefix)
     if ((bad = dt__sched_sane(&l, lr))) return bad; /* before anything is changed */
     *s = l;
     for (int g = 0; g < s->ngroups; g++)
-        if (dt_set_lr(s->opt, g, lr[g]) || (cycles && dt_set_momentum(s->opt, g, momentum[g]))) return dt__err.code;
+        if (dt_optimizer_set_lr(s->opt, g, lr[g]) || (cycles && dt_optimizer_set_momentum(s->opt, g, momentum[g]))) return dt__err.code;
     return DT_OK;
 }
 
@@ -3605,7 +3605,7 @@ DT_API dt_amp *dt_amp_new_with(dt_model *m, dt_amp_opts o)
     a->masters = dt__chosen(o.master_weights, l->masters) == 1;
     a->dynamic = o.loss_scale == 0 ? l->dynamic : o.loss_scale == DT_DYNAMIC;
     if (dt__amp_numbers(a, &o) || dt_amp_add(a, m)) {
-        dt_dealloc(a, sizeof *a);
+        dt_mem_free(a, sizeof *a);
         return NULL;
     }
     dt_autocast ac;
@@ -3638,7 +3638,7 @@ DT_API void dt_amp_free(dt_amp *amp)
     if (!amp) return;
     for (int i = 0; i < amp->nmodels; i++) amp->model[i]->amp = NULL;
     dt__tls.autocast = amp->before;
-    dt_dealloc(amp, sizeof *amp);
+    dt_mem_free(amp, sizeof *amp);
 }
 DT_API double dt_amp_scale(const dt_amp *amp, int loss)
 {
@@ -3819,11 +3819,11 @@ static int dt__tensor_send(dt__out_file *o, const char *call, const dt_archive_e
     if (d->st->dev == dt_cpu()) {
         rc = dt__out_bytes(o, (char *)d->st->ptr + d->offset * dt__dtype_size[d->dtype], e->nbytes);
     } else {
-        char *host = (char *)dt_alloc(e->nbytes);
+        char *host = (char *)dt_mem_alloc(e->nbytes);
         if (!host)
             rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of %s", call, e->nbytes, dt__show(e->name));
         else if (!(rc = dt__download(d, host))) rc = dt__out_bytes(o, host, e->nbytes);
-        dt_dealloc(host, e->nbytes);
+        dt_mem_free(host, e->nbytes);
     }
     dt__unref(d);
     return rc;
@@ -3921,7 +3921,7 @@ struct dt_checkpoint {
     dt_checkpoint_opts o;
     char              *dir, *name;
     dt_optimizer     **opt;
-    dt_schedule      **schedule;
+    dt_scheduler      **schedule;
     int                nopts, nschedules;
     dt__user          *user;
     int64_t            nusers, user_cap;
@@ -4234,7 +4234,7 @@ static void dt__load_free(dt__load *l)
     dt_archive_free(l->a);
     dt__free_text(l->path);
     dt__free_text(l->strip);
-    dt_dealloc(l, sizeof *l);
+    dt_mem_free(l, sizeof *l);
 }
 static void dt__model_drop_loads(dt_model *m)
 {
@@ -4380,14 +4380,14 @@ static void dt__signals_give_back(dt_checkpoint *c)
 static char *dt__checkpoint_path(const char *call, const char *dir, const char *name, int64_t step)
 {
     size_t n = strlen(dir) + strlen(name) + 48;
-    char  *path = (char *)dt_alloc(n);
+    char  *path = (char *)dt_mem_alloc(n);
     if (!path) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
         return NULL;
     }
     snprintf(path, n, "%s/%s-%08" PRId64 ".safetensors", dir, name, step);
     char *exact = dt__strdup(path); /* freed by its length */
-    dt_dealloc(path, n);
+    dt_mem_free(path, n);
     if (!exact) dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
     return exact;
 }
@@ -4420,12 +4420,12 @@ typedef struct dt__steps { /* that there are checkpoints of */
 static void dt__remove_stale(const char *dir, const char *file, long pid)
 {
     size_t n = strlen(dir) + strlen(file) + 2;
-    char  *path = (char *)dt_alloc(n);
+    char  *path = (char *)dt_mem_alloc(n);
     if (!path) return;
     snprintf(path, n, "%s/%s", dir, file);
     if (dt__temp_remove(path, pid))
         dt__logf(DT_LOG_INFO, "dt_checkpoint: %.400s, left by a process that ended, was removed", path);
-    dt_dealloc(path, n);
+    dt_mem_free(path, n);
 }
 static int dt__steps_add(void *user, const char *file)
 {
@@ -4451,7 +4451,7 @@ static int dt__checkpoint_list(const char *call, const char *dir, const char *na
     s->clean = clean;
     return dt__dir_each(call, dir, dt__steps_add, s);
 }
-static void dt__steps_free(dt__steps *s) { dt_dealloc(s->at, (size_t)s->cap * sizeof *s->at); }
+static void dt__steps_free(dt__steps *s) { dt_mem_free(s->at, (size_t)s->cap * sizeof *s->at); }
 /* Opens checkpoint 'step'; NULL and a message in why if it cannot be used, or an error pending (out of memory). */
 static dt_archive *dt__checkpoint_open(const char *call, const char *path, char *why, size_t cap)
 {
@@ -4528,7 +4528,7 @@ static int dt__check_dir(const char *call, dt_checkpoint *c) /* can a file be ma
 }
 static void *dt__copy_pointers(const void *from, int n) /* the caller's array need not stay; NULL: none, or no memory */
 {
-    void *p = n > 0 ? dt_alloc((size_t)n * sizeof(void *)) : NULL;
+    void *p = n > 0 ? dt_mem_alloc((size_t)n * sizeof(void *)) : NULL;
     if (p) memcpy(p, from, (size_t)n * sizeof(void *));
     return p;
 }
@@ -4566,7 +4566,7 @@ DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts
     c->nopts = o.optimizers ? o.noptimizers : o.optimizer != NULL;
     c->nschedules = o.schedules ? o.nschedules : o.schedule != NULL;
     c->opt = (dt_optimizer **)dt__copy_pointers(o.optimizers ? o.optimizers : &o.optimizer, c->nopts);
-    c->schedule = (dt_schedule **)dt__copy_pointers(o.schedules ? o.schedules : &o.schedule, c->nschedules);
+    c->schedule = (dt_scheduler **)dt__copy_pointers(o.schedules ? o.schedules : &o.schedule, c->nschedules);
     if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedules && !c->schedule))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     if (dt__err.code == DT_OK && !dt__check_dir(call, c)) {
@@ -4589,12 +4589,12 @@ DT_API void dt_checkpoint_free(dt_checkpoint *c)
         dt__free_text(c->user[i].key);
         dt__free_text(c->user[i].text);
     }
-    dt_dealloc(c->user, (size_t)c->user_cap * sizeof *c->user);
-    dt_dealloc(c->opt, (size_t)c->nopts * sizeof *c->opt);
-    dt_dealloc(c->schedule, (size_t)c->nschedules * sizeof *c->schedule);
+    dt_mem_free(c->user, (size_t)c->user_cap * sizeof *c->user);
+    dt_mem_free(c->opt, (size_t)c->nopts * sizeof *c->opt);
+    dt_mem_free(c->schedule, (size_t)c->nschedules * sizeof *c->schedule);
     dt__free_text(c->dir);
     dt__free_text(c->name);
-    dt_dealloc(c, sizeof *c);
+    dt_mem_free(c, sizeof *c);
 }
 
 /* ---- values of the user */
@@ -4631,36 +4631,36 @@ static dt__user *dt__user_add(const char *call, dt_checkpoint *c, const char *ke
     u->kind = kind;
     return u;
 }
-DT_API dt_status dt_checkpoint_tensor(dt_checkpoint *c, const char *key, dt_tensor *t)
+DT_API dt_status dt_checkpoint_add_tensor(dt_checkpoint *c, const char *key, dt_tensor *t)
 {
-    if (!dt__ok("dt_checkpoint_tensor", "t", t)) return dt_error_code();
-    dt__user *u = dt__user_add("dt_checkpoint_tensor", c, key, DT__USER_TENSOR, t);
+    if (!dt__ok("dt_checkpoint_add_tensor", "t", t)) return dt_error_code();
+    dt__user *u = dt__user_add("dt_checkpoint_add_tensor", c, key, DT__USER_TENSOR, t);
     if (u) u->t = dt__ref(t);
     return dt_error_code();
 }
-DT_API dt_status dt_checkpoint_integer(dt_checkpoint *c, const char *key, int64_t *x)
+DT_API dt_status dt_checkpoint_add_integer(dt_checkpoint *c, const char *key, int64_t *x)
 {
-    dt__user *u = dt__user_add("dt_checkpoint_integer", c, key, DT__USER_INTEGER, x);
+    dt__user *u = dt__user_add("dt_checkpoint_add_integer", c, key, DT__USER_INTEGER, x);
     if (u) u->integer = x;
     return dt_error_code();
 }
-DT_API dt_status dt_checkpoint_number(dt_checkpoint *c, const char *key, double *x)
+DT_API dt_status dt_checkpoint_add_number(dt_checkpoint *c, const char *key, double *x)
 {
-    dt__user *u = dt__user_add("dt_checkpoint_number", c, key, DT__USER_NUMBER, x);
+    dt__user *u = dt__user_add("dt_checkpoint_add_number", c, key, DT__USER_NUMBER, x);
     if (u) u->number = x;
     return dt_error_code();
 }
-DT_API dt_status dt_checkpoint_string(dt_checkpoint *c, const char *key, const char *value)
+DT_API dt_status dt_checkpoint_set_string(dt_checkpoint *c, const char *key, const char *value)
 {
-    dt__user *u = dt__user_add("dt_checkpoint_string", c, key, DT__USER_STRING, value);
+    dt__user *u = dt__user_add("dt_checkpoint_set_string", c, key, DT__USER_STRING, value);
     if (!u) return dt_error_code();
     char *copy = dt__strdup(value);
-    if (!copy) return (dt_status)dt_fail(DT_ERR_MEMORY, "dt_checkpoint_string: out of memory");
+    if (!copy) return (dt_status)dt_fail(DT_ERR_MEMORY, "dt_checkpoint_set_string: out of memory");
     dt__free_text(u->text);
     u->text = copy;
     return DT_OK;
 }
-DT_API const char *dt_checkpoint_get(const dt_checkpoint *c, const char *key)
+DT_API const char *dt_checkpoint_get_string(const dt_checkpoint *c, const char *key)
 {
     const dt__user *u = c && key ? dt__user_find(c, key) : NULL;
     return u && u->kind == DT__USER_STRING ? u->text : NULL;
@@ -4680,7 +4680,7 @@ static int dt__users_visit(dt_checkpoint *c, dt__visit *v)
     for (int64_t i = 0; v->loading && !p->check && !rc && (key = dt_archive_key(p->a, i)); i++) {
         if (strncmp(key, "user.", 5)) continue;
         dt__user *u = dt__user_find(c, key + 5); /* strings need not be told before */
-        if (!u || u->kind == DT__USER_STRING) rc = dt_checkpoint_string(c, key + 5, dt_archive_string(p->a, key));
+        if (!u || u->kind == DT__USER_STRING) rc = dt_checkpoint_set_string(c, key + 5, dt_archive_string(p->a, key));
     }
     return rc;
 }

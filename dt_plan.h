@@ -1,4 +1,4 @@
-/* dt_plan.h - v0.1.0 - collective algorithms as plans: who sends what to whom, what it costs, how it looks */
+/* dt_plan.h - v0.2.0 - collective algorithms as plans: who sends what to whom, what it costs, how it looks */
 /*
 DO THIS
 
@@ -56,7 +56,7 @@ MACROS
 
 ERRORS
 
-    A call returns 0 or a negative number. dt_plan_make and dt_sim_predict say why in *why, a static text; the calls that
+    A call returns 0 or a negative number. dt_plan_make and dt_plan_predict say why in *why, a static text; the calls that
     read and write files leave a message for dt_plan_error.
 
 THREADS
@@ -75,7 +75,7 @@ LICENCE
 #ifndef DT_PLAN_H_INCLUDED
 #define DT_PLAN_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_plan.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -170,7 +170,7 @@ DT_API void dt_plan_free(dt_plan *p);
 DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host); /* does it exist? */
 DT_API const char *dt_coll_name(dt_coll c); /* "allreduce" ... */
 DT_API const char *dt_algo_name(dt_algo a); /* "ring" ...: what DT_COMM_ALGO takes */
-DT_API dt_algo     dt_algo_of(const char *name); /* DT_ALGO_COUNT: none */
+DT_API dt_algo     dt_algo_find(const char *name); /* DT_ALGO_COUNT: none */
 /* SHARE steps as sends and receives, for transports without shared memory. */
 DT_API int  dt_plan_lower(dt_plan *p, const int *host);
 
@@ -201,7 +201,7 @@ DT_API double   dt_plan_cost(const dt_costs *t, dt_coll coll, dt_algo algo, int 
 DT_API size_t   dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes);
 /* A picture: ranks down (1024 at most), rounds across, an arrow for each message. 0, or negative: there is no such
    plan (-1), memory is out (-2), the file cannot be written (-3). */
-DT_API int      dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const dt_plan_opts *o);
+DT_API int      dt_plan_svg(const char *path, dt_coll coll, dt_algo algo, const dt_plan_opts *o);
 
 /* ---------------------------------------------------------------------------------------------------- >>predicting
    What a plan takes on a cluster, event by event, without data. A message begins when both sides are in its round and
@@ -218,15 +218,15 @@ typedef struct dt_cluster {
     const int *switch_of;   /* of each machine, by its number in opts.host; NULL: one switch */
     int        element;     /* bytes of an element; 0: 4 */
 } dt_cluster;
-typedef struct dt_sim_cost {
+typedef struct dt_plan_prediction {
     double  seconds;
     int64_t messages, bytes;   /* of all ranks */
     int64_t bytes_nic;         /* that left the machine that sent most */
     int64_t bytes_switch;      /* through the switch that had most */
     dt_algo algo;              /* the one taken, if auto was asked for */
-} dt_sim_cost;
+} dt_plan_prediction;
 /* opts as for dt_plan_make, without rank. 0, or negative and *why as there. */
-DT_API int      dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o,
+DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o,
                                const dt_cluster *k, const char **why);
 
 #ifdef __cplusplus
@@ -1304,7 +1304,7 @@ DT_API const char *dt_algo_name(dt_algo a)
                                         "chain",   "scatter", "pairs",     "native",  "ordered" };
     return (int)a >= 0 && (int)a < (int)DT_ALGO_COUNT ? name[a] : "?";
 }
-DT_API dt_algo dt_algo_of(const char *name)
+DT_API dt_algo dt_algo_find(const char *name)
 {
     for (int i = 0; name && i < (int)DT_ALGO_COUNT; i++)
         if (!strcmp(name, dt_algo_name((dt_algo)i))) return (dt_algo)i;
@@ -1318,7 +1318,7 @@ DT_API dt_algo dt_algo_of(const char *name)
    ranks of one machine meet in shared memory (or as threads). Chunks are fractions here; the root is rank 0. */
 typedef struct dt__cost_net {
     int               world, p2, rem; /* p2: the largest power of two, rem: the rest */
-    double            ain, bin, aout, bout, gamma;
+    double            near_latency, near_seconds, far_latency, far_seconds, gamma;
     dt__plan_machines hosts;
     double           *out, *in; /* bytes that leave and enter each machine in the round at hand */
     bool              crossing; /* a message goes to another machine */
@@ -1333,8 +1333,8 @@ static bool dt__cost_open(dt__cost_net *t, const dt_costs *c, int world, const i
     t->world = world;
     t->p2 = 1 << dt__plan_log2(world);
     t->rem = world - t->p2;
-    t->ain = c->alpha[near], t->bin = c->beta[near];
-    t->aout = c->alpha[link], t->bout = c->beta[link];
+    t->near_latency = c->alpha[near], t->near_seconds = c->beta[near];
+    t->far_latency = c->alpha[link], t->far_seconds = c->beta[link];
     t->gamma = c->gamma;
     t->hosts.n = 1;
     t->hosts.least = t->hosts.most = world;
@@ -1363,14 +1363,14 @@ static void dt__cost_edge(dt__cost_net *t, int from, int to, double b)
 /* The round of the edges named since the last one: a rank has k messages of b bytes at most */
 static double dt__cost_round(dt__cost_net *t, double k, double b)
 {
-    double in = k * (t->ain + b * t->bin), out, most = 0;
+    double in = k * (t->near_latency + b * t->near_seconds), out, most = 0;
     if (t->hosts.n == 1) return in;
     for (int i = 0; i < t->hosts.n; i++) {
         if (t->out[i] > most) most = t->out[i];
         if (t->in[i] > most) most = t->in[i];
         t->out[i] = t->in[i] = 0;
     }
-    out = t->crossing ? k * t->aout + most * t->bout : 0;
+    out = t->crossing ? k * t->far_latency + most * t->far_seconds : 0;
     if (!t->inside) in = 0;
     t->inside = t->crossing = false;
     return in > out ? in : out;
@@ -1423,7 +1423,7 @@ static double dt__cost_subtrees(dt__cost_net *t, double part)
 static double dt__cost_fan(const dt__cost_net *t, double b) /* rank 0 to each other, or from each */
 {
     int near = t->hosts.n > 1 ? t->hosts.start[t->hosts.of[0] + 1] - t->hosts.start[t->hosts.of[0]] : t->world;
-    return (near - 1) * (t->ain + b * t->bin) + (t->world - near) * (t->aout + b * t->bout);
+    return (near - 1) * (t->near_latency + b * t->near_seconds) + (t->world - near) * (t->far_latency + b * t->far_seconds);
 }
 static double dt__cost_each(const dt__cost_net *t, double b, bool rounds) /* each to each, at once or in rounds */
 {
@@ -1435,9 +1435,9 @@ static double dt__cost_each(const dt__cost_net *t, double b, bool rounds) /* eac
     }
     for (int i = 0; i < t->hosts.n; i++) {
         double k = t->hosts.n > 1 ? t->hosts.start[i + 1] - t->hosts.start[i] : t->world, far = t->world - k;
-        double s = (k - 1) * (t->ain + b * t->bin) + far * t->aout + k * far * b * t->bout;
+        double s = (k - 1) * (t->near_latency + b * t->near_seconds) + far * t->far_latency + k * far * b * t->far_seconds;
         if (rounds && far > 0)
-            s = far_rounds * t->aout + k * far * b * t->bout + (t->world - 1 - far_rounds) * (t->ain + b * t->bin);
+            s = far_rounds * t->far_latency + k * far * b * t->far_seconds + (t->world - 1 - far_rounds) * (t->near_latency + b * t->near_seconds);
         if (s > most) most = s;
     }
     return most;
@@ -1487,15 +1487,15 @@ static double dt__cost_allreduce(dt__cost_net *t, dt_algo algo, double n, double
         return s;
     case DT_ALGO_BLOCKS: return dt__cost_blocks(t, n);
     case DT_ALGO_TWO_LEVEL:
-        s = 2 * (most - 1) * (t->ain + n / m * t->bin) + 2 * (h - 1) * (t->aout + n / h * t->bout);
+        s = 2 * (most - 1) * (t->near_latency + n / m * t->near_seconds) + 2 * (h - 1) * (t->far_latency + n / h * t->far_seconds);
         return s + ((most - 1) * n / m + (h - 1) * n / m / h) * g;
     case DT_ALGO_LEADER:
         deep = dt__plan_log2_up(most);
-        s = 2 * deep * (t->ain + n * t->bin) + 2 * (h - 1) * (t->aout + n / h * t->bout);
+        s = 2 * deep * (t->near_latency + n * t->near_seconds) + 2 * (h - 1) * (t->far_latency + n / h * t->far_seconds);
         return s + (deep * n + (h - 1) * n / h) * g;
     case DT_ALGO_ORDERED: return 2 * dt__cost_each(t, n / p, false) + n * (p - 1) / p * g;
     default: /* shared: all meet before and after; each reads p - 1 parts and writes p - 1 */
-        return 2 * deep * t->ain + n * (p - 1) / p * (g + t->bin);
+        return 2 * deep * t->near_latency + n * (p - 1) / p * (g + t->near_seconds);
     }
 }
 static double dt__cost_segments(dt__cost_net *t, dt_coll coll, dt_algo algo, double n, double segment)
@@ -1590,7 +1590,7 @@ DT_API double dt_plan_cost(const dt_costs *t, dt_coll coll, dt_algo algo, int wo
 /* The segment at which a chain is fastest: sqrt((p - 2) n beta / alpha) pieces, of whole cache lines. */
 static int64_t dt__cost_segment(const dt__cost_net *t, double n)
 {
-    double pieces = sqrt((t->world - 2) * n * t->bout / (t->aout > 0 ? t->aout : 1e-12)), b;
+    double pieces = sqrt((t->world - 2) * n * t->far_seconds / (t->far_latency > 0 ? t->far_latency : 1e-12)), b;
     if (!(pieces > 1.5)) return 0;
     b = ceil(n / pieces / 64) * 64;
     return b < n ? (int64_t)b : 0;
@@ -1985,7 +1985,7 @@ static void dt__plan_draw(dt__plan_picture *d, dt_coll coll, dt_algo algo, int64
     }
     fprintf(d->f, "</svg>\n");
 }
-DT_API int dt_schedule_svg(const char *path, dt_coll coll, dt_algo algo, const dt_plan_opts *o)
+DT_API int dt_plan_svg(const char *path, dt_coll coll, dt_algo algo, const dt_plan_opts *o)
 {
     dt__plan_picture d;
     int64_t         *next;
@@ -2335,7 +2335,7 @@ static bool dt__pred_alloc(dt__pred *d, const dt_plan_opts *o, const dt_cluster 
     for (int i = 0; i < d->nhosts; i++) d->sw[i] = k->switch_of ? k->switch_of[i] : 0;
     return true;
 }
-DT_API int dt_sim_predict(dt_sim_cost *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const dt_cluster *k,
+DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const dt_cluster *k,
                           const char **why)
 {
     static const char *const memory = "memory is out";

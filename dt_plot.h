@@ -1,4 +1,4 @@
-/* dt_plot.h - v0.1.0 - watching a run: progress line, CSV table, SVG plots */
+/* dt_plot.h - v0.2.0 - watching a run: progress line, CSV table, SVG plots */
 /*
 DO THIS
 
@@ -78,7 +78,7 @@ LICENCE
 
 #include <stdio.h>
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_plot.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
@@ -733,7 +733,7 @@ static int dt__curve_save(dt_progress *p) /* 0 or errno */
     dt_plot   plot;
     char      label[160] = "";
     size_t    room = 4 * (size_t)DT__STRETCHES + (size_t)p->nresults, at = 0;
-    double   *mem = (double *)dt_alloc(2 * room * sizeof *mem), *x = mem, *y = mem + room;
+    double   *mem = (double *)dt_mem_alloc(2 * room * sizeof *mem), *x = mem, *y = mem + room;
     if (!mem) return ENOMEM;
     memset(series, 0, sizeof series);
     memset(&plot, 0, sizeof plot);
@@ -765,7 +765,7 @@ static int dt__curve_save(dt_progress *p) /* 0 or errno */
     plot.log_y = p->o.log_loss;
     plot.log_right = DT_NO;
     int e = dt__svg_save(p->svg_path, &plot);
-    dt_dealloc(mem, 2 * room * sizeof *mem);
+    dt_mem_free(mem, 2 * room * sizeof *mem);
     return e;
 }
 static void dt__progress_failed(int *kept, int e, const char *path)
@@ -1213,9 +1213,9 @@ DT_API dt_status dt_progress_free(dt_progress *p)
                                p->csv_path, strerror(p->csv_error));
     if (p->svg_error)
         s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s", p->svg_path, strerror(p->svg_error));
-    dt_dealloc(p->result, (size_t)p->result_cap * sizeof *p->result);
-    dt_dealloc(p->mark, (size_t)p->mark_cap * sizeof *p->mark);
-    dt_dealloc(p, sizeof *p);
+    dt_mem_free(p->result, (size_t)p->result_cap * sizeof *p->result);
+    dt_mem_free(p->mark, (size_t)p->mark_cap * sizeof *p->mark);
+    dt_mem_free(p, sizeof *p);
     return s;
 }
 DT__SLOW_END

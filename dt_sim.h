@@ -1,4 +1,4 @@
-/* dt_sim.h - v0.1.0 - a thousand ranks in one thread and in virtual time, with deaths and pauses from a seed */
+/* dt_sim.h - v0.2.0 - a thousand ranks in one thread and in virtual time, with deaths and pauses from a seed */
 /*
 DO THIS
 
@@ -33,7 +33,7 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    It predicts no times: messages take random ones. What a plan takes on a cluster is dt_sim_predict in dt_plan.h.
+    It predicts no times: messages take random ones. What a plan takes on a cluster is dt_plan_predict in dt_plan.h.
 
 CONTENTS
 
@@ -64,7 +64,7 @@ LICENCE
 #ifndef DT_SIM_H_INCLUDED
 #define DT_SIM_H_INCLUDED
 
-#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 1 || DT_VERSION_PATCH != 0
+#if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
 #error "dt_sim.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 

@@ -55,7 +55,7 @@ static int our_use(rank_side *s, const char *word)
         o->c->engine->algo = DT_ALGO_AUTO; /* a communicator for each would do the same */
         return 0;
     }
-    dt_algo a = dt_algo_of(word);
+    dt_algo a = dt_algo_find(word);
     if (a == DT_ALGO_COUNT || !dt_plan_can(DT_COLL_ALLREDUCE, a, s->world, o->c->host)) return 1;
     if (a == DT_ALGO_SHARED && !o->c->shared) return 1;
     o->alloc = false;

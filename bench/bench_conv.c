@@ -107,7 +107,7 @@ int main(int argc, char **argv)
             const shape *s = &shapes[i];
             problem      p;
             if ((only && only != threads) || (name && !strstr(s->name, name))) continue;
-            dt_set_threads(threads);
+            dt_set_num_threads(threads);
             prepare(&p, s);
             double flops = 2.0 * (double)p.y->numel * (double)(s->c * s->kernel * s->kernel), rate[3];
             for (int k = 0; k < 3; k++) rate[k] = timed(&p.call[k], flops);

@@ -63,7 +63,7 @@ static int  serve(void *arg)
     int         rank = dt_comm_rank(c), world = dt_comm_size(c);
     worker      k;
     char        line[64];
-    dt_set_threads(1);
+    dt_set_num_threads(1);
     begin_rank(&k, w, rank);
     dt_ddp *d = apart ? NULL : dt_ddp_new(k.m, c);
     if (rank == 0) printf("begin\n"), fflush(stdout);
@@ -183,7 +183,7 @@ static int slowed(void *arg)
     o.bandwidth = s->bandwidth;
     dt_comm *c = dt_comm_init_with(o);
     int      n = 15;
-    dt_set_threads(1);
+    dt_set_num_threads(1);
     begin_rank(&k, s->w, dt_comm_rank(c));
     dt_ddp *d = dt_ddp_new(k.m, c, .first_bucket_mb = 0.05, .bucket_mb = 0.25);
     middle_step(&k, 3);

@@ -54,7 +54,7 @@ static void load_peer(peer *p, int is_blis)
 
 static void set_threads(int n)
 {
-    dt_set_threads(n);
+    dt_set_num_threads(n);
     if (peers[0].set_threads) peers[0].set_threads(n);
     if (peers[1].set_threads_long) peers[1].set_threads_long(n);
 }

@@ -223,7 +223,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_loader: cannot make its data in %s\n", dir);
         return dt_check("bench_loader") + 1;
     }
-    dt_set_threads(1);
+    dt_set_num_threads(1);
     memset(&p, 0, sizeof p);
     if (peer_start(&p, python, dir)) {
         fprintf(stderr, "bench_loader: PyTorch did not start (%s bench/peer_loader.py)\n", python);

@@ -42,19 +42,19 @@ static layer *make_layer(int64_t out, int64_t in, int64_t k)
 {
     layer *l = &net_layer[nlayers++];
     double bound = 1 / __builtin_sqrt((double)(in * k * k));
-    param[nparams++] = l->w = dt_param(dt_uniform(-bound, bound, DT_SHAPE(out, in, k, k)));
-    param[nparams++] = l->gamma = dt_param(dt_ones(DT_SHAPE(out)));
-    param[nparams++] = l->beta = dt_param(dt_zeros(DT_SHAPE(out)));
+    param[nparams++] = l->w = dt_set_requires_grad(dt_uniform(-bound, bound, DT_SHAPE(out, in, k, k)));
+    param[nparams++] = l->gamma = dt_set_requires_grad(dt_ones(DT_SHAPE(out)));
+    param[nparams++] = l->beta = dt_set_requires_grad(dt_zeros(DT_SHAPE(out)));
     l->mean = dt_keep(dt_zeros(DT_SHAPE(out)));
     l->var = dt_keep(dt_ones(DT_SHAPE(out)));
     return l;
 }
 static dt_tensor *conv_bn(dt_tensor *x, int64_t out, int k, int stride, bool relu, dt_tensor *add)
 {
-    layer *l = at < nlayers ? &net_layer[at] : make_layer(out, dt_dim(x, 1), k);
+    layer *l = at < nlayers ? &net_layer[at] : make_layer(out, dt_size(x, 1), k);
     at++;
     x = dt_op_conv2d(x, l->w, NULL, .stride = stride, .pad = k / 2);
-    return dt_op_batch_norm(x, l->gamma, l->beta, l->mean, l->var, .train = true, .act = relu ? DT_ACT_RELU
+    return dt_op_batch_norm(x, l->gamma, l->beta, l->mean, l->var, .act = relu ? DT_ACT_RELU
                             : DT_ACT_NONE,
                             .add = add);
 }
@@ -84,9 +84,9 @@ int main(int argc, char **argv)
     }
     dev = dt_device_new(&timed, -1, NULL);
     dt_set_default_device(dev);
-    dt_seed(1);
-    param[nparams++] = fc_w = dt_param(dt_uniform(-0.125, 0.125, DT_SHAPE(10, 64)));
-    param[nparams++] = fc_b = dt_param(dt_zeros(DT_SHAPE(10)));
+    dt_manual_seed(1);
+    param[nparams++] = fc_w = dt_set_requires_grad(dt_uniform(-0.125, 0.125, DT_SHAPE(10, 64)));
+    param[nparams++] = fc_b = dt_set_requires_grad(dt_zeros(DT_SHAPE(10)));
     dt_tensor *x = dt_keep(dt_normal(0, 1, DT_SHAPE(128, 3, 32, 32)));
     int64_t    label[128];
     for (int i = 0; i < 128; i++) label[i] = i % 10;
@@ -99,7 +99,7 @@ int main(int argc, char **argv)
     dt_end();
     for (int threads = 1; threads <= 2; threads++) {
         double best = 1e9, loss = 0;
-        dt_set_threads(threads);
+        dt_set_num_threads(threads);
         for (int s = 0; s < steps && !dt_error(); s++) {
             if (s == 1) memset(spent, 0, sizeof spent), memset(calls, 0, sizeof calls);
             double     t = now();

@@ -162,13 +162,13 @@ int main(int argc, char **argv)
         else named = 1;
     }
     if (steps < 1) steps = 1;
-    dt_set_threads(threads);
+    dt_set_num_threads(threads);
     dt_backend *cpu = (dt_backend *)(uintptr_t)dt_device_backend(dt_cpu()); /* its table is in writable memory */
     double cache = bandwidth(1 << 20), memory = bandwidth(1 << 24);
     for (int i = 0; i < 9; i++) r[i] = fma_round();
-    double peak = median(r, 9) * 1e9 * dt_threads();
-    printf("%d thread%s: FMA peak %.0f GFLOP/s, x + y in cache %.1f GB/s, in memory %.1f GB/s\n", dt_threads(),
-           dt_threads() > 1 ? "s" : "", peak / 1e9, cache / 1e9, memory / 1e9);
+    double peak = median(r, 9) * 1e9 * dt_get_num_threads();
+    printf("%d thread%s: FMA peak %.0f GFLOP/s, x + y in cache %.1f GB/s, in memory %.1f GB/s\n", dt_get_num_threads(),
+           dt_get_num_threads() > 1 ? "s" : "", peak / 1e9, cache / 1e9, memory / 1e9);
     for (int i = 0; i < DT_K_COUNT; i++) {
         inner[i] = cpu->kernel[i];
         if (inner[i]) cpu->kernel[i] = timed;

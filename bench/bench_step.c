@@ -13,15 +13,15 @@ static double now(void)
 }
 static dt_tensor *weight(int64_t a, int64_t b, int64_t k)
 {
-    return dt_param(k ? dt_uniform(-0.1, 0.1, DT_SHAPE(a, b, k, k)) : b ? dt_uniform(-0.1, 0.1, DT_SHAPE(a, b))
+    return dt_set_requires_grad(k ? dt_uniform(-0.1, 0.1, DT_SHAPE(a, b, k, k)) : b ? dt_uniform(-0.1, 0.1, DT_SHAPE(a, b))
                     : dt_ones(DT_SHAPE(a)));
 }
 static dt_tensor *conv_net(dt_tensor **p, dt_tensor *x)
 {
     x = dt_op_conv2d(x, p[0], NULL, .pad = 2);
-    x = dt_maxpool2d(dt_relu(dt_op_batch_norm(x, p[1], p[2], NULL, NULL, .train = true)), .kernel = 2);
+    x = dt_maxpool2d(dt_relu(dt_op_batch_norm(x, p[1], p[2], NULL, NULL)), .kernel = 2);
     x = dt_maxpool2d(dt_op_conv2d(x, p[3], p[4], .pad = 2, .act = DT_ACT_RELU), .kernel = 2);
-    return dt_op_linear(dt_flatten(dt_dropout(x, 0.1)), p[5], p[6]);
+    return dt_op_linear(dt_flatten(dt_op_dropout(x, 0.1)), p[5], p[6]);
 }
 static dt_tensor *mlp(dt_tensor **p, dt_tensor *x)
 {
@@ -62,7 +62,7 @@ static int measure(const char *name, dt_tensor *(*net)(dt_tensor **, dt_tensor *
 }
 int main(void)
 {
-    dt_seed(3);
+    dt_manual_seed(3);
     dt_tensor *a[] = { weight(16, 1, 5), weight(16, 0, 0), weight(16, 0, 0), weight(32, 16, 5), weight(32, 0, 0),
                        weight(10, 1568, 0), weight(10, 0, 0) };
     dt_tensor *b[] = { weight(128, 784, 0), weight(128, 0, 0), weight(128, 0, 0), weight(128, 0, 0), weight(10, 128,

@@ -19,7 +19,7 @@ static int run_worker(const work *w, int threads, int infer)
 {
     worker k;
     char   line[64];
-    dt_set_threads(threads);
+    dt_set_num_threads(threads);
     begin(&k, w, infer);
     printf("begin\n");
     fflush(stdout);

@@ -631,7 +631,7 @@ static dt_tensor *resnet20(dt_model *m, dt_tensor *x, bool fused)
     x = dt_conv2d(m, "conv1", x, .out = 16, .kernel = 3, .pad = 1, .no_bias = true);
     x = norm(m, "bn1", x, NULL, true, fused);
     for (int i = 0; i < 9; i++) {
-        dt_scope(m, "layers.%d", i);
+        dt_scope_begin(m, "layers.%d", i);
         x = basic(m, x, 16 << i / 3, i && i % 3 == 0 ? 2 : 1, fused);
         dt_scope_end(m);
     }
@@ -658,7 +658,7 @@ static dt_tensor *resnet50(dt_model *m, dt_tensor *x, bool fused) /* torchvision
     x = dt_maxpool2d(norm(m, "bn1", x, NULL, true, fused), .kernel = 3, .stride = 2, .pad = 1);
     for (int s = 0; s < 4; s++)
         for (int i = 0; i < blocks[s]; i++) {
-            dt_scope(m, "layer%d.%d", s + 1, i);
+            dt_scope_begin(m, "layer%d.%d", s + 1, i);
             x = bottleneck(m, x, 64 << s, s && i == 0 ? 2 : 1, i == 0, fused);
             dt_scope_end(m);
         }
@@ -685,7 +685,7 @@ static dt_tensor *gpt2(dt_model *m, dt_tensor *tokens, bool fused)
     x = dt_add(x, dt_embedding(m, "wpe", at, .num = CONTEXT, .dim = DIM));
     mask = fused ? NULL : dt_zeros(DT_SHAPE(CONTEXT, CONTEXT), .dtype = dt_dtype_of(x));
     for (int i = 0; i < LAYERS; i++) {
-        dt_scope(m, "h.%d", i);
+        dt_scope_begin(m, "h.%d", i);
         dt_tensor *a = attend(dt_linear(m, "attn.c_attn", dt_layernorm(m, "ln_1", x), .out = 3 * DIM), mask);
         a = dt_reshape(dt_transpose(a, 1, 2), dt_shape_of(x));
         x = dt_add(x, dt_linear(m, "attn.c_proj", a, .out = DIM));
@@ -754,7 +754,7 @@ static void list_grads(run *r, dt_model *m)
     r->g = (grad *)calloc((size_t)n, sizeof *r->g);
     r->ngrads = 0;
     for (int i = n - 1; i >= 0 && r->g; i--) {
-        dt_param_info info;
+        dt_parameter_info info;
         if (!dt_model_get(m, i, &info) || info.buffer) continue;
         grad *g = &r->g[r->ngrads++];
         g->t = info.value;
@@ -812,7 +812,7 @@ static bool run_config(run *r, const config *c, bool fused, dt_device *on)
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt = is_gpt(c) ? dt_adamw(m, .lr = 6e-4, .weight_decay = 0.1, .clip_norm = fused ? 1 : 0)
                                   : dt_sgd(m, .lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4);
-    if (is_gpt(c)) dt_optim_group(opt, "*bias|*ln_*", .weight_decay = DT_ZERO);
+    if (is_gpt(c)) dt_optimizer_add_group(opt, "*bias|*ln_*", .weight_decay = DT_ZERO);
     dt_amp    *amp = c->amp ? dt_amp_new(m, .level = "O2", .dtype = DT_BF16) : NULL;
     dt_tensor *x = dt_keep(dt_zeros(c->shape, .dtype = is_gpt(c) ? DT_I64 : DT_F32));
     dt_tensor *y = dt_keep(dt_zeros(DT_SHAPE(c->rows), .dtype = DT_I64));

@@ -30,7 +30,7 @@ static dt_tensor *block(dt_model *m, dt_tensor *x, int out, int stride)
     y = dt_conv2d(m, "conv1", x, .out = out, .kernel = 3, .stride = stride, .pad = 1, .no_bias = true);
     y = dt_batchnorm2d(m, "bn1", y, .act = DT_ACT_RELU);
     y = dt_conv2d(m, "conv2", y, .out = out, .kernel = 3, .pad = 1, .no_bias = true);
-    if (stride != 1 || dt_dim(x, 1) != out) {
+    if (stride != 1 || dt_size(x, 1) != out) {
         skip = dt_conv2d(m, "downsample.0", x, .out = out, .kernel = 1, .stride = stride, .no_bias = true);
         skip = dt_batchnorm2d(m, "downsample.1", skip);
     }
@@ -41,7 +41,7 @@ static dt_tensor *resnet(dt_model *m, dt_tensor *x, int stages, int blocks, int 
     x = dt_conv2d(m, "conv1", x, .out = width, .kernel = 3, .pad = 1, .no_bias = true);
     x = dt_batchnorm2d(m, "bn1", x, .act = DT_ACT_RELU);
     for (int i = 0; i < stages * blocks; i++) {
-        dt_scope(m, "layers.%d", i);
+        dt_scope_begin(m, "layers.%d", i);
         x = block(m, x, width << i / blocks, i && i % blocks == 0 ? 2 : 1);
         dt_scope_end(m);
     }
@@ -56,11 +56,11 @@ static dt_tensor *heads(dt_tensor *x, int64_t n)
 }
 static dt_tensor *gpt(dt_model *m, dt_tensor *tokens)
 {
-    int64_t    t = dt_dim(tokens, 1), d = 256;
+    int64_t    t = dt_size(tokens, 1), d = 256;
     dt_tensor *x = dt_embedding(m, "wte", tokens, .num = 512, .dim = d);
     x = dt_add(x, dt_embedding(m, "wpe", dt_arange(0, (double)t, 1, .dtype = DT_I64), .num = t, .dim = d));
     for (int i = 0; i < 4; i++) {
-        dt_scope(m, "h.%d", i);
+        dt_scope_begin(m, "h.%d", i);
         dt_tensor *a = dt_linear(m, "attn.qkv", dt_layernorm(m, "ln_1", x), .out = 3 * d);
         a = dt_attention(heads(dt_narrow(a, 2, 0, d), 4), heads(dt_narrow(a, 2, d, d), 4),
                          heads(dt_narrow(a, 2, 2 * d, d), 4), .causal = true);
@@ -132,7 +132,7 @@ static inline void begin(worker *k, const work *w, int infer)
     if (!strcmp(w->mode, "bf16")) k->amp = dt_amp_new(k->m, .level = "O2", .dtype = DT_BF16);
     make_data(k);
     if (infer) {
-        dt_eval(k->m);
+        dt_model_eval(k->m);
         dt_no_grad_begin();
     }
 }

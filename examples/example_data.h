@@ -27,8 +27,9 @@ static inline bool example_flag(int argc, char **argv, const char *name)
 }
 
 #ifdef DT_COMM_H_INCLUDED
-/* fn on the ranks that the command line asks for, --gpus here (--nodes N machines with as many each, this one --nr);
-   without --gpus, on the one that a launcher started (dtrun, mpirun, torchrun --no-python, srun), or alone. */
+/* Runs fn on the ranks that the command line asks for: --nproc N processes on this machine (--gpus N means the same); with
+   --nodes N, as many on each of N machines, of which this one is --nr. Without --nproc: on the one rank that a launcher
+   started (dtrun, mpirun, torchrun --no-python, srun), or alone. */
 typedef struct example_args {
     int    argc;
     char **argv;
@@ -40,9 +41,9 @@ static inline int example_start(int argc, char **argv, int (*fn)(void *args))
     a.argc = argc;
     a.argv = argv;
     a.user = NULL;
-    int gpus = atoi(example_option(argc, argv, "--gpus", "0"));
+    int nproc = atoi(example_option(argc, argv, "--nproc", example_option(argc, argv, "--gpus", "0")));
     int nodes = atoi(example_option(argc, argv, "--nodes", "1")), nr = atoi(example_option(argc, argv, "--nr", "0"));
-    int rc = gpus > 0 ? dt_spawn_nodes(nodes, nr, gpus, fn, &a) : fn(&a);
+    int rc = nproc > 0 ? dt_spawn_nodes(nodes, nr, nproc, fn, &a) : fn(&a);
     if (rc < 0) fprintf(stderr, "%s: %s\n", argv[0], dt_comm_error(NULL));
     return rc != 0;
 }
@@ -129,8 +130,8 @@ static inline dt_status example_digits(const char *dir, int channels, int side, 
     snprintf(images, sizeof images, "%s/digits-images-idx3-ubyte", dir);
     snprintf(labels, sizeof labels, "%s/digits-labels-idx1-ubyte", dir);
     dt_dataset  *from = dt_idx_open(images, .labels = labels, .classes = 10);
-    dt_item_info item = dt_dataset_item(from);
-    int64_t      n = dt_dataset_size(from), *index = (int64_t *)malloc((size_t)(n + 1) * sizeof *index);
+    dt_item_info item = dt_dataset_item_info(from);
+    int64_t      n = dt_dataset_len(from), *index = (int64_t *)malloc((size_t)(n + 1) * sizeof *index);
     int64_t     *dim = item.x_shape.dim;
     if (from && (item.x_dtype != DT_U8 || item.x_shape.ndim != 2 || dim[0] != 8 || dim[1] != 8))
         dt_fail(DT_ERR_SHAPE, "example_digits: the images of %s are not 8 x 8 bytes", dir);

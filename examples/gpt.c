@@ -24,12 +24,12 @@ typedef struct config {
 
 static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
 {
-    int64_t    t = dt_dim(tokens, 1);
+    int64_t    t = dt_size(tokens, 1);
     dt_tensor *x = dt_embedding(m, "wte", tokens, .num = c->vocab, .dim = c->dim);
     dt_tensor *place = dt_arange(0, (double)t, 1, .dtype = DT_I64, .device = dt_device_of(tokens));
     x = dt_add(x, dt_embedding(m, "wpe", place, .num = c->context, .dim = c->dim));
     for (int i = 0; i < c->layers; i++) {
-        dt_scope(m, "h.%d", i);
+        dt_scope_begin(m, "h.%d", i);
         dt_tensor *a = dt_layernorm(m, "ln_1", x);
         x = dt_add(x, dt_multihead_attention(m, "attn", a, .heads = c->heads, .causal = true));
         a = dt_linear(m, "mlp.fc", dt_layernorm(m, "ln_2", x), .out = 4 * c->dim);
@@ -47,14 +47,14 @@ static dt_tensor *loss_of(dt_model *m, const dt_batch *b, const config *c) /* y 
 static double held_out(dt_model *m, dt_loader *in, const config *c)
 {
     double sum = 0, n = 0;
-    dt_eval(m);
+    dt_model_eval(m);
     dt_no_grad_begin();
     for (dt_batch b; dt_loader_next(in, &b); dt_end()) {
         sum += (double)b.n * dt_item(loss_of(m, &b, c));
         n += (double)b.n;
     }
     dt_no_grad_end();
-    dt_train(m);
+    dt_model_train(m);
     return sum / n;
 }
 
@@ -64,7 +64,7 @@ static void sample(dt_model *m, const dt_dataset *from, const config *c, int n, 
     int64_t window[1024], len = 1;
     float  *p = (float *)malloc((size_t)c->vocab * sizeof *p), u;
     if (!p || dt_dataset_get(from, 0, window, NULL)) n = 0;
-    dt_eval(m);
+    dt_model_eval(m);
     dt_no_grad_begin();
     for (int i = 0; i < n && !dt_error(); i++) {
         dt_tensor *y = gpt(m, dt_from(window, DT_SHAPE(1, len), .dtype = DT_I64, .device = dt_model_device(m)), c);
@@ -82,7 +82,7 @@ static void sample(dt_model *m, const dt_dataset *from, const config *c, int n, 
         window[len++] = next;
     }
     dt_no_grad_end();
-    dt_train(m);
+    dt_model_train(m);
     putchar('\n');
     free(p);
 }
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
     /* an item is a piece of --context tokens; the pieces follow each other without overlap */
     dt_dataset *all = tokens ? dt_tokens_open(tokens, .length = c.context, .nbytes = 2, .vocab = c.vocab)
                              : dt_tokens_open(text, .length = c.context, .nbytes = 1);
-    int64_t     n = dt_dataset_size(all), last = (n + 9) / 10;
+    int64_t     n = dt_dataset_len(all), last = (n + 9) / 10;
     if (n == 1) dt_fail(DT_ERR_ARG, "the text has one piece of %lld tokens; it takes two", (long long)c.context);
     dt_dataset *train = dt_dataset_range(all, 0, n - last), *held = dt_dataset_range(all, n - last, last);
     dt_device  *dev = example_device(argc, argv, 0, 0);
@@ -120,9 +120,9 @@ int main(int argc, char **argv)
     dt_model     *m = dt_model_new(.seed = 1, .device = dev);
     dt_optimizer *opt =
         dt_adamw(m, .lr = atof(example_option(argc, argv, "--lr", "0.003")), .weight_decay = 0.1, .clip_norm = 1);
-    dt_optim_group(opt, "*bias|*ln_*|wte.*|wpe.*", .weight_decay = DT_ZERO);
+    dt_optimizer_add_group(opt, "*bias|*ln_*|wte.*|wpe.*", .weight_decay = DT_ZERO);
     dt_amp        *amp = level ? dt_amp_new(m, .level = level) : NULL;
-    dt_schedule   *s = dt_cosine_lr(opt, .t_max = steps > 50 ? steps - 50 : 1);
+    dt_scheduler   *s = dt_cosine_annealing_lr(opt, .t_max = steps > 50 ? steps - 50 : 1);
     dt_warmup(s, .steps = 50, .start = 0.02);
     dt_checkpoint *k = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
                                                .every_steps = 100, .signals = true) : NULL;
@@ -140,10 +140,10 @@ int main(int argc, char **argv)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * c.context), .lr = dt_lr(opt, 0),
+            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * c.context), .lr = dt_optimizer_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
-            dt_schedule_step(s);
+            dt_scheduler_step(s);
             step++;
             if (k) stop = dt_checkpoint_tick(k, dt_loader_epoch(in), step);
         }
@@ -159,7 +159,7 @@ int main(int argc, char **argv)
     }
 
     dt_checkpoint_free(k);
-    dt_schedule_free(s);
+    dt_scheduler_free(s);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
     dt_model_free(m);

@@ -1,8 +1,8 @@
 /* The conv net on MNIST, Fashion-MNIST or, where neither is there, the digits in data/digits.
 
    Build: cc -O2 -I.. mnist.c -o mnist -lm -lpthread        Run: ./mnist --epochs 5 --opt-level O2
-   On 4 processes of this machine: ./mnist --gpus 4; or dtrun -n 4 ./mnist, mpirun -n 4 ./mnist
-   On two machines with 4 each, MASTER_ADDR, MASTER_PORT and DT_TOKEN_FILE set: ./mnist --nodes 2 --gpus 4 --nr 0, or 1
+   On 4 processes of this machine: ./mnist --nproc 4; or dtrun -n 4 ./mnist, mpirun -n 4 ./mnist
+   On two machines with 4 each, MASTER_ADDR, MASTER_PORT and DT_TOKEN_FILE set: ./mnist --nodes 2 --nproc 4 --nr 0, or 1
 
        --data DIR          a directory with MNIST's four IDX files (gzipped ones: build with -DDT_USE_ZLIB and -lz), or
                            with the digits; default: data/fashion, data/mnist, data/digits, whichever is there
@@ -53,7 +53,7 @@ static const char *open_images(const char *dir, bool say, dt_dataset **train, dt
 static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the parts of all ranks */
 {
     double right = 0, n = 0;
-    dt_eval(m);
+    dt_model_eval(m);
     dt_no_grad_begin();
     for (dt_batch b; dt_loader_next(in, &b); dt_end()) {
         dt_tensor *hit = dt_eq(dt_argmax(net(m, b.x), .dims = DT_DIM(1)), b.y);
@@ -61,7 +61,7 @@ static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the part
         n += (double)b.n;
     }
     dt_no_grad_end();
-    dt_train(m);
+    dt_model_train(m);
     return dt_ddp_mean(ddp, n > 0 ? right / n : 0, n);
 }
 
@@ -111,7 +111,7 @@ static int trainer(void *args)
                 dt_amp_backward(amp, loss);
             else
                 dt_backward(loss);
-            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * world), .lr = dt_lr(opt, 0),
+            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * world), .lr = dt_optimizer_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
             step++;

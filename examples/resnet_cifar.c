@@ -1,7 +1,7 @@
 /* ResNets on CIFAR-10 and CIFAR-100: depth 20, 32, 44, 56, 110 (He et al., 16-32-64 channels) or 18 (64-128-256-512).
 
    Build: cc -O2 -I.. resnet_cifar.c -o resnet_cifar -lm -lpthread     Run: ./resnet_cifar --depth 20 --epochs 10
-   On several processes: ./resnet_cifar --gpus 2 --scale-lr --warmup 1; or dtrun -n 2, mpirun -n 2 (see mnist.c)
+   On several processes: ./resnet_cifar --nproc 2 --scale-lr --warmup 1; or dtrun -n 2, mpirun -n 2 (see mnist.c)
 
        --data DIR    CIFAR-10's binary files (data_batch_1.bin ...); default data/cifar-10-batches-bin, for CIFAR-100
                      (train.bin, test.bin) data/cifar-100-binary. Where the default is not, the digits in data/digits,
@@ -34,7 +34,7 @@ static dt_tensor *block(dt_model *m, dt_tensor *x, int out, int stride)
     y = dt_conv2d(m, "conv1", x, .out = out, .kernel = 3, .stride = stride, .pad = 1, .no_bias = true);
     y = dt_batchnorm2d(m, "bn1", y, .act = DT_ACT_RELU);
     y = dt_conv2d(m, "conv2", y, .out = out, .kernel = 3, .pad = 1, .no_bias = true);
-    if (stride != 1 || dt_dim(x, 1) != out) {
+    if (stride != 1 || dt_size(x, 1) != out) {
         skip = dt_conv2d(m, "downsample.0", x, .out = out, .kernel = 1, .stride = stride, .no_bias = true);
         skip = dt_batchnorm2d(m, "downsample.1", skip);
     }
@@ -47,7 +47,7 @@ static dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, int64_t classes)
     x = dt_batchnorm2d(m, "bn1", x, .act = DT_ACT_RELU);
     for (int s = 0; s < stages; s++)
         for (int b = 0; b < blocks; b++) {
-            dt_scope(m, "layer%d.%d", s + 1, b);
+            dt_scope_begin(m, "layer%d.%d", s + 1, b);
             x = block(m, x, width << s, s && !b ? 2 : 1);
             dt_scope_end(m);
         }
@@ -57,7 +57,7 @@ static dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, int64_t classes)
 static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in, int depth, int64_t classes)
 {
     double right = 0, n = 0;
-    dt_eval(m);
+    dt_model_eval(m);
     dt_no_grad_begin();
     for (dt_batch b; dt_loader_next(in, &b); dt_end()) {
         dt_tensor *hit = dt_eq(dt_argmax(resnet(m, b.x, depth, classes), .dims = DT_DIM(1)), b.y);
@@ -65,7 +65,7 @@ static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in, int depth, int64
         n += (double)b.n;
     }
     dt_no_grad_end();
-    dt_train(m);
+    dt_model_train(m);
     return dt_ddp_mean(ddp, n > 0 ? right / n : 0, n);
 }
 
@@ -145,10 +145,10 @@ static int trainer(void *args)
     dt_optimizer *opt = example_flag(argc, argv, "--lars")
                             ? dt_lars(m, .lr = lr, .momentum = 0.9, .weight_decay = 5e-4)
                             : dt_sgd(m, .lr = lr, .momentum = 0.9, .nesterov = true, .weight_decay = 5e-4);
-    dt_optim_group(opt, "*.bias|*bn?.*|*downsample.1.*", .weight_decay = DT_ZERO,
+    dt_optimizer_add_group(opt, "*.bias|*bn?.*|*downsample.1.*", .weight_decay = DT_ZERO,
                    .no_trust = example_flag(argc, argv, "--lars"));
     dt_amp      *amp = level ? dt_amp_new(m, .level = level) : NULL;
-    dt_schedule *s = dt_cosine_lr(opt, .t_max = epochs * steps - warmup);
+    dt_scheduler *s = dt_cosine_annealing_lr(opt, .t_max = epochs * steps - warmup);
     if (warmup) dt_warmup(s, .steps = warmup, .start = lr > 0 && world > 1 ? 1.0 / world : 0);
     dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
@@ -166,10 +166,10 @@ static int trainer(void *args)
             dt_tensor *loss = dt_cross_entropy(resnet(m, b.x, depth, classes), b.y);
             if (amp) dt_amp_backward(amp, loss);
             else dt_backward(loss);
-            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * world), .lr = dt_lr(opt, 0),
+            dt_progress_step(p, dt_item(loss), .items = (double)(b.n * world), .lr = dt_optimizer_lr(opt, 0),
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
-            dt_schedule_step(s);
+            dt_scheduler_step(s);
             step++;
             if (dt_loader_epoch(in) > b.epoch) { /* that was its last batch */
                 dt_progress_result(p, "test accuracy", accuracy(m, ddp, exam, depth, classes));
@@ -202,7 +202,7 @@ static int trainer(void *args)
 
     dt_checkpoint_free(c);
     dt_ddp_free(ddp);
-    dt_schedule_free(s);
+    dt_scheduler_free(s);
     dt_amp_free(amp);
     dt_optimizer_free(opt);
     dt_model_free(m);

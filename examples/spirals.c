@@ -77,7 +77,7 @@ int main(int argc, char **argv)
         if (i + 1 < argc && !strcmp(argv[i], "--steps")) {
             steps = atoi(argv[++i]);
         } else if (i + 1 < argc && !strcmp(argv[i], "--threads")) {
-            dt_set_threads(atoi(argv[++i]));
+            dt_set_num_threads(atoi(argv[++i]));
         } else {
             fprintf(stderr, "usage: spirals [--steps N] [--threads N]\n");
             return 2;
@@ -87,20 +87,20 @@ int main(int argc, char **argv)
         fprintf(stderr, "spirals: --steps takes a number above 0\n");
         return 2;
     }
-    dt_seed(1);
+    dt_manual_seed(1);
     int64_t    size[4] = { 2, HIDDEN, HIDDEN, 2 };
     dt_tensor *p[NPARAMS];
     for (int i = 0; i < 3; i++) {
         double bound = 1 / __builtin_sqrt((double)size[i]);
-        p[2 * i] = dt_param(dt_uniform(-bound, bound, DT_SHAPE(size[i + 1], size[i])));
-        p[2 * i + 1] = dt_param(dt_uniform(-bound, bound, DT_SHAPE(size[i + 1])));
+        p[2 * i] = dt_set_requires_grad(dt_uniform(-bound, bound, DT_SHAPE(size[i + 1], size[i])));
+        p[2 * i + 1] = dt_set_requires_grad(dt_uniform(-bound, bound, DT_SHAPE(size[i + 1])));
     }
     dt_block all;
     dt_pack(&all, p, NPARAMS);
     dt_tensor *velocity = dt_keep(dt_zeros(dt_shape_of(all.value)));
 
     printf("two spirals, MLP 2-%d-%d-2, batch %d, SGD with momentum, %s kernels on %d threads\n", HIDDEN, HIDDEN, BATCH,
-           dt_cpu_isa(), dt_threads());
+           dt_cpu_isa(), dt_get_num_threads());
     double start = now(), loss = 0;
     for (int step = 1; step <= steps && !dt_error(); step++) {
         dt_tensor *x, *y;

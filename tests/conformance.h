@@ -377,7 +377,7 @@ static dt_tensor *cf_tensor(const cf_ctx *x, int i, dt_tensor **leaf)
     const cf_arr   *a = &x->in[i];
     int             n = a->ndim;
     dt_tensor      *t = dt_from(in->bytes, in->base_shape, .dtype = in->dtype);
-    *leaf = cf_has_grad(x, i) ? dt_param(t) : t;
+    *leaf = cf_has_grad(x, i) ? dt_set_requires_grad(t) : t;
     t = *leaf;
     dt_shape sh = in->base_shape;
     switch (in->view) {
@@ -1110,8 +1110,8 @@ static dt_reduce_opts cf_reduce_opts(const dt_tensor *a, const cf_case *c)
 }
 CF_B(sum, dt_sum_with(in[0], cf_reduce_opts(in[0], c)))
 CF_B(mean, dt_mean_with(in[0], cf_reduce_opts(in[0], c)))
-CF_B(max, dt_max_with(in[0], cf_reduce_opts(in[0], c)))
-CF_B(min, dt_min_with(in[0], cf_reduce_opts(in[0], c)))
+CF_B(max, dt_amax_with(in[0], cf_reduce_opts(in[0], c)))
+CF_B(min, dt_amin_with(in[0], cf_reduce_opts(in[0], c)))
 CF_B(var, dt_var_with(in[0], cf_reduce_opts(in[0], c)))
 CF_B(argmax, dt_argmax_with(in[0], cf_reduce_opts(in[0], c)))
 
@@ -1137,10 +1137,10 @@ static dt_pool_opts cf_pool_opts(const cf_case *c)
 CF_B(maxpool2d, dt_maxpool2d_with(in[0], cf_pool_opts(c)))
 CF_B(avgpool2d, dt_avgpool2d_with(in[0], cf_pool_opts(c)))
 CF_B(adaptive_avgpool2d, dt_adaptive_avgpool2d(in[0], c->i[0], c->i[1]))
-CF_B(batch_norm, dt_op_batch_norm(in[0], in[1], in[2], in[3], in[4], .train = c->i[0] != 0, .eps = c->d[0],
+CF_B(batch_norm, dt_op_batch_norm(in[0], in[1], in[2], in[3], in[4], .eval = c->i[0] == 0, .eps = c->d[0],
                                   .momentum = c->d[1], .act = (dt_act)c->i[1], .add = in[5]))
-CF_B(layer_norm, dt_op_layer_norm(in[0], in[1], in[2], .dims = (int)c->i[0], .eps = c->d[0]))
-CF_B(rms_norm, dt_op_rms_norm(in[0], in[1], .dims = (int)c->i[0], .eps = c->d[0]))
+CF_B(layer_norm, dt_op_layer_norm(in[0], in[1], in[2], .normalized_dims = (int)c->i[0], .eps = c->d[0]))
+CF_B(rms_norm, dt_op_rms_norm(in[0], in[1], .normalized_dims = (int)c->i[0], .eps = c->d[0]))
 CF_B(embedding, dt_op_embedding(in[0], in[1]))
 CF_B(gather, dt_gather(in[0], (int)c->i[0], in[1]))
 static int cf_count(dt_tensor **in)

@@ -98,7 +98,7 @@ static void co_run_all(int *utest_result, co_call *q, bool in_place, const char 
     const char *device = getenv("DT_TEST_DEVICE");
     int         from = device && strcmp(device, "cuda") == 0;
     for (int t = from; t <= 3; t++) {
-        dt_set_threads(t ? t : 1);
+        dt_set_num_threads(t ? t : 1);
         EXPECT_EQ_MSG(0, co_run(q, t ? dt_default_device() : dt_cpu(), in_place), what);
         for (int k = 0; k < q->nout; k++) {
             if (q->out[k].n <= 0) continue;
@@ -111,7 +111,7 @@ static void co_run_all(int *utest_result, co_call *q, bool in_place, const char 
             }
         }
     }
-    dt_set_threads(0);
+    dt_set_num_threads(0);
     for (int k = 0; k < q->nout; k++) free(first[k]);
 }
 

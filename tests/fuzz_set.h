@@ -68,10 +68,10 @@ static void fuzz_set(dt_dataset *s, size_t most)
     if (!s != (dt_error() != NULL)) abort();
     if (!s && (!dt_error()[0] || dt_error_code() == DT_ERR_MEMORY)) abort();
     dt_error_clear();
-    int64_t n = dt_dataset_size(s);
+    int64_t n = dt_dataset_len(s);
     if (s && n <= 0) abort();
     for (int k = 0; s && k < 3; k++) {
-        dt_item_info d = dt_dataset_item(s);
+        dt_item_info d = dt_dataset_item_info(s);
         size_t       xn = dt_dtype_nbytes(d.x_dtype), yn = d.has_y ? dt_dtype_nbytes(d.y_dtype) : 0;
         int64_t      i = k == 0 ? 0 : k == 1 ? n / 2 : n - 1, label;
         char         where[512];

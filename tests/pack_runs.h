@@ -8,11 +8,11 @@
 #include "gpu/nets.h"
 
 /* ---- optimisers: each formula, with and without each of its terms */
-typedef dt_optimizer *(*optim_make)(dt_model *m, dt_optim_opts o);
+typedef dt_optimizer *(*optim_make)(dt_model *m, dt_optimizer_opts o);
 typedef struct way {
     const char   *name;
     optim_make    make;
-    dt_optim_opts o;
+    dt_optimizer_opts o;
 } way;
 static const way ways[] = {
     { "sgd", dt_sgd_with, { .lr = 0.05 } },
@@ -66,19 +66,19 @@ typedef struct run {
 static void run_open(run *r, dt_comm *c)
 {
     if (!r->net) r->net = &odd;
-    dt_seed(11);
+    dt_manual_seed(11);
     r->rank = dt_comm_rank(c);
     r->m = dt_model_new(.seed = 3, .dtype = r->level ? DT_F32 : r->dtype);
     r->opt = r->how->make(r->m, r->how->o);
-    if (r->groups > 1) dt_optim_group(r->opt, "*.bias", .lr = 2 * r->how->o.lr);
+    if (r->groups > 1) dt_optimizer_add_group(r->opt, "*.bias", .lr = 2 * r->how->o.lr);
     if (r->level) r->amp = dt_amp_new(r->m, .level = r->level, .dtype = r->dtype, .loss_scale = 8);
     if (c) r->d = dt_ddp_new(r->m, c, .bucket_mb = 1e-4, .first_bucket_mb = 1e-4);
 }
 static dt_tensor *run_loss(run *r, dt_model *m, dt_tensor *x)
 {
-    int64_t    n = dt_dim(x, 0), label[16];
+    int64_t    n = dt_size(x, 0), label[16];
     dt_tensor *y = r->net->net(m, r->level || r->net->tokens ? x : dt_cast(x, r->dtype));
-    for (int i = 0; i < n; i++) label[i] = i % dt_dim(y, 1);
+    for (int i = 0; i < n; i++) label[i] = i % dt_size(y, 1);
     return dt_cross_entropy(dt_cast(y, DT_F32), dt_from(label, DT_SHAPE(n), .dtype = DT_I64));
 }
 static void run_step(run *r, int s)
@@ -109,7 +109,7 @@ static uint64_t hash_of(dt_model *m) /* of parameters and buffers; 0: there is a
 {
     static char   byte[1 << 16];
     uint64_t      h = 1469598103934665603ull;
-    dt_param_info p;
+    dt_parameter_info p;
     for (int i = 0; i < dt_model_count(m); i++) {
         dt_model_get(m, i, &p);
         dt_copy_out(p.value, byte, dt_nbytes(p.value));

@@ -66,7 +66,7 @@ static UTEST_UNUSED int temp_fds(void)
 #ifdef DT_TEST_H_INCLUDED
 static UTEST_UNUSED int temp_budget_end(dt_test_budget *b)
 {
-    dt_trim();
+    dt_empty_cache();
     return b->live ? -1 : (int)dt_set_allocator(NULL);
 }
 #endif

@@ -29,7 +29,7 @@ static void take(bits *b, dt_model *m)
 {
     b->n = 0;
     for (int i = 0; i < dt_model_count(m); i++) {
-        dt_param_info p;
+        dt_parameter_info p;
         dt_model_get(m, i, &p);
         if (p.buffer) continue; /* running statistics move with each forward */
         dt_copy_out(p.value, b->byte + b->n, dt_nbytes(p.value));
@@ -167,7 +167,7 @@ UTEST(casts, o1_by_list)
 UTEST(casts, a_parameter_is_cast_once_a_step)
 {
     dt_autocast on = { DT_AUTOCAST_OPS, DT_F16 }, before = dt_autocast_set(on);
-    dt_tensor  *w = dt_param(dt_full(0.5, DT_SHAPE(4, 4))), *x = dt_ones(DT_SHAPE(1, 4), .dtype = DT_F16);
+    dt_tensor  *w = dt_set_requires_grad(dt_full(0.5, DT_SHAPE(4, 4))), *x = dt_ones(DT_SHAPE(1, 4), .dtype = DT_F16);
     int64_t     n[4];
     for (int i = 0; i < 3; i++) { /* the cast, then none */
         n[i] = dt_stats().live_tensors;
@@ -213,7 +213,7 @@ UTEST(casts, of_the_model_at_each_level)
             EXPECT_EQ_MSG(want[i].fc, (int)dt_dtype_of(dt_model_find(m, "fc1.weight")), want[i].level);
             EXPECT_EQ_MSG(want[i].bn, (int)dt_dtype_of(dt_model_find(m, "bn.weight")), want[i].level);
             EXPECT_EQ_MSG(want[i].bn, (int)dt_dtype_of(dt_model_find(m, "bn.running_var")), want[i].level);
-            dt_forward(m);
+            dt_forward_begin(m);
             dt_tensor *l = loss_of(m, 1);
             EXPECT_EQ_MSG(DT_F32, dt_dtype_of(l), want[i].level);
             EXPECT_EQ_MSG(DT_OK, dt_amp_backward(a, l), want[i].level);

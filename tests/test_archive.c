@@ -94,7 +94,7 @@ UTEST(adopt, memory_is_shared_and_released_with_the_last_view)
     float           data[6] = { 0, 1, 2, 3, 4, 5 };
     int             released = 0;
     dt_memory_stats before = dt_stats();
-    dt_tensor      *t = dt_adopt(data, DT_SHAPE(2, 3), .release = count_release, .user = &released);
+    dt_tensor      *t = dt_from_blob(data, DT_SHAPE(2, 3), .release = count_release, .user = &released);
     ASSERT_SHAPE(t, DT_SHAPE(2, 3));
     EXPECT_EQ(before.live_bytes, dt_stats().live_bytes);
     dt_tensor *row = dt_keep(dt_select(t, 0, 1));
@@ -107,7 +107,7 @@ UTEST(adopt, memory_is_shared_and_released_with_the_last_view)
     dt_end();
     dt_free(row);
     EXPECT_EQ(1, released);
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(1, released);
 }
 
@@ -117,14 +117,14 @@ UTEST(adopt, every_dtype_empty_and_unaligned)
     int      released = 0;
     int64_t  odd[8];
     uint8_t *bytes = (uint8_t *)odd + 1;
-    EXPECT_OK(dt_adopt(words, DT_SHAPE(4), .dtype = DT_I64));
-    EXPECT_INTS(dt_adopt(words, DT_SHAPE(2, 2), .dtype = DT_I64), words, 4);
-    dt_tensor *none = dt_adopt(NULL, DT_SHAPE(0, 3), .release = count_release, .user = &released);
+    EXPECT_OK(dt_from_blob(words, DT_SHAPE(4), .dtype = DT_I64));
+    EXPECT_INTS(dt_from_blob(words, DT_SHAPE(2, 2), .dtype = DT_I64), words, 4);
+    dt_tensor *none = dt_from_blob(NULL, DT_SHAPE(0, 3), .release = count_release, .user = &released);
     EXPECT_SHAPE(none, DT_SHAPE(0, 3));
     dt_end();
     EXPECT_EQ(1, released);
     memcpy(bytes, words, sizeof words); /* not aligned: a copy, the memory is given back at once */
-    dt_tensor *copy = dt_adopt(bytes, DT_SHAPE(4), .dtype = DT_I64, .release = count_release, .user = &released);
+    dt_tensor *copy = dt_from_blob(bytes, DT_SHAPE(4), .dtype = DT_I64, .release = count_release, .user = &released);
     EXPECT_EQ(2, released);
     memset(odd, 0, sizeof odd);
     EXPECT_INTS(copy, words, 4);
@@ -137,9 +137,9 @@ UTEST(adopt, a_failure_leaves_the_memory_with_the_caller)
     float    x = 1;
     int      released = 0;
     dt_shape wild = DT_SHAPE(INT64_MAX, 8);
-    EXPECT_ERROR(dt_adopt(NULL, DT_SHAPE(3), .release = count_release, .user = &released), "dt_adopt: data is NULL");
-    EXPECT_ERROR(dt_adopt(&x, wild, .release = count_release, .user = &released), "too large");
-    EXPECT_ERROR(dt_adopt(&x, DT_SHAPE(1), .dtype = (dt_dtype)99, .release = count_release, .user = &released),
+    EXPECT_ERROR(dt_from_blob(NULL, DT_SHAPE(3), .release = count_release, .user = &released), "dt_from_blob: data is NULL");
+    EXPECT_ERROR(dt_from_blob(&x, wild, .release = count_release, .user = &released), "too large");
+    EXPECT_ERROR(dt_from_blob(&x, DT_SHAPE(1), .dtype = (dt_dtype)99, .release = count_release, .user = &released),
                  "dtype");
     EXPECT_EQ(0, released);
 }
@@ -162,10 +162,10 @@ UTEST(adopt, memory_of_a_device_waits_for_its_kernels)
     ASSERT_TRUE(f != NULL);
     float      x[4] = { 1, 2, 3, 4 }, twice[4] = { 2, 4, 6, 8 };
     lent       l = { f, f->table.alloc(f->dev, 64), 0 };
-    dt_tensor *t = dt_adopt(l.p, DT_SHAPE(4), .device = f->dev, .release = give_back, .user = &l);
+    dt_tensor *t = dt_from_blob(l.p, DT_SHAPE(4), .device = f->dev, .release = give_back, .user = &l);
     ASSERT_OK(t);
     EXPECT_OK(dt_copy_in(t, x, sizeof x));
-    EXPECT_ERROR(dt_adopt((char *)l.p + 1, DT_SHAPE(1), .device = f->dev), "not aligned");
+    EXPECT_ERROR(dt_from_blob((char *)l.p + 1, DT_SHAPE(1), .device = f->dev), "not aligned");
     EXPECT_EQ(DT_ERR_STATE, (int)dt_device_free(f->dev)); /* it lives there */
     dt_error_clear();
     dt_tensor *y = dt_mul_scalar(t, 2); /* queued: reads the memory later */
@@ -173,7 +173,7 @@ UTEST(adopt, memory_of_a_device_waits_for_its_kernels)
     EXPECT_EQ(1, l.given_back);
     EXPECT_CLOSE(y, twice, 4, 0, 0);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(DT_OK, fake_device_free(f));
 }
 
@@ -288,7 +288,7 @@ UTEST(round, views_devices_and_layouts_are_written_row_major)
     EXPECT_ERROR(dt_archive_read(a, "u", into), "no tensor 'u'");
     dt_archive_free(a);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(DT_OK, fake_device_free(f));
     temp_remove(dir);
 }
@@ -703,7 +703,7 @@ UTEST(refused, headers_of_a_hundred_thousand_tensors_take_linear_time_and_memory
     meter        m = { 0, 0, 0 };
     dt_allocator alloc = { meter_alloc, meter_free, &m };
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     ASSERT_OK(dt_set_allocator(&alloc));
     for (int kind = 0; kind < 4; kind++) { /* in order; backwards; all names share 200 bytes; one name twice */
         size_t at = 0, n, cap = (size_t)count * 320;
@@ -740,7 +740,7 @@ static uint8_t *small_archive(size_t *nbytes)
 {
     char       *dir = temp_dir();
     dt_archive *w = dt_archive_new();
-    dt_seed(3);
+    dt_manual_seed(3);
     dt_archive_add(w, "fc1.weight", dt_uniform(-1, 1, DT_SHAPE(16, 24)));
     dt_archive_add(w, "fc1.bias", dt_uniform(-1, 1, DT_SHAPE(16)));
     dt_archive_add(w, "optimizer.0.fc1.weight.exp_avg", dt_uniform(-1, 1, DT_SHAPE(16, 24)));
@@ -935,7 +935,7 @@ UTEST(fuzz, mutated_headers_never_crash_and_never_take_much_memory)
     meter        m = { 0, 0, 0 };
     dt_allocator alloc = { meter_alloc, meter_free, &m };
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     ASSERT_OK(dt_set_allocator(&alloc));
     int64_t cases = dt_test_quick() ? 40000 : 250000, good = 0, refused = 0;
     char    h[4096];
@@ -962,7 +962,7 @@ UTEST(fuzz, mutated_headers_never_crash_and_never_take_much_memory)
         free(exact);
         free(p);
     }
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(0u, (unsigned)m.live);
     EXPECT_OK(dt_set_allocator(NULL));
     EXPECT_GT(good, cases / 200); /* else the mutations say nothing about the depths */
@@ -1155,7 +1155,7 @@ UTEST(writing, a_device_that_fails_leaves_the_old_file)
     dt_archive_free(old);
     dt_archive_free(w);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(DT_OK, fake_device_free(f));
     temp_remove(dir);
 }
@@ -1249,7 +1249,7 @@ static double write_and_read(const char *path) /* 4, or NaN with an error pendin
     double x = dt_item(dt_narrow(dt_reshape(dt_archive_get(a, "t7"), DT_SHAPE(-1)), 0, 0, 1)), y = dt_item(into);
     dt_archive_free(a);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     return dt_error() || x != y ? (double)NAN : x;
 }
 UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
@@ -1258,7 +1258,7 @@ UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
     const char  *path = temp_in(dir, "a");
     dt_test_budget b;
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     ASSERT_OK(dt_test_budget_set(&b, -1));
     EXPECT_TRUE(!isnan(write_and_read(path)));
     int64_t total = b.calls;

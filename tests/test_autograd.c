@@ -7,7 +7,7 @@ static const float abc[3] = { 1, 2, 3 };
 
 UTEST(autograd, gradient_of_a_shared_value_is_the_sum_of_its_uses)
 {
-    dt_tensor *w = dt_param(vec(abc, 3));
+    dt_tensor *w = dt_set_requires_grad(vec(abc, 3));
     dt_tensor *h = dt_mul_scalar(w, 2);                                   /* used three times */
     dt_backward(dt_sum(dt_add(dt_mul(h, h), h)));                         /* d/dw 4w^2 + 2w = 8w + 2 */
     for (int i = 0; i < 3; i++) EXPECT_NEAR(8 * abc[i] + 2, grad_at(w, i), 1e-6);
@@ -18,7 +18,7 @@ UTEST(autograd, gradient_of_a_shared_value_is_the_sum_of_its_uses)
 
 UTEST(autograd, several_backwards_accumulate_until_zeroed)
 {
-    dt_tensor *w = dt_param(vec(abc, 3));
+    dt_tensor *w = dt_set_requires_grad(vec(abc, 3));
     for (int k = 1; k <= 3; k++) {
         dt_backward(dt_sum(dt_mul(w, w)));
         EXPECT_NEAR(2.0 * k * abc[1], grad_at(w, 1), 1e-6);
@@ -36,7 +36,7 @@ UTEST(autograd, several_backwards_accumulate_until_zeroed)
 UTEST(autograd, given_gradient_and_retain)
 {
     const float g[3] = { 10, 20, 30 };
-    dt_tensor  *w = dt_param(vec(abc, 3)), *y = dt_mul(w, w);
+    dt_tensor  *w = dt_set_requires_grad(vec(abc, 3)), *y = dt_mul(w, w);
     dt_backward(y, .grad = vec(g, 3), .retain = true);
     dt_backward(y, .grad = vec(g, 3));
     EXPECT_NEAR(2 * 2 * 3 * 30.0, grad_at(w, 2), 1e-5);
@@ -48,7 +48,7 @@ UTEST(autograd, given_gradient_and_retain)
 
 UTEST(autograd, detach_and_no_grad_cut_the_tape)
 {
-    dt_tensor *w = dt_param(vec(abc, 3));
+    dt_tensor *w = dt_set_requires_grad(vec(abc, 3));
     dt_backward(dt_sum(dt_mul(w, dt_detach(w)))); /* d/dw w * const */
     EXPECT_NEAR(3, grad_at(w, 2), 0);
     dt_no_grad_begin();
@@ -63,7 +63,7 @@ UTEST(autograd, detach_and_no_grad_cut_the_tape)
 
 UTEST(autograd, retained_gradient_of_an_inner_value)
 {
-    dt_tensor *w = dt_param(vec(abc, 3)), *h = dt_mul_scalar(w, 3);
+    dt_tensor *w = dt_set_requires_grad(vec(abc, 3)), *h = dt_mul_scalar(w, 3);
     dt_retain_grad(h);
     dt_backward(dt_sum(dt_mul(h, h)));
     for (int i = 0; i < 3; i++) EXPECT_NEAR(6 * abc[i], grad_at(h, i), 1e-6);
@@ -95,7 +95,7 @@ static void on_end(void *user, dt_status status) { ((seen *)user)->ended += stat
 
 UTEST(autograd, hooks_fire_once_per_parameter_in_backward_order_when_complete)
 {
-    dt_tensor *a = dt_param(vec(abc, 3)), *b = dt_param(vec(abc, 3)), *unused = dt_param(vec(abc, 3));
+    dt_tensor *a = dt_set_requires_grad(vec(abc, 3)), *b = dt_set_requires_grad(vec(abc, 3)), *unused = dt_set_requires_grad(vec(abc, 3));
     seen       s = { 0 };
     s.ask = a;
     dt_grad_hooks h = { on_begin, on_ready, on_end, &s };
@@ -129,7 +129,7 @@ UTEST(autograd, hooks_fire_once_per_parameter_in_backward_order_when_complete)
 /* ---- blocks */
 UTEST(autograd, packed_parameters_share_two_blocks)
 {
-    dt_tensor *a = dt_param(vec(abc, 3)), *b = dt_param(dt_ones(DT_SHAPE(2, 2))), *p[2] = { a, b };
+    dt_tensor *a = dt_set_requires_grad(vec(abc, 3)), *b = dt_set_requires_grad(dt_ones(DT_SHAPE(2, 2))), *p[2] = { a, b };
     dt_block   all;
     ASSERT_EQ(DT_OK, dt_pack(&all, p, 2));
     ASSERT_EQ(20, dt_numel(all.value)); /* b begins 64 bytes behind a */
@@ -159,7 +159,7 @@ UTEST(autograd, packed_parameters_share_two_blocks)
 UTEST(autograd, a_block_outlives_its_parameters_and_the_other_way_round)
 {
     int64_t    live = dt_stats().live_tensors;
-    dt_tensor *p[2] = { dt_param(dt_ones(DT_SHAPE(4))), dt_param(dt_ones(DT_SHAPE(5))) };
+    dt_tensor *p[2] = { dt_set_requires_grad(dt_ones(DT_SHAPE(4))), dt_set_requires_grad(dt_ones(DT_SHAPE(5))) };
     dt_block   all;
     dt_pack(&all, p, 2);
     dt_end();
@@ -177,7 +177,7 @@ UTEST(autograd, a_block_outlives_its_parameters_and_the_other_way_round)
 /* ---- changes in place */
 UTEST(autograd, a_saved_value_changed_in_place_is_an_error)
 {
-    dt_tensor *w = dt_param(vec(abc, 3)), *x = vec(abc, 3), *y = dt_sum(dt_mul(w, x));
+    dt_tensor *w = dt_set_requires_grad(vec(abc, 3)), *x = vec(abc, 3), *y = dt_sum(dt_mul(w, x));
     dt_fill(x, 7);
     EXPECT_ERROR(dt_backward(y), "changed in place");
     y = dt_sum(dt_add(w, x)); /* add needs neither value */
@@ -191,7 +191,7 @@ UTEST(autograd, a_saved_value_changed_in_place_is_an_error)
 
 UTEST(autograd, an_update_between_forward_and_backward_is_an_error)
 {
-    dt_tensor *w = dt_param(vec(abc, 3)), *y = dt_sum(dt_mul(w, w));
+    dt_tensor *w = dt_set_requires_grad(vec(abc, 3)), *y = dt_sum(dt_mul(w, w));
     dt_add_to(w, vec(abc, 3), 1);
     EXPECT_ERROR(dt_backward(y), "changed in place");
     dt_end();
@@ -200,7 +200,7 @@ UTEST(autograd, an_update_between_forward_and_backward_is_an_error)
 
 UTEST(autograd, a_kept_result_outlives_its_tape)
 {
-    dt_tensor *w = dt_param(vec(abc, 3)), *y = dt_keep(dt_sum(dt_mul(w, w)));
+    dt_tensor *w = dt_set_requires_grad(vec(abc, 3)), *y = dt_keep(dt_sum(dt_mul(w, w)));
     dt_end();
     EXPECT_NEAR(14, dt_item(y), 1e-6);
     EXPECT_ERROR(dt_backward(y), "ended");
@@ -210,7 +210,7 @@ UTEST(autograd, a_kept_result_outlives_its_tape)
 
 UTEST(autograd, early_free_leaves_the_tape_whole)
 {
-    dt_tensor *w = dt_param(vec(abc, 3)), *h = dt_exp(w), *y = dt_sum(dt_mul(h, h));
+    dt_tensor *w = dt_set_requires_grad(vec(abc, 3)), *h = dt_exp(w), *y = dt_sum(dt_mul(h, h));
     dt_free(h);
     ASSERT_EQ(DT_OK, dt_backward(y));
     EXPECT_NEAR(2 * __builtin_exp(2.0), grad_at(w, 0), 1e-4);
@@ -224,7 +224,7 @@ UTEST(autograd, early_free_leaves_the_tape_whole)
 UTEST(autograd, a_gradient_that_two_values_share_is_not_added_to)
 {
     for (int view = 0; view < 2; view++) {
-        dt_tensor *w = dt_param(vec(abc, 3)), *v = dt_param(vec(abc, 3)), *c = vec(abc, 3);
+        dt_tensor *w = dt_set_requires_grad(vec(abc, 3)), *v = dt_set_requires_grad(vec(abc, 3)), *c = vec(abc, 3);
         dt_tensor *a = dt_mul_scalar(w, 2), *b = dt_mul_scalar(v, 3), *more = dt_mul_scalar(a, 5);
         dt_tensor *y = dt_mul(dt_add(a, view ? dt_reshape(b, DT_SHAPE(3)) : b), c);
         dt_backward(dt_add(dt_sum(y), dt_sum(more)));
@@ -247,7 +247,7 @@ static void check_slices(int *utest_result, const slice *cut, int n)
 {
     enum { ROWS = 3, COLS = 10 };
     double     want[ROWS][COLS] = { { 0 } };
-    dt_tensor *w = dt_param(dt_full(1, DT_SHAPE(ROWS, COLS))), *h = dt_mul_scalar(w, 2), *loss = NULL;
+    dt_tensor *w = dt_set_requires_grad(dt_full(1, DT_SHAPE(ROWS, COLS))), *h = dt_mul_scalar(w, 2), *loss = NULL;
     dt_retain_grad(h);
     for (int k = 0; k < n; k++) {
         dt_tensor *part = cut[k].length ? dt_narrow(h, cut[k].dim, cut[k].start, cut[k].length) : h;
@@ -299,7 +299,7 @@ UTEST(autograd, attention_keeps_the_order_of_its_heads)
     static float value[B * T * 3 * E], got[2][B * T * 3 * E], out[2][B * T * E];
     for (int i = 0; i < B * T * 3 * E; i++) value[i] = (float)((i * 7919) % 257) / 128 - 1;
     for (int dense = 0; dense < 2; dense++) {
-        dt_tensor *w = dt_param(dt_from(value, DT_SHAPE(B, T, 3 * E))), *all = dt_mul_scalar(w, 1), *part[3];
+        dt_tensor *w = dt_set_requires_grad(dt_from(value, DT_SHAPE(B, T, 3 * E))), *all = dt_mul_scalar(w, 1), *part[3];
         for (int k = 0; k < 3; k++) {
             part[k] = dt_reshape(dt_narrow(all, 2, k * E, E), DT_SHAPE(B, T, H, D));
             part[k] = dt_transpose(part[k], 1, 2);
@@ -328,7 +328,7 @@ UTEST(autograd, attention_to_itself)
     for (int heads = 1; heads <= 8; heads += 7)
         for (int leaf = 0; leaf < 2; leaf++) {
             for (int apart = 0; apart < 2; apart++) {
-                dt_tensor *w = dt_param(dt_from(value, DT_SHAPE(1, heads, T, D))), *x = leaf ? w : dt_mul_scalar(w, 1);
+                dt_tensor *w = dt_set_requires_grad(dt_from(value, DT_SHAPE(1, heads, T, D))), *x = leaf ? w : dt_mul_scalar(w, 1);
                 dt_tensor *y = apart ? dt_attention(x, dt_clone(x), dt_clone(x)) : dt_attention(x, x, x);
                 dt_backward(dt_sum(dt_mul(y, y)));
                 dt_copy_out(dt_grad(w), got[apart], sizeof(float) * (size_t)(heads * T * D));

@@ -32,14 +32,14 @@ static dt_tensor *net(dt_model *m, dt_tensor *x)
 {
     x = dt_linear(m, "fc1", x, .out = 6);
     x = dt_relu(dt_batchnorm1d(m, "bn", x));
-    x = dt_drop(m, x, 0.25);
+    x = dt_dropout(m, x, 0.25);
     return dt_linear(m, "fc2", x, .out = 2);
 }
 static void plain_update(dt_model *m) /* of a model without an optimiser */
 {
     dt_no_grad_begin();
     for (int i = 0; i < dt_model_count(m); i++) {
-        dt_param_info p;
+        dt_parameter_info p;
         dt_model_get(m, i, &p);
         if (dt_grad(p.value)) dt_add_to(p.value, dt_grad(p.value), -0.1);
         dt_zero_grad(p.value);
@@ -66,7 +66,7 @@ static snapshot take(dt_model *m)
 {
     snapshot s = { NULL, 0 };
     for (int i = 0; i < dt_model_count(m); i++) {
-        dt_param_info p;
+        dt_parameter_info p;
         dt_model_get(m, i, &p);
         s.bytes = (char *)realloc(s.bytes, s.nbytes + dt_nbytes(p.value) + 1);
         dt_copy_out(p.value, s.bytes + s.nbytes, dt_nbytes(p.value));
@@ -177,7 +177,7 @@ UTEST(model, saved_and_loaded_before_and_after_its_parameters_exist)
     dt_model *fresh = dt_model_new(.seed = 2); /* nothing is made yet: the values wait by name */
     dt_rng    before = fresh->rng;
     EXPECT_EQ(0, dt_model_load(fresh, temp_in(dir, "m")));
-    dt_eval(fresh);
+    dt_model_eval(fresh);
     net(fresh, dt_zeros(DT_SHAPE(8, 4)));
     EXPECT_EQ(0, memcmp(&before, &fresh->rng, sizeof before)); /* no random numbers were drawn */
     EXPECT_STATE(want, fresh);
@@ -198,7 +198,7 @@ UTEST(model, saved_and_loaded_before_and_after_its_parameters_exist)
     dt_linear(fresh, "fc1", dt_zeros(DT_SHAPE(8, 4)), .out = 6);
     EXPECT_EQ(2, dt_model_load(fresh, temp_in(dir, "m")));
     dt_end();
-    dt_eval(fresh);
+    dt_model_eval(fresh);
     net(fresh, dt_zeros(DT_SHAPE(8, 4)));
     EXPECT_OK(dt_model_seal(fresh));
     EXPECT_STATE(want, fresh);
@@ -301,7 +301,7 @@ UTEST(model, files_of_others_prefixes_counters_and_dtypes)
 {
     char       *dir = temp_dir();
     dt_archive *w = dt_archive_new();
-    dt_seed(5);
+    dt_manual_seed(5);
     dt_tensor *weight = dt_keep(dt_uniform(-1, 1, DT_SHAPE(2, 6), .dtype = DT_BF16));
     EXPECT_OK(dt_archive_add(w, "module.fc2.weight", weight));
     EXPECT_OK(dt_archive_add(w, "module.fc2.bias", dt_ones(DT_SHAPE(2), .dtype = DT_F16)));
@@ -314,7 +314,7 @@ UTEST(model, files_of_others_prefixes_counters_and_dtypes)
     for (int half = 0; half < 2; half++) {
         dt_model *m = dt_model_new(.dtype = half ? DT_F16 : DT_F32);
         EXPECT_EQ(0, dt_model_load(m, temp_in(dir, "m"), .strip = "module."));
-        dt_eval(m);
+        dt_model_eval(m);
         dt_linear(m, "fc2", dt_batchnorm1d(m, "bn", dt_zeros(DT_SHAPE(3, 6))), .out = 2);
         EXPECT_OK(dt_model_seal(m));
         EXPECT_SAME_BITS(dt_model_find(m, "fc2.weight"), dt_cast(weight, half ? DT_F16 : DT_F32));
@@ -336,7 +336,7 @@ UTEST(model, the_later_of_two_loads_wins_and_loads_that_never_ran_leave_nothing)
 {
     char *dir = temp_dir();
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     dt_memory_stats before = dt_stats();
     dt_model       *a = dt_model_new(.seed = 1), *b = dt_model_new(.seed = 2), *m = dt_model_new(.seed = 3);
     dt_linear(a, "fc1", dt_zeros(DT_SHAPE(1, 4)), .out = 6);
@@ -359,7 +359,7 @@ UTEST(model, the_later_of_two_loads_wins_and_loads_that_never_ran_leave_nothing)
     dt_model_free(a);
     dt_model_free(b);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(before.live_tensors, dt_stats().live_tensors);
     EXPECT_EQ(before.host_bytes, dt_stats().host_bytes);
     temp_remove(dir);
@@ -396,7 +396,7 @@ UTEST(model, of_mixed_precision_the_masters_are_saved_and_loaded)
             dt_step(sgd);
         }
         EXPECT_EQ(sealed ? 9 : 0, dt_model_load(o, temp_in(dir, "m")));
-        dt_eval(o);
+        dt_model_eval(o);
         net(o, dt_zeros(DT_SHAPE(8, 4)));
         EXPECT_OK(dt_model_save(o, temp_in(dir, "again")));
         EXPECT_OK(dt_model_seal(o));
@@ -432,7 +432,7 @@ static outcome end_of(dt_model *m)
 {
     outcome o;
     o.values = take(m);
-    o.lr = m->nopts ? dt_lr(m->opt[0], 0) : 0;
+    o.lr = m->nopts ? dt_optimizer_lr(m->opt[0], 0) : 0;
     o.steps = m->nopts ? dt_optimizer_steps(m->opt[0]) : 0;
     o.next = dt_rng_u32(NULL);
     o.next_model = dt_rng_u32(&m->rng);
@@ -471,13 +471,13 @@ static void              add_optimizers(dt_model *m, int kind)
     case 2: dt_sgd(m, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01); break;
     case 3:
         o = dt_sgd(m, .lr = 0.1, .momentum = 0.9, .dampening = 0.5);
-        dt_optim_group(o, "fc2.*", .nesterov = true, .dampening = DT_ZERO, .lr = 0.05);
+        dt_optimizer_add_group(o, "fc2.*", .nesterov = true, .dampening = DT_ZERO, .lr = 0.05);
         break;
     case 4: dt_adam(m, .lr = 0.01); break;
     case 5: dt_adam(m, .lr = 0.01, .amsgrad = true, .weight_decay = 0.1); break;
     case 6:
         o = dt_adamw(m, .lr = 0.01);
-        dt_optim_group(o, "*.bias|bn.*", .weight_decay = DT_ZERO);
+        dt_optimizer_add_group(o, "*.bias|bn.*", .weight_decay = DT_ZERO);
         break;
     case 7: dt_rmsprop(m, .lr = 0.01); break;
     case 8: dt_rmsprop(m, .lr = 0.01, .centered = true, .momentum = 0.9); break;
@@ -485,17 +485,17 @@ static void              add_optimizers(dt_model *m, int kind)
     case 10: dt_lars(m, .lr = 1); break;
     case 11: dt_lamb(m, .lr = 0.01); break;
     case 12:
-        dt_freeze(m, "fc1.bias");
+        dt_model_freeze(m, "fc1.bias");
         dt_adam(m, .params = "fc1.*|bn.*", .lr = 0.01);
         dt_sgd(m, .lr = 0.1, .momentum = 0.9);
         break;
     case 13: /* another kind than 12 ... */
-        dt_freeze(m, "fc1.bias");
+        dt_model_freeze(m, "fc1.bias");
         dt_adam(m, .params = "fc1.*|bn.*", .lr = 0.01);
         dt_adam(m, .lr = 0.1);
         break;
     case 14: /* ... and other owners */
-        dt_freeze(m, "fc1.bias");
+        dt_model_freeze(m, "fc1.bias");
         dt_adam(m, .params = "fc2.*|bn.*", .lr = 0.01);
         dt_sgd(m, .lr = 0.1, .momentum = 0.9);
         break;
@@ -512,7 +512,7 @@ static void free_run(dt_model *m, dt_checkpoint *c)
 /* A run of 6 steps that is saved after 3, and goes on: in this process, or not. */
 static outcome run_on(const char *dir, int kind, int resumed)
 {
-    dt_seed(resumed ? 99 : 11);
+    dt_manual_seed(resumed ? 99 : 11);
     dt_model *m = dt_model_new(.seed = resumed ? 77 : 1);
     add_optimizers(m, kind);
     if (resumed == 2) train(m, 2); /* sealed, with other states */
@@ -564,7 +564,7 @@ UTEST(resume, of_another_optimiser_is_an_error_and_changes_nothing)
                   { 14, "has no 'optimizer.0.step.fc2" } };
     for (int i = 0; i < 4; i++)
         for (int sealed = 0; sealed < 2; sealed++) {
-            dt_seed(5);
+            dt_manual_seed(5);
             m = dt_model_new(.seed = 2);
             add_optimizers(m, cases[i].kind);
             if (sealed) train(m, 2);
@@ -587,7 +587,7 @@ UTEST(resume, of_another_optimiser_is_an_error_and_changes_nothing)
                 train(m, 2); /* the states are what they were too */
                 snapshot now = take(m);
                 free_run(m, c);
-                dt_seed(5);
+                dt_manual_seed(5);
                 m = dt_model_new(.seed = 2);
                 add_optimizers(m, cases[i].kind);
                 train(m, 4);
@@ -603,35 +603,35 @@ UTEST(resume, of_another_optimiser_is_an_error_and_changes_nothing)
 
 /* Schedules go on where they were; a plateau remembers its best. */
 enum { SCHEDULES = 5 };
-static dt_schedule *add_schedule(dt_optimizer *opt, int kind)
+static dt_scheduler *add_schedule(dt_optimizer *opt, int kind)
 {
-    dt_schedule *s = NULL;
-    if (kind == 0) s = dt_cosine_lr(opt, .t_max = 8);
+    dt_scheduler *s = NULL;
+    if (kind == 0) s = dt_cosine_annealing_lr(opt, .t_max = 8);
     if (kind == 1) s = dt_one_cycle_lr(opt, .max_lr = 0.3, .total_steps = 10);
-    if (kind == 2) s = dt_plateau_lr(opt, .patience = 1, .factor = 0.5);
-    if (kind == 3) s = dt_cosine_restarts_lr(opt, .t_0 = 2, .t_mult = 2);
+    if (kind == 2) s = dt_reduce_lr_on_plateau(opt, .patience = 1, .factor = 0.5);
+    if (kind == 3) s = dt_cosine_annealing_warm_restarts(opt, .t_0 = 2, .t_mult = 2);
     if (kind == 4) s = dt_exponential_lr(opt, .gamma = 0.9);
     if (kind == 4) dt_warmup(s, .steps = 4);
     return s;
 }
 static outcome run_scheduled(const char *dir, int kind, int resumed, double *lrs)
 {
-    dt_seed(resumed ? 99 : 11);
+    dt_manual_seed(resumed ? 99 : 11);
     dt_model      *m = dt_model_new(.seed = resumed ? 77 : 1);
     dt_optimizer  *opt = dt_sgd(m, .lr = 0.1, .momentum = 0.9);
-    dt_schedule   *s = add_schedule(opt, kind);
+    dt_scheduler   *s = add_schedule(opt, kind);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .schedule = s);
     int64_t        step = 0;
     dt_checkpoint_resume(c, NULL, &step);
     for (; step < 6; step++) {
         train(m, 1);
-        if (kind == 2) dt_schedule_metric(s, step < 2 ? 1.0 - 0.25 * (double)step : 2.0);
-        else dt_schedule_step(s);
-        lrs[step] = dt_lr(opt, 0);
+        if (kind == 2) dt_scheduler_metric(s, step < 2 ? 1.0 - 0.25 * (double)step : 2.0);
+        else dt_scheduler_step(s);
+        lrs[step] = dt_optimizer_lr(opt, 0);
         if (step == 2) dt_checkpoint_save(c, 0, 3);
     }
     outcome o = end_of(m);
-    dt_schedule_free(s);
+    dt_scheduler_free(s);
     free_run(m, c);
     return o;
 }
@@ -653,25 +653,25 @@ UTEST(resume, schedules_go_on)
     char          *dir = temp_dir(); /* of another kind: an error before anything has changed */
     dt_model      *m = dt_model_new(.seed = 1);
     dt_optimizer  *opt = dt_sgd(m, .lr = 0.1, .momentum = 0.9);
-    dt_schedule   *s = add_schedule(opt, 0);
+    dt_scheduler   *s = add_schedule(opt, 0);
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .schedules = &s, .nschedules = 1);
     train(m, 2);
     EXPECT_OK(dt_checkpoint_save(c, 0, 2));
     dt_checkpoint_free(c);
-    dt_schedule_free(s);
+    dt_scheduler_free(s);
     train(m, 1);
-    dt_set_lr(opt, 0, 0.7);
+    dt_optimizer_set_lr(opt, 0, 0.7);
     s = add_schedule(opt, 4);
     c = dt_checkpoint_new(dir, .model = m, .schedule = s);
     snapshot before = take(m);
-    double   lr = dt_lr(opt, 0);
+    double   lr = dt_optimizer_lr(opt, 0);
     EXPECT_ERROR(dt_checkpoint_resume(c, NULL, NULL),
-                 "what was saved is of dt_cosine_lr, this schedule of dt_exponential_lr");
+                 "what was saved is of dt_cosine_annealing_lr, this schedule of dt_exponential_lr");
     EXPECT_STATE(before, m);
-    EXPECT_EQ(lr, dt_lr(opt, 0));
+    EXPECT_EQ(lr, dt_optimizer_lr(opt, 0));
     EXPECT_EQ(3, (int)dt_optimizer_steps(opt));
     free(before.bytes);
-    dt_schedule_free(s);
+    dt_scheduler_free(s);
     free_run(m, c);
     temp_remove(dir);
 }
@@ -689,11 +689,11 @@ UTEST(resume, what_the_program_sets_after_it_stays)
     dt_optimizer *opt = dt_adam(m, .lr = 0.5);
     c = dt_checkpoint_new(dir, .model = m);
     EXPECT_EQ(1, dt_checkpoint_resume(c, NULL, NULL));
-    EXPECT_EQ(0.01, dt_lr(opt, 0)); /* known before the first step */
+    EXPECT_EQ(0.01, dt_optimizer_lr(opt, 0)); /* known before the first step */
     EXPECT_EQ(2, (int)dt_optimizer_steps(opt));
-    EXPECT_OK(dt_set_lr(opt, -1, 0.25));
+    EXPECT_OK(dt_optimizer_set_lr(opt, -1, 0.25));
     train(m, 1); /* the seal fills the states, and leaves this */
-    EXPECT_EQ(0.25, dt_lr(opt, 0));
+    EXPECT_EQ(0.25, dt_optimizer_lr(opt, 0));
     EXPECT_EQ(3, (int)dt_optimizer_steps(opt));
     free_run(m, c);
     temp_remove(dir);
@@ -707,35 +707,35 @@ UTEST(resume, the_user_s_values_come_back)
     double         best = 0.1, worst = (double)INFINITY;
     dt_tensor     *ema = dt_keep(dt_full(3, DT_SHAPE(2, 2))), *three = dt_keep(dt_full(3, DT_SHAPE(2, 2)));
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m);
-    EXPECT_OK(dt_checkpoint_integer(c, "cursor", &cursor));
-    EXPECT_OK(dt_checkpoint_number(c, "best", &best));
-    EXPECT_OK(dt_checkpoint_number(c, "worst", &worst));
-    EXPECT_OK(dt_checkpoint_tensor(c, "ema", ema));
-    EXPECT_OK(dt_checkpoint_string(c, "note", "first"));
-    EXPECT_OK(dt_checkpoint_string(c, "note", "second \"\n"));
-    EXPECT_ERROR(dt_checkpoint_string(c, "ema", "x"), "the key 'ema' is taken");
-    EXPECT_ERROR(dt_checkpoint_integer(c, "note", &cursor), "the key 'note' is taken");
-    EXPECT_ERROR(dt_checkpoint_integer(c, "null", NULL), "the value is NULL");
+    EXPECT_OK(dt_checkpoint_add_integer(c, "cursor", &cursor));
+    EXPECT_OK(dt_checkpoint_add_number(c, "best", &best));
+    EXPECT_OK(dt_checkpoint_add_number(c, "worst", &worst));
+    EXPECT_OK(dt_checkpoint_add_tensor(c, "ema", ema));
+    EXPECT_OK(dt_checkpoint_set_string(c, "note", "first"));
+    EXPECT_OK(dt_checkpoint_set_string(c, "note", "second \"\n"));
+    EXPECT_ERROR(dt_checkpoint_set_string(c, "ema", "x"), "the key 'ema' is taken");
+    EXPECT_ERROR(dt_checkpoint_add_integer(c, "note", &cursor), "the key 'note' is taken");
+    EXPECT_ERROR(dt_checkpoint_add_integer(c, "null", NULL), "the value is NULL");
     train(m, 1);
     cursor = INT64_MIN;
     EXPECT_OK(dt_checkpoint_save(c, 0, 1));
     cursor = 1, best = 2, worst = 3;
     dt_fill(ema, 9);
-    EXPECT_OK(dt_checkpoint_string(c, "note", "third"));
+    EXPECT_OK(dt_checkpoint_set_string(c, "note", "third"));
     EXPECT_EQ(1, dt_checkpoint_resume(c, NULL, &step));
     EXPECT_EQ(1, (int)step);
     EXPECT_EQ(INT64_MIN, cursor);
     EXPECT_EQ(0.1, best);
     EXPECT_TRUE(isinf(worst));
     EXPECT_SAME_BITS(ema, three);
-    EXPECT_STREQ("second \"\n", dt_checkpoint_get(c, "note"));
-    EXPECT_TRUE(dt_checkpoint_get(c, "cursor") == NULL && dt_checkpoint_get(c, "none") == NULL);
+    EXPECT_STREQ("second \"\n", dt_checkpoint_get_string(c, "note"));
+    EXPECT_TRUE(dt_checkpoint_get_string(c, "cursor") == NULL && dt_checkpoint_get_string(c, "none") == NULL);
     dt_checkpoint_free(c);
 
     c = dt_checkpoint_new(dir, .model = m); /* strings need not be announced */
     EXPECT_EQ(1, dt_checkpoint_resume(c, NULL, NULL));
-    EXPECT_STREQ("second \"\n", dt_checkpoint_get(c, "note"));
-    EXPECT_OK(dt_checkpoint_integer(c, "new", &cursor)); /* what was not saved cannot be resumed */
+    EXPECT_STREQ("second \"\n", dt_checkpoint_get_string(c, "note"));
+    EXPECT_OK(dt_checkpoint_add_integer(c, "new", &cursor)); /* what was not saved cannot be resumed */
     snapshot before = take(m);
     train(m, 1);
     snapshot now = take(m);
@@ -747,7 +747,7 @@ UTEST(resume, the_user_s_values_come_back)
     dt_checkpoint_free(c);
     c = dt_checkpoint_new(dir, .model = m);
     dt_tensor *wrong = dt_keep(dt_zeros(DT_SHAPE(4)));
-    EXPECT_OK(dt_checkpoint_tensor(c, "ema", wrong));
+    EXPECT_OK(dt_checkpoint_add_tensor(c, "ema", wrong));
     EXPECT_ERROR(dt_checkpoint_resume(c, NULL, NULL), "'user.ema' has shape (2, 2) there, (4) here");
     EXPECT_STATE(now, m);
     dt_checkpoint_free(c);
@@ -846,7 +846,7 @@ UTEST(resume, a_model_on_a_device)
     m = dt_model_new(.seed = 2); /* saved there, resumed here */
     c = dt_checkpoint_new(dir, .model = m);
     EXPECT_EQ(1, dt_checkpoint_resume(c, NULL, NULL));
-    dt_eval(m);
+    dt_model_eval(m);
     net(m, dt_zeros(DT_SHAPE(8, 4)));
     EXPECT_STATE(want, m);
     dt_checkpoint_free(c);
@@ -854,14 +854,14 @@ UTEST(resume, a_model_on_a_device)
     m = dt_model_new(.seed = 2, .device = f->dev);
     c = dt_checkpoint_new(dir, .model = m);
     EXPECT_EQ(1, dt_checkpoint_resume(c, NULL, NULL));
-    dt_eval(m);
+    dt_model_eval(m);
     net(m, dt_zeros(DT_SHAPE(8, 4), .device = f->dev));
     EXPECT_STATE(want, m);
     dt_checkpoint_free(c);
     dt_model_free(m);
     free(want.bytes);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(DT_OK, fake_device_free(f));
     temp_remove(dir);
 }
@@ -879,7 +879,7 @@ static pair make_pair(void)
     pair           p;
     dt_model      *m = dt_model_new(.seed = 1);
     dt_checkpoint *c;
-    dt_seed(4);
+    dt_manual_seed(4);
     p.dir = temp_dir();
     c = dt_checkpoint_new(p.dir, .model = m);
     for (int i = 0; i < 2; i++) {
@@ -909,7 +909,7 @@ static int resumes(const pair *p, const char *dir)
     int64_t        step = 0;
     int            got = dt_checkpoint_resume(c, NULL, &step);
     if (got == 1) {
-        dt_eval(m);
+        dt_model_eval(m);
         net(m, dt_zeros(DT_SHAPE(8, 4)));
         dt_model_seal(m);
         got = !dt_error() && (step == 1 || step == 2) && same_now(p->at[step - 1], m) ? (int)step : -99;
@@ -1010,7 +1010,7 @@ static int save_until(void *arg) /* 0: it was saved before call n came */
 {
     const crash *k = (const crash *)arg;
     dt_model    *m = dt_model_new(.seed = 1);
-    dt_seed(4);
+    dt_manual_seed(4);
     train(m, 2);
     dt_checkpoint *c = dt_checkpoint_new(k->dir, .model = m, .keep = k->keep);
     fault_arm(FAULT_ANY, k->n, k->mode, 0);
@@ -1069,7 +1069,7 @@ UTEST(faults, every_call_that_fails_is_an_error_or_does_not_matter)
         free(b);
         dt_model      *m = dt_model_new(.seed = 1);
         dt_checkpoint *c = dt_checkpoint_new(dir, .model = m);
-        dt_seed(4);
+        dt_manual_seed(4);
         train(m, 2);
         fault_arm(FAULT_ANY, n, FAULT_FAIL, errors[n % 4]);
         dt_status st = dt_checkpoint_save(c, 0, 2);
@@ -1385,7 +1385,7 @@ UTEST(refusals, with_an_error_pending_nothing_is_saved_and_options_are_checked)
 /* ==================================================================================================== >>memory */
 static int save_and_resume(const char *dir, dt_test_budget *b, int64_t fails, int sealed) /* 2, or an error is pending */
 {
-    dt_seed(4);
+    dt_manual_seed(4);
     dt_model *m = dt_model_new(.seed = 1), *again = dt_model_new(.seed = 2);
     train(m, 1);
     if (sealed) train(again, 1);
@@ -1393,15 +1393,15 @@ static int save_and_resume(const char *dir, dt_test_budget *b, int64_t fails, in
     b->left = fails;
     dt_checkpoint *c = dt_checkpoint_new(dir, .model = m, .name = "run");
     int64_t        x = 3, step = 0;
-    dt_checkpoint_integer(c, "x", &x);
-    dt_checkpoint_string(c, "note", "text");
+    dt_checkpoint_add_integer(c, "x", &x);
+    dt_checkpoint_set_string(c, "note", "text");
     dt_checkpoint_save(c, 0, 2);
     dt_checkpoint_free(c);
     c = dt_checkpoint_new(dir, .model = again, .name = "run");
-    dt_checkpoint_integer(c, "x", &x);
+    dt_checkpoint_add_integer(c, "x", &x);
     int got = dt_checkpoint_resume(c, NULL, &step);
     if (got == 1 && !sealed) {
-        dt_eval(again);
+        dt_model_eval(again);
         net(again, dt_zeros(DT_SHAPE(8, 4)));
         dt_model_seal(again);
     }
@@ -1413,14 +1413,14 @@ static int save_and_resume(const char *dir, dt_test_budget *b, int64_t fails, in
     dt_model_free(m);
     dt_model_free(again);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     return good ? (int)step : -1;
 }
 UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 {
     dt_test_budget b;
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     ASSERT_OK(dt_test_budget_set(&b, -1));
     for (int sealed = 0; sealed < 2; sealed++) {
         int64_t total = 1;

@@ -191,7 +191,7 @@ static int agrees(const char *text, const dt_costs *t, dt_coll coll, int world, 
     p += strlen(name);
     dt_algo last = DT_ALGO_COUNT;
     for (int n = 0; sscanf(p, "%lld %31[a-z_]%n", &from, algo, &n) == 2; p += 2) {
-        dt_algo now = dt_algo_of(algo);
+        dt_algo now = dt_algo_find(algo);
         bad += dt_plan_choose(t, coll, world, host, link, from, NULL) != now;
         if (last != DT_ALGO_COUNT) bad += dt_plan_choose(t, coll, world, host, link, from - 1, NULL) != last;
         last = now;

@@ -176,7 +176,7 @@ UTEST(allreduce, every_algorithm_world_and_size)
                                         "halving", "blocks", "two_level", "leader", "shared" };
     for (int a = 0; a < 11; a++)
         for (int n = 1; n <= (getenv("DT_TEST_QUICK") ? 5 : 9); n++) {
-            if (algo[a] && dt_algo_of(algo[a]) == DT_ALGO_COUNT) printf("    no %s\n", algo[a]);
+            if (algo[a] && dt_algo_find(algo[a]) == DT_ALGO_COUNT) printf("    no %s\n", algo[a]);
             EXPECT_EQ(0, run(n, algo[a], 20, allreduce_sizes, NULL));
         }
 }
@@ -496,7 +496,7 @@ static void round_trip(team *t, dt_comm *c, int rank)
         check(t, ok, "ring of sends", rank, n);
         free(a);
         free(b);
-        if (!dt_comm_status_of(c)) continue;
+        if (!dt_comm_get_status(c)) continue;
         break;
     }
     dt_comm_free(c);
@@ -691,7 +691,7 @@ static void absent(team *t, dt_comm *c, int rank)
 {
     float x = 1;
     if (rank == 1) { /* waits for the others to give up */
-        while (!dt_comm_status_of(c)) sched_yield();
+        while (!dt_comm_get_status(c)) sched_yield();
     } else {
         check(t, dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM) == DT_COMM_ERR_TIMEOUT, "timeout", rank, 1);
     }

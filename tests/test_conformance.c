@@ -331,7 +331,7 @@ static void check_case(const cf_row *row, const cf_case *c, dt_dtype dtype, verd
     for (int threads = 1; threads <= (on_cuda() ? 1 : 3); threads++)
         for (int d = 0; d < ndev; d++) {
             char what[64];
-            dt_set_threads(threads);
+            dt_set_num_threads(threads);
             dt_set_default_device(dev[d]);
             run(&x, w, 1, &other, v);
             dt_set_default_device(NULL);
@@ -393,7 +393,7 @@ static void check_row(int *utest_result, const cf_row *row)
                 told++;
             }
         }
-    dt_set_threads(0);
+    dt_set_num_threads(0);
     if (bad > told) printf("%s: %d of %d cases failed\n", row->name, bad, cases);
     if (getenv("DT_TEST_VERBOSE")) printf("%s: %d cases, worst %.3g of the tolerance\n", row->name, cases, worst);
 }
@@ -539,8 +539,8 @@ UTEST(special, values_as_pytorch)
                 b[i] = bits_float(golden_special2[i % M]);
             }
             dt_set_default_device(dev[d]);
-            in[0] = dt_param(dt_from(a, DT_SHAPE(n)));
-            if (g->nin == 2) in[1] = dt_param(dt_from(b, DT_SHAPE(n)));
+            in[0] = dt_set_requires_grad(dt_from(a, DT_SHAPE(n)));
+            if (g->nin == 2) in[1] = dt_set_requires_grad(dt_from(b, DT_SHAPE(n)));
             dt_tensor *t = row->build(in, &c);
             if (dt_dtype_of(t) != DT_F32) t = dt_cast(t, DT_F32);
             EXPECT_EQ(DT_OK, dt_copy_out(t, y, sizeof(float) * (size_t)n));
@@ -579,8 +579,8 @@ UTEST(special, reductions_as_pytorch)
         char                    text[160];
         for (int i = 0; i < g->n; i++) v[i] = bits_float(g->in[i]);
         dt_tensor         *a = dt_from(v, DT_SHAPE(g->n));
-        double             got[6] = { dt_item(dt_sum(a)), dt_item(dt_mean(a)),   dt_item(dt_max(a)),
-                                      dt_item(dt_min(a)), dt_item(dt_argmax(a)), dt_item(dt_var(a)) };
+        double             got[6] = { dt_item(dt_sum(a)), dt_item(dt_mean(a)),   dt_item(dt_amax(a)),
+                                      dt_item(dt_amin(a)), dt_item(dt_argmax(a)), dt_item(dt_var(a)) };
         static const char *name[6] = { "sum", "mean", "max", "min", "argmax", "var" };
         for (int k = 0; k < 6; k++) {
             bool same = same_special((float)got[k], bits_float(g->out[k]));
@@ -612,8 +612,8 @@ UTEST(special, nan_reaches_the_result_from_anywhere)
         v[at] = NAN;
         dt_tensor *a = dt_from(v, DT_SHAPE(N));
         EXPECT_TRUE(isnan(dt_item(dt_sum(a))));
-        EXPECT_TRUE(isnan(dt_item(dt_max(a))));
-        EXPECT_TRUE(isnan(dt_item(dt_min(a))));
+        EXPECT_TRUE(isnan(dt_item(dt_amax(a))));
+        EXPECT_TRUE(isnan(dt_item(dt_amin(a))));
         EXPECT_EQ(at, (int)dt_item(dt_argmax(a)));
         EXPECT_TRUE(isnan(dt_item(dt_var(a))));
         dt_end();
@@ -740,9 +740,9 @@ void cf_test_dropout(int *utest_result)
     float *again = (float *)malloc(N * sizeof(float));
     for (int i = 0; i < N; i++) x[i] = 1 + (float)(i % 7);
     for (int threads = 1; threads <= 3; threads++) {
-        dt_set_threads(threads);
-        dt_seed(42);
-        dt_tensor *in = dt_param(dt_from(x, DT_SHAPE(N))), *out = dt_dropout(in, 0.3);
+        dt_set_num_threads(threads);
+        dt_manual_seed(42);
+        dt_tensor *in = dt_set_requires_grad(dt_from(x, DT_SHAPE(N))), *out = dt_op_dropout(in, 0.3);
         EXPECT_EQ(DT_OK, dt_backward(dt_sum(out)));
         EXPECT_EQ(DT_OK, dt_copy_out(out, y, N * sizeof(float)));
         EXPECT_EQ(DT_OK, dt_copy_out(dt_grad(in), g, N * sizeof(float)));
@@ -755,21 +755,21 @@ void cf_test_dropout(int *utest_result)
         EXPECT_NEAR(0.7, (double)kept / N, 5 * sqrt(0.21 / N)); /* five standard deviations */
         if (threads == 1) memcpy(again, y, N * sizeof(float));
         EXPECT_EQ_MSG(0, memcmp(again, y, N * sizeof(float)), "the mask depends on the number of threads");
-        out = dt_dropout(in, 0.3); /* the generator goes on: another mask, independent of the first */
+        out = dt_op_dropout(in, 0.3); /* the generator goes on: another mask, independent of the first */
         EXPECT_EQ(DT_OK, dt_copy_out(out, y, N * sizeof(float)));
         int both = 0;
         for (int i = 0; i < N; i++) both += y[i] != 0 && again[i] != 0;
         EXPECT_NEAR(0.49, (double)both / N, 5 * sqrt(0.25 / N));
-        EXPECT_TRUE(dt_dropout(in, 0.3, .eval = true) == in);
+        EXPECT_TRUE(dt_op_dropout(in, 0.3, .eval = true) == in);
         dt_end();
         dt_free(in);
     }
-    dt_set_threads(0);
+    dt_set_num_threads(0);
     /* the mask is the documented one: draw i%4 of counter offset + i/4 */
     dt_rng rng;
     dt_rng_seed(&rng, 9);
     rng.philox_offset = 5;
-    dt_tensor *ones = dt_ones(DT_SHAPE(103)), *out = dt_dropout(ones, 0.5, .rng = &rng);
+    dt_tensor *ones = dt_ones(DT_SHAPE(103)), *out = dt_op_dropout(ones, 0.5, .rng = &rng);
     EXPECT_EQ(DT_OK, dt_copy_out(out, y, 103 * sizeof(float)));
     for (int i = 0; i < 103; i++) {
         uint32_t draw[4];
@@ -778,12 +778,12 @@ void cf_test_dropout(int *utest_result)
     }
     EXPECT_EQ(5 + 26, (int)rng.philox_offset);
     float z[5];
-    EXPECT_EQ(DT_OK, dt_copy_out(dt_dropout(dt_ones(DT_SHAPE(5)), 0), z, sizeof z)); /* p = 0 keeps all */
+    EXPECT_EQ(DT_OK, dt_copy_out(dt_op_dropout(dt_ones(DT_SHAPE(5)), 0), z, sizeof z)); /* p = 0 keeps all */
     for (int i = 0; i < 5; i++) EXPECT_NEAR(1.0, (double)z[i], 0.0);
-    EXPECT_EQ(DT_OK, dt_copy_out(dt_dropout(dt_ones(DT_SHAPE(5)), 1), z, sizeof z)); /* p = 1 keeps none, without NaN */
+    EXPECT_EQ(DT_OK, dt_copy_out(dt_op_dropout(dt_ones(DT_SHAPE(5)), 1), z, sizeof z)); /* p = 1 keeps none, without NaN */
     for (int i = 0; i < 5; i++) EXPECT_NEAR(0.0, (double)z[i], 0.0);
     for (int d = DT_F16; d <= DT_BF16; d++)
-        EXPECT_EQ(101, (int)dt_numel(dt_dropout(dt_ones(DT_SHAPE(101), .dtype = (dt_dtype)d), 0.5)));
+        EXPECT_EQ(101, (int)dt_numel(dt_op_dropout(dt_ones(DT_SHAPE(101), .dtype = (dt_dtype)d), 0.5)));
     EXPECT_STREQ("", dt_error() ? dt_error() : "");
     dt_error_clear();
     dt_end();
@@ -805,7 +805,7 @@ static void test_running_stats(int *utest_result)
     dt_tensor *rm = dt_keep(dt_from(mean, DT_SHAPE(C))), *rv = dt_keep(dt_from(var, DT_SHAPE(C)));
     for (int step = 0; step < 2; step++) { /* default momentum, then 0.3 */
         double m = step ? 0.3 : 0.1;
-        dt_op_batch_norm(dt_from(x, DT_SHAPE(N, C, L)), NULL, NULL, rm, rv, .train = true, .momentum = step ? 0.3 : 0);
+        dt_op_batch_norm(dt_from(x, DT_SHAPE(N, C, L)), NULL, NULL, rm, rv, .momentum = step ? 0.3 : 0);
         EXPECT_EQ(DT_OK, dt_copy_out(rm, got_mean, sizeof got_mean));
         EXPECT_EQ(DT_OK, dt_copy_out(rv, got_var, sizeof got_var));
         for (int c = 0; c < C; c++) {
@@ -817,7 +817,7 @@ static void test_running_stats(int *utest_result)
             mean[c] = got_mean[c];
             var[c] = got_var[c];
         }
-        dt_op_batch_norm(dt_from(x, DT_SHAPE(N, C, L)), NULL, NULL, rm, rv); /* evaluation changes nothing */
+        dt_op_batch_norm(dt_from(x, DT_SHAPE(N, C, L)), NULL, NULL, rm, rv, .eval = true); /* evaluation changes nothing */
         EXPECT_EQ(DT_OK, dt_copy_out(rm, got_mean, sizeof got_mean));
         EXPECT_EQ(0, memcmp(got_mean, mean, sizeof mean));
         dt_end();
@@ -833,8 +833,8 @@ UTEST(kernels, batch_norm_updates_its_running_statistics) { on_all_devices(utest
 static void test_ties(int *utest_result)
 {
     float      v[6] = { 1, 3, 3, 0, 3, 2 }, w[6] = { 1, 2, 3, 0, 4, 1 }, g[6];
-    dt_tensor *a = dt_param(dt_from(v, DT_SHAPE(6))), *b = dt_param(dt_from(w, DT_SHAPE(6)));
-    EXPECT_EQ(DT_OK, dt_backward(dt_max(a)));
+    dt_tensor *a = dt_set_requires_grad(dt_from(v, DT_SHAPE(6))), *b = dt_set_requires_grad(dt_from(w, DT_SHAPE(6)));
+    EXPECT_EQ(DT_OK, dt_backward(dt_amax(a)));
     EXPECT_EQ(DT_OK, dt_copy_out(dt_grad(a), g, sizeof g));
     for (int i = 0; i < 6; i++) EXPECT_NEAR(v[i] == 3 ? 1.0 / 3 : 0, (double)g[i], 1e-7);
     dt_zero_grad(a);
@@ -866,7 +866,7 @@ static const conv_case conv_cases[] = {
 
 static dt_tensor *conv_param(dt_rng *r, dt_shape s, dt_dtype d)
 {
-    return dt_param(dt_cast(dt_normal(0, 1, s, .rng = r), d));
+    return dt_set_requires_grad(dt_cast(dt_normal(0, 1, s, .rng = r), d));
 }
 /* An operand that is used twice gets its gradients added in place: exactly twice those of one use. */
 static void test_conv_adds(int *utest_result)
@@ -920,7 +920,7 @@ UTEST(kernels, convolutions_of_equal_images_are_equal)
     dt_rng_seed(&rng, 5);
     dt_tensor *one = dt_normal(0, 1, DT_SHAPE(1, C, H, W), .rng = &rng);
     dt_tensor *w = dt_normal(0, 1, DT_SHAPE(C, C, 3, 3), .rng = &rng);
-    dt_tensor *x = dt_param(dt_clone(dt_expand(one, DT_SHAPE(N, C, H, W)))), *out = dt_op_conv2d(x, w, NULL, .pad = 1);
+    dt_tensor *x = dt_set_requires_grad(dt_clone(dt_expand(one, DT_SHAPE(N, C, H, W)))), *out = dt_op_conv2d(x, w, NULL, .pad = 1);
     dt_tensor *alone = dt_op_conv2d(one, w, NULL, .pad = 1);
     EXPECT_EQ(DT_OK, dt_backward(out, .grad = x));
     EXPECT_EQ(DT_OK, dt_copy_out(out, y, sizeof y));
@@ -997,7 +997,7 @@ UTEST(kernels, every_entry_is_called)
     DT_UNARY_FNS(CALLED_UNARY)
     DT_BINARY_FNS(CALLED_BINARY)
     DT_REDUCE_FNS(CALLED_REDUCE)
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(0, (int)fake_live_blocks(f));
     EXPECT_EQ(DT_OK, fake_device_free(f));
 }
@@ -1025,7 +1025,7 @@ UTEST(devices, nothing_runs_before_a_wait)
 {
     fake_device *f = the_fake();
     float        v[3] = { 1, 2, 3 };
-    EXPECT_EQ(DT_OK, dt_sync(f->dev));
+    EXPECT_EQ(DT_OK, dt_synchronize(f->dev));
     int64_t late = f->late;
     dt_set_default_device(f->dev);
     dt_tensor *t = dt_from(v, DT_SHAPE(3));
@@ -1053,9 +1053,9 @@ UTEST(devices, streams_run_in_the_order_asked_for)
     EXPECT_EQ(DT_OK, dt_copy_out(u, out, sizeof out));
     for (int i = 0; i < 4; i++) EXPECT_NEAR(10.0 * (v[i] + 1), (double)out[i], 0.0);
     dt_stream_use(f->dev, old);
-    EXPECT_EQ(DT_OK, dt_sync(f->dev));
+    EXPECT_EQ(DT_OK, dt_synchronize(f->dev));
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     f->table.stream_free(f->dev, s);
     f->table.stream_free(f->dev, q);
     dt_set_default_device(NULL);
@@ -1066,15 +1066,15 @@ UTEST(devices, unordered_streams_see_memory_that_is_not_written_yet)
     fake_device *f = the_fake(); /* the fake device can show the mistake that the test above avoids */
     float        v[4] = { 1, 2, 3, 4 }, out[4] = { 0 };
     dt_set_default_device(f->dev);
-    dt_trim();
+    dt_empty_cache();
     void      *s = f->table.stream_new(f->dev), *old = dt_stream_use(f->dev, s);
     dt_tensor *t = dt_from(v, DT_SHAPE(4));
     dt_stream_use(f->dev, old);
     EXPECT_EQ(DT_OK, dt_copy_out(dt_mul_scalar(t, 10), out, sizeof out));
     EXPECT_TRUE(isnan(out[0]));
-    EXPECT_EQ(DT_OK, dt_sync(f->dev));
+    EXPECT_EQ(DT_OK, dt_synchronize(f->dev));
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     f->table.stream_free(f->dev, s);
     dt_set_default_device(NULL);
 }
@@ -1097,7 +1097,7 @@ UTEST(devices, a_missing_entry_is_an_error_that_names_op_and_device)
     dt_error_clear();
     int64_t before = dt_stats().fallbacks; /* allowed, it runs on the CPU and is counted; backward too */
     dt_allow_fallback(f->dev, true);
-    dt_tensor *x = dt_param(dt_from(v, DT_SHAPE(2, 3)));
+    dt_tensor *x = dt_set_requires_grad(dt_from(v, DT_SHAPE(2, 3)));
     dt_tensor *y = dt_softmax(x, 1);
     EXPECT_TRUE(y && dt_device_of(y) == f->dev);
     EXPECT_EQ(before + 1, dt_stats().fallbacks);
@@ -1113,7 +1113,7 @@ UTEST(devices, a_missing_entry_is_an_error_that_names_op_and_device)
     EXPECT_EQ(DT_ERR_STATE, dt_device_free(f->dev)); /* x lives on it */
     dt_error_clear();
     dt_free(x);
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(DT_OK, fake_device_free(f));
 }
 
@@ -1130,12 +1130,12 @@ UTEST(devices, late_errors_are_reported_at_the_next_wait)
     EXPECT_TRUE_MSG(dt_error() && strstr(dt_error(), "embedding") && strstr(dt_error(), "9"),
                     dt_error() ? dt_error() : "no error");
     dt_error_clear();
-    EXPECT_EQ(DT_OK, dt_sync(f->dev));
+    EXPECT_EQ(DT_OK, dt_synchronize(f->dev));
     EXPECT_NEAR(8.0, dt_item(dt_sum(w)), 0.0); /* the device goes on */
     f->fail_kernel = 1;
     dt_tensor *z = dt_exp(w);
     EXPECT_TRUE(z != NULL);
-    EXPECT_NE(DT_OK, dt_sync(f->dev));
+    EXPECT_NE(DT_OK, dt_synchronize(f->dev));
     EXPECT_TRUE(dt_error() && strstr(dt_error(), "unary"));
     dt_error_clear();
     dt_set_default_device(NULL);
@@ -1162,29 +1162,29 @@ typedef struct net {
 
 static dt_tensor *net_param(dt_rng *r, dt_shape s, double bound)
 {
-    return dt_param(dt_uniform(-bound, bound, s, .rng = r));
+    return dt_set_requires_grad(dt_uniform(-bound, bound, s, .rng = r));
 }
 
 static void net_make(net *m, dt_rng *r)
 {
     m->conv1 = net_param(r, DT_SHAPE(8, 3, 3, 3), 0.2);
-    m->bn_w = dt_param(dt_ones(DT_SHAPE(8)));
-    m->bn_b = dt_param(dt_zeros(DT_SHAPE(8)));
+    m->bn_w = dt_set_requires_grad(dt_ones(DT_SHAPE(8)));
+    m->bn_b = dt_set_requires_grad(dt_zeros(DT_SHAPE(8)));
     m->bn_m = dt_keep(dt_zeros(DT_SHAPE(8)));
     m->bn_v = dt_keep(dt_ones(DT_SHAPE(8)));
     m->conv2 = net_param(r, DT_SHAPE(8, 8, 3, 3), 0.12);
     m->qkv = net_param(r, DT_SHAPE(24, 8), 0.35);
-    m->ln_w = dt_param(dt_ones(DT_SHAPE(8)));
-    m->ln_b = dt_param(dt_zeros(DT_SHAPE(8)));
+    m->ln_w = dt_set_requires_grad(dt_ones(DT_SHAPE(8)));
+    m->ln_b = dt_set_requires_grad(dt_zeros(DT_SHAPE(8)));
     m->fc_w = net_param(r, DT_SHAPE(5, 8), 0.35);
-    m->fc_b = dt_param(dt_zeros(DT_SHAPE(5)));
+    m->fc_b = dt_set_requires_grad(dt_zeros(DT_SHAPE(5)));
 }
 
 static dt_tensor *net_forward(net *m, dt_tensor *x, dt_rng *r)
 {
-    int64_t n = dt_dim(x, 0);
+    int64_t n = dt_size(x, 0);
     x = dt_op_conv2d(x, m->conv1, NULL, .pad = 1);
-    x = dt_op_batch_norm(x, m->bn_w, m->bn_b, m->bn_m, m->bn_v, .train = true, .act = DT_ACT_RELU);
+    x = dt_op_batch_norm(x, m->bn_w, m->bn_b, m->bn_m, m->bn_v, .act = DT_ACT_RELU);
     x = dt_maxpool2d(x, .kernel = 2);
     x = dt_add(x, dt_relu(dt_op_conv2d(x, m->conv2, NULL, .pad = 1)));
     dt_tensor *t = dt_transpose(dt_reshape(x, DT_SHAPE(n, 8, -1)), 1, 2); /* (n, pixels, 8) */
@@ -1193,7 +1193,7 @@ static dt_tensor *net_forward(net *m, dt_tensor *x, dt_rng *r)
     if (dt_split(a, 8, 2, part, 3) < 0) return NULL;
     for (int i = 0; i < 3; i++) part[i] = dt_unsqueeze(part[i], 1);
     a = dt_squeeze(dt_attention(part[0], part[1], part[2], .causal = true), 1);
-    a = dt_mean(dt_dropout(dt_add(a, t), 0.1, .rng = r), .dims = DT_DIM(1));
+    a = dt_mean(dt_op_dropout(dt_add(a, t), 0.1, .rng = r), .dims = DT_DIM(1));
     return dt_op_linear(a, m->fc_w, m->fc_b);
 }
 
@@ -1239,7 +1239,7 @@ UTEST(trainer, equal_bits_on_both_devices_and_with_every_number_of_threads)
     int64_t live = dt_stats().live_tensors;
     for (int threads = 1; threads <= 3; threads++)
         for (int d = 0; d < 2; d++) {
-            dt_set_threads(threads);
+            dt_set_num_threads(threads);
             dt_set_default_device(d ? the_fake()->dev : NULL);
             net_train(utest_result, loss, weight, DT_F32);
             dt_set_default_device(NULL);
@@ -1251,6 +1251,6 @@ UTEST(trainer, equal_bits_on_both_devices_and_with_every_number_of_threads)
             EXPECT_EQ(0, memcmp(first_loss, loss, sizeof loss));
             EXPECT_EQ(0, memcmp(first_weight, weight, sizeof weight));
         }
-    dt_set_threads(0);
+    dt_set_num_threads(0);
     EXPECT_EQ(live, dt_stats().live_tensors);
 }

@@ -43,7 +43,7 @@ static bytes npy(int version, const char *header, size_t data)
 static int items(const dt_dataset *s, int64_t i, double *out, int64_t *label)
 {
     char         x[4096], y[4096];
-    dt_item_info d = dt_dataset_item(s);
+    dt_item_info d = dt_dataset_item_info(s);
     int64_t      n = 1;
     if (dt_dataset_get(s, i, x, d.has_y ? y : NULL) != DT_OK) return -1;
     for (int k = 0; k < d.x_shape.ndim; k++) n *= d.x_shape.dim[k];
@@ -67,12 +67,12 @@ static int         refused(opener open, const char *dir, const void *p, size_t n
     dt_dataset *s = open(path);
     int         bad = 0;
     if (s) {
-        dt_item_info d = dt_dataset_item(s);
+        dt_item_info d = dt_dataset_item_info(s);
         int64_t      each = 1;
         char         x[65536];
         for (int i = 0; i < d.x_shape.ndim; i++) each *= d.x_shape.dim[i];
-        bad = !may_open || dt_error() || dt_dataset_size(s) < 1 || dt_dataset_size(s) * each > (int64_t)n ||
-              (each < 4096 && dt_dataset_get(s, dt_dataset_size(s) - 1, x, NULL) != DT_OK);
+        bad = !may_open || dt_error() || dt_dataset_len(s) < 1 || dt_dataset_len(s) * each > (int64_t)n ||
+              (each < 4096 && dt_dataset_get(s, dt_dataset_len(s) - 1, x, NULL) != DT_OK);
     } else {
         bad = !dt_error() || dt_error_code() != DT_ERR_FILE || !strstr(dt_error(), "damaged");
     }
@@ -106,10 +106,10 @@ UTEST(idx, every_type)
         dt_dataset *s = dt_idx_open(temp_put(dir, "x", b.p, b.n));
         double      v;
         ASSERT_OK(s);
-        EXPECT_EQ(2, (int)dt_dataset_size(s));
-        EXPECT_EQ((int)t[k].dtype, (int)dt_dataset_item(s).x_dtype);
-        EXPECT_TRUE(same_shape(DT_SHAPE(1), dt_dataset_item(s).x_shape));
-        EXPECT_FALSE(dt_dataset_item(s).has_y);
+        EXPECT_EQ(2, (int)dt_dataset_len(s));
+        EXPECT_EQ((int)t[k].dtype, (int)dt_dataset_item_info(s).x_dtype);
+        EXPECT_TRUE(same_shape(DT_SHAPE(1), dt_dataset_item_info(s).x_shape));
+        EXPECT_FALSE(dt_dataset_item_info(s).has_y);
         EXPECT_EQ(1, items(s, 0, &v, NULL));
         EXPECT_EQ(t[k].a, v);
         EXPECT_EQ(1, items(s, 1, &v, NULL));
@@ -139,7 +139,7 @@ UTEST(idx, shards_are_one_set_in_the_order_of_their_names)
         double      v[2];
         char        where[600];
         ASSERT_OK(s);
-        ASSERT_EQ(6, (int)dt_dataset_size(s));
+        ASSERT_EQ(6, (int)dt_dataset_len(s));
         EXPECT_EQ(3, (int)dt_dataset_shards(s));
         EXPECT_EQ(1, (int)dt_dataset_shard(s, 1));
         EXPECT_EQ(3, (int)dt_dataset_shard(s, 2));
@@ -155,7 +155,7 @@ UTEST(idx, shards_are_one_set_in_the_order_of_their_names)
         dt_dataset_free(s);
     }
     dt_dataset *s = dt_idx_open(temp_in(dir, "star*")); /* that file itself */
-    EXPECT_EQ(2, (int)dt_dataset_size(s));
+    EXPECT_EQ(2, (int)dt_dataset_len(s));
     dt_dataset_free(s);
     EXPECT_ERROR(dt_idx_open(temp_in(dir, "none-*")), "none-*");
     EXPECT_ERROR(dt_idx_open(temp_in(dir, "none-*")), "no file matches");
@@ -189,8 +189,8 @@ UTEST(idx, labels_are_checked_when_they_are_opened)
     uint8_t     raw = 9;
     ASSERT_OK(s);
     EXPECT_EQ(before + 1, temp_fds()); /* labels are held in memory */
-    EXPECT_EQ(3, (int)dt_dataset_item(s).classes);
-    EXPECT_EQ((int)DT_I64, (int)dt_dataset_item(s).y_dtype);
+    EXPECT_EQ(3, (int)dt_dataset_item_info(s).classes);
+    EXPECT_EQ((int)DT_I64, (int)dt_dataset_item_info(s).y_dtype);
     for (int i = 0; i < 3; i++) {
         EXPECT_EQ(2, items(s, i, v, &label));
         EXPECT_EQ(i, (int)label);
@@ -198,7 +198,7 @@ UTEST(idx, labels_are_checked_when_they_are_opened)
     dt_dataset_free(s);
     s = dt_idx_open(xp, .labels = yp); /* as it is */
     ASSERT_OK(s);
-    EXPECT_EQ((int)DT_U8, (int)dt_dataset_item(s).y_dtype);
+    EXPECT_EQ((int)DT_U8, (int)dt_dataset_item_info(s).y_dtype);
     EXPECT_OK(dt_dataset_get(s, 2, NULL, &raw));
     EXPECT_EQ(2, raw);
     dt_dataset_free(s);
@@ -273,8 +273,8 @@ UTEST(mnist, images_get_a_channel_and_labels_their_classes)
     temp_put(dir, "train-labels-idx1-ubyte", y.p, y.n);
     dt_dataset *s = dt_mnist_open(dir, DT_TRAIN);
     ASSERT_OK(s);
-    EXPECT_TRUE(same_shape(DT_SHAPE(1, 3, 2), dt_dataset_item(s).x_shape));
-    EXPECT_EQ(10, (int)dt_dataset_item(s).classes);
+    EXPECT_TRUE(same_shape(DT_SHAPE(1, 3, 2), dt_dataset_item_info(s).x_shape));
+    EXPECT_EQ(10, (int)dt_dataset_item_info(s).classes);
     EXPECT_EQ(6, items(s, 1, v, &label));
     EXPECT_EQ('g', (int)v[0]);
     EXPECT_EQ(0, (int)label);
@@ -305,7 +305,7 @@ UTEST(mnist, images_get_a_channel_and_labels_their_classes)
         temp_put(dir, name, y.p, y.n);
         s = dt_emnist_open(dir, e[k].split, DT_TEST);
         ASSERT_OK(s);
-        EXPECT_EQ(e[k].classes, (int)dt_dataset_item(s).classes);
+        EXPECT_EQ(e[k].classes, (int)dt_dataset_item_info(s).classes);
         dt_dataset_free(s);
     }
     temp_put(dir, "emnist-letters-test-labels-idx1-ubyte", high.p, high.n); /* 26: z */
@@ -343,9 +343,9 @@ UTEST(npy, what_numpy_writes)
         dt_dataset *s = dt_npy_open(numpy(t[k].name));
         double      v[6];
         ASSERT_OK(s);
-        EXPECT_EQ(4, (int)dt_dataset_size(s));
-        EXPECT_EQ((int)t[k].dtype, (int)dt_dataset_item(s).x_dtype);
-        EXPECT_TRUE(same_shape(DT_SHAPE(2, 3), dt_dataset_item(s).x_shape));
+        EXPECT_EQ(4, (int)dt_dataset_len(s));
+        EXPECT_EQ((int)t[k].dtype, (int)dt_dataset_item_info(s).x_dtype);
+        EXPECT_TRUE(same_shape(DT_SHAPE(2, 3), dt_dataset_item_info(s).x_shape));
         for (int i = 0; i < 4; i++) {
             ASSERT_EQ(6, items(s, i, v, NULL));
             for (int j = 0; j < 6; j++) {
@@ -359,8 +359,8 @@ UTEST(npy, what_numpy_writes)
     }
     dt_dataset *s = dt_npy_open(numpy("one-dimension"));
     ASSERT_OK(s);
-    EXPECT_EQ(5, (int)dt_dataset_size(s));
-    EXPECT_EQ(0, dt_dataset_item(s).x_shape.ndim);
+    EXPECT_EQ(5, (int)dt_dataset_len(s));
+    EXPECT_EQ(0, dt_dataset_item_info(s).x_shape.ndim);
     dt_dataset_free(s);
     EXPECT_ERROR(dt_npy_open(numpy("object")),
                  "dtype '|O': objects are pickled Python, which is never loaded; save an array of numbers");
@@ -430,7 +430,7 @@ UTEST(npy, headers)
             dt_dataset *s = dt_npy_open(path);
             const char *e = dt_error();
             const char *part = version == 1 ? t[k].why : "x.npy"; /* places and sizes are those of version 1 */
-            int         ok = t[k].why ? !s && e && strstr(e, part) : s && dt_dataset_size(s) == 2;
+            int         ok = t[k].why ? !s && e && strstr(e, part) : s && dt_dataset_len(s) == 2;
             EXPECT_TRUE_MSG(ok, e ? e : t[k].text);
             dt_dataset_free(s);
             dt_error_clear();
@@ -478,7 +478,7 @@ UTEST(npy, labels_and_shards)
     double      v;
     int64_t     label;
     ASSERT_OK(s);
-    ASSERT_EQ(6, (int)dt_dataset_size(s));
+    ASSERT_EQ(6, (int)dt_dataset_len(s));
     for (int i = 0; i < 6; i++) {
         EXPECT_EQ(1, items(s, i, &v, &label));
         EXPECT_EQ(i, (int)label);
@@ -514,7 +514,7 @@ UTEST(records, where_x_and_y_lie)
             dt_records_open(path, .nbytes = 16, .skip = 4, .x_at = 2, .x_dtype = DT_I32, .x_shape = DT_SHAPE(3),
                             .has_y = true, .y_dtype = DT_U8, .classes = 3, .big_endian = big != 0);
         ASSERT_OK(s);
-        ASSERT_EQ(3, (int)dt_dataset_size(s));
+        ASSERT_EQ(3, (int)dt_dataset_len(s));
         for (int i = 0; i < 3; i++) {
             EXPECT_EQ(3, items(s, i, v, &label));
             EXPECT_EQ(i, (int)label);
@@ -524,7 +524,7 @@ UTEST(records, where_x_and_y_lie)
     }
     dt_dataset *s = dt_records_open(path, .x_dtype = DT_U8, .x_shape = DT_SHAPE(13)); /* to the end of x */
     ASSERT_OK(s);
-    EXPECT_EQ(4, (int)dt_dataset_size(s));
+    EXPECT_EQ(4, (int)dt_dataset_len(s));
     dt_dataset_free(s);
     s = dt_records_open(path, .nbytes = 16, .skip = 4, .x_dtype = DT_U8, .has_y = true, .y_dtype = DT_U8, .classes = 2);
     ASSERT_OK(s);
@@ -561,9 +561,9 @@ UTEST(records, cifar)
     }
     dt_dataset *s = dt_cifar10_open(dir, DT_TRAIN);
     ASSERT_OK(s);
-    EXPECT_EQ(15, (int)dt_dataset_size(s));
+    EXPECT_EQ(15, (int)dt_dataset_len(s));
     EXPECT_EQ(5, (int)dt_dataset_shards(s));
-    EXPECT_TRUE(same_shape(DT_SHAPE(3, 32, 32), dt_dataset_item(s).x_shape));
+    EXPECT_TRUE(same_shape(DT_SHAPE(3, 32, 32), dt_dataset_item_info(s).x_shape));
     EXPECT_OK(dt_dataset_get(s, 4, x, &label)); /* the second of the third file */
     EXPECT_EQ(31, x[0]);
     EXPECT_EQ(31, x[3071]);
@@ -583,8 +583,8 @@ UTEST(records, cifar)
     for (int coarse = 0; coarse < 2; coarse++) {
         s = dt_cifar100_open(dir, DT_TRAIN, coarse);
         ASSERT_OK(s);
-        EXPECT_EQ(2, (int)dt_dataset_size(s));
-        EXPECT_EQ(coarse ? 20 : 100, (int)dt_dataset_item(s).classes);
+        EXPECT_EQ(2, (int)dt_dataset_len(s));
+        EXPECT_EQ(coarse ? 20 : 100, (int)dt_dataset_item_info(s).classes);
         EXPECT_OK(dt_dataset_get(s, 1, x, &label));
         EXPECT_EQ(coarse ? 19 : 99, (int)label);
         EXPECT_EQ(10, x[0]);
@@ -612,8 +612,8 @@ UTEST(tokens, windows)
         dt_dataset *s = dt_tokens_open(path, .length = t[k].length, .stride = t[k].stride, .skip = 2);
         int64_t     x[10], y[10];
         ASSERT_OK(s);
-        EXPECT_EQ(t[k].items, (int)dt_dataset_size(s));
-        EXPECT_TRUE(dt_dataset_item(s).has_y && dt_dataset_item(s).y_dtype == DT_I64);
+        EXPECT_EQ(t[k].items, (int)dt_dataset_len(s));
+        EXPECT_TRUE(dt_dataset_item_info(s).has_y && dt_dataset_item_info(s).y_dtype == DT_I64);
         for (int i = 0; i < t[k].items; i++) {
             EXPECT_OK(dt_dataset_get(s, i, x, y));
             for (int j = 0; j < t[k].length; j++) {
@@ -631,11 +631,11 @@ UTEST(tokens, windows)
     dt_dataset_free(s);
     s = dt_tokens_open(path4, .length = 10, .nbytes = 1);
     ASSERT_OK(s);
-    EXPECT_EQ(4, (int)dt_dataset_size(s));
+    EXPECT_EQ(4, (int)dt_dataset_len(s));
     dt_dataset_free(s);
     s = dt_tokens_open(temp_in(dir, "t?.bin"), .length = 4, .nbytes = 2); /* no window over both */
     ASSERT_OK(s);
-    EXPECT_EQ(2 + 5, (int)dt_dataset_size(s));
+    EXPECT_EQ(2 + 5, (int)dt_dataset_len(s));
     EXPECT_OK(dt_dataset_get(s, 2, x, y));
     EXPECT_EQ(0, (int)x[0]);
     dt_dataset_free(s);
@@ -668,7 +668,7 @@ UTEST(folders, colours_become_planes)
     temp_put(dir, "b/x.ppm", "P6 2 2 255 111222333444", 23);
     s = dt_folder_open(dir);
     ASSERT_OK(s);
-    EXPECT_TRUE(same_shape(DT_SHAPE(3, 2, 2), dt_dataset_item(s).x_shape));
+    EXPECT_TRUE(same_shape(DT_SHAPE(3, 2, 2), dt_dataset_item_info(s).x_shape));
     EXPECT_OK(dt_dataset_get(s, 0, got, NULL));
     EXPECT_STREQ("RrXxGgYyBbZz", got);
     EXPECT_OK(dt_dataset_get(s, 1, got, NULL));
@@ -695,13 +695,13 @@ UTEST(folders, classes_are_sorted_folders)
     ASSERT_EQ(0, symlink("..", temp_in(dir, "set/dog/up")));
     dt_dataset *s = dt_folder_open(temp_in(dir, "set"));
     ASSERT_OK(s);
-    ASSERT_EQ(6, (int)dt_dataset_size(s));
-    EXPECT_EQ(3, (int)dt_dataset_item(s).classes);
+    ASSERT_EQ(6, (int)dt_dataset_len(s));
+    EXPECT_EQ(3, (int)dt_dataset_item_info(s).classes);
     EXPECT_STREQ("Cat", dt_dataset_class(s, 0));
     EXPECT_STREQ("dog", dt_dataset_class(s, 1));
     EXPECT_STREQ("eel", dt_dataset_class(s, 2));
     EXPECT_TRUE(dt_dataset_class(s, 3) == NULL);
-    EXPECT_TRUE(same_shape(DT_SHAPE(1, 1, 2), dt_dataset_item(s).x_shape));
+    EXPECT_TRUE(same_shape(DT_SHAPE(1, 1, 2), dt_dataset_item_info(s).x_shape));
     static const int label[] = { 0, 1, 1, 1, 1, 2 };
     char             got[13] = { 0 };
     for (int i = 0; i < 6; i++) {
@@ -772,7 +772,7 @@ UTEST(folders, headers)
         dt_dataset *s = dt_folder_open(dir);
         char        x[2] = { 0, 0 };
         const char *e = dt_error();
-        int ok = t[k].why ? !s && e && strstr(e, t[k].why) && strstr(e, "a/x.pgm") : s && dt_dataset_size(s) == 1;
+        int ok = t[k].why ? !s && e && strstr(e, t[k].why) && strstr(e, "a/x.pgm") : s && dt_dataset_len(s) == 1;
         if (!t[k].why) ok = ok && !dt_dataset_get(s, 0, x, NULL) && !memcmp(x, "ab", 2);
         EXPECT_TRUE_MSG(ok, e ? e : t[k].text);
         dt_dataset_free(s);
@@ -790,7 +790,7 @@ UTEST(folders, headers)
         temp_put(dir, "a/x.pgm", c, sizeof whole - 1);
         dt_dataset *s = dt_folder_open(dir);
         char        x[64];
-        dt_shape    shape = dt_dataset_item(s).x_shape;
+        dt_shape    shape = dt_dataset_item_info(s).x_shape;
         if (s) EXPECT_TRUE(shape.dim[0] * shape.dim[1] * shape.dim[2] <= 12 && !dt_dataset_get(s, 0, x, NULL));
         else EXPECT_TRUE(dt_error_code() == DT_ERR_FILE && strstr(dt_error(), "a/x.pgm"));
         dt_dataset_free(s);
@@ -930,8 +930,8 @@ static int open_all(const char *dir) /* how many could be opened and read */
         if (turn == 3) s = dt_records_open(temp_in(dir, "x?.idx"), .x_dtype = DT_U8);
         if (turn == 4) s = dt_tokens_open(temp_in(dir, "x?.idx"), .length = 2);
         if (turn == 5) s = dt_folder_open(temp_in(dir, "set"));
-        i = dt_dataset_size(s) - 1;
-        opened += s && dt_dataset_get(s, i, x, dt_dataset_item(s).has_y ? y : NULL) == DT_OK;
+        i = dt_dataset_len(s) - 1;
+        opened += s && dt_dataset_get(s, i, x, dt_dataset_item_info(s).has_y ? y : NULL) == DT_OK;
         dt_dataset_free(s);
     }
     return opened;

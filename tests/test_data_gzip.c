@@ -45,7 +45,7 @@ UTEST(gzip, mnist_with_gz_is_the_same_set)
     temp_put(dir, "train-labels-idx1-ubyte.gz", z, packed);
     dt_dataset *s = dt_mnist_open(dir, DT_TRAIN);
     ASSERT_OK(s);
-    ASSERT_EQ(20000, (int)dt_dataset_size(s));
+    ASSERT_EQ(20000, (int)dt_dataset_len(s));
     EXPECT_EQ(before, temp_fds()); /* they are held in memory */
     for (int i = 0; i < 20000; i++) {
         EXPECT_OK(dt_dataset_get(s, i, got, &label));
@@ -55,11 +55,11 @@ UTEST(gzip, mnist_with_gz_is_the_same_set)
     dt_dataset_free(s);
     packed = pack(z, sizeof z, x, n);
     s = dt_idx_open(temp_put(dir, "no-suffix", z, packed)); /* known by its first bytes */
-    EXPECT_EQ(20000, (int)dt_dataset_size(s));
+    EXPECT_EQ(20000, (int)dt_dataset_len(s));
     dt_dataset_free(s);
     memset(z + packed, 0, 500); /* padding of a tape */
     s = dt_idx_open(temp_put(dir, "padded", z, packed + 500));
-    EXPECT_EQ(20000, (int)dt_dataset_size(s));
+    EXPECT_EQ(20000, (int)dt_dataset_len(s));
     dt_dataset_free(s);
     y[8] = 77;
     packed = pack(z, sizeof z, y, sizeof y);
@@ -82,7 +82,7 @@ UTEST(gzip, damage)
         c[k / 8] ^= (uint8_t)(1 << k % 8);
         dt_dataset *s = dt_idx_open(temp_put(dir, "bit.gz", c, packed));
         if (s) {
-            EXPECT_EQ(100, (int)dt_dataset_size(s));
+            EXPECT_EQ(100, (int)dt_dataset_len(s));
             EXPECT_OK(dt_dataset_get(s, 99, c, NULL));
             EXPECT_EQ(0, memcmp(c, x + n - 4, 4)); /* the sum tells: the images are right */
         } else EXPECT_EQ((int)DT_ERR_FILE, (int)dt_error_code());
@@ -137,7 +137,7 @@ UTEST(gzip, memory_follows_what_has_come)
     packed = pack(z, sizeof z, big, 3000008);
     c.peak = c.live;
     dt_dataset *s = dt_idx_open(temp_put(dir, "right.gz", z, packed));
-    EXPECT_EQ(3000000, (int)dt_dataset_size(s));
+    EXPECT_EQ(3000000, (int)dt_dataset_len(s));
     EXPECT_LT((unsigned)c.peak, 2u * 3000000);
     dt_dataset_free(s);
     int64_t total = c.calls;

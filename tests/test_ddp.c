@@ -36,7 +36,7 @@ static dt_tensor *mlp(dt_model *m, dt_tensor *x)
 static int weights(dt_model *m, float *out) /* all parameters, one behind the other */
 {
     int           n = 0;
-    dt_param_info p;
+    dt_parameter_info p;
     for (int i = 0; i < dt_model_count(m); i++) {
         dt_model_get(m, i, &p);
         if (p.buffer) continue;
@@ -171,7 +171,7 @@ UTEST(slots, give_the_same_bits_in_every_world)
 static int gradients(dt_model *m, float *out)
 {
     int           n = 0;
-    dt_param_info p;
+    dt_parameter_info p;
     for (int i = 0; i < dt_model_count(m); i++) {
         dt_model_get(m, i, &p);
         if (p.buffer || !dt_grad(p.value)) continue;
@@ -207,7 +207,7 @@ static void unequal(crew *k)
                    : weighted ? "weighted"
                               : "accumulated");
         for (int i = 0; i < dt_model_count(m); i++) {
-            dt_param_info p, q;
+            dt_parameter_info p, q;
             dt_model_get(m, i, &p);
             dt_model_get(whole, i, &q);
             dt_zero_grad(p.value);
@@ -303,7 +303,7 @@ static void partly(crew *k)
     dt_copy_out(dt_model_find(m, "never"), after, sizeof after);
     crew_check(k, !memcmp(before, after, sizeof before), "a parameter that no rank reached");
     same_bits(k, m);
-    dt_freeze(m, "a.*"); /* the blocks are made anew, and so are the buckets */
+    dt_model_freeze(m, "a.*"); /* the blocks are made anew, and so are the buckets */
     for (int s = 0; s < 2; s++) {
         x = batch(8 * k->rank, 4, &y);
         dt_backward(dt_cross_entropy(mlp(m, x), y));

@@ -71,7 +71,7 @@ UTEST(null, calls_that_make_a_tensor)
     NULLS(dt_expand(NULL, s), "dt_expand");
     NULLS(dt_squeeze(NULL, 0), "dt_squeeze");
     NULLS(dt_unsqueeze(NULL, 0), "dt_unsqueeze");
-    NULLS(dt_param(NULL), "dt_param");
+    NULLS(dt_set_requires_grad(NULL), "dt_set_requires_grad");
     NULLS(dt_detach(NULL), "dt_detach");
 #define BINARY(f)            \
     NULLS(f(NULL, one), #f); \
@@ -110,7 +110,7 @@ UTEST(null, calls_that_make_a_tensor)
     SCALAR(dt_minimum_scalar);
     SCALAR(dt_leaky_relu);
     SCALAR(dt_softplus);
-    SCALAR(dt_dropout);
+    SCALAR(dt_op_dropout);
 #define UNARY(f) NULLS(f(NULL), #f)
     UNARY(dt_neg);
     UNARY(dt_abs);
@@ -125,8 +125,8 @@ UTEST(null, calls_that_make_a_tensor)
     UNARY(dt_tanh);
     UNARY(dt_sum);
     UNARY(dt_mean);
-    UNARY(dt_max);
-    UNARY(dt_min);
+    UNARY(dt_amax);
+    UNARY(dt_amin);
     UNARY(dt_var);
     UNARY(dt_argmax);
     NULLS(dt_clamp(NULL, 0, 1), "dt_clamp");
@@ -200,7 +200,7 @@ UTEST(null, calls_that_ask_or_give_back)
     dt_set_log(NULL, NULL);
     EXPECT_EQ(0, dt_shape_of(NULL).ndim);
     EXPECT_EQ(0, dt_ndim(NULL));
-    EXPECT_EQ(0, (int)dt_dim(NULL, 0));
+    EXPECT_EQ(0, (int)dt_size(NULL, 0));
     EXPECT_EQ(0, (int)dt_stride(NULL, 0));
     EXPECT_EQ(0, (int)dt_numel(NULL));
     EXPECT_EQ(0, (int)dt_nbytes(NULL));
@@ -224,9 +224,9 @@ UTEST(null, calls_that_ask_or_give_back)
     dt_allow_fallback(NULL, false);
     dt_stream_use(NULL, NULL);
     dt_device_free(NULL);
-    dt_dealloc(NULL, 8);
+    dt_mem_free(NULL, 8);
     dt_error_clear();
-    EXPECT_EQ(DT_OK, dt_sync(NULL));
+    EXPECT_EQ(DT_OK, dt_synchronize(NULL));
     EXPECT_EQ(DT_OK, dt_set_allocator(NULL));
     EXPECT_STREQ("?", dt_dtype_name((dt_dtype)77));
     EXPECT_EQ(0, (int)dt_dtype_nbytes((dt_dtype)-1));
@@ -239,7 +239,7 @@ UTEST(null, calls_that_ask_or_give_back)
     dt_trace_counter(NULL, 1);
     EXPECT_TRUE(dt_error() == NULL);
     FAILS((int)dt_trace_start(NULL), DT_ERR_ARG, "dt_trace_start", "", "");
-    NULLS(dt_adopt(NULL, DT_SHAPE(2)), "dt_adopt");
+    NULLS(dt_from_blob(NULL, DT_SHAPE(2)), "dt_from_blob");
 }
 
 /* The tests of this set are complete: every function of dt.h that takes a pointer appears in this file. */
@@ -377,13 +377,13 @@ UTEST(shapes, elementwise_and_reductions)
     FAILS(dt_sum(a, .dims = DT_DIM(-3)), DT_ERR_ARG, "dt_sum", "-3", "");
     FAILS(dt_mean(i), DT_ERR_DTYPE, "dt_mean", "i32", "");
     FAILS(dt_var(i), DT_ERR_DTYPE, "dt_var", "i32", "");
-    FAILS(dt_max(none), DT_ERR_SHAPE, "dt_max", "(0, 3)", "");
-    FAILS(dt_min(none, .dims = DT_DIM(0)), DT_ERR_SHAPE, "dt_min", "(0, 3)", "");
+    FAILS(dt_amax(none), DT_ERR_SHAPE, "dt_amax", "(0, 3)", "");
+    FAILS(dt_amin(none, .dims = DT_DIM(0)), DT_ERR_SHAPE, "dt_amin", "(0, 3)", "");
     FAILS(dt_argmax(none), DT_ERR_SHAPE, "dt_argmax", "(0, 3)", "");
     FAILS(dt_argmax(dt_ones(DT_SHAPE(2, 3, 4)), .dims = DT_DIM(0) | DT_DIM(1)), DT_ERR_ARG, "dt_argmax", "", "");
-    FAILS(dt_dropout(a, 1.5), DT_ERR_ARG, "dt_dropout", "1.5", "");
-    FAILS(dt_dropout(a, -0.1), DT_ERR_ARG, "dt_dropout", "-0.1", "");
-    FAILS(dt_dropout(a, (double)NAN), DT_ERR_ARG, "dt_dropout", "", "");
+    FAILS(dt_op_dropout(a, 1.5), DT_ERR_ARG, "dt_op_dropout", "1.5", "");
+    FAILS(dt_op_dropout(a, -0.1), DT_ERR_ARG, "dt_op_dropout", "-0.1", "");
+    FAILS(dt_op_dropout(a, (double)NAN), DT_ERR_ARG, "dt_op_dropout", "", "");
     FAILS(dt_softplus(a, 0), DT_ERR_ARG, "dt_softplus", "", "");
     NOTHING_LEFT(before);
 }
@@ -420,14 +420,14 @@ UTEST(shapes, matmul_conv_pool_norm)
     FAILS(dt_avgpool2d(x, .kernel = 2, .stride = -1), DT_ERR_ARG, "dt_avgpool2d", "-1", "");
     FAILS(dt_adaptive_avgpool2d(x, 0, 1), DT_ERR_ARG, "dt_adaptive_avgpool2d", "0", "");
     FAILS(dt_op_batch_norm(x, c4, NULL, c3, c3), DT_ERR_SHAPE, "dt_op_batch_norm", "(4)", "");
-    FAILS(dt_op_batch_norm(x, NULL, NULL, NULL, NULL), DT_ERR_ARG, "dt_op_batch_norm", "",
+    FAILS(dt_op_batch_norm(x, NULL, NULL, NULL, NULL, .eval = true), DT_ERR_ARG, "dt_op_batch_norm", "",
           ""); /* evaluation without statistics */
-    FAILS(dt_op_batch_norm(dt_ones(DT_SHAPE(1, 3)), NULL, NULL, c3, c3, .train = true), DT_ERR_SHAPE,
+    FAILS(dt_op_batch_norm(dt_ones(DT_SHAPE(1, 3)), NULL, NULL, c3, c3), DT_ERR_SHAPE,
           "dt_op_batch_norm", "(1, 3)", "");
     FAILS(dt_op_batch_norm(x, NULL, NULL, c3, c3, .add = a), DT_ERR_SHAPE, "dt_op_batch_norm", "(2, 3)", "");
     FAILS(dt_op_batch_norm(x, NULL, NULL, c3, c3, .act = DT_ACT_TANH), DT_ERR_ARG, "dt_op_batch_norm", "", "");
     FAILS(dt_op_layer_norm(a, c4, NULL), DT_ERR_SHAPE, "dt_op_layer_norm", "(4)", "(2, 3)");
-    FAILS(dt_op_layer_norm(a, NULL, NULL, .dims = 3), DT_ERR_ARG, "dt_op_layer_norm", "3", "");
+    FAILS(dt_op_layer_norm(a, NULL, NULL, .normalized_dims = 3), DT_ERR_ARG, "dt_op_layer_norm", "3", "");
     FAILS(dt_op_rms_norm(a, c4), DT_ERR_SHAPE, "dt_op_rms_norm", "(4)", "(2, 3)");
     NOTHING_LEFT(before);
 }
@@ -500,7 +500,7 @@ UTEST(shapes, devices)
     FAILS((int)dt_device_free(f->dev), DT_ERR_STATE, "dt_device_free", "", "");
     FAILS((int)dt_device_free(dt_cpu()), DT_ERR_ARG, "dt_device_free", "", "");
     NOTHING_LEFT(before);
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(DT_OK, fake_device_free(f));
 }
 
@@ -509,7 +509,7 @@ UTEST(autograd, backward_where_it_cannot_run)
 {
     counts     before = count();
     float      g2[2] = { 1, 1 };
-    dt_tensor *p = dt_param(dt_ones(DT_SHAPE(3))), *x = dt_ones(DT_SHAPE(3));
+    dt_tensor *p = dt_set_requires_grad(dt_ones(DT_SHAPE(3))), *x = dt_ones(DT_SHAPE(3));
     FAILS((int)dt_backward(dt_sum(x)), DT_ERR_GRAD, "dt_backward", "parameter", "");
     FAILS((int)dt_backward(dt_mul(p, p)), DT_ERR_GRAD, "dt_backward", "(3)", "");
     FAILS((int)dt_backward(dt_mul(p, p), .grad = dt_from(g2, DT_SHAPE(2))), DT_ERR_SHAPE, "dt_backward", "(2)", "(3)");
@@ -526,8 +526,8 @@ UTEST(autograd, backward_where_it_cannot_run)
     dt_no_grad_end();
     FAILS((int)dt_backward(y), DT_ERR_GRAD, "dt_backward", "no_grad", "");
     FAILS((int)dt_backward(dt_sum(dt_detach(p))), DT_ERR_GRAD, "dt_backward", "", "");
-    FAILS(dt_param(dt_mul(p, p)), DT_ERR_GRAD, "dt_param", "(3)", "");
-    FAILS(dt_param(dt_ones(DT_SHAPE(2), .dtype = DT_I64)), DT_ERR_DTYPE, "dt_param", "i64", "");
+    FAILS(dt_set_requires_grad(dt_mul(p, p)), DT_ERR_GRAD, "dt_set_requires_grad", "(3)", "");
+    FAILS(dt_set_requires_grad(dt_ones(DT_SHAPE(2), .dtype = DT_I64)), DT_ERR_DTYPE, "dt_set_requires_grad", "i64", "");
     dt_end();
     dt_free(p);
     NOTHING_LEFT(before);
@@ -536,7 +536,7 @@ UTEST(autograd, backward_where_it_cannot_run)
 UTEST(autograd, in_place_changes_of_what_backward_needs)
 {
     counts     before = count();
-    dt_tensor *p = dt_param(dt_ones(DT_SHAPE(3))), *x = dt_ones(DT_SHAPE(3));
+    dt_tensor *p = dt_set_requires_grad(dt_ones(DT_SHAPE(3))), *x = dt_ones(DT_SHAPE(3));
     dt_tensor *y = dt_sum(dt_mul(p, x));
     EXPECT_EQ(DT_OK, dt_fill(x, 5)); /* backward needs the old x */
     FAILS((int)dt_backward(y), DT_ERR_GRAD, "dt_backward", "changed in place", "(3)");
@@ -565,8 +565,8 @@ UTEST(state, scopes_and_released_tensors)
     dt_no_grad_end();
     EXPECT_TRUE(dt_error() && strstr(dt_error(), "dt_no_grad_end"));
     dt_error_clear();
-    EXPECT_TRUE(dt_grad_enabled());
-    dt_tensor *p = dt_param(dt_ones(DT_SHAPE(3))), *y = dt_keep(dt_sum(dt_mul(p, p)));
+    EXPECT_TRUE(dt_is_grad_enabled());
+    dt_tensor *p = dt_set_requires_grad(dt_ones(DT_SHAPE(3))), *y = dt_keep(dt_sum(dt_mul(p, p)));
     dt_end();
     FAILS((int)dt_backward(y), DT_ERR_GRAD, "dt_backward", "dt_end", ""); /* kept, but its tape has ended */
     dt_free(y);
@@ -614,7 +614,7 @@ UTEST(state, the_log_hears_errors)
 UTEST(state, blocks)
 {
     counts     before = count();
-    dt_tensor *p[2] = { dt_param(dt_ones(DT_SHAPE(3))), dt_param(dt_ones(DT_SHAPE(2), .dtype = DT_F16)) },
+    dt_tensor *p[2] = { dt_set_requires_grad(dt_ones(DT_SHAPE(3))), dt_set_requires_grad(dt_ones(DT_SHAPE(2), .dtype = DT_F16)) },
               *x = dt_ones(DT_SHAPE(2));
     dt_block b;
     memset(&b, 0, sizeof b);
@@ -664,12 +664,12 @@ enum { STEP_PARAMS = 9 };
 static dt_tensor *step_loss(dt_tensor **p, dt_tensor *mean, dt_tensor *var, dt_tensor *x, dt_tensor *y)
 {
     x = dt_op_conv2d(x, p[0], p[1], .pad = 1);
-    x = dt_op_batch_norm(x, p[2], p[3], mean, var, .train = true, .act = DT_ACT_RELU);
+    x = dt_op_batch_norm(x, p[2], p[3], mean, var, .act = DT_ACT_RELU);
     x = dt_maxpool2d(x, .kernel = 2);
     x = dt_add(x, dt_relu(dt_op_conv2d(x, p[4], NULL, .pad = 1, .groups = 2)));
     x = dt_avgpool2d(x, .kernel = 2);
     x = dt_flatten(x);
-    x = dt_dropout(dt_op_linear(x, p[5], p[6], .act = DT_ACT_RELU), 0.2);
+    x = dt_op_dropout(dt_op_linear(x, p[5], p[6], .act = DT_ACT_RELU), 0.2);
     x = dt_op_layer_norm(x, NULL, NULL);
     dt_tensor *q = dt_reshape(x, DT_SHAPE(1, 2, 2, -1)), *a = dt_attention(q, q, q, .causal = true);
     x = dt_mul(dt_reshape(a, dt_shape_of(x)), dt_softmax(dt_gelu(x), 1));
@@ -688,8 +688,8 @@ static double whole_step(void)
     dt_block   block;
     double     loss = (double)NAN;
     memset(&block, 0, sizeof block);
-    dt_seed(1);
-    for (int i = 0; i < STEP_PARAMS; i++) p[i] = dt_param(dt_uniform(-0.5, 0.5, s[i]));
+    dt_manual_seed(1);
+    for (int i = 0; i < STEP_PARAMS; i++) p[i] = dt_set_requires_grad(dt_uniform(-0.5, 0.5, s[i]));
     mean = dt_keep(dt_zeros(DT_SHAPE(4)));
     var = dt_keep(dt_ones(DT_SHAPE(4)));
     x = dt_keep(dt_normal(0, 1, DT_SHAPE(4, 3, 8, 8)));
@@ -720,13 +720,13 @@ UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
     budget       b = { -1, 0, 0, 0, 0 };
     dt_allocator a = { budget_alloc, budget_free, &b };
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     dt_memory_stats before = dt_stats();
     ASSERT_EQ_MSG(DT_OK, dt_set_allocator(&a), dt_error() ? dt_error() : "");
     double want = whole_step();
     EXPECT_TRUE_MSG(!isnan(want), dt_error() ? dt_error() : "no error");
     dt_error_clear();
-    dt_trim();
+    dt_empty_cache();
     int64_t total = b.calls, stays = b.live;
     EXPECT_EQ(0, (int)stays);
     int64_t step = dt_test_quick() && total > 200 ? total / 100 : 1;
@@ -745,14 +745,14 @@ UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
         }
         EXPECT_TRUE_MSG(b.failed, text);
         dt_error_clear();
-        dt_trim();
+        dt_empty_cache();
         EXPECT_EQ_MSG(stays, b.live, text);
         EXPECT_EQ_MSG(before.live_tensors, dt_stats().live_tensors, text);
         if (*utest_result) break; /* the first is enough */
     }
     EXPECT_EQ(before.host_bytes, dt_stats().host_bytes);
     EXPECT_NEAR(want, whole_step(), 0.0); /* and all is well afterwards */
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(DT_OK, dt_set_allocator(NULL));
     printf("%lld allocations failed in turn\n", (long long)total);
 }
@@ -764,7 +764,7 @@ UTEST(memory, every_failing_device_allocation_and_kernel_is_an_error)
     ASSERT_TRUE(f != NULL);
     dt_set_default_device(f->dev);
     double want = whole_step();
-    dt_trim();
+    dt_empty_cache();
     int64_t allocs = f->allocs, kernels = 0;
     for (int k = 0; k < DT_K_COUNT; k++) kernels += f->kernels[k];
     EXPECT_TRUE_MSG(!isnan(want), dt_error() ? dt_error() : "");
@@ -782,9 +782,9 @@ UTEST(memory, every_failing_device_allocation_and_kernel_is_an_error)
         if (n > allocs) EXPECT_TRUE_MSG(dt_error() != NULL, text);
         dt_error_clear();
         f->fail_alloc = f->fail_kernel = 0;
-        dt_sync(f->dev);
+        dt_synchronize(f->dev);
         dt_error_clear();
-        dt_trim();
+        dt_empty_cache();
         EXPECT_EQ_MSG(0, (int)fake_live_blocks(f), text);
         if (*utest_result) break;
     }

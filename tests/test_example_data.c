@@ -48,8 +48,8 @@ UTEST_F(example, the_digits_are_split_and_shown_at_28_by_28)
     static float    x[28][28];
     int64_t         y;
     ASSERT_OK(example_digits("data/digits", 1, 28, 3, &e->train, &e->test));
-    EXPECT_EQ(1437, dt_dataset_size(e->train));
-    EXPECT_EQ(360, dt_dataset_size(e->test));
+    EXPECT_EQ(1437, dt_dataset_len(e->train));
+    EXPECT_EQ(360, dt_dataset_len(e->test));
     static const int first[8] = { 1, 2, 3, 4, 6, 7, 8, 9 }; /* the set begins 0, 1, 2 ... 9: 0 and 5 are for testing */
     for (int i = 0; i < 8; i++) {
         ASSERT_OK(dt_dataset_get(e->train, i, x, &y));
@@ -80,8 +80,8 @@ UTEST_F(example, every_channel_shows_the_whole_digit)
     put_idx("digits-images-idx3-ubyte", 6, 8);
     put_idx("digits-labels-idx1-ubyte", 6, 0);
     ASSERT_OK(example_digits(tmp, 3, 32, 4, &e->train, &e->test));
-    ASSERT_EQ(4, dt_dataset_size(e->train));
-    ASSERT_EQ(2, dt_dataset_size(e->test));
+    ASSERT_EQ(4, dt_dataset_len(e->train));
+    ASSERT_EQ(2, dt_dataset_len(e->test));
     ASSERT_OK(dt_dataset_get(e->test, 0, x, NULL));
     for (int k = 0; k < 3 * 32 * 32; k++) {
         int r = k / 32 % 32 / 4, c = k % 32 / 4;

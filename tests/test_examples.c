@@ -50,13 +50,13 @@ static bool run(const char *launcher, const char *arguments, char *out, size_t n
     return ok;
 }
 static const char *const digits = "mnist --data data/digits --epochs 2 --batch 50 --workers 1";
-/* The same line as with --gpus 2, from one rank alone: the same training, whoever started it. */
+/* The same line as with --nproc 2, from one rank alone: the same training, whoever started it. */
 static bool same_result(const char *launcher)
 {
     static char out[65536], want[256];
     char        alone[256];
     if (!*want) {
-        snprintf(alone, sizeof alone, "%s --gpus 2", digits);
+        snprintf(alone, sizeof alone, "%s --nproc 2", digits);
         if (!run("env", alone, out, sizeof out)) return false;
         const char *line = strstr(out, "test accuracy 9"); /* over 90 % */
         if (!line || !strstr(line, "after 30 steps of 2 processes on data/digits\n"))

@@ -349,7 +349,7 @@ static int leaving_rank(void *arg) /* one of them ends with work under way; the 
         if (is_victim(w, rank) && i == 2) _exit(0);
     }
     for (int i = 0; i < PENDING; i++) {
-        int rc = k[i] ? dt_work_wait(k[i]) : dt_comm_status_of(c);
+        int rc = k[i] ? dt_work_wait(k[i]) : dt_comm_get_status(c);
         if (i == PENDING - 1 && (rc != DT_COMM_ERR_PEER || !is_victim(w, dt_comm_failed_rank(c))))
             return printf("    rank %d: %d: %s\n", rank, rc, dt_comm_error(c)) > 0;
     }
@@ -469,8 +469,8 @@ static int memory_rank(void *arg)
         return dt_comm_free(c) != DT_COMM_ERR_MEMORY || !ok || !none;
     }
     text = dt_comm_error(NULL);
-    if (!c && dt_comm_status_of(NULL) == DT_COMM_ERR_MEMORY && text && strstr(text, "shared memory")) return 0;
-    return printf("    way %d, rank %d: %s: %d: %s\n", way, rank, c ? "joined" : "NULL", dt_comm_status_of(NULL),
+    if (!c && dt_comm_get_status(NULL) == DT_COMM_ERR_MEMORY && text && strstr(text, "shared memory")) return 0;
+    return printf("    way %d, rank %d: %s: %d: %s\n", way, rank, c ? "joined" : "NULL", dt_comm_get_status(NULL),
                   text ? text : "") > 0;
 }
 UTEST(memory, a_segment_that_cannot_be_made_is_an_error_on_every_rank)

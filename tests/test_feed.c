@@ -136,7 +136,7 @@ static void leaves(crew *k)
         if (++n == 3 && k->rank == 1) raise(SIGKILL);
         dt_comm_barrier(k->c);
     }
-    crew_check(k, dt_error_code() == DT_ERR_COMM || dt_comm_status_of(k->c), "an error");
+    crew_check(k, dt_error_code() == DT_ERR_COMM || dt_comm_get_status(k->c), "an error");
     dt_error_clear();
     dt_feed_free(in);
     dt_error_clear();

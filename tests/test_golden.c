@@ -132,7 +132,7 @@ UTEST(golden, ops_as_pytorch_on_the_fake_device)
     dt_set_default_device(f->dev);
     golden_all(utest_result);
     dt_set_default_device(NULL);
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(0, (int)fake_live_blocks(f));
     EXPECT_EQ(DT_OK, fake_device_free(f));
 }
@@ -177,10 +177,10 @@ static void words_of(uint32_t *out, const int64_t *v, int n)
 UTEST(random, uniform_as_pytorch)
 {
     float v[20];
-    dt_seed(0);
+    dt_manual_seed(0);
     dt_rng_uniform(dt_rng_default(), v, 20, 0, 1);
     EXPECT_WORDS(v, golden_rand_0);
-    dt_seed(42);
+    dt_manual_seed(42);
     EXPECT_EQ(DT_OK, dt_copy_out(dt_uniform(-0.1234567, 0.7654321, DT_SHAPE(4, 5)), v, sizeof v));
     EXPECT_WORDS(v, golden_uniform_42);
     dt_end();
@@ -198,11 +198,11 @@ UTEST(random, normal_as_pytorch)
         dt_rng_normal(&r, v, n[k], 0, 1);
         expect_words(utest_result, v, want[k], n[k], "randn");
     }
-    dt_seed(1);
+    dt_manual_seed(1);
     dt_rng_normal(dt_rng_default(), v, 7, 0.3, 1.7);
     dt_rng_normal(dt_rng_default(), v + 7, 4, 0.3, 1.7);
     EXPECT_WORDS(v, golden_normal_7);
-    dt_seed(2);
+    dt_manual_seed(2);
     EXPECT_EQ(DT_OK, dt_copy_out(dt_normal(-0.3, 0.02, DT_SHAPE(33)), v, 33 * sizeof(float)));
     EXPECT_WORDS(v, golden_normal_33);
     dt_end();
@@ -212,11 +212,11 @@ UTEST(random, randperm_as_pytorch)
 {
     int64_t  p[37];
     uint32_t w[37];
-    dt_seed(0);
+    dt_manual_seed(0);
     EXPECT_EQ(DT_OK, dt_copy_out(dt_randperm(10), p, 10 * sizeof(int64_t)));
     words_of(w, p, 10);
     EXPECT_WORDS(w, golden_randperm_0);
-    dt_seed(((uint64_t)1 << 63) + 12345);
+    dt_manual_seed(((uint64_t)1 << 63) + 12345);
     dt_rng_randperm(dt_rng_default(), p, 37);
     words_of(w, p, 37);
     EXPECT_WORDS(w, golden_randperm_big);

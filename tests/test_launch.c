@@ -21,7 +21,7 @@ static const char *as_rank(char *text, size_t nbytes)
     int rc = dt_comm_allreduce(c, x, 20000, DT_COMM_I32, DT_COMM_SUM), n = dt_comm_size(c);
     for (int i = 0; !rc && i < 20000; i++)
         if (x[i] != n * (n - 1) / 2 + n * i) rc = 1;
-    snprintf(text, nbytes, "rank %d of %d by %s, %s, %s", dt_comm_rank(c), n, dt_comm_where(c),
+    snprintf(text, nbytes, "rank %d of %d by %s, %s, %s", dt_comm_rank(c), n, dt_comm_launcher(c),
              dt_comm_get_stats(c).bytes_net ? "sockets" : "memory", rc ? "WRONG" : "right");
     if (dt_comm_free(c)) snprintf(text, nbytes, "free: it failed");
     return text;

@@ -128,7 +128,7 @@ UTEST(order, an_epoch_ends_once_and_the_next_one_begins)
             EXPECT_EQ(epoch, b.epoch);
             EXPECT_EQ(at / 10, b.index);
             EXPECT_EQ(at + 10 < N ? 10 : N - at, b.n);
-            EXPECT_EQ(b.n, dt_dim(b.x, 0));
+            EXPECT_EQ(b.n, dt_size(b.x, 0));
             for (int64_t i = 0; i < b.n; i++) EXPECT_EQ(at + i, b.item[i]);
             at += b.n;
             EXPECT_EQ(at < N ? epoch : epoch + 1, dt_loader_epoch(in));
@@ -646,7 +646,7 @@ UTEST(errors, after_a_fork_there_is_an_error_and_no_hang)
 /* ==================================================================================================== memory */
 UTEST(memory, batches_may_be_kept_and_outlive_the_loader)
 {
-    dt_trim();
+    dt_empty_cache();
     size_t      before = dt_stats().host_bytes;
     dt_dataset *s = images();
     dt_loader  *in = dt_loader_new(s, .batch = 10, .workers = 2, .prefetch = 2);
@@ -661,7 +661,7 @@ UTEST(memory, batches_may_be_kept_and_outlive_the_loader)
     for (int i = 0; i < n; i++) EXPECT_EQ((float)image[10 * i][3] / 255.0f, floats(kept[i])[3]);
     for (int i = 0; i < n; i++) dt_free(kept[i]);
     dt_dataset_free(s);
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ((unsigned)before, (unsigned)dt_stats().host_bytes);
     EXPECT_FALSE(dt_error());
 }
@@ -739,13 +739,13 @@ static void some_batches(int workers)
     dt_loader_free(in);
     dt_dataset_free(s);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
 }
 UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 {
     dt_test_budget b;
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     ASSERT_OK(dt_test_budget_set(&b, -1));
     for (int workers = 0; workers < 2; workers++) {
         b.calls = 0;
@@ -800,7 +800,7 @@ UTEST(time, a_loader_that_is_behind_says_so_and_what_it_would_take)
     EXPECT_TRUE(dt_loader_report(in, 0, line, sizeof line) < sizeof line);
     EXPECT_TRUE(strstr(line, "the data are the bottleneck") != NULL);
     EXPECT_TRUE(strstr(warned, "epoch 0: data 1") || strstr(warned, "epoch 0: data 9"));
-    dt_loader_reset(in);
+    dt_loader_reset_stats(in);
     EXPECT_EQ(0, dt_loader_get_stats(in).items);
     dt_loader_free(in);
     dt_dataset_free(s);

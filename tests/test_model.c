@@ -23,7 +23,7 @@ static dt_tensor *mlp(dt_model *m, dt_tensor *x)
 {
     x = dt_linear(m, "in", x, .out = 8, .act = DT_ACT_TANH);
     for (int i = 0; i < 2; i++) {
-        dt_scope(m, "block.%d", i);
+        dt_scope_begin(m, "block.%d", i);
         x = dt_linear(m, "fc", dt_layernorm(m, "norm", x), .out = 8, .act = DT_ACT_RELU);
         dt_scope_end(m);
     }
@@ -47,7 +47,7 @@ UTEST(names, are_those_of_a_state_dict_in_order_of_creation)
     EXPECT_OK(mlp(m, dt_ones(DT_SHAPE(4, 5))));
     ASSERT_EQ((int)(sizeof want / sizeof *want), dt_model_count(m));
     for (int i = 0; i < dt_model_count(m); i++) {
-        dt_param_info p;
+        dt_parameter_info p;
         ASSERT_TRUE(dt_model_get(m, i, &p));
         EXPECT_STREQ(want[i], p.name);
         EXPECT_TRUE(dt_model_find(m, want[i]) == p.value);
@@ -102,7 +102,7 @@ UTEST(lifecycle, the_first_backward_seals_and_packs_in_reverse_order)
     EXPECT_SHAPE(g, DT_SHAPE(8, 5));
     dt_end();
     for (int i = 0; i < dt_model_count(m); i++) {
-        dt_param_info p;
+        dt_parameter_info p;
         dt_model_get(m, i, &p);
         dt_zero_grad(p.value);
     }
@@ -113,7 +113,7 @@ UTEST(lifecycle, the_first_backward_seals_and_packs_in_reverse_order)
 UTEST(lifecycle, a_backward_of_other_tensors_does_not_seal)
 {
     dt_model  *m = dt_model_new(.seed = 1);
-    dt_tensor *p = dt_param(dt_ones(DT_SHAPE(2)));
+    dt_tensor *p = dt_set_requires_grad(dt_ones(DT_SHAPE(2)));
     EXPECT_OK(mlp(m, dt_ones(DT_SHAPE(4, 5))));
     EXPECT_EQ(0, (int)dt_backward(dt_sum(p)));
     EXPECT_FALSE(dt_model_sealed(m));
@@ -155,7 +155,7 @@ UTEST(lifecycle, a_model_freed_before_its_seal_leaves_no_hook)
         dt_end();
         dt_model_free(m);
     }
-    dt_tensor *p = dt_param(dt_ones(DT_SHAPE(2)));
+    dt_tensor *p = dt_set_requires_grad(dt_ones(DT_SHAPE(2)));
     EXPECT_EQ(0, (int)dt_backward(dt_sum(p)));
     dt_end();
     dt_free(p);
@@ -175,19 +175,19 @@ UTEST(lifecycle, same_seed_same_bits_other_seed_other_bits)
 UTEST(lifecycle, freezing_before_and_after_the_seal)
 {
     dt_model *m = dt_model_new(.seed = 1);
-    EXPECT_EQ(0, dt_freeze(m, "in.*")); /* nothing there yet: it waits */
+    EXPECT_EQ(0, dt_model_freeze(m, "in.*")); /* nothing there yet: it waits */
     mlp_step(m);
     EXPECT_FALSE(dt_requires_grad(dt_model_find(m, "in.weight")));
     EXPECT_TRUE(dt_grad(dt_model_find(m, "in.weight")) == NULL);
     EXPECT_TRUE(dt_grad(dt_model_find(m, "out.weight")) != NULL);
     dt_end();
     uint64_t before = fnv(dt_model_find(m, "in.weight")), out = fnv(dt_model_find(m, "out.weight"));
-    EXPECT_EQ(2, dt_unfreeze(m, "in.*")); /* it moves into a block: values stay */
+    EXPECT_EQ(2, dt_model_unfreeze(m, "in.*")); /* it moves into a block: values stay */
     EXPECT_EQ(before, fnv(dt_model_find(m, "in.weight")));
     EXPECT_EQ(out, fnv(dt_model_find(m, "out.weight")));
-    EXPECT_EQ(4, dt_freeze(m, "block.0.*"));
+    EXPECT_EQ(4, dt_model_freeze(m, "block.0.*"));
     for (int i = 0; i < dt_model_count(m); i++) {
-        dt_param_info p;
+        dt_parameter_info p;
         dt_model_get(m, i, &p);
         dt_zero_grad(p.value);
     }
@@ -195,7 +195,7 @@ UTEST(lifecycle, freezing_before_and_after_the_seal)
     EXPECT_TRUE(dt_grad(dt_model_find(m, "in.weight")) != NULL);
     EXPECT_FALSE(dt_requires_grad(dt_model_find(m, "block.0.fc.weight")));
     EXPECT_EQ(dt_model_numel(m, false) - 16 - 72, dt_model_numel(m, true));
-    EXPECT_ERROR(dt_freeze(m, "nothing.like.this") >= 0 ? m : NULL, "no parameter's name matches 'nothing.like.this'");
+    EXPECT_ERROR(dt_model_freeze(m, "nothing.like.this") >= 0 ? m : NULL, "no parameter's name matches 'nothing.like.this'");
     dt_end();
     dt_model_free(m);
 }
@@ -205,7 +205,7 @@ UTEST(lifecycle, cast_and_move_keep_handles_and_values)
     for (int sealed = 0; sealed < 2; sealed++) {
         dt_model *m = dt_model_new(.seed = 1);
         ASSERT_OK(mlp(m, dt_full(0.5, DT_SHAPE(4, 5))));
-        if (sealed) mlp_step((dt_forward(m), m));
+        if (sealed) mlp_step((dt_forward_begin(m), m));
         dt_end();
         dt_tensor *w = dt_model_find(m, "in.weight");
         uint64_t   bits = fnv(w);
@@ -213,7 +213,7 @@ UTEST(lifecycle, cast_and_move_keep_handles_and_values)
         EXPECT_TRUE(dt_model_find(m, "in.weight") == w && dt_device_of(w) == f->dev);
         EXPECT_EQ(bits, fnv(w));
         EXPECT_OK(mlp(m, dt_full(0.5, DT_SHAPE(4, 5), .device = f->dev)));
-        EXPECT_ERROR(mlp((dt_forward(m), m), dt_full(0.5, DT_SHAPE(4, 5))), "the model on");
+        EXPECT_ERROR(mlp((dt_forward_begin(m), m), dt_full(0.5, DT_SHAPE(4, 5))), "the model on");
         dt_end();
         EXPECT_EQ(DT_OK, dt_model_cast(m, DT_BF16));
         EXPECT_EQ(DT_BF16, dt_dtype_of(w));
@@ -225,7 +225,7 @@ UTEST(lifecycle, cast_and_move_keep_handles_and_values)
         dt_end();
         dt_model_free(m);
     }
-    dt_trim();
+    dt_empty_cache();
     fake_device_free(f);
 }
 UTEST(lifecycle, shared_layers_add_their_gradients)
@@ -276,17 +276,17 @@ UTEST(modes, running_statistics_change_in_training_only)
     uint64_t   one = fnv(mean);
     EXPECT_EQ(1.0, dt_item(count));
     EXPECT_EQ(DT_I64, dt_dtype_of(count));
-    dt_eval(m);
-    dt_forward(m);
+    dt_model_eval(m);
+    dt_forward_begin(m);
     EXPECT_OK(dt_batchnorm1d(m, "bn", x));
     EXPECT_EQ(one, fnv(mean));
     EXPECT_EQ(1.0, dt_item(count));
-    dt_train(m);
-    dt_forward(m);
+    dt_model_train(m);
+    dt_forward_begin(m);
     EXPECT_OK(dt_batchnorm1d(m, "bn", x));
     EXPECT_TRUE(one != fnv(mean));
     EXPECT_EQ(2.0, dt_item(count));
-    dt_param_info p;
+    dt_parameter_info p;
     ASSERT_TRUE(dt_model_get(m, 2, &p));
     EXPECT_TRUE(p.buffer && !strcmp(p.name, "bn.running_mean"));
     dt_end();
@@ -296,12 +296,12 @@ UTEST(modes, dropout_is_off_in_evaluation_and_drawn_from_the_model)
 {
     dt_model  *a = dt_model_new(.seed = 3), *b = dt_model_new(.seed = 3);
     dt_tensor *x = dt_ones(DT_SHAPE(100));
-    dt_tensor *ya = dt_drop(a, x, 0.5), *za = dt_drop(a, x, 0.5);
-    EXPECT_SAME_BITS(ya, dt_drop(b, x, 0.5));
+    dt_tensor *ya = dt_dropout(a, x, 0.5), *za = dt_dropout(a, x, 0.5);
+    EXPECT_SAME_BITS(ya, dt_dropout(b, x, 0.5));
     EXPECT_TRUE(fnv(ya) != fnv(za));
-    EXPECT_TRUE(dt_item(dt_max(ya)) == 2.0 && dt_item(dt_min(ya)) == 0.0);
-    dt_eval(a);
-    EXPECT_TRUE(dt_drop(a, x, 0.5) == x);
+    EXPECT_TRUE(dt_item(dt_amax(ya)) == 2.0 && dt_item(dt_amin(ya)) == 0.0);
+    dt_model_eval(a);
+    EXPECT_TRUE(dt_dropout(a, x, 0.5) == x);
     dt_end();
     dt_model_free(a);
     dt_model_free(b);
@@ -328,12 +328,12 @@ static void check_layer(int *utest_result, const char *what, layer_fn fn, dt_sha
         free(ix);
     }
     /* once without a gradient, to see the parameters as they start */
-    dt_eval(m);
+    dt_model_eval(m);
     if (!strstr(what, "cumulative")) {
         dt_no_grad_begin();
         fn(m, x);
         dt_no_grad_end();
-        dt_forward(m);
+        dt_forward_begin(m);
         for (int i = 0; want[i].name; i++) {
             char name[64];
             snprintf(name, sizeof name, "l.%s", want[i].name);
@@ -342,7 +342,7 @@ static void check_layer(int *utest_result, const char *what, layer_fn fn, dt_sha
             EXPECT_TRUE_MSG(t && fnv(t) == want[i].hash, name);
         }
     }
-    dt_train(m);
+    dt_model_train(m);
     dt_tensor *got = fn(m, x);
     EXPECT_CLOSE(got, y, ny, 2e-6, 2e-5);
     EXPECT_EQ(DT_OK, dt_backward(dt_sum(dt_mul(got, got))));
@@ -379,7 +379,7 @@ LAYER(conv_groups, DT_SHAPE(2, 4, 6, 5), 0,
 LAYER(bn2d, DT_SHAPE(4, 3, 2, 2), 0, dt_batchnorm2d(m, "l", x))
 LAYER(bn1d, DT_SHAPE(6, 5), 0, dt_batchnorm1d(m, "l", x))
 LAYER(ln, DT_SHAPE(3, 6), 0, dt_layernorm(m, "l", x))
-LAYER(ln2, DT_SHAPE(4, 2, 3), 0, dt_layernorm(m, "l", x, .dims = 2, .eps = 1e-3))
+LAYER(ln2, DT_SHAPE(4, 2, 3), 0, dt_layernorm(m, "l", x, .normalized_dims = 2, .eps = 1e-3))
 LAYER(rms, DT_SHAPE(3, 6), 0, dt_rmsnorm(m, "l", x))
 LAYER(gn, DT_SHAPE(3, 4, 2, 3), 0, dt_groupnorm(m, "l", x, .groups = 2))
 LAYER(embedding, DT_SHAPE(3, 4), 11, dt_embedding(m, "l", x, .num = 11, .dim = 6))
@@ -409,14 +409,14 @@ UTEST(layers, attention_with_dropout_in_evaluation_is_attention_and_without_draw
     dt_model  *m = dt_model_new(.seed = 1);
     dt_tensor *x = dt_normal(0, 1, DT_SHAPE(2, 6, 8));
     dt_tensor *plain = dt_multihead_attention(m, "a", x, .heads = 2, .causal = true);
-    dt_forward(m);
-    dt_eval(m);
+    dt_forward_begin(m);
+    dt_model_eval(m);
     EXPECT_SAME_BITS(plain, dt_multihead_attention(m, "a", x, .heads = 2, .causal = true, .dropout = 0.9));
-    dt_forward(m);
-    dt_train(m);
+    dt_forward_begin(m);
+    dt_model_train(m);
     dt_tensor *little = dt_multihead_attention(m, "a", x, .heads = 2, .causal = true, .dropout = 1e-12);
     EXPECT_CLOSE_TO(little, plain, 1e-6, 1e-5); /* the composed path, nothing dropped: the same values */
-    dt_forward(m);
+    dt_forward_begin(m);
     dt_tensor *much = dt_multihead_attention(m, "a", x, .heads = 2, .causal = true, .dropout = 0.5);
     EXPECT_TRUE(fnv(much) != fnv(plain));
     dt_end();
@@ -446,7 +446,7 @@ UTEST(misuse, a_name_twice_in_one_forward)
     EXPECT_OK(dt_linear(m, "fc", x, .out = 4));
     EXPECT_ERROR(dt_linear(m, "fc", x, .out = 4), "'fc': the name is used twice in one forward");
     EXPECT_OK(dt_linear(m, "fc", x, .out = 4, .shared = true));
-    dt_forward(m);
+    dt_forward_begin(m);
     EXPECT_OK(dt_linear(m, "fc", x, .out = 4));
     dt_end();
     EXPECT_OK(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 4)), .out = 4)); /* dt_end ended the forward */
@@ -459,12 +459,12 @@ UTEST(misuse, other_shapes_other_kinds_other_options)
 {
     dt_model *m = dt_model_new(.seed = 1);
     EXPECT_OK(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 4)), .out = 4));
-    dt_forward(m);
+    dt_forward_begin(m);
     EXPECT_ERROR(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 5)), .out = 4),
                  "'fc.weight' is (4, 4), but this call needs (4, 5)");
-    EXPECT_ERROR(dt_linear((dt_forward(m), m), "fc", dt_ones(DT_SHAPE(2, 4)), .out = 3), "needs (3, 4)");
-    EXPECT_ERROR(dt_layernorm((dt_forward(m), m), "fc", dt_ones(DT_SHAPE(2, 4))), "the name belongs to a dt_linear");
-    EXPECT_ERROR(dt_linear((dt_forward(m), m), "fc", dt_ones(DT_SHAPE(2, 4)), .out = 4, .kernel = 3),
+    EXPECT_ERROR(dt_linear((dt_forward_begin(m), m), "fc", dt_ones(DT_SHAPE(2, 4)), .out = 3), "needs (3, 4)");
+    EXPECT_ERROR(dt_layernorm((dt_forward_begin(m), m), "fc", dt_ones(DT_SHAPE(2, 4))), "the name belongs to a dt_linear");
+    EXPECT_ERROR(dt_linear((dt_forward_begin(m), m), "fc", dt_ones(DT_SHAPE(2, 4)), .out = 4, .kernel = 3),
                  ".kernel is not an option of this layer; it takes .out, .no_bias, .act");
     EXPECT_ERROR(dt_linear(m, "g", dt_ones(DT_SHAPE(2, 4))), ".out is 0");
     EXPECT_ERROR(dt_linear(m, "", dt_ones(DT_SHAPE(2, 4)), .out = 2), "needs a name");
@@ -491,22 +491,22 @@ UTEST(misuse, a_parameter_name_that_another_layer_has)
 UTEST(misuse, scopes)
 {
     dt_model *m = dt_model_new(.seed = 1);
-    EXPECT_ERROR((dt_scope_end(m), NULL), "dt_scope_end: without a dt_scope");
-    EXPECT_ERROR(dt_scope(m, "%s", "") == DT_OK ? m : NULL, "a scope needs a name");
+    EXPECT_ERROR((dt_scope_end(m), NULL), "dt_scope_end: without a dt_scope_begin");
+    EXPECT_ERROR(dt_scope_begin(m, "%s", "") == DT_OK ? m : NULL, "a scope needs a name");
     char long_name[600];
     memset(long_name, 'x', sizeof long_name - 1);
     long_name[sizeof long_name - 1] = 0;
-    EXPECT_ERROR(dt_scope(m, "%s", long_name) == DT_OK ? m : NULL, "too long");
-    for (int i = 0; i < 32; i++) ASSERT_EQ(DT_OK, dt_scope(m, "%d", i));
-    EXPECT_ERROR(dt_scope(m, "more") == DT_OK ? m : NULL, "32 scopes are open");
+    EXPECT_ERROR(dt_scope_begin(m, "%s", long_name) == DT_OK ? m : NULL, "too long");
+    for (int i = 0; i < 32; i++) ASSERT_EQ(DT_OK, dt_scope_begin(m, "%d", i));
+    EXPECT_ERROR(dt_scope_begin(m, "more") == DT_OK ? m : NULL, "32 scopes are open");
     for (int i = 0; i < 32; i++) dt_scope_end(m);
     EXPECT_OK(dt_parameter(m, "top", DT_SHAPE(1)));
     EXPECT_TRUE(dt_model_find(m, "top") != NULL);
     dt_end();
     dt_model_free(m);
     dt_model_free(NULL);
-    dt_train(NULL);
-    dt_forward(NULL);
+    dt_model_train(NULL);
+    dt_forward_begin(NULL);
 }
 UTEST(misuse, with_an_error_pending_nothing_is_made)
 {
@@ -537,18 +537,18 @@ UTEST(memory, every_allocation_may_fail)
 {
     dt_allocator a = { failing, release, NULL };
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     ASSERT_EQ(DT_OK, dt_set_allocator(&a));
     int64_t passed = 0;
     for (fail_at = 1; !passed && fail_at < 100000; fail_at++) {
         calls = 0;
         dt_model *m = dt_model_new(.seed = 1);
-        dt_freeze(m, "block.0.*");
+        dt_model_freeze(m, "block.0.*");
         for (int i = 0; i < 2; i++) {
             mlp_step(m);
             dt_end();
         }
-        dt_unfreeze(m, "*");
+        dt_model_unfreeze(m, "*");
         if (dt_error_code() == DT_OK) {
             passed = 1;
         } else {
@@ -557,7 +557,7 @@ UTEST(memory, every_allocation_may_fail)
         }
         dt_model_free(m);
         dt_end();
-        dt_trim();
+        dt_empty_cache();
         ASSERT_EQ((int64_t)0, dt_stats().live_tensors);
     }
     EXPECT_TRUE(passed && fail_at > 60);

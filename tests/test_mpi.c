@@ -230,7 +230,7 @@ static void matrix(void)
     with("native", named, (void *)(uintptr_t) "native");
     with("ring", named, (void *)(uintptr_t) "ring");
     with("direct", large, NULL); /* whole vectors in a message */
-    check(&all, !strcmp(dt_comm_where(world), "MPI") && dt_comm_local_size(world) == all.n, "where", 0, 0);
+    check(&all, !strcmp(dt_comm_launcher(world), "MPI") && dt_comm_local_size(world) == all.n, "where", 0, 0);
 }
 
 /* ==================================================================================================== >>misuse */
@@ -238,7 +238,7 @@ static void late(team *t, dt_comm *c, int rank)
 {
     float x = 1;
     if (rank == 1)
-        while (!dt_comm_status_of(c)) sched_yield();
+        while (!dt_comm_get_status(c)) sched_yield();
     else
         check(t, dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM) == DT_COMM_ERR_TIMEOUT, "timeout", rank, 1);
     check(t, dt_comm_failed_rank(c) == 1, dt_comm_error(c), rank, 1);
@@ -349,7 +349,7 @@ int main(int argc, char **argv)
         else if (!strcmp(mode, "misuse")) misuse();
         else dies();
         int32_t bad = all.failed;
-        if (!dt_comm_status_of(world) && (dt_comm_allreduce(world, &bad, 1, DT_COMM_I32, DT_COMM_SUM) || bad))
+        if (!dt_comm_get_status(world) && (dt_comm_allreduce(world, &bad, 1, DT_COMM_I32, DT_COMM_SUM) || bad))
             ranks = 0;
         if (dt_comm_rank(world)) ranks = 0;
         all.comm[dt_comm_rank(world)] = NULL;

@@ -92,7 +92,7 @@ UTEST(blocks, tell_where_parameters_are)
         int64_t    each = 64 / (int64_t)dt__dtype_size[kind[d]];
         dt_tensor *p[4];
         dt_block   b;
-        for (int i = 0; i < 4; i++) p[i] = dt_param(dt_full(i + 1, DT_SHAPE(i == 1 ? 2 * each : 10 + i), .dtype = kind[d]));
+        for (int i = 0; i < 4; i++) p[i] = dt_set_requires_grad(dt_full(i + 1, DT_SHAPE(i == 1 ? 2 * each : 10 + i), .dtype = kind[d]));
         ASSERT_EQ(DT_OK, dt_pack(&b, p, 4));
         EXPECT_EQ(4, b.n);
         EXPECT_EQ(0, (int)b.offset[0]);
@@ -193,9 +193,9 @@ UTEST(gaps, of_blocks_made_anew)
     const char *where = "";
     run_open(&r, NULL);
     for (int s = 0; s < 6; s++) {
-        if (s == 2) dt_freeze(r.m, "b.*");
-        if (s == 3) dt_optim_group(r.opt, "c.*", .lr = 0.02);
-        if (s == 4) dt_unfreeze(r.m, "b.*");
+        if (s == 2) dt_model_freeze(r.m, "b.*");
+        if (s == 3) dt_optimizer_add_group(r.opt, "c.*", .lr = 0.02);
+        if (s == 4) dt_model_unfreeze(r.m, "b.*");
         run_step(&r, s);
         EXPECT_TRUE_MSG(dt_error() == NULL, dt_error());
         EXPECT_EQ_MSG(0, gaps_of(r.m, &ngaps, &where), where);
@@ -384,7 +384,7 @@ static void exact_step(dt_model *m, dt_optimizer *opt, dt_amp *amp, int s)
     dt_tensor           *loss = NULL;
     float                g[33];
     char                 name[] = "p0";
-    dt_forward(m);
+    dt_forward_begin(m);
     for (int i = 0; i < 4; i++) {
         for (int k = 0; k < 33; k++) g[k] = (float)((k * 7 + i * 3 + s * 5) % 16 - 8) / 16;
         name[1] = (char)('0' + i);
@@ -398,7 +398,7 @@ static void exact_step(dt_model *m, dt_optimizer *opt, dt_amp *amp, int s)
 static dt_model *exact_open(dt_optimizer **opt, dt_amp **amp)
 {
     dt_model *m = dt_model_new(.seed = 3);
-    dt_seed(0);
+    dt_manual_seed(0);
     *opt = dt_sgd(m, .lr = 0.125, .momentum = 0.5, .weight_decay = 0.25);
     *amp = dt_amp_new(m, .level = "O2", .dtype = DT_BF16, .loss_scale = 8);
     return m;

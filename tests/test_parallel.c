@@ -32,10 +32,10 @@ static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     int64_t    label = 0;
     dt_tensor *rare = NULL;
     if (what & (RARE | NEVER)) rare = dt_parameter(m, "rare", DT_SHAPE(3), .init = DT_INIT_CONST, .a = 1);
-    dt_scope(m, "net");
+    dt_scope_begin(m, "net");
     dt_tensor *h = dt_linear(m, "a", x, .out = 16, .act = DT_ACT_RELU), *out;
     if (what & NORM) h = dt_batchnorm1d(m, "bn", h);
-    if (what & DROP) h = dt_dropout(dt_drop(m, h, 0.2), 0.2);
+    if (what & DROP) h = dt_op_dropout(dt_dropout(m, h, 0.2), 0.2);
     out = dt_linear(m, "b", h, .out = OUT);
     dt_scope_end(m);
     dt_copy_out(dt_narrow(y, 0, 0, 1), &label, sizeof label);
@@ -49,7 +49,7 @@ static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
 static int values(dt_model *m, bool grads, bool buffers, float *out)
 {
     int           n = 0;
-    dt_param_info p;
+    dt_parameter_info p;
     for (int i = 0; i < dt_model_count(m); i++) {
         dt_model_get(m, i, &p);
         dt_tensor *t = grads ? dt_grad(p.value) : p.value;
@@ -75,7 +75,7 @@ static int train(int devices, int size, int steps, int what, float *out, double 
     dt_model     *m = dt_model_new(.seed = 3);
     dt_optimizer *opt = dt_sgd(m, .lr = 0.1, .momentum = 0.9);
     dt_parallel  *p = devices ? dt_parallel_new(m, .devices = devices) : NULL;
-    dt_seed(5);
+    dt_manual_seed(5);
     for (int s = 0; s < steps; s++) {
         dt_tensor *y, *x = batch(s * size, size, &y);
         if (p) {
@@ -128,7 +128,7 @@ UTEST(parallel, random_numbers_are_the_same_in_every_run_and_differ_between_devi
 static dt_tensor *drawn(dt_model *m, dt_tensor *x, dt_tensor *y, void *user) /* a number of each device's generators */
 {
     float v[2];
-    dt_copy_out(dt_mean(dt_drop(m, dt_ones(DT_SHAPE(64)), 0.5)), &v[0], 4);
+    dt_copy_out(dt_mean(dt_dropout(m, dt_ones(DT_SHAPE(64)), 0.5)), &v[0], 4);
     dt_copy_out(dt_normal(0, 1, DT_SCALAR), &v[1], 4);
     int64_t part;
     dt_copy_out(y, &part, sizeof part);
@@ -169,15 +169,15 @@ UTEST(parallel, gradients_add_up_and_reach_what_any_part_reaches)
         EXPECT_EQ(n, values(ref, true, false, want));
         EXPECT_LT(far(got, want, n), 1e-4);
         for (int i = 0; i < dt_model_count(m); i++) {
-            dt_param_info a, b;
+            dt_parameter_info a, b;
             dt_model_get(m, i, &a);
             dt_model_get(ref, i, &b);
             dt_zero_grad(a.value);
             dt_zero_grad(b.value);
         }
         dt_end();
-        dt_freeze(m, "net.a.*"); /* the replicas are made anew */
-        dt_freeze(ref, "net.a.*");
+        dt_model_freeze(m, "net.a.*"); /* the replicas are made anew */
+        dt_model_freeze(ref, "net.a.*");
     }
     /* the part whose first label is 1; a new optimiser packs the model anew */
     dt_optimizer *opt = dt_sgd(m, .lr = 0.3);
@@ -213,8 +213,8 @@ UTEST(parallel, running_statistics_are_the_first_devices)
     EXPECT_EQ(32, values(first, false, true, b));
     EXPECT_TRUE(!memcmp(a, b, 32 * sizeof *a));
     EXPECT_EQ(4.0, dt_item(dt_model_find(m, "net.bn.num_batches_tracked")));
-    dt_eval(m); /* all devices use them */
-    dt_eval(first);
+    dt_model_eval(m); /* all devices use them */
+    dt_model_eval(first);
     dt_tensor *y, *x = batch(100, 12, &y);
     double     loss = 0;
     EXPECT_OK(dt_parallel_backward(p, loss_of, &what, x, y, &loss));
@@ -270,7 +270,7 @@ UTEST(devices, with_memory_of_their_own_give_the_same_bits)
         int    n[2] = { 0, 0 };
         for (int side = 0; side < 2; side++) {
             if (side) dt_set_default_device(on[0]);
-            dt_seed(5);
+            dt_manual_seed(5);
             dt_model     *m = dt_model_new(.seed = 3);
             dt_optimizer *opt = dt_adam(m, .lr = 0.01);
             dt_parallel  *p = side ? dt_parallel_new(m, .devices = 3, .on = on) : dt_parallel_new(m, .devices = 3);
@@ -294,7 +294,7 @@ UTEST(devices, with_memory_of_their_own_give_the_same_bits)
         EXPECT_TRUE(!memcmp(want, got, (size_t)n[0] * sizeof *want));
         for (int s = 0; s < 6; s++) EXPECT_NEAR(loss[0][s], loss[1][s], 1e-6);
     }
-    dt_trim();
+    dt_empty_cache();
     for (int i = 0; i < 3; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
 }
 UTEST(devices, are_named_where_the_backend_has_no_list)
@@ -321,7 +321,7 @@ UTEST(devices, are_named_where_the_backend_has_no_list)
     dt_end();
     dt_parallel_free(p);
     dt_model_free(m);
-    dt_trim();
+    dt_empty_cache();
     for (int i = 0; i < 2; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
 }
 /* Every allocation fails once: an error, or all is well; nothing stays behind. */
@@ -348,7 +348,7 @@ UTEST(devices, without_memory_are_an_error)
         dt_end();
         dt_parallel_free(p);
         dt_model_free(m);
-        dt_trim();
+        dt_empty_cache();
         for (int i = 0; i < 2; i++) EXPECT_EQ(DT_OK, fake_device_free(f[i]));
         ASSERT_EQ(DT_OK, dt_set_allocator(NULL));
         EXPECT_EQ(0, b.live);

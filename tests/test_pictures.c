@@ -39,7 +39,7 @@ UTEST(pictures, of_the_readme_are_current)
         o.host = pictures[i].host;
         snprintf(drawn, sizeof drawn, "%s/%s.svg", to ? to : dir, pictures[i].name);
         snprintf(stored, sizeof stored, "%s/docs/%s.svg", root, pictures[i].name);
-        ASSERT_EQ(0, dt_schedule_svg(drawn, DT_COLL_ALLREDUCE, pictures[i].algo, &o));
+        ASSERT_EQ(0, dt_plan_svg(drawn, DT_COLL_ALLREDUCE, pictures[i].algo, &o));
         size_t n = read_all(drawn, a, sizeof a);
         EXPECT_TRUE(n > 1000 && n < sizeof a);
         EXPECT_TRUE_MSG(n == read_all(stored, b, sizeof b) && memcmp(a, b, n) == 0, "make pictures, and look at them");

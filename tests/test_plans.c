@@ -679,7 +679,7 @@ UTEST(refused, memory_runs_out)
         code[0] = dt_plan_make(&p, DT_COLL_ALLREDUCE, DT_ALGO_LEADER, &o, &why);
         if (code[0]) EXPECT_STREQ("memory is out", why);
         alloc_calls = 0;
-        code[1] = dt_schedule_svg(path, DT_COLL_ALLREDUCE, DT_ALGO_TWO_LEVEL, &o);
+        code[1] = dt_plan_svg(path, DT_COLL_ALLREDUCE, DT_ALGO_TWO_LEVEL, &o);
         alloc_calls = 0;
         code[2] = dt_plan_choose(&t, DT_COLL_ALLREDUCE, 9, host, DT_LINK_NET, 100, NULL) == DT_ALGO_COUNT ? -2 : 0;
         alloc_calls = 0;
@@ -703,9 +703,9 @@ UTEST(refused, memory_runs_out)
 }
 UTEST(refused, names)
 {
-    for (int a = 0; a < (int)DT_ALGO_COUNT; a++) EXPECT_EQ(a, (int)dt_algo_of(dt_algo_name((dt_algo)a)));
-    EXPECT_EQ((int)DT_ALGO_COUNT, (int)dt_algo_of("rings"));
-    EXPECT_EQ((int)DT_ALGO_COUNT, (int)dt_algo_of(NULL));
+    for (int a = 0; a < (int)DT_ALGO_COUNT; a++) EXPECT_EQ(a, (int)dt_algo_find(dt_algo_name((dt_algo)a)));
+    EXPECT_EQ((int)DT_ALGO_COUNT, (int)dt_algo_find("rings"));
+    EXPECT_EQ((int)DT_ALGO_COUNT, (int)dt_algo_find(NULL));
     EXPECT_STREQ("allreduce", dt_coll_name(DT_COLL_ALLREDUCE));
     EXPECT_STREQ("recv", dt_coll_name(DT_COLL_RECV));
     EXPECT_STREQ("?", dt_coll_name(DT_COLL_COUNT));
@@ -860,7 +860,7 @@ UTEST(picture, has_every_message)
                 dt_plan_opts o = opts_of(p, c == DT_COLL_BARRIER ? 0 : whole((dt_coll)c) ? 3 * p : 2);
                 plan_report  rep;
                 PROVE((dt_coll)c, (dt_algo)a, &o, &rep);
-                ASSERT_EQ(0, dt_schedule_svg(path, (dt_coll)c, (dt_algo)a, &o));
+                ASSERT_EQ(0, dt_plan_svg(path, (dt_coll)c, (dt_algo)a, &o));
                 FILE *f = fopen(path, "r");
                 ASSERT_TRUE(f != NULL);
                 size_t n = fread(text, 1, (1 << 22) - 1, f);
@@ -883,9 +883,9 @@ UTEST(picture, has_every_message)
     unlink(path);
     dt_plan_opts o = opts_of(4, 8);
     snprintf(path, sizeof path, "%s/none/a.svg", dir);
-    EXPECT_LT(dt_schedule_svg(path, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o), 0);
-    EXPECT_LT(dt_schedule_svg(path, DT_COLL_ALLREDUCE, DT_ALGO_BRUCK, &o), 0);
-    if (!access("/dev/full", W_OK)) EXPECT_LT(dt_schedule_svg("/dev/full", DT_COLL_ALLREDUCE, DT_ALGO_RING, &o), 0);
+    EXPECT_LT(dt_plan_svg(path, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o), 0);
+    EXPECT_LT(dt_plan_svg(path, DT_COLL_ALLREDUCE, DT_ALGO_BRUCK, &o), 0);
+    if (!access("/dev/full", W_OK)) EXPECT_LT(dt_plan_svg("/dev/full", DT_COLL_ALLREDUCE, DT_ALGO_RING, &o), 0);
     rmdir(dir);
     free(text);
 }

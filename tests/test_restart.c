@@ -37,7 +37,7 @@ static int finish(const char *dir, dt_model *m, dt_comm *c, int64_t step) /* ran
     dt_sha256_begin(&s);
     for (int i = 0; i < dt_model_count(m); i++) {
         static float  x[4096];
-        dt_param_info p;
+        dt_parameter_info p;
         dt_model_get(m, i, &p);
         dt_copy_out(p.value, x, dt_nbytes(p.value));
         dt_sha256_add(&s, x, dt_nbytes(p.value));

@@ -37,7 +37,7 @@ typedef struct trainer {
     dt_model      *m;
     dt_optimizer  *opt;
     dt_amp        *amp;
-    dt_schedule   *s;
+    dt_scheduler   *s;
     dt_checkpoint *c;
     int64_t        epoch, step;
 } trainer;
@@ -46,7 +46,7 @@ static dt_tensor *net(dt_model *m, dt_tensor *x)
 {
     x = dt_conv2d(m, "conv", x, .out = 4, .kernel = 3, .pad = 1);
     x = dt_batchnorm2d(m, "bn", x, .act = DT_ACT_RELU);
-    x = dt_drop(m, dt_flatten(x), 0.25);
+    x = dt_dropout(m, dt_flatten(x), 0.25);
     return dt_linear(m, "fc", x, .out = 3);
 }
 static void open_trainer(trainer *t, const char *dir, setting s)
@@ -54,7 +54,7 @@ static void open_trainer(trainer *t, const char *dir, setting s)
     memset(t, 0, sizeof *t);
     t->m = dt_model_new(.seed = 3);
     t->opt = make_optimizer(t->m, s.kind);
-    dt_optim_group(t->opt, "*.bias|bn.*", .lr = 0.003);
+    dt_optimizer_add_group(t->opt, "*.bias|bn.*", .lr = 0.003);
     if (s.level) t->amp = dt_amp_new(t->m, .level = s.level, .dtype = s.dtype, .growth_interval = 2);
     t->s = dt_exponential_lr(t->opt, .gamma = 0.9);
     t->c = dt_checkpoint_new(dir, .model = t->m, .optimizer = t->opt, .schedule = t->s, .amp = t->amp, .keep = -1);
@@ -62,7 +62,7 @@ static void open_trainer(trainer *t, const char *dir, setting s)
 static void close_trainer(trainer *t)
 {
     dt_checkpoint_free(t->c);
-    dt_schedule_free(t->s);
+    dt_scheduler_free(t->s);
     dt_amp_free(t->amp);
     dt_optimizer_free(t->opt);
     dt_model_free(t->m);
@@ -80,7 +80,7 @@ static void train(trainer *t, int until)
         else
             dt_backward(l);
         dt_step(t->opt);
-        dt_schedule_step(t->s);
+        dt_scheduler_step(t->s);
     }
 }
 static char *file_bytes(const char *dir, int step, size_t *n)
@@ -115,19 +115,19 @@ static void check(int *utest_result, setting s, int mode)
         return;
     }
     trainer t;
-    dt_seed(11);
+    dt_manual_seed(11);
     open_trainer(&t, whole, s);
     train(&t, STEPS);
     EXPECT_EQ_MSG(DT_OK, dt_checkpoint_save(t.c, 0, STEPS), what);
     close_trainer(&t);
 
-    dt_seed(11);
+    dt_manual_seed(11);
     open_trainer(&t, cut, s);
     train(&t, CUT);
     EXPECT_EQ_MSG(DT_OK, dt_checkpoint_save(t.c, 0, CUT), what);
     close_trainer(&t);
 
-    dt_seed(99);
+    dt_manual_seed(99);
     open_trainer(&t, cut, s);
     if (mode == 1) train(&t, 2);
     int found = dt_checkpoint_resume(t.c, &t.epoch, &t.step);
@@ -173,7 +173,7 @@ UTEST(resume, without_the_state_is_not_the_same)
     ASSERT_TRUE(mkdtemp(dir) != NULL);
     setting s = { 2, NULL, DT_F32 };
     trainer t, u;
-    dt_seed(11);
+    dt_manual_seed(11);
     open_trainer(&t, dir, s);
     train(&t, CUT);
     ASSERT_EQ(DT_OK, dt_checkpoint_save(t.c, 0, CUT));

@@ -114,7 +114,7 @@ UTEST(golden, random_split)
         dt_dataset_free(s); /* the parts hold it */
         for (int64_t p = 0; p < g->parts; p++) {
             uint64_t h = DIGEST;
-            ASSERT_EQ(g->count[p], dt_dataset_size(out[p]));
+            ASSERT_EQ(g->count[p], dt_dataset_len(out[p]));
             for (int64_t i = 0; i < g->count[p]; i++) {
                 int32_t v = -1;
                 ASSERT_OK(dt_dataset_get(out[p], i, &v, NULL));
@@ -653,9 +653,9 @@ static dt_dataset *numbers(int64_t from, int64_t n)
 }
 static void check_items(int *utest_result, const dt_dataset *s, const int64_t *want, int64_t n)
 {
-    EXPECT_EQ(n, dt_dataset_size(s));
-    EXPECT_EQ(7, dt_dataset_item(s).classes);
-    EXPECT_TRUE(dt_dataset_item(s).y_dtype == DT_I64 && dt_dataset_item(s).x_dtype == DT_I32);
+    EXPECT_EQ(n, dt_dataset_len(s));
+    EXPECT_EQ(7, dt_dataset_item_info(s).classes);
+    EXPECT_TRUE(dt_dataset_item_info(s).y_dtype == DT_I64 && dt_dataset_item_info(s).x_dtype == DT_I32);
     for (int64_t i = 0; i < n; i++) {
         int32_t x = -1;
         int64_t y = -1;
@@ -692,7 +692,7 @@ UTEST(sets, parts_and_joins_in_any_order)
     EXPECT_EQ(6, dt_dataset_shards(join));
     EXPECT_EQ(4, dt_dataset_shard(join, 3));
     EXPECT_EQ(9, dt_dataset_shard(join, 6));
-    EXPECT_EQ(15, dt_dataset_size(both));
+    EXPECT_EQ(15, dt_dataset_len(both));
     EXPECT_OK(dt_dataset_get(both, 12, &x, NULL));
     EXPECT_EQ(24, x);
     dt_dataset_free(range);
@@ -774,9 +774,9 @@ UTEST(sets, splits_refused)
     EXPECT_ERROR(dt_dataset_split(s, bad[0].part, 1, 0, NULL), "out is NULL");
     double nearly[] = { 1.0 / 3, 1.0 / 3, 0.3333334 }; /* adds up to a little more than 1 */
     EXPECT_OK(dt_dataset_split(s, nearly, 3, 0, out));
-    EXPECT_EQ(2, dt_dataset_size(out[0]));
-    EXPECT_EQ(2, dt_dataset_size(out[1]));
-    EXPECT_EQ(1, dt_dataset_size(out[2]));
+    EXPECT_EQ(2, dt_dataset_len(out[0]));
+    EXPECT_EQ(2, dt_dataset_len(out[1]));
+    EXPECT_EQ(1, dt_dataset_len(out[2]));
     for (int k = 0; k < 3; k++) dt_dataset_free(out[k]);
     dt_dataset_free(s);
     static uint8_t big[2000000]; /* what is too much becomes visible with many items */
@@ -941,7 +941,7 @@ static int64_t everything(void) /* 25, or an error is pending */
     pair[1] = p = dt_dataset_subset(s, pick, 3);
     join = dt_dataset_concat(pair, 2);
     dt_dataset_mean_std(join, &mean, NULL, 1);
-    int64_t total = dt_sampler_count(b) + dt_sampler_count(a) - 1 + dt_dataset_size(s);
+    int64_t total = dt_sampler_count(b) + dt_sampler_count(a) - 1 + dt_dataset_len(s);
     dt_sampler_free(a);
     dt_sampler_free(b);
     for (int k = 0; k < 3; k++) dt_dataset_free(out[k]);
@@ -955,7 +955,7 @@ UTEST(memory, every_failing_allocation_is_an_error_and_leaks_nothing)
 {
     dt_test_budget b;
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     ASSERT_OK(dt_test_budget_set(&b, -1));
     EXPECT_EQ(25, everything());
     EXPECT_OK(0);

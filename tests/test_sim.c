@@ -119,7 +119,7 @@ static void start(dt_comm *c, void *user)
         dt__call    a = dt__call_of("start", o.coll, in, s->out, here, counts, o.dtype, o.op, o.root);
         s->work = dt__call_start(c, &a);
     }
-    if (!s->work) s->status = dt_comm_status_of(c);
+    if (!s->work) s->status = dt_comm_get_status(c);
 }
 
 /* ---- choosing */
@@ -294,7 +294,7 @@ static bool lives(const team *t, int r)
 static bool verdict(team *t, const side *s) /* of the communicator, in the end */
 {
     dt_comm *c = dt_sim_comm(t->sim, s->rank);
-    int      status = dt_comm_status_of(c), who = dt_comm_failed_rank(c);
+    int      status = dt_comm_get_status(c), who = dt_comm_failed_rank(c);
     switch (t->fault) {
     case CALM:
     case STOPS: return status == 0;
@@ -314,7 +314,7 @@ static bool check(team *t)
             side *s = &t->side[k * t->n + r];
             if (!lives(t, r)) continue;
             if (!s->status && !first) first = s;
-            if (s->status && s->status != dt_comm_status_of(dt_sim_comm(t->sim, r)))
+            if (s->status && s->status != dt_comm_get_status(dt_sim_comm(t->sim, r)))
                 return wrong(t, s, "the call failed otherwise than the communicator");
             if (!verdict(t, s)) return wrong(t, s, dt_comm_error(dt_sim_comm(t->sim, r)));
             if (!s->status && !(t->fault == DIFFERENT) && !exact(t, s, first)) return wrong(t, s, "the result");
@@ -408,7 +408,7 @@ UTEST(sim, who_waits_runs_it)
     EXPECT_EQ(0, dt_comm_failed_rank(dt_sim_comm(s, 4)));
     EXPECT_EQ(0, dt_sim_run(s, 100)); /* and all hear of it */
     EXPECT_TRUE(strstr(dt_comm_error(dt_sim_comm(s, 1)), "rank 0 (host0, pid 1000) has not called it") != NULL);
-    EXPECT_STREQ("the simulator", dt_comm_where(dt_sim_comm(s, 0)));
+    EXPECT_STREQ("the simulator", dt_comm_launcher(dt_sim_comm(s, 0)));
     dt_sim_free(s);
 }
 UTEST(sim, a_stop_moves_what_was_to_come)
@@ -444,7 +444,7 @@ UTEST(sim, misuse)
     dt_sim_at(s, 1, 0, block, &rc);
     EXPECT_EQ(0, dt_sim_run(s, 10));
     EXPECT_EQ(DT_COMM_ERR_STATE, rc);
-    EXPECT_EQ(DT_COMM_ERR_STATE, dt_comm_status_of(dt_sim_comm(s, 2))); /* an error of all */
+    EXPECT_EQ(DT_COMM_ERR_STATE, dt_comm_get_status(dt_sim_comm(s, 2))); /* an error of all */
     dt_sim_free(s);
 }
 
@@ -467,8 +467,8 @@ static dt_cluster cluster(void)
 }
 static double seconds(const dt_cluster *k, dt_algo algo, const dt_plan_opts *o)
 {
-    dt_sim_cost c;
-    return dt_sim_predict(&c, DT_COLL_ALLREDUCE, algo, o, k, NULL) ? -1 : c.seconds;
+    dt_plan_prediction c;
+    return dt_plan_predict(&c, DT_COLL_ALLREDUCE, algo, o, k, NULL) ? -1 : c.seconds;
 }
 #define EXPECT_RATIO(want, got, tol) EXPECT_NEAR(1.0, (got) / (want), tol)
 
@@ -522,13 +522,13 @@ UTEST(predict, messages_and_bytes_are_the_plans)
                 if (!dt_plan_can((dt_coll)c, (dt_algo)a, p, h)) continue;
                 dt_plan_opts o = plan_of(p, 7 + p % 5, h);
                 dt_cluster   k = cluster();
-                dt_sim_cost  got;
+                dt_plan_prediction  got;
                 int64_t      messages = 0, elements = 0;
                 const char  *why = NULL;
                 o.segment = 3;
                 o.root = p / 2;
                 k.element = 2;
-                EXPECT_EQ_MSG(0, dt_sim_predict(&got, (dt_coll)c, (dt_algo)a, &o, &k, &why), why ? why : "");
+                EXPECT_EQ_MSG(0, dt_plan_predict(&got, (dt_coll)c, (dt_algo)a, &o, &k, &why), why ? why : "");
                 for (o.rank = 0; o.rank < p; o.rank++) {
                     dt_plan plan;
                     memset(&plan, 0, sizeof plan);
@@ -549,11 +549,11 @@ UTEST(predict, two_machines_and_a_slow_link)
     for (int i = 0; i < P; i++) host[i] = i / L;
     dt_cluster   k = cluster();
     dt_plan_opts o = plan_of(P, 1 << 20, host);
-    dt_sim_cost  two, ring, best;
+    dt_plan_prediction  two, ring, best;
     int64_t      n = 4 << 20;
-    EXPECT_EQ(0, dt_sim_predict(&two, DT_COLL_ALLREDUCE, DT_ALGO_TWO_LEVEL, &o, &k, NULL));
-    EXPECT_EQ(0, dt_sim_predict(&ring, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, NULL));
-    EXPECT_EQ(0, dt_sim_predict(&best, DT_COLL_ALLREDUCE, DT_ALGO_AUTO, &o, &k, NULL));
+    EXPECT_EQ(0, dt_plan_predict(&two, DT_COLL_ALLREDUCE, DT_ALGO_TWO_LEVEL, &o, &k, NULL));
+    EXPECT_EQ(0, dt_plan_predict(&ring, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, NULL));
+    EXPECT_EQ(0, dt_plan_predict(&best, DT_COLL_ALLREDUCE, DT_ALGO_AUTO, &o, &k, NULL));
     EXPECT_LT(1.5 * two.seconds, ring.seconds);
     EXPECT_EQ(n, two.bytes_nic);                     /* L ranks, 2 (n/L)(H-1)/H each */
     EXPECT_EQ(2 * n * (P - 1) / P, ring.bytes_nic);  /* one of them sends on */
@@ -592,8 +592,8 @@ UTEST(predict, a_switch_is_the_bottleneck_it_is)
     k.trunk = 4 * b;
     EXPECT_RATIO(4 * ring, seconds(&k, DT_ALGO_RING, &o), 0.1);
     EXPECT_LT(1.5 * halving, seconds(&k, DT_ALGO_HALVING, &o));
-    dt_sim_cost c;
-    EXPECT_EQ(0, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, NULL));
+    dt_plan_prediction c;
+    EXPECT_EQ(0, dt_plan_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, NULL));
     EXPECT_EQ(2 * c.bytes / P * 5 / 2, c.bytes_switch); /* of 8 ways 4 are inside or leave, and one comes */
 }
 static void large_world(int *utest_result, dt_algo a)
@@ -601,7 +601,7 @@ static void large_world(int *utest_result, dt_algo a)
     int         p = 4096, *host = (int *)malloc((size_t)p * sizeof(int));
     dt_cluster  k = cluster();
     dt_costs    t = k.costs;
-    dt_sim_cost c;
+    dt_plan_prediction c;
     bool        heavy = a == DT_ALGO_RING || a == DT_ALGO_ALLTOALL || a == DT_ALGO_TWO_LEVEL || a == DT_ALGO_ORDERED;
     int         n = heavy ? 1024 : p;
     int64_t     t0 = utest_ns();
@@ -612,7 +612,7 @@ static void large_world(int *utest_result, dt_algo a)
         for (int i = 0; i < n; i++) host[i] = a == DT_ALGO_SHARED ? 0 : i / 8;
         int          link = a == DT_ALGO_SHARED ? DT_LINK_SHM : DT_LINK_NET;
         dt_plan_opts o = plan_of(n, (int64_t)n * 8, host);
-        EXPECT_EQ(0, dt_sim_predict(&c, DT_COLL_ALLREDUCE, a, &o, &k, NULL));
+        EXPECT_EQ(0, dt_plan_predict(&c, DT_COLL_ALLREDUCE, a, &o, &k, NULL));
         /* the formulas take every round for as long as its slowest rank: the events are as fast or faster */
         EXPECT_LE(c.seconds, dt_plan_cost(&t, DT_COLL_ALLREDUCE, a, n, host, link, o.count * 4, 0) * 1.000001);
         EXPECT_GT(c.seconds, 0.0);
@@ -633,20 +633,20 @@ UTEST(predict, misuse)
     int          host[2] = { 0, 2 };
     dt_cluster   k = cluster();
     dt_plan_opts o = plan_of(9000, 1, NULL);
-    dt_sim_cost  c;
+    dt_plan_prediction  c;
     const char  *why = NULL;
-    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    EXPECT_EQ(-1, dt_plan_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
     EXPECT_STREQ("world is not in 1..8192", why);
     o = plan_of(2, 1, host);
-    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    EXPECT_EQ(-1, dt_plan_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
     o.host = NULL;
-    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_BRUCK, &o, &k, &why));
+    EXPECT_EQ(-1, dt_plan_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_BRUCK, &o, &k, &why));
     EXPECT_STREQ("this collective has no such algorithm", why);
     k.costs.alpha[0] = -1;
-    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    EXPECT_EQ(-1, dt_plan_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
     memset(&k, 0, sizeof k);
-    EXPECT_EQ(0, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    EXPECT_EQ(0, dt_plan_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
     EXPECT_TRUE(why == NULL && c.seconds > 0);
     o.count = INT64_MAX / 2;
-    EXPECT_EQ(-1, dt_sim_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
+    EXPECT_EQ(-1, dt_plan_predict(&c, DT_COLL_ALLREDUCE, DT_ALGO_RING, &o, &k, &why));
 }

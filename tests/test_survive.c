@@ -192,7 +192,7 @@ static void miscounted(team *t, dt_comm *c, int rank)
         if (!t->arg && odd && i == 3) continue;
         rc = t->arg2 && i % 2 ? dt_comm_allreduce(c, x, 4, DT_COMM_F32, DT_COMM_SUM) : dt_comm_barrier(c);
     }
-    while (!rc && !(rc = dt_comm_status_of(c))) sched_yield(); /* in its program, until the others give up */
+    while (!rc && !(rc = dt_comm_get_status(c))) sched_yield(); /* in its program, until the others give up */
     const char *m = dt_comm_error(c);
     if (rc == DT_COMM_ERR_MISMATCH) {
         snprintf(who, sizeof who, "rank %d ", t->n - 1);
@@ -231,7 +231,7 @@ static void killed_in_a_call(team *t, dt_comm *c, int rank)
         kill(t->pid[1], SIGKILL);
     }
     int rc = rank ? dt_comm_allreduce(c, x, 4, DT_COMM_F32, DT_COMM_SUM) : 0;
-    while (!rc && !(rc = dt_comm_status_of(c))) sched_yield();
+    while (!rc && !(rc = dt_comm_get_status(c))) sched_yield();
     check(t, rc == DT_COMM_ERR_PEER && strstr(dt_comm_error(c), "it was in allreduce #2"), "what it did", rank, c);
     dt_comm_free(c);
 }
@@ -382,7 +382,7 @@ static void without(team *t, dt_comm *c, int rank)
         x[1] = 1;
         if (dt_comm_allreduce(next, x, 2, DT_COMM_I32, DT_COMM_MIN)) break;
     } while (x[0] < t->n - n);
-    check(t, !dt_comm_status_of(next), "not disturbed", rank, next);
+    check(t, !dt_comm_get_status(next), "not disturbed", rank, next);
     check(t, !dt_comm_shrink(next, &none), "again", rank, next);
     works(t, none, rank, alive, n, 1);
     dt_comm_free(none);

@@ -32,7 +32,7 @@ static dt_tensor *net(dt_model *m, dt_tensor *x)
     h = dt_batchnorm2d(m, "bn1", dt_conv2d(m, "conv1", h, .out = 6, .kernel = 3, .pad = 1), .act = DT_ACT_RELU);
     s = dt_conv2d(m, "conv2", h, .out = 6, .kernel = 3, .pad = 1, .no_bias = true);
     h = dt_batchnorm2d(m, "bn2", s, .act = DT_ACT_RELU, .add = h, .momentum = 0.3, .eps = 1e-3);
-    h = dt_batchnorm1d(m, "bn3", dt_reshape(h, DT_SHAPE(dt_dim(h, 0), 6, HW * HW)), .cumulative = true);
+    h = dt_batchnorm1d(m, "bn3", dt_reshape(h, DT_SHAPE(dt_size(h, 0), 6, HW * HW)), .cumulative = true);
     h = dt_linear(m, "fc", dt_flatten(h), .out = 8);
     h = dt_batchnorm1d(m, "bn4", h, .no_affine = true);
     return dt_linear(m, "out", h, .out = OUT);
@@ -41,7 +41,7 @@ static dt_tensor *net(dt_model *m, dt_tensor *x)
 static int values(dt_model *m, int what, float *out)
 {
     int           n = 0;
-    dt_param_info p;
+    dt_parameter_info p;
     for (int i = 0; i < dt_model_count(m); i++) {
         dt_model_get(m, i, &p);
         dt_tensor *t = what == 3 ? dt_grad(p.value) : p.value;
@@ -198,13 +198,13 @@ static void modes(crew *k)
     net(m, batch(4 * k->rank, 4, &y));
     net(plain, batch(0, 4, &y));
     for (int i = 0; i < dt_model_count(m); i++) {
-        dt_param_info p;
+        dt_parameter_info p;
         dt_model_get(m, i, &p);
         dt_copy(dt_model_find(plain, p.name), p.value);
     }
     dt_end();
-    dt_eval(m);
-    dt_eval(plain);
+    dt_model_eval(m);
+    dt_model_eval(plain);
     for (int i = 0; i <= k->rank; i++) { /* a rank evaluates alone, and as often as it likes */
         x = batch(40 + 4 * k->rank, 4, &y);
         dt_copy_out(net(m, x), a, sizeof a);

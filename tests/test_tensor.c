@@ -9,7 +9,7 @@ UTEST(tensor, make_and_ask)
     EXPECT_EQ(3, dt_ndim(t));
     EXPECT_EQ(24, dt_numel(t));
     EXPECT_EQ((size_t)48, dt_nbytes(t));
-    EXPECT_EQ(4, dt_dim(t, -1));
+    EXPECT_EQ(4, dt_size(t, -1));
     EXPECT_EQ(12, dt_stride(t, 0));
     EXPECT_EQ((int)DT_F16, (int)dt_dtype_of(t));
     EXPECT_TRUE(dt_is_contiguous(t));
@@ -38,7 +38,7 @@ UTEST(tensor, views_share_memory)
 {
     dt_tensor *t = dt_reshape(dt_arange(0, 24, 1), DT_SHAPE(2, 3, 4));
     dt_tensor *p = dt_permute(t, DT_SHAPE(2, 0, 1));
-    EXPECT_EQ(4, dt_dim(p, 0));
+    EXPECT_EQ(4, dt_size(p, 0));
     EXPECT_EQ(1, dt_stride(p, 0));
     EXPECT_FALSE(dt_is_contiguous(p));
     EXPECT_EQ(1 * 12 + 2 * 4 + 3.0, dt_item(dt_select(dt_select(dt_select(p, 0, 3), 0, 1), 0, 2)));
@@ -49,7 +49,7 @@ UTEST(tensor, views_share_memory)
     dt_tensor *x = dt_expand(dt_arange(0, 3, 1), DT_SHAPE(2, 3));
     EXPECT_EQ(0, dt_stride(x, 0));
     EXPECT_ERROR(dt_fill(x, 0), "expanded");
-    EXPECT_EQ(24, dt_dim(dt_reshape(p, DT_SHAPE(-1)), 0)); /* a copy: the strides do not allow a view */
+    EXPECT_EQ(24, dt_size(dt_reshape(p, DT_SHAPE(-1)), 0)); /* a copy: the strides do not allow a view */
     EXPECT_EQ(2, dt_ndim(dt_squeeze(dt_unsqueeze(x, 1), 1)));
     dt_end();
     EXPECT_EQ(0, dt_check("test"));
@@ -163,7 +163,7 @@ UTEST(tensor, memory_is_reused_and_given_back)
         dt_end();
     }
     EXPECT_EQ(allocs, dt_stats().host_allocs);
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ((size_t)0, dt_stats().cached_bytes);
 }
 
@@ -184,7 +184,7 @@ UTEST(tensor, data_ptr_is_where_the_elements_are)
 }
 UTEST(tensor, private_layout_is_never_seen)
 {
-    dt_seed(5);
+    dt_manual_seed(5);
     dt_tensor *x = dt_normal(0, 1, DT_SHAPE(2, 3, 5, 4)), *w = dt_normal(0, 1, DT_SHAPE(6, 3, 1, 1));
     dt_tensor *y = dt_op_conv2d(x, w, NULL);
     float      a[240], b[240];

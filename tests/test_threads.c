@@ -5,11 +5,11 @@
 
 static double work(uint64_t seed) /* a small training step; a number that depends on every bit of it */
 {
-    dt_seed(seed);
-    dt_tensor *w = dt_param(dt_normal(0, 1, DT_SHAPE(8, 3, 3, 3))), *x = dt_normal(0, 1, DT_SHAPE(16, 3, 24, 24));
+    dt_manual_seed(seed);
+    dt_tensor *w = dt_set_requires_grad(dt_normal(0, 1, DT_SHAPE(8, 3, 3, 3))), *x = dt_normal(0, 1, DT_SHAPE(16, 3, 24, 24));
     dt_tensor *h = dt_maxpool2d(dt_op_conv2d(x, w, NULL, .pad = 1, .act = DT_ACT_RELU), .kernel = 2);
     dt_tensor *a = dt_matmul(dt_flatten(h), dt_normal(0, 0.01, DT_SHAPE(1152, 64)));
-    dt_backward(dt_mean(dt_mul(dt_softmax(dt_dropout(a, 0.3), 1), a)));
+    dt_backward(dt_mean(dt_mul(dt_softmax(dt_op_dropout(a, 0.3), 1), a)));
     float    g[216];
     uint64_t bits = 0;
     if (dt_copy_out(dt_grad(w), g, sizeof g) == DT_OK)
@@ -25,16 +25,16 @@ static double work(uint64_t seed) /* a small training step; a number that depend
 
 UTEST(threads, the_number_of_threads_does_not_change_a_bit)
 {
-    dt_set_threads(1);
-    EXPECT_EQ(1, dt_threads());
+    dt_set_num_threads(1);
+    EXPECT_EQ(1, dt_get_num_threads());
     double one = work(3);
     EXPECT_TRUE(one > 0);
     for (int n = 2; n <= 5; n++) {
-        dt_set_threads(n);
+        dt_set_num_threads(n);
         EXPECT_EQ(one, work(3));
     }
-    dt_set_threads(0);
-    EXPECT_GE(dt_threads(), 1);
+    dt_set_num_threads(0);
+    EXPECT_GE(dt_get_num_threads(), 1);
 }
 
 static void *user_thread(void *arg)
@@ -47,13 +47,13 @@ UTEST(threads, several_user_threads_at_once)
 {
     double    want[4], got[4][4];
     pthread_t t[4];
-    dt_set_threads(3);
+    dt_set_num_threads(3);
     user_thread(want);
     for (int i = 0; i < 4; i++) ASSERT_EQ(0, pthread_create(&t[i], NULL, user_thread, got[i]));
     for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 4; k++) EXPECT_EQ(want[k], got[i][k]);
-    dt_set_threads(0);
+    dt_set_num_threads(0);
 }
 
 static void *failing_thread(void *arg)
@@ -79,7 +79,7 @@ UTEST(threads, a_thread_gives_its_memory_back_when_it_ends)
     ASSERT_EQ(0, pthread_create(&t, NULL, user_thread, r));
     pthread_join(t, NULL);
     EXPECT_EQ(live, dt_stats().live_tensors);
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ((size_t)0, dt_stats().cached_bytes);
 }
 
@@ -93,7 +93,7 @@ UTEST(threads, values_of_another_threads_tape_are_refused)
 {
     struct { dt_tensor *y; int refused; } a;
     pthread_t  t;
-    dt_tensor *w = dt_param(dt_ones(DT_SHAPE(2)));
+    dt_tensor *w = dt_set_requires_grad(dt_ones(DT_SHAPE(2)));
     a.y = dt_exp(w);
     a.refused = 0;
     ASSERT_EQ(0, pthread_create(&t, NULL, other_tape, &a));
@@ -123,10 +123,10 @@ UTEST(threads, the_pool_works_in_forked_ranks)
 #ifdef __SANITIZE_THREAD__
     UTEST_SKIP("ThreadSanitizer allows no new threads after the fork of a process with threads");
 #endif
-    dt_set_threads(2);
+    dt_set_num_threads(2);
     double want = work(7); /* the parent's pool has threads when it forks */
     EXPECT_EQ(0, dt_test_ranks(3, 30, forked, &want));
-    dt_set_threads(0);
+    dt_set_num_threads(0);
 }
 
 static int defaults(int rank, void *arg)
@@ -135,14 +135,14 @@ static int defaults(int rank, void *arg)
     unsetenv("DT_NUM_THREADS");
     unsetenv("LOCAL_WORLD_SIZE");
     unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    dt_set_threads(0);
-    int all = dt_threads();
+    dt_set_num_threads(0);
+    int all = dt_get_num_threads();
     setenv("LOCAL_WORLD_SIZE", "2", 1);
-    dt_set_threads(0);
-    int half = dt_threads();
+    dt_set_num_threads(0);
+    int half = dt_get_num_threads();
     setenv("DT_NUM_THREADS", "3", 1);
-    dt_set_threads(0);
-    return all < 1 || half != (all / 2 > 1 ? all / 2 : 1) || dt_threads() != 3;
+    dt_set_num_threads(0);
+    return all < 1 || half != (all / 2 > 1 ? all / 2 : 1) || dt_get_num_threads() != 3;
 }
 UTEST(threads, the_default_is_the_cores_shared_by_the_local_ranks)
 {
@@ -152,12 +152,12 @@ UTEST(threads, the_default_is_the_cores_shared_by_the_local_ranks)
 UTEST(threads, a_generators_state_can_be_saved_and_restored)
 {
     float a[40], b[40];
-    dt_seed(11);
+    dt_manual_seed(11);
     dt_copy_out(dt_normal(0, 1, DT_SHAPE(5)), a, 20); /* an odd number: a cached normal is part of the state */
     dt_rng saved = *dt_rng_default();
-    dt_copy_out(dt_add(dt_normal(0, 1, DT_SHAPE(40)), dt_dropout(dt_ones(DT_SHAPE(40)), 0.5)), a, sizeof a);
+    dt_copy_out(dt_add(dt_normal(0, 1, DT_SHAPE(40)), dt_op_dropout(dt_ones(DT_SHAPE(40)), 0.5)), a, sizeof a);
     *dt_rng_default() = saved;
-    dt_copy_out(dt_add(dt_normal(0, 1, DT_SHAPE(40)), dt_dropout(dt_ones(DT_SHAPE(40)), 0.5)), b, sizeof b);
+    dt_copy_out(dt_add(dt_normal(0, 1, DT_SHAPE(40)), dt_op_dropout(dt_ones(DT_SHAPE(40)), 0.5)), b, sizeof b);
     EXPECT_EQ(0, memcmp(a, b, sizeof a));
     dt_end();
     EXPECT_EQ(0, dt_check("test"));

@@ -258,17 +258,17 @@ static int misnested(reader *r)
 static dt_tensor *w, *v;
 static void       make_params(void)
 {
-    dt_set_threads(1); /* no pool: ThreadSanitizer lets the child of a process with threads make none */
-    dt_seed(1);
-    w = dt_param(dt_normal(0, 0.3, DT_SHAPE(4, 1, 3, 3)));
-    v = dt_param(dt_normal(0, 0.3, DT_SHAPE(2, 64)));
+    dt_set_num_threads(1); /* no pool: ThreadSanitizer lets the child of a process with threads make none */
+    dt_manual_seed(1);
+    w = dt_set_requires_grad(dt_normal(0, 0.3, DT_SHAPE(4, 1, 3, 3)));
+    v = dt_set_requires_grad(dt_normal(0, 0.3, DT_SHAPE(2, 64)));
     dt_end();
 }
 static void free_params(void)
 {
     dt_free(w);
     dt_free(v);
-    dt_set_threads(0);
+    dt_set_num_threads(0);
 }
 static void step(void)
 {
@@ -401,7 +401,7 @@ UTEST_F(trace, many_events_are_all_there_in_order)
 static void *traced_thread(void *arg)
 {
     char name[32];
-    dt_seed(2);
+    dt_manual_seed(2);
     for (int i = 0; i < 400; i++) {
         snprintf(name, sizeof name, "%c%d", *(char *)arg, i);
         dt_trace_push(name);
@@ -781,7 +781,7 @@ UTEST_F(trace, its_memory_is_made_once_and_given_back)
 {
     (void)utest_fixture;
     step();
-    dt_trim();
+    dt_empty_cache();
     reader  r;
     size_t  bytes = dt_stats().host_bytes;
     int64_t allocs;
@@ -791,14 +791,14 @@ UTEST_F(trace, its_memory_is_made_once_and_given_back)
     allocs = dt_stats().host_allocs;
     for (int i = 0; i < 100; i++) step(); /* several chunks */
     EXPECT_EQ(allocs, dt_stats().host_allocs);
-    dt_trim(); /* while it runs its chunk stays */
+    dt_empty_cache(); /* while it runs its chunk stays */
     step();
     ASSERT_OK(dt_trace_stop());
     ASSERT_EQ(0, read_trace(&r, in_tmp("t.json")));
     EXPECT_EQ(104, count(&r, track(&r, "steps"), "step"));
     EXPECT_TRUE(track(&r, "thread 2 steps") < 0);
     free(r.e);
-    dt_trim();
+    dt_empty_cache();
     EXPECT_EQ(bytes, dt_stats().host_bytes);
     allocs = dt_stats().host_allocs;
     dt_trace_push("off");

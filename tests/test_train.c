@@ -31,7 +31,7 @@ static dt_tensor *block(dt_model *m, dt_tensor *x, int out, int stride)
     dt_tensor *y = dt_conv2d(m, "conv1", x, .out = out, .kernel = 3, .pad = 1, .stride = stride, .no_bias = true);
     y = dt_batchnorm2d(m, "bn1", y, .act = DT_ACT_RELU);
     y = dt_conv2d(m, "conv2", y, .out = out, .kernel = 3, .pad = 1, .no_bias = true);
-    if (stride != 1 || dt_dim(x, 1) != out) {
+    if (stride != 1 || dt_size(x, 1) != out) {
         x = dt_conv2d(m, "downsample.0", x, .out = out, .kernel = 1, .stride = stride, .no_bias = true);
         x = dt_batchnorm2d(m, "downsample.1", x);
     }
@@ -43,7 +43,7 @@ static dt_tensor *resnet20(dt_model *m, dt_tensor *x)
     x = dt_batchnorm2d(m, "bn1", x, .act = DT_ACT_RELU);
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
-            dt_scope(m, "layer%d.%d", i + 1, k);
+            dt_scope_begin(m, "layer%d.%d", i + 1, k);
             x = block(m, x, 16 << i, i && !k ? 2 : 1);
             dt_scope_end(m);
         }
@@ -59,11 +59,11 @@ static dt_tensor *mlp(dt_model *m, dt_tensor *x)
 
 static dt_tensor *gpt(dt_model *m, dt_tensor *x)
 {
-    int64_t    t = dt_dim(x, 1);
+    int64_t    t = dt_size(x, 1);
     dt_tensor *h = dt_embedding(m, "tok", x, .num = 65, .dim = 64);
     h = dt_add(h, dt_embedding(m, "pos", dt_arange(0, (double)t, 1, .dtype = DT_I64), .num = 32, .dim = 64));
     for (int i = 0; i < 2; i++) {
-        dt_scope(m, "layers.%d", i);
+        dt_scope_begin(m, "layers.%d", i);
         h = dt_add(h, dt_multihead_attention(m, "attn", dt_layernorm(m, "ln1", h), .heads = 4, .causal = true));
         dt_tensor *u = dt_gelu_tanh(dt_linear(m, "fc", dt_layernorm(m, "ln2", h), .out = 256));
         h = dt_add(h, dt_linear(m, "proj", u, .out = 64));
@@ -142,13 +142,13 @@ static void tokens(batches *b, int n)
 typedef struct training {
     const char         *name;
     dt_tensor        *(*net)(dt_model *m, dt_tensor *x);
-    dt_optimizer     *(*make)(dt_model *m, dt_optim_opts o);
-    dt_optim_opts       o;
+    dt_optimizer     *(*make)(dt_model *m, dt_optimizer_opts o);
+    dt_optimizer_opts       o;
     const golden_entry *state;
     int                 nstate;
     const uint64_t     *input;
     const double       *loss, *self; /* STEPS of training, one of evaluation */
-    dt_optim_opts       biases;      /* .lr not 0: a group of their own */
+    dt_optimizer_opts       biases;      /* .lr not 0: a group of their own */
 } training;
 
 static bool has_bytes(dt_tensor *t, uint64_t want)
@@ -163,13 +163,13 @@ static bool has_bytes(dt_tensor *t, uint64_t want)
    them. */
 static void check_initial(int *utest_result, const training *t, dt_model *m, batches *b)
 {
-    dt_param_info p;
-    dt_eval(m);
+    dt_parameter_info p;
+    dt_model_eval(m);
     dt_no_grad_begin();
     t->net(m, b->x[0]);
     dt_no_grad_end();
     dt_end();
-    dt_train(m);
+    dt_model_train(m);
     EXPECT_OK(dt_model_count(m));
     EXPECT_EQ_MSG(t->nstate, dt_model_count(m), t->name);
     for (int i = 0; i < b->n; i++) EXPECT_TRUE_MSG(has_bytes(b->x[i], t->input[i]), "the inputs are PyTorch's");
@@ -188,7 +188,7 @@ static void check_training(int *utest_result, const training *t, batches *b, int
     dt_optimizer *opt = t->make(m, t->o);
     double        worst = 0;
     int           at = -1;
-    if (t->biases.lr != 0) dt_optim_group_with(opt, "*.bias", t->biases);
+    if (t->biases.lr != 0) dt_optimizer_add_group_with(opt, "*.bias", t->biases);
     check_initial(utest_result, t, m, b);
     for (int i = 0; i <= steps && !dt_error(); i++) {
         double loss;
@@ -198,7 +198,7 @@ static void check_training(int *utest_result, const training *t, batches *b, int
             loss = dt_item(l);
             dt_step(opt);
         } else if (steps == STEPS) {
-            dt_eval(m);
+            dt_model_eval(m);
             dt_no_grad_begin();
             loss = dt_item(dt_cross_entropy(t->net(m, b->x[0]), b->y[0]));
             dt_no_grad_end();

@@ -175,7 +175,7 @@ def main():
     print("#ifndef DT_GOLDEN_OPTIM_H\n#define DT_GOLDEN_OPTIM_H\n")
     print(f"enum {{ GOLDEN_OPTIM_N = {n}, GOLDEN_OPTIM_KEPT = {len(KEPT)}, GOLDEN_OPTIM_STEPS = {max(KEPT)} }};")
     print("typedef struct golden_optim_case {\n    const char *name;\n"
-          "    dt_optimizer *(*make)(dt_model *m, dt_optim_opts o);\n    dt_optim_opts o;\n"
+          "    dt_optimizer *(*make)(dt_model *m, dt_optimizer_opts o);\n    dt_optimizer_opts o;\n"
           "    float value[GOLDEN_OPTIM_KEPT][GOLDEN_OPTIM_N];\n} golden_optim_case;")
     print(f"static const int golden_optim_kept[GOLDEN_OPTIM_KEPT] = {{ {', '.join(map(str, KEPT))} }};\n")
     print("static const golden_optim_case golden_optim[] = {")

@@ -5,8 +5,8 @@
 enum { GOLDEN_OPTIM_N = 39, GOLDEN_OPTIM_KEPT = 3, GOLDEN_OPTIM_STEPS = 20 };
 typedef struct golden_optim_case {
     const char *name;
-    dt_optimizer *(*make)(dt_model *m, dt_optim_opts o);
-    dt_optim_opts o;
+    dt_optimizer *(*make)(dt_model *m, dt_optimizer_opts o);
+    dt_optimizer_opts o;
     float value[GOLDEN_OPTIM_KEPT][GOLDEN_OPTIM_N];
 } golden_optim_case;
 static const int golden_optim_kept[GOLDEN_OPTIM_KEPT] = { 1, 2, 20 };

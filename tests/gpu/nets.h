@@ -17,7 +17,7 @@ static dt_tensor *conv_net(dt_model *m, dt_tensor *x)
     x = dt_maxpool2d(dt_batchnorm2d(m, "1", x, .act = DT_ACT_RELU), .kernel = 2);
     x = dt_conv2d(m, "4", x, .out = 16, .kernel = 5, .pad = 2);
     x = dt_maxpool2d(dt_batchnorm2d(m, "5", x, .act = DT_ACT_RELU), .kernel = 2);
-    return dt_linear(m, "9", dt_dropout(dt_flatten(x), 0.25, .eval = !dt_training(m)), .out = CLASSES);
+    return dt_linear(m, "9", dt_op_dropout(dt_flatten(x), 0.25, .eval = !dt_model_is_training(m)), .out = CLASSES);
 }
 static dt_tensor *residual(dt_model *m, dt_tensor *x, int out, int stride)
 {
@@ -36,7 +36,7 @@ static dt_tensor *resnet_20(dt_model *m, dt_tensor *x)
     x = dt_conv2d(m, "conv1", x, .out = 4, .kernel = 3, .pad = 1, .no_bias = true);
     x = dt_batchnorm2d(m, "bn1", x, .act = DT_ACT_RELU);
     for (int i = 0; i < 9; i++) {
-        dt_scope(m, "layers.%d", i);
+        dt_scope_begin(m, "layers.%d", i);
         x = residual(m, x, 4 << i / 3, i && i % 3 == 0 ? 2 : 1);
         dt_scope_end(m);
     }
@@ -44,11 +44,11 @@ static dt_tensor *resnet_20(dt_model *m, dt_tensor *x)
 }
 static dt_tensor *gpt_2(dt_model *m, dt_tensor *tokens)
 {
-    int64_t    n = dt_dim(tokens, 0), t = dt_dim(tokens, 1), d = 32, h = 4;
+    int64_t    n = dt_size(tokens, 0), t = dt_size(tokens, 1), d = 32, h = 4;
     dt_tensor *x = dt_embedding(m, "wte", tokens, .num = 40, .dim = d);
     x = dt_add(x, dt_embedding(m, "wpe", dt_arange(0, (double)t, 1, .dtype = DT_I64), .num = t, .dim = d));
     for (int i = 0; i < 2; i++) {
-        dt_scope(m, "h.%d", i);
+        dt_scope_begin(m, "h.%d", i);
         dt_tensor *a = dt_linear(m, "attn.qkv", dt_layernorm(m, "ln_1", x), .out = 3 * d), *part[3];
         for (int k = 0; k < 3; k++)
             part[k] = dt_transpose(dt_reshape(dt_narrow(a, 2, k * d, d), DT_SHAPE(n, t, h, d / h)), 1, 2);

@@ -118,7 +118,7 @@ static bool dt_size(const conv_case *k, int *out)
     dt_tensor *x = dt_zeros(DT_SHAPE(k->n, k->c, k->h, k->w));
     dt_tensor *w = dt_zeros(DT_SHAPE(k->k, k->groups > 0 ? k->c / k->groups : k->c, k->r, k->s));
     dt_tensor *y = dt_op_conv2d_with(x, w, NULL, o);
-    for (int i = 0; i < 4 && y; i++) out[i] = (int)dt_dim(y, i);
+    for (int i = 0; i < 4 && y; i++) out[i] = (int)dt_size(y, i);
     return y != NULL;
 }
 

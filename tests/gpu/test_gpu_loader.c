@@ -209,7 +209,7 @@ UTEST(values, are_those_of_the_cpu_on_a_stream_of_the_callers)
     expect_epochs(utest_result, loader(s, gpu(), 2), loader(s, NULL, 0));
     dt_stream_use(gpu(), before);
     EXPECT_EQ(0, be->wait(gpu(), own));
-    dt_trim(); /* memory of that stream */
+    dt_empty_cache(); /* memory of that stream */
     be->stream_free(gpu(), own);
     dt_dataset_free(s);
 }

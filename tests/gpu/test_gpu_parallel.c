@@ -42,14 +42,14 @@ static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
     int64_t    label = 0;
     dt_tensor *rare = NULL;
     if (what & (RARE | NEVER)) rare = dt_parameter(m, "rare", DT_SHAPE(3), .init = DT_INIT_CONST, .a = 1);
-    dt_scope(m, "net");
+    dt_scope_begin(m, "net");
     if (what & CONV) {
         x = dt_conv2d(m, "conv", x, .out = 4, .kernel = 3, .pad = 1);
         x = what & NORM ? dt_batchnorm2d(m, "bn", x, .act = DT_ACT_RELU) : dt_relu(x);
         x = dt_maxpool2d(x, .kernel = 2);
     }
     dt_tensor *h = dt_linear(m, "a", dt_flatten(x), .out = 8, .act = DT_ACT_RELU);
-    if (what & DROP) h = dt_dropout(dt_drop(m, h, 0.2), 0.2);
+    if (what & DROP) h = dt_op_dropout(dt_dropout(m, h, 0.2), 0.2);
     dt_tensor *out = dt_linear(m, "b", h, .out = OUT);
     dt_scope_end(m);
     if (what & (RARE | WRONG | NOTHING | ELSEWHERE | HUGE_)) dt_copy_out(dt_narrow(y, 0, 0, 1), &label, sizeof label);
@@ -64,7 +64,7 @@ static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
 static int values(dt_model *m, bool grads, bool buffers, float *out)
 {
     int           n = 0;
-    dt_param_info p;
+    dt_parameter_info p;
     for (int i = 0; i < dt_model_count(m); i++) {
         dt_model_get(m, i, &p);
         dt_tensor *t = grads ? dt_grad(p.value) : p.value;
@@ -98,7 +98,7 @@ typedef struct run {
 static void train(dt_device *dev, int devices, run *r)
 {
     dt_set_default_device(dev);
-    dt_seed(5);
+    dt_manual_seed(5);
     dt_model *m = dt_model_new(.seed = 3, .device = dev);
     dt_amp   *amp =
         r->level ? dt_amp_new(m, .level = r->level, .dtype = r->dtype, .loss_scale = DT_DYNAMIC, .init_scale = 1024)
@@ -107,7 +107,7 @@ static void train(dt_device *dev, int devices, run *r)
     dt_parallel  *p = devices ? dt_parallel_new(m, .devices = devices) : NULL;
     for (int s = 0; s <= STEPS; s++) {
         dt_tensor *y, *x = batch(s * r->size, r->size, &y);
-        if (s == STEPS) dt_eval(m);
+        if (s == STEPS) dt_model_eval(m);
         if (r->overflow && s == r->overflow) x = dt_mul_scalar(x, INFINITY);
         if (p) {
             dt_parallel_backward(p, loss_of, &r->what, x, y, &r->loss[s]);
@@ -246,8 +246,8 @@ UTEST(gpus, gradients_add_up_and_reach_what_any_part_reaches)
     dt_model    *m = dt_model_new(.seed = 3), *ref = dt_model_new(.seed = 3);
     dt_parallel *p = dt_parallel_new(m, .devices = n);
     dt_tensor   *y, *x;
-    dt_freeze(m, "net.b.bias"); /* in no block */
-    dt_freeze(ref, "net.b.bias");
+    dt_model_freeze(m, "net.b.bias"); /* in no block */
+    dt_model_freeze(ref, "net.b.bias");
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 2; i++) { /* twice: the second call adds */
             x = batch(100 * i, 12, &y);
@@ -258,7 +258,7 @@ UTEST(gpus, gradients_add_up_and_reach_what_any_part_reaches)
         EXPECT_EQ(k, values(ref, true, false, want));
         EXPECT_LT(far(got, want, k), 1e-4);
         for (int i = 0; i < dt_model_count(m); i++) {
-            dt_param_info a, b;
+            dt_parameter_info a, b;
             dt_model_get(m, i, &a);
             dt_model_get(ref, i, &b);
             dt_zero_grad(a.value);
@@ -269,8 +269,8 @@ UTEST(gpus, gradients_add_up_and_reach_what_any_part_reaches)
             }
         }
         dt_end();
-        dt_freeze(m, "net.a.*"); /* the replicas are made anew */
-        dt_freeze(ref, "net.a.*");
+        dt_model_freeze(m, "net.a.*"); /* the replicas are made anew */
+        dt_model_freeze(ref, "net.a.*");
     }
     int64_t label[6] = { 0, 2, 2, 1, 1, 2 };
     float   g[3] = { 0, 0, 0 };
@@ -341,7 +341,7 @@ UTEST(gpus, wait_for_nothing_unless_the_loss_is_asked_for)
         dt_tensor *y, *x = batch(0, 8, &y);
         for (int i = 0; i < n; i++) { /* what is queued first runs when anything of the stream is waited for */
             ran[i] = 0;
-            dt_sync(dt_cuda(i));
+            dt_synchronize(dt_cuda(i));
             cudaStream_t stream = (cudaStream_t)dt__cuda_stream(dt_cuda(i), NULL);
             ASSERT_EQ(cudaSuccess, cudaLaunchHostFunc(stream, it_ran, &ran[i]));
         }
@@ -349,7 +349,7 @@ UTEST(gpus, wait_for_nothing_unless_the_loss_is_asked_for)
         for (int i = 0; i < n && s >= 2; i++) EXPECT_EQ(s == 3, ran[i]); /* that of the loss needs all of them */
         EXPECT_OK(dt_step(opt));
     }
-    for (int i = 0; i < n; i++) dt_sync(dt_cuda(i));
+    for (int i = 0; i < n; i++) dt_synchronize(dt_cuda(i));
     dt_parallel_free(p);
     dt_optimizer_free(opt);
     dt_model_free(m);
@@ -378,7 +378,7 @@ static void blocks_make(blocks *b, int n)
         for (int i = 0; i < n; i++) {
             dt_view *v = &b->view[k * n + i];
             v->data = dt_device_backend(b->dev[i])->alloc(b->dev[i], COUNT * sizeof(float));
-            b->t[k][i] = dt_adopt(v->data, DT_SHAPE(size[k]), .dtype = dtype[k], .device = b->dev[i]);
+            b->t[k][i] = dt_from_blob(v->data, DT_SHAPE(size[k]), .dtype = dtype[k], .device = b->dev[i]);
             dt_fill(b->t[k][i], i + 1);
             v->dtype = dtype[k];
             v->ndim = 1;
@@ -526,7 +526,7 @@ UTEST(mistakes, no_memory_for_a_replica)
     EXPECT_TRUE(dt_grad(dt_model_find(m, "wide.weight")) == NULL);
     dt_end();
     dt_free(most);
-    dt_trim();
+    dt_empty_cache();
     x = batch(0, 4, &y);
     EXPECT_OK(dt_parallel_backward(p, wide, NULL, x, y, &loss));
     EXPECT_TRUE(isfinite(loss));
@@ -557,7 +557,7 @@ UTEST(gpus, give_back_what_they_took)
         dt_end();
         dt_parallel_free(p);
         dt_model_free(m);
-        dt_trim();
+        dt_empty_cache();
         for (int i = 0; i < 2; i++) {
             size_t now = dt_cuda_get_stats(dt_cuda(i)).used;
             if (round) EXPECT_EQ(used[i], now);

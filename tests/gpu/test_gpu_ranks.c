@@ -224,8 +224,8 @@ static void everything(rank_arg *a)
     MUST(!dt_comm_allreduce(half, at(y), 5, DT_COMM_F32, DT_COMM_SUM));
     int sum = 0;
     for (int r = a->rank % 2; r < a->world; r += 2) sum += r + 1;
-    MUST(dt_item(dt_max(x)) == a->world * (a->world + 1) / 2);
-    MUST(dt_item(dt_max(y)) == sum);
+    MUST(dt_item(dt_amax(x)) == a->world * (a->world + 1) / 2);
+    MUST(dt_item(dt_amax(y)) == sum);
     MUST(!dt_comm_free(dup) && !dt_comm_free(half) && !dt_comm_free(a->c));
 }
 UTEST(nccl, every_collective_on_two_threads) { run_threads(utest_result, 2, 20, everything); }
@@ -234,7 +234,7 @@ UTEST(nccl, every_collective_on_four_threads) { run_threads(utest_result, 4, 20,
 /* ---- wrong calls: the same error on all ranks, and nobody waits for long */
 static void must_fail(rank_arg *a, int rc, int status, const char *text)
 {
-    MUST(rc == status && dt_comm_status_of(a->c) == status);
+    MUST(rc == status && dt_comm_get_status(a->c) == status);
     MUST(dt_comm_error(a->c) && strstr(dt_comm_error(a->c), text));
     if (!a->failed && !strstr(dt_comm_error(a->c), text)) snprintf(a->why, sizeof a->why, "%s", dt_comm_error(a->c));
     dt_comm_free(a->c);
@@ -277,8 +277,8 @@ static void one_stays_away(rank_arg *a)
     dt_tensor *x = dt_ones(DT_SHAPE(10));
     MUST(!dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM));
     if (a->rank == 1) {
-        while (!dt_comm_status_of(a->c)) usleep(1000);
-        must_fail(a, dt_comm_status_of(a->c), DT_COMM_ERR_TIMEOUT, "ranks that have not called it: 1");
+        while (!dt_comm_get_status(a->c)) usleep(1000);
+        must_fail(a, dt_comm_get_status(a->c), DT_COMM_ERR_TIMEOUT, "ranks that have not called it: 1");
     } else
         must_fail(a, dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM), DT_COMM_ERR_TIMEOUT,
                   "ranks that have not called it: 1");
@@ -291,7 +291,7 @@ static void aborted_in_flight(rank_arg *a) /* it is queued; then a rank gives up
     if (a->rank == 0) dt_comm_abort(a->c, "enough");
     int rc = dt_work_wait(w);
     MUST(rc == 0 || rc == DT_COMM_ERR_ABORT);
-    while (!dt_comm_status_of(a->c)) usleep(1000);
+    while (!dt_comm_get_status(a->c)) usleep(1000);
     must_fail(a, dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM), DT_COMM_ERR_ABORT, "enough");
 }
 UTEST(refused, another_count) { run_threads(utest_result, 2, 20, other_count); }
@@ -306,12 +306,12 @@ static void goes_wrong(rank_arg *a)
     int64_t    t0 = utest_ns();
     int        rc = 0;
     for (int i = 0; i < 4 && !rc; i++) rc = dt_comm_allreduce(a->c, at(x), 1000, DT_COMM_F32, DT_COMM_SUM);
-    dt_sync(a->gpu); /* ends with the communicator */
-    while (!dt_comm_status_of(a->c) && (double)(utest_ns() - t0) < 20e9 * utest_slow()) usleep(1000);
+    dt_synchronize(a->gpu); /* ends with the communicator */
+    while (!dt_comm_get_status(a->c) && (double)(utest_ns() - t0) < 20e9 * utest_slow()) usleep(1000);
     MUST((double)(utest_ns() - t0) < 8e9 * utest_slow());
     bool fails = strstr(getenv("DT_EMU_NCCL"), "fail") != NULL; /* it is seen at #3, or when #4 is called */
     MUST(!fails || dt_comm_failed_rank(a->c) == 1);
-    must_fail(a, dt_comm_status_of(a->c), fails ? DT_COMM_ERR_NET : DT_COMM_ERR_TIMEOUT,
+    must_fail(a, dt_comm_get_status(a->c), fails ? DT_COMM_ERR_NET : DT_COMM_ERR_TIMEOUT,
               fails ? ": NCCL: " : "allreduce #3 of 1000 f32 was not done");
 }
 static void told(int *utest_result, const char *what)
@@ -337,7 +337,7 @@ static double loss_of[2][8][STEPS], norm_of[2][8], buffers_of[2][8];
 static double buffers_sum(dt_model *m) /* running statistics: those of rank 0 on all */
 {
     double        sum = 0;
-    dt_param_info p;
+    dt_parameter_info p;
     for (int i = 0; dt_model_get(m, i, &p); i++)
         if (p.buffer) sum += dt_item(dt_sum(dt_cast(p.value, DT_F32)));
     return sum;
@@ -345,7 +345,7 @@ static double buffers_sum(dt_model *m) /* running statistics: those of rank 0 on
 static double weights_norm(dt_model *m)
 {
     double        sum = 0;
-    dt_param_info p;
+    dt_parameter_info p;
     for (int i = 0; dt_model_get(m, i, &p); i++)
         if (!p.buffer) sum += dt_item(dt_sum(dt_mul(p.value, p.value)));
     return sum;
@@ -361,7 +361,7 @@ static void train_rank(rank_arg *a)
 {
     const trainer *t = &trainers[the.net];
     int            gpu = dt_default_device() != dt_cpu();
-    dt_seed(7);
+    dt_manual_seed(7);
     dt_model     *m = dt_model_new(.seed = 1 + (uint64_t)a->rank, .device = dt_default_device()); /* rank 0's counts */
     dt_optimizer *opt = dt_sgd(m, .lr = 0.05, .momentum = 0.9);
     dt_amp       *amp = the.level ? dt_amp_new(m, .level = the.level, .dtype = the.dtype) : NULL;
@@ -516,7 +516,7 @@ static void killed(rank_arg *a)
 {
     dt_tensor *x = dt_ones(DT_SHAPE(1000));
     for (int i = 0; i < 5; i++) MUST(!dt_comm_allreduce(a->c, at(x), 1000, DT_COMM_F32, DT_COMM_SUM));
-    MUST(dt_item(dt_max(x)) == 243);
+    MUST(dt_item(dt_amax(x)) == 243);
     if (a->rank == 1) raise(SIGKILL);
     int64_t t0 = utest_ns();
     int     rc = 0;

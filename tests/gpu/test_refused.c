@@ -255,7 +255,7 @@ UTEST(indices, the_sentence_is_that_of_the_cpu)
             EXPECT_EQ(code, (int)dt_error_code());
             EXPECT_STREQ(want, dt_error() ? dt_error() : "none");
             dt_error_clear();
-            EXPECT_EQ(DT_OK, dt_sync(gpu)); /* told once */
+            EXPECT_EQ(DT_OK, dt_synchronize(gpu)); /* told once */
             dt_error_clear();
         }
     }
@@ -313,9 +313,9 @@ UTEST(indices, the_first_call_counts)
         act_begin(gpu, NULL, &acts[0], idx, &c[i]);
     }
     for (int i = 0; i < 2; i++) EXPECT_EQ(0, table_of(gpu)->kernel[acts[0].op](gpu, &c[i]));
-    EXPECT_NE(DT_OK, dt_sync(gpu));
+    EXPECT_NE(DT_OK, dt_synchronize(gpu));
     EXPECT_TRUE(error_has(DT_ERR_ARG, "at position 50 ", NULL, NULL));
-    EXPECT_EQ(DT_OK, dt_sync(gpu));
+    EXPECT_EQ(DT_OK, dt_synchronize(gpu));
     for (int i = 0; i < 2; i++) act_end(gpu, &c[i]);
 }
 
@@ -362,9 +362,9 @@ static void case_bad_on_devices(void)
         act_begin(gpu[i], NULL, &acts[0], idx, &c[i]);
         CHECK(table_of(gpu[i])->kernel[acts[0].op](gpu[i], &c[i]) == 0);
     }
-    CHECK(dt_sync(gpu[0]) == DT_OK);
-    CHECK(dt_sync(gpu[1]) != DT_OK && error_has(DT_ERR_ARG, "position 30", NULL, NULL));
-    CHECK(dt_sync(gpu[1]) == DT_OK);
+    CHECK(dt_synchronize(gpu[0]) == DT_OK);
+    CHECK(dt_synchronize(gpu[1]) != DT_OK && error_has(DT_ERR_ARG, "position 30", NULL, NULL));
+    CHECK(dt_synchronize(gpu[1]) == DT_OK);
     for (int i = 0; i < 2; i++) act_end(gpu[i], &c[i]);
 }
 /* A loop that reads nothing is told by an upload, which waits for an earlier one anyway. */
@@ -492,7 +492,7 @@ static void case_trim(void)
     use(gpu, a);
     dt_tensor *t = dt_full(1, DT_SHAPE(MANY)), *u = dt_mul_scalar(t, 2);
     dt_free(t);
-    dt_trim();
+    dt_empty_cache();
     use(gpu, b);
     dt_tensor *v = dt_full(9, DT_SHAPE(MANY));
     CHECK(v && be->wait(gpu, b) == 0);
@@ -502,7 +502,7 @@ static void case_trim(void)
     CHECK(dt_item(dt_sum(v)) == 9.0 * MANY);
     use(gpu, NULL);
     dt_end();
-    dt_trim();
+    dt_empty_cache();
     be->stream_free(gpu, a);
     be->stream_free(gpu, b);
     CHECK(!dt_error());
@@ -538,7 +538,7 @@ static void case_cache_for_workspace(void)
     dt_device *gpu = dt_cuda(0);
     dt_set_default_device(gpu);
     dt_tensor *a = dt_full(0.5, DT_SHAPE(1000, 1000), .dtype = DT_F16), *b = dt_ones(DT_SHAPE(1000, 1000));
-    CHECK(a && b && dt_sync(gpu) == DT_OK);
+    CHECK(a && b && dt_synchronize(gpu) == DT_OK);
     dt_free(dt_zeros(DT_SHAPE(3 << 20)));
     dt_free(dt_zeros(DT_SHAPE(7 << 20)));
     dt_cuda_stats s = dt_cuda_get_stats(gpu);
@@ -556,7 +556,7 @@ static void case_no_more(void)
     dt_set_default_device(gpu);
     dt_tensor *t = dt_zeros(DT_SHAPE(10 << 20));
     dt_free(dt_zeros(DT_SHAPE(1000)));
-    CHECK(t && dt_sync(gpu) == DT_OK);
+    CHECK(t && dt_synchronize(gpu) == DT_OK);
     CHECK(dt_zeros(DT_SHAPE(8 << 20)) == NULL && dt_error_code() == DT_ERR_MEMORY);
     size_t        asked = 0, reserved = 0, used = 0, cached = 0, unused = 0, total = 0;
     const char   *e = dt_error();
@@ -572,7 +572,7 @@ static void case_no_more(void)
     dt_error_clear();
     CHECK(dt_item(dt_sum(t)) == 0.0 && !dt_error()); /* and it goes on */
     dt_end();
-    CHECK(dt_zeros(DT_SHAPE(8 << 20)) && dt_sync(gpu) == DT_OK); /* once there is room */
+    CHECK(dt_zeros(DT_SHAPE(8 << 20)) && dt_synchronize(gpu) == DT_OK); /* once there is room */
     dt_end();
 }
 static void case_statistics(void)
@@ -595,7 +595,7 @@ static void case_statistics(void)
     dt_free(b);
     dt_free(c);
     CHECK(dt_cuda_get_stats(gpu).used == s.used); /* dt.h keeps them */
-    dt_trim();
+    dt_empty_cache();
     s = dt_cuda_get_stats(gpu);
     CHECK(s.used == 0 && s.blocks == 0 && s.segments == 0 && s.reserved == 0 && s.peak == 1024 + 24 * MIB);
     CHECK(n_frees == 3);
@@ -648,15 +648,15 @@ static void case_pointers(void)
     void        *here, *there, *pinned = dt_cuda_host_alloc(64);
     CHECK(gpu && pinned && cudaSetDevice(1) == cudaSuccess && cudaMalloc(&there, 64) == cudaSuccess);
     CHECK(cudaSetDevice(0) == cudaSuccess && cudaMalloc(&here, 64) == cudaSuccess);
-    CHECK(dt_adopt(x, DT_SHAPE(16), .device = gpu) == NULL);
-    CHECK(error_has(DT_ERR_DEVICE, "dt_adopt: 0x", "is memory of the host, not of cuda:0", "dt_from()"));
-    CHECK(dt_adopt(pinned, DT_SHAPE(16), .device = gpu) == NULL);
+    CHECK(dt_from_blob(x, DT_SHAPE(16), .device = gpu) == NULL);
+    CHECK(error_has(DT_ERR_DEVICE, "dt_from_blob: 0x", "is memory of the host, not of cuda:0", "dt_from()"));
+    CHECK(dt_from_blob(pinned, DT_SHAPE(16), .device = gpu) == NULL);
     CHECK(error_has(DT_ERR_DEVICE, "is memory of the host, not of cuda:0", NULL, NULL));
-    CHECK(dt_adopt(there, DT_SHAPE(16), .device = gpu) == NULL);
+    CHECK(dt_from_blob(there, DT_SHAPE(16), .device = gpu) == NULL);
     CHECK(error_has(DT_ERR_DEVICE, "is memory of cuda:1, not of cuda:0", "dt_to()", NULL));
-    dt_tensor *t = dt_adopt(here, DT_SHAPE(16), .device = gpu);
+    dt_tensor *t = dt_from_blob(here, DT_SHAPE(16), .device = gpu);
     CHECK(t && dt_fill(t, 2) == DT_OK && dt_item(dt_sum(t)) == 32.0);
-    CHECK(dt_adopt(x, DT_SHAPE(16)) != NULL); /* the CPU's */
+    CHECK(dt_from_blob(x, DT_SHAPE(16)) != NULL); /* the CPU's */
     CHECK(dt_cuda_copy_stream(dt_cpu()) == NULL);
     CHECK(error_has(DT_ERR_ARG, "dt_cuda_copy_stream: cpu is no device of dt_cuda", NULL, NULL));
     CHECK(dt_cuda_comm_stream(dt_cpu()) == NULL && error_has(DT_ERR_ARG, "dt_cuda_comm_stream: cpu", NULL, NULL));
@@ -682,7 +682,7 @@ static void case_lost(void)
     c.in[0] = c.out[0];
     c.in[0].data = (void *)(uintptr_t)4096;
     CHECK(be->kernel[c.op](gpu, &c) == 0);
-    CHECK(dt_sync(gpu) != DT_OK);
+    CHECK(dt_synchronize(gpu) != DT_OK);
     CHECK(error_has(DT_ERR_DEVICE, "cuda:0: cudaDeviceSynchronize: ", "cudaErrorIllegalAddress",
                     "start the program again"));
     const char *lost = "every call on this device fails from here on";
@@ -694,7 +694,7 @@ static void case_lost(void)
     CHECK(dt_copy_out(t, v, sizeof v) != DT_OK &&
           error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
     CHECK(dt_from(v, DT_SHAPE(64)) == NULL && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
-    CHECK(dt_sync(gpu) != DT_OK && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
+    CHECK(dt_synchronize(gpu) != DT_OK && error_has(DT_ERR_DEVICE, "cuda:0: ", "cudaErrorIllegalAddress", lost));
 }
 /* cudaMalloc may be the first to hear of it: that is no want of memory. */
 static void case_lost_at_malloc(void)
@@ -750,7 +750,7 @@ static dt_tensor *net(dt_model *m, dt_tensor *x, dt_tensor *tokens)
     x = dt_linear(m, "fc", dt_flatten(x), .out = 16);
     dt_tensor *e = dt_embedding(m, "emb", tokens, .num = 10, .dim = 16);
     x = dt_layernorm(m, "ln", dt_add(x, e));
-    return dt_linear(m, "head", dt_dropout(x, 0.1), .out = 5);
+    return dt_linear(m, "head", dt_op_dropout(x, 0.1), .out = 5);
 }
 static void case_step(void)
 {

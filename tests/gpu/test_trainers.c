@@ -24,7 +24,7 @@ static uint64_t counted(int what)
 static bool train(const trainer *t, dt_device *dev, const char *level, dt_dtype dtype, int kind, double *loss)
 {
     dt_set_default_device(dev);
-    dt_seed(7);
+    dt_manual_seed(7);
     dt_model     *m = dt_model_new(.seed = 1, .device = dev);
     dt_optimizer *opt = kind == 0   ? dt_sgd(m, .lr = 0.05, .momentum = 0.9)
                         : kind == 1 ? dt_adamw(m, .lr = 3e-3)
@@ -35,7 +35,7 @@ static bool train(const trainer *t, dt_device *dev, const char *level, dt_dtype 
     int64_t       label[16];
     for (int64_t i = 0; i < t->x.dim[0]; i++) label[i] = i % CLASSES;
     for (int i = 0; i <= STEPS; i++) {
-        if (i == STEPS) dt_eval(m);
+        if (i == STEPS) dt_model_eval(m);
         dt_tensor *y = dt_from(label, DT_SHAPE(t->x.dim[0]), .dtype = DT_I64);
         dt_tensor *l = dt_cross_entropy(t->net(m, data_of(t, i)), y, .label_smoothing = 0.1);
         loss[i] = dt_item(l);
@@ -149,7 +149,7 @@ UTEST(allocator, gives_back_what_it_took)
     EXPECT_GT(s.reserved, 0u);
     EXPECT_GE(s.reserved, s.used);
     EXPECT_GE(s.peak, s.used);
-    dt_trim();
+    dt_empty_cache();
     dt_cuda_stats t = dt_cuda_get_stats(gpu);
     EXPECT_LT(t.used, s.used);
     EXPECT_LE(t.segments, s.segments);
