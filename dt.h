@@ -310,7 +310,7 @@ DT_API dt_autocast dt_autocast_get(void);
 typedef struct dt_backward_opts {
     int        dt__first DT_D;
     dt_tensor *grad DT_D;  /* gradient of the root; default 1 for a one-element root */
-    bool       retain DT_D; /* keep the tape for another backward over the same values */
+    bool       retain_graph DT_D; /* keep the tape for another backward over the same values */
 } dt_backward_opts;
 DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o DT_OPT0(dt_backward_opts));
 #ifdef DT__LIT
@@ -3368,7 +3368,7 @@ static int dt__mark(dt__ctx *t, dt_tensor *root) /* reachable nodes, and how man
         if (n->done)
             return dt_fail(DT_ERR_GRAD,
                            "dt_backward: '%s' was walked by an earlier backward and its values were given back; "
-                           "pass .retain = true to the first one", n->name);
+                           "pass .retain_graph = true to the first one", n->name);
         for (int k = 0; k < n->nin; k++) {
             dt_tensor *x = n->in[k];
             if (!dt__wants(n, k)) continue;
@@ -3502,7 +3502,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
         }
         for (int k = 0; k < n->nin && !rc; k++)
             if (dt__wants(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
-        if (!o.retain) dt__node_release(n);
+        if (!o.retain_graph) dt__node_release(n);
     }
     t->no_grad--;
     t->in_backward = 0;

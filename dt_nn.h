@@ -457,7 +457,7 @@ DT_API void      dt_amp_free(dt_amp *amp);
 typedef struct dt_amp_backward_opts {
     int  dt__first DT_D;
     int  loss DT_D; /* which loss: 0 .. num_losses - 1 */
-    bool retain DT_D;
+    bool retain_graph DT_D;
 } dt_amp_backward_opts;
 DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss,
                                       dt_amp_backward_opts o DT_OPT0(dt_amp_backward_opts));
@@ -3739,7 +3739,7 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backw
     mo.device = loss->st->dev;
     dt_backward_opts bo;
     bo.dt__first = 0;
-    bo.retain = o.retain;
+    bo.retain_graph = o.retain_graph;
     loss = dt_cast(loss, DT_F32);
     bo.grad = dt_full_with(s->scale, dt_shape_of(loss), mo);
     if (dt_backward_with(loss, bo)) return dt_error_code();

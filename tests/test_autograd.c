@@ -37,7 +37,7 @@ UTEST(autograd, given_gradient_and_retain)
 {
     const float g[3] = { 10, 20, 30 };
     dt_tensor  *w = dt_set_requires_grad(vec(abc, 3)), *y = dt_mul(w, w);
-    dt_backward(y, .grad = vec(g, 3), .retain = true);
+    dt_backward(y, .grad = vec(g, 3), .retain_graph = true);
     dt_backward(y, .grad = vec(g, 3));
     EXPECT_NEAR(2 * 2 * 3 * 30.0, grad_at(w, 2), 1e-5);
     EXPECT_ERROR(dt_backward(y, .grad = vec(g, 3)), "retain");

@@ -145,8 +145,8 @@ static void run_backward(dt_tensor *y, const double *w, int times)
     free(buf);
     dt_tensor *root = d == DT_F32 ? dt_sum(dt_mul(y, wt)) : NULL; /* both ways to start */
     for (int k = 1; k <= times; k++) {
-        if (root) dt_backward(root, .retain = k < times);
-        else dt_backward(y, .grad = wt, .retain = k < times);
+        if (root) dt_backward(root, .retain_graph = k < times);
+        else dt_backward(y, .grad = wt, .retain_graph = k < times);
     }
 }
 

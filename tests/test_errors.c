@@ -518,7 +518,7 @@ UTEST(autograd, backward_where_it_cannot_run)
     FAILS((int)dt_backward(y), DT_ERR_GRAD, "dt_backward", "retain", "");
     EXPECT_NEAR(6.0, dt_item(dt_sum(dt_grad(p))), 0.0); /* the refused one added nothing */
     y = dt_sum(dt_mul(p, p));
-    EXPECT_EQ(DT_OK, dt_backward(y, .retain = true));
+    EXPECT_EQ(DT_OK, dt_backward(y, .retain_graph = true));
     EXPECT_EQ(DT_OK, dt_backward(y));
     EXPECT_NEAR(18.0, dt_item(dt_sum(dt_grad(p))), 0.0);
     dt_no_grad_begin();
