@@ -813,7 +813,10 @@ typedef struct dt__ctx {
     dt_autocast   autocast;
     dt__list      step; /* tensors the step owns; holes are NULL */
     dt__list      tape; /* nodes in the order of the forward */
-    dt_tensor    *free_tensors;
+    dt_tensor    *free_tensors; /* handles that the program never saw: free to be used again */
+    struct dt__region *region;  /* where new handles come from, see >>handles */
+    int           region_page, region_next; /* the open page, and the next handle in it */
+    char         *dead_from, *dead_to;      /* pages of dead handles that go back to the system in one call */
     dt__node     *free_nodes;
     void         *scratch;
     size_t        scratch_nbytes;
@@ -876,6 +879,7 @@ struct dt_tensor {
     uint8_t      partial_alias; /* partial belongs to someone else as well: not to be added to */
     uint8_t      partial_open;  /* partial holds slices [from, to) along a dim so far, and nothing yet elsewhere */
     uint8_t      partial_dim;
+    uint8_t      given;       /* the program has the handle: its address is not used again soon */
     int64_t      numel;
     int64_t      shape[DT_MAX_DIMS];
     int64_t      stride[DT_MAX_DIMS];
@@ -1062,7 +1066,21 @@ static inline __attribute__((unused)) void dt__philox_block(uint64_t seed, uint6
 #endif
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#if defined(__SANITIZE_ADDRESS__)
+#define DT__HAS_LSAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(leak_sanitizer)
+#define DT__HAS_LSAN 1
+#endif
+#endif
+#ifdef DT__HAS_LSAN /* handles point to memory of the allocator: the leak checker must look there */
+#include <sanitizer/lsan_interface.h>
+#define DT__ROOTS(p, nbytes) __lsan_register_root_region(p, nbytes)
+#else
+#define DT__ROOTS(p, nbytes) ((void)0)
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -1085,11 +1103,13 @@ static struct {
 } dt__global = { 0, 0, 0, 0, 0, PTHREAD_MUTEX_INITIALIZER, NULL };
 
 static void dt__trace_leave(dt__ctx *t, bool ends);
+static void dt__region_close(dt__ctx *ctx);
 static void dt__thread_end(void *unused)
 {
     (void)unused;
     dt_end();
     dt__trace_leave(&dt__tls, true);
+    dt__region_close(&dt__tls);
     dt_empty_cache();
 }
 static pthread_key_t dt__thread_key;
@@ -1406,6 +1426,144 @@ DT__INSIDE dt_tensor *dt__ref(dt_tensor *t)
     if (t) __atomic_add_fetch(&t->refs, 1, __ATOMIC_RELAXED);
     return t;
 }
+
+/* Memory of handles. A program may keep the pointer of a tensor that went with its step, and use it: that must be an
+   error, not another tensor's values. So the address of a handle that the program has seen is not used again before
+   DT__REGIONS_SPENT regions of later handles (3 million handles) have come and gone; until then the handle says that it
+   is dead. This takes address space, not memory: pages that hold only dead handles go back to the system and read as
+   zeros, which is not DT__LIVE either.
+   A region is one mapping, aligned to its size: a page with its head, then pages of handles. A thread takes handles from
+   its own region, page after page; any thread may retire one. live[p] counts the living handles of page p, plus one
+   while the owner takes handles from it. open counts the pages that have not gone back, plus one while a thread owns
+   the region; at 0 the region joins the queue of spent ones. The counts are atomic, dt__regions.lock protects the
+   queue. */
+#define DT__REGION_BYTES ((size_t)2 << 20)
+#if defined(__x86_64__)
+#define DT__REGION_PAGE ((size_t)4096)
+#else
+#define DT__REGION_PAGE ((size_t)65536) /* the largest page of a system */
+#endif
+#define DT__REGION_PAGES (DT__REGION_BYTES / DT__REGION_PAGE - 1)
+#define DT__REGIONS_SPENT 512
+typedef struct dt__region {
+    struct dt__region *next; /* in the queue */
+    int32_t            open;
+    uint16_t           live[DT__REGION_PAGES];
+} dt__region;
+typedef char dt__region_fits[sizeof(dt__region) <= DT__REGION_PAGE ? 1 : -1];
+static struct {
+    pthread_mutex_t lock;
+    dt__region     *oldest, *newest; /* spent regions */
+    int             n;
+} dt__regions = { PTHREAD_MUTEX_INITIALIZER, NULL, NULL, 0 };
+
+static dt__region *dt__region_map(void) /* NULL: no address space */
+{
+    size_t n = DT__REGION_BYTES;
+    char  *p = (char *)mmap(NULL, 2 * n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == (char *)MAP_FAILED) return NULL;
+    size_t before = (n - (uintptr_t)p % n) % n; /* only the aligned part stays */
+    if (before) munmap(p, before);
+    munmap(p + before + n, n - before);
+    madvise(p + before, n, MADV_NOHUGEPAGE); /* a page at a time is used and given back */
+    DT__ROOTS(p + before, n);
+    return (dt__region *)(void *)(p + before);
+}
+static dt__region *dt__region_new(void)
+{
+    pthread_mutex_lock(&dt__regions.lock);
+    dt__region *r = dt__regions.n >= DT__REGIONS_SPENT ? NULL : dt__region_map();
+    if (!r && (r = dt__regions.oldest) != NULL) {
+        dt__regions.oldest = r->next;
+        if (!r->next) dt__regions.newest = NULL;
+        dt__regions.n--;
+        memset(r, 0, sizeof *r);
+    }
+    pthread_mutex_unlock(&dt__regions.lock);
+    if (r) r->open = 1;
+    return r;
+}
+static void dt__region_leave(dt__region *r, int pages)
+{
+    if (__atomic_sub_fetch(&r->open, pages, __ATOMIC_ACQ_REL)) return;
+    r->next = NULL;
+    pthread_mutex_lock(&dt__regions.lock);
+    if (dt__regions.newest) dt__regions.newest->next = r;
+    else dt__regions.oldest = r;
+    dt__regions.newest = r;
+    dt__regions.n++;
+    pthread_mutex_unlock(&dt__regions.lock);
+}
+static dt__region *dt__region_of(const void *p) { return (dt__region *)((uintptr_t)p & ~(uintptr_t)(DT__REGION_BYTES - 1)); }
+
+static void dt__dead_flush(dt__ctx *ctx)
+{
+    char  *from = ctx->dead_from;
+    size_t n = (size_t)(ctx->dead_to - from);
+    if (!from) return;
+    ctx->dead_from = ctx->dead_to = NULL;
+    madvise(from, n, MADV_DONTNEED);
+    dt__region_leave(dt__region_of(from), (int)(n / DT__REGION_PAGE));
+}
+/* One user less of a page; heads of regions lie between the pages of two, so a run of pages is of one region. */
+static void dt__page_leave(dt__ctx *ctx, dt__region *r, size_t page)
+{
+    enum { RUN = 32 };
+    if (__atomic_sub_fetch(&r->live[page], 1, __ATOMIC_ACQ_REL)) return;
+    char *p = (char *)r + (page + 1) * DT__REGION_PAGE;
+    if (p != ctx->dead_to || p - ctx->dead_from >= (ptrdiff_t)(RUN * DT__REGION_PAGE)) {
+        dt__dead_flush(ctx);
+        ctx->dead_from = p;
+    }
+    ctx->dead_to = p + DT__REGION_PAGE;
+}
+static void dt__handle_retire(dt__ctx *ctx, dt_tensor *t)
+{
+    dt__region *r = dt__region_of(t);
+    dt__page_leave(ctx, r, (size_t)((char *)t - (char *)r) / DT__REGION_PAGE - 1);
+}
+static void dt__region_close(dt__ctx *ctx)
+{
+    dt__region *r = ctx->region;
+    if (!r) return;
+    dt__page_leave(ctx, r, (size_t)ctx->region_page);
+    ctx->region = NULL;
+    dt__region_leave(r, 1);
+}
+/* Takes memory for the next pages in one call, which costs a fraction of a page fault for each. */
+static void dt__region_ahead(dt__region *r, int page)
+{
+    enum { AHEAD = 16 };
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; older ones refuse it, and each page is a fault */
+#endif
+    size_t n = DT__REGION_PAGES - (size_t)page < AHEAD ? DT__REGION_PAGES - (size_t)page : (size_t)AHEAD;
+    if (page % AHEAD == 0) madvise((char *)r + (size_t)(page + 1) * DT__REGION_PAGE, n * DT__REGION_PAGE, MADV_POPULATE_WRITE);
+}
+static dt_tensor *dt__handle_fresh(dt__ctx *ctx)
+{
+    int full = (int)(DT__REGION_PAGE / sizeof(dt_tensor));
+    if (ctx->region && ctx->region_next == full) {
+        if (ctx->region_page + 1 == (int)DT__REGION_PAGES) {
+            dt__region_close(ctx);
+        } else {
+            __atomic_add_fetch(&ctx->region->open, 1, __ATOMIC_RELAXED);
+            dt__page_leave(ctx, ctx->region, (size_t)ctx->region_page);
+            ctx->region->live[++ctx->region_page] = 1;
+            ctx->region_next = 0;
+            dt__region_ahead(ctx->region, ctx->region_page);
+        }
+    }
+    if (!ctx->region) {
+        if (!(ctx->region = dt__region_new())) return NULL;
+        ctx->region->open = 2;
+        ctx->region->live[0] = 1;
+        ctx->region_page = ctx->region_next = 0;
+        dt__region_ahead(ctx->region, 0);
+    }
+    __atomic_add_fetch(&ctx->region->live[ctx->region_page], 1, __ATOMIC_RELAXED);
+    return (dt_tensor *)(void *)((char *)ctx->region + (size_t)(ctx->region_page + 1) * DT__REGION_PAGE) + ctx->region_next++;
+}
 static void dt__node_forget_out(dt__node *node, int out);
 static void dt__group_forget(dt_tensor *t);
 
@@ -1420,8 +1578,12 @@ DT__INSIDE void dt__unref(dt_tensor *t)
     t->magic = DT__DEAD;
     t->st = NULL;
     t->grad = t->partial = NULL;
-    t->next = ctx->free_tensors;
-    ctx->free_tensors = t;
+    if (t->given) {
+        dt__handle_retire(ctx, t);
+    } else {
+        t->next = ctx->free_tensors;
+        ctx->free_tensors = t;
+    }
     __atomic_sub_fetch(&dt__global.tensors, 1, __ATOMIC_RELAXED);
     dt__unref(grad);
     dt__unref(partial);
@@ -1463,7 +1625,7 @@ static dt_tensor *dt__handle_new(void)
         ctx->free_tensors = t->next;
     } else {
         dt__register_thread(ctx);
-        t = (dt_tensor *)dt_mem_alloc(sizeof *t);
+        t = dt__handle_fresh(ctx);
         if (!t) {
             dt_fail(DT_ERR_MEMORY, "dt: out of memory for a tensor handle");
             return NULL;
@@ -1534,6 +1696,7 @@ DT__INSIDE dt_tensor *dt__give(dt_tensor *t)
     }
     t->step = ctx;
     t->step_slot = ctx->step.n - 1;
+    t->given = 1;
     return t;
 }
 /* An argument of a public call: no error pending, there, alive. */
@@ -1579,6 +1742,7 @@ DT_API dt_tensor *dt_keep(dt_tensor *t)
 {
     if (!dt__ok("dt_keep", "t", t)) return NULL;
     dt__ctx *ctx = &dt__tls;
+    t->given = 1;
     if (t->step == ctx) {
         ctx->step.at[t->step_slot] = NULL;
         t->step = NULL;
@@ -1630,8 +1794,9 @@ DT_API void dt_empty_cache(void)
     while (t->free_tensors) {
         dt_tensor *x = t->free_tensors;
         t->free_tensors = x->next;
-        dt_mem_free(x, sizeof *x);
+        dt__handle_retire(t, x);
     }
+    dt__dead_flush(t);
     dt__trim_nodes(t);
     dt__trace_leave(t, false);
     if (t->step.n == 0) dt__list_free(&t->step);
@@ -3525,7 +3690,12 @@ DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t)
     return t;
 }
 DT_API bool       dt_requires_grad(const dt_tensor *t) { return dt__alive(t) && t->requires_grad; }
-DT_API dt_tensor *dt_grad(dt_tensor *t) { return dt__alive(t) && !t->grad_empty ? t->grad : NULL; }
+DT_API dt_tensor *dt_grad(dt_tensor *t)
+{
+    if (!dt__alive(t) || t->grad_empty || !t->grad) return NULL;
+    t->grad->given = 1;
+    return t->grad;
+}
 DT_API void       dt_retain_grad(dt_tensor *t)
 {
     if (t && dt__ok("dt_retain_grad", "t", t)) t->retain_grad = 1;
