@@ -392,7 +392,8 @@ typedef struct dt_reduce_opts {
     bool     biased DT_D;  /* dt_var: divide by n, not n-1 */
 } dt_reduce_opts;
 /* DT_DIM(i) names a dimension in dims: DT_DIM(0) | DT_DIM(-1). */
-#define DT_DIM(i) ((uint32_t)1 << ((i) < 0 ? 16 - (i) : (i)))
+#define DT_DIM(i) (DT__DIMS | (uint32_t)1 << ((i) < 0 ? 16 - (i) : (i)))
+#define DT__DIMS ((uint32_t)1 << 31) /* marks a set of dimensions: a plain number is refused */
 DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 /* gradient shared by ties (amax) */
@@ -784,6 +785,7 @@ extern "C" {
 #define DT__LIVE 0x64744c76u
 #define DT__DEAD 0x64746466u
 #define DT__MAX_HOOKS 16
+#define DT__TURN_BITS 36
 #define DT__MAX_STREAMS 16
 
 typedef struct dt__node    dt__node;
@@ -809,7 +811,8 @@ typedef struct dt__ctx {
     int           no_grad;
     int           in_backward;
     uint32_t      backward_id;
-    uint64_t      turns; /* grows with each backward and dt_end: what was made before belongs to the past */
+    uint64_t      turns; /* grows with each backward and dt_end: what was made before belongs to the past; above
+                            DT__TURN_BITS: a number of the thread, when a model was used on it */
     dt_autocast   autocast;
     dt__list      step; /* tensors the step owns; holes are NULL */
     dt__list      tape; /* nodes in the order of the forward */
@@ -1108,6 +1111,7 @@ static void dt__thread_end(void *unused)
 {
     (void)unused;
     dt_end();
+    dt__log_unread();
     dt__trace_leave(&dt__tls, true);
     dt__region_close(&dt__tls);
     dt_empty_cache();
@@ -3141,7 +3145,10 @@ DT_API dt_status dt_fill(dt_tensor *t, double value)
 DT_API double dt_item(dt_tensor *t)
 {
     union { float f; uint16_t h; int32_t i; int64_t l; uint8_t b; } v;
-    if (!dt__ok("dt_item", "t", t)) return NAN;
+    if (!dt__ok("dt_item", "t", t)) {
+        dt__log_unread(); /* the program is about to use NaN as if it were a value */
+        return NAN;
+    }
     if (t->numel != 1) {
         dt_fail(DT_ERR_SHAPE, "dt_item: %s has %" PRId64 " elements; it takes one", dt__text(t), t->numel);
         return NAN;
@@ -4646,7 +4653,13 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
 static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims, bool *reduced)
 {
     for (int i = 0; i < DT_MAX_DIMS; i++) reduced[i] = dims == 0;
-    for (int b = 0; b < 32; b++) {
+    if (dims && (!(dims & DT__DIMS) || (dims & ~(DT__DIMS | 0x01fe00ffu)))) {
+        int i = (int)dims;
+        dt_fail(DT_ERR_ARG, "%s: .dims = %d is not a set of dimensions; write .dims = DT_DIM(%d), or DT_DIM(0) | DT_DIM(1) "
+                "for two of them", call, i, i >= -x->ndim && i < x->ndim ? i : 0);
+        return false;
+    }
+    for (int b = 0; b < 31; b++) {
         if (!(dims >> b & 1u)) continue;
         int d = b > 16 ? 16 - b : b;
         if (!dt__dim_ok(call, &d, x->ndim)) return false;
@@ -4789,7 +4802,8 @@ DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o) { return dt__redu
 DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduce("dt_var", DT_R_VAR, dt__in_f32(a), o); }
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
 {
-    if (o.dims & (o.dims - 1)) {
+    uint32_t dims = o.dims & ~DT__DIMS;
+    if ((o.dims & DT__DIMS) && (dims & (dims - 1))) {
         dt_fail(DT_ERR_ARG, "dt_argmax: takes one dimension, or none for all");
         return NULL;
     }

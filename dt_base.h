@@ -52,7 +52,10 @@ MACROS
     DT_MALLOC, DT_FREE  the default allocator (both or neither): DT_MALLOC(nbytes), DT_FREE(ptr); dt_set_allocator
                         changes it at run time
 
-    The environment: DT_LOG (error, warn, info, debug).
+    The environment: DT_LOG (off, error, warn, info, debug; default warn): what the default log function writes to stderr.
+    An error that a call leaves is the program's to read; the default log function writes it only if DT_LOG is set, or if
+    the program goes on without reading it (it frees its model, loader or communicator, its rank or thread ends, it
+    asks for a value and gets NaN, or calls dt_loader_next again and again).
 
 LICENCE
 
@@ -169,7 +172,7 @@ typedef enum dt_comm_status {
 /* The log function is called by any thread, one thread at a time. */
 enum { DT_LOG_OFF = 0, DT_LOG_ERROR = 1, DT_LOG_WARN = 2, DT_LOG_INFO = 3, DT_LOG_DEBUG = 4 };
 typedef void (*dt_log_fn)(void *user, int level, const char *text);
-DT_API void dt_set_log(dt_log_fn fn, void *user); /* NULL: back to DT_LOG=error|warn|info|debug on stderr */
+DT_API void dt_set_log(dt_log_fn fn, void *user); /* NULL: back to stderr, DT_LOG=off|error|warn|info|debug */
 
 /* ---------------------------------------------------------------------------------------------------- >>memory */
 typedef struct dt_allocator {
@@ -281,6 +284,8 @@ extern "C" {
 typedef struct dt__pending { /* of a thread */
     dt_status   code;
     char        message[1024];
+    bool        read;     /* by dt_error or dt_check */
+    bool        logged;
     const char *bad_loss; /* a backward began at a value that was not finite: the op that made it; or NULL */
     double      bad_loss_value;
 } dt__pending;
@@ -290,6 +295,9 @@ static __thread dt__pending dt__err;
 extern __thread __attribute__((visibility("hidden"))) dt__pending dt__err;
 #endif
 DT__INSIDE void dt__log(int level, const char *text);
+/* Logs the pending error of this thread, if the program has not read it and it was not logged before. Called where a
+   program that never checks would go on unaware of it. */
+DT__INSIDE void dt__log_unread(void);
 DT__INSIDE void dt__logf(int level, const char *format, ...) DT__PRINTF(2, 3);
 
 /* ---- messages of calls on communicators that have none, or no communicator: this thread's last one */
@@ -436,7 +444,7 @@ static int dt__log_level(void)
     int        l = __atomic_load_n(&level, __ATOMIC_RELAXED);
     if (l < 0) {
         const char *s = getenv("DT_LOG");
-        l = s ? atoi(s) : 0;
+        l = s && *s ? atoi(s) : DT_LOG_WARN;
         for (int i = 0; s && i < 5; i++)
             if (!strcmp(s, dt__log_names[i])) l = i;
         if (l < 0) l = 0;
@@ -480,10 +488,25 @@ DT_API int dt_fail(dt_status code, const char *format, ...)
     vsnprintf(e->message, sizeof e->message, format, ap);
     va_end(ap);
     e->code = code;
-    dt__log(DT_LOG_ERROR, e->message);
+    e->read = e->logged = false;
+    if (__atomic_load_n(&dt__log_to, __ATOMIC_RELAXED) || getenv("DT_LOG")) { /* otherwise: when nobody has read it */
+        e->logged = true;
+        dt__log(DT_LOG_ERROR, e->message);
+    }
     return code;
 }
-DT_API const char *dt_error(void) { return dt__err.code == DT_OK ? NULL : dt__err.message; }
+DT__INSIDE void dt__log_unread(void)
+{
+    dt__pending *e = &dt__err;
+    if (e->code == DT_OK || e->read || e->logged) return;
+    e->logged = true;
+    dt__log(DT_LOG_ERROR, e->message);
+}
+DT_API const char *dt_error(void)
+{
+    dt__err.read = true;
+    return dt__err.code == DT_OK ? NULL : dt__err.message;
+}
 DT_API dt_status   dt_error_code(void) { return dt__err.code; }
 DT_API void        dt_error_clear(void)
 {
@@ -494,6 +517,7 @@ DT_API void        dt_error_clear(void)
 DT_API int dt_check(const char *program)
 {
     if (dt__err.code == DT_OK) return 0;
+    dt__err.read = true;
     fprintf(stderr, "%s: %s\n", program ? program : "dt", dt__err.message);
     return 1;
 }

@@ -2178,8 +2178,10 @@ DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
 }
 DT_API int dt_comm_free(dt_comm *c)
 {
+    dt__log_unread();
     if (!c) return 0;
     int rc = c->size > 1 && !dt_comm_get_status(c) ? dt_comm_barrier(c) : c->status;
+    if (rc && !__atomic_load_n(&c->error_read, __ATOMIC_RELAXED)) dt__logf(DT_LOG_ERROR, "%s", c->text);
     dt__world *w = c->world;
     if (w) dt__world_remove(w, c);
     dt__comm_delete(c);
@@ -2189,7 +2191,9 @@ DT_API int dt_comm_free(dt_comm *c)
 DT_API const char *dt_comm_error(const dt_comm *c)
 {
     if (!c) return dt__said.text[0] ? dt__said.text : NULL;
-    return dt_comm_get_status(c) ? c->text : NULL;
+    if (!dt_comm_get_status(c)) return NULL;
+    __atomic_store_n(&((dt_comm *)(uintptr_t)c)->error_read, 1, __ATOMIC_RELAXED);
+    return c->text;
 }
 DT_API int dt_comm_get_status(const dt_comm *c)
 {

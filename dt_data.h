@@ -3409,7 +3409,12 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
 {
     uint64_t t0 = dt_trace_now();
     if (b) memset(b, 0, sizeof *b);
-    if (dt__err.code != DT_OK) return false;
+    if (dt__err.code != DT_OK) {
+        enum { MANY = 1000 }; /* a loop that waits for data that will not come */
+        static __thread int calls;
+        if (++calls >= MANY) dt__log_unread(), calls = 0;
+        return false;
+    }
     if (!in || !b) {
         dt_fail(DT_ERR_ARG, "dt_loader_next: the %s is NULL", in ? "batch" : "loader");
         return false;
@@ -3586,6 +3591,7 @@ static void dt__place_unref(void *user)
 }
 DT_API void dt_loader_free(dt_loader *in)
 {
+    dt__log_unread();
     if (!in) return;
     if (in->pid == getpid()) { /* else the threads are the parent's, and so is what they have locked */
         pthread_mutex_lock(&in->lock);

@@ -265,6 +265,7 @@ struct dt_comm {
     int32_t     failing;         /* atomic: somebody writes text */
     int         failed_rank;
     char        text[768];
+    int32_t     error_read;      /* atomic: the program has read text */
     /* what this rank is doing, for others who ask: atomic */
     uint64_t    seq;             /* operations started */
     uint64_t    done;            /* operations finished */
@@ -2220,6 +2221,7 @@ static void dt__spawn_child(int rank, int n, int first, int world, int port, int
         close(token_fd);
     }
     int status = fn(arg);
+    dt__log_unread();
     fflush(NULL);
     quick_exit(status < 0 || status > 255 ? 1 : status); /* what the parent has for atexit is the parent's */
 }

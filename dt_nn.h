@@ -902,6 +902,7 @@ static void dt__optimizer_orphan(dt_optimizer *opt);
 static void dt__model_drop_loads(dt_model *m);
 DT_API void dt_model_free(dt_model *m)
 {
+    dt__log_unread();
     if (!m) return;
     if (m->watch && m->watch->gone) m->watch->gone(m->watch->user);
     dt__model_unhook(m);
@@ -1545,6 +1546,10 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     uint32_t   hash = dt__name_hash(m->scope, (size_t)m->scope_len, name);
     int        k = dt__table_find(m->layer_table, m->layer_slots, hash, m->scope, (size_t)m->scope_len, name);
     dt__layer *l = k >= 0 ? m->layer[k] : dt__layer_new(m, kind, name, hash);
+    if (!(dt__tls.turns >> DT__TURN_BITS)) { /* a number for the thread, so that no other one has the same turns */
+        static uint64_t threads;
+        dt__tls.turns |= __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << DT__TURN_BITS;
+    }
     uint64_t   stamp = m->forwards + dt__tls.turns + 1;
     if (!l) return NULL;
     if (strcmp(l->kind, kind)) {
@@ -1552,8 +1557,10 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
         return NULL;
     }
     if (l->stamp == stamp && !shared) {
-        dt_fail(DT_ERR_STATE, "%s '%s': the name is used twice in one forward; pass .shared = true to share the "
-                "parameters, dt_scope_begin() to tell layers apart, dt_forward_begin() to begin another forward", kind, l->name);
+        dt_fail(DT_ERR_STATE, "%s '%s': the name is used twice in one forward. If this is the next forward: end the one "
+                "before with dt_end() (evaluation), dt_step() or dt_backward(), or begin it with dt_forward_begin(). If it is "
+                "another layer: give it another name, or use dt_scope_begin(). To share the parameters: .shared = true",
+                kind, l->name);
         return NULL;
     }
     if (l->stamp != stamp) l->flops = 0;
