@@ -1098,14 +1098,10 @@ static dt_reduce_opts cf_reduce_opts(const dt_tensor *a, const cf_case *c)
 {
     dt_reduce_opts o;
     memset(&o, 0, sizeof o);
-    o.dims = (uint32_t)c->i[0];
     o.keepdim = c->i[1] != 0;
     o.biased = c->i[2] != 0;
-    if (c->i[3]) { /* name the dims from the end */
-        o.dims = 0;
-        for (int i = 0; i < dt_ndim(a); i++)
-            if (c->i[0] >> i & 1) o.dims |= DT_DIM(i - dt_ndim(a));
-    }
+    for (int i = 0; i < DT_MAX_DIMS; i++) /* i[3]: count from the end */
+        if (c->i[0] >> i & 1) o.dims |= DT_DIM(c->i[3] ? i - dt_ndim(a) : i);
     return o;
 }
 CF_B(sum, dt_sum_with(in[0], cf_reduce_opts(in[0], c)))
