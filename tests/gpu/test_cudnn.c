@@ -1,11 +1,12 @@
 /* test_cudnn.c: what dt_cuda.h tells cuDNN, and what cuDNN makes of it: descriptors, output sizes, refusals. Calls that
    take no handle need no GPU, so this runs on the real library as well as on the emulated one, with the same statuses:
-   which of the two is said at the start. */
+   which of the two is said at the start.
+   run: own-rule */
 #define DT_CUDA_IMPLEMENTATION
 #define DT_USE_CUDA
-#include "../dt_test.h"
+#include "dt_test.h"
 
-#include "../../dt_cuda.h"
+#include "dt_cuda.h"
 
 #include <dlfcn.h>
 
