@@ -108,7 +108,7 @@ static int describe(dt__cuda_dev *d, dt__cuda_descs *t, const conv_case *k, dt_d
     return dt__cudnn_describe(d, &c, t, &x, &w, &y);
 }
 /* The shape of dt's own result, computed on the CPU; false: an error, which is pending. */
-static bool dt_size(const conv_case *k, int *out)
+static bool size_by_dt(const conv_case *k, int *out)
 {
     dt_conv2d_op_opts o;
     memset((void *)&o, 0, sizeof o);
@@ -178,7 +178,7 @@ UTEST(descriptors, hold_what_the_table_was_given)
                 cudnnTensorFormat_t format;
                 memset((void *)&d, 0, sizeof d);
                 d.opts.tf32 = h >= 3;
-                ASSERT_TRUE(dt_size(k, out));
+                ASSERT_TRUE(size_by_dt(k, out));
                 dt_end();
                 ASSERT_EQ(0, describe(&d, &t, k, dtypes[h % 3], lay, out));
                 dt_view x = view_of(dtypes[h % 3], lay, k->n, k->c, k->h, k->w);
@@ -203,7 +203,7 @@ UTEST(sizes, of_results_are_dt_s)
                 dt__cuda_dev   d;
                 int            out[4], two[4], nd[4];
                 memset((void *)&d, 0, sizeof d);
-                ASSERT_TRUE(dt_size(&fine[i], out));
+                ASSERT_TRUE(size_by_dt(&fine[i], out));
                 dt_end();
                 ASSERT_EQ(0, describe(&d, &t, &fine[i], dtypes[h], layout ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN, out));
                 ASSERT_EQ(CUDNN_STATUS_SUCCESS,
@@ -225,7 +225,7 @@ UTEST(refused, by_dt_before_cudnn_would)
         dt__cuda_dev   d;
         int            out[4] = { 1, 1, 1, 1 }, n, c, h, w;
         memset((void *)&d, 0, sizeof d);
-        EXPECT_FALSE(dt_size(&refused[i].t, out));
+        EXPECT_FALSE(size_by_dt(&refused[i].t, out));
         EXPECT_TRUE(dt_error_code() == DT_ERR_SHAPE || dt_error_code() == DT_ERR_ARG);
         dt_error_clear();
         dt_end();
