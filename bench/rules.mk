@@ -39,7 +39,7 @@ bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoad
 	@+$(peer_python)
 	build/bench/bench_loader --python $(PEER_PYTHON)
 
-bench-ddp: build/bench/bench_ddp build/tools/dtrun ## two ranks beside PyTorch's DDP with gloo; how much of communication is hidden
+bench-ddp: build/bench/bench_ddp build/tools/dtrun ## two ranks beside PyTorch's DDP with gloo; how much communication is hidden
 	@+$(peer_python)
 	build/bench/bench_ddp --python $(PEER_PYTHON)
 

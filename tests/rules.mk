@@ -28,7 +28,8 @@ TEST_FILES := $(filter-out tests/gpu/%,$(wildcard tests/*/test_*.c))
 TEST_DIRS  := $(patsubst %/,%,$(sort $(dir $(TEST_FILES))))
 TESTS      := $(sort $(basename $(notdir $(TEST_FILES))))
 $(if $(wildcard tests/test_*.c),$(error $(wildcard tests/test_*.c): tests are in folders, for example tests/core))
-$(foreach t,$(TESTS),$(if $(word 2,$(filter %/$(t).c,$(TEST_FILES))),$(error two tests with one name: $(filter %/$(t).c,$(TEST_FILES)))))
+$(foreach t,$(TESTS),$(if $(word 2,$(filter %/$(t).c,$(TEST_FILES))),\
+    $(error two tests with one name: $(filter %/$(t).c,$(TEST_FILES)))))
 RUN        := $(call run_lines,$(TEST_FILES))
 $(call run_check,$(RUN),$(WORDS))
 ALONE      := $(filter $(call tests_with,alone),$(TESTS))
@@ -41,7 +42,7 @@ UBSAN      := $(call tests_with,ubsan)
 NOT_NORMAL := $(MACHINES) $(call tests_with,asan-only)
 
 .PHONY: test-machines check-headers pictures probes programs
-test-machines: $(MACHINES:%=build/normal/%) build/tools/dtrun ## ranks on several machines, which are network namespaces; needs root
+test-machines: $(MACHINES:%=build/normal/%) build/tools/dtrun ## ranks on machines that are network namespaces; needs root
 	@tests/run.sh $(foreach t,$(MACHINES),'normal/$(t)|alone: build/normal/$(t)')
 
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
@@ -65,6 +66,7 @@ LDLIBS_cblas   = $(shell cat build/probe/cblas 2>/dev/null)
 LDLIBS_zlib    = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -lz -o /dev/null 2>/dev/null && \
     echo '\#include <zlib.h>' | $(CC) -x c -E - >/dev/null 2>&1 && echo -lz)
 ENV_asan      := DT_TEST_SLOW=4 ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
+ENV_ubsan     := DT_TEST_SLOW=4 DT_TEST_QUICK=1 UBSAN_OPTIONS=print_stacktrace=1
 ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 # valgrind's address space is small: ranks reserve 64 MiB
 ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
@@ -104,7 +106,7 @@ line           = $(2) $(if $(filter $(t),$(LONG)),$(3)) build/$(1)/$(t)
 plan_normal    = $(call plan,normal,,$(1),$(2))
 plan_portable  = $(foreach t,$(call tests_with,portable),'portable/$(t)|$(1) DT_CPU_ISA=portable build/normal/$(t)')
 plan_asan      = $(call plan,asan,$(ENV_asan) $(1),,$(2))
-plan_ubsan     = $(foreach t,$(UBSAN),'ubsan/$(t)|DT_TEST_SLOW=4 DT_TEST_QUICK=1 UBSAN_OPTIONS=print_stacktrace=1 build/ubsan/$(t)')
+plan_ubsan     = $(foreach t,$(UBSAN),'ubsan/$(t)|$(ENV_ubsan) build/ubsan/$(t)')
 plan_tsan      = $(call plan,tsan,DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr))
 plan_valgrind  = $(if $(shell command -v valgrind),$(foreach t,$(TESTS),$(if $(filter $(t),$(call tests_with,no-valgrind)),\
         'valgrind/$(t)|skip: it takes a quarter of an hour; AddressSanitizer runs it',\

@@ -40,7 +40,8 @@ GPU_PIECES := $(filter-out dt_kernels,$(patsubst kernels/%.cu,%,$(wildcard kerne
 GPU_MORE  := $(filter-out $(call gpu_with,own-rule) test_trainers,$(patsubst tests/gpu/%.c,%,$(wildcard tests/gpu/test_*.c)))
 GPU_TESTS := test_conformance test_trainers $(GPU_MORE)
 # compute capability 8.0 where there is only the PTX of 7.5: see above
-gpu_run    = LD_LIBRARY_PATH=build/gpu $(if $(filter t,$(GPU_PARTS)),DT_EMU_CC=80) DT_EMU_STRICT=1 DT_TEST_SLOW=4 DT_TEST_QUICK=1
+gpu_run    = LD_LIBRARY_PATH=build/gpu $(if $(filter t,$(GPU_PARTS)),DT_EMU_CC=80) \
+    DT_EMU_STRICT=1 DT_TEST_SLOW=4 DT_TEST_QUICK=1
 gpu_regs   = DT_EMU_REGS=build/gpu/registers.txt
 # why these tests cannot run on this machine; empty: they can
 gpu_missing = $(if $(NVCC),$(if $(shell printf '\#include <cudnn.h>\n\#include <nccl.h>\n' | \
@@ -55,7 +56,7 @@ gpu_need_ptxas    = $(GPU_PARTS:%=build/gpu/kernels-%.o)
 gpu_need_cudnn    = build/gpu/test_cudnn $(GPU_LIBS:%=build/gpu/%)
 gpu_need_kernels  = $(gpu_need_ptxas) build/gpu/registers.txt build/gpu/broken.ptx \
     $(patsubst %,build/gpu/%,test_ptx test_emu test_broken test_conformance $(if $(gpu_all),test_conformance-b))
-gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,test_trainers $(filter-out $(gpu_later),$(GPU_MORE)) test_gpu_parallel-copies \
+gpu_need_trainers = build/gpu/registers.txt $(patsubst %,build/gpu/%,$(gpu_trainers) test_gpu_parallel-copies \
     $(if $(gpu_all),gpu_paper))
 gpu_plan_build    = 'cuda/build|tests/gpu/build.sh $(CUDA) $(GPU_PARTS)'
 gpu_plan_ptxas    = 'cuda/ptxas|tests/gpu/ptxas.sh build/gpu/ptxas.txt build/gpu/registers.txt "$(gpu_archs)" $(gpu_need_ptxas)'
@@ -73,8 +74,10 @@ gpu_plan_kernels  = 'cuda/interpreter|build/gpu/test_ptx' \
 GPU_SEEDS         = 20
 gpu_first         = $(if $(filter 1,$(GPU_SEEDS)),$(gpu_short_$(1)),$(if $(gpu_once_$(1)),$(gpu_once_$(1)),all))
 gpu_half          = $(if $(3),'cuda/$(1)-seeds-$(2)|$(gpu_run) tests/gpu/seeds.sh "$(3)" build/gpu/$(1) $(gpu_short_$(1))')
-gpu_plan_trainers = $(foreach t,test_trainers $(filter-out $(gpu_later),$(GPU_MORE)),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t) $(gpu_filter_$(t))' \
-        $(if $(call gpu_first,$(t)),'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) $(filter-out all,$(call gpu_first,$(t)))') \
+gpu_trainers      = test_trainers $(filter-out $(gpu_later),$(GPU_MORE))
+gpu_plan_trainers = $(foreach t,$(gpu_trainers),'cuda/$(t)|$(gpu_run) $(gpu_regs) build/gpu/$(t) $(gpu_filter_$(t))' \
+        $(if $(call gpu_first,$(t)),'cuda/$(t)-random|$(gpu_run) tests/gpu/seeds.sh 1 build/gpu/$(t) \
+            $(filter-out all,$(call gpu_first,$(t)))') \
         $(if $(gpu_short_$(t)),$(call gpu_half,$(t),a,$(shell seq -s " " 2 2 $(GPU_SEEDS))) \
             $(call gpu_half,$(t),b,$(shell seq -s " " 3 2 $(GPU_SEEDS))))) \
     'cuda/test_gpu_parallel-copies|$(gpu_run) $(gpu_regs) build/gpu/test_gpu_parallel-copies' \
@@ -160,7 +163,8 @@ $(GPU_TESTS:%=build/gpu/%): build/gpu/%: build/gpu/%.o $(GPU_HOST) $(GPU_KERN) $
 build/gpu/test_conformance-b: build/gpu/test_conformance.o $(GPU_HOST) build/gpu/kernels-b.o $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # GPUs of one program without dt_nccl.h: they copy between each other
-build/gpu/test_gpu_parallel-copies: build/gpu/test_gpu_parallel.o build/gpu/cuda.o build/normal/libdt.a $(GPU_KERN) $(GPU_LIBS:%=build/gpu/%)
+build/gpu/test_gpu_parallel-copies: build/gpu/test_gpu_parallel.o build/gpu/cuda.o build/normal/libdt.a \
+    $(GPU_KERN) $(GPU_LIBS:%=build/gpu/%)
 	$(gpu_link)
 # ---- programs on the real ones, both ways of building (docs/gpu.md); the kernels of nvcc's line are not optimised
 build/gpu/mnist_nvcc: examples/mnist.c examples/example_data.h $(HEADERS) $(GPU_KERNELS) | build/gpu/.dirs
