@@ -20,7 +20,7 @@
 
 #include "ranks.h"
 
-#include "../dt.h"
+#include "dt.h"
 
 /* ==================================================================================================== >>tolerance */
 /* The distance from 1 to the next value of the dtype; 0 for integers. */

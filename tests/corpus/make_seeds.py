@@ -3,7 +3,7 @@
 
     python3 tests/corpus/make_seeds.py
 
-The leading bytes of an input are explained in tests/fuzz_NAME.c.
+The leading bytes of an input are explained in tests/fuzz/fuzz_NAME.c.
 """
 import glob, gzip, os, struct
 

@@ -1,6 +1,6 @@
 /* no_gpu.c: a program that would like a GPU. Where there is none it says so in one line, and trains on the CPU. */
-#include "../../dt_cuda.h"
-#include "../../dt_nn.h"
+#include "dt_cuda.h"
+#include "dt_nn.h"
 
 #include <stdio.h>
 

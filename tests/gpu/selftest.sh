@@ -16,7 +16,7 @@ out=$($make -s --no-print-directory build/gpu/native/gpu_info 2>&1) ||
     stop "gpu_info does not build: $(echo "$out" | tail -1)"
 arch=$(build/gpu/native/gpu_info --arch 2>&1) || stop "$arch"
 {
-    echo "dt: $(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt.h)," \
+    echo "dt: $(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt_base.h)," \
         "$(git describe --always --dirty 2> /dev/null || echo no commit)"
     date -u '+%Y-%m-%d %H:%M UTC'
     uname -srm

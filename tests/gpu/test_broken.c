@@ -1,6 +1,7 @@
 /* The broken kernels of broken.cu, compiled by nvcc: the checks find each, whatever the order of threads, and its
-   repaired twin passes. The PTX: argv[1] or DT_BROKEN_PTX. */
-#include "../utest.h"
+   repaired twin passes. The PTX: argv[1] or DT_BROKEN_PTX.
+   run: own-rule */
+#include "utest.h"
 
 #define PTX_IMPLEMENTATION
 #include "ptx.h"

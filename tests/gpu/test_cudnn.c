@@ -1,11 +1,12 @@
 /* test_cudnn.c: what dt_cuda.h tells cuDNN, and what cuDNN makes of it: descriptors, output sizes, refusals. Calls that
    take no handle need no GPU, so this runs on the real library as well as on the emulated one, with the same statuses:
-   which of the two is said at the start. */
+   which of the two is said at the start.
+   run: own-rule */
 #define DT_CUDA_IMPLEMENTATION
 #define DT_USE_CUDA
-#include "../dt_test.h"
+#include "dt_test.h"
 
-#include "../../dt_cuda.h"
+#include "dt_cuda.h"
 
 #include <dlfcn.h>
 
@@ -107,7 +108,7 @@ static int describe(dt__cuda_dev *d, dt__cuda_descs *t, const conv_case *k, dt_d
     return dt__cudnn_describe(d, &c, t, &x, &w, &y);
 }
 /* The shape of dt's own result, computed on the CPU; false: an error, which is pending. */
-static bool our_size(const conv_case *k, int *out)
+static bool size_by_dt(const conv_case *k, int *out)
 {
     dt_conv2d_op_opts o;
     memset((void *)&o, 0, sizeof o);
@@ -118,7 +119,7 @@ static bool our_size(const conv_case *k, int *out)
     dt_tensor *x = dt_zeros(DT_SHAPE(k->n, k->c, k->h, k->w));
     dt_tensor *w = dt_zeros(DT_SHAPE(k->k, k->groups > 0 ? k->c / k->groups : k->c, k->r, k->s));
     dt_tensor *y = dt_op_conv2d_with(x, w, NULL, o);
-    for (int i = 0; i < 4 && y; i++) out[i] = (int)our_size(y, i);
+    for (int i = 0; i < 4 && y; i++) out[i] = (int)dt_size(y, i);
     return y != NULL;
 }
 
@@ -177,7 +178,7 @@ UTEST(descriptors, hold_what_the_table_was_given)
                 cudnnTensorFormat_t format;
                 memset((void *)&d, 0, sizeof d);
                 d.opts.tf32 = h >= 3;
-                ASSERT_TRUE(our_size(k, out));
+                ASSERT_TRUE(size_by_dt(k, out));
                 dt_end();
                 ASSERT_EQ(0, describe(&d, &t, k, dtypes[h % 3], lay, out));
                 dt_view x = view_of(dtypes[h % 3], lay, k->n, k->c, k->h, k->w);
@@ -202,7 +203,7 @@ UTEST(sizes, of_results_are_dt_s)
                 dt__cuda_dev   d;
                 int            out[4], two[4], nd[4];
                 memset((void *)&d, 0, sizeof d);
-                ASSERT_TRUE(our_size(&fine[i], out));
+                ASSERT_TRUE(size_by_dt(&fine[i], out));
                 dt_end();
                 ASSERT_EQ(0, describe(&d, &t, &fine[i], dtypes[h], layout ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN, out));
                 ASSERT_EQ(CUDNN_STATUS_SUCCESS,
@@ -224,7 +225,7 @@ UTEST(refused, by_dt_before_cudnn_would)
         dt__cuda_dev   d;
         int            out[4] = { 1, 1, 1, 1 }, n, c, h, w;
         memset((void *)&d, 0, sizeof d);
-        EXPECT_FALSE(our_size(&refused[i].t, out));
+        EXPECT_FALSE(size_by_dt(&refused[i].t, out));
         EXPECT_TRUE(dt_error_code() == DT_ERR_SHAPE || dt_error_code() == DT_ERR_ARG);
         dt_error_clear();
         dt_end();

@@ -1,7 +1,8 @@
 /* test_emu.c: the emulated CUDA libraries keep the rules they are there to enforce. Most cases run in a process of
    their own, with their own settings, because failed checks are sticky and end in an exit status. Link with the four
-   libraries of this directory; no GPU, no nvcc. */
-#include "../utest.h"
+   libraries of this directory; no GPU, no nvcc.
+   run: own-rule */
+#include "utest.h"
 
 #include "cases.h"
 #include "emu.h"

@@ -2,10 +2,10 @@
    kernels, and the host waits for nothing. For the emulated libraries (DT_EMU: lazy or random streams), where what was
    not ordered is a wrong result; it runs on a real GPU too. */
 #define _GNU_SOURCE
-#include "../dt_test.h"
+#include "dt_test.h"
 
-#include "../../dt_cuda.h"
-#include "../../dt_data.h"
+#include "dt_cuda.h"
+#include "dt_data.h"
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>

@@ -3,10 +3,10 @@
    devices. Runs on the emulated libraries (DT_EMU: lazy or random streams; four devices of 64 MiB unless the environment
    says otherwise), with dt_nccl.h and without (test_gpu_parallel-copies), and on real GPUs, of which it needs two. */
 #define _GNU_SOURCE
-#include "../dt_test.h"
+#include "dt_test.h"
 
-#include "../../dt_cuda.h"
-#include "../../dt_dist.h"
+#include "dt_cuda.h"
+#include "dt_dist.h"
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 

@@ -3,11 +3,11 @@
    processes with a GPU each. Runs on the emulated libraries (lazy or random streams, DT_EMU_DEVICES=4 unless told) and
    on real GPUs alike. */
 #define _GNU_SOURCE
-#include "../dt_test.h"
+#include "dt_test.h"
 
-#include "../../dt_dist.h"
-#include "../../dt_nccl.h"
-#include "../lab.h"
+#include "dt_dist.h"
+#include "dt_nccl.h"
+#include "lab.h"
 #include "nets.h"
 
 #include <pthread.h>

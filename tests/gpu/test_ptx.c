@@ -1,5 +1,6 @@
-/* The PTX interpreter: every opcode and type it models, hand-written, and every check it makes. */
-#include "../utest.h"
+/* The PTX interpreter: every opcode and type it models, hand-written, and every check it makes.
+   run: own-rule */
+#include "utest.h"
 
 #include <float.h>
 

@@ -1,12 +1,13 @@
 /* test_refused.c: bad input on the CUDA backend becomes an error that says what, where and what to do: indices, memory,
    devices, pointers, libraries. Memory that several streams use is not given on too early, and a training step waits
    for nothing but what is read. Most cases run in a process of their own, with their own settings of the emulation (emu.h).
-   Contents: >>counts >>cases >>indices >>streams >>memory >>names >>path >>main */
+   Contents: >>counts >>cases >>indices >>streams >>memory >>names >>path >>main
+   run: emulated, test-cuda */
 #define _GNU_SOURCE
-#include "../dt_test.h"
+#include "dt_test.h"
 
-#include "../../dt_cuda.h"
-#include "../../dt_nn.h"
+#include "dt_cuda.h"
+#include "dt_nn.h"
 #include "cases.h"
 
 #include <cublas_v2.h>

@@ -1,9 +1,9 @@
 /* test_trainers.c: whole trainers on the CUDA backend and on the CPU: the same losses, within the rounding of the
    formats. Runs on the emulated libraries (DT_EMU: lazy or random streams) and on a real GPU alike. */
-#include "../dt_test.h"
+#include "dt_test.h"
 
-#include "../../dt_cuda.h"
-#include "../../dt_nn.h"
+#include "dt_cuda.h"
+#include "dt_nn.h"
 #include "emu.h"
 #include "nets.h"
 

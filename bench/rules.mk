@@ -1,0 +1,59 @@
+# Benchmarks: bench-NAME builds and runs bench/bench_NAME.c. Results are in README.md and docs/performance.md.
+BENCHES := $(sort $(patsubst bench/%.c,%,$(wildcard bench/bench_*.c)))
+.PHONY: benches parse gpu-paper bench-compile bench-report
+benches: $(BENCHES:%=build/bench/%)
+# `make test` only parses benchmarks, with all warnings
+parse: $(BENCHES:%=build/parse/%.ok)
+build/parse/%.ok: bench/%.c $(HEADERS) $(wildcard bench/*.h)
+	@mkdir -p $(@D)
+	$(CC) -I. -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
+$(BENCHES:%=build/bench/%) build/bench/gpu_paper: build/bench/%: bench/%.c build/normal/libdt.a
+	$(link_with_library)
+
+bench-gemm: ## GEMM beside OpenBLAS and BLIS
+	@$(call install,libopenblas.so.0,libopenblas0)
+	@$(call install,libblis.so.4,libblis4)
+	@$(MAKE) --no-print-directory build/bench/bench_gemm
+	build/bench/bench_gemm
+
+bench-step: build/bench/bench_step ## mallocs and time of a training step
+	build/bench/bench_step
+
+bench-compile: ## compile times: the library, examples, clone to demo; gcc, clang, nvcc
+	@bench/bench_compile.sh "$(CC)"
+
+# the Python with PyTorch for comparison: python3 if it has it, or an environment under build/venv
+PEER_PYTHON = $(shell python3 -c 'import torch' 2>/dev/null && command -v python3 || echo build/venv/bin/python3)
+# recipe lines of targets that need it
+peer_python = case "$(PEER_PYTHON)" in build/*) $(MAKE) --no-print-directory build/venv/ready ;; esac
+build/venv/ready:
+	python3 -m venv build/venv
+	build/venv/bin/pip install -q torch numpy
+	@touch $@
+
+bench-train: build/bench/bench_train ## training and inference beside PyTorch: MLP, conv net, ResNets, GPT
+	@+$(peer_python)
+	build/bench/bench_train --python $(PEER_PYTHON)
+
+bench-loader: build/bench/bench_loader ## loading data beside PyTorch's DataLoader and beside memcpy
+	@+$(peer_python)
+	build/bench/bench_loader --python $(PEER_PYTHON)
+
+bench-ddp: build/bench/bench_ddp build/tools/dtrun ## two ranks beside PyTorch's DDP with gloo; how much communication is hidden
+	@+$(peer_python)
+	build/bench/bench_ddp --python $(PEER_PYTHON)
+
+# it names the libraries that are not installed and leaves them out
+bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gloo, by size, transport and algorithm
+	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
+	@+$(peer_python) || true
+	build/bench/bench_allreduce --python $(PEER_PYTHON)
+
+gpu-paper: build/bench/gpu_paper ## launches, bytes and times of training steps on GPUs, computed (docs/gpu.md)
+	@build/bench/gpu_paper
+
+bench-report: ## every benchmark, as one page with pictures: build/report/index.html
+	@bench/report.sh
+
+bench-%: build/bench/bench_%
+	$<

@@ -1,0 +1,1158 @@
+/* test_dtrun.c: the launcher: worlds, variables, output, failures and who is blamed, restarts, signals, several
+   machines over TCP and over a made-up ssh, and that nothing outlives it.
+
+   This program is the tests, dtrun (--as-dtrun, and --agent, as dtrun starts itself), and the ranks (--as-rank).
+   run: alone, long, asan-later */
+#define _GNU_SOURCE
+#define DT_STATIC
+#define DT_IMPLEMENTATION
+#include "dt_comm.h"
+#include "ranks.h"
+#include "temp_files.h"
+
+#define main dtrun_main
+#include "tools/dtrun.c"
+#undef main
+
+#include <linux/filter.h>
+#include <sys/ioctl.h>
+#include <linux/seccomp.h>
+
+UTEST_STATE();
+#ifdef __SANITIZE_THREAD__
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; } /* else each rank takes a second to end */
+#endif
+
+/* ==================================================================================================== ranks */
+static int env_number(const char *name) { return getenv(name) ? atoi(getenv(name)) : -1; }
+/* Says that it is ready, then what it got; a handler could not print. */
+static int rank_signal(int rank, const char *what)
+{
+    sigset_t set;
+    int      sig = 0;
+    sigemptyset(&set);
+    if (strcmp(what, "user") == 0) sigaddset(&set, SIGUSR1);
+    else {
+        sigaddset(&set, SIGINT);
+        sigaddset(&set, SIGTERM);
+    }
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    dprintf(1, "ready %d %d\n", rank, (int)getpid());
+    sigwait(&set, &sig);
+    dprintf(1, "stopped by %s\n", signal_name(sig));
+    return 0;
+}
+/* joins, and adds until somebody is gone; the victim goes after some steps */
+static int rank_loop(int victim, const char *how)
+{
+    dt_comm *c = dt_comm_init();
+    float    x = 1;
+    if (!c) {
+        fprintf(stderr, "%s\n", dt_comm_error(NULL));
+        return 1;
+    }
+    for (int step = 0;; step++) {
+        if (dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_MEAN)) {
+            fprintf(stderr, "lost: %s\n", dt_comm_error(c));
+            return 1;
+        }
+        if (step == 0) dprintf(1, "first step %lld\n", (long long)utest_ns());
+        if (step != 20 || dt_comm_rank(c) != victim) continue;
+        dprintf(2, "rank %d has bad luck\n", victim);
+        if (strcmp(how, "segv") == 0) {
+            signal(SIGSEGV, SIG_DFL); /* sanitizers have a handler */
+            raise(SIGSEGV);
+        } else if (strcmp(how, "kill") == 0) raise(SIGKILL);
+        else _exit(atoi(how));
+    }
+}
+static int rank_main(int argc, char **argv)
+{
+    const char *what = argv[0];
+    int         rank = env_number("RANK");
+    if (strcmp(what, "sum") == 0) {
+        dt_comm *c = dt_comm_init();
+        float    x = (float)(rank + 1);
+        if (!c) return fprintf(stderr, "%s\n", dt_comm_error(NULL)), 1;
+        dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM);
+        printf("rank %d of %d, here %d of %d, sum %g, restart %d\n", dt_comm_rank(c), dt_comm_size(c),
+               env_number("LOCAL_RANK"), env_number("LOCAL_WORLD_SIZE"), (double)x, env_number("DT_RESTART"));
+        return dt_comm_free(c);
+    }
+    if (strcmp(what, "env") == 0) {
+        for (int i = 1; i < argc; i++) printf("%s=%s\n", argv[i], getenv(argv[i]) ? getenv(argv[i]) : "(unset)");
+        return 0;
+    }
+    if (strcmp(what, "args") == 0) {
+        for (int i = 1; i < argc; i++) printf("<%s>\n", argv[i]);
+        return 0;
+    }
+    if (strcmp(what, "loop") == 0) return rank_loop(atoi(argv[1]), argv[2]);
+    if (strcmp(what, "abort") == 0) { /* rank 1 is at fault, and the last to go */
+        dt_comm *c = dt_comm_init();
+        if (rank == 1) dt_comm_abort(c, "the data are wrong");
+        int status = dt_comm_barrier(c);
+        if (rank == 1) poll(NULL, 0, 100);
+        return rank == 1 ? 4 : status ? 1 : 0;
+    }
+    if (strcmp(what, "exit") == 0) return rank == atoi(argv[1]) ? atoi(argv[2]) : 0;
+    if (strcmp(what, "until") == 0) { /* fails before this restart */
+        if (env_number("DT_RESTART") < atoi(argv[1]) && rank == 1) return 9;
+        return rank_main(1, (char *[]){ (char *)(uintptr_t) "sum", NULL });
+    }
+    if (strcmp(what, "stop") == 0 || strcmp(what, "user") == 0) return rank_signal(rank, what);
+    if (strcmp(what, "ignore") == 0) {
+        signal(SIGINT, SIG_IGN);
+        signal(SIGTERM, SIG_IGN);
+        if (argc > 1 && !dt_comm_init()) return 1; /* all ignore them by now */
+        if (argc > 1 && rank == atoi(argv[1])) return 5;
+    } else if (strcmp(what, "tree") == 0) {
+        if (fork() == 0 || fork() == 0) /* its children are not told of anything */
+            for (;;) pause();
+    } else if (strcmp(what, "lines") == 0) { /* at once, then failing */
+        size_t n = 1 << 20;
+        char  *text = (char *)malloc(n);
+        for (size_t i = 0; i < n; i++) text[i] = i % 64 == 63 ? '\n' : (char)('a' + rank);
+        for (size_t done = 0; done < n;) {
+            ssize_t k = write(1, text + done, n - done);
+            if (k > 0) done += (size_t)k;
+        }
+        free(text);
+        return 0;
+    } else if (strcmp(what, "odd") == 0) {
+        char *text = (char *)malloc(300001);
+        memset(text, 'x', 300000);
+        text[300000] = '\n';
+        fwrite(text, 1, 300001, stdout);
+        fwrite("nul \0 and \xff\x01 bytes\n", 1, 19, stdout);
+        fputs("no newline", stdout);
+        fflush(stdout);
+        fputs("error text", stderr);
+        free(text);
+        return 0;
+    } else if (strcmp(what, "cat") == 0) {
+        int ch;
+        while ((ch = getchar()) != EOF) putchar(ch);
+        return 0;
+    } else if (strcmp(what, "flood") == 0 && rank == 0) { /* rank 1 fails when nobody reads any more */
+        char line[4096];
+        memset(line, 'f', sizeof line);
+        line[4095] = '\n';
+        for (;;)
+            if (write(1, line, sizeof line) < 0) return 1;
+    } else if (strcmp(what, "flood") == 0) {
+        while (access(argv[1], F_OK) != 0) usleep(1000);
+        return 6;
+    } else if (strcmp(what, "pause") != 0) return 99;
+    dprintf(1, "ready %d %d\n", rank, (int)getpid());
+    for (;;) pause();
+}
+
+/* ==================================================================================================== running it */
+typedef struct text {
+    char  *p;
+    size_t n, cap;
+} text;
+typedef struct dtjob {
+    pid_t pid;
+    int   fd[2]; /* its stdout, stderr */
+    int   in;    /* what it reads, or -1 */
+    text  said[2];
+    int   status;
+    bool  ended, late;
+} dtjob;
+static char        exe[4096], mark[64];
+static const char *job_dir; /* where the next ones run */
+static bool        job_no_pidfd;
+
+static void text_add(text *t, const char *p, size_t n)
+{
+    if (t->n + n + 1 > t->cap) t->p = (char *)realloc(t->p, t->cap = 2 * (t->n + n) + 4096);
+    if (!t->p) abort();
+    memcpy(t->p + t->n, p, n);
+    t->n += n;
+    t->p[t->n] = 0;
+}
+static void forbid_pidfd(void)
+{
+    struct sock_filter f[] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+                               BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+    struct sock_fprog  prog;
+    prog.len = 4;
+    prog.filter = f;
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) != 0) _exit(125);
+}
+/* args: words with blanks between them; "RANK" stands for this program as a rank, "EXE" for this program. */
+static void job_argv(const char *args, char **argv, char *room)
+{
+    int n = 0;
+    argv[n++] = exe;
+    argv[n++] = (char *)(uintptr_t) "--as-dtrun";
+    char *save = NULL;
+    for (char *p = strtok_r(strcpy(room, args), " ", &save); p && n < 60; p = strtok_r(NULL, " ", &save)) {
+        if (strcmp(p, "RANK") == 0) {
+            argv[n++] = exe;
+            argv[n++] = (char *)(uintptr_t) "--as-rank";
+        } else argv[n++] = strcmp(p, "EXE") == 0 ? exe : p;
+    }
+    argv[n] = NULL;
+}
+static void job_exec(dtjob *j, char **argv, int in)
+{
+    int   out[2], err[2];
+    pid_t parent = getpid();
+    memset(j, 0, sizeof *j);
+    j->in = -1;
+    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) abort();
+    fflush(NULL);
+    j->pid = fork();
+    if (j->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(126);
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        dup2(in >= 0 ? in : null, 0);
+        dup2(out[1], 1);
+        dup2(err[1], 2);
+        if (job_dir && chdir(job_dir) != 0) _exit(125);
+        setenv("DT_TEST_MARK", mark, 1);
+        if (job_no_pidfd) forbid_pidfd();
+        execv(exe, argv);
+        _exit(125);
+    }
+    close(out[1]);
+    close(err[1]);
+    j->fd[0] = out[0];
+    j->fd[1] = err[0];
+}
+static void job_start(dtjob *j, const char *args)
+{
+    char *argv[64], room[2048];
+    job_argv(args, argv, room);
+    job_exec(j, argv, -1);
+}
+static int64_t seconds_from_now(double s) { return utest_ns() + (int64_t)(s * utest_slow() * 1e9); }
+/* Reads until the text is there so many times (in stdout if stream is 0, stderr 1), or both are closed: then false. */
+static int count_of(const text *t, const char *what)
+{
+    int n = 0;
+    for (const char *p = t->p; p; p++) {
+        p = (const char *)memmem(p, t->n - (size_t)(p - t->p), what, strlen(what));
+        if (!p) break;
+        n++;
+    }
+    return n;
+}
+static bool job_until(dtjob *j, int stream, const char *what, int times)
+{
+    int64_t limit = seconds_from_now(40);
+    char    buf[65536];
+    while (!(what && count_of(&j->said[stream], what) >= times)) {
+        struct pollfd p[2];
+        int64_t       left = (limit - utest_ns()) / 1000000;
+        for (int i = 0; i < 2; i++) {
+            p[i].fd = j->fd[i];
+            p[i].events = POLLIN;
+            p[i].revents = 0;
+        }
+        if (j->fd[0] < 0 && j->fd[1] < 0) return false;
+        if (left <= 0 || (poll(p, 2, (int)left) <= 0 && errno != EINTR)) {
+            j->late = true;
+            return false;
+        }
+        for (int i = 0; i < 2; i++) {
+            if (!p[i].revents) continue;
+            ssize_t n = read(p[i].fd, buf, sizeof buf);
+            if (n > 0) text_add(&j->said[i], buf, (size_t)n);
+            else dt__close(&j->fd[i]);
+        }
+    }
+    return true;
+}
+/* Waits for its end; the exit status as a shell has it, or -1: it did not end. */
+static int job_wait(dtjob *j)
+{
+    job_until(j, 0, NULL, 0);
+    if (j->late) kill(j->pid, SIGKILL);
+    while (waitpid(j->pid, &j->status, 0) < 0 && errno == EINTR) {}
+    for (int i = 0; i < 2; i++) {
+        dt__close(&j->fd[i]);
+        text_add(&j->said[i], "", 0);
+    }
+    dt__close(&j->in);
+    j->ended = true;
+    if (j->late) return -1;
+    return WIFSIGNALED(j->status) ? 128 + WTERMSIG(j->status) : WEXITSTATUS(j->status);
+}
+static void job_free(dtjob *j)
+{
+    if (!j->ended) {
+        kill(j->pid, SIGKILL);
+        j->late = true;
+        for (int i = 0; i < 2; i++) dt__close(&j->fd[i]);
+        job_wait(j);
+    }
+    free(j->said[0].p);
+    free(j->said[1].p);
+}
+static int job_run(dtjob *j, const char *args)
+{
+    job_start(j, args);
+    return job_wait(j);
+}
+static bool has(const dtjob *j, int stream, const char *what) { return count_of(&j->said[stream], what) > 0; }
+/* Processes that carry the mark in their environment: dtrun, its guard, ranks, what they started. */
+static int marked(void)
+{
+    DIR           *d = opendir("/proc");
+    struct dirent *e;
+    char           path[300], *env = (char *)malloc(1 << 20);
+    int            n = 0;
+    while (d && env && (e = readdir(d))) {
+        if (e->d_name[0] < '0' || e->d_name[0] > '9') continue;
+        snprintf(path, sizeof path, "/proc/%s/environ", e->d_name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) continue;
+        ssize_t got = read(fd, env, 1 << 20);
+        close(fd);
+        n += got > 0 && memmem(env, (size_t)got, mark, strlen(mark)) != NULL;
+    }
+    if (d) closedir(d);
+    free(env);
+    return n;
+}
+static double until_none_marked(double limit) /* seconds; negative: some are left */
+{
+    int64_t begin = utest_ns(), end = seconds_from_now(limit);
+    while (marked() > 0) {
+        if (utest_ns() > end) return -1;
+        poll(NULL, 0, 2);
+    }
+    return (double)(utest_ns() - begin) * 1e-9;
+}
+static int free_port(void)
+{
+    dt__addr a;
+    dt__addr_loopback(&a, 0);
+    int fd = dt__listen(&a);
+    if (fd < 0 || getsockname(fd, &a.u.any, &a.n) != 0) abort();
+    close(fd);
+    return dt__addr_port(&a);
+}
+#define EXPECT_SAYS(j, stream, what)                                                \
+    do {                                                                            \
+        if (!has(j, stream, what)) printf("   it says: %s\n", (j)->said[stream].p); \
+        EXPECT_TRUE_MSG(has(j, stream, what), what);                                \
+    } while (0)
+
+/* ==================================================================================================== one machine */
+UTEST(dtrun, worlds_of_1_to_8_ranks_add_up)
+{
+    for (int n = 1; n <= 8; n += dt_test_quick() && n == 3 ? 5 : 1) {
+        dtjob j;
+        char  args[200], want[200];
+        snprintf(args, sizeof args, "-n %d RANK sum", n);
+        EXPECT_EQ(0, job_run(&j, args));
+        for (int r = 0; r < n; r++) {
+            snprintf(want, sizeof want, "[%d] rank %d of %d, here %d of %d, sum %d, restart 0\n", r, r, n, r, n,
+                     n * (n + 1) / 2);
+            EXPECT_SAYS(&j, 0, want);
+        }
+        EXPECT_STREQ("", j.said[1].p);
+        job_free(&j);
+    }
+}
+UTEST(dtrun, ranks_find_the_variables_of_torchrun)
+{
+    dtjob j;
+    char  want[64];
+    EXPECT_EQ(0,
+              job_run(&j, "--nproc_per_node=2 --no-python --max_restarts 3 --rdzv_id=trial -x EXTRA=a=b -- RANK env "
+                          "RANK WORLD_SIZE LOCAL_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
+                          "MASTER_ADDR DT_RESTART TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
+                          "TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE DT_LISTEN_FD EXTRA DT_TOKEN_FILE"));
+    static const char *const both[] = { "WORLD_SIZE=2",
+                                        "GROUP_RANK=0",
+                                        "GROUP_WORLD_SIZE=1",
+                                        "ROLE_WORLD_SIZE=2",
+                                        "ROLE_NAME=default",
+                                        "MASTER_ADDR=127.0.0.1",
+                                        "DT_RESTART=0",
+                                        "TORCHELASTIC_RESTART_COUNT=0",
+                                        "TORCHELASTIC_MAX_RESTARTS=3",
+                                        "TORCHELASTIC_RUN_ID=trial",
+                                        "TORCHELASTIC_USE_AGENT_STORE=(unset)",
+                                        "EXTRA=a=b",
+                                        "DT_TOKEN_FILE=(unset)" };
+    for (int r = 0; r < 2; r++) {
+        for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
+            snprintf(want, sizeof want, "[%d] %s\n", r, both[i]);
+            EXPECT_SAYS(&j, 0, want);
+        }
+        snprintf(want, sizeof want, "[%d] LOCAL_RANK=%d\n", r, r);
+        EXPECT_SAYS(&j, 0, want);
+    }
+    EXPECT_SAYS(&j, 0, "[1] DT_LISTEN_FD=(unset)\n"); /* it is rank 0's alone */
+    EXPECT_FALSE(has(&j, 0, "[0] DT_LISTEN_FD=(unset)\n"));
+    job_free(&j);
+}
+UTEST(dtrun, threads_are_shared_out_unless_the_user_says)
+{
+    dtjob j;
+    char  want[64];
+    snprintf(want, sizeof want, "[0] OMP_NUM_THREADS=%d\n[0] DT_NUM_THREADS=%d\n", cores(), cores());
+    EXPECT_EQ(0, job_run(&j, "RANK env OMP_NUM_THREADS DT_NUM_THREADS"));
+    EXPECT_SAYS(&j, 0, want);
+    job_free(&j);
+    EXPECT_EQ(0, job_run(&j, "-n 64 RANK env DT_NUM_THREADS"));
+    EXPECT_EQ(64, count_of(&j.said[0], "DT_NUM_THREADS=1\n") + (cores() >= 128 ? 64 : 0));
+    job_free(&j);
+    EXPECT_EQ(0, job_run(&j, "-n2 -x OMP_NUM_THREADS=7 RANK env OMP_NUM_THREADS"));
+    EXPECT_EQ(2, count_of(&j.said[0], "OMP_NUM_THREADS=7\n"));
+    job_free(&j);
+}
+UTEST(dtrun, a_wrong_command_line_is_refused_with_a_sentence)
+{
+    static const struct {
+        const char *args, *says;
+        int         status;
+    } all[] = {
+        { "", "no program to run", 2 },
+        { "--foo RANK", "there is no option '--foo'", 2 },
+        { "-n 0 RANK", "-n is '0', expected a number from 1 to 4096, auto or cpu", 2 },
+        { "--nproc-per-node=gpu RANK", "is 'gpu', expected a number", 2 },
+        { "-n 99999999999999999999 RANK", "expected a number", 2 },
+        { "--nnodes", "--nnodes needs a value", 2 },
+        { "--nnodes 1:4 RANK", "grow and shrink", 2 },
+        { "--nnodes 2 RANK", "--master-addr is missing", 2 },
+        { "--nnodes 2 --master-addr localhost RANK", "need a secret", 2 },
+        { "--node-rank 1 RANK", "--node-rank is 1, expected 0 to 0", 2 },
+        { "--standalone --hosts a RANK", "standalone is one machine", 2 },
+        { "--standalone=1 RANK", "takes no value", 2 },
+        { "--hosts a --nnodes 2 RANK", "the hosts are the machines", 2 },
+        { "--hosts -oProxyCommand=x,b RANK", "--hosts has '-oProxyCommand=x'", 2 },
+        { "--hosts , RANK", "--hosts is ','", 2 },
+        { "--master-port 70000 RANK", "from 0 to 65535", 2 },
+        { "--grace soon RANK", "expected seconds", 2 },
+        { "--log-dir /proc/nowhere RANK", "--log-dir is '/proc/nowhere'", 2 },
+        { "-m torch RANK", "python3 -m", 2 },
+        { "-x =1 RANK", "expected NAME", 2 },
+        { "./no-such-program", "cannot run './no-such-program': no such file", 127 },
+        { "no-such-program", "it is in no directory of PATH", 127 },
+        { "/etc/passwd", "not executable", 126 },
+        { "/tmp", "is a directory", 126 },
+    };
+    dtjob j;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        EXPECT_EQ_MSG(all[i].status, job_run(&j, all[i].args), all[i].args);
+        EXPECT_SAYS(&j, 1, all[i].says);
+        EXPECT_EQ(0, strncmp(j.said[1].p, "dtrun: ", 7));
+        EXPECT_STREQ("", j.said[0].p);
+        job_free(&j);
+    }
+    EXPECT_EQ(0, job_run(&j, "--help"));
+    EXPECT_SAYS(&j, 0, "--max-restarts N");
+    job_free(&j);
+    EXPECT_EQ(0, job_run(&j, "--version"));
+    EXPECT_STREQ("dtrun " DT_VERSION "\n", j.said[0].p);
+    job_free(&j);
+}
+UTEST(dtrun, a_port_that_is_taken_is_named)
+{
+    dtjob    j;
+    dt__addr a;
+    char     args[100], want[100];
+    dt__addr_loopback(&a, 0);
+    int fd = dt__listen(&a);
+    getsockname(fd, &a.u.any, &a.n);
+    snprintf(args, sizeof args, "-n 2 --master-port %d RANK sum", dt__addr_port(&a));
+    snprintf(want, sizeof want, "cannot listen at 127.0.0.1:%d: Address already in use", dt__addr_port(&a));
+    EXPECT_EQ(1, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, want);
+    job_free(&j);
+    close(fd);
+    EXPECT_EQ(0, job_run(&j, args)); /* now it is free */
+    job_free(&j);
+}
+UTEST(dtrun, a_script_may_run_two_programs_of_the_job)
+{
+    char *dir = temp_dir(), script[9000];
+    snprintf(script, sizeof script, "#!/bin/sh\n'%s' --as-rank sum && exec '%s' --as-rank sum\n", exe, exe);
+    chmod(temp_put(dir, "both.sh", script, strlen(script)), 0700);
+    dtjob j;
+    job_dir = dir;
+    EXPECT_EQ(0, job_run(&j, "-n 3 ./both.sh"));
+    job_dir = NULL;
+    EXPECT_EQ(6, count_of(&j.said[0], "of 3, sum 6"));
+    job_free(&j);
+    temp_remove(dir);
+}
+UTEST(dtrun, rank_0_gets_the_input)
+{
+    dtjob j;
+    int   tube[2];
+    char *argv[64], room[200];
+    ASSERT_EQ(0, pipe2(tube, O_CLOEXEC));
+    ASSERT_EQ(6, write(tube[1], "a\nb\nc", 5) + 1);
+    close(tube[1]);
+    job_argv("-n 3 RANK cat", argv, room);
+    job_exec(&j, argv, tube[0]);
+    close(tube[0]);
+    EXPECT_EQ(0, job_wait(&j));
+    EXPECT_STREQ("[0] a\n[0] b\n[0] c\n", j.said[0].p);
+    job_free(&j);
+}
+
+/* ==================================================================================================== output */
+UTEST(dtrun, lines_stay_whole_whatever_is_in_them)
+{
+    dtjob j;
+    EXPECT_EQ(0, job_run(&j, "-n 2 RANK odd"));
+    EXPECT_EQ((size_t)2 * (4 + 300001 + 4 + 19 + 4 + 11), j.said[0].n);
+    for (int r = 0; r < 2; r++) {
+        char prefix[20], want[64];
+        int  n = snprintf(want, sizeof want, "[%d] nul ", r);
+        snprintf(prefix, sizeof prefix, "[%d] xx", r);
+        const char *p = (const char *)memmem(j.said[0].p, j.said[0].n, prefix, 6);
+        ASSERT_TRUE(p != NULL);
+        EXPECT_EQ((size_t)300000, strspn(p + 4, "x"));
+        EXPECT_EQ('\n', p[4 + 300000]);
+        memcpy(want + n, "\0 and \xff\x01 bytes\n", 16);
+        EXPECT_TRUE(memmem(j.said[0].p, j.said[0].n, want, (size_t)n + 15) != NULL);
+        snprintf(want, sizeof want, "[%d] no newline\n", r);
+        EXPECT_SAYS(&j, 0, want);
+        snprintf(want, sizeof want, "[%d] error text\n", r);
+        EXPECT_SAYS(&j, 1, want);
+    }
+    job_free(&j);
+}
+UTEST(dtrun, a_megabyte_at_once_from_each_rank)
+{
+    dtjob j;
+    EXPECT_EQ(0, job_run(&j, "-n 3 RANK lines"));
+    EXPECT_EQ((size_t)3 * (1 << 14) * 68, j.said[0].n);
+    int bad = 0;
+    for (size_t at = 0; at + 68 <= j.said[0].n; at += 68) {
+        const char *p = j.said[0].p + at;
+        bad += p[0] != '[' || p[67] != '\n' || p[4] != 'a' + (p[1] - '0') || p[66] != p[4] || memcmp(p + 4, p + 5, 62);
+    }
+    EXPECT_EQ(0, bad);
+    job_free(&j);
+}
+UTEST(dtrun, files_of_each_rank)
+{
+    char *dir = temp_dir(), *text_of[2], args[5000];
+    dtjob j;
+    for (int tee = 0; tee < 2; tee++) {
+        snprintf(args, sizeof args, "-n 2 --log-dir %s/a/b %s RANK odd", dir, tee ? "--tee 3" : "");
+        EXPECT_EQ(0, job_run(&j, args));
+        EXPECT_EQ(tee ? (size_t)2 * 300043 : 0, j.said[0].n);
+        job_free(&j);
+        for (int r = 0; r < 2; r++) {
+            static const char *const kinds[2] = { "out", "err" };
+            size_t                   n[2];
+            for (int k = 0; k < 2; k++) {
+                char name[40];
+                snprintf(name, sizeof name, "a/b/rank%d.%s", r, kinds[k]);
+                FILE *f = fopen(temp_in(dir, name), "rb");
+                ASSERT_TRUE(f != NULL);
+                text_of[k] = (char *)calloc(1, 400000);
+                n[k] = fread(text_of[k], 1, 400000, f);
+                fclose(f);
+            }
+            EXPECT_EQ((size_t)(300001 + 19 + 10), n[0]); /* as it came: no prefix, no newline added */
+            EXPECT_EQ(0, memcmp(text_of[0] + 300001, "nul \0 and \xff\x01 bytes\nno newline", 29));
+            EXPECT_STREQ("error text", text_of[1]);
+            free(text_of[0]);
+            free(text_of[1]);
+        }
+    }
+    snprintf(args, sizeof args, "-n 2 --log-dir %s/c --max-restarts 1 RANK loop 1 4", dir);
+    EXPECT_EQ(4, job_run(&j, args)); /* the last lines are told all the same, each start has its files */
+    EXPECT_SAYS(&j, 1, "| rank 1 has bad luck");
+    EXPECT_EQ(0, access(temp_in(dir, "c/rank1.restart1.err"), F_OK));
+    job_free(&j);
+    temp_remove(dir);
+}
+UTEST(dtrun, colour_on_a_terminal_only)
+{
+    for (int plain = 0; plain < 2; plain++) {
+        int   tty = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), slave;
+        char *argv[64], room[200], buf[4096], all[8192] = "";
+        if (tty < 0 || grantpt(tty) != 0 || unlockpt(tty) != 0) UTEST_SKIP("no terminals here");
+        slave = open(ptsname(tty), O_RDWR | O_NOCTTY | O_CLOEXEC);
+        job_argv("-n 1 RANK sum", argv, room);
+        fflush(NULL);
+        pid_t pid = fork();
+        if (pid == 0) {
+            dup2(slave, 1);
+            setenv("TERM", "xterm", 1);
+            unsetenv("NO_COLOR");
+            if (plain) setenv("NO_COLOR", "1", 1);
+            execv(exe, argv);
+            _exit(125);
+        }
+        close(slave);
+        for (ssize_t n; (n = read(tty, buf, sizeof buf - 1)) > 0;) {
+            buf[n] = 0;
+            strncat(all, buf, sizeof all - strlen(all) - 1);
+        }
+        int status;
+        waitpid(pid, &status, 0);
+        close(tty);
+        EXPECT_EQ(0, status);
+        EXPECT_EQ(plain ? 0 : 1, strstr(all, "\033[36m[0]\033[0m rank 0") != NULL);
+        EXPECT_EQ(plain, strncmp(all, "[0] rank 0", 10) == 0);
+    }
+}
+UTEST(dtrun, the_job_goes_on_when_its_stdout_goes_away)
+{
+    char *dir = temp_dir(), args[5000];
+    dtjob j;
+    snprintf(args, sizeof args, "-n 2 RANK lines");
+    job_start(&j, args);
+    dt__close(&j.fd[0]);
+    EXPECT_EQ(0, job_wait(&j));
+    EXPECT_SAYS(&j, 1, "stdout is gone (Broken pipe)");
+    EXPECT_EQ(1, count_of(&j.said[1], "stdout is gone"));
+    job_free(&j);
+    /* nobody reads: a failure is noticed all the same */
+    snprintf(args, sizeof args, "-n 2 RANK flood %s/now", dir);
+    job_start(&j, args);
+    int held = j.fd[0], one = 0;
+    while (ioctl(held, FIONREAD, &one) == 0 && one < 30000) poll(NULL, 0, 1);
+    j.fd[0] = -1;
+    temp_put(dir, "now", "", 0);
+    EXPECT_TRUE(job_until(&j, 1, "rank 1 failed first: exit code 6", 1));
+    j.fd[0] = held;
+    EXPECT_EQ(6, job_wait(&j));
+    job_free(&j);
+    temp_remove(dir);
+}
+
+/* ==================================================================================================== failures */
+UTEST(dtrun, the_rank_that_failed_first_is_named)
+{
+    static const struct {
+        const char *how, *says;
+        int         status;
+    } all[] = { { "3", "exit code 3", 3 },
+                { "segv", "killed by SIGSEGV", 128 + SIGSEGV },
+                { "kill", "killed by SIGKILL, which dtrun did not send", 128 + SIGKILL } };
+    for (int trial = 0; trial < (dt_test_quick() ? 6 : 30); trial++) {
+        int   victim = trial % 4, k = trial % 3;
+        char  args[100], want[160];
+        dtjob j;
+        snprintf(args, sizeof args, "-n 4 RANK loop %d %s", victim, all[k].how);
+        EXPECT_EQ(all[k].status, job_run(&j, args));
+        snprintf(want, sizeof want, "dtrun: rank %d failed first: %s", victim, all[k].says);
+        EXPECT_SAYS(&j, 1, want);
+        snprintf(want, sizeof want, "dtrun:     | rank %d has bad luck\n", victim);
+        EXPECT_SAYS(&j, 1, want);
+        EXPECT_EQ(1, count_of(&j.said[1], "failed first"));
+        job_free(&j);
+    }
+}
+static char state_of(int pid) /* 'Z', 'T', ...; 0: gone */
+{
+    char  path[64], buf[256] = "";
+    FILE *f;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    if (!(f = fopen(path, "r"))) return 0;
+    size_t n = fread(buf, 1, sizeof buf - 1, f);
+    fclose(f);
+    buf[n] = 0;
+    char *p = strrchr(buf, ')');
+    return p ? p[2] : 0;
+}
+static bool state_becomes(int pid, char want)
+{
+    int64_t limit = seconds_from_now(20);
+    while (state_of(pid) != want)
+        if (utest_ns() > limit) return false;
+        else poll(NULL, 0, 1);
+    return true;
+}
+static int pid_of(const dtjob *j, int rank) /* "ready RANK PID" */
+{
+    char what[32];
+    snprintf(what, sizeof what, "ready %d ", rank);
+    const char *p = j->said[0].p ? strstr(j->said[0].p, what) : NULL;
+    return p ? atoi(p + strlen(what)) : 0;
+}
+UTEST(dtrun, the_order_of_deaths_is_the_kernels_however_late_dtrun_looks)
+{
+    for (int trial = 0; trial < (dt_test_quick() ? 3 : 12); trial++) {
+        int   order[4] = { trial % 4, (trial + 3) % 4, (trial + 1) % 4, (trial + 2) % 4 };
+        char  want[100];
+        dtjob j;
+        job_start(&j, "-n 4 RANK pause");
+        ASSERT_TRUE(job_until(&j, 0, "ready", 4));
+        kill(j.pid, SIGSTOP);
+        EXPECT_TRUE(state_becomes(j.pid, 'T'));
+        for (int i = 0; i < 4; i++) {
+            kill(pid_of(&j, order[i]), SIGKILL);
+            EXPECT_TRUE(state_becomes(pid_of(&j, order[i]), 'Z'));
+        }
+        kill(j.pid, SIGCONT);
+        EXPECT_EQ(128 + SIGKILL, job_wait(&j));
+        snprintf(want, sizeof want, "rank %d failed first", order[0]);
+        EXPECT_SAYS(&j, 1, want);
+        job_free(&j);
+    }
+}
+UTEST(dtrun, who_lost_another_rank_is_not_blamed)
+{
+    dtjob j;
+    EXPECT_EQ(4, job_run(&j, "-n 3 RANK abort")); /* dt_comm.h of the others tells dtrun */
+    EXPECT_SAYS(&j, 1, "rank 1 failed first: exit code 4");
+    EXPECT_SAYS(&j, 1, "after it: exit code 1; it had lost rank 1");
+    job_free(&j);
+}
+UTEST(dtrun, blame_follows_what_ranks_report)
+{
+    exited e;
+    memset(&e, 0, sizeof e);
+    world = 3;
+    nnodes = 1;
+    nodes = (node *)calloc(1, sizeof *nodes);
+    nodes[0].nproc = nodes[0].alive = 3;
+    nodes[0].link.gone = true;
+    ends = (ending *)calloc(3, sizeof *ends);
+    opt.grace = 5;
+    state = RUNNING;
+    blamed = -1;
+    e.how = 'x';
+    e.value = 1;
+    e.lost = 1;
+    controller_exited(2, &e, "", 0);
+    EXPECT_EQ(SETTLING, state); /* rank 1 is waited for */
+    EXPECT_EQ(-1, blamed);
+    e.lost = 0;
+    controller_exited(1, &e, "", 0);
+    EXPECT_EQ(SETTLING, state);
+    e.lost = -1;
+    e.value = 8;
+    controller_exited(0, &e, "", 0);
+    EXPECT_EQ(0, blamed);
+    EXPECT_EQ(STOPPING, state);
+    /* the lost one still runs, or ended well: the first one to fail is told */
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 3; i++) free(ends[i].tail);
+        memset(ends, 0, 3 * sizeof *ends);
+        state = RUNNING;
+        blamed = -1;
+        e.lost = 1;
+        e.value = 1;
+        if (k) {
+            exited well;
+            memset(&well, 0, sizeof well);
+            well.how = 'x';
+            well.lost = -1;
+            controller_exited(1, &well, "", 0);
+        }
+        controller_exited(2, &e, "", 0);
+        if (!k) judge(true);
+        EXPECT_EQ(2, blamed);
+    }
+    for (int i = 0; i < 3; i++) free(ends[i].tail);
+    free(ends);
+    free(nodes);
+    ends = NULL;
+    nodes = NULL;
+    nnodes = world = 0;
+    state = GATHERING;
+    blamed = -1;
+}
+UTEST(dtrun, ranks_that_ignore_sigterm_are_killed_after_the_grace_time)
+{
+    dtjob j;
+    EXPECT_EQ(5, job_run(&j, "-n 3 --grace 0.2 RANK ignore 1"));
+    EXPECT_SAYS(&j, 1, "ranks that did not end are killed");
+    EXPECT_SAYS(&j, 1, "rank 1 failed first: exit code 5");
+    EXPECT_GE(until_none_marked(1), 0);
+    job_free(&j);
+}
+UTEST(dtrun, what_a_rank_leaves_behind_ends_with_the_job)
+{
+    char *dir = temp_dir();
+    chmod(temp_put(dir, "leave.sh", "#!/bin/sh\nsleep 1000 &\nexit 0\n", 30), 0700);
+    dtjob j;
+    job_dir = dir;
+    EXPECT_EQ(0, job_run(&j, "-n 2 ./leave.sh"));
+    job_dir = NULL;
+    EXPECT_GE(until_none_marked(1), 0);
+    job_free(&j);
+    temp_remove(dir);
+}
+UTEST(dtrun, all_is_the_same_without_pidfds)
+{
+    dtjob j;
+    job_no_pidfd = true;
+    EXPECT_EQ(0, job_run(&j, "-n 3 RANK sum"));
+    EXPECT_EQ(3, count_of(&j.said[0], "sum 6"));
+    job_free(&j);
+    EXPECT_EQ(3, job_run(&j, "-n 3 --max-restarts 1 RANK exit 2 3"));
+    job_no_pidfd = false;
+    EXPECT_EQ(2, count_of(&j.said[1], "rank 2 failed first: exit code 3"));
+    job_free(&j);
+}
+
+/* ==================================================================================================== restarts */
+UTEST(dtrun, restarts_until_it_works)
+{
+    dtjob j;
+    EXPECT_EQ(0, job_run(&j, "-n 3 --max-restarts 5 RANK until 2"));
+    EXPECT_EQ(3, count_of(&j.said[0], "sum 6, restart 2"));
+    EXPECT_EQ(2, count_of(&j.said[1], "rank 1 failed first: exit code 9"));
+    EXPECT_SAYS(&j, 1, "starts all ranks again (2 of 5)");
+    job_free(&j);
+}
+UTEST(dtrun, gives_up_with_the_ranks_code)
+{
+    double slowest = 0;
+    for (int trial = 0; trial < (dt_test_quick() ? 5 : 20); trial++) {
+        dtjob j;
+        char  args[100];
+        snprintf(args, sizeof args, "-n 2 --max-restarts 3 RANK loop %d %s", trial % 2, trial % 4 < 2 ? "11" : "kill");
+        EXPECT_EQ(trial % 4 < 2 ? 11 : 128 + SIGKILL, job_run(&j, args));
+        snprintf(args, sizeof args, "[%d] rank %d has bad luck\n", trial % 2, trial % 2);
+        EXPECT_EQ(4, count_of(&j.said[1], args));
+        EXPECT_EQ(8, count_of(&j.said[0], "first step"));
+        EXPECT_SAYS(&j, 1, "gives up after 3 restarts");
+        /* from the failure to the first step of the next start is less than from first step to first step */
+        int64_t last = 0;
+        for (const char *p = j.said[0].p; (p = strstr(p, "first step ")); p++) {
+            int64_t at = atoll(p + 11);
+            if (last && (double)(at - last) * 1e-9 > slowest) slowest = (double)(at - last) * 1e-9;
+            last = at;
+        }
+        job_free(&j);
+    }
+    EXPECT_LT(slowest, 2 * utest_slow());
+    printf("   slowest restart: %.3f s\n", slowest);
+}
+
+/* ==================================================================================================== signals */
+UTEST(dtrun, ctrl_c_once_is_an_orderly_stop)
+{
+    static const int sigs[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+    for (int i = 0; i < 4; i++) {
+        dtjob j;
+        char  want[40];
+        job_start(&j, "-n 3 --max-restarts 3 RANK stop");
+        ASSERT_TRUE(job_until(&j, 0, "ready", 3));
+        kill(j.pid, sigs[i]);
+        EXPECT_EQ(128 + sigs[i], job_wait(&j));
+        snprintf(want, sizeof want, "stopped by %s\n", i == 0 ? "SIGINT" : "SIGTERM");
+        EXPECT_EQ(3, count_of(&j.said[0], want));
+        EXPECT_FALSE(has(&j, 1, "failed first"));
+        job_free(&j);
+    }
+}
+UTEST(dtrun, ctrl_c_twice_ends_at_once)
+{
+    dtjob j;
+    job_start(&j, "-n 3 RANK ignore");
+    ASSERT_TRUE(job_until(&j, 0, "ready", 3));
+    int64_t begin = utest_ns();
+    kill(j.pid, SIGINT);
+    ASSERT_TRUE(job_until(&j, 1, "once more", 1));
+    kill(j.pid, SIGINT);
+    EXPECT_EQ(128 + SIGINT, job_wait(&j));
+    EXPECT_LT((double)(utest_ns() - begin) * 1e-9, 10 * utest_slow()); /* the grace time is 30 s */
+    EXPECT_GE(until_none_marked(1), 0);
+    job_free(&j);
+}
+UTEST(dtrun, other_signals_are_passed_on)
+{
+    dtjob j;
+    job_start(&j, "-n 2 RANK user");
+    ASSERT_TRUE(job_until(&j, 0, "ready", 2));
+    kill(j.pid, SIGUSR1);
+    EXPECT_EQ(0, job_wait(&j));
+    EXPECT_EQ(2, count_of(&j.said[0], "stopped by SIGUSR1\n"));
+    job_free(&j);
+}
+UTEST(dtrun, stops_and_goes_on_with_its_ranks)
+{
+    dtjob j;
+    job_start(&j, "-n 2 RANK stop");
+    ASSERT_TRUE(job_until(&j, 0, "ready", 2));
+    kill(j.pid, SIGTSTP);
+    EXPECT_TRUE(state_becomes(j.pid, 'T'));
+    EXPECT_TRUE(state_becomes(pid_of(&j, 0), 'T'));
+    EXPECT_TRUE(state_becomes(pid_of(&j, 1), 'T'));
+    kill(j.pid, SIGCONT);
+    EXPECT_TRUE(state_becomes(pid_of(&j, 0), 'S'));
+    kill(j.pid, SIGTERM);
+    EXPECT_EQ(128 + SIGTERM, job_wait(&j));
+    EXPECT_EQ(2, count_of(&j.said[0], "stopped by SIGTERM"));
+    job_free(&j);
+}
+
+/* ==================================================================================================== kill -9 */
+static void fake_ssh(char *dir) /* runs it here, in a shell as sshd does; notes its arguments */
+{
+    char script[5000];
+    snprintf(script, sizeof script, "#!/bin/sh\necho \"$@\" >> '%s/calls'\nshift\nexec sh -c \"$1\"\n", dir);
+    chmod(temp_put(dir, "ssh", script, strlen(script)), 0700);
+}
+UTEST(dtrun, nothing_outlives_kill_9)
+{
+    char    *dir = temp_dir(), over_ssh[5000];
+    double   slowest = 0;
+    uint64_t seed = (uint64_t)utest_ns();
+    int      started = 0;
+    fake_ssh(dir);
+    snprintf(over_ssh, sizeof over_ssh, "-n 2 --ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 RANK tree", dir);
+    printf("   seed %llu\n", (unsigned long long)seed);
+    for (int trial = 0; trial < (dt_test_quick() ? 10 : 50); trial++) {
+        dtjob j;
+        bool  ssh = trial % 5 == 4;
+        job_start(&j, ssh ? over_ssh : "-n 3 RANK tree");
+        if (trial % 2) ASSERT_TRUE(job_until(&j, 0, "ready", ssh ? 4 : 3)); /* else: while it starts */
+        poll(NULL, 0, (int)(utest_random(&seed) % 20));
+        started += marked();
+        kill(j.pid, SIGKILL);
+        double t = until_none_marked(1);
+        EXPECT_GE(t, 0);
+        if (t > slowest) slowest = t;
+        job_free(&j);
+    }
+    EXPECT_GT(started, 20);
+    printf("   slowest end: %.3f s\n", slowest);
+    temp_remove(dir);
+}
+
+/* ==================================================================================================== machines */
+typedef struct pair {
+    dtjob j[2];
+    char *dir;
+} pair;
+static void pair_start(pair *p, int n0, int n1, const char *more, const char *rest)
+{
+    char args[6000];
+    int  port = free_port();
+    p->dir = temp_dir();
+    for (int i = 1; i >= 0; i--) { /* the second machine is there first */
+        snprintf(args, sizeof args,
+                 "--nnodes 2 --node-rank %d -n %d --master-addr 127.0.0.1 --master-port %d --token-file %s/token "
+                 "--join-timeout 30 %s RANK %s",
+                 i, i ? n1 : n0, port, p->dir, i ? "" : more, rest);
+        job_start(&p->j[i], args);
+    }
+}
+static void pair_free(pair *p)
+{
+    job_free(&p->j[0]);
+    job_free(&p->j[1]);
+    temp_remove(p->dir);
+}
+UTEST(machines, two_add_up_and_may_differ_in_size)
+{
+    pair        p;
+    struct stat st;
+    pair_start(&p, 1, 3, "", "sum");
+    EXPECT_EQ(0, job_wait(&p.j[0]));
+    EXPECT_EQ(0, job_wait(&p.j[1]));
+    EXPECT_SAYS(&p.j[0], 0, "[0] rank 0 of 4, here 0 of 1, sum 10");
+    EXPECT_SAYS(&p.j[1], 0, "[1] rank 1 of 4, here 0 of 3, sum 10");
+    EXPECT_SAYS(&p.j[1], 0, "[3] rank 3 of 4, here 2 of 3, sum 10");
+    EXPECT_EQ(0, stat(temp_in(p.dir, "token"), &st));
+    EXPECT_EQ(0600, (int)(st.st_mode & 07777));
+    pair_free(&p);
+}
+UTEST(machines, a_rank_of_the_other_machine_fails_and_all_start_again)
+{
+    pair p;
+    pair_start(&p, 2, 2, "--max-restarts 2", "loop 3 12");
+    EXPECT_EQ(12, job_wait(&p.j[0]));
+    EXPECT_EQ(12, job_wait(&p.j[1]));
+    EXPECT_EQ(3, count_of(&p.j[0].said[1], "rank 3 failed first: exit code 12"));
+    EXPECT_EQ(3, count_of(&p.j[0].said[1], "| rank 3 has bad luck"));
+    EXPECT_SAYS(&p.j[0], 1, "machine 1 (");
+    EXPECT_EQ(6, count_of(&p.j[1].said[0], "first step"));
+    pair_free(&p);
+}
+UTEST(machines, ctrl_c_on_either_stops_both)
+{
+    for (int i = 0; i < 2; i++) {
+        pair p;
+        pair_start(&p, 2, 1, "", "stop");
+        ASSERT_TRUE(job_until(&p.j[0], 0, "ready", 2) && job_until(&p.j[1], 0, "ready", 1));
+        kill(p.j[i].pid, SIGINT);
+        EXPECT_EQ(128 + SIGINT, job_wait(&p.j[0]));
+        EXPECT_EQ(128 + SIGINT, job_wait(&p.j[1]));
+        EXPECT_EQ(2, count_of(&p.j[0].said[0], "stopped by SIGINT"));
+        EXPECT_EQ(1, count_of(&p.j[1].said[0], "stopped by SIGINT"));
+        pair_free(&p);
+    }
+}
+UTEST(machines, a_signal_to_each_is_one_orderly_stop)
+{
+    pair p;
+    pair_start(&p, 1, 1, "", "stop");
+    ASSERT_TRUE(job_until(&p.j[0], 0, "ready", 1) && job_until(&p.j[1], 0, "ready", 1));
+    for (int i = 0; i < 2; i++) kill(p.j[i].pid, SIGTERM);
+    for (int i = 0; i < 2; i++) EXPECT_EQ(128 + SIGTERM, job_wait(&p.j[i]));
+    for (int i = 0; i < 2; i++) EXPECT_EQ(1, count_of(&p.j[i].said[0], "stopped by SIGTERM"));
+    pair_free(&p);
+}
+UTEST(machines, one_dies_and_the_other_ends)
+{
+    for (int i = 0; i < 2; i++) {
+        pair p;
+        pair_start(&p, 1, 1, "", "tree");
+        ASSERT_TRUE(job_until(&p.j[0], 0, "ready", 1) && job_until(&p.j[1], 0, "ready", 1));
+        kill(p.j[i].pid, SIGKILL);
+        EXPECT_EQ(1, job_wait(&p.j[!i]));
+        EXPECT_SAYS(&p.j[!i], 1, i ? "its dtrun is gone" : "machine 0's dtrun is gone");
+        EXPECT_GE(until_none_marked(1), 0);
+        pair_free(&p);
+    }
+}
+UTEST(machines, another_token_or_shape_is_refused)
+{
+    char  args[6000], *dir = temp_dir();
+    dtjob a, b;
+    int   port = free_port();
+    temp_put(dir, "other", "ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff", 64);
+    chmod(temp_in(dir, "other"), 0600);
+    snprintf(args, sizeof args, "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK sum",
+             port, dir);
+    job_start(&a, args);
+    snprintf(args, sizeof args,
+             "--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port %d --token-file %s/other RANK sum", port,
+             dir);
+    EXPECT_EQ(1, job_run(&b, args));
+    EXPECT_SAYS(&b, 1, "it has another token");
+    job_free(&b);
+    snprintf(args, sizeof args,
+             "--nnodes 3 --node-rank 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/token RANK sum", port,
+             dir);
+    EXPECT_EQ(1, job_run(&b, args));
+    EXPECT_SAYS(&b, 1, "--nnodes is 2 here and 3 there");
+    job_free(&b);
+    chmod(temp_in(dir, "other"), 0644);
+    snprintf(args, sizeof args,
+             "--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port %d --token-file %s/other RANK sum", port,
+             dir);
+    EXPECT_EQ(2, job_run(&b, args));
+    EXPECT_SAYS(&b, 1, "chmod 600");
+    job_free(&b);
+    kill(a.pid, SIGTERM); /* still waiting for machine 1 */
+    EXPECT_EQ(128 + SIGTERM, job_wait(&a));
+    job_free(&a);
+    temp_remove(dir);
+}
+UTEST(machines, one_that_does_not_come_is_named)
+{
+    char  args[6000], *dir = temp_dir();
+    dtjob j;
+    snprintf(args, sizeof args,
+             "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/t --join-timeout 0.1 RANK sum",
+             free_port(), dir);
+    EXPECT_EQ(1, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, "machine 1 did not come within 0.1 s");
+    job_free(&j);
+    temp_remove(dir);
+}
+UTEST(machines, over_ssh)
+{
+    char *dir = temp_dir(), args[8000], path[4600];
+    dtjob j;
+    fake_ssh(dir);
+    snprintf(path, sizeof path, "%s/it's $HOME", dir);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s/it's $HOME/dtrun", dir);
+    ASSERT_EQ(0, symlink(exe, path));
+    char *argv[64], room[4000], odd[] = "$HOME `x` \"y\"", none[] = "";
+    snprintf(args, sizeof args, "-n 2 --hosts 127.0.0.1,127.0.0.2 --ssh %s/ssh --dtrun PATH RANK args it's ODD NONE",
+             dir);
+    job_argv(args, argv, room);
+    for (int i = 0; argv[i]; i++) { /* what has blanks in it, or nothing */
+        if (strcmp(argv[i], "PATH") == 0) argv[i] = path;
+        else if (strcmp(argv[i], "ODD") == 0) argv[i] = odd;
+        else if (strcmp(argv[i], "NONE") == 0) argv[i] = none;
+    }
+    job_exec(&j, argv, -1);
+    EXPECT_EQ(0, job_wait(&j));
+    EXPECT_EQ(4, count_of(&j.said[0], "<it's>\n"));
+    EXPECT_EQ(4, count_of(&j.said[0], "<$HOME `x` \"y\">\n"));
+    EXPECT_EQ(4, count_of(&j.said[0], "<>\n"));
+    job_free(&j);
+    /* nothing but the path goes over the command line */
+    char  calls[8192] = "", want[5000];
+    FILE *f = fopen(temp_in(dir, "calls"), "r");
+    ASSERT_TRUE(f != NULL);
+    EXPECT_GT(fread(calls, 1, sizeof calls - 1, f), (size_t)0);
+    fclose(f);
+    snprintf(want, sizeof want, "exec '%s/it'\\''s $HOME/dtrun' --agent\n", dir);
+    EXPECT_TRUE(strstr(calls, want) != NULL);
+    EXPECT_TRUE(strstr(calls, "as-rank") == NULL);
+
+    setenv("DT_TEST_PASSED_ON", "yes", 1);
+    snprintf(args, sizeof args, "-n 2 --ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 RANK env DT_TEST_PASSED_ON RANK", dir);
+    EXPECT_EQ(0, job_run(&j, args));
+    unsetenv("DT_TEST_PASSED_ON");
+    EXPECT_EQ(4, count_of(&j.said[0], "DT_TEST_PASSED_ON=yes\n"));
+    job_free(&j);
+    snprintf(args, sizeof args, "-n 2 --ssh %s/ssh --hosts 127.0.0.1,localhost RANK sum", dir);
+    EXPECT_EQ(0, job_run(&j, args));
+    EXPECT_EQ(4, count_of(&j.said[0], "sum 10"));
+    job_free(&j);
+    snprintf(args, sizeof args,
+             "-n 2 --ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 --max-restarts 1 --log-dir %s/log RANK "
+             "loop 3 kill",
+             dir, dir);
+    EXPECT_EQ(128 + SIGKILL, job_run(&j, args));
+    EXPECT_EQ(2, count_of(&j.said[1], "rank 3 failed first: killed by SIGKILL"));
+    EXPECT_EQ(2, count_of(&j.said[1], "| rank 3 has bad luck"));
+    EXPECT_EQ(0, access(temp_in(dir, "log/rank3.restart1.err"), F_OK)); /* all files are here */
+    job_free(&j);
+    temp_remove(dir);
+}
+UTEST(machines, what_ssh_says_is_told)
+{
+    char *dir = temp_dir(), args[5000];
+    dtjob j;
+    chmod(temp_put(dir, "ssh", "#!/bin/sh\necho \"$1: no way\" >&2\nexit 255\n", 41), 0700);
+    snprintf(args, sizeof args, "--ssh %s/ssh --hosts a.test,b.test RANK sum", dir);
+    EXPECT_EQ(1, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, ".test: no way");
+    EXPECT_SAYS(&j, 1, "ssh ended (exit code 255)");
+    job_free(&j);
+    chmod(temp_put(dir, "ssh", "#!/bin/sh\necho welcome to this machine\ncat\n", 43), 0700);
+    EXPECT_EQ(1, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, "something else than dtrun talks there");
+    job_free(&j);
+    chmod(temp_put(dir, "ssh", "#!/bin/sh\nexec 1>&-\nexec sleep 1000\n", 37), 0700); /* the connection hangs */
+    EXPECT_EQ(1, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, "dtrun did not start there");
+    EXPECT_GE(until_none_marked(1), 0);
+    job_free(&j);
+    fake_ssh(dir);
+    snprintf(args, sizeof args, "--ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 ./no-such-program", dir);
+    EXPECT_EQ(127, job_run(&j, args));
+    EXPECT_SAYS(&j, 1, "cannot run './no-such-program': no such file");
+    job_free(&j);
+    temp_remove(dir);
+}
+
+/* ==================================================================================================== */
+UTEST(zz, no_process_is_left) { EXPECT_GE(until_none_marked(1), 0); }
+
+int main(int argc, char **argv)
+{
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n <= 0) return 1;
+    if (argc > 2 && strcmp(argv[1], "--as-rank") == 0) return rank_main(argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], "--agent") == 0) return dtrun_main(argc, argv);
+    if (argc > 1 && strcmp(argv[1], "--as-dtrun") == 0) return dtrun_main(argc - 1, argv + 1);
+    snprintf(mark, sizeof mark, "dtrun-test-%d-%lld", (int)getpid(), (long long)utest_ns());
+    return utest_main(argc, (const char *const *)argv);
+}

@@ -1,0 +1,139 @@
+/* test_examples.c: examples/mnist.c, resnet_cifar.c and gpt.c as they are, on their own and under each launcher. This
+   program is also the one that is started: test_examples mnist|resnet|gpt ARGUMENTS.
+   run: alone, asan-later */
+#include "dt_test.h"
+
+#include "dt_data.h"
+#include "dt_dist.h"
+#include "launchers.h"
+
+#define DT_LINKED /* the implementation is the one that all tests share */
+#define main mnist_main
+#define trainer mnist_trainer
+#define accuracy mnist_accuracy
+#include "examples/mnist.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#undef trainer
+#undef accuracy
+#define main resnet_main
+#include "examples/resnet_cifar.c"
+#undef DT_IMPLEMENTATION
+#undef main
+#define main gpt_main
+#include "examples/gpt.c"
+#undef main
+
+UTEST_STATE();
+static char self[4096];
+int         main(int argc, char **argv)
+{
+    if (argc > 1 && !strcmp(argv[1], "mnist")) return mnist_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "resnet")) return resnet_main(argc - 1, argv + 1);
+    if (argc > 1 && !strcmp(argv[1], "gpt")) return gpt_main(argc - 1, argv + 1);
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    launchers_forget();
+    return utest_main(argc, (const char *const *)argv);
+}
+
+/* Runs "launcher this-program arguments"; what it says goes to out, stderr and all. True: it ended well. */
+static bool run(const char *launcher, const char *arguments, char *out, size_t nbytes)
+{
+    char command[9000];
+    snprintf(command, sizeof command, "timeout -k 5 %.0f %s '%s' %s 2>&1", 100 * utest_slow(), launcher, self,
+             arguments);
+    FILE  *f = popen(command, "r");
+    size_t n = f ? fread(out, 1, nbytes - 1, f) : 0;
+    out[n] = 0;
+    bool ok = f && pclose(f) == 0;
+    if (!ok) printf("    %s:\n%s\n", command, out);
+    return ok;
+}
+static const char *const digits = "mnist --data data/digits --epochs 2 --batch 50 --workers 1";
+/* The same line as with --nproc 2, from one rank alone: the same training, whoever started it. */
+static bool same_result(const char *launcher)
+{
+    static char out[65536], want[256];
+    char        alone[256];
+    if (!*want) {
+        snprintf(alone, sizeof alone, "%s --nproc 2", digits);
+        if (!run("env", alone, out, sizeof out)) return false;
+        const char *line = strstr(out, "test accuracy 9"); /* over 90 % */
+        if (!line || !strstr(line, "after 30 steps of 2 processes on data/digits\n"))
+            return printf("    %s\n", out) < 0;
+        snprintf(want, sizeof want, "%.*s", (int)strcspn(line, "\n"), line);
+    }
+    if (!run(launcher, digits, out, sizeof out)) return false;
+    const char *line = strstr(out, want);
+    if (line && !strstr(line + 1, want)) return true;
+    printf("    expected \"%s\" once, got:\n%s\n", want, out);
+    return false;
+}
+UTEST(mnist, trains_alike_under_dtrun) { EXPECT_TRUE(same_result("build/tools/dtrun -n 2")); }
+UTEST(mnist, trains_alike_under_mpirun)
+{
+    char command[256];
+    if (!launchers_mpirun(2, command, sizeof command)) UTEST_SKIP("Open MPI's mpirun is not installed");
+    EXPECT_TRUE(same_result(command));
+}
+UTEST(mnist, trains_alike_under_torchrun)
+{
+    char command[1024];
+    if (!launchers_torchrun(2, command, sizeof command)) UTEST_SKIP("torchrun (PyTorch) is not installed");
+    EXPECT_TRUE(same_result(command));
+}
+UTEST(resnet, compares_one_process_with_two)
+{
+    static char out[65536];
+    EXPECT_TRUE(
+        run("env", "resnet --data data/digits --depth 8 --epochs 1 --batch 64 --lr 0.05 --compare 2", out, sizeof out));
+    const char *table = strstr(out, "\nprocesses                 1            2\n");
+    ASSERT_TRUE(table != NULL);
+    EXPECT_TRUE(strstr(table, "batch                    64          128\n") != NULL);
+    EXPECT_TRUE(strstr(table, "learning rate          0.05          0.1\n") != NULL);
+    EXPECT_TRUE(strstr(table, "an epoch ") && strstr(table, "times as fast") && strstr(table, "test accuracy "));
+    EXPECT_FALSE(run("env", "resnet --data data/digits --compare 1", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "--compare takes 2 or more processes") != NULL);
+}
+UTEST(resnet, takes_the_recipe_for_large_batches_under_dtrun)
+{
+    static char out[65536];
+    EXPECT_TRUE(run("build/tools/dtrun -n 2",
+                    "resnet --data data/digits --depth 8 --epochs 1 --batch 64 --lr 1 "
+                    "--scale-lr --warmup 0.5 --lars --sync-bn",
+                    out, sizeof out));
+    EXPECT_TRUE(strstr(out, "2 processes:") && strstr(out, "test accuracy") && strstr(out, "lr 2"));
+}
+
+/* Where there is no CUDA, --device cuda is one line, and the training that --device cpu is. */
+static bool goes_to_the_cpu(const char *arguments, const char *result)
+{
+    static char       out[65536], on_cpu[65536];
+    static const char line[] = "dt_cuda: this program was built without CUDA (DT_USE_CUDA); training on the CPU\n";
+    char              on[256];
+    snprintf(on, sizeof on, "%s --device cuda", arguments);
+    if (!run("env", on, out, sizeof out) || !run("env", arguments, on_cpu, sizeof on_cpu)) return false;
+    const char *said = strstr(out, line), *got = strstr(out, result), *want = strstr(on_cpu, result);
+    if (said && !strstr(said + 1, "dt_cuda") && !strstr(on_cpu, "dt_cuda") && got && want &&
+        !strncmp(got, want, strcspn(want, "\n")))
+        return true;
+    printf("    %s\n    %s\n", out, on_cpu);
+    return false;
+}
+UTEST(device, cuda_is_the_cpu_where_there_is_none)
+{
+    EXPECT_TRUE(goes_to_the_cpu("mnist --data data/digits --steps 2 --batch 20 --workers 1", "test accuracy "));
+    EXPECT_TRUE(goes_to_the_cpu("mnist --data data/digits --steps 2 --batch 20 --gpus 2", "test accuracy "));
+    EXPECT_TRUE(goes_to_the_cpu("resnet --data data/digits --steps 2 --batch 20 --depth 8", "test accuracy "));
+    EXPECT_TRUE(goes_to_the_cpu("gpt --text LICENSE --steps 2 --layers 1 --dim 16 --heads 2 --context 16 --sample 9",
+                                "parameters, loss "));
+}
+UTEST(device, is_one_that_there_is)
+{
+    static char out[65536];
+    EXPECT_FALSE(run("env", "mnist --data data/digits --steps 2 --device tpu", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "--device tpu: it is cpu, cuda or cuda:N") != NULL);
+    EXPECT_FALSE(run("env", "gpt --text LICENSE --steps 2 --device cuda:", out, sizeof out));
+    EXPECT_TRUE(strstr(out, "--device cuda:: it is cpu, cuda or cuda:N") != NULL);
+}
