@@ -9,7 +9,8 @@
 #   - translation units link, C with C, C++ with C++, C with C++; DT_STATIC; the implementation macro before and after a
 #     plain include; only dt_ symbols, no public variables; the option macros in C and C++20
 #   - line 1, the versions, README's table of files, the contents list, the program in the manual
-#   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist; README's programs compile
+#   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist; README's
+#     programs compile
 #   - strict C99 with a libc header first is an #error that says the remedy
 # DT_TEST_QUICK=1: fewer compilers and standards, manual programs linked with the library.
 # One line a check: ok, FAIL (with the output of the compiler) or skip. Two checks run at a time.
@@ -344,7 +345,9 @@ words_of() { # files of C, CUDA, shell or make: the names of dt in them, comment
             }
         }' "$@" | sed 's|^[[:space:]]*//.*||' | grep -oE '\b(dt|DT)_[A-Za-z0-9_]+' | sort -u
 }
-documented() { # every name in README.md and docs/*.md exists; decisions.md tells of names that are gone
+# Every name in README.md and docs/*.md exists. decisions.md is left out: it also tells of names that are gone. In a text
+# NAME stands for any word (dt__cuda_NAME), and dt_my..., dt__my..., DT_MY... are the reader's own.
+documented() {
     local doc word bad=0
     words_of dt*.h dt.c kernels/* > "$tmp/names"
     words_of Makefile tools/*.c tests/*.sh tests/*.c tests/*.h examples/*.c bench/*.c | grep '^DT_' >> "$tmp/names"
@@ -352,7 +355,7 @@ documented() { # every name in README.md and docs/*.md exists; decisions.md tell
         case $doc in docs/decisions.md) continue ;; esac
         grep -oE '\b(dt|DT)_[A-Za-z0-9_]+(\.(h|c|cu|o))?\b' "$doc" | sort -u | while read -r word; do
             case $word in
-            *.o) ;; # an object that the text makes
+            *.o | dt_my* | dt__my* | DT_MY*) ;; # an object that the text makes; an example
             *.*) [ -f "$word" ] || [ -f "tests/$word" ] || [ -f "kernels/$word" ] || echo "$doc: there is no file $word" ;;
             *_) grep -q "^$word" "$tmp/names" || echo "$doc: no name begins with $word" ;;
             *NAME*) grep -qE "^${word//NAME/[A-Za-z0-9]+}" "$tmp/names" || echo "$doc: nothing is named as $word" ;;
@@ -370,7 +373,9 @@ readme_programs() { # every C block of README.md with a main compiles
         on { text = text $0 "\n" }' README.md
     [ -f "$tmp/readme1.c" ] || { echo "README.md has no program"; return 1; }
     local file
-    for file in "$tmp"/readme*.c; do gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only -DDT_LINKED -I"$root" "$file" || return 1; done
+    for file in "$tmp"/readme*.c; do
+        gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only -DDT_LINKED -I"$root" "$file" || return 1
+    done
 }
 links() { # a link of README.md or docs/*.md to a file of this repository leads somewhere
     local doc to
