@@ -326,7 +326,7 @@ family() { # the picture is what the script draws from the #include lines
     docs/family.sh > "$tmp/family.svg" || return 1
     cmp "$tmp/family.svg" docs/family.svg || { echo "draw it again: docs/family.sh > docs/family.svg"; return 1; }
 }
-words_of() { # files of C, CUDA, shell or make: the names of dt in them, comments of C left out
+words_of() { # files of C or CUDA: the names of dt in them, comments left out
     awk '
         FNR == 1 { comment = 0 }
         {
@@ -350,7 +350,8 @@ words_of() { # files of C, CUDA, shell or make: the names of dt in them, comment
 documented() {
     local doc word bad=0
     words_of dt*.h dt.c kernels/* > "$tmp/names"
-    words_of Makefile tools/*.c tests/*.sh tests/*.c tests/*.h examples/*.c bench/*.c | grep '^DT_' >> "$tmp/names"
+    words_of tools/*.c tests/*.[ch] examples/*.c bench/*.c | grep '^DT_' >> "$tmp/names"
+    grep -ohE '\bDT_[A-Z0-9_]+' Makefile tests/*.sh >> "$tmp/names"
     for doc in README.md docs/*.md; do
         case $doc in docs/decisions.md) continue ;; esac
         grep -oE '\b(dt|DT)_[A-Za-z0-9_]+(\.(h|c|cu|o))?\b' "$doc" | sort -u | while read -r word; do
@@ -361,6 +362,9 @@ documented() {
             *NAME*) grep -qE "^${word//NAME/[A-Za-z0-9]+}" "$tmp/names" || echo "$doc: nothing is named as $word" ;;
             *) grep -qx "$word" "$tmp/names" || echo "$doc: nothing in the headers is called $word" ;;
             esac
+        done
+        grep -oE '>>[a-z_]+' "$doc" | sort -u | while read -r word; do
+            grep -qE "^/\* [-=]+ $word( |$)" dt*.h || echo "$doc: no header has a section $word"
         done
     done > "$tmp/unknown"
     [ ! -s "$tmp/unknown" ] || { cat "$tmp/unknown"; bad=1; }
