@@ -9,6 +9,8 @@
 #   - translation units link, C with C, C++ with C++, C with C++; DT_STATIC; the implementation macro before and after a
 #     plain include; only dt_ symbols, no public variables; the option macros in C and C++20
 #   - line 1, the versions, README's table of files, the contents list, the program in the manual
+#   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist; README's
+#     programs compile
 #   - strict C99 with a libc header first is an #error that says the remedy
 # DT_TEST_QUICK=1: fewer compilers and standards, manual programs linked with the library.
 # One line a check: ok, FAIL (with the output of the compiler) or skip. Two checks run at a time.
@@ -318,6 +320,81 @@ for h in $all; do
     one "$h: contents list and sections" contents "$h"
 done
 one "all headers have one version" same_version
+
+# -------------------------------------------------------------------------------------------------- the documents
+family() { # the picture is what the script draws from the #include lines
+    docs/family.sh > "$tmp/family.svg" || return 1
+    cmp "$tmp/family.svg" docs/family.svg || { echo "draw it again: docs/family.sh > docs/family.svg"; return 1; }
+}
+words_of() { # files of C or CUDA: the names of dt in them, comments left out
+    awk '
+        FNR == 1 { comment = 0 }
+        {
+            line = $0
+            while (1) {
+                if (comment) {
+                    if (!(at = index(line, "*/"))) break
+                    line = substr(line, at + 2)
+                    comment = 0
+                }
+                at = index(line, "/*")
+                print at ? substr(line, 1, at - 1) : line
+                if (!at) break
+                line = substr(line, at + 2)
+                comment = 1
+            }
+        }' "$@" | sed 's|^[[:space:]]*//.*||' | grep -oE '\b(dt|DT)_[A-Za-z0-9_]+' | sort -u
+}
+# Every name in README.md and docs/*.md exists. decisions.md is left out: it also tells of names that are gone. In a text
+# NAME stands for any word (dt__cuda_NAME), and dt_my..., dt__my..., DT_MY... are the reader's own.
+documented() {
+    local doc word bad=0
+    words_of dt*.h dt.c kernels/* > "$tmp/names"
+    words_of tools/*.c tests/*.[ch] examples/*.c bench/*.c | grep '^DT_' >> "$tmp/names"
+    grep -ohE '\bDT_[A-Z0-9_]+' Makefile tests/*.sh >> "$tmp/names"
+    for doc in README.md docs/*.md; do
+        case $doc in docs/decisions.md) continue ;; esac
+        grep -oE '\b(dt|DT)_[A-Za-z0-9_]+(\.(h|c|cu|o))?\b' "$doc" | sort -u | while read -r word; do
+            case $word in
+            *.o | dt_my* | dt__my* | DT_MY*) ;; # an object that the text makes; an example
+            *.*) [ -f "$word" ] || [ -f "tests/$word" ] || [ -f "kernels/$word" ] || echo "$doc: there is no file $word" ;;
+            *_) grep -q "^$word" "$tmp/names" || echo "$doc: no name begins with $word" ;;
+            *NAME*) grep -qE "^${word//NAME/[A-Za-z0-9]+}" "$tmp/names" || echo "$doc: nothing is named as $word" ;;
+            *) grep -qx "$word" "$tmp/names" || echo "$doc: nothing in the headers is called $word" ;;
+            esac
+        done
+        grep -oE '>>[a-z_]+' "$doc" | sort -u | while read -r word; do
+            grep -qE "^/\* [-=]+ $word( |$)" dt*.h || echo "$doc: no header has a section $word"
+        done
+    done > "$tmp/unknown"
+    [ ! -s "$tmp/unknown" ] || { cat "$tmp/unknown"; bad=1; }
+    return $bad
+}
+readme_programs() { # every C block of README.md with a main compiles
+    awk -v out="$tmp/readme" '
+        /^```c$/ { on = 1; text = ""; next }
+        /^```$/ { if (on && text ~ /main\(/) { n++; file = out n ".c"; printf "%s", text > file; close(file) } on = 0 }
+        on { text = text $0 "\n" }' README.md
+    [ -f "$tmp/readme1.c" ] || { echo "README.md has no program"; return 1; }
+    local file
+    for file in "$tmp"/readme*.c; do
+        gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only -DDT_LINKED -I"$root" "$file" || return 1
+    done
+}
+links() { # a link of README.md or docs/*.md to a file of this repository leads somewhere
+    local doc to
+    for doc in README.md docs/*.md; do
+        grep -oE '\]\([^)#:]+\)' "$doc" | sed 's/^](//; s/)$//' | while read -r to; do
+            [ -e "$(dirname "$doc")/$to" ] || echo "$doc: the link to $to leads nowhere"
+        done
+    done > "$tmp/dead_links"
+    [ ! -s "$tmp/dead_links" ] || { cat "$tmp/dead_links"; return 1; }
+}
+check "docs/family.svg is what docs/family.sh draws" family
+check "README.md and docs/*.md: every name exists" documented
+check "README.md: its programs compile" readme_programs
+check "README.md and docs/*.md: links to files" links
+wait
 
 count() { grep -c "^$1\$" "$tmp/results"; }
 echo "$(count ok) passed, $(count FAIL) failed, $(count skip) skipped"
