@@ -567,6 +567,10 @@ static void dt__cpu_init(void)
                  want, dt__cpu_isa_name);
         dt__log(DT_LOG_WARN, text);
     }
+#ifndef __OPTIMIZE__
+    dt__log(DT_LOG_WARN, "the CPU kernels were compiled without optimisation and are about ten times slower; compile dt's "
+            "implementation with -O2 (nvcc, too)");
+#endif
     be->name = "cpu";
     be->alloc = dt__cpu_alloc;
     be->free = dt__cpu_free;
