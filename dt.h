@@ -2261,7 +2261,7 @@ static void dt__trace_step(void) /* dt_end */
     dt__trace_end(b, p);
     b->step_t0 = 0;
     b->updating = 0;
-    if (now - b->written > 250000000u) dt__trace_flush(b, now);
+    if (now - b->written > (uint64_t)(250 * DT__NS_PER_MS)) dt__trace_flush(b, now);
 }
 static uint64_t dt__trace_backward_begin(void)
 {

@@ -272,6 +272,9 @@ DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
 #define DT__NO_OPTIONS { 0 }
 #endif
 #define DT__COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define DT__NS_PER_US ((int64_t)1000)
+#define DT__NS_PER_MS ((int64_t)1000000)
+#define DT__NS_PER_S ((int64_t)1000000000)
 
 #ifdef __cplusplus
 extern "C" {
@@ -596,7 +599,7 @@ DT__INSIDE uint64_t dt__nanoseconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return (uint64_t)t.tv_sec * (uint64_t)DT__NS_PER_S + (uint64_t)t.tv_nsec;
 }
 DT__INSIDE double dt__seconds(void) { return 1e-9 * (double)dt__nanoseconds(); }
 DT__INSIDE void   dt__counter(const char *name, double value)
