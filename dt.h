@@ -6,7 +6,8 @@ DO THIS
                                                 #include "dt.h"
     In every other file that uses dt:           #include "dt.h"
 
-    dt_cpu.h must lie beside dt.h. Link with -lm -lpthread. No flags are needed: SIMD is chosen at run time.
+    dt_base.h and dt_cpu.h must be in the same directory. Link with -lm -lpthread. No compiler flags are needed: SIMD
+    kernels are chosen at run time.
 
 A COMPLETE PROGRAM
 
@@ -44,33 +45,33 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No graph compiler: every call runs at once (or is queued on the device's stream). No complex numbers, no f64, no
+    No graph compiler: every call runs immediately (or is queued on the device's stream). No complex numbers, no f64, no
     sparse tensors, no negative strides, no double backward. In-place calls (dt_fill, dt_copy, dt_copy_in, dt_add_to)
-    are not recorded on the tape; where that could lose a gradient they are refused.
+    are not recorded on the tape. They fail if that would make a gradient wrong.
 
 CONTENTS
 
     >>memory         statistics
-    >>tensors        making, keeping, asking, moving, views
-    >>random         generators
+    >>tensors        creation, lifetime, properties, copies, views
+    >>random         random number generators
     >>autograd       parameters, backward, hooks, blocks
     >>ops            the ops and their options
-    >>devices        choosing, waiting, threads
+    >>devices        default device, synchronisation, CPU threads
     >>trace          a timeline of the run for Perfetto
-    >>backend        what a device provides: views, calls, the list of entries
-    >>inside         what the other headers' implementations use of this one
+    >>backend        the interface of a device: views, calls, the list of kernels
+    >>inside         private declarations for the implementations of the other headers
     >>halves         ... f16 and bf16 to and from f32
     >>philox         ... the counter-based generator
-    >>context        implementation from here: what a thread owns, lists, scratch
-    >>device         devices, their cache of memory, streams
+    >>context        implementation from here: thread context, lists, scratch memory
+    >>device         devices, their memory cache, streams
     >>handles        storages and tensor handles
-    >>mersenne       MT19937 and what is drawn from it
-    >>tracing        the timeline: chunks of threads, the file
+    >>mersenne       MT19937 and the distributions
+    >>tracing        the timeline: buffers of threads, the file
     >>dispatch       building a call and running it
-    >>making         tensors from data, values, draws
+    >>making         tensors from data, constants, random numbers
     >>asking         shapes, strides, sizes
-    >>moving         copies in and out, printing
-    >>tape           recording, where gradients go, the walk, blocks
+    >>moving         copies to and from host memory, printing
+    >>tape           recording, accumulation of gradients, backward, blocks
     >>views          reshape, permute, narrow, expand, copies
     >>elementwise    unary and binary functions, where
     >>reductions     sum, mean, max, min, argmax, var
@@ -86,50 +87,51 @@ CONTENTS
 
 MACROS
 
-    DT_IMPLEMENTATION   this file gets the implementation
-    DT_STATIC           everything is static: for one file, or one copy per file
-    DT_MALLOC, DT_FREE  the default allocator (both or neither): DT_MALLOC(nbytes), DT_FREE(ptr); dt_set_allocator
-                        changes it at run time
-    DT_USE_CBLAS        f32 matrix products go to a CBLAS (include path of cblas.h, link e.g. -lopenblas)
-    DT_NO_AVX2          leave the AVX2 kernels out
-    DT_NO_PORTABLE      leave the portable kernels out: the CPU must have AVX2, FMA and F16C (dt_cpu.h)
+    DT_IMPLEMENTATION   compiles the implementation in this file
+    DT_STATIC           all functions are static: for a program of one file, or a separate copy in each file
+    DT_MALLOC, DT_FREE  the default allocator (define both or neither): DT_MALLOC(nbytes), DT_FREE(ptr);
+                        dt_set_allocator changes it at run time
+    DT_USE_CBLAS        f32 matrix products call a CBLAS (needs the include path of cblas.h and e.g. -lopenblas)
+    DT_NO_AVX2          omits the AVX2 kernels
+    DT_NO_PORTABLE      omits the portable kernels: the CPU must support AVX2, FMA and F16C (dt_cpu.h)
 
-    The environment: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug),
-    DT_TRACE (a file: the timeline of the run goes there).
+    Environment variables: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug),
+    DT_TRACE (the file that the timeline of the run is written to).
 
 MEMORY
 
-    A tensor made by any call belongs to the thread's current step; dt_end() gives all of them back, and the tape with
-    them. dt_keep() takes a tensor out of the step, dt_free() gives a kept one back. dt_set_requires_grad() keeps. Views share
-    memory; it lives as long as any of them. Freed memory is kept by size for the next tensors: after the first steps
-    a step makes no malloc. dt_empty_cache() gives the cache back, dt_stats() tells.
+    A tensor made by any call belongs to the thread's current step. dt_end() frees all tensors of the step, and the tape.
+    dt_keep() removes a tensor from the step; dt_free() frees a kept tensor. dt_set_requires_grad() also keeps its
+    tensor. Views share memory, which is freed together with the last of them. Freed memory is cached by size for later
+    tensors: after the first steps, a step does not call malloc. dt_empty_cache() frees the cache, dt_stats() returns the
+    numbers.
 
 ERRORS
 
-    No call aborts, exits or prints (but dt_print and dt_check, whose purpose it is). A failing call returns NULL or a
-    negative status and leaves one message in dt_error(), on its thread. Until dt_error_clear() every tensor call of
-    that thread returns NULL, so a program may check once, where it likes. NULL is accepted by every call. dt_free,
-    dt_end and the asking calls work with an error pending.
+    No call aborts, exits or prints, except dt_print and dt_check, which print. A call that fails returns NULL or a
+    negative status and sets the message that dt_error() returns on the same thread. Until dt_error_clear(), every tensor
+    call of that thread returns NULL, so a program can check once at the end of a block of calls. Every call accepts NULL
+    for a tensor. dt_free, dt_end and the calls that return properties of a tensor also work with an error pending.
 
 THREADS
 
-    Each thread has its own step, tape, pending error, generator, default device and streams. Kept tensors may be read
-    by several threads. Kernels run on one pool; a call from inside a kernel or beside another thread's kernel runs on
-    its caller alone. Results do not depend on the number of threads, bit for bit.
+    Each thread has its own step, tape, pending error, generator, default device and streams. Several threads may read a
+    kept tensor at the same time. CPU kernels share one thread pool. A kernel that is called inside another kernel, or
+    while another thread uses the pool, runs on its calling thread alone. The results are bit-identical for any number of
+    threads.
 
 DEVICES
 
-    Every tensor is on a device; nothing is copied between devices unless dt_to or dt_copy says so. A device is a
-    table of entries (dt_backend) and never hands its memory to anything else: reading is dt_copy_out or dt_item,
-    which wait. A device may keep images in a layout of its own between convolutions, pooling and batch norm; strides
-    and views show the plain one.
+    Every tensor is on a device. Only dt_to and dt_copy copy between devices. A device is a table of functions
+    (dt_backend). Device memory is read with dt_copy_out or dt_item, which wait for the device. A device may store images
+    in a private layout between convolutions, pooling and batch norm; strides and views always show the row-major one.
 
 NUMERICS
 
-    f32, f16, bf16, i32, i64, u8. Halves are stored as halves and computed in f32. Names, defaults, broadcasting,
-    promotion, gradients at kinks and the treatment of NaN follow PyTorch. Random draws are bit-equal to PyTorch's CPU
-    generator; dropout is Philox, a function of (seed, position) alone. In dt_backward a gradient has its value's
-    dtype.
+    f32, f16, bf16, i32, i64, u8. f16 and bf16 values are stored in 16 bits and computed in f32. Names, defaults,
+    broadcasting, type promotion, subgradients and the treatment of NaN follow PyTorch. Random numbers are bit-identical
+    to those of PyTorch's CPU generator. Dropout uses Philox: its mask depends only on the seed and the position. In
+    dt_backward a gradient has the dtype of its tensor.
 
 LICENCE
 
@@ -144,7 +146,7 @@ LICENCE
 #define DT_H_INCLUDED
 
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
-#error "dt.h: dt_base.h beside it is of another version; copy all headers of one version"
+#error "dt.h: dt_base.h in the same directory has another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus
@@ -153,17 +155,17 @@ extern "C" {
 
 /* ---------------------------------------------------------------------------------------------------- >>memory */
 typedef struct dt_memory_stats {
-    size_t  live_bytes;   /* of tensors that exist */
+    size_t  live_bytes;   /* memory of existing tensors */
     size_t  peak_bytes;   /* highest live_bytes since dt_stats_reset */
-    size_t  cached_bytes; /* given back by tensors, kept for the next ones */
-    int64_t live_tensors; /* tensor handles that exist */
-    int64_t host_allocs;  /* calls of the allocator so far, all threads */
-    size_t  host_bytes;   /* what the allocator has handed out and not got back */
-    int64_t fallbacks;    /* ops a device lacked and the CPU did (dt_allow_fallback) */
+    size_t  cached_bytes; /* memory of freed tensors, cached for later ones */
+    int64_t live_tensors; /* existing tensor handles */
+    int64_t host_allocs;  /* calls of the allocator since the start, by all threads */
+    size_t  host_bytes;   /* allocated from the allocator and not freed */
+    int64_t fallbacks;    /* kernel calls that ran on the CPU because the device lacks the kernel (dt_allow_fallback) */
 } dt_memory_stats;
 DT_API dt_memory_stats dt_stats(void);
-DT_API void            dt_stats_reset(void); /* peak := live */
-/* give every cached byte back: this thread's pools and all devices' caches */
+DT_API void            dt_stats_reset(void); /* sets peak_bytes to live_bytes */
+/* Frees all cached memory: the pools of this thread and the caches of all devices. */
 DT_API void            dt_empty_cache(void);
 
 /* ---------------------------------------------------------------------------------------------------- >>tensors */
@@ -178,8 +180,9 @@ typedef struct dt_make_opts {
     dt_rng    *rng DT_D;    /* default: the thread's generator (dt_manual_seed) */
 } dt_make_opts;
 
-/* A tensor made by any call belongs to the thread's current step and lives until dt_end() (or dt_step). dt_keep takes
-   it out of the step; whoever keeps frees. dt_set_requires_grad keeps as well. dt_free of a step's tensor gives it back early. */
+/* A tensor made by any call belongs to the thread's current step and exists until dt_end() (or dt_step). dt_keep removes
+   it from the step; the program must then dt_free it. dt_set_requires_grad also keeps its tensor. dt_free of a tensor of
+   the step frees it early. */
 DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts)); /* copies */
 DT_API dt_tensor *dt_empty_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
 DT_API dt_tensor *dt_zeros_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
@@ -204,15 +207,15 @@ DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o DT_OPT0(dt_make_opt
 #define dt_randperm(...) dt_randperm_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
 #endif
 
-/* Memory from elsewhere (a mapped file, a shared segment, an array of the program) becomes a tensor without a copy:
-   dense, row-major, changed by what changes the tensor. release(user) is called once, when the last tensor on it has
-   gone, on whatever thread that happens. Data that is not aligned to its element size is copied and released at once
-   (CPU only). After a failure data stays the caller's: release is not called. */
+/* Makes a tensor of existing memory (a mapped file, a shared segment, an array of the program) without a copy: dense,
+   row-major. Changes of the tensor change this memory. release(user) is called once, when the last tensor that uses the
+   memory is freed, by the thread that frees it. Data that is not aligned to its element size is copied and released
+   immediately (CPU only). If the call fails, the caller still owns the data and release is not called. */
 typedef struct dt_from_blob_opts {
     int        dt__first DT_D;
     dt_dtype   dtype DT_D;  /* default DT_F32 */
-    dt_device *device DT_D; /* whose memory it is; default dt_cpu() */
-    void (*release)(void *user) DT_D; /* default: nobody is told */
+    dt_device *device DT_D; /* the device of this memory; default dt_cpu() */
+    void (*release)(void *user) DT_D; /* default: no callback */
     void      *user DT_D;
 } dt_from_blob_opts;
 DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opts o DT_OPT0(dt_from_blob_opts));
@@ -222,9 +225,9 @@ DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opt
 
 DT_API dt_tensor *dt_keep(dt_tensor *t); /* returns t */
 DT_API void       dt_free(dt_tensor *t);
-DT_API void       dt_end(void); /* end the step: its tensors and its tape are given back */
+DT_API void       dt_end(void); /* ends the step: frees its tensors and its tape */
 
-/* Asking. NULL answers 0 (or an empty shape) without an error. */
+/* Properties. For a NULL tensor they return 0 (or an empty shape) without an error. */
 DT_API dt_shape   dt_shape_of(const dt_tensor *t);
 DT_API int        dt_ndim(const dt_tensor *t);
 DT_API int64_t    dt_size(const dt_tensor *t, int i); /* negative i counts from the end */
@@ -234,26 +237,26 @@ DT_API size_t     dt_nbytes(const dt_tensor *t);
 DT_API dt_dtype   dt_dtype_of(const dt_tensor *t);
 DT_API dt_device *dt_device_of(const dt_tensor *t);
 DT_API bool       dt_is_contiguous(dt_tensor *t);
-/* Where its elements are, one behind the other, on its device; NULL: an error. What is queued may not have been done
-   yet: on the CPU it has. Writing there is as an in-place call that the tape does not see. */
+/* Address of the elements, contiguous, in the memory of its device; NULL after an error. Queued kernels may not have
+   finished (on the CPU they have). The tape does not see a write to this address, as with the in-place calls. */
 DT_API void      *dt_data_ptr(dt_tensor *t);
-DT_API size_t     dt_to_string(dt_tensor *t, char *buf, size_t nbytes); /* like snprintf: the length it needs */
-DT_API void       dt_print(dt_tensor *t);                               /* the same, to stdout */
+DT_API size_t     dt_to_string(dt_tensor *t, char *buf, size_t nbytes); /* as snprintf: returns the full length */
+DT_API void       dt_print(dt_tensor *t);                               /* prints dt_to_string to stdout */
 
-/* Moving values. Reading waits for the device. Element order is row-major, whatever the strides. */
+/* Copies. Reading waits for the device. Host memory is in row-major order, whatever the strides of the tensor. */
 DT_API dt_status  dt_copy_out(dt_tensor *t, void *dst, size_t nbytes); /* nbytes must be dt_nbytes(t) */
 DT_API dt_status  dt_copy_in(dt_tensor *t, const void *src, size_t nbytes);
-DT_API dt_status  dt_copy(dt_tensor *dst, dt_tensor *src); /* in place; broadcasts, casts, crosses devices */
+DT_API dt_status  dt_copy(dt_tensor *dst, dt_tensor *src); /* in place; broadcasts, casts, copies between devices */
 DT_API dt_status  dt_fill(dt_tensor *t, double value);     /* in place */
 DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale); /* in place: dst += scale*src */
 DT_API double     dt_item(dt_tensor *t);                   /* the value of a one-element tensor; NaN on error */
-DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d);       /* t itself if it has that dtype */
-DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);     /* t itself if it is there */
+DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d);       /* t itself if it already has that dtype */
+DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);     /* t itself if it is already on that device */
 DT_API dt_tensor *dt_clone(dt_tensor *t);
-DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is */
+DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is already contiguous */
 
-/* Views share their base's memory. */
-DT_API dt_tensor *dt_reshape(dt_tensor *t, dt_shape shape); /* one dimension may be -1; copies only if it must */
+/* Views share the memory of their base. */
+DT_API dt_tensor *dt_reshape(dt_tensor *t, dt_shape shape); /* one dimension may be -1; copies if a view is impossible */
 DT_API dt_tensor *dt_flatten(dt_tensor *t);                 /* (n, ...) -> (n, rest) */
 DT_API dt_tensor *dt_permute(dt_tensor *t, dt_shape order);
 DT_API dt_tensor *dt_transpose(dt_tensor *t, int a, int b);
@@ -264,89 +267,92 @@ DT_API dt_tensor *dt_squeeze(dt_tensor *t, int dim);
 DT_API dt_tensor *dt_unsqueeze(dt_tensor *t, int dim);
 
 /* ---------------------------------------------------------------------------------------------------- >>random
-   MT19937 as PyTorch's CPU generator: the same seed gives the same bits. */
+   MT19937, bit-identical to PyTorch's CPU generator for the same seed. */
 struct dt_rng {
     uint32_t state[624];
-    int32_t  next;            /* index of the next word; 624: refill */
-    int32_t  has_normal;      /* a cached second normal (draws of fewer than 16) */
+    int32_t  next;            /* index of the next word; 624: refill the state first */
+    int32_t  has_normal;      /* normal holds the second value of a pair (calls with n < 16) */
     double   normal;
     uint64_t seed;
-    uint64_t philox_offset;   /* dropout: counters used so far, in units of 4 draws */
+    uint64_t philox_offset;   /* dropout: Philox counters used so far, 4 random numbers each */
 };
-DT_API void     dt_manual_seed(uint64_t seed); /* the thread's generator; it starts with seed 0 */
+DT_API void     dt_manual_seed(uint64_t seed); /* seeds the thread's generator; without this call its seed is 0 */
 DT_API dt_rng  *dt_rng_default(void);   /* the thread's generator: copy the struct to save, assign it to restore */
-/* r NULL: the thread's generator */
+/* If r is NULL, the thread's generator is used. */
 DT_API void     dt_rng_seed(dt_rng *r, uint64_t seed);
 DT_API uint32_t dt_rng_u32(dt_rng *r);
-DT_API uint64_t dt_rng_u64(dt_rng *r);                            /* (first draw << 32) | second */
+DT_API uint64_t dt_rng_u64(dt_rng *r);                            /* (first u32 << 32) | second u32 */
 DT_API void     dt_rng_uniform(dt_rng *r, float *out, int64_t n, double lo, double hi);
 DT_API void     dt_rng_normal(dt_rng *r, float *out, int64_t n, double mean, double std);
 DT_API void     dt_rng_randperm(dt_rng *r, int64_t *out, int64_t n);
 DT_API void     dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4]); /* Philox4x32-10 */
 
 /* ---------------------------------------------------------------------------------------------------- >>autograd */
-DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t); /* keeps t and makes it a leaf that gets a gradient; returns t */
+DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t); /* keeps t, makes it a leaf that receives a gradient; returns t */
 DT_API bool       dt_requires_grad(const dt_tensor *t);
-DT_API dt_tensor *dt_grad(dt_tensor *t);        /* the gradient, or NULL when there is none yet (no error) */
-DT_API void       dt_retain_grad(dt_tensor *t); /* keep the gradient of a value that is not a leaf */
-DT_API void       dt_zero_grad(dt_tensor *t);   /* the next backward starts from nothing */
+DT_API dt_tensor *dt_grad(dt_tensor *t);        /* the gradient; NULL without an error if it does not exist yet */
+DT_API void       dt_retain_grad(dt_tensor *t); /* keeps the gradient of a tensor that is not a leaf */
+DT_API void       dt_zero_grad(dt_tensor *t);   /* clears the gradient: the next backward overwrites it */
 DT_API dt_tensor *dt_detach(dt_tensor *t);
-DT_API void       dt_no_grad_begin(void); /* nests */
+DT_API void       dt_no_grad_begin(void); /* calls may nest */
 DT_API void       dt_no_grad_end(void);
 DT_API bool       dt_is_grad_enabled(void);
 
-/* Autocast: ops of this thread choose the dtype they compute in. Inputs of matmul, linear, conv2d and attention are cast
-   to 'dtype' (a parameter once a step: the cast is remembered); inputs of pow, exp, log, rdiv_scalar, softplus, gelu,
-   softmax, sum, var, layer and rms norm and the losses are cast to f32; the others take what comes and the widest
-   wins. DT_AUTOCAST_LOSS: only the losses cast, to f32. dt_nn.h's mixed precision sets it. */
+/* Autocast: the ops of this thread choose the dtype in which they compute. Inputs of matmul, linear, conv2d and attention
+   are cast to 'dtype' (a parameter is cast once per step and the result is cached). Inputs of pow, exp, log, rdiv_scalar,
+   softplus, gelu, softmax, sum, var, layer and rms norm and of the losses are cast to f32. All other ops use the dtypes
+   of their inputs and promote to the widest. DT_AUTOCAST_LOSS: only the losses cast, to f32. The mixed precision of
+   dt_nn.h sets this. */
 typedef enum dt_autocast_mode { DT_AUTOCAST_OFF = 0, DT_AUTOCAST_OPS, DT_AUTOCAST_LOSS } dt_autocast_mode;
 typedef struct dt_autocast {
     dt_autocast_mode mode;
     dt_dtype         dtype; /* DT_F16 or DT_BF16 */
 } dt_autocast;
-DT_API dt_autocast dt_autocast_set(dt_autocast a); /* returns what was set before */
+DT_API dt_autocast dt_autocast_set(dt_autocast a); /* returns the previous setting */
 DT_API dt_autocast dt_autocast_get(void);
 
 typedef struct dt_backward_opts {
     int        dt__first DT_D;
-    dt_tensor *grad DT_D;  /* gradient of the root; default 1 for a one-element root */
-    bool       retain_graph DT_D; /* keep the tape for another backward over the same values */
+    dt_tensor *grad DT_D;  /* gradient of the root; default 1, which needs a root of one element */
+    bool       retain_graph DT_D; /* keep the tape for another backward through the same tensors */
 } dt_backward_opts;
 DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o DT_OPT0(dt_backward_opts));
 #ifdef DT__LIT
 #define dt_backward(...) dt_backward_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_backward_opts, __VA_ARGS__, ))
 #endif
 
-/* Watching a backward: begin, then ready(p) for each parameter in backward order, once its gradient is complete for
-   this backward, then end. In begin, dt_grad_pending(p) tells which parameters this backward will reach. */
+/* Callbacks of a backward, on the thread that runs it: begin; then, in backward order, ready(p) for each parameter as soon
+   as this backward has finished its gradient; then end. In begin, dt_grad_pending(p) is true for each parameter that this
+   backward will reach. */
 typedef struct dt_grad_hooks {
     void (*begin)(void *user);
     void (*ready)(void *user, dt_tensor *param);
     void (*end)(void *user, dt_status status);
     void *user;
 } dt_grad_hooks;
-DT_API int  dt_hooks_add(const dt_grad_hooks *h); /* this thread's backwards; an id, or a negative status */
+DT_API int  dt_hooks_add(const dt_grad_hooks *h); /* for backwards of this thread; returns an id, or a negative status */
 DT_API void dt_hooks_remove(int id);
 DT_API bool dt_grad_pending(const dt_tensor *param);
 
-/* Parameters in one block: values and gradients of all n become views into two contiguous tensors, in the order given.
-   All of one dtype and device. The block owns neither; free the parameters, then the block.
-   Each parameter begins at an address that is a multiple of 64 bytes. The gaps before the next one are zero in value and
-   in grad, so an update of the whole block must turn value 0 with gradient 0 into 0, and value has dt_numel(value)
-   elements, which may be more than the parameters have together. offset tells where they are. */
+/* Packs parameters into one block: the values and gradients of all n parameters become views into two contiguous tensors,
+   in the given order. All must have the same dtype and device. The block does not own the parameters: free them first,
+   then the block. Each parameter begins at a multiple of 64 bytes. The padding between parameters is zero in value and in
+   grad, so an update of the whole block must map value 0 with gradient 0 to 0. Because of the padding, dt_numel(value)
+   may be larger than the sum over the parameters. */
 typedef struct dt_block {
     dt_tensor     *value;  /* 1-d */
-    dt_tensor     *grad;   /* 1-d; whole after a backward: parts of parameters it did not reach are zero */
-    const int64_t *offset; /* of parameter i of n, in elements of value and grad; the block's own */
+    dt_tensor     *grad;   /* 1-d; complete after a backward: zero for parameters that it did not reach */
+    const int64_t *offset; /* offset[i]: where parameter i begins in value and grad, in elements; owned by the block */
     int            n;
     void          *dt__group;
 } dt_block;
 DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n);
-DT_API void      dt_block_zero_grad(dt_block *b); /* for every parameter of the block */
+DT_API void      dt_block_zero_grad(dt_block *b); /* dt_zero_grad of every parameter of the block */
 DT_API void      dt_block_free(dt_block *b);
 
 /* ---------------------------------------------------------------------------------------------------- >>ops
-   Names, broadcasting, promotion and gradients as PyTorch's. Float ops take f32, f16 and bf16 and compute in f32. */
+   Names, broadcasting, type promotion and gradients are those of PyTorch. Float ops take f32, f16 and bf16 and compute in
+   f32. */
 DT_API dt_tensor *dt_add(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_sub(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_mul(dt_tensor *a, dt_tensor *b);
@@ -354,7 +360,7 @@ DT_API dt_tensor *dt_div(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_pow(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_maximum(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_minimum(dt_tensor *a, dt_tensor *b);
-DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b); /* comparisons give u8 0 or 1 */
+DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b); /* comparisons return u8, 0 or 1 */
 DT_API dt_tensor *dt_ne(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_lt(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_le(dt_tensor *a, dt_tensor *b);
@@ -377,29 +383,29 @@ DT_API dt_tensor *dt_log(dt_tensor *a);
 DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi);
 DT_API dt_tensor *dt_relu(dt_tensor *a);
 DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope);
-DT_API dt_tensor *dt_gelu(dt_tensor *a);      /* erf */
+DT_API dt_tensor *dt_gelu(dt_tensor *a);      /* exact, with erf */
 DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a); /* tanh approximation */
 DT_API dt_tensor *dt_silu(dt_tensor *a);
 DT_API dt_tensor *dt_sigmoid(dt_tensor *a);
 DT_API dt_tensor *dt_tanh(dt_tensor *a);
-DT_API dt_tensor *dt_softplus(dt_tensor *a, double beta); /* linear above beta*x = 20, as PyTorch */
+DT_API dt_tensor *dt_softplus(dt_tensor *a, double beta); /* linear above beta*x = 20, as in PyTorch */
 DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b); /* cond u8, i32 or i64 */
 
 typedef struct dt_reduce_opts {
     int      dt__first DT_D;
-    uint32_t dims DT_D;    /* DT_DIM(i) | DT_DIM(j) ...; default: all */
-    bool     keepdim DT_D; /* leave the reduced dimensions as 1 */
-    bool     biased DT_D;  /* dt_var: divide by n, not n-1 */
+    uint32_t dims DT_D;    /* DT_DIM(i) | DT_DIM(j) ...; default: all dimensions */
+    bool     keepdim DT_D; /* the reduced dimensions stay, with size 1 */
+    bool     biased DT_D;  /* dt_var: divide by n, not by n-1 */
 } dt_reduce_opts;
-/* DT_DIM(i) names a dimension in dims: DT_DIM(0) | DT_DIM(-1). */
+/* The bit of dimension i in dims; i may be negative: DT_DIM(0) | DT_DIM(-1). */
 #define DT_DIM(i) ((uint32_t)1 << ((i) < 0 ? 16 - (i) : (i)))
 DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
-/* gradient shared by ties (amax) */
+/* amax, amin: equal maxima or minima share the gradient */
 DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
-/* one dimension or all; i64 */
+/* over one dimension or over all; returns i64 */
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 #ifdef DT__LIT
 #define dt_sum(...) dt_sum_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
@@ -429,11 +435,11 @@ DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim);
 typedef struct dt_conv2d_op_opts {
     int    dt__first DT_D;
     int    stride DT_D, pad DT_D, dilation DT_D; /* defaults 1, 0, 1 */
-    int    stride_w DT_D, pad_w DT_D, dilation_w DT_D; /* default: as the height's; pad_w = DT_ZERO for none */
+    int    stride_w DT_D, pad_w DT_D, dilation_w DT_D; /* default: as for the height; pad_w = DT_ZERO: no padding */
     int    groups DT_D; /* default 1 */
     dt_act act DT_D;
 } dt_conv2d_op_opts;
-#define DT_ZERO (-0x7fff0000) /* an option that means zero where 0 means the default */
+#define DT_ZERO (-0x7fff0000) /* the value zero for options where 0 selects the default */
 /* x (n, c, h, w), w (out, c/groups, kh, kw), b (out) or NULL */
 DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b,
                                     dt_conv2d_op_opts o DT_OPT0(dt_conv2d_op_opts));
@@ -441,9 +447,9 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b,
 typedef struct dt_pool_opts {
     int  dt__first DT_D;
     int  kernel DT_D, stride DT_D, pad DT_D;       /* kernel required; stride default kernel; pad 0 */
-    int  kernel_w DT_D, stride_w DT_D, pad_w DT_D; /* default: as the height's */
+    int  kernel_w DT_D, stride_w DT_D, pad_w DT_D; /* default: as for the height */
     bool ceil_mode DT_D;
-    bool exclude_pad DT_D; /* average pooling: divide by what lies inside (count_include_pad = False) */
+    bool exclude_pad DT_D; /* average pooling: padding does not count in the divisor (count_include_pad = False) */
 } dt_pool_opts;
 DT_API dt_tensor *dt_maxpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
 DT_API dt_tensor *dt_avgpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
@@ -451,18 +457,18 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
 
 typedef struct dt_batch_norm_opts {
     int        dt__first DT_D;
-    bool       eval DT_D;     /* use the running statistics; default: those of the batch, and update the running ones */
+    bool       eval DT_D;     /* use the running statistics; default: use those of the batch and update the running ones */
     double     eps DT_D;      /* default 1e-5 */
-    double     momentum DT_D; /* default 0.1: new = 0.9 old + 0.1 batch, unbiased variance */
-    dt_act     act DT_D;      /* fused behind: none or relu */
-    dt_tensor *add DT_D;      /* fused residual: act(norm(x) + add) */
+    double     momentum DT_D; /* default 0.1: running = 0.9 running + 0.1 batch, with the unbiased variance */
+    dt_act     act DT_D;      /* fused activation: DT_ACT_NONE or DT_ACT_RELU */
+    dt_tensor *add DT_D;      /* fused residual: the result is act(norm(x) + add) */
 } dt_batch_norm_opts;
 /* x (n, c), (n, c, l) or (n, c, h, w); weight, bias, running_mean, running_var (c), each may be NULL */
 DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
                                         dt_tensor *running_var, dt_batch_norm_opts o DT_OPT0(dt_batch_norm_opts));
 typedef struct dt_norm_opts {
     int    dt__first DT_D;
-    int    normalized_dims DT_D; /* the last dimensions, which are normalised together; default 1 */
+    int    normalized_dims DT_D; /* how many of the last dimensions are normalised together; default 1 */
     double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms) */
 } dt_norm_opts;
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias,
@@ -473,13 +479,14 @@ DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight); /* index
 DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index);   /* torch.gather; index i32 or i64 */
 DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim);
 DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim);
-DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max); /* views; how many, or < 0 */
-/* pads: before and after the last dimension, then the one before it ... (torch.nn.functional.pad, constant) */
+/* Makes views of 'size' elements along dim (the last may be smaller); returns their number, or a negative status. */
+DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max);
+/* pads: before and after for the last dimension, then for the one before it ... (torch.nn.functional.pad, constant) */
 DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double value);
 
 typedef struct dt_op_dropout_opts {
     int     dt__first DT_D;
-    bool    eval DT_D; /* give x back */
+    bool    eval DT_D; /* return x unchanged */
     dt_rng *rng DT_D;  /* default: the thread's generator */
 } dt_op_dropout_opts;
 DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts o DT_OPT0(dt_op_dropout_opts));
@@ -493,7 +500,7 @@ typedef struct dt_loss_opts {
     dt_tensor   *weight DT_D;          /* cross entropy, nll: (classes) */
     double       beta DT_D;            /* smooth l1: default 1 */
 } dt_loss_opts;
-/* logits (n, c) or (n, c, ...), target (n) or (n, ...) of i64, i32 or u8 */
+/* logits (n, c) or (n, c, ...); target (n) or (n, ...), i64, i32 or u8 */
 DT_API dt_tensor *dt_cross_entropy_with(dt_tensor *logits, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
@@ -538,48 +545,49 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
 
 /* ---------------------------------------------------------------------------------------------------- >>devices */
 DT_API dt_device  *dt_cpu(void);
-DT_API dt_device  *dt_default_device(void);          /* the thread's; starts as dt_cpu() */
+DT_API dt_device  *dt_default_device(void);          /* of the thread; initially dt_cpu() */
 DT_API void        dt_set_default_device(dt_device *dev); /* NULL: dt_cpu() */
 DT_API const char *dt_device_name(const dt_device *dev);
-/* wait for everything given to the device; NULL: the default one */
+/* Waits until the device has finished all queued work; NULL: the default device. */
 DT_API dt_status   dt_synchronize(dt_device *dev);
-/* ops the device lacks run on the CPU, counted in dt_stats */
+/* Kernels that the device lacks run on the CPU; dt_stats counts them. */
 DT_API void        dt_allow_fallback(dt_device *dev, bool yes);
 DT_API void        dt_set_num_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
 DT_API int         dt_get_num_threads(void);
-DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: what runs (DT_CPU_ISA forces one) */
+DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: in use (DT_CPU_ISA selects one) */
 
 /* ---------------------------------------------------------------------------------------------------- >>trace
-   A timeline of the run for ui.perfetto.dev or chrome://tracing. DT_TRACE=file.json in the environment (%p in it is the
-   process id, %r the rank), or dt_trace_start, writes one. Ranks that a launcher or dt_spawn started write one each,
-   file.rank0.json ...; jq -s add file.rank*.json makes one of them, on the same clock within a machine. For each thread
-   that computes it has three tracks: steps (first work to dt_end, in them forward, backward, update), layers
-   (dt_trace_push and pop), ops (every call of a kernel with shapes and bytes; in a backward inside its op's span). On a
-   device that runs later, an op's span is the time to give it the work. Off, it costs one branch a kernel call.
+   A timeline of the run for ui.perfetto.dev or chrome://tracing. The environment variable DT_TRACE=file.json (%p in the
+   name is the process id, %r the rank) or dt_trace_start enables it. Ranks that a launcher or dt_spawn started write one
+   file each, file.rank0.json ...; "jq -s add file.rank*.json" joins them. Ranks on one machine share a clock. Each thread
+   that computes has three tracks: steps (from the first work to dt_end; inside them forward, backward, update), layers
+   (dt_trace_push and pop), ops (every kernel call with shapes and bytes; in a backward, inside the span of its op). On an
+   asynchronous device the span of an op is the time to queue it, not to run it. Without a trace the cost is one branch
+   per kernel call.
 
-   The file is a JSON array of events. It is whole after dt_trace_stop, exit() and quick_exit(). A run that was killed
-   leaves it without the closing bracket, which the viewers accept, and without the last quarter of a second or the last
-   64 KiB of each thread. A forked child does not write into its parent's file: with DT_TRACE=f.json it goes on in
-   f.PID.json, after dt_trace_start it has no trace. */
-DT_API dt_status dt_trace_start(const char *path); /* replaces the file; refused while a trace runs */
-/* All threads' events are in. Works with an error pending; nothing to stop is no error. */
+   The file is a JSON array of events. It is complete after dt_trace_stop, exit() and quick_exit(). If the process is
+   killed, the file lacks the closing bracket, which the viewers accept, and for each thread the last 250 ms or the last
+   64 KiB. A forked child does not write to the file of its parent: with DT_TRACE=f.json it writes f.PID.json; after
+   dt_trace_start it has no trace. */
+DT_API dt_status dt_trace_start(const char *path); /* overwrites the file; fails while another trace runs */
+/* Writes the events of all threads and closes the file. Works with an error pending. Without a trace it does nothing. */
 DT_API dt_status dt_trace_stop(void);
 DT_API bool      dt_tracing(void);
-/* A span on the thread's track of layers; they nest. Names are copied (up to 63 bytes). */
+/* A span on the layers track of the thread; spans nest. The name is copied (up to 63 bytes). */
 DT_API void      dt_trace_push(const char *name);
 DT_API void      dt_trace_pop(void);
-/* A span on a track of its own, made by its name (up to 63 bytes; 64 tracks); t0 and t1 as dt_trace_now gave them.
-   Spans of one track must nest or follow each other. */
+/* A span on the track with this name, which is created if needed (names up to 63 bytes, at most 64 tracks). t0 and t1 are
+   values of dt_trace_now. Spans of one track must nest or follow each other. */
 DT_API void      dt_trace_span(const char *track, const char *name, uint64_t t0, uint64_t t1);
 DT_API uint64_t  dt_trace_now(void);               /* ns, CLOCK_MONOTONIC; works without a trace */
-DT_API void      dt_trace_counter(const char *name, double value); /* a curve: loss, loss scale */
+DT_API void      dt_trace_counter(const char *name, double value); /* one point of a curve: loss, loss scale */
 
 /* ---------------------------------------------------------------------------------------------------- >>backend
-   What a device provides. A kernel gets one dt_call: views by value (device addresses, never host pointers), scalars
-   by value, a stream. It may run later, in the order of its stream. Nothing outside a backend dereferences a view. */
+   The interface of a device. A kernel gets one dt_call: views by value (device addresses, never host pointers), scalars
+   by value, a stream. It may run asynchronously, in stream order. Only the backend dereferences the address of a view. */
 enum {
     DT_LAYOUT_PLAIN = 0, /* element (i0, i1, ..) at sum(i*stride) */
-    DT_LAYOUT_NHWC  = 1  /* a 4-d image (n, c, h, w) stored as (n, h, w, c), dense; the strides of the view say so */
+    DT_LAYOUT_NHWC  = 1  /* a 4-d image (n, c, h, w) stored as (n, h, w, c), dense; with matching strides in the view */
 };
 typedef struct dt_view {
     void   *data; /* address of element 0 */
@@ -717,20 +725,20 @@ typedef struct dt_backend {
     const char *name;
     void *(*alloc)(dt_device *dev, size_t nbytes); /* 64-byte aligned; NULL without a message when out of memory */
     void (*free)(dt_device *dev, void *ptr, size_t nbytes);
-    /* host is free on return */
+    /* the host memory may be reused on return */
     int (*upload)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
-    /* waits for the stream */
+    /* waits for the stream, then copies */
     int (*download)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes);
-    int (*wait)(dt_device *dev, void *stream);                  /* the host waits; NULL stream: for all of them */
-    /* what comes in 'after' waits for what is in 'before' */
+    int (*wait)(dt_device *dev, void *stream);                  /* blocks the host; NULL stream: waits for all streams */
+    /* work queued later on 'after' waits for the work that is now queued on 'before' */
     int (*order)(dt_device *dev, void *after, void *before);
-    void *(*stream_new)(dt_device *dev);                        /* NULL entry: one stream only */
+    void *(*stream_new)(dt_device *dev);                        /* NULL entry: the device has one stream */
     void (*stream_free)(dt_device *dev, void *stream);
     int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
-    /* Copies that run beside kernels, called by any thread; NULL entries: there are none. Memory of the host to copy
-       from, 64-byte aligned, NULL without a message; the stream of copies; an upload that reads the host's memory when
-       its turn comes; a mark in a stream (made where *mark is NULL), and whether the stream has got there: with wait
-       the host waits until it has. */
+    /* Asynchronous copies, overlapped with kernels. Callers: any thread. NULL entries: not supported. host_alloc returns
+       64-byte aligned host memory for uploads (NULL without setting an error). upload_later is asynchronous: the host
+       memory must stay unchanged until the copy is done. mark records an event in a stream (and creates it if *mark is
+       NULL). passed sets *yes if the stream has reached the event; with wait it blocks until then. */
     void *(*host_alloc)(dt_device *dev, size_t nbytes);
     void (*host_free)(dt_device *dev, void *ptr, size_t nbytes);
     void *(*copy_stream)(dt_device *dev);
@@ -738,33 +746,34 @@ typedef struct dt_backend {
     int (*mark)(dt_device *dev, void *stream, void **mark);
     int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes);
     void (*mark_free)(dt_device *dev, void *mark);
-    /* of its memory, for the message that there is no more; NULL entry: nothing is known */
+    /* describes the memory of the device for the out-of-memory message; NULL entry: dt's own counts are shown */
     void (*memory_text)(dt_device *dev, char *text, size_t nbytes);
-    /* may tensors of this device be made of this memory? NULL entry: of any */
+    /* whether a tensor of this device may use this memory (dt_from_blob); NULL entry: any memory */
     int (*adopts)(dt_device *dev, const void *ptr);
     dt_kernel kernel[DT_K_COUNT];
-    /* Several devices of one backend in one program. NULL: not there, what needs them goes through the host. */
-    int (*count)(void);              /* of its devices */
+    /* Several devices of one backend in one program. NULL entries: not supported; copies go through host memory. */
+    int (*count)(void);              /* number of devices */
     dt_device *(*device)(int index); /* NULL after dt_fail */
-    /* dst on dev := src on 'from', behind what is in both streams; what comes in them is behind it */
+    /* Copies src on device 'from' to dst on device 'dev'. The copy runs after the work queued on both streams; work queued
+       later on either stream runs after the copy. */
     int (*peer)(dt_device *dev, void *stream, void *dst, dt_device *from, void *from_stream, const void *src,
                 size_t nbytes);
-    /* Blocks that n devices have each, moved by one call: block[b * n + i], 1-d and dense, is on dev[i], and stream[i]
-       is one of its. broadcast: all get the first device's; sum: the first device's += the others',
-       one after the other. */
+    /* Collectives over n devices. block[b * n + i] is the copy of block b on dev[i], 1-d and dense; stream[i] is a stream
+       of dev[i]. broadcast: copies the block of the first device to the others. sum: adds the blocks of the others to the
+       block of the first device, in the order of the devices. */
     void *(*group_new)(dt_device *const *dev, int n); /* NULL after dt_fail */
     void (*group_free)(void *group);
     int (*group_broadcast)(void *group, void *const *stream, const dt_view *block, int nblocks);
     int (*group_sum)(void *group, void *const *stream, const dt_view *block, int nblocks);
 } dt_backend;
 
-DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* be must stay */
-DT_API dt_status   dt_device_free(dt_device *dev);      /* refused while a tensor lives on it */
+DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* keeps the pointer be */
+DT_API dt_status   dt_device_free(dt_device *dev);      /* fails while a tensor on it exists */
 DT_API void       *dt_device_impl(const dt_device *dev);
 DT_API const dt_backend *dt_device_backend(const dt_device *dev);
-DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* the thread's stream on dev; returns the one before */
+DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* sets the thread's stream on dev; returns the previous */
 DT_API const char *dt_kernel_name(int kernel);
-/* the thread's scratch, 64-byte aligned, valid until the next call; NULL after dt_fail */
+/* Scratch memory of the thread, 64-byte aligned, valid until its next dt_scratch; NULL after dt_fail. */
 DT_API void       *dt_scratch(size_t nbytes);
 
 #ifdef __cplusplus
@@ -775,8 +784,8 @@ DT_API void       *dt_scratch(size_t nbytes);
 #if defined(DT__WANT_INSIDE) && !defined(DT__CORE_INSIDE)
 #define DT__CORE_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What the implementations of other headers use of this one: the thread's context, tensors, devices, the tape; making
-   and copying tensors, building and running calls. No interface for programs. */
+   Private declarations for the implementations of the other headers: thread context, tensors, devices, tape; functions
+   that create and copy tensors, build calls and run them. Programs must not use them. */
 #include <pthread.h>
 #ifdef __cplusplus
 extern "C" {
@@ -797,7 +806,7 @@ typedef struct dt__list { /* a growing array of pointers */
 } dt__list;
 
 #define DT__CASTS 256
-typedef struct dt__cast { /* a parameter cast by autocast, good while the stamp is */
+typedef struct dt__cast { /* a parameter cast by autocast; valid while stamp and version are unchanged */
     const dt_tensor *from;
     dt_tensor       *to;
     uint64_t         stamp;
@@ -809,9 +818,9 @@ typedef struct dt__ctx {
     int           no_grad;
     int           in_backward;
     uint32_t      backward_id;
-    uint64_t      turns; /* grows with each backward and dt_end: what was made before belongs to the past */
+    uint64_t      turns; /* incremented by each backward and dt_end; entries of cast with an older stamp are stale */
     dt_autocast   autocast;
-    dt__list      step; /* tensors the step owns; holes are NULL */
+    dt__list      step; /* tensors that the step owns; NULL where one was kept or freed */
     dt__list      tape; /* nodes in the order of the forward */
     dt_tensor    *free_tensors;
     dt__node     *free_nodes;
@@ -819,7 +828,7 @@ typedef struct dt__ctx {
     size_t        scratch_nbytes;
     dt__tbuf     *trace;
     int           rng_ready;
-    int           registered; /* the thread's destructor knows of us */
+    int           registered; /* dt__thread_end will run when this thread ends */
     int           nstreams;
     dt_grad_hooks hook[DT__MAX_HOOKS];
     int           hook_used[DT__MAX_HOOKS];
@@ -842,13 +851,13 @@ extern __thread __attribute__((visibility("hidden"))) dt__ctx dt__tls;
 struct dt__storage {
     dt_device   *dev;
     void        *ptr;
-    size_t       nbytes; /* of the class, as allocated */
+    size_t       nbytes; /* allocated: the size of its size class */
     int32_t      refs;
-    uint32_t     version; /* one more for each change in place */
-    void        *stream;
-    void        *also; /* another stream that used it; the storage itself: none, the device: several */
+    uint32_t     version; /* incremented by each in-place change */
+    void        *stream;  /* the stream it was allocated on */
+    void        *also;    /* a second stream that used it. Sentinels: == this: no second stream; == dev: several */
     dt__storage *next;
-    int          adopted; /* memory from elsewhere: not cached, not counted */
+    int          adopted; /* memory of dt_from_blob: not cached, not counted */
     void       (*release)(void *user);
     void        *user;
 };
@@ -858,10 +867,10 @@ struct dt_device {
     int               index;
     int               fallback;
     char              name[40];
-    pthread_mutex_t   lock; /* guards the lists and counts */
+    pthread_mutex_t   lock; /* protects cache and spare */
     dt__storage      *cache[DT__CLASSES];
-    dt__storage      *spare;    /* without memory: that of adopted data which has gone */
-    int64_t           storages; /* in use */
+    dt__storage      *spare;    /* unused structs without memory, from released dt_from_blob data */
+    int64_t           storages; /* atomic: storages in use */
     dt_device        *next;
 };
 struct dt_tensor {
@@ -923,13 +932,13 @@ struct dt__group { /* parameters packed into one block */
     int64_t    *offset;
     uint32_t    mark;
 };
-typedef struct dt__norm_sync { /* statistics over several ranks, which all come in one order: dt_dist.h */
+typedef struct dt__norm_sync { /* batch statistics over several ranks (dt_dist.h); all ranks call in the same order */
     void *user;
-    /* mean and biased var (c) of n values a channel become those of all ranks, and so do the running ones (may be
-       NULL); how many values that is, or a negative status */
+    /* Replaces mean and biased var (c) of n values per channel by those over all ranks, and updates the running ones
+       (which may be NULL). Returns the number of values per channel over all ranks, or a negative status. */
     int64_t (*stats)(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
                      double momentum);
-    int (*sums)(void *user, dt_tensor *sums); /* (2c): over all ranks */
+    int (*sums)(void *user, dt_tensor *sums); /* (2c): replaced by the sums over all ranks */
 } dt__norm_sync;
 
 /* ---- lists, devices */
@@ -938,13 +947,14 @@ DT__INSIDE void dt__list_free(dt__list *l);
 DT__INSIDE void dt__device_init(dt_device *d, const dt_backend *be, int index, void *impl);
 DT__INSIDE void dt__device_trim(dt_device *d);
 DT__INSIDE void *dt__stream(dt_device *dev);
-/* ---- tensors: those of the calls below belong to nobody until dt__give puts them into the step; dt__unref frees them */
+/* ---- tensors. The caller owns the one reference of a tensor that these functions return: dt__give passes it to the
+   step, dt__unref drops it. */
 static inline __attribute__((unused)) int dt__is_float(int d) { return d <= DT_BF16; }
 DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int64_t *shape, int ndim, int layout);
 DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype);
 DT__INSIDE dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype);
 DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim);
-DT__INSIDE dt_tensor *dt__alias(dt_tensor *x); /* another handle on the same window */
+DT__INSIDE dt_tensor *dt__alias(dt_tensor *x); /* a second handle with the same shape and memory */
 DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length);
 DT__INSIDE dt_tensor *dt__ref(dt_tensor *t);
 DT__INSIDE void dt__unref(dt_tensor *t);
@@ -970,13 +980,14 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
 /* ---- the tape */
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
-DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* where a parameter begins, behind one that ends there */
-DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean, dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync);
+DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
+DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
+                                     dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync);
 /* ---- the trace */
 enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
 DT__INSIDE int dt__trace_on(void);
 DT__INSIDE dt__tbuf *dt__trace_buf(void);
-DT__INSIDE dt__tbuf *dt__trace_mine(void); /* the same, if it has joined */
+DT__INSIDE dt__tbuf *dt__trace_mine(void); /* as dt__trace_buf, but NULL if the thread has no events yet in this trace */
 DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b);
 DT__INSIDE uint64_t dt__trace_touch(dt__tbuf *b);
 DT__INSIDE void dt__trace_simple(dt__tbuf *b, int track, const char *name, const char *more, uint64_t t0, uint64_t t1);
@@ -1024,8 +1035,8 @@ static inline __attribute__((unused)) uint16_t dt__f32_to_f16(float f)
 }
 
 /* ==================================================================================================== >>philox
-   Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): four words from a 64-bit key and a counter, no state. The counter
-   fills the low half of the 128-bit one; the high half is 0. */
+   Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): four 32-bit words from a 64-bit key and a counter, without state. Our
+   64-bit counter is the low half of Philox's 128-bit counter; the high half is 0. */
 #define DT__PHILOX_M0 0xD2511F53u
 #define DT__PHILOX_M1 0xCD9E8D57u
 #define DT__PHILOX_W0 0x9E3779B9u
@@ -1058,7 +1069,7 @@ static inline __attribute__((unused)) void dt__philox_block(uint64_t seed, uint6
 #if defined(DT_CORE_IMPLEMENTATION) && !defined(DT__CORE_IMPLEMENTED)
 #define DT__CORE_IMPLEMENTED
 #if defined(DT_STATIC) && !defined(DT__BASE_IMPLEMENTED)
-#error "dt.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_CORE_IMPLEMENTATION"
+#error "dt.h: with DT_STATIC all implementations must be in one file; define DT_IMPLEMENTATION, not DT_CORE_IMPLEMENTATION"
 #endif
 
 #include <fcntl.h>
@@ -1071,16 +1082,17 @@ DT__PRESENT(CORE);
 DT__NEEDS(CORE, BASE);
 
 /* ==================================================================================================== >>context
-   What a thread owns: its pending error, its step (tensors and tape), its pools, its generator. */
+   The thread-local context: step (tensors and tape), pools of freed handles and nodes, generator, scratch memory. No lock
+   protects it, because only its own thread uses it. dt__thread_end frees it when the thread ends. */
 #ifndef DT_STATIC
 __thread dt__ctx dt__tls;
 #endif
 
-static struct {
+static struct { /* the counters are atomic */
     int64_t         tensors;
     int64_t         fallbacks;
-    size_t          live, peak, cached; /* of all devices */
-    pthread_mutex_t lock;               /* guards devices */
+    size_t          live, peak, cached; /* bytes on all devices */
+    pthread_mutex_t lock;               /* protects devices */
     dt_device      *devices;
 } dt__global = { 0, 0, 0, 0, 0, PTHREAD_MUTEX_INITIALIZER, NULL };
 
@@ -1144,8 +1156,12 @@ DT_API void *dt_scratch(size_t nbytes)
 }
 
 /* ==================================================================================================== >>device
-   A device and its cache of memory. Freed storages wait in lists by size class (8 classes to a doubling) and stream:
-   the one they were made on, which is made to wait for the others that used them. */
+   Devices and their memory caches. Callers: any thread. dev->lock protects the cache lists of a device; dt__global.lock
+   protects the list of devices and is taken first.
+
+   A storage is allocated for one stream (s->stream). While it is in use, other streams may use it, too; s->also records
+   that. When it is freed, it goes into the cache list of its size class (8 classes per power of two), where a later
+   allocation for the same stream takes it. Before that, dt__storage_settle makes s->stream wait for the other streams. */
 static int dt__class(size_t nbytes, size_t *rounded)
 {
     if (nbytes <= 512) {
@@ -1210,11 +1226,12 @@ DT__INSIDE void dt__device_trim(dt_device *d)
 DT_API dt_status dt_device_free(dt_device *dev)
 {
     if (!dev) return DT_OK;
-    if (dev == dt_cpu()) return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_free: the CPU stays");
+    if (dev == dt_cpu())
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_free: dev is the CPU device, which cannot be freed");
     dt_synchronize(dev);
     dt__device_trim(dev);
     if (__atomic_load_n(&dev->storages, __ATOMIC_RELAXED))
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_free: %" PRId64 " tensors live on %s; free them first",
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_free: %" PRId64 " tensors on %s still exist; free them first",
                                   __atomic_load_n(&dev->storages, __ATOMIC_RELAXED), dev->name);
     pthread_mutex_lock(&dt__global.lock);
     for (dt_device **p = &dt__global.devices; *p; p = &(*p)->next)
@@ -1260,7 +1277,8 @@ DT_API void *dt_stream_use(dt_device *dev, void *stream)
             return before;
         }
     if (t->nstreams == DT__MAX_STREAMS) {
-        dt_fail(DT_ERR_ARG, "dt_stream_use: a thread can choose streams on %d devices at most", DT__MAX_STREAMS);
+        dt_fail(DT_ERR_ARG, "dt_stream_use: this thread has set streams on %d devices, which is the maximum",
+                DT__MAX_STREAMS);
         return NULL;
     }
     t->stream[t->nstreams].dev = dev;
@@ -1276,7 +1294,7 @@ DT_API const char *dt_kernel_name(int kernel)
     return kernel >= 0 && kernel < DT_K_COUNT ? dt__kernel_names[kernel] : "?";
 }
 
-/* A call on the thread's stream uses it. */
+/* Records that the thread's current stream uses the storage. */
 static void dt__storage_touch(dt__storage *s)
 {
     if (!s->dev->be->stream_new) return;
@@ -1287,7 +1305,7 @@ static void dt__storage_touch(dt__storage *s)
         return;
     if (seen != stream) __atomic_store_n(&s->also, (void *)s->dev, __ATOMIC_RELAXED);
 }
-/* What its own stream does next comes behind what other streams do with it. */
+/* Makes the storage's own stream wait for the work of the other streams that used it. */
 static void dt__storage_settle(dt__storage *s)
 {
     const dt_backend *be = s->dev->be;
@@ -1318,7 +1336,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
 {
     size_t rounded;
     if (nbytes > (size_t)1 << 56) {
-        dt_fail(DT_ERR_MEMORY, "dt: a tensor of %zu bytes cannot exist", nbytes);
+        dt_fail(DT_ERR_MEMORY, "dt: cannot allocate a tensor of %zu bytes: the limit is 2^56", nbytes);
         return NULL;
     }
     int          c = dt__class(nbytes, &rounded);
@@ -1339,7 +1357,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     } else {
         s = (dt__storage *)dt_mem_alloc(sizeof *s);
         void *ptr = s ? dev->be->alloc(dev, rounded) : NULL;
-        if (s && !ptr) { /* give the cache back and try once more */
+        if (s && !ptr) { /* free the cache and try again */
             dt__device_trim(dev);
             ptr = dev->be->alloc(dev, rounded);
         }
@@ -1366,7 +1384,7 @@ static void dt__storage_disown(dt__storage *s)
 {
     void (*release)(void *) = s->release;
     void *user = s->user;
-    if (release && s->dev != dt_cpu()) /* queued kernels may still use it */
+    if (release && s->dev != dt_cpu()) /* queued kernels may still use the memory */
         s->dev->be->wait(s->dev, s->also == (void *)s ? s->stream : NULL);
     dt_device *dev = s->dev;
     __atomic_sub_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
@@ -1397,8 +1415,8 @@ static void dt__storage_unref(dt__storage *s)
 }
 
 /* ==================================================================================================== >>handles
-   A tensor: a window (offset, shape, strides) on a storage. The step, a node of the tape, and whoever kept it each hold
-   one reference. Strides of a private layout are in the struct but are shown to nobody but the backend. */
+   A tensor is a handle: offset, shape and strides on a storage. The step, each tape node that uses the tensor and each
+   dt_keep hold one reference. The strides of a private layout are in the struct, but only the backend sees them. */
 DT__INSIDE const char *dt__text(const dt_tensor *t) { return dt__shape_text(t->shape, t->ndim); }
 
 DT__INSIDE dt_tensor *dt__ref(dt_tensor *t)
@@ -1475,7 +1493,7 @@ static dt_tensor *dt__handle_new(void)
     __atomic_add_fetch(&dt__global.tensors, 1, __ATOMIC_RELAXED);
     return t;
 }
-/* A new dense tensor in a layout; owned by the caller (one reference), not by the step. */
+/* A new dense tensor in the given layout. The caller owns its one reference. */
 DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int64_t *shape, int ndim, int layout)
 {
     int64_t n = dt__count(shape, ndim, dt__dtype_size[dtype]);
@@ -1503,7 +1521,7 @@ DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dty
 {
     return dt__new(call, x->st->dev, dtype, x->shape, x->ndim, x->layout);
 }
-/* Dense, of x's shape, its dims in memory in the order of x's strides; the last one stays last. */
+/* A new dense tensor of x's shape whose dimensions are stored in the order of x's strides; the last one stays last. */
 static dt_tensor *dt__new_ordered(const char *call, const dt_tensor *x, int dtype)
 {
     int64_t shape[DT_MAX_DIMS], stride[DT_MAX_DIMS];
@@ -1523,7 +1541,7 @@ static dt_tensor *dt__new_ordered(const char *call, const dt_tensor *x, int dtyp
     }
     return t;
 }
-/* Hand a tensor to the user: the step owns it from now on. */
+/* Passes the reference of a new tensor to the step. */
 DT__INSIDE dt_tensor *dt__give(dt_tensor *t)
 {
     dt__ctx *ctx = &dt__tls;
@@ -1536,7 +1554,7 @@ DT__INSIDE dt_tensor *dt__give(dt_tensor *t)
     t->step_slot = ctx->step.n - 1;
     return t;
 }
-/* An argument of a public call: no error pending, there, alive. */
+/* Checks an argument of a public call: no error is pending, t is not NULL and was not released. */
 DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
 {
     if (dt__err.code != DT_OK) return false;
@@ -1583,7 +1601,7 @@ DT_API dt_tensor *dt_keep(dt_tensor *t)
         ctx->step.at[t->step_slot] = NULL;
         t->step = NULL;
     } else if (t->step) {
-        dt_fail(DT_ERR_STATE, "dt_keep: the tensor belongs to another thread's step; keep it there");
+        dt_fail(DT_ERR_STATE, "dt_keep: the tensor belongs to another thread's step; keep it on that thread");
         return NULL;
     } else {
         dt__ref(t);
@@ -1594,7 +1612,7 @@ DT_API void dt_free(dt_tensor *t)
 {
     if (!t) return;
     if (t->magic != DT__LIVE) {
-        dt_fail(DT_ERR_STATE, "dt_free: the tensor was released already");
+        dt_fail(DT_ERR_STATE, "dt_free: the tensor was already released, by dt_free or at the end of its step");
         return;
     }
     dt__ctx *ctx = &dt__tls;
@@ -1602,7 +1620,7 @@ DT_API void dt_free(dt_tensor *t)
         ctx->step.at[t->step_slot] = NULL;
         t->step = NULL;
     } else if (t->step) {
-        dt_fail(DT_ERR_STATE, "dt_free: the tensor belongs to another thread's step");
+        dt_fail(DT_ERR_STATE, "dt_free: the tensor belongs to another thread's step; free it on that thread");
         return;
     }
     dt__unref(t);
@@ -1644,14 +1662,14 @@ DT_API void dt_empty_cache(void)
     pthread_mutex_unlock(&dt__global.lock);
 }
 /* ==================================================================================================== >>mersenne
-   MT19937 and PyTorch's ways to draw from it, bit for bit (PyTorch 2.15, x86-64 with AVX2, float tensors):
+   MT19937 and the distributions of PyTorch, bit-identical (PyTorch 2.15, x86-64 with AVX2, float tensors):
    - uniform: 24 bits of one word, then one fused multiply-add; a value that rounded up to hi becomes lo.
    - normal, n >= 16: n uniforms first, then Box-Muller in place on groups of 16 (lanes j and j + 8 make a pair) in f32
      with Cephes' polynomials; if 16 does not divide n, the last 16 are drawn and computed again.
-   - normal, n < 16: Box-Muller in f64 on 53-bit uniforms; the second value of a pair waits for the next such draw.
-   - randperm: Fisher-Yates on one word per swap; from 2^32/20 elements on, "inside out" on two words.
-   Every fused operation is written as such and no other product meets a sum: the bits do not depend on
-   -ffp-contract. The f64 path takes log1p, sin and cos from libm, as PyTorch does. */
+   - normal, n < 16: Box-Muller in f64 on 53-bit uniforms; the second value of a pair is kept for the next call.
+   - randperm: Fisher-Yates with one word per swap; for n >= 2^32/20, the "inside-out" variant with two words.
+   Every fused multiply-add is written as fma, and no other product is an operand of a sum, so the bits do not depend on
+   -ffp-contract. The f64 path uses log1p, sin and cos of libm, as PyTorch does. */
 static void dt__rng_refill(dt_rng *r)
 {
     uint32_t *s = r->state;
@@ -1686,7 +1704,7 @@ static inline uint64_t dt__rng_next64(dt_rng *r)
 DT_API void dt_rng_seed(dt_rng *r, uint64_t seed)
 {
     if (!r) r = dt_rng_default();
-    uint32_t x = (uint32_t)seed; /* the state knows only the low half of the seed; Philox uses all of it */
+    uint32_t x = (uint32_t)seed; /* MT19937 uses only the low 32 bits of the seed; Philox uses all 64 */
     for (uint32_t i = 0; i < 624; i++) {
         if (i > 0) x = 1812433253u * (x ^ (x >> 30)) + i;
         r->state[i] = x;
@@ -1704,7 +1722,7 @@ static bool     dt__rng_args(const char *call, dt_rng **r, const void *out, int6
 {
     if (!*r) *r = dt_rng_default();
     if (out && n >= 0) return true;
-    if (n != 0) dt_fail(DT_ERR_ARG, "%s: out is NULL or n is %" PRId64, call, n);
+    if (n != 0) dt_fail(DT_ERR_ARG, "%s: out is NULL or n is negative (n is %" PRId64 ")", call, n);
     return false;
 }
 
@@ -1785,7 +1803,7 @@ static inline __attribute__((always_inline)) void dt__rng_box16(float *d, float 
 }
 static void dt__rng_normal16(float *d, float mean, float std) { dt__rng_box16(d, mean, std); }
 #if defined(__x86_64__) && !defined(__FMA__)
-/* the same bits with the fused instruction instead of libm's fmaf */
+/* The same bits, with the FMA instruction instead of libm's fmaf. */
 __attribute__((target("avx2,fma"))) static void dt__rng_normal16_fma(float *d, float mean, float std)
 {
     dt__rng_box16(d, mean, std);
@@ -1853,61 +1871,69 @@ DT_API void dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4])
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>tracing
-   Each thread appends whole events, as text, to a chunk of its own: no lock, no malloc. It writes the chunk to the file
-   when it is full, under the lock. dt_trace_stop reads the chunks of all threads up to their published lengths; a
-   thread that is in the middle of an event then publishes it to nobody: chunks carry the number of their session.
-   The array form is chosen because viewers take it without its closing bracket; every event begins with the comma that
-   parts it from the one before, so what is in the file plus a bracket is valid JSON at any time. */
+   Callers: every thread that computes. Each thread appends complete events, as text, to its own buffer (dt__tbuf), without
+   lock or malloc. It takes dt__trace.lock and writes the buffer to the file when the buffer is full, and at dt_end if the
+   last write is more than 250 ms ago. dt_trace_stop writes the buffers of all threads up to their published lengths
+   (len, atomic). An event that is in progress then is lost: its buffer has the number of the old session and is not
+   written again. dt__trace.lock protects the file, the list of buffers and their session numbers.
+
+   dt__trace.on has three states: DT__TRACE_UNKNOWN (DT_TRACE was not read yet; the first call that asks reads it),
+   DT__TRACE_OFF, DT__TRACE_ON.
+
+   The file is a JSON array because viewers accept an array without the closing bracket. Every event begins with the comma
+   that separates it from the previous one, so at any time the file plus a bracket is valid JSON. */
 #define DT__TRACE_CHUNK 65536
-#define DT__TRACE_ROOM 2048 /* of one event, at most */
+#define DT__TRACE_ROOM 2048 /* maximum bytes of one event */
 #define DT__TRACE_DEPTH 64
 #define DT__TRACE_NAME 64
 #define DT__TRACE_TRACKS 64
 
-struct dt__tbuf { /* what a thread has for the trace */
+struct dt__tbuf { /* the trace buffer of a thread; times in ns of CLOCK_MONOTONIC */
     dt__tbuf *next;
     uint32_t  session;
-    int       id;       /* of the thread in its session, from 0 */
-    size_t    len;      /* of whole events; others read it */
-    uint64_t  last;     /* the time given out last */
-    uint64_t  written;  /* when the chunk last went to the file */
-    uint64_t  step_t0, phase_t0; /* 0: nothing has happened in it yet */
+    int       id;       /* number of the thread in its session, from 0 */
+    size_t    len;      /* atomic: bytes of complete events in text */
+    uint64_t  last;     /* the last value of dt__trace_time */
+    uint64_t  written;  /* time of the last write to the file */
+    uint64_t  step_t0, phase_t0; /* begin of the step and of its phase; 0: no event in it yet */
     int64_t   steps;
     int       updating; /* a backward ran in this step */
-    int       depth;    /* of dt_trace_push; what lies deeper than DT__TRACE_DEPTH is counted only */
+    int       depth;    /* nesting of dt_trace_push; spans deeper than DT__TRACE_DEPTH are counted, not recorded */
     struct {
         uint64_t t0;
         char     name[DT__TRACE_NAME];
     } open[DT__TRACE_DEPTH];
     char text[DT__TRACE_CHUNK];
 };
+enum { DT__TRACE_UNKNOWN = -1, DT__TRACE_OFF = 0, DT__TRACE_ON = 1 };
 static struct {
-    int             on;      /* 1, 0, -1: the environment has not been asked yet */
-    uint32_t        session; /* counts traces */
-    pthread_mutex_t lock;    /* guards what follows, and the members of chunks that others read */
-    int             fd;      /* -1: no file */
-    int             error;   /* errno of a failed write */
-    int             from_env, hooked;
-    int64_t         nbytes;  /* of the file */
-    int             threads;
+    int             on;       /* atomic: DT__TRACE_... */
+    uint32_t        session;  /* atomic: incremented by each start and stop of a trace */
+    pthread_mutex_t lock;     /* protects the members below, and next and session of every buffer */
+    int             fd;       /* -1 if no file is open */
+    int             error;    /* errno of a failed write, or 0 */
+    int             from_env; /* DT_TRACE started this trace */
+    int             hooked;   /* the handlers of fork and exit are installed */
+    int64_t         nbytes;   /* size of the file */
+    int             threads;  /* threads that have joined this session */
     dt__tbuf       *bufs;
     int             ntracks;
     char            track[DT__TRACE_TRACKS][DT__TRACE_NAME];
     char            path[1024];
-    char            pid[24]; /* as text */
-} dt__trace = { -1, 0, PTHREAD_MUTEX_INITIALIZER, -1, 0, 0, 0, 0, 0, NULL, 0, { { 0 } }, { 0 }, { 0 } };
+    char            pid[24]; /* decimal */
+} dt__trace = { DT__TRACE_UNKNOWN, 0, PTHREAD_MUTEX_INITIALIZER, -1, 0, 0, 0, 0, 0, NULL, 0, { { 0 } }, { 0 }, { 0 } };
 
 DT__INSIDE int dt__trace_on(void) { return __builtin_expect(__atomic_load_n(&dt__trace.on, __ATOMIC_RELAXED), 0); }
 static void       dt__trace_set(int on) { __atomic_store_n(&dt__trace.on, on, __ATOMIC_RELAXED); }
 DT_API uint64_t   dt_trace_now(void) { return dt__nanoseconds(); }
-/* No time is given out twice on a thread, so that a span inside another never has the same beginning. */
+/* Strictly increasing on each thread, so that a nested span never has the same begin as the enclosing one. */
 DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b)
 {
     uint64_t t = dt_trace_now();
     return b->last = t > b->last ? t : b->last + 1;
 }
 
-/* ---- text: each takes where to write and returns the end; DT__TRACE_ROOM covers the longest event */
+/* ---- text: each function writes at p and returns the end; DT__TRACE_ROOM bytes hold the longest event */
 static char *dt__tput(char *p, const char *s)
 {
     while (*s) *p++ = *s++;
@@ -1932,7 +1958,7 @@ static char *dt__tput_us(char *p, uint64_t ns)
     *p++ = (char)('0' + f % 10);
     return p;
 }
-/* At most DT__TRACE_NAME - 1 bytes of s, whole characters, escaped for JSON: at most 6 bytes for each. */
+/* At most DT__TRACE_NAME - 1 bytes of the name, cut between characters, escaped for JSON (at most 6 bytes per byte). */
 static char *dt__tput_name(char *p, const char *name)
 {
     const unsigned char *s = (const unsigned char *)(name ? name : "");
@@ -1974,14 +2000,14 @@ static void dt__trace_write(const char *text, size_t n)
             done += (size_t)k;
         } else if (k == 0 || errno != EINTR) {
             dt__trace.error = k < 0 ? errno : EIO;
-            dt__trace_set(0);
-            if (ftruncate(dt__trace.fd, (off_t)dt__trace.nbytes)) { /* half an event stays: nothing can be done */
+            dt__trace_set(DT__TRACE_OFF);
+            if (ftruncate(dt__trace.fd, (off_t)dt__trace.nbytes)) { /* then the file ends with an incomplete event */
             }
         }
     }
     if (done == n) dt__trace.nbytes += (int64_t)n;
 }
-/* what: thread_name, thread_sort_index ...; name NULL: the value is the number */
+/* A metadata event. what: thread_name, thread_sort_index ...; its value is name, or number if name is NULL. */
 static void dt__trace_meta(const char *what, uint64_t tid, const char *name, const char *more, uint64_t number)
 {
     char text[DT__TRACE_ROOM], *p = dt__tput(text, dt__trace.nbytes ? ",\n" : "[\n");
@@ -2012,7 +2038,7 @@ static void dt__trace_program(char *buf, size_t nbytes) /* the program's name */
     buf[n > 0 ? n : 0] = 0;
     if (n <= 0) snprintf(buf, nbytes, "dt");
 }
-/* The rank that the environment tells of, one of several; -1: none. */
+/* The rank of this process according to the environment; -1 if there is only one process. */
 static int dt__trace_rank(void)
 {
     int size = dt__launcher_number(DT__LAUNCHER_SIZE);
@@ -2025,7 +2051,7 @@ static void dt__trace_in_child(void)
     if (dt__trace.fd >= 0) {
         close(dt__trace.fd);
         dt__trace.fd = -1;
-        dt__trace_set(dt__trace.from_env ? -1 : 0);
+        dt__trace_set(dt__trace.from_env ? DT__TRACE_UNKNOWN : DT__TRACE_OFF);
     }
     pthread_mutex_unlock(&dt__trace.lock);
 }
@@ -2041,7 +2067,7 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     if (!dt__trace.hooked) {
         pthread_atfork(dt__trace_before_fork, dt__trace_in_parent, dt__trace_in_child);
         atexit(dt__trace_at_exit);
-        at_quick_exit(dt__trace_at_exit); /* ranks of dt_spawn */
+        at_quick_exit(dt__trace_at_exit); /* ranks started by dt_spawn end with quick_exit */
         dt__counter_to(dt_trace_counter);
         dt__trace.hooked = 1;
     }
@@ -2050,7 +2076,7 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     dt__trace.nbytes = 0;
     snprintf(dt__trace.path, sizeof dt__trace.path, "%s", path);
     *dt__tput_int(pid, (uint64_t)getpid()) = 0;
-    if (strcmp(pid, dt__trace.pid)) strcpy(dt__trace.pid, pid); /* else threads may be reading it */
+    if (strcmp(pid, dt__trace.pid)) strcpy(dt__trace.pid, pid); /* if equal do not write: threads may be reading it */
     int rank = dt__trace_rank();
     dt__trace_program(name, sizeof name - 24);
     if (rank >= 0) snprintf(name + strlen(name), 24, " rank %d", rank);
@@ -2063,11 +2089,11 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
         dt__trace.fd = -1;
         return dt__trace.error;
     }
-    dt__trace_set(1);
+    dt__trace_set(DT__TRACE_ON);
     return 0;
 }
-/* DT_TRACE as a path: %p is the process id, %r the rank. Without them, .PID is put before .json for a child, and .rankR
-   for one of several ranks: each has a file of its own. */
+/* The path that DT_TRACE means: %p is replaced by the process id, %r by the rank. Without them, .rankR (if there are
+   several ranks) and .PID (in a forked child) are inserted before .json, so that each process has its own file. */
 static void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
 {
     size_t n = strlen(from), at = 0, stem = n > 5 && !strcmp(from + n - 5, ".json") ? n - 5 : n;
@@ -2096,13 +2122,15 @@ static void dt__trace_ask_env(void)
     char        text[1200] = "", path[1024];
     const char *s = getenv("DT_TRACE");
     pthread_mutex_lock(&dt__trace.lock);
-    if (dt__trace.on < 0) {
-        dt__trace_set(0);
+    if (dt__trace.on == DT__TRACE_UNKNOWN) {
+        dt__trace_set(DT__TRACE_OFF);
         if (s && *s) {
             dt__trace_env_path(path, sizeof path, s, dt__trace.from_env);
             dt__trace.from_env = 1;
             int e = dt__trace_open(path);
-            if (e) snprintf(text, sizeof text, "DT_TRACE: cannot write %.900s: %s; no trace", path, strerror(e));
+            if (e)
+                snprintf(text, sizeof text, "DT_TRACE: cannot write %.900s: %s; the program continues without a trace",
+                         path, strerror(e));
         }
     }
     pthread_mutex_unlock(&dt__trace.lock);
@@ -2111,9 +2139,11 @@ static void dt__trace_ask_env(void)
 DT_API dt_status dt_trace_start(const char *path)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: needs the path of a file");
+    if (!path || !*path)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: path is NULL or empty; pass the path of the file to write");
     if (strlen(path) >= sizeof dt__trace.path)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: the path is too long");
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: the path is too long: %zu bytes, at most %zu", strlen(path),
+                                  sizeof dt__trace.path - 1);
     char other[400] = "";
     int  e = 0;
     pthread_mutex_lock(&dt__trace.lock);
@@ -2125,17 +2155,18 @@ DT_API dt_status dt_trace_start(const char *path)
     }
     pthread_mutex_unlock(&dt__trace.lock);
     if (other[0])
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_trace_start: %.400s: a trace to %s runs; dt_trace_stop() it first",
-                                  path, other);
+        return (dt_status)dt_fail(DT_ERR_STATE,
+                                  "dt_trace_start: %.400s: a trace to %s is running; call dt_trace_stop() first", path,
+                                  other);
     return e ? (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_start: cannot write %s: %s", path, strerror(e)) : DT_OK;
 }
 DT_API bool dt_tracing(void)
 {
-    if (dt__trace_on() < 0) dt__trace_ask_env();
-    return dt__trace_on() > 0;
+    if (dt__trace_on() == DT__TRACE_UNKNOWN) dt__trace_ask_env();
+    return dt__trace_on() == DT__TRACE_ON;
 }
 
-/* The thread's chunk for the session that runs, or NULL. */
+/* Registers the thread's buffer for the running session; NULL without a trace or memory. */
 static dt__tbuf *dt__trace_join(void)
 {
     dt__tbuf *b = dt__tls.trace;
@@ -2143,7 +2174,7 @@ static dt__tbuf *dt__trace_join(void)
     if (!b) {
         dt__register_thread(&dt__tls);
         b = (dt__tbuf *)dt_mem_alloc(sizeof *b);
-        if (!b) return NULL; /* the trace lacks this thread's events until there is memory */
+        if (!b) return NULL; /* out of memory: this event is missing in the trace; the next one tries again */
         memset(b, 0, offsetof(dt__tbuf, text));
     }
     pthread_mutex_lock(&dt__trace.lock);
@@ -2152,7 +2183,7 @@ static dt__tbuf *dt__trace_join(void)
         dt__trace.bufs = b;
         dt__tls.trace = b;
     }
-    bool joins = dt__trace.on > 0;
+    bool joins = dt__trace.on == DT__TRACE_ON;
     if (joins) {
         b->session = dt__trace.session;
         b->id = dt__trace.threads++;
@@ -2172,21 +2203,22 @@ static dt__tbuf *dt__trace_join(void)
     b->written = dt_trace_now();
     return joins ? b : NULL;
 }
-DT__INSIDE dt__tbuf *dt__trace_mine(void) /* the same, if it has joined */
+DT__INSIDE dt__tbuf *dt__trace_mine(void)
 {
     dt__tbuf *b = dt__tls.trace;
-    return b && dt__trace_on() > 0 && b->session == __atomic_load_n(&dt__trace.session, __ATOMIC_RELAXED) ? b : NULL;
+    if (!b || dt__trace_on() != DT__TRACE_ON) return NULL;
+    return b->session == __atomic_load_n(&dt__trace.session, __ATOMIC_RELAXED) ? b : NULL;
 }
 DT__INSIDE dt__tbuf *dt__trace_buf(void)
 {
     dt__tbuf *b = dt__trace_mine();
     return b ? b : dt_tracing() ? dt__trace_join() : NULL;
 }
-/* The thread's chunk goes: when the thread ends, or in dt_empty_cache when no trace runs. */
+/* Frees the thread's buffer: when the thread ends, or in dt_empty_cache if no trace is running. */
 static void dt__trace_leave(dt__ctx *t, bool ends)
 {
     dt__tbuf *b = t->trace;
-    if (!b || (!ends && dt__trace_on() > 0)) return;
+    if (!b || (!ends && dt__trace_on() == DT__TRACE_ON)) return;
     pthread_mutex_lock(&dt__trace.lock);
     if (b->session == dt__trace.session) dt__trace_write(b->text, b->len);
     for (dt__tbuf **p = &dt__trace.bufs; *p; p = &(*p)->next)
@@ -2225,7 +2257,7 @@ DT__INSIDE void dt__trace_simple(dt__tbuf *b, int track, const char *name, const
     *p++ = '"';
     dt__trace_end(b, p);
 }
-/* The beginning of anything; the first one in a step begins the step, one nanosecond before what it holds. */
+/* The begin time of an event. The first event of a step also begins the step, 1 ns earlier. */
 DT__INSIDE uint64_t dt__trace_touch(dt__tbuf *b)
 {
     uint64_t t = dt__trace_time(b);
@@ -2238,7 +2270,7 @@ DT__INSIDE uint64_t dt__trace_touch(dt__tbuf *b)
     }
     return t;
 }
-static uint64_t dt__trace_mark(void) /* 0: no trace */
+static uint64_t dt__trace_mark(void) /* 0 without a trace */
 {
     dt__tbuf *b = dt__trace_buf();
     return b ? dt__trace_touch(b) : 0;
@@ -2274,7 +2306,7 @@ static uint64_t dt__trace_backward_begin(void)
 static void dt__trace_backward_end(uint64_t t0)
 {
     dt__tbuf *b = dt__trace_mine();
-    if (!b || !b->step_t0) return; /* it began in another session */
+    if (!b || !b->step_t0) return; /* the backward began in another session */
     dt__trace_simple(b, DT__TRACK_STEPS, "backward", "", t0, dt__trace_time(b));
     b->phase_t0 = 0;
     b->updating = 1;
@@ -2294,13 +2326,13 @@ static char *dt__tput_view(char *p, const char *key, const dt_view *v)
     p = dt__tput(p, v->ndim ? " " : "scalar ");
     return dt__tput(dt__tput(p, dt_dtype_name((dt_dtype)v->dtype)), "\",");
 }
-static uint64_t dt__view_bytes(const dt_view *v) /* of the elements that lie in memory: a broadcast one counts once */
+static uint64_t dt__view_bytes(const dt_view *v) /* bytes in memory: a broadcast element counts once */
 {
     uint64_t n = v->ndim < 0 ? 0 : dt__dtype_size[v->dtype];
     for (int i = 0; i < v->ndim; i++) n *= v->stride[i] ? (uint64_t)v->shape[i] : 1;
     return n;
 }
-static const char *dt__trace_function(const dt_call *c) /* of an elementwise or reducing kernel, or NULL */
+static const char *dt__trace_function(const dt_call *c) /* of an elementwise or reduction kernel; NULL for others */
 {
 #define DT__NAME_U(n, s, t) #n,
 #define DT__NAME_B(n, t) #n,
@@ -2349,7 +2381,7 @@ DT_API void dt_trace_push(const char *name)
 DT_API void dt_trace_pop(void)
 {
     dt__tbuf *b = dt__trace_on() ? dt__trace_mine() : NULL;
-    if (!b || b->depth == 0 || --b->depth >= DT__TRACE_DEPTH) return; /* pushed before the trace began, or too deep */
+    if (!b || b->depth == 0 || --b->depth >= DT__TRACE_DEPTH) return; /* pushed before the trace began, or not recorded */
     dt__trace_simple(b, DT__TRACK_LAYERS, b->open[b->depth].name, "", b->open[b->depth].t0, dt__trace_time(b));
 }
 static int dt__trace_find_track(const char *name, int from, int n)
@@ -2358,7 +2390,7 @@ static int dt__trace_find_track(const char *name, int from, int n)
         if (!strcmp(dt__trace.track[i], name)) return i;
     return -1;
 }
-static int dt__trace_track(const char *track) /* its index; tracks are only ever added */
+static int dt__trace_track(const char *track) /* its index; tracks are never removed */
 {
     char name[DT__TRACE_NAME];
     dt__trace_copy_name(name, track);
@@ -2391,7 +2423,7 @@ DT_API void dt_trace_counter(const char *name, double value)
     if (!dt__trace_on()) return;
     dt__tbuf *b = dt__trace_buf();
     if (!b) return;
-    bool  ok = isfinite(value); /* JSON has no others: they are marked on the timeline */
+    bool  ok = isfinite(value); /* JSON has no NaN or infinity: these become an instant event on the timeline */
     char *p = dt__trace_begin(b, ok ? "C" : "i", 0, dt__trace_time(b));
     p = dt__tput_name(dt__tput(p, ok ? ",\"name\":\"" : ",\"s\":\"p\",\"name\":\""), name);
     p = dt__tput(p, ok ? "\",\"args\":{\"value\":" : " is ");
@@ -2401,13 +2433,13 @@ DT_API void dt_trace_counter(const char *name, double value)
 DT_API dt_status dt_trace_stop(void)
 {
     dt__tbuf *mine = dt__trace_mine();
-    while (mine && mine->depth > 0) dt_trace_pop(); /* what is still open on this thread ends here */
+    while (mine && mine->depth > 0) dt_trace_pop(); /* end the open spans of this thread */
     if (mine && !dt__tls.in_backward) dt__trace_step();
     pthread_mutex_lock(&dt__trace.lock);
     char path[sizeof dt__trace.path];
     int  error = 0;
     if (dt__trace.fd >= 0) {
-        dt__trace_set(0);
+        dt__trace_set(DT__TRACE_OFF);
         for (dt__tbuf *b = dt__trace.bufs; b; b = b->next)
             if (b->session == dt__trace.session) dt__trace_write(b->text, __atomic_load_n(&b->len, __ATOMIC_ACQUIRE));
         dt__trace_write("\n]\n", 3);
@@ -2419,7 +2451,7 @@ DT_API dt_status dt_trace_stop(void)
     strcpy(path, dt__trace.path);
     pthread_mutex_unlock(&dt__trace.lock);
     if (!error) return DT_OK;
-    return (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_stop: cannot write %s: %s; the trace ends before that", path,
+    return (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_stop: cannot write %s: %s; the end of the trace is missing", path,
                               strerror(error));
 }
 static void dt__trace_at_exit(void) { dt_trace_stop(); }
@@ -2466,7 +2498,7 @@ DT__INSIDE dt_view *dt__in(dt_call *c, const dt_tensor *t)
         v->ndim = -1;
     return v;
 }
-/* A view with leading dimensions of one in front, up to ndim; and stretched over a larger shape. */
+/* dt__view_pad inserts leading dimensions of size 1 up to ndim; dt__view_expand also broadcasts to a shape. */
 static void dt__view_pad(dt_view *v, int ndim)
 {
     int more = ndim - v->ndim;
@@ -2493,7 +2525,7 @@ static void dt__view_expand(dt_view *v, const int64_t *shape, int ndim)
         }
 }
 
-static size_t dt__view_span(const dt_view *v) /* bytes from element 0 to the last one */
+static size_t dt__view_span(const dt_view *v) /* bytes from the first element to the end of the last */
 {
     int64_t n = 1;
     for (int i = 0; i < v->ndim; i++) {
@@ -2502,7 +2534,7 @@ static size_t dt__view_span(const dt_view *v) /* bytes from element 0 to the las
     }
     return (size_t)n * dt__dtype_size[v->dtype];
 }
-/* An op the device lacks, done by the CPU on copies of the operands. */
+/* Runs a kernel that the device lacks on the CPU, on copies of the operands. */
 static int dt__fallback(dt_device *dev, const dt_call *c)
 {
     dt_call local = *c;
@@ -2514,7 +2546,7 @@ static int dt__fallback(dt_device *dev, const dt_call *c)
         if (v->ndim < 0 || !(len[i] = dt__view_span(v))) continue;
         mem[i] = dt_mem_alloc(len[i] + 64);
         if (!mem[i]) {
-            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of a copy for the CPU",
+            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory: the fallback to the CPU needs %zu bytes to copy an operand",
                          dt_kernel_name(c->op), len[i]);
             break;
         }
@@ -2543,14 +2575,14 @@ DT__INSIDE int dt__go(dt_device *dev, dt_call *c)
         rc = dt__fallback(dev, c);
     else
         return dt_fail(DT_ERR_DEVICE,
-                       "%s: device %s has no such entry; dt_allow_fallback(device, true) runs it on the CPU",
+                       "%s: device %s has no kernel for this op; dt_allow_fallback(device, true) runs it on the CPU",
                        dt_kernel_name(c->op), dev->name);
     if (t0) dt__trace_op(dev, c, t0);
     if (rc) dt_fail((dt_status)rc, "%s: failed on %s with status %d", dt_kernel_name(c->op), dev->name, rc);
     return rc;
 }
 
-/* y := x (any layouts, dtypes; x may broadcast); add: y += x */
+/* y = x, for any layouts and dtypes; x may broadcast. With add: y += x. */
 DT__INSIDE int dt__copy_to(dt_tensor *y, const dt_tensor *x, int add)
 {
     dt_call c;
