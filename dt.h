@@ -880,27 +880,31 @@ struct dt_tensor {
     int64_t      offset; /* of element 0, in elements */
     int32_t      dtype, layout, ndim;
     uint8_t      requires_grad, leaf, retain_grad;
-    uint8_t      grad_empty;  /* grad is there, but the next contribution overwrites it */
-    uint8_t      grad_unreached; /* grad is zero because its block had to be whole; no backward reached it */
-    uint8_t      partial_alias; /* partial belongs to someone else as well: not to be added to */
-    uint8_t      partial_open;  /* partial holds slices [from, to) along a dim so far, and nothing yet elsewhere */
+    uint8_t      grad_empty;  /* grad is allocated, but the next contribution overwrites it */
+    uint8_t      grad_unreached; /* no backward reached this tensor; grad was zeroed to complete its block */
+    uint8_t      partial_state; /* DT__PARTIAL_... */
     uint8_t      partial_dim;
     int64_t      numel;
     int64_t      shape[DT_MAX_DIMS];
     int64_t      stride[DT_MAX_DIMS];
-    dt__ctx     *step;      /* the step that owns it, or NULL when kept or internal */
+    dt__ctx     *step;      /* the step that owns it; NULL if kept or internal */
     int64_t      step_slot;
-    dt__node    *node;      /* what made it, while the tape knows */
+    dt__node    *node;      /* the tape node that computed it, or NULL */
     int          node_out;
-    int          tape_ended; /* it had a node once */
+    int          tape_ended; /* it had a node, which dt_end freed */
     dt_tensor   *grad;
-    dt_tensor   *partial;   /* the gradient gathered so far in the backward that runs */
-    int64_t      partial_from, partial_to;
-    int32_t      pending;   /* contributions a leaf still waits for */
+    dt_tensor   *partial;   /* the gradient accumulated so far by the running backward, or NULL */
+    int64_t      partial_from, partial_to; /* DT__PARTIAL_SLICES: the range written so far along partial_dim */
+    int32_t      pending;   /* contributions that a leaf has not received yet */
     uint32_t     mark;
     dt__group   *group;
     int          group_slot;
-    dt_tensor   *next;      /* in the pool */
+    dt_tensor   *next;      /* in the pool of freed handles */
+};
+enum {                   /* states of dt_tensor.partial */
+    DT__PARTIAL_OWNED = 0, /* complete and used by this tensor only: contributions can be added in place */
+    DT__PARTIAL_SHARED,    /* complete, but another tensor uses the same memory: copy it before adding */
+    DT__PARTIAL_SLICES     /* written only in [partial_from, partial_to) along partial_dim, uninitialised elsewhere */
 };
 typedef int (*dt__backward_fn)(dt__node *n, dt_tensor *g); /* g: the gradient of the node's output */
 
@@ -911,14 +915,14 @@ struct dt__node {
     dt__backward_fn backward;
     dt__ctx        *ctx;
     int             nin, nsaved;
-    dt_tensor     **in; /* few, or an array of its own (cat) */
+    dt_tensor     **in; /* points to few, or to an allocated array (cat) */
     dt_tensor      *few[DT__NODE_IN];
-    dt_tensor      *out; /* weak: the tensor clears it when it goes */
+    dt_tensor      *out; /* not a reference: the tensor clears it when it is freed */
     dt_tensor      *saved[DT__NODE_SAVED];
     uint32_t        version[DT__NODE_SAVED];
     int64_t         seq;
     uint32_t        mark;
-    int             done; /* its values were given back by a backward */
+    int             done; /* a backward freed its saved tensors */
     int             fn;
     double          a, b;
     int64_t         i[DT_MAX_DIMS + 4];
@@ -2600,7 +2604,7 @@ DT__INSIDE int dt__fill(dt_tensor *t, double value)
     c.u.ew.a = value;
     return t->numel ? dt__go(t->st->dev, &c) : 0;
 }
-/* x as a dense plain tensor: x itself or a copy; the caller owns one reference either way. */
+/* x as a dense row-major tensor: x itself or a copy. The caller owns one reference in both cases. */
 DT__INSIDE dt_tensor *dt__dense(const char *call, dt_tensor *x)
 {
     if (dt__is_dense(x)) return dt__ref(x);
@@ -2611,7 +2615,7 @@ DT__INSIDE dt_tensor *dt__dense(const char *call, dt_tensor *x)
     }
     return y;
 }
-/* x (4-d) in a layout */
+/* x (4-d) in the given layout: x itself or a copy. The caller owns one reference in both cases. */
 static dt_tensor *dt__in_layout(const char *call, dt_tensor *x, int layout)
 {
     if (layout == DT_LAYOUT_PLAIN) return dt__dense(call, x);
@@ -2627,7 +2631,8 @@ static int dt__image_layout(dt_device *dev, int kernel)
 {
     return dev->be->image_layout ? dev->be->image_layout(dev, kernel) : DT_LAYOUT_PLAIN;
 }
-/* Make t itself plain: what views and visible strides need. Its value does not change, so no version does. */
+/* Converts t itself to the plain layout, which views and visible strides need. The values are the same, so the version
+   does not change. */
 DT__INSIDE int dt__make_plain(dt_tensor *t)
 {
     if (t->layout == DT_LAYOUT_PLAIN) return 0;
@@ -2654,7 +2659,7 @@ static bool dt__make_ok(const char *call, dt_shape s, int dtype)
         return false;
     }
     if (dtype < 0 || dtype >= DT_DTYPE_COUNT) {
-        dt_fail(DT_ERR_DTYPE, "%s: %d is not a dtype", call, dtype);
+        dt_fail(DT_ERR_DTYPE, "%s: %d is not a dtype; pass DT_F32 ... DT_U8", call, dtype);
         return false;
     }
     return true;
@@ -2685,7 +2690,7 @@ DT__INSIDE int dt__download(const dt_tensor *t, void *host) /* t dense */
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
     return rc;
 }
-static dt_tensor *dt__finish(dt_tensor *t, int rc) /* give it, or drop it after a failure */
+static dt_tensor *dt__finish(dt_tensor *t, int rc) /* passes t to the step, or frees it if rc is an error */
 {
     if (!rc) return dt__give(t);
     dt__unref(t);
@@ -2698,7 +2703,8 @@ DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o)
     if (!data && t->numel) return dt__finish(t, dt_fail(DT_ERR_ARG, "dt_from: data is NULL for shape %s", dt__text(t)));
     return dt__finish(t, dt__upload(t, data));
 }
-/* The caller owns the result. Nobody is told when it goes, until st->release is set: a failure releases nothing. */
+/* A tensor on memory that dt does not own. The caller owns the result and sets st->release afterwards, so that a failure
+   does not call it. */
 DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim)
 {
     int64_t n = dt__count(shape, ndim, dt__dtype_size[dtype]);
@@ -2751,7 +2757,7 @@ DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opt
     dt_tensor *t;
     if (n > 0 && (uintptr_t)data % dt__dtype_size[o.dtype]) {
         if (make.device != dt_cpu()) {
-            dt_fail(DT_ERR_ARG, "dt_from_blob: the data on %s is not aligned to its elements of %d bytes",
+            dt_fail(DT_ERR_ARG, "dt_from_blob: the data on %s is not aligned to its element size, %d bytes; align it",
                     make.device->name, (int)dt__dtype_size[o.dtype]);
             return NULL;
         }
@@ -2785,7 +2791,8 @@ DT_API dt_tensor *dt_arange_with(double start, double end, double step, dt_make_
 {
     double n = step != 0 ? ceil((end - start) / step) : -1;
     if (!(n >= 0 && n < 9e15)) {
-        dt_fail(DT_ERR_ARG, "dt_arange: start %g, end %g and step %g do not make a range", start, end, step);
+        dt_fail(DT_ERR_ARG, "dt_arange: start %g, end %g and step %g do not make a range; step must lead from start to end",
+                start, end, step);
         return NULL;
     }
     dt_shape s;
@@ -2815,12 +2822,12 @@ DT_API void dt_manual_seed(uint64_t seed) { dt_rng_seed(dt_rng_default(), seed);
 static dt_tensor *dt__random(const char *call, int normal, double a, double b, dt_shape shape, dt_make_opts o)
 {
     if (!dt__is_float(o.dtype)) {
-        dt_fail(DT_ERR_DTYPE, "%s: makes f32, f16 or bf16, not %s", call, dt_dtype_name(o.dtype));
+        dt_fail(DT_ERR_DTYPE, "%s: makes f32, f16 or bf16, not %s; dt_cast() the result", call, dt_dtype_name(o.dtype));
         return NULL;
     }
     if (normal ? !(b >= 0) : !(a <= b)) {
-        dt_fail(DT_ERR_ARG, normal ? "%s: mean %g and std %g: std must be 0 or more" : "%s: lo %g is above hi %g",
-                call, a, b);
+        dt_fail(DT_ERR_ARG, normal ? "%s: mean %g and std %g: std must be at least 0" : "%s: lo %g is above hi %g", call,
+                a, b);
         return NULL;
     }
     dt_tensor *t = dt__make(call, shape, o, DT_F32);
@@ -2856,7 +2863,7 @@ DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o)
     s.dim[0] = n;
     int dtype = o.dtype == DT_F32 ? DT_I64 : o.dtype;
     if (dtype != DT_I64) {
-        dt_fail(DT_ERR_DTYPE, "dt_randperm: makes i64, not %s", dt_dtype_name(o.dtype));
+        dt_fail(DT_ERR_DTYPE, "dt_randperm: makes i64, not %s; dt_cast() the result", dt_dtype_name(o.dtype));
         return NULL;
     }
     dt_tensor *t = dt__make("dt_randperm", s, o, dtype);
@@ -2919,7 +2926,7 @@ DT_API void *dt_data_ptr(dt_tensor *t)
     const char *call = "dt_data_ptr";
     if (!dt__ok(call, "the tensor", t) || dt__make_plain(t)) return NULL;
     if (!dt__is_dense(t)) {
-        dt_fail(DT_ERR_SHAPE, "%s: the tensor is %s with gaps; dt_contiguous() makes one without", call, dt__text(t));
+        dt_fail(DT_ERR_SHAPE, "%s: the tensor %s is not contiguous; pass the result of dt_contiguous()", call, dt__text(t));
         return NULL;
     }
     dt__storage_touch(t->st);
@@ -2934,8 +2941,6 @@ DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)
     dt__unref(d);
     return dt_error_code();
 }
-/* May t be written in place? Counts the change. */
-
 DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
 {
     if (!dt__ok("dt_copy_in", "t", t)) return dt_error_code();
@@ -2949,7 +2954,7 @@ DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
     dt__unref(d);
     return dt_error_code();
 }
-/* x on another device, through the host; the caller owns the result. */
+/* Copies x to another device through host memory. The caller owns the result. */
 DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
 {
     dt_tensor *d = dt__dense(call, x);
@@ -2960,8 +2965,8 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
     if (host)
         rc = dt__download(d, host) || dt__upload(y, host);
     else if (y)
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes between %s and %s", call, nbytes, x->st->dev->name,
-                dev->name);
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of host memory to copy from %s to %s", call, nbytes,
+                x->st->dev->name, dev->name);
     dt_mem_free(host, nbytes);
     dt__unref(d);
     if (rc) {
@@ -2985,7 +2990,7 @@ DT_API dt_status dt_copy(dt_tensor *dst, dt_tensor *src)
                                   dt__text(dst));
     if (!dt__write_ok("dt_copy", dst)) return dt_error_code();
     if (src->st->dev == dst->st->dev) {
-        if (src->st == dst->st) { /* may overlap: through a copy */
+        if (src->st == dst->st) { /* src and dst may overlap: use a temporary */
             dt_tensor *tmp = dt__new_like("dt_copy", src, src->dtype);
             if (tmp && !dt__copy_to(tmp, src, 0)) dt__copy_to(dst, tmp, 0);
             dt__unref(tmp);
@@ -3010,7 +3015,8 @@ DT_API double dt_item(dt_tensor *t)
     union { float f; uint16_t h; int32_t i; int64_t l; uint8_t b; } v;
     if (!dt__ok("dt_item", "t", t)) return NAN;
     if (t->numel != 1) {
-        dt_fail(DT_ERR_SHAPE, "dt_item: %s has %" PRId64 " elements; it takes one", dt__text(t), t->numel);
+        dt_fail(DT_ERR_SHAPE, "dt_item: %s has %" PRId64 " elements, expected 1; dt_select or reduce it first", dt__text(t),
+                t->numel);
         return NAN;
     }
     if (dt__download(t, &v)) return NAN;
@@ -3020,14 +3026,16 @@ DT_API double dt_item(dt_tensor *t)
     case DT_BF16: return dt__bf16_to_f32(v.h);
     case DT_I32: return v.i;
     case DT_I64: return (double)v.l;
-    default: return v.b;
+    case DT_U8: return v.b;
     }
+    dt_fail(DT_ERR_DTYPE, "dt_item: %d is not a dtype", t->dtype);
+    return NAN;
 }
 
-/* ---- printing, as numpy does it: 4 digits, columns aligned, the middle of large tensors left out */
+/* ---- printing, in the format of numpy: 4 digits, aligned columns, "..." for the middle of large tensors */
 typedef struct dt__text_style {
     int dtype, width, digits, exponent;
-    int skip; /* leave the middle out */
+    int skip; /* print only the first and last elements of each dimension */
 } dt__text_style;
 DT__INSIDE double dt__element(const void *host, int dtype, int64_t i)
 {
@@ -3037,8 +3045,9 @@ DT__INSIDE double dt__element(const void *host, int dtype, int64_t i)
     case DT_BF16: return dt__bf16_to_f32(((const uint16_t *)host)[i]);
     case DT_I32: return ((const int32_t *)host)[i];
     case DT_I64: return (double)((const int64_t *)host)[i];
-    default: return ((const uint8_t *)host)[i];
+    case DT_U8: return ((const uint8_t *)host)[i];
     }
+    return NAN; /* not a dtype */
 }
 static int dt__element_text(char *buf, size_t cap, const dt__text_style *s, const void *host, int64_t i)
 {
@@ -3068,7 +3077,7 @@ static dt__text_style dt__choose_style(const void *host, int dtype, int64_t n)
     char buf[400];
     int  width = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (s.skip && i == 2000) i = n > 4000 ? n - 2000 : i; /* the ends are what is shown */
+        if (s.skip && i == 2000) i = n > 4000 ? n - 2000 : i; /* the elements in the middle are not printed */
         int w = dt__element_text(buf, sizeof buf, &s, host, i);
         if (w > width) width = w;
     }
@@ -3135,9 +3144,11 @@ DT_API void dt_print(dt_tensor *t)
 DT__SLOW_END
 
 /* ==================================================================================================== >>tape
-   The step's record: one node for each op whose result needs a gradient, in forward order, which is a topological
-   order; backward walks it from the root down. A node holds its inputs (where gradients go) and the values its
-   backward needs, with the version each had. While a backward runs, a value's gradient gathers in its 'partial'. */
+   The tape of a step: one node for each op whose result needs a gradient, in forward order, which is a topological order.
+   It belongs to one thread, so it has no lock. A backward runs the nodes in reverse order, from the node of the root. A
+   node holds its inputs, which receive gradients, and the tensors that its backward needs, with the version that each
+   had. During a backward the gradient of a tensor that is not a leaf accumulates in its 'partial' (states:
+   DT__PARTIAL_...); the gradient of a leaf accumulates in its 'grad'. */
 static void dt__node_forget_out(dt__node *node, int out)
 {
     (void)out;
@@ -3166,7 +3177,7 @@ DT_API void dt_end(void)
 {
     dt__ctx *t = &dt__tls;
     if (t->in_backward) {
-        dt_fail(DT_ERR_STATE, "dt_end: called inside a backward");
+        dt_fail(DT_ERR_STATE, "dt_end: called inside a backward (from a hook); call it after dt_backward returns");
         return;
     }
     t->turns++;
@@ -3193,7 +3204,7 @@ DT_API void dt_end(void)
     t->tape.n = 0;
 }
 
-/* Record an op, if its result needs a gradient: NULL otherwise, or after a failure. in[] may hold NULLs. */
+/* Records an op if its result needs a gradient. Returns NULL if it does not, or after a failure. in[] may contain NULL. */
 static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
 {
     dt__ctx *t = &dt__tls;
@@ -3203,7 +3214,7 @@ static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn
         if (!in[i] || !in[i]->requires_grad) continue;
         needed = 1;
         if (in[i]->node && in[i]->node->ctx != t) {
-            dt_fail(DT_ERR_GRAD, "%s: an input was computed on another thread's tape; dt_detach() it there", name);
+            dt_fail(DT_ERR_GRAD, "%s: an input was computed on another thread's tape; dt_detach() it on that thread", name);
             return NULL;
         }
     }
@@ -3239,11 +3250,12 @@ static void dt__save(dt__node *n, dt_tensor *t)
     n->version[n->nsaved] = t ? t->st->version : 0;
     n->saved[n->nsaved++] = dt__ref(t);
 }
+/* Checks that t may be changed in place, and increments its version. */
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
 {
     if (t->node && !dt__tls.no_grad) {
-        dt_fail(DT_ERR_GRAD, "%s: the tensor %s was made by '%s' on the tape, which would not see the change; dt_detach() it, "
-                "or write inside dt_no_grad_begin/end", call, dt__text(t), t->node->name);
+        dt_fail(DT_ERR_GRAD, "%s: the tensor %s was computed by '%s' on the tape, which does not record this change; "
+                "dt_detach() it, or write between dt_no_grad_begin and dt_no_grad_end", call, dt__text(t), t->node->name);
         return false;
     }
     for (int i = 0; i < t->ndim; i++)
@@ -3257,8 +3269,8 @@ DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
     return true;
 }
 
-/* ---- where gradients go */
-DT__INSIDE dt_tensor *dt__alias(dt_tensor *x) /* another handle on the same window */
+/* ---- accumulation of gradients */
+DT__INSIDE dt_tensor *dt__alias(dt_tensor *x)
 {
     dt_tensor *t = dt__handle_new();
     if (!t) return NULL;
@@ -3285,12 +3297,12 @@ DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t le
     return v;
 }
 #define DT__ANY_LAYOUT (-1)
-static int dt__partial_close(dt_tensor *x) /* zeros where no slice has written */
+static int dt__partial_close(dt_tensor *x) /* completes a partial of slices: writes zeros where no slice has written */
 {
-    if (!x->partial_open) return 0;
+    if (x->partial_state != DT__PARTIAL_SLICES) return 0;
     int64_t from[2] = { 0, x->partial_to }, n[2] = { x->partial_from, x->shape[x->partial_dim] - x->partial_to };
     int     rc = 0;
-    x->partial_open = 0;
+    x->partial_state = DT__PARTIAL_OWNED;
     for (int k = 0; k < 2 && !rc; k++) {
         if (!n[k]) continue;
         dt_tensor *rest = dt__slice(x->partial, x->partial_dim, from[k], n[k]);
@@ -3299,18 +3311,18 @@ static int dt__partial_close(dt_tensor *x) /* zeros where no slice has written *
     }
     return rc;
 }
-/* Nobody else has the memory of t any more, and no two of its elements share any. */
+/* Whether no other handle uses the memory of t, and no two elements of t share memory. */
 static bool dt__only_handle(dt_tensor *t)
 {
     bool only = __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&t->st->refs, __ATOMIC_ACQUIRE) == 1;
     for (int i = 0; i < t->ndim; i++) only = only && (t->stride[i] != 0 || t->shape[i] <= 1);
     return only;
 }
-static int dt__partial_own(dt_tensor *x) /* make the partial whole and ours alone, so that it can be added to */
+static int dt__partial_own(dt_tensor *x) /* brings the partial into the state DT__PARTIAL_OWNED */
 {
     if (dt__partial_close(x)) return DT_ERR_MEMORY;
-    if (!x->partial_alias || dt__only_handle(x->partial)) {
-        x->partial_alias = 0;
+    if (x->partial_state == DT__PARTIAL_OWNED || dt__only_handle(x->partial)) {
+        x->partial_state = DT__PARTIAL_OWNED;
         return 0;
     }
     dt_tensor *p = dt__new_like("backward", x->partial, x->dtype);
@@ -3320,14 +3332,15 @@ static int dt__partial_own(dt_tensor *x) /* make the partial whole and ours alon
     }
     dt__unref(x->partial);
     x->partial = p;
-    x->partial_alias = 0;
+    x->partial_state = DT__PARTIAL_OWNED;
     return 0;
 }
-/* A tensor to write the gradient of x into, in a layout; *acc: add to what is there. Ends with dt__grad_end. */
+/* Returns a tensor, in the given layout, into which the caller writes the gradient of x. If *acc is 1, the caller must
+   add to it instead of overwriting it. The caller must call dt__grad_end afterwards. */
 static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
 {
     *acc = 0;
-    if (!x->node) { /* a leaf: its gradient is plain and stays where it is */
+    if (!x->node) { /* a leaf: its gradient is in the plain layout, and its memory must not change */
         if (!x->grad) {
             x->grad = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
             x->grad_empty = 1;
@@ -3340,7 +3353,7 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
     }
     if (!x->partial) {
         x->partial = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, layout < 0 ? x->layout : layout);
-        x->partial_alias = 0;
+        x->partial_state = DT__PARTIAL_OWNED;
         return dt__ref(x->partial);
     }
     bool fits = layout < 0 || (layout == DT_LAYOUT_PLAIN ? dt__is_dense(x->partial) : x->partial->layout == layout);
@@ -3349,7 +3362,7 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
     *acc = 1;
     return dt__ref(x->partial);
 }
-/* x's gradient += g, of x's shape. g may be a view of another value's gradient. */
+/* Adds g, which has the shape of x, to the gradient of x. g may be a view of another tensor's gradient. */
 static int dt__grad_put(dt_tensor *x, dt_tensor *g)
 {
     if (!g) return dt__err.code;
@@ -3363,11 +3376,11 @@ static int dt__grad_put(dt_tensor *x, dt_tensor *g)
     if (x->partial) return dt__partial_own(x) || dt__copy_to(x->partial, g, 1);
     if (g->dtype == x->dtype) {
         x->partial = dt__ref(g);
-        x->partial_alias = 1;
+        x->partial_state = DT__PARTIAL_SHARED;
         return 0;
     }
     x->partial = dt__new_like("backward", g, x->dtype);
-    x->partial_alias = 0;
+    x->partial_state = DT__PARTIAL_OWNED;
     return x->partial ? dt__copy_to(x->partial, g, 0) : DT_ERR_MEMORY;
 }
 static int dt__grad_end(dt_tensor *x, dt_tensor *t)
@@ -3375,20 +3388,21 @@ static int dt__grad_end(dt_tensor *x, dt_tensor *t)
     int rc = 0;
     if (t && t != x->partial && t != x->grad) {
         rc = dt__grad_put(x, t);
-        if (x->partial == t) x->partial_alias = 0; /* ours alone after the unref */
+        if (x->partial == t) x->partial_state = DT__PARTIAL_OWNED; /* the unref below drops the other reference */
     }
     dt__unref(t);
     return rc;
 }
 static bool dt__wants(const dt__node *n, int k) { return n->in[k] && n->in[k]->requires_grad; }
 
-/* ---- the walk */
+/* ---- backward */
 static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
 {
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].ready) t->hook[i].ready(t->hook[i].user, p);
 }
-static int dt__mark(dt__ctx *t, dt_tensor *root) /* reachable nodes, and how many contributions each leaf will get */
+/* Marks the nodes that are reachable from root, and counts how many contributions each leaf will receive. */
+static int dt__mark(dt__ctx *t, dt_tensor *root)
 {
     uint32_t id = ++t->backward_id;
     if (!id) id = ++t->backward_id;
@@ -3399,8 +3413,8 @@ static int dt__mark(dt__ctx *t, dt_tensor *root) /* reachable nodes, and how man
         if (n->mark != id) continue;
         if (n->done)
             return dt_fail(DT_ERR_GRAD,
-                           "dt_backward: '%s' was walked by an earlier backward and its values were given back; "
-                           "pass .retain_graph = true to the first one", n->name);
+                           "dt_backward: an earlier backward through '%s' freed the tensors that it saved; pass "
+                           ".retain_graph = true to the earlier one", n->name);
         for (int k = 0; k < n->nin; k++) {
             dt_tensor *x = n->in[k];
             if (!dt__wants(n, k)) continue;
@@ -3423,8 +3437,8 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
     for (int i = 0; g && i < n->nsaved; i++)
         if (n->saved[i] && n->saved[i]->st->version != n->version[i])
             return dt_fail(DT_ERR_GRAD,
-                           "dt_backward: a value %s that '%s' needs was changed in place after it was used; "
-                           "change a dt_clone() of it instead", dt__text(n->saved[i]), n->name);
+                           "dt_backward: a tensor %s that '%s' saved was changed in place afterwards; change a "
+                           "dt_clone() of it instead", dt__text(n->saved[i]), n->name);
     if (g) {
         out->partial = NULL;
         uint64_t t0 = dt__trace_on() ? dt__trace_mark() : 0;
@@ -3443,7 +3457,8 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
     }
     return rc;
 }
-/* Parameters of a block that this backward did not reach have a zero gradient, so the block is whole. */
+/* Sets the gradients of parameters that this backward did not reach to zero, so that the gradient of p's block is
+   complete. */
 static int dt__complete_groups(dt_tensor *p, uint32_t id)
 {
     dt__group *group = p->group;
@@ -3476,12 +3491,12 @@ static int dt__seed_root(dt_tensor *root, dt_tensor *grad)
     bool same = grad->ndim == root->ndim;
     for (int i = 0; same && i < root->ndim; i++) same = grad->shape[i] == root->shape[i];
     if (!same)
-        return dt_fail(DT_ERR_SHAPE, "dt_backward: the gradient %s must have the root's shape %s", dt__text(grad),
-                       dt__text(root));
+        return dt_fail(DT_ERR_SHAPE, "dt_backward: .grad has the shape %s; it must have the shape of the root, %s",
+                       dt__text(grad), dt__text(root));
     return dt__grad_put(root, grad);
 }
-/* A loss that is not finite is remembered until the step ends: an optimiser refuses to step. Where a look would make
-   the host wait for a device, none is taken. */
+/* Remembers a NaN or infinite loss until the step ends, so that an optimiser can refuse to step. Only for the CPU: on
+   another device, reading the loss would make the host wait. */
 static void dt__note_loss(const dt_tensor *root)
 {
     if (root->numel != 1 || root->st->dev != dt_cpu() || dt__err.bad_loss) return;
@@ -3494,15 +3509,17 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
 {
     dt__ctx *t = &dt__tls;
     if (!dt__ok("dt_backward", "root", root)) return dt_error_code();
-    if (t->in_backward) return (dt_status)dt_fail(DT_ERR_STATE, "dt_backward: called inside a backward");
+    if (t->in_backward)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_backward: called inside a backward (from a hook); call it afterwards");
     if (!root->requires_grad)
         return (dt_status)dt_fail(DT_ERR_GRAD, root->tape_ended
-                                  ? "dt_backward: the tape of the root %s ended with its step (dt_end)"
+                                  ? "dt_backward: dt_end freed the tape of the root %s; call dt_backward before dt_end"
                                   : "dt_backward: the root %s does not depend on a parameter, or was computed under dt_no_grad",
                                   dt__text(root));
-    if (!root->node) return (dt_status)dt__seed_root(root, o.grad); /* a leaf: d root / d root */
-    if (root->node->ctx != t) return (dt_status)dt_fail(DT_ERR_GRAD,
-                                                        "dt_backward: the root belongs to another thread's tape");
+    if (!root->node) return (dt_status)dt__seed_root(root, o.grad); /* a leaf: its gradient is .grad, or 1 */
+    if (root->node->ctx != t)
+        return (dt_status)dt_fail(DT_ERR_GRAD, "dt_backward: the root %s belongs to another thread's tape; call "
+                                  "dt_backward on that thread", dt__text(root));
     dt__node *top = root->node;
     int64_t   first = top->seq;
     uint64_t  t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
@@ -3524,13 +3541,13 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
         if (n->mark == id) rc = dt__backward_node(t, n);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }
-    for (int64_t s = first; s >= 0; s--) { /* give back what is left over, and the values unless retained */
+    for (int64_t s = first; s >= 0; s--) { /* free remaining partials and, without retain_graph, the saved tensors */
         dt__node *n = (dt__node *)t->tape.at[s];
         if (n->mark != id) continue;
         if (n->out && n->out->partial) {
             dt__unref(n->out->partial);
             n->out->partial = NULL;
-            n->out->partial_open = 0;
+            n->out->partial_state = DT__PARTIAL_OWNED;
         }
         for (int k = 0; k < n->nin && !rc; k++)
             if (dt__wants(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
@@ -3548,7 +3565,7 @@ DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t)
 {
     if (!dt__ok("dt_set_requires_grad", "t", t) || !dt__want_float("dt_set_requires_grad", t)) return NULL;
     if (t->node) {
-        dt_fail(DT_ERR_GRAD, "dt_set_requires_grad: %s was made by '%s' on the tape; dt_detach() it first", dt__text(t),
+        dt_fail(DT_ERR_GRAD, "dt_set_requires_grad: %s was computed by '%s' on the tape; dt_detach() it first", dt__text(t),
                 t->node->name);
         return NULL;
     }
@@ -3572,7 +3589,7 @@ DT_API void dt_no_grad_end(void)
     if (dt__tls.no_grad > 0)
         dt__tls.no_grad--;
     else
-        dt_fail(DT_ERR_STATE, "dt_no_grad_end: without a dt_no_grad_begin");
+        dt_fail(DT_ERR_STATE, "dt_no_grad_end: called without a matching dt_no_grad_begin");
 }
 DT_API bool dt_is_grad_enabled(void) { return dt__tls.no_grad == 0; }
 DT_API int  dt_hooks_add(const dt_grad_hooks *h)
@@ -3585,7 +3602,8 @@ DT_API int  dt_hooks_add(const dt_grad_hooks *h)
             t->hook_used[i] = 1;
             return i;
         }
-    return dt_fail(DT_ERR_ARG, "dt_hooks_add: a thread has %d sets of hooks at most", DT__MAX_HOOKS);
+    return dt_fail(DT_ERR_ARG, "dt_hooks_add: this thread has %d sets of hooks, which is the maximum; remove one with "
+                   "dt_hooks_remove()", DT__MAX_HOOKS);
 }
 DT_API void dt_hooks_remove(int id)
 {
@@ -3597,10 +3615,11 @@ DT_API bool dt_grad_pending(const dt_tensor *param)
 }
 
 /* ---- blocks
-   The one rule of where parameters are in a block: at multiples of 64 bytes of the block's dtype. The other arrays of a
-   block (f32 masters, gradients, states) have the same offsets in elements and elements that are not smaller, so a
-   parameter begins at a multiple of 64 bytes in each. The memory itself does, too: see alloc of dt_backend. */
-#ifndef DT__PACK_BYTES /* a test packs without gaps and compares */
+   In a block each parameter begins at a multiple of 64 bytes, measured in the dtype of the block. The other arrays of a
+   block (f32 master weights, gradients, optimiser states) use the same offsets in elements, and their elements are not
+   smaller, so parameters are aligned to 64 bytes in all of them. The memory of a block is aligned, too: see alloc of
+   dt_backend. */
+#ifndef DT__PACK_BYTES /* a test packs without padding and compares the results */
 #define DT__PACK_BYTES 64
 #endif
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype)
@@ -3611,23 +3630,29 @@ DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype)
 static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!b || !params || n < 1) return dt_fail(DT_ERR_ARG, "dt_pack: needs a block and at least one parameter");
+    if (!b || !params || n < 1)
+        return dt_fail(DT_ERR_ARG, "dt_pack: b or params is NULL, or n is less than 1 (n is %d)", n);
     *total = 0;
     for (int i = 0; i < n; i++) {
         dt_tensor *p = params[i];
         if (!dt__ok("dt_pack", "a parameter", p)) return dt_error_code();
-        if (!p->leaf || p->group) return dt_fail(DT_ERR_ARG,
-                                                 "dt_pack: parameter %d %s is not a dt_set_requires_grad, or is packed already",
-                                                         i, dt__text(p));
+        if (!p->leaf)
+            return dt_fail(DT_ERR_ARG, "dt_pack: parameter %d %s is not a parameter; call dt_set_requires_grad() first", i,
+                           dt__text(p));
+        if (p->group)
+            return dt_fail(DT_ERR_ARG, "dt_pack: parameter %d %s is already in a block; dt_block_free() that one first", i,
+                           dt__text(p));
         if (p->dtype != params[0]->dtype || p->st->dev != params[0]->st->dev)
-            return dt_fail(DT_ERR_DTYPE, "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them apart", i,
+            return dt_fail(DT_ERR_DTYPE,
+                           "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them into separate blocks", i,
                            dt_dtype_name((dt_dtype)p->dtype), p->st->dev->name, dt_dtype_name((dt_dtype)params[0]->dtype),
-                                   params[0]->st->dev->name);
+                           params[0]->st->dev->name);
         *total = dt__pack_next(*total, p->dtype) + p->numel;
     }
     return 0;
 }
-/* A parameter moved to other memory with its value: what the tape took of it is as good as it was. */
+/* The value of p moved to other memory and is unchanged: updates the versions that the tape saved, so that saved tensors
+   that were valid stay valid, and stale ones stay stale. */
 static void dt__tape_moved(const dt_tensor *p, uint32_t before)
 {
     dt__ctx *t = &dt__tls;
@@ -3637,7 +3662,7 @@ static void dt__tape_moved(const dt_tensor *p, uint32_t before)
             if (n->saved[k] == p) n->version[k] = p->st->version - (n->version[k] == before ? 0u : 1u);
     }
 }
-/* One parameter's window of the blocks: its value moves there, its gradient will be there. */
+/* Moves the value and the gradient of one parameter into the block, to offset 'at'. */
 static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
 {
     dt_tensor *v = dt__alias(b->value), *g = dt__alias(b->grad);
@@ -3669,7 +3694,8 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
     p->grad = g;
     return 0;
 }
-/* grad NULL, or what the gradients shall lie in: 1-d, of the right dtype and length; it goes to the block */
+/* grad: memory for the gradients, 1-d, with the right dtype and length; the block takes its reference, also after a
+   failure. NULL: allocate it. */
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
 {
     int64_t total;
@@ -3694,7 +3720,7 @@ DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
         dt_fail(DT_ERR_MEMORY, "dt_pack: out of memory");
     }
     int rc = b->value && b->grad ? dt__fill(b->grad, 0) : DT_ERR_MEMORY;
-    if (!rc) rc = dt__fill(b->value, 0); /* the gaps */
+    if (!rc) rc = dt__fill(b->value, 0); /* the padding must be zero */
     for (int64_t i = 0, at = 0; i < n && !rc; i++) {
         at = dt__pack_next(at, params[i]->dtype);
         rc = dt__pack_one(b, params[i], at);
@@ -3731,7 +3757,7 @@ DT_API void dt_block_free(dt_block *b)
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>views */
-static dt_tensor *dt__reshaped(dt_tensor *g, const dt_tensor *like) /* g with like's shape; the caller owns it */
+static dt_tensor *dt__reshaped(dt_tensor *g, const dt_tensor *like) /* g with the shape of like; the caller owns it */
 {
     dt_tensor *d = dt__dense("backward", g);
     dt_tensor *v = d ? dt__alias(d) : NULL;
@@ -3742,7 +3768,7 @@ static dt_tensor *dt__reshaped(dt_tensor *g, const dt_tensor *like) /* g with li
     dt__dense_strides(v->stride, v->shape, v->ndim);
     return v;
 }
-static int dt__put_owned(dt_tensor *x, dt_tensor *g) /* dt__grad_put, and g is given back */
+static int dt__put_owned(dt_tensor *x, dt_tensor *g) /* dt__grad_put, then drops the caller's reference to g */
 {
     int rc = dt__grad_put(x, g);
     dt__unref(g);
@@ -3754,7 +3780,7 @@ static dt_tensor *dt__view_done(const char *name, dt_tensor *v, dt_tensor *x, dt
     if (v) dt__record(name, v, fn, 1, &x);
     return v ? dt__finish(v, dt__err.code) : NULL;
 }
-/* Strides for x seen with another shape, when that needs no copy. */
+/* Computes the strides of x viewed with another shape; false if this needs a copy. */
 static bool dt__restride(const dt_tensor *x, const int64_t *shape, int ndim, int64_t *stride)
 {
     int     j = ndim - 1;
@@ -3767,7 +3793,7 @@ static bool dt__restride(const dt_tensor *x, const int64_t *shape, int ndim, int
     for (int i = x->ndim - 1; i >= 0; i--) {
         chunk *= x->shape[i];
         if (i > 0 && (x->shape[i - 1] == 1 || x->stride[i - 1] == chunk * base)) continue;
-        while (j >= 0 && (seen < chunk || shape[j] == 1)) { /* the end of a run that strides evenly */
+        while (j >= 0 && (seen < chunk || shape[j] == 1)) { /* dimensions i and up form one contiguous run of x */
             stride[j] = seen * base;
             seen *= shape[j--];
         }
@@ -3902,26 +3928,27 @@ static void dt__drop_dim(dt_tensor *v, int dim)
     }
     v->ndim--;
 }
-/* A place for the gradient of x[from : from+n] in x's partial, if nothing is there yet or what is there adjoins it: what
-   slices cover together is written once, and never filled with zeros first. */
+/* Extends the written range of x's partial by the slice [from, from+n), so that slices which cover x together are each
+   written once, without zeroing the memory first. Returns false, without a change, if the partial is not in the state
+   DT__PARTIAL_SLICES or the slice is not adjacent to its range. */
 static bool dt__partial_grows(dt_tensor *x, int dim, int64_t from, int64_t n)
 {
     int64_t to = from + n;
     if (!x->node || !n) return false;
     if (!x->partial) {
         x->partial = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, x->layout);
-        x->partial_alias = 0;
         x->partial_dim = (uint8_t)dim;
         x->partial_from = x->partial_to = from;
-        x->partial_open = x->partial != NULL;
+        x->partial_state = x->partial ? DT__PARTIAL_SLICES : DT__PARTIAL_OWNED;
     }
-    if (!x->partial_open || x->partial_dim != dim || (to != x->partial_from && from != x->partial_to)) return false;
+    if (x->partial_state != DT__PARTIAL_SLICES || x->partial_dim != dim) return false;
+    if (to != x->partial_from && from != x->partial_to) return false;
     if (to == x->partial_from) x->partial_from = from;
     else x->partial_to = to;
-    x->partial_open = x->partial_from > 0 || x->partial_to < x->shape[dim];
+    if (x->partial_from == 0 && x->partial_to == x->shape[dim]) x->partial_state = DT__PARTIAL_OWNED;
     return true;
 }
-/* narrow and select: the gradient is zero but for the slice. i: dim, start, length, dropped */
+/* narrow and select: the gradient is zero outside the slice. n->i: dim, start, length, whether dim was removed. */
 static int dt__narrow_bwd(dt__node *n, dt_tensor *g)
 {
     uint32_t   acc = 0;
@@ -3942,9 +3969,12 @@ static dt_tensor *dt__narrow(const char *call, dt_tensor *t, int dim, int64_t st
     int64_t have = t->shape[dim];
     if (start < 0) start += have;
     if (start < 0 || length < 0 || start > have || length > have - start) {
-        dt_fail(DT_ERR_ARG, drop ? "%s: index %" PRId64 " (%" PRId64 ") is out of range for dimension %d of %s"
-                                 : "%s: start %" PRId64 " and length %" PRId64 " leave dimension %d of %s",
-                call, start, length, dim, dt__text(t));
+        if (drop)
+            dt_fail(DT_ERR_ARG, "%s: index %" PRId64 " is out of range for dimension %d of %s", call, start, dim,
+                    dt__text(t));
+        else
+            dt_fail(DT_ERR_ARG, "%s: start %" PRId64 " and length %" PRId64 " are out of range for dimension %d of %s",
+                    call, start, length, dim, dt__text(t));
         return NULL;
     }
     if (dt__make_plain(t)) return NULL;
@@ -3968,7 +3998,7 @@ DT_API dt_tensor *dt_select(dt_tensor *t, int dim, int64_t index)
 {
     return dt__ok("dt_select", "t", t) ? dt__narrow("dt_select", t, dim, index, 1, 1) : NULL;
 }
-/* x's gradient += g summed over the dimensions in which x was stretched to g's shape */
+/* Adds g, summed over the dimensions in which x was broadcast to the shape of g, to the gradient of x. */
 static int dt__put_reduced(dt_tensor *x, dt_tensor *g)
 {
     bool same = x->ndim == g->ndim;
@@ -3998,7 +4028,7 @@ DT_API dt_tensor *dt_expand(dt_tensor *t, dt_shape shape)
         fits = shape.dim[i] >= 0 && (shape.dim[i] == have || have == 1);
     }
     if (!fits || dt__count(shape.dim, shape.ndim, 1) < 0) {
-        dt_fail(DT_ERR_SHAPE, "dt_expand: %s does not stretch to %s", dt__text(t),
+        dt_fail(DT_ERR_SHAPE, "dt_expand: %s does not expand to %s: only dimensions of size 1 expand", dt__text(t),
                 dt__shape_text(shape.dim, shape.ndim < 0 || shape.ndim > DT_MAX_DIMS ? 0 : shape.ndim));
         return NULL;
     }
@@ -4025,7 +4055,7 @@ DT_API dt_tensor *dt_unsqueeze(dt_tensor *t, int dim)
 {
     if (!dt__ok("dt_unsqueeze", "t", t) || !dt__dim_ok("dt_unsqueeze", &dim, t->ndim + 1)) return NULL;
     if (t->ndim == DT_MAX_DIMS) {
-        dt_fail(DT_ERR_SHAPE, "dt_unsqueeze: %s has %d dimensions already", dt__text(t), DT_MAX_DIMS);
+        dt_fail(DT_ERR_SHAPE, "dt_unsqueeze: %s already has %d dimensions, which is the maximum", dt__text(t), DT_MAX_DIMS);
         return NULL;
     }
     if (dt__make_plain(t)) return NULL;
@@ -4053,12 +4083,12 @@ DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d)
 {
     if (!dt__ok("dt_cast", "t", t)) return NULL;
     if ((unsigned)d >= DT_DTYPE_COUNT) {
-        dt_fail(DT_ERR_DTYPE, "dt_cast: %d is not a dtype", (int)d);
+        dt_fail(DT_ERR_DTYPE, "dt_cast: %d is not a dtype; pass DT_F32 ... DT_U8", (int)d);
         return NULL;
     }
     return t->dtype == (int)d ? t : dt__copied("dt_cast", "cast", t, d, t->layout);
 }
-/* ---- autocast: what an op does to its inputs before it looks at them */
+/* ---- autocast: each op casts its inputs with one of these functions before it checks them */
 DT_API dt_autocast dt_autocast_get(void) { return dt__tls.autocast; }
 DT_API dt_autocast dt_autocast_set(dt_autocast a)
 {
@@ -4086,12 +4116,12 @@ static dt_tensor *dt__autocast_to(dt_tensor *t, int dtype)
     c->version = t->st->version;
     return y;
 }
-static dt_tensor *dt__in_half(dt_tensor *t) /* the ops that gain by halves */
+static dt_tensor *dt__in_half(dt_tensor *t) /* for ops that are faster in 16 bits */
 {
     dt_autocast a = dt__tls.autocast;
     return a.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, a.dtype) : t;
 }
-static dt_tensor *dt__in_f32(dt_tensor *t) /* the ops that need the range or the digits */
+static dt_tensor *dt__in_f32(dt_tensor *t) /* for ops that need the range or precision of f32 */
 {
     return dt__tls.autocast.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, DT_F32) : t;
 }
@@ -4127,7 +4157,7 @@ DT_API dt_tensor *dt_detach(dt_tensor *t)
 }
 
 /* ==================================================================================================== >>elementwise */
-static const uint8_t dt__unary_from_y[] = { /* the derivative needs y = f(x), not x */
+static const uint8_t dt__unary_from_y[] = { /* 1: the derivative is computed from y = f(x), 0: from x */
 #define DT__FROM_X_ 0
 #define DT__FROM_Y_ 1
 #define DT__FROM(n, s, t) DT__FROM_##s,
@@ -4166,7 +4196,7 @@ static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, do
     c.u.ew.a = a;
     c.u.ew.b = b;
     if (x->numel && dt__go(x->st->dev, &c)) return dt__finish(y, DT_ERR_DEVICE);
-    dt__node *n = dt__record(call + 3, y, dt__unary_bwd, 1, &x); /* without the dt_ */
+    dt__node *n = dt__record(call + 3, y, dt__unary_bwd, 1, &x); /* the name without "dt_" */
     if (n) {
         dt__save(n, dt__unary_from_y[fn] ? y : x);
         n->fn = fn;
@@ -4175,10 +4205,10 @@ static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, do
     }
     return dt__finish(y, dt__err.code);
 }
-static bool dt__whole(const char *call, const dt_tensor *a, double s) /* an int tensor takes whole scalars only */
+static bool dt__whole(const char *call, const dt_tensor *a, double s) /* the scalar of an integer tensor must be an integer */
 {
     if (!dt__alive(a) || dt__is_float(a->dtype) || (s == floor(s) && fabs(s) < 9e15) || isinf(s)) return true;
-    dt_fail(DT_ERR_DTYPE, "%s: %g is not a whole number, but the tensor is %s; dt_cast() it to f32 first", call, s,
+    dt_fail(DT_ERR_DTYPE, "%s: %g is not an integer, but the tensor is %s; dt_cast() it to f32 first", call, s,
             dt_dtype_name((dt_dtype)a->dtype));
     return false;
 }
@@ -4250,8 +4280,8 @@ static bool dt__broadcast(const char *call, const dt_tensor *a, const dt_tensor 
     }
     return true;
 }
-/* PyTorch's promotion: floats over ints, wider over narrower, f16 with bf16 is f32; a 0-d operand counts only if its
-   kind is higher. */
+/* Type promotion of PyTorch: float over integer, wider over narrower, f16 with bf16 gives f32. The dtype of a 0-d operand
+   counts only if it is a float and the other operand is an integer. */
 static int dt__promote(const dt_tensor *a, const dt_tensor *b)
 {
     static const uint8_t rank[] = { 5, 3, 4, 1, 2, 0 }; /* f32 f16 bf16 i32 i64 u8 */
@@ -4278,7 +4308,7 @@ static int dt__binary_run(dt_tensor *z, int fn, double a, double b, const dt_ten
     c.u.ew.b = b;
     return z->numel ? dt__go(z->st->dev, &c) : 0;
 }
-/* The gradient of input k: scale * f(x, y), where f(x, y) has the output's shape; summed where k was stretched. */
+/* Adds a * f(x, y), which has the shape of like, to the gradient of into, summed where into was broadcast. */
 static int dt__binary_put(dt_tensor *into, const dt_tensor *like, int fn, double a, double b, dt_tensor *x,
                           dt_tensor *y)
 {
@@ -4296,7 +4326,7 @@ static int dt__binary_put(dt_tensor *into, const dt_tensor *like, int fn, double
     dt__unref(t);
     return rc;
 }
-/* A value of the output's shape that the backward needs in between: a * f(x, y). The caller owns it. */
+/* A temporary of a backward: a * f(x, y), in the shape of like. The caller owns it. */
 static dt_tensor *dt__binary_tmp(const dt_tensor *like, int fn, double a, double b, const dt_tensor *x,
                                  const dt_tensor *y)
 {
@@ -4307,7 +4337,8 @@ static dt_tensor *dt__binary_tmp(const dt_tensor *like, int fn, double a, double
     }
     return t;
 }
-static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tensor *factor) /* takes factor over */
+/* Adds scale * g * factor to the gradient of into, and drops the caller's reference to factor. */
+static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tensor *factor)
 {
     int rc = factor ? dt__binary_put(into, g, DT_B_MUL, scale, 0, g, factor) : DT_ERR_MEMORY;
     dt__unref(factor);
@@ -4351,14 +4382,18 @@ static int dt__binary_bwd(dt__node *n, dt_tensor *g)
         if (wp) rc = dt__put_product(p, g, 1, dt__binary_tmp(g, DT_B_BCE_DX, 1, 0, x, y));
         if (wq && !rc) rc = dt__binary_put(q, g, DT_B_MUL, -1, 0, g, x);
         return rc;
-    default: { /* losses of x - y: the derivative by y is the negative one */
-        dt_tensor *d = dt__binary_tmp(g, fn + 1, 1, n->b, x, y);
+    case DT_B_MSE:
+    case DT_B_L1:
+    case DT_B_SMOOTH_L1: { /* functions of x - y: the derivative with respect to y is minus that with respect to x */
+        int        dx = fn == DT_B_MSE ? DT_B_MSE_DX : fn == DT_B_L1 ? DT_B_L1_DX : DT_B_SMOOTH_L1_DX;
+        dt_tensor *d = dt__binary_tmp(g, dx, 1, n->b, x, y);
         if (wp) rc = dt__put_product(p, g, 1, dt__ref(d));
         if (wq && !rc) rc = dt__put_product(q, g, -1, dt__ref(d));
         dt__unref(d);
         return rc;
     }
     }
+    return dt_fail(DT_ERR_GRAD, "dt_backward: '%s' has no derivative", n->name);
 }
 DT__INSIDE bool dt__same_shape(const dt_tensor *t, const dt_shape *s)
 {
@@ -4376,11 +4411,11 @@ static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *
     int  dtype = dt__promote(x, y);
     if (!dt__is_float(dtype) && fn == DT_B_DIV) dtype = DT_F32;
     if (!ints && !dt__is_float(dtype)) {
-        dt_fail(DT_ERR_DTYPE, "%s: takes a float among its operands, not %s and %s; dt_cast() one first", call,
+        dt_fail(DT_ERR_DTYPE, "%s: operands are %s and %s; one of them must be a float: dt_cast() it first", call,
                 dt_dtype_name((dt_dtype)x->dtype), dt_dtype_name((dt_dtype)y->dtype));
         return NULL;
     }
-    /* a private layout goes on when a full operand has it */
+    /* the result has the private layout of an operand, if that operand has the shape of the result */
     int layout = x->layout && dt__same_shape(x, &s) ? x->layout : y->layout && dt__same_shape(y, &s) ? y->layout
             : DT_LAYOUT_PLAIN;
     dt_tensor *z = dt__new(call, x->st->dev, compares ? DT_U8 : dtype, s.dim, s.ndim, layout);
@@ -4446,7 +4481,7 @@ DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale)
         return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_add_to: src %s does not broadcast to dst %s", dt__text(src),
                                   dt__text(dst));
     if (!dt__is_float(dst->dtype) && dt__is_float(src->dtype))
-        return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_add_to: dst is %s and src %s; cast one",
+        return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_add_to: dst is %s and src is %s; dt_cast() one of them",
                                   dt_dtype_name((dt_dtype)dst->dtype), dt_dtype_name((dt_dtype)src->dtype));
     if (!dt__whole("dt_add_to", dst, scale) || !dt__write_ok("dt_add_to", dst)) return dt_error_code();
     dt__binary_run(dst, DT_B_ADD, 1, scale, dst, src, 0);
@@ -4483,13 +4518,13 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
     if (!dt__ok("dt_where", "cond", cond) || !dt__ok("dt_where", "a", a) || !dt__ok("dt_where", "b", b)) return NULL;
     if (!dt__same_device("dt_where", cond, a) || !dt__same_device("dt_where", a, b)) return NULL;
     if (dt__is_float(cond->dtype)) {
-        dt_fail(DT_ERR_DTYPE, "dt_where: cond is %s; it takes u8, i32 or i64 (a comparison gives u8)",
+        dt_fail(DT_ERR_DTYPE, "dt_where: cond is %s; it must be u8, i32 or i64 (comparisons return u8)",
                 dt_dtype_name((dt_dtype)cond->dtype));
         return NULL;
     }
     if (!dt__broadcast("dt_where", a, b, &s)) return NULL;
     int       dtype = dt__promote(a, b);
-    dt_tensor probe; /* only its shape is looked at */
+    dt_tensor probe; /* dt__broadcast reads only its shape */
     memset(&probe, 0, sizeof probe);
     probe.ndim = s.ndim;
     memcpy(probe.shape, s.dim, sizeof probe.shape);
@@ -4518,7 +4553,7 @@ static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims,
 }
 static int dt__reduce_run(dt_tensor *y, const bool *reduced, int fn, int biased, const dt_tensor *x)
 {
-    /* y is dense, with or without the reduced dimensions: show it with ones in their places */
+    /* y is dense, with or without the reduced dimensions; the kernel expects them with size 1 */
     dt_call  c;
     int64_t  n = 1;
     dt__call_begin(&c, DT_K_reduce);
@@ -4536,7 +4571,7 @@ static int dt__reduce_run(dt_tensor *y, const bool *reduced, int fn, int biased,
     c.u.reduce.biased = biased;
     return y->numel ? dt__go(x->st->dev, &c) : 0;
 }
-/* A view of t (dense, of the reduced shape) that stretches over x's shape; the caller owns it. */
+/* A view of t (dense, of the reduced shape), broadcast to the shape of x; the caller owns it. */
 static dt_tensor *dt__unreduce(dt_tensor *t, const dt_tensor *x, const int64_t *reduced)
 {
     dt_tensor *d = dt__dense("backward", t), *v = d ? dt__alias(d) : NULL;
@@ -4552,7 +4587,7 @@ static dt_tensor *dt__unreduce(dt_tensor *t, const dt_tensor *x, const int64_t *
     v->numel = x->numel;
     return v;
 }
-/* max, min: the gradient shared among the elements equal to the extreme */
+/* max, min: the elements that are equal to the extreme share the gradient evenly */
 static int dt__extreme_bwd(dt__node *n, dt_tensor *ge)
 {
     dt_tensor *x = n->in[0], *ye = dt__unreduce(n->saved[1], x, n->i);
@@ -4598,17 +4633,21 @@ static int dt__var_bwd(dt__node *n, dt_tensor *ge)
 static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *x = n->in[0], *ge = dt__unreduce(g, x, n->i);
-    int        rc;
+    int        rc = 0;
     if (!ge) return DT_ERR_MEMORY;
-    if (n->fn == DT_R_SUM) {
-        rc = dt__grad_put(x, ge);
-    } else if (n->fn == DT_R_MEAN) {
+    switch (n->fn) {
+    case DT_R_SUM: rc = dt__grad_put(x, ge); break;
+    case DT_R_MEAN: {
         dt_tensor *scale = dt__new("backward", x->st->dev, DT_F32, NULL, 0, DT_LAYOUT_PLAIN);
         rc = scale ? dt__fill(scale, n->a) : DT_ERR_MEMORY;
         if (!rc) rc = dt__binary_put(x, x, DT_B_MUL, 1, 0, ge, scale);
         dt__unref(scale);
-    } else {
-        rc = n->fn == DT_R_VAR ? dt__var_bwd(n, ge) : dt__extreme_bwd(n, ge);
+        break;
+    }
+    case DT_R_VAR: rc = dt__var_bwd(n, ge); break;
+    case DT_R_MAX:
+    case DT_R_MIN: rc = dt__extreme_bwd(n, ge); break;
+    default: rc = dt_fail(DT_ERR_GRAD, "dt_backward: '%s' has no derivative", n->name); break;
     }
     dt__unref(ge);
     return rc;
@@ -4626,7 +4665,7 @@ static dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_o
         if (!reduced[i] || o.keepdim) shape[ndim++] = reduced[i] ? 1 : x->shape[i];
     }
     if (n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX)) {
-        dt_fail(DT_ERR_SHAPE, "%s: %s has nothing to choose from in the reduced dimensions", call, dt__text(x));
+        dt_fail(DT_ERR_SHAPE, "%s: the reduced dimensions of %s have no elements; at least 1 is needed", call, dt__text(x));
         return NULL;
     }
     int dtype = fn == DT_R_ARGMAX || (fn == DT_R_SUM && !dt__is_float(x->dtype)) ? DT_I64 : x->dtype;
@@ -4652,14 +4691,14 @@ DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o) { return dt__reduc
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
 {
     if (o.dims & (o.dims - 1)) {
-        dt_fail(DT_ERR_ARG, "dt_argmax: takes one dimension, or none for all");
+        dt_fail(DT_ERR_ARG, "dt_argmax: .dims has several dimensions; set one, or leave it out to reduce over all");
         return NULL;
     }
     return dt__reduce("dt_argmax", DT_R_ARGMAX, a, o);
 }
 
 /* ==================================================================================================== >>matmul */
-/* show a dense operand otherwise */
+/* Gives the view of a dense operand another shape with the same number of elements. */
 static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
 {
     v->ndim = ndim;
@@ -4668,7 +4707,7 @@ static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t
     v->shape[2] = d2;
     dt__dense_strides(v->stride, v->shape, ndim);
 }
-/* t as gemm takes it: unit stride in one of the last two dimensions. The caller owns the result. */
+/* t with unit stride in one of the last two dimensions, as gemm requires: t itself or a copy. The caller owns it. */
 static dt_tensor *dt__gemm_operand(dt_tensor *t)
 {
     int64_t r = t->stride[t->ndim - 2], c = t->stride[t->ndim - 1];
@@ -4679,7 +4718,7 @@ static dt_tensor *dt__gemm_operand(dt_tensor *t)
 static void dt__gemm_view(dt_view *v, const dt_tensor *t, int transposed, const dt_tensor *c)
 {
     int p = t->ndim - 2, q = t->ndim - 1;
-    if (v->stride[p] != 1 && v->stride[q] != 1) { /* one of them has size 1: its stride says nothing */
+    if (v->stride[p] != 1 && v->stride[q] != 1) { /* one of the two has size 1, so any stride is right for it */
         if (v->shape[q] == 1)
             v->stride[q] = 1;
         else
@@ -4699,7 +4738,7 @@ static void dt__gemm_view(dt_view *v, const dt_tensor *t, int transposed, const 
             v->stride[i] = 0;
         }
 }
-/* c = act(a b + bias), or c += a b; ta, tb: the operand's last two dimensions change places. c dense. */
+/* c = act(a b + bias), or c += a b. ta, tb: transpose the last two dimensions of a or b. c is dense. */
 static int dt__gemm(dt_tensor *c, dt_tensor *a, int ta, dt_tensor *b, int tb, dt_tensor *bias, int act, uint32_t acc)
 {
     dt_tensor *pa = dt__gemm_operand(a), *pb = pa ? dt__gemm_operand(b) : NULL;
@@ -4722,7 +4761,7 @@ static int dt__gemm(dt_tensor *c, dt_tensor *a, int ta, dt_tensor *b, int tb, dt
     dt__unref(bd);
     return rc;
 }
-/* A dense handle of t as a matrix (all but the last dimension are rows); the caller owns it. */
+/* t as a dense matrix: all dimensions but the last are rows. The caller owns it. */
 static dt_tensor *dt__as_matrix(dt_tensor *t)
 {
     dt_tensor *d = dt__dense("dt_matmul", t), *v = d ? dt__alias(d) : NULL;
@@ -4736,7 +4775,7 @@ static dt_tensor *dt__as_matrix(dt_tensor *t)
     dt__dense_strides(v->stride, v->shape, 2);
     return v;
 }
-/* The gradient of one factor: op(p) op(q), into x, which may have been stretched over the batch. */
+/* Adds op(p) op(q) to the gradient of the factor x, which may have been broadcast over the batch dimensions. */
 static int dt__matmul_put(dt_tensor *x, const dt_tensor *out, dt_tensor *p, int tp, dt_tensor *q, int tq)
 {
     bool     same = x->ndim == out->ndim;
@@ -4761,7 +4800,7 @@ static int dt__matmul_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *a = n->saved[0], *b = n->saved[1];
     int        rc = 0;
-    if (b->ndim == 2) { /* the batch is rows */
+    if (b->ndim == 2) { /* the batch dimensions of a are rows of one matrix */
         dt_tensor *g2 = dt__as_matrix(g), *a2 = g2 ? dt__as_matrix(a) : NULL;
         rc = a2 ? 0 : DT_ERR_MEMORY;
         if (!rc && dt__wants(n, 0)) {
@@ -4799,8 +4838,8 @@ static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
     }
     if (!fits) {
         dt_fail(DT_ERR_SHAPE,
-                "dt_matmul: %s and %s do not fit: the last dimension of a must be the second to last of b, and the "
-                "batch dimensions must broadcast", dt__text(a), dt__text(b));
+                "dt_matmul: shapes a %s and b %s do not match: the last dimension of a must equal the second to last of "
+                "b, and the batch dimensions must broadcast", dt__text(a), dt__text(b));
         return NULL;
     }
     shape[ndim - 2] = a->shape[a->ndim - 2];
@@ -4833,7 +4872,8 @@ DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
             b)) return NULL;
     if (!dt__want_float("dt_matmul", a) || !dt__want_float("dt_matmul", b)) return NULL;
     if (a->ndim == 0 || b->ndim == 0) {
-        dt_fail(DT_ERR_SHAPE, "dt_matmul: %s and %s: a scalar has no rows; use dt_mul", dt__text(a), dt__text(b));
+        dt_fail(DT_ERR_SHAPE, "dt_matmul: shapes a %s and b %s: both need at least 1 dimension; use dt_mul for a scalar",
+                dt__text(a), dt__text(b));
         return NULL;
     }
     bool       va = a->ndim == 1, vb = b->ndim == 1;
@@ -4844,19 +4884,25 @@ DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
     return c;
 }
 
-/* ---- what fused activations need */
-static int dt__act_fn(int act)
+/* ---- fused activations */
+static int dt__act_fn(int act) /* the elementwise function; -1 for an activation that has none */
 {
-    return act == DT_ACT_RELU ? DT_U_RELU : act == DT_ACT_SIGMOID ? DT_U_SIGMOID : DT_U_TANH;
+    switch (act) {
+    case DT_ACT_RELU: return DT_U_RELU;
+    case DT_ACT_SIGMOID: return DT_U_SIGMOID;
+    case DT_ACT_TANH: return DT_U_TANH;
+    }
+    return -1;
 }
 static bool dt__act_ok(const char *call, int act, bool only_relu)
 {
     if (act == DT_ACT_NONE || act == DT_ACT_RELU || (!only_relu && (act == DT_ACT_SIGMOID ||
                                                                     act == DT_ACT_TANH))) return true;
-    dt_fail(DT_ERR_ARG, "%s: activation %d cannot be fused here; apply it as an op of its own", call, act);
+    dt_fail(DT_ERR_ARG, "%s: activation %d cannot be fused into this op; apply it as a separate op", call, act);
     return false;
 }
-/* The gradient before the activation, from y; g itself (with a reference) where there is none. */
+/* The gradient before the activation, computed from its result y. Without an activation it is g itself. The caller owns
+   one reference in both cases. */
 static dt_tensor *dt__act_bwd(int act, dt_tensor *g, dt_tensor *y)
 {
     if (act == DT_ACT_NONE) return dt__ref(g);
@@ -4874,7 +4920,7 @@ static dt_tensor *dt__act_bwd(int act, dt_tensor *g, dt_tensor *y)
     }
     return t;
 }
-/* x's gradient (of size channels) += g summed over all dimensions but one */
+/* Adds g, summed over all dimensions but 'channel', to the gradient of x, which is 1-d. */
 static int dt__put_channel_sum(dt_tensor *x, dt_tensor *g, int channel)
 {
     uint32_t   acc;
@@ -4901,8 +4947,7 @@ static bool dt__vector_ok(const char *call, const char *arg, const dt_tensor *x,
     if (!dt__ok(call, arg, v) || !dt__same_device(call, x, v)) return false;
     if (v->ndim == 1 && v->shape[0] == n && dt__is_float(v->dtype)) return true;
     dt_fail(DT_ERR_SHAPE, "%s: %s is %s %s; it must be (%" PRId64 ") of a float dtype", call, arg,
-            dt_dtype_name((dt_dtype)v->dtype),
-            dt__text(v), n);
+            dt_dtype_name((dt_dtype)v->dtype), dt__text(v), n);
     return false;
 }
 
@@ -4938,7 +4983,7 @@ DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
             false)) return NULL;
     if (!dt__want_float(call, x) || !dt__want_float(call, w)) return NULL;
     if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1]) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit: w is (out, in) and x's last dimension is in", call,
+        dt_fail(DT_ERR_SHAPE, "%s: shapes x %s and w %s do not match: w must be (out, in) and x (..., in)", call,
                 dt__text(x), dt__text(w));
         return NULL;
     }
@@ -4994,7 +5039,7 @@ static int dt__softmax_bwd(dt__node *n, dt_tensor *g)
 static dt_tensor *dt__softmax(const char *call, dt_tensor *x, int dim, int log)
 {
     if (!dt__ok(call, "a", x) || !dt__want_float(call, x)) return NULL;
-    if (x->ndim == 0 && (dim == 0 || dim == -1)) { /* a scalar: one element along an implied dimension */
+    if (x->ndim == 0 && (dim == 0 || dim == -1)) { /* as in PyTorch, a scalar counts as one dimension of size 1 */
         dt_shape s;
         s.ndim = 1;
         s.dim[0] = 1;
@@ -5032,8 +5077,8 @@ DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim)
 }
 
 /* ==================================================================================================== >>images
-   Convolution, pooling and batch norm run in the device's image layout: operands are brought into it, results stay
-   in it, so between such ops nothing is reordered. */
+   Convolution, pooling and batch norm run in the image layout of the device. Operands in another layout are converted;
+   results keep the layout, so a chain of these ops converts nothing. */
 static bool dt__image_ok(const char *call, const dt_tensor *x)
 {
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return false;
@@ -5062,7 +5107,7 @@ static int dt__conv_bwd_weight(dt__node *n, dt_tensor *g, int layout)
 {
     uint32_t   acc = 0, acc_b = 0;
     dt_tensor *w = n->in[1], *b = dt__wants(n, 2) ? n->in[2] : NULL;
-    dt_tensor *x = dt__in_layout("backward", n->saved[0], layout); /* a view may have made it plain since */
+    dt_tensor *x = dt__in_layout("backward", n->saved[0], layout); /* a view may have converted it to plain */
     dt_tensor *tw = x ? dt__grad_begin(w, DT_LAYOUT_PLAIN, &acc) : NULL;
     dt_tensor *tb = tw && b ? dt__grad_begin(b, DT_LAYOUT_PLAIN, &acc_b) : NULL;
     int        rc = tw && (tb || !b) ? 0 : DT_ERR_MEMORY;
@@ -5100,9 +5145,8 @@ static bool dt__conv_shape(const char *call, const dt_tensor *x, const dt_tensor
 {
     int groups = c->u.conv.groups;
     if (w->ndim != 4 || groups < 1 || w->shape[1] * groups != x->shape[1] || w->shape[0] % groups) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit with %d group(s): w is (out, in/groups, kh, kw)", call,
-                dt__text(x),
-                dt__text(w), groups);
+        dt_fail(DT_ERR_SHAPE, "%s: shapes x %s and w %s do not match with %d group(s): w must be (out, in/groups, kh, kw)",
+                call, dt__text(x), dt__text(w), groups);
         return false;
     }
     shape[0] = x->shape[0];
@@ -5110,14 +5154,14 @@ static bool dt__conv_shape(const char *call, const dt_tensor *x, const dt_tensor
     for (int i = 0; i < 2; i++) {
         int64_t s = c->u.conv.stride[i], p = c->u.conv.pad[i], d = c->u.conv.dilation[i], k = w->shape[2 + i];
         if (s < 1 || p < 0 || d < 1 || k < 1) {
-            dt_fail(DT_ERR_ARG, "%s: stride %d, pad %d, dilation %d, kernel %" PRId64 ": they must be at least 1, 0, 1, 1", call,
-                    (int)s, (int)p, (int)d, k);
+            dt_fail(DT_ERR_ARG, "%s: stride %d, pad %d, dilation %d, kernel %" PRId64 ": they must be at least 1, 0, 1, 1",
+                    call, (int)s, (int)p, (int)d, k);
             return false;
         }
         int64_t room = x->shape[2 + i] + 2 * p - d * (k - 1) - 1;
         if (room < 0) {
-            dt_fail(DT_ERR_SHAPE, "%s: the kernel of w %s is larger than the padded image of x %s", call, dt__text(w),
-                    dt__text(x));
+            dt_fail(DT_ERR_SHAPE, "%s: the kernel of w %s is larger than the padded image of x %s; increase pad", call,
+                    dt__text(w), dt__text(x));
             return false;
         }
         shape[2 + i] = room / s + 1;
@@ -5235,12 +5279,12 @@ static dt_tensor *dt__pool_window(const char *call, dt_tensor *x, dt_pool_opts o
     for (int i = 0; i < 2; i++) {
         int64_t k = c.u.pool.kernel[i], s = c.u.pool.stride[i], p = c.u.pool.pad[i], h = x->shape[2 + i];
         if (k < 1 || s < 1 || p < 0 || p > k / 2 || h + 2 * p < k) {
-            dt_fail(DT_ERR_ARG, "%s: kernel %d, stride %d, pad %d on %s: kernel and stride must be at least 1, pad at most half the "
-                    "kernel, and the kernel must fit the padded image", call, (int)k, (int)s, (int)p, dt__text(x));
+            dt_fail(DT_ERR_ARG, "%s: kernel %d, stride %d, pad %d on %s: kernel and stride must be at least 1, pad at most "
+                    "half the kernel, and the kernel must fit the padded image", call, (int)k, (int)s, (int)p, dt__text(x));
             return NULL;
         }
         int64_t room = h + 2 * p - k, n = (o.ceil_mode ? (room + s - 1) / s : room / s) + 1;
-        if (o.ceil_mode && (n - 1) * s >= h + p) n--; /* the last window must start inside */
+        if (o.ceil_mode && (n - 1) * s >= h + p) n--; /* the last window must begin inside the image or its left padding */
         shape[2 + i] = n;
     }
     return dt__pool2d(call, x, &c, shape);
@@ -5252,7 +5296,7 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
     dt_call c;
     if (!dt__image_ok("dt_adaptive_avgpool2d", x)) return NULL;
     if (out_h < 1 || out_w < 1 || x->shape[2] < 1 || x->shape[3] < 1) {
-        dt_fail(DT_ERR_ARG, "dt_adaptive_avgpool2d: %s to %" PRId64 " x %" PRId64 ": sizes must be at least 1",
+        dt_fail(DT_ERR_ARG, "dt_adaptive_avgpool2d: from %s to %" PRId64 " x %" PRId64 ": all sizes must be at least 1",
                 dt__text(x), out_h, out_w);
         return NULL;
     }
@@ -5262,8 +5306,10 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
     return dt__pool2d("dt_adaptive_avgpool2d", x, &c, shape);
 }
 
-/* ---- batch norm. saved: x (in the layout), weight, mean, rstd, y (relu); user: who adds up over ranks */
-/* dweight and dbias from this rank's sums (2c): of dy and of dy xhat. *all: those of all ranks, if dx is wanted. */
+/* ---- batch norm. Saved tensors: x (in the image layout), weight, mean, rstd, y (with relu). n->user: the dt__norm_sync of
+   training over several ranks, or NULL. n->i[0]: values per channel over all ranks; 0 without dt__norm_sync. */
+/* Computes the sums (2c) of dy and of dy xhat on this rank, and from them dweight and dbias. *all: the sums over all
+   ranks, if dx is needed; otherwise those of this rank. */
 static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tensor *y, dt_tensor **t,
                                const uint32_t *acc, dt_tensor **all)
 {
@@ -5292,8 +5338,8 @@ static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tenso
     dt__unref(of_dy);
     dt__unref(of_xhat);
     if (!rc && t[0] && !sync)
-        rc = dt_fail(DT_ERR_STATE, "dt_backward: the ranks of this batch norm are gone: dt_ddp_free comes after the "
-                     "last backward");
+        rc = dt_fail(DT_ERR_STATE, "dt_backward: dt_ddp_free was called before the backward of a synchronised batch norm; "
+                     "call it after the last backward");
     if (!rc && t[0]) rc = sync->sums(sync->user, sums);
     *all = rc ? NULL : sums;
     if (rc) dt__unref(sums);
@@ -5303,7 +5349,7 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
 {
     int        layout = dt__image_layout(g->st->dev, DT_K_batch_norm);
     dt_tensor *gi = dt__in_layout("backward", g, layout), *t[4] = { NULL, NULL, NULL, NULL }; /* x, weight, bias, add */
-    dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have made it plain since */
+    dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have converted it to plain */
     dt_tensor *y = x && n->saved[4] ? dt__in_layout("backward", n->saved[4], layout) : NULL;
     uint32_t   acc[4] = { 0, 0, 0, 0 };
     int        rc = x && (y || !n->saved[4]) ? 0 : DT_ERR_MEMORY, synced = n->i[0] > 0;
@@ -5314,7 +5360,7 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
             if (!t[k]) rc = DT_ERR_MEMORY;
         }
     if (!rc && synced) rc = dt__batch_norm_sums(n, gi, x, y, t, acc, &sums);
-    if (!rc && !t[0]) { /* the entry always makes dx */
+    if (!rc && !t[0]) { /* the kernel always computes dx */
         unwanted = dt__new_like("backward", n->saved[0], DT_F32);
         if (!unwanted) rc = DT_ERR_MEMORY;
     }
@@ -5344,7 +5390,7 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
     dt__unref(gi);
     return rc;
 }
-/* mean and rstd get the mean and the biased variance of all ranks; how many values a channel has there, or negative */
+/* Computes mean and biased variance over all ranks. Returns the number of values per channel, or a negative status. */
 static int64_t dt__batch_norm_stats(dt__norm_sync *sync, dt_tensor *x, dt_tensor *mean, dt_tensor *var, dt_tensor *rm,
                                     dt_tensor *rv, double momentum)
 {
@@ -5375,7 +5421,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     int        rc = rstd && (var || !sync) ? 0 : DT_ERR_MEMORY;
     if (!rc && sync) total = dt__batch_norm_stats(sync, xi, mean, var, rm, rv, o.momentum != 0 ? o.momentum : 0.1);
     if (total < 0) rc = (int)total;
-    /* with statistics over all ranks the rest is as in an evaluation */
+    /* with statistics over all ranks the kernel runs in eval mode: it takes the statistics as inputs */
     dt_tensor *given[4] = { weight, bias, sync ? mean : rm, sync ? var : rv }, *v[4] = { NULL, NULL, NULL, NULL };
     int        local = !o.eval && !sync;
     dt_call    c;
@@ -5425,7 +5471,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     dt__unref(var);
     return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
-/* sync: training with the statistics of all ranks; NULL: of this one */
+/* sync: train with the statistics over all ranks; NULL: with those of this rank */
 DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
                                  dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync)
 {
@@ -5441,15 +5487,18 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
                 running_var, ch))
         return NULL;
     if (o.eval && (!running_mean || !running_var)) {
-        dt_fail(DT_ERR_ARG, "%s: .eval needs running_mean and running_var; leave it out for the statistics of the batch", call);
+        dt_fail(DT_ERR_ARG, "%s: .eval needs running_mean and running_var, but one is NULL; without .eval the statistics "
+                "of the batch are used", call);
         return NULL;
     }
     if (!o.eval && ((running_mean && !dt__is_dense(running_mean)) || (running_var && !dt__is_dense(running_var)))) {
-        dt_fail(DT_ERR_ARG, "%s: running_mean and running_var are updated and must be contiguous", call);
+        dt_fail(DT_ERR_ARG, "%s: running_mean or running_var is not contiguous; they are updated in place and must be",
+                call);
         return NULL;
     }
     if (!o.eval && !sync && ch && x->numel / ch < 2 && x->numel) {
-        dt_fail(DT_ERR_SHAPE, "%s: %s has one value per channel; training needs more", call, dt__text(x));
+        dt_fail(DT_ERR_SHAPE, "%s: x %s has one value per channel; training needs at least 2 (or pass .eval)", call,
+                dt__text(x));
         return NULL;
     }
     if (o.add) {
@@ -5479,7 +5528,8 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
 }
 
 /* ==================================================================================================== >>norms
-   Layer and rms norm over the trailing dimensions, as rows. saved: x, weight, mean, rstd */
+   Layer norm and RMS norm. The normalised last dimensions form the columns of a matrix, the others its rows. Saved
+   tensors: x, weight, mean, rstd. */
 static int dt__layer_norm_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *d = dt__dense("backward", g), *t[3] = { NULL, NULL, NULL };
@@ -5540,7 +5590,8 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
     int dims = o.normalized_dims ? o.normalized_dims : 1;
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return NULL;
     if (dims < 1 || dims > x->ndim) {
-        dt_fail(DT_ERR_ARG, "%s: %d trailing dimensions of %s", call, dims, dt__text(x));
+        dt_fail(DT_ERR_ARG, "%s: normalized_dims is %d; for x %s it must be between 1 and %d", call, dims, dt__text(x),
+                x->ndim);
         return NULL;
     }
     if (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias,
@@ -5626,7 +5677,7 @@ DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight)
     if (!dt__ok(call, "weight", weight) || !dt__index_ok(call, index, weight)) return NULL;
     if (weight->ndim != 2 || index->ndim >= DT_MAX_DIMS) {
         dt_fail(DT_ERR_SHAPE,
-                "%s: weight is %s and index %s; weight must be (rows, columns), index of at most %d dimensions", call,
+                "%s: weight is %s and index is %s; weight must be 2-d, and index may have at most %d dimensions", call,
                 dt__text(weight), dt__text(index), DT_MAX_DIMS - 1);
         return NULL;
     }
@@ -5650,8 +5701,8 @@ DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight)
     dt__unref(w);
     return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
-/* gather and its backward: (outer, n, inner) when index and x agree outside dim, which torch.gather requires only as
-   "not larger": where it is smaller, x is narrowed first. */
+/* gather: the kernel views x and index as (outer, n, inner), so their shapes must be equal outside dim. As in torch.gather
+   the index may be smaller there; x is then narrowed first. */
 static int dt__gather_bwd(dt__node *n, dt_tensor *g)
 {
     uint32_t   acc = 0;
@@ -5679,9 +5730,8 @@ DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index)
     bool fits = a->ndim == index->ndim;
     for (int i = 0; fits && i < a->ndim; i++) fits = i == dim || index->shape[i] <= a->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: index %s must have the dimensions of a %s and be no larger outside dimension %d",
-                call,
-                dt__text(index), dt__text(a), dim);
+        dt_fail(DT_ERR_SHAPE, "%s: index %s must have as many dimensions as a %s, and none may be larger except dimension %d",
+                call, dt__text(index), dt__text(a), dim);
         return NULL;
     }
     dt_tensor *x = a;
@@ -5729,7 +5779,7 @@ static bool dt__list_ok(const char *call, dt_tensor **t, int n)
 {
     if (dt__err.code != DT_OK) return false;
     if (!t || n < 1) {
-        dt_fail(DT_ERR_ARG, "%s: needs at least one tensor", call);
+        dt_fail(DT_ERR_ARG, "%s: the list is NULL or empty; it needs at least one tensor", call);
         return false;
     }
     for (int i = 0; i < n; i++)
@@ -5746,8 +5796,7 @@ DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim)
         for (int k = 0; fits && k < t[0]->ndim; k++) fits = k == dim || t[i]->shape[k] == t[0]->shape[k];
         if (!fits) {
             dt_fail(DT_ERR_SHAPE, "dt_cat: tensor %d is %s, the first is %s; they may differ in dimension %d only", i,
-                    dt__text(t[i]),
-                    dt__text(t[0]), dim);
+                    dt__text(t[i]), dt__text(t[0]), dim);
             return NULL;
         }
         if (t[i]->dtype != dtype) {
@@ -5783,7 +5832,7 @@ DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim)
     for (int i = 0; i < n; i++) {
         dt_shape s = dt_shape_of(t[0]);
         if (!dt__same_shape(t[i], &s))
-            dt_fail(DT_ERR_SHAPE, "dt_stack: tensor %d is %s, the first is %s; they must be equal", i, dt__text(t[i]),
+            dt_fail(DT_ERR_SHAPE, "dt_stack: tensor %d is %s, the first is %s; all shapes must be equal", i, dt__text(t[i]),
                     dt__text(t[0]));
         u[i] = dt_unsqueeze(t[i], dim);
     }
@@ -5795,10 +5844,10 @@ DT_API int dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int ma
 {
     if (!dt__ok("dt_split", "a", a) || !dt__dim_ok("dt_split", &dim, a->ndim)) return dt_error_code();
     if (size < 1 || !out) return dt_fail(DT_ERR_ARG,
-                                         "dt_split: size %" PRId64 " must be at least 1 and out must be given", size);
+                                         "dt_split: size is less than 1 or out is NULL (size is %" PRId64 ")", size);
     int64_t have = a->shape[dim], n = have ? (have + size - 1) / size : 1;
-    if (n > max) return dt_fail(DT_ERR_ARG, "dt_split: %s gives %" PRId64 " parts, out has room for %d", dt__text(a),
-                                n, max);
+    if (n > max) return dt_fail(DT_ERR_ARG, "dt_split: %s makes %" PRId64 " parts, but out has room for %d (max)",
+                                dt__text(a), n, max);
     for (int64_t i = 0; i < n; i++) {
         int64_t len = have - i * size < size ? have - i * size : size;
         out[i] = dt_narrow(a, dim, i * size, len);
@@ -5821,7 +5870,8 @@ DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double va
 {
     if (!dt__ok("dt_pad", "a", a)) return NULL;
     if (npads < 0 || npads % 2 || npads / 2 > a->ndim || (npads && !pads)) {
-        dt_fail(DT_ERR_ARG, "dt_pad: %d pads for %s; it takes pairs, for at most every dimension", npads, dt__text(a));
+        dt_fail(DT_ERR_ARG, "dt_pad: %d pads for %s; expected an even number, 2 per dimension and at most %d", npads,
+                dt__text(a), 2 * a->ndim);
         return NULL;
     }
     int64_t shape[DT_MAX_DIMS], before[DT_MAX_DIMS] = { 0 };
@@ -5829,8 +5879,8 @@ DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double va
     for (int k = 0; k < npads / 2; k++) {
         int i = a->ndim - 1 - k;
         if (pads[2 * k] < 0 || pads[2 * k + 1] < 0 || pads[2 * k] > INT64_MAX / 4 || pads[2 * k + 1] > INT64_MAX / 4) {
-            dt_fail(DT_ERR_ARG, "dt_pad: pads %" PRId64 " and %" PRId64 " of dimension %d must be 0 or more; dt_narrow cuts", pads[2 * k],
-                    pads[2 * k + 1], i);
+            dt_fail(DT_ERR_ARG, "dt_pad: pads of dimension %d are %" PRId64 " and %" PRId64 "; they must be at least 0 (to "
+                    "crop use dt_narrow)", i, pads[2 * k], pads[2 * k + 1]);
             return NULL;
         }
         before[i] = pads[2 * k];
@@ -5902,10 +5952,10 @@ DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts 
 static bool dt__reduction_ok(const char *call, dt_loss_opts o)
 {
     if (o.reduction == DT_MEAN || o.reduction == DT_SUM || o.reduction == DT_NONE) return true;
-    dt_fail(DT_ERR_ARG, "%s: reduction %d; it takes DT_MEAN, DT_SUM or DT_NONE", call, (int)o.reduction);
+    dt_fail(DT_ERR_ARG, "%s: reduction is %d; it must be DT_MEAN, DT_SUM or DT_NONE", call, (int)o.reduction);
     return false;
 }
-/* saved: x (dense rows), target, lse, total, weight; i: rows, classes */
+/* Saved tensors: x (dense, classes last), target, lse, total, weight. n->i: rows, classes. */
 static int dt__xent_bwd(dt__node *n, dt_tensor *g)
 {
     uint32_t   acc = 0;
@@ -5978,7 +6028,7 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
     if (!dt__ok(call, "logits", x) || !dt__ok(call, "target", target) || !dt__same_device(call, x, target)) return NULL;
     if (!dt__want_float(call, x) || !dt__reduction_ok(call, o)) return NULL;
     if (dt__is_float(target->dtype)) {
-        dt_fail(DT_ERR_DTYPE, "%s: target is %s; it takes class indices of i64, i32 or u8", call,
+        dt_fail(DT_ERR_DTYPE, "%s: target is %s; it must hold class indices in i64, i32 or u8", call,
                 dt_dtype_name((dt_dtype)target->dtype));
         return NULL;
     }
@@ -5989,13 +6039,13 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
     bool fits = x->ndim >= 2 && target->ndim == x->ndim - 1 && target->shape[0] == x->shape[0] && x->shape[1] > 0;
     for (int i = 2; fits && i < x->ndim; i++) fits = target->shape[i - 1] == x->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: logits %s and target %s do not fit: (n, classes, ...) and (n, ...)", call,
-                dt__text(x), dt__text(target));
+        dt_fail(DT_ERR_SHAPE, "%s: shapes logits %s and target %s do not match: they must be (n, classes, ...) and (n, ...)",
+                call, dt__text(x), dt__text(target));
         return NULL;
     }
     if (!dt__vector_ok(call, "weight", x, o.weight, x->shape[1])) return NULL;
     if (x->ndim == 2) return dt__xent_rows(call, x, target, o, nll);
-    dt_shape order, rows, flat, back = dt_shape_of(target); /* classes last, the rest as rows */
+    dt_shape order, rows, flat, back = dt_shape_of(target); /* permute the classes to the end; the rest becomes rows */
     order.ndim = x->ndim;
     order.dim[0] = 0;
     for (int i = 2; i < x->ndim; i++) order.dim[i - 1] = i;
@@ -6030,7 +6080,7 @@ static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y,
     }
     dt_shape s = dt_shape_of(x);
     if (!dt__same_shape(y, &s)) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have one shape; dt_expand() the smaller one if that is meant",
+        dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have the same shape; to broadcast, dt_expand() the smaller one first",
                 call, dt__text(x), dt__text(y));
         return NULL;
     }
@@ -6060,22 +6110,24 @@ DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_op
 }
 
 /* ==================================================================================================== >>attention */
-static dt_tensor *dt__unit_inner(const char *call, dt_tensor *t) /* unit stride in the last dimension */
+/* t with unit stride in the last dimension: t itself or a copy. The caller owns one reference in both cases. */
+static dt_tensor *dt__unit_inner(const char *call, dt_tensor *t)
 {
     if (t->layout == DT_LAYOUT_PLAIN && (t->stride[3] == 1 || t->shape[3] <= 1)) return dt__ref(t);
     return dt__dense(call, t);
 }
-/* Where the gradient of input k goes: in the order of the input's strides, so that the gradients of the views that cut
-   heads from one projection are views as well. Apart where nobody wants it, or where an input before is the same. */
+/* The tensor for the gradient of input k. It has the dimension order of the input's strides, so that the gradients of
+   heads that are views of one projection are views, too. A temporary is used if the input needs no gradient, or if an
+   earlier input is the same tensor. */
 static dt_tensor *dt__attention_grad(dt__node *n, int k, uint32_t *acc)
 {
     dt_tensor *x = n->in[k];
     bool       apart = !dt__wants(n, k);
     for (int j = 0; j < k; j++) apart = apart || n->in[j] == x;
-    if (apart) return dt__new_ordered("backward", n->saved[k], DT_F32); /* the entry makes all three */
+    if (apart) return dt__new_ordered("backward", n->saved[k], DT_F32); /* the kernel always computes all three */
     if (!x->node || x->partial) return dt__grad_begin(x, DT_LAYOUT_PLAIN, acc);
     x->partial = dt__new_ordered("backward", n->saved[k], x->dtype);
-    x->partial_alias = 0;
+    x->partial_state = DT__PARTIAL_OWNED;
     return dt__ref(x->partial);
 }
 static int dt__attention_bwd(dt__node *n, dt_tensor *g)
@@ -6124,9 +6176,8 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     for (int i = 0; fits && i < 4; i++)
         fits = (i == 2 || q->shape[i] == k->shape[i]) && k->shape[i] == v->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit: (b, h, t, d), (b, h, s, d), (b, h, s, d)", call,
-                dt__text(q), dt__text(k),
-                dt__text(v));
+        dt_fail(DT_ERR_SHAPE, "%s: shapes q %s, k %s and v %s do not match: they must be (b, h, t, d), (b, h, s, d) and "
+                "(b, h, s, d)", call, dt__text(q), dt__text(k), dt__text(v));
         return NULL;
     }
     dt_tensor *p[3] = { q, k, v };
@@ -6168,6 +6219,6 @@ DT__SLOW_END
 #endif /* DT_CORE_IMPLEMENTATION */
 
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT__CPU_INCLUDED)
-#define DT__CPU_INCLUDED /* it includes this file */
+#define DT__CPU_INCLUDED /* dt_cpu.h includes this file again */
 #include "dt_cpu.h"
 #endif
