@@ -2791,8 +2791,8 @@ DT_API dt_tensor *dt_arange_with(double start, double end, double step, dt_make_
 {
     double n = step != 0 ? ceil((end - start) / step) : -1;
     if (!(n >= 0 && n < 9e15)) {
-        dt_fail(DT_ERR_ARG, "dt_arange: start %g, end %g and step %g do not make a range; step must lead from start to end",
-                start, end, step);
+        dt_fail(DT_ERR_ARG, "dt_arange: start %g, end %g and step %g do not make a range; step must lead from start to end "
+                "in at most 9e15 elements", start, end, step);
         return NULL;
     }
     dt_shape s;

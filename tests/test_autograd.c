@@ -149,7 +149,7 @@ UTEST(autograd, packed_parameters_share_two_blocks)
     EXPECT_EQ(0, g[3]);
     EXPECT_EQ(1, g[16]);
     dt_block again;
-    EXPECT_ERROR(dt_pack(&again, p, 2), "packed already");
+    EXPECT_ERROR(dt_pack(&again, p, 2), "is already in a block");
     dt_end();
     dt_free(a);
     dt_free(b);

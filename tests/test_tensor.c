@@ -177,7 +177,7 @@ UTEST(tensor, data_ptr_is_where_the_elements_are)
     EXPECT_TRUE(dt_data_ptr(row) == p + 3);
     p[4] = 50;
     EXPECT_EQ(64.0, dt_item(dt_sum(row)) + 4);
-    EXPECT_TRUE(dt_data_ptr(column) == NULL && strstr(dt_error(), "with gaps; dt_contiguous()"));
+    EXPECT_TRUE(dt_data_ptr(column) == NULL && strstr(dt_error(), "is not contiguous; pass the result of dt_contiguous()"));
     dt_error_clear();
     EXPECT_TRUE(dt_data_ptr(dt_contiguous(column)) != NULL);
     dt_end();
