@@ -146,7 +146,7 @@ LICENCE
 #define DT_H_INCLUDED
 
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
-#error "dt.h: dt_base.h in the same directory has another version; copy all headers of one version"
+#error "dt.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus
@@ -818,7 +818,7 @@ typedef struct dt__ctx {
     int           no_grad;
     int           in_backward;
     uint32_t      backward_id;
-    uint64_t      turns; /* incremented by each backward and dt_end; entries of cast with an older stamp are stale */
+    uint64_t      generation; /* incremented by each backward and dt_end; entries of cast with an older stamp are stale */
     dt_autocast   autocast;
     dt__list      step; /* tensors that the step owns; NULL where one was kept or freed */
     dt__list      tape; /* nodes in the order of the forward */
@@ -846,7 +846,7 @@ static __thread dt__ctx dt__tls;
 extern __thread __attribute__((visibility("hidden"))) dt__ctx dt__tls;
 #endif
 
-#define DT__CLASSES 400
+#define DT__SIZE_CLASSES 400
 
 struct dt__storage {
     dt_device   *dev;
@@ -855,7 +855,7 @@ struct dt__storage {
     int32_t      refs;
     uint32_t     version; /* incremented by each in-place change */
     void        *stream;  /* the stream it was allocated on */
-    void        *also;    /* a second stream that used it. Sentinels: == this: no second stream; == dev: several */
+    void        *other_stream; /* a second stream that used it. Sentinels: == this: no second stream; == dev: several */
     dt__storage *next;
     int          adopted; /* memory of dt_from_blob: not cached, not counted */
     void       (*release)(void *user);
@@ -868,7 +868,7 @@ struct dt_device {
     int               fallback;
     char              name[40];
     pthread_mutex_t   lock; /* protects cache and spare */
-    dt__storage      *cache[DT__CLASSES];
+    dt__storage      *cache[DT__SIZE_CLASSES];
     dt__storage      *spare;    /* unused structs without memory, from released dt_from_blob data */
     int64_t           storages; /* atomic: storages in use */
     dt_device        *next;
@@ -1073,7 +1073,7 @@ static inline __attribute__((unused)) void dt__philox_block(uint64_t seed, uint6
 #if defined(DT_CORE_IMPLEMENTATION) && !defined(DT__CORE_IMPLEMENTED)
 #define DT__CORE_IMPLEMENTED
 #if defined(DT_STATIC) && !defined(DT__BASE_IMPLEMENTED)
-#error "dt.h: with DT_STATIC all implementations must be in one file; define DT_IMPLEMENTATION, not DT_CORE_IMPLEMENTATION"
+#error "dt.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_CORE_IMPLEMENTATION"
 #endif
 
 #include <fcntl.h>
@@ -1149,7 +1149,7 @@ DT_API void *dt_scratch(size_t nbytes)
         size_t want = nbytes + nbytes / 4 + 4096;
         void  *p = want > nbytes ? dt_mem_alloc(want) : NULL;
         if (!p) {
-            dt_fail(DT_ERR_MEMORY, "dt: out of memory for %zu bytes of scratch", nbytes);
+            dt_fail(DT_ERR_MEMORY, "dt: out of memory for %zu bytes of scratch memory", nbytes);
             return NULL;
         }
         dt_mem_free(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
@@ -1163,10 +1163,10 @@ DT_API void *dt_scratch(size_t nbytes)
    Devices and their memory caches. Callers: any thread. dev->lock protects the cache lists of a device; dt__global.lock
    protects the list of devices and is taken first.
 
-   A storage is allocated for one stream (s->stream). While it is in use, other streams may use it, too; s->also records
-   that. When it is freed, it goes into the cache list of its size class (8 classes per power of two), where a later
-   allocation for the same stream takes it. Before that, dt__storage_settle makes s->stream wait for the other streams. */
-static int dt__class(size_t nbytes, size_t *rounded)
+   A storage is allocated for one stream (s->stream). Other streams may use it, too; s->other_stream records that. When it
+   is freed, dt__storage_join_streams makes s->stream wait for the other streams. Then it goes into the cache list of its
+   size class (8 classes per power of two), where a later allocation for the same stream takes it. */
+static int dt__size_class(size_t nbytes, size_t *rounded)
 {
     if (nbytes <= 512) {
         int c = nbytes ? (int)((nbytes - 1) / 64) : 0;
@@ -1211,7 +1211,7 @@ DT_API dt_device *dt_device_new(const dt_backend *be, int index, void *impl)
 DT__INSIDE void dt__device_trim(dt_device *d)
 {
     pthread_mutex_lock(&d->lock);
-    for (int c = 0; c < DT__CLASSES; c++) {
+    for (int c = 0; c < DT__SIZE_CLASSES; c++) {
         while (d->cache[c]) {
             dt__storage *s = d->cache[c];
             d->cache[c] = s->next;
@@ -1299,24 +1299,24 @@ DT_API const char *dt_kernel_name(int kernel)
 }
 
 /* Records that the thread's current stream uses the storage. */
-static void dt__storage_touch(dt__storage *s)
+static void dt__storage_use(dt__storage *s)
 {
     if (!s->dev->be->stream_new) return;
-    void *stream = dt__stream(s->dev), *seen = __atomic_load_n(&s->also, __ATOMIC_RELAXED);
+    void *stream = dt__stream(s->dev), *seen = __atomic_load_n(&s->other_stream, __ATOMIC_RELAXED);
     if (stream == s->stream || seen == stream) return;
     if (seen == (void *)s &&
-        __atomic_compare_exchange_n(&s->also, &seen, stream, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        __atomic_compare_exchange_n(&s->other_stream, &seen, stream, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
-    if (seen != stream) __atomic_store_n(&s->also, (void *)s->dev, __ATOMIC_RELAXED);
+    if (seen != stream) __atomic_store_n(&s->other_stream, (void *)s->dev, __ATOMIC_RELAXED);
 }
 /* Makes the storage's own stream wait for the work of the other streams that used it. */
-static void dt__storage_settle(dt__storage *s)
+static void dt__storage_join_streams(dt__storage *s)
 {
     const dt_backend *be = s->dev->be;
-    if (s->also == (void *)s) return;
-    if (s->also != (void *)s->dev && be->order) be->order(s->dev, s->stream, s->also);
+    if (s->other_stream == (void *)s) return;
+    if (s->other_stream != (void *)s->dev && be->order) be->order(s->dev, s->stream, s->other_stream);
     else be->wait(s->dev, NULL);
-    s->also = (void *)s;
+    s->other_stream = (void *)s;
 }
 static void dt__out_of_memory(dt_device *dev, size_t nbytes)
 {
@@ -1343,7 +1343,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
         dt_fail(DT_ERR_MEMORY, "dt: cannot allocate a tensor of %zu bytes: the limit is 2^56", nbytes);
         return NULL;
     }
-    int          c = dt__class(nbytes, &rounded);
+    int          c = dt__size_class(nbytes, &rounded);
     void        *stream = dt__stream(dev);
     dt__storage *s = NULL;
     pthread_mutex_lock(&dev->lock);
@@ -1378,7 +1378,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->refs = 1;
     s->version = 0;
     s->stream = stream;
-    s->also = (void *)s;
+    s->other_stream = (void *)s;
     s->next = NULL;
     s->adopted = 0;
     dt__count_live(rounded);
@@ -1389,7 +1389,7 @@ static void dt__storage_disown(dt__storage *s)
     void (*release)(void *) = s->release;
     void *user = s->user;
     if (release && s->dev != dt_cpu()) /* queued kernels may still use the memory */
-        s->dev->be->wait(s->dev, s->also == (void *)s ? s->stream : NULL);
+        s->dev->be->wait(s->dev, s->other_stream == (void *)s ? s->stream : NULL);
     dt_device *dev = s->dev;
     __atomic_sub_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&dev->lock);
@@ -1407,8 +1407,8 @@ static void dt__storage_unref(dt__storage *s)
     }
     dt_device *dev = s->dev;
     size_t     rounded;
-    int        c = dt__class(s->nbytes, &rounded);
-    dt__storage_settle(s);
+    int        c = dt__size_class(s->nbytes, &rounded);
+    dt__storage_join_streams(s);
     __atomic_sub_fetch(&dt__global.live, s->nbytes, __ATOMIC_RELAXED);
     __atomic_add_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
     pthread_mutex_lock(&dev->lock);
@@ -1567,7 +1567,7 @@ DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
         return false;
     }
     if (t->magic != DT__LIVE) {
-        dt_fail(DT_ERR_STATE, "%s: %s was released at the end of its step; dt_keep() what must outlive dt_end()",
+        dt_fail(DT_ERR_STATE, "%s: %s was already released; dt_keep() a tensor that must outlive dt_end()",
                 call, arg);
         return false;
     }
@@ -2465,7 +2465,7 @@ DT__SLOW_END
    Building a dt_call and giving it to the device. */
 DT__INSIDE void dt__view_of(dt_view *v, const dt_tensor *t)
 {
-    dt__storage_touch(t->st);
+    dt__storage_use(t->st);
     v->data = (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype];
     v->dtype = t->dtype;
     v->layout = t->layout;
@@ -2674,7 +2674,7 @@ DT__INSIDE int dt__upload(dt_tensor *t, const void *host) /* t dense */
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
     dt_device *dev = t->st->dev;
-    dt__storage_touch(t->st);
+    dt__storage_use(t->st);
     int rc = dev->be->upload(dev, dt__stream(dev), (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype], host, n);
     if (rc) dt_fail((dt_status)rc, "upload of %zu bytes to %s failed with status %d", n, dev->name, rc);
     return rc;
@@ -2684,7 +2684,7 @@ DT__INSIDE int dt__download(const dt_tensor *t, void *host) /* t dense */
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
     dt_device *dev = t->st->dev;
-    dt__storage_touch(t->st);
+    dt__storage_use(t->st);
     int rc = dev->be->download(dev, dt__stream(dev), host, (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype],
                                n);
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
@@ -2730,7 +2730,7 @@ DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, in
     s->nbytes = (size_t)n * dt__dtype_size[dtype];
     s->refs = 1;
     s->stream = dt__stream(dev);
-    s->also = (void *)s;
+    s->other_stream = (void *)s;
     s->adopted = 1;
     __atomic_add_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
     t->st = s;
@@ -2916,8 +2916,8 @@ static bool dt__nbytes_ok(const char *call, const dt_tensor *t, const void *host
 {
     size_t want = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (nbytes == want && (host || !want)) return true;
-    dt_fail(DT_ERR_ARG, host || !want ? "%s: %zu bytes given, but %s %s has %zu"
-            : "%s: the host pointer is NULL (%zu bytes, %s %s has %zu)",
+    dt_fail(DT_ERR_ARG, host || !want ? "%s: nbytes is %zu, but the tensor, %s %s, has %zu bytes; pass dt_nbytes(t)"
+            : "%s: the host pointer is NULL (nbytes is %zu; the tensor, %s %s, has %zu bytes)",
             call, nbytes, dt_dtype_name((dt_dtype)t->dtype), dt__text(t), want);
     return false;
 }
@@ -2929,7 +2929,7 @@ DT_API void *dt_data_ptr(dt_tensor *t)
         dt_fail(DT_ERR_SHAPE, "%s: the tensor %s is not contiguous; pass the result of dt_contiguous()", call, dt__text(t));
         return NULL;
     }
-    dt__storage_touch(t->st);
+    dt__storage_use(t->st);
     return (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
 }
 DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)
@@ -2975,7 +2975,7 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
     }
     return y;
 }
-static bool dt__stretches(const int64_t *from, int nfrom, const int64_t *to, int nto)
+static bool dt__broadcasts_to(const int64_t *from, int nfrom, const int64_t *to, int nto)
 {
     if (nfrom > nto) return false;
     for (int i = 0; i < nfrom; i++)
@@ -2985,7 +2985,7 @@ static bool dt__stretches(const int64_t *from, int nfrom, const int64_t *to, int
 DT_API dt_status dt_copy(dt_tensor *dst, dt_tensor *src)
 {
     if (!dt__ok("dt_copy", "dst", dst) || !dt__ok("dt_copy", "src", src)) return dt_error_code();
-    if (!dt__stretches(src->shape, src->ndim, dst->shape, dst->ndim))
+    if (!dt__broadcasts_to(src->shape, src->ndim, dst->shape, dst->ndim))
         return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_copy: src %s does not broadcast to dst %s", dt__text(src),
                                   dt__text(dst));
     if (!dt__write_ok("dt_copy", dst)) return dt_error_code();
@@ -3180,7 +3180,7 @@ DT_API void dt_end(void)
         dt_fail(DT_ERR_STATE, "dt_end: called inside a backward (from a hook); call it after dt_backward returns");
         return;
     }
-    t->turns++;
+    t->generation++;
     if (dt__trace_on()) dt__trace_step();
     dt__err.bad_loss = NULL;
     for (int64_t i = 0; i < t->step.n; i++) {
@@ -3312,7 +3312,7 @@ static int dt__partial_close(dt_tensor *x) /* completes a partial of slices: wri
     return rc;
 }
 /* Whether no other handle uses the memory of t, and no two elements of t share memory. */
-static bool dt__only_handle(dt_tensor *t)
+static bool dt__is_exclusive(dt_tensor *t)
 {
     bool only = __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&t->st->refs, __ATOMIC_ACQUIRE) == 1;
     for (int i = 0; i < t->ndim; i++) only = only && (t->stride[i] != 0 || t->shape[i] <= 1);
@@ -3321,7 +3321,7 @@ static bool dt__only_handle(dt_tensor *t)
 static int dt__partial_own(dt_tensor *x) /* brings the partial into the state DT__PARTIAL_OWNED */
 {
     if (dt__partial_close(x)) return DT_ERR_MEMORY;
-    if (x->partial_state == DT__PARTIAL_OWNED || dt__only_handle(x->partial)) {
+    if (x->partial_state == DT__PARTIAL_OWNED || dt__is_exclusive(x->partial)) {
         x->partial_state = DT__PARTIAL_OWNED;
         return 0;
     }
@@ -3393,7 +3393,7 @@ static int dt__grad_end(dt_tensor *x, dt_tensor *t)
     dt__unref(t);
     return rc;
 }
-static bool dt__wants(const dt__node *n, int k) { return n->in[k] && n->in[k]->requires_grad; }
+static bool dt__needs_grad(const dt__node *n, int k) { return n->in[k] && n->in[k]->requires_grad; }
 
 /* ---- backward */
 static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
@@ -3402,11 +3402,11 @@ static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
         if (t->hook_used[i] && t->hook[i].ready) t->hook[i].ready(t->hook[i].user, p);
 }
 /* Marks the nodes that are reachable from root, and counts how many contributions each leaf will receive. */
-static int dt__mark(dt__ctx *t, dt_tensor *root)
+static int dt__mark_reachable(dt__ctx *t, dt_tensor *root)
 {
     uint32_t id = ++t->backward_id;
     if (!id) id = ++t->backward_id;
-    t->turns++;
+    t->generation++;
     root->node->mark = id;
     for (int64_t s = root->node->seq; s >= 0; s--) {
         dt__node *n = (dt__node *)t->tape.at[s];
@@ -3417,7 +3417,7 @@ static int dt__mark(dt__ctx *t, dt_tensor *root)
                            ".retain_graph = true to the earlier one", n->name);
         for (int k = 0; k < n->nin; k++) {
             dt_tensor *x = n->in[k];
-            if (!dt__wants(n, k)) continue;
+            if (!dt__needs_grad(n, k)) continue;
             if (x->node) {
                 x->node->mark = id;
             } else {
@@ -3453,7 +3453,7 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
     }
     for (int k = 0; k < n->nin && !rc; k++) {
         dt_tensor *x = n->in[k];
-        if (dt__wants(n, k) && !x->node && x->mark == t->backward_id && --x->pending == 0) dt__hooks_ready(t, x);
+        if (dt__needs_grad(n, k) && !x->node && x->mark == t->backward_id && --x->pending == 0) dt__hooks_ready(t, x);
     }
     return rc;
 }
@@ -3523,7 +3523,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
     dt__node *top = root->node;
     int64_t   first = top->seq;
     uint64_t  t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
-    int       rc = dt__mark(t, root);
+    int       rc = dt__mark_reachable(t, root);
     if (!rc) rc = dt__seed_root(root, o.grad);
     if (rc) {
         dt__unref(root->partial);
@@ -3550,7 +3550,7 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
             n->out->partial_state = DT__PARTIAL_OWNED;
         }
         for (int k = 0; k < n->nin && !rc; k++)
-            if (dt__wants(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
+            if (dt__needs_grad(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
         if (!o.retain_graph) dt__node_release(n);
     }
     t->no_grad--;
@@ -3631,7 +3631,8 @@ static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total
 {
     if (dt__err.code != DT_OK) return dt__err.code;
     if (!b || !params || n < 1)
-        return dt_fail(DT_ERR_ARG, "dt_pack: b or params is NULL, or n is less than 1 (n is %d)", n);
+        return dt_fail(DT_ERR_ARG, "dt_pack: b or params is NULL, or n is %d; it needs a block and at least one parameter",
+                       n);
     *total = 0;
     for (int i = 0; i < n; i++) {
         dt_tensor *p = params[i];
@@ -3653,7 +3654,7 @@ static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total
 }
 /* The value of p moved to other memory and is unchanged: updates the versions that the tape saved, so that saved tensors
    that were valid stay valid, and stale ones stay stale. */
-static void dt__tape_moved(const dt_tensor *p, uint32_t before)
+static void dt__tape_update_versions(const dt_tensor *p, uint32_t before)
 {
     dt__ctx *t = &dt__tls;
     for (int64_t i = 0; i < t->tape.n; i++) {
@@ -3687,7 +3688,7 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
     v->st = old;
     p->offset = at;
     memcpy(p->stride, v->stride, sizeof p->stride);
-    if (old->version != p->st->version) dt__tape_moved(p, old->version);
+    if (old->version != p->st->version) dt__tape_update_versions(p, old->version);
     dt__unref(v);
     p->grad_empty = p->grad && !p->grad_empty ? 0 : 1;
     dt__unref(p->grad);
@@ -3892,7 +3893,7 @@ static dt_tensor *dt__permuted(const char *call, dt_tensor *t, dt_shape order)
         if (order.dim[i] >= 0 && order.dim[i] < t->ndim) seen |= 1u << order.dim[i];
     }
     if (order.ndim != t->ndim || seen != (1u << t->ndim) - 1u) {
-        dt_fail(DT_ERR_ARG, "%s: %s is not an order of the dimensions of %s", call,
+        dt_fail(DT_ERR_ARG, "%s: %s is not a permutation of the dimensions of %s", call,
                 dt__shape_text(order.dim, order.ndim < 0 || order.ndim > DT_MAX_DIMS ? 0 : order.ndim), dt__text(t));
         return NULL;
     }
@@ -3931,7 +3932,7 @@ static void dt__drop_dim(dt_tensor *v, int dim)
 /* Extends the written range of x's partial by the slice [from, from+n), so that slices which cover x together are each
    written once, without zeroing the memory first. Returns false, without a change, if the partial is not in the state
    DT__PARTIAL_SLICES or the slice is not adjacent to its range. */
-static bool dt__partial_grows(dt_tensor *x, int dim, int64_t from, int64_t n)
+static bool dt__partial_extend(dt_tensor *x, int dim, int64_t from, int64_t n)
 {
     int64_t to = from + n;
     if (!x->node || !n) return false;
@@ -3953,7 +3954,7 @@ static int dt__narrow_bwd(dt__node *n, dt_tensor *g)
 {
     uint32_t   acc = 0;
     dt_tensor *x = n->in[0], *t;
-    bool       fresh = dt__partial_grows(x, (int)n->i[0], n->i[1], n->i[2]);
+    bool       fresh = dt__partial_extend(x, (int)n->i[0], n->i[1], n->i[2]);
     t = fresh ? dt__ref(x->partial) : dt__grad_begin(x, DT__ANY_LAYOUT, &acc);
     dt_tensor *s = t ? dt__slice(t, (int)n->i[0], n->i[1], n->i[2]) : NULL;
     int        rc = s ? 0 : DT_ERR_MEMORY;
@@ -4106,7 +4107,7 @@ static dt_tensor *dt__autocast_to(dt_tensor *t, int dtype)
     if (ctx->in_backward || !t || t->magic != DT__LIVE || !dt__is_float(t->dtype) || t->dtype == dtype) return t;
     if (!t->leaf) return dt_cast(t, (dt_dtype)dtype);
     dt__cast *c = &ctx->cast[((uintptr_t)t >> 6) % DT__CASTS];
-    uint64_t  stamp = ctx->turns << 3 | (uint64_t)(ctx->no_grad != 0) << 2 | (uint64_t)dtype;
+    uint64_t  stamp = ctx->generation << 3 | (uint64_t)(ctx->no_grad != 0) << 2 | (uint64_t)dtype;
     if (c->from == t && c->stamp == stamp && c->version == t->st->version) return c->to;
     dt_tensor *y = dt_cast(t, (dt_dtype)dtype);
     if (!y) return NULL;
@@ -4347,7 +4348,7 @@ static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tenso
 static int dt__binary_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *p = n->in[0], *q = n->in[1], *x = n->saved[0], *y = n->saved[1], *z = n->saved[2];
-    bool       wp = dt__wants(n, 0), wq = dt__wants(n, 1);
+    bool       wp = dt__needs_grad(n, 0), wq = dt__needs_grad(n, 1);
     int        rc = 0, fn = n->fn;
     switch (fn) {
     case DT_B_ADD:
@@ -4477,7 +4478,7 @@ DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale)
 {
     if (!dt__ok("dt_add_to", "dst", dst) || !dt__ok("dt_add_to", "src", src) || !dt__same_device("dt_add_to", dst, src))
         return dt_error_code();
-    if (!dt__stretches(src->shape, src->ndim, dst->shape, dst->ndim))
+    if (!dt__broadcasts_to(src->shape, src->ndim, dst->shape, dst->ndim))
         return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_add_to: src %s does not broadcast to dst %s", dt__text(src),
                                   dt__text(dst));
     if (!dt__is_float(dst->dtype) && dt__is_float(src->dtype))
@@ -4503,7 +4504,7 @@ static int dt__where_bwd(dt__node *n, dt_tensor *g)
     dt_tensor *zero = dt__scalar_like("backward", g, 0);
     int        rc = zero ? 0 : DT_ERR_MEMORY;
     for (int k = 0; k < 2 && !rc; k++) {
-        if (!dt__wants(n, k)) continue;
+        if (!dt__needs_grad(n, k)) continue;
         dt_tensor *t = dt__new_like("backward", g, g->dtype);
         rc = t ? dt__where_run(t, n->saved[0], k ? zero : g, k ? g : zero) : DT_ERR_MEMORY;
         if (!rc) rc = dt__put_reduced(n->in[k], t);
@@ -4803,7 +4804,7 @@ static int dt__matmul_bwd(dt__node *n, dt_tensor *g)
     if (b->ndim == 2) { /* the batch dimensions of a are rows of one matrix */
         dt_tensor *g2 = dt__as_matrix(g), *a2 = g2 ? dt__as_matrix(a) : NULL;
         rc = a2 ? 0 : DT_ERR_MEMORY;
-        if (!rc && dt__wants(n, 0)) {
+        if (!rc && dt__needs_grad(n, 0)) {
             uint32_t   acc;
             dt_tensor *t = dt__grad_begin(n->in[0], DT_LAYOUT_PLAIN, &acc);
             dt_tensor *t2 = t ? dt__as_matrix(t) : NULL;
@@ -4811,7 +4812,7 @@ static int dt__matmul_bwd(dt__node *n, dt_tensor *g)
             dt__unref(t2);
             rc = dt__grad_end(n->in[0], t) || rc;
         }
-        if (!rc && dt__wants(n, 1)) {
+        if (!rc && dt__needs_grad(n, 1)) {
             uint32_t   acc;
             dt_tensor *t = dt__grad_begin(n->in[1], DT_LAYOUT_PLAIN, &acc);
             rc = t ? dt__gemm(t, a2, 1, g2, 0, NULL, 0, acc) : DT_ERR_MEMORY;
@@ -4821,8 +4822,8 @@ static int dt__matmul_bwd(dt__node *n, dt_tensor *g)
         dt__unref(a2);
         return rc;
     }
-    if (dt__wants(n, 0)) rc = dt__matmul_put(n->in[0], g, g, 0, b, 1);
-    if (dt__wants(n, 1) && !rc) rc = dt__matmul_put(n->in[1], g, a, 1, g, 0);
+    if (dt__needs_grad(n, 0)) rc = dt__matmul_put(n->in[0], g, g, 0, b, 1);
+    if (dt__needs_grad(n, 1) && !rc) rc = dt__matmul_put(n->in[1], g, a, 1, g, 0);
     return rc;
 }
 static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
@@ -4957,18 +4958,18 @@ static int dt__linear_bwd(dt__node *n, dt_tensor *g)
     dt_tensor *ga = dt__act_bwd((int)n->i[0], g, n->saved[2]), *g2 = ga ? dt__as_matrix(ga) : NULL;
     int        rc = g2 ? 0 : DT_ERR_MEMORY;
     uint32_t   acc;
-    if (!rc && dt__wants(n, 0)) {
+    if (!rc && dt__needs_grad(n, 0)) {
         dt_tensor *t = dt__grad_begin(n->in[0], DT_LAYOUT_PLAIN, &acc), *t2 = t ? dt__as_matrix(t) : NULL;
         rc = t2 ? dt__gemm(t2, g2, 0, w, 0, NULL, 0, acc) : DT_ERR_MEMORY;
         dt__unref(t2);
         rc = dt__grad_end(n->in[0], t) || rc;
     }
-    if (!rc && dt__wants(n, 1)) {
+    if (!rc && dt__needs_grad(n, 1)) {
         dt_tensor *t = dt__grad_begin(n->in[1], DT_LAYOUT_PLAIN, &acc);
         rc = t ? dt__gemm(t, g2, 1, x, 0, NULL, 0, acc) : DT_ERR_MEMORY;
         rc = dt__grad_end(n->in[1], t) || rc;
     }
-    if (!rc && dt__wants(n, 2)) rc = dt__put_channel_sum(n->in[2], g2, 1);
+    if (!rc && dt__needs_grad(n, 2)) rc = dt__put_channel_sum(n->in[2], g2, 1);
     dt__unref(g2);
     dt__unref(ga);
     return rc;
@@ -5086,7 +5087,7 @@ static bool dt__image_ok(const char *call, const dt_tensor *x)
     dt_fail(DT_ERR_SHAPE, "%s: x is %s; it must be (n, c, h, w)", call, dt__text(x));
     return false;
 }
-static int dt__or(int value, int otherwise) { return value == DT_ZERO ? 0 : value ? value : otherwise; }
+static int dt__option_or(int value, int otherwise) { return value == DT_ZERO ? 0 : value ? value : otherwise; }
 
 static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
 {
@@ -5106,7 +5107,7 @@ static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
 static int dt__conv_bwd_weight(dt__node *n, dt_tensor *g, int layout)
 {
     uint32_t   acc = 0, acc_b = 0;
-    dt_tensor *w = n->in[1], *b = dt__wants(n, 2) ? n->in[2] : NULL;
+    dt_tensor *w = n->in[1], *b = dt__needs_grad(n, 2) ? n->in[2] : NULL;
     dt_tensor *x = dt__in_layout("backward", n->saved[0], layout); /* a view may have converted it to plain */
     dt_tensor *tw = x ? dt__grad_begin(w, DT_LAYOUT_PLAIN, &acc) : NULL;
     dt_tensor *tb = tw && b ? dt__grad_begin(b, DT_LAYOUT_PLAIN, &acc_b) : NULL;
@@ -5133,10 +5134,10 @@ static int dt__conv_bwd(dt__node *n, dt_tensor *g)
     dt_tensor *ga = dt__act_bwd((int)n->i[0], g, n->saved[2]), *gi = ga ? dt__in_layout("backward", ga, layout) : NULL;
     int        rc = gi ? 0 : DT_ERR_MEMORY;
     dt__unref(ga);
-    if (!rc && dt__wants(n, 0)) rc = dt__conv_bwd_data(n, gi, layout);
-    if (!rc && dt__wants(n, 1))
+    if (!rc && dt__needs_grad(n, 0)) rc = dt__conv_bwd_data(n, gi, layout);
+    if (!rc && dt__needs_grad(n, 1))
         rc = dt__conv_bwd_weight(n, gi, layout);
-    else if (!rc && dt__wants(n, 2))
+    else if (!rc && dt__needs_grad(n, 2))
         rc = dt__put_channel_sum(n->in[2], gi, 1);
     dt__unref(gi);
     return rc;
@@ -5180,12 +5181,12 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
             w)) return NULL;
     if (!dt__act_ok(call, o.act, false)) return NULL;
     dt__call_begin(&c, DT_K_conv2d);
-    c.u.conv.stride[0] = dt__or(o.stride, 1);
-    c.u.conv.pad[0] = dt__or(o.pad, 0);
-    c.u.conv.dilation[0] = dt__or(o.dilation, 1);
-    c.u.conv.stride[1] = dt__or(o.stride_w, c.u.conv.stride[0]);
-    c.u.conv.pad[1] = dt__or(o.pad_w, c.u.conv.pad[0]);
-    c.u.conv.dilation[1] = dt__or(o.dilation_w, c.u.conv.dilation[0]);
+    c.u.conv.stride[0] = dt__option_or(o.stride, 1);
+    c.u.conv.pad[0] = dt__option_or(o.pad, 0);
+    c.u.conv.dilation[0] = dt__option_or(o.dilation, 1);
+    c.u.conv.stride[1] = dt__option_or(o.stride_w, c.u.conv.stride[0]);
+    c.u.conv.pad[1] = dt__option_or(o.pad_w, c.u.conv.pad[0]);
+    c.u.conv.dilation[1] = dt__option_or(o.dilation_w, c.u.conv.dilation[0]);
     c.u.conv.groups = o.groups ? o.groups : 1;
     c.u.conv.act = o.act;
     if (!dt__conv_shape(call, x, w, &c, shape) || !dt__vector_ok(call, "b", x, b, w->shape[0])) return NULL;
@@ -5269,11 +5270,11 @@ static dt_tensor *dt__pool_window(const char *call, dt_tensor *x, dt_pool_opts o
     c.u.pool.max = max;
     c.u.pool.include_pad = !o.exclude_pad;
     c.u.pool.kernel[0] = o.kernel;
-    c.u.pool.kernel[1] = dt__or(o.kernel_w, o.kernel);
-    c.u.pool.stride[0] = dt__or(o.stride, o.kernel);
-    c.u.pool.stride[1] = dt__or(o.stride_w, o.stride ? o.stride : c.u.pool.kernel[1]);
-    c.u.pool.pad[0] = dt__or(o.pad, 0);
-    c.u.pool.pad[1] = dt__or(o.pad_w, c.u.pool.pad[0]);
+    c.u.pool.kernel[1] = dt__option_or(o.kernel_w, o.kernel);
+    c.u.pool.stride[0] = dt__option_or(o.stride, o.kernel);
+    c.u.pool.stride[1] = dt__option_or(o.stride_w, o.stride ? o.stride : c.u.pool.kernel[1]);
+    c.u.pool.pad[0] = dt__option_or(o.pad, 0);
+    c.u.pool.pad[1] = dt__option_or(o.pad_w, c.u.pool.pad[0]);
     shape[0] = x->shape[0];
     shape[1] = x->shape[1];
     for (int i = 0; i < 2; i++) {
@@ -5355,7 +5356,7 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
     int        rc = x && (y || !n->saved[4]) ? 0 : DT_ERR_MEMORY, synced = n->i[0] > 0;
     dt_tensor *unwanted = NULL, *sums = NULL;
     for (int k = 0; k < 4 && !rc; k++)
-        if (dt__wants(n, k)) {
+        if (dt__needs_grad(n, k)) {
             t[k] = dt__grad_begin(n->in[k], k == 0 || k == 3 ? layout : DT_LAYOUT_PLAIN, &acc[k]);
             if (!t[k]) rc = DT_ERR_MEMORY;
         }
@@ -5537,7 +5538,7 @@ static int dt__layer_norm_bwd(dt__node *n, dt_tensor *g)
     int        rc = d ? 0 : DT_ERR_MEMORY;
     dt_tensor *unwanted = NULL;
     for (int k = 0; k < 3 && !rc; k++)
-        if (k < n->nin && dt__wants(n, k)) {
+        if (k < n->nin && dt__needs_grad(n, k)) {
             t[k] = dt__grad_begin(n->in[k], DT_LAYOUT_PLAIN, &acc[k]);
             if (!t[k]) rc = DT_ERR_MEMORY;
         }
@@ -5767,7 +5768,7 @@ static int dt__cat_bwd(dt__node *n, dt_tensor *g)
     int     rc = 0, dim = (int)n->i[0];
     for (int k = 0; k < n->nin && !rc; k++) {
         int64_t len = n->in[k]->shape[dim];
-        if (dt__wants(n, k)) {
+        if (dt__needs_grad(n, k)) {
             dt_tensor *s = dt__slice(g, dim, at, len);
             rc = s ? dt__put_owned(n->in[k], s) : DT_ERR_MEMORY;
         }
@@ -6122,7 +6123,7 @@ static dt_tensor *dt__unit_inner(const char *call, dt_tensor *t)
 static dt_tensor *dt__attention_grad(dt__node *n, int k, uint32_t *acc)
 {
     dt_tensor *x = n->in[k];
-    bool       apart = !dt__wants(n, k);
+    bool       apart = !dt__needs_grad(n, k);
     for (int j = 0; j < k; j++) apart = apart || n->in[j] == x;
     if (apart) return dt__new_ordered("backward", n->saved[k], DT_F32); /* the kernel always computes all three */
     if (!x->node || x->partial) return dt__grad_begin(x, DT_LAYOUT_PLAIN, acc);
@@ -6153,7 +6154,7 @@ static int dt__attention_bwd(dt__node *n, dt_tensor *g)
             if (!acc[k]) rc = dt__fill(t[k], 0);
     }
     for (int k = 0; k < 3; k++) {
-        if (dt__wants(n, k))
+        if (dt__needs_grad(n, k))
             rc = dt__grad_end(n->in[k], t[k]) || rc;
         else
             dt__unref(t[k]);

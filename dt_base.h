@@ -297,7 +297,7 @@ extern __thread __attribute__((visibility("hidden"))) dt__pending dt__err;
 DT__INSIDE void dt__log(int level, const char *text);
 DT__INSIDE void dt__logf(int level, const char *format, ...) DT__PRINTF(2, 3);
 
-/* ---- this thread's last error of a call that has no communicator to store it in, such as one that failed to make one */
+/* ---- this thread's last error of a call without a communicator that could store it (a failed dt_comm_init) */
 typedef struct dt__saying {
     char text[768];
     int  why; /* its status */

@@ -1545,7 +1545,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     uint32_t   hash = dt__name_hash(m->scope, (size_t)m->scope_len, name);
     int        k = dt__table_find(m->layer_table, m->layer_slots, hash, m->scope, (size_t)m->scope_len, name);
     dt__layer *l = k >= 0 ? m->layer[k] : dt__layer_new(m, kind, name, hash);
-    uint64_t   stamp = m->forwards + dt__tls.turns + 1;
+    uint64_t   stamp = m->forwards + dt__tls.generation + 1;
     if (!l) return NULL;
     if (strcmp(l->kind, kind)) {
         dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s", kind, l->name, l->kind);
