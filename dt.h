@@ -880,8 +880,7 @@ struct dt_tensor {
     int64_t      offset; /* of element 0, in elements */
     int32_t      dtype, layout, ndim;
     uint8_t      requires_grad, leaf, retain_grad;
-    uint8_t      grad_empty;  /* grad is allocated, but the next contribution overwrites it */
-    uint8_t      grad_unreached; /* no backward reached this tensor; grad was zeroed to complete its block */
+    uint8_t      grad_state;    /* DT__GRAD_... */
     uint8_t      partial_state; /* DT__PARTIAL_... */
     uint8_t      partial_dim;
     int64_t      numel;
@@ -901,7 +900,12 @@ struct dt_tensor {
     int          group_slot;
     dt_tensor   *next;      /* in the pool of freed handles */
 };
-enum {                   /* states of dt_tensor.partial */
+enum {                /* states of dt_tensor.grad, if it is not NULL */
+    DT__GRAD_SET = 0,   /* holds a gradient */
+    DT__GRAD_EMPTY,     /* allocated, but the next contribution overwrites it; dt_grad returns NULL */
+    DT__GRAD_UNREACHED  /* no backward reached the tensor; zeroed, so that the gradient of its block is complete */
+};
+enum {                   /* states of dt_tensor.partial, if it is not NULL */
     DT__PARTIAL_OWNED = 0, /* complete and used by this tensor only: contributions can be added in place */
     DT__PARTIAL_SHARED,    /* complete, but another tensor uses the same memory: copy it before adding */
     DT__PARTIAL_SLICES     /* written only in [partial_from, partial_to) along partial_dim, uninitialised elsewhere */
@@ -3343,12 +3347,12 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
     if (!x->node) { /* a leaf: its gradient is in the plain layout, and its memory must not change */
         if (!x->grad) {
             x->grad = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
-            x->grad_empty = 1;
+            x->grad_state = DT__GRAD_EMPTY;
         }
         if (!x->grad) return NULL;
         if (layout > DT_LAYOUT_PLAIN) return dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, layout);
-        *acc = x->grad_empty ? 0u : 1u;
-        x->grad_empty = x->grad_unreached = 0;
+        *acc = x->grad_state == DT__GRAD_EMPTY ? 0u : 1u;
+        x->grad_state = DT__GRAD_SET;
         return dt__ref(x->grad);
     }
     if (!x->partial) {
@@ -3445,9 +3449,12 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
         rc = n->backward(n, g);
         if (t0) dt__trace_node(n->name, t0);
         if (!rc && out->retain_grad) {
-            if (!out->grad) out->grad = dt__new_like("dt_retain_grad", g, g->dtype), out->grad_empty = 1;
-            rc = out->grad ? dt__copy_to(out->grad, g, !out->grad_empty) : DT_ERR_MEMORY;
-            out->grad_empty = 0;
+            if (!out->grad) {
+                out->grad = dt__new_like("dt_retain_grad", g, g->dtype);
+                out->grad_state = DT__GRAD_EMPTY;
+            }
+            rc = out->grad ? dt__copy_to(out->grad, g, out->grad_state != DT__GRAD_EMPTY) : DT_ERR_MEMORY;
+            out->grad_state = DT__GRAD_SET;
         }
         dt__unref(g);
     }
@@ -3467,10 +3474,9 @@ static int dt__complete_groups(dt_tensor *p, uint32_t id)
     group->mark = id;
     for (int i = 0; i < group->n && !rc; i++) {
         dt_tensor *q = group->param[i];
-        if (!q || !q->grad || !q->grad_empty) continue;
+        if (!q || !q->grad || q->grad_state != DT__GRAD_EMPTY) continue;
         rc = dt__fill(q->grad, 0);
-        q->grad_empty = 0;
-        q->grad_unreached = 1;
+        q->grad_state = DT__GRAD_UNREACHED;
     }
     return rc;
 }
@@ -3574,14 +3580,14 @@ DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t)
     return t;
 }
 DT_API bool       dt_requires_grad(const dt_tensor *t) { return dt__alive(t) && t->requires_grad; }
-DT_API dt_tensor *dt_grad(dt_tensor *t) { return dt__alive(t) && !t->grad_empty ? t->grad : NULL; }
+DT_API dt_tensor *dt_grad(dt_tensor *t) { return dt__alive(t) && t->grad_state != DT__GRAD_EMPTY ? t->grad : NULL; }
 DT_API void       dt_retain_grad(dt_tensor *t)
 {
     if (t && dt__ok("dt_retain_grad", "t", t)) t->retain_grad = 1;
 }
 DT_API void dt_zero_grad(dt_tensor *t)
 {
-    if (dt__alive(t) && t->grad) t->grad_empty = 1;
+    if (dt__alive(t) && t->grad) t->grad_state = DT__GRAD_EMPTY;
 }
 DT_API void dt_no_grad_begin(void) { dt__tls.no_grad++; }
 DT_API void dt_no_grad_end(void)
@@ -3677,7 +3683,7 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
         dt__dense_strides(w[k]->stride, w[k]->shape, w[k]->ndim);
     }
     if (!rc) rc = dt__copy_to(v, p, 0);
-    if (!rc && p->grad && !p->grad_empty) rc = dt__copy_to(g, p->grad, 0);
+    if (!rc && p->grad && p->grad_state != DT__GRAD_EMPTY) rc = dt__copy_to(g, p->grad, 0);
     if (rc) {
         dt__unref(v);
         dt__unref(g);
@@ -3690,7 +3696,7 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
     memcpy(p->stride, v->stride, sizeof p->stride);
     if (old->version != p->st->version) dt__tape_update_versions(p, old->version);
     dt__unref(v);
-    p->grad_empty = p->grad && !p->grad_empty ? 0 : 1;
+    if (!p->grad) p->grad_state = DT__GRAD_EMPTY;
     dt__unref(p->grad);
     p->grad = g;
     return 0;
@@ -3740,7 +3746,7 @@ DT_API void dt_block_zero_grad(dt_block *b)
 {
     dt__group *group = b ? (dt__group *)b->dt__group : NULL;
     for (int i = 0; group && i < group->n; i++)
-        if (group->param[i]) group->param[i]->grad_empty = 1;
+        if (group->param[i]) group->param[i]->grad_state = DT__GRAD_EMPTY;
 }
 DT_API void dt_block_free(dt_block *b)
 {
