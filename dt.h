@@ -6,7 +6,8 @@ DO THIS
                                                 #include "dt.h"
     In every other file that uses dt:           #include "dt.h"
 
-    dt_cpu.h must lie beside dt.h. Link with -lm -lpthread. No flags are needed: SIMD is chosen at run time.
+    dt_base.h and dt_cpu.h must be in the same directory. Link with -lm -lpthread. No compiler flags are needed: SIMD
+    kernels are chosen at run time.
 
 A COMPLETE PROGRAM
 
@@ -44,33 +45,33 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No graph compiler: every call runs at once (or is queued on the device's stream). No complex numbers, no f64, no
+    No graph compiler: every call runs immediately (or is queued on the device's stream). No complex numbers, no f64, no
     sparse tensors, no negative strides, no double backward. In-place calls (dt_fill, dt_copy, dt_copy_in, dt_add_to)
-    are not recorded on the tape; where that could lose a gradient they are refused.
+    are not recorded on the tape. They fail if that would make a gradient wrong.
 
 CONTENTS
 
     >>memory         statistics
-    >>tensors        making, keeping, asking, moving, views
-    >>random         generators
+    >>tensors        creation, lifetime, properties, copies, views
+    >>random         random number generators
     >>autograd       parameters, backward, hooks, blocks
     >>ops            the ops and their options
-    >>devices        choosing, waiting, threads
+    >>devices        default device, synchronisation, CPU threads
     >>trace          a timeline of the run for Perfetto
-    >>backend        what a device provides: views, calls, the list of entries
-    >>inside         what the other headers' implementations use of this one
+    >>backend        the interface of a device: views, calls, the list of kernels
+    >>inside         private declarations for the implementations of the other headers
     >>halves         ... f16 and bf16 to and from f32
     >>philox         ... the counter-based generator
-    >>context        implementation from here: what a thread owns, lists, scratch
-    >>device         devices, their cache of memory, streams
+    >>context        implementation from here: thread context, lists, scratch memory
+    >>device         devices, their memory cache, streams
     >>handles        storages and tensor handles
-    >>mersenne       MT19937 and what is drawn from it
-    >>tracing        the timeline: chunks of threads, the file
+    >>mersenne       MT19937 and the distributions
+    >>tracing        the timeline: buffers of threads, the file
     >>dispatch       building a call and running it
-    >>making         tensors from data, values, draws
+    >>making         tensors from data, constants, random numbers
     >>asking         shapes, strides, sizes
-    >>moving         copies in and out, printing
-    >>tape           recording, where gradients go, the walk, blocks
+    >>moving         copies to and from host memory, printing
+    >>tape           recording, accumulation of gradients, backward, blocks
     >>views          reshape, permute, narrow, expand, copies
     >>elementwise    unary and binary functions, where
     >>reductions     sum, mean, max, min, argmax, var
@@ -86,50 +87,51 @@ CONTENTS
 
 MACROS
 
-    DT_IMPLEMENTATION   this file gets the implementation
-    DT_STATIC           everything is static: for one file, or one copy per file
-    DT_MALLOC, DT_FREE  the default allocator (both or neither): DT_MALLOC(nbytes), DT_FREE(ptr); dt_set_allocator
-                        changes it at run time
-    DT_USE_CBLAS        f32 matrix products go to a CBLAS (include path of cblas.h, link e.g. -lopenblas)
-    DT_NO_AVX2          leave the AVX2 kernels out
-    DT_NO_PORTABLE      leave the portable kernels out: the CPU must have AVX2, FMA and F16C (dt_cpu.h)
+    DT_IMPLEMENTATION   compiles the implementation in this file
+    DT_STATIC           all functions are static: for a program of one file, or a separate copy in each file
+    DT_MALLOC, DT_FREE  the default allocator (define both or neither): DT_MALLOC(nbytes), DT_FREE(ptr);
+                        dt_set_allocator changes it at run time
+    DT_USE_CBLAS        f32 matrix products call a CBLAS (needs the include path of cblas.h and e.g. -lopenblas)
+    DT_NO_AVX2          omits the AVX2 kernels
+    DT_NO_PORTABLE      omits the portable kernels: the CPU must support AVX2, FMA and F16C (dt_cpu.h)
 
-    The environment: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug),
-    DT_TRACE (a file: the timeline of the run goes there).
+    Environment variables: DT_NUM_THREADS (CPU threads), DT_CPU_ISA (portable, avx2), DT_LOG (error, warn, info, debug),
+    DT_TRACE (the file that the timeline of the run is written to).
 
 MEMORY
 
-    A tensor made by any call belongs to the thread's current step; dt_end() gives all of them back, and the tape with
-    them. dt_keep() takes a tensor out of the step, dt_free() gives a kept one back. dt_set_requires_grad() keeps. Views share
-    memory; it lives as long as any of them. Freed memory is kept by size for the next tensors: after the first steps
-    a step makes no malloc. dt_empty_cache() gives the cache back, dt_stats() tells.
+    A tensor made by any call belongs to the thread's current step. dt_end() frees all tensors of the step, and the tape.
+    dt_keep() removes a tensor from the step; dt_free() frees a kept tensor. dt_set_requires_grad() also keeps its
+    tensor. Views share memory, which is freed together with the last of them. Freed memory is cached by size for later
+    tensors: after the first steps, a step does not call malloc. dt_empty_cache() frees the cache, dt_stats() returns the
+    numbers.
 
 ERRORS
 
-    No call aborts, exits or prints (but dt_print and dt_check, whose purpose it is). A failing call returns NULL or a
-    negative status and leaves one message in dt_error(), on its thread. Until dt_error_clear() every tensor call of
-    that thread returns NULL, so a program may check once, where it likes. NULL is accepted by every call. dt_free,
-    dt_end and the asking calls work with an error pending.
+    No call aborts, exits or prints, except dt_print and dt_check, which print. A call that fails returns NULL or a
+    negative status and sets the message that dt_error() returns on the same thread. Until dt_error_clear(), every tensor
+    call of that thread returns NULL, so a program can check once at the end of a block of calls. Every call accepts NULL
+    for a tensor. dt_free, dt_end and the calls that return properties of a tensor also work with an error pending.
 
 THREADS
 
-    Each thread has its own step, tape, pending error, generator, default device and streams. Kept tensors may be read
-    by several threads. Kernels run on one pool; a call from inside a kernel or beside another thread's kernel runs on
-    its caller alone. Results do not depend on the number of threads, bit for bit.
+    Each thread has its own step, tape, pending error, generator, default device and streams. Several threads may read a
+    kept tensor at the same time. CPU kernels share one thread pool. A kernel that is called inside another kernel, or
+    while another thread uses the pool, runs on its calling thread alone. The results are bit-identical for any number of
+    threads.
 
 DEVICES
 
-    Every tensor is on a device; nothing is copied between devices unless dt_to or dt_copy says so. A device is a
-    table of entries (dt_backend) and never hands its memory to anything else: reading is dt_copy_out or dt_item,
-    which wait. A device may keep images in a layout of its own between convolutions, pooling and batch norm; strides
-    and views show the plain one.
+    Every tensor is on a device. Only dt_to and dt_copy copy between devices. A device is a table of functions
+    (dt_backend). Device memory is read with dt_copy_out or dt_item, which wait for the device. A device may store images
+    in a private layout between convolutions, pooling and batch norm; strides and views always show the row-major one.
 
 NUMERICS
 
-    f32, f16, bf16, i32, i64, u8. Halves are stored as halves and computed in f32. Names, defaults, broadcasting,
-    promotion, gradients at kinks and the treatment of NaN follow PyTorch. Random draws are bit-equal to PyTorch's CPU
-    generator; dropout is Philox, a function of (seed, position) alone. In dt_backward a gradient has its value's
-    dtype.
+    f32, f16, bf16, i32, i64, u8. f16 and bf16 values are stored in 16 bits and computed in f32. Names, defaults,
+    broadcasting, type promotion, subgradients and the treatment of NaN follow PyTorch. Random numbers are bit-identical
+    to those of PyTorch's CPU generator. Dropout uses Philox: its mask depends only on the seed and the position. In
+    dt_backward a gradient has the dtype of its tensor.
 
 LICENCE
 
@@ -153,17 +155,17 @@ extern "C" {
 
 /* ---------------------------------------------------------------------------------------------------- >>memory */
 typedef struct dt_memory_stats {
-    size_t  live_bytes;   /* of tensors that exist */
+    size_t  live_bytes;   /* memory of existing tensors */
     size_t  peak_bytes;   /* highest live_bytes since dt_stats_reset */
-    size_t  cached_bytes; /* given back by tensors, kept for the next ones */
-    int64_t live_tensors; /* tensor handles that exist */
-    int64_t host_allocs;  /* calls of the allocator so far, all threads */
-    size_t  host_bytes;   /* what the allocator has handed out and not got back */
-    int64_t fallbacks;    /* ops a device lacked and the CPU did (dt_allow_fallback) */
+    size_t  cached_bytes; /* memory of freed tensors, cached for later ones */
+    int64_t live_tensors; /* existing tensor handles */
+    int64_t host_allocs;  /* calls of the allocator since the start, by all threads */
+    size_t  host_bytes;   /* allocated from the allocator and not freed */
+    int64_t fallbacks;    /* kernel calls that ran on the CPU because the device lacks the kernel (dt_allow_fallback) */
 } dt_memory_stats;
 DT_API dt_memory_stats dt_stats(void);
-DT_API void            dt_stats_reset(void); /* peak := live */
-/* give every cached byte back: this thread's pools and all devices' caches */
+DT_API void            dt_stats_reset(void); /* sets peak_bytes to live_bytes */
+/* Frees all cached memory: the pools of this thread and the caches of all devices. */
 DT_API void            dt_empty_cache(void);
 
 /* ---------------------------------------------------------------------------------------------------- >>tensors */
@@ -178,8 +180,9 @@ typedef struct dt_make_opts {
     dt_rng    *rng DT_D;    /* default: the thread's generator (dt_manual_seed) */
 } dt_make_opts;
 
-/* A tensor made by any call belongs to the thread's current step and lives until dt_end() (or dt_step). dt_keep takes
-   it out of the step; whoever keeps frees. dt_set_requires_grad keeps as well. dt_free of a step's tensor gives it back early. */
+/* A tensor made by any call belongs to the thread's current step and exists until dt_end() (or dt_step). dt_keep removes
+   it from the step; the program must then dt_free it. dt_set_requires_grad also keeps its tensor. dt_free of a tensor of
+   the step frees it early. */
 DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts)); /* copies */
 DT_API dt_tensor *dt_empty_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
 DT_API dt_tensor *dt_zeros_with(dt_shape shape, dt_make_opts o DT_OPT0(dt_make_opts));
@@ -204,15 +207,15 @@ DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o DT_OPT0(dt_make_opt
 #define dt_randperm(...) dt_randperm_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
 #endif
 
-/* Memory from elsewhere (a mapped file, a shared segment, an array of the program) becomes a tensor without a copy:
-   dense, row-major, changed by what changes the tensor. release(user) is called once, when the last tensor on it has
-   gone, on whatever thread that happens. Data that is not aligned to its element size is copied and released at once
-   (CPU only). After a failure data stays the caller's: release is not called. */
+/* Makes a tensor of existing memory (a mapped file, a shared segment, an array of the program) without a copy: dense,
+   row-major. Changes of the tensor change this memory. release(user) is called once, when the last tensor that uses the
+   memory is freed, by the thread that frees it. Data that is not aligned to its element size is copied and released
+   immediately (CPU only). If the call fails, the caller still owns the data and release is not called. */
 typedef struct dt_from_blob_opts {
     int        dt__first DT_D;
     dt_dtype   dtype DT_D;  /* default DT_F32 */
-    dt_device *device DT_D; /* whose memory it is; default dt_cpu() */
-    void (*release)(void *user) DT_D; /* default: nobody is told */
+    dt_device *device DT_D; /* the device of this memory; default dt_cpu() */
+    void (*release)(void *user) DT_D; /* default: no callback */
     void      *user DT_D;
 } dt_from_blob_opts;
 DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opts o DT_OPT0(dt_from_blob_opts));
@@ -222,9 +225,9 @@ DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opt
 
 DT_API dt_tensor *dt_keep(dt_tensor *t); /* returns t */
 DT_API void       dt_free(dt_tensor *t);
-DT_API void       dt_end(void); /* end the step: its tensors and its tape are given back */
+DT_API void       dt_end(void); /* ends the step: frees its tensors and its tape */
 
-/* Asking. NULL answers 0 (or an empty shape) without an error. */
+/* Properties. For a NULL tensor they return 0 (or an empty shape) without an error. */
 DT_API dt_shape   dt_shape_of(const dt_tensor *t);
 DT_API int        dt_ndim(const dt_tensor *t);
 DT_API int64_t    dt_size(const dt_tensor *t, int i); /* negative i counts from the end */
@@ -234,26 +237,26 @@ DT_API size_t     dt_nbytes(const dt_tensor *t);
 DT_API dt_dtype   dt_dtype_of(const dt_tensor *t);
 DT_API dt_device *dt_device_of(const dt_tensor *t);
 DT_API bool       dt_is_contiguous(dt_tensor *t);
-/* Where its elements are, one behind the other, on its device; NULL: an error. What is queued may not have been done
-   yet: on the CPU it has. Writing there is as an in-place call that the tape does not see. */
+/* Address of the elements, contiguous, in the memory of its device; NULL after an error. Queued kernels may not have
+   finished (on the CPU they have). The tape does not see a write to this address, as with the in-place calls. */
 DT_API void      *dt_data_ptr(dt_tensor *t);
-DT_API size_t     dt_to_string(dt_tensor *t, char *buf, size_t nbytes); /* like snprintf: the length it needs */
-DT_API void       dt_print(dt_tensor *t);                               /* the same, to stdout */
+DT_API size_t     dt_to_string(dt_tensor *t, char *buf, size_t nbytes); /* as snprintf: returns the full length */
+DT_API void       dt_print(dt_tensor *t);                               /* prints dt_to_string to stdout */
 
-/* Moving values. Reading waits for the device. Element order is row-major, whatever the strides. */
+/* Copies. Reading waits for the device. Host memory is in row-major order, whatever the strides of the tensor. */
 DT_API dt_status  dt_copy_out(dt_tensor *t, void *dst, size_t nbytes); /* nbytes must be dt_nbytes(t) */
 DT_API dt_status  dt_copy_in(dt_tensor *t, const void *src, size_t nbytes);
-DT_API dt_status  dt_copy(dt_tensor *dst, dt_tensor *src); /* in place; broadcasts, casts, crosses devices */
+DT_API dt_status  dt_copy(dt_tensor *dst, dt_tensor *src); /* in place; broadcasts, casts, copies between devices */
 DT_API dt_status  dt_fill(dt_tensor *t, double value);     /* in place */
 DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale); /* in place: dst += scale*src */
 DT_API double     dt_item(dt_tensor *t);                   /* the value of a one-element tensor; NaN on error */
-DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d);       /* t itself if it has that dtype */
-DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);     /* t itself if it is there */
+DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d);       /* t itself if it already has that dtype */
+DT_API dt_tensor *dt_to(dt_tensor *t, dt_device *dev);     /* t itself if it is already on that device */
 DT_API dt_tensor *dt_clone(dt_tensor *t);
-DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is */
+DT_API dt_tensor *dt_contiguous(dt_tensor *t); /* t itself if it is already contiguous */
 
-/* Views share their base's memory. */
-DT_API dt_tensor *dt_reshape(dt_tensor *t, dt_shape shape); /* one dimension may be -1; copies only if it must */
+/* Views share the memory of their base. */
+DT_API dt_tensor *dt_reshape(dt_tensor *t, dt_shape shape); /* one dimension may be -1; copies if a view is impossible */
 DT_API dt_tensor *dt_flatten(dt_tensor *t);                 /* (n, ...) -> (n, rest) */
 DT_API dt_tensor *dt_permute(dt_tensor *t, dt_shape order);
 DT_API dt_tensor *dt_transpose(dt_tensor *t, int a, int b);
@@ -264,89 +267,92 @@ DT_API dt_tensor *dt_squeeze(dt_tensor *t, int dim);
 DT_API dt_tensor *dt_unsqueeze(dt_tensor *t, int dim);
 
 /* ---------------------------------------------------------------------------------------------------- >>random
-   MT19937 as PyTorch's CPU generator: the same seed gives the same bits. */
+   MT19937, bit-identical to PyTorch's CPU generator for the same seed. */
 struct dt_rng {
     uint32_t state[624];
-    int32_t  next;            /* index of the next word; 624: refill */
-    int32_t  has_normal;      /* a cached second normal (draws of fewer than 16) */
+    int32_t  next;            /* index of the next word; 624: refill the state first */
+    int32_t  has_normal;      /* normal holds the second value of a pair (calls with n < 16) */
     double   normal;
     uint64_t seed;
-    uint64_t philox_offset;   /* dropout: counters used so far, in units of 4 draws */
+    uint64_t philox_offset;   /* dropout: Philox counters used so far, 4 random numbers each */
 };
-DT_API void     dt_manual_seed(uint64_t seed); /* the thread's generator; it starts with seed 0 */
+DT_API void     dt_manual_seed(uint64_t seed); /* seeds the thread's generator; without this call its seed is 0 */
 DT_API dt_rng  *dt_rng_default(void);   /* the thread's generator: copy the struct to save, assign it to restore */
-/* r NULL: the thread's generator */
+/* If r is NULL, the thread's generator is used. */
 DT_API void     dt_rng_seed(dt_rng *r, uint64_t seed);
 DT_API uint32_t dt_rng_u32(dt_rng *r);
-DT_API uint64_t dt_rng_u64(dt_rng *r);                            /* (first draw << 32) | second */
+DT_API uint64_t dt_rng_u64(dt_rng *r);                            /* (first u32 << 32) | second u32 */
 DT_API void     dt_rng_uniform(dt_rng *r, float *out, int64_t n, double lo, double hi);
 DT_API void     dt_rng_normal(dt_rng *r, float *out, int64_t n, double mean, double std);
 DT_API void     dt_rng_randperm(dt_rng *r, int64_t *out, int64_t n);
 DT_API void     dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4]); /* Philox4x32-10 */
 
 /* ---------------------------------------------------------------------------------------------------- >>autograd */
-DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t); /* keeps t and makes it a leaf that gets a gradient; returns t */
+DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t); /* keeps t, makes it a leaf that receives a gradient; returns t */
 DT_API bool       dt_requires_grad(const dt_tensor *t);
-DT_API dt_tensor *dt_grad(dt_tensor *t);        /* the gradient, or NULL when there is none yet (no error) */
-DT_API void       dt_retain_grad(dt_tensor *t); /* keep the gradient of a value that is not a leaf */
-DT_API void       dt_zero_grad(dt_tensor *t);   /* the next backward starts from nothing */
+DT_API dt_tensor *dt_grad(dt_tensor *t);        /* the gradient; NULL without an error if it does not exist yet */
+DT_API void       dt_retain_grad(dt_tensor *t); /* keeps the gradient of a tensor that is not a leaf */
+DT_API void       dt_zero_grad(dt_tensor *t);   /* clears the gradient: the next backward overwrites it */
 DT_API dt_tensor *dt_detach(dt_tensor *t);
-DT_API void       dt_no_grad_begin(void); /* nests */
+DT_API void       dt_no_grad_begin(void); /* calls may nest */
 DT_API void       dt_no_grad_end(void);
 DT_API bool       dt_is_grad_enabled(void);
 
-/* Autocast: ops of this thread choose the dtype they compute in. Inputs of matmul, linear, conv2d and attention are cast
-   to 'dtype' (a parameter once a step: the cast is remembered); inputs of pow, exp, log, rdiv_scalar, softplus, gelu,
-   softmax, sum, var, layer and rms norm and the losses are cast to f32; the others take what comes and the widest
-   wins. DT_AUTOCAST_LOSS: only the losses cast, to f32. dt_nn.h's mixed precision sets it. */
+/* Autocast: the ops of this thread choose the dtype in which they compute. Inputs of matmul, linear, conv2d and attention
+   are cast to 'dtype' (a parameter is cast once per step and the result is cached). Inputs of pow, exp, log, rdiv_scalar,
+   softplus, gelu, softmax, sum, var, layer and rms norm and of the losses are cast to f32. All other ops use the dtypes
+   of their inputs and promote to the widest. DT_AUTOCAST_LOSS: only the losses cast, to f32. The mixed precision of
+   dt_nn.h sets this. */
 typedef enum dt_autocast_mode { DT_AUTOCAST_OFF = 0, DT_AUTOCAST_OPS, DT_AUTOCAST_LOSS } dt_autocast_mode;
 typedef struct dt_autocast {
     dt_autocast_mode mode;
     dt_dtype         dtype; /* DT_F16 or DT_BF16 */
 } dt_autocast;
-DT_API dt_autocast dt_autocast_set(dt_autocast a); /* returns what was set before */
+DT_API dt_autocast dt_autocast_set(dt_autocast a); /* returns the previous setting */
 DT_API dt_autocast dt_autocast_get(void);
 
 typedef struct dt_backward_opts {
     int        dt__first DT_D;
-    dt_tensor *grad DT_D;  /* gradient of the root; default 1 for a one-element root */
-    bool       retain_graph DT_D; /* keep the tape for another backward over the same values */
+    dt_tensor *grad DT_D;  /* gradient of the root; default 1, which needs a root of one element */
+    bool       retain_graph DT_D; /* keep the tape for another backward through the same tensors */
 } dt_backward_opts;
 DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o DT_OPT0(dt_backward_opts));
 #ifdef DT__LIT
 #define dt_backward(...) dt_backward_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_backward_opts, __VA_ARGS__, ))
 #endif
 
-/* Watching a backward: begin, then ready(p) for each parameter in backward order, once its gradient is complete for
-   this backward, then end. In begin, dt_grad_pending(p) tells which parameters this backward will reach. */
+/* Callbacks of a backward, on the thread that runs it: begin; then, in backward order, ready(p) for each parameter as soon
+   as this backward has finished its gradient; then end. In begin, dt_grad_pending(p) is true for each parameter that this
+   backward will reach. */
 typedef struct dt_grad_hooks {
     void (*begin)(void *user);
     void (*ready)(void *user, dt_tensor *param);
     void (*end)(void *user, dt_status status);
     void *user;
 } dt_grad_hooks;
-DT_API int  dt_hooks_add(const dt_grad_hooks *h); /* this thread's backwards; an id, or a negative status */
+DT_API int  dt_hooks_add(const dt_grad_hooks *h); /* for backwards of this thread; returns an id, or a negative status */
 DT_API void dt_hooks_remove(int id);
 DT_API bool dt_grad_pending(const dt_tensor *param);
 
-/* Parameters in one block: values and gradients of all n become views into two contiguous tensors, in the order given.
-   All of one dtype and device. The block owns neither; free the parameters, then the block.
-   Each parameter begins at an address that is a multiple of 64 bytes. The gaps before the next one are zero in value and
-   in grad, so an update of the whole block must turn value 0 with gradient 0 into 0, and value has dt_numel(value)
-   elements, which may be more than the parameters have together. offset tells where they are. */
+/* Packs parameters into one block: the values and gradients of all n parameters become views into two contiguous tensors,
+   in the given order. All must have the same dtype and device. The block does not own the parameters: free them first,
+   then the block. Each parameter begins at a multiple of 64 bytes. The padding between parameters is zero in value and in
+   grad, so an update of the whole block must map value 0 with gradient 0 to 0. Because of the padding, dt_numel(value)
+   may be larger than the sum over the parameters. */
 typedef struct dt_block {
     dt_tensor     *value;  /* 1-d */
-    dt_tensor     *grad;   /* 1-d; whole after a backward: parts of parameters it did not reach are zero */
-    const int64_t *offset; /* of parameter i of n, in elements of value and grad; the block's own */
+    dt_tensor     *grad;   /* 1-d; complete after a backward: zero for parameters that it did not reach */
+    const int64_t *offset; /* offset[i]: where parameter i begins in value and grad, in elements; owned by the block */
     int            n;
     void          *dt__group;
 } dt_block;
 DT_API dt_status dt_pack(dt_block *b, dt_tensor **params, int n);
-DT_API void      dt_block_zero_grad(dt_block *b); /* for every parameter of the block */
+DT_API void      dt_block_zero_grad(dt_block *b); /* dt_zero_grad of every parameter of the block */
 DT_API void      dt_block_free(dt_block *b);
 
 /* ---------------------------------------------------------------------------------------------------- >>ops
-   Names, broadcasting, promotion and gradients as PyTorch's. Float ops take f32, f16 and bf16 and compute in f32. */
+   Names, broadcasting, type promotion and gradients are those of PyTorch. Float ops take f32, f16 and bf16 and compute in
+   f32. */
 DT_API dt_tensor *dt_add(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_sub(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_mul(dt_tensor *a, dt_tensor *b);
@@ -354,7 +360,7 @@ DT_API dt_tensor *dt_div(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_pow(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_maximum(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_minimum(dt_tensor *a, dt_tensor *b);
-DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b); /* comparisons give u8 0 or 1 */
+DT_API dt_tensor *dt_eq(dt_tensor *a, dt_tensor *b); /* comparisons return u8, 0 or 1 */
 DT_API dt_tensor *dt_ne(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_lt(dt_tensor *a, dt_tensor *b);
 DT_API dt_tensor *dt_le(dt_tensor *a, dt_tensor *b);
@@ -377,30 +383,30 @@ DT_API dt_tensor *dt_log(dt_tensor *a);
 DT_API dt_tensor *dt_clamp(dt_tensor *a, double lo, double hi);
 DT_API dt_tensor *dt_relu(dt_tensor *a);
 DT_API dt_tensor *dt_leaky_relu(dt_tensor *a, double slope);
-DT_API dt_tensor *dt_gelu(dt_tensor *a);      /* erf */
+DT_API dt_tensor *dt_gelu(dt_tensor *a);      /* exact, with erf */
 DT_API dt_tensor *dt_gelu_tanh(dt_tensor *a); /* tanh approximation */
 DT_API dt_tensor *dt_silu(dt_tensor *a);
 DT_API dt_tensor *dt_sigmoid(dt_tensor *a);
 DT_API dt_tensor *dt_tanh(dt_tensor *a);
-DT_API dt_tensor *dt_softplus(dt_tensor *a, double beta); /* linear above beta*x = 20, as PyTorch */
+DT_API dt_tensor *dt_softplus(dt_tensor *a, double beta); /* linear above beta*x = 20, as in PyTorch */
 DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b); /* cond u8, i32 or i64 */
 
 typedef struct dt_reduce_opts {
     int      dt__first DT_D;
-    uint32_t dims DT_D;    /* DT_DIM(i) | DT_DIM(j) ...; default: all */
-    bool     keepdim DT_D; /* leave the reduced dimensions as 1 */
-    bool     biased DT_D;  /* dt_var: divide by n, not n-1 */
+    uint32_t dims DT_D;    /* DT_DIM(i) | DT_DIM(j) ...; default: all dimensions */
+    bool     keepdim DT_D; /* the reduced dimensions stay, with size 1 */
+    bool     biased DT_D;  /* dt_var: divide by n, not by n-1 */
 } dt_reduce_opts;
-/* DT_DIM(i) names a dimension in dims: DT_DIM(0) | DT_DIM(-1). */
+/* The bit of dimension i in dims; i may be negative: DT_DIM(0) | DT_DIM(-1). */
 #define DT_DIM(i) (DT__DIMS | (uint32_t)1 << ((i) < 0 ? 16 - (i) : (i)))
 #define DT__DIMS ((uint32_t)1 << 31) /* marks a set of dimensions: a plain number is refused */
 DT_API dt_tensor *dt_sum_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_mean_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
-/* gradient shared by ties (amax) */
+/* amax, amin: equal maxima or minima share the gradient */
 DT_API dt_tensor *dt_amax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_amin_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 DT_API dt_tensor *dt_var_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
-/* one dimension or all; i64 */
+/* over one dimension or over all; returns i64 */
 DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduce_opts));
 #ifdef DT__LIT
 #define dt_sum(...) dt_sum_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
@@ -430,11 +436,11 @@ DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim);
 typedef struct dt_conv2d_op_opts {
     int    dt__first DT_D;
     int    stride DT_D, pad DT_D, dilation DT_D; /* defaults 1, 0, 1 */
-    int    stride_w DT_D, pad_w DT_D, dilation_w DT_D; /* default: as the height's; pad_w = DT_ZERO for none */
+    int    stride_w DT_D, pad_w DT_D, dilation_w DT_D; /* default: as for the height; pad_w = DT_ZERO: no padding */
     int    groups DT_D; /* default 1 */
     dt_act act DT_D;
 } dt_conv2d_op_opts;
-#define DT_ZERO (-0x7fff0000) /* an option that means zero where 0 means the default */
+#define DT_ZERO (-0x7fff0000) /* the value zero for options where 0 selects the default */
 /* x (n, c, h, w), w (out, c/groups, kh, kw), b (out) or NULL */
 DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b,
                                     dt_conv2d_op_opts o DT_OPT0(dt_conv2d_op_opts));
@@ -442,9 +448,9 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b,
 typedef struct dt_pool_opts {
     int  dt__first DT_D;
     int  kernel DT_D, stride DT_D, pad DT_D;       /* kernel required; stride default kernel; pad 0 */
-    int  kernel_w DT_D, stride_w DT_D, pad_w DT_D; /* default: as the height's */
+    int  kernel_w DT_D, stride_w DT_D, pad_w DT_D; /* default: as for the height */
     bool ceil_mode DT_D;
-    bool exclude_pad DT_D; /* average pooling: divide by what lies inside (count_include_pad = False) */
+    bool exclude_pad DT_D; /* average pooling: padding does not count in the divisor (count_include_pad = False) */
 } dt_pool_opts;
 DT_API dt_tensor *dt_maxpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
 DT_API dt_tensor *dt_avgpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
@@ -452,18 +458,18 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
 
 typedef struct dt_batch_norm_opts {
     int        dt__first DT_D;
-    bool       eval DT_D;     /* use the running statistics; default: those of the batch, and update the running ones */
+    bool       eval DT_D;     /* use the running statistics; default: use those of the batch and update the running ones */
     double     eps DT_D;      /* default 1e-5 */
-    double     momentum DT_D; /* default 0.1: new = 0.9 old + 0.1 batch, unbiased variance */
-    dt_act     act DT_D;      /* fused behind: none or relu */
-    dt_tensor *add DT_D;      /* fused residual: act(norm(x) + add) */
+    double     momentum DT_D; /* default 0.1: running = 0.9 running + 0.1 batch, with the unbiased variance */
+    dt_act     act DT_D;      /* fused activation: DT_ACT_NONE or DT_ACT_RELU */
+    dt_tensor *add DT_D;      /* fused residual: the result is act(norm(x) + add) */
 } dt_batch_norm_opts;
 /* x (n, c), (n, c, l) or (n, c, h, w); weight, bias, running_mean, running_var (c), each may be NULL */
 DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
                                         dt_tensor *running_var, dt_batch_norm_opts o DT_OPT0(dt_batch_norm_opts));
 typedef struct dt_norm_opts {
     int    dt__first DT_D;
-    int    normalized_dims DT_D; /* the last dimensions, which are normalised together; default 1 */
+    int    normalized_dims DT_D; /* how many of the last dimensions are normalised together; default 1 */
     double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms) */
 } dt_norm_opts;
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias,
@@ -474,13 +480,14 @@ DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight); /* index
 DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index);   /* torch.gather; index i32 or i64 */
 DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim);
 DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim);
-DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max); /* views; how many, or < 0 */
-/* pads: before and after the last dimension, then the one before it ... (torch.nn.functional.pad, constant) */
+/* Makes views of 'size' elements along dim (the last may be smaller); returns their number, or a negative status. */
+DT_API int        dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int max);
+/* pads: before and after for the last dimension, then for the one before it ... (torch.nn.functional.pad, constant) */
 DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double value);
 
 typedef struct dt_op_dropout_opts {
     int     dt__first DT_D;
-    bool    eval DT_D; /* give x back */
+    bool    eval DT_D; /* return x unchanged */
     dt_rng *rng DT_D;  /* default: the thread's generator */
 } dt_op_dropout_opts;
 DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts o DT_OPT0(dt_op_dropout_opts));
@@ -494,7 +501,7 @@ typedef struct dt_loss_opts {
     dt_tensor   *weight DT_D;          /* cross entropy, nll: (classes) */
     double       beta DT_D;            /* smooth l1: default 1 */
 } dt_loss_opts;
-/* logits (n, c) or (n, c, ...), target (n) or (n, ...) of i64, i32 or u8 */
+/* logits (n, c) or (n, c, ...); target (n) or (n, ...), i64, i32 or u8 */
 DT_API dt_tensor *dt_cross_entropy_with(dt_tensor *logits, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_nll_loss_with(dt_tensor *logp, dt_tensor *target, dt_loss_opts o DT_OPT0(dt_loss_opts));
 DT_API dt_tensor *dt_mse_loss_with(dt_tensor *x, dt_tensor *y, dt_loss_opts o DT_OPT0(dt_loss_opts));
@@ -539,48 +546,49 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
 
 /* ---------------------------------------------------------------------------------------------------- >>devices */
 DT_API dt_device  *dt_cpu(void);
-DT_API dt_device  *dt_default_device(void);          /* the thread's; starts as dt_cpu() */
+DT_API dt_device  *dt_default_device(void);          /* of the thread; initially dt_cpu() */
 DT_API void        dt_set_default_device(dt_device *dev); /* NULL: dt_cpu() */
 DT_API const char *dt_device_name(const dt_device *dev);
-/* wait for everything given to the device; NULL: the default one */
+/* Waits until the device has finished all queued work; NULL: the default device. */
 DT_API dt_status   dt_synchronize(dt_device *dev);
-/* ops the device lacks run on the CPU, counted in dt_stats */
+/* Kernels that the device lacks run on the CPU; dt_stats counts them. */
 DT_API void        dt_allow_fallback(dt_device *dev, bool yes);
 DT_API void        dt_set_num_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
 DT_API int         dt_get_num_threads(void);
-DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: what runs (DT_CPU_ISA forces one) */
+DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: in use (DT_CPU_ISA selects one) */
 
 /* ---------------------------------------------------------------------------------------------------- >>trace
-   A timeline of the run for ui.perfetto.dev or chrome://tracing. DT_TRACE=file.json in the environment (%p in it is the
-   process id, %r the rank), or dt_trace_start, writes one. Ranks that a launcher or dt_spawn started write one each,
-   file.rank0.json ...; jq -s add file.rank*.json makes one of them, on the same clock within a machine. For each thread
-   that computes it has three tracks: steps (first work to dt_end, in them forward, backward, update), layers
-   (dt_trace_push and pop), ops (every call of a kernel with shapes and bytes; in a backward inside its op's span). On a
-   device that runs later, an op's span is the time to give it the work. Off, it costs one branch a kernel call.
+   A timeline of the run for ui.perfetto.dev or chrome://tracing. The environment variable DT_TRACE=file.json (%p in the
+   name is the process id, %r the rank) or dt_trace_start enables it. Ranks that a launcher or dt_spawn started write one
+   file each, file.rank0.json ...; "jq -s add file.rank*.json" joins them. Ranks on one machine share a clock. Each thread
+   that computes has three tracks: steps (from the first work to dt_end; inside them forward, backward, update), layers
+   (dt_trace_push and pop), ops (every kernel call with shapes and bytes; in a backward, inside the span of its op). On an
+   asynchronous device the span of an op is the time to queue it, not to run it. Without a trace the cost is one branch
+   per kernel call.
 
-   The file is a JSON array of events. It is whole after dt_trace_stop, exit() and quick_exit(). A run that was killed
-   leaves it without the closing bracket, which the viewers accept, and without the last quarter of a second or the last
-   64 KiB of each thread. A forked child does not write into its parent's file: with DT_TRACE=f.json it goes on in
-   f.PID.json, after dt_trace_start it has no trace. */
-DT_API dt_status dt_trace_start(const char *path); /* replaces the file; refused while a trace runs */
-/* All threads' events are in. Works with an error pending; nothing to stop is no error. */
+   The file is a JSON array of events. It is complete after dt_trace_stop, exit() and quick_exit(). If the process is
+   killed, the file lacks the closing bracket, which the viewers accept, and for each thread the last 250 ms or the last
+   64 KiB. A forked child does not write to the file of its parent: with DT_TRACE=f.json it writes f.PID.json; after
+   dt_trace_start it has no trace. */
+DT_API dt_status dt_trace_start(const char *path); /* overwrites the file; fails while another trace runs */
+/* Writes the events of all threads and closes the file. Works with an error pending. Without a trace it does nothing. */
 DT_API dt_status dt_trace_stop(void);
 DT_API bool      dt_tracing(void);
-/* A span on the thread's track of layers; they nest. Names are copied (up to 63 bytes). */
+/* A span on the layers track of the thread; spans nest. The name is copied (up to 63 bytes). */
 DT_API void      dt_trace_push(const char *name);
 DT_API void      dt_trace_pop(void);
-/* A span on a track of its own, made by its name (up to 63 bytes; 64 tracks); t0 and t1 as dt_trace_now gave them.
-   Spans of one track must nest or follow each other. */
+/* A span on the track with this name, which is created if needed (names up to 63 bytes, at most 64 tracks). t0 and t1 are
+   values of dt_trace_now. Spans of one track must nest or follow each other. */
 DT_API void      dt_trace_span(const char *track, const char *name, uint64_t t0, uint64_t t1);
 DT_API uint64_t  dt_trace_now(void);               /* ns, CLOCK_MONOTONIC; works without a trace */
-DT_API void      dt_trace_counter(const char *name, double value); /* a curve: loss, loss scale */
+DT_API void      dt_trace_counter(const char *name, double value); /* one point of a curve: loss, loss scale */
 
 /* ---------------------------------------------------------------------------------------------------- >>backend
-   What a device provides. A kernel gets one dt_call: views by value (device addresses, never host pointers), scalars
-   by value, a stream. It may run later, in the order of its stream. Nothing outside a backend dereferences a view. */
+   The interface of a device. A kernel gets one dt_call: views by value (device addresses, never host pointers), scalars
+   by value, a stream. It may run asynchronously, in stream order. Only the backend dereferences the address of a view. */
 enum {
     DT_LAYOUT_PLAIN = 0, /* element (i0, i1, ..) at sum(i*stride) */
-    DT_LAYOUT_NHWC  = 1  /* a 4-d image (n, c, h, w) stored as (n, h, w, c), dense; the strides of the view say so */
+    DT_LAYOUT_NHWC  = 1  /* a 4-d image (n, c, h, w) stored as (n, h, w, c), dense; with matching strides in the view */
 };
 typedef struct dt_view {
     void   *data; /* address of element 0 */
@@ -718,20 +726,20 @@ typedef struct dt_backend {
     const char *name;
     void *(*alloc)(dt_device *dev, size_t nbytes); /* 64-byte aligned; NULL without a message when out of memory */
     void (*free)(dt_device *dev, void *ptr, size_t nbytes);
-    /* host is free on return */
+    /* the host memory may be reused on return */
     int (*upload)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
-    /* waits for the stream */
+    /* waits for the stream, then copies */
     int (*download)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes);
-    int (*wait)(dt_device *dev, void *stream);                  /* the host waits; NULL stream: for all of them */
-    /* what comes in 'after' waits for what is in 'before' */
+    int (*wait)(dt_device *dev, void *stream);                  /* blocks the host; NULL stream: waits for all streams */
+    /* work queued later on 'after' waits for the work that is now queued on 'before' */
     int (*order)(dt_device *dev, void *after, void *before);
-    void *(*stream_new)(dt_device *dev);                        /* NULL entry: one stream only */
+    void *(*stream_new)(dt_device *dev);                        /* NULL entry: the device has one stream */
     void (*stream_free)(dt_device *dev, void *stream);
     int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
-    /* Copies that run beside kernels, called by any thread; NULL entries: there are none. Memory of the host to copy
-       from, 64-byte aligned, NULL without a message; the stream of copies; an upload that reads the host's memory when
-       its turn comes; a mark in a stream (made where *mark is NULL), and whether the stream has got there: with wait
-       the host waits until it has. */
+    /* Asynchronous copies, overlapped with kernels. Callers: any thread. NULL entries: not supported. host_alloc returns
+       64-byte aligned host memory for uploads (NULL without setting an error). upload_later is asynchronous: the host
+       memory must stay unchanged until the copy is done. mark records an event in a stream (and creates it if *mark is
+       NULL). passed sets *yes if the stream has reached the event; with wait it blocks until then. */
     void *(*host_alloc)(dt_device *dev, size_t nbytes);
     void (*host_free)(dt_device *dev, void *ptr, size_t nbytes);
     void *(*copy_stream)(dt_device *dev);
@@ -739,33 +747,34 @@ typedef struct dt_backend {
     int (*mark)(dt_device *dev, void *stream, void **mark);
     int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes);
     void (*mark_free)(dt_device *dev, void *mark);
-    /* of its memory, for the message that there is no more; NULL entry: nothing is known */
+    /* describes the memory of the device for the out-of-memory message; NULL entry: dt's own counts are shown */
     void (*memory_text)(dt_device *dev, char *text, size_t nbytes);
-    /* may tensors of this device be made of this memory? NULL entry: of any */
+    /* whether a tensor of this device may use this memory (dt_from_blob); NULL entry: any memory */
     int (*adopts)(dt_device *dev, const void *ptr);
     dt_kernel kernel[DT_K_COUNT];
-    /* Several devices of one backend in one program. NULL: not there, what needs them goes through the host. */
-    int (*count)(void);              /* of its devices */
+    /* Several devices of one backend in one program. NULL entries: not supported; copies go through host memory. */
+    int (*count)(void);              /* number of devices */
     dt_device *(*device)(int index); /* NULL after dt_fail */
-    /* dst on dev := src on 'from', behind what is in both streams; what comes in them is behind it */
+    /* Copies src on device 'from' to dst on device 'dev'. The copy runs after the work queued on both streams; work queued
+       later on either stream runs after the copy. */
     int (*peer)(dt_device *dev, void *stream, void *dst, dt_device *from, void *from_stream, const void *src,
                 size_t nbytes);
-    /* Blocks that n devices have each, moved by one call: block[b * n + i], 1-d and dense, is on dev[i], and stream[i]
-       is one of its. broadcast: all get the first device's; sum: the first device's += the others',
-       one after the other. */
+    /* Collectives over n devices. block[b * n + i] is the copy of block b on dev[i], 1-d and dense; stream[i] is a stream
+       of dev[i]. broadcast: copies the block of the first device to the others. sum: adds the blocks of the others to the
+       block of the first device, in the order of the devices. */
     void *(*group_new)(dt_device *const *dev, int n); /* NULL after dt_fail */
     void (*group_free)(void *group);
     int (*group_broadcast)(void *group, void *const *stream, const dt_view *block, int nblocks);
     int (*group_sum)(void *group, void *const *stream, const dt_view *block, int nblocks);
 } dt_backend;
 
-DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* be must stay */
-DT_API dt_status   dt_device_free(dt_device *dev);      /* refused while a tensor lives on it */
+DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* keeps the pointer be */
+DT_API dt_status   dt_device_free(dt_device *dev);      /* fails while a tensor on it exists */
 DT_API void       *dt_device_impl(const dt_device *dev);
 DT_API const dt_backend *dt_device_backend(const dt_device *dev);
-DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* the thread's stream on dev; returns the one before */
+DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* sets the thread's stream on dev; returns the previous */
 DT_API const char *dt_kernel_name(int kernel);
-/* the thread's scratch, 64-byte aligned, valid until the next call; NULL after dt_fail */
+/* Scratch memory of the thread, 64-byte aligned, valid until its next dt_scratch; NULL after dt_fail. */
 DT_API void       *dt_scratch(size_t nbytes);
 
 #ifdef __cplusplus
@@ -776,8 +785,8 @@ DT_API void       *dt_scratch(size_t nbytes);
 #if defined(DT__WANT_INSIDE) && !defined(DT__CORE_INSIDE)
 #define DT__CORE_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What the implementations of other headers use of this one: the thread's context, tensors, devices, the tape; making
-   and copying tensors, building and running calls. No interface for programs. */
+   Private declarations for the implementations of the other headers: thread context, tensors, devices, tape; functions
+   that create and copy tensors, build calls and run them. Programs must not use them. */
 #include <pthread.h>
 #ifdef __cplusplus
 extern "C" {
@@ -785,7 +794,7 @@ extern "C" {
 #define DT__LIVE 0x64744c76u
 #define DT__DEAD 0x64746466u
 #define DT__MAX_HOOKS 16
-#define DT__TURN_BITS 36
+#define DT__GENERATION_BITS 36
 #define DT__MAX_STREAMS 16
 
 typedef struct dt__node    dt__node;
@@ -799,7 +808,7 @@ typedef struct dt__list { /* a growing array of pointers */
 } dt__list;
 
 #define DT__CASTS 256
-typedef struct dt__cast { /* a parameter cast by autocast, good while the stamp is */
+typedef struct dt__cast { /* a parameter cast by autocast; valid while stamp and version are unchanged */
     const dt_tensor *from;
     dt_tensor       *to;
     uint64_t         stamp;
@@ -811,10 +820,10 @@ typedef struct dt__ctx {
     int           no_grad;
     int           in_backward;
     uint32_t      backward_id;
-    uint64_t      turns; /* grows with each backward and dt_end: what was made before belongs to the past; above
-                            DT__TURN_BITS: a number of the thread, when a model was used on it */
+    uint64_t      generation; /* incremented by each backward and dt_end; entries of cast with an older stamp are stale.
+                                 The bits from DT__GENERATION_BITS on number the threads that use models */
     dt_autocast   autocast;
-    dt__list      step; /* tensors the step owns; holes are NULL */
+    dt__list      step; /* tensors that the step owns; NULL where one was kept or freed */
     dt__list      tape; /* nodes in the order of the forward */
     dt_tensor    *free_tensors; /* handles that the program never saw: free to be used again */
     struct dt__region *region;  /* where new handles come from, see >>handles */
@@ -825,7 +834,7 @@ typedef struct dt__ctx {
     size_t        scratch_nbytes;
     dt__tbuf     *trace;
     int           rng_ready;
-    int           registered; /* the thread's destructor knows of us */
+    int           registered; /* dt__thread_end will run when this thread ends */
     int           nstreams;
     dt_grad_hooks hook[DT__MAX_HOOKS];
     int           hook_used[DT__MAX_HOOKS];
@@ -843,18 +852,18 @@ static __thread dt__ctx dt__tls;
 extern __thread __attribute__((visibility("hidden"))) dt__ctx dt__tls;
 #endif
 
-#define DT__CLASSES 400
+#define DT__SIZE_CLASSES 400
 
 struct dt__storage {
     dt_device   *dev;
     void        *ptr;
-    size_t       nbytes; /* of the class, as allocated */
+    size_t       nbytes; /* allocated: the size of its size class */
     int32_t      refs;
-    uint32_t     version; /* one more for each change in place */
-    void        *stream;
-    void        *also; /* another stream that used it; the storage itself: none, the device: several */
+    uint32_t     version; /* incremented by each in-place change */
+    void        *stream;  /* the stream it was allocated on */
+    void        *other_stream; /* a second stream that used it. Sentinels: == this: no second stream; == dev: several */
     dt__storage *next;
-    int          adopted; /* memory from elsewhere: not cached, not counted */
+    int          adopted; /* memory of dt_from_blob: not cached, not counted */
     void       (*release)(void *user);
     void        *user;
 };
@@ -864,10 +873,10 @@ struct dt_device {
     int               index;
     int               fallback;
     char              name[40];
-    pthread_mutex_t   lock; /* guards the lists and counts */
-    dt__storage      *cache[DT__CLASSES];
-    dt__storage      *spare;    /* without memory: that of adopted data which has gone */
-    int64_t           storages; /* in use */
+    pthread_mutex_t   lock; /* protects cache and spare */
+    dt__storage      *cache[DT__SIZE_CLASSES];
+    dt__storage      *spare;    /* unused structs without memory, from released dt_from_blob data */
+    int64_t           storages; /* atomic: storages in use */
     dt_device        *next;
 };
 struct dt_tensor {
@@ -877,28 +886,36 @@ struct dt_tensor {
     int64_t      offset; /* of element 0, in elements */
     int32_t      dtype, layout, ndim;
     uint8_t      requires_grad, leaf, retain_grad;
-    uint8_t      grad_empty;  /* grad is there, but the next contribution overwrites it */
-    uint8_t      grad_unreached; /* grad is zero because its block had to be whole; no backward reached it */
-    uint8_t      partial_alias; /* partial belongs to someone else as well: not to be added to */
-    uint8_t      partial_open;  /* partial holds slices [from, to) along a dim so far, and nothing yet elsewhere */
+    uint8_t      grad_state;    /* DT__GRAD_... */
+    uint8_t      partial_state; /* DT__PARTIAL_... */
     uint8_t      partial_dim;
     uint8_t      given;       /* the program has the handle: its address is not used again soon */
     int64_t      numel;
     int64_t      shape[DT_MAX_DIMS];
     int64_t      stride[DT_MAX_DIMS];
-    dt__ctx     *step;      /* the step that owns it, or NULL when kept or internal */
+    dt__ctx     *step;      /* the step that owns it; NULL if kept or internal */
     int64_t      step_slot;
-    dt__node    *node;      /* what made it, while the tape knows */
+    dt__node    *node;      /* the tape node that computed it, or NULL */
     int          node_out;
-    int          tape_ended; /* it had a node once */
+    int          tape_ended; /* it had a node, which dt_end freed */
     dt_tensor   *grad;
-    dt_tensor   *partial;   /* the gradient gathered so far in the backward that runs */
-    int64_t      partial_from, partial_to;
-    int32_t      pending;   /* contributions a leaf still waits for */
+    dt_tensor   *partial;   /* the gradient accumulated so far by the running backward, or NULL */
+    int64_t      partial_from, partial_to; /* DT__PARTIAL_SLICES: the range written so far along partial_dim */
+    int32_t      pending;   /* contributions that a leaf has not received yet */
     uint32_t     mark;
     dt__group   *group;
     int          group_slot;
-    dt_tensor   *next;      /* in the pool */
+    dt_tensor   *next;      /* in the pool of freed handles */
+};
+enum {                /* states of dt_tensor.grad, if it is not NULL */
+    DT__GRAD_SET = 0,   /* holds a gradient */
+    DT__GRAD_EMPTY,     /* allocated, but the next contribution overwrites it; dt_grad returns NULL */
+    DT__GRAD_UNREACHED  /* no backward reached the tensor; zeroed, so that the gradient of its block is complete */
+};
+enum {                   /* states of dt_tensor.partial, if it is not NULL */
+    DT__PARTIAL_OWNED = 0, /* complete and used by this tensor only: contributions can be added in place */
+    DT__PARTIAL_SHARED,    /* complete, but another tensor uses the same memory: copy it before adding */
+    DT__PARTIAL_SLICES     /* written only in [partial_from, partial_to) along partial_dim, uninitialised elsewhere */
 };
 typedef int (*dt__backward_fn)(dt__node *n, dt_tensor *g); /* g: the gradient of the node's output */
 
@@ -909,14 +926,14 @@ struct dt__node {
     dt__backward_fn backward;
     dt__ctx        *ctx;
     int             nin, nsaved;
-    dt_tensor     **in; /* few, or an array of its own (cat) */
+    dt_tensor     **in; /* points to few, or to an allocated array (cat) */
     dt_tensor      *few[DT__NODE_IN];
-    dt_tensor      *out; /* weak: the tensor clears it when it goes */
+    dt_tensor      *out; /* not a reference: the tensor clears it when it is freed */
     dt_tensor      *saved[DT__NODE_SAVED];
     uint32_t        version[DT__NODE_SAVED];
     int64_t         seq;
     uint32_t        mark;
-    int             done; /* its values were given back by a backward */
+    int             done; /* a backward freed its saved tensors */
     int             fn;
     double          a, b;
     int64_t         i[DT_MAX_DIMS + 4];
@@ -930,13 +947,13 @@ struct dt__group { /* parameters packed into one block */
     int64_t    *offset;
     uint32_t    mark;
 };
-typedef struct dt__norm_sync { /* statistics over several ranks, which all come in one order: dt_dist.h */
+typedef struct dt__norm_sync { /* batch statistics over several ranks (dt_dist.h); all ranks call in the same order */
     void *user;
-    /* mean and biased var (c) of n values a channel become those of all ranks, and so do the running ones (may be
-       NULL); how many values that is, or a negative status */
+    /* Replaces mean and biased var (c) of n values per channel by those over all ranks, and updates the running ones
+       (which may be NULL). Returns the number of values per channel over all ranks, or a negative status. */
     int64_t (*stats)(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
                      double momentum);
-    int (*sums)(void *user, dt_tensor *sums); /* (2c): over all ranks */
+    int (*sums)(void *user, dt_tensor *sums); /* (2c): replaced by the sums over all ranks */
 } dt__norm_sync;
 
 /* ---- lists, devices */
@@ -945,13 +962,14 @@ DT__INSIDE void dt__list_free(dt__list *l);
 DT__INSIDE void dt__device_init(dt_device *d, const dt_backend *be, int index, void *impl);
 DT__INSIDE void dt__device_trim(dt_device *d);
 DT__INSIDE void *dt__stream(dt_device *dev);
-/* ---- tensors: those of the calls below belong to nobody until dt__give puts them into the step; dt__unref frees them */
+/* ---- tensors. The caller owns the one reference of a tensor that these functions return: dt__give passes it to the
+   step, dt__unref drops it. */
 static inline __attribute__((unused)) int dt__is_float(int d) { return d <= DT_BF16; }
 DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int64_t *shape, int ndim, int layout);
 DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dtype);
 DT__INSIDE dt_tensor *dt__make(const char *call, dt_shape s, dt_make_opts o, int dtype);
 DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim);
-DT__INSIDE dt_tensor *dt__alias(dt_tensor *x); /* another handle on the same window */
+DT__INSIDE dt_tensor *dt__alias(dt_tensor *x); /* a second handle with the same shape and memory */
 DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t length);
 DT__INSIDE dt_tensor *dt__ref(dt_tensor *t);
 DT__INSIDE void dt__unref(dt_tensor *t);
@@ -977,13 +995,14 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev);
 /* ---- the tape */
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
-DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* where a parameter begins, behind one that ends there */
-DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean, dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync);
+DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
+DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
+                                     dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync);
 /* ---- the trace */
 enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
 DT__INSIDE int dt__trace_on(void);
 DT__INSIDE dt__tbuf *dt__trace_buf(void);
-DT__INSIDE dt__tbuf *dt__trace_mine(void); /* the same, if it has joined */
+DT__INSIDE dt__tbuf *dt__trace_mine(void); /* as dt__trace_buf, but NULL if the thread has no events yet in this trace */
 DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b);
 DT__INSIDE uint64_t dt__trace_touch(dt__tbuf *b);
 DT__INSIDE void dt__trace_simple(dt__tbuf *b, int track, const char *name, const char *more, uint64_t t0, uint64_t t1);
@@ -1031,8 +1050,8 @@ static inline __attribute__((unused)) uint16_t dt__f32_to_f16(float f)
 }
 
 /* ==================================================================================================== >>philox
-   Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): four words from a 64-bit key and a counter, no state. The counter
-   fills the low half of the 128-bit one; the high half is 0. */
+   Philox4x32-10 (Salmon, Moraes, Dror, Shaw 2011): four 32-bit words from a 64-bit key and a counter, without state. Our
+   64-bit counter is the low half of Philox's 128-bit counter; the high half is 0. */
 #define DT__PHILOX_M0 0xD2511F53u
 #define DT__PHILOX_M1 0xCD9E8D57u
 #define DT__PHILOX_W0 0x9E3779B9u
@@ -1092,16 +1111,17 @@ DT__PRESENT(CORE);
 DT__NEEDS(CORE, BASE);
 
 /* ==================================================================================================== >>context
-   What a thread owns: its pending error, its step (tensors and tape), its pools, its generator. */
+   The thread-local context: step (tensors and tape), pools of freed handles and nodes, generator, scratch memory. No lock
+   protects it, because only its own thread uses it. dt__thread_end frees it when the thread ends. */
 #ifndef DT_STATIC
 __thread dt__ctx dt__tls;
 #endif
 
-static struct {
+static struct { /* the counters are atomic */
     int64_t         tensors;
     int64_t         fallbacks;
-    size_t          live, peak, cached; /* of all devices */
-    pthread_mutex_t lock;               /* guards devices */
+    size_t          live, peak, cached; /* bytes on all devices */
+    pthread_mutex_t lock;               /* protects devices */
     dt_device      *devices;
 } dt__global = { 0, 0, 0, 0, 0, PTHREAD_MUTEX_INITIALIZER, NULL };
 
@@ -1157,7 +1177,7 @@ DT_API void *dt_scratch(size_t nbytes)
         size_t want = nbytes + nbytes / 4 + 4096;
         void  *p = want > nbytes ? dt_mem_alloc(want) : NULL;
         if (!p) {
-            dt_fail(DT_ERR_MEMORY, "dt: out of memory for %zu bytes of scratch", nbytes);
+            dt_fail(DT_ERR_MEMORY, "dt: out of memory for %zu bytes of scratch memory", nbytes);
             return NULL;
         }
         dt_mem_free(t->scratch, t->scratch_nbytes ? t->scratch_nbytes + 64 : 0);
@@ -1168,9 +1188,13 @@ DT_API void *dt_scratch(size_t nbytes)
 }
 
 /* ==================================================================================================== >>device
-   A device and its cache of memory. Freed storages wait in lists by size class (8 classes to a doubling) and stream:
-   the one they were made on, which is made to wait for the others that used them. */
-static int dt__class(size_t nbytes, size_t *rounded)
+   Devices and their memory caches. Callers: any thread. dev->lock protects the cache lists of a device; dt__global.lock
+   protects the list of devices and is taken first.
+
+   A storage is allocated for one stream (s->stream). Other streams may use it, too; s->other_stream records that. When it
+   is freed, dt__storage_join_streams makes s->stream wait for the other streams. Then it goes into the cache list of its
+   size class (8 classes per power of two), where a later allocation for the same stream takes it. */
+static int dt__size_class(size_t nbytes, size_t *rounded)
 {
     if (nbytes <= 512) {
         int c = nbytes ? (int)((nbytes - 1) / 64) : 0;
@@ -1215,7 +1239,7 @@ DT_API dt_device *dt_device_new(const dt_backend *be, int index, void *impl)
 DT__INSIDE void dt__device_trim(dt_device *d)
 {
     pthread_mutex_lock(&d->lock);
-    for (int c = 0; c < DT__CLASSES; c++) {
+    for (int c = 0; c < DT__SIZE_CLASSES; c++) {
         while (d->cache[c]) {
             dt__storage *s = d->cache[c];
             d->cache[c] = s->next;
@@ -1234,11 +1258,12 @@ DT__INSIDE void dt__device_trim(dt_device *d)
 DT_API dt_status dt_device_free(dt_device *dev)
 {
     if (!dev) return DT_OK;
-    if (dev == dt_cpu()) return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_free: the CPU stays");
+    if (dev == dt_cpu())
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_device_free: dev is the CPU device, which cannot be freed");
     dt_synchronize(dev);
     dt__device_trim(dev);
     if (__atomic_load_n(&dev->storages, __ATOMIC_RELAXED))
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_free: %" PRId64 " tensors live on %s; free them first",
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_device_free: %" PRId64 " tensors on %s still exist; free them first",
                                   __atomic_load_n(&dev->storages, __ATOMIC_RELAXED), dev->name);
     pthread_mutex_lock(&dt__global.lock);
     for (dt_device **p = &dt__global.devices; *p; p = &(*p)->next)
@@ -1284,7 +1309,8 @@ DT_API void *dt_stream_use(dt_device *dev, void *stream)
             return before;
         }
     if (t->nstreams == DT__MAX_STREAMS) {
-        dt_fail(DT_ERR_ARG, "dt_stream_use: a thread can choose streams on %d devices at most", DT__MAX_STREAMS);
+        dt_fail(DT_ERR_ARG, "dt_stream_use: this thread has set streams on %d devices, which is the maximum",
+                DT__MAX_STREAMS);
         return NULL;
     }
     t->stream[t->nstreams].dev = dev;
@@ -1300,25 +1326,25 @@ DT_API const char *dt_kernel_name(int kernel)
     return kernel >= 0 && kernel < DT_K_COUNT ? dt__kernel_names[kernel] : "?";
 }
 
-/* A call on the thread's stream uses it. */
-static void dt__storage_touch(dt__storage *s)
+/* Records that the thread's current stream uses the storage. */
+static void dt__storage_use(dt__storage *s)
 {
     if (!s->dev->be->stream_new) return;
-    void *stream = dt__stream(s->dev), *seen = __atomic_load_n(&s->also, __ATOMIC_RELAXED);
+    void *stream = dt__stream(s->dev), *seen = __atomic_load_n(&s->other_stream, __ATOMIC_RELAXED);
     if (stream == s->stream || seen == stream) return;
     if (seen == (void *)s &&
-        __atomic_compare_exchange_n(&s->also, &seen, stream, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        __atomic_compare_exchange_n(&s->other_stream, &seen, stream, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
-    if (seen != stream) __atomic_store_n(&s->also, (void *)s->dev, __ATOMIC_RELAXED);
+    if (seen != stream) __atomic_store_n(&s->other_stream, (void *)s->dev, __ATOMIC_RELAXED);
 }
-/* What its own stream does next comes behind what other streams do with it. */
-static void dt__storage_settle(dt__storage *s)
+/* Makes the storage's own stream wait for the work of the other streams that used it. */
+static void dt__storage_join_streams(dt__storage *s)
 {
     const dt_backend *be = s->dev->be;
-    if (s->also == (void *)s) return;
-    if (s->also != (void *)s->dev && be->order) be->order(s->dev, s->stream, s->also);
+    if (s->other_stream == (void *)s) return;
+    if (s->other_stream != (void *)s->dev && be->order) be->order(s->dev, s->stream, s->other_stream);
     else be->wait(s->dev, NULL);
-    s->also = (void *)s;
+    s->other_stream = (void *)s;
 }
 static void dt__out_of_memory(dt_device *dev, size_t nbytes)
 {
@@ -1342,10 +1368,10 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
 {
     size_t rounded;
     if (nbytes > (size_t)1 << 56) {
-        dt_fail(DT_ERR_MEMORY, "dt: a tensor of %zu bytes cannot exist", nbytes);
+        dt_fail(DT_ERR_MEMORY, "dt: cannot allocate a tensor of %zu bytes: the limit is 2^56", nbytes);
         return NULL;
     }
-    int          c = dt__class(nbytes, &rounded);
+    int          c = dt__size_class(nbytes, &rounded);
     void        *stream = dt__stream(dev);
     dt__storage *s = NULL;
     pthread_mutex_lock(&dev->lock);
@@ -1363,7 +1389,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     } else {
         s = (dt__storage *)dt_mem_alloc(sizeof *s);
         void *ptr = s ? dev->be->alloc(dev, rounded) : NULL;
-        if (s && !ptr) { /* give the cache back and try once more */
+        if (s && !ptr) { /* free the cache and try again */
             dt__device_trim(dev);
             ptr = dev->be->alloc(dev, rounded);
         }
@@ -1380,7 +1406,7 @@ static dt__storage *dt__storage_new(dt_device *dev, size_t nbytes)
     s->refs = 1;
     s->version = 0;
     s->stream = stream;
-    s->also = (void *)s;
+    s->other_stream = (void *)s;
     s->next = NULL;
     s->adopted = 0;
     dt__count_live(rounded);
@@ -1390,8 +1416,8 @@ static void dt__storage_disown(dt__storage *s)
 {
     void (*release)(void *) = s->release;
     void *user = s->user;
-    if (release && s->dev != dt_cpu()) /* queued kernels may still use it */
-        s->dev->be->wait(s->dev, s->also == (void *)s ? s->stream : NULL);
+    if (release && s->dev != dt_cpu()) /* queued kernels may still use the memory */
+        s->dev->be->wait(s->dev, s->other_stream == (void *)s ? s->stream : NULL);
     dt_device *dev = s->dev;
     __atomic_sub_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&dev->lock);
@@ -1409,8 +1435,8 @@ static void dt__storage_unref(dt__storage *s)
     }
     dt_device *dev = s->dev;
     size_t     rounded;
-    int        c = dt__class(s->nbytes, &rounded);
-    dt__storage_settle(s);
+    int        c = dt__size_class(s->nbytes, &rounded);
+    dt__storage_join_streams(s);
     __atomic_sub_fetch(&dt__global.live, s->nbytes, __ATOMIC_RELAXED);
     __atomic_add_fetch(&dt__global.cached, s->nbytes, __ATOMIC_RELAXED);
     pthread_mutex_lock(&dev->lock);
@@ -1421,8 +1447,8 @@ static void dt__storage_unref(dt__storage *s)
 }
 
 /* ==================================================================================================== >>handles
-   A tensor: a window (offset, shape, strides) on a storage. The step, a node of the tape, and whoever kept it each hold
-   one reference. Strides of a private layout are in the struct but are shown to nobody but the backend. */
+   A tensor is a handle: offset, shape and strides on a storage. The step, each tape node that uses the tensor and each
+   dt_keep hold one reference. The strides of a private layout are in the struct, but only the backend sees them. */
 DT__INSIDE const char *dt__text(const dt_tensor *t) { return dt__shape_text(t->shape, t->ndim); }
 
 DT__INSIDE dt_tensor *dt__ref(dt_tensor *t)
@@ -1641,7 +1667,7 @@ static dt_tensor *dt__handle_new(void)
     __atomic_add_fetch(&dt__global.tensors, 1, __ATOMIC_RELAXED);
     return t;
 }
-/* A new dense tensor in a layout; owned by the caller (one reference), not by the step. */
+/* A new dense tensor in the given layout. The caller owns its one reference. */
 DT__INSIDE dt_tensor *dt__new(const char *call, dt_device *dev, int dtype, const int64_t *shape, int ndim, int layout)
 {
     int64_t n = dt__count(shape, ndim, dt__dtype_size[dtype]);
@@ -1669,7 +1695,7 @@ DT__INSIDE dt_tensor *dt__new_like(const char *call, const dt_tensor *x, int dty
 {
     return dt__new(call, x->st->dev, dtype, x->shape, x->ndim, x->layout);
 }
-/* Dense, of x's shape, its dims in memory in the order of x's strides; the last one stays last. */
+/* A new dense tensor of x's shape whose dimensions are stored in the order of x's strides; the last one stays last. */
 static dt_tensor *dt__new_ordered(const char *call, const dt_tensor *x, int dtype)
 {
     int64_t shape[DT_MAX_DIMS], stride[DT_MAX_DIMS];
@@ -1689,7 +1715,7 @@ static dt_tensor *dt__new_ordered(const char *call, const dt_tensor *x, int dtyp
     }
     return t;
 }
-/* Hand a tensor to the user: the step owns it from now on. */
+/* Passes the reference of a new tensor to the step. */
 DT__INSIDE dt_tensor *dt__give(dt_tensor *t)
 {
     dt__ctx *ctx = &dt__tls;
@@ -1703,7 +1729,7 @@ DT__INSIDE dt_tensor *dt__give(dt_tensor *t)
     t->given = 1;
     return t;
 }
-/* An argument of a public call: no error pending, there, alive. */
+/* Checks an argument of a public call: no error is pending, t is not NULL and was not released. */
 DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
 {
     if (dt__err.code != DT_OK) return false;
@@ -1712,7 +1738,7 @@ DT__INSIDE bool dt__ok(const char *call, const char *arg, const dt_tensor *t)
         return false;
     }
     if (t->magic != DT__LIVE) {
-        dt_fail(DT_ERR_STATE, "%s: %s was released at the end of its step; dt_keep() what must outlive dt_end()",
+        dt_fail(DT_ERR_STATE, "%s: %s was already released; dt_keep() a tensor that must outlive dt_end()",
                 call, arg);
         return false;
     }
@@ -1751,7 +1777,7 @@ DT_API dt_tensor *dt_keep(dt_tensor *t)
         ctx->step.at[t->step_slot] = NULL;
         t->step = NULL;
     } else if (t->step) {
-        dt_fail(DT_ERR_STATE, "dt_keep: the tensor belongs to another thread's step; keep it there");
+        dt_fail(DT_ERR_STATE, "dt_keep: the tensor belongs to another thread's step; keep it on that thread");
         return NULL;
     } else {
         dt__ref(t);
@@ -1762,7 +1788,7 @@ DT_API void dt_free(dt_tensor *t)
 {
     if (!t) return;
     if (t->magic != DT__LIVE) {
-        dt_fail(DT_ERR_STATE, "dt_free: the tensor was released already");
+        dt_fail(DT_ERR_STATE, "dt_free: the tensor was already released, by dt_free or at the end of its step");
         return;
     }
     dt__ctx *ctx = &dt__tls;
@@ -1770,7 +1796,7 @@ DT_API void dt_free(dt_tensor *t)
         ctx->step.at[t->step_slot] = NULL;
         t->step = NULL;
     } else if (t->step) {
-        dt_fail(DT_ERR_STATE, "dt_free: the tensor belongs to another thread's step");
+        dt_fail(DT_ERR_STATE, "dt_free: the tensor belongs to another thread's step; free it on that thread");
         return;
     }
     dt__unref(t);
@@ -1813,14 +1839,14 @@ DT_API void dt_empty_cache(void)
     pthread_mutex_unlock(&dt__global.lock);
 }
 /* ==================================================================================================== >>mersenne
-   MT19937 and PyTorch's ways to draw from it, bit for bit (PyTorch 2.15, x86-64 with AVX2, float tensors):
+   MT19937 and the distributions of PyTorch, bit-identical (PyTorch 2.15, x86-64 with AVX2, float tensors):
    - uniform: 24 bits of one word, then one fused multiply-add; a value that rounded up to hi becomes lo.
    - normal, n >= 16: n uniforms first, then Box-Muller in place on groups of 16 (lanes j and j + 8 make a pair) in f32
      with Cephes' polynomials; if 16 does not divide n, the last 16 are drawn and computed again.
-   - normal, n < 16: Box-Muller in f64 on 53-bit uniforms; the second value of a pair waits for the next such draw.
-   - randperm: Fisher-Yates on one word per swap; from 2^32/20 elements on, "inside out" on two words.
-   Every fused operation is written as such and no other product meets a sum: the bits do not depend on
-   -ffp-contract. The f64 path takes log1p, sin and cos from libm, as PyTorch does. */
+   - normal, n < 16: Box-Muller in f64 on 53-bit uniforms; the second value of a pair is kept for the next call.
+   - randperm: Fisher-Yates with one word per swap; for n >= 2^32/20, the "inside-out" variant with two words.
+   Every fused multiply-add is written as fma, and no other product is an operand of a sum, so the bits do not depend on
+   -ffp-contract. The f64 path uses log1p, sin and cos of libm, as PyTorch does. */
 static void dt__rng_refill(dt_rng *r)
 {
     uint32_t *s = r->state;
@@ -1855,7 +1881,7 @@ static inline uint64_t dt__rng_next64(dt_rng *r)
 DT_API void dt_rng_seed(dt_rng *r, uint64_t seed)
 {
     if (!r) r = dt_rng_default();
-    uint32_t x = (uint32_t)seed; /* the state knows only the low half of the seed; Philox uses all of it */
+    uint32_t x = (uint32_t)seed; /* MT19937 uses only the low 32 bits of the seed; Philox uses all 64 */
     for (uint32_t i = 0; i < 624; i++) {
         if (i > 0) x = 1812433253u * (x ^ (x >> 30)) + i;
         r->state[i] = x;
@@ -1873,7 +1899,7 @@ static bool     dt__rng_args(const char *call, dt_rng **r, const void *out, int6
 {
     if (!*r) *r = dt_rng_default();
     if (out && n >= 0) return true;
-    if (n != 0) dt_fail(DT_ERR_ARG, "%s: out is NULL or n is %" PRId64, call, n);
+    if (n != 0) dt_fail(DT_ERR_ARG, "%s: out is NULL or n is negative (n is %" PRId64 ")", call, n);
     return false;
 }
 
@@ -1954,7 +1980,7 @@ static inline __attribute__((always_inline)) void dt__rng_box16(float *d, float 
 }
 static void dt__rng_normal16(float *d, float mean, float std) { dt__rng_box16(d, mean, std); }
 #if defined(__x86_64__) && !defined(__FMA__)
-/* the same bits with the fused instruction instead of libm's fmaf */
+/* The same bits, with the FMA instruction instead of libm's fmaf. */
 __attribute__((target("avx2,fma"))) static void dt__rng_normal16_fma(float *d, float mean, float std)
 {
     dt__rng_box16(d, mean, std);
@@ -2022,61 +2048,69 @@ DT_API void dt_philox(uint64_t seed, uint64_t counter, uint32_t out[4])
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>tracing
-   Each thread appends whole events, as text, to a chunk of its own: no lock, no malloc. It writes the chunk to the file
-   when it is full, under the lock. dt_trace_stop reads the chunks of all threads up to their published lengths; a
-   thread that is in the middle of an event then publishes it to nobody: chunks carry the number of their session.
-   The array form is chosen because viewers take it without its closing bracket; every event begins with the comma that
-   parts it from the one before, so what is in the file plus a bracket is valid JSON at any time. */
+   Callers: every thread that computes. Each thread appends complete events, as text, to its own buffer (dt__tbuf), without
+   lock or malloc. It takes dt__trace.lock and writes the buffer to the file when the buffer is full, and at dt_end if the
+   last write is more than 250 ms ago. dt_trace_stop writes the buffers of all threads up to their published lengths
+   (len, atomic). An event that is in progress then is lost: its buffer has the number of the old session and is not
+   written again. dt__trace.lock protects the file, the list of buffers and their session numbers.
+
+   dt__trace.on has three states: DT__TRACE_UNKNOWN (DT_TRACE was not read yet; the first call that asks reads it),
+   DT__TRACE_OFF, DT__TRACE_ON.
+
+   The file is a JSON array because viewers accept an array without the closing bracket. Every event begins with the comma
+   that separates it from the previous one, so at any time the file plus a bracket is valid JSON. */
 #define DT__TRACE_CHUNK 65536
-#define DT__TRACE_ROOM 2048 /* of one event, at most */
+#define DT__TRACE_ROOM 2048 /* maximum bytes of one event */
 #define DT__TRACE_DEPTH 64
 #define DT__TRACE_NAME 64
 #define DT__TRACE_TRACKS 64
 
-struct dt__tbuf { /* what a thread has for the trace */
+struct dt__tbuf { /* the trace buffer of a thread; times in ns of CLOCK_MONOTONIC */
     dt__tbuf *next;
     uint32_t  session;
-    int       id;       /* of the thread in its session, from 0 */
-    size_t    len;      /* of whole events; others read it */
-    uint64_t  last;     /* the time given out last */
-    uint64_t  written;  /* when the chunk last went to the file */
-    uint64_t  step_t0, phase_t0; /* 0: nothing has happened in it yet */
+    int       id;       /* number of the thread in its session, from 0 */
+    size_t    len;      /* atomic: bytes of complete events in text */
+    uint64_t  last;     /* the last value of dt__trace_time */
+    uint64_t  written;  /* time of the last write to the file */
+    uint64_t  step_t0, phase_t0; /* begin of the step and of its phase; 0: no event in it yet */
     int64_t   steps;
     int       updating; /* a backward ran in this step */
-    int       depth;    /* of dt_trace_push; what lies deeper than DT__TRACE_DEPTH is counted only */
+    int       depth;    /* nesting of dt_trace_push; spans deeper than DT__TRACE_DEPTH are counted, not recorded */
     struct {
         uint64_t t0;
         char     name[DT__TRACE_NAME];
     } open[DT__TRACE_DEPTH];
     char text[DT__TRACE_CHUNK];
 };
+enum { DT__TRACE_UNKNOWN = -1, DT__TRACE_OFF = 0, DT__TRACE_ON = 1 };
 static struct {
-    int             on;      /* 1, 0, -1: the environment has not been asked yet */
-    uint32_t        session; /* counts traces */
-    pthread_mutex_t lock;    /* guards what follows, and the members of chunks that others read */
-    int             fd;      /* -1: no file */
-    int             error;   /* errno of a failed write */
-    int             from_env, hooked;
-    int64_t         nbytes;  /* of the file */
-    int             threads;
+    int             on;       /* atomic: DT__TRACE_... */
+    uint32_t        session;  /* atomic: incremented by each start and stop of a trace */
+    pthread_mutex_t lock;     /* protects the members below, and next and session of every buffer */
+    int             fd;       /* -1 if no file is open */
+    int             error;    /* errno of a failed write, or 0 */
+    int             from_env; /* DT_TRACE started this trace */
+    int             hooked;   /* the handlers of fork and exit are installed */
+    int64_t         nbytes;   /* size of the file */
+    int             threads;  /* threads that have joined this session */
     dt__tbuf       *bufs;
     int             ntracks;
     char            track[DT__TRACE_TRACKS][DT__TRACE_NAME];
     char            path[1024];
-    char            pid[24]; /* as text */
-} dt__trace = { -1, 0, PTHREAD_MUTEX_INITIALIZER, -1, 0, 0, 0, 0, 0, NULL, 0, { { 0 } }, { 0 }, { 0 } };
+    char            pid[24]; /* decimal */
+} dt__trace = { DT__TRACE_UNKNOWN, 0, PTHREAD_MUTEX_INITIALIZER, -1, 0, 0, 0, 0, 0, NULL, 0, { { 0 } }, { 0 }, { 0 } };
 
 DT__INSIDE int dt__trace_on(void) { return __builtin_expect(__atomic_load_n(&dt__trace.on, __ATOMIC_RELAXED), 0); }
 static void       dt__trace_set(int on) { __atomic_store_n(&dt__trace.on, on, __ATOMIC_RELAXED); }
 DT_API uint64_t   dt_trace_now(void) { return dt__nanoseconds(); }
-/* No time is given out twice on a thread, so that a span inside another never has the same beginning. */
+/* Strictly increasing on each thread, so that a nested span never has the same begin as the enclosing one. */
 DT__INSIDE uint64_t dt__trace_time(dt__tbuf *b)
 {
     uint64_t t = dt_trace_now();
     return b->last = t > b->last ? t : b->last + 1;
 }
 
-/* ---- text: each takes where to write and returns the end; DT__TRACE_ROOM covers the longest event */
+/* ---- text: each function writes at p and returns the end; DT__TRACE_ROOM bytes hold the longest event */
 static char *dt__tput(char *p, const char *s)
 {
     while (*s) *p++ = *s++;
@@ -2101,7 +2135,7 @@ static char *dt__tput_us(char *p, uint64_t ns)
     *p++ = (char)('0' + f % 10);
     return p;
 }
-/* At most DT__TRACE_NAME - 1 bytes of s, whole characters, escaped for JSON: at most 6 bytes for each. */
+/* At most DT__TRACE_NAME - 1 bytes of the name, cut between characters, escaped for JSON (at most 6 bytes per byte). */
 static char *dt__tput_name(char *p, const char *name)
 {
     const unsigned char *s = (const unsigned char *)(name ? name : "");
@@ -2143,14 +2177,14 @@ static void dt__trace_write(const char *text, size_t n)
             done += (size_t)k;
         } else if (k == 0 || errno != EINTR) {
             dt__trace.error = k < 0 ? errno : EIO;
-            dt__trace_set(0);
-            if (ftruncate(dt__trace.fd, (off_t)dt__trace.nbytes)) { /* half an event stays: nothing can be done */
+            dt__trace_set(DT__TRACE_OFF);
+            if (ftruncate(dt__trace.fd, (off_t)dt__trace.nbytes)) { /* then the file ends with an incomplete event */
             }
         }
     }
     if (done == n) dt__trace.nbytes += (int64_t)n;
 }
-/* what: thread_name, thread_sort_index ...; name NULL: the value is the number */
+/* A metadata event. what: thread_name, thread_sort_index ...; its value is name, or number if name is NULL. */
 static void dt__trace_meta(const char *what, uint64_t tid, const char *name, const char *more, uint64_t number)
 {
     char text[DT__TRACE_ROOM], *p = dt__tput(text, dt__trace.nbytes ? ",\n" : "[\n");
@@ -2181,7 +2215,7 @@ static void dt__trace_program(char *buf, size_t nbytes) /* the program's name */
     buf[n > 0 ? n : 0] = 0;
     if (n <= 0) snprintf(buf, nbytes, "dt");
 }
-/* The rank that the environment tells of, one of several; -1: none. */
+/* The rank of this process according to the environment; -1 if there is only one process. */
 static int dt__trace_rank(void)
 {
     int size = dt__launcher_number(DT__LAUNCHER_SIZE);
@@ -2194,7 +2228,7 @@ static void dt__trace_in_child(void)
     if (dt__trace.fd >= 0) {
         close(dt__trace.fd);
         dt__trace.fd = -1;
-        dt__trace_set(dt__trace.from_env ? -1 : 0);
+        dt__trace_set(dt__trace.from_env ? DT__TRACE_UNKNOWN : DT__TRACE_OFF);
     }
     pthread_mutex_unlock(&dt__trace.lock);
 }
@@ -2210,7 +2244,7 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     if (!dt__trace.hooked) {
         pthread_atfork(dt__trace_before_fork, dt__trace_in_parent, dt__trace_in_child);
         atexit(dt__trace_at_exit);
-        at_quick_exit(dt__trace_at_exit); /* ranks of dt_spawn */
+        at_quick_exit(dt__trace_at_exit); /* ranks started by dt_spawn end with quick_exit */
         dt__counter_to(dt_trace_counter);
         dt__trace.hooked = 1;
     }
@@ -2219,7 +2253,7 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     dt__trace.nbytes = 0;
     snprintf(dt__trace.path, sizeof dt__trace.path, "%s", path);
     *dt__tput_int(pid, (uint64_t)getpid()) = 0;
-    if (strcmp(pid, dt__trace.pid)) strcpy(dt__trace.pid, pid); /* else threads may be reading it */
+    if (strcmp(pid, dt__trace.pid)) strcpy(dt__trace.pid, pid); /* if equal do not write: threads may be reading it */
     int rank = dt__trace_rank();
     dt__trace_program(name, sizeof name - 24);
     if (rank >= 0) snprintf(name + strlen(name), 24, " rank %d", rank);
@@ -2232,11 +2266,11 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
         dt__trace.fd = -1;
         return dt__trace.error;
     }
-    dt__trace_set(1);
+    dt__trace_set(DT__TRACE_ON);
     return 0;
 }
-/* DT_TRACE as a path: %p is the process id, %r the rank. Without them, .PID is put before .json for a child, and .rankR
-   for one of several ranks: each has a file of its own. */
+/* The path that DT_TRACE means: %p is replaced by the process id, %r by the rank. Without them, .rankR (if there are
+   several ranks) and .PID (in a forked child) are inserted before .json, so that each process has its own file. */
 static void dt__trace_env_path(char *to, size_t nbytes, const char *from, bool child)
 {
     size_t n = strlen(from), at = 0, stem = n > 5 && !strcmp(from + n - 5, ".json") ? n - 5 : n;
@@ -2265,13 +2299,15 @@ static void dt__trace_ask_env(void)
     char        text[1200] = "", path[1024];
     const char *s = getenv("DT_TRACE");
     pthread_mutex_lock(&dt__trace.lock);
-    if (dt__trace.on < 0) {
-        dt__trace_set(0);
+    if (dt__trace.on == DT__TRACE_UNKNOWN) {
+        dt__trace_set(DT__TRACE_OFF);
         if (s && *s) {
             dt__trace_env_path(path, sizeof path, s, dt__trace.from_env);
             dt__trace.from_env = 1;
             int e = dt__trace_open(path);
-            if (e) snprintf(text, sizeof text, "DT_TRACE: cannot write %.900s: %s; no trace", path, strerror(e));
+            if (e)
+                snprintf(text, sizeof text, "DT_TRACE: cannot write %.900s: %s; the program continues without a trace",
+                         path, strerror(e));
         }
     }
     pthread_mutex_unlock(&dt__trace.lock);
@@ -2280,9 +2316,11 @@ static void dt__trace_ask_env(void)
 DT_API dt_status dt_trace_start(const char *path)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: needs the path of a file");
+    if (!path || !*path)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: path is NULL or empty; pass the path of the file to write");
     if (strlen(path) >= sizeof dt__trace.path)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: the path is too long");
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_trace_start: the path is too long: %zu bytes, at most %zu", strlen(path),
+                                  sizeof dt__trace.path - 1);
     char other[400] = "";
     int  e = 0;
     pthread_mutex_lock(&dt__trace.lock);
@@ -2294,17 +2332,18 @@ DT_API dt_status dt_trace_start(const char *path)
     }
     pthread_mutex_unlock(&dt__trace.lock);
     if (other[0])
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_trace_start: %.400s: a trace to %s runs; dt_trace_stop() it first",
-                                  path, other);
+        return (dt_status)dt_fail(DT_ERR_STATE,
+                                  "dt_trace_start: %.400s: a trace to %s is running; call dt_trace_stop() first", path,
+                                  other);
     return e ? (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_start: cannot write %s: %s", path, strerror(e)) : DT_OK;
 }
 DT_API bool dt_tracing(void)
 {
-    if (dt__trace_on() < 0) dt__trace_ask_env();
-    return dt__trace_on() > 0;
+    if (dt__trace_on() == DT__TRACE_UNKNOWN) dt__trace_ask_env();
+    return dt__trace_on() == DT__TRACE_ON;
 }
 
-/* The thread's chunk for the session that runs, or NULL. */
+/* Registers the thread's buffer for the running session; NULL without a trace or memory. */
 static dt__tbuf *dt__trace_join(void)
 {
     dt__tbuf *b = dt__tls.trace;
@@ -2312,7 +2351,7 @@ static dt__tbuf *dt__trace_join(void)
     if (!b) {
         dt__register_thread(&dt__tls);
         b = (dt__tbuf *)dt_mem_alloc(sizeof *b);
-        if (!b) return NULL; /* the trace lacks this thread's events until there is memory */
+        if (!b) return NULL; /* out of memory: this event is missing in the trace; the next one tries again */
         memset(b, 0, offsetof(dt__tbuf, text));
     }
     pthread_mutex_lock(&dt__trace.lock);
@@ -2321,7 +2360,7 @@ static dt__tbuf *dt__trace_join(void)
         dt__trace.bufs = b;
         dt__tls.trace = b;
     }
-    bool joins = dt__trace.on > 0;
+    bool joins = dt__trace.on == DT__TRACE_ON;
     if (joins) {
         b->session = dt__trace.session;
         b->id = dt__trace.threads++;
@@ -2341,21 +2380,22 @@ static dt__tbuf *dt__trace_join(void)
     b->written = dt_trace_now();
     return joins ? b : NULL;
 }
-DT__INSIDE dt__tbuf *dt__trace_mine(void) /* the same, if it has joined */
+DT__INSIDE dt__tbuf *dt__trace_mine(void)
 {
     dt__tbuf *b = dt__tls.trace;
-    return b && dt__trace_on() > 0 && b->session == __atomic_load_n(&dt__trace.session, __ATOMIC_RELAXED) ? b : NULL;
+    if (!b || dt__trace_on() != DT__TRACE_ON) return NULL;
+    return b->session == __atomic_load_n(&dt__trace.session, __ATOMIC_RELAXED) ? b : NULL;
 }
 DT__INSIDE dt__tbuf *dt__trace_buf(void)
 {
     dt__tbuf *b = dt__trace_mine();
     return b ? b : dt_tracing() ? dt__trace_join() : NULL;
 }
-/* The thread's chunk goes: when the thread ends, or in dt_empty_cache when no trace runs. */
+/* Frees the thread's buffer: when the thread ends, or in dt_empty_cache if no trace is running. */
 static void dt__trace_leave(dt__ctx *t, bool ends)
 {
     dt__tbuf *b = t->trace;
-    if (!b || (!ends && dt__trace_on() > 0)) return;
+    if (!b || (!ends && dt__trace_on() == DT__TRACE_ON)) return;
     pthread_mutex_lock(&dt__trace.lock);
     if (b->session == dt__trace.session) dt__trace_write(b->text, b->len);
     for (dt__tbuf **p = &dt__trace.bufs; *p; p = &(*p)->next)
@@ -2394,7 +2434,7 @@ DT__INSIDE void dt__trace_simple(dt__tbuf *b, int track, const char *name, const
     *p++ = '"';
     dt__trace_end(b, p);
 }
-/* The beginning of anything; the first one in a step begins the step, one nanosecond before what it holds. */
+/* The begin time of an event. The first event of a step also begins the step, 1 ns earlier. */
 DT__INSIDE uint64_t dt__trace_touch(dt__tbuf *b)
 {
     uint64_t t = dt__trace_time(b);
@@ -2407,7 +2447,7 @@ DT__INSIDE uint64_t dt__trace_touch(dt__tbuf *b)
     }
     return t;
 }
-static uint64_t dt__trace_mark(void) /* 0: no trace */
+static uint64_t dt__trace_mark(void) /* 0 without a trace */
 {
     dt__tbuf *b = dt__trace_buf();
     return b ? dt__trace_touch(b) : 0;
@@ -2430,7 +2470,7 @@ static void dt__trace_step(void) /* dt_end */
     dt__trace_end(b, p);
     b->step_t0 = 0;
     b->updating = 0;
-    if (now - b->written > 250000000u) dt__trace_flush(b, now);
+    if (now - b->written > (uint64_t)(250 * DT__NS_PER_MS)) dt__trace_flush(b, now);
 }
 static uint64_t dt__trace_backward_begin(void)
 {
@@ -2443,7 +2483,7 @@ static uint64_t dt__trace_backward_begin(void)
 static void dt__trace_backward_end(uint64_t t0)
 {
     dt__tbuf *b = dt__trace_mine();
-    if (!b || !b->step_t0) return; /* it began in another session */
+    if (!b || !b->step_t0) return; /* the backward began in another session */
     dt__trace_simple(b, DT__TRACK_STEPS, "backward", "", t0, dt__trace_time(b));
     b->phase_t0 = 0;
     b->updating = 1;
@@ -2463,13 +2503,13 @@ static char *dt__tput_view(char *p, const char *key, const dt_view *v)
     p = dt__tput(p, v->ndim ? " " : "scalar ");
     return dt__tput(dt__tput(p, dt_dtype_name((dt_dtype)v->dtype)), "\",");
 }
-static uint64_t dt__view_bytes(const dt_view *v) /* of the elements that lie in memory: a broadcast one counts once */
+static uint64_t dt__view_bytes(const dt_view *v) /* bytes in memory: a broadcast element counts once */
 {
     uint64_t n = v->ndim < 0 ? 0 : dt__dtype_size[v->dtype];
     for (int i = 0; i < v->ndim; i++) n *= v->stride[i] ? (uint64_t)v->shape[i] : 1;
     return n;
 }
-static const char *dt__trace_function(const dt_call *c) /* of an elementwise or reducing kernel, or NULL */
+static const char *dt__trace_function(const dt_call *c) /* of an elementwise or reduction kernel; NULL for others */
 {
 #define DT__NAME_U(n, s, t) #n,
 #define DT__NAME_B(n, t) #n,
@@ -2518,7 +2558,7 @@ DT_API void dt_trace_push(const char *name)
 DT_API void dt_trace_pop(void)
 {
     dt__tbuf *b = dt__trace_on() ? dt__trace_mine() : NULL;
-    if (!b || b->depth == 0 || --b->depth >= DT__TRACE_DEPTH) return; /* pushed before the trace began, or too deep */
+    if (!b || b->depth == 0 || --b->depth >= DT__TRACE_DEPTH) return; /* pushed before the trace began, or not recorded */
     dt__trace_simple(b, DT__TRACK_LAYERS, b->open[b->depth].name, "", b->open[b->depth].t0, dt__trace_time(b));
 }
 static int dt__trace_find_track(const char *name, int from, int n)
@@ -2527,7 +2567,7 @@ static int dt__trace_find_track(const char *name, int from, int n)
         if (!strcmp(dt__trace.track[i], name)) return i;
     return -1;
 }
-static int dt__trace_track(const char *track) /* its index; tracks are only ever added */
+static int dt__trace_track(const char *track) /* its index; tracks are never removed */
 {
     char name[DT__TRACE_NAME];
     dt__trace_copy_name(name, track);
@@ -2560,7 +2600,7 @@ DT_API void dt_trace_counter(const char *name, double value)
     if (!dt__trace_on()) return;
     dt__tbuf *b = dt__trace_buf();
     if (!b) return;
-    bool  ok = isfinite(value); /* JSON has no others: they are marked on the timeline */
+    bool  ok = isfinite(value); /* JSON has no NaN or infinity: these become an instant event on the timeline */
     char *p = dt__trace_begin(b, ok ? "C" : "i", 0, dt__trace_time(b));
     p = dt__tput_name(dt__tput(p, ok ? ",\"name\":\"" : ",\"s\":\"p\",\"name\":\""), name);
     p = dt__tput(p, ok ? "\",\"args\":{\"value\":" : " is ");
@@ -2570,13 +2610,13 @@ DT_API void dt_trace_counter(const char *name, double value)
 DT_API dt_status dt_trace_stop(void)
 {
     dt__tbuf *mine = dt__trace_mine();
-    while (mine && mine->depth > 0) dt_trace_pop(); /* what is still open on this thread ends here */
+    while (mine && mine->depth > 0) dt_trace_pop(); /* end the open spans of this thread */
     if (mine && !dt__tls.in_backward) dt__trace_step();
     pthread_mutex_lock(&dt__trace.lock);
     char path[sizeof dt__trace.path];
     int  error = 0;
     if (dt__trace.fd >= 0) {
-        dt__trace_set(0);
+        dt__trace_set(DT__TRACE_OFF);
         for (dt__tbuf *b = dt__trace.bufs; b; b = b->next)
             if (b->session == dt__trace.session) dt__trace_write(b->text, __atomic_load_n(&b->len, __ATOMIC_ACQUIRE));
         dt__trace_write("\n]\n", 3);
@@ -2588,7 +2628,7 @@ DT_API dt_status dt_trace_stop(void)
     strcpy(path, dt__trace.path);
     pthread_mutex_unlock(&dt__trace.lock);
     if (!error) return DT_OK;
-    return (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_stop: cannot write %s: %s; the trace ends before that", path,
+    return (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_stop: cannot write %s: %s; the end of the trace is missing", path,
                               strerror(error));
 }
 static void dt__trace_at_exit(void) { dt_trace_stop(); }
@@ -2598,7 +2638,7 @@ DT__SLOW_END
    Building a dt_call and giving it to the device. */
 DT__INSIDE void dt__view_of(dt_view *v, const dt_tensor *t)
 {
-    dt__storage_touch(t->st);
+    dt__storage_use(t->st);
     v->data = (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype];
     v->dtype = t->dtype;
     v->layout = t->layout;
@@ -2635,7 +2675,7 @@ DT__INSIDE dt_view *dt__in(dt_call *c, const dt_tensor *t)
         v->ndim = -1;
     return v;
 }
-/* A view with leading dimensions of one in front, up to ndim; and stretched over a larger shape. */
+/* dt__view_pad inserts leading dimensions of size 1 up to ndim; dt__view_expand also broadcasts to a shape. */
 static void dt__view_pad(dt_view *v, int ndim)
 {
     int more = ndim - v->ndim;
@@ -2662,7 +2702,7 @@ static void dt__view_expand(dt_view *v, const int64_t *shape, int ndim)
         }
 }
 
-static size_t dt__view_span(const dt_view *v) /* bytes from element 0 to the last one */
+static size_t dt__view_span(const dt_view *v) /* bytes from the first element to the end of the last */
 {
     int64_t n = 1;
     for (int i = 0; i < v->ndim; i++) {
@@ -2671,7 +2711,7 @@ static size_t dt__view_span(const dt_view *v) /* bytes from element 0 to the las
     }
     return (size_t)n * dt__dtype_size[v->dtype];
 }
-/* An op the device lacks, done by the CPU on copies of the operands. */
+/* Runs a kernel that the device lacks on the CPU, on copies of the operands. */
 static int dt__fallback(dt_device *dev, const dt_call *c)
 {
     dt_call local = *c;
@@ -2683,7 +2723,7 @@ static int dt__fallback(dt_device *dev, const dt_call *c)
         if (v->ndim < 0 || !(len[i] = dt__view_span(v))) continue;
         mem[i] = dt_mem_alloc(len[i] + 64);
         if (!mem[i]) {
-            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of a copy for the CPU",
+            rc = dt_fail(DT_ERR_MEMORY, "%s: out of memory: the fallback to the CPU needs %zu bytes to copy an operand",
                          dt_kernel_name(c->op), len[i]);
             break;
         }
@@ -2712,14 +2752,14 @@ DT__INSIDE int dt__go(dt_device *dev, dt_call *c)
         rc = dt__fallback(dev, c);
     else
         return dt_fail(DT_ERR_DEVICE,
-                       "%s: device %s has no such entry; dt_allow_fallback(device, true) runs it on the CPU",
+                       "%s: device %s has no kernel for this op; dt_allow_fallback(device, true) runs it on the CPU",
                        dt_kernel_name(c->op), dev->name);
     if (t0) dt__trace_op(dev, c, t0);
     if (rc) dt_fail((dt_status)rc, "%s: failed on %s with status %d", dt_kernel_name(c->op), dev->name, rc);
     return rc;
 }
 
-/* y := x (any layouts, dtypes; x may broadcast); add: y += x */
+/* y = x, for any layouts and dtypes; x may broadcast. With add: y += x. */
 DT__INSIDE int dt__copy_to(dt_tensor *y, const dt_tensor *x, int add)
 {
     dt_call c;
@@ -2737,7 +2777,7 @@ DT__INSIDE int dt__fill(dt_tensor *t, double value)
     c.u.ew.a = value;
     return t->numel ? dt__go(t->st->dev, &c) : 0;
 }
-/* x as a dense plain tensor: x itself or a copy; the caller owns one reference either way. */
+/* x as a dense row-major tensor: x itself or a copy. The caller owns one reference in both cases. */
 DT__INSIDE dt_tensor *dt__dense(const char *call, dt_tensor *x)
 {
     if (dt__is_dense(x)) return dt__ref(x);
@@ -2748,7 +2788,7 @@ DT__INSIDE dt_tensor *dt__dense(const char *call, dt_tensor *x)
     }
     return y;
 }
-/* x (4-d) in a layout */
+/* x (4-d) in the given layout: x itself or a copy. The caller owns one reference in both cases. */
 static dt_tensor *dt__in_layout(const char *call, dt_tensor *x, int layout)
 {
     if (layout == DT_LAYOUT_PLAIN) return dt__dense(call, x);
@@ -2764,7 +2804,8 @@ static int dt__image_layout(dt_device *dev, int kernel)
 {
     return dev->be->image_layout ? dev->be->image_layout(dev, kernel) : DT_LAYOUT_PLAIN;
 }
-/* Make t itself plain: what views and visible strides need. Its value does not change, so no version does. */
+/* Converts t itself to the plain layout, which views and visible strides need. The values are the same, so the version
+   does not change. */
 DT__INSIDE int dt__make_plain(dt_tensor *t)
 {
     if (t->layout == DT_LAYOUT_PLAIN) return 0;
@@ -2791,7 +2832,7 @@ static bool dt__make_ok(const char *call, dt_shape s, int dtype)
         return false;
     }
     if (dtype < 0 || dtype >= DT_DTYPE_COUNT) {
-        dt_fail(DT_ERR_DTYPE, "%s: %d is not a dtype", call, dtype);
+        dt_fail(DT_ERR_DTYPE, "%s: %d is not a dtype; pass DT_F32 ... DT_U8", call, dtype);
         return false;
     }
     return true;
@@ -2806,7 +2847,7 @@ DT__INSIDE int dt__upload(dt_tensor *t, const void *host) /* t dense */
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
     dt_device *dev = t->st->dev;
-    dt__storage_touch(t->st);
+    dt__storage_use(t->st);
     int rc = dev->be->upload(dev, dt__stream(dev), (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype], host, n);
     if (rc) dt_fail((dt_status)rc, "upload of %zu bytes to %s failed with status %d", n, dev->name, rc);
     return rc;
@@ -2816,13 +2857,13 @@ DT__INSIDE int dt__download(const dt_tensor *t, void *host) /* t dense */
     size_t n = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (!n) return 0;
     dt_device *dev = t->st->dev;
-    dt__storage_touch(t->st);
+    dt__storage_use(t->st);
     int rc = dev->be->download(dev, dt__stream(dev), host, (char *)t->st->ptr + t->offset * dt__dtype_size[t->dtype],
                                n);
     if (rc) dt_fail((dt_status)rc, "download of %zu bytes from %s failed with status %d", n, dev->name, rc);
     return rc;
 }
-static dt_tensor *dt__finish(dt_tensor *t, int rc) /* give it, or drop it after a failure */
+static dt_tensor *dt__finish(dt_tensor *t, int rc) /* passes t to the step, or frees it if rc is an error */
 {
     if (!rc) return dt__give(t);
     dt__unref(t);
@@ -2835,7 +2876,8 @@ DT_API dt_tensor *dt_from_with(const void *data, dt_shape shape, dt_make_opts o)
     if (!data && t->numel) return dt__finish(t, dt_fail(DT_ERR_ARG, "dt_from: data is NULL for shape %s", dt__text(t)));
     return dt__finish(t, dt__upload(t, data));
 }
-/* The caller owns the result. Nobody is told when it goes, until st->release is set: a failure releases nothing. */
+/* A tensor on memory that dt does not own. The caller owns the result and sets st->release afterwards, so that a failure
+   does not call it. */
 DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, int dtype, const int64_t *shape, int ndim)
 {
     int64_t n = dt__count(shape, ndim, dt__dtype_size[dtype]);
@@ -2861,7 +2903,7 @@ DT__INSIDE dt_tensor *dt__adopt(const char *call, dt_device *dev, void *data, in
     s->nbytes = (size_t)n * dt__dtype_size[dtype];
     s->refs = 1;
     s->stream = dt__stream(dev);
-    s->also = (void *)s;
+    s->other_stream = (void *)s;
     s->adopted = 1;
     __atomic_add_fetch(&dev->storages, 1, __ATOMIC_RELAXED);
     t->st = s;
@@ -2888,7 +2930,7 @@ DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opt
     dt_tensor *t;
     if (n > 0 && (uintptr_t)data % dt__dtype_size[o.dtype]) {
         if (make.device != dt_cpu()) {
-            dt_fail(DT_ERR_ARG, "dt_from_blob: the data on %s is not aligned to its elements of %d bytes",
+            dt_fail(DT_ERR_ARG, "dt_from_blob: the data on %s is not aligned to its element size, %d bytes; align it",
                     make.device->name, (int)dt__dtype_size[o.dtype]);
             return NULL;
         }
@@ -2922,7 +2964,8 @@ DT_API dt_tensor *dt_arange_with(double start, double end, double step, dt_make_
 {
     double n = step != 0 ? ceil((end - start) / step) : -1;
     if (!(n >= 0 && n < 9e15)) {
-        dt_fail(DT_ERR_ARG, "dt_arange: start %g, end %g and step %g do not make a range", start, end, step);
+        dt_fail(DT_ERR_ARG, "dt_arange: start %g, end %g and step %g do not make a range; step must lead from start to end "
+                "in at most 9e15 elements", start, end, step);
         return NULL;
     }
     dt_shape s;
@@ -2952,12 +2995,12 @@ DT_API void dt_manual_seed(uint64_t seed) { dt_rng_seed(dt_rng_default(), seed);
 static dt_tensor *dt__random(const char *call, int normal, double a, double b, dt_shape shape, dt_make_opts o)
 {
     if (!dt__is_float(o.dtype)) {
-        dt_fail(DT_ERR_DTYPE, "%s: makes f32, f16 or bf16, not %s", call, dt_dtype_name(o.dtype));
+        dt_fail(DT_ERR_DTYPE, "%s: makes f32, f16 or bf16, not %s; dt_cast() the result", call, dt_dtype_name(o.dtype));
         return NULL;
     }
     if (normal ? !(b >= 0) : !(a <= b)) {
-        dt_fail(DT_ERR_ARG, normal ? "%s: mean %g and std %g: std must be 0 or more" : "%s: lo %g is above hi %g",
-                call, a, b);
+        dt_fail(DT_ERR_ARG, normal ? "%s: mean %g and std %g: std must be at least 0" : "%s: lo %g is above hi %g", call,
+                a, b);
         return NULL;
     }
     dt_tensor *t = dt__make(call, shape, o, DT_F32);
@@ -2993,7 +3036,7 @@ DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o)
     s.dim[0] = n;
     int dtype = o.dtype == DT_F32 ? DT_I64 : o.dtype;
     if (dtype != DT_I64) {
-        dt_fail(DT_ERR_DTYPE, "dt_randperm: makes i64, not %s", dt_dtype_name(o.dtype));
+        dt_fail(DT_ERR_DTYPE, "dt_randperm: makes i64, not %s; dt_cast() the result", dt_dtype_name(o.dtype));
         return NULL;
     }
     dt_tensor *t = dt__make("dt_randperm", s, o, dtype);
@@ -3046,8 +3089,8 @@ static bool dt__nbytes_ok(const char *call, const dt_tensor *t, const void *host
 {
     size_t want = (size_t)t->numel * dt__dtype_size[t->dtype];
     if (nbytes == want && (host || !want)) return true;
-    dt_fail(DT_ERR_ARG, host || !want ? "%s: %zu bytes given, but %s %s has %zu"
-            : "%s: the host pointer is NULL (%zu bytes, %s %s has %zu)",
+    dt_fail(DT_ERR_ARG, host || !want ? "%s: nbytes is %zu, but the tensor, %s %s, has %zu bytes; pass dt_nbytes(t)"
+            : "%s: the host pointer is NULL (nbytes is %zu; the tensor, %s %s, has %zu bytes)",
             call, nbytes, dt_dtype_name((dt_dtype)t->dtype), dt__text(t), want);
     return false;
 }
@@ -3056,10 +3099,10 @@ DT_API void *dt_data_ptr(dt_tensor *t)
     const char *call = "dt_data_ptr";
     if (!dt__ok(call, "the tensor", t) || dt__make_plain(t)) return NULL;
     if (!dt__is_dense(t)) {
-        dt_fail(DT_ERR_SHAPE, "%s: the tensor is %s with gaps; dt_contiguous() makes one without", call, dt__text(t));
+        dt_fail(DT_ERR_SHAPE, "%s: the tensor %s is not contiguous; pass the result of dt_contiguous()", call, dt__text(t));
         return NULL;
     }
-    dt__storage_touch(t->st);
+    dt__storage_use(t->st);
     return (char *)t->st->ptr + t->offset * (int64_t)dt__dtype_size[t->dtype];
 }
 DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)
@@ -3071,8 +3114,6 @@ DT_API dt_status dt_copy_out(dt_tensor *t, void *dst, size_t nbytes)
     dt__unref(d);
     return dt_error_code();
 }
-/* May t be written in place? Counts the change. */
-
 DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
 {
     if (!dt__ok("dt_copy_in", "t", t)) return dt_error_code();
@@ -3086,7 +3127,7 @@ DT_API dt_status dt_copy_in(dt_tensor *t, const void *src, size_t nbytes)
     dt__unref(d);
     return dt_error_code();
 }
-/* x on another device, through the host; the caller owns the result. */
+/* Copies x to another device through host memory. The caller owns the result. */
 DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
 {
     dt_tensor *d = dt__dense(call, x);
@@ -3097,8 +3138,8 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
     if (host)
         rc = dt__download(d, host) || dt__upload(y, host);
     else if (y)
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes between %s and %s", call, nbytes, x->st->dev->name,
-                dev->name);
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes of host memory to copy from %s to %s", call, nbytes,
+                x->st->dev->name, dev->name);
     dt_mem_free(host, nbytes);
     dt__unref(d);
     if (rc) {
@@ -3107,7 +3148,7 @@ DT__INSIDE dt_tensor *dt__cross(const char *call, dt_tensor *x, dt_device *dev)
     }
     return y;
 }
-static bool dt__stretches(const int64_t *from, int nfrom, const int64_t *to, int nto)
+static bool dt__broadcasts_to(const int64_t *from, int nfrom, const int64_t *to, int nto)
 {
     if (nfrom > nto) return false;
     for (int i = 0; i < nfrom; i++)
@@ -3117,12 +3158,12 @@ static bool dt__stretches(const int64_t *from, int nfrom, const int64_t *to, int
 DT_API dt_status dt_copy(dt_tensor *dst, dt_tensor *src)
 {
     if (!dt__ok("dt_copy", "dst", dst) || !dt__ok("dt_copy", "src", src)) return dt_error_code();
-    if (!dt__stretches(src->shape, src->ndim, dst->shape, dst->ndim))
+    if (!dt__broadcasts_to(src->shape, src->ndim, dst->shape, dst->ndim))
         return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_copy: src %s does not broadcast to dst %s", dt__text(src),
                                   dt__text(dst));
     if (!dt__write_ok("dt_copy", dst)) return dt_error_code();
     if (src->st->dev == dst->st->dev) {
-        if (src->st == dst->st) { /* may overlap: through a copy */
+        if (src->st == dst->st) { /* src and dst may overlap: use a temporary */
             dt_tensor *tmp = dt__new_like("dt_copy", src, src->dtype);
             if (tmp && !dt__copy_to(tmp, src, 0)) dt__copy_to(dst, tmp, 0);
             dt__unref(tmp);
@@ -3150,7 +3191,8 @@ DT_API double dt_item(dt_tensor *t)
         return NAN;
     }
     if (t->numel != 1) {
-        dt_fail(DT_ERR_SHAPE, "dt_item: %s has %" PRId64 " elements; it takes one", dt__text(t), t->numel);
+        dt_fail(DT_ERR_SHAPE, "dt_item: %s has %" PRId64 " elements, expected 1; dt_select or reduce it first", dt__text(t),
+                t->numel);
         return NAN;
     }
     if (dt__download(t, &v)) return NAN;
@@ -3160,14 +3202,16 @@ DT_API double dt_item(dt_tensor *t)
     case DT_BF16: return dt__bf16_to_f32(v.h);
     case DT_I32: return v.i;
     case DT_I64: return (double)v.l;
-    default: return v.b;
+    case DT_U8: return v.b;
     }
+    dt_fail(DT_ERR_DTYPE, "dt_item: %d is not a dtype", t->dtype);
+    return NAN;
 }
 
-/* ---- printing, as numpy does it: 4 digits, columns aligned, the middle of large tensors left out */
+/* ---- printing, in the format of numpy: 4 digits, aligned columns, "..." for the middle of large tensors */
 typedef struct dt__text_style {
     int dtype, width, digits, exponent;
-    int skip; /* leave the middle out */
+    int skip; /* print only the first and last elements of each dimension */
 } dt__text_style;
 DT__INSIDE double dt__element(const void *host, int dtype, int64_t i)
 {
@@ -3177,8 +3221,9 @@ DT__INSIDE double dt__element(const void *host, int dtype, int64_t i)
     case DT_BF16: return dt__bf16_to_f32(((const uint16_t *)host)[i]);
     case DT_I32: return ((const int32_t *)host)[i];
     case DT_I64: return (double)((const int64_t *)host)[i];
-    default: return ((const uint8_t *)host)[i];
+    case DT_U8: return ((const uint8_t *)host)[i];
     }
+    return NAN; /* not a dtype */
 }
 static int dt__element_text(char *buf, size_t cap, const dt__text_style *s, const void *host, int64_t i)
 {
@@ -3208,7 +3253,7 @@ static dt__text_style dt__choose_style(const void *host, int dtype, int64_t n)
     char buf[400];
     int  width = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (s.skip && i == 2000) i = n > 4000 ? n - 2000 : i; /* the ends are what is shown */
+        if (s.skip && i == 2000) i = n > 4000 ? n - 2000 : i; /* the elements in the middle are not printed */
         int w = dt__element_text(buf, sizeof buf, &s, host, i);
         if (w > width) width = w;
     }
@@ -3275,9 +3320,11 @@ DT_API void dt_print(dt_tensor *t)
 DT__SLOW_END
 
 /* ==================================================================================================== >>tape
-   The step's record: one node for each op whose result needs a gradient, in forward order, which is a topological
-   order; backward walks it from the root down. A node holds its inputs (where gradients go) and the values its
-   backward needs, with the version each had. While a backward runs, a value's gradient gathers in its 'partial'. */
+   The tape of a step: one node for each op whose result needs a gradient, in forward order, which is a topological order.
+   It belongs to one thread, so it has no lock. A backward runs the nodes in reverse order, from the node of the root. A
+   node holds its inputs, which receive gradients, and the tensors that its backward needs, with the version that each
+   had. During a backward the gradient of a tensor that is not a leaf accumulates in its 'partial' (states:
+   DT__PARTIAL_...); the gradient of a leaf accumulates in its 'grad'. */
 static void dt__node_forget_out(dt__node *node, int out)
 {
     (void)out;
@@ -3306,10 +3353,10 @@ DT_API void dt_end(void)
 {
     dt__ctx *t = &dt__tls;
     if (t->in_backward) {
-        dt_fail(DT_ERR_STATE, "dt_end: called inside a backward");
+        dt_fail(DT_ERR_STATE, "dt_end: called inside a backward (from a hook); call it after dt_backward returns");
         return;
     }
-    t->turns++;
+    t->generation++;
     if (dt__trace_on()) dt__trace_step();
     dt__err.bad_loss = NULL;
     for (int64_t i = 0; i < t->step.n; i++) {
@@ -3333,7 +3380,7 @@ DT_API void dt_end(void)
     t->tape.n = 0;
 }
 
-/* Record an op, if its result needs a gradient: NULL otherwise, or after a failure. in[] may hold NULLs. */
+/* Records an op if its result needs a gradient. Returns NULL if it does not, or after a failure. in[] may contain NULL. */
 static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn, int nin, dt_tensor *const *in)
 {
     dt__ctx *t = &dt__tls;
@@ -3343,7 +3390,7 @@ static dt__node *dt__record(const char *name, dt_tensor *out, dt__backward_fn fn
         if (!in[i] || !in[i]->requires_grad) continue;
         needed = 1;
         if (in[i]->node && in[i]->node->ctx != t) {
-            dt_fail(DT_ERR_GRAD, "%s: an input was computed on another thread's tape; dt_detach() it there", name);
+            dt_fail(DT_ERR_GRAD, "%s: an input was computed on another thread's tape; dt_detach() it on that thread", name);
             return NULL;
         }
     }
@@ -3379,11 +3426,12 @@ static void dt__save(dt__node *n, dt_tensor *t)
     n->version[n->nsaved] = t ? t->st->version : 0;
     n->saved[n->nsaved++] = dt__ref(t);
 }
+/* Checks that t may be changed in place, and increments its version. */
 DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
 {
     if (t->node && !dt__tls.no_grad) {
-        dt_fail(DT_ERR_GRAD, "%s: the tensor %s was made by '%s' on the tape, which would not see the change; dt_detach() it, "
-                "or write inside dt_no_grad_begin/end", call, dt__text(t), t->node->name);
+        dt_fail(DT_ERR_GRAD, "%s: the tensor %s was computed by '%s' on the tape, which does not record this change; "
+                "dt_detach() it, or write between dt_no_grad_begin and dt_no_grad_end", call, dt__text(t), t->node->name);
         return false;
     }
     for (int i = 0; i < t->ndim; i++)
@@ -3397,8 +3445,8 @@ DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t)
     return true;
 }
 
-/* ---- where gradients go */
-DT__INSIDE dt_tensor *dt__alias(dt_tensor *x) /* another handle on the same window */
+/* ---- accumulation of gradients */
+DT__INSIDE dt_tensor *dt__alias(dt_tensor *x)
 {
     dt_tensor *t = dt__handle_new();
     if (!t) return NULL;
@@ -3425,12 +3473,12 @@ DT__INSIDE dt_tensor *dt__slice(dt_tensor *x, int dim, int64_t start, int64_t le
     return v;
 }
 #define DT__ANY_LAYOUT (-1)
-static int dt__partial_close(dt_tensor *x) /* zeros where no slice has written */
+static int dt__partial_close(dt_tensor *x) /* completes a partial of slices: writes zeros where no slice has written */
 {
-    if (!x->partial_open) return 0;
+    if (x->partial_state != DT__PARTIAL_SLICES) return 0;
     int64_t from[2] = { 0, x->partial_to }, n[2] = { x->partial_from, x->shape[x->partial_dim] - x->partial_to };
     int     rc = 0;
-    x->partial_open = 0;
+    x->partial_state = DT__PARTIAL_OWNED;
     for (int k = 0; k < 2 && !rc; k++) {
         if (!n[k]) continue;
         dt_tensor *rest = dt__slice(x->partial, x->partial_dim, from[k], n[k]);
@@ -3439,18 +3487,18 @@ static int dt__partial_close(dt_tensor *x) /* zeros where no slice has written *
     }
     return rc;
 }
-/* Nobody else has the memory of t any more, and no two of its elements share any. */
-static bool dt__only_handle(dt_tensor *t)
+/* Whether no other handle uses the memory of t, and no two elements of t share memory. */
+static bool dt__is_exclusive(dt_tensor *t)
 {
     bool only = __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1 && __atomic_load_n(&t->st->refs, __ATOMIC_ACQUIRE) == 1;
     for (int i = 0; i < t->ndim; i++) only = only && (t->stride[i] != 0 || t->shape[i] <= 1);
     return only;
 }
-static int dt__partial_own(dt_tensor *x) /* make the partial whole and ours alone, so that it can be added to */
+static int dt__partial_own(dt_tensor *x) /* brings the partial into the state DT__PARTIAL_OWNED */
 {
     if (dt__partial_close(x)) return DT_ERR_MEMORY;
-    if (!x->partial_alias || dt__only_handle(x->partial)) {
-        x->partial_alias = 0;
+    if (x->partial_state == DT__PARTIAL_OWNED || dt__is_exclusive(x->partial)) {
+        x->partial_state = DT__PARTIAL_OWNED;
         return 0;
     }
     dt_tensor *p = dt__new_like("backward", x->partial, x->dtype);
@@ -3460,27 +3508,28 @@ static int dt__partial_own(dt_tensor *x) /* make the partial whole and ours alon
     }
     dt__unref(x->partial);
     x->partial = p;
-    x->partial_alias = 0;
+    x->partial_state = DT__PARTIAL_OWNED;
     return 0;
 }
-/* A tensor to write the gradient of x into, in a layout; *acc: add to what is there. Ends with dt__grad_end. */
+/* Returns a tensor, in the given layout, into which the caller writes the gradient of x. If *acc is 1, the caller must
+   add to it instead of overwriting it. The caller must call dt__grad_end afterwards. */
 static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
 {
     *acc = 0;
-    if (!x->node) { /* a leaf: its gradient is plain and stays where it is */
+    if (!x->node) { /* a leaf: its gradient is in the plain layout, and its memory must not change */
         if (!x->grad) {
             x->grad = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, DT_LAYOUT_PLAIN);
-            x->grad_empty = 1;
+            x->grad_state = DT__GRAD_EMPTY;
         }
         if (!x->grad) return NULL;
         if (layout > DT_LAYOUT_PLAIN) return dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, layout);
-        *acc = x->grad_empty ? 0u : 1u;
-        x->grad_empty = x->grad_unreached = 0;
+        *acc = x->grad_state == DT__GRAD_EMPTY ? 0u : 1u;
+        x->grad_state = DT__GRAD_SET;
         return dt__ref(x->grad);
     }
     if (!x->partial) {
         x->partial = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, layout < 0 ? x->layout : layout);
-        x->partial_alias = 0;
+        x->partial_state = DT__PARTIAL_OWNED;
         return dt__ref(x->partial);
     }
     bool fits = layout < 0 || (layout == DT_LAYOUT_PLAIN ? dt__is_dense(x->partial) : x->partial->layout == layout);
@@ -3489,7 +3538,7 @@ static dt_tensor *dt__grad_begin(dt_tensor *x, int layout, uint32_t *acc)
     *acc = 1;
     return dt__ref(x->partial);
 }
-/* x's gradient += g, of x's shape. g may be a view of another value's gradient. */
+/* Adds g, which has the shape of x, to the gradient of x. g may be a view of another tensor's gradient. */
 static int dt__grad_put(dt_tensor *x, dt_tensor *g)
 {
     if (!g) return dt__err.code;
@@ -3503,11 +3552,11 @@ static int dt__grad_put(dt_tensor *x, dt_tensor *g)
     if (x->partial) return dt__partial_own(x) || dt__copy_to(x->partial, g, 1);
     if (g->dtype == x->dtype) {
         x->partial = dt__ref(g);
-        x->partial_alias = 1;
+        x->partial_state = DT__PARTIAL_SHARED;
         return 0;
     }
     x->partial = dt__new_like("backward", g, x->dtype);
-    x->partial_alias = 0;
+    x->partial_state = DT__PARTIAL_OWNED;
     return x->partial ? dt__copy_to(x->partial, g, 0) : DT_ERR_MEMORY;
 }
 static int dt__grad_end(dt_tensor *x, dt_tensor *t)
@@ -3515,35 +3564,36 @@ static int dt__grad_end(dt_tensor *x, dt_tensor *t)
     int rc = 0;
     if (t && t != x->partial && t != x->grad) {
         rc = dt__grad_put(x, t);
-        if (x->partial == t) x->partial_alias = 0; /* ours alone after the unref */
+        if (x->partial == t) x->partial_state = DT__PARTIAL_OWNED; /* the unref below drops the other reference */
     }
     dt__unref(t);
     return rc;
 }
-static bool dt__wants(const dt__node *n, int k) { return n->in[k] && n->in[k]->requires_grad; }
+static bool dt__needs_grad(const dt__node *n, int k) { return n->in[k] && n->in[k]->requires_grad; }
 
-/* ---- the walk */
+/* ---- backward */
 static void dt__hooks_ready(dt__ctx *t, dt_tensor *p)
 {
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (t->hook_used[i] && t->hook[i].ready) t->hook[i].ready(t->hook[i].user, p);
 }
-static int dt__mark(dt__ctx *t, dt_tensor *root) /* reachable nodes, and how many contributions each leaf will get */
+/* Marks the nodes that are reachable from root, and counts how many contributions each leaf will receive. */
+static int dt__mark_reachable(dt__ctx *t, dt_tensor *root)
 {
     uint32_t id = ++t->backward_id;
     if (!id) id = ++t->backward_id;
-    t->turns++;
+    t->generation++;
     root->node->mark = id;
     for (int64_t s = root->node->seq; s >= 0; s--) {
         dt__node *n = (dt__node *)t->tape.at[s];
         if (n->mark != id) continue;
         if (n->done)
             return dt_fail(DT_ERR_GRAD,
-                           "dt_backward: '%s' was walked by an earlier backward and its values were given back; "
-                           "pass .retain_graph = true to the first one", n->name);
+                           "dt_backward: an earlier backward through '%s' freed the tensors that it saved; pass "
+                           ".retain_graph = true to the earlier one", n->name);
         for (int k = 0; k < n->nin; k++) {
             dt_tensor *x = n->in[k];
-            if (!dt__wants(n, k)) continue;
+            if (!dt__needs_grad(n, k)) continue;
             if (x->node) {
                 x->node->mark = id;
             } else {
@@ -3563,27 +3613,31 @@ static int dt__backward_node(dt__ctx *t, dt__node *n)
     for (int i = 0; g && i < n->nsaved; i++)
         if (n->saved[i] && n->saved[i]->st->version != n->version[i])
             return dt_fail(DT_ERR_GRAD,
-                           "dt_backward: a value %s that '%s' needs was changed in place after it was used; "
-                           "change a dt_clone() of it instead", dt__text(n->saved[i]), n->name);
+                           "dt_backward: a tensor %s that '%s' saved was changed in place afterwards; change a "
+                           "dt_clone() of it instead", dt__text(n->saved[i]), n->name);
     if (g) {
         out->partial = NULL;
         uint64_t t0 = dt__trace_on() ? dt__trace_mark() : 0;
         rc = n->backward(n, g);
         if (t0) dt__trace_node(n->name, t0);
         if (!rc && out->retain_grad) {
-            if (!out->grad) out->grad = dt__new_like("dt_retain_grad", g, g->dtype), out->grad_empty = 1;
-            rc = out->grad ? dt__copy_to(out->grad, g, !out->grad_empty) : DT_ERR_MEMORY;
-            out->grad_empty = 0;
+            if (!out->grad) {
+                out->grad = dt__new_like("dt_retain_grad", g, g->dtype);
+                out->grad_state = DT__GRAD_EMPTY;
+            }
+            rc = out->grad ? dt__copy_to(out->grad, g, out->grad_state != DT__GRAD_EMPTY) : DT_ERR_MEMORY;
+            out->grad_state = DT__GRAD_SET;
         }
         dt__unref(g);
     }
     for (int k = 0; k < n->nin && !rc; k++) {
         dt_tensor *x = n->in[k];
-        if (dt__wants(n, k) && !x->node && x->mark == t->backward_id && --x->pending == 0) dt__hooks_ready(t, x);
+        if (dt__needs_grad(n, k) && !x->node && x->mark == t->backward_id && --x->pending == 0) dt__hooks_ready(t, x);
     }
     return rc;
 }
-/* Parameters of a block that this backward did not reach have a zero gradient, so the block is whole. */
+/* Sets the gradients of parameters that this backward did not reach to zero, so that the gradient of p's block is
+   complete. */
 static int dt__complete_groups(dt_tensor *p, uint32_t id)
 {
     dt__group *group = p->group;
@@ -3592,10 +3646,9 @@ static int dt__complete_groups(dt_tensor *p, uint32_t id)
     group->mark = id;
     for (int i = 0; i < group->n && !rc; i++) {
         dt_tensor *q = group->param[i];
-        if (!q || !q->grad || !q->grad_empty) continue;
+        if (!q || !q->grad || q->grad_state != DT__GRAD_EMPTY) continue;
         rc = dt__fill(q->grad, 0);
-        q->grad_empty = 0;
-        q->grad_unreached = 1;
+        q->grad_state = DT__GRAD_UNREACHED;
     }
     return rc;
 }
@@ -3616,12 +3669,12 @@ static int dt__seed_root(dt_tensor *root, dt_tensor *grad)
     bool same = grad->ndim == root->ndim;
     for (int i = 0; same && i < root->ndim; i++) same = grad->shape[i] == root->shape[i];
     if (!same)
-        return dt_fail(DT_ERR_SHAPE, "dt_backward: the gradient %s must have the root's shape %s", dt__text(grad),
-                       dt__text(root));
+        return dt_fail(DT_ERR_SHAPE, "dt_backward: .grad has the shape %s; it must have the shape of the root, %s",
+                       dt__text(grad), dt__text(root));
     return dt__grad_put(root, grad);
 }
-/* A loss that is not finite is remembered until the step ends: an optimiser refuses to step. Where a look would make
-   the host wait for a device, none is taken. */
+/* Remembers a NaN or infinite loss until the step ends, so that an optimiser can refuse to step. Only for the CPU: on
+   another device, reading the loss would make the host wait. */
 static void dt__note_loss(const dt_tensor *root)
 {
     if (root->numel != 1 || root->st->dev != dt_cpu() || dt__err.bad_loss) return;
@@ -3634,19 +3687,21 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
 {
     dt__ctx *t = &dt__tls;
     if (!dt__ok("dt_backward", "root", root)) return dt_error_code();
-    if (t->in_backward) return (dt_status)dt_fail(DT_ERR_STATE, "dt_backward: called inside a backward");
+    if (t->in_backward)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_backward: called inside a backward (from a hook); call it afterwards");
     if (!root->requires_grad)
         return (dt_status)dt_fail(DT_ERR_GRAD, root->tape_ended
-                                  ? "dt_backward: the tape of the root %s ended with its step (dt_end)"
+                                  ? "dt_backward: dt_end freed the tape of the root %s; call dt_backward before dt_end"
                                   : "dt_backward: the root %s does not depend on a parameter, or was computed under dt_no_grad",
                                   dt__text(root));
-    if (!root->node) return (dt_status)dt__seed_root(root, o.grad); /* a leaf: d root / d root */
-    if (root->node->ctx != t) return (dt_status)dt_fail(DT_ERR_GRAD,
-                                                        "dt_backward: the root belongs to another thread's tape");
+    if (!root->node) return (dt_status)dt__seed_root(root, o.grad); /* a leaf: its gradient is .grad, or 1 */
+    if (root->node->ctx != t)
+        return (dt_status)dt_fail(DT_ERR_GRAD, "dt_backward: the root %s belongs to another thread's tape; call "
+                                  "dt_backward on that thread", dt__text(root));
     dt__node *top = root->node;
     int64_t   first = top->seq;
     uint64_t  t0 = dt__trace_on() ? dt__trace_backward_begin() : 0;
-    int       rc = dt__mark(t, root);
+    int       rc = dt__mark_reachable(t, root);
     if (!rc) rc = dt__seed_root(root, o.grad);
     if (rc) {
         dt__unref(root->partial);
@@ -3664,16 +3719,16 @@ DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o)
         if (n->mark == id) rc = dt__backward_node(t, n);
         if (!rc && dt__err.code != DT_OK) rc = dt__err.code;
     }
-    for (int64_t s = first; s >= 0; s--) { /* give back what is left over, and the values unless retained */
+    for (int64_t s = first; s >= 0; s--) { /* free remaining partials and, without retain_graph, the saved tensors */
         dt__node *n = (dt__node *)t->tape.at[s];
         if (n->mark != id) continue;
         if (n->out && n->out->partial) {
             dt__unref(n->out->partial);
             n->out->partial = NULL;
-            n->out->partial_open = 0;
+            n->out->partial_state = DT__PARTIAL_OWNED;
         }
         for (int k = 0; k < n->nin && !rc; k++)
-            if (dt__wants(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
+            if (dt__needs_grad(n, k) && !n->in[k]->node && n->in[k]->mark == id) rc = dt__complete_groups(n->in[k], id);
         if (!o.retain_graph) dt__node_release(n);
     }
     t->no_grad--;
@@ -3688,7 +3743,7 @@ DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t)
 {
     if (!dt__ok("dt_set_requires_grad", "t", t) || !dt__want_float("dt_set_requires_grad", t)) return NULL;
     if (t->node) {
-        dt_fail(DT_ERR_GRAD, "dt_set_requires_grad: %s was made by '%s' on the tape; dt_detach() it first", dt__text(t),
+        dt_fail(DT_ERR_GRAD, "dt_set_requires_grad: %s was computed by '%s' on the tape; dt_detach() it first", dt__text(t),
                 t->node->name);
         return NULL;
     }
@@ -3699,7 +3754,7 @@ DT_API dt_tensor *dt_set_requires_grad(dt_tensor *t)
 DT_API bool       dt_requires_grad(const dt_tensor *t) { return dt__alive(t) && t->requires_grad; }
 DT_API dt_tensor *dt_grad(dt_tensor *t)
 {
-    if (!dt__alive(t) || t->grad_empty || !t->grad) return NULL;
+    if (!dt__alive(t) || t->grad_state == DT__GRAD_EMPTY || !t->grad) return NULL;
     t->grad->given = 1;
     return t->grad;
 }
@@ -3709,7 +3764,7 @@ DT_API void       dt_retain_grad(dt_tensor *t)
 }
 DT_API void dt_zero_grad(dt_tensor *t)
 {
-    if (dt__alive(t) && t->grad) t->grad_empty = 1;
+    if (dt__alive(t) && t->grad) t->grad_state = DT__GRAD_EMPTY;
 }
 DT_API void dt_no_grad_begin(void) { dt__tls.no_grad++; }
 DT_API void dt_no_grad_end(void)
@@ -3717,7 +3772,7 @@ DT_API void dt_no_grad_end(void)
     if (dt__tls.no_grad > 0)
         dt__tls.no_grad--;
     else
-        dt_fail(DT_ERR_STATE, "dt_no_grad_end: without a dt_no_grad_begin");
+        dt_fail(DT_ERR_STATE, "dt_no_grad_end: called without a matching dt_no_grad_begin");
 }
 DT_API bool dt_is_grad_enabled(void) { return dt__tls.no_grad == 0; }
 DT_API int  dt_hooks_add(const dt_grad_hooks *h)
@@ -3730,7 +3785,8 @@ DT_API int  dt_hooks_add(const dt_grad_hooks *h)
             t->hook_used[i] = 1;
             return i;
         }
-    return dt_fail(DT_ERR_ARG, "dt_hooks_add: a thread has %d sets of hooks at most", DT__MAX_HOOKS);
+    return dt_fail(DT_ERR_ARG, "dt_hooks_add: this thread has %d sets of hooks, which is the maximum; remove one with "
+                   "dt_hooks_remove()", DT__MAX_HOOKS);
 }
 DT_API void dt_hooks_remove(int id)
 {
@@ -3742,10 +3798,11 @@ DT_API bool dt_grad_pending(const dt_tensor *param)
 }
 
 /* ---- blocks
-   The one rule of where parameters are in a block: at multiples of 64 bytes of the block's dtype. The other arrays of a
-   block (f32 masters, gradients, states) have the same offsets in elements and elements that are not smaller, so a
-   parameter begins at a multiple of 64 bytes in each. The memory itself does, too: see alloc of dt_backend. */
-#ifndef DT__PACK_BYTES /* a test packs without gaps and compares */
+   In a block each parameter begins at a multiple of 64 bytes, measured in the dtype of the block. The other arrays of a
+   block (f32 master weights, gradients, optimiser states) use the same offsets in elements, and their elements are not
+   smaller, so parameters are aligned to 64 bytes in all of them. The memory of a block is aligned, too: see alloc of
+   dt_backend. */
+#ifndef DT__PACK_BYTES /* a test packs without padding and compares the results */
 #define DT__PACK_BYTES 64
 #endif
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype)
@@ -3756,24 +3813,31 @@ DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype)
 static int dt__pack_check(dt_block *b, dt_tensor **params, int n, int64_t *total)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!b || !params || n < 1) return dt_fail(DT_ERR_ARG, "dt_pack: needs a block and at least one parameter");
+    if (!b || !params || n < 1)
+        return dt_fail(DT_ERR_ARG, "dt_pack: b or params is NULL, or n is %d; it needs a block and at least one parameter",
+                       n);
     *total = 0;
     for (int i = 0; i < n; i++) {
         dt_tensor *p = params[i];
         if (!dt__ok("dt_pack", "a parameter", p)) return dt_error_code();
-        if (!p->leaf || p->group) return dt_fail(DT_ERR_ARG,
-                                                 "dt_pack: parameter %d %s is not a dt_set_requires_grad, or is packed already",
-                                                         i, dt__text(p));
+        if (!p->leaf)
+            return dt_fail(DT_ERR_ARG, "dt_pack: parameter %d %s is not a parameter; call dt_set_requires_grad() first", i,
+                           dt__text(p));
+        if (p->group)
+            return dt_fail(DT_ERR_ARG, "dt_pack: parameter %d %s is already in a block; dt_block_free() that one first", i,
+                           dt__text(p));
         if (p->dtype != params[0]->dtype || p->st->dev != params[0]->st->dev)
-            return dt_fail(DT_ERR_DTYPE, "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them apart", i,
+            return dt_fail(DT_ERR_DTYPE,
+                           "dt_pack: parameter %d is %s on %s, the first is %s on %s; pack them into separate blocks", i,
                            dt_dtype_name((dt_dtype)p->dtype), p->st->dev->name, dt_dtype_name((dt_dtype)params[0]->dtype),
-                                   params[0]->st->dev->name);
+                           params[0]->st->dev->name);
         *total = dt__pack_next(*total, p->dtype) + p->numel;
     }
     return 0;
 }
-/* A parameter moved to other memory with its value: what the tape took of it is as good as it was. */
-static void dt__tape_moved(const dt_tensor *p, uint32_t before)
+/* The value of p moved to other memory and is unchanged: updates the versions that the tape saved, so that saved tensors
+   that were valid stay valid, and stale ones stay stale. */
+static void dt__tape_update_versions(const dt_tensor *p, uint32_t before)
 {
     dt__ctx *t = &dt__tls;
     for (int64_t i = 0; i < t->tape.n; i++) {
@@ -3782,7 +3846,7 @@ static void dt__tape_moved(const dt_tensor *p, uint32_t before)
             if (n->saved[k] == p) n->version[k] = p->st->version - (n->version[k] == before ? 0u : 1u);
     }
 }
-/* One parameter's window of the blocks: its value moves there, its gradient will be there. */
+/* Moves the value and the gradient of one parameter into the block, to offset 'at'. */
 static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
 {
     dt_tensor *v = dt__alias(b->value), *g = dt__alias(b->grad);
@@ -3796,7 +3860,7 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
         dt__dense_strides(w[k]->stride, w[k]->shape, w[k]->ndim);
     }
     if (!rc) rc = dt__copy_to(v, p, 0);
-    if (!rc && p->grad && !p->grad_empty) rc = dt__copy_to(g, p->grad, 0);
+    if (!rc && p->grad && p->grad_state != DT__GRAD_EMPTY) rc = dt__copy_to(g, p->grad, 0);
     if (rc) {
         dt__unref(v);
         dt__unref(g);
@@ -3807,14 +3871,15 @@ static int dt__pack_one(dt_block *b, dt_tensor *p, int64_t at)
     v->st = old;
     p->offset = at;
     memcpy(p->stride, v->stride, sizeof p->stride);
-    if (old->version != p->st->version) dt__tape_moved(p, old->version);
+    if (old->version != p->st->version) dt__tape_update_versions(p, old->version);
     dt__unref(v);
-    p->grad_empty = p->grad && !p->grad_empty ? 0 : 1;
+    if (!p->grad) p->grad_state = DT__GRAD_EMPTY;
     dt__unref(p->grad);
     p->grad = g;
     return 0;
 }
-/* grad NULL, or what the gradients shall lie in: 1-d, of the right dtype and length; it goes to the block */
+/* grad: memory for the gradients, 1-d, with the right dtype and length; the block takes its reference, also after a
+   failure. NULL: allocate it. */
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
 {
     int64_t total;
@@ -3839,7 +3904,7 @@ DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad)
         dt_fail(DT_ERR_MEMORY, "dt_pack: out of memory");
     }
     int rc = b->value && b->grad ? dt__fill(b->grad, 0) : DT_ERR_MEMORY;
-    if (!rc) rc = dt__fill(b->value, 0); /* the gaps */
+    if (!rc) rc = dt__fill(b->value, 0); /* the padding must be zero */
     for (int64_t i = 0, at = 0; i < n && !rc; i++) {
         at = dt__pack_next(at, params[i]->dtype);
         rc = dt__pack_one(b, params[i], at);
@@ -3858,7 +3923,7 @@ DT_API void dt_block_zero_grad(dt_block *b)
 {
     dt__group *group = b ? (dt__group *)b->dt__group : NULL;
     for (int i = 0; group && i < group->n; i++)
-        if (group->param[i]) group->param[i]->grad_empty = 1;
+        if (group->param[i]) group->param[i]->grad_state = DT__GRAD_EMPTY;
 }
 DT_API void dt_block_free(dt_block *b)
 {
@@ -3876,7 +3941,7 @@ DT_API void dt_block_free(dt_block *b)
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>views */
-static dt_tensor *dt__reshaped(dt_tensor *g, const dt_tensor *like) /* g with like's shape; the caller owns it */
+static dt_tensor *dt__reshaped(dt_tensor *g, const dt_tensor *like) /* g with the shape of like; the caller owns it */
 {
     dt_tensor *d = dt__dense("backward", g);
     dt_tensor *v = d ? dt__alias(d) : NULL;
@@ -3887,7 +3952,7 @@ static dt_tensor *dt__reshaped(dt_tensor *g, const dt_tensor *like) /* g with li
     dt__dense_strides(v->stride, v->shape, v->ndim);
     return v;
 }
-static int dt__put_owned(dt_tensor *x, dt_tensor *g) /* dt__grad_put, and g is given back */
+static int dt__put_owned(dt_tensor *x, dt_tensor *g) /* dt__grad_put, then drops the caller's reference to g */
 {
     int rc = dt__grad_put(x, g);
     dt__unref(g);
@@ -3899,7 +3964,7 @@ static dt_tensor *dt__view_done(const char *name, dt_tensor *v, dt_tensor *x, dt
     if (v) dt__record(name, v, fn, 1, &x);
     return v ? dt__finish(v, dt__err.code) : NULL;
 }
-/* Strides for x seen with another shape, when that needs no copy. */
+/* Computes the strides of x viewed with another shape; false if this needs a copy. */
 static bool dt__restride(const dt_tensor *x, const int64_t *shape, int ndim, int64_t *stride)
 {
     int     j = ndim - 1;
@@ -3912,7 +3977,7 @@ static bool dt__restride(const dt_tensor *x, const int64_t *shape, int ndim, int
     for (int i = x->ndim - 1; i >= 0; i--) {
         chunk *= x->shape[i];
         if (i > 0 && (x->shape[i - 1] == 1 || x->stride[i - 1] == chunk * base)) continue;
-        while (j >= 0 && (seen < chunk || shape[j] == 1)) { /* the end of a run that strides evenly */
+        while (j >= 0 && (seen < chunk || shape[j] == 1)) { /* dimensions i and up form one contiguous run of x */
             stride[j] = seen * base;
             seen *= shape[j--];
         }
@@ -4011,7 +4076,7 @@ static dt_tensor *dt__permuted(const char *call, dt_tensor *t, dt_shape order)
         if (order.dim[i] >= 0 && order.dim[i] < t->ndim) seen |= 1u << order.dim[i];
     }
     if (order.ndim != t->ndim || seen != (1u << t->ndim) - 1u) {
-        dt_fail(DT_ERR_ARG, "%s: %s is not an order of the dimensions of %s", call,
+        dt_fail(DT_ERR_ARG, "%s: %s is not a permutation of the dimensions of %s", call,
                 dt__shape_text(order.dim, order.ndim < 0 || order.ndim > DT_MAX_DIMS ? 0 : order.ndim), dt__text(t));
         return NULL;
     }
@@ -4047,31 +4112,32 @@ static void dt__drop_dim(dt_tensor *v, int dim)
     }
     v->ndim--;
 }
-/* A place for the gradient of x[from : from+n] in x's partial, if nothing is there yet or what is there adjoins it: what
-   slices cover together is written once, and never filled with zeros first. */
-static bool dt__partial_grows(dt_tensor *x, int dim, int64_t from, int64_t n)
+/* Extends the written range of x's partial by the slice [from, from+n), so that slices which cover x together are each
+   written once, without zeroing the memory first. Returns false, without a change, if the partial is not in the state
+   DT__PARTIAL_SLICES or the slice is not adjacent to its range. */
+static bool dt__partial_extend(dt_tensor *x, int dim, int64_t from, int64_t n)
 {
     int64_t to = from + n;
     if (!x->node || !n) return false;
     if (!x->partial) {
         x->partial = dt__new("backward", x->st->dev, x->dtype, x->shape, x->ndim, x->layout);
-        x->partial_alias = 0;
         x->partial_dim = (uint8_t)dim;
         x->partial_from = x->partial_to = from;
-        x->partial_open = x->partial != NULL;
+        x->partial_state = x->partial ? DT__PARTIAL_SLICES : DT__PARTIAL_OWNED;
     }
-    if (!x->partial_open || x->partial_dim != dim || (to != x->partial_from && from != x->partial_to)) return false;
+    if (x->partial_state != DT__PARTIAL_SLICES || x->partial_dim != dim) return false;
+    if (to != x->partial_from && from != x->partial_to) return false;
     if (to == x->partial_from) x->partial_from = from;
     else x->partial_to = to;
-    x->partial_open = x->partial_from > 0 || x->partial_to < x->shape[dim];
+    if (x->partial_from == 0 && x->partial_to == x->shape[dim]) x->partial_state = DT__PARTIAL_OWNED;
     return true;
 }
-/* narrow and select: the gradient is zero but for the slice. i: dim, start, length, dropped */
+/* narrow and select: the gradient is zero outside the slice. n->i: dim, start, length, whether dim was removed. */
 static int dt__narrow_bwd(dt__node *n, dt_tensor *g)
 {
     uint32_t   acc = 0;
     dt_tensor *x = n->in[0], *t;
-    bool       fresh = dt__partial_grows(x, (int)n->i[0], n->i[1], n->i[2]);
+    bool       fresh = dt__partial_extend(x, (int)n->i[0], n->i[1], n->i[2]);
     t = fresh ? dt__ref(x->partial) : dt__grad_begin(x, DT__ANY_LAYOUT, &acc);
     dt_tensor *s = t ? dt__slice(t, (int)n->i[0], n->i[1], n->i[2]) : NULL;
     int        rc = s ? 0 : DT_ERR_MEMORY;
@@ -4087,9 +4153,12 @@ static dt_tensor *dt__narrow(const char *call, dt_tensor *t, int dim, int64_t st
     int64_t have = t->shape[dim];
     if (start < 0) start += have;
     if (start < 0 || length < 0 || start > have || length > have - start) {
-        dt_fail(DT_ERR_ARG, drop ? "%s: index %" PRId64 " (%" PRId64 ") is out of range for dimension %d of %s"
-                                 : "%s: start %" PRId64 " and length %" PRId64 " leave dimension %d of %s",
-                call, start, length, dim, dt__text(t));
+        if (drop)
+            dt_fail(DT_ERR_ARG, "%s: index %" PRId64 " is out of range for dimension %d of %s", call, start, dim,
+                    dt__text(t));
+        else
+            dt_fail(DT_ERR_ARG, "%s: start %" PRId64 " and length %" PRId64 " are out of range for dimension %d of %s",
+                    call, start, length, dim, dt__text(t));
         return NULL;
     }
     if (dt__make_plain(t)) return NULL;
@@ -4113,7 +4182,7 @@ DT_API dt_tensor *dt_select(dt_tensor *t, int dim, int64_t index)
 {
     return dt__ok("dt_select", "t", t) ? dt__narrow("dt_select", t, dim, index, 1, 1) : NULL;
 }
-/* x's gradient += g summed over the dimensions in which x was stretched to g's shape */
+/* Adds g, summed over the dimensions in which x was broadcast to the shape of g, to the gradient of x. */
 static int dt__put_reduced(dt_tensor *x, dt_tensor *g)
 {
     bool same = x->ndim == g->ndim;
@@ -4143,7 +4212,7 @@ DT_API dt_tensor *dt_expand(dt_tensor *t, dt_shape shape)
         fits = shape.dim[i] >= 0 && (shape.dim[i] == have || have == 1);
     }
     if (!fits || dt__count(shape.dim, shape.ndim, 1) < 0) {
-        dt_fail(DT_ERR_SHAPE, "dt_expand: %s does not stretch to %s", dt__text(t),
+        dt_fail(DT_ERR_SHAPE, "dt_expand: %s does not expand to %s: only dimensions of size 1 expand", dt__text(t),
                 dt__shape_text(shape.dim, shape.ndim < 0 || shape.ndim > DT_MAX_DIMS ? 0 : shape.ndim));
         return NULL;
     }
@@ -4170,7 +4239,7 @@ DT_API dt_tensor *dt_unsqueeze(dt_tensor *t, int dim)
 {
     if (!dt__ok("dt_unsqueeze", "t", t) || !dt__dim_ok("dt_unsqueeze", &dim, t->ndim + 1)) return NULL;
     if (t->ndim == DT_MAX_DIMS) {
-        dt_fail(DT_ERR_SHAPE, "dt_unsqueeze: %s has %d dimensions already", dt__text(t), DT_MAX_DIMS);
+        dt_fail(DT_ERR_SHAPE, "dt_unsqueeze: %s already has %d dimensions, which is the maximum", dt__text(t), DT_MAX_DIMS);
         return NULL;
     }
     if (dt__make_plain(t)) return NULL;
@@ -4198,12 +4267,12 @@ DT_API dt_tensor *dt_cast(dt_tensor *t, dt_dtype d)
 {
     if (!dt__ok("dt_cast", "t", t)) return NULL;
     if ((unsigned)d >= DT_DTYPE_COUNT) {
-        dt_fail(DT_ERR_DTYPE, "dt_cast: %d is not a dtype", (int)d);
+        dt_fail(DT_ERR_DTYPE, "dt_cast: %d is not a dtype; pass DT_F32 ... DT_U8", (int)d);
         return NULL;
     }
     return t->dtype == (int)d ? t : dt__copied("dt_cast", "cast", t, d, t->layout);
 }
-/* ---- autocast: what an op does to its inputs before it looks at them */
+/* ---- autocast: each op casts its inputs with one of these functions before it checks them */
 DT_API dt_autocast dt_autocast_get(void) { return dt__tls.autocast; }
 DT_API dt_autocast dt_autocast_set(dt_autocast a)
 {
@@ -4221,7 +4290,7 @@ static dt_tensor *dt__autocast_to(dt_tensor *t, int dtype)
     if (ctx->in_backward || !t || t->magic != DT__LIVE || !dt__is_float(t->dtype) || t->dtype == dtype) return t;
     if (!t->leaf) return dt_cast(t, (dt_dtype)dtype);
     dt__cast *c = &ctx->cast[((uintptr_t)t >> 6) % DT__CASTS];
-    uint64_t  stamp = ctx->turns << 3 | (uint64_t)(ctx->no_grad != 0) << 2 | (uint64_t)dtype;
+    uint64_t  stamp = ctx->generation << 3 | (uint64_t)(ctx->no_grad != 0) << 2 | (uint64_t)dtype;
     if (c->from == t && c->stamp == stamp && c->version == t->st->version) return c->to;
     dt_tensor *y = dt_cast(t, (dt_dtype)dtype);
     if (!y) return NULL;
@@ -4231,12 +4300,12 @@ static dt_tensor *dt__autocast_to(dt_tensor *t, int dtype)
     c->version = t->st->version;
     return y;
 }
-static dt_tensor *dt__in_half(dt_tensor *t) /* the ops that gain by halves */
+static dt_tensor *dt__in_half(dt_tensor *t) /* for ops that are faster in 16 bits */
 {
     dt_autocast a = dt__tls.autocast;
     return a.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, a.dtype) : t;
 }
-static dt_tensor *dt__in_f32(dt_tensor *t) /* the ops that need the range or the digits */
+static dt_tensor *dt__in_f32(dt_tensor *t) /* for ops that need the range or precision of f32 */
 {
     return dt__tls.autocast.mode == DT_AUTOCAST_OPS ? dt__autocast_to(t, DT_F32) : t;
 }
@@ -4272,7 +4341,7 @@ DT_API dt_tensor *dt_detach(dt_tensor *t)
 }
 
 /* ==================================================================================================== >>elementwise */
-static const uint8_t dt__unary_from_y[] = { /* the derivative needs y = f(x), not x */
+static const uint8_t dt__unary_from_y[] = { /* 1: the derivative is computed from y = f(x), 0: from x */
 #define DT__FROM_X_ 0
 #define DT__FROM_Y_ 1
 #define DT__FROM(n, s, t) DT__FROM_##s,
@@ -4311,7 +4380,7 @@ static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, do
     c.u.ew.a = a;
     c.u.ew.b = b;
     if (x->numel && dt__go(x->st->dev, &c)) return dt__finish(y, DT_ERR_DEVICE);
-    dt__node *n = dt__record(call + 3, y, dt__unary_bwd, 1, &x); /* without the dt_ */
+    dt__node *n = dt__record(call + 3, y, dt__unary_bwd, 1, &x); /* the name without "dt_" */
     if (n) {
         dt__save(n, dt__unary_from_y[fn] ? y : x);
         n->fn = fn;
@@ -4320,10 +4389,10 @@ static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, do
     }
     return dt__finish(y, dt__err.code);
 }
-static bool dt__whole(const char *call, const dt_tensor *a, double s) /* an int tensor takes whole scalars only */
+static bool dt__whole(const char *call, const dt_tensor *a, double s) /* the scalar of an integer tensor must be an integer */
 {
     if (!dt__alive(a) || dt__is_float(a->dtype) || (s == floor(s) && fabs(s) < 9e15) || isinf(s)) return true;
-    dt_fail(DT_ERR_DTYPE, "%s: %g is not a whole number, but the tensor is %s; dt_cast() it to f32 first", call, s,
+    dt_fail(DT_ERR_DTYPE, "%s: %g is not an integer, but the tensor is %s; dt_cast() it to f32 first", call, s,
             dt_dtype_name((dt_dtype)a->dtype));
     return false;
 }
@@ -4395,8 +4464,8 @@ static bool dt__broadcast(const char *call, const dt_tensor *a, const dt_tensor 
     }
     return true;
 }
-/* PyTorch's promotion: floats over ints, wider over narrower, f16 with bf16 is f32; a 0-d operand counts only if its
-   kind is higher. */
+/* Type promotion of PyTorch: float over integer, wider over narrower, f16 with bf16 gives f32. The dtype of a 0-d operand
+   counts only if it is a float and the other operand is an integer. */
 static int dt__promote(const dt_tensor *a, const dt_tensor *b)
 {
     static const uint8_t rank[] = { 5, 3, 4, 1, 2, 0 }; /* f32 f16 bf16 i32 i64 u8 */
@@ -4423,7 +4492,7 @@ static int dt__binary_run(dt_tensor *z, int fn, double a, double b, const dt_ten
     c.u.ew.b = b;
     return z->numel ? dt__go(z->st->dev, &c) : 0;
 }
-/* The gradient of input k: scale * f(x, y), where f(x, y) has the output's shape; summed where k was stretched. */
+/* Adds a * f(x, y), which has the shape of like, to the gradient of into, summed where into was broadcast. */
 static int dt__binary_put(dt_tensor *into, const dt_tensor *like, int fn, double a, double b, dt_tensor *x,
                           dt_tensor *y)
 {
@@ -4441,7 +4510,7 @@ static int dt__binary_put(dt_tensor *into, const dt_tensor *like, int fn, double
     dt__unref(t);
     return rc;
 }
-/* A value of the output's shape that the backward needs in between: a * f(x, y). The caller owns it. */
+/* A temporary of a backward: a * f(x, y), in the shape of like. The caller owns it. */
 static dt_tensor *dt__binary_tmp(const dt_tensor *like, int fn, double a, double b, const dt_tensor *x,
                                  const dt_tensor *y)
 {
@@ -4452,7 +4521,8 @@ static dt_tensor *dt__binary_tmp(const dt_tensor *like, int fn, double a, double
     }
     return t;
 }
-static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tensor *factor) /* takes factor over */
+/* Adds scale * g * factor to the gradient of into, and drops the caller's reference to factor. */
+static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tensor *factor)
 {
     int rc = factor ? dt__binary_put(into, g, DT_B_MUL, scale, 0, g, factor) : DT_ERR_MEMORY;
     dt__unref(factor);
@@ -4461,7 +4531,7 @@ static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tenso
 static int dt__binary_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *p = n->in[0], *q = n->in[1], *x = n->saved[0], *y = n->saved[1], *z = n->saved[2];
-    bool       wp = dt__wants(n, 0), wq = dt__wants(n, 1);
+    bool       wp = dt__needs_grad(n, 0), wq = dt__needs_grad(n, 1);
     int        rc = 0, fn = n->fn;
     switch (fn) {
     case DT_B_ADD:
@@ -4496,14 +4566,18 @@ static int dt__binary_bwd(dt__node *n, dt_tensor *g)
         if (wp) rc = dt__put_product(p, g, 1, dt__binary_tmp(g, DT_B_BCE_DX, 1, 0, x, y));
         if (wq && !rc) rc = dt__binary_put(q, g, DT_B_MUL, -1, 0, g, x);
         return rc;
-    default: { /* losses of x - y: the derivative by y is the negative one */
-        dt_tensor *d = dt__binary_tmp(g, fn + 1, 1, n->b, x, y);
+    case DT_B_MSE:
+    case DT_B_L1:
+    case DT_B_SMOOTH_L1: { /* functions of x - y: the derivative with respect to y is minus that with respect to x */
+        int        dx = fn == DT_B_MSE ? DT_B_MSE_DX : fn == DT_B_L1 ? DT_B_L1_DX : DT_B_SMOOTH_L1_DX;
+        dt_tensor *d = dt__binary_tmp(g, dx, 1, n->b, x, y);
         if (wp) rc = dt__put_product(p, g, 1, dt__ref(d));
         if (wq && !rc) rc = dt__put_product(q, g, -1, dt__ref(d));
         dt__unref(d);
         return rc;
     }
     }
+    return dt_fail(DT_ERR_GRAD, "dt_backward: '%s' has no derivative", n->name);
 }
 DT__INSIDE bool dt__same_shape(const dt_tensor *t, const dt_shape *s)
 {
@@ -4521,11 +4595,11 @@ static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *
     int  dtype = dt__promote(x, y);
     if (!dt__is_float(dtype) && fn == DT_B_DIV) dtype = DT_F32;
     if (!ints && !dt__is_float(dtype)) {
-        dt_fail(DT_ERR_DTYPE, "%s: takes a float among its operands, not %s and %s; dt_cast() one first", call,
+        dt_fail(DT_ERR_DTYPE, "%s: operands are %s and %s; one of them must be a float: dt_cast() it first", call,
                 dt_dtype_name((dt_dtype)x->dtype), dt_dtype_name((dt_dtype)y->dtype));
         return NULL;
     }
-    /* a private layout goes on when a full operand has it */
+    /* the result has the private layout of an operand, if that operand has the shape of the result */
     int layout = x->layout && dt__same_shape(x, &s) ? x->layout : y->layout && dt__same_shape(y, &s) ? y->layout
             : DT_LAYOUT_PLAIN;
     dt_tensor *z = dt__new(call, x->st->dev, compares ? DT_U8 : dtype, s.dim, s.ndim, layout);
@@ -4587,11 +4661,11 @@ DT_API dt_status  dt_add_to(dt_tensor *dst, dt_tensor *src, double scale)
 {
     if (!dt__ok("dt_add_to", "dst", dst) || !dt__ok("dt_add_to", "src", src) || !dt__same_device("dt_add_to", dst, src))
         return dt_error_code();
-    if (!dt__stretches(src->shape, src->ndim, dst->shape, dst->ndim))
+    if (!dt__broadcasts_to(src->shape, src->ndim, dst->shape, dst->ndim))
         return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_add_to: src %s does not broadcast to dst %s", dt__text(src),
                                   dt__text(dst));
     if (!dt__is_float(dst->dtype) && dt__is_float(src->dtype))
-        return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_add_to: dst is %s and src %s; cast one",
+        return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_add_to: dst is %s and src is %s; dt_cast() one of them",
                                   dt_dtype_name((dt_dtype)dst->dtype), dt_dtype_name((dt_dtype)src->dtype));
     if (!dt__whole("dt_add_to", dst, scale) || !dt__write_ok("dt_add_to", dst)) return dt_error_code();
     dt__binary_run(dst, DT_B_ADD, 1, scale, dst, src, 0);
@@ -4613,7 +4687,7 @@ static int dt__where_bwd(dt__node *n, dt_tensor *g)
     dt_tensor *zero = dt__scalar_like("backward", g, 0);
     int        rc = zero ? 0 : DT_ERR_MEMORY;
     for (int k = 0; k < 2 && !rc; k++) {
-        if (!dt__wants(n, k)) continue;
+        if (!dt__needs_grad(n, k)) continue;
         dt_tensor *t = dt__new_like("backward", g, g->dtype);
         rc = t ? dt__where_run(t, n->saved[0], k ? zero : g, k ? g : zero) : DT_ERR_MEMORY;
         if (!rc) rc = dt__put_reduced(n->in[k], t);
@@ -4628,13 +4702,13 @@ DT_API dt_tensor *dt_where(dt_tensor *cond, dt_tensor *a, dt_tensor *b)
     if (!dt__ok("dt_where", "cond", cond) || !dt__ok("dt_where", "a", a) || !dt__ok("dt_where", "b", b)) return NULL;
     if (!dt__same_device("dt_where", cond, a) || !dt__same_device("dt_where", a, b)) return NULL;
     if (dt__is_float(cond->dtype)) {
-        dt_fail(DT_ERR_DTYPE, "dt_where: cond is %s; it takes u8, i32 or i64 (a comparison gives u8)",
+        dt_fail(DT_ERR_DTYPE, "dt_where: cond is %s; it must be u8, i32 or i64 (comparisons return u8)",
                 dt_dtype_name((dt_dtype)cond->dtype));
         return NULL;
     }
     if (!dt__broadcast("dt_where", a, b, &s)) return NULL;
     int       dtype = dt__promote(a, b);
-    dt_tensor probe; /* only its shape is looked at */
+    dt_tensor probe; /* dt__broadcast reads only its shape */
     memset(&probe, 0, sizeof probe);
     probe.ndim = s.ndim;
     memcpy(probe.shape, s.dim, sizeof probe.shape);
@@ -4669,7 +4743,7 @@ static bool dt__reduce_dims(const char *call, const dt_tensor *x, uint32_t dims,
 }
 static int dt__reduce_run(dt_tensor *y, const bool *reduced, int fn, int biased, const dt_tensor *x)
 {
-    /* y is dense, with or without the reduced dimensions: show it with ones in their places */
+    /* y is dense, with or without the reduced dimensions; the kernel expects them with size 1 */
     dt_call  c;
     int64_t  n = 1;
     dt__call_begin(&c, DT_K_reduce);
@@ -4687,7 +4761,7 @@ static int dt__reduce_run(dt_tensor *y, const bool *reduced, int fn, int biased,
     c.u.reduce.biased = biased;
     return y->numel ? dt__go(x->st->dev, &c) : 0;
 }
-/* A view of t (dense, of the reduced shape) that stretches over x's shape; the caller owns it. */
+/* A view of t (dense, of the reduced shape), broadcast to the shape of x; the caller owns it. */
 static dt_tensor *dt__unreduce(dt_tensor *t, const dt_tensor *x, const int64_t *reduced)
 {
     dt_tensor *d = dt__dense("backward", t), *v = d ? dt__alias(d) : NULL;
@@ -4703,7 +4777,7 @@ static dt_tensor *dt__unreduce(dt_tensor *t, const dt_tensor *x, const int64_t *
     v->numel = x->numel;
     return v;
 }
-/* max, min: the gradient shared among the elements equal to the extreme */
+/* max, min: the elements that are equal to the extreme share the gradient evenly */
 static int dt__extreme_bwd(dt__node *n, dt_tensor *ge)
 {
     dt_tensor *x = n->in[0], *ye = dt__unreduce(n->saved[1], x, n->i);
@@ -4749,17 +4823,21 @@ static int dt__var_bwd(dt__node *n, dt_tensor *ge)
 static int dt__reduce_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *x = n->in[0], *ge = dt__unreduce(g, x, n->i);
-    int        rc;
+    int        rc = 0;
     if (!ge) return DT_ERR_MEMORY;
-    if (n->fn == DT_R_SUM) {
-        rc = dt__grad_put(x, ge);
-    } else if (n->fn == DT_R_MEAN) {
+    switch (n->fn) {
+    case DT_R_SUM: rc = dt__grad_put(x, ge); break;
+    case DT_R_MEAN: {
         dt_tensor *scale = dt__new("backward", x->st->dev, DT_F32, NULL, 0, DT_LAYOUT_PLAIN);
         rc = scale ? dt__fill(scale, n->a) : DT_ERR_MEMORY;
         if (!rc) rc = dt__binary_put(x, x, DT_B_MUL, 1, 0, ge, scale);
         dt__unref(scale);
-    } else {
-        rc = n->fn == DT_R_VAR ? dt__var_bwd(n, ge) : dt__extreme_bwd(n, ge);
+        break;
+    }
+    case DT_R_VAR: rc = dt__var_bwd(n, ge); break;
+    case DT_R_MAX:
+    case DT_R_MIN: rc = dt__extreme_bwd(n, ge); break;
+    default: rc = dt_fail(DT_ERR_GRAD, "dt_backward: '%s' has no derivative", n->name); break;
     }
     dt__unref(ge);
     return rc;
@@ -4777,7 +4855,7 @@ static dt_tensor *dt__reduce(const char *call, int fn, dt_tensor *x, dt_reduce_o
         if (!reduced[i] || o.keepdim) shape[ndim++] = reduced[i] ? 1 : x->shape[i];
     }
     if (n == 0 && (fn == DT_R_MAX || fn == DT_R_MIN || fn == DT_R_ARGMAX)) {
-        dt_fail(DT_ERR_SHAPE, "%s: %s has nothing to choose from in the reduced dimensions", call, dt__text(x));
+        dt_fail(DT_ERR_SHAPE, "%s: the reduced dimensions of %s have no elements; at least 1 is needed", call, dt__text(x));
         return NULL;
     }
     int dtype = fn == DT_R_ARGMAX || (fn == DT_R_SUM && !dt__is_float(x->dtype)) ? DT_I64 : x->dtype;
@@ -4804,14 +4882,14 @@ DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o)
 {
     uint32_t dims = o.dims & ~DT__DIMS;
     if ((o.dims & DT__DIMS) && (dims & (dims - 1))) {
-        dt_fail(DT_ERR_ARG, "dt_argmax: takes one dimension, or none for all");
+        dt_fail(DT_ERR_ARG, "dt_argmax: .dims has several dimensions; set one, or leave it out to reduce over all");
         return NULL;
     }
     return dt__reduce("dt_argmax", DT_R_ARGMAX, a, o);
 }
 
 /* ==================================================================================================== >>matmul */
-/* show a dense operand otherwise */
+/* Gives the view of a dense operand another shape with the same number of elements. */
 static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t d2)
 {
     v->ndim = ndim;
@@ -4820,7 +4898,7 @@ static void dt__view_dense(dt_view *v, int ndim, int64_t d0, int64_t d1, int64_t
     v->shape[2] = d2;
     dt__dense_strides(v->stride, v->shape, ndim);
 }
-/* t as gemm takes it: unit stride in one of the last two dimensions. The caller owns the result. */
+/* t with unit stride in one of the last two dimensions, as gemm requires: t itself or a copy. The caller owns it. */
 static dt_tensor *dt__gemm_operand(dt_tensor *t)
 {
     int64_t r = t->stride[t->ndim - 2], c = t->stride[t->ndim - 1];
@@ -4831,7 +4909,7 @@ static dt_tensor *dt__gemm_operand(dt_tensor *t)
 static void dt__gemm_view(dt_view *v, const dt_tensor *t, int transposed, const dt_tensor *c)
 {
     int p = t->ndim - 2, q = t->ndim - 1;
-    if (v->stride[p] != 1 && v->stride[q] != 1) { /* one of them has size 1: its stride says nothing */
+    if (v->stride[p] != 1 && v->stride[q] != 1) { /* one of the two has size 1, so any stride is right for it */
         if (v->shape[q] == 1)
             v->stride[q] = 1;
         else
@@ -4851,7 +4929,7 @@ static void dt__gemm_view(dt_view *v, const dt_tensor *t, int transposed, const 
             v->stride[i] = 0;
         }
 }
-/* c = act(a b + bias), or c += a b; ta, tb: the operand's last two dimensions change places. c dense. */
+/* c = act(a b + bias), or c += a b. ta, tb: transpose the last two dimensions of a or b. c is dense. */
 static int dt__gemm(dt_tensor *c, dt_tensor *a, int ta, dt_tensor *b, int tb, dt_tensor *bias, int act, uint32_t acc)
 {
     dt_tensor *pa = dt__gemm_operand(a), *pb = pa ? dt__gemm_operand(b) : NULL;
@@ -4874,7 +4952,7 @@ static int dt__gemm(dt_tensor *c, dt_tensor *a, int ta, dt_tensor *b, int tb, dt
     dt__unref(bd);
     return rc;
 }
-/* A dense handle of t as a matrix (all but the last dimension are rows); the caller owns it. */
+/* t as a dense matrix: all dimensions but the last are rows. The caller owns it. */
 static dt_tensor *dt__as_matrix(dt_tensor *t)
 {
     dt_tensor *d = dt__dense("dt_matmul", t), *v = d ? dt__alias(d) : NULL;
@@ -4888,7 +4966,7 @@ static dt_tensor *dt__as_matrix(dt_tensor *t)
     dt__dense_strides(v->stride, v->shape, 2);
     return v;
 }
-/* The gradient of one factor: op(p) op(q), into x, which may have been stretched over the batch. */
+/* Adds op(p) op(q) to the gradient of the factor x, which may have been broadcast over the batch dimensions. */
 static int dt__matmul_put(dt_tensor *x, const dt_tensor *out, dt_tensor *p, int tp, dt_tensor *q, int tq)
 {
     bool     same = x->ndim == out->ndim;
@@ -4913,10 +4991,10 @@ static int dt__matmul_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *a = n->saved[0], *b = n->saved[1];
     int        rc = 0;
-    if (b->ndim == 2) { /* the batch is rows */
+    if (b->ndim == 2) { /* the batch dimensions of a are rows of one matrix */
         dt_tensor *g2 = dt__as_matrix(g), *a2 = g2 ? dt__as_matrix(a) : NULL;
         rc = a2 ? 0 : DT_ERR_MEMORY;
-        if (!rc && dt__wants(n, 0)) {
+        if (!rc && dt__needs_grad(n, 0)) {
             uint32_t   acc;
             dt_tensor *t = dt__grad_begin(n->in[0], DT_LAYOUT_PLAIN, &acc);
             dt_tensor *t2 = t ? dt__as_matrix(t) : NULL;
@@ -4924,7 +5002,7 @@ static int dt__matmul_bwd(dt__node *n, dt_tensor *g)
             dt__unref(t2);
             rc = dt__grad_end(n->in[0], t) || rc;
         }
-        if (!rc && dt__wants(n, 1)) {
+        if (!rc && dt__needs_grad(n, 1)) {
             uint32_t   acc;
             dt_tensor *t = dt__grad_begin(n->in[1], DT_LAYOUT_PLAIN, &acc);
             rc = t ? dt__gemm(t, a2, 1, g2, 0, NULL, 0, acc) : DT_ERR_MEMORY;
@@ -4934,8 +5012,8 @@ static int dt__matmul_bwd(dt__node *n, dt_tensor *g)
         dt__unref(a2);
         return rc;
     }
-    if (dt__wants(n, 0)) rc = dt__matmul_put(n->in[0], g, g, 0, b, 1);
-    if (dt__wants(n, 1) && !rc) rc = dt__matmul_put(n->in[1], g, a, 1, g, 0);
+    if (dt__needs_grad(n, 0)) rc = dt__matmul_put(n->in[0], g, g, 0, b, 1);
+    if (dt__needs_grad(n, 1) && !rc) rc = dt__matmul_put(n->in[1], g, a, 1, g, 0);
     return rc;
 }
 static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
@@ -4951,8 +5029,8 @@ static dt_tensor *dt__matmul(dt_tensor *a, dt_tensor *b)
     }
     if (!fits) {
         dt_fail(DT_ERR_SHAPE,
-                "dt_matmul: %s and %s do not fit: the last dimension of a must be the second to last of b, and the "
-                "batch dimensions must broadcast", dt__text(a), dt__text(b));
+                "dt_matmul: shapes a %s and b %s do not match: the last dimension of a must equal the second to last of "
+                "b, and the batch dimensions must broadcast", dt__text(a), dt__text(b));
         return NULL;
     }
     shape[ndim - 2] = a->shape[a->ndim - 2];
@@ -4985,7 +5063,8 @@ DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
             b)) return NULL;
     if (!dt__want_float("dt_matmul", a) || !dt__want_float("dt_matmul", b)) return NULL;
     if (a->ndim == 0 || b->ndim == 0) {
-        dt_fail(DT_ERR_SHAPE, "dt_matmul: %s and %s: a scalar has no rows; use dt_mul", dt__text(a), dt__text(b));
+        dt_fail(DT_ERR_SHAPE, "dt_matmul: shapes a %s and b %s: both need at least 1 dimension; use dt_mul for a scalar",
+                dt__text(a), dt__text(b));
         return NULL;
     }
     bool       va = a->ndim == 1, vb = b->ndim == 1;
@@ -4996,19 +5075,25 @@ DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b)
     return c;
 }
 
-/* ---- what fused activations need */
-static int dt__act_fn(int act)
+/* ---- fused activations */
+static int dt__act_fn(int act) /* the elementwise function; -1 for an activation that has none */
 {
-    return act == DT_ACT_RELU ? DT_U_RELU : act == DT_ACT_SIGMOID ? DT_U_SIGMOID : DT_U_TANH;
+    switch (act) {
+    case DT_ACT_RELU: return DT_U_RELU;
+    case DT_ACT_SIGMOID: return DT_U_SIGMOID;
+    case DT_ACT_TANH: return DT_U_TANH;
+    }
+    return -1;
 }
 static bool dt__act_ok(const char *call, int act, bool only_relu)
 {
     if (act == DT_ACT_NONE || act == DT_ACT_RELU || (!only_relu && (act == DT_ACT_SIGMOID ||
                                                                     act == DT_ACT_TANH))) return true;
-    dt_fail(DT_ERR_ARG, "%s: activation %d cannot be fused here; apply it as an op of its own", call, act);
+    dt_fail(DT_ERR_ARG, "%s: activation %d cannot be fused into this op; apply it as a separate op", call, act);
     return false;
 }
-/* The gradient before the activation, from y; g itself (with a reference) where there is none. */
+/* The gradient before the activation, computed from its result y. Without an activation it is g itself. The caller owns
+   one reference in both cases. */
 static dt_tensor *dt__act_bwd(int act, dt_tensor *g, dt_tensor *y)
 {
     if (act == DT_ACT_NONE) return dt__ref(g);
@@ -5026,7 +5111,7 @@ static dt_tensor *dt__act_bwd(int act, dt_tensor *g, dt_tensor *y)
     }
     return t;
 }
-/* x's gradient (of size channels) += g summed over all dimensions but one */
+/* Adds g, summed over all dimensions but 'channel', to the gradient of x, which is 1-d. */
 static int dt__put_channel_sum(dt_tensor *x, dt_tensor *g, int channel)
 {
     uint32_t   acc;
@@ -5053,8 +5138,7 @@ static bool dt__vector_ok(const char *call, const char *arg, const dt_tensor *x,
     if (!dt__ok(call, arg, v) || !dt__same_device(call, x, v)) return false;
     if (v->ndim == 1 && v->shape[0] == n && dt__is_float(v->dtype)) return true;
     dt_fail(DT_ERR_SHAPE, "%s: %s is %s %s; it must be (%" PRId64 ") of a float dtype", call, arg,
-            dt_dtype_name((dt_dtype)v->dtype),
-            dt__text(v), n);
+            dt_dtype_name((dt_dtype)v->dtype), dt__text(v), n);
     return false;
 }
 
@@ -5064,18 +5148,18 @@ static int dt__linear_bwd(dt__node *n, dt_tensor *g)
     dt_tensor *ga = dt__act_bwd((int)n->i[0], g, n->saved[2]), *g2 = ga ? dt__as_matrix(ga) : NULL;
     int        rc = g2 ? 0 : DT_ERR_MEMORY;
     uint32_t   acc;
-    if (!rc && dt__wants(n, 0)) {
+    if (!rc && dt__needs_grad(n, 0)) {
         dt_tensor *t = dt__grad_begin(n->in[0], DT_LAYOUT_PLAIN, &acc), *t2 = t ? dt__as_matrix(t) : NULL;
         rc = t2 ? dt__gemm(t2, g2, 0, w, 0, NULL, 0, acc) : DT_ERR_MEMORY;
         dt__unref(t2);
         rc = dt__grad_end(n->in[0], t) || rc;
     }
-    if (!rc && dt__wants(n, 1)) {
+    if (!rc && dt__needs_grad(n, 1)) {
         dt_tensor *t = dt__grad_begin(n->in[1], DT_LAYOUT_PLAIN, &acc);
         rc = t ? dt__gemm(t, g2, 1, x, 0, NULL, 0, acc) : DT_ERR_MEMORY;
         rc = dt__grad_end(n->in[1], t) || rc;
     }
-    if (!rc && dt__wants(n, 2)) rc = dt__put_channel_sum(n->in[2], g2, 1);
+    if (!rc && dt__needs_grad(n, 2)) rc = dt__put_channel_sum(n->in[2], g2, 1);
     dt__unref(g2);
     dt__unref(ga);
     return rc;
@@ -5090,7 +5174,7 @@ DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
             false)) return NULL;
     if (!dt__want_float(call, x) || !dt__want_float(call, w)) return NULL;
     if (x->ndim < 1 || w->ndim != 2 || x->shape[x->ndim - 1] != w->shape[1]) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit: w is (out, in) and x's last dimension is in", call,
+        dt_fail(DT_ERR_SHAPE, "%s: shapes x %s and w %s do not match: w must be (out, in) and x (..., in)", call,
                 dt__text(x), dt__text(w));
         return NULL;
     }
@@ -5146,7 +5230,7 @@ static int dt__softmax_bwd(dt__node *n, dt_tensor *g)
 static dt_tensor *dt__softmax(const char *call, dt_tensor *x, int dim, int log)
 {
     if (!dt__ok(call, "a", x) || !dt__want_float(call, x)) return NULL;
-    if (x->ndim == 0 && (dim == 0 || dim == -1)) { /* a scalar: one element along an implied dimension */
+    if (x->ndim == 0 && (dim == 0 || dim == -1)) { /* as in PyTorch, a scalar counts as one dimension of size 1 */
         dt_shape s;
         s.ndim = 1;
         s.dim[0] = 1;
@@ -5184,8 +5268,8 @@ DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim)
 }
 
 /* ==================================================================================================== >>images
-   Convolution, pooling and batch norm run in the device's image layout: operands are brought into it, results stay
-   in it, so between such ops nothing is reordered. */
+   Convolution, pooling and batch norm run in the image layout of the device. Operands in another layout are converted;
+   results keep the layout, so a chain of these ops converts nothing. */
 static bool dt__image_ok(const char *call, const dt_tensor *x)
 {
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return false;
@@ -5193,7 +5277,7 @@ static bool dt__image_ok(const char *call, const dt_tensor *x)
     dt_fail(DT_ERR_SHAPE, "%s: x is %s; it must be (n, c, h, w)", call, dt__text(x));
     return false;
 }
-static int dt__or(int value, int otherwise) { return value == DT_ZERO ? 0 : value ? value : otherwise; }
+static int dt__option_or(int value, int otherwise) { return value == DT_ZERO ? 0 : value ? value : otherwise; }
 
 static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
 {
@@ -5213,8 +5297,8 @@ static int dt__conv_bwd_data(dt__node *n, dt_tensor *g, int layout)
 static int dt__conv_bwd_weight(dt__node *n, dt_tensor *g, int layout)
 {
     uint32_t   acc = 0, acc_b = 0;
-    dt_tensor *w = n->in[1], *b = dt__wants(n, 2) ? n->in[2] : NULL;
-    dt_tensor *x = dt__in_layout("backward", n->saved[0], layout); /* a view may have made it plain since */
+    dt_tensor *w = n->in[1], *b = dt__needs_grad(n, 2) ? n->in[2] : NULL;
+    dt_tensor *x = dt__in_layout("backward", n->saved[0], layout); /* a view may have converted it to plain */
     dt_tensor *tw = x ? dt__grad_begin(w, DT_LAYOUT_PLAIN, &acc) : NULL;
     dt_tensor *tb = tw && b ? dt__grad_begin(b, DT_LAYOUT_PLAIN, &acc_b) : NULL;
     int        rc = tw && (tb || !b) ? 0 : DT_ERR_MEMORY;
@@ -5240,10 +5324,10 @@ static int dt__conv_bwd(dt__node *n, dt_tensor *g)
     dt_tensor *ga = dt__act_bwd((int)n->i[0], g, n->saved[2]), *gi = ga ? dt__in_layout("backward", ga, layout) : NULL;
     int        rc = gi ? 0 : DT_ERR_MEMORY;
     dt__unref(ga);
-    if (!rc && dt__wants(n, 0)) rc = dt__conv_bwd_data(n, gi, layout);
-    if (!rc && dt__wants(n, 1))
+    if (!rc && dt__needs_grad(n, 0)) rc = dt__conv_bwd_data(n, gi, layout);
+    if (!rc && dt__needs_grad(n, 1))
         rc = dt__conv_bwd_weight(n, gi, layout);
-    else if (!rc && dt__wants(n, 2))
+    else if (!rc && dt__needs_grad(n, 2))
         rc = dt__put_channel_sum(n->in[2], gi, 1);
     dt__unref(gi);
     return rc;
@@ -5252,9 +5336,8 @@ static bool dt__conv_shape(const char *call, const dt_tensor *x, const dt_tensor
 {
     int groups = c->u.conv.groups;
     if (w->ndim != 4 || groups < 1 || w->shape[1] * groups != x->shape[1] || w->shape[0] % groups) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and w %s do not fit with %d group(s): w is (out, in/groups, kh, kw)", call,
-                dt__text(x),
-                dt__text(w), groups);
+        dt_fail(DT_ERR_SHAPE, "%s: shapes x %s and w %s do not match with %d group(s): w must be (out, in/groups, kh, kw)",
+                call, dt__text(x), dt__text(w), groups);
         return false;
     }
     shape[0] = x->shape[0];
@@ -5262,14 +5345,14 @@ static bool dt__conv_shape(const char *call, const dt_tensor *x, const dt_tensor
     for (int i = 0; i < 2; i++) {
         int64_t s = c->u.conv.stride[i], p = c->u.conv.pad[i], d = c->u.conv.dilation[i], k = w->shape[2 + i];
         if (s < 1 || p < 0 || d < 1 || k < 1) {
-            dt_fail(DT_ERR_ARG, "%s: stride %d, pad %d, dilation %d, kernel %" PRId64 ": they must be at least 1, 0, 1, 1", call,
-                    (int)s, (int)p, (int)d, k);
+            dt_fail(DT_ERR_ARG, "%s: stride %d, pad %d, dilation %d, kernel %" PRId64 ": they must be at least 1, 0, 1, 1",
+                    call, (int)s, (int)p, (int)d, k);
             return false;
         }
         int64_t room = x->shape[2 + i] + 2 * p - d * (k - 1) - 1;
         if (room < 0) {
-            dt_fail(DT_ERR_SHAPE, "%s: the kernel of w %s is larger than the padded image of x %s", call, dt__text(w),
-                    dt__text(x));
+            dt_fail(DT_ERR_SHAPE, "%s: the kernel of w %s is larger than the padded image of x %s; increase pad", call,
+                    dt__text(w), dt__text(x));
             return false;
         }
         shape[2 + i] = room / s + 1;
@@ -5288,12 +5371,12 @@ DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt
             w)) return NULL;
     if (!dt__act_ok(call, o.act, false)) return NULL;
     dt__call_begin(&c, DT_K_conv2d);
-    c.u.conv.stride[0] = dt__or(o.stride, 1);
-    c.u.conv.pad[0] = dt__or(o.pad, 0);
-    c.u.conv.dilation[0] = dt__or(o.dilation, 1);
-    c.u.conv.stride[1] = dt__or(o.stride_w, c.u.conv.stride[0]);
-    c.u.conv.pad[1] = dt__or(o.pad_w, c.u.conv.pad[0]);
-    c.u.conv.dilation[1] = dt__or(o.dilation_w, c.u.conv.dilation[0]);
+    c.u.conv.stride[0] = dt__option_or(o.stride, 1);
+    c.u.conv.pad[0] = dt__option_or(o.pad, 0);
+    c.u.conv.dilation[0] = dt__option_or(o.dilation, 1);
+    c.u.conv.stride[1] = dt__option_or(o.stride_w, c.u.conv.stride[0]);
+    c.u.conv.pad[1] = dt__option_or(o.pad_w, c.u.conv.pad[0]);
+    c.u.conv.dilation[1] = dt__option_or(o.dilation_w, c.u.conv.dilation[0]);
     c.u.conv.groups = o.groups ? o.groups : 1;
     c.u.conv.act = o.act;
     if (!dt__conv_shape(call, x, w, &c, shape) || !dt__vector_ok(call, "b", x, b, w->shape[0])) return NULL;
@@ -5377,22 +5460,22 @@ static dt_tensor *dt__pool_window(const char *call, dt_tensor *x, dt_pool_opts o
     c.u.pool.max = max;
     c.u.pool.include_pad = !o.exclude_pad;
     c.u.pool.kernel[0] = o.kernel;
-    c.u.pool.kernel[1] = dt__or(o.kernel_w, o.kernel);
-    c.u.pool.stride[0] = dt__or(o.stride, o.kernel);
-    c.u.pool.stride[1] = dt__or(o.stride_w, o.stride ? o.stride : c.u.pool.kernel[1]);
-    c.u.pool.pad[0] = dt__or(o.pad, 0);
-    c.u.pool.pad[1] = dt__or(o.pad_w, c.u.pool.pad[0]);
+    c.u.pool.kernel[1] = dt__option_or(o.kernel_w, o.kernel);
+    c.u.pool.stride[0] = dt__option_or(o.stride, o.kernel);
+    c.u.pool.stride[1] = dt__option_or(o.stride_w, o.stride ? o.stride : c.u.pool.kernel[1]);
+    c.u.pool.pad[0] = dt__option_or(o.pad, 0);
+    c.u.pool.pad[1] = dt__option_or(o.pad_w, c.u.pool.pad[0]);
     shape[0] = x->shape[0];
     shape[1] = x->shape[1];
     for (int i = 0; i < 2; i++) {
         int64_t k = c.u.pool.kernel[i], s = c.u.pool.stride[i], p = c.u.pool.pad[i], h = x->shape[2 + i];
         if (k < 1 || s < 1 || p < 0 || p > k / 2 || h + 2 * p < k) {
-            dt_fail(DT_ERR_ARG, "%s: kernel %d, stride %d, pad %d on %s: kernel and stride must be at least 1, pad at most half the "
-                    "kernel, and the kernel must fit the padded image", call, (int)k, (int)s, (int)p, dt__text(x));
+            dt_fail(DT_ERR_ARG, "%s: kernel %d, stride %d, pad %d on %s: kernel and stride must be at least 1, pad at most "
+                    "half the kernel, and the kernel must fit the padded image", call, (int)k, (int)s, (int)p, dt__text(x));
             return NULL;
         }
         int64_t room = h + 2 * p - k, n = (o.ceil_mode ? (room + s - 1) / s : room / s) + 1;
-        if (o.ceil_mode && (n - 1) * s >= h + p) n--; /* the last window must start inside */
+        if (o.ceil_mode && (n - 1) * s >= h + p) n--; /* the last window must begin inside the image or its left padding */
         shape[2 + i] = n;
     }
     return dt__pool2d(call, x, &c, shape);
@@ -5404,7 +5487,7 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
     dt_call c;
     if (!dt__image_ok("dt_adaptive_avgpool2d", x)) return NULL;
     if (out_h < 1 || out_w < 1 || x->shape[2] < 1 || x->shape[3] < 1) {
-        dt_fail(DT_ERR_ARG, "dt_adaptive_avgpool2d: %s to %" PRId64 " x %" PRId64 ": sizes must be at least 1",
+        dt_fail(DT_ERR_ARG, "dt_adaptive_avgpool2d: from %s to %" PRId64 " x %" PRId64 ": all sizes must be at least 1",
                 dt__text(x), out_h, out_w);
         return NULL;
     }
@@ -5414,8 +5497,10 @@ DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out
     return dt__pool2d("dt_adaptive_avgpool2d", x, &c, shape);
 }
 
-/* ---- batch norm. saved: x (in the layout), weight, mean, rstd, y (relu); user: who adds up over ranks */
-/* dweight and dbias from this rank's sums (2c): of dy and of dy xhat. *all: those of all ranks, if dx is wanted. */
+/* ---- batch norm. Saved tensors: x (in the image layout), weight, mean, rstd, y (with relu). n->user: the dt__norm_sync of
+   training over several ranks, or NULL. n->i[0]: values per channel over all ranks; 0 without dt__norm_sync. */
+/* Computes the sums (2c) of dy and of dy xhat on this rank, and from them dweight and dbias. *all: the sums over all
+   ranks, if dx is needed; otherwise those of this rank. */
 static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tensor *y, dt_tensor **t,
                                const uint32_t *acc, dt_tensor **all)
 {
@@ -5444,8 +5529,8 @@ static int dt__batch_norm_sums(dt__node *n, dt_tensor *g, dt_tensor *x, dt_tenso
     dt__unref(of_dy);
     dt__unref(of_xhat);
     if (!rc && t[0] && !sync)
-        rc = dt_fail(DT_ERR_STATE, "dt_backward: the ranks of this batch norm are gone: dt_ddp_free comes after the "
-                     "last backward");
+        rc = dt_fail(DT_ERR_STATE, "dt_backward: dt_ddp_free was called before the backward of a synchronised batch norm; "
+                     "call it after the last backward");
     if (!rc && t[0]) rc = sync->sums(sync->user, sums);
     *all = rc ? NULL : sums;
     if (rc) dt__unref(sums);
@@ -5455,18 +5540,18 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
 {
     int        layout = dt__image_layout(g->st->dev, DT_K_batch_norm);
     dt_tensor *gi = dt__in_layout("backward", g, layout), *t[4] = { NULL, NULL, NULL, NULL }; /* x, weight, bias, add */
-    dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have made it plain since */
+    dt_tensor *x = gi ? dt__in_layout("backward", n->saved[0], layout) : NULL; /* a view may have converted it to plain */
     dt_tensor *y = x && n->saved[4] ? dt__in_layout("backward", n->saved[4], layout) : NULL;
     uint32_t   acc[4] = { 0, 0, 0, 0 };
     int        rc = x && (y || !n->saved[4]) ? 0 : DT_ERR_MEMORY, synced = n->i[0] > 0;
     dt_tensor *unwanted = NULL, *sums = NULL;
     for (int k = 0; k < 4 && !rc; k++)
-        if (dt__wants(n, k)) {
+        if (dt__needs_grad(n, k)) {
             t[k] = dt__grad_begin(n->in[k], k == 0 || k == 3 ? layout : DT_LAYOUT_PLAIN, &acc[k]);
             if (!t[k]) rc = DT_ERR_MEMORY;
         }
     if (!rc && synced) rc = dt__batch_norm_sums(n, gi, x, y, t, acc, &sums);
-    if (!rc && !t[0]) { /* the entry always makes dx */
+    if (!rc && !t[0]) { /* the kernel always computes dx */
         unwanted = dt__new_like("backward", n->saved[0], DT_F32);
         if (!unwanted) rc = DT_ERR_MEMORY;
     }
@@ -5496,7 +5581,7 @@ static int dt__batch_norm_bwd(dt__node *n, dt_tensor *g)
     dt__unref(gi);
     return rc;
 }
-/* mean and rstd get the mean and the biased variance of all ranks; how many values a channel has there, or negative */
+/* Computes mean and biased variance over all ranks. Returns the number of values per channel, or a negative status. */
 static int64_t dt__batch_norm_stats(dt__norm_sync *sync, dt_tensor *x, dt_tensor *mean, dt_tensor *var, dt_tensor *rm,
                                     dt_tensor *rv, double momentum)
 {
@@ -5527,7 +5612,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     int        rc = rstd && (var || !sync) ? 0 : DT_ERR_MEMORY;
     if (!rc && sync) total = dt__batch_norm_stats(sync, xi, mean, var, rm, rv, o.momentum != 0 ? o.momentum : 0.1);
     if (total < 0) rc = (int)total;
-    /* with statistics over all ranks the rest is as in an evaluation */
+    /* with statistics over all ranks the kernel runs in eval mode: it takes the statistics as inputs */
     dt_tensor *given[4] = { weight, bias, sync ? mean : rm, sync ? var : rv }, *v[4] = { NULL, NULL, NULL, NULL };
     int        local = !o.eval && !sync;
     dt_call    c;
@@ -5577,7 +5662,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
     dt__unref(var);
     return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
-/* sync: training with the statistics of all ranks; NULL: of this one */
+/* sync: train with the statistics over all ranks; NULL: with those of this rank */
 DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
                                  dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync)
 {
@@ -5593,15 +5678,18 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
                 running_var, ch))
         return NULL;
     if (o.eval && (!running_mean || !running_var)) {
-        dt_fail(DT_ERR_ARG, "%s: .eval needs running_mean and running_var; leave it out for the statistics of the batch", call);
+        dt_fail(DT_ERR_ARG, "%s: .eval needs running_mean and running_var, but one is NULL; without .eval the statistics "
+                "of the batch are used", call);
         return NULL;
     }
     if (!o.eval && ((running_mean && !dt__is_dense(running_mean)) || (running_var && !dt__is_dense(running_var)))) {
-        dt_fail(DT_ERR_ARG, "%s: running_mean and running_var are updated and must be contiguous", call);
+        dt_fail(DT_ERR_ARG, "%s: running_mean or running_var is not contiguous; they are updated in place and must be",
+                call);
         return NULL;
     }
     if (!o.eval && !sync && ch && x->numel / ch < 2 && x->numel) {
-        dt_fail(DT_ERR_SHAPE, "%s: %s has one value per channel; training needs more", call, dt__text(x));
+        dt_fail(DT_ERR_SHAPE, "%s: x %s has one value per channel; training needs at least 2 (or pass .eval)", call,
+                dt__text(x));
         return NULL;
     }
     if (o.add) {
@@ -5631,7 +5719,8 @@ DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tens
 }
 
 /* ==================================================================================================== >>norms
-   Layer and rms norm over the trailing dimensions, as rows. saved: x, weight, mean, rstd */
+   Layer norm and RMS norm. The normalised last dimensions form the columns of a matrix, the others its rows. Saved
+   tensors: x, weight, mean, rstd. */
 static int dt__layer_norm_bwd(dt__node *n, dt_tensor *g)
 {
     dt_tensor *d = dt__dense("backward", g), *t[3] = { NULL, NULL, NULL };
@@ -5639,7 +5728,7 @@ static int dt__layer_norm_bwd(dt__node *n, dt_tensor *g)
     int        rc = d ? 0 : DT_ERR_MEMORY;
     dt_tensor *unwanted = NULL;
     for (int k = 0; k < 3 && !rc; k++)
-        if (k < n->nin && dt__wants(n, k)) {
+        if (k < n->nin && dt__needs_grad(n, k)) {
             t[k] = dt__grad_begin(n->in[k], DT_LAYOUT_PLAIN, &acc[k]);
             if (!t[k]) rc = DT_ERR_MEMORY;
         }
@@ -5692,7 +5781,8 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
     int dims = o.normalized_dims ? o.normalized_dims : 1;
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x)) return NULL;
     if (dims < 1 || dims > x->ndim) {
-        dt_fail(DT_ERR_ARG, "%s: %d trailing dimensions of %s", call, dims, dt__text(x));
+        dt_fail(DT_ERR_ARG, "%s: normalized_dims is %d; for x %s it must be between 1 and %d", call, dims, dt__text(x),
+                x->ndim);
         return NULL;
     }
     if (!dt__norm_param_ok(call, "weight", x, weight, dims) || !dt__norm_param_ok(call, "bias", x, bias,
@@ -5778,7 +5868,7 @@ DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight)
     if (!dt__ok(call, "weight", weight) || !dt__index_ok(call, index, weight)) return NULL;
     if (weight->ndim != 2 || index->ndim >= DT_MAX_DIMS) {
         dt_fail(DT_ERR_SHAPE,
-                "%s: weight is %s and index %s; weight must be (rows, columns), index of at most %d dimensions", call,
+                "%s: weight is %s and index is %s; weight must be 2-d, and index may have at most %d dimensions", call,
                 dt__text(weight), dt__text(index), DT_MAX_DIMS - 1);
         return NULL;
     }
@@ -5802,8 +5892,8 @@ DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight)
     dt__unref(w);
     return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
-/* gather and its backward: (outer, n, inner) when index and x agree outside dim, which torch.gather requires only as
-   "not larger": where it is smaller, x is narrowed first. */
+/* gather: the kernel views x and index as (outer, n, inner), so their shapes must be equal outside dim. As in torch.gather
+   the index may be smaller there; x is then narrowed first. */
 static int dt__gather_bwd(dt__node *n, dt_tensor *g)
 {
     uint32_t   acc = 0;
@@ -5831,9 +5921,8 @@ DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index)
     bool fits = a->ndim == index->ndim;
     for (int i = 0; fits && i < a->ndim; i++) fits = i == dim || index->shape[i] <= a->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: index %s must have the dimensions of a %s and be no larger outside dimension %d",
-                call,
-                dt__text(index), dt__text(a), dim);
+        dt_fail(DT_ERR_SHAPE, "%s: index %s must have as many dimensions as a %s, and none may be larger except dimension %d",
+                call, dt__text(index), dt__text(a), dim);
         return NULL;
     }
     dt_tensor *x = a;
@@ -5869,7 +5958,7 @@ static int dt__cat_bwd(dt__node *n, dt_tensor *g)
     int     rc = 0, dim = (int)n->i[0];
     for (int k = 0; k < n->nin && !rc; k++) {
         int64_t len = n->in[k]->shape[dim];
-        if (dt__wants(n, k)) {
+        if (dt__needs_grad(n, k)) {
             dt_tensor *s = dt__slice(g, dim, at, len);
             rc = s ? dt__put_owned(n->in[k], s) : DT_ERR_MEMORY;
         }
@@ -5881,7 +5970,7 @@ static bool dt__list_ok(const char *call, dt_tensor **t, int n)
 {
     if (dt__err.code != DT_OK) return false;
     if (!t || n < 1) {
-        dt_fail(DT_ERR_ARG, "%s: needs at least one tensor", call);
+        dt_fail(DT_ERR_ARG, "%s: the list is NULL or empty; it needs at least one tensor", call);
         return false;
     }
     for (int i = 0; i < n; i++)
@@ -5898,8 +5987,7 @@ DT_API dt_tensor *dt_cat(dt_tensor **t, int n, int dim)
         for (int k = 0; fits && k < t[0]->ndim; k++) fits = k == dim || t[i]->shape[k] == t[0]->shape[k];
         if (!fits) {
             dt_fail(DT_ERR_SHAPE, "dt_cat: tensor %d is %s, the first is %s; they may differ in dimension %d only", i,
-                    dt__text(t[i]),
-                    dt__text(t[0]), dim);
+                    dt__text(t[i]), dt__text(t[0]), dim);
             return NULL;
         }
         if (t[i]->dtype != dtype) {
@@ -5935,7 +6023,7 @@ DT_API dt_tensor *dt_stack(dt_tensor **t, int n, int dim)
     for (int i = 0; i < n; i++) {
         dt_shape s = dt_shape_of(t[0]);
         if (!dt__same_shape(t[i], &s))
-            dt_fail(DT_ERR_SHAPE, "dt_stack: tensor %d is %s, the first is %s; they must be equal", i, dt__text(t[i]),
+            dt_fail(DT_ERR_SHAPE, "dt_stack: tensor %d is %s, the first is %s; all shapes must be equal", i, dt__text(t[i]),
                     dt__text(t[0]));
         u[i] = dt_unsqueeze(t[i], dim);
     }
@@ -5947,10 +6035,10 @@ DT_API int dt_split(dt_tensor *a, int64_t size, int dim, dt_tensor **out, int ma
 {
     if (!dt__ok("dt_split", "a", a) || !dt__dim_ok("dt_split", &dim, a->ndim)) return dt_error_code();
     if (size < 1 || !out) return dt_fail(DT_ERR_ARG,
-                                         "dt_split: size %" PRId64 " must be at least 1 and out must be given", size);
+                                         "dt_split: size is less than 1 or out is NULL (size is %" PRId64 ")", size);
     int64_t have = a->shape[dim], n = have ? (have + size - 1) / size : 1;
-    if (n > max) return dt_fail(DT_ERR_ARG, "dt_split: %s gives %" PRId64 " parts, out has room for %d", dt__text(a),
-                                n, max);
+    if (n > max) return dt_fail(DT_ERR_ARG, "dt_split: %s makes %" PRId64 " parts, but out has room for %d (max)",
+                                dt__text(a), n, max);
     for (int64_t i = 0; i < n; i++) {
         int64_t len = have - i * size < size ? have - i * size : size;
         out[i] = dt_narrow(a, dim, i * size, len);
@@ -5973,7 +6061,8 @@ DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double va
 {
     if (!dt__ok("dt_pad", "a", a)) return NULL;
     if (npads < 0 || npads % 2 || npads / 2 > a->ndim || (npads && !pads)) {
-        dt_fail(DT_ERR_ARG, "dt_pad: %d pads for %s; it takes pairs, for at most every dimension", npads, dt__text(a));
+        dt_fail(DT_ERR_ARG, "dt_pad: %d pads for %s; expected an even number, 2 per dimension and at most %d", npads,
+                dt__text(a), 2 * a->ndim);
         return NULL;
     }
     int64_t shape[DT_MAX_DIMS], before[DT_MAX_DIMS] = { 0 };
@@ -5981,8 +6070,8 @@ DT_API dt_tensor *dt_pad(dt_tensor *a, const int64_t *pads, int npads, double va
     for (int k = 0; k < npads / 2; k++) {
         int i = a->ndim - 1 - k;
         if (pads[2 * k] < 0 || pads[2 * k + 1] < 0 || pads[2 * k] > INT64_MAX / 4 || pads[2 * k + 1] > INT64_MAX / 4) {
-            dt_fail(DT_ERR_ARG, "dt_pad: pads %" PRId64 " and %" PRId64 " of dimension %d must be 0 or more; dt_narrow cuts", pads[2 * k],
-                    pads[2 * k + 1], i);
+            dt_fail(DT_ERR_ARG, "dt_pad: pads of dimension %d are %" PRId64 " and %" PRId64 "; they must be at least 0 (to "
+                    "crop use dt_narrow)", i, pads[2 * k], pads[2 * k + 1]);
             return NULL;
         }
         before[i] = pads[2 * k];
@@ -6054,10 +6143,10 @@ DT_API dt_tensor *dt_op_dropout_with(dt_tensor *x, double p, dt_op_dropout_opts 
 static bool dt__reduction_ok(const char *call, dt_loss_opts o)
 {
     if (o.reduction == DT_MEAN || o.reduction == DT_SUM || o.reduction == DT_NONE) return true;
-    dt_fail(DT_ERR_ARG, "%s: reduction %d; it takes DT_MEAN, DT_SUM or DT_NONE", call, (int)o.reduction);
+    dt_fail(DT_ERR_ARG, "%s: reduction is %d; it must be DT_MEAN, DT_SUM or DT_NONE", call, (int)o.reduction);
     return false;
 }
-/* saved: x (dense rows), target, lse, total, weight; i: rows, classes */
+/* Saved tensors: x (dense, classes last), target, lse, total, weight. n->i: rows, classes. */
 static int dt__xent_bwd(dt__node *n, dt_tensor *g)
 {
     uint32_t   acc = 0;
@@ -6130,7 +6219,7 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
     if (!dt__ok(call, "logits", x) || !dt__ok(call, "target", target) || !dt__same_device(call, x, target)) return NULL;
     if (!dt__want_float(call, x) || !dt__reduction_ok(call, o)) return NULL;
     if (dt__is_float(target->dtype)) {
-        dt_fail(DT_ERR_DTYPE, "%s: target is %s; it takes class indices of i64, i32 or u8", call,
+        dt_fail(DT_ERR_DTYPE, "%s: target is %s; it must hold class indices in i64, i32 or u8", call,
                 dt_dtype_name((dt_dtype)target->dtype));
         return NULL;
     }
@@ -6141,13 +6230,13 @@ static dt_tensor *dt__xent(const char *call, dt_tensor *x, dt_tensor *target, dt
     bool fits = x->ndim >= 2 && target->ndim == x->ndim - 1 && target->shape[0] == x->shape[0] && x->shape[1] > 0;
     for (int i = 2; fits && i < x->ndim; i++) fits = target->shape[i - 1] == x->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: logits %s and target %s do not fit: (n, classes, ...) and (n, ...)", call,
-                dt__text(x), dt__text(target));
+        dt_fail(DT_ERR_SHAPE, "%s: shapes logits %s and target %s do not match: they must be (n, classes, ...) and (n, ...)",
+                call, dt__text(x), dt__text(target));
         return NULL;
     }
     if (!dt__vector_ok(call, "weight", x, o.weight, x->shape[1])) return NULL;
     if (x->ndim == 2) return dt__xent_rows(call, x, target, o, nll);
-    dt_shape order, rows, flat, back = dt_shape_of(target); /* classes last, the rest as rows */
+    dt_shape order, rows, flat, back = dt_shape_of(target); /* permute the classes to the end; the rest becomes rows */
     order.ndim = x->ndim;
     order.dim[0] = 0;
     for (int i = 2; i < x->ndim; i++) order.dim[i - 1] = i;
@@ -6182,7 +6271,7 @@ static dt_tensor *dt__loss(const char *call, int fn, dt_tensor *x, dt_tensor *y,
     }
     dt_shape s = dt_shape_of(x);
     if (!dt__same_shape(y, &s)) {
-        dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have one shape; dt_expand() the smaller one if that is meant",
+        dt_fail(DT_ERR_SHAPE, "%s: x %s and y %s must have the same shape; to broadcast, dt_expand() the smaller one first",
                 call, dt__text(x), dt__text(y));
         return NULL;
     }
@@ -6212,22 +6301,24 @@ DT_API dt_tensor *dt_bce_with_logits_with(dt_tensor *x, dt_tensor *y, dt_loss_op
 }
 
 /* ==================================================================================================== >>attention */
-static dt_tensor *dt__unit_inner(const char *call, dt_tensor *t) /* unit stride in the last dimension */
+/* t with unit stride in the last dimension: t itself or a copy. The caller owns one reference in both cases. */
+static dt_tensor *dt__unit_inner(const char *call, dt_tensor *t)
 {
     if (t->layout == DT_LAYOUT_PLAIN && (t->stride[3] == 1 || t->shape[3] <= 1)) return dt__ref(t);
     return dt__dense(call, t);
 }
-/* Where the gradient of input k goes: in the order of the input's strides, so that the gradients of the views that cut
-   heads from one projection are views as well. Apart where nobody wants it, or where an input before is the same. */
+/* The tensor for the gradient of input k. It has the dimension order of the input's strides, so that the gradients of
+   heads that are views of one projection are views, too. A temporary is used if the input needs no gradient, or if an
+   earlier input is the same tensor. */
 static dt_tensor *dt__attention_grad(dt__node *n, int k, uint32_t *acc)
 {
     dt_tensor *x = n->in[k];
-    bool       apart = !dt__wants(n, k);
+    bool       apart = !dt__needs_grad(n, k);
     for (int j = 0; j < k; j++) apart = apart || n->in[j] == x;
-    if (apart) return dt__new_ordered("backward", n->saved[k], DT_F32); /* the entry makes all three */
+    if (apart) return dt__new_ordered("backward", n->saved[k], DT_F32); /* the kernel always computes all three */
     if (!x->node || x->partial) return dt__grad_begin(x, DT_LAYOUT_PLAIN, acc);
     x->partial = dt__new_ordered("backward", n->saved[k], x->dtype);
-    x->partial_alias = 0;
+    x->partial_state = DT__PARTIAL_OWNED;
     return dt__ref(x->partial);
 }
 static int dt__attention_bwd(dt__node *n, dt_tensor *g)
@@ -6253,7 +6344,7 @@ static int dt__attention_bwd(dt__node *n, dt_tensor *g)
             if (!acc[k]) rc = dt__fill(t[k], 0);
     }
     for (int k = 0; k < 3; k++) {
-        if (dt__wants(n, k))
+        if (dt__needs_grad(n, k))
             rc = dt__grad_end(n->in[k], t[k]) || rc;
         else
             dt__unref(t[k]);
@@ -6276,9 +6367,8 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v, dt
     for (int i = 0; fits && i < 4; i++)
         fits = (i == 2 || q->shape[i] == k->shape[i]) && k->shape[i] == v->shape[i];
     if (!fits) {
-        dt_fail(DT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit: (b, h, t, d), (b, h, s, d), (b, h, s, d)", call,
-                dt__text(q), dt__text(k),
-                dt__text(v));
+        dt_fail(DT_ERR_SHAPE, "%s: shapes q %s, k %s and v %s do not match: they must be (b, h, t, d), (b, h, s, d) and "
+                "(b, h, s, d)", call, dt__text(q), dt__text(k), dt__text(v));
         return NULL;
     }
     dt_tensor *p[3] = { q, k, v };
@@ -6320,6 +6410,6 @@ DT__SLOW_END
 #endif /* DT_CORE_IMPLEMENTATION */
 
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT__CPU_INCLUDED)
-#define DT__CPU_INCLUDED /* it includes this file */
+#define DT__CPU_INCLUDED /* dt_cpu.h includes this file again */
 #include "dt_cpu.h"
 #endif

@@ -2,7 +2,7 @@
 /*
 DO THIS
 
-    Nothing: the other headers include this one. It must lie beside them. It can be used by itself, too:
+    Nothing: the other headers include this one. It must be in the same directory. To use it by itself:
 
     In one C or C++ file of your program:       #define DT_IMPLEMENTATION
                                                 #include "dt_base.h"
@@ -36,21 +36,21 @@ CONTENTS
     >>memory         the allocator
     >>dtypes         element types, shapes
     >>digest         SHA-256
-    >>inside         what the other headers' implementations use of this one
+    >>inside         private declarations for the implementations of the other headers
     >>base           implementation from here: errors, log, memory
     >>text           text buffers, numbers, UTF-8
-    >>environment    the variables of launchers
+    >>environment    the environment variables of launchers
     >>sha            SHA-256 and HMAC
 
 MACROS
 
-    DT_IMPLEMENTATION   this file gets the implementation of every header of dt that it includes. Each header also has a
-                        macro of its own (DT_BASE_IMPLEMENTATION here), so that each can be compiled by itself.
-    DT_LINKED           DT_IMPLEMENTATION is ignored: the implementation is linked (dt.c, or a library made of it). So
-                        one source compiles both ways.
-    DT_STATIC           everything is static: for one file, or one copy per file
-    DT_MALLOC, DT_FREE  the default allocator (both or neither): DT_MALLOC(nbytes), DT_FREE(ptr); dt_set_allocator
-                        changes it at run time
+    DT_IMPLEMENTATION   compiles the implementation of every header of dt that this file includes. Each header also has
+                        its own macro (here DT_BASE_IMPLEMENTATION), so that it can be compiled separately.
+    DT_LINKED           DT_IMPLEMENTATION is ignored: the program links the implementation (dt.c, or a library built
+                        from it). The same source file then compiles in both ways.
+    DT_STATIC           all functions are static: for a program of one file, or a separate copy in each file
+    DT_MALLOC, DT_FREE  the default allocator (define both or neither): DT_MALLOC(nbytes), DT_FREE(ptr);
+                        dt_set_allocator changes it at run time
 
     The environment: DT_LOG (off, error, warn, info, debug; default warn): what the default log function writes to stderr.
     An error that a call leaves is the program's to read; the default log function writes it only if DT_LOG is set, or if
@@ -71,13 +71,13 @@ LICENCE
      defined(DT_NET_IMPLEMENTATION) || defined(DT_COMM_IMPLEMENTATION) || defined(DT_SIM_IMPLEMENTATION) ||          \
      defined(DT_MPI_IMPLEMENTATION) || defined(DT_DIST_IMPLEMENTATION) || defined(DT_CUDA_IMPLEMENTATION) ||         \
      defined(DT_NCCL_IMPLEMENTATION))
-#define DT__WANT_INSIDE /* an implementation is asked for: the sections >>inside are declared */
+#define DT__WANT_INSIDE /* an implementation follows: declare the sections >>inside */
 #endif
 #if defined(DT__WANT_INSIDE) && defined(_FEATURES_H) && !defined(__USE_MISC)
 #error "dt: a libc header was included before dt's headers in strict mode; put '#define _GNU_SOURCE' first in this file, or include dt's headers first, or compile with -std=gnu99"
 #endif
 #if (defined(DT__WANT_INSIDE) || defined(DT_IMPLEMENTATION)) && !defined(_FEATURES_H) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE /* with DT_LINKED, too: the same source compiles both ways */
+#define _GNU_SOURCE /* also with DT_LINKED, so that the same source compiles in both ways */
 #endif
 
 #ifndef DT_BASE_H_INCLUDED
@@ -93,8 +93,8 @@ LICENCE
 #define DT_VERSION "0.2.0"
 
 /* ---------------------------------------------------------------------------------------------------- >>language
-   DT_API: a public function. Option structs: every field zero means the default. C and C++20 callers write
-   dt_call(x, .field = value); C++17 callers fill the struct and use dt_call_with(x, opts). */
+   DT_API marks a public function. In an option struct the value 0 of a field means its default. C and C++20 programs
+   write dt_call(x, .field = value). C++17 programs fill the struct and call dt_call_with(x, opts). */
 #ifdef DT_STATIC
 #define DT_API static __attribute__((unused))
 #else
@@ -122,81 +122,81 @@ LICENCE
 #ifdef DT__LIT
 #define DT__HEAD(a, ...) a
 #define DT__OPTS(T, a, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ }
-#define DT__ONLY(T, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ } /* for a call that takes only options */
+#define DT__ONLY(T, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ } /* for a call whose only argument is options */
 #endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* An option that can be switched both ways: left out it is the default. */
+/* A boolean option whose default may be yes or no; 0 selects the default. */
 typedef enum dt_switch { DT_DEFAULT = 0, DT_YES = 1, DT_NO = -1 } dt_switch;
 
 /* ---------------------------------------------------------------------------------------------------- >>errors
-   A call that fails returns NULL (or a negative status) and leaves one message on its thread. Until it is cleared
-   every tensor call of the thread returns NULL. */
+   A call that fails returns NULL or a negative status and stores one message for its thread. Until dt_error_clear,
+   every tensor call of that thread returns NULL and the first message is kept. */
 typedef enum dt_status {
     DT_OK          = 0,
-    DT_ERR_ARG     = -1, /* a wrong argument: NULL, a dimension out of range, a bad option */
-    DT_ERR_SHAPE   = -2, /* shapes that do not fit each other, or overflow */
-    DT_ERR_DTYPE   = -3, /* a dtype the call does not take */
+    DT_ERR_ARG     = -1, /* invalid argument: NULL, a dimension out of range, a bad option */
+    DT_ERR_SHAPE   = -2, /* shapes do not match, or the number of elements overflows */
+    DT_ERR_DTYPE   = -3, /* the call does not support this dtype */
     DT_ERR_DEVICE  = -4, /* tensors on different devices, a missing backend entry, a device failure */
     DT_ERR_MEMORY  = -5, /* an allocation failed */
-    DT_ERR_GRAD    = -6, /* backward where it cannot run */
+    DT_ERR_GRAD    = -6, /* backward cannot run from or through this tensor */
     DT_ERR_STATE   = -7, /* a call at the wrong time: a released tensor, an unbalanced scope */
-    DT_ERR_NUMERIC = -8, /* a loss that is not finite */
-    DT_ERR_FILE    = -9, /* a file that cannot be read or written, or is damaged */
-    DT_ERR_COMM    = -10 /* other ranks: one died, or does something else (dt_dist.h) */
+    DT_ERR_NUMERIC = -8, /* a loss is NaN or infinite */
+    DT_ERR_FILE    = -9, /* a file cannot be read or written, or is damaged */
+    DT_ERR_COMM    = -10 /* communication failed: a rank died, or ranks called different functions (dt_dist.h) */
 } dt_status;
 
 DT_API const char *dt_error(void);      /* the pending message, or NULL */
 DT_API dt_status   dt_error_code(void); /* its code, or DT_OK */
 DT_API void        dt_error_clear(void);
-DT_API int         dt_check(const char *program); /* 0; with an error pending: prints it to stderr and returns 1 */
-DT_API int         dt_fail(dt_status code, const char *format, ...) DT__PRINTF(2, 3); /* leaves a message; returns code */
+DT_API int         dt_check(const char *program); /* 0 without an error; otherwise prints it to stderr, returns 1 */
+DT_API int         dt_fail(dt_status code, const char *format, ...) DT__PRINTF(2, 3); /* sets the error; returns code */
 
-/* What calls on communicators return (dt_net.h, dt_comm.h). They have messages of their own: dt_comm_error. */
+/* Status of calls on communicators (dt_net.h, dt_comm.h). dt_comm_error returns their message, not dt_error. */
 typedef enum dt_comm_status {
     DT_COMM_OK           = 0,
-    DT_COMM_ERR_ARG      = -1, /* a wrong argument on this rank */
+    DT_COMM_ERR_ARG      = -1, /* invalid argument on this rank */
     DT_COMM_ERR_PEER     = -2, /* a rank died or left */
-    DT_COMM_ERR_TIMEOUT  = -3, /* no progress for too long: the message names who did not come */
-    DT_COMM_ERR_MISMATCH = -4, /* ranks called different things: the message shows both */
+    DT_COMM_ERR_TIMEOUT  = -3, /* no progress until the timeout: the message names the missing ranks */
+    DT_COMM_ERR_MISMATCH = -4, /* ranks made different calls: the message shows both */
     DT_COMM_ERR_NET      = -5, /* a socket or file descriptor failed */
-    DT_COMM_ERR_JOIN     = -6, /* the world did not come together */
+    DT_COMM_ERR_JOIN     = -6, /* the rendezvous failed: not all ranks joined the world */
     DT_COMM_ERR_MEMORY   = -7,
     DT_COMM_ERR_STATE    = -8, /* a call at the wrong time */
     DT_COMM_ERR_ABORT    = -9  /* dt_comm_abort was called */
 } dt_comm_status;
 
-/* The log function is called by any thread, one thread at a time. */
+/* Any thread may call the log function, but only one thread at a time. */
 enum { DT_LOG_OFF = 0, DT_LOG_ERROR = 1, DT_LOG_WARN = 2, DT_LOG_INFO = 3, DT_LOG_DEBUG = 4 };
 typedef void (*dt_log_fn)(void *user, int level, const char *text);
-DT_API void dt_set_log(dt_log_fn fn, void *user); /* NULL: back to stderr, DT_LOG=off|error|warn|info|debug */
+DT_API void dt_set_log(dt_log_fn fn, void *user); /* fn NULL: log to stderr, level from DT_LOG=off|error|warn|info|debug */
 
 /* ---------------------------------------------------------------------------------------------------- >>memory */
 typedef struct dt_allocator {
-    void *(*alloc)(void *user, size_t nbytes); /* at least 16-byte aligned, or NULL */
+    void *(*alloc)(void *user, size_t nbytes); /* at least 16-byte aligned; NULL if out of memory */
     void (*free)(void *user, void *ptr, size_t nbytes);
     void *user;
 } dt_allocator;
-/* Everything dt allocates comes from here, but for communicators (DT_COMM_MALLOC). Set it while nothing of dt is alive
-   (DT_ERR_STATE otherwise). */
+/* All memory of dt comes from this allocator, except for communicators (DT_COMM_MALLOC). It can only be changed while
+   no object of dt exists (DT_ERR_STATE otherwise). */
 DT_API dt_status dt_set_allocator(const dt_allocator *a); /* NULL: DT_MALLOC and DT_FREE */
-DT_API void     *dt_mem_alloc(size_t nbytes); /* through the allocator; NULL without a message */
+DT_API void     *dt_mem_alloc(size_t nbytes); /* from the allocator; returns NULL without setting an error */
 DT_API void      dt_mem_free(void *ptr, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>dtypes */
 typedef enum dt_dtype { DT_F32 = 0, DT_F16, DT_BF16, DT_I32, DT_I64, DT_U8, DT_DTYPE_COUNT } dt_dtype;
-DT_API const char *dt_dtype_name(dt_dtype d);   /* "f32" ...; "?" for a bad one */
-DT_API size_t      dt_dtype_nbytes(dt_dtype d); /* bytes of one element; 0 for a bad one */
+DT_API const char *dt_dtype_name(dt_dtype d);   /* "f32" ...; "?" for an invalid dtype */
+DT_API size_t      dt_dtype_nbytes(dt_dtype d); /* bytes per element; 0 for an invalid dtype */
 
 #define DT_MAX_DIMS 8
 typedef struct dt_shape {
     int     ndim;
     int64_t dim[DT_MAX_DIMS];
 } dt_shape;
-/* DT_SHAPE(2, 3): up to 8 dimensions. DT_SCALAR: none. */
+/* DT_SHAPE(2, 3): 1 to 8 dimensions. DT_SCALAR: 0 dimensions, one element. */
 #define DT__NARG(...) DT__NARG_(__VA_ARGS__, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 #define DT__NARG_(a, b, c, d, e, f, g, h, n, ...) n
 #ifdef __cplusplus
@@ -225,11 +225,12 @@ DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
 #if defined(DT__WANT_INSIDE) && !defined(DT__BASE_INSIDE)
 #define DT__BASE_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   A section >>inside declares what the implementations of other headers use of this one: types, and functions that are
-   hidden from the program that links dt. It is no interface for programs and changes without notice.
+   A section >>inside declares the private types and functions that the implementations of other headers use. The
+   functions have hidden visibility. Programs must not use them: they change without notice.
 
-   Each implementation defines one symbol, DT__PRESENT, and those that stand on it refer to it, DT__NEEDS. Its name is
-   what the linker prints when an implementation is missing, is there twice, or is of another version. */
+   DT__PRESENT defines one symbol per implementation. DT__NEEDS refers to the symbol of an implementation that another
+   one depends on. If an implementation is missing, is defined twice or has another version, the linker prints the name
+   of the symbol, which says what to do. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -255,8 +256,9 @@ DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
     extern __attribute__((visibility("hidden"))) const char DT__SYMBOL(header); \
     static const char *const dt__##by##_needs_##header __attribute__((used)) = &DT__SYMBOL(header)
 #endif
-/* Around code that does no arithmetic on tensors' elements: gcc compiles it as with -Og, in less than half the time of
-   -O2. DT__FAIR_BEGIN, around kernels that are only a fallback: as with -O1. The results are the same. */
+/* DT__SLOW_BEGIN and DT__SLOW_END enclose code that does no arithmetic on tensor elements. gcc compiles it with -Og, in
+   less than half the time of -O2. DT__FAIR_BEGIN and DT__FAIR_END enclose kernels that are only a fallback: -O1. The
+   results are the same. */
 #if defined(__OPTIMIZE__) && defined(__GNUC__) && !defined(__clang__)
 #define DT__SLOW_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize (\"Og\")")
 #define DT__SLOW_END _Pragma("GCC pop_options")
@@ -268,25 +270,28 @@ DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
 #define DT__FAIR_BEGIN
 #define DT__FAIR_END
 #endif
-#define DT__CLEAR(o) memset((void *)&(o), 0, sizeof(o)) /* option structs: C++ sees members with initialisers */
+#define DT__CLEAR(o) memset((void *)&(o), 0, sizeof(o)) /* the cast avoids a C++ warning: option structs are not trivial */
 #ifdef __cplusplus
 #define DT__NO_OPTIONS {}
 #else
 #define DT__NO_OPTIONS { 0 }
 #endif
 #define DT__COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define DT__NS_PER_US ((int64_t)1000)
+#define DT__NS_PER_MS ((int64_t)1000000)
+#define DT__NS_PER_S ((int64_t)1000000000)
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* ---- errors and log */
-typedef struct dt__pending { /* of a thread */
+typedef struct dt__pending { /* the pending error of a thread */
     dt_status   code;
     char        message[1024];
     bool        read;     /* by dt_error or dt_check */
     bool        logged;
-    const char *bad_loss; /* a backward began at a value that was not finite: the op that made it; or NULL */
+    const char *bad_loss; /* the op whose NaN or infinite result was the root of the last backward, or NULL */
     double      bad_loss_value;
 } dt__pending;
 #ifdef DT_STATIC
@@ -300,27 +305,28 @@ DT__INSIDE void dt__log(int level, const char *text);
 DT__INSIDE void dt__log_unread(void);
 DT__INSIDE void dt__logf(int level, const char *format, ...) DT__PRINTF(2, 3);
 
-/* ---- messages of calls on communicators that have none, or no communicator: this thread's last one */
+/* ---- this thread's last error of a call without a communicator that could store it (a failed dt_comm_init) */
 typedef struct dt__saying {
     char text[768];
-    int  why; /* the status that goes with it */
+    int  why; /* its status */
 } dt__saying;
 #ifdef DT_STATIC
 static __thread dt__saying dt__said;
 #else
 extern __thread __attribute__((visibility("hidden"))) dt__saying dt__said;
 #endif
-DT__INSIDE int dt__comm_bad(int status, const char *format, ...) DT__PRINTF(2, 3); /* leaves it; returns status */
+DT__INSIDE int dt__comm_bad(int status, const char *format, ...) DT__PRINTF(2, 3); /* sets dt__said; returns status */
 
-/* ---- memory. trim: called before the allocator changes, to give cached memory back. */
-DT__INSIDE void *dt__alloc_zero(size_t nbytes); /* NULL without a message */
-DT__INSIDE bool  dt__alloc_is_ours(void);       /* no allocator was set, and DT_MALLOC is malloc */
+/* ---- memory. trim is called before the allocator changes and frees cached memory. */
+DT__INSIDE void *dt__alloc_zero(size_t nbytes); /* returns NULL without setting an error */
+DT__INSIDE bool  dt__alloc_is_ours(void);       /* dt_set_allocator was not called, and DT_MALLOC is malloc */
 DT__INSIDE void  dt__alloc_counts(int64_t *allocs, size_t *bytes);
 DT__INSIDE void  dt__alloc_on_change(void (*trim)(void));
-/* Room for one more in an array of n: the array, moved if it had to grow; NULL: no memory, and nothing changed. */
+/* Makes room for one more element in an array of n. Returns the array, which may have moved; NULL if out of memory (the
+   array is then unchanged). */
 DT__INSIDE void *dt__enlarge(void *at, int64_t n, int64_t *cap, size_t each);
 
-/* ---- memory of worlds, communicators and plans: all of it from DT_COMM_MALLOC, which may not be malloc */
+/* ---- memory of worlds, communicators and plans: always from DT_COMM_MALLOC, which a program may define */
 #ifndef DT_COMM_MALLOC
 #define DT_COMM_MALLOC(nbytes) malloc(nbytes)
 #define DT_COMM_REALLOC(ptr, nbytes) realloc(ptr, nbytes)
@@ -335,30 +341,30 @@ static inline __attribute__((unused)) void *dt__comm_zeroed(size_t count, size_t
     return p;
 }
 
-/* ---- element types: bytes of those of dt_dtype, and of number 6, f64 */
+/* ---- element types: bytes per element of each dt_dtype, and at index 6 of f64, which only collectives have */
 static const uint8_t dt__dtype_size[7] __attribute__((unused)) = { 4, 2, 2, 4, 8, 1, 8 };
-static inline __attribute__((unused)) size_t dt__elem_nbytes(int dtype) /* 0: a wrong number */
+static inline __attribute__((unused)) size_t dt__elem_nbytes(int dtype) /* 0 for an invalid dtype */
 {
     return dtype >= 0 && dtype < 7 ? dt__dtype_size[dtype] : 0;
 }
-/* The number of elements; -1 when a dimension is negative or the product (or its bytes) overflows. */
+/* The number of elements; -1 if a dimension is negative, or if the number of elements or of bytes overflows. */
 DT__INSIDE int64_t dt__count(const int64_t *shape, int ndim, size_t elem);
 
-/* ---- time and counters. The trace of dt.h, once it runs, shows the values that counters report. */
-DT__INSIDE uint64_t dt__nanoseconds(void); /* of CLOCK_MONOTONIC */
-DT__INSIDE double   dt__seconds(void);     /* of the same */
+/* ---- time and counters. dt__counter passes a value to the trace of dt.h, once dt__counter_to has registered it. */
+DT__INSIDE uint64_t dt__nanoseconds(void); /* CLOCK_MONOTONIC, ns */
+DT__INSIDE double   dt__seconds(void);     /* CLOCK_MONOTONIC, s */
 DT__INSIDE void     dt__counter(const char *name, double value);
 DT__INSIDE void     dt__counter_to(void (*show)(const char *name, double value));
 
 /* ---- text */
-typedef struct dt__text_out { /* a caller's buffer, filled like snprintf: len is what the whole text needs */
+typedef struct dt__text_out { /* a caller's buffer, filled as by snprintf: len is the length of the whole text */
     char  *buf;
     size_t nbytes, len;
 } dt__text_out;
 DT__INSIDE void  dt__emit(dt__text_out *o, const char *s);
-DT__INSIDE void  dt__emitf(dt__text_out *o, const char *format, ...) DT__PRINTF(2, 3); /* a line: up to 1023 characters */
-typedef struct dt__text_buf { /* text that grows; failed: out of memory, and what was added after that is missing */
-    char  *s; /* ends with a 0; NULL: nothing was added yet */
+DT__INSIDE void  dt__emitf(dt__text_out *o, const char *format, ...) DT__PRINTF(2, 3); /* at most 1023 bytes per call */
+typedef struct dt__text_buf { /* a growing text; failed: out of memory, text added after that is missing */
+    char  *s; /* 0-terminated; NULL while empty */
     size_t n, cap;
     bool   failed;
 } dt__text_buf;
@@ -366,31 +372,33 @@ DT__INSIDE void  dt__text_add(dt__text_buf *b, const char *s, size_t n);
 DT__INSIDE void  dt__text_put(dt__text_buf *b, const char *s);
 DT__INSIDE void  dt__text_int(dt__text_buf *b, int64_t x);
 DT__INSIDE void  dt__text_free(dt__text_buf *b);
-DT__INSIDE char *dt__strdup(const char *s); /* from dt_mem_alloc, strlen(s) + 1 bytes; NULL without a message */
-DT__INSIDE void  dt__free_text(char *s);    /* what dt__strdup gave; NULL is accepted */
-/* For messages, in one of a few buffers of the thread that are used in turn: a name in quotes, cut, without control
-   characters; a shape, "(2, 3)". */
+DT__INSIDE char *dt__strdup(const char *s); /* dt_mem_alloc(strlen(s) + 1); returns NULL without setting an error */
+DT__INSIDE void  dt__free_text(char *s);    /* frees a string of dt__strdup, or NULL */
+/* For messages: dt__show quotes a name, shortens it and replaces control characters; dt__shape_text writes "(2, 3)".
+   The result is in a buffer of the thread and is valid until the same thread has made 8 (dt__show) or 4
+   (dt__shape_text) more calls. */
 DT__INSIDE const char *dt__show(const char *name);
 DT__INSIDE const char *dt__shape_text(const int64_t *shape, int ndim);
-DT__INSIDE char *dt__fix_point(char *buf); /* a number as printf writes it, with a point in every locale; returns buf */
-DT__INSIDE char *dt__number(char *buf, size_t nbytes, double x, int digits); /* as C's %.*g, in every locale */
-/* Bytes of the UTF-8 character at s, 1 to 4, of which n are there; 0: it is none (overlong, a surrogate, cut) */
+DT__INSIDE char *dt__fix_point(char *buf); /* replaces the locale's decimal point in a number by '.'; returns buf */
+DT__INSIDE char *dt__number(char *buf, size_t nbytes, double x, int digits); /* %.*g of the C locale, in any locale */
+/* Bytes (1 to 4) of the UTF-8 character at s, where n bytes are readable; 0 if invalid (overlong, surrogate, cut off) */
 DT__INSIDE size_t dt__utf8_len(const void *s, size_t n);
 
-/* ---- the variables of launchers, in the order in which they are looked for */
+/* ---- environment variables of launchers, in the order in which they are tried */
 enum { DT__LAUNCHERS = 5, DT__LAUNCHER_RANK = 0, DT__LAUNCHER_SIZE, DT__LAUNCHER_LOCAL_RANK, DT__LAUNCHER_LOCAL_SIZE };
-DT__INSIDE const char *dt__launcher_name(int launcher, int what); /* NULL: this launcher has none for it */
-DT__INSIDE int         dt__launcher(void); /* the one whose variables are set; -1: none */
-DT__INSIDE int         dt__launcher_number(int what); /* of it, or of any if there is none; -1: not set, or no number */
+DT__INSIDE const char *dt__launcher_name(int launcher, int what); /* NULL: this launcher sets no such variable */
+DT__INSIDE int         dt__launcher(void); /* the launcher whose variables are set; -1 if there is no launcher */
+/* The value of a variable of that launcher (without one: of any launcher); -1 if it is not set or not a number. */
+DT__INSIDE int         dt__launcher_number(int what);
 
-/* ---- HMAC-SHA-256. No table or branch depends on a secret. */
+/* ---- HMAC-SHA-256. No table index and no branch depends on a secret. */
 typedef struct dt__hmac {
     dt_sha256 inner, outer;
 } dt__hmac;
 DT__INSIDE void dt__hmac_begin(dt__hmac *m, const void *key, size_t nbytes);
 DT__INSIDE void dt__hmac_add(dt__hmac *m, const void *data, size_t nbytes);
 DT__INSIDE void dt__hmac_end(dt__hmac *m, uint8_t out[32]);
-DT__INSIDE bool dt__same_secret(const uint8_t *a, const uint8_t *b, size_t nbytes); /* takes as long wherever they differ */
+DT__INSIDE bool dt__same_secret(const uint8_t *a, const uint8_t *b, size_t nbytes); /* in constant time */
 
 #ifdef __cplusplus
 }
@@ -418,21 +426,23 @@ extern "C" {
 DT__PRESENT(BASE);
 
 /* ==================================================================================================== >>base
-   Errors belong to their thread. The log and the allocator are the process's: log_lock guards the log function, and is
-   held while it runs, so that it is called by one thread at a time. A log function that logs again (by calling dt and
-   failing) is called again at once: it holds the lock already. */
+   Callers: any thread. The pending error is thread-local. The log function and the allocator belong to the process.
+   dt__log_lock protects dt__log_to and dt__log_user. It is held while the log function runs, so that only one thread at
+   a time calls it. If the log function itself calls dt and that call logs, dt__log_depth shows that this thread already
+   holds the lock, and the log function is called recursively. The counters in dt__host are atomic; its allocator has no
+   lock, because it can only change while no object of dt exists. */
 #ifndef DT_STATIC
 __thread dt__pending dt__err;
 __thread dt__saying  dt__said;
 #endif
 static struct {
     dt_allocator a;
-    int64_t      allocs; /* atomic, as are bytes */
-    size_t       bytes;
+    int64_t      allocs; /* atomic: calls of the allocator */
+    size_t       bytes;  /* atomic: bytes in use */
     void (*trim)(void);
 } dt__host;
 static pthread_mutex_t dt__log_lock = PTHREAD_MUTEX_INITIALIZER;
-static __thread int    dt__log_depth; /* this thread is in the log function */
+static __thread int    dt__log_depth; /* > 0: this thread holds dt__log_lock and runs the log function */
 static dt_log_fn       dt__log_to;
 static void           *dt__log_user;
 
@@ -482,7 +492,7 @@ DT_API void dt_set_log(dt_log_fn fn, void *user)
 DT_API int dt_fail(dt_status code, const char *format, ...)
 {
     dt__pending *e = &dt__err;
-    if (e->code != DT_OK) return code; /* the first message is the one that matters */
+    if (e->code != DT_OK) return code; /* keep the first message: later errors follow from it */
     va_list ap;
     va_start(ap, format);
     vsnprintf(e->message, sizeof e->message, format, ap);
@@ -571,11 +581,11 @@ DT_API dt_status dt_set_allocator(const dt_allocator *a)
     size_t left = __atomic_load_n(&dt__host.bytes, __ATOMIC_RELAXED);
     if (left)
         return (dt_status)dt_fail(DT_ERR_STATE,
-                                  "dt_set_allocator: %zu bytes of the present allocator are in use; free every tensor and "
-                                  "end every step first",
+                                  "dt_set_allocator: %zu bytes of the present allocator are in use, expected 0; free "
+                                  "every tensor and end every step first",
                                   left);
     if (a && (!a->alloc || !a->free)) return (dt_status)dt_fail(DT_ERR_ARG,
-                                                                "dt_set_allocator: alloc and free must both be set");
+                                                                "dt_set_allocator: alloc or free is NULL; set both");
     memset(&dt__host.a, 0, sizeof dt__host.a);
     if (a) dt__host.a = *a;
     return DT_OK;
@@ -606,7 +616,7 @@ DT__INSIDE int64_t dt__count(const int64_t *shape, int ndim, size_t elem)
     for (int i = 0; i < ndim; i++) {
         if (shape[i] < 0) return -1;
         if (__builtin_mul_overflow(full, shape[i] > 0 ? shape[i] : 1, &full)) return -1;
-        n = n * (shape[i] > 0); /* 0 if any dimension is */
+        n = n * (shape[i] > 0); /* 0 if any dimension is 0 */
     }
     int64_t bytes;
     if (__builtin_mul_overflow(full, (int64_t)(elem ? elem : 1), &bytes) || bytes > (INT64_MAX >> 4)) return -1;
@@ -620,7 +630,7 @@ DT__INSIDE uint64_t dt__nanoseconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return (uint64_t)t.tv_sec * (uint64_t)DT__NS_PER_S + (uint64_t)t.tv_nsec;
 }
 DT__INSIDE double dt__seconds(void) { return 1e-9 * (double)dt__nanoseconds(); }
 DT__INSIDE void   dt__counter(const char *name, double value)
@@ -746,7 +756,7 @@ DT__INSIDE size_t dt__utf8_len(const void *text, size_t left)
 }
 
 /* ==================================================================================================== >>environment
-   Launchers tell a process its rank in environment variables, each by names of its own. */
+   A launcher passes each process its rank in environment variables. Each launcher uses its own names. */
 DT__INSIDE const char *dt__launcher_name(int launcher, int what)
 {
     static const char *const name[DT__LAUNCHERS][4] = {
@@ -760,7 +770,7 @@ DT__INSIDE const char *dt__launcher_name(int launcher, int what)
 }
 DT__INSIDE int dt__launcher(void)
 {
-    for (int i = 0; i < DT__LAUNCHERS; i++) /* SLURM_NTASKS alone is a shell in an allocation, not a rank */
+    for (int i = 0; i < DT__LAUNCHERS; i++) /* SLURM_NTASKS without a rank: a shell in an allocation, not a rank */
         if (getenv(dt__launcher_name(i, DT__LAUNCHER_RANK)) || (i < 2 && getenv(dt__launcher_name(i, DT__LAUNCHER_SIZE))))
             return i;
     return -1;
@@ -889,9 +899,9 @@ DT__INSIDE bool dt__same_secret(const uint8_t *a, const uint8_t *b, size_t nbyte
 #endif
 #endif /* DT_BASE_IMPLEMENTATION */
 
-/* A header that uses AVX2 intrinsics defines DT__WANT_AVX2 and includes this one again. gcc's immintrin.h takes a quarter
-   of a second a file, nearly all of it for AVX-512 and AMX; the four parts that are used take a fifth of that. Including
-   immintrin.h later still brings the rest. */
+/* A header that uses AVX2 intrinsics defines DT__WANT_AVX2 and includes this file again. gcc needs 0.25 s to compile
+   immintrin.h, mostly for AVX-512 and AMX; the parts used here need a fifth of that. A program can still include
+   immintrin.h later and gets the rest. */
 #if defined(DT__WANT_AVX2) && !defined(DT__HAVE_AVX2) && defined(__x86_64__)
 #define DT__HAVE_AVX2
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__INTEL_COMPILER) && !defined(__CUDACC__) && \

@@ -769,10 +769,9 @@ static int dt__note_take(dt_ddp *d)
 /* A parameter without a gradient in this backward: its part of the bucket is zero. */
 static int dt__ddp_blank(dt_tensor *t)
 {
-    if (!t->grad || !t->grad_empty) return 0;
+    if (!t->grad || t->grad_state != DT__GRAD_EMPTY) return 0;
     int rc = dt__fill(t->grad, 0);
-    t->grad_empty = 0;
-    t->grad_unreached = 1;
+    t->grad_state = DT__GRAD_UNREACHED;
     return rc;
 }
 /* Which of these parameters has the gradient that is not finite; the first one found in a step stays. */
@@ -911,8 +910,7 @@ static int dt__ddp_finish(dt_ddp *d)
             rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, d->after, NULL);
     for (int i = 0; i < d->norder; i++) {
         dt_tensor *t = m->order[i]->t;
-        t->grad_empty = 0;
-        t->grad_unreached = !d->reach[i];
+        t->grad_state = d->reach[i] ? DT__GRAD_SET : DT__GRAD_UNREACHED;
     }
     if (!rc) rc = dt__ddp_stash(d);
     d->stashed = 0;
@@ -1142,7 +1140,7 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
                          dt_dtype_name((dt_dtype)m->block[i].b.grad->dtype));
         for (int k = 0; k < m->block[i].n && !rc; k++) {
             dt_tensor *t = m->order[m->block[i].first + k]->t;
-            d->reach[m->block[i].first + k] |= !t->grad_empty && !t->grad_unreached;
+            d->reach[m->block[i].first + k] |= t->grad_state == DT__GRAD_SET;
             rc = dt__ddp_blank(t);
         }
         if (!rc) rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, 1, &bad);
@@ -1167,10 +1165,8 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         if (!rc && dt_comm_allgather(d->c, NULL, d->bad, 1, NULL, DT_COMM_I64))
             rc = dt__ddp_comm_fail(d, "dt_backward");
     }
-    for (int i = 0; i < d->norder && !rc; i++) {
-        m->order[i]->t->grad_empty = 0;
-        m->order[i]->t->grad_unreached = !d->reach[i];
-    }
+    for (int i = 0; i < d->norder && !rc; i++)
+        m->order[i]->t->grad_state = d->reach[i] ? DT__GRAD_SET : DT__GRAD_UNREACHED;
     for (int i = 0; i < d->norder; i++) d->reach[i] = 0;
     return rc ? rc : dt__ddp_nonfinite(d);
 }
@@ -1592,7 +1588,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
                 if (m->param[i]->block >= 0 || !t->grad) continue;
                 dt__unref(t->grad);
                 t->grad = NULL;
-                t->grad_empty = 1;
+                t->grad_state = DT__GRAD_EMPTY;
             }
         }
     }
@@ -2121,7 +2117,7 @@ static int dt__replica_grads(dt__part *d, const dt_model *m)
         dt_tensor       *t = d->m->param[dt__param_index(m, p)]->t;
         t->grad = dt__window(d->grad[p->block], t, p->offset);
         if (!t->grad) return DT_ERR_MEMORY;
-        t->grad_empty = 1;
+        t->grad_state = DT__GRAD_EMPTY;
         d->order[k] = t;
     }
     return 0;
@@ -2228,7 +2224,7 @@ static int dt__replicas_ready(dt_parallel *p)
         c->amp = m->amp;
         c->scope_len = c->scope_depth = 0;
         c->scope[0] = 0;
-        for (int k = 0; k < d->norder; k++) d->order[k]->grad_empty = 1;
+        for (int k = 0; k < d->norder; k++) d->order[k]->grad_state = DT__GRAD_EMPTY;
         for (int k = 0; k < m->nparams && !rc && !p->own && i < p->parts; k++)
             if (m->param[k]->buffer) rc = dt__copy_to(c->param[k]->t, m->param[k]->t, 0);
         dt_philox(draw, (uint64_t)i, r);
@@ -2386,12 +2382,12 @@ static int dt__replica_joins(dt__part *d, const dt_model *m, const dt__mblock *b
     dt_tensor **t = d->order + b->first;
     int         rc = 0;
     d->any = 0;
-    for (int k = 0; k < b->n; k++) d->any |= !t[k]->grad_empty;
+    for (int k = 0; k < b->n; k++) d->any |= t[k]->grad_state != DT__GRAD_EMPTY;
     for (int k = 0; k < b->n && d->any && !rc; k++) {
         dt_tensor *to = m->order[b->first + k]->t;
         rc = dt__ddp_blank(to);
-        if (t[k]->grad_empty) rc = rc || dt__fill(t[k]->grad, 0);
-        else to->grad_unreached = 0;
+        if (t[k]->grad_state == DT__GRAD_EMPTY) rc = rc || dt__fill(t[k]->grad, 0);
+        else to->grad_state = DT__GRAD_SET;
     }
     return rc;
 }

@@ -1043,7 +1043,7 @@ static int dt__param_convert(dt__param *p, int dtype, dt_device *dev)
         memcpy(t->stride, y->stride, sizeof t->stride);
         dt__unref(t->grad);
         t->grad = NULL;
-        t->grad_empty = 0;
+        t->grad_state = DT__GRAD_SET;
     }
     dt__unref(y);
     return rc;
@@ -1395,7 +1395,7 @@ static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bo
         matched++;
         p->frozen = on;
         p->t->requires_grad = !on;
-        if (on && p->t->grad) p->t->grad_empty = 1;
+        if (on && p->t->grad) p->t->grad_state = DT__GRAD_EMPTY;
         if (!on && p->block < 0) unpacked = 1;
     }
     if (!matched && m->sealed)
@@ -1546,11 +1546,11 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     uint32_t   hash = dt__name_hash(m->scope, (size_t)m->scope_len, name);
     int        k = dt__table_find(m->layer_table, m->layer_slots, hash, m->scope, (size_t)m->scope_len, name);
     dt__layer *l = k >= 0 ? m->layer[k] : dt__layer_new(m, kind, name, hash);
-    if (!(dt__tls.turns >> DT__TURN_BITS)) { /* a number for the thread, so that no other one has the same turns */
+    if (!(dt__tls.generation >> DT__GENERATION_BITS)) { /* a number for the thread, so that no other one has the same generations */
         static uint64_t threads;
-        dt__tls.turns |= __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << DT__TURN_BITS;
+        dt__tls.generation |= __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << DT__GENERATION_BITS;
     }
-    uint64_t   stamp = m->forwards + dt__tls.turns + 1;
+    uint64_t   stamp = m->forwards + dt__tls.generation + 1;
     if (!l) return NULL;
     if (strcmp(l->kind, kind)) {
         dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s", kind, l->name, l->kind);
@@ -2288,7 +2288,7 @@ DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p)
 {
     const dt_tensor *t = p->t;
     if (p->frozen || !t->grad) return false;
-    return (!t->grad_empty && !t->grad_unreached) || (b->use_mgrad && p->reached);
+    return t->grad_state == DT__GRAD_SET || (b->use_mgrad && p->reached);
 }
 /* Whoever moves a block's gradients into its mgrad and then clears them calls this in between. */
 static void dt__note_reached(dt_model *m, const dt__mblock *b)
@@ -2308,7 +2308,7 @@ static void dt__optim_clear(dt_optimizer *opt)
         for (int k = 0; k < b->n; k++) {
             dt__param *p = m->order[b->first + k];
             p->reached = 0;
-            if (p->t->grad) p->t->grad_empty = 1;
+            if (p->t->grad) p->t->grad_state = DT__GRAD_EMPTY;
         }
     }
 }
@@ -3667,7 +3667,7 @@ DT_API size_t  dt_amp_describe(const dt_amp *a, char *buf, size_t nbytes)
 static bool dt__has_grads(const dt_model *m, const dt__mblock *b) /* gradients lie in the block itself */
 {
     for (int i = 0; i < b->n; i++)
-        if (!m->order[b->first + i]->t->grad_empty) return true;
+        if (m->order[b->first + i]->t->grad_state != DT__GRAD_EMPTY) return true;
     return false;
 }
 static int dt__block_mgrad(dt__mblock *b)

@@ -149,7 +149,7 @@ UTEST(autograd, packed_parameters_share_two_blocks)
     EXPECT_EQ(0, g[3]);
     EXPECT_EQ(1, g[16]);
     dt_block again;
-    EXPECT_ERROR(dt_pack(&again, p, 2), "packed already");
+    EXPECT_ERROR(dt_pack(&again, p, 2), "is already in a block");
     dt_end();
     dt_free(a);
     dt_free(b);
@@ -203,7 +203,7 @@ UTEST(autograd, a_kept_result_outlives_its_tape)
     dt_tensor *w = dt_set_requires_grad(vec(abc, 3)), *y = dt_keep(dt_sum(dt_mul(w, w)));
     dt_end();
     EXPECT_NEAR(14, dt_item(y), 1e-6);
-    EXPECT_ERROR(dt_backward(y), "ended");
+    EXPECT_ERROR(dt_backward(y), "dt_end freed the tape");
     dt_free(y);
     dt_free(w);
 }

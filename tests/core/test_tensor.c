@@ -89,7 +89,7 @@ UTEST(tensor, copies_convert_and_broadcast)
     dt_tensor *c = dt_transpose(dt_zeros(DT_SHAPE(2, 2)), 0, 1);
     EXPECT_EQ(DT_OK, dt_copy_in(c, in, sizeof in)); /* row-major, whatever the strides */
     EXPECT_EQ(-2.5, dt_item(dt_select(dt_select(c, 0, 0), 0, 1)));
-    EXPECT_ERROR(dt_copy_in(c, in, 8), "8 bytes given");
+    EXPECT_ERROR(dt_copy_in(c, in, 8), "nbytes is 8, but the tensor, f32 (2, 2), has 16 bytes");
     dt_end();
 }
 
@@ -177,7 +177,7 @@ UTEST(tensor, data_ptr_is_where_the_elements_are)
     EXPECT_TRUE(dt_data_ptr(row) == p + 3);
     p[4] = 50;
     EXPECT_EQ(64.0, dt_item(dt_sum(row)) + 4);
-    EXPECT_TRUE(dt_data_ptr(column) == NULL && strstr(dt_error(), "with gaps; dt_contiguous()"));
+    EXPECT_TRUE(dt_data_ptr(column) == NULL && strstr(dt_error(), "is not contiguous; pass the result of dt_contiguous()"));
     dt_error_clear();
     EXPECT_TRUE(dt_data_ptr(dt_contiguous(column)) != NULL);
     dt_end();

@@ -485,7 +485,7 @@ UTEST_F(trace, it_can_be_started_again)
     dt_trace_push("before");
     ASSERT_OK(dt_trace_start(in_tmp("a.json")));
     EXPECT_TRUE(dt_tracing());
-    EXPECT_ERROR(dt_trace_start(in_tmp("b.json")), "a.json runs");
+    EXPECT_ERROR(dt_trace_start(in_tmp("b.json")), "a.json is running");
     dt_trace_pop(); /* its push was before the trace */
     dt_trace_push("first");
     dt_trace_pop();
