@@ -217,6 +217,13 @@ DT_API void dt_sha256_begin(dt_sha256 *s);
 DT_API void dt_sha256_add(dt_sha256 *s, const void *data, size_t nbytes);
 DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
 
+/* "undefined reference" or "multiple definition" of this name by the linker: no file of the program, or more than one,
+   has the implementation. Every file that includes dt refers to it. */
+#ifndef DT_STATIC
+extern const char dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c;
+static const char *const dt__implementation __attribute__((used)) = &dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c;
+#endif
+
 #ifdef __cplusplus
 }
 #endif
@@ -424,6 +431,9 @@ DT__INSIDE bool dt__same_secret(const uint8_t *a, const uint8_t *b, size_t nbyte
 extern "C" {
 #endif
 DT__PRESENT(BASE);
+#ifndef DT_STATIC
+const char dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c = 1;
+#endif
 
 /* ==================================================================================================== >>base
    Callers: any thread. The pending error is thread-local. The log function and the allocator belong to the process.
@@ -454,7 +464,7 @@ static int dt__log_level(void)
     int        l = __atomic_load_n(&level, __ATOMIC_RELAXED);
     if (l < 0) {
         const char *s = getenv("DT_LOG");
-        l = s && *s ? atoi(s) : DT_LOG_WARN;
+        l = s && *s >= '0' && *s <= '4' && !s[1] ? *s - '0' : DT_LOG_WARN;
         for (int i = 0; s && i < 5; i++)
             if (!strcmp(s, dt__log_names[i])) l = i;
         if (l < 0) l = 0;

@@ -204,6 +204,12 @@ missing() { # an object of dt_data.h alone, without dt.h's
 }
 check "an implementation whose prerequisite is missing is a link error that names it" \
     refused "define_DT_CORE_IMPLEMENTATION__in_exactly_one_file" missing
+forgotten() { # a program without the implementation
+    printf '%s\n' '#include "dt.h"' 'int main(void) { return dt_check("x"); }' > "$tmp/forgotten.c"
+    gcc -I. "$tmp/forgotten.c" -o "$tmp/forgotten" $libs
+}
+check "a program without the implementation is a link error that names the remedy" \
+    refused "define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c" forgotten
 older() { # dt_io.h of another version beside dt_base.h of this one
     cp dt_base.h dt_io.h "$tmp/older/" && sed -i 's/dt__v[0-9_]*__link/dt__v9_9_9__link/' "$tmp/older/dt_base.h" &&
         gcc -DDT_IO_IMPLEMENTATION -I"$tmp/older" -x c -c "$tmp/older/dt_io.h" -o "$tmp/older/io.o" &&
