@@ -605,15 +605,15 @@ UTEST(refused, with_a_reason)
     EXPECT_STREQ("this collective has no such algorithm", refusal(DT_COLL_ALLREDUCE, DT_ALGO_BRUCK, &o));
     EXPECT_STREQ("no such collective or algorithm", refusal((dt_coll)99, DT_ALGO_RING, &o));
     EXPECT_STREQ("no such collective or algorithm", refusal(DT_COLL_ALLREDUCE, DT_ALGO_COUNT, &o));
-    EXPECT_STREQ("allgather by doubling needs a power of two of ranks",
+    EXPECT_STREQ("for this collective the algorithm needs a number of ranks that is a power of two",
                  refusal(DT_COLL_ALLGATHER, DT_ALGO_DOUBLING, &o));
     o.host = two;
-    EXPECT_STREQ("shared needs all ranks on one machine", refusal(DT_COLL_ALLREDUCE, DT_ALGO_SHARED, &o));
+    EXPECT_STREQ("this algorithm needs all ranks on one machine", refusal(DT_COLL_ALLREDUCE, DT_ALGO_SHARED, &o));
     o.host = NULL;
     o.counts = bad;
     EXPECT_STREQ("a count is negative", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
     o.counts = big;
-    EXPECT_STREQ("the counts have a sum of more than 2^63", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
+    EXPECT_STREQ("the sum of the counts is 2^63 or more", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
     o.counts = NULL;
     int64_t differ[36];
     for (int i = 0; i < 36; i++) differ[i] = i == 35;
@@ -624,7 +624,7 @@ UTEST(refused, with_a_reason)
     EXPECT_STREQ("", refusal(DT_COLL_ALLREDUCE, DT_ALGO_RING, &o));
     EXPECT_STREQ("the scratch of this algorithm has more than 2^63 elements",
                  refusal(DT_COLL_ALLREDUCE, DT_ALGO_ALLTOALL, &o));
-    EXPECT_STREQ("the counts have a sum of more than 2^63", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
+    EXPECT_STREQ("the sum of the counts is 2^63 or more", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
     o.count = HUGE_COUNT;
     o.segment = 1;
     EXPECT_STREQ("too many rounds: the segment is too small", refusal(DT_COLL_ALLREDUCE, DT_ALGO_RING, &o));
