@@ -366,28 +366,34 @@ DT__NEEDS(PLAN, BASE);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>planning
-   Every algorithm numbers its rounds alike on all ranks, so that round k of one rank meets round k of its peers; a rank
-   may have nothing to do in a round. A step of no elements is left out on both sides, except in a barrier. p: ranks,
-   n: elements. Operands: a value that all ranks must share bit for bit is either made once and copied, or made
-   everywhere with the same left and right operands. */
-typedef struct dt__plan_group {
-    const int *who;   /* ranks */
-    int        n, me; /* me: -1: not one of them */
+   A generator dt__plan_COLLECTIVE_ALGORITHM adds the steps of rank w->rank to w->p and counts rounds in w->round. It
+   numbers rounds alike on all ranks, so that round k of one rank meets round k of its peers; a rank may have no step in a
+   round. dt__plan_add leaves out steps of 0 elements, on both sides, except in a barrier and in SHARE.
+
+   The comment of a generator says: its rounds; "Sent": how many elements a rank sends in all; "Order": the order of the
+   operands; "Scratch": elements, if it needs any. p: number of ranks, n: elements of the vector (of all segments
+   together), lg: the logarithm to base 2, x_r: the contribution of rank r.
+
+   All ranks must get the same bits. So either each element is reduced on one rank and then copied ("reduced once"), or
+   every rank reduces it with the same operands in the same order. */
+typedef struct dt__plan_group { /* some ranks, which an algorithm numbers as members 0 .. n - 1 */
+    const int *who;   /* the rank of each member */
+    int        n, me; /* me: the member that this rank is; -1: it is not in the group */
 } dt__plan_group;
 typedef struct dt__plan_work {
     dt_plan            *p;
     const dt_plan_opts *o;
     int                 rank, world, round;
     int64_t             n;         /* elements of the vector */
-    int64_t            *off, *cut; /* world + 1 each */
-    int                *who;       /* world; first the ranks in their order */
-    dt__plan_machines   hosts;     /* made when an algorithm needs it */
-    const char         *why;       /* what went wrong first; nothing is added after it */
-    bool                memory;    /* it was memory */
+    int64_t            *off, *cut; /* where segments or chunks begin; world + 1 elements each */
+    int                *who;       /* world elements for groups; at first who[i] == i */
+    dt__plan_machines   hosts;     /* only for algorithms that need MACHINES */
+    const char         *why;       /* the first error, or NULL; after an error no steps are added */
+    bool                memory;    /* the error is that memory is exhausted */
 } dt__plan_work;
-enum { DT__PLAN_WORLD = 1 << 22, DT__PLAN_ROUNDS = 1 << 26 };
+enum { DT__PLAN_WORLD = 1 << 22, DT__PLAN_ROUNDS = 1 << 26 }; /* limits */
 
-static int dt__plan_log2(int n) /* floor */
+static int dt__plan_log2(int n) /* rounded down */
 {
     int k = 0;
     while (n >> (k + 1)) k++;
@@ -395,13 +401,13 @@ static int dt__plan_log2(int n) /* floor */
 }
 static int dt__plan_log2_up(int n) { return n > 1 ? dt__plan_log2(n - 1) + 1 : 0; }
 static int dt__plan_mod(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }
-/* n elements in parts that differ by one at most: where part i begins */
+/* n elements are cut into parts whose sizes differ by at most one: where part i begins */
 static int64_t dt__plan_part(int64_t n, int parts, int i) { return n / parts * i + (n % parts < i ? n % parts : i); }
 static void    dt__plan_parts(int64_t *off, int64_t base, int64_t n, int parts)
 {
     for (int i = 0; i <= parts; i++) off[i] = base + dt__plan_part(n, parts, i);
 }
-static int dt__plan_reverse(int v, int bits)
+static int dt__plan_reverse(int v, int bits) /* the order of the lowest bits reversed */
 {
     int r = 0;
     for (int i = 0; i < bits; i++) r |= ((v >> i) & 1) << (bits - 1 - i);
@@ -415,7 +421,7 @@ static void dt__plan_fail(dt__plan_work *w, const char *why)
 static void dt__plan_no_memory(dt__plan_work *w)
 {
     if (!w->why) w->memory = true;
-    dt__plan_fail(w, "memory is out");
+    dt__plan_fail(w, "out of memory");
 }
 static dt_plan_step *dt__plan_add(dt__plan_work *w, int kind, int peer, int buf, int64_t at, int64_t n)
 {
@@ -453,7 +459,8 @@ static void dt__plan_recv(dt__plan_work *w, int peer, int buf, int64_t at, int64
 }
 static void dt__plan_fold(dt__plan_work *w, int peer, int buf, int64_t at, int64_t end, bool left)
 {
-    dt_plan_step *s = dt__plan_add(w, end > at ? DT_STEP_FOLD : DT_STEP_RECV, peer, buf, at, end - at); /* barrier */
+    int           kind = end > at ? DT_STEP_FOLD : DT_STEP_RECV; /* a barrier has no elements to reduce */
+    dt_plan_step *s = dt__plan_add(w, kind, peer, buf, at, end - at);
     if (s) s->left = left;
 }
 static void dt__plan_local(dt__plan_work *w, int kind, int buf, int64_t at, int64_t n, int from_buf, int64_t from,
@@ -467,13 +474,13 @@ static void dt__plan_local(dt__plan_work *w, int kind, int buf, int64_t at, int6
 }
 static void dt__plan_scratch(dt__plan_work *w, int64_t slots, int64_t n)
 {
-    if (n && slots > INT64_MAX / n) dt__plan_fail(w, "the scratch of this algorithm has more than 2^63 elements");
+    if (n && slots > INT64_MAX / n) dt__plan_fail(w, "this algorithm needs a scratch of 2^63 elements or more");
     else w->p->scratch = slots * n;
 }
-/* Room for so many more rounds? Pipelines of tiny segments may have too many. */
+/* Fails if so many more rounds are too many, as in a pipeline of tiny segments. */
 static bool dt__plan_room(dt__plan_work *w, int64_t rounds)
 {
-    if (rounds > DT__PLAN_ROUNDS - w->round) dt__plan_fail(w, "too many rounds: the segment is too small");
+    if (rounds > DT__PLAN_ROUNDS - w->round) dt__plan_fail(w, "too many rounds: the segment is too small; take a larger one");
     return !w->why;
 }
 static dt__plan_group dt__plan_all(const dt__plan_work *w)
@@ -552,9 +559,10 @@ static dt__plan_group dt__plan_my_machine(const dt__plan_work *w)
     return g;
 }
 
-/* ---- parts of algorithms: each moves w->round on by the same number on all ranks of the group, in it or not */
+/* ---- parts of algorithms. Each advances w->round by the same number on all ranks, also on those not in the group. */
 
-/* Binomial: ceil(lg p) rounds of n to member 0; lower members are left operands. Members that forward fold into buf. */
+/* Binomial tree to member 0, from distance `first` on: ceil(lg p) rounds with messages of n if first is 1. A member
+   reduces what it receives into buf. Order: lower members are the left operands. */
 static void dt__plan_tree_up(dt__plan_work *w, const dt__plan_group *g, int first, int buf, int64_t n)
 {
     int v = g->me;
@@ -564,6 +572,7 @@ static void dt__plan_tree_up(dt__plan_work *w, const dt__plan_group *g, int firs
         else if (v + bit < g->n) dt__plan_fold(w, g->who[v + bit], buf, 0, n, false);
     }
 }
+/* Binomial tree from member 0: ceil(lg p) rounds with messages of n. */
 static void dt__plan_tree_down(dt__plan_work *w, const dt__plan_group *g, int64_t n)
 {
     int v = g->me;
@@ -573,8 +582,10 @@ static void dt__plan_tree_down(dt__plan_work *w, const dt__plan_group *g, int64_
         else if (v + bit < g->n) dt__plan_send(w, g->who[v + bit], DT_PLAN_DATA, 0, n);
     }
 }
-/* One turn of the ring, p - 1 rounds of one chunk (times pieces): member i sends first chunk i + own, then what came.
-   With fold it ends with chunk i + own + 1 reduced; its operands stand in the order of the ring, the first left. */
+/* Once around the ring: p - 1 rounds with one chunk each; each round is several if chunks are cut into pieces of
+   `segment` elements. Chunk c is off[c] .. off[c + 1]. Member i first sends chunk i + own to member i + 1, then what it
+   received. With fold, member i ends with chunk i + own + 1 reduced. Order: around the ring; the received value is the
+   left operand. */
 static void dt__plan_ring(dt__plan_work *w, const dt__plan_group *g, int buf, const int64_t *off, int64_t segment,
                           bool fold, int own)
 {
@@ -603,9 +614,10 @@ static void dt__plan_ring(dt__plan_work *w, const dt__plan_group *g, int buf, co
         out = in;
     }
 }
-/* Of 2^k members: k rounds of n/2, n/4 ... until member i has one unit of the window reduced; the lower member's value
-   is the left operand. near: the partner of the first round is the neighbour, and member i gets unit reverse(i); else
-   the first is half the group away, and member i gets unit i. Unit u is off[u * stride] .. off[(u + 1) * stride]. */
+/* Recursive halving in a group of 2^k members: k rounds with messages of n/2, n/4 ... After it member i has one unit,
+   reduced. near: the partner of the first round is the neighbour, and member i gets unit reverse(i); else the first
+   partner is half the group away, and member i gets unit i. Unit u is off[u * stride] .. off[(u + 1) * stride]; *lo and
+   *hi are the member's unit and the next. Order: the lower member's value is the left operand. */
 static void dt__plan_halve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, bool near,
                            int *lo, int *hi)
 {
@@ -627,7 +639,7 @@ static void dt__plan_halve(dt__plan_work *w, const dt__plan_group *g, const int6
         }
     }
 }
-/* The way back: every member gets the whole window. */
+/* Recursive doubling, the inverse of dt__plan_halve: from one unit each, every member gets all units. */
 static void dt__plan_unhalve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, bool near,
                              int lo, int hi)
 {
@@ -641,8 +653,8 @@ static void dt__plan_unhalve(dt__plan_work *w, const dt__plan_group *g, const in
         else hi = other + wide;
     }
 }
-/* The vectors of the others lie in scratch, in the order of members, my own in DATA: DATA becomes (x0 op x1) op x2 ...
-   with every member's operands in the same places. p - 1 rounds without messages. */
+/* Scratch has the vectors of the other members in their order, DATA the own one. DATA becomes ((x0 op x1) op x2) ..., with
+   the same operands on every member. p - 1 rounds without messages. */
 static void dt__plan_in_order(dt__plan_work *w, int me, int members, int64_t at, int64_t n)
 {
     for (int k = 1; k < members && !w->why; k++, w->round++) {
@@ -651,8 +663,8 @@ static void dt__plan_in_order(dt__plan_work *w, int me, int members, int64_t at,
         else dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_DATA, at, n, DT_PLAN_SCRATCH, (k - 1) * n, false);
     }
 }
-/* The largest power of two of ranks; of the first 2 rem ranks the odd ones stay out. Operands keep the order of ranks.
-   */
+/* A group of the largest power of two of ranks: of the first 2 rem ranks the odd ones are not in it. Members are in the
+   order of ranks. */
 static dt__plan_group dt__plan_power(dt__plan_work *w, int *rem)
 {
     dt__plan_group g;
@@ -663,8 +675,8 @@ static dt__plan_group dt__plan_power(dt__plan_work *w, int *rem)
     g.me = w->rank >= 2 * *rem ? w->rank - *rem : w->rank % 2 ? -1 : w->rank / 2;
     return g;
 }
-/* All to rank 0 or the root, which reduces in the order of ranks: p - 1 rounds of n, and one without messages if the
-   root is another than 0. Other ranks' DATA stays. */
+/* All ranks send their vector to the root, which reduces in ascending order of ranks: p - 1 rounds with a message of n,
+   and one without messages if the root is not rank 0. DATA of the other ranks does not change. */
 static void dt__plan_to_root(dt__plan_work *w, int root)
 {
     if (root) dt__plan_scratch(w, w->rank == root, w->n);
@@ -676,7 +688,7 @@ static void dt__plan_to_root(dt__plan_work *w, int root)
         else dt__plan_fold(w, k, k < root ? DT_PLAN_SCRATCH : DT_PLAN_DATA, 0, w->n, false);
     }
 }
-/* One round: the root sends its segment to each other rank (or all of the vector), or gets each one's. */
+/* One round: the root sends to each other rank (out), or receives from each, its segment; off NULL: the whole vector. */
 static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *off, int from_buf)
 {
     int kind = (w->rank == root) == out ? DT_STEP_SEND : DT_STEP_RECV;
@@ -688,10 +700,11 @@ static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *of
     w->round++;
 }
 
-/* Of every element ((x0 x1) (x2 x3)) ((x4 x5) ...: a tree over the ranks that depends on their number only, so that all
-   of allreduce, reduce and reduce_scatter have the same bits, whoever owns the element. One round in which each rank
-   gets the others' parts of its segment, n (p-1)/p; ceil(lg p) rounds without messages; scratch of n (p-1)/p. Reduces
-   in DATA, or with copy in scratch, and says where the result is. */
+/* reduce_scatter in an order that depends on the number of ranks only: every element is ((x0 x1) (x2 x3)) ((x4 x5) ...,
+   whichever rank reduces it. So allreduce, reduce and reduce_scatter give the same bits.
+   Rounds: one in which each rank receives the other ranks' parts of its segment, then ceil(lg p) without messages; with
+   reduce one that copies before them. Sent: n (p-1)/p by each rank. Scratch: the same.
+   It reduces in DATA, or with copy in scratch, and returns where the result begins. */
 static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
 {
     int     p = w->world, me = w->rank, own = me;
@@ -700,14 +713,14 @@ static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
     dt__plan_scratch(w, p - 1 + copy, k);
     if (copy) dt__plan_local(w, DT_STEP_COPY, buf, at, k, DT_PLAN_DATA, off[me], false);
     if (w->p->coll == DT_COLL_REDUCE) w->round++;
-    for (int t = 1; t < p; t++) { /* each begins with another one */
+    for (int t = 1; t < p; t++) { /* every rank begins with another peer */
         int to = dt__plan_mod(me + t, p), r = dt__plan_mod(me - t, p);
         dt__plan_send(w, to, DT_PLAN_DATA, off[to], off[to + 1]);
         dt__plan_recv(w, r, DT_PLAN_SCRATCH, (r - (r > me)) * k, (r - (r > me) + 1) * k);
     }
     w->round++;
     for (int s = 1; s < p; s *= 2, w->round++)
-        for (int i = 0; i + s < p && k; i += 2 * s) { /* what is at own lies in buf, all else where it came */
+        for (int i = 0; i + s < p && k; i += 2 * s) { /* partial result `own` is in buf, the others in scratch */
             int64_t a = (i - (i > me)) * k, b = (i + s - (i + s > me)) * k;
             if (i + s == own) dt__plan_local(w, DT_STEP_REDUCE, buf, at, k, DT_PLAN_SCRATCH, a, true), own = i;
             else if (i == own) dt__plan_local(w, DT_STEP_REDUCE, buf, at, k, DT_PLAN_SCRATCH, b, false);
@@ -786,9 +799,10 @@ static void dt__plan_allreduce_doubling(dt__plan_work *w)
     }
 }
 /* Rabenseifner: recursive halving (n/2, n/4 ... n/p), then the same way back.
-   Rounds: 2 lg p. Sent: 2 n (p-1)/p by each rank. If p is not a power of two, p' = 2^floor(lg p): 3 + 2 lg p' rounds and
-   4n - 2n/p'. The first p - p' pairs first reduce two vectors to one: each rank of a pair reduces one half and the odd
-   one sends its half to the even one. The odd rank gets the result in the last round.
+   Rounds: 2 lg p. Sent: 2 n (p-1)/p by each rank. If p is not a power of two, p' = 2^floor(lg p): 3 + 2 lg p' rounds,
+   whose messages one after another have 4n - 2n/p' elements. The first p - p' pairs first reduce two vectors to one:
+   each rank of a pair reduces one half, and the odd one sends its half to the even one. The odd rank gets the result in
+   the last round.
    Order: the lower rank is the left operand at each level, reduced once. */
 static void dt__plan_allreduce_halving(dt__plan_work *w)
 {
@@ -1403,8 +1417,8 @@ DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host)
 {
     return !dt__plan_why_not(coll, algo, world, host);
 }
-/* Each rank's part goes to it, which reduces in the order of ranks and sends the result to all: 2 rounds of p - 1
-   messages of n/p and p - 1 rounds without, the bits of SHARE. */
+/* The parts of all vectors go to the rank that reduces them; it reduces in ascending order of ranks, as SHARE does, and
+   sends the result to all. Rounds: 2 with p - 1 messages of n/p from each rank, p - 1 without messages. */
 DT_API int dt_plan_lower(dt_plan *p, const int *host)
 {
     dt__plan_work w;
@@ -1426,7 +1440,7 @@ DT_API int dt_plan_lower(dt_plan *p, const int *host)
     w.world = p->world;
     dt__plan_scratch(&w, p->world - 1, mine);
     for (int back = 0; back < 2; back++) {
-        for (int t = 1; t < p->world && !w.why; t++) { /* each begins with another one */
+        for (int t = 1; t < p->world && !w.why; t++) { /* every rank begins with another peer */
             int     to = dt__plan_mod(p->rank + t, p->world), from = dt__plan_mod(p->rank - t, p->world);
             int64_t slot = (from < p->rank ? from : from - 1) * mine, n = p->count;
             if (back) dt__plan_send(&w, to, DT_PLAN_DATA, first, first + mine);
@@ -1893,7 +1907,8 @@ DT_API double dt_plan_cost(const dt_costs *t, dt_coll coll, dt_algo algo, int wo
     dt__cost_close(&net);
     return s;
 }
-/* The segment at which a chain is fastest: sqrt((p - 2) n beta / alpha) pieces, of whole cache lines. */
+/* The segment in bytes at which a chain is fastest: sqrt((p - 2) n beta / alpha) pieces, of whole cache lines. 0: one
+   piece. */
 static int64_t dt__cost_segment(const dt__cost_net *t, double n)
 {
     double pieces = sqrt((t->world - 2) * n * t->far_per_byte / (t->far_latency > 0 ? t->far_latency : 1e-12)), b;
@@ -1910,7 +1925,7 @@ static dt_algo dt__cost_best(dt__cost_net *t, dt_coll coll, unsigned may, int64_
         if (!(may >> a & 1u)) continue;
         int64_t seg = dt__plan_row_of((dt_algo)a)->needs & DT__PLAN_SEGMENT ? dt__cost_segment(t, (double)nbytes) : 0;
         double  s = dt__cost_of(t, coll, (dt_algo)a, (double)nbytes, (double)seg);
-        if (best != DT_ALGO_COUNT && !(s < least * (1 - 1e-9))) continue; /* as good: the first */
+        if (best != DT_ALGO_COUNT && !(s < least * (1 - 1e-9))) continue; /* of equal costs the first wins */
         best = (dt_algo)a;
         least = s;
         *segment = seg;
@@ -1971,7 +1986,7 @@ DT__INSIDE void dt__explain(const dt_costs *t, int world, const int *host, int l
         }
         dt_algo now = dt__cost_best(&net, (dt_coll)c, may, 0, &seg);
         dt__emitf(o, "%-15s 0 %s", dt_coll_name((dt_coll)c), dt_algo_name(now));
-        for (int64_t n = 1; n < top; n *= 2) { /* between from and n the choice may change once */
+        for (int64_t n = 1; n < top; n *= 2) { /* assumes that the choice changes at most once between from and n */
             dt_algo next = dt__cost_best(&net, (dt_coll)c, may, n, &seg);
             int64_t lo = from, hi = n;
             from = n;
@@ -1996,20 +2011,25 @@ DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int
     return o.len;
 }
 
-/* ---- tables in files: whole numbers, which no locale spells differently */
-enum { DT__COSTS_MOST = 65536 };
+/* ---- tables of costs in files: whole numbers, which are the same text in every locale */
+enum { DT__COSTS_MOST = 65536 }; /* bytes of a file */
+#define DT__COSTS_MOST_LATENCY 10.0   /* seconds a message */
+#define DT__COSTS_MOST_PER_BYTE 1e-6  /* seconds a byte */
+#define DT__PS_PER_S 1e12             /* files have picoseconds a message */
+#define DT__FS_PER_S 1e15             /* and femtoseconds a byte */
 DT__INSIDE bool dt__costs_sane(const dt_costs *t)
 {
-    bool ok = t->gamma >= 0 && t->gamma <= 1e-6;
+    bool ok = t->gamma >= 0 && t->gamma <= DT__COSTS_MOST_PER_BYTE;
     for (int i = 0; i < (int)DT_LINK_COUNT; i++)
-        ok = ok && t->alpha[i] >= 0 && t->alpha[i] <= 10 && t->beta[i] >= 0 && t->beta[i] <= 1e-6;
+        ok = ok && t->alpha[i] >= 0 && t->alpha[i] <= DT__COSTS_MOST_LATENCY && t->beta[i] >= 0 &&
+             t->beta[i] <= DT__COSTS_MOST_PER_BYTE;
     return ok;
 }
-DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency) /* sockets that keep to these */
+DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency)
 {
     for (int i = DT_LINK_LOOP; i <= (int)DT_LINK_NET; i++) {
-        if (bandwidth > 0 && 1 / bandwidth > t->beta[i]) t->beta[i] = 1 / bandwidth < 1e-6 ? 1 / bandwidth : 1e-6;
-        if (latency > 0) t->alpha[i] = t->alpha[i] + latency < 10 ? t->alpha[i] + latency : 10;
+        if (bandwidth > 0 && 1 / bandwidth > t->beta[i]) t->beta[i] = fmin(1 / bandwidth, DT__COSTS_MOST_PER_BYTE);
+        if (latency > 0) t->alpha[i] = fmin(t->alpha[i] + latency, DT__COSTS_MOST_LATENCY);
     }
 }
 static int dt__costs_bad(const char *path, int line, const char *found, size_t n, const char *expected)
@@ -2021,7 +2041,7 @@ static int dt__costs_bad(const char *path, int line, const char *found, size_t n
     return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s', line %d: found '%s', expected %s", path, line, shown,
                         expected);
 }
-static bool dt__costs_word(const char **p, const char *end, const char *word) /* the next one, if it is this one */
+static bool dt__costs_word(const char **p, const char *end, const char *word) /* skips the next word if it is this one */
 {
     const char *q = *p;
     size_t      n = strlen(word);
@@ -2046,7 +2066,7 @@ static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size
 {
     static const char *const last = "a line for each of thread, shm, loopback, network and reducing, then 'end'";
     const char              *end = text + n;
-    unsigned                 seen = 0; /* a bit for each link, then reducing; and these */
+    unsigned                 seen = 0; /* a bit for each link, one for reducing, then begun and over */
     const unsigned           every = (2u << DT_LINK_COUNT) - 1, begun = 2u << DT_LINK_COUNT, over = 4u << DT_LINK_COUNT;
     int                      line = 0;
     while (text < end) {
@@ -2067,7 +2087,7 @@ static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size
             continue;
         }
         if (seen & over)
-            return dt__costs_bad(path, line, from, (size_t)(rest - from), "nothing behind 'end'");
+            return dt__costs_bad(path, line, from, (size_t)(rest - from), "no more lines after 'end'");
         if (dt__costs_word(&p, rest, "end")) {
             if (p != rest || (seen & every) != every)
                 return dt__costs_bad(path, line, from, (size_t)(rest - from), last);
@@ -2078,8 +2098,8 @@ static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size
             if (!dt__costs_word(&p, rest, i < (int)DT_LINK_COUNT ? dt__link_names[i] : "reducing")) continue;
             if (seen & 1u << i)
                 return dt__costs_bad(path, line, from, (size_t)(rest - from), "each link, and reducing, once");
-            ok = (i == (int)DT_LINK_COUNT || dt__costs_number(&p, rest, INT64_C(10000000000000), 1e12, &t->alpha[i])) &&
-                 dt__costs_number(&p, rest, 1000000000, 1e15, i == (int)DT_LINK_COUNT ? &t->gamma : &t->beta[i]) &&
+            ok = (i == (int)DT_LINK_COUNT || dt__costs_number(&p, rest, INT64_C(10000000000000), DT__PS_PER_S, &t->alpha[i])) &&
+                 dt__costs_number(&p, rest, 1000000000, DT__FS_PER_S, i == (int)DT_LINK_COUNT ? &t->gamma : &t->beta[i]) &&
                  p == rest;
             if (!ok)
                 return dt__costs_bad(path, line, from, (size_t)(rest - from),
@@ -2104,10 +2124,10 @@ DT_API int dt_costs_load(dt_costs *t, const char *path)
     char       *text;
     ssize_t     n = 0, k = 0;
     int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), status;
-    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno));
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot open the file: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size >= DT__COSTS_MOST) {
         close(fd);
-        return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': expected a file of less than %d bytes", path,
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': it is not a regular file of less than %d bytes", path,
                             DT__COSTS_MOST);
     }
     text = (char *)DT_COMM_MALLOC(DT__COSTS_MOST);
@@ -2115,7 +2135,7 @@ DT_API int dt_costs_load(dt_costs *t, const char *path)
                                           (k < 0 && errno == EINTR)))
         n += k > 0 ? k : 0;
     status = !text ? dt__comm_bad(DT_COMM_ERR_MEMORY, "costs in '%.120s': out of memory", path)
-             : k < 0 ? dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno))
+             : k < 0 ? dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot read the file: %s", path, strerror(errno))
                      : dt__costs_parse(&got, path, text, (size_t)n);
     close(fd);
     DT_COMM_FREE(text);
@@ -2129,17 +2149,18 @@ DT_API int dt_costs_save(const dt_costs *t, const char *path)
     size_t       done = 0;
     int          fd, e = 0;
     if (!dt__costs_sane(t))
-        return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, no number, or above 10 s a "
-                                             "message or 1 us a byte", path);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, NaN, or above 10 s a message or "
+                                             "1 us a byte", path);
     dt__emitf(&o, "dt costs 1\n# link, picoseconds a message, femtoseconds a byte\n");
     for (int i = 0; i < (int)DT_LINK_COUNT; i++)
         dt__emitf(&o, "%s %lld %lld\n", dt__link_names[i],
-                     (long long)(t->alpha[i] * 1e12 + 0.5), (long long)(t->beta[i] * 1e15 + 0.5));
-    dt__emitf(&o, "reducing %lld\nend\n", (long long)(t->gamma * 1e15 + 0.5));
-    if (strlen(path) > 4096) return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path is too long");
+                     (long long)(t->alpha[i] * DT__PS_PER_S + 0.5), (long long)(t->beta[i] * DT__FS_PER_S + 0.5));
+    dt__emitf(&o, "reducing %lld\nend\n", (long long)(t->gamma * DT__FS_PER_S + 0.5));
+    if (strlen(path) > 4096)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path has %zu bytes, more than 4096", strlen(path));
     snprintf(beside, sizeof beside, "%s.%d.part", path, (int)getpid());
     fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", beside, strerror(errno));
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot create the file: %s", beside, strerror(errno));
     while (done < o.len && !e) {
         ssize_t k = write(fd, text + done, o.len - done);
         if (k > 0) done += (size_t)k;
@@ -2150,24 +2171,24 @@ DT_API int dt_costs_save(const dt_costs *t, const char *path)
     if (!e && rename(beside, path) != 0) e = errno;
     if (!e) return 0;
     unlink(beside);
-    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(e));
+    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot write the file: %s", path, strerror(e));
 }
 
 /* ==================================================================================================== >>drawing
-   Ranks are lines, rounds are columns. An arrow goes from the round of the send to that of its receive: blue for a
-   copy, red for a value that is reduced. Squares are steps of a rank alone, a bar is a round in shared memory. */
-enum { DT__PLAN_DRAWN = 1024 }; /* ranks */
+   Ranks are lines, rounds are columns. An arrow goes from the round of the send to the round of its receive: blue for a
+   copy, red for a value that is reduced. A square is a local step, a bar is a round in shared memory. */
+enum { DT__PLAN_DRAWN = 1024 }; /* the largest number of ranks */
 
 typedef struct dt__plan_picture {
     FILE    *f;
-    dt_plan *plan; /* of all ranks */
+    dt_plan *plan; /* one of each rank */
     int      world;
-    double   left, top, wide, high; /* of a column, of a line */
+    double   left, top, wide, high; /* margins; width of a column, height of a line; pixels */
     bool     labels;
-    bool     text; /* now the labels, over all lines */
+    bool     text; /* the second pass, which draws the labels over all lines */
 } dt__plan_picture;
 
-/* The label stands near the sender, or, if that has several messages in the round, near the receiver. */
+/* The label is near the sender, or near the receiver if the sender has several messages in the round. */
 static void dt__plan_draw_message(const dt__plan_picture *d, const dt_plan_step *s, int from, const dt_plan_step *r,
                                   bool several)
 {
@@ -2202,7 +2223,8 @@ static void dt__plan_draw_local(const dt__plan_picture *d, const dt_plan_step *s
         fprintf(d->f, "<rect class=\"share\" x=\"%.1f\" y=\"%.1f\" width=\"10\" height=\"%.1f\"/>\n", x - 5, d->top - 6,
                 d->high * (d->world - 1) + 12);
 }
-/* The k-th send of a rank to a peer meets the peer's k-th receive from it. next: where to look on, for each peer. */
+/* The k-th send of a rank to a peer meets the peer's k-th receive from it. next[peer]: the step of the peer at which to
+   continue the search. */
 static void dt__plan_draw_sends(const dt__plan_picture *d, int rank, int64_t *next)
 {
     memset(next, 0, (size_t)d->world * sizeof *next);
@@ -2323,30 +2345,33 @@ DT_API int dt_plan_svg(const char *path, dt_coll coll, dt_algo algo, const dt_pl
 }
 
 /* ==================================================================================================== >>timing
-   The plans of all ranks would not fit into memory: a run is one or two steps that come again and again, to a peer that
-   moves on evenly. A rank has one message under way at a time, its first send of the round that is not over; the heap
-   holds these messages by the time at which both sides are there. A receive that is posted is a byte in a table of
-   pairs. Messages in a shared thing are mixed: each begins at once, and is through when all that came before it is. */
-enum { DT__PRED_WORLD = 8192, DT__PRED_FOLD = 0x80 };
+   Runs. The plans of all ranks would not fit into memory, so they are compressed: a run is one or two steps that repeat,
+   each time with the same kind and size, a constant number of rounds later and a constant number of ranks further.
+
+   Events. A rank has at most one message in transit: the first send of its round that is not complete. The heap holds
+   these messages, ordered by the time at which both sides are ready. A posted receive is a count in a table of pairs of
+   ranks. A shared resource (card, switch, trunk) is a time from which on it is free: a message starts at once, and has
+   passed when all messages that entered before it have. */
+enum { DT__PRED_WORLD = 8192, DT__PRED_FOLD = 0x80 }; /* largest world; in dt__pred.open: the receives reduce */
 typedef struct dt__pred_run {
-    int32_t count, group; /* group: steps in it, 1 or 2, of one round */
-    int32_t round, by;    /* rounds from one to the next */
-    int32_t kind[2], peer[2], move[2];
-    int64_t n[2];
+    int32_t count, group; /* repetitions; steps in each, 1 or 2, of one round */
+    int32_t round, by;    /* the first round; rounds from one repetition to the next */
+    int32_t kind[2], peer[2], move[2]; /* move: ranks from the peer of one repetition to that of the next */
+    int64_t n[2];         /* bytes */
 } dt__pred_run;
-typedef struct dt__pred_at { /* a place in the steps of a rank */
+typedef struct dt__pred_at { /* a position in the steps of a rank */
     int64_t run;
-    int32_t i, j;
+    int32_t i, j; /* repetition, step of the group */
 } dt__pred_at;
 typedef struct dt__pred_rank {
-    dt__pred_at at, out;        /* the end of its round; its send under way */
-    int64_t     last;           /* its last run, and one */
-    double      began, end;     /* of its round: when; as far as it is known */
-    double      cpu, in;        /* free from then on: reducing, receiving */
-    double      ready;          /* to send its message */
-    int64_t     n;              /* bytes of it */
-    int32_t     peer, left;     /* of it, -1: none; messages of the round to come */
-    bool        waiting, fold;  /* for the receive; it is reduced there */
+    dt__pred_at at, out;        /* the end of its round; where to look for its next send */
+    int64_t     last;           /* one past its last run */
+    double      began, end;     /* its round: when it began; when it ends, as far as is known */
+    double      cpu, in;        /* from when on it is free to reduce, to receive */
+    double      ready;          /* when it was ready to send its message */
+    int64_t     n;              /* bytes of its message */
+    int32_t     peer, left;     /* receiver of its message, -1 if it has none; messages left in the round */
+    bool        waiting, fold;  /* its message waits for the receive; its message is reduced there */
 } dt__pred_rank;
 typedef struct dt__pred_key {
     double  t;
@@ -2354,34 +2379,35 @@ typedef struct dt__pred_key {
 } dt__pred_key;
 typedef struct dt__pred {
     int            n, nhosts, nswitches;
-    double         a[2], b[2], gamma, nic, fabric, trunk; /* near and far */
-    int            size;
-    int           *host, *sw;   /* of ranks; of machines */
+    double         a[2], b[2], gamma, nic, fabric, trunk; /* a: latency, b: seconds a byte; [0] near, [1] far */
+    int            size;        /* bytes of an element */
+    int           *host, *sw;   /* machine of each rank; switch of each machine */
     dt__pred_run  *run;
     int64_t        nruns, cap;
     dt__pred_rank *rank;
-    uint8_t       *open;        /* receives posted: to x n + from */
+    uint8_t       *open;        /* [to * n + from]: number of posted receives, | DT__PRED_FOLD */
     dt__pred_key  *heap;
     int            nheap;
-    double        *free_at;     /* of cards out and in, of switches, of trunks up and down */
-    int64_t       *out, *through; /* bytes of cards, of switches */
-    int            meeting;     /* ranks in a round of SHARE */
-    double         met;
+    double        *free_at;     /* by resource: cards out, cards in, switches, trunks up, trunks down */
+    int64_t       *out, *through; /* bytes by machine, by switch */
+    int            meeting;     /* ranks that have entered the round of SHARE */
+    double         met;         /* when the last of them did */
     int64_t        met_n, messages, bytes;
     double         seconds;
-    int            over;        /* ranks that are done */
+    int            over;        /* ranks whose plan is complete */
 } dt__pred;
 
 static bool dt__pred_same(const dt__pred *d, const dt_plan_step *a, const dt_plan_step *b, int move)
 {
     return a->kind == b->kind && a->n == b->n && (a->peer + (int64_t)move + d->n) % d->n == b->peer;
 }
-static int dt__pred_move(const dt_plan_step *a, const dt_plan_step *b, int n) /* the shorter way round */
+/* Ranks from the peer of a to that of b, the shorter way around. */
+static int dt__pred_move(const dt_plan_step *a, const dt_plan_step *b, int n)
 {
     int m = a->kind > DT_STEP_FOLD ? 0 : b->peer - a->peer;
     return m > n / 2 ? m - n : m < -(n / 2) ? m + n : m;
 }
-/* How many times the g steps at s come, one behind the other; at most `most` steps. */
+/* How many times the g steps at s repeat; at most `most` steps are looked at. */
 static int64_t dt__pred_repeat(const dt__pred *d, const dt_plan_step *s, int64_t most, int g, int *move)
 {
     int64_t i = 0;
@@ -2467,7 +2493,7 @@ static void dt__pred_pop(dt__pred *d)
     }
     d->heap[i] = k;
 }
-static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides are there */
+static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides are ready at t */
 {
     uint8_t *o = &d->open[(size_t)to * (size_t)d->n + (size_t)from];
     d->rank[from].fold = (*o & DT__PRED_FOLD) != 0;
@@ -2475,7 +2501,7 @@ static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides
     d->rank[from].waiting = false;
     dt__pred_push(d, from, t);
 }
-/* The next send of the round, at time t. */
+/* The rank takes the next send of its round at time t. */
 static void dt__pred_send(dt__pred *d, int rank, double t)
 {
     dt__pred_rank *r = &d->rank[rank];
@@ -2494,7 +2520,7 @@ static void dt__pred_send(dt__pred *d, int rank, double t)
     }
 }
 static void dt__pred_enter(dt__pred *d, int rank, double t);
-/* A round of SHARE, which is of one machine: all meet, read the parts of all, write them to all, and meet again. */
+/* A round of SHARE on one machine: all ranks meet, read the parts of all, write to all, and meet again. */
 static void dt__pred_share(dt__pred *d, double t, int64_t n)
 {
     if (t > d->met) d->met = t;
@@ -2507,7 +2533,7 @@ static void dt__pred_share(dt__pred *d, double t, int64_t n)
     d->met = 0;
     for (int i = 0; i < d->n; i++) dt__pred_enter(d, i, t);
 }
-/* A rank begins its next round, and those after it that are its own alone. */
+/* A rank begins its next round at t, and then the following rounds as long as they have local steps only. */
 static void dt__pred_enter(dt__pred *d, int rank, double t)
 {
     dt__pred_rank *r = &d->rank[rank];
@@ -2545,17 +2571,17 @@ static void dt__pred_enter(dt__pred *d, int rank, double t)
     if (t > d->seconds) d->seconds = t;
     d->over++;
 }
-/* n bytes enter a shared thing at t, among those of other messages: when the last one is through. */
+/* nbytes enter a shared resource at t: when the last byte has passed. per: seconds a byte. */
 static double dt__pred_through(double *free_at, double t, double nbytes, double per)
 {
     return *free_at = (*free_at > t ? *free_at : t) + nbytes * per;
 }
-/* The message of a rank goes at t: when it is there. */
+/* The message of a rank starts at t: when it arrives. */
 static double dt__pred_pass(dt__pred *d, int from, double t)
 {
     dt__pred_rank *r = &d->rank[from], *q = &d->rank[r->peer];
     int            h = d->host[from], g = d->host[r->peer], far = h != g, x = d->sw[h], y = d->sw[g];
-    double         n = (double)r->n, slow = 0, *f = d->free_at; /* cards, cards in, switches, trunks, trunks in */
+    double         n = (double)r->n, slow = 0, *f = d->free_at; /* advances over cards, switches, trunks */
     q->in = (q->in > t ? q->in : t) + d->a[far] + n * d->b[far];
     d->messages++;
     d->bytes += r->n;
@@ -2592,20 +2618,21 @@ static bool dt__pred_events(dt__pred *d)
     }
     return d->over == d->n;
 }
-static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt_cluster *k) /* NULL: it is good */
+static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt_cluster *k) /* why it is refused, or NULL */
 {
     dt_costs c = k->costs;
     bool     none = c.gamma == 0;
     int      near = k->near, far = k->far;
     for (int i = 0; i < (int)DT_LINK_COUNT; i++) {
-        if (!(c.alpha[i] >= 0) || !(c.beta[i] >= 0) || !(c.gamma >= 0)) return "a cost is negative";
+        if (!(c.alpha[i] >= 0) || !(c.beta[i] >= 0) || !(c.gamma >= 0)) return "a cost is negative or NaN";
         none = none && c.alpha[i] == 0 && c.beta[i] == 0;
     }
     if (none) c = dt_costs_default();
     if (!near && !far) near = DT_LINK_SHM, far = DT_LINK_NET;
-    if (near < 0 || near >= (int)DT_LINK_COUNT || far < 0 || far >= (int)DT_LINK_COUNT) return "there is no such link";
-    if (!(k->fabric >= 0) || !(k->trunk >= 0) || k->nic != k->nic) return "a bandwidth is negative";
-    if (k->element < 0 || k->element > 64) return "an element has 1 to 64 bytes";
+    if (near < 0 || near >= (int)DT_LINK_COUNT || far < 0 || far >= (int)DT_LINK_COUNT)
+        return "near or far is not a link class: take DT_LINK_THREAD .. DT_LINK_NET";
+    if (!(k->fabric >= 0) || !(k->trunk >= 0) || k->nic != k->nic) return "nic is NaN, or fabric or trunk is negative";
+    if (k->element < 0 || k->element > 64) return "element is not in 0..64 bytes";
     d->a[0] = c.alpha[near], d->b[0] = c.beta[near];
     d->a[1] = c.alpha[far], d->b[1] = c.beta[far];
     d->gamma = c.gamma;
@@ -2616,11 +2643,11 @@ static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt
     d->nhosts = d->nswitches = 1;
     for (int i = 0; i < o->world; i++) {
         int h = o->host ? o->host[i] : 0;
-        if (h < 0 || h >= o->world) return "machines are numbers from 0 to world - 1 here";
+        if (h < 0 || h >= o->world) return "host: a machine is not in 0..world-1";
         if (h >= d->nhosts) d->nhosts = h + 1;
     }
     for (int i = 0; k->switch_of && i < d->nhosts; i++) {
-        if (k->switch_of[i] < 0 || k->switch_of[i] >= o->world) return "switches are numbers from 0 to world - 1 here";
+        if (k->switch_of[i] < 0 || k->switch_of[i] >= o->world) return "switch_of: a switch is not in 0..world-1";
         if (k->switch_of[i] >= d->nswitches) d->nswitches = k->switch_of[i] + 1;
     }
     return NULL;
@@ -2644,7 +2671,7 @@ static bool dt__pred_alloc(dt__pred *d, const dt_plan_opts *o, const dt_cluster 
 DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const dt_cluster *k,
                           const char **why)
 {
-    static const char *const memory = "memory is out";
+    static const char *const memory = "out of memory";
     dt__pred                 d;
     dt_plan                  p;
     const char              *text = NULL;
@@ -2675,12 +2702,13 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
         d.rank[i].at.run = d.nruns;
         d.rank[i].peer = -1;
         code = dt_plan_make(&p, coll, algo, &mine, &text);
-        if (!code && p.count > INT64_MAX / 64 / o->world) text = "the vector is too long", code = -1;
+        if (!code && p.count > INT64_MAX / 64 / o->world)
+            text = "the vector is too long: world times its elements must stay below 2^57", code = -1;
         else if (!code && !dt__pred_pack(&d, &p)) text = memory;
         d.rank[i].last = d.nruns;
     }
     if (text == memory) code = -2;
-    else if (!text && !dt__pred_events(&d)) text = "the plan does not end", code = -1;
+    else if (!text && !dt__pred_events(&d)) text = "the plan does not end: a send or receive has no partner", code = -1;
     if (!text) {
         out->seconds = d.seconds;
         out->messages = d.messages;
