@@ -1,4 +1,4 @@
-/* dt_comm.h - v0.2.0 - ranks, transports and collectives with proved algorithms, for any C program; it knows no tensors */
+/* dt_comm.h - v0.2.0 - ranks, transports and collectives that are proved, for any C program; no tensor in it */
 /*
 DO THIS
 
@@ -266,6 +266,11 @@ DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* set 
 #define DT__SOCKET_SECONDS 0.02                    /* longest sleep on sockets */
 #define DT__SOCKET_SHARED_SECONDS 0.0002           /* the same if shared memory must be polled, too */
 
+enum {
+    DT__PLAN_CACHE = 16,   /* plans; a power of two */
+    DT__SHARED_RANKS = 64, /* the largest number of ranks that reduce in shared memory */
+    DT__PAIRS = 64         /* sends and receives that progress together */
+};
 /* How a work on host memory is done. */
 typedef enum dt__way {
     DT__BY_PLAN = 0, /* steps of a plan, through the transports */
@@ -341,8 +346,8 @@ struct dt__engine {
     int             turn;
     char           *scratch;
     size_t          scratch_n;   /* bytes */
-    dt_plan         plan[16];    /* a cache */
-    int64_t         plan_key[16][4];
+    dt_plan         plan[DT__PLAN_CACHE];
+    int64_t         plan_key[DT__PLAN_CACHE][4];
     dt__past        past[DT__HISTORY];
     uint64_t        npast;       /* operations in all; the last DT__HISTORY are in past */
     bool            told;        /* the history has been logged */
@@ -791,7 +796,7 @@ static void dt__reduce_to(const dt_work *w, char **dst, int ndst, char **src, in
         dt__reduce_many(w->dtype, w->op, (void **)dst, ndst, (const void **)src, nsrc, n);
         return;
     }
-    char    block[16384] DT__ALIGNED, *from[64], *one = block;
+    char    block[16384] DT__ALIGNED, *from[DT__SHARED_RANKS], *one = block;
     int64_t most = (int64_t)(sizeof block / w->size);
     for (int64_t at = 0; at < n; at += most) {
         int64_t k = n - at < most ? n - at : most;
@@ -846,7 +851,7 @@ static void dt__stage_put(dt__shared *s, dt_work *w)
 /* All vectors x[0] .. x[s->n - 1] := their reduction, n elements */
 static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x, int64_t n)
 {
-    char   *at[64];
+    char   *at[DT__SHARED_RANKS];
     int64_t most = DT__OWN / (int64_t)w->size;
     for (int64_t i = 0; i < n; i += most) {
         int64_t k = n - i < most ? n - i : most;
@@ -860,7 +865,7 @@ static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x
 static void dt__stage_reduce(dt__shared *s, dt_work *w)
 {
     int64_t at, lo, hi;
-    char   *x[64];
+    char   *x[DT__SHARED_RANKS];
     dt__piece_of(s, w, w->reduced, s->me, &at, &lo, &hi);
     for (int i = 0; i < s->n; i++)
         x[i] = i == s->me ? w->data + (size_t)(at + lo) * w->size
@@ -892,7 +897,7 @@ static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece firs
 static int dt__shared_direct(dt__shared *s, dt_work *w)
 {
     dt__rank_slot *me = dt__slot_of(s, s->me);
-    char     *x[64];
+    char     *x[DT__SHARED_RANKS];
     int64_t   lo = dt__part_at(w->n, s->n, s->me, w->size) + w->done, hi = dt__part_at(w->n, s->n, s->me + 1, w->size);
     int64_t   most = (1 << 20) / (int64_t)w->size; /* elements in one poll */
     if (w->phase == DT__DIRECT) {
@@ -936,7 +941,7 @@ static void dt__short_reduce(const dt_comm *c, uint64_t no, void *data, int64_t 
 {
     const dt__shared *s = (const dt__shared *)c->shared;
     size_t            nbytes = (size_t)n * size;
-    const void       *src[64];
+    const void       *src[DT__SHARED_RANKS];
     if (dtype == DT_COMM_F32 && op == DT_COMM_SUM && nbytes <= DT__POST_FIRST) {
         dt__short_sum(s, no, (float *)data, (int)n);
         return;
@@ -1397,9 +1402,9 @@ static void dt__work_over(dt_comm *c, dt_work *w, int status) /* takes w out of 
 static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
 {
     struct dt__engine *e = c->engine;
-    dt_work           *w[64];
-    int                n = 0, rc[64];
-    for (dt_work *x = e->head; x && x->pair && n < 64; x = x->next) w[n++] = x;
+    dt_work           *w[DT__PAIRS];
+    int                n = 0, rc[DT__PAIRS];
+    for (dt_work *x = e->head; x && x->pair && n < DT__PAIRS; x = x->next) w[n++] = x;
     pthread_mutex_unlock(&e->lock);
     *progress = false;
     e->turn++;
@@ -1605,11 +1610,13 @@ static const char      *dt__coll_named(int coll) { return dt_coll_name((dt_coll)
 static const dt__client dt__comm_client = { dt__frame_ok, dt__frame_differ, dt__coll_named,   dt__aside,
                                             dt__fold,     dt__costs_gift,   dt__costs_gift_ok };
 
-static int dt__call_bad(dt_comm *c, const dt__call *a)
+/* The largest count of a segment: the bytes of all segments stay below 2^63. */
+static int64_t dt__most_elements(const dt_comm *c) { return INT64_MAX / 64 / c->size; }
+static int     dt__call_bad(dt_comm *c, const dt__call *a)
 {
     char    why[200];
     bool    reduces = dt__coll_of((int)a->coll)->reduces;
-    int64_t most = INT64_MAX / 64 / c->size;
+    int64_t most = dt__most_elements(c);
     why[0] = 0;
     if (a->dtype < 0 || a->dtype >= DT_COMM_DTYPES)
         snprintf(why, sizeof why, "dtype %d is not a dt_comm_dtype (0 to %d)", a->dtype, DT_COMM_DTYPES - 1);
@@ -1641,10 +1648,10 @@ static int dt__comm_link(const dt_comm *c)
     if (c->local_size < c->size) return DT_LINK_NET;
     return c->inside || (c->world && c->world->mpi) ? DT_LINK_SHM : DT_LINK_LOOP;
 }
-/* Can dt__shared_allreduce do it? */
+/* Can dt__shared_allreduce do it? All ranks must be on this machine. */
 static bool dt__comm_shares(const dt_comm *c, dt_coll coll)
 {
-    return c->shared && c->local_size == c->size && c->size <= 64 &&
+    return c->shared && c->local_size == c->size && c->size <= DT__SHARED_RANKS &&
            (coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BARRIER);
 }
 /* The algorithm at any size, or DT_ALGO_AUTO: by cost. total: elements of the vector, or of all segments. */
@@ -1673,7 +1680,7 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     dt_plan_opts       o;
     int64_t            key[4] = { (int64_t)a->coll << 8 | (int64_t)algo, a->n, a->root, segment };
     uint64_t           h = ((uint64_t)key[0] * 31 + (uint64_t)a->n) * 31 + (uint64_t)a->root;
-    int                slot = (int)((h ^ h >> 17) & 15);
+    int                slot = (int)((h ^ h >> 17) & (DT__PLAN_CACHE - 1));
     memset(&o, 0, sizeof o);
     o.rank = c->rank;
     o.world = c->size;
@@ -2101,7 +2108,7 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
         }
         for (dt_work *w = e->kept; w; w = w->after) w->c = NULL;
         if (c->status) dt__past_log(c); /* if it failed between two calls it is not logged yet */
-        for (int i = 0; i < 16; i++) dt_plan_free(&e->plan[i]);
+        for (int i = 0; i < DT__PLAN_CACHE; i++) dt_plan_free(&e->plan[i]);
         DT_COMM_FREE(e->msg);
         DT_COMM_FREE(e->over);
         DT_COMM_FREE(e->busy_send);
@@ -2296,11 +2303,11 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
         return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: sends and recvs are given together, or both are NULL",
                              c->rank, a.name);
     for (int i = 0; i < c->size; i++) {
-        if (sends && (sends[i] < 0 || recvs[i] < 0 || sends[i] > INT64_MAX / 64 / c->size ||
-                      recvs[i] > INT64_MAX / 64 / c->size))
+        if (sends && (sends[i] < 0 || recvs[i] < 0 || sends[i] > dt__most_elements(c) ||
+                      recvs[i] > dt__most_elements(c)))
             return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
-                                 "rank %d: %s: %" PRId64 " elements to and %" PRId64 " from rank %d", c->rank, a.name,
-                                 sends[i], recvs[i], i);
+                                 "rank %d: %s: %" PRId64 " elements to and %" PRId64 " from rank %d; expected 0 to %" PRId64,
+                                 c->rank, a.name, sends[i], recvs[i], i, dt__most_elements(c));
         going += sends ? sends[i] : n;
         coming += sends ? recvs[i] : n;
     }

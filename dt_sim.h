@@ -1,4 +1,4 @@
-/* dt_sim.h - v0.2.0 - thousands of ranks in one thread and in virtual time, with deaths and pauses; one seed is one run */
+/* dt_sim.h - v0.2.0 - a thousand ranks in one thread and in virtual time, with deaths and pauses from a seed */
 /*
 DO THIS
 
