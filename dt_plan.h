@@ -2379,7 +2379,8 @@ typedef struct dt__pred_key {
 } dt__pred_key;
 typedef struct dt__pred {
     int            n, nhosts, nswitches;
-    double         a[2], b[2], gamma, nic, fabric, trunk; /* a: latency, b: seconds a byte; [0] near, [1] far */
+    double         latency[2], per_byte[2];   /* seconds a message, a byte; [0] inside a machine, [1] between machines */
+    double         gamma, nic, fabric, trunk; /* seconds a byte */
     int            size;        /* bytes of an element */
     int           *host, *sw;   /* machine of each rank; switch of each machine */
     dt__pred_run  *run;
@@ -2527,7 +2528,7 @@ static void dt__pred_share(dt__pred *d, double t, int64_t n)
     d->met_n += n;
     if (++d->meeting < d->n) return;
     double all = (double)d->met_n * (d->n - 1) / d->n;
-    t = d->met + 2 * dt__plan_log2_up(d->n) * d->a[0] + all * (d->gamma + d->b[0]);
+    t = d->met + 2 * dt__plan_log2_up(d->n) * d->latency[0] + all * (d->gamma + d->per_byte[0]);
     d->meeting = 0;
     d->met_n = 0;
     d->met = 0;
@@ -2582,7 +2583,7 @@ static double dt__pred_pass(dt__pred *d, int from, double t)
     dt__pred_rank *r = &d->rank[from], *q = &d->rank[r->peer];
     int            h = d->host[from], g = d->host[r->peer], far = h != g, x = d->sw[h], y = d->sw[g];
     double         n = (double)r->n, slow = 0, *f = d->free_at; /* advances over cards, switches, trunks */
-    q->in = (q->in > t ? q->in : t) + d->a[far] + n * d->b[far];
+    q->in = (q->in > t ? q->in : t) + d->latency[far] + n * d->per_byte[far];
     d->messages++;
     d->bytes += r->n;
     if (!far) return q->in;
@@ -2597,7 +2598,7 @@ static double dt__pred_pass(dt__pred *d, int from, double t)
     d->out[h] += r->n;
     d->through[x] += r->n;
     if (x != y) d->through[y] += r->n;
-    return fmax(q->in, slow + d->a[far]);
+    return fmax(q->in, slow + d->latency[far]);
 }
 static bool dt__pred_events(dt__pred *d)
 {
@@ -2633,8 +2634,8 @@ static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt
         return "near or far is not a link class: take DT_LINK_THREAD .. DT_LINK_NET";
     if (!(k->fabric >= 0) || !(k->trunk >= 0) || k->nic != k->nic) return "nic is NaN, or fabric or trunk is negative";
     if (k->element < 0 || k->element > 64) return "element is not in 0..64 bytes";
-    d->a[0] = c.alpha[near], d->b[0] = c.beta[near];
-    d->a[1] = c.alpha[far], d->b[1] = c.beta[far];
+    d->latency[0] = c.alpha[near], d->per_byte[0] = c.beta[near];
+    d->latency[1] = c.alpha[far], d->per_byte[1] = c.beta[far];
     d->gamma = c.gamma;
     d->nic = k->nic < 0 ? 0 : k->nic > 0 ? k->nic : c.beta[far];
     d->fabric = k->fabric;
@@ -2689,8 +2690,8 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
         bool     one = dt__plan_one_machine(o->world, o->host);
         int      link = one ? (int)DT_LINK_SHM : (int)DT_LINK_NET;
         bool     whole = dt__coll_of((int)coll)->vector == DT__COLL_WHOLE;
-        c.alpha[DT_LINK_SHM] = d.a[0], c.beta[DT_LINK_SHM] = d.b[0];
-        c.alpha[DT_LINK_NET] = d.a[1], c.beta[DT_LINK_NET] = d.b[1];
+        c.alpha[DT_LINK_SHM] = d.latency[0], c.beta[DT_LINK_SHM] = d.per_byte[0];
+        c.alpha[DT_LINK_NET] = d.latency[1], c.beta[DT_LINK_NET] = d.per_byte[1];
         c.gamma = d.gamma;
         for (int i = 0; i < o->world; i++) all += o->counts && coll != DT_COLL_ALLTOALL ? o->counts[i] : o->count;
         algo = dt_plan_choose(&c, coll, o->world, o->host, link, (whole ? o->count : all) * d.size, &segment);
