@@ -2869,8 +2869,8 @@ static int dt__tune_link(dt_comm *c, bool near, int64_t *buf, int64_t nbytes, do
         got[0] = little > 8 * got[1] ? little - 8 * got[1] : little;
     }
     int rc = dt_comm_broadcast(c, got, 2, DT_COMM_F64, a);
-    *alpha = got[0] > 10 ? 10 : got[0];
-    *beta = got[1] > 1e-6 ? 1e-6 : got[1];
+    *alpha = got[0] > DT__COSTS_MOST_LATENCY ? DT__COSTS_MOST_LATENCY : got[0];
+    *beta = got[1] > DT__COSTS_MOST_PER_BYTE ? DT__COSTS_MOST_PER_BYTE : got[1];
     return rc;
 }
 static double dt__tune_reduce(char *buf, int64_t nbytes) /* seconds a byte */

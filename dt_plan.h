@@ -341,7 +341,9 @@ DT__INSIDE dt_algo dt__cost_choose(const dt_costs *t, dt_coll coll, int world, c
    cost, also in shared memory. */
 DT__INSIDE void dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed,
                             dt__text_out *o);
-DT__INSIDE bool dt__costs_sane(const dt_costs *t); /* all numbers are in the range that files may have */
+#define DT__COSTS_MOST_LATENCY 10.0   /* seconds a message */
+#define DT__COSTS_MOST_PER_BYTE 1e-6  /* seconds a byte */
+DT__INSIDE bool dt__costs_sane(const dt_costs *t); /* no number is negative, NaN or above these limits */
 /* Costs of sockets that are limited to bandwidth bytes a second, and delayed by latency seconds; 0: no limit */
 DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency);
 
@@ -2013,10 +2015,8 @@ DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int
 
 /* ---- tables of costs in files: whole numbers, which are the same text in every locale */
 enum { DT__COSTS_MOST = 65536 }; /* bytes of a file */
-#define DT__COSTS_MOST_LATENCY 10.0   /* seconds a message */
-#define DT__COSTS_MOST_PER_BYTE 1e-6  /* seconds a byte */
-#define DT__PS_PER_S 1e12             /* files have picoseconds a message */
-#define DT__FS_PER_S 1e15             /* and femtoseconds a byte */
+#define DT__PS_PER_S 1e12        /* files have picoseconds a message */
+#define DT__FS_PER_S 1e15        /* and femtoseconds a byte */
 DT__INSIDE bool dt__costs_sane(const dt_costs *t)
 {
     bool ok = t->gamma >= 0 && t->gamma <= DT__COSTS_MOST_PER_BYTE;
