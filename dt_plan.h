@@ -775,7 +775,8 @@ static void dt__plan_allreduce_ring(dt__plan_work *w)
 /* Recursive doubling: in exchange k a rank and its partner at distance 2^k swap vectors and both reduce.
    Rounds: lg p with messages of n, each followed by one that reduces. If p is not a power of two: floor(lg p) + 2; of
    the first pairs the odd rank gives its vector to the even one first and gets the result last.
-   Sent: n lg p by each rank. Order: the lower block of ranks is the left operand on both sides. Scratch: n. */
+   Sent: n lg p by each rank; if p is not a power of two at most n (floor(lg p) + 1). Order: the lower block of ranks is
+   the left operand on both sides. Scratch: n. */
 static void dt__plan_allreduce_doubling(dt__plan_work *w)
 {
     int            rem, r = w->rank;
@@ -802,9 +803,8 @@ static void dt__plan_allreduce_doubling(dt__plan_work *w)
 }
 /* Rabenseifner: recursive halving (n/2, n/4 ... n/p), then the same way back.
    Rounds: 2 lg p. Sent: 2 n (p-1)/p by each rank. If p is not a power of two, p' = 2^floor(lg p): 3 + 2 lg p' rounds,
-   whose messages one after another have 4n - 2n/p' elements. The first p - p' pairs first reduce two vectors to one:
-   each rank of a pair reduces one half, and the odd one sends its half to the even one. The odd rank gets the result in
-   the last round.
+   and at most 7n/2 - 2n/p' by each rank. The first p - p' pairs first reduce two vectors to one: each rank of a pair
+   reduces one half, and the odd one sends its half to the even one. The odd rank gets the result in the last round.
    Order: the lower rank is the left operand at each level, reduced once. */
 static void dt__plan_allreduce_halving(dt__plan_work *w)
 {
@@ -841,8 +841,7 @@ static void dt__plan_allreduce_halving(dt__plan_work *w)
    2. From the smallest block on, each block sends its reduced windows to the next larger one, which reduces them.
    3. The results go back, from the largest block to the smallest.
    4. Recursive doubling inside each block.
-   Rounds: 2 lg B + 2 (k - 1) for k blocks, the largest of B ranks. Sent: 2 n (B-1)/B inside the largest block, and at
-   most n each way between two blocks.
+   Rounds: 2 lg B + 2 (k - 1) for k blocks, the largest of B ranks. Sent: at most 2n by each rank.
    Order: inside a block as in halving; the larger block, which has the lower ranks, is the left operand; reduced once. */
 static void dt__plan_allreduce_blocks(dt__plan_work *w)
 {
@@ -982,7 +981,7 @@ static void dt__plan_reduce_scatter_ring(dt__plan_work *w)
 }
 /* Recursive halving, the partner at half the group's distance first, so that a rank ends with its own segment.
    Rounds: lg p. Sent: n (p-1)/p by each rank. If p is not a power of two: floor(lg p) + 2 rounds; of the first pairs the
-   odd rank sends its vector (n) to the even one first and gets its segment from it last.
+   odd rank sends its vector to the even one first and gets its segment from it last; at most n by each rank.
    Order: the lower rank is the left operand at each level. */
 static void dt__plan_reduce_scatter_halving(dt__plan_work *w)
 {
