@@ -1319,8 +1319,9 @@ static const char *dt__plan_why_not(dt_coll coll, dt_algo algo, int world, const
     if ((int)coll < 0 || (int)coll >= (int)DT_COLL_COUNT || (int)algo < 0 || (int)algo >= (int)DT_ALGO_COUNT)
         return "no such collective or algorithm";
     if (dt__coll_of((int)coll)->vector == DT__COLL_MESSAGE) return "send and recv have no plan";
-    if (algo == DT_ALGO_AUTO) return "auto is not an algorithm: dt_plan_choose gives one";
-    if (algo == DT_ALGO_NATIVE) return "native is the transport's own: it has no plan";
+    if (dt__plan_row_of(algo)->needs & DT__PLAN_NO_PLAN)
+        return algo == DT_ALGO_AUTO ? "auto is not an algorithm: dt_plan_choose gives one"
+                                    : "native is the transport's own: it has no plan";
     const dt__plan_cell *cell = dt__plan_cell_of(coll, algo);
     if (!cell->make) return "this collective has no such algorithm";
     if (world < 1 || world > DT__PLAN_WORLD) return "world is not in 1..2^22";
@@ -1856,6 +1857,7 @@ typedef char dt__plan_columns_ok[(int)DT_COLL_BARRIER == 0 && (int)DT_COLL_ALLRE
                                  (int)DT_COLL_REDUCE_SCATTER == 2 && (int)DT_COLL_ALLGATHER == 3 &&
                                  (int)DT_COLL_BROADCAST == 4 && (int)DT_COLL_REDUCE == 5 && (int)DT_COLL_GATHER == 6 &&
                                  (int)DT_COLL_SCATTER == 7 && (int)DT_COLL_ALLTOALL == 8 && (int)DT_COLL_SEND == 9 ? 1 : -1];
+typedef char dt__plan_bits_ok[(int)DT_ALGO_COUNT <= 32 ? 1 : -1]; /* dt__cost_may has a bit for each */
 static const dt__plan_row *dt__plan_row_of(dt_algo algo) /* algo is one of dt_algo */
 {
     static const dt__plan_row table[DT_ALGO_COUNT] = { DT__ALGORITHMS(DT__PLAN_ROW) };
