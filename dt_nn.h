@@ -261,9 +261,9 @@ typedef struct dt_optimizer_opts {
     double      alpha DT_D;        /* RMSProp: 0.99 */
     bool        centered DT_D;     /* RMSProp */
     double      lr_decay DT_D;     /* Adagrad: 0 */
-    double      initial_accumulator DT_D; /* Adagrad: 0 */
-    double      trust DT_D;        /* LARS: coefficient, 0.001 */
-    bool        no_trust DT_D;     /* LARS, LAMB: groups without the layer-wise ratio (bias, norms) */
+    double      initial_accumulator_value DT_D; /* Adagrad: 0 */
+    double      trust_coefficient DT_D; /* LARS: 0.001 */
+    bool        no_trust_ratio DT_D;     /* LARS, LAMB: groups without the layer-wise ratio (bias, norms) */
     bool        maximize DT_D;
     double      clip_norm DT_D;    /* of all gradients of the optimiser, at each step; LAMB 1.0, DT_ZERO for none */
     double      clip_value DT_D;   /* of each element, before clip_norm; default none */
@@ -329,8 +329,8 @@ typedef enum dt_threshold_mode { DT_THRESHOLD_REL = 0, DT_THRESHOLD_ABS } dt_thr
 typedef struct dt_scheduler_opts {
     int               dt__first DT_D;
     double            factor DT_D;          /* constant: 1/3, up to 1; plateau: 0.1, below 1 */
-    double            start DT_D, end DT_D; /* linear: start_factor 1/3, end_factor 1 */
-    int64_t           total DT_D;           /* constant, linear, polynomial: total_iters, 5 */
+    double            start_factor DT_D, end_factor DT_D; /* linear: 1/3, 1 */
+    int64_t           total_iters DT_D;     /* constant, linear, polynomial: 5 */
     double            power DT_D;           /* polynomial: 1 */
     int64_t           step_size DT_D;       /* step: required */
     double            gamma DT_D;           /* step, multistep: 0.1; exponential: required; cyclic (exp_range): 1 */
@@ -341,15 +341,16 @@ typedef struct dt_scheduler_opts {
     int64_t           t_0 DT_D, t_mult DT_D;        /* cosine restarts: required; 1 */
     double            base_lr DT_D;                 /* cyclic: required */
     double            max_lr DT_D;                  /* cyclic, one-cycle: required */
-    int64_t           step_up DT_D, step_down DT_D; /* cyclic: 2000; as step_up */
+    int64_t           step_size_up DT_D, step_size_down DT_D; /* cyclic: 2000; as step_size_up */
     dt_scheduler_mode  mode DT_D;                    /* cyclic, plateau */
     dt_switch         cycle_momentum DT_D;          /* cyclic, one-cycle: DT_YES */
     double            base_momentum DT_D, max_momentum DT_D; /* cyclic: 0.8, 0.9; one-cycle: 0.85, 0.95 */
     int64_t           total_steps DT_D;             /* one-cycle: this, or the next two */
     int64_t           epochs DT_D, steps_per_epoch DT_D;
     double            pct_start DT_D;               /* one-cycle: 0.3, the part of the steps that rises */
-    dt_anneal         anneal DT_D;                  /* one-cycle */
-    double            div DT_D, final_div DT_D;     /* one-cycle: 25, 1e4: from max_lr/div to max_lr/div/final_div */
+    dt_anneal         anneal_strategy DT_D;         /* one-cycle */
+    double            div_factor DT_D;              /* one-cycle: 25; the first lr is max_lr/div_factor */
+    double            final_div_factor DT_D;        /* one-cycle: 1e4; the last lr is the first/final_div_factor */
     bool              three_phase DT_D;             /* one-cycle: down to the start, then to the end */
     int64_t           patience DT_D;                /* plateau: 10 metrics without progress */
     double            threshold DT_D;               /* plateau: 1e-4, what counts as progress */
@@ -397,12 +398,14 @@ DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o DT_OPT0(dt_war
 #define dt_exponential_lr(...) \
     dt_exponential_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_polynomial_lr(...) dt_polynomial_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
-#define dt_cosine_annealing_lr(...) dt_cosine_annealing_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_cosine_annealing_lr(...) \
+    dt_cosine_annealing_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_cosine_annealing_warm_restarts(...) \
     dt_cosine_annealing_warm_restarts_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_cyclic_lr(...) dt_cyclic_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_one_cycle_lr(...) dt_one_cycle_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
-#define dt_reduce_lr_on_plateau(...) dt_reduce_lr_on_plateau_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_reduce_lr_on_plateau(...) \
+    dt_reduce_lr_on_plateau_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_warmup(...) dt_warmup_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_warmup_opts, __VA_ARGS__, ))
 #endif
 
@@ -487,7 +490,7 @@ DT_API dt_status dt_model_save(dt_model *m, const char *path); /* of mixed preci
 
 typedef struct dt_load_opts {
     int         dt__first DT_D;
-    bool        subset DT_D; /* load what fits and log the rest; default: all names and shapes must be equal */
+    bool        no_strict DT_D; /* load what fits and log the rest; default: all names and shapes must be equal */
     const char *strip DT_D;  /* a prefix that names in the file may have before the model's: "module." */
 } dt_load_opts;
 /* Parameters that are made already are filled at once, or none of them if the file does not fit; others wait by name
@@ -516,9 +519,9 @@ typedef struct dt_checkpoint_opts {
     dt_optimizer  *optimizer DT_D;        /* default: all optimisers of the model */
     dt_optimizer **optimizers DT_D;       /* or several */
     int            noptimizers DT_D;
-    dt_scheduler   *schedule DT_D;
-    dt_scheduler  **schedules DT_D;        /* or several */
-    int            nschedules DT_D;
+    dt_scheduler  *scheduler DT_D;
+    dt_scheduler **schedulers DT_D;        /* or several */
+    int            nschedulers DT_D;
     dt_amp        *amp DT_D;              /* default: the model's */
     int            keep DT_D;             /* how many stay; default 3, -1: all */
     int64_t        every_steps DT_D;      /* dt_checkpoint_tick saves at multiples; default: not by steps */
@@ -685,7 +688,7 @@ typedef struct dt__run { /* a stretch of a block that one kernel call updates */
 struct dt_optimizer {
     dt_model     *m;
     int           index; /* in m->opt */
-    int           kind;  /* DT__SGD ... */
+    int           kind;  /* DT__KIND_sgd ...: a row of dt__optim_kinds */
     int           ngroups;
     dt_optimizer_opts group[DT__MAX_GROUPS]; /* every field resolved: no zeros that mean a default */
     char         *pattern[DT__MAX_GROUPS];
@@ -1406,8 +1409,14 @@ static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bo
     if (m->sealed && unpacked && dt__model_pack(m)) return dt_error_code();
     return matched;
 }
-DT_API int dt_model_freeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_model_freeze", pattern, true); }
-DT_API int dt_model_unfreeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_model_unfreeze", pattern, false); }
+DT_API int dt_model_freeze(dt_model *m, const char *pattern)
+{
+    return dt__set_frozen(m, "dt_model_freeze", pattern, true);
+}
+DT_API int dt_model_unfreeze(dt_model *m, const char *pattern)
+{
+    return dt__set_frozen(m, "dt_model_unfreeze", pattern, false);
+}
 
 /* ---- the summary */
 static const char *dt__count_text(char *buf, size_t n, double v) /* 1234567 -> 1,234,567 */
@@ -1553,7 +1562,8 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     }
     if (l->stamp == stamp && !shared) {
         dt_fail(DT_ERR_STATE, "%s '%s': the name is used twice in one forward; pass .shared = true to share the "
-                "parameters, dt_scope_begin() to tell layers apart, dt_forward_begin() to begin another forward", kind, l->name);
+                "parameters, dt_scope_begin() to tell layers apart, dt_forward_begin() to begin another forward",
+                kind, l->name);
         return NULL;
     }
     if (l->stamp != stamp) l->flops = 0;
@@ -1969,88 +1979,181 @@ DT_API dt_tensor *dt_buffer_with(dt_model *m, const char *name, dt_shape shape, 
    allocates it allocates before the first kernel that changes a weight or a state: a failure leaves all as it was. */
 static int dt__amp_before_step(dt_amp *amp, dt_optimizer *opt);
 
-enum { DT__SGD, DT__ADAM, DT__ADAMW, DT__RMSPROP, DT__ADAGRAD, DT__LARS, DT__LAMB };
+/* ---- options: numbers X(name, key in a checkpoint, at least, below, words), then flags. A key never changes. */
+#define DT__OPTIM_NUMBERS(X)                                                                      \
+    X(lr, "lr", 0, INFINITY, "0 (DT_ZERO) or more")                                               \
+    X(weight_decay, "weight_decay", 0, INFINITY, "0 or more")                                     \
+    X(momentum, "momentum", 0, INFINITY, "0 or more")                                             \
+    X(dampening, "dampening", -INFINITY, INFINITY, "finite")                                      \
+    X(beta1, "beta1", 0, 1, "0 (DT_ZERO) or more and below 1")                                    \
+    X(beta2, "beta2", 0, 1, "0 (DT_ZERO) or more and below 1")                                    \
+    X(eps, "eps", 0, INFINITY, "0 (DT_ZERO) or more")                                             \
+    X(alpha, "alpha", 0, INFINITY, "0 (DT_ZERO) or more")                                         \
+    X(lr_decay, "lr_decay", 0, INFINITY, "0 or more")                                             \
+    X(initial_accumulator_value, "initial_accumulator", 0, INFINITY, "0 or more")                 \
+    X(trust_coefficient, "trust", 0, INFINITY, "0 (DT_ZERO) or more")                             \
+    X(clip_norm, "clip_norm", 0, INFINITY, "above 0, or DT_ZERO for no clipping")                 \
+    X(clip_value, "clip_value", 0, INFINITY, "above 0")
+#define DT__OPTIM_FLAGS(X) X(nesterov) X(amsgrad) X(centered) X(no_trust_ratio) X(maximize)
 
-#define DT__OPTIM_NUMBERS(X)                                                                                      \
-    X(lr) X(weight_decay) X(momentum) X(dampening) X(beta1) X(beta2) X(eps) X(alpha) X(lr_decay)                  \
-    X(initial_accumulator) X(trust) X(clip_norm) X(clip_value)
-#define DT__OPTIM_FLAGS(X) X(nesterov) X(amsgrad) X(centered) X(no_trust) X(maximize)
-#define DT__OPTIM_BIT(n) DT__O_##n,
-enum { DT__OPTIM_NUMBERS(DT__OPTIM_BIT) DT__OPTIM_FLAGS(DT__OPTIM_BIT) DT__O_params, DT__O_COUNT };
+#define DT__OPTIM_BIT(n, key, lo, below, must) DT__O_##n,
+#define DT__OPTIM_FLAG_BIT(n) DT__O_##n,
+enum { DT__OPTIM_NUMBERS(DT__OPTIM_BIT) DT__OPTIM_FLAGS(DT__OPTIM_FLAG_BIT) DT__O_params, DT__O_COUNT };
+#undef DT__OPTIM_BIT
+#undef DT__OPTIM_FLAG_BIT
 enum { DT__O_NUMBERS = DT__O_nesterov, DT__O_FLAGS = DT__O_params - DT__O_nesterov };
 #define DT__O(n) (1u << DT__O_##n)
-#define DT__O_ALL (DT__O(params) | DT__O(lr) | DT__O(weight_decay) | DT__O(maximize) | DT__O_CLIP)
 #define DT__O_CLIP (DT__O(clip_norm) | DT__O(clip_value)) /* of the optimiser, not of a group */
-#define DT__O_BETAS (DT__O(beta1) | DT__O(beta2) | DT__O(eps))
 
-typedef struct dt__optim_kind {
-    const char *call;
-    int         kernel;
-    uint32_t    takes;
-    double      lr, weight_decay, momentum, eps, clip_norm; /* defaults that differ */
-    const char *state[DT__MAX_STATES];                      /* PyTorch's names */
-} dt__optim_kind;
-static const dt__optim_kind dt__optim_kinds[] = {
-    { "dt_sgd", DT_K_sgd, DT__O_ALL | DT__O(momentum) | DT__O(dampening) | DT__O(nesterov), 1e-3, 0, 0, 0, 0,
-      { "momentum_buffer", NULL, NULL, NULL } },
-    { "dt_adam", DT_K_adam, DT__O_ALL | DT__O_BETAS | DT__O(amsgrad), 1e-3, 0, 0, 1e-8, 0,
-      { "exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL } },
-    { "dt_adamw", DT_K_adam, DT__O_ALL | DT__O_BETAS | DT__O(amsgrad), 1e-3, 1e-2, 0, 1e-8, 0,
-      { "exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL } },
-    { "dt_rmsprop", DT_K_rmsprop, DT__O_ALL | DT__O(momentum) | DT__O(alpha) | DT__O(eps) | DT__O(centered), 1e-2, 0, 0,
-      1e-8, 0, { "square_avg", "grad_avg", "momentum_buffer", NULL } },
-    { "dt_adagrad", DT_K_adagrad, DT__O_ALL | DT__O(eps) | DT__O(lr_decay) | DT__O(initial_accumulator), 1e-2, 0, 0,
-      1e-10, 0, { "sum", NULL, NULL, NULL } },
-    { "dt_lars", DT_K_sgd,
-      DT__O_ALL | DT__O(momentum) | DT__O(nesterov) | DT__O(eps) | DT__O(trust) | DT__O(no_trust), 0.1, 0, 0.9, 1e-8, 0,
-      { "momentum_buffer", NULL, NULL, NULL } },
-    { "dt_lamb", DT_K_lamb, DT__O_ALL | DT__O_BETAS | DT__O(no_trust), 1e-3, 1e-2, 0, 1e-6, 1.0,
-      { "exp_avg", "exp_avg_sq", NULL, NULL } },
-};
-
-/* ---- options */
 typedef struct dt__optim_number { /* must be finite, at least lo, below 'below' */
-    const char *name;
+    const char *name, *key;
     size_t      at;
     double      lo, below;
     const char *must;
 } dt__optim_number;
-#define DT__NUMBER(n) #n, offsetof(dt_optimizer_opts, n)
-static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { /* in the order of DT__OPTIM_NUMBERS */
-    { DT__NUMBER(lr), 0, INFINITY, "0 (DT_ZERO) or more" },
-    { DT__NUMBER(weight_decay), 0, INFINITY, "0 or more" },
-    { DT__NUMBER(momentum), 0, INFINITY, "0 or more" },
-    { DT__NUMBER(dampening), -INFINITY, INFINITY, "finite" },
-    { DT__NUMBER(beta1), 0, 1, "0 (DT_ZERO) or more and below 1" },
-    { DT__NUMBER(beta2), 0, 1, "0 (DT_ZERO) or more and below 1" },
-    { DT__NUMBER(eps), 0, INFINITY, "0 (DT_ZERO) or more" },
-    { DT__NUMBER(alpha), 0, INFINITY, "0 (DT_ZERO) or more" },
-    { DT__NUMBER(lr_decay), 0, INFINITY, "0 or more" },
-    { DT__NUMBER(initial_accumulator), 0, INFINITY, "0 or more" },
-    { DT__NUMBER(trust), 0, INFINITY, "0 (DT_ZERO) or more" },
-    { DT__NUMBER(clip_norm), 0, INFINITY, "above 0, or DT_ZERO for none" },
-    { DT__NUMBER(clip_value), 0, INFINITY, "above 0" },
-};
+#define DT__NUMBER(n, key, lo, below, must) { #n, key, offsetof(dt_optimizer_opts, n), lo, below, must },
+static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { DT__OPTIM_NUMBERS(DT__NUMBER) };
 #undef DT__NUMBER
 #define DT__FLAG(n) offsetof(dt_optimizer_opts, n),
 static const size_t dt__optim_flags[DT__O_FLAGS] = { DT__OPTIM_FLAGS(DT__FLAG) };
 #undef DT__FLAG
 
+/* ---- the table of optimisers. A new one is: its declaration and macro in >>optimizers, a row at the end of
+   DT__OPTIMIZERS (checkpoints store the row's number: rows keep their order), and a function that sets the arguments of
+   its kernel. The enumeration, the table and the public functions come from the rows. Columns:
+
+       name        dt_NAME and dt_NAME_with
+       kernel      DT_K_...
+       options     the options it takes, each with its default; all other options are refused
+       states      names as in PyTorch's state_dict, and the option without which the state does not exist
+       traits      DT__... below
+       arguments   sets c->u.opt for the t-th update of a parameter, t = 1, 2 ...; lr, wd, eps, maximize, decoupled are set
+       before      computed for every run before the first weight changes; NULL: nothing
+       update      dt__update_fused: one kernel call for p, states, [copy] <- g, [gscale] */
+enum {
+    DT__DECOUPLED = 1,    /* weight decay shrinks the weight, and is no part of the gradient */
+    DT__TRUST_RATIO = 2,  /* each parameter's lr is scaled by a ratio of norms, unless .no_trust_ratio */
+    DT__NORM_INPUTS = 4,  /* the kernel has the optional inputs wnorm, gnorm, segments */
+    DT__DIVIDES = 8,      /* the update divides by a state plus eps */
+    DT__COUNT_MOMENTUM = 16, /* a parameter's updates are counted only while .momentum is not 0 */
+    DT__UPDATE_TENSOR = 32   /* dt__step_temp.update is needed */
+};
+#define DT__ALWAYS 0xffffffffu
+#define DT__OPTION(n, value) { DT__O(n), value }
+#define DT__OPTIONS(...) { __VA_ARGS__ }
+#define DT__STATE(n, option) { n, option }
+#define DT__STATES(...) { __VA_ARGS__ }
+#define DT__COMMON(rate, decay, clip) /* .lr, .weight_decay, .clip_norm, and options whose default is 0 */            \
+    DT__OPTION(params, 0), DT__OPTION(lr, rate), DT__OPTION(weight_decay, decay), DT__OPTION(maximize, 0),            \
+        DT__OPTION(clip_norm, clip), DT__OPTION(clip_value, 0)
+#define DT__BETAS(epsilon) DT__OPTION(beta1, 0.9), DT__OPTION(beta2, 0.999), DT__OPTION(eps, epsilon)
+#define DT__ADAM_STATES                                                                                               \
+    DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS),                                 \
+               DT__STATE("max_exp_avg_sq", DT__O(amsgrad)))
+#define DT__OPTIMIZERS(X)                                                                                             \
+    X(sgd, DT_K_sgd,                                                                                                  \
+      DT__OPTIONS(DT__COMMON(1e-3, 0, 0), DT__OPTION(momentum, 0), DT__OPTION(dampening, 0), DT__OPTION(nesterov, 0)),\
+      DT__STATES(DT__STATE("momentum_buffer", DT__O(momentum))), DT__NORM_INPUTS | DT__COUNT_MOMENTUM,                \
+      dt__arguments_sgd, NULL, dt__update_fused)                                                                      \
+    X(adam, DT_K_adam, DT__OPTIONS(DT__COMMON(1e-3, 0, 0), DT__BETAS(1e-8), DT__OPTION(amsgrad, 0)),                  \
+      DT__ADAM_STATES, DT__DIVIDES, dt__arguments_adam, NULL, dt__update_fused)                                       \
+    X(adamw, DT_K_adam, DT__OPTIONS(DT__COMMON(1e-3, 1e-2, 0), DT__BETAS(1e-8), DT__OPTION(amsgrad, 0)),              \
+      DT__ADAM_STATES, DT__DIVIDES | DT__DECOUPLED, dt__arguments_adam, NULL, dt__update_fused)                       \
+    X(rmsprop, DT_K_rmsprop,                                                                                          \
+      DT__OPTIONS(DT__COMMON(1e-2, 0, 0), DT__OPTION(momentum, 0), DT__OPTION(alpha, 0.99), DT__OPTION(eps, 1e-8),    \
+                  DT__OPTION(centered, 0)),                                                                           \
+      DT__STATES(DT__STATE("square_avg", DT__ALWAYS), DT__STATE("grad_avg", DT__O(centered)),                         \
+                 DT__STATE("momentum_buffer", DT__O(momentum))),                                                      \
+      DT__DIVIDES, dt__arguments_rmsprop, NULL, dt__update_fused)                                                     \
+    X(adagrad, DT_K_adagrad,                                                                                          \
+      DT__OPTIONS(DT__COMMON(1e-2, 0, 0), DT__OPTION(eps, 1e-10), DT__OPTION(lr_decay, 0),                            \
+                  DT__OPTION(initial_accumulator_value, 0)),                                                          \
+      DT__STATES(DT__STATE("sum", DT__ALWAYS)), DT__DIVIDES, dt__arguments_adagrad, dt__before_adagrad,               \
+      dt__update_fused)                                                                                               \
+    X(lars, DT_K_sgd,                                                                                                 \
+      DT__OPTIONS(DT__COMMON(0.1, 0, 0), DT__OPTION(momentum, 0.9), DT__OPTION(nesterov, 0), DT__OPTION(eps, 1e-8),   \
+                  DT__OPTION(trust_coefficient, 0.001), DT__OPTION(no_trust_ratio, 0)),                               \
+      DT__STATES(DT__STATE("momentum_buffer", DT__O(momentum))),                                                      \
+      DT__TRUST_RATIO | DT__NORM_INPUTS | DT__COUNT_MOMENTUM, dt__arguments_sgd, dt__before_lars, dt__update_fused)   \
+    X(lamb, DT_K_lamb, DT__OPTIONS(DT__COMMON(1e-3, 1e-2, 1.0), DT__BETAS(1e-6), DT__OPTION(no_trust_ratio, 0)),      \
+      DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS)),                              \
+      DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, NULL, dt__update_lamb)
+
+typedef struct dt__step_temp {
+    dt_tensor *gscale; /* the clip coefficient, or NULL */
+    dt_tensor *update; /* DT__UPDATE_TENSOR: f32, as long as the longest run; else NULL */
+} dt__step_temp;
+typedef struct dt__optim_option {
+    uint32_t option; /* DT__O(...); 0 ends the list */
+    double   value;  /* the default */
+} dt__optim_option;
+typedef struct dt__optim_state {
+    const char *name;   /* NULL ends the list */
+    uint32_t    option; /* the state exists while this option is not 0; DT__ALWAYS */
+} dt__optim_state;
+typedef struct dt__optim_kind {
+    const char      *call;
+    int              kernel;
+    dt__optim_option option[DT__O_COUNT + 1];
+    dt__optim_state  state[DT__MAX_STATES];
+    unsigned         traits;
+    void (*arguments)(dt_call *c, const dt_optimizer_opts *o, double t);
+    int (*before)(dt_optimizer *opt, const dt__run *r);
+    int (*update)(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
+} dt__optim_kind;
+static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t);
+static void dt__arguments_adam(dt_call *c, const dt_optimizer_opts *o, double t);
+static void dt__arguments_rmsprop(dt_call *c, const dt_optimizer_opts *o, double t);
+static void dt__arguments_adagrad(dt_call *c, const dt_optimizer_opts *o, double t);
+static int  dt__before_adagrad(dt_optimizer *opt, const dt__run *r);
+static int  dt__before_lars(dt_optimizer *opt, const dt__run *r);
+static int  dt__update_fused(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
+static int  dt__update_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
+#define DT__OPTIM_KIND(name, kernel, options, states, traits, arguments, before, update) DT__KIND_##name,
+enum { DT__OPTIMIZERS(DT__OPTIM_KIND) DT__OPTIM_KINDS };
+#undef DT__OPTIM_KIND
+#define DT__OPTIM_ROW(name, kernel, options, states, traits, arguments, before, update) \
+    { "dt_" #name, kernel, options, states, traits, arguments, before, update },
+static const dt__optim_kind dt__optim_kinds[DT__OPTIM_KINDS] = { DT__OPTIMIZERS(DT__OPTIM_ROW) };
+#undef DT__OPTIM_ROW
+static const dt__optim_kind *dt__optim_kind_of(const dt_optimizer *opt) { return &dt__optim_kinds[opt->kind]; }
+static uint32_t dt__optim_takes(const dt__optim_kind *k)
+{
+    uint32_t takes = 0;
+    for (int i = 0; k->option[i].option; i++) takes |= k->option[i].option;
+    return takes;
+}
+static int dt__optim_nstates(const dt__optim_kind *k)
+{
+    int n = 0;
+    while (n < DT__MAX_STATES && k->state[n].name) n++;
+    return n;
+}
+
 static double *dt__optim_at(dt_optimizer_opts *o, int i) { return (double *)((char *)o + dt__optim_numbers[i].at); }
 static bool   *dt__optim_flag(dt_optimizer_opts *o, int i) { return (bool *)((char *)o + dt__optim_flags[i]); }
 
-static bool dt__optim_takes(const char *call, dt_optimizer_opts *o, uint32_t takes)
+static uint32_t dt__optim_given(const dt_optimizer_opts *options) /* the options that are not 0, as bits */
 {
-    uint32_t given = o->params ? DT__O(params) : 0u;
-    for (int i = 0; i < DT__O_NUMBERS; i++) given |= (uint32_t)(*dt__optim_at(o, i) != 0) << i;
-    for (int i = 0; i < DT__O_FLAGS; i++) given |= (uint32_t)*dt__optim_flag(o, i) << (DT__O_NUMBERS + i);
+    dt_optimizer_opts o = *options;
+    uint32_t          given = o.params ? DT__O(params) : 0u;
+    for (int i = 0; i < DT__O_NUMBERS; i++) given |= (uint32_t)(*dt__optim_at(&o, i) != 0) << i;
+    for (int i = 0; i < DT__O_FLAGS; i++) given |= (uint32_t)*dt__optim_flag(&o, i) << (DT__O_NUMBERS + i);
+    return given;
+}
+static bool dt__optim_options_ok(const char *call, const dt_optimizer_opts *o, uint32_t takes)
+{
+    uint32_t given = dt__optim_given(o);
     if (!(given & ~takes)) return true;
-#define DT__OPTIM_NAME(n) #n,
-    static const char *const names[] = { DT__OPTIM_NUMBERS(DT__OPTIM_NAME) DT__OPTIM_FLAGS(DT__OPTIM_NAME) "params" };
+#define DT__OPTIM_NAME(n, key, lo, below, must) #n,
+#define DT__OPTIM_FLAG_NAME(n) #n,
+    static const char *const names[] = { DT__OPTIM_NUMBERS(DT__OPTIM_NAME) DT__OPTIM_FLAGS(DT__OPTIM_FLAG_NAME)
+                                         "params" };
 #undef DT__OPTIM_NAME
+#undef DT__OPTIM_FLAG_NAME
     char list[320];
     int  bad = dt__option_list(list, sizeof list, names, DT__O_COUNT, takes, given);
-    dt_fail(DT_ERR_ARG, "%s: .%s is not an option here; there are %s", call, names[bad], list);
+    dt_fail(DT_ERR_ARG, "%s: .%s is not an option here; it takes %s", call, names[bad], list);
     return false;
 }
 /* What is left zero comes from base. */
@@ -2152,23 +2255,17 @@ static dt_optimizer_opts dt__optim_defaults(const dt__optim_kind *k)
 {
     dt_optimizer_opts o;
     memset((void *)&o, 0, sizeof o);
-    o.lr = k->lr;
-    o.weight_decay = k->weight_decay;
-    o.momentum = k->momentum;
-    o.eps = k->eps;
-    o.clip_norm = k->clip_norm;
-    o.beta1 = 0.9;
-    o.beta2 = 0.999;
-    o.alpha = 0.99;
-    o.trust = 0.001;
+    for (int i = 0; i < DT__O_NUMBERS; i++)
+        for (const dt__optim_option *d = k->option; d->option; d++)
+            if (d->option == 1u << i) *dt__optim_at(&o, i) = d->value;
     return o;
 }
 static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
 {
     const dt__optim_kind *k = &dt__optim_kinds[kind];
-    dt_optimizer_opts         base = dt__optim_defaults(k);
+    dt_optimizer_opts     base = dt__optim_defaults(k);
     const char           *pattern = o->params;
-    if (!dt__model_ok(k->call, m) || !dt__optim_takes(k->call, o, k->takes)) return NULL;
+    if (!dt__model_ok(k->call, m) || !dt__optim_options_ok(k->call, o, dt__optim_takes(k))) return NULL;
     if (m->nopts == DT__MAX_OPTIMIZERS)
         dt_fail(DT_ERR_STATE, "%s: a model has %d optimisers at most", k->call, DT__MAX_OPTIMIZERS);
     if (pattern && !*pattern) dt_fail(DT_ERR_ARG, "%s: .params is an empty pattern; leave it out for all", k->call);
@@ -2193,24 +2290,25 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
     dt_optimizer_free(opt);
     return NULL;
 }
-DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__SGD, &o); }
-DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAM, &o); }
-DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAMW, &o); }
-DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__RMSPROP, &o); }
-DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAGRAD, &o); }
-DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__LARS, &o); }
-DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__LAMB, &o); }
+#define DT__OPTIM_NEW(name, kernel, options, states, traits, arguments, before, update)                \
+    enum { dt__declared_##name = sizeof(&dt_##name##_with) }; /* an error if >>optimizers lacks it */ \
+    DT_API dt_optimizer *dt_##name##_with(dt_model *m, dt_optimizer_opts o)                            \
+    {                                                                                                  \
+        return dt__optim_new(m, DT__KIND_##name, &o);                                                  \
+    }
+DT__OPTIMIZERS(DT__OPTIM_NEW)
+#undef DT__OPTIM_NEW
 
 DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, dt_optimizer_opts o)
 {
     const char *call = "dt_optimizer_add_group";
     if (!dt__optim_ok(call, opt)) return dt_error_code();
     dt_model *m = opt->m;
-    uint32_t  takes = dt__optim_kinds[opt->kind].takes & ~(DT__O_CLIP | DT__O(params));
+    uint32_t  takes = dt__optim_takes(dt__optim_kind_of(opt)) & ~(DT__O_CLIP | DT__O(params));
     int       matched = 0, g = opt->ngroups;
     if (!pattern || !*pattern) return dt_fail(DT_ERR_ARG, "%s: needs a pattern of names", call);
     if (g == DT__MAX_GROUPS) return dt_fail(DT_ERR_STATE, "%s: an optimiser has %d groups at most", call, g);
-    if (!dt__optim_takes(call, &o, takes) || !dt__optim_rest(call, m)) return dt_error_code();
+    if (!dt__optim_options_ok(call, &o, takes) || !dt__optim_rest(call, m)) return dt_error_code();
     dt__optim_resolve(&o, &opt->group[0]);
     if (dt__optim_check(call, &o)) return dt_error_code();
     for (int i = 0; i < m->nparams; i++) matched += !m->param[i]->buffer && dt_name_matches(pattern, m->param[i]->name);
@@ -2232,7 +2330,7 @@ DT_API int     dt_optimizer_groups(const dt_optimizer *opt) { return opt ? opt->
 DT_API int64_t dt_optimizer_steps(const dt_optimizer *opt) { return opt ? opt->steps : 0; }
 static double *dt__momentum_of(dt_optimizer *opt, int g) /* NULL: it has none */
 {
-    uint32_t takes = dt__optim_kinds[opt->kind].takes;
+    uint32_t takes = dt__optim_takes(dt__optim_kind_of(opt));
     return takes & DT__O(momentum) ? &opt->group[g].momentum : takes & DT__O(beta1) ? &opt->group[g].beta1 : NULL;
 }
 DT_API double dt_optimizer_lr(const dt_optimizer *opt, int group)
@@ -2242,7 +2340,7 @@ DT_API double dt_optimizer_lr(const dt_optimizer *opt, int group)
 DT_API double dt_optimizer_momentum(const dt_optimizer *opt, int group)
 {
     if (!opt || group < 0 || group >= opt->ngroups) return NAN;
-    uint32_t takes = dt__optim_kinds[opt->kind].takes;
+    uint32_t takes = dt__optim_takes(dt__optim_kind_of(opt));
     return takes & DT__O(momentum) ? opt->group[group].momentum : takes & DT__O(beta1) ? opt->group[group].beta1 : NAN;
 }
 static bool dt__group_ok(const char *call, const dt_optimizer *opt, int group)
@@ -2265,12 +2363,13 @@ DT_API dt_status dt_optimizer_set_lr(dt_optimizer *opt, int group, double lr)
 DT_API dt_status dt_optimizer_set_momentum(dt_optimizer *opt, int group, double momentum)
 {
     if (!dt__group_ok("dt_optimizer_set_momentum", opt, group)) return dt_error_code();
-    const dt__optim_kind *k = &dt__optim_kinds[opt->kind];
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    bool                  beta = (dt__optim_takes(k) & DT__O(beta1)) != 0;
     if (!dt__momentum_of(opt, 0))
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_momentum: %s has neither momentum nor beta1", k->call);
-    if (!(momentum >= 0 && isfinite(momentum)) || (k->takes & DT__O(beta1) && !(momentum < 1)))
+    if (!(momentum >= 0 && isfinite(momentum)) || (beta && !(momentum < 1)))
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_momentum: %g; it must be 0 or more%s", momentum,
-                                  k->takes & DT__O(beta1) ? " and below 1" : "");
+                                  beta ? " and below 1" : "");
     for (int g = 0; g < opt->ngroups; g++)
         if (group < 0 || g == group) *dt__momentum_of(opt, g) = momentum;
     return DT_OK;
@@ -2314,7 +2413,7 @@ DT_API void dt_optimizer_zero_grad(dt_optimizer *opt)
 static int dt__run_segments(dt_optimizer *opt, dt__run *r)
 {
     dt_model *m = opt->m;
-    if ((opt->kind != DT__LARS && opt->kind != DT__LAMB) || opt->group[r->group].no_trust) return 0;
+    if (!(dt__optim_kind_of(opt)->traits & DT__TRUST_RATIO) || opt->group[r->group].no_trust_ratio) return 0;
     dt_device *dev = m->block[r->block].b.value->st->dev;
     int64_t    n = 2 * r->nparams - 1, ends = n + 1, *at = (int64_t *)dt_scratch((size_t)ends * sizeof *at);
     if (!at) return DT_ERR_MEMORY;
@@ -2372,7 +2471,7 @@ static void dt__warn_groups(const dt_optimizer *opt) /* a pattern without effect
         char text[240];
         for (int i = 0; i < opt->m->nparams; i++)
             n += opt->m->param[i]->opt == opt->index && opt->m->param[i]->group == g;
-        snprintf(text, sizeof text, "%s: group %d, '%.120s', has no parameters", dt__optim_kinds[opt->kind].call, g,
+        snprintf(text, sizeof text, "%s: group %d, '%.120s', has no parameters", dt__optim_kind_of(opt)->call, g,
                  opt->pattern[g]);
         if (!n) dt__log(DT_LOG_WARN, text);
     }
@@ -2391,7 +2490,7 @@ static int dt__runs_make(dt_optimizer *opt)
     for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_segments(opt, &opt->run[i]);
     if (!rc && !blocks)
         rc = dt_fail(DT_ERR_STATE, "%s: it has no parameters to update: those that match '%s' are frozen, or belong to "
-                     "an earlier optimiser of the model", dt__optim_kinds[opt->kind].call,
+                     "an earlier optimiser of the model", dt__optim_kind_of(opt)->call,
                      opt->pattern[0] ? opt->pattern[0] : "*");
     if (rc) dt__runs_free(opt);
     else opt->run_version = m->version;
@@ -2545,15 +2644,13 @@ DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value)
 }
 
 /* ---- states */
-static unsigned dt__optim_slots(int kind, const dt_optimizer_opts *o) /* bit k: needs state k */
+static unsigned dt__optim_slots(const dt__optim_kind *k, const dt_optimizer_opts *o) /* bit i: needs state i */
 {
-    switch (kind) {
-    case DT__SGD:
-    case DT__LARS: return o->momentum != 0;
-    case DT__RMSPROP: return 1u | (o->centered ? 2u : 0u) | (o->momentum > 0 ? 4u : 0u);
-    case DT__ADAGRAD: return 1u;
-    default: return 3u | (o->amsgrad ? 4u : 0u);
-    }
+    uint32_t given = dt__optim_given(o);
+    unsigned slots = 0;
+    for (int i = 0; i < dt__optim_nstates(k); i++)
+        if (k->state[i].option == DT__ALWAYS || k->state[i].option & given) slots |= 1u << i;
+    return slots;
 }
 static int dt__states_make(dt__mblock *b, unsigned slots)
 {
@@ -2569,11 +2666,6 @@ static int dt__states_make(dt__mblock *b, unsigned slots)
 }
 
 /* ---- the update */
-typedef struct dt__step_temp {
-    dt_tensor *gscale; /* the clip coefficient, or NULL */
-    dt_tensor *u;      /* LAMB: as long as the longest run */
-} dt__step_temp;
-
 static int dt__run_norms(dt_tensor *y, dt_tensor *x, int64_t offset, const dt__run *r)
 {
     dt_call c;
@@ -2583,68 +2675,106 @@ static int dt__run_norms(dt_tensor *y, dt_tensor *x, int64_t offset, const dt__r
     dt__in(&c, r->segments);
     return dt__go(y->st->dev, &c);
 }
-/* Before anything changes: norms of values and gradients; Adagrad's sums where a parameter begins. */
+static int dt__before_lars(dt_optimizer *opt, const dt__run *r) /* the norms of the gradients, before clipping */
+{
+    return r->segments ? dt__run_norms(r->unorm, dt__run_grad(opt, r), r->offset, r) : 0;
+}
+static int dt__before_adagrad(dt_optimizer *opt, const dt__run *r) /* before its first update, a parameter's sum is set */
+{
+    const dt_optimizer_opts *g = &opt->group[r->group];
+    dt_tensor               *sum = opt->m->block[r->block].state[0];
+    dt_call                  c;
+    if (g->initial_accumulator_value == 0 || opt->m->order[r->first]->steps != 0) return 0;
+    dt__call_begin(&c, DT_K_fill);
+    dt__out_part(&c, sum, r);
+    c.u.ew.a = g->initial_accumulator_value;
+    int rc = dt__go(sum->st->dev, &c);
+    return rc ? rc : dt__run_clear_gaps(opt, r, sum);
+}
 static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
 {
-    const dt_optimizer_opts *g = &opt->group[r->group];
-    dt_tensor           *sum = opt->m->block[r->block].state[0];
-    int                  rc = 0;
-    if (r->segments) rc = dt__run_norms(r->wnorm, dt__run_value(opt, r), r->offset, r);
-    if (r->segments && !rc && opt->kind == DT__LARS)
-        rc = dt__run_norms(r->unorm, dt__run_grad(opt, r), r->offset, r);
-    if (opt->kind == DT__ADAGRAD && g->initial_accumulator != 0 && opt->m->order[r->first]->steps == 0) {
-        dt_call c;
-        dt__call_begin(&c, DT_K_fill);
-        dt__out_part(&c, sum, r);
-        c.u.ew.a = g->initial_accumulator;
-        rc = dt__go(sum->st->dev, &c);
-        if (!rc) rc = dt__run_clear_gaps(opt, r, sum);
-    }
-    return rc;
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    int rc = r->segments ? dt__run_norms(r->wnorm, dt__run_value(opt, r), r->offset, r) : 0;
+    return !rc && k->before ? k->before(opt, r) : rc;
 }
-static void dt__run_scalars(dt_call *c, const dt_optimizer *opt, const dt__run *r)
+static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t)
 {
+    c->u.opt.b1 = o->momentum;
+    c->u.opt.b2 = o->dampening;
+    c->u.opt.nesterov = o->nesterov;
+    c->u.opt.first = t == 1;
+    c->u.opt.trust = o->trust_coefficient;
+}
+static void dt__arguments_adam(dt_call *c, const dt_optimizer_opts *o, double t)
+{
+    c->u.opt.b1 = o->beta1;
+    c->u.opt.b2 = o->beta2;
+    c->u.opt.c1 = 1 - pow(o->beta1, t);
+    c->u.opt.c2 = 1 - pow(o->beta2, t);
+}
+static void dt__arguments_rmsprop(dt_call *c, const dt_optimizer_opts *o, double t)
+{
+    (void)t;
+    c->u.opt.b1 = o->momentum;
+    c->u.opt.b2 = o->alpha;
+}
+static void dt__arguments_adagrad(dt_call *c, const dt_optimizer_opts *o, double t)
+{
+    c->u.opt.lr = o->lr / (1 + (t - 1) * o->lr_decay);
+}
+static void dt__run_arguments(dt_call *c, const dt_optimizer *opt, const dt__run *r)
+{
+    const dt__optim_kind    *k = dt__optim_kind_of(opt);
     const dt_optimizer_opts *g = &opt->group[r->group];
-    double               t = (double)opt->m->order[r->first]->steps + 1;
-    c->u.opt.lr = opt->kind == DT__ADAGRAD ? g->lr / (1 + (t - 1) * g->lr_decay) : g->lr;
+    c->u.opt.lr = g->lr;
     c->u.opt.wd = g->weight_decay;
     c->u.opt.eps = g->eps;
-    c->u.opt.trust = g->trust;
     c->u.opt.maximize = g->maximize;
-    if (opt->kind == DT__SGD || opt->kind == DT__LARS || opt->kind == DT__RMSPROP) {
-        c->u.opt.b1 = g->momentum;
-        c->u.opt.b2 = opt->kind == DT__RMSPROP ? g->alpha : g->dampening;
-        c->u.opt.nesterov = g->nesterov;
-        c->u.opt.first = t == 1;
-    } else {
-        c->u.opt.b1 = g->beta1;
-        c->u.opt.b2 = g->beta2;
-        c->u.opt.c1 = 1 - pow(g->beta1, t);
-        c->u.opt.c2 = 1 - pow(g->beta2, t);
-        c->u.opt.decoupled = opt->kind == DT__ADAMW;
-    }
+    c->u.opt.decoupled = (k->traits & DT__DECOUPLED) != 0;
+    k->arguments(c, g, (double)opt->m->order[r->first]->steps + 1);
 }
-static int dt__run_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+static int dt__update_fused(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+{
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    dt__mblock           *b = &opt->m->block[r->block];
+    dt_tensor            *value = dt__run_value(opt, r);
+    unsigned              slots = dt__optim_slots(k, &opt->group[r->group]);
+    dt_call               c;
+    dt__call_begin(&c, k->kernel);
+    dt__out_part(&c, value, r);
+    for (int i = 0; i < dt__optim_nstates(k); i++) dt__out_part(&c, slots >> i & 1u ? b->state[i] : NULL, r);
+    dt__out_part(&c, b->master ? b->b.value : NULL, r);
+    dt__in_part(&c, dt__run_grad(opt, r), r);
+    dt__in(&c, w->gscale);
+    if (k->traits & DT__NORM_INPUTS) {
+        dt__in(&c, r->wnorm);
+        dt__in(&c, r->unorm);
+        dt__in(&c, r->segments);
+    }
+    dt__run_arguments(&c, opt, r);
+    return dt__go(value->st->dev, &c);
+}
+static int dt__update_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
     dt__mblock *b = &opt->m->block[r->block];
     dt_tensor  *value = dt__run_value(opt, r);
     bool        ratio = r->segments && opt->group[r->group].weight_decay != 0; /* as Apex: only where weights decay */
     dt_call     c;
     dt__call_begin(&c, DT_K_lamb);
-    dt__view_part(dt__out(&c, w->u), 0, r->n);
+    dt__view_part(dt__out(&c, w->update), 0, r->n);
     dt__out_part(&c, b->state[0], r);
     dt__out_part(&c, b->state[1], r);
     dt__in_part(&c, value, r);
     dt__in_part(&c, dt__run_grad(opt, r), r);
     dt__in(&c, w->gscale);
-    dt__run_scalars(&c, opt, r);
+    dt__run_arguments(&c, opt, r);
     int rc = dt__go(value->st->dev, &c);
-    if (!rc && ratio) rc = dt__run_norms(r->unorm, w->u, 0, r);
+    if (!rc && ratio) rc = dt__run_norms(r->unorm, w->update, 0, r);
     if (rc) return rc;
     dt__call_begin(&c, DT_K_lamb_apply);
     dt__out_part(&c, value, r);
     dt__out_part(&c, b->master ? b->b.value : NULL, r);
-    dt__view_part(dt__in(&c, w->u), 0, r->n);
+    dt__view_part(dt__in(&c, w->update), 0, r->n);
     dt__in(&c, ratio ? r->wnorm : NULL);
     dt__in(&c, ratio ? r->unorm : NULL);
     dt__in(&c, ratio ? r->segments : NULL);
@@ -2654,25 +2784,9 @@ static int dt__run_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp
 static int dt__run_update(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
     dt__mblock *b = &opt->m->block[r->block];
-    dt_tensor  *value = dt__run_value(opt, r), *copy = b->master ? b->b.value : NULL;
-    unsigned    slots = dt__optim_slots(opt->kind, &opt->group[r->group]);
-    int         nstates = opt->kind == DT__SGD || opt->kind == DT__LARS || opt->kind == DT__ADAGRAD ? 1 : 3;
-    dt_call     c;
-    if (!dt__write_ok("dt_step", value) || (copy && !dt__write_ok("dt_step", copy))) return dt_error_code();
-    if (opt->kind == DT__LAMB) return dt__run_lamb(opt, r, w);
-    dt__call_begin(&c, dt__optim_kinds[opt->kind].kernel);
-    dt__out_part(&c, value, r);
-    for (int k = 0; k < nstates; k++) dt__out_part(&c, slots >> k & 1u ? b->state[k] : NULL, r);
-    dt__out_part(&c, copy, r);
-    dt__in_part(&c, dt__run_grad(opt, r), r);
-    dt__in(&c, w->gscale);
-    if (opt->kind == DT__SGD || opt->kind == DT__LARS) {
-        dt__in(&c, r->wnorm);
-        dt__in(&c, r->unorm);
-        dt__in(&c, r->segments);
-    }
-    dt__run_scalars(&c, opt, r);
-    return dt__go(value->st->dev, &c);
+    if (!dt__write_ok("dt_step", dt__run_value(opt, r)) || (b->master && !dt__write_ok("dt_step", b->b.value)))
+        return dt_error_code();
+    return dt__optim_kind_of(opt)->update(opt, r, w);
 }
 /* Gaps are zero in value, gradient and states, and an update leaves them so: every formula gives +-0 for zeros. Except 0/0
    with an eps that is 0 in f32: then they are cleared. (A clip coefficient that is not finite makes all parameters of the
@@ -2680,9 +2794,8 @@ static int dt__run_update(dt_optimizer *opt, const dt__run *r, const dt__step_te
 static int dt__run_end(dt_optimizer *opt, const dt__run *r)
 {
     dt__mblock *b = &opt->m->block[r->block];
-    bool        divides = opt->kind != DT__SGD && opt->kind != DT__LARS;
     int         rc = 0;
-    if (!divides || (float)opt->group[r->group].eps > 0) return 0;
+    if (!(dt__optim_kind_of(opt)->traits & DT__DIVIDES) || (float)opt->group[r->group].eps > 0) return 0;
     rc = dt__run_clear_gaps(opt, r, b->b.value);
     if (!rc) rc = dt__run_clear_gaps(opt, r, b->master);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__run_clear_gaps(opt, r, b->state[k]);
@@ -2690,19 +2803,21 @@ static int dt__run_end(dt_optimizer *opt, const dt__run *r)
 }
 static int dt__step_update(dt_optimizer *opt)
 {
-    dt_model            *m = opt->m;
+    const dt__optim_kind    *kind = dt__optim_kind_of(opt);
+    dt_model                *m = opt->m;
     const dt_optimizer_opts *o = &opt->group[0];
-    dt__step_temp        w = { NULL, NULL };
-    int64_t              longest = 0;
-    int                  rc = 0;
+    dt__step_temp            w = { NULL, NULL };
+    int64_t                  longest = 0;
+    int                      rc = 0;
     for (int i = 0; i < m->nblocks && !rc; i++)
         if (m->block[i].opt == opt->index)
-            rc = dt__states_make(&m->block[i], dt__optim_slots(opt->kind, &opt->group[m->block[i].group]));
+            rc = dt__states_make(&m->block[i], dt__optim_slots(kind, &opt->group[m->block[i].group]));
     for (int i = 0; i < opt->nruns; i++)
         if (opt->run[i].n > longest) longest = opt->run[i].n;
-    if (!rc && opt->kind == DT__LAMB) {
-        w.u = dt__new("dt_step", m->block[opt->run[0].block].b.value->st->dev, DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
-        if (!w.u) rc = DT_ERR_MEMORY;
+    if (!rc && kind->traits & DT__UPDATE_TENSOR) {
+        dt_device *dev = m->block[opt->run[0].block].b.value->st->dev;
+        w.update = dt__new("dt_step", dev, DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
+        if (!w.update) rc = DT_ERR_MEMORY;
     }
     for (int i = 0; i < opt->nruns && !rc && o->clip_value > 0; i++)
         rc = dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -o->clip_value, o->clip_value);
@@ -2716,7 +2831,7 @@ static int dt__step_update(dt_optimizer *opt)
         if (!rc) rc = dt__run_end(opt, &opt->run[i]);
     }
     dt__unref(w.gscale);
-    dt__unref(w.u);
+    dt__unref(w.update);
     return rc;
 }
 /* The first parameter, in the order of backward, whose gradient is not finite; NULL: none, or it could not be seen. */
@@ -2778,7 +2893,7 @@ static int dt__step(dt_optimizer *opt)
     if (rc) return rc;
     for (int i = 0; i < opt->nruns; i++) {
         const dt__run *r = &opt->run[i];
-        bool           counts = (opt->kind != DT__SGD && opt->kind != DT__LARS) || opt->group[r->group].momentum != 0;
+        bool           counts = !(dt__optim_kind_of(opt)->traits & DT__COUNT_MOMENTUM) || opt->group[r->group].momentum != 0;
         for (int k = 0; k < r->nparams && counts; k++) m->order[r->first + k]->steps++;
     }
     opt->steps++;
@@ -2821,13 +2936,13 @@ static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, d
 /* PREFIX.group.0.lr ...: the numbers that the optimiser takes, clipping apart */
 static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, int g, dt_optimizer_opts *o)
 {
-    uint32_t takes = dt__optim_kinds[opt->kind].takes & ~DT__O_CLIP;
+    uint32_t takes = dt__optim_takes(dt__optim_kind_of(opt)) & ~DT__O_CLIP;
     char     group[32];
     int      rc = 0;
     snprintf(group, sizeof group, ".group.%d", g);
     for (int i = 0; i < DT__O_NUMBERS && !rc; i++) {
         if (!(takes >> i & 1u)) continue;
-        char *name = dt__joined(prefix, strlen(prefix), group, dt__optim_numbers[i].name);
+        char *name = dt__joined(prefix, strlen(prefix), group, dt__optim_numbers[i].key);
         rc = name ? v->number(v, name, dt__optim_at(o, i)) : DT_ERR_MEMORY;
         dt__free_text(name);
     }
@@ -2837,14 +2952,13 @@ static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, 
 static int dt__visit_groups(dt_optimizer *opt, dt__visit *v, const char *prefix, int64_t *slots)
 {
     dt_optimizer_opts o[DT__MAX_GROUPS];
-    int64_t       kind = opt->kind, groups = opt->ngroups, steps = opt->steps;
-    int           kinds = (int)(sizeof dt__optim_kinds / sizeof *dt__optim_kinds);
-    int           rc = dt__visit_integer(v, prefix, ".kind", NULL, &kind);
+    int64_t           kind = opt->kind, groups = opt->ngroups, steps = opt->steps;
+    int               rc = dt__visit_integer(v, prefix, ".kind", NULL, &kind);
     if (!rc) rc = dt__visit_integer(v, prefix, ".groups", NULL, &groups);
     if (!rc && kind != opt->kind)
         return dt_fail(DT_ERR_STATE, "dt_optimizer: what was saved is of %s, this is %s; make the one that was saved",
-                       kind >= 0 && kind < kinds ? dt__optim_kinds[kind].call : "a kind unknown here",
-                       dt__optim_kinds[opt->kind].call);
+                       kind >= 0 && kind < DT__OPTIM_KINDS ? dt__optim_kinds[kind].call : "a kind unknown here",
+                       dt__optim_kind_of(opt)->call);
     if (!rc && groups != opt->ngroups)
         return dt_fail(DT_ERR_STATE, "dt_optimizer: %" PRId64 " groups were saved, this has %d; make the same groups",
                        groups, opt->ngroups);
@@ -2856,10 +2970,8 @@ static int dt__visit_groups(dt_optimizer *opt, dt__visit *v, const char *prefix,
         rc = dt__visit_group(opt, v, prefix, g, &o[g]);
         if (!rc) rc = dt__visit_integer(v, prefix, name, "states", &slots[g]);
         if (!rc && v->loading) {
-            int most = 0;
-            while (most < DT__MAX_STATES && dt__optim_kinds[opt->kind].state[most]) most++;
             rc = dt__optim_check("dt_optimizer: what was saved", &o[g]);
-            if (slots[g] < 0 || slots[g] >= 1 << most)
+            if (slots[g] < 0 || slots[g] >= 1 << dt__optim_nstates(dt__optim_kind_of(opt)))
                 rc = dt_fail(DT_ERR_STATE, "dt_optimizer: group %d was saved with states %" PRId64 ", which cannot be",
                              g, slots[g]);
         }
@@ -2872,7 +2984,7 @@ static int dt__visit_groups(dt_optimizer *opt, dt__visit *v, const char *prefix,
 }
 static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, dt__param *p, int64_t slots)
 {
-    const dt__optim_kind *k = &dt__optim_kinds[opt->kind];
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
     dt__mblock           *b = &opt->m->block[p->block];
     int64_t               steps = p->steps;
     int                   rc = dt__states_make(b, (unsigned)slots);
@@ -2881,9 +2993,9 @@ static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, 
         rc = dt_fail(DT_ERR_STATE, "dt_optimizer: '%s' was saved with %" PRId64 " steps", p->name, steps);
     if (!rc) p->steps = steps;
     for (int s = 0; s < DT__MAX_STATES && !rc; s++)
-        if (slots >> s & 1 && k->state[s]) {
+        if (slots >> s & 1 && k->state[s].name) {
             char what[40];
-            snprintf(what, sizeof what, ".%s", k->state[s]);
+            snprintf(what, sizeof what, ".%s", k->state[s].name);
             rc = dt__visit_state(v, prefix, what, b->state[s], p);
         }
     return rc;
@@ -2957,9 +3069,9 @@ typedef struct dt__sched_field {
 static const dt__sched_field dt__sched_fields[] = {
     { DT__FIELD(factor), 'd', "C", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
     { DT__FIELD(factor), 'd', "T", "", 0.1, DT__PART },
-    { DT__FIELD(start), 'd', "L", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
-    { DT__FIELD(end), 'd', "L", "", 1, "[]", 0, 1, "0 to 1" },
-    { DT__FIELD(total), 'n', "CLP", "", 5, DT__COUNTS },
+    { DT__FIELD(start_factor), 'd', "L", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
+    { DT__FIELD(end_factor), 'd', "L", "", 1, "[]", 0, 1, "0 to 1" },
+    { DT__FIELD(total_iters), 'n', "CLP", "", 5, DT__COUNTS },
     { DT__FIELD(power), 'd', "P", "", 1, DT__PLUS },
     { DT__FIELD(step_size), 'n', "S", "S", NAN, DT__COUNTS },
     { DT__FIELD(gamma), 'd', "SM", "", 0.1, DT__PLUS },
@@ -2972,8 +3084,8 @@ static const dt__sched_field dt__sched_fields[] = {
     { DT__FIELD(t_mult), 'n', "R", "", 1, "[]", 1, 1 << 20, "1 to 2^20" },
     { DT__FIELD(base_lr), 'd', "Y", "Y", 0, DT__PLUS },
     { DT__FIELD(max_lr), 'd', "YO", "YO", 0, DT__PLUS },
-    { DT__FIELD(step_up), 'n', "Y", "", 2000, DT__COUNTS },
-    { DT__FIELD(step_down), 'n', "Y", "", 2000, DT__COUNTS },
+    { DT__FIELD(step_size_up), 'n', "Y", "", 2000, DT__COUNTS },
+    { DT__FIELD(step_size_down), 'n', "Y", "", 2000, DT__COUNTS },
     { DT__FIELD(mode), 'i', "Y", "", DT_MODE_TRIANGULAR, "[]", DT_MODE_TRIANGULAR, DT_MODE_EXP_RANGE,
       "DT_MODE_TRIANGULAR, DT_MODE_TRIANGULAR2 or DT_MODE_EXP_RANGE" },
     { DT__FIELD(mode), 'i', "T", "", DT_MODE_MIN, "[]", DT_MODE_MIN, DT_MODE_MAX, "DT_MODE_MIN or DT_MODE_MAX" },
@@ -2986,10 +3098,10 @@ static const dt__sched_field dt__sched_fields[] = {
     { DT__FIELD(epochs), 'n', "O", "", NAN, DT__ANY },
     { DT__FIELD(steps_per_epoch), 'n', "O", "", NAN, DT__ANY },
     { DT__FIELD(pct_start), 'd', "O", "", 0.3, "[]", 0, 1, "0 to 1" },
-    { DT__FIELD(anneal), 'i', "O", "", NAN, "[]", DT_ANNEAL_COS, DT_ANNEAL_LINEAR,
+    { DT__FIELD(anneal_strategy), 'i', "O", "", NAN, "[]", DT_ANNEAL_COS, DT_ANNEAL_LINEAR,
       "DT_ANNEAL_COS or DT_ANNEAL_LINEAR" },
-    { DT__FIELD(div), 'd', "O", "", 25, DT__ABOVE_0 },
-    { DT__FIELD(final_div), 'd', "O", "", 1e4, DT__ABOVE_0 },
+    { DT__FIELD(div_factor), 'd', "O", "", 25, DT__ABOVE_0 },
+    { DT__FIELD(final_div_factor), 'd', "O", "", 1e4, DT__ABOVE_0 },
     { DT__FIELD(three_phase), 'b', "O", "", NAN, DT__ANY },
     { DT__FIELD(patience), 'n', "T", "", 10, DT__COUNTS_0 },
     { DT__FIELD(threshold), 'd', "T", "", 1e-4, DT__PLUS },
@@ -3097,7 +3209,7 @@ static int dt__sched_total(int kind, dt_scheduler_opts *o) /* one-cycle: how man
 static int dt__sched_resolve(int kind, dt_scheduler_opts *o)
 {
     char letter = DT__SCHED_LETTERS[kind];
-    if (kind == DT__CYCLIC_LR && o->step_down == 0) o->step_down = o->step_up;
+    if (kind == DT__CYCLIC_LR && o->step_size_down == 0) o->step_size_down = o->step_size_up;
     if (kind == DT__ONE_CYCLE_LR && dt__sched_total(kind, o)) return DT_ERR_ARG;
     for (int i = 0; i < DT__SCHED_FIELDS; i++) {
         const dt__sched_field *f = &dt__sched_fields[i];
@@ -3133,7 +3245,7 @@ static double dt__sched_milestones(const dt_scheduler *s, int64_t t, double lr)
 static double dt__sched_cyclic(const dt_scheduler *s, int64_t t, double low, double high)
 {
     const dt_scheduler_opts *o = &s->o;
-    double                  size = (double)o->step_up + (double)o->step_down, ratio = (double)o->step_up / size;
+    double                  size = (double)o->step_size_up + (double)o->step_size_down, ratio = (double)o->step_size_up / size;
     double                  cycle = floor(1 + (double)t / size), x = 1.0 + (double)t / size - cycle, scale = 1;
     double                  height = (high - low) * (x <= ratio ? x / ratio : (x - 1) / (ratio - 1));
     if (o->mode == DT_MODE_TRIANGULAR2) scale = 1 / pow(2.0, cycle - 1);
@@ -3158,7 +3270,7 @@ static double dt__sched_one_cycle(const dt_scheduler *s, int64_t t, double first
     double begin = i ? end[i - 1] : 0, length = end[i] - begin;
     double pct = length != 0 ? ((double)t - begin) / length : 1; /* PyTorch divides by zero */
     double from = value[i], to = value[i + 1];
-    if (o->anneal == DT_ANNEAL_COS) return to + (from - to) / 2.0 * (cos(dt__sched_pi * pct) + 1);
+    if (o->anneal_strategy == DT_ANNEAL_COS) return to + (from - to) / 2.0 * (cos(dt__sched_pi * pct) + 1);
     /* one past the last step PyTorch's line goes below zero */
     return (to - from) * (pct > 1 ? 1 : pct) + from;
 }
@@ -3169,20 +3281,20 @@ static double dt__sched_value(const dt_scheduler *s, int g, int64_t t, int warme
 {
     const dt_scheduler_opts *o = &s->o;
     double                  k = s->warm_k > 0 ? s->warm_k : 1, base = s->base[g] * k;
+    double                  rise = o->end_factor - o->start_factor;
     if (t == 0) lr = base;
     switch (s->kind) {
-    case DT__CONSTANT_LR: return t == 0 ? lr * o->factor : t == o->total ? lr * (1.0 / o->factor) : lr;
+    case DT__CONSTANT_LR: return t == 0 ? lr * o->factor : t == o->total_iters ? lr * (1.0 / o->factor) : lr;
     case DT__LINEAR_LR:
-        if (t == 0) return lr * o->start;
-        if (t > o->total) return lr;
-        return lr * (1.0 + (o->end - o->start) /
-                               ((double)o->total * o->start + (double)(t - 1) * (o->end - o->start)));
+        if (t == 0) return lr * o->start_factor;
+        if (t > o->total_iters) return lr;
+        return lr * (1.0 + rise / ((double)o->total_iters * o->start_factor + (double)(t - 1) * rise));
     case DT__STEP_LR: return t == 0 || t % o->step_size != 0 ? lr : lr * o->gamma;
     case DT__MULTISTEP_LR: return dt__sched_milestones(s, t, lr);
     case DT__EXPONENTIAL_LR: return t == 0 ? lr : lr * o->gamma;
     case DT__POLYNOMIAL_LR: {
-        double n = (double)o->total;
-        if (t == 0 || t > o->total) return lr;
+        double n = (double)o->total_iters;
+        if (t == 0 || t > o->total_iters) return lr;
         return lr * pow((1.0 - (double)t / n) / (1.0 - (double)(t - 1) / n), o->power);
     }
     case DT__COSINE_LR: {
@@ -3195,7 +3307,7 @@ static double dt__sched_value(const dt_scheduler *s, int g, int64_t t, int warme
     }
     case DT__RESTARTS_LR: return dt__sched_cosine(o->eta_min, base, s->t_cur, s->t_i);
     case DT__CYCLIC_LR: return dt__sched_cyclic(s, t, base, o->max_lr * k);
-    case DT__ONE_CYCLE_LR: return dt__sched_one_cycle(s, t, base, o->max_lr * k, base / o->final_div);
+    case DT__ONE_CYCLE_LR: return dt__sched_one_cycle(s, t, base, o->max_lr * k, base / o->final_div_factor);
     default: return lr;
     }
 }
@@ -3264,7 +3376,9 @@ static dt_scheduler *dt__sched_new(dt_optimizer *opt, int kind, dt_scheduler_opt
     s->t_i = o->t_0;
     s->best = o->mode == DT_MODE_MAX ? -HUGE_VAL : HUGE_VAL;
     for (int g = 0; g < s->ngroups; g++)
-        s->base[g] = kind == DT__CYCLIC_LR ? o->base_lr : kind == DT__ONE_CYCLE_LR ? o->max_lr / o->div : dt_optimizer_lr(opt, g);
+        s->base[g] = kind == DT__CYCLIC_LR      ? o->base_lr
+                     : kind == DT__ONE_CYCLE_LR ? o->max_lr / o->div_factor
+                                                : dt_optimizer_lr(opt, g);
     if (dt__sched_apply(s) == DT_OK) return s;
     dt_scheduler_free(s);
     return NULL;
@@ -3507,7 +3621,8 @@ static int dt__schedule_visit(dt_scheduler *s, dt__visit *v, const char *prefix)
     if ((bad = dt__sched_sane(&l, lr))) return bad; /* before anything is changed */
     *s = l;
     for (int g = 0; g < s->ngroups; g++)
-        if (dt_optimizer_set_lr(s->opt, g, lr[g]) || (cycles && dt_optimizer_set_momentum(s->opt, g, momentum[g]))) return dt__err.code;
+        if (dt_optimizer_set_lr(s->opt, g, lr[g]) || (cycles && dt_optimizer_set_momentum(s->opt, g, momentum[g])))
+            return dt__err.code;
     return DT_OK;
 }
 
@@ -3915,14 +4030,14 @@ typedef struct dt__load { /* a file whose values wait for the model's parameters
     dt_archive      *a;
     dt_checkpoint   *c; /* of a resume: its optimisers are filled at the seal; NULL */
     char            *path, *strip;
-    int              subset;
+    int              no_strict;
 } dt__load;
 struct dt_checkpoint {
     dt_checkpoint_opts o;
     char              *dir, *name;
     dt_optimizer     **opt;
-    dt_scheduler      **schedule;
-    int                nopts, nschedules;
+    dt_scheduler     **scheduler;
+    int                nopts, nschedulers;
     dt__user          *user;
     int64_t            nusers, user_cap;
     dt__load          *load; /* of a resume, before the seal */
@@ -4200,7 +4315,7 @@ static int dt__load_judge(const dt__load *l) /* 0, or an error that lists what d
         if (count[i])
             snprintf(text + n, sizeof text - n, "%s%" PRId64 " %s: %s", n ? "; " : "", count[i], kind[i], f.text[i]);
     }
-    if (l->subset) {
+    if (l->no_strict) {
         dt__logf(DT_LOG_WARN, "%s: %.200s: %s", l->call, l->path, text);
         return 0;
     }
@@ -4266,7 +4381,7 @@ static int dt__load_want(dt_model *m, void *user, dt__param *p) /* the newest lo
         int64_t i = dt__load_find(l, p->name);
         if (i < 0) continue;
         if (dt__load_fits(l, i, p)) return dt__load_fill(l, i, p, 0) ? (int)dt_error_code() : 1;
-        if (!l->subset) return 0; /* an error at the seal, with all others */
+        if (!l->no_strict) return 0; /* an error at the seal, with all others */
     }
     return 0;
 }
@@ -4328,10 +4443,10 @@ DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
     if (!a) return dt_fail(why.code, "%s: %.400s: %s", call, path, why.text);
     dt__load *l = dt__load_new(call, m, a, path, o.strip);
     if (!l) return dt_error_code();
-    l->subset = o.subset;
-    int n = !o.subset && m->nparams && dt__load_judge(l) ? (int)dt_error_code() : dt__load_now(l);
+    l->no_strict = o.no_strict;
+    int n = !o.no_strict && m->nparams && dt__load_judge(l) ? (int)dt_error_code() : dt__load_now(l);
     if (n >= 0 && !m->sealed) return dt__load_wait(l) ? dt_error_code() : n;
-    if (n >= 0 && o.subset) dt__load_judge(l);
+    if (n >= 0 && o.no_strict) dt__load_judge(l);
     dt__load_free(l);
     return n;
 }
@@ -4539,9 +4654,9 @@ static const char *dt__checkpoint_bad(const char *dir, const dt_checkpoint_opts 
     if (o->name && (!*o->name || strchr(o->name, '/'))) return ".name is empty or has a '/'";
     if (o->keep < -1) return ".keep is below -1";
     if (o->every_steps < 0 || o->every_epochs < 0 || !(o->every_minutes >= 0)) return ".every_... is negative";
-    if ((o->optimizer && o->optimizers) || (o->schedule && o->schedules)) return "one or several, not both";
+    if ((o->optimizer && o->optimizers) || (o->scheduler && o->schedulers)) return "one or several, not both";
     if ((o->optimizers && o->noptimizers < 1) || (!o->optimizers && o->noptimizers)) return ".noptimizers is wrong";
-    if ((o->schedules && o->nschedules < 1) || (!o->schedules && o->nschedules)) return ".nschedules is wrong";
+    if ((o->schedulers && o->nschedulers < 1) || (!o->schedulers && o->nschedulers)) return ".nschedulers is wrong";
     return NULL;
 }
 DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts o)
@@ -4564,10 +4679,10 @@ DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts
     c->dir = dt__strdup(dir);
     c->name = dt__strdup(o.name ? o.name : "ckpt");
     c->nopts = o.optimizers ? o.noptimizers : o.optimizer != NULL;
-    c->nschedules = o.schedules ? o.nschedules : o.schedule != NULL;
+    c->nschedulers = o.schedulers ? o.nschedulers : o.scheduler != NULL;
     c->opt = (dt_optimizer **)dt__copy_pointers(o.optimizers ? o.optimizers : &o.optimizer, c->nopts);
-    c->schedule = (dt_scheduler **)dt__copy_pointers(o.schedules ? o.schedules : &o.schedule, c->nschedules);
-    if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedules && !c->schedule))
+    c->scheduler = (dt_scheduler **)dt__copy_pointers(o.schedulers ? o.schedulers : &o.scheduler, c->nschedulers);
+    if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedulers && !c->scheduler))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     if (dt__err.code == DT_OK && !dt__check_dir(call, c)) {
         dt__steps s;
@@ -4591,7 +4706,7 @@ DT_API void dt_checkpoint_free(dt_checkpoint *c)
     }
     dt_mem_free(c->user, (size_t)c->user_cap * sizeof *c->user);
     dt_mem_free(c->opt, (size_t)c->nopts * sizeof *c->opt);
-    dt_mem_free(c->schedule, (size_t)c->nschedules * sizeof *c->schedule);
+    dt_mem_free(c->scheduler, (size_t)c->nschedulers * sizeof *c->scheduler);
     dt__free_text(c->dir);
     dt__free_text(c->name);
     dt_mem_free(c, sizeof *c);
@@ -4708,10 +4823,10 @@ static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* t
     dt__visit v = dt__port_visit(p, loading);
     dt_amp   *amp = c->o.amp ? c->o.amp : c->o.model->amp;
     int       rc = dt__checkpoint_optimizers(c, p, loading);
-    for (int i = 0; i < c->nschedules && !rc; i++) {
+    for (int i = 0; i < c->nschedulers && !rc; i++) {
         char prefix[40];
         snprintf(prefix, sizeof prefix, "schedule.%d", i);
-        rc = dt__schedule_visit(c->schedule[i], &v, prefix);
+        rc = dt__schedule_visit(c->scheduler[i], &v, prefix);
     }
     return !rc && amp ? dt__amp_visit(amp, &v, "amp") : rc;
 }

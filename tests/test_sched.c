@@ -97,7 +97,7 @@ UTEST(sched, known_values)
     }
     fixture_close(&f);
     fixture_open(&f, false);
-    f.s = dt_cyclic_lr(f.opt, .base_lr = 0.01, .max_lr = 0.1, .step_up = 4);
+    f.s = dt_cyclic_lr(f.opt, .base_lr = 0.01, .max_lr = 0.1, .step_size_up = 4);
     for (int i = 0; i < 9; i++) {
         EXPECT_NEAR(cyc[i], dt_optimizer_lr(f.opt, 1), 1e-15);
         EXPECT_NEAR(0.9 - 0.1 * (cyc[i] - 0.01) / 0.09, dt_optimizer_momentum(f.opt, 1), 1e-15);
@@ -188,7 +188,7 @@ UTEST(sched, one_cycle_ends_after_its_steps_and_never_goes_below_zero)
 {
     fixture f;
     fixture_open(&f, false);
-    f.s = dt_one_cycle_lr(f.opt, .max_lr = 0.1, .epochs = 5, .steps_per_epoch = 2, .anneal = DT_ANNEAL_LINEAR);
+    f.s = dt_one_cycle_lr(f.opt, .max_lr = 0.1, .epochs = 5, .steps_per_epoch = 2, .anneal_strategy = DT_ANNEAL_LINEAR);
     for (int i = 0; i < 10; i++) EXPECT_OK(dt_scheduler_step(f.s));
     EXPECT_NEAR(4e-7, dt_optimizer_lr(f.opt, 0), 1e-16);
     EXPECT_ERROR(dt_scheduler_step(f.s), "10 steps");
@@ -260,32 +260,32 @@ UTEST(sched, wrong_options_are_refused_with_what_is_right)
     EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .epochs = 3, .steps_per_epoch = 2, .total_steps = 6), "not both");
     EXPECT_ERROR(dt_constant_lr(o, .factor = 1.5), "above 0 and at most 1");
     EXPECT_ERROR(dt_constant_lr(o, .factor = DT_ZERO), ".factor is 0");
-    EXPECT_ERROR(dt_constant_lr(o, .total = -1), ".total is -1");
-    EXPECT_ERROR(dt_linear_lr(o, .start = 1.5), ".start is 1.5");
-    EXPECT_ERROR(dt_linear_lr(o, .start = DT_ZERO), ".start is 0");
-    EXPECT_ERROR(dt_linear_lr(o, .end = 1.5), ".end is 1.5; it must be 0 to 1");
-    EXPECT_ERROR(dt_linear_lr(o, .total = DT_ZERO), ".total is 0");
+    EXPECT_ERROR(dt_constant_lr(o, .total_iters = -1), ".total_iters is -1");
+    EXPECT_ERROR(dt_linear_lr(o, .start_factor = 1.5), ".start_factor is 1.5");
+    EXPECT_ERROR(dt_linear_lr(o, .start_factor = DT_ZERO), ".start_factor is 0");
+    EXPECT_ERROR(dt_linear_lr(o, .end_factor = 1.5), ".end_factor is 1.5; it must be 0 to 1");
+    EXPECT_ERROR(dt_linear_lr(o, .total_iters = DT_ZERO), ".total_iters is 0");
     EXPECT_ERROR(dt_step_lr(o, .step_size = -3), "1 to 2^40");
     EXPECT_ERROR(dt_step_lr(o, .step_size = 3, .gamma = -1), ".gamma is -1; it must be finite and at least 0");
     EXPECT_ERROR(dt_exponential_lr(o, .gamma = (double)NAN), ".gamma is nan");
     EXPECT_ERROR(dt_exponential_lr(o, .gamma = (double)INFINITY), ".gamma is inf");
     EXPECT_ERROR(dt_polynomial_lr(o, .power = -1), ".power is -1");
-    EXPECT_ERROR(dt_polynomial_lr(o, .total = -1), ".total is -1");
+    EXPECT_ERROR(dt_polynomial_lr(o, .total_iters = -1), ".total_iters is -1");
     EXPECT_ERROR(dt_cosine_annealing_lr(o, .t_max = 3, .eta_min = -0.1), ".eta_min is -0.1");
     EXPECT_ERROR(dt_cosine_annealing_warm_restarts(o, .t_0 = -1), ".t_0 is -1");
     EXPECT_ERROR(dt_cosine_annealing_warm_restarts(o, .t_0 = 1, .t_mult = -1), ".t_mult is -1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = -1), ".max_lr is -1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = -1, .max_lr = 1), ".base_lr is -1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .mode = DT_MODE_MIN), "DT_MODE_TRIANGULAR2");
-    EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .step_up = -2), ".step_up is -2");
-    EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .step_down = -2), ".step_down is -2");
+    EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .step_size_up = -2), ".step_size_up is -2");
+    EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .step_size_down = -2), ".step_size_down is -2");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .max_momentum = 1), ".max_momentum is 1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .base_momentum = -1), ".base_momentum is -1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .cycle_momentum = (dt_switch)7), "DT_YES or DT_NO");
     EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .pct_start = 1.1), ".pct_start is 1.1");
-    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .anneal = (dt_anneal)5), "DT_ANNEAL_COS or");
-    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .div = DT_ZERO), ".div is 0");
-    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .final_div = -1), ".final_div is -1");
+    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .anneal_strategy = (dt_anneal)5), "DT_ANNEAL_COS or");
+    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .div_factor = DT_ZERO), ".div_factor is 0");
+    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .final_div_factor = -1), ".final_div_factor is -1");
     EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = -5), ".total_steps is -5");
     EXPECT_ERROR(dt_reduce_lr_on_plateau(o, .factor = 1), ".factor is 1; it must be at least 0 and below 1");
     EXPECT_ERROR(dt_reduce_lr_on_plateau(o, .mode = DT_MODE_TRIANGULAR), "DT_MODE_MIN or DT_MODE_MAX");
@@ -356,7 +356,7 @@ UTEST(sched, an_optimiser_without_momentum_cycles_its_lr_alone)
     dt_optimizer *opt = dt_adagrad(m, .lr = 0.1);
     EXPECT_ERROR(dt_cyclic_lr(opt, .base_lr = 0.01, .max_lr = 0.1), ".cycle_momentum = DT_NO");
     EXPECT_ERROR(dt_one_cycle_lr(opt, .total_steps = 10, .max_lr = 0.1), ".cycle_momentum = DT_NO");
-    dt_scheduler *s = dt_cyclic_lr(opt, .base_lr = 0.01, .max_lr = 0.1, .cycle_momentum = DT_NO, .step_up = 1);
+    dt_scheduler *s = dt_cyclic_lr(opt, .base_lr = 0.01, .max_lr = 0.1, .cycle_momentum = DT_NO, .step_size_up = 1);
     EXPECT_OK(dt_scheduler_step(s));
     EXPECT_NEAR(0.1, dt_optimizer_lr(opt, 0), 1e-16);
     dt_scheduler_free(s);
