@@ -666,7 +666,7 @@ UTEST(resume, schedules_go_on)
     snapshot before = take(m);
     double   lr = dt_optimizer_lr(opt, 0);
     EXPECT_ERROR(dt_checkpoint_resume(c, NULL, NULL),
-                 "what was saved is of dt_cosine_annealing_lr, this schedule of dt_exponential_lr");
+                 "what was saved is of dt_cosine_annealing_lr, this scheduler of dt_exponential_lr");
     EXPECT_STATE(before, m);
     EXPECT_EQ(lr, dt_optimizer_lr(opt, 0));
     EXPECT_EQ(3, (int)dt_optimizer_steps(opt));
@@ -954,7 +954,7 @@ UTEST(damage, every_flipped_bit_is_passed_over)
     }
     close(fd);
     ASSERT_EQ(2, resumes(&p, p.dir));
-    printf("%lld flipped bits passed over\n", (long long)found);
+    printf("%lld flipped bits skipped\n", (long long)found);
     free_pair(&p);
 }
 
@@ -968,11 +968,11 @@ UTEST(damage, the_log_says_why_and_none_whole_is_an_error)
     log_begin();
     EXPECT_EQ(1, dt_checkpoint_resume(c, NULL, NULL));
     log_end();
-    EXPECT_TRUE_MSG(strstr(log_text, "ckpt-00000002.safetensors is passed over: a header of") != NULL, log_text);
+    EXPECT_TRUE_MSG(strstr(log_text, "ckpt-00000002.safetensors is skipped: a header of") != NULL, log_text);
     EXPECT_TRUE_MSG(log_text[0] == '0' + DT_LOG_WARN, log_text);
     EXPECT_ERROR(dt_checkpoint_latest(p.dir, NULL, buf, sizeof buf), "the path needs");
     ASSERT_EQ(0, files_write(p.path[0], "x", 1));
-    EXPECT_ERROR(dt_checkpoint_resume(c, NULL, NULL), "none of 2 checkpoints is whole: step 2 (a header of");
+    EXPECT_ERROR(dt_checkpoint_resume(c, NULL, NULL), "none of 2 checkpoints is intact: step 2 (a header of");
     EXPECT_ERROR(dt_checkpoint_latest(p.dir, NULL, buf, sizeof buf), "step 1 (1 bytes are too few");
     dt_archive *w = dt_archive_new(); /* whole, but of something else */
     ASSERT_OK(dt_archive_write(w, p.path[0]));

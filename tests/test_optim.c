@@ -1141,7 +1141,7 @@ UTEST(saving, what_does_not_fit_is_refused)
     EXPECT_ERROR(box_visit(&good, &u, 1), "1 groups were saved, this has 2");
     toy_close(&u);
     struct { const char *name; int64_t i; double x; const char *message; } bad[] = {
-        { "opt.kind", 99, 0, "a kind unknown here" }, { "opt.steps", -1, 0, "-1 steps" },
+        { "opt.kind", 99, 0, "an unknown kind" }, { "opt.steps", -1, 0, "-1 steps" },
         { "opt.group.0.lr", 0, -1, ".lr is -1" }, { "opt.group.0.beta1", 0, 2, ".beta1 is 2" },
         { "opt.group.0.states", 8, 0, "states 8" }, { "opt.group.0.states", -1, 0, "states -1" },
         { "opt.step.b", -5, 0, "'b' was saved with -5" }, { "opt.group.0.eps", 0, NAN, ".eps is nan" },

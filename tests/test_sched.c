@@ -346,7 +346,7 @@ UTEST(sched, wrong_calls_are_errors_and_change_nothing)
     f.s = dt_reduce_lr_on_plateau(f.opt);
     EXPECT_ERROR(dt_scheduler_step(f.s), "dt_scheduler_metric");
     dt_scheduler_metric(f.s, 1);
-    EXPECT_ERROR(dt_warmup(f.s, .steps = 3), "has begun");
+    EXPECT_ERROR(dt_warmup(f.s, .steps = 3), "has stepped already");
     fixture_close(&f);
 }
 
@@ -368,7 +368,7 @@ UTEST(sched, an_optimiser_without_momentum_cycles_its_lr_alone)
 UTEST(sched, null_is_an_error_not_a_crash)
 {
     for (int k = 0; k < CASES; k++) EXPECT_ERROR(golden_sched[k].make(NULL, golden_sched[k].o), "NULL");
-    EXPECT_ERROR(dt_scheduler_step(NULL), "dt_scheduler_step: the schedule is NULL");
+    EXPECT_ERROR(dt_scheduler_step(NULL), "dt_scheduler_step: the scheduler is NULL");
     EXPECT_ERROR(dt_scheduler_metric(NULL, 1), "NULL");
     EXPECT_ERROR(dt_warmup(NULL, .steps = 1), "NULL");
     EXPECT_EQ(0, (int)dt_scheduler_steps(NULL));
@@ -437,12 +437,12 @@ static int save(fixture *f, saved *s)
     dt__visit v = { 0, NULL, visit_number, visit_integer, s };
     memset(s, 0, sizeof *s);
     s->damage = -1;
-    return dt__schedule_visit(f->s, &v, "schedule");
+    return dt__scheduler_visit(f->s, &v, "schedule");
 }
 static int load(fixture *f, saved *s)
 {
     dt__visit v = { 1, NULL, visit_number, visit_integer, s };
-    return dt__schedule_visit(f->s, &v, "schedule");
+    return dt__scheduler_visit(f->s, &v, "schedule");
 }
 
 UTEST(sched, saved_and_loaded_at_every_10th_step_it_goes_on_with_the_same_bits)
@@ -509,7 +509,7 @@ UTEST(sched, what_does_not_fit_is_not_loaded)
     for (int i = 0; i < 6; i++) dt_scheduler_step(a.s);
     ASSERT_OK(save(&a, &s));
     b.s = dt_step_lr(b.opt, .step_size = 3);
-    EXPECT_ERROR(load(&b, &s), "of dt_cosine_annealing_warm_restarts, this schedule of dt_step_lr");
+    EXPECT_ERROR(load(&b, &s), "of dt_cosine_annealing_warm_restarts, this scheduler of dt_step_lr");
     dt_scheduler_free(b.s);
     dt_optimizer_add_group(b.opt, "*.weight", .lr = 1);
     b.s = dt_cosine_annealing_warm_restarts(b.opt, .t_0 = 4);
