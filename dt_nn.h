@@ -2046,23 +2046,25 @@ static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { DT__OPTIM_NUM
 static const size_t dt__optim_flags[DT__O_FLAGS] = { DT__OPTIM_FLAGS(DT__FLAG) };
 #undef DT__FLAG
 
-/* ---- the table of optimisers. A new one is: its declaration and macro in >>optimizers, a row at the end of
-   DT__OPTIMIZERS (checkpoints store the row's number: rows keep their order), and a function that sets the arguments of
-   its kernel. The enumeration, the table and the public functions come from the rows. Columns:
+/* ---- the table of optimisers. To add one: declare it and its macro in >>optimizers, add a row at the end of
+   DT__OPTIMIZERS (checkpoints store the row number, so rows keep their order), and write the function that sets the
+   arguments of its kernel. The enumeration, the table and the public functions are generated from the rows; a missing
+   column, function or declaration does not compile. Columns:
 
        name        dt_NAME and dt_NAME_with
        kernel      DT_K_...
        options     the options it takes, each with its default; all other options are refused
-       states      names as in PyTorch's state_dict, and the option without which the state does not exist
+       states      PyTorch's names, and for each the option that must not be 0 for the state to exist, or DT__ALWAYS
        traits      DT__... below
-       arguments   sets c->u.opt for the t-th update of a parameter, t = 1, 2 ...; lr, wd, eps, maximize, decoupled are set
-       before      computed for every run before the first weight changes; NULL: nothing
-       update      dt__update_fused: one kernel call for p, states, [copy] <- g, [gscale] */
+       arguments   sets c->u.opt for the t-th update of a parameter, t = 1, 2 ...; the caller has already set lr, wd, eps,
+                   maximize and decoupled
+       before      called for every run before the first weight changes; NULL: nothing to do
+       update      updates a run; dt__update_fused makes one kernel call: p, states, [copy] <- g, [gscale] */
 enum {
-    DT__DECOUPLED = 1,    /* weight decay shrinks the weight, and is no part of the gradient */
-    DT__TRUST_RATIO = 2,  /* each parameter's lr is scaled by a ratio of norms, unless .no_trust_ratio */
-    DT__NORM_INPUTS = 4,  /* the kernel has the optional inputs wnorm, gnorm, segments */
-    DT__DIVIDES = 8,      /* the update divides by a state plus eps */
+    DT__DECOUPLED = 1,       /* weight decay multiplies the weight and is not added to the gradient */
+    DT__TRUST_RATIO = 2,     /* each parameter's lr is scaled by a ratio of norms, unless .no_trust_ratio */
+    DT__NORM_INPUTS = 4,     /* the kernel has the optional inputs wnorm, gnorm, segments */
+    DT__DIVIDES = 8,         /* the update divides by a state plus eps */
     DT__COUNT_MOMENTUM = 16, /* a parameter's updates are counted only while .momentum is not 0 */
     DT__UPDATE_TENSOR = 32   /* dt__step_temp.update is needed */
 };
@@ -3869,7 +3871,7 @@ DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
     int64_t    n = m->nblocks;
     dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
-    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* one download: the host waits for the device */
+    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* one download for all blocks */
     if (!rc) rc = bad ? dt__download(flags, bad) : DT_ERR_MEMORY;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         if (bad[i] == 0) continue;

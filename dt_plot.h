@@ -866,7 +866,7 @@ static double dt__read_number(const char **s)
     *s = t;
     return sign * v * pow(10, esign * e + scale);
 }
-/* Adds one line of the table to the history. Returns false if it is not a line of such a table. */
+/* Adds one line of the table to the history. Returns false if it is not a line of a table of dt. */
 static bool dt__csv_read(dt_progress *p, char *line, int64_t *step, double *seconds)
 {
     double      v[7];
