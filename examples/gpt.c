@@ -124,7 +124,7 @@ int main(int argc, char **argv)
     dt_amp        *amp = level ? dt_amp_new(m, .level = level) : NULL;
     dt_scheduler   *s = dt_cosine_annealing_lr(opt, .t_max = steps > 50 ? steps - 50 : 1);
     dt_warmup(s, .steps = 50, .start = 0.02);
-    dt_checkpoint *k = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
+    dt_checkpoint *k = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .scheduler = s, .amp = amp,
                                                .every_steps = 100, .signals = true) : NULL;
     if (k) dt_loader_checkpoint(in, k);
     if (k && dt_checkpoint_resume(k, &epoch, &step) > 0)

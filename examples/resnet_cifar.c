@@ -146,12 +146,12 @@ static int trainer(void *args)
                             ? dt_lars(m, .lr = lr, .momentum = 0.9, .weight_decay = 5e-4)
                             : dt_sgd(m, .lr = lr, .momentum = 0.9, .nesterov = true, .weight_decay = 5e-4);
     dt_optimizer_add_group(opt, "*.bias|*bn?.*|*downsample.1.*", .weight_decay = DT_ZERO,
-                   .no_trust = example_flag(argc, argv, "--lars"));
+                   .no_trust_ratio = example_flag(argc, argv, "--lars"));
     dt_amp      *amp = level ? dt_amp_new(m, .level = level) : NULL;
     dt_scheduler *s = dt_cosine_annealing_lr(opt, .t_max = epochs * steps - warmup);
     if (warmup) dt_warmup(s, .steps = warmup, .start = lr > 0 && world > 1 ? 1.0 / world : 0);
     dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
-    dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
+    dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .scheduler = s, .amp = amp,
                                                .every_epochs = 1, .signals = true)
                            : NULL;
     if (c) dt_loader_checkpoint(in, c);

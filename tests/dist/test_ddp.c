@@ -83,7 +83,7 @@ static dt_optimizer *optimizer(dt_model *m, int kind)
     case 1: return dt_adam(m, .lr = 0.01, .clip_norm = 0.5);
     case 2: return dt_adamw(m, .lr = 0.01, .clip_value = 0.05);
     case 3: return dt_rmsprop(m, .lr = 0.01, .momentum = 0.5);
-    case 4: return dt_lars(m, .lr = 0.5, .trust = 0.02);
+    case 4: return dt_lars(m, .lr = 0.5, .trust_coefficient = 0.02);
     default: return dt_lamb(m, .lr = 0.01);
     }
 }
