@@ -35,40 +35,40 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No JPEG and no PNG: PGM, PPM and arrays. No resizing of images. No downloads. No streams without a length: a set
-    knows how many items it has.
+    No JPEG and no PNG: images come from PGM, PPM, IDX, CIFAR and .npy files, or from arrays. No resizing of images. No
+    downloads. No streams of unknown length: a dataset knows how many items it has.
 
 CONTENTS
 
-    >>datasets       files, arrays, callbacks; parts and joins of them
+    >>datasets       files, arrays, callbacks; subsets and concatenations of them
     >>samplers       which items, in which order, on which rank
-    >>loaders        batches, fetched ahead and augmented
+    >>loaders        batches, prefetched and augmented
     >>sets           implementation from here: what a dataset is, reading runs of items
-    >>elements       numbers as files store them
-    >>files          opening, sizes, patterns, gzip
+    >>elements       conversion of stored numbers to dtypes
+    >>files          opening, sizes, patterns, headers
     >>idx            IDX: MNIST, Fashion-MNIST, EMNIST
     >>npy            NumPy's .npy
     >>records        records of one size: CIFAR-10, CIFAR-100, raw; tokens
-    >>folders        PGM and PPM by class
-    >>derived        subsets, splits, joins, mean and deviation
+    >>folders        PGM and PPM, a folder for each class
+    >>derived        subsets, splits, concatenations, mean and standard deviation
     >>sampler        samplers
-    >>transform      from stored items to what a net sees
-    >>loader         the loader
+    >>transform      from a stored item to the input of the network
+    >>loader         the loader and its worker threads
 
 MACROS
 
-    As in dt.h, and DT_USE_ZLIB: gzipped IDX files are read (link with -lz).
+    As in dt.h, and DT_USE_ZLIB: read gzipped IDX files (link with -lz).
 
 MEMORY
 
-    Files are read through the page cache with pread, so that the ranks of a machine share it; only labels of IDX files
-    and gzipped files are held. What a file's header announces is compared with the file's size before anything is
-    allocated. A file that shrinks while it is in use is an error that names it, not a signal.
+    Files are read with pread, so all ranks of a machine share one copy in the page cache. Only labels of IDX files and
+    unpacked gzip files are kept in memory. The size that a header announces is compared with the file's size before
+    anything is allocated. A file that is truncated while it is in use is an error that names the file, not a SIGBUS.
 
 ERRORS, THREADS
 
-    As in dt.h. Errors of a loader's threads are raised by dt_loader_next when their batch is due. A dataset does not
-    change once it is made and may be used by several loaders and threads. A loader belongs to one thread at a time.
+    As in dt.h. dt_loader_next reports the error of a worker thread when the batch of that worker is due. A dataset is
+    immutable, and several loaders and threads may use it at once. A loader may be used by one thread at a time.
 
 LICENCE
 
@@ -91,16 +91,17 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>datasets
-   A dataset is a number of items; an item is x and perhaps y, each of one dtype and shape for all items. Every call
-   that makes one returns NULL after an error, and what it makes is freed with dt_dataset_free; sets made from sets hold
-   what they need. Paths may be patterns (shard-*.bin): the files that match, sorted by name, are one set. */
+   A dataset is a sequence of items. An item is x and optionally y; all items have the same dtypes and shapes. Every
+   call that makes a dataset returns NULL after an error; dt_dataset_free frees it. A dataset made from others holds
+   references to them, so they may be freed first. A path may be a pattern (shard-*.bin): all files that match, sorted
+   by name, form one dataset. */
 typedef struct dt_dataset dt_dataset;
 typedef enum dt_part { DT_TRAIN = 0, DT_TEST = 1 } dt_part;
 
-/* Known sets, by their files' own names in dir. x is u8, y a class as i64.
+/* Well-known datasets, by the original names of their files in dir. x is u8, y the class as i64.
    mnist (also Fashion-MNIST, KMNIST): train-images-idx3-ubyte ..., t10k-..., or with .gz; x (1, 28, 28), 10 classes
    emnist: emnist-SPLIT-train-images-idx3-ubyte ...; split "letters", "balanced", "digits", "mnist", "byclass",
-           "bymerge"; images lie on their side, as they are stored; letters count from 1
+           "bymerge"; images are transposed, as the files store them; the labels of "letters" start at 1
    cifar10: data_batch_1.bin ... data_batch_5.bin, test_batch.bin; x (3, 32, 32)
    cifar100: train.bin, test.bin; 100 fine or 20 coarse classes */
 DT_API dt_dataset *dt_mnist_open(const char *dir, dt_part part);
@@ -108,50 +109,51 @@ DT_API dt_dataset *dt_emnist_open(const char *dir, const char *split, dt_part pa
 DT_API dt_dataset *dt_cifar10_open(const char *dir, dt_part part);
 DT_API dt_dataset *dt_cifar100_open(const char *dir, dt_part part, bool coarse);
 
-/* IDX and .npy: the first dimension counts items. Stored dtypes become the nearest of dt's: i8, i16, u16 are i32; u32
-   is i64; f64 is f32; bool is u8; u64, complex, strings and objects are refused. .npy in Fortran order is refused. */
+/* IDX and .npy: the first dimension counts items. Stored dtypes become the nearest dtype of dt: i8, i16 and u16 become
+   i32, u32 becomes i64, f64 becomes f32, bool becomes u8. Files of u64, complex numbers, strings or objects are an
+   error, and so is .npy in Fortran order. */
 typedef struct dt_open_opts {
     int         dt__first DT_D;
-    const char *labels DT_D;  /* the file or files of y: as many items, as many files */
-    int64_t     classes DT_D; /* y is a whole number in 0..classes-1, and i64; default: y is what it is */
+    const char *labels DT_D;  /* the file or pattern of y: as many files as x has, with as many items each */
+    int64_t     classes DT_D; /* y is an integer in 0..classes-1 and becomes i64; default: y is not checked */
 } dt_open_opts;
 DT_API dt_dataset *dt_idx_open_with(const char *path, dt_open_opts o DT_OPT0(dt_open_opts));
 DT_API dt_dataset *dt_npy_open_with(const char *path, dt_open_opts o DT_OPT0(dt_open_opts));
 
-/* Records of one size, one after the other in one or more files. */
+/* Records of one size, stored contiguously in one or more files. */
 typedef struct dt_records_opts {
     int      dt__first DT_D;
-    int64_t  nbytes DT_D;     /* of a record; default: to the end of x and y */
+    int64_t  nbytes DT_D;     /* of a record; default: up to the end of x and y */
     int64_t  skip DT_D;       /* bytes before the first record of each file */
-    int64_t  x_at DT_D;       /* where x lies in a record */
+    int64_t  x_at DT_D;       /* byte offset of x in a record */
     dt_dtype x_dtype DT_D;    /* default f32 */
     dt_shape x_shape DT_D;
     bool     has_y DT_D;
     int64_t  y_at DT_D;
     dt_dtype y_dtype DT_D;
     dt_shape y_shape DT_D;
-    int64_t  classes DT_D;    /* y is one whole number in 0..classes-1, and becomes i64 */
+    int64_t  classes DT_D;    /* y is one integer in 0..classes-1 and becomes i64 */
     bool     big_endian DT_D;
 } dt_records_opts;
 DT_API dt_dataset *dt_records_open_with(const char *path, dt_records_opts o DT_OPT0(dt_records_opts));
 
-/* Token files of language models: little-endian numbers. Item i is x = length tokens from i*stride on, y = the same one
-   later, both i64. No item spans two files. */
+/* Token files of language models: little-endian unsigned integers. x of item i is the .length tokens that start at
+   token i*stride; y is the .length tokens that start one token later. Both are i64. No item spans two files. */
 typedef struct dt_tokens_opts {
     int     dt__first DT_D;
     int64_t length DT_D;  /* required */
-    int64_t stride DT_D;  /* default length: no token is learnt twice in an epoch */
+    int64_t stride DT_D;  /* default length: windows do not overlap */
     int     nbytes DT_D;  /* of a token: 1, 2 or 4; default 2 */
-    int64_t skip DT_D;    /* bytes of a header */
-    int64_t vocab DT_D;   /* tokens must be below; default: not checked */
+    int64_t skip DT_D;    /* bytes of the header of each file */
+    int64_t vocab DT_D;   /* a token that is not below this is an error; default: not checked */
 } dt_tokens_opts;
 DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o DT_OPT0(dt_tokens_opts));
 
-/* A folder for each class (their names sorted), in it and in folders below it .pgm and .ppm files (binary, P5 or P6, up
-   to 255), all of one size: x u8 (1 or 3, h, w), y the class. Other files are left alone. */
+/* One folder for each class, sorted by name. It and its subfolders hold .pgm and .ppm files (binary, P5 or P6, maxval
+   255), all of one size: x is u8 (1 or 3, h, w), y the class. Other files are ignored. */
 DT_API dt_dataset *dt_folder_open(const char *dir);
 
-/* Arrays of the program, which must stay: n items, one after the other. */
+/* Arrays of the program: n contiguous items. They are not copied and must outlive the dataset. */
 typedef struct dt_arrays_opts {
     int         dt__first DT_D;
     dt_dtype    x_dtype DT_D; /* default f32 */
@@ -163,8 +165,8 @@ typedef struct dt_arrays_opts {
 } dt_arrays_opts;
 DT_API dt_dataset *dt_arrays_with(const void *x, int64_t n, dt_arrays_opts o DT_OPT0(dt_arrays_opts));
 
-/* Items from the program: get(user, i, x, y) fills x and y (y is NULL for a set without) and returns 0, or a negative
-   status after dt_fail. It is called by several threads at once. */
+/* Items from a callback: get(user, i, x, y) fills x and y (y is NULL if .has_y is false) and returns 0, or a negative
+   status after dt_fail. It must be thread-safe: several threads call it at once. */
 typedef struct dt_source_opts {
     int      dt__first DT_D;
     int64_t  n DT_D;
@@ -175,7 +177,7 @@ typedef struct dt_source_opts {
     dt_shape y_shape DT_D;
     int64_t  classes DT_D;
     int (*get)(void *user, int64_t i, void *x, void *y) DT_D;
-    void (*free)(void *user) DT_D; /* called when the set goes; default: nobody is told */
+    void (*free)(void *user) DT_D; /* called when the dataset is freed; default: not called */
     void    *user DT_D;
 } dt_source_opts;
 DT_API dt_dataset *dt_source_with(dt_source_opts o DT_OPT0(dt_source_opts));
@@ -194,37 +196,39 @@ typedef struct dt_item_info {
     bool     has_y;
     dt_dtype y_dtype;
     dt_shape y_shape;
-    int64_t  classes; /* 0: not known */
+    int64_t  classes; /* 0: unknown */
 } dt_item_info;
 DT_API void         dt_dataset_free(dt_dataset *s);
 DT_API int64_t      dt_dataset_len(const dt_dataset *s);
 DT_API dt_item_info dt_dataset_item_info(const dt_dataset *s);
 DT_API dt_status    dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y); /* either may be NULL */
-DT_API const char  *dt_dataset_class(const dt_dataset *s, int64_t k); /* its folder's name; NULL: it has none */
+DT_API const char  *dt_dataset_class(const dt_dataset *s, int64_t k); /* name of its folder; NULL if it has no name */
 DT_API int64_t      dt_dataset_shards(const dt_dataset *s); /* files (of x), those of joined sets together; else 1 */
 DT_API int64_t      dt_dataset_shard(const dt_dataset *s, int64_t k); /* first item of shard k; of the last + 1: n */
-/* where item i comes from, for messages: "data_batch_2.bin, byte 3073" */
+/* file and offset of item i, for messages: "data_batch_2.bin, byte 3073" */
 DT_API const char  *dt_dataset_where(const dt_dataset *s, int64_t i, char *buf, size_t nbytes);
 
 DT_API dt_dataset *dt_dataset_range(dt_dataset *s, int64_t from, int64_t n);
 DT_API dt_dataset *dt_dataset_subset(dt_dataset *s, const int64_t *index, int64_t n); /* copies index */
 DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n);
-/* n parts at random, as PyTorch's random_split with a generator of that seed. part: numbers of items, or fractions that
-   add up to 1. All or nothing. */
+/* n random parts, the same items as PyTorch's random_split with a generator of that seed. part: numbers of items that
+   add up to the length, or fractions that add up to 1. After an error no part exists. */
 DT_API dt_status   dt_dataset_split(dt_dataset *s, const double *part, int n, uint64_t seed, dt_dataset **out);
-/* Mean and standard deviation by channel (the first of three dimensions; else there is one) of x, u8 as 0..1. */
+/* Mean and standard deviation of x for each channel (the first of three dimensions; other shapes have one channel); u8
+   values are divided by 255. */
 DT_API dt_status   dt_dataset_mean_std(const dt_dataset *s, double *mean, double *std, int channels);
 
 /* ---------------------------------------------------------------------------------------------------- >>samplers
-   A sampler says which items a rank takes, in which order. It is a pure function of its options, the epoch and the
-   place at which the epoch is taken up again. The loader makes one from its own options; by itself it serves other
-   loops.
+   A sampler determines which items a rank takes, and in which order. Its result depends only on its options, the epoch
+   and the position at which the epoch resumes. The loader makes one from its own options; other loops may use one
+   directly.
 
-   Shuffled: a permutation drawn from seed + epoch. Ranks take turns in it: rank r has places r, r + world, ... of the
-   list, which is made divisible by repeating its beginning, or with .drop_last by cutting its end: PyTorch's
-   DistributedSampler, index by index. With .no_pad nothing is repeated and nothing dropped, so that metrics count each
-   item once; ranks may then differ by one item. With .contiguous a rank has a stretch of the set, cut between files
-   where there are enough of them, shuffled in itself: each rank reads its own files. */
+   .shuffle: a permutation drawn from seed + epoch. Rank r takes the entries r, r + world, ... of the list. The length
+   of the list is made divisible by world: its beginning is repeated or, with .drop_last, its end is cut. The result is
+   the same as that of PyTorch's DistributedSampler, index by index. With .no_pad no item is repeated and none dropped,
+   so that metrics count each item once; the ranks' numbers of items may then differ by one. With .contiguous a rank has
+   one contiguous chunk of the dataset, shuffled within itself. Chunks end at file boundaries if there are at least as
+   many files as ranks, so that each rank reads its own files. */
 typedef struct dt_sampler dt_sampler;
 typedef struct dt_sampler_opts {
     int            dt__first DT_D;
@@ -235,10 +239,10 @@ typedef struct dt_sampler_opts {
     bool           drop_last DT_D;
     bool           no_pad DT_D;
     bool           contiguous DT_D;
-    const int64_t *shard DT_D;       /* contiguous: where files begin, nshards + 1 numbers, the last one n; copied */
+    const int64_t *shard DT_D;       /* contiguous: first item of each file, nshards + 1 numbers, the last is n; copied */
     int64_t        nshards DT_D;
-    const double  *weight DT_D;      /* n weights: drawn with replacement (WeightedRandomSampler); copied */
-    int64_t        draws DT_D;       /* with weights: how many, all ranks together; default n */
+    const double  *weight DT_D;      /* n weights: draw with replacement (WeightedRandomSampler); copied */
+    int64_t        draws DT_D;       /* with .weight: items of an epoch, all ranks together; default n */
 } dt_sampler_opts;
 DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o DT_OPT0(dt_sampler_opts));
 DT_API void        dt_sampler_free(dt_sampler *s);
@@ -246,37 +250,39 @@ DT_API void        dt_sampler_free(dt_sampler *s);
 #define dt_sampler_new(...) dt_sampler_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_sampler_opts, __VA_ARGS__, ))
 #endif
 
-/* The place of a training in its data: how far the epoch is, counted over all ranks. It holds for any world size: what
-   is left is dealt out anew. Contiguous stretches remember the worlds that took part in the epoch. */
+/* The position of a training run in its data: the items of the epoch that all ranks together have taken. It is valid
+   for any world size: the items that are left are distributed again. With .contiguous it also records the world sizes
+   that took part in the epoch. */
 enum { DT_CURSOR_PAST = 5 };
 typedef struct dt_cursor {
     int64_t seed, epoch;
     int64_t position;                 /* items taken in this epoch, by all ranks together */
-    int64_t n;                        /* of the set; 0: not known */
-    int64_t world;                    /* contiguous: the ranks that took them */
-    int64_t npast;                    /* contiguous: world sizes before that in this epoch ... */
-    int64_t past[2 * DT_CURSOR_PAST]; /* ... and what they took: world, position */
+    int64_t n;                        /* items of the dataset; 0: unknown */
+    int64_t world;                    /* contiguous: number of ranks that took them */
+    int64_t npast;                    /* contiguous: number of earlier world sizes in this epoch ... */
+    int64_t past[2 * DT_CURSOR_PAST]; /* ... and for each: world, position it reached */
 } dt_cursor;
-/* Begin at a place (dt_sampler_new: at the beginning of epoch 0). The cursor's seed and n must be the sampler's. */
+/* Moves to a position (dt_sampler_new: the beginning of epoch 0). The cursor's seed and n must match the sampler's. */
 DT_API dt_status dt_sampler_seek(dt_sampler *s, const dt_cursor *at);
 DT_API int64_t   dt_sampler_count(const dt_sampler *s); /* items of this rank from there to the end of the epoch */
-DT_API int64_t   dt_sampler_most(const dt_sampler *s);         /* the same of the rank that has most */
-DT_API int64_t   dt_sampler_at(const dt_sampler *s, int64_t i); /* item i of them; -1: out of range */
-/* Batch k of this rank: how many items, at most size; 0 behind the last. full: a short last batch is left out. */
+DT_API int64_t   dt_sampler_most(const dt_sampler *s);  /* the largest such count of any rank */
+DT_API int64_t   dt_sampler_at(const dt_sampler *s, int64_t i); /* item i of this rank; -1: out of range */
+/* Writes the items of this rank's batch k, at most size, to out and returns their number; 0 after the last batch. full:
+   a last batch of fewer than size items is omitted. out may be NULL. */
 DT_API int64_t   dt_sampler_batch(const dt_sampler *s, int64_t k, int64_t size, bool full, int64_t *out);
-/* The cursor once each rank has taken 'taken' items of its own; at the end of the epoch that of the next one. */
+/* The cursor after each rank has taken 'taken' of its items; if that ends the epoch, the beginning of the next one. */
 DT_API dt_cursor dt_sampler_cursor(const dt_sampler *s, int64_t taken);
 
 /* ---------------------------------------------------------------------------------------------------- >>loaders
-   Threads read, convert and augment whole batches ahead of time; batches come in the order of the sampler, whatever the
-   number of threads. u8 images become f32: v/255, then (v - mean)/std; classes become i64.
+   Worker threads read, convert and augment whole batches ahead of time. Batches arrive in the sampler's order, whatever
+   the number of workers. u8 images become f32: v/255, then (v - mean)/std; classes become i64.
 
-   Augmentation, for x of (c, h, w), in this order: a crop of the image's own size from the image with a border of .crop
-   black pixels; a flip about the vertical axis for half of the items; normalisation; a square of .cutout pixels about
-   a place of the image, as far as it is inside, set to 0; .transform. What is drawn depends on seed, epoch and item
-   alone. */
+   Augmentation for x of shape (c, h, w), in this order: a random crop of the image's own size from the image padded by
+   .crop black pixels on each side; a horizontal flip of half of the items; normalisation; .cutout: a square of that
+   many pixels, centred at a random pixel and clipped to the image, is set to 0; .transform. The random numbers depend
+   only on seed, epoch and item. */
 typedef struct dt_loader dt_loader;
-typedef struct dt_sample { /* what a transform is told */
+typedef struct dt_sample { /* argument of .transform */
     int64_t  item, epoch;
     uint64_t seed;         /* of the loader; dt_philox(seed, counter, out) draws */
     dt_dtype dtype;
@@ -286,78 +292,79 @@ typedef struct dt_loader_opts {
     int           dt__first DT_D;
     int64_t       batch DT_D;      /* default 1 */
     bool          shuffle DT_D;
-    bool          drop_last DT_D;  /* leave a short last batch out; ranks: cut instead of repeat */
+    bool          drop_last DT_D;  /* omit a short last batch; several ranks: drop items instead of repeating some */
     uint64_t      seed DT_D;       /* of order and augmentation */
     int           rank DT_D;
     int           world DT_D;      /* default 1 */
-    bool          no_pad DT_D;     /* evaluation: every item once */
-    bool          contiguous DT_D; /* ranks read their own files */
-    const double *weight DT_D;     /* one for each item: drawn with replacement */
-    int64_t       draws DT_D;
-    int           workers DT_D;    /* threads; default 0: the caller does it */
-    int           prefetch DT_D;   /* batches ready or on their way; default 2 for each worker */
-    double        mean[4] DT_D;    /* by channel; where std[1] is 0 the first ones serve all */
+    bool          no_pad DT_D;     /* evaluation: every item exactly once */
+    bool          contiguous DT_D; /* each rank reads its own files */
+    const double *weight DT_D;     /* one for each item: draw with replacement */
+    int64_t       draws DT_D;      /* with .weight: items of an epoch, all ranks together; default: as many as there are */
+    int           workers DT_D;    /* threads; default 0: dt_loader_next makes the batch itself */
+    int           prefetch DT_D;   /* batches that are ready or being made; default 2 for each worker */
+    double        mean[4] DT_D;    /* for each channel. If std[1] == 0, mean[0] and std[0] apply to every channel */
     double        std[4] DT_D;     /* default 1 */
-    double        max_value DT_D;  /* of u8 images: what becomes 1; default 255 */
-    bool          raw DT_D;        /* x stays as it is stored: no scaling, no normalisation */
-    int           crop DT_D;
+    double        max_value DT_D;  /* the u8 value that becomes 1.0; default 255 */
+    bool          raw DT_D;        /* x keeps its stored dtype: no scaling, no normalisation */
+    int           crop DT_D;       /* pixels */
     bool          flip DT_D;
-    int           cutout DT_D;
-    /* 0, or negative after dt_fail; called by several threads */
+    int           cutout DT_D;     /* pixels */
+    /* Changes x in place; returns 0, or a negative status after dt_fail. Several threads call it at once. */
     int (*transform)(void *user, const dt_sample *s, void *x) DT_D;
     void         *user DT_D;
-    /* Where batches go; default dt_cpu(). To a device that copies beside its kernels (dt_cuda) each goes while the step
-       before it computes. */
+    /* The device of the batches; default dt_cpu(). A device that copies asynchronously (dt_cuda) receives the next
+       batch while the current step computes. */
     dt_device    *device DT_D;
-    /* Memory that batches are made in: pinned, shared; aligned to 64 bytes. Default: pinned for such a device, else the
-       CPU's */
+    /* Allocator of the host memory in which batches are made; it must align to 64 bytes. Default: pinned memory for a
+       device that copies asynchronously, otherwise memory of the CPU device. */
     const dt_allocator *buffers DT_D;
-    bool          digest DT_D;     /* SHA-256 of every batch: two ranks that read the same data show the same */
+    bool          digest DT_D;     /* compute the SHA-256 of every batch, to compare the data of two runs or ranks */
 } dt_loader_opts;
 DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o DT_OPT0(dt_loader_opts));
-DT_API void       dt_loader_free(dt_loader *in); /* batches that are out stay valid */
+DT_API void       dt_loader_free(dt_loader *in); /* batches that were returned stay valid */
 #ifdef DT__LIT
 #define dt_loader_new(...) dt_loader_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loader_opts, __VA_ARGS__, ))
 #endif
 
 typedef struct dt_batch {
-    dt_tensor     *x, *y;    /* of the step; y NULL for a set without */
-    int64_t        n;        /* items */
-    int64_t        epoch, index; /* index: of the batch in this epoch's run */
-    const int64_t *item;     /* their numbers in the set; valid until the next dt_loader_next */
-    char           sha256[65]; /* with .digest: of x's bytes, then y's; else "" */
+    dt_tensor     *x, *y;    /* tensors of this step; y is NULL if the dataset has no y */
+    int64_t        n;        /* number of items */
+    int64_t        epoch, index; /* index: number of the batch since the loader began or resumed the epoch */
+    const int64_t *item;     /* their indices in the dataset; valid until the next dt_loader_next */
+    char           sha256[65]; /* with .digest: hex SHA-256 of the bytes of x followed by those of y; otherwise "" */
 } dt_batch;
-/* The next batch; false at the end of an epoch (once: the call after that begins the next one), and with an error
-   pending. */
+/* Gets the next batch. Returns false once at the end of each epoch (the next call begins the next epoch), and while an
+   error is pending. */
 DT_API bool    dt_loader_next(dt_loader *in, dt_batch *b);
-/* The epoch whose batch comes next: moves on with an epoch's last batch. INT64_MAX for NULL and with an error pending,
-   so that a loop over epochs ends. */
-DT_API dt_dataset *dt_loader_dataset(const dt_loader *in); /* NULL for NULL */
+DT_API dt_dataset *dt_loader_dataset(const dt_loader *in); /* NULL if in is NULL */
+/* The epoch of the next batch; it grows when the last batch of an epoch is returned. INT64_MAX if in is NULL or an error
+   is pending, so that a loop over epochs ends. */
 DT_API int64_t dt_loader_epoch(const dt_loader *in);
-DT_API int64_t dt_loader_batches(const dt_loader *in); /* in a whole epoch */
-/* The place behind the batch that was handed out last. It may be saved, and assigned to: a change counts at the next
-   dt_loader_next. With dt_nn.h it goes into a checkpoint in one line, and a resume sets it:
+DT_API int64_t dt_loader_batches(const dt_loader *in); /* of a whole epoch */
+/* The position after the batch that was returned last. The program may save it, and assign to it: the next
+   dt_loader_next starts from the new value. With dt_nn.h one line saves it in every checkpoint and restores it on
+   resume:
        dt_loader_checkpoint(in, c);  */
 DT_API dt_cursor *dt_loader_cursor(dt_loader *in);
-DT_API dt_tensor *dt_loader_state(dt_loader *in); /* the same as a tensor (i64) of the loader's; NULL after an error */
+DT_API dt_tensor *dt_loader_state(dt_loader *in); /* the cursor as an i64 tensor of the loader; NULL after an error */
 #define dt_loader_checkpoint(in, c) dt_checkpoint_add_tensor((c), "data.cursor", dt_loader_state(in))
 
-/* Where the time of the steps went. Seconds since dt_loader_new or the last dt_loader_reset_stats. */
+/* Where the time of the steps went, in seconds since dt_loader_new or the last dt_loader_reset_stats. */
 typedef struct dt_loader_stats {
     int64_t batches, items;
-    double  wait;     /* the caller waited in dt_loader_next */
-    double  elsewhere; /* the caller was elsewhere, between two batches of an epoch: computing; or the device was behind
-                          with what it had been given */
-    double  busy;     /* threads' time spent making batches, all threads */
-    double  needed;   /* items a second the caller would take if it never waited */
-    double  able;     /* items a second that the loader can make: with all its threads busy */
-    bool    behind;   /* waiting is more than a tenth of the time */
+    double  wait;      /* seconds in which dt_loader_next waited for data */
+    double  elsewhere; /* seconds between two batches of an epoch, in which the caller computed; includes waiting in
+                          dt_loader_next for a device that has not finished its earlier work */
+    double  busy;      /* seconds that workers spent making batches, summed over all workers */
+    double  needed;    /* items per second that the caller would take if it never waited */
+    double  able;      /* items per second that the loader makes if all its workers are busy */
+    bool    behind;    /* more than a tenth of the time is waiting for data */
 } dt_loader_stats;
 DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in);
 DT_API void            dt_loader_reset_stats(dt_loader *in);
-/* The same as a line: "data 41 %, compute 59 %: the loader makes 7200 items/s, 17600 would be taken; ...". Seconds
-   spent in communication are told by who knows them. Like snprintf. At the end of an epoch in which it was behind, the
-   loader logs this line as a warning. */
+/* The same as one line: "data 41 %, compute 59 %: the trainer would take 17600 items/s, the loader makes 7200 with 1
+   worker; ...". communication: seconds of the compute time that the caller spent in communication, or 0. Works like
+   snprintf. At the end of an epoch of at least 1 s in which the loader was behind, it logs this line as a warning. */
 DT_API size_t          dt_loader_report(const dt_loader *in, double communication, char *buf, size_t nbytes);
 
 #ifdef __cplusplus
