@@ -457,8 +457,8 @@ UTEST(mistakes, in_the_list_of_devices)
     EXPECT_ERROR(dt_parallel_new(m, .devices = 2, .on = other) ? 0 : -1, "is on cuda:0 and .on begins with cuda:1");
     EXPECT_ERROR(dt_parallel_new(m, .devices = 2, .on = hole) ? 0 : -1, "device 1 of 2 in .on is NULL");
     EXPECT_ERROR(dt_parallel_new(m, .on = other) ? 0 : -1, ".devices is 0");
-    EXPECT_ERROR(dt_parallel_new(m, .devices = 17) ? 0 : -1, ".devices is 17, from cuda:0 on; there are not so many");
-    EXPECT_ERROR(dt_parallel_new(host, .devices = 2, .on = other) ? 0 : -1, "must be of one kind");
+    EXPECT_ERROR(dt_parallel_new(m, .devices = 17) ? 0 : -1, ".devices is 17, from cuda:0 on; there are fewer");
+    EXPECT_ERROR(dt_parallel_new(host, .devices = 2, .on = other) ? 0 : -1, "expected devices of one backend");
     EXPECT_ERROR(dt_parallel_new(host, .devices = 2, .on = threads) ? 0 : -1, "cpu twice; on the CPU .devices is en");
     dt_parallel *p = dt_parallel_new(m, .devices = 2);
     dt_tensor   *y, *x = batch(0, 6, &y);
