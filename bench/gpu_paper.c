@@ -10,13 +10,19 @@
    With DT_USE_CUDA, linked with kernels/ and the emulated libraries of tests/gpu, it does not print tables: the models
    run on dt_cuda.h itself, in full size, below a runtime that counts launches and runs none, and every count must be
    that of the paper. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#endif
 #ifdef DT_USE_CUDA
 #define DT_CUDA_IMPLEMENTATION /* to see private functions; the rest is linked */
 #include "../dt_cuda.h"
 #endif
 #include "../dt_comm.h"
 #include "../dt_nn.h"
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 /* ---------------------------------------------------------------------------------------------- assumptions */
