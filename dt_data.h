@@ -6,7 +6,8 @@ DO THIS
                                                 #include "dt_data.h"
     In every other file that uses it:           #include "dt_data.h"
 
-    dt_base.h, dt.h and dt_cpu.h must lie beside it. Link with -lm -lpthread. With dt_nn.h include both, in any order.
+    dt_base.h, dt.h and dt_cpu.h must be in the same directory. Link with -lm -lpthread. It may be included before or
+    after dt_nn.h.
 
 A COMPLETE PROGRAM
 
@@ -203,7 +204,7 @@ DT_API int64_t      dt_dataset_len(const dt_dataset *s);
 DT_API dt_item_info dt_dataset_item_info(const dt_dataset *s);
 DT_API dt_status    dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y); /* either may be NULL */
 DT_API const char  *dt_dataset_class(const dt_dataset *s, int64_t k); /* name of its folder; NULL if it has no name */
-DT_API int64_t      dt_dataset_shards(const dt_dataset *s); /* files (of x), those of joined sets together; else 1 */
+DT_API int64_t      dt_dataset_shards(const dt_dataset *s); /* files of x, of all datasets of a concatenation; otherwise 1 */
 DT_API int64_t      dt_dataset_shard(const dt_dataset *s, int64_t k); /* first item of shard k; of the last + 1: n */
 /* file and offset of item i, for messages: "data_batch_2.bin, byte 3073" */
 DT_API const char  *dt_dataset_where(const dt_dataset *s, int64_t i, char *buf, size_t nbytes);
@@ -265,7 +266,7 @@ typedef struct dt_cursor {
 /* Moves to a position (dt_sampler_new: the beginning of epoch 0). The cursor's seed and n must match the sampler's. */
 DT_API dt_status dt_sampler_seek(dt_sampler *s, const dt_cursor *at);
 DT_API int64_t   dt_sampler_count(const dt_sampler *s); /* items of this rank from there to the end of the epoch */
-DT_API int64_t   dt_sampler_most(const dt_sampler *s);  /* the largest such count of any rank */
+DT_API int64_t   dt_sampler_most(const dt_sampler *s);  /* the largest dt_sampler_count of any rank */
 DT_API int64_t   dt_sampler_at(const dt_sampler *s, int64_t i); /* item i of this rank; -1: out of range */
 /* Writes the items of this rank's batch k, at most size, to out and returns their number; 0 after the last batch. full:
    a last batch of fewer than size items is omitted. out may be NULL. */
@@ -482,7 +483,7 @@ static char *dt__mem_want(const char *call, dt__mem *m, size_t n) /* does not ke
 static char *dt__data_strdup(const char *s) /* a copy; NULL after dt_fail */
 {
     char *p = dt__strdup(s);
-    if (!p) dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a name");
+    if (!p) dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a file name");
     return p;
 }
 
@@ -513,7 +514,7 @@ static int dt__field_set(const char *call, const char *what, dt__field *f, dt__e
         return dt_fail(DT_ERR_ARG, "%s: .classes is %" PRId64 ", expected 0 (not classes) or more", call, classes);
     if (classes) {
         if (f->numel != 1 || (e.kind != 'u' && e.kind != 'i'))
-            return dt_fail(DT_ERR_ARG, "%s: .classes is set, but %s is not one whole number", call, what);
+            return dt_fail(DT_ERR_ARG, "%s: .classes is set, but %s is not one integer", call, what);
         f->dtype = DT_I64;
     }
     f->stored = (size_t)f->numel * e.size;
@@ -810,14 +811,14 @@ static bool dt__item_ok(const char *call, const dt_dataset *s, int64_t i)
 {
     if (!dt__set_ok(call, s)) return false;
     if (i < 0 || i >= s->n)
-        dt_fail(DT_ERR_ARG, "%s: item %" PRId64 " is out of range; the set has %" PRId64, call, i, s->n);
+        dt_fail(DT_ERR_ARG, "%s: item %" PRId64 " is out of range; the dataset has %" PRId64, call, i, s->n);
     return i >= 0 && i < s->n;
 }
 DT_API dt_status dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y)
 {
     static const char call[] = "dt_dataset_get";
     if (!dt__item_ok(call, s, i)) return dt_error_code();
-    if (y && !s->has_y) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the set has no y", call);
+    if (y && !s->has_y) return (dt_status)dt_fail(DT_ERR_ARG, "%s: y is not NULL, but the dataset has no y", call);
     dt__mem           mem = { NULL, 0 };
     dt__items         r;
     int64_t           m = 1;
@@ -980,7 +981,7 @@ static char *dt__path(const char *dir, const char *name, const char *more) /* di
     size_t a = strlen(dir), b = strlen(name), c = strlen(more), slash = a && dir[a - 1] != '/';
     char  *p = (char *)dt_mem_alloc(a + slash + b + c + 1);
     if (!p) {
-        dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a name");
+        dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a file name");
         return NULL;
     }
     memcpy(p, dir, a);
@@ -1127,12 +1128,12 @@ static int dt__shards(const char *call, dt__file *f, int64_t n, dt__head_fn head
         if (i == 0) *h = one;
         char a[32], b[32];
         if (memcmp(&one.elem, &h->elem, sizeof one.elem))
-            return dt_fail(DT_ERR_FILE, "%s: %.300s holds %s, %.300s holds %s; files of one set have one dtype", call,
+            return dt_fail(DT_ERR_FILE, "%s: %.300s holds %s, %.300s holds %s; files of a dataset must have one dtype", call,
                            f[0].path, dt__elem_text(h->elem, a, sizeof a), f[i].path,
                            dt__elem_text(one.elem, b, sizeof b));
         if (one.ndim != h->ndim || memcmp(one.dim + 1, h->dim + 1, (size_t)(one.ndim - 1) * sizeof *one.dim))
             return dt_fail(DT_ERR_FILE,
-                           "%s: items of %.300s have shape %s, of %.300s %s; files of one set have one shape", call,
+                           "%s: items of %.300s have shape %s, of %.300s %s; files of a dataset must have one item shape", call,
                            f[0].path, dt__shape_text(h->dim + 1, h->ndim - 1), f[i].path,
                            dt__shape_text(one.dim + 1, one.ndim - 1));
         if (hold && dt__file_hold(call, f + i)) return dt_error_code();
@@ -2070,8 +2071,8 @@ DT_API dt_dataset *dt_dataset_range(dt_dataset *s, int64_t from, int64_t n)
     static const char call[] = "dt_dataset_range";
     if (!dt__set_ok(call, s)) return NULL;
     if (from < 0 || n < 0 || from > s->n || n > s->n - from) {
-        dt_fail(DT_ERR_ARG, "%s: %" PRId64 " items from %" PRId64 " on are out of range; the set has %" PRId64, call, n,
-                from, s->n);
+        dt_fail(DT_ERR_ARG, "%s: %" PRId64 " items from %" PRId64 " on are out of range; the dataset has %" PRId64, call,
+                n, from, s->n);
         return NULL;
     }
     dt_dataset *d = dt__set_of(call, DT__SET_SUBSET, &s, 1, n);
@@ -2109,8 +2110,8 @@ static bool dt__field_same(const char *call, int k, const char *what, const dt__
     if (a->dtype == b->dtype && a->shape.ndim == b->shape.ndim &&
         !memcmp(a->shape.dim, b->shape.dim, (size_t)a->shape.ndim * sizeof *a->shape.dim))
         return true;
-    dt_fail(DT_ERR_SHAPE, "%s: %s of set %d is %s %s, of set 0 %s %s", call, what, k, dt_dtype_name(b->dtype),
-            dt__shape_text(b->shape.dim, b->shape.ndim), dt_dtype_name(a->dtype),
+    dt_fail(DT_ERR_SHAPE, "%s: %s of set %d is %s %s, of set 0 %s %s; they must be the same", call, what, k,
+            dt_dtype_name(b->dtype), dt__shape_text(b->shape.dim, b->shape.ndim), dt_dtype_name(a->dtype),
             dt__shape_text(a->shape.dim, a->shape.ndim));
     return false;
 }
@@ -2128,14 +2129,14 @@ DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n)
         if (!b) dt_fail(DT_ERR_ARG, "%s: set %d is NULL", call, k);
         else if (!dt__field_same(call, k, "x", &a->x, &b->x)) return NULL;
         else if (a->has_y != b->has_y)
-            dt_fail(DT_ERR_ARG, "%s: set %d has %s y, set 0 has %s", call, k, b->has_y ? "a" : "no",
-                    a->has_y ? "one" : "none");
+            dt_fail(DT_ERR_ARG, "%s: set %d has %s y, set 0 has %s; both must have y or neither", call, k,
+                    b->has_y ? "a" : "no", a->has_y ? "one" : "no y");
         else if (a->has_y && !dt__field_same(call, k, "y", &a->y, &b->y)) return NULL;
         else if (a->classes != b->classes)
             dt_fail(DT_ERR_ARG, "%s: set %d has %" PRId64 " classes, set 0 has %" PRId64, call, k, b->classes,
                     a->classes);
         else if (b->n > INT64_MAX - total)
-            dt_fail(DT_ERR_ARG, "%s: with set %d there are more items than 64 bits count", call, k);
+            dt_fail(DT_ERR_ARG, "%s: with set %d there are more than 2^63 items; concatenate fewer", call, k);
         else total += b->n;
         if (dt__err.code != DT_OK) return NULL;
     }
@@ -2294,9 +2295,9 @@ DT_API dt_status dt_dataset_mean_std(const dt_dataset *s, double *mean, double *
     if (!dt__set_ok(call, s)) return dt_error_code();
     int64_t want = s->x.shape.ndim == 3 ? s->x.shape.dim[0] : 1, plane = s->x.numel / want, most, m, at;
     if (channels < 1 || channels != want)
-        return (dt_status)dt_fail(DT_ERR_ARG, "%s: %d channels are asked for; x of shape %s has %" PRId64, call,
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: %d channels are requested; x of shape %s has %" PRId64, call,
                                   channels, dt__shape_text(s->x.shape.dim, s->x.shape.ndim), want);
-    if (s->n == 0) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the set has no items", call);
+    if (s->n == 0) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the dataset has no items, expected one or more", call);
     dt__moments *sums = (dt__moments *)dt__alloc_zero((size_t)channels * sizeof *sums);
     if (!sums) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %d channels", call, channels);
     size_t            step = (size_t)plane * dt_dtype_nbytes(s->x.dtype);

@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_dist.h"
     In every other file that uses it:           #include "dt_dist.h"
 
-    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_comm.h must lie beside it. Link with -lm -lpthread.
+    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_comm.h must be in the same directory. Link with -lm -lpthread.
 
 A COMPLETE PROGRAM
 
@@ -405,6 +405,13 @@ static void dt__ddp_send_error(dt_ddp *d)
 }
 static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
 
+static uint64_t dt__ddp_hash(uint64_t hash, const void *data, size_t nbytes) /* FNV-1a; start with DT__DDP_HASH */
+{
+    for (size_t i = 0; i < nbytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * 1099511628211ull;
+    return hash;
+}
+#define DT__DDP_HASH 1469598103934665603ull
+
 typedef struct dt__ddp_fingerprint { /* the properties of a parameter that must be equal on all ranks */
     int64_t shape[DT_MAX_DIMS];
     int32_t ndim, dtype, flags, index;
@@ -475,10 +482,10 @@ static int dt__ddp_on_param(void *user, dt__param *p)
 static int dt__ddp_same_models(dt_ddp *d)
 {
     dt_model *m = d->m;
-    uint64_t  hash = 1469598103934665603ull;
+    uint64_t  hash = DT__DDP_HASH;
     for (int i = 0; i < m->nparams; i++) {
         dt__ddp_fingerprint k = dt__ddp_fingerprint_of(m->param[i], i);
-        for (size_t b = 0; b < sizeof k; b++) hash = (hash ^ ((const uint8_t *)&k)[b]) * 1099511628211ull;
+        hash = dt__ddp_hash(hash, &k, sizeof k);
     }
     int64_t *all = (int64_t *)dt_mem_alloc((size_t)d->world * 2 * sizeof *all), mine[2];
     if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
@@ -705,8 +712,7 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
 static int dt__info_send(dt_ddp *d)
 {
     int      skip = d->phase == DT__DDP_SKIP;
-    uint64_t hash = 1469598103934665603ull;
-    for (int i = 0; i < d->norder; i++) hash = (hash ^ d->reach[i]) * 1099511628211ull;
+    uint64_t hash = dt__ddp_hash(DT__DDP_HASH, d->reach, (size_t)d->norder);
     if (skip) hash = d->reach_hash; /* of all ranks in the step before */
     d->reach_hash = hash;
     int64_t *mine = d->info + (int64_t)d->rank * DT__INFO_WORDS;
@@ -723,9 +729,7 @@ static int dt__reach_merge(dt_ddp *d) /* reach becomes the union over all ranks 
 {
     if (dt_comm_allreduce(d->c, d->reach, d->norder, DT_COMM_U8, DT_COMM_OR))
         return dt__ddp_comm_fail(d, "dt_backward");
-    uint64_t hash = 1469598103934665603ull;
-    for (int i = 0; i < d->norder; i++) hash = (hash ^ d->reach[i]) * 1099511628211ull;
-    d->reach_hash = hash;
+    d->reach_hash = dt__ddp_hash(DT__DDP_HASH, d->reach, (size_t)d->norder);
     return 0;
 }
 /* A view of a block with the shape of t, starting at element at; the caller owns it. */
@@ -798,7 +802,7 @@ static int dt__info_receive(dt_ddp *d)
         if (k[DT__INFO_BUCKETS] != zero[DT__INFO_BUCKETS])
             return dt_fail(DT_ERR_COMM,
                            "dt_ddp: rank 0 has %" PRId64 " buckets, rank %d has %" PRId64
-                           "; the options of dt_ddp_new, and what is frozen, must be the same on all ranks",
+                           "; the options of dt_ddp_new and the frozen parameters must be the same on all ranks",
                            zero[DT__INFO_BUCKETS], r, k[DT__INFO_BUCKETS]);
     }
     if (!(total > 0))
@@ -1000,9 +1004,9 @@ static void dt__ddp_begin(void *user)
         b->waiting = 0;
         for (int k = b->first; k < b->first + b->n; k++) {
             dt_tensor *t = m->order[k]->t;
-            bool       comes = dt_grad_pending(t);
-            b->waiting += comes;
-            d->reach[k] = comes || dt__has_grad(&m->block[b->block], m->order[k]);
+            bool       pending = dt_grad_pending(t);
+            b->waiting += pending;
+            d->reach[k] = pending || dt__has_grad(&m->block[b->block], m->order[k]);
         }
     }
     if (dt__info_send(d)) return;

@@ -208,7 +208,7 @@ UTEST(idx, labels_are_checked_when_they_are_opened)
     EXPECT_EQ(4, narrow[1]);
     dt_dataset_free(s);
     EXPECT_ERROR(dt_idx_open(xp, .labels = yp, .classes = 2), "y, byte 10: label 2, expected 0 to 1");
-    EXPECT_ERROR(dt_idx_open(xp, .labels = temp_in(dir, "wide"), .classes = 9), "not one whole number");
+    EXPECT_ERROR(dt_idx_open(xp, .labels = temp_in(dir, "wide"), .classes = 9), "not one integer");
     EXPECT_ERROR(dt_idx_open(xp, .classes = 2), ".classes without .labels");
     EXPECT_ERROR(dt_idx_open(xp, .labels = yp, .classes = -2), ".classes is -2, expected 0");
     y = idx(8, 1, &two, "\0\1", 2);
@@ -541,7 +541,7 @@ UTEST(records, where_x_and_y_lie)
     EXPECT_ERROR(dt_records_open(path, .x_shape = DT_SHAPE(INT64_MAX, 2)), "too large");
     EXPECT_ERROR(dt_records_open(path, .x_shape = DT_SHAPE(0)), "empty");
     EXPECT_ERROR(dt_records_open(path, .classes = 3), ".classes without .has_y");
-    EXPECT_ERROR(dt_records_open(path, .has_y = true, .classes = 3), "not one whole number");
+    EXPECT_ERROR(dt_records_open(path, .has_y = true, .classes = 3), "not one integer");
     temp_remove(dir);
 }
 

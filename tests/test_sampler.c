@@ -709,7 +709,7 @@ UTEST(sets, refused)
 {
     static const int64_t bad[] = { 0, 4, 5 }, negative[] = { 0, -1 };
     dt_dataset          *s = numbers(0, 5), *out[2] = { NULL, NULL };
-    EXPECT_ERROR(dt_dataset_range(s, 2, 4), "4 items from 2 on are out of range; the set has 5");
+    EXPECT_ERROR(dt_dataset_range(s, 2, 4), "4 items from 2 on are out of range; the dataset has 5");
     EXPECT_ERROR(dt_dataset_range(s, -1, 2), "from -1");
     EXPECT_ERROR(dt_dataset_range(s, 6, 0), "from 6");
     EXPECT_ERROR(dt_dataset_range(s, 1, -1), "-1 items");
@@ -731,7 +731,7 @@ UTEST(sets, refused)
         { dt_arrays(f, 4, .x_shape = DT_SHAPE(6)), "x of set 1 is f32 (6)" },
         { dt_arrays(f, 4, .x_shape = DT_SHAPE(2, 3, 1)), "x of set 1 is f32 (2, 3, 1)" },
         { dt_arrays(f, 4, .x_shape = DT_SHAPE(2, 3), .x_dtype = DT_BF16), "x of set 1 is bf16 (2, 3)" },
-        { dt_arrays(f, 4, .x_shape = DT_SHAPE(2, 3), .y = f), "set 1 has a y, set 0 has none" },
+        { dt_arrays(f, 4, .x_shape = DT_SHAPE(2, 3), .y = f), "set 1 has a y, set 0 has no y" },
     };
     for (int k = 0; k < COUNT(other); k++) {
         plain[1] = other[k].set;
@@ -838,7 +838,7 @@ UTEST(moments, by_channel_of_bytes_and_numbers)
         }
         EXPECT_OK(dt_dataset_mean_std(t[k].set, NULL, std, t[k].channels));
         EXPECT_OK(dt_dataset_mean_std(t[k].set, mean, NULL, t[k].channels));
-        EXPECT_ERROR(dt_dataset_mean_std(t[k].set, mean, std, 2), "2 channels are asked for; x of shape (");
+        EXPECT_ERROR(dt_dataset_mean_std(t[k].set, mean, std, 2), "2 channels are requested; x of shape (");
         EXPECT_ERROR(dt_dataset_mean_std(t[k].set, mean, std, 0), "0 channels");
         dt_dataset_free(t[k].set);
     }
@@ -864,7 +864,7 @@ UTEST(moments, halves_constants_and_almost_constants)
     EXPECT_NEAR(sqrt(1e-5 * (1 - 1e-5)) / 255, std, 1e-15);
     dt_dataset_free(s);
     s = dt_arrays(same, 0, .x_dtype = DT_U8);
-    EXPECT_ERROR(dt_dataset_mean_std(s, &mean, &std, 1), "the set has no items");
+    EXPECT_ERROR(dt_dataset_mean_std(s, &mean, &std, 1), "the dataset has no items");
     dt_dataset_free(s);
 }
 static int counted_get(void *user, int64_t i, void *x, void *y)
