@@ -1313,11 +1313,13 @@ static int dt__gz_take(const char *call, const dt__file *f, dt__gz *g, int64_t n
     }
     return 0;
 }
+/* A gzip file is one or more members, then perhaps zero bytes. */
+enum { DT__GZ_MEMBER = 0, DT__GZ_ENDED, DT__GZ_PADDING }; /* inside a member; after one; in the zero bytes */
 static int dt__gz_run(const char *call, const dt__file *f, z_stream *z, dt__gz *g)
 {
     uint8_t in[1 << 14], over;
     int64_t at = 0;
-    bool    end = false, zeros = false; /* a gzip member has ended; zero padding after the last member has begun */
+    int     state = DT__GZ_MEMBER;
     for (;;) {
         if (!z->avail_in && at < f->size) {
             size_t n = f->size - at < (int64_t)sizeof in ? (size_t)(f->size - at) : sizeof in;
@@ -1326,18 +1328,18 @@ static int dt__gz_run(const char *call, const dt__file *f, z_stream *z, dt__gz *
             z->next_in = in;
             z->avail_in = (uInt)n;
         }
-        if (end && !z->avail_in) break;
-        if (end) {
-            zeros |= *z->next_in == 0;
-            if (zeros ? *z->next_in != 0 : *z->next_in != 0x1f)
+        if (state != DT__GZ_MEMBER && !z->avail_in) break;
+        if (state != DT__GZ_MEMBER) {
+            if (*z->next_in == 0) state = DT__GZ_PADDING;
+            if (*z->next_in != (state == DT__GZ_PADDING ? 0 : 0x1f))
                 return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %02x after the end of the gzip stream",
                                call, f->path, at - z->avail_in, *z->next_in);
-            if (zeros) {
+            if (state == DT__GZ_PADDING) {
                 z->next_in++, z->avail_in--;
                 continue;
             }
             inflateReset(z);
-            end = false;
+            state = DT__GZ_MEMBER;
         }
         uInt room = g->want < 0 ? (uInt)(sizeof g->head - (size_t)g->have) : 1;
         if (g->want > g->have) room = g->cap - g->have < 1 << 30 ? (uInt)(g->cap - g->have) : 1u << 30;
@@ -1354,7 +1356,7 @@ static int dt__gz_run(const char *call, const dt__file *f, z_stream *z, dt__gz *
             return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": the gzip stream is damaged (%s)", call, f->path,
                            at - z->avail_in, z->msg ? z->msg : "no reason given");
         if (dt__gz_take(call, f, g, (int64_t)(room - z->avail_out))) return dt_error_code();
-        end = rc == Z_STREAM_END;
+        state = rc == Z_STREAM_END ? DT__GZ_ENDED : DT__GZ_MEMBER;
     }
     if (g->want < 0 || g->have < g->want)
         return dt_fail(DT_ERR_FILE,
