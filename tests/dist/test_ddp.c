@@ -505,7 +505,7 @@ static void own_error(crew *k)
         dt_step(opt);
     }
     const char *want = kind == 0   ? "dt_matmul"
-                       : kind == 1 ? "rank 1 says how many samples it has, rank 0 does not"
+                       : kind == 1 ? "dt_ddp_samples: rank 1 called it before this backward, rank 0 did not"
                                    : "dt_ddp_no_sync";
     crew_check(k, dt_error_code() != DT_OK && strstr(dt_error(), want), "one rank's error is everyone's");
     crew_check(k, k->rank == 1 || dt_error_code() == DT_ERR_COMM, "status");
