@@ -7,7 +7,7 @@ DO THIS
     In every other file that uses it:           #include "dt_comm.h"
 
     Link with -lpthread -lm. dt_net.h (how ranks find each other), dt_plan.h (the algorithms) and dt_base.h must lie
-    beside it; nothing else of dt is needed. For data over MPI: include dt_mpi.h.
+    beside it; no other header of dt is needed. For data over MPI include dt_mpi.h.
 
 A COMPLETE PROGRAM
 
@@ -28,16 +28,16 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No encryption and no checksum of every frame: joining is authenticated, the network is trusted after that. No RDMA.
+    No encryption and no checksum of frames: joining is authenticated, after that the network is trusted. No RDMA.
 
 CONTENTS
 
-    >>communicators  making, splitting, ending them
-    >>asking         who is where
+    >>communicators  making, splitting, freeing them
+    >>asking         rank, size, machines
     >>collectives    collective calls, sends and receives
     >>work           asynchronous calls
     >>memory         buffers that ranks of a machine share
-    >>watching       counts, the last operations
+    >>watching       statistics, history, stragglers, the choice of algorithms
     >>inside         what the headers above use of this one
     >>reducing       implementation from here: sums and the other reductions, by dtype
     >>engine         running plans, work in order, waiting
@@ -46,19 +46,19 @@ CONTENTS
 ERRORS
 
     No call aborts, exits or prints. A call returns 0 or a negative dt_comm_status; dt_comm_error(c) is the message,
-    which names ranks, calls and the remedy. The first failure of a communicator is the failure of all its ranks: each
-    gets the same status and message within a second, and every later call on it returns it at once. It can still be
-    freed.
+    which names ranks, calls and what to do. The first failure of a communicator is the failure of all its ranks: each
+    gets the same status and message within a second, and every later call on the communicator returns this status at
+    once. The communicator can still be freed.
 
 THREADS
 
-    A communicator is used by one thread at a time; collectives are matched by the order of their start, which must be
-    the same on all ranks. Different communicators may be used by different threads.
+    A communicator is used by one thread at a time. Collectives are matched by the order in which they are started, which
+    must be the same on all ranks. Different communicators may be used by different threads.
 
 MACROS
 
     DT_COMM_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
-    DT_COMM_MALLOC, DT_COMM_REALLOC, DT_COMM_FREE  memory of communicators (all or none); default malloc
+    DT_COMM_MALLOC, DT_COMM_REALLOC, DT_COMM_FREE  memory of communicators (define all three or none); default malloc
 
 LICENCE
 
@@ -84,35 +84,37 @@ extern "C" {
 /* ---------------------------------------------------------------------------------------------------- >>communicators */
 typedef struct dt_work dt_work;
 
-/* The message of a communicator's failure, or of this thread's last failed call without one (dt_comm_init); NULL:
-   none. */
+/* Why the communicator failed. c NULL: why the last call of this thread without a communicator failed, such as
+   dt_comm_init. NULL if there was no failure. */
 DT_API const char *dt_comm_error(const dt_comm *c);
-DT_API int         dt_comm_get_status(const dt_comm *c);  /* 0, or how it failed; NULL: as dt_comm_error */
-DT_API int         dt_comm_failed_rank(const dt_comm *c); /* the rank at fault, or -1 */
+DT_API int         dt_comm_get_status(const dt_comm *c);  /* 0 or a dt_comm_status; c NULL: as dt_comm_error */
+DT_API int         dt_comm_failed_rank(const dt_comm *c); /* the rank at fault; -1 if it is not known */
 
-DT_API dt_comm *dt_comm_init_with(dt_comm_opts o DT_OPT0(dt_comm_opts)); /* NULL: dt_comm_error(NULL) tells */
+DT_API dt_comm *dt_comm_init_with(dt_comm_opts o DT_OPT0(dt_comm_opts)); /* NULL on error: see dt_comm_error(NULL) */
 #ifdef DT__LIT
 #define dt_comm_init(...) dt_comm_init_with(DT__LIT(dt_comm_opts){ .dt__first = 0, __VA_ARGS__ })
 #endif
-/* Waits for the others to be done with it, at most the timeout; returns the communicator's status. */
+/* Waits until all ranks call it, at most for the timeout, and frees the communicator. Returns its status. */
 DT_API int      dt_comm_free(dt_comm *c);
-/* n ranks that are threads of this process; each thread then uses its own. */
+/* n ranks that are threads of this process: out[i] is the communicator of rank i, for one thread each. */
 DT_API int      dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o DT_OPT0(dt_comm_opts));
 #ifdef DT__LIT
 #define dt_comm_threads(n, out, ...) dt_comm_threads_with(n, out, DT__LIT(dt_comm_opts){ .dt__first = 0, __VA_ARGS__ })
 #endif
-/* Collective: ranks of one colour make a communicator, in the order of key, then rank. Colour negative: none (*out
-   NULL). */
+/* Collective: the ranks of one colour get a communicator, in the order of key, then rank. A rank with a negative colour
+   gets NULL in *out. */
 DT_API int      dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out);
 DT_API int      dt_comm_dup(dt_comm *c, dt_comm **out);
-DT_API void     dt_comm_abort(dt_comm *c, const char *why); /* every rank gets it */
-/* After a failure: the ranks that live, and call this within c's timeout, agree on who they are and get a communicator
-   of them, in the order of their ranks; c can be freed before or after. All of them get the same members, or an error
-   (dt_comm_error(NULL) tells). A rank that dies meanwhile is left out, too. One that is stopped, or does not answer, is
-   given up by the world: when it goes on, all its calls are errors. One that only comes too late gets an error here.
-   Takes milliseconds after deaths, and at most a few times the timeout. Half of the ranks or more out of reach (their
-   machines do not answer; nobody knows that they died): an error, since they may think the same of this half. Not over
-   MPI, which ends the job. */
+DT_API void     dt_comm_abort(dt_comm *c, const char *why); /* fails on every rank with this message */
+/* After a failure: the surviving ranks that call this within c's timeout agree on their members and get a communicator of
+   them, in the order of their ranks. c can be freed before or after. All of them get the same members, or an error (see
+   dt_comm_error(NULL)).
+     - A rank that dies during the call is left out, too.
+     - A rank that is stopped or does not answer is expelled: when it continues, all its calls fail.
+     - A rank that calls too late gets an error from this call.
+     - If half of the ranks or more are unreachable (their machines do not answer, and it is not known that they died),
+       the call fails, because those ranks may do the same without this half.
+   It takes milliseconds if ranks died, and at most a few times the timeout. Over MPI it fails: MPI ends the job. */
 DT_API int      dt_comm_shrink(dt_comm *c, dt_comm **out);
 
 /* ---------------------------------------------------------------------------------------------------- >>asking */
@@ -120,9 +122,9 @@ DT_API int         dt_comm_rank(const dt_comm *c); /* 0 for NULL */
 DT_API int         dt_comm_size(const dt_comm *c); /* 1 for NULL */
 DT_API int         dt_comm_local_rank(const dt_comm *c);
 DT_API int         dt_comm_local_size(const dt_comm *c);
-DT_API int         dt_comm_host(const dt_comm *c, int rank); /* the number of its machine, from 0 */
+DT_API int         dt_comm_host(const dt_comm *c, int rank); /* the number of its machine, from 0; -1: no such rank */
 DT_API const char *dt_comm_host_name(const dt_comm *c, int rank);
-/* What it was made with; strings in it are the caller's of that time. All zero for NULL. */
+/* The options of dt_comm_init; its strings are the caller's pointers of that time. All zero for NULL. */
 DT_API const dt_comm_opts *dt_comm_options(const dt_comm *c);
 DT_API const char *dt_comm_launcher(const dt_comm *c); /* "RANK and WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "options", ... */
 
@@ -133,20 +135,20 @@ typedef enum dt_comm_dtype { /* the first six are dt.h's dt_dtype */
 typedef enum dt_comm_op {
     DT_COMM_SUM = 0, DT_COMM_MEAN, DT_COMM_MIN, DT_COMM_MAX, DT_COMM_PROD, DT_COMM_OR, DT_COMM_OPS
 } dt_comm_op;
-/* In place, on n elements: every rank ends with the same bits. f16 and bf16 are added in f32. */
+/* In place, on n elements. Every rank gets the same bits. f16 and bf16 are added in f32. */
 DT_API int dt_comm_allreduce(dt_comm *c, void *buf, int64_t n, int dtype, int op);
 DT_API int dt_comm_broadcast(dt_comm *c, void *buf, int64_t n, int dtype, int root);
-/* At the root; buf of the others stays as it is. */
+/* The result is at the root; buf of the other ranks does not change. */
 DT_API int dt_comm_reduce(dt_comm *c, void *buf, int64_t n, int dtype, int op, int root);
-/* counts: elements of each rank; NULL: n each. in: all segments, one behind the other; out: this rank's. */
+/* counts[r]: elements of rank r's segment; NULL: n each. in: the segments of all ranks in their order; out: this rank's. */
 DT_API int dt_comm_reduce_scatter(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts, int dtype,
                                   int op);
-/* in NULL: this rank's segment is in its place in out already */
+/* in NULL: this rank's segment is already at its place in out */
 DT_API int dt_comm_allgather(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts, int dtype);
 DT_API int dt_comm_gather(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts, int dtype, int root);
 DT_API int dt_comm_scatter(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts, int dtype,
                            int root);
-/* sends[r] elements to rank r, recvs[r] from it; NULL, NULL: n each */
+/* sends[r] elements go to rank r, recvs[r] come from it; both NULL: n each */
 DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *sends,
                             const int64_t *recvs, int dtype);
 DT_API int dt_comm_barrier(dt_comm *c);
@@ -154,9 +156,9 @@ DT_API int dt_comm_send(dt_comm *c, const void *buf, int64_t n, int dtype, int t
 DT_API int dt_comm_recv(dt_comm *c, void *buf, int64_t n, int dtype, int from);
 
 /* ---------------------------------------------------------------------------------------------------- >>work
-   The same, started and not waited for. buf must stay until the work is done. Every work is waited for once, which
-   frees it; that may be after its communicator was freed, which ends all its work. NULL: an error, which
-   dt_comm_error tells. */
+   Asynchronous calls: they start the operation and return a work. buf must stay valid until the work is done. Each work
+   must be waited for exactly once, with dt_work_wait, which frees it. This may be after the communicator was freed, which
+   ends all its works. NULL on error: see dt_comm_error. */
 DT_API dt_work *dt_comm_allreduce_start(dt_comm *c, void *buf, int64_t n, int dtype, int op);
 DT_API dt_work *dt_comm_broadcast_start(dt_comm *c, void *buf, int64_t n, int dtype, int root);
 DT_API dt_work *dt_comm_reduce_scatter_start(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts,
@@ -165,46 +167,47 @@ DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, i
                                         int dtype);
 DT_API dt_work *dt_comm_send_start(dt_comm *c, const void *buf, int64_t n, int dtype, int to);
 DT_API dt_work *dt_comm_recv_start(dt_comm *c, void *buf, int64_t n, int dtype, int from);
-DT_API bool     dt_work_test(dt_work *w);  /* done, or failed */
-/* Waits until it is done, and tells when it began and ended, in nanoseconds of CLOCK_MONOTONIC. It must still be waited
-   for. Its status. */
+DT_API bool     dt_work_test(dt_work *w);  /* true if it is done or failed */
+/* Waits until the work is done; *began and *ended are in nanoseconds of CLOCK_MONOTONIC. Returns its status. It does not
+   free the work. */
 DT_API int      dt_work_times(dt_work *w, int64_t *began, int64_t *ended);
-DT_API int      dt_work_wait(dt_work *w);  /* its status; w is gone; on a GPU: what is queued next comes behind it */
-/* Index of one that is done (on a GPU: queued), not yet waited for; -1: all are NULL. */
+DT_API int      dt_work_wait(dt_work *w);  /* its status; frees w. On a GPU: what is queued next runs after it */
+/* Waits for any: the index of a work that is done (on a GPU: queued); -1 if all are NULL. It does not free the work. */
 DT_API int      dt_work_wait_any(dt_work **w, int n);
 
 /* ---------------------------------------------------------------------------------------------------- >>memory
-   Memory that the ranks of a machine see: reduced in place, without copies. 64-byte aligned. Not collective. */
+   Memory that all ranks of a machine map: it is reduced in place, without copies. 64-byte aligned. Not collective. */
 DT_API void *dt_comm_alloc(dt_comm *c, size_t nbytes); /* NULL: out of memory */
 DT_API void  dt_comm_dealloc(dt_comm *c, void *ptr);
 
 /* ---------------------------------------------------------------------------------------------------- >>watching */
 typedef struct dt_comm_stats {
-    int64_t calls, bytes;      /* collectives done; bytes this rank sent, over any transport */
-    int64_t bytes_net;         /* of them through sockets */
+    int64_t calls, bytes;      /* operations done; bytes this rank sent, over any transport */
+    int64_t bytes_net;         /* bytes this rank sent through sockets */
     double  busy;              /* seconds in collectives */
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
-/* The last 64 operations, a line each; like snprintf. When a communicator fails they go to the log (level 2), each
-   behind "history: ". */
+/* The last 64 operations, a line each; returns the length as snprintf does. When a communicator fails they go to the log
+   (level 2), each after "history: ". */
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes);
-/* Whom this rank waited for in collectives: a rank came last if it began later than all others known, and more than
-   1 ms after this one. It costs nothing: messages say how long their sender has been at it, and whom it knows to be
-   late. Only durations are compared, so the clocks of machines do not matter. Out: n of them, who was waited for
-   longest first; returns how many there are. */
+/* Stragglers: the ranks that this rank waited for in collectives. A rank came last if it began later than all others that
+   this rank heard of, and more than 1 ms after this rank. It needs no extra messages: every message says how long ago its
+   sender began the operation, and which rank the sender knows to be the last. Only durations are compared, so the clocks
+   of machines may differ. Writes at most n to out, the one with the longest wait first; returns how many there are. */
 typedef struct dt_comm_straggler {
     int     rank;
-    int64_t last;              /* operations it came last to */
-    double  waited, longest;   /* seconds this rank waited for it: in all, in one operation */
+    int64_t last;              /* number of operations in which it came last */
+    double  waited, longest;   /* seconds this rank waited for it: total, and most in one operation */
 } dt_comm_straggler;
 DT_API int    dt_comm_get_stragglers(const dt_comm *c, dt_comm_straggler *out, int n);
-DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes); /* as text, a line each; like snprintf */
-/* What links the ranks, the table of costs in use (rank 0's, on all ranks), and the algorithm of each collective from
-   so many bytes on, as text; like snprintf. */
+DT_API size_t dt_comm_stragglers(const dt_comm *c, char *buf, size_t nbytes); /* as text, a line each */
+/* As text: the links between ranks, the table of costs in use (rank 0's, on all ranks), and the algorithms of each
+   collective with the size in bytes from which on each is used. Returns the length as snprintf does. */
 DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes);
-/* Collective: measures the links that the communicator has, and reducing, and rank 0 writes a table to path (others may
-   pass NULL); of other links it takes what the table in use says. Nothing changes until a communicator is made with
-   this file as .costs. Takes a second or two, on ranks that do nothing else. 0, or negative and dt_comm_error(NULL). */
+/* Collective: measures the links of the communicator and the speed of reducing; rank 0 writes a table of costs to path
+   (other ranks may pass NULL). Links that the communicator does not have keep the numbers of the table in use. The table
+   is used by communicators that are made with this file as .costs. It takes 1 to 2 seconds if the ranks do nothing else.
+   Returns 0, or a negative status: see dt_comm_error(NULL). */
 DT_API int    dt_comm_tune(dt_comm *c, const char *path);
 
 #ifdef __cplusplus
@@ -215,7 +218,7 @@ DT_API int    dt_comm_tune(dt_comm *c, const char *path);
 #if defined(DT__WANT_INSIDE) && !defined(DT__COMM_INSIDE)
 #define DT__COMM_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What the simulator, MPI and NCCL use of this header: works and the engine, reductions, device_transports of devices. */
+   What dt_sim.h, dt_mpi.h and dt_nccl.h use of this header: works and the engine, reductions, transports of devices. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -229,74 +232,99 @@ typedef struct dt__call {
     int            dtype, op, root;
 } dt__call;
 
-/* Memory that the host cannot touch is moved by a device_transport, if .backend names one. A work on it begins with a meeting of
-   its ranks on the host, an exchange of records: its frames are the work's, so they are compared as ever. Then the device_transport
-   queues the work on the device, and with that it is done for the engine. */
-enum { DT__RECORD = 256 };
-typedef struct dt__job {         /* a work on a device; more of it is the device_transport's */
-    char record[DT__RECORD];         /* collectives: the bits of all ranks, joined by or; messages: the sender's */
+/* Device memory, which the host cannot access, is moved by a device transport, if .backend names one. A work on it has
+   two parts. First the ranks exchange records on the host, by an allreduce or a message; its frames are those of the
+   work, so they are compared as for any other work. Then the device transport queues the work on the device, and the
+   engine takes the work as done. */
+enum { DT__RECORD = 256 }; /* bytes */
+typedef struct dt__job {         /* a work on a device; the device transport's own struct begins with it */
+    char record[DT__RECORD];     /* collectives: the records of all ranks, combined with bitwise or; messages: the sender's */
 } dt__job;
 typedef struct dt__device_transport {
-    /* 1: memory of a device; 0: of the host */
+    /* 1: device memory; 0: host memory */
     int (*owns)(dt_comm *c, const void *ptr);
-    /* The caller's thread: the job comes behind what it has queued. root: of a message the peer. NULL after failing. */
+    /* On the caller's thread: the job runs after what this thread has queued. For a message a->root is the peer. NULL
+       after dt__comm_fail. */
     dt__job *(*begin)(dt_comm *c, const dt__call *a);
-    /* The ranks have arrived. 1: it is queued; 0: call again; 2: the same, it minds the time itself; negative: failed. */
+    /* The records are exchanged. 1: the job is queued; 0: call again; 2: call again, and do not count this time towards
+       the timeout, the device transport has a deadline of its own; negative: failed. */
     int (*poll)(dt_comm *c, dt__job *j);
-    bool (*test)(dt__job *j);    /* it was queued: is it done? */
-    /* The caller's thread: what it queues next comes behind the job, if that has status 0. The job is gone. */
+    bool (*test)(dt__job *j);    /* the job is queued: is it done? */
+    /* On the caller's thread: what this thread queues next runs after the job, if status is 0. Frees the job. */
     int (*wait)(dt__job *j, int status);
-    int (*alone)(dt_comm *c, const dt__call *a); /* a world of one */
-    void (*close)(dt_comm *c);   /* at most about the timeout */
+    int (*alone)(dt_comm *c, const dt__call *a); /* a world of one rank */
+    void (*close)(dt_comm *c);   /* may take about the timeout */
 } dt__device_transport;
-DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* dt_nccl.h's implementation sets it */
+DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* set by dt_nccl.h's implementation */
+
+/* How long the engine waits; see also DT__LATE. */
+#define DT__S_PER_NS 1e-9
+#define DT__ASK_SECONDS 2                          /* answers to "why are you late?" may take this long after the timeout */
+#define DT__WATCH_NS (300 * DT__NS_PER_MS)         /* without progress until the other ranks are told what it waits in */
+#define DT__SLEEP_NS (10 * DT__NS_PER_MS)          /* longest sleep in shared memory before it looks again */
+#define DT__SLOW_YIELD_NS (50 * DT__NS_PER_US)     /* a yield that takes longer ran another program */
+#define DT__SOCKET_SECONDS 0.02                    /* longest sleep on sockets */
+#define DT__SOCKET_SHARED_SECONDS 0.0002           /* the same if shared memory must be polled, too */
+
+enum {
+    DT__PLAN_CACHE = 16,   /* plans; a power of two */
+    DT__SHARED_RANKS = 64, /* the largest number of ranks that reduce in shared memory */
+    DT__PAIRS = 64         /* sends and receives that progress together */
+};
+/* How a work on host memory is done. */
+typedef enum dt__way {
+    DT__BY_PLAN = 0, /* steps of a plan, through the transports */
+    DT__BY_SHARED,   /* allreduce and barrier of one machine, in shared memory: see dt__shared_allreduce */
+    DT__BY_NATIVE    /* MPI's own collective */
+} dt__way;
 
 struct dt_work {
-    dt_comm   *c;                /* NULL: it was freed before this was waited for */
-    dt_work   *next;
-    dt_work   *before, *after;   /* in the list of those that were started and not waited for */
-    dt__frame  head;
+    dt_comm   *c;                /* NULL: the communicator was freed before this work was waited for */
+    dt_work   *next;             /* in the queue; under the engine's lock */
+    dt_work   *before, *after;   /* in engine.kept; under the engine's lock */
+    dt__frame  head;             /* what is compared between ranks */
     int        dtype, op;
     int64_t    n;                /* elements of data */
-    size_t     size;             /* of an element */
+    size_t     size;             /* bytes of an element */
     char      *data;
-    bool       shared;           /* done in >>shared, else by the plan */
-    bool       native, agree;    /* done by MPI's own collective; first all ranks see that they call the same */
-    int       *part;             /* for it: elements of each segment, then where each begins */
-    const dt__device_transport *device_transport;      /* a work on a device: data is the record */
+    dt__way    way;
+    bool       agree;            /* before an MPI collective all ranks compare their frames */
+    int       *part;             /* for MPI: elements of each segment, then where each begins */
+    const dt__device_transport *device_transport; /* a work on a device, whose data is the record; NULL on the host */
     dt__job   *job;
-    bool       arrived;              /* the records are exchanged */
+    bool       arrived;          /* the records are exchanged */
     bool       own;              /* made by a start call */
-    bool       pair;             /* a send or a receive: its message is one */
+    bool       pair;             /* a send or a receive: its message is `one` */
     bool       begun;
     dt__msg    one;
     bool       finished;         /* atomic */
     int        status;
-    /* before and after */
-    char      *temp;             /* data, if it is not the caller's */
-    const char *in;              /* copied to data + in_at first */
-    char      *out;              /* data + out_at is copied there afterwards */
+    /* buffers */
+    char      *temp;             /* data, if it is not the caller's; NULL if it is */
+    const char *in;              /* copied to data + in_at first, unless NULL */
+    char      *out;              /* data + out_at is copied there at the end, unless NULL */
     int64_t    in_at, in_n, out_at, out_n; /* elements */
-    /* plan */
+    /* DT__BY_PLAN */
     dt_plan   *plan;
-    bool       plan_own;
-    int64_t    step, round_end;  /* steps of the round under way */
+    bool       plan_own;         /* not from the cache: freed with the work */
+    int64_t    step, round_end;  /* the first step of this round, and one past its last */
     bool       in_round;
-    /* shared */
-    int        phase, k;
-    uint64_t   no, first;        /* number of the operation; pieces before it */
-    int64_t    piece;            /* elements of one */
+    /* DT__BY_SHARED; the MPI transport also uses phase and done */
+    int        phase, k;         /* DT__POST ..; ranks whose post was compared */
+    uint64_t   no, first;        /* number of the operation; number of pieces before it */
+    int64_t    piece;            /* elements of a piece */
     int64_t    pieces, put, reduced, taken, done;
-    bool       progress;         /* something moved in this look */
-    bool       asked;            /* it is late: the others were asked */
-    bool       watched;          /* it waits: the others were told in what */
-    int64_t    started, moved;   /* ns: when it began, when something moved last */
-    int64_t    ended;
+    /* progress */
+    bool       progress;         /* this poll moved something */
+    bool       asked;            /* no progress for the timeout: the other ranks were asked why */
+    bool       watched;          /* no progress for a while: the other ranks were told what it waits in */
+    int64_t    started, moved;   /* ns: when it began; when it last made progress, 0 if it made some in the last poll */
+    int64_t    ended;            /* ns */
 };
-typedef struct dt__waits { /* for one rank; atomic */
-    int64_t last, waited, longest; /* ns */
+typedef struct dt__waits { /* how long this rank waited for one other; atomic */
+    int64_t last, waited, longest; /* operations; ns */
 } dt__waits;
-typedef struct dt__past { /* for the history */
+typedef struct dt__past { /* an operation in the history */
     uint64_t seq;
     int64_t  count, began, ended;
     int32_t  root, status;
@@ -305,42 +333,42 @@ typedef struct dt__past { /* for the history */
 struct dt__engine {
     pthread_mutex_t lock;
     pthread_cond_t  cond;
-    dt_work        *head, *tail, *kept;
+    dt_work        *head, *tail, *kept; /* the queue; works that the program has not waited for */
     bool            driving, quit, has_thread;
-    bool            aside;       /* it is driven by the thread of its own: the program may be computing */
-    int             waiting;     /* threads of the program that wait for it, atomic */
-    int             spin;        /* looks before the first yield where no memory is shared; -1: not known yet */
+    bool            aside;       /* the engine's own thread drives: the program may be computing */
+    int             waiting;     /* program threads that wait for the driver; atomic */
+    int             spin;        /* polls before the first yield without shared memory; -1: not determined yet */
     pthread_t       thread;
-    dt__msg        *msg;
-    uint8_t        *over;
-    int64_t         nmsg;
-    int            *busy_send, *busy_recv; /* by rank: the turn in which a message of it did not move */
+    dt__msg        *msg;         /* messages of the round */
+    uint8_t        *over;        /* which of them are complete */
+    int64_t         nmsg;        /* size of both */
+    int            *busy_send, *busy_recv; /* by rank: the turn in which a message to or from it did not move */
     int             turn;
     char           *scratch;
-    size_t          scratch_n;
-    dt_plan         plan[16];
-    int64_t         plan_key[16][4];
+    size_t          scratch_n;   /* bytes */
+    dt_plan         plan[DT__PLAN_CACHE];
+    int64_t         plan_key[DT__PLAN_CACHE][4];
     dt__past        past[DT__HISTORY];
-    uint64_t        npast;
-    bool            told;        /* the past is in the log */
-    uint64_t       *sent, *got;  /* messages to and from each rank */
+    uint64_t        npast;       /* operations in all; the last DT__HISTORY are in past */
+    bool            told;        /* the history has been logged */
+    uint64_t       *sent, *got;  /* by rank: number of messages to it and from it */
     dt_comm_stats   stats;
     dt__waits      *waits;       /* by rank */
-    int             algo;        /* forced; DT_ALGO_AUTO: by cost */
+    int             algo;        /* of option or environment; DT_ALGO_AUTO: by cost */
     dt_costs        costs;
-    bool            has_costs;   /* rank 0's, not the fixed ones */
+    bool            has_costs;   /* costs is rank 0's table, not the fixed one */
 };
 
-/* dst := dst op src (or src op dst), n elements; any alignment of src */
+/* dst := dst op src, or with left src op dst; n elements, any alignment */
 DT__INSIDE void dt__fold(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
 DT__INSIDE void dt__reduce_scale(int dtype, void *buf, int64_t n, int world);
 DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o); /* NULL after dt__comm_bad */
 DT__INSIDE void dt__comm_delete(dt_comm *c);
-DT__INSIDE void dt__comm_drop(dt_comm *c); /* nobody waits for anybody */
+DT__INSIDE void dt__comm_drop(dt_comm *c); /* frees it without waiting for the other ranks */
 DT__INSIDE uint64_t dt__id_mix(uint64_t a, uint64_t b);
 DT__INSIDE void dt__engine_look(dt_comm *c);
 DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
-DT__INSIDE int64_t dt__watch_after(const dt_comm *c); /* ns without progress until others hear in what it waits */
+DT__INSIDE int64_t dt__watch_after(const dt_comm *c); /* ns without progress until the others are told what it waits in */
 DT__INSIDE const char *dt__comm_dtype_name(int dtype);
 
 #ifdef __cplusplus
@@ -374,12 +402,12 @@ DT__NEEDS(COMM, NET);
 DT__NEEDS(COMM, BASE);
 
 /* ==================================================================================================== >>reducing
-   One loop serves all: nsrc vectors are reduced from left to right and the result goes to ndst places. Halves are
-   computed in f32 over all sources and rounded once, to nearest even. It is written over GNU vectors and compiled for
-   16 bytes and for AVX2, with the same bits; the first also serves what is left behind the second's blocks. A result that is not a number has all its bits set: so they do not depend
-   on the operand that the compiler put first. min and max are NaN if an operand is; of -0 and +0 they take the right
-   one. */
-/* Bytes from i up to end of each vector. */
+   One loop does every reduction: nsrc vectors are reduced from left to right and the result is written to ndst vectors.
+   f16 and bf16 are computed in f32 over all sources and rounded once, to nearest even. The loop is written with GNU
+   vectors and compiled for 16 bytes and for AVX2, with the same bits; the 16-byte loop also does what remains after the
+   AVX2 loop's blocks. A NaN result has all its bits set, so that they do not depend on which operand the compiler put
+   first. min and max are NaN if an operand is; of -0 and +0 they take the right one. */
+/* Reduces bytes i .. end - 1 of each vector. */
 typedef void (*dt__reduce_fn)(int op, void *const *dst, int ndst, const void *const *src, int nsrc, size_t i, size_t end);
 typedef void (*dt__reduce_scale_fn)(void *buf, int64_t n, int world);
 typedef struct dt__reduce_table {
@@ -388,15 +416,15 @@ typedef struct dt__reduce_table {
     dt__reduce_scale_fn scale[DT_COMM_DTYPES];
 } dt__reduce_table;
 
-/* Is there such a reduction? Bits of floats are not or-ed. */
+/* Bitwise or is not defined for floating point. */
 static bool dt__reduce_can(int dtype, int op)
 {
     if (dtype < 0 || dtype >= DT_COMM_DTYPES || op < 0 || op >= DT_COMM_OPS) return false;
     return op != DT_COMM_OR || dtype == DT_COMM_I32 || dtype == DT_COMM_I64 || dtype == DT_COMM_U8;
 }
 
-/* a := a op b; V: their type, M: integers of the same width, which compare as the dtype does. Integers are unsigned
-   vectors: they wrap. */
+/* a := a op b. V: their type; M: integers of the same width that compare as the dtype does. Integer vectors are unsigned,
+   so sums wrap around. */
 #define DT__RED_SUM(a, b, V, M) a += b
 #define DT__RED_PROD(a, b, V, M) a *= b
 #define DT__RED_OR(a, b, V, M) a |= b
@@ -404,7 +432,7 @@ static bool dt__reduce_can(int dtype, int op)
 #define DT__RED_IMAX(a, b, V, M) a = (V)(((M)((M)a > (M)b) & (M)a) | (~(M)((M)a > (M)b) & (M)b))
 #define DT__RED_FMIN(a, b, V, M) a = (V)(((M)(a < b) & (M)a) | (~(M)(a < b) & (M)b) | (M)(a != a))
 #define DT__RED_FMAX(a, b, V, M) a = (V)(((M)(a > b) & (M)a) | (~(M)(a > b) & (M)b) | (M)(a != a))
-/* v := a vector at p; and back. S: the instruction set. */
+/* v := the vector at p, and the reverse. S: the instruction set. */
 #define DT__RED_LOAD(v, p, K, S) v = *(const dt__r##K##u_##S *)(p)
 #define DT__RED_STORE(p, v, K, S) *(dt__r##K##u_##S *)(p) = v
 #define DT__RED_LOAD_F32(v, p, S) DT__RED_LOAD(v, p, f, S)
@@ -417,7 +445,7 @@ static bool dt__reduce_can(int dtype, int op)
 #define DT__RED_STORE_I64(p, v, S) DT__RED_STORE(p, v, m, S)
 #define DT__RED_LOAD_U8(v, p, S) DT__RED_LOAD(v, p, b, S)
 #define DT__RED_STORE_U8(p, v, S) DT__RED_STORE(p, v, b, S)
-/* Lanes of 16 bits at p as lanes of 32; and back, from the upper halves. */
+/* 16-bit lanes at p to 32-bit lanes; and back from the upper halves. */
 #if defined(__x86_64__)
 #define DT__RED_WIDEN_sse(p) \
     (dt__ru_sse) _mm_unpacklo_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(p)), _mm_setzero_si128())
@@ -445,7 +473,7 @@ static bool dt__reduce_can(int dtype, int op)
         u_ = (u_ + 0x7fffu + ((u_ >> 16) & 1u)) | (dt__ru_##S)(v != v);                     \
         DT__RED_NARROW_##S(p, u_);                                                          \
     } while (0)
-/* f16 without an instruction for it. Subnormals: f32 arithmetic does the shifting and the rounding. */
+/* f16 conversion without an instruction for it. For subnormals f32 arithmetic does the shifting and the rounding. */
 #define DT__RED_LOAD_F16_sse(v, p)                                                                              \
     do {                                                                                                        \
         dt__ri_sse h_ = (dt__ri_sse)(DT__RED_WIDEN_sse(p));                                                     \
@@ -472,8 +500,8 @@ static bool dt__reduce_can(int dtype, int op)
 #define DT__RED_LOAD_F16(v, p, S) DT__RED_LOAD_F16_##S(v, p)
 #define DT__RED_STORE_F16(p, v, S) DT__RED_STORE_F16_##S(p, v)
 
-/* A vector of NB bytes in memory at a time; the last one goes through the stack. All sources of a place are read before
-   it is written. */
+/* One vector of NB bytes at a time; an incomplete last one goes through the stack. All sources of an element are read
+   before it is written. */
 #define DT__RED_LOOP_sse(D, S, V, M, NB, OP)                                     \
     for (; i < end; i += (NB)) {                                                 \
         char   part[NB];                                                         \
@@ -493,7 +521,7 @@ static bool dt__reduce_can(int dtype, int op)
             if (!whole) memcpy((char *)dst[k] + i, part, m);                     \
         }                                                                        \
     }
-/* Four vectors at a time; what is left is for the loop above. */
+/* Four vectors at a time; DT__RED_LOOP_sse does the rest. */
 #define DT__RED_LOOP_avx2(D, S, V, M, NB, OP)                                 \
     for (; i + 4 * (NB) <= end; i += 4 * (NB)) {                              \
         const char *s = (const char *)src[0] + i;                             \
@@ -534,7 +562,7 @@ static bool dt__reduce_can(int dtype, int op)
         case DT_COMM_PROD: DT__RED_LOOP_##S(D, S, V, M, NB, DT__RED_PROD) break;                                 \
         case DT_COMM_MIN: DT__RED_LOOP_##S(D, S, V, M, NB, MIN) break;                                           \
         case DT_COMM_MAX: DT__RED_LOOP_##S(D, S, V, M, NB, MAX) break;                                           \
-        OR default : break;                                                                                      \
+        OR default : break; /* dt__reduce_can has refused it */                                                  \
         }                                                                                                        \
         DT__RED_REST_##S(D)                                                                                      \
     }
@@ -591,7 +619,7 @@ static bool dt__reduce_can(int dtype, int op)
           dt__reduce_scale_I32, dt__reduce_scale_I64, dt__reduce_scale_U8, dt__reduce_scale_F64_##S } \
     };
 
-/* Integers: towards zero. world is at least 1, so nothing overflows. */
+/* Integer division rounds towards zero. world is at least 1, so it cannot overflow. */
 #define DT__RED_SCALE_INTS(D, T)                                       \
     static void dt__reduce_scale_##D(void *buf, int64_t n, int world)  \
     {                                                                  \
@@ -619,7 +647,7 @@ static bool dt__reduce_has_avx2(void)
 static const dt__reduce_table *dt__reduce_best(void)
 {
 #if defined(__x86_64__) && !defined(DT_NO_AVX2)
-    static const dt__reduce_table *best; /* whoever asks first finds out, and so may others at the same time */
+    static const dt__reduce_table *best; /* several threads may store the same value */
     const dt__reduce_table        *t = __atomic_load_n(&best, __ATOMIC_RELAXED);
     if (t) return t;
     t = dt__reduce_has_avx2() ? &dt__reduce_avx2 : &dt__reduce_sse;
@@ -630,7 +658,7 @@ static const dt__reduce_table *dt__reduce_best(void)
 #endif
 }
 
-/* src[0] op src[1] op ... to each of dst, which may be one of the sources, in place. Any alignment. mean sums here. */
+/* src[0] op src[1] op ... is written to each of dst, which may be among the sources. Any alignment. mean only sums here. */
 static void dt__reduce_many(int dtype, int op, void *const *dst, int ndst, const void *const *src, int nsrc, int64_t n)
 {
     if (!dt__reduce_can(dtype, op) || n <= 0 || nsrc < 1) return;
@@ -643,8 +671,8 @@ DT__INSIDE void dt__fold(int dtype, int op, void *dst, const void *src, int64_t 
     both[left ? 0 : 1] = src;
     dt__reduce_many(dtype, op, &dst, 1, both, 2, n);
 }
-/* The end of a mean: each element divided by world, not multiplied by 1/world, which would round twice. Halves in f32,
-   integers towards zero. */
+/* The last step of a mean: each element is divided by world, not multiplied by 1/world, which would round twice. f16 and
+   bf16 are divided in f32; integers round towards zero. */
 DT__INSIDE void dt__reduce_scale(int dtype, void *buf, int64_t n, int world)
 {
     if (dtype < 0 || dtype >= DT_COMM_DTYPES || n <= 0 || world <= 1) return;
@@ -652,14 +680,25 @@ DT__INSIDE void dt__reduce_scale(int dtype, void *buf, int64_t n, int world)
 }
 
 /* ==================================================================================================== >>engine
-   Work is done one after the other, in the order of its start. One thread at a time drives: the caller of a blocking
-   call if nobody else does, else the communicator's own thread. Driving is looking again and again at the first work:
-   a plan moves round by round through the transports; short and large reductions inside one machine have ways of
-   their own (>>shared). Nothing blocks but dt__idle, which spins, yields, sleeps. */
-static bool dt__coll_reduces(int coll)
-{
-    return coll == DT_COLL_ALLREDUCE || coll == DT_COLL_REDUCE || coll == DT_COLL_REDUCE_SCATTER;
-}
+   Works are done one after the other, in the order in which they were started. Only sends and receives at the head of
+   the queue progress together.
+
+   Threads. One thread at a time drives the engine (engine.driving): the thread of a blocking call or of dt_work_wait if
+   no other drives, else the engine's own thread, which the first asynchronous call starts. The others wait on
+   engine.cond. Driving means polling the first work until it is done. Polls do not block; between polls dt__idle spins,
+   yields or sleeps.
+
+   Locks. engine.lock protects the queue (head, tail, next), kept, driving, quit and has_thread. The driver releases it
+   while it polls: all other fields of the engine, and works that have begun, belong to the driver. head is also read
+   without the lock (dt__short): it is stored with release order.
+
+   States of a work:
+     queued      dt__submit has put it at the end of the queue
+     begun       dt__work_begin: its input is copied, the other ranks can see that this rank has called it
+     polled      dt__work_poll until it returns 1 (done) or a negative status. A work on a device is polled first for
+                 the exchange of records, then (arrived) for the device transport.
+     ended       dt__work_end: the result is copied out, history and statistics are updated
+     finished    dt__work_over: it is out of the queue and its waiters are woken; dt_work_wait frees it */
 DT__INSIDE const char *dt__comm_dtype_name(int dtype)
 {
     return dtype == DT_COMM_F64 ? "f64" : dt_dtype_name((dt_dtype)dtype);
@@ -681,15 +720,15 @@ static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, 
 }
 static void dt__late_by(dt_comm *c, int rank, int64_t ns)
 {
-    /* clearly later than the last one: what came over several ranks is known less well */
+    /* it must be clearly later than the last straggler: a time that was passed on by other ranks is less exact */
     if (rank < 0 || rank >= c->size || rank == c->rank || ns < DT__LATE + c->late + c->late / 8) return;
     c->late = ns;
     c->late_rank = rank;
 }
-/* A frame has come while this rank waited: when did its sender begin, and the one that it knows to be last? */
+/* A frame arrived while this rank waited: it says when its sender began, and the last rank that the sender knows of. */
 static void dt__late_heard(dt_comm *c, const dt__frame *f)
 {
-    if (f->sent > (uint64_t)(INT64_MAX / 4)) return; /* no time of this world */
+    if (f->sent > (uint64_t)(INT64_MAX / 4)) return; /* implausible: ignore it */
     int64_t ns = dt__comm_now() - c->began - (int64_t)f->sent;
     dt__late_by(c, f->rank, ns);
     if (f->late > 0 && f->late < INT64_MAX / 4) dt__late_by(c, f->late_rank, ns + f->late);
@@ -699,8 +738,9 @@ DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const 
     char text[480];
     if (got->magic != want->magic || got->version != want->version) {
         dt__comm_fail(c, DT_COMM_ERR_NET, peer,
-                      "rank %d sent something that is no frame of this version (%08x, version %u)", peer, got->magic,
-                      got->version);
+                      "rank %d sent a frame with magic %08x, version %u; expected %08x, version %u: all ranks must use the "
+                      "same version of dt",
+                      peer, got->magic, got->version, want->magic, want->version);
         return false;
     }
     if (got->comm != want->comm || got->epoch != want->epoch) {
@@ -716,10 +756,10 @@ DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const 
         if (c->slow && got->coll != DT_COLL_SEND) dt__late_heard(c, got);
         return true;
     }
-    /* one of them has gone on: what it called under the other's number tells more */
+    /* if one rank is ahead, name what it called under the number of the other's call */
     const dt__shared *s = (const dt__shared *)c->shared;
     dt__frame         a = *want, b = *got, note;
-    bool              pair = want->coll == DT_COLL_SEND || got->coll == DT_COLL_SEND; /* numbered by themselves */
+    bool              pair = want->coll == DT_COLL_SEND || got->coll == DT_COLL_SEND; /* these have numbers of their own */
     if (!pair && got->seq < want->seq && c->note && dt__note_get(c->note, got->seq, &note)) a = note;
     if (!pair && got->seq > want->seq && s && s->index[peer] >= 0 &&
         dt__note_get(dt__slot_of(s, s->index[peer])->note, want->seq, &note))
@@ -729,8 +769,22 @@ DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const 
     return false;
 }
 
-/* ---- reductions in shared memory */
-static int64_t dt__part_at(int64_t n, int p, int i, size_t size) /* parts of whole cache lines */
+/* ---- reductions in shared memory. Each rank has a slot, which it alone writes (dt__rank_slot in dt_net.h). It announces
+   progress by a counter in its slot, and the others wait for it (DT__REACHED). In operation `no` a rank writes its post,
+   waits until all ranks have posted and compares the frames; then
+     short vectors (DT__POST_SHORT)   are in the posts: each rank reduces all of them
+     direct                           all vectors are in memory from dt_comm_alloc: each rank reduces its part of all
+                                      vectors in place
+     staged                           each rank copies piece after piece to its stage buffers (put), reduces its part of
+                                      all stages (part), and copies the result back (taken) */
+enum { /* dt_work.phase */
+    DT__POST = 0,    /* write the post */
+    DT__COMPARE,     /* wait for all posts and compare them */
+    DT__DIRECT,      /* reduce in place */
+    DT__DIRECT_END,  /* wait until all ranks have */
+    DT__STAGED       /* put, reduce and take pieces */
+};
+static int64_t dt__part_at(int64_t n, int p, int i, size_t size) /* where part i begins: parts are whole cache lines */
 {
     int64_t line = 64 / (int64_t)size, lines = (n + line - 1) / line,
             at = lines / p * i + (i < lines % p ? i : lines % p);
@@ -742,7 +796,7 @@ static void dt__reduce_to(const dt_work *w, char **dst, int ndst, char **src, in
         dt__reduce_many(w->dtype, w->op, (void **)dst, ndst, (const void **)src, nsrc, n);
         return;
     }
-    char    block[16384] DT__ALIGNED, *from[64], *one = block;
+    char    block[16384] DT__ALIGNED, *from[DT__SHARED_RANKS], *one = block;
     int64_t most = (int64_t)(sizeof block / w->size);
     for (int64_t at = 0; at < n; at += most) {
         int64_t k = n - at < most ? n - at : most;
@@ -752,7 +806,7 @@ static void dt__reduce_to(const dt_work *w, char **dst, int ndst, char **src, in
         for (int i = 0; i < ndst; i++) memcpy(dst[i] + (size_t)at * w->size, block, (size_t)k * w->size);
     }
 }
-static bool dt__all_reached(const dt__shared *s, int64_t field, uint64_t value) /* field: its place in a slot */
+static bool dt__all_reached(const dt__shared *s, int64_t field, uint64_t value) /* field: offset of a counter in a slot */
 {
     for (int i = 0; i < s->n; i++)
         if (__atomic_load_n((uint64_t *)(void *)((char *)dt__slot_of(s, i) + field), __ATOMIC_ACQUIRE) < value)
@@ -765,7 +819,7 @@ static void dt__shared_tell(dt__shared *s, uint64_t *word, uint64_t value)
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
     dt__shared_ring(s);
 }
-/* Where piece k of the work is: its number of elements; *at: where they begin; lo and hi: the part of rank i. */
+/* Piece k of the work: returns its elements; *at: where it begins; *lo and *hi: the part of it that rank i reduces. */
 static int64_t dt__piece_of(const dt__shared *s, const dt_work *w, int64_t k, int i, int64_t *at, int64_t *lo,
                             int64_t *hi)
 {
@@ -780,7 +834,7 @@ static char *dt__stage_of(const dt__shared *s, const dt_work *w, int64_t k, int 
 {
     return (char *)dt__slot_of(s, i)->stage[(w->first + (uint64_t)k) % DT__STAGES];
 }
-static bool dt__stage_free(const dt__shared *s, const dt_work *w) /* for the next piece */
+static bool dt__stage_free(const dt__shared *s, const dt_work *w) /* is there a stage buffer for the next piece? */
 {
     uint64_t no = w->first + (uint64_t)w->put + 1;
     return DT__REACHED(s, taken, no > DT__STAGES ? no - DT__STAGES : 0);
@@ -794,10 +848,10 @@ static void dt__stage_put(dt__shared *s, dt_work *w)
     w->put++;
     dt__shared_tell(s, &dt__slot_of(s, s->me)->put, w->first + (uint64_t)w->put);
 }
-/* x[i] of all ranks i := their reduction, n elements */
+/* All vectors x[0] .. x[s->n - 1] := their reduction, n elements */
 static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x, int64_t n)
 {
-    char   *at[64];
+    char   *at[DT__SHARED_RANKS];
     int64_t most = DT__OWN / (int64_t)w->size;
     for (int64_t i = 0; i < n; i += most) {
         int64_t k = n - i < most ? n - i : most;
@@ -811,7 +865,7 @@ static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x
 static void dt__stage_reduce(dt__shared *s, dt_work *w)
 {
     int64_t at, lo, hi;
-    char   *x[64];
+    char   *x[DT__SHARED_RANKS];
     dt__piece_of(s, w, w->reduced, s->me, &at, &lo, &hi);
     for (int i = 0; i < s->n; i++)
         x[i] = i == s->me ? w->data + (size_t)(at + lo) * w->size
@@ -824,14 +878,14 @@ static void dt__stage_take(dt__shared *s, dt_work *w)
 {
     int64_t at, lo, hi, n = dt__piece_of(s, w, w->taken, s->me, &at, &lo, &hi);
     char   *from = dt__stage_of(s, w, w->taken, s->me), *to = w->data + (size_t)at * w->size;
-    dt__own_lines(from, (size_t)lo * w->size); /* the next piece goes there */
+    dt__own_lines(from, (size_t)lo * w->size); /* the next piece will be written there */
     memcpy(to, from, (size_t)lo * w->size);
     dt__own_lines(from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     memcpy(to + (size_t)hi * w->size, from + (size_t)hi * w->size, (size_t)(n - hi) * w->size);
     w->taken++;
     dt__shared_tell(s, &dt__slot_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
 }
-static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece first: it is in the caches */
+static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece first, as it is in the caches */
 {
     if (w->taken < w->reduced && DT__REACHED(s, part, w->first + (uint64_t)w->taken + 1)) dt__stage_take(s, w);
     else if (w->reduced < w->put && DT__REACHED(s, put, w->first + (uint64_t)w->reduced + 1)) dt__stage_reduce(s, w);
@@ -843,10 +897,10 @@ static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece firs
 static int dt__shared_direct(dt__shared *s, dt_work *w)
 {
     dt__rank_slot *me = dt__slot_of(s, s->me);
-    char     *x[64];
+    char     *x[DT__SHARED_RANKS];
     int64_t   lo = dt__part_at(w->n, s->n, s->me, w->size) + w->done, hi = dt__part_at(w->n, s->n, s->me + 1, w->size);
-    int64_t   most = (1 << 20) / (int64_t)w->size;
-    if (w->phase == 2) {
+    int64_t   most = (1 << 20) / (int64_t)w->size; /* elements in one poll */
+    if (w->phase == DT__DIRECT) {
         int64_t n = hi - lo < most ? hi - lo : most;
         for (int i = 0; i < s->n; i++)
             x[i] = dt__shared_see(s, dt__slot_of(s, i)->post[w->no & 1].at) + (size_t)lo * w->size;
@@ -857,18 +911,18 @@ static int dt__shared_direct(dt__shared *s, dt_work *w)
         w->progress = true;
         if (lo + n < hi) return 0;
         dt__shared_tell(s, &me->fin, w->no + 1);
-        w->phase = 3;
+        w->phase = DT__DIRECT_END;
     }
     return DT__REACHED(s, fin, w->no + 1);
 }
-/* Short vectors: posts of operation no, and what they carry. */
+/* The short vector of rank i in operation no: in its post, or beside it if it is longer. */
 static char *dt__short_of(const dt__shared *s, int i, uint64_t no, size_t nbytes)
 {
     dt__rank_slot *t = dt__slot_of(s, i);
     return nbytes <= DT__POST_FIRST ? (char *)t->post[no & 1].first : (char *)t->more[no & 1];
 }
-/* A few f32: the most frequent, and in scalars. A vector would be loaded across the stores of the own post, and wait
-   for the line to come from the other core. The same bits as >>reducing. */
+/* The sum of a few f32, the most frequent case, with scalars: a vector load would overlap the recent stores of the own
+   post and stall until its cache line is back from the other core. The same bits as >>reducing. */
 static void dt__short_sum(const dt__shared *s, uint64_t no, float *x, int n)
 {
     for (int k = 0; k < n; k++) {
@@ -887,27 +941,27 @@ static void dt__short_reduce(const dt_comm *c, uint64_t no, void *data, int64_t 
 {
     const dt__shared *s = (const dt__shared *)c->shared;
     size_t            nbytes = (size_t)n * size;
-    const void       *src[64];
+    const void       *src[DT__SHARED_RANKS];
     if (dtype == DT_COMM_F32 && op == DT_COMM_SUM && nbytes <= DT__POST_FIRST) {
         dt__short_sum(s, no, (float *)data, (int)n);
         return;
     }
     for (int i = 0; i < s->n; i++) {
         src[i] = dt__short_of(s, i, no, nbytes);
-        for (size_t k = DT__POST_FIRST; i != s->me && k < nbytes; k += 64) /* all at once, not one after the other */
+        for (size_t k = DT__POST_FIRST; i != s->me && k < nbytes; k += 64) /* all lines at once */
             __builtin_prefetch((const char *)src[i] + k);
     }
     dt__reduce_many(dtype, op, &data, 1, src, s->n, n);
     if (op == DT_COMM_MEAN) dt__reduce_scale(dtype, data, n, c->size);
 }
-/* Allreduce, and with n = 0 a barrier. 1: done, 0: call again, negative: failed. */
+/* Allreduce, or with n = 0 a barrier. Returns 1: done, 0: call again, negative: failed. */
 static int dt__shared_allreduce(dt_comm *c, dt_work *w)
 {
     dt__shared *s = (dt__shared *)c->shared;
     dt__rank_slot   *me = dt__slot_of(s, s->me);
     size_t      nbytes = (size_t)w->n * w->size;
     bool        small = nbytes <= DT__POST_SHORT;
-    if (w->phase == 0) {
+    if (w->phase == DT__POST) {
         dt__post *p = &me->post[s->no & 1];
         w->no = s->no++;
         p->print = dt__frame_print(&w->head);
@@ -915,7 +969,8 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
         if (small) {
             dt__comm_copy(dt__short_of(s, s->me, w->no, nbytes), w->data, nbytes);
         } else {
-            size_t piece = (nbytes / DT__STAGES + 4095) & ~(size_t)4095; /* so that copying and reducing overlap */
+            /* several pieces, so that copying and reducing overlap */
+            size_t piece = (nbytes / DT__STAGES + 4095) & ~(size_t)4095;
             piece = piece < DT__PIECE_MIN ? (size_t)DT__PIECE_MIN : piece > DT__PIECE ? (size_t)DT__PIECE : piece;
             w->first = s->pieces;
             w->piece = (int64_t)(piece / w->size);
@@ -925,10 +980,10 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
         }
         p->frame = w->head;
         dt__shared_tell(s, &p->no, w->no + 1);
-        w->phase = 1;
+        w->phase = DT__COMPARE;
         w->k = 0;
     }
-    if (w->phase == 1) {
+    if (w->phase == DT__COMPARE) {
         uint64_t print = dt__frame_print(&w->head);
         for (; w->k < s->n; w->k++) {
             const dt__post *p = &dt__slot_of(s, w->k)->post[w->no & 1];
@@ -944,15 +999,15 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
         }
         bool direct = true;
         for (int i = 0; i < s->n; i++) direct = direct && dt__slot_of(s, i)->post[w->no & 1].at >= 0;
-        w->phase = direct ? 2 : 4;
+        w->phase = direct ? DT__DIRECT : DT__STAGED;
         if (!direct) s->pieces += (uint64_t)w->pieces;
     }
-    return w->phase == 4 ? dt__shared_staged(s, w) : dt__shared_direct(s, w);
+    return w->phase == DT__STAGED ? dt__shared_staged(s, w) : dt__shared_direct(s, w);
 }
 
 static void dt__engine_thread(dt_comm *c);
 /* ---- plans */
-static const dt__transport *dt__way(const dt_comm *c, int peer)
+static const dt__transport *dt__transport_to(const dt_comm *c, int peer)
 {
     return c->inside && c->host[peer] == c->host[c->rank] ? c->inside : c->across;
 }
@@ -1018,8 +1073,8 @@ static int dt__plan_poll(dt_comm *c, dt_work *w)
             int     *busy = (out ? e->busy_send : e->busy_recv) + s[i].peer;
             size_t   before = m->done + m->head_done;
             all = false;
-            if (*busy == e->turn) continue; /* one before it has not moved */
-            const dt__transport *t = dt__way(c, s[i].peer);
+            if (*busy == e->turn) continue; /* messages of a pair stay in order */
+            const dt__transport *t = dt__transport_to(c, s[i].peer);
             int rc = out ? t->send(c, s[i].peer, m) : t->recv(c, s[i].peer, m);
             if (rc < 0) return rc;
             if (m->done + m->head_done != before || rc) w->progress = true;
@@ -1047,33 +1102,34 @@ static int dt__work_poll(dt_comm *c, dt_work *w)
         w->phase = 0;
         w->progress = true;
     }
-    if (rc > 0 && w->native)
+    if (rc > 0 && w->way == DT__BY_NATIVE)
         rc = (*dt__mpi_slot())->native(c, w->head.coll, w->data, w->n, w->part, w->dtype, w->op, w->head.root, &w->phase,
                                        &w->done);
     else if (rc > 0 && w->arrived) rc = w->device_transport->poll(c, w->job);
-    else if (rc > 0) rc = w->shared ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
-    if (rc == 2 && w->arrived) { /* it has a deadline of its own */
+    else if (rc > 0) rc = w->way == DT__BY_SHARED ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
+    if (rc == 2 && w->arrived) { /* the device transport has a deadline of its own */
         w->moved = dt__comm_now();
         rc = 0;
     } else if (rc > 0 && w->job && !w->arrived) {
         w->arrived = w->progress = true;
         rc = 0;
     }
-    dt__comm_look(c); /* who was stopped for long finds all that it needs, and that the others have given up */
+    dt__comm_look(c); /* a rank that was stopped may find all its data, but must see that the others gave it up */
     int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     return status ? status : rc;
 }
-/* No progress for the timeout: say who is at fault, or find out. */
+/* No progress for the timeout: first asks the other ranks why, then fails and names the ranks at fault. */
 static void dt__late(dt_comm *c, dt_work *w)
 {
     char        who[200] = "", text[200];
     dt__shared *s = (dt__shared *)c->shared;
     dt__frame   last;
     int         rank = -1;
-    if (w->asked && (double)(dt__comm_now() - w->moved) < c->timeout * 1e9 + 2e9) return;
+    if (w->asked && (double)(dt__comm_now() - w->moved) < c->timeout * DT__NS_PER_S + DT__ASK_SECONDS * DT__NS_PER_S) return;
     if (w->pair && !c->world) {
         int peer = w->plan->step->peer;
-        dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, peer, "rank %d: message #%" PRIu64 " %s rank %d did not move for %.1f s",
+        dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, peer,
+                      "rank %d: message #%" PRIu64 " %s rank %d made no progress for %.1f s, the timeout",
                       c->rank, w->head.seq + 1, w->plan->step->kind == DT_STEP_SEND ? "to" : "from", peer, c->timeout);
         return;
     }
@@ -1094,41 +1150,43 @@ static void dt__late(dt_comm *c, dt_work *w)
             snprintf(who + k, sizeof who - k, " (last: %s #%" PRIu64 ")", dt_coll_name((dt_coll)last.coll),
                      last.seq + 1);
     }
-    dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, rank, "%s: nothing moved for %.1f s%s%s%s",
+    dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, rank, "%s: no progress for %.1f s, the timeout%s%s%s",
                   dt__frame_text(&w->head, text, sizeof text), c->timeout,
                   *who ? "; ranks that have not called it: " : "", who, *who ? "" : "; all ranks have called it");
 }
-/* One who was stopped may find all that it waited for, and must not go on when the others have given it up. */
+/* This rank did not poll for ns. If that was long, the other ranks may have given it up: it asks before it continues with
+   data that has arrived meanwhile. */
 static void dt__away(dt_comm *c, int64_t ns)
 {
-    if (c->across && (double)ns > c->timeout * 0.5e9) dt__world_settle(c->world);
+    if (c->across && (double)ns > c->timeout * (0.5 * DT__NS_PER_S)) dt__world_settle(c->world);
 }
-DT__INSIDE int64_t dt__watch_after(const dt_comm *c) /* ns without progress until others hear in what it waits */
+DT__INSIDE int64_t dt__watch_after(const dt_comm *c)
 {
-    return c->timeout < 0.6 ? (int64_t)(c->timeout * 0.5e9) : 300000000;
+    return c->timeout < 0.6 ? (int64_t)(c->timeout * (0.5 * DT__NS_PER_S)) : DT__WATCH_NS;
 }
-static void dt__stuck(dt_comm *c, dt_work *w, int64_t now) /* a look found that nothing moved */
+static void dt__stuck(dt_comm *c, dt_work *w, int64_t now) /* a poll at `now` made no progress */
 {
     if (!w->moved) w->moved = now;
     if (c->across && !w->pair && !w->watched && now - w->moved > dt__watch_after(c)) {
         w->watched = true;
         dt__world_watch(c->world, &w->head);
     }
-    if ((double)(now - w->moved) > c->timeout * 1e9) dt__late(c, w);
+    if ((double)(now - w->moved) > c->timeout * DT__NS_PER_S) dt__late(c, w);
 }
-/* Waiting: spins, yields, then sleeps; a sleeper looks once more between lying down and sleeping. Beside a program that
-   computes it sleeps at once: the core is the program's. */
+/* Waiting between polls: spin, then yield, then sleep. In shared memory a rank first announces that it will sleep (dozing)
+   and polls once more, so that no wake-up is lost. The engine's own thread sleeps at once while the program may be
+   computing: the core belongs to the program. */
 typedef struct dt__idler {
-    int      turn;
-    bool     dozing;
-    uint32_t bell;
-    int64_t  yielded; /* when it yielded last */
+    int      turn;    /* polls without progress */
+    bool     dozing;  /* announced that it will sleep */
+    uint32_t bell;    /* the value to sleep on */
+    int64_t  yielded; /* ns: when it last yielded; 0: it has not */
 } dt__idler;
-static bool dt__aside(const dt_comm *c) /* who drives does it beside a program that may be computing */
+static bool dt__aside(const dt_comm *c) /* the driver runs beside a program that may be computing */
 {
     return c->engine && c->engine->aside && !__atomic_load_n(&c->engine->waiting, __ATOMIC_RELAXED);
 }
-/* Looks before the first yield over sockets. Ranks that are bound to a core each do not share it. */
+/* Polls before the first yield over sockets: 0 if ranks share cores. Ranks bound to one core each do not. */
 static int dt__socket_spin(const dt_comm *c)
 {
     int *spin = &c->engine->spin;
@@ -1149,15 +1207,15 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
         d->dozing = false;
         d->turn = 0;
         d->yielded = 0;
-        c->slow = false; /* what comes while it does not look may have been there for long */
+        c->slow = false; /* a frame that arrives now may have waited for this rank: its age says nothing */
         w->moved = 0;
         w->asked = false;
         return;
     }
     if (s) dt__shared_settle(s);
-    if (d->dozing) { /* that was the last look */
+    if (d->dozing) { /* the poll after the announcement found nothing */
         d->dozing = false;
-        dt__shared_sleep(s, d->bell, 10000000);
+        dt__shared_sleep(s, d->bell, DT__SLEEP_NS);
         d->turn = spin + yields;
         return;
     }
@@ -1171,20 +1229,20 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
     c->slow = true;
     if (s && !w->pair && (d->turn > spin + yields || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
     dt__stuck(c, w, now);
-    /* a yield that takes long went to somebody else's program: better sleep, and be woken */
-    if (d->yielded && now - d->yielded > 50000 && d->turn < spin + yields) d->turn = spin + yields;
+    /* a long yield means that another program runs on this core: sleep and be woken instead */
+    if (d->yielded && now - d->yielded > DT__SLOW_YIELD_NS && d->turn < spin + yields) d->turn = spin + yields;
     d->yielded = now;
     if (d->turn < spin + yields) {
         sched_yield();
     } else if (c->across) {
-        c->across->wait(c, s ? 0.0002 : 0.02);
+        c->across->wait(c, s ? DT__SOCKET_SHARED_SECONDS : DT__SOCKET_SECONDS);
         dt__away(c, dt__comm_now() - now);
     } else if (s) {
         d->bell = dt__shared_doze(s);
         d->dozing = true;
     }
 }
-/* Looks at a work until it is done; its status. */
+/* Polls a work until it is done; returns its status. */
 static int dt__drive(dt_comm *c, dt_work *w)
 {
     dt__idler d = { 0, false, 0, 0 };
@@ -1214,17 +1272,17 @@ static void dt__past_add(dt_comm *c, const dt__frame *f, int64_t began, int64_t 
     p->algo = f->algo;
     __atomic_store_n(&e->npast, e->npast + 1, __ATOMIC_RELEASE);
     e->stats.calls++;
-    e->stats.busy += 1e-9 * (double)(ended - began);
+    e->stats.busy += DT__S_PER_NS * (double)(ended - began);
 }
 static int dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
 {
     const dt__past *p = &c->engine->past[k % DT__HISTORY];
     return snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d",
                     c->rank, dt_coll_name((dt_coll)p->coll), p->seq + 1, p->count, dt__comm_dtype_name(p->dtype),
-                    dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo), 1e-9 * (double)(p->ended - p->began),
-                    p->status);
+                    dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo),
+                    DT__S_PER_NS * (double)(p->ended - p->began), p->status);
 }
-static void dt__past_log(const dt_comm *c) /* the thread that drives, or none does: once */
+static void dt__past_log(const dt_comm *c) /* once; called by the driver, or when there is none */
 {
     struct dt__engine *e = c->engine;
     char               text[256];
@@ -1239,16 +1297,16 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
 {
     struct dt__engine *e = c->engine;
     int64_t            now = dt__comm_now();
-    /* one who was stopped, and finds all it waited for, must not go on alone */
+    /* the failure goes to shared memory: a rank that was stopped and finds all its data must not continue alone */
     if (status && c->shared) {
         dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
         dt__shared_untouched((dt__shared *)c->shared);
     }
-    if (!status && !w->shared && w->op == DT_COMM_MEAN && dt__coll_reduces(w->head.coll) && w->out_n) {
+    if (!status && w->way != DT__BY_SHARED && w->op == DT_COMM_MEAN && dt__coll_of(w->head.coll)->reduces && w->out_n) {
         dt__reduce_scale(w->dtype, w->data + (size_t)w->out_at * w->size, w->out_n, c->size);
     }
     if (!status && w->out) dt__comm_copy(w->out, w->data + (size_t)w->out_at * w->size, (size_t)w->out_n * w->size);
-    if (!status || !c->mpi) { /* else MPI may still write to it: it stays */
+    if (!status || !c->mpi) { /* after a failure MPI may still write to it: leaked on purpose */
         DT_COMM_FREE(w->temp);
         DT_COMM_FREE(w->part);
     }
@@ -1275,8 +1333,6 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
                          __ATOMIC_RELEASE);
     w->status = status;
     if (status) dt__past_log(c);
-    /* one who was stopped, and finds all it waited for, must not go on alone */
-    if (status && c->shared) dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
 }
 static void dt__frame_fill(const dt_comm *c, dt__frame *f, int coll, int algo, int64_t count, int dtype, int op,
                            int root)
@@ -1320,35 +1376,35 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     c->slow = false;
     c->late = 0;
     c->late_rank = -1;
-    if (c->note && !(w->shared && w->phase)) dt__note_put(c->note, &w->head); /* dt__short has, and others read it */
+    if (c->note && !(w->way == DT__BY_SHARED && w->phase)) dt__note_put(c->note, &w->head); /* else dt__short has done it */
     if (c->across) dt__world_begin(c->world, c, &w->head);
     if (!c->shared) return;
     __atomic_store_n(&dt__slot_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->begun, w->head.seq + 1,
                      __ATOMIC_RELEASE);
-    if (w->shared) return; /* posts are compared by all */
-    DT__FENCE(&((dt__shared *)c->shared)->head->sleepers); /* of two who differ one sees it */
+    if (w->way == DT__BY_SHARED) return; /* all ranks compare the posts */
+    DT__FENCE(&((dt__shared *)c->shared)->head->sleepers); /* of two ranks whose calls differ at least one sees it */
     dt__shared_agree(c, &w->head);
 }
-static void dt__work_over(dt_comm *c, dt_work *w, int status) /* the lock is held; w leaves the queue */
+static void dt__work_over(dt_comm *c, dt_work *w, int status) /* takes w out of the queue; the lock is held */
 {
     struct dt__engine *e = c->engine;
     dt_work          **p = &e->head, *before = NULL;
     while (*p && *p != w) before = *p, p = &(*p)->next;
-    if (*p) __atomic_store_n(p, w->next, __ATOMIC_RELEASE); /* dt__short looks at the head */
+    if (*p) __atomic_store_n(p, w->next, __ATOMIC_RELEASE); /* dt__short reads the head without the lock */
     if (e->tail == w) e->tail = before;
     w->status = status;
     __atomic_store_n(&w->finished, true, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&e->cond);
 }
-/* Sends and receives at the head of the queue move together: whoever sends first and receives then would wait for one
-   that does the same. Messages of one pair and direction stay in order. One look, under the lock; the first work if it
-   is not done. */
+/* Polls all sends and receives at the head of the queue once. They progress together: two ranks that both send first and
+   then receive would otherwise wait for each other. Messages of one pair and direction stay in order. Called with the
+   lock; returns the first work if it is not done, else NULL. */
 static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
 {
     struct dt__engine *e = c->engine;
-    dt_work           *w[64];
-    int                n = 0, rc[64];
-    for (dt_work *x = e->head; x && x->pair && n < 64; x = x->next) w[n++] = x;
+    dt_work           *w[DT__PAIRS];
+    int                n = 0, rc[DT__PAIRS];
+    for (dt_work *x = e->head; x && x->pair && n < DT__PAIRS; x = x->next) w[n++] = x;
     pthread_mutex_unlock(&e->lock);
     *progress = false;
     e->turn++;
@@ -1362,7 +1418,7 @@ static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
         if (!dt__comm_ok(c)) rc[i] = c->status;
         if (rc[i] || *busy == e->turn) continue;
         size_t               before = w[i]->one.done + w[i]->one.head_done;
-        const dt__transport *t = dt__way(c, s->peer);
+        const dt__transport *t = dt__transport_to(c, s->peer);
         if (w[i]->arrived) rc[i] = w[i]->device_transport->poll(c, w[i]->job);
         else rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
         if (rc[i] > 0 && w[i]->job && !w[i]->arrived) {
@@ -1381,7 +1437,7 @@ static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
         if (rc[i]) dt__work_over(c, w[i], w[i]->status);
     return first;
 }
-static void dt__pairs_run(dt_comm *c, dt_work *until) /* the lock is held */
+static void dt__pairs_run(dt_comm *c, dt_work *until) /* until `until` or all of them are done; the lock is held */
 {
     struct dt__engine *e = c->engine;
     dt__idler          d = { 0, false, 0, 0 };
@@ -1396,13 +1452,13 @@ static void dt__pairs_run(dt_comm *c, dt_work *until) /* the lock is held */
     if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
     if (c->shared) dt__shared_settle((dt__shared *)c->shared);
 }
-static const int64_t *dt__clock_of(const dt_comm *c) /* this thread's clock becomes that of c; the one before */
+static const int64_t *dt__clock_of(const dt_comm *c) /* sets this thread's clock to that of c; returns the previous one */
 {
     const int64_t *before = dt__net_clock;
     dt__net_clock = c->world ? c->world->clock : NULL;
     return before;
 }
-/* Works of the queue until 'until' is done, or all of them. The caller holds the lock and is the one who drives. */
+/* Drives the queue until `until` is done (NULL: until it is empty). The caller holds the lock and becomes the driver. */
 static void dt__engine_run(dt_comm *c, dt_work *until)
 {
     struct dt__engine *e = c->engine;
@@ -1426,7 +1482,7 @@ static void dt__engine_run(dt_comm *c, dt_work *until)
     e->driving = false;
     if (e->head) pthread_cond_broadcast(&e->cond);
 }
-/* The same without waiting: until the first work does not get on. Its caller comes again. */
+/* Drives without waiting, until the first work makes no progress. Called with the lock, again and again. */
 DT__INSIDE void dt__engine_look(dt_comm *c)
 {
     struct dt__engine *e = c->engine;
@@ -1474,13 +1530,13 @@ static void *dt__engine_main(void *arg)
     pthread_mutex_unlock(&e->lock);
     return NULL;
 }
-static void dt__engine_await(struct dt__engine *e) /* the lock is held; somebody else drives */
+static void dt__engine_await(struct dt__engine *e) /* the lock is held; another thread drives */
 {
     __atomic_add_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
     pthread_cond_wait(&e->cond, &e->lock);
     __atomic_sub_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
 }
-/* Works that the program holds, so that they can outlive their communicator. The lock is held. */
+/* The list of works that the program has not waited for: they may outlive their communicator. The lock is held. */
 static void dt__work_keep(struct dt__engine *e, dt_work *w)
 {
     w->after = e->kept;
@@ -1493,7 +1549,7 @@ static void dt__work_drop(struct dt__engine *e, dt_work *w)
     if (w->before) w->before->after = w->after;
     else e->kept = w->after;
 }
-/* Puts a work at the end of the queue. wait: until it is done; its status. */
+/* Puts a work at the end of the queue. wait: returns its status when it is done; else returns 0 at once. */
 static int dt__submit(dt_comm *c, dt_work *w, bool wait)
 {
     struct dt__engine *e = c->engine;
@@ -1515,7 +1571,7 @@ static int dt__submit(dt_comm *c, dt_work *w, bool wait)
     pthread_mutex_unlock(&e->lock);
     return w->status;
 }
-static void dt__engine_thread(dt_comm *c) /* the lock is held */
+static void dt__engine_thread(dt_comm *c) /* starts the engine's own thread, without signals; the lock is held */
 {
     struct dt__engine *e = c->engine;
     sigset_t           all, before;
@@ -1526,8 +1582,8 @@ static void dt__engine_thread(dt_comm *c) /* the lock is held */
 }
 
 /* ==================================================================================================== >>api */
-/* What dt_net.h asks of this header. Rank 0's gift to those who join is its table of costs. */
-static const char *dt__costs_named(const dt_comm_opts *o) /* the file; NULL: none */
+/* ---- callbacks for dt_net.h. Rank 0 sends its table of costs to every rank that joins, as the "gift". */
+static const char *dt__costs_named(const dt_comm_opts *o) /* the path of the table; NULL: no file is given */
 {
     const char *path = o->costs && *o->costs ? o->costs : getenv("DT_COMM_COSTS");
     return path && *path ? path : NULL;
@@ -1535,7 +1591,7 @@ static const char *dt__costs_named(const dt_comm_opts *o) /* the file; NULL: non
 static int dt__costs_gift(const dt_comm_opts *o, void *gift, size_t nbytes)
 {
     const char *path = dt__costs_named(o);
-    bool        slow = o->bandwidth > 0 || o->latency > 0; /* slow links cost what they do */
+    bool        slow = o->bandwidth > 0 || o->latency > 0; /* links that are slowed down on purpose */
     dt_costs    t = dt_costs_default();
     if ((!path && !slow) || nbytes < sizeof t) return 0;
     if (path && dt_costs_load(&t, path)) return -1;
@@ -1554,21 +1610,27 @@ static const char      *dt__coll_named(int coll) { return dt_coll_name((dt_coll)
 static const dt__client dt__comm_client = { dt__frame_ok, dt__frame_differ, dt__coll_named,   dt__aside,
                                             dt__fold,     dt__costs_gift,   dt__costs_gift_ok };
 
-static int dt__call_bad(dt_comm *c, const dt__call *a)
+/* The largest count of a segment: the bytes of all segments stay below 2^63. */
+static int64_t dt__most_elements(const dt_comm *c) { return INT64_MAX / 64 / c->size; }
+static int     dt__call_bad(dt_comm *c, const dt__call *a)
 {
-    char why[200];
-    bool reduces = dt__coll_reduces(a->coll);
+    char    why[200];
+    bool    reduces = dt__coll_of((int)a->coll)->reduces;
+    int64_t most = dt__most_elements(c);
     why[0] = 0;
-    if (a->dtype < 0 || a->dtype >= DT_COMM_DTYPES) snprintf(why, sizeof why, "dtype %d is none", a->dtype);
-    else if (reduces && (a->op < 0 || a->op >= DT_COMM_OPS)) snprintf(why, sizeof why, "reduction %d is none", a->op);
+    if (a->dtype < 0 || a->dtype >= DT_COMM_DTYPES)
+        snprintf(why, sizeof why, "dtype %d is not a dt_comm_dtype (0 to %d)", a->dtype, DT_COMM_DTYPES - 1);
+    else if (reduces && (a->op < 0 || a->op >= DT_COMM_OPS))
+        snprintf(why, sizeof why, "op %d is not a dt_comm_op (0 to %d)", a->op, DT_COMM_OPS - 1);
     else if (reduces && !dt__reduce_can(a->dtype, a->op))
         snprintf(why, sizeof why, "%s of %s is not defined", dt__comm_ops[a->op], dt__comm_dtype_name(a->dtype));
-    else if (a->n < 0 || a->n > INT64_MAX / 64 / c->size) snprintf(why, sizeof why, "%" PRId64 " elements", a->n);
-    else if (a->root < 0 || a->root >= c->size)
+    else if (a->n < 0 || a->n > most)
+        snprintf(why, sizeof why, "%" PRId64 " elements; expected 0 to %" PRId64, a->n, most);
+    else if (dt__coll_of((int)a->coll)->root && (a->root < 0 || a->root >= c->size))
         snprintf(why, sizeof why, "rank %d is out of range in a world of %d", a->root, c->size);
     for (int i = 0; a->counts && !why[0] && i < c->size; i++)
-        if (a->counts[i] < 0 || a->counts[i] > INT64_MAX / 64 / c->size)
-            snprintf(why, sizeof why, "%" PRId64 " elements of rank %d", a->counts[i], i);
+        if (a->counts[i] < 0 || a->counts[i] > most)
+            snprintf(why, sizeof why, "%" PRId64 " elements of rank %d; expected 0 to %" PRId64, a->counts[i], i, most);
     if (!why[0]) return 0;
     return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s", c->rank, a->name, why);
 }
@@ -1579,24 +1641,24 @@ static int64_t dt__segment_at(const dt_comm *c, const dt__call *a, int rank) /* 
     for (int i = 0; i < rank && i < c->size; i++) at += a->counts[i];
     return at;
 }
-/* What links the ranks. Over MPI the ranks of a machine are as near as in shared memory. */
+/* The class of the links between ranks. Over MPI the ranks of a machine count as in shared memory. */
 static int dt__comm_link(const dt_comm *c)
 {
     if (c->threads) return DT_LINK_THREAD;
     if (c->local_size < c->size) return DT_LINK_NET;
     return c->inside || (c->world && c->world->mpi) ? DT_LINK_SHM : DT_LINK_LOOP;
 }
-/* Can it be done in shared memory, by >>shared? */
+/* Can dt__shared_allreduce do it? All ranks must be on this machine. */
 static bool dt__comm_shares(const dt_comm *c, dt_coll coll)
 {
-    return c->shared && c->local_size == c->size && c->size <= 64 &&
+    return c->shared && c->local_size == c->size && c->size <= DT__SHARED_RANKS &&
            (coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BARRIER);
 }
-/* What is taken at any size; DT_ALGO_AUTO: by cost. total: elements of the vector, or of all segments */
+/* The algorithm at any size, or DT_ALGO_AUTO: by cost. total: elements of the vector, or of all segments. */
 static dt_algo dt__fixed(const dt_comm *c, dt_coll coll, int64_t total)
 {
     dt_algo forced = (dt_algo)c->engine->algo;
-    if (c->ordered && dt__coll_reduces(coll)) return DT_ALGO_ORDERED;
+    if (c->ordered && dt__coll_of((int)coll)->reduces) return DT_ALGO_ORDERED;
     if (forced == DT_ALGO_NATIVE && c->mpi && (*dt__mpi_slot())->has(coll, total)) return DT_ALGO_NATIVE;
     if (forced != DT_ALGO_AUTO && forced != DT_ALGO_SHARED && dt_plan_can(coll, forced, c->size, c->host))
         return forced;
@@ -1610,7 +1672,7 @@ static dt_algo dt__choose(const dt_comm *c, dt_coll coll, int64_t total, size_t 
                                  : dt__cost_choose(&c->engine->costs, coll, c->size, c->host, dt__comm_link(c), false,
                                                    total * (int64_t)size, segment);
 }
-/* A plan from the cache, or one of the work's own. */
+/* A plan from the cache, or one that belongs to the work. */
 static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo, int64_t segment, const int64_t *matrix)
 {
     struct dt__engine *e = c->engine;
@@ -1618,7 +1680,7 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     dt_plan_opts       o;
     int64_t            key[4] = { (int64_t)a->coll << 8 | (int64_t)algo, a->n, a->root, segment };
     uint64_t           h = ((uint64_t)key[0] * 31 + (uint64_t)a->n) * 31 + (uint64_t)a->root;
-    int                slot = (int)((h ^ h >> 17) & 15);
+    int                slot = (int)((h ^ h >> 17) & (DT__PLAN_CACHE - 1));
     memset(&o, 0, sizeof o);
     o.rank = c->rank;
     o.world = c->size;
@@ -1627,7 +1689,7 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     o.root = a->root;
     o.segment = segment;
     o.host = c->host;
-    if (!a->counts && !w->own) { /* works that are waited for use it one at a time */
+    if (!a->counts && !w->own) { /* blocking calls use a cached plan one at a time */
         if (e->plan[slot].step && !memcmp(e->plan_key[slot], key, sizeof key)) {
             w->plan = &e->plan[slot];
             return 0;
@@ -1644,12 +1706,11 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     return dt__comm_fail(c, why ? DT_COMM_ERR_ARG : DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: algorithm %s: %s",
                          c->rank, a->name, dt_algo_name(algo), why ? why : "out of memory");
 }
-static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int64_t *matrix) /* alltoall: of counts */
+static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int64_t *matrix) /* matrix: alltoall with counts */
 {
     int64_t segment = 0, mine = a->counts ? a->counts[c->rank] : a->n, at = dt__segment_at(c, a, c->rank);
     int64_t all = dt__segment_at(c, a, c->size);
-    bool    whole = a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BROADCAST || a->coll == DT_COLL_REDUCE ||
-                 a->coll == DT_COLL_BARRIER;
+    bool    whole = dt__coll_of((int)a->coll)->vector != DT__COLL_SEGMENTS;
     bool    root = c->rank == a->root;
     w->c = c;
     w->dtype = a->dtype;
@@ -1658,10 +1719,9 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     w->n = whole ? a->n : all;
     w->data = (char *)a->out;
     dt_algo algo = matrix ? DT_ALGO_PAIRS : dt__choose(c, a->coll, w->n, w->size, &segment);
-    dt__frame_fill(c, &w->head, a->coll, (int)algo, matrix ? -1 : w->n, a->dtype, a->op, a->root); /* -1: by rank */
+    dt__frame_fill(c, &w->head, a->coll, (int)algo, matrix ? -1 : w->n, a->dtype, a->op, a->root); /* -1: they differ */
     segment /= (int64_t)w->size;
-    w->shared = algo == DT_ALGO_SHARED;
-    w->native = algo == DT_ALGO_NATIVE;
+    w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : algo == DT_ALGO_NATIVE ? DT__BY_NATIVE : DT__BY_PLAN;
     w->agree = c->engine->algo == DT_ALGO_NATIVE && c->mpi;
     switch (a->coll) {
     case DT_COLL_ALLREDUCE: w->out_n = a->n; break;
@@ -1682,18 +1742,25 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
         if (a->in) w->in = (const char *)a->in, w->in_at = at, w->in_n = mine;
         break;
     case DT_COLL_SCATTER:
-        w->data = (char *)(uintptr_t)a->in; /* the root only sends from it */
+        w->data = (char *)(uintptr_t)a->in; /* the root only reads it */
         if (!root) w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)all * w->size + 1);
         w->out = (char *)a->out;
         w->out_at = at;
         w->out_n = mine;
         break;
-    default: break;
+    case DT_COLL_BARRIER:
+    case DT_COLL_BROADCAST:
+    case DT_COLL_ALLTOALL: break; /* dt_comm_alltoall sets its buffers itself */
+    case DT_COLL_SEND:
+    case DT_COLL_RECV:
+    case DT_COLL_COUNT:
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s is not a collective", c->rank, a->name,
+                             dt_coll_name(a->coll));
     }
     if ((a->coll == DT_COLL_REDUCE_SCATTER || ((a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER) && !root)) &&
         !w->data)
         return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
-    if (w->native && !whole) {
+    if (w->way == DT__BY_NATIVE && !whole) {
         w->part = (int *)DT_COMM_MALLOC(2 * (size_t)c->size * sizeof *w->part);
         if (!w->part)
             return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
@@ -1702,13 +1769,13 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
             w->part[c->size + i] = i ? w->part[c->size + i - 1] + w->part[i - 1] : 0;
         }
     }
-    __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* others ask */
-    return w->shared || w->native ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
+    __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* the control thread reads it */
+    return w->way != DT__BY_PLAN ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
 }
 static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }
 /* ---- memory of devices */
-static const char *dt__place_text(int device) { return device ? "a GPU's memory" : "the host's"; }
-/* Is it a call on a device? 1, 0, or negative after dt__comm_fail. All ranks say the same, or their frames differ. */
+static const char *dt__place_text(int device) { return device ? "GPU memory" : "host memory"; }
+/* Is it a call on device memory? 1, 0, or negative after dt__comm_fail. If ranks differ in this, their frames differ. */
 static int dt__on_device(dt_comm *c, const dt__call *a)
 {
     bool        scatters = a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_SCATTER;
@@ -1719,19 +1786,18 @@ static int dt__on_device(dt_comm *c, const dt__call *a)
     if (!all) return 0;
     int on = c->device_transport->owns(c, first), there = other && mine ? c->device_transport->owns(c, other) : on;
     if (on == there) return on;
-    return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: one buffer is %s, the other %s: both must be alike",
+    return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: one buffer is in %s, the other in %s: put both in one",
                          c->rank, a->name, dt__place_text(on), dt__place_text(there));
 }
 static int dt__prepare_device(dt_comm *c, const dt__call *a, dt_work *w)
 {
     int64_t  segment = 0;
-    bool     there = a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BROADCAST || a->coll == DT_COLL_REDUCE ||
-                 a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_ALLGATHER;
+    bool     there = dt__coll_of((int)a->coll)->gpu;
     dt__call meet = *a;
     w->c = c;
-    if (!there || (dt__coll_reduces(a->coll) && a->op == DT_COMM_OR))
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s%s is not there for memory of GPUs", c->rank,
-                             a->name, there ? " with DT_COMM_OR" : "");
+    if (!there || (dt__coll_of((int)a->coll)->reduces && a->op == DT_COMM_OR))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s%s is not supported for GPU memory: copy it to the host",
+                             c->rank, a->name, there ? " with DT_COMM_OR" : "");
     w->job = c->device_transport->begin(c, a);
     if (!w->job) return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     w->device_transport = c->device_transport;
@@ -1748,36 +1814,36 @@ static int dt__prepare_device(dt_comm *c, const dt__call *a, dt_work *w)
     if (algo == DT_ALGO_NATIVE) algo = DT_ALGO_TREE;
     dt__frame_fill(c, &w->head, a->coll, DT_ALGO_NATIVE, a->counts ? dt__segment_at(c, a, c->size) : a->n, a->dtype,
                    a->op, a->root);
-    w->shared = algo == DT_ALGO_SHARED;
+    w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : DT__BY_PLAN;
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE);
-    return w->shared ? 0 : dt__plan_get(c, &meet, w, algo, segment, NULL);
+    return w->way == DT__BY_SHARED ? 0 : dt__plan_get(c, &meet, w, algo, segment, NULL);
 }
-static int dt__job_wait(dt_work *w, int status) /* its status; the job is gone */
+static int dt__job_wait(dt_work *w, int status) /* returns the status and frees the job, if there is one */
 {
     if (!w->job) return status;
     int rc = w->device_transport->wait(w->job, status);
     w->job = NULL;
     return status ? status : rc;
 }
-static int dt__alone(const dt__call *a) /* a world of one */
+static int dt__alone(const dt__call *a) /* a world of one rank */
 {
     size_t n = (size_t)a->n * dt__elem_nbytes(a->dtype);
-    if (a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_SCATTER || a->coll == DT_COLL_GATHER ||
-        a->coll == DT_COLL_ALLGATHER) {
+    if (dt__coll_of((int)a->coll)->vector == DT__COLL_SEGMENTS) {
         if (a->counts) n = (size_t)a->counts[0] * dt__elem_nbytes(a->dtype);
         if (a->in && n) memmove(a->out, a->in, n);
     }
     return 0;
 }
-/* A short vector, or none, of ranks that are all here: posted, and reduced if all come within a moment; on the caller's
-   thread, past the queue if that is empty, with nothing written that nobody reads when all goes well. True: done. False
-   and *posted: a work of the engine goes on from there, and writes and finds out the rest. */
-enum { DT__SHORT_LOOKS = 1000 };
-static int64_t dt__comm_coarse(void) /* ns; of ticks, so that sums of differences are right, not each of them */
+/* The fast path for short vectors and barriers when all ranks are on one machine. It runs on the caller's thread and
+   bypasses the queue, which must be empty: it posts, waits for a moment for the posts of the others, and reduces. It
+   leaves out all bookkeeping that is only needed when something goes wrong. Returns true: done. False with *posted: the
+   post is written, and a work of the engine must continue from there (DT__COMPARE). */
+enum { DT__SHORT_LOOKS = 1000 }; /* polls */
+static int64_t dt__comm_coarse(void) /* ns, in steps of clock ticks: sums of differences are right, single ones are not */
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    return (int64_t)t.tv_sec * DT__NS_PER_S + t.tv_nsec;
 }
 static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
 {
@@ -1785,14 +1851,14 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     dt__shared        *s = (dt__shared *)c->shared;
     size_t             size = dt__elem_nbytes(a->dtype), nbytes = (size_t)a->n * size;
     if (!dt__comm_shares(c, a->coll) || a->n > DT__POST_SHORT || nbytes > DT__POST_SHORT ||
-        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || (c->ordered && dt__coll_reduces(a->coll)) ||
+        (e->algo != DT_ALGO_AUTO && e->algo != DT_ALGO_SHARED) || (c->ordered && dt__coll_of((int)a->coll)->reduces) ||
         __atomic_load_n(&e->head, __ATOMIC_ACQUIRE))
         return false;
     dt__rank_slot *me = dt__slot_of(s, s->me);
     uint64_t  no = s->no++;
     dt__post *p = &me->post[no & 1];
     int64_t   began = dt__comm_coarse();
-    /* who has slept wants to know how late this rank is */
+    /* a rank that has slept needs the exact time at which this rank began */
     bool      slept = __atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0;
     dt__frame_fill(c, &p->frame, a->coll, DT_ALGO_SHARED, a->n, a->dtype, a->op, a->root);
     p->frame.sent = (uint64_t)(slept ? dt__comm_now() : began);
@@ -1816,7 +1882,7 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
     __atomic_store_n(&c->done, p->frame.seq + 1, __ATOMIC_RELEASE);
     __atomic_store_n(&me->done, p->frame.seq + 1, __ATOMIC_RELEASE);
     dt__shared_settle(s);
-    /* all have read the next post: the lines that the next call writes, if it is like this one */
+    /* all ranks have read the older post: fetch its lines, which the next call will write if it is like this one */
     dt__own_lines((char *)&me->post[s->no & 1], 64);
     if (nbytes > DT__POST_FIRST) dt__own_lines((char *)me->more[s->no & 1], nbytes);
     return true;
@@ -1845,7 +1911,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
         return rc;
     }
     if (posted) {
-        w.phase = 1;
+        w.phase = DT__COMPARE;
         w.no = ((dt__shared *)c->shared)->no - 1;
     }
     return dt__job_wait(&w, dt__submit(c, &w, true));
@@ -1966,13 +2032,13 @@ DT_API bool dt_work_test(dt_work *w)
     if (!w || !w->c) return true;
     struct dt__engine *e = w->c->engine;
     if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && w->c->no_thread) {
-        pthread_mutex_lock(&e->lock); /* nobody else moves it */
+        pthread_mutex_lock(&e->lock); /* no other thread drives it */
         if (!e->driving) dt__engine_look(w->c);
         pthread_mutex_unlock(&e->lock);
     }
     return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && (!w->job || w->status || w->device_transport->test(w->job));
 }
-static void dt__work_await(dt_work *w, bool last) /* last: it is not waited for again */
+static void dt__work_await(dt_work *w, bool last) /* last: takes it from the list of works not waited for */
 {
     struct dt__engine *e = w->c ? w->c->engine : NULL;
     if (!e) return;
@@ -2035,14 +2101,14 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
         pthread_cond_broadcast(&e->cond);
         pthread_mutex_unlock(&e->lock);
         if (e->has_thread) pthread_join(e->thread, NULL);
-        while (e->head) { /* it has failed, and nobody drove them */
+        while (e->head) { /* the communicator failed, and these were not driven */
             dt_work *w = e->head;
             dt__work_end(c, w, c->status ? c->status : DT_COMM_ERR_STATE);
             dt__work_over(c, w, w->status);
         }
         for (dt_work *w = e->kept; w; w = w->after) w->c = NULL;
-        if (c->status) dt__past_log(c); /* it failed between two calls */
-        for (int i = 0; i < 16; i++) dt_plan_free(&e->plan[i]);
+        if (c->status) dt__past_log(c); /* if it failed between two calls it is not logged yet */
+        for (int i = 0; i < DT__PLAN_CACHE; i++) dt_plan_free(&e->plan[i]);
         DT_COMM_FREE(e->msg);
         DT_COMM_FREE(e->over);
         DT_COMM_FREE(e->busy_send);
@@ -2050,7 +2116,7 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
         DT_COMM_FREE(e->sent);
         DT_COMM_FREE(e->got);
         DT_COMM_FREE(e->waits);
-        if (!c->mpi || dt__comm_ok(c)) DT_COMM_FREE(e->scratch); /* else MPI may still write to it: it stays */
+        if (!c->mpi || dt__comm_ok(c)) DT_COMM_FREE(e->scratch); /* after a failure MPI may still write to it */
         pthread_mutex_destroy(&e->lock);
         pthread_cond_destroy(&e->cond);
         DT_COMM_FREE(e);
@@ -2107,9 +2173,12 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
         dt__comm_bad(DT_COMM_ERR_ARG,
                      "dt_comm_init: .backend is %d; %s", o->backend,
                      o->backend == DT_NCCL ? "NCCL is not in this program: include dt_nccl.h and compile with "
-                                             "-DDT_USE_CUDA -DDT_USE_NCCL" : "there is DT_NCCL");
+                                             "-DDT_USE_CUDA -DDT_USE_NCCL" : "expected 0 or DT_NCCL");
     } else if (e && algo && *algo && (e->algo = (int)dt_algo_find(algo)) == DT_ALGO_COUNT) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"", algo);
+        char         all[256];
+        dt__text_out names = { all, sizeof all, 0 };
+        for (int i = 0; i < (int)DT_ALGO_COUNT; i++) dt__emitf(&names, "%s%s", i ? ", " : "", dt_algo_name((dt_algo)i));
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"; there are %s", algo, all);
     } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && e->waits &&
                c->wake_fd >= 0) {
         for (int i = 0; i < size; i++) c->member[i] = i;
@@ -2121,7 +2190,7 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
     return NULL;
 }
 static size_t dt__threads_nbytes(int n) { return dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel); }
-static char  *dt__threads_segment(int n) /* of n ranks that are threads; NULL after dt__comm_bad */
+static char  *dt__threads_segment(int n) /* memory of n ranks that are threads; NULL after dt__comm_bad */
 {
     int   flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
     void *p = mmap(NULL, dt__threads_nbytes(n), PROT_READ | PROT_WRITE, flags, -1, 0);
@@ -2132,7 +2201,7 @@ static char  *dt__threads_segment(int n) /* of n ranks that are threads; NULL af
     ((dt__segment_head *)p)->refs = n;
     return (char *)p;
 }
-/* One of them. NULL after dt__comm_bad: the others are told. */
+/* The communicator of one of them. NULL after dt__comm_bad, and the other ranks are told. */
 static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const dt_comm_opts *o,
                                  const dt_costs *costs)
 {
@@ -2163,7 +2232,9 @@ static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const
 DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
 {
     static uint64_t count;
-    if (n < 1 || n > 1024 || !out) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: %d threads", n);
+    if (n < 1 || n > 1024 || !out)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_threads: n is %d, out is %s; expected 1 to 1024 and an array", n,
+                            out ? "an array" : "NULL");
     dt_costs    costs;
     const char *table = dt__costs_named(&o);
     if (table && dt_costs_load(&costs, table)) return DT_COMM_ERR_ARG;
@@ -2214,7 +2285,7 @@ DT_API void *dt_comm_alloc(dt_comm *c, size_t nbytes)
 {
     dt__shared *s = c ? (dt__shared *)c->shared : NULL;
     void       *p = NULL;
-    if (nbytes > (size_t)1 << 46) return NULL; /* no machine has it */
+    if (nbytes > (size_t)1 << 46) return NULL; /* more than any machine has; sums below cannot overflow */
     if (s && s->fd >= 0) return dt__arena_alloc(s, nbytes ? nbytes : 1);
     return posix_memalign(&p, 64, nbytes ? nbytes : 1) ? NULL : p;
 }
@@ -2233,19 +2304,20 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a.name);
     if (!dt__comm_ok(c) || dt__call_bad(c, &a)) return c->status;
     if (!sends != !recvs)
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: sends and recvs are given together", c->rank,
-                             a.name);
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: sends and recvs are given together, or both are NULL",
+                             c->rank, a.name);
     for (int i = 0; i < c->size; i++) {
-        if (sends && (sends[i] < 0 || recvs[i] < 0 || sends[i] > INT64_MAX / 64 / c->size ||
-                      recvs[i] > INT64_MAX / 64 / c->size))
+        if (sends && (sends[i] < 0 || recvs[i] < 0 || sends[i] > dt__most_elements(c) ||
+                      recvs[i] > dt__most_elements(c)))
             return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
-                                 "rank %d: %s: %" PRId64 " elements to and %" PRId64 " from rank %d", c->rank, a.name,
-                                 sends[i], recvs[i], i);
+                                 "rank %d: %s: %" PRId64 " elements to and %" PRId64 " from rank %d; expected 0 to %" PRId64,
+                                 c->rank, a.name, sends[i], recvs[i], i, dt__most_elements(c));
         going += sends ? sends[i] : n;
         coming += sends ? recvs[i] : n;
     }
     if (c->device_transport && ((going && c->device_transport->owns(c, in)) || (coming && c->device_transport->owns(c, out))))
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s is not there for memory of GPUs", c->rank, a.name);
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s is not supported for GPU memory: copy it to the host",
+                             c->rank, a.name);
     size_t  size = dt__elem_nbytes(dtype);
     dt_work w;
     memset(&w, 0, sizeof w);
@@ -2253,9 +2325,9 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
         memmove(out, in, (size_t)going * size);
         return 0;
     }
-    w.own = true; /* a plan of its own */
-    if (sends)
-        matrix = (int64_t *)dt__comm_zeroed((size_t)c->size * (size_t)c->size, sizeof *matrix); /* one row and column */
+    w.own = true; /* so that the plan is not cached */
+    if (sends) /* only the own row and column are set */
+        matrix = (int64_t *)dt__comm_zeroed((size_t)c->size * (size_t)c->size, sizeof *matrix);
     for (int i = 0; matrix && i < c->size; i++) {
         matrix[(size_t)c->rank * (size_t)c->size + (size_t)i] = sends[i];
         matrix[(size_t)i * (size_t)c->size + (size_t)c->rank] = recvs[i];
@@ -2281,7 +2353,7 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
     return dt__submit(c, &w, true);
 }
 
-/* ---- one to one: numbered by pair and direction, not by communicator */
+/* ---- sends and receives: they are numbered by pair and direction, apart from collectives */
 static dt_work *dt__pair_work(dt_comm *c, const char *name, const void *buf, int64_t n, int dtype, int peer, bool send)
 {
     dt__call a = dt__call_of(name, DT_COLL_SEND, NULL, NULL, n, NULL, dtype, 0, peer);
@@ -2291,7 +2363,8 @@ static dt_work *dt__pair_work(dt_comm *c, const char *name, const void *buf, int
     }
     if (!dt__comm_ok(c) || dt__call_bad(c, &a)) return NULL;
     if (peer == c->rank) {
-        dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: to or from itself", c->rank, name);
+        dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: to or from itself; expected another rank", c->rank,
+                      name);
         return NULL;
     }
     dt_work *w = (dt_work *)dt__comm_zeroed(1, sizeof *w);
@@ -2399,7 +2472,7 @@ static int dt__straggler_order(const void *a, const void *b)
     const dt_comm_straggler *x = (const dt_comm_straggler *)a, *y = (const dt_comm_straggler *)b;
     return x->waited > y->waited ? -1 : x->waited < y->waited ? 1 : x->rank - y->rank;
 }
-/* All of them, or NULL: none, or no memory. */
+/* All stragglers; *n: how many. NULL if c is NULL or memory is exhausted. */
 static dt_comm_straggler *dt__stragglers(const dt_comm *c, int *n)
 {
     *n = 0;
@@ -2409,8 +2482,8 @@ static dt_comm_straggler *dt__stragglers(const dt_comm *c, int *n)
         dt_comm_straggler *s = &all[*n];
         if (!(s->last = __atomic_load_n(&t->last, __ATOMIC_RELAXED))) continue;
         s->rank = r;
-        s->waited = 1e-9 * (double)__atomic_load_n(&t->waited, __ATOMIC_RELAXED);
-        s->longest = 1e-9 * (double)__atomic_load_n(&t->longest, __ATOMIC_RELAXED);
+        s->waited = DT__S_PER_NS * (double)__atomic_load_n(&t->waited, __ATOMIC_RELAXED);
+        s->longest = DT__S_PER_NS * (double)__atomic_load_n(&t->longest, __ATOMIC_RELAXED);
         ++*n;
     }
     if (*n) qsort(all, (size_t)*n, sizeof *all, dt__straggler_order);
@@ -2446,7 +2519,7 @@ DT_API size_t dt_comm_explain(const dt_comm *c, char *buf, size_t nbytes)
     if (nbytes) buf[0] = 0;
     if (!c) return 0;
     dt__emitf(&o, "rank %d of %d, from %s; data: %s%s%s\n", c->rank, c->size, dt_comm_launcher(c),
-                 c->size == 1 ? "none moves" : c->threads ? "one process" : c->inside ? "shared memory" : "",
+                 c->size == 1 ? "no transfers" : c->threads ? "one process" : c->inside ? "shared memory" : "",
                  c->inside && c->across ? " inside a machine, across " : "", c->across ? c->across->name : "");
     for (int first = 0, h = 0; first < c->size; first++) {
         int n = 0;
@@ -2471,7 +2544,7 @@ DT__INSIDE uint64_t dt__id_mix(uint64_t a, uint64_t b)
     x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
     return (x ^ x >> 31) | 1;
 }
-/* The segment of the ranks of c on this machine: the first of them makes it. */
+/* The shared memory of c's ranks on this machine: the first of them creates it and passes its descriptor. */
 static int dt__comm_share(dt_comm *c, const int *local, int n)
 {
     dt__world  *w = c->world;
@@ -2504,7 +2577,8 @@ static int dt__comm_share(dt_comm *c, const int *local, int n)
     c->inside = dt__transport_shared();
     return 0;
 }
-/* A communicator of some ranks of a world, in this order; NULL after dt__comm_bad. Takes a reference. */
+/* A communicator of n ranks of a world, in the order of member. It takes a reference to the world. NULL after
+   dt__comm_bad. */
 static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t id, const dt_comm_opts *o)
 {
     const char *how = dt__transport_named(o);
@@ -2520,7 +2594,7 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
         const char *why = dt__said.text + (strncmp(dt__said.text, "dt_comm_init: ", 14) == 0 ? 14 : 0);
         char        cut[DT__CTEXT + 1];
         snprintf(cut, sizeof cut, "rank %d could not set up its communicator: %.600s", rank, why);
-        dt__world_abort_id(w, id, DT_COMM_ERR_JOIN, rank, cut); /* the others may be waiting for it */
+        dt__world_abort_id(w, id, DT_COMM_ERR_JOIN, rank, cut); /* the other ranks may wait for it */
         return NULL;
     }
     __atomic_add_fetch(&w->refs, 1, __ATOMIC_RELAXED);
@@ -2533,7 +2607,7 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     c->opts = *o;
     memcpy(c->member, member, (size_t)n * sizeof *member);
     c->local_size = 0;
-    for (int i = 0, hosts = 0; i < n; i++) { /* machines in the order of ranks */
+    for (int i = 0, hosts = 0; i < n; i++) { /* machines are numbered in the order of ranks */
         int k = 0;
         while (k < i && w->member[member[k]].host != w->member[member[i]].host) k++;
         c->host[i] = k < i ? c->host[k] : hosts++;
@@ -2580,7 +2654,7 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
     if (w) memcpy(&id, w->job, sizeof id);
     if (all) c = dt__comm_build(w, all, w->size, dt__id_mix(id, 0), &o);
     else if (w) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
-    if (w && all && w->size > 1) { /* all have one, or none */
+    if (w && all && w->size > 1) { /* if one rank failed, all fail */
         int32_t mine = c ? 0 : 1;
         int     bad = dt__world_allgather(w, &mine, sizeof mine, all);
         for (int i = 0; c && !bad && i < w->size; i++)
@@ -2589,7 +2663,7 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
                                                     "dt_comm_init: rank %d could not set up its communicator", i)
                                      : dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %.700s", c->text);
         if (c && bad) {
-            c->status = bad; /* it is not waited for */
+            c->status = bad; /* so dt_comm_free does not wait for the others */
             dt_comm_free(c);
             c = NULL;
         }
@@ -2598,7 +2672,7 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
     if (w) dt__world_unref(w); /* the communicator holds it */
     return c;
 }
-/* Threads: the first of each part makes its memory, and tells all where it is. */
+/* dt_comm_split of threads: the first rank of each colour maps the memory and sends its address to all. */
 static int dt__threads_split(dt_comm *c, int n, const int *member, uint64_t id, dt_comm **out)
 {
     int64_t *at = (int64_t *)DT_COMM_MALLOC((size_t)c->size * sizeof *at), mine = 0;
@@ -2646,8 +2720,9 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
     DT_COMM_FREE(member);
     return rc;
 }
-/* Threads see each other's memory, so one lock makes the agreement: who comes last, or finds that the time is over,
-   decides for all who have come. */
+/* dt_comm_shrink of threads: they share memory, so a spin lock is enough to agree. The last rank to arrive, or the first
+   that finds the deadline passed, decides for all that have arrived. */
+enum { DT__SHRINK_POLL_US = 500 };
 static int dt__threads_shrink(dt_comm *c, dt_comm **out)
 {
     dt__segment_head *h = ((dt__shared *)c->shared)->head;
@@ -2660,7 +2735,7 @@ static int dt__threads_shrink(dt_comm *c, dt_comm **out)
         if (h->round > round) break;
         if (!here && h->ncame == 0) {
             if (round == 0) h->nin = c->size;
-            h->deadline = dt__comm_now() + (int64_t)(c->timeout * 1e9);
+            h->deadline = dt__comm_now() + (int64_t)(c->timeout * DT__NS_PER_S);
             memset(h->came, 0, sizeof h->came);
         }
         if (!here) h->came[c->rank / 64] |= me, h->ncame++;
@@ -2674,7 +2749,7 @@ static int dt__threads_shrink(dt_comm *c, dt_comm **out)
             break;
         }
         __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
-        usleep(500);
+        usleep(DT__SHRINK_POLL_US);
     }
     if (here && h->round <= round + 2 && (h->result[slot].in[c->rank / 64] & me)) {
         n = h->result[slot].n;
@@ -2683,22 +2758,22 @@ static int dt__threads_shrink(dt_comm *c, dt_comm **out)
     for (int i = 0; i < c->rank; i++) rank += h->result[slot].in[i / 64] >> (i % 64) & 1;
     __atomic_store_n(&h->lock, 0, __ATOMIC_RELEASE);
     if (!n)
-        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d: dt_comm_shrink: it came too late: the others have gone on",
+        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "rank %d: dt_comm_shrink: called too late: the other ranks went on without it",
                             c->rank);
     if (!base) return dt__comm_bad(DT_COMM_ERR_MEMORY, "rank %d: dt_comm_shrink: out of memory", c->rank);
     *out = dt__threads_comm(base, rank, n, dt__id_mix(c->id, UINT64_C(1) << 32 | (uint64_t)round), &c->opts,
                             c->engine->has_costs ? &c->engine->costs : NULL);
     return *out ? 0 : DT_COMM_ERR_MEMORY;
 }
-DT__INSIDE void dt__comm_drop(dt_comm *c) /* nobody waits for anybody */
+DT__INSIDE void dt__comm_drop(dt_comm *c)
 {
     if (!c) return;
     dt__comm_failed(c, DT_COMM_ERR_STATE, -1, "given up before it was used");
     dt_comm_free(c);
 }
-/* Agree on who is there, make a communicator of them, agree that all have it. If not (somebody died meanwhile), once
-   more with those who are left. Its id is of this round, so what an earlier attempt left behind cannot be taken for
-   it; the memory and the links are new. */
+/* The surviving ranks agree on the members, make a communicator of them, and agree that all have it. If not (a rank died
+   meanwhile) they repeat it with the ranks that are left. The id contains the number of the round, so frames of an
+   earlier attempt are not mistaken for its own; memory and connections are new. */
 DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
 {
     char     text[sizeof dt__said.text];
@@ -2730,10 +2805,10 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
             if (dt__bit(c->alive, c->member[i])) member[n++] = c->member[i];
         same = n == before ? same + 1 : 0;
         if (!rc && n == 0)
-            rc = dt__comm_bad(DT_COMM_ERR_PEER, "half of the ranks or more are out of reach: they may have gone on "
-                                                "without these; start again from the last checkpoint");
+            rc = dt__comm_bad(DT_COMM_ERR_PEER, "half of the ranks or more are unreachable: they may have gone on "
+                                                "without this half; start again from the last checkpoint");
         else if (!rc && !dt__bit(c->alive, w->rank))
-            rc = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "it came too late: the others have gone on");
+            rc = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "called too late: the other ranks went on without it");
         else if (!rc && same == 3)
             rc = dt__comm_bad(DT_COMM_ERR_STATE, "%d ranks could not set up a communicator: %.400s", n,
                               dt__said.text[0] ? dt__said.text : "one of them failed");
@@ -2750,7 +2825,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
     for (int i = 0, k = 0; !rc && i < c->size; i++)
         if (k < n && member[k] == c->member[i]) k++;
         else {
-            static const char *const how[] = { "it came too late", "it died", "it left", "it is out of reach" };
+            static const char *const how[] = { "it was too late", "it died", "it left", "it is unreachable" };
             dt__logf(3, "rank %d goes on without rank %d: %s", c->rank, i,
                          how[dt__world_gone(w, c->member[i]) & 3]);
         }
@@ -2763,15 +2838,15 @@ DT_API const char *dt_comm_host_name(const dt_comm *c, int rank)
     return c && c->world && rank >= 0 && rank < c->size ? c->world->member[c->member[rank]].host_name : "";
 }
 /* ---- tuning */
-/* Round trips between two ranks, until 'most' are done or a second is over; the first says when. Half of the least, in
-   seconds; negative: failed. */
+/* Round trips between ranks a and b, until `most` are done or a second has passed; rank a decides. Returns half of the
+   shortest in seconds; negative if it failed. */
 static double dt__tune_trips(dt_comm *c, int a, int b, int64_t nbytes, int most, int64_t *buf)
 {
     int64_t begin = dt__comm_now(), best = INT64_MAX;
     int     peer = c->rank == a ? b : a, rc = 0;
     for (int i = 0; !rc; i++) {
         int64_t t0 = dt__comm_now();
-        buf[0] = i + 1 < most && (i < 3 || t0 - begin < 1000000000); /* another one follows */
+        buf[0] = i + 1 < most && (i < 3 || t0 - begin < DT__NS_PER_S); /* 1: another one follows */
         if (c->rank == a) rc = dt_comm_send(c, buf, nbytes, DT_COMM_U8, peer);
         if (!rc) rc = dt_comm_recv(c, buf, nbytes, DT_COMM_U8, peer);
         int64_t again = buf[0];
@@ -2780,9 +2855,10 @@ static double dt__tune_trips(dt_comm *c, int a, int b, int64_t nbytes, int most,
         if (i && took < best) best = took;
         if (!again) break;
     }
-    return rc ? -1 : (double)best * 0.5e-9;
+    return rc ? -1 : (double)best * (0.5 * DT__S_PER_NS);
 }
-/* The first two ranks of one machine, or of two machines, measure; all get it. 1: there are none. */
+/* The first two ranks on one machine (near), or on two, measure their link, and all ranks get the result. Returns 1 if
+   there are no such ranks, else 0 or a negative status. */
 static int dt__tune_link(dt_comm *c, bool near, int64_t *buf, int64_t nbytes, double *alpha, double *beta)
 {
     int    a = 0, b = 0, n = c->size;
@@ -2797,8 +2873,8 @@ static int dt__tune_link(dt_comm *c, bool near, int64_t *buf, int64_t nbytes, do
         got[0] = little > 8 * got[1] ? little - 8 * got[1] : little;
     }
     int rc = dt_comm_broadcast(c, got, 2, DT_COMM_F64, a);
-    *alpha = got[0] > 10 ? 10 : got[0];
-    *beta = got[1] > 1e-6 ? 1e-6 : got[1];
+    *alpha = got[0] > DT__COSTS_MOST_LATENCY ? DT__COSTS_MOST_LATENCY : got[0];
+    *beta = got[1] > DT__COSTS_MOST_PER_BYTE ? DT__COSTS_MOST_PER_BYTE : got[1];
     return rc;
 }
 static double dt__tune_reduce(char *buf, int64_t nbytes) /* seconds a byte */
@@ -2810,14 +2886,15 @@ static double dt__tune_reduce(char *buf, int64_t nbytes) /* seconds a byte */
         int64_t took = dt__comm_now() - t0;
         if (i && took < best) best = took;
     }
-    return (double)best * 1e-9 / (double)(nbytes / 2);
+    return (double)best * DT__S_PER_NS / (double)(nbytes / 2);
 }
 DT_API int dt_comm_tune(dt_comm *c, const char *path)
 {
-    enum { BYTES = 32 << 20 }; /* more than a core's own caches hold */
+    enum { BYTES = 32 << 20 }; /* more than the caches of a core */
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_tune: the communicator is NULL");
     if (c->rank == 0 && (!path || !*path))
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_tune: there is no path", c->rank);
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_tune: path is %s; expected a file name", c->rank,
+                             path ? "empty" : "NULL");
     int64_t *buf = (int64_t *)DT_COMM_MALLOC(BYTES);
     if (!buf) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: dt_comm_tune: out of memory", c->rank);
     memset(buf, 0, BYTES);
@@ -2827,12 +2904,12 @@ DT_API int dt_comm_tune(dt_comm *c, const char *path)
     if (rc >= 0 && c->size > 1) rc = dt__tune_link(c, true, buf, BYTES / 2, &t.alpha[near], &t.beta[near]);
     if (rc >= 0 && c->size > 1) rc = dt__tune_link(c, false, buf, BYTES / 8, &t.alpha[far], &t.beta[far]);
     if (rc >= 0 && c->rank == 0) t.gamma = dt__tune_reduce((char *)buf, BYTES);
-    if (rc >= 0 || !c->mpi) DT_COMM_FREE(buf); /* else MPI may still write to it */
+    if (rc >= 0 || !c->mpi) DT_COMM_FREE(buf); /* after a failure MPI may still write to it */
     if (rc < 0) return dt__comm_bad(rc, "dt_comm_tune: %s", c->text);
     int32_t bad = c->rank == 0 ? dt_costs_save(&t, path) : 0;
     rc = dt_comm_broadcast(c, &bad, 1, DT_COMM_I32, 0);
     if (rc) return dt__comm_bad(rc, "dt_comm_tune: %s", c->text);
-    if (bad && c->rank) dt__comm_bad(bad, "dt_comm_tune: rank 0 could not write the table");
+    if (bad && c->rank) dt__comm_bad(bad, "dt_comm_tune: rank 0 could not write the table of costs: see its message");
     return bad;
 }
 DT_API const dt_comm_opts *dt_comm_options(const dt_comm *c)

@@ -6,7 +6,8 @@ DO THIS
                                                 #include "dt_data.h"
     In every other file that uses it:           #include "dt_data.h"
 
-    dt_base.h, dt.h and dt_cpu.h must lie beside it. Link with -lm -lpthread. With dt_nn.h include both, in any order.
+    dt_base.h, dt.h and dt_cpu.h must be in the same directory. Link with -lm -lpthread. It may be included before or
+    after dt_nn.h.
 
 A COMPLETE PROGRAM
 
@@ -35,40 +36,40 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No JPEG and no PNG: PGM, PPM and arrays. No resizing of images. No downloads. No streams without a length: a set
-    knows how many items it has.
+    No JPEG and no PNG: images come from PGM, PPM, IDX, CIFAR and .npy files, or from arrays. No resizing of images. No
+    downloads. No streams of unknown length: a dataset knows how many items it has.
 
 CONTENTS
 
-    >>datasets       files, arrays, callbacks; parts and joins of them
+    >>datasets       files, arrays, callbacks; subsets and concatenations of them
     >>samplers       which items, in which order, on which rank
-    >>loaders        batches, fetched ahead and augmented
+    >>loaders        batches, prefetched and augmented
     >>sets           implementation from here: what a dataset is, reading runs of items
-    >>elements       numbers as files store them
-    >>files          opening, sizes, patterns, gzip
+    >>elements       conversion of stored numbers to dtypes
+    >>files          opening, sizes, patterns, headers
     >>idx            IDX: MNIST, Fashion-MNIST, EMNIST
     >>npy            NumPy's .npy
     >>records        records of one size: CIFAR-10, CIFAR-100, raw; tokens
-    >>folders        PGM and PPM by class
-    >>derived        subsets, splits, joins, mean and deviation
+    >>folders        PGM and PPM, a folder for each class
+    >>derived        subsets, splits, concatenations, mean and standard deviation
     >>sampler        samplers
-    >>transform      from stored items to what a net sees
-    >>loader         the loader
+    >>transform      from a stored item to the input of the network
+    >>loader         the loader and its worker threads
 
 MACROS
 
-    As in dt.h, and DT_USE_ZLIB: gzipped IDX files are read (link with -lz).
+    As in dt.h, and DT_USE_ZLIB: read gzipped IDX files (link with -lz).
 
 MEMORY
 
-    Files are read through the page cache with pread, so that the ranks of a machine share it; only labels of IDX files
-    and gzipped files are held. What a file's header announces is compared with the file's size before anything is
-    allocated. A file that shrinks while it is in use is an error that names it, not a signal.
+    Files are read with pread, so all ranks of a machine share one copy in the page cache. Only labels of IDX files and
+    unpacked gzip files are kept in memory. The size that a header announces is compared with the file's size before
+    anything is allocated. A file that is truncated while it is in use is an error that names the file, not a SIGBUS.
 
 ERRORS, THREADS
 
-    As in dt.h. Errors of a loader's threads are raised by dt_loader_next when their batch is due. A dataset does not
-    change once it is made and may be used by several loaders and threads. A loader belongs to one thread at a time.
+    As in dt.h. dt_loader_next reports the error of a worker thread when the batch of that worker is due. A dataset is
+    immutable, and several loaders and threads may use it at once. A loader may be used by one thread at a time.
 
 LICENCE
 
@@ -91,16 +92,17 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>datasets
-   A dataset is a number of items; an item is x and perhaps y, each of one dtype and shape for all items. Every call
-   that makes one returns NULL after an error, and what it makes is freed with dt_dataset_free; sets made from sets hold
-   what they need. Paths may be patterns (shard-*.bin): the files that match, sorted by name, are one set. */
+   A dataset is a sequence of items. An item is x and optionally y; all items have the same dtypes and shapes. Every
+   call that makes a dataset returns NULL after an error; dt_dataset_free frees it. A dataset made from others holds
+   references to them, so they may be freed first. A path may be a pattern (shard-*.bin): all files that match, sorted
+   by name, form one dataset. */
 typedef struct dt_dataset dt_dataset;
 typedef enum dt_part { DT_TRAIN = 0, DT_TEST = 1 } dt_part;
 
-/* Known sets, by their files' own names in dir. x is u8, y a class as i64.
+/* Well-known datasets, by the original names of their files in dir. x is u8, y the class as i64.
    mnist (also Fashion-MNIST, KMNIST): train-images-idx3-ubyte ..., t10k-..., or with .gz; x (1, 28, 28), 10 classes
    emnist: emnist-SPLIT-train-images-idx3-ubyte ...; split "letters", "balanced", "digits", "mnist", "byclass",
-           "bymerge"; images lie on their side, as they are stored; letters count from 1
+           "bymerge"; images are transposed, as the files store them; the labels of "letters" start at 1
    cifar10: data_batch_1.bin ... data_batch_5.bin, test_batch.bin; x (3, 32, 32)
    cifar100: train.bin, test.bin; 100 fine or 20 coarse classes */
 DT_API dt_dataset *dt_mnist_open(const char *dir, dt_part part);
@@ -108,50 +110,51 @@ DT_API dt_dataset *dt_emnist_open(const char *dir, const char *split, dt_part pa
 DT_API dt_dataset *dt_cifar10_open(const char *dir, dt_part part);
 DT_API dt_dataset *dt_cifar100_open(const char *dir, dt_part part, bool coarse);
 
-/* IDX and .npy: the first dimension counts items. Stored dtypes become the nearest of dt's: i8, i16, u16 are i32; u32
-   is i64; f64 is f32; bool is u8; u64, complex, strings and objects are refused. .npy in Fortran order is refused. */
+/* IDX and .npy: the first dimension counts items. Stored dtypes become the nearest dtype of dt: i8, i16 and u16 become
+   i32, u32 becomes i64, f64 becomes f32, bool becomes u8. Files of u64, complex numbers, strings or objects are an
+   error, and so is .npy in Fortran order. */
 typedef struct dt_open_opts {
     int         dt__first DT_D;
-    const char *labels DT_D;  /* the file or files of y: as many items, as many files */
-    int64_t     classes DT_D; /* y is a whole number in 0..classes-1, and i64; default: y is what it is */
+    const char *labels DT_D;  /* the file or pattern of y: as many files as x has, with as many items each */
+    int64_t     classes DT_D; /* y is an integer in 0..classes-1 and becomes i64; default: y is not checked */
 } dt_open_opts;
 DT_API dt_dataset *dt_idx_open_with(const char *path, dt_open_opts o DT_OPT0(dt_open_opts));
 DT_API dt_dataset *dt_npy_open_with(const char *path, dt_open_opts o DT_OPT0(dt_open_opts));
 
-/* Records of one size, one after the other in one or more files. */
+/* Records of one size, stored contiguously in one or more files. */
 typedef struct dt_records_opts {
     int      dt__first DT_D;
-    int64_t  nbytes DT_D;     /* of a record; default: to the end of x and y */
+    int64_t  nbytes DT_D;     /* of a record; default: up to the end of x and y */
     int64_t  skip DT_D;       /* bytes before the first record of each file */
-    int64_t  x_at DT_D;       /* where x lies in a record */
+    int64_t  x_at DT_D;       /* byte offset of x in a record */
     dt_dtype x_dtype DT_D;    /* default f32 */
     dt_shape x_shape DT_D;
     bool     has_y DT_D;
     int64_t  y_at DT_D;
     dt_dtype y_dtype DT_D;
     dt_shape y_shape DT_D;
-    int64_t  classes DT_D;    /* y is one whole number in 0..classes-1, and becomes i64 */
+    int64_t  classes DT_D;    /* y is one integer in 0..classes-1 and becomes i64 */
     bool     big_endian DT_D;
 } dt_records_opts;
 DT_API dt_dataset *dt_records_open_with(const char *path, dt_records_opts o DT_OPT0(dt_records_opts));
 
-/* Token files of language models: little-endian numbers. Item i is x = length tokens from i*stride on, y = the same one
-   later, both i64. No item spans two files. */
+/* Token files of language models: little-endian unsigned integers. x of item i is the .length tokens that start at
+   token i*stride; y is the .length tokens that start one token later. Both are i64. No item spans two files. */
 typedef struct dt_tokens_opts {
     int     dt__first DT_D;
     int64_t length DT_D;  /* required */
-    int64_t stride DT_D;  /* default length: no token is learnt twice in an epoch */
+    int64_t stride DT_D;  /* default length: windows do not overlap */
     int     nbytes DT_D;  /* of a token: 1, 2 or 4; default 2 */
-    int64_t skip DT_D;    /* bytes of a header */
-    int64_t vocab DT_D;   /* tokens must be below; default: not checked */
+    int64_t skip DT_D;    /* bytes of the header of each file */
+    int64_t vocab DT_D;   /* a token that is not below this is an error; default: not checked */
 } dt_tokens_opts;
 DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o DT_OPT0(dt_tokens_opts));
 
-/* A folder for each class (their names sorted), in it and in folders below it .pgm and .ppm files (binary, P5 or P6, up
-   to 255), all of one size: x u8 (1 or 3, h, w), y the class. Other files are left alone. */
+/* One folder for each class, sorted by name. It and its subfolders hold .pgm and .ppm files (binary, P5 or P6, maxval
+   255), all of one size: x is u8 (1 or 3, h, w), y the class. Other files are ignored. */
 DT_API dt_dataset *dt_folder_open(const char *dir);
 
-/* Arrays of the program, which must stay: n items, one after the other. */
+/* Arrays of the program: n contiguous items. They are not copied and must outlive the dataset. */
 typedef struct dt_arrays_opts {
     int         dt__first DT_D;
     dt_dtype    x_dtype DT_D; /* default f32 */
@@ -163,8 +166,8 @@ typedef struct dt_arrays_opts {
 } dt_arrays_opts;
 DT_API dt_dataset *dt_arrays_with(const void *x, int64_t n, dt_arrays_opts o DT_OPT0(dt_arrays_opts));
 
-/* Items from the program: get(user, i, x, y) fills x and y (y is NULL for a set without) and returns 0, or a negative
-   status after dt_fail. It is called by several threads at once. */
+/* Items from a callback: get(user, i, x, y) fills x and y (y is NULL if .has_y is false) and returns 0, or a negative
+   status after dt_fail. It must be thread-safe: several threads call it at once. */
 typedef struct dt_source_opts {
     int      dt__first DT_D;
     int64_t  n DT_D;
@@ -175,7 +178,7 @@ typedef struct dt_source_opts {
     dt_shape y_shape DT_D;
     int64_t  classes DT_D;
     int (*get)(void *user, int64_t i, void *x, void *y) DT_D;
-    void (*free)(void *user) DT_D; /* called when the set goes; default: nobody is told */
+    void (*free)(void *user) DT_D; /* called when the dataset is freed; default: not called */
     void    *user DT_D;
 } dt_source_opts;
 DT_API dt_dataset *dt_source_with(dt_source_opts o DT_OPT0(dt_source_opts));
@@ -194,37 +197,39 @@ typedef struct dt_item_info {
     bool     has_y;
     dt_dtype y_dtype;
     dt_shape y_shape;
-    int64_t  classes; /* 0: not known */
+    int64_t  classes; /* 0: unknown */
 } dt_item_info;
 DT_API void         dt_dataset_free(dt_dataset *s);
 DT_API int64_t      dt_dataset_len(const dt_dataset *s);
 DT_API dt_item_info dt_dataset_item_info(const dt_dataset *s);
 DT_API dt_status    dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y); /* either may be NULL */
-DT_API const char  *dt_dataset_class(const dt_dataset *s, int64_t k); /* its folder's name; NULL: it has none */
-DT_API int64_t      dt_dataset_shards(const dt_dataset *s); /* files (of x), those of joined sets together; else 1 */
+DT_API const char  *dt_dataset_class(const dt_dataset *s, int64_t k); /* name of its folder; NULL if it has no name */
+DT_API int64_t      dt_dataset_shards(const dt_dataset *s); /* files of x, of all datasets of a concatenation; otherwise 1 */
 DT_API int64_t      dt_dataset_shard(const dt_dataset *s, int64_t k); /* first item of shard k; of the last + 1: n */
-/* where item i comes from, for messages: "data_batch_2.bin, byte 3073" */
+/* file and offset of item i, for messages: "data_batch_2.bin, byte 3073" */
 DT_API const char  *dt_dataset_where(const dt_dataset *s, int64_t i, char *buf, size_t nbytes);
 
 DT_API dt_dataset *dt_dataset_range(dt_dataset *s, int64_t from, int64_t n);
 DT_API dt_dataset *dt_dataset_subset(dt_dataset *s, const int64_t *index, int64_t n); /* copies index */
 DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n);
-/* n parts at random, as PyTorch's random_split with a generator of that seed. part: numbers of items, or fractions that
-   add up to 1. All or nothing. */
+/* n random parts, the same items as PyTorch's random_split with a generator of that seed. part: numbers of items that
+   add up to the length, or fractions that add up to 1. After an error no part exists. */
 DT_API dt_status   dt_dataset_split(dt_dataset *s, const double *part, int n, uint64_t seed, dt_dataset **out);
-/* Mean and standard deviation by channel (the first of three dimensions; else there is one) of x, u8 as 0..1. */
+/* Mean and standard deviation of x for each channel (the first of three dimensions; other shapes have one channel); u8
+   values are divided by 255. */
 DT_API dt_status   dt_dataset_mean_std(const dt_dataset *s, double *mean, double *std, int channels);
 
 /* ---------------------------------------------------------------------------------------------------- >>samplers
-   A sampler says which items a rank takes, in which order. It is a pure function of its options, the epoch and the
-   place at which the epoch is taken up again. The loader makes one from its own options; by itself it serves other
-   loops.
+   A sampler determines which items a rank takes, and in which order. Its result depends only on its options, the epoch
+   and the position at which the epoch resumes. The loader makes one from its own options; other loops may use one
+   directly.
 
-   Shuffled: a permutation drawn from seed + epoch. Ranks take turns in it: rank r has places r, r + world, ... of the
-   list, which is made divisible by repeating its beginning, or with .drop_last by cutting its end: PyTorch's
-   DistributedSampler, index by index. With .no_pad nothing is repeated and nothing dropped, so that metrics count each
-   item once; ranks may then differ by one item. With .contiguous a rank has a stretch of the set, cut between files
-   where there are enough of them, shuffled in itself: each rank reads its own files. */
+   .shuffle: a permutation drawn from seed + epoch. Rank r takes the entries r, r + world, ... of the list. The length
+   of the list is made divisible by world: its beginning is repeated or, with .drop_last, its end is cut. The result is
+   the same as that of PyTorch's DistributedSampler, index by index. With .no_pad no item is repeated and none dropped,
+   so that metrics count each item once; the ranks' numbers of items may then differ by one. With .contiguous a rank has
+   one contiguous chunk of the dataset, shuffled within itself. Chunks end at file boundaries if there are at least as
+   many files as ranks, so that each rank reads its own files. */
 typedef struct dt_sampler dt_sampler;
 typedef struct dt_sampler_opts {
     int            dt__first DT_D;
@@ -235,10 +240,10 @@ typedef struct dt_sampler_opts {
     bool           drop_last DT_D;
     bool           no_pad DT_D;
     bool           contiguous DT_D;
-    const int64_t *shard DT_D;       /* contiguous: where files begin, nshards + 1 numbers, the last one n; copied */
+    const int64_t *shard DT_D;       /* contiguous: first item of each file, nshards + 1 numbers, the last is n; copied */
     int64_t        nshards DT_D;
-    const double  *weight DT_D;      /* n weights: drawn with replacement (WeightedRandomSampler); copied */
-    int64_t        draws DT_D;       /* with weights: how many, all ranks together; default n */
+    const double  *weight DT_D;      /* n weights: draw with replacement (WeightedRandomSampler); copied */
+    int64_t        draws DT_D;       /* with .weight: items of an epoch, all ranks together; default n */
 } dt_sampler_opts;
 DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o DT_OPT0(dt_sampler_opts));
 DT_API void        dt_sampler_free(dt_sampler *s);
@@ -246,37 +251,39 @@ DT_API void        dt_sampler_free(dt_sampler *s);
 #define dt_sampler_new(...) dt_sampler_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_sampler_opts, __VA_ARGS__, ))
 #endif
 
-/* The place of a training in its data: how far the epoch is, counted over all ranks. It holds for any world size: what
-   is left is dealt out anew. Contiguous stretches remember the worlds that took part in the epoch. */
+/* The position of a training run in its data: the items of the epoch that all ranks together have taken. It is valid
+   for any world size: the items that are left are distributed again. With .contiguous it also records the world sizes
+   that took part in the epoch. */
 enum { DT_CURSOR_PAST = 5 };
 typedef struct dt_cursor {
     int64_t seed, epoch;
     int64_t position;                 /* items taken in this epoch, by all ranks together */
-    int64_t n;                        /* of the set; 0: not known */
-    int64_t world;                    /* contiguous: the ranks that took them */
-    int64_t npast;                    /* contiguous: world sizes before that in this epoch ... */
-    int64_t past[2 * DT_CURSOR_PAST]; /* ... and what they took: world, position */
+    int64_t n;                        /* items of the dataset; 0: unknown */
+    int64_t world;                    /* contiguous: number of ranks that took them */
+    int64_t npast;                    /* contiguous: number of earlier world sizes in this epoch ... */
+    int64_t past[2 * DT_CURSOR_PAST]; /* ... and for each: world, position it reached */
 } dt_cursor;
-/* Begin at a place (dt_sampler_new: at the beginning of epoch 0). The cursor's seed and n must be the sampler's. */
+/* Moves to a position (dt_sampler_new: the beginning of epoch 0). The cursor's seed and n must match the sampler's. */
 DT_API dt_status dt_sampler_seek(dt_sampler *s, const dt_cursor *at);
 DT_API int64_t   dt_sampler_count(const dt_sampler *s); /* items of this rank from there to the end of the epoch */
-DT_API int64_t   dt_sampler_most(const dt_sampler *s);         /* the same of the rank that has most */
-DT_API int64_t   dt_sampler_at(const dt_sampler *s, int64_t i); /* item i of them; -1: out of range */
-/* Batch k of this rank: how many items, at most size; 0 behind the last. full: a short last batch is left out. */
+DT_API int64_t   dt_sampler_most(const dt_sampler *s);  /* the largest dt_sampler_count of any rank */
+DT_API int64_t   dt_sampler_at(const dt_sampler *s, int64_t i); /* item i of this rank; -1: out of range */
+/* Writes the items of this rank's batch k, at most size, to out and returns their number; 0 after the last batch. full:
+   a last batch of fewer than size items is omitted. out may be NULL. */
 DT_API int64_t   dt_sampler_batch(const dt_sampler *s, int64_t k, int64_t size, bool full, int64_t *out);
-/* The cursor once each rank has taken 'taken' items of its own; at the end of the epoch that of the next one. */
+/* The cursor after each rank has taken 'taken' of its items; if that ends the epoch, the beginning of the next one. */
 DT_API dt_cursor dt_sampler_cursor(const dt_sampler *s, int64_t taken);
 
 /* ---------------------------------------------------------------------------------------------------- >>loaders
-   Threads read, convert and augment whole batches ahead of time; batches come in the order of the sampler, whatever the
-   number of threads. u8 images become f32: v/255, then (v - mean)/std; classes become i64.
+   Worker threads read, convert and augment whole batches ahead of time. Batches arrive in the sampler's order, whatever
+   the number of workers. u8 images become f32: v/255, then (v - mean)/std; classes become i64.
 
-   Augmentation, for x of (c, h, w), in this order: a crop of the image's own size from the image with a border of .crop
-   black pixels; a flip about the vertical axis for half of the items; normalisation; a square of .cutout pixels about
-   a place of the image, as far as it is inside, set to 0; .transform. What is drawn depends on seed, epoch and item
-   alone. */
+   Augmentation for x of shape (c, h, w), in this order: a random crop of the image's own size from the image padded by
+   .crop black pixels on each side; a horizontal flip of half of the items; normalisation; .cutout: a square of that
+   many pixels, centred at a random pixel and clipped to the image, is set to 0; .transform. The random numbers depend
+   only on seed, epoch and item. */
 typedef struct dt_loader dt_loader;
-typedef struct dt_sample { /* what a transform is told */
+typedef struct dt_sample { /* argument of .transform */
     int64_t  item, epoch;
     uint64_t seed;         /* of the loader; dt_philox(seed, counter, out) draws */
     dt_dtype dtype;
@@ -286,78 +293,79 @@ typedef struct dt_loader_opts {
     int           dt__first DT_D;
     int64_t       batch DT_D;      /* default 1 */
     bool          shuffle DT_D;
-    bool          drop_last DT_D;  /* leave a short last batch out; ranks: cut instead of repeat */
+    bool          drop_last DT_D;  /* omit a short last batch; several ranks: drop items instead of repeating some */
     uint64_t      seed DT_D;       /* of order and augmentation */
     int           rank DT_D;
     int           world DT_D;      /* default 1 */
-    bool          no_pad DT_D;     /* evaluation: every item once */
-    bool          contiguous DT_D; /* ranks read their own files */
-    const double *weight DT_D;     /* one for each item: drawn with replacement */
-    int64_t       draws DT_D;
-    int           workers DT_D;    /* threads; default 0: the caller does it */
-    int           prefetch DT_D;   /* batches ready or on their way; default 2 for each worker */
-    double        mean[4] DT_D;    /* by channel; where std[1] is 0 the first ones serve all */
+    bool          no_pad DT_D;     /* evaluation: every item exactly once */
+    bool          contiguous DT_D; /* each rank reads its own files */
+    const double *weight DT_D;     /* one for each item: draw with replacement */
+    int64_t       draws DT_D;      /* with .weight: items of an epoch, all ranks together; default: as many as there are */
+    int           workers DT_D;    /* threads; default 0: dt_loader_next makes the batch itself */
+    int           prefetch DT_D;   /* batches that are ready or being made; default 2 for each worker */
+    double        mean[4] DT_D;    /* for each channel. If std[1] == 0, mean[0] and std[0] apply to every channel */
     double        std[4] DT_D;     /* default 1 */
-    double        max_value DT_D;  /* of u8 images: what becomes 1; default 255 */
-    bool          raw DT_D;        /* x stays as it is stored: no scaling, no normalisation */
-    int           crop DT_D;
+    double        max_value DT_D;  /* the u8 value that becomes 1.0; default 255 */
+    bool          raw DT_D;        /* x keeps its stored dtype: no scaling, no normalisation */
+    int           crop DT_D;       /* pixels */
     bool          flip DT_D;
-    int           cutout DT_D;
-    /* 0, or negative after dt_fail; called by several threads */
+    int           cutout DT_D;     /* pixels */
+    /* Changes x in place; returns 0, or a negative status after dt_fail. Several threads call it at once. */
     int (*transform)(void *user, const dt_sample *s, void *x) DT_D;
     void         *user DT_D;
-    /* Where batches go; default dt_cpu(). To a device that copies beside its kernels (dt_cuda) each goes while the step
-       before it computes. */
+    /* The device of the batches; default dt_cpu(). A device that copies asynchronously (dt_cuda) receives the next
+       batch while the current step computes. */
     dt_device    *device DT_D;
-    /* Memory that batches are made in: pinned, shared; aligned to 64 bytes. Default: pinned for such a device, else the
-       CPU's */
+    /* Allocator of the host memory in which batches are made; it must align to 64 bytes. Default: pinned memory for a
+       device that copies asynchronously, otherwise memory of the CPU device. */
     const dt_allocator *buffers DT_D;
-    bool          digest DT_D;     /* SHA-256 of every batch: two ranks that read the same data show the same */
+    bool          digest DT_D;     /* compute the SHA-256 of every batch, to compare the data of two runs or ranks */
 } dt_loader_opts;
 DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o DT_OPT0(dt_loader_opts));
-DT_API void       dt_loader_free(dt_loader *in); /* batches that are out stay valid */
+DT_API void       dt_loader_free(dt_loader *in); /* batches that were returned stay valid */
 #ifdef DT__LIT
 #define dt_loader_new(...) dt_loader_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loader_opts, __VA_ARGS__, ))
 #endif
 
 typedef struct dt_batch {
-    dt_tensor     *x, *y;    /* of the step; y NULL for a set without */
-    int64_t        n;        /* items */
-    int64_t        epoch, index; /* index: of the batch in this epoch's run */
-    const int64_t *item;     /* their numbers in the set; valid until the next dt_loader_next */
-    char           sha256[65]; /* with .digest: of x's bytes, then y's; else "" */
+    dt_tensor     *x, *y;    /* tensors of this step; y is NULL if the dataset has no y */
+    int64_t        n;        /* number of items */
+    int64_t        epoch, index; /* index: number of the batch since the loader began or resumed the epoch */
+    const int64_t *item;     /* their indices in the dataset; valid until the next dt_loader_next */
+    char           sha256[65]; /* with .digest: hex SHA-256 of the bytes of x followed by those of y; otherwise "" */
 } dt_batch;
-/* The next batch; false at the end of an epoch (once: the call after that begins the next one), and with an error
-   pending. */
+/* Gets the next batch. Returns false once at the end of each epoch (the next call begins the next epoch), and while an
+   error is pending. */
 DT_API bool    dt_loader_next(dt_loader *in, dt_batch *b);
-/* The epoch whose batch comes next: moves on with an epoch's last batch. INT64_MAX for NULL and with an error pending,
-   so that a loop over epochs ends. */
-DT_API dt_dataset *dt_loader_dataset(const dt_loader *in); /* NULL for NULL */
+DT_API dt_dataset *dt_loader_dataset(const dt_loader *in); /* NULL if in is NULL */
+/* The epoch of the next batch; it grows when the last batch of an epoch is returned. INT64_MAX if in is NULL or an error
+   is pending, so that a loop over epochs ends. */
 DT_API int64_t dt_loader_epoch(const dt_loader *in);
-DT_API int64_t dt_loader_batches(const dt_loader *in); /* in a whole epoch */
-/* The place behind the batch that was handed out last. It may be saved, and assigned to: a change counts at the next
-   dt_loader_next. With dt_nn.h it goes into a checkpoint in one line, and a resume sets it:
+DT_API int64_t dt_loader_batches(const dt_loader *in); /* of a whole epoch */
+/* The position after the batch that was returned last. The program may save it, and assign to it: the next
+   dt_loader_next starts from the new value. With dt_nn.h one line saves it in every checkpoint and restores it on
+   resume:
        dt_loader_checkpoint(in, c);  */
 DT_API dt_cursor *dt_loader_cursor(dt_loader *in);
-DT_API dt_tensor *dt_loader_state(dt_loader *in); /* the same as a tensor (i64) of the loader's; NULL after an error */
+DT_API dt_tensor *dt_loader_state(dt_loader *in); /* the cursor as an i64 tensor of the loader; NULL after an error */
 #define dt_loader_checkpoint(in, c) dt_checkpoint_add_tensor((c), "data.cursor", dt_loader_state(in))
 
-/* Where the time of the steps went. Seconds since dt_loader_new or the last dt_loader_reset_stats. */
+/* Where the time of the steps went, in seconds since dt_loader_new or the last dt_loader_reset_stats. */
 typedef struct dt_loader_stats {
     int64_t batches, items;
-    double  wait;     /* the caller waited in dt_loader_next */
-    double  elsewhere; /* the caller was elsewhere, between two batches of an epoch: computing; or the device was behind
-                          with what it had been given */
-    double  busy;     /* threads' time spent making batches, all threads */
-    double  needed;   /* items a second the caller would take if it never waited */
-    double  able;     /* items a second that the loader can make: with all its threads busy */
-    bool    behind;   /* waiting is more than a tenth of the time */
+    double  wait;      /* seconds in which dt_loader_next waited for data */
+    double  elsewhere; /* seconds between two batches of an epoch, in which the caller computed; includes waiting in
+                          dt_loader_next for a device that has not finished its earlier work */
+    double  busy;      /* seconds that workers spent making batches, summed over all workers */
+    double  needed;    /* items per second that the caller would take if it never waited */
+    double  able;      /* items per second that the loader makes if all its workers are busy */
+    bool    behind;    /* more than a tenth of the time is waiting for data */
 } dt_loader_stats;
 DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in);
 DT_API void            dt_loader_reset_stats(dt_loader *in);
-/* The same as a line: "data 41 %, compute 59 %: the loader makes 7200 items/s, 17600 would be taken; ...". Seconds
-   spent in communication are told by who knows them. Like snprintf. At the end of an epoch in which it was behind, the
-   loader logs this line as a warning. */
+/* The same as one line: "data 41 %, compute 59 %: the trainer would take 17600 items/s, the loader makes 7200 with 1
+   worker; ...". communication: seconds of the compute time that the caller spent in communication, or 0. Works like
+   snprintf. At the end of an epoch of at least 1 s in which the loader was behind, it logs this line as a warning. */
 DT_API size_t          dt_loader_report(const dt_loader *in, double communication, char *buf, size_t nbytes);
 
 #ifdef __cplusplus
@@ -379,7 +387,7 @@ DT_API size_t          dt_loader_report(const dt_loader *in, double communicatio
 #include <zlib.h>
 #endif
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "dt_data.h: files are read as they lie; big-endian machines are not supported"
+#error "dt_data.h: big-endian machines are not supported; compile for a little-endian one"
 #endif
 
 #ifdef __cplusplus
@@ -390,62 +398,66 @@ DT__NEEDS(DATA, CORE);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>sets
-   A set is a leaf (files, arrays, a callback) or made of others (a selection, a join). Items are read in runs: as many
-   neighbours as lie together in one leaf. A set never changes, so threads need no lock. */
-enum { DT__SET_FILES = 1, DT__SET_MEMORY, DT__SET_SOURCE, DT__SET_PICK, DT__SET_JOIN };
-enum { DT__Y_NONE = 0, DT__Y_RECORD, DT__Y_FILES, DT__Y_FOLDER }; /* files: where y is */
-enum { DT__KEEP_OPEN = 256, DT__RUN_BYTES = 1 << 20 };
+   A dataset is a leaf (files, arrays, a callback) or an inner node (a subset or a concatenation of others). Items are
+   read in runs: a run is a number of consecutive items of one leaf. Any thread may read; a dataset is immutable apart
+   from its reference count, which is atomic, so there is no lock. */
+enum { DT__SET_FILES = 1, DT__SET_MEMORY, DT__SET_SOURCE, DT__SET_SUBSET, DT__SET_CONCAT };
+enum { DT__Y_NONE = 0, DT__Y_RECORD, DT__Y_FILES, DT__Y_FOLDER }; /* where a dataset of files stores y */
+enum {
+    DT__KEEP_OPEN = 256,    /* with more files than this, each read opens and closes its file */
+    DT__RUN_BYTES = 1 << 20 /* limit of a run, unless one item is larger */
+};
 
-typedef struct dt__elem { /* a number as it is stored */
-    char    kind;         /* 'u', 'i', 'f' (with bf16: 'b') */
-    uint8_t size, swap;
+typedef struct dt__elem { /* how a file stores a number */
+    char    kind;         /* 'u' unsigned, 'i' signed, 'f' floating point, 'b' bf16 */
+    uint8_t size, swap;   /* bytes; swap: 1 if stored big-endian */
 } dt__elem;
 typedef struct dt__field { /* x or y of an item */
     dt_dtype dtype;
     dt_shape shape;
     int64_t  numel;
-    size_t   nbytes;       /* as handed out */
+    size_t   nbytes;       /* after conversion to dtype */
     dt__elem elem;
     size_t   stored;       /* bytes in the file */
-    bool     plain;        /* handed out as it is stored */
-    bool     by_pixel;     /* bytes stored as (h, w, c), handed out as (c, h, w) */
+    bool     plain;        /* needs no conversion */
+    bool     by_pixel;     /* stored as bytes of (h, w, c), converted to (c, h, w) */
 } dt__field;
 typedef struct dt__file {
     char    *path;
-    int      fd;           /* -1: opened for each read */
-    int64_t  size;         /* when it was opened */
-    int64_t  first, n;     /* its items */
-    int64_t  base;         /* where they begin */
-    uint8_t *held;         /* the whole file, unpacked, or NULL */
-    int64_t  label;        /* folders */
+    int      fd;           /* -1 if there is no descriptor: each read opens the file */
+    int64_t  size;         /* in bytes when it was opened; of an unpacked gzip file: after unpacking */
+    int64_t  first, n;     /* index of its first item, number of its items */
+    int64_t  base;         /* offset of its first item in bytes */
+    uint8_t *held;         /* contents of the whole file, unpacked; NULL if it is read from the disk */
+    int64_t  label;        /* folders: the class of this image */
 } dt__file;
 struct dt_dataset {
     int         kind, ykind;
     int32_t     refs;
     int64_t     n, classes;
-    int64_t     vocab;        /* tokens are below; 0: not checked */
+    int64_t     vocab;        /* every token must be below this; 0: not checked */
     bool        has_y;
     dt__field   x, y;
-    dt__file   *file, *yfile; /* yfile: of their own, for DT__Y_FILES */
+    dt__file   *file, *yfile; /* yfile: files of y, for DT__Y_FILES */
     int64_t     nfiles, nyfiles;
-    int64_t     step, ystep;  /* from one item to the next in a file */
-    int64_t     x_at, y_at;   /* in a record */
-    char      **name;         /* of classes */
+    int64_t     step, ystep;  /* bytes from one item to the next in a file */
+    int64_t     x_at, y_at;   /* byte offsets in a record */
+    char      **name;         /* of the classes; NULL if they have no names */
     int64_t     nnames;
-    const char *xmem, *ymem;  /* arrays */
+    const char *xmem, *ymem;  /* DT__SET_MEMORY */
     int (*get)(void *user, int64_t i, void *x, void *y);
     void (*release)(void *user);
     void       *user;
-    dt_dataset **kid;         /* a selection has one */
-    int64_t     nkids, from;  /* a selection without an index is a range */
-    int64_t    *index, *first; /* first: of each kid in a join, and n */
+    dt_dataset **child;          /* a subset has one */
+    int64_t     nchildren, from; /* from: first item of a subset whose index is NULL (a range) */
+    int64_t    *index, *first;   /* first: first item of each child of a concatenation, then n */
 };
 
-typedef struct dt__mem { /* memory that grows */
+typedef struct dt__mem { /* a scratch buffer that grows on demand */
     char  *p;
     size_t n;
 } dt__mem;
-typedef struct dt__items { /* items one after the other, as they are handed out */
+typedef struct dt__items { /* a run of converted items; item k starts at x + k * xstep and y + k * ystep */
     const char *x, *y;
     size_t      xstep, ystep;
 } dt__items;
@@ -456,7 +468,7 @@ static void dt__mem_free(dt__mem *m)
     m->p = NULL;
     m->n = 0;
 }
-static char *dt__mem_want(const char *call, dt__mem *m, size_t n) /* what was in it is lost */
+static char *dt__mem_want(const char *call, dt__mem *m, size_t n) /* does not keep the old contents */
 {
     if (n <= m->n) return m->p;
     dt__mem_free(m);
@@ -465,19 +477,22 @@ static char *dt__mem_want(const char *call, dt__mem *m, size_t n) /* what was in
     else dt_fail(DT_ERR_MEMORY, "%s: out of memory for %zu bytes", call, n);
     return m->p;
 }
-static char *dt__data_text(const char *s) /* a copy; NULL after dt_fail */
+static char *dt__data_strdup(const char *s) /* a copy; NULL after dt_fail */
 {
     char *p = dt__strdup(s);
-    if (!p) dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a name");
+    if (!p) dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a file name");
     return p;
 }
 
-/* A field as it is handed out: classes are i64. 0, or a status. elem.kind 0: stored as dtype. */
+/* Fills in f. If classes > 0, its dtype becomes i64. If e.kind == 0, the file stores dtype itself. Returns 0 or a
+   status. */
 static int dt__field_set(const char *call, const char *what, dt__field *f, dt__elem e, dt_dtype dtype, dt_shape shape,
                          int64_t classes)
 {
     static const char kinds[] = { 'f', 'f', 'b', 'i', 'i', 'u' };
-    if ((unsigned)dtype >= DT_DTYPE_COUNT) return dt_fail(DT_ERR_ARG, "%s: the dtype of %s is none", call, what);
+    if ((unsigned)dtype >= DT_DTYPE_COUNT)
+        return dt_fail(DT_ERR_ARG, "%s: the dtype of %s is %d, expected one of dt_dtype, 0 to %d", call, what, (int)dtype,
+                       DT_DTYPE_COUNT - 1);
     if (shape.ndim < 0 || shape.ndim > DT_MAX_DIMS - 1)
         return dt_fail(DT_ERR_SHAPE, "%s: %s has %d dimensions; an item has 0 to %d", call, what, shape.ndim,
                        DT_MAX_DIMS - 1);
@@ -490,12 +505,13 @@ static int dt__field_set(const char *call, const char *what, dt__field *f, dt__e
     f->shape = shape;
     f->numel = dt__count(shape.dim, shape.ndim, 8);
     if (f->numel <= 0 || f->numel > INT64_C(1) << 40)
-        return dt_fail(DT_ERR_SHAPE, "%s: an item's %s of shape %s is empty or too large", call, what,
-                       dt__shape_text(shape.dim, shape.ndim));
-    if (classes < 0) return dt_fail(DT_ERR_ARG, "%s: .classes is negative", call);
+        return dt_fail(DT_ERR_SHAPE, "%s: an item's %s of shape %s is empty or too large; expected 1 to 2^40 elements",
+                       call, what, dt__shape_text(shape.dim, shape.ndim));
+    if (classes < 0)
+        return dt_fail(DT_ERR_ARG, "%s: .classes is %" PRId64 ", expected 0 (not classes) or more", call, classes);
     if (classes) {
         if (f->numel != 1 || (e.kind != 'u' && e.kind != 'i'))
-            return dt_fail(DT_ERR_ARG, "%s: .classes is set, but %s is not one whole number", call, what);
+            return dt_fail(DT_ERR_ARG, "%s: .classes is set, but %s is not one integer", call, what);
         f->dtype = DT_I64;
     }
     f->stored = (size_t)f->numel * e.size;
@@ -535,14 +551,14 @@ DT_API void dt_dataset_free(dt_dataset *s)
     dt__files_free(s->yfile, s->nyfiles);
     for (int64_t i = 0; s->name && i < s->nnames; i++) dt__free_text(s->name[i]);
     dt_mem_free(s->name, (size_t)s->nnames * sizeof *s->name);
-    for (int64_t i = 0; s->kid && i < s->nkids; i++) dt_dataset_free(s->kid[i]);
-    dt_mem_free(s->kid, (size_t)s->nkids * sizeof *s->kid);
+    for (int64_t i = 0; s->child && i < s->nchildren; i++) dt_dataset_free(s->child[i]);
+    dt_mem_free(s->child, (size_t)s->nchildren * sizeof *s->child);
     dt_mem_free(s->index, (size_t)s->n * sizeof *s->index);
-    dt_mem_free(s->first, (size_t)(s->nkids + 1) * sizeof *s->first);
+    dt_mem_free(s->first, (size_t)(s->nchildren + 1) * sizeof *s->first);
     if (s->release) s->release(s->user);
     dt_mem_free(s, sizeof *s);
 }
-/* after making one: NULL and nothing left if an error came up on the way */
+/* The last step of every constructor: returns s, or frees it and returns NULL if an error is pending. */
 static dt_dataset *dt__set_done(dt_dataset *s)
 {
     if (dt__err.code == DT_OK) return s;
@@ -550,7 +566,7 @@ static dt_dataset *dt__set_done(dt_dataset *s)
     return NULL;
 }
 
-/* the file that has item i: f[k].first <= i < f[k].first + f[k].n */
+/* Index k of the file that holds item i: f[k].first <= i < f[k].first + f[k].n */
 static int64_t dt__file_of(const dt__file *f, int64_t n, int64_t i)
 {
     int64_t lo = 0, hi = n - 1;
@@ -561,41 +577,42 @@ static int64_t dt__file_of(const dt__file *f, int64_t n, int64_t i)
     }
     return lo;
 }
-/* the leaf that has item *i of s, and its number there */
+/* The leaf that holds item *i of s; *i becomes the item's index in the leaf. */
 static const dt_dataset *dt__set_leaf(const dt_dataset *s, int64_t *i)
 {
     for (;;) {
-        if (s->kind == DT__SET_PICK) {
+        if (s->kind == DT__SET_SUBSET) {
             *i = s->index ? s->index[*i] : s->from + *i;
-            s = s->kid[0];
-        } else if (s->kind == DT__SET_JOIN) {
-            int64_t lo = 0, hi = s->nkids - 1;
+            s = s->child[0];
+        } else if (s->kind == DT__SET_CONCAT) {
+            int64_t lo = 0, hi = s->nchildren - 1;
             while (lo < hi) {
                 int64_t mid = lo + (hi - lo + 1) / 2;
                 if (s->first[mid] <= *i) lo = mid;
                 else hi = mid - 1;
             }
             *i -= s->first[lo];
-            s = s->kid[lo];
+            s = s->child[lo];
         } else {
             return s;
         }
     }
 }
 
-/* nbytes of the file at 'at'. What cannot be read, or is not there any more, is an error with file and place. */
+/* Reads nbytes at offset 'at' of the file. An error names the file and the offset. */
 static int dt__file_read(const char *call, const dt__file *f, int64_t at, void *dst, size_t nbytes)
 {
     size_t got = 0;
     int    fd = f->fd, err = 0;
     if (f->held) {
         if (at < 0 || at > f->size || nbytes > (uint64_t)(f->size - at))
-            return dt_fail(DT_ERR_FILE, "%s: %.300s ends at byte %" PRId64 ", %zu bytes at %" PRId64 " are wanted",
+            return dt_fail(DT_ERR_FILE, "%s: %.300s ends at byte %" PRId64 ", %zu bytes at %" PRId64 " are expected",
                            call, f->path, f->size, nbytes, at);
         memcpy(dst, f->held + at, nbytes);
         return 0;
     }
-    if (fd < 0 && (fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0) /* a fifo in its place does not block */
+    /* O_NONBLOCK: open must not block if the file was replaced by a FIFO */
+    if (fd < 0 && (fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0)
         return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: %s", call, f->path, strerror(errno));
     while (got < nbytes) {
         ssize_t k = pread(fd, (char *)dst + got, nbytes - got, (off_t)(at + (int64_t)got));
@@ -611,14 +628,15 @@ static int dt__file_read(const char *call, const dt__file *f, int64_t at, void *
     if (fd != f->fd) close(fd);
     if (got == nbytes) return 0;
     if (err)
-        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %s", call, f->path, at + (int64_t)got,
+        return dt_fail(DT_ERR_FILE, "%s: cannot read %.300s, byte %" PRId64 ": %s", call, f->path, at + (int64_t)got,
                        strerror(err));
     return dt_fail(DT_ERR_FILE, "%s: %.300s ends at byte %" PRId64 ", %zu bytes at %" PRId64 " are expected: it had %"
-                   PRId64 " bytes when it was opened and was shortened since", call, f->path, end, nbytes, at, f->size);
+                   PRId64 " bytes when it was opened and was truncated since; restore it and run again", call, f->path,
+                   end, nbytes, at, f->size);
 }
 
-/* where item i of a leaf's x (or y) lies, for messages */
-static const char *dt__place(const dt_dataset *s, int64_t i, bool y, char *buf, size_t nbytes)
+/* For messages: the file and offset of x (or y) of item i of a leaf */
+static const char *dt__location(const dt_dataset *s, int64_t i, bool y, char *buf, size_t nbytes)
 {
     bool            own = y && s->ykind == DT__Y_FILES;
     const dt__file *f = own ? s->yfile : s->file;
@@ -632,7 +650,7 @@ static const char *dt__place(const dt_dataset *s, int64_t i, bool y, char *buf, 
     return buf;
 }
 
-/* y of m items, stored one 'step' after the other, as handed out; classes are checked */
+/* Converts y of m items, stored 'step' bytes apart, and checks that classes are in range. */
 static int dt__convert(void *dst, dt_dtype dtype, const char *src, dt__elem e, int64_t n);
 static int dt__labels(const char *call, const dt_dataset *s, int64_t i, int64_t m, const char *src, size_t step,
                       char *dst)
@@ -644,13 +662,13 @@ static int dt__labels(const char *call, const dt_dataset *s, int64_t i, int64_t 
         if (s->classes && (v < 0 || v >= s->classes)) {
             char where[400];
             return dt_fail(DT_ERR_FILE, "%s: %s: label %" PRId64 ", expected 0 to %" PRId64, call,
-                           dt__place(s, i + k, true, where, sizeof where), v, s->classes - 1);
+                           dt__location(s, i + k, true, where, sizeof where), v, s->classes - 1);
         }
     }
     return 0;
 }
 
-/* tokens of m items, converted: x, or y, which lies one token further on */
+/* Checks the converted tokens of m items: their x, or their y */
 static int dt__tokens_ok(const char *call, const dt_dataset *s, int64_t i, int64_t m, bool y, const char *src)
 {
     const dt__field *f = y ? &s->y : &s->x;
@@ -666,13 +684,14 @@ static int dt__tokens_ok(const char *call, const dt_dataset *s, int64_t i, int64
     return 0;
 }
 
-/* bytes stored as (h, w, c) to (c, h, w) */
-static void dt__planes(char *to, const char *from, int64_t c, int64_t n)
+/* Bytes of (h, w, c), n in all, become (c, h, w). */
+static void dt__deinterleave(char *to, const char *from, int64_t c, int64_t n)
 {
     for (int64_t k = 0; k < c; k++)
         for (int64_t i = k; i < n; i += c) *to++ = from[i];
 }
-/* A run of up to *m items of a leaf from i on; *m becomes how many. What has to be read or converted goes to mem. */
+/* Reads a run of up to *m items of a leaf, starting at item i; *m becomes the number of items read. mem holds everything
+   that had to be read or converted. */
 static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64_t *m, bool want_y, dt__mem *mem,
                          dt__items *r)
 {
@@ -701,7 +720,7 @@ static int dt__run_files(const char *call, const dt_dataset *s, int64_t i, int64
     if (!s->x.plain) {
         for (int64_t k = 0; k < *m; k++) {
             char *to = p + x_at + (size_t)k * s->x.nbytes;
-            if (s->x.by_pixel) dt__planes(to, r->x + k * s->step, s->x.shape.dim[0], s->x.numel);
+            if (s->x.by_pixel) dt__deinterleave(to, r->x + k * s->step, s->x.shape.dim[0], s->x.numel);
             else dt__convert(to, s->x.dtype, r->x + k * s->step, s->x.elem, s->x.numel);
         }
         r->x = p + x_at;
@@ -740,7 +759,7 @@ static int dt__set_run(const char *call, const dt_dataset *s, int64_t i, int64_t
         int   rc = s->get(s->user, i, p, s->has_y ? raw : NULL);
         if (rc || dt__err.code != DT_OK)
             return dt_fail(rc < 0 && rc >= DT_ERR_FILE ? (dt_status)rc : DT_ERR_STATE,
-                           "%s: the callback failed at item %" PRId64 " with status %d", call, i, rc);
+                           "%s: the callback .get failed at item %" PRId64 " with status %d, expected 0", call, i, rc);
         r->x = p;
         r->xstep = s->x.nbytes;
         r->y = s->has_y ? p + y_at : NULL;
@@ -762,7 +781,7 @@ static int dt__set_run(const char *call, const dt_dataset *s, int64_t i, int64_t
     return rc;
 }
 
-/* ---- asking */
+/* ---- queries */
 DT_API int64_t      dt_dataset_len(const dt_dataset *s) { return s ? s->n : 0; }
 DT_API dt_item_info dt_dataset_item_info(const dt_dataset *s)
 {
@@ -789,14 +808,14 @@ static bool dt__item_ok(const char *call, const dt_dataset *s, int64_t i)
 {
     if (!dt__set_ok(call, s)) return false;
     if (i < 0 || i >= s->n)
-        dt_fail(DT_ERR_ARG, "%s: item %" PRId64 " is out of range; the set has %" PRId64, call, i, s->n);
+        dt_fail(DT_ERR_ARG, "%s: item %" PRId64 " is out of range; the dataset has %" PRId64, call, i, s->n);
     return i >= 0 && i < s->n;
 }
 DT_API dt_status dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y)
 {
     static const char call[] = "dt_dataset_get";
     if (!dt__item_ok(call, s, i)) return dt_error_code();
-    if (y && !s->has_y) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the set has no y", call);
+    if (y && !s->has_y) return (dt_status)dt_fail(DT_ERR_ARG, "%s: y is not NULL, but the dataset has no y", call);
     dt__mem           mem = { NULL, 0 };
     dt__items         r;
     int64_t           m = 1;
@@ -810,7 +829,7 @@ DT_API dt_status dt_dataset_get(const dt_dataset *s, int64_t i, void *x, void *y
 }
 DT_API const char *dt_dataset_class(const dt_dataset *s, int64_t k)
 {
-    while (s && s->nkids && !s->name) s = s->kid[0];
+    while (s && s->nchildren && !s->name) s = s->child[0];
     return s && s->name && k >= 0 && k < s->nnames ? s->name[k] : NULL;
 }
 DT_API const char *dt_dataset_where(const dt_dataset *s, int64_t i, char *buf, size_t nbytes)
@@ -819,27 +838,27 @@ DT_API const char *dt_dataset_where(const dt_dataset *s, int64_t i, char *buf, s
     buf[0] = 0;
     if (!s || i < 0 || i >= s->n) return buf;
     s = dt__set_leaf(s, &i);
-    return dt__place(s, i, false, buf, nbytes);
+    return dt__location(s, i, false, buf, nbytes);
 }
 static bool dt__sharded(const dt_dataset *s) { return s->kind == DT__SET_FILES && s->ykind != DT__Y_FOLDER; }
 DT_API int64_t dt_dataset_shards(const dt_dataset *s)
 {
     int64_t n = 0;
     if (!s) return 0;
-    if (s->kind != DT__SET_JOIN) return dt__sharded(s) ? s->nfiles : 1;
-    for (int64_t i = 0; i < s->nkids; i++) n += dt_dataset_shards(s->kid[i]);
+    if (s->kind != DT__SET_CONCAT) return dt__sharded(s) ? s->nfiles : 1;
+    for (int64_t i = 0; i < s->nchildren; i++) n += dt_dataset_shards(s->child[i]);
     return n;
 }
 DT_API int64_t dt_dataset_shard(const dt_dataset *s, int64_t k)
 {
     int64_t n, at = 0;
     if (!s || k < 0) return -1;
-    if (s->kind != DT__SET_JOIN) {
+    if (s->kind != DT__SET_CONCAT) {
         n = dt_dataset_shards(s);
         return k > n ? -1 : k == n ? s->n : dt__sharded(s) ? s->file[k].first : 0;
     }
-    for (int64_t i = 0; i < s->nkids; i++, k -= n, at += s->kid[i - 1]->n)
-        if (k < (n = dt_dataset_shards(s->kid[i]))) return at + dt_dataset_shard(s->kid[i], k);
+    for (int64_t i = 0; i < s->nchildren; i++, k -= n, at += s->child[i - 1]->n)
+        if (k < (n = dt_dataset_shards(s->child[i]))) return at + dt_dataset_shard(s->child[i], k);
     return k ? -1 : s->n;
 }
 
@@ -887,13 +906,13 @@ DT_API dt_dataset *dt_source_with(dt_source_opts o)
     s->has_y = o.has_y;
     s->get = o.get;
     s->user = o.user;
-    s->release = o.free; /* from here on: after a failure user stays the caller's */
+    s->release = o.free; /* set last: if the call fails, the caller still owns user */
     return s;
 }
 
 /* ==================================================================================================== >>elements
-   Numbers as files store them, and the dtype they become. */
-static dt_dtype dt__elem_dtype(dt__elem e) /* DT_DTYPE_COUNT: none */
+   How files store numbers, and the dtypes they are converted to. */
+static dt_dtype dt__elem_dtype(dt__elem e) /* DT_DTYPE_COUNT if dt has no dtype for it */
 {
     if (e.kind == 'f') return e.size == 2 ? DT_F16 : e.size == 4 || e.size == 8 ? DT_F32 : DT_DTYPE_COUNT;
     if (e.kind == 'b') return DT_BF16;
@@ -918,7 +937,7 @@ static int64_t dt__elem_int(const char *p, dt__elem e)
 static int dt__convert(void *dst, dt_dtype dtype, const char *src, dt__elem e, int64_t n)
 {
     for (int64_t i = 0; i < n; i++, src += e.size) {
-        if (e.kind == 'f' || e.kind == 'b') { /* swapped, or f64 to f32 */
+        if (e.kind == 'f' || e.kind == 'b') { /* only the bytes are swapped, or f64 becomes f32 */
             uint64_t bits = dt__elem_bits(src, e);
             double   d;
             float    f;
@@ -937,12 +956,13 @@ static int dt__convert(void *dst, dt_dtype dtype, const char *src, dt__elem e, i
 }
 
 /* ==================================================================================================== >>files
-   From names to tables of open files. Only regular files are opened, without waiting. */
-typedef struct dt__head { /* what the header of an array's file says */
+   From a path or pattern to a table of open files. Only regular files are opened, and open never blocks. A format of
+   arrays with a header (IDX, .npy) is one dt__head_fn, which the format's public function passes to dt__arrays_find. */
+typedef struct dt__head { /* contents of the header of a file that holds an array */
     dt__elem elem;
     int      ndim;
     int64_t  dim[DT_MAX_DIMS];
-    int64_t  base; /* where the data begin */
+    int64_t  base; /* offset of the first element in bytes */
 } dt__head;
 typedef int (*dt__head_fn)(const char *call, dt__file *f, dt__head *h); /* 0, or a status after dt_fail */
 
@@ -958,7 +978,7 @@ static char *dt__path(const char *dir, const char *name, const char *more) /* di
     size_t a = strlen(dir), b = strlen(name), c = strlen(more), slash = a && dir[a - 1] != '/';
     char  *p = (char *)dt_mem_alloc(a + slash + b + c + 1);
     if (!p) {
-        dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a name");
+        dt_fail(DT_ERR_MEMORY, "dt_data: out of memory for a file name");
         return NULL;
     }
     memcpy(p, dir, a);
@@ -969,7 +989,7 @@ static char *dt__path(const char *dir, const char *name, const char *more) /* di
 }
 static int dt__by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* The files a path or pattern stands for, not yet opened. A file of exactly that name is taken as it is. */
+/* The files that a path or pattern names, not yet opened. If a file has exactly that name, path is not a pattern. */
 static int dt__files_find(const char *call, const char *path, dt__file **out, int64_t *n)
 {
     struct stat st;
@@ -979,19 +999,19 @@ static int dt__files_find(const char *call, const char *path, dt__file **out, in
     if (!strpbrk(path, "*?[") || !lstat(path, &st)) {
         if ((*out = dt__files_new(call, 1))) {
             *n = 1;
-            (*out)->path = dt__data_text(path);
+            (*out)->path = dt__data_strdup(path);
         }
         return dt_error_code();
     }
     memset(&g, 0, sizeof g);
-    rc = glob(path, GLOB_ERR | GLOB_NOSORT, NULL, &g); /* its order is the locale's */
+    rc = glob(path, GLOB_ERR | GLOB_NOSORT, NULL, &g); /* sorted below: glob's order depends on the locale */
     if (rc == GLOB_NOMATCH || (!rc && !g.gl_pathc)) dt_fail(DT_ERR_FILE, "%s: no file matches %.300s", call, path);
     else if (rc == GLOB_NOSPACE) dt_fail(DT_ERR_MEMORY, "%s: out of memory for the files of %.300s", call, path);
     else if (rc) dt_fail(DT_ERR_FILE, "%s: a directory of %.300s cannot be read: %s", call, path, strerror(errno));
     else if ((*out = dt__files_new(call, (int64_t)g.gl_pathc))) {
         *n = (int64_t)g.gl_pathc;
         qsort(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, dt__by_name);
-        for (int64_t i = 0; i < *n && ((*out)[i].path = dt__data_text(g.gl_pathv[i])); i++) {}
+        for (int64_t i = 0; i < *n && ((*out)[i].path = dt__data_strdup(g.gl_pathv[i])); i++) {}
     }
     globfree(&g);
     return dt_error_code();
@@ -1008,10 +1028,11 @@ static int dt__file_open(const char *call, dt__file *f)
     if (stat(f->path, &st)) {
         int err = errno;
         if (err == ENOENT && !lstat(f->path, &st))
-            return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: it is a symbolic link to nowhere", call, f->path);
+            return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: it is a symbolic link to a file that does not exist",
+                           call, f->path);
         return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: %s", call, f->path, strerror(err));
     }
-    if (S_ISREG(st.st_mode)) { /* it may be another one by now: it is asked again */
+    if (S_ISREG(st.st_mode)) { /* fstat again: the path may name another file by now */
         if ((f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) < 0 || fstat(f->fd, &st))
             return dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: %s", call, f->path, strerror(errno));
     }
@@ -1024,7 +1045,7 @@ static int dt__file_open(const char *call, dt__file *f)
     f->size = (int64_t)st.st_size;
     return 0;
 }
-/* The whole of a file to memory; its size is what fstat said. */
+/* Reads the whole file into memory and closes it. */
 static int dt__file_hold(const char *call, dt__file *f)
 {
     if (f->held) return 0;
@@ -1039,7 +1060,7 @@ static int dt__file_hold(const char *call, dt__file *f)
     dt__file_close(f);
     return 0;
 }
-/* after its header: the place of its items in the set */
+/* Appends the n items of a file, which start at offset base, to the dataset. */
 static int dt__file_place(const char *call, dt__file *f, int64_t *total, int64_t n, int64_t base, bool keep)
 {
     f->first = *total;
@@ -1047,7 +1068,8 @@ static int dt__file_place(const char *call, dt__file *f, int64_t *total, int64_t
     f->base = base;
     if (!keep) dt__file_close(f);
     if (__builtin_add_overflow(*total, n, total))
-        return dt_fail(DT_ERR_FILE, "%s: too many items at %.300s", call, f->path);
+        return dt_fail(DT_ERR_FILE, "%s: with %.300s the dataset has more than 2^63 items; open fewer files", call,
+                       f->path);
     return 0;
 }
 
@@ -1056,7 +1078,7 @@ static const char *dt__elem_text(dt__elem e, char *buf, size_t nbytes) /* "u8", 
     snprintf(buf, nbytes, "%s%c%d", e.swap ? "big-endian " : "", e.kind == 'b' ? 'f' : e.kind, 8 * e.size);
     return buf;
 }
-/* bytes of a file with this header; -1: more than 63 bits hold */
+/* Size in bytes of a file with this header; -1: more than 2^63 */
 static int64_t dt__head_bytes(const dt__head *h)
 {
     int64_t n = h->elem.size;
@@ -1064,7 +1086,7 @@ static int64_t dt__head_bytes(const dt__head *h)
         if (__builtin_mul_overflow(n, h->dim[i], &n)) return -1;
     return __builtin_add_overflow(n, h->base, &n) ? -1 : n;
 }
-/* what the header announces is there, neither less nor more */
+/* The size of the file must be exactly what its header announces. */
 static int dt__head_fits(const char *call, const dt__file *f, const dt__head *h)
 {
     int64_t     want = dt__head_bytes(h);
@@ -1091,7 +1113,7 @@ static int dt__head_fits(const char *call, const dt__file *f, const dt__head *h)
                        call, f->path, f->size, shape, kind, want);
     return 0;
 }
-/* Opens files, reads their headers: all must be of one dtype and item shape. h: of the first. */
+/* Opens n files and reads their headers; all must have the same dtype and item shape. h: header of the first file. */
 static int dt__shards(const char *call, dt__file *f, int64_t n, dt__head_fn head, bool hold, dt__head *h,
                       int64_t *total)
 {
@@ -1103,12 +1125,12 @@ static int dt__shards(const char *call, dt__file *f, int64_t n, dt__head_fn head
         if (i == 0) *h = one;
         char a[32], b[32];
         if (memcmp(&one.elem, &h->elem, sizeof one.elem))
-            return dt_fail(DT_ERR_FILE, "%s: %.300s holds %s, %.300s holds %s; files of one set have one dtype", call,
+            return dt_fail(DT_ERR_FILE, "%s: %.300s holds %s, %.300s holds %s; files of a dataset must have one dtype", call,
                            f[0].path, dt__elem_text(h->elem, a, sizeof a), f[i].path,
                            dt__elem_text(one.elem, b, sizeof b));
         if (one.ndim != h->ndim || memcmp(one.dim + 1, h->dim + 1, (size_t)(one.ndim - 1) * sizeof *one.dim))
             return dt_fail(DT_ERR_FILE,
-                           "%s: items of %.300s have shape %s, of %.300s %s; files of one set have one shape", call,
+                           "%s: items of %.300s have shape %s, of %.300s %s; files of a dataset must have one item shape", call,
                            f[0].path, dt__shape_text(h->dim + 1, h->ndim - 1), f[i].path,
                            dt__shape_text(one.dim + 1, one.ndim - 1));
         if (hold && dt__file_hold(call, f + i)) return dt_error_code();
@@ -1116,7 +1138,7 @@ static int dt__shards(const char *call, dt__file *f, int64_t n, dt__head_fn head
     }
     return 0;
 }
-/* every file of x has its file of y, with as many items */
+/* File i of y must have as many items as file i of x. */
 static int dt__pairs_ok(const char *call, const dt_dataset *s)
 {
     for (int64_t i = 0; i < s->nfiles; i++)
@@ -1125,7 +1147,7 @@ static int dt__pairs_ok(const char *call, const dt_dataset *s)
                            s->file[i].path, s->file[i].n, s->yfile[i].path, s->yfile[i].n);
     return 0;
 }
-/* held labels, all of them */
+/* Checks all labels of files that are held in memory. */
 static int dt__labels_ok(const char *call, const dt_dataset *s)
 {
     int64_t out[512];
@@ -1140,7 +1162,7 @@ static int dt__labels_ok(const char *call, const dt_dataset *s)
     }
     return 0;
 }
-/* x or y of the items behind a header; image: a channel dimension is put before (h, w) */
+/* The field that a header describes; image: (h, w) becomes (1, h, w) */
 static int dt__head_field(const char *call, const char *what, dt__field *f, const dt__head *h, bool image,
                           int64_t classes)
 {
@@ -1150,7 +1172,7 @@ static int dt__head_field(const char *call, const char *what, dt__field *f, cons
     for (int i = 1; i < h->ndim; i++) shape.dim[shape.ndim++] = h->dim[i];
     return dt__field_set(call, what, f, h->elem, dt__elem_dtype(h->elem), shape, classes);
 }
-/* A set of arrays whose tables of files are there. hold: labels are read at once, and checked. */
+/* Opens the files of s->file and s->yfile. hold: labels are read into memory and checked now, not at each read. */
 static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn head, bool hold, bool image,
                                    int64_t classes)
 {
@@ -1172,7 +1194,8 @@ static dt_dataset *dt__arrays_open(const char *call, dt_dataset *s, dt__head_fn 
     s->classes = classes;
     if (s->nfiles != s->nyfiles)
         dt_fail(DT_ERR_FILE,
-                "%s: %" PRId64 " files (%.300s ...) have %" PRId64 " files of labels (%.300s ...); expected as many",
+                "%s: %" PRId64 " files (%.300s ...) have %" PRId64 " files of labels (%.300s ...); expected as many: one "
+                "file of labels for each",
                 call, s->nfiles, s->file[0].path, s->nyfiles, s->yfile[0].path);
     if (dt__err.code != DT_OK || dt__shards(call, s->yfile, s->nyfiles, head, hold, &h, &n) || dt__pairs_ok(call, s) ||
         dt__head_field(call, "y", &s->y, &h, false, classes))
@@ -1191,21 +1214,28 @@ static dt_dataset *dt__arrays_find(const char *call, const char *path, dt_open_o
 }
 
 /* ==================================================================================================== >>idx
-   0, 0, a type, the number of dimensions; the dimensions as 32 bits; the data. All big-endian. */
+   A file is two zero bytes, a type, the number of dimensions, the dimensions as 32-bit numbers, the data. All numbers
+   are big-endian. */
+enum { DT__IDX_TYPES = 6 };
+typedef struct dt__idx_type {
+    uint8_t  code; /* byte 2 of the file */
+    dt__elem elem;
+} dt__idx_type;
+static const dt__idx_type dt__idx_types[DT__IDX_TYPES] = { { 0x08, { 'u', 1, 0 } }, { 0x09, { 'i', 1, 0 } },
+                                                           { 0x0b, { 'i', 2, 1 } }, { 0x0c, { 'i', 4, 1 } },
+                                                           { 0x0d, { 'f', 4, 1 } }, { 0x0e, { 'f', 8, 1 } } };
+/* Parses the header in the first 'have' bytes. Returns 0, 1 if it needs more bytes, or a negative status. */
 static int dt__idx_parse(const char *call, const char *path, const uint8_t *p, int64_t have, dt__head *h)
 {
-    static const uint8_t  type[] = { 0x08, 0x09, 0x0b, 0x0c, 0x0d, 0x0e };
-    static const dt__elem elem[] = { { 'u', 1, 0 }, { 'i', 1, 0 }, { 'i', 2, 1 },
-                                     { 'i', 4, 1 }, { 'f', 4, 1 }, { 'f', 8, 1 } };
-    int                   k = 0;
-    if (have < 4) return 1; /* more is wanted */
+    int k = 0;
+    if (have < 4) return 1;
     if (p[0] || p[1])
         return dt_fail(DT_ERR_FILE,
                        "%s: %.300s begins with %02x %02x %02x %02x, expected 00 00, a type and the number of "
                        "dimensions: it is not an IDX file",
                        call, path, p[0], p[1], p[2], p[3]);
-    while (k < 6 && type[k] != p[2]) k++;
-    if (k == 6)
+    while (k < DT__IDX_TYPES && dt__idx_types[k].code != p[2]) k++;
+    if (k == DT__IDX_TYPES)
         return dt_fail(DT_ERR_FILE,
                        "%s: %.300s, byte 2: type %02x, expected 08 (u8), 09 (i8), 0b (i16), 0c (i32), "
                        "0d (f32) or 0e (f64)",
@@ -1213,7 +1243,7 @@ static int dt__idx_parse(const char *call, const char *path, const uint8_t *p, i
     if (p[3] < 1 || p[3] > DT_MAX_DIMS)
         return dt_fail(DT_ERR_FILE, "%s: %.300s, byte 3: %d dimensions, expected 1 to %d", call, path, p[3],
                        DT_MAX_DIMS);
-    h->elem = elem[k];
+    h->elem = dt__idx_types[k].elem;
     h->ndim = p[3];
     h->base = 4 + 4 * h->ndim;
     if (have < h->base) return 1;
@@ -1224,7 +1254,7 @@ static int dt__idx_parse(const char *call, const char *path, const uint8_t *p, i
     return 0;
 }
 #ifdef DT_USE_ZLIB
-static voidpf dt__z_alloc(voidpf user, uInt n, uInt each) /* with its size before it */
+static voidpf dt__z_alloc(voidpf user, uInt n, uInt each) /* the block's size is stored in the 64 bytes before it */
 {
     size_t bytes = (size_t)n * each + 64;
     char  *p = (char *)dt_mem_alloc(bytes);
@@ -1241,12 +1271,12 @@ static void dt__z_free(voidpf user, voidpf p)
     memcpy(&bytes, (char *)p - 64, sizeof bytes);
     dt_mem_free((char *)p - 64, bytes);
 }
-typedef struct dt__gz { /* what comes out of a gzipped IDX file */
+typedef struct dt__gz { /* a gzipped IDX file while it is unpacked */
     uint8_t  head[4 + 4 * DT_MAX_DIMS];
-    uint8_t *buf;             /* once the header is there */
-    int64_t  have, cap, want; /* want: -1 until then */
+    uint8_t *buf;             /* NULL until the header is complete */
+    int64_t  have, cap, want; /* bytes unpacked, size of buf, size according to the header; -1 until it is complete */
 } dt__gz;
-/* n more bytes have come out */
+/* inflate has written n more bytes: parse the header once it is complete, and enlarge the buffer if it is full. */
 static int dt__gz_take(const char *call, const dt__file *f, dt__gz *g, int64_t n)
 {
     dt__head h;
@@ -1255,7 +1285,8 @@ static int dt__gz_take(const char *call, const dt__file *f, dt__gz *g, int64_t n
         memset(&h, 0, sizeof h);
         int rc = dt__idx_parse(call, f->path, g->head, g->have, &h);
         if (rc) return rc < 0 ? rc : 0;
-        if ((g->want = dt__head_bytes(&h)) < 0 || g->want / 1032 > f->size) /* deflate makes 1032 of a byte at most */
+        /* deflate expands a byte to at most 1032 bytes */
+        if ((g->want = dt__head_bytes(&h)) < 0 || g->want / 1032 > f->size)
             return dt_fail(DT_ERR_FILE,
                            "%s: %.300s: its header asks for shape %s; the %" PRId64 " bytes of gzip cannot "
                            "hold that",
@@ -1279,11 +1310,13 @@ static int dt__gz_take(const char *call, const dt__file *f, dt__gz *g, int64_t n
     }
     return 0;
 }
+/* A gzip file is one or more members, then perhaps zero bytes. */
+enum { DT__GZ_MEMBER = 0, DT__GZ_ENDED, DT__GZ_PADDING }; /* inside a member; after one; in the zero bytes */
 static int dt__gz_run(const char *call, const dt__file *f, z_stream *z, dt__gz *g)
 {
     uint8_t in[1 << 14], over;
     int64_t at = 0;
-    bool    end = false, zeros = false; /* a member is over; padding behind the last */
+    int     state = DT__GZ_MEMBER;
     for (;;) {
         if (!z->avail_in && at < f->size) {
             size_t n = f->size - at < (int64_t)sizeof in ? (size_t)(f->size - at) : sizeof in;
@@ -1292,18 +1325,18 @@ static int dt__gz_run(const char *call, const dt__file *f, z_stream *z, dt__gz *
             z->next_in = in;
             z->avail_in = (uInt)n;
         }
-        if (end && !z->avail_in) break;
-        if (end) {
-            zeros |= *z->next_in == 0;
-            if (zeros ? *z->next_in != 0 : *z->next_in != 0x1f)
-                return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %02x behind the end of the gzip stream",
+        if (state != DT__GZ_MEMBER && !z->avail_in) break;
+        if (state != DT__GZ_MEMBER) {
+            if (*z->next_in == 0) state = DT__GZ_PADDING;
+            if (*z->next_in != (state == DT__GZ_PADDING ? 0 : 0x1f))
+                return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": %02x after the end of the gzip stream",
                                call, f->path, at - z->avail_in, *z->next_in);
-            if (zeros) {
+            if (state == DT__GZ_PADDING) {
                 z->next_in++, z->avail_in--;
                 continue;
             }
             inflateReset(z);
-            end = false;
+            state = DT__GZ_MEMBER;
         }
         uInt room = g->want < 0 ? (uInt)(sizeof g->head - (size_t)g->have) : 1;
         if (g->want > g->have) room = g->cap - g->have < 1 << 30 ? (uInt)(g->cap - g->have) : 1u << 30;
@@ -1313,14 +1346,14 @@ static int dt__gz_run(const char *call, const dt__file *f, z_stream *z, dt__gz *
         if (rc == Z_MEM_ERROR) return dt_fail(DT_ERR_MEMORY, "%s: out of memory to unpack %.300s", call, f->path);
         if (rc == Z_BUF_ERROR)
             return dt_fail(DT_ERR_FILE,
-                           "%s: %.300s is truncated: its gzip stream breaks off after %" PRId64 " bytes, of "
-                           "which come %" PRId64,
+                           "%s: %.300s is truncated: its gzip stream breaks off after %" PRId64 " bytes, which "
+                           "unpack to %" PRId64 "; copy the file again",
                            call, f->path, f->size, g->have);
         if (rc != Z_OK && rc != Z_STREAM_END)
             return dt_fail(DT_ERR_FILE, "%s: %.300s, byte %" PRId64 ": the gzip stream is damaged (%s)", call, f->path,
                            at - z->avail_in, z->msg ? z->msg : "no reason given");
         if (dt__gz_take(call, f, g, (int64_t)(room - z->avail_out))) return dt_error_code();
-        end = rc == Z_STREAM_END;
+        state = rc == Z_STREAM_END ? DT__GZ_ENDED : DT__GZ_MEMBER;
     }
     if (g->want < 0 || g->have < g->want)
         return dt_fail(DT_ERR_FILE,
@@ -1329,7 +1362,8 @@ static int dt__gz_run(const char *call, const dt__file *f, z_stream *z, dt__gz *
     return 0;
 }
 #endif
-/* A gzipped file is held, unpacked. Its header says how much may come; memory grows with what has come. */
+/* Unpacks a gzipped file into memory. The header gives the final size, but the buffer grows only as bytes are unpacked,
+   so a forged header cannot exhaust memory. */
 static int dt__idx_unpack(const char *call, dt__file *f)
 {
 #ifdef DT_USE_ZLIB
@@ -1348,7 +1382,7 @@ static int dt__idx_unpack(const char *call, dt__file *f)
         dt_mem_free(g.buf, (size_t)g.cap);
         return dt_error_code();
     }
-    f->held = g.buf; /* all of it is used: cap is want */
+    f->held = g.buf; /* all of it is used: cap == want */
     f->size = g.want;
     dt__file_close(f);
     return 0;
@@ -1381,7 +1415,7 @@ DT_API dt_dataset *dt_idx_open_with(const char *path, dt_open_opts o)
     return dt__arrays_find("dt_idx_open", path, o, dt__idx_head, true);
 }
 
-/* one file, NAME or NAME.gz; the name is no pattern */
+/* One file, dir/NAME or dir/NAME.gz; the name is not a pattern. */
 static int dt__idx_file(const char *call, const char *dir, const char *name, dt__file **out, int64_t *n)
 {
     struct stat st;
@@ -1413,8 +1447,8 @@ static dt_dataset *dt__mnist_open(const char *call, const char *dir, const char 
     if (dt__idx_file(call, dir, name, &s->yfile, &s->nyfiles)) return dt__set_done(s);
     return dt__arrays_open(call, s, dt__idx_head, true, true, classes);
 }
-/* directory and part of a known set */
-static bool dt__known_ok(const char *call, const char *dir, dt_part part)
+/* Checks the directory and part of a well-known dataset. */
+static bool dt__dir_ok(const char *call, const char *dir, dt_part part)
 {
     if (dt__err.code != DT_OK) return false;
     if (!dir) dt_fail(DT_ERR_ARG, "%s: the directory is NULL", call);
@@ -1425,36 +1459,43 @@ static bool dt__known_ok(const char *call, const char *dir, dt_part part)
 DT_API dt_dataset *dt_mnist_open(const char *dir, dt_part part)
 {
     static const char call[] = "dt_mnist_open";
-    return dt__known_ok(call, dir, part) ? dt__mnist_open(call, dir, "", part == DT_TRAIN ? "train" : "t10k", 10)
+    return dt__dir_ok(call, dir, part) ? dt__mnist_open(call, dir, "", part == DT_TRAIN ? "train" : "t10k", 10)
                                          : NULL;
 }
+enum { DT__EMNIST_SPLITS = 6 };
+typedef struct dt__emnist_split {
+    char name[12];
+    int  classes;
+} dt__emnist_split;
+static const dt__emnist_split dt__emnist_splits[DT__EMNIST_SPLITS] = { { "letters", 27 }, { "balanced", 47 },
+                                                                       { "digits", 10 },  { "mnist", 10 },
+                                                                       { "byclass", 62 }, { "bymerge", 47 } };
 DT_API dt_dataset *dt_emnist_open(const char *dir, const char *split, dt_part part)
 {
-    static const char        call[] = "dt_emnist_open";
-    static const char *const name[] = { "letters", "balanced", "digits", "mnist", "byclass", "bymerge" };
-    static const int         classes[] = { 27, 47, 10, 10, 62, 47 };
-    char                     prefix[32];
-    int                      k = 0;
-    if (!dt__known_ok(call, dir, part)) return NULL;
-    while (k < 6 && (!split || strcmp(split, name[k]))) k++;
-    if (k == 6) {
+    static const char call[] = "dt_emnist_open";
+    char              prefix[32];
+    int               k = 0;
+    if (!dt__dir_ok(call, dir, part)) return NULL;
+    while (k < DT__EMNIST_SPLITS && (!split || strcmp(split, dt__emnist_splits[k].name))) k++;
+    if (k == DT__EMNIST_SPLITS) {
         dt_fail(DT_ERR_ARG, "%s: split '%.100s', expected letters, balanced, digits, mnist, byclass or bymerge", call,
                 split ? split : "NULL");
         return NULL;
     }
-    snprintf(prefix, sizeof prefix, "emnist-%s-", name[k]);
-    return dt__mnist_open(call, dir, prefix, part == DT_TRAIN ? "train" : "test", classes[k]);
+    snprintf(prefix, sizeof prefix, "emnist-%s-", dt__emnist_splits[k].name);
+    return dt__mnist_open(call, dir, prefix, part == DT_TRAIN ? "train" : "test", dt__emnist_splits[k].classes);
 }
 
 /* ==================================================================================================== >>npy
-   The magic, a version, the length of a header, the header: a dictionary as Python writes it; the data. */
-enum { DT__NPY_HEADER = 1 << 16 };
-typedef struct dt__npy {
+   A file is the magic bytes, a version, the length of the header, the header (a Python dictionary literal), the data. */
+enum { DT__NPY_HEADER = 1 << 16 }; /* bytes; longer headers are refused */
+typedef struct dt__npy {           /* parser of a header */
     const char *call, *path;
     const char *text, *p, *end;
-    int64_t     at; /* of the text in the file */
+    int64_t     at; /* offset of text in the file */
 } dt__npy;
 
+/* Fails with the character at r->p and what was expected there. */
 static int dt__npy_bad(const dt__npy *r, const char *expected)
 {
     char found[8] = "the end";
@@ -1466,7 +1507,7 @@ static void dt__npy_space(dt__npy *r)
 {
     while (r->p < r->end && (*r->p == ' ' || *r->p == '\t' || *r->p == '\n' || *r->p == '\r')) r->p++;
 }
-static bool dt__npy_is(dt__npy *r, char c) /* behind spaces; steps over it */
+static bool dt__npy_is(dt__npy *r, char c) /* skips spaces; if c follows, skips it and returns true */
 {
     dt__npy_space(r);
     if (r->p == r->end || *r->p != c) return false;
@@ -1488,7 +1529,7 @@ static int dt__npy_string(dt__npy *r, char *out, size_t nbytes, const char *expe
 static int dt__npy_shape(dt__npy *r, dt__head *h)
 {
     if (!dt__npy_is(r, '(')) return dt__npy_bad(r, "the shape, as (2, 3)");
-    while (!dt__npy_is(r, ')')) { /* which also steps over spaces */
+    while (!dt__npy_is(r, ')')) { /* this also skips spaces */
         int64_t     v = 0;
         const char *from = r->p;
         for (; r->p < r->end && *r->p >= '0' && *r->p <= '9'; r->p++)
@@ -1496,9 +1537,10 @@ static int dt__npy_shape(dt__npy *r, dt__head *h)
                 __builtin_add_overflow(v, *r->p - '0', &v))
                 return dt__npy_bad(r, "a dimension below 2^63");
         if (r->p == from) return dt__npy_bad(r, "a dimension or ')'");
-        if (r->p < r->end && *r->p == 'L') r->p++; /* Python 2 */
+        if (r->p < r->end && *r->p == 'L') r->p++; /* suffix that Python 2 wrote */
         if (h->ndim == DT_MAX_DIMS)
-            return dt_fail(DT_ERR_FILE, "%s: %.300s has more than %d dimensions", r->call, r->path, DT_MAX_DIMS);
+            return dt_fail(DT_ERR_FILE, "%s: %.300s has more than %d dimensions; reshape the array to fewer", r->call,
+                           r->path, DT_MAX_DIMS);
         h->dim[h->ndim++] = v;
         if (dt__npy_is(r, ',')) continue;
         if (r->p == r->end || *r->p != ')') return dt__npy_bad(r, "',' or ')'");
@@ -1506,16 +1548,16 @@ static int dt__npy_shape(dt__npy *r, dt__head *h)
     }
     return 0;
 }
-/* '<f4': byte order, kind, bytes */
+/* The dtype, such as '<f4': byte order, kind, number of bytes */
 static int dt__npy_descr(dt__npy *r, dt__head *h)
 {
     static const char ok[][3] = { "b1", "u1", "i1", "u2", "i2", "u4", "i4", "i8", "f2", "f4", "f8" };
     char              d[64];
-    const char       *why = "expected numbers of a dtype dt has; save it as float32 or int64";
+    const char       *why = "it is not supported; save the array as float32 or int64";
     if (dt__npy_is(r, '[') || dt__npy_is(r, '('))
         return dt_fail(DT_ERR_FILE,
-                       "%s: %.300s, byte %" PRId64 ": a structured dtype, expected numbers of one kind; save "
-                       "its fields as arrays of their own",
+                       "%s: %.300s, byte %" PRId64 ": a structured dtype, expected numbers of one type; save "
+                       "each field as its own array",
                        r->call, r->path, r->at + (r->p - 1 - r->text));
     if (dt__npy_string(r, d, sizeof d, "the dtype, as '<f4'")) return dt_error_code();
     const char *t = d + (d[0] && strchr("|<>=", d[0]));
@@ -1527,12 +1569,13 @@ static int dt__npy_descr(dt__npy *r, dt__head *h)
             return 0;
         }
     if (t[0] == 'O') why = "objects are pickled Python, which is never loaded; save an array of numbers";
-    else if (!strcmp(t, "u8")) why = "64-bit unsigned numbers; save it as int64";
-    else if (t[0] == 'c') why = "complex numbers; save .real and .imag as arrays of their own";
-    else if (t[0] == 'S' || t[0] == 'U' || t[0] == 'a') why = "strings; save an array of numbers";
-    else if (t[0] == 'V') why = "raw bytes (as bfloat16 is written, too); save it as float32 or uint8";
-    else if (t[0] == 'M' || t[0] == 'm') why = "dates or times; save it as int64";
-    else if (t[0] == 'f') why = "floating point of another size than 2, 4 or 8 bytes; save it as float32";
+    else if (!strcmp(t, "u8")) why = "64-bit unsigned integers are not supported; save the array as int64";
+    else if (t[0] == 'c') why = "complex numbers are not supported; save .real and .imag as two arrays";
+    else if (t[0] == 'S' || t[0] == 'U' || t[0] == 'a') why = "strings are not supported; save an array of numbers";
+    else if (t[0] == 'V')
+        why = "raw bytes (as bfloat16 is written, too) are not supported; save the array as float32 or uint8";
+    else if (t[0] == 'M' || t[0] == 'm') why = "dates and times are not supported; save the array as int64";
+    else if (t[0] == 'f') why = "floating point of another size than 2, 4 or 8 bytes; save the array as float32";
     return dt_fail(DT_ERR_FILE, "%s: %.300s: dtype '%s': %s", r->call, r->path, d, why);
 }
 static int dt__npy_parse(dt__npy *r, dt__head *h)
@@ -1566,16 +1609,17 @@ static int dt__npy_parse(dt__npy *r, dt__head *h)
         break;
     }
     dt__npy_space(r);
-    if (r->p < r->end) return dt__npy_bad(r, "nothing behind the '}'");
+    if (r->p < r->end) return dt__npy_bad(r, "nothing after the '}'");
     if (seen != 7)
         return dt_fail(DT_ERR_FILE, "%s: %.300s: its header lacks '%s'", r->call, r->path,
                        keys[seen & 1 ? seen & 2 ? 2 : 1 : 0]);
     if (!h->ndim)
-        return dt_fail(DT_ERR_FILE, "%s: %.300s has shape (): one number, expected a first dimension that counts items",
+        return dt_fail(DT_ERR_FILE, "%s: %.300s has shape (): one number, expected a first dimension that counts items; "
+                       "save an array",
                        r->call, r->path);
     if (fortran && h->ndim > 1)
         return dt_fail(DT_ERR_FILE,
-                       "%s: %.300s is in Fortran order: its items do not lie together; save "
+                       "%s: %.300s is in Fortran order, expected C order, in which items are contiguous; save "
                        "np.ascontiguousarray of it",
                        r->call, r->path);
     return 0;
@@ -1621,9 +1665,9 @@ DT_API dt_dataset *dt_npy_open_with(const char *path, dt_open_opts o)
 }
 
 /* ==================================================================================================== >>records */
-static const int64_t dt__far = INT64_C(1) << 50; /* more than any file; sums of a few stay below 2^63 */
+static const int64_t dt__max_offset = INT64_C(1) << 50; /* larger than any file; sums of a few do not overflow */
 
-/* Files of records: x and y are known, and where they lie. */
+/* Opens files of records; the fields and offsets of x and y are set already. */
 static dt_dataset *dt__records_open(const char *call, dt_dataset *s, int64_t skip)
 {
     if (dt__err.code != DT_OK) return dt__set_done(s);
@@ -1632,12 +1676,12 @@ static dt_dataset *dt__records_open(const char *call, dt_dataset *s, int64_t ski
         if (dt__file_open(call, f)) break;
         int64_t rest = f->size - skip;
         if (rest <= 0)
-            dt_fail(DT_ERR_FILE, "%s: %.300s has %" PRId64 " bytes: no records behind the %" PRId64 " to skip", call,
+            dt_fail(DT_ERR_FILE, "%s: %.300s has %" PRId64 " bytes: no records after the %" PRId64 " to skip", call,
                     f->path, f->size, skip);
         else if (rest % s->step)
             dt_fail(DT_ERR_FILE,
                     "%s: %.300s has %" PRId64 " bytes%s: expected a multiple of the %" PRId64 " of a record; %" PRId64
-                    " are left over behind %" PRId64 " records",
+                    " are left over after %" PRId64 " records",
                     call, f->path, rest, skip ? " of records" : "", s->step, rest % s->step, rest / s->step);
         if (dt__err.code != DT_OK || dt__file_place(call, f, &s->n, rest / s->step, skip, s->nfiles <= DT__KEEP_OPEN))
             break;
@@ -1659,11 +1703,12 @@ DT_API dt_dataset *dt_records_open_with(const char *path, dt_records_opts o)
     if (!s || dt__field_set(call, "x", &s->x, as_is, o.x_dtype, o.x_shape, 0) ||
         (o.has_y && dt__field_set(call, "y", &s->y, as_is, o.y_dtype, o.y_shape, o.classes)))
         return dt__set_done(s);
-    int64_t end = o.x_at > dt__far || o.y_at > dt__far ? -1 : o.x_at + (int64_t)s->x.stored;
+    int64_t end = o.x_at > dt__max_offset || o.y_at > dt__max_offset ? -1 : o.x_at + (int64_t)s->x.stored;
     if (end >= 0 && o.has_y && o.y_at + (int64_t)s->y.stored > end) end = o.y_at + (int64_t)s->y.stored;
     if (o.classes && !o.has_y) dt_fail(DT_ERR_ARG, "%s: .classes without .has_y", call);
-    if (o.x_at < 0 || o.y_at < 0 || o.skip < 0 || o.nbytes < 0 || end < 0 || o.skip > dt__far || o.nbytes > dt__far)
-        dt_fail(DT_ERR_ARG, "%s: .x_at, .y_at, .skip or .nbytes is negative or too large", call);
+    if (o.x_at < 0 || o.y_at < 0 || o.skip < 0 || o.nbytes < 0 || end < 0 || o.skip > dt__max_offset ||
+        o.nbytes > dt__max_offset)
+        dt_fail(DT_ERR_ARG, "%s: .x_at, .y_at, .skip or .nbytes is negative or too large; expected 0 to 2^50", call);
     else if (o.nbytes && o.nbytes < end)
         dt_fail(DT_ERR_ARG, "%s: .nbytes is %" PRId64 ", but x and y need %" PRId64, call, o.nbytes, end);
     if (dt__err.code != DT_OK || dt__files_find(call, path, &s->file, &s->nfiles)) return dt__set_done(s);
@@ -1678,7 +1723,8 @@ DT_API dt_dataset *dt_records_open_with(const char *path, dt_records_opts o)
     return dt__records_open(call, s, o.skip);
 }
 
-/* n files of CIFAR in dir, numbered from 1 on if several; so many bytes of labels, the one at y_at counts */
+/* Opens dir/NAME.bin, or dir/NAME1.bin ... dir/NAMEn.bin if n > 1. A record is 'labels' bytes of labels, of which the
+   one at y_at is y, and an image. */
 static dt_dataset *dt__cifar_open(const char *call, const char *dir, const char *name, int n, int labels, int y_at,
                                   int64_t classes)
 {
@@ -1711,18 +1757,18 @@ static dt_dataset *dt__cifar_open(const char *call, const char *dir, const char 
 DT_API dt_dataset *dt_cifar10_open(const char *dir, dt_part part)
 {
     static const char call[] = "dt_cifar10_open";
-    if (!dt__known_ok(call, dir, part)) return NULL;
+    if (!dt__dir_ok(call, dir, part)) return NULL;
     return part == DT_TRAIN ? dt__cifar_open(call, dir, "data_batch_", 5, 1, 0, 10)
                             : dt__cifar_open(call, dir, "test_batch", 1, 1, 0, 10);
 }
 DT_API dt_dataset *dt_cifar100_open(const char *dir, dt_part part, bool coarse)
 {
     static const char call[] = "dt_cifar100_open";
-    if (!dt__known_ok(call, dir, part)) return NULL;
+    if (!dt__dir_ok(call, dir, part)) return NULL;
     return dt__cifar_open(call, dir, part == DT_TRAIN ? "train" : "test", 1, 2, coarse ? 0 : 1, coarse ? 20 : 100);
 }
 
-/* Windows over tokens: records that overlap. y is x one token later. */
+/* Windows over tokens are records that overlap: y starts one token after x. */
 DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o)
 {
     static const char call[] = "dt_tokens_open";
@@ -1731,13 +1777,13 @@ DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o)
     if (dt__err.code != DT_OK) return NULL;
     if (!o.stride) o.stride = o.length;
     if (o.nbytes) e.size = (uint8_t)o.nbytes;
-    if (o.length <= 0 || o.length > dt__far || o.stride < 0 || o.stride > dt__far)
-        dt_fail(DT_ERR_ARG, "%s: .length is %" PRId64 " and .stride %" PRId64 ", expected positive numbers", call,
-                o.length, o.stride);
+    if (o.length <= 0 || o.length > dt__max_offset || o.stride < 0 || o.stride > dt__max_offset)
+        dt_fail(DT_ERR_ARG, "%s: .length is %" PRId64 " and .stride %" PRId64 ", expected 1 to 2^50", call, o.length,
+                o.stride);
     else if (o.nbytes && o.nbytes != 1 && o.nbytes != 2 && o.nbytes != 4)
         dt_fail(DT_ERR_ARG, "%s: .nbytes of a token is %d, expected 1, 2 or 4", call, o.nbytes);
-    else if (o.skip < 0 || o.vocab < 0 || o.skip > dt__far)
-        dt_fail(DT_ERR_ARG, "%s: .skip or .vocab is negative or too large", call);
+    else if (o.skip < 0 || o.vocab < 0 || o.skip > dt__max_offset)
+        dt_fail(DT_ERR_ARG, "%s: .skip or .vocab is negative or too large; expected .skip of 0 to 2^50 bytes", call);
     memset(&shape, 0, sizeof shape);
     shape.ndim = 1;
     shape.dim[0] = o.length;
@@ -1756,7 +1802,7 @@ DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o)
         int64_t rest = f->size > o.skip ? f->size - o.skip : 0, n = rest / e.size;
         if (rest % e.size)
             dt_fail(DT_ERR_FILE,
-                    "%s: %.300s has %" PRId64 " bytes behind the %" PRId64 " to skip, expected a multiple of the "
+                    "%s: %.300s has %" PRId64 " bytes after the %" PRId64 " to skip, expected a multiple of the "
                     "%d of a token",
                     call, f->path, rest, o.skip, e.size);
         else if (n <= o.length)
@@ -1770,14 +1816,18 @@ DT_API dt_dataset *dt_tokens_open_with(const char *path, dt_tokens_opts o)
 }
 
 /* ==================================================================================================== >>folders
-   A folder is a class. Names are collected and sorted, then the files' headers are read. */
-enum { DT__FOLDER_DEPTH = 32, DT__PNM_HEADER = 4096 };
+   A folder is a class. The names of all images are collected and sorted first, then the headers are read. */
+enum {
+    DT__FOLDER_DEPTH = 32, /* deeper folders are an error */
+    DT__PNM_HEADER = 4096  /* bytes; longer headers are an error */
+};
 typedef struct dt__names {
     char  **p;
     int64_t n, cap;
 } dt__names;
 
-static int dt__names_add(const char *call, dt__names *l, char *name) /* takes name, which may be NULL after dt_fail */
+/* Takes ownership of name, which may be NULL after dt_fail. */
+static int dt__names_add(const char *call, dt__names *l, char *name)
 {
     char **p = name ? (char **)dt__enlarge(l->p, l->n, &l->cap, sizeof *p) : NULL;
     if (name && !p) {
@@ -1809,7 +1859,8 @@ static bool dt__pnm_name(const char *name)
     }
     return !strcmp(c, ".pgm") || !strcmp(c, ".ppm");
 }
-/* What lies in dir. depth 0: names of folders; else paths of images, also in folders below, links to which are left. */
+/* depth 0: the names of the folders in dir. Otherwise: the paths of the images in dir and its subfolders; symbolic links
+   to folders are not followed. */
 static int dt__folder_list(const char *call, const char *dir, int depth, dt__names *out)
 {
     DIR *d = depth > DT__FOLDER_DEPTH ? NULL : opendir(dir);
@@ -1833,9 +1884,9 @@ static int dt__folder_list(const char *call, const char *dir, int depth, dt__nam
             err = errno;
         }
         if (gone && (image || !depth || !link))
-            dt_fail(DT_ERR_FILE, "%s: cannot look at %.300s: %s", call, path,
-                    link && err == ENOENT ? "it is a symbolic link to nowhere" : strerror(err));
-        else if (!gone && !depth && S_ISDIR(st.st_mode)) dt__names_add(call, out, dt__data_text(e->d_name));
+            dt_fail(DT_ERR_FILE, "%s: cannot open %.300s: %s", call, path,
+                    link && err == ENOENT ? "it is a symbolic link to a file that does not exist" : strerror(err));
+        else if (!gone && !depth && S_ISDIR(st.st_mode)) dt__names_add(call, out, dt__data_strdup(e->d_name));
         else if (!gone && depth && S_ISDIR(st.st_mode) && !link) dt__folder_list(call, path, depth + 1, out);
         else if (!gone && depth && !S_ISDIR(st.st_mode) && image) {
             dt__names_add(call, out, path);
@@ -1851,7 +1902,7 @@ typedef struct dt__pnm {
     char p[DT__PNM_HEADER];
     int  n, at;
 } dt__pnm;
-/* the next character; a comment is the end of its line. -1: no more */
+/* The next character, or -1 at the end. A comment counts as the end of its line. */
 static int dt__pnm_char(dt__pnm *r)
 {
     if (r->at < r->n && r->p[r->at] == '#')
@@ -1859,7 +1910,8 @@ static int dt__pnm_char(dt__pnm *r)
     return r->at < r->n ? (uint8_t)r->p[r->at++] : -1;
 }
 static bool dt__pnm_space(int c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-/* White space, a number, one character of white space. -1: it is not there, or above 99999; r->at tells where. */
+/* Parses white space, a number and one white-space character. Returns -1 if they are not there or the number has more
+   than 5 digits; r->at is then the offset of the error. */
 static int dt__pnm_number(dt__pnm *r)
 {
     int c, v = 0, digits = 0;
@@ -1886,7 +1938,7 @@ static int dt__pnm_head(const char *call, dt__file *f, dt_shape *shape)
                        : r.p[1] == '1' || r.p[1] == '4' ? "a bitmap"
                                                         : "as text");
     if (r.n < 3 || (!dt__pnm_space((uint8_t)r.p[2]) && r.p[2] != '#'))
-        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte 2: expected white space behind P%c", call, f->path, r.p[1]);
+        return dt_fail(DT_ERR_FILE, "%s: %.300s, byte 2: expected white space after P%c", call, f->path, r.p[1]);
     for (int i = 0; i < 3; i++) {
         int from = r.at;
         if ((v[i] = dt__pnm_number(&r)) < 1 || v[i] > 65535) {
@@ -1913,9 +1965,9 @@ static int dt__pnm_head(const char *call, dt__file *f, dt_shape *shape)
     return dt_fail(DT_ERR_FILE,
                    "%s: %.300s is %s: it has %" PRId64 " bytes, its header (%d x %d, P%c) expects %" PRId64 "%s", call,
                    f->path, f->size < want ? "truncated" : "too long", f->size, v[0], v[1], r.p[1], want,
-                   f->size < want ? "" : "; several images in a file are not read");
+                   f->size < want ? "" : "; a file must hold one image only");
 }
-/* Finds all images and their classes: the table of files, not yet opened, and the names of the classes. */
+/* Finds all images and their classes: fills the table of files, not yet opened, and the names of the classes. */
 static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt__names *found)
 {
     dt__names classes = { NULL, 0, 0 };
@@ -1923,7 +1975,7 @@ static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt
     dt__folder_list(call, dir, 0, &classes);
     dt__names_sort(&classes, 0);
     if (dt__err.code == DT_OK && !classes.n)
-        dt_fail(DT_ERR_FILE, "%s: %.300s has no folders, expected one for each class", call, dir);
+        dt_fail(DT_ERR_FILE, "%s: the directory %.300s has no folders, expected one for each class", call, dir);
     if (dt__err.code == DT_OK && !(first = (int64_t *)dt_mem_alloc((size_t)classes.n * sizeof *first)))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " classes", call, classes.n);
     for (int64_t k = 0; dt__err.code == DT_OK && k < classes.n; k++) {
@@ -1948,7 +2000,7 @@ static int dt__folder_files(const char *call, const char *dir, dt_dataset *s, dt
         }
         dt_mem_free(first, (size_t)classes.n * sizeof *first);
         first = NULL;
-        classes.n = found->n = 0; /* the set has them now */
+        classes.n = found->n = 0; /* the dataset owns the strings now */
     }
     dt_mem_free(first, (size_t)classes.n * sizeof *first);
     dt__names_free(&classes);
@@ -1982,8 +2034,8 @@ DT_API dt_dataset *dt_folder_open(const char *dir)
             s->x.by_pixel = shape.dim[0] > 1;
             s->x.plain = !s->x.by_pixel;
         } else if (memcmp(shape.dim, s->x.shape.dim, 3 * sizeof *shape.dim)) {
-            dt_fail(DT_ERR_FILE, "%s: %.300s has shape %s, %.300s has %s; images of a set are of one size and kind",
-                    call, s->file[0].path, dt__shape_text(s->x.shape.dim, 3), f->path, dt__shape_text(shape.dim, 3));
+            dt_fail(DT_ERR_FILE, "%s: %.300s has shape %s, %.300s has %s; expected images of one size and format", call,
+                    s->file[0].path, dt__shape_text(s->x.shape.dim, 3), f->path, dt__shape_text(shape.dim, 3));
             break;
         }
     }
@@ -1994,23 +2046,23 @@ DT_API dt_dataset *dt_folder_open(const char *dir)
 }
 
 /* ==================================================================================================== >>derived
-   Sets made of sets: they hold a reference to each and read nothing themselves. */
-static dt_dataset *dt__set_of(const char *call, int kind, dt_dataset *const *kid, int64_t nkids, int64_t n)
+   Datasets made of other datasets. They hold a reference to each child and read no files themselves. */
+static dt_dataset *dt__set_of(const char *call, int kind, dt_dataset *const *child, int64_t nchildren, int64_t n)
 {
     dt_dataset *s = dt__set_new(call, kind);
     if (!s) return NULL;
-    s->kid = (dt_dataset **)dt_mem_alloc((size_t)nkids * sizeof *s->kid);
-    if (!s->kid) {
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " sets", call, nkids);
+    s->child = (dt_dataset **)dt_mem_alloc((size_t)nchildren * sizeof *s->child);
+    if (!s->child) {
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " sets", call, nchildren);
         return dt__set_done(s);
     }
-    s->nkids = nkids;
-    for (int64_t i = 0; i < nkids; i++) s->kid[i] = dt__set_ref(kid[i]);
+    s->nchildren = nchildren;
+    for (int64_t i = 0; i < nchildren; i++) s->child[i] = dt__set_ref(child[i]);
     s->n = n;
-    s->x = kid[0]->x;
-    s->y = kid[0]->y;
-    s->has_y = kid[0]->has_y;
-    s->classes = kid[0]->classes;
+    s->x = child[0]->x;
+    s->y = child[0]->y;
+    s->has_y = child[0]->has_y;
+    s->classes = child[0]->classes;
     return s;
 }
 DT_API dt_dataset *dt_dataset_range(dt_dataset *s, int64_t from, int64_t n)
@@ -2018,17 +2070,17 @@ DT_API dt_dataset *dt_dataset_range(dt_dataset *s, int64_t from, int64_t n)
     static const char call[] = "dt_dataset_range";
     if (!dt__set_ok(call, s)) return NULL;
     if (from < 0 || n < 0 || from > s->n || n > s->n - from) {
-        dt_fail(DT_ERR_ARG, "%s: %" PRId64 " items from %" PRId64 " on are out of range; the set has %" PRId64, call, n,
-                from, s->n);
+        dt_fail(DT_ERR_ARG, "%s: %" PRId64 " items from %" PRId64 " on are out of range; the dataset has %" PRId64, call,
+                n, from, s->n);
         return NULL;
     }
-    dt_dataset *d = dt__set_of(call, DT__SET_PICK, &s, 1, n);
+    dt_dataset *d = dt__set_of(call, DT__SET_SUBSET, &s, 1, n);
     if (d) d->from = from;
     return d;
 }
-static dt_dataset *dt__set_pick(const char *call, dt_dataset *s, const int64_t *index, int64_t n)
+static dt_dataset *dt__set_subset(const char *call, dt_dataset *s, const int64_t *index, int64_t n)
 {
-    dt_dataset *d = dt__set_of(call, DT__SET_PICK, &s, 1, n);
+    dt_dataset *d = dt__set_of(call, DT__SET_SUBSET, &s, 1, n);
     if (!d) return NULL;
     if ((uint64_t)n <= SIZE_MAX / 16) d->index = (int64_t *)dt_mem_alloc((size_t)n * sizeof *index);
     if (d->index && n) memcpy(d->index, index, (size_t)n * sizeof *index);
@@ -2049,7 +2101,7 @@ DT_API dt_dataset *dt_dataset_subset(dt_dataset *s, const int64_t *index, int64_
                     s->n - 1);
             return NULL;
         }
-    return dt__set_pick(call, s, index, n);
+    return dt__set_subset(call, s, index, n);
 }
 
 static bool dt__field_same(const char *call, int k, const char *what, const dt__field *a, const dt__field *b)
@@ -2057,8 +2109,8 @@ static bool dt__field_same(const char *call, int k, const char *what, const dt__
     if (a->dtype == b->dtype && a->shape.ndim == b->shape.ndim &&
         !memcmp(a->shape.dim, b->shape.dim, (size_t)a->shape.ndim * sizeof *a->shape.dim))
         return true;
-    dt_fail(DT_ERR_SHAPE, "%s: %s of set %d is %s %s, of set 0 %s %s", call, what, k, dt_dtype_name(b->dtype),
-            dt__shape_text(b->shape.dim, b->shape.ndim), dt_dtype_name(a->dtype),
+    dt_fail(DT_ERR_SHAPE, "%s: %s of set %d is %s %s, of set 0 %s %s; they must be the same", call, what, k,
+            dt_dtype_name(b->dtype), dt__shape_text(b->shape.dim, b->shape.ndim), dt_dtype_name(a->dtype),
             dt__shape_text(a->shape.dim, a->shape.ndim));
     return false;
 }
@@ -2076,18 +2128,18 @@ DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n)
         if (!b) dt_fail(DT_ERR_ARG, "%s: set %d is NULL", call, k);
         else if (!dt__field_same(call, k, "x", &a->x, &b->x)) return NULL;
         else if (a->has_y != b->has_y)
-            dt_fail(DT_ERR_ARG, "%s: set %d has %s y, set 0 has %s", call, k, b->has_y ? "a" : "no",
-                    a->has_y ? "one" : "none");
+            dt_fail(DT_ERR_ARG, "%s: set %d has %s y, set 0 has %s; both must have y or neither", call, k,
+                    b->has_y ? "a" : "no", a->has_y ? "one" : "no y");
         else if (a->has_y && !dt__field_same(call, k, "y", &a->y, &b->y)) return NULL;
         else if (a->classes != b->classes)
             dt_fail(DT_ERR_ARG, "%s: set %d has %" PRId64 " classes, set 0 has %" PRId64, call, k, b->classes,
                     a->classes);
         else if (b->n > INT64_MAX - total)
-            dt_fail(DT_ERR_ARG, "%s: with set %d there are more items than 64 bits count", call, k);
+            dt_fail(DT_ERR_ARG, "%s: with set %d there are more than 2^63 items; concatenate fewer", call, k);
         else total += b->n;
         if (dt__err.code != DT_OK) return NULL;
     }
-    dt_dataset *d = dt__set_of(call, DT__SET_JOIN, sets, n, total);
+    dt_dataset *d = dt__set_of(call, DT__SET_CONCAT, sets, n, total);
     if (!d) return NULL;
     d->first = (int64_t *)dt_mem_alloc(((size_t)n + 1) * sizeof *d->first);
     if (!d->first) {
@@ -2099,8 +2151,8 @@ DT_API dt_dataset *dt_dataset_concat(dt_dataset *const *sets, int n)
     return d;
 }
 
-/* How many items each part has: whole numbers that add up to n, or fractions as in PyTorch: rounded down, what is left
-   over goes to the parts in turn. */
+/* The number of items of each part. part: integers that add up to n, or fractions. As in PyTorch, fractions of n are
+   rounded down, and the items that are left over go to the parts round-robin. */
 static int dt__split_counts(const char *call, const double *part, int nparts, int64_t n, int64_t *count)
 {
     double  sum = 0;
@@ -2108,7 +2160,7 @@ static int dt__split_counts(const char *call, const double *part, int nparts, in
     bool    whole = true, unit = true;
     for (int i = 0; i < nparts; i++) {
         if (!(part[i] >= 0) || isinf(part[i]))
-            return dt_fail(DT_ERR_ARG, "%s: part[%d] is %g, expected a number of 0 or more", call, i, part[i]);
+            return dt_fail(DT_ERR_ARG, "%s: part[%d] is %g, expected a finite number, 0 or more", call, i, part[i]);
         sum += part[i];
         unit = unit && part[i] <= 1;
         whole = whole && part[i] < 9e15 && part[i] == floor(part[i]) && (int64_t)part[i] <= n - total;
@@ -2146,7 +2198,7 @@ DT_API dt_status dt_dataset_split(dt_dataset *s, const double *part, int n, uint
         dt_rng_seed(&r, seed);
         dt_rng_randperm(&r, perm, s->n);
         for (int i = 0; i < n; perm += count[i++]) {
-            out[i] = dt__set_pick(call, s, perm, count[i]);
+            out[i] = dt__set_subset(call, s, perm, count[i]);
             if (out[i]) continue;
             while (i-- > 0) {
                 dt_dataset_free(out[i]);
@@ -2159,12 +2211,12 @@ DT_API dt_status dt_dataset_split(dt_dataset *s, const double *part, int n, uint
     return dt_error_code();
 }
 
-/* ---- mean and deviation */
+/* ---- mean and standard deviation */
 typedef struct dt__moments { /* of one channel */
-    uint64_t sum, squares;   /* u8: exact */
-    double   first, d1, d2;  /* else: of the differences from its first value */
+    uint64_t sum, squares;   /* u8: exact sums of the values and their squares */
+    double   first, d1, d2;  /* other dtypes: the first value; sums of the differences from it and of their squares */
 } dt__moments;
-static double dt__as_double(const char *p, dt_dtype d) /* of any alignment */
+static double dt__as_double(const char *p, dt_dtype d) /* p may be unaligned */
 {
     float    f;
     uint16_t h;
@@ -2176,8 +2228,10 @@ static double dt__as_double(const char *p, dt_dtype d) /* of any alignment */
     case DT_BF16: memcpy(&h, p, sizeof h); return dt__bf16_to_f32(h);
     case DT_I32: memcpy(&i, p, sizeof i); return i;
     case DT_I64: memcpy(&l, p, sizeof l); return (double)l;
-    default: return (double)(uint8_t)*p;
+    case DT_U8: return (double)(uint8_t)*p;
+    case DT_DTYPE_COUNT: break; /* dt__field_set refuses it */
     }
+    return (double)NAN;
 }
 static void dt__moments_add(dt__moments *m, const char *p, dt_dtype dtype, int64_t n, bool begin)
 {
@@ -2204,7 +2258,7 @@ static void dt__moments_add(dt__moments *m, const char *p, dt_dtype dtype, int64
     m->d1 = d1;
     m->d2 = d2;
 }
-/* Both cases are sums of differences from a value near the mean, so that nothing cancels. */
+/* The variance is computed from differences to a value near the mean, which avoids cancellation. */
 static void dt__moments_end(const dt__moments *m, dt_dtype dtype, int64_t n, double *mean, double *deviation)
 {
     double from = m->first, d1 = m->d1, d2 = m->d2, unit = 1;
@@ -2219,8 +2273,9 @@ static void dt__moments_end(const dt__moments *m, dt_dtype dtype, int64_t n, dou
     if (mean) *mean = (from + off) / unit;
     if (deviation) *deviation = variance > 0 ? sqrt(variance) / unit : isnan(variance) ? variance : 0;
 }
-/* how many of up to 'most' items from i on lie one after the other in one leaf, from *at on */
-static int64_t dt__set_neighbours(const dt_dataset *s, int64_t i, int64_t most, const dt_dataset **leaf,
+/* The number of items, at most 'most', that start at item i of s and are consecutive in one leaf; *at: index of the
+   first one in the leaf */
+static int64_t dt__set_adjacent(const dt_dataset *s, int64_t i, int64_t most, const dt_dataset **leaf,
                                   int64_t *at)
 {
     int64_t m = 1, k;
@@ -2239,9 +2294,9 @@ DT_API dt_status dt_dataset_mean_std(const dt_dataset *s, double *mean, double *
     if (!dt__set_ok(call, s)) return dt_error_code();
     int64_t want = s->x.shape.ndim == 3 ? s->x.shape.dim[0] : 1, plane = s->x.numel / want, most, m, at;
     if (channels < 1 || channels != want)
-        return (dt_status)dt_fail(DT_ERR_ARG, "%s: %d channels are asked for; x of shape %s has %" PRId64, call,
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: %d channels are requested; x of shape %s has %" PRId64, call,
                                   channels, dt__shape_text(s->x.shape.dim, s->x.shape.ndim), want);
-    if (s->n == 0) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the set has no items", call);
+    if (s->n == 0) return (dt_status)dt_fail(DT_ERR_ARG, "%s: the dataset has no items, expected one or more", call);
     dt__moments *sums = (dt__moments *)dt__alloc_zero((size_t)channels * sizeof *sums);
     if (!sums) return (dt_status)dt_fail(DT_ERR_MEMORY, "%s: out of memory for %d channels", call, channels);
     size_t            step = (size_t)plane * dt_dtype_nbytes(s->x.dtype);
@@ -2250,7 +2305,7 @@ DT_API dt_status dt_dataset_mean_std(const dt_dataset *s, double *mean, double *
     dt__items         r;
     most = s->x.nbytes >= (size_t)DT__RUN_BYTES ? 1 : (int64_t)((size_t)DT__RUN_BYTES / s->x.nbytes);
     for (int64_t i = 0; i < s->n; i += m) {
-        m = dt__set_neighbours(s, i, most, &leaf, &at);
+        m = dt__set_adjacent(s, i, most, &leaf, &at);
         if (dt__set_run(call, leaf, at, &m, false, &mem, &r)) break;
         for (int64_t k = 0; k < m; k++)
             for (int c = 0; c < channels; c++)
@@ -2264,41 +2319,44 @@ DT_API dt_status dt_dataset_mean_std(const dt_dataset *s, double *mean, double *
 }
 
 /* ==================================================================================================== >>sampler
-   The order of an epoch is one list, which every rank makes in full.
-   Turns: the place is a number of the list. From there on rank r has every world-th item, beginning with the r-th;
-   behind the end the list begins again. Nothing else needs to be known to go on with another world size.
-   Contiguous: the list is cut into stretches. Stretch r is shuffled by a generator seeded with the first word of
-   dt_philox(seed + epoch, r). To go on with another world size, what is taken is removed from the stretches, and the
-   list that remains is cut again, between items. So the world sizes of an epoch and how far each got are the place.
-   seed + epoch is a sum modulo 2^64; PyTorch has no seeds beyond that. */
+   The order of an epoch is one list of items, which every rank computes in full.
+   Strided (the default): a position is an index of the list. From it rank r takes the entries position + r,
+   position + r + world, ...; past the end the list wraps around. The position alone is enough to resume with another
+   world size.
+   Contiguous: the list is cut into one chunk for each rank. Chunk r is shuffled by a generator seeded with the first
+   word of dt_philox(seed + epoch, r). To resume with another world size, the items already taken are removed from the
+   chunks, and the remaining list is cut again, at any item. So a position consists of the world sizes of the epoch and
+   how far each of them got; each is called a stage.
+   seed + epoch is computed modulo 2^64. */
 struct dt_sampler {
-    int64_t   n, len;            /* items of the set; of the list: with weights the draws */
+    int64_t   n, len;            /* items of the dataset; length of the list: n, or the draws with weights */
     uint64_t  seed;
     int64_t   rank, world;
     bool      shuffle, drop_last, no_pad, contiguous;
     int64_t  *list, *shard, nshards;
-    double   *weight;            /* n of them, summed up and scaled to 1; for a single draw as they are */
-    dt_cursor at;                /* turns: the place. contiguous: the place at which this world began */
+    double   *weight;            /* n cumulative sums, scaled to end at 1; for a single draw the weights themselves */
+    dt_cursor at;                /* strided: the position. contiguous: the position at which this stage began */
     int64_t   count, most;
-    int64_t   left;              /* contiguous: how many items of the list are left where this world began, ... */
-    int64_t   begun, from, own;  /* ... what each rank has taken since, and this rank's stretch of them */
+    int64_t   left;              /* contiguous: items of the list that were left when this stage began */
+    int64_t   begun, from, own;  /* items each rank has taken since; start and length of this rank's chunk */
 };
 
-/* ---- stretches */
-typedef struct dt__spans { /* n items in stretches for so many ranks */
+/* ---- chunks */
+typedef struct dt__chunks { /* n items, cut into one chunk for each of world ranks */
     int64_t n, world;
-    bool    files;       /* cut between files */
-} dt__spans;
-static dt__spans dt__spans_of(const dt_sampler *s, int64_t n, int64_t world, bool first)
+    bool    files;       /* cut at file boundaries only */
+} dt__chunks;
+static dt__chunks dt__chunks_of(const dt_sampler *s, int64_t n, int64_t world, bool first)
 {
-    dt__spans c;
+    dt__chunks c;
     c.n = n;
     c.world = world;
     c.files = first && s->nshards >= world;
     return c;
 }
-/* Where stretch r ends. k: the file with which it begins; becomes that of the next. Each rank has a file at least. */
-static int64_t dt__spans_end(const dt_sampler *s, const dt__spans *c, int64_t r, int64_t *k)
+/* The end of chunk r. *k: the first file of chunk r; becomes the first file of the next. Each rank has at least one
+   file. */
+static int64_t dt__chunks_end(const dt_sampler *s, const dt__chunks *c, int64_t r, int64_t *k)
 {
     int64_t want = c->n / c->world * (r + 1) + c->n % c->world * (r + 1) / c->world;
     if (!c->files || r + 1 == c->world) return want;
@@ -2312,8 +2370,9 @@ static int64_t dt__spans_end(const dt_sampler *s, const dt__spans *c, int64_t r,
     *k = lo;
     return s->shard[lo];
 }
-/* How many items are gone once each rank has taken t. Also the shortest and the longest stretch. */
-static int64_t dt__spans_gone(const dt_sampler *s, const dt__spans *c, int64_t t, int64_t *shortest,
+/* The number of items taken in total after each rank has taken t. Also the lengths of the shortest and the longest
+   chunk. */
+static int64_t dt__chunks_gone(const dt_sampler *s, const dt__chunks *c, int64_t t, int64_t *shortest,
                               int64_t *longest)
 {
     int64_t gone = 0, k = 0, at = 0;
@@ -2323,7 +2382,7 @@ static int64_t dt__spans_gone(const dt_sampler *s, const dt__spans *c, int64_t t
         return t <= *shortest ? t * c->world : c->n;
     }
     for (int64_t r = 0; r < c->world; r++) {
-        int64_t end = dt__spans_end(s, c, r, &k), len = end - at;
+        int64_t end = dt__chunks_end(s, c, r, &k), len = end - at;
         if (len < *shortest) *shortest = len;
         if (len > *longest) *longest = len;
         gone += t < len ? t : len;
@@ -2331,25 +2390,25 @@ static int64_t dt__spans_gone(const dt_sampler *s, const dt__spans *c, int64_t t
     }
     return gone;
 }
-/* How many each rank has taken when so many items are gone; -1: no number of rounds leads there. */
-static int64_t dt__spans_taken(const dt_sampler *s, const dt__spans *c, int64_t gone)
+/* The inverse: how many items each rank has taken if 'gone' are taken in total; -1 if no number gives that total. */
+static int64_t dt__chunks_taken(const dt_sampler *s, const dt__chunks *c, int64_t gone)
 {
     int64_t lo = 0, hi, shortest;
-    dt__spans_gone(s, c, 0, &shortest, &hi);
+    dt__chunks_gone(s, c, 0, &shortest, &hi);
     while (lo < hi) {
         int64_t unused, mid = lo + (hi - lo) / 2;
-        if (dt__spans_gone(s, c, mid, &shortest, &unused) < gone) lo = mid + 1;
+        if (dt__chunks_gone(s, c, mid, &shortest, &unused) < gone) lo = mid + 1;
         else hi = mid;
     }
-    return dt__spans_gone(s, c, lo, &shortest, &hi) == gone ? lo : -1;
+    return dt__chunks_gone(s, c, lo, &shortest, &hi) == gone ? lo : -1;
 }
-/* Removes what is taken, t > 0 by each rank, from the list. How many are left. */
-static int64_t dt__spans_remove(dt_sampler *s, const dt__spans *c, int64_t t)
+/* Removes the t > 0 items that each rank has taken from the list. Returns the number of items that are left. */
+static int64_t dt__chunks_remove(dt_sampler *s, const dt__chunks *c, int64_t t)
 {
     int64_t to = 0, at = 0, k = 0, shortest, longest;
-    dt__spans_gone(s, c, t, &shortest, &longest);
-    for (int64_t r = 0; t < longest && r < c->world; r++) { /* t < longest: there are no more ranks than items */
-        int64_t end = dt__spans_end(s, c, r, &k);
+    dt__chunks_gone(s, c, t, &shortest, &longest);
+    for (int64_t r = 0; t < longest && r < c->world; r++) { /* t < longest implies: not more ranks than items */
+        int64_t end = dt__chunks_end(s, c, r, &k);
         if (end - at > t) {
             memmove(s->list + to, s->list + at + t, (size_t)(end - at - t) * sizeof *s->list);
             to += end - at - t;
@@ -2358,12 +2417,12 @@ static int64_t dt__spans_remove(dt_sampler *s, const dt__spans *c, int64_t t)
     }
     return to;
 }
-static void dt__spans_shuffle(dt_sampler *s, const dt__spans *c, uint64_t seed)
+static void dt__chunks_shuffle(dt_sampler *s, const dt__chunks *c, uint64_t seed)
 {
     int64_t at = 0, k = 0, shortest, longest;
-    dt__spans_gone(s, c, 0, &shortest, &longest);
+    dt__chunks_gone(s, c, 0, &shortest, &longest);
     for (int64_t r = 0; longest > 1 && r < c->world; r++) {
-        int64_t  end = dt__spans_end(s, c, r, &k);
+        int64_t  end = dt__chunks_end(s, c, r, &k);
         uint32_t word[4];
         dt_rng   g;
         dt_philox(seed, (uint64_t)r, word);
@@ -2377,9 +2436,9 @@ static void dt__spans_shuffle(dt_sampler *s, const dt__spans *c, uint64_t seed)
 }
 
 /* ---- the list of an epoch */
-/* torch.multinomial of doubles: 53 bits find their place among the sums; a single draw is the item of which
-   weight/exponential is largest. */
-static void dt__draw(const dt_sampler *s, dt_rng *g)
+/* Same draws as torch.multinomial of doubles: a uniform number of 53 bits is searched in the cumulative sums. A single
+   draw instead takes the item with the largest weight divided by an exponential random number. */
+static void dt__sampler_draw(const dt_sampler *s, dt_rng *g)
 {
     double best = -1;
     for (int64_t i = 0; s->len == 1 && i < s->n; i++) {
@@ -2398,62 +2457,65 @@ static void dt__draw(const dt_sampler *s, dt_rng *g)
         s->list[i] = lo;
     }
 }
-static void dt__sampler_list(dt_sampler *s, int64_t epoch, const dt__spans *c) /* c: the first stretches, or NULL */
+/* Computes the list of an epoch. c: contiguous: the chunks of the first stage; NULL if strided */
+static void dt__sampler_list(dt_sampler *s, int64_t epoch, const dt__chunks *c)
 {
     uint64_t seed = s->seed + (uint64_t)epoch;
     dt_rng   g;
     if (s->weight || (s->shuffle && !c)) dt_rng_seed(&g, seed);
     if (s->weight) {
-        dt__draw(s, &g);
+        dt__sampler_draw(s, &g);
     } else if (s->shuffle && !c) {
         dt_rng_randperm(&g, s->list, s->len);
     } else {
         for (int64_t i = 0; i < s->len; i++) s->list[i] = i;
-        if (s->shuffle) dt__spans_shuffle(s, c, seed);
+        if (s->shuffle) dt__chunks_shuffle(s, c, seed);
     }
 }
 
-/* ---- places */
-static int dt__seek_turns(const char *call, dt_sampler *s, const dt_cursor *at)
+/* ---- positions */
+static int dt__seek_strided(const char *call, dt_sampler *s, const dt_cursor *at)
 {
     int64_t left = s->len - at->position;
     if (at->position && (at->world || at->npast))
-        return dt_fail(DT_ERR_ARG, "%s: the cursor is one of contiguous stretches (of %" PRId64 " ranks), the sampler "
-                       "has none", call, at->world);
+        return dt_fail(DT_ERR_ARG, "%s: the cursor is of a .contiguous sampler (of %" PRId64 " ranks), this sampler is "
+                       "not .contiguous", call, at->world);
     s->at = *at;
     s->most = left / s->world + (!s->drop_last && left % s->world);
     s->count = s->no_pad ? left / s->world + (s->rank < left % s->world) : s->most;
     dt__sampler_list(s, at->epoch, NULL);
     return 0;
 }
-/* The stages of a cursor: world sizes and the positions to which they got; the last one is the cursor's own. */
-static void dt__stage(const dt_cursor *at, int64_t k, int64_t *world, int64_t *position)
+/* Stage k of a cursor: a world size and the position it reached. The last stage is in .world and .position. */
+static void dt__cursor_stage(const dt_cursor *at, int64_t k, int64_t *world, int64_t *position)
 {
     *world = k < at->npast ? at->past[2 * k] : at->world;
     *position = k < at->npast ? at->past[2 * k + 1] : at->position;
 }
-static int dt__seek_stretches(const char *call, dt_sampler *s, const dt_cursor *at)
+static int dt__seek_chunks(const char *call, dt_sampler *s, const dt_cursor *at)
 {
     int64_t stages = at->position ? at->npast + 1 : 0, from = 0, world, to, begun = 0, took[DT_CURSOR_PAST + 1];
-    dt__spans c = dt__spans_of(s, s->n, s->world, true);
+    dt__chunks c = dt__chunks_of(s, s->n, s->world, true);
     if (at->npast < 0 || at->npast > DT_CURSOR_PAST || (at->npast && !at->position))
-        return dt_fail(DT_ERR_ARG, "%s: the cursor remembers %" PRId64 " world sizes at position %" PRId64
-                       ", expected 0 to %d, and 0 at the beginning", call, at->npast, at->position, DT_CURSOR_PAST);
+        return dt_fail(DT_ERR_ARG, "%s: the cursor's npast is %" PRId64 " at position %" PRId64 ", expected 0 to %d "
+                       "earlier world sizes, and 0 at position 0", call, at->npast, at->position, DT_CURSOR_PAST);
     if (at->position && !at->world)
-        return dt_fail(DT_ERR_ARG, "%s: the cursor (position %" PRId64 ") is not one of contiguous stretches: it has "
-                       "no world size", call, at->position);
+        return dt_fail(DT_ERR_ARG, "%s: the cursor (position %" PRId64 ") is not of a .contiguous sampler: its world size "
+                       "is 0", call, at->position);
     for (int64_t k = 0; k < stages; k++, from = to) {
-        dt__stage(at, k, &world, &to);
+        dt__cursor_stage(at, k, &world, &to);
         if (world < 1 || world > INT_MAX)
-            return dt_fail(DT_ERR_ARG, "%s: the cursor has a world of %" PRId64 " ranks", call, world);
+            return dt_fail(DT_ERR_ARG, "%s: the cursor has a world of %" PRId64 " ranks, expected 1 to %d", call, world,
+                           INT_MAX);
         if (to <= from || to > s->n)
             return dt_fail(DT_ERR_ARG, "%s: the cursor's %" PRId64 " ranks got from position %" PRId64 " to %" PRId64
-                           "; expected more, and at most %" PRId64, call, world, from, to, s->n);
-        dt__spans d = dt__spans_of(s, s->n - from, world, k == 0);
-        took[k] = dt__spans_taken(s, &d, to - from);
+                           "; expected a larger position, at most %" PRId64, call, world, from, to, s->n);
+        dt__chunks d = dt__chunks_of(s, s->n - from, world, k == 0);
+        took[k] = dt__chunks_taken(s, &d, to - from);
         if (took[k] < 0)
             return dt_fail(DT_ERR_ARG, "%s: the cursor's %" PRId64 " ranks cannot have taken %" PRId64 " of %" PRId64
-                           " items: the set, its files or .contiguous differ", call, world, to - from, d.n);
+                           " items: the dataset or its files have changed since the cursor was saved", call, world,
+                           to - from, d.n);
         if (k == 0) c = d;
     }
     if (stages > DT_CURSOR_PAST && at->world != s->world)
@@ -2462,29 +2524,29 @@ static int dt__seek_stretches(const char *call, dt_sampler *s, const dt_cursor *
     s->at = *at;
     dt__sampler_list(s, at->epoch, &c);
     for (int64_t k = 0; k < stages; k++) {
-        dt__stage(at, k, &world, &to);
-        if (k == at->npast && world == s->world) { /* it goes on as it was */
+        dt__cursor_stage(at, k, &world, &to);
+        if (k == at->npast && world == s->world) { /* same world size: the last stage continues */
             begun = took[k];
             s->at.position = k ? at->past[2 * k - 1] : 0;
             break;
         }
-        int64_t left = dt__spans_remove(s, &c, took[k]);
+        int64_t left = dt__chunks_remove(s, &c, took[k]);
         s->at.past[2 * k] = world;
         s->at.past[2 * k + 1] = to;
         s->at.npast = k + 1;
         world = s->world;
-        if (k < at->npast) dt__stage(at, k + 1, &world, &to);
-        c = dt__spans_of(s, left, world, false);
+        if (k < at->npast) dt__cursor_stage(at, k + 1, &world, &to);
+        c = dt__chunks_of(s, left, world, false);
     }
     int64_t k = 0, shortest, longest, end = 0;
     for (int64_t r = c.files || !s->rank ? 0 : s->rank - 1; r <= s->rank; r++) {
         s->from = end;
-        end = dt__spans_end(s, &c, r, &k);
+        end = dt__chunks_end(s, &c, r, &k);
     }
     s->own = end - s->from;
     s->left = c.n;
     s->begun = begun;
-    dt__spans_gone(s, &c, 0, &shortest, &longest);
+    dt__chunks_gone(s, &c, 0, &shortest, &longest);
     s->most = (s->drop_last ? shortest : longest) - begun;
     if (s->most < 0) s->most = 0;
     s->count = !s->no_pad ? s->most : s->own > begun ? s->own - begun : 0;
@@ -2502,12 +2564,13 @@ DT_API dt_status dt_sampler_seek(dt_sampler *s, const dt_cursor *at)
         return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor is one of %" PRId64 " items, the sampler has %" PRId64,
                                   call, at->n, s->n);
     if (at->epoch < 0 || at->epoch == INT64_MAX)
-        return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor's epoch is %" PRId64, call, at->epoch);
+        return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor's epoch is %" PRId64 ", expected 0 to 2^63 - 2", call,
+                                  at->epoch);
     if (at->position < 0 || at->position > s->len)
         return (dt_status)dt_fail(DT_ERR_ARG, "%s: the cursor's position is %" PRId64 ", expected 0 to %" PRId64, call,
                                   at->position, s->len);
-    if (s->contiguous) dt__seek_stretches(call, s, at);
-    else dt__seek_turns(call, s, at);
+    if (s->contiguous) dt__seek_chunks(call, s, at);
+    else dt__seek_strided(call, s, at);
     return dt_error_code();
 }
 DT_API int64_t dt_sampler_count(const dt_sampler *s) { return s ? s->count : 0; }
@@ -2516,14 +2579,15 @@ DT_API int64_t dt_sampler_at(const dt_sampler *s, int64_t i)
 {
     if (!s || i < 0 || i >= s->count) return -1;
     if (!s->contiguous) return s->list[(s->at.position + s->rank + i * s->world) % s->len];
-    /* who has nothing of his own repeats the beginning of what is left */
+    /* padding: a rank whose chunk is empty repeats the beginning of the items that are left */
     return s->own ? s->list[s->from + (s->begun + i) % s->own] : s->list[(s->begun + i) % s->left];
 }
 DT_API int64_t dt_sampler_batch(const dt_sampler *s, int64_t k, int64_t size, bool full, int64_t *out)
 {
     if (!s) return 0;
     if (k < 0 || size < 1) {
-        dt_fail(DT_ERR_ARG, "dt_sampler_batch: batch %" PRId64 " of %" PRId64 " items is none", k, size);
+        dt_fail(DT_ERR_ARG, "dt_sampler_batch: batch %" PRId64 " of %" PRId64 " items; expected a batch of 0 or more and "
+                "1 item or more", k, size);
         return 0;
     }
     if (k > s->count / size) return 0;
@@ -2539,7 +2603,7 @@ DT_API dt_cursor dt_sampler_cursor(const dt_sampler *s, int64_t taken)
     memset(&c, 0, sizeof c);
     if (!s) return c;
     if (taken < 0) {
-        dt_fail(DT_ERR_ARG, "dt_sampler_cursor: %" PRId64 " items are taken", taken);
+        dt_fail(DT_ERR_ARG, "dt_sampler_cursor: %" PRId64 " items are taken, expected 0 or more", taken);
         taken = 0;
     }
     c.seed = (int64_t)s->seed;
@@ -2555,10 +2619,10 @@ DT_API dt_cursor dt_sampler_cursor(const dt_sampler *s, int64_t taken)
     memcpy(c.past, s->at.past, (size_t)c.npast * 2 * sizeof *c.past);
     if (s->begun + taken) {
         int64_t shortest, longest;
-        dt__spans d = dt__spans_of(s, s->left, s->world, c.npast == 0);
-        c.position += dt__spans_gone(s, &d, s->begun + taken, &shortest, &longest);
+        dt__chunks d = dt__chunks_of(s, s->left, s->world, c.npast == 0);
+        c.position += dt__chunks_gone(s, &d, s->begun + taken, &shortest, &longest);
         c.world = s->world;
-    } else if (c.npast) { /* this world has done nothing: the place is the one it came to */
+    } else if (c.npast) { /* this stage has taken no items: the cursor is the end of the stage before it */
         c.npast--;
         c.world = c.past[2 * c.npast];
         c.past[2 * c.npast] = c.past[2 * c.npast + 1] = 0;
@@ -2566,18 +2630,18 @@ DT_API dt_cursor dt_sampler_cursor(const dt_sampler *s, int64_t taken)
     return c;
 }
 
-/* ---- making one */
+/* ---- construction */
 static int dt__sampler_check(const char *call, int64_t n, const dt_sampler_opts *o)
 {
     int64_t world = o->world ? o->world : 1;
-    if (n < 0) return dt_fail(DT_ERR_ARG, "%s: n is %" PRId64, call, n);
+    if (n < 0) return dt_fail(DT_ERR_ARG, "%s: n is %" PRId64 ", expected 0 or more", call, n);
     if (world < 1) return dt_fail(DT_ERR_ARG, "%s: .world is %d, expected 1 or more", call, o->world);
     if (o->rank < 0 || o->rank >= world)
         return dt_fail(DT_ERR_ARG, "%s: .rank is %d, expected 0 to %" PRId64, call, o->rank, world - 1);
     if (o->no_pad && o->drop_last)
-        return dt_fail(DT_ERR_ARG, "%s: .no_pad keeps every item and .drop_last does not; choose one", call);
+        return dt_fail(DT_ERR_ARG, "%s: .no_pad keeps every item and .drop_last drops some; choose one", call);
     if (o->weight && o->contiguous)
-        return dt_fail(DT_ERR_ARG, "%s: .weight draws from the whole set; it does not go with .contiguous", call);
+        return dt_fail(DT_ERR_ARG, "%s: .weight draws from the whole dataset, .contiguous from a part; choose one", call);
     if (o->draws < 0 || (o->draws && !o->weight))
         return dt_fail(DT_ERR_ARG, "%s: .draws is %" PRId64 "%s", call, o->draws,
                        o->draws < 0 ? ", expected 1 or more" : ", but there is no .weight");
@@ -2655,9 +2719,9 @@ DT_API void dt_sampler_free(dt_sampler *s)
 DT__SLOW_END
 
 /* ==================================================================================================== >>transform
-   From a stored item to what a net sees. Bytes go through a table for each channel, which holds what PyTorch's
-   ToTensor and Normalize compute, bit for bit; or, eight at a time, through arithmetic that was found to give the
-   table's bits for all 256 bytes. */
+   From a stored item to the input of the network. u8 values are looked up in a table for each channel, which holds
+   bit for bit what PyTorch's ToTensor and Normalize compute. AVX2 code computes eight values at a time instead; it is
+   used only if it gives the table's bits for all 256 values, which dt__tf_try checks. */
 #if defined(__x86_64__) && !defined(DT_NO_AVX2)
 #define DT__WANT_AVX2
 #include "dt_base.h"
@@ -2665,19 +2729,19 @@ DT__SLOW_END
 #else
 #define DT__TF_AVX2 0
 #endif
-enum { DT__TF_COPY = 0, DT__TF_BYTES, DT__TF_FLOATS };
+enum { DT__TF_COPY = 0, DT__TF_BYTES, DT__TF_FLOATS }; /* unchanged; u8 to f32; f32 normalised */
 typedef struct dt__tf {
     int       how;
     int       crop, cutout;
-    bool      flip, moves;        /* moves: crop or flip */
-    bool      fast;               /* eight at a time */
-    int64_t   c, h, w;            /* one channel and one row if it is no image */
+    bool      flip, moves;        /* moves: crop or flip is set */
+    bool      fast;               /* use the AVX2 code */
+    int64_t   c, h, w;            /* c and h are 1 if x is not an image */
     dt__field in;
-    dt_dtype  dtype;              /* handed out */
-    size_t    nbytes;
+    dt_dtype  dtype;              /* of the result */
+    size_t    nbytes;             /* of the result */
     float    *table;              /* c x 256 */
-    float     top, rtop;          /* the byte that is 1, and its reciprocal */
-    float    *mean, *std, *rstd;  /* c each */
+    float     top, rtop;          /* the value that becomes 1.0, and its reciprocal */
+    float    *mean, *std, *rstd;  /* c each; rstd: reciprocals of std */
     int (*fn)(void *user, const dt_sample *s, void *x);
     void     *user;
 } dt__tf;
@@ -2691,14 +2755,14 @@ static void dt__tf_free(dt__tf *t)
     memset(t, 0, sizeof *t);
 }
 #if DT__TF_AVX2
-/* (v/top - mean)/std; a quotient is a product with the reciprocal and its remainder's correction */
+/* x / d, from the reciprocal r of d: a product, corrected by its remainder */
 __attribute__((target("avx2,fma"))) static inline __m256 dt__tf_quotient(__m256 x, __m256 d, __m256 r)
 {
     __m256 q = _mm256_mul_ps(x, r);
     return _mm256_fmadd_ps(_mm256_fnmadd_ps(q, d, x), r, q);
 }
 __attribute__((target("avx2,fma"))) static void dt__tf_avx2(const dt__tf *t, int64_t c, float *dst, const uint8_t *src,
-                                                             int64_t n, bool back) /* n: a multiple of 8 */
+                                                             int64_t n, bool back) /* n is a multiple of 8 */
 {
     __m256  top = _mm256_set1_ps(t->top), rtop = _mm256_set1_ps(t->rtop), mean = _mm256_set1_ps(t->mean[c]);
     __m256  std = _mm256_set1_ps(t->std[c]), rstd = _mm256_set1_ps(t->rstd[c]);
@@ -2711,7 +2775,7 @@ __attribute__((target("avx2,fma"))) static void dt__tf_avx2(const dt__tf *t, int
     }
 }
 #endif
-static bool dt__tf_try(const dt__tf *t) /* does the arithmetic give the table? */
+static bool dt__tf_try(const dt__tf *t) /* does the AVX2 code give the same bits as the table? */
 {
 #if DT__TF_AVX2
     uint8_t byte[256];
@@ -2728,7 +2792,7 @@ static bool dt__tf_try(const dt__tf *t) /* does the arithmetic give the table? *
     return false;
 #endif
 }
-/* n bytes from src on to dst on, or, turned round, to dst and the floats before it */
+/* Converts n bytes. back: in reverse order, to dst[0], dst[-1], ... */
 static void dt__tf_bytes(const dt__tf *t, int64_t c, float *dst, const uint8_t *src, int64_t n, bool back)
 {
     const float *table = t->table + c * 256;
@@ -2758,23 +2822,28 @@ static int dt__tf_check(const char *call, const dt_dataset *s, const dt_loader_o
 {
     bool image = s->x.shape.ndim == 3, moves = o->crop || o->flip || o->cutout;
     if (o->crop < 0 || o->crop > 4096 || o->cutout < 0 || o->cutout > 65536)
-        return dt_fail(DT_ERR_ARG, "%s: .crop %d, .cutout %d: they are numbers of pixels", call, o->crop, o->cutout);
+        return dt_fail(DT_ERR_ARG, "%s: .crop is %d, .cutout is %d; expected .crop of 0 to 4096 and .cutout of 0 to 65536 "
+                       "pixels", call, o->crop, o->cutout);
     if (moves && (!image || (s->x.dtype != DT_U8 && s->x.dtype != DT_F32)))
         return dt_fail(DT_ERR_ARG,
                        "%s: .crop, .flip and .cutout take images (c, h, w) of u8 or f32; an item is %s of %s", call,
                        dt__shape_text(s->x.shape.dim, s->x.shape.ndim), dt_dtype_name(s->x.dtype));
     if (!normal) return 0;
-    if (o->raw) return dt_fail(DT_ERR_ARG, "%s: .mean, .std and .max_value do not go with .raw", call);
+    if (o->raw)
+        return dt_fail(DT_ERR_ARG, "%s: .mean, .std and .max_value normalise x, .raw forbids it; choose one", call);
     if (s->x.dtype != DT_U8 && s->x.dtype != DT_F32)
         return dt_fail(DT_ERR_ARG, "%s: .mean and .std take items of u8 or f32, not %s", call,
                        dt_dtype_name(s->x.dtype));
     if (channels > 4 && o->std[1] != 0)
-        return dt_fail(DT_ERR_ARG, "%s: .mean and .std have 4 places, the items %" PRId64 " channels", call, channels);
+        return dt_fail(DT_ERR_ARG, "%s: .mean and .std are for up to 4 channels, the items have %" PRId64
+                       "; set only .mean[0] and .std[0]", call, channels);
     for (int i = 0; i < 4; i++)
         if (!(o->std[i] >= 0 && o->std[i] < INFINITY) || !isfinite(o->mean[i]))
-            return dt_fail(DT_ERR_ARG, "%s: channel %d: mean %g, std %g", call, i, o->mean[i], o->std[i]);
+            return dt_fail(DT_ERR_ARG, "%s: channel %d: mean %g, std %g; expected finite numbers, std 0 or more", call, i,
+                           o->mean[i], o->std[i]);
     if (!(o->max_value >= 0 && o->max_value < INFINITY))
-        return dt_fail(DT_ERR_ARG, "%s: .max_value is %g", call, o->max_value);
+        return dt_fail(DT_ERR_ARG, "%s: .max_value is %g, expected a finite number, 0 (default) or more", call,
+                       o->max_value);
     return 0;
 }
 static int dt__tf_init(const char *call, dt__tf *t, const dt_dataset *s, const dt_loader_opts *o)
@@ -2818,11 +2887,12 @@ static int dt__tf_init(const char *call, dt__tf *t, const dt_dataset *s, const d
     t->fast = t->table && dt__tf_try(t);
     return 0;
 }
-/* w pixels of a row: pixel j is src[j + ox], black outside 0..w-1; flip: the row is turned round */
+/* A row of w pixels: pixel j is src[j + ox], or black if j + ox is outside 0..w-1. src NULL: a black row. flip: the row
+   is reversed. */
 static void dt__tf_row(const dt__tf *t, int64_t c, char *to, const char *src, int64_t ox, bool flip)
 {
     int64_t w = t->w, from = ox < 0 ? -ox : 0, end = ox > 0 ? w - ox : w;
-    if (!src || from > w || end < from) from = end = w; /* all of it is black */
+    if (!src || from > w || end < from) from = end = w; /* the whole row is black */
     if (t->how == DT__TF_COPY && t->dtype == DT_U8) {
         uint8_t *d = (uint8_t *)to, *s = (uint8_t *)(uintptr_t)src;
         memset(d, 0, (size_t)w);
@@ -2832,7 +2902,7 @@ static void dt__tf_row(const dt__tf *t, int64_t c, char *to, const char *src, in
     float *d = (float *)(void *)to, black = 0;
     if (t->how == DT__TF_BYTES) black = t->table[c * 256];
     if (t->how == DT__TF_FLOATS) black = (0 - t->mean[c]) / t->std[c];
-    int64_t lead = flip ? w - end : from, tail = flip ? w - from : end; /* black before lead, and from tail on */
+    int64_t lead = flip ? w - end : from, tail = flip ? w - from : end; /* pixels 0..lead-1 and tail..w-1 are black */
     for (int64_t j = 0; j < lead; j++) d[j] = black;
     for (int64_t j = tail; j < w; j++) d[j] = black;
     if (from == end) {
@@ -2848,7 +2918,7 @@ static void dt__tf_row(const dt__tf *t, int64_t c, char *to, const char *src, in
     }
 }
 static int64_t dt__tf_below(uint32_t draw, int64_t n) { return (int64_t)(((uint64_t)draw * (uint64_t)n) >> 32); }
-/* the generator's key of an epoch: neighbouring seeds and epochs have nothing in common */
+/* The key of the generator for an epoch; hashed, so that adjacent seeds and epochs give independent numbers */
 static uint64_t dt__tf_key(uint64_t seed, int64_t epoch)
 {
     uint64_t x = seed + UINT64_C(0x9e3779b97f4a7c15) * ((uint64_t)epoch + 1);
@@ -2856,7 +2926,7 @@ static uint64_t dt__tf_key(uint64_t seed, int64_t epoch)
     x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
     return x ^ x >> 31;
 }
-static void dt__tf_cut(const dt__tf *t, char *to, const uint32_t *draw)
+static void dt__tf_cutout(const dt__tf *t, char *to, const uint32_t *draw)
 {
     size_t  size = dt_dtype_nbytes(t->dtype);
     int64_t y = dt__tf_below(draw[0], t->h), x = dt__tf_below(draw[1], t->w), reach = t->cutout / 2;
@@ -2902,7 +2972,7 @@ static int dt__tf_item(const dt__tf *t, uint64_t seed, int64_t epoch, int64_t it
             }
         }
     }
-    if (t->cutout) dt__tf_cut(t, to, draw + 4);
+    if (t->cutout) dt__tf_cutout(t, to, draw + 4);
     if (!t->fn) return 0;
     dt_sample d;
     memset(&d, 0, sizeof d);
@@ -2914,148 +2984,167 @@ static int dt__tf_item(const dt__tf *t, uint64_t seed, int64_t epoch, int64_t it
     int rc = t->fn(t->user, &d, to);
     if (rc || dt__err.code != DT_OK)
         return dt_fail(rc < 0 && rc >= DT_ERR_FILE ? (dt_status)rc : DT_ERR_STATE,
-                       "dt_loader_next: the transform failed at item %" PRId64 " with status %d", item, rc);
+                       "dt_loader_next: the callback .transform failed at item %" PRId64 " with status %d, expected 0",
+                       item, rc);
     return 0;
 }
 
 /* ==================================================================================================== >>loader
-   Workers take batches by number, in order, while fewer than 'prefetch' are under way or ready; batch k waits in place
-   k % prefetch of the ring until it is due. Its memory is a tray, which comes back when the last tensor on it has gone,
-   so a program that keeps batches gets new trays and never a stall.
+   Threads. The caller is the one thread that uses the loader: it runs every dt_loader_ function. Worker threads run
+   dt__worker_main until dt_loader_free: each claims the number of the next batch, in order, while fewer than 'prefetch'
+   batches are in progress or ready, fills a buffer without holding a lock, and puts it into ring slot k % prefetch. The
+   caller takes batch k from that slot. With .workers = 0 the caller fills the buffer itself.
 
-   A device that copies beside its kernels: when a batch is handed out, the copy of the next one is queued in the stream
-   of copies. The tensors it goes to come from the cache of the stream that computes, so the copy is ordered behind what
-   is queued there, and the step that uses it behind the copy. The tray is free at once, but is filled again only when
-   its mark, behind the copy, is passed. */
+   Locks.
+       loader.lock   protects ring, next, handed, nbatches, active and quit. Condition 'work' wakes workers (a slot became
+                     free, a new epoch, quit), 'ready' wakes the caller (a batch was finished).
+       pool.lock     protects the lists of buffers and their number.
+   A thread that needs both takes loader.lock first. The counters busy and made and the reference counts are atomic. All
+   other fields of the loader belong to the caller; it changes those that workers read (epoch, sampler) only while no
+   batch is in progress.
+
+   States of a batch buffer:
+       free          in the pool's free list. Its copy to the device may still run (busy): it is filled again only
+                     after the mark, an event recorded after the copy, has passed
+       filling       owned by the worker that claimed the batch
+       ready         in its ring slot
+       uploaded      (asynchronous device) taken from the ring early; its copy to the device is queued
+       returned      (other devices) tensors of the program use its memory; the last one to be freed puts it back into
+                     the pool. A program that keeps batches therefore gets new buffers and never blocks the loader
+
+   A device that copies asynchronously: when a batch is returned, the copy of the next one is queued in the copy stream.
+   Its destination tensors come from the allocation cache of the compute stream, so the copy is ordered after the work
+   queued there, and the step that uses the batch is ordered after the copy. */
 #include <signal.h>
 
-typedef struct dt__depot dt__depot;
-typedef struct dt__tray {
-    dt__depot *depot;
-    char      *x, *y;
-    int64_t   *item;
-    int64_t    n;
-    int32_t    out;           /* tensors on it */
-    dt_tensor *to[2];         /* x and y on the device, once their copies are queued */
-    void      *mark;          /* behind the copies */
-    bool       busy;          /* it was not seen passed yet */
-    uint64_t   held[2];       /* from when until when its filling waited for that */
-    dt_status  code;          /* why it is not filled */
-    char       message[1024];
-    char       sha256[65];
-    struct dt__tray *next, *also; /* in the list of free ones; in that of all */
-} dt__tray;
-typedef struct dt__bay { /* a place of the ring */
-    dt__tray *tray;       /* NULL although it is full: there was no memory */
-    bool      full;
-} dt__bay;
-struct dt__depot { /* the trays that are free; lives as long as the loader or a batch */
+typedef struct dt__buf_pool dt__buf_pool;
+typedef struct dt__batch_buf {
+    dt__buf_pool *pool;
+    char         *x, *y;
+    int64_t      *item;
+    int64_t       n;
+    int32_t       out;        /* number of tensors that use its memory */
+    dt_tensor    *to[2];      /* x and y on the device if their copies are queued, otherwise NULL */
+    void         *mark;       /* event recorded after the copies */
+    bool          busy;       /* the mark may not have passed yet */
+    uint64_t      blocked[2]; /* begin and end (ns) of the wait for the mark before it was filled; 0, 0: no wait */
+    dt_status     code;       /* the error of its batch, or DT_OK */
+    char          message[1024];
+    char          sha256[65];
+    struct dt__batch_buf *next, *also; /* links of the free list and of the list of all buffers */
+} dt__batch_buf;
+enum { DT__SLOT_EMPTY = 0, DT__SLOT_READY, DT__SLOT_NO_MEMORY };
+typedef struct dt__ring_slot {
+    int            state; /* DT__SLOT_NO_MEMORY: the worker could not get a buffer for this batch */
+    dt__batch_buf *buf;   /* if DT__SLOT_READY, otherwise NULL */
+} dt__ring_slot;
+struct dt__buf_pool {          /* freed when the loader and all returned batches are freed */
     pthread_mutex_t lock;
-    int32_t         refs;      /* the loader, and each tray that is out */
-    dt__tray       *free, *all;
+    int32_t         refs;      /* one for the loader, one for each returned buffer */
+    dt__batch_buf  *free, *all;
     dt_allocator    a;
-    bool            own;       /* memory of the CPU device, or pinned memory of dev */
-    dt_device      *dev;       /* that copies beside its kernels; NULL: trays are the batches */
-    const dt_backend *be;      /* its */
-    bool            forked;    /* the device is the parent's */
-    int             trays, enough; /* of dev: so many are made before one that is being copied is waited for */
+    bool            own;       /* do not use a, but pinned memory of dev or memory of the CPU device */
+    dt_device      *dev;       /* the asynchronous device; NULL: batches are returned in the buffers' own memory */
+    const dt_backend *be;      /* of dev */
+    bool            forked;    /* dev belongs to the parent process and must not be used */
+    int             made, enough; /* buffers made; below 'enough' a new one is made rather than wait for a copy */
     size_t          xbytes, ybytes;
     int64_t         batch;
 };
-typedef struct dt__hand { /* a worker's: what it is told, and its memory */
+typedef struct dt__worker_state {
     dt_loader *in;
     int        number;
     dt__mem    mem;
-} dt__hand;
-typedef struct dt__place_of { /* the cursor, which a checkpoint may hold longer than the loader lives */
+} dt__worker_state;
+typedef struct dt__shared_cursor { /* a tensor from dt_loader_state may outlive the loader */
     dt_cursor c;
     int32_t   refs;
-} dt__place_of;
+} dt__shared_cursor;
 struct dt_loader {
     dt_dataset     *set;
     dt_sampler     *sampler;
     dt_loader_opts  o;
     dt__tf          tf;
-    dt__depot      *depot;
-    dt__place_of   *place;
-    dt_cursor       seen;      /* what the cursor was when it was last looked at */
+    dt__buf_pool   *pool;
+    dt__shared_cursor *shared; /* the cursor that the program sees */
+    dt_cursor       seen;      /* its value after the last call: a difference means that the program changed it */
     dt_tensor      *state;
-    int64_t         epoch, nbatches, whole; /* of the run that is under way; whole: batches of a whole epoch */
-    int64_t         handed;    /* batches handed out in this run */
-    bool            begun, over; /* over: the epoch's last batch is out and its end was not told yet */
-    dt__tray       *sent;      /* the batch that is due next, if its copy to the device is queued */
+    int64_t         epoch, nbatches, whole; /* from the cursor to the end of the epoch; whole: batches of a whole epoch */
+    int64_t         handed;    /* batches returned since then */
+    bool            begun;     /* the sampler is at the cursor and workers may claim batches */
+    bool            end_due;   /* the last batch of an epoch was returned, its end (false) not yet; independent of begun */
+    dt__batch_buf  *uploaded;  /* the next batch if it was taken from the ring early, otherwise NULL */
     int64_t        *item;
     dt__mem         mem;
     pid_t           pid;
-    uint64_t        left;      /* when the caller went away; 0: not yet */
+    uint64_t        left;      /* time (ns) at which dt_loader_next last returned; 0: not inside an epoch */
     uint64_t        wait, elsewhere, busy, warned_wait, warned_elsewhere; /* ns */
-    uint64_t        held;      /* of the call that is under way: the device's, not the data's */
+    uint64_t        blocked;   /* ns of the current call spent waiting for the device; not counted as wait for data */
     int64_t         batches, items, made;
-    int64_t         last_n, timed; /* items of the last batch; those whose steps 'elsewhere' holds */
-    /* guarded by lock */
-    pthread_mutex_t lock;
+    int64_t         last_n, timed; /* items of the last batch; items whose step is part of 'elsewhere' */
+    pthread_mutex_t lock;      /* see above for what it protects */
     pthread_cond_t  work, ready;
     pthread_t      *thread;
-    dt__hand       *hand;
-    int             nthreads, active;
+    dt__worker_state *worker;
+    int             nthreads, active; /* active: workers that are filling a buffer */
     bool            quit;
-    int64_t         next;      /* the batch that is taken next */
-    dt__bay        *ring;
+    int64_t         next;      /* the batch that a worker claims next */
+    dt__ring_slot  *ring;
 };
 
-/* ---- trays */
-static char *dt__depot_alloc(dt__depot *d, size_t n)
+/* ---- batch buffers */
+static char *dt__buf_pool_alloc(dt__buf_pool *d, size_t n)
 {
     if (!n) return NULL;
     if (!d->own) return (char *)d->a.alloc(d->a.user, n);
     return (char *)(d->dev ? d->be->host_alloc(d->dev, n) : dt_device_backend(dt_cpu())->alloc(dt_cpu(), n));
 }
-static void dt__depot_dealloc(dt__depot *d, char *p, size_t n)
+static void dt__buf_pool_dealloc(dt__buf_pool *d, char *p, size_t n)
 {
     if (!p) return;
     if (!d->own) d->a.free(d->a.user, p, n);
     else if (!d->dev) dt_device_backend(dt_cpu())->free(dt_cpu(), p, n);
     else if (!d->forked) d->be->host_free(d->dev, p, n);
 }
-static void dt__tray_free(dt__tray *s)
+static void dt__buf_free(dt__batch_buf *s)
 {
     bool yes;
     if (!s) return;
-    if (s->mark && !s->depot->forked) {
-        if (s->busy) (void)s->depot->be->passed(s->depot->dev, s->mark, true, &yes);
-        s->depot->be->mark_free(s->depot->dev, s->mark);
+    if (s->mark && !s->pool->forked) {
+        if (s->busy) (void)s->pool->be->passed(s->pool->dev, s->mark, true, &yes);
+        s->pool->be->mark_free(s->pool->dev, s->mark);
     }
-    dt__depot_dealloc(s->depot, s->x, s->depot->xbytes);
-    dt__depot_dealloc(s->depot, s->y, s->depot->ybytes);
-    dt_mem_free(s->item, (size_t)s->depot->batch * sizeof *s->item);
+    dt__buf_pool_dealloc(s->pool, s->x, s->pool->xbytes);
+    dt__buf_pool_dealloc(s->pool, s->y, s->pool->ybytes);
+    dt_mem_free(s->item, (size_t)s->pool->batch * sizeof *s->item);
     dt_mem_free(s, sizeof *s);
 }
-static void dt__depot_unref(dt__depot *d)
+static void dt__buf_pool_unref(dt__buf_pool *d)
 {
     if (!d || __atomic_sub_fetch(&d->refs, 1, __ATOMIC_ACQ_REL)) return;
-    while (d->all) { /* after a fork also those that threads of the parent have */
-        dt__tray *s = d->all;
+    while (d->all) { /* after a fork this includes buffers that workers of the parent were filling */
+        dt__batch_buf *s = d->all;
         d->all = s->also;
-        dt__tray_free(s);
+        dt__buf_free(s);
     }
     pthread_mutex_destroy(&d->lock);
     dt_mem_free(d, sizeof *d);
 }
-static void dt__tray_none(const dt__depot *d)
+static void dt__buf_no_memory(const dt__buf_pool *d)
 {
     bool pinned = d->dev && d->own;
     dt_fail(DT_ERR_MEMORY, "dt_loader_next: out of %smemory for a batch of %zu bytes%s", pinned ? "pinned " : "",
-            d->xbytes + d->ybytes, pinned ? "; .prefetch takes less, .buffers other memory" : "");
+            d->xbytes + d->ybytes, pinned ? "; set a smaller .prefetch, or another allocator in .buffers" : "");
 }
-/* A free tray; NULL if there is none, or if one more is better than to wait for the copy of the one that has been free
-   for longest. */
-static dt__tray *dt__tray_old(dt__depot *d)
+/* A free buffer, on an asynchronous device the one that has been free for longest. NULL if there is no free buffer, or if
+   the copy of that one still runs and a new buffer may be made instead. */
+static dt__batch_buf *dt__buf_reuse(dt__buf_pool *d)
 {
     pthread_mutex_lock(&d->lock);
-    dt__tray **at = &d->free, *s;
+    dt__batch_buf **at = &d->free, *s;
     while (d->dev && *at && (*at)->next) at = &(*at)->next;
     s = *at;
-    if (s && s->busy && d->trays < d->enough) {
+    if (s && s->busy && d->made < d->enough) {
         bool yes = false;
         if (d->be->passed(d->dev, s->mark, false, &yes) == 0 && !yes) s = NULL;
         else s->busy = !yes;
@@ -3064,65 +3153,66 @@ static dt__tray *dt__tray_old(dt__depot *d)
     pthread_mutex_unlock(&d->lock);
     return s;
 }
-/* Filled again only after its copy. After an error of that it stays busy, and the error is that of its next batch. */
-static dt__tray *dt__tray_idle(dt__tray *s)
+/* Waits until the buffer's copy to the device has ended. After an error of the device it stays busy, and the error is
+   reported with its next batch. */
+static dt__batch_buf *dt__buf_wait_copied(dt__batch_buf *s)
 {
     bool yes = false;
-    s->held[0] = s->held[1] = 0;
+    s->blocked[0] = s->blocked[1] = 0;
     if (!s->busy) return s;
-    s->held[0] = dt_trace_now();
-    (void)s->depot->be->passed(s->depot->dev, s->mark, true, &yes);
-    s->held[1] = dt_trace_now();
+    s->blocked[0] = dt_trace_now();
+    (void)s->pool->be->passed(s->pool->dev, s->mark, true, &yes);
+    s->blocked[1] = dt_trace_now();
     s->busy = !yes;
     return s;
 }
-static dt__tray *dt__tray_take(dt__depot *d) /* NULL after dt_fail */
+static dt__batch_buf *dt__buf_get(dt__buf_pool *d) /* NULL after dt_fail */
 {
-    dt__tray *s = dt__tray_old(d);
-    if (s) return dt__tray_idle(s);
-    s = (dt__tray *)dt__alloc_zero(sizeof *s);
+    dt__batch_buf *s = dt__buf_reuse(d);
+    if (s) return dt__buf_wait_copied(s);
+    s = (dt__batch_buf *)dt__alloc_zero(sizeof *s);
     if (s) {
-        s->depot = d;
-        s->x = dt__depot_alloc(d, d->xbytes);
-        s->y = dt__depot_alloc(d, d->ybytes);
+        s->pool = d;
+        s->x = dt__buf_pool_alloc(d, d->xbytes);
+        s->y = dt__buf_pool_alloc(d, d->ybytes);
         s->item = (int64_t *)dt_mem_alloc((size_t)d->batch * sizeof *s->item);
     }
     if (s && s->x && s->item && (s->y || !d->ybytes)) {
         pthread_mutex_lock(&d->lock);
         s->also = d->all;
         d->all = s;
-        d->trays++;
+        d->made++;
         pthread_mutex_unlock(&d->lock);
         return s;
     }
-    dt__tray_none(d);
-    dt__tray_free(s);
+    dt__buf_no_memory(d);
+    dt__buf_free(s);
     return NULL;
 }
-static void dt__tray_put(dt__tray *s)
+static void dt__buf_put(dt__batch_buf *s)
 {
-    dt__depot *d = s->depot;
+    dt__buf_pool *d = s->pool;
     pthread_mutex_lock(&d->lock);
     s->next = d->free;
     d->free = s;
     pthread_mutex_unlock(&d->lock);
 }
-static void dt__tray_release(void *user) /* a tensor on it has gone */
+static void dt__buf_release(void *user) /* a tensor that used the buffer's memory was freed */
 {
-    dt__tray  *s = (dt__tray *)user;
-    dt__depot *d = s->depot;
+    dt__batch_buf  *s = (dt__batch_buf *)user;
+    dt__buf_pool *d = s->pool;
     if (__atomic_sub_fetch(&s->out, 1, __ATOMIC_ACQ_REL)) return;
-    dt__tray_put(s);
-    dt__depot_unref(d);
+    dt__buf_put(s);
+    dt__buf_pool_unref(d);
 }
 
 /* ---- one batch */
-static int dt__batch_run(dt_loader *in, dt__tray *s, int64_t at, dt__mem *mem, int64_t *took)
+static int dt__batch_run(dt_loader *in, dt__batch_buf *s, int64_t at, dt__mem *mem, int64_t *took)
 {
     int64_t           i = s->item[at], m = 1, k = i;
     const dt_dataset *leaf = dt__set_leaf(in->set, &k);
     dt__items           r;
-    for (; at + m < s->n; m++) { /* neighbours in the same leaf */
+    for (; at + m < s->n; m++) { /* consecutive items of one leaf are read together */
         int64_t           next = s->item[at + m];
         const dt_dataset *other = dt__set_leaf(in->set, &next);
         if (other != leaf || next != k + m) break;
@@ -3138,15 +3228,15 @@ static int dt__batch_run(dt_loader *in, dt__tray *s, int64_t at, dt__mem *mem, i
     *took = m;
     return 0;
 }
-/* Items of arrays lie anywhere when they are shuffled: ask for one while those before it are converted. */
-static void dt__foresee(const dt_dataset *s, int64_t i)
+/* Shuffled items of an array are far apart in memory: prefetch one while those before it are converted. */
+static void dt__prefetch_item(const dt_dataset *s, int64_t i)
 {
     s = dt__set_leaf(s, &i);
     if (s->kind != DT__SET_MEMORY) return;
     const char *p = s->xmem + (size_t)i * s->x.nbytes;
     for (size_t at = 0; at < s->x.nbytes && at < 8192; at += 64) __builtin_prefetch(p + at);
 }
-static void dt__batch_fill(dt_loader *in, dt__tray *s, int64_t k, dt__mem *mem)
+static void dt__batch_fill(dt_loader *in, dt__batch_buf *s, int64_t k, dt__mem *mem)
 {
     uint64_t t0 = dt_trace_now();
     int64_t  took = 0;
@@ -3154,7 +3244,7 @@ static void dt__batch_fill(dt_loader *in, dt__tray *s, int64_t k, dt__mem *mem)
     s->sha256[0] = 0;
     s->n = dt_sampler_batch(in->sampler, k, in->o.batch, in->o.drop_last, s->item);
     for (int64_t at = 0; at < s->n && dt__err.code == DT_OK; at += took) {
-        if (at + 2 < s->n) dt__foresee(in->set, s->item[at + 2]);
+        if (at + 2 < s->n) dt__prefetch_item(in->set, s->item[at + 2]);
         if (dt__batch_run(in, s, at, mem, &took)) break;
     }
     if (in->o.digest && dt__err.code == DT_OK) {
@@ -3173,12 +3263,12 @@ static void dt__batch_fill(dt_loader *in, dt__tray *s, int64_t k, dt__mem *mem)
     __atomic_add_fetch(&in->busy, dt_trace_now() - t0, __ATOMIC_RELAXED);
     __atomic_add_fetch(&in->made, s->n, __ATOMIC_RELAXED);
 }
-static void *dt__worker(void *arg)
+static void *dt__worker_main(void *arg)
 {
-    dt__hand  *hand = (dt__hand *)arg;
-    dt_loader *in = hand->in;
-    char       track[32], name[32];
-    snprintf(track, sizeof track, "loader %d", hand->number);
+    dt__worker_state *self = (dt__worker_state *)arg;
+    dt_loader        *in = self->in;
+    char              track[32], name[32];
+    snprintf(track, sizeof track, "loader %d", self->number);
     pthread_mutex_lock(&in->lock);
     for (;;) {
         while (!in->quit && (in->next >= in->nbatches || in->next - in->handed >= in->o.prefetch))
@@ -3188,97 +3278,97 @@ static void *dt__worker(void *arg)
         in->active++;
         pthread_mutex_unlock(&in->lock);
         uint64_t  t0 = dt_trace_now();
-        dt__tray *s = dt__tray_take(in->depot);
-        if (s) dt__batch_fill(in, s, k, &hand->mem);
+        dt__batch_buf *s = dt__buf_get(in->pool);
+        if (s) dt__batch_fill(in, s, k, &self->mem);
         snprintf(name, sizeof name, "batch %" PRId64, k);
         if (dt_tracing()) dt_trace_span(track, name, t0, dt_trace_now());
-        dt_error_clear(); /* it is told by dt_loader_next */
+        dt_error_clear(); /* dt_loader_next reports it */
         pthread_mutex_lock(&in->lock);
         in->active--;
-        in->ring[k % in->o.prefetch].tray = s;
-        in->ring[k % in->o.prefetch].full = true;
+        in->ring[k % in->o.prefetch].buf = s;
+        in->ring[k % in->o.prefetch].state = s ? DT__SLOT_READY : DT__SLOT_NO_MEMORY;
         pthread_cond_signal(&in->ready);
     }
     pthread_mutex_unlock(&in->lock);
     return NULL;
 }
 
-/* ---- the run of an epoch */
-static dt__tray *dt__bay_empty(dt__bay *b)
+/* ---- the caller's side: starting, taking and returning batches */
+static dt__batch_buf *dt__ring_take(dt__ring_slot *b) /* empties a slot; the caller holds lock */
 {
-    dt__tray *s = b->tray;
-    b->tray = NULL;
-    b->full = false;
+    dt__batch_buf *s = b->buf;
+    b->buf = NULL;
+    b->state = DT__SLOT_EMPTY;
     return s;
 }
-static void dt__tray_unsend(dt__tray *s)
+static void dt__buf_discard_upload(dt__batch_buf *s)
 {
-    dt__depot *d = s->depot;
-    /* their memory is the computing stream's again: what it computes there comes behind the copy */
+    dt__buf_pool *d = s->pool;
+    /* their memory returns to the compute stream's cache: order later work of that stream after the copy */
     if (s->to[0]) (void)d->be->order(d->dev, dt__stream(d->dev), d->be->copy_stream(d->dev));
     for (int i = 0; i < 2; i++) dt__unref(s->to[i]);
     s->to[0] = s->to[1] = NULL;
 }
-static void dt__loader_halt(dt_loader *in) /* no batch is under way any more, and none is ready */
+static void dt__loader_stop(dt_loader *in) /* waits for the workers and empties the ring */
 {
-    if (in->sent) {
-        dt__tray_unsend(in->sent);
-        dt__tray_put(in->sent);
-        in->sent = NULL;
+    if (in->uploaded) {
+        dt__buf_discard_upload(in->uploaded);
+        dt__buf_put(in->uploaded);
+        in->uploaded = NULL;
     }
     if (!in->nthreads) return;
     pthread_mutex_lock(&in->lock);
     in->next = in->nbatches;
     while (in->active) pthread_cond_wait(&in->ready, &in->lock);
     for (int i = 0; i < in->o.prefetch; i++) {
-        dt__tray *s = dt__bay_empty(&in->ring[i]);
-        if (s) dt__tray_put(s);
+        dt__batch_buf *s = dt__ring_take(&in->ring[i]);
+        if (s) dt__buf_put(s);
     }
     pthread_mutex_unlock(&in->lock);
 }
-static int dt__loader_begin(dt_loader *in) /* at the cursor */
+static int dt__loader_begin(dt_loader *in) /* starts the workers at the cursor */
 {
-    dt__loader_halt(in);
+    dt__loader_stop(in);
     in->begun = false;
-    if (dt_sampler_seek(in->sampler, &in->place->c)) return dt_error_code();
+    if (dt_sampler_seek(in->sampler, &in->shared->c)) return dt_error_code();
     int64_t n = dt_sampler_count(in->sampler);
     pthread_mutex_lock(&in->lock);
     in->nbatches = in->o.drop_last ? n / in->o.batch : (n + in->o.batch - 1) / in->o.batch;
-    in->epoch = in->place->c.epoch;
+    in->epoch = in->shared->c.epoch;
     in->handed = in->next = 0;
     in->begun = true;
     if (in->nthreads) pthread_cond_broadcast(&in->work);
     pthread_mutex_unlock(&in->lock);
-    in->seen = in->place->c;
+    in->seen = in->shared->c;
     return 0;
 }
-static dt__tray *dt__loader_tray(dt_loader *in) /* the batch that is due; NULL after dt_fail */
+static dt__batch_buf *dt__loader_take(dt_loader *in) /* waits for the next batch; NULL after dt_fail */
 {
-    dt__tray *s;
+    dt__batch_buf *s;
     uint64_t  t0 = dt_trace_now();
     if (!in->nthreads) {
-        s = dt__tray_take(in->depot);
+        s = dt__buf_get(in->pool);
         if (s) {
-            if (s->held[1]) in->held = s->held[1] - s->held[0];
+            if (s->blocked[1]) in->blocked = s->blocked[1] - s->blocked[0];
             dt__batch_fill(in, s, in->handed, &in->mem);
             in->handed++;
         }
         return s;
     }
     pthread_mutex_lock(&in->lock);
-    dt__bay *bay = &in->ring[in->handed % in->o.prefetch];
-    while (!in->sent && !bay->full) pthread_cond_wait(&in->ready, &in->lock);
-    s = in->sent ? in->sent : dt__bay_empty(bay);
-    in->sent = NULL;
+    dt__ring_slot *slot = &in->ring[in->handed % in->o.prefetch];
+    while (!in->uploaded && slot->state == DT__SLOT_EMPTY) pthread_cond_wait(&in->ready, &in->lock);
+    s = in->uploaded ? in->uploaded : dt__ring_take(slot);
+    in->uploaded = NULL;
     in->handed++;
     pthread_cond_signal(&in->work);
     pthread_mutex_unlock(&in->lock);
-    if (!s) dt__tray_none(in->depot);
-    /* what of our waiting was its worker's, for a copy */
-    else if (s->held[1] > t0) in->held = s->held[1] - (s->held[0] > t0 ? s->held[0] : t0);
+    if (!s) dt__buf_no_memory(in->pool);
+    /* the part of our wait in which the worker itself waited for the device */
+    else if (s->blocked[1] > t0) in->blocked = s->blocked[1] - (s->blocked[0] > t0 ? s->blocked[0] : t0);
     return s;
 }
-static dt_shape dt__loader_shape(const dt__tray *s, const dt__field *f)
+static dt_shape dt__loader_shape(const dt__batch_buf *s, const dt__field *f)
 {
     dt_shape shape;
     memset(&shape, 0, sizeof shape);
@@ -3287,28 +3377,28 @@ static dt_shape dt__loader_shape(const dt__tray *s, const dt__field *f)
     for (int i = 0; i < f->shape.ndim; i++) shape.dim[i + 1] = f->shape.dim[i];
     return shape;
 }
-static dt_tensor *dt__loader_tensor(dt_loader *in, dt__tray *s, char *p, const dt__field *f, dt_dtype dtype)
+static dt_tensor *dt__loader_tensor(dt_loader *in, dt__batch_buf *s, char *p, const dt__field *f, dt_dtype dtype)
 {
     dt_shape      shape = dt__loader_shape(s, f);
     dt_from_blob_opts o;
     DT__CLEAR(o);
     o.dtype = dtype;
-    o.release = dt__tray_release;
+    o.release = dt__buf_release;
     o.user = s;
     __atomic_add_fetch(&s->out, 1, __ATOMIC_RELAXED);
     dt_tensor *t = dt_from_blob_with(p, shape, o);
-    if (!t) dt__tray_release(s);
+    if (!t) dt__buf_release(s);
     return t && in->o.device && in->o.device != dt_cpu() ? dt_to(t, in->o.device) : t;
 }
-static int dt__tray_lost(const dt__depot *d, int rc)
+static int dt__buf_copy_failed(const dt__buf_pool *d, int rc)
 {
     return dt_fail((dt_status)rc, "dt_loader_next: the copy of a batch to %s failed with status %d",
                    dt_device_name(d->dev), rc);
 }
-/* Queues the copies of a filled tray, unless they are. */
-static int dt__tray_send(dt_loader *in, dt__tray *s)
+/* Queues the copies of a filled buffer to the device, unless they are queued already. */
+static int dt__buf_upload(dt_loader *in, dt__batch_buf *s)
 {
-    dt__depot        *d = in->depot;
+    dt__buf_pool        *d = in->pool;
     const dt__field  *field[2] = { &in->set->x, &in->set->y };
     const int         dtype[2] = { (int)in->tf.dtype, (int)in->set->y.dtype };
     const char *const from[2] = { s->x, s->y };
@@ -3327,49 +3417,50 @@ static int dt__tray_send(dt_loader *in, dt__tray *s)
     if (!rc) rc = d->be->mark(d->dev, copy, &s->mark);
     s->busy = !rc;
     if (!rc) return 0;
-    (void)d->be->wait(d->dev, copy); /* one of them may be on its way */
-    dt__tray_unsend(s);
-    return dt__tray_lost(d, rc);
+    (void)d->be->wait(d->dev, copy); /* a copy that was queued may still read the buffer */
+    dt__buf_discard_upload(s);
+    return dt__buf_copy_failed(d, rc);
 }
-/* What fails now may go well, or fails again, when the batch is due: then it is told. */
-static void dt__loader_ahead(dt_loader *in)
+/* Queues the copy of the next batch if it is ready. An error is ignored here: the copy is tried again when the batch is
+   due, and an error is reported then. */
+static void dt__loader_upload_next(dt_loader *in)
 {
-    if (!in->depot->dev || !in->nthreads || in->handed >= in->nbatches) return;
+    if (!in->pool->dev || !in->nthreads || in->handed >= in->nbatches) return;
     pthread_mutex_lock(&in->lock);
-    dt__bay *bay = &in->ring[in->handed % in->o.prefetch];
-    if (bay->tray) in->sent = dt__bay_empty(bay);
+    dt__ring_slot *slot = &in->ring[in->handed % in->o.prefetch];
+    if (slot->state == DT__SLOT_READY) in->uploaded = dt__ring_take(slot);
     pthread_mutex_unlock(&in->lock);
-    if (in->sent && in->sent->code == DT_OK && dt__tray_send(in, in->sent)) dt_error_clear();
+    if (in->uploaded && in->uploaded->code == DT_OK && dt__buf_upload(in, in->uploaded)) dt_error_clear();
 }
-/* A batch whose copy is queued: what is computed from here on comes behind it. */
-static void dt__loader_arrive(dt_loader *in, dt__tray *s, dt_batch *b)
+/* Returns a batch on an asynchronous device: work that is queued from now on is ordered after its copy. */
+static void dt__loader_give_on_device(dt_loader *in, dt__batch_buf *s, dt_batch *b)
 {
-    dt__depot *d = in->depot;
-    int        rc = dt__tray_send(in, s);
+    dt__buf_pool *d = in->pool;
+    int        rc = dt__buf_upload(in, s);
     if (!rc) rc = d->be->order(d->dev, dt__stream(d->dev), d->be->copy_stream(d->dev));
     if (!rc) {
         b->x = dt__give(s->to[0]);
         b->y = dt__give(s->to[1]);
         s->to[0] = s->to[1] = NULL;
     } else {
-        dt__tray_lost(d, rc);
-        dt__tray_unsend(s);
+        dt__buf_copy_failed(d, rc);
+        dt__buf_discard_upload(s);
     }
-    dt__tray_put(s);
+    dt__buf_put(s);
 }
-static void dt__loader_adopt(dt_loader *in, dt__tray *s, dt_batch *b)
+static void dt__loader_give_on_host(dt_loader *in, dt__batch_buf *s, dt_batch *b)
 {
-    __atomic_add_fetch(&in->depot->refs, 1, __ATOMIC_RELAXED); /* the tray is out, and we hold it */
-    s->out = 1;
+    __atomic_add_fetch(&in->pool->refs, 1, __ATOMIC_RELAXED);
+    s->out = 1; /* our own use, until both tensors are made */
     b->x = dt__loader_tensor(in, s, s->x, &in->set->x, in->tf.dtype);
     b->y = in->set->has_y && b->x ? dt__loader_tensor(in, s, s->y, &in->set->y, in->set->y.dtype) : NULL;
-    dt__tray_release(s);
+    dt__buf_release(s);
 }
-static bool dt__loader_hand(dt_loader *in, dt__tray *s, dt_batch *b)
+static bool dt__loader_deliver(dt_loader *in, dt__batch_buf *s, dt_batch *b)
 {
     if (s->code != DT_OK) {
         dt_fail(s->code, "%s", s->message);
-        dt__tray_put(s);
+        dt__buf_put(s);
         return false;
     }
     memcpy(in->item, s->item, (size_t)s->n * sizeof *in->item);
@@ -3378,8 +3469,8 @@ static bool dt__loader_hand(dt_loader *in, dt__tray *s, dt_batch *b)
     b->item = in->item;
     b->epoch = in->epoch;
     b->index = in->handed - 1;
-    if (in->depot->dev) dt__loader_arrive(in, s, b);
-    else dt__loader_adopt(in, s, b);
+    if (in->pool->dev) dt__loader_give_on_device(in, s, b);
+    else dt__loader_give_on_host(in, s, b);
     in->batches++;
     in->items += b->n;
     in->last_n = b->n;
@@ -3400,7 +3491,7 @@ static void dt__loader_warn(dt_loader *in)
     uint64_t wait = in->wait - in->warned_wait, elsewhere = in->elsewhere - in->warned_elsewhere;
     in->warned_wait = in->wait;
     in->warned_elsewhere = in->elsewhere;
-    if (wait + elsewhere < UINT64_C(1000000000) || wait < (wait + elsewhere) / 10) return;
+    if (wait + elsewhere < (uint64_t)DT__NS_PER_S || wait < (wait + elsewhere) / 10) return;
     int n = snprintf(line, sizeof line, "dt_loader: epoch %" PRId64 ": ", in->epoch);
     dt_loader_report(in, 0, line + n, sizeof line - (size_t)n);
     dt__log(DT_LOG_WARN, line);
@@ -3421,56 +3512,57 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     }
     if (in->pid != getpid()) {
         dt_fail(DT_ERR_STATE,
-                "dt_loader_next: the loader was made before a fork and its threads are not in this process; "
-                "make it after the fork");
+                "dt_loader_next: the loader was made before a fork and its threads do not exist in this process; "
+                "call dt_loader_new after the fork");
         return false;
     }
     if (in->left) in->elsewhere += t0 - in->left, in->timed += in->last_n;
     in->last_n = 0;
     in->left = t0;
-    in->held = 0;
-    bool moved = memcmp(&in->place->c, &in->seen, sizeof in->seen) != 0;
-    if (in->over && !moved) {
-        in->over = false;
+    in->blocked = 0;
+    bool moved = memcmp(&in->shared->c, &in->seen, sizeof in->seen) != 0;
+    if (in->end_due && !moved) {
+        in->end_due = false;
         return false;
     }
-    in->over = false;
+    in->end_due = false;
     if ((moved || !in->begun) && dt__loader_begin(in)) return false;
     bool ok = false;
     if (in->handed < in->nbatches) {
-        dt__tray *s = dt__loader_tray(in);
+        dt__batch_buf *s = dt__loader_take(in);
         uint64_t  t = dt_trace_now();
-        ok = s && dt__loader_hand(in, s, b);
-        if (ok) dt__loader_ahead(in);
-        if (in->depot->dev) in->held += dt_trace_now() - t; /* queueing takes no time, unless the device is behind */
+        ok = s && dt__loader_deliver(in, s, b);
+        if (ok) dt__loader_upload_next(in);
+        if (in->pool->dev) in->blocked += dt_trace_now() - t; /* queueing takes long only if the device's queue is full */
     }
     uint64_t t1 = dt_trace_now();
-    in->wait += t1 - t0 - in->held;
-    in->elsewhere += in->held;
-    in->left = in->handed >= in->nbatches && in->nbatches > 1 ? 0 : t1; /* what follows an epoch is not a step */
+    in->wait += t1 - t0 - in->blocked;
+    in->elsewhere += in->blocked;
+    in->left = in->handed >= in->nbatches && in->nbatches > 1 ? 0 : t1; /* time between epochs is not a step */
     if (dt_tracing() && ok) dt_trace_span("data", "wait for data", t0, t1);
     bool last = in->handed >= in->nbatches;
-    in->place->c = last ? dt__next_epoch(in) : dt_sampler_cursor(in->sampler, in->handed * in->o.batch);
-    in->seen = in->place->c;
+    in->shared->c = last ? dt__next_epoch(in) : dt_sampler_cursor(in->sampler, in->handed * in->o.batch);
+    in->seen = in->shared->c;
     if (last) {
         dt__loader_warn(in);
-        in->over = ok;
-        if (dt__err.code == DT_OK) dt__loader_begin(in); /* so that the next epoch's first batches are there in time */
+        in->end_due = ok;
+        if (dt__err.code == DT_OK) dt__loader_begin(in); /* prefetch the first batches of the next epoch */
         else in->begun = false;
     }
     return ok;
 }
 
-/* ---- making and asking */
+/* ---- construction and queries */
 static int dt__loader_check(const char *call, const dt_dataset *set, const dt_loader_opts *o)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
     if (!set) return dt_fail(DT_ERR_ARG, "%s: the dataset is NULL", call);
     if (o->batch < 0 || o->workers < 0 || o->workers > 1024 || o->prefetch < 0 || o->prefetch > 65536)
-        return dt_fail(DT_ERR_ARG, "%s: .batch %" PRId64 ", .workers %d, .prefetch %d: one is out of range", call,
-                       o->batch, o->workers, o->prefetch);
+        return dt_fail(DT_ERR_ARG, "%s: .batch %" PRId64 ", .workers %d, .prefetch %d: one is out of range; expected "
+                       ".batch of 0 or more, .workers of 0 to 1024, .prefetch of 0 to 65536", call, o->batch, o->workers,
+                       o->prefetch);
     if (o->buffers && (!o->buffers->alloc || !o->buffers->free))
-        return dt_fail(DT_ERR_ARG, "%s: .buffers needs alloc and free", call);
+        return dt_fail(DT_ERR_ARG, "%s: .buffers needs alloc and free; one of them is NULL", call);
     return 0;
 }
 static dt_sampler *dt__loader_sampler(const char *call, const dt_dataset *set, const dt_loader_opts *o)
@@ -3499,7 +3591,7 @@ static dt_sampler *dt__loader_sampler(const char *call, const dt_dataset *set, c
     dt_mem_free(shard, shard ? (size_t)(n + 1) * sizeof *shard : 0);
     return s;
 }
-static void dt__depot_choose(dt__depot *d, const dt_loader_opts *o)
+static void dt__buf_pool_choose(dt__buf_pool *d, const dt_loader_opts *o)
 {
     const dt_backend *be = o->device && o->device != dt_cpu() ? dt_device_backend(o->device) : NULL;
     d->own = !o->buffers;
@@ -3509,42 +3601,42 @@ static void dt__depot_choose(dt__depot *d, const dt_loader_opts *o)
         return;
     d->dev = o->device;
     d->be = be;
-    d->enough = o->prefetch + 3; /* one is handed out, two are on their way to the device */
+    d->enough = o->prefetch + 3; /* prefetched, one being returned, two being copied to the device */
 }
 static int dt__loader_memory(const char *call, dt_loader *in)
 {
     size_t item;
-    in->place = (dt__place_of *)dt__alloc_zero(sizeof *in->place);
-    in->depot = (dt__depot *)dt__alloc_zero(sizeof *in->depot);
-    if (in->place) in->place->refs = 1;
-    if (in->depot) in->depot->refs = 1;
-    if (in->depot) pthread_mutex_init(&in->depot->lock, NULL);
-    if (!in->place || !in->depot) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
-    dt__depot_choose(in->depot, &in->o);
-    in->depot->batch = in->o.batch;
+    in->shared = (dt__shared_cursor *)dt__alloc_zero(sizeof *in->shared);
+    in->pool = (dt__buf_pool *)dt__alloc_zero(sizeof *in->pool);
+    if (in->shared) in->shared->refs = 1;
+    if (in->pool) in->pool->refs = 1;
+    if (in->pool) pthread_mutex_init(&in->pool->lock, NULL);
+    if (!in->shared || !in->pool) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    dt__buf_pool_choose(in->pool, &in->o);
+    in->pool->batch = in->o.batch;
     item = in->tf.nbytes > in->set->y.nbytes ? in->tf.nbytes : in->set->y.nbytes;
     if (item < 8) item = 8;
     if (in->o.batch > (int64_t)(((size_t)1 << 46) / item))
-        return dt_fail(DT_ERR_ARG, "%s: a batch of %" PRId64 " items of %zu bytes is too large", call, in->o.batch,
-                       item);
-    in->depot->xbytes = (size_t)in->o.batch * in->tf.nbytes;
-    in->depot->ybytes = in->set->has_y ? (size_t)in->o.batch * in->set->y.nbytes : 0;
+        return dt_fail(DT_ERR_ARG, "%s: a batch of %" PRId64 " items of %zu bytes is too large; expected at most 2^46 "
+                       "bytes", call, in->o.batch, item);
+    in->pool->xbytes = (size_t)in->o.batch * in->tf.nbytes;
+    in->pool->ybytes = in->set->has_y ? (size_t)in->o.batch * in->set->y.nbytes : 0;
     in->item = (int64_t *)dt_mem_alloc((size_t)in->o.batch * sizeof *in->item);
-    in->ring = (dt__bay *)dt__alloc_zero((size_t)in->o.prefetch * sizeof *in->ring);
+    in->ring = (dt__ring_slot *)dt__alloc_zero((size_t)in->o.prefetch * sizeof *in->ring);
     in->thread = (pthread_t *)dt__alloc_zero((size_t)in->o.workers * sizeof *in->thread);
-    in->hand = (dt__hand *)dt__alloc_zero((size_t)in->o.workers * sizeof *in->hand);
-    return in->item && in->ring && in->thread && in->hand ? 0 : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
+    in->worker = (dt__worker_state *)dt__alloc_zero((size_t)in->o.workers * sizeof *in->worker);
+    return in->item && in->ring && in->thread && in->worker ? 0 : dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
 }
 static int dt__loader_threads(const char *call, dt_loader *in)
 {
     sigset_t all, before;
     int      rc = 0;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's, not the workers' */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* workers block all signals: the program's threads handle them */
     for (int i = 0; i < in->o.workers && !rc; i++) {
-        in->hand[i].in = in;
-        in->hand[i].number = i;
-        rc = pthread_create(&in->thread[i], NULL, dt__worker, &in->hand[i]);
+        in->worker[i].in = in;
+        in->worker[i].number = i;
+        rc = pthread_create(&in->thread[i], NULL, dt__worker_main, &in->worker[i]);
         if (!rc) in->nthreads++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -3572,61 +3664,62 @@ DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o)
     pthread_cond_init(&in->ready, NULL);
     if (!dt__tf_init(call, &in->tf, set, &o) && (in->sampler = dt__loader_sampler(call, set, &o)) &&
         !dt__loader_memory(call, in)) {
-        in->place->c.seed = (int64_t)o.seed;
-        in->place->c.n = set->n;
-        in->seen = in->place->c;
+        in->shared->c.seed = (int64_t)o.seed;
+        in->shared->c.n = set->n;
+        in->seen = in->shared->c;
         int64_t n = dt_sampler_count(in->sampler);
         in->whole = o.drop_last ? n / o.batch : (n + o.batch - 1) / o.batch;
         if (!in->whole && set->n)
-            dt__log(DT_LOG_WARN, "dt_loader_new: no whole batch in the set: with .drop_last its epochs are empty");
+            dt__log(DT_LOG_WARN, "dt_loader_new: the dataset has fewer items than .batch: with .drop_last its epochs are "
+                                 "empty");
         if (!dt__loader_threads(call, in) && !dt__loader_begin(in)) return in;
     }
     dt_loader_free(in);
     return NULL;
 }
-static void dt__place_unref(void *user)
+static void dt__shared_cursor_unref(void *user)
 {
-    dt__place_of *p = (dt__place_of *)user;
+    dt__shared_cursor *p = (dt__shared_cursor *)user;
     if (p && !__atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL)) dt_mem_free(p, sizeof *p);
 }
 DT_API void dt_loader_free(dt_loader *in)
 {
     dt__log_unread();
     if (!in) return;
-    if (in->pid == getpid()) { /* else the threads are the parent's, and so is what they have locked */
+    if (in->pid == getpid()) { /* after a fork the workers do not exist here, and they may have held the locks */
         pthread_mutex_lock(&in->lock);
         in->quit = true;
         pthread_cond_broadcast(&in->work);
         pthread_mutex_unlock(&in->lock);
         for (int i = 0; i < in->nthreads; i++) pthread_join(in->thread[i], NULL);
         for (int i = 0; in->ring && i < in->o.prefetch; i++)
-            if (in->ring[i].tray) dt__tray_put(in->ring[i].tray);
-        if (in->sent) dt__tray_unsend(in->sent);
+            if (in->ring[i].buf) dt__buf_put(in->ring[i].buf);
+        if (in->uploaded) dt__buf_discard_upload(in->uploaded);
         pthread_mutex_destroy(&in->lock);
         pthread_cond_destroy(&in->work);
         pthread_cond_destroy(&in->ready);
-    } else if (in->depot) in->depot->forked = true;
+    } else if (in->pool) in->pool->forked = true;
     dt_free(in->state);
-    dt__place_unref(in->place);
-    dt__depot_unref(in->depot);
+    dt__shared_cursor_unref(in->shared);
+    dt__buf_pool_unref(in->pool);
     dt__tf_free(&in->tf);
     dt_sampler_free(in->sampler);
     dt__mem_free(&in->mem);
     dt_mem_free(in->item, in->item ? (size_t)in->o.batch * sizeof *in->item : 0);
     dt_mem_free(in->ring, in->ring ? (size_t)in->o.prefetch * sizeof *in->ring : 0);
-    for (int i = 0; in->hand && i < in->o.workers; i++) dt__mem_free(&in->hand[i].mem);
-    dt_mem_free(in->hand, in->hand ? (size_t)in->o.workers * sizeof *in->hand : 0);
+    for (int i = 0; in->worker && i < in->o.workers; i++) dt__mem_free(&in->worker[i].mem);
+    dt_mem_free(in->worker, in->worker ? (size_t)in->o.workers * sizeof *in->worker : 0);
     dt_mem_free(in->thread, in->thread ? (size_t)in->o.workers * sizeof *in->thread : 0);
     dt_dataset_free(in->set);
     dt_mem_free(in, sizeof *in);
 }
 DT_API dt_dataset *dt_loader_dataset(const dt_loader *in) { return in ? in->set : NULL; }
-DT_API int64_t    dt_loader_epoch(const dt_loader *in) 
+DT_API int64_t    dt_loader_epoch(const dt_loader *in)
 {
-    return in && dt__err.code == DT_OK ? in->place->c.epoch : INT64_MAX;
+    return in && dt__err.code == DT_OK ? in->shared->c.epoch : INT64_MAX;
 }
 DT_API int64_t    dt_loader_batches(const dt_loader *in) { return in ? in->whole : 0; }
-DT_API dt_cursor *dt_loader_cursor(dt_loader *in) { return in ? &in->place->c : NULL; }
+DT_API dt_cursor *dt_loader_cursor(dt_loader *in) { return in ? &in->shared->c : NULL; }
 DT_API dt_tensor *dt_loader_state(dt_loader *in)
 {
     dt_from_blob_opts o;
@@ -3640,13 +3733,13 @@ DT_API dt_tensor *dt_loader_state(dt_loader *in)
     DT__CLEAR(o);
     memset(&shape, 0, sizeof shape);
     o.dtype = DT_I64;
-    o.release = dt__place_unref;
-    o.user = in->place;
+    o.release = dt__shared_cursor_unref;
+    o.user = in->shared;
     shape.ndim = 1;
     shape.dim[0] = (int64_t)(sizeof(dt_cursor) / 8);
-    __atomic_add_fetch(&in->place->refs, 1, __ATOMIC_RELAXED);
-    dt_tensor *t = dt_from_blob_with(&in->place->c, shape, o);
-    if (!t) dt__place_unref(in->place);
+    __atomic_add_fetch(&in->shared->refs, 1, __ATOMIC_RELAXED);
+    dt_tensor *t = dt_from_blob_with(&in->shared->c, shape, o);
+    if (!t) dt__shared_cursor_unref(in->shared);
     in->state = dt_keep(t);
     return in->state;
 }
@@ -3661,9 +3754,9 @@ DT_API dt_loader_stats dt_loader_get_stats(const dt_loader *in)
     int64_t  made = __atomic_load_n(&in->made, __ATOMIC_RELAXED);
     s.batches = in->batches;
     s.items = in->items;
-    s.wait = 1e-9 * (double)in->wait;
-    s.elsewhere = 1e-9 * (double)in->elsewhere;
-    s.busy = 1e-9 * (double)busy;
+    s.wait = (double)in->wait / (double)DT__NS_PER_S;
+    s.elsewhere = (double)in->elsewhere / (double)DT__NS_PER_S;
+    s.busy = (double)busy / (double)DT__NS_PER_S;
     if (s.elsewhere > 0) s.needed = (double)in->timed / s.elsewhere;
     if (busy) s.able = (double)made / s.busy * (in->nthreads > 1 ? in->nthreads : 1);
     s.behind = s.items > 0 && s.wait > 0.1 * (s.wait + s.elsewhere);
@@ -3688,11 +3781,11 @@ DT_API size_t dt_loader_report(const dt_loader *in, double communication, char *
     if (communication > s.elsewhere) communication = s.elsewhere;
     double computing = s.elsewhere - communication;
     if (communication > 0) snprintf(talk, sizeof talk, ", communication %.0f %%", 100 * communication / all);
-    double hands = each > 0 ? ceil(s.needed / each) : 0;
+    double workers = each > 0 ? ceil(s.needed / each) : 0;
     if (s.behind && s.able >= s.needed)
-        snprintf(more, sizeof more, "; the trainer waits all the same: workers get no core, or .prefetch is too small");
-    else if (s.behind && hands <= 256)
-        snprintf(more, sizeof more, "; the data are the bottleneck: %.0f workers would keep up", hands);
+        snprintf(more, sizeof more, "; the trainer still waits: workers lack CPU time, or .prefetch is too small");
+    else if (s.behind && workers <= 256)
+        snprintf(more, sizeof more, "; the data are the bottleneck: %.0f workers would keep up", workers);
     else if (s.behind)
         snprintf(more, sizeof more, "; the data are the bottleneck");
     int n = snprintf(buf, nbytes,

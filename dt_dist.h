@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_dist.h"
     In every other file that uses it:           #include "dt_dist.h"
 
-    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_comm.h must lie beside it. Link with -lm -lpthread.
+    dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_comm.h must be in the same directory. Link with -lm -lpthread.
 
 A COMPLETE PROGRAM
 
@@ -37,27 +37,28 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    A model is trained by one thread of each rank, or by dt_parallel's.
+    No model or pipeline parallelism: every rank holds the whole model. One thread of each rank trains it (or, with
+    dt_parallel, the threads that dt_parallel starts).
 
 CONTENTS
 
-    >>ddp            replicas that average their gradients while the backward goes on
-    >>feeding        rank 0 reads for all
-    >>parallel       one process, several devices, which share a batch
-    >>agree          implementation from here: what ranks tell each other
-    >>buckets        gradients in the order they become ready
-    >>walk           a backward and its collectives
+    >>ddp            distributed data parallel: gradients are averaged while the backward runs
+    >>feeding        rank 0 reads the data for all ranks
+    >>parallel       one process, several devices, each of which computes a part of the batch
+    >>models         implementation from here: propagating errors, comparing and broadcasting models
+    >>buckets        gradients in the order in which they become ready
+    >>backward       a backward and its collectives
     >>slots          sums that do not depend on the number of ranks
     >>syncnorm       batch norm over all ranks
-    >>attach         from a model and a communicator to a ddp
-    >>feed           frames of batches, one ahead
-    >>replicas       threads with a model each
+    >>attach         attaching a ddp to a model; public functions
+    >>feed           double-buffered messages with batches
+    >>replicas       dt_parallel: one thread and one replica of the model for each device
 
 ERRORS
 
-    As in dt.h: a rank's error travels. A rank that fails tells the others what its error was when it next comes to
-    dt_step or dt_ddp_free, and they get DT_ERR_COMM with that message; a rank that dies, or does something else than
-    the others, is DT_ERR_COMM on all of them within a second, with dt_comm.h's message.
+    As in dt.h. In addition, errors propagate between ranks: when a rank with a pending error next calls dt_step or
+    dt_ddp_free, its message is sent to all others, and they get DT_ERR_COMM with that message. If a rank dies, or calls
+    other collectives than the others, all ranks get DT_ERR_COMM with dt_comm.h's message within a second.
 
 LICENCE
 
@@ -85,128 +86,137 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>ddp
-   torch.nn.parallel.DistributedDataParallel: every rank has the model and its own batches; dt_backward leaves the mean
-   of all ranks' gradients in place of each rank's own, so the ranks' weights stay the same bits. Four lines:
+   Like torch.nn.parallel.DistributedDataParallel: every rank has the whole model and its own batches. dt_backward
+   replaces each rank's gradients by the mean over all ranks, so the weights stay bit for bit the same on all ranks.
+   It takes four lines:
 
        dt_comm *c   = dt_comm_init();
        dt_ddp  *ddp = dt_ddp_new(m, c);                  before or after the first forward
        ... dt_loader_new(set, .rank = dt_comm_rank(c), .world = dt_comm_size(c), ...)
        dt_ddp_free(ddp); dt_comm_free(c);
 
-   Parameters and buffers get rank 0's values when they are made (or at once, if they are made already). At the seal
-   all ranks must have the same ones: names, shapes, dtypes; the first difference is named. Gradients lie in buckets, in
-   reverse order of creation, in memory of dt_comm_alloc; a bucket's sum starts when its last gradient is complete and
-   runs while the backward goes on. Parameters that a backward does not reach count as ready at once; those that no
-   rank reached keep no gradient. The collectives are on a duplicate of c, which stays free for the program.
+   Parameters and buffers get rank 0's values when they are created (those that exist already: in dt_ddp_new). When the
+   model is sealed, all ranks must have the same parameters: names, shapes, dtypes; an error names the first difference.
+   Gradients are stored in buckets, in reverse order of creation, in memory of dt_comm_alloc. The allreduce of a bucket
+   starts when its last gradient is complete and runs while the backward continues. Parameters that a backward does not
+   reach count as ready at once; those that no rank reached have no gradient. The collectives run on a duplicate of c, so
+   the program may use c itself.
 
-   A gradient that is not finite, on any rank, is DT_ERR_NUMERIC on all of them, naming the rank and the parameter: the
-   step changes nothing (under dt_amp with a dynamic scale it is an overflow, which all ranks skip).
+   A gradient that is not finite on any rank is DT_ERR_NUMERIC on all ranks; the message names the rank and the
+   parameter, and the step changes nothing. (Under dt_amp with a dynamic scale it is an overflow: all ranks skip the
+   step.)
 
-   tools/dtverify compares a program's trainings with different numbers of ranks: with DT_VERIFY=FILE in the environment
-   rank 0 writes a line there before each step and at dt_ddp_free: its number, SHA-256 and norm of the weights, 64 of
-   them; and that all ranks have the same bits is checked.
+   tools/dtverify compares runs of a program with different numbers of ranks. With DT_VERIFY=FILE in the environment
+   rank 0 writes a line to FILE before each step and in dt_ddp_free: the step, the SHA-256 of the weights, 64 of the
+   weights, their norm. It is an error if the weights of two ranks differ by a bit.
 
-   A rank of a world of one (or c NULL) trains as if there were no ddp. Free a ddp before its communicator.
+   In a world of one rank (or if c is NULL) training works as without a ddp. Free a ddp before its communicator.
 
-   Models on GPUs: one for each rank, and a communicator with .backend = DT_NCCL (dt_nccl.h). Buckets are summed by NCCL
-   on a stream of their own, beside the backward; the host waits for the other ranks' hosts, not for the GPU, but for one
-   look a step at whether all gradients were finite (.no_check: none). */
+   Models on GPUs: one GPU for each rank, and a communicator with .backend = DT_NCCL (dt_nccl.h). NCCL sums buckets on
+   its own stream, concurrently with the backward. The host does not wait for the GPU, except once a step to learn
+   whether all gradients were finite (with .no_check: never). */
 typedef struct dt_ddp dt_ddp;
 typedef struct dt_ddp_opts {
     int dt__first          DT_D;
-    double first_bucket_mb DT_D; /* MiB of the bucket that is ready first; default 1 */
-    double bucket_mb       DT_D; /* of the others; default 25 */
-    bool no_buffers        DT_D; /* do not give rank 0's buffers (running statistics) to all after each backward */
+    double first_bucket_mb DT_D; /* size in MiB of the bucket that is ready first; default 1 */
+    double bucket_mb       DT_D; /* size in MiB of the others; default 25 */
+    bool no_buffers        DT_D; /* do not broadcast rank 0's buffers (running statistics) after each backward */
     bool sync_batchnorm    DT_D; /* see below */
     int slots              DT_D; /* > 0: see dt_ddp_slots */
-    bool no_check          DT_D; /* do not look for gradients that are not finite */
+    bool no_check          DT_D; /* do not check that gradients are finite */
 } dt_ddp_opts;
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
 #ifdef DT__LIT
 #define dt_ddp_new(m, ...) dt_ddp_new_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ddp_opts, __VA_ARGS__, ))
 #endif
 DT_API void     dt_ddp_free(dt_ddp *d);
-DT_API dt_comm *dt_ddp_comm(const dt_ddp *d); /* the one it was made with */
+DT_API dt_comm *dt_ddp_comm(const dt_ddp *d); /* the communicator passed to dt_ddp_new */
 
-/* Accumulation: between dt_ddp_no_sync(d, true) and (d, false) backwards add up on this rank alone; the next one sends
-   the sum. The same on all ranks. */
+/* Gradient accumulation: between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) gradients accumulate on this rank
+   without communication; the next backward averages the accumulated gradients. All ranks must do the same. */
 DT_API void dt_ddp_no_sync(dt_ddp *d, bool on);
-/* The loss of this rank's next backward is a mean over n samples (tokens ...): gradients are weighted by n, the sum is
-   divided by all ranks' n. On all ranks, or on none. n 0 is as dt_ddp_skip with a forward. */
+/* The loss of this rank's next backward is a mean over n samples (or tokens): its gradients are weighted by n, and the
+   sum is divided by the sum of all ranks' n. Either all ranks call it before a backward or no rank does. n == 0: this
+   rank contributes nothing, as with dt_ddp_skip. */
 DT_API dt_status dt_ddp_samples(dt_ddp *d, double n);
-/* Ranks with unequal numbers of batches: all go on while one has data.
+/* Ranks with different numbers of batches: all continue while any rank has data.
        for (;;) {
            bool have = dt_loader_next(in, &b);
            if (!dt_ddp_more(d, have)) break;
            if (have) dt_backward(loss of b); else dt_ddp_skip(d);
            dt_step(opt);
        }
-   dt_ddp_skip takes the place of a backward: no gradients of its own, weight 0; the mean is over the others. */
+   dt_ddp_skip replaces a backward: this rank contributes no gradients and weight 0; the mean is over the other ranks. */
 DT_API bool      dt_ddp_more(dt_ddp *d, bool have); /* collective; false after an error */
 DT_API dt_status dt_ddp_skip(dt_ddp *d);
-/* The weighted mean over all ranks, sum(value * weight) / sum(weight): exact metrics. Collective; NaN: an error. */
+/* The weighted mean over all ranks, sum(value * weight) / sum(weight), for exact metrics. Collective; NaN after an
+   error. */
 DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight);
-/* Rank 0's parameters and buffers to all, after they were changed by hand. Collective. */
+/* Broadcasts rank 0's parameters and buffers, for example after the program changed them. Collective. */
 DT_API dt_status dt_ddp_broadcast(dt_ddp *d);
-/* Names of parameters the last backward of this rank did not reach, a line each; like snprintf. */
+/* Names of the parameters that the last backward of this rank did not reach, one per line; works like snprintf. */
 DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes);
 
-/* Slots: the same bits whatever the number of ranks. .slots = S: a step's global batch is S micro-batches, S divisible
-   by the number of ranks; each rank does S / world backwards before a dt_step, rank r those from r * S / world on. Each
-   gradient is computed alone, and all S are added in the order of one fixed tree. It costs: nothing overlaps, S / world
-   times the gradients is sent and held, and what depends on the batch (batch norm) or on the rank (dropout) still
-   differs. f32 alone. A slot must get the same samples in every world: a loader for each, .rank = slot, .world = S. */
-DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* S; which are this rank's */
+/* Slots: results that are bit for bit the same for any number of ranks. .slots = S: the global batch of a step is S
+   micro-batches (slots); S must be divisible by the number of ranks. Each rank does S / world backwards before a
+   dt_step, rank r for the slots from r * S / world on. Each slot's gradient is computed separately, and all S are added
+   as the leaves of one fixed binary tree. Costs: communication does not overlap with the backward, and S / world times
+   the gradients are stored and sent. Results that depend on the batch (batch norm) or on the rank (dropout) still
+   differ. f32 only. A slot must get the same samples in every world: use a loader for each slot, with .rank = slot and
+   .world = S. */
+DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* returns S; this rank has slots first .. first + n - 1 */
 
-/* .sync_batchnorm: torch.nn.SyncBatchNorm. Batch norms of the model take their statistics, in training, over the
-   samples of all ranks, each counting the same, and their gradients too: n ranks with batches of b are one rank with
-   n b. All ranks must come to the same batch norms in the same order (a branch that one rank does not take is an error
-   after the communicator's timeout); a rank may have a batch of no samples. With dt_ddp_samples, call it before the
-   first backward of an accumulation. dt_ddp_skip takes part with no samples in what this rank's last step had, so steps
-   must be alike; it needs a communicator with a thread (not .no_thread). With .no_buffers the running statistics of a
-   rank that skips stay behind. */
+/* .sync_batchnorm: like torch.nn.SyncBatchNorm. In training, batch norms of the model compute their statistics, and the
+   gradients of these, over the samples of all ranks with equal weight: n ranks with batches of b give the result of one
+   rank with a batch of n * b. All ranks must run the same batch norms in the same order (a branch that one rank does
+   not take is an error after the communicator's timeout). A rank may have an empty batch. If dt_ddp_samples is used, it
+   must be called before the first backward of an accumulation. dt_ddp_skip takes part with zero samples in the batch
+   norms that this rank's last step ran, so all steps must run the same ones; it needs a communicator with a thread (not
+   .no_thread). With .no_buffers the running statistics of a rank that skips are not updated. */
 
-/* Where the time goes, as sums over backwards that were synchronised. */
+/* Where the time goes: sums, in seconds, over all backwards that were synchronised. */
 typedef struct dt_ddp_stats {
     int64_t steps;
     double  period;   /* from the end of one backward to the end of the next */
-    double  backward; /* in it: from begin to end, without the wait after it */
-    double  exposed;  /* waiting for collectives: what overlap did not hide */
-    double  comm;     /* T2: the collectives' own time */
-    double  ready;    /* from a backward's begin to the first bucket's start */
-    int64_t bytes;    /* of gradients */
+    double  backward; /* from the begin of a backward to its end, without the wait for collectives after it */
+    double  exposed;  /* waiting for collectives: the communication that overlap did not hide */
+    double  comm;     /* T2: duration of the collectives */
+    double  ready;    /* from the begin of a backward to the start of the first bucket */
+    int64_t bytes;    /* of gradients that were summed */
     int     buckets;
 } dt_ddp_stats;
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
-/* One line: T1 (compute), T2 (communication), what of it is exposed, the bound max(T1, T2), a step; like snprintf. A
-   trace (DT_TRACE) shows the same: each bucket's sum on a track beside the backward's ops, and what was waited for. */
+/* One line with the means per step: T1 (compute), T2 (communication), the exposed part of T2, the bound max(T1, T2);
+   works like snprintf. A trace (DT_TRACE) shows each bucket's allreduce and each wait on tracks beside the backward's
+   ops. */
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>feeding
-   Data for the ranks, in the same global order whichever way they get it: every rank reads its part of a path they
-   share (dt_loader_new with .rank, .world), each has files of its own (.contiguous), or rank 0 reads for all:
+   There are three ways to give the ranks their data: every rank reads its part of files that all can access
+   (dt_loader_new with .rank, .world), each rank has its own files (.contiguous), or rank 0 reads for all ranks:
 
-       dt_feed *in = dt_feed_new(set, c, .batch = 100, .shuffle = true);    set: rank 0's; NULL on the others
+       dt_feed *in = dt_feed_new(set, c, .batch = 100, .shuffle = true);    set: on rank 0; NULL on the other ranks
        while (dt_feed_epoch(in) < 5)
            for (dt_batch b; dt_feed_next(in, &b); ) ...
 
-   Batches are those of dt_loader_new with the same options. They are sent while the ranks compute on the ones before;
-   what fails on rank 0 is the error of the batch it concerns on all ranks. Collective: new, next, free. */
+   The batches are the same, in the same order, as those of dt_loader_new with the same options. They are sent while the
+   ranks compute on the batch before. If reading a batch fails on rank 0, dt_feed_next reports the error for that batch
+   on all ranks. dt_feed_new, dt_feed_next and dt_feed_free are collective. */
 typedef struct dt_feed dt_feed;
 DT_API dt_feed        *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o DT_OPT0(dt_loader_opts));
 #ifdef DT__LIT
 #define dt_feed_new(set, ...) dt_feed_new_with(set, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loader_opts, __VA_ARGS__, ))
 #endif
 DT_API void       dt_feed_free(dt_feed *f);
-DT_API bool       dt_feed_next(dt_feed *f, dt_batch *b); /* as dt_loader_next; .item and .sha256 are not sent */
+DT_API bool       dt_feed_next(dt_feed *f, dt_batch *b); /* as dt_loader_next, but .item is NULL and .sha256 empty */
 DT_API int64_t    dt_feed_epoch(const dt_feed *f);       /* as dt_loader_epoch */
-DT_API int64_t    dt_feed_batches(const dt_feed *f);
-DT_API dt_cursor *dt_feed_cursor(dt_feed *f); /* behind the last batch; may be set before the first dt_feed_next */
-DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_add_tensor(c, "data.cursor", ...) */
+DT_API int64_t    dt_feed_batches(const dt_feed *f);     /* as dt_loader_batches */
+DT_API dt_cursor *dt_feed_cursor(dt_feed *f); /* after the last batch; may be set before the first dt_feed_next */
+DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* as a tensor, for dt_checkpoint_add_tensor(c, "data.cursor", ...) */
 
 /* ---------------------------------------------------------------------------------------------------- >>parallel
-   torch.nn.DataParallel: one program drives several devices: threads of the CPU, or GPUs. The program says how a part
-   of a batch becomes a loss:
+   Like torch.nn.DataParallel: one process uses several devices, which are threads of the CPU or GPUs. The program
+   supplies a function that computes the loss of a part of a batch:
 
        static dt_tensor *loss_of(dt_model *m, dt_tensor *x, dt_tensor *y, void *user)
        {
@@ -220,34 +230,35 @@ DT_API dt_tensor *dt_feed_state(dt_feed *f);  /* the same, for dt_checkpoint_add
        }
        dt_parallel_free(p);
 
-   x and y are cut along dimension 0 as torch.chunk does: parts of ceil(n / devices), the last one smaller, fewer parts
-   than devices if the batch is small. fn is called for each part at the same time, the first one on the calling thread
-   with m itself, the others with replicas: models that share m's parameters and have gradients and buffers of their
-   own. It returns the mean loss over its part. The gradients that m has then, and the loss, are those of the whole
-   batch; they add to what was there, as those of dt_backward. With dt_amp it takes the place of dt_amp_backward (one
-   loss). dt_step comes next, as ever.
+   x and y are split along dimension 0 as torch.chunk does: into parts of ceil(n / devices), the last one smaller; a
+   small batch has fewer parts than there are devices. fn is called for all parts concurrently: for the first on the
+   calling thread with m itself, for the others on other threads with replicas, which are models that share m's
+   parameters and have their own gradients and buffers. fn returns the mean loss of its part. The resulting gradients of
+   m and the loss are those of the whole batch; gradients accumulate as in dt_backward. With dt_amp this call replaces
+   dt_amp_backward (one loss only). The program then calls dt_step as usual.
 
-   A model on a GPU: m is on cuda:0, say, and dt_parallel_new(m, .devices = 2) uses cuda:0 and cuda:1; .on names others.
-   x and y may be on the CPU or on any of them; a part is copied to the device that computes it, which is the default
-   device while fn runs. A replica has memory of its own there: it gets m's parameters and buffers before each forward,
-   and its gradients are added to m's, each block of them in one message. Masters and states of optimisers are on the
-   first device alone. Nothing waits for a device unless the loss is asked for.
+   A model on a GPU: if m is on cuda:0, dt_parallel_new(m, .devices = 2) uses cuda:0 and cuda:1; .on names others. x and
+   y may be on the CPU or on any of the devices. Each part is copied to the device that computes it; while fn runs, this
+   is the default device. A replica has its own memory on its device: it receives m's parameters and buffers before each
+   forward, and its gradients are added to m's, each block of them in one message. Master weights and optimiser states
+   are on the first device only. The host does not wait for a device unless the loss is requested.
 
-   The first call runs the first part alone: it makes the parameters. fn must not touch m but through its argument, nor
-   change what user points to without a lock. Each device of the CPU computes with one thread. Two runs with as many
-   devices give the same bits (GPUs: where their backend is told to give them).
+   The first call runs the first part alone, because it creates the parameters. fn must use m only through its argument,
+   and must not change what user points to without a lock. Each device of the CPU computes with one thread. Two runs with
+   the same number of devices give the same bits (on GPUs: if their backend is set to be deterministic).
 
-   Batch norm: each device has the statistics of its part; the running ones are the first device's. Random numbers: the
-   first device draws as ever; a replica's generator (dt_dropout) and its thread's (dt_op_dropout, dt_normal) are seeded anew
-   in each call, from a draw of the model's generator: other numbers than one device would draw.
+   Batch norm: each device uses the statistics of its part; the running statistics are those of the first device. Random
+   numbers: the first device draws as without dt_parallel. In each call the generators of a replica (dt_dropout) and of
+   its thread (dt_op_dropout, dt_normal) are seeded from a draw of the model's generator, so they give other numbers than
+   a single device would draw.
 
-   An error on any device is the caller's, with the device's number; the model has no gradients then. Not on a model
-   that has a ddp. */
+   An error on any device is reported by the call with the device's number; the model then has no gradients. A model that
+   has a ddp cannot be used. */
 typedef struct dt_parallel dt_parallel;
 typedef struct dt_parallel_opts {
     int dt__first DT_D;
-    int devices   DT_D; /* default: on the CPU dt_get_num_threads(), else the model's device and all that come after it */
-    /* which ones: .devices of one backend, the model's first. Default: the model's device and the next ones */
+    int devices   DT_D; /* default: on the CPU dt_get_num_threads(), otherwise the model's device and all after it */
+    /* the .devices devices, all of one backend, the model's device first. Default: the model's device and the next ones */
     dt_device *const *on DT_D;
 } dt_parallel_opts;
 DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o DT_OPT0(dt_parallel_opts));
@@ -255,7 +266,7 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o DT_OPT0
 #define dt_parallel_new(...) \
     dt_parallel_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_parallel_opts, __VA_ARGS__, ))
 #endif
-DT_API void dt_parallel_free(dt_parallel *p); /* before or after the model */
+DT_API void dt_parallel_free(dt_parallel *p); /* may be called before or after dt_model_free */
 DT_API int  dt_parallel_devices(const dt_parallel *p);
 typedef dt_tensor *(*dt_parallel_fn)(dt_model *m, dt_tensor *x, dt_tensor *y, void *user);
 /* y and loss may be NULL. */
@@ -284,108 +295,124 @@ DT__NEEDS(DIST, DATA);
 DT__NEEDS(DIST, COMM);
 DT__NEEDS(DIST, CPU);
 
-typedef struct dt__bucket { /* a stretch of a block's gradients */
+
+typedef struct dt__bucket { /* a range of a block's gradients, summed by one allreduce */
     int      block;
-    int      first, n; /* its parameters: m->order[first .. first + n) */
-    int64_t  at, length; /* in the block, gaps among it */
-    int64_t  numel;      /* of its parameters */
-    int      last;    /* the earliest made of its parameters, which is ready last: an index of m->param */
-    int      waiting; /* parameters the backward has yet to reach */
-    dt_work *work;
+    int      first, n;   /* its parameters: m->order[first .. first + n) */
+    int64_t  at, length; /* range of elements in the block, including the gaps between parameters */
+    int64_t  numel;      /* of its parameters, without gaps */
+    int      last;       /* index in m->param of its parameter that was created first, which is ready last */
+    int      waiting;    /* number of its gradients that the backward has not completed yet */
+    dt_work *work;       /* its allreduce, or NULL */
 } dt__bucket;
 
-/* What each rank says when its backward begins. */
-enum { DT__SAY_WEIGHT, DT__SAY_REACH, DT__SAY_MODE, DT__SAY_BUCKETS, DT__SAYS };
-enum { DT__SAY_MEAN = 0, DT__SAY_WEIGHTED = 1, DT__SAY_SKIP = 2 }; /* modes; SKIP goes with both */
+/* The info that each rank sends to all others when its backward begins: words of 64 bits. */
+enum { DT__INFO_WEIGHT, DT__INFO_REACH, DT__INFO_MODE, DT__INFO_BUCKETS, DT__INFO_WORDS };
+/* DT__INFO_MODE. All ranks that do not skip must have the same mode. */
+enum { DT__MODE_MEAN = 0, DT__MODE_WEIGHTED = 1, DT__MODE_SKIP = 2 };
+/* dt_ddp.phase */
+enum { DT__DDP_IDLE = 0, DT__DDP_BACKWARD, DT__DDP_SKIP };
 
 struct dt_ddp {
-    dt_model   *m;
-    dt_comm    *user, *c; /* the program's, and ours: a duplicate; both NULL in a world of one */
+    dt_model   *m;        /* NULL after the model was freed */
+    dt_comm    *user, *c; /* the program's communicator and our duplicate of it; both NULL in a world of one */
     dt__watch   watch;
     dt_ddp_opts o;
     int         rank, world;
-    int         far;  /* the model is on a device whose memory the host cannot touch */
-    int         hook; /* of dt_hooks_add on hook_thread, or -1 */
+    int         on_device;   /* the model is on a device whose memory the host cannot access */
+    int         hook;        /* from dt_hooks_add on hook_thread, or -1 */
     void       *hook_thread;
-    int         told;     /* our error went to the others */
-    int         unsynced; /* inside dt_ddp_no_sync */
-    int         stashed;  /* backwards without a sum since the last one with */
+    int         error_known; /* all ranks know our error: do not send it again */
+    int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
+    int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
     /* buckets */
-    int         version; /* of the model's blocks when they were made; 0: never */
+    int         version; /* of the model's blocks when the buckets were made; 0: there are no buckets yet */
     dt__bucket *bucket;
-    int         nbuckets, next, bucket_cap;
-    int        *of;    /* by m->order: its bucket */
-    uint8_t    *reach; /* by m->order: a gradient is there on this rank, or comes; later: on any rank */
+    int         nbuckets, next, bucket_cap; /* next: the first bucket that is not started */
+    int        *of;    /* by m->order: index of its bucket */
+    uint8_t    *reach; /* by m->order: 1 if it has a gradient, or will have one; first of this rank, later of any rank */
     int         norder;
-    /* a backward under way */
-    int        walking, skipping, noted;
-    double     weight;        /* of this rank's samples; negative: not said */
-    double     before, after; /* factors of gradients */
-    int64_t   *note;          /* DT__SAYS of each rank */
-    dt_work   *note_work;
+    /* the current backward */
+    int        phase;
+    int        info_received;
+    double     weight;        /* from dt_ddp_samples; negative if it was not called */
+    double     before, after; /* factors of gradients before and after the sum */
+    int64_t   *info;          /* DT__INFO_WORDS of each rank */
+    dt_work   *info_work;
     uint64_t   reach_hash;
-    int64_t   *bad; /* of each rank: m->order of the first gradient that is not finite, or -1 */
+    int64_t   *bad; /* for each rank: -1 if all was finite; m->order of its first gradient that is not finite; norder:
+                       its loss; norder + 1 + i: a gradient of bucket i */
     dt_work   *bad_work;
-    dt_tensor *flag;  /* f32 (1) */
-    dt_tensor *flags; /* far: f32, of each bucket: something in it was not finite */
-    dt_tensor *stage; /* u8: buffers, one behind the other; NULL: none */
-    dt_work   *stage_work;
-    int        stage_root;
+    dt_tensor *flag;    /* f32 (1) */
+    dt_tensor *flags;   /* on_device: f32, for each bucket: not 0 if a gradient is not finite */
+    dt_tensor *staging; /* u8: contiguous copies of the model's buffers; NULL if they are not broadcast */
+    dt_work   *staging_work;
+    int        staging_root;
     /* slots */
-    int     slot;  /* the next one of ours */
+    int     slot;  /* the next slot of this rank */
     int64_t total; /* elements of all blocks */
     float  *send, *gather;
     size_t  send_nbytes, gather_nbytes;
     /* batch norm over all ranks */
-    dt_comm      *norm; /* of its collectives, as buckets are under way on c; NULL: none */
+    dt_comm      *norm; /* a second duplicate, since buckets run on c meanwhile; NULL without .sync_batchnorm */
     dt__norm_sync sync;
-    double       *stats_room;
+    double       *stats_buf;
     size_t        stats_nbytes;
-    int64_t      *ran, *ran_before;     /* channels of each collective since the last backward, and of the step before;
-                                           negative: of a backward */
-    int64_t       nran, nran_before, ran_cap, ran_before_cap;
-    double       *shadow; /* what a rank that skips contributes: nothing */
-    size_t        shadow_nbytes;
-    dt_tensor    *shadow_far; /* the same on the device, f32 */
-    dt_work     **shadow_work;
-    int64_t       nshadow, work_cap;
-    /* watching */
-    FILE        *verify; /* rank 0's DT_VERIFY */
+    /* For each collective of this step and of the step before: its number of channels, negative for one of a backward */
+    int64_t      *norm_calls, *norm_calls_prev;
+    int64_t       nnorm_calls, nnorm_calls_prev, norm_calls_cap, norm_calls_prev_cap;
+    double       *skip_buf; /* zeros that a rank that skips contributes */
+    size_t        skip_nbytes;
+    dt_tensor    *skip_device; /* on_device: the same, f32 */
+    dt_work     **skip_work;
+    int64_t       nskip, skip_cap;
+    /* verification and statistics */
+    FILE        *verify; /* rank 0: the file of DT_VERIFY */
     int          verifying;
     int64_t      verified;
     dt_ddp_stats stats;
-    double       busy; /* of c at the begin */
-    uint64_t     t_begin, t_walked, t_last;
+    double       busy; /* dt_comm_stats.busy of c at t_begin */
+    uint64_t     t_begin, t_walked, t_last; /* ns: begin of the backward, its end, end of the last synchronised one */
 };
 
 DT__SLOW_BEGIN
-/* ==================================================================================================== >>agree */
+/* ==================================================================================================== >>models
+   Threads of all sections up to >>attach: the thread that called dt_ddp_new runs everything, in its own calls or in
+   hooks that dt_backward and dt_step run on it. The communicators have their own threads; the two sides meet only in
+   dt_work objects, so there is no lock here. */
 static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
     const char *why = d->c ? dt_comm_error(d->c) : NULL;
     if (!why && d->norm) why = dt_comm_error(d->norm);
-    d->told = 1;   /* whoever failed has told everyone */
-    if (d->norm) { /* who waits in the other one */
+    d->error_known = 1; /* the rank that failed has informed all others */
+    if (d->norm) {      /* wake ranks that wait in the other communicator */
         dt_comm_abort(d->norm, why);
         dt_comm_abort(d->c, why);
     }
     return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
 }
-/* An error of this rank is everyone's. */
-static void dt__ddp_tell(dt_ddp *d)
+/* Sends a pending error of this rank to all ranks, once. */
+static void dt__ddp_send_error(dt_ddp *d)
 {
-    if (d->told || !d->c || dt__err.code == DT_OK) return;
-    d->told = 1;
+    if (d->error_known || !d->c || dt__err.code == DT_OK) return;
+    d->error_known = 1;
     dt_comm_abort(d->c, dt_error());
     dt_comm_abort(d->norm, dt_error());
 }
 static int dt__ddp_alone(const dt_ddp *d) { return !d->c; }
 
-typedef struct dt__ddp_fingerprint { /* a parameter, as it is compared */
+static uint64_t dt__ddp_hash(uint64_t hash, const void *data, size_t nbytes) /* FNV-1a; start with DT__DDP_HASH */
+{
+    for (size_t i = 0; i < nbytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * 1099511628211ull;
+    return hash;
+}
+#define DT__DDP_HASH 1469598103934665603ull
+
+typedef struct dt__ddp_fingerprint { /* the properties of a parameter that must be equal on all ranks */
     int64_t shape[DT_MAX_DIMS];
     int32_t ndim, dtype, flags, index;
-    char    name[128]; /* its end, if it is longer */
+    char    name[128]; /* only its last 127 characters if it is longer */
 } dt__ddp_fingerprint;
 static dt__ddp_fingerprint dt__ddp_fingerprint_of(const dt__param *p, int index)
 {
@@ -413,18 +440,22 @@ static const char *dt__ddp_fingerprint_text(const dt__ddp_fingerprint *k, char *
     }
     return buf;
 }
-static int dt__ddp_same_fingerprint(const dt__ddp_fingerprint *a, const dt__ddp_fingerprint *b) { return !memcmp(a, b, sizeof *a); }
+static int dt__ddp_same_fingerprint(const dt__ddp_fingerprint *a, const dt__ddp_fingerprint *b)
+{
+    return !memcmp(a, b, sizeof *a);
+}
 static int dt__ddp_differs(dt_ddp *d, const dt__ddp_fingerprint *mine, const dt__ddp_fingerprint *theirs, int rank)
 {
     char a[320], b[320];
     int  rc =
-        dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank %d, %s on rank %d", mine->index + 1,
-                dt__ddp_fingerprint_text(mine, a, sizeof a), d->rank, dt__ddp_fingerprint_text(theirs, b, sizeof b), rank);
-    dt__ddp_tell(d);
+        dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank %d, %s on rank %d; create the same "
+                "parameters in the same order on all ranks", mine->index + 1, dt__ddp_fingerprint_text(mine, a, sizeof a),
+                d->rank, dt__ddp_fingerprint_text(theirs, b, sizeof b), rank);
+    dt__ddp_send_error(d);
     return rc;
 }
-/* Rank 0's value of a parameter or buffer; what it is comes first and must be the same here. */
-static int dt__ddp_share(dt_ddp *d, const dt__param *p, int index)
+/* Checks that a parameter or buffer has the same fingerprint on rank 0, then takes rank 0's value. */
+static int dt__ddp_sync_param(dt_ddp *d, const dt__param *p, int index)
 {
     dt__ddp_fingerprint mine = dt__ddp_fingerprint_of(p, index), theirs = mine;
     if (dt_comm_broadcast(d->c, &theirs, (int64_t)sizeof theirs, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, "dt_ddp");
@@ -438,19 +469,20 @@ static int dt__ddp_share(dt_ddp *d, const dt__param *p, int index)
     }
     return 0;
 }
-static int dt__ddp_made(void *user, dt__param *p)
+static int dt__ddp_on_param(void *user, dt__param *p)
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) ? 0 : dt__ddp_share(d, p, d->m->nparams - 1);
+    return dt__ddp_alone(d) ? 0 : dt__ddp_sync_param(d, p, d->m->nparams - 1);
 }
-/* At the seal: all ranks have the same list. The lowest rank that differs from rank 0 is compared first. */
+/* When the model is sealed: all ranks must have the same list of parameters. The first difference between rank 0 and the
+   lowest rank that differs from it is reported. */
 static int dt__ddp_same_models(dt_ddp *d)
 {
     dt_model *m = d->m;
-    uint64_t  hash = 1469598103934665603ull;
+    uint64_t  hash = DT__DDP_HASH;
     for (int i = 0; i < m->nparams; i++) {
         dt__ddp_fingerprint k = dt__ddp_fingerprint_of(m->param[i], i);
-        for (size_t b = 0; b < sizeof k; b++) hash = (hash ^ ((const uint8_t *)&k)[b]) * 1099511628211ull;
+        hash = dt__ddp_hash(hash, &k, sizeof k);
     }
     int64_t *all = (int64_t *)dt_mem_alloc((size_t)d->world * 2 * sizeof *all), mine[2];
     if (!all) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory");
@@ -463,7 +495,7 @@ static int dt__ddp_same_models(dt_ddp *d)
     if (other) most = (int)(all[1] > all[2 * other + 1] ? all[1] : all[2 * other + 1]);
     dt_mem_free(all, (size_t)d->world * 2 * sizeof *all);
     if (rc || !other) return rc;
-    for (int i = 0; i < most && !rc; i++) { /* all ranks walk both lists, and stop at the same place */
+    for (int i = 0; i < most && !rc; i++) { /* all ranks see both lists and stop at the same difference */
         dt__ddp_fingerprint k[2];
         for (int side = 0; side < 2 && !rc; side++) {
             int root = side ? other : 0;
@@ -475,18 +507,19 @@ static int dt__ddp_same_models(dt_ddp *d)
         }
         if (rc || dt__ddp_same_fingerprint(&k[0], &k[1])) continue;
         char a[320], b[320];
-        rc = dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank 0, %s on rank %d", i + 1,
-                     dt__ddp_fingerprint_text(&k[0], a, sizeof a), dt__ddp_fingerprint_text(&k[1], b, sizeof b), other);
-        d->told = 1; /* every rank says the same */
+        rc = dt_fail(DT_ERR_COMM, "dt_ddp: the models differ: number %d is %s on rank 0, %s on rank %d; create the same "
+                     "parameters in the same order on all ranks", i + 1, dt__ddp_fingerprint_text(&k[0], a, sizeof a),
+                     dt__ddp_fingerprint_text(&k[1], b, sizeof b), other);
+        d->error_known = 1; /* all ranks report this error */
     }
     return rc;
 }
-/* All parameters and buffers, masters too. */
-static int dt__ddp_share_all(dt_ddp *d)
+/* Compares the models, then broadcasts rank 0's parameters, buffers and master weights. */
+static int dt__ddp_sync_model(dt_ddp *d)
 {
     dt_model *m = d->m;
     int       rc = dt__ddp_same_models(d);
-    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__ddp_share(d, m->param[i], i);
+    for (int i = 0; i < m->nparams && !rc; i++) rc = dt__ddp_sync_param(d, m->param[i], i);
     for (int i = 0; i < m->nblocks && !rc; i++) {
         dt_tensor *t = m->block[i].master;
         if (t && dt_comm_broadcast(d->c, (char *)t->st->ptr + t->offset * 4, t->numel, DT_COMM_F32, 0))
@@ -496,8 +529,9 @@ static int dt__ddp_share_all(dt_ddp *d)
 }
 
 /* ==================================================================================================== >>buckets
-   Buckets are stretches of the model's blocks, cut between parameters. They are summed in one order on all ranks: by
-   the parameter that becomes ready last, latest made first. */
+   A bucket is a range of one of the model's blocks that ends between two parameters. Collectives must start in the same
+   order on all ranks, whatever the order in which gradients become ready. Therefore buckets are sorted by their 'last'
+   parameter, the latest created first, which is the order in which a backward normally completes them. */
 typedef struct dt__ddp_memory {
     dt_comm *c;
     void    *ptr;
@@ -508,10 +542,10 @@ static void dt__ddp_release(void *user)
     dt_comm_dealloc(k->c, k->ptr);
     dt_mem_free(k, sizeof *k);
 }
-/* In memory that the ranks of a machine share; of a device, simply there. */
-static dt_tensor *dt__ddp_room(dt_ddp *d, int dtype, int64_t n)
+/* A tensor in memory that the ranks of a machine share; on_device: in memory of the device */
+static dt_tensor *dt__ddp_alloc(dt_ddp *d, int dtype, int64_t n)
 {
-    if (d->far) return dt__new("dt_ddp", d->m->device, dtype, &n, 1, DT_LAYOUT_PLAIN);
+    if (d->on_device) return dt__new("dt_ddp", d->m->device, dtype, &n, 1, DT_LAYOUT_PLAIN);
     dt__ddp_memory *k = (dt__ddp_memory *)dt_mem_alloc(sizeof *k);
     if (!k) return NULL;
     k->c = d->c;
@@ -526,10 +560,10 @@ static dt_tensor *dt__ddp_room(dt_ddp *d, int dtype, int64_t n)
     t->st->user = k;
     return t;
 }
-static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n) /* a block's gradients */
+static dt_tensor *dt__ddp_grads(void *user, int dtype, int64_t n) /* memory for a block's gradients; NULL: the default */
 {
     dt_ddp *d = (dt_ddp *)user;
-    return dt__ddp_alone(d) || d->o.slots || d->far ? NULL : dt__ddp_room(d, dtype, n);
+    return dt__ddp_alone(d) || d->o.slots || d->on_device ? NULL : dt__ddp_alloc(d, dtype, n);
 }
 static void dt__buckets_free(dt_ddp *d)
 {
@@ -552,7 +586,7 @@ static int dt__bucket_order(const void *a, const void *b)
     int x = ((const dt__bucket *)a)->last, y = ((const dt__bucket *)b)->last;
     return (x < y) - (x > y);
 }
-static int64_t dt__buffer_nbytes(const dt_tensor *t) /* in the stage */
+static int64_t dt__buffer_nbytes(const dt_tensor *t) /* in d->staging: aligned to 64 bytes */
 {
     return (t->numel * (int64_t)dt__dtype_size[t->dtype] + 63) & ~(int64_t)63;
 }
@@ -594,18 +628,18 @@ static int dt__buckets_make(dt_ddp *d)
         dt__bucket *b = &d->bucket[i];
         for (int k = 0; k < b->n; k++) d->of[b->first + k] = i;
     }
-    for (int i = 0; i < m->nblocks; i++) d->total += m->block[i].b.grad->numel; /* what slots exchange: gaps, too */
+    for (int i = 0; i < m->nblocks; i++) d->total += m->block[i].b.grad->numel; /* includes gaps; used by slots */
     int64_t nbytes = 0, buckets = d->nbuckets;
     for (int i = 0; i < m->nparams; i++)
         if (m->param[i]->buffer) nbytes += dt__buffer_nbytes(m->param[i]->t);
-    dt__unref(d->stage);
+    dt__unref(d->staging);
     dt__unref(d->flags);
-    d->stage = d->flags = NULL;
+    d->staging = d->flags = NULL;
     if (nbytes && !d->o.no_buffers && !dt__ddp_alone(d)) {
-        d->stage = dt__ddp_room(d, DT_U8, nbytes);
-        if (!d->stage) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %" PRId64 " bytes of buffers", nbytes);
+        d->staging = dt__ddp_alloc(d, DT_U8, nbytes);
+        if (!d->staging) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %" PRId64 " bytes of buffers", nbytes);
     }
-    if (d->far && buckets) {
+    if (d->on_device && buckets) {
         d->flags = dt__new("dt_ddp", m->device, DT_F32, &buckets, 1, DT_LAYOUT_PLAIN);
         if (!d->flags) return DT_ERR_MEMORY;
     }
@@ -617,7 +651,8 @@ static char *dt__bucket_data(const dt_ddp *d, const dt__bucket *b)
     const dt_tensor *g = d->m->block[b->block].b.grad;
     return (char *)g->st->ptr + (g->offset + b->at) * (int64_t)dt__dtype_size[g->dtype];
 }
-/* y = scale * x on a stretch of a tensor, in place; flag_at of flag becomes 1 if something in it is not finite. */
+/* Multiplies elements at .. at + n - 1 of t by scale, in place. Element flag_at of flag becomes 1 if one of them is not
+   finite. */
 static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double scale, dt_tensor *flag,
                               int64_t flag_at)
 {
@@ -642,6 +677,7 @@ static int dt__ddp_scale_flag(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, do
     }
     return rc;
 }
+/* The same; waits for the result: *bad becomes 1 if an element is not finite. bad NULL: not checked */
 static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double scale, int *bad)
 {
     float found = 0;
@@ -654,37 +690,47 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
     return rc;
 }
 
-/* ==================================================================================================== >>walk
-   Collectives of a backward, the same on all ranks: the notes; the bitmaps of what was reached, if the notes differ;
-   the buffers; the buckets; who found a gradient that is not finite. A rank that skips a step runs them without a
-   walk. */
-static int dt__note_send(dt_ddp *d)
+/* ==================================================================================================== >>backward
+   Callers: dt_backward runs the hooks dt__ddp_begin, dt__ddp_ready (once for each completed gradient) and dt__ddp_end on
+   the thread that called it. dt_ddp_skip calls the same functions without a backward.
+
+   Phases:
+       DT__DDP_IDLE        no backward of this model runs
+       DT__DDP_BACKWARD    from dt__ddp_begin to dt__ddp_end
+       DT__DDP_SKIP        inside dt_ddp_skip
+
+   Collectives of a synchronised backward, in this order on all ranks:
+       1. allgather of the info of each rank (weight, hash of reach, mode, number of buckets)
+       2. allreduce of the reach bitmaps, only if their hashes differ
+       3. broadcast of the model's buffers from the lowest rank that does not skip
+       4. allreduce of each bucket
+       5. allgather of bad: which rank found a value that is not finite
+   1, 3, 4 and 5 are asynchronous; dt__ddp_finish waits for them after the backward. */
+static int dt__info_send(dt_ddp *d)
 {
-    uint64_t hash = 1469598103934665603ull;
-    for (int i = 0; i < d->norder; i++) hash = (hash ^ d->reach[i]) * 1099511628211ull;
-    if (d->skipping) hash = d->reach_hash; /* what all had reached in the step before */
+    int      skip = d->phase == DT__DDP_SKIP;
+    uint64_t hash = dt__ddp_hash(DT__DDP_HASH, d->reach, (size_t)d->norder);
+    if (skip) hash = d->reach_hash; /* of all ranks in the step before */
     d->reach_hash = hash;
-    int64_t *mine = d->note + (int64_t)d->rank * DT__SAYS;
-    double   w = d->skipping ? 0 : d->weight < 0 ? 1 : d->weight;
-    memcpy(&mine[DT__SAY_WEIGHT], &w, sizeof w);
-    mine[DT__SAY_REACH] = (int64_t)hash;
-    mine[DT__SAY_MODE] = d->skipping ? DT__SAY_SKIP : d->weight < 0 ? DT__SAY_MEAN : DT__SAY_WEIGHTED;
-    mine[DT__SAY_BUCKETS] = d->nbuckets;
-    d->noted = 0;
-    d->note_work = dt_comm_allgather_start(d->c, NULL, d->note, DT__SAYS, NULL, DT_COMM_I64);
-    return d->note_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
+    int64_t *mine = d->info + (int64_t)d->rank * DT__INFO_WORDS;
+    double   w = skip ? 0 : d->weight < 0 ? 1 : d->weight;
+    memcpy(&mine[DT__INFO_WEIGHT], &w, sizeof w);
+    mine[DT__INFO_REACH] = (int64_t)hash;
+    mine[DT__INFO_MODE] = skip ? DT__MODE_SKIP : d->weight < 0 ? DT__MODE_MEAN : DT__MODE_WEIGHTED;
+    mine[DT__INFO_BUCKETS] = d->nbuckets;
+    d->info_received = 0;
+    d->info_work = dt_comm_allgather_start(d->c, NULL, d->info, DT__INFO_WORDS, NULL, DT_COMM_I64);
+    return d->info_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
-static int dt__reach_join(dt_ddp *d) /* the ranks' bitmaps become one */
+static int dt__reach_merge(dt_ddp *d) /* reach becomes the union over all ranks */
 {
     if (dt_comm_allreduce(d->c, d->reach, d->norder, DT_COMM_U8, DT_COMM_OR))
         return dt__ddp_comm_fail(d, "dt_backward");
-    uint64_t hash = 1469598103934665603ull;
-    for (int i = 0; i < d->norder; i++) hash = (hash ^ d->reach[i]) * 1099511628211ull;
-    d->reach_hash = hash;
+    d->reach_hash = dt__ddp_hash(DT__DDP_HASH, d->reach, (size_t)d->norder);
     return 0;
 }
-/* What is shaped as t in a block, from element at on; the caller owns it. */
-static dt_tensor *dt__window(dt_tensor *block, const dt_tensor *t, int64_t at)
+/* A view of a block with the shape of t, starting at element at; the caller owns it. */
+static dt_tensor *dt__block_view(dt_tensor *block, const dt_tensor *t, int64_t at)
 {
     dt_tensor *w = dt__alias(block);
     if (!w) return NULL;
@@ -695,7 +741,7 @@ static dt_tensor *dt__window(dt_tensor *block, const dt_tensor *t, int64_t at)
     dt__dense_strides(w->stride, w->shape, w->ndim);
     return w;
 }
-/* Between the buffers and the stage, each at a place of its own. */
+/* Copies all buffers of the model to d->staging (out) or back. */
 static int dt__buffers_copy(dt_ddp *d, int out)
 {
     int64_t at = 0;
@@ -703,7 +749,7 @@ static int dt__buffers_copy(dt_ddp *d, int out)
     for (int i = 0; i < d->m->nparams && !rc; i++) {
         dt_tensor *t = d->m->param[i]->t, *v;
         if (!d->m->param[i]->buffer || !t->numel) continue;
-        if (!(v = dt__window(d->stage, t, at / (int64_t)dt__dtype_size[t->dtype]))) return DT_ERR_MEMORY;
+        if (!(v = dt__block_view(d->staging, t, at / (int64_t)dt__dtype_size[t->dtype]))) return DT_ERR_MEMORY;
         v->dtype = t->dtype;
         rc = out ? dt__copy_to(v, t, 0) : dt__copy_to(t, v, 0);
         dt__unref(v);
@@ -711,70 +757,73 @@ static int dt__buffers_copy(dt_ddp *d, int out)
     }
     return rc;
 }
-static int dt__buffers_put(dt_ddp *d, int root)
+static int dt__buffers_broadcast(dt_ddp *d, int root)
 {
-    if (!d->stage) return 0;
-    d->stage_root = root;
+    if (!d->staging) return 0;
+    d->staging_root = root;
     if (d->rank == root && dt__buffers_copy(d, 1)) return dt__err.code;
-    d->stage_work = dt_comm_broadcast_start(d->c, d->stage->st->ptr, d->stage->numel, DT_COMM_U8, root);
-    return d->stage_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
+    d->staging_work = dt_comm_broadcast_start(d->c, d->staging->st->ptr, d->staging->numel, DT_COMM_U8, root);
+    return d->staging_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
-/* The notes are there: factors, what all reached, who gives the buffers. */
-static int dt__note_take(dt_ddp *d)
+/* Waits for the info of all ranks. It gives the factors of the gradients, and the rank that broadcasts its buffers. */
+static int dt__info_receive(dt_ddp *d)
 {
-    if (d->noted) return 0;
-    d->noted = 1;
-    dt_work *w = d->note_work;
-    d->note_work = NULL;
+    if (d->info_received) return 0;
+    d->info_received = 1;
+    dt_work *w = d->info_work;
+    d->info_work = NULL;
     if (dt_work_wait(w)) return dt__ddp_comm_fail(d, "dt_backward");
     double         total = 0, mine = 0;
     int            root = -1, differ = 0;
-    const int64_t *zero = d->note;
+    const int64_t *zero = d->info;
     for (int r = 0; r < d->world; r++) {
-        const int64_t *k = d->note + (int64_t)r * DT__SAYS;
+        const int64_t *k = d->info + (int64_t)r * DT__INFO_WORDS;
         double         weight;
-        memcpy(&weight, &k[DT__SAY_WEIGHT], sizeof weight);
+        memcpy(&weight, &k[DT__INFO_WEIGHT], sizeof weight);
         total += weight;
         if (r == d->rank) mine = weight;
-        if (root < 0 && k[DT__SAY_MODE] != DT__SAY_SKIP) root = r;
-        if (k[DT__SAY_REACH] != zero[DT__SAY_REACH]) differ = 1;
+        if (root < 0 && k[DT__INFO_MODE] != DT__MODE_SKIP) root = r;
+        if (k[DT__INFO_REACH] != zero[DT__INFO_REACH]) differ = 1;
     }
-    if (root < 0) return dt_fail(DT_ERR_STATE, "dt_ddp_skip: all ranks skip this step; end the loop by dt_ddp_more");
-    int64_t mode = d->note[(int64_t)root * DT__SAYS + DT__SAY_MODE];
+    if (root < 0)
+        return dt_fail(DT_ERR_STATE, "dt_ddp_skip: all ranks skip this step, expected one with data; end the loop when "
+                                     "dt_ddp_more returns false");
+    int64_t mode = d->info[(int64_t)root * DT__INFO_WORDS + DT__INFO_MODE];
     for (int r = 0; r < d->world; r++) {
-        const int64_t *k = d->note + (int64_t)r * DT__SAYS;
-        if (k[DT__SAY_MODE] != DT__SAY_SKIP && k[DT__SAY_MODE] != mode)
+        const int64_t *k = d->info + (int64_t)r * DT__INFO_WORDS;
+        if (k[DT__INFO_MODE] != DT__MODE_SKIP && k[DT__INFO_MODE] != mode)
             return dt_fail(DT_ERR_COMM,
-                           "dt_ddp_samples: rank %d says how many samples it has, rank %d does not; all "
-                           "must, or none",
-                           k[DT__SAY_MODE] ? r : root, k[DT__SAY_MODE] ? root : r);
-        if (k[DT__SAY_BUCKETS] != zero[DT__SAY_BUCKETS])
+                           "dt_ddp_samples: rank %d called it before this backward, rank %d did not; call it on all "
+                           "ranks or on no rank",
+                           k[DT__INFO_MODE] ? r : root, k[DT__INFO_MODE] ? root : r);
+        if (k[DT__INFO_BUCKETS] != zero[DT__INFO_BUCKETS])
             return dt_fail(DT_ERR_COMM,
                            "dt_ddp: rank 0 has %" PRId64 " buckets, rank %d has %" PRId64
-                           "; the options of dt_ddp_new, and what is frozen, must be the same on all ranks",
-                           zero[DT__SAY_BUCKETS], r, k[DT__SAY_BUCKETS]);
+                           "; the options of dt_ddp_new and the frozen parameters must be the same on all ranks",
+                           zero[DT__INFO_BUCKETS], r, k[DT__INFO_BUCKETS]);
     }
     if (!(total > 0))
-        return dt_fail(DT_ERR_ARG, "dt_ddp_samples: all ranks together have %g samples in this step", total);
+        return dt_fail(DT_ERR_ARG, "dt_ddp_samples: all ranks together have %g samples in this step, expected more than "
+                                   "0; skip the step on all ranks", total);
     d->after = 1;
-    if (mode == DT__SAY_MEAN) {
+    if (mode == DT__MODE_MEAN) {
         d->before = mine / total;
     } else {
         d->before = mine;
         d->after = 1 / total;
     }
-    if (differ && dt__reach_join(d)) return dt__err.code;
-    return dt__buffers_put(d, root);
+    if (differ && dt__reach_merge(d)) return dt__err.code;
+    return dt__buffers_broadcast(d, root);
 }
-/* A parameter without a gradient in this backward: its part of the bucket is zero. */
-static int dt__ddp_blank(dt_tensor *t)
+/* If this backward gives t no gradient, its part of the bucket becomes zero. */
+static int dt__ddp_zero_unreached(dt_tensor *t)
 {
     if (!t->grad || t->grad_state != DT__GRAD_EMPTY) return 0;
     int rc = dt__fill(t->grad, 0);
     t->grad_state = DT__GRAD_UNREACHED;
     return rc;
 }
-/* Which of these parameters has the gradient that is not finite; the first one found in a step stays. */
+/* Finds the parameter whose gradient is not finite. The first one found in a step is kept. */
 static int dt__ddp_find_bad(dt_ddp *d, dt_tensor *g, int first, int n)
 {
     int rc = 0;
@@ -790,21 +839,21 @@ static int dt__bucket_start(dt_ddp *d, dt__bucket *b)
 {
     dt_model  *m = d->m;
     dt_tensor *g = m->block[b->block].b.grad;
-    int        bad = 0, rc = dt__note_take(d), halves = g->dtype != DT_F32;
-    for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_blank(m->order[b->first + k]->t);
-    /* halves are divided before the sum, where they cannot overflow */
+    int        bad = 0, rc = dt__info_receive(d), halves = g->dtype != DT_F32;
+    for (int k = 0; k < b->n && !rc; k++) rc = dt__ddp_zero_unreached(m->order[b->first + k]->t);
+    /* f16 and bf16 are divided before the sum, so that it cannot overflow */
     double scale = halves ? d->before * d->after : d->before;
-    if (!rc && d->far) rc = dt__ddp_scale_flag(d, g, b->at, b->length, scale, d->flags, b - d->bucket);
+    if (!rc && d->on_device) rc = dt__ddp_scale_flag(d, g, b->at, b->length, scale, d->flags, b - d->bucket);
     else if (!rc) rc = dt__ddp_scale(d, g, b->at, b->length, scale, d->o.no_check ? NULL : &bad);
     if (!rc && bad) rc = dt__ddp_find_bad(d, g, b->first, b->n);
     if (rc) return rc;
-    if (b == d->bucket) d->stats.ready += 1e-9 * (double)(dt_trace_now() - d->t_begin);
+    if (b == d->bucket) d->stats.ready += (double)(dt_trace_now() - d->t_begin) / (double)DT__NS_PER_S;
     d->stats.bytes += b->length * (int64_t)dt__dtype_size[g->dtype];
     b->work = dt_comm_allreduce_start(d->c, dt__bucket_data(d, b), b->length, g->dtype, DT_COMM_SUM);
     return b->work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
-/* What the passes over the buckets have found on the device: looked at once a step, when all of them are queued. Which
-   parameter it was is seen after the sum, where it shows on all ranks. */
+/* Reads the flags of all buckets from the device: once a step, after all buckets are queued. dt__ddp_nonfinite finds the
+   parameter later, in the sum, where the value shows on all ranks. */
 static int dt__flags_read(dt_ddp *d)
 {
     size_t nbytes = (size_t)d->nbuckets * sizeof(float);
@@ -815,31 +864,31 @@ static int dt__flags_read(dt_ddp *d)
     dt_mem_free(found, nbytes + 1);
     return rc;
 }
-static int dt__buckets_go(dt_ddp *d) /* those that are ready, in order */
+static int dt__buckets_start_ready(dt_ddp *d) /* in order, up to the first bucket that is not ready */
 {
     int rc = 0;
     while (!rc && d->next < d->nbuckets && !d->bucket[d->next].waiting) rc = dt__bucket_start(d, &d->bucket[d->next++]);
     if (rc || d->next < d->nbuckets || d->bad_work) return rc;
     if (dt__err.bad_loss && d->bad[d->rank] < 0) d->bad[d->rank] = d->norder;
-    if (d->far && !d->o.no_check && (rc = dt__flags_read(d)) != 0) return rc;
+    if (d->on_device && !d->o.no_check && (rc = dt__flags_read(d)) != 0) return rc;
     d->bad_work = dt_comm_allgather_start(d->c, NULL, d->bad, 1, NULL, DT_COMM_I64);
     return d->bad_work ? 0 : dt__ddp_comm_fail(d, "dt_backward");
 }
-/* Waits for all that was started, whatever failed. */
+/* Waits for all collectives that were started, even after an error. */
 static int dt__ddp_drain(dt_ddp *d)
 {
     int      rc = 0;
     dt_work *late[3];
-    late[0] = d->note_work;
-    late[1] = d->stage_work;
+    late[0] = d->info_work;
+    late[1] = d->staging_work;
     late[2] = NULL;
-    d->note_work = d->stage_work = NULL;
+    d->info_work = d->staging_work = NULL;
     for (int i = 0; i < 2; i++)
         if (late[i] && dt_work_wait(late[i])) rc = 1;
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         if (!b->work) continue;
-        int64_t t0 = 0, t1 = 0; /* one after the other, beside the backward */
+        int64_t t0 = 0, t1 = 0;
         char    name[48];
         dt_work_times(b->work, &t0, &t1);
         if (dt_work_wait(b->work)) rc = 1;
@@ -849,12 +898,12 @@ static int dt__ddp_drain(dt_ddp *d)
     }
     if (d->bad_work && dt_work_wait(d->bad_work)) rc = 1;
     d->bad_work = NULL;
-    for (int64_t i = 0; i < d->nshadow; i++)
-        if (dt_work_wait(d->shadow_work[i])) rc = 1;
-    d->nshadow = 0;
+    for (int64_t i = 0; i < d->nskip; i++)
+        if (dt_work_wait(d->skip_work[i])) rc = 1;
+    d->nskip = 0;
     return rc ? dt__ddp_comm_fail(d, "dt_backward") : 0;
 }
-static void dt__forget_grads(dt_model *m)
+static void dt__drop_grads(dt_model *m)
 {
     for (int i = 0; i < m->nblocks; i++) {
         dt_block_zero_grad(&m->block[i].b);
@@ -869,29 +918,29 @@ static int dt__ddp_nonfinite(dt_ddp *d)
         if (d->bad[r] >= 0) bad = r;
     if (bad < 0 || (d->m->amp && d->m->amp->dynamic)) return 0;
     bool loss = d->bad[bad] == d->norder;
-    if (d->bad[bad] > d->norder) { /* a bucket, on the device */
+    if (d->bad[bad] > d->norder) { /* a bucket on the device: find the parameter */
         const dt__bucket *b = &d->bucket[d->bad[bad] - d->norder - 1];
-        d->bad[bad] = b->first; /* unless another one is found */
+        d->bad[bad] = b->first; /* used if the loop finds no other */
         for (int k = b->n - 1, here = 0; k >= 0; k--) {
             const dt__param *p = d->m->order[b->first + k];
             if (dt__ddp_scale(d, d->m->block[b->block].b.grad, p->offset, p->t->numel, 1, &here)) return dt__err.code;
             if (here) d->bad[bad] = b->first + k;
         }
     }
-    dt__forget_grads(d->m);
-    d->told = 1; /* every rank says the same */
+    dt__drop_grads(d->m);
+    d->error_known = 1; /* all ranks report this error */
     return dt_fail(DT_ERR_NUMERIC,
-                   "dt_backward: on rank %d the %s%s%s is not finite; weights and optimiser are as before "
-                   "on all ranks: look at its batch, take a smaller .lr, or set .clip_norm",
+                   "dt_backward: on rank %d the %s%s%s is not finite; weights and optimiser are unchanged "
+                   "on all ranks: check its batch, use a smaller .lr, or set .clip_norm",
                    bad, loss ? "loss" : "gradient of '", loss ? "" : d->m->order[d->bad[bad]]->name, loss ? "" : "'");
 }
-/* What mixed precision set aside in backwards without a sum. */
-static int dt__ddp_stash(dt_ddp *d)
+/* Mixed precision accumulates gradients of backwards under no_sync in f32 (mgrad): sums these over the ranks. */
+static int dt__ddp_sum_masters(dt_ddp *d)
 {
     int rc = 0;
     for (int i = 0; i < d->m->nblocks && !rc; i++) {
         dt__mblock *b = &d->m->block[i];
-        if (!d->stashed || !b->use_mgrad) continue;
+        if (!d->unsummed || !b->use_mgrad) continue;
         rc = dt__ddp_scale(d, b->mgrad, 0, b->mgrad->numel, d->before * d->after, NULL);
         if (!rc && dt_comm_allreduce(d->c, (float *)b->mgrad->st->ptr + b->mgrad->offset, b->mgrad->numel, DT_COMM_F32,
                                      DT_COMM_SUM))
@@ -902,9 +951,9 @@ static int dt__ddp_stash(dt_ddp *d)
 static int dt__ddp_finish(dt_ddp *d)
 {
     dt_model *m = d->m;
-    int       staged = d->stage_work != NULL, rc = dt__ddp_drain(d);
+    int       staged = d->staging_work != NULL, rc = dt__ddp_drain(d);
     if (rc) return rc;
-    if (staged && d->rank != d->stage_root) rc = dt__buffers_copy(d, 0);
+    if (staged && d->rank != d->staging_root) rc = dt__buffers_copy(d, 0);
     for (int i = 0; i < m->nblocks && !rc && d->after != 1; i++)
         if (m->block[i].b.grad->dtype == DT_F32)
             rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, d->after, NULL);
@@ -912,24 +961,25 @@ static int dt__ddp_finish(dt_ddp *d)
         dt_tensor *t = m->order[i]->t;
         t->grad_state = d->reach[i] ? DT__GRAD_SET : DT__GRAD_UNREACHED;
     }
-    if (!rc) rc = dt__ddp_stash(d);
-    d->stashed = 0;
+    if (!rc) rc = dt__ddp_sum_masters(d);
+    d->unsummed = 0;
     return rc ? rc : dt__ddp_nonfinite(d);
 }
-static int dt__ddp_ready_for(dt_ddp *d) /* buckets are of the blocks there are */
+static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blocks have changed */
 {
     if (d->version == d->m->version) return 0;
     return dt__buckets_make(d);
 }
-/* 1: this backward is none of ours; else 0 or an error */
-static int dt__ddp_open(dt_ddp *d)
+/* Enters phase DT__DDP_BACKWARD or DT__DDP_SKIP. Returns 0, 1 if the backward does not involve this model, or a negative
+   status. */
+static int dt__ddp_start_step(dt_ddp *d, int phase)
 {
     dt_model *m = d->m;
-    int       ours = d->skipping;
+    int       ours = phase == DT__DDP_SKIP;
     for (int i = 0; i < m->nparams && !ours; i++) ours = dt_grad_pending(m->param[i]->t);
     if (!ours) return 1;
-    if (dt_model_seal(m) || dt__ddp_ready_for(d)) return dt__err.code;
-    d->walking = 1;
+    if (dt_model_seal(m) || dt__buckets_update(d)) return dt__err.code;
+    d->phase = phase;
     d->next = 0;
     if (d->flags && dt__fill(d->flags, 0)) return dt__err.code;
     if (!d->slot) d->bad[d->rank] = -1;
@@ -941,72 +991,74 @@ static void dt__ddp_begin(void *user)
 {
     dt_ddp   *d = (dt_ddp *)user;
     dt_model *m = d->m;
-    int       rc = m && dt__err.code == DT_OK ? dt__ddp_open(d) : 1;
-    if (rc < 0) dt__ddp_tell(d);
-    if (rc || d->unsynced || d->o.slots || dt__ddp_alone(d)) return;
+    int       rc = m && dt__err.code == DT_OK ? dt__ddp_start_step(d, DT__DDP_BACKWARD) : 1;
+    if (rc < 0) dt__ddp_send_error(d);
+    if (rc || d->no_sync || d->o.slots || dt__ddp_alone(d)) return;
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         b->waiting = 0;
         for (int k = b->first; k < b->first + b->n; k++) {
             dt_tensor *t = m->order[k]->t;
-            bool       comes = dt_grad_pending(t);
-            b->waiting += comes;
-            d->reach[k] = comes || dt__has_grad(&m->block[b->block], m->order[k]);
+            bool       pending = dt_grad_pending(t);
+            b->waiting += pending;
+            d->reach[k] = pending || dt__has_grad(&m->block[b->block], m->order[k]);
         }
     }
-    if (dt__note_send(d)) return;
-    dt__buckets_go(d);
+    if (dt__info_send(d)) return;
+    dt__buckets_start_ready(d);
 }
 static void dt__ddp_ready(void *user, dt_tensor *p)
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (!d->walking || d->unsynced || d->o.slots || dt__ddp_alone(d) || dt__err.code != DT_OK) return;
+    if (d->phase == DT__DDP_IDLE || d->no_sync || d->o.slots || dt__ddp_alone(d) || dt__err.code != DT_OK) return;
     for (int i = 0; i < d->m->nblocks; i++) {
         const dt__mblock *b = &d->m->block[i];
         if (!p->group || (void *)p->group != b->b.dt__group) continue;
         d->bucket[d->of[b->first + p->group_slot]].waiting--;
-        dt__buckets_go(d);
+        dt__buckets_start_ready(d);
         return;
     }
 }
-static int  dt__slots_take(dt_ddp *d);
-static void dt__syncnorm_turn(dt_ddp *d);
+static int  dt__slots_store(dt_ddp *d);
+static void dt__syncnorm_end_step(dt_ddp *d);
 static void dt__ddp_end(void *user, dt_status status)
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (!d->walking) return;
-    d->walking = 0;
+    int     phase = d->phase;
+    if (phase == DT__DDP_IDLE) return;
+    d->phase = DT__DDP_IDLE;
     d->t_walked = dt_trace_now();
-    if (!d->skipping) dt__syncnorm_turn(d);
+    if (phase == DT__DDP_BACKWARD) dt__syncnorm_end_step(d);
     if (status != DT_OK || dt__err.code != DT_OK) {
-        dt__ddp_tell(d);
+        dt__ddp_send_error(d);
         if (!dt__ddp_alone(d)) dt__ddp_drain(d);
         return;
     }
     if (d->o.slots) {
-        if (dt__slots_take(d)) dt__ddp_tell(d);
+        if (dt__slots_store(d)) dt__ddp_send_error(d);
         return;
     }
-    if (d->unsynced || dt__ddp_alone(d)) {
-        d->stashed++;
+    if (d->no_sync || dt__ddp_alone(d)) {
+        d->unsummed++;
         return;
     }
     if (d->next < d->nbuckets)
-        dt_fail(DT_ERR_STATE, "dt_backward: bucket %d of %d never became ready", d->next, d->nbuckets);
+        dt_fail(DT_ERR_STATE, "dt_backward: bucket %d of %d did not become ready in this backward; this is a bug in dt",
+                d->next, d->nbuckets);
     if (dt__err.code == DT_OK) dt__ddp_finish(d);
-    dt__ddp_tell(d);
+    dt__ddp_send_error(d);
     d->weight = -1;
     uint64_t now = dt_trace_now();
     if (dt_error_code() != DT_OK) return;
     dt_trace_span("ddp waits", "exposed", d->t_walked, now);
     d->stats.steps++;
-    d->stats.exposed += 1e-9 * (double)(now - d->t_walked);
-    d->stats.backward += 1e-9 * (double)(d->t_walked - d->t_begin);
-    if (d->t_last) d->stats.period += 1e-9 * (double)(now - d->t_last);
+    d->stats.exposed += (double)(now - d->t_walked) / (double)DT__NS_PER_S;
+    d->stats.backward += (double)(d->t_walked - d->t_begin) / (double)DT__NS_PER_S;
+    if (d->t_last) d->stats.period += (double)(now - d->t_last) / (double)DT__NS_PER_S;
     d->stats.comm += dt_comm_get_stats(d->c).busy - d->busy;
     d->t_last = now;
 }
-/* DT_VERIFY: a line about the weights as they are. */
+/* DT_VERIFY: writes a line about the current weights and compares their hash with rank 0's. */
 static void dt__ddp_verify(dt_ddp *d)
 {
     dt_model *m = d->m;
@@ -1043,8 +1095,8 @@ static void dt__ddp_verify(dt_ddp *d)
     memcpy(first, sum, sizeof first);
     if (d->c && dt_comm_broadcast(d->c, first, 32, DT_COMM_U8, 0)) dt__ddp_comm_fail(d, "DT_VERIFY");
     else if (memcmp(first, sum, 32))
-        dt_fail(DT_ERR_COMM, "DT_VERIFY: before step %" PRId64 " rank %d has other weights than rank 0", d->verified,
-                d->rank);
+        dt_fail(DT_ERR_COMM, "DT_VERIFY: before step %" PRId64 " rank %d has other weights than rank 0, expected the same "
+                "bits", d->verified, d->rank);
     if (d->verify && (fprintf(d->verify, "%s %.17g\n", line, sqrt(norm)) < 0 || fflush(d->verify)))
         dt_fail(DT_ERR_FILE, "DT_VERIFY: cannot write: %s", strerror(errno));
 }
@@ -1053,18 +1105,20 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
     dt_ddp *d = (dt_ddp *)user;
     (void)opt;
     if (dt__err.code == DT_OK && d->o.slots && d->slot)
-        dt_fail(DT_ERR_STATE, "dt_step: %d of this rank's %d slots have had their backward", d->slot,
-                d->o.slots / d->world);
-    if (dt__err.code == DT_OK && d->unsynced && !dt__ddp_alone(d))
-        dt_fail(DT_ERR_STATE, "dt_step: inside dt_ddp_no_sync; the last backward before a step must be outside");
+        dt_fail(DT_ERR_STATE, "dt_step: %d of this rank's %d slots have had their backward; run one for each before the "
+                "step", d->slot, d->o.slots / d->world);
+    if (dt__err.code == DT_OK && d->no_sync && !dt__ddp_alone(d))
+        dt_fail(DT_ERR_STATE, "dt_step: called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) before the last "
+                              "backward of a step");
     dt__ddp_verify(d);
-    dt__ddp_tell(d);
+    dt__ddp_send_error(d);
 }
 
 /* ==================================================================================================== >>slots
-   Every rank owns a stretch of the gradients. A slot's gradient is cut into the stretches as it comes; after the last
-   one each owner gets all slots' parts of its stretch, adds them as leaves of one tree, and sends the mean to all. */
-static int64_t dt__slots_at(const dt_ddp *d, int r)
+   Every rank owns one segment of the vector of all gradients. After each backward the slot's gradients are copied to
+   the send buffer, sorted by owner. After the last slot an alltoall gives each owner all slots' values of its segment;
+   it adds them as the leaves of one fixed tree, and an allgather distributes the means. */
+static int64_t dt__slots_offset(const dt_ddp *d, int r) /* where the segment of rank r begins */
 {
     return d->total / d->world * r + d->total % d->world * r / d->world;
 }
@@ -1077,9 +1131,9 @@ static void dt__slots_add(float *x, int64_t n, int lo, int hi) /* x + lo * n := 
     float *a = x + (int64_t)lo * n, *b = x + (int64_t)mid * n;
     for (int64_t i = 0; i < n; i++) a[i] += b[i];
 }
-static int dt__slots_room(dt_ddp *d)
+static int dt__slots_alloc(dt_ddp *d)
 {
-    int64_t mine = dt__slots_at(d, d->rank + 1) - dt__slots_at(d, d->rank);
+    int64_t mine = dt__slots_offset(d, d->rank + 1) - dt__slots_offset(d, d->rank);
     size_t  send = (size_t)(d->o.slots / d->world) * (size_t)d->total * sizeof(float);
     size_t  gather = (size_t)d->o.slots * (size_t)mine * sizeof(float);
     if (d->send && d->send_nbytes == send && d->gather_nbytes == gather) return 0;
@@ -1089,7 +1143,7 @@ static int dt__slots_room(dt_ddp *d)
     d->gather = (float *)dt_mem_alloc(d->gather_nbytes = gather);
     return d->send && d->gather ? 0 : dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for %d slots", d->o.slots);
 }
-/* Between the blocks' gradients and one vector: elements from .. from + n of it. */
+/* Copies elements from .. from + n - 1 of the vector of all gradients to vec (out) or from it. */
 static int dt__slots_copy(dt_ddp *d, float *vec, int64_t from, int64_t n, int out)
 {
     int64_t at = 0;
@@ -1109,12 +1163,12 @@ static int dt__slots_copy(dt_ddp *d, float *vec, int64_t from, int64_t n, int ou
 static int dt__slots_exchange(dt_ddp *d)
 {
     int      per = d->o.slots / d->world, rc = 0;
-    int64_t  mine = dt__slots_at(d, d->rank + 1) - dt__slots_at(d, d->rank);
+    int64_t  mine = dt__slots_offset(d, d->rank + 1) - dt__slots_offset(d, d->rank);
     int64_t *count = (int64_t *)dt_mem_alloc((size_t)d->world * 3 * sizeof *count);
     float   *all = (float *)dt_mem_alloc((size_t)d->total * sizeof *all + 1);
     if (!count || !all) rc = dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the sum of %d slots", d->o.slots);
     for (int r = 0; r < d->world && !rc; r++) {
-        count[r] = dt__slots_at(d, r + 1) - dt__slots_at(d, r);
+        count[r] = dt__slots_offset(d, r + 1) - dt__slots_offset(d, r);
         count[d->world + r] = count[r] * per;
         count[2 * d->world + r] = mine * per;
     }
@@ -1130,10 +1184,10 @@ static int dt__slots_exchange(dt_ddp *d)
     dt_mem_free(all, (size_t)d->total * sizeof *all + 1);
     return rc;
 }
-static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its slot */
+static int dt__slots_store(dt_ddp *d) /* stores the gradients of a backward; after the last slot of a step: sums all */
 {
     dt_model *m = d->m;
-    int       per = d->o.slots / d->world, rc = dt__slots_room(d), bad = 0;
+    int       per = d->o.slots / d->world, rc = dt__slots_alloc(d), bad = 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         if (m->block[i].b.grad->dtype != DT_F32)
             rc = dt_fail(DT_ERR_DTYPE, "dt_ddp: .slots needs f32 gradients; a block of the model has %s",
@@ -1141,18 +1195,18 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         for (int k = 0; k < m->block[i].n && !rc; k++) {
             dt_tensor *t = m->order[m->block[i].first + k]->t;
             d->reach[m->block[i].first + k] |= t->grad_state == DT__GRAD_SET;
-            rc = dt__ddp_blank(t);
+            rc = dt__ddp_zero_unreached(t);
         }
         if (!rc) rc = dt__ddp_scale(d, m->block[i].b.grad, 0, m->block[i].b.grad->numel, 1, &bad);
         if (!rc && bad) rc = dt__ddp_find_bad(d, m->block[i].b.grad, m->block[i].first, m->block[i].n);
     }
     if (rc) return rc;
-    for (int r = 0; r < d->world && !rc; r++) { /* to rank r: its stretch of slot after slot */
-        int64_t from = dt__slots_at(d, r), n = dt__slots_at(d, r + 1) - from;
+    for (int r = 0; r < d->world && !rc; r++) { /* for rank r: its segment of one slot after the other */
+        int64_t from = dt__slots_offset(d, r), n = dt__slots_offset(d, r + 1) - from;
         rc = dt__slots_copy(d, d->send + from * per + (int64_t)d->slot * n, from, n, 1);
     }
     if (rc) return rc;
-    dt__forget_grads(d->m);
+    dt__drop_grads(d->m);
     if (++d->slot < per) return 0;
     d->slot = 0;
     if (dt__ddp_alone(d)) {
@@ -1161,7 +1215,7 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
         rc = dt__slots_copy(d, d->send, 0, d->total, 0);
     } else {
         rc = dt__slots_exchange(d);
-        if (!rc && dt__reach_join(d)) rc = dt__err.code;
+        if (!rc && dt__reach_merge(d)) rc = dt__err.code;
         if (!rc && dt_comm_allgather(d->c, NULL, d->bad, 1, NULL, DT_COMM_I64))
             rc = dt__ddp_comm_fail(d, "dt_backward");
     }
@@ -1172,11 +1226,12 @@ static int dt__slots_take(dt_ddp *d) /* the gradients of a backward go to its sl
 }
 
 /* ==================================================================================================== >>syncnorm
-   Forward: each rank's mean, squares about it and count go to all, who merge them in the order of ranks by Chan's
-   formula. Backward: the sums of dy and dy xhat are added over the ranks, each weighted as its loss is in the mean that
-   the ddp makes. A rank that skips starts all of its step's at once, which needs no results, and waits for them with
-   the buckets: whatever the others wait for in their backward is under way. */
-static double *dt__syncnorm_room(double **room, size_t *nbytes, int64_t n)
+   Forward: an allgather distributes each rank's mean, sum of squared deviations and count; each rank merges them in the
+   order of ranks by Chan's formula. Backward: the sums of dy and dy * xhat are added over the ranks, weighted as the
+   losses are in the mean that the ddp computes. A rank that skips needs no results: it starts all collectives of a step
+   at once, asynchronously, and waits for them together with the buckets. So the other ranks never wait for it in the
+   middle of their step. */
+static double *dt__syncnorm_alloc(double **room, size_t *nbytes, int64_t n)
 {
     size_t need = (size_t)n * sizeof **room;
     if (need > *nbytes) {
@@ -1187,26 +1242,26 @@ static double *dt__syncnorm_room(double **room, size_t *nbytes, int64_t n)
     if (!*room) dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the statistics of a batch norm");
     return *room;
 }
-static int dt__syncnorm_ran(dt_ddp *d, int64_t channels)
+static int dt__syncnorm_record(dt_ddp *d, int64_t channels)
 {
-    int64_t *p = (int64_t *)dt__enlarge(d->ran, d->nran, &d->ran_cap, sizeof *p);
+    int64_t *p = (int64_t *)dt__enlarge(d->norm_calls, d->nnorm_calls, &d->norm_calls_cap, sizeof *p);
     if (!p) return dt_fail(DT_ERR_MEMORY, "dt_ddp: out of memory for the statistics of a batch norm");
-    d->ran = p;
-    d->ran[d->nran++] = channels;
+    d->norm_calls = p;
+    d->norm_calls[d->nnorm_calls++] = channels;
     return 0;
 }
-static void dt__syncnorm_turn(dt_ddp *d) /* a backward has ended: what ran is the step before */
+static void dt__syncnorm_end_step(dt_ddp *d) /* this step's collectives become those of the step before */
 {
-    int64_t *p = d->ran_before, cap = d->ran_before_cap;
-    d->ran_before = d->ran;
-    d->nran_before = d->nran;
-    d->ran_before_cap = d->ran_cap;
-    d->ran = p;
-    d->nran = 0;
-    d->ran_cap = cap;
+    int64_t *p = d->norm_calls_prev, cap = d->norm_calls_prev_cap;
+    d->norm_calls_prev = d->norm_calls;
+    d->nnorm_calls_prev = d->nnorm_calls;
+    d->norm_calls_prev_cap = d->norm_calls_cap;
+    d->norm_calls = p;
+    d->nnorm_calls = 0;
+    d->norm_calls_cap = cap;
 }
 static float *dt__syncnorm_data(dt_tensor *t) { return (float *)t->st->ptr + t->offset; } /* f32 */
-static void   dt__syncnorm_blend(dt_tensor *t, const double *x, double scale, double k) /* t += k (scale x - t) */
+static void   dt__syncnorm_running(dt_tensor *t, const double *x, double scale, double k) /* t += k (scale x - t) */
 {
     for (int64_t i = 0; t && i < t->numel; i++) {
         int64_t at = t->offset + i;
@@ -1215,12 +1270,13 @@ static void   dt__syncnorm_blend(dt_tensor *t, const double *x, double scale, do
         else ((uint16_t *)t->st->ptr)[at] = t->dtype == DT_F16 ? dt__f32_to_f16(v) : dt__f32_to_bf16(v);
     }
 }
-static int dt__syncnorm_one(void)
+static int dt__syncnorm_too_few(void)
 {
-    return dt_fail(DT_ERR_SHAPE, "batch norm: one value per channel on all ranks together; training needs more");
+    return dt_fail(DT_ERR_SHAPE, "batch norm: one value per channel on all ranks together; training needs more: use a "
+                                 "larger batch or image");
 }
-/* On a device: counts go between the hosts, statistics between the devices. With shares w of the ranks the mean is
-   sum w mean_r, the variance sum w (var_r + (mean_r - mean)^2). */
+/* on_device: hosts exchange the counts, devices the statistics. With w_r = count_r / sum of counts, the mean is
+   sum w_r mean_r and the variance sum w_r (var_r + (mean_r - mean)^2). */
 static dt_shape dt__syncnorm_shape(int64_t a, int64_t b, int64_t c)
 {
     dt_shape s;
@@ -1250,20 +1306,20 @@ static dt_tensor *dt__syncnorm_gather(dt_ddp *d, dt_tensor *mean, dt_tensor *var
     }
     return all;
 }
-static void dt__syncnorm_blend_far(dt_tensor *t, dt_tensor *x, double scale, double k)
+static void dt__syncnorm_running_device(dt_tensor *t, dt_tensor *x, double scale, double k)
 {
     if (t && x) dt_copy(t, dt_add(dt_mul_scalar(t, 1 - k), dt_mul_scalar(x, k * scale)));
 }
-static int64_t dt__syncnorm_stats_far(dt_ddp *d, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm,
+static int64_t dt__syncnorm_stats_device(dt_ddp *d, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm,
                                       dt_tensor *rv, double momentum)
 {
     int64_t       ch = mean->numel, total = 0;
-    double       *room = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, 2 * d->world);
+    double       *room = dt__syncnorm_alloc(&d->stats_buf, &d->stats_nbytes, 2 * d->world);
     int64_t      *count = (int64_t *)room;
     float        *share = (float *)(room + d->world);
     dt_reduce_opts ro;
     dt_make_opts   mo;
-    if (!room || dt__syncnorm_ran(d, ch)) return dt__err.code;
+    if (!room || dt__syncnorm_record(d, ch)) return dt__err.code;
     if (dt_comm_allgather(d->norm, &n, count, 1, NULL, DT_COMM_I64)) return dt__ddp_comm_fail(d, "batch norm");
     for (int r = 0; r < d->world; r++) total += count[r];
     for (int r = 0; r < d->world; r++) share[r] = total ? (float)((double)count[r] / (double)total) : 0;
@@ -1280,21 +1336,21 @@ static int64_t dt__syncnorm_stats_far(dt_ddp *d, dt_tensor *mean, dt_tensor *var
         dt_tensor *v = dt_sum_with(dt_mul(dt_add(vars, dt_mul(off, off)), w), ro);
         dt_copy(mean, m);
         dt_copy(var, v);
-        dt__syncnorm_blend_far(rm, m, 1, momentum);
-        dt__syncnorm_blend_far(rv, v, (double)total / (double)(total - 1), momentum);
+        dt__syncnorm_running_device(rm, m, 1, momentum);
+        dt__syncnorm_running_device(rv, v, (double)total / (double)(total - 1), momentum);
     }
     dt_no_grad_end();
-    if (dt__err.code == DT_OK && total == 1) dt__syncnorm_one();
+    if (dt__err.code == DT_OK && total == 1) dt__syncnorm_too_few();
     return dt__err.code == DT_OK ? total : (int64_t)dt__err.code;
 }
 static int64_t dt__syncnorm_stats(void *user, dt_tensor *mean, dt_tensor *var, int64_t n, dt_tensor *rm, dt_tensor *rv,
                                   double momentum)
 {
     dt_ddp *d = (dt_ddp *)user;
-    if (d->far) return dt__syncnorm_stats_far(d, mean, var, n, rm, rv, momentum);
+    if (d->on_device) return dt__syncnorm_stats_device(d, mean, var, n, rm, rv, momentum);
     int64_t ch = mean->numel, each = 2 * ch + 1;
-    double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, each * d->world), *sq = all + ch, total;
-    if (!all || dt__syncnorm_ran(d, ch)) return dt__err.code;
+    double *all = dt__syncnorm_alloc(&d->stats_buf, &d->stats_nbytes, each * d->world), *sq = all + ch, total;
+    if (!all || dt__syncnorm_record(d, ch)) return dt__err.code;
     double *mine = all + each * d->rank;
     memset(mine, 0, (size_t)each * sizeof *mine);
     for (int64_t i = 0; i < ch && n; i++) {
@@ -1314,60 +1370,60 @@ static int64_t dt__syncnorm_stats(void *user, dt_tensor *mean, dt_tensor *var, i
         }
         total += nb;
     }
-    if (total == 1) return dt__syncnorm_one();
+    if (total == 1) return dt__syncnorm_too_few();
     if (!(total > 0)) return 0;
     for (int64_t i = 0; i < ch; i++) {
         dt__syncnorm_data(mean)[i] = (float)all[i];
         dt__syncnorm_data(var)[i] = (float)(sq[i] / total);
     }
-    dt__syncnorm_blend(rm, all, 1, momentum);
-    dt__syncnorm_blend(rv, sq, 1 / (total - 1), momentum);
+    dt__syncnorm_running(rm, all, 1, momentum);
+    dt__syncnorm_running(rv, sq, 1 / (total - 1), momentum);
     return (int64_t)total;
 }
 static int dt__syncnorm_sums(void *user, dt_tensor *sums)
 {
     dt_ddp *d = (dt_ddp *)user;
     double  weight = d->weight < 0 ? 1 : d->weight, back = weight > 0 ? 1 / weight : 0;
-    if (d->far) {
-        if (dt__syncnorm_ran(d, -sums->numel / 2)) return dt__err.code;
+    if (d->on_device) {
+        if (dt__syncnorm_record(d, -sums->numel / 2)) return dt__err.code;
         int rc = weight > 0 ? dt__ddp_scale(d, sums, 0, sums->numel, weight, NULL) : dt__fill(sums, 0);
         if (!rc && dt_comm_allreduce(d->norm, dt__syncnorm_data(sums), sums->numel, DT_COMM_F32, DT_COMM_SUM))
             rc = dt__ddp_comm_fail(d, "dt_backward: batch norm");
         return rc ? rc : dt__ddp_scale(d, sums, 0, sums->numel, back, NULL);
     }
-    double *all = dt__syncnorm_room(&d->stats_room, &d->stats_nbytes, sums->numel);
+    double *all = dt__syncnorm_alloc(&d->stats_buf, &d->stats_nbytes, sums->numel);
     float  *x = dt__syncnorm_data(sums);
-    if (!all || dt__syncnorm_ran(d, -sums->numel / 2)) return dt__err.code;
+    if (!all || dt__syncnorm_record(d, -sums->numel / 2)) return dt__err.code;
     for (int64_t i = 0; i < sums->numel; i++) all[i] = weight > 0 ? weight * (double)x[i] : 0;
     if (dt_comm_allreduce(d->norm, all, sums->numel, DT_COMM_F64, DT_COMM_SUM))
         return dt__ddp_comm_fail(d, "dt_backward: batch norm");
     for (int64_t i = 0; i < sums->numel; i++) x[i] = (float)(back * all[i]);
     return 0;
 }
-static int dt__syncnorm_shadow(dt_ddp *d, dt_work *w)
+static int dt__syncnorm_skip_started(dt_ddp *d, dt_work *w)
 {
     if (!w) return dt__ddp_comm_fail(d, "dt_ddp_skip");
-    d->shadow_work[d->nshadow++] = w;
+    d->skip_work[d->nskip++] = w;
     return 0;
 }
-/* On a device: counts of nothing, and zeros there. */
-static int dt__syncnorm_skip_far(dt_ddp *d, int64_t *counts, int64_t n)
+/* on_device: contributes counts of 0 from the host and zeros from the device. */
+static int dt__syncnorm_skip_device(dt_ddp *d, int64_t *counts, int64_t n)
 {
-    if (!d->shadow_far || d->shadow_far->numel < n) {
-        dt__unref(d->shadow_far);
-        d->shadow_far = dt__new("dt_ddp_skip", d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
+    if (!d->skip_device || d->skip_device->numel < n) {
+        dt__unref(d->skip_device);
+        d->skip_device = dt__new("dt_ddp_skip", d->m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     }
-    if (!d->shadow_far || dt__fill(d->shadow_far, 0)) return DT_ERR_MEMORY;
-    float *at = dt__syncnorm_data(d->shadow_far);
-    for (int64_t i = 0; i < d->nran_before; i++) {
-        int64_t ch = d->ran_before[i], each = 2 * (ch < 0 ? -ch : ch);
+    if (!d->skip_device || dt__fill(d->skip_device, 0)) return DT_ERR_MEMORY;
+    float *at = dt__syncnorm_data(d->skip_device);
+    for (int64_t i = 0; i < d->nnorm_calls_prev; i++) {
+        int64_t ch = d->norm_calls_prev[i], each = 2 * (ch < 0 ? -ch : ch);
         if (ch < 0) {
-            if (dt__syncnorm_shadow(d, dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F32, DT_COMM_SUM))) break;
+            if (dt__syncnorm_skip_started(d, dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F32, DT_COMM_SUM))) break;
             at += each;
             continue;
         }
-        if (dt__syncnorm_shadow(d, dt_comm_allgather_start(d->norm, NULL, counts, 1, NULL, DT_COMM_I64)) ||
-            dt__syncnorm_shadow(d, dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F32)))
+        if (dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, counts, 1, NULL, DT_COMM_I64)) ||
+            dt__syncnorm_skip_started(d, dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F32)))
             break;
         counts += d->world;
         at += each * d->world;
@@ -1377,42 +1433,42 @@ static int dt__syncnorm_skip_far(dt_ddp *d, int64_t *counts, int64_t n)
 static int dt__syncnorm_skip(dt_ddp *d)
 {
     int64_t n = 0;
-    if (!d->norm || !d->nran_before) return 0;
+    if (!d->norm || !d->nnorm_calls_prev) return 0;
     if (dt_comm_options(d->norm)->no_thread)
         return dt_fail(DT_ERR_STATE, "dt_ddp_skip: .sync_batchnorm needs a communicator with a thread, this one has "
-                                     ".no_thread");
-    for (int64_t i = 0; i < d->nran_before; i++) {
-        int64_t ch = d->ran_before[i];
+                                     ".no_thread; call dt_comm_init without it");
+    for (int64_t i = 0; i < d->nnorm_calls_prev; i++) {
+        int64_t ch = d->norm_calls_prev[i];
         n += ch < 0 ? -2 * ch : (2 * ch + 1) * d->world;
     }
-    double *at = dt__syncnorm_room(&d->shadow, &d->shadow_nbytes, n);
-    if (d->work_cap < 2 * d->nran_before) {
-        dt_mem_free(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
-        d->shadow_work = (dt_work **)dt_mem_alloc(2 * (size_t)d->nran_before * sizeof *d->shadow_work);
-        d->work_cap = d->shadow_work ? 2 * d->nran_before : 0;
+    double *at = dt__syncnorm_alloc(&d->skip_buf, &d->skip_nbytes, n);
+    if (d->skip_cap < 2 * d->nnorm_calls_prev) {
+        dt_mem_free(d->skip_work, (size_t)d->skip_cap * sizeof *d->skip_work);
+        d->skip_work = (dt_work **)dt_mem_alloc(2 * (size_t)d->nnorm_calls_prev * sizeof *d->skip_work);
+        d->skip_cap = d->skip_work ? 2 * d->nnorm_calls_prev : 0;
     }
-    if (!at || !d->work_cap) return dt_fail(DT_ERR_MEMORY, "dt_ddp_skip: out of memory");
+    if (!at || !d->skip_cap) return dt_fail(DT_ERR_MEMORY, "dt_ddp_skip: out of memory");
     memset(at, 0, (size_t)n * sizeof *at);
-    if (d->far) return dt__syncnorm_skip_far(d, (int64_t *)(void *)at, n);
-    for (int64_t i = 0; i < d->nran_before; i++) {
-        int64_t  ch = d->ran_before[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
+    if (d->on_device) return dt__syncnorm_skip_device(d, (int64_t *)(void *)at, n);
+    for (int64_t i = 0; i < d->nnorm_calls_prev; i++) {
+        int64_t  ch = d->norm_calls_prev[i], each = 2 * (ch < 0 ? -ch : ch) + (ch > 0);
         dt_work *w = ch < 0 ? dt_comm_allreduce_start(d->norm, at, each, DT_COMM_F64, DT_COMM_SUM)
                             : dt_comm_allgather_start(d->norm, NULL, at, each, NULL, DT_COMM_F64);
-        if (dt__syncnorm_shadow(d, w)) return dt__err.code;
+        if (dt__syncnorm_skip_started(d, w)) return dt__err.code;
         at += ch < 0 ? each : each * d->world;
     }
     return 0;
 }
-/* All ranks, or none. */
+/* .sync_batchnorm must be the same on all ranks. */
 static int dt__syncnorm_attach(dt_ddp *d)
 {
-    int64_t on = d->o.sync_batchnorm, *all = d->note;
+    int64_t on = d->o.sync_batchnorm, *all = d->info;
     if (dt_comm_allgather(d->c, &on, all, 1, NULL, DT_COMM_I64)) return dt__ddp_comm_fail(d, "dt_ddp_new");
     for (int r = 1; r < d->world; r++) {
         if (all[r] == all[0]) continue;
-        d->told = 1; /* every rank says the same */
-        return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank %d has .sync_batchnorm, rank %d has not; all must, or none",
-                       all[0] ? 0 : r, all[0] ? r : 0);
+        d->error_known = 1; /* all ranks report this error */
+        return dt_fail(DT_ERR_COMM, "dt_ddp_new: rank %d has .sync_batchnorm, rank %d has not; set it on all ranks or on "
+                       "no rank", all[0] ? 0 : r, all[0] ? r : 0);
     }
     if (!on) return 0;
     if (dt_comm_dup(d->user, &d->norm)) return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
@@ -1424,21 +1480,21 @@ static int dt__syncnorm_attach(dt_ddp *d)
 }
 static void dt__syncnorm_free(dt_ddp *d)
 {
-    for (int64_t i = 0; i < dt__tls.tape.n; i++) { /* a backward that still comes shall say so */
+    for (int64_t i = 0; i < dt__tls.tape.n; i++) { /* a later backward through these nodes must fail, not use freed memory */
         dt__node *n = (dt__node *)dt__tls.tape.at[i];
         if (n->user == (void *)&d->sync) n->user = NULL;
     }
-    dt_mem_free(d->stats_room, d->stats_nbytes);
-    dt_mem_free(d->shadow, d->shadow_nbytes);
-    dt__unref(d->shadow_far);
-    dt_mem_free(d->shadow_work, (size_t)d->work_cap * sizeof *d->shadow_work);
-    dt_mem_free(d->ran, (size_t)d->ran_cap * sizeof *d->ran);
-    dt_mem_free(d->ran_before, (size_t)d->ran_before_cap * sizeof *d->ran_before);
+    dt_mem_free(d->stats_buf, d->stats_nbytes);
+    dt_mem_free(d->skip_buf, d->skip_nbytes);
+    dt__unref(d->skip_device);
+    dt_mem_free(d->skip_work, (size_t)d->skip_cap * sizeof *d->skip_work);
+    dt_mem_free(d->norm_calls, (size_t)d->norm_calls_cap * sizeof *d->norm_calls);
+    dt_mem_free(d->norm_calls_prev, (size_t)d->norm_calls_prev_cap * sizeof *d->norm_calls_prev);
     dt_comm_free(d->norm);
 }
 
 /* ==================================================================================================== >>attach
-   What dt_nn.h asks of the ranks together: checkpoints. */
+   The callbacks of dt__watch, by which dt_nn.h lets the ranks agree on checkpoints, and the public functions. */
 static int dt__ddp_agree(void *user, const char *call, int64_t *x, int n)
 {
     dt_ddp *d = (dt_ddp *)user;
@@ -1453,15 +1509,15 @@ static int dt__ddp_same(void *user, const char *call, const char *what, int64_t 
     if (!rc && dt_comm_allgather(d->c, &x, all, 1, NULL, DT_COMM_I64)) rc = dt__ddp_comm_fail(d, call);
     for (int r = 1; r < d->world && !rc; r++) {
         if (all[r] == all[0]) continue;
-        d->told = 1; /* every rank says the same */
-        rc =
-            dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on rank 0, %" PRId64 " on rank %d; all must see the same files",
-                    call, what, all[0], all[r], r);
+        d->error_known = 1; /* all ranks report this error */
+        rc = dt_fail(DT_ERR_COMM, "%s: %s is %" PRId64 " on rank 0, %" PRId64 " on rank %d; all ranks must see the same "
+                     "files: use a directory that they share", call, what, all[0], all[r], r);
     }
     dt_mem_free(all, (size_t)d->world * sizeof *all);
     return rc;
 }
 static int dt__ddp_lead(void *user) { return ((dt_ddp *)user)->rank == 0; }
+/* Rank 0 has done something for all ranks: its error, if any, becomes the error of every rank. */
 static int dt__ddp_outcome(void *user, const char *call)
 {
     dt_ddp *d = (dt_ddp *)user;
@@ -1471,7 +1527,7 @@ static int dt__ddp_outcome(void *user, const char *call)
     if (d->rank == 0 && dt__err.code != DT_OK) snprintf(text, sizeof text, "%.500s", dt_error());
     if (dt_comm_broadcast(d->c, text, (int64_t)sizeof text, DT_COMM_U8, 0)) return dt__ddp_comm_fail(d, call);
     if (!text[0] || d->rank == 0) return 0;
-    d->told = 1;
+    d->error_known = 1;
     text[sizeof text - 1] = 0;
     return dt_fail(DT_ERR_FILE, "rank 0: %s", text);
 }
@@ -1480,24 +1536,24 @@ static dt_ddp *dt__ddp_ok(const char *call, dt_ddp *d)
 {
     if (dt__err.code != DT_OK) return NULL;
     if (!d) dt_fail(DT_ERR_ARG, "%s: the ddp is NULL", call);
-    else if (!d->m) dt_fail(DT_ERR_STATE, "%s: the model was freed", call);
-    else if (dt__tls.in_backward) dt_fail(DT_ERR_STATE, "%s: called inside a backward", call);
+    else if (!d->m) dt_fail(DT_ERR_STATE, "%s: the model was freed; call it before dt_model_free", call);
+    else if (dt__tls.in_backward) dt_fail(DT_ERR_STATE, "%s: called inside a backward; call it before or after", call);
     return dt__err.code == DT_OK ? d : NULL;
 }
 static int dt__ddp_attach(dt_ddp *d)
 {
     dt_model *m = d->m;
     int64_t   one = 1;
-    d->note = (int64_t *)dt__alloc_zero((size_t)d->world * DT__SAYS * sizeof *d->note);
+    d->info = (int64_t *)dt__alloc_zero((size_t)d->world * DT__INFO_WORDS * sizeof *d->info);
     d->bad = (int64_t *)dt_mem_alloc((size_t)d->world * sizeof *d->bad);
     d->flag = dt__new("dt_ddp_new", m->device, DT_F32, &one, 1, DT_LAYOUT_PLAIN);
-    if (!d->note || !d->bad || !d->flag) return dt_fail(DT_ERR_MEMORY, "dt_ddp_new: out of memory");
+    if (!d->info || !d->bad || !d->flag) return dt_fail(DT_ERR_MEMORY, "dt_ddp_new: out of memory");
     for (int r = 0; r < d->world; r++) d->bad[r] = -1;
     if (d->user && d->world > 1 && dt_comm_dup(d->user, &d->c))
         return dt_fail(DT_ERR_COMM, "dt_ddp_new: %s", dt_comm_error(d->user));
     if (d->c && dt__syncnorm_attach(d)) return dt__err.code;
     d->watch.user = d;
-    d->watch.made = dt__ddp_made;
+    d->watch.made = dt__ddp_on_param;
     d->watch.grads = dt__ddp_grads;
     d->watch.step = dt__ddp_step;
     d->watch.agree = dt__ddp_agree;
@@ -1506,8 +1562,8 @@ static int dt__ddp_attach(dt_ddp *d)
     d->watch.outcome = dt__ddp_outcome;
     d->watch.gone = dt__ddp_gone;
     m->watch = &d->watch;
-    if (d->c && m->nparams && dt__ddp_share_all(d)) return dt__err.code;
-    if (m->sealed && d->c && !d->far && dt__model_pack(m)) return dt__err.code;
+    if (d->c && m->nparams && dt__ddp_sync_model(d)) return dt__err.code;
+    if (m->sealed && d->c && !d->on_device && dt__model_pack(m)) return dt__err.code;
     const char *path = getenv("DT_VERIFY");
     d->verifying = path && *path;
     if (d->verifying && d->rank == 0 && !(d->verify = fopen(path, "w")))
@@ -1521,7 +1577,7 @@ static int dt__ddp_attach(dt_ddp *d)
     d->hook = dt_hooks_add(&h);
     return d->hook < 0 ? d->hook : 0;
 }
-static int dt__ddp_on_seal(dt_model *m, void *user) /* the ddp may be gone; the model's watch tells */
+static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch refers to it */
 {
     dt_ddp *d = (dt_ddp *)user;
     if (!m->watch || m->watch->user != user || dt__ddp_alone(d)) return 0;
@@ -1540,14 +1596,15 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     else if (o.slots < 0 || (o.slots && o.slots % world))
         dt_fail(DT_ERR_ARG, "%s: .slots is %d; it must be a multiple of the %d ranks", call, o.slots, world);
     else if (o.slots && o.sync_batchnorm)
-        dt_fail(DT_ERR_ARG, "%s: .slots does not go with .sync_batchnorm: a slot is computed alone", call);
-    else if (o.slots && m->amp) dt_fail(DT_ERR_ARG, "%s: .slots does not go with mixed precision", call);
+        dt_fail(DT_ERR_ARG, "%s: .slots cannot be used with .sync_batchnorm: each slot is computed separately", call);
+    else if (o.slots && m->amp)
+        dt_fail(DT_ERR_ARG, "%s: .slots cannot be used with mixed precision; leave out one of them", call);
     else if (o.first_bucket_mb < 0 || o.bucket_mb < 0 || o.first_bucket_mb > 65536 || o.bucket_mb > 65536)
         dt_fail(DT_ERR_ARG, "%s: buckets of %g and %g MiB; they must be between 0 and 65536", call, o.first_bucket_mb,
                 o.bucket_mb);
     dt_ddp *d = dt__err.code == DT_OK ? (dt_ddp *)dt__alloc_zero(sizeof *d) : NULL;
     if (!d) {
-        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call); /* a first error stays */
+        dt_fail(DT_ERR_MEMORY, "%s: out of memory", call); /* has no effect if an error is pending already */
         return NULL;
     }
     d->m = m;
@@ -1555,7 +1612,7 @@ DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o)
     d->o = o;
     d->rank = dt_comm_rank(c);
     d->world = world;
-    d->far = m->device != dt_cpu();
+    d->on_device = m->device != dt_cpu();
     d->hook = -1;
     d->weight = -1;
     if (dt__ddp_attach(d) || dt__model_on_seal(m, dt__ddp_on_seal, d)) {
@@ -1570,7 +1627,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt_model *m = d->m;
     dt__ddp_verify(d);
     if (d->verify) fclose(d->verify);
-    dt__ddp_tell(d);
+    dt__ddp_send_error(d);
     if (d->hook >= 0 && d->hook_thread == (void *)&dt__tls) dt_hooks_remove(d->hook);
     if (m && m->watch == &d->watch) {
         m->watch = NULL;
@@ -1578,12 +1635,12 @@ DT_API void dt_ddp_free(dt_ddp *d)
             dt__on_seal *s = (dt__on_seal *)m->on_seal.at[i];
             if (s->user == d) s->user = NULL;
         }
-        if (m->sealed && d->c && !d->far) { /* the gradients move out of the communicator's memory */
+        if (m->sealed && d->c && !d->on_device) { /* move the gradients out of the communicator's memory */
             dt_status code = dt__err.code;
             dt__err.code = DT_OK;
             dt__model_pack(m);
             if (code != DT_OK) dt__err.code = code;
-            for (int i = 0; i < m->nparams; i++) { /* what was frozen kept its window */
+            for (int i = 0; i < m->nparams; i++) { /* gradients of frozen parameters still refer to that memory */
                 dt_tensor *t = m->param[i]->t;
                 if (m->param[i]->block >= 0 || !t->grad) continue;
                 dt__unref(t->grad);
@@ -1592,10 +1649,10 @@ DT_API void dt_ddp_free(dt_ddp *d)
             }
         }
     }
-    dt__unref(d->stage);
+    dt__unref(d->staging);
     dt__unref(d->flags);
     dt__buckets_free(d);
-    dt_mem_free(d->note, (size_t)d->world * DT__SAYS * sizeof *d->note);
+    dt_mem_free(d->info, (size_t)d->world * DT__INFO_WORDS * sizeof *d->info);
     dt_mem_free(d->bad, (size_t)d->world * sizeof *d->bad);
     dt_mem_free(d->send, d->send_nbytes);
     dt_mem_free(d->gather, d->gather_nbytes);
@@ -1607,21 +1664,24 @@ DT_API void dt_ddp_free(dt_ddp *d)
 DT_API dt_comm *dt_ddp_comm(const dt_ddp *d) { return d ? d->user : NULL; }
 DT_API void     dt_ddp_no_sync(dt_ddp *d, bool on)
 {
-    if (d && d->o.slots && on) dt_fail(DT_ERR_STATE, "dt_ddp_no_sync: slots are not summed before a step anyway");
-    else if (d) d->unsynced = on;
+    if (d && d->o.slots && on)
+        dt_fail(DT_ERR_STATE, "dt_ddp_no_sync: with .slots gradients are summed once a step anyway; leave out the call");
+    else if (d) d->no_sync = on;
 }
 DT_API dt_status dt_ddp_samples(dt_ddp *d, double n)
 {
     if (!dt__ddp_ok("dt_ddp_samples", d)) return dt_error_code();
     if (!(n >= 0) || !isfinite(n) || d->o.slots)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_ddp_samples: %g samples%s", n, d->o.slots ? " with .slots" : "");
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_ddp_samples: %g samples%s", n,
+                                  d->o.slots ? " with .slots, where all slots have the same weight; leave out the call"
+                                             : ", expected a finite number, 0 or more");
     d->weight = n;
     return DT_OK;
 }
 DT_API bool dt_ddp_more(dt_ddp *d, bool have)
 {
     int32_t any = have;
-    if (d) dt__ddp_tell(d);
+    if (d) dt__ddp_send_error(d);
     if (!dt__ddp_ok("dt_ddp_more", d)) return false;
     if (d->c && dt_comm_allreduce(d->c, &any, 1, DT_COMM_I32, DT_COMM_MAX)) {
         dt__ddp_comm_fail(d, "dt_ddp_more");
@@ -1632,28 +1692,26 @@ DT_API bool dt_ddp_more(dt_ddp *d, bool have)
 DT_API dt_status dt_ddp_skip(dt_ddp *d)
 {
     if (!dt__ddp_ok("dt_ddp_skip", d)) return dt_error_code();
-    if (dt__ddp_alone(d) || d->o.slots || d->unsynced)
+    if (dt__ddp_alone(d) || d->o.slots || d->no_sync)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: %s",
-                                  d->unsynced  ? "inside dt_ddp_no_sync"
-                                  : d->o.slots ? "with .slots every rank has its batches"
-                                               : "in a world of one");
+                                  d->no_sync   ? "called inside dt_ddp_no_sync; call dt_ddp_no_sync(d, false) first"
+                                  : d->o.slots ? "called with .slots; every slot needs a backward"
+                                               : "called in a world of one rank, where no other rank has data");
     if (!d->m->sealed)
         return (dt_status)dt_fail(DT_ERR_STATE,
-                                  "dt_ddp_skip: the model has had no backward on this rank; the first step "
+                                  "dt_ddp_skip: the model has had no backward on this rank, expected one; the first step "
                                   "needs data on every rank");
     dt_amp *amp = d->m->amp;
     if (amp && amp->nlosses != 1)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses", amp->nlosses);
-    d->skipping = 1;
-    if (!amp || !dt__amp_stash(d->m)) dt__ddp_open(d);
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_ddp_skip: mixed precision with %d losses, expected 1", amp->nlosses);
+    if (!amp || !dt__amp_stash(d->m)) dt__ddp_start_step(d, DT__DDP_SKIP);
     if (dt__err.code == DT_OK) dt__syncnorm_skip(d);
     if (dt__err.code == DT_OK) {
         for (int i = 0; i < d->nbuckets; i++) d->bucket[i].waiting = 0;
         for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
-        if (!dt__note_send(d)) dt__buckets_go(d);
+        if (!dt__info_send(d)) dt__buckets_start_ready(d);
     }
     dt__ddp_end(d, dt_error_code());
-    d->skipping = 0;
     if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0])) amp->scaler[0].used = 1;
     return dt_error_code();
 }
@@ -1662,7 +1720,7 @@ DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight)
     double x[2];
     x[0] = weight != 0 ? value * weight : 0;
     x[1] = weight;
-    if (d) dt__ddp_tell(d);
+    if (d) dt__ddp_send_error(d);
     if (!dt__ddp_ok("dt_ddp_mean", d)) return (double)NAN;
     if (d->c && dt_comm_allreduce(d->c, x, 2, DT_COMM_F64, DT_COMM_SUM)) {
         dt__ddp_comm_fail(d, "dt_ddp_mean");
@@ -1673,7 +1731,7 @@ DT_API double dt_ddp_mean(dt_ddp *d, double value, double weight)
 DT_API dt_status dt_ddp_broadcast(dt_ddp *d)
 {
     if (!dt__ddp_ok("dt_ddp_broadcast", d)) return dt_error_code();
-    if (d->c) dt__ddp_share_all(d);
+    if (d->c) dt__ddp_sync_model(d);
     return dt_error_code();
 }
 DT_API size_t dt_ddp_unused(const dt_ddp *d, char *buf, size_t nbytes)
@@ -1719,38 +1777,49 @@ DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
 }
 
 /* ==================================================================================================== >>feed
-   Rank 0 has a loader for each rank. A frame is a head, x and y, always of one length, so that a rank can wait for the
-   next one before it knows what is in it. There are two frames for each rank: one is used while the other travels. */
-enum { DT__FEED_BATCH = 1, DT__FEED_END, DT__FEED_FAIL };
+   Rank 0 has a loader for each rank. A frame is a message of a header, x and y. All frames have the same length, so a
+   rank can post the receive of the next frame before it knows what it contains. Each rank has two frames (double
+   buffering): the program uses the batch of one while the other is sent or received.
+
+   Threads: the thread that called dt_feed_new runs everything; all ranks call in the same order. Transfers run on the
+   communicator's thread, and a frame must not be touched until its dt_work has ended. There is no lock.
+
+   States:
+       DT__FEED_NEW        no frames yet; the program may set the cursor
+       DT__FEED_RUNNING    after the first dt_feed_next
+       DT__FEED_FAILED     after an error; every further dt_feed_next fails */
+enum { DT__FEED_NEW = 0, DT__FEED_RUNNING, DT__FEED_FAILED };
+enum { DT__FEED_BATCH = 1, DT__FEED_END, DT__FEED_ERROR }; /* kinds of frames: a batch, end of an epoch, error text */
 typedef struct dt__feed_head {
     int64_t   kind, n, epoch, index, next_epoch;
-    int64_t   x_dtype, x_ndim, y_dtype, y_ndim; /* y_ndim -1: there is none */
+    int64_t   x_dtype, x_ndim, y_dtype, y_ndim; /* y_ndim is -1 if there is no y */
     int64_t   x_shape[DT_MAX_DIMS], y_shape[DT_MAX_DIMS];
     dt_cursor cursor;
     char      text[512];
 } dt__feed_head;
 struct dt_feed {
-    dt_comm       *c;                   /* a duplicate; NULL in a world of one */
-    int            rank, world, frames; /* frames: 2 for each rank we fill or take them for */
+    dt_comm       *c;                   /* a duplicate of the program's; NULL in a world of one */
+    int            rank, world, frames; /* frames: 2 * world on rank 0, otherwise 2 */
     dt_loader_opts o;
-    dt_loader    **in;
+    dt_loader    **in;                  /* rank 0: a loader for each rank */
     dt_cursor      cursor;
-    dt_tensor     *state;
+    dt_tensor     *cursor_tensor;       /* for dt_feed_state, or NULL */
     int64_t        batches, epoch;
-    size_t         length, x_room; /* of a frame; of x in it */
-    char         **frame;          /* [turn][rank] on rank 0, [turn] elsewhere */
-    dt_work      **work;
-    int            started, turn, over;
+    size_t         length, x_nbytes;    /* bytes of a frame; bytes reserved for x in it */
+    char         **frame;               /* [0 or 1][rank] on rank 0, [0 or 1] elsewhere */
+    dt_work      **work;                /* transfer of each frame, or NULL */
+    int            state;
+    int            current;             /* 0 or 1: the frames of the next dt_feed_next */
 };
-enum { DT__FEED_HEAD = (int)((sizeof(dt__feed_head) + 63) & ~(size_t)63) }; /* where x begins */
+enum { DT__FEED_HEAD = (int)((sizeof(dt__feed_head) + 63) & ~(size_t)63) }; /* offset of x in a frame */
 static char *dt__feed_x(const char *frame) { return (char *)(uintptr_t)frame + DT__FEED_HEAD; }
 static int dt__feed_fail(dt_feed *f, const char *call)
 {
     const char *why = f->c ? dt_comm_error(f->c) : NULL;
-    f->over = 1;
+    f->state = DT__FEED_FAILED;
     return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
 }
-static size_t dt__feed_bytes(int64_t dtype, int64_t ndim, const int64_t *shape) /* SIZE_MAX: none */
+static size_t dt__feed_bytes(int64_t dtype, int64_t ndim, const int64_t *shape) /* SIZE_MAX if they are invalid */
 {
     size_t n = 1;
     if (ndim < 0 || ndim > DT_MAX_DIMS || dtype < 0 || dtype >= DT_DTYPE_COUNT) return SIZE_MAX;
@@ -1759,8 +1828,8 @@ static size_t dt__feed_bytes(int64_t dtype, int64_t ndim, const int64_t *shape) 
         if (shape[i] < 0 || __builtin_mul_overflow(n, (size_t)shape[i], &n)) return SIZE_MAX;
     return n;
 }
-/* The next batch of rank r into its frame; an error of the loader goes with it. */
-static void dt__feed_fill(dt_feed *f, int r, char *frame)
+/* Rank 0: packs the next batch of rank r, or the loader's error, into its frame. */
+static void dt__feed_pack(dt_feed *f, int r, char *frame)
 {
     dt__feed_head *h = (dt__feed_head *)(void *)frame;
     dt_batch       b;
@@ -1783,30 +1852,30 @@ static void dt__feed_fill(dt_feed *f, int r, char *frame)
         }
         size_t xn = dt_nbytes(b.x), yn = b.y ? dt_nbytes(b.y) : 0,
                room = f->length - (size_t)(dt__feed_x(frame) - frame);
-        if (xn > f->x_room || yn > room - f->x_room)
-            dt_fail(DT_ERR_SHAPE, "dt_feed_next: a batch of %zu bytes; the first one of the feed had room for %zu",
-                    xn + yn, room);
-        else if (!dt_copy_out(b.x, dt__feed_x(frame), xn) && b.y) dt_copy_out(b.y, dt__feed_x(frame) + f->x_room, yn);
+        if (xn > f->x_nbytes || yn > room - f->x_nbytes)
+            dt_fail(DT_ERR_SHAPE, "dt_feed_next: a batch of %zu bytes, expected at most the %zu of a frame", xn + yn,
+                    room);
+        else if (!dt_copy_out(b.x, dt__feed_x(frame), xn) && b.y) dt_copy_out(b.y, dt__feed_x(frame) + f->x_nbytes, yn);
         dt_free(b.x);
         if (b.y) dt_free(b.y);
     }
     if (dt__err.code == DT_OK) return;
-    h->kind = DT__FEED_FAIL;
+    h->kind = DT__FEED_ERROR;
     snprintf(h->text, sizeof h->text, "%.500s", dt_error());
     dt_error_clear();
 }
-/* Frame number 'turn' of every rank sets out. What fails for one fails for all. */
-static int dt__feed_go(dt_feed *f, int turn)
+/* Starts the transfer of frames 'which' (0 or 1) of all ranks. If a loader fails, its error goes to all ranks. */
+static int dt__feed_exchange(dt_feed *f, int which)
 {
-    int n = f->rank ? 1 : f->world, first = turn * n, rc = 0;
+    int n = f->rank ? 1 : f->world, first = which * n, rc = 0;
     for (int i = first; i < first + n; i++) {
         if (f->work[i] && dt_work_wait(f->work[i])) rc = 1;
         f->work[i] = NULL;
     }
-    for (int r = 0; r < n && f->rank == 0 && !rc; r++) dt__feed_fill(f, r, f->frame[first + r]);
+    for (int r = 0; r < n && f->rank == 0 && !rc; r++) dt__feed_pack(f, r, f->frame[first + r]);
     for (int r = 0; r < n && f->rank == 0 && !rc; r++) {
         const dt__feed_head *h = (const dt__feed_head *)(const void *)f->frame[first + r];
-        if (h->kind != DT__FEED_FAIL) continue;
+        if (h->kind != DT__FEED_ERROR) continue;
         for (int k = 0; k < n; k++)
             if (k != r) memcpy(f->frame[first + k], h, sizeof *h);
         break;
@@ -1821,8 +1890,8 @@ static int dt__feed_go(dt_feed *f, int turn)
 static int dt__feed_start(dt_feed *f)
 {
     int64_t room[2] = { 0, 0 };
-    f->started = 1;
-    if (f->rank == 0) { /* an item of the set says how long frames are: the first batch, read by a loader that goes */
+    f->state = DT__FEED_RUNNING;
+    if (f->rank == 0) { /* the shape of an item determines the length of a frame */
         for (int r = 0; r < f->world; r++) *dt_loader_cursor(f->in[r]) = f->cursor;
         dt_item_info k = dt_dataset_item_info(dt_loader_dataset(f->in[0]));
         size_t       each =
@@ -1837,19 +1906,20 @@ static int dt__feed_start(dt_feed *f)
         room[1] = (int64_t)yn;
     }
     if (f->c && dt_comm_broadcast(f->c, room, 2, DT_COMM_I64, 0)) return dt__feed_fail(f, "dt_feed_next");
-    f->x_room = (size_t)room[0];
-    f->length = (size_t)DT__FEED_HEAD + f->x_room + (size_t)room[1];
+    f->x_nbytes = (size_t)room[0];
+    f->length = (size_t)DT__FEED_HEAD + f->x_nbytes + (size_t)room[1];
     for (int i = 0; i < f->frames; i++) {
         f->frame[i] = (char *)dt_comm_alloc(f->c, f->length);
         if (!f->frame[i]) {
             int rc = dt_fail(DT_ERR_MEMORY, "dt_feed_next: out of memory for a frame of %zu bytes", f->length);
             dt_comm_abort(f->c, dt_error());
+            f->state = DT__FEED_FAILED;
             return rc;
         }
     }
-    return dt__feed_go(f, 0);
+    return dt__feed_exchange(f, 0);
 }
-static bool dt__feed_take(dt_feed *f, const char *frame, dt_batch *b)
+static bool dt__feed_unpack(dt_feed *f, const char *frame, dt_batch *b)
 {
     dt__feed_head h;
     memcpy(&h, frame, sizeof h);
@@ -1859,10 +1929,11 @@ static bool dt__feed_take(dt_feed *f, const char *frame, dt_batch *b)
     h.text[sizeof h.text - 1] = 0;
     size_t xn = dt__feed_bytes(h.x_dtype, h.x_ndim, h.x_shape);
     size_t yn = h.y_ndim < 0 ? 0 : dt__feed_bytes(h.y_dtype, h.y_ndim, h.y_shape);
-    size_t room = f->length - (size_t)(dt__feed_x(frame) - frame) - f->x_room;
-    if (h.kind != DT__FEED_BATCH || xn > f->x_room || yn > room) {
-        f->over = 1;
-        dt_fail(DT_ERR_FILE, "dt_feed_next: rank 0: %s", h.kind == DT__FEED_FAIL ? h.text : "a frame that is none");
+    size_t room = f->length - (size_t)(dt__feed_x(frame) - frame) - f->x_nbytes;
+    if (h.kind != DT__FEED_BATCH || xn > f->x_nbytes || yn > room) {
+        f->state = DT__FEED_FAILED;
+        dt_fail(DT_ERR_FILE, "dt_feed_next: rank 0: %s",
+                h.kind == DT__FEED_ERROR ? h.text : "it sent an invalid frame; do all ranks run the same version?");
         return false;
     }
     dt_shape     s;
@@ -1873,7 +1944,7 @@ static bool dt__feed_take(dt_feed *f, const char *frame, dt_batch *b)
         s.ndim = (int)(k ? h.y_ndim : h.x_ndim);
         memcpy(s.dim, k ? h.y_shape : h.x_shape, sizeof s.dim);
         o.dtype = (dt_dtype)(k ? h.y_dtype : h.x_dtype);
-        dt_tensor *t = dt_from_with(dt__feed_x(frame) + (k ? f->x_room : 0), s, o);
+        dt_tensor *t = dt_from_with(dt__feed_x(frame) + (k ? f->x_nbytes : 0), s, o);
         if (k) b->y = t;
         else b->x = t;
     }
@@ -1887,9 +1958,10 @@ DT_API bool dt_feed_next(dt_feed *f, dt_batch *b)
     if (b) memset(b, 0, sizeof *b);
     if (dt__err.code != DT_OK) return false;
     if (!f || !b) dt_fail(DT_ERR_ARG, "dt_feed_next: the %s is NULL", f ? "batch" : "feed");
-    else if (f->over) dt_fail(DT_ERR_STATE, "dt_feed_next: the feed has failed");
-    if (dt__err.code != DT_OK || (!f->started && dt__feed_start(f))) return false;
-    int at = f->rank ? f->turn : f->turn * f->world;
+    else if (f->state == DT__FEED_FAILED)
+        dt_fail(DT_ERR_STATE, "dt_feed_next: the feed has failed before; free it and call dt_feed_new");
+    if (dt__err.code != DT_OK || (f->state == DT__FEED_NEW && dt__feed_start(f))) return false;
+    int at = f->rank ? f->current : f->current * f->world;
     if (f->work[at]) {
         int rc = dt_work_wait(f->work[at]);
         f->work[at] = NULL;
@@ -1900,10 +1972,10 @@ DT_API bool dt_feed_next(dt_feed *f, dt_batch *b)
     }
     int64_t kind = ((const dt__feed_head *)(const void *)f->frame[at])->kind;
     if (kind == DT__FEED_BATCH || kind == DT__FEED_END) {
-        if (dt__feed_go(f, 1 - f->turn)) return false;
+        if (dt__feed_exchange(f, 1 - f->current)) return false;
     }
-    f->turn = 1 - f->turn;
-    return dt__feed_take(f, f->frame[at], b);
+    f->current = 1 - f->current;
+    return dt__feed_unpack(f, f->frame[at], b);
 }
 DT_API dt_feed *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o)
 {
@@ -1924,8 +1996,8 @@ DT_API dt_feed *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o)
     if (!f->frame || !f->work || !f->in) dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     if (f->world > 1 && dt_comm_dup(c, &f->c)) dt_fail(DT_ERR_COMM, "%s: %s", call, dt_comm_error(c));
     if (f->rank == 0 && (o.no_pad || o.contiguous || o.world > 1))
-        dt_fail(DT_ERR_ARG, "%s: .no_pad, .contiguous, .rank and .world are a rank's own; all get as many batches here",
-                call);
+        dt_fail(DT_ERR_ARG, "%s: .no_pad, .contiguous or .world is set; a feed gives every rank the same number of "
+                "batches, leave them out", call);
     for (int r = 0; r < f->world && f->rank == 0 && dt__err.code == DT_OK; r++) {
         o.rank = r;
         o.world = f->world;
@@ -1951,13 +2023,14 @@ DT_API dt_feed *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o)
 DT_API void dt_feed_free(dt_feed *f)
 {
     if (!f) return;
-    if (f->c && dt__err.code != DT_OK && !f->over) dt_comm_abort(f->c, dt_error()); /* what is over is known to all */
+    /* an error that made the feed fail is known to all ranks already */
+    if (f->c && dt__err.code != DT_OK && f->state != DT__FEED_FAILED) dt_comm_abort(f->c, dt_error());
     for (int i = 0; i < f->frames; i++) {
         if (f->work && f->work[i]) dt_work_wait(f->work[i]);
         if (f->frame) dt_comm_dealloc(f->c, f->frame[i]);
     }
     for (int r = 0; f->in && r < f->world; r++) dt_loader_free(f->in[r]);
-    if (f->state) dt_free(f->state);
+    if (f->cursor_tensor) dt_free(f->cursor_tensor);
     dt_mem_free(f->frame, (size_t)f->frames * sizeof *f->frame);
     dt_mem_free(f->work, (size_t)f->frames * sizeof *f->work);
     dt_mem_free(f->in, (size_t)f->world * sizeof *f->in);
@@ -1966,41 +2039,53 @@ DT_API void dt_feed_free(dt_feed *f)
 }
 DT_API int64_t dt_feed_epoch(const dt_feed *f)
 {
-    return !f || dt__err.code != DT_OK ? INT64_MAX : f->started ? f->epoch : f->cursor.epoch;
+    return !f || dt__err.code != DT_OK ? INT64_MAX : f->state == DT__FEED_NEW ? f->cursor.epoch : f->epoch;
 }
 DT_API int64_t    dt_feed_batches(const dt_feed *f) { return f ? f->batches : 0; }
 DT_API dt_cursor *dt_feed_cursor(dt_feed *f) { return f ? &f->cursor : NULL; }
 DT_API dt_tensor *dt_feed_state(dt_feed *f)
 {
-    if (!f || f->state) return f ? f->state : NULL;
+    if (!f || f->cursor_tensor) return f ? f->cursor_tensor : NULL;
     dt_from_blob_opts o;
     DT__CLEAR(o);
     o.dtype = DT_I64;
-    f->state = dt_from_blob_with(&f->cursor, dt__shape1((int64_t)(sizeof f->cursor / sizeof(int64_t))), o);
-    if (f->state) dt_keep(f->state);
-    return f->state;
+    f->cursor_tensor = dt_from_blob_with(&f->cursor, dt__shape1((int64_t)(sizeof f->cursor / sizeof(int64_t))), o);
+    if (f->cursor_tensor) dt_keep(f->cursor_tensor);
+    return f->cursor_tensor;
 }
 
 /* ==================================================================================================== >>replicas
-   A replica has the parameters' memory under handles of its own, so its tape leaves its gradients there; they lie as
-   the model's blocks do, and are added to them block by block, in the order of devices. On devices other than the CPU
-   it has memory of its own, with blocks as the model's: values come and gradients go by the backend's group calls, in
-   the streams that compute, so that the host need not wait. */
+   A replica is a model whose parameters are other tensors on the same memory, so its tape gives it its own gradients.
+   These are laid out as the model's blocks and are added to them block by block, in the order of devices. On devices
+   other than the CPU a replica has its own memory, with the same blocks: the backend's group calls broadcast the values
+   and sum the gradients in the compute streams, so the host need not wait.
+
+   Threads. The caller runs every dt_parallel_ function and computes the first part itself. One thread for each further
+   device runs dt__part_thread until dt_parallel_free.
+
+   Lock. dt_parallel.lock protects generation, left and quit. To start a call, the caller writes the fields of the call
+   and of the parts, then increments generation and signals 'go'; until left is 0 again (condition 'done') these fields
+   belong to the threads, each of which accesses its own part only.
+
+   States of a thread:
+       waiting      for a generation it has not seen, or quit
+       running      dt__part_run, without the lock
+       done         it has decremented left, and waits again */
 #define DT__MAX_DEVICES 256
 
-typedef struct dt__part { /* a device */
+typedef struct dt__part { /* a device: its thread, its replica and its part of the current batch */
     dt_parallel *p;
     pthread_t    thread;
     dt_device   *dev;
-    void        *stream; /* the caller's on dev, and so the thread's */
-    dt_model    *m;      /* the replica; of the first device the model itself, which is not its own */
-    dt_tensor  **value;  /* by block of the model; NULL: the model's own memory */
-    dt_tensor  **grad;   /* by block of the model */
-    dt_tensor  **order;  /* by m->order: the replica's parameter */
+    void        *stream; /* the caller's stream on dev; the thread uses it too */
+    dt_model    *m;      /* the replica; NULL for the first device, which uses the model itself */
+    dt_tensor  **value;  /* for each block of the model: the replica's values; NULL: they are the model's memory */
+    dt_tensor  **grad;   /* for each block of the model: the replica's gradients */
+    dt_tensor  **order;  /* for each entry of m->order: the replica's parameter */
     int          nblocks, norder;
-    int          any; /* it has reached something of the block in question */
+    int          reached; /* the backward reached a parameter of the block that is being reduced */
     dt_tensor   *x, *y;
-    dt_tensor   *share; /* of the loss, on dev: weight times the part's */
+    dt_tensor   *share; /* on dev: weight * loss of this part */
     double       weight, loss;
     uint64_t     seed[2];
     dt_status    code;
@@ -2012,20 +2097,20 @@ struct dt_parallel {
     dt_model       *m;
     dt__part       *part;
     int             devices, threads;
-    int             own;     /* replicas have memory of their own */
-    void           *group;   /* of the backend; NULL: it has none, or there is one device */
-    dt_tensor     **item;    /* item[k * devices + i]: the k-th of what the devices exchange, on device i */
-    dt_view        *view;    /* of these */
-    size_t          room;    /* for how many */
-    int             version; /* of the model when the replicas were made */
+    int             own_memory; /* replicas have their own memory */
+    void           *group;      /* of the backend; NULL: the backend has no group calls, or there is one device */
+    dt_tensor     **item;       /* item[k * devices + i]: the k-th tensor that the devices exchange, on device i */
+    dt_view        *view;       /* views of these */
+    size_t          item_cap;   /* allocated length of item and view */
+    int             version;    /* of the model when the replicas were made; -1: never */
     long            pid;
-    int             busy;
+    int             busy;       /* inside dt_parallel_backward */
     pthread_mutex_t lock;
     pthread_cond_t  go, done;
-    uint64_t        turn; /* one more for each call that gives the threads work */
-    int             left; /* threads that have not ended theirs */
+    uint64_t        generation; /* number of calls that gave the threads work */
+    int             left;       /* threads that have not finished this call */
     int             quit;
-    /* of a call */
+    /* of the current call */
     int            parts;
     dt_parallel_fn fn;
     void          *user;
@@ -2051,8 +2136,8 @@ static void dt__replica_free(dt__part *d)
 }
 static dt_tensor *dt__replica_value(dt__part *d, const dt__param *p)
 {
-    if (!d->p->own) return p->buffer ? dt__new_like("dt_parallel", p->t, p->t->dtype) : dt__alias(p->t);
-    if (p->block >= 0) return dt__window(d->value[p->block], p->t, p->offset);
+    if (!d->p->own_memory) return p->buffer ? dt__new_like("dt_parallel", p->t, p->t->dtype) : dt__alias(p->t);
+    if (p->block >= 0) return dt__block_view(d->value[p->block], p->t, p->offset);
     return dt__new("dt_parallel", d->dev, p->t->dtype, p->t->shape, p->t->ndim, DT_LAYOUT_PLAIN);
 }
 static int dt__replica_param(dt__part *d, const dt__param *p)
@@ -2069,7 +2154,7 @@ static int dt__replica_param(dt__part *d, const dt__param *p)
     q->frozen = p->frozen;
     q->keep_f32 = p->keep_f32;
     q->block = q->opt = q->group = -1;
-    r->param[r->nparams++] = q; /* the replica's from here on */
+    r->param[r->nparams++] = q; /* from here on the replica owns q */
     if (!q->name || !q->t) return DT_ERR_MEMORY;
     q->t->leaf = p->t->leaf;
     q->t->requires_grad = p->t->requires_grad;
@@ -2104,9 +2189,9 @@ static int dt__replica_blocks(dt__part *d, const dt_model *m)
     for (int i = 0; i < m->nblocks; i++) {
         const dt_tensor *v = m->block[i].b.value, *g = m->block[i].b.grad;
         d->grad[i] = dt__new("dt_parallel", d->dev, g->dtype, g->shape, 1, DT_LAYOUT_PLAIN);
-        if (d->p->own) d->value[i] = dt__new("dt_parallel", d->dev, v->dtype, v->shape, 1, DT_LAYOUT_PLAIN);
-        if (!d->grad[i] || (d->p->own && !d->value[i])) return DT_ERR_MEMORY;
-        if (dt__fill(d->grad[i], 0)) return DT_ERR_MEMORY; /* the gaps between parameters stay so */
+        if (d->p->own_memory) d->value[i] = dt__new("dt_parallel", d->dev, v->dtype, v->shape, 1, DT_LAYOUT_PLAIN);
+        if (!d->grad[i] || (d->p->own_memory && !d->value[i])) return DT_ERR_MEMORY;
+        if (dt__fill(d->grad[i], 0)) return DT_ERR_MEMORY; /* gaps between parameters must stay 0 */
     }
     return 0;
 }
@@ -2115,7 +2200,7 @@ static int dt__replica_grads(dt__part *d, const dt_model *m)
     for (int k = 0; k < d->norder; k++) {
         const dt__param *p = m->order[k];
         dt_tensor       *t = d->m->param[dt__param_index(m, p)]->t;
-        t->grad = dt__window(d->grad[p->block], t, p->offset);
+        t->grad = dt__block_view(d->grad[p->block], t, p->offset);
         if (!t->grad) return DT_ERR_MEMORY;
         t->grad_state = DT__GRAD_EMPTY;
         d->order[k] = t;
@@ -2139,29 +2224,30 @@ static int dt__replica_make(dt__part *d, const dt_model *m)
     return rc ? dt_fail(DT_ERR_MEMORY, "dt_parallel: out of memory for a replica") : 0;
 }
 
-/* ---- what devices with memory of their own exchange */
-static void dt__items_free(dt_parallel *p)
+/* ---- exchanges between devices that have their own memory */
+static void dt__exchange_free(dt_parallel *p)
 {
-    dt_mem_free(p->item, p->room * sizeof *p->item);
-    dt_mem_free(p->view, p->room * sizeof *p->view);
+    dt_mem_free(p->item, p->item_cap * sizeof *p->item);
+    dt_mem_free(p->view, p->item_cap * sizeof *p->view);
     p->item = NULL;
     p->view = NULL;
-    p->room = 0;
+    p->item_cap = 0;
 }
-static int dt__items_make(dt_parallel *p)
+static int dt__exchange_alloc(dt_parallel *p)
 {
     size_t room = ((size_t)p->m->nblocks + (size_t)p->m->nparams + 1) * (size_t)p->devices;
-    if (room <= p->room) return 0;
-    dt__items_free(p);
+    if (room <= p->item_cap) return 0;
+    dt__exchange_free(p);
     p->item = (dt_tensor **)dt__alloc_zero(room * sizeof *p->item);
     p->view = p->item ? (dt_view *)dt__alloc_zero(room * sizeof *p->view) : NULL;
-    if (p->view) p->room = room;
+    if (p->view) p->item_cap = room;
     else dt_mem_free(p->item, room * sizeof *p->item);
     if (!p->view) p->item = NULL;
     return p->view ? 0 : dt_fail(DT_ERR_MEMORY, "dt_parallel: out of memory for a list of blocks");
 }
-/* The first n items: the first device's += the others', or all become the first device's. */
-static int dt__items_go(dt_parallel *p, int n, int sum)
+/* For the first n items: adds the other devices' tensors to the first device's (sum), or copies the first device's to the
+   others. */
+static int dt__exchange_run(dt_parallel *p, int n, int sum)
 {
     const dt_backend *be = p->part[0].dev->be;
     void             *stream[DT__MAX_DEVICES];
@@ -2190,8 +2276,8 @@ static int dt__items_go(dt_parallel *p, int n, int sum)
     }
     return rc;
 }
-/* The model's parameters, and what else it has, to the replicas: a message a block. */
-static int dt__replicas_send(dt_parallel *p)
+/* Broadcasts the model's blocks, and its parameters and buffers outside blocks, to the replicas. */
+static int dt__replicas_broadcast(dt_parallel *p)
 {
     dt_model *m = p->m;
     int       n = 0;
@@ -2204,17 +2290,17 @@ static int dt__replicas_send(dt_parallel *p)
             p->item[n * p->devices + r] = r ? p->part[r].m->param[i]->t : m->param[i]->t;
         n++;
     }
-    return dt__items_go(p, n, 0);
+    return dt__exchange_run(p, n, 0);
 }
-/* Replicas are of the model as it is, and start as it does: no gradients, its buffers. */
-static int dt__replicas_ready(dt_parallel *p)
+/* Makes the replicas anew if the model has changed, and prepares them: no gradients, the model's buffers, new seeds. */
+static int dt__replicas_prepare(dt_parallel *p)
 {
     dt_model *m = p->m;
     uint32_t  r[4];
     uint64_t  draw;
     int       rc = 0;
     for (int i = 1; i < p->devices && !rc && p->version != m->version; i++) rc = dt__replica_make(&p->part[i], m);
-    if (!rc && p->own && p->version != m->version) rc = dt__items_make(p);
+    if (!rc && p->own_memory && p->version != m->version) rc = dt__exchange_alloc(p);
     p->version = rc ? -1 : m->version;
     draw = rc ? 0 : dt_rng_u64(&m->rng);
     for (int i = 1; i < p->devices && !rc; i++) {
@@ -2225,15 +2311,15 @@ static int dt__replicas_ready(dt_parallel *p)
         c->scope_len = c->scope_depth = 0;
         c->scope[0] = 0;
         for (int k = 0; k < d->norder; k++) d->order[k]->grad_state = DT__GRAD_EMPTY;
-        for (int k = 0; k < m->nparams && !rc && !p->own && i < p->parts; k++)
+        for (int k = 0; k < m->nparams && !rc && !p->own_memory && i < p->parts; k++)
             if (m->param[k]->buffer) rc = dt__copy_to(c->param[k]->t, m->param[k]->t, 0);
         dt_philox(draw, (uint64_t)i, r);
         d->seed[0] = (uint64_t)r[0] << 32 | r[1];
         d->seed[1] = (uint64_t)r[2] << 32 | r[3];
     }
-    return rc || !p->own ? rc : dt__replicas_send(p);
+    return rc || !p->own_memory ? rc : dt__replicas_broadcast(p);
 }
-/* Where a device leaves its share of the loss; NULL after dt_fail. */
+/* The tensor to which a device writes its share of the loss; NULL after dt_fail. */
 static dt_tensor *dt__part_share(dt__part *d)
 {
     int64_t one = 1;
@@ -2243,8 +2329,8 @@ static dt_tensor *dt__part_share(dt__part *d)
 static void dt__part_loss(dt__part *d, dt_tensor *loss) /* f32, one element */
 {
     dt_call c;
-    if (!d->p->own) d->loss = dt_item(loss);
-    if (!d->p->own || !d->p->want_loss || !loss || !dt__part_share(d)) return;
+    if (!d->p->own_memory) d->loss = dt_item(loss);
+    if (!d->p->own_memory || !d->p->want_loss || !loss || !dt__part_share(d)) return;
     dt__call_begin(&c, DT_K_unary);
     c.u.ew.fn = DT_U_AFFINE;
     c.u.ew.a = d->weight;
@@ -2261,11 +2347,11 @@ static void dt__part_run(dt__part *d, dt_model *m)
     dt_parallel *p = d->p;
     dt_tensor   *loss = p->fn(m, d->x, d->y, p->user);
     d->loss = 0;
-    if (dt__err.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_parallel_backward: fn returned NULL, not a loss");
-    if (dt__err.code == DT_OK && dt__ok("dt_parallel_backward", "what fn returned", loss) && loss->numel != 1)
+    if (dt__err.code == DT_OK && !loss) dt_fail(DT_ERR_ARG, "dt_parallel_backward: fn returned NULL, expected a loss");
+    if (dt__err.code == DT_OK && dt__ok("dt_parallel_backward", "the result of fn", loss) && loss->numel != 1)
         dt_fail(DT_ERR_GRAD, "dt_parallel_backward: fn returned %s; the loss of a part is its mean, one element",
                 dt__text(loss));
-    if (dt__err.code == DT_OK && p->own && loss->st->dev != d->dev)
+    if (dt__err.code == DT_OK && p->own_memory && loss->st->dev != d->dev)
         dt_fail(DT_ERR_DEVICE, "dt_parallel_backward: fn returned a loss on %s; this part is computed on %s",
                 loss->st->dev->name, d->dev->name);
     if (dt__err.code == DT_OK) {
@@ -2289,17 +2375,17 @@ static void *dt__part_thread(void *arg)
     dt__part    *d = (dt__part *)arg;
     dt_parallel *p = d->p;
     uint64_t     seen = 0;
-    dt__pool_alone(1); /* kernels of this thread run on it alone */
+    dt__pool_alone(1); /* kernels called by this thread do not use the thread pool */
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (p->turn == seen && !p->quit) pthread_cond_wait(&p->go, &p->lock);
+        while (p->generation == seen && !p->quit) pthread_cond_wait(&p->go, &p->lock);
         if (p->quit) break;
-        seen = p->turn;
+        seen = p->generation;
         if (d - p->part >= p->parts) continue;
         pthread_mutex_unlock(&p->lock);
         dt__tls.autocast = p->autocast;
-        dt__tls.device = p->own ? d->dev : p->device;
-        if (p->own) dt_stream_use(d->dev, d->stream);
+        dt__tls.device = p->own_memory ? d->dev : p->device;
+        if (p->own_memory) dt_stream_use(d->dev, d->stream);
         dt__tls.no_grad = 0;
         dt_rng_seed(&d->m->rng, d->seed[0]);
         dt_manual_seed(d->seed[1]);
@@ -2312,13 +2398,13 @@ static void *dt__part_thread(void *arg)
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }
-static int dt__parts_go(dt_parallel *p)
+static int dt__parts_start(dt_parallel *p)
 {
     if (p->parts < 2) return 0;
-    if (dt__replicas_ready(p)) return dt__err.code;
+    if (dt__replicas_prepare(p)) return dt__err.code;
     pthread_mutex_lock(&p->lock);
     p->left = p->parts - 1;
-    p->turn++;
+    p->generation++;
     pthread_cond_broadcast(&p->go);
     pthread_mutex_unlock(&p->lock);
     return 0;
@@ -2329,7 +2415,7 @@ static void dt__parts_wait(dt_parallel *p)
     while (p->left) pthread_cond_wait(&p->done, &p->lock);
     pthread_mutex_unlock(&p->lock);
 }
-/* x where it is computed: a copy, unless it is there. Takes x over; NULL after dt_fail. */
+/* x on the part's device: x itself if it is there, otherwise a copy. Takes ownership of x; NULL after dt_fail. */
 static dt_tensor *dt__part_fetch(dt__part *d, dt_tensor *x)
 {
     dt_device *from = x ? x->st->dev : NULL, *dev = d->dev;
@@ -2355,7 +2441,7 @@ static dt_tensor *dt__part_fetch(dt__part *d, dt_tensor *x)
     dt__unref(x);
     return y;
 }
-/* torch.chunk: parts of ceil(n / devices). */
+/* Splits the batch as torch.chunk does: parts of ceil(n / devices). */
 static int dt__parts_cut(dt_parallel *p, dt_tensor *x, dt_tensor *y)
 {
     int64_t n = x->shape[0], each = (n + p->devices - 1) / p->devices, at = 0;
@@ -2369,65 +2455,66 @@ static int dt__parts_cut(dt_parallel *p, dt_tensor *x, dt_tensor *y)
         d->weight = n ? (double)len / (double)n : 1;
         d->code = DT_OK;
         d->bad_loss = NULL;
-        if (p->own) d->x = dt__part_fetch(d, d->x);
-        if (p->own) d->y = dt__part_fetch(d, d->y);
+        if (p->own_memory) d->x = dt__part_fetch(d, d->x);
+        if (p->own_memory) d->y = dt__part_fetch(d, d->y);
         if (!d->x || (y && !d->y)) return DT_ERR_MEMORY;
         at += len;
     } while (at < n);
     return 0;
 }
-/* A replica's gradients of a block become whole, and the model has gradients where the replica has. */
-static int dt__replica_joins(dt__part *d, const dt_model *m, const dt__mblock *b)
+/* Prepares the sum of a block: unreached gradients of the replica and of the model become zero if any is reached. */
+static int dt__replica_complete(dt__part *d, const dt_model *m, const dt__mblock *b)
 {
     dt_tensor **t = d->order + b->first;
     int         rc = 0;
-    d->any = 0;
-    for (int k = 0; k < b->n; k++) d->any |= t[k]->grad_state != DT__GRAD_EMPTY;
-    for (int k = 0; k < b->n && d->any && !rc; k++) {
+    d->reached = 0;
+    for (int k = 0; k < b->n; k++) d->reached |= t[k]->grad_state != DT__GRAD_EMPTY;
+    for (int k = 0; k < b->n && d->reached && !rc; k++) {
         dt_tensor *to = m->order[b->first + k]->t;
-        rc = dt__ddp_blank(to);
+        rc = dt__ddp_zero_unreached(to);
         if (t[k]->grad_state == DT__GRAD_EMPTY) rc = rc || dt__fill(t[k]->grad, 0);
         else to->grad_state = DT__GRAD_SET;
     }
     return rc;
 }
-/* The replicas' gradients are added to the model's. Of devices with memory of their own all take part in what any has
-   reached, those without a part of the batch, too: the same ones in every call. */
+/* Adds the replicas' gradients to the model's. With own_memory, all devices take part in the group call for each block
+   that any device has reached, including devices without a part of this batch: a group call needs all its devices. */
 static int dt__parts_reduce(dt_parallel *p)
 {
     dt_model *m = p->m;
-    int       n = 0, rc = 0, last = p->own ? p->devices : p->parts;
+    int       n = 0, rc = 0, last = p->own_memory ? p->devices : p->parts;
     if (p->parts < 2) return 0;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         const dt__mblock *b = &m->block[i];
         int               any = 0;
         for (int r = 1; r < last && !rc; r++) {
-            rc = dt__replica_joins(&p->part[r], m, b);
-            any |= p->part[r].any;
-            if (!rc && p->part[r].any && !p->own) rc = dt__copy_to(b->b.grad, p->part[r].grad[i], 1);
+            rc = dt__replica_complete(&p->part[r], m, b);
+            any |= p->part[r].reached;
+            if (!rc && p->part[r].reached && !p->own_memory) rc = dt__copy_to(b->b.grad, p->part[r].grad[i], 1);
         }
-        if (!any || !p->own) continue;
+        if (!any || !p->own_memory) continue;
         for (int r = 0; r < last && !rc; r++) {
             p->item[n * last + r] = r ? p->part[r].grad[i] : b->b.grad;
-            if (r && !p->part[r].any) rc = dt__fill(p->part[r].grad[i], 0);
+            if (r && !p->part[r].reached) rc = dt__fill(p->part[r].grad[i], 0);
         }
         n++;
     }
-    if (!p->own || rc) return rc;
+    if (!p->own_memory || rc) return rc;
     for (int r = 0; r < last && !rc && p->want_loss; r++) {
         p->item[n * last + r] = dt__part_share(&p->part[r]);
         rc = !p->part[r].share ? DT_ERR_MEMORY : r < p->parts ? 0 : dt__fill(p->part[r].share, 0);
     }
-    return rc ? rc : dt__items_go(p, n + p->want_loss, 1);
+    return rc ? rc : dt__exchange_run(p, n + p->want_loss, 1);
 }
-/* The first device's error, or its loss that is not finite, is the caller's. */
-static int dt__parts_take(dt_parallel *p, double *loss)
+/* Takes the error of the first device that failed, or the first loss that is not finite, as the caller's; computes the
+   loss of the whole batch. */
+static int dt__parts_errors(dt_parallel *p, double *loss)
 {
     *loss = 0;
     for (int i = 0; i < p->parts; i++) {
         const dt__part *d = &p->part[i];
-        if (i && d->code != DT_OK && p->own) dt_fail(d->code, "device %d (%s): %s", i, d->dev->name, d->message);
-        if (i && d->code != DT_OK) dt_fail(d->code, "device %d: %s", i, d->message); /* a first error stays */
+        if (i && d->code != DT_OK && p->own_memory) dt_fail(d->code, "device %d (%s): %s", i, d->dev->name, d->message);
+        if (i && d->code != DT_OK) dt_fail(d->code, "device %d: %s", i, d->message); /* no effect after the line above */
         if (!dt__err.bad_loss && d->bad_loss) {
             dt__err.bad_loss = d->bad_loss;
             dt__err.bad_loss_value = d->bad_loss_value;
@@ -2441,35 +2528,37 @@ static int dt__parallel_check(const char *call, dt_parallel *p, dt_parallel_fn f
     if (!p || !fn) return dt_fail(DT_ERR_ARG, "%s: %s is NULL", call, p ? "fn" : "the dt_parallel");
     if (!dt__ok(call, "x", x) || (y && !dt__ok(call, "y", y))) return dt__err.code;
     if (x->ndim < 1 || (y && (y->ndim < 1 || y->shape[0] != x->shape[0])))
-        return dt_fail(DT_ERR_SHAPE, "%s: x is %s, y %s: both are cut along dimension 0, which must be the same", call,
+        return dt_fail(DT_ERR_SHAPE, "%s: x is %s, y %s: both are split along dimension 0, which must be the same", call,
                        dt__text(x), y ? dt__text(y) : "NULL");
     if (x->requires_grad || (y && y->requires_grad))
-        return dt_fail(DT_ERR_GRAD, "%s: no gradient goes into x and y; dt_detach() them", call);
+        return dt_fail(DT_ERR_GRAD, "%s: x or y requires a gradient, which is not supported; dt_detach() it", call);
     if (dt__tls.in_backward || p->busy)
-        return dt_fail(DT_ERR_STATE, "%s: called inside %s", call, p->busy ? "itself" : "a backward");
+        return dt_fail(DT_ERR_STATE, "%s: called inside %s; call it outside fn and hooks", call,
+                       p->busy ? "itself" : "a backward");
     if (p->m->device != p->part[0].dev)
-        return dt_fail(DT_ERR_STATE, "%s: the model is on %s; at dt_parallel_new it was on %s: make another", call,
-                       p->m->device->name, p->part[0].dev->name);
-    if (p->m->watch) return dt_fail(DT_ERR_STATE, "%s: the model has a ddp: a rank is one device", call);
+        return dt_fail(DT_ERR_STATE, "%s: the model is on %s; at dt_parallel_new it was on %s: call dt_parallel_new again",
+                       call, p->m->device->name, p->part[0].dev->name);
+    if (p->m->watch)
+        return dt_fail(DT_ERR_STATE, "%s: the model has a ddp: a rank uses one device; use either ddp or parallel", call);
     if (p->m->amp && p->m->amp->nlosses != 1)
-        return dt_fail(DT_ERR_STATE, "%s: mixed precision with %d losses; it takes one", call, p->m->amp->nlosses);
+        return dt_fail(DT_ERR_STATE, "%s: mixed precision with %d losses, expected 1", call, p->m->amp->nlosses);
     if (p->pid != (long)getpid())
-        return dt_fail(DT_ERR_STATE, "%s: the process has forked since dt_parallel_new; its threads are the parent's",
-                       call);
+        return dt_fail(DT_ERR_STATE, "%s: the process has forked since dt_parallel_new and its threads do not exist here; "
+                       "call dt_parallel_new after the fork", call);
     return 0;
 }
-/* After the parts: errors, gradients, the loss of the whole batch. */
-static int dt__parts_end(dt_parallel *p, double *loss)
+/* After all parts: errors, the sum of gradients, the loss of the whole batch. */
+static int dt__parts_finish(dt_parallel *p, double *loss)
 {
     dt_amp *amp = p->m->amp;
-    int     rc = dt__parts_take(p, loss);
+    int     rc = dt__parts_errors(p, loss);
     if (!rc) rc = dt__parts_reduce(p);
     if (!rc && amp) {
-        if (amp->dynamic) dt__err.bad_loss = NULL; /* an overflow is for the scaler to judge */
+        if (amp->dynamic) dt__err.bad_loss = NULL; /* not an error: the scaler handles the overflow */
         rc = dt__amp_take_back(p->m, &amp->scaler[0]);
         amp->scaler[0].used = 1;
     }
-    if (!rc && p->own && p->want_loss) {
+    if (!rc && p->own_memory && p->want_loss) {
         *loss = dt_item(p->part[0].share);
         rc = dt__err.code;
     }
@@ -2493,31 +2582,31 @@ DT_API dt_status dt_parallel_backward(dt_parallel *p, dt_parallel_fn fn, void *u
     for (int i = 0; i < p->devices; i++) p->part[i].stream = dt__stream(p->part[i].dev);
     rc = dt__parts_cut(p, x, y);
     if (!rc && m->amp) rc = dt__amp_stash(m);
-    if (!rc && !first) rc = dt__parts_go(p);
+    if (!rc && !first) rc = dt__parts_start(p);
     if (!rc) {
         dt__pool_alone(job || (p->parts > 1 && !first));
-        if (p->own) dt__tls.device = p->part[0].dev;
+        if (p->own_memory) dt__tls.device = p->part[0].dev;
         dt__part_run(&p->part[0], m);
         dt__pool_alone(job);
         dt__tls.device = p->device;
-        if (first && dt__err.code == DT_OK) dt__parts_go(p);
+        if (first && dt__err.code == DT_OK) dt__parts_start(p);
         dt__parts_wait(p);
-        rc = dt__parts_end(p, &all);
+        rc = dt__parts_finish(p, &all);
     }
-    if (rc) dt__forget_grads(m);
+    if (rc) dt__drop_grads(m);
     for (int i = 0; i < p->parts; i++) {
         dt__unref(p->part[i].x);
         dt__unref(p->part[i].y);
         p->part[i].x = p->part[i].y = NULL;
     }
     p->busy = 0;
-    if (rc) dt_fail(DT_ERR_MEMORY, "dt_parallel_backward: out of memory"); /* a first error stays */
+    if (rc) dt_fail(DT_ERR_MEMORY, "dt_parallel_backward: out of memory"); /* no effect if an error is pending already */
     else if (loss) *loss = all;
     return dt_error_code();
 }
 
-/* ---- from a model to devices and threads */
-/* How many, and which; a negative status after dt_fail. */
+/* ---- construction */
+/* Fills dev and returns the number of devices; a negative status after dt_fail. */
 static int dt__parallel_choose(const char *call, dt_model *m, dt_parallel_opts o, dt_device **dev)
 {
     const dt_backend *be = m->device->be;
@@ -2525,15 +2614,15 @@ static int dt__parallel_choose(const char *call, dt_model *m, dt_parallel_opts o
     int               there = be->count && be->device ? be->count() : first + 1;
     if (!n && !o.on) n = cpu ? dt_get_num_threads() : there - first;
     if (n < 1 || n > DT__MAX_DEVICES)
-        return dt_fail(DT_ERR_ARG, "%s: .devices is %d; it is 1 to %d", call, n, DT__MAX_DEVICES);
+        return dt_fail(DT_ERR_ARG, "%s: .devices is %d, expected 1 to %d", call, n, DT__MAX_DEVICES);
     if (!o.on && !cpu && first + n > there)
         return dt_fail(DT_ERR_DEVICE, "%s: .devices is %d, from %s on; %s", call, n, m->device->name,
-                       be->count && be->device ? "there are not so many" : "name them in .on");
+                       be->count && be->device ? "there are fewer; set a smaller .devices" : "name them in .on");
     for (int i = 0; i < n; i++) {
         dev[i] = o.on ? o.on[i] : cpu || !i ? m->device : be->device(first + i);
         if (!dev[i]) return dt_fail(DT_ERR_ARG, "%s: device %d of %d in .on is NULL", call, i, n);
         if (strcmp(dev[i]->be->name, be->name))
-            return dt_fail(DT_ERR_DEVICE, "%s: .on has %s and %s; they must be of one kind", call, dev[0]->name,
+            return dt_fail(DT_ERR_DEVICE, "%s: .on has %s and %s, expected devices of one backend", call, dev[0]->name,
                            dev[i]->name);
         for (int k = 0; k < i && o.on; k++)
             if (dev[k] == dev[i])
@@ -2549,12 +2638,13 @@ static int dt__parallel_threads(dt_parallel *p)
 {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* our threads block all signals: the program's threads handle them */
     for (p->threads = 1; p->threads < p->devices; p->threads++)
         if (pthread_create(&p->part[p->threads].thread, NULL, dt__part_thread, &p->part[p->threads])) break;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (p->threads == p->devices) return 0;
-    return dt_fail(DT_ERR_MEMORY, "dt_parallel_new: thread %d of %d cannot be made", p->threads, p->devices);
+    return dt_fail(DT_ERR_MEMORY, "dt_parallel_new: cannot start thread %d of %d; set a smaller .devices", p->threads,
+                   p->devices);
 }
 DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
 {
@@ -2570,7 +2660,7 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
     }
     p->m = m;
     p->devices = n;
-    p->own = m->device != dt_cpu();
+    p->own_memory = m->device != dt_cpu();
     p->version = -1;
     p->pid = (long)getpid();
     pthread_mutex_init(&p->lock, NULL);
@@ -2581,7 +2671,7 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
         p->part[i].dev = dev[i];
     }
     const dt_backend *be = dev[0]->be;
-    if (p->own && n > 1 && be->group_new) p->group = be->group_new(dev, n);
+    if (p->own_memory && n > 1 && be->group_new) p->group = be->group_new(dev, n);
     if (dt__err.code == DT_OK && !dt__parallel_threads(p)) return p;
     dt_parallel_free(p);
     return NULL;
@@ -2589,7 +2679,7 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o)
 DT_API void dt_parallel_free(dt_parallel *p)
 {
     if (!p) return;
-    bool ours = p->pid == (long)getpid(); /* after a fork there are no threads to wait for */
+    bool ours = p->pid == (long)getpid(); /* after a fork the threads do not exist in this process */
     if (ours) {
         pthread_mutex_lock(&p->lock);
         p->quit = 1;
@@ -2603,7 +2693,7 @@ DT_API void dt_parallel_free(dt_parallel *p)
     }
     for (int i = 1; i < p->devices; i++) dt__replica_free(&p->part[i]);
     for (int i = 0; i < p->devices; i++) dt__unref(p->part[i].share);
-    dt__items_free(p);
+    dt__exchange_free(p);
     dt_mem_free(p->part, (size_t)p->devices * sizeof *p->part);
     dt_mem_free(p, sizeof *p);
 }

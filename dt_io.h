@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_io.h"
     In every other file that uses it:           #include "dt_io.h"
 
-    dt_base.h must lie beside it. Link with -lm -lpthread.
+    Put dt_base.h into the same directory. Link with -lm -lpthread.
 
 A COMPLETE PROGRAM
 
@@ -38,19 +38,19 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    It knows no tensors: dt_nn.h gets an entry as a dt_tensor, adds a dt_tensor, and saves whole trainings. It does not
-    change a file in place, and does not convert element types. Little-endian machines only.
+    It does not know dt_tensor: dt_nn.h adds tensors to archives, gets them from archives, and saves trainings. It does
+    not change a file in place and does not convert element types. Big-endian machines are not supported.
 
 CONTENTS
 
-    >>archives       reading, asking, writing
-    >>inside         what dt_nn.h's implementation uses of this one
+    >>archives       opening, queries, writing
+    >>inside         private types and functions that dt_nn.h uses
     >>checksum       implementation from here: CRC32C
     >>archive        the archive in memory, sorting
-    >>json           the header's text
-    >>reading        checks, opening, asking
+    >>json           parsing the header
+    >>reading        checks, opening, queries
     >>files          system calls, temporary files, directories
-    >>writing        the header, the data, the rename
+    >>writing        writing the header and the data, renaming
 
 MACROS
 
@@ -58,16 +58,17 @@ MACROS
 
 ERRORS
 
-    As in dt_base.h: a call that fails returns NULL or a negative status and leaves a message in dt_error(). While one
-    is pending, calls that open, read or write do nothing. NULL is accepted by every call.
+    As in dt_base.h: a call that fails returns NULL or a negative status and leaves a message in dt_error(). While an
+    error is pending, calls that open, read or write do nothing. Every call accepts NULL.
 
 MEMORY
 
-    A file that is read is mapped, not copied. What an archive hands out (names, strings, data) lives as long as it.
+    A file that is opened is mapped into memory, not copied. Names, strings and data that an archive returns stay valid
+    until it is freed.
 
 THREADS
 
-    An archive that is read may be asked by several threads at a time; one that is written belongs to one thread.
+    Several threads may query one opened archive at the same time. A new archive is used by one thread at a time.
 
 LICENCE
 
@@ -90,40 +91,40 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>archives
-   Safetensors files: named tensors and strings. Files of other programs open here, files of dt open there. A file is
-   mapped and checked whole before dt_archive_open returns: header, names, shapes, every offset, and the checksum that
-   dt's own files carry. F32, F16, BF16, I32, I64 and U8 are loaded as what they are, BOOL as u8; other dtypes (F64,
-   I8, U32, F8_E4M3 ...) are listed, and refused when asked for as a dt_dtype. */
+   Safetensors files hold named tensors and strings. dt reads the files of other programs, and they read dt's files.
+   dt_archive_open maps the file and checks all of it: header, names, shapes, every offset, and the checksum in files
+   written by dt. F32, F16, BF16, I32, I64 and U8 are dt's dtypes; BOOL is read as u8. Entries of other dtypes (F64, I8,
+   U32, F8_E4M3 ...) are listed, and their bytes can be read, but they cannot become dt tensors. */
 typedef struct dt_archive dt_archive;
 typedef struct dt_archive_entry {
-    const char *name;   /* UTF-8; lives as long as the archive */
+    const char *name;   /* UTF-8; valid until the archive is freed */
     const char *stored; /* the dtype's name in the file: "F32", "BOOL" ... */
-    bool        known;  /* it is one of dt's dtypes: dtype */
-    dt_dtype    dtype;
+    bool        known;  /* dt has this dtype */
+    dt_dtype    dtype;  /* if known */
     dt_shape    shape;
     size_t      nbytes; /* in the file */
 } dt_archive_entry;
-/* The file must not be shortened while it is open; replacing it is fine. */
+/* The file must not be truncated while it is open; replacing it by a rename is safe. */
 DT_API dt_archive *dt_archive_open(const char *path);
 DT_API void        dt_archive_free(dt_archive *a);
 DT_API int64_t     dt_archive_count(const dt_archive *a);
-DT_API const char *dt_archive_name(const dt_archive *a, int64_t i); /* in the order of the file; NULL: out of range */
-DT_API bool        dt_archive_info(const dt_archive *a, int64_t i, dt_archive_entry *out); /* false: out of range */
-DT_API int64_t     dt_archive_find(const dt_archive *a, const char *name); /* its index, or -1: not an error */
-/* The bytes of entry i as they lie in the file, of any dtype. They may begin at any address: memcpy out of them. NULL:
-   out of range, or the archive is being written. */
+DT_API const char *dt_archive_name(const dt_archive *a, int64_t i); /* in file order; NULL: i is out of range */
+DT_API bool        dt_archive_info(const dt_archive *a, int64_t i, dt_archive_entry *out); /* false: i is out of range */
+DT_API int64_t     dt_archive_find(const dt_archive *a, const char *name); /* index, or -1 without an error */
+/* The bytes of entry i as stored in the file, of any dtype. The address may be unaligned: use memcpy. NULL: i is out of
+   range, or the archive is a new one. */
 DT_API const void *dt_archive_data(const dt_archive *a, int64_t i);
-/* The metadata, key i of which is dt_archive_key(a, i); NULL: out of range, or no such key: not an error */
+/* The metadata: key i, and the value of a key. NULL without an error: i is out of range, or the key does not exist. */
 DT_API const char *dt_archive_key(const dt_archive *a, int64_t i);
 DT_API const char *dt_archive_string(const dt_archive *a, const char *key);
 
-/* Writing. Data is copied when it is added. */
+/* Writing: create an archive, add entries and strings, write it. dt_archive_add_data copies the data. */
 DT_API dt_archive *dt_archive_new(void);
 DT_API dt_status   dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape,
                                        const void *data);
-DT_API dt_status   dt_archive_set(dt_archive *a, const char *key, const char *value); /* a key's last value stays */
-/* All or nothing: written under another name beside path, synced, renamed, the directory synced. After a failure what
-   was at path is still there. Mode 0644 less the umask. */
+DT_API dt_status   dt_archive_set(dt_archive *a, const char *key, const char *value); /* replaces an earlier value */
+/* Atomic: writes a temporary file in the same directory, syncs it, renames it to path and syncs the directory. If the call
+   fails, an existing file at path is unchanged. The mode is 0644 minus the umask. */
 DT_API dt_status   dt_archive_write(dt_archive *a, const char *path);
 
 #ifdef __cplusplus
@@ -134,44 +135,45 @@ DT_API dt_status   dt_archive_write(dt_archive *a, const char *path);
 #if defined(DT__WANT_INSIDE) && !defined(DT__IO_INSIDE)
 #define DT__IO_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What dt_nn.h uses of this header: archives that hold tensors, and the files of checkpoints. 'call' is the name that
-   an error message begins with. */
+   Private types and functions that dt_nn.h uses for archives of tensors and for the files of checkpoints. 'call' is the
+   name of the public function, with which error messages begin. */
 #ifdef __cplusplus
 extern "C" {
 #endif
 typedef struct dt__out_file dt__out_file;
-typedef struct dt__source { /* what the bytes of an entry come from when its archive is written */
-    /* passes all of them to dt__out_bytes, in one piece or several; 0, or a negative status after dt_fail */
+typedef struct dt__source { /* where the bytes of an entry come from when the archive is written */
+    /* Passes all bytes to dt__out_bytes, in one or several calls. Returns 0, or a negative status after dt_fail. */
     int (*send)(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object);
-    void (*release)(void *object, size_t nbytes); /* the archive is freed */
+    void (*release)(void *object, size_t nbytes); /* called when the archive is freed */
 } dt__source;
 typedef struct dt__why { /* why a file cannot be used */
     dt_status code;
     char      text[480];
 } dt__why;
 DT__INSIDE int         dt__out_bytes(dt__out_file *o, const void *data, size_t nbytes);
-DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why); /* NULL: see why; no error is pending */
+DT__INSIDE dt_archive *dt__archive_load(const char *path, dt__why *why); /* NULL: see *why; sets no error */
 DT__INSIDE int64_t     dt__archive_need(const char *call, const dt_archive *a, const char *name); /* -1 after dt_fail */
-/* Keeps the file's memory after the archive is freed, until dt__archive_release. NULL: it is not a mapped file. */
+/* A reference to the mapped memory, which keeps it after the archive is freed. NULL: the archive is not a mapped file. */
 DT__INSIDE void       *dt__archive_hold(dt_archive *a);
 DT__INSIDE void        dt__archive_release(void *hold);
-/* Takes object if it returns 0. finite: writing fails if there is a NaN or an infinity in it. */
+/* Takes ownership of object if it returns 0. finite: writing fails if the data holds a NaN or an infinity. */
 DT__INSIDE int         dt__archive_put(const char *call, dt_archive *a, const char *name, dt_dtype dtype,
                                        dt_shape shape, bool finite, void *object, const dt__source *source);
-/* The object of entry i; NULL: the archive was opened to be read, or the entry is of another source. */
+/* The object of entry i; NULL: the archive was opened from a file, or the entry has another source. */
 DT__INSIDE void       *dt__archive_object(const dt_archive *a, int64_t i, const dt__source *source);
-DT__INSIDE int         dt__archive_tell(const char *call, dt_archive *a, const char *key, const char *value);
+DT__INSIDE int         dt__archive_set_string(const char *call, dt_archive *a, const char *key, const char *value);
 DT__INSIDE int         dt__archive_write(const char *call, dt_archive *a, const char *path);
 
-/* ---- files: 0 or a negative status after dt_fail, but for those that say otherwise */
-DT__INSIDE int  dt__file_probe(const char *call, const char *path); /* can it be written? Makes a temporary file */
+/* ---- files. Unless stated otherwise: returns 0, or a negative status after dt_fail. */
+DT__INSIDE int  dt__file_probe(const char *call, const char *path); /* tests with a temporary file if it can be written */
 DT__INSIDE int  dt__file_remove(const char *path);                  /* as unlink: 0, or -1 and errno */
-DT__INSIDE int  dt__dir_make(const char *call, char *dir);          /* with those above it */
-/* Calls 'each' for each name in it until that fails. A directory that does not exist is empty. */
+DT__INSIDE int  dt__dir_make(const char *call, char *dir);          /* creates missing parents too, as mkdir -p */
+/* Calls 'each' for each name in the directory until it returns nonzero. A missing directory counts as empty. */
 DT__INSIDE int  dt__dir_each(const char *call, const char *dir, int (*each)(void *user, const char *name), void *user);
-/* Whose temporary file it is, from what follows the name of the file that it should become; 0: it is none */
+/* The id of the process that made a temporary file, from the part of its name after the final name; 0: not a temporary
+   file. */
 DT__INSIDE long dt__temp_owner(const char *tail);
-/* Removes a temporary file unless process pid lives or something holds its lock; true: it was removed. */
+/* Removes a temporary file unless process pid is alive or the file is locked. Returns true if it was removed. */
 DT__INSIDE bool dt__temp_remove(const char *path, long pid);
 
 #ifdef __cplusplus
@@ -185,7 +187,7 @@ DT__INSIDE bool dt__temp_remove(const char *path, long pid);
 #error "dt_io.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_IO_IMPLEMENTATION"
 #endif
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "dt_io.h: archives hold memory as it lies; big-endian machines are not supported"
+#error "dt_io.h: safetensors files are little-endian; big-endian machines are not supported"
 #endif
 
 #include <dirent.h>
@@ -207,7 +209,7 @@ DT__NEEDS(IO, BASE);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>checksum
-   CRC32C (Castagnoli), reflected: the instruction where the processor has it, else eight tables. */
+   CRC32C (Castagnoli), reflected: by the SSE4.2 instruction if the CPU has it, otherwise by eight tables. */
 static uint32_t       dt__crc_table[8][256];
 static int            dt__crc_instruction;
 static pthread_once_t dt__crc_once = PTHREAD_ONCE_INIT;
@@ -255,7 +257,7 @@ __attribute__((target("sse4.2"))) static uint32_t dt__crc_hard(uint32_t crc, con
     return crc;
 }
 #endif
-/* of bytes that follow those whose sum is crc; 0 to begin */
+/* crc: the checksum of the bytes before these; 0 at the start */
 static uint32_t dt__crc32c(uint32_t crc, const void *data, size_t n)
 {
     const uint8_t *p = (const uint8_t *)data;
@@ -267,18 +269,20 @@ static uint32_t dt__crc32c(uint32_t crc, const void *data, size_t n)
 }
 
 /* ==================================================================================================== >>archive
-   A safetensors file: 8 bytes N (little-endian), N bytes of JSON padded with spaces, the data. The reader trusts
-   nothing: one pass over the header without recursion, memory of a few times the header, duplicates and overlaps found
-   by sorting (there is no hash to aim at), every product checked before it sizes anything, then the checksum.
-   dt's own files carry "dt.crc32c": CRC32C of the whole file with these 8 digits as '0'. */
+   A safetensors file: 8 bytes N (little-endian), N bytes of JSON padded with spaces, then the data. The reader trusts
+   nothing in the file. It parses the header in one pass without recursion and uses memory of a few times the header's
+   size. It finds duplicates and overlaps by sorting, since a file could be made to collide in a hash table. It checks every
+   product for overflow before using it as a size, and the checksum last. Files written by dt have the metadata
+   "dt.crc32c": the CRC32C of the whole file, computed with '0' for each of its 8 digits. */
 #define DT__HEADER_MAX 100000000
 #define DT__ARCHIVE_VERSION "1"
 
-typedef struct dt__kind {
+typedef struct dt__stored_type {
     char name[16];
-    int  bits, dtype; /* of an element; as dt loads it, -1: not at all */
-} dt__kind;
-static const dt__kind dt__kinds[] = { /* dt's own stand first, in the order of dt_dtype */
+    int  bits;  /* of an element */
+    int  dtype; /* dt's dtype for it; -1: dt has no such dtype */
+} dt__stored_type;
+static const dt__stored_type dt__stored_types[] = { /* dt's dtypes come first, in the order of dt_dtype */
     { "F32", 32, DT_F32 },    { "F16", 16, DT_F16 },    { "BF16", 16, DT_BF16 },     { "I32", 32, DT_I32 },
     { "I64", 64, DT_I64 },    { "U8", 8, DT_U8 },       { "BOOL", 8, DT_U8 },        { "F64", 64, -1 },
     { "I8", 8, -1 },          { "I16", 16, -1 },        { "U16", 16, -1 },           { "U32", 32, -1 },
@@ -290,17 +294,18 @@ typedef struct dt__item { /* a tensor of an archive */
     char             *name;
     uint32_t          len;
     uint8_t           kind, ndim;
-    uint8_t           finite; /* writing: refused if it holds a NaN or an infinity */
+    uint8_t           finite; /* writing: a NaN or an infinity is an error */
     int64_t           dim[DT_MAX_DIMS];
-    uint64_t          begin, end; /* of its bytes in the data; writing: 0 and their number */
-    void             *object;     /* writing: what the bytes come from, and how */
-    const dt__source *source;
+    uint64_t          begin, end; /* byte offsets in the data; writing: 0 and the number of bytes */
+    void             *object;     /* writing: where the bytes come from */
+    const dt__source *source;     /* writing: how to get the bytes of 'object' */
 } dt__item;
 typedef struct dt__meta {
     char    *key, *value;
-    uint32_t len, at; /* of the key; where the value's text stands in the file */
+    uint32_t len;     /* of the key */
+    uint32_t at;      /* reading: file offset of the value's text */
 } dt__meta;
-typedef struct dt__map { /* a mapped file: the archive and each tensor that views it hold a reference */
+typedef struct dt__map { /* a mapped file; the archive and each tensor that is a view of it hold a reference */
     void   *base;
     size_t  nbytes;
     int32_t refs;
@@ -309,15 +314,15 @@ struct dt_archive {
     int            writing;
     dt__map       *map;
     const uint8_t *base;
-    size_t         nbytes, data; /* of the file; where its data begins */
-    char          *text;         /* reading: all names, keys and values */
+    size_t         nbytes, data; /* size of the file; offset of its data */
+    char          *text;         /* reading: all names, keys and values, each ends with a 0 */
     size_t         text_len, text_cap;
     dt__item      *item;
     int64_t        nitems, item_cap;
     dt__meta      *meta;
     int64_t        nmetas, meta_cap;
-    uint32_t      *by_name, *by_key; /* reading: sorted */
-    dt_status      code;             /* why it cannot be used */
+    uint32_t      *by_name, *by_key; /* reading: indices of items and metas in sorted order */
+    dt_status      code;             /* reading: DT_OK, or the first error, whose text is 'why' */
     char           why[sizeof ((dt__why *)0)->text];
 };
 
@@ -370,7 +375,7 @@ DT_API void dt_archive_free(dt_archive *a)
     dt_mem_free(a, sizeof *a);
 }
 
-/* ---- sorting: v becomes 0..n-1 in order; a stable merge sort, fast on what is sorted already */
+/* ---- sorting: returns the indices 0 .. n-1 in sorted order, by a stable merge sort that is fast on sorted input */
 typedef int (*dt__order_fn)(const void *ctx, uint32_t x, uint32_t y);
 static void dt__merge(uint32_t *v, uint32_t *tmp, int64_t lo, int64_t mid, int64_t hi, dt__order_fn cmp,
                       const void *ctx)
@@ -380,7 +385,7 @@ static void dt__merge(uint32_t *v, uint32_t *tmp, int64_t lo, int64_t mid, int64
     while (i < mid || k < hi) tmp[n++] = k >= hi || (i < mid && cmp(ctx, v[i], v[k]) <= 0) ? v[i++] : v[k++];
     memcpy(v + lo, tmp + lo, (size_t)(hi - lo) * sizeof *v);
 }
-static uint32_t *dt__sorted(int64_t n, dt__order_fn cmp, const void *ctx) /* n entries, or NULL: out of memory */
+static uint32_t *dt__sorted(int64_t n, dt__order_fn cmp, const void *ctx) /* NULL: out of memory */
 {
     size_t    nbytes = (size_t)n * sizeof(uint32_t);
     uint32_t *v = (uint32_t *)dt_mem_alloc(nbytes), *tmp = (uint32_t *)dt_mem_alloc(nbytes);
@@ -410,7 +415,7 @@ static int dt__key_order(const void *ctx, uint32_t x, uint32_t y)
     const dt__meta *m = ((const dt_archive *)ctx)->meta;
     return dt__text_order(m[x].key, m[x].len, m[y].key, m[y].len);
 }
-static int dt__place_order(const void *ctx, uint32_t x, uint32_t y) /* by the bytes they have in the file */
+static int dt__offset_order(const void *ctx, uint32_t x, uint32_t y)
 {
     const dt__item *a = &((const dt_archive *)ctx)->item[x], *b = &((const dt_archive *)ctx)->item[y];
     if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
@@ -418,7 +423,7 @@ static int dt__place_order(const void *ctx, uint32_t x, uint32_t y) /* by the by
 }
 
 /* ==================================================================================================== >>json
-   The header's text. Strings are unescaped into the archive's text, which is as long as the header. */
+   Parsing the header. Strings are unescaped into a->text, which is as long as the header and therefore long enough. */
 typedef struct dt__json {
     dt_archive    *a;
     const uint8_t *start, *p, *end;
@@ -439,7 +444,7 @@ static int dt__json_mark(dt__json *j, char mark, const char *what)
     j->p++;
     return 0;
 }
-/* 1: another member or element begins here, 0: the closing mark was here, -1 */
+/* 1: another member or element begins; 0: the closing mark was read; -1: an error */
 static int dt__json_more(dt__json *j, char close, int first)
 {
     dt__json_space(j);
@@ -451,7 +456,7 @@ static int dt__json_more(dt__json *j, char close, int first)
     if (first) return 1;
     return dt__json_mark(j, ',', "a comma or the end of the list is expected") ? -1 : 1;
 }
-static void dt__json_put(dt_archive *a, uint32_t c) /* as UTF-8: never longer than its escape */
+static void dt__json_put(dt_archive *a, uint32_t c) /* as UTF-8, which is never longer than the escape */
 {
     char *t = a->text + a->text_len;
     if (c < 0x80) {
@@ -486,7 +491,7 @@ static int dt__json_hex4(dt__json *j, uint32_t *x)
     }
     return 0;
 }
-static int dt__json_escape(dt__json *j) /* behind the backslash */
+static int dt__json_escape(dt__json *j) /* after the backslash */
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     uint32_t          x, y;
@@ -514,7 +519,6 @@ static int dt__json_escape(dt__json *j) /* behind the backslash */
     dt__json_put(j->a, x);
     return 0;
 }
-/* A string, unescaped, into the archive's text: there is room, the text is as long as the header. */
 static int dt__json_string(dt__json *j, char **out, uint32_t *len)
 {
     dt_archive *a = j->a;
@@ -533,7 +537,7 @@ static int dt__json_string(dt__json *j, char **out, uint32_t *len)
         a->text_len += n;
         j->p += n;
     }
-    if (j->p == j->end) return dt__json_bad(j, "a string without an end");
+    if (j->p == j->end) return dt__json_bad(j, "a string does not end");
     j->p++;
     *out = a->text + from;
     *len = (uint32_t)(a->text_len - from);
@@ -576,9 +580,9 @@ static int dt__json_offsets(dt__json *j, dt__item *it)
 static int dt__json_kind(dt__json *j, dt__item *it)
 {
     char    *s;
-    uint32_t len, n = (uint32_t)(sizeof dt__kinds / sizeof dt__kinds[0]), k = 0;
+    uint32_t len, n = (uint32_t)(sizeof dt__stored_types / sizeof dt__stored_types[0]), k = 0;
     if (dt__json_string(j, &s, &len)) return -1;
-    while (k < n && strcmp(dt__kinds[k].name, s)) k++;
+    while (k < n && strcmp(dt__stored_types[k].name, s)) k++;
     if (k == n)
         return dt__bad(j->a, "tensor %s has dtype %s, which safetensors does not have", dt__show(it->name),
                        dt__show(s));
@@ -591,7 +595,7 @@ static int dt__json_tensor(dt__json *j, dt__item *it)
     int                      more, seen = 0, k;
     if (dt__json_mark(j, '{', "'{' of a tensor is expected")) return -1;
     for (int first = 1; (more = dt__json_more(j, '}', first)) > 0; first = 0) {
-        size_t   keep = j->a->text_len; /* keys and dtypes need not stay */
+        size_t   keep = j->a->text_len; /* keys and dtypes are not kept */
         char    *s;
         uint32_t len;
         if (dt__json_string(j, &s, &len)) return -1;
@@ -599,7 +603,7 @@ static int dt__json_tensor(dt__json *j, dt__item *it)
         if (k == 3)
             return dt__bad(j->a, "tensor %s has a key %s, which safetensors does not have", dt__show(it->name),
                            dt__show(s));
-        if (seen & 1 << k) return dt__bad(j->a, "tensor %s has its %s twice", dt__show(it->name), keys[k]);
+        if (seen & 1 << k) return dt__bad(j->a, "tensor %s has two keys %s", dt__show(it->name), keys[k]);
         seen |= 1 << k;
         if (dt__json_mark(j, ':', "':' is expected") ||
             (k == 0 ? dt__json_kind(j, it) : k == 1 ? dt__json_shape(j, it) : dt__json_offsets(j, it)))
@@ -641,7 +645,7 @@ static int dt__json_header(dt__json *j)
         uint32_t len;
         if (dt__json_string(j, &name, &len) || dt__json_mark(j, ':', "':' is expected")) return -1;
         if (!strcmp(name, "__metadata__")) {
-            if (metas++) return dt__bad(a, "__metadata__ is there twice");
+            if (metas++) return dt__bad(a, "__metadata__ occurs twice");
             if (dt__json_metadata(j)) return -1;
             continue;
         }
@@ -652,15 +656,15 @@ static int dt__json_header(dt__json *j)
         if (dt__json_tensor(j, it)) return -1;
     }
     while (!more && j->p < j->end && *j->p == ' ') j->p++;
-    if (!more && j->p < j->end) return dt__json_bad(j, "something stands behind the header's end");
+    if (!more && j->p < j->end) return dt__json_bad(j, "there is text after the end of the JSON");
     return more;
 }
 
 /* ==================================================================================================== >>reading
-   What the header says against what the file has; then what programs ask for. */
+   Checks the header against the file, then answers queries. */
 static int dt__check_item(dt_archive *a, const dt__item *it)
 {
-    const dt__kind *k = &dt__kinds[it->kind];
+    const dt__stored_type *k = &dt__stored_types[it->kind];
     int64_t         n = dt__count(it->dim, it->ndim, 8);
     uint64_t        data = a->nbytes - a->data, need = n < 0 ? 0 : (uint64_t)n * (uint64_t)k->bits;
     const char     *shape = dt__shape_text(it->dim, it->ndim);
@@ -672,14 +676,14 @@ static int dt__check_item(dt_archive *a, const dt__item *it)
         return dt__bad(a, "tensor %s: %s of shape %s has %" PRIu64 " bytes, but its data_offsets span %" PRIu64,
                        dt__show(it->name), k->name, shape, (need + 7) / 8, it->end - it->begin);
     if (it->end > data)
-        return dt__bad(a, "tensor %s ends at byte %" PRIu64 " of %" PRIu64 " bytes of data: the file was cut",
+        return dt__bad(a, "tensor %s ends at byte %" PRIu64 " of %" PRIu64 " bytes of data: the file is truncated",
                        dt__show(it->name), it->end, data);
     return 0;
 }
-static int dt__check_places(dt_archive *a) /* each byte of the data belongs to one tensor */
+static int dt__check_offsets(dt_archive *a) /* each byte of the data belongs to exactly one tensor */
 {
     size_t    nbytes = (size_t)a->nitems * sizeof(uint32_t);
-    uint32_t *order = dt__sorted(a->nitems, dt__place_order, a);
+    uint32_t *order = dt__sorted(a->nitems, dt__offset_order, a);
     uint64_t  at = 0;
     if (!order) return dt__bad_memory(a, 2 * nbytes);
     for (int64_t i = 0; i < a->nitems; i++) {
@@ -688,13 +692,13 @@ static int dt__check_places(dt_archive *a) /* each byte of the data belongs to o
             dt__bad(a, "tensor %s begins at byte %" PRIu64 ", inside %s, which ends at %" PRIu64, dt__show(it->name),
                     it->begin, dt__show(a->item[order[i - 1]].name), at);
         else if (it->begin > at)
-            dt__bad(a, "a hole of %" PRIu64 " bytes in the data before tensor %s", it->begin - at, dt__show(it->name));
+            dt__bad(a, "a gap of %" PRIu64 " bytes in the data before tensor %s", it->begin - at, dt__show(it->name));
         if (a->code != DT_OK) break;
         at = it->end;
     }
     dt_mem_free(order, nbytes);
     if (a->code == DT_OK && at != a->nbytes - a->data)
-        dt__bad(a, "%" PRIu64 " bytes behind the last tensor", (uint64_t)(a->nbytes - a->data) - at);
+        dt__bad(a, "%" PRIu64 " bytes after the last tensor", (uint64_t)(a->nbytes - a->data) - at);
     return a->code == DT_OK ? 0 : -1;
 }
 static int dt__check_names(dt_archive *a)
@@ -704,10 +708,10 @@ static int dt__check_names(dt_archive *a)
     if (!a->by_name || !a->by_key) return dt__bad_memory(a, (size_t)(a->nitems + a->nmetas) * 8);
     for (int64_t i = 1; i < a->nitems; i++)
         if (!dt__name_order(a, a->by_name[i - 1], a->by_name[i]))
-            return dt__bad(a, "tensor %s is there twice", dt__show(a->item[a->by_name[i]].name));
+            return dt__bad(a, "tensor %s occurs twice", dt__show(a->item[a->by_name[i]].name));
     for (int64_t i = 1; i < a->nmetas; i++)
         if (!dt__key_order(a, a->by_key[i - 1], a->by_key[i]))
-            return dt__bad(a, "__metadata__ %s is there twice", dt__show(a->meta[a->by_key[i]].key));
+            return dt__bad(a, "__metadata__ %s occurs twice", dt__show(a->meta[a->by_key[i]].key));
     return 0;
 }
 static const dt__meta *dt__meta_find(const dt_archive *a, const char *key)
@@ -721,30 +725,31 @@ static const dt__meta *dt__meta_find(const dt_archive *a, const char *key)
         if (c < 0) hi = (lo + hi) / 2;
         else lo = (lo + hi) / 2 + 1;
     }
-    for (int64_t i = a->writing ? a->nmetas : 0; i-- > 0;) /* the last one set */
+    for (int64_t i = a->writing ? a->nmetas : 0; i-- > 0;) /* the last value that was set */
         if (!strcmp(a->meta[i].key, key)) return &a->meta[i];
     return NULL;
 }
 static int dt__check_sum(dt_archive *a)
 {
     const dt__meta *version = dt__meta_find(a, "dt.version"), *sum = dt__meta_find(a, "dt.crc32c");
-    if (!version && !sum) return 0; /* of another program */
+    if (!version && !sum) return 0; /* written by another program */
     if (!version) return dt__bad(a, "dt.crc32c without dt.version: the file is damaged");
     if (strcmp(version->value, DT__ARCHIVE_VERSION))
-        return dt__bad(a, "dt.version is %s, this dt reads " DT__ARCHIVE_VERSION, dt__show(version->value));
+        return dt__bad(a, "dt.version is %s, this dt reads version " DT__ARCHIVE_VERSION, dt__show(version->value));
     if (!sum) return dt__bad(a, "dt.version without dt.crc32c: the file is damaged");
     if (strlen(sum->value) != 8 || strspn(sum->value, "0123456789abcdef") != 8 ||
-        memcmp(a->base + sum->at, sum->value, 8)) /* escapes, which would be zeroed wrongly */
+        memcmp(a->base + sum->at, sum->value, 8)) /* no escapes: exactly 8 bytes are replaced by '0' below */
         return dt__bad(a, "dt.crc32c %s is not 8 digits: the file is damaged", dt__show(sum->value));
     char     text[16];
     uint32_t crc = dt__crc32c(0, a->base, sum->at);
     crc = dt__crc32c(crc, "00000000", 8);
     crc = dt__crc32c(crc, a->base + sum->at + 8, a->nbytes - sum->at - 8);
     snprintf(text, sizeof text, "%08" PRIx32, crc);
-    if (strcmp(text, sum->value)) return dt__bad(a, "checksum %s, the file says %s: it is damaged", text, sum->value);
+    if (strcmp(text, sum->value))
+        return dt__bad(a, "its checksum is %s, but it says %s: the file is damaged", text, sum->value);
     return 0;
 }
-/* All of a file in memory. The memory must stay: the archive refers to it. */
+/* Parses and checks a file in memory. The memory must stay valid while the archive is used. */
 static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
 {
     uint64_t n = 0;
@@ -756,9 +761,9 @@ static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
         return dt__bad(a, "a header of %" PRIu64 " bytes is above the limit of %d: not a safetensors file", n,
                        DT__HEADER_MAX);
     if (n > nbytes - 8)
-        return dt__bad(a, "a header of %" PRIu64 " bytes does not fit a file of %zu: it was cut", n, nbytes);
+        return dt__bad(a, "a header of %" PRIu64 " bytes does not fit a file of %zu bytes: it is truncated", n, nbytes);
     a->data = 8 + (size_t)n;
-    int64_t braces = 0, most = (int64_t)n / 48 + 1; /* no tensor takes fewer bytes of JSON */
+    int64_t braces = 0, most = (int64_t)n / 48 + 1; /* a tensor takes at least 48 bytes of JSON */
     for (uint64_t i = 0; i < n; i++) braces += base[8 + i] == '{';
     a->item_cap = braces < most ? braces : most;
     a->item = (dt__item *)dt__alloc_zero((size_t)a->item_cap * sizeof *a->item);
@@ -772,11 +777,11 @@ static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
     if (dt__json_header(&j) || dt__check_names(a)) return -1;
     for (int64_t i = 0; i < a->nitems; i++)
         if (dt__check_item(a, &a->item[i])) return -1;
-    return dt__check_places(a) || dt__check_sum(a) ? -1 : 0;
+    return dt__check_offsets(a) || dt__check_sum(a) ? -1 : 0;
 }
 static int dt__archive_map(dt_archive *a, const char *path)
 {
-    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO does not hang it */
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO must not block */
     struct stat st;
     if (fd < 0) return dt__bad(a, "%s", strerror(errno));
     if (fstat(fd, &st)) dt__bad(a, "%s", strerror(errno));
@@ -818,7 +823,7 @@ DT_API dt_archive *dt_archive_open(const char *path)
     return a;
 }
 
-/* ---- asking */
+/* ---- queries */
 DT_API int64_t     dt_archive_count(const dt_archive *a) { return a ? a->nitems : 0; }
 DT_API const char *dt_archive_name(const dt_archive *a, int64_t i)
 {
@@ -828,7 +833,7 @@ DT_API bool dt_archive_info(const dt_archive *a, int64_t i, dt_archive_entry *ou
 {
     if (!a || !out || i < 0 || i >= a->nitems) return false;
     const dt__item *it = &a->item[i];
-    const dt__kind *k = &dt__kinds[it->kind];
+    const dt__stored_type *k = &dt__stored_types[it->kind];
     out->name = it->name;
     out->stored = k->name;
     out->known = k->dtype >= 0;
@@ -876,16 +881,20 @@ DT__INSIDE int64_t dt__archive_need(const char *call, const dt_archive *a, const
 {
     if (dt__err.code != DT_OK) return -1;
     if (!a || !name) return dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, a ? "name" : "archive"), -1;
-    if (a->writing) return dt_fail(DT_ERR_STATE, "%s: the archive is being written; dt_archive_open() reads", call), -1;
+    if (a->writing)
+        return dt_fail(DT_ERR_STATE, "%s: the archive is being written; open a file with dt_archive_open()", call), -1;
     int64_t i = dt_archive_find(a, name);
     if (i < 0)
-        dt_fail(DT_ERR_ARG, "%s: no tensor %s among the archive's %" PRId64 "; dt_archive_find() asks without an error",
-                call, dt__show(name), a->nitems);
+        dt_fail(DT_ERR_ARG, "%s: no tensor %s among the archive's %" PRId64 " tensors; dt_archive_find() returns -1 "
+                "instead of an error", call, dt__show(name), a->nitems);
     return i;
 }
 
 /* ==================================================================================================== >>files
-   The system calls are one table, so that a test can make any of them fail. */
+   All system calls go through one table, so that a test can make any of them fail. Several threads may write archives at
+   the same time. dt__temp_lock protects the interval between the creation and the locking of a temporary file: it is held
+   while one is created and locked, and while a stale one is removed. Without it, a thread that removes stale files could
+   lock and remove a file that another thread has created but not yet locked. */
 static int dt__fs_open(const char *path, int flags, unsigned mode) { return open(path, flags, (mode_t)mode); }
 static struct dt__files {
     int (*open)(const char *path, int flags, unsigned mode);
@@ -902,7 +911,6 @@ static struct dt__files {
     int (*closedir)(DIR *d);
 } dt__fs = { dt__fs_open, flock,  write,  pwrite, fsync,   close,
              rename,      unlink, mkdir, opendir, readdir, closedir };
-/* held while a temporary file is made and locked, and while stale ones are looked for */
 static pthread_mutex_t dt__temp_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int dt__file_fail(const char *call, const char *path, const char *op)
@@ -912,12 +920,12 @@ static int dt__file_fail(const char *call, const char *path, const char *op)
     if (e == ENOSPC || e == EDQUOT) remedy = "; free space there";
     else if (e == EACCES || e == EPERM) remedy = "; the directory must be writable";
     else if (e == EROFS) remedy = "; choose a directory on a file system that is not read-only";
-    else if (e == ENOENT || e == ENOTDIR) remedy = "; make its directory first";
-    else if (e == EIO) remedy = "; the device may be failing: what it has not synced is lost";
-    else if (e == EMFILE || e == ENFILE) remedy = "; close files, or raise the limit";
+    else if (e == ENOENT || e == ENOTDIR) remedy = "; create its directory first";
+    else if (e == EIO) remedy = "; the device may be failing: data that was not synced is lost";
+    else if (e == EMFILE || e == ENFILE) remedy = "; close files, or raise the limit of open files";
     return dt_fail(DT_ERR_FILE, "%s: %.400s: %s: %s%s", call, path, op, strerror(e), remedy);
 }
-static int dt__write_all(int fd, const void *data, size_t n, int64_t at) /* at >= 0: there; 0, or -1 and errno */
+static int dt__write_all(int fd, const void *data, size_t n, int64_t at) /* at < 0: at the file position; 0, or -1 and errno */
 {
     const char *p = (const char *)data;
     while (n) {
@@ -932,7 +940,7 @@ static int dt__write_all(int fd, const void *data, size_t n, int64_t at) /* at >
     }
     return 0;
 }
-static int dt__sync_dir(const char *call, const char *path) /* of the directory that holds path */
+static int dt__sync_dir(const char *call, const char *path) /* syncs the directory that holds path */
 {
     size_t len = strlen(path) + 2;
     char  *dir = (char *)dt_mem_alloc(len), *slash;
@@ -943,7 +951,7 @@ static int dt__sync_dir(const char *call, const char *path) /* of the directory 
     else slash[slash == dir] = 0;
     int fd = dt__fs.open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), rc = 0;
     if (fd < 0) rc = dt__file_fail(call, dir, "written, but its directory cannot be opened to sync it");
-    /* some file systems have no such call on directories */
+    /* some file systems cannot fsync a directory */
     else if (dt__fs.fsync(fd) && errno != EINVAL && errno != ENOTSUP)
         rc = dt__file_fail(call, dir, "written, but fsync of its directory");
     if (fd >= 0) dt__fs.close(fd);
@@ -951,15 +959,15 @@ static int dt__sync_dir(const char *call, const char *path) /* of the directory 
     return rc;
 }
 
-/* ---- temporary files: path.tmp-PID-COUNT, locked while its process lives */
+/* ---- temporary files are named path.tmp-PID-COUNT and are locked while they are written */
 struct dt__out_file {
     const char     *call, *path;
     char           *temp;
     size_t          temp_len;
     int             fd;
     uint32_t        crc;
-    const dt__item *item; /* whose bytes are being written, and how many were */
-    size_t          sent;
+    const dt__item *item; /* whose bytes are being written */
+    size_t          sent; /* bytes of the item written so far */
 };
 static void dt__temp_begin(dt__out_file *o, const char *call, const char *path)
 {
@@ -973,7 +981,7 @@ static int dt__temp_open(dt__out_file *o)
     static int count;
     struct stat st;
     if (!stat(o->path, &st) && !S_ISREG(st.st_mode))
-        return dt_fail(DT_ERR_FILE, "%s: %.400s is there and is not a regular file", o->call, o->path);
+        return dt_fail(DT_ERR_FILE, "%s: %.400s exists and is not a regular file; choose another name", o->call, o->path);
     o->temp_len = strlen(o->path) + 48;
     o->temp = (char *)dt_mem_alloc(o->temp_len);
     if (!o->temp) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", o->call);
@@ -984,12 +992,12 @@ static int dt__temp_open(dt__out_file *o)
         if (o->fd < 0 && errno != EEXIST && errno != EINTR) break;
     }
     int e = errno;
-    if (o->fd >= 0) dt__fs.flock(o->fd, LOCK_EX | LOCK_NB); /* without locks the process id alone tells */
+    if (o->fd >= 0) dt__fs.flock(o->fd, LOCK_EX | LOCK_NB); /* if it fails, the process id still protects it */
     pthread_mutex_unlock(&dt__temp_lock);
     errno = e;
     return o->fd < 0 ? dt__file_fail(o->call, o->temp, "open") : 0;
 }
-/* A temporary file that was not renamed is removed. */
+/* Removes the temporary file unless it was renamed. */
 static void dt__temp_end(dt__out_file *o)
 {
     if (o->temp && o->fd >= 0) dt__fs.unlink(o->temp);
@@ -1054,7 +1062,7 @@ DT__INSIDE int dt__dir_each(const char *call, const char *dir, int (*each)(void 
 }
 
 /* ==================================================================================================== >>writing
-   The header's text first, then the bytes of each tensor in turn, all into a temporary file that gets its name last. */
+   Writes the header, then the bytes of each tensor, into a temporary file, and renames it at the end. */
 static void dt__header_string(dt__text_buf *b, const char *s)
 {
     char text[8];
@@ -1083,7 +1091,7 @@ static void dt__header_metadata(dt_archive *a, const uint32_t *keys, dt__text_bu
     *crc_at = 8 + (int64_t)b->n;
     dt__text_put(b, "00000000\"");
     for (int64_t i = 0; i < a->nmetas; i++) {
-        if (i + 1 < a->nmetas && !dt__key_order(a, keys[i], keys[i + 1])) continue; /* set again later */
+        if (i + 1 < a->nmetas && !dt__key_order(a, keys[i], keys[i + 1])) continue; /* a later value replaces it */
         dt__text_put(b, ",");
         dt__header_string(b, a->meta[keys[i]].key);
         dt__text_put(b, ":");
@@ -1101,7 +1109,7 @@ static void dt__header_tensors(dt_archive *a, const uint32_t *order, dt__text_bu
         dt__text_put(b, ",");
         dt__header_string(b, it->name);
         dt__text_put(b, ":{\"dtype\":\"");
-        dt__text_put(b, dt__kinds[it->kind].name);
+        dt__text_put(b, dt__stored_types[it->kind].name);
         dt__text_put(b, "\",\"shape\":[");
         dt__header_numbers(b, it->dim, it->ndim);
         dt__text_put(b, "],\"data_offsets\":[");
@@ -1111,11 +1119,11 @@ static void dt__header_tensors(dt_archive *a, const uint32_t *order, dt__text_bu
     dt__text_put(b, "}");
     while (!b->failed && (8 + b->n) % 64) dt__text_put(b, " ");
 }
-/* Large elements first: all begin at a multiple of their size. */
+/* Wide elements first: then each tensor's offset is a multiple of its element size. */
 static int dt__width_order(const void *ctx, uint32_t x, uint32_t y)
 {
     const dt__item *it = ((const dt_archive *)ctx)->item;
-    return dt__kinds[it[y].kind].bits - dt__kinds[it[x].kind].bits;
+    return dt__stored_types[it[y].kind].bits - dt__stored_types[it[x].kind].bits;
 }
 static int dt__archive_header(const char *call, dt_archive *a, const uint32_t *order, dt__text_buf *b, int64_t *crc_at)
 {
@@ -1125,7 +1133,8 @@ static int dt__archive_header(const char *call, dt_archive *a, const uint32_t *o
     int       rc = 0;
     for (int64_t i = 1; names && i < a->nitems; i++)
         if (!dt__name_order(a, names[i - 1], names[i])) {
-            rc = dt_fail(DT_ERR_ARG, "%s: tensor %s was added twice", call, dt__show(a->item[names[i]].name));
+            rc = dt_fail(DT_ERR_ARG, "%s: tensor %s was added twice; names must be unique", call,
+                         dt__show(a->item[names[i]].name));
             break;
         }
     if (!rc && names && keys) {
@@ -1147,7 +1156,7 @@ static int dt__put(dt__out_file *o, const void *data, size_t n)
     o->crc = dt__crc32c(o->crc, data, n);
     return dt__write_all(o->fd, data, n, -1) ? dt__file_fail(o->call, o->path, "write") : 0;
 }
-/* The first element of n that is not finite, or -1. */
+/* Index of the first of n elements that is not finite, or -1. */
 static int64_t dt__not_finite(const void *data, int dtype, int64_t n)
 {
     if (dtype > DT_BF16) return -1;
@@ -1166,13 +1175,14 @@ DT__INSIDE int dt__out_bytes(dt__out_file *o, const void *data, size_t nbytes)
 {
     const dt__item *it = o->item;
     const char     *p = (const char *)data;
-    const size_t    each = dt__dtype_size[it->kind], piece = (size_t)1 << 20; /* stays in the cache between the uses */
+    const size_t    each = dt__dtype_size[it->kind];
+    const size_t    piece = (size_t)1 << 20; /* bytes; stay in the cache for the check, the checksum and the write */
     for (size_t at = 0; at < nbytes; at += piece) {
         size_t  n = nbytes - at < piece ? nbytes - at : piece;
         int64_t i = it->finite ? dt__not_finite(p + at, it->kind, (int64_t)(n / each)) : -1;
         if (i >= 0)
             return dt_fail(DT_ERR_STATE, "%s: element %" PRId64 " of %s is not finite; nothing was saved "
-                           "(.allow_nonfinite saves it)", o->call, i + (int64_t)((o->sent + at) / each),
+                           "(.allow_nonfinite = true saves it)", o->call, i + (int64_t)((o->sent + at) / each),
                            dt__show(it->name));
         if (dt__put(o, p + at, n)) return DT_ERR_FILE;
     }
@@ -1202,7 +1212,8 @@ static int dt__put_archive(dt__out_file *o, dt_archive *a, const uint32_t *order
     if (rc) return rc;
     snprintf(text, sizeof text, "%08" PRIx32, o->crc);
     if (dt__write_all(o->fd, text, 8, crc_at)) return dt__file_fail(o->call, o->path, "write");
-    /* after a failed fsync the pages count as clean: asking again would lie, so the file is given up */
+    /* After a failed fsync the kernel marks the pages as clean, and a second fsync would succeed without writing them: do
+       not retry. */
     if (dt__fs.fsync(o->fd)) return dt__file_fail(o->call, o->path, "fsync");
     if (dt__fs.rename(o->temp, o->path)) return dt__file_fail(o->call, o->path, "rename");
     dt_mem_free(o->temp, o->temp_len);
@@ -1216,7 +1227,7 @@ DT__INSIDE int dt__archive_write(const char *call, dt_archive *a, const char *pa
     if (!order) return dt_fail(DT_ERR_MEMORY, "%s: out of memory for %" PRId64 " tensors", call, a->nitems);
     dt__temp_begin(&o, call, path);
     int rc = dt__put_archive(&o, a, order);
-    dt__temp_end(&o); /* its data is synced, or given up */
+    dt__temp_end(&o);
     dt_mem_free(order, (size_t)a->nitems * sizeof *order);
     return rc ? rc : dt__sync_dir(call, path);
 }
@@ -1225,12 +1236,12 @@ DT_API dt_status dt_archive_write(dt_archive *a, const char *path)
     if (dt__err.code != DT_OK) return dt__err.code;
     if (!a || !path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_write: the %s is NULL", a ? "path" : "archive");
     if (!a->writing)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_archive_write: the archive was opened to be read; make one with "
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_archive_write: the archive was opened to be read; create one with "
                                   "dt_archive_new()");
     return (dt_status)dt__archive_write("dt_archive_write", a, path);
 }
 
-/* ---- what goes in */
+/* ---- adding entries and strings */
 DT_API dt_archive *dt_archive_new(void)
 {
     if (dt__err.code != DT_OK) return NULL;
@@ -1244,7 +1255,7 @@ static int dt__text_ok(const char *call, dt_archive *a, const char *what, const 
     if (dt__err.code != DT_OK) return dt__err.code;
     if (!a || !s) return dt_fail(DT_ERR_ARG, "%s: the %s is NULL", call, a ? what : "archive");
     if (!a->writing)
-        return dt_fail(DT_ERR_STATE, "%s: the archive was opened to be read; make one with dt_archive_new()", call);
+        return dt_fail(DT_ERR_STATE, "%s: the archive was opened to be read; create one with dt_archive_new()", call);
     size_t n = strlen(s), at = 0, k;
     while (at < n && (k = dt__utf8_len((const uint8_t *)s + at, n - at))) at += k;
     if (at < n || n > DT__HEADER_MAX) return dt_fail(DT_ERR_ARG, "%s: the %s %s is not UTF-8", call, what, dt__show(s));
@@ -1254,7 +1265,8 @@ DT__INSIDE int dt__archive_put(const char *call, dt_archive *a, const char *name
                                bool finite, void *object, const dt__source *source)
 {
     if (dt__text_ok(call, a, "name", name)) return dt_error_code();
-    if (!strcmp(name, "__metadata__")) return dt_fail(DT_ERR_ARG, "%s: a tensor cannot be called __metadata__", call);
+    if (!strcmp(name, "__metadata__"))
+        return dt_fail(DT_ERR_ARG, "%s: the name __metadata__ is reserved; choose another", call);
     dt__item *it = a->nitems < INT32_MAX ? (dt__item *)dt__enlarge(a->item, a->nitems, &a->item_cap, sizeof *it) : NULL;
     char     *copy = it ? dt__strdup(name) : NULL;
     if (it) a->item = it;
@@ -1272,7 +1284,7 @@ DT__INSIDE int dt__archive_put(const char *call, dt_archive *a, const char *name
     it->source = source;
     return 0;
 }
-/* Bytes that the archive owns. */
+/* The source of dt_archive_add_data: bytes that the archive owns. */
 static int dt__bytes_send(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object)
 {
     (void)call;
@@ -1286,7 +1298,7 @@ DT_API dt_status dt_archive_add_data(dt_archive *a, const char *name, dt_dtype d
     if (shape.ndim < 0 || shape.ndim > DT_MAX_DIMS)
         return (dt_status)dt_fail(DT_ERR_SHAPE, "%s: %d dimensions; a tensor has 0 to %d", call, shape.ndim,
                                   DT_MAX_DIMS);
-    if ((unsigned)dtype >= DT_DTYPE_COUNT) return (dt_status)dt_fail(DT_ERR_DTYPE, "%s: %d is not a dtype", call,
+    if ((unsigned)dtype >= DT_DTYPE_COUNT) return (dt_status)dt_fail(DT_ERR_DTYPE, "%s: %d is not a dtype of dt_dtype", call,
                                                                      (int)dtype);
     int64_t n = dt__count(shape.dim, shape.ndim, dt__dtype_size[dtype]);
     if (n < 0)
@@ -1302,7 +1314,7 @@ DT_API dt_status dt_archive_add_data(dt_archive *a, const char *name, dt_dtype d
     if (rc) dt_mem_free(copy, nbytes);
     return (dt_status)rc;
 }
-DT__INSIDE int dt__archive_tell(const char *call, dt_archive *a, const char *key, const char *value)
+DT__INSIDE int dt__archive_set_string(const char *call, dt_archive *a, const char *key, const char *value)
 {
     if (dt__text_ok(call, a, "key", key) || dt__text_ok(call, a, "value", value)) return dt_error_code();
     dt__meta *m = a->nmetas < INT32_MAX ? (dt__meta *)dt__enlarge(a->meta, a->nmetas, &a->meta_cap, sizeof *m) : NULL;
@@ -1322,8 +1334,8 @@ DT__INSIDE int dt__archive_tell(const char *call, dt_archive *a, const char *key
 DT_API dt_status dt_archive_set(dt_archive *a, const char *key, const char *value)
 {
     if (key && (!strcmp(key, "dt.version") || !strcmp(key, "dt.crc32c")))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_set: %s is written by dt itself", key);
-    return (dt_status)dt__archive_tell("dt_archive_set", a, key, value);
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_set: %s is written by dt itself; choose another key", key);
+    return (dt_status)dt__archive_set_string("dt_archive_set", a, key, value);
 }
 DT__SLOW_END
 

@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_nn.h"
     In every other file that uses dt:           #include "dt_nn.h"
 
-    dt_base.h, dt.h, dt_cpu.h, dt_io.h and dt_plot.h must lie beside it. Link with -lm -lpthread.
+    Put dt_base.h, dt.h, dt_cpu.h, dt_io.h and dt_plot.h into the same directory. Link with -lm -lpthread.
 
 A COMPLETE PROGRAM
 
@@ -41,8 +41,8 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No layer objects and no module tree: the forward function is the model. No L-BFGS, no sparse gradients, no
-    recurrent layers yet.
+    There are no layer objects and no module tree: the forward function is the model. L-BFGS, sparse gradients and
+    recurrent layers are not implemented.
 
 CONTENTS
 
@@ -53,34 +53,35 @@ CONTENTS
     >>amp            mixed precision O0..O3 and loss scaling
     >>archives       tensors in the safetensors files of dt_io.h
     >>checkpoints    saving and resuming a training
-    >>inside         what dt_dist.h's implementation uses of this one
-    >>nn_core        implementation from here: the visitor of state
+    >>inside         private types and functions that dt_dist.h uses
+    >>nn_core        implementation from here: the visitor that saves and loads state
     >>model          parameters, names, the seal
     >>layer          layers
     >>optim          optimisers
-    >>sched          schedules
+    >>sched          schedulers
     >>mixed          mixed precision
     >>packing        tensors out of archives and into them
     >>checkpoint     checkpoints
 
 LIFECYCLE
 
-    A layer call makes its parameters the first time and finds them by name afterwards. The first dt_backward (or
-    dt_model_seal) seals the model: parameters and gradients move into contiguous blocks, and a new name is an error
-    from then on. Optimisers, schedules, mixed precision and checkpoints may be made before the first forward; they
-    bind at the seal. What is loaded before the first forward waits by name and replaces initialisation.
+    The first call of a layer creates its parameters; later calls find them by name. The first dt_backward (or
+    dt_model_seal) seals the model: parameters and gradients move into contiguous blocks, and from then on a new name
+    is an error. Optimisers, schedulers, mixed precision and checkpoints may be created before the first forward; they
+    are bound to the parameters at the seal. Values that are loaded before the first forward are kept by name; a
+    parameter that is created later takes its value from them instead of its initialisation.
 
-    dt_step(opt) updates, clears gradients and ends the step (dt_end). Evaluation: dt_model_eval(m), forward under
-    dt_no_grad_begin/end, dt_end(), dt_model_train(m).
+    dt_step(opt) updates the parameters, clears the gradients and ends the step (dt_end). To evaluate: dt_model_eval(m),
+    forward between dt_no_grad_begin and dt_no_grad_end, dt_end(), dt_model_train(m).
 
-SEEING
+PROGRESS
 
-    The progress line, the table and the loss curve are dt_plot.h's. It is included here only because a program that
-    trains nearly always shows how far it is; nothing in this header uses it.
+    The progress line, the CSV table and the loss curve are in dt_plot.h. This header includes it because most training
+    programs show their progress; nothing in this header uses it.
 
 ERRORS, MEMORY, THREADS, DEVICES
 
-    As in dt.h. A model, its optimisers and what hangs on them belong to one thread at a time.
+    As in dt.h. A model, its optimisers, schedulers, mixed precision and checkpoints are used by one thread at a time.
 
 LICENCE
 
@@ -107,13 +108,13 @@ extern "C" {
 /* ---------------------------------------------------------------------------------------------------- >>models */
 typedef struct dt_model      dt_model;
 typedef struct dt_optimizer  dt_optimizer;
-typedef struct dt_scheduler   dt_scheduler;
+typedef struct dt_scheduler  dt_scheduler;
 typedef struct dt_amp        dt_amp;
 typedef struct dt_checkpoint dt_checkpoint;
 
 typedef struct dt_model_opts {
     int        dt__first DT_D;
-    uint64_t   seed DT_D;   /* of the model's own generator: initialisation and dropout */
+    uint64_t   seed DT_D;   /* of the model's random generator: initialisation and dropout */
     dt_device *device DT_D; /* default dt_default_device() */
     dt_dtype   dtype DT_D;  /* of the parameters; default f32 */
 } dt_model_opts;
@@ -123,51 +124,54 @@ DT_API void      dt_model_free(dt_model *m);
 #define dt_model_new(...) dt_model_new_with(DT__ONLY(dt_model_opts, __VA_ARGS__))
 #endif
 
-/* Name scopes, which nest: between dt_scope_begin(m, "layer1.%d", 0) and dt_scope_end(m) a layer "conv1" is
-   "layer1.0.conv1". */
+/* Name scopes can be nested. Between dt_scope_begin(m, "layer1.%d", 0) and dt_scope_end(m) the full name of a layer
+   "conv1" is "layer1.0.conv1". */
 DT_API dt_status dt_scope_begin(dt_model *m, const char *format, ...) DT__PRINTF(2, 3);
 DT_API void      dt_scope_end(dt_model *m);
-/* A name used twice in one forward is an error unless .shared. A forward ends with dt_backward, dt_end, dt_step, or
-   here: several forwards before one backward (two inputs to one network, say) are told apart by this call. */
+/* Begins another forward. Using a name twice in one forward is an error unless .shared is set. dt_backward, dt_end and
+   dt_step end a forward; call this between several forwards before one backward (two inputs to one network). */
 DT_API void      dt_forward_begin(dt_model *m);
 
-DT_API void dt_model_train(dt_model *m); /* the mode a model starts in */
-DT_API void dt_model_eval(dt_model *m);  /* running statistics are used and do not change; dropout is off */
+DT_API void dt_model_train(dt_model *m); /* training mode: the mode of a new model */
+DT_API void dt_model_eval(dt_model *m);  /* batch norms use their running statistics and do not change them; no dropout */
 DT_API bool dt_model_is_training(const dt_model *m);
 
-DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; done by the first dt_backward */
+DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; the first dt_backward calls it */
 DT_API bool      dt_model_sealed(const dt_model *m);
-DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);  /* before an optimiser has stepped */
+/* Both are allowed until an optimiser has made a step. */
+DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);
 DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype);
 
-/* Patterns match whole names: * any run, ? one character, | between alternatives: "*.bias|bn*". */
-DT_API int        dt_model_freeze(dt_model *m, const char *pattern); /* parameters that match, now and later; how many now */
+/* A pattern matches a whole name: * is any number of characters, ? is one character, | separates alternatives:
+   "*.bias|bn*". Freezing applies to existing parameters and to those created later. Returns how many existing ones match,
+   or a negative status. */
+DT_API int        dt_model_freeze(dt_model *m, const char *pattern);
 DT_API int        dt_model_unfreeze(dt_model *m, const char *pattern);
 DT_API bool       dt_name_matches(const char *pattern, const char *name);
 
 typedef struct dt_parameter_info {
     const char *name;
-    dt_tensor  *value;  /* the model's own: read it, dt_copy into it */
-    bool        buffer; /* running statistics and the like: saved, not trained */
+    dt_tensor  *value;  /* owned by the model: read it, or write it with dt_copy */
+    bool        buffer; /* saved but not trained: running statistics, for example */
     bool        frozen;
 } dt_parameter_info;
-DT_API int        dt_model_count(const dt_model *m); /* parameters and buffers, in the order of creation */
-DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out);
-DT_API dt_tensor *dt_model_find(dt_model *m, const char *name); /* the parameter or buffer, or NULL: not an error */
+DT_API int        dt_model_count(const dt_model *m); /* number of parameters and buffers */
+DT_API bool       dt_model_get(dt_model *m, int i, dt_parameter_info *out); /* in order of creation; false: out of range */
+DT_API dt_tensor *dt_model_find(dt_model *m, const char *name); /* parameter or buffer; NULL if unknown, without an error */
 DT_API int64_t    dt_model_numel(const dt_model *m, bool trainable_only); /* elements of all parameters */
-/* The summary: a line for each layer with shape, parameters, FLOPs of the last forward and bytes of gradient. Like
-   snprintf: returns the length it needs. */
+/* One line for each layer: output shape, parameters, FLOPs of the last forward, bytes of gradient. Returns the length of
+   the text, as snprintf does. */
 DT_API size_t     dt_model_summary(dt_model *m, char *buf, size_t nbytes);
 DT_API dt_rng    *dt_model_rng(dt_model *m);
 DT_API dt_device *dt_model_device(const dt_model *m);
 
-/* Parameters and buffers of your own. They are made by the first call and found afterwards. */
+/* Parameters and buffers of your own layers. The first call creates them; later calls find them by name. */
 typedef enum dt_init { DT_INIT_ZEROS = 0, DT_INIT_CONST, DT_INIT_UNIFORM, DT_INIT_NORMAL } dt_init;
 typedef struct dt_parameter_opts {
     int      dt__first DT_D;
     dt_init  init DT_D;
-    double   a DT_D, b DT_D; /* CONST: a; UNIFORM: a..b; NORMAL: mean a, std b (both 0: std 1) */
-    bool     shared DT_D;
+    double   a DT_D, b DT_D; /* CONST: value a; UNIFORM: from a to b; NORMAL: mean a, std b (both 0: mean 0, std 1) */
+    bool     shared DT_D;    /* the name may be used again in this forward */
 } dt_parameter_opts;
 DT_API dt_tensor *dt_parameter_with(dt_model *m, const char *name, dt_shape shape,
                                     dt_parameter_opts o DT_OPT0(dt_parameter_opts));
@@ -181,29 +185,29 @@ DT_API dt_tensor *dt_buffer_with(dt_model *m, const char *name, dt_shape shape,
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>layers
-   dt_layer(m, "name", x, options): names and initial values as PyTorch's modules. Pooling and activations have no
-   parameters: dt_maxpool2d, dt_relu ... of dt.h. */
-typedef struct dt_layer_opts { /* one struct for all layers; a layer refuses what it does not take */
+   dt_LAYER(m, "name", x, options). Parameter names and initial values are those of PyTorch's modules. Layers without
+   parameters (pooling, activations) are in dt.h: dt_maxpool2d, dt_relu ... */
+typedef struct dt_layer_opts { /* one struct for all layers; an option that a layer does not take is an error */
     int        dt__first DT_D;
     int64_t    out DT_D;                                     /* linear, conv2d: features or channels; required */
-    int        kernel DT_D, kernel_w DT_D;                   /* conv2d: required; width default as height */
+    int        kernel DT_D, kernel_w DT_D;                   /* conv2d: required; default width: the height */
     int        stride DT_D, stride_w DT_D;                   /* conv2d: default 1 */
-    int        pad DT_D, pad_w DT_D;                         /* conv2d: default 0; pad_w = DT_ZERO for none */
+    int        pad DT_D, pad_w DT_D;                         /* conv2d: default 0; pad_w DT_ZERO: no padding */
     int        dilation DT_D, dilation_w DT_D;               /* conv2d: default 1 */
     int        groups DT_D;                                  /* conv2d: default 1; groupnorm: required */
     bool       no_bias DT_D;
-    bool       no_affine DT_D;                               /* norms: no weight and bias */
-    bool       no_track DT_D;                                /* batchnorm: no running statistics */
-    bool cumulative      DT_D; /* batchnorm: running mean over all batches (momentum None) */
+    bool       no_affine DT_D;                               /* norms: without weight and bias */
+    bool       no_track DT_D;                                /* batchnorm: without running statistics */
+    bool       cumulative DT_D;                              /* batchnorm: mean over all batches (momentum=None) */
     double     eps DT_D;                                     /* norms: default 1e-5; rmsnorm 1.1920929e-7 */
     double     momentum DT_D;                                /* batchnorm: default 0.1 */
-    int        normalized_dims DT_D;                         /* layernorm, rmsnorm: the last dimensions; default 1 */
+    int        normalized_dims DT_D;                         /* layernorm, rmsnorm: how many last dimensions; 1 */
     int64_t    num DT_D, dim DT_D;                           /* embedding: rows, columns; required */
     int        heads DT_D;                                   /* multihead attention: required */
     bool       causal DT_D;                                  /* multihead attention */
-    double     dropout DT_D;                                 /* multihead attention: of the weights */
+    double     dropout DT_D;                                 /* multihead attention: on the weights */
     dt_tensor *kv DT_D;                                      /* multihead attention: keys and values; default x */
-    dt_act     act DT_D;                                     /* linear, conv2d, batchnorm (relu): fused behind */
+    dt_act     act DT_D;                                     /* linear, conv2d, batchnorm (relu only): fused */
     dt_tensor *add DT_D;                                     /* batchnorm: fused residual, act(norm(x) + add) */
     bool       shared DT_D;                                  /* the name may be used again in this forward */
 } dt_layer_opts;
@@ -220,10 +224,10 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
                                     dt_layer_opts o DT_OPT0(dt_layer_opts));
 DT_API dt_tensor *dt_embedding_with(dt_model *m, const char *name, dt_tensor *x,
                                     dt_layer_opts o DT_OPT0(dt_layer_opts));
-/* torch.nn.MultiheadAttention with batch_first: x (b, t, e) */
+/* torch.nn.MultiheadAttention with batch_first=True: x (b, t, e) */
 DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_tensor *x,
                                               dt_layer_opts o DT_OPT0(dt_layer_opts));
-/* dropout in training mode, drawn from the model's generator */
+/* Uses the model's random generator. In eval mode it changes nothing. */
 DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
 #ifdef DT__LIT
 #define dt_linear(m, name, ...) dt_linear_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
@@ -245,28 +249,28 @@ DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>optimizers
-   PyTorch's names, defaults and semantics. One struct of options for all; an optimiser refuses what it does not take.
-   Zero is the default; where the default is not zero, DT_ZERO means zero. */
+   Names, defaults and formulas are PyTorch's where PyTorch has the optimiser. One struct of options serves all; an option
+   that an optimiser does not take is an error. 0 means the default; if the default is not 0, DT_ZERO means 0. */
 typedef struct dt_optimizer_opts {
     int         dt__first DT_D;
-    const char *params DT_D;       /* pattern of names; default: all that no earlier optimiser of the model took */
-    double      lr DT_D;           /* default 1e-3; RMSProp, Adagrad 1e-2; LARS 0.1 */
-    double      weight_decay DT_D; /* default 0; AdamW, LAMB 1e-2 */
-    double      momentum DT_D;     /* SGD, RMSProp: 0; LARS: 0.9 */
-    double      dampening DT_D;    /* SGD: 0 */
-    bool        nesterov DT_D;     /* SGD, LARS */
+    const char *params DT_D;            /* pattern of names; default: all that no earlier optimiser of the model has */
+    double      lr DT_D;                /* 1e-3; RMSProp, Adagrad: 1e-2; LARS: 0.1 */
+    double      weight_decay DT_D;      /* 0; AdamW, LAMB: 1e-2 */
+    double      momentum DT_D;          /* SGD, RMSProp: 0; LARS: 0.9 */
+    double      dampening DT_D;         /* SGD: 0 */
+    bool        nesterov DT_D;          /* SGD, LARS */
     double      beta1 DT_D, beta2 DT_D; /* Adam, AdamW, LAMB: 0.9, 0.999 */
-    double      eps DT_D;          /* 1e-8; Adagrad 1e-10; LAMB 1e-6; LARS 1e-8 */
-    bool        amsgrad DT_D;      /* Adam, AdamW */
-    double      alpha DT_D;        /* RMSProp: 0.99 */
-    bool        centered DT_D;     /* RMSProp */
-    double      lr_decay DT_D;     /* Adagrad: 0 */
-    double      initial_accumulator DT_D; /* Adagrad: 0 */
-    double      trust DT_D;        /* LARS: coefficient, 0.001 */
-    bool        no_trust DT_D;     /* LARS, LAMB: groups without the layer-wise ratio (bias, norms) */
+    double      eps DT_D;               /* Adam, AdamW, RMSProp, LARS: 1e-8; Adagrad: 1e-10; LAMB: 1e-6 */
+    bool        amsgrad DT_D;           /* Adam, AdamW */
+    double      alpha DT_D;             /* RMSProp: 0.99 */
+    bool        centered DT_D;          /* RMSProp */
+    double      lr_decay DT_D;          /* Adagrad: 0 */
+    double      initial_accumulator_value DT_D; /* Adagrad: 0 */
+    double      trust_coefficient DT_D; /* LARS: 0.001 */
+    bool        no_trust_ratio DT_D;    /* LARS, LAMB: no layer-wise ratio; for groups of biases and norms */
     bool        maximize DT_D;
-    double      clip_norm DT_D;    /* of all gradients of the optimiser, at each step; LAMB 1.0, DT_ZERO for none */
-    double      clip_value DT_D;   /* of each element, before clip_norm; default none */
+    double      clip_norm DT_D;         /* norm of all the optimiser's gradients, at each step; LAMB: 1; default: no limit */
+    double      clip_value DT_D;        /* of each element, applied before clip_norm; default: no limit */
 } dt_optimizer_opts;
 DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
@@ -275,11 +279,12 @@ DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt
 DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
-/* A group: parameters of the optimiser whose names match get other options; what is left zero is inherited from the
-   optimiser. The latest matching group wins. Before the seal, or between steps. Returns its index (the optimiser itself
-   is group 0), or < 0:
+/* Adds a parameter group: parameters of the optimiser whose names match the pattern get these options. Options that are
+   0 are inherited from the optimiser. If several groups match, the latest one applies. Call it before the seal or between
+   steps. Returns the group's index (the optimiser itself is group 0) or a negative status:
        dt_optimizer_add_group(opt, "*.bias|*bn*", .weight_decay = DT_ZERO);  */
-DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
+DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
+                                       dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 #ifdef DT__LIT
 #define dt_sgd(...) dt_sgd_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_adam(...) dt_adam_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
@@ -292,35 +297,37 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, d
     dt_optimizer_add_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
 #endif
 DT_API void      dt_optimizer_free(dt_optimizer *opt);
-/* Update the parameters from their gradients, clear those, end the step (dt_end). Parameters without a gradient since
-   the last step are left alone, as PyTorch does. A loss that was not finite is an error and changes nothing. Several
-   backwards before it add up their gradients (accumulation): divide the loss by their number. */
+/* Updates the parameters from their gradients, clears the gradients and ends the step (dt_end). A parameter that got no
+   gradient since the last step does not change, as in PyTorch. If the loss was not finite, it is an error and nothing
+   changes. Gradients of several backwards before one step are added (accumulation): divide the loss by their number. */
 DT_API dt_status dt_step(dt_optimizer *opt);
-DT_API void      dt_optimizer_zero_grad(dt_optimizer *opt); /* forget gradients without a step */
-/* Scale all gradients so that their norm is at most max_norm; the norm they had, or NaN after an error. */
+DT_API void      dt_optimizer_zero_grad(dt_optimizer *opt); /* clears gradients without a step */
+/* Scales all gradients so that their norm is at most max_norm. Returns the norm before, or NaN after an error. */
 DT_API double    dt_clip_grad_norm(dt_optimizer *opt, double max_norm);
 DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value);
 DT_API int       dt_optimizer_groups(const dt_optimizer *opt);
 DT_API double    dt_optimizer_lr(const dt_optimizer *opt, int group);
-DT_API dt_status dt_optimizer_set_lr(dt_optimizer *opt, int group, double lr); /* group -1: all */
+DT_API dt_status dt_optimizer_set_lr(dt_optimizer *opt, int group, double lr); /* group -1: all groups */
 DT_API double    dt_optimizer_momentum(const dt_optimizer *opt, int group);    /* Adam: beta1 */
 DT_API dt_status dt_optimizer_set_momentum(dt_optimizer *opt, int group, double momentum);
-DT_API int64_t   dt_optimizer_steps(const dt_optimizer *opt);        /* updates done */
+DT_API int64_t   dt_optimizer_steps(const dt_optimizer *opt);        /* number of updates */
 
 /* ---------------------------------------------------------------------------------------------------- >>schedules
-   torch.optim.lr_scheduler: names, defaults and values as there, to the bit where libm's cos and pow are the same. A
-   schedule sets the learning rate of every group of an optimiser (a cyclic or one-cycle one also the momentum, or
-   beta1), first when it is made, then by each dt_scheduler_step after dt_step: once a step or once an epoch, as its
-   options count. A group's base is its lr when the schedule is made: make groups first.
+   torch.optim.lr_scheduler: the same names, defaults and values; values are equal to the bit if libm's cos and pow are.
+   A scheduler sets the learning rate of every group of an optimiser; cyclic and one-cycle schedulers also set the momentum
+   (or beta1). It does so when it is created and at each dt_scheduler_step, which follows dt_step. Call it once per step or
+   once per epoch, whichever its options count. The lr that a group has when the scheduler is created is its base lr: add
+   the groups first.
        dt_scheduler *s = dt_cosine_annealing_lr(opt, .t_max = 90);
        dt_warmup(s, .steps = 5);
-   Free a schedule before its optimiser; freed after it is harmless, stepped after it is not.
-   One struct of options for all; a schedule refuses what it does not take. Zero is the default, DT_ZERO means zero. */
+   A scheduler must not step after its optimiser is freed; it may be freed before or after it.
+   One struct of options serves all; an option that a scheduler does not take is an error. 0 means the default, DT_ZERO
+   means 0. */
 typedef enum dt_scheduler_mode {
     DT_MODE_DEFAULT = 0, /* cyclic: triangular; plateau: min */
-    DT_MODE_TRIANGULAR,  /* cyclic: one height */
-    DT_MODE_TRIANGULAR2, /* cyclic: half the height with each cycle */
-    DT_MODE_EXP_RANGE,   /* cyclic: height * gamma^step */
+    DT_MODE_TRIANGULAR,  /* cyclic: all cycles have the same amplitude */
+    DT_MODE_TRIANGULAR2, /* cyclic: each cycle has half the amplitude of the one before */
+    DT_MODE_EXP_RANGE,   /* cyclic: amplitude * gamma^step */
     DT_MODE_MIN,         /* plateau: the metric should fall */
     DT_MODE_MAX          /* plateau: the metric should rise */
 } dt_scheduler_mode;
@@ -328,9 +335,10 @@ typedef enum dt_anneal { DT_ANNEAL_COS = 0, DT_ANNEAL_LINEAR } dt_anneal;
 typedef enum dt_threshold_mode { DT_THRESHOLD_REL = 0, DT_THRESHOLD_ABS } dt_threshold_mode;
 typedef struct dt_scheduler_opts {
     int               dt__first DT_D;
-    double            factor DT_D;          /* constant: 1/3, up to 1; plateau: 0.1, below 1 */
-    double            start DT_D, end DT_D; /* linear: start_factor 1/3, end_factor 1 */
-    int64_t           total DT_D;           /* constant, linear, polynomial: total_iters, 5 */
+    double            factor DT_D;          /* constant: 1/3, at most 1; plateau: 0.1, below 1 */
+    double            start_factor DT_D;    /* linear: 1/3 */
+    double            end_factor DT_D;      /* linear: 1 */
+    int64_t           total_iters DT_D;     /* constant, linear, polynomial: 5 */
     double            power DT_D;           /* polynomial: 1 */
     int64_t           step_size DT_D;       /* step: required */
     double            gamma DT_D;           /* step, multistep: 0.1; exponential: required; cyclic (exp_range): 1 */
@@ -338,25 +346,29 @@ typedef struct dt_scheduler_opts {
     int               nmilestones DT_D;
     int64_t           t_max DT_D;           /* cosine: required */
     double            eta_min DT_D;         /* cosine, cosine restarts: 0 */
-    int64_t           t_0 DT_D, t_mult DT_D;        /* cosine restarts: required; 1 */
-    double            base_lr DT_D;                 /* cyclic: required */
-    double            max_lr DT_D;                  /* cyclic, one-cycle: required */
-    int64_t           step_up DT_D, step_down DT_D; /* cyclic: 2000; as step_up */
-    dt_scheduler_mode  mode DT_D;                    /* cyclic, plateau */
-    dt_switch         cycle_momentum DT_D;          /* cyclic, one-cycle: DT_YES */
-    double            base_momentum DT_D, max_momentum DT_D; /* cyclic: 0.8, 0.9; one-cycle: 0.85, 0.95 */
-    int64_t           total_steps DT_D;             /* one-cycle: this, or the next two */
+    int64_t           t_0 DT_D;             /* cosine restarts: required */
+    int64_t           t_mult DT_D;          /* cosine restarts: 1 */
+    double            base_lr DT_D;         /* cyclic: required */
+    double            max_lr DT_D;          /* cyclic, one-cycle: required */
+    int64_t           step_size_up DT_D;    /* cyclic: 2000 */
+    int64_t           step_size_down DT_D;  /* cyclic: step_size_up */
+    dt_scheduler_mode mode DT_D;            /* cyclic, plateau */
+    dt_switch         cycle_momentum DT_D;  /* cyclic, one-cycle: DT_YES */
+    double            base_momentum DT_D;   /* cyclic: 0.8; one-cycle: 0.85 */
+    double            max_momentum DT_D;    /* cyclic: 0.9; one-cycle: 0.95 */
+    int64_t           total_steps DT_D;     /* one-cycle: give this, or .epochs and .steps_per_epoch */
     int64_t           epochs DT_D, steps_per_epoch DT_D;
-    double            pct_start DT_D;               /* one-cycle: 0.3, the part of the steps that rises */
-    dt_anneal         anneal DT_D;                  /* one-cycle */
-    double            div DT_D, final_div DT_D;     /* one-cycle: 25, 1e4: from max_lr/div to max_lr/div/final_div */
-    bool              three_phase DT_D;             /* one-cycle: down to the start, then to the end */
-    int64_t           patience DT_D;                /* plateau: 10 metrics without progress */
-    double            threshold DT_D;               /* plateau: 1e-4, what counts as progress */
-    dt_threshold_mode threshold_mode DT_D;          /* plateau: of the best one, or absolute */
-    int64_t           cooldown DT_D;                /* plateau: 0 metrics that are not counted after a reduction */
-    double            min_lr DT_D;                  /* plateau: 0 */
-    double            eps DT_D;                     /* plateau: 1e-8, a smaller change is not made */
+    double            pct_start DT_D;       /* one-cycle: 0.3, the fraction of the steps in which the lr rises */
+    dt_anneal         anneal_strategy DT_D; /* one-cycle: DT_ANNEAL_COS */
+    double            div_factor DT_D;      /* one-cycle: 25; the first lr is max_lr/div_factor */
+    double            final_div_factor DT_D; /* one-cycle: 1e4; the last lr is the first/final_div_factor */
+    bool              three_phase DT_D;     /* one-cycle: down to the first lr, then to the last lr */
+    int64_t           patience DT_D;        /* plateau: 10 metrics without improvement */
+    double            threshold DT_D;       /* plateau: 1e-4, the least improvement that counts */
+    dt_threshold_mode threshold_mode DT_D;  /* plateau: relative to the best metric, or absolute */
+    int64_t           cooldown DT_D;        /* plateau: 0, how many metrics after a reduction are not judged */
+    double            min_lr DT_D;          /* plateau: 0 */
+    double            eps DT_D;             /* plateau: 1e-8; a smaller change of the lr is not made */
 } dt_scheduler_opts;
 DT_API dt_scheduler *dt_constant_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
 DT_API dt_scheduler *dt_linear_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
@@ -365,28 +377,29 @@ DT_API dt_scheduler *dt_multistep_lr_with(dt_optimizer *opt, dt_scheduler_opts o
 DT_API dt_scheduler *dt_exponential_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
 DT_API dt_scheduler *dt_polynomial_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
 DT_API dt_scheduler *dt_cosine_annealing_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
-DT_API dt_scheduler *dt_cosine_annealing_warm_restarts_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
+DT_API dt_scheduler *dt_cosine_annealing_warm_restarts_with(dt_optimizer *opt,
+                                                            dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
 DT_API dt_scheduler *dt_cyclic_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
 DT_API dt_scheduler *dt_one_cycle_lr_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
 DT_API dt_scheduler *dt_reduce_lr_on_plateau_with(dt_optimizer *opt, dt_scheduler_opts o DT_OPT0(dt_scheduler_opts));
-DT_API void         dt_scheduler_free(dt_scheduler *s);
+DT_API void          dt_scheduler_free(dt_scheduler *s);
 
-/* The next value. A one-cycle schedule has total_steps of them; one more is an error. */
+/* Sets the next value. A one-cycle scheduler allows total_steps calls; one more is an error. */
 DT_API dt_status dt_scheduler_step(dt_scheduler *s);
-DT_API dt_status dt_scheduler_metric(dt_scheduler *s, double value); /* the step of a plateau schedule */
-DT_API int64_t   dt_scheduler_steps(const dt_scheduler *s);          /* done, those of the warm-up among them */
+DT_API dt_status dt_scheduler_metric(dt_scheduler *s, double value); /* the step of a plateau scheduler */
+DT_API int64_t   dt_scheduler_steps(const dt_scheduler *s);          /* number of steps, warm-up included */
 
-/* Warm-up in front of any schedule, before its first step. The lr rises linearly over n steps and the schedule begins
-   at its step 0 when it is there:
+/* Adds a warm-up to any scheduler, before its first step. The lr rises linearly over n steps; then the scheduler begins
+   with its step 0:
        dt_warmup(s, .steps = n, .start = f)        from f*lr to lr: SequentialLR([LinearLR(f, 1, n), s], [n])
-       dt_warmup(s, .steps = n, .multiplier = k)   from lr to k*lr, and the schedule runs from k*lr; the whole range
-                                                   of a cyclic or one-cycle one is scaled
-   A plateau schedule does not judge the metrics of its warm-up. */
+       dt_warmup(s, .steps = n, .multiplier = k)   from lr to k*lr, and k*lr is the scheduler's base lr; the whole range
+                                                   of a cyclic or one-cycle scheduler is multiplied by k
+   A plateau scheduler does not judge the metrics of its warm-up. */
 typedef struct dt_warmup_opts {
     int     dt__first DT_D;
     int64_t steps DT_D;      /* required */
-    double  start DT_D;      /* 1/3 */
-    double  multiplier DT_D; /* above 1 */
+    double  start DT_D;      /* a factor: above 0, at most 1; default 1/3 */
+    double  multiplier DT_D; /* above 1; instead of .start */
 } dt_warmup_opts;
 DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o DT_OPT0(dt_warmup_opts));
 #ifdef DT__LIT
@@ -397,61 +410,64 @@ DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o DT_OPT0(dt_war
 #define dt_exponential_lr(...) \
     dt_exponential_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_polynomial_lr(...) dt_polynomial_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
-#define dt_cosine_annealing_lr(...) dt_cosine_annealing_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_cosine_annealing_lr(...) \
+    dt_cosine_annealing_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_cosine_annealing_warm_restarts(...) \
     dt_cosine_annealing_warm_restarts_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_cyclic_lr(...) dt_cyclic_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_one_cycle_lr(...) dt_one_cycle_lr_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
-#define dt_reduce_lr_on_plateau(...) dt_reduce_lr_on_plateau_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
+#define dt_reduce_lr_on_plateau(...) \
+    dt_reduce_lr_on_plateau_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_warmup(...) dt_warmup_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_warmup_opts, __VA_ARGS__, ))
 #endif
 
-/* The linear scaling rule: a batch k times larger (more ranks, say) takes an lr k times larger, reached by a warm-up
-   from the small one (Goyal et al. 2017). Two ways to write it, with 0.1 the lr for a batch of 256:
+/* The linear scaling rule (Goyal et al. 2017): for a batch that is k times larger, for example because of more ranks,
+   use an lr that is k times larger, and warm up from the small lr. If 0.1 is the lr for a batch of 256, write either:
        opt = dt_sgd(m, .lr = dt_scale_lr(0.1, batch, 256));  ..  dt_warmup(s, .steps = n, .start = 256.0 / batch);
        opt = dt_sgd(m, .lr = 0.1);                           ..  dt_warmup(s, .steps = n, .multiplier = batch / 256.0);
    */
 DT_API double    dt_scale_lr(double lr, double batch, double base_batch); /* lr*batch/base_batch; NaN on error */
-DT_API dt_status dt_optimizer_scale_lr(dt_optimizer *opt, double k); /* every group; before a schedule is made */
+DT_API dt_status dt_optimizer_scale_lr(dt_optimizer *opt, double k); /* every group; before a scheduler is created */
 
 /* ---------------------------------------------------------------------------------------------------- >>amp
-   Mixed precision as Apex defined it. What a level sets, each of which can be set by itself:
+   Mixed precision as Apex defined it. A level sets these options; each can also be set by itself:
 
                              O0       O1         O2         O3
-       cast_model            f32      no         half       half     parameters, and what comes into a layer
-       cast_ops              no       yes        no         no       inputs of each op, by list (dt_autocast of dt.h)
+       cast_model            f32      no         half       half     parameters, and the inputs of layers
+       cast_ops              no       yes        no         no       inputs of ops (which: dt_autocast of dt.h)
        keep_batchnorm_f32    -        -          yes        no
-       master_weights        no       -          yes        no       f32 values behind half ones, which are updated
+       master_weights        no       -          yes        no       optimisers update f32 copies of half weights
        loss_scale            1        dynamic    dynamic    1
 
-   half is f16, or bf16 with .dtype. Losses of dt.h take the model's output as f32 at every level. Two lines change:
+   'half' is f16, or bf16 with .dtype = DT_BF16. At every level the losses of dt.h convert the model's output to f32.
+   Two lines of a program change:
 
        dt_amp *amp = dt_amp_new(m, .level = "O2");
        dt_amp_backward(amp, loss);        in place of dt_backward(loss)
 
-   dt_amp_backward scales the gradients, walks back, takes the scale out again and checks. dt_step then clips and
-   updates, or, after an overflow, leaves weights and optimiser state as they are and halves the scale. One amp belongs
-   to one thread, while it exists; free it before its models. */
-#define DT_DYNAMIC (-1.0) /* loss_scale */
+   dt_amp_backward scales the loss, computes the gradients, divides them by the scale and checks that they are finite.
+   Then dt_step clips and updates; after an overflow it changes neither weights nor optimiser state and halves the scale.
+   An amp is used by the thread that created it. Free it before its models. */
+#define DT_DYNAMIC (-1.0) /* a value of .loss_scale */
 typedef struct dt_amp_opts {
     int         dt__first DT_D;
-    const char *level DT_D;              /* "O0" .. "O3", default "O1"; a zero or a small o for the letter will do */
+    const char *level DT_D;              /* "O0" .. "O3", default "O1"; "o1" and "01" are accepted too */
     dt_dtype    dtype DT_D;              /* DT_F16 (default) or DT_BF16 */
     dt_switch   cast_model DT_D;
     dt_switch   cast_ops DT_D;
     dt_switch   keep_batchnorm_f32 DT_D;
     dt_switch   master_weights DT_D;
     double      loss_scale DT_D;         /* a number, or DT_DYNAMIC */
-    double      init_scale DT_D;         /* dynamic: 65536 */
+    double      init_scale DT_D;         /* of a dynamic scale: 65536 */
     double      growth_factor DT_D;      /* 2 */
     double      backoff_factor DT_D;     /* 0.5 */
-    int64_t     growth_interval DT_D;    /* good steps between growths: 2000 */
-    double      min_loss_scale DT_D;     /* an overflow there is an error; default 2^-100 */
+    int64_t     growth_interval DT_D;    /* steps without overflow before the scale grows: 2000 */
+    double      min_loss_scale DT_D;     /* an overflow at this scale is an error; 2^-100 */
     double      max_loss_scale DT_D;     /* 2^24 */
-    int         num_losses DT_D;         /* each has a scale of its own: 1 */
+    int         num_losses DT_D;         /* each loss has its own scale: 1 */
 } dt_amp_opts;
 DT_API dt_amp   *dt_amp_new_with(dt_model *m, dt_amp_opts o DT_OPT0(dt_amp_opts));
-DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m); /* another model that the same losses train */
+DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m); /* another model trained by the same losses */
 DT_API void      dt_amp_free(dt_amp *amp);
 
 typedef struct dt_amp_backward_opts {
@@ -467,39 +483,39 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss,
     dt_amp_backward_with(amp, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_amp_backward_opts, __VA_ARGS__, ))
 #endif
 DT_API double    dt_amp_scale(const dt_amp *amp, int loss);
-DT_API int64_t   dt_amp_overflows(const dt_amp *amp); /* steps that an overflow skipped */
-DT_API size_t    dt_amp_describe(const dt_amp *amp, char *buf, size_t nbytes); /* what is in force; like snprintf */
+DT_API int64_t   dt_amp_overflows(const dt_amp *amp); /* number of steps skipped because of an overflow */
+DT_API size_t    dt_amp_describe(const dt_amp *amp, char *buf, size_t nbytes); /* the options in use, as text; like snprintf */
 
 /* ---------------------------------------------------------------------------------------------------- >>archives
-   Tensors in the archives of dt_io.h. dt_archive_get makes a tensor of the step, on the CPU, that views the file's
-   memory (a copy where that is not aligned) and stays valid when the archive is freed. Writing to it does not change
-   the file. */
+   Tensors in the archives of dt_io.h. dt_archive_get returns a CPU tensor of the current step. It is a view of the
+   file's memory, or a copy if the data is not aligned, and stays valid after the archive is freed. Writing to it does not
+   change the file. */
 DT_API dt_tensor *dt_archive_get(dt_archive *a, const char *name);
-/* The shapes must be equal; casts, any device. */
+/* Copies into a tensor of equal shape, of any dtype (it converts) and on any device. */
 DT_API dt_status  dt_archive_read(dt_archive *a, const char *name, dt_tensor *into);
-/* The tensor is referred to until the archive is freed, and read when it is written: by then it must have the dtype and
-   shape that it has now. */
+/* The archive keeps a reference to the tensor until it is freed. The values are read when the archive is written; dtype
+   and shape must not change until then. */
 DT_API dt_status  dt_archive_add(dt_archive *a, const char *name, dt_tensor *t);
 
 /* ---------------------------------------------------------------------------------------------------- >>checkpoints
-   A model alone, as PyTorch's state_dict: one safetensors file. */
-DT_API dt_status dt_model_save(dt_model *m, const char *path); /* of mixed precision the f32 masters */
+   The parameters and buffers of a model, as in PyTorch's state_dict: one safetensors file. */
+DT_API dt_status dt_model_save(dt_model *m, const char *path); /* with mixed precision: the f32 master weights */
 
 typedef struct dt_load_opts {
     int         dt__first DT_D;
-    bool        subset DT_D; /* load what fits and log the rest; default: all names and shapes must be equal */
-    const char *strip DT_D;  /* a prefix that names in the file may have before the model's: "module." */
+    bool        no_strict DT_D; /* strict=False: load the tensors that fit and log the others; default: all must fit */
+    const char *strip DT_D;     /* a prefix that names in the file may have: "module." */
 } dt_load_opts;
-/* Parameters that are made already are filled at once, or none of them if the file does not fit; others wait by name
-   until they are made, and what is missing or left over is an error at the seal. dtypes are converted. A training's
-   checkpoint loads too: its optimiser and generators are left alone. Returns how many were filled now, or a negative
+/* Fills existing parameters at once, or leaves all of them unchanged if the file does not fit. Parameters that are
+   created later take their values from the file; names that are missing or left over are an error at the seal. dtypes
+   are converted. Of a checkpoint, only the model is loaded. Returns how many parameters were filled now, or a negative
    status. */
 DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o DT_OPT0(dt_load_opts));
 #ifdef DT__LIT
 #define dt_model_load(m, ...) dt_model_load_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_load_opts, __VA_ARGS__, ))
 #endif
 
-/* Checkpoints of a training: all that makes the next step the same bits as if the program had not stopped.
+/* Checkpoints of a training. After a resume the training continues bit for bit as if the program had not stopped.
 
        dt_checkpoint *c = dt_checkpoint_new("run1", .model = m, .every_steps = 500, .signals = true);
        int64_t epoch = 0, step = 0;
@@ -508,52 +524,53 @@ DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o DT_O
        dt_checkpoint_finish(c, epoch, step);
        dt_checkpoint_free(c);
 
-   Each is one file, DIR/ckpt-00000500.safetensors, written beside, synced, renamed. With a dt_ddp (dt_dist.h) all ranks
-   make these calls: rank 0 writes, a signal of one rank is all ranks', every rank loads, and must see the same file. */
+   A checkpoint is one file, DIR/ckpt-00000500.safetensors. It is written under a temporary name, synced and renamed. With
+   a dt_ddp (dt_dist.h) all ranks make these calls: rank 0 writes, all ranks load and must see the same file, and a signal
+   to one rank takes effect on all ranks. */
 typedef struct dt_checkpoint_opts {
     int            dt__first DT_D;
     dt_model      *model DT_D;            /* required */
     dt_optimizer  *optimizer DT_D;        /* default: all optimisers of the model */
-    dt_optimizer **optimizers DT_D;       /* or several */
+    dt_optimizer **optimizers DT_D;       /* instead of .optimizer: several */
     int            noptimizers DT_D;
-    dt_scheduler   *schedule DT_D;
-    dt_scheduler  **schedules DT_D;        /* or several */
-    int            nschedules DT_D;
+    dt_scheduler  *scheduler DT_D;
+    dt_scheduler **schedulers DT_D;       /* instead of .scheduler: several */
+    int            nschedulers DT_D;
     dt_amp        *amp DT_D;              /* default: the model's */
-    int            keep DT_D;             /* how many stay; default 3, -1: all */
-    int64_t        every_steps DT_D;      /* dt_checkpoint_tick saves at multiples; default: not by steps */
+    int            keep DT_D;             /* how many files to keep; default 3, -1: all */
+    int64_t        every_steps DT_D;      /* dt_checkpoint_tick saves at multiples of this; 0: not by steps */
     int64_t        every_epochs DT_D;
     double         every_minutes DT_D;
-    bool           signals DT_D;          /* SIGUSR1: save and go on; SIGTERM, SIGINT: save and stop */
-    const char    *name DT_D;             /* how file names begin; default "ckpt" */
-    bool           allow_nonfinite DT_D;  /* save a model that holds NaN or infinity; default: an error */
+    bool           signals DT_D;          /* SIGUSR1: save and continue; SIGTERM, SIGINT: save and stop */
+    const char    *name DT_D;             /* first part of file names; default "ckpt" */
+    bool           allow_nonfinite DT_D;  /* allow NaN and infinity in the model; default: they are an error */
 } dt_checkpoint_opts;
-/* Makes the directory, and shows at once whether it can be written to. */
+/* Creates the directory and checks that it can be written to. */
 DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts o DT_OPT0(dt_checkpoint_opts));
 #ifdef DT__LIT
 #define dt_checkpoint_new(...) \
     dt_checkpoint_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_checkpoint_opts, __VA_ARGS__, ))
 #endif
 DT_API void        dt_checkpoint_free(dt_checkpoint *c); /* does not save */
-/* What else is to be saved, and set again by a resume: say so before it. The pointers must stay. */
+/* More values to save and to restore. Call these before dt_checkpoint_resume. The pointers must stay valid. */
 DT_API dt_status   dt_checkpoint_add_tensor(dt_checkpoint *c, const char *key, dt_tensor *t);
 DT_API dt_status   dt_checkpoint_add_integer(dt_checkpoint *c, const char *key, int64_t *x);
 DT_API dt_status   dt_checkpoint_add_number(dt_checkpoint *c, const char *key, double *x);
-DT_API dt_status   dt_checkpoint_set_string(dt_checkpoint *c, const char *key, const char *value); /* copies */
-DT_API const char *dt_checkpoint_get_string(const dt_checkpoint *c, const char *key); /* a string, set or resumed; or NULL */
+DT_API dt_status   dt_checkpoint_set_string(dt_checkpoint *c, const char *key, const char *value); /* copied */
+DT_API const char *dt_checkpoint_get_string(const dt_checkpoint *c, const char *key); /* set or resumed; NULL if unknown */
 
-/* Saves now. epoch and step are what a resume gives back. With an error pending nothing is saved. */
+/* Saves now. A resume returns this epoch and step. While an error is pending, nothing is saved. */
 DT_API dt_status dt_checkpoint_save(dt_checkpoint *c, int64_t epoch, int64_t step);
-/* After each step: saves when it is time to or a signal came. 1: the program should stop, 0: go on, negative: an error.
-   At the end of an epoch pass the next one, so that its checkpoint resumes there. */
+/* Call it after each step. It saves if one of the .every_ options or a signal asks for it. Returns 1 if the program should
+   stop, 0 to continue, or a negative status. At the end of an epoch pass the next epoch: a resume begins there. */
 DT_API int       dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step);
-/* The last one of an orderly stop. */
+/* Saves the last checkpoint of a run. */
 DT_API dt_status dt_checkpoint_finish(dt_checkpoint *c, int64_t epoch, int64_t step);
-/* Loads the newest whole one: 1, and epoch and step are set; 0: there is none; negative: an error. Damaged ones are
-   passed over, with a warning in the log; it is an error if all are. Before the first forward parameters wait by name;
-   optimisers and schedules are made before the resume. */
+/* Loads the newest intact checkpoint. Returns 1 and sets epoch and step; 0 if there is no checkpoint; or a negative
+   status. Damaged files are skipped with a warning in the log; it is an error if all are damaged. Create optimisers and
+   schedulers before the call. Parameters that are created after it take their values from the file. */
 DT_API int       dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step);
-/* The path of the newest whole one in buf; NULL: none (not an error). name NULL: "ckpt". */
+/* Copies the path of the newest intact checkpoint to buf; NULL if there is none, without an error. name NULL: "ckpt". */
 DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char *buf, size_t nbytes);
 
 #ifdef __cplusplus
@@ -564,42 +581,42 @@ DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char 
 #if defined(DT__WANT_INSIDE) && !defined(DT__NN_INSIDE)
 #define DT__NN_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What dt_dist.h uses of this header: the insides of models, optimisers and mixed precision. */
+   Private types and functions that dt_dist.h uses: models, optimisers and mixed precision. */
 #ifdef __cplusplus
 extern "C" {
 #endif
 #define DT__MAX_SCOPE 512 /* characters */
-#define DT__MAX_SCOPES 32 /* nested */
+#define DT__MAX_SCOPES 32 /* nesting depth */
 #define DT__MAX_OPTIMIZERS 16
 #define DT__MAX_GROUPS 32
 #define DT__MAX_STATES 4
 
 typedef struct dt__param { /* a parameter or buffer of a model */
-    char      *name;       /* full: layer1.0.conv1.weight */
-    uint32_t   hash;
-    dt_tensor *t;          /* the value, kept */
-    dt_tensor *init;       /* before the seal, where it will have a master: the f32 value behind t */
+    char      *name;       /* full name: layer1.0.conv1.weight */
+    uint32_t   hash;       /* of the name */
+    dt_tensor *t;          /* the value; the model owns a reference */
+    dt_tensor *init;       /* before the seal, if it will have a master weight: the f32 value before rounding; or NULL */
     uint8_t    buffer, frozen;
     uint8_t    keep_f32;   /* of a batch norm: stays f32 when mixed precision casts the model */
-    int        block;      /* its block once sealed; -1: in none (buffers, frozen at the seal) */
-    int64_t    offset;     /* there, in elements */
-    int        old_block;  /* while blocks are made anew */
+    int        block;      /* index of its block after the seal; -1: in no block (buffers, frozen at the seal) */
+    int64_t    offset;     /* in its block, in elements */
+    int        old_block;  /* while blocks are rebuilt: its block and offset before */
     int64_t    old_offset;
-    int        opt, group; /* the optimiser (index in the model's list) and its group; -1: none */
-    int64_t    steps;      /* updates it has had; SGD, LARS: those with momentum */
+    int        opt, group; /* the optimiser (index in the model's list) and its group; -1: no optimiser */
+    int64_t    steps;      /* number of updates; SGD, LARS: only those with momentum */
     uint8_t    reached;    /* its block's mgrad has a gradient for it: see dt__note_reached */
-    uint8_t    in_run;     /* when its optimiser made its runs it had a gradient */
+    uint8_t    in_run;     /* it had a gradient when its optimiser last built its runs */
 } dt__param;
 
-/* Parameters of one dtype, optimiser and group, in reverse order of creation. All arrays have the length of the block and
-   zeros between parameters (see dt_pack); the same offsets hold in each. */
+/* The parameters of one dtype, optimiser and group, in reverse order of creation. All arrays have the length of the block,
+   use the same offsets, and hold zeros in the gaps between parameters (see dt_pack). */
 typedef struct dt__mblock {
     dt_block   b;
-    dt_tensor *master; /* f32 values behind half ones, or NULL */
-    dt_tensor *mgrad;  /* f32 gradients, unscaled: used when 'use_mgrad' */
+    dt_tensor *master;    /* f32 master weights of half parameters, or NULL */
+    dt_tensor *mgrad;     /* f32 gradients without loss scale; valid if use_mgrad */
     uint8_t    use_mgrad;
-    dt_tensor *state[DT__MAX_STATES]; /* f32; made by the optimiser's first step or by a load */
-    int        first, n; /* its parameters: m->order[first .. first + n) */
+    dt_tensor *state[DT__MAX_STATES]; /* f32; created by the optimiser's first step or by a load */
+    int        first, n;  /* its parameters: m->order[first .. first + n) */
     int        opt, group;
 } dt__mblock;
 
@@ -613,7 +630,7 @@ typedef struct dt__frozen {
     uint8_t on;
 } dt__frozen;
 
-typedef struct dt__slot { /* of a table of names; name NULL: empty */
+typedef struct dt__slot { /* of a hash table of names; name NULL: empty */
     const char *name;
     uint32_t    hash;
     int         index;
@@ -621,29 +638,31 @@ typedef struct dt__slot { /* of a table of names; name NULL: empty */
 
 typedef struct dt__layer dt__layer;
 
-/* What several ranks do with a model: dt_dist.h. Each may be NULL. */
+/* Callbacks of dt_dist.h for a model that several ranks train. They run on the thread that uses the model. Any of them
+   may be NULL. */
 typedef struct dt__watch {
     void *user;
-    int (*made)(void *user, dt__param *p);              /* a parameter or buffer was made and has its first value */
-    dt_tensor *(*grads)(void *user, int dtype, int64_t n); /* for a block: 1-d, the caller's; NULL and no error: none */
-    dt__norm_sync *norm;                                /* batch norm in training is over all ranks */
-    void (*step)(void *user, dt_optimizer *opt);        /* before dt_step looks at anything, errors included */
-    int (*agree)(void *user, const char *call, int64_t *x, int n); /* each becomes the largest of all ranks' */
-    int (*same)(void *user, const char *call, const char *what, int64_t x); /* an error if a rank has another */
-    int (*lead)(void *user);                            /* this rank is the one that writes files */
-    int (*outcome)(void *user, const char *call);       /* collective, after it has: its error is everyone's */
-    void (*gone)(void *user);                           /* the model is freed */
+    int (*made)(void *user, dt__param *p);       /* after a parameter or buffer is created and initialised */
+    /* Memory for the gradients of a block: a 1-d tensor that the caller owns. NULL without an error: use the default. */
+    dt_tensor *(*grads)(void *user, int dtype, int64_t n);
+    dt__norm_sync *norm;                         /* batch norm in training mode uses the statistics of all ranks */
+    void (*step)(void *user, dt_optimizer *opt); /* first action of dt_step, also while an error is pending */
+    int (*agree)(void *user, const char *call, int64_t *x, int n); /* collective: x[i] := maximum over all ranks */
+    int (*same)(void *user, const char *call, const char *what, int64_t x); /* collective: an error if x differs */
+    int (*lead)(void *user);                     /* nonzero on the rank that writes files */
+    int (*outcome)(void *user, const char *call); /* collective, after rank 0 has written: its error is all ranks' error */
+    void (*gone)(void *user);                    /* the model is being freed */
 } dt__watch;
 
 struct dt_model {
     dt_device   *device;
     dt_dtype     dtype;
     uint8_t      norms_f32;   /* mixed precision: batch norms stay f32 */
-    uint8_t      masters;     /* mixed precision: f32 values behind half ones */
+    uint8_t      masters;     /* mixed precision: half parameters have f32 master weights */
     dt_rng       rng;
     int          training, sealed;
-    int          version;     /* grows when blocks or frozen parameters change: optimisers rebuild their runs */
-    uint64_t     forwards;    /* dt_forward_begin calls */
+    int          version;     /* incremented when blocks or frozen parameters change: optimisers rebuild their runs */
+    uint64_t     forwards;    /* number of dt_forward_begin calls */
     dt__param  **param;       /* in order of creation */
     int          nparams;
     int64_t      param_cap;
@@ -661,58 +680,59 @@ struct dt_model {
     int          param_slots, layer_slots;
     char         scope[DT__MAX_SCOPE];
     int          scope_len, scope_depth;
-    int          scope_at[DT__MAX_SCOPES]; /* lengths before each dt_scope_begin */
-    dt__frozen  *frozen;       /* the latest that matches wins */
+    int          scope_at[DT__MAX_SCOPES]; /* length of 'scope' before each dt_scope_begin */
+    dt__frozen  *frozen;       /* patterns; the latest one that matches applies */
     int          nfrozen;
     int64_t      frozen_cap;
-    int          hook;         /* of dt_hooks_add on hook_thread, or -1 */
+    int          hook;         /* id from dt_hooks_add on hook_thread; -1: no hook */
     void        *hook_thread;
     dt__list     on_seal;      /* dt__on_seal * */
-    dt__watch   *watch;
-    /* what was loaded before its parameters were made; see dt__model_want */
-    int        (*want)(dt_model *m, void *user, dt__param *p); /* 1: filled p->t, 0: unknown, < 0: error */
-    void        *want_user;
+    dt__watch   *watch;        /* NULL if one rank trains the model */
+    /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
+       Returns 1 if it filled p->t, 0 if no file has the name, or a negative status. */
+    int        (*want)(dt_model *m, void *user, dt__param *p);
+    void        *want_user;    /* list of dt__load, the newest first */
 };
 
-typedef struct dt__run { /* a stretch of a block that one kernel call updates */
+typedef struct dt__run { /* consecutive parameters of a block that one kernel call updates */
     int        block, group;
     int64_t    offset, n;
     int        first, nparams; /* m->order[first .. first + nparams) */
-    dt_tensor *segments;       /* LARS and LAMB: i64, where parameters and the gaps behind them begin, and the end */
-    dt_tensor *wnorm, *unorm;  /* of each segment: norms of its value, and of its gradient or update */
+    dt_tensor *segments;       /* DT__TRUST_RATIO: i64, where each parameter and each gap begins, and the end; or NULL */
+    dt_tensor *wnorm, *unorm;  /* of each segment: norm of the weights, and of the gradient (LARS) or update (LAMB) */
 } dt__run;
 
 struct dt_optimizer {
     dt_model     *m;
     int           index; /* in m->opt */
-    int           kind;  /* DT__SGD ... */
+    int           kind;  /* DT__KIND_sgd ...: a row of dt__optim_kinds */
     int           ngroups;
-    dt_optimizer_opts group[DT__MAX_GROUPS]; /* every field resolved: no zeros that mean a default */
+    dt_optimizer_opts group[DT__MAX_GROUPS]; /* with defaults filled in: 0 means 0 */
     char         *pattern[DT__MAX_GROUPS];
     dt__run      *run;
     int           nruns, run_version;
     int64_t       run_cap;
     int64_t       steps;
-    int           skip;  /* mixed precision: the next step changes nothing */
+    int           skip;  /* mixed precision found an overflow: the next step changes nothing */
 };
 
-struct dt__layer { /* a layer call, known by its name */
+struct dt__layer { /* what the model keeps for each layer name */
     char      *name;
     const char *kind;
-    dt__param *p[5];     /* its parameters and buffers, in the order the layer knows */
-    uint64_t   stamp;    /* the forward that used it last */
+    dt__param *p[5];     /* its parameters and buffers; each layer function defines the order */
+    uint64_t   stamp;    /* number of the last forward that used it */
     double     flops;    /* of the last forward, all uses */
-    uint64_t   began;    /* in a trace: when this call did */
-    dt_shape   out;
-    uint8_t    own;      /* dt_parameter, dt_buffer */
+    uint64_t   began;    /* if a trace runs: timestamp of this call's begin */
+    dt_shape   out;      /* shape of the last output */
+    uint8_t    own;      /* always 0; dt_dist.h copies it */
 };
 #define DT__MAX_LOSSES 16
 #define DT__AMP_MODELS 8
 typedef struct dt__scaler {
-    double  scale;       /* always a float, as GradScaler's */
-    int64_t good;        /* steps since the last change */
-    int     used, found; /* since the last step */
-    int64_t row;         /* overflows in a row */
+    double  scale;       /* always exactly a float, as in torch's GradScaler */
+    int64_t good;        /* steps without overflow since the scale last changed */
+    int     used, found; /* since the last step: a backward used it; a backward found an overflow */
+    int64_t row;         /* consecutive overflows */
 } dt__scaler;
 
 struct dt_amp {
@@ -726,11 +746,11 @@ struct dt_amp {
     int         nlosses;
     dt__scaler  scaler[DT__MAX_LOSSES];
     int64_t     overflows;
-    dt_autocast before;
+    dt_autocast before; /* the thread's autocast when it was created */
 };
 
-DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* of the two strings joined */
-DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if there is one */
+DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b); /* FNV-1a of a (na bytes) followed by b */
+DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c); /* a, b, and ".c" if c is not NULL */
 DT__INSIDE int dt__table_add(dt__slot **table, int *slots, const char *name, uint32_t hash, int index);
 DT__INSIDE bool dt__model_ok(const char *call, const dt_model *m);
 DT__INSIDE int dt__model_pack(dt_model *m);
@@ -765,25 +785,27 @@ DT__NEEDS(NN, IO);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>nn_core
-   The visitor: one function of an object names its state; it serves saving and loading. A tensor is saved, or filled
-   (its shape and dtype say what is wanted); a number is saved, or set. 0, or a negative status after dt_fail. */
+   A visitor saves and loads state: each kind of object has one function that passes all its state to the callbacks, which
+   either save the value or overwrite it. A tensor to be loaded must have its shape and dtype. The callbacks return 0, or a
+   negative status after dt_fail. */
 typedef struct dt__visit {
     int  loading;
     int (*tensor)(struct dt__visit *v, const char *name, dt_tensor *t);
-    int (*number)(struct dt__visit *v, const char *name, double *x);  /* exactly, through text */
+    int (*number)(struct dt__visit *v, const char *name, double *x);  /* saved as text without loss */
     int (*integer)(struct dt__visit *v, const char *name, int64_t *x);
     void *user;
 } dt__visit;
 
 /* ==================================================================================================== >>model
-   Parameters and layers are found by hash of their full name. The seal moves parameters into blocks; a later change of
-   what is frozen, of dtype or of device packs them anew and carries masters and optimiser states along. */
+   Parameters and layers are found by a hash of their full name. The seal moves parameters into blocks. When frozen
+   parameters, the dtype or the device change later, the blocks are rebuilt, with their master weights and optimiser
+   states. */
 static int dt__optimizer_claims(const dt_optimizer *opt, const char *name);
 
 DT_API bool dt_name_matches(const char *pattern, const char *name)
 {
     if (!pattern || !name) return false;
-    for (;;) { /* one alternative at a time; a * is retried from the next character */
+    for (;;) { /* for each alternative; after a mismatch the last * takes one more character */
         const char *p = pattern, *n = name, *star = NULL, *mark = NULL;
         for (;;) {
             if (*p == '*') {
@@ -805,14 +827,14 @@ DT_API bool dt_name_matches(const char *pattern, const char *name)
         if (!*pattern++) return false;
     }
 }
-DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b) /* of the two strings joined */
+DT__INSIDE uint32_t dt__name_hash(const char *a, size_t na, const char *b)
 {
     uint32_t h = 2166136261u;
     for (size_t i = 0; i < na; i++) h = (h ^ (unsigned char)a[i]) * 16777619u;
     for (; *b; b++) h = (h ^ (unsigned char)*b) * 16777619u;
     return h;
 }
-DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c) /* a, b, and ".c" if there is one */
+DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char *c)
 {
     size_t nb = strlen(b), nc = c ? strlen(c) + 1 : 0;
     char  *s = (char *)dt_mem_alloc(na + nb + nc + 1);
@@ -829,7 +851,7 @@ DT__INSIDE char *dt__joined(const char *a, size_t na, const char *b, const char 
     s[na + nb + nc] = 0;
     return s;
 }
-/* A table of names: open addressing, at most half full. */
+/* A hash table of names with open addressing, at most half full. */
 static int dt__table_find(const dt__slot *table, int slots, uint32_t hash, const char *a, size_t na, const char *b)
 {
     for (uint32_t i = hash; slots; i++) {
@@ -871,7 +893,7 @@ DT_API dt_model *dt_model_new_with(dt_model_opts o)
 {
     if (dt__err.code != DT_OK) return NULL;
     if (!dt__is_float(o.dtype)) {
-        dt_fail(DT_ERR_DTYPE, "dt_model_new: .dtype is %s; parameters are f32, f16 or bf16", dt_dtype_name(o.dtype));
+        dt_fail(DT_ERR_DTYPE, "dt_model_new: .dtype is %s; it must be f32, f16 or bf16", dt_dtype_name(o.dtype));
         return NULL;
     }
     dt_model *m = (dt_model *)dt__alloc_zero(sizeof *m);
@@ -942,15 +964,15 @@ DT_API dt_status dt_scope_begin(dt_model *m, const char *format, ...)
 {
     if (!dt__model_ok("dt_scope_begin", m)) return dt_error_code();
     if (!format || m->scope_depth >= DT__MAX_SCOPES)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scope_begin: '%s': %d scopes are open; each needs its dt_scope_end",
-                                  format ? format : "(null)", m->scope_depth);
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scope_begin: '%s': %d scopes are open, at most %d can be; call "
+                                  "dt_scope_end() for each", format ? format : "(null)", m->scope_depth, DT__MAX_SCOPES);
     va_list ap;
     va_start(ap, format);
     int room = DT__MAX_SCOPE - m->scope_len, n = vsnprintf(m->scope + m->scope_len, (size_t)room, format, ap);
     va_end(ap);
     if (n <= 0 || n + 2 > room) {
         m->scope[m->scope_len] = 0;
-        return (dt_status)dt_fail(DT_ERR_ARG, n <= 0 ? "dt_scope_begin: a scope needs a name (inside '%s')"
+        return (dt_status)dt_fail(DT_ERR_ARG, n <= 0 ? "dt_scope_begin: a scope needs a name; this one is empty (inside '%s')"
                                   : "dt_scope_begin: the names of nested scopes are too long (inside '%s')", m->scope);
     }
     m->scope_at[m->scope_depth++] = m->scope_len;
@@ -963,7 +985,7 @@ DT_API void dt_scope_end(dt_model *m)
 {
     if (!m) return;
     if (!m->scope_depth) {
-        if (dt__err.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_scope_end: without a dt_scope_begin");
+        if (dt__err.code == DT_OK) dt_fail(DT_ERR_STATE, "dt_scope_end: without a dt_scope_begin: no scope is open");
         return;
     }
     m->scope_len = m->scope_at[--m->scope_depth];
@@ -1024,7 +1046,7 @@ static int dt__param_dtype(const dt_model *m, const dt__param *p)
 {
     return p->keep_f32 && m->norms_f32 ? DT_F32 : m->dtype;
 }
-/* The handle gets other memory, of another dtype or device; whoever holds it sees the change. */
+/* Gives the tensor p->t new memory of another dtype or device. The handle stays: all holders see the change. */
 static int dt__param_convert(dt__param *p, int dtype, dt_device *dev)
 {
     dt_tensor *t = p->t;
@@ -1048,8 +1070,9 @@ static int dt__param_convert(dt__param *p, int dtype, dt_device *dev)
     dt__unref(y);
     return rc;
 }
-/* Under f32 masters the value before rounding waits for the seal. */
-static int dt__param_settle(dt_model *m, dt__param *p)
+/* Converts a parameter to the model's dtype and device. If it will have a master weight, the f32 value before rounding is
+   kept in p->init until the seal. */
+static int dt__param_to_model(dt_model *m, dt__param *p)
 {
     int dtype = dt__param_dtype(m, p), rc = 0;
     if (p->buffer && !p->keep_f32) return 0;
@@ -1063,7 +1086,7 @@ typedef struct dt__fillspec {
     dt_init init;
     double  a, b;
 } dt__fillspec;
-static dt_tensor *dt__param_first(dt_model *m, dt_shape shape, int dtype, dt__fillspec f) /* kept */
+static dt_tensor *dt__param_init(dt_model *m, dt_shape shape, int dtype, dt__fillspec f) /* the caller owns it */
 {
     dt_make_opts o;
     o.dt__first = 0;
@@ -1076,7 +1099,7 @@ static dt_tensor *dt__param_first(dt_model *m, dt_shape shape, int dtype, dt__fi
     return t ? dt_keep(t) : NULL;
 }
 enum { DT__BUFFER = 1, DT__KEEP_F32 = 2, DT__COUNTER = 4 };
-/* Makes the parameter 'name.suffix', or takes it from what was loaded: then no random numbers are drawn. */
+/* Creates the parameter 'name.suffix'. If a loaded file has its value, no random numbers are drawn. */
 static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffix, dt_shape shape, dt__fillspec f,
                                 int flags)
 {
@@ -1095,21 +1118,21 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
     p->block = p->opt = p->group = -1;
     int rc = p->name ? 0 : DT_ERR_MEMORY, known = 0, dtype = flags & DT__COUNTER ? DT_I64 : DT_F32;
     if (!rc && dt__model_param(m, p->name))
-        rc = dt_fail(DT_ERR_STATE, "dt: the name '%s' belongs to another layer already", p->name);
+        rc = dt_fail(DT_ERR_STATE, "dt: the name '%s' belongs to another layer; choose another name for one of them", p->name);
     if (!rc && m->want) {
         dt__fillspec zero = { DT_INIT_ZEROS, 0, 0 };
-        p->t = dt__param_first(m, shape, dtype, zero);
+        p->t = dt__param_init(m, shape, dtype, zero);
         known = p->t ? m->want(m, m->want_user, p) : DT_ERR_MEMORY;
         if (known < 0) rc = known;
     }
     if (!rc && known <= 0) {
         dt__unref(p->t);
-        p->t = dt__param_first(m, shape, dtype, f);
+        p->t = dt__param_init(m, shape, dtype, f);
         if (!p->t) rc = DT_ERR_MEMORY;
     }
-    if (!rc) rc = dt__param_settle(m, p);
+    if (!rc) rc = dt__param_to_model(m, p);
     if (!rc) {
-        p->t->st->version = 0; /* nothing has used it yet */
+        p->t->st->version = 0; /* no op has used it yet */
         p->frozen = !p->buffer && dt__is_frozen(m, p->name);
         p->t->leaf = !p->buffer;
         p->t->requires_grad = !p->buffer && !p->frozen;
@@ -1136,7 +1159,7 @@ static void dt__seal_hook(void *user)
             return;
         }
 }
-static int dt__model_hook(dt_model *m) /* the first backward of the thread that uses the model seals it */
+static int dt__model_hook(dt_model *m) /* so that the first backward of this thread seals the model */
 {
     if (m->hook >= 0 && m->hook_thread == (void *)&dt__tls) return 0;
     dt_grad_hooks h;
@@ -1147,7 +1170,7 @@ static int dt__model_hook(dt_model *m) /* the first backward of the thread that 
     m->hook = dt_hooks_add(&h);
     return m->hook < 0 ? m->hook : 0;
 }
-static void dt__model_claim(dt_model *m) /* who updates what; the first optimiser that wants a parameter has it */
+static void dt__model_claim(dt_model *m) /* each parameter belongs to the first optimiser whose pattern matches */
 {
     for (int i = 0; i < m->nparams; i++) {
         dt__param *p = m->param[i];
@@ -1162,7 +1185,8 @@ static bool dt__same_block(const dt__param *a, const dt__param *b)
 {
     return a->t->dtype == b->t->dtype && a->opt == b->opt && a->group == b->group;
 }
-/* f32 tensors that go with a block: the part of each parameter comes from where it was before */
+/* Copies one f32 array of the old blocks into the new block nb. */
+enum { DT__CARRY_MASTER = -1, DT__CARRY_MGRAD = -2 }; /* 'which'; 0 and above: that optimiser state */
 static int dt__carry(dt_tensor **to, const dt__mblock *nb, dt_model *m, const dt__mblock *old, int which)
 {
     int rc = 0;
@@ -1170,7 +1194,9 @@ static int dt__carry(dt_tensor **to, const dt__mblock *nb, dt_model *m, const dt
         dt__param *p = m->order[nb->first + i];
         if (p->old_block < 0) continue;
         const dt__mblock *ob = &old[p->old_block];
-        dt_tensor *from = which < 0 ? (which == -1 ? ob->master : ob->use_mgrad ? ob->mgrad : NULL) : ob->state[which];
+        dt_tensor        *from = which == DT__CARRY_MASTER  ? ob->master
+                                 : which == DT__CARRY_MGRAD ? (ob->use_mgrad ? ob->mgrad : NULL)
+                                                            : ob->state[which];
         if (!from) continue;
         if (!*to) {
             *to = dt__new_like("dt_model", nb->b.value, DT_F32);
@@ -1192,7 +1218,7 @@ static int dt__block_master(dt_model *m, dt__mblock *nb, const dt__mblock *old)
     if (!m->masters || nb->b.value->dtype == DT_F32) return 0;
     nb->master = dt__new_like("dt_model", nb->b.value, DT_F32);
     int rc = nb->master ? dt__copy_to(nb->master, nb->b.value, 0) : DT_ERR_MEMORY;
-    if (!rc) rc = dt__carry(&nb->master, nb, m, old, -1);
+    if (!rc) rc = dt__carry(&nb->master, nb, m, old, DT__CARRY_MASTER);
     for (int i = 0; i < nb->n && !rc; i++) {
         dt__param *p = m->order[nb->first + i];
         if (!p->init) continue;
@@ -1224,12 +1250,12 @@ static int dt__block_make(dt_model *m, dt__mblock *nb, const dt__mblock *old, dt
     if (!rc) rc = dt__block_master(m, nb, old);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__carry(&nb->state[k], nb, m, old, k);
     if (!rc) {
-        rc = dt__carry(&nb->mgrad, nb, m, old, -2);
+        rc = dt__carry(&nb->mgrad, nb, m, old, DT__CARRY_MGRAD);
         nb->use_mgrad = nb->mgrad != NULL;
     }
     return rc;
 }
-static void dt__model_order(dt_model *m) /* latest parameters first, block by block */
+static void dt__model_order(dt_model *m) /* assigns parameters to blocks, the latest parameters first */
 {
     m->nblocks = 0;
     int n = 0;
@@ -1257,7 +1283,7 @@ static void dt__model_order(dt_model *m) /* latest parameters first, block by bl
         m->nblocks++;
     }
 }
-/* Everything into blocks, from stand-alone parameters or from other blocks. */
+/* Moves all parameters into new blocks, from memory of their own or from the old blocks. */
 DT__INSIDE int dt__model_pack(dt_model *m)
 {
     int          nold = m->nblocks, rc = 0;
@@ -1272,7 +1298,7 @@ DT__INSIDE int dt__model_pack(dt_model *m)
         dt_mem_free(blocks, np * sizeof *blocks);
         return dt_fail(DT_ERR_MEMORY, "dt_model_seal: out of memory");
     }
-    for (int i = 0; i < nold; i++) dt_block_free(&old[i].b); /* the parameters keep their windows */
+    for (int i = 0; i < nold; i++) dt_block_free(&old[i].b); /* the parameters keep the memory alive */
     dt_mem_free(m->order, (size_t)m->norder * sizeof *m->order);
     m->order = order;
     m->norder = (int)np;
@@ -1321,10 +1347,10 @@ DT__INSIDE int dt__model_on_seal(dt_model *m, int (*fn)(dt_model *, void *), voi
     dt_mem_free(s, sizeof *s);
     return dt_fail(DT_ERR_MEMORY, "dt_model: out of memory");
 }
-/* After a new optimiser or group on a sealed model: blocks by the new owners. */
+/* After a new optimiser or group: a sealed model rebuilds its blocks for the new owners. */
 static int dt__model_assign(dt_model *m) { return m->sealed ? dt__model_pack(m) : 0; }
 
-/* The value that a checkpoint holds: the master where there is one. Belongs to the step, or to the model. */
+/* The value to save: the f32 master weight if there is one. The tensor belongs to the step or to the model. */
 static dt_tensor *dt__param_source(dt_model *m, dt__param *p)
 {
     if (p->init) return p->init;
@@ -1336,7 +1362,7 @@ static dt_tensor *dt__param_source(dt_model *m, dt__param *p)
     dt__dense_strides(t->stride, t->shape, t->ndim);
     return dt__give(t);
 }
-/* The parameter takes the values of src (same shape, any float dtype), master and all. */
+/* Copies src (same shape, any float dtype) into the parameter and its master weight. */
 static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
 {
     dt_tensor *to = dt__param_source(m, p);
@@ -1347,13 +1373,13 @@ static int dt__param_assign(dt_model *m, dt__param *p, dt_tensor *src)
 static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_device *dev)
 {
     if (dt__tls.tape.n)
-        return dt_fail(DT_ERR_STATE, "%s: the tape of this step uses the parameters; call it after dt_end()", call);
+        return dt_fail(DT_ERR_STATE, "%s: the tape of the current step uses the parameters; call it after dt_end()", call);
     for (int i = 0; i < m->nblocks; i++)
         for (int k = 0; k < DT__MAX_STATES; k++)
             if (m->block[i].state[k])
                 return dt_fail(DT_ERR_STATE,
-                               "%s: an optimiser has stepped already; convert first, or save a checkpoint "
-                               "and load it into a model of the other kind",
+                               "%s: an optimiser has stepped already; convert the model before the first step, or save a "
+                               "checkpoint and load it into a model of that dtype and device",
                                call);
     m->dtype = dtype;
     m->device = dev;
@@ -1361,7 +1387,7 @@ static int dt__model_convert(dt_model *m, const char *call, dt_dtype dtype, dt_d
     int rc = 0;
     for (int i = 0; i < m->nparams && !rc; i++) {
         dt__param *p = m->param[i];
-        rc = dt__param_settle(m, p);
+        rc = dt__param_to_model(m, p);
         if (!rc && p->t->st->dev != dev) rc = dt__param_convert(p, p->t->dtype, dev);
     }
     return rc || !m->sealed ? rc : dt__model_pack(m);
@@ -1375,7 +1401,8 @@ DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype)
 {
     if (!dt__model_ok("dt_model_cast", m)) return dt_error_code();
     if (m->amp)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_cast: mixed precision decides the dtype of this model");
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_model_cast: mixed precision decides the dtype of this model; see .level "
+                                  "and .dtype of dt_amp_new");
     if (!dt__is_float(dtype))
         return (dt_status)dt_fail(DT_ERR_DTYPE, "dt_model_cast: parameters are f32, f16 or bf16, not %s",
                                   dt_dtype_name(dtype));
@@ -1384,7 +1411,8 @@ DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype)
 static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bool on)
 {
     if (!dt__model_ok(call, m)) return dt_error_code();
-    if (!pattern || !*pattern) return dt_fail(DT_ERR_ARG, "%s: needs a pattern of names", call);
+    if (!pattern || !*pattern)
+        return dt_fail(DT_ERR_ARG, "%s: the pattern is %s; it needs a pattern of names", call, pattern ? "empty" : "NULL");
     dt__frozen *list = (dt__frozen *)dt__enlarge(m->frozen, m->nfrozen, &m->frozen_cap, sizeof *list);
     if (!list) return dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     m->frozen = list;
@@ -1407,8 +1435,14 @@ static int dt__set_frozen(dt_model *m, const char *call, const char *pattern, bo
     if (m->sealed && unpacked && dt__model_pack(m)) return dt_error_code();
     return matched;
 }
-DT_API int dt_model_freeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_model_freeze", pattern, true); }
-DT_API int dt_model_unfreeze(dt_model *m, const char *pattern) { return dt__set_frozen(m, "dt_model_unfreeze", pattern, false); }
+DT_API int dt_model_freeze(dt_model *m, const char *pattern)
+{
+    return dt__set_frozen(m, "dt_model_freeze", pattern, true);
+}
+DT_API int dt_model_unfreeze(dt_model *m, const char *pattern)
+{
+    return dt__set_frozen(m, "dt_model_unfreeze", pattern, false);
+}
 
 /* ---- the summary */
 static const char *dt__count_text(char *buf, size_t n, double v) /* 1234567 -> 1,234,567 */
@@ -1475,7 +1509,7 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 }
 
 /* ==================================================================================================== >>layer
-   A layer call finds its record by name, makes its parameters the first time, and calls the op. */
+   A layer function finds its dt__layer by name, creates its parameters in the first call, and calls the op. */
 #define DT__LAYER_OPTIONS(X)                                                                                     \
     X(out) X(kernel) X(kernel_w) X(stride) X(stride_w) X(pad) X(pad_w) X(dilation) X(dilation_w) X(groups)        \
     X(no_bias) X(no_affine) X(no_track) X(cumulative) X(eps) X(momentum) X(normalized_dims) X(num) X(dim) X(heads) \
@@ -1484,7 +1518,7 @@ DT_API size_t dt_model_summary(dt_model *m, char *buf, size_t nbytes)
 enum { DT__LAYER_OPTIONS(DT__LAYER_BIT) DT__L_COUNT };
 #define DT__L(n) (1u << DT__L_##n)
 
-/* The names of the options that are taken, for a message. Returns the first that is given and not taken. */
+/* For an error message: lists the options in 'takes' and returns the first that is in 'given' but not in 'takes'. */
 static int dt__option_list(char *list, size_t nbytes, const char *const *names, int n, uint32_t takes, uint32_t given)
 {
     int bad = 0;
@@ -1514,8 +1548,8 @@ static bool dt__layer_takes(const char *call, const char *name, const dt_layer_o
 DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *name, uint32_t hash)
 {
     if (m->sealed) {
-        dt_fail(DT_ERR_STATE, "%s '%s%s': a new name after the seal (the first backward); a forward must make all its "
-                "layers before it, and names must not change between calls", kind, m->scope, name);
+        dt_fail(DT_ERR_STATE, "%s '%s%s': a new name after the seal (the first backward); the first forward must call "
+                "all layers, and their names must not change", kind, m->scope, name);
         return NULL;
     }
     dt__layer  *l = (dt__layer *)dt__alloc_zero(sizeof *l);
@@ -1534,12 +1568,12 @@ DT__INSIDE dt__layer *dt__layer_new(dt_model *m, const char *kind, const char *n
     dt_fail(DT_ERR_MEMORY, "%s '%s': out of memory", kind, name);
     return NULL;
 }
-/* The layer of this name and kind, new or known; NULL after an error. */
+/* The layer of this name and kind, created if it is new; NULL after an error. */
 static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name, bool shared)
 {
     if (!dt__model_ok(kind, m)) return NULL;
     if (!name || !*name) {
-        dt_fail(DT_ERR_ARG, "%s: a layer needs a name", kind);
+        dt_fail(DT_ERR_ARG, "%s: the name is %s; a layer needs a name", kind, name ? "empty" : "NULL");
         return NULL;
     }
     if (!m->sealed && dt__model_hook(m)) return NULL;
@@ -1553,7 +1587,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     uint64_t   stamp = m->forwards + dt__tls.generation + 1;
     if (!l) return NULL;
     if (strcmp(l->kind, kind)) {
-        dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s", kind, l->name, l->kind);
+        dt_fail(DT_ERR_ARG, "%s '%s': the name belongs to a %s; choose another name", kind, l->name, l->kind);
         return NULL;
     }
     if (l->stamp == stamp && !shared) {
@@ -1583,15 +1617,15 @@ static dt__layer *dt__layer_begin(dt_model *m, const char *kind, const char *nam
     if (!dt__layer_takes(kind, name ? name : "(null)", o, takes)) return NULL;
     return dt__layer_find(m, kind, name, o->shared);
 }
-/* Parameter k of the layer: made the first time, its shape checked every time. */
+/* Parameter k of the layer: created by the first call; every call checks its shape. */
 static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *suffix, dt_shape shape, dt__fillspec f,
                                   int flags)
 {
     if (!l->p[k]) {
         if (dt__err.code != DT_OK) return NULL;
         if (m->sealed) {
-            dt_fail(DT_ERR_STATE, "%s '%s': has no '%s', and the model is sealed: options of a layer must not change",
-                    l->kind, l->name, suffix);
+            dt_fail(DT_ERR_STATE, "%s '%s': has no parameter '%s' and the model is sealed; a layer's options must not change "
+                    "after the first forward", l->kind, l->name, suffix);
             return NULL;
         }
         l->p[k] = dt__param_new(m, l->name, suffix, shape, f, flags);
@@ -1599,7 +1633,7 @@ static dt_tensor *dt__layer_param(dt_model *m, dt__layer *l, int k, const char *
     }
     if (dt__same_shape(l->p[k]->t, &shape)) return l->p[k]->t;
     dt_fail(DT_ERR_SHAPE,
-            "%s '%s': '%s' is %s, but this call needs %s: one name, one shape (other layers need other names)", l->kind,
+            "%s '%s': '%s' is %s, but this call needs %s; give layers of different shapes different names", l->kind,
             l->name, l->p[k]->name, dt__text(l->p[k]->t), dt__shape_text(shape.dim, shape.ndim));
     return NULL;
 }
@@ -1626,7 +1660,7 @@ static dt__fillspec dt__fill_with(dt_init init, double a, double b)
     f.b = b;
     return f;
 }
-/* kaiming_uniform_(a = sqrt 5), in the steps PyTorch computes its bound */
+/* kaiming_uniform_(a=sqrt(5)); the bound is computed in the same order of operations as in PyTorch */
 static dt__fillspec dt__fill_kaiming(int64_t fan_in)
 {
     double a = sqrt(5.0), gain = sqrt(2.0 / (1 + a * a)), std = gain / sqrt((double)(fan_in > 0 ? fan_in : 1));
@@ -1638,7 +1672,7 @@ static dt__fillspec dt__fill_bias(int64_t fan_in)
     double bound = 1 / sqrt((double)(fan_in > 0 ? fan_in : 1));
     return dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
 }
-/* Mixed precision casts what comes into a model of halves; without it dtypes are the caller's. */
+/* Mixed precision converts the inputs of layers to the model's dtype; without it the caller chooses the dtype. */
 static dt_tensor *dt__layer_input(dt_model *m, dt_tensor *x)
 {
     if (!m->amp || dt__tls.autocast.mode == DT_AUTOCAST_OPS || !x || !dt__is_float(x->dtype)) return x;
@@ -1660,7 +1694,7 @@ DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt
     if (!l) return NULL;
     int64_t in = dt_size(x, -1);
     if (o.out < 1 || x->ndim < 1) {
-        dt_fail(DT_ERR_ARG, "dt_linear '%s': x is %s and .out is %" PRId64 "; it needs a last dimension and .out >= 1",
+        dt_fail(DT_ERR_ARG, "dt_linear '%s': x is %s and .out is %" PRId64 "; x needs a dimension, .out must be 1 or more",
                 l->name, dt__text(x), o.out);
         return NULL;
     }
@@ -1711,7 +1745,7 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
     return dt__layer_end(l, y, y ? 2.0 * (double)y->numel * (double)fan : 0);
 }
 
-/* Running statistics change in training mode only; 'num_batches_tracked' counts, as PyTorch's does. */
+/* Running statistics and num_batches_tracked change in training mode only. */
 static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name, dt_tensor *x, dt_layer_opts o,
                                 int dims)
 {
@@ -1724,8 +1758,8 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         return NULL;
     }
     dt_tensor    *p[5] = { NULL, NULL, NULL, NULL, NULL };
-    dt_shape      c = dt__shape1(x->shape[1]), none = c;
-    none.ndim = 0;
+    dt_shape      c = dt__shape1(x->shape[1]), scalar = c;
+    scalar.ndim = 0;
     dt__fillspec one = dt__fill_with(DT_INIT_CONST, 1, 0), zero = dt__fill_with(DT_INIT_ZEROS, 0, 0);
     if (!o.no_affine) {
         p[0] = dt__layer_param(m, l, 0, "weight", c, one, DT__KEEP_F32);
@@ -1734,7 +1768,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
     if (!o.no_track && dt__err.code == DT_OK) {
         p[2] = dt__layer_param(m, l, 2, "running_mean", c, zero, DT__BUFFER | DT__KEEP_F32);
         p[3] = p[2] ? dt__layer_param(m, l, 3, "running_var", c, one, DT__BUFFER | DT__KEEP_F32) : NULL;
-        p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", none, zero, DT__BUFFER | DT__COUNTER) : NULL;
+        p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", scalar, zero, DT__BUFFER | DT__COUNTER) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
     dt_batch_norm_opts b;
@@ -1777,7 +1811,8 @@ static dt_tensor *dt__layernorm(dt_model *m, const char *kind, const char *name,
     n.normalized_dims = o.normalized_dims ? o.normalized_dims : 1;
     n.eps = o.eps;
     if (n.normalized_dims < 1 || n.normalized_dims > x->ndim) {
-        dt_fail(DT_ERR_ARG, "%s '%s': .normalized_dims is %d, x is %s", kind, l->name, n.normalized_dims, dt__text(x));
+        dt_fail(DT_ERR_ARG, "%s '%s': .normalized_dims is %d and x is %s; it must be 1 to the dimensions of x", kind, l->name,
+                n.normalized_dims, dt__text(x));
         return NULL;
     }
     dt_shape s;
@@ -1800,7 +1835,7 @@ DT_API dt_tensor *dt_rmsnorm_with(dt_model *m, const char *name, dt_tensor *x, d
 {
     return dt__layernorm(m, "dt_rmsnorm", name, x, o, 1);
 }
-/* Each group of channels is a row of a layer norm without weights; the affine part is per channel. */
+/* A layer norm without weights over each group of channels, followed by a weight and a bias for each channel. */
 DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x, dt_layer_opts o)
 {
     dt__layer *l = dt__layer_begin(m, "dt_groupnorm", name, x, &o, DT__L(groups) | DT__L(eps) | DT__L(no_affine));
@@ -1856,7 +1891,7 @@ static dt_tensor *dt__heads(dt_tensor *x, int heads)
     s.dim[3] = x->shape[2] / heads;
     return dt_transpose(dt_reshape(x, s), 1, 2);
 }
-/* Attention whose weights are dropped out: the matrix is there. */
+/* Attention with dropout of the weights: it needs the whole weight matrix, which dt_attention never stores. */
 static dt_tensor *dt__attention_dropped(dt_model *m, dt_tensor *q, dt_tensor *k, dt_tensor *v, dt_layer_opts o)
 {
     if (!q || !k || !v) return NULL;
@@ -1868,9 +1903,9 @@ static dt_tensor *dt__attention_dropped(dt_model *m, dt_tensor *q, dt_tensor *k,
         mo.device = m->device;
         dt_tensor *row = dt_reshape(dt_arange_with(0, (double)t, 1, mo), dt__shape2(t, 1));
         dt_tensor *col = dt_reshape(dt_arange_with(0, (double)s, 1, mo), dt__shape2(1, s));
-        dt_shape   none = dt__shape1(0);
-        none.ndim = 0;
-        a = dt_where(dt_le(col, row), a, dt_full_with(-INFINITY, none, mo));
+        dt_shape   scalar = dt__shape1(0);
+        scalar.ndim = 0;
+        a = dt_where(dt_le(col, row), a, dt_full_with(-INFINITY, scalar, mo));
     }
     return dt_matmul(dt_dropout(m, dt_softmax(a, -1), o.dropout), v);
 }
@@ -1888,8 +1923,8 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
                 "divisible by .heads", l->name, dt__text(x), dt__text(kv), o.heads);
         return NULL;
     }
-    /* PyTorch draws the output projection (weight, then a bias it zeroes) before the input projection, which is listed
-       first; in_proj is Xavier-uniform. */
+    /* The order of random numbers is PyTorch's: it draws out_proj (weight, then a bias that it sets to 0) before in_proj,
+       although in_proj comes first in the state_dict. in_proj is Xavier-uniform. */
     double     bound = sqrt(3.0) * sqrt(2.0 / (double)(4 * e));
     dt__fillspec zero = dt__fill_with(DT_INIT_ZEROS, 0, 0), xavier = dt__fill_with(DT_INIT_UNIFORM, -bound, bound);
     dt_shape   in = dt__shape2(3 * e, e), out = dt__shape2(e, e);
@@ -1897,8 +1932,8 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     int        drawn = !l->p[0] && !m->sealed && !m->want;
     dt_rng     before = m->rng, after;
     if (drawn) {
-        dt_free(dt__param_first(m, out, DT_F32, dt__fill_kaiming(e)));
-        if (!o.no_bias) dt_free(dt__param_first(m, dt__shape1(e), DT_F32, dt__fill_bias(e)));
+        dt_free(dt__param_init(m, out, DT_F32, dt__fill_kaiming(e)));
+        if (!o.no_bias) dt_free(dt__param_init(m, dt__shape1(e), DT_F32, dt__fill_bias(e)));
     }
     wi = dt__layer_param(m, l, 0, "in_proj_weight", in, xavier, 0);
     after = m->rng;
@@ -1943,14 +1978,15 @@ DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p)
     return dt_op_dropout_with(x, p, o);
 }
 
-/* ---- parameters and buffers of the user's own */
-static dt_tensor *dt__own(dt_model *m, const char *kind, const char *name, dt_shape shape, dt_parameter_opts o,
+/* ---- dt_parameter and dt_buffer */
+static dt_tensor *dt__user_parameter(dt_model *m, const char *kind, const char *name, dt_shape shape, dt_parameter_opts o,
                           int flags)
 {
     dt__layer *l = dt__layer_find(m, kind, name, o.shared);
     if (!l) return NULL;
     if ((unsigned)o.init > DT_INIT_NORMAL) {
-        dt_fail(DT_ERR_ARG, "%s '%s': .init %d is not a dt_init", kind, l->name, (int)o.init);
+        dt_fail(DT_ERR_ARG, "%s '%s': .init is %d; it must be DT_INIT_ZEROS, _CONST, _UNIFORM or _NORMAL", kind, l->name,
+                (int)o.init);
         return NULL;
     }
     if (o.init == DT_INIT_NORMAL && o.a == 0 && o.b == 0) o.b = 1;
@@ -1963,104 +1999,200 @@ static dt_tensor *dt__own(dt_model *m, const char *kind, const char *name, dt_sh
 }
 DT_API dt_tensor *dt_parameter_with(dt_model *m, const char *name, dt_shape shape, dt_parameter_opts o)
 {
-    return dt__own(m, "dt_parameter", name, shape, o, 0);
+    return dt__user_parameter(m, "dt_parameter", name, shape, o, 0);
 }
 DT_API dt_tensor *dt_buffer_with(dt_model *m, const char *name, dt_shape shape, dt_parameter_opts o)
 {
-    return dt__own(m, "dt_buffer", name, shape, o, DT__BUFFER);
+    return dt__user_parameter(m, "dt_buffer", name, shape, o, DT__BUFFER);
 }
 
 /* ==================================================================================================== >>optim
-   An optimiser owns the blocks whose 'opt' is its index. A step is one kernel call for each run: a stretch of a block
-   whose parameters have a gradient and have had equally many updates. Runs are kept until that changes. What a step
-   allocates it allocates before the first kernel that changes a weight or a state: a failure leaves all as it was. */
+   An optimiser owns the blocks whose 'opt' is its index. A step makes one update for each run: consecutive parameters of
+   a block that have a gradient and an equal number of updates. Runs are kept from step to step until one of these
+   changes. A step allocates all memory before the first kernel that changes a weight or a state: if an allocation fails,
+   nothing has changed. */
 static int dt__amp_before_step(dt_amp *amp, dt_optimizer *opt);
 
-enum { DT__SGD, DT__ADAM, DT__ADAMW, DT__RMSPROP, DT__ADAGRAD, DT__LARS, DT__LAMB };
+/* ---- options: numbers X(name, key in a checkpoint, at least, below, words), then flags. A key never changes. */
+#define DT__OPTIM_NUMBERS(X)                                                                      \
+    X(lr, "lr", 0, INFINITY, "0 (DT_ZERO) or more")                                               \
+    X(weight_decay, "weight_decay", 0, INFINITY, "0 or more")                                     \
+    X(momentum, "momentum", 0, INFINITY, "0 or more")                                             \
+    X(dampening, "dampening", -INFINITY, INFINITY, "finite")                                      \
+    X(beta1, "beta1", 0, 1, "0 (DT_ZERO) or more and below 1")                                    \
+    X(beta2, "beta2", 0, 1, "0 (DT_ZERO) or more and below 1")                                    \
+    X(eps, "eps", 0, INFINITY, "0 (DT_ZERO) or more")                                             \
+    X(alpha, "alpha", 0, INFINITY, "0 (DT_ZERO) or more")                                         \
+    X(lr_decay, "lr_decay", 0, INFINITY, "0 or more")                                             \
+    X(initial_accumulator_value, "initial_accumulator", 0, INFINITY, "0 or more")                 \
+    X(trust_coefficient, "trust", 0, INFINITY, "0 (DT_ZERO) or more")                             \
+    X(clip_norm, "clip_norm", 0, INFINITY, "above 0, or DT_ZERO for no clipping")                 \
+    X(clip_value, "clip_value", 0, INFINITY, "above 0")
+#define DT__OPTIM_FLAGS(X) X(nesterov) X(amsgrad) X(centered) X(no_trust_ratio) X(maximize)
 
-#define DT__OPTIM_NUMBERS(X)                                                                                      \
-    X(lr) X(weight_decay) X(momentum) X(dampening) X(beta1) X(beta2) X(eps) X(alpha) X(lr_decay)                  \
-    X(initial_accumulator) X(trust) X(clip_norm) X(clip_value)
-#define DT__OPTIM_FLAGS(X) X(nesterov) X(amsgrad) X(centered) X(no_trust) X(maximize)
-#define DT__OPTIM_BIT(n) DT__O_##n,
-enum { DT__OPTIM_NUMBERS(DT__OPTIM_BIT) DT__OPTIM_FLAGS(DT__OPTIM_BIT) DT__O_params, DT__O_COUNT };
+#define DT__OPTIM_BIT(n, key, lo, below, must) DT__O_##n,
+#define DT__OPTIM_FLAG_BIT(n) DT__O_##n,
+enum { DT__OPTIM_NUMBERS(DT__OPTIM_BIT) DT__OPTIM_FLAGS(DT__OPTIM_FLAG_BIT) DT__O_params, DT__O_COUNT };
+#undef DT__OPTIM_BIT
+#undef DT__OPTIM_FLAG_BIT
 enum { DT__O_NUMBERS = DT__O_nesterov, DT__O_FLAGS = DT__O_params - DT__O_nesterov };
 #define DT__O(n) (1u << DT__O_##n)
-#define DT__O_ALL (DT__O(params) | DT__O(lr) | DT__O(weight_decay) | DT__O(maximize) | DT__O_CLIP)
 #define DT__O_CLIP (DT__O(clip_norm) | DT__O(clip_value)) /* of the optimiser, not of a group */
-#define DT__O_BETAS (DT__O(beta1) | DT__O(beta2) | DT__O(eps))
 
-typedef struct dt__optim_kind {
-    const char *call;
-    int         kernel;
-    uint32_t    takes;
-    double      lr, weight_decay, momentum, eps, clip_norm; /* defaults that differ */
-    const char *state[DT__MAX_STATES];                      /* PyTorch's names */
-} dt__optim_kind;
-static const dt__optim_kind dt__optim_kinds[] = {
-    { "dt_sgd", DT_K_sgd, DT__O_ALL | DT__O(momentum) | DT__O(dampening) | DT__O(nesterov), 1e-3, 0, 0, 0, 0,
-      { "momentum_buffer", NULL, NULL, NULL } },
-    { "dt_adam", DT_K_adam, DT__O_ALL | DT__O_BETAS | DT__O(amsgrad), 1e-3, 0, 0, 1e-8, 0,
-      { "exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL } },
-    { "dt_adamw", DT_K_adam, DT__O_ALL | DT__O_BETAS | DT__O(amsgrad), 1e-3, 1e-2, 0, 1e-8, 0,
-      { "exp_avg", "exp_avg_sq", "max_exp_avg_sq", NULL } },
-    { "dt_rmsprop", DT_K_rmsprop, DT__O_ALL | DT__O(momentum) | DT__O(alpha) | DT__O(eps) | DT__O(centered), 1e-2, 0, 0,
-      1e-8, 0, { "square_avg", "grad_avg", "momentum_buffer", NULL } },
-    { "dt_adagrad", DT_K_adagrad, DT__O_ALL | DT__O(eps) | DT__O(lr_decay) | DT__O(initial_accumulator), 1e-2, 0, 0,
-      1e-10, 0, { "sum", NULL, NULL, NULL } },
-    { "dt_lars", DT_K_sgd,
-      DT__O_ALL | DT__O(momentum) | DT__O(nesterov) | DT__O(eps) | DT__O(trust) | DT__O(no_trust), 0.1, 0, 0.9, 1e-8, 0,
-      { "momentum_buffer", NULL, NULL, NULL } },
-    { "dt_lamb", DT_K_lamb, DT__O_ALL | DT__O_BETAS | DT__O(no_trust), 1e-3, 1e-2, 0, 1e-6, 1.0,
-      { "exp_avg", "exp_avg_sq", NULL, NULL } },
-};
-
-/* ---- options */
 typedef struct dt__optim_number { /* must be finite, at least lo, below 'below' */
-    const char *name;
+    const char *name, *key;
     size_t      at;
     double      lo, below;
     const char *must;
 } dt__optim_number;
-#define DT__NUMBER(n) #n, offsetof(dt_optimizer_opts, n)
-static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { /* in the order of DT__OPTIM_NUMBERS */
-    { DT__NUMBER(lr), 0, INFINITY, "0 (DT_ZERO) or more" },
-    { DT__NUMBER(weight_decay), 0, INFINITY, "0 or more" },
-    { DT__NUMBER(momentum), 0, INFINITY, "0 or more" },
-    { DT__NUMBER(dampening), -INFINITY, INFINITY, "finite" },
-    { DT__NUMBER(beta1), 0, 1, "0 (DT_ZERO) or more and below 1" },
-    { DT__NUMBER(beta2), 0, 1, "0 (DT_ZERO) or more and below 1" },
-    { DT__NUMBER(eps), 0, INFINITY, "0 (DT_ZERO) or more" },
-    { DT__NUMBER(alpha), 0, INFINITY, "0 (DT_ZERO) or more" },
-    { DT__NUMBER(lr_decay), 0, INFINITY, "0 or more" },
-    { DT__NUMBER(initial_accumulator), 0, INFINITY, "0 or more" },
-    { DT__NUMBER(trust), 0, INFINITY, "0 (DT_ZERO) or more" },
-    { DT__NUMBER(clip_norm), 0, INFINITY, "above 0, or DT_ZERO for none" },
-    { DT__NUMBER(clip_value), 0, INFINITY, "above 0" },
-};
+#define DT__NUMBER(n, key, lo, below, must) { #n, key, offsetof(dt_optimizer_opts, n), lo, below, must },
+static const dt__optim_number dt__optim_numbers[DT__O_NUMBERS] = { DT__OPTIM_NUMBERS(DT__NUMBER) };
 #undef DT__NUMBER
 #define DT__FLAG(n) offsetof(dt_optimizer_opts, n),
 static const size_t dt__optim_flags[DT__O_FLAGS] = { DT__OPTIM_FLAGS(DT__FLAG) };
 #undef DT__FLAG
 
+/* ---- the table of optimisers. To add one: declare it and its macro in >>optimizers, add a row at the end of
+   DT__OPTIMIZERS (checkpoints store the row number, so rows keep their order), and write the function that sets the
+   arguments of its kernel. The enumeration, the table and the public functions are generated from the rows; a missing
+   column, function or declaration does not compile. Columns:
+
+       name        dt_NAME and dt_NAME_with
+       kernel      DT_K_...
+       options     the options it takes, each with its default; all other options are refused
+       states      PyTorch's names, and for each the option that must not be 0 for the state to exist, or DT__ALWAYS
+       traits      DT__... below
+       arguments   sets c->u.opt for the t-th update of a parameter, t = 1, 2 ...; the caller has already set lr, wd, eps,
+                   maximize and decoupled
+       before      called for every run before the first weight changes; NULL: nothing to do
+       update      updates a run; dt__update_fused makes one kernel call: p, states, [copy] <- g, [gscale] */
+enum {
+    DT__DECOUPLED = 1,       /* weight decay multiplies the weight and is not added to the gradient */
+    DT__TRUST_RATIO = 2,     /* each parameter's lr is scaled by a ratio of norms, unless .no_trust_ratio */
+    DT__NORM_INPUTS = 4,     /* the kernel has the optional inputs wnorm, gnorm, segments */
+    DT__DIVIDES = 8,         /* the update divides by a state plus eps */
+    DT__COUNT_MOMENTUM = 16, /* a parameter's updates are counted only while .momentum is not 0 */
+    DT__UPDATE_TENSOR = 32   /* dt__step_temp.update is needed */
+};
+#define DT__ALWAYS 0xffffffffu
+#define DT__OPTION(n, value) { DT__O(n), value }
+#define DT__OPTIONS(...) { __VA_ARGS__ }
+#define DT__STATE(n, option) { n, option }
+#define DT__STATES(...) { __VA_ARGS__ }
+#define DT__COMMON(rate, decay, clip) /* .lr, .weight_decay, .clip_norm, and options whose default is 0 */            \
+    DT__OPTION(params, 0), DT__OPTION(lr, rate), DT__OPTION(weight_decay, decay), DT__OPTION(maximize, 0),            \
+        DT__OPTION(clip_norm, clip), DT__OPTION(clip_value, 0)
+#define DT__BETAS(epsilon) DT__OPTION(beta1, 0.9), DT__OPTION(beta2, 0.999), DT__OPTION(eps, epsilon)
+#define DT__ADAM_STATES                                                                                               \
+    DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS),                                 \
+               DT__STATE("max_exp_avg_sq", DT__O(amsgrad)))
+#define DT__OPTIMIZERS(X)                                                                                             \
+    X(sgd, DT_K_sgd,                                                                                                  \
+      DT__OPTIONS(DT__COMMON(1e-3, 0, 0), DT__OPTION(momentum, 0), DT__OPTION(dampening, 0), DT__OPTION(nesterov, 0)),\
+      DT__STATES(DT__STATE("momentum_buffer", DT__O(momentum))), DT__NORM_INPUTS | DT__COUNT_MOMENTUM,                \
+      dt__arguments_sgd, NULL, dt__update_fused)                                                                      \
+    X(adam, DT_K_adam, DT__OPTIONS(DT__COMMON(1e-3, 0, 0), DT__BETAS(1e-8), DT__OPTION(amsgrad, 0)),                  \
+      DT__ADAM_STATES, DT__DIVIDES, dt__arguments_adam, NULL, dt__update_fused)                                       \
+    X(adamw, DT_K_adam, DT__OPTIONS(DT__COMMON(1e-3, 1e-2, 0), DT__BETAS(1e-8), DT__OPTION(amsgrad, 0)),              \
+      DT__ADAM_STATES, DT__DIVIDES | DT__DECOUPLED, dt__arguments_adam, NULL, dt__update_fused)                       \
+    X(rmsprop, DT_K_rmsprop,                                                                                          \
+      DT__OPTIONS(DT__COMMON(1e-2, 0, 0), DT__OPTION(momentum, 0), DT__OPTION(alpha, 0.99), DT__OPTION(eps, 1e-8),    \
+                  DT__OPTION(centered, 0)),                                                                           \
+      DT__STATES(DT__STATE("square_avg", DT__ALWAYS), DT__STATE("grad_avg", DT__O(centered)),                         \
+                 DT__STATE("momentum_buffer", DT__O(momentum))),                                                      \
+      DT__DIVIDES, dt__arguments_rmsprop, NULL, dt__update_fused)                                                     \
+    X(adagrad, DT_K_adagrad,                                                                                          \
+      DT__OPTIONS(DT__COMMON(1e-2, 0, 0), DT__OPTION(eps, 1e-10), DT__OPTION(lr_decay, 0),                            \
+                  DT__OPTION(initial_accumulator_value, 0)),                                                          \
+      DT__STATES(DT__STATE("sum", DT__ALWAYS)), DT__DIVIDES, dt__arguments_adagrad, dt__before_adagrad,               \
+      dt__update_fused)                                                                                               \
+    X(lars, DT_K_sgd,                                                                                                 \
+      DT__OPTIONS(DT__COMMON(0.1, 0, 0), DT__OPTION(momentum, 0.9), DT__OPTION(nesterov, 0), DT__OPTION(eps, 1e-8),   \
+                  DT__OPTION(trust_coefficient, 0.001), DT__OPTION(no_trust_ratio, 0)),                               \
+      DT__STATES(DT__STATE("momentum_buffer", DT__O(momentum))),                                                      \
+      DT__TRUST_RATIO | DT__NORM_INPUTS | DT__COUNT_MOMENTUM, dt__arguments_sgd, dt__before_lars, dt__update_fused)   \
+    X(lamb, DT_K_lamb, DT__OPTIONS(DT__COMMON(1e-3, 1e-2, 1.0), DT__BETAS(1e-6), DT__OPTION(no_trust_ratio, 0)),      \
+      DT__STATES(DT__STATE("exp_avg", DT__ALWAYS), DT__STATE("exp_avg_sq", DT__ALWAYS)),                              \
+      DT__TRUST_RATIO | DT__DIVIDES | DT__UPDATE_TENSOR, dt__arguments_adam, NULL, dt__update_lamb)
+
+typedef struct dt__step_temp {
+    dt_tensor *gscale; /* the clip coefficient, or NULL */
+    dt_tensor *update; /* DT__UPDATE_TENSOR: f32, as long as the longest run; else NULL */
+} dt__step_temp;
+typedef struct dt__optim_option {
+    uint32_t option; /* DT__O(...); 0 ends the list */
+    double   value;  /* the default */
+} dt__optim_option;
+typedef struct dt__optim_state {
+    const char *name;   /* NULL ends the list */
+    uint32_t    option; /* the state exists while this option is not 0; DT__ALWAYS */
+} dt__optim_state;
+typedef struct dt__optim_kind {
+    const char      *call;
+    int              kernel;
+    dt__optim_option option[DT__O_COUNT + 1];
+    dt__optim_state  state[DT__MAX_STATES];
+    unsigned         traits;
+    void (*arguments)(dt_call *c, const dt_optimizer_opts *o, double t);
+    int (*before)(dt_optimizer *opt, const dt__run *r);
+    int (*update)(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
+} dt__optim_kind;
+static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t);
+static void dt__arguments_adam(dt_call *c, const dt_optimizer_opts *o, double t);
+static void dt__arguments_rmsprop(dt_call *c, const dt_optimizer_opts *o, double t);
+static void dt__arguments_adagrad(dt_call *c, const dt_optimizer_opts *o, double t);
+static int  dt__before_adagrad(dt_optimizer *opt, const dt__run *r);
+static int  dt__before_lars(dt_optimizer *opt, const dt__run *r);
+static int  dt__update_fused(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
+static int  dt__update_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w);
+#define DT__OPTIM_KIND(name, kernel, options, states, traits, arguments, before, update) DT__KIND_##name,
+enum { DT__OPTIMIZERS(DT__OPTIM_KIND) DT__OPTIM_KINDS };
+#undef DT__OPTIM_KIND
+#define DT__OPTIM_ROW(name, kernel, options, states, traits, arguments, before, update) \
+    { "dt_" #name, kernel, options, states, traits, arguments, before, update },
+static const dt__optim_kind dt__optim_kinds[DT__OPTIM_KINDS] = { DT__OPTIMIZERS(DT__OPTIM_ROW) };
+#undef DT__OPTIM_ROW
+static const dt__optim_kind *dt__optim_kind_of(const dt_optimizer *opt) { return &dt__optim_kinds[opt->kind]; }
+static uint32_t dt__optim_takes(const dt__optim_kind *k)
+{
+    uint32_t takes = 0;
+    for (int i = 0; k->option[i].option; i++) takes |= k->option[i].option;
+    return takes;
+}
+static int dt__optim_nstates(const dt__optim_kind *k)
+{
+    int n = 0;
+    while (n < DT__MAX_STATES && k->state[n].name) n++;
+    return n;
+}
+
 static double *dt__optim_at(dt_optimizer_opts *o, int i) { return (double *)((char *)o + dt__optim_numbers[i].at); }
 static bool   *dt__optim_flag(dt_optimizer_opts *o, int i) { return (bool *)((char *)o + dt__optim_flags[i]); }
 
-static bool dt__optim_takes(const char *call, dt_optimizer_opts *o, uint32_t takes)
+static uint32_t dt__optim_given(const dt_optimizer_opts *options) /* the options that are not 0, as bits */
 {
-    uint32_t given = o->params ? DT__O(params) : 0u;
-    for (int i = 0; i < DT__O_NUMBERS; i++) given |= (uint32_t)(*dt__optim_at(o, i) != 0) << i;
-    for (int i = 0; i < DT__O_FLAGS; i++) given |= (uint32_t)*dt__optim_flag(o, i) << (DT__O_NUMBERS + i);
+    dt_optimizer_opts o = *options;
+    uint32_t          given = o.params ? DT__O(params) : 0u;
+    for (int i = 0; i < DT__O_NUMBERS; i++) given |= (uint32_t)(*dt__optim_at(&o, i) != 0) << i;
+    for (int i = 0; i < DT__O_FLAGS; i++) given |= (uint32_t)*dt__optim_flag(&o, i) << (DT__O_NUMBERS + i);
+    return given;
+}
+static bool dt__optim_options_ok(const char *call, const dt_optimizer_opts *o, uint32_t takes)
+{
+    uint32_t given = dt__optim_given(o);
     if (!(given & ~takes)) return true;
-#define DT__OPTIM_NAME(n) #n,
-    static const char *const names[] = { DT__OPTIM_NUMBERS(DT__OPTIM_NAME) DT__OPTIM_FLAGS(DT__OPTIM_NAME) "params" };
+#define DT__OPTIM_NAME(n, key, lo, below, must) #n,
+#define DT__OPTIM_FLAG_NAME(n) #n,
+    static const char *const names[] = { DT__OPTIM_NUMBERS(DT__OPTIM_NAME) DT__OPTIM_FLAGS(DT__OPTIM_FLAG_NAME)
+                                         "params" };
 #undef DT__OPTIM_NAME
+#undef DT__OPTIM_FLAG_NAME
     char list[320];
     int  bad = dt__option_list(list, sizeof list, names, DT__O_COUNT, takes, given);
-    dt_fail(DT_ERR_ARG, "%s: .%s is not an option here; there are %s", call, names[bad], list);
+    dt_fail(DT_ERR_ARG, "%s: .%s is not an option here; it takes %s", call, names[bad], list);
     return false;
 }
-/* What is left zero comes from base. */
+/* Options that are 0 are taken from base. */
 static void dt__optim_resolve(dt_optimizer_opts *o, dt_optimizer_opts *base)
 {
     for (int i = 0; i < DT__O_NUMBERS; i++) {
@@ -2091,14 +2223,14 @@ static bool dt__optim_ok(const char *call, const dt_optimizer *opt)
             : "%s: the optimiser is NULL", call);
     return false;
 }
-static bool dt__optim_rest(const char *call, const dt_model *m) /* may blocks be made anew now? */
+static bool dt__optim_may_pack(const char *call, const dt_model *m) /* blocks cannot be rebuilt while a tape uses them */
 {
     if (!m->sealed || !dt__tls.tape.n) return true;
-    dt_fail(DT_ERR_STATE, "%s: the tape of this step uses the parameters; call it after dt_end()", call);
+    dt_fail(DT_ERR_STATE, "%s: the tape of the current step uses the parameters; call it after dt_end()", call);
     return false;
 }
 
-/* ---- life */
+/* ---- creating and freeing */
 static void dt__runs_free(dt_optimizer *opt)
 {
     for (int i = 0; i < opt->nruns; i++) {
@@ -2109,12 +2241,12 @@ static void dt__runs_free(dt_optimizer *opt)
     opt->nruns = 0;
     opt->run_version = -1;
 }
-static void dt__optimizer_orphan(dt_optimizer *opt) /* the model goes first */
+static void dt__optimizer_orphan(dt_optimizer *opt) /* its model is being freed */
 {
     dt__runs_free(opt);
     opt->m = NULL;
 }
-/* Out of the model's list: what it owned belongs to nobody, and its states are gone. */
+/* Removes the optimiser from its model. Its parameters have no optimiser then, and its states are freed. */
 static void dt__optimizer_leave(dt_optimizer *opt)
 {
     dt_model *m = opt->m;
@@ -2159,28 +2291,23 @@ static dt_optimizer_opts dt__optim_defaults(const dt__optim_kind *k)
 {
     dt_optimizer_opts o;
     memset((void *)&o, 0, sizeof o);
-    o.lr = k->lr;
-    o.weight_decay = k->weight_decay;
-    o.momentum = k->momentum;
-    o.eps = k->eps;
-    o.clip_norm = k->clip_norm;
-    o.beta1 = 0.9;
-    o.beta2 = 0.999;
-    o.alpha = 0.99;
-    o.trust = 0.001;
+    for (int i = 0; i < DT__O_NUMBERS; i++)
+        for (const dt__optim_option *d = k->option; d->option; d++)
+            if (d->option == 1u << i) *dt__optim_at(&o, i) = d->value;
     return o;
 }
 static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
 {
     const dt__optim_kind *k = &dt__optim_kinds[kind];
-    dt_optimizer_opts         base = dt__optim_defaults(k);
+    dt_optimizer_opts     base = dt__optim_defaults(k);
     const char           *pattern = o->params;
-    if (!dt__model_ok(k->call, m) || !dt__optim_takes(k->call, o, k->takes)) return NULL;
+    if (!dt__model_ok(k->call, m) || !dt__optim_options_ok(k->call, o, dt__optim_takes(k))) return NULL;
     if (m->nopts == DT__MAX_OPTIMIZERS)
-        dt_fail(DT_ERR_STATE, "%s: a model has %d optimisers at most", k->call, DT__MAX_OPTIMIZERS);
-    if (pattern && !*pattern) dt_fail(DT_ERR_ARG, "%s: .params is an empty pattern; leave it out for all", k->call);
+        dt_fail(DT_ERR_STATE, "%s: the model has %d optimisers at most, and has them already; free one", k->call,
+                DT__MAX_OPTIMIZERS);
+    if (pattern && !*pattern) dt_fail(DT_ERR_ARG, "%s: .params is an empty pattern; omit it for all parameters", k->call);
     dt__optim_resolve(o, &base);
-    if (dt__optim_check(k->call, o) || dt__err.code != DT_OK || !dt__optim_rest(k->call, m)) return NULL;
+    if (dt__optim_check(k->call, o) || dt__err.code != DT_OK || !dt__optim_may_pack(k->call, m)) return NULL;
     dt_optimizer *opt = (dt_optimizer *)dt__alloc_zero(sizeof *opt);
     if (!opt) {
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", k->call);
@@ -2200,24 +2327,27 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
     dt_optimizer_free(opt);
     return NULL;
 }
-DT_API dt_optimizer *dt_sgd_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__SGD, &o); }
-DT_API dt_optimizer *dt_adam_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAM, &o); }
-DT_API dt_optimizer *dt_adamw_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAMW, &o); }
-DT_API dt_optimizer *dt_rmsprop_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__RMSPROP, &o); }
-DT_API dt_optimizer *dt_adagrad_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__ADAGRAD, &o); }
-DT_API dt_optimizer *dt_lars_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__LARS, &o); }
-DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optimizer_opts o) { return dt__optim_new(m, DT__LAMB, &o); }
+#define DT__OPTIM_NEW(name, kernel, options, states, traits, arguments, before, update)                \
+    enum { dt__declared_##name = sizeof(&dt_##name##_with) }; /* an error if >>optimizers lacks it */ \
+    DT_API dt_optimizer *dt_##name##_with(dt_model *m, dt_optimizer_opts o)                            \
+    {                                                                                                  \
+        return dt__optim_new(m, DT__KIND_##name, &o);                                                  \
+    }
+DT__OPTIMIZERS(DT__OPTIM_NEW)
+#undef DT__OPTIM_NEW
 
 DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, dt_optimizer_opts o)
 {
     const char *call = "dt_optimizer_add_group";
     if (!dt__optim_ok(call, opt)) return dt_error_code();
     dt_model *m = opt->m;
-    uint32_t  takes = dt__optim_kinds[opt->kind].takes & ~(DT__O_CLIP | DT__O(params));
+    uint32_t  takes = dt__optim_takes(dt__optim_kind_of(opt)) & ~(DT__O_CLIP | DT__O(params));
     int       matched = 0, g = opt->ngroups;
-    if (!pattern || !*pattern) return dt_fail(DT_ERR_ARG, "%s: needs a pattern of names", call);
-    if (g == DT__MAX_GROUPS) return dt_fail(DT_ERR_STATE, "%s: an optimiser has %d groups at most", call, g);
-    if (!dt__optim_takes(call, &o, takes) || !dt__optim_rest(call, m)) return dt_error_code();
+    if (!pattern || !*pattern)
+        return dt_fail(DT_ERR_ARG, "%s: the pattern is %s; it needs a pattern of names", call, pattern ? "empty" : "NULL");
+    if (g == DT__MAX_GROUPS)
+        return dt_fail(DT_ERR_STATE, "%s: an optimiser has %d groups at most; it has them already", call, g);
+    if (!dt__optim_options_ok(call, &o, takes) || !dt__optim_may_pack(call, m)) return dt_error_code();
     dt__optim_resolve(&o, &opt->group[0]);
     if (dt__optim_check(call, &o)) return dt_error_code();
     for (int i = 0; i < m->nparams; i++) matched += !m->param[i]->buffer && dt_name_matches(pattern, m->param[i]->name);
@@ -2234,12 +2364,12 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, d
     return dt_error_code();
 }
 
-/* ---- learning rates */
+/* ---- learning rate and momentum */
 DT_API int     dt_optimizer_groups(const dt_optimizer *opt) { return opt ? opt->ngroups : 0; }
 DT_API int64_t dt_optimizer_steps(const dt_optimizer *opt) { return opt ? opt->steps : 0; }
-static double *dt__momentum_of(dt_optimizer *opt, int g) /* NULL: it has none */
+static double *dt__momentum_of(dt_optimizer *opt, int g) /* NULL if it has neither momentum nor beta1 */
 {
-    uint32_t takes = dt__optim_kinds[opt->kind].takes;
+    uint32_t takes = dt__optim_takes(dt__optim_kind_of(opt));
     return takes & DT__O(momentum) ? &opt->group[g].momentum : takes & DT__O(beta1) ? &opt->group[g].beta1 : NULL;
 }
 DT_API double dt_optimizer_lr(const dt_optimizer *opt, int group)
@@ -2249,7 +2379,7 @@ DT_API double dt_optimizer_lr(const dt_optimizer *opt, int group)
 DT_API double dt_optimizer_momentum(const dt_optimizer *opt, int group)
 {
     if (!opt || group < 0 || group >= opt->ngroups) return NAN;
-    uint32_t takes = dt__optim_kinds[opt->kind].takes;
+    uint32_t takes = dt__optim_takes(dt__optim_kind_of(opt));
     return takes & DT__O(momentum) ? opt->group[group].momentum : takes & DT__O(beta1) ? opt->group[group].beta1 : NAN;
 }
 static bool dt__group_ok(const char *call, const dt_optimizer *opt, int group)
@@ -2257,7 +2387,7 @@ static bool dt__group_ok(const char *call, const dt_optimizer *opt, int group)
     if (dt__err.code != DT_OK) return false;
     if (!opt) dt_fail(DT_ERR_ARG, "%s: the optimiser is NULL", call);
     else if (group < -1 || group >= opt->ngroups)
-        dt_fail(DT_ERR_ARG, "%s: group %d of %d; -1 means all of them", call, group, opt->ngroups);
+        dt_fail(DT_ERR_ARG, "%s: group %d of %d groups does not exist; -1 means all groups", call, group, opt->ngroups);
     return dt__err.code == DT_OK;
 }
 DT_API dt_status dt_optimizer_set_lr(dt_optimizer *opt, int group, double lr)
@@ -2272,12 +2402,14 @@ DT_API dt_status dt_optimizer_set_lr(dt_optimizer *opt, int group, double lr)
 DT_API dt_status dt_optimizer_set_momentum(dt_optimizer *opt, int group, double momentum)
 {
     if (!dt__group_ok("dt_optimizer_set_momentum", opt, group)) return dt_error_code();
-    const dt__optim_kind *k = &dt__optim_kinds[opt->kind];
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    bool                  beta = (dt__optim_takes(k) & DT__O(beta1)) != 0;
     if (!dt__momentum_of(opt, 0))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_momentum: %s has neither momentum nor beta1", k->call);
-    if (!(momentum >= 0 && isfinite(momentum)) || (k->takes & DT__O(beta1) && !(momentum < 1)))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_momentum: %g; it must be 0 or more%s", momentum,
-                                  k->takes & DT__O(beta1) ? " and below 1" : "");
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_momentum: %s has neither momentum nor beta1; do not call it "
+                                  "for this optimiser", k->call);
+    if (!(momentum >= 0 && isfinite(momentum)) || (beta && !(momentum < 1)))
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_optimizer_set_momentum: the momentum is %g; it must be 0 or more%s", momentum,
+                                  beta ? " and below 1" : "");
     for (int g = 0; g < opt->ngroups; g++)
         if (group < 0 || g == group) *dt__momentum_of(opt, g) = momentum;
     return DT_OK;
@@ -2290,7 +2422,7 @@ DT__INSIDE bool dt__has_grad(const dt__mblock *b, const dt__param *p)
     if (p->frozen || !t->grad) return false;
     return t->grad_state == DT__GRAD_SET || (b->use_mgrad && p->reached);
 }
-/* Whoever moves a block's gradients into its mgrad and then clears them calls this in between. */
+/* Call it after moving a block's gradients into its mgrad and before clearing them. */
 static void dt__note_reached(dt_model *m, const dt__mblock *b)
 {
     for (int i = 0; i < b->n; i++) {
@@ -2316,12 +2448,12 @@ DT_API void dt_optimizer_zero_grad(dt_optimizer *opt)
 {
     if (opt && opt->m) dt__optim_clear(opt);
 }
-/* LARS and LAMB: where the parameters of a run begin and end, and room for the norms. The gap behind a parameter is a
-   segment of its own: the norm is of the parameter alone, bit for bit as if there were no gaps. */
+/* DT__TRUST_RATIO: the segments of a run and memory for their norms. Each gap between parameters is a segment of its own:
+   the norm of a parameter has the same bits as if there were no gaps. */
 static int dt__run_segments(dt_optimizer *opt, dt__run *r)
 {
     dt_model *m = opt->m;
-    if ((opt->kind != DT__LARS && opt->kind != DT__LAMB) || opt->group[r->group].no_trust) return 0;
+    if (!(dt__optim_kind_of(opt)->traits & DT__TRUST_RATIO) || opt->group[r->group].no_trust_ratio) return 0;
     dt_device *dev = m->block[r->block].b.value->st->dev;
     int64_t    n = 2 * r->nparams - 1, ends = n + 1, *at = (int64_t *)dt_scratch((size_t)ends * sizeof *at);
     if (!at) return DT_ERR_MEMORY;
@@ -2335,7 +2467,7 @@ static int dt__run_segments(dt_optimizer *opt, dt__run *r)
     r->unorm = dt__new("dt_step", dev, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     return r->segments && r->wnorm && r->unorm ? dt__upload(r->segments, at) : DT_ERR_MEMORY;
 }
-static bool dt__runs_hold(const dt_optimizer *opt)
+static bool dt__runs_valid(const dt_optimizer *opt)
 {
     const dt_model *m = opt->m;
     if (opt->run_version != m->version) return false;
@@ -2372,15 +2504,15 @@ static int dt__runs_of_block(dt_optimizer *opt, int block)
     }
     return 0;
 }
-static void dt__warn_groups(const dt_optimizer *opt) /* a pattern without effect is most often a typing error */
+static void dt__warn_groups(const dt_optimizer *opt) /* a pattern that matches nothing is probably misspelled */
 {
     for (int g = 1; g < opt->ngroups; g++) {
         int  n = 0;
         char text[240];
         for (int i = 0; i < opt->m->nparams; i++)
             n += opt->m->param[i]->opt == opt->index && opt->m->param[i]->group == g;
-        snprintf(text, sizeof text, "%s: group %d, '%.120s', has no parameters", dt__optim_kinds[opt->kind].call, g,
-                 opt->pattern[g]);
+        snprintf(text, sizeof text, "%s: group %d, '%.120s', has no parameters; check its pattern",
+                 dt__optim_kind_of(opt)->call, g, opt->pattern[g]);
         if (!n) dt__log(DT_LOG_WARN, text);
     }
 }
@@ -2388,7 +2520,7 @@ static int dt__runs_make(dt_optimizer *opt)
 {
     dt_model *m = opt->m;
     int       rc = 0, blocks = 0;
-    if (dt__runs_hold(opt)) return 0;
+    if (dt__runs_valid(opt)) return 0;
     dt__runs_free(opt);
     for (int i = 0; i < m->nblocks && !rc; i++) {
         if (m->block[i].opt != opt->index) continue;
@@ -2397,8 +2529,8 @@ static int dt__runs_make(dt_optimizer *opt)
     }
     for (int i = 0; i < opt->nruns && !rc; i++) rc = dt__run_segments(opt, &opt->run[i]);
     if (!rc && !blocks)
-        rc = dt_fail(DT_ERR_STATE, "%s: it has no parameters to update: those that match '%s' are frozen, or belong to "
-                     "an earlier optimiser of the model", dt__optim_kinds[opt->kind].call,
+        rc = dt_fail(DT_ERR_STATE, "%s: it has no parameters to update: those that match '%s' are frozen or belong to "
+                     "an earlier optimiser of the model; check .params", dt__optim_kind_of(opt)->call,
                      opt->pattern[0] ? opt->pattern[0] : "*");
     if (rc) dt__runs_free(opt);
     else opt->run_version = m->version;
@@ -2429,7 +2561,7 @@ static void dt__in_part(dt_call *c, const dt_tensor *t, const dt__run *r)
 {
     dt__view_part(dt__in(c, t), r->offset, r->n);
 }
-/* One parameter of a run, without the gap behind it. */
+/* The part of a run that is its parameter i, without the gap after it. */
 static dt__run dt__run_param(const dt_optimizer *opt, const dt__run *r, int i)
 {
     const dt__param *p = opt->m->order[r->first + i];
@@ -2440,7 +2572,7 @@ static dt__run dt__run_param(const dt_optimizer *opt, const dt__run *r, int i)
     one.nparams = 1;
     return one;
 }
-/* t := 0 between the parameters of a run. */
+/* Sets the gaps between the parameters of a run to 0 in t. */
 static int dt__run_clear_gaps(dt_optimizer *opt, const dt__run *r, dt_tensor *t)
 {
     int rc = 0;
@@ -2456,7 +2588,7 @@ static int dt__run_clear_gaps(dt_optimizer *opt, const dt__run *r, dt_tensor *t)
     }
     return rc;
 }
-/* The gradients of a run := f(them); f(0) is 0. */
+/* Applies a unary function with f(0) = 0 to the gradients of a run, in place. */
 static int dt__run_map(dt_optimizer *opt, const dt__run *r, int fn, double a, double b)
 {
     dt_tensor *g = dt__run_grad(opt, r);
@@ -2481,7 +2613,7 @@ static int dt__map1(dt_tensor *y, dt_tensor *x, int fn, double a, double b)
     c.u.ew.b = b;
     return dt__go(y->st->dev, &c);
 }
-/* The norm of all gradients of the runs, a tensor of one element; the caller owns it. */
+/* The norm of all gradients of the runs: a tensor of one element that the caller owns. */
 static dt_tensor *dt__total_norm(dt_optimizer *opt)
 {
     int64_t    n = opt->nruns, one = 1;
@@ -2509,7 +2641,7 @@ static dt_tensor *dt__total_norm(dt_optimizer *opt)
     dt__unref(all);
     return NULL;
 }
-/* min(1, max_norm/(norm + 1e-6)) on the device: the host does not wait */
+/* min(1, clip_norm/(norm + 1e-6)), computed on the device so that the host does not wait for it */
 static dt_tensor *dt__clip_coefficient(dt_optimizer *opt)
 {
     dt_tensor *t = dt__total_norm(opt);
@@ -2525,7 +2657,8 @@ static bool dt__clip_ready(const char *call, dt_optimizer *opt, double limit)
 {
     if (!dt__optim_ok(call, opt)) return false;
     if (!(limit >= 0)) dt_fail(DT_ERR_ARG, "%s: the limit is %g; it must be 0 or more", call, limit);
-    else if (!opt->m->sealed) dt_fail(DT_ERR_STATE, "%s: no backward yet: there are no gradients", call);
+    else if (!opt->m->sealed)
+        dt_fail(DT_ERR_STATE, "%s: no backward yet: there are no gradients; call it after dt_backward()", call);
     return dt__err.code == DT_OK && !dt__runs_make(opt);
 }
 DT_API double dt_clip_grad_norm(dt_optimizer *opt, double max_norm)
@@ -2552,15 +2685,13 @@ DT_API dt_status dt_clip_grad_value(dt_optimizer *opt, double max_value)
 }
 
 /* ---- states */
-static unsigned dt__optim_slots(int kind, const dt_optimizer_opts *o) /* bit k: needs state k */
+static unsigned dt__optim_slots(const dt__optim_kind *k, const dt_optimizer_opts *o) /* bit i: needs state i */
 {
-    switch (kind) {
-    case DT__SGD:
-    case DT__LARS: return o->momentum != 0;
-    case DT__RMSPROP: return 1u | (o->centered ? 2u : 0u) | (o->momentum > 0 ? 4u : 0u);
-    case DT__ADAGRAD: return 1u;
-    default: return 3u | (o->amsgrad ? 4u : 0u);
-    }
+    uint32_t given = dt__optim_given(o);
+    unsigned slots = 0;
+    for (int i = 0; i < dt__optim_nstates(k); i++)
+        if (k->state[i].option == DT__ALWAYS || k->state[i].option & given) slots |= 1u << i;
+    return slots;
 }
 static int dt__states_make(dt__mblock *b, unsigned slots)
 {
@@ -2576,11 +2707,6 @@ static int dt__states_make(dt__mblock *b, unsigned slots)
 }
 
 /* ---- the update */
-typedef struct dt__step_temp {
-    dt_tensor *gscale; /* the clip coefficient, or NULL */
-    dt_tensor *u;      /* LAMB: as long as the longest run */
-} dt__step_temp;
-
 static int dt__run_norms(dt_tensor *y, dt_tensor *x, int64_t offset, const dt__run *r)
 {
     dt_call c;
@@ -2590,68 +2716,106 @@ static int dt__run_norms(dt_tensor *y, dt_tensor *x, int64_t offset, const dt__r
     dt__in(&c, r->segments);
     return dt__go(y->st->dev, &c);
 }
-/* Before anything changes: norms of values and gradients; Adagrad's sums where a parameter begins. */
+static int dt__before_lars(dt_optimizer *opt, const dt__run *r) /* the norms of the gradients, before clipping */
+{
+    return r->segments ? dt__run_norms(r->unorm, dt__run_grad(opt, r), r->offset, r) : 0;
+}
+static int dt__before_adagrad(dt_optimizer *opt, const dt__run *r) /* before its first update, a parameter's sum is set */
+{
+    const dt_optimizer_opts *g = &opt->group[r->group];
+    dt_tensor               *sum = opt->m->block[r->block].state[0];
+    dt_call                  c;
+    if (g->initial_accumulator_value == 0 || opt->m->order[r->first]->steps != 0) return 0;
+    dt__call_begin(&c, DT_K_fill);
+    dt__out_part(&c, sum, r);
+    c.u.ew.a = g->initial_accumulator_value;
+    int rc = dt__go(sum->st->dev, &c);
+    return rc ? rc : dt__run_clear_gaps(opt, r, sum);
+}
 static int dt__run_begin(dt_optimizer *opt, const dt__run *r)
 {
-    const dt_optimizer_opts *g = &opt->group[r->group];
-    dt_tensor           *sum = opt->m->block[r->block].state[0];
-    int                  rc = 0;
-    if (r->segments) rc = dt__run_norms(r->wnorm, dt__run_value(opt, r), r->offset, r);
-    if (r->segments && !rc && opt->kind == DT__LARS)
-        rc = dt__run_norms(r->unorm, dt__run_grad(opt, r), r->offset, r);
-    if (opt->kind == DT__ADAGRAD && g->initial_accumulator != 0 && opt->m->order[r->first]->steps == 0) {
-        dt_call c;
-        dt__call_begin(&c, DT_K_fill);
-        dt__out_part(&c, sum, r);
-        c.u.ew.a = g->initial_accumulator;
-        rc = dt__go(sum->st->dev, &c);
-        if (!rc) rc = dt__run_clear_gaps(opt, r, sum);
-    }
-    return rc;
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    int rc = r->segments ? dt__run_norms(r->wnorm, dt__run_value(opt, r), r->offset, r) : 0;
+    return !rc && k->before ? k->before(opt, r) : rc;
 }
-static void dt__run_scalars(dt_call *c, const dt_optimizer *opt, const dt__run *r)
+static void dt__arguments_sgd(dt_call *c, const dt_optimizer_opts *o, double t)
 {
+    c->u.opt.b1 = o->momentum;
+    c->u.opt.b2 = o->dampening;
+    c->u.opt.nesterov = o->nesterov;
+    c->u.opt.first = t == 1;
+    c->u.opt.trust = o->trust_coefficient;
+}
+static void dt__arguments_adam(dt_call *c, const dt_optimizer_opts *o, double t)
+{
+    c->u.opt.b1 = o->beta1;
+    c->u.opt.b2 = o->beta2;
+    c->u.opt.c1 = 1 - pow(o->beta1, t);
+    c->u.opt.c2 = 1 - pow(o->beta2, t);
+}
+static void dt__arguments_rmsprop(dt_call *c, const dt_optimizer_opts *o, double t)
+{
+    (void)t;
+    c->u.opt.b1 = o->momentum;
+    c->u.opt.b2 = o->alpha;
+}
+static void dt__arguments_adagrad(dt_call *c, const dt_optimizer_opts *o, double t)
+{
+    c->u.opt.lr = o->lr / (1 + (t - 1) * o->lr_decay);
+}
+static void dt__run_arguments(dt_call *c, const dt_optimizer *opt, const dt__run *r)
+{
+    const dt__optim_kind    *k = dt__optim_kind_of(opt);
     const dt_optimizer_opts *g = &opt->group[r->group];
-    double               t = (double)opt->m->order[r->first]->steps + 1;
-    c->u.opt.lr = opt->kind == DT__ADAGRAD ? g->lr / (1 + (t - 1) * g->lr_decay) : g->lr;
+    c->u.opt.lr = g->lr;
     c->u.opt.wd = g->weight_decay;
     c->u.opt.eps = g->eps;
-    c->u.opt.trust = g->trust;
     c->u.opt.maximize = g->maximize;
-    if (opt->kind == DT__SGD || opt->kind == DT__LARS || opt->kind == DT__RMSPROP) {
-        c->u.opt.b1 = g->momentum;
-        c->u.opt.b2 = opt->kind == DT__RMSPROP ? g->alpha : g->dampening;
-        c->u.opt.nesterov = g->nesterov;
-        c->u.opt.first = t == 1;
-    } else {
-        c->u.opt.b1 = g->beta1;
-        c->u.opt.b2 = g->beta2;
-        c->u.opt.c1 = 1 - pow(g->beta1, t);
-        c->u.opt.c2 = 1 - pow(g->beta2, t);
-        c->u.opt.decoupled = opt->kind == DT__ADAMW;
-    }
+    c->u.opt.decoupled = (k->traits & DT__DECOUPLED) != 0;
+    k->arguments(c, g, (double)opt->m->order[r->first]->steps + 1);
 }
-static int dt__run_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+static int dt__update_fused(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
+{
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
+    dt__mblock           *b = &opt->m->block[r->block];
+    dt_tensor            *value = dt__run_value(opt, r);
+    unsigned              slots = dt__optim_slots(k, &opt->group[r->group]);
+    dt_call               c;
+    dt__call_begin(&c, k->kernel);
+    dt__out_part(&c, value, r);
+    for (int i = 0; i < dt__optim_nstates(k); i++) dt__out_part(&c, slots >> i & 1u ? b->state[i] : NULL, r);
+    dt__out_part(&c, b->master ? b->b.value : NULL, r);
+    dt__in_part(&c, dt__run_grad(opt, r), r);
+    dt__in(&c, w->gscale);
+    if (k->traits & DT__NORM_INPUTS) {
+        dt__in(&c, r->wnorm);
+        dt__in(&c, r->unorm);
+        dt__in(&c, r->segments);
+    }
+    dt__run_arguments(&c, opt, r);
+    return dt__go(value->st->dev, &c);
+}
+static int dt__update_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
     dt__mblock *b = &opt->m->block[r->block];
     dt_tensor  *value = dt__run_value(opt, r);
     bool        ratio = r->segments && opt->group[r->group].weight_decay != 0; /* as Apex: only where weights decay */
     dt_call     c;
     dt__call_begin(&c, DT_K_lamb);
-    dt__view_part(dt__out(&c, w->u), 0, r->n);
+    dt__view_part(dt__out(&c, w->update), 0, r->n);
     dt__out_part(&c, b->state[0], r);
     dt__out_part(&c, b->state[1], r);
     dt__in_part(&c, value, r);
     dt__in_part(&c, dt__run_grad(opt, r), r);
     dt__in(&c, w->gscale);
-    dt__run_scalars(&c, opt, r);
+    dt__run_arguments(&c, opt, r);
     int rc = dt__go(value->st->dev, &c);
-    if (!rc && ratio) rc = dt__run_norms(r->unorm, w->u, 0, r);
+    if (!rc && ratio) rc = dt__run_norms(r->unorm, w->update, 0, r);
     if (rc) return rc;
     dt__call_begin(&c, DT_K_lamb_apply);
     dt__out_part(&c, value, r);
     dt__out_part(&c, b->master ? b->b.value : NULL, r);
-    dt__view_part(dt__in(&c, w->u), 0, r->n);
+    dt__view_part(dt__in(&c, w->update), 0, r->n);
     dt__in(&c, ratio ? r->wnorm : NULL);
     dt__in(&c, ratio ? r->unorm : NULL);
     dt__in(&c, ratio ? r->segments : NULL);
@@ -2661,35 +2825,18 @@ static int dt__run_lamb(dt_optimizer *opt, const dt__run *r, const dt__step_temp
 static int dt__run_update(dt_optimizer *opt, const dt__run *r, const dt__step_temp *w)
 {
     dt__mblock *b = &opt->m->block[r->block];
-    dt_tensor  *value = dt__run_value(opt, r), *copy = b->master ? b->b.value : NULL;
-    unsigned    slots = dt__optim_slots(opt->kind, &opt->group[r->group]);
-    int         nstates = opt->kind == DT__SGD || opt->kind == DT__LARS || opt->kind == DT__ADAGRAD ? 1 : 3;
-    dt_call     c;
-    if (!dt__write_ok("dt_step", value) || (copy && !dt__write_ok("dt_step", copy))) return dt_error_code();
-    if (opt->kind == DT__LAMB) return dt__run_lamb(opt, r, w);
-    dt__call_begin(&c, dt__optim_kinds[opt->kind].kernel);
-    dt__out_part(&c, value, r);
-    for (int k = 0; k < nstates; k++) dt__out_part(&c, slots >> k & 1u ? b->state[k] : NULL, r);
-    dt__out_part(&c, copy, r);
-    dt__in_part(&c, dt__run_grad(opt, r), r);
-    dt__in(&c, w->gscale);
-    if (opt->kind == DT__SGD || opt->kind == DT__LARS) {
-        dt__in(&c, r->wnorm);
-        dt__in(&c, r->unorm);
-        dt__in(&c, r->segments);
-    }
-    dt__run_scalars(&c, opt, r);
-    return dt__go(value->st->dev, &c);
+    if (!dt__write_ok("dt_step", dt__run_value(opt, r)) || (b->master && !dt__write_ok("dt_step", b->b.value)))
+        return dt_error_code();
+    return dt__optim_kind_of(opt)->update(opt, r, w);
 }
-/* Gaps are zero in value, gradient and states, and an update leaves them so: every formula gives +-0 for zeros. Except 0/0
-   with an eps that is 0 in f32: then they are cleared. (A clip coefficient that is not finite makes all parameters of the
-   optimiser NaN, and these gaps, too; nothing reads gaps as data.) */
+/* Gaps are 0 in values, gradients and states, and stay 0 because every update formula maps zeros to +-0. The exception is
+   0/0 if eps is 0 in f32: then the gaps are cleared here. (A clip coefficient that is not finite makes all parameters of
+   the optimiser NaN, and the gaps too; nothing reads the gaps as data.) */
 static int dt__run_end(dt_optimizer *opt, const dt__run *r)
 {
     dt__mblock *b = &opt->m->block[r->block];
-    bool        divides = opt->kind != DT__SGD && opt->kind != DT__LARS;
     int         rc = 0;
-    if (!divides || (float)opt->group[r->group].eps > 0) return 0;
+    if (!(dt__optim_kind_of(opt)->traits & DT__DIVIDES) || (float)opt->group[r->group].eps > 0) return 0;
     rc = dt__run_clear_gaps(opt, r, b->b.value);
     if (!rc) rc = dt__run_clear_gaps(opt, r, b->master);
     for (int k = 0; k < DT__MAX_STATES && !rc; k++) rc = dt__run_clear_gaps(opt, r, b->state[k]);
@@ -2697,19 +2844,21 @@ static int dt__run_end(dt_optimizer *opt, const dt__run *r)
 }
 static int dt__step_update(dt_optimizer *opt)
 {
-    dt_model            *m = opt->m;
+    const dt__optim_kind    *kind = dt__optim_kind_of(opt);
+    dt_model                *m = opt->m;
     const dt_optimizer_opts *o = &opt->group[0];
-    dt__step_temp        w = { NULL, NULL };
-    int64_t              longest = 0;
-    int                  rc = 0;
+    dt__step_temp            w = { NULL, NULL };
+    int64_t                  longest = 0;
+    int                      rc = 0;
     for (int i = 0; i < m->nblocks && !rc; i++)
         if (m->block[i].opt == opt->index)
-            rc = dt__states_make(&m->block[i], dt__optim_slots(opt->kind, &opt->group[m->block[i].group]));
+            rc = dt__states_make(&m->block[i], dt__optim_slots(kind, &opt->group[m->block[i].group]));
     for (int i = 0; i < opt->nruns; i++)
         if (opt->run[i].n > longest) longest = opt->run[i].n;
-    if (!rc && opt->kind == DT__LAMB) {
-        w.u = dt__new("dt_step", m->block[opt->run[0].block].b.value->st->dev, DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
-        if (!w.u) rc = DT_ERR_MEMORY;
+    if (!rc && kind->traits & DT__UPDATE_TENSOR) {
+        dt_device *dev = m->block[opt->run[0].block].b.value->st->dev;
+        w.update = dt__new("dt_step", dev, DT_F32, &longest, 1, DT_LAYOUT_PLAIN);
+        if (!w.update) rc = DT_ERR_MEMORY;
     }
     for (int i = 0; i < opt->nruns && !rc && o->clip_value > 0; i++)
         rc = dt__run_map(opt, &opt->run[i], DT_U_CLAMP, -o->clip_value, o->clip_value);
@@ -2723,10 +2872,11 @@ static int dt__step_update(dt_optimizer *opt)
         if (!rc) rc = dt__run_end(opt, &opt->run[i]);
     }
     dt__unref(w.gscale);
-    dt__unref(w.u);
+    dt__unref(w.update);
     return rc;
 }
-/* The first parameter, in the order of backward, whose gradient is not finite; NULL: none, or it could not be seen. */
+/* The name of the first parameter, in the order of backward, whose gradient is not finite. NULL if all are finite or the
+   check failed. */
 static const char *dt__first_bad_grad(dt_optimizer *opt)
 {
     dt_model   *m = opt->m;
@@ -2755,8 +2905,8 @@ static int dt__step_refuse(dt_optimizer *opt) /* the loss was not finite */
     const char *name = dt__first_bad_grad(opt);
     return dt_fail(DT_ERR_NUMERIC,
                    "dt_step: the loss (of '%s') was %g in step %" PRId64
-                   "; %s%s%s; weights and optimiser are as before: "
-                   "look at the batch, take a smaller .lr, or set .clip_norm",
+                   "; %s%s%s; weights and optimiser are unchanged: "
+                   "check the batch, use a smaller .lr, or set .clip_norm",
                    dt__err.bad_loss, dt__err.bad_loss_value, opt->steps + 1,
                    name ? "the first gradient that is not finite is of '" : "no gradient is infinite or NaN",
                    name ? name : "", name ? "'" : "");
@@ -2767,7 +2917,7 @@ static int dt__step(dt_optimizer *opt)
     dt_model *m = opt->m;
     int       rc = 0;
     if (!m->sealed)
-        return dt_fail(DT_ERR_STATE, "dt_step: no backward yet: a step is forward, dt_backward(loss), dt_step");
+        return dt_fail(DT_ERR_STATE, "dt_step: no backward yet; the order is: forward, dt_backward(loss), dt_step");
     if (m->amp && (rc = dt__amp_before_step(m->amp, opt))) return rc;
     if (opt->skip) {
         opt->skip = 0;
@@ -2785,7 +2935,7 @@ static int dt__step(dt_optimizer *opt)
     if (rc) return rc;
     for (int i = 0; i < opt->nruns; i++) {
         const dt__run *r = &opt->run[i];
-        bool           counts = (opt->kind != DT__SGD && opt->kind != DT__LARS) || opt->group[r->group].momentum != 0;
+        bool           counts = !(dt__optim_kind_of(opt)->traits & DT__COUNT_MOMENTUM) || opt->group[r->group].momentum != 0;
         for (int k = 0; k < r->nparams && counts; k++) m->order[r->first + k]->steps++;
     }
     opt->steps++;
@@ -2794,7 +2944,8 @@ static int dt__step(dt_optimizer *opt)
 }
 DT_API dt_status dt_step(dt_optimizer *opt)
 {
-    if (dt__tls.in_backward) return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward");
+    if (dt__tls.in_backward)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward; call it after dt_backward() returns");
     if (opt && opt->m && opt->m->watch && opt->m->watch->step) opt->m->watch->step(opt->m->watch->user, opt);
     if (dt__err.code == DT_OK) dt__step(opt);
     dt_end();
@@ -2809,7 +2960,7 @@ static int dt__visit_integer(dt__visit *v, const char *prefix, const char *a, co
     dt__free_text(name);
     return rc;
 }
-/* The state k of a parameter: a view of its block's, in the parameter's shape. */
+/* One state of a parameter: a view of the block's state in the parameter's shape. */
 static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, dt_tensor *state, const dt__param *p)
 {
     char      *name = dt__joined(prefix, strlen(prefix), what, p->name);
@@ -2825,35 +2976,34 @@ static int dt__visit_state(dt__visit *v, const char *prefix, const char *what, d
     dt__free_text(name);
     return rc;
 }
-/* PREFIX.group.0.lr ...: the numbers that the optimiser takes, clipping apart */
+/* PREFIX.group.0.lr ...: the numbers that the optimiser takes, without those of clipping */
 static int dt__visit_group(dt_optimizer *opt, dt__visit *v, const char *prefix, int g, dt_optimizer_opts *o)
 {
-    uint32_t takes = dt__optim_kinds[opt->kind].takes & ~DT__O_CLIP;
+    uint32_t takes = dt__optim_takes(dt__optim_kind_of(opt)) & ~DT__O_CLIP;
     char     group[32];
     int      rc = 0;
     snprintf(group, sizeof group, ".group.%d", g);
     for (int i = 0; i < DT__O_NUMBERS && !rc; i++) {
         if (!(takes >> i & 1u)) continue;
-        char *name = dt__joined(prefix, strlen(prefix), group, dt__optim_numbers[i].name);
+        char *name = dt__joined(prefix, strlen(prefix), group, dt__optim_numbers[i].key);
         rc = name ? v->number(v, name, dt__optim_at(o, i)) : DT_ERR_MEMORY;
         dt__free_text(name);
     }
     return rc;
 }
-/* The groups' numbers, and which states there are; before anything of a load is taken over. */
+/* The groups' options and which states exist. A load changes the optimiser only after all values are checked. */
 static int dt__visit_groups(dt_optimizer *opt, dt__visit *v, const char *prefix, int64_t *slots)
 {
     dt_optimizer_opts o[DT__MAX_GROUPS];
-    int64_t       kind = opt->kind, groups = opt->ngroups, steps = opt->steps;
-    int           kinds = (int)(sizeof dt__optim_kinds / sizeof *dt__optim_kinds);
-    int           rc = dt__visit_integer(v, prefix, ".kind", NULL, &kind);
+    int64_t           kind = opt->kind, groups = opt->ngroups, steps = opt->steps;
+    int               rc = dt__visit_integer(v, prefix, ".kind", NULL, &kind);
     if (!rc) rc = dt__visit_integer(v, prefix, ".groups", NULL, &groups);
     if (!rc && kind != opt->kind)
-        return dt_fail(DT_ERR_STATE, "dt_optimizer: what was saved is of %s, this is %s; make the one that was saved",
-                       kind >= 0 && kind < kinds ? dt__optim_kinds[kind].call : "a kind unknown here",
-                       dt__optim_kinds[opt->kind].call);
+        return dt_fail(DT_ERR_STATE, "dt_optimizer: what was saved is of %s, this is %s; create the optimiser that was saved",
+                       kind >= 0 && kind < DT__OPTIM_KINDS ? dt__optim_kinds[kind].call : "an unknown kind",
+                       dt__optim_kind_of(opt)->call);
     if (!rc && groups != opt->ngroups)
-        return dt_fail(DT_ERR_STATE, "dt_optimizer: %" PRId64 " groups were saved, this has %d; make the same groups",
+        return dt_fail(DT_ERR_STATE, "dt_optimizer: %" PRId64 " groups were saved, this has %d; add the same groups",
                        groups, opt->ngroups);
     if (!rc) rc = dt__visit_integer(v, prefix, ".steps", NULL, &steps);
     for (int g = 0; g < opt->ngroups && !rc; g++) {
@@ -2863,34 +3013,35 @@ static int dt__visit_groups(dt_optimizer *opt, dt__visit *v, const char *prefix,
         rc = dt__visit_group(opt, v, prefix, g, &o[g]);
         if (!rc) rc = dt__visit_integer(v, prefix, name, "states", &slots[g]);
         if (!rc && v->loading) {
-            int most = 0;
-            while (most < DT__MAX_STATES && dt__optim_kinds[opt->kind].state[most]) most++;
             rc = dt__optim_check("dt_optimizer: what was saved", &o[g]);
-            if (slots[g] < 0 || slots[g] >= 1 << most)
-                rc = dt_fail(DT_ERR_STATE, "dt_optimizer: group %d was saved with states %" PRId64 ", which cannot be",
-                             g, slots[g]);
+            if (slots[g] < 0 || slots[g] >= 1 << dt__optim_nstates(dt__optim_kind_of(opt)))
+                rc = dt_fail(DT_ERR_STATE, "dt_optimizer: group %d was saved with the set of states %" PRId64
+                             ", which is impossible: the file is damaged", g, slots[g]);
         }
     }
     if (rc || !v->loading) return rc;
-    if (steps < 0) return dt_fail(DT_ERR_STATE, "dt_optimizer: what was saved has had %" PRId64 " steps", steps);
+    if (steps < 0)
+        return dt_fail(DT_ERR_STATE, "dt_optimizer: it was saved after %" PRId64 " steps, which is impossible: the file is "
+                       "damaged", steps);
     for (int g = 0; g < opt->ngroups; g++) opt->group[g] = o[g];
     opt->steps = steps;
     return 0;
 }
 static int dt__visit_param(dt_optimizer *opt, dt__visit *v, const char *prefix, dt__param *p, int64_t slots)
 {
-    const dt__optim_kind *k = &dt__optim_kinds[opt->kind];
+    const dt__optim_kind *k = dt__optim_kind_of(opt);
     dt__mblock           *b = &opt->m->block[p->block];
     int64_t               steps = p->steps;
     int                   rc = dt__states_make(b, (unsigned)slots);
     if (!rc) rc = dt__visit_integer(v, prefix, ".step", p->name, &steps);
     if (!rc && steps < 0)
-        rc = dt_fail(DT_ERR_STATE, "dt_optimizer: '%s' was saved with %" PRId64 " steps", p->name, steps);
+        rc = dt_fail(DT_ERR_STATE, "dt_optimizer: '%s' was saved with %" PRId64 " steps, which is impossible: the file is "
+                     "damaged", p->name, steps);
     if (!rc) p->steps = steps;
     for (int s = 0; s < DT__MAX_STATES && !rc; s++)
-        if (slots >> s & 1 && k->state[s]) {
+        if (slots >> s & 1 && k->state[s].name) {
             char what[40];
-            snprintf(what, sizeof what, ".%s", k->state[s]);
+            snprintf(what, sizeof what, ".%s", k->state[s].name);
             rc = dt__visit_state(v, prefix, what, b->state[s], p);
         }
     return rc;
@@ -2907,10 +3058,10 @@ static __attribute__((unused)) int dt__optimizer_visit(dt_optimizer *opt, dt__vi
     any = any != 0;
     int rc = dt__visit_integer(v, prefix, ".has_state", NULL, &any);
     if (!rc && any && !m->sealed)
-        rc = dt_fail(DT_ERR_STATE, "dt_optimizer: its states are loaded after the seal (the first backward)");
+        rc = dt_fail(DT_ERR_STATE, "dt_optimizer: its states can only be loaded after the seal (the first backward)");
     if (!rc) rc = dt__visit_groups(opt, v, prefix, slots);
     if (v->loading) dt__runs_free(opt);
-    for (int i = 0; i < m->nblocks && !rc && v->loading; i++) /* what was not saved is as new */
+    for (int i = 0; i < m->nblocks && !rc && v->loading; i++) /* states that were not saved start at 0 */
         for (int k = 0; k < DT__MAX_STATES && m->block[i].opt == opt->index; k++) {
             dt__unref(m->block[i].state[k]);
             m->block[i].state[k] = NULL;
@@ -2925,8 +3076,8 @@ static __attribute__((unused)) int dt__optimizer_visit(dt_optimizer *opt, dt__vi
 }
 
 /* ==================================================================================================== >>sched
-   The recursive forms of PyTorch in double: a value comes from the lr the group has now, so what is set by hand in
-   between is kept, and two schedules of one optimiser multiply. */
+   The recursive formulas of PyTorch, in double: the next lr is computed from the group's current lr. So an lr that the
+   program sets in between has a lasting effect, and the factors of two schedulers of one optimiser multiply. */
 enum {
     DT__CONSTANT_LR, DT__LINEAR_LR, DT__STEP_LR, DT__MULTISTEP_LR, DT__EXPONENTIAL_LR, DT__POLYNOMIAL_LR,
     DT__COSINE_LR, DT__RESTARTS_LR, DT__CYCLIC_LR, DT__ONE_CYCLE_LR, DT__PLATEAU_LR, DT__SCHEDULES
@@ -2937,20 +3088,20 @@ static const char *const dt__sched_call[DT__SCHEDULES] = {
 };
 
 #define DT__SCHED_HUGE 1e300
-#define DT__SCHED_MOST ((int64_t)1 << 40) /* of a count: products with doubles stay exact, sums do not overflow */
+#define DT__SCHED_MOST ((int64_t)1 << 40) /* largest count: exact as a double, and sums do not overflow */
 static const double dt__sched_pi = 3.14159265358979323846;
 
-/* The options. Schedules have letters: C constant, L linear, S step, M multistep, E exponential, P polynomial, A cosine
-   annealing, R restarts, Y cyclic, O one-cycle, T plateau. An option with other defaults or ranges for some of them has
-   a line for each. */
+/* The options. Each kind of scheduler has a letter: C constant, L linear, S step, M multistep, E exponential, P polynomial,
+   A cosine annealing, R restarts, Y cyclic, O one-cycle, T plateau. An option whose default or range differs between kinds
+   has several lines. */
 #define DT__SCHED_LETTERS "CLSMEPARYOT" /* in the order of the enumeration */
 typedef struct dt__sched_field {
     const char *name;
     size_t      at;
     char        type;          /* d: double, n: int64_t, i: int or an enumeration, b: bool, p: a pointer */
-    const char *takes, *needs; /* which take it, and which must have it */
-    double      otherwise;     /* the default; NAN: it has none */
-    const char *ends;          /* "(]": above lo, up to hi; "": any value */
+    const char *takes, *needs; /* letters of the kinds that take it, and that require it */
+    double      otherwise;     /* the default; NAN: there is no default */
+    const char *ends;          /* of the valid interval, "(]": above lo, up to hi; "": any value */
     double      lo, hi;
     const char *valid;
 } dt__sched_field;
@@ -2964,9 +3115,9 @@ typedef struct dt__sched_field {
 static const dt__sched_field dt__sched_fields[] = {
     { DT__FIELD(factor), 'd', "C", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
     { DT__FIELD(factor), 'd', "T", "", 0.1, DT__PART },
-    { DT__FIELD(start), 'd', "L", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
-    { DT__FIELD(end), 'd', "L", "", 1, "[]", 0, 1, "0 to 1" },
-    { DT__FIELD(total), 'n', "CLP", "", 5, DT__COUNTS },
+    { DT__FIELD(start_factor), 'd', "L", "", 1.0 / 3, "(]", 0, 1, "above 0 and at most 1" },
+    { DT__FIELD(end_factor), 'd', "L", "", 1, "[]", 0, 1, "0 to 1" },
+    { DT__FIELD(total_iters), 'n', "CLP", "", 5, DT__COUNTS },
     { DT__FIELD(power), 'd', "P", "", 1, DT__PLUS },
     { DT__FIELD(step_size), 'n', "S", "S", NAN, DT__COUNTS },
     { DT__FIELD(gamma), 'd', "SM", "", 0.1, DT__PLUS },
@@ -2979,8 +3130,8 @@ static const dt__sched_field dt__sched_fields[] = {
     { DT__FIELD(t_mult), 'n', "R", "", 1, "[]", 1, 1 << 20, "1 to 2^20" },
     { DT__FIELD(base_lr), 'd', "Y", "Y", 0, DT__PLUS },
     { DT__FIELD(max_lr), 'd', "YO", "YO", 0, DT__PLUS },
-    { DT__FIELD(step_up), 'n', "Y", "", 2000, DT__COUNTS },
-    { DT__FIELD(step_down), 'n', "Y", "", 2000, DT__COUNTS },
+    { DT__FIELD(step_size_up), 'n', "Y", "", 2000, DT__COUNTS },
+    { DT__FIELD(step_size_down), 'n', "Y", "", 2000, DT__COUNTS },
     { DT__FIELD(mode), 'i', "Y", "", DT_MODE_TRIANGULAR, "[]", DT_MODE_TRIANGULAR, DT_MODE_EXP_RANGE,
       "DT_MODE_TRIANGULAR, DT_MODE_TRIANGULAR2 or DT_MODE_EXP_RANGE" },
     { DT__FIELD(mode), 'i', "T", "", DT_MODE_MIN, "[]", DT_MODE_MIN, DT_MODE_MAX, "DT_MODE_MIN or DT_MODE_MAX" },
@@ -2993,10 +3144,10 @@ static const dt__sched_field dt__sched_fields[] = {
     { DT__FIELD(epochs), 'n', "O", "", NAN, DT__ANY },
     { DT__FIELD(steps_per_epoch), 'n', "O", "", NAN, DT__ANY },
     { DT__FIELD(pct_start), 'd', "O", "", 0.3, "[]", 0, 1, "0 to 1" },
-    { DT__FIELD(anneal), 'i', "O", "", NAN, "[]", DT_ANNEAL_COS, DT_ANNEAL_LINEAR,
+    { DT__FIELD(anneal_strategy), 'i', "O", "", NAN, "[]", DT_ANNEAL_COS, DT_ANNEAL_LINEAR,
       "DT_ANNEAL_COS or DT_ANNEAL_LINEAR" },
-    { DT__FIELD(div), 'd', "O", "", 25, DT__ABOVE_0 },
-    { DT__FIELD(final_div), 'd', "O", "", 1e4, DT__ABOVE_0 },
+    { DT__FIELD(div_factor), 'd', "O", "", 25, DT__ABOVE_0 },
+    { DT__FIELD(final_div_factor), 'd', "O", "", 1e4, DT__ABOVE_0 },
     { DT__FIELD(three_phase), 'b', "O", "", NAN, DT__ANY },
     { DT__FIELD(patience), 'n', "T", "", 10, DT__COUNTS_0 },
     { DT__FIELD(threshold), 'd', "T", "", 1e-4, DT__PLUS },
@@ -3018,16 +3169,16 @@ enum { DT__SCHED_FIELDS = (int)DT__COUNT_OF(dt__sched_fields) };
 struct dt_scheduler {
     dt_optimizer    *opt;
     int              kind;
-    dt_scheduler_opts o; /* every field resolved: no zeros that mean a default */
+    dt_scheduler_opts o; /* with defaults filled in: 0 means 0 */
     int64_t         *milestone;
     int              ngroups;
-    double           base[DT__MAX_GROUPS]; /* lr at step 0, without a warm-up's multiplier */
-    int64_t          steps;                /* done */
-    int64_t          warm;                 /* steps of the warm-up */
-    double           warm_start, warm_k;   /* warm_k 0: none */
-    int64_t          t_cur, t_i;           /* restarts: steps since the last one, the length of this round */
-    double           best;                 /* plateau */
-    int64_t          bad, cooldown;        /* plateau: metrics without progress, metrics left of the cool-down */
+    double           base[DT__MAX_GROUPS]; /* base lr of each group, without a warm-up's multiplier */
+    int64_t          steps;                /* number of steps */
+    int64_t          warm;                 /* steps of the warm-up; 0: no warm-up */
+    double           warm_start, warm_k;   /* start factor; multiplier, 0: no multiplier */
+    int64_t          t_cur, t_i;           /* restarts: steps since the last restart, length of this period */
+    double           best;                 /* plateau: best metric so far */
+    int64_t          bad, cooldown;        /* plateau: metrics without improvement, metrics left of the cool-down */
 };
 
 /* ---- options */
@@ -3042,8 +3193,9 @@ static double dt__sched_get(const dt_scheduler_opts *o, const dt__sched_field *f
     case 'n': return (double)(memcpy(&n, at, sizeof n), n);
     case 'i': return memcpy(&i, at, sizeof i), i;
     case 'b': return *(const bool *)at;
-    default: return memcpy(&p, at, sizeof p), p != NULL;
+    case 'p': return memcpy(&p, at, sizeof p), p != NULL;
     }
+    return NAN; /* not a type of the table: fails every range check */
 }
 static void dt__sched_put(dt_scheduler_opts *o, const dt__sched_field *f, double x)
 {
@@ -3060,7 +3212,7 @@ static bool dt__sched_takes(char letter, size_t at)
         if (dt__sched_fields[i].at == at && strchr(dt__sched_fields[i].takes, letter)) return true;
     return false;
 }
-static int dt__sched_given(int kind, const dt_scheduler_opts *o) /* what must be, and nothing that must not */
+static int dt__sched_given(int kind, const dt_scheduler_opts *o) /* all required options, and only those it takes */
 {
     const char *strange = NULL, *missing = NULL, *call = dt__sched_call[kind];
     char        taken[512] = "", letter = DT__SCHED_LETTERS[kind];
@@ -3079,13 +3231,13 @@ static int dt__sched_given(int kind, const dt_scheduler_opts *o) /* what must be
 }
 static double dt__sched_or(double x, double otherwise) { return x == 0 ? otherwise : x == DT_ZERO ? 0 : x; }
 
-/* comparisons with NaN are false: 'good' is what must hold, never the opposite of what must not */
+/* Comparisons with NaN are false: write 'good' as what must hold, not as the negation of an error. */
 static int dt__sched_must(int kind, bool good, const char *field, double value, const char *valid)
 {
     if (good) return 0;
     return dt_fail(DT_ERR_ARG, "%s: .%s is %g; it must be %s", dt__sched_call[kind], field, value, valid);
 }
-static int dt__sched_total(int kind, dt_scheduler_opts *o) /* one-cycle: how many steps */
+static int dt__sched_total(int kind, dt_scheduler_opts *o) /* one-cycle: sets o->total_steps */
 {
     const char *call = dt__sched_call[kind];
     if (o->total_steps != 0 && (o->epochs != 0 || o->steps_per_epoch != 0))
@@ -3100,11 +3252,11 @@ static int dt__sched_total(int kind, dt_scheduler_opts *o) /* one-cycle: how man
     o->total_steps = o->epochs * o->steps_per_epoch;
     return 0;
 }
-/* Defaults, then ranges. */
+/* Fills in defaults, then checks ranges. */
 static int dt__sched_resolve(int kind, dt_scheduler_opts *o)
 {
     char letter = DT__SCHED_LETTERS[kind];
-    if (kind == DT__CYCLIC_LR && o->step_down == 0) o->step_down = o->step_up;
+    if (kind == DT__CYCLIC_LR && o->step_size_down == 0) o->step_size_down = o->step_size_up;
     if (kind == DT__ONE_CYCLE_LR && dt__sched_total(kind, o)) return DT_ERR_ARG;
     for (int i = 0; i < DT__SCHED_FIELDS; i++) {
         const dt__sched_field *f = &dt__sched_fields[i];
@@ -3136,11 +3288,11 @@ static double dt__sched_milestones(const dt_scheduler *s, int64_t t, double lr)
     return n ? lr * pow(s->o.gamma, n) : lr;
 }
 
-/* from 'low' at the ends of a cycle to 'high' within it; the momentum goes from its maximum to its base */
+/* From 'low' at the ends of a cycle to 'high' within it. For the momentum, 'low' is its maximum and 'high' its base. */
 static double dt__sched_cyclic(const dt_scheduler *s, int64_t t, double low, double high)
 {
     const dt_scheduler_opts *o = &s->o;
-    double                  size = (double)o->step_up + (double)o->step_down, ratio = (double)o->step_up / size;
+    double                  size = (double)o->step_size_up + (double)o->step_size_down, ratio = (double)o->step_size_up / size;
     double                  cycle = floor(1 + (double)t / size), x = 1.0 + (double)t / size - cycle, scale = 1;
     double                  height = (high - low) * (x <= ratio ? x / ratio : (x - 1) / (ratio - 1));
     if (o->mode == DT_MODE_TRIANGULAR2) scale = 1 / pow(2.0, cycle - 1);
@@ -3163,33 +3315,33 @@ static double dt__sched_one_cycle(const dt_scheduler *s, int64_t t, double first
     value[3] = last;
     while (i < phases - 1 && (double)t > end[i]) i++;
     double begin = i ? end[i - 1] : 0, length = end[i] - begin;
-    double pct = length != 0 ? ((double)t - begin) / length : 1; /* PyTorch divides by zero */
+    double pct = length != 0 ? ((double)t - begin) / length : 1; /* PyTorch divides by zero here */
     double from = value[i], to = value[i + 1];
-    if (o->anneal == DT_ANNEAL_COS) return to + (from - to) / 2.0 * (cos(dt__sched_pi * pct) + 1);
-    /* one past the last step PyTorch's line goes below zero */
+    if (o->anneal_strategy == DT_ANNEAL_COS) return to + (from - to) / 2.0 * (cos(dt__sched_pi * pct) + 1);
+    /* pct is limited to 1: in PyTorch the line goes below zero one step after the last */
     return (to - from) * (pct > 1 ? 1 : pct) + from;
 }
 
-/* The value of step t of the schedule proper: from the base, or from the lr at step t - 1. 'warmed': step 0 follows a
-   warm-up, where PyTorch takes the closed form. */
+/* The lr of step t after the warm-up, from the base lr or from the lr of step t - 1. 'warmed': there was a warm-up; then
+   PyTorch uses the closed form for step 0. */
 static double dt__sched_value(const dt_scheduler *s, int g, int64_t t, int warmed, double lr)
 {
     const dt_scheduler_opts *o = &s->o;
     double                  k = s->warm_k > 0 ? s->warm_k : 1, base = s->base[g] * k;
+    double                  rise = o->end_factor - o->start_factor;
     if (t == 0) lr = base;
     switch (s->kind) {
-    case DT__CONSTANT_LR: return t == 0 ? lr * o->factor : t == o->total ? lr * (1.0 / o->factor) : lr;
+    case DT__CONSTANT_LR: return t == 0 ? lr * o->factor : t == o->total_iters ? lr * (1.0 / o->factor) : lr;
     case DT__LINEAR_LR:
-        if (t == 0) return lr * o->start;
-        if (t > o->total) return lr;
-        return lr * (1.0 + (o->end - o->start) /
-                               ((double)o->total * o->start + (double)(t - 1) * (o->end - o->start)));
+        if (t == 0) return lr * o->start_factor;
+        if (t > o->total_iters) return lr;
+        return lr * (1.0 + rise / ((double)o->total_iters * o->start_factor + (double)(t - 1) * rise));
     case DT__STEP_LR: return t == 0 || t % o->step_size != 0 ? lr : lr * o->gamma;
     case DT__MULTISTEP_LR: return dt__sched_milestones(s, t, lr);
     case DT__EXPONENTIAL_LR: return t == 0 ? lr : lr * o->gamma;
     case DT__POLYNOMIAL_LR: {
-        double n = (double)o->total;
-        if (t == 0 || t > o->total) return lr;
+        double n = (double)o->total_iters;
+        if (t == 0 || t > o->total_iters) return lr;
         return lr * pow((1.0 - (double)t / n) / (1.0 - (double)(t - 1) / n), o->power);
     }
     case DT__COSINE_LR: {
@@ -3202,12 +3354,13 @@ static double dt__sched_value(const dt_scheduler *s, int g, int64_t t, int warme
     }
     case DT__RESTARTS_LR: return dt__sched_cosine(o->eta_min, base, s->t_cur, s->t_i);
     case DT__CYCLIC_LR: return dt__sched_cyclic(s, t, base, o->max_lr * k);
-    case DT__ONE_CYCLE_LR: return dt__sched_one_cycle(s, t, base, o->max_lr * k, base / o->final_div);
-    default: return lr;
+    case DT__ONE_CYCLE_LR: return dt__sched_one_cycle(s, t, base, o->max_lr * k, base / o->final_div_factor);
+    case DT__PLATEAU_LR: return lr; /* dt_scheduler_metric changes it */
     }
+    return NAN; /* unknown kind: dt_optimizer_set_lr fails */
 }
 
-/* of the warm-up, t < s->warm */
+/* The lr of step t of the warm-up, t < s->warm. */
 static double dt__sched_warm(const dt_scheduler *s, int g, int64_t t, double lr)
 {
     double n = (double)s->warm, f = s->warm_start;
@@ -3216,11 +3369,11 @@ static double dt__sched_warm(const dt_scheduler *s, int g, int64_t t, double lr)
     return lr * (1.0 + (1 - f) / (n * f + (double)(t - 1) * (1 - f)));
 }
 
-static int dt__sched_cycles(int kind, const dt_scheduler_opts *o) /* it moves the momentum */
+static int dt__sched_cycles(int kind, const dt_scheduler_opts *o) /* it sets the momentum too */
 {
     return (kind == DT__CYCLIC_LR || kind == DT__ONE_CYCLE_LR) && o->cycle_momentum == DT_YES;
 }
-/* Sets what s->steps says. */
+/* Sets lr and momentum of all groups for step s->steps. */
 static int dt__sched_apply(dt_scheduler *s)
 {
     int64_t t = s->steps - s->warm;
@@ -3237,7 +3390,7 @@ static int dt__sched_apply(dt_scheduler *s)
     return DT_OK;
 }
 
-/* ---- making and stepping */
+/* ---- creating and stepping */
 static dt_scheduler *dt__sched_new(dt_optimizer *opt, int kind, dt_scheduler_opts *o)
 {
     const char  *call = dt__sched_call[kind];
@@ -3271,7 +3424,9 @@ static dt_scheduler *dt__sched_new(dt_optimizer *opt, int kind, dt_scheduler_opt
     s->t_i = o->t_0;
     s->best = o->mode == DT_MODE_MAX ? -HUGE_VAL : HUGE_VAL;
     for (int g = 0; g < s->ngroups; g++)
-        s->base[g] = kind == DT__CYCLIC_LR ? o->base_lr : kind == DT__ONE_CYCLE_LR ? o->max_lr / o->div : dt_optimizer_lr(opt, g);
+        s->base[g] = kind == DT__CYCLIC_LR      ? o->base_lr
+                     : kind == DT__ONE_CYCLE_LR ? o->max_lr / o->div_factor
+                                                : dt_optimizer_lr(opt, g);
     if (dt__sched_apply(s) == DT_OK) return s;
     dt_scheduler_free(s);
     return NULL;
@@ -3331,16 +3486,16 @@ DT_API int64_t dt_scheduler_steps(const dt_scheduler *s) { return s ? s->steps :
 DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!s) return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: the schedule is NULL");
+    if (!s) return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: the scheduler is NULL");
     if (s->steps > 0 || s->warm > 0)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_warmup: %s; call it once, before the first step",
-                                  s->warm > 0 ? "the schedule has a warm-up" : "the schedule has begun");
+                                  s->warm > 0 ? "the scheduler has a warm-up already" : "the scheduler has stepped already");
     if (o.steps < 1 || o.steps > DT__SCHED_MOST)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: .steps is %lld; it must be given, 1 to 2^40",
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: .steps is %lld; it is required and must be 1 to 2^40",
                                   (long long)o.steps);
     if (o.start != 0 && o.multiplier != 0)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: give .start (up to the lr) or .multiplier (from the lr on), "
-                                              "not both");
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: give .start (warms up to the lr) or .multiplier (warms up from "
+                                              "the lr), not both");
     if (o.multiplier != 0 && !(o.multiplier > 1 && o.multiplier <= 1e30))
         return (dt_status)dt_fail(DT_ERR_ARG, "dt_warmup: .multiplier is %g; it must be above 1 (.start warms up to "
                                               "the lr itself)", o.multiplier);
@@ -3355,10 +3510,10 @@ DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o)
 static int dt__sched_ready(const dt_scheduler *s, const char *call)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!s) return dt_fail(DT_ERR_ARG, "%s: the schedule is NULL", call);
+    if (!s) return dt_fail(DT_ERR_ARG, "%s: the scheduler is NULL", call);
     if (dt_optimizer_groups(s->opt) != s->ngroups)
-        return dt_fail(DT_ERR_STATE, "%s: the optimiser has %d groups, it had %d when the schedule was made; make "
-                                     "groups first", call, dt_optimizer_groups(s->opt), s->ngroups);
+        return dt_fail(DT_ERR_STATE, "%s: the optimiser has %d groups, it had %d when the scheduler was created; add "
+                                     "the groups first", call, dt_optimizer_groups(s->opt), s->ngroups);
     return DT_OK;
 }
 
@@ -3366,11 +3521,11 @@ DT_API dt_status dt_scheduler_step(dt_scheduler *s)
 {
     if (dt__sched_ready(s, "dt_scheduler_step")) return dt__err.code;
     if (s->kind == DT__PLATEAU_LR)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_step: a plateau schedule steps by dt_scheduler_metric(s, "
-                                                "value)");
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_step: a plateau scheduler needs a metric; call "
+                                                "dt_scheduler_metric(s, value)");
     if (s->kind == DT__ONE_CYCLE_LR && s->steps - s->warm >= s->o.total_steps)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_step: the one-cycle schedule has done its %lld steps; "
-                                                "give it the .total_steps that the training has",
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_step: the one-cycle scheduler has done all its %lld "
+                                                "steps; set .total_steps to the steps of the training",
                                   (long long)s->o.total_steps);
     s->steps++;
     if (s->kind == DT__RESTARTS_LR && s->steps > s->warm && ++s->t_cur >= s->t_i) {
@@ -3392,7 +3547,7 @@ DT_API dt_status dt_scheduler_metric(dt_scheduler *s, double value)
 {
     if (dt__sched_ready(s, "dt_scheduler_metric")) return dt__err.code;
     if (s->kind != DT__PLATEAU_LR)
-        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_metric: the schedule of %s takes no metric; call "
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_scheduler_metric: the scheduler of %s takes no metric; call "
                                                 "dt_scheduler_step", dt__sched_call[s->kind]);
     if (s->steps++ < s->warm) return (dt_status)dt__sched_apply(s);
     s->bad++;
@@ -3453,12 +3608,12 @@ static int dt__sched_visit_integer(dt__visit *v, const char *prefix, const char 
 static int dt__sched_same(const dt_scheduler *s, int64_t kind, int64_t groups)
 {
     if (kind != s->kind)
-        return dt_fail(DT_ERR_STATE, "dt_scheduler: what was saved is of %s, this schedule of %s; make the one that was "
-                                     "saved, or load without it",
-                       kind >= 0 && kind < DT__SCHEDULES ? dt__sched_call[kind] : "a kind unknown here",
+        return dt_fail(DT_ERR_STATE, "dt_scheduler: what was saved is of %s, this scheduler of %s; create the one that "
+                                     "was saved, or load without it",
+                       kind >= 0 && kind < DT__SCHEDULES ? dt__sched_call[kind] : "an unknown kind",
                        dt__sched_call[s->kind]);
     if (groups != s->ngroups)
-        return dt_fail(DT_ERR_STATE, "dt_scheduler: %lld groups were saved, the optimiser has %d; make the groups that "
+        return dt_fail(DT_ERR_STATE, "dt_scheduler: %lld groups were saved, the optimiser has %d; add the groups that "
                                      "were saved", (long long)groups, s->ngroups);
     return 0;
 }
@@ -3476,9 +3631,9 @@ static int dt__sched_sane(const dt_scheduler *l, const double *lr)
                    (long long)l->cooldown, (long long)l->t_cur, (long long)l->t_i, lr[0]);
 }
 
-/* The lr and momentum the groups have are part of it: the recursion goes on from them. Options are not: a schedule made
-   with others goes on with those. */
-static int dt__schedule_visit(dt_scheduler *s, dt__visit *v, const char *prefix)
+/* The groups' current lr and momentum are saved too, since the next values are computed from them. Options are not saved:
+   after a resume the scheduler uses the options it was created with. */
+static int dt__scheduler_visit(dt_scheduler *s, dt__visit *v, const char *prefix)
 {
     dt_scheduler l;
     int64_t     kind, groups, best; /* the best metric as bits: it may be infinite */
@@ -3514,63 +3669,64 @@ static int dt__schedule_visit(dt_scheduler *s, dt__visit *v, const char *prefix)
     if ((bad = dt__sched_sane(&l, lr))) return bad; /* before anything is changed */
     *s = l;
     for (int g = 0; g < s->ngroups; g++)
-        if (dt_optimizer_set_lr(s->opt, g, lr[g]) || (cycles && dt_optimizer_set_momentum(s->opt, g, momentum[g]))) return dt__err.code;
+        if (dt_optimizer_set_lr(s->opt, g, lr[g]) || (cycles && dt_optimizer_set_momentum(s->opt, g, momentum[g])))
+            return dt__err.code;
     return DT_OK;
 }
 
 /* ==================================================================================================== >>mixed
-   A gradient block holds scaled values only inside dt_amp_backward. Behind it they are unscaled, in place where they
-   are f32, else in the block's f32 'mgrad'; when gradients of an earlier backward wait there, the new ones are
-   added. */
+   Gradients are multiplied by the loss scale only inside dt_amp_backward. Before it returns it divides them by the scale:
+   in place if they are f32, otherwise into the block's f32 'mgrad'. If mgrad holds gradients of an earlier backward, the
+   new ones are added to them. */
 #define DT__SCALE_FLOOR 0x1p-100
-#define DT__STATIC_SKIPS 20 /* a scale that cannot change and overflows this often in a row is an error */
+#define DT__STATIC_SKIPS 20 /* so many consecutive overflows of a constant scale are an error */
 
 typedef struct dt__level {
-    int cast_model, cast_ops, keep_norms, masters, dynamic; /* -1: the level says nothing */
+    int cast_model, cast_ops, keep_norms, masters, dynamic; /* -1: the level does not set it */
 } dt__level;
 static const dt__level dt__levels[4] = {
     { 0, 0, -1, 0, 0 }, { -1, 1, -1, -1, 1 }, { 1, 0, 1, 1, 1 }, { 1, 0, 0, 0, 0 }
 };
 
-static int dt__amp_level(const char *s) /* 0..3, or a failure that names it */
+static int dt__amp_level(const char *s) /* 0 to 3, or a negative status after dt_fail */
 {
     if (!s) return 1;
     if ((s[0] == 'O' || s[0] == 'o' || s[0] == '0') && s[1] >= '0' && s[1] <= '3' && !s[2]) return s[1] - '0';
     return dt_fail(
         DT_ERR_ARG,
-        "dt_amp_new: .level is \"%s\"; it is one of \"O0\", \"O1\", \"O2\", \"O3\" (the letter O and a digit)", s);
+        "dt_amp_new: .level is \"%s\"; it must be one of \"O0\", \"O1\", \"O2\", \"O3\" (the letter O and a digit)", s);
 }
 static int dt__chosen(dt_switch s, int level) { return s == DT_DEFAULT ? level : s == DT_YES; }
 
-/* The combinations Apex refuses, by name. */
+/* Refuses the combinations that Apex refuses. */
 static int dt__amp_check(const dt_amp_opts *o, int level)
 {
     const char *name[4] = { "O0", "O1", "O2", "O3" };
     if (o->dtype != DT_F32 && o->dtype != DT_F16 && o->dtype != DT_BF16)
-        return dt_fail(DT_ERR_ARG, "dt_amp_new: .dtype is %s; it is DT_F16 or DT_BF16", dt_dtype_name(o->dtype));
+        return dt_fail(DT_ERR_ARG, "dt_amp_new: .dtype is %s; it must be DT_F16 or DT_BF16", dt_dtype_name(o->dtype));
     if (level == 1 && o->cast_model == DT_YES)
         return dt_fail(DT_ERR_ARG,
                        "dt_amp_new: .cast_model with O1: O1 casts around ops and leaves weights f32; use O2 or O3");
     if (level == 1 && o->keep_batchnorm_f32 != DT_DEFAULT)
         return dt_fail(DT_ERR_ARG,
-                       "dt_amp_new: .keep_batchnorm_f32 with O1: its weights are f32 already; leave it out, or use "
+                       "dt_amp_new: .keep_batchnorm_f32 with O1: its weights are f32 already; omit it, or use "
                        "O2 or O3");
     if (level == 1 && o->master_weights != DT_DEFAULT)
         return dt_fail(
             DT_ERR_ARG,
-            "dt_amp_new: .master_weights with O1: its weights are f32 already; leave it out, or use O2 or O3");
+            "dt_amp_new: .master_weights with O1: its weights are f32 already; omit it, or use O2 or O3");
     if (level != 1 && o->cast_ops == DT_YES)
-        return dt_fail(DT_ERR_ARG, "dt_amp_new: .cast_ops with %s: ops are cast by O1 alone", name[level]);
+        return dt_fail(DT_ERR_ARG, "dt_amp_new: .cast_ops with %s: only O1 casts ops; omit it, or use O1", name[level]);
     if (o->master_weights == DT_YES && !dt__chosen(o->cast_model, dt__levels[level].cast_model == 1))
         return dt_fail(DT_ERR_ARG,
-                       "dt_amp_new: .master_weights with %s without .cast_model: there are no half weights to stand "
-                       "behind; use O2 or O3",
+                       "dt_amp_new: .master_weights with %s without .cast_model: there are no half weights that "
+                       "need f32 copies; use O2 or O3",
                        name[level]);
     if (!(o->loss_scale >= 0 || o->loss_scale == DT_DYNAMIC) || isinf(o->loss_scale))
-        return dt_fail(DT_ERR_ARG, "dt_amp_new: .loss_scale is %g; it is a number above 0, or DT_DYNAMIC",
+        return dt_fail(DT_ERR_ARG, "dt_amp_new: .loss_scale is %g; it must be a number above 0, or DT_DYNAMIC",
                        o->loss_scale);
     if (o->num_losses < 0 || o->num_losses > DT__MAX_LOSSES)
-        return dt_fail(DT_ERR_ARG, "dt_amp_new: .num_losses is %d; it is 1 to %d", o->num_losses, DT__MAX_LOSSES);
+        return dt_fail(DT_ERR_ARG, "dt_amp_new: .num_losses is %d; it must be 1 to %d", o->num_losses, DT__MAX_LOSSES);
     return 0;
 }
 static int dt__amp_numbers(dt_amp *a, const dt_amp_opts *o)
@@ -3625,8 +3781,10 @@ DT_API dt_status dt_amp_add(dt_amp *amp, dt_model *m)
 {
     if (!dt__model_ok("dt_amp_add", m)) return dt_error_code();
     if (!amp || amp->nmodels == DT__AMP_MODELS)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_amp_add: an amp has %d models at most", DT__AMP_MODELS);
-    if (m->amp) return (dt_status)dt_fail(DT_ERR_STATE, "dt_amp_add: the model has mixed precision already");
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_amp_add: %s; an amp has %d models at most",
+                                  amp ? "it is full" : "the amp is NULL", DT__AMP_MODELS);
+    if (m->amp)
+        return (dt_status)dt_fail(DT_ERR_STATE, "dt_amp_add: the model has mixed precision already; free that amp first");
     dt_dtype want = amp->cast_model ? amp->dtype : amp->level == 0 ? DT_F32 : m->dtype;
     uint8_t  norms = m->norms_f32, masters = m->masters;
     m->norms_f32 = (uint8_t)amp->keep_norms;
@@ -3664,7 +3822,7 @@ DT_API size_t  dt_amp_describe(const dt_amp *a, char *buf, size_t nbytes)
 }
 
 /* ---- the backward */
-static bool dt__has_grads(const dt_model *m, const dt__mblock *b) /* gradients lie in the block itself */
+static bool dt__has_grads(const dt_model *m, const dt__mblock *b) /* in the block itself, not in mgrad */
 {
     for (int i = 0; i < b->n; i++)
         if (m->order[b->first + i]->t->grad_state != DT__GRAD_EMPTY) return true;
@@ -3676,7 +3834,7 @@ static int dt__block_mgrad(dt__mblock *b)
     b->mgrad = dt__new_like("dt_amp_backward", b->b.grad, DT_F32);
     return b->mgrad ? 0 : DT_ERR_MEMORY;
 }
-/* What earlier backwards left moves out of the way of scaled gradients. */
+/* Moves the gradients of earlier backwards into mgrad, before scaled gradients are computed. */
 DT__INSIDE int dt__amp_stash(dt_model *m)
 {
     int rc = 0;
@@ -3690,7 +3848,7 @@ DT__INSIDE int dt__amp_stash(dt_model *m)
     }
     return rc;
 }
-/* Scaled gradients become unscaled ones; flag[i] of block i tells of what is not finite. */
+/* Divides the gradients by the scale; flags[i] := 1 if block i has a gradient that is not finite. */
 static int dt__amp_unscale(dt_model *m, double inverse, dt_tensor *flags)
 {
     int rc = dt__fill(flags, 0);
@@ -3719,7 +3877,7 @@ DT__INSIDE int dt__amp_take_back(dt_model *m, dt__scaler *s)
     int64_t    n = m->nblocks;
     dt_tensor *flags = dt__new("dt_amp_backward", m->device, DT_F32, &n, 1, DT_LAYOUT_PLAIN);
     int        rc = flags ? dt__amp_unscale(m, 1 / s->scale, flags) : DT_ERR_MEMORY;
-    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* read at once: a device is waited for */
+    float     *bad = rc ? NULL : (float *)dt_scratch((size_t)n * sizeof *bad); /* one download for all blocks */
     if (!rc) rc = bad ? dt__download(flags, bad) : DT_ERR_MEMORY;
     for (int i = 0; i < m->nblocks && !rc; i++) {
         if (bad[i] == 0) continue;
@@ -3750,14 +3908,14 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss, dt_amp_backw
     loss = dt_cast(loss, DT_F32);
     bo.grad = dt_full_with(s->scale, dt_shape_of(loss), mo);
     if (dt_backward_with(loss, bo)) return dt_error_code();
-    if (amp->dynamic) dt__err.bad_loss = NULL; /* an overflow is for the scaler to judge */
+    if (amp->dynamic) dt__err.bad_loss = NULL; /* after an overflow the scaler decides */
     for (int i = 0; i < amp->nmodels; i++)
         if (amp->model[i]->sealed && dt__amp_take_back(amp->model[i], s)) return dt_error_code();
     s->used = 1;
     return DT_OK;
 }
 
-/* ---- before the optimiser's update: the scales move once a step */
+/* ---- before the optimiser's update: each step changes the scales at most once */
 static int dt__scaler_update(dt_amp *a, dt__scaler *s, dt_optimizer *opt)
 {
     if (!s->found) {
@@ -3781,8 +3939,8 @@ static int dt__scaler_update(dt_amp *a, dt__scaler *s, dt_optimizer *opt)
         "dt_step: step %" PRId64 ": the gradient of '%s' is not finite at loss scale %g, which %s; "
         "weights are unchanged. Lower the learning rate, clip gradients, or look for the op that overflows (O0, "
         "DT_TRACE)",
-        opt->steps + 1, name ? name : "(none)", s->scale,
-        a->dynamic ? "is the floor (.min_loss_scale)" : "is static and overflowed 20 steps in a row");
+        opt->steps + 1, name ? name : "(unknown)", s->scale,
+        a->dynamic ? "is the minimum (.min_loss_scale)" : "is static and overflowed 20 steps in a row");
 }
 static int dt__amp_before_step(dt_amp *amp, dt_optimizer *opt)
 {
@@ -3812,11 +3970,12 @@ static int dt__amp_visit(dt_amp *amp, dt__visit *v, const char *prefix)
     return rc ? rc : v->integer(v, name, &amp->overflows);
 }
 
-/* ==================================================================================================== >>packing */
+/* ==================================================================================================== >>packing
+   Tensors as entries of archives: the source of an entry's bytes is a tensor on any device. */
 static int dt__tensor_send(dt__out_file *o, const char *call, const dt_archive_entry *e, void *object)
 {
     dt_tensor *t = (dt_tensor *)object;
-    if (t->dtype != (int)e->dtype || !dt__same_shape(t, &e->shape)) /* dt_model_cast, say */
+    if (t->dtype != (int)e->dtype || !dt__same_shape(t, &e->shape)) /* for example by dt_model_cast */
         return dt_fail(DT_ERR_STATE, "%s: %s was %s %s when it was added and is %s %s now; add it after the change",
                        call, dt__show(e->name), dt_dtype_name(e->dtype), dt__shape_text(e->shape.dim, e->shape.ndim),
                        dt_dtype_name((dt_dtype)t->dtype), dt__text(t));
@@ -3855,7 +4014,7 @@ static dt_tensor *dt__archive_view(const char *call, dt_archive *a, int64_t i)
     dt_archive_entry e;
     dt_archive_info(a, i, &e);
     if (!e.known) {
-        dt_fail(DT_ERR_DTYPE, "%s: %s holds %s, which dt does not have; convert it to F32, F16, BF16, I32, I64 or U8",
+        dt_fail(DT_ERR_DTYPE, "%s: %s holds %s, which dt does not have; convert the file to F32, F16, BF16, I32, I64 or U8",
                 call, dt__show(e.name), e.stored);
         return NULL;
     }
@@ -3890,8 +4049,8 @@ DT_API dt_status dt_archive_read(dt_archive *a, const char *name, dt_tensor *int
     if (i < 0 || !dt__ok("dt_archive_read", "into", into)) return dt_error_code();
     dt_archive_info(a, i, &e);
     if (!dt__same_shape(into, &e.shape))
-        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_archive_read: %s has shape %s, the tensor has %s", dt__show(name),
-                                  dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(into));
+        return (dt_status)dt_fail(DT_ERR_SHAPE, "dt_archive_read: %s has shape %s, the tensor has %s; they must be equal",
+                                  dt__show(name), dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(into));
     dt_tensor *t = dt__archive_view("dt_archive_read", a, i);
     if (t) dt_copy(into, t);
     dt__unref(t);
@@ -3903,9 +4062,12 @@ DT_API dt_status dt_archive_add(dt_archive *a, const char *name, dt_tensor *t)
 }
 
 /* ==================================================================================================== >>checkpoint
-   A checkpoint is an archive: parameters under their names, what the visitors of optimisers, schedules and mixed
-   precision name, the generators, the user's values. Loading checks all of it first and then assigns; what cannot be
-   judged before the seal waits in a dt__load that hangs on the model. */
+   A checkpoint is an archive: parameters under their names, the state that the visitors of optimisers, schedulers and mixed
+   precision save, the random generators, and the user's values. Loading checks everything before it changes anything.
+   What can be checked only at the seal is kept in a dt__load in the model's list.
+
+   All functions run on the thread that uses the model. Only the signal handler runs elsewhere: it sets a flag, and
+   dt_checkpoint_tick reads it. */
 enum { DT__USER_TENSOR, DT__USER_INTEGER, DT__USER_NUMBER, DT__USER_STRING };
 typedef struct dt__user {
     char      *key; /* with "user." before it, as in the file */
@@ -3915,30 +4077,30 @@ typedef struct dt__user {
     double    *number;
     char      *text;
 } dt__user;
-typedef struct dt__load { /* a file whose values wait for the model's parameters */
-    struct dt__load *next; /* an older one of the same model */
+typedef struct dt__load { /* a file that fills parameters, also those that are created later */
+    struct dt__load *next; /* an older one of the same model; NULL: the last */
     const char      *call;
     dt_model        *m;
     dt_archive      *a;
-    dt_checkpoint   *c; /* of a resume: its optimisers are filled at the seal; NULL */
+    dt_checkpoint   *c; /* of a resume: its optimisers are filled at the seal; NULL: dt_model_load */
     char            *path, *strip;
-    int              subset;
+    int              no_strict;
 } dt__load;
 struct dt_checkpoint {
     dt_checkpoint_opts o;
     char              *dir, *name;
     dt_optimizer     **opt;
-    dt_scheduler      **schedule;
-    int                nopts, nschedules;
+    dt_scheduler     **scheduler;
+    int                nopts, nschedulers;
     dt__user          *user;
     int64_t            nusers, user_cap;
-    dt__load          *load; /* of a resume, before the seal */
-    int64_t            seen_epoch, seen_step;
-    double             saved; /* when, in seconds of the monotonic clock */
-    int                stop;
+    dt__load          *load; /* of a resume, until the seal; or NULL */
+    int64_t            seen_epoch, seen_step; /* of the last save, tick or resume */
+    double             saved; /* time of the last save, in seconds of the monotonic clock */
+    int                stop;  /* a signal asked for it */
 };
 
-/* ---- numbers as text: exact, whatever the locale */
+/* ---- numbers as text: exact, and independent of the locale */
 static void dt__number_text(char *buf, size_t cap, double x)
 {
     uint64_t    u;
@@ -3957,7 +4119,7 @@ static void dt__number_text(char *buf, size_t cap, double x)
     while (n > 1 && digits[n - 1] == '0') n--;
     snprintf(buf, cap, "%s0x%d.%.*sp%+d", sign, e != 0, n, digits, e ? e - 1023 : -1022);
 }
-static int dt__number_parse(const char *s, double *x) /* what dt__number_text writes, nothing else; 0 or -1 */
+static int dt__number_parse(const char *s, double *x) /* accepts only what dt__number_text writes; 0 or -1 */
 {
     char     again[40];
     uint64_t u = 0, sign = 0;
@@ -3984,7 +4146,7 @@ static int dt__number_parse(const char *s, double *x) /* what dt__number_text wr
     }
     u |= sign << 63;
     memcpy(x, &u, 8);
-    dt__number_text(again, sizeof again, *x); /* anything else would have another text */
+    dt__number_text(again, sizeof again, *x); /* rejects every other spelling */
     return strcmp(again, s) ? -1 : 0;
 }
 static int dt__integer_parse(const char *s, int64_t *x)
@@ -3998,13 +4160,17 @@ static int dt__integer_parse(const char *s, int64_t *x)
     return 0;
 }
 
-/* ---- visitors: into an archive; out of one, or only to see whether all is there */
+/* ---- visitors that save into an archive or load from it */
+typedef enum dt__phase {
+    DT__PHASE_ALL = 0, /* save or load everything */
+    DT__PHASE_CHECK,   /* load: check that everything is there and change nothing */
+    DT__PHASE_EARLY,   /* load before the seal: optimisers have no states yet */
+    DT__PHASE_LATE     /* load at the seal: numbers were loaded before and may have changed since */
+} dt__phase;
 typedef struct dt__port {
     const char *call, *path;
     dt_archive *a;
-    int         check; /* nothing is changed */
-    int         early; /* before the seal: optimisers have no states yet */
-    int         late;  /* at the seal: numbers were loaded before, and may have been changed since */
+    dt__phase   phase;
 } dt__port;
 static int dt__save_tensor(dt__visit *v, const char *name, dt_tensor *t)
 {
@@ -4016,18 +4182,19 @@ static int dt__save_number(dt__visit *v, const char *name, double *x)
     dt__port *p = (dt__port *)v->user;
     char      text[40];
     dt__number_text(text, sizeof text, *x);
-    return dt__archive_tell(p->call, p->a, name, text);
+    return dt__archive_set_string(p->call, p->a, name, text);
 }
 static int dt__save_integer(dt__visit *v, const char *name, int64_t *x)
 {
     dt__port *p = (dt__port *)v->user;
     char      text[24];
     snprintf(text, sizeof text, "%" PRId64, *x);
-    return dt__archive_tell(p->call, p->a, name, text);
+    return dt__archive_set_string(p->call, p->a, name, text);
 }
 static int dt__load_lacks(const dt__port *p, const char *name)
 {
-    return dt_fail(DT_ERR_STATE, "%s: %.300s has no %s: it was saved by a program with other parts", p->call, p->path,
+    return dt_fail(DT_ERR_STATE, "%s: %.300s has no %s: the program that saved it had other optimisers, schedulers or "
+                   "values; create the same ones", p->call, p->path,
                    dt__show(name));
 }
 static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
@@ -4037,11 +4204,12 @@ static int dt__load_tensor(dt__visit *v, const char *name, dt_tensor *t)
     dt_archive_entry e;
     if (!dt_archive_info(p->a, i, &e)) return dt__load_lacks(p, name);
     if (!dt__same_shape(t, &e.shape))
-        return dt_fail(DT_ERR_SHAPE, "%s: %.300s: %s has shape %s there, %s here", p->call, p->path, dt__show(name),
+        return dt_fail(DT_ERR_SHAPE, "%s: %.300s: %s has shape %s there, %s here; they must be equal", p->call, p->path,
+                       dt__show(name),
                        dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(t));
-    if (p->check && e.known) return 0;
+    if (p->phase == DT__PHASE_CHECK && e.known) return 0;
     dt_tensor *from = dt__archive_view(p->call, p->a, i);
-    if (from && !p->check) dt_copy(t, from);
+    if (from && p->phase != DT__PHASE_CHECK) dt_copy(t, from);
     dt__unref(from);
     return dt_error_code();
 }
@@ -4049,13 +4217,13 @@ static int dt__load_number(dt__visit *v, const char *name, double *x)
 {
     dt__port *p = (dt__port *)v->user;
     double    y;
-    if (p->late) return 0;
+    if (p->phase == DT__PHASE_LATE) return 0;
     const char *s = dt_archive_string(p->a, name);
     if (!s) return dt__load_lacks(p, name);
     if (dt__number_parse(s, &y))
-        return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a number", p->call, p->path, dt__show(name),
+        return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a number: the file is damaged", p->call, p->path, dt__show(name),
                        dt__show(s));
-    if (!p->check) *x = y;
+    if (p->phase != DT__PHASE_CHECK) *x = y;
     return 0;
 }
 static int dt__load_integer(dt__visit *v, const char *name, int64_t *x)
@@ -4063,13 +4231,13 @@ static int dt__load_integer(dt__visit *v, const char *name, int64_t *x)
     dt__port *p = (dt__port *)v->user;
     int64_t   y;
     size_t    n = strlen(name);
-    if (p->early && n > 10 && !strcmp(name + n - 10, ".has_state")) return *x = 0, 0;
+    if (p->phase == DT__PHASE_EARLY && n > 10 && !strcmp(name + n - 10, ".has_state")) return *x = 0, 0;
     const char *s = dt_archive_string(p->a, name);
     if (!s) return dt__load_lacks(p, name);
     if (dt__integer_parse(s, &y))
-        return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a whole number", p->call, p->path, dt__show(name),
-                       dt__show(s));
-    if (!p->check) *x = y;
+        return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a whole number: the file is damaged", p->call, p->path,
+                       dt__show(name), dt__show(s));
+    if (p->phase != DT__PHASE_CHECK) *x = y;
     return 0;
 }
 static dt__visit dt__port_visit(dt__port *p, int loading)
@@ -4099,7 +4267,8 @@ static int dt__rng_visit(dt_rng *r, dt__visit *v, const char *prefix)
     if (!rc) rc = v->integer(v, name[4], &offset);
     if (!rc) rc = v->number(v, name[5], &normal);
     if (!rc && (next < 0 || next > 624 || has < 0 || has > 1))
-        rc = dt_fail(DT_ERR_FILE, "dt_rng: %s.next is %" PRId64 ", %s.has_normal %" PRId64, prefix, next, prefix, has);
+        rc = dt_fail(DT_ERR_FILE, "dt_rng: %s.next is %" PRId64 " (expected 0 to 624), %s.has_normal %" PRId64
+                     " (expected 0 or 1): the file is damaged", prefix, next, prefix, has);
     if (!rc) rc = v->tensor(v, name[0], t);
     if (!rc && v->loading) {
         r->next = (int32_t)next;
@@ -4113,7 +4282,7 @@ static int dt__rng_visit(dt_rng *r, dt__visit *v, const char *prefix)
 }
 
 /* ---- a file against a model */
-static int64_t dt__load_find(const dt__load *l, const char *name) /* the parameter in the file, or -1 */
+static int64_t dt__load_find(const dt__load *l, const char *name) /* index of the parameter in the file, or -1 */
 {
     int64_t i = -1;
     if (l->strip) {
@@ -4138,26 +4307,26 @@ static int dt__load_fill(const dt__load *l, int64_t i, dt__param *p, int made)
     dt__unref(from);
     return dt_error_code();
 }
-static const char *dt__load_name(const dt__load *l, int64_t i) /* of a tensor of the file, as the model would call it */
+static const char *dt__load_name(const dt__load *l, int64_t i) /* of entry i, without the prefix */
 {
     const char *name = dt_archive_name(l->a, i);
     size_t      n = l->strip ? strlen(l->strip) : 0;
     return n && !strncmp(name, l->strip, n) ? name + n : name;
 }
-static int dt__load_foreign(const dt__load *l, const char *name) /* of a checkpoint, but not of its model */
+static int dt__load_foreign(const dt__load *l, const char *name) /* part of a checkpoint, but not of its model */
 {
     static const char *const parts[] = { "optimizer.", "schedule.", "amp.", "rng.", "user." };
     for (int i = 0; i < 5; i++)
         if (!strncmp(name, parts[i], strlen(parts[i]))) return dt_archive_string(l->a, "dt.version") != NULL;
     return 0;
 }
-static int dt__load_may_lack(const char *name) /* the counter of a batch norm, which older programs do not have */
+static int dt__load_may_lack(const char *name) /* a batch norm's counter: old files lack it */
 {
     static const char tail[] = "num_batches_tracked";
     size_t            n = strlen(name), k = sizeof tail - 1;
     return n >= k && !strcmp(name + n - k, tail);
 }
-/* What does not fit, as lists of at most 8 names. */
+/* Names that do not fit: three lists of at most 8 names. */
 typedef struct dt__misfits {
     int64_t missing, extra, wrong;
     char    text[3][264];
@@ -4169,10 +4338,10 @@ static void dt__misfit(dt__misfits *f, int kind, int64_t nth, const char *what, 
     size_t n = strlen(f->text[kind]), room = sizeof f->text[kind] - n;
     if (f->full[kind]) return;
     int k = snprintf(item, sizeof item, "%s%s%s", n ? ", " : "", what, more);
-    f->full[kind] = nth > 8 || k < 0 || (size_t)k + 6 > room; /* ", ..." has its place */
+    f->full[kind] = nth > 8 || k < 0 || (size_t)k + 6 > room; /* room for ", ..." */
     snprintf(f->text[kind] + n, room, "%s", f->full[kind] ? ", ..." : item);
 }
-/* Compares the parameters there are (all, once sealed) with the file. */
+/* Compares the parameters that exist (after the seal: all of them) with the file. */
 static void dt__load_compare(const dt__load *l, dt__misfits *f)
 {
     char more[200];
@@ -4207,13 +4376,13 @@ static int dt__load_judge(const dt__load *l) /* 0, or an error that lists what d
         if (count[i])
             snprintf(text + n, sizeof text - n, "%s%" PRId64 " %s: %s", n ? "; " : "", count[i], kind[i], f.text[i]);
     }
-    if (l->subset) {
+    if (l->no_strict) {
         dt__logf(DT_LOG_WARN, "%s: %.200s: %s", l->call, l->path, text);
         return 0;
     }
     return dt_fail(DT_ERR_STATE, "%s: %.200s does not fit the model: %s", l->call, l->path, text);
 }
-static int dt__load_now(const dt__load *l) /* parameters that are made; how many, or a negative status */
+static int dt__load_now(const dt__load *l) /* fills existing parameters; how many, or a negative status */
 {
     int n = 0;
     for (int i = 0; i < l->m->nparams; i++) {
@@ -4225,7 +4394,7 @@ static int dt__load_now(const dt__load *l) /* parameters that are made; how many
     return n;
 }
 
-/* ---- waiting for the seal */
+/* ---- loads that wait for the seal: a list in m->want_user, the newest first */
 static void dt__load_free(dt__load *l)
 {
     if (!l) return;
@@ -4247,7 +4416,7 @@ static void dt__model_drop_loads(dt_model *m)
 {
     while (m->want_user) dt__load_free((dt__load *)m->want_user);
 }
-/* Takes the archive, also when it fails. */
+/* Takes ownership of the archive, also if it fails. */
 static dt__load *dt__load_new(const char *call, dt_model *m, dt_archive *a, const char *path, const char *strip)
 {
     dt__load *l = (dt__load *)dt__alloc_zero(sizeof *l);
@@ -4266,14 +4435,14 @@ static dt__load *dt__load_new(const char *call, dt_model *m, dt_archive *a, cons
     dt__load_free(l);
     return NULL;
 }
-static int dt__load_want(dt_model *m, void *user, dt__param *p) /* the newest load that has it gives the value */
+static int dt__load_want(dt_model *m, void *user, dt__param *p) /* dt_model.want */
 {
     (void)m;
     for (dt__load *l = (dt__load *)user; l; l = l->next) {
         int64_t i = dt__load_find(l, p->name);
         if (i < 0) continue;
         if (dt__load_fits(l, i, p)) return dt__load_fill(l, i, p, 0) ? (int)dt_error_code() : 1;
-        if (!l->subset) return 0; /* an error at the seal, with all others */
+        if (!l->no_strict) return 0; /* dt__load_judge reports it at the seal */
     }
     return 0;
 }
@@ -4284,7 +4453,7 @@ static int dt__load_sealed(dt_model *m, void *user)
     int       rc = dt__load_judge(l);
     (void)m;
     if (!rc && l->c) {
-        dt__port port = { NULL, NULL, NULL, 0, 0, 1 };
+        dt__port port = { NULL, NULL, NULL, DT__PHASE_LATE };
         port.call = l->call;
         port.path = l->path;
         port.a = l->a;
@@ -4293,7 +4462,7 @@ static int dt__load_sealed(dt_model *m, void *user)
     dt__load_free(l);
     return rc;
 }
-/* Takes l: it waits for the model's seal. */
+/* Takes ownership of l and adds it to the model's list. */
 static int dt__load_wait(dt__load *l)
 {
     l->next = (dt__load *)l->m->want_user;
@@ -4310,7 +4479,7 @@ static int dt__save_model(const char *call, dt_archive *a, dt_model *m, bool fin
     for (int i = 0; i < m->nparams; i++) {
         dt_tensor *t = dt__param_source(m, m->param[i]);
         if (!t || dt__archive_add(call, a, m->param[i]->name, t, finite)) return dt_error_code();
-        if (t->step) dt_free(t); /* a part of the masters: the archive holds it */
+        if (t->step) dt_free(t); /* a view of the master weights: the archive holds a reference */
     }
     return 0;
 }
@@ -4335,15 +4504,16 @@ DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o)
     if (!a) return dt_fail(why.code, "%s: %.400s: %s", call, path, why.text);
     dt__load *l = dt__load_new(call, m, a, path, o.strip);
     if (!l) return dt_error_code();
-    l->subset = o.subset;
-    int n = !o.subset && m->nparams && dt__load_judge(l) ? (int)dt_error_code() : dt__load_now(l);
+    l->no_strict = o.no_strict;
+    int n = !o.no_strict && m->nparams && dt__load_judge(l) ? (int)dt_error_code() : dt__load_now(l);
     if (n >= 0 && !m->sealed) return dt__load_wait(l) ? dt_error_code() : n;
-    if (n >= 0 && o.subset) dt__load_judge(l);
+    if (n >= 0 && o.no_strict) dt__load_judge(l);
     dt__load_free(l);
     return n;
 }
 
-/* ---- signals: a handler sets a flag, dt_checkpoint_tick looks at it */
+/* ---- signals. The handler may run on any thread and only sets a flag; dt_checkpoint_tick reads the flags. One checkpoint
+   at a time owns the handlers: dt__signal_owner, changed by compare-and-swap. */
 static volatile sig_atomic_t dt__signal_save, dt__signal_stop;
 static dt_checkpoint        *dt__signal_owner;
 static const int             dt__signals[3] = { SIGUSR1, SIGTERM, SIGINT };
@@ -4355,10 +4525,10 @@ static void                  dt__on_signal(int number)
 }
 static int dt__signals_take(dt_checkpoint *c)
 {
-    dt_checkpoint   *none = NULL;
+    dt_checkpoint   *nobody = NULL;
     struct sigaction act;
-    if (!__atomic_compare_exchange_n(&dt__signal_owner, &none, c, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-        return dt_fail(DT_ERR_STATE, "dt_checkpoint_new: another checkpoint has .signals already; one can");
+    if (!__atomic_compare_exchange_n(&dt__signal_owner, &nobody, c, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return dt_fail(DT_ERR_STATE, "dt_checkpoint_new: another checkpoint has .signals already; only one can have it");
     dt__signal_save = 0;
     dt__signal_stop = 0;
     memset(&act, 0, sizeof act);
@@ -4367,7 +4537,7 @@ static int dt__signals_take(dt_checkpoint *c)
     sigemptyset(&act.sa_mask);
     for (int i = 0; i < 3; i++) {
         sigaction(dt__signals[i], &act, &dt__signal_before[i]);
-        if (dt__signals[i] == SIGINT && dt__signal_before[i].sa_handler == SIG_IGN) /* a job in the background */
+        if (dt__signals[i] == SIGINT && dt__signal_before[i].sa_handler == SIG_IGN) /* of a background job: keep it */
             sigaction(SIGINT, &dt__signal_before[i], NULL);
     }
     return 0;
@@ -4393,13 +4563,13 @@ static char *dt__checkpoint_path(const char *call, const char *dir, const char *
         return NULL;
     }
     snprintf(path, n, "%s/%s-%08" PRId64 ".safetensors", dir, name, step);
-    char *exact = dt__strdup(path); /* freed by its length */
+    char *exact = dt__strdup(path); /* dt__free_text frees strlen + 1 bytes */
     dt_mem_free(path, n);
     if (!exact) dt_fail(DT_ERR_MEMORY, "%s: out of memory for a path", call);
     return exact;
 }
-/* The step of NAME-00000012.safetensors, *temp_pid 0; or of a temporary of such, whose process is *temp_pid; -1 for
-   what is neither. */
+/* The step of a checkpoint file NAME-00000012.safetensors (*temp_pid := 0) or of its temporary file (*temp_pid := id of
+   the process that wrote it); -1 for other names. */
 static int64_t dt__checkpoint_step(const char *file, const char *name, long *temp_pid)
 {
     size_t  n = strlen(name);
@@ -4418,11 +4588,11 @@ static int64_t dt__checkpoint_step(const char *file, const char *name, long *tem
     if (*tail) *temp_pid = dt__temp_owner(tail);
     return !*tail || *temp_pid ? step : -1;
 }
-typedef struct dt__steps { /* that there are checkpoints of */
-    int64_t    *at; /* the newest first */
+typedef struct dt__steps { /* the steps of all checkpoints in a directory */
+    int64_t    *at; /* in descending order */
     int64_t     n, cap;
     const char *call, *dir, *name;
-    int         clean; /* temporary files of processes that ended are removed */
+    int         clean; /* remove temporary files of processes that have ended */
 } dt__steps;
 static void dt__remove_stale(const char *dir, const char *file, long pid)
 {
@@ -4459,7 +4629,7 @@ static int dt__checkpoint_list(const char *call, const char *dir, const char *na
     return dt__dir_each(call, dir, dt__steps_add, s);
 }
 static void dt__steps_free(dt__steps *s) { dt_mem_free(s->at, (size_t)s->cap * sizeof *s->at); }
-/* Opens checkpoint 'step'; NULL and a message in why if it cannot be used, or an error pending (out of memory). */
+/* Opens a checkpoint. If the file cannot be used: NULL and the reason in 'why'. Out of memory: NULL and a pending error. */
 static dt_archive *dt__checkpoint_open(const char *call, const char *path, char *why, size_t cap)
 {
     int64_t     x;
@@ -4474,7 +4644,7 @@ static dt_archive *dt__checkpoint_open(const char *call, const char *path, char 
     dt_archive_free(a);
     return NULL;
 }
-/* The newest whole one and its path, which the caller frees; NULL: none, or an error is pending. */
+/* The newest intact checkpoint and its path, which the caller frees. NULL: there is no checkpoint, or an error is pending. */
 static dt_archive *dt__checkpoint_newest(const char *call, const char *dir, const char *name, char **path)
 {
     dt__steps   s;
@@ -4487,14 +4657,14 @@ static dt_archive *dt__checkpoint_newest(const char *call, const char *dir, cons
         *path = dt__checkpoint_path(call, dir, name, s.at[i]);
         a = *path ? dt__checkpoint_open(call, *path, why, sizeof why) : NULL;
         if (a || dt__err.code != DT_OK) break;
-        dt__logf(DT_LOG_WARN, "%s: %.300s is passed over: %s", call, *path, why);
+        dt__logf(DT_LOG_WARN, "%s: %.300s is skipped: %s", call, *path, why);
         size_t n = strlen(list);
         if (i < 8) snprintf(list + n, sizeof list - n, "%s step %" PRId64 " (%.80s)", i ? "," : "", s.at[i], why);
         dt__free_text(*path);
         *path = NULL;
     }
     if (!a && s.n && dt__err.code == DT_OK)
-        dt_fail(DT_ERR_FILE, "%s: %.200s: none of %" PRId64 " checkpoints is whole:%s%s", call, dir, s.n, list,
+        dt_fail(DT_ERR_FILE, "%s: %.200s: none of %" PRId64 " checkpoints is intact:%s%s", call, dir, s.n, list,
                 s.n > 8 ? " ..." : "");
     if (!a) {
         dt__free_text(*path);
@@ -4514,26 +4684,28 @@ DT_API const char *dt_checkpoint_latest(const char *dir, const char *name, char 
     }
     dt_archive *a = dt__checkpoint_newest(call, dir, name ? name : "ckpt", &path);
     dt_archive_free(a);
-    if (path && strlen(path) >= nbytes) dt_fail(DT_ERR_ARG, "%s: the path needs %zu bytes", call, strlen(path) + 1);
+    if (path && strlen(path) >= nbytes)
+        dt_fail(DT_ERR_ARG, "%s: the path needs %zu bytes, buf has %zu", call, strlen(path) + 1, nbytes);
     else if (path) memcpy(buf, path, strlen(path) + 1);
     bool found = path && dt__err.code == DT_OK;
     dt__free_text(path);
     return found ? buf : NULL;
 }
 
-/* ---- making one */
-static int dt__check_dir(const char *call, dt_checkpoint *c) /* can a file be made there? */
+/* ---- creating a dt_checkpoint */
+static int dt__check_dir(const char *call, dt_checkpoint *c) /* creates the directory and a temporary file in it */
 {
     struct stat st;
     char       *path = dt__checkpoint_path(call, c->dir, c->name, 0);
     if (!path) return dt_error_code();
     if (stat(c->dir, &st) && errno == ENOENT) dt__dir_make(call, c->dir);
-    if (!stat(c->dir, &st) && !S_ISDIR(st.st_mode)) dt_fail(DT_ERR_FILE, "%s: %.400s is not a directory", call, c->dir);
+    if (!stat(c->dir, &st) && !S_ISDIR(st.st_mode))
+        dt_fail(DT_ERR_FILE, "%s: %.400s is not a directory; choose another name", call, c->dir);
     if (dt__err.code == DT_OK) dt__file_probe(call, path);
     dt__free_text(path);
     return dt_error_code();
 }
-static void *dt__copy_pointers(const void *from, int n) /* the caller's array need not stay; NULL: none, or no memory */
+static void *dt__copy_pointers(const void *from, int n) /* NULL: n is 0, or out of memory */
 {
     void *p = n > 0 ? dt_mem_alloc((size_t)n * sizeof(void *)) : NULL;
     if (p) memcpy(p, from, (size_t)n * sizeof(void *));
@@ -4541,14 +4713,17 @@ static void *dt__copy_pointers(const void *from, int n) /* the caller's array ne
 }
 static const char *dt__checkpoint_bad(const char *dir, const dt_checkpoint_opts *o)
 {
-    if (!dir || !*dir) return "the directory has no name";
+    if (!dir || !*dir) return "the directory has no name (it is NULL or empty)";
     if (!o->model) return ".model is NULL";
-    if (o->name && (!*o->name || strchr(o->name, '/'))) return ".name is empty or has a '/'";
-    if (o->keep < -1) return ".keep is below -1";
-    if (o->every_steps < 0 || o->every_epochs < 0 || !(o->every_minutes >= 0)) return ".every_... is negative";
-    if ((o->optimizer && o->optimizers) || (o->schedule && o->schedules)) return "one or several, not both";
-    if ((o->optimizers && o->noptimizers < 1) || (!o->optimizers && o->noptimizers)) return ".noptimizers is wrong";
-    if ((o->schedules && o->nschedules < 1) || (!o->schedules && o->nschedules)) return ".nschedules is wrong";
+    if (o->name && (!*o->name || strchr(o->name, '/')))
+        return ".name is empty or has a '/'; it must be the first part of a file name";
+    if (o->keep < -1) return ".keep is below -1; it must be -1 (all), 0 (default) or the number of files to keep";
+    if (o->every_steps < 0 || o->every_epochs < 0 || !(o->every_minutes >= 0))
+        return ".every_steps, .every_epochs and .every_minutes must be 0 or more";
+    if ((o->optimizer && o->optimizers) || (o->scheduler && o->schedulers))
+        return "give .optimizer or .optimizers, and .scheduler or .schedulers, not both";
+    if (o->optimizers ? o->noptimizers < 1 : o->noptimizers != 0) return ".noptimizers must be the length of .optimizers";
+    if (o->schedulers ? o->nschedulers < 1 : o->nschedulers != 0) return ".nschedulers must be the length of .schedulers";
     return NULL;
 }
 DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts o)
@@ -4571,10 +4746,10 @@ DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts
     c->dir = dt__strdup(dir);
     c->name = dt__strdup(o.name ? o.name : "ckpt");
     c->nopts = o.optimizers ? o.noptimizers : o.optimizer != NULL;
-    c->nschedules = o.schedules ? o.nschedules : o.schedule != NULL;
+    c->nschedulers = o.schedulers ? o.nschedulers : o.scheduler != NULL;
     c->opt = (dt_optimizer **)dt__copy_pointers(o.optimizers ? o.optimizers : &o.optimizer, c->nopts);
-    c->schedule = (dt_scheduler **)dt__copy_pointers(o.schedules ? o.schedules : &o.schedule, c->nschedules);
-    if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedules && !c->schedule))
+    c->scheduler = (dt_scheduler **)dt__copy_pointers(o.schedulers ? o.schedulers : &o.scheduler, c->nschedulers);
+    if (!c->dir || !c->name || (c->nopts && !c->opt) || (c->nschedulers && !c->scheduler))
         dt_fail(DT_ERR_MEMORY, "%s: out of memory", call);
     if (dt__err.code == DT_OK && !dt__check_dir(call, c)) {
         dt__steps s;
@@ -4590,7 +4765,7 @@ DT_API void dt_checkpoint_free(dt_checkpoint *c)
 {
     if (!c) return;
     dt__signals_give_back(c);
-    if (c->load) c->load->c = NULL; /* the parameters still wait */
+    if (c->load) c->load->c = NULL; /* it still fills parameters */
     for (int64_t i = 0; i < c->nusers; i++) {
         dt__unref(c->user[i].t);
         dt__free_text(c->user[i].key);
@@ -4598,13 +4773,13 @@ DT_API void dt_checkpoint_free(dt_checkpoint *c)
     }
     dt_mem_free(c->user, (size_t)c->user_cap * sizeof *c->user);
     dt_mem_free(c->opt, (size_t)c->nopts * sizeof *c->opt);
-    dt_mem_free(c->schedule, (size_t)c->nschedules * sizeof *c->schedule);
+    dt_mem_free(c->scheduler, (size_t)c->nschedulers * sizeof *c->scheduler);
     dt__free_text(c->dir);
     dt__free_text(c->name);
     dt_mem_free(c, sizeof *c);
 }
 
-/* ---- values of the user */
+/* ---- the user's values */
 static dt__user *dt__user_find(const dt_checkpoint *c, const char *key) /* without "user." */
 {
     for (int64_t i = 0; i < c->nusers; i++)
@@ -4620,7 +4795,7 @@ static dt__user *dt__user_add(const char *call, dt_checkpoint *c, const char *ke
     }
     dt__user *u = dt__user_find(c, key);
     if (u && (u->kind != kind || kind != DT__USER_STRING)) {
-        dt_fail(DT_ERR_ARG, "%s: the key %s is taken", call, dt__show(key));
+        dt_fail(DT_ERR_ARG, "%s: the key %s is taken; choose another key", call, dt__show(key));
         return NULL;
     }
     if (u) return u;
@@ -4681,18 +4856,18 @@ static int dt__users_visit(dt_checkpoint *c, dt__visit *v)
         if (u->kind == DT__USER_TENSOR) rc = v->tensor(v, u->key, u->t);
         if (u->kind == DT__USER_INTEGER) rc = v->integer(v, u->key, u->integer);
         if (u->kind == DT__USER_NUMBER) rc = v->number(v, u->key, u->number);
-        if (u->kind == DT__USER_STRING && u->text && !v->loading) rc = dt__archive_tell(p->call, p->a, u->key, u->text);
+        if (u->kind == DT__USER_STRING && u->text && !v->loading) rc = dt__archive_set_string(p->call, p->a, u->key, u->text);
     }
     const char *key;
-    for (int64_t i = 0; v->loading && !p->check && !rc && (key = dt_archive_key(p->a, i)); i++) {
+    for (int64_t i = 0; v->loading && p->phase != DT__PHASE_CHECK && !rc && (key = dt_archive_key(p->a, i)); i++) {
         if (strncmp(key, "user.", 5)) continue;
-        dt__user *u = dt__user_find(c, key + 5); /* strings need not be told before */
+        dt__user *u = dt__user_find(c, key + 5); /* strings need not be added before a resume */
         if (!u || u->kind == DT__USER_STRING) rc = dt_checkpoint_set_string(c, key + 5, dt_archive_string(p->a, key));
     }
     return rc;
 }
 
-/* ---- the parts of a training */
+/* ---- optimisers, schedulers, mixed precision */
 static int dt__checkpoint_optimizers(dt_checkpoint *c, dt__port *p, int loading)
 {
     dt_model      *m = c->o.model;
@@ -4702,7 +4877,8 @@ static int dt__checkpoint_optimizers(dt_checkpoint *c, dt__port *p, int loading)
     char           prefix[40];
     if (v.integer(&v, "dt.optimizers", &saved)) return dt_error_code();
     if (saved != n)
-        return dt_fail(DT_ERR_STATE, "%s: %.300s was saved with %" PRId64 " optimisers, the program has %" PRId64,
+        return dt_fail(DT_ERR_STATE, "%s: %.300s was saved with %" PRId64 " optimisers, the program has %" PRId64
+                       "; create the same ones",
                        p->call, p->path, saved, n);
     for (int i = 0; i < n; i++) {
         snprintf(prefix, sizeof prefix, "optimizer.%d", i);
@@ -4710,15 +4886,15 @@ static int dt__checkpoint_optimizers(dt_checkpoint *c, dt__port *p, int loading)
     }
     return 0;
 }
-static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* those that say themselves what fits */
+static int dt__checkpoint_parts(dt_checkpoint *c, dt__port *p, int loading) /* their visitors check what they load */
 {
     dt__visit v = dt__port_visit(p, loading);
     dt_amp   *amp = c->o.amp ? c->o.amp : c->o.model->amp;
     int       rc = dt__checkpoint_optimizers(c, p, loading);
-    for (int i = 0; i < c->nschedules && !rc; i++) {
+    for (int i = 0; i < c->nschedulers && !rc; i++) {
         char prefix[40];
         snprintf(prefix, sizeof prefix, "schedule.%d", i);
-        rc = dt__schedule_visit(c->schedule[i], &v, prefix);
+        rc = dt__scheduler_visit(c->scheduler[i], &v, prefix);
     }
     return !rc && amp ? dt__amp_visit(amp, &v, "amp") : rc;
 }
@@ -4735,13 +4911,13 @@ static void dt__checkpoint_rotate(dt_checkpoint *c, int64_t step)
 {
     dt__steps s;
     int64_t   kept = 0;
-    if (dt__checkpoint_list("dt_checkpoint_save", c->dir, c->name, 1, &s)) { /* it is saved all the same */
+    if (dt__checkpoint_list("dt_checkpoint_save", c->dir, c->name, 1, &s)) { /* the checkpoint is saved: only warn */
         dt__logf(DT_LOG_WARN, "%s", dt_error() ? dt_error() : "");
         dt_error_clear();
     }
     if (s.n && s.at[0] > step)
-        dt__logf(DT_LOG_WARN, "dt_checkpoint_save: %.300s holds a later step, %" PRId64 ", which a resume would take",
-                 c->dir, s.at[0]);
+        dt__logf(DT_LOG_WARN, "dt_checkpoint_save: %.300s holds a later step, %" PRId64 ", which a resume would take; "
+                 "remove it, or use another directory", c->dir, s.at[0]);
     for (int64_t i = 0; i < s.n && c->o.keep > 0; i++) {
         if (s.at[i] > step || kept++ < c->o.keep) continue;
         char *path = dt__checkpoint_path("dt_checkpoint_save", c->dir, c->name, s.at[i]);
@@ -4754,7 +4930,7 @@ static void dt__checkpoint_rotate(dt_checkpoint *c, int64_t step)
 static int dt__checkpoint_fill(const char *call, dt_checkpoint *c, dt_archive *a, const char *path, int64_t epoch,
                                int64_t step)
 {
-    dt__port p = { NULL, NULL, NULL, 0, 0, 0 };
+    dt__port p = { NULL, NULL, NULL, DT__PHASE_ALL };
     p.call = call;
     p.path = path;
     p.a = a;
@@ -4769,17 +4945,18 @@ static int dt__checkpoint_ok(const char *call, const dt_checkpoint *c, int64_t e
     if (dt__err.code != DT_OK) return dt__err.code;
     if (!c) return dt_fail(DT_ERR_ARG, "%s: the checkpoint is NULL", call);
     if (epoch < 0 || step < 0 || step > INT64_C(999999999999999999))
-        return dt_fail(DT_ERR_ARG, "%s: epoch %" PRId64 ", step %" PRId64 ": they count from 0", call, epoch, step);
+        return dt_fail(DT_ERR_ARG, "%s: epoch %" PRId64 ", step %" PRId64 ": they count from 0 and must not be negative, "
+                       "step at most 10^18 - 1", call, epoch, step);
     return 0;
 }
 static int dt__checkpoint_save(const char *call, dt_checkpoint *c, int64_t epoch, int64_t step)
 {
     dt_model *m = c->o.model;
-    if (!m->sealed && c->load && !m->nparams) { /* what was resumed is what there is */
+    if (!m->sealed && c->load && !m->nparams) { /* the file that was resumed is still up to date */
         dt__logf(DT_LOG_INFO, "%s: nothing was computed since the resume: nothing is saved", call);
         return 0;
     }
-    if (dt_model_seal(m)) return dt_error_code(); /* so that optimisers are bound, and all of a resume is done */
+    if (dt_model_seal(m)) return dt_error_code(); /* binds optimisers and completes a resume */
     bool lead = !m->watch || !m->watch->lead || m->watch->lead(m->watch->user);
     if (lead) {
         char       *path = dt__checkpoint_path(call, c->dir, c->name, step);
@@ -4817,7 +4994,7 @@ DT_API int dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step)
     if (c->o.every_epochs && epoch / c->o.every_epochs != c->seen_epoch / c->o.every_epochs) due = 1;
     if (c->o.every_minutes > 0 && dt__seconds() - c->saved >= c->o.every_minutes * 60) due = 1;
     dt__watch *w = c->o.model->watch;
-    if (w && w->agree && (c->o.signals || c->o.every_minutes > 0)) { /* a signal or a clock of one rank is all ranks' */
+    if (w && w->agree && (c->o.signals || c->o.every_minutes > 0)) { /* all ranks save and stop at the same step */
         int64_t both[2];
         both[0] = due;
         both[1] = stop;
@@ -4828,13 +5005,14 @@ DT_API int dt_checkpoint_tick(dt_checkpoint *c, int64_t epoch, int64_t step)
     c->seen_step = step;
     c->seen_epoch = epoch;
     if (stop) c->stop = 1;
-    if (stop && !c->o.model->nparams) return 1; /* nothing was computed yet */
+    if (stop && !c->o.model->nparams) return 1; /* there is nothing to save yet */
     if ((due || stop) && dt__checkpoint_save(call, c, epoch, step)) return dt_error_code();
     return c->stop;
 }
 
-/* ---- resuming: what can be checked is checked, what says itself whether it fits comes next and is undone if another
-   does not, and what cannot fail any more comes last */
+/* ---- resuming, in this order, so that a failure leaves everything unchanged: (1) check all that can be checked without a
+   change; (2) load optimisers, schedulers and mixed precision, whose visitors check while they load, and restore all of
+   them if one fails; (3) load the rest, which cannot fail any more. */
 static void dt__resume_undo(dt_checkpoint *c, const dt__port *p, dt_archive *before)
 {
     dt_status code = dt__err.code;
@@ -4850,7 +5028,7 @@ static void dt__resume_undo(dt_checkpoint *c, const dt__port *p, dt_archive *bef
 static int dt__resume_parts(dt_checkpoint *c, const dt__port *p)
 {
     dt__port    now = *p;
-    dt_archive *before = dt_archive_new(); /* holds the optimisers' present states: a load makes new ones */
+    dt_archive *before = dt_archive_new(); /* references the present states; a load allocates new ones */
     now.a = before;
     if (before && !dt__checkpoint_parts(c, &now, 0)) {
         now.a = p->a;
@@ -4862,13 +5040,12 @@ static int dt__resume_parts(dt_checkpoint *c, const dt__port *p)
 static int dt__resume_load(dt_checkpoint *c, dt__load *l)
 {
     dt_model *m = c->o.model;
-    dt__port  p = { NULL, NULL, NULL, 1, 0, 0 };
+    dt__port  p = { NULL, NULL, NULL, DT__PHASE_CHECK };
     p.call = l->call;
     p.path = l->path;
     p.a = l->a;
     if ((m->nparams && dt__load_judge(l)) || dt__checkpoint_rest(c, &p, 1)) return dt_error_code();
-    p.check = 0;
-    p.early = !m->sealed;
+    p.phase = m->sealed ? DT__PHASE_ALL : DT__PHASE_EARLY;
     if (dt__resume_parts(c, &p) || dt__checkpoint_rest(c, &p, 1)) return dt_error_code();
     int n = dt__load_now(l);
     return n < 0 ? n : 0;
@@ -4886,7 +5063,7 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
         dt__integer_parse(dt_archive_string(a, "dt.step"), &s);
     }
     if (w && w->same && dt__err.code == DT_OK &&
-        w->same(w->user, call, "the step of the newest whole checkpoint (-1: none)", a ? s : -1)) {
+        w->same(w->user, call, "the step of the newest intact checkpoint (-1: no checkpoint)", a ? s : -1)) {
         dt_archive_free(a);
         dt__free_text(path);
         return dt_error_code();

@@ -35,33 +35,41 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    It runs nothing: no sockets, no threads, no data. Every call is a pure function of its arguments; only the calls that
+    It runs no plan: no sockets, no threads, no data. Every call is a pure function of its arguments; only the calls that
     take a path read or write a file.
 
 CONTENTS
 
-    >>plans          who sends what to whom: algorithms as lists of steps
-    >>costs          what a plan costs, and which one is chosen
-    >>predicting     what a plan takes on a described cluster
+    >>plans          collectives and algorithms, plans as lists of steps
+    >>costs          what a plan costs, and which algorithm is chosen
+    >>predicting     how long a plan takes on a described cluster
     >>inside         what the headers above use of this one
     >>planning       implementation from here: the algorithms
-    >>choosing       costs, and which algorithm is taken
+    >>choosing       the cost of each algorithm, the table of algorithms, the choice
     >>drawing        a plan as a picture
-    >>timing         plans on a described cluster, without data
+    >>timing         event-driven simulation of a plan on a described cluster
+
+ADDING AN ALGORITHM
+
+    1. Add a row to DT__ALGORITHMS in >>plans. A new algorithm goes to the end: the numbers are part of the wire format.
+    2. For each collective marked in the row write dt__plan_COLLECTIVE_NAME in >>planning, which makes the plan, and
+       dt__cost_COLLECTIVE_NAME in >>choosing, which estimates its time.
+    Enum, name, dt_plan_can, dt_plan_make, dt_plan_cost and the choice by cost come from the row. If a function is
+    missing the header does not compile.
 
 MACROS
 
     DT_PLAN_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
-    DT_COMM_MALLOC, DT_COMM_REALLOC, DT_COMM_FREE  memory of plans (all or none); default malloc
+    DT_COMM_MALLOC, DT_COMM_REALLOC, DT_COMM_FREE  memory of plans (define all three or none); default malloc
 
 ERRORS
 
-    A call returns 0 or a negative number. dt_plan_make and dt_plan_predict say why in *why, a static text; the calls that
+    A call returns 0 or a negative number. dt_plan_make and dt_plan_predict set *why to a static text; the calls that
     read and write files leave a message for dt_plan_error.
 
 THREADS
 
-    Every call may run on any thread.
+    All calls are thread-safe.
 
 LICENCE
 
@@ -84,59 +92,126 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>plans
-   An algorithm is a pure function from (collective, rank, world, counts, topology) to a list of steps. A transport runs
-   the steps; a checker proves them; a simulator says what they cost. Nothing else knows an algorithm.
+   An algorithm is a pure function from (collective, rank, world, counts, topology) to a list of steps, the plan of one
+   rank. A transport runs the steps, a checker proves them, a simulator says how long they take. No other code knows
+   how an algorithm works.
 
-   A rank works in two buffers: DT_PLAN_DATA, the vector of the collective, and DT_PLAN_SCRATCH, of plan.scratch
-   elements. Steps are ordered by round. All steps of a round may run at the same time; a rank begins a round when its
-   own steps of the round before are done. Within a round no step writes what another one reads or writes. Sends need no
-   buffering: a send and its receive meet in matching order between each pair of ranks, and any pairing of rounds that
-   waits only for that ends. Rounds have the same numbers on all ranks, for pictures and costs; a rank may have no step
-   in one. No step is of no elements, except in a barrier, and in a round of SHARE: there all ranks of the machine meet,
-   so each has one step. Operations are taken to be commutative; all ranks get the same bits.
+   Buffers. A rank works in two: DT_PLAN_DATA, the vector of the collective, and DT_PLAN_SCRATCH, which has
+   plan.scratch elements.
 
-   The vector: allreduce, broadcast, reduce: count elements. The others: the segments of all ranks one behind the other,
-   counts[r] elements of rank r, on every rank; alltoall has world segments of what goes to each rank, and after it of
-   what came from each (DATA has as many elements as the larger of both). Before the plan runs a rank's own contribution
-   is in place (allgather, gather: its segment; scatter, broadcast: all of it at the root). Afterwards the result is:
-   allreduce, broadcast, allgather, and reduce and gather at the root: all of DATA; reduce_scatter, scatter: its own
-   segment. reduce leaves DATA of other ranks as it was, gather their own segment; other parts of DATA may change. */
-typedef enum dt_coll {
-    DT_COLL_BARRIER = 0, DT_COLL_ALLREDUCE, DT_COLL_REDUCE_SCATTER, DT_COLL_ALLGATHER, DT_COLL_BROADCAST,
-    DT_COLL_REDUCE, DT_COLL_GATHER, DT_COLL_SCATTER, DT_COLL_ALLTOALL, DT_COLL_SEND, DT_COLL_RECV, DT_COLL_COUNT
+   Rounds. Steps are ordered by round. All steps of a round may run at the same time: within a round no step writes
+   what another step reads or writes. A rank begins a round when its own steps of the previous round are done. Rounds
+   have the same numbers on all ranks, for pictures and costs; a rank may have no step in a round.
+
+   Messages. Between each pair of ranks the k-th send meets the k-th receive. A send needs no buffer: a plan also ends
+   if every send waits for its receive. No step has 0 elements, with two exceptions: a barrier, and a round of SHARE, in
+   which every rank of the machine has a step because all of them meet.
+
+   Bits. Operations are assumed to be commutative. All ranks get the same bits.
+
+   The vector (DATA):
+     allreduce, broadcast, reduce    count elements on every rank
+     alltoall                        before: one segment for each rank; after: one segment from each rank. DATA has as
+                                     many elements as the larger of both.
+     the others                      the segments of all ranks in the order of ranks, counts[r] elements for rank r
+   Before the plan runs, a rank's own contribution is in place: its segment for allgather and gather; at the root all
+   of DATA for scatter and broadcast. Afterwards the result is
+     in all of DATA                  allreduce, broadcast, allgather; reduce and gather at the root
+     in the rank's own segment       reduce_scatter, scatter
+   On other ranks than the root reduce leaves DATA unchanged and gather leaves their own segment unchanged. Other parts
+   of DATA may change. */
+
+/* The collectives, one row each: X(enum, name, vector, root, reduces, gpu).
+     vector     EMPTY: no data; WHOLE: count elements on every rank; SEGMENTS: one segment per rank; MESSAGE: one sender
+                and one receiver, without a plan
+     root       it has a root (MESSAGE: the other rank)
+     reduces    it has an operation, such as sum
+     gpu        it works on the memory of GPUs, through NCCL
+   The numbers are part of the wire format. */
+#define DT__COLLECTIVES(X)                                                \
+    X(BARRIER,        barrier,        EMPTY,    false, false, false)      \
+    X(ALLREDUCE,      allreduce,      WHOLE,    false, true,  true)       \
+    X(REDUCE_SCATTER, reduce_scatter, SEGMENTS, false, true,  true)       \
+    X(ALLGATHER,      allgather,      SEGMENTS, false, false, true)       \
+    X(BROADCAST,      broadcast,      WHOLE,    true,  false, true)       \
+    X(REDUCE,         reduce,         WHOLE,    true,  true,  true)       \
+    X(GATHER,         gather,         SEGMENTS, true,  false, false)      \
+    X(SCATTER,        scatter,        SEGMENTS, true,  false, false)      \
+    X(ALLTOALL,       alltoall,       SEGMENTS, false, false, false)      \
+    X(SEND,           send,           MESSAGE,  true,  false, true)       \
+    X(RECV,           recv,           MESSAGE,  true,  false, true)
+#define DT__COLL_ENUM(E, ...) DT_COLL_##E,
+typedef enum dt_coll { /* DT_COLL_BARRIER = 0, DT_COLL_ALLREDUCE ... DT_COLL_RECV */
+    DT__COLLECTIVES(DT__COLL_ENUM)
+    DT_COLL_COUNT
 } dt_coll;
-typedef enum dt_algo {
-    DT_ALGO_AUTO = 0,
-    DT_ALGO_DIRECT,    /* one rank has all of it: gather to it, send from it */
-    DT_ALGO_ALLTOALL,  /* every rank sends to every other: tiny messages */
-    DT_ALGO_TREE,      /* binomial */
-    DT_ALGO_RING,      /* with segments */
-    DT_ALGO_DOUBLING,  /* recursive doubling */
-    DT_ALGO_HALVING,   /* recursive halving, then doubling (Rabenseifner), with the fold for other than powers of two */
-    DT_ALGO_BLOCKS,    /* binary blocks */
-    DT_ALGO_TWO_LEVEL, /* inside each machine, across machines by shards, inside again */
-    DT_ALGO_LEADER,    /* the same through one rank of each machine */
-    DT_ALGO_SHARED,    /* in memory that all ranks see: each reduces its part of all vectors */
-    DT_ALGO_BRUCK,     /* allgather, alltoall */
-    DT_ALGO_CHAIN,     /* broadcast: a pipeline of segments */
-    DT_ALGO_SCATTER,   /* broadcast: scatter, then allgather */
-    DT_ALGO_PAIRS,     /* alltoall: one partner a round */
-    DT_ALGO_NATIVE,    /* what the transport itself has (MPI, NCCL) */
-    /* Reductions, only if asked for: one tree over the ranks for every element. The bits depend on the number of ranks
-       alone, not on collective, count, transport or machines. It sends what a ring sends, in two rounds (and one of
-       lg p that reduces), and needs a scratch of the vector's size. Beside auto, 2 and 4 ranks on 2 cores: 0.9 to 1.7
-       times the time from 256 KiB on, 1.1 to 4 times below. */
-    DT_ALGO_ORDERED,
+
+/* The algorithms, one row each: X(enum, name, needs, then a column for each collective with a plan).
+     DT_ALGO_AUTO        dt_plan_choose takes the algorithm with the lowest cost
+     DT_ALGO_DIRECT      one rank exchanges messages with all others
+     DT_ALGO_ALLTOALL    every rank sends its vector to every other; for tiny vectors
+     DT_ALGO_TREE        binomial tree
+     DT_ALGO_RING        ring of chunks, in pieces of opts.segment elements
+     DT_ALGO_DOUBLING    recursive doubling
+     DT_ALGO_HALVING     recursive halving, then recursive doubling (Rabenseifner)
+     DT_ALGO_BLOCKS      binary blocks: halving and doubling in blocks of a power of two of ranks
+     DT_ALGO_TWO_LEVEL   inside each machine, then across machines by shards, then inside again
+     DT_ALGO_LEADER      the same through one rank of each machine
+     DT_ALGO_SHARED      in memory that all ranks map: each rank reduces its part of all vectors
+     DT_ALGO_BRUCK       Bruck: distances 1, 2, 4 ...; as a barrier this is the dissemination barrier
+     DT_ALGO_CHAIN       pipeline of segments from rank to rank
+     DT_ALGO_SCATTER     scatter by a tree, then allgather by a ring
+     DT_ALGO_PAIRS       one partner a round
+     DT_ALGO_NATIVE      the transport's own collective (MPI, NCCL)
+     DT_ALGO_ORDERED     only if asked for: one tree over the ranks for every element. The bits depend on the number of
+                         ranks alone, not on collective, count, transport or machines. It sends as many bytes as a ring,
+                         in two rounds with messages and ceil(lg p) rounds that reduce, and needs a scratch of the
+                         vector's size. Time relative to auto, 2 and 4 ranks on 2 cores: 0.9 to 1.7 times from 256 KiB
+                         on, 1.1 to 4 times below.
+   needs: ANY        nothing
+          NO_PLAN    a word for options, not an algorithm with plans
+          MACHINES   the lists of ranks of each machine
+          MEMORY     all ranks on one machine with shared memory; auto takes it only there
+          SEGMENT    auto also chooses the segment
+          ASKED      auto never takes it
+   column: no; yes; pow2: only if the number of ranks is a power of two; equal: only if all counts are equal.
+   The numbers are part of the wire format, and among equal costs the first row wins: add new rows at the end. */
+#define DT__ALGORITHMS(X)                                                                                   \
+    /*                                barrier                   broadcast                        */         \
+    /*                                |    allreduce            |    reduce                      */         \
+    /*                                |    |    reduce_scatter  |    |    gather                 */         \
+    /*                                |    |    |    allgather  |    |    |    scatter  alltoall */         \
+    X(AUTO,      auto,      NO_PLAN,  no,  no,  no,  no,        no,  no,  no,  no,      no)                 \
+    X(DIRECT,    direct,    ANY,      no,  yes, yes, yes,       yes, yes, yes, yes,     yes)                \
+    X(ALLTOALL,  alltoall,  ANY,      no,  yes, no,  no,        no,  no,  no,  no,      no)                 \
+    X(TREE,      tree,      ANY,      yes, yes, no,  no,        yes, yes, yes, yes,     no)                 \
+    X(RING,      ring,      ANY,      no,  yes, yes, yes,       no,  yes, no,  no,      no)                 \
+    X(DOUBLING,  doubling,  ANY,      no,  yes, no,  pow2,      no,  no,  no,  no,      no)                 \
+    X(HALVING,   halving,   ANY,      no,  yes, yes, no,        no,  no,  no,  no,      no)                 \
+    X(BLOCKS,    blocks,    ANY,      no,  yes, no,  no,        no,  no,  no,  no,      no)                 \
+    X(TWO_LEVEL, two_level, MACHINES, no,  yes, no,  no,        no,  no,  no,  no,      no)                 \
+    X(LEADER,    leader,    MACHINES, no,  yes, no,  no,        no,  no,  no,  no,      no)                 \
+    X(SHARED,    shared,    MEMORY,   no,  yes, no,  no,        no,  no,  no,  no,      no)                 \
+    X(BRUCK,     bruck,     ANY,      yes, no,  no,  yes,       no,  no,  no,  no,      equal)              \
+    X(CHAIN,     chain,     SEGMENT,  no,  no,  no,  no,        yes, no,  no,  no,      no)                 \
+    X(SCATTER,   scatter,   ANY,      no,  no,  no,  no,        yes, no,  no,  no,      no)                 \
+    X(PAIRS,     pairs,     ANY,      no,  no,  yes, no,        no,  no,  no,  no,      yes)                \
+    X(NATIVE,    native,    NO_PLAN,  no,  no,  no,  no,        no,  no,  no,  no,      no)                 \
+    X(ORDERED,   ordered,   ASKED,    no,  yes, yes, no,        no,  yes, no,  no,      no)
+#define DT__ALGO_ENUM(E, ...) DT_ALGO_##E,
+typedef enum dt_algo { /* DT_ALGO_AUTO = 0, DT_ALGO_DIRECT ... DT_ALGO_ORDERED */
+    DT__ALGORITHMS(DT__ALGO_ENUM)
     DT_ALGO_COUNT
 } dt_algo;
+
 enum { DT_PLAN_DATA = 0, DT_PLAN_SCRATCH = 1 };
 typedef enum dt_step_kind {
-    DT_STEP_SEND = 1,  /* buf[at..at+n) to peer */
-    DT_STEP_RECV,      /* from peer to buf[at..) */
-    DT_STEP_FOLD,      /* from peer, reduced into buf[at..); left: what comes is the left operand */
-    DT_STEP_COPY,      /* buf[at..) := from_buf[from..), in a round without sends and receives */
-    DT_STEP_REDUCE,    /* buf[at..) := buf op from_buf[from..), or with left from_buf op buf; such a round too */
-    DT_STEP_SHARE      /* buf[at..) of all ranks of this machine: reduced in the order of ranks, written to all */
+    DT_STEP_SEND = 1,  /* sends buf[at..at+n) to peer */
+    DT_STEP_RECV,      /* receives from peer into buf[at..at+n) */
+    DT_STEP_FOLD,      /* receives from peer and reduces into buf[at..at+n); left: the received value is the left operand */
+    DT_STEP_COPY,      /* buf[at..at+n) := from_buf[from..from+n); in a round without messages */
+    DT_STEP_REDUCE,    /* buf := buf op from_buf, or with left from_buf op buf, ranges as COPY; in a round without messages */
+    DT_STEP_SHARE      /* buf[at..at+n) of all ranks of this machine, reduced in the order of ranks and written to all */
 } dt_step_kind;
 typedef struct dt_plan_step {
     int32_t kind, round, peer;
@@ -152,80 +227,83 @@ typedef struct dt_plan {
     int           rounds;
     int64_t       nsteps, cap;
     dt_plan_step *step;
-    int64_t       scratch; /* elements */
-    int64_t       count;   /* of DATA */
+    int64_t       scratch; /* elements of SCRATCH */
+    int64_t       count;   /* elements of DATA */
 } dt_plan;
 typedef struct dt_plan_opts {
     int            rank, world;
-    int64_t        count;   /* allreduce, broadcast, reduce; or the equal part of each rank */
-    const int64_t *counts;  /* segments that differ; NULL: count each. alltoall: world x world, row s: what s sends */
+    int64_t        count;   /* allreduce, broadcast, reduce: elements of the vector; others: of each segment */
+    const int64_t *counts;  /* elements of each segment; NULL: count each. alltoall: world x world, row s: what rank s sends */
     int            root;
-    int64_t        segment; /* elements of a piece in pipelines; 0: whole */
+    int64_t        segment; /* elements of a piece in ring, leader and chain; 0: not cut into pieces */
     const int     *host;    /* the machine of each rank; NULL: one machine */
 } dt_plan_opts;
-/* 0, or a negative number and *why (a static text): -1: the algorithm cannot do this, -2: memory is out. p may be
-   zeroed or used before; dt_plan_free frees. Alltoall by bruck needs equal counts, which dt_plan_can does not see. */
+/* Makes the plan of rank o->rank. p is zeroed or holds an earlier plan; dt_plan_free frees it. Returns 0, or a negative
+   number and a static text in *why: -1: the algorithm cannot do this, -2: out of memory. Alltoall by bruck needs equal
+   counts, which dt_plan_can does not check. */
 DT_API int  dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const char **why);
 DT_API void dt_plan_free(dt_plan *p);
-DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host); /* does it exist? */
-DT_API const char *dt_coll_name(dt_coll c); /* "allreduce" ... */
-DT_API const char *dt_algo_name(dt_algo a); /* "ring" ...: what DT_COMM_ALGO takes */
-DT_API dt_algo     dt_algo_find(const char *name); /* DT_ALGO_COUNT: none */
-/* SHARE steps as sends and receives, for transports without shared memory. */
+DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host); /* is there a plan? */
+DT_API const char *dt_coll_name(dt_coll c); /* "allreduce" ...; "?" if c is not a collective */
+DT_API const char *dt_algo_name(dt_algo a); /* "ring" ..., as in DT_COMM_ALGO; "?" if a is not an algorithm */
+DT_API dt_algo     dt_algo_find(const char *name); /* DT_ALGO_COUNT if no algorithm has this name */
+/* Replaces SHARE steps by sends and receives with the same bits, for transports without shared memory. Returns 0, -1: the
+   plan is not one that dt_plan_make made, or -2: out of memory. */
 DT_API int  dt_plan_lower(dt_plan *p, const int *host);
 
 /* ---------------------------------------------------------------------------------------------------- >>costs
-   What a plan costs: seconds = alpha a message + beta a byte sent on a link + gamma a byte reduced or copied, by link
-   class. On several machines link is the class between them: all ranks of a machine share its beta, and meet each
-   other in shared memory (as threads if link says so). */
+   The cost model, by class of link: alpha seconds a message + beta seconds a byte sent + gamma seconds a byte reduced or
+   copied. On several machines `link` is the class between machines; the ranks of a machine share its beta, and exchange
+   data with each other through shared memory (as threads if link is DT_LINK_THREAD). */
 enum { DT_LINK_THREAD = 0, DT_LINK_SHM, DT_LINK_LOOP, DT_LINK_NET, DT_LINK_COUNT };
 typedef struct dt_costs {
     double alpha[DT_LINK_COUNT], beta[DT_LINK_COUNT], gamma;
 } dt_costs;
-DT_API dt_costs dt_costs_default(void); /* the fixed table */
-/* A table as a text file: a first line "dt costs 1"; for each of thread, shm, loopback and network a line with its
-   name, picoseconds a message and femtoseconds a byte; a line "reducing" with femtoseconds a byte; a last line "end".
-   Whole numbers, up to 10 s and 1 us; what follows a # is a remark. A file that is not so is refused:
-   dt_plan_error() names line, what is there and what was expected. 0, or negative. */
-DT_API const char *dt_plan_error(void); /* why the last such call of this thread failed; NULL: none has */
+DT_API dt_costs dt_costs_default(void); /* a fixed table */
+/* A table as a text file. The first line is "dt costs 1". Each of thread, shm, loopback and network has a line with its
+   name, picoseconds a message and femtoseconds a byte. A line "reducing" has femtoseconds a byte. The last line is
+   "end". Numbers are whole, at most 10 s a message and 1 us a byte; a # begins a remark. Any other file is refused:
+   dt_plan_error() names the line, what was found and what was expected. Both calls return 0 or a negative number. */
+DT_API const char *dt_plan_error(void); /* why the last such call of this thread failed; NULL if none failed */
 DT_API int      dt_costs_load(dt_costs *t, const char *path);
-DT_API int      dt_costs_save(const dt_costs *t, const char *path); /* whole or not at all */
-/* The algorithm that the table says is fastest; the same on every rank and in every run. nbytes: of the vector. Among
-   equals the first in dt_algo. *segment_bytes: 0, or what a chain takes. DT_ALGO_COUNT (cost: negative): none, or
-   memory is out. */
+DT_API int      dt_costs_save(const dt_costs *t, const char *path); /* atomic: a failed call leaves an old file as it was */
+/* The algorithm with the lowest cost for a vector of nbytes bytes; the same on every rank and in every run. Of equal
+   costs the first in dt_algo wins. *segment_bytes: the segment of a chain in bytes, 0 for other algorithms. Returns
+   DT_ALGO_COUNT (dt_plan_cost: a negative number) if there is no algorithm or memory is exhausted. */
 DT_API dt_algo  dt_plan_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, int64_t nbytes,
                                int64_t *segment_bytes);
 DT_API double   dt_plan_cost(const dt_costs *t, dt_coll coll, dt_algo algo, int world, const int *host, int link,
-                             int64_t nbytes, int64_t segment_bytes);
-/* The table and the sizes at which the choice changes, as text; like snprintf. */
+                             int64_t nbytes, int64_t segment_bytes); /* seconds */
+/* The table of costs, and the sizes at which the choice changes, as text. Returns the length as snprintf does. */
 DT_API size_t   dt_plan_explain(const dt_costs *t, int world, const int *host, int link, char *buf, size_t nbytes);
-/* A picture: ranks down (1024 at most), rounds across, an arrow for each message. 0, or negative: there is no such
-   plan (-1), memory is out (-2), the file cannot be written (-3). */
+/* Draws the plan of all ranks (at most 1024): a line for each rank, a column for each round, an arrow for each message.
+   Returns 0, -1: there is no such plan, -2: out of memory, -3: the file cannot be written. */
 DT_API int      dt_plan_svg(const char *path, dt_coll coll, dt_algo algo, const dt_plan_opts *o);
 
 /* ---------------------------------------------------------------------------------------------------- >>predicting
-   What a plan takes on a cluster, event by event, without data. A message begins when both sides are in its round and
-   the sender's last one is over; it takes alpha and a time for each byte, at the pace of the slowest thing on its way:
-   the link class of its ranks, the cards of the two machines, the switches. A card or switch is through with a message
-   when it is through with all bytes that came to it before. A rank reduces beside sending and receiving. */
+   How long a plan takes on a cluster: a simulation event by event, without data. A message begins when both ranks are in
+   its round and the sender's previous message has been sent. It takes alpha, and then for each byte the time of the
+   slowest resource on its way: the link class of its ranks, the network cards of the two machines, the switches. Cards
+   and switches are shared first come, first served: a message has passed when all bytes that arrived before it have. A
+   rank reduces while it sends and receives. */
 typedef struct dt_cluster {
     dt_costs   costs;       /* all 0: dt_costs_default() */
     int        near, far;   /* link class inside a machine and between machines; both 0: DT_LINK_SHM and DT_LINK_NET */
-    double     nic;         /* seconds a byte, each way, of a machine's card, which its ranks share; 0: beta of far;
-                               negative: each rank has its own */
-    double     fabric;      /* seconds a byte through a switch, all its traffic together; 0: as much as comes */
-    double     trunk;       /* seconds a byte, each way, from a switch to the others; 0: as much as comes */
-    const int *switch_of;   /* of each machine, by its number in opts.host; NULL: one switch */
+    double     nic;         /* seconds a byte, in each direction, of a machine's network card, which its ranks share; 0:
+                               beta of far; negative: each rank has a card of its own */
+    double     fabric;      /* seconds a byte of a switch, for all its traffic together; 0: no limit */
+    double     trunk;       /* seconds a byte, in each direction, from a switch to the others; 0: no limit */
+    const int *switch_of;   /* the switch of each machine, by its number in opts.host; NULL: one switch */
     int        element;     /* bytes of an element; 0: 4 */
 } dt_cluster;
 typedef struct dt_plan_prediction {
     double  seconds;
     int64_t messages, bytes;   /* of all ranks */
-    int64_t bytes_nic;         /* that left the machine that sent most */
-    int64_t bytes_switch;      /* through the switch that had most */
-    dt_algo algo;              /* the one taken, if auto was asked for */
+    int64_t bytes_nic;         /* sent by the machine that sent most to other machines */
+    int64_t bytes_switch;      /* through the switch with the most traffic */
+    dt_algo algo;              /* the algorithm; with DT_ALGO_AUTO the one that was chosen */
 } dt_plan_prediction;
-/* opts as for dt_plan_make, without rank. 0, or negative and *why as there. */
+/* opts as for dt_plan_make; rank is ignored. Returns 0, or a negative number and *why as dt_plan_make does. */
 DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o,
                                const dt_cluster *k, const char **why);
 
@@ -237,21 +315,37 @@ DT_API int      dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo a
 #if defined(DT__WANT_INSIDE) && !defined(DT__PLAN_INSIDE)
 #define DT__PLAN_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What dt_comm.h and dt_sim.h use of this header. */
+   What dt_comm.h, dt_sim.h and dt_mpi.h use of this header. */
 #ifdef __cplusplus
 extern "C" {
 #endif
+typedef enum dt__coll_vector { DT__COLL_EMPTY, DT__COLL_WHOLE, DT__COLL_SEGMENTS, DT__COLL_MESSAGE } dt__coll_vector;
+typedef struct dt__coll_traits { /* a row of DT__COLLECTIVES */
+    const char     *name;
+    dt__coll_vector vector;
+    bool            root, reduces, gpu;
+} dt__coll_traits;
+DT__INSIDE const dt__coll_traits *dt__coll_of(int coll); /* all false and "?" if there is no such collective */
+
 typedef struct dt__plan_machines {
-    int  n, least, most; /* machines; ranks of the smallest and of the largest */
-    int *of;             /* the machine of a rank */
+    int  n, least, most; /* number of machines; ranks of the smallest and of the largest */
+    int *of;             /* of[r]: the machine of rank r */
     int *start, *rank;   /* machine m has rank[start[m]] .. rank[start[m + 1] - 1], ascending */
 } dt__plan_machines;
 DT__INSIDE bool dt__plan_machines_make(dt__plan_machines *m, int world, const int *host);
 DT__INSIDE void dt__plan_machines_free(dt__plan_machines *m);
-DT__INSIDE dt_algo dt__cost_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, bool shared, int64_t nbytes, int64_t *segment_bytes);
-DT__INSIDE void dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed, dt__text_out *o);
-DT__INSIDE bool dt__costs_sane(const dt_costs *t);
-DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency); /* sockets that keep to these */
+/* As dt_plan_choose; shared: algorithms in shared memory may be chosen */
+DT__INSIDE dt_algo dt__cost_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, bool shared,
+                                   int64_t nbytes, int64_t *segment_bytes);
+/* fixed: the algorithm that a collective uses at any size; DT_ALGO_AUTO: by cost without shared memory. NULL: all by
+   cost, also in shared memory. */
+DT__INSIDE void dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed,
+                            dt__text_out *o);
+#define DT__COSTS_MOST_LATENCY 10.0   /* seconds a message */
+#define DT__COSTS_MOST_PER_BYTE 1e-6  /* seconds a byte */
+DT__INSIDE bool dt__costs_sane(const dt_costs *t); /* no number is negative, NaN or above these limits */
+/* Costs of sockets that are limited to bandwidth bytes a second, and delayed by latency seconds; 0: no limit */
+DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency);
 
 #ifdef __cplusplus
 }
@@ -274,28 +368,34 @@ DT__NEEDS(PLAN, BASE);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>planning
-   Every algorithm numbers its rounds alike on all ranks, so that round k of one rank meets round k of its peers; a rank
-   may have nothing to do in a round. A step of no elements is left out on both sides, except in a barrier. p: ranks,
-   n: elements. Operands: a value that all ranks must share bit for bit is either made once and copied, or made
-   everywhere with the same left and right operands. */
-typedef struct dt__plan_group {
-    const int *who;   /* ranks */
-    int        n, me; /* me: -1: not one of them */
+   A generator dt__plan_COLLECTIVE_ALGORITHM adds the steps of rank w->rank to w->p and counts rounds in w->round. It
+   numbers rounds alike on all ranks, so that round k of one rank meets round k of its peers; a rank may have no step in a
+   round. dt__plan_add leaves out steps of 0 elements, on both sides, except in a barrier and in SHARE.
+
+   The comment of a generator says: its rounds; "Sent": how many elements a rank sends in all; "Order": the order of the
+   operands; "Scratch": elements, if it needs any. p: number of ranks, n: elements of the vector (of all segments
+   together), lg: the logarithm to base 2, x_r: the contribution of rank r.
+
+   All ranks must get the same bits. So either each element is reduced on one rank and then copied ("reduced once"), or
+   every rank reduces it with the same operands in the same order. */
+typedef struct dt__plan_group { /* some ranks, which an algorithm numbers as members 0 .. n - 1 */
+    const int *who;   /* the rank of each member */
+    int        n, me; /* me: the member that this rank is; -1: it is not in the group */
 } dt__plan_group;
 typedef struct dt__plan_work {
     dt_plan            *p;
     const dt_plan_opts *o;
     int                 rank, world, round;
     int64_t             n;         /* elements of the vector */
-    int64_t            *off, *cut; /* world + 1 each */
-    int                *who;       /* world; first the ranks in their order */
-    dt__plan_machines   hosts;     /* made when an algorithm needs it */
-    const char         *why;       /* what went wrong first; nothing is added after it */
-    bool                memory;    /* it was memory */
+    int64_t            *off, *cut; /* where segments or chunks begin; world + 1 elements each */
+    int                *who;       /* world elements for groups; at first who[i] == i */
+    dt__plan_machines   hosts;     /* only for algorithms that need MACHINES */
+    const char         *why;       /* the first error, or NULL; after an error no steps are added */
+    bool                memory;    /* the error is that memory is exhausted */
 } dt__plan_work;
-enum { DT__PLAN_WORLD = 1 << 22, DT__PLAN_ROUNDS = 1 << 26 };
+enum { DT__PLAN_WORLD = 1 << 22, DT__PLAN_ROUNDS = 1 << 26 }; /* limits */
 
-static int dt__plan_log2(int n) /* floor */
+static int dt__plan_log2(int n) /* rounded down */
 {
     int k = 0;
     while (n >> (k + 1)) k++;
@@ -303,13 +403,13 @@ static int dt__plan_log2(int n) /* floor */
 }
 static int dt__plan_log2_up(int n) { return n > 1 ? dt__plan_log2(n - 1) + 1 : 0; }
 static int dt__plan_mod(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }
-/* n elements in parts that differ by one at most: where part i begins */
+/* n elements are cut into parts whose sizes differ by at most one: where part i begins */
 static int64_t dt__plan_part(int64_t n, int parts, int i) { return n / parts * i + (n % parts < i ? n % parts : i); }
 static void    dt__plan_parts(int64_t *off, int64_t base, int64_t n, int parts)
 {
     for (int i = 0; i <= parts; i++) off[i] = base + dt__plan_part(n, parts, i);
 }
-static int dt__plan_reverse(int v, int bits)
+static int dt__plan_reverse(int v, int bits) /* the order of the lowest bits reversed */
 {
     int r = 0;
     for (int i = 0; i < bits; i++) r |= ((v >> i) & 1) << (bits - 1 - i);
@@ -323,7 +423,7 @@ static void dt__plan_fail(dt__plan_work *w, const char *why)
 static void dt__plan_no_memory(dt__plan_work *w)
 {
     if (!w->why) w->memory = true;
-    dt__plan_fail(w, "memory is out");
+    dt__plan_fail(w, "out of memory");
 }
 static dt_plan_step *dt__plan_add(dt__plan_work *w, int kind, int peer, int buf, int64_t at, int64_t n)
 {
@@ -361,7 +461,8 @@ static void dt__plan_recv(dt__plan_work *w, int peer, int buf, int64_t at, int64
 }
 static void dt__plan_fold(dt__plan_work *w, int peer, int buf, int64_t at, int64_t end, bool left)
 {
-    dt_plan_step *s = dt__plan_add(w, end > at ? DT_STEP_FOLD : DT_STEP_RECV, peer, buf, at, end - at); /* barrier */
+    int           kind = end > at ? DT_STEP_FOLD : DT_STEP_RECV; /* a barrier has no elements to reduce */
+    dt_plan_step *s = dt__plan_add(w, kind, peer, buf, at, end - at);
     if (s) s->left = left;
 }
 static void dt__plan_local(dt__plan_work *w, int kind, int buf, int64_t at, int64_t n, int from_buf, int64_t from,
@@ -375,13 +476,13 @@ static void dt__plan_local(dt__plan_work *w, int kind, int buf, int64_t at, int6
 }
 static void dt__plan_scratch(dt__plan_work *w, int64_t slots, int64_t n)
 {
-    if (n && slots > INT64_MAX / n) dt__plan_fail(w, "the scratch of this algorithm has more than 2^63 elements");
+    if (n && slots > INT64_MAX / n) dt__plan_fail(w, "this algorithm needs a scratch of 2^63 elements or more");
     else w->p->scratch = slots * n;
 }
-/* Room for so many more rounds? Pipelines of tiny segments may have too many. */
+/* Fails if so many more rounds are too many, as in a pipeline of tiny segments. */
 static bool dt__plan_room(dt__plan_work *w, int64_t rounds)
 {
-    if (rounds > DT__PLAN_ROUNDS - w->round) dt__plan_fail(w, "too many rounds: the segment is too small");
+    if (rounds > DT__PLAN_ROUNDS - w->round) dt__plan_fail(w, "too many rounds: the segment is too small; take a larger one");
     return !w->why;
 }
 static dt__plan_group dt__plan_all(const dt__plan_work *w)
@@ -460,9 +561,10 @@ static dt__plan_group dt__plan_my_machine(const dt__plan_work *w)
     return g;
 }
 
-/* ---- parts of algorithms: each moves w->round on by the same number on all ranks of the group, in it or not */
+/* ---- parts of algorithms. Each advances w->round by the same number on all ranks, also on those not in the group. */
 
-/* Binomial: ceil(lg p) rounds of n to member 0; lower members are left operands. Members that forward fold into buf. */
+/* Binomial tree to member 0, from distance `first` on: ceil(lg p) rounds with messages of n if first is 1. A member
+   reduces what it receives into buf. Order: lower members are the left operands. */
 static void dt__plan_tree_up(dt__plan_work *w, const dt__plan_group *g, int first, int buf, int64_t n)
 {
     int v = g->me;
@@ -472,6 +574,7 @@ static void dt__plan_tree_up(dt__plan_work *w, const dt__plan_group *g, int firs
         else if (v + bit < g->n) dt__plan_fold(w, g->who[v + bit], buf, 0, n, false);
     }
 }
+/* Binomial tree from member 0: ceil(lg p) rounds with messages of n. */
 static void dt__plan_tree_down(dt__plan_work *w, const dt__plan_group *g, int64_t n)
 {
     int v = g->me;
@@ -481,8 +584,10 @@ static void dt__plan_tree_down(dt__plan_work *w, const dt__plan_group *g, int64_
         else if (v + bit < g->n) dt__plan_send(w, g->who[v + bit], DT_PLAN_DATA, 0, n);
     }
 }
-/* One turn of the ring, p - 1 rounds of one chunk (times pieces): member i sends first chunk i + own, then what came.
-   With fold it ends with chunk i + own + 1 reduced; its operands stand in the order of the ring, the first left. */
+/* Once around the ring: p - 1 rounds with one chunk each; each round is several if chunks are cut into pieces of
+   `segment` elements. Chunk c is off[c] .. off[c + 1]. Member i first sends chunk i + own to member i + 1, then what it
+   received. With fold, member i ends with chunk i + own + 1 reduced. Order: around the ring; the received value is the
+   left operand. */
 static void dt__plan_ring(dt__plan_work *w, const dt__plan_group *g, int buf, const int64_t *off, int64_t segment,
                           bool fold, int own)
 {
@@ -511,9 +616,10 @@ static void dt__plan_ring(dt__plan_work *w, const dt__plan_group *g, int buf, co
         out = in;
     }
 }
-/* Of 2^k members: k rounds of n/2, n/4 ... until member i has one unit of the window reduced; the lower member's value
-   is the left operand. near: the partner of the first round is the neighbour, and member i gets unit reverse(i); else
-   the first is half the group away, and member i gets unit i. Unit u is off[u * stride] .. off[(u + 1) * stride]. */
+/* Recursive halving in a group of 2^k members: k rounds with messages of n/2, n/4 ... After it member i has one unit,
+   reduced. near: the partner of the first round is the neighbour, and member i gets unit reverse(i); else the first
+   partner is half the group away, and member i gets unit i. Unit u is off[u * stride] .. off[(u + 1) * stride]; *lo and
+   *hi are the member's unit and the next. Order: the lower member's value is the left operand. */
 static void dt__plan_halve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, bool near,
                            int *lo, int *hi)
 {
@@ -535,7 +641,7 @@ static void dt__plan_halve(dt__plan_work *w, const dt__plan_group *g, const int6
         }
     }
 }
-/* The way back: every member gets the whole window. */
+/* Recursive doubling, the inverse of dt__plan_halve: from one unit each, every member gets all units. */
 static void dt__plan_unhalve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, bool near,
                              int lo, int hi)
 {
@@ -549,8 +655,8 @@ static void dt__plan_unhalve(dt__plan_work *w, const dt__plan_group *g, const in
         else hi = other + wide;
     }
 }
-/* The vectors of the others lie in scratch, in the order of members, my own in DATA: DATA becomes (x0 op x1) op x2 ...
-   with every member's operands in the same places. p - 1 rounds without messages. */
+/* Scratch has the vectors of the other members in their order, DATA the own one. DATA becomes ((x0 op x1) op x2) ..., with
+   the same operands on every member. p - 1 rounds without messages. */
 static void dt__plan_in_order(dt__plan_work *w, int me, int members, int64_t at, int64_t n)
 {
     for (int k = 1; k < members && !w->why; k++, w->round++) {
@@ -559,8 +665,8 @@ static void dt__plan_in_order(dt__plan_work *w, int me, int members, int64_t at,
         else dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_DATA, at, n, DT_PLAN_SCRATCH, (k - 1) * n, false);
     }
 }
-/* The largest power of two of ranks; of the first 2 rem ranks the odd ones stay out. Operands keep the order of ranks.
-   */
+/* A group of the largest power of two of ranks: of the first 2 rem ranks the odd ones are not in it. Members are in the
+   order of ranks. */
 static dt__plan_group dt__plan_power(dt__plan_work *w, int *rem)
 {
     dt__plan_group g;
@@ -571,8 +677,8 @@ static dt__plan_group dt__plan_power(dt__plan_work *w, int *rem)
     g.me = w->rank >= 2 * *rem ? w->rank - *rem : w->rank % 2 ? -1 : w->rank / 2;
     return g;
 }
-/* All to rank 0 or the root, which reduces in the order of ranks: p - 1 rounds of n, and one without messages if the
-   root is another than 0. Other ranks' DATA stays. */
+/* All ranks send their vector to the root, which reduces in ascending order of ranks: p - 1 rounds with a message of n,
+   and one without messages if the root is not rank 0. DATA of the other ranks does not change. */
 static void dt__plan_to_root(dt__plan_work *w, int root)
 {
     if (root) dt__plan_scratch(w, w->rank == root, w->n);
@@ -584,7 +690,7 @@ static void dt__plan_to_root(dt__plan_work *w, int root)
         else dt__plan_fold(w, k, k < root ? DT_PLAN_SCRATCH : DT_PLAN_DATA, 0, w->n, false);
     }
 }
-/* One round: the root sends its segment to each other rank (or all of the vector), or gets each one's. */
+/* One round: the root sends to each other rank (out), or receives from each, its segment; off NULL: the whole vector. */
 static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *off, int from_buf)
 {
     int kind = (w->rank == root) == out ? DT_STEP_SEND : DT_STEP_RECV;
@@ -596,10 +702,11 @@ static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *of
     w->round++;
 }
 
-/* Of every element ((x0 x1) (x2 x3)) ((x4 x5) ...: a tree over the ranks that depends on their number only, so that all
-   of allreduce, reduce and reduce_scatter have the same bits, whoever owns the element. One round in which each rank
-   gets the others' parts of its segment, n (p-1)/p; ceil(lg p) rounds without messages; scratch of n (p-1)/p. Reduces
-   in DATA, or with copy in scratch, and says where the result is. */
+/* reduce_scatter in an order that depends on the number of ranks only: every element is ((x0 x1) (x2 x3)) ((x4 x5) ...,
+   whichever rank reduces it. So allreduce, reduce and reduce_scatter give the same bits.
+   Rounds: one in which each rank receives the other ranks' parts of its segment, then ceil(lg p) without messages; with
+   reduce one that copies before them. Sent: n (p-1)/p by each rank. Scratch: the same.
+   It reduces in DATA, or with copy in scratch, and returns where the result begins. */
 static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
 {
     int     p = w->world, me = w->rank, own = me;
@@ -608,14 +715,14 @@ static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
     dt__plan_scratch(w, p - 1 + copy, k);
     if (copy) dt__plan_local(w, DT_STEP_COPY, buf, at, k, DT_PLAN_DATA, off[me], false);
     if (w->p->coll == DT_COLL_REDUCE) w->round++;
-    for (int t = 1; t < p; t++) { /* each begins with another one */
+    for (int t = 1; t < p; t++) { /* every rank begins with another peer */
         int to = dt__plan_mod(me + t, p), r = dt__plan_mod(me - t, p);
         dt__plan_send(w, to, DT_PLAN_DATA, off[to], off[to + 1]);
         dt__plan_recv(w, r, DT_PLAN_SCRATCH, (r - (r > me)) * k, (r - (r > me) + 1) * k);
     }
     w->round++;
     for (int s = 1; s < p; s *= 2, w->round++)
-        for (int i = 0; i + s < p && k; i += 2 * s) { /* what is at own lies in buf, all else where it came */
+        for (int i = 0; i + s < p && k; i += 2 * s) { /* partial result `own` is in buf, the others in scratch */
             int64_t a = (i - (i > me)) * k, b = (i + s - (i + s > me)) * k;
             if (i + s == own) dt__plan_local(w, DT_STEP_REDUCE, buf, at, k, DT_PLAN_SCRATCH, a, true), own = i;
             else if (i == own) dt__plan_local(w, DT_STEP_REDUCE, buf, at, k, DT_PLAN_SCRATCH, b, false);
@@ -626,11 +733,19 @@ static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
 
 /* ---- allreduce */
 
-/* One round of p - 1 messages of n to each rank, then p - 1 reductions on each; the order of ranks. */
+/* Rounds: p - 1 in which one rank sends n to rank 0, then one in which rank 0 sends n to all.
+   Sent: n by each rank, (p - 1) n by rank 0. Order: ascending ranks, reduced on rank 0 only. */
+static void dt__plan_allreduce_direct(dt__plan_work *w)
+{
+    dt__plan_to_root(w, 0);
+    dt__plan_fan(w, 0, true, NULL, DT_PLAN_DATA);
+}
+/* Rounds: one with p - 1 messages of n from each rank, then p - 1 without messages.
+   Sent: (p - 1) n by each rank. Order: ascending ranks, the same on every rank. Scratch: (p - 1) n. */
 static void dt__plan_allreduce_alltoall(dt__plan_work *w)
 {
     dt__plan_scratch(w, w->world - 1, w->n);
-    for (int t = 1; t < w->world && !w->why; t++) { /* each begins with another one */
+    for (int t = 1; t < w->world && !w->why; t++) { /* every rank begins with another peer */
         int     to = dt__plan_mod(w->rank + t, w->world), from = dt__plan_mod(w->rank - t, w->world);
         int64_t slot = (from < w->rank ? from : from - 1) * w->n;
         dt__plan_send(w, to, DT_PLAN_DATA, 0, w->n);
@@ -639,7 +754,29 @@ static void dt__plan_allreduce_alltoall(dt__plan_work *w)
     w->round++;
     dt__plan_in_order(w, w->rank, w->world, 0, w->n);
 }
-/* lg p rounds of n; else floor(lg p) + 2. The lower block of ranks is the left operand on both sides. */
+/* Rounds: 2 ceil(lg p) with messages of n: up the tree to rank 0, then down.
+   Sent: n by a leaf, n ceil(lg p) by rank 0. Order: the lower block of ranks is the left operand, reduced once. */
+static void dt__plan_allreduce_tree(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    dt__plan_tree_up(w, &g, 1, DT_PLAN_DATA, w->n);
+    dt__plan_tree_down(w, &g, w->n);
+}
+/* Rounds: 2 (p - 1) with messages of n/p; with opts.segment each of them in pieces: reduce_scatter, then allgather.
+   Sent: 2 n (p-1)/p by each rank, the least possible. Order: chunk c is x_c op x_c+1 op ... around the ring, reduced
+   once. */
+static void dt__plan_allreduce_ring(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    dt__plan_parts(w->off, 0, w->n, w->world);
+    dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, true, 0);
+    dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 1);
+}
+/* Recursive doubling: in exchange k a rank and its partner at distance 2^k swap vectors and both reduce.
+   Rounds: lg p with messages of n, each followed by one that reduces. If p is not a power of two: floor(lg p) + 2; of
+   the first pairs the odd rank gives its vector to the even one first and gets the result last.
+   Sent: n lg p by each rank; if p is not a power of two at most n (floor(lg p) + 1). Order: the lower block of ranks is
+   the left operand on both sides. Scratch: n. */
 static void dt__plan_allreduce_doubling(dt__plan_work *w)
 {
     int            rem, r = w->rank;
@@ -664,8 +801,11 @@ static void dt__plan_allreduce_doubling(dt__plan_work *w)
         w->round++;
     }
 }
-/* 2 lg p rounds, 2 n (p-1)/p; else 3 + 2 lg p' rounds and 4n - 2n/p', p' = 2^floor(lg p): pairs share the folding of
-   two vectors into one, and the one that stayed out gets the result at the end. Made once. */
+/* Rabenseifner: recursive halving (n/2, n/4 ... n/p), then the same way back.
+   Rounds: 2 lg p. Sent: 2 n (p-1)/p by each rank. If p is not a power of two, p' = 2^floor(lg p): 3 + 2 lg p' rounds,
+   and at most 7n/2 - 2n/p' by each rank. The first p - p' pairs first reduce two vectors to one: each rank of a pair
+   reduces one half, and the odd one sends its half to the even one. The odd rank gets the result in the last round.
+   Order: the lower rank is the left operand at each level, reduced once. */
 static void dt__plan_allreduce_halving(dt__plan_work *w)
 {
     int            rem, lo, hi, r = w->rank;
@@ -696,9 +836,13 @@ static void dt__plan_allreduce_halving(dt__plan_work *w)
         w->round++;
     }
 }
-/* The set bits of p are blocks, the largest first. Each block halves; then each block's owners give their windows to
-   those of the next larger block, the smallest first; the results come back; each block doubles. 2 lg B + 2 (k - 1)
-   rounds for k blocks, the largest of B. Made once. */
+/* Binary blocks: each set bit of p is a block of that many ranks, the largest first.
+   1. Recursive halving inside each block.
+   2. From the smallest block on, each block sends its reduced windows to the next larger one, which reduces them.
+   3. The results go back, from the largest block to the smallest.
+   4. Recursive doubling inside each block.
+   Rounds: 2 lg B + 2 (k - 1) for k blocks, the largest of B ranks. Sent: at most 2n by each rank.
+   Order: inside a block as in halving; the larger block, which has the lower ranks, is the left operand; reduced once. */
 static void dt__plan_allreduce_blocks(dt__plan_work *w)
 {
     int start[32], size[32], blocks = 0, mine = 0, lo = 0, hi = 0, B, at = 0;
@@ -718,7 +862,7 @@ static void dt__plan_allreduce_blocks(dt__plan_work *w)
     dt__plan_halve(w, &g, w->off, stride, true, &lo, &hi);
     w->round = base + dt__plan_log2(B);
     int64_t first = w->off[lo * stride], last = w->off[hi * stride];
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 2; way++) { /* 0: to the larger blocks, 1: back */
         for (int i = 1; i < blocks; i++, w->round++) {
             int x = way ? i : blocks - i, s = size[x], big = size[x - 1], bits = dt__plan_log2(big); /* x and x - 1 */
             if (mine == x) {
@@ -735,13 +879,18 @@ static void dt__plan_allreduce_blocks(dt__plan_work *w)
         }
     }
     base = w->round;
-    w->round += dt__plan_log2(B) - dt__plan_log2(g.n); /* all blocks end together */
+    w->round += dt__plan_log2(B) - dt__plan_log2(g.n); /* all blocks end in the same round */
     dt__plan_unhalve(w, &g, w->off, stride, true, lo, hi);
     w->round = base + dt__plan_log2(B);
 }
-/* As many shards as the smallest machine has ranks, L. Inside a machine rank l reduces shard l, one partner a round;
-   the ranks l of all H machines reduce their shard in a ring; inside again. 2 (M - 1) + 2 (H - 1) rounds, M the ranks
-   of the largest machine; with M = L 2 n (p-1)/p, of which 2 (n/L)(H-1)/H a rank leave the machine. Made once. */
+/* Two levels: there are as many shards as the smallest machine has ranks, L. M: ranks of the largest machine, H:
+   machines.
+   1. Inside a machine rank l < L reduces shard l, with one partner a round: M - 1 rounds.
+   2. The ranks l of all machines reduce shard l in a ring: 2 (H - 1) rounds.
+   3. Inside a machine rank l sends shard l to all: M - 1 rounds.
+   Sent: 2 n (p-1)/p by each rank if M = L, of which 2 (n/L) (H-1)/H leave the machine.
+   Order: inside a machine the own value, then the following ranks, around; between machines around the ring; reduced
+   once. */
 static void dt__plan_allreduce_two_level(dt__plan_work *w)
 {
     const dt__plan_machines *m = &w->hosts;
@@ -769,8 +918,9 @@ static void dt__plan_allreduce_two_level(dt__plan_work *w)
         if (from < L) dt__plan_recv(w, g.who[from], DT_PLAN_DATA, w->off[from], w->off[from + 1]);
     }
 }
-/* A tree to the first rank of each machine, the ring of these, a tree down: 2 ceil(lg M) + 2 (H - 1) rounds. Made
-   once. */
+/* A tree to the first rank of each machine, a ring of these leaders, a tree down. M: ranks of the largest machine, H:
+   machines. Rounds: 2 ceil(lg M) + 2 (H - 1). Sent: 2 n (H-1)/H leave each machine; a leader also sends n ceil(lg M)
+   inside. Order: the lower block of ranks is the left operand in the tree, then around the ring; reduced once. */
 static void dt__plan_allreduce_leader(dt__plan_work *w)
 {
     const dt__plan_machines *m = &w->hosts;
@@ -789,52 +939,51 @@ static void dt__plan_allreduce_leader(dt__plan_work *w)
     dt__plan_tree_down(w, &g, w->n);
     w->round = base + deep;
 }
-static void dt__plan_allreduce(dt__plan_work *w)
+/* One round without messages: rank r reduces part r of all vectors and writes it to all. Every rank has a step, also one
+   of 0 elements: all ranks meet in the round. Each rank reads n/p from each other rank and writes n/p to each.
+   Order: ascending ranks, reduced once. */
+static void dt__plan_allreduce_shared(dt__plan_work *w)
 {
-    dt__plan_group g = dt__plan_all(w);
-    switch (w->p->algo) {
-    case DT_ALGO_DIRECT: /* p - 1 rounds of n to rank 0, one of p - 1 messages from it; the order of ranks, made once */
-        dt__plan_to_root(w, 0);
-        dt__plan_fan(w, 0, true, NULL, DT_PLAN_DATA);
-        break;
-    case DT_ALGO_ALLTOALL: dt__plan_allreduce_alltoall(w); break;
-    case DT_ALGO_TREE: /* 2 ceil(lg p) rounds of n; made once */
-        dt__plan_tree_up(w, &g, 1, DT_PLAN_DATA, w->n);
-        dt__plan_tree_down(w, &g, w->n);
-        break;
-    case DT_ALGO_RING: /* 2 (p - 1) rounds, 2 n (p-1)/p; chunk c begins with rank c; made once */
-        dt__plan_parts(w->off, 0, w->n, w->world);
-        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, true, 0);
-        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 1);
-        break;
-    case DT_ALGO_DOUBLING: dt__plan_allreduce_doubling(w); break;
-    case DT_ALGO_HALVING: dt__plan_allreduce_halving(w); break;
-    case DT_ALGO_BLOCKS: dt__plan_allreduce_blocks(w); break;
-    case DT_ALGO_TWO_LEVEL: dt__plan_allreduce_two_level(w); break;
-    case DT_ALGO_LEADER: dt__plan_allreduce_leader(w); break;
-    case DT_ALGO_ORDERED: /* and each sends its segment to all: 2 rounds of p - 1 messages, 2 n (p-1)/p */
-        dt__plan_parts(w->off, 0, w->n, w->world);
-        dt__plan_ordered(w, w->off, false);
-        for (int t = 1; t < w->world; t++) {
-            int r = dt__plan_mod(w->rank - t, w->world);
-            dt__plan_send(w, dt__plan_mod(w->rank + t, w->world), DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1]);
-            dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
-        }
-        w->round++;
-        break;
-    default: /* shared: every rank has a step, if of no elements: all meet in the round */
-        dt__plan_parts(w->off, 0, w->n, w->world);
-        dt__plan_add(w, DT_STEP_SHARE, w->rank, DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1] - w->off[w->rank]);
-        w->round++;
-        break;
+    dt__plan_parts(w->off, 0, w->n, w->world);
+    dt__plan_add(w, DT_STEP_SHARE, w->rank, DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1] - w->off[w->rank]);
+    w->round++;
+}
+/* reduce_scatter by ordered, then a round in which each rank sends its segment to all.
+   Rounds: 2 with p - 1 messages of n/p from each rank, and ceil(lg p) without messages.
+   Sent: 2 n (p-1)/p by each rank. Order: see dt__plan_ordered; reduced once. */
+static void dt__plan_allreduce_ordered(dt__plan_work *w)
+{
+    dt__plan_parts(w->off, 0, w->n, w->world);
+    dt__plan_ordered(w, w->off, false);
+    for (int t = 1; t < w->world; t++) {
+        int r = dt__plan_mod(w->rank - t, w->world);
+        dt__plan_send(w, dt__plan_mod(w->rank + t, w->world), DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1]);
+        dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
     }
+    w->round++;
 }
 
-/* ---- the segments of all ranks */
+/* ---- reduce_scatter: off[r] .. off[r + 1] is the segment of rank r */
 
-/* Distances of half the group first, so that a rank ends with its own segment. Others than powers of two: an odd rank
-   of the first pairs gives all it has to its neighbour first (n) and gets its segment from it last. */
-static void dt__plan_scatter_halving(dt__plan_work *w)
+/* Rounds: p - 1 in which one rank sends n to rank 0, then one in which rank 0 sends each rank its segment.
+   Sent: n by each rank, n (p-1)/p by rank 0. Order: ascending ranks. */
+static void dt__plan_reduce_scatter_direct(dt__plan_work *w)
+{
+    dt__plan_to_root(w, 0);
+    dt__plan_fan(w, 0, true, w->off, DT_PLAN_DATA);
+}
+/* Rounds: p - 1, with opts.segment in pieces. Sent: n (p-1)/p by each rank.
+   Order: segment r is x_r+1 op x_r+2 op ... op x_r, around the ring. */
+static void dt__plan_reduce_scatter_ring(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, true, -1);
+}
+/* Recursive halving, the partner at half the group's distance first, so that a rank ends with its own segment.
+   Rounds: lg p. Sent: n (p-1)/p by each rank. If p is not a power of two: floor(lg p) + 2 rounds; of the first pairs the
+   odd rank sends its vector to the even one first and gets its segment from it last; at most n by each rank.
+   Order: the lower rank is the left operand at each level. */
+static void dt__plan_reduce_scatter_halving(dt__plan_work *w)
 {
     int            rem, lo, hi, r = w->rank;
     dt__plan_group g = dt__plan_power(w, &rem);
@@ -851,31 +1000,44 @@ static void dt__plan_scatter_halving(dt__plan_work *w)
         w->round++;
     }
 }
-static void dt__plan_reduce_scatter(dt__plan_work *w)
+/* Rounds: p - 1, another partner in each. Sent: n (p-1)/p by each rank.
+   Order: segment r is x_r op x_r+1 op ..., around the ranks. */
+static void dt__plan_reduce_scatter_pairs(dt__plan_work *w)
 {
-    dt__plan_group g = dt__plan_all(w);
-    int            p = w->world, r = w->rank;
-    switch (w->p->algo) {
-    case DT_ALGO_DIRECT: /* p - 1 rounds of n, one of p - 1 messages; the order of ranks */
-        dt__plan_to_root(w, 0);
-        dt__plan_fan(w, 0, true, w->off, DT_PLAN_DATA);
-        break;
-    case DT_ALGO_RING: /* p - 1 rounds, n (p-1)/p; segment r begins with rank r + 1 */
-        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, true, -1);
-        break;
-    case DT_ALGO_HALVING: dt__plan_scatter_halving(w); break;
-    case DT_ALGO_ORDERED: dt__plan_ordered(w, w->off, false); break;
-    default: /* pairs: p - 1 rounds, n (p-1)/p; segment r is x_r op x_r+1 ..., round the ranks */
-        for (int t = 1; t < p; t++, w->round++) {
-            int to = dt__plan_mod(r - t, p);
-            dt__plan_send(w, to, DT_PLAN_DATA, w->off[to], w->off[to + 1]);
-            dt__plan_fold(w, dt__plan_mod(r + t, p), DT_PLAN_DATA, w->off[r], w->off[r + 1], false);
-        }
-        break;
+    int p = w->world, r = w->rank;
+    for (int t = 1; t < p; t++, w->round++) {
+        int to = dt__plan_mod(r - t, p);
+        dt__plan_send(w, to, DT_PLAN_DATA, w->off[to], w->off[to + 1]);
+        dt__plan_fold(w, dt__plan_mod(r + t, p), DT_PLAN_DATA, w->off[r], w->off[r + 1], false);
     }
 }
-/* ceil(lg p) rounds, n (p-1)/p: round k sends the 2^k blocks from my own on to r - 2^k and gets the next ones. Scratch
-   holds the blocks from my own on, round the ranks; at the end they go to their places. */
+/* Rounds, bytes and order: see dt__plan_ordered. */
+static void dt__plan_reduce_scatter_ordered(dt__plan_work *w) { dt__plan_ordered(w, w->off, false); }
+
+/* ---- allgather */
+
+/* Rounds: one in which all segments go to rank 0, then one in which rank 0 sends n to all.
+   Sent: n/p by each rank, (p - 1) n by rank 0. */
+static void dt__plan_allgather_direct(dt__plan_work *w)
+{
+    dt__plan_fan(w, 0, false, w->off, DT_PLAN_DATA);
+    dt__plan_fan(w, 0, true, NULL, DT_PLAN_DATA);
+}
+/* Rounds: p - 1, with opts.segment in pieces. Sent: n (p-1)/p by each rank. */
+static void dt__plan_allgather_ring(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 0);
+}
+/* Rounds: lg p; p is a power of two. Sent: n (p-1)/p by each rank. */
+static void dt__plan_allgather_doubling(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_all(w);
+    dt__plan_unhalve(w, &g, w->off, 1, false, w->rank, w->rank + 1);
+}
+/* Scratch holds the segments in the order of ranks from the own one on, around the ranks. Round k sends the first 2^k of
+   them to rank r - 2^k and receives the next ones from rank r + 2^k. At the end they are copied to their places.
+   Rounds: ceil(lg p) with messages, and two that copy. Sent: n (p-1)/p by each rank. Scratch: n. */
 static void dt__plan_allgather_bruck(dt__plan_work *w)
 {
     int      p = w->world, r = w->rank;
@@ -893,57 +1055,52 @@ static void dt__plan_allgather_bruck(dt__plan_work *w)
     dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, w->off[r], DT_PLAN_SCRATCH, w->n - w->off[r], false);
     w->round++;
 }
-static void dt__plan_allgather(dt__plan_work *w)
-{
-    dt__plan_group g = dt__plan_all(w);
-    switch (w->p->algo) {
-    case DT_ALGO_DIRECT: /* p - 1 segments to rank 0, then all of it to p - 1 ranks: 2 rounds */
-        dt__plan_fan(w, 0, false, w->off, DT_PLAN_DATA);
-        dt__plan_fan(w, 0, true, NULL, DT_PLAN_DATA);
-        break;
-    case DT_ALGO_RING: /* p - 1 rounds, n (p-1)/p */
-        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 0);
-        break;
-    case DT_ALGO_DOUBLING: /* lg p rounds, n (p-1)/p */
-        dt__plan_unhalve(w, &g, w->off, 1, false, w->rank, w->rank + 1);
-        break;
-    default: dt__plan_allgather_bruck(w); break;
-    }
-}
-/* Segments of ranks first .. last - 1 behind the root, round the ranks: two messages where they pass the end. */
-static void dt__plan_round_root(dt__plan_work *w, int kind, int peer, int first, int last)
-{
-    int a = first + w->o->root, b = last + w->o->root, p = w->world;
-    if (a >= p) a -= p, b -= p;
-    dt__plan_add(w, kind, peer, DT_PLAN_DATA, w->off[a], w->off[b < p ? b : p] - w->off[a]);
-    if (b > p) dt__plan_add(w, kind, peer, DT_PLAN_DATA, 0, w->off[b - p]);
-}
-static dt__plan_group dt__plan_behind_root(dt__plan_work *w)
+
+/* ---- gather and scatter */
+
+/* All ranks, numbered from the root on around the ranks: member 0 is the root. */
+static dt__plan_group dt__plan_from_root(dt__plan_work *w)
 {
     dt__plan_group g = dt__plan_all(w);
     for (int v = 0; v < w->world; v++) w->who[v] = dt__plan_mod(v + w->o->root, w->world);
     g.me = dt__plan_mod(w->rank - w->o->root, w->world);
     return g;
 }
-/* direct: one round of p - 1 messages at the root. tree: ceil(lg p) rounds, the segments of a subtree at once. */
-static void dt__plan_gather_scatter(dt__plan_work *w, bool out)
+/* The segments of members first .. last - 1 of dt__plan_from_root: two messages if they wrap around the last rank. */
+static void dt__plan_add_members(dt__plan_work *w, int kind, int peer, int first, int last)
 {
-    if (w->p->algo == DT_ALGO_DIRECT) {
-        dt__plan_fan(w, w->o->root, out, w->off, DT_PLAN_DATA);
-        return;
-    }
-    dt__plan_group g = dt__plan_behind_root(w);
+    int a = first + w->o->root, b = last + w->o->root, p = w->world;
+    if (a >= p) a -= p, b -= p;
+    dt__plan_add(w, kind, peer, DT_PLAN_DATA, w->off[a], w->off[b < p ? b : p] - w->off[a]);
+    if (b > p) dt__plan_add(w, kind, peer, DT_PLAN_DATA, 0, w->off[b - p]);
+}
+/* A binomial tree; a message holds the segments of a whole subtree. out: from the root (scatter), else to it (gather). */
+static void dt__plan_subtrees(dt__plan_work *w, bool out)
+{
+    dt__plan_group g = dt__plan_from_root(w);
     int            v = g.me, deep = dt__plan_log2_up(g.n);
     for (int i = 0; i < deep; i++, w->round++) {
         int bit = 1 << (out ? deep - 1 - i : i);
         if (v & (bit - 1)) continue;
         int child = v & bit ? v : v + bit, last = g.n - child > bit ? child + bit : g.n;
         if (child >= g.n) continue;
-        dt__plan_round_root(w, (v == child) == out ? DT_STEP_RECV : DT_STEP_SEND, g.who[v ^ bit], child, last);
+        dt__plan_add_members(w, (v == child) == out ? DT_STEP_RECV : DT_STEP_SEND, g.who[v ^ bit], child, last);
     }
 }
-/* pairs: p - 1 rounds; direct: one round of p - 1 messages. What comes stays in scratch until all of DATA is sent. */
-static void dt__plan_alltoall(dt__plan_work *w)
+/* Rounds: one with p - 1 messages at the root. Sent: its segment by each rank. */
+static void dt__plan_gather_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, false, w->off, DT_PLAN_DATA); }
+/* Rounds: ceil(lg p). Sent: by each rank the segments of its subtree, at most about n/2; the root receives n (p-1)/p. */
+static void dt__plan_gather_tree(dt__plan_work *w) { dt__plan_subtrees(w, false); }
+/* Rounds: one with p - 1 messages at the root. Sent: n (p-1)/p by the root. */
+static void dt__plan_scatter_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, true, w->off, DT_PLAN_DATA); }
+/* Rounds: ceil(lg p). Sent: n (p-1)/p by the root, by others the segments of their subtree without their own. */
+static void dt__plan_scatter_tree(dt__plan_work *w) { dt__plan_subtrees(w, true); }
+
+/* ---- alltoall: off holds the segments to send, cut those to receive */
+
+/* Received segments stay in scratch until all of DATA is sent, then a round copies them; with counts first the own one,
+   which may move too. rounds: one partner a round, else all at once. */
+static void dt__plan_exchange(dt__plan_work *w, bool rounds)
 {
     int64_t *out = w->off, *in = w->cut;
     int      p = w->world, r = w->rank;
@@ -952,10 +1109,10 @@ static void dt__plan_alltoall(dt__plan_work *w)
         int to = dt__plan_mod(r + t, p), from = dt__plan_mod(r - t, p);
         dt__plan_send(w, to, DT_PLAN_DATA, out[to], out[to + 1]);
         dt__plan_recv(w, from, DT_PLAN_SCRATCH, in[from], in[from + 1]);
-        if (w->p->algo == DT_ALGO_PAIRS) w->round++;
+        if (rounds) w->round++;
     }
-    if (w->p->algo != DT_ALGO_PAIRS) w->round++;
-    if (w->o->counts) { /* my own may move too */
+    if (!rounds) w->round++;
+    if (w->o->counts) {
         dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, in[r], in[r + 1] - in[r], DT_PLAN_DATA, out[r], false);
         w->round++;
         dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, in[p], DT_PLAN_SCRATCH, 0, false);
@@ -965,13 +1122,18 @@ static void dt__plan_alltoall(dt__plan_work *w)
     }
     w->round++;
 }
-/* ceil(lg p) rounds, each of about n/2: round k moves the blocks whose distance to go has bit k by 2^k ranks. Scratch:
-   the blocks by distance from 1 on, what is packed to be sent, what came. */
+/* Rounds: one with p - 1 messages from each rank. Sent: n (p-1)/p by each rank. Scratch: what is received. */
+static void dt__plan_alltoall_direct(dt__plan_work *w) { dt__plan_exchange(w, false); }
+/* Rounds: p - 1, another partner in each. Sent: n (p-1)/p by each rank. Scratch: what is received. */
+static void dt__plan_alltoall_pairs(dt__plan_work *w) { dt__plan_exchange(w, true); }
+/* Round k moves the blocks whose distance to go has bit k by 2^k ranks.
+   Rounds: ceil(lg p) with messages of about n/2, each between one that packs and one that unpacks. Sent: about
+   (n/2) lg p by each rank. Scratch: the blocks by distance from 1 on, what is packed, what was received. */
 static void dt__plan_alltoall_bruck(dt__plan_work *w)
 {
     int     p = w->world, r = w->rank, half = 0;
     int64_t c = w->off[1], packed;
-    for (int m = 1; m < p; m <<= 1) { /* blocks with the bit */
+    for (int m = 1; m < p; m <<= 1) { /* half: the largest number of blocks that one round moves */
         int k = p / (2 * m) * m + (p % (2 * m) > m ? p % (2 * m) - m : 0);
         if (k > half) half = k;
     }
@@ -1003,146 +1165,173 @@ static void dt__plan_alltoall_bruck(dt__plan_work *w)
     w->round++;
 }
 
-/* ---- one root */
+/* ---- broadcast */
 
-static void dt__plan_broadcast(dt__plan_work *w)
+/* Rounds: one with p - 1 messages of n. Sent: (p - 1) n by the root. */
+static void dt__plan_broadcast_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, true, NULL, DT_PLAN_DATA); }
+/* Rounds: ceil(lg p) with messages of n. Sent: n ceil(lg p) by the root. */
+static void dt__plan_broadcast_tree(dt__plan_work *w)
 {
-    if (w->p->algo == DT_ALGO_DIRECT) { /* one round of p - 1 messages of n */
-        dt__plan_fan(w, w->o->root, true, NULL, DT_PLAN_DATA);
-        return;
-    }
-    dt__plan_group g = dt__plan_behind_root(w);
+    dt__plan_group g = dt__plan_from_root(w);
+    dt__plan_tree_down(w, &g, w->n);
+}
+/* Rounds: s + p - 2 with messages of n/s, for s segments of opts.segment elements. Sent: n by each rank but the last. */
+static void dt__plan_broadcast_chain(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_from_root(w);
     int            v = g.me, p = w->world;
-    if (w->p->algo == DT_ALGO_TREE) { /* ceil(lg p) rounds of n */
-        dt__plan_tree_down(w, &g, w->n);
-    } else if (w->p->algo == DT_ALGO_CHAIN) { /* s + p - 2 rounds of n/s, s segments */
-        int64_t seg = w->o->segment > 0 && w->o->segment < w->n ? w->o->segment : w->n;
-        int64_t pieces = w->n / seg + (w->n % seg != 0);
-        if (!dt__plan_room(w, pieces > DT__PLAN_ROUNDS ? pieces : pieces + p)) return;
-        for (int64_t t = 0; t < pieces + p - 2; t++, w->round++) {
-            int64_t in = t - v + 1, out = t - v;
-            if (v < p - 1 && out >= 0 && out < pieces)
-                dt__plan_send(w, g.who[v + 1], DT_PLAN_DATA, out * seg,
-                              w->n - out * seg > seg ? (out + 1) * seg : w->n);
-            if (v > 0 && in >= 0 && in < pieces)
-                dt__plan_recv(w, g.who[v - 1], DT_PLAN_DATA, in * seg, w->n - in * seg > seg ? (in + 1) * seg : w->n);
-        }
-    } else { /* scatter by a tree, then the ring: ceil(lg p) + p - 1 rounds, about 2 n (p-1)/p */
-        dt__plan_parts(w->off, 0, w->n, p);
-        for (int bit = (1 << dt__plan_log2_up(p)) >> 1; bit; bit >>= 1, w->round++) {
-            int child = v & bit ? v : v + bit, last = p - child > bit ? child + bit : p;
-            if (v & (bit - 1) || child >= p) continue;
-            if (v == child) dt__plan_recv(w, g.who[v - bit], DT_PLAN_DATA, w->off[child], w->off[last]);
-            else dt__plan_send(w, g.who[child], DT_PLAN_DATA, w->off[child], w->off[last]);
-        }
-        dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 0);
+    int64_t        seg = w->o->segment > 0 && w->o->segment < w->n ? w->o->segment : w->n;
+    int64_t        pieces = w->n / seg + (w->n % seg != 0);
+    if (!dt__plan_room(w, pieces > DT__PLAN_ROUNDS ? pieces : pieces + p)) return;
+    for (int64_t t = 0; t < pieces + p - 2; t++, w->round++) {
+        int64_t in = t - v + 1, out = t - v;
+        if (v < p - 1 && out >= 0 && out < pieces)
+            dt__plan_send(w, g.who[v + 1], DT_PLAN_DATA, out * seg, w->n - out * seg > seg ? (out + 1) * seg : w->n);
+        if (v > 0 && in >= 0 && in < pieces)
+            dt__plan_recv(w, g.who[v - 1], DT_PLAN_DATA, in * seg, w->n - in * seg > seg ? (in + 1) * seg : w->n);
     }
 }
-static void dt__plan_reduce(dt__plan_work *w)
+/* Scatter by a tree, then allgather by a ring (van de Geijn).
+   Rounds: ceil(lg p) + p - 1. Sent: about 2 n (p-1)/p by the root, at most about n (p-1)/p + n/2 by others. */
+static void dt__plan_broadcast_scatter(dt__plan_work *w)
 {
-    if (w->p->algo == DT_ALGO_DIRECT) { /* p - 1 rounds of n; the order of ranks */
-        dt__plan_to_root(w, w->o->root);
-        return;
+    dt__plan_group g = dt__plan_from_root(w);
+    int            v = g.me, p = w->world;
+    dt__plan_parts(w->off, 0, w->n, p);
+    for (int bit = (1 << dt__plan_log2_up(p)) >> 1; bit; bit >>= 1, w->round++) {
+        int child = v & bit ? v : v + bit, last = p - child > bit ? child + bit : p;
+        if (v & (bit - 1) || child >= p) continue;
+        if (v == child) dt__plan_recv(w, g.who[v - bit], DT_PLAN_DATA, w->off[child], w->off[last]);
+        else dt__plan_send(w, g.who[child], DT_PLAN_DATA, w->off[child], w->off[last]);
     }
-    if (w->p->algo == DT_ALGO_ORDERED) { /* and each sends its segment to the root; it works in a copy */
-        int     root = w->o->root, me = w->rank;
-        dt__plan_parts(w->off, 0, w->n, w->world);
-        int64_t at = dt__plan_ordered(w, w->off, me != root);
-        for (int r = 0; r < w->world; r++) {
-            if (r != root && me == root) dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
-            if (r == me && me != root) dt__plan_send(w, root, DT_PLAN_SCRATCH, at, at + w->off[r + 1] - w->off[r]);
-        }
-        w->round++;
-        return;
-    }
-    dt__plan_group g = dt__plan_behind_root(w);
-    if (w->p->algo == DT_ALGO_TREE) { /* ceil(lg p) rounds of n; the order of ranks from the root on */
-        int  v = g.me;
-        bool inner = v > 0 && v % 2 == 0 && v + 1 < g.n; /* forwards, and keeps its DATA */
-        if (inner) {
-            dt__plan_scratch(w, 1, w->n);
-            dt__plan_recv(w, g.who[v + 1], DT_PLAN_SCRATCH, 0, w->n);
-            w->round++;
-            dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_SCRATCH, 0, w->n, DT_PLAN_DATA, 0, true);
-            w->round--;
-        } else if (v % 2) {
-            dt__plan_send(w, g.who[v - 1], DT_PLAN_DATA, 0, w->n);
-        } else if (v + 1 < g.n) {
-            dt__plan_fold(w, g.who[v + 1], DT_PLAN_DATA, 0, w->n, false);
-        }
-        w->round += 2;
-        dt__plan_tree_up(w, &g, 2, inner ? DT_PLAN_SCRATCH : DT_PLAN_DATA, w->n);
-    } else { /* ring: a turn in a copy, then the chunks to the root: p rounds, about 2 n (p-1)/p at the root */
-        int buf = g.me ? DT_PLAN_SCRATCH : DT_PLAN_DATA;
-        dt__plan_parts(w->off, 0, w->n, w->world);
-        if (g.me) dt__plan_scratch(w, 1, w->n);
-        if (g.me) dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, w->n, DT_PLAN_DATA, 0, false);
-        w->round++;
-        dt__plan_ring(w, &g, buf, w->off, w->o->segment, true, -1);
-        for (int v = 1; v < g.n; v++) {
-            if (!g.me) dt__plan_recv(w, g.who[v], DT_PLAN_DATA, w->off[v], w->off[v + 1]);
-            else if (g.me == v) dt__plan_send(w, w->o->root, DT_PLAN_SCRATCH, w->off[v], w->off[v + 1]);
-        }
-        w->round++;
-    }
+    dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, false, 0);
 }
-static void dt__plan_barrier(dt__plan_work *w)
+
+/* ---- reduce: other ranks than the root keep their DATA, so those that forward reduce in scratch */
+
+/* Rounds: p - 1 with one message of n to the root, and one without messages if the root is not rank 0.
+   Sent: n by each rank. Order: ascending ranks. Scratch: n at a root other than 0. */
+static void dt__plan_reduce_direct(dt__plan_work *w) { dt__plan_to_root(w, w->o->root); }
+/* Rounds: ceil(lg p) with messages of n, and one without messages after the first. Sent: n by each rank but the root.
+   Order: ascending from the root on, around the ranks; the lower block is the left operand. Scratch: n on inner
+   nodes of the tree. */
+static void dt__plan_reduce_tree(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_from_root(w);
+    int            v = g.me;
+    bool           inner = v > 0 && v % 2 == 0 && v + 1 < g.n; /* it forwards, and keeps its DATA */
+    if (inner) {
+        dt__plan_scratch(w, 1, w->n);
+        dt__plan_recv(w, g.who[v + 1], DT_PLAN_SCRATCH, 0, w->n);
+        w->round++;
+        dt__plan_local(w, DT_STEP_REDUCE, DT_PLAN_SCRATCH, 0, w->n, DT_PLAN_DATA, 0, true);
+        w->round--;
+    } else if (v % 2) {
+        dt__plan_send(w, g.who[v - 1], DT_PLAN_DATA, 0, w->n);
+    } else if (v + 1 < g.n) {
+        dt__plan_fold(w, g.who[v + 1], DT_PLAN_DATA, 0, w->n, false);
+    }
+    w->round += 2;
+    dt__plan_tree_up(w, &g, 2, inner ? DT_PLAN_SCRATCH : DT_PLAN_DATA, w->n);
+}
+/* reduce_scatter by a ring in a copy of DATA, then the chunks go to the root.
+   Rounds: one that copies, p with messages. Sent: about n by each rank; the root receives about 2 n (p-1)/p.
+   Order: chunk c is reduced around the ring and ends at member c from the root on. Scratch: n. */
+static void dt__plan_reduce_ring(dt__plan_work *w)
+{
+    dt__plan_group g = dt__plan_from_root(w);
+    int            buf = g.me ? DT_PLAN_SCRATCH : DT_PLAN_DATA;
+    dt__plan_parts(w->off, 0, w->n, w->world);
+    if (g.me) dt__plan_scratch(w, 1, w->n);
+    if (g.me) dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, w->n, DT_PLAN_DATA, 0, false);
+    w->round++;
+    dt__plan_ring(w, &g, buf, w->off, w->o->segment, true, -1);
+    for (int v = 1; v < g.n; v++) {
+        if (!g.me) dt__plan_recv(w, g.who[v], DT_PLAN_DATA, w->off[v], w->off[v + 1]);
+        else if (g.me == v) dt__plan_send(w, w->o->root, DT_PLAN_SCRATCH, w->off[v], w->off[v + 1]);
+    }
+    w->round++;
+}
+/* reduce_scatter by ordered in a copy of the segment, then the segments go to the root.
+   Rounds: one that copies, 2 with messages, ceil(lg p) that reduce. Sent: about n by each rank. Order: see
+   dt__plan_ordered. Scratch: n. */
+static void dt__plan_reduce_ordered(dt__plan_work *w)
+{
+    int root = w->o->root, me = w->rank;
+    dt__plan_parts(w->off, 0, w->n, w->world);
+    int64_t at = dt__plan_ordered(w, w->off, me != root);
+    for (int r = 0; r < w->world; r++) {
+        if (r != root && me == root) dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
+        if (r == me && me != root) dt__plan_send(w, root, DT_PLAN_SCRATCH, at, at + w->off[r + 1] - w->off[r]);
+    }
+    w->round++;
+}
+
+/* ---- barrier: messages of 0 elements */
+
+/* Rounds: 2 ceil(lg p): up the tree to rank 0, then down. */
+static void dt__plan_barrier_tree(dt__plan_work *w)
 {
     dt__plan_group g = dt__plan_all(w);
-    int            p = w->world, r = w->rank;
-    if (w->p->algo == DT_ALGO_TREE) { /* 2 ceil(lg p) rounds */
-        dt__plan_tree_up(w, &g, 1, DT_PLAN_DATA, 0);
-        dt__plan_tree_down(w, &g, 0);
-        return;
-    }
-    for (int m = 1; m < p; m <<= 1, w->round++) { /* ceil(lg p) rounds */
+    dt__plan_tree_up(w, &g, 1, DT_PLAN_DATA, 0);
+    dt__plan_tree_down(w, &g, 0);
+}
+/* Dissemination: rounds: ceil(lg p); in round k a rank signals the one 2^k further. */
+static void dt__plan_barrier_bruck(dt__plan_work *w)
+{
+    int p = w->world, r = w->rank;
+    for (int m = 1; m < p; m <<= 1, w->round++) {
         dt__plan_send(w, dt__plan_mod(r + m, p), DT_PLAN_DATA, 0, 0);
         dt__plan_recv(w, dt__plan_mod(r - m, p), DT_PLAN_DATA, 0, 0);
     }
 }
 
 /* ---- making */
-#define DT__PLAN_BIT(a) (1u << DT_ALGO_##a)
-static unsigned dt__plan_algos(dt_coll c)
-{
-    switch (c) {
-    case DT_COLL_BARRIER: return DT__PLAN_BIT(TREE) | DT__PLAN_BIT(BRUCK);
-    case DT_COLL_ALLREDUCE:
-        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(ALLTOALL) | DT__PLAN_BIT(TREE) | DT__PLAN_BIT(RING) |
-               DT__PLAN_BIT(DOUBLING) | DT__PLAN_BIT(HALVING) | DT__PLAN_BIT(BLOCKS) | DT__PLAN_BIT(TWO_LEVEL) |
-               DT__PLAN_BIT(LEADER) | DT__PLAN_BIT(SHARED) | DT__PLAN_BIT(ORDERED);
-    case DT_COLL_REDUCE_SCATTER:
-        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(RING) | DT__PLAN_BIT(HALVING) | DT__PLAN_BIT(PAIRS) |
-               DT__PLAN_BIT(ORDERED);
-    case DT_COLL_ALLGATHER:
-        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(RING) | DT__PLAN_BIT(DOUBLING) | DT__PLAN_BIT(BRUCK);
-    case DT_COLL_BROADCAST:
-        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(TREE) | DT__PLAN_BIT(CHAIN) | DT__PLAN_BIT(SCATTER);
-    case DT_COLL_REDUCE:
-        return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(TREE) | DT__PLAN_BIT(RING) | DT__PLAN_BIT(ORDERED);
-    case DT_COLL_GATHER:
-    case DT_COLL_SCATTER: return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(TREE);
-    case DT_COLL_ALLTOALL: return DT__PLAN_BIT(DIRECT) | DT__PLAN_BIT(PAIRS) | DT__PLAN_BIT(BRUCK);
-    default: return 0;
-    }
-}
-#undef DT__PLAN_BIT
-/* NULL: it exists */
+
+/* A cell and a row of the table of algorithms; the table itself is at the end of >>choosing, after the cost functions. */
+enum {
+    DT__PLAN_ANY = 0,
+    DT__PLAN_NO_PLAN = 1,
+    DT__PLAN_MACHINES = 2,
+    DT__PLAN_MEMORY = 4,
+    DT__PLAN_SEGMENT = 8,
+    DT__PLAN_ASKED = 16,
+    DT__PLAN_POWER_OF_TWO = 32,
+    DT__PLAN_EQUAL_COUNTS = 64
+};
+struct dt__cost_net;
+typedef struct dt__plan_cell {
+    void (*make)(dt__plan_work *w); /* NULL: the collective does not have this algorithm */
+    double (*cost)(struct dt__cost_net *t, double n);
+    unsigned needs; /* DT__PLAN_POWER_OF_TWO, DT__PLAN_EQUAL_COUNTS */
+} dt__plan_cell;
+typedef struct dt__plan_row {
+    const char   *name;
+    unsigned      needs; /* DT__PLAN_NO_PLAN .. DT__PLAN_ASKED */
+    dt__plan_cell cell[DT_COLL_SEND]; /* by collective; send and recv have no plan */
+} dt__plan_row;
+static const dt__plan_row *dt__plan_row_of(dt_algo algo);
+static const dt__plan_cell *dt__plan_cell_of(dt_coll coll, dt_algo algo) { return &dt__plan_row_of(algo)->cell[coll]; }
+
+/* Why there is no such plan, or NULL if there is. */
 static const char *dt__plan_why_not(dt_coll coll, dt_algo algo, int world, const int *host)
 {
     if ((int)coll < 0 || (int)coll >= (int)DT_COLL_COUNT || (int)algo < 0 || (int)algo >= (int)DT_ALGO_COUNT)
         return "no such collective or algorithm";
-    if (coll == DT_COLL_SEND || coll == DT_COLL_RECV) return "send and recv have no plan";
-    if (algo == DT_ALGO_AUTO) return "auto is not an algorithm: dt_plan_choose gives one";
-    if (algo == DT_ALGO_NATIVE) return "native is the transport's own: it has no plan";
-    if (!(dt__plan_algos(coll) >> (int)algo & 1u)) return "this collective has no such algorithm";
+    if (dt__coll_of((int)coll)->vector == DT__COLL_MESSAGE) return "send and recv have no plan";
+    if (dt__plan_row_of(algo)->needs & DT__PLAN_NO_PLAN)
+        return algo == DT_ALGO_AUTO ? "auto is not an algorithm: dt_plan_choose gives one"
+                                    : "native is the transport's own: it has no plan";
+    const dt__plan_cell *cell = dt__plan_cell_of(coll, algo);
+    if (!cell->make) return "this collective has no such algorithm";
     if (world < 1 || world > DT__PLAN_WORLD) return "world is not in 1..2^22";
-    if (coll == DT_COLL_ALLGATHER && algo == DT_ALGO_DOUBLING && world & (world - 1))
-        return "allgather by doubling needs a power of two of ranks";
-    if (algo == DT_ALGO_SHARED && !dt__plan_one_machine(world, host)) return "shared needs all ranks on one machine";
+    if (cell->needs & DT__PLAN_POWER_OF_TWO && world & (world - 1))
+        return "for this collective the algorithm needs a number of ranks that is a power of two";
+    if (dt__plan_row_of(algo)->needs & DT__PLAN_MEMORY && !dt__plan_one_machine(world, host))
+        return "this algorithm needs all ranks on one machine";
     return NULL;
 }
-/* The places of the segments, checked; alltoall: of what goes in off, of what comes in cut. */
+/* Checks the segments and finds where each begins: in off, and for alltoall those to receive in cut. */
 static void dt__plan_segments(dt__plan_work *w)
 {
     const dt_plan_opts *o = w->o;
@@ -1154,7 +1343,7 @@ static void dt__plan_segments(dt__plan_work *w)
         int64_t        b = !c ? o->count : a2a ? c[(int64_t)i * w->world + w->rank] : 0;
         if (a < 0 || b < 0) dt__plan_fail(w, "a count is negative");
         else if (a > INT64_MAX - w->off[i] || b > INT64_MAX - w->cut[i])
-            dt__plan_fail(w, "the counts have a sum of more than 2^63");
+            dt__plan_fail(w, "the sum of the counts is 2^63 or more");
         if (w->why) return;
         w->off[i + 1] = w->off[i] + a;
         w->cut[i + 1] = w->cut[i] + b;
@@ -1164,34 +1353,21 @@ static void dt__plan_segments(dt__plan_work *w)
 }
 static void dt__plan_run(dt__plan_work *w)
 {
-    dt_coll c = w->p->coll;
-    bool    whole = c == DT_COLL_ALLREDUCE || c == DT_COLL_BROADCAST || c == DT_COLL_REDUCE;
-    if (c == DT_COLL_BARRIER) {
-        dt__plan_barrier(w);
-        return;
+    const dt__plan_cell *cell = dt__plan_cell_of(w->p->coll, w->p->algo);
+    switch (dt__coll_of((int)w->p->coll)->vector) {
+    case DT__COLL_EMPTY: cell->make(w); return;
+    case DT__COLL_WHOLE: w->p->count = w->n = w->o->count; break;
+    case DT__COLL_SEGMENTS: dt__plan_segments(w); break;
+    case DT__COLL_MESSAGE: dt__plan_fail(w, "send and recv have no plan"); break;
     }
-    if (whole) w->p->count = w->n = w->o->count;
-    else dt__plan_segments(w);
-    if (w->why || w->world == 1 || (!w->n && c != DT_COLL_ALLTOALL)) return;
-    if (c == DT_COLL_ALLTOALL && w->p->algo == DT_ALGO_BRUCK && w->o->counts) {
+    if (w->why || w->world == 1 || (!w->n && w->p->coll != DT_COLL_ALLTOALL)) return;
+    if (cell->needs & DT__PLAN_EQUAL_COUNTS && w->o->counts) { /* only alltoall has this need: counts is a matrix */
         const int64_t *k = w->o->counts;
         for (int64_t i = 1; i < (int64_t)w->world * w->world; i++)
             if (k[i] != k[0]) dt__plan_fail(w, "alltoall by bruck needs equal counts");
         if (w->why) return;
     }
-    switch (c) {
-    case DT_COLL_ALLREDUCE: dt__plan_allreduce(w); break;
-    case DT_COLL_REDUCE_SCATTER: dt__plan_reduce_scatter(w); break;
-    case DT_COLL_ALLGATHER: dt__plan_allgather(w); break;
-    case DT_COLL_BROADCAST: dt__plan_broadcast(w); break;
-    case DT_COLL_REDUCE: dt__plan_reduce(w); break;
-    case DT_COLL_GATHER: dt__plan_gather_scatter(w, false); break;
-    case DT_COLL_SCATTER: dt__plan_gather_scatter(w, true); break;
-    default:
-        if (w->p->algo == DT_ALGO_BRUCK) dt__plan_alltoall_bruck(w);
-        else dt__plan_alltoall(w);
-        break;
-    }
+    cell->make(w);
 }
 DT_API int dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const char **why)
 {
@@ -1220,8 +1396,7 @@ DT_API int dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_op
         w.cut = w.off + o->world + 1;
         w.who = (int *)(void *)(w.cut + o->world + 1);
         for (int i = 0; i < o->world; i++) w.who[i] = i;
-        if ((algo == DT_ALGO_TWO_LEVEL || algo == DT_ALGO_LEADER) &&
-            !dt__plan_machines_make(&w.hosts, o->world, o->host))
+        if (dt__plan_row_of(algo)->needs & DT__PLAN_MACHINES && !dt__plan_machines_make(&w.hosts, o->world, o->host))
             dt__plan_no_memory(&w);
     }
     if (!w.why) dt__plan_run(&w);
@@ -1244,8 +1419,8 @@ DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host)
 {
     return !dt__plan_why_not(coll, algo, world, host);
 }
-/* Each rank's part goes to it, which reduces in the order of ranks and sends the result to all: 2 rounds of p - 1
-   messages of n/p and p - 1 rounds without, the bits of SHARE. */
+/* The parts of all vectors go to the rank that reduces them; it reduces in ascending order of ranks, as SHARE does, and
+   sends the result to all. Rounds: 2 with p - 1 messages of n/p from each rank, p - 1 without messages. */
 DT_API int dt_plan_lower(dt_plan *p, const int *host)
 {
     dt__plan_work w;
@@ -1267,7 +1442,7 @@ DT_API int dt_plan_lower(dt_plan *p, const int *host)
     w.world = p->world;
     dt__plan_scratch(&w, p->world - 1, mine);
     for (int back = 0; back < 2; back++) {
-        for (int t = 1; t < p->world && !w.why; t++) { /* each begins with another one */
+        for (int t = 1; t < p->world && !w.why; t++) { /* every rank begins with another peer */
             int     to = dt__plan_mod(p->rank + t, p->world), from = dt__plan_mod(p->rank - t, p->world);
             int64_t slot = (from < p->rank ? from : from - 1) * mine, n = p->count;
             if (back) dt__plan_send(&w, to, DT_PLAN_DATA, first, first + mine);
@@ -1291,38 +1466,24 @@ DT_API int dt_plan_lower(dt_plan *p, const int *host)
     return 0;
 }
 
-DT_API const char *dt_coll_name(dt_coll c)
-{
-    static const char *const name[] = { "barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "reduce",
-                                        "gather",  "scatter",   "alltoall",       "send",      "recv" };
-    return (int)c >= 0 && (int)c < (int)DT_COLL_COUNT ? name[c] : "?";
-}
-DT_API const char *dt_algo_name(dt_algo a)
-{
-    static const char *const name[] = { "auto",    "direct",  "alltoall",  "tree",   "ring",   "doubling",
-                                        "halving", "blocks",  "two_level", "leader", "shared", "bruck",
-                                        "chain",   "scatter", "pairs",     "native",  "ordered" };
-    return (int)a >= 0 && (int)a < (int)DT_ALGO_COUNT ? name[a] : "?";
-}
-DT_API dt_algo dt_algo_find(const char *name)
-{
-    for (int i = 0; name && i < (int)DT_ALGO_COUNT; i++)
-        if (!strcmp(name, dt_algo_name((dt_algo)i))) return (dt_algo)i;
-    return DT_ALGO_COUNT;
-}
-
 /* ==================================================================================================== >>choosing
-   Closed formulas: the rounds of the plan one after the other, each as long as its slowest rank. A message takes alpha;
-   a byte takes beta: inside a machine of the rank that sends or gets it, between machines of the machine, whose ranks
-   share its one link. A byte reduced or copied takes gamma. On several machines `link` is the class between them, and
-   ranks of one machine meet in shared memory (or as threads). Chunks are fractions here; the root is rank 0. */
+   Closed formulas for the time of each plan: the sum of its rounds, each as long as its slowest rank. A message takes
+   alpha. A byte takes beta: inside a machine of the rank that sends or receives it, between machines of the machine,
+   whose ranks share one link. A byte reduced or copied takes gamma. On several machines `link` is the class between them,
+   and ranks of one machine use shared memory (or are threads). Chunks are fractions here; the root is rank 0.
+
+   dt__cost_COLLECTIVE_ALGORITHM(t, n) is the time in seconds for a vector of n bytes. A function that models messages
+   between machines names them with dt__cost_edge; dt__cost_round then returns the time of the round and forgets them. */
 typedef struct dt__cost_net {
-    int               world, p2, rem; /* p2: the largest power of two, rem: the rest */
-    double            near_latency, near_seconds, far_latency, far_seconds, gamma;
+    int               world, p2, rem; /* p2: the largest power of two of ranks; rem: world - p2 */
+    double            near_latency, near_per_byte; /* inside a machine: seconds a message, seconds a byte */
+    double            far_latency, far_per_byte;   /* between machines */
+    double            reduce_per_byte;             /* seconds a byte reduced or copied */
+    double            segment;                     /* bytes of a piece in pipelines; 0: not cut into pieces */
     dt__plan_machines hosts;
-    double           *out, *in; /* bytes that leave and enter each machine in the round at hand */
-    bool              crossing; /* a message goes to another machine */
-    bool              inside;   /* one stays */
+    double           *out, *in; /* bytes that leave and enter each machine in this round */
+    bool              crossing; /* this round has a message between machines */
+    bool              inside;   /* this round has a message inside a machine */
 } dt__cost_net;
 
 static bool dt__cost_open(dt__cost_net *t, const dt_costs *c, int world, const int *host, int link)
@@ -1333,9 +1494,9 @@ static bool dt__cost_open(dt__cost_net *t, const dt_costs *c, int world, const i
     t->world = world;
     t->p2 = 1 << dt__plan_log2(world);
     t->rem = world - t->p2;
-    t->near_latency = c->alpha[near], t->near_seconds = c->beta[near];
-    t->far_latency = c->alpha[link], t->far_seconds = c->beta[link];
-    t->gamma = c->gamma;
+    t->near_latency = c->alpha[near], t->near_per_byte = c->beta[near];
+    t->far_latency = c->alpha[link], t->far_per_byte = c->beta[link];
+    t->reduce_per_byte = c->gamma;
     t->hosts.n = 1;
     t->hosts.least = t->hosts.most = world;
     if (one) return true;
@@ -1354,34 +1515,40 @@ static void dt__cost_close(dt__cost_net *t)
     dt__plan_machines_free(&t->hosts);
     if (t->out) DT_COMM_FREE(t->out);
 }
-static void dt__cost_edge(dt__cost_net *t, int from, int to, double b)
+
+/* ---- rounds and parts of algorithms */
+
+/* One message of b bytes inside a machine, and between machines. */
+static double dt__cost_near(const dt__cost_net *t, double b) { return t->near_latency + b * t->near_per_byte; }
+static double dt__cost_far(const dt__cost_net *t, double b) { return t->far_latency + b * t->far_per_byte; }
+static void   dt__cost_edge(dt__cost_net *t, int from, int to, double b)
 {
     int x = t->hosts.of[from], y = t->hosts.of[to];
     if (x == y) t->inside = true;
     else t->crossing = true, t->out[x] += b, t->in[y] += b;
 }
-/* The round of the edges named since the last one: a rank has k messages of b bytes at most */
+/* The round of the messages named with dt__cost_edge. A rank has at most k messages of b bytes. */
 static double dt__cost_round(dt__cost_net *t, double k, double b)
 {
-    double in = k * (t->near_latency + b * t->near_seconds), out, most = 0;
+    double in = k * dt__cost_near(t, b), out, most = 0;
     if (t->hosts.n == 1) return in;
     for (int i = 0; i < t->hosts.n; i++) {
         if (t->out[i] > most) most = t->out[i];
         if (t->in[i] > most) most = t->in[i];
         t->out[i] = t->in[i] = 0;
     }
-    out = t->crossing ? k * t->far_latency + most * t->far_seconds : 0;
+    out = t->crossing ? k * t->far_latency + most * t->far_per_byte : 0;
     if (!t->inside) in = 0;
     t->inside = t->crossing = false;
     return in > out ? in : out;
 }
-static double dt__cost_shift(dt__cost_net *t, int d, double b) /* each rank to the one d further */
+static double dt__cost_shift(dt__cost_net *t, int d, double b) /* each rank sends to the one d further */
 {
     for (int i = 0; t->hosts.n > 1 && i < t->world; i++) dt__cost_edge(t, i, dt__plan_mod(i + d, t->world), b);
     return dt__cost_round(t, 1, b);
 }
-/* Members v and v ^ m of the power of two, b bytes each; part > 0: the m units that v gives up, units of one segment of
-   part bytes or, the first rem, of two. b is the most. */
+/* Members v and v ^ m of the power of two swap b bytes. part > 0: v gives up m units; a unit is one segment of part
+   bytes, or two for the first rem units, and b is the largest message. */
 static double dt__cost_swap(dt__cost_net *t, int m, double b, double part)
 {
     for (int v = 0; t->hosts.n > 1 && v < t->p2; v++) {
@@ -1391,7 +1558,7 @@ static double dt__cost_swap(dt__cost_net *t, int m, double b, double part)
     }
     return dt__cost_round(t, 1, b);
 }
-static double dt__cost_fold(dt__cost_net *t, double b, bool both) /* odd ranks of the first pairs to even ones */
+static double dt__cost_fold(dt__cost_net *t, double b, bool both) /* odd ranks of the first pairs send to even ones */
 {
     for (int v = 0; t->hosts.n > 1 && v < t->rem; v++) {
         dt__cost_edge(t, 2 * v + 1, 2 * v, b);
@@ -1399,7 +1566,7 @@ static double dt__cost_fold(dt__cost_net *t, double b, bool both) /* odd ranks o
     }
     return dt__cost_round(t, 1, b);
 }
-/* One level of the tree; part > 0: the segments of the subtree, of which the child of the root has most. */
+/* One level of the binomial tree. part > 0: a message has the segments of its subtree; b is the largest. */
 static double dt__cost_level(dt__cost_net *t, int bit, double b, double part)
 {
     int p = t->world;
@@ -1420,34 +1587,86 @@ static double dt__cost_subtrees(dt__cost_net *t, double part)
         s += dt__cost_level(t, bit, part * (bit < t->world - bit ? bit : t->world - bit), part);
     return s;
 }
-static double dt__cost_fan(const dt__cost_net *t, double b) /* rank 0 to each other, or from each */
+static double dt__cost_fan(const dt__cost_net *t, double b) /* rank 0 sends b bytes to each other rank, or receives them */
 {
     int near = t->hosts.n > 1 ? t->hosts.start[t->hosts.of[0] + 1] - t->hosts.start[t->hosts.of[0]] : t->world;
-    return (near - 1) * (t->near_latency + b * t->near_seconds) + (t->world - near) * (t->far_latency + b * t->far_seconds);
+    return (near - 1) * dt__cost_near(t, b) + (t->world - near) * dt__cost_far(t, b);
 }
-static double dt__cost_each(const dt__cost_net *t, double b, bool rounds) /* each to each, at once or in rounds */
+static double dt__cost_each(const dt__cost_net *t, double b, bool rounds) /* each sends to each, at once or in rounds */
 {
     double most = 0, far_rounds = 0;
-    for (int d = 1; rounds && t->hosts.n > 1 && d < t->world; d++) { /* those in which some message crosses */
+    for (int d = 1; rounds && t->hosts.n > 1 && d < t->world; d++) { /* rounds with a message between machines */
         int i = 0;
         while (i < t->world && t->hosts.of[i] == t->hosts.of[dt__plan_mod(i + d, t->world)]) i++;
         far_rounds += i < t->world;
     }
     for (int i = 0; i < t->hosts.n; i++) {
         double k = t->hosts.n > 1 ? t->hosts.start[i + 1] - t->hosts.start[i] : t->world, far = t->world - k;
-        double s = (k - 1) * (t->near_latency + b * t->near_seconds) + far * t->far_latency + k * far * b * t->far_seconds;
+        double s = (k - 1) * dt__cost_near(t, b) + far * t->far_latency + k * far * b * t->far_per_byte;
         if (rounds && far > 0)
-            s = far_rounds * t->far_latency + k * far * b * t->far_seconds + (t->world - 1 - far_rounds) * (t->near_latency + b * t->near_seconds);
+            s = far_rounds * t->far_latency + k * far * b * t->far_per_byte +
+                (t->world - 1 - far_rounds) * dt__cost_near(t, b);
         if (s > most) most = s;
     }
     return most;
 }
-static double dt__cost_ring(dt__cost_net *t, double n, double segment)
+static double dt__cost_ring(dt__cost_net *t, double n)
 {
-    double b = n / t->world, pieces = segment > 0 && segment < b ? ceil(b / segment) : 1;
+    double b = n / t->world, pieces = t->segment > 0 && t->segment < b ? ceil(b / t->segment) : 1;
     return (t->world - 1) * pieces * dt__cost_shift(t, 1, b / pieces);
 }
-static double dt__cost_blocks(dt__cost_net *t, double n)
+
+/* ---- barrier */
+static double dt__cost_barrier_tree(dt__cost_net *t, double n)
+{
+    (void)n;
+    return 2 * dt__cost_tree(t, 0);
+}
+static double dt__cost_barrier_bruck(dt__cost_net *t, double n)
+{
+    double s = 0;
+    (void)n;
+    for (int m = 1; m < t->world; m <<= 1) s += dt__cost_shift(t, m, 0);
+    return s;
+}
+
+/* ---- allreduce */
+static double dt__cost_allreduce_direct(dt__cost_net *t, double n)
+{
+    double p = t->world;
+    return 2 * dt__cost_fan(t, n) + (p - 1) * n * t->reduce_per_byte;
+}
+static double dt__cost_allreduce_alltoall(dt__cost_net *t, double n)
+{
+    double p = t->world;
+    return dt__cost_each(t, n, false) + (p - 1) * n * t->reduce_per_byte;
+}
+static double dt__cost_allreduce_tree(dt__cost_net *t, double n)
+{
+    double deep = dt__plan_log2_up(t->world);
+    return 2 * dt__cost_tree(t, n) + deep * n * t->reduce_per_byte;
+}
+static double dt__cost_allreduce_ring(dt__cost_net *t, double n)
+{
+    double p = t->world;
+    return 2 * dt__cost_ring(t, n) + n * (p - 1) / p * t->reduce_per_byte;
+}
+static double dt__cost_allreduce_doubling(dt__cost_net *t, double n)
+{
+    double s = 0;
+    for (int m = 1; m < t->p2; m <<= 1) s += dt__cost_swap(t, m, n, 0) + n * t->reduce_per_byte;
+    if (t->rem) s += 2 * dt__cost_fold(t, n, false) + n * t->reduce_per_byte;
+    return s;
+}
+static double dt__cost_allreduce_halving(dt__cost_net *t, double n)
+{
+    double s = 0, g = t->reduce_per_byte;
+    for (int k = 0; 1 << k < t->p2; k++) s += 2 * dt__cost_swap(t, 1 << k, n / (2 << k), 0) + n / (2 << k) * g;
+    if (t->rem) s += dt__cost_fold(t, n / 2, true) + dt__cost_fold(t, n / 2, false) + n / 2 * g;
+    if (t->rem) s += dt__cost_fold(t, n, false);
+    return s;
+}
+static double dt__cost_allreduce_blocks(dt__cost_net *t, double n)
 {
     double s = 0;
     int    p = t->world, B = t->p2, at = 0;
@@ -1457,95 +1676,130 @@ static double dt__cost_blocks(dt__cost_net *t, double n)
             while (r >= first + (p & bit)) first += p & bit, bit >>= 1;
             if (bit > m) dt__cost_edge(t, r, first + ((r - first) ^ m), b);
         }
-        s += 2 * dt__cost_round(t, 1, b) + b * t->gamma;
+        s += 2 * dt__cost_round(t, 1, b) + b * t->reduce_per_byte;
     }
     for (int big = B, bit = B >> 1; bit; bit >>= 1) { /* between a block and the next smaller one */
         if (!(p & bit)) continue;
         for (int j = 0; t->hosts.n > 1 && j < big; j++) dt__cost_edge(t, at + big + j % bit, at + j, n / big);
-        s += 2 * dt__cost_round(t, big / bit, n / big) + n / big * t->gamma;
+        s += 2 * dt__cost_round(t, big / bit, n / big) + n / big * t->reduce_per_byte;
         at += big, big = bit;
     }
     return s;
 }
-static double dt__cost_allreduce(dt__cost_net *t, dt_algo algo, double n, double segment)
+static double dt__cost_allreduce_two_level(dt__cost_net *t, double n)
 {
-    double p = t->world, deep = dt__plan_log2_up(t->world), s = 0, g = t->gamma;
-    int    m = t->hosts.least, most = t->hosts.most, h = t->hosts.n, last = dt__plan_log2(t->world);
-    switch (algo) {
-    case DT_ALGO_DIRECT: return 2 * dt__cost_fan(t, n) + (p - 1) * n * g;
-    case DT_ALGO_ALLTOALL: return dt__cost_each(t, n, false) + (p - 1) * n * g;
-    case DT_ALGO_TREE: return 2 * dt__cost_tree(t, n) + deep * n * g;
-    case DT_ALGO_RING: return 2 * dt__cost_ring(t, n, segment) + n * (p - 1) / p * g;
-    case DT_ALGO_DOUBLING:
-        for (int k = 0; k < last; k++) s += dt__cost_swap(t, 1 << k, n, 0) + n * g;
-        if (t->rem) s += 2 * dt__cost_fold(t, n, false) + n * g;
-        return s;
-    case DT_ALGO_HALVING:
-        for (int k = 0; k < last; k++) s += 2 * dt__cost_swap(t, 1 << k, n / (2 << k), 0) + n / (2 << k) * g;
-        if (t->rem) s += dt__cost_fold(t, n / 2, true) + dt__cost_fold(t, n / 2, false) + n / 2 * g;
-        if (t->rem) s += dt__cost_fold(t, n, false);
-        return s;
-    case DT_ALGO_BLOCKS: return dt__cost_blocks(t, n);
-    case DT_ALGO_TWO_LEVEL:
-        s = 2 * (most - 1) * (t->near_latency + n / m * t->near_seconds) + 2 * (h - 1) * (t->far_latency + n / h * t->far_seconds);
-        return s + ((most - 1) * n / m + (h - 1) * n / m / h) * g;
-    case DT_ALGO_LEADER:
-        deep = dt__plan_log2_up(most);
-        s = 2 * deep * (t->near_latency + n * t->near_seconds) + 2 * (h - 1) * (t->far_latency + n / h * t->far_seconds);
-        return s + (deep * n + (h - 1) * n / h) * g;
-    case DT_ALGO_ORDERED: return 2 * dt__cost_each(t, n / p, false) + n * (p - 1) / p * g;
-    default: /* shared: all meet before and after; each reads p - 1 parts and writes p - 1 */
-        return 2 * deep * t->near_latency + n * (p - 1) / p * (g + t->near_seconds);
-    }
+    int    L = t->hosts.least, most = t->hosts.most, h = t->hosts.n;
+    double s = 2 * (most - 1) * dt__cost_near(t, n / L) + 2 * (h - 1) * dt__cost_far(t, n / h);
+    return s + ((most - 1) * n / L + (h - 1) * n / L / h) * t->reduce_per_byte;
 }
-static double dt__cost_segments(dt__cost_net *t, dt_coll coll, dt_algo algo, double n, double segment)
+static double dt__cost_allreduce_leader(dt__cost_net *t, double n)
 {
-    double p = t->world, g = t->gamma, s = 0, part = n / p;
-    int    last = dt__plan_log2(t->world);
-    if (coll == DT_COLL_REDUCE_SCATTER) {
-        if (algo == DT_ALGO_DIRECT) return dt__cost_fan(t, n) + (p - 1) * n * g + dt__cost_fan(t, part);
-        if (algo == DT_ALGO_RING) return dt__cost_ring(t, n, segment) + (p - 1) * part * g;
-        if (algo == DT_ALGO_PAIRS) return dt__cost_each(t, part, true) + (p - 1) * part * g;
-        if (algo == DT_ALGO_ORDERED) return dt__cost_each(t, part, false) + (p - 1) * part * g;
-        for (int m = t->p2 >> 1; m; m >>= 1) { /* halving: the lowest units are two segments */
-            double b = part * (m + (m < t->rem ? m : t->rem));
-            s += dt__cost_swap(t, m, b, part) + b * g;
-        }
-        return t->rem ? s + dt__cost_fold(t, n, false) + n * g + dt__cost_fold(t, part, false) : s;
-    }
-    if (coll == DT_COLL_ALLGATHER) {
-        if (algo == DT_ALGO_DIRECT) return dt__cost_fan(t, part) + dt__cost_fan(t, n);
-        if (algo == DT_ALGO_RING) return dt__cost_ring(t, n, segment);
-        for (int k = 0; k < last && algo == DT_ALGO_DOUBLING; k++) s += dt__cost_swap(t, 1 << k, (1 << k) * part, 0);
-        if (algo == DT_ALGO_DOUBLING) return s;
-        for (int m = 1; m < t->world; m <<= 1)
-            s += dt__cost_shift(t, t->world - m, (m < t->world - m ? m : t->world - m) * part);
-        return s + n * g;
-    }
-    if (coll == DT_COLL_ALLTOALL) {
-        if (algo != DT_ALGO_BRUCK) return dt__cost_each(t, part, algo == DT_ALGO_PAIRS) + (p - 1) * part * g;
-        for (int m = 1; m < t->world; m <<= 1) {
-            int    over = t->world % (2 * m) - m;
-            double b = part * (t->world / (2 * m) * m + (over > 0 ? over : 0));
-            s += dt__cost_shift(t, m, b) + 2 * b * g;
-        }
-        return s + 2 * (p - 1) * part * g;
-    }
-    return algo == DT_ALGO_DIRECT ? dt__cost_fan(t, part) : dt__cost_subtrees(t, part); /* gather, scatter */
+    int    h = t->hosts.n;
+    double deep = dt__plan_log2_up(t->hosts.most);
+    double s = 2 * deep * dt__cost_near(t, n) + 2 * (h - 1) * dt__cost_far(t, n / h);
+    return s + (deep * n + (h - 1) * n / h) * t->reduce_per_byte;
 }
-static double dt__cost_root(dt__cost_net *t, dt_coll coll, dt_algo algo, double n, double segment)
+/* All ranks meet before and after; each reads p - 1 parts and writes p - 1. */
+static double dt__cost_allreduce_shared(dt__cost_net *t, double n)
 {
-    double p = t->world, g = t->gamma, pieces = segment > 0 && segment < n ? ceil(n / segment) : 1;
-    if (coll == DT_COLL_REDUCE) {
-        if (algo == DT_ALGO_DIRECT) return dt__cost_fan(t, n) + (p - 1) * n * g;
-        if (algo == DT_ALGO_TREE) return dt__cost_tree(t, n) + dt__plan_log2_up(t->world) * n * g;
-        if (algo == DT_ALGO_ORDERED) return n * g + dt__cost_each(t, n / p, false) + dt__cost_fan(t, n / p);
-        return n * g + dt__cost_ring(t, n, segment) + n * (p - 1) / p * g + dt__cost_fan(t, n / p);
+    double p = t->world, deep = dt__plan_log2_up(t->world);
+    return 2 * deep * t->near_latency + n * (p - 1) / p * (t->reduce_per_byte + t->near_per_byte);
+}
+static double dt__cost_allreduce_ordered(dt__cost_net *t, double n)
+{
+    double p = t->world;
+    return 2 * dt__cost_each(t, n / p, false) + n * (p - 1) / p * t->reduce_per_byte;
+}
+
+/* ---- reduce_scatter */
+static double dt__cost_reduce_scatter_direct(dt__cost_net *t, double n)
+{
+    double p = t->world, part = n / p;
+    return dt__cost_fan(t, n) + (p - 1) * n * t->reduce_per_byte + dt__cost_fan(t, part);
+}
+static double dt__cost_reduce_scatter_ring(dt__cost_net *t, double n)
+{
+    double p = t->world, part = n / p;
+    return dt__cost_ring(t, n) + (p - 1) * part * t->reduce_per_byte;
+}
+static double dt__cost_reduce_scatter_pairs(dt__cost_net *t, double n)
+{
+    double p = t->world, part = n / p;
+    return dt__cost_each(t, part, true) + (p - 1) * part * t->reduce_per_byte;
+}
+static double dt__cost_reduce_scatter_ordered(dt__cost_net *t, double n)
+{
+    double p = t->world, part = n / p;
+    return dt__cost_each(t, part, false) + (p - 1) * part * t->reduce_per_byte;
+}
+static double dt__cost_reduce_scatter_halving(dt__cost_net *t, double n)
+{
+    double p = t->world, g = t->reduce_per_byte, s = 0, part = n / p;
+    for (int m = t->p2 >> 1; m; m >>= 1) { /* the lowest units are two segments */
+        double b = part * (m + (m < t->rem ? m : t->rem));
+        s += dt__cost_swap(t, m, b, part) + b * g;
     }
-    if (algo == DT_ALGO_DIRECT) return dt__cost_fan(t, n);
-    if (algo == DT_ALGO_TREE) return dt__cost_tree(t, n);
-    if (algo == DT_ALGO_SCATTER) return dt__cost_subtrees(t, n / p) + dt__cost_ring(t, n, segment);
-    double s = 0;
+    return t->rem ? s + dt__cost_fold(t, n, false) + n * g + dt__cost_fold(t, part, false) : s;
+}
+
+/* ---- allgather */
+static double dt__cost_allgather_direct(dt__cost_net *t, double n)
+{
+    double p = t->world;
+    return dt__cost_fan(t, n / p) + dt__cost_fan(t, n);
+}
+static double dt__cost_allgather_ring(dt__cost_net *t, double n) { return dt__cost_ring(t, n); }
+static double dt__cost_allgather_doubling(dt__cost_net *t, double n)
+{
+    double p = t->world, s = 0, part = n / p;
+    for (int m = 1; m < t->p2; m <<= 1) s += dt__cost_swap(t, m, m * part, 0);
+    return s;
+}
+static double dt__cost_allgather_bruck(dt__cost_net *t, double n)
+{
+    double p = t->world, s = 0, part = n / p;
+    for (int m = 1; m < t->world; m <<= 1)
+        s += dt__cost_shift(t, t->world - m, (m < t->world - m ? m : t->world - m) * part);
+    return s + n * t->reduce_per_byte;
+}
+
+/* ---- gather, scatter, alltoall */
+static double dt__cost_gather_direct(dt__cost_net *t, double n) { return dt__cost_fan(t, n / t->world); }
+static double dt__cost_gather_tree(dt__cost_net *t, double n) { return dt__cost_subtrees(t, n / t->world); }
+static double dt__cost_scatter_direct(dt__cost_net *t, double n) { return dt__cost_fan(t, n / t->world); }
+static double dt__cost_scatter_tree(dt__cost_net *t, double n) { return dt__cost_subtrees(t, n / t->world); }
+static double dt__cost_alltoall_direct(dt__cost_net *t, double n)
+{
+    double p = t->world, part = n / p;
+    return dt__cost_each(t, part, false) + (p - 1) * part * t->reduce_per_byte;
+}
+static double dt__cost_alltoall_pairs(dt__cost_net *t, double n)
+{
+    double p = t->world, part = n / p;
+    return dt__cost_each(t, part, true) + (p - 1) * part * t->reduce_per_byte;
+}
+static double dt__cost_alltoall_bruck(dt__cost_net *t, double n)
+{
+    double p = t->world, g = t->reduce_per_byte, s = 0, part = n / p;
+    for (int m = 1; m < t->world; m <<= 1) {
+        int    over = t->world % (2 * m) - m;
+        double b = part * (t->world / (2 * m) * m + (over > 0 ? over : 0));
+        s += dt__cost_shift(t, m, b) + 2 * b * g;
+    }
+    return s + 2 * (p - 1) * part * g;
+}
+
+/* ---- broadcast */
+static double dt__cost_broadcast_direct(dt__cost_net *t, double n) { return dt__cost_fan(t, n); }
+static double dt__cost_broadcast_tree(dt__cost_net *t, double n) { return dt__cost_tree(t, n); }
+static double dt__cost_broadcast_scatter(dt__cost_net *t, double n)
+{
+    double p = t->world;
+    return dt__cost_subtrees(t, n / p) + dt__cost_ring(t, n);
+}
+static double dt__cost_broadcast_chain(dt__cost_net *t, double n)
+{
+    double p = t->world, s = 0, pieces = t->segment > 0 && t->segment < n ? ceil(n / t->segment) : 1;
     for (int v = 1; v < t->world && pieces < 2 && t->hosts.n > 1; v++) { /* one link after the other */
         dt__cost_edge(t, v - 1, v, n);
         s += dt__cost_round(t, 1, n);
@@ -1554,16 +1808,85 @@ static double dt__cost_root(dt__cost_net *t, dt_coll coll, dt_algo algo, double 
     for (int v = 1; v < t->world && t->hosts.n > 1; v++) dt__cost_edge(t, v - 1, v, n / pieces);
     return (pieces + p - 2) * dt__cost_round(t, 1, n / pieces);
 }
+
+/* ---- reduce */
+static double dt__cost_reduce_direct(dt__cost_net *t, double n)
+{
+    double p = t->world;
+    return dt__cost_fan(t, n) + (p - 1) * n * t->reduce_per_byte;
+}
+static double dt__cost_reduce_tree(dt__cost_net *t, double n)
+{
+    return dt__cost_tree(t, n) + dt__plan_log2_up(t->world) * n * t->reduce_per_byte;
+}
+static double dt__cost_reduce_ring(dt__cost_net *t, double n)
+{
+    double p = t->world, g = t->reduce_per_byte;
+    return n * g + dt__cost_ring(t, n) + n * (p - 1) / p * g + dt__cost_fan(t, n / p);
+}
+static double dt__cost_reduce_ordered(dt__cost_net *t, double n)
+{
+    double p = t->world;
+    return n * t->reduce_per_byte + dt__cost_each(t, n / p, false) + dt__cost_fan(t, n / p);
+}
+
+/* ---- the tables, from DT__COLLECTIVES and DT__ALGORITHMS. A cell "yes" names dt__plan_COLLECTIVE_ALGORITHM and
+   dt__cost_COLLECTIVE_ALGORITHM. */
+#define DT__COLL_TRAITS(E, name, vector, root, reduces, gpu) { #name, DT__COLL_##vector, root, reduces, gpu },
+#define DT__PLAN_CELL_no(f) { NULL, NULL, 0 }
+#define DT__PLAN_CELL_yes(f) { dt__plan_##f, dt__cost_##f, 0 }
+#define DT__PLAN_CELL_pow2(f) { dt__plan_##f, dt__cost_##f, DT__PLAN_POWER_OF_TWO }
+#define DT__PLAN_CELL_equal(f) { dt__plan_##f, dt__cost_##f, DT__PLAN_EQUAL_COUNTS }
+#define DT__PLAN_ROW(E, name, needs, barrier, allreduce, reduce_scatter, allgather, broadcast, reduce, gather, scatter, \
+                     alltoall)                                                                                           \
+    { #name,                                                                                                             \
+      DT__PLAN_##needs,                                                                                                  \
+      { DT__PLAN_CELL_##barrier(barrier_##name), DT__PLAN_CELL_##allreduce(allreduce_##name),                            \
+        DT__PLAN_CELL_##reduce_scatter(reduce_scatter_##name), DT__PLAN_CELL_##allgather(allgather_##name),              \
+        DT__PLAN_CELL_##broadcast(broadcast_##name), DT__PLAN_CELL_##reduce(reduce_##name),                              \
+        DT__PLAN_CELL_##gather(gather_##name), DT__PLAN_CELL_##scatter(scatter_##name),                                  \
+        DT__PLAN_CELL_##alltoall(alltoall_##name) } },
+DT__INSIDE const dt__coll_traits *dt__coll_of(int coll)
+{
+    static const dt__coll_traits table[DT_COLL_COUNT] = { DT__COLLECTIVES(DT__COLL_TRAITS) };
+    static const dt__coll_traits unknown = { "?", DT__COLL_EMPTY, false, false, false };
+    return coll >= 0 && coll < (int)DT_COLL_COUNT ? &table[coll] : &unknown;
+}
+/* The columns of DT__ALGORITHMS are the collectives in the order of dt_coll: this does not compile if they are not. */
+typedef char dt__plan_columns_ok[(int)DT_COLL_BARRIER == 0 && (int)DT_COLL_ALLREDUCE == 1 &&
+                                 (int)DT_COLL_REDUCE_SCATTER == 2 && (int)DT_COLL_ALLGATHER == 3 &&
+                                 (int)DT_COLL_BROADCAST == 4 && (int)DT_COLL_REDUCE == 5 && (int)DT_COLL_GATHER == 6 &&
+                                 (int)DT_COLL_SCATTER == 7 && (int)DT_COLL_ALLTOALL == 8 && (int)DT_COLL_SEND == 9 ? 1 : -1];
+typedef char dt__plan_bits_ok[(int)DT_ALGO_COUNT <= 32 ? 1 : -1]; /* dt__cost_may has a bit for each */
+static const dt__plan_row *dt__plan_row_of(dt_algo algo) /* algo is one of dt_algo */
+{
+    static const dt__plan_row table[DT_ALGO_COUNT] = { DT__ALGORITHMS(DT__PLAN_ROW) };
+    return &table[algo];
+}
+#undef DT__COLL_TRAITS
+#undef DT__PLAN_CELL_no
+#undef DT__PLAN_CELL_yes
+#undef DT__PLAN_CELL_pow2
+#undef DT__PLAN_CELL_equal
+#undef DT__PLAN_ROW
+DT_API const char *dt_coll_name(dt_coll c) { return dt__coll_of((int)c)->name; }
+DT_API const char *dt_algo_name(dt_algo a)
+{
+    return (int)a >= 0 && (int)a < (int)DT_ALGO_COUNT ? dt__plan_row_of(a)->name : "?";
+}
+DT_API dt_algo dt_algo_find(const char *name)
+{
+    for (int i = 0; name && i < (int)DT_ALGO_COUNT; i++)
+        if (!strcmp(name, dt_algo_name((dt_algo)i))) return (dt_algo)i;
+    return DT_ALGO_COUNT;
+}
+
+/* ---- the choice */
 static double dt__cost_of(dt__cost_net *t, dt_coll coll, dt_algo algo, double n, double segment)
 {
     if (t->world == 1) return 0;
-    if (coll == DT_COLL_ALLREDUCE) return dt__cost_allreduce(t, algo, n, segment);
-    if (coll == DT_COLL_BROADCAST || coll == DT_COLL_REDUCE) return dt__cost_root(t, coll, algo, n, segment);
-    if (coll != DT_COLL_BARRIER) return dt__cost_segments(t, coll, algo, n, segment);
-    double s = 0;
-    if (algo == DT_ALGO_TREE) return 2 * dt__cost_tree(t, 0);
-    for (int m = 1; m < t->world; m <<= 1) s += dt__cost_shift(t, m, 0);
-    return s;
+    t->segment = segment;
+    return dt__plan_cell_of(coll, algo)->cost(t, n);
 }
 DT_API dt_costs dt_costs_default(void)
 {
@@ -1587,10 +1910,11 @@ DT_API double dt_plan_cost(const dt_costs *t, dt_coll coll, dt_algo algo, int wo
     dt__cost_close(&net);
     return s;
 }
-/* The segment at which a chain is fastest: sqrt((p - 2) n beta / alpha) pieces, of whole cache lines. */
+/* The segment in bytes at which a chain is fastest: sqrt((p - 2) n beta / alpha) pieces, of whole cache lines. 0: one
+   piece. */
 static int64_t dt__cost_segment(const dt__cost_net *t, double n)
 {
-    double pieces = sqrt((t->world - 2) * n * t->far_seconds / (t->far_latency > 0 ? t->far_latency : 1e-12)), b;
+    double pieces = sqrt((t->world - 2) * n * t->far_per_byte / (t->far_latency > 0 ? t->far_latency : 1e-12)), b;
     if (!(pieces > 1.5)) return 0;
     b = ceil(n / pieces / 64) * 64;
     return b < n ? (int64_t)b : 0;
@@ -1602,33 +1926,35 @@ static dt_algo dt__cost_best(dt__cost_net *t, dt_coll coll, unsigned may, int64_
     *segment = 0;
     for (int a = 0; a < (int)DT_ALGO_COUNT; a++) {
         if (!(may >> a & 1u)) continue;
-        int64_t seg = a == (int)DT_ALGO_CHAIN ? dt__cost_segment(t, (double)nbytes) : 0;
+        int64_t seg = dt__plan_row_of((dt_algo)a)->needs & DT__PLAN_SEGMENT ? dt__cost_segment(t, (double)nbytes) : 0;
         double  s = dt__cost_of(t, coll, (dt_algo)a, (double)nbytes, (double)seg);
-        if (best != DT_ALGO_COUNT && !(s < least * (1 - 1e-9))) continue; /* as good: the first */
+        if (best != DT_ALGO_COUNT && !(s < least * (1 - 1e-9))) continue; /* of equal costs the first wins */
         best = (dt_algo)a;
         least = s;
         *segment = seg;
     }
     return best;
 }
-static unsigned dt__cost_may(dt_coll coll, int world, const int *host, int link)
+/* The algorithms that auto may take, a bit each. shared: also those in shared memory, if the link is. */
+static unsigned dt__cost_may(dt_coll coll, int world, const int *host, int link, bool shared)
 {
-    unsigned may = 0; /* ordered is for those who ask */
+    unsigned may = 0;
     if (link < 0 || link >= (int)DT_LINK_COUNT) return 0;
-    for (int a = 0; a < (int)DT_ALGO_COUNT; a++)
-        if (a != (int)DT_ALGO_ORDERED && dt_plan_can(coll, (dt_algo)a, world, host)) may |= 1u << a;
-    if (link != DT_LINK_THREAD && link != DT_LINK_SHM) may &= ~(1u << DT_ALGO_SHARED);
+    if (link != DT_LINK_THREAD && link != DT_LINK_SHM) shared = false;
+    for (int a = 0; a < (int)DT_ALGO_COUNT; a++) {
+        unsigned needs = dt__plan_row_of((dt_algo)a)->needs;
+        if (needs & DT__PLAN_ASKED || (needs & DT__PLAN_MEMORY && !shared)) continue;
+        if (dt_plan_can(coll, (dt_algo)a, world, host)) may |= 1u << a;
+    }
     return may;
 }
-/* shared: ranks see one memory */
 DT__INSIDE dt_algo dt__cost_choose(const dt_costs *t, dt_coll coll, int world, const int *host, int link, bool shared,
-                               int64_t nbytes, int64_t *segment_bytes)
+                                   int64_t nbytes, int64_t *segment_bytes)
 {
     dt__cost_net net;
     int64_t      segment = 0;
     dt_algo      best = DT_ALGO_COUNT;
-    unsigned     may = dt__cost_may(coll, world, host, link);
-    if (!shared) may &= ~(1u << DT_ALGO_SHARED);
+    unsigned     may = dt__cost_may(coll, world, host, link, shared);
     if (may && dt__cost_open(&net, t, world, host, link)) {
         best = dt__cost_best(&net, coll, may, nbytes > 0 ? nbytes : 0, &segment);
         dt__cost_close(&net);
@@ -1642,7 +1968,6 @@ DT_API dt_algo dt_plan_choose(const dt_costs *t, dt_coll coll, int world, const 
     return dt__cost_choose(t, coll, world, host, link, true, nbytes, segment_bytes);
 }
 static const char *const dt__link_names[DT_LINK_COUNT] = { "thread", "shm", "loopback", "network" };
-/* fixed: by collective, what is taken at any size; DT_ALGO_AUTO: by cost. NULL: all by cost, also shared. */
 DT__INSIDE void dt__explain(const dt_costs *t, int world, const int *host, int link, const dt_algo *fixed,
                             dt__text_out *o)
 {
@@ -1655,17 +1980,16 @@ DT__INSIDE void dt__explain(const dt_costs *t, int world, const int *host, int l
     dt__emitf(o, "reducing            %15.1f MB/s\n%d ranks, %d machine%s; from so many bytes on:\n",
                  t->gamma > 0 ? 1e-6 / t->gamma : 0.0, world, net.hosts.n, net.hosts.n == 1 ? "" : "s");
     for (int c = 0; c < (int)DT_COLL_COUNT; c++) {
-        unsigned may = dt__cost_may((dt_coll)c, world, host, link);
-        int64_t  seg, from = 0, top = c == (int)DT_COLL_BARRIER ? 1 : (int64_t)1 << 40;
+        unsigned may = dt__cost_may((dt_coll)c, world, host, link, !fixed);
+        int64_t  seg, from = 0, top = dt__coll_of(c)->vector == DT__COLL_EMPTY ? 1 : (int64_t)1 << 40;
         if (!may) continue;
         if (fixed && fixed[c] != DT_ALGO_AUTO) {
             dt__emitf(o, "%-15s 0 %s\n", dt_coll_name((dt_coll)c), dt_algo_name(fixed[c]));
             continue;
         }
-        if (fixed) may &= ~(1u << DT_ALGO_SHARED);
         dt_algo now = dt__cost_best(&net, (dt_coll)c, may, 0, &seg);
         dt__emitf(o, "%-15s 0 %s", dt_coll_name((dt_coll)c), dt_algo_name(now));
-        for (int64_t n = 1; n < top; n *= 2) { /* between from and n the choice may change once */
+        for (int64_t n = 1; n < top; n *= 2) { /* assumes that the choice changes at most once between from and n */
             dt_algo next = dt__cost_best(&net, (dt_coll)c, may, n, &seg);
             int64_t lo = from, hi = n;
             from = n;
@@ -1690,20 +2014,23 @@ DT_API size_t dt_plan_explain(const dt_costs *t, int world, const int *host, int
     return o.len;
 }
 
-/* ---- tables in files: whole numbers, which no locale spells differently */
-enum { DT__COSTS_MOST = 65536 };
+/* ---- tables of costs in files: whole numbers, which are the same text in every locale */
+enum { DT__COSTS_MOST = 65536 }; /* bytes of a file */
+#define DT__PS_PER_S 1e12        /* files have picoseconds a message */
+#define DT__FS_PER_S 1e15        /* and femtoseconds a byte */
 DT__INSIDE bool dt__costs_sane(const dt_costs *t)
 {
-    bool ok = t->gamma >= 0 && t->gamma <= 1e-6;
+    bool ok = t->gamma >= 0 && t->gamma <= DT__COSTS_MOST_PER_BYTE;
     for (int i = 0; i < (int)DT_LINK_COUNT; i++)
-        ok = ok && t->alpha[i] >= 0 && t->alpha[i] <= 10 && t->beta[i] >= 0 && t->beta[i] <= 1e-6;
+        ok = ok && t->alpha[i] >= 0 && t->alpha[i] <= DT__COSTS_MOST_LATENCY && t->beta[i] >= 0 &&
+             t->beta[i] <= DT__COSTS_MOST_PER_BYTE;
     return ok;
 }
-DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency) /* sockets that keep to these */
+DT__INSIDE void dt__costs_slow(dt_costs *t, double bandwidth, double latency)
 {
     for (int i = DT_LINK_LOOP; i <= (int)DT_LINK_NET; i++) {
-        if (bandwidth > 0 && 1 / bandwidth > t->beta[i]) t->beta[i] = 1 / bandwidth < 1e-6 ? 1 / bandwidth : 1e-6;
-        if (latency > 0) t->alpha[i] = t->alpha[i] + latency < 10 ? t->alpha[i] + latency : 10;
+        if (bandwidth > 0 && 1 / bandwidth > t->beta[i]) t->beta[i] = fmin(1 / bandwidth, DT__COSTS_MOST_PER_BYTE);
+        if (latency > 0) t->alpha[i] = fmin(t->alpha[i] + latency, DT__COSTS_MOST_LATENCY);
     }
 }
 static int dt__costs_bad(const char *path, int line, const char *found, size_t n, const char *expected)
@@ -1715,7 +2042,7 @@ static int dt__costs_bad(const char *path, int line, const char *found, size_t n
     return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s', line %d: found '%s', expected %s", path, line, shown,
                         expected);
 }
-static bool dt__costs_word(const char **p, const char *end, const char *word) /* the next one, if it is this one */
+static bool dt__costs_word(const char **p, const char *end, const char *word) /* skips the next word if it is this one */
 {
     const char *q = *p;
     size_t      n = strlen(word);
@@ -1740,7 +2067,7 @@ static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size
 {
     static const char *const last = "a line for each of thread, shm, loopback, network and reducing, then 'end'";
     const char              *end = text + n;
-    unsigned                 seen = 0; /* a bit for each link, then reducing; and these */
+    unsigned                 seen = 0; /* a bit for each link, one for reducing, then begun and over */
     const unsigned           every = (2u << DT_LINK_COUNT) - 1, begun = 2u << DT_LINK_COUNT, over = 4u << DT_LINK_COUNT;
     int                      line = 0;
     while (text < end) {
@@ -1761,7 +2088,7 @@ static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size
             continue;
         }
         if (seen & over)
-            return dt__costs_bad(path, line, from, (size_t)(rest - from), "nothing behind 'end'");
+            return dt__costs_bad(path, line, from, (size_t)(rest - from), "no more lines after 'end'");
         if (dt__costs_word(&p, rest, "end")) {
             if (p != rest || (seen & every) != every)
                 return dt__costs_bad(path, line, from, (size_t)(rest - from), last);
@@ -1772,8 +2099,8 @@ static int dt__costs_parse(dt_costs *t, const char *path, const char *text, size
             if (!dt__costs_word(&p, rest, i < (int)DT_LINK_COUNT ? dt__link_names[i] : "reducing")) continue;
             if (seen & 1u << i)
                 return dt__costs_bad(path, line, from, (size_t)(rest - from), "each link, and reducing, once");
-            ok = (i == (int)DT_LINK_COUNT || dt__costs_number(&p, rest, INT64_C(10000000000000), 1e12, &t->alpha[i])) &&
-                 dt__costs_number(&p, rest, 1000000000, 1e15, i == (int)DT_LINK_COUNT ? &t->gamma : &t->beta[i]) &&
+            ok = (i == (int)DT_LINK_COUNT || dt__costs_number(&p, rest, INT64_C(10000000000000), DT__PS_PER_S, &t->alpha[i])) &&
+                 dt__costs_number(&p, rest, 1000000000, DT__FS_PER_S, i == (int)DT_LINK_COUNT ? &t->gamma : &t->beta[i]) &&
                  p == rest;
             if (!ok)
                 return dt__costs_bad(path, line, from, (size_t)(rest - from),
@@ -1798,10 +2125,10 @@ DT_API int dt_costs_load(dt_costs *t, const char *path)
     char       *text;
     ssize_t     n = 0, k = 0;
     int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), status;
-    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno));
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot open the file: %s", path, strerror(errno));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size >= DT__COSTS_MOST) {
         close(fd);
-        return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': expected a file of less than %d bytes", path,
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': it is not a regular file of less than %d bytes", path,
                             DT__COSTS_MOST);
     }
     text = (char *)DT_COMM_MALLOC(DT__COSTS_MOST);
@@ -1809,7 +2136,7 @@ DT_API int dt_costs_load(dt_costs *t, const char *path)
                                           (k < 0 && errno == EINTR)))
         n += k > 0 ? k : 0;
     status = !text ? dt__comm_bad(DT_COMM_ERR_MEMORY, "costs in '%.120s': out of memory", path)
-             : k < 0 ? dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(errno))
+             : k < 0 ? dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot read the file: %s", path, strerror(errno))
                      : dt__costs_parse(&got, path, text, (size_t)n);
     close(fd);
     DT_COMM_FREE(text);
@@ -1823,17 +2150,18 @@ DT_API int dt_costs_save(const dt_costs *t, const char *path)
     size_t       done = 0;
     int          fd, e = 0;
     if (!dt__costs_sane(t))
-        return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, no number, or above 10 s a "
-                                             "message or 1 us a byte", path);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs for '%.120s': a number is negative, NaN, or above 10 s a message or "
+                                             "1 us a byte", path);
     dt__emitf(&o, "dt costs 1\n# link, picoseconds a message, femtoseconds a byte\n");
     for (int i = 0; i < (int)DT_LINK_COUNT; i++)
         dt__emitf(&o, "%s %lld %lld\n", dt__link_names[i],
-                     (long long)(t->alpha[i] * 1e12 + 0.5), (long long)(t->beta[i] * 1e15 + 0.5));
-    dt__emitf(&o, "reducing %lld\nend\n", (long long)(t->gamma * 1e15 + 0.5));
-    if (strlen(path) > 4096) return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path is too long");
+                     (long long)(t->alpha[i] * DT__PS_PER_S + 0.5), (long long)(t->beta[i] * DT__FS_PER_S + 0.5));
+    dt__emitf(&o, "reducing %lld\nend\n", (long long)(t->gamma * DT__FS_PER_S + 0.5));
+    if (strlen(path) > 4096)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "costs: the path has %zu bytes, more than 4096", strlen(path));
     snprintf(beside, sizeof beside, "%s.%d.part", path, (int)getpid());
     fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", beside, strerror(errno));
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot create the file: %s", beside, strerror(errno));
     while (done < o.len && !e) {
         ssize_t k = write(fd, text + done, o.len - done);
         if (k > 0) done += (size_t)k;
@@ -1844,24 +2172,24 @@ DT_API int dt_costs_save(const dt_costs *t, const char *path)
     if (!e && rename(beside, path) != 0) e = errno;
     if (!e) return 0;
     unlink(beside);
-    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': %s", path, strerror(e));
+    return dt__comm_bad(DT_COMM_ERR_ARG, "costs in '%.120s': cannot write the file: %s", path, strerror(e));
 }
 
 /* ==================================================================================================== >>drawing
-   Ranks are lines, rounds are columns. An arrow goes from the round of the send to that of its receive: blue for a
-   copy, red for a value that is reduced. Squares are steps of a rank alone, a bar is a round in shared memory. */
-enum { DT__PLAN_DRAWN = 1024 }; /* ranks */
+   Ranks are lines, rounds are columns. An arrow goes from the round of the send to the round of its receive: blue for a
+   copy, red for a value that is reduced. A square is a local step, a bar is a round in shared memory. */
+enum { DT__PLAN_DRAWN = 1024 }; /* the largest number of ranks */
 
 typedef struct dt__plan_picture {
     FILE    *f;
-    dt_plan *plan; /* of all ranks */
+    dt_plan *plan; /* one of each rank */
     int      world;
-    double   left, top, wide, high; /* of a column, of a line */
+    double   left, top, wide, high; /* margins; width of a column, height of a line; pixels */
     bool     labels;
-    bool     text; /* now the labels, over all lines */
+    bool     text; /* the second pass, which draws the labels over all lines */
 } dt__plan_picture;
 
-/* The label stands near the sender, or, if that has several messages in the round, near the receiver. */
+/* The label is near the sender, or near the receiver if the sender has several messages in the round. */
 static void dt__plan_draw_message(const dt__plan_picture *d, const dt_plan_step *s, int from, const dt_plan_step *r,
                                   bool several)
 {
@@ -1896,7 +2224,8 @@ static void dt__plan_draw_local(const dt__plan_picture *d, const dt_plan_step *s
         fprintf(d->f, "<rect class=\"share\" x=\"%.1f\" y=\"%.1f\" width=\"10\" height=\"%.1f\"/>\n", x - 5, d->top - 6,
                 d->high * (d->world - 1) + 12);
 }
-/* The k-th send of a rank to a peer meets the peer's k-th receive from it. next: where to look on, for each peer. */
+/* The k-th send of a rank to a peer meets the peer's k-th receive from it. next[peer]: the step of the peer at which to
+   continue the search. */
 static void dt__plan_draw_sends(const dt__plan_picture *d, int rank, int64_t *next)
 {
     memset(next, 0, (size_t)d->world * sizeof *next);
@@ -2017,30 +2346,33 @@ DT_API int dt_plan_svg(const char *path, dt_coll coll, dt_algo algo, const dt_pl
 }
 
 /* ==================================================================================================== >>timing
-   The plans of all ranks would not fit into memory: a run is one or two steps that come again and again, to a peer that
-   moves on evenly. A rank has one message under way at a time, its first send of the round that is not over; the heap
-   holds these messages by the time at which both sides are there. A receive that is posted is a byte in a table of
-   pairs. Messages in a shared thing are mixed: each begins at once, and is through when all that came before it is. */
-enum { DT__PRED_WORLD = 8192, DT__PRED_FOLD = 0x80 };
+   Runs. The plans of all ranks would not fit into memory, so they are compressed: a run is one or two steps that repeat,
+   each time with the same kind and size, a constant number of rounds later and a constant number of ranks further.
+
+   Events. A rank has at most one message in transit: the first send of its round that is not complete. The heap holds
+   these messages, ordered by the time at which both sides are ready. A posted receive is a count in a table of pairs of
+   ranks. A shared resource (card, switch, trunk) is a time from which on it is free: a message starts at once, and has
+   passed when all messages that entered before it have. */
+enum { DT__PRED_WORLD = 8192, DT__PRED_FOLD = 0x80 }; /* largest world; in dt__pred.open: the receives reduce */
 typedef struct dt__pred_run {
-    int32_t count, group; /* group: steps in it, 1 or 2, of one round */
-    int32_t round, by;    /* rounds from one to the next */
-    int32_t kind[2], peer[2], move[2];
-    int64_t n[2];
+    int32_t count, group; /* repetitions; steps in each, 1 or 2, of one round */
+    int32_t round, by;    /* the first round; rounds from one repetition to the next */
+    int32_t kind[2], peer[2], move[2]; /* move: ranks from the peer of one repetition to that of the next */
+    int64_t n[2];         /* bytes */
 } dt__pred_run;
-typedef struct dt__pred_at { /* a place in the steps of a rank */
+typedef struct dt__pred_at { /* a position in the steps of a rank */
     int64_t run;
-    int32_t i, j;
+    int32_t i, j; /* repetition, step of the group */
 } dt__pred_at;
 typedef struct dt__pred_rank {
-    dt__pred_at at, out;        /* the end of its round; its send under way */
-    int64_t     last;           /* its last run, and one */
-    double      began, end;     /* of its round: when; as far as it is known */
-    double      cpu, in;        /* free from then on: reducing, receiving */
-    double      ready;          /* to send its message */
-    int64_t     n;              /* bytes of it */
-    int32_t     peer, left;     /* of it, -1: none; messages of the round to come */
-    bool        waiting, fold;  /* for the receive; it is reduced there */
+    dt__pred_at at, out;        /* the end of its round; where to look for its next send */
+    int64_t     last;           /* one past its last run */
+    double      began, end;     /* its round: when it began; when it ends, as far as is known */
+    double      cpu, in;        /* from when on it is free to reduce, to receive */
+    double      ready;          /* when it was ready to send its message */
+    int64_t     n;              /* bytes of its message */
+    int32_t     peer, left;     /* receiver of its message, -1 if it has none; messages left in the round */
+    bool        waiting, fold;  /* its message waits for the receive; its message is reduced there */
 } dt__pred_rank;
 typedef struct dt__pred_key {
     double  t;
@@ -2048,34 +2380,36 @@ typedef struct dt__pred_key {
 } dt__pred_key;
 typedef struct dt__pred {
     int            n, nhosts, nswitches;
-    double         a[2], b[2], gamma, nic, fabric, trunk; /* near and far */
-    int            size;
-    int           *host, *sw;   /* of ranks; of machines */
+    double         latency[2], per_byte[2];   /* seconds a message, a byte; [0] inside a machine, [1] between machines */
+    double         gamma, nic, fabric, trunk; /* seconds a byte */
+    int            size;        /* bytes of an element */
+    int           *host, *sw;   /* machine of each rank; switch of each machine */
     dt__pred_run  *run;
     int64_t        nruns, cap;
     dt__pred_rank *rank;
-    uint8_t       *open;        /* receives posted: to x n + from */
+    uint8_t       *open;        /* [to * n + from]: number of posted receives, | DT__PRED_FOLD */
     dt__pred_key  *heap;
     int            nheap;
-    double        *free_at;     /* of cards out and in, of switches, of trunks up and down */
-    int64_t       *out, *through; /* bytes of cards, of switches */
-    int            meeting;     /* ranks in a round of SHARE */
-    double         met;
+    double        *free_at;     /* by resource: cards out, cards in, switches, trunks up, trunks down */
+    int64_t       *out, *through; /* bytes by machine, by switch */
+    int            meeting;     /* ranks that have entered the round of SHARE */
+    double         met;         /* when the last of them did */
     int64_t        met_n, messages, bytes;
     double         seconds;
-    int            over;        /* ranks that are done */
+    int            over;        /* ranks whose plan is complete */
 } dt__pred;
 
 static bool dt__pred_same(const dt__pred *d, const dt_plan_step *a, const dt_plan_step *b, int move)
 {
     return a->kind == b->kind && a->n == b->n && (a->peer + (int64_t)move + d->n) % d->n == b->peer;
 }
-static int dt__pred_move(const dt_plan_step *a, const dt_plan_step *b, int n) /* the shorter way round */
+/* Ranks from the peer of a to that of b, the shorter way around. */
+static int dt__pred_move(const dt_plan_step *a, const dt_plan_step *b, int n)
 {
     int m = a->kind > DT_STEP_FOLD ? 0 : b->peer - a->peer;
     return m > n / 2 ? m - n : m < -(n / 2) ? m + n : m;
 }
-/* How many times the g steps at s come, one behind the other; at most `most` steps. */
+/* How many times the g steps at s repeat; at most `most` steps are looked at. */
 static int64_t dt__pred_repeat(const dt__pred *d, const dt_plan_step *s, int64_t most, int g, int *move)
 {
     int64_t i = 0;
@@ -2161,7 +2495,7 @@ static void dt__pred_pop(dt__pred *d)
     }
     d->heap[i] = k;
 }
-static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides are there */
+static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides are ready at t */
 {
     uint8_t *o = &d->open[(size_t)to * (size_t)d->n + (size_t)from];
     d->rank[from].fold = (*o & DT__PRED_FOLD) != 0;
@@ -2169,7 +2503,7 @@ static void dt__pred_meet(dt__pred *d, int from, int to, double t) /* both sides
     d->rank[from].waiting = false;
     dt__pred_push(d, from, t);
 }
-/* The next send of the round, at time t. */
+/* The rank takes the next send of its round at time t. */
 static void dt__pred_send(dt__pred *d, int rank, double t)
 {
     dt__pred_rank *r = &d->rank[rank];
@@ -2188,20 +2522,20 @@ static void dt__pred_send(dt__pred *d, int rank, double t)
     }
 }
 static void dt__pred_enter(dt__pred *d, int rank, double t);
-/* A round of SHARE, which is of one machine: all meet, read the parts of all, write them to all, and meet again. */
+/* A round of SHARE on one machine: all ranks meet, read the parts of all, write to all, and meet again. */
 static void dt__pred_share(dt__pred *d, double t, int64_t n)
 {
     if (t > d->met) d->met = t;
     d->met_n += n;
     if (++d->meeting < d->n) return;
     double all = (double)d->met_n * (d->n - 1) / d->n;
-    t = d->met + 2 * dt__plan_log2_up(d->n) * d->a[0] + all * (d->gamma + d->b[0]);
+    t = d->met + 2 * dt__plan_log2_up(d->n) * d->latency[0] + all * (d->gamma + d->per_byte[0]);
     d->meeting = 0;
     d->met_n = 0;
     d->met = 0;
     for (int i = 0; i < d->n; i++) dt__pred_enter(d, i, t);
 }
-/* A rank begins its next round, and those after it that are its own alone. */
+/* A rank begins its next round at t, and then the following rounds as long as they have local steps only. */
 static void dt__pred_enter(dt__pred *d, int rank, double t)
 {
     dt__pred_rank *r = &d->rank[rank];
@@ -2239,18 +2573,18 @@ static void dt__pred_enter(dt__pred *d, int rank, double t)
     if (t > d->seconds) d->seconds = t;
     d->over++;
 }
-/* n bytes enter a shared thing at t, among those of other messages: when the last one is through. */
+/* nbytes enter a shared resource at t: when the last byte has passed. per: seconds a byte. */
 static double dt__pred_through(double *free_at, double t, double nbytes, double per)
 {
     return *free_at = (*free_at > t ? *free_at : t) + nbytes * per;
 }
-/* The message of a rank goes at t: when it is there. */
+/* The message of a rank starts at t: when it arrives. */
 static double dt__pred_pass(dt__pred *d, int from, double t)
 {
     dt__pred_rank *r = &d->rank[from], *q = &d->rank[r->peer];
     int            h = d->host[from], g = d->host[r->peer], far = h != g, x = d->sw[h], y = d->sw[g];
-    double         n = (double)r->n, slow = 0, *f = d->free_at; /* cards, cards in, switches, trunks, trunks in */
-    q->in = (q->in > t ? q->in : t) + d->a[far] + n * d->b[far];
+    double         n = (double)r->n, slow = 0, *f = d->free_at; /* advances over cards, switches, trunks */
+    q->in = (q->in > t ? q->in : t) + d->latency[far] + n * d->per_byte[far];
     d->messages++;
     d->bytes += r->n;
     if (!far) return q->in;
@@ -2265,7 +2599,7 @@ static double dt__pred_pass(dt__pred *d, int from, double t)
     d->out[h] += r->n;
     d->through[x] += r->n;
     if (x != y) d->through[y] += r->n;
-    return fmax(q->in, slow + d->a[far]);
+    return fmax(q->in, slow + d->latency[far]);
 }
 static bool dt__pred_events(dt__pred *d)
 {
@@ -2286,22 +2620,23 @@ static bool dt__pred_events(dt__pred *d)
     }
     return d->over == d->n;
 }
-static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt_cluster *k) /* NULL: it is good */
+static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt_cluster *k) /* why it is refused, or NULL */
 {
     dt_costs c = k->costs;
     bool     none = c.gamma == 0;
     int      near = k->near, far = k->far;
     for (int i = 0; i < (int)DT_LINK_COUNT; i++) {
-        if (!(c.alpha[i] >= 0) || !(c.beta[i] >= 0) || !(c.gamma >= 0)) return "a cost is negative";
+        if (!(c.alpha[i] >= 0) || !(c.beta[i] >= 0) || !(c.gamma >= 0)) return "a cost is negative or NaN";
         none = none && c.alpha[i] == 0 && c.beta[i] == 0;
     }
     if (none) c = dt_costs_default();
     if (!near && !far) near = DT_LINK_SHM, far = DT_LINK_NET;
-    if (near < 0 || near >= (int)DT_LINK_COUNT || far < 0 || far >= (int)DT_LINK_COUNT) return "there is no such link";
-    if (!(k->fabric >= 0) || !(k->trunk >= 0) || k->nic != k->nic) return "a bandwidth is negative";
-    if (k->element < 0 || k->element > 64) return "an element has 1 to 64 bytes";
-    d->a[0] = c.alpha[near], d->b[0] = c.beta[near];
-    d->a[1] = c.alpha[far], d->b[1] = c.beta[far];
+    if (near < 0 || near >= (int)DT_LINK_COUNT || far < 0 || far >= (int)DT_LINK_COUNT)
+        return "near or far is not a link class: take DT_LINK_THREAD .. DT_LINK_NET";
+    if (!(k->fabric >= 0) || !(k->trunk >= 0) || k->nic != k->nic) return "nic is NaN, or fabric or trunk is negative";
+    if (k->element < 0 || k->element > 64) return "element is not in 0..64 bytes";
+    d->latency[0] = c.alpha[near], d->per_byte[0] = c.beta[near];
+    d->latency[1] = c.alpha[far], d->per_byte[1] = c.beta[far];
     d->gamma = c.gamma;
     d->nic = k->nic < 0 ? 0 : k->nic > 0 ? k->nic : c.beta[far];
     d->fabric = k->fabric;
@@ -2310,11 +2645,11 @@ static const char *dt__pred_cluster(dt__pred *d, const dt_plan_opts *o, const dt
     d->nhosts = d->nswitches = 1;
     for (int i = 0; i < o->world; i++) {
         int h = o->host ? o->host[i] : 0;
-        if (h < 0 || h >= o->world) return "machines are numbers from 0 to world - 1 here";
+        if (h < 0 || h >= o->world) return "host: a machine is not in 0..world-1";
         if (h >= d->nhosts) d->nhosts = h + 1;
     }
     for (int i = 0; k->switch_of && i < d->nhosts; i++) {
-        if (k->switch_of[i] < 0 || k->switch_of[i] >= o->world) return "switches are numbers from 0 to world - 1 here";
+        if (k->switch_of[i] < 0 || k->switch_of[i] >= o->world) return "switch_of: a switch is not in 0..world-1";
         if (k->switch_of[i] >= d->nswitches) d->nswitches = k->switch_of[i] + 1;
     }
     return NULL;
@@ -2338,7 +2673,7 @@ static bool dt__pred_alloc(dt__pred *d, const dt_plan_opts *o, const dt_cluster 
 DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const dt_cluster *k,
                           const char **why)
 {
-    static const char *const memory = "memory is out";
+    static const char *const memory = "out of memory";
     dt__pred                 d;
     dt_plan                  p;
     const char              *text = NULL;
@@ -2355,9 +2690,9 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
         int64_t  all = 0, segment = 0;
         bool     one = dt__plan_one_machine(o->world, o->host);
         int      link = one ? (int)DT_LINK_SHM : (int)DT_LINK_NET;
-        bool     whole = coll == DT_COLL_ALLREDUCE || coll == DT_COLL_BROADCAST || coll == DT_COLL_REDUCE;
-        c.alpha[DT_LINK_SHM] = d.a[0], c.beta[DT_LINK_SHM] = d.b[0];
-        c.alpha[DT_LINK_NET] = d.a[1], c.beta[DT_LINK_NET] = d.b[1];
+        bool     whole = dt__coll_of((int)coll)->vector == DT__COLL_WHOLE;
+        c.alpha[DT_LINK_SHM] = d.latency[0], c.beta[DT_LINK_SHM] = d.per_byte[0];
+        c.alpha[DT_LINK_NET] = d.latency[1], c.beta[DT_LINK_NET] = d.per_byte[1];
         c.gamma = d.gamma;
         for (int i = 0; i < o->world; i++) all += o->counts && coll != DT_COLL_ALLTOALL ? o->counts[i] : o->count;
         algo = dt_plan_choose(&c, coll, o->world, o->host, link, (whole ? o->count : all) * d.size, &segment);
@@ -2369,12 +2704,13 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
         d.rank[i].at.run = d.nruns;
         d.rank[i].peer = -1;
         code = dt_plan_make(&p, coll, algo, &mine, &text);
-        if (!code && p.count > INT64_MAX / 64 / o->world) text = "the vector is too long", code = -1;
+        if (!code && p.count > INT64_MAX / 64 / o->world)
+            text = "the vector is too long: world times its elements must stay below 2^57", code = -1;
         else if (!code && !dt__pred_pack(&d, &p)) text = memory;
         d.rank[i].last = d.nruns;
     }
     if (text == memory) code = -2;
-    else if (!text && !dt__pred_events(&d)) text = "the plan does not end", code = -1;
+    else if (!text && !dt__pred_events(&d)) text = "the plan does not end: a send or receive has no partner", code = -1;
     if (!text) {
         out->seconds = d.seconds;
         out->messages = d.messages;

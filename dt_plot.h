@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_plot.h"
     In every other file that uses it:           #include "dt_plot.h"
 
-    dt_base.h must lie beside it. Link with -lm -lpthread.
+    Put dt_base.h into the same directory. Link with -lm -lpthread.
 
 A COMPLETE PROGRAM
 
@@ -35,8 +35,8 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    Lines, dots and marks on one or two axes: no bars, no surfaces, no window. One line of progress a process: one of
-    several ranks shows it, the others say .quiet.
+    Plots have lines, dots and marks on one or two y axes: no bars, no surfaces, no window. A process shows one progress
+    line. With several ranks, one rank shows it and the others set .quiet.
 
 CONTENTS
 
@@ -45,16 +45,16 @@ CONTENTS
     >>text           implementation from here: numbers, XML, saving
     >>axes           ranges, ticks, labels
     >>svg            the plot
-    >>history        what the loss curve remembers
-    >>table          the CSV table: writing, reading it again
+    >>history        the values that the loss curve shows
+    >>table          the CSV table: writing it, and reading it when a run is resumed
     >>line           the progress line
-    >>calls          what programs call
+    >>calls          the public functions of dt_progress
 
 MACROS
 
     DT_IMPLEMENTATION, DT_PLOT_IMPLEMENTATION, DT_LINKED, DT_STATIC, DT_MALLOC and DT_FREE: as in dt_base.h.
 
-    The environment: TERM (dumb: plain lines), COLUMNS (where the terminal does not tell its width).
+    Environment variables: TERM ("dumb": plain lines), COLUMNS (used if the terminal does not report its width).
 
 ERRORS
 
@@ -62,7 +62,7 @@ ERRORS
 
 THREADS
 
-    A progress belongs to one thread at a time. dt_svg_plot may run on several threads, with different files.
+    A dt_progress is used by one thread at a time. dt_svg_plot is thread-safe if each call writes another file.
 
 LICENCE
 
@@ -87,46 +87,47 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>progress
-   Watching a training. On a terminal one line is redrawn, at most 10 times a second and never wider than the terminal:
+   Shows the progress of a training. On a terminal one line is redrawn, at most 10 times a second and never wider than the
+   terminal:
        epoch 2/5  [=======>      ]  340/600  loss 0.1234  12345 images/s  0:03 left  scale 65536
-   Elsewhere there are plain lines. The loss shown is an exponential average over about 20 steps (one that is not
-   finite is shown as it is), the rate is an average over about 3 s; pauses between the last step of an epoch and
-   dt_progress_epoch (evaluation) do not slow it. The time left is that of the whole run.
+   If the output is not a terminal, plain lines are printed. The loss shown is an exponential average over about 20 steps;
+   a loss that is not finite is shown as it is. The rate is an average over about 3 s. The time between the last step of an
+   epoch and dt_progress_epoch (evaluation) is not part of the rate. The time left is that of the whole run.
 
-   A file that cannot be opened is an error of dt_progress_new. One that cannot be written later (a full disk) must not
-   cost the training: it is a warning in the log at once, and the error of dt_progress_free. NULL is accepted by all
-   calls. While an error is pending, steps, results and epochs are not counted. The loss and the loss scale are curves
-   in dt.h's trace, where one runs. */
+   If a file cannot be opened, dt_progress_new fails. If it cannot be written later (disk full), the training goes on: a
+   warning is logged at once, and dt_progress_free returns the error. Every call accepts NULL. While an error is pending,
+   steps, results and epochs are not counted. If dt.h's trace is on, the loss and the loss scale are curves in it. */
 typedef struct dt_progress dt_progress;
 typedef struct dt_progress_opts {
     int         dt__first DT_D;
     int         epochs DT_D;     /* 0: unknown */
-    int64_t     steps DT_D;      /* in an epoch; 0: unknown */
+    int64_t     steps DT_D;      /* per epoch; 0: unknown */
     const char *unit DT_D;       /* what .items counts: "images"; default "items" */
     FILE       *file DT_D;       /* default stderr */
-    bool        quiet DT_D;      /* no line at all: other ranks */
-    double      every DT_D;      /* plain lines: seconds between them; default 10, and at each tenth of the run */
-    const char *csv DT_D;        /* a table with a line for each step and each result */
-    const char *svg DT_D;        /* the loss curve: written at the end, at each epoch's end, and each minute */
+    bool        quiet DT_D;      /* print nothing: for the other ranks */
+    double      every DT_D;      /* plain lines: seconds between them; default 10. One more at each tenth of the run */
+    const char *csv DT_D;        /* path of a table with a line for each step and each result */
+    const char *svg DT_D;        /* path of the loss curve: written every 60 s, after each epoch and at the end */
     const char *title DT_D;      /* of the curve */
-    dt_switch   log_loss DT_D;   /* its axis; default: if the loss spans more than two decades */
-    int64_t     start_step DT_D; /* resuming: steps done before. The table is continued behind that step, the curve
-                                    shows what the table holds */
+    dt_switch   log_loss DT_D;   /* logarithmic loss axis; default: if the loss spans more than two decades */
+    int64_t     start_step DT_D; /* of a resumed run: steps done before. The table is continued after that step, and the
+                                    curve includes the values of the table */
 } dt_progress_opts;
 typedef struct dt_progress_step_opts {
     int    dt__first DT_D;
-    double items DT_D; /* samples, tokens ... of this step */
+    double items DT_D; /* number of samples, tokens ... in this step */
     double lr DT_D;    /* for the table */
     double scale DT_D; /* loss scale */
 } dt_progress_step_opts;
 DT_API dt_progress *dt_progress_new_with(dt_progress_opts o DT_OPT0(dt_progress_opts));
-/* after each step */
+/* Call it after each step. */
 DT_API void         dt_progress_step_with(dt_progress *p, double loss,
                                           dt_progress_step_opts o DT_OPT0(dt_progress_step_opts));
-/* a named result of the epoch: shown on its line, in the table, and in the curve on the axis to the right */
+/* A named result of the epoch, for example the accuracy: shown in the epoch's line, in the table, and in the curve with the
+   axis on the right. */
 DT_API void         dt_progress_result(dt_progress *p, const char *name, double value);
 DT_API void         dt_progress_epoch(dt_progress *p); /* ends an epoch, after its results */
-DT_API void         dt_progress_note(dt_progress *p, const char *format, ...) DT__PRINTF(2, 3); /* a line of its own */
+DT_API void         dt_progress_note(dt_progress *p, const char *format, ...) DT__PRINTF(2, 3); /* prints a line of text */
 DT_API dt_status    dt_progress_free(dt_progress *p);
 #ifdef DT__LIT
 #define dt_progress_new(...) dt_progress_new_with(DT__ONLY(dt_progress_opts, __VA_ARGS__))
@@ -135,26 +136,26 @@ DT_API dt_status    dt_progress_free(dt_progress *p);
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>plots
-   A plot as an SVG file (written beside, then renamed). Zero every field that is not used. */
+   A plot as an SVG file, written under a temporary name and then renamed. Set unused fields to 0. */
 typedef struct dt_series {
-    const char   *name;   /* in the legend; NULL: not there */
+    const char   *name;   /* in the legend; NULL: not in the legend */
     const double *x;      /* n values; NULL: 0, 1, 2 ... */
-    const double *y;      /* the line is broken and marked where one is not finite */
-    int64_t       n;      /* more than 1000 points are drawn by their minima and maxima */
-    bool          right;  /* y belongs to the axis on the right */
+    const double *y;      /* n values; where one is not finite, the line has a gap and a mark */
+    int64_t       n;      /* of more than 1000 points only minima and maxima of groups are drawn */
+    bool          right;  /* use the y axis on the right */
     bool          light;  /* thin and pale: raw values behind a smoothed line */
     bool          dots;   /* a dot at each point */
-    int           color;  /* 1..8; default: the next one */
+    int           color;  /* 1 to 8; default: the position of the series */
 } dt_series;
 typedef struct dt_plot {
     const char      *title, *x_label, *y_label, *right_label;
     const dt_series *series;
     int              nseries;
-    const double    *mark; /* vertical lines at these x: ends of epochs */
+    const double    *mark; /* x positions of vertical lines, for example the ends of epochs */
     int64_t          nmarks;
     bool             log_x;
-    dt_switch        log_y, log_right;   /* default: if all values are positive and span over two decades */
-    int              width, height;      /* default 800 x 450 */
+    dt_switch        log_y, log_right;   /* default: logarithmic if all values are above 0 and span over two decades */
+    int              width, height;      /* in pixels; default 800 x 450 */
 } dt_plot;
 DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot);
 
@@ -179,8 +180,8 @@ DT__NEEDS(PLOT, BASE);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>text
-   Text is put together without printf's numbers where a file is made: a locale with a decimal comma would break the
-   table and the SVG. */
+   Numbers in files are formatted by dt__number, not by printf: a locale with a decimal comma would break the table and
+   the SVG. */
 static void dt__text_g(dt__text_buf *b, double x, int digits)
 {
     char buf[64];
@@ -196,63 +197,64 @@ static void dt__text_xml(dt__text_buf *b, const char *text)
         else if (n == 1 && *s == '>') dt__text_put(b, "&gt;");
         else if (n == 1 && *s == '"') dt__text_put(b, "&quot;");
         else if (n == 0 || *s < 0x20 || *s == 0x7f || (n == 3 && s[0] == 0xef && s[1] == 0xbf && s[2] >= 0xbe))
-            dt__text_put(b, "?"); /* what XML does not allow */
+            dt__text_put(b, "?"); /* not allowed in XML */
         else dt__text_add(b, (const char *)s, (size_t)n);
         if (n == 0) n = 1;
     }
 }
-/* Put the text where path says: written beside, then renamed. 0 or errno. */
+/* Writes a temporary file and renames it to path. Returns 0 or an errno value. */
 static int dt__text_save(const dt__text_buf *b, const char *path)
 {
-    char beside[1200];
+    char temp[1200];
     if (b->failed) return ENOMEM;
-    if (snprintf(beside, sizeof beside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof beside) return ENAMETOOLONG;
-    FILE *f = fopen(beside, "wb");
+    if (snprintf(temp, sizeof temp, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temp) return ENAMETOOLONG;
+    FILE *f = fopen(temp, "wb");
     if (!f) return errno;
     int e = fwrite(b->s, 1, b->n, f) == b->n ? 0 : errno ? errno : EIO;
     if (fclose(f) && !e) e = errno ? errno : EIO;
-    if (!e && rename(beside, path)) e = errno;
-    if (e) unlink(beside);
+    if (!e && rename(temp, path)) e = errno;
+    if (e) unlink(temp);
     return e;
 }
 
-/* ==================================================================================================== >>axes */
+/* ==================================================================================================== >>axes
+   Ranges, ticks and labels. */
 typedef struct dt__axis {
-    double lo, hi; /* of the values; of their logarithms if log */
+    double lo, hi;   /* range of the values, or of their decimal logarithms if log */
     bool   log;
-    double from, to; /* in pixels */
+    double from, to; /* positions of lo and hi, in pixels */
 } dt__axis;
 #define DT__MAX_TICKS 24
 typedef struct dt__tick {
-    double at; /* a value */
-    bool   label;
+    double at;    /* its value */
+    bool   label; /* it has a label */
 } dt__tick;
 
-static double dt__clip(double v) { return v > 1e290 ? 1e290 : v < -1e290 ? -1e290 : v; } /* so that sums exist */
+static double dt__clip(double v) { return v > 1e290 ? 1e290 : v < -1e290 ? -1e290 : v; } /* so that sums stay finite */
 static bool   dt__axis_has(const dt__axis *a, double v) { return isfinite(v) && (!a->log || v > 0); }
 static double dt__axis_at(const dt__axis *a, double v)
 {
     double u = a->log ? log10(v) : dt__clip(v);
     return a->from + (u - a->lo) / (a->hi - a->lo) * (a->to - a->from);
 }
-static double dt__nice(double x) /* the nearest 1, 2 or 5 times a power of ten */
+static double dt__nice(double x) /* the nearest 1, 2 or 5 times a power of 10 */
 {
     double p = pow(10, floor(log10(x))), m = x / p;
     return (m < 1.5 ? 1 : m < 3.2 ? 2 : m < 7.1 ? 5 : 10) * p;
 }
-/* The range of an axis from the range of its values (lo > hi: there are none). */
+/* Sets the range of an axis from the range of its values; lo > hi: there are no values. */
 static void dt__axis_set(dt__axis *a, double lo, double hi, bool is_x)
 {
     if (lo > hi) lo = a->log ? 1 : 0, hi = a->log ? 10 : 1;
     a->lo = a->log ? log10(lo) : dt__clip(lo);
     a->hi = a->log ? log10(hi) : dt__clip(hi);
-    bool   one = !(a->hi - a->lo > 1e-9 * (fabs(a->hi) + fabs(a->lo))); /* value only */
+    bool   one = !(a->hi - a->lo > 1e-9 * (fabs(a->hi) + fabs(a->lo))); /* all values are equal */
     double more = !one ? 0 : a->log ? 0.5 : a->lo != 0 ? 0.1 * fabs(a->lo) : 1;
     a->lo -= more;
     a->hi += more;
     if (is_x) return;
     double room = 0.04 * (a->hi - a->lo);
-    bool   from_zero = !a->log && !one && lo >= 0 && lo <= 0.5 * hi; /* unless that wastes half of it */
+    bool   from_zero = !a->log && !one && lo >= 0 && lo <= 0.5 * hi; /* unless half of the axis would be empty */
     bool   to_zero = !a->log && !one && hi <= 0 && hi >= 0.5 * lo;
     a->lo = from_zero ? 0 : a->lo - room;
     a->hi = to_zero ? 0 : a->hi + room;
@@ -283,8 +285,8 @@ static int dt__axis_ticks(const dt__axis *a, dt__tick *t, int want)
         }
     return n;
 }
-/* As many decimals as tell neighbours apart; k, M, G, T where the largest of an axis (top) has five digits, on a
-   logarithmic axis from a thousand on. */
+/* The label of a tick: as many decimals as the step between ticks needs. The suffixes k, M, G, T are used if the largest
+   tick (top) is 10000 or more; on a logarithmic axis from 1000. */
 static void dt__tick_text(char *buf, size_t nbytes, double v, double step, double top, bool is_log)
 {
     static const char suffix[] = " kMGT";
@@ -307,7 +309,8 @@ static void dt__tick_text(char *buf, size_t nbytes, double v, double step, doubl
     if (k && v != 0 && n + 2 < nbytes) buf[n] = suffix[k], buf[n + 1] = 0;
 }
 
-/* ==================================================================================================== >>svg */
+/* ==================================================================================================== >>svg
+   Draws a plot. */
 typedef struct dt__svg {
     const dt_plot *plot;
     dt__text_buf   out;
@@ -318,7 +321,7 @@ typedef struct dt__svg {
 static const char *const dt__colors[] = { "#2461a8", "#d2601a", "#2d8a57", "#8d4ba5", "#b08a00", "#2f8f9d", "#b3384e",
                                           "#5f6773" };
 
-static void dt__svg_num(dt__svg *s, double x) /* a tenth of a pixel is enough */
+static void dt__svg_num(dt__svg *s, double x) /* rounded to 0.1 pixels */
 {
     dt__text_g(&s->out, fabs(x) < 0.05 ? 0 : floor(x * 10 + 0.5) / 10, 6);
 }
@@ -344,7 +347,7 @@ static void dt__svg_text(dt__svg *s, double x, double y, const char *style, cons
     dt__text_xml(&s->out, text);
     dt__text_put(&s->out, "</text>\n");
 }
-static void dt__svg_turned(dt__svg *s, double x, double y, int angle, const char *text) /* an axis' name */
+static void dt__svg_rotated(dt__svg *s, double x, double y, int angle, const char *text) /* the label of a y axis */
 {
     dt__text_put(&s->out, "<text text-anchor=\"middle\" transform=\"translate(");
     dt__svg_num(s, x);
@@ -356,16 +359,17 @@ static void dt__svg_turned(dt__svg *s, double x, double y, int angle, const char
 }
 static double dt__series_x(const dt_series *e, int64_t i) { return e->x ? e->x[i] : (double)i; }
 
-/* The range of x (which = 0), y (1) or the right axis (2) over all series. */
+/* The range over all series of the values of one axis. positive: only of values above 0. */
+enum { DT__AXIS_X, DT__AXIS_Y, DT__AXIS_RIGHT };
 static void dt__svg_range(const dt_plot *p, int which, bool positive, double *lo, double *hi)
 {
     *lo = INFINITY;
     *hi = -INFINITY;
     for (int k = 0; k < p->nseries; k++) {
         const dt_series *e = &p->series[k];
-        if (which && e->right != (which == 2)) continue;
+        if (which != DT__AXIS_X && e->right != (which == DT__AXIS_RIGHT)) continue;
         for (int64_t i = 0; i < e->n; i++) {
-            double v = which ? e->y[i] : dt__series_x(e, i);
+            double v = which == DT__AXIS_X ? dt__series_x(e, i) : e->y[i];
             if (!isfinite(v) || (positive && v <= 0)) continue;
             if (v < *lo) *lo = v;
             if (v > *hi) *hi = v;
@@ -380,27 +384,27 @@ static void dt__svg_axis(const dt_plot *p, dt__axis *a, int which, dt_switch wan
     if (a->log && lo <= 0) dt__svg_range(p, which, true, &lo, &hi);
     a->from = from;
     a->to = to;
-    dt__axis_set(a, lo, hi, which == 0);
+    dt__axis_set(a, lo, hi, which == DT__AXIS_X);
 }
-/* Ticks, their labels and the grid. side: 0 below, 1 left, 2 right. */
-static void dt__svg_ticks(dt__svg *s, const dt__axis *a, int side)
+/* Ticks, their labels and the grid of one axis. */
+static void dt__svg_ticks(dt__svg *s, const dt__axis *a, int which)
 {
     dt__tick t[DT__MAX_TICKS];
     char     text[64];
-    int      n = dt__axis_ticks(a, t, side ? 6 : 8);
+    int      n = dt__axis_ticks(a, t, which == DT__AXIS_X ? 8 : 6);
     double   step = n > 1 ? t[1].at - t[0].at : 0, top = n ? fmax(fabs(t[0].at), fabs(t[n - 1].at)) : 0;
     for (int i = 0; i < n; i++) {
         double at = dt__axis_at(a, t[i].at);
-        if (side == 0)
+        if (which == DT__AXIS_X)
             dt__svg_line(s, at, s->y.to, at, s->y.from, t[i].label ? "stroke=\"#e4e6ea\"" : "stroke=\"#f1f2f4\"");
-        if (side == 1)
+        if (which == DT__AXIS_Y)
             dt__svg_line(s, s->x.from, at, s->x.to, at, t[i].label ? "stroke=\"#e4e6ea\"" : "stroke=\"#f1f2f4\"");
-        if (side == 2) dt__svg_line(s, s->x.to, at, s->x.to + 4, at, "stroke=\"#5f6773\"");
+        if (which == DT__AXIS_RIGHT) dt__svg_line(s, s->x.to, at, s->x.to + 4, at, "stroke=\"#5f6773\"");
         if (!t[i].label) continue;
         dt__tick_text(text, sizeof text, t[i].at, step, top, a->log);
-        if (side == 0) dt__svg_text(s, at, s->y.from + 17, "text-anchor=\"middle\"", text);
-        if (side == 1) dt__svg_text(s, s->x.from - 7, at + 4, "text-anchor=\"end\"", text);
-        if (side == 2) dt__svg_text(s, s->x.to + 8, at + 4, "text-anchor=\"start\"", text);
+        if (which == DT__AXIS_X) dt__svg_text(s, at, s->y.from + 17, "text-anchor=\"middle\"", text);
+        if (which == DT__AXIS_Y) dt__svg_text(s, s->x.from - 7, at + 4, "text-anchor=\"end\"", text);
+        if (which == DT__AXIS_RIGHT) dt__svg_text(s, s->x.to + 8, at + 4, "text-anchor=\"start\"", text);
     }
 }
 static void dt__svg_frame(dt__svg *s)
@@ -408,9 +412,9 @@ static void dt__svg_frame(dt__svg *s)
     const dt_plot *p = s->plot;
     double         middle = (s->x.from + s->x.to) / 2, center = (s->y.from + s->y.to) / 2;
     int64_t        every = p->nmarks / 40 + 1;
-    dt__svg_ticks(s, &s->x, 0);
-    dt__svg_ticks(s, &s->y, 1);
-    if (s->has_right) dt__svg_ticks(s, &s->right, 2);
+    dt__svg_ticks(s, &s->x, DT__AXIS_X);
+    dt__svg_ticks(s, &s->y, DT__AXIS_Y);
+    if (s->has_right) dt__svg_ticks(s, &s->right, DT__AXIS_RIGHT);
     for (int64_t i = every - 1; i < p->nmarks; i += every) {
         if (!dt__axis_has(&s->x, p->mark[i])) continue;
         double at = dt__axis_at(&s->x, p->mark[i]);
@@ -422,19 +426,20 @@ static void dt__svg_frame(dt__svg *s)
     if (s->has_right) dt__svg_line(s, s->x.to, s->y.to, s->x.to, s->y.from, "stroke=\"#5f6773\"");
     if (p->title) dt__svg_text(s, middle, 22, "text-anchor=\"middle\" font-size=\"15\" font-weight=\"bold\"", p->title);
     if (p->x_label) dt__svg_text(s, middle, s->height - 12, "text-anchor=\"middle\"", p->x_label);
-    if (p->y_label) dt__svg_turned(s, 18, center, -90, p->y_label);
-    if (p->right_label && s->has_right) dt__svg_turned(s, s->width - 16, center, 90, p->right_label);
+    if (p->y_label) dt__svg_rotated(s, 18, center, -90, p->y_label);
+    if (p->right_label && s->has_right) dt__svg_rotated(s, s->width - 16, center, 90, p->right_label);
 }
 
-/* One line of a series, in pieces between values it cannot show; those are marked at the upper edge. */
+/* Draws a series as polylines. A value that the axis cannot show ends a polyline and gets a mark at the top. */
 typedef struct dt__pen {
     dt__svg        *s;
     const dt__axis *y;
     const char     *color;
-    bool            light, down, dots;
-    int             crosses;
-    double          x0, y0; /* the piece's first point: alone it becomes a dot */
-    int             points;
+    bool            light, dots; /* as in dt_series */
+    bool            down;        /* a polyline is open */
+    int             crosses;     /* number of marks drawn */
+    double          x0, y0;      /* first point of the polyline: if it stays alone it is drawn as a dot */
+    int             points;      /* number of points of the polyline */
 } dt__pen;
 static void dt__pen_dot(dt__pen *n, double x, double y, double radius)
 {
@@ -487,7 +492,7 @@ static void dt__pen_to(dt__pen *n, double xv, double yv)
 static void dt__svg_series(dt__svg *s, const dt_series *e, int color)
 {
     dt__pen n;
-    int64_t group = e->n > 1000 ? (e->n + 499) / 500 : 1; /* each group gives its minimum and its maximum */
+    int64_t group = e->n > 1000 ? (e->n + 499) / 500 : 1; /* draw the minimum and the maximum of each group */
     memset(&n, 0, sizeof n);
     n.s = s;
     n.y = e->right ? &s->right : &s->y;
@@ -512,7 +517,7 @@ static void dt__svg_series(dt__svg *s, const dt_series *e, int color)
         if (dt__axis_has(&s->x, dt__series_x(e, i)) && dt__axis_has(n.y, e->y[i]))
             dt__pen_dot(&n, dt__axis_at(&s->x, dt__series_x(e, i)), dt__axis_at(n.y, e->y[i]), 2.8);
 }
-static int dt__series_color(const dt_plot *p, int k) /* an index of dt__colors */
+static int dt__series_color(const dt_plot *p, int k) /* index in dt__colors */
 {
     int c = p->series[k].color;
     return ((c > 0 ? c - 1 : k) % 8 + 8) % 8;
@@ -537,20 +542,22 @@ static void dt__svg_legend(dt__svg *s)
         dt__text_put(&s->out, dt__colors[dt__series_color(s->plot, k)]);
         dt__text_put(&s->out, e->light ? "\" opacity=\"0.4\"/>\n" : "\"/>\n");
         dt__svg_text(s, x + 23, y, "text-anchor=\"start\"", e->name);
-        x += 23 + 6.6 * dt__text_columns(e->name) + 18; /* about what the letters take */
+        x += 23 + 6.6 * dt__text_columns(e->name) + 18; /* 6.6 pixels is about the width of a letter */
     }
 }
 static bool dt__svg_check(const dt_plot *p, const char **why)
 {
     *why = NULL;
-    if (!p || (p->nseries > 0 && !p->series) || p->nseries < 0) *why = "the plot or its series are NULL";
-    else if (p->nmarks < 0 || (p->nmarks > 0 && !p->mark)) *why = "its marks are NULL";
-    else if (p->width < 0 || p->height < 0 || p->width > 100000 || p->height > 100000) *why = "its size is wrong";
+    if (!p || (p->nseries > 0 && !p->series) || p->nseries < 0)
+        *why = "the plot or its series are NULL, or .nseries is negative";
+    else if (p->nmarks < 0 || (p->nmarks > 0 && !p->mark)) *why = "its marks are NULL, or .nmarks is negative";
+    else if (p->width < 0 || p->height < 0 || p->width > 100000 || p->height > 100000)
+        *why = "its size is wrong: .width and .height must be 0 to 100000 pixels";
     for (int k = 0; !*why && k < p->nseries; k++)
-        if (p->series[k].n < 0 || (p->series[k].n > 0 && !p->series[k].y)) *why = "a series has no y";
+        if (p->series[k].n < 0 || (p->series[k].n > 0 && !p->series[k].y)) *why = "a series has no y, or its .n is negative";
     return *why == NULL;
 }
-static int dt__svg_save(const char *path, const dt_plot *p) /* p is in order; 0 or errno */
+static int dt__svg_save(const char *path, const dt_plot *p) /* p was checked; returns 0 or an errno value */
 {
     dt__svg s;
     int     any = 0;
@@ -562,9 +569,9 @@ static int dt__svg_save(const char *path, const dt_plot *p) /* p is in order; 0 
         any |= p->series[k].n > 0;
         s.has_right |= p->series[k].right && p->series[k].n > 0;
     }
-    dt__svg_axis(p, &s.x, 0, p->log_x ? DT_YES : DT_NO, 66, s.width - (s.has_right ? 70 : 24));
-    dt__svg_axis(p, &s.y, 1, p->log_y, s.height - 52, 62);
-    dt__svg_axis(p, &s.right, 2, p->log_right, s.height - 52, 62);
+    dt__svg_axis(p, &s.x, DT__AXIS_X, p->log_x ? DT_YES : DT_NO, 66, s.width - (s.has_right ? 70 : 24));
+    dt__svg_axis(p, &s.y, DT__AXIS_Y, p->log_y, s.height - 52, 62);
+    dt__svg_axis(p, &s.right, DT__AXIS_RIGHT, p->log_right, s.height - 52, 62);
     dt__text_put(&s.out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"");
     dt__svg_num(&s, s.width);
     dt__text_put(&s.out, "\" height=\"");
@@ -589,7 +596,9 @@ DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot)
 {
     const char *why;
     if (dt__err.code != DT_OK) return dt__err.code;
-    if (!path || !*path) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: needs the path of a file");
+    if (!path || !*path)
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: the path is %s; it needs the path of a file",
+                                  path ? "empty" : "NULL");
     if (!dt__svg_check(plot, &why)) return (dt_status)dt_fail(DT_ERR_ARG, "dt_svg_plot: %s: %s", path, why);
     int e = dt__svg_save(path, plot);
     return e ? (dt_status)dt_fail(e == ENOMEM ? DT_ERR_MEMORY : DT_ERR_FILE, "dt_svg_plot: cannot write %s: %s", path,
@@ -597,16 +606,17 @@ DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot)
 }
 
 /* ==================================================================================================== >>history
-   Of a training: as many stretches of steps as a curve can show. When there are too many, pairs become one. */
-#define DT__STRETCHES 500 /* even; twice as many points are what a plot draws one by one */
-typedef struct dt__stretch {
-    int64_t n, bad;        /* losses that are finite, and those that are not */
+   The losses of a training in bins: each bin summarises 'stride' consecutive steps. When all bins are used, neighbours are
+   merged in pairs and the stride doubles. */
+#define DT__BINS 500 /* even; with two points per bin, below the limit up to which a plot draws every point */
+typedef struct dt__bin {
+    int64_t n, bad;        /* number of finite losses, and of others */
     int64_t first, last;   /* steps */
-    int64_t lo_at, hi_at;
-    double  lo, hi, sum;
-} dt__stretch;
+    int64_t lo_at, hi_at;  /* steps of the smallest and the largest loss */
+    double  lo, hi, sum;   /* of the finite losses */
+} dt__bin;
 typedef struct dt__result {
-    int     name; /* in p->name */
+    int     name; /* index in p->name */
     int64_t step;
     double  value;
 } dt__result;
@@ -616,19 +626,20 @@ struct dt_progress {
     dt_progress_opts o;
     char         csv_path[1024], svg_path[1024], title[128], unit[32];
     FILE        *csv;
-    int          csv_error, svg_error; /* errno of the first failure */
-    bool         tty, open_line;       /* a line without its newline stands on the terminal */
-    int          shown;                /* its columns */
+    int          csv_error, svg_error; /* errno value of the first failure; 0: no failure */
+    bool         tty;                  /* the output is a terminal */
+    bool         open_line;            /* the cursor is in a line that has no newline yet */
+    int          shown;                /* width of that line, in columns */
     int64_t      step, in_epoch, drawn_step;
-    int          epoch; /* ended ones */
-    double       start, before; /* seconds: now at the start, and of earlier runs */
-    double       last_step, last_line, last_svg;
-    int          tenth; /* of the run, of the last plain line */
+    int          epoch; /* number of epochs that have ended */
+    double       start, before; /* time at the start; duration of earlier runs; in seconds */
+    double       last_step, last_line, last_svg; /* times, in seconds of the monotonic clock */
+    int          tenth; /* tenths of the run done at the last plain line */
     double       loss, lr, scale;
     double       loss_sum, loss_weight, rate_items, rate_seconds;
     bool         has_items;
-    dt__stretch  stretch[DT__STRETCHES];
-    int          nstretches;
+    dt__bin  bin[DT__BINS];
+    int          nbins;
     int64_t      stride;
     char         name[DT__RESULT_NAMES][64];
     int          nnames;
@@ -636,29 +647,29 @@ struct dt_progress {
     int64_t      nresults, result_cap;
     double      *mark; /* steps at which epochs ended */
     int64_t      nmarks, mark_cap;
-    char         results[256]; /* of this epoch, as text */
+    char         results[256]; /* of the current epoch, as text */
 };
 
 static void dt__history_add(dt_progress *p, int64_t step, double loss)
 {
-    dt__stretch *s = p->nstretches ? &p->stretch[p->nstretches - 1] : NULL;
+    dt__bin *s = p->nbins ? &p->bin[p->nbins - 1] : NULL;
     if (s && s->n + s->bad >= p->stride) s = NULL;
-    if (!s && p->nstretches == DT__STRETCHES) {
-        for (int i = 0; i < DT__STRETCHES / 2; i++) {
-            dt__stretch a = p->stretch[2 * i], b = p->stretch[2 * i + 1];
+    if (!s && p->nbins == DT__BINS) {
+        for (int i = 0; i < DT__BINS / 2; i++) {
+            dt__bin a = p->bin[2 * i], b = p->bin[2 * i + 1];
             if (!a.n || (b.n && b.lo < a.lo)) a.lo = b.lo, a.lo_at = b.lo_at;
             if (!a.n || (b.n && b.hi > a.hi)) a.hi = b.hi, a.hi_at = b.hi_at;
             a.n += b.n;
             a.bad += b.bad;
             a.sum += b.sum;
             a.last = b.last;
-            p->stretch[i] = a;
+            p->bin[i] = a;
         }
-        p->nstretches = DT__STRETCHES / 2;
+        p->nbins = DT__BINS / 2;
         p->stride *= 2;
     }
     if (!s) {
-        s = &p->stretch[p->nstretches++];
+        s = &p->bin[p->nbins++];
         memset(s, 0, sizeof *s);
         s->first = step;
     }
@@ -678,7 +689,7 @@ static void dt__history_result(dt_progress *p, const char *name, int64_t step, d
     int  k = 0;
     snprintf(text, sizeof text, "%.63s", name);
     while (k < p->nnames && strcmp(p->name[k], text)) k++;
-    if (k == DT__RESULT_NAMES) return; /* the table has it; the curve shows as many as it has colours for */
+    if (k == DT__RESULT_NAMES) return; /* it is in the table; the curve has no more colours */
     if (k == p->nnames) strcpy(p->name[p->nnames++], text);
     dt__result *at = (dt__result *)dt__enlarge(p->result, p->nresults, &p->result_cap, sizeof *at);
     if (at) {
@@ -696,15 +707,15 @@ static void dt__history_mark(dt_progress *p, int64_t step)
     p->mark[p->nmarks++] = (double)step;
 }
 
-/* Raw values and a smoothed line from the stretches; x and y have room for 3 points each. */
+/* The raw losses and a smoothed line from the bins. x and y have room for 4 points per bin. */
 static void dt__curve_loss(const dt_progress *p, dt_series *raw, dt_series *smooth, double *x, double *y)
 {
     int64_t n = 0;
-    int     around = p->nstretches >= 10 ? p->nstretches / 50 + 1 : 0;
+    int     around = p->nbins >= 10 ? p->nbins / 50 + 1 : 0;
     raw->x = x;
     raw->y = y;
-    for (int i = 0; i < p->nstretches; i++) {
-        const dt__stretch *s = &p->stretch[i];
+    for (int i = 0; i < p->nbins; i++) {
+        const dt__bin *s = &p->bin[i];
         bool               low_first = s->lo_at <= s->hi_at;
         if (s->n) x[n] = (double)(low_first ? s->lo_at : s->hi_at), y[n++] = low_first ? s->lo : s->hi;
         if (s->n && s->lo_at != s->hi_at)
@@ -714,25 +725,25 @@ static void dt__curve_loss(const dt_progress *p, dt_series *raw, dt_series *smoo
     raw->n = n;
     smooth->x = x += n;
     smooth->y = y += n;
-    for (int i = 0; i < p->nstretches; i++) {
+    for (int i = 0; i < p->nbins; i++) {
         double sum = 0, count = 0;
         for (int k = i - around; k <= i + around; k++)
-            if (k >= 0 && k < p->nstretches && p->stretch[k].n) {
-                double w = (double)(around + 1 - abs(k - i)) * (double)p->stretch[k].n;
-                sum += w * (p->stretch[k].sum / (double)p->stretch[k].n);
+            if (k >= 0 && k < p->nbins && p->bin[k].n) {
+                double w = (double)(around + 1 - abs(k - i)) * (double)p->bin[k].n;
+                sum += w * (p->bin[k].sum / (double)p->bin[k].n);
                 count += w;
             }
-        if (!p->stretch[i].n) sum = NAN; /* a gap */
-        x[smooth->n] = 0.5 * ((double)p->stretch[i].first + (double)p->stretch[i].last);
+        if (!p->bin[i].n) sum = NAN; /* a gap */
+        x[smooth->n] = 0.5 * ((double)p->bin[i].first + (double)p->bin[i].last);
         y[smooth->n++] = sum / count;
     }
 }
-static int dt__curve_save(dt_progress *p) /* 0 or errno */
+static int dt__curve_save(dt_progress *p) /* returns 0 or an errno value */
 {
     dt_series series[2 + DT__RESULT_NAMES];
     dt_plot   plot;
     char      label[160] = "";
-    size_t    room = 4 * (size_t)DT__STRETCHES + (size_t)p->nresults, at = 0;
+    size_t    room = 4 * (size_t)DT__BINS + (size_t)p->nresults, at = 0;
     double   *mem = (double *)dt_mem_alloc(2 * room * sizeof *mem), *x = mem, *y = mem + room;
     if (!mem) return ENOMEM;
     memset(series, 0, sizeof series);
@@ -781,14 +792,16 @@ static void dt__progress_curve(dt_progress *p)
     p->last_svg = dt__seconds();
 }
 
-/* ==================================================================================================== >>table */
+/* ==================================================================================================== >>table
+   One line for each step and for each result. It is flushed after each line, so that a table ends with at most one
+   incomplete line if the program dies. */
 #define DT__CSV_HEAD "step,epoch,loss,lr,scale,items_per_second,seconds,result,value\n"
 static void dt__csv_number(dt__text_buf *b, double x, bool empty)
 {
     dt__text_put(b, ",");
     if (!empty) dt__text_g(b, x, 9);
 }
-static void dt__csv_name(dt__text_buf *b, const char *name) /* quoted where it must be; a name stays in its line */
+static void dt__csv_name(dt__text_buf *b, const char *name) /* quoted if necessary; a newline becomes a space */
 {
     bool quote = strpbrk(name, ",\"\r\n") != NULL;
     dt__text_put(b, quote ? ",\"" : ",");
@@ -803,7 +816,7 @@ static double dt__progress_rate(const dt_progress *p)
     return p->rate_seconds > 0 ? p->rate_items / p->rate_seconds : 0;
 }
 
-/* A line for the last step, or (name) for a result. */
+/* Writes the line of the last step (name NULL) or of a result. */
 static void dt__csv_line(dt_progress *p, const char *name, double value)
 {
     dt__text_buf b;
@@ -827,7 +840,7 @@ static void dt__csv_line(dt_progress *p, const char *name, double value)
     dt__progress_failed(&p->csv_error, e, p->csv_path);
     dt__text_free(&b);
 }
-/* A number in the C locale's form at *s, which moves behind it; NaN if there is none. */
+/* Reads a number with a decimal point, whatever the locale, and advances *s. NaN, and *s unchanged: not a number. */
 static double dt__read_number(const char **s)
 {
     const char *t = *s;
@@ -853,7 +866,7 @@ static double dt__read_number(const char **s)
     *s = t;
     return sign * v * pow(10, esign * e + scale);
 }
-/* One line of the table into the history. false: it is not one. */
+/* Adds one line of the table to the history. Returns false if it is not a line of a table of dt. */
 static bool dt__csv_read(dt_progress *p, char *line, int64_t *step, double *seconds)
 {
     double      v[7];
@@ -876,7 +889,7 @@ static bool dt__csv_read(dt_progress *p, char *line, int64_t *step, double *seco
     }
     if (has[2]) dt__history_add(p, *step, v[2]);
     p->in_epoch = has[2] ? p->in_epoch + 1 : 0;
-    char *name = line + (s - line), *to = name, *from = name; /* unquote it in place */
+    char *name = line + (s - line), *to = name, *from = name; /* remove quotes in place */
     bool  quoted = *from == '"';
     for (from += quoted; *from && (quoted ? *from != '"' || from[1] == '"' : *from != ','); from++) {
         if (quoted && *from == '"') from++;
@@ -890,7 +903,8 @@ static bool dt__csv_read(dt_progress *p, char *line, int64_t *step, double *seco
     if (rest > from) dt__history_result(p, name, *step, value);
     return *rest == '\n';
 }
-/* Go on in a table: what lies behind start_step, and half a line at its end, is cut off. 0, or a negative status. */
+/* Continues an existing table: reads the lines up to start_step and removes later lines and an incomplete last line.
+   Returns 0 or a negative status. */
 static int dt__csv_resume(dt_progress *p)
 {
     char    line[1024];
@@ -900,7 +914,7 @@ static int dt__csv_resume(dt_progress *p)
         size_t n = strlen(line), head = strlen(DT__CSV_HEAD);
         if (number > 1 || n < head) good = !strncmp(line, DT__CSV_HEAD, n) || number > 1;
         else good = !strcmp(line, DT__CSV_HEAD);
-        if (good && n && line[n - 1] != '\n') { /* the run before died in the middle of it, or it is another file */
+        if (good && n && line[n - 1] != '\n') { /* an incomplete last line, or not a table */
             good = n + 1 < sizeof line && feof(p->csv);
             break;
         }
@@ -909,9 +923,9 @@ static int dt__csv_resume(dt_progress *p)
         keep += (int64_t)n;
     }
     if (!good)
-        return dt_fail(DT_ERR_ARG, "dt_progress_new: line %" PRId64 " of %s is none of a table of dt; use another file",
-                       number, p->csv_path);
-    if (p->nresults && !p->in_epoch) { /* results end an epoch */
+        return dt_fail(DT_ERR_ARG, "dt_progress_new: line %" PRId64 " of %s is not a line of a table of dt; use another "
+                       "file", number, p->csv_path);
+    if (p->nresults && !p->in_epoch) { /* an epoch ends after its results */
         dt__history_mark(p, p->o.start_step);
         p->epoch++;
     }
@@ -932,7 +946,8 @@ static int dt__csv_open(dt_progress *p)
     return 0;
 }
 
-/* ==================================================================================================== >>line */
+/* ==================================================================================================== >>line
+   On a terminal the line is overwritten in place; otherwise plain lines are printed. */
 static void dt__time_text(char *buf, size_t nbytes, double seconds)
 {
     double  most = 1e9;
@@ -957,24 +972,24 @@ static void dt__rate_text(char *buf, size_t nbytes, double x)
     snprintf(buf, nbytes, x >= 100 ? "%.0f" : x >= 1 ? "%.1f" : "%.3f", x);
     dt__fix_point(buf);
 }
-static double dt__progress_loss(const dt_progress *p) /* what is shown */
+static double dt__progress_loss(const dt_progress *p) /* the average that is shown */
 {
     if (!isfinite(p->loss)) return p->loss;
     return p->loss_weight > 0 ? p->loss_sum / p->loss_weight : p->loss;
 }
-static double dt__progress_left(const dt_progress *p) /* seconds, or -1 */
+static double dt__progress_left(const dt_progress *p) /* seconds; -1: unknown */
 {
     int64_t done = p->step - p->o.start_step;
     double  total = (double)p->o.epochs * (double)p->o.steps;
     if (p->o.epochs <= 0 || p->o.steps <= 0 || done <= 0 || total < (double)p->step) return -1;
     return (dt__seconds() - p->start) / (double)done * (total - (double)p->step);
 }
-static int dt__progress_tenth(const dt_progress *p) /* of the run, done */
+static int dt__progress_tenth(const dt_progress *p) /* tenths of the run that are done: 0 to 10 */
 {
     double total = (double)p->o.epochs * (double)p->o.steps;
     return total > 0 ? (int)fmin(10, 10 * (double)p->step / total) : 0;
 }
-/* The parts of a line, in their order; what does not fit is left out, the less needed first. */
+/* The parts of a line, in order. If they do not fit, the least important ones are left out. */
 enum { DT__PART_EPOCH, DT__PART_STEP, DT__PART_LOSS, DT__PART_RATE, DT__PART_LEFT, DT__PART_LR, DT__PART_SCALE,
        DT__PARTS };
 typedef struct dt__parts {
@@ -1009,15 +1024,15 @@ static int dt__parts_columns(const dt__parts *l)
         if (l->text[i][0]) n += (n ? 2 : 0) + dt__text_columns(l->text[i]);
     return n;
 }
-/* The line in at most 'columns' of them, with a bar if there is room for one. */
+/* The text of the line, at most 'columns' wide, with a bar if there is room for it. */
 static void dt__progress_text(const dt_progress *p, char *buf, size_t nbytes, int columns, bool bar)
 {
-    static const int less[] = { DT__PART_LR, DT__PART_SCALE, DT__PART_RATE, DT__PART_EPOCH, DT__PART_LEFT,
-                                DT__PART_STEP };
+    static const int least[] = { DT__PART_LR, DT__PART_SCALE, DT__PART_RATE, DT__PART_EPOCH, DT__PART_LEFT,
+                                 DT__PART_STEP }; /* the least important first; the loss stays */
     dt__parts        l;
     size_t           at = 0;
     dt__progress_parts(p, &l);
-    for (int i = 0; i < 6 && dt__parts_columns(&l) > columns; i++) l.text[less[i]][0] = 0;
+    for (int i = 0; i < 6 && dt__parts_columns(&l) > columns; i++) l.text[least[i]][0] = 0;
     int room = bar && p->o.steps ? columns - dt__parts_columns(&l) - 4 : 0, cells = room > 30 ? 30 : room;
     buf[0] = 0;
     for (int i = 0; i < DT__PARTS; i++) {
@@ -1037,7 +1052,7 @@ static void dt__progress_text(const dt_progress *p, char *buf, size_t nbytes, in
         buf[at] = 0;
     }
 }
-static int dt__terminal_columns(FILE *f) /* one less than it has: some wrap as soon as the last is written */
+static int dt__terminal_columns(FILE *f) /* minus 1: some terminals wrap when the last column is written */
 {
     struct winsize w;
     memset(&w, 0, sizeof w);
@@ -1046,8 +1061,8 @@ static int dt__terminal_columns(FILE *f) /* one less than it has: some wrap as s
     int         n = s ? atoi(s) : 0;
     return n > 0 && n < 10000 ? n - 1 : 79;
 }
-/* Writes a line over the one that stands there. */
-static void dt__progress_over(dt_progress *p, const char *text, bool end)
+/* Overwrites the current line. end: with a newline after it. */
+static void dt__progress_overwrite(dt_progress *p, const char *text, bool end)
 {
     int n = dt__text_columns(text), most = dt__terminal_columns(p->o.file);
     int blank = p->open_line ? (p->shown < most ? p->shown : most) - n : 0;
@@ -1062,7 +1077,7 @@ static void dt__progress_draw(dt_progress *p, bool end)
     if (p->o.quiet) return;
     if (p->tty) {
         dt__progress_text(p, text, sizeof text, dt__terminal_columns(p->o.file), true);
-        dt__progress_over(p, text, end);
+        dt__progress_overwrite(p, text, end);
     } else {
         dt__progress_text(p, text, sizeof text, 1000, false);
         fprintf(p->o.file, "%s\n", text);
@@ -1073,10 +1088,15 @@ static void dt__progress_draw(dt_progress *p, bool end)
 }
 
 /* ==================================================================================================== >>calls */
+#define DT__REDRAW_SECONDS 0.1 /* least time between two drawings of the line on a terminal */
+#define DT__PLAIN_SECONDS 10   /* default time between plain lines */
+#define DT__CURVE_SECONDS 60   /* time between writes of the loss curve */
+#define DT__RATE_SECONDS 3     /* time constant of the average rate */
 static bool dt__copy_path(char *to, size_t nbytes, const char *from, const char *what)
 {
     if (from && strlen(from) + 40 >= nbytes) {
-        dt_fail(DT_ERR_ARG, "dt_progress_new: %s is too long a path", what);
+        dt_fail(DT_ERR_ARG, "dt_progress_new: %s is too long a path: %zu bytes, at most %zu", what, strlen(from),
+                nbytes - 41);
         return false;
     }
     snprintf(to, nbytes, "%s", from ? from : "");
@@ -1096,7 +1116,7 @@ DT_API dt_progress *dt_progress_new_with(dt_progress_opts o)
     }
     p->o = o;
     if (!p->o.file) p->o.file = stderr;
-    if (p->o.every == 0) p->o.every = 10;
+    if (p->o.every == 0) p->o.every = DT__PLAIN_SECONDS;
     const char *term = getenv("TERM");
     p->tty = fileno(p->o.file) >= 0 && isatty(fileno(p->o.file)) && !(term && !strcmp(term, "dumb"));
     snprintf(p->unit, sizeof p->unit, "%.31s", o.unit && *o.unit ? o.unit : "items");
@@ -1106,7 +1126,7 @@ DT_API dt_progress *dt_progress_new_with(dt_progress_opts o)
               dt__copy_path(p->svg_path, sizeof p->svg_path, o.svg, ".svg");
     if (ok && p->csv_path[0]) ok = dt__csv_open(p) == 0;
     if (ok && p->svg_path[0]) {
-        int e = dt__curve_save(p); /* a directory that is not there is better known now than in an hour */
+        int e = dt__curve_save(p); /* reports a missing directory now, not after an epoch */
         if (e) ok = dt_fail(DT_ERR_FILE, "dt_progress_new: cannot write %s: %s", p->svg_path, strerror(e)) == 0;
     }
     p->step = o.start_step;
@@ -1128,7 +1148,7 @@ DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_
 {
     if (!p || dt__err.code != DT_OK) return;
     double now = dt__seconds(), took = now - p->last_step;
-    if (p->o.steps && p->in_epoch >= p->o.steps) dt_progress_epoch(p); /* nobody said that it ended */
+    if (p->o.steps && p->in_epoch >= p->o.steps) dt_progress_epoch(p); /* the program did not call it */
     p->last_step = now;
     p->step++;
     p->in_epoch++;
@@ -1140,7 +1160,7 @@ DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_
         p->loss_weight = 0.95 * p->loss_weight + 0.05;
     }
     if (o.items > 0 && isfinite(o.items)) p->has_items = true;
-    double keep = exp(-took / 3);
+    double keep = exp(-took / DT__RATE_SECONDS);
     p->rate_items = keep * p->rate_items + (p->has_items ? (o.items > 0 && isfinite(o.items) ? o.items : 0) : 1);
     p->rate_seconds = keep * p->rate_seconds + took;
     dt__history_add(p, p->step, loss);
@@ -1148,12 +1168,12 @@ DT_API void dt_progress_step_with(dt_progress *p, double loss, dt_progress_step_
     dt__counter("loss", loss);
     if (o.scale != 0) dt__counter("loss scale", o.scale);
     int tenth = dt__progress_tenth(p);
-    if (p->tty ? now - p->last_line >= 0.1 || p->in_epoch == p->o.steps
+    if (p->tty ? now - p->last_line >= DT__REDRAW_SECONDS || p->in_epoch == p->o.steps
                : (now - p->last_line >= p->o.every || tenth > p->tenth) && p->in_epoch != p->o.steps) {
         dt__progress_draw(p, false);
         p->tenth = tenth;
     }
-    if (now - p->last_svg >= 60) dt__progress_curve(p);
+    if (now - p->last_svg >= DT__CURVE_SECONDS) dt__progress_curve(p);
 }
 DT_API void dt_progress_result(dt_progress *p, const char *name, double value)
 {
@@ -1178,7 +1198,7 @@ DT_API void dt_progress_epoch(dt_progress *p)
     if (p->o.epochs) at += (size_t)snprintf(text + at, sizeof text - at, "/%d", p->o.epochs);
     if (p->step > p->o.start_step) at += (size_t)snprintf(text + at, sizeof text - at, "  loss %s", loss);
     snprintf(text + at, sizeof text - at, "%s  %s", p->results, took);
-    if (!p->o.quiet && p->tty) dt__progress_over(p, text, true);
+    if (!p->o.quiet && p->tty) dt__progress_overwrite(p, text, true);
     if (!p->o.quiet && !p->tty) fprintf(p->o.file, "%s\n", text), fflush(p->o.file);
     p->results[0] = 0;
     p->epoch++;
@@ -1196,7 +1216,7 @@ DT_API void dt_progress_note(dt_progress *p, const char *format, ...)
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
     bool again = p->open_line;
-    if (p->tty) dt__progress_over(p, text, true);
+    if (p->tty) dt__progress_overwrite(p, text, true);
     else fprintf(p->o.file, "%s\n", text), fflush(p->o.file);
     if (again) dt__progress_draw(p, false);
 }
@@ -1209,7 +1229,7 @@ DT_API dt_status dt_progress_free(dt_progress *p)
     if (p->csv && fclose(p->csv)) dt__progress_failed(&p->csv_error, errno ? errno : EIO, p->csv_path);
     dt_status s = dt__err.code;
     if (p->csv_error)
-        s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s; the table ends before that",
+        s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s; the lines after this failure are missing",
                                p->csv_path, strerror(p->csv_error));
     if (p->svg_error)
         s = (dt_status)dt_fail(DT_ERR_FILE, "dt_progress: cannot write %s: %s", p->svg_path, strerror(p->svg_error));

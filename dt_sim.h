@@ -6,7 +6,7 @@ DO THIS
                                                 #include "dt_sim.h"
     In every other file that uses it:           #include "dt_sim.h"
 
-    Link with -lpthread -lm. dt_comm.h and what it needs must lie beside it.
+    Link with -lpthread -lm. dt_comm.h and the headers that it includes must lie beside it.
 
 A COMPLETE PROGRAM
 
@@ -33,11 +33,11 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    It predicts no times: messages take random ones. What a plan takes on a cluster is dt_plan_predict in dt_plan.h.
+    It does not predict times: messages take random times. dt_plan_predict in dt_plan.h predicts how long a plan takes.
 
 CONTENTS
 
-    >>simulating     a thousand ranks in one thread
+    >>simulating     the simulator, its events and its time
     >>simulator      implementation from here: the engine in virtual time
 
 MACROS
@@ -46,11 +46,11 @@ MACROS
 
 ERRORS
 
-    As in dt_comm.h: dt_comm_error(NULL) says why dt_sim_new returned NULL.
+    As in dt_comm.h. dt_comm_error(NULL) says why dt_sim_new returned NULL or another call of this header failed.
 
 THREADS
 
-    A simulator and its communicators are used by one thread.
+    A simulator and its communicators are used by one thread only.
 
 LICENCE
 
@@ -73,39 +73,40 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>simulating
-   Ranks in virtual time, in the thread that runs them: the engine, the checks of every frame and the control tree are
-   the ones that run on sockets, with real values; the simulator carries their messages. A message takes a random time,
-   so messages of different links pass each other; on a link they stay in order. Ranks can be stopped for a while and
-   killed. One seed is one run, event for event. Times are in seconds of the simulator, from 0 on.
+   Ranks in virtual time, all in one thread. The engine, the checks of every frame and the control tree are the code that
+   runs on sockets, with real data; the simulator carries their messages. A message takes a random time. Messages on
+   different links can overtake each other; on one link they stay in order. Ranks can be paused and killed. The same seed
+   gives the same run, event for event. Times are in seconds of virtual time, from 0 on.
 
-   Calls on a rank's communicator are those of >>collectives and >>work. Nothing moves until dt_sim_run, or until
-   somebody waits: dt_work_wait runs the simulator. So start a call on every rank, then wait for each. */
+   The calls on a rank's communicator are those of >>collectives and >>work in dt_comm.h. Events happen only in dt_sim_run
+   and in calls that wait, such as dt_work_wait. So start a call on every rank, then wait for each. */
 typedef struct dt_sim dt_sim;
 typedef struct dt_sim_opts {
     int         dt__first DT_D;
     int         world DT_D;   /* 1..4096 */
-    const int  *host DT_D;    /* the machine of each rank; NULL: one */
+    const int  *host DT_D;    /* the machine of each rank; NULL: one machine */
     uint64_t    seed DT_D;
-    double      timeout DT_D; /* of the communicators; default 30 */
-    double      delay DT_D;   /* the longest time of a message; default 1e-3 */
-    int         window DT_D;  /* messages that wait on a link before a send does; negative: none; 0: drawn */
+    double      timeout DT_D; /* seconds, of the communicators; default 30 */
+    double      delay DT_D;   /* seconds: the longest time of a message; default 1e-3 */
+    int         window DT_D;  /* messages on a link before a send blocks; negative: every send blocks; 0: random */
     const char *algo DT_D;    /* as in dt_comm_opts; default: by cost */
 } dt_sim_opts;
-DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL: dt_comm_error(NULL) tells */
+DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL on error: see dt_comm_error(NULL) */
 #ifdef DT__LIT
 #define dt_sim_new(...) dt_sim_new_with(DT__LIT(dt_sim_opts){ .dt__first = 0, __VA_ARGS__ })
 #endif
-DT_API void     dt_sim_free(dt_sim *s); /* every work was waited for */
-DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* the simulator's: it is not freed and cannot be split */
-/* fn runs at that time on that rank, if it lives (later if it is stopped then): it starts calls. It must not wait. */
+DT_API void     dt_sim_free(dt_sim *s); /* every work must have been waited for */
+DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: do not free or split it */
+/* Runs fn at time `when` on a rank, unless it is dead; if the rank is paused then, when it continues. fn may start calls,
+   but must not wait. */
 DT_API int      dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user);
-DT_API int      dt_sim_pause(dt_sim *s, int rank, double when, double seconds); /* stopped: it does and says nothing */
-DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its own works end with DT_COMM_ERR_PEER */
-/* Until all calls have ended and all have heard of it, at most until that time. How many ranks are in a call still;
-   negative: memory is out. */
+DT_API int      dt_sim_pause(dt_sim *s, int rank, double when, double seconds); /* it does nothing and sends nothing */
+DT_API int      dt_sim_kill(dt_sim *s, int rank, double when); /* its works end with DT_COMM_ERR_PEER */
+/* Runs until all calls have ended and all control messages are delivered, at most until time `until`. Returns how many
+   ranks are still in a call; negative: out of memory. */
 DT_API int      dt_sim_run(dt_sim *s, double until);
 DT_API double   dt_sim_now(const dt_sim *s);
-DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events); /* of all events so far, and their number */
+DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events); /* a hash of all events so far, and their number */
 
 #ifdef __cplusplus
 }
@@ -130,53 +131,75 @@ DT__NEEDS(SIM, PLAN);
 
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>simulator
-   Every rank has a world, a control and a communicator as processes have, without threads and sockets. Events of all
-   ranks are in one heap, ordered by time, then by number. A packet is a message on its way; a pipe is one direction of
-   a control connection, and the two of a connection are neighbours in their array. The receiving rank looks a moment
-   after something arrives, so several arrivals are one look. Time begins at a second: 0 means never in many places. */
-enum { DT__SIM_WORLD = 4096, DT__SIM_BEGIN = 1000000000 };
-enum { DT__SIM_LOOK = 1, DT__SIM_ARRIVE, DT__SIM_LATE, DT__SIM_TIMER, DT__SIM_FRAME, DT__SIM_ORDER }; /* events */
-enum { DT__SIM_SAID = 1, DT__SIM_HELLO, DT__SIM_WELCOME, DT__SIM_REFUSED, DT__SIM_END };               /* in pipes */
-enum { DT__SIM_CALL = 1, DT__SIM_PAUSE, DT__SIM_KILL };                                                /* orders */
+   Everything runs on the thread that calls dt_sim_run or waits for a work; there are no locks. Every rank has a world, a
+   control state and a communicator as a process has, but no threads and no sockets. Times are in nanoseconds.
+
+   Events of all ranks are in one heap, ordered by time, then by number. A packet is a message in transit on a link. A
+   pipe is one direction of a control connection; the two pipes of a connection are neighbours in their array, so that
+   pipe ^ 1 is the other direction. A rank polls a moment after an arrival, so that several arrivals are one poll. */
+enum { DT__SIM_WORLD = 4096 };                /* the largest number of ranks */
+#define DT__SIM_BEGIN DT__NS_PER_S            /* virtual time begins at 1 s: a time of 0 means "never" in dt_net.h */
+#define DT__SIM_MOST_SECONDS 1e9              /* limit of times in calls */
+#define DT__SIM_SHAKE_NS DT__NS_PER_S         /* a connection must be accepted within this time */
+#define DT__SIM_NOTE_NS (250 * DT__NS_PER_MS) /* the first periodic note of a rank is sent within this time */
+enum { /* events */
+    DT__SIM_LOOK = 1, /* a rank polls its engine */
+    DT__SIM_ARRIVE,   /* a packet, or room on a link, has arrived at a rank */
+    DT__SIM_LATE,     /* a rank polls to find out that it makes no progress */
+    DT__SIM_TIMER,    /* a timer of a rank's control */
+    DT__SIM_FRAME,    /* a frame has arrived at the end of a pipe */
+    DT__SIM_ORDER     /* dt_sim_at, dt_sim_pause, dt_sim_kill */
+};
+enum { /* frames in pipes */
+    DT__SIM_SAID = 1, /* a control message */
+    DT__SIM_HELLO,    /* opens a connection */
+    DT__SIM_WELCOME,  /* accepts it */
+    DT__SIM_REFUSED,  /* refuses it */
+    DT__SIM_END       /* closes it */
+};
+enum { DT__SIM_CALL = 1, DT__SIM_PAUSE, DT__SIM_KILL }; /* orders */
 typedef struct dt__sim_event {
-    int64_t  at, first; /* first: when it was to be */
+    int64_t  at, first; /* when it happens; when it would have happened if its rank had not been paused */
     uint64_t no;
-    int32_t  kind, who; /* a rank, a pipe, an order */
+    int32_t  kind, who; /* who: a rank, a pipe or an order, by kind */
 } dt__sim_event;
 typedef struct dt__sim_order {
     int     kind, rank;
-    int64_t length;
+    int64_t length; /* ns of a pause */
     void  (*fn)(dt_comm *c, void *user);
     void   *user;
 } dt__sim_order;
-typedef struct dt__sim_packet { /* the payload follows */
+typedef struct dt__sim_packet { /* the payload follows the struct */
     struct dt__sim_packet *next;
     int64_t                at;
     dt__frame              head;
 } dt__sim_packet;
 typedef struct dt__sim_link {
     dt__sim_packet *first, *last;
-    int64_t         last_at;
-    int             put, taken;
-    bool            waiting; /* the sender, for room */
+    int64_t         last_at;    /* arrival of the last packet: later ones do not overtake it */
+    int             put, taken; /* packets sent and received so far */
+    bool            waiting;    /* the sender waits for room */
 } dt__sim_link;
 typedef struct dt__sim_frame {
     struct dt__sim_frame *next;
-    int                   kind, value; /* hello: the kind of connection; refused: why, 0: nobody listens */
+    int                   kind, value; /* value: of HELLO the kind of connection; of REFUSED the status, 0: the rank is dead */
     dt__block            *b;
 } dt__sim_frame;
 typedef struct dt__sim_pipe {
-    int            rank; /* where it leads */
-    dt__conn      *conn; /* there; NULL: closed, or not yet accepted */
+    int            rank; /* the receiving rank */
+    dt__conn      *conn; /* the receiver's connection; NULL: closed, or not yet accepted */
     dt__sim_frame *first, *last;
     int64_t        last_at;
 } dt__sim_pipe;
 typedef struct dt__sim_rank {
     dt__world world;
     dt_comm  *comm;
-    int64_t   until, timer;            /* stopped until; when its control has something to do */
-    bool      dead, looking, late;     /* a look, a look for lateness is in the heap */
-    bool      stir, busy, called;      /* control has news; it is in a call; its caller, who drives it, should look */
+    int64_t   until, timer;            /* it is paused until; when the next timer of its control expires */
+    bool      dead;
+    bool      looking, late;           /* an event LOOK, an event LATE is in the heap */
+    bool      stir;                    /* its control has something to send or to close */
+    bool      busy;                    /* it is in a call */
+    bool      called;                  /* the thread that waits in a call of this rank should poll */
 } dt__sim_rank;
 struct dt_sim {
     int            n, window;
@@ -186,13 +209,14 @@ struct dt_sim {
     int64_t        nheap, heap_cap;
     dt__sim_rank  *rank;
     dt__member    *member;
-    dt__sim_link **link; /* to x n + from */
+    dt__sim_link **link; /* [to * n + from]; NULL until it is used */
     dt__sim_pipe  *pipe;
     int            npipes, pipe_cap;
     dt__sim_order *order;
     int            norders, order_cap;
-    int            orders, frames, busy; /* that are to come; in pipes; ranks in calls */
-    bool           running, memory;      /* memory is out */
+    int            orders, frames, busy; /* orders to come; frames in pipes; ranks in calls */
+    bool           running;              /* events are being processed */
+    bool           memory;               /* memory is exhausted */
 };
 
 static uint64_t dt__sim_draw(dt_sim *s)
@@ -200,13 +224,13 @@ static uint64_t dt__sim_draw(dt_sim *s)
     s->random += UINT64_C(0x9e3779b97f4a7c15);
     return dt__id_mix(s->random, 0) >> 1;
 }
-static int64_t dt__sim_some(dt_sim *s, int64_t most) /* mostly short */
+static int64_t dt__sim_some(dt_sim *s, int64_t most) /* 1 .. most ns, mostly short */
 {
     double u = (double)(dt__sim_draw(s) >> 10) * 0x1p-53;
     return 1 + (int64_t)((double)most * u * u * u);
 }
 static void dt__sim_mix(dt_sim *s, uint64_t x) { s->hash = dt__id_mix(s->hash ^ x, x); }
-static bool dt__sim_grow(dt_sim *s, void **p, int64_t *cap, int64_t n, size_t size) /* room for one behind n */
+static bool dt__sim_grow(dt_sim *s, void **p, int64_t *cap, int64_t n, size_t size) /* makes room for element n */
 {
     if (n < *cap) return true;
     int64_t more = *cap ? 2 * *cap : 64;
@@ -218,7 +242,7 @@ static bool dt__sim_grow(dt_sim *s, void **p, int64_t *cap, int64_t n, size_t si
 static bool dt__sim_before(const dt__sim_event *a, const dt__sim_event *b)
 {
     if (a->at != b->at) return a->at < b->at;
-    return a->first != b->first ? a->first < b->first : a->no < b->no; /* what had to wait longest */
+    return a->first != b->first ? a->first < b->first : a->no < b->no; /* what was delayed longest comes first */
 }
 static void dt__sim_push_since(dt_sim *s, int64_t at, int64_t first, int kind, int who)
 {
@@ -294,7 +318,7 @@ static int dt__sim_send(dt_comm *c, int peer, dt__msg *m)
     dt_sim       *s = (dt_sim *)c->world->sim;
     dt__sim_link *l = dt__sim_link_of(s, c->rank, peer);
     if (!dt__comm_ok(c)) return c->status;
-    if (s->rank[c->rank].until > s->now) return 0; /* stopped, and driven by its caller */
+    if (s->rank[c->rank].until > s->now) return 0; /* paused: only its caller polls it */
     if (!m->state) {
         int rc = dt__sim_put(c, l, peer, m);
         if (rc) return rc;
@@ -328,19 +352,19 @@ static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
     return 1;
 }
 static void dt__sim_events(dt_sim *s, int64_t until, int rank);
-static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the simulator */
+static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the simulator meanwhile */
 {
     dt_sim *s = (dt_sim *)c->world->sim;
     if (s->memory) dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: the simulator is out of memory", c->rank);
     else if (s->running)
         dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank,
-                      "rank %d waits in a function of dt_sim_at, which may only start calls", c->rank);
-    else dt__sim_events(s, s->now + (int64_t)(seconds * 1e9), c->rank);
+                      "rank %d: a function of dt_sim_at waits; it may only start calls: wait outside of it", c->rank);
+    else dt__sim_events(s, s->now + (int64_t)(seconds * DT__NS_PER_S), c->rank);
 }
 static const dt__transport dt__transport_sim = { "sim", dt__sim_send, dt__sim_recv, dt__sim_wait, NULL };
 
 /* ---- control connections */
-static int dt__sim_pipes(dt_sim *s, int from, int to) /* the one back to `from`; the next one leads to `to` */
+static int dt__sim_pipes(dt_sim *s, int from, int to) /* returns the pipe to `from`; the next one leads to `to` */
 {
     int64_t cap = s->pipe_cap;
     void   *p = s->pipe;
@@ -353,7 +377,7 @@ static int dt__sim_pipes(dt_sim *s, int from, int to) /* the one back to `from`;
     s->npipes += 2;
     return s->npipes - 2;
 }
-static void dt__sim_say(dt_sim *s, int pipe, int kind, int value, dt__block *b) /* takes the reference */
+static void dt__sim_say(dt_sim *s, int pipe, int kind, int value, dt__block *b) /* takes over the reference to b */
 {
     dt__sim_pipe  *p = &s->pipe[pipe];
     dt__sim_frame *f = (dt__sim_frame *)dt__comm_zeroed(1, sizeof *f);
@@ -380,7 +404,7 @@ static dt__conn *dt__sim_conn(dt__world *w, int kind, int peer, int pipe)
         ((dt_sim *)w->sim)->memory = true;
         return NULL;
     }
-    k->local = true; /* there is no socket to tune */
+    k->local = true; /* no socket options to set */
     k->slot = pipe;
     ((dt_sim *)w->sim)->pipe[pipe].conn = k;
     return k;
@@ -391,7 +415,7 @@ static dt__conn *dt__sim_dial(dt__world *w, int peer, int kind, dt__block *later
     dt__conn *k = dt__sim_conn(w, kind, peer, pipe);
     if (!k) return NULL;
     k->shaking = true;
-    k->deadline = k->since + 1000000000;
+    k->deadline = k->since + DT__SIM_SHAKE_NS;
     if (later) later->refs++;
     k->later = later;
     dt__sim_say((dt_sim *)w->sim, pipe + 1, DT__SIM_HELLO, kind, NULL);
@@ -462,7 +486,7 @@ static void dt__sim_frame_event(dt_sim *s, int pipe)
     dt__block_unref(f->b);
     DT_COMM_FREE(f);
 }
-/* What control has to say goes out, what is broken is closed. */
+/* Sends what a rank's control has queued, closes broken connections, and sets the next timer. */
 static void dt__sim_settle(dt_sim *s, dt__sim_rank *r)
 {
     dt__control *ctl = r->world.control;
@@ -493,6 +517,7 @@ static void dt__sim_settle(dt_sim *s, dt__sim_rank *r)
 }
 
 /* ---- events */
+/* After anything that happened on a rank: its control messages go out, and an event is set for when it would be late. */
 static void dt__sim_after(dt_sim *s, dt__sim_rank *r)
 {
     const dt_work *w = r->comm->engine->head;
@@ -502,10 +527,10 @@ static void dt__sim_after(dt_sim *s, dt__sim_rank *r)
     s->busy += (int)busy - (int)r->busy;
     r->busy = busy;
     if (!busy || r->late) return;
-    int64_t late = (int64_t)((r->comm->timeout + (w->asked ? 2 : 0)) * 1e9); /* see dt__stuck */
+    int64_t late = (int64_t)((r->comm->timeout + (w->asked ? DT__ASK_SECONDS : 0)) * DT__NS_PER_S); /* as in dt__stuck */
     if (!w->pair && !w->watched) late = dt__watch_after(r->comm);
     r->late = true;
-    dt__sim_push(s, w->moved + late + 1000, DT__SIM_LATE, r->world.rank);
+    dt__sim_push(s, w->moved + late + DT__NS_PER_US, DT__SIM_LATE, r->world.rank);
 }
 static void dt__sim_look(dt_sim *s, dt__sim_rank *r)
 {
@@ -524,7 +549,7 @@ static void dt__sim_die(dt_sim *s, dt__sim_rank *r)
     r->dead = true;
     for (dt__conn *k = r->world.control->conns; k; k = k->next)
         if (k->slot >= 0) dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL);
-    for (int i = 0; i < s->n; i++) { /* some of what it sent last is lost */
+    for (int i = 0; i < s->n; i++) { /* some of its last packets are lost */
         dt__sim_link *l = s->link[(size_t)i * (size_t)s->n + (size_t)me];
         if (!l || dt__sim_draw(s) & 1) continue;
         dt__sim_packet **p = &l->first, *last = NULL;
@@ -563,8 +588,8 @@ static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
     dt__sim_mix(s, (uint64_t)e.at);
     dt__sim_mix(s, (uint64_t)e.kind << 32 | (uint64_t)(uint32_t)e.who);
     if (r->until > s->now && !r->dead && kind != DT__SIM_KILL && kind != DT__SIM_PAUSE) {
-        int64_t at = r->until + (e.kind != DT__SIM_FRAME); /* when it goes on; what it was told is heard first */
-        dt__sim_push_since(s, at, e.first, e.kind, e.who); /* its calls stay in order, however often it is stopped */
+        int64_t at = r->until + (e.kind != DT__SIM_FRAME); /* when it continues; control frames come first */
+        dt__sim_push_since(s, at, e.first, e.kind, e.who); /* its calls stay in order, however often it is paused */
         if (e.kind == DT__SIM_TIMER) r->timer = at;
         return;
     }
@@ -576,7 +601,7 @@ static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
     } else if (r->dead) return;
     else if (e.kind == DT__SIM_ARRIVE) dt__sim_wake(s, rank, s->now + dt__sim_some(s, s->delay / 2));
     else if (e.kind == DT__SIM_TIMER) {
-        if (r->timer != e.at) return; /* another one is set */
+        if (r->timer != e.at) return; /* it was replaced by another timer */
         r->timer = 0;
         r->stir = true;
         dt__control_timers(&r->world, s->now);
@@ -587,13 +612,14 @@ static void dt__sim_event_do(dt_sim *s, dt__sim_event e)
         dt__sim_look(s, r);
     }
 }
-/* rank: one whose caller waits, or -1: until all is quiet. */
+/* Processes events until time `until`; stops earlier when the caller that waits in `rank` should poll, or with rank -1 when
+   no call, order or control frame is left. */
 static void dt__sim_events(dt_sim *s, int64_t until, int rank)
 {
     const int64_t *clock = dt__net_clock;
     dt__net_clock = &s->now;
     s->running = true;
-    for (int i = 0; i < s->n; i++) { /* calls that were started meanwhile */
+    for (int i = 0; i < s->n; i++) { /* calls that were started since the last time */
         dt__sim_rank *r = &s->rank[i];
         if (!r->comm->engine->head || r->busy || r->dead) continue;
         s->busy++;
@@ -610,16 +636,16 @@ static void dt__sim_events(dt_sim *s, int64_t until, int rank)
     dt__net_clock = clock;
 }
 
-/* ---- the calls */
+/* ---- making and freeing, the calls */
 static const dt__sim_ops dt__sim_wires = { dt__sim_stir, dt__sim_dial };
 static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
 {
     dt__sim_rank *r = &s->rank[i];
     dt__world    *w = &r->world;
-    static dt_comm_opts none; /* all 0 */
+    static dt_comm_opts none; /* all zero */
     dt_comm_opts  co = none;
     co.timeout = o->timeout > 0 ? o->timeout : 30;
-    co.algo = o->algo ? o->algo : "auto"; /* the environment says nothing here */
+    co.algo = o->algo ? o->algo : "auto"; /* so that DT_COMM_ALGO is not read */
     co.no_thread = true;
     w->refs = 1;
     w->rank = i;
@@ -637,7 +663,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
     r->comm = dt__comm_new(i, s->n, &co);
     if (!r->comm) return false;
     w->client = r->comm->client;
-    close(r->comm->wake_fd); /* nobody sleeps on it, and a thousand are many */
+    close(r->comm->wake_fd); /* not used here, and descriptors are limited */
     r->comm->wake_fd = -1;
     if (dt__control_new(w)) {
         dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_new: out of memory or descriptors");
@@ -645,7 +671,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
     }
     dt__close(&w->control->wake);
     w->control->started = w->control->complete = true;
-    w->control->note_at = s->now + 1 + (int64_t)(dt__sim_draw(s) % 250000000);
+    w->control->note_at = s->now + 1 + (int64_t)(dt__sim_draw(s) % (uint64_t)DT__SIM_NOTE_NS);
     r->comm->world = w;
     r->comm->id = 1;
     r->comm->across = s->n > 1 ? &dt__transport_sim : NULL;
@@ -664,7 +690,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
     dt__world_add(w, r->comm);
     return true;
 }
-static bool dt__sim_tree(dt_sim *s) /* the control connections, as joining leaves them */
+static bool dt__sim_tree(dt_sim *s) /* the tree of control connections, as after joining */
 {
     for (int i = 1; i < s->n; i++) {
         int       up = (i - 1) / DT__TREE, pipe = dt__sim_pipes(s, i, up);
@@ -680,7 +706,10 @@ DT_API dt_sim *dt_sim_new_with(dt_sim_opts o)
 {
     int n = o.world;
     if (n < 1 || n > DT__SIM_WORLD || !(o.timeout >= 0) || !(o.delay >= 0) || o.delay > 1e6) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_new: world %d, timeout %g, delay %g", n, o.timeout, o.delay);
+        dt__comm_bad(DT_COMM_ERR_ARG,
+                     "dt_sim_new: world is %d, timeout %g, delay %g; expected a world of 1 to %d, a timeout of 0 s or more, "
+                     "a delay of 0 to 1e6 s",
+                     n, o.timeout, o.delay, DT__SIM_WORLD);
         return NULL;
     }
     dt_sim *s = (dt_sim *)dt__comm_zeroed(1, sizeof *s);
@@ -700,7 +729,7 @@ DT_API dt_sim *dt_sim_new_with(dt_sim_opts o)
     dt__net_clock = &s->now;
     s->now = DT__SIM_BEGIN;
     s->random = o.seed * UINT64_C(0xd1342543de82ef95) + 1;
-    s->delay = (int64_t)((o.delay > 0 ? o.delay : 1e-3) * 1e9);
+    s->delay = (int64_t)((o.delay > 0 ? o.delay : 1e-3) * DT__NS_PER_S);
     s->window = o.window < 0 ? 0 : o.window ? o.window : (int)(dt__sim_draw(s) % 4) * (int)(dt__sim_draw(s) % 4);
     dt__plan_machines hosts;
     ok = dt__plan_machines_make(&hosts, n, o.host);
@@ -757,8 +786,10 @@ DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank) { return s && rank >= 0 && rank
 static int dt__sim_order_add(dt_sim *s, int kind, int rank, double when, double length,
                              void (*fn)(dt_comm *c, void *user), void *user)
 {
-    if (!s || rank < 0 || rank >= s->n || !(when >= 0) || !(length >= 0) || when > 1e9 || length > 1e9)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim: rank %d at %g s for %g s", rank, when, length);
+    if (!s || rank < 0 || rank >= s->n || !(when >= 0) || !(length >= 0) || when > DT__SIM_MOST_SECONDS ||
+        length > DT__SIM_MOST_SECONDS)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim: rank %d of %d at %g s for %g s; expected times of 0 to %g s", rank,
+                            s ? s->n : 0, when, length, DT__SIM_MOST_SECONDS);
     int64_t cap = s->order_cap;
     void   *p = s->order;
     if (!dt__sim_grow(s, &p, &cap, s->norders, sizeof *s->order))
@@ -768,16 +799,16 @@ static int dt__sim_order_add(dt_sim *s, int kind, int rank, double when, double 
     dt__sim_order *o = &s->order[s->norders];
     o->kind = kind;
     o->rank = rank;
-    o->length = (int64_t)(length * 1e9);
+    o->length = (int64_t)(length * DT__NS_PER_S);
     o->fn = fn;
     o->user = user;
     s->orders++;
-    dt__sim_push(s, DT__SIM_BEGIN + (int64_t)(when * 1e9), DT__SIM_ORDER, s->norders++);
+    dt__sim_push(s, DT__SIM_BEGIN + (int64_t)(when * DT__NS_PER_S), DT__SIM_ORDER, s->norders++);
     return s->memory ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim: out of memory") : 0;
 }
 DT_API int dt_sim_at(dt_sim *s, int rank, double when, void (*fn)(dt_comm *c, void *user), void *user)
 {
-    if (!fn) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_at: there is no function");
+    if (!fn) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_at: fn is NULL");
     return dt__sim_order_add(s, DT__SIM_CALL, rank, when, 0, fn, user);
 }
 DT_API int dt_sim_pause(dt_sim *s, int rank, double when, double seconds)
@@ -791,11 +822,14 @@ DT_API int dt_sim_kill(dt_sim *s, int rank, double when)
 DT_API int dt_sim_run(dt_sim *s, double until)
 {
     if (!s || s->running || !(until >= 0))
-        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_run: until %g, or from a function of dt_sim_at", until);
-    dt__sim_events(s, DT__SIM_BEGIN + (int64_t)((until < 1e9 ? until : 1e9) * 1e9), -1);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_sim_run: %s",
+                            !s ? "the simulator is NULL" : s->running ? "called from a function of dt_sim_at: return first"
+                                                                      : "until is negative or NaN");
+    dt__sim_events(s, DT__SIM_BEGIN + (int64_t)((until < DT__SIM_MOST_SECONDS ? until : DT__SIM_MOST_SECONDS) *
+                                                DT__NS_PER_S), -1);
     return s->memory ? dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_sim_run: out of memory") : s->busy;
 }
-DT_API double   dt_sim_now(const dt_sim *s) { return s ? 1e-9 * (double)(s->now - DT__SIM_BEGIN) : 0; }
+DT_API double   dt_sim_now(const dt_sim *s) { return s ? DT__S_PER_NS * (double)(s->now - DT__SIM_BEGIN) : 0; }
 DT_API uint64_t dt_sim_hash(const dt_sim *s, int64_t *events)
 {
     if (events) *events = s ? (int64_t)s->nevents : 0;

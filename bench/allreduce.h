@@ -1,13 +1,15 @@
-/* allreduce.h - a rank's side of bench_allreduce.c: what dt's ranks, Open MPI's and the bare loops have in common
+/* allreduce.h - the ranks' part of bench_allreduce.c, shared by the ranks of dt, of Open MPI and of the bare loops
 
-   A rank connects to the driver's Unix socket and says "NAME RANK". Then it blocks until a line comes:
+   Protocol: a rank connects to the driver's Unix socket and sends "NAME RANK". Then it waits for commands, one a line:
 
-       use WORD                        what the side understands: memory, an algorithm; answer: ok, or no
+       use WORD                        choose a kind of memory or an algorithm; answer: ok, or no if it is unknown
        check BYTES                     one call on known numbers; answer: ok, or wrong
-       run BYTES WARM CALLS BATCH      answer: when each call began and ended, ns of the monotonic clock
+       run BYTES WARM CALLS BATCH      WARM untimed calls, then CALLS timed ones; answer: begin and end of each, in ns
+                                       of the monotonic clock
 
-   Before each call it rewrites its buffer. A batch is one entry of the answer: calls back to back, their rewriting
-   between; it is for sizes at which reading the clock takes as long as the call. peer_allreduce.py does the same. */
+   The rank rewrites its buffer before each call. With BATCH > 1 one timed entry is BATCH consecutive calls and the
+   rewriting between them: this is for small sizes, where reading the clock takes as long as the call. The ranks of
+   peer_allreduce.py follow the same protocol. */
 #ifndef BENCH_ALLREDUCE_H_INCLUDED
 #define BENCH_ALLREDUCE_H_INCLUDED
 
@@ -20,12 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_CALLS = 128 };
+enum { MOST_CALLS = 128, RANK_NS_PER_S = 1000000000 };
 typedef struct rank_side {
     int rank, world;
     int (*use)(struct rank_side *s, const char *word);
-    float *(*buffer)(struct rank_side *s, size_t nbytes); /* the same memory at each call */
-    int (*call)(struct rank_side *s, float *x, size_t n); /* 0: done */
+    float *(*buffer)(struct rank_side *s, size_t nbytes); /* returns the same memory for every call of that size */
+    int (*call)(struct rank_side *s, float *x, size_t n); /* returns 0, or an error */
     void *self;
 } rank_side;
 
@@ -33,7 +35,7 @@ static inline int64_t rank_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    return (int64_t)t.tv_sec * RANK_NS_PER_S + t.tv_nsec;
 }
 static inline void rank_write(float *x, size_t n, float value)
 {
@@ -68,7 +70,7 @@ static inline int rank_run(rank_side *s, FILE *to, float *x, size_t n, int warm,
     fprintf(to, "\n");
     return 0;
 }
-/* Until the driver closes; 0, or 1: something failed */
+/* Serves commands until the driver closes the socket. Returns 0, or 1 after an error. */
 static inline int rank_serve(rank_side *s, const char *path, const char *name)
 {
     struct sockaddr_un a;

@@ -1,4 +1,4 @@
-/* bench.h - what the benchmarks share: the clock, medians, options, the FMA peak of a core */
+/* bench.h - shared by the benchmarks: the clock, medians, options, the FMA peak of a core */
 #ifndef BENCH_H_INCLUDED
 #define BENCH_H_INCLUDED
 
@@ -7,7 +7,9 @@
 #include <string.h>
 #include <time.h>
 
-static inline double now(void)
+enum { NS_PER_MS = 1000000, NS_PER_S = 1000000000 };
+
+static inline double now(void) /* seconds */
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -32,7 +34,7 @@ static inline const char *option(int argc, char **argv, const char *name, const 
     return otherwise;
 }
 
-/* the peak: FMAs between registers */
+/* the FMA peak of a core: a loop of FMAs that uses registers only */
 #if defined(__x86_64__)
 #include <immintrin.h>
 __attribute__((target("avx2,fma"))) static inline float fma_loop(int64_t n)

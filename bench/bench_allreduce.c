@@ -1,16 +1,20 @@
-/* Allreduce beside Open MPI and gloo, in one run: make bench-allreduce
+/* Compares allreduce of dt, Open MPI and gloo in one run: make bench-allreduce
 
        bench_allreduce [--ranks 2,4] [--transports shm,tcp] [--sizes 8,1024,...] [--rounds N] [--peers mpi,gloo]
                        [--parts compare,algos,overlap] [--python PATH]
 
-   f32 sums in place, on ordinary memory and on memory of dt_comm_alloc. Each rank rewrites its buffer before each call,
-   which is not timed (up to 1 KiB it is: that is less than reading the clock). A call lasts from when the last rank
-   enters to when the last one leaves. All ranks of all sides are processes that stay, blocked while they are not asked
-   (allreduce.h says how); first each shows that its sums are right. Then they take turns, since the distance of the
-   cores changes from second to second: a figure is the median of the rounds, a ratio the median of the rounds' ratios.
-   Peers: Open MPI as it is and without single copies, the better counts; gloo. Also: a loop that only reduces (all
-   buffers shared, each rank its part of all), a ping-pong of 8 bytes, more ranks than cores, all algorithms, compute
-   beside a slow network. Pictures of bandwidth against size: build/bench/allreduce-TRANSPORT-RANKS.svg */
+   Measured: f32 sums in place, in ordinary memory and in memory of dt_comm_alloc. Each rank rewrites its buffer before
+   each call; this is not timed (up to 1 KiB it is, because it takes less time than reading the clock). The duration of
+   a call is from the time the last rank enters to the time the last rank leaves.
+
+   A side is one implementation with its ranks. All ranks are processes that block between measurements (the protocol is
+   in allreduce.h). First each side proves that its sums are right. Then the sides take turns, because the latency
+   between cores changes from second to second: a result is the median of the rounds, a ratio the median of the rounds'
+   ratios.
+
+   Peers: Open MPI, with and without single-copy transfers (the better one counts); gloo. Also measured: a loop that only
+   reduces (all buffers shared, each rank reduces its part), a ping-pong of 8 bytes, more ranks than cores, all
+   algorithms, computing while a slow network transfers. Charts: build/bench/allreduce-TRANSPORT-RANKS.svg */
 #define DT__WANT_INSIDE
 #include "dt_comm.h"
 
@@ -26,10 +30,10 @@
 
 enum { MOST_ROUNDS = 64, MOST_SIZES = 32, MOST_RANKS = 16, MOST_COLUMNS = 40, MOST_SIDES = 20 };
 
-static char  the_path[128], the_store[160]; /* the driver's socket; where gloo's ranks meet */
+static char  the_path[128], the_store[160]; /* path of the driver's socket; file for the rendezvous of gloo's ranks */
 static pid_t the_driver;
 
-/* As mpirun does: a core for each rank, if there are as many. */
+/* Binds each rank to its own core if there are enough cores, as mpirun does. */
 static void pin(int rank, int world)
 {
     cpu_set_t all, one;
@@ -52,7 +56,7 @@ static int our_use(rank_side *s, const char *word)
     ours *o = (ours *)s->self;
     if (!strcmp(word, "plain") || !strcmp(word, "alloc")) {
         o->alloc = !strcmp(word, "alloc");
-        o->c->engine->algo = DT_ALGO_AUTO; /* a communicator for each would do the same */
+        o->c->engine->algo = DT_ALGO_AUTO; /* same effect as a communicator with .algo */
         return 0;
     }
     dt_algo a = dt_algo_find(word);
@@ -148,7 +152,7 @@ static int bare_call(rank_side *s, float *x, size_t n)
     bare *b = (bare *)s->self;
     (void)x;
     b->no++;
-    if (b->pong) { /* there and back */
+    if (b->pong) { /* one round trip */
         if (s->rank == 1) {
             while (__atomic_load_n(&b->ready[0].at, __ATOMIC_ACQUIRE) < b->no) {}
             __atomic_store_n(&b->ready[1].at, b->no, __ATOMIC_RELEASE);
@@ -177,8 +181,8 @@ static int bare_rank(int rank, int world, char *memory, size_t nbytes)
     return rank_serve(&s, the_path, "bare");
 }
 
-/* ---- compute beside a slow network */
-static double overlap_rate(double seconds, dt_work *until) /* loops a second */
+/* ---- computing while a slow network transfers */
+static double overlap_rate(double seconds, dt_work *until) /* loops per second, for 'seconds' or until the work ends */
 {
     static volatile float sink;
     double                t = now();
@@ -190,7 +194,7 @@ static double overlap_rate(double seconds, dt_work *until) /* loops a second */
     (void)sink;
     return (double)n / (now() - t);
 }
-static double thread_seconds(pthread_t t) /* that it computed */
+static double thread_seconds(pthread_t t) /* CPU time of the thread */
 {
     clockid_t       id;
     struct timespec at = { 0, 0 };
@@ -199,8 +203,8 @@ static double thread_seconds(pthread_t t) /* that it computed */
 }
 static int overlap_rank(void *arg)
 {
-    double  *found = (double *)arg; /* [0] bytes a second; a rank: its part of the rate that is left, seconds of a call,
-                                       seconds of them that the transfer itself computed */
+    double  *found = (double *)arg; /* [0]: bytes per second. Then for each rank: fraction of the compute rate that is left,
+                                       seconds of a call, CPU seconds of the communicator's thread in it */
     dt_comm *c = dt_comm_init(.transport = "tcp", .bandwidth = found[0]);
     int64_t  n = (int64_t)(found[0] / 32);
     float   *x = (float *)calloc((size_t)n, sizeof *x);
@@ -225,15 +229,15 @@ static int overlap_rank(void *arg)
     free(x);
     return dt_comm_free(c);
 }
-static int overlap(double rate) /* bytes a second */
+static int overlap(double rate) /* bytes per second */
 {
     double *found = (double *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (found == MAP_FAILED) return 1;
     found[0] = rate;
-    if (dt_spawn(2, overlap_rank, found)) return fprintf(stderr, "overlap failed\n"), 1;
+    if (dt_spawn(2, overlap_rank, found)) return fprintf(stderr, "bench_allreduce: overlap: a rank failed\n"), 1;
     double left = found[1] < found[4] ? found[1] : found[4];
-    printf("allreduce-overlap: %.1f MiB at %.0f Mbit/s in %.0f ms, compute beside it loses %.1f %%%s; the transfer's "
-           "own thread computes %.1f %%\n",
+    printf("allreduce-overlap: %.1f MiB at %.0f Mbit/s in %.0f ms, concurrent compute is %.1f %% slower%s; the transfer's "
+           "thread uses %.1f %% of a core\n",
            rate / 8 / (1 << 20), rate * 8e-6, found[2] * 1e3, 100 * (1 - left),
            left < 0.95 ? "  (more than asked for)" : "", 100 * found[3] / found[2]);
     munmap(found, 4096);
@@ -252,7 +256,7 @@ typedef struct side {
 static side sides[MOST_SIDES];
 static int  nsides;
 
-static pid_t child(char *const *argv) /* NULL: returns 0 in the child */
+static pid_t child(char *const *argv) /* forks and runs argv; if it is NULL, returns 0 in the child */
 {
     fflush(stdout);
     pid_t pid = fork();
@@ -267,7 +271,7 @@ static pid_t child(char *const *argv) /* NULL: returns 0 in the child */
     execvp(argv[0], argv);
     _exit(127);
 }
-static bool side_dead(side *s) /* all of a process that it was started as has ended */
+static bool side_dead(side *s) /* has one of its processes ended? */
 {
     for (int i = 0; i < s->npid; i++)
         if (s->pid[i] > 0 && waitpid(s->pid[i], NULL, WNOHANG) == s->pid[i]) {
@@ -276,7 +280,7 @@ static bool side_dead(side *s) /* all of a process that it was started as has en
         }
     return false;
 }
-static int side_join(side *s, int listener) /* its ranks connect */
+static int side_join(side *s, int listener) /* waits up to 60 s for its ranks to connect */
 {
     double until = now() + 60;
     while (s->nfd < s->world) {
@@ -308,9 +312,9 @@ static void side_end(side *s)
     double t = now();
     for (int i = 0; i < s->npid; i++) {
         while (s->pid[i] > 0 && waitpid(s->pid[i], NULL, WNOHANG) == 0) {
-            struct timespec ms = { 0, 1000000 };
+            struct timespec ms = { 0, NS_PER_MS };
             nanosleep(&ms, NULL);
-            if (now() - t > 10) kill(s->pid[i], SIGTERM), t = now() + 1e9;
+            if (now() - t > 10) kill(s->pid[i], SIGTERM), t = INFINITY; /* once */
         }
         s->pid[i] = 0;
     }
@@ -318,12 +322,13 @@ static void side_end(side *s)
 }
 static void side_lost(side *s)
 {
-    fprintf(stderr, "bench_allreduce: %s with %d ranks fell out\n", s->name, s->world);
+    fprintf(stderr, "bench_allreduce: %s with %d ranks did not answer within 60 s; it is left out from here on\n", s->name,
+            s->world);
     for (int i = 0; i < s->npid; i++)
         if (s->pid[i] > 0) kill(s->pid[i], SIGTERM);
     side_end(s);
 }
-/* Says a line to all ranks and reads theirs, one behind the other; NULL: the side is lost */
+/* Sends a line to all ranks and reads their answers, which are 64 * MOST_CALLS bytes apart; NULL if the side has failed */
 static char *side_ask(side *s, const char *format, ...)
 {
     static char answer[MOST_RANKS][64 * MOST_CALLS];
@@ -350,7 +355,7 @@ static bool side_says_ok(side *s, const char *answer)
         if (strcmp(answer + (size_t)i * 64 * MOST_CALLS, "ok\n")) return false;
     return answer != NULL;
 }
-/* Seconds of a call; negative: the side is lost */
+/* Median duration of a call in seconds; negative if the side has failed */
 static double side_run(side *s, int64_t nbytes, int warm, int calls, int batch)
 {
     char  *answer = side_ask(s, "run %lld %d %d %d\n", (long long)nbytes, warm, calls, batch);
@@ -365,7 +370,7 @@ static double side_run(side *s, int64_t nbytes, int warm, int calls, int batch)
             if (t0 > from) from = t0;
             if (t1 > to) to = t1;
         }
-        time[k] = (double)(to - from) * 1e-9 / batch;
+        time[k] = (double)(to - from) / NS_PER_S / batch;
     }
     return answer ? median(time, calls) : -1;
 }
@@ -436,11 +441,11 @@ static void side_start(const char *name, int world, int listener, size_t most, c
 }
 
 /* ---- measuring */
-typedef struct column { /* a side in one of its ways, with its figures at each size */
-    const char *label, *use; /* use NULL: the side has one way only */
+typedef struct column { /* a side with one choice of "use", and its results */
+    const char *label, *use; /* use is NULL if the side has no choice */
     side       *s;
     bool        tcp, shm, dt, peer;
-    double      time[MOST_SIZES]; /* seconds; 0: none */
+    double      time[MOST_SIZES]; /* seconds for each size; 0 if there is no result */
     double      turn[MOST_ROUNDS];
 } column;
 static int64_t sizes[MOST_SIZES];
@@ -456,7 +461,7 @@ static const char *size_text(int64_t n)
     else snprintf(t, 24, "%lldB", (long long)n);
     return t;
 }
-/* All columns at one size in turns; a column that has no side or gives wrong sums gets no figure. */
+/* Measures all columns at one size, in turn. A column without a side, or with wrong sums, gets no result. */
 static void measure(column *c, int n, int k, int nrounds, double budget)
 {
     int  calls[MOST_COLUMNS], batch[MOST_COLUMNS], warm[MOST_COLUMNS];
@@ -494,7 +499,7 @@ static void measure(column *c, int n, int k, int nrounds, double budget)
         c[i].time[k] = on[i] ? median(v, nrounds) : 0;
     }
 }
-static double ratio(const column *a, const column *b, int nrounds) /* of the size measured last */
+static double ratio(const column *a, const column *b, int nrounds) /* for the size measured last */
 {
     double v[MOST_ROUNDS];
     for (int r = 0; r < nrounds; r++) v[r] = a->turn[r] / b->turn[r];
@@ -502,7 +507,7 @@ static double ratio(const column *a, const column *b, int nrounds) /* of the siz
 }
 static const char *verdict(double r, double least)
 {
-    return r < least ? "  (below what is asked for)" : "";
+    return r < least ? "  (below the target)" : "";
 }
 static const column *best_peer(const column *c, int n, int world, bool tcp, int k)
 {
@@ -519,7 +524,7 @@ static const column *find(const column *c, int n, const char *label, int world, 
         if (!strcmp(c[i].label, label) && c[i].s && c[i].s->world == world && c[i].time[k] > 0) return &c[i];
     return NULL;
 }
-/* What is asked of dt at the size measured last */
+/* Compares dt with its targets at the size measured last. */
 static void judge(const column *c, int n, int k)
 {
     int64_t b = sizes[k];
@@ -547,12 +552,12 @@ static void judge(const column *c, int n, int k)
             printf("allreduce-%s-%dr-%s: dt takes %.2f times a ping-pong there and back (%.2f us), %.2f times one "
                    "way%s\n",
                    name, world, size_text(b), r, pong->time[k] * 1e6, 2 * r,
-                   r > 1.5 ? "  (above what is asked for)" : "");
+                   r > 1.5 ? "  (above the target)" : "");
         }
         if (world > 2 && two) {
             double r = ratio(&c[i], two, rounds);
             printf("allreduce-%s-%dr-%s: dt takes %.2f times as long as with 2 ranks%s\n", name, world, size_text(b), r,
-                   r > 2.5 ? "  (above what is asked for)" : "");
+                   r > 2.5 ? "  (above the target)" : "");
         }
     }
     fflush(stdout);
@@ -573,7 +578,7 @@ static void table(const column *c, int n, int world, bool tcp, const char *title
     fflush(stdout);
 }
 
-/* ---- pictures: bytes a second against bytes, both by powers of ten */
+/* ---- charts: bytes per second over bytes, both axes logarithmic */
 static void plot(const column *c, int n, const column *algos, int nalgos, int world, bool tcp)
 {
     static const char *const colour[] = { "#2563a8", "#5fa052", "#c8641e", "#8e44ad", "#999999", "#b8860b", "#c0392b",
@@ -588,7 +593,7 @@ static void plot(const column *c, int n, const column *algos, int nalgos, int wo
     if (tcp) y0 = 4, y1 = 10;
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" font-family=\"sans-serif\" "
                "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-               "<text x=\"%g\" y=\"18\" font-weight=\"bold\">allreduce, %d ranks, %s: bytes a second against "
+               "<text x=\"%g\" y=\"18\" font-weight=\"bold\">allreduce, %d ranks, %s: bytes per second over "
                "bytes</text>\n",
             w, h, left, world, tcp ? "TCP on loopback" : "shared memory");
     for (int d = (int)y0; d <= (int)y1; d++) {
@@ -629,7 +634,7 @@ static void plot(const column *c, int n, const column *algos, int nalgos, int wo
         }
     fprintf(f, "</svg>\n");
     fclose(f);
-    printf("picture: %s\n", path);
+    printf("chart: %s\n", path);
 }
 
 /* ---- the parts */
@@ -695,7 +700,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     int    listener = mkdtemp(dir) ? listen_at(dir) : -1;
     size_t most = 4096;
-    if (listener < 0) return fprintf(stderr, "bench_allreduce: no socket under /tmp\n"), 1;
+    if (listener < 0) return fprintf(stderr, "bench_allreduce: cannot create a socket under /tmp\n"), 1;
     for (int k = 0; k < nsizes; k++) {
         sizes[k] = (sizes[k] + 3) / 4 * 4;
         if ((size_t)sizes[k] > most) most = ((size_t)sizes[k] + 4095) & ~(size_t)4095;

@@ -1,5 +1,5 @@
-/* bench_conv: the CPU backend's convolutions against the FMA peak: the shapes of the conv net, ResNet-20 and ResNet-18;
-   forward, gradient of the data, gradient of the weights. Each is checked against a plain loop on a few outputs first.
+/* bench_conv: speed of the CPU backend's convolutions relative to the FMA peak, for the shapes of the conv net, ResNet-20
+   and ResNet-18: forward, gradient of the data, gradient of the weights. Results are checked before they are timed.
      bench_conv [--threads N] [name] */
 #define DT_CORE_IMPLEMENTATION
 #include "dt.h"
@@ -73,7 +73,7 @@ static double timed(dt_call *c, double flops)
     }
     return best;
 }
-/* <y, conv(x, w)> = <dx, x> = <dw, w> for any dy: the three agree with each other, and y with a plain sum. */
+/* Checks <dy, conv(x, w)> = <dx, x> = <dw, w>, so the three kernels agree with each other, and one y with a plain sum. */
 static int wrong(problem *p, const shape *s)
 {
     double dot[3] = { dt_item(dt_sum(dt_mul(p->y, p->dy))), dt_item(dt_sum(dt_mul(p->x, p->dx))),

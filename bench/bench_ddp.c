@@ -1,17 +1,18 @@
-/* Data parallel training beside PyTorch's DDP with gloo, in one run: make bench-ddp
+/* Compares data parallel training of dt with PyTorch's DDP over gloo in one run: make bench-ddp
 
        bench_ddp [--rounds N] [--models convnet,resnet20] [--python PATH] [--dtrun PATH]
                  [--parts start,rate,overlap]
 
    Start: the time from the start of dtrun to the first step.
 
-   Rate: one rank of dt, two ranks of dt, two of PyTorch, and two of dt that do not share gradients (what the machine
-   gives at most), one thread each, the same batches on each rank. First dt and PyTorch say rank 0's losses of five
-   steps, which must agree; then all take turns of about half a second. The figure is the median of the ratios of the
-   turns.
+   Rate: four sides: one rank of dt, two ranks of dt, two ranks of PyTorch, and two processes of dt that do not
+   communicate (the most that the machine can give). Each rank has one thread and the same batches on all sides. First
+   the losses of five steps of rank 0 must agree between dt and PyTorch; then the sides take turns of about half a
+   second. The result is the median of the ratios of the turns.
 
-   Overlap: two ranks of dt over TCP that is slowed until communication takes as long as computing. Printed: what a step
-   takes, the bound t_forward + max(t_backward, t_ready + T2), and what it would take without overlap. */
+   Overlap: two ranks of dt over TCP, whose bandwidth is limited so that communication takes as long as computing.
+   Printed: the duration of a step, the bound t_forward + max(t_backward, t_ready + T2), and the duration without
+   overlap. */
 #define DT_IMPLEMENTATION
 #include "../dt_dist.h"
 #include "nets.h"
@@ -37,8 +38,8 @@ static const work *work_of(const char *name)
     return !strcmp(name, wide.name) ? &wide : NULL;
 }
 
-/* ---- our ranks: the same protocol as peer_ddp.py, spoken by rank 0 */
-static void rank_data(worker *k, int rank) /* other images on each rank */
+/* ---- dt's ranks: rank 0 follows the protocol of sides.h, as peer_ddp.py does */
+static void rank_data(worker *k, int rank) /* different images on each rank */
 {
     dt_rng  r;
     int64_t label[4096];
@@ -55,7 +56,7 @@ static void begin_rank(worker *k, const work *w, int rank)
     k->opt = dt_sgd(k->m, .lr = 0.01, .momentum = 0.9);
     rank_data(k, rank);
 }
-static bool apart; /* the ranks train each for itself */
+static bool apart; /* the ranks do not communicate */
 static int  serve(void *arg)
 {
     const work *w = (const work *)arg;
@@ -106,13 +107,13 @@ static int rate(const work *w, double least, int rounds, const char *self, const
     }
     for (int k = 0; k < LOSSES && !bad; k++)
         if (!(fabs(s[1].loss[k] - s[2].loss[k]) <= 2e-4 * (1 + fabs(s[2].loss[k])))) {
-            fprintf(stderr, "bench_ddp: %s: step %d: dt %.9g, PyTorch %.9g: not the same work\n", w->name, k,
+            fprintf(stderr, "bench_ddp: %s: step %d: dt %.9g, PyTorch %.9g: expected the same loss\n", w->name, k,
                     s[1].loss[k], s[2].loss[k]);
             bad = 1;
         }
-    for (int r = 0; r < rounds + 1 && !bad; r++) /* the first round warms up */
+    for (int r = 0; r < rounds + 1 && !bad; r++) /* the first round is a warm-up */
         for (int i = 0; i < SIDES && !bad; i++) {
-            struct timespec pause = { 0, 200000000 };
+            struct timespec pause = { 0, 200 * NS_PER_MS }; /* the other sides' spinning threads go to sleep */
             nanosleep(&pause, NULL);
             bad = turn(&s[(i + r) % SIDES], r ? r - 1 : 0);
         }
@@ -121,11 +122,11 @@ static int rate(const work *w, double least, int rounds, const char *self, const
     double ratio = ratio_of(&s[1], &s[2], rounds), scale = ratio_of(&s[1], &s[0], rounds) / 2;
     printf("%s-ddp-2: dt %.0f images/s, PyTorch DDP+gloo %.0f images/s, ratio %.2f%s\n", w->name,
            middle(s[1].rate, rounds), middle(s[2].rate, rounds), ratio,
-           ratio < least ? "  (below what is asked for)" : "");
+           ratio < least ? "  (below the target)" : "");
     printf("%s-ddp-scaling: dt 1 rank %.0f images/s, 2 ranks %.0f images/s, efficiency %.2f%s\n", w->name,
            middle(s[0].rate, rounds), middle(s[1].rate, rounds), scale,
-           scale < 0.92 ? "  (below what is asked for)" : "");
-    printf("%s-ddp-apart: two processes that train each for itself %.0f images/s, %.2f of twice one; DDP comes to %.2f "
+           scale < 0.92 ? "  (below the target)" : "");
+    printf("%s-ddp-apart: two processes that do not communicate %.0f images/s, %.2f of twice one; DDP reaches %.2f "
            "of them\n",
            w->name, middle(s[3].rate, rounds), ratio_of(&s[3], &s[0], rounds) / 2, ratio_of(&s[1], &s[3], rounds));
     printf("%s-ddp-start: first step begins after dt %.0f ms, PyTorch %.0f ms\n", w->name, 1e3 * s[1].begin,
@@ -134,7 +135,7 @@ static int rate(const work *w, double least, int rounds, const char *self, const
     return 0;
 }
 
-/* ---- starting: from the launcher's start to the first step */
+/* ---- start: time from the start of the launcher to the first step */
 static int launched(const char *self, const char *dtrun)
 {
     enum { TIMES = 5 };
@@ -153,7 +154,7 @@ static int launched(const char *self, const char *dtrun)
     }
     printf("convnet-dtrun: from the start of dtrun to the first step of 2 ranks %.0f ms, to its end %.0f ms%s\n",
            1e3 * middle(begin, TIMES), 1e3 * middle(step, TIMES),
-           middle(begin, TIMES) > 0.3 ? "  (above what is asked for)" : "");
+           middle(begin, TIMES) > 0.3 ? "  (above the target)" : "");
     return 0;
 }
 
@@ -188,7 +189,7 @@ static int slowed(void *arg)
     dt_ddp *d = dt_ddp_new(k.m, c, .first_bucket_mb = 0.05, .bucket_mb = 0.25);
     middle_step(&k, 3);
     double forward[64], back[64], f, b;
-    dt_ddp_no_sync(d, true); /* computing alone */
+    dt_ddp_no_sync(d, true); /* computing without communication */
     for (int i = 0; i < n; i++) {
         double     t = now();
         dt_tensor *l = dt_cross_entropy(s->w->net(k.m, k.x), k.y);
@@ -234,14 +235,14 @@ static int overlap(const work *w, slow *s)
         one_step(&k);
         nbytes = 4.0 * (double)dt_model_numel(k.m, true);
     }
-    s->bandwidth = nbytes / t1; /* a ring of two sends each byte once */
+    s->bandwidth = nbytes / t1; /* with two ranks a ring sends each byte once */
     if (dt_spawn(2, slowed, s)) return 1;
     double f = s->result[0], b = s->result[1], ready = s->result[2], t2 = s->result[3], step = s->result[4];
     double bound = f + (b > ready + t2 ? b : ready + t2);
     printf("%s-overlap: T1 %.2f ms (forward %.2f, backward %.2f), T2 %.2f ms, first bucket ready after %.2f ms\n",
            w->name, 1e3 * (f + b), 1e3 * f, 1e3 * b, 1e3 * t2, 1e3 * ready);
     printf("%s-overlap: step dt %.2f ms, bound %.2f ms, ratio %.2f%s; without overlap %.2f ms\n", w->name, 1e3 * step,
-           1e3 * bound, step / bound, step > 1.1 * bound ? "  (above what is asked for)" : "", 1e3 * (f + b + t2));
+           1e3 * bound, step / bound, step > 1.1 * bound ? "  (above the target)" : "", 1e3 * (f + b + t2));
     fflush(stdout);
     return 0;
 }

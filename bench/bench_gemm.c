@@ -1,8 +1,8 @@
-/* bench_gemm: the CPU backend's gemm against OpenBLAS and BLIS, one and two threads, f32.
-   Each result is checked before anything is timed (exit 1 if it is wrong). The libraries take turns in many
-   rounds, in all orders alike; a turn begins with a pause, until the waiting threads of the one before (which spin for
-   some milliseconds) sleep, and with untimed calls of its own. The figure is the median. A peer that is not installed is
-   named and skipped.
+/* bench_gemm: compares the CPU backend's gemm with OpenBLAS and BLIS, one and two threads, f32.
+   Each result is checked before anything is timed (exit status 1 if it is wrong). The libraries take turns in many
+   rounds, in every order equally often. A turn begins with a pause, in which the threads of the previous library (which
+   spin for some milliseconds) go to sleep, and with untimed calls. The result is the median. A peer that is not
+   installed is named and skipped.
      bench_gemm [--quick] [--transposes] [--threads N] [name, as in 512 or 16x100352x144]
    Link with -ldl -lm -lpthread; the peers are loaded with dlopen. */
 #define _GNU_SOURCE
@@ -117,7 +117,7 @@ static void run(problem *p, int who) /* 0: dt, 1: OpenBLAS, 2: BLIS */
     }
 }
 
-static int check(problem *p, const char *label) /* about 2000 elements, corners among them, against double sums */
+static int check(problem *p, const char *label) /* compares about 2000 elements, including the corners, with sums in double */
 {
     int64_t total = (int64_t)p->m * p->n, step = total > 2000 ? total / 2000 | 1 : 1;
     for (int64_t i = 0; i < total; i++) p->c[i] = NAN;
@@ -146,9 +146,9 @@ static int check(problem *p, const char *label) /* about 2000 elements, corners 
 }
 
 enum { MAX_ROUNDS = 101 };
-static const char *only; /* the one problem asked for */
-#define WARM 0.02        /* seconds of untimed calls at the start of a turn ... */
-#define PAUSE 50000000L /* ... and nanoseconds of rest before them, with several threads */
+static const char *only; /* the problem named on the command line, or NULL */
+#define WARM 0.02               /* seconds of untimed calls at the start of a turn */
+#define PAUSE (50L * NS_PER_MS) /* pause before them if there are several threads */
 static int measure(const char *name, int m, int n, int k, int ta, int tb, int threads, double seconds)
 {
     static double t[4][MAX_ROUNDS];
@@ -205,7 +205,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--transposes")) transposes = 1;
         else if (!strcmp(argv[i], "--threads") && i + 1 < argc) only_threads = atoi(argv[++i]);
         else if (argv[i][0] != '-') only = argv[i];
-        else return fprintf(stderr, "bench_gemm: unknown option %s \n", argv[i]), 1;
+        else return fprintf(stderr, "bench_gemm: unknown option %s\n", argv[i]), 1;
     }
     load_peer(&peers[0], 0);
     load_peer(&peers[1], 1);

@@ -1,11 +1,11 @@
-/* Loading data beside PyTorch's DataLoader and beside memcpy, in one run: make bench-loader
+/* Compares the loader with PyTorch's DataLoader and with memcpy in one run: make bench-loader
 
        bench_loader [--rounds N] [--python PATH]
 
-   Two sets of random bytes as large as MNIST and CIFAR-10, in memory for both sides; batches of 128, shuffled. First both
-   say the SHA-256 of their first batch in order, which must be equal. Then they take turns of an epoch; each side's
-   figure is that of its best number of workers (0, 1, 2), and the ratio is the median of the turns. The last part
-   compares one thread that normalises (or only gathers) with one that copies the same bytes from a flat array. */
+   Two datasets of random bytes, as large as MNIST and CIFAR-10, in memory for both sides; shuffled batches of 128. First
+   the SHA-256 of the first unshuffled batch must be equal on both sides. Then they take turns of one epoch each. The
+   result of a side is that of its best number of workers (0, 1, 2), the ratio is the median of the turns. The last part
+   compares one thread that normalises (or only gathers) with one that copies the same bytes from an array by memcpy. */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
 
@@ -61,7 +61,7 @@ static dt_loader *open_loader(const images *s, dt_dataset *set, bool augment, bo
     if (augment) o.crop = 4, o.flip = true;
     return dt_loader_new_with(set, o);
 }
-static double rate(dt_loader *in, double seconds) /* images a second; whole epochs, the first batch not counted */
+static double rate(dt_loader *in, double seconds) /* images per second over whole epochs, without the first batch */
 {
     double   t = 0;
     int64_t  n = -BATCH;
@@ -76,7 +76,7 @@ static double rate(dt_loader *in, double seconds) /* images a second; whole epoc
     return (double)n / (now() - t);
 }
 static double copies(const float *from, int64_t n, int64_t items,
-                     size_t each) /* items a second of memcpy into batches */
+                     size_t each) /* items per second of memcpy into batches */
 {
     char   *to[2] = { (char *)malloc(BATCH * each), (char *)malloc(BATCH * each) };
     double  t = now();
@@ -118,7 +118,7 @@ static int peer_start(peer *p, const char *python, const char *dir)
     p->out = fdopen(from[0], "r");
     return p->in && p->out && fgets(line, sizeof line, p->out) && !strcmp(line, "ready\n") ? 0 : -1;
 }
-static const char *peer_ask(peer *p, const char *what, const char *answer) /* what stands behind 'answer', or NULL */
+static const char *peer_ask(peer *p, const char *what, const char *answer) /* the text after 'answer', or NULL */
 {
     static char line[256];
     fprintf(p->in, "%s\n", what);
@@ -160,7 +160,7 @@ static void beside(peer *p, const images *s, bool augment, const char *work, int
 {
     double ratio[MAX_ROUNDS], ours[MAX_ROUNDS], theirs[MAX_ROUNDS], best[2] = { 0, 0 };
     int    most[2] = { 0, 0 };
-    for (int k = 0; k < 3; k++) { /* which number of workers is best */
+    for (int k = 0; k < 3; k++) { /* find the best number of workers */
         dt_loader *in = open_loader(s, s->set, augment, false, true, k);
         double     r[2];
         r[0] = rate(in, 0.3);
@@ -195,7 +195,7 @@ static void ceiling(const images *s, bool raw, bool shuffle, bool file, int roun
         ratio[i] = ours[i] / theirs[i];
     }
     printf("%s, %s, %s, from %s: dt %.2f GB/s, memcpy %.2f GB/s, ratio %.2f\n", s->name,
-           raw ? "bytes as they are" : "normalise", shuffle ? "shuffled" : "in order", file ? "a file" : "memory",
+           raw ? "bytes unchanged" : "normalise", shuffle ? "shuffled" : "in order", file ? "a file" : "memory",
            median(ours, rounds), median(theirs, rounds), median(ratio, rounds));
     fflush(stdout);
     dt_loader_free(in);
@@ -220,7 +220,7 @@ int main(int argc, char **argv)
     if (rounds < 1 || rounds > MAX_ROUNDS) rounds = 5;
     mkdir("build", 0777), mkdir("build/bench", 0777), mkdir(dir, 0777);
     if (make_images(&mnist, dir) || make_images(&cifar, dir)) {
-        fprintf(stderr, "bench_loader: cannot make its data in %s\n", dir);
+        fprintf(stderr, "bench_loader: cannot write its data to %s\n", dir);
         return dt_check("bench_loader") + 1;
     }
     dt_set_num_threads(1);

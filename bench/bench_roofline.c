@@ -1,10 +1,11 @@
-/* Where a step's time goes, kernel by kernel, against what this machine can do: make bench-roofline
+/* Where the time of a step goes, kernel by kernel, relative to the peaks of this machine: make bench-roofline
 
        bench_roofline [--threads N] [--steps N] [--work train|infer] [--all] [MODEL ...]
 
-   The kernels of the CPU backend are timed one by one while the nets of bench_train run. For each kernel and shape:
-   its share of the step, GFLOP/s against the FMA peak, GB/s of the bytes it must move (each operand once) against the
-   bandwidth of the last-level cache, and "bound": the time those two peaks allow over the time taken. */
+   Each kernel of the CPU backend is timed while the networks of bench_train run. For each kernel and shape it prints:
+   the share of the step, GFLOP/s and their percentage of the FMA peak, GB/s of the bytes it must move (each operand
+   once), and "bound": the shortest time that the FMA peak and the bandwidth of the last-level cache allow, divided by
+   the measured time. */
 #define DT_IMPLEMENTATION
 #include "nets.h"
 
@@ -37,8 +38,17 @@ static double flops_of(const dt_call *c)
     case DT_K_conv2d_bwd_weight: return 2 * numel(a) * (double)(o->shape[1] * o->shape[2] * o->shape[3]);
     case DT_K_attention: return 4 * numel(a) * (double)b->shape[2] * (c->u.attn.causal ? 0.5 : 1);
     case DT_K_attention_bwd: return 10 * numel(a) * (double)c->in[2].shape[2] * (c->u.attn.causal ? 0.5 : 1);
-    default: return 0;
+    /* bound by bandwidth: FLOPs are not counted */
+    case DT_K_fill: case DT_K_copy: case DT_K_iota: case DT_K_unary: case DT_K_unary_bwd: case DT_K_binary:
+    case DT_K_where: case DT_K_reduce: case DT_K_softmax: case DT_K_softmax_bwd: case DT_K_pool2d:
+    case DT_K_pool2d_bwd: case DT_K_batch_norm: case DT_K_batch_norm_bwd: case DT_K_layer_norm:
+    case DT_K_layer_norm_bwd: case DT_K_embedding: case DT_K_embedding_bwd: case DT_K_gather: case DT_K_gather_bwd:
+    case DT_K_dropout: case DT_K_cross_entropy: case DT_K_cross_entropy_bwd: case DT_K_sgd: case DT_K_adam:
+    case DT_K_rmsprop: case DT_K_adagrad: case DT_K_lamb: case DT_K_lamb_apply: case DT_K_norms: case DT_K_unscale:
+        return 0;
     }
+    fprintf(stderr, "bench_roofline: flops_of has no case for kernel %s\n", dt_kernel_name(c->op));
+    exit(1);
 }
 static void describe(row *r, const dt_call *c)
 {
@@ -49,7 +59,7 @@ static void describe(row *r, const dt_call *c)
         static const char *const fn[] = { DT_UNARY_FNS(NAME_U) };
         n += snprintf(r->name + n, sizeof r->name - (size_t)n, " %s", fn[c->u.ew.fn]);
     }
-    if (c->op == DT_K_conv2d_bwd_weight) { /* the image says more than the weights */
+    if (c->op == DT_K_conv2d_bwd_weight) { /* show the shape of the image, not that of the weights */
         v = &c->in[1];
         n += snprintf(r->name + n, sizeof r->name - (size_t)n, " %lldx", (long long)c->out[0].shape[0]);
         n += snprintf(r->name + n, sizeof r->name - (size_t)n, "%lld", (long long)c->out[0].shape[2]);
@@ -88,7 +98,7 @@ static int timed(dt_device *dev, const dt_call *c)
     return rc;
 }
 
-/* bytes a second of y[i] = x[i] + z[i] over arrays that fit the last-level cache, or do not */
+/* bytes per second of z[i] = x[i] + y[i] over arrays of n elements */
 static double bandwidth(int64_t n)
 {
     dt_tensor *x = dt_keep(dt_ones(DT_SHAPE(n))), *y = dt_keep(dt_ones(DT_SHAPE(n)));
@@ -132,14 +142,16 @@ static void show(const work *w, int threads, int steps, int infer, int all, doub
     printf("%-56s %6s %9s %6s %9s %6s %7s %6s\n", "kernel", "calls", "ms/step", "%", "GFLOP/s", "%peak", "GB/s", "bound");
     for (int i = 0; i < nrows; i++) {
         const row *r = &rows[i];
-        double     each = r->seconds / (double)r->calls, least = r->flops / peak > r->bytes / cache ? r->flops / peak : r->bytes / cache;
+        double     each = r->seconds / (double)r->calls, compute = r->flops / peak, move = r->bytes / cache;
+        double     least = compute > move ? compute : move;
         best += least * (double)r->calls;
         if (!all && r->seconds < 0.005 * total) continue;
         printf("%-56s %6.1f %9.3f %6.1f %9.1f %6.0f %7.1f %6.2f\n", r->name, (double)r->calls / steps,
                1e3 * r->seconds / steps, 100 * r->seconds / total, r->flops / each / 1e9, 100 * r->flops / each / peak,
                r->bytes / each / 1e9, least / each);
     }
-    printf("%-56s %6s %9.3f: the step at these peaks; the step taken is %.2f of it\n", "all", "", 1e3 * best / steps, best / total);
+    printf("%-56s %6s %9.3f: the step at these peaks, which is %.2f of the measured one\n", "all", "",
+           1e3 * best / steps, best / total);
     fflush(stdout);
     dt_free(k.x);
     dt_free(k.y);
@@ -158,12 +170,12 @@ int main(int argc, char **argv)
         else if (i + 1 < argc && !strcmp(argv[i], "--threads")) threads = atoi(argv[++i]);
         else if (i + 1 < argc && !strcmp(argv[i], "--steps")) steps = atoi(argv[++i]);
         else if (i + 1 < argc && !strcmp(argv[i], "--work")) infer = !strcmp(argv[++i], "infer");
-        else if (argv[i][0] == '-') return fprintf(stderr, "bench_roofline: %s is not an option\n", argv[i]), 2;
+        else if (argv[i][0] == '-') return fprintf(stderr, "bench_roofline: unknown option %s\n", argv[i]), 2;
         else named = 1;
     }
     if (steps < 1) steps = 1;
     dt_set_num_threads(threads);
-    dt_backend *cpu = (dt_backend *)(uintptr_t)dt_device_backend(dt_cpu()); /* its table is in writable memory */
+    dt_backend *cpu = (dt_backend *)(uintptr_t)dt_device_backend(dt_cpu()); /* the table is in writable memory */
     double cache = bandwidth(1 << 20), memory = bandwidth(1 << 24);
     for (int i = 0; i < 9; i++) r[i] = fma_round();
     double peak = median(r, 9) * 1e9 * dt_get_num_threads();

@@ -1,10 +1,10 @@
-/* Training and inference beside PyTorch, in one run: make bench-train
+/* Compares training and inference with PyTorch in one run: make bench-train
 
        bench_train [--threads 1,2] [--rounds N] [--models mlp,convnet,...] [--work train,infer] [--python PATH]
 
-   For each model this program, PyTorch as its users run it ("default") and in its fastest setting ("best") are three
-   processes that do the same steps on the same data. First all say the losses of five steps, which must agree. Then
-   they take turns of half a second each; the figure is the median of the ratios of the turns. */
+   For each model three processes do the same steps on the same data: this program, PyTorch with default settings
+   ("default") and PyTorch with its fastest settings ("best"). First the losses of five steps must agree. Then the
+   processes take turns of half a second each; the result is the median of the ratios of the turns. */
 #define DT_IMPLEMENTATION
 #include "nets.h"
 
@@ -14,7 +14,7 @@
 
 #include "sides.h"
 
-/* ---- our side: the same protocol as peer_train.py */
+/* ---- dt's side: follows the protocol of sides.h, as peer_train.py does */
 static int run_worker(const work *w, int threads, int infer)
 {
     worker k;
@@ -73,13 +73,13 @@ static int compare(const work *w, int threads, int infer, int rounds, const char
     for (int k = 0; k < LOSSES && !bad; k++)
         for (int i = 1; i < nsides && !bad; i++)
             if (!(fabs(side3[0].loss[k] - side3[i].loss[k]) <= (bf16 ? 3e-2 : 2e-4) * (1 + fabs(side3[i].loss[k])))) {
-                fprintf(stderr, "bench_train: %s: step %d: dt %.9g, PyTorch %.9g: not the same work\n", w->name, k,
+                fprintf(stderr, "bench_train: %s: step %d: dt %.9g, PyTorch %.9g: expected the same loss\n", w->name, k,
                         side3[0].loss[k], side3[i].loss[k]);
                 bad = 1;
             }
-    for (int r = 0; r < rounds + 1 && !bad; r++) /* the first round warms up */
+    for (int r = 0; r < rounds + 1 && !bad; r++) /* the first round is a warm-up */
         for (int i = 0; i < nsides && !bad; i++) {
-            struct timespec pause = { 0, 200000000 }; /* the other side's threads go to sleep */
+            struct timespec pause = { 0, 200 * NS_PER_MS }; /* the other sides' spinning threads go to sleep */
             nanosleep(&pause, NULL);
             bad = turn(&side3[(i + r) % nsides], r ? r - 1 : 0);
         }
@@ -89,13 +89,13 @@ static int compare(const work *w, int threads, int infer, int rounds, const char
         printf("%s%s-%s-%dt: dt %.0f %s, PyTorch %s %.0f %s, ratio %.2f%s\n", w->name, bf16 ? "-bf16" : "", what,
                threads, middle(side3[0].rate, rounds), w->unit, mode[i], middle(side3[i].rate, rounds), w->unit,
                ratio_of(&side3[0], &side3[i], rounds),
-               ratio_of(&side3[0], &side3[i], rounds) < w->least[i - 1] ? "  (below what is asked for)" : "");
+               ratio_of(&side3[0], &side3[i], rounds) < w->least[i - 1] ? "  (below the target)" : "");
     printf("%s%s-%s-%dt: peak memory dt %.0f MiB, PyTorch %.0f MiB, ratio %.2f%s\n", w->name, bf16 ? "-bf16" : "", what,
            threads, side3[0].memory, side3[1].memory, side3[0].memory / side3[1].memory,
-           side3[0].memory > 0.7 * side3[1].memory ? "  (above what is asked for)" : "");
+           side3[0].memory > 0.7 * side3[1].memory ? "  (above the target)" : "");
     printf("%s%s-%s-%dt: first step begins after dt %.0f ms, PyTorch %.0f ms%s; ends after %.0f ms, %.0f ms\n", w->name,
            bf16 ? "-bf16" : "", what, threads, 1e3 * side3[0].begin, 1e3 * side3[1].begin,
-           side3[0].begin > 0.05 ? "  (later than asked for)" : "", 1e3 * side3[0].first, 1e3 * side3[1].first);
+           side3[0].begin > 0.05 ? "  (above the target)" : "", 1e3 * side3[0].first, 1e3 * side3[1].first);
     fflush(stdout);
     return 0;
 }

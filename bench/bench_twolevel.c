@@ -1,12 +1,13 @@
-/* The two-level allreduce beside the flat ring, on two "machines" with a slow cable: make bench-twolevel
+/* Compares the two-level allreduce with the flat ring, on two "machines" with a slow link: make bench-twolevel
 
        bench_twolevel [--mbit 200] [--rounds 7]
 
-   Two network namespaces with a veth pair that tbf keeps to so many Mbit/s, two ranks in each: shared memory inside,
-   TCP across; ranks one machine after the other, and in turn (as launchers do that place them by node). First every
-   algorithm shows that its sums are right; then they take turns. A figure is the median of the rounds, a ratio the
-   median of the rounds' ratios; a call lasts from when the last rank enters to when the last one leaves. Beside them:
-   what dt takes by itself (auto), and what crossed the cable in one call. */
+   The machines are two network namespaces with two ranks each, connected by a veth pair that tbf limits to --mbit
+   Mbit/s: shared memory inside, TCP between them. Ranks are placed block-wise (0 and 1, 2 and 3) and round-robin (0 and
+   2, 1 and 3). First the sums of every algorithm are checked; then the algorithms take turns. A result is the median of
+   the rounds, a ratio the median of the rounds' ratios. The duration of a call is from the time the last rank enters to
+   the time the last rank leaves. Also printed: the algorithm that dt chooses (auto), and the bytes that one call sends
+   over the link. */
 #define DT_COMM_IMPLEMENTATION
 #include "../tests/ranks.h"
 
@@ -23,7 +24,7 @@ static const int64_t sizes[] = { 64 << 10, 1 << 20, 8 << 20 };
 static const dt_algo algos[] = { DT_ALGO_RING, DT_ALGO_HALVING, DT_ALGO_TWO_LEVEL, DT_ALGO_LEADER, DT_ALGO_AUTO };
 enum { SIZES = (int)(sizeof sizes / sizeof *sizes), ALGOS = (int)(sizeof algos / sizeof *algos) };
 
-static int64_t cable_bytes(int machine) /* that it has sent; -1: not known */
+static int64_t cable_bytes(int machine) /* bytes that the machine has sent; -1 if unknown */
 {
     char    path[80];
     int64_t n = -1;
@@ -33,7 +34,7 @@ static int64_t cable_bytes(int machine) /* that it has sent; -1: not known */
     if (f) pclose(f);
     return n;
 }
-/* One call: seconds from the last that enters to the last that leaves. */
+/* Seconds of one call: the longest of any rank, after a barrier */
 static double one_call(dt_comm *c, float *x, int64_t n)
 {
     double t[2];
@@ -57,7 +58,7 @@ static void judge(const lab *l, dt_comm *c, int64_t nbytes, double took[ALGOS][M
     double m = median(ratio, the_rounds);
     printf("two-level%s-%.4gMiB: dt two_level %.2f ms, flat ring %.2f ms, ratio %.2f%s\n",
            l->in_turn ? "-in-turn" : "", mib, 1e3 * middle[2], 1e3 * middle[0], m,
-           m < 1.5 ? "  (below what is asked for)" : "");
+           m < 1.5 ? "  (below the target)" : "");
     fflush(stdout);
 }
 static int bench_rank(lab *l, int rank)
@@ -72,7 +73,7 @@ static int bench_rank(lab *l, int rank)
     for (int k = 0; k < SIZES; k++) {
         double  took[ALGOS][MOST];
         int64_t n = sizes[k] / 4;
-        for (int a = 0; a < ALGOS; a++) { /* right first; and what crosses */
+        for (int a = 0; a < ALGOS; a++) { /* check the sums, and count the bytes sent */
             c->engine->algo = (int)algos[a];
             for (int64_t i = 0; i < n; i++) x[i] = (float)((rank + i) % 7);
             dt_comm_barrier(c);
@@ -104,7 +105,8 @@ int main(int argc, char **argv)
 {
     the_mbit = atoi(option(argc, argv, "--mbit", "200"));
     the_rounds = atoi(option(argc, argv, "--rounds", "7"));
-    if (the_rounds < 1 || the_rounds > MOST || the_mbit < 1) return fprintf(stderr, "bench_twolevel: bad option\n"), 2;
+    if (the_rounds < 1 || the_rounds > MOST || the_mbit < 1)
+        return fprintf(stderr, "bench_twolevel: --rounds must be 1 to %d, --mbit 1 or more\n", MOST), 2;
     int rc = 0;
     for (int turn = 0; turn < 2 && !rc; turn++) {
         lab l = lab_of(bench_rank, 4);
@@ -113,7 +115,9 @@ int main(int argc, char **argv)
                turn ? "0 and 2, 1 and 3" : "0 and 1, 2 and 3", the_mbit);
         fflush(stdout);
         rc = lab_run(&l);
-        if (rc) printf("two-level: not measured: no namespaces with veth permitted, ip or tc missing, or it failed\n");
+        if (rc)
+            printf("two-level: not measured: namespaces or veth are not permitted, ip or tc is not installed, or a rank "
+                   "failed\n");
     }
     return rc != 0;
 }

@@ -1,39 +1,48 @@
-/* gpu_paper.c - the CUDA backend on paper: launches, bytes and FLOPs of training steps, and what a roofline makes of
-   them. COMPUTED, NOT MEASURED: no GPU is needed, and none was used.
+/* gpu_paper.c - a model of the CUDA backend: launches, bytes and FLOPs of training steps, and the times that a roofline
+   model gives for them. COMPUTED, NOT MEASURED: it needs no GPU, and no GPU was used.
 
-   A device of dt.h's table whose memory is addresses that nobody touches and whose kernels compute nothing: for every
-   dt_call they note the launches that dt_cuda.h and kernels/ would make for it, with bytes and FLOPs from the views.
-   Models run on it unchanged: forward, backward, step. The output is the Markdown of docs/gpu.md.
+   The "paper" device is a backend of dt.h whose memory is reserved addresses that are never accessed and whose kernels
+   compute nothing: for every dt_call they record the launches that dt_cuda.h and kernels/ would make, with bytes and
+   FLOPs derived from the views. Models run on it unchanged: forward, backward, step. The output is the Markdown of
+   docs/gpu.md.
 
-   Build: cc -O1 gpu_paper.c -lm -lpthread -ldl          Exit status 1: a count is not what is known about a model.
+   Build: cc -O1 gpu_paper.c -lm -lpthread -ldl          Exit status 1: a count differs from the known one of a model.
 
-   With DT_USE_CUDA, linked with kernels/ and the emulated libraries of tests/gpu, it does not print tables: the models
-   run on dt_cuda.h itself, in full size, below a runtime that counts launches and runs none, and every count must be
-   that of the paper. */
+   With DT_USE_CUDA, linked with kernels/ and the emulated libraries of tests/gpu, it prints no tables: the models run in
+   full size on dt_cuda.h itself, over a runtime that counts launches without executing them, and every count must equal
+   that of the paper device. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* MAP_ANONYMOUS */
+#endif
 #ifdef DT_USE_CUDA
 #define DT_CUDA_IMPLEMENTATION /* to see private functions; the rest is linked */
 #include "../dt_cuda.h"
 #endif
 #include "../dt_comm.h"
 #include "../dt_nn.h"
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 /* ---------------------------------------------------------------------------------------------- assumptions */
 typedef struct card {
     const char *name;
-    double      bandwidth, fma, tensor; /* bytes/s; FLOP/s of f32 outside tensor cores; of f16 and bf16, dense */
-    double      link;                   /* NVLink, bytes/s a direction */
+    double      bandwidth, fma, tensor; /* bytes/s; FLOP/s of f32 without tensor cores; of f16 and bf16, dense */
+    double      link;                   /* NVLink, bytes/s in one direction */
 } card;
 static const card cards[] = { { "A100", 2.0e12, 19.5e12, 312e12, 300e9 }, { "H100", 3.35e12, 67e12, 989e12, 450e9 } };
 enum { NCARDS = sizeof cards / sizeof *cards };
 
-enum { FMA, TENSOR_GEMM, TENSOR_CONV, OWN, UNITS }; /* what computes: each reaches another part of its peak */
+enum { FMA, TENSOR_GEMM, TENSOR_CONV, OWN, UNITS }; /* compute units; reach: fraction of its peak that each attains */
 static const double reach[UNITS] = { 0.80, 0.70, 0.50, 0.50 };
 static const double reach_memory = 0.85, reach_link = 0.80;
-static const double gap = 1e-6, least = 4e-6;                                    /* of a launch, on the device */
-static const double host_launch = 2.5e-6, host_call = 1e-6, host_library = 5e-6; /* on the host; the last one more */
-static const double ring_alpha = 4e-6;                                           /* of a step of a ring */
+/* seconds. On the device: between two launches; the shortest kernel. On the host: a launch; a dt_call; additionally for a
+   library call. ring_alpha: latency of a step of a ring */
+static const double gap = 1e-6, least = 4e-6;
+static const double host_launch = 2.5e-6, host_call = 1e-6, host_library = 5e-6;
+static const double ring_alpha = 4e-6;
 enum { WORLD = 8, FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20 };
 
 /* ---------------------------------------------------------------------------------------------- launches */
@@ -65,11 +74,11 @@ typedef struct paper {
     char      *range;
     size_t     next, live, peak;
     int        layout;
-    bool       eager; /* updates tensor by tensor: those of the optimiser are not counted */
-    launch    *l;     /* of the step at hand */
+    bool       eager; /* updates are counted tensor by tensor (eager_update), not as the optimiser's kernels */
+    launch    *l;     /* launches of the current step */
     int        n, cap, phase;
     int64_t    calls, waits;
-    double     useful; /* FLOPs of products, convolutions and attention of the forward, by shapes */
+    double     useful; /* FLOPs of products, convolutions and attention in the forward, from their shapes */
 } paper;
 #define RANGE ((size_t)1 << 42)
 
@@ -100,14 +109,14 @@ static double numel(const dt_view *v)
     return n;
 }
 static double size_of(const dt_view *v) { return (double)dt_dtype_nbytes((dt_dtype)v->dtype); }
-static double bytes_of(const dt_view *v) /* that are there: a broadcast dimension counts once */
+static double bytes_of(const dt_view *v) /* stored bytes: a broadcast dimension counts once */
 {
     double n = v->ndim < 0 ? 0 : size_of(v);
     for (int d = 0; d < v->ndim; d++) n *= v->stride[d] == 0 && v->shape[d] ? 1 : (double)v->shape[d];
     return n;
 }
 static double in_bytes(const dt_call *c, int i) { return has_in(c, i) ? bytes_of(&c->in[i]) : 0; }
-static double out_bytes(const dt_call *c, int i) /* what is added to is read, too */
+static double out_bytes(const dt_call *c, int i) /* an output that is accumulated is also read */
 {
     return has_out(c, i) ? bytes_of(&c->out[i]) * (c->acc >> i & 1u ? 2 : 1) : 0;
 }
@@ -135,8 +144,17 @@ static double unary_flops(int fn)
     case DT_U_SQRT:
     case DT_U_RECIP: return 1;
     case DT_U_POW: return 100;
-    default: return 20;
+    case DT_U_EXP:
+    case DT_U_LOG:
+    case DT_U_GELU:
+    case DT_U_GELU_TANH:
+    case DT_U_SILU:
+    case DT_U_SIGMOID:
+    case DT_U_TANH:
+    case DT_U_SOFTPLUS: return 20;
     }
+    fprintf(stderr, "gpu_paper: unary_flops has no case for function %d\n", fn);
+    exit(1);
 }
 static void count_elementwise(paper *p, const dt_call *c)
 {
@@ -155,7 +173,7 @@ static void count_epilogue(paper *p, const dt_view *y, const dt_view *bias, int 
 }
 
 /* ---------------------------------------------------------------------------------------------- reductions */
-typedef struct dims { /* of a walk, outermost first */
+typedef struct dims { /* of a loop nest, outermost first */
     int     n;
     int64_t shape[DT_MAX_DIMS], x[DT_MAX_DIMS], y[DT_MAX_DIMS];
 } dims;
@@ -171,7 +189,7 @@ static void dims_insert(dims *d, int64_t n, int64_t x, int64_t y, bool sorted)
     d->x[i] = x;
     d->y[i] = y;
 }
-static int64_t dims_join(dims *d, bool both) /* neighbours that step alike become one; the elements */
+static int64_t dims_join(dims *d, bool both) /* merges adjacent dimensions with compatible strides; returns the elements */
 {
     int     n = 0;
     int64_t total = 1;
@@ -187,7 +205,7 @@ static int64_t dims_join(dims *d, bool both) /* neighbours that step alike becom
     d->n = n;
     return total;
 }
-/* As kernels/reduce.cu: one kernel, and a second one where the reduced elements are cut into chunks. */
+/* As in kernels/reduce.cu: one kernel, and a second one if the reduced elements are split into chunks. */
 static void count_reduce(paper *p, const dt_call *c)
 {
     const dt_view *y = &c->out[0], *x = &c->in[0];
@@ -220,7 +238,7 @@ static void count_reduce(paper *p, const dt_call *c)
 }
 
 /* ---------------------------------------------------------------------------------------------- products */
-static bool lead_ok(const dt_view *v) /* dt__cuda_lead: cuBLAS can take it as it is */
+static bool lead_ok(const dt_view *v) /* as dt__cuda_lead: can cuBLAS use the operand without a copy? */
 {
     int64_t rows = v->shape[v->ndim - 2], cols = v->shape[v->ndim - 1];
     int64_t r = v->stride[v->ndim - 2], c = v->stride[v->ndim - 1];
@@ -237,7 +255,7 @@ static void dense(dt_view *v)
         n *= v->shape[i];
     }
 }
-/* dt__cuda_products: dimensions of the batch that all step through evenly are one call. */
+/* As dt__cuda_products: batch dimensions with constant strides in all operands are one batched call. */
 static void count_products(paper *p, const dt_view *y, const dt_view *a, const dt_view *b, bool onto)
 {
     int64_t n[DT_MAX_DIMS], step[3][DT_MAX_DIMS], calls = 1;
@@ -259,7 +277,7 @@ static void count_products(paper *p, const dt_view *y, const dt_view *a, const d
     for (int64_t i = 0; i < calls; i++)
         note(p, F_GEMM, a->dtype == DT_F32 ? FMA : TENSOR_GEMM, bytes / (double)calls, flops / (double)calls);
 }
-static void count_gemm(paper *p, const dt_call *c) /* dt__cuda_gemm */
+static void count_gemm(paper *p, const dt_call *c) /* as dt__cuda_gemm */
 {
     dt_view        y = c->out[0], a = c->in[0], b = c->in[1], ta = a, tb = b, ty = y;
     const dt_view *bias = &c->in[2];
@@ -287,7 +305,7 @@ static void count_gemm(paper *p, const dt_call *c) /* dt__cuda_gemm */
 }
 
 /* ---------------------------------------------------------------------------------------------- convolutions */
-/* dt__conv_run; turned: images are NHWC, so weights are turned before, or gradients of them behind. */
+/* As dt__conv_run. turned: images are NHWC, so weights are transposed before, or their gradients after. */
 static void count_conv_run(paper *p, const dt_view *x, const dt_view *w, const dt_view *y, const dt_view *to, bool add)
 {
     double flops = 2 * numel(y) * (double)(w->shape[1] * w->shape[2] * w->shape[3]);
@@ -305,7 +323,7 @@ static void count_conv(paper *p, const dt_call *c)
     bool           biased = has_in(c, 2), begins = biased && y->dtype != DT_F32;
     bool           exact = act == DT_ACT_NONE || act == DT_ACT_RELU;
     if (numel(y) == 0) return;
-    if (y->dtype != DT_F32 && (!exact || (biased && bias->dtype != y->dtype))) { /* all is f32 for the call */
+    if (y->dtype != DT_F32 && (!exact || (biased && bias->dtype != y->dtype))) { /* operands are cast to f32 for the call */
         dt_view x = c->in[0], w = c->in[1], wide = *y;
         x.dtype = w.dtype = wide.dtype = DT_F32;
         count_move(p, &x, &c->in[0], false);
@@ -339,8 +357,8 @@ static void count_conv_weight(paper *p, const dt_call *c)
 }
 
 /* ---------------------------------------------------------------------------------------------- the rest */
-/* Rows that a block reads twice come from memory again where those in flight do not fit L2: 108 multiprocessors with 4
-   blocks, 40 MB. */
+/* A row that a block reads twice is loaded from memory twice if the rows in flight (108 multiprocessors with 4 blocks
+   each) do not fit the L2 cache of 40 MB. */
 static double again(double row_bytes, double all) { return 432 * row_bytes > 40e6 ? all : 0; }
 static void   count_softmax(paper *p, const dt_call *c)
 {
@@ -354,7 +372,7 @@ static void count_loss(paper *p, const dt_call *c)
 {
     bool   bwd = c->op == DT_K_cross_entropy_bwd;
     double rows = numel(&c->in[bwd ? 2 : 1]), x = in_bytes(c, bwd ? 1 : 0), n = numel(&c->in[bwd ? 1 : 0]);
-    if (!bwd && c->u.loss.nll) note(p, F_LOSS, OWN, rows * 40, rows * 4); /* a sector for each target */
+    if (!bwd && c->u.loss.nll) note(p, F_LOSS, OWN, rows * 40, rows * 4); /* one 32-byte sector for each target */
     else if (!bwd) note(p, F_LOSS, OWN, x * (c->u.loss.smoothing > 0 ? 2 : 1) + rows * 12, n * 12);
     else if (c->u.loss.nll) {
         if (!(c->acc & 1)) note(p, F_LOSS, OWN, bytes_of(&c->out[0]), 0);
@@ -402,12 +420,12 @@ static void count_pool(paper *p, const dt_call *c)
     if (c->u.pool.adaptive) cells = numel(big) / numel(small);
     if (n > 0) note(p, F_POOL, OWN, all_bytes(c), cells * numel(small));
 }
-/* ix_scatter: rows of d elements go to the rows of out that their keys name */
+/* As ix_scatter: adds n rows of d elements to the rows of out that their keys name. */
 static void count_scatter(paper *p, const dt_call *c, double n, double d, int64_t limit, int64_t ny)
 {
     const dt_view *out = &c->out[0];
     double         size = size_of(out), dy = in_bytes(c, 0), index = in_bytes(c, 1);
-    double         rows = n < (double)limit ? n : (double)limit; /* of the result that are written, at most */
+    double         rows = n < (double)limit ? n : (double)limit; /* rows of the result that are written, at most */
     if (!(c->acc & 1)) note(p, F_INDEX, OWN, (double)limit * d * size, 0);
     if (out->dtype == DT_F32) {
         note(p, F_INDEX, OWN, dy + index + 2 * n * d * 4, n * d);
@@ -418,7 +436,7 @@ static void count_scatter(paper *p, const dt_call *c, double n, double d, int64_
         return;
     }
     for (int shift = 0; shift == 0 || (shift < 63 && limit >> shift); shift += 8) {
-        note(p, F_INDEX, OWN, n * (shift ? 40 : 8), 0); /* digits counted: the index, behind the order so far */
+        note(p, F_INDEX, OWN, n * (shift ? 40 : 8), 0); /* counting digits: reads the index through the order so far */
         note(p, F_INDEX, OWN, 2 * 8 * 256 * (n / 2048 + 1), 0);
         note(p, F_INDEX, OWN, n * (shift ? 48 : 16), 0);
     }
@@ -436,7 +454,7 @@ static void count_index(paper *p, const dt_call *c)
         count_scatter(p, c, (double)c->in[0].shape[0], (double)out->shape[1], out->shape[0], 0);
     else count_scatter(p, c, numel(&c->in[0]), 1, (int64_t)numel(out), c->in[0].shape[1]);
 }
-/* Pairs of tiles of 64 that a mask does not hide as a whole. */
+/* Number of pairs of tiles of 64 that the mask does not hide completely. */
 static double tile_pairs(int64_t t, int64_t s, bool causal)
 {
     int64_t rows = (t + 63) / 64, cols = (s + 63) / 64, n = 0;
@@ -520,7 +538,14 @@ static int paper_kernel(dt_device *dev, const dt_call *c)
     case DT_K_lamb_apply:
     case DT_K_norms:
     case DT_K_unscale: count_optimizer(p, c); break;
-    default: count_elementwise(p, c); break;
+    case DT_K_fill:
+    case DT_K_copy:
+    case DT_K_iota:
+    case DT_K_unary:
+    case DT_K_unary_bwd:
+    case DT_K_binary:
+    case DT_K_where: count_elementwise(p, c); break;
+    default: return dt_fail(DT_ERR_STATE, "gpu_paper: paper_kernel has no case for kernel %s", dt_kernel_name(c->op));
     }
     return 0;
 }
@@ -532,7 +557,7 @@ static void *paper_alloc(dt_device *dev, size_t nbytes)
     nbytes = (nbytes + 511) / 512 * 512 + (nbytes == 0 ? 512 : 0);
     if (nbytes > RANGE - p->next) return NULL;
     void *at = p->range + p->next;
-    p->next += nbytes; /* addresses are not used again */
+    p->next += nbytes; /* addresses are never reused */
     p->live += nbytes;
     if (p->live > p->peak) p->peak = p->live;
     return at;
@@ -551,7 +576,7 @@ static int paper_download(dt_device *dev, void *stream, void *host, const void *
 {
     (void)stream, (void)src;
     if (nbytes) note(paper_of(dev), F_EW, OWN, (double)nbytes, 0);
-    memset(host, 0, nbytes); /* a loss of 0, no overflow */
+    memset(host, 0, nbytes); /* looks like a loss of 0 and no overflow */
     paper_of(dev)->waits++;
     return 0;
 }
@@ -597,8 +622,8 @@ static void paper_close(paper *p)
 }
 
 /* ---------------------------------------------------------------------------------------------- models
-   fused: as dt's users write them. Otherwise no option of an op takes in what follows it, and softmax, attention and
-   loss are made of the ops that they consist of. */
+   fused: as users of dt write them. Otherwise no op is fused with the next one, and softmax, attention and loss are
+   composed of elementary ops. */
 static dt_tensor *norm(dt_model *m, const char *name, dt_tensor *x, dt_tensor *skip, bool relu, bool fused)
 {
     if (fused) return dt_batchnorm2d(m, name, x, .add = skip, .act = relu ? DT_ACT_RELU : DT_ACT_NONE);
@@ -651,7 +676,7 @@ static dt_tensor *bottleneck(dt_model *m, dt_tensor *x, int width, int stride, b
     }
     return norm(m, "bn3", y, skip, true, fused);
 }
-static dt_tensor *resnet50(dt_model *m, dt_tensor *x, bool fused) /* torchvision's: the 3 x 3 has the stride */
+static dt_tensor *resnet50(dt_model *m, dt_tensor *x, bool fused) /* as in torchvision: the 3 x 3 convolution has the stride */
 {
     static const int blocks[4] = { 3, 4, 6, 3 };
     x = dt_conv2d(m, "conv1", x, .out = 64, .kernel = 7, .stride = 2, .pad = 3, .no_bias = true);
@@ -693,12 +718,12 @@ static dt_tensor *gpt2(dt_model *m, dt_tensor *tokens, bool fused)
         x = dt_add(x, dt_linear(m, "mlp.c_proj", dt_gelu_tanh(a), .out = DIM));
         dt_scope_end(m);
     }
-    x = dt_op_linear(dt_layernorm(m, "ln_f", x), dt_model_find(m, "wte.weight"), NULL); /* tied */
+    x = dt_op_linear(dt_layernorm(m, "ln_f", x), dt_model_find(m, "wte.weight"), NULL); /* tied weights */
     return dt_reshape(x, DT_SHAPE(-1, VOCAB));
 }
 
 typedef struct config {
-    const char *name, *mode, *items; /* items: what a rate counts */
+    const char *name, *mode, *items; /* items: unit of the rate */
     dt_tensor *(*net)(dt_model *, dt_tensor *, bool);
     dt_shape shape; /* of x */
     int64_t  rows;  /* targets */
@@ -721,7 +746,7 @@ static bool is_resnet50(const config *c) { return c->net == resnet50; }
 typedef struct grad { /* of a parameter */
     dt_tensor *t;
     int        key;   /* its block: dtype and group */
-    int        ready; /* launches before it was complete */
+    int        ready; /* number of launches before it was complete */
     double     bytes;
 } grad;
 typedef struct run {
@@ -746,7 +771,7 @@ static void grad_ready(void *user, dt_tensor *t)
 static void grads_end(void *user, dt_status s)
 {
     (void)s;
-    ((watch *)user)->p->phase = UPDATE; /* what mixed precision does behind the backward belongs to the update */
+    ((watch *)user)->p->phase = UPDATE; /* work of mixed precision after the backward belongs to the update */
 }
 static void list_grads(run *r, dt_model *m)
 {
@@ -762,7 +787,7 @@ static void list_grads(run *r, dt_model *m)
         g->key = 2 * (int)dt_dtype_of(info.value) + dt_name_matches("*bias|*ln_*", info.name);
     }
 }
-/* Updates as op after op on tensor after tensor: bytes an element of each op. */
+/* An update made of elementary ops, tensor by tensor: bytes per element of each op. */
 static void eager_update(paper *p, const run *r, const config *c)
 {
     /* d = g + wd p; buf *= b; buf += d; p -= lr buf */
@@ -775,7 +800,7 @@ static void eager_update(paper *p, const run *r, const config *c)
         if (c->amp) note(p, F_OPTIM, OWN, n * (size + 4), n);                                /* unscaled into f32 */
         if (is_gpt(c)) note(p, F_OPTIM, OWN, n * 4, 2 * n), note(p, F_OPTIM, OWN, n * 8, n); /* norm; clipped */
         for (int k = 0; k < nops; k++) note(p, F_OPTIM, OWN, n * (is_gpt(c) ? adam[k] : sgd[k]), 2 * n);
-        if (c->amp && size < 4) note(p, F_OPTIM, OWN, n * (size + 4), 0); /* the half behind the master */
+        if (c->amp && size < 4) note(p, F_OPTIM, OWN, n * (size + 4), 0); /* the half-precision copy of the master */
     }
 }
 static bool one_step(paper *p, run *r, const config *c, bool fused, dt_model *m, dt_optimizer *opt, dt_amp *amp,
@@ -797,8 +822,8 @@ static bool one_step(paper *p, run *r, const config *c, bool fused, dt_model *m,
     if (p->eager) eager_update(p, r, c);
     return !dt_error();
 }
-static paper *counting; /* of the runtime that counts launches */
-/* The third step; the second must have made the same launches. on: a device, or NULL: the paper one. */
+static paper *counting; /* where the emulated runtime counts launches; NULL: not counting */
+/* Runs three steps and records the third; the second must make the same launches. on: a device; NULL: the paper device */
 static bool run_config(run *r, const config *c, bool fused, dt_device *on)
 {
     paper p;
@@ -859,7 +884,7 @@ static double launch_time(const card *k, const launch *l)
     t = t > u ? t : u;
     return gap + (t > least ? t : least);
 }
-static double phase_time(const card *k, const run *r, int phase) /* PHASES: all */
+static double phase_time(const card *k, const run *r, int phase) /* phase PHASES: all phases */
 {
     double t = 0;
     for (int i = 0; i < r->n; i++)
@@ -894,14 +919,14 @@ static int launches(const run *r, int phase)
 
 /* ---------------------------------------------------------------------------------------------- eight cards */
 typedef struct bucket {
-    double ready, bytes; /* ready: since the backward began */
+    double ready, bytes; /* ready: seconds since the begin of the backward */
 } bucket;
 static double ring_time(const card *k, double bytes)
 {
     dt_costs t = dt_costs_default();
     t.alpha[DT_LINK_THREAD] = ring_alpha;
     t.beta[DT_LINK_THREAD] = 1 / (k->link * reach_link);
-    t.gamma = 3 / (k->bandwidth * reach_memory); /* two are read, one is written */
+    t.gamma = 3 / (k->bandwidth * reach_memory); /* two values are read, one is written */
     return dt_plan_cost(&t, DT_COLL_ALLREDUCE, DT_ALGO_RING, WORLD, NULL, DT_LINK_THREAD, (int64_t)bytes, 0);
 }
 static double ready_time(const card *k, const run *r, int before)
@@ -911,7 +936,7 @@ static double ready_time(const card *k, const run *r, int before)
         if (r->l[i].phase == BACKWARD) t += launch_time(k, &r->l[i]);
     return t;
 }
-/* As dt_ddp makes them: in each block in reverse order of creation, the first of 1 MiB, others of 25. */
+/* Buckets as dt_ddp makes them: in each block in reverse order of creation, the first of 1 MiB, the others of 25 MiB. */
 static int make_buckets(const card *k, const run *r, bucket *b, int max)
 {
     int    n = 0;
@@ -933,7 +958,7 @@ static int make_buckets(const card *k, const run *r, bucket *b, int max)
             if (t > b[n - 1].ready) b[n - 1].ready = t;
         }
     }
-    for (int i = 1; i < n; i++) /* in the order in which they are ready */
+    for (int i = 1; i < n; i++) /* sorted by the time at which they are ready */
         for (int j = i; j > 0 && b[j].ready < b[j - 1].ready; j--) {
             bucket t = b[j];
             b[j] = b[j - 1];
@@ -962,7 +987,7 @@ static void          operands(dt_call *c, int nout, int nin)
     for (int i = 0; i < nout; i++) c->out[i] = absent;
     for (int i = 0; i < nin; i++) c->in[i] = absent;
 }
-static void flat(dt_call *c, int nout, int nin, int dtype) /* all alike, 2^24 elements */
+static void flat(dt_call *c, int nout, int nin, int dtype) /* all operands have the same shape, 2^24 elements */
 {
     operands(c, nout, nin);
     for (int i = 0; i < nout; i++) c->out[i] = view_of(dtype, 1, 1 << 24, 0, 0, 0);
@@ -1118,7 +1143,7 @@ static void of_attention_bwd(dt_call *c, int t)
     c->in[5] = view_of(DT_F32, 3, 16, HEADS, CONTEXT, 0);
     c->u.attn.causal = 1;
 }
-static void of_update(dt_call *c, int t, int nstates, int copy) /* gradients are f32 behind unscale */
+static void of_update(dt_call *c, int t, int nstates, int copy) /* gradients are f32 after unscale */
 {
     operands(c, copy + 1, 1);
     for (int i = 0; i <= nstates; i++) c->out[i] = view_of(DT_F32, 1, 1 << 24, 0, 0, 0);
@@ -1145,7 +1170,7 @@ typedef struct kernel_row {
     const char *name;
     int         op;
     void (*make)(dt_call *, int dtype);
-    int input; /* the operand whose elements count: an input, or -1: output 0 */
+    int input; /* operand whose elements are counted: an input, or -1 for output 0 */
 } kernel_row;
 static const kernel_row kernel_rows[] = {
     { "fill", DT_K_fill, of_fill, -1 },
@@ -1184,7 +1209,7 @@ typedef struct sums {
     double bytes, flops, seconds, memory;
     int    launches;
 } sums;
-static double kernel_sums(const kernel_row *k, int dtype, const card *on, sums *s) /* the elements */
+static double kernel_sums(const kernel_row *k, int dtype, const card *on, sums *s) /* returns the number of elements */
 {
     paper   p;
     dt_call c;
@@ -1324,7 +1349,7 @@ static int print_eight(const run (*r)[2])
             double      rest = phase_time(k, b, FORWARD) + phase_time(k, b, UPDATE);
             if (n < 1) return 1;
             for (int q = 0; q < n; q++) {
-                launch scaled = { F_EW, BACKWARD, OWN, 0, 2 * all[q].bytes, 0 }; /* divided, and looked at */
+                launch scaled = { F_EW, BACKWARD, OWN, 0, 2 * all[q].bytes, 0 }; /* scaled and checked for overflow */
                 double t = launch_time(k, &scaled) + ring_time(k, all[q].bytes);
                 t2 += t;
                 bytes += all[q].bytes;
@@ -1344,10 +1369,10 @@ static int print_eight(const run (*r)[2])
 static int near(const char *what, double is, double should, double tolerance)
 {
     if (fabs(is - should) <= tolerance * fabs(should)) return 0;
-    fprintf(stderr, "gpu_paper: %s is %.6g, known is %.6g\n", what, is, should);
+    fprintf(stderr, "gpu_paper: %s is %.6g, expected %.6g\n", what, is, should);
     return 1;
 }
-/* What is known about the models, and that the formula of a ring is dt_plan_cost's. */
+/* Compares counts with known properties of the models, and the time of a ring with dt_plan_cost's formula. */
 static int check(const run (*r)[2])
 {
     int    bad = 0;
@@ -1360,17 +1385,17 @@ static int check(const run (*r)[2])
                 bad |= near("ResNet-50: GFLOP of an image forward", 1e-9 * b->useful / 256, 8.178, 0.001);
                 bad |= near("ResNet-50: FLOPs of a step over those of a forward",
                             (total(b, F_CONV, PHASES, true) + total(b, F_GEMM, PHASES, true)) / b->useful,
-                            3 - 2 * 64.0 * 3 * 49 * 112 * 112 * 256 / b->useful, 1e-9); /* no gradient of images */
+                            3 - 2 * 64.0 * 3 * 49 * 112 * 112 * 256 / b->useful, 1e-9); /* images have no gradient */
             }
             if (!is_gpt(&configs[i])) continue;
             bad |= near("GPT-2: parameters", (double)b->params, 124439808, 0);
             double gemm = total(b, F_GEMM, PHASES, true);
-            double scores = k ? 0 : 3 * LAYERS * 4 * tokens * CONTEXT * DIM; /* before fusion: products, not masked */
+            double scores = k ? 0 : 3 * LAYERS * 4 * tokens * CONTEXT * DIM; /* not fused: products that are not masked */
             bad |= near("GPT-2: FLOPs of products", gemm, 6 * weights * tokens + scores, 1e-9);
             if (k) bad |= near("GPT-2: 6 N a token", gemm, 6 * 124439808.0 * tokens, 0.01);
             if (k)
                 bad |= near("GPT-2: attention forward", total(b, F_ATTENTION, FORWARD, true),
-                            LAYERS * 4 * tokens * CONTEXT * DIM * 17 / 32, 1e-9); /* half, and the diagonal tiles */
+                            LAYERS * 4 * tokens * CONTEXT * DIM * 17 / 32, 1e-9); /* half of the tiles, and the diagonal ones */
         }
     for (int j = 0; j < NCARDS; j++) {
         double n = 1e8, p = WORLD, moved = n * (p - 1) / p;
@@ -1383,7 +1408,7 @@ static int check(const run (*r)[2])
 }
 #ifdef DT_USE_CUDA
 /* ---------------------------------------------------------------------------------------------- the real launchers
-   These come before those of the emulated libraries: memory is addresses, launches are noted. */
+   These functions override those of the emulated libraries: memory is reserved addresses, launches are recorded. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 static void            count_one(int family)
 {
@@ -1457,7 +1482,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t h, const void *alpha,
     count_one(F_CONV);
     return CUDNN_STATUS_SUCCESS;
 }
-static int launches_of(const run *r, int phase, int kind) /* 0 kernels and copies, 1 products, 2 convolutions */
+static int launches_of(const run *r, int phase, int kind) /* kind 0: kernels and copies, 1: products, 2: convolutions */
 {
     int n = 0;
     for (int i = 0; i < r->n; i++) {
@@ -1474,7 +1499,7 @@ static int compare(const config *c, bool fused)
     int                      bad = 0;
     if (!gpu || dt_cuda_set(gpu, .no_search = true, .layout = c->layout)) return 1;
     if (!run_config(&paper_run, c, fused, NULL) || !run_config(&real_run, c, fused, gpu)) return 1;
-    for (int p = 0; p < (fused ? PHASES : UPDATE); p++) { /* updates before fusion are not dt's */
+    for (int p = 0; p < (fused ? PHASES : UPDATE); p++) { /* without fusion the updates are not made by dt */
         int a[3], b[3];
         for (int k = 0; k < 3; k++) {
             a[k] = launches_of(&paper_run, p, k);
@@ -1489,7 +1514,7 @@ static int compare(const config *c, bool fused)
     free(real_run.l), free(real_run.g);
     return bad;
 }
-static int compare_all(void) /* 0, 1; -1: not built for it */
+static int compare_all(void) /* 0, or 1 after an error; -1 if not built with DT_USE_CUDA */
 {
     int bad = 0;
     for (int i = 0; i < NCONFIGS; i++)
@@ -1502,7 +1527,7 @@ static int compare_all(void) { return -1; }
 #endif /* DT_USE_CUDA */
 int main(void)
 {
-    static run r[NCONFIGS][2]; /* before, after */
+    static run r[NCONFIGS][2]; /* [0] not fused, [1] fused */
     int        bad = compare_all();
     if (bad >= 0) return bad;
     bad = 0;

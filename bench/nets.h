@@ -1,4 +1,4 @@
-/* nets.h - the nets of the benchmarks, their data and one step of each: what bench/peer_train.py does with PyTorch */
+/* nets.h - the networks of the benchmarks, their data and one training step; bench/peer_train.py does the same in PyTorch */
 #ifndef NETS_H_INCLUDED
 #define NETS_H_INCLUDED
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* the layers are made in PyTorch's order, so that equal seeds give equal parameters */
+/* layers are created in the same order as in PyTorch, so that equal seeds give equal parameters */
 static dt_tensor *mlp(dt_model *m, dt_tensor *x)
 {
     x = dt_linear(m, "0", x, .out = 512, .act = DT_ACT_RELU);
@@ -79,8 +79,8 @@ typedef struct work {
     dt_tensor *(*net)(dt_model *, dt_tensor *);
     dt_shape    shape; /* of x */
     int64_t     items;
-    const char *mode;          /* of the first peer: default, or bf16 */
-    double      least[2];      /* ratios asked for: over default, over best */
+    const char *mode;          /* mode of the first peer: default or bf16 */
+    double      least[2];      /* target ratios of dt's speed: to PyTorch "default", to "best" */
 } work;
 
 static const work works[] = {

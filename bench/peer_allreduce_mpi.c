@@ -1,4 +1,4 @@
-/* Open MPI's side of bench_allreduce.c: mpirun -n 2 peer_allreduce_mpi SOCKET NAME */
+/* The Open MPI ranks of bench_allreduce.c: mpirun -n 2 peer_allreduce_mpi SOCKET NAME */
 #include "allreduce.h"
 
 #include <mpi.h>

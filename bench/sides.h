@@ -1,5 +1,5 @@
-/* sides.h - programs that take turns: each is started with pipes, says "begin", five lines "loss X", "ready", then
-   "rate X" for each line it gets, and at the end "memory X" */
+/* sides.h - programs (sides) that are measured in turn. Each is started with pipes as stdin and stdout. It prints
+   "begin", five lines "loss X" and "ready"; then "rate X" for each line it reads; at the end of its input "memory X". */
 #ifndef SIDES_H_INCLUDED
 #define SIDES_H_INCLUDED
 
@@ -15,7 +15,7 @@ enum { MAX_ROUNDS = 64, LOSSES = 5 };
 typedef struct side {
     pid_t pid;
     FILE *in, *out;
-    double begin, first; /* seconds from its start to the beginning and the end of its first step */
+    double begin, first; /* seconds from the start of the process to the begin and the end of its first step */
     double loss[LOSSES], rate[MAX_ROUNDS], memory;
 } side;
 static inline int start(side *s, char **argv, int keep_pages)
@@ -65,7 +65,7 @@ static inline void finish(side *s)
     if (s->out) fclose(s->out);
     if (s->pid > 0) waitpid(s->pid, &status, 0);
 }
-static inline double middle(const double *v, int n) /* leaves v as it is */
+static inline double middle(const double *v, int n) /* the median; does not change v */
 {
     double s[MAX_ROUNDS];
     memcpy(s, v, (size_t)n * sizeof *s);

@@ -1,8 +1,8 @@
-/* pi by throwing darts, on any number of processes; needs dt_comm.h alone.
+/* Computes pi by the Monte Carlo method on any number of processes; needs only dt_comm.h.
 
    Build: cc -O2 -I.. allreduce.c -o allreduce -lm -lpthread
-   Run:   ./allreduce 4          four ranks of this machine
-          or under torchrun --no-python, mpirun, srun: ./allreduce (dt_comm_init finds the world) */
+   Run:   ./allreduce 4          starts four ranks on this machine
+          ./allreduce            under torchrun --no-python, mpirun or srun: dt_comm_init reads rank and world size */
 #define DT_IMPLEMENTATION
 #include "dt_comm.h"
 #include <stdio.h>
@@ -12,7 +12,7 @@ static int rank_main(void *arg)
 {
     dt_comm *c = dt_comm_init();
     uint64_t x = 88172645463325252u + (uint64_t)dt_comm_rank(c) * 1000003u;
-    double   hits[2] = { 0, 0 }; /* inside the circle; thrown */
+    double   hits[2] = { 0, 0 }; /* points inside the circle; all points */
     for (; hits[1] < 5e6; hits[1]++) {
         double at[2];
         for (int i = 0; i < 2; i++) {

@@ -1,7 +1,7 @@
-/* example_data.h - what the examples share: options, and the digits of data/digits at the size a net takes
+/* example_data.h - shared by the examples: options, and the digits of data/digits, enlarged to the network's input size
 
        dt_dataset *train, *test;
-       example_digits("data/digits", 1, 28, 3, &train, &test);     x (1, 28, 28) in 0..1: each pixel 3x3, a border of 2
+       example_digits("data/digits", 1, 28, 3, &train, &test);     x (1, 28, 28) in 0..1: each pixel 3x3, border of 2
 
    Include it after dt_data.h and, for example_start and example_device, after dt_comm.h and dt_cuda.h (dt_nccl.h is both). */
 #ifndef EXAMPLE_DATA_H_INCLUDED
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The argument behind 'name' on the command line. */
+/* The argument after 'name' on the command line, or 'otherwise'. */
 static inline const char *example_option(int argc, char **argv, const char *name, const char *otherwise)
 {
     for (int i = 1; i + 1 < argc; i++)
@@ -27,9 +27,9 @@ static inline bool example_flag(int argc, char **argv, const char *name)
 }
 
 #ifdef DT_COMM_H_INCLUDED
-/* Runs fn on the ranks that the command line asks for: --nproc N processes on this machine (--gpus N means the same); with
-   --nodes N, as many on each of N machines, of which this one is --nr. Without --nproc: on the one rank that a launcher
-   started (dtrun, mpirun, torchrun --no-python, srun), or alone. */
+/* Runs fn on the ranks that the command line requests: --nproc N processes on this machine (--gpus N means the same).
+   With --nodes N, as many on each of N machines; --nr is the number of this one. Without --nproc: in this process, as the
+   one rank that a launcher started (dtrun, mpirun, torchrun --no-python, srun) or as a world of one. */
 typedef struct example_args {
     int    argc;
     char **argv;
@@ -47,7 +47,7 @@ static inline int example_start(int argc, char **argv, int (*fn)(void *args))
     if (rc < 0) fprintf(stderr, "%s: %s\n", argv[0], dt_comm_error(NULL));
     return rc != 0;
 }
-/* Where the ranks of an example meet, by NCCL if their models are on GPUs; NULL after a line on stderr. */
+/* The communicator of an example, with NCCL if the models are on GPUs. After an error: prints it and returns NULL. */
 static inline dt_comm *example_comm(int argc, char **argv)
 {
     int backend = 0;
@@ -62,9 +62,8 @@ static inline dt_comm *example_comm(int argc, char **argv)
 #endif
 
 #ifdef DT_CUDA_H
-/* What --device names: cpu, cuda:N, or cuda: the GPU of this rank of the machine, from the first one again where ranks
-   are more. Where there is none it is the CPU, and rank 0 says why in one line. NULL with an error pending: no such
-   device. */
+/* The device that --device names: cpu, cuda:N, or cuda, which is GPU (local rank modulo number of GPUs). If the machine
+   has no GPU, it is the CPU, and rank 0 prints the reason. NULL with an error pending if the device does not exist. */
 static inline dt_device *example_device(int argc, char **argv, int rank, int local_rank)
 {
     const char *name = example_option(argc, argv, "--device", "cpu");
@@ -72,7 +71,7 @@ static inline dt_device *example_device(int argc, char **argv, int rank, int loc
     char        end = 0;
     if (!strcmp(name, "cpu")) return dt_cpu();
     if (strcmp(name, "cuda") != 0 && sscanf(name, "cuda:%d%c", &index, &end) != 1) {
-        dt_fail(DT_ERR_ARG, "--device %s: it is cpu, cuda or cuda:N", name);
+        dt_fail(DT_ERR_ARG, "--device %s, expected cpu, cuda or cuda:N", name);
         return NULL;
     }
     dt_device *dev = dt_cuda(index);
@@ -83,7 +82,7 @@ static inline dt_device *example_device(int argc, char **argv, int rank, int loc
 }
 #endif
 
-/* Is there dir/file, or dir/file.gz? */
+/* Does dir/file or dir/file.gz exist? */
 static inline bool example_has(const char *dir, const char *file)
 {
     char  path[1024];
@@ -96,7 +95,7 @@ static inline bool example_has(const char *dir, const char *file)
     return f != NULL;
 }
 
-/* ---- the digits, 8x8 pixels of 0..16, enlarged while they are loaded: a set made of another by a callback */
+/* ---- the digits: 8x8 pixels of 0..16, enlarged by the callback of a dataset that reads another dataset */
 typedef struct example_zoom {
     dt_dataset *from;
     int         channels, side, zoom;
@@ -119,8 +118,8 @@ static inline void example_zoom_free(void *user)
     free(user);
 }
 static inline bool example_has_digits(const char *dir) { return example_has(dir, "digits-images-idx3-ubyte"); }
-/* x is f32 (channels, side, side), each pixel zoom x zoom in the middle. Every fifth image is for testing: writers
-   follow each other in the file, so a cut would test on other hands than it trained on. */
+/* x is f32 (channels, side, side); each pixel is enlarged to zoom x zoom, and the image is centred. Every fifth image is
+   for testing: the file is sorted by writer, so a contiguous split would test on other writers than it trains on. */
 static inline dt_status example_digits(const char *dir, int channels, int side, int zoom, dt_dataset **train,
                                        dt_dataset **test)
 {
@@ -134,7 +133,7 @@ static inline dt_status example_digits(const char *dir, int channels, int side, 
     int64_t      n = dt_dataset_len(from), *index = (int64_t *)malloc((size_t)(n + 1) * sizeof *index);
     int64_t     *dim = item.x_shape.dim;
     if (from && (item.x_dtype != DT_U8 || item.x_shape.ndim != 2 || dim[0] != 8 || dim[1] != 8))
-        dt_fail(DT_ERR_SHAPE, "example_digits: the images of %s are not 8 x 8 bytes", dir);
+        dt_fail(DT_ERR_SHAPE, "example_digits: the images of %s are not u8 of shape (8, 8)", dir);
     else if (from && (!z || !index))
         dt_fail(DT_ERR_MEMORY, "example_digits: out of memory");
     if (dt_error()) {
@@ -153,7 +152,7 @@ static inline dt_status example_digits(const char *dir, int channels, int side, 
         if (i % 5) index[ntrain++] = i;
     *train = dt_dataset_subset(all, index, ntrain);
     if (!all) example_zoom_free(z);
-    dt_dataset_free(all); /* the two parts hold what they need */
+    dt_dataset_free(all); /* the subsets hold references */
     free(index);
     return dt_error_code();
 }

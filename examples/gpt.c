@@ -1,15 +1,15 @@
-/* A small GPT: learns to go on with a text, byte by byte, and writes some at the end.
+/* A small GPT: learns to predict the next byte of a text, and generates a sample at the end.
 
    Build: cc -O2 -I.. gpt.c -o gpt -lm -lpthread            Run: ./gpt --text file.txt --steps 500
 
-       --text FILE   default dt.h: the toolkit reads its own manual and source
-       --tokens FILE instead of a text: numbers of 16 bits below --vocab N (50257); may be a pattern, 'train-*.bin'
+       --text FILE   default dt.h: the manual and source of the toolkit
+       --tokens FILE instead of a text: 16-bit tokens below --vocab N (50257); may be a pattern, 'train-*.bin'
        --steps N     500         --layers N   4        --dim N   128       --heads N   4       --context N   64
-       --batch N     16          --lr X       0.003    --workers N  1      --sample N   400 characters at the end
+       --batch N     16          --lr X       0.003    --workers N  1      --sample N   400 bytes at the end
        --opt-level O0..O3        --checkpoint DIR      --csv FILE, --svg FILE
        --device D    cpu; cuda or cuda:N: a GPU (docs/gpu.md)
 
-   The last tenth is not learnt: at the end the loss on it is shown.                                          */
+   The last tenth of the data is held out: the loss on it is printed at the end.                              */
 #define DT_IMPLEMENTATION
 #include "dt_cuda.h"
 #include "dt_data.h"
@@ -26,8 +26,8 @@ static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
 {
     int64_t    t = dt_size(tokens, 1);
     dt_tensor *x = dt_embedding(m, "wte", tokens, .num = c->vocab, .dim = c->dim);
-    dt_tensor *place = dt_arange(0, (double)t, 1, .dtype = DT_I64, .device = dt_device_of(tokens));
-    x = dt_add(x, dt_embedding(m, "wpe", place, .num = c->context, .dim = c->dim));
+    dt_tensor *position = dt_arange(0, (double)t, 1, .dtype = DT_I64, .device = dt_device_of(tokens));
+    x = dt_add(x, dt_embedding(m, "wpe", position, .num = c->context, .dim = c->dim));
     for (int i = 0; i < c->layers; i++) {
         dt_scope_begin(m, "h.%d", i);
         dt_tensor *a = dt_layernorm(m, "ln_1", x);
@@ -39,7 +39,7 @@ static dt_tensor *gpt(dt_model *m, dt_tensor *tokens, const config *c)
     return dt_linear(m, "head", dt_layernorm(m, "ln_f", x), .out = c->vocab, .no_bias = true);
 }
 
-static dt_tensor *loss_of(dt_model *m, const dt_batch *b, const config *c) /* y is x, one token later */
+static dt_tensor *loss_of(dt_model *m, const dt_batch *b, const config *c) /* y is x shifted by one token */
 {
     int64_t n = b->n * c->context;
     return dt_cross_entropy(dt_reshape(gpt(m, b->x, c), DT_SHAPE(n, c->vocab)), dt_reshape(b->y, DT_SHAPE(n)));
@@ -58,7 +58,7 @@ static double held_out(dt_model *m, dt_loader *in, const config *c)
     return sum / n;
 }
 
-/* Goes on from the first token of a set. Bytes are written as they are, tokens as numbers. */
+/* Generates n tokens, starting from the first token of a dataset. Prints bytes as characters, tokens as numbers. */
 static void sample(dt_model *m, const dt_dataset *from, const config *c, int n, bool bytes)
 {
     int64_t window[1024], len = 1;
@@ -103,14 +103,16 @@ int main(int argc, char **argv)
     c.context = atoi(example_option(argc, argv, "--context", "64"));
     c.vocab = tokens ? atoi(example_option(argc, argv, "--vocab", "50257")) : 256;
     if (c.context < 2 || c.context > 1024 || c.vocab < 2 || size < 1) {
-        fprintf(stderr, "gpt: needs --context 2..1024, --vocab >= 2 and --batch >= 1\n");
+        fprintf(stderr, "gpt: --context must be 2 to 1024, --vocab 2 or more, --batch 1 or more\n");
         return 1;
     }
-    /* an item is a piece of --context tokens; the pieces follow each other without overlap */
+    /* an item is a window of --context tokens; windows do not overlap */
     dt_dataset *all = tokens ? dt_tokens_open(tokens, .length = c.context, .nbytes = 2, .vocab = c.vocab)
                              : dt_tokens_open(text, .length = c.context, .nbytes = 1);
     int64_t     n = dt_dataset_len(all), last = (n + 9) / 10;
-    if (n == 1) dt_fail(DT_ERR_ARG, "the text has one piece of %lld tokens; it takes two", (long long)c.context);
+    if (n == 1)
+        dt_fail(DT_ERR_ARG, "the text has one window of %lld tokens, expected two or more; use a longer text or a smaller "
+                            "--context", (long long)c.context);
     dt_dataset *train = dt_dataset_range(all, 0, n - last), *held = dt_dataset_range(all, n - last, last);
     dt_device  *dev = example_device(argc, argv, 0, 0);
     dt_loader  *in =
@@ -124,16 +126,16 @@ int main(int argc, char **argv)
     dt_amp        *amp = level ? dt_amp_new(m, .level = level) : NULL;
     dt_scheduler   *s = dt_cosine_annealing_lr(opt, .t_max = steps > 50 ? steps - 50 : 1);
     dt_warmup(s, .steps = 50, .start = 0.02);
-    dt_checkpoint *k = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
+    dt_checkpoint *k = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .scheduler = s, .amp = amp,
                                                .every_steps = 100, .signals = true) : NULL;
     if (k) dt_loader_checkpoint(in, k);
     if (k && dt_checkpoint_resume(k, &epoch, &step) > 0)
-        fprintf(stderr, "going on from step %lld in %s\n", (long long)step, dir);
+        fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
     dt_progress *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "tokens", .start_step = step,
                                      .csv = example_option(argc, argv, "--csv", NULL),
                                      .svg = example_option(argc, argv, "--svg", NULL));
 
-    while (step < steps && !stop && !dt_error()) /* as many epochs as it takes */
+    while (step < steps && !stop && !dt_error()) /* as many epochs as --steps needs */
         for (dt_batch b; step < steps && !stop && dt_loader_next(in, &b); ) {
             dt_tensor *loss = loss_of(m, &b, &c);
             if (amp)
@@ -153,7 +155,7 @@ int main(int argc, char **argv)
     if (!dt_error() && dt_loader_report(in, 0, line, sizeof line)) fprintf(stderr, "%s\n", line);
     double rest = held_out(m, exam, &c);
     if (!dt_error()) {
-        printf("%lld parameters, loss %.4f on the part it has not seen. It writes:\n",
+        printf("%lld parameters, loss %.4f on the held-out data. Sample:\n",
                (long long)dt_model_numel(m, false), rest);
         sample(m, held, &c, atoi(example_option(argc, argv, "--sample", "400")), !tokens);
     }

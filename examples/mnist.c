@@ -1,19 +1,21 @@
-/* The conv net on MNIST, Fashion-MNIST or, where neither is there, the digits in data/digits.
+/* A convolutional network on MNIST or Fashion-MNIST or, if neither is installed, the digits in data/digits.
 
    Build: cc -O2 -I.. mnist.c -o mnist -lm -lpthread        Run: ./mnist --epochs 5 --opt-level O2
    On 4 processes of this machine: ./mnist --nproc 4; or dtrun -n 4 ./mnist, mpirun -n 4 ./mnist
-   On two machines with 4 each, MASTER_ADDR, MASTER_PORT and DT_TOKEN_FILE set: ./mnist --nodes 2 --nproc 4 --nr 0, or 1
+   On two machines with 4 processes each: set MASTER_ADDR, MASTER_PORT and DT_TOKEN_FILE on both, then run
+   ./mnist --nodes 2 --nproc 4 --nr 0 on the first and --nr 1 on the second
 
        --data DIR          a directory with MNIST's four IDX files (gzipped ones: build with -DDT_USE_ZLIB and -lz), or
-                           with the digits; default: data/fashion, data/mnist, data/digits, whichever is there
-       --epochs N          5                        --batch N     100, of each process
+                           with the digits; default: the first of data/fashion, data/mnist, data/digits that
+                           exists
+       --epochs N          5                        --batch N     100 for each process
        --lr X              0.01                     --seed N      1
-       --workers N         2: threads that load     --sync-bn     statistics of batch norms over all processes
-       --opt-level O0..O3  mixed precision; default: none         --dtype f16|bf16
-       --device D          cpu; cuda: a GPU for each process of a machine; cuda:N: that one (docs/gpu.md)
-       --steps N           stop after so many; default: when the epochs are over
-       --checkpoint DIR    save there every epoch and at SIGTERM or Ctrl-C; go on from the newest one
-       --csv FILE, --svg FILE   a log of every step, the loss curve                               */
+       --workers N         2 loader threads         --sync-bn     batch norm statistics over all processes
+       --opt-level O0..O3  mixed precision; default: f32 only     --dtype f16|bf16
+       --device D          cpu (default); cuda: one GPU for each process of a machine; cuda:N: GPU N (docs/gpu.md)
+       --steps N           stop after N steps; default: after --epochs
+       --checkpoint DIR    save every epoch and at SIGTERM or Ctrl-C; resume from the newest checkpoint
+       --csv FILE, --svg FILE   a log of every step, the loss curve                             */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
 #include "dt_dist.h"
@@ -31,7 +33,8 @@ static dt_tensor *net(dt_model *m, dt_tensor *x)
     return dt_linear(m, "fc", dt_flatten(x), .out = 10);
 }
 
-/* Training and test images of dir, or of the first known directory that has some; returns which. */
+/* Opens the training and test images of dir, or if it is NULL of the first default directory that has some; returns the
+   directory. */
 static const char *open_images(const char *dir, bool say, dt_dataset **train, dt_dataset **test)
 {
     static const char *const known[] = { "data/fashion", "data/mnist", "../data/fashion", "../data/mnist" };
@@ -39,7 +42,7 @@ static const char *open_images(const char *dir, bool say, dt_dataset **train, dt
         if (example_has(known[i], "train-images-idx3-ubyte")) dir = known[i];
     if (!dir) {
         dir = example_has_digits("../data/digits") ? "../data/digits" : "data/digits";
-        if (say) fprintf(stderr, "no images in data/fashion or data/mnist (make data gets some): taking %s\n", dir);
+        if (say) fprintf(stderr, "no images in data/fashion or data/mnist (make data downloads some): using %s\n", dir);
         example_digits(dir, 1, 28, 3, train, test);
     } else if (example_has_digits(dir)) {
         example_digits(dir, 1, 28, 3, train, test);
@@ -50,7 +53,7 @@ static const char *open_images(const char *dir, bool say, dt_dataset **train, dt
     return dir;
 }
 
-static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the parts of all ranks */
+static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in) /* over the test images of all ranks */
 {
     double right = 0, n = 0;
     dt_model_eval(m);
@@ -96,9 +99,9 @@ static int trainer(void *args)
     dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
     dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .amp = amp, .every_epochs = 1,
                                                .signals = true) : NULL;
-    if (c) dt_loader_checkpoint(in, c); /* the place in the data is saved too, and found again */
+    if (c) dt_loader_checkpoint(in, c); /* the position in the data is saved and restored too */
     if (c && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
-        fprintf(stderr, "going on from step %lld in %s\n", (long long)step, dir);
+        fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
     dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = dt_loader_batches(in), .unit = "images",
                                      .start_step = step, .quiet = rank > 0,
                                      .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
@@ -115,7 +118,7 @@ static int trainer(void *args)
                              .scale = amp ? dt_amp_scale(amp, 0) : 0);
             dt_step(opt);
             step++;
-            if (dt_loader_epoch(in) > b.epoch) { /* that was its last batch */
+            if (dt_loader_epoch(in) > b.epoch) { /* this was the last batch of the epoch */
                 dt_progress_result(p, "test accuracy", accuracy(m, ddp, exam));
                 dt_progress_epoch(p);
             }

@@ -4,18 +4,18 @@
    On several processes: ./resnet_cifar --nproc 2 --scale-lr --warmup 1; or dtrun -n 2, mpirun -n 2 (see mnist.c)
 
        --data DIR    CIFAR-10's binary files (data_batch_1.bin ...); default data/cifar-10-batches-bin, for CIFAR-100
-                     (train.bin, test.bin) data/cifar-100-binary. Where the default is not, the digits in data/digits,
-                     four times as wide, in grey
-       --classes N   10; CIFAR-100: 100, or its 20 coarse ones
+                     (train.bin, test.bin) data/cifar-100-binary. If the default does not exist: the digits in
+                     data/digits, enlarged four times, in grey
+       --classes N   10; CIFAR-100: 100, or 20 for the coarse classes
        --depth N     20              --epochs N   10           --batch N   128 each    --lr X   0.1
-       --scale-lr    the learning rate times the number of processes: their batches are one large one
-       --warmup N    0: epochs in which the learning rate rises to that, step by step       --lars   (large batches)
-       --cutout N    0: the side of a square of each image that is blanked             --workers N  2
-       --sync-bn     statistics of batch norms over all processes
-       --device D    cpu; cuda: a GPU for each process of a machine; cuda:N: that one (docs/gpu.md)
-       --steps N     stop after so many; default: when the epochs are over
-       --compare N   trains with one process, then with N: batch and learning rate times N, one epoch of
-                     warm-up; both side by side at the end
+       --scale-lr    multiply the learning rate by the number of processes, as their batches form one large batch
+       --warmup N    0: epochs in which the learning rate rises linearly to its full value  --lars   (large batches)
+       --cutout N    0: side in pixels of a square of each image that is set to 0       --workers N  2
+       --sync-bn     batch norm statistics over all processes
+       --device D    cpu (default); cuda: one GPU for each process of a machine; cuda:N: GPU N (docs/gpu.md)
+       --steps N     stop after N steps; default: after --epochs
+       --compare N   train with one process, then with N (batch and learning rate times N, one epoch of warm-up), and print
+                     both results side by side
        --opt-level O0..O3            --checkpoint DIR          --csv FILE, --svg FILE  --summary        */
 #define DT_IMPLEMENTATION
 #include "dt_data.h"
@@ -69,9 +69,9 @@ static double accuracy(dt_model *m, dt_ddp *ddp, dt_loader *in, int depth, int64
     return dt_ddp_mean(ddp, n > 0 ? right / n : 0, n);
 }
 
-typedef struct outcome { /* of a training, for --compare */
+typedef struct outcome { /* result of a training run, for --compare */
     int64_t batch;
-    double  lr, seconds, right; /* a whole epoch, the share of the test images */
+    double  lr, seconds, right; /* seconds of an epoch; fraction of the test images that are classified correctly */
 } outcome;
 
 static int trainer(void *args)
@@ -87,11 +87,11 @@ static int trainer(void *args)
     int64_t epochs = atoi(example_option(argc, argv, "--epochs", "10")), epoch = 0, step = 0;
     int64_t limit = atoi(example_option(argc, argv, "--steps", "0"));
     if (depth != 18 && (depth < 8 || (depth - 2) % 6)) {
-        fprintf(stderr, "resnet_cifar: --depth is 18, or 6n+2: 20, 32, 44, 56, 110\n");
+        fprintf(stderr, "resnet_cifar: --depth must be 18 or 6n+2: 20, 32, 44, 56, 110\n");
         return 1;
     }
     if (classes != 10 && classes != 20 && classes != 100) {
-        fprintf(stderr, "resnet_cifar: --classes is 10, 20 or 100\n");
+        fprintf(stderr, "resnet_cifar: --classes must be 10, 20 or 100\n");
         return 1;
     }
     dt_comm *comm = example_comm(argc, argv);
@@ -101,7 +101,7 @@ static int trainer(void *args)
     if (!data) {
         data = classes == 10 ? "data/cifar-10-batches-bin" : "data/cifar-100-binary";
         if (!example_has(data, classes == 10 ? "test_batch.bin" : "test.bin")) {
-            if (!rank) fprintf(stderr, "no CIFAR files in %s: the digits of data/digits in their place\n", data);
+            if (!rank) fprintf(stderr, "no CIFAR files in %s: using the digits of data/digits\n", data);
             data = "data/digits";
         }
     }
@@ -118,7 +118,7 @@ static int trainer(void *args)
         train = classes == 10 ? dt_cifar10_open(data, DT_TRAIN) : dt_cifar100_open(data, DT_TRAIN, classes == 20);
         test = classes == 10 ? dt_cifar10_open(data, DT_TEST) : dt_cifar100_open(data, DT_TEST, classes == 20);
     }
-    if (digits || classes != 10) dt_dataset_mean_std(train, o.mean, o.std, 3); /* the ones above are CIFAR-10's */
+    if (digits || classes != 10) dt_dataset_mean_std(train, o.mean, o.std, 3); /* the values above are those of CIFAR-10 */
     o.rank = rank;
     o.world = world;
     o.device = dev;
@@ -127,36 +127,36 @@ static int trainer(void *args)
     o.no_pad = false;
     o.batch = atoi(example_option(argc, argv, "--batch", "128"));
     o.shuffle = true;
-    o.drop_last = true;      /* the rest of an epoch comes another time */
-    o.crop = digits ? 0 : 4; /* digits are centred, and in a mirror they are none */
+    o.drop_last = true;      /* shuffling puts other items at the end of the next epoch */
+    o.crop = digits ? 0 : 4; /* digits are centred, and a mirrored digit is not a digit */
     o.flip = !digits;
     o.cutout = atoi(example_option(argc, argv, "--cutout", "0"));
     dt_loader *in = dt_loader_new_with(train, o);
     int64_t    steps = dt_loader_batches(in);
-    if (in && !steps) dt_fail(DT_ERR_ARG, "--batch %lld is more than there are images", (long long)o.batch);
+    if (in && !steps) dt_fail(DT_ERR_ARG, "--batch %lld is more than the number of training images", (long long)o.batch);
 
     dt_model   *m = dt_model_new(.seed = 1, .device = dev);
     double      lr = atof(example_option(argc, argv, "--lr", "0.1")), began = 1e-9 * (double)dt_trace_now();
     const char *rise = example_option(argc, argv, "--warmup", !out ? "0" : epochs > 1 ? "1" : "0.5");
     int64_t     warmup = (int64_t)(atof(rise) * (double)steps);
     if (warmup && warmup >= epochs * steps)
-        dt_fail(DT_ERR_ARG, "--warmup %s: all of --epochs %lld", rise, (long long)epochs);
+        dt_fail(DT_ERR_ARG, "--warmup %s must be less than --epochs %lld", rise, (long long)epochs);
     if (out || example_flag(argc, argv, "--scale-lr")) lr *= world;
     dt_optimizer *opt = example_flag(argc, argv, "--lars")
                             ? dt_lars(m, .lr = lr, .momentum = 0.9, .weight_decay = 5e-4)
                             : dt_sgd(m, .lr = lr, .momentum = 0.9, .nesterov = true, .weight_decay = 5e-4);
     dt_optimizer_add_group(opt, "*.bias|*bn?.*|*downsample.1.*", .weight_decay = DT_ZERO,
-                   .no_trust = example_flag(argc, argv, "--lars"));
+                   .no_trust_ratio = example_flag(argc, argv, "--lars"));
     dt_amp      *amp = level ? dt_amp_new(m, .level = level) : NULL;
     dt_scheduler *s = dt_cosine_annealing_lr(opt, .t_max = epochs * steps - warmup);
     if (warmup) dt_warmup(s, .steps = warmup, .start = lr > 0 && world > 1 ? 1.0 / world : 0);
     dt_ddp        *ddp = dt_ddp_new(m, comm, .sync_batchnorm = example_flag(argc, argv, "--sync-bn"));
-    dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .schedule = s, .amp = amp,
+    dt_checkpoint *c = dir ? dt_checkpoint_new(dir, .model = m, .optimizer = opt, .scheduler = s, .amp = amp,
                                                .every_epochs = 1, .signals = true)
                            : NULL;
     if (c) dt_loader_checkpoint(in, c);
     if (c && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
-        fprintf(stderr, "going on from step %lld in %s\n", (long long)step, dir);
+        fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
     dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = steps, .unit = "images", .start_step = step,
                                      .quiet = rank > 0, .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
                                      .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL));
@@ -171,7 +171,7 @@ static int trainer(void *args)
             dt_step(opt);
             dt_scheduler_step(s);
             step++;
-            if (dt_loader_epoch(in) > b.epoch) { /* that was its last batch */
+            if (dt_loader_epoch(in) > b.epoch) { /* this was the last batch of the epoch */
                 dt_progress_result(p, "test accuracy", accuracy(m, ddp, exam, depth, classes));
                 dt_progress_epoch(p);
             }
@@ -214,7 +214,7 @@ static int trainer(void *args)
     return dt_check("resnet_cifar");
 }
 
-/* Each process has the threads that one of n has, as on a machine of its own. */
+/* Each process, also the single one, uses 1/n of the cores, as if it had its own machine. */
 static int compare(int argc, char **argv, int n)
 {
     example_args a = { argc, argv, NULL };
@@ -226,7 +226,7 @@ static int compare(int argc, char **argv, int n)
     setenv("DT_NUM_THREADS", threads, 0);
     for (int i = 0; i < 2; i++) {
         a.user = &out[i];
-        int rc = dt_spawn(i ? n : 1, trainer, &a); /* ranks write to what they share with this process */
+        int rc = dt_spawn(i ? n : 1, trainer, &a); /* ranks write their result to memory shared with this process */
         if (rc < 0) fprintf(stderr, "resnet_cifar: %s\n", dt_comm_error(NULL));
         if (rc) return 1;
     }

@@ -1,4 +1,4 @@
-/* Two spirals: an MLP learns which of two interleaved spirals a point lies on. The data is made by the program.
+/* Two spirals: an MLP learns which of two interleaved spirals a point is on. The program generates the data.
    Build: cc -O2 -I.. spirals.c -o spirals -lm -lpthread      Run: ./spirals [--steps N] [--threads N] */
 #define DT_IMPLEMENTATION
 #include "dt.h"
@@ -17,7 +17,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* n points: radius grows with the angle, the second spiral is the first turned by half a circle */
+/* n points: the radius grows with the angle; the second spiral is the first, rotated by half a turn */
 static void make_batch(int64_t n, dt_tensor **x, dt_tensor **y)
 {
     static float   point[4096][2];
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
         }
     }
     if (steps < 1) {
-        fprintf(stderr, "spirals: --steps takes a number above 0\n");
+        fprintf(stderr, "spirals: --steps must be 1 or more\n");
         return 2;
     }
     dt_manual_seed(1);

@@ -80,7 +80,7 @@ UTEST(files, others_are_refused_by_line)
         { "dt costs 1\nreducing inf\n", "expected 'reducing' and femtoseconds" },
         { "dt costs 1\nwires 1 2\n", "line 2: found 'wires 1 2', expected thread, shm" },
         { "dt costs 1\nthread 1 2\nend\n", "line 3: found 'end', expected a line for each" },
-        { GOOD "shm 3 4\n", "line 8: found 'shm 3 4', expected nothing behind 'end'" },
+        { GOOD "shm 3 4\n", "line 8: found 'shm 3 4', expected no more lines after 'end'" },
     };
     dt_costs keep = dt_costs_default(), t = keep;
     ASSERT_TRUE(set_up());

@@ -726,10 +726,10 @@ static void every_argument(team *t, dt_comm *c, int rank)
     const char *why = "";
     if (rank) rc = dt_comm_barrier(c);
     else switch (*(int *)t->arg) {
-        case 0: rc = dt_comm_allreduce(c, x, 4, 7, DT_COMM_SUM), why = "dtype 7 is none"; break;
-        case 1: rc = dt_comm_broadcast(c, x, 4, -1, 0), why = "dtype -1 is none"; break;
-        case 2: rc = dt_comm_allreduce(c, x, 4, DT_COMM_F32, 6), why = "reduction 6 is none"; break;
-        case 3: rc = dt_comm_reduce(c, x, 4, DT_COMM_F32, -1, 0), why = "reduction -1 is none"; break;
+        case 0: rc = dt_comm_allreduce(c, x, 4, 7, DT_COMM_SUM), why = "dtype 7 is not a dt_comm_dtype"; break;
+        case 1: rc = dt_comm_broadcast(c, x, 4, -1, 0), why = "dtype -1 is not a dt_comm_dtype"; break;
+        case 2: rc = dt_comm_allreduce(c, x, 4, DT_COMM_F32, 6), why = "op 6 is not a dt_comm_op"; break;
+        case 3: rc = dt_comm_reduce(c, x, 4, DT_COMM_F32, -1, 0), why = "op -1 is not a dt_comm_op"; break;
         case 4: rc = dt_comm_allreduce(c, x, 4, DT_COMM_F32, DT_COMM_OR), why = "or of f32 is not defined"; break;
         case 5: rc = dt_comm_broadcast(c, x, 4, DT_COMM_F32, 2), why = "rank 2 is out of range"; break;
         case 6: rc = dt_comm_gather(c, x, x + 4, 4, NULL, DT_COMM_F32, -1), why = "rank -1 is out of range"; break;

@@ -606,15 +606,15 @@ UTEST(refused, with_a_reason)
     EXPECT_STREQ("this collective has no such algorithm", refusal(DT_COLL_ALLREDUCE, DT_ALGO_BRUCK, &o));
     EXPECT_STREQ("no such collective or algorithm", refusal((dt_coll)99, DT_ALGO_RING, &o));
     EXPECT_STREQ("no such collective or algorithm", refusal(DT_COLL_ALLREDUCE, DT_ALGO_COUNT, &o));
-    EXPECT_STREQ("allgather by doubling needs a power of two of ranks",
+    EXPECT_STREQ("for this collective the algorithm needs a number of ranks that is a power of two",
                  refusal(DT_COLL_ALLGATHER, DT_ALGO_DOUBLING, &o));
     o.host = two;
-    EXPECT_STREQ("shared needs all ranks on one machine", refusal(DT_COLL_ALLREDUCE, DT_ALGO_SHARED, &o));
+    EXPECT_STREQ("this algorithm needs all ranks on one machine", refusal(DT_COLL_ALLREDUCE, DT_ALGO_SHARED, &o));
     o.host = NULL;
     o.counts = bad;
     EXPECT_STREQ("a count is negative", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
     o.counts = big;
-    EXPECT_STREQ("the counts have a sum of more than 2^63", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
+    EXPECT_STREQ("the sum of the counts is 2^63 or more", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
     o.counts = NULL;
     int64_t differ[36];
     for (int i = 0; i < 36; i++) differ[i] = i == 35;
@@ -623,13 +623,13 @@ UTEST(refused, with_a_reason)
     o.counts = NULL;
     o.count = INT64_MAX / 3;
     EXPECT_STREQ("", refusal(DT_COLL_ALLREDUCE, DT_ALGO_RING, &o));
-    EXPECT_STREQ("the scratch of this algorithm has more than 2^63 elements",
+    EXPECT_STREQ("this algorithm needs a scratch of 2^63 elements or more",
                  refusal(DT_COLL_ALLREDUCE, DT_ALGO_ALLTOALL, &o));
-    EXPECT_STREQ("the counts have a sum of more than 2^63", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
+    EXPECT_STREQ("the sum of the counts is 2^63 or more", refusal(DT_COLL_ALLGATHER, DT_ALGO_RING, &o));
     o.count = HUGE_COUNT;
     o.segment = 1;
-    EXPECT_STREQ("too many rounds: the segment is too small", refusal(DT_COLL_ALLREDUCE, DT_ALGO_RING, &o));
-    EXPECT_STREQ("too many rounds: the segment is too small", refusal(DT_COLL_BROADCAST, DT_ALGO_CHAIN, &o));
+    EXPECT_STREQ("too many rounds: the segment is too small; take a larger one", refusal(DT_COLL_ALLREDUCE, DT_ALGO_RING, &o));
+    EXPECT_STREQ("too many rounds: the segment is too small; take a larger one", refusal(DT_COLL_BROADCAST, DT_ALGO_CHAIN, &o));
     o.segment = -1;
     EXPECT_STREQ("the segment is negative", refusal(DT_COLL_ALLREDUCE, DT_ALGO_RING, &o));
     o.segment = 0;
@@ -678,7 +678,7 @@ UTEST(refused, memory_runs_out)
         alloc_fail_at = k;
         alloc_calls = 0;
         code[0] = dt_plan_make(&p, DT_COLL_ALLREDUCE, DT_ALGO_LEADER, &o, &why);
-        if (code[0]) EXPECT_STREQ("memory is out", why);
+        if (code[0]) EXPECT_STREQ("out of memory", why);
         alloc_calls = 0;
         code[1] = dt_plan_svg(path, DT_COLL_ALLREDUCE, DT_ALGO_TWO_LEVEL, &o);
         alloc_calls = 0;

@@ -208,9 +208,9 @@ UTEST(idx, labels_are_checked_when_they_are_opened)
     EXPECT_EQ(4, narrow[1]);
     dt_dataset_free(s);
     EXPECT_ERROR(dt_idx_open(xp, .labels = yp, .classes = 2), "y, byte 10: label 2, expected 0 to 1");
-    EXPECT_ERROR(dt_idx_open(xp, .labels = temp_in(dir, "wide"), .classes = 9), "not one whole number");
+    EXPECT_ERROR(dt_idx_open(xp, .labels = temp_in(dir, "wide"), .classes = 9), "not one integer");
     EXPECT_ERROR(dt_idx_open(xp, .classes = 2), ".classes without .labels");
-    EXPECT_ERROR(dt_idx_open(xp, .labels = yp, .classes = -2), "negative");
+    EXPECT_ERROR(dt_idx_open(xp, .labels = yp, .classes = -2), ".classes is -2, expected 0");
     y = idx(8, 1, &two, "\0\1", 2);
     temp_put(dir, "y", y.p, y.n);
     EXPECT_ERROR(dt_idx_open(xp, .labels = yp, .classes = 2), "x has 3 items, its labels");
@@ -370,7 +370,7 @@ UTEST(npy, what_numpy_writes)
     EXPECT_ERROR(dt_npy_open(numpy("number")), "shape ()");
     EXPECT_ERROR(dt_npy_open(numpy("no-items")), "no items: its header says shape (0, 3)");
     EXPECT_ERROR(dt_npy_open(numpy("complex")), "'<c8': complex");
-    EXPECT_ERROR(dt_npy_open(numpy("u64")), "'<u8': 64-bit unsigned numbers; save it as int64");
+    EXPECT_ERROR(dt_npy_open(numpy("u64")), "'<u8': 64-bit unsigned integers are not supported; save the array as int64");
     EXPECT_ERROR(dt_npy_open(numpy("string")), "'<U2': strings");
     EXPECT_ERROR(dt_npy_open(numpy("bytes")), "'|S2': strings");
     EXPECT_ERROR(dt_npy_open(numpy("void")), "'|V2': raw bytes");
@@ -412,7 +412,7 @@ UTEST(npy, headers)
         { "{'descr': '<f4', 'descr': '<f4', 'shape': (2, 3)}", 24, "each once" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'extra': 1}", 24, "each once" },
         { "{'descr': '<f4' 'fortran_order': False, 'shape': (2, 3), }", 24, "expected ',' or '}'" },
-        { "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } x", 24, "nothing behind the '}'" },
+        { "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), } x", 24, "nothing after the '}'" },
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), ", 24, "the end in the header" },
         { "{'descr': '<f4", 24, "the end of a string" },
         { "{'descr': '<f\\x34', 'fortran_order': False, 'shape': (2, 3), }", 24, "expected the dtype" },
@@ -531,8 +531,8 @@ UTEST(records, where_x_and_y_lie)
     EXPECT_ERROR(dt_dataset_get(s, 2, NULL, &label), "r.bin, byte 36: label 2, expected 0 to 1");
     dt_dataset_free(s);
     EXPECT_ERROR(dt_records_open(path, .x_dtype = DT_U8, .x_shape = DT_SHAPE(7)),
-                 "52 bytes: expected a multiple of the 7 of a record; 3 are left over behind 7 records");
-    EXPECT_ERROR(dt_records_open(path, .x_dtype = DT_U8, .skip = 52), "no records behind the 52 to skip");
+                 "52 bytes: expected a multiple of the 7 of a record; 3 are left over after 7 records");
+    EXPECT_ERROR(dt_records_open(path, .x_dtype = DT_U8, .skip = 52), "no records after the 52 to skip");
     EXPECT_ERROR(dt_records_open(path, .nbytes = 11, .x_shape = DT_SHAPE(3)), ".nbytes is 11, but x and y need 12");
     EXPECT_ERROR(dt_records_open(path, .x_at = -1), "negative");
     EXPECT_ERROR(dt_records_open(path, .x_at = INT64_MAX), "too large");
@@ -541,7 +541,7 @@ UTEST(records, where_x_and_y_lie)
     EXPECT_ERROR(dt_records_open(path, .x_shape = DT_SHAPE(INT64_MAX, 2)), "too large");
     EXPECT_ERROR(dt_records_open(path, .x_shape = DT_SHAPE(0)), "empty");
     EXPECT_ERROR(dt_records_open(path, .classes = 3), ".classes without .has_y");
-    EXPECT_ERROR(dt_records_open(path, .has_y = true, .classes = 3), "not one whole number");
+    EXPECT_ERROR(dt_records_open(path, .has_y = true, .classes = 3), "not one integer");
     temp_remove(dir);
 }
 
@@ -647,7 +647,7 @@ UTEST(tokens, windows)
     dt_dataset_free(s);
     EXPECT_ERROR(dt_tokens_open(path, .length = 12), "t2.bin has 12 tokens, an item needs 13");
     EXPECT_ERROR(dt_tokens_open(path, .length = 2, .skip = 1),
-                 "23 bytes behind the 1 to skip, expected a multiple of the 2");
+                 "23 bytes after the 1 to skip, expected a multiple of the 2");
     EXPECT_ERROR(dt_tokens_open(path, .length = 2, .skip = 100), "has 0 tokens");
     EXPECT_ERROR(dt_tokens_open(path, .stride = 2), ".length is 0");
     EXPECT_ERROR(dt_tokens_open(path, .length = 2, .stride = -1), ".stride -1");
@@ -712,7 +712,7 @@ UTEST(folders, classes_are_sorted_folders)
     EXPECT_STREQ("ghabcdijefij", got); /* d.pgm is a link to e.pgm */
     dt_dataset_free(s);
     ASSERT_EQ(0, symlink("nowhere", temp_in(dir, "set/dog/gone.ppm")));
-    EXPECT_ERROR(dt_folder_open(temp_in(dir, "set")), "dog/gone.ppm: it is a symbolic link to nowhere");
+    EXPECT_ERROR(dt_folder_open(temp_in(dir, "set")), "dog/gone.ppm: it is a symbolic link to a file that does not exist");
     remove(temp_in(dir, "set/dog/gone.ppm"));
     ASSERT_EQ(0, mkfifo(temp_in(dir, "set/dog/pipe.ppm"), 0600));
     EXPECT_ERROR(dt_folder_open(temp_in(dir, "set")), "dog/pipe.ppm is a fifo, expected a regular file");
@@ -744,7 +744,7 @@ UTEST(folders, headers)
         { "P5#a\n2#b\n#c\n 1 #d\n255#e\nab", NULL },
         { "P5 002 1 255 ab", NULL },
         { "P5 2 1 255 a", "truncated: it has 12 bytes, its header (2 x 1, P5) expects 13" },
-        { "P5 2 1 255 abc", "too long: it has 14 bytes, its header (2 x 1, P5) expects 13; several images" },
+        { "P5 2 1 255 abc", "too long: it has 14 bytes, its header (2 x 1, P5) expects 13; a file must hold one image only" },
         { "P6 2 1 255 ab", "expects 17" },
         { "P5 2 1 255", "no end of its header" },
         { "P52 1 255 ab", "byte 2: expected white space" },
@@ -813,8 +813,8 @@ UTEST(kinds, only_regular_files_and_never_a_wait)
         const char *name, *why;
     } t[] = { { "folder", "folder is a directory, expected a regular file" },
               { "pipe", "pipe is a fifo, expected a regular file" },
-              { "dangling", "dangling: it is a symbolic link to nowhere" },
-              { "dangl*", "dangling: it is a symbolic link to nowhere" },
+              { "dangling", "dangling: it is a symbolic link to a file that does not exist" },
+              { "dangl*", "dangling: it is a symbolic link to a file that does not exist" },
               { "loop", "Too many levels" },
               { "empty", "empty is empty: it has 0 bytes" },
               { "empty/x", "Not a directory" },

@@ -94,7 +94,7 @@ UTEST(gzip, damage)
     EXPECT_GE(opened, 6 * 8);
     memcpy(c, z, packed);
     c[packed] = 'x';
-    EXPECT_ERROR(dt_idx_open(temp_put(dir, "more.gz", c, packed + 1)), "78 behind the end of the gzip stream");
+    EXPECT_ERROR(dt_idx_open(temp_put(dir, "more.gz", c, packed + 1)), "78 after the end of the gzip stream");
     EXPECT_ERROR(dt_idx_open(temp_put(dir, "plain.gz", x, n)), "plain.gz, byte 2: the gzip stream is damaged");
     packed = pack(z, sizeof z, x, n - 1);
     EXPECT_ERROR(dt_idx_open(temp_put(dir, "short.gz", z, packed)), "it unpacks to 415 bytes, its header expects 416");

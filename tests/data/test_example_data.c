@@ -95,7 +95,7 @@ UTEST_F(example, digits_of_another_size_and_missing_ones_are_errors)
     EXPECT_ERROR(example_digits(tmp, 1, 28, 3, &e->train, &e->test), "digits-images-idx3-ubyte");
     put_idx("digits-images-idx3-ubyte", 6, 9);
     put_idx("digits-labels-idx1-ubyte", 6, 0);
-    EXPECT_ERROR(example_digits(tmp, 1, 28, 3, &e->train, &e->test), "not 8 x 8");
+    EXPECT_ERROR(example_digits(tmp, 1, 28, 3, &e->train, &e->test), "are not u8 of shape (8, 8)");
     put_idx("digits-images-idx3-ubyte", 6, 8);
     dt_fail(DT_ERR_ARG, "an earlier one");
     EXPECT_EQ(DT_ERR_ARG, example_digits(tmp, 1, 28, 3, &e->train, &e->test));

@@ -30,13 +30,13 @@ static const way ways[] = {
     { "rmsprop, centred", dt_rmsprop_with, { .lr = 0.001, .centered = true, .momentum = 0.5, .clip_norm = 0.3 } },
     { "rmsprop, eps vanishes in f32", dt_rmsprop_with, { .lr = 0.001, .momentum = 0.5, .eps = 1e-60 } },
     { "adagrad", dt_adagrad_with, { .lr = 0.01, .lr_decay = 0.1, .weight_decay = 0.01 } },
-    { "adagrad, begun", dt_adagrad_with, { .lr = 0.01, .initial_accumulator = 0.5, .clip_norm = 1 } },
+    { "adagrad, begun", dt_adagrad_with, { .lr = 0.01, .initial_accumulator_value = 0.5, .clip_norm = 1 } },
     { "adagrad, no eps", dt_adagrad_with, { .lr = 0.01, .eps = DT_ZERO } },
-    { "lars", dt_lars_with, { .lr = 0.5, .trust = 0.02, .weight_decay = 0.01 } },
-    { "lars, nesterov, clipped", dt_lars_with, { .lr = 0.5, .trust = 0.02, .nesterov = true, .clip_norm = 0.5 } },
+    { "lars", dt_lars_with, { .lr = 0.5, .trust_coefficient = 0.02, .weight_decay = 0.01 } },
+    { "lars, nesterov, clipped", dt_lars_with, { .lr = 0.5, .trust_coefficient = 0.02, .nesterov = true, .clip_norm = 0.5 } },
     { "lamb", dt_lamb_with, { .lr = 0.01 } },
     { "lamb, up", dt_lamb_with, { .lr = 0.001, .maximize = true, .clip_norm = DT_ZERO } },
-    { "lamb, no trust", dt_lamb_with, { .lr = 0.01, .no_trust = true } },
+    { "lamb, no trust", dt_lamb_with, { .lr = 0.01, .no_trust_ratio = true } },
     { "lamb, no eps", dt_lamb_with, { .lr = 0.001, .eps = DT_ZERO } },
 };
 enum { WAYS = (int)(sizeof ways / sizeof *ways) };

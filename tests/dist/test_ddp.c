@@ -83,7 +83,7 @@ static dt_optimizer *optimizer(dt_model *m, int kind)
     case 1: return dt_adam(m, .lr = 0.01, .clip_norm = 0.5);
     case 2: return dt_adamw(m, .lr = 0.01, .clip_value = 0.05);
     case 3: return dt_rmsprop(m, .lr = 0.01, .momentum = 0.5);
-    case 4: return dt_lars(m, .lr = 0.5, .trust = 0.02);
+    case 4: return dt_lars(m, .lr = 0.5, .trust_coefficient = 0.02);
     default: return dt_lamb(m, .lr = 0.01);
     }
 }
@@ -505,7 +505,7 @@ static void own_error(crew *k)
         dt_step(opt);
     }
     const char *want = kind == 0   ? "dt_matmul"
-                       : kind == 1 ? "rank 1 says how many samples it has, rank 0 does not"
+                       : kind == 1 ? "dt_ddp_samples: rank 1 called it before this backward, rank 0 did not"
                                    : "dt_ddp_no_sync";
     crew_check(k, dt_error_code() != DT_OK && strstr(dt_error(), want), "one rank's error is everyone's");
     crew_check(k, k->rank == 1 || dt_error_code() == DT_ERR_COMM, "status");

@@ -299,7 +299,7 @@ UTEST(mistakes, are_errors_on_all_ranks)
     for (int kind = 0; kind < 5; kind++) EXPECT_EQ(0, crew_run(kind == 0 ? "tcp" : "shm", 3, other_channels, &kind));
     dt_model *m = dt_model_new();
     EXPECT_TRUE(dt_ddp_new(m, NULL, .sync_batchnorm = true, .slots = 2) == NULL);
-    EXPECT_TRUE(strstr(dt_error(), ".slots does not go with .sync_batchnorm") != NULL);
+    EXPECT_TRUE(strstr(dt_error(), ".slots cannot be used with .sync_batchnorm") != NULL);
     dt_error_clear();
     dt_ddp *d = dt_ddp_new(m, NULL, .sync_batchnorm = true); /* alone: as without */
     dt_tensor *y;

@@ -19,18 +19,18 @@ KEPT = [1, 2, 20]
 class Lars:
     """d = (g + wd w) trust |w|/(|g| + wd |w| + eps); buf = momentum buf + d; w -= lr (buf, or d + momentum buf)"""
 
-    def __init__(self, params, lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=False, eps=1e-8, trust=0.001,
-                 no_trust=False, maximize=False):
-        self.p, self.o = params, (lr, momentum, weight_decay, nesterov, eps, trust, no_trust, maximize)
+    def __init__(self, params, lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=False, eps=1e-8, trust_coefficient=0.001,
+                 no_trust_ratio=False, maximize=False):
+        self.p, self.o = params, (lr, momentum, weight_decay, nesterov, eps, trust_coefficient, no_trust_ratio, maximize)
         self.buf = [None] * len(params)
 
     @torch.no_grad()
     def step(self):
-        lr, momentum, wd, nesterov, eps, trust, no_trust, maximize = self.o
+        lr, momentum, wd, nesterov, eps, trust, no_trust_ratio, maximize = self.o
         for i, p in enumerate(self.p):
             g = -p.grad if maximize else p.grad
             w, n = p.norm().item(), g.norm().item()
-            k = 1.0 if no_trust or w == 0 or n == 0 else trust * w / (n + wd * w + eps)
+            k = 1.0 if no_trust_ratio or w == 0 or n == 0 else trust * w / (n + wd * w + eps)
             d = (g + wd * p) * k
             self.buf[i] = d.clone() if self.buf[i] is None else momentum * self.buf[i] + d
             p -= lr * (d + momentum * self.buf[i] if nesterov else self.buf[i])
@@ -39,16 +39,16 @@ class Lars:
 class Lamb:
     """u = m/c1/(sqrt(v/c2) + eps) + wd w; w -= lr |w|/|u| u, the ratio only where wd is not 0"""
 
-    def __init__(self, params, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, no_trust=False,
+    def __init__(self, params, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, no_trust_ratio=False,
                  maximize=False):
-        self.p, self.o = params, (lr, beta1, beta2, eps, weight_decay, no_trust, maximize)
+        self.p, self.o = params, (lr, beta1, beta2, eps, weight_decay, no_trust_ratio, maximize)
         self.m = [torch.zeros_like(p) for p in params]
         self.v = [torch.zeros_like(p) for p in params]
         self.t = 0
 
     @torch.no_grad()
     def step(self):
-        lr, b1, b2, eps, wd, no_trust, maximize = self.o
+        lr, b1, b2, eps, wd, no_trust_ratio, maximize = self.o
         self.t += 1
         c1, c2 = 1 - b1 ** self.t, 1 - b2 ** self.t
         for p, m, v in zip(self.p, self.m, self.v):
@@ -57,7 +57,7 @@ class Lamb:
             v.mul_(b2).addcmul_(g, g, value=1 - b2)
             u = (m / c1) / ((v / c2).sqrt() + eps) + wd * p
             w, n = p.norm().item(), u.norm().item()
-            k = 1.0 if no_trust or wd == 0 or w == 0 or n == 0 else w / n
+            k = 1.0 if no_trust_ratio or wd == 0 or w == 0 or n == 0 else w / n
             p -= lr * k * u
 
 
@@ -86,15 +86,15 @@ CASES = [
     ("rmsprop", dict(momentum=0.5, centered=True, weight_decay=0.1, eps=1e-3, maximize=True)),
     ("adagrad", {}),
     ("adagrad", dict(lr=0.1, lr_decay=0.1, weight_decay=0.05)),
-    ("adagrad", dict(lr=0.1, initial_accumulator=0.5, eps=1e-3, maximize=True)),
+    ("adagrad", dict(lr=0.1, initial_accumulator_value=0.5, eps=1e-3, maximize=True)),
     ("lars", {}),
-    ("lars", dict(lr=0.5, weight_decay=0.1, trust=0.02)),
-    ("lars", dict(lr=0.5, momentum=0.7, nesterov=True, trust=0.05, eps=0.01, clip_norm=1.0, maximize=True)),
-    ("lars", dict(lr=0.01, no_trust=True)),
+    ("lars", dict(lr=0.5, weight_decay=0.1, trust_coefficient=0.02)),
+    ("lars", dict(lr=0.5, momentum=0.7, nesterov=True, trust_coefficient=0.05, eps=0.01, clip_norm=1.0, maximize=True)),
+    ("lars", dict(lr=0.01, no_trust_ratio=True)),
     ("lamb", {}),
     ("lamb", dict(lr=0.02, weight_decay=0.1, clip_norm=0.0)),
     ("lamb", dict(lr=0.02, weight_decay=0.0, clip_norm=0.0, beta1=0.8, beta2=0.9, eps=1e-3)),
-    ("lamb", dict(lr=0.02, weight_decay=0.1, no_trust=True, maximize=True)),
+    ("lamb", dict(lr=0.02, weight_decay=0.1, no_trust_ratio=True, maximize=True)),
 ]
 
 
@@ -104,8 +104,6 @@ def make(kind, o, params):
         return {"lars": Lars, "lamb": Lamb}[kind](params, **o)
     if "beta1" in o or "beta2" in o:
         o["betas"] = (o.pop("beta1", 0.9), o.pop("beta2", 0.999))
-    if "initial_accumulator" in o:
-        o["initial_accumulator_value"] = o.pop("initial_accumulator")
     cls = dict(sgd=torch.optim.SGD, adam=torch.optim.Adam, adamw=torch.optim.AdamW, rmsprop=torch.optim.RMSprop,
                adagrad=torch.optim.Adagrad)[kind]
     return cls(params, foreach=False, **o)

@@ -23,9 +23,7 @@ CLASS = {"constant": L.ConstantLR, "linear": L.LinearLR, "step": L.StepLR, "mult
          "cosine_restarts": L.CosineAnnealingWarmRestarts, "cyclic": L.CyclicLR, "one_cycle": L.OneCycleLR,
          "plateau": L.ReduceLROnPlateau}
 # dt's name of an option, where it differs
-DT = {"total_iters": "total", "start_factor": "start", "end_factor": "end", "T_max": "t_max", "T_0": "t_0",
-      "T_mult": "t_mult", "step_size_up": "step_up", "step_size_down": "step_down", "anneal_strategy": "anneal",
-      "div_factor": "div", "final_div_factor": "final_div"}
+DT = {"T_max": "t_max", "T_0": "t_0", "T_mult": "t_mult"}
 WORD = {"triangular": "DT_MODE_TRIANGULAR", "triangular2": "DT_MODE_TRIANGULAR2", "exp_range": "DT_MODE_EXP_RANGE",
         "min": "DT_MODE_MIN", "max": "DT_MODE_MAX", "rel": "DT_THRESHOLD_REL", "abs": "DT_THRESHOLD_ABS",
         "cos": "DT_ANNEAL_COS", "linear": "DT_ANNEAL_LINEAR"}

@@ -453,12 +453,12 @@ UTEST(mistakes, in_the_list_of_devices)
     dt_device *threads[2] = { dt_cpu(), dt_cpu() };
     dt_model  *m = dt_model_new(.device = dt_cuda(0)), *host = dt_model_new();
     EXPECT_ERROR(dt_parallel_new(m, .devices = 2, .on = twice) ? 0 : -1, ".on has cuda:0 twice");
-    EXPECT_ERROR(dt_parallel_new(m, .devices = 2, .on = kinds) ? 0 : -1, ".on has cuda:0 and cpu; they must be of one");
+    EXPECT_ERROR(dt_parallel_new(m, .devices = 2, .on = kinds) ? 0 : -1, ".on has cuda:0 and cpu, expected devices of one backend");
     EXPECT_ERROR(dt_parallel_new(m, .devices = 2, .on = other) ? 0 : -1, "is on cuda:0 and .on begins with cuda:1");
     EXPECT_ERROR(dt_parallel_new(m, .devices = 2, .on = hole) ? 0 : -1, "device 1 of 2 in .on is NULL");
     EXPECT_ERROR(dt_parallel_new(m, .on = other) ? 0 : -1, ".devices is 0");
-    EXPECT_ERROR(dt_parallel_new(m, .devices = 17) ? 0 : -1, ".devices is 17, from cuda:0 on; there are not so many");
-    EXPECT_ERROR(dt_parallel_new(host, .devices = 2, .on = other) ? 0 : -1, "must be of one kind");
+    EXPECT_ERROR(dt_parallel_new(m, .devices = 17) ? 0 : -1, ".devices is 17, from cuda:0 on; there are fewer");
+    EXPECT_ERROR(dt_parallel_new(host, .devices = 2, .on = other) ? 0 : -1, "expected devices of one backend");
     EXPECT_ERROR(dt_parallel_new(host, .devices = 2, .on = threads) ? 0 : -1, "cpu twice; on the CPU .devices is en");
     dt_parallel *p = dt_parallel_new(m, .devices = 2);
     dt_tensor   *y, *x = batch(0, 6, &y);

@@ -508,8 +508,8 @@ static const trick tricks[] = {
     { "{" T("a", "F32", "2", "0", "7") "}", 7, "has 8 bytes, but its data_offsets span 7" },
     { "{" T("a", "U8", "8", "0", "9") "}", 9, "has 8 bytes, but its data_offsets span 9" },
     { "{" T("a", "U8", "8", "0", "8") "}", 7, "ends at byte 8 of 7 bytes of data" },
-    { "{" T("a", "U8", "8", "0", "8") "}", 9, "1 bytes behind the last tensor" },
-    { "{}", 1, "1 bytes behind the last tensor" },
+    { "{" T("a", "U8", "8", "0", "8") "}", 9, "1 bytes after the last tensor" },
+    { "{}", 1, "1 bytes after the last tensor" },
     { "{" T("a", "U8", "15", "18446744073709551600", "18446744073709551615") "}", 15,
       "ends at byte 18446744073709551615" },
     { "{" T("a", "U8", "0", "18446744073709551615", "18446744073709551615") "}", 0,
@@ -518,23 +518,23 @@ static const trick tricks[] = {
     { "{" T("a", "U8", "8", "0", "8") "," T("b", "U8", "8", "0", "8") "}", 8, "inside 'a'" },
     { "{" T("a", "U8", "8", "0", "8") "," T("b", "U8", "8", "7", "15") "}", 15, "'b' begins at byte 7, inside 'a'" },
     { "{" T("a", "U8", "8", "0", "8") "," T("b", "U8", "0", "4", "4") "}", 8, "'b' begins at byte 4, inside 'a'" },
-    { "{" T("a", "U8", "8", "1", "9") "}", 9, "a hole of 1 bytes in the data before tensor 'a'" },
+    { "{" T("a", "U8", "8", "1", "9") "}", 9, "a gap of 1 bytes in the data before tensor 'a'" },
     { "{" T("b", "U8", "4", "12", "16") "," T("a", "U8", "8", "0", "8") "}", 16,
-      "a hole of 4 bytes in the data before tensor 'b'" },
+      "a gap of 4 bytes in the data before tensor 'b'" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0]}}", 8, "data_offsets are two numbers" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8,8]}}", 8, "data_offsets are two numbers" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[-0,8]}}", 8, "a whole number is expected" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":\"0,8\"}}", 8, "'[' of data_offsets" },
     /* keys */
-    { "{" X8 "," X8 "}", 8, "tensor 'x' is there twice" },
-    { "{" X8 "," T("\\u0078", "U8", "0", "8", "8") "}", 8, "tensor 'x' is there twice" },
-    { "{\"__metadata__\":{},\"__metadata__\":{}," X8 "}", 8, "__metadata__ is there twice" },
-    { "{\"__metadata__\":{\"k\":\"1\",\"l\":\"2\",\"k\":\"1\"}," X8 "}", 8, "__metadata__ 'k' is there twice" },
+    { "{" X8 "," X8 "}", 8, "tensor 'x' occurs twice" },
+    { "{" X8 "," T("\\u0078", "U8", "0", "8", "8") "}", 8, "tensor 'x' occurs twice" },
+    { "{\"__metadata__\":{},\"__metadata__\":{}," X8 "}", 8, "__metadata__ occurs twice" },
+    { "{\"__metadata__\":{\"k\":\"1\",\"l\":\"2\",\"k\":\"1\"}," X8 "}", 8, "__metadata__ 'k' occurs twice" },
     { "{\"a\":{\"shape\":[8],\"data_offsets\":[0,8]}}", 8, "tensor 'a' has no dtype" },
     { "{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,8]}}", 8, "tensor 'a' has no shape" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[8]}}", 8, "tensor 'a' has no data_offsets" },
     { "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8,
-      "'a' has its dtype twice" },
+      "'a' has two keys dtype" },
     { "{\"a\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8],\"more\":1}}", 8, "'a' has a key 'more'" },
     { "{\"a\":{\"dtype\":\"U9\",\"shape\":[8],\"data_offsets\":[0,8]}}", 8, "dtype 'U9'" },
     { "{\"a\":{\"dtype\":8,\"shape\":[8],\"data_offsets\":[0,8]}}", 8, "a string is expected" },
@@ -561,10 +561,10 @@ static const trick tricks[] = {
     { "{\"x\" {}}", 8, "':' is expected" },
     { "{'x':{}}", 8, "a string is expected" },
     { "{x:{}}", 8, "a string is expected" },
-    { "{" X8 "}}", 8, "behind the header's end" },
-    { "{" X8 "}\n", 8, "behind the header's end" },
-    { "{" X8 "} x", 8, "behind the header's end" },
-    { "{\"x", 8, "a string without an end" },
+    { "{" X8 "}}", 8, "text after the end of the JSON" },
+    { "{" X8 "}\n", 8, "text after the end of the JSON" },
+    { "{" X8 "} x", 8, "text after the end of the JSON" },
+    { "{\"x", 8, "a string does not end" },
     { "{\"x\\", 8, "an escape that JSON does not have" },
     { "{\"\\x41\":{}}", 8, "an escape that JSON does not have" },
     { "{\"\\u12g4\":{}}", 8, "four hexadecimal digits" },
@@ -587,7 +587,7 @@ static const trick tricks[] = {
     { "{\"__metadata__\":{\"dt.version\":\"1\"}," X8 "}", 8, "dt.version without dt.crc32c" },
     { "{\"__metadata__\":{\"dt.crc32c\":\"00000000\"}," X8 "}", 8, "dt.crc32c without dt.version" },
     { "{\"__metadata__\":{\"dt.version\":\"2\",\"dt.crc32c\":\"00000000\"}," X8 "}", 8, "dt.version is '2'" },
-    { "{\"__metadata__\":{\"dt.version\":\"1\",\"dt.crc32c\":\"00000000\"}," X8 "}", 8, "the file says 00000000" },
+    { "{\"__metadata__\":{\"dt.version\":\"1\",\"dt.crc32c\":\"00000000\"}," X8 "}", 8, "but it says 00000000" },
     { "{\"__metadata__\":{\"dt.version\":\"1\",\"dt.crc32c\":\"ABCDEF00\"}," X8 "}", 8, "not 8 digits" },
     { "{\"__metadata__\":{\"dt.version\":\"1\",\"dt.crc32c\":\"0\"}," X8 "}", 8, "not 8 digits" },
     { "{\"__metadata__\":{\"dt.version\":\"1\",\"dt.crc32c\":\"\"}," X8 "}", 8, "not 8 digits" },
@@ -723,7 +723,7 @@ UTEST(refused, headers_of_a_hundred_thousand_tensors_take_linear_time_and_memory
         int64_t     start = utest_ns();
         dt_archive *a = parse(p, n);
         double      seconds = (double)(utest_ns() - start) / 1e9;
-        EXPECT_TRUE_MSG(kind == 3 ? strstr(a->why, "'7' is there twice") != NULL : a->code == DT_OK, a->why);
+        EXPECT_TRUE_MSG(kind == 3 ? strstr(a->why, "'7' occurs twice") != NULL : a->code == DT_OK, a->why);
         if (kind == 0) EXPECT_EQ(99999, (int)dt_archive_find(a, "99999"));
         EXPECT_LT(seconds, 5.0 * utest_slow()); /* comparing all names with all would take minutes */
         EXPECT_LT((double)m.peak, 5.0 * (double)at);
@@ -1178,7 +1178,7 @@ UTEST(paths, what_is_not_a_file_is_refused_at_once)
     EXPECT_ERROR(dt_archive_write(w, dir), "not a regular file");
     EXPECT_ERROR(dt_archive_write(w, temp_in(dir, "fifo")), "not a regular file");
     EXPECT_ERROR(dt_archive_write(w, "/dev/null"), "not a regular file"); /* a rename would replace it */
-    EXPECT_ERROR(dt_archive_write(w, temp_in(dir, "no/such")), "make its directory first");
+    EXPECT_ERROR(dt_archive_write(w, temp_in(dir, "no/such")), "create its directory first");
     EXPECT_ERROR(dt_archive_write(w, temp_in(dir, "empty/below")), "Not a directory");
     char longer[300];
     memset(longer, 'n', sizeof longer);

@@ -607,7 +607,7 @@ UTEST_F(progress, a_file_that_is_no_table_is_refused_and_left_alone)
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
         put("t.csv", other[i]);
         if (i == 5) continue; /* that one is fine: half a line at the end */
-        EXPECT_ERROR(dt_progress_new(.quiet = true, .csv = in_tmp("t.csv"), .start_step = 5), "is none of a table");
+        EXPECT_ERROR(dt_progress_new(.quiet = true, .csv = in_tmp("t.csv"), .start_step = 5), "is not a line of a table of dt; use another file");
         char *s = slurp(in_tmp("t.csv"));
         EXPECT_STREQ(other[i], s);
         free(s);

@@ -87,7 +87,7 @@ UTEST(levels, each_property_can_be_set)
 UTEST(levels, bad_levels_and_combinations_are_named)
 {
     dt_model *m = dt_model_new(.seed = 1);
-    EXPECT_ERROR(dt_amp_new(m, .level = "O4"), "\"O4\"; it is one of \"O0\", \"O1\", \"O2\", \"O3\"");
+    EXPECT_ERROR(dt_amp_new(m, .level = "O4"), "\"O4\"; it must be one of \"O0\", \"O1\", \"O2\", \"O3\"");
     EXPECT_ERROR(dt_amp_new(m, .level = "O22"), "\"O22\"");
     EXPECT_ERROR(dt_amp_new(m, .level = ""), "\"\"");
     EXPECT_ERROR(dt_amp_new(m, .level = "O1", .cast_model = DT_YES), ".cast_model with O1");

@@ -57,7 +57,7 @@ static void open_trainer(trainer *t, const char *dir, setting s)
     dt_optimizer_add_group(t->opt, "*.bias|bn.*", .lr = 0.003);
     if (s.level) t->amp = dt_amp_new(t->m, .level = s.level, .dtype = s.dtype, .growth_interval = 2);
     t->s = dt_exponential_lr(t->opt, .gamma = 0.9);
-    t->c = dt_checkpoint_new(dir, .model = t->m, .optimizer = t->opt, .schedule = t->s, .amp = t->amp, .keep = -1);
+    t->c = dt_checkpoint_new(dir, .model = t->m, .optimizer = t->opt, .scheduler = t->s, .amp = t->amp, .keep = -1);
 }
 static void close_trainer(trainer *t)
 {

@@ -98,7 +98,7 @@ UTEST(sched, known_values)
     }
     fixture_close(&f);
     fixture_open(&f, false);
-    f.s = dt_cyclic_lr(f.opt, .base_lr = 0.01, .max_lr = 0.1, .step_up = 4);
+    f.s = dt_cyclic_lr(f.opt, .base_lr = 0.01, .max_lr = 0.1, .step_size_up = 4);
     for (int i = 0; i < 9; i++) {
         EXPECT_NEAR(cyc[i], dt_optimizer_lr(f.opt, 1), 1e-15);
         EXPECT_NEAR(0.9 - 0.1 * (cyc[i] - 0.01) / 0.09, dt_optimizer_momentum(f.opt, 1), 1e-15);
@@ -189,7 +189,7 @@ UTEST(sched, one_cycle_ends_after_its_steps_and_never_goes_below_zero)
 {
     fixture f;
     fixture_open(&f, false);
-    f.s = dt_one_cycle_lr(f.opt, .max_lr = 0.1, .epochs = 5, .steps_per_epoch = 2, .anneal = DT_ANNEAL_LINEAR);
+    f.s = dt_one_cycle_lr(f.opt, .max_lr = 0.1, .epochs = 5, .steps_per_epoch = 2, .anneal_strategy = DT_ANNEAL_LINEAR);
     for (int i = 0; i < 10; i++) EXPECT_OK(dt_scheduler_step(f.s));
     EXPECT_NEAR(4e-7, dt_optimizer_lr(f.opt, 0), 1e-16);
     EXPECT_ERROR(dt_scheduler_step(f.s), "10 steps");
@@ -261,32 +261,32 @@ UTEST(sched, wrong_options_are_refused_with_what_is_right)
     EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .epochs = 3, .steps_per_epoch = 2, .total_steps = 6), "not both");
     EXPECT_ERROR(dt_constant_lr(o, .factor = 1.5), "above 0 and at most 1");
     EXPECT_ERROR(dt_constant_lr(o, .factor = DT_ZERO), ".factor is 0");
-    EXPECT_ERROR(dt_constant_lr(o, .total = -1), ".total is -1");
-    EXPECT_ERROR(dt_linear_lr(o, .start = 1.5), ".start is 1.5");
-    EXPECT_ERROR(dt_linear_lr(o, .start = DT_ZERO), ".start is 0");
-    EXPECT_ERROR(dt_linear_lr(o, .end = 1.5), ".end is 1.5; it must be 0 to 1");
-    EXPECT_ERROR(dt_linear_lr(o, .total = DT_ZERO), ".total is 0");
+    EXPECT_ERROR(dt_constant_lr(o, .total_iters = -1), ".total_iters is -1");
+    EXPECT_ERROR(dt_linear_lr(o, .start_factor = 1.5), ".start_factor is 1.5");
+    EXPECT_ERROR(dt_linear_lr(o, .start_factor = DT_ZERO), ".start_factor is 0");
+    EXPECT_ERROR(dt_linear_lr(o, .end_factor = 1.5), ".end_factor is 1.5; it must be 0 to 1");
+    EXPECT_ERROR(dt_linear_lr(o, .total_iters = DT_ZERO), ".total_iters is 0");
     EXPECT_ERROR(dt_step_lr(o, .step_size = -3), "1 to 2^40");
     EXPECT_ERROR(dt_step_lr(o, .step_size = 3, .gamma = -1), ".gamma is -1; it must be finite and at least 0");
     EXPECT_ERROR(dt_exponential_lr(o, .gamma = (double)NAN), ".gamma is nan");
     EXPECT_ERROR(dt_exponential_lr(o, .gamma = (double)INFINITY), ".gamma is inf");
     EXPECT_ERROR(dt_polynomial_lr(o, .power = -1), ".power is -1");
-    EXPECT_ERROR(dt_polynomial_lr(o, .total = -1), ".total is -1");
+    EXPECT_ERROR(dt_polynomial_lr(o, .total_iters = -1), ".total_iters is -1");
     EXPECT_ERROR(dt_cosine_annealing_lr(o, .t_max = 3, .eta_min = -0.1), ".eta_min is -0.1");
     EXPECT_ERROR(dt_cosine_annealing_warm_restarts(o, .t_0 = -1), ".t_0 is -1");
     EXPECT_ERROR(dt_cosine_annealing_warm_restarts(o, .t_0 = 1, .t_mult = -1), ".t_mult is -1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = -1), ".max_lr is -1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = -1, .max_lr = 1), ".base_lr is -1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .mode = DT_MODE_MIN), "DT_MODE_TRIANGULAR2");
-    EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .step_up = -2), ".step_up is -2");
-    EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .step_down = -2), ".step_down is -2");
+    EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .step_size_up = -2), ".step_size_up is -2");
+    EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .step_size_down = -2), ".step_size_down is -2");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .max_momentum = 1), ".max_momentum is 1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .base_momentum = -1), ".base_momentum is -1");
     EXPECT_ERROR(dt_cyclic_lr(o, .base_lr = 1, .max_lr = 2, .cycle_momentum = (dt_switch)7), "DT_YES or DT_NO");
     EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .pct_start = 1.1), ".pct_start is 1.1");
-    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .anneal = (dt_anneal)5), "DT_ANNEAL_COS or");
-    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .div = DT_ZERO), ".div is 0");
-    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .final_div = -1), ".final_div is -1");
+    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .anneal_strategy = (dt_anneal)5), "DT_ANNEAL_COS or");
+    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .div_factor = DT_ZERO), ".div_factor is 0");
+    EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = 5, .final_div_factor = -1), ".final_div_factor is -1");
     EXPECT_ERROR(dt_one_cycle_lr(o, .max_lr = 1, .total_steps = -5), ".total_steps is -5");
     EXPECT_ERROR(dt_reduce_lr_on_plateau(o, .factor = 1), ".factor is 1; it must be at least 0 and below 1");
     EXPECT_ERROR(dt_reduce_lr_on_plateau(o, .mode = DT_MODE_TRIANGULAR), "DT_MODE_MIN or DT_MODE_MAX");
@@ -347,7 +347,7 @@ UTEST(sched, wrong_calls_are_errors_and_change_nothing)
     f.s = dt_reduce_lr_on_plateau(f.opt);
     EXPECT_ERROR(dt_scheduler_step(f.s), "dt_scheduler_metric");
     dt_scheduler_metric(f.s, 1);
-    EXPECT_ERROR(dt_warmup(f.s, .steps = 3), "has begun");
+    EXPECT_ERROR(dt_warmup(f.s, .steps = 3), "has stepped already");
     fixture_close(&f);
 }
 
@@ -357,7 +357,7 @@ UTEST(sched, an_optimiser_without_momentum_cycles_its_lr_alone)
     dt_optimizer *opt = dt_adagrad(m, .lr = 0.1);
     EXPECT_ERROR(dt_cyclic_lr(opt, .base_lr = 0.01, .max_lr = 0.1), ".cycle_momentum = DT_NO");
     EXPECT_ERROR(dt_one_cycle_lr(opt, .total_steps = 10, .max_lr = 0.1), ".cycle_momentum = DT_NO");
-    dt_scheduler *s = dt_cyclic_lr(opt, .base_lr = 0.01, .max_lr = 0.1, .cycle_momentum = DT_NO, .step_up = 1);
+    dt_scheduler *s = dt_cyclic_lr(opt, .base_lr = 0.01, .max_lr = 0.1, .cycle_momentum = DT_NO, .step_size_up = 1);
     EXPECT_OK(dt_scheduler_step(s));
     EXPECT_NEAR(0.1, dt_optimizer_lr(opt, 0), 1e-16);
     dt_scheduler_free(s);
@@ -369,7 +369,7 @@ UTEST(sched, an_optimiser_without_momentum_cycles_its_lr_alone)
 UTEST(sched, null_is_an_error_not_a_crash)
 {
     for (int k = 0; k < CASES; k++) EXPECT_ERROR(golden_sched[k].make(NULL, golden_sched[k].o), "NULL");
-    EXPECT_ERROR(dt_scheduler_step(NULL), "dt_scheduler_step: the schedule is NULL");
+    EXPECT_ERROR(dt_scheduler_step(NULL), "dt_scheduler_step: the scheduler is NULL");
     EXPECT_ERROR(dt_scheduler_metric(NULL, 1), "NULL");
     EXPECT_ERROR(dt_warmup(NULL, .steps = 1), "NULL");
     EXPECT_EQ(0, (int)dt_scheduler_steps(NULL));
@@ -438,12 +438,12 @@ static int save(fixture *f, saved *s)
     dt__visit v = { 0, NULL, visit_number, visit_integer, s };
     memset(s, 0, sizeof *s);
     s->damage = -1;
-    return dt__schedule_visit(f->s, &v, "schedule");
+    return dt__scheduler_visit(f->s, &v, "schedule");
 }
 static int load(fixture *f, saved *s)
 {
     dt__visit v = { 1, NULL, visit_number, visit_integer, s };
-    return dt__schedule_visit(f->s, &v, "schedule");
+    return dt__scheduler_visit(f->s, &v, "schedule");
 }
 
 UTEST(sched, saved_and_loaded_at_every_10th_step_it_goes_on_with_the_same_bits)
@@ -510,7 +510,7 @@ UTEST(sched, what_does_not_fit_is_not_loaded)
     for (int i = 0; i < 6; i++) dt_scheduler_step(a.s);
     ASSERT_OK(save(&a, &s));
     b.s = dt_step_lr(b.opt, .step_size = 3);
-    EXPECT_ERROR(load(&b, &s), "of dt_cosine_annealing_warm_restarts, this schedule of dt_step_lr");
+    EXPECT_ERROR(load(&b, &s), "of dt_cosine_annealing_warm_restarts, this scheduler of dt_step_lr");
     dt_scheduler_free(b.s);
     dt_optimizer_add_group(b.opt, "*.weight", .lr = 1);
     b.s = dt_cosine_annealing_warm_restarts(b.opt, .t_0 = 4);

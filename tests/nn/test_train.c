@@ -275,7 +275,7 @@ static const training mlps[] = {
     { MLP(adagrad), dt_adagrad_with, { .lr = 1e-2, .lr_decay = 1e-3 }, STATE(mlp), LOSS(mlp_adagrad) },
     { MLP(lars), dt_lars_with, { .lr = 5, .weight_decay = 1e-3 }, STATE(mlp), LOSS(mlp_lars) },
     { MLP(lars_groups), dt_lars_with, { .lr = 5, .weight_decay = 1e-3 }, STATE(mlp), LOSS(mlp_lars_groups),
-      .biases = { .lr = 0.05, .weight_decay = DT_ZERO, .no_trust = true } },
+      .biases = { .lr = 0.05, .weight_decay = DT_ZERO, .no_trust_ratio = true } },
     { MLP(lamb), dt_lamb_with, { .lr = 0.01 }, STATE(mlp), LOSS(mlp_lamb) },
     { MLP(lamb_groups), dt_lamb_with, { .lr = 0.01, .clip_norm = 0.2 }, STATE(mlp), LOSS(mlp_lamb_groups),
       .biases = { .lr = 0.005, .weight_decay = DT_ZERO } },

@@ -133,7 +133,7 @@ UTEST(device, is_one_that_there_is)
 {
     static char out[65536];
     EXPECT_FALSE(run("env", "mnist --data data/digits --steps 2 --device tpu", out, sizeof out));
-    EXPECT_TRUE(strstr(out, "--device tpu: it is cpu, cuda or cuda:N") != NULL);
+    EXPECT_TRUE(strstr(out, "--device tpu, expected cpu, cuda or cuda:N") != NULL);
     EXPECT_FALSE(run("env", "gpt --text LICENSE --steps 2 --device cuda:", out, sizeof out));
-    EXPECT_TRUE(strstr(out, "--device cuda:: it is cpu, cuda or cuda:N") != NULL);
+    EXPECT_TRUE(strstr(out, "--device cuda:, expected cpu, cuda or cuda:N") != NULL);
 }
