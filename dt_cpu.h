@@ -1146,7 +1146,7 @@ DT__INLINE dt__vf DT__K(vsign)(dt__vf x) /* 0 for 0 and for NaN */
     return DT__SEL(x > DT__ZERO, DT__ONE, DT__SEL(x < DT__ZERO, DT__C(-1.0f), DT__ZERO));
 }
 
-/* derivatives: x is dy, y is the x or the y of DT_UNARY_FNS */
+/* derivatives: x is dy; y is the row's x or y, as NEEDS_X or NEEDS_Y of DT_UNARY_FNS says */
 DT__V(d_AFFINE) { return x * a; }
 DT__V(d_RECIP) { return DT__SEL(a == DT__ZERO, x * a, DT__K(vneg)(x * (y * (y / a)))); }
 DT__V(d_POW) { return DT__SEL(a == DT__ZERO, a, x * (a * DT__K(power)(y, a - DT__ONE))); }
@@ -1247,10 +1247,10 @@ static void DT__K(row_any)(DT__K(row_fn) f, float *out, const float *x, const fl
         for (int64_t i = 0; i < n; i += DT__W)                                                            \
             DT__K(st)(out + i, DT__K(f)(DT__K(ld)(x + i), DT__K(ld)(y + i), a, b));                       \
     }
-#define DT__X(n, s, t) DT__ROW(u_##n) DT__ROW(d_##n)
+#define DT__X(n, ...) DT__ROW(u_##n) DT__ROW(d_##n)
 DT_UNARY_FNS(DT__X)
 #undef DT__X
-#define DT__X(n, t) DT__ROW(b_##n)
+#define DT__X(n, ...) DT__ROW(b_##n)
 DT_BINARY_FNS(DT__X)
 #undef DT__X
 DT__ROW(u_SCALE) DT__ROW(u_SHIFT) DT__ROW(u_SQUARE) DT__ROW(u_CUBE) DT__ROW(d_SQUARE)
@@ -1677,10 +1677,20 @@ static int DT__K(plan_apply)(DT__K(plan_t) *e, const char *what, bool slow)
     return DT__K(plan_run)(e, direct && e->n[0] >= DT__TILE ? 8 * DT__TILE : DT__TILE, slow ? 16384 : 65536);
 }
 
+/* What a row of DT_UNARY_FNS or DT_BINARY_FNS is here. */
+typedef struct DT__K(fn_row) {
+    DT__K(row_fn)  row;
+    DT__K(irow_fn) irow; /* NULL: does not take integers */
+    int            cost; /* DT_COST_... */
+} DT__K(fn_row);
+#define DT__IROW_FLOATS(f) NULL
+#define DT__IROW_INTS(f) DT__K(irow_##f)
+#define DT__IROW_COMPARE(f) DT__K(irow_##f)
+
 static int DT__K(unary)(dt_device *dev, const dt_call *c)
 {
-#define DT__X(n, s, t) DT__K(row_u_##n),
-    static const DT__K(row_fn) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
+#define DT__X(n, type, grad, cost, grad_cost, t) { DT__K(row_u_##n), DT__IROW_##type(u_##n), DT_COST_##cost },
+    static const DT__K(fn_row) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
 #undef DT__X
     const dt_view  *v[2] = { &c->out[0], &c->in[0] };
     DT__K(plan_t) e;
@@ -1694,29 +1704,24 @@ static int DT__K(unary)(dt_device *dev, const dt_call *c)
     e.b = (float)b;
     e.ia = DT__K(dbl_to_i64)(a);
     e.ib = DT__K(dbl_to_i64)(b);
-    e.row = rows[fn];
+    e.row = rows[fn].row;
+    e.irow = rows[fn].irow;
     if (fn == DT_U_AFFINE) {
-        e.irow = DT__K(irow_u_AFFINE);
         if (b == 0) e.row = DT__K(row_u_SCALE);
         else if (a == 1) e.row = DT__K(row_u_SHIFT);
-    } else if (fn == DT_U_ABS) {
-        e.irow = DT__K(irow_u_ABS);
-    } else if (fn == DT_U_CLAMP) {
-        e.irow = DT__K(irow_u_CLAMP);
     } else if (fn == DT_U_POW) { /* the powers that have a cheaper form, with the results of that form */
         if (a == 2) e.row = DT__K(row_u_SQUARE);
         else if (a == 3) e.row = DT__K(row_u_CUBE);
         else if (a == 0.5) e.row = DT__K(row_u_SQRT);
         else if (a == -1) e.row = DT__K(row_u_RECIP), e.a = 1.0f;
     }
-    bool cheap = fn == DT_U_AFFINE || fn == DT_U_ABS || fn == DT_U_CLAMP || fn == DT_U_RELU || fn == DT_U_LEAKY_RELU;
-    return DT__K(plan_apply)(&e, "unary", !cheap);
+    return DT__K(plan_apply)(&e, "unary", rows[fn].cost != DT_COST_CHEAP);
 }
 
 static int DT__K(unary_bwd)(dt_device *dev, const dt_call *c)
 {
-#define DT__X(n, s, t) DT__K(row_d_##n),
-    static const DT__K(row_fn) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
+#define DT__X(n, type, grad, cost, grad_cost, t) { DT__K(row_d_##n), NULL, DT_COST_##grad_cost },
+    static const DT__K(fn_row) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
 #undef DT__X
     const dt_view  *v[3] = { &c->out[0], &c->in[0], &c->in[1] };
     DT__K(plan_t) e;
@@ -1729,22 +1734,15 @@ static int DT__K(unary_bwd)(dt_device *dev, const dt_call *c)
     e.add = c->acc & 1;
     e.a = (float)c->u.ew.a;
     e.b = (float)c->u.ew.b;
-    e.row = fn == DT_U_POW && c->u.ew.a == 2 ? DT__K(row_d_SQUARE) : rows[fn];
-    bool slow = fn == DT_U_POW || (fn >= DT_U_GELU && fn <= DT_U_SILU) || fn == DT_U_SOFTPLUS;
-    return DT__K(plan_apply)(&e, "unary_bwd", slow);
+    e.row = fn == DT_U_POW && c->u.ew.a == 2 ? DT__K(row_d_SQUARE) : rows[fn].row;
+    return DT__K(plan_apply)(&e, "unary_bwd", rows[fn].cost != DT_COST_CHEAP);
 }
 
 static int DT__K(binary)(dt_device *dev, const dt_call *c)
 {
-#define DT__X(n, t) DT__K(row_b_##n),
-    static const DT__K(row_fn) rows[DT_B_COUNT] = { DT_BINARY_FNS(DT__X) };
+#define DT__X(n, type, grad, cost, t) { DT__K(row_b_##n), DT__IROW_##type(b_##n), DT_COST_##cost },
+    static const DT__K(fn_row) rows[DT_B_COUNT] = { DT_BINARY_FNS(DT__X) };
 #undef DT__X
-    static const struct { int fn; DT__K(irow_fn) irow; } irows[] = {
-        { DT_B_ADD, DT__K(irow_b_ADD) }, { DT_B_MUL, DT__K(irow_b_MUL) }, { DT_B_MAX, DT__K(irow_b_MAX) },
-        { DT_B_MIN, DT__K(irow_b_MIN) }, { DT_B_EQ, DT__K(irow_b_EQ) }, { DT_B_NE, DT__K(irow_b_NE) },
-        { DT_B_LT, DT__K(irow_b_LT) }, { DT_B_LE, DT__K(irow_b_LE) }, { DT_B_GT, DT__K(irow_b_GT) },
-        { DT_B_GE, DT__K(irow_b_GE) }
-    };
     const dt_view  *v[3] = { &c->out[0], &c->in[0], &c->in[1] };
     DT__K(plan_t) e;
     int    fn = c->u.ew.fn;
@@ -1757,15 +1755,16 @@ static int DT__K(binary)(dt_device *dev, const dt_call *c)
     e.b = (float)b;
     e.ia = DT__K(dbl_to_i64)(a);
     e.ib = DT__K(dbl_to_i64)(b);
-    for (size_t i = 0; i < sizeof irows / sizeof irows[0]; i++)
-        if (irows[i].fn == fn) e.irow = irows[i].irow;
-    e.row = rows[fn];
+    e.row = rows[fn].row;
+    e.irow = rows[fn].irow;
     if (a == 1 && fn == DT_B_ADD && b == 1) e.row = DT__K(row_b_PLUS);
     if (a == 1 && fn == DT_B_MUL) e.row = DT__K(row_b_TIMES);
     if (a == 1 && fn == DT_B_DIV) e.row = DT__K(row_b_OVER);
-    bool slow = (fn >= DT_B_POW && fn <= DT_B_POW_DY) || fn == DT_B_BCE || fn == DT_B_BCE_DX;
-    return DT__K(plan_apply)(&e, "binary", slow);
+    return DT__K(plan_apply)(&e, "binary", rows[fn].cost != DT_COST_CHEAP);
 }
+#undef DT__IROW_FLOATS
+#undef DT__IROW_INTS
+#undef DT__IROW_COMPARE
 
 /* ==================================================================================================== >>copy */
 static void DT__K(same_row)(float *out, const float *x, const float *y, int64_t n, float a, float b)
