@@ -575,11 +575,12 @@ DT_API uint64_t  dt_trace_now(void);               /* ns, CLOCK_MONOTONIC; works
 DT_API void      dt_trace_counter(const char *name, double value); /* a curve: loss, loss scale */
 
 /* ---------------------------------------------------------------------------------------------------- >>backend
-   What a device provides. A kernel gets one dt_call: views by value (device addresses, never host pointers), scalars
-   by value, a stream. It may run later, in the order of its stream. Nothing outside a backend dereferences a view. */
+   What a device provides: dt_backend, a table of functions. A kernel gets one dt_call: views by value (with addresses on
+   the device), scalars by value, and a stream. It may run asynchronously, in the order of its stream. Only the backend
+   dereferences the address of a view. */
 enum {
     DT_LAYOUT_PLAIN = 0, /* element (i0, i1, ..) at sum(i*stride) */
-    DT_LAYOUT_NHWC  = 1  /* a 4-d image (n, c, h, w) stored as (n, h, w, c), dense; the strides of the view say so */
+    DT_LAYOUT_NHWC  = 1  /* a 4-d image (n, c, h, w) stored densely as (n, h, w, c); the strides are those of that order */
 };
 typedef struct dt_view {
     void   *data; /* address of element 0 */
@@ -654,10 +655,11 @@ enum { DT_UNARY_FNS(DT__ENUM_U) DT_U_COUNT };
 enum { DT_BINARY_FNS(DT__ENUM_B) DT_B_COUNT };
 enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
 
-/* The compute entries of a backend. "any": any strides and layouts the backend itself makes. "image": 4-d operands all
-   in the layout that image_layout() names. Everything else is dense and plain. h = f32, f16 or bf16. Outputs are
-   dense unless "any". Each output i is added to what is there if bit i of acc is set (rows marked +). f32 statistics.
-   A row: name, outputs <- inputs ( [x] may be absent ). */
+/* The kernels of a backend. A row: name, outputs <- inputs; [x] may be absent. Operands:
+     "any"     any strides, and any layout that the backend itself returns from image_layout()
+     "image"   4-d, in the layout that image_layout() returns
+     others    dense, DT_LAYOUT_PLAIN
+   h: f32, f16 or bf16. Statistics are f32. Rows marked +: if bit i of acc is set, output i is added to, not overwritten. */
 #define DT_KERNELS(X)                                                                                        \
     X(fill)            /* any: y := ew.a, any dtype                                                       */ \
     X(copy)            /* any: y <- x, equal shapes, x may broadcast; casts between all dtypes          + */ \
@@ -669,8 +671,8 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      comparisons give u8                                                        */ \
     X(where)           /* any: z <- cond (u8, i32, i64), x, y; all dtypes                               + */ \
     X(reduce)          /* any: y <- x; y has x's ndim, 1 (stride any) in reduced dims; reduce.fn, .n:   + */ \
-                       /*      SUM MEAN MAX MIN VAR over h, SUM MAX MIN over ints; ARGMAX -> i64          */ \
-                       /*      (index in the row-major order of the reduced dims; first of ties; NaN wins)*/ \
+                       /*      SUM MEAN MAX MIN VAR over h, SUM MAX MIN over ints; ARGMAX -> i64 (index   */ \
+                       /*      in the row-major order of the reduced dims; first of ties, or first NaN)   */ \
     X(gemm)            /* c (.., m, n) <- a (.., m, k), b (.., k, n), [bias (n)]; h each; batch strides   */ \
                        /*      any, a and b have unit stride in one of the last two dims; c dense rows;   */ \
                        /*      c = gemm.act(gemm.alpha a b + bias)                                      + */ \
@@ -684,10 +686,10 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(pool2d_bwd)      /* image: dx <- dy, [index]                                                      + */ \
     X(batch_norm)      /* image: y, mean, rstd (f32), [running_mean, running_var: updated] <- x, [weight, */ \
                        /*      bias, running_mean, running_var, add]; norm.train .eps .momentum .act;     */ \
-                       /*      without y: mean, and the biased variance in the place of rstd, of x alone  */ \
+                       /*      without y: only the mean, and the biased variance in place of rstd         */ \
     X(batch_norm_bwd)  /* image: [dx, dweight, dbias, dadd] <- dy, x, [weight], mean, rstd, [y: relu],  + */ \
                        /*      [sums (2c) of dy and of dy xhat over norm.n values a channel: with train,  */ \
-                       /*      dx is of these; without them of those of dy and x]                         */ \
+                       /*      dx uses these; if absent, the sums of this call's dy and x]                */ \
     X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps                */ \
     X(layer_norm_bwd)  /* dx, [dweight, dbias] <- dy, x, [weight, mean], rstd                           + */ \
     X(embedding)       /* y (n, d) <- index (n), weight (v, d)                                            */ \
@@ -703,8 +705,8 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      too; lse dense); attn.causal .scale; h                                     */ \
     X(attention_bwd)   /* dq, dk, dv (strides as any of q, k, v) <- do, q, k, v, o, lse                 + */ \
     /* Optimisers: 1-d, f32 but for p, g, x and copy (h). p and the states change in place; copy := p rounded.    */ \
-    /* gscale (1) multiplies every g first, opt.maximize turns its sign. segments (i64, nseg + 1): where each      */ \
-    /* parameter begins, and the end; norms of one element for each segment.                                       */ \
+    /* gscale (1) multiplies every g first, opt.maximize negates it. segments (i64, nseg + 1): where each          */ \
+    /* parameter begins, and the end; norms have one element for each segment.                                     */ \
     X(sgd)             /* p, [buf], [copy] <- g, [gscale], [wnorm, gnorm, segments]: d = g + wd*p;        */ \
                        /*      buf = first ? d : b1*buf + (1-b2)*d; p -= lr*(nesterov ? d + b1*buf : buf) */ \
                        /*      with segments (LARS): d *= trust*|w|/(|g| + wd*|w| + eps), gnorm before    */ \
@@ -718,7 +720,7 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      norm is 0 or absent                                                        */ \
     X(norms)           /* y (nseg) <- x (n), [segments]: the L2 norm of each segment, or of all           */ \
     X(unscale)         /* [y (n)], flag (1) <- x (n): y = ew.a*x (y may be x); flag := 1 if some x is not  */ \
-                       /*      finite, else as it was                                                   + */
+                       /*      finite, else unchanged                                                   + */
 
 #define DT__ENUM_K(n) DT_K_##n,
 enum { DT_KERNELS(DT__ENUM_K) DT_K_COUNT };
@@ -753,54 +755,52 @@ typedef struct dt_backend {
     const char *name;
     void *(*alloc)(dt_device *dev, size_t nbytes); /* 64-byte aligned; NULL without a message when out of memory */
     void (*free)(dt_device *dev, void *ptr, size_t nbytes);
-    /* host is free on return */
+    /* the caller may reuse host on return */
     int (*upload)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
-    /* waits for the stream */
+    /* waits for the stream first */
     int (*download)(dt_device *dev, void *stream, void *host, const void *src, size_t nbytes);
-    int (*wait)(dt_device *dev, void *stream);                  /* the host waits; NULL stream: for all of them */
-    /* what comes in 'after' waits for what is in 'before' */
+    int (*wait)(dt_device *dev, void *stream);                  /* the host waits for stream, or for all if it is NULL */
+    /* work queued from now on in stream 'after' waits for the work queued so far in stream 'before' */
     int (*order)(dt_device *dev, void *after, void *before);
-    void *(*stream_new)(dt_device *dev);                        /* NULL entry: one stream only */
+    void *(*stream_new)(dt_device *dev);                        /* NULL entry: the device has one stream */
     void (*stream_free)(dt_device *dev, void *stream);
     int (*image_layout)(dt_device *dev, int kernel);            /* the layout of image operands; NULL entry: plain */
-    /* Copies that run beside kernels, called by any thread; NULL entries: there are none. Memory of the host to copy
-       from, 64-byte aligned, NULL without a message; the stream of copies; an upload that reads the host's memory when
-       its turn comes; a mark in a stream (made where *mark is NULL), and whether the stream has got there: with wait
-       the host waits until it has. */
-    void *(*host_alloc)(dt_device *dev, size_t nbytes);
+    /* Asynchronous uploads, thread-safe. All entries are NULL if the device has none. */
+    void *(*host_alloc)(dt_device *dev, size_t nbytes); /* pinned, 64-byte aligned; NULL without a message */
     void (*host_free)(dt_device *dev, void *ptr, size_t nbytes);
-    void *(*copy_stream)(dt_device *dev);
+    void *(*copy_stream)(dt_device *dev); /* the stream for copies */
+    /* queues the copy: host must stay unchanged until it is done */
     int (*upload_later)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
-    int (*mark)(dt_device *dev, void *stream, void **mark);
-    int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes);
+    int (*mark)(dt_device *dev, void *stream, void **mark); /* records a mark in the stream; creates it if *mark is NULL */
+    int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes); /* has the stream reached it? wait: waits for it */
     void (*mark_free)(dt_device *dev, void *mark);
-    /* of its memory, for the message that there is no more; NULL entry: nothing is known */
+    /* describes the use of the device's memory for an out-of-memory message; may be NULL */
     void (*memory_text)(dt_device *dev, char *text, size_t nbytes);
-    /* may tensors of this device be made of this memory? NULL entry: of any */
+    /* fails if tensors of this device cannot use the memory at ptr; NULL entry: they can use any memory */
     int (*adopts)(dt_device *dev, const void *ptr);
     dt_kernel kernel[DT_K_COUNT];
-    /* Several devices of one backend in one program. NULL: not there, what needs them goes through the host. */
-    int (*count)(void);              /* of its devices */
+    /* Several devices of one backend in one program. NULL entries: data goes through the host instead. */
+    int (*count)(void);              /* the number of devices */
     dt_device *(*device)(int index); /* NULL after dt_fail */
-    /* dst on dev := src on 'from', behind what is in both streams; what comes in them is behind it */
+    /* copies src on 'from' to dst on dev, after the work queued in both streams and before later work in them */
     int (*peer)(dt_device *dev, void *stream, void *dst, dt_device *from, void *from_stream, const void *src,
                 size_t nbytes);
-    /* Blocks that n devices have each, moved by one call: block[b * n + i], 1-d and dense, is on dev[i], and stream[i]
-       is one of its. broadcast: all get the first device's; sum: the first device's += the others',
-       one after the other. */
+    /* Collective operations on n devices. block[b * n + i] is block b on dev[i], 1-d and dense; stream[i] is a stream of
+       dev[i]. broadcast: copies the first device's blocks to the others. sum: adds the others' blocks to the first
+       device's, in the order of the devices. */
     void *(*group_new)(dt_device *const *dev, int n); /* NULL after dt_fail */
     void (*group_free)(void *group);
     int (*group_broadcast)(void *group, void *const *stream, const dt_view *block, int nblocks);
     int (*group_sum)(void *group, void *const *stream, const dt_view *block, int nblocks);
 } dt_backend;
 
-DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* be must stay */
-DT_API dt_status   dt_device_free(dt_device *dev);      /* refused while a tensor lives on it */
+DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /* be must outlive the device */
+DT_API dt_status   dt_device_free(dt_device *dev);      /* fails while tensors exist on it */
 DT_API void       *dt_device_impl(const dt_device *dev);
 DT_API const dt_backend *dt_device_backend(const dt_device *dev);
-DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* the thread's stream on dev; returns the one before */
+DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* sets the thread's stream on dev; returns the previous */
 DT_API const char *dt_kernel_name(int kernel);
-/* the thread's scratch, 64-byte aligned, valid until the next call; NULL after dt_fail */
+/* the thread's scratch memory, 64-byte aligned, valid until the thread's next call; NULL after dt_fail */
 DT_API void       *dt_scratch(size_t nbytes);
 
 #ifdef __cplusplus
@@ -4321,11 +4321,7 @@ static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tenso
     return rc;
 }
 /* Gradients: dt__bwd_NAME for each row of DT_BINARY_FNS that has one. saved[] holds x, y and z where the row needs them. */
-static int dt__put_binary(dt__node *n, int k, dt_tensor *g, int fn, double a, dt_tensor *x, dt_tensor *y)
-{
-    return dt__wants(n, k) ? dt__binary_put(n->in[k], g, fn, a, 0, x, y) : 0;
-}
-/* g * a * f(x, y) to input k */
+/* The gradient of input k, if it is wanted: a * g * f(x, y) */
 static int dt__put_slope(dt__node *n, int k, dt_tensor *g, int fn, double a, const dt_tensor *x, const dt_tensor *y)
 {
     return dt__wants(n, k) ? dt__put_product(n->in[k], g, a, dt__binary_tmp(g, fn, 1, 0, x, y)) : 0;
@@ -4342,12 +4338,12 @@ static int dt__bwd_ADD(dt__node *n, dt_tensor *g)
 }
 static int dt__bwd_MUL(dt__node *n, dt_tensor *g)
 {
-    int rc = dt__put_binary(n, 0, g, DT_B_MUL, 1, g, n->saved[1]);
-    return rc ? rc : dt__put_binary(n, 1, g, DT_B_MUL, 1, g, n->saved[0]);
+    int rc = dt__wants(n, 0) ? dt__binary_put(n->in[0], g, DT_B_MUL, 1, 0, g, n->saved[1]) : 0;
+    return rc || !dt__wants(n, 1) ? rc : dt__binary_put(n->in[1], g, DT_B_MUL, 1, 0, g, n->saved[0]);
 }
 static int dt__bwd_DIV(dt__node *n, dt_tensor *g) /* by y: -(x/y)/y */
 {
-    int rc = dt__put_binary(n, 0, g, DT_B_DIV, 1, g, n->saved[1]);
+    int rc = dt__wants(n, 0) ? dt__binary_put(n->in[0], g, DT_B_DIV, 1, 0, g, n->saved[1]) : 0;
     return rc ? rc : dt__put_slope(n, 1, g, DT_B_DIV, -1, n->saved[2], n->saved[1]);
 }
 static int dt__bwd_POW(dt__node *n, dt_tensor *g)
@@ -4380,7 +4376,7 @@ static int dt__bwd_SMOOTH_L1(dt__node *n, dt_tensor *g) { return dt__difference_
 static int dt__bwd_BCE(dt__node *n, dt_tensor *g)
 {
     int rc = dt__put_slope(n, 0, g, DT_B_BCE_DX, 1, n->saved[0], n->saved[1]);
-    return rc ? rc : dt__put_binary(n, 1, g, DT_B_MUL, -1, g, n->saved[0]);
+    return rc || !dt__wants(n, 1) ? rc : dt__binary_put(n->in[1], g, DT_B_MUL, -1, 0, g, n->saved[0]);
 }
 static const struct { uint8_t type, needs; dt__backward_fn backward; } dt__binary_rows[DT_B_COUNT] = {
 #define DT__BWD_NO_GRAD(n) NULL

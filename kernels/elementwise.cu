@@ -1,22 +1,22 @@
-/* elementwise.cu: fill, copy, iota, unary, unary_bwd, binary, where, and what follows a matrix product.
+/* elementwise.cu: fill, copy, iota, unary, unary_bwd, binary, where, and the epilogue of a matrix product.
 
    y[i] = f(x[i]; a, b) and z[i] = a f(x[i], y[i]; b), the functions of DT_UNARY_FNS and DT_BINARY_FNS, over operands of
-   any strides and any mix of dtypes; dx[i] = f'(x[i]) dy[i]; z[i] = cond[i] ? x[i] : y[i]; behind a product
-   y[.., j] = act(y[.., j] + bias[j]). Everything is computed in f32, or in int64 (modulo 2^64) where all operands are
+   any strides and any mix of dtypes; dx[i] = f'(x[i]) dy[i]; z[i] = cond[i] ? x[i] : y[i]; the epilogue is
+   y[.., j] = act(y[.., j] + bias[j]). Everything is computed in f32, or in int64 (modulo 2^64) if all operands are
    integers.
 
-   Index space: dimensions of one go, the output's smallest stride becomes the innermost, neighbours that all operands
-   step through alike become one. A thread takes V neighbours of the innermost dimension:
+   Index space: dimensions of size 1 are dropped, the output's smallest stride becomes the innermost, neighbours that are
+   contiguous in all operands are merged. A thread takes a piece of V neighbours of the innermost dimension:
      V = 8  all operands are of 1 or 2 bytes    V = 4  some are f32       both: accesses of up to 16 bytes
-     V = 1  an operand is strided, not aligned, i32 or i64, or the function is a power (which waits for arithmetic)
+     V = 1  an operand is strided, not aligned, i32 or i64, or the function's cost is POWER (bound by arithmetic)
    Broadcasts along the innermost dimension (stride 0) and along the others keep V. Blocks of 256 threads, one piece a
-   thread, the grid strides over what is left.
+   thread, grid-stride loops.
 
-   Roofline: bytes are those of the operands, each once: fill of f32 4 per element, copy, unary and what follows a
-   product 8, binary and the gradient of a unary 12, where 13, acc 4 more; half of it in f16 and bf16. 0 to 40 FLOPs per
-   element (copy .. gradient of gelu), so at 10 FLOPs per byte and more that cards offer all but the powers (about 100)
-   wait for memory; the gradient of gelu in bf16 (40 for 6 bytes) comes near the balance. A transposing copy goes
-   through shared memory in tiles of 32 x 32, so that both sides are read and written in whole lines. */
+   Roofline: each operand is moved once: fill of f32 4 bytes per element, copy, unary and the epilogue 8, binary and the
+   gradient of a unary 12, where 13, acc 4 more; half of it in f16 and bf16. 0 to 40 FLOPs per element (copy .. gradient
+   of gelu). GPUs offer 10 FLOPs per byte and more, so all functions except the powers (about 100) are memory-bound; the
+   gradient of gelu in bf16 (40 for 6 bytes) is near the balance. A transposing copy goes through shared memory in tiles
+   of 32 x 32, so that both sides are accessed in whole cache lines. */
 #include "vector.cuh"
 
 namespace dtk {
@@ -30,13 +30,13 @@ namespace dtk {
 enum { EW_LAST_ROW = DT_U_COUNT - 1, EW_UNARY_FORMS(DT__X) EW_SAME /* y = x: copies with a cast */ };
 #undef DT__X
 
-__device__ __forceinline__ float ew_sigmoid(float x) /* the small side is e/(1 + e), with its full accuracy */
+__device__ __forceinline__ float ew_sigmoid(float x) /* e/(1 + e) below 0, which keeps the accuracy of small results */
 {
     float e = expf(-fabsf(x));
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 __device__ __forceinline__ float ew_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
-__device__ __forceinline__ float ew_power(float x, float e) /* halves through the root: its signs and NaNs */
+__device__ __forceinline__ float ew_power(float x, float e) /* 0.5 and -0.5 by sqrtf, for its signs and NaNs */
 {
     return e == 0.5f ? sqrtf(x) : e == -0.5f ? 1.0f / sqrtf(x) : powf(x, e);
 }
@@ -94,7 +94,7 @@ EW_D(ABS) { return dy * ew_sign(v); }
 EW_D(SQRT) { return dy / (v + v); }
 EW_D(EXP) { return dy * v; }
 EW_D(LOG) { return dy / v; }
-EW_D(CLAMP) { return v > a && v < b ? dy : 0.0f; } /* nothing at the bounds */
+EW_D(CLAMP) { return v > a && v < b ? dy : 0.0f; } /* 0 at the bounds */
 EW_D(RELU) { return v <= 0.0f ? 0.0f : dy; } /* a NaN lets the gradient through */
 EW_D(LEAKY_RELU) { return v > 0.0f ? dy : dy * a; }
 EW_D(GELU)
@@ -213,7 +213,7 @@ template <int N> struct ew_ops {
     int64_t           pieces, inner; /* inner: elements of the innermost dimension */
     operand<any_type> x[N];
     int               fn;
-    bool              one[N]; /* an operand that is broadcast along the innermost dimension */
+    bool              one[N]; /* the operand is broadcast along the innermost dimension */
     float             a, b;
     int64_t           ia, ib;
 };
@@ -227,7 +227,7 @@ template <int N> __device__ __forceinline__ void ew_place(const ew_ops<N> &o, in
         walk_at(o.w, i, at);
     }
 }
-/* Only one run of elements has a last piece that is not full. */
+/* The elements of piece i. A partial piece is possible only if there is one run of elements. */
 template <int V, int N> __device__ __forceinline__ int64_t ew_count(const ew_ops<N> &o, int64_t i)
 {
     return V > 1 && o.w.ndim <= 1 ? o.inner - i * V : V;
@@ -271,7 +271,7 @@ static __global__ void __launch_bounds__(BLOCK) ew_binary_kernel(const __grid_co
         o.x[0].store(at[0], x, n);
     }
 }
-/* y := act(y + bias); fn is the function of act; bias may be absent */
+/* y := act(y + bias); fn is the row of act, or EW_SAME; bias may be absent */
 template <int V> static __global__ void __launch_bounds__(BLOCK) ew_epilogue_kernel(const __grid_constant__ ew_ops<2> o)
 {
     for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
@@ -372,7 +372,7 @@ template <int N> inline walk<N> ew_walk(const dt_view *const (&view)[N])
     for (int k = 0; k < N && w.ndim == 0; k++) w.stride[k][0] = 0;
     return w;
 }
-/* The elements that a thread takes at once: 1, 4 or 8. Absent operands have no data. */
+/* V: 1, 4 or 8. The pointer of an absent operand is NULL. */
 template <int N> inline int ew_width(const ew_ops<N> &o)
 {
     int dtype[N];
@@ -456,7 +456,7 @@ static int ew_no_ints(const char *what)
 }
 
 /* ---------------------------------------------------------------------------------------------------- bits
-   Copies without a cast, fills and choices move elements of 1, 2, 4, 8 bytes, or units of several of them. */
+   Copies without a cast, fill and where move elements of 1, 2, 4 or 8 bytes, or units of several of them. */
 template <typename U> static __global__ void __launch_bounds__(BLOCK)
 ew_fill_kernel(U *y, U value, const __grid_constant__ walk<1> w)
 {
@@ -536,9 +536,9 @@ ew_where_add_kernel(operand<any_type> z, operand<any_type> cond, operand<any_typ
         else to.floats().put(at[0], from.floats().at(k));
     }
 }
-/* y[.., b, a] = x[.., b, a], y dense along a, x along b: read along b, turned in shared memory, written along a. */
+/* y[.., b, a] = x[.., b, a], y dense along a, x along b: read along b, transposed in shared memory, written along a. */
 template <typename U> struct ew_turn {
-    walk<2> w; /* of the other dimensions, times the tiles */
+    walk<2> w; /* of the other dimensions */
     int64_t na, nb, ya, xa, yb, xb; /* sizes; strides */
     int64_t ta, tb;                 /* tiles */
 };
@@ -559,7 +559,7 @@ ew_turn_kernel(U *y, const U *x, const __grid_constant__ ew_turn<U> t)
     }
 }
 
-/* The largest unit of up to 16 bytes in which all N operands can be walked; w then counts units. */
+/* The largest unit, up to 16 bytes, in which all N operands can be accessed. Afterwards w counts units. */
 template <int N> static int ew_units(walk<N> &w, void *const (&p)[N], int size)
 {
     int last = w.ndim - 1, n = 16 / size;
@@ -580,7 +580,7 @@ template <int N> static int ew_units(walk<N> &w, void *const (&p)[N], int size)
     return n * size;
 }
 
-/* A dimension, not the innermost, along which x is dense, or -1; both must fill a good part of a tile. */
+/* The outer dimension along which x is dense, or -1. Both dimensions must have at least 16 elements, half a tile. */
 static int ew_turned(const walk<2> &w)
 {
     int last = w.ndim - 1;
@@ -674,7 +674,7 @@ extern "C" int dt__cuda_fill(dt_device *dev, const dt_call *c)
         int64_t l = double_to_i64(a);
         if (y->dtype == DT_I32) l = l > INT32_MAX ? INT32_MAX : l < INT32_MIN ? INT32_MIN : l;
         if (y->dtype == DT_U8) l = a > -2147483648.0 && a < 2147483648.0 ? (l & 255) : 0;
-        memcpy(one, &l, (size_t)size); /* the low bytes: all cards' hosts are little-endian */
+        memcpy(one, &l, (size_t)size); /* the low bytes: hosts of CUDA are little-endian */
     }
     for (int i = size; i < 16; i++) one[i] = one[i - size];
     bool same = true;
@@ -809,7 +809,7 @@ extern "C" int dt__cuda_where(dt_device *dev, const dt_call *c)
 extern "C" int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y, const dt_view *bias, int dim, int act)
 {
     using namespace dtk;
-    dt_view along = *y; /* the bias, seen in the shape of y */
+    dt_view along = *y; /* the bias, broadcast to the shape of y */
     bool    has = bias && bias->ndim >= 0;
     if (y->dtype > DT_BF16)
         return dt_fail(DT_ERR_DTYPE, "cuda: the epilogue does not take %s", dt_dtype_name((dt_dtype)y->dtype));
