@@ -25,9 +25,9 @@ namespace dtk {
 /* A row of DT_UNARY_FNS is ew_u_NAME and its derivative ew_d_NAME, a row of DT_BINARY_FNS is ew_b_NAME, and rows that take
    integers have ew_iu_NAME or ew_ib_NAME. The switches below are generated from the lists: a row without its functions
    does not compile. */
-#define EW_UNARY_FORMS(X) X(SCALE) X(SHIFT) X(SQUARE) X(CUBE) /* cheaper forms of AFFINE and POW */
+#define DT__EW_UNARY_FORMS(X) X(SCALE) X(SHIFT) X(SQUARE) X(CUBE) /* cheaper forms of AFFINE and POW */
 #define DT__X(n) EW_##n,
-enum { EW_LAST_ROW = DT_U_COUNT - 1, EW_UNARY_FORMS(DT__X) EW_SAME /* y = x: copies with a cast */ };
+enum { EW_LAST_ROW = DT_U_COUNT - 1, DT__EW_UNARY_FORMS(DT__X) EW_SAME /* y = x: copies with a cast */ };
 #undef DT__X
 
 __device__ __forceinline__ float ew_sigmoid(float x) /* e/(1 + e) below 0, which keeps the accuracy of small results */
@@ -46,121 +46,121 @@ __device__ __forceinline__ float ew_gelu_inner(float x, float z) /* -2 sqrt(2/pi
 }
 
 /* NaN in, NaN out. */
-#define EW_U(name) \
+#define DT__EW_U(name) \
     __device__ __forceinline__ float ew_u_##name(float x, [[maybe_unused]] float a, [[maybe_unused]] float b)
-EW_U(AFFINE) { return fmaf(a, x, b); }
-EW_U(SCALE) { return a * x; } /* -0 stays */
-EW_U(SHIFT) { return x + b; }
-EW_U(RECIP) { return a / x; }
-EW_U(POW) { return ew_power(x, a); }
-EW_U(SQUARE) { return x * x; }
-EW_U(CUBE) { return x * x * x; }
-EW_U(ABS) { return fabsf(x); }
-EW_U(SQRT) { return sqrtf(x); }
-EW_U(EXP) { return expf(x); }
-EW_U(LOG) { return logf(x); }
-EW_U(CLAMP)
+DT__EW_U(AFFINE) { return fmaf(a, x, b); }
+DT__EW_U(SCALE) { return a * x; } /* -0 stays */
+DT__EW_U(SHIFT) { return x + b; }
+DT__EW_U(RECIP) { return a / x; }
+DT__EW_U(POW) { return ew_power(x, a); }
+DT__EW_U(SQUARE) { return x * x; }
+DT__EW_U(CUBE) { return x * x * x; }
+DT__EW_U(ABS) { return fabsf(x); }
+DT__EW_U(SQRT) { return sqrtf(x); }
+DT__EW_U(EXP) { return expf(x); }
+DT__EW_U(LOG) { return logf(x); }
+DT__EW_U(CLAMP)
 {
     float t = a > x ? a : x;
     return b < t ? b : t;
 }
-EW_U(RELU) { return 0.0f > x ? 0.0f : x; }
-EW_U(LEAKY_RELU) { return x > 0.0f ? x : a * x; }
-EW_U(GELU) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
-EW_U(GELU_TANH) { return x / (1.0f + expf(ew_gelu_inner(x, x * x))); } /* 1 + tanh(u) = 2/(1 + exp(-2u)) */
-EW_U(SILU)
+DT__EW_U(RELU) { return 0.0f > x ? 0.0f : x; }
+DT__EW_U(LEAKY_RELU) { return x > 0.0f ? x : a * x; }
+DT__EW_U(GELU) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
+DT__EW_U(GELU_TANH) { return x / (1.0f + expf(ew_gelu_inner(x, x * x))); } /* 1 + tanh(u) = 2/(1 + exp(-2u)) */
+DT__EW_U(SILU)
 {
     float e = expf(-fabsf(x));
     return (x < 0.0f ? x * e : x) / (1.0f + e);
 }
-EW_U(SIGMOID) { return ew_sigmoid(x); }
-EW_U(TANH) { return tanhf(x); }
-EW_U(SOFTPLUS)
+DT__EW_U(SIGMOID) { return ew_sigmoid(x); }
+DT__EW_U(TANH) { return tanhf(x); }
+DT__EW_U(SOFTPLUS)
 {
     float t = a * x;
     return t > 20.0f ? x : log1pf(expf(t)) / a;
 }
-#undef EW_U
+#undef DT__EW_U
 
 /* dy times the derivative; v is the row's x or y, as NEEDS_X or NEEDS_Y says */
-#define EW_D(name)                                                                                              \
+#define DT__EW_D(name)                                                                                         \
     __device__ __forceinline__ float ew_d_##name(float dy, [[maybe_unused]] float v, [[maybe_unused]] float a, \
                                                  [[maybe_unused]] float b)
-EW_D(AFFINE) { return dy * a; }
-EW_D(RECIP) { return a == 0.0f ? dy * a : -(dy * (v * (v / a))); }
-EW_D(POW) { return a == 0.0f ? a : dy * (a * ew_power(v, a - 1.0f)); }
-EW_D(SQUARE) { return dy * (a * v); }
-EW_D(ABS) { return dy * ew_sign(v); }
-EW_D(SQRT) { return dy / (v + v); }
-EW_D(EXP) { return dy * v; }
-EW_D(LOG) { return dy / v; }
-EW_D(CLAMP) { return v > a && v < b ? dy : 0.0f; } /* 0 at the bounds */
-EW_D(RELU) { return v <= 0.0f ? 0.0f : dy; } /* a NaN lets the gradient through */
-EW_D(LEAKY_RELU) { return v > 0.0f ? dy : dy * a; }
-EW_D(GELU)
+DT__EW_D(AFFINE) { return dy * a; }
+DT__EW_D(RECIP) { return a == 0.0f ? dy * a : -(dy * (v * (v / a))); }
+DT__EW_D(POW) { return a == 0.0f ? a : dy * (a * ew_power(v, a - 1.0f)); }
+DT__EW_D(SQUARE) { return dy * (a * v); }
+DT__EW_D(ABS) { return dy * ew_sign(v); }
+DT__EW_D(SQRT) { return dy / (v + v); }
+DT__EW_D(EXP) { return dy * v; }
+DT__EW_D(LOG) { return dy / v; }
+DT__EW_D(CLAMP) { return v > a && v < b ? dy : 0.0f; } /* 0 at the bounds */
+DT__EW_D(RELU) { return v <= 0.0f ? 0.0f : dy; } /* a NaN lets the gradient through */
+DT__EW_D(LEAKY_RELU) { return v > 0.0f ? dy : dy * a; }
+DT__EW_D(GELU)
 {
     float c = 0.5f * (1.0f + erff(v * 0.70710678f)), p = 0.39894228f * expf(-0.5f * v * v);
     return dy * fmaf(v, p, c);
 }
-EW_D(GELU_TANH) /* s + v s(1 - s) 2u', s = 1/(1 + exp(-2u)) */
+DT__EW_D(GELU_TANH) /* s + v s(1 - s) 2u', s = 1/(1 + exp(-2u)) */
 {
     float z = v * v, e = expf(ew_gelu_inner(fabsf(v), z)), r = 1.0f / (1.0f + e), er = e * r;
     float du = fmaf(z, 0.214064449f, 1.59576912f);
     return dy * fmaf(v * (er * r), du, v < 0.0f ? er : r);
 }
-EW_D(SILU)
+DT__EW_D(SILU)
 {
     float s = ew_sigmoid(v);
     return dy * (s * fmaf(v, 1.0f - s, 1.0f));
 }
-EW_D(SIGMOID) { return dy * ((1.0f - v) * v); }
-EW_D(TANH) { return dy * fmaf(-v, v, 1.0f); }
-EW_D(SOFTPLUS)
+DT__EW_D(SIGMOID) { return dy * ((1.0f - v) * v); }
+DT__EW_D(TANH) { return dy * fmaf(-v, v, 1.0f); }
+DT__EW_D(SOFTPLUS)
 {
     float t = a * v;
     return t > 20.0f ? dy : dy * ew_sigmoid(t);
 }
-#undef EW_D
+#undef DT__EW_D
 
-#define EW_B(name)                                                                            \
+#define DT__EW_B(name)                                                                       \
     __device__ __forceinline__ float ew_b_##name(float x, float y, [[maybe_unused]] float a, \
                                                  [[maybe_unused]] float b)
-EW_B(ADD) { return a * fmaf(b, y, x); }
-EW_B(MUL) { return a * (x * y); }
-EW_B(DIV) { return a * (x / y); }
-EW_B(POW) { return a * powf(x, y); }
-EW_B(POW_DX) { return a * (y == 0.0f ? 0.0f : y * powf(x, y - 1.0f)); }
-EW_B(POW_DY) { return a * (x == 0.0f && y >= 0.0f ? 0.0f : powf(x, y) * logf(x)); }
-EW_B(MAX) { return a * (x > y || x != x ? x : y); }
-EW_B(MIN) { return a * (x < y || x != x ? x : y); }
-EW_B(MAX_DX) { return a * (x < y ? 0.0f : x == y ? 0.5f : 1.0f); }
-EW_B(MIN_DX) { return a * (x > y ? 0.0f : x == y ? 0.5f : 1.0f); }
-EW_B(EQ) { return x == y ? 1.0f : 0.0f; }
-EW_B(NE) { return x != y ? 1.0f : 0.0f; }
-EW_B(LT) { return x < y ? 1.0f : 0.0f; }
-EW_B(LE) { return x <= y ? 1.0f : 0.0f; }
-EW_B(GT) { return x > y ? 1.0f : 0.0f; }
-EW_B(GE) { return x >= y ? 1.0f : 0.0f; }
-EW_B(MSE) { return a * ((x - y) * (x - y)); }
-EW_B(MSE_DX) { return a * (2.0f * (x - y)); }
-EW_B(L1) { return a * fabsf(x - y); }
-EW_B(L1_DX) { return a * ew_sign(x - y); }
-EW_B(SMOOTH_L1)
+DT__EW_B(ADD) { return a * fmaf(b, y, x); }
+DT__EW_B(MUL) { return a * (x * y); }
+DT__EW_B(DIV) { return a * (x / y); }
+DT__EW_B(POW) { return a * powf(x, y); }
+DT__EW_B(POW_DX) { return a * (y == 0.0f ? 0.0f : y * powf(x, y - 1.0f)); }
+DT__EW_B(POW_DY) { return a * (x == 0.0f && y >= 0.0f ? 0.0f : powf(x, y) * logf(x)); }
+DT__EW_B(MAX) { return a * (x > y || x != x ? x : y); }
+DT__EW_B(MIN) { return a * (x < y || x != x ? x : y); }
+DT__EW_B(MAX_DX) { return a * (x < y ? 0.0f : x == y ? 0.5f : 1.0f); }
+DT__EW_B(MIN_DX) { return a * (x > y ? 0.0f : x == y ? 0.5f : 1.0f); }
+DT__EW_B(EQ) { return x == y ? 1.0f : 0.0f; }
+DT__EW_B(NE) { return x != y ? 1.0f : 0.0f; }
+DT__EW_B(LT) { return x < y ? 1.0f : 0.0f; }
+DT__EW_B(LE) { return x <= y ? 1.0f : 0.0f; }
+DT__EW_B(GT) { return x > y ? 1.0f : 0.0f; }
+DT__EW_B(GE) { return x >= y ? 1.0f : 0.0f; }
+DT__EW_B(MSE) { return a * ((x - y) * (x - y)); }
+DT__EW_B(MSE_DX) { return a * (2.0f * (x - y)); }
+DT__EW_B(L1) { return a * fabsf(x - y); }
+DT__EW_B(L1_DX) { return a * ew_sign(x - y); }
+DT__EW_B(SMOOTH_L1)
 {
     float d = fabsf(x - y);
     return a * (d < b ? 0.5f * d * d / b : fmaf(-0.5f, b, d));
 }
-EW_B(SMOOTH_L1_DX)
+DT__EW_B(SMOOTH_L1_DX)
 {
     float d = x - y;
     return a * (fabsf(d) >= b ? ew_sign(d) : d / b);
 }
-EW_B(BCE) /* (1 - y)x + max(-x, 0) + log(1 + exp(-|x|)): infinite where x is */
+DT__EW_B(BCE) /* (1 - y)x + max(-x, 0) + log(1 + exp(-|x|)): infinite where x is */
 {
     return a * (fmaf(1.0f - y, x, fmaxf(-x, 0.0f)) + log1pf(expf(-fabsf(x))));
 }
-EW_B(BCE_DX) { return a * (ew_sigmoid(x) - y); }
-#undef EW_B
+DT__EW_B(BCE_DX) { return a * (ew_sigmoid(x) - y); }
+#undef DT__EW_B
 
 /* The function of a whole piece: the switch is outside of the loop over its elements. Functions of DT_COST_POWER are
    compiled for V = 1 only, see ew_most(). fn was checked by the entry. */
@@ -169,18 +169,18 @@ template <typename F, int V> __device__ __forceinline__ void ew_each(float (&v)[
 #pragma unroll
     for (int j = 0; j < V; j++) v[j] = f(j);
 }
-#define EW_CASE(code, cost, call)                                                                \
-    case code:                                                                                   \
-        if constexpr (V == 1 || cost != DT_COST_POWER) ew_each(x, [&](int j) { return call; });  \
+#define DT__EW_CASE(code, cost, call)                                                           \
+    case code:                                                                                  \
+        if constexpr (V == 1 || cost != DT_COST_POWER) ew_each(x, [&](int j) { return call; }); \
         break;
 template <int V> __device__ __forceinline__ void ew_unary_all(int fn, float (&x)[V], float a, float b)
 {
     switch (fn) {
-#define DT__X(n, type, grad, cost, grad_cost, t) EW_CASE(DT_U_##n, DT_COST_##cost, ew_u_##n(x[j], a, b))
+#define DT__X(n, type, grad, cost, grad_cost, t) DT__EW_CASE(DT_U_##n, DT_COST_##cost, ew_u_##n(x[j], a, b))
         DT_UNARY_FNS(DT__X)
 #undef DT__X
-#define DT__X(n) EW_CASE(EW_##n, DT_COST_CHEAP, ew_u_##n(x[j], a, b))
-        EW_UNARY_FORMS(DT__X)
+#define DT__X(n) DT__EW_CASE(EW_##n, DT_COST_CHEAP, ew_u_##n(x[j], a, b))
+        DT__EW_UNARY_FORMS(DT__X)
 #undef DT__X
     case EW_SAME: break;
     }
@@ -189,22 +189,22 @@ template <int V>
 __device__ __forceinline__ void ew_slope_all(int fn, float (&x)[V], const float (&y)[V], float a, float b)
 {
     switch (fn) {
-#define DT__X(n, type, grad, cost, grad_cost, t) EW_CASE(DT_U_##n, DT_COST_##grad_cost, ew_d_##n(x[j], y[j], a, b))
+#define DT__X(n, type, grad, cost, grad_cost, t) DT__EW_CASE(DT_U_##n, DT_COST_##grad_cost, ew_d_##n(x[j], y[j], a, b))
         DT_UNARY_FNS(DT__X)
 #undef DT__X
-        EW_CASE(EW_SQUARE, DT_COST_CHEAP, ew_d_SQUARE(x[j], y[j], a, b))
+        DT__EW_CASE(EW_SQUARE, DT_COST_CHEAP, ew_d_SQUARE(x[j], y[j], a, b))
     }
 }
 template <int V>
 __device__ __forceinline__ void ew_binary_all(int fn, float (&x)[V], const float (&y)[V], float a, float b)
 {
     switch (fn) {
-#define DT__X(n, type, grad, cost, t) EW_CASE(DT_B_##n, DT_COST_##cost, ew_b_##n(x[j], y[j], a, b))
+#define DT__X(n, type, grad, cost, t) DT__EW_CASE(DT_B_##n, DT_COST_##cost, ew_b_##n(x[j], y[j], a, b))
         DT_BINARY_FNS(DT__X)
 #undef DT__X
     }
 }
-#undef EW_CASE
+#undef DT__EW_CASE
 
 /* ---------------------------------------------------------------------------------------------------- operands */
 /* N operands, the output first. The innermost dimension of w counts pieces of V elements. */
@@ -295,43 +295,43 @@ template <int V> static __global__ void __launch_bounds__(BLOCK) ew_epilogue_ker
 
 /* Integers, computed modulo 2^64. Codes: EWI_UNARY or EWI_BINARY + function; for one operand y is x. */
 enum { EWI_SAME, EWI_UNARY, EWI_BINARY = EWI_UNARY + DT_U_COUNT };
-#define EW_INT(name, expr)                                                                                      \
+#define DT__EW_INT(name, expr)                                                                                      \
     __device__ __forceinline__ int64_t ew_##name(int64_t x, [[maybe_unused]] int64_t y, [[maybe_unused]] int64_t a, \
-                                                 [[maybe_unused]] int64_t b)                                    \
-    {                                                                                                           \
-        [[maybe_unused]] uint64_t ux = (uint64_t)x, uy = (uint64_t)y, ua = (uint64_t)a, ub = (uint64_t)b;       \
-        return (int64_t)(expr);                                                                                 \
+                                                 [[maybe_unused]] int64_t b)                                        \
+    {                                                                                                               \
+        [[maybe_unused]] uint64_t ux = (uint64_t)x, uy = (uint64_t)y, ua = (uint64_t)a, ub = (uint64_t)b;           \
+        return (int64_t)(expr);                                                                                     \
     }
-EW_INT(iu_AFFINE, ua * ux + ub)
-EW_INT(iu_ABS, x < 0 ? 0 - ux : ux)
-EW_INT(iu_CLAMP, (x > a ? x : a) < b ? (x > a ? x : a) : b)
-EW_INT(ib_ADD, ua * (ux + ub * uy))
-EW_INT(ib_MUL, ua * (ux * uy))
-EW_INT(ib_MAX, ua * (x > y ? ux : uy))
-EW_INT(ib_MIN, ua * (x < y ? ux : uy))
-EW_INT(ib_EQ, x == y)
-EW_INT(ib_NE, x != y)
-EW_INT(ib_LT, x < y)
-EW_INT(ib_LE, x <= y)
-EW_INT(ib_GT, x > y)
-EW_INT(ib_GE, x >= y)
-#undef EW_INT
+DT__EW_INT(iu_AFFINE, ua * ux + ub)
+DT__EW_INT(iu_ABS, x < 0 ? 0 - ux : ux)
+DT__EW_INT(iu_CLAMP, (x > a ? x : a) < b ? (x > a ? x : a) : b)
+DT__EW_INT(ib_ADD, ua * (ux + ub * uy))
+DT__EW_INT(ib_MUL, ua * (ux * uy))
+DT__EW_INT(ib_MAX, ua * (x > y ? ux : uy))
+DT__EW_INT(ib_MIN, ua * (x < y ? ux : uy))
+DT__EW_INT(ib_EQ, x == y)
+DT__EW_INT(ib_NE, x != y)
+DT__EW_INT(ib_LT, x < y)
+DT__EW_INT(ib_LE, x <= y)
+DT__EW_INT(ib_GT, x > y)
+DT__EW_INT(ib_GE, x >= y)
+#undef DT__EW_INT
 __device__ __forceinline__ int64_t ew_ints(int fn, int64_t x, int64_t y, int64_t a, int64_t b)
 {
     switch (fn) {
     case EWI_SAME: return x;
-#define EW_CASE_FLOATS(code, f)
-#define EW_CASE_INTS(code, f) case code: return f(x, y, a, b);
-#define EW_CASE_COMPARE(code, f) case code: return f(x, y, a, b);
-#define DT__X(n, type, grad, cost, grad_cost, t) EW_CASE_##type(EWI_UNARY + DT_U_##n, ew_iu_##n)
+#define DT__EW_CASE_FLOATS(code, f)
+#define DT__EW_CASE_INTS(code, f) case code: return f(x, y, a, b);
+#define DT__EW_CASE_COMPARE(code, f) case code: return f(x, y, a, b);
+#define DT__X(n, type, grad, cost, grad_cost, t) DT__EW_CASE_##type(EWI_UNARY + DT_U_##n, ew_iu_##n)
         DT_UNARY_FNS(DT__X)
 #undef DT__X
-#define DT__X(n, type, grad, cost, t) EW_CASE_##type(EWI_BINARY + DT_B_##n, ew_ib_##n)
+#define DT__X(n, type, grad, cost, t) DT__EW_CASE_##type(EWI_BINARY + DT_B_##n, ew_ib_##n)
         DT_BINARY_FNS(DT__X)
 #undef DT__X
-#undef EW_CASE_FLOATS
-#undef EW_CASE_INTS
-#undef EW_CASE_COMPARE
+#undef DT__EW_CASE_FLOATS
+#undef DT__EW_CASE_INTS
+#undef DT__EW_CASE_COMPARE
     }
     __trap(); /* not reached: the entries check that the row takes integers */
     return 0;
