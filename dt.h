@@ -595,13 +595,13 @@ typedef struct dt_view {
    backend are generated from these two lists: a new function is a row here and one function in each backend (for unary
    rows a second one, the derivative), and nothing compiles until they are there. Columns:
      type       FLOATS; INTS: a backend has it for integers too; COMPARE: as INTS, and the result is u8
-     cost       of an element: CHEAP: less than moving it through memory; SLOW: more; POWER: several times SLOW
-     gradient   NEEDS_...: what it is computed from: x, y and for binary rows the result z; NO_GRAD */
+     gradient   NEEDS_...: what it is computed from: x, y, and for binary rows the result z; NO_GRAD: there is none
+     cost       of an element: CHEAP: less than moving it through memory; SLOW: more; POWER: several times SLOW */
 enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
 
-/* unary: y = f(x; a, b). The second cost is that of the derivative. */
+/* unary: y = f(x; a, b). Two costs: of the function, of its derivative. */
 #define DT_UNARY_FNS(X)                                                                                            \
-    /* name       type    gradient cost   its cost */                                                              \
+    /* name       type    gradient cost   cost of the derivative */                                                \
     X(AFFINE,     INTS,   NEEDS_X, CHEAP, CHEAP, "a*x + b")                                                        \
     X(RECIP,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "a/x")                                                            \
     X(POW,        FLOATS, NEEDS_X, POWER, POWER, "x^a")                                                            \

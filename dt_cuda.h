@@ -116,7 +116,7 @@ int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y, const dt_v
    and of that call the lowest position: part[i] is position << 24 | bits 24i to 24i+23 of the value, and each part is
    an atomic minimum, so all three belong to the same position. */
 typedef struct dt__cuda_bad {
-    unsigned long long call; /* number of the call; 0: no bad index so far */
+    unsigned long long call; /* number of the call; 0: no index was out of range so far */
     unsigned long long part[3];
     int64_t            limit, ignore;
     int32_t            op, nll;
@@ -234,7 +234,12 @@ enum {
     DT__CUDA_ALGOS = 16,       /* algorithms that a search of cuDNN may return */
     DT__CUDA_SLOTS = 16        /* streams whose order is tracked, see dt__cuda_queue.behind */
 };
-enum { DT__SPACE_KERNELS, DT__SPACE_LIBRARIES, DT__SPACE_F32, DT__SPACE_COUNT }; /* scratch blocks of a stream */
+enum { /* scratch blocks of a stream */
+    DT__SPACE_KERNELS,
+    DT__SPACE_LIBRARIES, /* workspaces, copies of operands in a form that the library reads */
+    DT__SPACE_F32,       /* operands converted to f32; blocks of other devices */
+    DT__SPACE_COUNT
+};
 
 /* A stream with its own library handles and scratch, so that threads on different streams share none of them. */
 typedef struct dt__cuda_queue {
@@ -592,7 +597,7 @@ static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbyt
     q->scratch_n[which] = n;
     return q->scratch[which];
 }
-void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes) 
+void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes)
 {
     return dt__cuda_space(dev, stream, DT__SPACE_KERNELS, nbytes);
 }
