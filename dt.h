@@ -599,51 +599,88 @@ typedef struct dt_view {
     int64_t stride[DT_MAX_DIMS]; /* in elements; 0 where broadcast */
 } dt_view;
 
-/* Elementwise functions. unary: f(x; a, b). The second column: its derivative is computed from x or from y = f(x). */
-#define DT_UNARY_FNS(X)                                                                        \
-    X(AFFINE, X_, "a*x + b") X(RECIP, Y_, "a/x") X(POW, X_, "x^a") X(ABS, X_, "|x|")            \
-    X(SQRT, Y_, "sqrt(x)") X(EXP, Y_, "exp(x)") X(LOG, X_, "log(x)")                            \
-    X(CLAMP, X_, "min(max(x, a), b)") X(RELU, Y_, "max(x, 0)")                                  \
-    X(LEAKY_RELU, X_, "x > 0 ? x : a*x") X(GELU, X_, "x/2 (1 + erf(x/sqrt 2))")                 \
-    X(GELU_TANH, X_, "x/2 (1 + tanh(sqrt(2/pi)(x + .044715 x^3)))")                             \
-    X(SILU, X_, "x/(1 + exp(-x))") X(SIGMOID, Y_, "1/(1 + exp(-x))") X(TANH, Y_, "tanh(x)")     \
-    X(SOFTPLUS, X_, "log(1 + exp(a*x))/a; x where a*x > 20")
-/* binary: a * f(x, y). The _DX and _DY rows are derivatives of the row before with respect to x and y. */
-#define DT_BINARY_FNS(X)                                                                       \
-    X(ADD, "x + b*y") X(MUL, "x*y") X(DIV, "x/y") X(POW, "x^y")                                 \
-    X(POW_DX, "y x^(y-1); 0 where y = 0") X(POW_DY, "x^y log x; 0 where x = 0 and y >= 0")      \
-    X(MAX, "max, NaN wins") X(MIN, "min, NaN wins")                                             \
-    X(MAX_DX, "x > y: 1, x = y: 1/2, x < y: 0, NaN: 1") X(MIN_DX, "the mirror of MAX_DX")       \
-    X(EQ, "x == y") X(NE, "x != y") X(LT, "x < y") X(LE, "x <= y") X(GT, "x > y") X(GE, "x >= y") \
-    X(MSE, "(x-y)^2") X(MSE_DX, "2(x-y)") X(L1, "|x-y|") X(L1_DX, "sign(x-y)")                  \
-    X(SMOOTH_L1, "|d| < b: d^2/2b, else |d| - b/2") X(SMOOTH_L1_DX, "its derivative by x")      \
-    X(BCE, "max(x,0) - x*y + log(1 + exp(-|x|))") X(BCE_DX, "sigmoid(x) - y")
+/* Elementwise functions, one row each. The enums, the names, the gradients' needs and the tables and switches of every
+   backend are generated from these two lists: a new function is a row here and one function in each backend (for unary
+   rows a second one, the derivative), and nothing compiles until they are there. Columns:
+     type       FLOATS; INTS: a backend has it for integers too; COMPARE: as INTS, and the result is u8
+     gradient   NEEDS_...: what it is computed from: x, y, and for binary rows the result z; NO_GRAD: there is none
+     cost       of an element: CHEAP: less than moving it through memory; SLOW: more; POWER: several times SLOW */
+enum { DT_COST_CHEAP, DT_COST_SLOW, DT_COST_POWER };
+
+/* unary: y = f(x; a, b). Two costs: of the function, of its derivative. */
+#define DT_UNARY_FNS(X)                                                                                            \
+    /* name       type    gradient cost   cost of the derivative */                                                \
+    X(AFFINE,     INTS,   NEEDS_X, CHEAP, CHEAP, "a*x + b")                                                        \
+    X(RECIP,      FLOATS, NEEDS_Y, SLOW,  CHEAP, "a/x")                                                            \
+    X(POW,        FLOATS, NEEDS_X, POWER, POWER, "x^a")                                                            \
+    X(ABS,        INTS,   NEEDS_X, CHEAP, CHEAP, "|x|")                                                            \
+    X(SQRT,       FLOATS, NEEDS_Y, SLOW,  CHEAP, "sqrt(x)")                                                        \
+    X(EXP,        FLOATS, NEEDS_Y, SLOW,  CHEAP, "exp(x)")                                                         \
+    X(LOG,        FLOATS, NEEDS_X, SLOW,  CHEAP, "log(x)")                                                         \
+    X(CLAMP,      INTS,   NEEDS_X, CHEAP, CHEAP, "min(max(x, a), b)")                                              \
+    X(RELU,       FLOATS, NEEDS_Y, CHEAP, CHEAP, "max(x, 0)")                                                      \
+    X(LEAKY_RELU, FLOATS, NEEDS_X, CHEAP, CHEAP, "x > 0 ? x : a*x")                                                \
+    X(GELU,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x/2 (1 + erf(x/sqrt 2))")                                        \
+    X(GELU_TANH,  FLOATS, NEEDS_X, SLOW,  SLOW,  "x/2 (1 + tanh(sqrt(2/pi)(x + .044715 x^3)))")                    \
+    X(SILU,       FLOATS, NEEDS_X, SLOW,  SLOW,  "x/(1 + exp(-x))")                                                \
+    X(SIGMOID,    FLOATS, NEEDS_Y, SLOW,  CHEAP, "1/(1 + exp(-x))")                                                \
+    X(TANH,       FLOATS, NEEDS_Y, SLOW,  CHEAP, "tanh(x)")                                                        \
+    X(SOFTPLUS,   FLOATS, NEEDS_X, SLOW,  SLOW,  "log(1 + exp(a*x))/a; x where a*x > 20")
+/* binary: z = a * f(x, y; b). A row with a gradient has a function dt__bwd_NAME in section >>elementwise. The _DX and
+   _DY rows are derivatives by x and y, for these functions. */
+#define DT_BINARY_FNS(X)                                                                                           \
+    /* name         type     gradient       cost */                                                                \
+    X(ADD,          INTS,    NEEDS_NOTHING, CHEAP, "x + b*y")                                                      \
+    X(MUL,          INTS,    NEEDS_XY,      CHEAP, "x*y")                                                          \
+    X(DIV,          FLOATS,  NEEDS_XYZ,     CHEAP, "x/y")                                                          \
+    X(POW,          FLOATS,  NEEDS_XY,      POWER, "x^y")                                                          \
+    X(POW_DX,       FLOATS,  NO_GRAD,       POWER, "y x^(y-1); 0 where y = 0")                                     \
+    X(POW_DY,       FLOATS,  NO_GRAD,       POWER, "x^y log x; 0 where x = 0 and y >= 0")                          \
+    X(MAX,          INTS,    NEEDS_XY,      CHEAP, "max(x, y); NaN if one is NaN")                                 \
+    X(MIN,          INTS,    NEEDS_XY,      CHEAP, "min(x, y); NaN if one is NaN")                                 \
+    X(MAX_DX,       FLOATS,  NO_GRAD,       CHEAP, "x > y: 1, x = y: 1/2, x < y: 0, NaN: 1")                       \
+    X(MIN_DX,       FLOATS,  NO_GRAD,       CHEAP, "x < y: 1, x = y: 1/2, x > y: 0, NaN: 1")                       \
+    X(EQ,           COMPARE, NO_GRAD,       CHEAP, "x == y")                                                       \
+    X(NE,           COMPARE, NO_GRAD,       CHEAP, "x != y")                                                       \
+    X(LT,           COMPARE, NO_GRAD,       CHEAP, "x < y")                                                        \
+    X(LE,           COMPARE, NO_GRAD,       CHEAP, "x <= y")                                                       \
+    X(GT,           COMPARE, NO_GRAD,       CHEAP, "x > y")                                                        \
+    X(GE,           COMPARE, NO_GRAD,       CHEAP, "x >= y")                                                       \
+    X(MSE,          FLOATS,  NEEDS_XY,      CHEAP, "(x-y)^2")                                                      \
+    X(MSE_DX,       FLOATS,  NO_GRAD,       CHEAP, "2(x-y)")                                                       \
+    X(L1,           FLOATS,  NEEDS_XY,      CHEAP, "|x-y|")                                                        \
+    X(L1_DX,        FLOATS,  NO_GRAD,       CHEAP, "sign(x-y)")                                                    \
+    X(SMOOTH_L1,    FLOATS,  NEEDS_XY,      CHEAP, "|d| < b: d^2/2b, else |d| - b/2; d = x-y")                     \
+    X(SMOOTH_L1_DX, FLOATS,  NO_GRAD,       CHEAP, "|d| < b: d/b, else sign(d)")                                   \
+    X(BCE,          FLOATS,  NEEDS_XY,      SLOW,  "max(x,0) - x*y + log(1 + exp(-|x|))")                          \
+    X(BCE_DX,       FLOATS,  NO_GRAD,       SLOW,  "sigmoid(x) - y")
 #define DT_REDUCE_FNS(X) X(SUM) X(MEAN) X(MAX) X(MIN) X(ARGMAX) X(VAR)
 
-#define DT__ENUM_U(n, s, t) DT_U_##n,
-#define DT__ENUM_B(n, t) DT_B_##n,
+#define DT__ENUM_U(n, ...) DT_U_##n,
+#define DT__ENUM_B(n, ...) DT_B_##n,
 #define DT__ENUM_R(n) DT_R_##n,
 enum { DT_UNARY_FNS(DT__ENUM_U) DT_U_COUNT };
 enum { DT_BINARY_FNS(DT__ENUM_B) DT_B_COUNT };
 enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
 
-/* The compute entries of a backend. "any": any strides and layouts the backend itself makes. "image": 4-d operands all
-   in the layout that image_layout() names. Everything else is dense and plain. h = f32, f16 or bf16. Outputs are
-   dense unless "any". Each output i is added to what is there if bit i of acc is set (rows marked +). f32 statistics.
-   A row: name, outputs <- inputs ( [x] may be absent ). */
+/* The kernels of a backend. A row: name, outputs <- inputs; [x] may be absent. Operands:
+     "any"     any strides, and any layout that the backend itself returns from image_layout()
+     "image"   4-d, in the layout that image_layout() returns
+     others    dense, DT_LAYOUT_PLAIN
+   h: f32, f16 or bf16. Statistics are f32. Rows marked +: if bit i of acc is set, output i is added to, not overwritten. */
 #define DT_KERNELS(X)                                                                                        \
     X(fill)            /* any: y := ew.a, any dtype                                                       */ \
     X(copy)            /* any: y <- x, equal shapes, x may broadcast; casts between all dtypes          + */ \
     X(iota)            /* y 1-d := ew.a + ew.b*i, any dtype                                               */ \
     X(unary)           /* any: y <- x; ew.fn, ew.a, ew.b; h; ints for AFFINE, ABS, CLAMP                + */ \
-    X(unary_bwd)       /* any: dx <- dy, x or y (the column of DT_UNARY_FNS)                            + */ \
+    X(unary_bwd)       /* any: dx <- dy, x or y (NEEDS_X or NEEDS_Y in DT_UNARY_FNS)                    + */ \
     X(binary)          /* any: z <- x, y (broadcast by stride 0; dtypes may differ); ew.fn, ew.a, ew.b;   */ \
                        /*      z h, or int when x and y are (ADD MUL MAX MIN and comparisons);          + */ \
                        /*      comparisons give u8                                                        */ \
     X(where)           /* any: z <- cond (u8, i32, i64), x, y; all dtypes                               + */ \
     X(reduce)          /* any: y <- x; y has x's ndim, 1 (stride any) in reduced dims; reduce.fn, .n:   + */ \
-                       /*      SUM MEAN MAX MIN VAR over h, SUM MAX MIN over ints; ARGMAX -> i64          */ \
-                       /*      (index in the row-major order of the reduced dims; first of ties; NaN wins)*/ \
+                       /*      SUM MEAN MAX MIN VAR over h, SUM MAX MIN over ints; ARGMAX -> i64 (index   */ \
+                       /*      in the row-major order of the reduced dims; first of ties, or first NaN)   */ \
     X(gemm)            /* c (.., m, n) <- a (.., m, k), b (.., k, n), [bias (n)]; h each; batch strides   */ \
                        /*      any, a and b have unit stride in one of the last two dims; c dense rows;   */ \
                        /*      c = gemm.act(gemm.alpha a b + bias)                                      + */ \
@@ -657,10 +694,10 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
     X(pool2d_bwd)      /* image: dx <- dy, [index]                                                      + */ \
     X(batch_norm)      /* image: y, mean, rstd (f32), [running_mean, running_var: updated] <- x, [weight, */ \
                        /*      bias, running_mean, running_var, add]; norm.train .eps .momentum .act;     */ \
-                       /*      without y: mean, and the biased variance in the place of rstd, of x alone  */ \
+                       /*      without y: only the mean, and the biased variance in place of rstd         */ \
     X(batch_norm_bwd)  /* image: [dx, dweight, dbias, dadd] <- dy, x, [weight], mean, rstd, [y: relu],  + */ \
                        /*      [sums (2c) of dy and of dy xhat over norm.n values a channel: with train,  */ \
-                       /*      dx is of these; without them of those of dy and x]                         */ \
+                       /*      dx uses these; if absent, the sums of this call's dy and x]                */ \
     X(layer_norm)      /* y, [mean], rstd <- x (rows, cols), [weight, bias]; norm.rms .eps                */ \
     X(layer_norm_bwd)  /* dx, [dweight, dbias] <- dy, x, [weight, mean], rstd                           + */ \
     X(embedding)       /* y (n, d) <- index (n), weight (v, d)                                            */ \
@@ -676,8 +713,8 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      too; lse dense); attn.causal .scale; h                                     */ \
     X(attention_bwd)   /* dq, dk, dv (strides as any of q, k, v) <- do, q, k, v, o, lse                 + */ \
     /* Optimisers: 1-d, f32 but for p, g, x and copy (h). p and the states change in place; copy := p rounded.    */ \
-    /* gscale (1) multiplies every g first, opt.maximize turns its sign. segments (i64, nseg + 1): where each      */ \
-    /* parameter begins, and the end; norms of one element for each segment.                                       */ \
+    /* gscale (1) multiplies every g first, opt.maximize negates it. segments (i64, nseg + 1): where each          */ \
+    /* parameter begins, and the end; norms have one element for each segment.                                     */ \
     X(sgd)             /* p, [buf], [copy] <- g, [gscale], [wnorm, gnorm, segments]: d = g + wd*p;        */ \
                        /*      buf = first ? d : b1*buf + (1-b2)*d; p -= lr*(nesterov ? d + b1*buf : buf) */ \
                        /*      with segments (LARS): d *= trust*|w|/(|g| + wd*|w| + eps), gnorm before    */ \
@@ -691,7 +728,7 @@ enum { DT_REDUCE_FNS(DT__ENUM_R) DT_R_COUNT };
                        /*      norm is 0 or absent                                                        */ \
     X(norms)           /* y (nseg) <- x (n), [segments]: the L2 norm of each segment, or of all           */ \
     X(unscale)         /* [y (n)], flag (1) <- x (n): y = ew.a*x (y may be x); flag := 1 if some x is not  */ \
-                       /*      finite, else as it was                                                   + */
+                       /*      finite, else unchanged                                                   + */
 
 #define DT__ENUM_K(n) DT_K_##n,
 enum { DT_KERNELS(DT__ENUM_K) DT_K_COUNT };
@@ -742,10 +779,11 @@ typedef struct dt_backend {
        NULL). passed sets *yes if the stream has reached the event; with wait it blocks until then. */
     void *(*host_alloc)(dt_device *dev, size_t nbytes);
     void (*host_free)(dt_device *dev, void *ptr, size_t nbytes);
-    void *(*copy_stream)(dt_device *dev);
+    void *(*copy_stream)(dt_device *dev); /* the stream for copies */
+    /* queues the copy: host must stay unchanged until it is done */
     int (*upload_later)(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes);
-    int (*mark)(dt_device *dev, void *stream, void **mark);
-    int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes);
+    int (*mark)(dt_device *dev, void *stream, void **mark); /* records a mark in the stream; creates it if *mark is NULL */
+    int (*passed)(dt_device *dev, void *mark, bool wait, bool *yes); /* has the stream reached it? wait: waits for it */
     void (*mark_free)(dt_device *dev, void *mark);
     /* describes the memory of the device for the out-of-memory message; NULL entry: dt's own counts are shown */
     void (*memory_text)(dt_device *dev, char *text, size_t nbytes);
@@ -2511,8 +2549,8 @@ static uint64_t dt__view_bytes(const dt_view *v) /* bytes in memory: a broadcast
 }
 static const char *dt__trace_function(const dt_call *c) /* of an elementwise or reduction kernel; NULL for others */
 {
-#define DT__NAME_U(n, s, t) #n,
-#define DT__NAME_B(n, t) #n,
+#define DT__NAME_U(n, ...) #n,
+#define DT__NAME_B(n, ...) #n,
 #define DT__NAME_R(n) #n,
     static const char *const unary[] = { DT_UNARY_FNS(DT__NAME_U) };
     static const char *const binary[] = { DT_BINARY_FNS(DT__NAME_B) };
@@ -4341,11 +4379,15 @@ DT_API dt_tensor *dt_detach(dt_tensor *t)
 }
 
 /* ==================================================================================================== >>elementwise */
-static const uint8_t dt__unary_from_y[] = { /* 1: the derivative is computed from y = f(x), 0: from x */
-#define DT__FROM_X_ 0
-#define DT__FROM_Y_ 1
-#define DT__FROM(n, s, t) DT__FROM_##s,
-    DT_UNARY_FNS(DT__FROM)
+enum { DT__TYPE_FLOATS, DT__TYPE_INTS, DT__TYPE_COMPARE };
+enum { /* tensors that a gradient needs, as a set of bits */
+    DT__NO_GRAD = 0, DT__NEEDS_NOTHING = 0, DT__NEEDS_X = 1, DT__NEEDS_Y = 2, DT__NEEDS_Z = 4, DT__NEEDS_XY = 3,
+    DT__NEEDS_XYZ = 7
+};
+static const struct { uint8_t type, needs; } dt__unary_rows[DT_U_COUNT] = {
+#define DT__X(n, type, grad, cost, grad_cost, t) { DT__TYPE_##type, DT__##grad },
+    DT_UNARY_FNS(DT__X)
+#undef DT__X
 };
 static int dt__unary_bwd(dt__node *n, dt_tensor *g)
 {
@@ -4367,9 +4409,8 @@ static int dt__unary_bwd(dt__node *n, dt_tensor *g)
 static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, double b)
 {
     if (!dt__ok(call, "a", x)) return NULL;
-    bool ints = fn == DT_U_AFFINE || fn == DT_U_ABS || fn == DT_U_CLAMP || fn == DT_U_RELU;
-    if (!ints && !dt__want_float(call, x)) return NULL;
     if (fn == DT_U_RELU && !dt__is_float(x->dtype)) fn = DT_U_CLAMP, a = 0, b = INFINITY;
+    if (dt__unary_rows[fn].type == DT__TYPE_FLOATS && !dt__want_float(call, x)) return NULL;
     dt_tensor *y = dt__new_like(call, x, x->dtype);
     if (!y) return NULL;
     dt_call c;
@@ -4382,7 +4423,7 @@ static dt_tensor *dt__unary(const char *call, int fn, dt_tensor *x, double a, do
     if (x->numel && dt__go(x->st->dev, &c)) return dt__finish(y, DT_ERR_DEVICE);
     dt__node *n = dt__record(call + 3, y, dt__unary_bwd, 1, &x); /* the name without "dt_" */
     if (n) {
-        dt__save(n, dt__unary_from_y[fn] ? y : x);
+        dt__save(n, dt__unary_rows[fn].needs == DT__NEEDS_Y ? y : x);
         n->fn = fn;
         n->a = a;
         n->b = b;
@@ -4528,57 +4569,73 @@ static int dt__put_product(dt_tensor *into, dt_tensor *g, double scale, dt_tenso
     dt__unref(factor);
     return rc;
 }
-static int dt__binary_bwd(dt__node *n, dt_tensor *g)
+/* Gradients: dt__bwd_NAME for each row of DT_BINARY_FNS that has one. saved[] holds x, y and z where the row needs them. */
+/* The gradient of input k, if it is wanted: a * g * f(x, y) */
+static int dt__put_slope(dt__node *n, int k, dt_tensor *g, int fn, double a, const dt_tensor *x, const dt_tensor *y)
 {
-    dt_tensor *p = n->in[0], *q = n->in[1], *x = n->saved[0], *y = n->saved[1], *z = n->saved[2];
-    bool       wp = dt__needs_grad(n, 0), wq = dt__needs_grad(n, 1);
-    int        rc = 0, fn = n->fn;
-    switch (fn) {
-    case DT_B_ADD:
-        if (wp) rc = dt__put_reduced(p, g);
-        if (wq && !rc) {
-            if (n->b == 1) return dt__put_reduced(q, g);
-            dt_tensor *zero = dt__scalar_like("backward", g, 0);
-            rc = zero ? dt__binary_put(q, g, DT_B_ADD, 1, n->b, zero, g) : DT_ERR_MEMORY;
-            dt__unref(zero);
-        }
-        return rc;
-    case DT_B_MUL:
-        if (wp) rc = dt__binary_put(p, g, DT_B_MUL, 1, 0, g, y);
-        if (wq && !rc) rc = dt__binary_put(q, g, DT_B_MUL, 1, 0, g, x);
-        return rc;
-    case DT_B_DIV:
-        if (wp) rc = dt__binary_put(p, g, DT_B_DIV, 1, 0, g, y);
-        if (wq && !rc) rc = dt__put_product(q, g, -1, dt__binary_tmp(g, DT_B_DIV, 1, 0, z, y));
-        return rc;
-    case DT_B_POW:
-        if (wp) rc = dt__put_product(p, g, 1, dt__binary_tmp(g, DT_B_POW_DX, 1, 0, x, y));
-        if (wq && !rc) rc = dt__put_product(q, g, 1, dt__binary_tmp(g, DT_B_POW_DY, 1, 0, x, y));
-        return rc;
-    case DT_B_MAX:
-    case DT_B_MIN: {
-        int d = fn == DT_B_MAX ? DT_B_MAX_DX : DT_B_MIN_DX;
-        if (wp) rc = dt__put_product(p, g, 1, dt__binary_tmp(g, d, 1, 0, x, y));
-        if (wq && !rc) rc = dt__put_product(q, g, 1, dt__binary_tmp(g, d, 1, 0, y, x));
-        return rc;
-    }
-    case DT_B_BCE:
-        if (wp) rc = dt__put_product(p, g, 1, dt__binary_tmp(g, DT_B_BCE_DX, 1, 0, x, y));
-        if (wq && !rc) rc = dt__binary_put(q, g, DT_B_MUL, -1, 0, g, x);
-        return rc;
-    case DT_B_MSE:
-    case DT_B_L1:
-    case DT_B_SMOOTH_L1: { /* functions of x - y: the derivative with respect to y is minus that with respect to x */
-        int        dx = fn == DT_B_MSE ? DT_B_MSE_DX : fn == DT_B_L1 ? DT_B_L1_DX : DT_B_SMOOTH_L1_DX;
-        dt_tensor *d = dt__binary_tmp(g, dx, 1, n->b, x, y);
-        if (wp) rc = dt__put_product(p, g, 1, dt__ref(d));
-        if (wq && !rc) rc = dt__put_product(q, g, -1, dt__ref(d));
-        dt__unref(d);
-        return rc;
-    }
-    }
-    return dt_fail(DT_ERR_GRAD, "dt_backward: '%s' has no derivative", n->name);
+    return dt__needs_grad(n, k) ? dt__put_product(n->in[k], g, a, dt__binary_tmp(g, fn, 1, 0, x, y)) : 0;
 }
+static int dt__bwd_ADD(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__needs_grad(n, 0) ? dt__put_reduced(n->in[0], g) : 0;
+    if (rc || !dt__needs_grad(n, 1)) return rc;
+    if (n->b == 1) return dt__put_reduced(n->in[1], g);
+    dt_tensor *zero = dt__scalar_like("backward", g, 0);
+    rc = zero ? dt__binary_put(n->in[1], g, DT_B_ADD, 1, n->b, zero, g) : DT_ERR_MEMORY;
+    dt__unref(zero);
+    return rc;
+}
+static int dt__bwd_MUL(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__needs_grad(n, 0) ? dt__binary_put(n->in[0], g, DT_B_MUL, 1, 0, g, n->saved[1]) : 0;
+    return rc || !dt__needs_grad(n, 1) ? rc : dt__binary_put(n->in[1], g, DT_B_MUL, 1, 0, g, n->saved[0]);
+}
+static int dt__bwd_DIV(dt__node *n, dt_tensor *g) /* by y: -(x/y)/y */
+{
+    int rc = dt__needs_grad(n, 0) ? dt__binary_put(n->in[0], g, DT_B_DIV, 1, 0, g, n->saved[1]) : 0;
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_DIV, -1, n->saved[2], n->saved[1]);
+}
+static int dt__bwd_POW(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__put_slope(n, 0, g, DT_B_POW_DX, 1, n->saved[0], n->saved[1]);
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_POW_DY, 1, n->saved[0], n->saved[1]);
+}
+static int dt__bwd_MAX(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__put_slope(n, 0, g, DT_B_MAX_DX, 1, n->saved[0], n->saved[1]);
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_MAX_DX, 1, n->saved[1], n->saved[0]);
+}
+static int dt__bwd_MIN(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__put_slope(n, 0, g, DT_B_MIN_DX, 1, n->saved[0], n->saved[1]);
+    return rc ? rc : dt__put_slope(n, 1, g, DT_B_MIN_DX, 1, n->saved[1], n->saved[0]);
+}
+static int dt__difference_bwd(dt__node *n, dt_tensor *g, int dx) /* f(x - y): the derivative by y is minus that by x */
+{
+    dt_tensor *d = dt__binary_tmp(g, dx, 1, n->b, n->saved[0], n->saved[1]);
+    int        rc = 0;
+    if (dt__needs_grad(n, 0)) rc = dt__put_product(n->in[0], g, 1, dt__ref(d));
+    if (dt__needs_grad(n, 1) && !rc) rc = dt__put_product(n->in[1], g, -1, dt__ref(d));
+    dt__unref(d);
+    return rc;
+}
+static int dt__bwd_MSE(dt__node *n, dt_tensor *g) { return dt__difference_bwd(n, g, DT_B_MSE_DX); }
+static int dt__bwd_L1(dt__node *n, dt_tensor *g) { return dt__difference_bwd(n, g, DT_B_L1_DX); }
+static int dt__bwd_SMOOTH_L1(dt__node *n, dt_tensor *g) { return dt__difference_bwd(n, g, DT_B_SMOOTH_L1_DX); }
+static int dt__bwd_BCE(dt__node *n, dt_tensor *g)
+{
+    int rc = dt__put_slope(n, 0, g, DT_B_BCE_DX, 1, n->saved[0], n->saved[1]);
+    return rc || !dt__needs_grad(n, 1) ? rc : dt__binary_put(n->in[1], g, DT_B_MUL, -1, 0, g, n->saved[0]);
+}
+static const struct { uint8_t type, needs; dt__backward_fn backward; } dt__binary_rows[DT_B_COUNT] = {
+#define DT__BWD_NO_GRAD(n) NULL
+#define DT__BWD_NEEDS_NOTHING(n) dt__bwd_##n
+#define DT__BWD_NEEDS_XY(n) dt__bwd_##n
+#define DT__BWD_NEEDS_XYZ(n) dt__bwd_##n
+#define DT__X(n, type, grad, cost, t) { DT__TYPE_##type, DT__##grad, DT__BWD_##grad(n) },
+    DT_BINARY_FNS(DT__X)
+#undef DT__X
+};
 DT__INSIDE bool dt__same_shape(const dt_tensor *t, const dt_shape *s)
 {
     bool same = t->ndim == s->ndim;
@@ -4590,11 +4647,10 @@ static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *
     dt_shape s;
     if (!dt__ok(call, "a", x) || !dt__ok(call, "b", y) || !dt__same_device(call, x, y) || !dt__broadcast(call, x, y,
             &s)) return NULL;
-    bool compares = fn >= DT_B_EQ && fn <= DT_B_GE;
-    bool ints = compares || fn == DT_B_ADD || fn == DT_B_MUL || fn == DT_B_MAX || fn == DT_B_MIN;
-    int  dtype = dt__promote(x, y);
+    int  type = dt__binary_rows[fn].type, needs = dt__binary_rows[fn].needs, dtype = dt__promote(x, y);
+    bool compares = type == DT__TYPE_COMPARE;
     if (!dt__is_float(dtype) && fn == DT_B_DIV) dtype = DT_F32;
-    if (!ints && !dt__is_float(dtype)) {
+    if (type == DT__TYPE_FLOATS && !dt__is_float(dtype)) {
         dt_fail(DT_ERR_DTYPE, "%s: operands are %s and %s; one of them must be a float: dt_cast() it first", call,
                 dt_dtype_name((dt_dtype)x->dtype), dt_dtype_name((dt_dtype)y->dtype));
         return NULL;
@@ -4606,12 +4662,11 @@ static dt_tensor *dt__binary(const char *call, int fn, dt_tensor *x, dt_tensor *
     if (!z) return NULL;
     if (dt__binary_run(z, fn, 1, b, x, y, 0)) return dt__finish(z, DT_ERR_DEVICE);
     dt_tensor *in[2] = { x, y };
-    dt__node  *n = compares ? NULL : dt__record(call + 3, z, dt__binary_bwd, 2, in);
+    dt__node  *n = dt__binary_rows[fn].backward ? dt__record(call + 3, z, dt__binary_rows[fn].backward, 2, in) : NULL;
     if (n) {
-        dt__save(n, fn == DT_B_ADD ? NULL : x);
-        dt__save(n, fn == DT_B_ADD ? NULL : y);
-        dt__save(n, fn == DT_B_DIV ? z : NULL);
-        n->fn = fn;
+        dt__save(n, needs & DT__NEEDS_X ? x : NULL);
+        dt__save(n, needs & DT__NEEDS_Y ? y : NULL);
+        dt__save(n, needs & DT__NEEDS_Z ? z : NULL);
         n->b = b;
     }
     return dt__finish(z, dt__err.code);

@@ -23,7 +23,7 @@ A COMPLETE PROGRAM
 
 CONTENTS
 
-    >>inside         what the kernels and dt_dist.h's implementation use of the pool; the tables of kernels
+    >>inside         the pool's functions for the kernels and dt_dist.h; the tables of kernels
     >>pool           the thread pool
     >>instances      the kernels, compiled for each instruction set
     >>cpu            the device
@@ -51,12 +51,13 @@ CONTENTS
 
 MACROS
 
-    DT_NO_AVX2       the AVX2 kernels are left out: half the compile time, several times slower
-    DT_NO_PORTABLE   the portable kernels are left out (x86-64 only): half the compile time. On a CPU without AVX2, FMA
-                     and F16C, or with DT_CPU_ISA=portable, dt_cpu() then fails, as does every kernel.
-    DT_CPU_PARTS     DT_CPU_IMPLEMENTATION leaves the AVX2 kernels to another object, so that two processes compile at
-                     once: cc -DDT_CPU_PARTS -DDT_CPU_IMPLEMENTATION ... and cc -DDT_CPU_AVX2_IMPLEMENTATION ...
-    DT_CPU_AVX2_IMPLEMENTATION   the AVX2 kernels alone. Not with DT_STATIC, which is for one file.
+    DT_NO_AVX2       compile no AVX2 kernels: half the compile time, several times slower
+    DT_NO_PORTABLE   compile no portable kernels (x86-64 only): half the compile time. On a CPU without AVX2, FMA and
+                     F16C, or with DT_CPU_ISA=portable, dt_cpu() and every kernel then fail.
+    DT_CPU_PARTS     DT_CPU_IMPLEMENTATION leaves the AVX2 kernels to another object file, so that two processes can
+                     compile in parallel: cc -DDT_CPU_PARTS -DDT_CPU_IMPLEMENTATION ... and
+                     cc -DDT_CPU_AVX2_IMPLEMENTATION ...
+    DT_CPU_AVX2_IMPLEMENTATION   the AVX2 kernels alone. Not with DT_STATIC, which needs everything in one file.
 
 HOW IT IS BUILT
 
@@ -68,8 +69,9 @@ HOW IT IS BUILT
     Images are (n, h, w, c) in memory between convolution, pooling and batch norm (DT_LAYOUT_NHWC), so that every inner
     loop runs over channels and convolution reads its input in place: no im2col.
 
-    Work is cut into partitions that depend on shapes alone; threads take partitions. So results do not depend on the
-    number of threads. FMA is written out (compilers contract differently by language mode).
+    Work is cut into tasks in a way that depends on shapes alone, and threads take tasks. So results do not depend on
+    the number of threads. Fused multiply-adds are written as fma() calls, since compilers contract a*b + c differently
+    in different language modes.
 
 LICENCE
 
@@ -92,17 +94,19 @@ LICENCE
 #if defined(DT__WANT_INSIDE) && !defined(DT__CPU_INSIDE)
 #define DT__CPU_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What dt_dist.h and the kernels use of the pool, and the tables of kernels that the device takes. */
+   The pool's functions for the kernels and dt_dist.h, and the tables of kernels of each instruction set. */
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Kernels of this thread run on it alone (1) or on the pool (0); negative: only asks. Returns what held before. */
+/* 1: kernels that this thread calls run on this thread alone; 0: on the pool; negative: no change. Returns the previous
+   setting. */
 DT__INSIDE int dt__pool_alone(int on);
 
 typedef void (*dt__task_fn)(void *ctx, int64_t task, int worker);
 DT__INSIDE int  dt__pool_size(void); /* workers, the caller included */
 DT__INSIDE void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx);
-/* Cut n items of 'cost' work each into tasks of about 'grain' work: a function of the shape alone. */
+/* The number of tasks, and items per task, if n items of 'cost' work each are cut into tasks of about 'grain' work. It
+   depends on the shape alone. */
 static inline int64_t dt__cut(int64_t n, int64_t cost, int64_t grain, int64_t *per_task)
 {
     int64_t per = cost >= grain ? 1 : grain / (cost > 0 ? cost : 1);
@@ -169,31 +173,41 @@ DT__NEEDS(CPU, CPU_AVX2);
 #endif
 
 /* ==================================================================================================== >>pool
-   A pool of threads for fixed partitions. dt__pool_run(n, fn, ctx) calls fn(ctx, task, worker) once for each task;
-   which worker takes which task is left open, so a task must write what no other task writes and must not depend on
-   the number of workers. Workers spin for a while after a job, then sleep. A job from inside a job, or while another
-   thread's job runs, is done by the caller alone. A sleeping worker never delays a job: it joins only if it is in
-   time. */
+   dt__pool_run(n, fn, ctx) calls fn(ctx, task, worker) once for each task and returns when all have finished. Any worker
+   may take any task, so two tasks must not write the same memory, and results must not depend on the number of workers.
+
+   Any thread may call dt__pool_run(). It takes the mutex 'run' for the length of the job. If another thread holds it, or
+   the caller is inside a job, the caller does all tasks itself. 'sleep' protects stop and the condition variable; the
+   other fields of a job are written by the owner of 'run' before it opens the job.
+
+   States of a worker:
+     spinning   waits for a new epoch, DT__POOL_SPINS times
+     sleeping   waits on the condition; counted in 'sleepers', so that a job knows whether to wake anyone
+     inside     counted in 'inside'; it takes tasks only if the job is still open
+   The owner closes the job (open = 0) when no task is left, then waits until inside == 0. A worker that wakes up late
+   finds the job closed and goes back to spinning: a job never waits for a sleeping worker. */
 #define DT__POOL_MAX 256
+#define DT__POOL_SPINS 4000 /* looks for a new job before a worker sleeps */
+#define DT__POOL_PAUSES 2000 /* looks at 'inside' before the caller yields its core */
 
 typedef struct dt__pool {
     pthread_mutex_t run;   /* held by the thread whose job runs */
-    pthread_mutex_t sleep; /* guards the condition */
+    pthread_mutex_t sleep; /* protects stop and the condition */
     pthread_cond_t  wake;
     pthread_t       thread[DT__POOL_MAX];
-    int             size;    /* workers, the caller included; 0: not decided */
+    int             size;    /* workers, the caller included; 0: not decided yet */
     int             started; /* threads that exist */
-    int             stop;
+    int             stop;    /* the workers shall end */
     dt__task_fn     fn;
     void           *ctx;
     int64_t         ntasks;
-    int             open;     /* a job takes workers */
-    int             inside;   /* workers in the job */
-    int             sleepers;
-    uint32_t        epoch;    /* one more for each job */
-    int             cpu;      /* where the caller of the job runs */
-    char            apart[64];
-    int64_t         next; /* the next task */
+    int             open;     /* workers may join the job */
+    int             inside;   /* workers that may be running tasks */
+    int             sleepers; /* workers that wait on the condition */
+    uint32_t        epoch;    /* incremented for each job, and to stop */
+    int             cpu;      /* the core of the job's caller; -1 if unknown */
+    char            apart[64]; /* 'next' in a cache line of its own */
+    int64_t         next; /* the next task to take */
 } dt__pool;
 
 static dt__pool dt__the_pool = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER,
@@ -240,8 +254,8 @@ static inline int dt__pool_cpu(void)
     return -1;
 #endif
 }
-/* Schedulers that pack or balance lazily may leave a worker on the caller's core for long, where neither gets on: the
-   worker steps off it. Its affinity mask is as before afterwards. */
+/* A scheduler that balances lazily may leave a worker on the caller's core for a long time, and the two then share it.
+   The worker moves itself away: it excludes the core from its affinity mask, which migrates it, and restores the mask. */
 static void dt__pool_step_off(int cpu)
 {
 #ifdef __linux__
@@ -273,7 +287,8 @@ static void *dt__pool_worker(void *arg)
     uint32_t  seen = 0;
     dt__in_job = 1;
     for (;;) {
-        for (int spin = 0; spin < 4000 && __atomic_load_n(&p->epoch, __ATOMIC_ACQUIRE) == seen; spin++) dt__pause();
+        for (int spin = 0; spin < DT__POOL_SPINS && __atomic_load_n(&p->epoch, __ATOMIC_ACQUIRE) == seen; spin++)
+            dt__pause();
         if (__atomic_load_n(&p->epoch, __ATOMIC_ACQUIRE) == seen) {
             pthread_mutex_lock(&p->sleep);
             __atomic_add_fetch(&p->sleepers, 1, __ATOMIC_SEQ_CST);
@@ -307,7 +322,7 @@ static void dt__pool_stop(dt__pool *p) /* with p->run held */
     p->started = 0;
 }
 
-static void dt__pool_child(void) /* after fork: the threads are the parent's */
+static void dt__pool_child(void) /* in the child of a fork: the threads exist only in the parent */
 {
     dt__pool *p = &dt__the_pool;
     pthread_mutex_init(&p->run, NULL);
@@ -363,7 +378,7 @@ DT__INSIDE void dt__pool_run(int64_t ntasks, dt__task_fn fn, void *ctx)
     dt__pool_tasks(p, 0);
     __atomic_store_n(&p->open, 0, __ATOMIC_SEQ_CST);
     for (int spin = 0; __atomic_load_n(&p->inside, __ATOMIC_SEQ_CST) != 0; spin++) {
-        if (spin < 2000)
+        if (spin < DT__POOL_PAUSES)
             dt__pause();
         else
             sched_yield(); /* the worker we wait for may need this core */
@@ -407,7 +422,7 @@ extern "C" {
 
 #if defined(DT_CPU_IMPLEMENTATION) && !defined(DT__CPU_INSTANCES) && !defined(DT_NO_PORTABLE)
 #ifdef DT__BUILT_AVX2
-DT__FAIR_BEGIN /* only a fallback here: what counts is that it compiles fast */
+DT__FAIR_BEGIN /* only a fallback beside AVX2: compile time matters more than speed */
 #endif
 #define DT__ISA portable
 #define DT__W 4
@@ -455,14 +470,14 @@ DT__NEEDS(CPU_AVX2, CPU);
 extern "C" {
 #endif
 /* ==================================================================================================== >>cpu
-   The device: its memory is the host's, its one stream is the program's order. */
-/* Large blocks begin at a huge page and ask the system for such pages: fewer misses when operands lie pages apart,
-   fewer faults when they are new. The room before and behind a block is never touched: it costs addresses, not memory. Not
-   with an allocator of the user's, whose room may be dear. */
+   The device. Its memory is host memory. It has one stream: kernels run when they are called. */
+/* Large blocks are aligned to a huge page (2 MiB) and the system is asked for huge pages: fewer TLB misses and fewer page
+   faults. The padding before and behind a block is never touched, so it costs address space, not memory. Not done with a
+   user's allocator, for which padding may cost memory. */
 #define DT__HUGE ((size_t)2 << 20)
 #ifdef MADV_HUGEPAGE
 static bool dt__cpu_huge(size_t nbytes) { return nbytes >= DT__HUGE && dt__alloc_is_ours(); }
-static void dt__cpu_advise(void *at, size_t nbytes) /* a wish: it may be refused */
+static void dt__cpu_advise(void *at, size_t nbytes) /* only a hint: errors are ignored */
 {
     madvise(at, nbytes & ~(DT__HUGE - 1), MADV_HUGEPAGE);
 }
@@ -534,7 +549,7 @@ static int dt__cpu_has_avx2(void)
 #endif
 }
 #ifdef DT_NO_PORTABLE
-static const char *dt__cpu_lacks; /* why there are no kernels for this CPU; NULL: there are */
+static const char *dt__cpu_lacks; /* why this build has no kernels for this CPU; NULL if it has */
 static int         dt__cpu_fail(dt_device *dev, const dt_call *c) /* every kernel of a device without kernels */
 {
     (void)dev, (void)c;
@@ -619,11 +634,11 @@ typedef int32_t  DT__K(viu_t) __attribute__((vector_size(4 * DT__W), aligned(4),
 #define dt__vu DT__K(vu_t)
 
 #define DT__INLINE static inline __attribute__((always_inline, unused))
-#define DT__CALLED static __attribute__((noinline, unused)) /* long or seldom: not worth a copy in each caller */
+#define DT__CALLED static __attribute__((noinline, unused)) /* long or rarely used: not inlined */
 #if DT__HAS_AVX2
 #define DT__FAST DT__INLINE
 #else
-#define DT__FAST DT__CALLED /* the portable kernels are for the CPUs that have nothing better: small rather than fast */
+#define DT__FAST DT__CALLED /* the portable kernels are a fallback: small code rather than fast code */
 #endif
 DT__INLINE dt__vf DT__K(ld)(const float *p) { return (dt__vf) * (const DT__K(vfu_t) *)p; }
 DT__INLINE void   DT__K(st)(float *p, dt__vf v) { *(DT__K(vfu_t) *)p = (DT__K(vfu_t))v; }
@@ -646,7 +661,7 @@ DT__INLINE dt__vi DT__K(set1i)(int32_t x)
 #endif
 }
 DT__INLINE dt__vf DT__K(zero)(void) { return DT__K(set1)(0.0f); }
-/* a*b + c: one rounding where the instruction set has it (always the same for one instruction set) */
+/* a*b + c, with one rounding if the instruction set has FMA, otherwise two: the same bits with every compiler */
 DT__INLINE dt__vf DT__K(fma)(dt__vf a, dt__vf b, dt__vf c)
 {
 #if DT__HAS_AVX2
@@ -704,7 +719,7 @@ DT__INLINE float DT__K(hsum)(dt__vf v) /* a fixed tree */
     return t[0];
 }
 
-/* Vectors of which only the first n elements are in memory; n may be below 0 or above DT__W. */
+/* Loads and stores of the first n elements of a vector; n may be below 0 or above DT__W. */
 DT__INLINE dt__vi DT__K(lanes)(int64_t n) /* all ones in the first n lanes */
 {
     static const int32_t on[2 * DT__W] = {
@@ -715,7 +730,7 @@ DT__INLINE dt__vi DT__K(lanes)(int64_t n) /* all ones in the first n lanes */
     };
     return (dt__vi)*(const DT__K(viu_t) *)(on + DT__W - (n < 0 ? 0 : n > DT__W ? DT__W : n));
 }
-DT__FAST dt__vf DT__K(ld_some)(const float *p, int64_t n) /* 0 behind them */
+DT__FAST dt__vf DT__K(ld_some)(const float *p, int64_t n) /* the other lanes are 0 */
 {
 #if DT__HAS_AVX2
     return (dt__vf)_mm256_maskload_ps(p, (__m256i)DT__K(lanes)(n));
@@ -841,8 +856,8 @@ static __attribute__((unused)) void DT__K(put_row)(void *dst, int dtype, const f
 }
 
 /* ==================================================================================================== >>vmath
-   Elementary functions on vectors. A product that feeds a sum always goes through fma(), so that no compiler can
-   choose to fuse or not; where fma() has two roundings the constants are split so that the leading product is exact.
+   Elementary functions on vectors. A product that feeds a sum is always written as fma(), so that the compiler does not
+   decide whether to fuse. fma() may round twice, so constants are split to make the leading product exact.
      exp      x = n ln2 + r, |r| <= ln2/2, polynomial in r, scaled by 2^n in two steps (denormal results are exact)
      log      x = 2^e m, m in [sqrt(1/2), sqrt(2)), polynomial in m - 1
      tanh     odd polynomial below 0.625, 1 - 2/(1 + exp 2x) above
@@ -929,7 +944,7 @@ DT__FAST dt__vf DT__K(vlog)(dt__vf x)
     return DT__K(sel)((dt__vi)(x >= zero), p, (dt__vf)DT__K(set1i)(0x7fc00000)); /* below 0, and NaN */
 }
 
-DT__FAST dt__vf DT__K(vlog1p)(dt__vf x) /* log(u) with u = 1 + x, and what the sum lost: (x - (u - 1))/u */
+DT__FAST dt__vf DT__K(vlog1p)(dt__vf x) /* log(u) with u = 1 + x, corrected for the rounding of u by (x - (u - 1))/u */
 {
     dt__vf one = DT__C(1.0f), u = one + x, l = DT__K(vlog)(u);
     dt__vf lost = (x - (u - one)) / u;
@@ -951,7 +966,7 @@ DT__FAST dt__vf DT__K(vtanh)(dt__vf x)
     return DT__K(vcopysign)(DT__K(sel)((dt__vi)(a < DT__C(0.625f)), p, q), x); /* -0 stays */
 }
 
-DT__FAST dt__vf DT__K(vsigmoid)(dt__vf x) /* the small side is e/(1 + e), with its full accuracy */
+DT__FAST dt__vf DT__K(vsigmoid)(dt__vf x) /* e/(1 + e) below 0, which keeps the accuracy of small results */
 {
     dt__vf one = DT__C(1.0f), e = DT__K(vexp)(DT__K(vneg)(DT__K(vabs)(x)));
     return DT__K(sel)((dt__vi)(x < DT__K(zero)()), e, one) / (one + e);
@@ -1077,7 +1092,7 @@ static __attribute__((noinline)) dt__vf DT__K(vpow)(dt__vf x, dt__vf y)
     r = DT__K(sel)(edge & (dt__vi)(y == y), DT__K(sel)(up, inf, zero), r);
     r = DT__K(sel)((dt__vi)(ay == inf) & (dt__vi)(a == one), one, r);
     r = DT__K(sel)((dt__vi)(a == a), r, x);
-    /* sign: an odd integer y keeps it; a y that is no integer has no power of a negative number */
+    /* the sign of x stays if y is an odd integer; x < 0 to a power that is not an integer is NaN */
     dt__vf yc = DT__K(vmin)(DT__K(vmax)(y, DT__C(-1.6777216e7f)), DT__C(1.6777216e7f)); /* even beyond; NaN: even */
     dt__vi yi = DT__K(truncate)(yc), odd = (dt__vi)((yi & DT__K(set1i)(1)) != DT__K(set1i)(0));
     dt__vi whole = (dt__vi)(DT__K(tofloat)(yi) == yc);
@@ -1092,8 +1107,10 @@ static __attribute__((noinline)) dt__vf DT__K(vpow)(dt__vf x, dt__vf y)
 
 /* ==================================================================================================== >>rows
    One row kernel for each elementwise function: out[i] = f(x[i], y[i]; a, b) over n contiguous floats, whole vectors.
-   row_any() takes any n: the last lanes go through a padded copy, so that an element's bits do not depend on its place
-   in the row. */
+   The lists in dt.h name the functions: u_NAME and its derivative d_NAME for a row of DT_UNARY_FNS, b_NAME for a row of
+   DT_BINARY_FNS, and irow_u_NAME or irow_b_NAME if it takes integers. A row without its functions does not compile.
+   row_any() takes any n: the last elements go through a padded copy, so that an element's bits do not depend on its
+   position in the row. */
 #define DT__C(x) DT__K(set1)(x)
 #define DT__SEL(m, p, q) DT__K(sel)((dt__vi)(m), p, q)
 #define DT__ONE DT__C(1.0f)
@@ -1107,7 +1124,7 @@ DT__V(u_AFFINE) { return DT__K(fma)(a, x, b); }
 DT__V(u_SCALE) { return a * x; } /* AFFINE with b = 0: -0 stays */
 DT__V(u_SHIFT) { return x + b; }
 DT__V(u_RECIP) { return a / x; }
-DT__CALLED dt__vf DT__K(power)(dt__vf x, dt__vf e) /* halves through the root, as PyTorch: its signs and NaNs */
+DT__CALLED dt__vf DT__K(power)(dt__vf x, dt__vf e) /* 0.5 and -0.5 by the root, as PyTorch: its signs and NaNs */
 {
     dt__vf root = DT__K(vsqrt)(x), r = DT__K(vpow)(x, e);
     r = DT__SEL(e == DT__C(0.5f), root, r);
@@ -1150,7 +1167,7 @@ DT__INLINE dt__vf DT__K(vsign)(dt__vf x) /* 0 for 0 and for NaN */
     return DT__SEL(x > DT__ZERO, DT__ONE, DT__SEL(x < DT__ZERO, DT__C(-1.0f), DT__ZERO));
 }
 
-/* derivatives: x is dy, y is the x or the y of DT_UNARY_FNS */
+/* derivatives: x is dy; y is the row's x or y, as NEEDS_X or NEEDS_Y of DT_UNARY_FNS says */
 DT__V(d_AFFINE) { return x * a; }
 DT__V(d_RECIP) { return DT__SEL(a == DT__ZERO, x * a, DT__K(vneg)(x * (y * (y / a)))); }
 DT__V(d_POW) { return DT__SEL(a == DT__ZERO, a, x * (a * DT__K(power)(y, a - DT__ONE))); }
@@ -1159,7 +1176,7 @@ DT__V(d_ABS) { return x * DT__K(vsign)(y); }
 DT__V(d_SQRT) { return x / (y + y); }
 DT__V(d_EXP) { return x * y; }
 DT__V(d_LOG) { return x / y; }
-DT__V(d_CLAMP) { return DT__SEL((y > a) & (y < b), x, DT__ZERO); } /* nothing at the bounds, as PyTorch */
+DT__V(d_CLAMP) { return DT__SEL((y > a) & (y < b), x, DT__ZERO); } /* 0 at the bounds, as PyTorch */
 DT__V(d_RELU) { return DT__SEL(y <= DT__ZERO, DT__ZERO, x); } /* a NaN lets the gradient through */
 DT__V(d_LEAKY_RELU) { return DT__SEL(y > DT__ZERO, x, x * a); }
 DT__V(d_GELU)
@@ -1251,10 +1268,10 @@ static void DT__K(row_any)(DT__K(row_fn) f, float *out, const float *x, const fl
         for (int64_t i = 0; i < n; i += DT__W)                                                            \
             DT__K(st)(out + i, DT__K(f)(DT__K(ld)(x + i), DT__K(ld)(y + i), a, b));                       \
     }
-#define DT__X(n, s, t) DT__ROW(u_##n) DT__ROW(d_##n)
+#define DT__X(n, ...) DT__ROW(u_##n) DT__ROW(d_##n)
 DT_UNARY_FNS(DT__X)
 #undef DT__X
-#define DT__X(n, t) DT__ROW(b_##n)
+#define DT__X(n, ...) DT__ROW(b_##n)
 DT_BINARY_FNS(DT__X)
 #undef DT__X
 DT__ROW(u_SCALE) DT__ROW(u_SHIFT) DT__ROW(u_SQUARE) DT__ROW(u_CUBE) DT__ROW(d_SQUARE)
@@ -1291,8 +1308,8 @@ DT__IROW(b_GE, x[i] >= y[i])
 #undef DT__IROW
 
 /* ==================================================================================================== >>tiles
-   A tile is rows x cols elements of a strided operand: element (j, i) at j*s1 + i*s0. Inputs become contiguous floats
-   (or int64) of rows*cols, in place where they are that already; results go back the same way. */
+   A tile is rows x cols elements of a strided operand: element (j, i) at j*s1 + i*s0. An input tile is converted to
+   contiguous floats (or int64), or used in place if it is already contiguous; results are converted back. */
 #define DT__TILE 1024 /* elements of a tile that goes through a buffer */
 typedef uint8_t  DT__K(a8_t) __attribute__((may_alias)); /* raw bits, whatever the dtype */
 typedef uint16_t DT__K(a16_t) __attribute__((may_alias));
@@ -1361,7 +1378,7 @@ static void DT__K(move_tile)(void *dst, int64_t ds0, int64_t ds1, const void *sr
     }
 #if DT__HAS_AVX2
     if (size == 4 && ds0 == 1 && ss1 == 1 && cols * rows <= DT__TILE) {
-        uint32_t buf[DT__TILE]; /* lines that lie a large stride apart evict each other: each is touched once */
+        uint32_t buf[DT__TILE]; /* cache lines a large stride apart evict each other, so each is touched only once */
         bool     far = ds1 > cols;
         DT__K(a32_t) *d = far ? (DT__K(a32_t) *)buf : (DT__K(a32_t) *)dst;
         const DT__K(a32_t) *s = (const DT__K(a32_t) *)src;
@@ -1406,7 +1423,7 @@ static void DT__K(to_ints)(int64_t *dst, const void *src, int dtype, int64_t n)
     }
 }
 
-/* A tile as contiguous floats (ints: int64): the operand itself if it is that, else converted into buf. */
+/* A tile as contiguous floats (ints: int64): the operand itself if it is contiguous, else converted into buf. */
 static const void *DT__K(get_tile)(void *buf, const void *p, int dtype, int64_t s0, int64_t s1, int64_t cols,
                                    int64_t rows, bool ints)
 {
@@ -1449,9 +1466,9 @@ static void DT__K(put_ints)(void *dst, int dtype, int64_t s0, int64_t s1, const 
 #undef DT__PUT_INTS
 
 #if DT__HAS_AVX2
-static int64_t DT__K(floats_to_u8)(uint8_t *d, const float *v, int64_t n) /* as to_int; gives how many it did */
+static int64_t DT__K(floats_to_u8)(uint8_t *d, const float *v, int64_t n) /* as to_int(); returns how many were converted */
 {
-    __m256i low = _mm256_set1_epi32(0x0c080400); /* the four low bytes of each half, wherever they are wanted */
+    __m256i low = _mm256_set1_epi32(0x0c080400); /* the low bytes of the four lanes of each half */
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) { /* beyond int32 the conversion gives 0x80000000: low byte 0 */
         __m256i t = _mm256_shuffle_epi8(_mm256_cvttps_epi32(_mm256_loadu_ps(v + i)), low);
@@ -1496,16 +1513,17 @@ static void DT__K(put_floats)(void *dst, int dtype, int64_t s0, int64_t s1, floa
 }
 
 /* ==================================================================================================== >>engine
-   Every elementwise kernel is a plan: the index space without dims of size 1, dims merged where all operands allow it,
-   the output's smallest stride innermost (dim 0). Tiles of dims 0 and 1 are the unit of work, a task is a range of
-   tiles. Where an operand's contiguous dim is not the output's, that dim becomes dim 1 and tiles are square. */
+   Every elementwise kernel is a plan: the index space without dims of size 1, dims merged if they are contiguous in all
+   operands, the output's smallest stride innermost (dim 0). Tiles of dims 0 and 1 are the unit of work, a task is a
+   range of tiles. If an operand is contiguous along another dim than the output, that dim becomes dim 1 and tiles are
+   square. */
 typedef struct DT__K(plan) DT__K(plan_t);
 typedef struct DT__K(tilebuf) {
     union {
         float   f[DT__TILE];
         int64_t l[DT__TILE];
     } op[4];
-    const void *seen[4]; /* the operand that is in op[k] (from tile to tile, broadcast rows stay) */
+    const void *seen[4]; /* the address that op[k] was loaded from: a broadcast row is loaded once for several tiles */
     int64_t     seen_n[4];
 } DT__K(tilebuf_t);
 
@@ -1534,7 +1552,7 @@ static void DT__K(plan_swap)(DT__K(plan_t) *e, int i, int j)
         e->s[k][j] = t;
     }
 }
-static void DT__K(plan_merge)(DT__K(plan_t) *e) /* neighbours that all operands see as one dim become one */
+static void DT__K(plan_merge)(DT__K(plan_t) *e) /* merges neighbouring dims that are contiguous in all operands */
 {
     int m = 0;
     for (int i = 1; i < e->ndim; i++) {
@@ -1608,7 +1626,7 @@ static void DT__K(raw_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int6
     DT__K(move_tile)(p[0], e->s[0][0], e->s[0][1], p[1], e->s[1][0], e->s[1][1], cols, rows, e->size[0]);
 }
 
-/* Cut into tiles of at most 'most' elements and run; grain: elements worth a task. */
+/* Cuts the index space into tiles of at most 'most' elements and runs them; grain: elements of a task. */
 static int DT__K(plan_run)(DT__K(plan_t) *e, int64_t most, int64_t grain)
 {
     bool across = false;
@@ -1666,7 +1684,8 @@ static void DT__K(int_tile)(const DT__K(plan_t) *e, char **p, int64_t cols, int6
     DT__K(put_ints)(p[0], e->dtype[0], e->s[0][0], e->s[0][1], w->op[0].l, cols, rows, e->add);
 }
 
-/* A plan whose functions are set: floats, or ints if every operand is one. slow: the function costs more than memory */
+/* Runs a plan whose functions are set, in int64 if all operands are integers, else in f32. slow: the function costs more
+   than the memory traffic, so tasks are smaller */
 static int DT__K(plan_apply)(DT__K(plan_t) *e, const char *what, bool slow)
 {
     bool ints = true, direct = !e->add;
@@ -1677,14 +1696,24 @@ static int DT__K(plan_apply)(DT__K(plan_t) *e, const char *what, bool slow)
     if (ints && !e->irow)
         return dt_fail(DT_ERR_DTYPE, "%s: this function does not take integers; cast the operands to f32", what);
     e->tile = ints ? DT__K(int_tile) : DT__K(float_tile);
-    /* rows that need no buffer may be longer than one */
+    /* tiles that are used in place need not fit a buffer */
     return DT__K(plan_run)(e, direct && e->n[0] >= DT__TILE ? 8 * DT__TILE : DT__TILE, slow ? 16384 : 65536);
 }
 
+/* The functions and the cost of a row of DT_UNARY_FNS or DT_BINARY_FNS. */
+typedef struct DT__K(fn_row) {
+    DT__K(row_fn)  row;
+    DT__K(irow_fn) irow; /* NULL: does not take integers */
+    int            cost; /* DT_COST_... */
+} DT__K(fn_row);
+#define DT__IROW_FLOATS(f) NULL
+#define DT__IROW_INTS(f) DT__K(irow_##f)
+#define DT__IROW_COMPARE(f) DT__K(irow_##f)
+
 static int DT__K(unary)(dt_device *dev, const dt_call *c)
 {
-#define DT__X(n, s, t) DT__K(row_u_##n),
-    static const DT__K(row_fn) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
+#define DT__X(n, type, grad, cost, grad_cost, t) { DT__K(row_u_##n), DT__IROW_##type(u_##n), DT_COST_##cost },
+    static const DT__K(fn_row) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
 #undef DT__X
     const dt_view  *v[2] = { &c->out[0], &c->in[0] };
     DT__K(plan_t) e;
@@ -1698,29 +1727,24 @@ static int DT__K(unary)(dt_device *dev, const dt_call *c)
     e.b = (float)b;
     e.ia = DT__K(dbl_to_i64)(a);
     e.ib = DT__K(dbl_to_i64)(b);
-    e.row = rows[fn];
+    e.row = rows[fn].row;
+    e.irow = rows[fn].irow;
     if (fn == DT_U_AFFINE) {
-        e.irow = DT__K(irow_u_AFFINE);
         if (b == 0) e.row = DT__K(row_u_SCALE);
         else if (a == 1) e.row = DT__K(row_u_SHIFT);
-    } else if (fn == DT_U_ABS) {
-        e.irow = DT__K(irow_u_ABS);
-    } else if (fn == DT_U_CLAMP) {
-        e.irow = DT__K(irow_u_CLAMP);
-    } else if (fn == DT_U_POW) { /* the powers that have a cheaper form, with the results of that form */
+    } else if (fn == DT_U_POW) { /* cheaper forms; their results may differ from POW's in the last bit */
         if (a == 2) e.row = DT__K(row_u_SQUARE);
         else if (a == 3) e.row = DT__K(row_u_CUBE);
         else if (a == 0.5) e.row = DT__K(row_u_SQRT);
         else if (a == -1) e.row = DT__K(row_u_RECIP), e.a = 1.0f;
     }
-    bool cheap = fn == DT_U_AFFINE || fn == DT_U_ABS || fn == DT_U_CLAMP || fn == DT_U_RELU || fn == DT_U_LEAKY_RELU;
-    return DT__K(plan_apply)(&e, "unary", !cheap);
+    return DT__K(plan_apply)(&e, "unary", rows[fn].cost != DT_COST_CHEAP);
 }
 
 static int DT__K(unary_bwd)(dt_device *dev, const dt_call *c)
 {
-#define DT__X(n, s, t) DT__K(row_d_##n),
-    static const DT__K(row_fn) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
+#define DT__X(n, type, grad, cost, grad_cost, t) { DT__K(row_d_##n), NULL, DT_COST_##grad_cost },
+    static const DT__K(fn_row) rows[DT_U_COUNT] = { DT_UNARY_FNS(DT__X) };
 #undef DT__X
     const dt_view  *v[3] = { &c->out[0], &c->in[0], &c->in[1] };
     DT__K(plan_t) e;
@@ -1733,22 +1757,15 @@ static int DT__K(unary_bwd)(dt_device *dev, const dt_call *c)
     e.add = c->acc & 1;
     e.a = (float)c->u.ew.a;
     e.b = (float)c->u.ew.b;
-    e.row = fn == DT_U_POW && c->u.ew.a == 2 ? DT__K(row_d_SQUARE) : rows[fn];
-    bool slow = fn == DT_U_POW || (fn >= DT_U_GELU && fn <= DT_U_SILU) || fn == DT_U_SOFTPLUS;
-    return DT__K(plan_apply)(&e, "unary_bwd", slow);
+    e.row = fn == DT_U_POW && c->u.ew.a == 2 ? DT__K(row_d_SQUARE) : rows[fn].row;
+    return DT__K(plan_apply)(&e, "unary_bwd", rows[fn].cost != DT_COST_CHEAP);
 }
 
 static int DT__K(binary)(dt_device *dev, const dt_call *c)
 {
-#define DT__X(n, t) DT__K(row_b_##n),
-    static const DT__K(row_fn) rows[DT_B_COUNT] = { DT_BINARY_FNS(DT__X) };
+#define DT__X(n, type, grad, cost, t) { DT__K(row_b_##n), DT__IROW_##type(b_##n), DT_COST_##cost },
+    static const DT__K(fn_row) rows[DT_B_COUNT] = { DT_BINARY_FNS(DT__X) };
 #undef DT__X
-    static const struct { int fn; DT__K(irow_fn) irow; } irows[] = {
-        { DT_B_ADD, DT__K(irow_b_ADD) }, { DT_B_MUL, DT__K(irow_b_MUL) }, { DT_B_MAX, DT__K(irow_b_MAX) },
-        { DT_B_MIN, DT__K(irow_b_MIN) }, { DT_B_EQ, DT__K(irow_b_EQ) }, { DT_B_NE, DT__K(irow_b_NE) },
-        { DT_B_LT, DT__K(irow_b_LT) }, { DT_B_LE, DT__K(irow_b_LE) }, { DT_B_GT, DT__K(irow_b_GT) },
-        { DT_B_GE, DT__K(irow_b_GE) }
-    };
     const dt_view  *v[3] = { &c->out[0], &c->in[0], &c->in[1] };
     DT__K(plan_t) e;
     int    fn = c->u.ew.fn;
@@ -1761,15 +1778,16 @@ static int DT__K(binary)(dt_device *dev, const dt_call *c)
     e.b = (float)b;
     e.ia = DT__K(dbl_to_i64)(a);
     e.ib = DT__K(dbl_to_i64)(b);
-    for (size_t i = 0; i < sizeof irows / sizeof irows[0]; i++)
-        if (irows[i].fn == fn) e.irow = irows[i].irow;
-    e.row = rows[fn];
+    e.row = rows[fn].row;
+    e.irow = rows[fn].irow;
     if (a == 1 && fn == DT_B_ADD && b == 1) e.row = DT__K(row_b_PLUS);
     if (a == 1 && fn == DT_B_MUL) e.row = DT__K(row_b_TIMES);
     if (a == 1 && fn == DT_B_DIV) e.row = DT__K(row_b_OVER);
-    bool slow = (fn >= DT_B_POW && fn <= DT_B_POW_DY) || fn == DT_B_BCE || fn == DT_B_BCE_DX;
-    return DT__K(plan_apply)(&e, "binary", slow);
+    return DT__K(plan_apply)(&e, "binary", rows[fn].cost != DT_COST_CHEAP);
 }
+#undef DT__IROW_FLOATS
+#undef DT__IROW_INTS
+#undef DT__IROW_COMPARE
 
 /* ==================================================================================================== >>copy */
 static void DT__K(same_row)(float *out, const float *x, const float *y, int64_t n, float a, float b)
@@ -1916,9 +1934,10 @@ static int DT__K(where)(dt_device *dev, const dt_call *c)
 }
 
 /* ==================================================================================================== >>reduce
-   Outputs are the kept dims, each is reduced over the reduced dims; both are merged, smallest stride of x first. The
-   outputs along kept dim 0 are cut into groups, what is reduced into chunks: an item is (outer kept index, group,
-   chunk) and leaves one state per output of its group. Chunks' states are merged in order. All cuts depend on shapes.
+   There is one output for each index of the kept dims. Kept and reduced dims are merged, smallest stride of x first. The
+   outputs along kept dim 0 are cut into groups, the reduced elements into chunks: an item is (outer kept index, group,
+   chunk) and computes one state for each output of its group. The states of chunks are merged in order. All cuts depend
+   on shapes alone.
      by rows     each output by itself: pieces of up to 2048 elements, lanes in f32, pieces in double
      by columns  all outputs of the group at once, 64 rows in f32, then double; when few columns are dense, several rows
                  are folded into one wide row
@@ -1942,7 +1961,7 @@ typedef struct DT__K(red) {
     DT__K(state_t) *part;               /* [item][group], if there is more than one chunk */
 } DT__K(red_t);
 
-DT__INLINE bool DT__K(beats)(int fn, double a, double b) /* a replaces b as extremum: NaN before all, first of equals */
+DT__INLINE bool DT__K(beats)(int fn, double a, double b) /* a replaces b: NaN does, an equal value does not */
 {
     return b == b && (a != a || (fn == DT_R_MIN ? a < b : a > b));
 }
@@ -1975,7 +1994,7 @@ static void DT__K(state_merge)(const DT__K(red_t) *r, DT__K(state_t) *d, const D
     d->n += s->n;
 }
 
-/* n outputs at once. The sums of columns begin as 0 and are never -0: adding is all */
+/* n outputs at once. The sums of columns begin at +0 and never become -0, so an addition merges them. */
 static void DT__K(states_merge)(const DT__K(red_t) *r, DT__K(state_t) *d, const DT__K(state_t) *s, int64_t n)
 {
     bool sum = r->columns && (r->fn == DT_R_SUM || r->fn == DT_R_MEAN);
@@ -1986,7 +2005,7 @@ static void DT__K(states_merge)(const DT__K(red_t) *r, DT__K(state_t) *d, const 
     for (int64_t i = 0; !sum && i < n; i++) DT__K(state_merge)(r, &d[i], &s[i]);
 }
 
-/* One piece of n contiguous floats. The last lanes are padded with what changes nothing. */
+/* One piece of n contiguous floats. The last vector is padded with the identity of the operation. */
 DT__INLINE dt__vf DT__K(tail)(const float *x, int64_t n, float pad)
 {
     float t[DT__W];
@@ -1994,7 +2013,7 @@ DT__INLINE dt__vf DT__K(tail)(const float *x, int64_t n, float pad)
     memcpy(t, x, (size_t)n * 4);
     return DT__K(ld)(t);
 }
-static float DT__K(leaf_sum)(const float *x, int64_t n) /* 16 terms per lane, then their sums: errors do not pile up */
+static float DT__K(leaf_sum)(const float *x, int64_t n) /* sums of 16 terms per lane, then their sum: less rounding */
 {
     dt__vf  a0 = DT__ZERO, a1 = a0, a2 = a0, a3 = a0, all = a0;
     int64_t i = 0;
@@ -2015,7 +2034,7 @@ static float DT__K(leaf_sum)(const float *x, int64_t n) /* 16 terms per lane, th
 static void DT__K(leaf_var)(DT__K(state_t) *s, const float *x, int64_t n)
 {
     float   mean = DT__K(leaf_sum)(x, n) / (float)n;
-    if (!(mean - mean == 0.0f)) { /* the sum overflowed, or there is an infinity or a NaN: wider */
+    if (!(mean - mean == 0.0f)) { /* the sum overflowed, or an element is not finite: use double */
         s->s = s->q = 0;
         for (int64_t j = 0; j < n; j++) s->s += (double)x[j] / (double)n;
         for (int64_t j = 0; j < n; j++) {
@@ -2043,7 +2062,7 @@ static void DT__K(leaf_var)(DT__K(state_t) *s, const float *x, int64_t n)
     s->q = (double)DT__K(hsum)(q0 + q1) - ds * ds / dn;
     if (s->q < 0) s->q = 0;
 }
-DT__INLINE dt__vf DT__K(vtop)(dt__vf x, dt__vf m, bool least) /* the larger (smaller) of both, NaN wins */
+DT__INLINE dt__vf DT__K(vtop)(dt__vf x, dt__vf m, bool least) /* the larger (smaller) of both; NaN if one is NaN */
 {
     return least ? DT__SEL((x < m) | (x != x), x, m) : DT__SEL((x > m) | (x != x), x, m);
 }
@@ -2066,7 +2085,7 @@ DT__INLINE float DT__K(leaf_extreme)(const float *x, int64_t n, bool least)
 static float DT__K(leaf_max)(const float *x, int64_t n) { return DT__K(leaf_extreme)(x, n, false); }
 static float DT__K(leaf_min)(const float *x, int64_t n) { return DT__K(leaf_extreme)(x, n, true); }
 
-static int64_t DT__K(leaf_find)(const float *x, int64_t n, float m) /* the first m (NaN: the first NaN); it is there */
+static int64_t DT__K(leaf_find)(const float *x, int64_t n, float m) /* position of the first m (or NaN); it must exist */
 {
     int64_t at = 0;
     for (; at + DT__W <= n; at += DT__W) {
@@ -2154,7 +2173,7 @@ DT__INLINE float DT__K(fma1)(float a, float b, float c)
 static void DT__K(cols_sum)(DT__K(colbuf_t) *b, const float *const *p, int64_t nrows, int64_t w)
 {
     int64_t i = 0;
-    if (nrows == 8) { /* the rows by name: what is stored might be a pointer in p */
+    if (nrows == 8) { /* copies of the pointers: the compiler must assume that the stores change p */
         const float *a = p[0], *c = p[1], *d = p[2], *e = p[3], *f = p[4], *g = p[5], *h = p[6], *k = p[7];
         for (; i + DT__W <= w; i += DT__W) {
             dt__vf s0 = DT__K(ld)(a + i) + DT__K(ld)(c + i), s1 = DT__K(ld)(d + i) + DT__K(ld)(e + i);
@@ -2314,7 +2333,7 @@ static void DT__K(red_cols)(const DT__K(red_t) *r, DT__K(state_t) *st, const cha
     for (int64_t u = from; u < to; u += 64) DT__K(cols_block)(r, wide, x, w, u, u + 64 < to ? u + 64 : to);
     for (int64_t k = 0; k < r->fold; k++)
         DT__K(states_merge)(r, st, wide + k * g, g);
-    if (to == r->units && r->rest > 0) { /* the rows that did not fill a wide one: one shorter row */
+    if (to == r->units && r->rest > 0) { /* the rows that did not fill a wide row are one shorter row */
         memset(wide, 0, sizeof wide);
         DT__K(cols_block)(r, wide, x + to * w * r->xsize, r->rest * g, 0, 1);
         for (int64_t k = 0; k < r->rest; k++)
@@ -2330,14 +2349,14 @@ static void DT__K(red_finish)(const DT__K(red_t) *r, char *y, const DT__K(state_
     for (int64_t i = 0; i < g; i++) {
         double n = (double)st[i].n, v = st[i].s;
         l[i] = r->fn == DT_R_ARGMAX ? st[i].i : st[i].v;
-        if (r->fn == DT_R_MEAN) v = v / n; /* of nothing: 0/0 */
+        if (r->fn == DT_R_MEAN) v = v / n; /* 0/0 = NaN if there are no elements */
         if (r->fn == DT_R_VAR) v = r->biased ? st[i].q / n : n > 0 ? st[i].q / (n - 1) : (double)NAN;
         f[i] = (float)v;
     }
     if (ints) DT__K(put_ints)(y, r->ytype, r->ky[0], 0, l, g, 1, r->add);
     else DT__K(put_floats)(y, r->ytype, r->ky[0], 0, f, g, 1, r->add);
 }
-/* The offsets of a group; gives the number of its outputs. */
+/* The offsets of a group; returns the number of its outputs. */
 static int64_t DT__K(red_place)(const DT__K(red_t) *r, int64_t grp, int64_t *x, int64_t *y)
 {
     int64_t c = grp % r->ngroups * r->group, q = grp / r->ngroups;
@@ -2434,7 +2453,7 @@ static void DT__K(red_plan)(DT__K(red_t) *r)
 
 static int DT__K(red_run)(DT__K(red_t) *r)
 {
-    if (r->n == 0) { /* the identity: every state is empty */
+    if (r->n == 0) { /* no elements: the result is the identity */
         r->group = 1;
         r->ngroups = r->kn[0];
         DT__K(state_t) none;
@@ -2526,21 +2545,21 @@ typedef struct DT__K(mk_t) {
     const float   *b, *from, *alpha; /* from: NULL: 0; else alpha[i] from[i*ldf ..], alpha NULL: 1 */
     const int64_t *segoff;
     int64_t        nseg, len, step, lda, ldb, ldf, ldo;
-    int            add, relu; /* out += the sum; then what is below 0 becomes 0 */
+    int            add, relu; /* add: out += the sum; relu: then max(out, 0) */
 } DT__K(mk_t);
 /* n: rows; of several tiles if it is a multiple of the kernel's */
 typedef void (*DT__K(mk_fn))(const DT__K(mk_t) *m, int64_t n, const float *a, const int64_t *aoff, float *out,
                              const int64_t *ooff);
 static const int64_t DT__K(mk_whole)[1] = { 0 }; /* segoff of a row that is one segment */
 
-/* c += x*b in place. With the intrinsic gcc lets the sum land in x's register, shuffles the accumulators about and
-   spills in the loop. */
+/* c += x*b in place. With the intrinsic, gcc writes the sum to x's register, moves accumulators between registers and
+   spills inside the loop. */
 #if DT__HAS_AVX2
 #define DT__MK_FMA(c, x, b) __asm__("vfmadd231ps {%2, %1, %0|%0, %1, %2}" : "+x"(c) : "x"(x), "x"(b))
 #else
 #define DT__MK_FMA(c, x, b) c = DT__K(fma)(x, b, c)
 #endif
-#define DT__MK_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) /* rows by name, so that they stay in registers */
+#define DT__MK_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) /* separate variables for the rows, so that they stay in registers */
 #define DT__MK_ROW(i, x)                        \
     if (mr > i) {                               \
         x_ = DT__K(set1)(x);                    \
@@ -2590,7 +2609,7 @@ DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, int packed, const DT__K(mk_
         }
     for (; seg < end; seg++) {
         int64_t at = *seg, k = m->len;
-#if DT__HAS_AVX2 /* the ways that large products take, unrolled where the adders, not their latency, are the limit */
+#if DT__HAS_AVX2 /* used by large products; unrolled where throughput, not latency, is the limit */
         if (mr > 3 && step == 1) {
 #define DT__A1(i) p##i[at + 1]
 #define DT__A2(i) p##i[at + 2]
@@ -2604,7 +2623,7 @@ DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, int packed, const DT__K(mk_
                 b += ldb;
                 DT__MK_STEP(DT__A3, 0);
                 b += ldb;
-                __asm__("" : "+r"(at)); /* one index for all rows: gcc would step six pointers */
+                __asm__("" : "+r"(at)); /* keeps one index for all rows: gcc would increment six pointers */
             }
 #undef DT__A1
 #undef DT__A2
@@ -2717,14 +2736,14 @@ static const DT__K(mk_fn) DT__K(mk)[DT__MR + 1] = { NULL, DT__K(mk6), DT__K(mk6)
 /* The product. c is cut into tiles of tm rows and tn columns, k into blocks of kc: tiles are tasks, a task runs its
    blocks in order, so each sum's order is a function of the shape alone. Inside a block the panels of b (kc x DT__NR,
    about 20 KiB: they stay in L1) are the outer loop, the panels of a (DT__MR x kc, all of them in L2) the inner one.
-   Each operand is used in one of three ways: read where it is (small problems), packed into panels by all threads
-   before the tiles start (when several tiles use it), or packed by the task (when one tile uses it). Half operands are
-   converted as they are packed; half results are summed in an f32 tile and converted once. Very large problems go in
-   slabs, so that the packed operands stay within a few tens of MiB. A small c with a huge k is cut along k into a
-   number of parts that the shape gives; the parts' sums are added in order.
-   x (m, k) times a transposed matrix of weights (n, k) with m < n is the rule in a linear layer, and packing the
-   weights would cost a tenth of it. It is flipped: c^T = w x^T reads the weights' rows where they are, packs the few
-   columns of x^T, and turns each tile as it is finished. */
+   Each operand is used in one of three ways: read in place (small problems), packed into panels by all threads
+   before the tiles start (if several tiles use it), or packed by the task (if one tile uses it). f16 and bf16 operands
+   are converted as they are packed; f16 and bf16 results are summed in an f32 tile and converted once. Very large
+   problems are cut into slabs, so that the packed operands take at most a few tens of MiB. A small c with a huge k is cut
+   along k into parts, whose number depends on the shape; their sums are added in order.
+   Linear layers mostly compute x (m, k) times the transpose of weights (n, k) with m < n, and packing the weights would
+   take a tenth of the time. So the product is flipped: c^T = w x^T reads the rows of the weights in place, packs the few
+   columns of x^T, and transposes each finished tile. */
 #define DT__GEMM_MC 144
 #define DT__GEMM_KC 512
 #define DT__GEMM_BP(k) (DT__NR * (k) + 16)
@@ -2741,7 +2760,7 @@ typedef struct DT__K(gemm_job) {
     int64_t m, n, k, a_m, a_k, b_k, b_n, c_m;            /* strides in elements */
     int     nbatch;                                      /* batch dims */
     int64_t shape[DT_MAX_DIMS], sa[DT_MAX_DIMS], sb[DT_MAX_DIMS], sc[DT_MAX_DIMS], matrices;
-    int64_t kpart, kcut;                                 /* parts of k that stand as a last batch dim; 0: none */
+    int64_t kpart, kcut;                                 /* parts of k, as a last batch dim; 0: k is not cut */
     int64_t z0, i0, i1, j0, j1, k0, k1;                  /* the slab */
     int64_t tm, tn, mt, nt, kc, nkb, ps, a_block, b_block; /* the tiles of the slab and the sizes of packed blocks */
     int64_t a_pieces, b_pieces; /* of a block, for packing */
@@ -2754,13 +2773,13 @@ typedef struct DT__K(gemm_blk) {
     const float *a, *b, *b_ragged, *bias;
     float       *c;
     int64_t      a_m, a_k, ldb, b_panel, ldc, m, n, kc, ps; /* strides of a; ps: of its panels, 0: it is not packed */
-    const char  *next; /* what the task packs after this block, asked for meanwhile: rows of next_n bytes, or NULL */
+    const char  *next; /* prefetched while this block is computed: rows of next_n bytes that the task packs next, or NULL */
     int64_t      next_ld, next_n, next_rows, next_per; /* next_per: lines for each tile */
     int          first, relu;
     float        alpha;
 } DT__K(gemm_blk);
 
-/* ---- one tile of registers */
+/* ---- one register tile */
 /* Ragged tiles, and all where alpha is not 1 or code for each row would not pay: rows from memory. */
 static __attribute__((noinline)) void DT__K(gemm_put_rows)(float *c, const float *t, int mr, const DT__K(gemm_blk) *g,
                                                            const float *bias, int nv)
@@ -2769,12 +2788,12 @@ static __attribute__((noinline)) void DT__K(gemm_put_rows)(float *c, const float
         for (int h = 0; h < nv; h += DT__W) {
             dt__vf sum = bias ? DT__K(ld)(bias + h) : DT__K(zero)();
             if (!g->first) sum = sum + DT__K(ld_some)(c + h, nv - h);
-            sum = DT__K(fma)(DT__K(ld)(t + h), DT__K(set1)(g->alpha), sum); /* fused by name, not by the compiler */
+            sum = DT__K(fma)(DT__K(ld)(t + h), DT__K(set1)(g->alpha), sum); /* an explicit fma(), not the compiler's choice */
             if (g->relu) sum = DT__K(vmax)(DT__K(zero)(), sum);
             DT__K(st_some)(c + h, sum, nv - h);
         }
 }
-/* Rows 'at' of panel p when m rows are shared out evenly over panels (a tile of 1 or 2 rows cannot fill the units). */
+/* The rows of panel p if m rows are divided evenly over panels (a tile of 1 or 2 rows would waste throughput). */
 DT__INLINE int DT__K(gemm_panel)(int64_t *at, int64_t m, int64_t p)
 {
     int64_t np = (m + DT__MR - 1) / DT__MR, q = m / np, r = m % np;
@@ -2782,7 +2801,7 @@ DT__INLINE int DT__K(gemm_panel)(int64_t *at, int64_t m, int64_t p)
     return (int)(q + (p < r));
 }
 
-/* All tiles of a block. The sums start at the bias (which is NULL but in the first block of k). */
+/* All tiles of a block. The sums start at the bias, which is NULL except in the first block of k. */
 static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
 {
     int64_t     np = (g->m + DT__MR - 1) / DT__MR, q = g->m / np, r = g->m % np, next_at = 0;
@@ -2807,7 +2826,7 @@ static void DT__K(gemm_sweep)(const DT__K(gemm_blk) *g)
             int          mr = (int)(q + (p < r));
             float       *c = g->c + at * g->ldc + j;
             const float *a = g->a + (g->ps ? p * g->ps : at * g->a_m);
-            for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* in time to arrive */
+            for (int i = 0; i < mr && g->kc >= 128; i++) __builtin_prefetch(c + i * g->ldc, 1); /* stored to later */
             float *out = direct ? c : t;
 #if DT__HAS_AVX2
             if (packed && mr == 6) DT__K(mk_packed6)(&m, a, out);
@@ -2874,8 +2893,9 @@ DT__CALLED void DT__K(gemm_turn)(float *dst, int64_t ldd, const char *src, int64
 #endif
 }
 
-/* The same from columns with m contiguous, panels from..to-1 side by side: a column is read once, line by line, and
-   asked for in time (columns may lie pages apart). A store moves more than a panel's rows; the next one is over it. */
+/* The same if m is the contiguous dim, for panels from..to-1 side by side: a column is read once, line by line, and
+   prefetched (columns may lie pages apart). A store writes more than a panel's rows; the next store overwrites the
+   excess. */
 static void DT__K(gemm_pack_cols)(float *dst, int64_t ps, const float *a, int64_t a_k, int64_t m, int64_t k,
                                   int64_t from, int64_t to)
 {
@@ -2886,7 +2906,7 @@ static void DT__K(gemm_pack_cols)(float *dst, int64_t ps, const float *a, int64_
     for (int64_t p = from; p < to; p += SIDE) {
         int n = (int)(to - p < SIDE ? to - p : (int64_t)SIDE), whole;
         for (int q = 0; q < n; q++) mr[q] = DT__K(gemm_panel)(&at[q], m, p + q);
-        for (whole = n; whole > 0 && at[whole - 1] + 8 > m;) whole--; /* no reading behind the last row */
+        for (whole = n; whole > 0 && at[whole - 1] + 8 > m;) whole--; /* do not read behind the last row */
         for (int64_t kk = 0; kk < k; kk++) {
             const float *s = a + kk * a_k, *ahead = kk + 8 < k ? s + 8 * a_k : s;
             float       *d = dst + p * ps + kk * DT__MR;
@@ -2920,14 +2940,14 @@ static void DT__K(gemm_pack_a)(float *dst, int64_t ps, const char *a, int64_t a_
 }
 
 /* k rows of n columns of b as panels of k x DT__NR, the last one padded with zeros: dst[j/NR*bp + kk*NR + j%NR].
-   Panels are bp = DT__GEMM_BP(k) floats apart, a line more than they need: else the writes of a row
-   fall on each other in L1. */
+   Panels are bp = DT__GEMM_BP(k) floats apart, one cache line more than they need: otherwise the writes of a row would
+   conflict in L1. */
 static void DT__K(gemm_pack_b)(float *dst, const char *b, int64_t b_k, int64_t b_n, int dtype, int64_t k, int64_t n)
 {
     int64_t es = dtype == DT_F32 ? 4 : 2, full = n / DT__NR * DT__NR, bp = DT__GEMM_BP(k);
     if (b_n == 1) {
         for (int64_t kk = 0; kk < k; kk++) {
-            int64_t     ahead = kk + 8 < k ? 8 * b_k : 0; /* runs of a row are too short for the hardware to foresee */
+            int64_t     ahead = kk + 8 < k ? 8 * b_k : 0; /* the runs of a row are too short for the hardware prefetcher */
             const char *s = b + kk * b_k * es;
             float      *d = dst + kk * DT__NR;
             for (int64_t j = 0; j < full; j += DT__NR, d += bp) {
@@ -2946,7 +2966,7 @@ static void DT__K(gemm_pack_b)(float *dst, const char *b, int64_t b_k, int64_t b
         }
         return;
     }
-    for (int64_t j = 0; j < n; j += 8) { /* 8 columns are a panel's half or (4 lanes) the whole of it */
+    for (int64_t j = 0; j < n; j += 8) { /* 8 columns are half a panel, or with 4 lanes a whole one */
         float *d = dst + j / DT__NR * bp + j % DT__NR;
         DT__K(gemm_turn)(d, DT__NR, b + j * b_n * es, b_n, dtype, (int)(n - j < 8 ? n - j : 8), k);
         for (int64_t kk = 0; n - j < 8 && kk < k; kk++) memset(d + kk * DT__NR + n - j, 0, (size_t)(8 - (n - j)) * 4);
@@ -3002,7 +3022,7 @@ static void DT__K(gemm_act)(float *c, int64_t n, int act)
     memcpy(c + j, buf, (size_t)(n - j) * 4);
 }
 
-/* what is left to do with a finished tile: the activations that are not fused, the conversion of a half result */
+/* completes a finished tile: activations that are not fused, conversion of an f16 or bf16 result */
 static void DT__K(gemm_finish)(const DT__K(gemm_job) *g, char *c, float *t, int64_t ldt, int64_t m, int64_t n)
 {
     int slow = !g->add && (g->act == DT_ACT_SIGMOID || g->act == DT_ACT_TANH);
@@ -3040,7 +3060,7 @@ static void DT__K(gemm_finish_turned)(const DT__K(gemm_job) *g, char *c, const f
     }
 }
 
-/* While a block is computed, ask for the part of b that the task packs next. */
+/* While a block is computed, prefetch the part of b that the task packs next. */
 static void DT__K(gemm_foresee)(DT__K(gemm_blk) *w, const DT__K(gemm_job) *g, const char *b, int64_t left,
         int64_t j, int64_t k,
                                 int64_t k0, int64_t k1)
@@ -3060,7 +3080,7 @@ static void DT__K(gemm_foresee)(DT__K(gemm_blk) *w, const DT__K(gemm_job) *g, co
     w->next_per = lines / (np * ((w->n + DT__NR - 1) / DT__NR)) + 1;
 }
 
-/* tile t of the slab; the same task does 'left' more after it */
+/* tile t of the slab; the same task computes 'left' more tiles after it */
 static void DT__K(gemm_one)(const DT__K(gemm_job) *g, int64_t t, int64_t left, int worker)
 {
     const char *a, *b;
@@ -3198,7 +3218,7 @@ static void DT__K(gemm_tiles)(DT__K(gemm_job) *g, int64_t m, int64_t n, int64_t 
 static void DT__K(gemm_modes)(DT__K(gemm_job) *g, int64_t k, int shared)
 {
     int64_t mt = (g->m + g->tm - 1) / g->tm, nt = (g->n + g->tn - 1) / g->tn;
-    int     near_b = g->b_k % 128 != 0 || k <= 64; /* rows a multiple of 512 bytes apart fall on each other in L1 */
+    int     near_b = g->b_k % 128 != 0 || k <= 64; /* rows a multiple of 512 bytes apart conflict in L1 */
     int     near_a = g->n <= 48 || (g->m * k <= 8192 && g->n < 4096); /* packing would cost more than it saves */
     if (g->adt == DT_F32 && (g->flip || near_a)) g->amode = DT__K(GEMM_DIRECT);
     else g->amode = nt > 1 && shared ? DT__K(GEMM_SHARED) : DT__K(GEMM_OWN);
@@ -3231,7 +3251,7 @@ static void DT__K(gemm_slab)(DT__K(gemm_job) *g, int64_t matrices)
     dt__pool_run(ntasks, DT__K(gemm_task), g);
 }
 
-/* The product with k > 0. extra > 0: c is the first 'extra' floats of the scratch, for the caller to go on with. */
+/* The product with k > 0. extra > 0: c is the first 'extra' floats of the scratch, and the caller continues with it. */
 static int DT__K(gemm_run)(DT__K(gemm_job) *g, const dt_view *bias, int64_t extra, int64_t matrices, float **scratch)
 {
     int64_t k = g->kpart ? g->kpart : g->k;
@@ -3413,7 +3433,7 @@ static __attribute__((unused)) int DT__K(gemm)(dt_device *dev, const dt_call *ca
     g.a_m = a->stride[a->ndim - 2], g.a_k = a->stride[a->ndim - 1];
     g.b_k = b->stride[b->ndim - 2], g.b_n = b->stride[b->ndim - 1], g.c_m = c->stride[nd - 2];
     g.matrices = 1;
-    for (int d = 0; d < nd - 2; d++) { /* an operand with fewer dims is the same for all of the leading ones */
+    for (int d = 0; d < nd - 2; d++) { /* an operand with fewer dims is broadcast over the leading ones */
         int da = d - (nd - a->ndim), db = d - (nd - b->ndim);
         g.shape[d] = c->shape[d];
         g.sa[d] = da >= 0 && a->shape[da] != 1 ? a->stride[da] : 0;
@@ -3466,7 +3486,7 @@ static __attribute__((unused)) int DT__K(gemm)(dt_device *dev, const dt_call *ca
    ways with channels side by side. All cuts are functions of the shape. */
 #define DT__CONV_BAND (320 * 1024) /* bytes of padded source in a band */
 #define DT__CONV_GRAIN 1500000     /* multiply-adds of a task */
-#define DT__CONV_TASKS 64          /* enough tasks for any pool */
+#define DT__CONV_TASKS 64          /* enough tasks to balance any pool */
 #define DT__CONV_SHORT 24          /* segments shorter than this are taken element by element */
 #define DT__CONV_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) /* the rows of a tile, so that they stay in registers */
 #define DT__CONV_DATA 0
@@ -3509,7 +3529,7 @@ DT__INLINE void   *DT__K(conv_take)(char **at, int64_t n, size_t each)
     return p;
 }
 
-/* Measure the taps of an axis; with its arrays given, fill them in. */
+/* Counts the taps of an axis; if its arrays are not NULL, fills them. */
 static void DT__K(conv_axis)(DT__K(conv_axis_t) *a, int fwd, int64_t stride, int64_t pad, int64_t dil)
 {
     int64_t n = 0, lo = 0, hi = 0;
@@ -3570,7 +3590,7 @@ static void DT__K(conv_cut)(DT__K(conv_t) *p)
     int64_t row = DT__K(conv_max)(p->pw * p->cp * 4, 1), full = (p->y.nq - 1) * p->y.ss + p->y.span + 1;
     int64_t mac = p->x.nq * p->x.ds * p->y.ds * DT__K(conv_max)(p->ntap / (p->x.ncls * p->y.ncls), 1);
     int64_t gp = p->groups * p->np;
-    mac *= p->depth ? 4 * gp * DT__NR : p->kd * gp * DT__NR; /* of one row of q; as much as its time, where depth */
+    mac *= p->depth ? 4 * gp * DT__NR : p->kd * gp * DT__NR; /* of one row of q; for depth scaled to the time it takes */
     mac = DT__K(conv_max)(mac, 1);
     p->rows = p->y.nq;
     p->images = 1;
@@ -3593,13 +3613,13 @@ static void DT__K(conv_cut)(DT__K(conv_t) *p)
     if (p->nband < DT__CONV_TASKS) {
         int64_t most = p->images * p->rows * mac / DT__CONV_GRAIN;
         p->nsplit = DT__K(conv_min)(most, (DT__CONV_TASKS + p->nband - 1) / DT__K(conv_max)(p->nband, 1));
-        p->nsplit = DT__K(conv_max)(DT__K(conv_min)(p->nsplit, gp / 4), 1); /* each copies the band */
+        p->nsplit = DT__K(conv_max)(DT__K(conv_min)(p->nsplit, gp / 4), 1); /* each share of the panels copies the band again */
     }
 }
 
 /* Channels: a depthwise convolution has its channels side by side in panels. The weight gradient of many channels
-   copies them in chunks, pixels an odd number of cache lines apart so that a column of pixels does not crowd a few
-   sets of the cache. */
+   copies them in chunks, pixels an odd number of cache lines apart so that a column of pixels spreads over all sets of
+   the cache. */
 static void DT__K(conv_channels)(DT__K(conv_t) *p, const dt_view *w, int64_t groups)
 {
     int64_t taps = w->shape[2] * w->shape[3];
@@ -3616,7 +3636,7 @@ static void DT__K(conv_channels)(DT__K(conv_t) *p, const dt_view *w, int64_t gro
     if (p->kind == DT__CONV_WEIGHT && groups == 1 && p->sc >= 64) {
         p->cw = DT__K(conv_min)(p->sc, 128);
         p->cp = p->cw % 32 ? p->cw : p->cw + 16;
-        if (p->cw < p->sc && p->cp == p->sc) p->cp += 32; /* equal means that a copy has all channels */
+        if (p->cw < p->sc && p->cp == p->sc) p->cp += 32; /* cp == sc would mean that a copy has all channels */
     }
 }
 
@@ -3753,7 +3773,7 @@ typedef struct DT__K(conv_run_t) {
     char          *dst;
 } DT__K(conv_run_t);
 
-/* The way out for all but plain f32 panels: n pixels of a tile */
+/* Stores n pixels of a tile, except for plain f32 panels */
 static void DT__K(conv_store)(const DT__K(conv_run_t) *r, const int64_t *doff, int64_t n, float *tile)
 {
     int64_t es = r->dtype == DT_F32 ? 4 : 2;
@@ -4223,8 +4243,8 @@ static int DT__K(conv_weight)(const dt_call *c, const dt_view *dy, const dt_view
    destination channels][position][source channel][NR]. A task owns blocks of tiles: it transforms their source to V =
    [position][tile][channel] in its worker's scratch (channels are contiguous, so it is sums of vectors; columns are
    held in registers from tile to tile), then for each panel and 24 tiles makes the 16 products, 24 KiB, and
-   sends them through A to the destination. Between products it asks memory for the destination of these tiles and the
-   source of the next block: without that the transforms wait for memory, and 16 channels gain 1.15 instead of 1.4.
+   transforms them by A to the destination. Between products it prefetches the destination of these tiles and the
+   source of the next block: otherwise the transforms wait for memory, and 16 channels gain 1.15 instead of 1.4.
    The weight gradient cuts the tiles into parts and the channels of both sides into chunks; a task transforms 64 tiles
    of its chunks at a time and adds V' D of each position to its part's sum; the parts are added in order.
    All cuts are functions of the shape.
@@ -4234,16 +4254,16 @@ static int DT__K(conv_weight)(const dt_call *c, const dt_view *dy, const dt_view
        forward, data          1.4         1.65            1.8             1.85         1.9     1.7, 1.55
        weights                1.5         1.6             1.8             2.0          2.1        2.0
 
-   Rounding errors are about those of the direct sum (fewer terms, larger ones). What is not finite, in x or in dy,
-   spreads to the other pixels of the tiles that see it (Inf - Inf), and the transforms' sums of 4 inputs overflow where
-   inputs are beyond a quarter of the largest float, which the direct sum may survive. */
-#if DT__HAS_AVX2 /* without it the direct way must do: less code */
-#define DT__WINO_SUB 24   /* tiles whose products wait for the way out together, in L1 */
+   Rounding errors are about those of the direct sum (fewer terms, larger ones). An Inf or NaN in x or dy spreads to the
+   other pixels of the tiles that contain it (Inf - Inf), and the transforms' sums of 4 inputs overflow if inputs exceed a
+   quarter of the largest float, where the direct sum may not. */
+#if DT__HAS_AVX2 /* the portable kernels have only the direct convolution: less code */
+#define DT__WINO_SUB 24   /* tiles whose products are in L1 before they are transformed to the destination */
 #define DT__WINO_RUN 16   /* tiles of a row that are transformed together */
 #define DT__WINO_V 1536   /* tiles times channels of a block (at least DT__WINO_SUB tiles) */
 #define DT__WINO_U 2097152 /* floats of U beyond which it pays to read it less often: larger blocks */
 #define DT__WINO_GRAIN 1500000 /* multiply-adds of a task */
-#define DT__WINO_TASKS 64 /* enough tasks for any pool */
+#define DT__WINO_TASKS 64 /* enough tasks to balance any pool */
 #define DT__WINO_PACK 16  /* source channels of a piece of the weights */
 #define DT__WINO_WT 64    /* tiles of a block of the weight gradient */
 #define DT__WINO_WC 128   /* its channels, of either side */
@@ -4354,7 +4374,7 @@ static __attribute__((noinline)) void DT__K(wino_grad)(const DT__K(wino_run_t) *
 
 DT__INLINE int64_t DT__K(wino_up)(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 /* V and D are [position][tile][channel]. Tiles lie an odd number of cache lines apart (and whole panels), positions 16
-   more than a multiple of 32: so the 16 x 16 lines that a run writes fall evenly on the sets of L1. */
+   more than a multiple of 32: so the 16 x 16 lines that a run writes spread evenly over the sets of L1. */
 DT__INLINE int64_t DT__K(wino_ld)(int64_t c)
 {
     c = DT__K(wino_up)(c, DT__NR);
@@ -4427,8 +4447,8 @@ DT__INLINE void DT__K(wino_next)(DT__K(wino_at_t) *a, const DT__K(wino_t) *p)
     a->ty = 0;
     a->image++;
 }
-/* Ask for channels c..c+n-1 of the 2x2 pixels at (y, x), ahead of their use: transforms come in bursts that memory
-   cannot follow. Pixels outside are asked for as well, which does no harm. */
+/* Prefetches channels c..c+n-1 of the 2x2 pixels at (y, x): the transforms come in bursts that exceed the bandwidth of
+   memory. Addresses outside of the image may be prefetched too, which is harmless. */
 DT__INLINE void DT__K(wino_ask)(const DT__K(wino_image_t) *m, const DT__K(wino_at_t) *a, int64_t y, int64_t x,
                                 int64_t c, int64_t n)
 {
@@ -4490,7 +4510,7 @@ static void DT__K(wino_pack_task)(void *ctx, int64_t task, int worker)
 DT__CALLED void DT__K(wino_mul)(float *out, const float *v, int64_t ld, const float *u, int64_t c, int64_t n)
 {
     DT__K(mk_t) m = { u, NULL, NULL, DT__K(mk_whole), 1, c, 1, ld, DT__NR, 0, DT__NR, 0, 0 };
-    for (int64_t t = 0; t < n; t += DT__MR) /* few channels make short sums: a copy of its own, without a call */
+    for (int64_t t = 0; t < n; t += DT__MR) /* few channels make short sums: inlined here to avoid the call */
         DT__K(mk_tile)(DT__MR, DT__MR, 0, &m, v + t * ld, NULL, out + t * DT__NR, NULL);
 }
 
@@ -4743,7 +4763,7 @@ static void DT__K(wino_wreduce)(void *ctx, int64_t task, int worker)
                     DT__K(st)(d + (3 * i + 2) * DT__NR, g[i][3] + both);
                 }
             }
-        for (int64_t i = 0; i < 9 * kn; i += 8) /* the last turn's rows are zeros or old ones: not taken */
+        for (int64_t i = 0; i < 9 * kn; i += 8) /* rows past the end hold zeros or old values and are not used */
             for (int v = 0; v < DT__NR; v += 8)
                 DT__K(gemm_turn)(turn + v * DT__WINO_PACK * 9 + i, DT__WINO_PACK * 9,
                                  (const char *)(rows + i * DT__NR + v), DT__NR, DT_F32, 8, 8);
@@ -4804,8 +4824,8 @@ static int DT__K(wino_weight)(const dt_call *c, const dt_view *dy, const dt_view
     return 0;
 }
 
-/* A function of the shape alone. Tiles that reach over the edge cost their share (3x3 pixels gain nothing, 5x5 a
-   fifth); fewer than 'least' tiles do not pay for the transform of the weights. */
+/* Does Winograd pay? Depends on the shape alone. Tiles that reach over the edge waste work (3x3 pixels gain nothing, 5x5
+   a fifth); fewer than 'least' tiles do not pay for the transform of the weights. */
 static int DT__K(wino_fits)(const dt_call *c, const dt_view *src, const dt_view *dst, const dt_view *w, int64_t least)
 {
     int64_t h = dst->shape[2], x = dst->shape[3];
@@ -4861,9 +4881,9 @@ static int DT__K(conv2d_bwd_weight)(dt_device *dev, const dt_call *c)
 }
 
 /* ==================================================================================================== >>rowio
-   Rows of float operands as f32, and vectors that stop at the end of a row. A row of f32 is used where it lies; a row
-   of halves goes through a buffer. In all loops 'left' is what remains of the row: a vector of fewer than DT__W
-   elements is loaded and stored under a mask, so tails round like bodies. */
+   Rows of float operands as f32, and vectors that stop at the end of a row. A row of f32 is used in place; a row of f16
+   or bf16 goes through a buffer. In all loops 'left' is the number of remaining elements: a vector of fewer than DT__W
+   elements is loaded and stored under a mask, so the last elements round like all others. */
 DT__INLINE int DT__K(has_in)(const dt_call *c, int i) { return i < c->nin && c->in[i].ndim >= 0; }
 DT__INLINE int DT__K(has_out)(const dt_call *c, int i) { return i < c->nout && c->out[i].ndim >= 0; }
 DT__INLINE int DT__K(acc_bit)(const dt_call *c, int i) { return (int)(c->acc >> i & 1u); }
@@ -4874,7 +4894,7 @@ DT__CALLED const float *DT__K(row_in)(float *buf, const dt_view *v, int64_t at, 
     DT__K(load_row)(buf, (const uint16_t *)v->data + at, v->dtype, n);
     return buf;
 }
-/* Where to compute a row of an output; row_end() brings it home. */
+/* The f32 row in which to compute a row of an output; row_end() converts and stores it. */
 DT__INLINE float *DT__K(row_out)(float *buf, const dt_view *v, int64_t at, int add)
 {
     return v->dtype == DT_F32 && !add ? (float *)v->data + at : buf;
@@ -4932,7 +4952,7 @@ DT__INLINE float DT__K(row_hmax)(dt__vf v)
     return t;
 }
 #endif
-/* The tasks of a job: by the pool if there is work for it. The partition is the same either way. */
+/* Runs the tasks on the pool if there is enough work, else on this thread. The tasks are the same either way. */
 DT__INLINE void DT__K(run_rows)(int64_t ntasks, dt__task_fn fn, void *ctx, int64_t work)
 {
     if (work < 32768) {
@@ -4959,7 +4979,7 @@ typedef struct DT__K(pool_ctx) {
 typedef struct DT__K(span) {
     int64_t lo, hi; /* the cells of a window that lie inside the input */
     int64_t start;  /* where the window begins; below 0 in the padding */
-    int64_t full;   /* cells counted with the padding, but not what hangs over it */
+    int64_t full;   /* cells including the padding, without those beyond the padding */
 } DT__K(span);
 
 DT__INLINE DT__K(span) DT__K(pool_span)(const dt_call *c, int dim, int64_t o, int64_t nin, int64_t nout)
@@ -5221,7 +5241,7 @@ static void DT__K(pool2d_bwd_task)(void *ctx, int64_t task, int worker)
         DT__K(row_end)(&c->out[0], row * in_row, dx, in_row, add);
     }
 }
-/* 2x2 windows that do not overlap or hang over: a task is some rows of dy and the rows of dx below them. */
+/* 2x2 windows that neither overlap nor reach over the edge: a task is some rows of dy and the rows of dx below them. */
 static void DT__K(maxpool2_bwd_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(pool_ctx) *p = (const DT__K(pool_ctx) *)ctx;
@@ -5330,7 +5350,7 @@ static int64_t DT__K(bn_begin)(DT__K(bn_ctx) *p, const dt_call *c, const dt_view
     return ntasks;
 }
 DT__INLINE float *DT__K(bn_table)(const DT__K(bn_ctx) *p, int i) { return p->table + i * DT__K(round16)(p->period); }
-static void DT__K(bn_repeat)(float *table, int64_t ch, int64_t period) /* the first ch to a whole period */
+static void DT__K(bn_repeat)(float *table, int64_t ch, int64_t period) /* repeats the first ch values to a whole period */
 {
     for (int64_t i = ch; i < period; i++) table[i] = table[i - ch];
 }
@@ -5399,8 +5419,8 @@ static void DT__K(bn_shift)(float *shift, double *tmp, float *column, const DT__
     }
     DT__K(bn_repeat)(shift, p->ch, row);
 }
-/* The first pass goes from the end to the beginning: what the kernel before wrote last is still in the cache, and so
-   is the beginning when the second pass starts there. */
+/* The first pass goes from the end to the beginning: the cache still holds the end, which the previous kernel wrote last,
+   and then the beginning, where the second pass starts. */
 static void DT__K(bn_stats_task)(void *ctx, int64_t task, int worker)
 {
     const DT__K(bn_ctx) *p = (const DT__K(bn_ctx) *)ctx;
@@ -5422,7 +5442,7 @@ static void DT__K(bn_stats_task)(void *ctx, int64_t task, int worker)
         DT__K(bn_fold)(sq, column + row, p->ch, row);
     }
     double n = (double)((last - first) / p->ch);
-    for (int64_t i = 0; i < p->ch; i++) { /* sums about the shift to mean and squares about the mean */
+    for (int64_t i = 0; i < p->ch; i++) { /* from sums of x - shift to the mean and the squares of x - mean */
         double d = sum[i] / n;
         sq[i] = __builtin_fma(-d, sum[i], sq[i]);
         sum[i] = (double)shift[i] + d;
@@ -5520,7 +5540,7 @@ static int DT__K(batch_norm)(dt_device *dev, const dt_call *c)
     return 0;
 }
 
-/* the gradient behind the relu that gave y; y NULL: none */
+/* the gradient before the relu that gave y; y == NULL: there is no relu */
 DT__INLINE dt__vf DT__K(bn_gate)(const float *dy, const float *y, int64_t at, int64_t left)
 {
     dt__vf g = DT__K(row_ld)(dy + at, left);
@@ -5674,8 +5694,8 @@ static int DT__K(batch_norm_bwd)(dt_device *dev, const dt_call *c)
 
 /* ==================================================================================================== >>softmax
    x is (outer, dim, inner). inner = 1: a row at a time, vectors along the row; rows of up to DT__SM_NARROW elements:
-   DT__W rows at a time, turned so that a vector holds one element of each. inner > 1: tiles of up to DT__SM_COLS
-   columns, vectors along inner. Tiles and turned rows are held in f32. Three passes over what is in cache: maximum,
+   DT__W rows at a time, transposed so that a vector holds one element of each. inner > 1: tiles of up to DT__SM_COLS
+   columns, vectors along inner. Tiles and transposed rows are held in f32. Three passes over cached data: maximum,
    exp and its sum, scaling. */
 #define DT__SM_NARROW 32
 #define DT__SM_COLS 64
@@ -5701,7 +5721,7 @@ DT__CALLED dt__vf DT__K(row_max)(const float *x, int64_t n) /* the largest that 
     for (; i < n; i += DT__W) m = DT__K(vmax)(DT__K(row_ld_or)(x + i, n - i, -INFINITY), m);
     return DT__K(set1)(DT__K(row_hmax)(DT__K(vmax)(m, m2)));
 }
-/* sum of exp(x - top); the terms go to e if it is given. Behind the end x is -inf and the term 0. */
+/* sum of exp(x - top); the terms are stored to e unless it is NULL. Behind the end x is -inf and the term 0. */
 DT__CALLED float DT__K(row_sumexp)(float *e, const float *x, dt__vf top, int64_t n)
 {
     dt__vf  s = DT__K(zero)(), s2 = s;
@@ -5732,8 +5752,8 @@ static void DT__K(softmax_row)(float *y, const float *x, int64_t n, int logs)
         for (int64_t i = 0; i < n; i += DT__W) DT__K(row_st)(y + i, DT__K(row_ld)(y + i, n - i) / s, n - i);
     }
 }
-/* Columns: top := the largest of each that is not NaN; the sum of exp(e - top) comes back. e[k*pitch] is replaced by
-   the term, or by e - top if logs; keep: it stays. */
+/* Columns: top := the largest of each that is not NaN; returns the sum of exp(e - top). e[k*pitch] is replaced by the
+   term, or by e - top if logs, or kept if keep. */
 DT__CALLED dt__vf DT__K(col_sumexp)(dt__vf *top, float *e, int64_t n, int64_t pitch, int64_t left, int logs, int keep)
 {
     dt__vf m = DT__K(set1)(-INFINITY), s = DT__K(zero)();
@@ -5758,7 +5778,7 @@ static void DT__K(softmax_columns)(float *e, int64_t n, int64_t pitch, int64_t c
         }
     }
 }
-/* DT__W rows of n, turned: e[k*DT__W + r] = x[r*n + k]; rows behind the last repeat it */
+/* DT__W rows of n, transposed: e[k*DT__W + r] = x[r*n + k]; the last row fills the missing ones */
 DT__CALLED void DT__K(turn_in)(float *e, const float *x, int64_t n, int64_t rows)
 {
     for (int64_t r = 0; r < DT__W; r++) {
@@ -5909,16 +5929,16 @@ static int DT__K(softmax_bwd)(dt_device *dev, const dt_call *c)
 #undef DT__SM_COLS
 
 /* ==================================================================================================== >>layernorm
-   A row at a time, in cache: its mean, then the sums of x - mean and its square (the first corrects the mean's
-   rounding), then y. Backward: the two row sums, then dx; a task sums its rows' share of dweight and dbias, and the
-   shares are added in the order of the tasks. */
+   A row at a time, in cache: its mean, then the sums of x - mean and its square (the first corrects the rounding of the
+   mean), then y. Backward: the two row sums, then dx; a task sums dweight and dbias over its rows, and these partial
+   sums are added in the order of the tasks. */
 typedef struct DT__K(ln_ctx) {
     const dt_call *c;
     int64_t        rows, cols, per;
     int64_t        nwork;
     float         *work;
     float         *weight, *bias; /* f32, 1 and 0 where absent */
-    float         *part;          /* of each task: dweight, dbias; NULL when neither is wanted */
+    float         *part;          /* by task: dweight, dbias; NULL if neither is wanted */
 } DT__K(ln_ctx);
 
 DT__CALLED float DT__K(row_sum)(const float *x, int64_t n)
@@ -6104,10 +6124,10 @@ static int DT__K(layer_norm_bwd)(dt_device *dev, const dt_call *c)
 }
 
 /* ==================================================================================================== >>indexing
-   embedding and gather move bits by element size. Their backwards add what shares a target in the order of positions:
-   embedding_bwd sorts the positions by row (counting, stable), then every row of dweight is summed in f32 and written
-   once; gather_bwd gives each task columns of its own. A bad index is noted (the first position wins) and reported
-   after the job. */
+   embedding and gather move elements by their size. Their gradients add the elements of one target in the order of
+   positions: embedding_bwd sorts the positions by row (counting sort, stable), then sums every row of dweight in f32 and
+   writes it once; gather_bwd gives each task its own columns. The lowest position with an index out of range is recorded
+   and reported after the job. */
 typedef struct DT__K(ix_ctx) {
     const dt_call *c;
     const dt_view *index;
@@ -6261,7 +6281,7 @@ static void DT__K(gather_task)(void *ctx, int64_t task, int worker)
     case 1: DT__K(gather_rows)(p, first, last, 1); break;
     case 2: DT__K(gather_rows)(p, first, last, 2); break;
     case 4: DT__K(gather_rows)(p, first, last, 4); break;
-    default: DT__K(gather_rows)(p, first, last, 8); break;
+    case 8: DT__K(gather_rows)(p, first, last, 8); break;
     }
 }
 static void DT__K(gather_begin)(DT__K(ix_ctx) *p, const dt_call *c, const dt_view *y, const dt_view *x)
@@ -6338,7 +6358,7 @@ static int DT__K(gather_bwd)(dt_device *dev, const dt_call *c)
 }
 
 /* ==================================================================================================== >>dropout
-   Element i takes word i%4 of the Philox block offset + i/4: no state, the same whatever the order. */
+   Element i takes word i%4 of the Philox block offset + i/4, so there is no state and any order gives the same result. */
 #define DT__DROP 1024 /* elements drawn at a time; a multiple of 32 */
 
 typedef struct DT__K(drop_ctx) {
@@ -6436,9 +6456,9 @@ static int DT__K(dropout)(dt_device *dev, const dt_call *c)
 
 /* ==================================================================================================== >>crossentropy
    loss = (1 - s) w_t (-logp_t) + s/c sum_k w_k (-logp_k) of each row with target t, s the smoothing, logp = x - lse.
-   A row of an ignored target gives 0. Rows go DT__W at a time, for one log of their sums, and turned (see softmax) if
-   they are narrow. A task sums its rows in double, the sums are added in the order of the tasks; the mean divides by
-   the sum of w_t. */
+   A row with the ignored target gives 0. DT__W rows are computed at a time, with one vector log of their sums, and
+   transposed (see softmax) if they are narrow. A task sums its rows in double; the sums are added in the order of the
+   tasks; the mean divides by the sum of w_t. */
 typedef struct DT__K(ce_ctx) {
     const dt_call *c;
     const dt_view *target;
@@ -6640,13 +6660,13 @@ static int DT__K(cross_entropy_bwd)(dt_device *dev, const dt_call *c)
    - softmax: maxima and sums run down the rows, lane by lane, nothing is summed across a vector;
    - o += p v and dq += ds k: queries are the rows of the result;
    - dv += p do and dk += ds q: keys are the rows of the result.
-   Halves become f32 as a block is loaded. Causal: a query sees the keys up to its own index; the tiles beyond the
-   diagonal are left out, what is left of the triangle is set to 0.
+   f16 and bf16 are converted to f32 as a block is loaded. Causal: a query sees the keys up to its own index; tiles
+   beyond the diagonal are skipped, hidden scores inside a tile are set to 0.
    Forward: one item for each head and block of queries, running maximum and sum over the blocks of keys.
-   Backward: p = exp(s - lse) once more, ds = p (dp - delta), delta = rowsum(do o). With enough heads one task does a
-   whole head (5 products); with few, blocks of keys (dk, dv) and then blocks of queries (dq) are the items (7). Either
-   way the blocks are added in ascending order: the bits are the same. f32 gradients whose rows are whole panels are
-   summed in the output itself. */
+   Backward: p = exp(s - lse) again, ds = p (dp - delta), delta = rowsum(do o). With enough heads a task does a whole
+   head (5 products); with few, the items are blocks of keys (dk, dv) and then blocks of queries (dq) (7 products).
+   Either way the blocks are added in ascending order, so the bits are the same. f32 gradients whose rows are whole
+   panels are summed in the output itself. */
 #define DT__AQ 64
 #define DT__AK 64
 #define DT__ATTN_HEADS 8 /* fewer heads than this: the backward splits them */
@@ -6700,7 +6720,7 @@ static const float *DT__K(attn_rows)(int64_t *ld, float *buf, const DT__K(attn_t
         DT__K(load_row)(buf + i * a->d, DT__K(attn_at)(a, v, head, row + i), v->dtype, a->d);
     return buf;
 }
-/* Where the rows of a gradient are summed: in the output where that can be, else in buf; put brings them home. */
+/* Where the rows of a gradient are summed: in the output if possible, else in buf, which put stores to the output. */
 static int DT__K(attn_direct)(const DT__K(attn_t) *a, int out)
 {
     return a->c->out[out].dtype == DT_F32 && !(a->c->acc >> out & 1) && a->d == a->dp;
@@ -6759,7 +6779,7 @@ static void DT__K(attn_turn)(float *dst, const float *src, int64_t ld, int n, in
     }
 }
 
-/* ---- products: tiles of up to DT__MR x DT__NR. add 0: start from nothing; alpha: scale what is there, row by row */
+/* ---- products: tiles of up to DT__MR x DT__NR. add 0: start at 0; alpha: first scale out row by row */
 /* the rows of a block of keys, as the products read them: row j at p + j*ld, in nseg pieces of n elements at segoff */
 typedef struct DT__K(attn_keys_t) {
     const float   *p;
@@ -6827,7 +6847,7 @@ DT__INLINE int DT__K(attn_touched)(const DT__K(attn_block_t) *g, int i)
 {
     return DT__K(attn_clamp)(i + DT__W - 1 + g->diag + DT__MR, 0, g->nk);
 }
-/* s := exp(s - m) with the running maximum m and sum l of each query; alpha: by how much m's change shrinks the past */
+/* s := exp(s - m) with the running maximum m and sum l of each query; alpha: the factor of earlier sums, exp(old m - m) */
 static void DT__K(attn_softmax)(float *s, float *m, float *l, float *alpha, const DT__K(attn_block_t) *g)
 {
     dt__vf ninf = DT__K(set1)(-INFINITY), zero = DT__K(zero)();
@@ -6841,7 +6861,7 @@ static void DT__K(attn_softmax)(float *s, float *m, float *l, float *alpha, cons
             top = DT__K(vmax)(x, top);
         }
         DT__K(st)(m + i, top);
-        top = DT__K(sel)((dt__vi)(top == ninf), zero, top); /* nothing but -inf so far: not -inf - -inf */
+        top = DT__K(sel)((dt__vi)(top == ninf), zero, top); /* only -inf so far: avoids -inf - -inf = NaN */
         for (j = 0; j < end; j++) {
             dt__vf p = DT__K(exp_low)(DT__K(ld)(s + j * DT__AQ + i) - top);
             DT__K(st)(s + j * DT__AQ + i, p);
@@ -6949,7 +6969,7 @@ static void DT__K(attn_init)(DT__K(attn_t) *a, const dt_call *c, const dt_view *
     a->causal = c->u.attn.causal != 0;
     a->scale = (float)c->u.attn.scale;
 }
-/* tasks of about a million multiply-adds; 'products' of a block with what it sees make an item */
+/* tasks of about a million multiply-adds; an item is 'products' products of a block with all blocks it sees */
 static void DT__K(attn_run)(DT__K(attn_t) *a, int64_t items, int64_t products, int64_t other, dt__task_fn fn)
 {
     int64_t ntasks = dt__cut(items, products * DT__AQ * (other < 1 ? 1 : other) * (a->d + 1), 1000000, &a->per);
@@ -7167,9 +7187,10 @@ static int DT__K(attention_bwd)(dt_device *dev, const dt_call *c)
 #undef DT__ATTN_HEADS
 
 /* ==================================================================================================== >>optim
-   One driver for all optimisers: pieces of the operands as f32 rows whose length is a multiple of DT__W, given to the
-   optimiser's row function. f32 operands are used where they lie; halves, scaled gradients and the last elements go
-   through buffers, so tails round like bodies and the partition changes no bit. Products that feed sums are fma(). */
+   One driver for all optimisers passes pieces of the operands to the optimiser's row function, as f32 rows whose length
+   is a multiple of DT__W. f32 operands are used in place; f16, bf16, scaled gradients and the last elements go through
+   buffers, so the last elements round like all others and the cut into tasks changes no bit. Products that feed sums
+   are fma(). */
 #define DT__OPT_BLOCK 512  /* elements of a piece that needs buffers; a multiple of DT__W */
 #define DT__OPT_TASK 16384 /* elements of a task */
 #define DT__C(x) DT__K(set1)(x)
@@ -7216,7 +7237,7 @@ static __attribute__((noinline)) void DT__K(sgd_row)(const dt_call *c, const DT_
         DT__K(st)(p + i, DT__K(fma)(lr, d, w));
     }
 }
-/* m := lerp(m, g, 1 - b1), as PyTorch: from the nearer end */
+/* m := lerp(m, g, 1 - b1), computed from the nearer end as PyTorch does */
 DT__INLINE dt__vf DT__K(opt_lerp)(dt__vf m, dt__vf g, double b1)
 {
     float t = (float)(1 - b1);
@@ -7244,11 +7265,11 @@ static __attribute__((noinline)) void DT__K(adam_row)(const dt_call *c, const DT
         DT__K(st)(v + i, s);
         if (vmax) {
             dt__vf top = DT__K(ld)(vmax + i);
-            s = DT__K(sel)((dt__vi)(s <= top), top, s); /* NaN wins */
+            s = DT__K(sel)((dt__vi)(s <= top), top, s); /* NaN stays */
             DT__K(st)(vmax + i, s);
         }
         dt__vf q = step * a / DT__K(fma)(DT__K(vsqrt)(s), root, eps);
-        DT__K(st)(p + i, DT__K(fma)(w, keep, zero) + q); /* the product is rounded by itself, as PyTorch's */
+        DT__K(st)(p + i, DT__K(fma)(w, keep, zero) + q); /* the product is rounded before the sum, as PyTorch does */
     }
 }
 static __attribute__((noinline)) void DT__K(rmsprop_row)(const dt_call *c, const DT__K(opt_rows) *x)
@@ -7268,7 +7289,7 @@ static __attribute__((noinline)) void DT__K(rmsprop_row)(const dt_call *c, const
         if (avg) {
             dt__vf a = DT__K(opt_lerp)(DT__K(ld)(avg + i), g, alpha);
             DT__K(st)(avg + i, a);
-            s = DT__K(vmax)(DT__K(zero)(), DT__K(fma)(DT__K(vneg)(a), a, s)); /* rounding may leave less than nothing */
+            s = DT__K(vmax)(DT__K(zero)(), DT__K(fma)(DT__K(vneg)(a), a, s)); /* rounding may give a negative number */
         }
         s = DT__K(vsqrt)(s) + eps;
         if (buf) {
@@ -7323,7 +7344,7 @@ static __attribute__((noinline)) void DT__K(lamb_apply_row)(const dt_call *c, co
         DT__K(st)(p + i, DT__K(fma)(lr, DT__K(ld)(u + i), DT__K(ld)(p + i)));
 }
 
-/* n elements from 'at' as f32 in a row of whole vectors: where they lie, or in buf with zeros behind them */
+/* n elements from 'at' as an f32 row of whole vectors: in place, or in buf, padded with zeros */
 static const float *DT__K(opt_in)(float *buf, const dt_view *v, int64_t at, int64_t n)
 {
     int64_t whole = (n + DT__W - 1) / DT__W * DT__W;
@@ -7397,7 +7418,7 @@ static void DT__K(opt_task)(void *ctx, int64_t task, int worker)
         if (a < b) DT__K(opt_range)(o, a, b, DT__K(opt_ratio)(o, s));
     }
 }
-/* gscale: the input that scales the gradient; norms: the first of three (wnorm, unorm, segments); -1 if none */
+/* gscale: the input that scales the gradient; norms: the first of three (wnorm, unorm, segments); -1 if absent */
 static int DT__K(opt_run)(const dt_call *c, DT__K(opt_fn) fn, int nrw, int copy, int grad, int gscale, int norms)
 {
     DT__K(opt_ctx) o;
@@ -7456,7 +7477,7 @@ static int DT__K(lamb_apply)(dt_device *dev, const dt_call *c)
     return DT__K(opt_run)(c, DT__K(lamb_apply_row), 1, 1, 0, -1, 1);
 }
 
-/* ---- norms: squares in double, which f32 values neither overflow nor lose; a task is a piece of one segment */
+/* ---- norms: squares in double, where squares of f32 neither overflow nor underflow; a task is a piece of one segment */
 typedef struct DT__K(norms_ctx) {
     const dt_call *c;
     const int64_t *seg;   /* NULL: one segment */

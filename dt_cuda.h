@@ -5,13 +5,15 @@ DO THIS
     #define DT_IMPLEMENTATION
     #include "dt_cuda.h"
 
-    in one C or C++ file, before dt_nn.h. With DT_USE_CUDA build kernels/dt_kernels.cu with nvcc and link -lcudart
-    -lcublas -lcudnn; without it the header works too, and dt_cuda() says so. One line does it all:
+    in one C or C++ file, before dt_nn.h. With DT_USE_CUDA, compile kernels/dt_kernels.cu with nvcc and link -lcudart
+    -lcublas -lcudnn. Without DT_USE_CUDA the header compiles too, and dt_cuda() fails with a message. One command
+    builds a program:
 
         nvcc -DDT_USE_CUDA train.c kernels/dt_kernels.cu -lcublas -lcudnn
 
-    or gcc for the C files (-isystem CUDA/include) and nvcc for the kernels. Several GPUs of one program (dt_parallel)
-    copy between each other; with dt_nccl.h they exchange by NCCL, and ranks with a GPU each train together.
+    or use gcc for the C files (-isystem CUDA/include) and nvcc for the kernels. Several GPUs of one program
+    (dt_parallel) exchange data by peer copies; with dt_nccl.h they use NCCL, and ranks with one GPU each can train
+    together.
 
 A COMPLETE PROGRAM
 
@@ -36,20 +38,21 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    It has not been run on a GPU yet: docs/gpu.md says what was verified, and how. No managed memory, no graphs.
+    It has not been run on a GPU yet: docs/gpu.md says what was verified, and how. It uses no managed memory and no
+    CUDA graphs.
 
 CONTENTS
 
     >>api            devices, options, statistics, streams, pinned memory
-    >>kernels        what kernels/ and this file need of each other
-    >>inside         what the other headers' implementations use of this one
+    >>kernels        functions that kernels/ and this file call in each other
+    >>inside         functions for the implementations of other headers
     >>status         implementation from here: errors of the CUDA libraries as dt errors
     >>allocator      device memory: segments, splits, statistics
     >>device         streams, copies, waiting
     >>gemm           matrix products by cuBLAS
     >>conv           convolution by cuDNN
-    >>group          blocks of several devices: copies, broadcasts, sums
-    >>table          the list of entries
+    >>group          broadcasts and sums over several devices
+    >>table          the backend's table, creating devices
 */
 #if defined(DT_IMPLEMENTATION) && !defined(DT_LINKED) && !defined(DT_CUDA_IMPLEMENTATION)
 #define DT_CUDA_IMPLEMENTATION
@@ -68,16 +71,16 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>api */
-/* The GPU with this index, made at the first call and kept. NULL after dt_fail(DT_ERR_DEVICE): there is no driver, no
-   GPU, no such index, or one that the kernels were not built for. */
+/* The GPU with this index, created by the first call and kept until the program ends. NULL after
+   dt_fail(DT_ERR_DEVICE): there is no driver, no GPU with this index, or the kernels were not built for it. */
 DT_API dt_device *dt_cuda(int index);
-DT_API int        dt_cuda_count(void); /* GPUs; 0 without a driver, and no error */
+DT_API int        dt_cuda_count(void); /* number of GPUs; 0 without a driver, which is not an error */
 
 typedef struct dt_cuda_opts {
     int dt__first      DT_D;
     bool tf32          DT_D; /* f32 products and convolutions may round their factors to TF32 (DT_CUDA_TF32=1) */
     bool deterministic DT_D; /* the same bits in every run (DT_CUDA_DETERMINISTIC=1) */
-    bool no_search     DT_D; /* take the convolution algorithm that cuDNN expects to be fastest, do not measure all */
+    bool no_search     DT_D; /* take the convolution algorithm that cuDNN's heuristic names, without measuring */
     int layout         DT_D; /* of images: DT_LAYOUT_PLAIN, or DT_LAYOUT_NHWC (DT_CUDA_NHWC=1) */
 } dt_cuda_opts;
 DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o);
@@ -86,38 +89,39 @@ DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o);
 #endif
 
 typedef struct dt_cuda_stats {
-    size_t  reserved, used, peak; /* bytes taken from the driver; given to tensors; the most of these */
-    int64_t segments, blocks;     /* pieces of each */
-    int64_t mallocs, retries;     /* calls of cudaMalloc; those that found no memory: dt.h's cache is then given back */
+    size_t  reserved, used, peak; /* bytes allocated from the driver; in use; the largest value of used */
+    int64_t segments, blocks;     /* allocations from the driver; blocks in use */
+    int64_t mallocs, retries;     /* calls of cudaMalloc; those that ran out of memory, after which dt.h frees its cache */
 } dt_cuda_stats;
 DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev);
 
-/* The streams of a device beside the one that computes. They are dt_stream_use's and the table's. */
+/* The streams of a device besides the compute stream, for dt_stream_use() and the entries of dt_backend. */
 DT_API void *dt_cuda_copy_stream(dt_device *dev);
 DT_API void *dt_cuda_comm_stream(dt_device *dev);
-/* Memory of the host that copies run beside kernels from and to; NULL after dt_fail. */
+/* Pinned host memory: copies from and to it run asynchronously. NULL after dt_fail. */
 DT_API void *dt_cuda_host_alloc(size_t nbytes);
 DT_API void  dt_cuda_host_free(void *ptr);
 
 /* ---------------------------------------------------------------------------------------------------- >>kernels
-   kernels/ defines dt__cuda_NAME for every row of DT_KERNELS but gemm and the convolutions, which are here. They are
-   other files: these names are external, also with DT_STATIC. */
+   kernels/ defines dt__cuda_NAME for every row of DT_KERNELS except gemm and the convolutions, which are in this file.
+   kernels/ is compiled separately, so these names have external linkage even with DT_STATIC. */
 #ifdef DT_USE_CUDA
 #define DT__CUDA_ENTRY(n) int dt__cuda_##n(dt_device *dev, const dt_call *c);
 DT_KERNELS(DT__CUDA_ENTRY)
-/* y := act(y + bias), bias along dimension dim of y; bias may be absent (ndim -1). y is dense in its layout. */
+/* In place: y = act(y + bias), bias along dimension dim of y; bias may be absent (ndim -1). y is dense in its layout. */
 int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y, const dt_view *bias, int dim, int act);
 
-/* An index or a target that is out of range. A kernel that meets one leaves it in memory that the host sees, too; the
-   host tells it as an error where it next waits for the stream. Of the first call that met one, the least position:
-   parts are position << 24 | 24 bits of the value, and the least of each counts, so that they belong together. */
+/* An index or a target that is out of range. The kernel that reads it writes this record, in pinned memory, with atomic
+   operations; the host turns it into an error when it next waits for the stream. The record keeps the first such call,
+   and of that call the lowest position: part[i] is position << 24 | bits 24i to 24i+23 of the value, and each part is
+   an atomic minimum, so all three belong to the same position. */
 typedef struct dt__cuda_bad {
-    unsigned long long call; /* 0: none */
+    unsigned long long call; /* number of the call; 0: no index was out of range so far */
     unsigned long long part[3];
     int64_t            limit, ignore;
     int32_t            op, nll;
 } dt__cuda_bad;
-typedef struct dt__cuda_watch { /* what a kernel that reads indices is given */
+typedef struct dt__cuda_watch { /* argument of every kernel that reads indices */
     dt__cuda_bad      *at;
     unsigned long long call;
     int64_t            limit, ignore; /* indices are in 0..limit-1, or ignore */
@@ -125,15 +129,16 @@ typedef struct dt__cuda_watch { /* what a kernel that reads indices is given */
 } dt__cuda_watch;
 dt__cuda_watch dt__cuda_watched(dt_device *dev, const dt_call *c, int64_t limit);
 
-/* What they need. */
-void *dt__cuda_stream(dt_device *dev, void *stream); /* the cudaStream_t of a stream of the table */
-/* Device memory for what is queued next on this stream; the next call may give the same. NULL after dt_fail. */
+/* Functions of this file that kernels/ calls. */
+void *dt__cuda_stream(dt_device *dev, void *stream); /* the cudaStream_t of a dt_call's stream; makes dev current */
+/* Scratch memory of the device, valid for what is queued on this stream until the next call. NULL after dt_fail. */
 void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes);
 int   dt__cuda_check(int cuda_error, const char *what); /* 0, or DT_ERR_DEVICE after dt_fail */
-int   dt__cuda_processors(dt_device *dev);              /* its multiprocessors */
+int   dt__cuda_processors(dt_device *dev);              /* number of multiprocessors */
 bool  dt__cuda_deterministic(dt_device *dev);
-int   dt__cuda_probe(void); /* of kernels/: the cudaError_t of asking for one of them on the device in use */
-#endif                      /* DT_USE_CUDA */
+/* In kernels/: a cudaError_t that says whether the current device can run the kernels. */
+int   dt__cuda_probe(void);
+#endif /* DT_USE_CUDA */
 
 #ifdef __cplusplus
 }
@@ -143,18 +148,19 @@ int   dt__cuda_probe(void); /* of kernels/: the cudaError_t of asking for one of
 #if defined(DT__WANT_INSIDE) && !defined(DT__CUDA_INSIDE)
 #define DT__CUDA_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   How the devices of a group exchange blocks (>>group), if not by copies: functions that another header registers. */
+   Another header (dt_nccl.h) registers these functions to exchange the blocks of a group (>>group) instead of copies. */
 #ifdef __cplusplus
 extern "C" {
 #endif
 typedef struct dt__cuda_exchange {
     void *(*begin)(dt_device *const *dev, int n); /* communicators of these devices; NULL after dt_fail */
-    void (*end)(void *comms, dt_device *const *dev, int n); /* waits for what is queued on the devices */
-    /* block: nblocks rows of n, one for each device. The first device's becomes the sum, or the others become it. */
+    void (*end)(void *comms, dt_device *const *dev, int n); /* waits for the work queued on the devices */
+    /* block[b * n + i] is block b on device i. sum: the first device's block becomes the sum of all; otherwise it is
+       copied to the other devices. */
     int (*run)(void *comms, dt_device *const *dev, int n, void *const *stream, const dt_view *block, int nblocks,
                bool sum);
 } dt__cuda_exchange;
-/* dt_nccl.h sets it before main begins; NULL: copies. */
+/* dt_nccl.h sets it in a constructor, before main(). NULL: blocks are exchanged by copies. */
 #ifdef DT_STATIC
 static const dt__cuda_exchange *dt__cuda_exchanged_by __attribute__((unused));
 #else
@@ -216,71 +222,81 @@ DT_API void *dt_cuda_host_alloc(size_t nbytes) { return nbytes ? dt__cuda_none("
 DT_API void  dt_cuda_host_free(void *ptr) { (void)ptr; }
 #else
 
-
 enum {
-    DT__CUDA_DEVICES = 64,
-    DT__CUDA_SMALL = 1 << 20,  /* blocks below it come from segments of 2 MiB */
-    DT__CUDA_LARGE = 10 << 20, /* blocks below it from segments of 20 MiB; others have their own */
-    DT__CUDA_STAGE = 4 << 20,  /* pinned bytes that an upload passes through, twice */
-    DT__CUDA_ALGOS = 16,
-    DT__CUDA_SLOTS = 16 /* streams of which is known what they come behind */
+    DT__CUDA_DEVICES = 64,     /* largest number of devices */
+    DT__CUDA_ALIGN = 512,      /* bytes: blocks are multiples of it */
+    DT__CUDA_UNIT = 2 << 20,   /* bytes: segments are multiples of it */
+    DT__CUDA_SMALL = 1 << 20,  /* bytes: smaller blocks come from segments of 2 MiB */
+    DT__CUDA_LARGE = 10 << 20, /* bytes: smaller blocks come from segments of 20 MiB, larger ones have their own */
+    DT__CUDA_STAGE = 4 << 20,  /* bytes of each of the two pinned buffers for uploads */
+    DT__CUDA_SCRATCH = 65536,  /* bytes: the smallest scratch of a stream */
+    DT__CUDA_BATCH = 65535,    /* matrices of one call of cuBLAS */
+    DT__CUDA_ALGOS = 16,       /* algorithms that a search of cuDNN may return */
+    DT__CUDA_SLOTS = 16        /* streams whose order is tracked, see dt__cuda_queue.behind */
+};
+enum { /* scratch blocks of a stream */
+    DT__SPACE_KERNELS,
+    DT__SPACE_LIBRARIES, /* workspaces, copies of operands in a form that the library reads */
+    DT__SPACE_F32,       /* operands converted to f32; blocks of other devices */
+    DT__SPACE_COUNT
 };
 
-/* A stream and what belongs to it alone, so that streams of several threads do not meet in a library's handle. */
+/* A stream with its own library handles and scratch, so that threads on different streams share none of them. */
 typedef struct dt__cuda_queue {
     struct dt__cuda_queue *next;
     cudaStream_t           stream;
     cudaEvent_t            event; /* for order() */
-    cublasHandle_t         blas;  /* NULL: not needed yet */
-    cudnnHandle_t          dnn;
-    void                  *scratch[3]; /* of kernels, of the libraries, of what goes through f32 */
-    size_t                 scratch_n[3];
+    cublasHandle_t         blas;  /* NULL until first used */
+    cudnnHandle_t          dnn;   /* NULL until first used */
+    void                  *scratch[DT__SPACE_COUNT]; /* by DT__SPACE_... */
+    size_t                 scratch_n[DT__SPACE_COUNT];
     dt__cuda_bad          *bad;                        /* pinned */
-    int                    slot;                       /* from 1; 0: none was left */
-    uint64_t               behind[DT__CUDA_SLOTS + 1]; /* of each slot the last call that is before what comes next */
+    int                    slot;                       /* 1..DT__CUDA_SLOTS; 0: all slots were taken */
+    uint64_t               behind[DT__CUDA_SLOTS + 1]; /* by slot: the last watched call that this stream waits for */
 } dt__cuda_queue;
-typedef struct dt__cuda_piece { /* of a segment, in the order of addresses */
+typedef struct dt__cuda_piece { /* a block of a segment, used or free; the list is in the order of addresses */
     struct dt__cuda_piece *next, *before;
     char                  *ptr;
     size_t                 nbytes;
     bool                   used;
 } dt__cuda_piece;
-typedef struct dt__cuda_segment {
+typedef struct dt__cuda_segment { /* one cudaMalloc */
     struct dt__cuda_segment *next;
     dt__cuda_piece          *first;
     size_t                   nbytes;
 } dt__cuda_segment;
-typedef struct dt__cuda_conv { /* what the search for a convolution found */
+typedef struct dt__cuda_conv { /* the algorithm that was chosen for a convolution */
     struct dt__cuda_conv *next;
-    int64_t               key[24];
+    int64_t               key[24]; /* shapes, dtypes and options, see dt__conv_key() */
     int                   algo, math;
-    size_t                nbytes; /* workspace */
+    size_t                nbytes; /* of its workspace */
 } dt__cuda_conv;
-typedef struct dt__cuda_stage {
-    void       *host;
-    cudaEvent_t done;
-    bool        busy;
-    /* where done was recorded, and the last watched call before it */
-    dt__cuda_queue *queue;
-    uint64_t        calls;
+typedef struct dt__cuda_stage { /* a pinned buffer of uploads */
+    void           *host;
+    cudaEvent_t     done;  /* recorded behind the copy out of host */
+    bool            busy;  /* done has been recorded and not waited for */
+    dt__cuda_queue *queue; /* where done was recorded */
+    uint64_t        calls; /* the last watched call before done */
 } dt__cuda_stage;
+/* lock protects more, segments, convs, stats, slots, every queue's behind and the reading of its bad; staging protects
+   stage and stage_next. calls is atomic. staging may be held while lock is taken, not the other way round. */
 typedef struct dt__cuda_dev {
     int               index, processors;
     dt_device        *dev;
     dt_cuda_opts      opts;
     dt__cuda_queue    compute, copy, comm;
-    dt__cuda_queue   *more; /* of stream_new */
+    dt__cuda_queue   *more; /* those of stream_new() */
     dt__cuda_segment *segments;
     dt__cuda_conv    *convs;
     dt__cuda_stage    stage[2];
     int               stage_next;
     dt_cuda_stats     stats;
-    unsigned          slots; /* a bit for each that is taken */
-    uint64_t          calls; /* watched ones so far: each has a number */
+    unsigned          slots; /* bit i: slot i is taken */
+    uint64_t          calls; /* watched calls so far (dt__cuda_watched): they are numbered from 1 */
     pthread_mutex_t   lock, staging;
 } dt__cuda_dev;
 
-static pthread_mutex_t dt__cuda_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t dt__cuda_lock = PTHREAD_MUTEX_INITIALIZER; /* protects dt__cuda_devices */
 static dt__cuda_dev   *dt__cuda_devices[DT__CUDA_DEVICES];
 
 static dt__cuda_dev *dt__cuda_of(dt_device *dev) { return (dt__cuda_dev *)dt_device_impl(dev); }
@@ -289,7 +305,7 @@ static dt__cuda_dev *dt__cuda_of(dt_device *dev) { return (dt__cuda_dev *)dt_dev
 #define DT__CUDA_LOST                                                                                   \
     "; a kernel has failed, and every call on this device fails from here on: start the program again " \
     "(CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows which kernel)"
-/* Errors after which a device does nothing more for the process. */
+/* Errors that corrupt the context: every later call of this process on the device fails. */
 static bool dt__cuda_is_lost(cudaError_t e)
 {
     switch (e) {
@@ -312,12 +328,12 @@ int dt__cuda_check(int cuda_error, const char *what)
     cudaError_t e = (cudaError_t)cuda_error;
     int         index = -1;
     if (e == cudaSuccess) return 0;
-    (void)cudaGetLastError(); /* told now */
+    (void)cudaGetLastError(); /* reported here: clear it */
     if (cudaGetDevice(&index) != cudaSuccess) (void)cudaGetLastError();
     return dt_fail(e == cudaErrorMemoryAllocation ? DT_ERR_MEMORY : DT_ERR_DEVICE, "cuda:%d: %s: %s (%s)%s", index,
                    what, cudaGetErrorString(e), cudaGetErrorName(e), dt__cuda_is_lost(e) ? DT__CUDA_LOST : "");
 }
-/* A call of a library has failed: is the device lost? What is queued may be what failed, so it is waited for. */
+/* A library call has failed. The cause may be a kernel that was queued before, so wait for the device and look. */
 static int dt__cuda_library(dt_status code, const char *what, const char *text)
 {
     cudaError_t e = cudaDeviceSynchronize();
@@ -341,7 +357,7 @@ static int dt__cudnn_check(cudnnStatus_t s, const char *what)
     if (s == CUDNN_STATUS_SUCCESS) return 0;
     return dt__cuda_library(DT_ERR_DEVICE, what, cudnnGetErrorString(s));
 }
-/* Why there is no GPU, for cudaGetDeviceCount's error e. */
+/* Says why there is no GPU; e is the error of cudaGetDeviceCount. */
 static void dt__cuda_absent(int e)
 {
     int have = 0, want = 0;
@@ -361,26 +377,27 @@ static void dt__cuda_absent(int e)
         dt_fail(DT_ERR_DEVICE, "dt_cuda: no GPU: cudaGetDeviceCount: %s (%s)", cudaGetErrorString((cudaError_t)e),
                 cudaGetErrorName((cudaError_t)e));
 }
-/* The device becomes the thread's. */
+/* Makes d the current device of the thread. */
 static int dt__cuda_enter(const dt__cuda_dev *d)
 {
     return dt__cuda_check((int)cudaSetDevice(d->index), "cudaSetDevice");
 }
 
 /* ==================================================================================================== >>allocator
-   Blocks are cut from segments, the smallest piece that fits, and join again when they are free; a segment that is all
-   free goes back to the driver. dt.h keeps freed tensors by size and stream, so blocks come back here only when that
-   cache is given up: then the device is waited for, and a block may serve another stream. */
+   Best fit: a block is cut from the smallest free piece that is large enough; free neighbours are merged; a segment that
+   is entirely free goes back to the driver. dt.h caches freed tensors by size and stream, so a block comes back here only
+   when dt.h empties its cache. dt__cuda_free() then waits for the device, so that any stream may use the block next.
+   Any thread may call; d->lock is held inside. */
 static size_t dt__cuda_segment_for(size_t nbytes)
 {
-    size_t unit = (size_t)2 << 20;
+    size_t unit = DT__CUDA_UNIT;
     if (nbytes < DT__CUDA_SMALL) return unit;
     if (nbytes < DT__CUDA_LARGE) return 10 * unit;
     return (nbytes + unit - 1) / unit * unit;
 }
 static dt__cuda_piece *dt__cuda_cut(dt__cuda_dev *d, dt__cuda_piece *p, size_t nbytes)
 {
-    size_t least = nbytes < DT__CUDA_SMALL ? 512 : DT__CUDA_SMALL;
+    size_t least = nbytes < DT__CUDA_SMALL ? DT__CUDA_ALIGN : DT__CUDA_SMALL;
     if (p->nbytes - nbytes >= least) { /* the rest stays free */
         dt__cuda_piece *rest = (dt__cuda_piece *)dt_mem_alloc(sizeof *rest);
         if (rest) {
@@ -412,7 +429,7 @@ static dt__cuda_piece *dt__cuda_fit(dt__cuda_dev *d, size_t nbytes)
     }
     return best;
 }
-/* Memory of the driver's. NULL without a message when there is none: dt.h gives its cache back, and asks again. */
+/* NULL without a message when out of memory: dt.h then frees its cache and tries again. */
 static void *dt__cuda_malloc(dt__cuda_dev *d, size_t nbytes)
 {
     void       *ptr = NULL;
@@ -428,7 +445,7 @@ static void *dt__cuda_alloc(dt_device *dev, size_t nbytes)
 {
     dt__cuda_dev *d = dt__cuda_of(dev);
     void         *ptr = NULL;
-    nbytes = (nbytes + 511) / 512 * 512 + (nbytes == 0 ? 512 : 0);
+    nbytes = nbytes == 0 ? (size_t)DT__CUDA_ALIGN : (nbytes + DT__CUDA_ALIGN - 1) / DT__CUDA_ALIGN * DT__CUDA_ALIGN;
     pthread_mutex_lock(&d->lock);
     dt__cuda_piece *p = dt__cuda_fit(d, nbytes);
     if (!p && !dt__cuda_enter(d)) {
@@ -455,7 +472,7 @@ static void *dt__cuda_alloc(dt_device *dev, size_t nbytes)
     pthread_mutex_unlock(&d->lock);
     return ptr;
 }
-static void dt__cuda_join(dt__cuda_piece *p) /* with the free one behind it */
+static void dt__cuda_join(dt__cuda_piece *p) /* merges p with the next piece if both are free */
 {
     dt__cuda_piece *q = p->next;
     if (!q || p->used || q->used) return;
@@ -469,7 +486,7 @@ static void dt__cuda_free(dt_device *dev, void *ptr, size_t nbytes)
     dt__cuda_dev *d = dt__cuda_of(dev);
     (void)nbytes;
     if (!ptr || cudaSetDevice(d->index) != cudaSuccess) return;
-    (void)cudaDeviceSynchronize(); /* what is queued may still use it; an error of it is told by the next call */
+    (void)cudaDeviceSynchronize(); /* queued work may still use the block; the next call reports an error of that work */
     pthread_mutex_lock(&d->lock);
     for (dt__cuda_segment **at = &d->segments; *at; at = &(*at)->next) {
         dt__cuda_segment *s = *at;
@@ -495,7 +512,7 @@ static void dt__cuda_free(dt_device *dev, void *ptr, size_t nbytes)
     pthread_mutex_unlock(&d->lock);
 }
 static bool dt__cuda_is(dt_device *dev) { return dev && dt_device_backend(dev)->free == dt__cuda_free; }
-/* of the table: for the message that there is no more */
+/* dt_backend.memory_text */
 static void dt__cuda_memory_text(dt_device *dev, char *text, size_t nbytes)
 {
     dt__cuda_dev *d = dt__cuda_of(dev);
@@ -509,7 +526,7 @@ static void dt__cuda_memory_text(dt_device *dev, char *text, size_t nbytes)
         "batch, end steps earlier (dt_end), or stop what else runs on this GPU",
         s.reserved, s.used, s.reserved - s.used, unused, total);
 }
-/* of the table: is this memory of the device? */
+/* dt_backend.adopts: is ptr memory of the device? */
 static int dt__cuda_adopts(dt_device *dev, const void *ptr)
 {
     dt__cuda_dev                *d = dt__cuda_of(dev);
@@ -551,21 +568,21 @@ void *dt__cuda_stream(dt_device *dev, void *stream)
 }
 int  dt__cuda_processors(dt_device *dev) { return dt__cuda_of(dev)->processors; }
 bool dt__cuda_deterministic(dt_device *dev) { return dt__cuda_of(dev)->opts.deterministic; }
-/* which: 0 of kernels, 1 of the libraries, 2 of what goes through f32: they are used at the same time */
+/* which: DT__SPACE_...; the three blocks may be in use at the same time */
 static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbytes)
 {
     dt__cuda_dev   *d = dt__cuda_of(dev);
     dt__cuda_queue *q = dt__cuda_queue_of(d, stream);
     if (nbytes <= q->scratch_n[which] && q->scratch[which]) return q->scratch[which];
-    size_t n = nbytes < 65536 ? 65536 : nbytes + nbytes / 4;
-    if (q->scratch[which]) { /* the stream is waited for: rare, it only grows */
+    size_t n = nbytes < DT__CUDA_SCRATCH ? (size_t)DT__CUDA_SCRATCH : nbytes + nbytes / 4;
+    if (q->scratch[which]) { /* waits for the stream; rare, since the scratch only grows */
         if (dt__cuda_check((int)cudaStreamSynchronize(q->stream), "cudaStreamSynchronize")) return NULL;
         dt__cuda_free(dev, q->scratch[which], q->scratch_n[which]);
         q->scratch[which] = NULL;
         q->scratch_n[which] = 0;
     }
     q->scratch[which] = dt__cuda_alloc(dev, n);
-    if (!q->scratch[which]) { /* as for a tensor: dt.h's cache is given back first */
+    if (!q->scratch[which]) { /* free dt.h's cache and try again, as for a tensor */
         dt__device_trim(dev);
         q->scratch[which] = dt__cuda_alloc(dev, n);
     }
@@ -580,14 +597,17 @@ static void *dt__cuda_space(dt_device *dev, void *stream, int which, size_t nbyt
     q->scratch_n[which] = n;
     return q->scratch[which];
 }
-void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes) { return dt__cuda_space(dev, stream, 0, nbytes); }
+void *dt__cuda_scratch(dt_device *dev, void *stream, size_t nbytes)
+{
+    return dt__cuda_space(dev, stream, DT__SPACE_KERNELS, nbytes);
+}
 static void dt__cuda_bad_clear(dt__cuda_bad *b)
 {
     for (int i = 0; i < 3; i++) __atomic_store_n(&b->part[i], UINT64_MAX, __ATOMIC_RELAXED);
-    __atomic_store_n(&b->call, 0, __ATOMIC_RELEASE); /* last: from here on a kernel may take it */
+    __atomic_store_n(&b->call, 0, __ATOMIC_RELEASE); /* last: a kernel may write the record once this is 0 */
 }
-/* The error of a bad index of this queue, in the words of the CPU backend, if the call that met it has ended: of those
-   up to number 'upto' that is known. d->lock is held. */
+/* Takes the bad index of this queue if its call is known to have finished, that is if its number is at most upto. The
+   caller holds d->lock. */
 static bool dt__cuda_bad_take(dt__cuda_queue *q, uint64_t upto, dt__cuda_bad *out)
 {
     uint64_t call = q->bad ? __atomic_load_n(&q->bad->call, __ATOMIC_ACQUIRE) : 0;
@@ -596,7 +616,7 @@ static bool dt__cuda_bad_take(dt__cuda_queue *q, uint64_t upto, dt__cuda_bad *ou
     dt__cuda_bad_clear(q->bad);
     return true;
 }
-static int dt__cuda_bad_tell(const dt__cuda_bad *b)
+static int dt__cuda_bad_tell(const dt__cuda_bad *b) /* the same messages as the CPU backend's */
 {
     long long at = (long long)(b->part[0] >> 24), limit = (long long)b->limit;
     uint64_t  v = 0;
@@ -613,8 +633,8 @@ static int dt__cuda_bad_tell(const dt__cuda_bad *b)
                    dt_kernel_name(b->op), (long long)(int64_t)v, at, limit, limit - 1);
 }
 static uint64_t dt__cuda_calls(dt__cuda_dev *d) { return __atomic_load_n(&d->calls, __ATOMIC_RELAXED); }
-/* The host has waited for q (NULL: all queues) when there had been so many calls: what they and those before them
-   refused. */
+/* The host has waited for q (NULL: all queues), and upto was the number of watched calls before it waited. Reports a bad
+   index of the calls that are known to have finished: those of q up to upto, and those that q waited for. */
 static int dt__cuda_refused(dt__cuda_dev *d, dt__cuda_queue *q, uint64_t upto)
 {
     dt__cuda_queue *each[3] = { &d->compute, &d->copy, &d->comm }, *more;
@@ -642,7 +662,7 @@ dt__cuda_watch dt__cuda_watched(dt_device *dev, const dt_call *c, int64_t limit)
     if (c->op == DT_K_cross_entropy || c->op == DT_K_cross_entropy_bwd) {
         w.ignore = c->u.loss.ignore;
         w.nll = c->u.loss.nll;
-    } else w.ignore = -1; /* is out of range anyway */
+    } else w.ignore = -1; /* ignores nothing: -1 is out of range */
     return w;
 }
 static int dt__cuda_queue_begin(dt__cuda_dev *d, dt__cuda_queue *q)
@@ -672,11 +692,11 @@ static void dt__cuda_queue_end(dt_device *dev, dt__cuda_dev *d, dt__cuda_queue *
     bool found = dt__cuda_bad_take(q, UINT64_MAX, &b);
     if (q->slot) d->slots &= ~(1u << q->slot);
     pthread_mutex_unlock(&d->lock);
-    if (found) dt__cuda_bad_tell(&b); /* nobody could ask for it later */
+    if (found) dt__cuda_bad_tell(&b); /* report it now: the record is freed below */
     if (q->bad) (void)cudaFreeHost(q->bad);
     if (q->blas) (void)cublasDestroy(q->blas);
     if (q->dnn) (void)cudnnDestroy(q->dnn);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DT__SPACE_COUNT; i++)
         if (q->scratch[i]) dt__cuda_free(dev, q->scratch[i], q->scratch_n[i]);
     if (q->event) (void)cudaEventDestroy(q->event);
     if (q->stream) (void)cudaStreamDestroy(q->stream);
@@ -687,7 +707,7 @@ static void *dt__cuda_stream_new(dt_device *dev)
     dt__cuda_dev   *d = dt__cuda_of(dev);
     dt__cuda_queue *q = (dt__cuda_queue *)dt_mem_alloc(sizeof *q);
     if (!q) {
-        dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a stream");
+        dt_fail(DT_ERR_MEMORY, "cuda: out of host memory for a stream (%zu bytes)", sizeof *q);
         return NULL;
     }
     if (dt__cuda_enter(d) || dt__cuda_queue_begin(d, q)) {
@@ -720,7 +740,7 @@ static void dt__cuda_stream_free(dt_device *dev, void *stream)
 static dt__cuda_dev *dt__cuda_asked_of(const char *call, dt_device *dev)
 {
     if (dt__cuda_is(dev)) return dt__cuda_of(dev);
-    if (dev) dt_fail(DT_ERR_ARG, "%s: %s is no device of dt_cuda", call, dt_device_name(dev));
+    if (dev) dt_fail(DT_ERR_ARG, "%s: %s is not a CUDA device; pass one that dt_cuda() returned", call, dt_device_name(dev));
     return NULL;
 }
 DT_API void *dt_cuda_copy_stream(dt_device *dev)
@@ -734,8 +754,8 @@ DT_API void *dt_cuda_comm_stream(dt_device *dev)
     return d ? &d->comm : NULL;
 }
 
-/* Through pinned memory, in pieces: the caller's is free at once, and the copy runs beside kernels. Two buffers: one is
-   filled while the other is read. */
+/* Copies through two pinned buffers, one filled by the host while the device reads the other. When this returns, the
+   caller may reuse host, and the last copies may still be running. */
 static int dt__cuda_upload(dt_device *dev, void *stream, void *dst, const void *host, size_t nbytes)
 {
     dt__cuda_dev   *d = dt__cuda_of(dev);
@@ -780,7 +800,7 @@ static int dt__cuda_download(dt_device *dev, void *stream, void *host, const voi
     if (!bad) bad = dt__cuda_check((int)cudaStreamSynchronize(s), "cudaStreamSynchronize");
     return bad ? bad : dt__cuda_refused(d, q, calls);
 }
-/* A stream may have been freed while memory still names it: its work is done. */
+/* dt.h's storages may name a stream that has been freed; stream_free() waited for its work. */
 static bool dt__cuda_lives(dt__cuda_dev *d, const dt__cuda_queue *q)
 {
     bool found = q == &d->compute || q == &d->copy || q == &d->comm;
@@ -835,14 +855,14 @@ DT_API void dt_cuda_host_free(void *ptr)
     if (ptr) (void)cudaFreeHost(ptr);
 }
 
-/* ---- what a loader needs: copies from pinned memory, and marks to know of each that it is done */
+/* ---- for data loaders: asynchronous copies from pinned memory, and marks that say when a copy is done */
 static void *dt__cuda_pinned(dt_device *dev, size_t nbytes)
 {
     void *p = NULL;
     if (cudaSetDevice(dt__cuda_of(dev)->index) == cudaSuccess &&
         cudaHostAlloc(&p, nbytes ? nbytes : 1, cudaHostAllocPortable) == cudaSuccess)
         return p;
-    (void)cudaGetLastError(); /* the caller says what it was for */
+    (void)cudaGetLastError(); /* the caller reports the error */
     return NULL;
 }
 static void dt__cuda_pinned_free(dt_device *dev, void *ptr, size_t nbytes)
@@ -861,7 +881,7 @@ static int dt__cuda_mark(dt_device *dev, void *stream, void **mark)
     cudaStream_t s = (cudaStream_t)dt__cuda_stream(dev, stream);
     cudaEvent_t  e = (cudaEvent_t)*mark;
     int          bad = 0;
-    if (!e) /* who waits for it sleeps: the core is another worker's */
+    if (!e) /* BlockingSync: the thread that waits sleeps, and leaves its core to the workers */
         bad = dt__cuda_check((int)cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventBlockingSync),
                              "cudaEventCreateWithFlags");
     if (bad) return bad;
@@ -888,12 +908,12 @@ static void dt__cuda_mark_free(dt_device *dev, void *mark)
 }
 
 /* ==================================================================================================== >>gemm
-   cuBLAS counts columns first. A matrix of rows is its transpose there, so c = a b is computed as c' = b' a'. */
+   cuBLAS is column-major: it sees a row-major matrix as its transpose. So c = a b is computed as c' = b' a'. */
 static cublasHandle_t dt__cuda_blas(dt__cuda_dev *d, dt__cuda_queue *q)
 {
     if (q->blas) return q->blas;
     cublasStatus_t s = cublasCreate(&q->blas);
-    if (s != CUBLAS_STATUS_SUCCESS) { /* it wants memory of its own: what dt.h keeps may be what is missing */
+    if (s != CUBLAS_STATUS_SUCCESS) { /* cuBLAS allocates device memory: free dt.h's cache and try again */
         dt__device_trim(d->dev);
         s = cublasCreate(&q->blas);
     }
@@ -918,11 +938,11 @@ static void dt__cuda_call(dt_call *k, int op, const dt_call *like)
     k->op = op;
     k->stream = like->stream;
 }
-static size_t dt__cuda_bytes(const dt_view *v) /* if it were dense */
+static size_t dt__cuda_bytes(const dt_view *v) /* of a dense copy, rounded up to DT__CUDA_ALIGN */
 {
     size_t n = dt_dtype_nbytes((dt_dtype)v->dtype);
     for (int i = 0; i < v->ndim; i++) n *= (size_t)v->shape[i];
-    return (n + 511) / 512 * 512;
+    return (n + DT__CUDA_ALIGN - 1) / DT__CUDA_ALIGN * DT__CUDA_ALIGN;
 }
 static bool dt__cuda_empty(const dt_view *v)
 {
@@ -930,7 +950,7 @@ static bool dt__cuda_empty(const dt_view *v)
         if (v->shape[i] == 0) return true;
     return false;
 }
-static void dt__cuda_dense(dt_view *v) /* its strides */
+static void dt__cuda_dense(dt_view *v) /* sets the strides of a dense tensor */
 {
     int64_t n = 1;
     for (int i = v->ndim - 1; i >= 0; i--) {
@@ -939,7 +959,7 @@ static void dt__cuda_dense(dt_view *v) /* its strides */
     }
     v->layout = DT_LAYOUT_PLAIN;
 }
-/* y := x in y's dtype and strides, or y += x. */
+/* y = x in y's dtype and strides; with add, y += x. */
 static int dt__cuda_move(dt_device *dev, const dt_call *like, const dt_view *y, const dt_view *x, bool add)
 {
     dt_call k;
@@ -958,7 +978,7 @@ static int dt__cuda_zero(dt_device *dev, const dt_call *like, const dt_view *y)
     k.out[0] = *y;
     return dt__cuda_fill(dev, &k);
 }
-/* How cuBLAS sees the last two dimensions of a row-major operand, transposed: the leading dimension, 0: it cannot. */
+/* The leading dimension and *op of the matrix in the last two dimensions of v. 0: no stride is 1, cuBLAS cannot read it. */
 static int64_t dt__cuda_lead(const dt_view *v, cublasOperation_t *op)
 {
     int64_t rows = v->shape[v->ndim - 2], cols = v->shape[v->ndim - 1];
@@ -976,7 +996,7 @@ static int64_t dt__cuda_lead(const dt_view *v, cublasOperation_t *op)
     }
     return 0;
 }
-/* One product for each index of the batch; dimensions that all step through evenly are one call. */
+/* One product for each index of the batch. Batch dimensions that can be merged in all operands go into one call. */
 static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y, const dt_view *a, const dt_view *b,
                              float alpha, float beta)
 {
@@ -990,8 +1010,10 @@ static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y,
     int               nd = 0;
     if (!h) return DT_ERR_DEVICE;
     if (m > INT_MAX || cols > INT_MAX || k > INT_MAX || la > INT_MAX || lb > INT_MAX || ly > INT_MAX)
-        return dt_fail(DT_ERR_SHAPE, "cuda: gemm: a matrix of %" PRId64 " x %" PRId64 " x %" PRId64 " is too large", m,
-                       cols, k);
+        return dt_fail(DT_ERR_SHAPE,
+                       "cuda: gemm: m, n, k of %" PRId64 ", %" PRId64 ", %" PRId64
+                       " or a row stride is above 2^31 - 1, cuBLAS's limit; split the product",
+                       m, cols, k);
     for (int i = 0; i < y->ndim - 2; i++) {
         const dt_view *v[3] = { y, a, b };
         bool           joins = nd > 0;
@@ -1011,9 +1033,9 @@ static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y,
             for (int v = 0; v < 3; v++) at[v] += rest % n[j] * step[v][j];
             rest /= n[j];
         }
-        for (int64_t done = 0; done < batch;) { /* the count of a batch is an int */
-            int count = batch - done > 65535 ? 65535 : (int)(batch - done);
-            for (int v = 0; v < 3 && nd; v++) at[v] += done ? 65535 * step[v][nd - 1] : 0;
+        for (int64_t done = 0; done < batch;) {
+            int count = batch - done > DT__CUDA_BATCH ? (int)DT__CUDA_BATCH : (int)(batch - done);
+            for (int v = 0; v < 3 && nd; v++) at[v] += done ? DT__CUDA_BATCH * step[v][nd - 1] : 0;
             int bad = dt__cublas_check(
                 cublasGemmStridedBatchedEx(h, ob, oa, (int)cols, (int)m, (int)k, &alpha,
                                            (char *)b->data + (size_t)at[2] * sa, dt__cuda_type(b->dtype), (int)lb,
@@ -1028,8 +1050,8 @@ static int dt__cuda_products(dt_device *dev, const dt_call *c, const dt_view *y,
     }
     return 0;
 }
-/* A bias that is added to a rounded product, or a function of it, would be rounded twice: where c is a half, the
-   product begins at the bias, or goes through f32. */
+/* Adding a bias or applying an activation to a product in f16 or bf16 would round twice. So for such a c, either c is
+   first set to the bias and the product is added to it (begins), or the product is computed in f32 (through). */
 int dt__cuda_gemm(dt_device *dev, const dt_call *c)
 {
     dt_view           y = c->out[0], a = c->in[0], b = c->in[1];
@@ -1039,7 +1061,7 @@ int dt__cuda_gemm(dt_device *dev, const dt_call *c)
     bool              biased = c->nin > 2 && bias->ndim >= 0, add = c->acc & 1, halves = y.dtype != DT_F32;
     bool              copy_a = a.dtype != dtype || !dt__cuda_lead(&a, &op);
     bool              copy_b = b.dtype != dtype || !dt__cuda_lead(&b, &op);
-    bool              exact = act == DT_ACT_NONE || act == DT_ACT_RELU; /* of a rounded value, too */
+    bool              exact = act == DT_ACT_NONE || act == DT_ACT_RELU; /* these do not round */
     bool              begins = halves && biased && exact && !add && bias->dtype == y.dtype;
     bool              through = (halves && y.dtype != dtype) || (halves && (!exact || (biased && !begins))) ||
                    (add && (biased || act != DT_ACT_NONE));
@@ -1054,7 +1076,7 @@ int dt__cuda_gemm(dt_device *dev, const dt_call *c)
     dt__cuda_dense(&ty);
     size_t need =
         (copy_a ? dt__cuda_bytes(&ta) : 0) + (copy_b ? dt__cuda_bytes(&tb) : 0) + (through ? dt__cuda_bytes(&ty) : 0);
-    char *at = need ? (char *)dt__cuda_space(dev, c->stream, 1, need) : NULL;
+    char *at = need ? (char *)dt__cuda_space(dev, c->stream, DT__SPACE_LIBRARIES, need) : NULL;
     if (need && !at) return DT_ERR_MEMORY;
     if (copy_a) {
         ta.data = at;
@@ -1070,7 +1092,7 @@ int dt__cuda_gemm(dt_device *dev, const dt_call *c)
     }
     if (through) ty.data = at;
     if (begins && !bad) {
-        dt_view rows = y; /* the bias, as many times as there are rows */
+        dt_view rows = y; /* the bias, broadcast to all rows */
         rows.data = bias->data;
         for (int i = 0; i < rows.ndim; i++) rows.stride[i] = i == rows.ndim - 1;
         bad = dt__cuda_move(dev, c, &y, &rows, false);
@@ -1088,9 +1110,9 @@ int dt__cuda_gemm(dt_device *dev, const dt_call *c)
 }
 
 /* ==================================================================================================== >>conv
-   cuDNN's legacy calls: one descriptor each for images, weights and the convolution, an algorithm that was searched
-   once for each shape, its workspace. Images are in the device's layout; weights come plain, and are turned where images
-   are (n, h, w, c). */
+   cuDNN's legacy API: descriptors of images, weights and the convolution, an algorithm and its workspace. The algorithm
+   is searched once for each shape and kept. Images are in the device's layout. Weights are always plain; for NHWC
+   images they are transposed to (k, r, s, c) for the call. */
 enum { DT__CONV_FORWARD, DT__CONV_DATA, DT__CONV_WEIGHT };
 typedef struct dt__cuda_descs {
     cudnnTensorDescriptor_t      x, y;
@@ -1169,8 +1191,8 @@ static cudnnHandle_t dt__cuda_dnn(dt__cuda_dev *d, dt__cuda_queue *q)
     }
     return dt__cudnn_check(cudnnSetStream(q->dnn, q->stream), "cudnnSetStream") ? NULL : q->dnn;
 }
-/* All results are alike but for the type of algo. The first that runs, in the order of their times; with deterministic,
-   of those that are. */
+/* Takes the fastest algorithm that works (the results are sorted by time); with the option deterministic, the fastest
+   deterministic one. A macro, since the three result types differ in the type of algo. */
 #define DT__CONV_PICK(perf, n, found)                                                    \
     for (int i_ = 0; i_ < (n) && !(found); i_++)                                         \
         if ((perf)[i_].status == CUDNN_STATUS_SUCCESS &&                                 \
@@ -1212,8 +1234,9 @@ static int dt__conv_search(dt__cuda_dev *d, cudnnHandle_t h, int way, const dt__
         DT__CONV_PICK(p, n, found)
     }
     if (!found)
-        return dt_fail(DT_ERR_DEVICE, "cuda: convolution: cuDNN has no %salgorithm for these shapes",
-                       d->opts.deterministic ? "deterministic " : "");
+        return dt_fail(DT_ERR_DEVICE, "cuda: convolution: cuDNN has no %salgorithm for these shapes%s",
+                       d->opts.deterministic ? "deterministic " : "",
+                       d->opts.deterministic ? "; unset the option deterministic (dt_cuda_set)" : "");
     bad =
         dt__cudnn_check(cudnnSetConvolutionMathType(t->conv, (cudnnMathType_t)e->math), "cudnnSetConvolutionMathType");
     if (bad) return bad;
@@ -1247,7 +1270,7 @@ static void dt__conv_key(int64_t *key, const dt__cuda_dev *d, const dt_call *c, 
     }
     key[n++] = c->u.conv.groups;
 }
-/* The entry of this shape: it stays until the device goes. NULL after dt_fail. */
+/* The algorithm for this shape, valid as long as the device. NULL after dt_fail. */
 static const dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cudnnHandle_t h, int way,
                                           const dt__cuda_descs *t, const dt_view *x, const dt_view *w, const dt_view *y)
 {
@@ -1264,7 +1287,7 @@ static const dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cud
                    : e;
     e = (dt__cuda_conv *)dt_mem_alloc(sizeof *e);
     if (!e) {
-        dt_fail(DT_ERR_MEMORY, "cuda: out of memory");
+        dt_fail(DT_ERR_MEMORY, "cuda: out of host memory for the algorithm of a convolution (%zu bytes)", sizeof *e);
         return NULL;
     }
     memset(e, 0, sizeof *e);
@@ -1273,13 +1296,13 @@ static const dt__cuda_conv *dt__conv_find(dt__cuda_dev *d, const dt_call *c, cud
         dt_mem_free(e, sizeof *e);
         return NULL;
     }
-    pthread_mutex_lock(&d->lock); /* two threads may both have searched: the first that is found counts */
+    pthread_mutex_lock(&d->lock); /* if two threads searched at once, there are two entries: the newer one is found */
     e->next = d->convs;
     d->convs = e;
     pthread_mutex_unlock(&d->lock);
     return e;
 }
-/* (k, c, r, s) as cuDNN's NHWC filters lie in memory: (k, r, s, c) */
+/* A view (k, c, r, s) of weights that cuDNN's NHWC format stores as (k, r, s, c) */
 static dt_view dt__conv_turned(const dt_view *w)
 {
     dt_view t = *w;
@@ -1303,13 +1326,14 @@ static int dt__conv_run(dt_device *dev, const dt_call *c, int way, const dt_view
     cudnnHandle_t        h = bad ? NULL : dt__cuda_dnn(d, q);
     if (!h) return bad ? bad : DT_ERR_DEVICE;
     if (x->dtype != y->dtype || x->dtype != w->dtype)
-        return dt_fail(DT_ERR_DTYPE, "cuda: convolution: images of %s and %s with weights of %s; they must be the same",
+        return dt_fail(DT_ERR_DTYPE, "cuda: convolution: images of %s and %s with weights of %s; cast them to one dtype",
                        dt_dtype_name((dt_dtype)x->dtype), dt_dtype_name((dt_dtype)y->dtype),
                        dt_dtype_name((dt_dtype)w->dtype));
     bad = dt__cudnn_describe(d, c, &t, x, w, y);
     if (!bad) e = dt__conv_find(d, c, h, way, &t, x, w, y);
     size_t wbytes = turn ? dt__cuda_bytes(w) : 0;
-    char  *space = e && e->nbytes + wbytes ? (char *)dt__cuda_space(dev, c->stream, 1, e->nbytes + wbytes) : NULL;
+    char  *space = e && e->nbytes + wbytes ? (char *)dt__cuda_space(dev, c->stream, DT__SPACE_LIBRARIES,
+                                                                          e->nbytes + wbytes) : NULL;
     if (!bad && (!e || (e->nbytes + wbytes && !space))) bad = DT_ERR_DEVICE;
     void *weights = turn ? (void *)space : w->data;
     void *work = space ? (void *)(space + wbytes) : NULL;
@@ -1334,7 +1358,8 @@ static int dt__conv_run(dt_device *dev, const dt_call *c, int way, const dt_view
     dt__cuda_descs_end(&t);
     return bad;
 }
-/* cuDNN writes halves where it reads halves. Where more than a sum is to be rounded once, all is f32 for the call. */
+/* The result of cuDNN has the dtype of its inputs. To round f16 and bf16 only once, behind bias and activation, the
+   operands are converted to f32 for the call. */
 static int dt__conv_wide(dt_device *dev, const dt_call *c, const dt_view *bias)
 {
     const dt_view *from[3] = { &c->in[0], &c->in[1], &c->out[0] };
@@ -1346,7 +1371,7 @@ static int dt__conv_wide(dt_device *dev, const dt_call *c, const dt_view *bias)
         v[i].dtype = DT_F32;
         at[i + 1] = at[i] + dt__cuda_bytes(&v[i]);
     }
-    char *space = (char *)dt__cuda_space(dev, c->stream, 2, at[3]);
+    char *space = (char *)dt__cuda_space(dev, c->stream, DT__SPACE_F32, at[3]);
     if (!space) return DT_ERR_MEMORY;
     for (int i = 0; i < 3; i++) v[i].data = space + at[i];
     for (int i = 0; i < 2 && !bad; i++) bad = dt__cuda_move(dev, c, &v[i], from[i], false);
@@ -1416,10 +1441,10 @@ int dt__cuda_conv2d_bwd_weight(dt_device *dev, const dt_call *c)
 }
 
 /* ==================================================================================================== >>group
-   The same blocks on several devices of this program. If a way to exchange them is registered (dt__cuda_exchanged_by),
-   it is taken. Otherwise blocks are copied between two devices at a time, behind what both have queued, and added in the
-   order of devices. */
-enum { DT__CUDA_PIECE = 16 << 20 }; /* bytes of another device's block that are added at a time */
+   Broadcasts and sums of blocks over several devices of this program. With dt_nccl.h (dt__cuda_exchanged_by) NCCL does
+   it. Otherwise blocks are copied from device to device, ordered behind the queued work of both, and added in the order
+   of the devices. */
+enum { DT__CUDA_PIECE = 16 << 20 }; /* bytes of another device's block that are copied and added at a time */
 typedef struct dt__cuda_group {
     int                      n;
     dt_device               *dev[DT__CUDA_DEVICES];
@@ -1427,7 +1452,7 @@ typedef struct dt__cuda_group {
     void                    *comms;
 } dt__cuda_group;
 
-/* What comes in stream a of dev waits for what is in stream b of another device. */
+/* Work queued from now on in stream a of dev waits for the work in stream b of another device. */
 static int dt__cuda_behind(dt_device *dev, void *a, dt_device *of, void *b)
 {
     dt__cuda_queue *p = dt__cuda_queue_of(dt__cuda_of(dev), a), *q = dt__cuda_queue_of(dt__cuda_of(of), b);
@@ -1454,13 +1479,13 @@ static size_t dt__cuda_block_bytes(const dt_view *v)
 {
     return (size_t)v->shape[0] * dt_dtype_nbytes((dt_dtype)v->dtype);
 }
-/* The first device's v += that of another one. */
+/* The first device's v += src, the same block on device from. */
 static int dt__cuda_group_add(dt__cuda_group *g, void *stream, const dt_view *v, int from, const char *src)
 {
     size_t  all = dt__cuda_block_bytes(v), each = dt_dtype_nbytes((dt_dtype)v->dtype);
     dt_call like;
     int     bad = 0;
-    void   *space = dt__cuda_space(g->dev[0], stream, 2, all < DT__CUDA_PIECE ? all : (size_t)DT__CUDA_PIECE);
+    void   *space = dt__cuda_space(g->dev[0], stream, DT__SPACE_F32, all < DT__CUDA_PIECE ? all : (size_t)DT__CUDA_PIECE);
     if (!space) return DT_ERR_MEMORY;
     memset(&like, 0, sizeof like);
     like.stream = stream;
@@ -1490,7 +1515,7 @@ static int dt__cuda_group_run(void *group, void *const *stream, const dt_view *b
         if (sum) bad = dt__cuda_group_add(g, stream[0], root, i, (const char *)v->data);
         else bad = dt__cuda_fetch(g->dev[i], stream[i], v->data, g->dev[0], root->data, dt__cuda_block_bytes(v));
     }
-    for (int i = 1; i < g->n && !bad; i++) /* nobody changes what is still read */
+    for (int i = 1; i < g->n && !bad; i++) /* later work must not overwrite a block that is still being read */
         bad = sum ? dt__cuda_behind(g->dev[i], stream[i], g->dev[0], stream[0])
                   : dt__cuda_behind(g->dev[0], stream[0], g->dev[i], stream[i]);
     return bad;
@@ -1499,7 +1524,8 @@ static void *dt__cuda_group_new(dt_device *const *dev, int n)
 {
     dt__cuda_group *g = n > 0 && n <= DT__CUDA_DEVICES ? (dt__cuda_group *)dt_mem_alloc(sizeof *g) : NULL;
     if (!g) {
-        dt_fail(DT_ERR_MEMORY, "cuda: out of memory for a group of %d devices", n);
+        dt_fail(DT_ERR_MEMORY, "cuda: no group of %d devices: out of host memory, or not 1 to %d devices", n,
+                (int)DT__CUDA_DEVICES);
         return NULL;
     }
     memset((void *)g, 0, sizeof *g);
@@ -1555,9 +1581,9 @@ static const dt_backend dt__cuda_backend = { "cuda",
                                              dt__cuda_group_free,
                                              dt__cuda_group_broadcast,
                                              dt__cuda_group_sum };
-static int              dt__cuda_asked(int *count) /* how many there are; the reason why none */
+static int              dt__cuda_asked(int *count) /* the number of devices; returns the error if there are none */
 {
-    int         n = 0; /* the call does not write it when it fails */
+    int         n = 0; /* cudaGetDeviceCount does not write it when it fails */
     cudaError_t e = cudaGetDeviceCount(&n);
     *count = e == cudaSuccess && n > 0 ? n : 0;
     if (e != cudaSuccess) (void)cudaGetLastError();
@@ -1590,7 +1616,7 @@ static dt__cuda_dev *dt__cuda_new(int index)
     struct cudaDeviceProp p;
     dt__cuda_dev         *d = (dt__cuda_dev *)dt_mem_alloc(sizeof *d);
     if (!d) {
-        dt_fail(DT_ERR_MEMORY, "dt_cuda: out of memory");
+        dt_fail(DT_ERR_MEMORY, "dt_cuda: out of host memory for device %d (%zu bytes)", index, sizeof *d);
         return NULL;
     }
     memset((void *)d, 0, sizeof *d);
@@ -1607,7 +1633,7 @@ static dt__cuda_dev *dt__cuda_new(int index)
                       "dt_cuda: the kernels were not built for device %d, %s (compute capability %d.%d); "
                       "build kernels/dt_kernels.cu with -arch=sm_%d%d",
                       index, p.name, p.major, p.minor, p.major, p.minor);
-    } else if (!bad) bad = dt__cuda_check(e, "asking for a kernel");
+    } else if (!bad) bad = dt__cuda_check(e, "loading the kernels");
     if (!bad) {
         d->processors = p.multiProcessorCount;
         d->opts.tf32 = dt__cuda_env("DT_CUDA_TF32");
@@ -1644,9 +1670,11 @@ DT_API dt_device *dt_cuda(int index)
 DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o)
 {
     if (!dev || dt_device_backend(dev) != &dt__cuda_backend)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: %s is no device of dt_cuda", dt_device_name(dev));
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: %s is not a CUDA device; pass one that dt_cuda() returned",
+                                  dt_device_name(dev));
     if (o.layout != DT_LAYOUT_PLAIN && o.layout != DT_LAYOUT_NHWC)
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: layout %d; DT_LAYOUT_PLAIN or DT_LAYOUT_NHWC", o.layout);
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_cuda_set: layout is %d; it must be DT_LAYOUT_PLAIN or DT_LAYOUT_NHWC",
+                                  o.layout);
     dt__cuda_of(dev)->opts = o;
     return DT_OK;
 }

@@ -55,7 +55,7 @@ static void describe(row *r, const dt_call *c)
     const dt_view *v = c->nout ? &c->out[0] : &c->in[0];
     int n = snprintf(r->name, sizeof r->name, "%s", dt_kernel_name(c->op));
     if (c->op == DT_K_unary || c->op == DT_K_unary_bwd) {
-#define NAME_U(name, s, t) #name,
+#define NAME_U(name, ...) #name,
         static const char *const fn[] = { DT_UNARY_FNS(NAME_U) };
         n += snprintf(r->name + n, sizeof r->name - (size_t)n, " %s", fn[c->u.ew.fn]);
     }

@@ -1,5 +1,5 @@
-/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient; the scores are never in
-   memory.
+/* attention.cu: scaled dot-product attention, o = softmax(scale q k^T) v, and its gradient. The scores are never
+   stored in device memory.
 
    q, o (b, h, t, d), k, v (b, h, s, d), lse (b, h, t). Causal: query i sees the keys j <= i. Forward, over tiles of 64
    keys with the running maximum m and sum l of each query:
@@ -8,16 +8,16 @@
    Backward, with delta_i = sum_d do o, p = exp(s - lse) once more and ds = scale p (do v^T - delta):
        dv = p^T do, dk = ds^T q, dq = ds k
    in three kernels: delta by rows; dk and dv by tiles of keys, over the queries; dq by tiles of queries, over the keys.
-   Each sum is made by one thread in ascending order: no atomics, the same bits in every run.
+   Each sum is computed by one thread in ascending order, without atomics: the same bits in every run.
 
    Launch shape: a block of 16 x 16 threads for a tile of 64 rows of the result of one head and at most 128 of its
-   columns; larger d take more blocks, which make the scores again. All is made of two products:
-   - dot: a tile of 64 x 64 scores; both operands pass through shared memory, turned, 32 of d at a time; a thread holds
+   columns; a larger d takes more blocks, which each compute the scores again. Everything is built from two products:
+   - dot: a tile of 64 x 64 scores; both operands go through shared memory, transposed, 32 of d at a time; a thread holds
      4 x 4 sums and reads two float4 for 16 FMAs: a warp takes 3 cycles of shared memory for 4 of arithmetic.
    - mul: 64 x 64 weights from shared memory times 64 rows of W columns; a thread holds 4 x W/16 sums for each group of
      W columns. W is 32 or 64.
-   Halves become f32 as they are loaded; tiles that a mask hides as a whole are left out. 34 KiB of shared memory; two
-   blocks fit a multiprocessor up to d = 64, one beyond.
+   f16 and bf16 are converted to f32 as they are loaded; tiles that the mask hides entirely are skipped. 34 KiB of shared
+   memory; two blocks fit a multiprocessor up to d = 64, one beyond.
 
    Roofline, a head, causal half of it: forward 4 t s d FLOPs, backward 14 t s d (the scores and do v^T twice), in f32
    FMA (A100: 19.5 TFLOP/s; tensor cores are not used). A pair of tiles loads 3 (forward), 6 (dk and dv) or 5 (dq) times
@@ -33,16 +33,16 @@ enum { TILE = 64, DEPTH = 32, PITCH = TILE + 4, THREADS = 256 };
 struct heads { /* an operand (b, h, rows, d) with unit stride in d */
     operand<mixed> x;
     int64_t        b, h, row; /* strides */
-    int            fours;     /* 4 elements of d are moved at once: aligned, 4 divides d */
+    int            fours;     /* accesses of 4 elements of d are possible: aligned, and 4 divides d */
 };
-struct matrix { /* that of one head */
-    operand<mixed> x; /* from its first element */
+struct matrix { /* the part of one head */
+    operand<mixed> x; /* begins at its first element */
     int64_t        step, rows, cols;
     int            fours;
 };
 struct args {
     int64_t heads, h, t, s, d;
-    int64_t tiles, groups; /* of rows of the result, of its columns: a block each, for each head */
+    int64_t tiles, groups; /* of the result: tiles of rows, groups of columns; one block for each of them and each head */
     float   scale;
     int     causal;
     int64_t lse_b, lse_h, lse_t; /* strides */
@@ -53,10 +53,10 @@ __device__ __forceinline__ matrix head_of(const args &a, const heads &m, int64_t
     char   *p = (char *)m.x.p + at * (m.x.dtype == DT_F32 ? 4 : 2);
     return matrix{ { p, m.x.add, m.x.dtype }, m.row, rows, a.d, m.fours };
 }
-/* how many of n rows or columns are left behind 'at', at most 64 */
+/* how many of n rows or columns remain from 'at' on, at most 64 */
 __device__ __forceinline__ int left_of(int64_t n, int64_t at) { return n - at < TILE ? (int)(n - at) : (int)TILE; }
-/* 4 elements of a row, 0 outside: in one load, for operands that move in fours. The conversion comes later, so that
-   several such loads can be under way. */
+/* 4 elements of a row, 0 outside of it, in one load, for operands with 'fours'. The conversion comes later, so that
+   several loads can be in flight. */
 struct four {
     uint4 raw; /* 4 floats, or 4 halves in x and y */
     /* at: the same for all threads; off: the thread's */
@@ -98,7 +98,7 @@ __device__ __forceinline__ void store_row(const matrix &m, int64_t row, int64_t 
     for (int k = 0; k < N; k++)
         if (col + k < m.cols) m.x.put(at + k, v[k]);
 }
-/* to[DEPTH][PITCH] := 64 rows of m from 'row', DEPTH columns from 'col', turned */
+/* to[DEPTH][PITCH] := 64 rows of m from 'row', DEPTH columns from 'col', transposed */
 __device__ __forceinline__ void turn(float *to, const matrix &m, int64_t row, int64_t col)
 {
     int rows = left_of(m.rows, row), cols = left_of(m.cols, col);
@@ -143,7 +143,7 @@ template <int W> __device__ __forceinline__ void fetch(float *to, const matrix &
         to[i] = r < rows && k < cols ? m.x.at((row + r) * m.step + col + k) : 0.0f;
     }
 }
-/* s[i][j] := row a0 + 4 ty + i of a times row b0 + 4 tx + j of b. What ab held is lost. */
+/* s[i][j] := row a0 + 4 ty + i of a times row b0 + 4 tx + j of b. ab is overwritten. */
 __device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a, int64_t a0, const matrix &b,
                                     int64_t b0)
 {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void dot(float (&s)[4][4], float *ab, const matrix &a
         }
     }
 }
-/* tile[4 tx + j][4 ty + i] := s[i][j]. Comes after a dot, whose barriers say that what was there has been read. */
+/* tile[4 tx + j][4 ty + i] := s[i][j]. Must follow a dot, whose barriers guarantee that the old contents have been read. */
 __device__ __forceinline__ void put_tile(float *tile, const float (&s)[4][4])
 {
     int tx = (int)threadIdx.x % 16 * 4, ty = (int)threadIdx.x / 16 * 4;
@@ -227,8 +227,8 @@ __device__ __forceinline__ int64_t keys_seen(const args &a, int64_t q0)
     int64_t end = q0 + TILE < a.t ? q0 + TILE : a.t;
     return a.causal && end < a.s ? end : a.s;
 }
-/* Which pairs of a tile count, rows from r0 and columns from c0: those inside, and with causal those whose key is not
-   behind their query. */
+/* Which pairs of a tile with rows from r0 and columns from c0 are computed: those inside the matrix, and with causal
+   those whose key is at or before their query. */
 struct mask {
     int rows, cols, diag;
     __device__ __forceinline__ mask(const args &a, int64_t rows_in, int64_t r0, int64_t cols_in, int64_t c0, bool keys)
@@ -244,7 +244,7 @@ __device__ __forceinline__ int64_t lse_at(const args &a, int64_t head)
     int64_t b = divide(head, a.h);
     return b * a.lse_b + (head - b * a.h) * a.lse_h;
 }
-/* A block's item: the longest tiles of a causal head come first. */
+/* The tile of a block. The longest tiles of a causal head come first. */
 struct item {
     int64_t head, row, col;
     __device__ __forceinline__ item(const args &a, int64_t i, int width, bool descending)
@@ -287,7 +287,7 @@ static __global__ void __launch_bounds__(THREADS, NC == 1 ? 2 : 1)
                     top = fmaxf(top, s[i][j]);
                 }
                 top = row_max(top);
-                float about = top == -INFINITY ? 0.0f : top; /* nothing but -inf so far: not -inf - -inf */
+                float about = top == -INFINITY ? 0.0f : top; /* only -inf so far: avoids -inf - -inf = NaN */
 #pragma unroll
                 for (int j = 0; j < 4; j++) part += s[i][j] = expf(s[i][j] - about);
                 float alpha = expf(m[i] - about);
@@ -432,7 +432,7 @@ static heads heads_of(const dt_view &v, const operand<mixed> &x)
     heads m = { x, v.stride[0], v.stride[1], v.stride[2], suits(v.data, v.dtype, 4) && v.shape[3] % 4 == 0 };
     for (int d = 0; d < 3; d++)
         if (v.shape[d] > 1 && v.stride[d] % 4 != 0) m.fours = 0;
-    if (v.stride[2] > INT_MAX / TILE) m.fours = 0; /* offsets inside a tile are of 32 bits */
+    if (v.stride[2] > INT_MAX / TILE) m.fours = 0; /* offsets inside a tile have 32 bits */
     return m;
 }
 static heads in_heads(const dt_call *c, int i) { return heads_of(c->in[i], in_of<mixed>(c, i)); }

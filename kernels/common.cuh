@@ -1,7 +1,7 @@
-/* common.cuh: what the kernel files share: element types, reductions over a warp and a block, the log-sum-exp of a row,
-   walking strided operands, launching. Every file defines entries of dt_cuda.h's list, dt__cuda_NAME(dev, call), which
-   read the dt_call, choose an instance (vector.cuh) and queue it on the call's stream. They return 0, or a dt_status
-   after dt_fail. */
+/* common.cuh: shared by all kernel files: element types, reductions over a warp and a block, the log-sum-exp of a row,
+   index spaces of strided operands, launching. Every file defines entries dt__cuda_NAME(dev, call) of dt_cuda.h's list.
+   An entry reads the dt_call, chooses a template instance (vector.cuh) and queues it on the call's stream. It returns 0,
+   or a dt_status after dt_fail. */
 #ifndef DT_KERNELS_COMMON_CUH
 #define DT_KERNELS_COMMON_CUH
 
@@ -53,26 +53,26 @@ template <typename T, typename F> __device__ __forceinline__ T warp_reduce(T x, 
 struct add_f {
     template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };
-struct max_f { /* NaN wins */
+struct max_f { /* the result is NaN if one is NaN */
     __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
 struct min_f {
     __device__ __forceinline__ float operator()(float a, float b) const { return a < b || a != a ? a : b; }
 };
-/* Over the threads of a block (a multiple of 32, at most 1024). May be called again at once. */
+/* Over the threads of a block (a multiple of 32, at most 1024). Calls need no barrier between them. */
 template <typename T, typename F> __device__ __forceinline__ T block_reduce(T x, F f, T neutral)
 {
     __shared__ T part[WARP];
     int          lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
     x = warp_reduce(x, f);
-    __syncthreads(); /* the part of the call before has been read */
+    __syncthreads(); /* all threads have read the results of the previous call */
     if (lane == 0) part[warp] = x;
     __syncthreads();
     return warp_reduce(lane < warps ? part[lane] : neutral, f);
 }
 
-/* ---- log(sum exp(x)) in one pass: m is the largest that is not NaN, s the sum of exp(x - m) so far. NaN and +inf make
-   s NaN; where all are -inf, s is 0 and x - m is NaN. */
+/* ---- log(sum exp(x)) in one pass: m is the largest x so far that is not NaN, s the sum of exp(x - m). NaN and +inf make
+   s NaN. If all x are -inf, s is 0 and x - m is NaN. */
 struct lse_state {
     float m, s;
     __device__ __forceinline__ static lse_state none() { return { -INFINITY, 0.0f }; }
@@ -99,7 +99,7 @@ struct lse_state {
 #pragma unroll
         for (int d = WARP / 2; d > 0; d /= 2) merge({ __shfl_xor_sync(FULL, m, d), __shfl_xor_sync(FULL, s, d) });
     }
-    __device__ __forceinline__ void over_block() /* of BLOCK threads; may be called again at once */
+    __device__ __forceinline__ void over_block() /* of BLOCK threads; calls need no barrier between them */
     {
         __shared__ lse_state part[BLOCK / WARP];
         over_warp();
@@ -116,8 +116,8 @@ template <int N> struct walk {
     int     ndim;
     int64_t total, shape[DT_MAX_DIMS], stride[N][DT_MAX_DIMS];
 };
-/* Of the shape of view[0]; dimensions of one go, those that all operands step through alike become one. Innermost
-   last. */
+/* The index space has the shape of view[0]. Dimensions of size 1 are dropped; neighbours that are contiguous in all
+   operands are merged. The innermost dimension is last. */
 template <int N> inline walk<N> walk_of(const dt_view *const (&view)[N])
 {
     walk<N> w;
@@ -142,7 +142,7 @@ template <int N> inline bool walk_is_dense(const walk<N> &w) /* all operands are
         if (w.ndim == 1 && w.stride[k][0] != 1) return false;
     return true;
 }
-/* i / n, cheaper where both fit 32 bits; neither is negative */
+/* i / n, in 32 bits if both fit, which is cheaper; neither is negative */
 __device__ __forceinline__ int64_t divide(int64_t i, int64_t n)
 {
     return (uint64_t)i >> 32 || (uint64_t)n >> 32 ? i / n : (int64_t)((uint32_t)i / (uint32_t)n);
@@ -161,8 +161,8 @@ template <int N> __device__ __forceinline__ void walk_at(const walk<N> &w, int64
     }
 }
 
-/* ---- an index that is out of range. Its call and what goes with it are left by the first thread that meets one; later
-   calls find the record taken. */
+/* ---- reports an index that is out of range. The first thread of the first such call takes the record (dt__cuda_bad) and
+   writes the fields of its call; all threads of that call then lower the parts. Later calls find the record taken. */
 __device__ __forceinline__ void refuse(const dt__cuda_watch &w, int64_t position, int64_t value)
 {
     unsigned long long owner = atomicCAS(&w.at->call, 0ull, w.call);
@@ -180,7 +180,7 @@ __device__ __forceinline__ void refuse(const dt__cuda_watch &w, int64_t position
 }
 
 /* ---- launching */
-/* Blocks for n items, a thread each; kernels stride by the grid, so fewer than asked for do as well. */
+/* Blocks for n items, one thread each. Kernels use grid-stride loops, so a smaller grid is correct too. */
 inline unsigned blocks_for(int64_t n, int per_block = BLOCK)
 {
     int64_t b = (n + per_block - 1) / per_block, most = 65535 * 16;
@@ -200,7 +200,7 @@ inline cudaStream_t stream_of(dt_device *dev, const dt_call *c)
 {
     return (cudaStream_t)dt__cuda_stream(dev, c->stream);
 }
-/* What the launches before it came to: to be returned by every entry. */
+/* The error of the entry's launches, which every entry returns. */
 inline int launched(const dt_call *c) { return dt__cuda_check((int)cudaGetLastError(), dt_kernel_name(c->op)); }
 inline int no_dtype(const dt_call *c, int dtype)
 {

@@ -1,5 +1,5 @@
-/* device.cu: can this device run the kernels? Asked once, when dt_cuda makes it, of a kernel that is never launched: no
-   mathematics, no launch shape, no bytes. */
+/* device.cu: can the current device run the kernels? dt_cuda() asks once for each device. The kernel is never launched; its
+   attributes exist only if the program has code for the device. */
 #include "common.cuh"
 
 namespace dtk {

@@ -1,11 +1,12 @@
 /* dropout.cu: y_i = kept_i x_i / (1 - p). Element i takes word i%4 of the Philox4x32-10 block of counter offset + i/4
-   and is kept if that is >= p 2^32: no state, the draws of the CPU, and the gradient is the same kernel with dy for x.
+   and is kept if that is >= p 2^32. There is no state; the CPU draws the same words; the gradient is the same kernel with
+   dy for x.
 
-   A thread takes 8 elements of 2 bytes, else 4: two blocks of the generator, or one, and accesses of 16 bytes; 4 one by
-   one where the addresses are not aligned. Blocks of 256 threads, the grid strides over what is left.
+   A thread takes 8 elements of 2 bytes (two generator blocks) or 4 of f32 (one), in accesses of 16 bytes; if an address
+   is not aligned, 4 elements one by one. Blocks of 256 threads, grid-stride loop.
 
    Roofline: 8 bytes and 1 FLOP per element in f32 (4 bytes in f16). A generator block is 10 rounds of 2 wide products:
-   about 25 integer operations per element, so cards with half as many integer as float units come near the balance in
+   about 25 integer operations per element, so GPUs with half as many integer as float units are near the balance in
    f16. */
 #include "vector.cuh"
 
@@ -29,7 +30,7 @@ __device__ __forceinline__ void drop_philox(uint64_t seed, uint64_t counter, uin
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* V elements at a time, a multiple of 4; aligned: they can be moved at once */
+/* V elements at a time, a multiple of 4; aligned: in one access */
 template <int V> static __global__ void __launch_bounds__(BLOCK, 4)
 drop_kernel(operand<mixed> y, operand<mixed> x, int64_t n, uint64_t seed, uint64_t offset, uint32_t threshold,
             float scale, bool aligned)

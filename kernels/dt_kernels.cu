@@ -1,5 +1,5 @@
-/* dt_kernels.cu: all kernels of dt's CUDA backend in one file, for those who vendor: nvcc -c dt_kernels.cu. Each of the
-   included files also compiles alone. */
+/* dt_kernels.cu: all kernels of dt's CUDA backend in one file, for a simple build: nvcc -c dt_kernels.cu. Each of the
+   included files also compiles by itself. */
 #include "device.cu"
 #include "elementwise.cu"
 #include "reduce.cu"

@@ -1,38 +1,42 @@
-/* elementwise.cu: fill, copy, iota, unary, unary_bwd, binary, where, and what follows a matrix product.
+/* elementwise.cu: fill, copy, iota, unary, unary_bwd, binary, where, and the epilogue of a matrix product.
 
    y[i] = f(x[i]; a, b) and z[i] = a f(x[i], y[i]; b), the functions of DT_UNARY_FNS and DT_BINARY_FNS, over operands of
-   any strides and any mix of dtypes; dx[i] = f'(x[i]) dy[i]; z[i] = cond[i] ? x[i] : y[i]; behind a product
-   y[.., j] = act(y[.., j] + bias[j]). Everything is computed in f32, or in int64 (modulo 2^64) where all operands are
+   any strides and any mix of dtypes; dx[i] = f'(x[i]) dy[i]; z[i] = cond[i] ? x[i] : y[i]; the epilogue is
+   y[.., j] = act(y[.., j] + bias[j]). Everything is computed in f32, or in int64 (modulo 2^64) if all operands are
    integers.
 
-   Index space: dimensions of one go, the output's smallest stride becomes the innermost, neighbours that all operands
-   step through alike become one. A thread takes V neighbours of the innermost dimension:
+   Index space: dimensions of size 1 are dropped, the output's smallest stride becomes the innermost, neighbours that are
+   contiguous in all operands are merged. A thread takes a piece of V neighbours of the innermost dimension:
      V = 8  all operands are of 1 or 2 bytes    V = 4  some are f32       both: accesses of up to 16 bytes
-     V = 1  an operand is strided, not aligned, i32 or i64, or the function is a power (which waits for arithmetic)
+     V = 1  an operand is strided, not aligned, i32 or i64, or the function's cost is POWER (bound by arithmetic)
    Broadcasts along the innermost dimension (stride 0) and along the others keep V. Blocks of 256 threads, one piece a
-   thread, the grid strides over what is left.
+   thread, grid-stride loops.
 
-   Roofline: bytes are those of the operands, each once: fill of f32 4 per element, copy, unary and what follows a
-   product 8, binary and the gradient of a unary 12, where 13, acc 4 more; half of it in f16 and bf16. 0 to 40 FLOPs per
-   element (copy .. gradient of gelu), so at 10 FLOPs per byte and more that cards offer all but the powers (about 100)
-   wait for memory; the gradient of gelu in bf16 (40 for 6 bytes) comes near the balance. A transposing copy goes
-   through shared memory in tiles of 32 x 32, so that both sides are read and written in whole lines. */
+   Roofline: each operand is moved once: fill of f32 4 bytes per element, copy, unary and the epilogue 8, binary and the
+   gradient of a unary 12, where 13, acc 4 more; half of it in f16 and bf16. 0 to 40 FLOPs per element (copy .. gradient
+   of gelu). GPUs offer 10 FLOPs per byte and more, so all functions except the powers (about 100) are memory-bound; the
+   gradient of gelu in bf16 (40 for 6 bytes) is near the balance. A transposing copy goes through shared memory in tiles
+   of 32 x 32, so that both sides are accessed in whole cache lines. */
 #include "vector.cuh"
 
 namespace dtk {
 
 /* ---------------------------------------------------------------------------------------------------- functions */
-enum { /* forms of AFFINE and POW with the results of the cheaper form; copies */
-    EW_SCALE = DT_U_COUNT, EW_SHIFT, EW_SQUARE, EW_CUBE, EW_SAME
-};
+/* A row of DT_UNARY_FNS is ew_u_NAME and its derivative ew_d_NAME, a row of DT_BINARY_FNS is ew_b_NAME, and rows that take
+   integers have ew_iu_NAME or ew_ib_NAME. The switches below are generated from the lists: a row without its functions
+   does not compile. */
+#define DT__EW_UNARY_FORMS(X) X(SCALE) X(SHIFT) X(SQUARE) X(CUBE) /* cheaper forms of AFFINE and POW */
+#define DT__X(n) EW_##n,
+enum { EW_LAST_ROW = DT_U_COUNT - 1, DT__EW_UNARY_FORMS(DT__X) EW_SAME /* y = x: copies with a cast */ };
+#undef DT__X
 
-__device__ __forceinline__ float ew_sigmoid(float x) /* the small side is e/(1 + e), with its full accuracy */
+__device__ __forceinline__ float ew_sigmoid(float x) /* e/(1 + e) below 0, which keeps the accuracy of small results */
 {
     float e = expf(-fabsf(x));
     return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 __device__ __forceinline__ float ew_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }
-__device__ __forceinline__ float ew_power(float x, float e) /* halves through the root: its signs and NaNs */
+__device__ __forceinline__ float ew_power(float x, float e) /* 0.5 and -0.5 by sqrtf, for its signs and NaNs */
 {
     return e == 0.5f ? sqrtf(x) : e == -0.5f ? 1.0f / sqrtf(x) : powf(x, e);
 }
@@ -41,171 +45,166 @@ __device__ __forceinline__ float ew_gelu_inner(float x, float z) /* -2 sqrt(2/pi
     return x * fmaf(z, -0.0713548163f, -1.59576912f);
 }
 
-/* fn is a constant where it is called. NaN comes through all of them. */
-__device__ __forceinline__ float ew_unary(int fn, float x, float a, float b)
+/* NaN in, NaN out. */
+#define DT__EW_U(name) \
+    __device__ __forceinline__ float ew_u_##name(float x, [[maybe_unused]] float a, [[maybe_unused]] float b)
+DT__EW_U(AFFINE) { return fmaf(a, x, b); }
+DT__EW_U(SCALE) { return a * x; } /* -0 stays */
+DT__EW_U(SHIFT) { return x + b; }
+DT__EW_U(RECIP) { return a / x; }
+DT__EW_U(POW) { return ew_power(x, a); }
+DT__EW_U(SQUARE) { return x * x; }
+DT__EW_U(CUBE) { return x * x * x; }
+DT__EW_U(ABS) { return fabsf(x); }
+DT__EW_U(SQRT) { return sqrtf(x); }
+DT__EW_U(EXP) { return expf(x); }
+DT__EW_U(LOG) { return logf(x); }
+DT__EW_U(CLAMP)
 {
-    switch (fn) {
-    case DT_U_AFFINE: return fmaf(a, x, b);
-    case EW_SCALE: return a * x; /* -0 stays */
-    case EW_SHIFT: return x + b;
-    case DT_U_RECIP: return a / x;
-    case DT_U_POW: return ew_power(x, a);
-    case EW_SQUARE: return x * x;
-    case EW_CUBE: return x * x * x;
-    case DT_U_ABS: return fabsf(x);
-    case DT_U_SQRT: return sqrtf(x);
-    case DT_U_EXP: return expf(x);
-    case DT_U_LOG: return logf(x);
-    case DT_U_CLAMP: {
-        float t = a > x ? a : x;
-        return b < t ? b : t;
-    }
-    case DT_U_RELU: return 0.0f > x ? 0.0f : x;
-    case DT_U_LEAKY_RELU: return x > 0.0f ? x : a * x;
-    case DT_U_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-    case DT_U_GELU_TANH: return x / (1.0f + expf(ew_gelu_inner(x, x * x))); /* 1 + tanh(u) = 2/(1 + exp(-2u)) */
-    case DT_U_SILU: {
-        float e = expf(-fabsf(x));
-        return (x < 0.0f ? x * e : x) / (1.0f + e);
-    }
-    case DT_U_SIGMOID: return ew_sigmoid(x);
-    case DT_U_TANH: return tanhf(x);
-    case DT_U_SOFTPLUS: {
-        float t = a * x;
-        return t > 20.0f ? x : log1pf(expf(t)) / a;
-    }
-    default: return x;
-    }
+    float t = a > x ? a : x;
+    return b < t ? b : t;
 }
-
-/* dy times the derivative; v is the x or the y of DT_UNARY_FNS */
-__device__ __forceinline__ float ew_slope(int fn, float dy, float v, float a, float b)
+DT__EW_U(RELU) { return 0.0f > x ? 0.0f : x; }
+DT__EW_U(LEAKY_RELU) { return x > 0.0f ? x : a * x; }
+DT__EW_U(GELU) { return 0.5f * x * (1.0f + erff(x * 0.70710678f)); }
+DT__EW_U(GELU_TANH) { return x / (1.0f + expf(ew_gelu_inner(x, x * x))); } /* 1 + tanh(u) = 2/(1 + exp(-2u)) */
+DT__EW_U(SILU)
 {
-    switch (fn) {
-    case DT_U_AFFINE: return dy * a;
-    case DT_U_RECIP: return a == 0.0f ? dy * a : -(dy * (v * (v / a)));
-    case DT_U_POW: return a == 0.0f ? a : dy * (a * ew_power(v, a - 1.0f));
-    case EW_SQUARE: return dy * (a * v);
-    case DT_U_ABS: return dy * ew_sign(v);
-    case DT_U_SQRT: return dy / (v + v);
-    case DT_U_EXP: return dy * v;
-    case DT_U_LOG: return dy / v;
-    case DT_U_CLAMP: return v > a && v < b ? dy : 0.0f; /* nothing at the bounds */
-    case DT_U_RELU: return v <= 0.0f ? 0.0f : dy;       /* a NaN lets the gradient through */
-    case DT_U_LEAKY_RELU: return v > 0.0f ? dy : dy * a;
-    case DT_U_GELU: {
-        float c = 0.5f * (1.0f + erff(v * 0.70710678f)), p = 0.39894228f * expf(-0.5f * v * v);
-        return dy * fmaf(v, p, c);
-    }
-    case DT_U_GELU_TANH: { /* s + v s(1 - s) 2u', s = 1/(1 + exp(-2u)) */
-        float z = v * v, e = expf(ew_gelu_inner(fabsf(v), z)), r = 1.0f / (1.0f + e), er = e * r;
-        float du = fmaf(z, 0.214064449f, 1.59576912f);
-        return dy * fmaf(v * (er * r), du, v < 0.0f ? er : r);
-    }
-    case DT_U_SILU: {
-        float s = ew_sigmoid(v);
-        return dy * (s * fmaf(v, 1.0f - s, 1.0f));
-    }
-    case DT_U_SIGMOID: return dy * ((1.0f - v) * v);
-    case DT_U_TANH: return dy * fmaf(-v, v, 1.0f);
-    default: { /* SOFTPLUS */
-        float t = a * v;
-        return t > 20.0f ? dy : dy * ew_sigmoid(t);
-    }
-    }
+    float e = expf(-fabsf(x));
+    return (x < 0.0f ? x * e : x) / (1.0f + e);
 }
-
-__device__ __forceinline__ float ew_binary(int fn, float x, float y, float a, float b)
+DT__EW_U(SIGMOID) { return ew_sigmoid(x); }
+DT__EW_U(TANH) { return tanhf(x); }
+DT__EW_U(SOFTPLUS)
 {
-    switch (fn) {
-    case DT_B_ADD: return a * fmaf(b, y, x);
-    case DT_B_MUL: return a * (x * y);
-    case DT_B_DIV: return a * (x / y);
-    case DT_B_POW: return a * powf(x, y);
-    case DT_B_POW_DX: return a * (y == 0.0f ? 0.0f : y * powf(x, y - 1.0f));
-    case DT_B_POW_DY: return a * (x == 0.0f && y >= 0.0f ? 0.0f : powf(x, y) * logf(x));
-    case DT_B_MAX: return a * (x > y || x != x ? x : y);
-    case DT_B_MIN: return a * (x < y || x != x ? x : y);
-    case DT_B_MAX_DX: return a * (x < y ? 0.0f : x == y ? 0.5f : 1.0f);
-    case DT_B_MIN_DX: return a * (x > y ? 0.0f : x == y ? 0.5f : 1.0f);
-    case DT_B_EQ: return x == y ? 1.0f : 0.0f;
-    case DT_B_NE: return x != y ? 1.0f : 0.0f;
-    case DT_B_LT: return x < y ? 1.0f : 0.0f;
-    case DT_B_LE: return x <= y ? 1.0f : 0.0f;
-    case DT_B_GT: return x > y ? 1.0f : 0.0f;
-    case DT_B_GE: return x >= y ? 1.0f : 0.0f;
-    case DT_B_MSE: return a * ((x - y) * (x - y));
-    case DT_B_MSE_DX: return a * (2.0f * (x - y));
-    case DT_B_L1: return a * fabsf(x - y);
-    case DT_B_L1_DX: return a * ew_sign(x - y);
-    case DT_B_SMOOTH_L1: {
-        float d = fabsf(x - y);
-        return a * (d < b ? 0.5f * d * d / b : fmaf(-0.5f, b, d));
-    }
-    case DT_B_SMOOTH_L1_DX: {
-        float d = x - y;
-        return a * (fabsf(d) >= b ? ew_sign(d) : d / b);
-    }
-    case DT_B_BCE: /* (1 - y)x + max(-x, 0) + log(1 + exp(-|x|)): infinite where x is */
-        return a * (fmaf(1.0f - y, x, fmaxf(-x, 0.0f)) + log1pf(expf(-fabsf(x))));
-    default: return a * (ew_sigmoid(x) - y); /* BCE_DX */
-    }
+    float t = a * x;
+    return t > 20.0f ? x : log1pf(expf(t)) / a;
 }
+#undef DT__EW_U
 
-/* The function of a whole piece: the switch is outside of the loop over its elements. Powers are only for V = 1. */
+/* dy times the derivative; v is the row's x or y, as NEEDS_X or NEEDS_Y says */
+#define DT__EW_D(name)                                                                                         \
+    __device__ __forceinline__ float ew_d_##name(float dy, [[maybe_unused]] float v, [[maybe_unused]] float a, \
+                                                 [[maybe_unused]] float b)
+DT__EW_D(AFFINE) { return dy * a; }
+DT__EW_D(RECIP) { return a == 0.0f ? dy * a : -(dy * (v * (v / a))); }
+DT__EW_D(POW) { return a == 0.0f ? a : dy * (a * ew_power(v, a - 1.0f)); }
+DT__EW_D(SQUARE) { return dy * (a * v); }
+DT__EW_D(ABS) { return dy * ew_sign(v); }
+DT__EW_D(SQRT) { return dy / (v + v); }
+DT__EW_D(EXP) { return dy * v; }
+DT__EW_D(LOG) { return dy / v; }
+DT__EW_D(CLAMP) { return v > a && v < b ? dy : 0.0f; } /* 0 at the bounds */
+DT__EW_D(RELU) { return v <= 0.0f ? 0.0f : dy; } /* a NaN lets the gradient through */
+DT__EW_D(LEAKY_RELU) { return v > 0.0f ? dy : dy * a; }
+DT__EW_D(GELU)
+{
+    float c = 0.5f * (1.0f + erff(v * 0.70710678f)), p = 0.39894228f * expf(-0.5f * v * v);
+    return dy * fmaf(v, p, c);
+}
+DT__EW_D(GELU_TANH) /* s + v s(1 - s) 2u', s = 1/(1 + exp(-2u)) */
+{
+    float z = v * v, e = expf(ew_gelu_inner(fabsf(v), z)), r = 1.0f / (1.0f + e), er = e * r;
+    float du = fmaf(z, 0.214064449f, 1.59576912f);
+    return dy * fmaf(v * (er * r), du, v < 0.0f ? er : r);
+}
+DT__EW_D(SILU)
+{
+    float s = ew_sigmoid(v);
+    return dy * (s * fmaf(v, 1.0f - s, 1.0f));
+}
+DT__EW_D(SIGMOID) { return dy * ((1.0f - v) * v); }
+DT__EW_D(TANH) { return dy * fmaf(-v, v, 1.0f); }
+DT__EW_D(SOFTPLUS)
+{
+    float t = a * v;
+    return t > 20.0f ? dy : dy * ew_sigmoid(t);
+}
+#undef DT__EW_D
+
+#define DT__EW_B(name)                                                                       \
+    __device__ __forceinline__ float ew_b_##name(float x, float y, [[maybe_unused]] float a, \
+                                                 [[maybe_unused]] float b)
+DT__EW_B(ADD) { return a * fmaf(b, y, x); }
+DT__EW_B(MUL) { return a * (x * y); }
+DT__EW_B(DIV) { return a * (x / y); }
+DT__EW_B(POW) { return a * powf(x, y); }
+DT__EW_B(POW_DX) { return a * (y == 0.0f ? 0.0f : y * powf(x, y - 1.0f)); }
+DT__EW_B(POW_DY) { return a * (x == 0.0f && y >= 0.0f ? 0.0f : powf(x, y) * logf(x)); }
+DT__EW_B(MAX) { return a * (x > y || x != x ? x : y); }
+DT__EW_B(MIN) { return a * (x < y || x != x ? x : y); }
+DT__EW_B(MAX_DX) { return a * (x < y ? 0.0f : x == y ? 0.5f : 1.0f); }
+DT__EW_B(MIN_DX) { return a * (x > y ? 0.0f : x == y ? 0.5f : 1.0f); }
+DT__EW_B(EQ) { return x == y ? 1.0f : 0.0f; }
+DT__EW_B(NE) { return x != y ? 1.0f : 0.0f; }
+DT__EW_B(LT) { return x < y ? 1.0f : 0.0f; }
+DT__EW_B(LE) { return x <= y ? 1.0f : 0.0f; }
+DT__EW_B(GT) { return x > y ? 1.0f : 0.0f; }
+DT__EW_B(GE) { return x >= y ? 1.0f : 0.0f; }
+DT__EW_B(MSE) { return a * ((x - y) * (x - y)); }
+DT__EW_B(MSE_DX) { return a * (2.0f * (x - y)); }
+DT__EW_B(L1) { return a * fabsf(x - y); }
+DT__EW_B(L1_DX) { return a * ew_sign(x - y); }
+DT__EW_B(SMOOTH_L1)
+{
+    float d = fabsf(x - y);
+    return a * (d < b ? 0.5f * d * d / b : fmaf(-0.5f, b, d));
+}
+DT__EW_B(SMOOTH_L1_DX)
+{
+    float d = x - y;
+    return a * (fabsf(d) >= b ? ew_sign(d) : d / b);
+}
+DT__EW_B(BCE) /* (1 - y)x + max(-x, 0) + log(1 + exp(-|x|)): infinite where x is */
+{
+    return a * (fmaf(1.0f - y, x, fmaxf(-x, 0.0f)) + log1pf(expf(-fabsf(x))));
+}
+DT__EW_B(BCE_DX) { return a * (ew_sigmoid(x) - y); }
+#undef DT__EW_B
+
+/* The function of a whole piece: the switch is outside of the loop over its elements. Functions of DT_COST_POWER are
+   compiled for V = 1 only, see ew_most(). fn was checked by the entry. */
 template <typename F, int V> __device__ __forceinline__ void ew_each(float (&v)[V], F f)
 {
 #pragma unroll
     for (int j = 0; j < V; j++) v[j] = f(j);
 }
+#define DT__EW_CASE(code, cost, call)                                                           \
+    case code:                                                                                  \
+        if constexpr (V == 1 || cost != DT_COST_POWER) ew_each(x, [&](int j) { return call; }); \
+        break;
 template <int V> __device__ __forceinline__ void ew_unary_all(int fn, float (&x)[V], float a, float b)
 {
     switch (fn) {
-    case DT_U_POW:
-        if constexpr (V == 1) x[0] = ew_unary(DT_U_POW, x[0], a, b);
-        break;
-#define DT__X(n) \
-    case n: ew_each(x, [&](int j) { return ew_unary(n, x[j], a, b); }); break;
-    DT__X(DT_U_AFFINE) DT__X(EW_SCALE) DT__X(EW_SHIFT) DT__X(DT_U_RECIP) DT__X(EW_SQUARE) DT__X(EW_CUBE)
-    DT__X(DT_U_ABS) DT__X(DT_U_SQRT) DT__X(DT_U_EXP) DT__X(DT_U_LOG) DT__X(DT_U_CLAMP) DT__X(DT_U_RELU)
-    DT__X(DT_U_LEAKY_RELU) DT__X(DT_U_GELU) DT__X(DT_U_GELU_TANH) DT__X(DT_U_SILU) DT__X(DT_U_SIGMOID)
-    DT__X(DT_U_TANH) DT__X(DT_U_SOFTPLUS)
+#define DT__X(n, type, grad, cost, grad_cost, t) DT__EW_CASE(DT_U_##n, DT_COST_##cost, ew_u_##n(x[j], a, b))
+        DT_UNARY_FNS(DT__X)
 #undef DT__X
+#define DT__X(n) DT__EW_CASE(EW_##n, DT_COST_CHEAP, ew_u_##n(x[j], a, b))
+        DT__EW_UNARY_FORMS(DT__X)
+#undef DT__X
+    case EW_SAME: break;
     }
 }
 template <int V>
 __device__ __forceinline__ void ew_slope_all(int fn, float (&x)[V], const float (&y)[V], float a, float b)
 {
     switch (fn) {
-    case DT_U_POW:
-        if constexpr (V == 1) x[0] = ew_slope(DT_U_POW, x[0], y[0], a, b);
-        break;
-#define DT__X(n) \
-    case n: ew_each(x, [&](int j) { return ew_slope(n, x[j], y[j], a, b); }); break;
-    DT__X(DT_U_AFFINE) DT__X(DT_U_RECIP) DT__X(EW_SQUARE) DT__X(DT_U_ABS) DT__X(DT_U_SQRT) DT__X(DT_U_EXP)
-    DT__X(DT_U_LOG) DT__X(DT_U_CLAMP) DT__X(DT_U_RELU) DT__X(DT_U_LEAKY_RELU) DT__X(DT_U_GELU) DT__X(DT_U_GELU_TANH)
-    DT__X(DT_U_SILU) DT__X(DT_U_SIGMOID) DT__X(DT_U_TANH) DT__X(DT_U_SOFTPLUS)
+#define DT__X(n, type, grad, cost, grad_cost, t) DT__EW_CASE(DT_U_##n, DT_COST_##grad_cost, ew_d_##n(x[j], y[j], a, b))
+        DT_UNARY_FNS(DT__X)
 #undef DT__X
+        DT__EW_CASE(EW_SQUARE, DT_COST_CHEAP, ew_d_SQUARE(x[j], y[j], a, b))
     }
 }
 template <int V>
 __device__ __forceinline__ void ew_binary_all(int fn, float (&x)[V], const float (&y)[V], float a, float b)
 {
     switch (fn) {
-#define DT__X(n) \
-    case n: ew_each(x, [&](int j) { return ew_binary(n, x[j], y[j], a, b); }); break;
-    DT__X(DT_B_ADD) DT__X(DT_B_MUL) DT__X(DT_B_DIV) DT__X(DT_B_MAX) DT__X(DT_B_MIN) DT__X(DT_B_MAX_DX)
-    DT__X(DT_B_MIN_DX) DT__X(DT_B_EQ) DT__X(DT_B_NE) DT__X(DT_B_LT) DT__X(DT_B_LE) DT__X(DT_B_GT) DT__X(DT_B_GE)
-    DT__X(DT_B_MSE) DT__X(DT_B_MSE_DX) DT__X(DT_B_L1) DT__X(DT_B_L1_DX) DT__X(DT_B_SMOOTH_L1)
-    DT__X(DT_B_SMOOTH_L1_DX) DT__X(DT_B_BCE) DT__X(DT_B_BCE_DX)
-    default:
-        if constexpr (V == 1) {
-            switch (fn) { DT__X(DT_B_POW) DT__X(DT_B_POW_DX) DT__X(DT_B_POW_DY) }
-        }
-        break;
+#define DT__X(n, type, grad, cost, t) DT__EW_CASE(DT_B_##n, DT_COST_##cost, ew_b_##n(x[j], y[j], a, b))
+        DT_BINARY_FNS(DT__X)
 #undef DT__X
     }
 }
+#undef DT__EW_CASE
 
 /* ---------------------------------------------------------------------------------------------------- operands */
 /* N operands, the output first. The innermost dimension of w counts pieces of V elements. */
@@ -214,7 +213,7 @@ template <int N> struct ew_ops {
     int64_t           pieces, inner; /* inner: elements of the innermost dimension */
     operand<any_type> x[N];
     int               fn;
-    bool              one[N]; /* an operand that is broadcast along the innermost dimension */
+    bool              one[N]; /* the operand is broadcast along the innermost dimension */
     float             a, b;
     int64_t           ia, ib;
 };
@@ -228,7 +227,7 @@ template <int N> __device__ __forceinline__ void ew_place(const ew_ops<N> &o, in
         walk_at(o.w, i, at);
     }
 }
-/* Only one run of elements has a last piece that is not full. */
+/* The elements of piece i. A partial piece is possible only if there is one run of elements. */
 template <int V, int N> __device__ __forceinline__ int64_t ew_count(const ew_ops<N> &o, int64_t i)
 {
     return V > 1 && o.w.ndim <= 1 ? o.inner - i * V : V;
@@ -272,7 +271,7 @@ static __global__ void __launch_bounds__(BLOCK) ew_binary_kernel(const __grid_co
         o.x[0].store(at[0], x, n);
     }
 }
-/* y := act(y + bias); fn is the function of act; bias may be absent */
+/* y := act(y + bias); fn is the row of act, or EW_SAME; bias may be absent */
 template <int V> static __global__ void __launch_bounds__(BLOCK) ew_epilogue_kernel(const __grid_constant__ ew_ops<2> o)
 {
     for (int64_t i = grid_first(); i < o.pieces; i += grid_step()) {
@@ -285,35 +284,57 @@ template <int V> static __global__ void __launch_bounds__(BLOCK) ew_epilogue_ker
             ew_each(y, [&](int j) { return y[j] + bias[j]; });
         }
         switch (o.fn) {
-        case DT_U_RELU: ew_each(y, [&](int j) { return ew_unary(DT_U_RELU, y[j], 0.0f, 0.0f); }); break;
-        case DT_U_SIGMOID: ew_each(y, [&](int j) { return ew_sigmoid(y[j]); }); break;
-        case DT_U_TANH: ew_each(y, [&](int j) { return tanhf(y[j]); }); break;
+        case DT_U_RELU: ew_each(y, [&](int j) { return ew_u_RELU(y[j], 0.0f, 0.0f); }); break;
+        case DT_U_SIGMOID: ew_each(y, [&](int j) { return ew_u_SIGMOID(y[j], 0.0f, 0.0f); }); break;
+        case DT_U_TANH: ew_each(y, [&](int j) { return ew_u_TANH(y[j], 0.0f, 0.0f); }); break;
+        case EW_SAME: break;
         }
         o.x[0].floats().adding(false).store(at[0], y, n);
     }
 }
 
-/* Integers, computed modulo 2^64. Codes: EWI_ + function; for one operand y is x. */
-enum { EWI_SAME, EWI_AFFINE, EWI_ABS, EWI_CLAMP, EWI_BINARY };
+/* Integers, computed modulo 2^64. Codes: EWI_UNARY or EWI_BINARY + function; for one operand y is x. */
+enum { EWI_SAME, EWI_UNARY, EWI_BINARY = EWI_UNARY + DT_U_COUNT };
+#define DT__EW_INT(name, expr)                                                                                      \
+    __device__ __forceinline__ int64_t ew_##name(int64_t x, [[maybe_unused]] int64_t y, [[maybe_unused]] int64_t a, \
+                                                 [[maybe_unused]] int64_t b)                                        \
+    {                                                                                                               \
+        [[maybe_unused]] uint64_t ux = (uint64_t)x, uy = (uint64_t)y, ua = (uint64_t)a, ub = (uint64_t)b;           \
+        return (int64_t)(expr);                                                                                     \
+    }
+DT__EW_INT(iu_AFFINE, ua * ux + ub)
+DT__EW_INT(iu_ABS, x < 0 ? 0 - ux : ux)
+DT__EW_INT(iu_CLAMP, (x > a ? x : a) < b ? (x > a ? x : a) : b)
+DT__EW_INT(ib_ADD, ua * (ux + ub * uy))
+DT__EW_INT(ib_MUL, ua * (ux * uy))
+DT__EW_INT(ib_MAX, ua * (x > y ? ux : uy))
+DT__EW_INT(ib_MIN, ua * (x < y ? ux : uy))
+DT__EW_INT(ib_EQ, x == y)
+DT__EW_INT(ib_NE, x != y)
+DT__EW_INT(ib_LT, x < y)
+DT__EW_INT(ib_LE, x <= y)
+DT__EW_INT(ib_GT, x > y)
+DT__EW_INT(ib_GE, x >= y)
+#undef DT__EW_INT
 __device__ __forceinline__ int64_t ew_ints(int fn, int64_t x, int64_t y, int64_t a, int64_t b)
 {
-    uint64_t ux = (uint64_t)x, uy = (uint64_t)y, ua = (uint64_t)a, ub = (uint64_t)b;
     switch (fn) {
     case EWI_SAME: return x;
-    case EWI_AFFINE: return (int64_t)(ua * ux + ub);
-    case EWI_ABS: return (int64_t)(x < 0 ? 0 - ux : ux);
-    case EWI_CLAMP: return (x > a ? x : a) < b ? (x > a ? x : a) : b;
-    case EWI_BINARY + DT_B_ADD: return (int64_t)(ua * (ux + ub * uy));
-    case EWI_BINARY + DT_B_MUL: return (int64_t)(ua * (ux * uy));
-    case EWI_BINARY + DT_B_MAX: return (int64_t)(ua * (x > y ? ux : uy));
-    case EWI_BINARY + DT_B_MIN: return (int64_t)(ua * (x < y ? ux : uy));
-    case EWI_BINARY + DT_B_EQ: return x == y;
-    case EWI_BINARY + DT_B_NE: return x != y;
-    case EWI_BINARY + DT_B_LT: return x < y;
-    case EWI_BINARY + DT_B_LE: return x <= y;
-    case EWI_BINARY + DT_B_GT: return x > y;
-    default: return x >= y; /* GE */
+#define DT__EW_CASE_FLOATS(code, f)
+#define DT__EW_CASE_INTS(code, f) case code: return f(x, y, a, b);
+#define DT__EW_CASE_COMPARE(code, f) case code: return f(x, y, a, b);
+#define DT__X(n, type, grad, cost, grad_cost, t) DT__EW_CASE_##type(EWI_UNARY + DT_U_##n, ew_iu_##n)
+        DT_UNARY_FNS(DT__X)
+#undef DT__X
+#define DT__X(n, type, grad, cost, t) DT__EW_CASE_##type(EWI_BINARY + DT_B_##n, ew_ib_##n)
+        DT_BINARY_FNS(DT__X)
+#undef DT__X
+#undef DT__EW_CASE_FLOATS
+#undef DT__EW_CASE_INTS
+#undef DT__EW_CASE_COMPARE
     }
+    __trap(); /* not reached: the entries check that the row takes integers */
+    return 0;
 }
 static __global__ void __launch_bounds__(BLOCK) ew_int_kernel(const __grid_constant__ ew_ops<3> o)
 {
@@ -351,7 +372,7 @@ template <int N> inline walk<N> ew_walk(const dt_view *const (&view)[N])
     for (int k = 0; k < N && w.ndim == 0; k++) w.stride[k][0] = 0;
     return w;
 }
-/* The elements that a thread takes at once: 1, 4 or 8. Absent operands have no data. */
+/* V: 1, 4 or 8. The pointer of an absent operand is NULL. */
 template <int N> inline int ew_width(const ew_ops<N> &o)
 {
     int dtype[N];
@@ -367,6 +388,21 @@ template <int N> inline int ew_width(const ew_ops<N> &o)
     }
     return v;
 }
+/* What the host needs to know of a row. */
+struct ew_row { bool ints; int cost, grad_cost; };
+enum { EW_TYPE_FLOATS, EW_TYPE_INTS, EW_TYPE_COMPARE };
+static const ew_row ew_unary_rows[DT_U_COUNT] = {
+#define DT__X(n, type, grad, cost, grad_cost, t) { EW_TYPE_##type != EW_TYPE_FLOATS, DT_COST_##cost, DT_COST_##grad_cost },
+    DT_UNARY_FNS(DT__X)
+#undef DT__X
+};
+static const ew_row ew_binary_rows[DT_B_COUNT] = {
+#define DT__X(n, type, grad, cost, t) { EW_TYPE_##type != EW_TYPE_FLOATS, DT_COST_##cost, DT_COST_CHEAP },
+    DT_BINARY_FNS(DT__X)
+#undef DT__X
+};
+inline int ew_most(int cost) { return cost == DT_COST_POWER ? 1 : 8; } /* the largest V */
+
 /* Operands and index space; gives V, at most 'most'. */
 template <int N> inline int ew_begin(ew_ops<N> &o, const dt_view *const (&view)[N], const dt_call *c, int most)
 {
@@ -420,7 +456,7 @@ static int ew_no_ints(const char *what)
 }
 
 /* ---------------------------------------------------------------------------------------------------- bits
-   Copies without a cast, fills and choices move elements of 1, 2, 4, 8 bytes, or units of several of them. */
+   Copies without a cast, fill and where move elements of 1, 2, 4 or 8 bytes, or units of several of them. */
 template <typename U> static __global__ void __launch_bounds__(BLOCK)
 ew_fill_kernel(U *y, U value, const __grid_constant__ walk<1> w)
 {
@@ -500,9 +536,9 @@ ew_where_add_kernel(operand<any_type> z, operand<any_type> cond, operand<any_typ
         else to.floats().put(at[0], from.floats().at(k));
     }
 }
-/* y[.., b, a] = x[.., b, a], y dense along a, x along b: read along b, turned in shared memory, written along a. */
+/* y[.., b, a] = x[.., b, a], y dense along a, x along b: read along b, transposed in shared memory, written along a. */
 template <typename U> struct ew_turn {
-    walk<2> w; /* of the other dimensions, times the tiles */
+    walk<2> w; /* of the other dimensions */
     int64_t na, nb, ya, xa, yb, xb; /* sizes; strides */
     int64_t ta, tb;                 /* tiles */
 };
@@ -523,7 +559,7 @@ ew_turn_kernel(U *y, const U *x, const __grid_constant__ ew_turn<U> t)
     }
 }
 
-/* The largest unit of up to 16 bytes in which all N operands can be walked; w then counts units. */
+/* The largest unit, up to 16 bytes, in which all N operands can be accessed. Afterwards w counts units. */
 template <int N> static int ew_units(walk<N> &w, void *const (&p)[N], int size)
 {
     int last = w.ndim - 1, n = 16 / size;
@@ -544,7 +580,7 @@ template <int N> static int ew_units(walk<N> &w, void *const (&p)[N], int size)
     return n * size;
 }
 
-/* A dimension, not the innermost, along which x is dense, or -1; both must fill a good part of a tile. */
+/* The outer dimension along which x is dense, or -1. Both dimensions must have at least 16 elements, half a tile. */
 static int ew_turned(const walk<2> &w)
 {
     int last = w.ndim - 1;
@@ -638,7 +674,7 @@ extern "C" int dt__cuda_fill(dt_device *dev, const dt_call *c)
         int64_t l = double_to_i64(a);
         if (y->dtype == DT_I32) l = l > INT32_MAX ? INT32_MAX : l < INT32_MIN ? INT32_MIN : l;
         if (y->dtype == DT_U8) l = a > -2147483648.0 && a < 2147483648.0 ? (l & 255) : 0;
-        memcpy(one, &l, (size_t)size); /* the low bytes: all cards' hosts are little-endian */
+        memcpy(one, &l, (size_t)size); /* the low bytes: hosts of CUDA are little-endian */
     }
     for (int i = size; i < 16; i++) one[i] = one[i - size];
     bool same = true;
@@ -690,11 +726,8 @@ extern "C" int dt__cuda_unary(dt_device *dev, const dt_call *c)
     ew_ops<2>      o;
     if (fn < 0 || fn >= DT_U_COUNT) return dt_fail(DT_ERR_ARG, "unary: there is no function %d", fn);
     if (numel(*y) == 0) return 0;
-    if (is_int(y->dtype) && is_int(x->dtype)) {
-        int code = fn == DT_U_AFFINE ? EWI_AFFINE : fn == DT_U_ABS ? EWI_ABS : EWI_CLAMP;
-        if (code == EWI_CLAMP && fn != DT_U_CLAMP) return ew_no_ints("unary");
-        return ew_run_ints(dev, c, x, x, code);
-    }
+    if (is_int(y->dtype) && is_int(x->dtype))
+        return ew_unary_rows[fn].ints ? ew_run_ints(dev, c, x, x, EWI_UNARY + fn) : ew_no_ints("unary");
     if (fn == DT_U_AFFINE) fn = b == 0 ? (int)EW_SCALE : a == 1 ? (int)EW_SHIFT : fn;
     if (fn == DT_U_POW) {
         if (a == 2) fn = EW_SQUARE;
@@ -702,7 +735,7 @@ extern "C" int dt__cuda_unary(dt_device *dev, const dt_call *c)
         else if (a == 0.5) fn = DT_U_SQRT;
         else if (a == -1) fn = DT_U_RECIP, a = 1;
     }
-    int width = ew_begin(o, v, c, fn == DT_U_POW ? 1 : 8);
+    int width = ew_begin(o, v, c, fn < DT_U_COUNT ? ew_most(ew_unary_rows[fn].cost) : 8);
     o.fn = fn;
     o.a = (float)a;
     return ew_run_unary(dev, c, o, width);
@@ -720,7 +753,7 @@ extern "C" int dt__cuda_unary_bwd(dt_device *dev, const dt_call *c)
     if (numel(*dx) == 0) return 0;
     if (is_int(dx->dtype) && is_int(dy->dtype) && is_int(v[2]->dtype)) return ew_no_ints("unary_bwd");
     if (fn == DT_U_POW && c->u.ew.a == 2) fn = EW_SQUARE;
-    int width = ew_begin(o, v, c, fn == DT_U_POW ? 1 : 8);
+    int width = ew_begin(o, v, c, fn < DT_U_COUNT ? ew_most(ew_unary_rows[fn].grad_cost) : 8);
     o.fn = fn;
     return ew_run_binary<true>(dev, c, o, width);
 }
@@ -733,12 +766,9 @@ extern "C" int dt__cuda_binary(dt_device *dev, const dt_call *c)
     ew_ops<3>      o;
     if (fn < 0 || fn >= DT_B_COUNT) return dt_fail(DT_ERR_ARG, "binary: there is no function %d", fn);
     if (numel(*z) == 0) return 0;
-    if (is_int(z->dtype) && is_int(v[1]->dtype) && is_int(v[2]->dtype)) {
-        bool has = fn == DT_B_ADD || fn == DT_B_MUL || fn == DT_B_MAX || fn == DT_B_MIN ||
-                   (fn >= DT_B_EQ && fn <= DT_B_GE);
-        return has ? ew_run_ints(dev, c, v[1], v[2], EWI_BINARY + fn) : ew_no_ints("binary");
-    }
-    int width = ew_begin(o, v, c, fn >= DT_B_POW && fn <= DT_B_POW_DY ? 1 : 8);
+    if (is_int(z->dtype) && is_int(v[1]->dtype) && is_int(v[2]->dtype))
+        return ew_binary_rows[fn].ints ? ew_run_ints(dev, c, v[1], v[2], EWI_BINARY + fn) : ew_no_ints("binary");
+    int width = ew_begin(o, v, c, ew_most(ew_binary_rows[fn].cost));
     return ew_run_binary<false>(dev, c, o, width);
 }
 
@@ -779,10 +809,13 @@ extern "C" int dt__cuda_where(dt_device *dev, const dt_call *c)
 extern "C" int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y, const dt_view *bias, int dim, int act)
 {
     using namespace dtk;
-    dt_view along = *y; /* the bias, seen in the shape of y */
+    dt_view along = *y; /* the bias, broadcast to the shape of y */
     bool    has = bias && bias->ndim >= 0;
     if (y->dtype > DT_BF16)
         return dt_fail(DT_ERR_DTYPE, "cuda: the epilogue does not take %s", dt_dtype_name((dt_dtype)y->dtype));
+    int     fn = act == DT_ACT_NONE ? (int)EW_SAME : act == DT_ACT_RELU ? (int)DT_U_RELU
+               : act == DT_ACT_SIGMOID ? (int)DT_U_SIGMOID : act == DT_ACT_TANH ? (int)DT_U_TANH : -1;
+    if (fn < 0) return dt_fail(DT_ERR_ARG, "cuda: the epilogue has no activation %d; it has those of dt_act", act);
     if (numel(*y) == 0 || (!has && act == DT_ACT_NONE)) return 0;
     for (int d = 0; d < y->ndim; d++) along.stride[d] = has && d == dim ? bias->stride[0] : 0;
     along.data = has ? bias->data : NULL;
@@ -792,8 +825,7 @@ extern "C" int dt__cuda_epilogue(dt_device *dev, void *stream, const dt_view *y,
     int                  width = ew_begin(o, v, NULL, 8);
     cudaStream_t         s = (cudaStream_t)dt__cuda_stream(dev, stream);
     unsigned             blocks = blocks_for(o.pieces);
-    o.fn = act == DT_ACT_RELU ? (int)DT_U_RELU : act == DT_ACT_SIGMOID ? (int)DT_U_SIGMOID
-         : act == DT_ACT_TANH ? (int)DT_U_TANH : (int)EW_SAME;
+    o.fn = fn;
     with_width<8, 4, 1>(width, [&](auto w) { ew_epilogue_kernel<w.value><<<blocks, BLOCK, 0, s>>>(o); });
     return dt__cuda_check((int)cudaGetLastError(), "epilogue");
 }

@@ -8,22 +8,22 @@
      atomics   f32, where the device need not be deterministic: a thread for an element, one float atomic each
      columns   gather: a thread for each (o, i) adds in the order of j; for f32, or where positions cannot meet
      sorted    everything else: positions are sorted by key (radix sort, stable, 8 bits a pass), cut into chunks of 64,
-               and a thread adds up one column of one chunk in f32. What lies within a chunk is written at once; what
-               crosses into the next ones leaves partial sums that a second kernel adds in their order. The same bits in
-               every run, one rounding for halves, time that hardly depends on how often an index comes, and no f32 copy
-               of the table.
+               and a thread adds up one column of one chunk in f32. A run of equal keys inside a chunk is written at
+               once; a run that crosses chunks leaves partial sums, which a second kernel adds in order. The result has
+               the same bits in every run, f16 and bf16 are rounded once, the time hardly depends on how often an index
+               occurs, and no f32 copy of the table is needed.
 
-   An index out of range is left for the host to tell (refuse, in common.cuh), makes what it asks for NaN (0 for
-   integers) and adds nothing to a gradient; nothing outside of the operands is touched.
+   An index out of range is recorded and becomes an error on the host (refuse, in common.cuh). Its result is NaN (0 for
+   integers), and it adds nothing to a gradient; memory outside of the operands is never accessed.
 
-   Launch shapes: blocks of 256 threads, the grid strides over what is left; sorting: a block for 2048 positions, and
+   Launch shapes: blocks of 256 threads, grid-stride loops; sorting: a block for 2048 positions, and
    one block of 1024 threads for the sums of the digits' counts.
 
    Roofline: embedding 2 d elements moved per position and the index, no FLOPs; gather an element, its index and a
    sector of 32 bytes of x. Gradients: dy once, the result once (atomics read it, too), and once more to set it to 0, 1
    FLOP per element of dy. Sorting moves 5 times 8 bytes per position and pass (3 times in the first, which counts
    positions and does not read them), the index in sectors of 32 once the order is not that of memory; 2 passes for up
-   to 65,535 rows. All of them wait for memory. */
+   to 65,535 rows. All of them are memory-bound. */
 #include "vector.cuh"
 
 namespace dtk {
@@ -36,7 +36,7 @@ template <typename U> __device__ __forceinline__ U ix_bits(bool ones)
     if constexpr (sizeof(U) == 16) return ones ? U{ ~0u, ~0u, ~0u, ~0u } : U{ 0, 0, 0, 0 };
     else return ones ? (U)~(U)0 : (U)0;
 }
-/* units: of type U in a row; nan: a bad index gives bits of ones, which is NaN in every float dtype */
+/* units: elements of type U in a row; nan: a bad index gives all bits 1, which is NaN in every float dtype */
 template <typename U> static __global__ void __launch_bounds__(BLOCK, 4)
 ix_embedding_kernel(U *y, const U *weight, operand<any_type> index, int64_t n, int64_t units, bool nan,
                     const __grid_constant__ dt__cuda_watch watch)
@@ -64,7 +64,7 @@ ix_gather_kernel(U *y, const U *x, operand<any_type> index, int64_t n, int64_t n
 /* embedding: ny = 0, the key is the index. gather: the key is the place of an element in dx. */
 struct ix_keys {
     operand<any_type> index;
-    int64_t           rows, ny, inner, limit; /* limit: keys are below, and a bad index has it */
+    int64_t           rows, ny, inner, limit; /* limit: keys are below it; the key of a bad index is limit */
     dt__cuda_watch    watch;
 };
 __device__ __forceinline__ int64_t ix_key(const ix_keys &k, int64_t p)
@@ -88,7 +88,7 @@ ix_atomic_kernel(float *out, operand<mixed> dy, const __grid_constant__ ix_keys 
         else if (i == p * d) ix_refuse(k, p);
     }
 }
-/* A thread for each (o, i). The result is 0, or what is added to. */
+/* A thread for each (o, i). The result must hold 0, or the values to add to. */
 static __global__ void __launch_bounds__(BLOCK, 4)
 ix_columns_kernel(operand<mixed> dx, operand<mixed> dy, const __grid_constant__ ix_keys k, int64_t columns)
 {
@@ -105,8 +105,8 @@ ix_columns_kernel(operand<mixed> dx, operand<mixed> dy, const __grid_constant__ 
 /* ---------------------------------------------------------------------------------------------------- sorting
    One pass over 8 bits of the keys: counts of each digit in each tile of positions, in the order (digit, tile); their
    exclusive sums are the places where a tile's positions with that digit begin; then every position goes to its place.
-   A warp owns IX_TILE/8 neighbours of a tile and takes them 32 at a time, so equal digits keep their order. from NULL:
-   the positions in order. */
+   A warp owns IX_TILE/8 neighbours of a tile and takes them 32 at a time, so equal digits keep their order. from ==
+   NULL: the input is the positions 0, 1, 2, ... */
 struct ix_pass {
     ix_keys        k;
     const int64_t *from;
@@ -114,7 +114,7 @@ struct ix_pass {
     int64_t        n, tiles;
     int            shift;
 };
-/* The lanes of the warp with this lane's digit; lanes with active false are in none. */
+/* A mask of the warp's active lanes that have this lane's digit. */
 __device__ __forceinline__ unsigned ix_peers(int digit, bool active)
 {
     unsigned peers = __ballot_sync(FULL, active);
@@ -129,7 +129,7 @@ template <bool SCATTER>
 static __global__ void __launch_bounds__(BLOCK, 4) ix_pass_kernel(const __grid_constant__ ix_pass a)
 {
     constexpr int WARPS = BLOCK / WARP;
-    __shared__ int64_t place[WARPS][IX_DIGITS]; /* of each warp: how many, then where the next one goes */
+    __shared__ int64_t place[WARPS][IX_DIGITS]; /* by warp and digit: the count, then the place of the next position */
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int64_t tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
         int64_t first = tile * IX_TILE + warp * (IX_TILE / WARPS);
@@ -153,7 +153,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ix_pass_kernel(const __grid_c
             }
             __syncthreads();
             if (round == 1 || !SCATTER) break;
-            int64_t next = a.count[threadIdx.x * a.tiles + tile]; /* a thread for a digit: from counts to places */
+            int64_t next = a.count[threadIdx.x * a.tiles + tile]; /* one thread for each digit turns counts into places */
             for (int w = 0; w < WARPS; w++) {
                 int64_t many = place[w][threadIdx.x];
                 place[w][threadIdx.x] = next;
@@ -169,7 +169,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ix_pass_kernel(const __grid_c
         __syncthreads();
     }
 }
-/* v := exclusive sums of v; one block */
+/* v becomes its exclusive prefix sums; one block */
 static __global__ void __launch_bounds__(IX_SCAN) ix_scan_kernel(int64_t *v, int64_t n)
 {
     __shared__ long long warps[IX_SCAN / WARP];
@@ -200,7 +200,7 @@ struct ix_runs {
     ix_keys        k;
     const int64_t *order; /* positions, sorted by key */
     operand<mixed> dy, out;
-    float         *head, *tail; /* [chunk][d]: sums of the run from the chunk before; of that which goes on */
+    float         *head, *tail; /* [chunk][d]: sums of the run that began in an earlier chunk; of the run that continues */
     int64_t        n, d, chunks;
 };
 __device__ __forceinline__ int64_t ix_run_key(const ix_runs &a, int64_t slot) { return ix_key(a.k, a.order[slot]); }
@@ -266,7 +266,7 @@ static int ix_sorted(dt_device *dev, const dt_call *c, const ix_keys &k, int64_t
     if (chunks > 1) ix_joins_kernel<<<blocks_for((chunks - 1) * d), BLOCK, 0, s>>>(a);
     return launched(c);
 }
-/* The output (limit rows of d) := or += the rows of the first input by their keys. */
+/* Sets or adds to the output (limit rows of d elements): the sums by key of the rows of the first input. */
 static int ix_scatter(dt_device *dev, const dt_call *c, const ix_keys &k, int64_t n, int64_t d)
 {
     cudaStream_t   s = stream_of(dev, c);

@@ -7,15 +7,16 @@
    with logp = x.
    Probabilities are never stored: the gradient computes them again from x and lse.
 
-   A target that is neither a class nor the ignored index is left for the host to tell (refuse, in common.cuh), and
-   makes its loss and its row of dx NaN (nll: the first element of the row); nothing outside of the operands is read.
+   A target that is neither a class nor the ignored index is recorded and becomes an error on the host (refuse, in
+   common.cuh). Its loss and its row of dx are NaN (nll: the first element of the row); memory outside of the operands is
+   never read.
 
    Launch shapes, blocks of 256 threads: a warp for a row of up to 1024 classes, else a block; one pass for m and the
-   sum. At most 1024 blocks; each leaves the sums of its rows in double, one more block adds them in their order: the
-   same bits in every run. nll: a thread for a row.
+   sum. At most 1024 blocks; each writes the sums of its rows in double, and one more block adds them in order, so that
+   the bits are the same in every run. nll: a thread for a row.
 
    Roofline: forward 4 bytes per logit in f32 (with smoothing a second time, from L2 where rows are short), about 12
-   FLOPs; backward 8 bytes and 12 FLOPs: memory. Without the fusion log_softmax (8), nll, its gradient (4 of zeros) and
+   FLOPs; backward 8 bytes and 12 FLOPs: memory-bound. Without the fusion log_softmax (8), nll, its gradient (4 of zeros) and
    that of log_softmax (12) move 24 bytes, and 36 where rows do not stay in L2 (softmax.cu). nll: a sector of 32 bytes
    for each row; its gradient sets dx to 0 first. */
 #include "vector.cuh"
@@ -32,7 +33,7 @@ struct ce_args {
     int               reduction;
     /* forward */
     operand<mixed> loss, lse, total; /* lse and total may be absent */
-    double        *part;             /* of each block: loss, weight */
+    double        *part;             /* by block: sums of loss and weight */
     /* backward: lse and total are inputs */
     operand<mixed> dx, dy;
     const double  *weights; /* W, or NULL: the number of classes */
@@ -43,7 +44,7 @@ __device__ __forceinline__ double ce_weight(const ce_args &a, int64_t k)
 {
     return a.weight.p ? (double)a.weight.at(k) : 1.0;
 }
-/* The sums of a block's rows, of which one thread of each warp holds a part. */
+/* Adds up the sums of a block's rows; one thread of each warp holds a partial sum. */
 __device__ __forceinline__ void ce_leave(const ce_args &a, double loss, double total)
 {
     loss = block_reduce(loss, add_f(), 0.0);
@@ -102,7 +103,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_forward_kernel(const __gri
             }
         }
         loss += (double)one;
-        if (a.lse.p) a.lse.adding(false).put(row, e.m == -INFINITY ? NAN : e.m + l); /* of nothing but -inf */
+        if (a.lse.p) a.lse.adding(false).put(row, e.m == -INFINITY ? NAN : e.m + l); /* NaN if the row has only -inf */
         if (a.reduction == DT_NONE) a.loss.adding(false).put(row, one);
     }
     ce_leave(a, loss, total);
@@ -186,7 +187,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) ce_backward_kernel(const __gr
         }
     }
 }
-/* dx is 0 where it is not added to */
+/* dx must hold 0, or the values to add to */
 static __global__ void __launch_bounds__(BLOCK, 4) ce_nll_backward_kernel(const __grid_constant__ ce_args a)
 {
     for (int64_t row = grid_first(); row < a.n; row += grid_step()) {

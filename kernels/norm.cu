@@ -4,13 +4,13 @@
    rstd, y = w xhat + b. Rms norm: mean = 0. Backward, with g = w dy:
        dx = rstd (g - mean(g) - xhat mean(g xhat))    (rms: without mean(g));    dw = sum dy xhat, db = sum dy over rows
    Batch norm: the same over the n h w values of a channel, y = act(w xhat + b + add). Running statistics move by
-   'momentum' towards mean and unbiased variance. Backward, with g = dy behind the relu and m values a channel:
+   'momentum' towards mean and unbiased variance. Backward, with g = the gradient before the relu and m values a channel:
        dw = sum g xhat, db = sum g, dx = w rstd (g - db/m - xhat dw/m); in evaluation dx = w rstd g; dadd = g
 
-   Sums about a value near the mean keep their digits: rows take the mean first; a thread of the batch statistics takes
-   its first elements, then its mean, and the pieces are moved to a common shift as they are added; slices are merged
-   in f64. Order and partition of every sum depend on
-   the shape alone: the same bits in every run. Nothing is added by atomics.
+   Sums of x - shift with a shift near the mean avoid cancellation. Rows compute the mean first. A thread of the batch
+   statistics shifts by its first elements, then by its mean; partial sums are converted to a common shift as they are
+   added; slices are merged in f64. Order and partition of every sum depend on the shape alone, and there are no atomics:
+   the same bits in every run.
 
    Launch shapes (256 threads a block):
    - rows: a warp for a row of up to 1024 elements, else a block; vectors of 16 bytes where rows are aligned.
@@ -19,8 +19,8 @@
    - planes (channels of NCHW): a block is a slice of one channel; a warp for each channel adds the slices.
    - apply: flat over the image; channel = (i / inner) % c with inner = h w in NCHW and 1 in NHWC.
 
-   Roofline, e the bytes of an element, all bound by memory:
-       layer_norm       2e an element (x once, y; the second and third look at a row find it in L1 or L2), 9 FLOPs;
+   Roofline, e the bytes of an element, all memory-bound:
+       layer_norm       2e an element (x once, y; the second and third pass over a row read L1 or L2), 9 FLOPs;
                         rms norm 6
        layer_norm_bwd   3e and 12 FLOPs for dx, 2e and 5 more for dw and db: dy and x are read twice
        batch_norm       train x twice and y: 3e (4e with add), 8 FLOPs; evaluation 2e (3e), 4
@@ -85,7 +85,7 @@ template <typename T, bool WHOLE> static __global__ void ln_forward(ln_args a, o
                 q = fmaf(d, d, q);
             }
         }
-        float off = a.rms ? 0.0f : row_sum<WHOLE>(s) / count; /* what the mean was rounded by */
+        float off = a.rms ? 0.0f : row_sum<WHOLE>(s) / count; /* the rounding error of the mean */
         float mean = about + off, var = fmaf(-off, off, row_sum<WHOLE>(q) / count);
         float rstd = 1.0f / sqrtf((var < 0 ? 0.0f : var) + a.eps);
         if (begin == 0) {
@@ -142,8 +142,8 @@ static __global__ void ln_backward(ln_args a, operand<T> dx, operand<T> dy, oper
 }
 
 /* ---------------------------------------------------------------------------------------------------- sums
-   What is summed over columns or planes. A source has the sum of one lane, how an element goes in, and the result that
-   merges with those of other lanes, threads and slices. */
+   A source says what is summed over columns or planes: the sum of one lane, how an element is added to it, and the
+   result, which is merged with the results of other lanes, threads and slices. */
 struct two_sums {
     float a, b;
     __device__ __forceinline__ void merge(const two_sums &o)
@@ -185,7 +185,7 @@ template <typename T> struct stats_of { /* the moments of x */
     typedef moments result, lane;
     operand<T>      x;
     static __device__ __forceinline__ lane   zero() { return lane{ 0, 0, 0, 0 }; }
-    static __device__ __forceinline__ result end(lane l) /* about its mean: the first elements may be far from it */
+    static __device__ __forceinline__ result end(lane l) /* with the mean as the shift: the first elements may be far from it */
     {
         float mean = l.n > 0 ? l.shift + l.s / l.n : 0.0f;
         l.about(mean - mean == 0 ? mean : 0.0f);
@@ -198,7 +198,7 @@ template <typename T> struct stats_of { /* the moments of x */
         float v[N];
         (void)row, (void)ch;
         x.load(at, v);
-        if (l[0].n == 0) { /* about the mean of these if they are of one channel, else about each */
+        if (l[0].n == 0) { /* shift: the mean of these elements if they are of one channel, else each element itself */
             float m = 0;
 #pragma unroll
             for (int k = 0; k < N; k++) m += v[k];
@@ -323,8 +323,8 @@ struct cut { /* of a sum: slices, and the rows or values of each */
     int64_t slices, per, tiles;
     dim3    block;
 };
-/* 'want' slices, as far as that makes no more than 1024 blocks of 'tiles' each; at most 2^22 of n in a slice, so that a
-   float counts them */
+/* 'want' slices, but no more than give 1024 blocks with 'tiles' tiles each; at most 2^22 of n in a slice, so that a float
+   counts them exactly */
 static int64_t slices_for(int64_t n, int64_t want, int64_t tiles)
 {
     int64_t most = tiles < 1024 ? 1024 / tiles : 1, least = (n >> 22) + 1;
@@ -351,8 +351,11 @@ static cut cut_planes(int64_t count, int64_t chs)
     c.tiles = chs;
     return c;
 }
-/* more blocks than a grid has: rows and channels beyond 2^31 that no memory holds */
-static int too_many(const dt_call *c) { return dt_fail(DT_ERR_ARG, "cuda: %s: too large", dt_kernel_name(c->op)); }
+static int too_many(const dt_call *c)
+{
+    return dt_fail(DT_ERR_ARG, "cuda: %s: more rows or channels than a grid has blocks, 2^31 - 1; split the tensor",
+                   dt_kernel_name(c->op));
+}
 
 static __global__ void ln_finish(const two_sums *part, int64_t slices, int64_t cols, operand<mixed> dw,
                                  operand<mixed> db)
@@ -367,7 +370,7 @@ static __global__ void ln_finish(const two_sums *part, int64_t slices, int64_t c
 
 /* ---------------------------------------------------------------------------------------------------- batch norm */
 struct bn_args {
-    int64_t chs, inner, total, count; /* channels; values before the channel changes; elements; of a channel */
+    int64_t chs, inner, total, count; /* channels; neighbours of one channel; elements; elements of a channel */
     int     nhwc, train, relu;
 };
 static bn_args bn_of(const dt_call *c, const dt_view &x)
@@ -383,7 +386,7 @@ static bn_args bn_of(const dt_call *c, const dt_view &x)
     a.relu = c->u.norm.act == DT_ACT_RELU;
     return a;
 }
-/* The sums of a source over each channel: in scratch, with room for 'tables' floats a channel behind them. */
+/* The sums of a source over each channel, in scratch memory, followed by 'tables' floats for each channel. */
 template <typename R> struct sums_of {
     R      *part;
     float  *table;
@@ -417,11 +420,11 @@ static int bn_sum(sums_of<typename S::result> *r, dt_device *dev, const dt_call 
     return launched(c);
 }
 
-struct bn_tables { /* a channel's: outputs, and what it takes to make them */
+struct bn_tables { /* arrays by channel: outputs, and the inputs they are computed from */
     operand<mixed> mean, rstd, running[2], weight, bias, old[2];
     double         eps, momentum;
 };
-/* A warp for each channel: merge the slices, in double. given: mean and variance are the running ones (part NULL). */
+/* A warp for each channel: merge the slices, in double. given: mean and variance are the running ones, and part is NULL. */
 static __global__ void bn_finish(const moments *part, int64_t slices, float *table, bn_args a, bn_tables t,
                                  int only_stats)
 {
@@ -469,7 +472,7 @@ static __global__ void bn_finish(const moments *part, int64_t slices, float *tab
             t.running[1].put(ch, (float)fma(k, unbiased, (1 - k) * (double)t.old[1].at(ch)));
     }
 }
-/* The channel of flat element i, and of those behind it. */
+/* Walks the channels of the flat elements from i on. */
 struct channel {
     int64_t ch, left; /* left: elements before the next channel */
     __device__ __forceinline__ channel(const bn_args &a, int64_t i)
@@ -508,7 +511,7 @@ struct bn_back {
     operand<mixed> dw, db, weight, mean, rstd, sums;
     double         n; /* values of a channel in the sums */
 };
-/* dweight, dbias and the tables of dx = scale g + slope (x - mean) + offset. part NULL: the sums are not needed. */
+/* dweight, dbias and the tables of dx = scale g + slope (x - mean) + offset. part == NULL: the sums are not needed. */
 static __global__ void bn_bwd_finish(const two_sums *part, int64_t slices, float *table, bn_args a, bn_back b)
 {
     int lane = (int)threadIdx.x % WARP;

@@ -1,15 +1,15 @@
-/* optim.cu: updates of the optimisers, norms of parameters and gradients, unscaling that finds what is not finite.
+/* optim.cu: updates of the optimisers, norms of parameters and gradients, unscaling that detects infinities and NaNs.
 
-   The updates are dt.h's rows; constants are rounded to f32 on the host, products that feed sums are fused, the rest is
-   rounded op by op: the same arithmetic as the CPU's, element by element. p, g and the copy are f32, f16 or bf16, each
-   by itself; states are f32; computed in f32.
+   DT_KERNELS in dt.h has the formulas. Constants are rounded to f32 on the host, products that feed sums are fused, all
+   other operations are rounded one by one: the same arithmetic as the CPU's for each element. p, g and the copy are each
+   f32, f16 or bf16; states are f32; everything is computed in f32.
 
    Launch shape: a thread for 4 elements at a time (16 bytes of f32, 8 of halves), 256 a block, striding by the grid;
-   single elements where a base is not aligned to them. LARS and LAMB: a first kernel makes the ratio of each
+   single elements if a base address is not aligned. LARS and LAMB: a first kernel computes the ratio of each
    segment (f64), then each thread finds its segment by bisection.
    Norms: blocks sum pieces of 8192 elements in f64, one partial sum for each piece and segment that overlap, at
    part[piece + segment]: pieces and segments are both in order, so no two share a place. Then a warp for each segment
-   adds its pieces. No atomics but the flag of unscale, whose value does not depend on order.
+   adds its pieces. The only atomic is the flag of unscale, whose value does not depend on the order.
 
    Roofline, bytes for each element with all f32 (halves of g and p save 2 each, a copy in halves costs 2):
        sgd 12, with momentum 20 · adam 28, amsgrad 36 · rmsprop 20, centred 28, with momentum 36 · adagrad 20
@@ -20,7 +20,7 @@
 namespace dtk {
 namespace optim {
 
-/* One element: p (or, lamb, u) and the states change. has: which of the states are there. */
+/* Updates of one element: p (for lamb: u) and the states change. has: bit mask of the states that are present. */
 struct cell {
     float p, s[3];
 };
@@ -39,7 +39,7 @@ struct sgd {
         e.p = fmaf(lr, d, e.p);
     }
 };
-/* m + t (g - m), from the nearer end */
+/* m + t (g - m), computed from the nearer end as PyTorch's lerp does */
 __device__ __forceinline__ float lerp(float m, float g, float t)
 {
     return t < 0.5f ? fmaf(t, g - m, m) : fmaf(t - 1.0f, g - m, g);
@@ -57,7 +57,7 @@ struct adam {
         float m = lerp(e.s[0], g, t1), v = square(e.s[1], g, b2, rest);
         e.s[0] = m;
         e.s[1] = v;
-        if (amsgrad) e.s[2] = v = v <= e.s[2] ? e.s[2] : v; /* NaN wins */
+        if (amsgrad) e.s[2] = v = v <= e.s[2] ? e.s[2] : v; /* NaN stays */
         e.p = __fmul_rn(e.p, keep) + rate * m / fmaf(sqrtf(v), root, eps);
     }
 };
@@ -73,7 +73,7 @@ struct rmsprop {
             float a = lerp(e.s[1], g, rest);
             e.s[1] = a;
             s = fmaf(-a, a, s);
-            s = s < 0 ? 0.0f : s; /* rounding may leave less than nothing */
+            s = s < 0 ? 0.0f : s; /* rounding may give a negative number */
         }
         s = sqrtf(s) + eps;
         if (buf) {
@@ -115,8 +115,8 @@ struct rows {
     operand<mixed> to, p, g, copy; /* p is read, 'to' written; most often the same */
     float         *s[3];           /* states; NULL: absent */
     const float   *gscale;         /* NULL: 1 */
-    float          sign, ratio;    /* of g; without segments */
-    const float   *ratios;         /* of each segment; NULL: none */
+    float          sign, ratio;    /* sign of g; ratio if there are no segments */
+    const float   *ratios;         /* by segment; NULL: there are no segments */
     const int64_t *seg;
     int64_t        nseg;
 };
@@ -143,7 +143,7 @@ __device__ __forceinline__ void update(const rows &r, const U &u, int64_t i, flo
         if (r.s[k]) store_vector(r.s[k] + i, s[k]);
     if (r.copy.p) r.copy.store(i, p);
 }
-/* the last segment that begins at or before i; -1: none does */
+/* the last segment that begins at or before i; -1 if there is no such segment */
 __device__ __forceinline__ int64_t segment_of(const int64_t *seg, int64_t nseg, int64_t i)
 {
     int64_t lo = -1, hi = nseg;
@@ -170,7 +170,8 @@ template <int N, bool SEGMENTS, typename U> static __global__ void update_all(ro
             update<N>(r, u, i, gmul, r.ratios[s]);
             continue;
         }
-        for (int64_t j = i; j < i + left; j++) { /* over an end; what is in no segment stays as it is */
+        /* the range crosses the end of a segment; elements outside of all segments do not change */
+        for (int64_t j = i; j < i + left; j++) {
             while (s + 1 < r.nseg && r.seg[s + 1] <= j) s++;
             if (s >= 0 && j < r.seg[s + 1]) update<1>(r, u, j, gmul, r.ratios[s]);
         }
@@ -188,8 +189,8 @@ static __global__ void ratios_of(float *ratio, const float *wnorm, const float *
     }
 }
 
-/* The operands of a call: outputs 0 .. nstates are p and the states, 'copy' the output that gets p rounded (-1: none),
-   the inputs p (-1: output 0), gradient and gscale (-1: none). */
+/* The operands of a call: outputs 0 .. nstates are p and the states, 'copy' the output that gets p rounded (-1: absent),
+   the inputs p (-1: output 0), gradient and gscale (-1: absent). */
 static rows rows_of(const dt_call *c, int nstates, int copy, int p, int grad, int gscale)
 {
     rows r;
@@ -223,7 +224,7 @@ template <typename U> static int run(dt_device *dev, const dt_call *c, const row
     with_width<4, 1>(fours ? 4 : 1, [&](auto w) { update_all<w.value, false, U><<<grid, BLOCK, 0, s>>>(r, u); });
     return launched(c);
 }
-/* With segments: norms, the first of wnorm, unorm (gnorm) and segments. */
+/* With segments: inputs norms, norms + 1 and norms + 2 are wnorm, unorm (gnorm) and segments. */
 template <typename U> static int run_segments(dt_device *dev, const dt_call *c, rows r, const U &u, int norms)
 {
     cudaStream_t s = stream_of(dev, c);

@@ -2,18 +2,18 @@
 
    y(o) = max or mean of x over the window of o, cells o*stride - pad .. + kernel that lie inside x. An average divides
    by the cells inside, or with include_pad by those of the padded image; adaptive windows are o*in/out to
-   ceil((o+1)*in/out). Max keeps the position of the winner in its window, row * kernel width + column, in u8 or i32;
-   NaN wins. Backward: dx(i) = the sum over the windows that hold i, in ascending order, of dy (max: where the position
-   is i's; average: dy / divisor). Every dx is written by one thread: nothing is added by atomics, the bits are the same
-   in every run.
+   ceil((o+1)*in/out). Max keeps the position of the maximum in its window, row * kernel width + column, in u8 or i32;
+   NaN counts as the largest. Backward: dx(i) = the sum over the windows that contain i, in ascending order, of dy (max:
+   if the position is i's; average: dy / divisor). Every dx is written by one thread, without atomics: the bits are the
+   same in every run.
 
-   Launch shape: a thread for each element of y (forward) or dx (backward), 256 a block; in NHWC for a vector of 16
-   bytes along c. Averages over windows of 64 cells and more in NCHW take a warp for each element of y.
+   Launch shape: a thread for each element of y (forward) or dx (backward), in NHWC for a vector of 16 bytes along c;
+   256 threads a block. Averages over windows of 64 cells and more in NCHW take a warp for each element of y.
 
    Roofline: forward reads x once from memory (cells of overlapping windows again from L1) and writes y and the index:
    for 2x2/2 of f32 4 + 1 + 1/4 bytes for each element of x, and 1 comparison (kernel/stride a dimension: 2 1/4 for
    3x3/2). Backward reads dy and the index (again kernel/stride times a dimension from L1) and writes dx: the same
-   bytes, an addition for each winner, for averages one for each cell. Bound by memory. */
+   bytes, an addition for each maximum, for averages one for each cell. Memory-bound. */
 #include "vector.cuh"
 
 namespace dtk {
@@ -29,7 +29,7 @@ struct args {
 struct span {
     int64_t lo, hi; /* the cells of a window that lie inside the input */
     int64_t start;  /* where the window begins; below 0 in the padding */
-    int64_t full;   /* cells counted with the padding, but not what hangs over it */
+    int64_t full;   /* cells including the padding, without those beyond the padding */
 };
 template <int DIM> __device__ __forceinline__ span window(const args &a, int64_t o)
 {
@@ -56,7 +56,7 @@ __device__ __forceinline__ float divisor(const args &a, const span &v, const spa
     if (a.include_pad && !a.adaptive) return (float)(v.full * u.full);
     return (float)((v.hi - v.lo) * (u.hi - u.lo));
 }
-/* The outputs whose windows hold cell i: lo .. hi. */
+/* The outputs whose windows contain cell i: lo .. hi. */
 template <int DIM> __device__ __forceinline__ void over(const args &a, int64_t i, int64_t *lo, int64_t *hi)
 {
     const int64_t nin = DIM ? a.w : a.h, nout = DIM ? a.ow : a.oh;
@@ -231,7 +231,7 @@ static int index_ok(const dt_call *c, const dt_view *index)
     if (!index || index->dtype == DT_U8 || index->dtype == DT_I32) return 0;
     return no_dtype(c, index->dtype);
 }
-/* Vectors along c, and of the index: where it is u8, a vector of theirs. */
+/* Can x, y and the index be accessed in vectors along c? */
 template <typename T> static bool along_c(const args &a)
 {
     return a.nhwc && a.chs % lanes<T> == 0 && (a.index_i32 || (size_t)a.index % lanes<T> == 0);

@@ -1,27 +1,27 @@
 /* reduce.cu: SUM, MEAN, MAX, MIN, ARGMAX, VAR over any dimensions of operands of any strides.
 
    y[k] = op over r of x[k, r]: k walks the kept dimensions, r the reduced ones; both are merged where the strides allow
-   it, the smallest stride of x innermost (ARGMAX keeps the order, its results are indices). Every thread gathers a
-   state, states are merged in an order that depends on shapes alone: no atomics, the same bits in every run and on
-   every card.
+   it, the smallest stride of x innermost (ARGMAX keeps the order, since its results are indices). Every thread
+   accumulates a state; states are merged in an order that depends on shapes alone, without atomics: the same bits in
+   every run and on every GPU.
      sum, mean   double; a thread adds up to 8 neighbours in f32 first
      var         sums of d and d^2 in double, d = x - p with p the first element of the output: states of one output
                  have the same p, so they merge by adding; p is a value of the data, so q - s^2/n loses nothing that
                  matters
-     max, min    NaN wins; argmax the first of equals and the first NaN
+     max, min    NaN if an element is NaN; argmax: the first of equals, or the first NaN
      integers    int64, modulo 2^64
 
    Launch shapes, blocks of 256 threads:
      rows        the reduced dimension is the dense one: 1 to 32 lanes of a warp for an output, or (above 2048 elements)
                  a block; accesses of 16 bytes where the addresses allow it
      columns     a kept dimension is the dense one: neighbouring threads take neighbouring outputs, the rest of the
-                 block takes other rows; they meet in shared memory
+                 block takes other rows; the rows are merged in shared memory
    Where that makes fewer than 512 blocks, the reduced elements are cut into chunks, a block for each, and a second
    kernel merges the states of the chunks, a warp for an output.
 
    Roofline: bytes are those of x, and 8 or 16 for each chunk of an output; 1 FLOP per element (var 4 in double: on
-   cards with few double units, from 1/64 of the f32 rate, that is about the time of the loads). All of them wait for
-   memory. */
+   GPUs with few double units, 1/64 of the f32 rate, that takes about as long as the loads). All of them are
+   memory-bound. */
 #include "vector.cuh"
 
 namespace dtk {
@@ -165,7 +165,7 @@ __device__ __forceinline__ void red_leave(const red_args &a, const S &s, int64_t
     if (a.nchunks > 1) ((S *)a.part)[out * a.nchunks + c] = s;
     else red_finish(a, s, at);
 }
-/* The piece p of V elements at x + at. Several at once: 4 are f32, 8 are halves. */
+/* The piece p of V elements at x + at. V = 4: f32; V = 8: f16 or bf16. */
 template <typename S, int V>
 __device__ __forceinline__ void red_piece(S &s, const red_args &a, int64_t at, int64_t p, double pivot)
 {
@@ -199,7 +199,7 @@ __device__ __forceinline__ void red_pieces(S &s, const red_args &a, int64_t base
         }
     }
 }
-/* What one run of elements has behind its last whole piece, by the thread that comes next. */
+/* The elements behind the last whole piece of a run, taken by the next thread in turn. */
 template <typename S, int V>
 __device__ __forceinline__ void red_rest(S &s, const red_args &a, int64_t base, double pivot)
 {
@@ -259,7 +259,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) red_block_kernel(const __grid
 }
 
 /* ---------------------------------------------------------------------------------------------------- columns */
-/* Threads (row, col) with a.cols columns; rows meet in shared memory. */
+/* Threads (row, col) with a.cols columns; the rows are merged in shared memory. */
 template <typename S>
 static __global__ void __launch_bounds__(BLOCK, 4) red_cols_kernel(const __grid_constant__ red_args a)
 {
@@ -308,7 +308,7 @@ static __global__ void __launch_bounds__(BLOCK, 4) red_chunks_kernel(const __gri
 }
 
 /* ---------------------------------------------------------------------------------------------------- launching */
-enum { RED_BLOCKS = 512 }; /* what a card should have to do */
+enum { RED_BLOCKS = 512 }; /* blocks that keep a GPU busy */
 
 template <typename S, typename F> static void red_with_width(int v, F f)
 {
@@ -321,7 +321,7 @@ template <typename S> static int red_run(dt_device *dev, const dt_call *c, red_a
     int64_t      items = columns ? a.keep.total / a.inner * a.tiles : a.keep.total; /* blocks without chunks */
     bool         lanes = !columns && a.n <= 2048;
     if (!lanes) {
-        int64_t least = columns ? 16 * (int64_t)a.lanes : 2048 / v; /* pieces that are worth a block */
+        int64_t least = columns ? 16 * (int64_t)a.lanes : 2048 / v; /* the fewest pieces for which a block pays */
         a.nchunks = items < RED_BLOCKS ? (RED_BLOCKS + items - 1) / items : 1;
         if (a.nchunks > a.over.total / least) a.nchunks = a.over.total / least;
         if (a.nchunks < 1) a.nchunks = 1;
@@ -365,7 +365,7 @@ static int red_width(red_args &a)
     const int dtype[1] = { a.x.dtype };
     int       last = a.over.ndim - 1, v = width_of(dtype);
     if (dtype[0] == DT_U8 || a.over.ndim == 0 || a.over.stride[0][last] != 1 || !suits(a.x.p, dtype[0], v)) return 1;
-    if (last > 0 && a.over.shape[last] % v) return 1; /* a rest only where there is one run */
+    if (last > 0 && a.over.shape[last] % v) return 1; /* a partial piece is possible only if there is one run */
     for (int d = 0; d < last; d++)
         if (a.over.stride[0][d] % v) return 1;
     for (int d = 0; d < a.keep.ndim; d++)

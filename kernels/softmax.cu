@@ -7,9 +7,9 @@
    Launch shapes, blocks of 256 threads:
      inner = 1, short rows   a warp for a row, the row stays in registers: every element is read once and written once
      inner = 1, long rows    a block for a row: one pass for m and s (or the sum), a second, from L2, that writes
-     inner > 1               a thread, or 8 of them that meet in shared memory, for a column; neighbours along inner
-   Accesses of 4 elements (16 or 8 bytes) along rows where dim and the addresses allow it; rows are then long from 513
-   elements on, else from 257.
+     inner > 1               a thread, or 8 that are merged in shared memory, for a column; neighbours along inner
+   Accesses of 4 elements (16 or 8 bytes) along rows if 4 divides dim and the addresses are aligned; a row is then long
+   from 513 elements on, otherwise from 257.
 
    Roofline: 2 elements moved per element (8 bytes in f32, 4 in bf16), about 20 FLOPs with the exponential; the gradient
    3 elements (12 and 6 bytes), 4 FLOPs, for the logarithm about 15: memory. In the shapes of two passes the inputs are
@@ -27,7 +27,7 @@ struct sm_args {
     bool           logs;
 };
 
-/* What an element adds to the sum of the backward, and the results. */
+/* The term of an element in the sum of the backward, and the result. */
 __device__ __forceinline__ float sm_term(const sm_args &a, float dy, float y) { return a.logs ? dy : dy * y; }
 __device__ __forceinline__ float sm_grad(const sm_args &a, float dy, float y, float sum)
 {
@@ -149,7 +149,7 @@ template <bool BWD> static __global__ void __launch_bounds__(BLOCK, 4) sm_cols_k
             if constexpr (BWD) sums[threadIdx.x] = sum;
             else tops[threadIdx.x] = t;
             __syncthreads();
-            for (int r = 0; r < a.lanes; r++) { /* in this order for all of them */
+            for (int r = 0; r < a.lanes; r++) { /* the same order in every thread */
                 if constexpr (BWD) sum = r ? sum + sums[r * cols + col] : sums[col];
                 else if (r) t.merge(tops[r * cols + col]);
                 else t = tops[col];

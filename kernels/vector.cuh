@@ -1,10 +1,10 @@
-/* vector.cuh: the operands of a call: their elements, one by one or several neighbours at once (a vector), and how the
-   host chooses an instance of a kernel for them.
+/* vector.cuh: access to the operands of a call, one element or several neighbours (a vector) at a time, and the choice of
+   a template instance of a kernel by the host.
 
-   Operands of one call need not be of one dtype: weights may be f32 where rows are halves, a gradient f32 where its
-   tensor is not. An operand is a pointer, 'add' (an output that is added to) and what the kernel knows of its elements:
+   The operands of one call may have different dtypes: weights may be f32 while rows are f16, a gradient f32 while its
+   tensor is f16. An operand is a pointer, 'add' (the output is added to) and what the kernel knows of its element type:
      operand<T>         the type, at compile time
-     operand<mixed>     f32, f16 or bf16: a branch at run time, which all threads of a grid take alike
+     operand<mixed>     f32, f16 or bf16: a branch at run time, which is the same for all threads of a grid
      operand<any_type>  any dtype; as integers, too (at_int, put_int)
    A kernel that moves memory and computes little takes mixed or any_type: the branch costs a few instructions a load,
    while a type for each operand would make hundreds of instances. Kernels over large operands of one dtype have an
@@ -15,7 +15,7 @@
      in_of<T>, out_of<T>      make operands of a call's views; absent ones have p == NULL
      all_floats, is_int       check dtypes
      dense_width, suits       how many neighbours an access may take
-     with_operands            calls f with a T, or with mixed(): dtypes that differ, rows or addresses that do not suit
+     with_operands            calls f with a T, or with mixed() if dtypes differ, or rows or addresses are not aligned
      with_width<8, 4, 1>      calls f with one of these widths, as a constant
      with_bits                calls f with an unsigned type of as many bytes, where elements only move */
 #ifndef DT_KERNELS_VECTOR_CUH
@@ -153,7 +153,7 @@ template <> struct operand<mixed> {
         store(i, v);
     }
 };
-/* Several at once are never i32 or i64, and eight never f32: see width_of(). */
+/* Vectors are never of i32 or i64, and vectors of eight never of f32: see width_of(). */
 template <> struct operand<any_type> {
     void *p;
     int   add, dtype;
@@ -229,7 +229,7 @@ template <typename T> inline operand<T> out_of(const dt_call *c, int i)
 {
     return has_out(c, i) ? operand_of<T>(&c->out[i], (int)(c->acc >> i & 1u)) : operand_of<T>(NULL);
 }
-/* Inputs (bits of ins) and outputs (bits of outs) that are there: all floats. 0 or a status. */
+/* Checks that the inputs in ins and the outputs in outs (bit masks) are floats or absent. 0 or a status. */
 inline int all_floats(const dt_call *c, unsigned ins, unsigned outs)
 {
     for (int i = 0; i < DT_MAX_IN; i++)
@@ -238,7 +238,7 @@ inline int all_floats(const dt_call *c, unsigned ins, unsigned outs)
         if (outs >> i & 1u && has_out(c, i) && is_int(c->out[i].dtype)) return no_dtype(c, c->out[i].dtype);
     return 0;
 }
-/* Its address suits vectors of n elements. */
+/* Is the address aligned for vectors of n elements? */
 inline bool suits(const void *p, int dtype, int n)
 {
     int nbytes = n * elem_size(dtype);
@@ -255,7 +255,7 @@ template <int N> inline int width_of(const int (&dtype)[N])
     }
     return v;
 }
-/* Of dense operands; 1 also where the addresses do not allow more. */
+/* The same for dense operands; 1 also if an address is not aligned. */
 template <int N> inline int dense_width(const dt_view *const (&view)[N])
 {
     int dtype[N];
@@ -266,9 +266,9 @@ template <int N> inline int dense_width(const dt_view *const (&view)[N])
     return v;
 }
 
-/* Calls f with a value of the element type of those operands if they are of one dtype, suit vectors, and 'unit', the
-   length of the runs that vectors must divide, allows them; else with mixed(). Those of 'beside' (inputs) need only
-   suit vectors. f and the whole return 0 or a status. */
+/* Calls f with a value of the operands' element type if they all have one dtype, their addresses are aligned for vectors,
+   and the vector length divides 'unit', the length of a contiguous run; otherwise with mixed(). The inputs in 'beside'
+   need only be aligned. Returns f's result, 0 or a status. */
 template <typename F>
 inline int with_operands(const dt_call *c, unsigned ins, unsigned outs, unsigned beside, int64_t unit, F f)
 {
@@ -292,7 +292,7 @@ inline int with_operands(const dt_call *c, unsigned ins, unsigned outs, unsigned
     if (!fast) return f(mixed());
     return dtype == DT_F32 ? f(float()) : dtype == DT_F16 ? f(__half()) : f(__nv_bfloat16());
 }
-/* Calls f with the width v, which is one of V, MORE ..., or else with the last of them:
+/* Calls f with the width v if it is one of V, MORE ..., otherwise with the last of them:
    with_width<8, 4, 1>(v, [&](auto w) { kernel<w.value><<<...>>>(...); }) */
 template <int V> struct width {
     static constexpr int value = V;
@@ -303,7 +303,7 @@ template <int V, int... MORE, typename F> inline void with_width(int v, F f)
     else if (v == V) f(width<V>());
     else with_width<MORE...>(v, f);
 }
-/* Calls f with an unsigned type of that many bytes, at most MOST. */
+/* Calls f with an unsigned type of nbytes bytes: 1, 2, 4, 8, or 16 if MOST is 16. */
 template <int MOST, typename F> inline void with_bits(int nbytes, F f)
 {
     if constexpr (MOST == 16) {

@@ -1764,8 +1764,8 @@ CF_COVERS(reduce, MIN, min);
 CF_COVERS(reduce, ARGMAX, argmax);
 CF_COVERS(reduce, VAR, var);
 #define CF_NEED_KERNEL(n) covered_kernel_##n,
-#define CF_NEED_UNARY(n, s, t) covered_unary_##n,
-#define CF_NEED_BINARY(n, t) covered_binary_##n,
+#define CF_NEED_UNARY(n, ...) covered_unary_##n,
+#define CF_NEED_BINARY(n, ...) covered_binary_##n,
 #define CF_NEED_REDUCE(n) covered_reduce_##n,
 static const size_t cf_covered[] = { DT_KERNELS(CF_NEED_KERNEL) DT_UNARY_FNS(CF_NEED_UNARY)
                                          DT_BINARY_FNS(CF_NEED_BINARY) DT_REDUCE_FNS(CF_NEED_REDUCE) };

@@ -989,10 +989,10 @@ UTEST(kernels, every_entry_is_called)
     cf_test_optim(utest_result);
     dt_set_default_device(NULL);
 #define CALLED_KERNEL(n) EXPECT_GT_MSG(f->kernels[DT_K_##n], 0, "kernel " #n);
-#define CALLED_UNARY(n, s, t)                          \
+#define CALLED_UNARY(n, ...)                           \
     EXPECT_GT_MSG(f->unary[DT_U_##n], 0, "unary " #n); \
     EXPECT_GT_MSG(f->unary_bwd[DT_U_##n] + (DT_U_##n == DT_U_AFFINE), 0, "unary_bwd " #n); /* AFFINE: a*dy is AFFINE */
-#define CALLED_BINARY(n, t) EXPECT_GT_MSG(f->binary[DT_B_##n], 0, "binary " #n);
+#define CALLED_BINARY(n, ...) EXPECT_GT_MSG(f->binary[DT_B_##n], 0, "binary " #n);
 #define CALLED_REDUCE(n) EXPECT_GT_MSG(f->reduce[DT_R_##n], 0, "reduce " #n);
     DT_KERNELS(CALLED_KERNEL)
     DT_UNARY_FNS(CALLED_UNARY)

@@ -659,7 +659,7 @@ static void case_pointers(void)
     CHECK(t && dt_fill(t, 2) == DT_OK && dt_item(dt_sum(t)) == 32.0);
     CHECK(dt_from_blob(x, DT_SHAPE(16)) != NULL); /* the CPU's */
     CHECK(dt_cuda_copy_stream(dt_cpu()) == NULL);
-    CHECK(error_has(DT_ERR_ARG, "dt_cuda_copy_stream: cpu is no device of dt_cuda", NULL, NULL));
+    CHECK(error_has(DT_ERR_ARG, "dt_cuda_copy_stream: cpu is not a CUDA device", "dt_cuda()", NULL));
     CHECK(dt_cuda_comm_stream(dt_cpu()) == NULL && error_has(DT_ERR_ARG, "dt_cuda_comm_stream: cpu", NULL, NULL));
     dt_end();
     CHECK(cudaFree(here) == cudaSuccess && cudaFree(there) == cudaSuccess);
