@@ -122,6 +122,7 @@ LICENCE
 #ifdef DT__LIT
 #define DT__HEAD(a, ...) a
 #define DT__OPTS(T, a, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ }
+#define DT__OPTS_TEXT(T, a, ...) DT__LIT(T){ .dt__first = #__VA_ARGS__, __VA_ARGS__ } /* with the text of the options */
 #define DT__ONLY(T, ...) DT__LIT(T){ .dt__first = 0, __VA_ARGS__ } /* for a call whose only argument is options */
 #endif
 

@@ -757,6 +757,16 @@ static int dt__archive_parse(dt_archive *a, const uint8_t *base, size_t nbytes)
     a->nbytes = nbytes;
     if (nbytes < 8) return dt__bad(a, "%zu bytes are too few for a safetensors file", nbytes);
     memcpy(&n, base, 8);
+    static const struct { const char *magic, *what; } others[] = {
+        { "PK\003\004", "a PyTorch archive (.pt); save the tensors with safetensors.torch.save_file(model.state_dict(), path)" },
+        { "\200\002", "a Python pickle (.pt, .pkl); save the tensors with safetensors.torch.save_file(model.state_dict(), path)" },
+        { "\211HDF", "an HDF5 file; save the tensors with safetensors" },
+        { "\223NUMPY", "a NumPy file; open it with dt_npy_open (dt_data.h)" },
+        { "GGUF", "a GGUF file; save the tensors with safetensors" }
+    };
+    for (size_t i = 0; i < DT__COUNT_OF(others); i++)
+        if (n > DT__HEADER_MAX && !memcmp(base, others[i].magic, strlen(others[i].magic)))
+            return dt__bad(a, "it is %s", others[i].what);
     if (n > DT__HEADER_MAX)
         return dt__bad(a, "a header of %" PRIu64 " bytes is above the limit of %d: not a safetensors file", n,
                        DT__HEADER_MAX);

@@ -250,9 +250,11 @@ DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
 
 /* ---------------------------------------------------------------------------------------------------- >>optimizers
    Names, defaults and formulas are PyTorch's where PyTorch has the optimiser. One struct of options serves all; an option
-   that an optimiser does not take is an error. 0 means the default; if the default is not 0, DT_ZERO means 0. */
+   that an optimiser does not take is an error. 0 means the default; if the default is not 0, DT_ZERO means 0:
+   .lr = DT_ZERO, .weight_decay = DT_ZERO (AdamW, LAMB), .beta1 = DT_ZERO. A 0 that is written there (.weight_decay = 0) is
+   refused, because it would be taken for the default. */
 typedef struct dt_optimizer_opts {
-    int         dt__first DT_D;
+    const char *dt__first DT_D;         /* the options as written, if a macro set them */
     const char *params DT_D;            /* pattern of names; default: all that no earlier optimiser of the model has */
     double      lr DT_D;                /* 1e-3; RMSProp, Adagrad: 1e-2; LARS: 0.1 */
     double      weight_decay DT_D;      /* 0; AdamW, LAMB: 1e-2 */
@@ -286,21 +288,30 @@ DT_API dt_optimizer *dt_lamb_with(dt_model *m, dt_optimizer_opts o DT_OPT0(dt_op
 DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
                                        dt_optimizer_opts o DT_OPT0(dt_optimizer_opts));
 #ifdef DT__LIT
-#define dt_sgd(...) dt_sgd_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
-#define dt_adam(...) dt_adam_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
-#define dt_adamw(...) dt_adamw_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
-#define dt_rmsprop(...) dt_rmsprop_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
-#define dt_adagrad(...) dt_adagrad_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
-#define dt_lars(...) dt_lars_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
-#define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_sgd(...) dt_sgd_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_adam(...) dt_adam_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_adamw(...) dt_adamw_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_rmsprop(...) dt_rmsprop_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_adagrad(...) dt_adagrad_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_lars(...) dt_lars_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_optimizer_add_group(opt, ...) \
-    dt_optimizer_add_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_optimizer_opts, __VA_ARGS__, ))
+    dt_optimizer_add_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #endif
 DT_API void      dt_optimizer_free(dt_optimizer *opt);
 /* Updates the parameters from their gradients, clears the gradients and ends the step (dt_end). A parameter that got no
    gradient since the last step does not change, as in PyTorch. If the loss was not finite, it is an error and nothing
    changes. Gradients of several backwards before one step are added (accumulation): divide the loss by their number. */
 DT_API dt_status dt_step(dt_optimizer *opt);
+/* The same without dt_end: tensors and tape of the step stay. For several optimisers that share a forward, as in a GAN:
+       dt_tensor *fake = generator(g, z);
+       dt_backward(dt_bce_with_logits(discriminator(d, real), ones));
+       dt_backward(dt_bce_with_logits(discriminator(d, dt_detach(fake)), zeros)); // gradients of the two add up
+       dt_update(opt_d);                                                          // fake and its tape are still there
+       dt_backward(dt_bce_with_logits(discriminator(d, fake), ones));
+       dt_optimizer_zero_grad(opt_d);                                // what this backward left in the discriminator
+       dt_step(opt_g);                                               // update and end the step */
+DT_API dt_status dt_update(dt_optimizer *opt);
 DT_API void      dt_optimizer_zero_grad(dt_optimizer *opt); /* clears gradients without a step */
 /* Scales all gradients so that their norm is at most max_norm. Returns the norm before, or NaN after an error. */
 DT_API double    dt_clip_grad_norm(dt_optimizer *opt, double max_norm);
@@ -714,6 +725,7 @@ struct dt_optimizer {
     int64_t       run_cap;
     int64_t       steps;
     int           skip;  /* mixed precision found an overflow: the next step changes nothing */
+    bool          idle_logged; /* a step found no gradient at all, and said so */
 };
 
 struct dt__layer { /* what the model keeps for each layer name */
@@ -2192,6 +2204,30 @@ static bool dt__optim_options_ok(const char *call, const dt_optimizer_opts *o, u
     dt_fail(DT_ERR_ARG, "%s: .%s is not an option here; it takes %s", call, names[bad], list);
     return false;
 }
+/* Was .name = ... written? text: the options as the macro saw them. */
+static bool dt__option_written(const char *text, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = text; p && (p = strchr(p, '.')) != NULL; p++) {
+        const char *q = p + 1 + n;
+        if (strncmp(p + 1, name, n)) continue;
+        while (*q == ' ') q++;
+        if (*q == '=' && q[1] != '=') return true;
+    }
+    return false;
+}
+/* A zero that the program wrote where zero means a default that is not zero. */
+static int dt__optim_zeros(const char *call, dt_optimizer_opts *o, dt_optimizer_opts *base, const char *means)
+{
+    for (int i = 0; i < DT__O_NUMBERS; i++) {
+        double      x = *dt__optim_at(base, i);
+        const char *name = dt__optim_numbers[i].name;
+        if (*dt__optim_at(o, i) == 0 && x != 0 && dt__option_written(o->dt__first, name))
+            return dt_fail(DT_ERR_ARG, "%s: .%s = 0 means %s, %g; write .%s = DT_ZERO for zero, or leave it out", call, name,
+                           means, x, name);
+    }
+    return 0;
+}
 /* Options that are 0 are taken from base. */
 static void dt__optim_resolve(dt_optimizer_opts *o, dt_optimizer_opts *base)
 {
@@ -2306,6 +2342,7 @@ static dt_optimizer *dt__optim_new(dt_model *m, int kind, dt_optimizer_opts *o)
         dt_fail(DT_ERR_STATE, "%s: the model has %d optimisers at most, and has them already; free one", k->call,
                 DT__MAX_OPTIMIZERS);
     if (pattern && !*pattern) dt_fail(DT_ERR_ARG, "%s: .params is an empty pattern; omit it for all parameters", k->call);
+    dt__optim_zeros(k->call, o, &base, "the default");
     dt__optim_resolve(o, &base);
     if (dt__optim_check(k->call, o) || dt__err.code != DT_OK || !dt__optim_may_pack(k->call, m)) return NULL;
     dt_optimizer *opt = (dt_optimizer *)dt__alloc_zero(sizeof *opt);
@@ -2348,6 +2385,7 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern, d
     if (g == DT__MAX_GROUPS)
         return dt_fail(DT_ERR_STATE, "%s: an optimiser has %d groups at most; it has them already", call, g);
     if (!dt__optim_options_ok(call, &o, takes) || !dt__optim_may_pack(call, m)) return dt_error_code();
+    if (dt__optim_zeros(call, &o, &opt->group[0], "as in the optimiser")) return dt_error_code();
     dt__optim_resolve(&o, &opt->group[0]);
     if (dt__optim_check(call, &o)) return dt_error_code();
     for (int i = 0; i < m->nparams; i++) matched += !m->param[i]->buffer && dt_name_matches(pattern, m->param[i]->name);
@@ -2930,6 +2968,12 @@ static int dt__step(dt_optimizer *opt)
         return rc;
     }
     rc = dt__runs_make(opt);
+    if (!rc && !opt->nruns && !opt->idle_logged) {
+        opt->idle_logged = true;
+        dt__logf(DT_LOG_WARN, "dt_step: nothing changed: no gradient reached a parameter of the optimiser (%s) since its last "
+                 "step. Was dt_backward called on a loss that depends on them, and no dt_end, dt_step of another optimiser or "
+                 "dt_detach between? dt_update keeps the tape for a second optimiser", dt__optim_kind_of(opt)->call);
+    }
     if (rc || !opt->nruns) return rc;
     rc = dt__step_update(opt);
     if (rc) return rc;
@@ -2942,14 +2986,22 @@ static int dt__step(dt_optimizer *opt)
     dt__optim_clear(opt);
     return 0;
 }
-DT_API dt_status dt_step(dt_optimizer *opt)
+DT_API dt_status dt_update(dt_optimizer *opt)
 {
     if (dt__tls.in_backward)
         return (dt_status)dt_fail(DT_ERR_STATE, "dt_step: called inside a backward; call it after dt_backward() returns");
     if (opt && opt->m && opt->m->watch && opt->m->watch->step) opt->m->watch->step(opt->m->watch->user, opt);
     if (dt__err.code == DT_OK) dt__step(opt);
-    dt_end();
     return dt_error_code();
+}
+DT_API dt_status dt_step(dt_optimizer *opt)
+{
+    if (!dt__tls.in_backward) {
+        dt_update(opt);
+        dt_end();
+        return dt_error_code();
+    }
+    return dt_update(opt);
 }
 
 /* ---- saving and loading */
@@ -4326,6 +4378,27 @@ static int dt__load_may_lack(const char *name) /* a batch norm's counter: old fi
     size_t            n = strlen(name), k = sizeof tail - 1;
     return n >= k && !strcmp(name + n - k, tail);
 }
+/* A prefix that names in the file have before name, with its point: "module."; "" if there is no such name. */
+static void dt__load_prefix(const dt__load *l, const char *name, char *prefix, size_t nbytes)
+{
+    size_t n = strlen(name);
+    prefix[0] = 0;
+    for (int64_t i = 0; i < dt_archive_count(l->a) && !prefix[0]; i++) {
+        const char *full = dt_archive_name(l->a, i);
+        size_t      k = strlen(full);
+        if (k > n + 1 && k - n < nbytes && full[k - n - 1] == '.' && !strcmp(full + k - n, name))
+            snprintf(prefix, nbytes, "%.*s", (int)(k - n), full);
+    }
+}
+/* What the file has instead of a parameter of the model, for a message. */
+static void dt__load_other(const dt__load *l, int64_t i, const dt__param *p, char *text, size_t nbytes)
+{
+    dt_archive_entry e;
+    dt_archive_info(l->a, i, &e);
+    snprintf(text, nbytes, " is %s %.56s in the file, %.56s in the model%s", e.stored,
+             dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(p->t),
+             e.known ? "" : " (dt reads F32, F16, BF16, I32, I64 and U8: convert it)");
+}
 /* Names that do not fit: three lists of at most 8 names. */
 typedef struct dt__misfits {
     int64_t missing, extra, wrong;
@@ -4351,10 +4424,7 @@ static void dt__load_compare(const dt__load *l, dt__misfits *f)
         int64_t    at = dt__load_find(l, p->name);
         if (at < 0 && !dt__load_may_lack(p->name)) dt__misfit(f, 0, ++f->missing, dt__show(p->name), "");
         if (at < 0 || dt__load_fits(l, at, p)) continue;
-        dt_archive_entry e;
-        dt_archive_info(l->a, at, &e);
-        snprintf(more, sizeof more, " is %s %.56s in the file, %.56s in the model", e.stored,
-                 dt__shape_text(e.shape.dim, e.shape.ndim), dt__text(p->t));
+        dt__load_other(l, at, p, more, sizeof more);
         dt__misfit(f, 2, ++f->wrong, dt__show(p->name), more);
     }
     for (int64_t i = 0; l->m->sealed && i < dt_archive_count(l->a); i++) {
@@ -4370,12 +4440,18 @@ static int dt__load_judge(const dt__load *l) /* 0, or an error that lists what d
     dt__load_compare(l, &f);
     if (!f.missing && !f.extra && !f.wrong) return 0;
     const int64_t            count[3] = { f.missing, f.extra, f.wrong };
-    static const char *const kind[3] = { "missing in the file", "only in the file", "of another shape" };
+    static const char *const kind[3] = { "missing in the file", "only in the file", "of another shape or dtype" };
     for (int i = 0; i < 3; i++) {
         size_t n = strlen(text);
         if (count[i])
             snprintf(text + n, sizeof text - n, "%s%" PRId64 " %s: %s", n ? "; " : "", count[i], kind[i], f.text[i]);
     }
+    char prefix[64] = "";
+    for (int i = 0; i < l->m->nparams && f.missing && !prefix[0]; i++)
+        if (dt__load_find(l, l->m->param[i]->name) < 0) dt__load_prefix(l, l->m->param[i]->name, prefix, sizeof prefix);
+    size_t used = strlen(text);
+    if (prefix[0])
+        snprintf(text + used, sizeof text - used, "; names in the file begin with '%s': pass .strip = \"%s\"", prefix, prefix);
     if (l->no_strict) {
         dt__logf(DT_LOG_WARN, "%s: %.200s: %s", l->call, l->path, text);
         return 0;
@@ -4440,9 +4516,17 @@ static int dt__load_want(dt_model *m, void *user, dt__param *p) /* dt_model.want
     (void)m;
     for (dt__load *l = (dt__load *)user; l; l = l->next) {
         int64_t i = dt__load_find(l, p->name);
-        if (i < 0) continue;
-        if (dt__load_fits(l, i, p)) return dt__load_fill(l, i, p, 0) ? (int)dt_error_code() : 1;
-        if (!l->no_strict) return 0; /* dt__load_judge reports it at the seal */
+        char    text[200] = "", prefix[64];
+        if (i >= 0 && dt__load_fits(l, i, p)) return dt__load_fill(l, i, p, 0) ? (int)dt_error_code() : 1;
+        if (l->no_strict || (i < 0 && dt__load_may_lack(p->name))) continue;
+        if (i >= 0) {
+            dt__load_other(l, i, p, text, sizeof text);
+            return dt_fail(DT_ERR_STATE, "%s: '%s'%s; %.200s does not fit the model", l->call, dt__show(p->name), text, l->path);
+        }
+        dt__load_prefix(l, p->name, prefix, sizeof prefix);
+        if (prefix[0]) snprintf(text, sizeof text, "the file has '%s%.60s': pass .strip = \"%s\"", prefix, p->name, prefix);
+        return dt_fail(DT_ERR_STATE, "%s: '%s' is missing in the file %.200s; %s", l->call, dt__show(p->name), l->path,
+                       prefix[0] ? text : ".no_strict = true initialises what a file lacks");
     }
     return 0;
 }

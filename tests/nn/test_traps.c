@@ -207,4 +207,146 @@ UTEST(model, may_be_used_on_one_thread_after_another)
     dt_model_free(m);
 }
 
+/* ---- options */
+UTEST(options, a_zero_that_means_the_default_is_refused)
+{
+    dt_model *m = dt_model_new(.seed = 1);
+    double    zero = 0;
+    EXPECT_ERROR(dt_sgd(m, .lr = 0), ".lr = DT_ZERO");
+    EXPECT_ERROR(dt_adam(m, .lr = 0.1, .beta1 = 0.0), ".beta1 = DT_ZERO");
+    EXPECT_ERROR(dt_adamw(m, .weight_decay = zero), ".weight_decay = DT_ZERO");
+    dt_optimizer *opt = dt_adamw(m, .lr = 0.5, .weight_decay = DT_ZERO);
+    ASSERT_TRUE(opt != NULL);
+    EXPECT_ERROR(dt_optimizer_add_group(opt, "*", .lr = 0), ".lr = DT_ZERO");
+    EXPECT_OK(dt_optimizer_add_group(opt, "*.bias", .weight_decay = 0, .lr = 0.1)); /* zero already: nothing to refuse */
+    dt_optimizer_free(opt);
+    opt = dt_sgd(m, .lr = 0.1, .momentum = 0, .weight_decay = 0);
+    EXPECT_TRUE(opt != NULL);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+
+/* ---- two optimisers, one forward */
+static dt_tensor *generator(dt_model *m, dt_tensor *z) { return dt_linear(m, "g", z, .out = 3); }
+static dt_tensor *discriminator(dt_model *m, dt_tensor *x) { return dt_linear(m, "d", x, .out = 1); }
+static double norm_of(dt_model *m, const char *name) { return dt_item(dt_sum(dt_mul(dt_model_find(m, name), dt_model_find(m, name)))); }
+UTEST(update, trains_both_nets_of_a_gan_from_one_batch)
+{
+    dt_model     *g = dt_model_new(.seed = 1), *d = dt_model_new(.seed = 2);
+    dt_optimizer *opt_g = dt_sgd(g, .lr = 0.1), *opt_d = dt_sgd(d, .lr = 0.1);
+    double        was[2] = { 0, 0 };
+    for (int step = 0; step < 3; step++) {
+        dt_tensor *z = dt_ones(DT_SHAPE(4, 2)), *real = dt_ones(DT_SHAPE(4, 3));
+        dt_tensor *ones = dt_ones(DT_SHAPE(4, 1)), *zeros = dt_zeros(DT_SHAPE(4, 1)), *fake = generator(g, z);
+        EXPECT_OK(dt_backward(dt_bce_with_logits(discriminator(d, real), ones)));
+        EXPECT_OK(dt_backward(dt_bce_with_logits(discriminator(d, dt_detach(fake)), zeros)));
+        EXPECT_OK(dt_update(opt_d));
+        EXPECT_OK(dt_backward(dt_bce_with_logits(discriminator(d, fake), ones)));
+        dt_optimizer_zero_grad(opt_d);
+        EXPECT_OK(dt_step(opt_g));
+        double now[2] = { norm_of(g, "g.weight"), norm_of(d, "d.weight") };
+        EXPECT_TRUE(now[0] != was[0] && now[1] != was[1]);
+        was[0] = now[0], was[1] = now[1];
+        dt_end();
+    }
+    EXPECT_EQ(dt_optimizer_steps(opt_g), 3);
+    EXPECT_EQ(dt_optimizer_steps(opt_d), 3);
+    dt_optimizer_free(opt_g);
+    dt_optimizer_free(opt_d);
+    dt_model_free(g);
+    dt_model_free(d);
+}
+static void idle_steps(void)
+{
+    dt_model     *m = dt_model_new(.seed = 1);
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    dt_backward(dt_sum(generator(m, dt_ones(DT_SHAPE(1, 2)))));
+    dt_step(opt);
+    dt_step(opt); /* no backward: nothing changes */
+    dt_step(opt);
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(update, a_step_that_changes_nothing_says_so_once)
+{
+    unsetenv("DT_LOG");
+    hear(idle_steps);
+    EXPECT_EQ(times("nothing changed"), 1);
+    EXPECT_EQ(times("dt_update"), 1);
+    EXPECT_TRUE(dt_error() == NULL);
+}
+
+/* ---- files */
+static const char file[] = "build/test_traps.safetensors";
+static void write_file(const char *name, dt_tensor *t)
+{
+    dt_archive *a = dt_archive_new();
+    dt_archive_add(a, name, t);
+    dt_archive_write(a, file);
+    dt_archive_free(a);
+}
+UTEST(files, a_layer_that_a_strictly_loaded_file_lacks_is_an_error_when_it_is_made)
+{
+    write_file("fc.weight", dt_ones(DT_SHAPE(4, 3)));
+    dt_end();
+    dt_model *m = dt_model_new(.seed = 1);
+    EXPECT_TRUE(dt_model_load(m, file) >= 0);
+    EXPECT_ERROR(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4), "'fc.bias' is missing in the file");
+    dt_model_free(m);
+    dt_end();
+    m = dt_model_new(.seed = 1);
+    EXPECT_TRUE(dt_model_load(m, file, .no_strict = true) >= 0);
+    EXPECT_OK(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4));
+    dt_model_free(m);
+    dt_end();
+    m = dt_model_new(.seed = 1);
+    EXPECT_TRUE(dt_model_load(m, file) >= 0);
+    EXPECT_ERROR(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 5)), .out = 4), "(4, 3) in the file, (4, 5) in the model");
+    dt_model_free(m);
+    dt_end();
+}
+UTEST(files, a_prefix_of_all_names_is_named)
+{
+    write_file("module.fc.weight", dt_ones(DT_SHAPE(4, 3)));
+    dt_model *m = dt_model_new(.seed = 1);
+    EXPECT_TRUE(dt_model_load(m, file) >= 0);
+    EXPECT_ERROR(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4, .no_bias = true), ".strip = \"module.\"");
+    dt_model_free(m);
+    dt_end();
+    m = dt_model_new(.seed = 1); /* the same when the model is there first */
+    dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4, .no_bias = true);
+    dt_model_seal(m);
+    EXPECT_ERROR(dt_model_load(m, file), ".strip = \"module.\"");
+    dt_model_free(m);
+    dt_end();
+}
+static void bytes(const char *data, size_t n)
+{
+    FILE *f = fopen(file, "wb");
+    if (!f) return;
+    fwrite(data, 1, n, f);
+    fclose(f);
+}
+UTEST(files, other_formats_and_dtypes_are_named)
+{
+    static const char head[] = "{\"fc.weight\":{\"dtype\":\"F64\",\"shape\":[1,1],\"data_offsets\":[0,8]}}";
+    char              f64[128] = { 0 };
+    uint64_t          n = sizeof head - 1;
+    memcpy(f64, &n, 8);
+    memcpy(f64 + 8, head, sizeof head - 1);
+    bytes(f64, 8 + sizeof head - 1 + 8);
+    dt_model *m = dt_model_new(.seed = 1);
+    EXPECT_TRUE(dt_model_load(m, file) >= 0);
+    EXPECT_ERROR(dt_linear(m, "fc", dt_ones(DT_SHAPE(1, 1)), .out = 1, .no_bias = true), "is F64 (1, 1) in the file");
+    dt_model_free(m);
+    dt_end();
+    bytes("PK\003\004\024\000\010\010", 8);
+    EXPECT_ERROR(dt_archive_open(file), "PyTorch archive");
+    bytes("\200\002\212\012lfc", 8);
+    EXPECT_ERROR(dt_archive_open(file), "pickle");
+    bytes("\377\377\377\377\377\377\377\177", 8);
+    EXPECT_ERROR(dt_archive_open(file), "not a safetensors file");
+    remove(file);
+}
+
 UTEST_MAIN()
