@@ -146,7 +146,7 @@ static int dt__mpi_bad(const char *call, int code) /* of a call without a commun
 static int dt__mpi_error(dt_comm *c, int peer, const char *call, int code)
 {
     char text[MPI_MAX_ERROR_STRING];
-    return dt__tcp_fail(c, DT_COMM_ERR_NET, peer, "mpi: %s on rank %d: %.300s", call, c->rank,
+    return dt__transport_fail(c, DT_COMM_ERR_NET, peer, "mpi: %s on rank %d: %.300s", call, c->rank,
                         dt__mpi_text(code, text));
 }
 
@@ -223,7 +223,7 @@ static int dt__mpi_until(const char *call, MPI_Request *request, int code, int64
         dt__mpi_unlock();
         if (code != MPI_SUCCESS) break;
         if (there) return 0;
-        if (c && !dt__comm_ok(c)) return dt__comm_bad(dt__tcp_status(c), "dt_comm_init: %s", c->text);
+        if (c && !dt__comm_ok(c)) return dt__comm_bad(dt__transport_status(c), "dt_comm_init: %s", c->text);
         if (dt__comm_now() > deadline)
             return dt__comm_bad(DT_COMM_ERR_JOIN,
                                 "dt_comm_init: mpi: %s did not end: a rank of the MPI job does not join; all of them "
@@ -413,14 +413,18 @@ static int dt__mpi_meet(dt_comm *c, int64_t deadline)
     }
     return 0;
 }
-/* Makes the MPI communicator of c; collective over its ranks, which are c->member of the job. threaded: a progress
-   thread will make the calls. 0, or negative after dt__comm_bad. */
-static int dt__mpi_open(dt_comm *c, bool threaded, int64_t deadline)
+/* Makes the MPI communicator of c; collective over its ranks, which are c->member of the job. 0, or negative after
+   dt__comm_bad. */
+static int dt__mpi_open(dt_comm *c, const int *local, int nlocal)
 {
+    bool      threaded = !c->opts.no_thread; /* a progress thread will make the calls */
+    int64_t   deadline = dt__comm_now() + (int64_t)(c->world->join_timeout * 1e9);
     dt__mpi  *t;
     MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
     size_t    n = (size_t)c->size;
     int       code, r = 0;
+    (void)local;
+    (void)nlocal;
     if (threaded && dt__mpi_job.level < MPI_THREAD_SERIALIZED)
         return dt__comm_bad(DT_COMM_ERR_STATE,
                             "dt_comm_init: mpi: MPI was initialised without threads, and asynchronous work runs in "
@@ -457,7 +461,7 @@ static int dt__mpi_open(dt_comm *c, bool threaded, int64_t deadline)
         DT_COMM_FREE(t);
         return r;
     }
-    __atomic_store_n(&c->mpi, (void *)t, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->across_data, (void *)t, __ATOMIC_RELEASE);
     return 0;
 }
 
@@ -467,7 +471,7 @@ static dt__mpi_way *dt__mpi_way_of(dt_comm *c, dt__mpi_way **at)
     if (*at) return *at;
     *at = (dt__mpi_way *)DT_COMM_MALLOC(sizeof **at);
     if (!*at) {
-        dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: no memory for a link of rank %d", c->rank);
+        dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: no memory for a link of rank %d", c->rank);
         return NULL;
     }
     memset(*at, 0, sizeof **at);
@@ -478,10 +482,10 @@ static dt__mpi_way *dt__mpi_way_of(dt_comm *c, dt__mpi_way **at)
 static size_t dt__mpi_piece(size_t n, size_t at) { return n - at < DT__MPI_PIECE ? n - at : (size_t)DT__MPI_PIECE; }
 static int    dt__mpi_send_some(dt_comm *c, int peer, dt__msg *m)
 {
-    dt__mpi     *t = (dt__mpi *)c->mpi;
+    dt__mpi     *t = (dt__mpi *)c->across_data;
     dt__mpi_way *w = dt__mpi_way_of(c, &t->out[peer]);
     int          code = MPI_SUCCESS, there = 0;
-    if (!w) return dt__tcp_status(c);
+    if (!w) return dt__transport_status(c);
     if (m->state == 0) {
         size_t with = m->n <= DT__MPI_SMALL ? m->n : 0;
         memcpy(w->small, &m->head, sizeof m->head);
@@ -521,10 +525,10 @@ static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_way *w, int go
     memcpy(&f, w->small, (size_t)got < sizeof f ? (size_t)got : sizeof f);
     if (!dt__frame_ok(c, peer, &m->head, &f)) {
         dt__comm_failed(c, DT_COMM_ERR_MISMATCH, peer, "mpi: a message with a wrong header came");
-        return dt__tcp_status(c);
+        return dt__transport_status(c);
     }
     if (f.nbytes != m->n || (size_t)got != sizeof f + (m->n <= DT__MPI_SMALL ? m->n : 0))
-        return dt__tcp_fail(c, DT_COMM_ERR_MISMATCH, peer,
+        return dt__transport_fail(c, DT_COMM_ERR_MISMATCH, peer,
                             "rank %d sends %" PRIu64 " bytes in round %u of operation %" PRIu64 ", rank %d expects %zu",
                             peer, f.nbytes, f.step, f.seq, c->rank, m->n);
     m->head_done = sizeof f;
@@ -538,10 +542,10 @@ static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_way *w, int go
 }
 static int dt__mpi_recv_some(dt_comm *c, int peer, dt__msg *m)
 {
-    dt__mpi     *t = (dt__mpi *)c->mpi;
+    dt__mpi     *t = (dt__mpi *)c->across_data;
     dt__mpi_way *w = dt__mpi_way_of(c, &t->in[peer]);
     int          code, there = 0, got = 0, r;
-    if (!w) return dt__tcp_status(c);
+    if (!w) return dt__transport_status(c);
     if (m->state == 0) {
         code = MPI_Irecv(w->small, (int)sizeof w->small, MPI_BYTE, peer, 0, t->comm, &w->head);
         if (code != MPI_SUCCESS) return dt__mpi_error(c, peer, "MPI_Irecv", code);
@@ -560,7 +564,7 @@ static int dt__mpi_recv_some(dt_comm *c, int peer, dt__msg *m)
         if (m->fold && m->n > DT__MPI_SMALL && !w->stage) {
             w->stage = (char *)DT_COMM_MALLOC((size_t)DT__MPI_PIECES * DT__MPI_PIECE);
             if (!w->stage)
-                return dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: no memory for what rank %d gets", c->rank);
+                return dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: no memory for what rank %d gets", c->rank);
         }
     }
     for (;;) {
@@ -586,7 +590,7 @@ static int dt__mpi_recv_some(dt_comm *c, int peer, dt__msg *m)
 static int dt__mpi_send(dt_comm *c, int peer, dt__msg *m)
 {
     int r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     dt__mpi_lock();
     r = dt__mpi_send_some(c, peer, m);
     dt__mpi_unlock();
@@ -595,7 +599,7 @@ static int dt__mpi_send(dt_comm *c, int peer, dt__msg *m)
 static int dt__mpi_recv(dt_comm *c, int peer, dt__msg *m)
 {
     int r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     dt__mpi_lock();
     r = dt__mpi_recv_some(c, peer, m);
     dt__mpi_unlock();
@@ -604,7 +608,7 @@ static int dt__mpi_recv(dt_comm *c, int peer, dt__msg *m)
 /* MPI has nothing to sleep on: it is asked again soon, and then less and less often, up to a millisecond. */
 static void dt__mpi_wait(dt_comm *c, double seconds)
 {
-    dt__mpi        *t = (dt__mpi *)c->mpi;
+    dt__mpi        *t = (dt__mpi *)c->across_data;
     struct pollfd   p;
     struct timespec ts;
     int             idle = t ? t->idle++ : 0;
@@ -636,9 +640,9 @@ static void dt__mpi_drop(MPI_Request *r)
 }
 static void dt__mpi_close(dt_comm *c)
 {
-    dt__mpi *t = (dt__mpi *)c->mpi;
+    dt__mpi *t = (dt__mpi *)c->across_data;
     if (!t) return;
-    __atomic_store_n(&c->mpi, (void *)NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->across_data, (void *)NULL, __ATOMIC_RELEASE);
     dt__mpi_lock();
     for (int k = 0; k < 2 * c->size; k++) {
         dt__mpi_way *w = k < c->size ? t->in[k] : t->out[k - c->size];
@@ -654,7 +658,6 @@ static void dt__mpi_close(dt_comm *c)
     DT_COMM_FREE(t->out);
     if (t->request == MPI_REQUEST_NULL) DT_COMM_FREE(t->frames), DT_COMM_FREE(t); /* else MPI may still use it */
 }
-static const dt__transport dt__transport_mpi = { "mpi", dt__mpi_send, dt__mpi_recv, dt__mpi_wait, dt__mpi_close };
 
 /* ---- native: MPI's own collectives, which carry no headers. So every collective of such a communicator begins with a
    small reduction by which all ranks see whether they call the same. */
@@ -686,7 +689,7 @@ static bool dt__mpi_has(int coll, int64_t total)
 }
 static int dt__mpi_test(dt_comm *c, const char *call, int code) /* 1, 0 not yet, negative */
 {
-    dt__mpi *t = (dt__mpi *)c->mpi;
+    dt__mpi *t = (dt__mpi *)c->across_data;
     int      there = 0;
     if (code == MPI_SUCCESS) {
         dt__mpi_lock();
@@ -700,9 +703,9 @@ static int dt__mpi_test(dt_comm *c, const char *call, int code) /* 1, 0 not yet,
 /* Do all ranks call the same? *phase: 0 to begin with. 1: yes; 0: call again; negative: failed. */
 static int dt__mpi_agree(dt_comm *c, const dt__frame *head, int *phase)
 {
-    dt__mpi *t = (dt__mpi *)c->mpi;
+    dt__mpi *t = (dt__mpi *)c->across_data;
     int      code = MPI_SUCCESS, r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     if (*phase == 0) {
         t->mine[0] = dt__frame_print(head);
         t->mine[1] = ~t->mine[0];
@@ -724,7 +727,7 @@ static int dt__mpi_agree(dt_comm *c, const dt__frame *head, int *phase)
     if ((r = dt__mpi_test(c, "MPI_Iallgather", code)) <= 0) return r;
     for (int i = 0; i < c->size && dt__comm_ok(c); i++)
         if (dt__frame_print(&t->frames[i]) != t->mine[0]) dt__frame_ok(c, i, head, &t->frames[i]);
-    return dt__tcp_status(c);
+    return dt__transport_status(c);
 }
 /* MPI's own collective on data as plans have it: a vector of n elements, or the segments of all ranks one behind the
    other, of part[rank] elements that begin at part[size + rank]. mean sums: the caller divides. *done: elements before
@@ -734,13 +737,13 @@ static int dt__mpi_native(dt_comm *c, int coll, char *data, int64_t n, const int
 {
     static const char *const call[] = { "MPI_Ibarrier",   "MPI_Iallreduce", "MPI_Ireduce_scatter", "MPI_Iallgatherv",
                                         "MPI_Ibcast",     "MPI_Ireduce",    "MPI_Igatherv",        "MPI_Iscatterv" };
-    dt__mpi                 *t = (dt__mpi *)c->mpi;
+    dt__mpi                 *t = (dt__mpi *)c->across_data;
     size_t                   size = dt__elem_nbytes(dtype);
     MPI_Datatype             type = dt__mpi_type(dtype);
     bool reduces = coll == DT_COLL_ALLREDUCE || coll == DT_COLL_REDUCE || coll == DT_COLL_REDUCE_SCATTER, whole = !part;
     MPI_Op     how = reduces ? dt__mpi_job.op[dtype][op] : MPI_OP_NULL;
     const int *at = part ? part + c->size : NULL;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     for (;;) {
         int   code = MPI_SUCCESS, r;
         int   k = (int)(n - *done < DT__MPI_CHUNK ? n - *done : (int64_t)DT__MPI_CHUNK);
@@ -785,9 +788,11 @@ static int dt__mpi_native(dt_comm *c, int coll, char *data, int64_t n, const int
     }
 }
 
-static const dt__mpi_ops dt__mpi_all = { dt__mpi_config, dt__mpi_end,   dt__mpi_open,  &dt__transport_mpi,
-                                         dt__mpi_has,    dt__mpi_agree, dt__mpi_native };
-__attribute__((constructor)) static void dt__mpi_register(void) { *dt__mpi_slot() = &dt__mpi_all; }
+static const dt__transport dt__transport_mpi = {
+    "mpi", DT__REACH_ALL, true, true, dt__mpi_open, dt__mpi_send, dt__mpi_recv, dt__mpi_wait, dt__mpi_close,
+    NULL, dt__mpi_config, dt__mpi_end, dt__mpi_has, dt__mpi_agree, dt__mpi_native
+};
+__attribute__((constructor)) static void dt__mpi_register(void) { dt__transport_register(&dt__transport_mpi); }
 
 #ifdef __cplusplus
 }

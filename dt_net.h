@@ -39,6 +39,7 @@ CONTENTS
     >>control        the tree of control connections: deaths, aborts, questions
     >>shared         ranks of one machine: shared memory and threads
     >>tcp            streams between machines
+    >>transports     the table of transports
 
 MACROS
 
@@ -190,7 +191,7 @@ typedef struct dt__world {
     int          ticket_fd, register_fd;
     int64_t      join_deadline;
     bool         joined;
-    bool         mpi;            /* it came together by MPI, which moves its data */
+    const struct dt__transport *joined_by; /* the transport whose config found the ranks; NULL: the environment did */
     int          streams;        /* of each pair: checked while joining */
     const struct dt__client *client; /* the layer above */
     size_t       ngift;          /* bytes of what rank 0 gives to all ranks when they have come; 0: nothing */
@@ -227,14 +228,32 @@ typedef struct dt__msg {
     int       state;             /* the link's own; 0 to begin with */
 } dt__msg;
 
-/* A way to move messages between this rank and the others of a communicator. Messages of one pair and direction are
-   moved one after the other, in the order in which they are given. All calls come from one thread at a time. */
+/* A transport moves messages between this rank and the others of a communicator. Messages of one pair and direction
+   are moved one after the other, in the order in which they are given. One thread at a time calls these functions.
+   To add a transport: write its functions, then add a row to dt__transports (>>transports). */
+struct dt__config;
+enum { DT__REACH_HOST = 1, DT__REACH_ALL }; /* only ranks of the same machine; any rank */
 typedef struct dt__transport {
-    const char *name;
+    const char *name;            /* as in .transport and DT_COMM_TRANSPORT */
+    int         reach;
+    bool        fast_local;      /* ranks of one machine are as close as in shared memory */
+    bool        late_writes;     /* after a failure it may still write to buffers of calls that had not ended: never free them */
+    /* Prepares the communicator; collective over its ranks. local: the n ranks on this machine. 0, or negative after
+       dt__comm_bad. NULL: nothing to prepare, or another call than dt_comm_init opens it. */
+    int  (*open)(dt_comm *c, const int *local, int n);
     int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
     int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; head is compared with dt__frame_ok */
-    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over; of across */
-    void (*close)(dt_comm *c);
+    void (*wait)(dt_comm *c, double seconds); /* until something may have moved, or the time is over; reach ALL only */
+    void (*close)(dt_comm *c);   /* also after open has failed */
+    uint64_t (*bytes)(const dt_comm *c); /* sent through sockets so far; NULL: 0 */
+    /* A transport that finds the ranks itself; NULL: the environment and the rendezvous do. */
+    int  (*config)(struct dt__config *f, const dt_comm_opts *o); /* rank, world, token and address of rank 0 */
+    void (*end)(bool died);      /* once for each config that succeeded, when its world is closed. died: a rank died */
+    /* A transport with collectives of its own (DT_ALGO_NATIVE); NULL: it has none. */
+    bool (*has)(int coll, int64_t total); /* its own collective, for so many elements; the same on all ranks */
+    int  (*agree)(dt_comm *c, const dt__frame *head, int *phase); /* do all ranks call the same? 1: yes; 0: call again */
+    int  (*native)(dt_comm *c, int coll, char *data, int64_t n, const int *part, int dtype, int op, int root, int *phase,
+                  int64_t *done);
 } dt__transport;
 
 enum { DT__HISTORY = 64, DT__LATE = 1000000 }; /* operations remembered; ns that a rank may come after others */
@@ -248,7 +267,7 @@ struct dt_comm {
     int         local_rank, local_size;
     double      timeout;
     const dt__transport *inside, *across; /* of this machine; of others */
-    void       *shared, *tcp, *mpi;       /* what they keep */
+    void       *shared, *across_data;     /* what they keep */
     const struct dt__device_transport *device_transport; /* of devices; NULL: none */
     void       *devices;         /* what it keeps */
     int         streams;
@@ -361,28 +380,17 @@ typedef struct dt__config {
     int      streams;
     dt__addr addr[DT__ADDRS]; /* of rank 0 */
     int      naddr;
+    const dt__transport *joined_by; /* see dt__world */
 } dt__config;
 DT__INSIDE int dt__env_int(const char *name, int64_t low, int64_t high, int64_t *out);
 DT__INSIDE void dt__host_id(uint8_t out[16]);
 DT__INSIDE int dt__listen_master(const dt__config *f);
-DT__INSIDE const char *dt__transport_named(const dt_comm_opts *o);
 /* ---- what other sections provide */
 /* joins; NULL after dt__comm_bad. Threads' worlds have none. */
 DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *client);
 DT__INSIDE void dt__world_unref(dt__world *w);
 
-/* ---- MPI and the simulator, which may be in the program. dt_mpi.h's implementation sets the slot. */
-typedef struct dt__mpi_ops {
-    int  (*config)(dt__config *f, const dt_comm_opts *o); /* rank, world, token and address, by MPI */
-    void (*end)(bool died);                               /* of a world that joined by it */
-    int  (*open)(dt_comm *c, bool threaded, int64_t deadline);
-    const dt__transport *transport;
-    bool (*has)(int coll, int64_t total);                 /* its own collective, for so many elements */
-    int  (*agree)(dt_comm *c, const dt__frame *head, int *phase);
-    int  (*native)(dt_comm *c, int coll, char *data, int64_t n, const int *part, int dtype, int op, int root, int *phase,
-                  int64_t *done);
-} dt__mpi_ops;
-DT__INSIDE const dt__mpi_ops **dt__mpi_slot(void);
+/* ---- the simulator, which may be in the program */
 struct dt__conn;
 typedef struct dt__sim_ops {
     void (*stir)(dt__world *w); /* there is something for what would be the control thread */
@@ -864,11 +872,21 @@ static inline __attribute__((unused)) void dt__comm_copy(void *to, const void *f
 }
 
 /* ---- transports */
-DT__INSIDE const dt__transport *dt__transport_shared(void);
-DT__INSIDE const dt__transport *dt__transport_tcp(void);
-DT__INSIDE uint64_t dt__tcp_bytes(const dt_comm *c);
-DT__INSIDE int dt__tcp_status(const dt_comm *c); /* of a communicator that has failed */
-DT__INSIDE int dt__tcp_fail(dt_comm *c, int status, int peer, const char *format, ...) DT__PRINTF(4, 5);
+typedef struct dt__transport_row {
+    const char          *name;
+    const dt__transport *transport; /* NULL: not in this program */
+    const char          *missing;   /* what to do if it is not in this program */
+    const char          *opener;    /* the call that opens it; NULL: dt_comm_init, by name */
+} dt__transport_row;
+DT__INSIDE void dt__transport_register(const dt__transport *t); /* fills the row of its name; constructors call it */
+DT__INSIDE const dt__transport *dt__transport_get(const char *name); /* NULL: no row, or not in this program */
+DT__INSIDE const dt__transport *dt__transport_auto(int reach);       /* what "auto" uses for these ranks */
+/* The row that .transport or DT_COMM_TRANSPORT names. NULL: "auto", no name or an unknown name. */
+DT__INSIDE const dt__transport_row *dt__transport_named(const dt_comm_opts *o);
+/* The transport of a new communicator; *out NULL: "auto". 0, or negative after dt__comm_bad: it cannot be used. */
+DT__INSIDE int dt__world_transport(const dt__world *w, const dt_comm_opts *o, const dt__transport **out);
+DT__INSIDE int dt__transport_status(const dt_comm *c); /* of a communicator that has failed */
+DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int peer, const char *format, ...) DT__PRINTF(4, 5);
 
 #ifdef __cplusplus
 }
@@ -954,12 +972,6 @@ DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *forma
         if (c->world) dt__world_abort(c->world, c, c->status, c->failed_rank, c->text);
     }
     return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
-}
-
-DT__INSIDE const dt__mpi_ops **dt__mpi_slot(void)
-{
-    static const dt__mpi_ops *ops;
-    return &ops;
 }
 
 DT__SLOW_BEGIN
@@ -1654,17 +1666,6 @@ static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id
              sum[2], sum[3], sum[4], sum[5], sum[6], sum[7]);
     return 0;
 }
-/* What moves the data; NULL: auto. */
-DT__INSIDE const char *dt__transport_named(const dt_comm_opts *o)
-{
-    const char *how = o->transport ? o->transport : getenv("DT_COMM_TRANSPORT");
-    return how && *how && strcmp(how, "auto") ? how : NULL;
-}
-static bool dt__transport_is(const dt_comm_opts *o, const char *name)
-{
-    const char *how = dt__transport_named(o);
-    return how && strcmp(how, name) == 0;
-}
 static int dt__config_read(dt__config *f, const dt_comm_opts *o)
 {
     char        id[256];
@@ -1672,13 +1673,15 @@ static int dt__config_read(dt__config *f, const dt_comm_opts *o)
     int         got;
     memset(f, 0, sizeof *f);
     f->streams = o->streams > 0 ? o->streams : 1;
-    if (dt__transport_is(o, "mpi")) {
-        const dt__mpi_ops *mpi = *dt__mpi_slot();
+    /* An unknown name is refused after joining (dt__world_transport): so all ranks learn of it, not only this one. */
+    const dt__transport_row *row = dt__transport_named(o);
+    if (row && !row->transport && row->missing)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%s\" is not in this program: %s", row->name,
+                            row->missing);
+    if (row && row->transport && row->transport->config) {
         snprintf(f->bind, sizeof f->bind, "%s", bound ? bound : "");
-        if (mpi) return (got = dt__config_times(f, o)) < 0 ? got : mpi->config(f, o);
-        return dt__comm_bad(DT_COMM_ERR_ARG,
-                            "dt_comm_init: transport \"mpi\" is not in this program: include dt_mpi.h, compile with mpicc "
-                            "-DDT_USE_MPI (or -DDT_USE_MPI and MPI's flags), and start it with mpirun");
+        f->joined_by = row->transport;
+        return (got = dt__config_times(f, o)) < 0 ? got : f->joined_by->config(f, o);
     }
     if ((got = dt__config_who(f, o, id, sizeof id)) < 0 || (got = dt__config_times(f, o)) < 0) return got;
     if (f->world == 1) return 0;
@@ -2017,14 +2020,14 @@ static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
 static void dt__world_close(dt__world *w)
 {
     bool died = false;
-    for (int r = 0; w->mpi && w->control && r < w->size; r++) died = died || dt__world_gone(w, r) == 1;
+    for (int r = 0; w->joined_by && w->control && r < w->size; r++) died = died || dt__world_gone(w, r) == 1;
     if (w->control) dt__control_end(w);
     dt__close(&w->listen_fd);
     dt__close(&w->unix_fd);
     pthread_mutex_destroy(&w->lock);
     DT_COMM_FREE(w->member);
     memset(w->token, 0, sizeof w->token);
-    if (w->mpi) (*dt__mpi_slot())->end(died);
+    if (w->joined_by) w->joined_by->end(died);
     DT_COMM_FREE(w);
 }
 static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank 0 */
@@ -2142,9 +2145,9 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     dt__said.text[0] = 0;
     if (dt__config_read(&f, o) < 0) return NULL;
     dt__world *w = dt__world_new(&f);
-    if (w) w->mpi = dt__transport_is(o, "mpi");
-    if (!w && dt__transport_is(o, "mpi")) dt__close(&f.listen_fd), (*dt__mpi_slot())->end(true);
+    if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
     if (!w) return NULL;
+    w->joined_by = f.joined_by;
     memset(f.token, 0, sizeof f.token);
     deadline = begin + (int64_t)(w->join_timeout * 1e9);
     w->client = client;
@@ -2162,7 +2165,7 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
         dt__table_finish(w);
     } else {
         int got = w->rank == 0 ? dt__join_first(w, &f, deadline) : dt__join_other(w, &f, deadline);
-        if (w->mpi) dt__close(&f.listen_fd); /* the world has its own */
+        if (w->joined_by) dt__close(&f.listen_fd); /* the world has its own */
         if (got == 0) { /* the first exchange */
             int64_t until = dt__comm_now() + 2000000000;
             got = dt__gather(w, NULL, 0, NULL, until > deadline + 700000000 ? until : deadline + 700000000, text,
@@ -5000,11 +5003,51 @@ DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr) /* false: it is not fro
     pthread_mutex_unlock(&s->lock);
     return found;
 }
-DT__INSIDE const dt__transport *dt__transport_shared(void)
+/* Maps the segment of the ranks of c on this machine. The first of them creates it and passes its descriptor on. */
+static int dt__shared_open(dt_comm *c, const int *local, int n)
 {
-    static const dt__transport shared = { "shm", dt__shared_send, dt__shared_recv, NULL, NULL };
-    return &shared;
+    dt__world  *w = c->world;
+    int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1, e = 0;
+    char        why[400];
+    struct stat st;
+    if (!world) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+    for (int i = 0; i < n; i++) world[i] = c->member[local[i]];
+    if (local[0] == c->rank && (fd = dt__segment_new(n)) < 0) e = errno;
+    int got = dt__world_pass_fd(w, c->id, world, n, fd);
+    DT_COMM_FREE(world);
+    if (e)
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d: no shared memory for %d ranks: %s", c->rank, n,
+                            strerror(e));
+    if (got < 0) {
+        snprintf(why, sizeof why, "%.390s", dt__said.text);
+        if (fd >= 0) close(fd);
+        return dt__comm_bad(dt__said.why, "dt_comm_init: rank %d has no shared memory: %s", c->rank, why);
+    }
+    dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
+    __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread looks */
+    if (!s) {
+        e = errno;
+        close(got);
+        return dt__comm_bad(DT_COMM_ERR_MEMORY,
+                            "dt_comm_init: rank %d cannot map %lld MiB of shared memory: %s; DT_COMM_ARENA=MiB sets "
+                            "how much of it is for dt_comm_alloc",
+                            c->rank, (long long)(st.st_size >> 20), strerror(e));
+    }
+    return 0;
 }
+static void dt__shared_close(dt_comm *c)
+{
+    dt__shared_free((dt__shared *)c->shared);
+    c->shared = NULL;
+}
+static const dt__transport dt__transport_shm = {
+    "shm", DT__REACH_HOST, true, false, dt__shared_open, dt__shared_send, dt__shared_recv, NULL, dt__shared_close,
+    NULL, NULL, NULL, NULL, NULL, NULL
+};
+static const dt__transport dt__transport_threads = { /* the same in the memory of one process */
+    "threads", DT__REACH_HOST, true, false, NULL, dt__shared_send, dt__shared_recv, NULL, dt__shared_close,
+    NULL, NULL, NULL, NULL, NULL, NULL
+};
 
 /* ==================================================================================================== >>tcp
    A link is what goes to and comes from one peer, over c->streams sockets. A message is its header, then its payload,
@@ -5082,13 +5125,13 @@ typedef struct dt__tcp {
     uint64_t       sent;   /* bytes, headers too: atomic */
 } dt__tcp;
 
-DT__INSIDE int dt__tcp_status(const dt_comm *c) /* of a communicator that has failed */
+DT__INSIDE int dt__transport_status(const dt_comm *c) /* of a communicator that has failed */
 {
     int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     return status ? status : DT_COMM_ERR_NET;
 }
 /* Fails c on all ranks; returns the status. */
-DT__INSIDE int dt__tcp_fail(dt_comm *c, int status, int rank, const char *format, ...)
+DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int rank, const char *format, ...)
 {
     char    text[512];
     va_list ap;
@@ -5097,7 +5140,7 @@ DT__INSIDE int dt__tcp_fail(dt_comm *c, int status, int rank, const char *format
     va_end(ap);
     if (c->world) DT__WORLD_ABORT(c->world, c, status, rank, text);
     dt__comm_failed(c, status, rank, text);
-    return dt__tcp_status(c);
+    return dt__transport_status(c);
 }
 
 /* A buffer above the system's limit is cut to it and no longer grows by itself: the kernel's own is better then. */
@@ -5113,7 +5156,7 @@ static int dt__tcp_buffer(const char *limit)
 }
 static dt__tcp *dt__tcp_of(dt_comm *c)
 {
-    dt__tcp *t = (dt__tcp *)c->tcp;
+    dt__tcp *t = (dt__tcp *)c->across_data;
     size_t   n = (size_t)c->size;
     if (t) return t;
     t = (dt__tcp *)DT_COMM_MALLOC(sizeof *t);
@@ -5126,14 +5169,14 @@ static dt__tcp *dt__tcp_of(dt_comm *c)
     if (!t || !t->link || !t->used) {
         if (t) DT_COMM_FREE(t->link), DT_COMM_FREE(t->used);
         DT_COMM_FREE(t);
-        dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for the links of rank %d", c->rank);
+        dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for the links of rank %d", c->rank);
         return NULL;
     }
     memset(t->link, 0, n * sizeof *t->link);
     t->sndbuf = dt__tcp_buffer("/proc/sys/net/core/wmem_max");
     t->rcvbuf = dt__tcp_buffer("/proc/sys/net/core/rmem_max");
     t->filled = dt__comm_now();
-    __atomic_store_n(&c->tcp, (void *)t, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->across_data, (void *)t, __ATOMIC_RELEASE);
     return t;
 }
 static dt__tcp_link *dt__tcp_link_of(dt_comm *c, int peer)
@@ -5147,7 +5190,7 @@ static dt__tcp_link *dt__tcp_link_of(dt_comm *c, int peer)
     if (p) t->poll = p;
     l = p ? (dt__tcp_link *)DT_COMM_MALLOC(sizeof *l) : NULL;
     if (!l) {
-        dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for the link from rank %d to %d", c->rank, peer);
+        dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for the link from rank %d to %d", c->rank, peer);
         return NULL;
     }
     memset(l, 0, sizeof *l);
@@ -5172,10 +5215,10 @@ static int dt__tcp_open(dt_comm *c, dt__tcp_link *l, int s)
     int fd;
     if (l->fd[s] >= 0) return 1;
     fd = DT__WORLD_LINK(c->world, c, c->member ? c->member[l->peer] : l->peer, s);
-    if (fd < -1) return dt__tcp_status(c);
+    if (fd < -1) return dt__transport_status(c);
     l->opening = fd < 0 ? l->opening | 1u << s : l->opening & ~(1u << s);
     if (fd < 0) return 0;
-    dt__tcp_tune(c, (dt__tcp *)c->tcp, fd);
+    dt__tcp_tune(c, (dt__tcp *)c->across_data, fd);
     l->fd[s] = fd;
     return 1;
 }
@@ -5191,13 +5234,13 @@ static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error)
 {
     const dt__world *w = c->world;
     const char      *host = w && w->member && c->member ? w->member[c->member[l->peer]].host_name : "";
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     if (!l->died) {
         l->died = dt__comm_now();
         l->error = error;
     }
     if (dt__comm_now() - l->died < (int64_t)DT__TCP_GRACE * 1000000) return 0;
-    return dt__tcp_fail(c, DT_COMM_ERR_PEER, l->peer,
+    return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer,
                         "rank %d%s%.64s%s is gone: its connection to rank %d was %s%s; its last output may tell why",
                         l->peer, host[0] ? " (" : "", host, host[0] ? ")" : "", c->rank,
                         l->error ? "lost: " : "closed in an operation", l->error ? strerror(l->error) : "");
@@ -5215,7 +5258,7 @@ static int dt__tcp_error(dt_comm *c, dt__tcp_link *l, int error, const char *cal
     case ENETRESET:
     case EHOSTDOWN: return dt__tcp_gone(c, l, error);
     default:
-        return dt__tcp_fail(c, DT_COMM_ERR_NET, l->peer, "tcp: %s between ranks %d and %d: %s", call, c->rank, l->peer,
+        return dt__transport_fail(c, DT_COMM_ERR_NET, l->peer, "tcp: %s between ranks %d and %d: %s", call, c->rank, l->peer,
                             strerror(error));
     }
 }
@@ -5240,7 +5283,7 @@ static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *r
 /* Moves what it can of stream s. 0, or negative: failed. */
 static int dt__tcp_push(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *from, size_t n)
 {
-    dt__tcp     *t = (dt__tcp *)c->tcp;
+    dt__tcp     *t = (dt__tcp *)c->across_data;
     dt__tcp_way *w = &l->out;
     size_t       moved = 0;
     for (;;) {
@@ -5283,16 +5326,16 @@ static int dt__tcp_send(dt_comm *c, int peer, dt__msg *m)
 {
     dt__tcp_link *l;
     int           streams, r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     l = dt__tcp_link_of(c, peer);
-    if (!l) return dt__tcp_status(c);
+    if (!l) return dt__transport_status(c);
     if (m->state == 0) memset(l->out.done, 0, sizeof l->out.done);
     m->state = 1;
     l->out.blocked = 0;
     l->out.more = false;
     l->out.ready = 0;
     if (l->died) return dt__tcp_gone(c, l, 0);
-    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->tcp)->streams;
+    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->across_data)->streams;
     for (int s = 0; s < streams; s++) {
         size_t at = dt__tcp_part(m->n, streams, s), end = dt__tcp_part(m->n, streams, s + 1);
         r = dt__tcp_open(c, l, s);
@@ -5369,10 +5412,10 @@ static int dt__tcp_head(dt_comm *c, dt__tcp_link *l, dt__msg *m)
     }
     if (!DT__FRAME_OK(c, l->peer, &m->head, &l->got)) {
         dt__comm_failed(c, DT_COMM_ERR_MISMATCH, l->peer, "tcp: a message with a wrong header came");
-        return dt__tcp_status(c);
+        return dt__transport_status(c);
     }
     if (l->got.nbytes != m->n)
-        return dt__tcp_fail(c, DT_COMM_ERR_MISMATCH, l->peer,
+        return dt__transport_fail(c, DT_COMM_ERR_MISMATCH, l->peer,
                             "rank %d sends %" PRIu64 " bytes in round %u of operation %" PRIu64 ", rank %d expects %zu",
                             l->peer, l->got.nbytes, l->got.step, l->got.seq, c->rank, m->n);
     m->state = 2;
@@ -5390,7 +5433,7 @@ static void dt__tcp_fold(const dt_comm *c, dt__msg *m, dt__tcp_way *w, int s, ch
 static int dt__tcp_pull(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *to, size_t n)
 {
     dt__tcp_way *w = &l->in;
-    size_t       room = (DT__TCP_STAGE / (size_t)((dt__tcp *)c->tcp)->streams) & ~(size_t)63, moved = 0;
+    size_t       room = (DT__TCP_STAGE / (size_t)((dt__tcp *)c->across_data)->streams) & ~(size_t)63, moved = 0;
     char        *stage = m->n <= DT__TCP_SMALL ? l->small : l->stage ? l->stage + (size_t)s * room : NULL;
     if (m->n <= DT__TCP_SMALL) room = DT__TCP_SMALL;
     while (w->done[s] < n) {
@@ -5431,9 +5474,9 @@ static int dt__tcp_recv(dt_comm *c, int peer, dt__msg *m)
 {
     dt__tcp_link *l;
     int           streams, r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     l = dt__tcp_link_of(c, peer);
-    if (!l) return dt__tcp_status(c);
+    if (!l) return dt__transport_status(c);
     l->in.blocked = 0;
     l->in.more = false;
     l->in.ready = 0;
@@ -5450,11 +5493,11 @@ static int dt__tcp_recv(dt_comm *c, int peer, dt__msg *m)
         if (m->fold && m->n > DT__TCP_SMALL && !l->stage) {
             l->stage = (char *)DT_COMM_MALLOC(DT__TCP_STAGE);
             if (!l->stage)
-                return dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for what rank %d gets", c->rank);
+                return dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for what rank %d gets", c->rank);
         }
         dt__tcp_take(c, l, m);
     }
-    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->tcp)->streams;
+    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->across_data)->streams;
     for (int s = 0; s < streams; s++) {
         size_t at = dt__tcp_part(m->n, streams, s), end = dt__tcp_part(m->n, streams, s + 1);
         r = dt__tcp_open(c, l, s);
@@ -5520,9 +5563,9 @@ static void dt__tcp_wait(dt_comm *c, double seconds)
 /* What was sent is still delivered: the kernel does it. */
 static void dt__tcp_close(dt_comm *c)
 {
-    dt__tcp *t = (dt__tcp *)c->tcp;
+    dt__tcp *t = (dt__tcp *)c->across_data;
     if (!t) return;
-    __atomic_store_n(&c->tcp, (void *)NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->across_data, (void *)NULL, __ATOMIC_RELEASE);
     for (int i = 0; i < t->nused; i++) {
         dt__tcp_link *l = t->used[i];
         for (int s = 0; s < t->streams; s++)
@@ -5539,15 +5582,84 @@ static void dt__tcp_close(dt_comm *c)
     DT_COMM_FREE(t);
 }
 /* Bytes sent through sockets, headers too. Any thread, while the communicator is there. */
-DT__INSIDE uint64_t dt__tcp_bytes(const dt_comm *c)
+static uint64_t dt__tcp_bytes(const dt_comm *c)
 {
-    const dt__tcp *t = (const dt__tcp *)__atomic_load_n(&c->tcp, __ATOMIC_ACQUIRE);
+    const dt__tcp *t = (const dt__tcp *)__atomic_load_n(&c->across_data, __ATOMIC_ACQUIRE);
     return t ? __atomic_load_n(&t->sent, __ATOMIC_RELAXED) : 0;
 }
-DT__INSIDE const dt__transport *dt__transport_tcp(void)
+static const dt__transport dt__transport_tcp = { /* links are opened at first use */
+    "tcp", DT__REACH_ALL, false, false, NULL, dt__tcp_send, dt__tcp_recv, dt__tcp_wait, dt__tcp_close,
+    dt__tcp_bytes, NULL, NULL, NULL, NULL, NULL
+};
+
+/* ==================================================================================================== >>transports
+   A row for each transport. "auto" takes the first row of each reach. A row whose functions are in another header is
+   filled by a constructor of that header (dt__transport_register), before main. */
+static dt__transport_row dt__transports[] = {
+    { "shm", &dt__transport_shm, NULL, NULL },
+    { "tcp", &dt__transport_tcp, NULL, NULL },
+    { "mpi", NULL, "include dt_mpi.h, compile with mpicc -DDT_USE_MPI (or -DDT_USE_MPI and MPI's flags), and start it with "
+                   "mpirun", NULL },
+    { "threads", &dt__transport_threads, NULL, "dt_comm_threads" },
+    { "sim", NULL, NULL, "dt_sim_new of dt_sim.h" }
+};
+enum { DT__TRANSPORTS = sizeof dt__transports / sizeof dt__transports[0] };
+static dt__transport_row *dt__transport_row_of(const char *name)
 {
-    static const dt__transport tcp = { "tcp", dt__tcp_send, dt__tcp_recv, dt__tcp_wait, dt__tcp_close };
-    return &tcp;
+    for (int i = 0; i < DT__TRANSPORTS; i++)
+        if (strcmp(dt__transports[i].name, name) == 0) return &dt__transports[i];
+    return NULL;
+}
+DT__INSIDE void dt__transport_register(const dt__transport *t)
+{
+    dt__transport_row *row = dt__transport_row_of(t->name);
+    if (row) row->transport = t;
+}
+DT__INSIDE const dt__transport *dt__transport_get(const char *name)
+{
+    const dt__transport_row *row = dt__transport_row_of(name);
+    return row ? row->transport : NULL;
+}
+DT__INSIDE const dt__transport *dt__transport_auto(int reach)
+{
+    for (int i = 0; i < DT__TRANSPORTS; i++)
+        if (dt__transports[i].transport && dt__transports[i].transport->reach == reach && !dt__transports[i].opener)
+            return dt__transports[i].transport;
+    return NULL;
+}
+static const char *dt__transport_name(const dt_comm_opts *o) /* NULL: auto */
+{
+    const char *name = o->transport ? o->transport : getenv("DT_COMM_TRANSPORT");
+    return name && *name && strcmp(name, "auto") ? name : NULL;
+}
+DT__INSIDE const dt__transport_row *dt__transport_named(const dt_comm_opts *o)
+{
+    const char *name = dt__transport_name(o);
+    return name ? dt__transport_row_of(name) : NULL;
+}
+DT__INSIDE int dt__world_transport(const dt__world *w, const dt_comm_opts *o, const dt__transport **out)
+{
+    const char              *name = dt__transport_name(o);
+    const dt__transport_row *row = dt__transport_named(o);
+    char                     known[200] = "auto";
+    *out = w->joined_by;
+    if (w->joined_by || !name) return 0;
+    if (!row) {
+        for (int i = 0; i < DT__TRANSPORTS; i++) {
+            size_t n = strlen(known);
+            if (!dt__transports[i].opener) snprintf(known + n, sizeof known - n, ", %s", dt__transports[i].name);
+        }
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%.40s\" is unknown; expected one of: %s", name, known);
+    }
+    if (row->opener)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%s\" is opened by %s, not by dt_comm_init", name,
+                            row->opener);
+    if (!row->transport || row->transport->config)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_comm_init: transport \"%s\" must be named before the ranks join, but they have joined "
+                            "without it", name);
+    *out = row->transport;
+    return 0;
 }
 
 #ifdef __cplusplus

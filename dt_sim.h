@@ -337,7 +337,10 @@ static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the
                       "rank %d waits in a function of dt_sim_at, which may only start calls", c->rank);
     else dt__sim_events(s, s->now + (int64_t)(seconds * 1e9), c->rank);
 }
-static const dt__transport dt__transport_sim = { "sim", dt__sim_send, dt__sim_recv, dt__sim_wait, NULL };
+static const dt__transport dt__transport_sim = {
+    "sim", DT__REACH_ALL, false, false, NULL, dt__sim_send, dt__sim_recv, dt__sim_wait, NULL,
+    NULL, NULL, NULL, NULL, NULL, NULL
+};
 
 /* ---- control connections */
 static int dt__sim_pipes(dt_sim *s, int from, int to) /* the one back to `from`; the next one leads to `to` */
