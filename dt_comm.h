@@ -1528,13 +1528,13 @@ static void dt__engine_thread(dt_comm *c) /* the lock is held */
 }
 
 /* ==================================================================================================== >>api */
-/* What dt_net.h asks of this header. Rank 0's gift to those who join is its table of costs. */
+/* What dt_net.h asks of this header. Rank 0's settings to those who join is its table of costs. */
 static const char *dt__costs_named(const dt_comm_opts *o) /* the file; NULL: none */
 {
     const char *path = o->costs && *o->costs ? o->costs : getenv("DT_COMM_COSTS");
     return path && *path ? path : NULL;
 }
-static int dt__costs_gift(const dt_comm_opts *o, void *gift, size_t nbytes)
+static int dt__costs_settings(const dt_comm_opts *o, void *settings, size_t nbytes)
 {
     const char *path = dt__costs_named(o);
     bool        slow = o->bandwidth > 0 || o->latency > 0; /* slow links cost what they do */
@@ -1542,19 +1542,19 @@ static int dt__costs_gift(const dt_comm_opts *o, void *gift, size_t nbytes)
     if ((!path && !slow) || nbytes < sizeof t) return 0;
     if (path && dt_costs_load(&t, path)) return -1;
     if (slow) dt__costs_slow(&t, o->bandwidth, o->latency);
-    memcpy(gift, &t, sizeof t);
+    memcpy(settings, &t, sizeof t);
     return (int)sizeof t;
 }
-static bool dt__costs_gift_ok(const void *gift, size_t nbytes)
+static bool dt__costs_settings_ok(const void *settings, size_t nbytes)
 {
     dt_costs t;
     if (nbytes != sizeof t) return false;
-    memcpy(&t, gift, sizeof t);
+    memcpy(&t, settings, sizeof t);
     return dt__costs_sane(&t);
 }
 static const char      *dt__coll_named(int coll) { return dt_coll_name((dt_coll)coll); }
 static const dt__client dt__comm_client = { dt__frame_ok, dt__frame_differ, dt__coll_named,   dt__aside,
-                                            dt__fold,     dt__costs_gift,   dt__costs_gift_ok };
+                                            dt__fold,     dt__costs_settings,   dt__costs_settings_ok };
 
 static int dt__call_bad(dt_comm *c, const dt__call *a)
 {
@@ -2489,8 +2489,8 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     __atomic_add_fetch(&w->refs, 1, __ATOMIC_RELAXED);
     c->world = w;
     c->id = id;
-    if (w->ngift == sizeof c->engine->costs) {
-        memcpy(&c->engine->costs, w->gift, w->ngift);
+    if (w->nsettings == sizeof c->engine->costs) {
+        memcpy(&c->engine->costs, w->settings, w->nsettings);
         c->engine->has_costs = true;
     }
     c->opts = *o;

@@ -194,9 +194,9 @@ typedef struct dt__world {
     const struct dt__transport *joined_by; /* the transport whose config found the ranks; NULL: the environment did */
     int          streams;        /* of each pair: checked while joining */
     const struct dt__client *client; /* the layer above */
-    size_t       ngift;          /* bytes of what rank 0 gives to all ranks when they have come; 0: nothing */
-    uint8_t      gift[256];
-    char         gift_bad[400];  /* rank 0: why it has none; told to all */
+    size_t       nsettings;          /* bytes of what rank 0 gives to all ranks when they have come; 0: nothing */
+    uint8_t      settings[256];
+    char         settings_bad[400];  /* rank 0: why it has none; told to all */
 } dt__world;
 
 /* What every message carries. Everything but rank, sent and late must be equal on both sides. */
@@ -311,9 +311,9 @@ typedef struct dt__client {
     bool (*aside)(const dt_comm *c); /* who drives does it beside a program that may be computing */
     /* dst := dst op src (or src op dst), n elements; any alignment of src */
     void (*fold)(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
-    /* rank 0's gift to all ranks that join: bytes written, 0: none, negative after dt__comm_bad; and is it sound? */
-    int (*gift)(const dt_comm_opts *o, void *gift, size_t nbytes);
-    bool (*gift_ok)(const void *gift, size_t nbytes);
+    /* rank 0's settings to all ranks that join: bytes written, 0: none, negative after dt__comm_bad; and is it sound? */
+    int (*settings)(const dt_comm_opts *o, void *settings, size_t nbytes);
+    bool (*settings_ok)(const void *settings, size_t nbytes);
 } dt__client;
 
 /* ---- addresses and sockets */
@@ -490,11 +490,25 @@ typedef struct dt__queued {
     struct dt__queued *next;
     dt__block         *b;
 } dt__queued;
+/* States of a control connection. OPEN moves to READY or CLOSING; every state can move to BROKEN. */
+enum {
+    DT__CONN_HANDSHAKE = 1, /* until k->deadline */
+    DT__CONN_OPEN,          /* the handshake is over; the peer is not registered, nor in the tree */
+    DT__CONN_READY,         /* the peer is registered (DT__KIND_REGISTER) or in the tree (DT__KIND_TREE) */
+    DT__CONN_CLOSING,       /* closes when its queue is empty */
+    DT__CONN_BROKEN         /* dt__control_reap removes it */
+};
+/* How far this rank is with its goodbye on a connection. */
+enum { DT__BYE_NOT_YET = 0, DT__BYE_SENT, DT__BYE_SHUT }; /* SENT: DT__C_BYE is queued; SHUT: shutdown(SHUT_WR) */
 typedef struct dt__conn {
     struct dt__conn *next;
     int              fd, kind, peer, slot;
-    bool             shaking, broken, ready, bye, closing, local, said, shut;
-    bool             probe, refused; /* only to see whether it can be reached; nobody listens there */
+    uint8_t          state, broke_in; /* broke_in: the state before DT__CONN_BROKEN */
+    uint8_t          goodbye;    /* DT__BYE_... */
+    bool             end_expected; /* one side said its last word: the end of the connection is no failure */
+    bool             local;      /* a Unix socket */
+    bool             probe;      /* dialed only to see whether the peer can be reached */
+    bool             refused;    /* dialed, and nobody listens there */
     int64_t          since, deadline; /* of the handshake */
     dt__shake        shake;
     dt__chead        head;
@@ -504,16 +518,35 @@ typedef struct dt__conn {
     size_t           out_done;
     dt__block       *later;      /* goes out when the handshake is done */
     int32_t          leave;      /* ranks below that want to leave */
-    dt__cstate       note, told; /* the last one of the peer; of ours */
+    dt__cstate       note, note_sent; /* the last note of the peer; the last one that this rank sent */
 } dt__conn;
+static inline __attribute__((unused)) void dt__conn_break(dt__conn *k)
+{
+    if (k->state != DT__CONN_BROKEN) k->broke_in = k->state;
+    k->state = DT__CONN_BROKEN;
+}
+static inline __attribute__((unused)) int dt__conn_last_state(const dt__conn *k)
+{
+    return k->state == DT__CONN_BROKEN ? k->broke_in : k->state;
+}
+static inline __attribute__((unused)) bool dt__conn_live(const dt__conn *k)
+{
+    return k->state != DT__CONN_HANDSHAKE && k->state != DT__CONN_BROKEN;
+}
 typedef struct dt__arrived {
     struct dt__arrived *next;
     int                 fd, kind, peer, stream;
     uint64_t            comm;
     int64_t             since;
 } dt__arrived;
+enum {
+    DT__INQUIRY_FREE = 0,
+    DT__INQUIRY_SENT,    /* to the parent, which has not answered yet */
+    DT__INQUIRY_WAIT,    /* the parent is alive: wait for the verdict of the root */
+    DT__INQUIRY_COLLECT  /* this rank is the root and collects answers */
+};
 typedef struct dt__inquiry {
-    int state; /* 0 free, 1 sent to the parent, 2 the parent is alive: wait for the verdict, 3 collecting answers */
+    int         state;   /* DT__INQUIRY_... */
     dt__cask    ask;
     int32_t    *member;
     dt__cstate *answer; /* of each rank of the world */
@@ -538,6 +571,16 @@ typedef struct dt__agreement { /* see dt__agree_step */
     int32_t  ntheirs;
     int64_t *heard;            /* of each rank of the world, ns; NULL: this rank is not the root */
 } dt__agreement;
+enum { DT__JOIN_OPEN = 0, DT__JOIN_COMPLETE, DT__JOIN_FAILED }; /* rank 0: ranks register; other ranks are COMPLETE */
+/* How far this rank is with leaving the world. It never goes back. From RELEASED on it accepts nothing and its control
+   thread ends when its queues are empty, or at release_deadline. */
+enum {
+    DT__LEAVE_NO = 0,
+    DT__LEAVE_ASKED,    /* this rank wants to leave and waits until all others do, or until leave_deadline */
+    DT__LEAVE_RELEASED, /* all ranks leave */
+    DT__LEAVE_ALONE,    /* joining failed: sends what is queued */
+    DT__LEAVE_GOODBYE   /* the others stay: sends DT__C_BYE to its neighbours */
+};
 struct dt__control {
     pthread_t      thread;
     pthread_cond_t cond;
@@ -553,7 +596,7 @@ struct dt__control {
     int64_t        strangers_at; /* when one was last logged */
     int            strangers;    /* since then */
     /* registering, at rank 0 */
-    bool         complete, join_failed;
+    int          join;           /* DT__JOIN_... */
     uint8_t     *there;
     int          nthere;
     char         join_text[768], refused[240];
@@ -584,8 +627,7 @@ struct dt__control {
     int64_t     note_at;
     dt__cstate  note;
     uint32_t    note_doing;
-    /* leaving */
-    bool    leaving, released, alone, goodbye;
+    int     leave;               /* DT__LEAVE_... */
     int64_t leave_deadline, release_deadline;
     int     leave_sent;
 };
@@ -1999,10 +2041,10 @@ static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
                                   (char *)body);
         else if (h.kind == DT__C_MISSING)
             snprintf(missing, sizeof missing, "%.*s", (int)(h.nbytes < 390 ? h.nbytes : 390), (char *)body);
-        else if (h.kind == DT__C_COSTS && h.nbytes <= sizeof w->gift) {
-            memcpy(w->gift, body, h.nbytes);
-            w->ngift = h.nbytes;
-            if (!w->client->gift_ok(w->gift, w->ngift))
+        else if (h.kind == DT__C_COSTS && h.nbytes <= sizeof w->settings) {
+            memcpy(w->settings, body, h.nbytes);
+            w->nsettings = h.nbytes;
+            if (!w->client->settings_ok(w->settings, w->nsettings))
                 status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent broken costs");
         } else if (h.kind == DT__C_TABLE && h.nbytes >= sizeof t) {
             memcpy(&t, body, sizeof t);
@@ -2152,12 +2194,12 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     deadline = begin + (int64_t)(w->join_timeout * 1e9);
     w->client = client;
     if (w->rank == 0) { /* what is wrong with it is told to all ranks when they have come */
-        int n = client->gift(o, w->gift, sizeof w->gift);
-        if (n < 0) snprintf(w->gift_bad, sizeof w->gift_bad, "%.390s", dt__said.text);
-        else w->ngift = (size_t)n, dt__said.text[0] = 0;
+        int n = client->settings(o, w->settings, sizeof w->settings);
+        if (n < 0) snprintf(w->settings_bad, sizeof w->settings_bad, "%.390s", dt__said.text);
+        else w->nsettings = (size_t)n, dt__said.text[0] = 0;
     }
     if (w->size == 1) {
-        if (w->gift_bad[0]) {
+        if (w->settings_bad[0]) {
             dt__world_close(w);
             return NULL;
         }
@@ -2368,11 +2410,11 @@ DT__INSIDE void dt__block_unref(dt__block *b)
     if (b && --b->refs == 0) DT_COMM_FREE(b);
 }
 DT__INSIDE uint8_t *dt__block_body(dt__block *b) { return (uint8_t *)(b + 1) + sizeof(dt__chead); }
-static void     dt__conn_queue(dt__conn *k, dt__block *b) /* does not take the caller's reference */
+static void dt__conn_queue(dt__conn *k, dt__block *b) /* does not take the caller's reference */
 {
     dt__queued *q = b ? (dt__queued *)DT_COMM_MALLOC(sizeof *q) : NULL;
     if (!q) { /* what cannot be told is as bad as a lost connection */
-        k->broken = true;
+        dt__conn_break(k);
         return;
     }
     q->next = NULL;
@@ -2400,7 +2442,7 @@ static void dt__conn_pop(dt__conn *k) /* the first frame of the queue is sent, o
 static void dt__conn_flush(dt__conn *k)
 {
     if (k->fd < 0) return; /* the simulator takes what is to be said */
-    while (k->out && !k->broken) {
+    while (k->out && k->state != DT__CONN_BROKEN) {
         int got = dt__send_some(k->fd, k->out->b + 1, k->out->b->nbytes, &k->out_done);
         if (got == 0) return;
         if (got < 0) {
@@ -2410,7 +2452,7 @@ static void dt__conn_flush(dt__conn *k)
         }
         dt__conn_pop(k);
     }
-    if (!k->out && k->closing && !k->shaking) k->broken = true;
+    if (!k->out && k->state == DT__CONN_CLOSING) dt__conn_break(k);
 }
 DT__INSIDE dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer)
 {
@@ -2421,6 +2463,7 @@ DT__INSIDE dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer)
     k->kind = kind;
     k->peer = peer;
     k->slot = -1;
+    k->state = DT__CONN_OPEN;
     k->since = dt__comm_now();
     k->deadline = k->since + 5000000000;
     k->next = w->control->conns;
@@ -2435,7 +2478,7 @@ static void dt__conn_free(dt__conn *k)
     DT_COMM_FREE(k->body);
     DT_COMM_FREE(k);
 }
-static bool dt__conn_in_tree(const dt__conn *k) { return k->kind == DT__KIND_TREE && k->ready && !k->broken; }
+static bool dt__conn_in_tree(const dt__conn *k) { return k->kind == DT__KIND_TREE && k->state == DT__CONN_READY; }
 static void dt__control_flood(dt__world *w, dt__block *b, const dt__conn *except)
 {
     for (dt__conn *k = w->control->conns; b && k; k = k->next)
@@ -2497,14 +2540,14 @@ static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
 static void dt__register_fail(dt__world *w, const char *text)
 {
     dt__control *ctl = w->control;
-    if (ctl->complete || ctl->join_failed) return;
-    ctl->join_failed = true;
+    if (ctl->join != DT__JOIN_OPEN) return;
+    ctl->join = DT__JOIN_FAILED;
     snprintf(ctl->join_text, sizeof ctl->join_text, "%s", text);
     dt__logf(1, "joining failed: %s", text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->kind == DT__KIND_REGISTER && !k->shaking && !k->broken) {
+        if (k->kind == DT__KIND_REGISTER && dt__conn_live(k)) {
             dt__conn_say(k, DT__C_REFUSED, 0, text, strnlen(text, DT__CTEXT));
-            k->bye = true;
+            k->end_expected = true;
         }
     pthread_cond_broadcast(&ctl->cond);
 }
@@ -2514,10 +2557,10 @@ static void dt__register_complete(dt__world *w)
     dt__block   *b;
     int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
     dt__table_finish(w);
-    if (w->ngift) {
-        b = dt__block_new(DT__C_COSTS, 0, w->gift, w->ngift, NULL, 0);
+    if (w->nsettings) {
+        b = dt__block_new(DT__C_COSTS, 0, w->settings, w->nsettings, NULL, 0);
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_queue(k, b);
+            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY) dt__conn_queue(k, b);
         dt__block_unref(b);
     }
     for (int at = 0; at < w->size; at += each) {
@@ -2528,28 +2571,28 @@ static void dt__register_complete(dt__world *w)
         t.n = w->size - at < each ? w->size - at : each;
         b = dt__block_new(DT__C_TABLE, 0, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_queue(k, b);
+            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY) dt__conn_queue(k, b);
         dt__block_unref(b);
     }
     for (dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->kind == DT__KIND_REGISTER && k->ready && (k->peer - 1) / DT__TREE == 0) k->kind = DT__KIND_TREE;
-    ctl->complete = true;
+        if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY && (k->peer - 1) / DT__TREE == 0) k->kind = DT__KIND_TREE;
+    ctl->join = DT__JOIN_COMPLETE;
     dt__close(&w->ticket_fd);
     pthread_cond_broadcast(&ctl->cond);
 }
 static bool dt__register_member(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
-    if (k->head.nbytes != sizeof(dt__member) || k->ready || ctl->complete) return false;
-    if (ctl->join_failed) return true;
+    if (k->head.nbytes != sizeof(dt__member) || k->state != DT__CONN_OPEN || ctl->join == DT__JOIN_COMPLETE) return false;
+    if (ctl->join == DT__JOIN_FAILED) return true;
     dt__member *m = &w->member[k->peer];
     memcpy(m, k->body, sizeof *m);
     m->host_name[sizeof m->host_name - 1] = 0;
-    k->ready = true;
+    k->state = DT__CONN_READY;
     dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nthere + 1,
                  w->size);
     if (++ctl->nthere < w->size) return true;
-    if (w->gift_bad[0]) dt__register_fail(w, w->gift_bad);
+    if (w->settings_bad[0]) dt__register_fail(w, w->settings_bad);
     else dt__register_complete(w);
     return true;
 }
@@ -2557,7 +2600,7 @@ static void dt__register_timers(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
     char         missing[480], text[768];
-    if (w->rank != 0 || ctl->complete || ctl->join_failed) return;
+    if (w->rank != 0 || ctl->join != DT__JOIN_OPEN) return;
     if (now >= w->join_deadline) {
         dt__register_missing(w, missing, sizeof missing);
         snprintf(text, sizeof text, "the world is not complete after %g s: %s", w->join_timeout, missing);
@@ -2565,7 +2608,7 @@ static void dt__register_timers(dt__world *w, int64_t now)
     } else if (now >= ctl->missing_at) {
         dt__register_missing(w, missing, sizeof missing);
         for (dt__conn *k = ctl->conns; ctl->missing_at && k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_say(k, DT__C_MISSING, 0, missing, strlen(missing));
+            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY) dt__conn_say(k, DT__C_MISSING, 0, missing, strlen(missing));
         ctl->missing_at = now + 1000000000;
     }
 }
@@ -2574,9 +2617,9 @@ static int dt__control_wait_joined(dt__world *w, int64_t deadline, char *text, s
     dt__control *ctl = w->control;
     (void)deadline; /* the control thread keeps it */
     pthread_mutex_lock(&w->lock);
-    while (!ctl->complete && !ctl->join_failed) pthread_cond_wait(&ctl->cond, &w->lock);
+    while (ctl->join == DT__JOIN_OPEN) pthread_cond_wait(&ctl->cond, &w->lock);
     snprintf(text, nbytes, "%s", ctl->join_text);
-    bool ok = ctl->complete;
+    bool ok = ctl->join == DT__JOIN_COMPLETE;
     pthread_mutex_unlock(&w->lock);
     return ok ? 0 : -1;
 }
@@ -2611,9 +2654,9 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
     if (c->kind == DT__KIND_REGISTER) {
         if (w->rank != 0)
             return snprintf(text, nbytes, "rank %d cannot be registered here: this is rank %d", c->rank, w->rank), bad;
-        if (ctl->complete || ctl->there[c->rank])
+        if (ctl->join == DT__JOIN_COMPLETE || ctl->there[c->rank])
             return snprintf(text, nbytes, "there is a rank %d already%s", c->rank,
-                            ctl->complete ? ": the world is complete" : ""),
+                            ctl->join == DT__JOIN_COMPLETE ? ": the world is complete" : ""),
                    bad;
         if (c->stream != w->streams - 1) /* the last of them */
             return snprintf(text, nbytes, "rank %d has .streams %lld, rank %d has %d: all ranks need the same", c->rank,
@@ -2621,15 +2664,15 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
                    bad;
         return 0;
     }
-    if (w->rank == 0 && !ctl->complete) return snprintf(text, nbytes, "the world is not complete yet"), bad;
+    if (w->rank == 0 && ctl->join != DT__JOIN_COMPLETE) return snprintf(text, nbytes, "the world is not complete yet"), bad;
     if (ctl->gone[c->rank])
         return snprintf(text, nbytes, "rank %d has been declared %s", c->rank,
                         ctl->gone[c->rank] == DT__LEFT ? "gone" : "dead"),
                (int)DT_COMM_ERR_PEER;
-    if (ctl->leaving && ctl->released) return snprintf(text, nbytes, "rank %d is leaving", w->rank), bad;
+    if (ctl->leave >= DT__LEAVE_RELEASED) return snprintf(text, nbytes, "rank %d is leaving", w->rank), bad;
     if (c->kind == DT__KIND_TREE) {
         for (dt__conn *i = ctl->conns; i; i = i->next)
-            if (i != k && i->kind == DT__KIND_TREE && i->peer == c->rank && !i->broken)
+            if (i != k && i->kind == DT__KIND_TREE && i->peer == c->rank && i->state != DT__CONN_BROKEN)
                 return snprintf(text, nbytes, "rank %d is in the tree already", c->rank), bad;
         return c->rank > w->rank ? 0 : (snprintf(text, nbytes, "rank %d is not below rank %d", c->rank, w->rank), bad);
     }
@@ -2652,13 +2695,13 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
         int       npending = 0;
         dt__conn *oldest = NULL;
         for (dt__conn *k = ctl->conns; k; k = k->next) {
-            if (!k->shaking || !k->shake.server || k->broken) continue;
+            if (k->state != DT__CONN_HANDSHAKE || !k->shake.server) continue;
             npending++;
             if (!oldest || k->since < oldest->since) oldest = k;
         }
         if (oldest && (full || npending >= w->size + 64)) {
             dt__control_stranger(w, oldest->fd, "too many that say nothing");
-            oldest->broken = true;
+            dt__conn_break(oldest);
             dt__close(&oldest->fd);
         }
         if (full) {
@@ -2671,8 +2714,8 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
             continue;
         }
         k->local = local;
-        k->shaking = true;
-        if (!dt__shake_server(&k->shake, w)) k->broken = true;
+        k->state = DT__CONN_HANDSHAKE;
+        if (!dt__shake_server(&k->shake, w)) dt__conn_break(k);
     }
 }
 static void dt__control_ticket(dt__world *w)
@@ -2727,7 +2770,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             if (k->kind == DT__KIND_REGISTER) ctl->there[k->peer] = 1;
         } else {
             dt__logf(2, "rank %d refused: %s", w->rank, text);
-            if (!ctl->complete) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
+            if (ctl->join != DT__JOIN_COMPLETE) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
         }
         dt__shake_reply(&k->shake, status, text);
         got = dt__shake_step(&k->shake, k->fd);
@@ -2743,7 +2786,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
                                  got == DT__SHAKE_NET    ? "it went away"
                                  : got == DT__SHAKE_AUTH ? "it has another token"
                                                          : "it does not speak dt");
-        k->broken = true;
+        dt__conn_break(k);
         return;
     }
     dt__conn_shaken(w, k);
@@ -2751,15 +2794,15 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
 DT__INSIDE void dt__conn_shaken(dt__world *w, dt__conn *k) /* both sides know each other */
 {
     dt__control *ctl = w->control;
-    k->shaking = false;
+    k->state = DT__CONN_OPEN;
     if (!k->local) dt__sock_tune(k->fd, w->timeout);
-    if (k->kind == DT__KIND_REGISTER && ctl->join_failed) { /* too late */
+    if (k->kind == DT__KIND_REGISTER && ctl->join == DT__JOIN_FAILED) { /* too late */
         dt__conn_say(k, DT__C_REFUSED, 0, ctl->join_text, strnlen(ctl->join_text, DT__CTEXT));
-        k->bye = true;
+        k->end_expected = true;
     }
     if (k->shake.server && (k->kind == DT__KIND_LINK || k->kind == DT__KIND_FD)) {
         dt__arrived *a = (dt__arrived *)DT_COMM_MALLOC(sizeof *a);
-        k->broken = true;
+        dt__conn_break(k);
         if (!a) return;
         memset(a, 0, sizeof *a);
         a->fd = k->fd;
@@ -2785,14 +2828,14 @@ DT__INSIDE void dt__conn_shaken(dt__world *w, dt__conn *k) /* both sides know ea
         ctl->leave_sent = 0;
         ctl->hop_since = 0;
         ctl->heal_tries = 0;
-        k->ready = true;
+        k->state = DT__CONN_READY;
         dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
         dt__control_sync(w, k);
         dt__agree_said(w);
     } else if (!k->shake.server && k->later) {
+        k->state = DT__CONN_CLOSING;
         dt__conn_queue(k, k->later);
-        k->closing = true;
-    } else if (k->probe) k->broken = true; /* it is there */
+    } else if (k->probe) dt__conn_break(k); /* it is there */
 }
 /* A connection of the control thread's own. */
 static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *later)
@@ -2806,9 +2849,9 @@ static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *l
         dt__close(&fd);
         return NULL;
     }
-    k->shaking = true;
+    k->state = DT__CONN_HANDSHAKE;
     k->deadline = k->since + 1000000000;
-    if (!dt__shake_client(&k->shake, w, peer, kind, 0, 0)) k->broken = true;
+    if (!dt__shake_client(&k->shake, w, peer, kind, 0, 0)) dt__conn_break(k);
     if (later) {
         later->refs++;
         k->later = later;
@@ -2860,14 +2903,14 @@ static void dt__control_release(dt__world *w, const dt__conn *from) /* all below
     dt__block *b = dt__block_new(DT__C_LEAVE_DOWN, w->rank, NULL, 0, NULL, 0);
     dt__control_flood(w, b, from);
     dt__block_unref(b);
-    w->control->released = true;
+    w->control->leave = DT__LEAVE_RELEASED;
     w->control->release_deadline = dt__comm_now() + 500000000;
 }
 static void dt__control_heal(dt__world *w)
 {
     dt__control *ctl = w->control;
-    while (!ctl->parent && !ctl->healing && !ctl->released && !ctl->expelled) {
-        if (ctl->leaving && ctl->leave_sent) { /* all below are leaving, too: nobody needs a parent */
+    while (!ctl->parent && !ctl->healing && ctl->leave < DT__LEAVE_RELEASED && !ctl->expelled) {
+        if (ctl->leave != DT__LEAVE_NO && ctl->leave_sent) { /* all below are leaving, too: nobody needs a parent */
             dt__control_release(w, NULL);
             return;
         }
@@ -2898,7 +2941,7 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
         dt__control_expelled(w, text);
         return;
     }
-    if (ctl->gone[rank] || ctl->released) return;
+    if (ctl->gone[rank] || ctl->leave >= DT__LEAVE_RELEASED) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
     if (how != DT__LEFT) {
@@ -2915,10 +2958,11 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
         if (k->peer != rank || k == from || !dt__conn_in_tree(k)) continue;
         if (k == ctl->parent) ctl->lost = DT__DIED;
         dt__conn_flush(k);
-        k->bye = k->broken = true;
+        k->end_expected = true;
+        dt__conn_break(k);
     }
     dt__gather_fail(w, ctl->gather_seq > ctl->root_seq ? ctl->gather_seq : ctl->root_seq, text, from);
-    if (w->rank == 0 && !ctl->complete) dt__register_fail(w, text);
+    if (w->rank == 0 && ctl->join != DT__JOIN_COMPLETE) dt__register_fail(w, text);
     pthread_cond_broadcast(&ctl->cond);
 }
 /* The others have given this rank up, and go on without it. */
@@ -2926,7 +2970,7 @@ DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
 {
     dt__control *ctl = w->control;
     char         text[DT__CTEXT + 1];
-    if (ctl->expelled || ctl->released) return;
+    if (ctl->expelled || ctl->leave >= DT__LEAVE_RELEASED) return;
     snprintf(text, sizeof text, "the other ranks have given up this one, rank %d: %.500s", w->rank, why);
     dt__logf(1, "%s", text);
     ctl->expelled = true;
@@ -2935,7 +2979,10 @@ DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
     if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%.255s", text);
     for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, w->rank, text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->kind == DT__KIND_TREE) k->bye = k->broken = true;
+        if (k->kind == DT__KIND_TREE) {
+            k->end_expected = true;
+            dt__conn_break(k);
+        }
     if (ctl->gathering && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
     pthread_cond_broadcast(&ctl->cond);
 }
@@ -2968,25 +3015,26 @@ DT__INSIDE void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
 {
     dt__control *ctl = w->control;
     char         text[768], who[160], doing[120], missing[480];
-    k->broken = true;
-    if (k == ctl->parent) ctl->lost = k->bye ? DT__LEFT : DT__DIED;
-    if (k->closing || k->bye || ctl->released || ctl->expelled || k->peer < 0) return;
+    int          state = dt__conn_last_state(k);
+    dt__conn_break(k);
+    if (k == ctl->parent) ctl->lost = k->end_expected ? DT__LEFT : DT__DIED;
+    if (state == DT__CONN_CLOSING || k->end_expected || ctl->leave >= DT__LEAVE_RELEASED || ctl->expelled || k->peer < 0) return;
     int error = errno;
-    if (k->kind == DT__KIND_REGISTER && !ctl->complete) {
+    if (k->kind == DT__KIND_REGISTER && ctl->join != DT__JOIN_COMPLETE) {
         ctl->there[k->peer] = 0;
-        if (!k->ready) return; /* it has not said who it is: perhaps it did not like our answer */
+        if (state != DT__CONN_READY) return; /* it has not said who it is: perhaps it did not like our answer */
         ctl->nthere--;
         dt__register_missing(w, missing, sizeof missing);
         snprintf(text, sizeof text, "%s left while joining; %s", dt__who(w, k->peer, who, sizeof who), missing);
         dt__register_fail(w, text);
         return;
     }
-    if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || !k->ready) return;
+    if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || state != DT__CONN_READY) return;
     dt__control_slot(w, k->peer, &k->note);
     dt__control_doing(w, &k->note, doing, sizeof doing);
     snprintf(text, sizeof text, "%s died (%s)%s", dt__who(w, k->peer, who, sizeof who), how, doing);
     bool far = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
-    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent))
+    if (!(ctl->leave != DT__LEAVE_NO && ctl->leave_sent && k == ctl->parent))
         dt__control_gone(w, k->peer, far ? DT__LOST : DT__DIED, text, k);
 }
 static bool dt__abort_heard(const dt__control *ctl, uint64_t comm)
@@ -3419,7 +3467,7 @@ static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *
     for (int i = 0; i < DT__INQUIRIES; i++) {
         dt__inquiry *s = &ctl->inquiry[i];
         if (s->state && s->ask.comm == ask->comm) {
-            if (own && s->state != 3) s->ask.asker = w->rank; /* it is ours, too: see it to its end */
+            if (own && s->state != DT__INQUIRY_COLLECT) s->ask.asker = w->rank; /* it is ours, too: see it to its end */
             return;
         }
         if (!s->state && !q) q = s;
@@ -3441,7 +3489,7 @@ static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *
         for (int r = 0; r < w->size; r++) q->answer[r].has = -1;
         q->answer[w->rank].has = 0;
         dt__state_of(w, ask->comm, &q->answer[w->rank]);
-        q->state = 3;
+        q->state = DT__INQUIRY_COLLECT;
         dt__cping p;
         p.id = q->id;
         p.comm = ask->comm;
@@ -3449,7 +3497,7 @@ static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *
         dt__control_flood(w, b, NULL);
         dt__block_unref(b);
     } else {
-        q->state = 1;
+        q->state = DT__INQUIRY_SENT;
         if (ctl->parent) {
             dt__block *b = dt__block_new(DT__C_ASK, w->rank, ask, sizeof *ask, member, (size_t)ask->n * sizeof *member);
             dt__conn_queue(ctl->parent, b);
@@ -3463,17 +3511,17 @@ static void dt__inquiry_timers(dt__world *w, int64_t now)
     dt__control *ctl = w->control;
     for (int i = 0; i < DT__INQUIRIES; i++) {
         dt__inquiry *q = &ctl->inquiry[i];
-        if (q->state == 3) {
+        if (q->state == DT__INQUIRY_COLLECT) {
             bool all = true;
             for (int j = 0; all && j < (q->ask.n ? q->ask.n : w->size); j++) {
                 int r = q->ask.n ? q->member[j] : j;
                 all = q->answer[r].has >= 0 || ctl->gone[r];
             }
             if (all || now >= q->begin + 500000000) dt__inquiry_decide(w, q);
-        } else if (q->state == 1 && now >= q->begin + 400000000) {
+        } else if (q->state == DT__INQUIRY_SENT && now >= q->begin + 400000000) {
             if (ctl->parent) dt__inquiry_one(w, q, ctl->parent->peer);
             else dt__inquiry_free(q);
-        } else if (q->state == 2 && now >= q->begin + 850000000) dt__inquiry_one(w, q, 0);
+        } else if (q->state == DT__INQUIRY_WAIT && now >= q->begin + 850000000) dt__inquiry_one(w, q, 0);
     }
 }
 DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
@@ -4151,14 +4199,16 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
     dt__block     *b;
     if (k->kind == DT__KIND_REGISTER) {
         if (k->head.kind == DT__C_MEMBER) return dt__register_member(w, k);
-        k->bye = k->head.kind == DT__C_BYE && ctl->complete;
-        return k->bye;
+        k->end_expected = k->head.kind == DT__C_BYE && ctl->join == DT__JOIN_COMPLETE;
+        return k->end_expected;
     }
     switch (k->head.kind) {
     case DT__C_SYNC:
         if (k->kind != DT__KIND_TREE || n != 0) return false;
-        if (!k->ready) dt__control_sync(w, k);
-        k->ready = true;
+        if (k->state == DT__CONN_OPEN) {
+            k->state = DT__CONN_READY;
+            dt__control_sync(w, k);
+        }
         return true;
     case DT__C_ABORT: {
         dt__cabort a;
@@ -4171,7 +4221,7 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
     }
     default: break;
     }
-    if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || !k->ready)) return false;
+    if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || k->state != DT__CONN_READY)) return false;
     switch (k->head.kind) {
     case DT__C_DEATH: { /* as news, too: to those whom a silent rank has cut off */
         dt__cdeath d;
@@ -4239,8 +4289,8 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         if (k == ctl->parent) ctl->hop_since = 0;
         for (int i = 0; i < DT__INQUIRIES; i++) {
             dt__inquiry *q = &ctl->inquiry[i];
-            if (q->state != 1) continue;
-            if (q->ask.asker == w->rank) q->state = 2;
+            if (q->state != DT__INQUIRY_SENT) continue;
+            if (q->ask.asker == w->rank) q->state = DT__INQUIRY_WAIT;
             else dt__inquiry_free(q);
         }
         return true;
@@ -4270,7 +4320,7 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         else if (ctl->parent) dt__conn_say(ctl->parent, DT__C_PONG, s.rank, &s, sizeof s);
         else
             for (int i = 0; i < DT__INQUIRIES; i++)
-                if (ctl->inquiry[i].state == 3 && ctl->inquiry[i].id == s.id) ctl->inquiry[i].answer[s.rank] = s;
+                if (ctl->inquiry[i].state == DT__INQUIRY_COLLECT && ctl->inquiry[i].id == s.id) ctl->inquiry[i].answer[s.rank] = s;
         return true;
     }
     case DT__C_LEAVE_UP:
@@ -4279,11 +4329,11 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         return k->leave > 0 && k->leave <= w->size;
     case DT__C_LEAVE_DOWN:
         if (k != ctl->parent) return false;
-        if (ctl->leaving && !ctl->released) dt__control_release(w, k);
-        k->bye = true;
+        if (ctl->leave == DT__LEAVE_ASKED) dt__control_release(w, k);
+        k->end_expected = true;
         return true;
     case DT__C_BYE:
-        k->bye = true;
+        k->end_expected = true;
         snprintf(text, sizeof text, "rank %d left", k->peer);
         dt__control_gone(w, k->peer, DT__LEFT, text, k);
         return true;
@@ -4292,7 +4342,7 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
 }
 static void dt__conn_read(dt__world *w, dt__conn *k)
 {
-    for (int i = 0; i < 256 && !k->broken; i++) {
+    for (int i = 0; i < 256 && k->state != DT__CONN_BROKEN; i++) {
         int got = 1;
         if (k->head_done < sizeof k->head) got = dt__recv_some(k->fd, &k->head, sizeof k->head, &k->head_done);
         if (got == 1) {
@@ -4341,20 +4391,20 @@ static void dt__control_note(dt__world *w,
     s.age = 0;
     ctl->note = s;
     for (dt__conn *k = ctl->conns; k; k = k->next) /* who does not read gets no more of them */
-        if (dt__conn_in_tree(k) && !k->out && memcmp(&s, &k->told, sizeof s) != 0) {
+        if (dt__conn_in_tree(k) && !k->out && memcmp(&s, &k->note_sent, sizeof s) != 0) {
             dt__conn_say(k, DT__C_NOTE, w->rank, &s, sizeof s);
-            k->told = s;
+            k->note_sent = s;
         }
 }
 static void dt__control_leave(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
-    if (!ctl->leaving) return;
-    if (!ctl->released) {
+    if (ctl->leave == DT__LEAVE_NO) return;
+    if (ctl->leave < DT__LEAVE_RELEASED) {
         bool    all = true;
         int32_t total = 1;
         for (dt__conn *k = ctl->conns; k; k = k->next) {
-            if (!dt__conn_in_tree(k) || k == ctl->parent || k->bye) continue;
+            if (!dt__conn_in_tree(k) || k == ctl->parent || k->end_expected) continue;
             all = all && k->leave > 0;
             total += k->leave;
         }
@@ -4365,28 +4415,29 @@ static void dt__control_leave(dt__world *w, int64_t now)
         if (all && dt__control_is_root(w) && total + ctl->ngone >= w->size) {
             dt__control_release(w, NULL);
         } else if (now >= ctl->leave_deadline || ctl->expelled) {
-            ctl->released = ctl->alone = ctl->goodbye = true;
+            ctl->leave = DT__LEAVE_GOODBYE;
             ctl->release_deadline = now + 500000000;
         }
     }
-    if (!ctl->released) return;
+    if (ctl->leave < DT__LEAVE_RELEASED) return;
     bool empty = true;
     for (dt__conn *k = ctl->conns; k; k = k->next) {
-        if (k->shaking && !k->broken && ctl->join_failed) empty = false;
-        if (k->shaking || k->broken) continue;
-        if (ctl->goodbye && k->kind == DT__KIND_TREE && !k->said) { /* also to one that has just dialed */
+        if (k->state == DT__CONN_HANDSHAKE && ctl->join == DT__JOIN_FAILED) empty = false;
+        if (!dt__conn_live(k)) continue;
+        if (ctl->leave == DT__LEAVE_GOODBYE && k->kind == DT__KIND_TREE && k->goodbye == DT__BYE_NOT_YET) { /* also to one that has just dialed */
             dt__conn_say(k, DT__C_BYE, w->rank, NULL, 0);
-            k->said = true;
+            k->goodbye = DT__BYE_SENT;
         }
         dt__conn_flush(k);
-        empty = empty && (!k->out || k->broken);
+        empty = empty && (!k->out || k->state == DT__CONN_BROKEN);
         bool other = k->kind == DT__KIND_TREE || k->kind == DT__KIND_REGISTER;
-        if (!k->out && ctl->alone && !k->shut && other) {
+        if (!k->out && ctl->leave >= DT__LEAVE_ALONE && k->goodbye != DT__BYE_SHUT && other) {
             /* what is unread here would turn the goodbye into a reset: read until the other side has closed */
             shutdown(k->fd, SHUT_WR);
-            k->bye = k->shut = true;
+            k->end_expected = true;
+            k->goodbye = DT__BYE_SHUT;
         }
-        if (ctl->alone && other && !k->broken) empty = false;
+        if (ctl->leave >= DT__LEAVE_ALONE && other && k->state != DT__CONN_BROKEN) empty = false;
     }
     if (empty || now >= ctl->release_deadline) ctl->stop = true;
 }
@@ -4396,8 +4447,8 @@ DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now) /* when the
     int64_t            next = now + 10000000000;
 #define DT__SOONER(t) next = (t) < next ? (t) : next
     for (const dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->shaking) DT__SOONER(k->deadline);
-    if (w->rank == 0 && !ctl->complete && !ctl->join_failed) {
+        if (k->state == DT__CONN_HANDSHAKE) DT__SOONER(k->deadline);
+    if (w->rank == 0 && ctl->join == DT__JOIN_OPEN) {
         DT__SOONER(w->join_deadline);
         DT__SOONER(ctl->missing_at);
     }
@@ -4405,13 +4456,13 @@ DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now) /* when the
     if (ctl->root_on) DT__SOONER(ctl->root_deadline);
     for (int i = 0; i < DT__INQUIRIES; i++) {
         const dt__inquiry *q = &ctl->inquiry[i];
-        if (q->state) DT__SOONER(q->begin + (q->state == 1 ? 400000000 : q->state == 2 ? 850000000 : 500000000));
+        if (q->state) DT__SOONER(q->begin + (q->state == DT__INQUIRY_SENT ? 400000000 : q->state == DT__INQUIRY_WAIT ? 850000000 : 500000000));
     }
     if (w->comms) DT__SOONER(ctl->note_at);
     for (int i = 0; i < DT__AGREEMENTS; i++)
         if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + 50000000);
-    if (ctl->leaving) DT__SOONER(ctl->released ? ctl->release_deadline : ctl->leave_deadline);
-    if (ctl->join_failed && next > now + 10000000) next = now + 10000000;
+    if (ctl->leave != DT__LEAVE_NO) DT__SOONER(ctl->leave >= DT__LEAVE_RELEASED ? ctl->release_deadline : ctl->leave_deadline);
+    if (ctl->join == DT__JOIN_FAILED && next > now + 10000000) next = now + 10000000;
 #undef DT__SOONER
     return next;
 }
@@ -4420,7 +4471,7 @@ DT__INSIDE void dt__control_reap(dt__world *w)
     dt__control *ctl = w->control;
     for (dt__conn **p = &ctl->conns; *p;) {
         dt__conn *k = *p;
-        if (!k->broken) {
+        if (k->state != DT__CONN_BROKEN) {
             p = &k->next;
             continue;
         }
@@ -4437,7 +4488,7 @@ DT__INSIDE void dt__control_reap(dt__world *w)
             dt__control_unreached(w, k->peer, true);
             p = &ctl->conns;
         }
-        if (k->kind == DT__KIND_REGISTER && k->shaking && !ctl->complete && k->peer >= 0) ctl->there[k->peer] = 0;
+        if (k->kind == DT__KIND_REGISTER && k->broke_in == DT__CONN_HANDSHAKE && ctl->join != DT__JOIN_COMPLETE && k->peer >= 0) ctl->there[k->peer] = 0;
         dt__conn_free(k);
     }
     if (w->rank != 0 && !ctl->parent && !ctl->healing && ctl->started && w->joined) dt__control_heal(w);
@@ -4453,7 +4504,7 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
     }
     struct pollfd *p = *polls;
     /* those below wait until this rank can pass on what they say */
-    bool open = !ctl->released && !ctl->join_failed && now >= ctl->accept_after && (w->rank == 0 || w->joined);
+    bool open = ctl->leave < DT__LEAVE_RELEASED && ctl->join != DT__JOIN_FAILED && now >= ctl->accept_after && (w->rank == 0 || w->joined);
     if (*cap < 4) return 0;
     p[0].fd = ctl->wake;
     p[1].fd = open ? w->listen_fd : -1;
@@ -4466,7 +4517,7 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
         if (n >= *cap) continue;
         k->slot = n;
         p[n].fd = k->fd;
-        p[n].events = (short)(k->shaking ? dt__shake_events(&k->shake) : POLLIN | (k->out ? POLLOUT : 0));
+        p[n].events = (short)(k->state == DT__CONN_HANDSHAKE ? dt__shake_events(&k->shake) : POLLIN | (k->out ? POLLOUT : 0));
         p[n++].revents = 0;
     }
     return n;
@@ -4474,9 +4525,9 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
 DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
 {
     for (dt__conn *k = w->control->conns; k; k = k->next)
-        if (k->shaking && !k->broken && now >= k->deadline) {
+        if (k->state == DT__CONN_HANDSHAKE && now >= k->deadline) {
             if (k->shake.server) dt__control_stranger(w, k->fd, "it took too long");
-            k->broken = true;
+            dt__conn_break(k);
         }
     dt__register_timers(w, now);
     dt__gather_timers(w, now);
@@ -4498,12 +4549,12 @@ static void *dt__control_main(void *arg)
     while (!ctl->stop) {
         int64_t now = dt__comm_now();
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->out && !k->shaking) dt__conn_flush(k);
+            if (k->out && dt__conn_live(k)) dt__conn_flush(k);
         dt__control_reap(w);
         int n = dt__control_polls(w, &p, &cap, now);
         int ms = dt__poll_ms(dt__control_next(w, now));
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->broken) ms = 0;
+            if (k->state == DT__CONN_BROKEN) ms = 0;
         pthread_mutex_unlock(&w->lock);
         int ready = poll(p, (nfds_t)n, n ? ms : 10);
         pthread_mutex_lock(&w->lock);
@@ -4511,8 +4562,8 @@ static void *dt__control_main(void *arg)
         if (ready > 0) {
             if (p[0].revents && read(ctl->wake, &count, sizeof count) < 0) count = 0;
             for (dt__conn *k = ctl->conns; k; k = k->next) {
-                if (k->slot < 0 || k->broken || !p[k->slot].revents) continue;
-                if (k->shaking) dt__conn_shake(w, k);
+                if (k->slot < 0 || k->state == DT__CONN_BROKEN || !p[k->slot].revents) continue;
+                if (k->state == DT__CONN_HANDSHAKE) dt__conn_shake(w, k);
                 else if (p[k->slot].revents & ~POLLOUT) dt__conn_read(w, k);
             }
             if (p[1].revents) dt__control_accept(w, w->listen_fd, false);
@@ -4577,7 +4628,7 @@ DT__INSIDE int dt__control_new(dt__world *w) /* without its thread; negative: er
     memset(ctl->there, 0, (size_t)w->size);
     ctl->there[0] = 1;
     ctl->nthere = 1;
-    ctl->complete = w->rank != 0;
+    ctl->join = w->rank == 0 ? DT__JOIN_OPEN : DT__JOIN_COMPLETE;
     ctl->missing_at = dt__comm_now() + 1000000000;
     return 0;
 }
@@ -4601,7 +4652,7 @@ static int dt__control_adopt(dt__world *w, int fd, int peer)
     pthread_mutex_lock(&w->lock);
     dt__conn *k = dt__conn_new(w, fd, DT__KIND_TREE, peer);
     if (k) {
-        k->ready = true;
+        k->state = DT__CONN_READY;
         w->control->parent = k;
         w->joined = true;
         dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
@@ -4616,8 +4667,8 @@ static void dt__control_end(dt__world *w) /* at once; dt__world_unref leaves in 
 {
     dt__control *ctl = w->control;
     pthread_mutex_lock(&w->lock);
-    if (!ctl->leaving) { /* joining failed: what is said goes out, for a moment */
-        ctl->leaving = ctl->released = ctl->alone = true;
+    if (ctl->leave == DT__LEAVE_NO) { /* joining failed: what is said goes out, for a moment */
+        ctl->leave = DT__LEAVE_ALONE;
         ctl->release_deadline = dt__comm_now() + 300000000;
     }
     pthread_mutex_unlock(&w->lock);
@@ -4633,7 +4684,7 @@ DT__INSIDE void dt__world_unref(dt__world *w)
         pthread_mutex_lock(&w->lock);
         bool   hurt = ctl->ndied > 0 || ctl->naborts > 0;
         double wait = hurt && w->timeout > 1 ? 1 : w->timeout;
-        ctl->leaving = true;
+        ctl->leave = DT__LEAVE_ASKED;
         ctl->leave_deadline = dt__comm_now() + (int64_t)(wait * 1e9);
         pthread_mutex_unlock(&w->lock);
         dt__control_wake(w);
