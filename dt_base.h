@@ -272,6 +272,9 @@ DT_API void dt_sha256_end(dt_sha256 *s, uint8_t out[32]);
 #define DT__NO_OPTIONS { 0 }
 #endif
 #define DT__COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define DT__NS_PER_US ((int64_t)1000)
+#define DT__NS_PER_MS ((int64_t)1000000)
+#define DT__NS_PER_S ((int64_t)1000000000)
 
 #ifdef __cplusplus
 extern "C" {

@@ -230,7 +230,7 @@ static int dt__mpi_until(const char *call, MPI_Request *request, int code, int64
                                 "call dt_comm_init, each with transport \"mpi\"",
                                 call);
         dt__comm_pause(pause);
-        pause = pause < 1000000 ? pause * 2 : pause;
+        pause = pause < DT__NS_PER_MS ? pause * 2 : pause;
     }
     return dt__mpi_bad(call, code);
 }
@@ -322,7 +322,7 @@ static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_pl
    dt__mpi_end is called once, and listen_fd is the caller's to close. 0, or negative after dt__comm_bad. */
 static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
 {
-    int64_t        deadline = dt__comm_now() + (int64_t)(f->join_timeout * 1e9), port = 0;
+    int64_t        deadline = dt__comm_now() + dt__ns_of(f->join_timeout), port = 0;
     int            r = dt__mpi_start(deadline), code, bad = 0;
     MPI_Request    request = MPI_REQUEST_NULL;
     dt__mpi_place  mine, *all = NULL;
@@ -418,7 +418,7 @@ static int dt__mpi_meet(dt_comm *c, int64_t deadline)
 static int dt__mpi_open(dt_comm *c, const int *local, int nlocal)
 {
     bool      threaded = !c->opts.no_thread; /* a progress thread will make the calls */
-    int64_t   deadline = dt__comm_now() + (int64_t)(c->world->join_timeout * 1e9);
+    int64_t   deadline = dt__comm_now() + dt__ns_of(c->world->join_timeout);
     dt__mpi  *t;
     MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
     size_t    n = (size_t)c->size;
@@ -620,8 +620,7 @@ static void dt__mpi_wait(dt_comm *c, double seconds)
         sched_yield();
         return;
     }
-    ts.tv_sec = 0;
-    ts.tv_nsec = (long)(most * 1e9);
+    ts = dt__timespec_of(dt__ns_of(most));
     p.fd = c->wake_fd;
     p.events = POLLIN;
     if ((int)syscall(SYS_ppoll, &p, c->wake_fd >= 0 ? 1 : 0, &ts, NULL, 0) > 0 && (p.revents & POLLIN)) {

@@ -211,10 +211,9 @@ static void dt__nccl_drop(dt__nccl_job *j) /* one reference */
 /* ---- watching */
 static int64_t dt__nccl_wait(dt__nccl *n, double seconds) /* the lock is held; now */
 {
-    int64_t         until = dt__comm_now() + (int64_t)(seconds * 1e9);
+    int64_t         until = dt__comm_now() + dt__ns_of(seconds);
     struct timespec t;
-    t.tv_sec = (time_t)(until / 1000000000);
-    t.tv_nsec = (long)(until % 1000000000);
+    t = dt__timespec_of(until);
     pthread_cond_timedwait(&n->cond, &n->lock, &t);
     return dt__comm_now();
 }
@@ -283,7 +282,7 @@ static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nb
         dt__nccl_job *j = *at;
         cudaError_t   e = cudaEventQuery(j->done);
         float         ms = 0;
-        double        waited = (double)(now - j->since) * 1e-9;
+        double        waited = dt__seconds_of(now - j->since);
         if (e == cudaSuccess) {
             if (cudaEventElapsedTime(&ms, j->begun, j->done) == cudaSuccess) n->c->engine->stats.busy += 1e-3 * ms;
             *at = j->next;
@@ -637,7 +636,7 @@ static void dt__nccl_close(dt_comm *c)
 {
     dt__nccl *n = (dt__nccl *)c->devices;
     if (!n) return;
-    int64_t until = dt__comm_now() + (int64_t)((c->timeout + 1) * 1e9), now = 0;
+    int64_t until = dt__comm_now() + dt__ns_of(c->timeout + 1), now = 0;
     if (dt__comm_ok(c) && n->inside) dt_comm_free(n->inside), dt_comm_free(n->across);
     else if (n->inside) dt__comm_drop(n->inside), dt__comm_drop(n->across);
     (void)cudaSetDevice(n->dev->index);
@@ -649,7 +648,7 @@ static void dt__nccl_close(dt_comm *c)
         pthread_mutex_unlock(&n->lock);
         dt__nccl_abort(n);
         pthread_mutex_lock(&n->lock);
-        for (until = now + 5000000000; !n->ended && now < until;) now = dt__nccl_wait(n, 0.1);
+        for (until = now + 5 * DT__NS_PER_S; !n->ended && now < until;) now = dt__nccl_wait(n, 0.1);
     }
     bool ended = n->ended;
     for (dt__nccl_job *j; (j = n->queued) != NULL;) {
@@ -757,7 +756,7 @@ static int dt__nccl_two_steps(dt_comm *c, dt__nccl_job *j, int64_t *part)
     case 2:
         if (!dt__nccl_test(&j->base)) {
             j->phase = 2;
-            if ((double)(dt__comm_now() - j->since) < c->timeout * 1e9) return 2;
+            if (dt__seconds_of(dt__comm_now() - j->since) < c->timeout) return 2;
             return dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, c->rank, "two levels: rank %d waited %.1f s for its GPU",
                                  c->rank, c->timeout);
         }

@@ -256,7 +256,8 @@ typedef struct dt__transport {
                   int64_t *done);
 } dt__transport;
 
-enum { DT__HISTORY = 64, DT__LATE = 1000000 }; /* operations remembered; ns that a rank may come after others */
+enum { DT__HISTORY = 64 };     /* operations remembered */
+#define DT__LATE DT__NS_PER_MS /* a rank that comes at most this much after the others is not late */
 struct dt_comm {
     dt__world  *world;           /* NULL: threads of one process, or alone */
     dt_comm    *next;
@@ -444,6 +445,17 @@ typedef struct dt__shake {
     dt__hello_c c;
     dt__hello_r r;
 } dt__shake;
+/* Times of the protocol, ns. */
+#define DT__HANDSHAKE_TIME (5 * DT__NS_PER_S)    /* for a handshake that this rank accepted, or dialed while joining */
+#define DT__REDIAL_TIME (1 * DT__NS_PER_S)       /* for a handshake that the control thread dialed */
+#define DT__JOIN_GRACE (700 * DT__NS_PER_MS)     /* other ranks wait so much longer than rank 0, which names the missing ranks */
+#define DT__RELEASE_TIME (500 * DT__NS_PER_MS)   /* for the last frames of a rank that leaves */
+#define DT__NOTE_EVERY (250 * DT__NS_PER_MS)     /* neighbours are told what this rank does */
+#define DT__INQUIRY_HOP (400 * DT__NS_PER_MS)    /* for the answer of the parent */
+#define DT__INQUIRY_ANSWERS (500 * DT__NS_PER_MS) /* for the answers of all ranks, at the root */
+#define DT__INQUIRY_VERDICT (850 * DT__NS_PER_MS) /* for the verdict of the root */
+#define DT__AGREE_REPEAT (200 * DT__NS_PER_MS)   /* an order or a state of an agreement is sent again */
+#define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: out of reach, perhaps not dead */
 typedef struct dt__cgather {
@@ -691,6 +703,15 @@ static __thread const int64_t *dt__net_clock;
 extern __thread __attribute__((visibility("hidden"))) const int64_t *dt__net_clock; /* the simulator's, in its thread */
 #endif
 DT__INSIDE int64_t dt__comm_now(void); /* ns */
+static inline __attribute__((unused)) int64_t dt__ns_of(double seconds) { return (int64_t)(seconds * 1e9); }
+static inline __attribute__((unused)) double dt__seconds_of(int64_t ns) { return (double)ns * 1e-9; }
+static inline __attribute__((unused)) struct timespec dt__timespec_of(int64_t ns)
+{
+    struct timespec t;
+    t.tv_sec = (time_t)(ns / DT__NS_PER_S);
+    t.tv_nsec = (long)(ns % DT__NS_PER_S);
+    return t;
+}
 /* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
 DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *text);
 /* Fails on this rank, and tells all the others; returns the status. */
@@ -978,7 +999,7 @@ DT__INSIDE int64_t dt__comm_now(void) /* ns */
     struct timespec t;
     if (dt__net_clock) return *dt__net_clock;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    return (int64_t)t.tv_sec * DT__NS_PER_S + t.tv_nsec;
 }
 static void dt__world_report(const dt__world *w, int status, int rank, const char *text); /* >>rendezvous */
 /* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
@@ -1037,7 +1058,7 @@ DT__INSIDE bool dt__comm_random(void *buf, size_t nbytes)
 static int dt__poll_ms(int64_t deadline) /* rounded up */
 {
     int64_t left = deadline - dt__comm_now();
-    return left <= 0 ? 0 : left > 60000000000 ? 60000 : (int)((left + 999999) / 1000000);
+    return left <= 0 ? 0 : left > 60 * DT__NS_PER_S ? 60000 : (int)((left + DT__NS_PER_MS - 1) / DT__NS_PER_MS);
 }
 /* 1: ready, or an error that the next call on it will tell; 0: the time is over */
 static int dt__wait_fd(int fd, int events, int64_t deadline)
@@ -1604,7 +1625,7 @@ static int dt__token_read_fd(int fd, const char *name, uint8_t token[32]) /* clo
 {
     uint8_t buf[32];
     size_t  n = 0;
-    int64_t deadline = dt__comm_now() + 5000000000;
+    int64_t deadline = dt__comm_now() + 5 * DT__NS_PER_S;
     ssize_t whole = pread(fd, buf, 32, 0); /* a file: a program that is started behind this one reads it again */
     if (whole > 0) n = (size_t)whole;
     while (n < 32) {
@@ -1764,7 +1785,7 @@ static int dt__ticket_take(dt__config *f, dt__world *w, int64_t deadline)
                             "dt_comm_init: the Unix socket @%s, where rank 0 should be, belongs to another user",
                             f->name);
     }
-    if (deadline > dt__comm_now() + 1000000000) deadline = dt__comm_now() + 1000000000;
+    if (deadline > dt__comm_now() + DT__NS_PER_S) deadline = dt__comm_now() + DT__NS_PER_S;
     while ((got = dt__recv_some(fd, &t, sizeof t, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
     dt__close(&fd);
     return got == 1 ? dt__ticket_read(f, w, &t) : 0;
@@ -1849,12 +1870,12 @@ DT__INSIDE int dt__listen_master(const dt__config *f)
     if (f->bind[0] && (n = dt__addr_find(f->bind, f->port, a, &why)) == 0)
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: the address to listen at is '%.100s': %s", f->bind, why);
     if (n == 0) dt__addr_loopback(&a[0], 0), n = 1;
-    int64_t until = dt__comm_now() + 2000000000;
+    int64_t until = dt__comm_now() + 2 * DT__NS_PER_S;
     for (;;) {
         for (int i = 0; i < n; i++)
             if ((fd = dt__listen(&a[i])) >= 0) return fd;
         if (errno != EADDRINUSE || dt__comm_now() > until) break;
-        dt__comm_pause(10000000);
+        dt__comm_pause(10 * DT__NS_PER_MS);
     }
     return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 cannot listen at %s: %s",
                         dt__addr_text(&a[0], text, sizeof text), strerror(errno));
@@ -1882,7 +1903,7 @@ static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *mas
 static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t comm, int stream, int64_t deadline,
                     const dt_comm *c, dt__shake *h)
 {
-    int64_t now = dt__comm_now(), until = deadline < now + 5000000000 ? deadline : now + 5000000000;
+    int64_t now = dt__comm_now(), until = deadline < now + DT__HANDSHAKE_TIME ? deadline : now + DT__HANDSHAKE_TIME;
     int     fd = dt__connect(a), got;
     if (fd < 0) return DT__SHAKE_NET;
     if (!dt__shake_client(h, w, to, kind, comm, stream)) {
@@ -1896,7 +1917,7 @@ static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t 
             got = DT__SHAKE_NET;
             break;
         }
-        dt__wait_fd(fd, dt__shake_events(h), c && until > now + 50000000 ? now + 50000000 : until);
+        dt__wait_fd(fd, dt__shake_events(h), c && until > now + 50 * DT__NS_PER_MS ? now + 50 * DT__NS_PER_MS : until);
     }
     if (got == DT__SHAKE_DONE) {
         if (a->u.any.sa_family != AF_UNIX) dt__sock_tune(fd, w->timeout);
@@ -1929,7 +1950,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
 {
     dt__shake h;
     char      why[256], at[80];
-    int64_t   wait = 1000000, strange = 0;
+    int64_t   wait = DT__NS_PER_MS, strange = 0;
     for (int i = 0;; i++) {
         int got = dt__dial(w, &a[i % naddr], to, kind, comm, stream, deadline, c, &h), e = errno;
         if (got >= 0) {
@@ -1940,7 +1961,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
         if (got == DT__SHAKE_AUTH || got == DT__SHAKE_ALIEN) {
             if (!strange) strange = now;
         } else strange = 0;
-        if (got == DT__SHAKE_REFUSED || got == DT__SHAKE_VERSION_IS || (strange && now > strange + 1500000000) ||
+        if (got == DT__SHAKE_REFUSED || got == DT__SHAKE_VERSION_IS || (strange && now > strange + 1500 * DT__NS_PER_MS) ||
             now >= deadline || (c && !dt__comm_ok(c))) {
             snprintf(text, nbytes, "rank %d at %s: %s", to, dt__addr_text(&a[i % naddr], at, sizeof at),
                      dt__dial_text(got, e, &h, why, sizeof why));
@@ -1948,7 +1969,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
         }
         if (i % naddr == naddr - 1) {
             dt__comm_pause(now + wait > deadline ? deadline - now : wait);
-            wait = wait < 32000000 ? wait * 2 : wait;
+            wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
         }
     }
 }
@@ -2084,10 +2105,10 @@ static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank
         return -1;
     if (f->ticket) {
         dt__addr a;
-        int64_t  until = dt__comm_now() + 2000000000;
+        int64_t  until = dt__comm_now() + 2 * DT__NS_PER_S;
         dt__addr_unix(&a, f->name);
         while ((w->ticket_fd = dt__listen(&a)) < 0 && errno == EADDRINUSE && dt__comm_now() < until)
-            dt__comm_pause(10000000);
+            dt__comm_pause(10 * DT__NS_PER_MS);
         if (w->ticket_fd < 0)
             return dt__comm_bad(DT_COMM_ERR_JOIN,
                                 "dt_comm_init: the Unix socket @%s: %s; does another job with this port join now?",
@@ -2096,7 +2117,7 @@ static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank
     w->join_deadline = deadline;
     if (dt__control_start(w) < 0)
         return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no control thread: %s", strerror(errno));
-    if (dt__control_wait_joined(w, deadline + 1000000000, text, sizeof text) == 0) return 0;
+    if (dt__control_wait_joined(w, deadline + DT__NS_PER_S, text, sizeof text) == 0) return 0;
     return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s", text);
 }
 static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
@@ -2104,7 +2125,7 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     dt__member self;
     dt__addr   a;
     char       text[400];
-    int64_t    wait = 1000000;
+    int64_t    wait = DT__NS_PER_MS;
     int        got = 0, fd, parent = (w->rank - 1) / DT__TREE;
     while (f->ticket && (got = dt__ticket_take(f, w, deadline)) == 0) {
         if (dt__comm_now() >= deadline)
@@ -2113,7 +2134,7 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
                                 "socket @%s",
                                 w->join_timeout, f->name);
         dt__comm_pause(wait);
-        wait = wait < 32000000 ? wait * 2 : wait;
+        wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
     }
     if (got < 0) return got;
     fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams - 1, deadline, NULL, text,
@@ -2134,7 +2155,7 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     if (dt__cframe_send(fd, DT__C_MEMBER, w->rank, &self, sizeof self, deadline) != 1)
         got = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 left while this rank was joining");
     if (got == 0)
-        got = dt__table_recv(w, fd, deadline + 700000000); /* rank 0 decides first, and names who is missing */
+        got = dt__table_recv(w, fd, deadline + DT__JOIN_GRACE); /* rank 0 decides first, and names who is missing */
     if (got < 0) {
         close(fd);
         return got;
@@ -2147,7 +2168,7 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     else {
         if (!dt__addr_take(&a, w->member[parent].addr, w->member[parent].addr_len))
             return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the table has no address of rank %d", parent);
-        fd = dt__dial_until(w, &a, 1, parent, DT__KIND_TREE, 0, 0, deadline + 700000000, NULL, text, sizeof text);
+        fd = dt__dial_until(w, &a, 1, parent, DT__KIND_TREE, 0, 0, deadline + DT__JOIN_GRACE, NULL, text, sizeof text);
         if (fd < 0) return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join: %s", w->rank, text);
     }
     return dt__control_adopt(w, fd, parent);
@@ -2191,7 +2212,7 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     if (!w) return NULL;
     w->joined_by = f.joined_by;
     memset(f.token, 0, sizeof f.token);
-    deadline = begin + (int64_t)(w->join_timeout * 1e9);
+    deadline = begin + dt__ns_of(w->join_timeout);
     w->client = client;
     if (w->rank == 0) { /* what is wrong with it is told to all ranks when they have come */
         int n = client->settings(o, w->settings, sizeof w->settings);
@@ -2209,13 +2230,13 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
         int got = w->rank == 0 ? dt__join_first(w, &f, deadline) : dt__join_other(w, &f, deadline);
         if (w->joined_by) dt__close(&f.listen_fd); /* the world has its own */
         if (got == 0) { /* the first exchange */
-            int64_t until = dt__comm_now() + 2000000000;
-            got = dt__gather(w, NULL, 0, NULL, until > deadline + 700000000 ? until : deadline + 700000000, text,
+            int64_t until = dt__comm_now() + 2 * DT__NS_PER_S;
+            got = dt__gather(w, NULL, 0, NULL, until > deadline + DT__JOIN_GRACE ? until : deadline + DT__JOIN_GRACE, text,
                              sizeof text);
             if (got < 0) dt__comm_bad(got, "dt_comm_init: %s", text);
         }
         if (w->register_fd >= 0) { /* rank 0 may forget this connection */
-            if (got == 0) dt__cframe_send(w->register_fd, DT__C_BYE, w->rank, NULL, 0, dt__comm_now() + 1000000000);
+            if (got == 0) dt__cframe_send(w->register_fd, DT__C_BYE, w->rank, NULL, 0, dt__comm_now() + DT__NS_PER_S);
             dt__close(&w->register_fd);
         }
         if (got < 0) {
@@ -2353,7 +2374,7 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
         for (int i = 0; i < started; i++) kill(pid[i], SIGKILL);
     }
     dt__close(&listen_fd);
-    dt__spawn_wait(pid, started, &first, 10000000000, 2000000000);
+    dt__spawn_wait(pid, started, &first, 10 * DT__NS_PER_S, 2 * DT__NS_PER_S);
     DT_COMM_FREE(pid);
     return status ? status : first;
 }
@@ -2465,7 +2486,7 @@ DT__INSIDE dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer)
     k->slot = -1;
     k->state = DT__CONN_OPEN;
     k->since = dt__comm_now();
-    k->deadline = k->since + 5000000000;
+    k->deadline = k->since + DT__HANDSHAKE_TIME;
     k->next = w->control->conns;
     w->control->conns = k;
     return k;
@@ -2506,7 +2527,7 @@ static void dt__control_stranger(dt__world *w, int fd, const char *why) /* a lin
     dt__control *ctl = w->control;
     char         at[80];
     ctl->strangers++;
-    if (ctl->strangers_at && dt__comm_now() < ctl->strangers_at + 1000000000) return;
+    if (ctl->strangers_at && dt__comm_now() < ctl->strangers_at + DT__NS_PER_S) return;
     dt__logf(2, "rank %d refused a connection from %s: %s (%d since the last such line)", w->rank,
                  dt__peer_text(fd, at, sizeof at), why, ctl->strangers);
     ctl->strangers_at = dt__comm_now();
@@ -2609,7 +2630,7 @@ static void dt__register_timers(dt__world *w, int64_t now)
         dt__register_missing(w, missing, sizeof missing);
         for (dt__conn *k = ctl->conns; ctl->missing_at && k; k = k->next)
             if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY) dt__conn_say(k, DT__C_MISSING, 0, missing, strlen(missing));
-        ctl->missing_at = now + 1000000000;
+        ctl->missing_at = now + DT__NS_PER_S;
     }
 }
 static int dt__control_wait_joined(dt__world *w, int64_t deadline, char *text, size_t nbytes)
@@ -2705,7 +2726,7 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
             dt__close(&oldest->fd);
         }
         if (full) {
-            if (!oldest) ctl->accept_after = dt__comm_now() + 20000000;
+            if (!oldest) ctl->accept_after = dt__comm_now() + 20 * DT__NS_PER_MS;
             return;
         }
         dt__conn *k = local && !dt__same_user(fd) ? NULL : dt__conn_new(w, fd, 0, -1);
@@ -2723,7 +2744,7 @@ static void dt__control_ticket(dt__world *w)
     for (int i = 0; i < 64; i++) {
         int fd = (int)syscall(SYS_accept4, w->ticket_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE) w->control->accept_after = dt__comm_now() + 20000000;
+            if (errno == EMFILE || errno == ENFILE) w->control->accept_after = dt__comm_now() + 20 * DT__NS_PER_MS;
             return;
         }
         dt__ticket t;
@@ -2850,7 +2871,7 @@ static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *l
         return NULL;
     }
     k->state = DT__CONN_HANDSHAKE;
-    k->deadline = k->since + 1000000000;
+    k->deadline = k->since + DT__REDIAL_TIME;
     if (!dt__shake_client(&k->shake, w, peer, kind, 0, 0)) dt__conn_break(k);
     if (later) {
         later->refs++;
@@ -2904,7 +2925,7 @@ static void dt__control_release(dt__world *w, const dt__conn *from) /* all below
     dt__control_flood(w, b, from);
     dt__block_unref(b);
     w->control->leave = DT__LEAVE_RELEASED;
-    w->control->release_deadline = dt__comm_now() + 500000000;
+    w->control->release_deadline = dt__comm_now() + DT__RELEASE_TIME;
 }
 static void dt__control_heal(dt__world *w)
 {
@@ -3234,7 +3255,7 @@ static void dt__gather_take(dt__world *w, const dt__cgather *g, const uint8_t *d
         ctl->root_n = g->n;
         ctl->root_on = true;
         for (int r = 0; r < w->size; r++) ctl->root_have[r] = UINT64_MAX; /* nothing came, not even 0 bytes */
-        ctl->root_deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
+        ctl->root_deadline = dt__comm_now() + dt__ns_of(w->timeout);
     }
     uint64_t have = ctl->root_have[g->rank] == UINT64_MAX ? 0 : ctl->root_have[g->rank];
     bool     more = ctl->root_have[g->rank] == UINT64_MAX || (have < ctl->root_n && n > 0); /* a rank ends once */
@@ -3314,8 +3335,7 @@ static int dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t
     dt__control_wake(w);
     pthread_mutex_lock(&w->lock);
     struct timespec t;
-    t.tv_sec = (time_t)(deadline / 1000000000);
-    t.tv_nsec = (long)(deadline % 1000000000);
+    t = dt__timespec_of(deadline);
     while (ctl->gather_state == 0)
         if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT && ctl->gather_state == 0) {
             dt__gather_fail(w, ctl->gather_seq, "an exchange of the world got no answer from rank 0", NULL);
@@ -3338,7 +3358,7 @@ DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void 
     }
     /* rank 0 gives up first, and names who is missing */
     int status =
-        dt__gather(w, in, n, out, dt__comm_now() + (int64_t)(w->timeout * 1e9) + 1000000000, text, sizeof text);
+        dt__gather(w, in, n, out, dt__comm_now() + dt__ns_of(w->timeout) + DT__NS_PER_S, text, sizeof text);
     return status ? dt__comm_bad(status, "%s", text) : 0;
 }
 
@@ -3440,7 +3460,7 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
                                          dt__who(w, r, who, sizeof who));
             if (used < sizeof text && s->seq > 0)
                 used += (size_t)snprintf(text + used, sizeof text - used, " (last: %s #%" PRIu64 ", since %.1f s)",
-                                         dt__coll_word(w, s->doing), s->seq, (double)s->age * 1e-9);
+                                         dt__coll_word(w, s->doing), s->seq, dt__seconds_of(s->age));
             else if (used < sizeof text)
                 used += (size_t)snprintf(text + used, sizeof text - used, " (nor anything before)");
         } else continue;
@@ -3517,11 +3537,11 @@ static void dt__inquiry_timers(dt__world *w, int64_t now)
                 int r = q->ask.n ? q->member[j] : j;
                 all = q->answer[r].has >= 0 || ctl->gone[r];
             }
-            if (all || now >= q->begin + 500000000) dt__inquiry_decide(w, q);
-        } else if (q->state == DT__INQUIRY_SENT && now >= q->begin + 400000000) {
+            if (all || now >= q->begin + DT__INQUIRY_ANSWERS) dt__inquiry_decide(w, q);
+        } else if (q->state == DT__INQUIRY_SENT && now >= q->begin + DT__INQUIRY_HOP) {
             if (ctl->parent) dt__inquiry_one(w, q, ctl->parent->peer);
             else dt__inquiry_free(q);
-        } else if (q->state == DT__INQUIRY_WAIT && now >= q->begin + 850000000) dt__inquiry_one(w, q, 0);
+        } else if (q->state == DT__INQUIRY_WAIT && now >= q->begin + DT__INQUIRY_VERDICT) dt__inquiry_one(w, q, 0);
     }
 }
 DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
@@ -3610,10 +3630,9 @@ DT__INSIDE void dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f)
 DT__INSIDE void dt__world_settle(dt__world *w)
 {
     struct timespec t;
-    int64_t         deadline = dt__comm_now() + 500000000;
+    int64_t         deadline = dt__comm_now() + 500 * DT__NS_PER_MS;
     if (!w || !w->control || w->sim) return; /* the simulator delivers that first */
-    t.tv_sec = (time_t)(deadline / 1000000000);
-    t.tv_nsec = (long)(deadline % 1000000000);
+    t = dt__timespec_of(deadline);
     pthread_mutex_lock(&w->lock);
     uint64_t until = w->control->turns + 2; /* the one under way, and one that begins after now */
     w->control->settling++;
@@ -3646,7 +3665,7 @@ static void dt__arrived_timers(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
     double       keep = w->timeout > w->join_timeout ? w->timeout : w->join_timeout;
-    while (ctl->arrived && now > ctl->arrived->since + (int64_t)(keep * 1e9)) {
+    while (ctl->arrived && now > ctl->arrived->since + dt__ns_of(keep)) {
         dt__arrived *a = ctl->arrived;
         dt__logf(2, "rank %d: nobody took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
                      a->comm);
@@ -3680,7 +3699,7 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
         return -2;
     }
     if (peer < w->rank) return -1;
-    int64_t deadline = dt__comm_now() + (int64_t)(w->join_timeout * 1e9), soon = dt__comm_now() + 1000000000;
+    int64_t deadline = dt__comm_now() + dt__ns_of(w->join_timeout), soon = dt__comm_now() + DT__NS_PER_S;
     if (!dt__addr_take(&a, w->member[peer].addr, w->member[peer].addr_len)) {
         dt__world_abort(w, c, DT_COMM_ERR_NET, index, "a rank has no address in the table");
         return -2;
@@ -3757,7 +3776,7 @@ static int dt__fd_gone(dt__world *w, const int *member, int n) /* one of them, o
 DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd)
 {
     char     text[400], who[160];
-    int64_t  deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
+    int64_t  deadline = dt__comm_now() + dt__ns_of(w->timeout);
     dt__addr a;
     dt_comm *c;
     int      gone = -1, bad = -1;
@@ -3773,8 +3792,7 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
             pthread_mutex_lock(&w->lock);
             while ((to = dt__arrived_take(w, DT__KIND_FD, comm, member[i], 0)) < 0 &&
                    (gone = dt__fd_gone(w, member, n)) < 0 && (!c || dt__comm_ok(c))) {
-                t.tv_sec = (time_t)(deadline / 1000000000);
-                t.tv_nsec = (long)(deadline % 1000000000);
+                t = dt__timespec_of(deadline);
                 if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
             }
             pthread_mutex_unlock(&w->lock);
@@ -3795,9 +3813,9 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
     int got = dt__same_user(from) ? -1 : -2;
     for (bool ended = false;;) { /* a connection that ends does not say why; the control tree does, in a moment */
-        int64_t now = dt__comm_now(), next = now + (ended ? 1000000 : 50000000);
+        int64_t now = dt__comm_now(), next = now + (ended ? DT__NS_PER_MS : 50 * DT__NS_PER_MS);
         if (!ended && got == -1) got = dt__fd_recv(from);
-        if (got == -2 && !ended && now + 500000000 < deadline) deadline = now + 500000000;
+        if (got == -2 && !ended && now + 500 * DT__NS_PER_MS < deadline) deadline = now + 500 * DT__NS_PER_MS;
         ended = got == -2;
         pthread_mutex_lock(&w->lock);
         gone = dt__fd_gone(w, member, n);
@@ -3848,12 +3866,12 @@ static void   dt__agree_free(dt__agreement *e)
 }
 static bool dt__agree_busy(const dt__agreement *e, int64_t now)
 {
-    return e->comm && !e->decided && (double)(now - e->begin) < 4e9 * e->timeout + 3e10;
+    return e->comm && !e->decided && dt__seconds_of(now - e->begin) < 4 * e->timeout + 30;
 }
 static int64_t dt__agree_patience(const dt__agreement *e) /* ns of silence */
 {
     double s = e->timeout / 4;
-    return (int64_t)((s < 1 ? 1 : s > 5 ? 5 : s) * 1e9);
+    return dt__ns_of(s < 1 ? 1 : s > 5 ? 5 : s);
 }
 static int dt__agree_root(const dt__world *w) /* whom this rank follows */
 {
@@ -4100,7 +4118,7 @@ static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
         if (!dt__bit(e->asked, r) || ctl->gone[r]) continue;
         int64_t quiet = r == w->rank ? 0 : now - e->heard[r];
         int     top = r;
-        if (quiet > 300000000 && quiet < patience) { /* does anybody listen there? */
+        if (quiet > 300 * DT__NS_PER_MS && quiet < patience) { /* does anybody listen there? */
             bool asked = false;
             for (dt__conn *k = ctl->conns; k; k = k->next) asked = asked || (k->probe && k->peer == r);
             dt__conn *k = asked ? NULL : dt__control_dial(w, r, DT__KIND_NEWS, NULL);
@@ -4108,7 +4126,7 @@ static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
             else if (!asked && errno == ECONNREFUSED) dt__control_unreached(w, r, true);
         }
         if (quiet < patience) {
-            if ((double)(now - e->begin) > e->timeout * 1e9 && !dt__bit(e->came, r)) dt__bit_set(e->late, r);
+            if (dt__seconds_of(now - e->begin) > e->timeout && !dt__bit(e->came, r)) dt__bit_set(e->late, r);
             continue;
         }
         for (int up = r; up > 0;) {
@@ -4117,7 +4135,7 @@ static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
         }
         for (int i = 0; i < w->size; i++)
             if (i != top && now - e->heard[i] >= patience) e->heard[i] = now; /* perhaps only cut off by it */
-        dt__control_expel(w, top, (double)patience * 1e-9);
+        dt__control_expel(w, top, dt__seconds_of(patience));
         break;
     }
 }
@@ -4133,9 +4151,9 @@ static void dt__agree_timers(dt__world *w, int64_t now)
             if (!e->heard) dt__agree_state(w, e);
             if (e->heard) dt__agree_silent(w, e, now);
             if (e->heard) dt__agree_step(w, e);
-            if (e->heard && !e->decided && now - e->said > 200000000)
+            if (e->heard && !e->decided && now - e->said > DT__AGREE_REPEAT)
                 dt__agree_tell(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
-        } else if (e->waiting && now - e->said > 200000000) dt__agree_state(w, e);
+        } else if (e->waiting && now - e->said > DT__AGREE_REPEAT) dt__agree_state(w, e);
     }
     if (!patience || !ctl->parent) ctl->hop_since = 0;
     else if (!ctl->hop_since) { /* while something is to be agreed on, the one above must answer */
@@ -4143,7 +4161,7 @@ static void dt__agree_timers(dt__world *w, int64_t now)
         dt__conn_say(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
     } else if (now - ctl->hop_since > patience) {
         ctl->hop_since = 0;
-        dt__control_expel(w, ctl->parent->peer, (double)patience * 1e-9);
+        dt__control_expel(w, ctl->parent->peer, dt__seconds_of(patience));
     }
 }
 DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
@@ -4151,11 +4169,10 @@ DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double ti
 {
     dt__control    *ctl = w->control;
     struct timespec t;
-    int64_t         deadline = dt__comm_now() + (int64_t)(timeout * 3e9) + INT64_C(10000000000);
+    int64_t         deadline = dt__comm_now() + dt__ns_of(timeout * 3) + 10 * DT__NS_PER_S;
     size_t          nb = dt__agree_nbytes(w);
     int             status = 0;
-    t.tv_sec = (time_t)(deadline / 1000000000);
-    t.tv_nsec = (long)(deadline % 1000000000);
+    t = dt__timespec_of(deadline);
     if (!ctl) return dt__comm_bad(DT_COMM_ERR_STATE, "there is nobody to agree with");
     pthread_mutex_lock(&w->lock);
     dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
@@ -4379,7 +4396,7 @@ static void dt__control_note(dt__world *w,
     dt_comm     *latest = NULL;
     dt__cstate   s;
     if (!w->comms || now < ctl->note_at) return;
-    ctl->note_at = now + 250000000;
+    ctl->note_at = now + DT__NOTE_EVERY;
     for (dt_comm *c = w->comms; c; c = c->next)
         if (!latest || __atomic_load_n(&c->since, __ATOMIC_RELAXED) > __atomic_load_n(&latest->since, __ATOMIC_RELAXED))
             latest = c;
@@ -4416,7 +4433,7 @@ static void dt__control_leave(dt__world *w, int64_t now)
             dt__control_release(w, NULL);
         } else if (now >= ctl->leave_deadline || ctl->expelled) {
             ctl->leave = DT__LEAVE_GOODBYE;
-            ctl->release_deadline = now + 500000000;
+            ctl->release_deadline = now + DT__RELEASE_TIME;
         }
     }
     if (ctl->leave < DT__LEAVE_RELEASED) return;
@@ -4444,7 +4461,7 @@ static void dt__control_leave(dt__world *w, int64_t now)
 DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now) /* when there is something to do without news */
 {
     const dt__control *ctl = w->control;
-    int64_t            next = now + 10000000000;
+    int64_t            next = now + 10 * DT__NS_PER_S;
 #define DT__SOONER(t) next = (t) < next ? (t) : next
     for (const dt__conn *k = ctl->conns; k; k = k->next)
         if (k->state == DT__CONN_HANDSHAKE) DT__SOONER(k->deadline);
@@ -4456,13 +4473,17 @@ DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now) /* when the
     if (ctl->root_on) DT__SOONER(ctl->root_deadline);
     for (int i = 0; i < DT__INQUIRIES; i++) {
         const dt__inquiry *q = &ctl->inquiry[i];
-        if (q->state) DT__SOONER(q->begin + (q->state == DT__INQUIRY_SENT ? 400000000 : q->state == DT__INQUIRY_WAIT ? 850000000 : 500000000));
+        switch (q->state) {
+        case DT__INQUIRY_SENT: DT__SOONER(q->begin + DT__INQUIRY_HOP); break;
+        case DT__INQUIRY_WAIT: DT__SOONER(q->begin + DT__INQUIRY_VERDICT); break;
+        case DT__INQUIRY_COLLECT: DT__SOONER(q->begin + DT__INQUIRY_ANSWERS); break;
+        }
     }
     if (w->comms) DT__SOONER(ctl->note_at);
     for (int i = 0; i < DT__AGREEMENTS; i++)
-        if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + 50000000);
+        if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + DT__AGREE_LOOK);
     if (ctl->leave != DT__LEAVE_NO) DT__SOONER(ctl->leave >= DT__LEAVE_RELEASED ? ctl->release_deadline : ctl->leave_deadline);
-    if (ctl->join == DT__JOIN_FAILED && next > now + 10000000) next = now + 10000000;
+    if (ctl->join == DT__JOIN_FAILED && next > now + 10 * DT__NS_PER_MS) next = now + 10 * DT__NS_PER_MS;
 #undef DT__SOONER
     return next;
 }
@@ -4629,7 +4650,7 @@ DT__INSIDE int dt__control_new(dt__world *w) /* without its thread; negative: er
     ctl->there[0] = 1;
     ctl->nthere = 1;
     ctl->join = w->rank == 0 ? DT__JOIN_OPEN : DT__JOIN_COMPLETE;
-    ctl->missing_at = dt__comm_now() + 1000000000;
+    ctl->missing_at = dt__comm_now() + DT__NS_PER_S;
     return 0;
 }
 static int dt__control_start(dt__world *w)
@@ -4669,7 +4690,7 @@ static void dt__control_end(dt__world *w) /* at once; dt__world_unref leaves in 
     pthread_mutex_lock(&w->lock);
     if (ctl->leave == DT__LEAVE_NO) { /* joining failed: what is said goes out, for a moment */
         ctl->leave = DT__LEAVE_ALONE;
-        ctl->release_deadline = dt__comm_now() + 300000000;
+        ctl->release_deadline = dt__comm_now() + 300 * DT__NS_PER_MS;
     }
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);
@@ -4685,7 +4706,7 @@ DT__INSIDE void dt__world_unref(dt__world *w)
         bool   hurt = ctl->ndied > 0 || ctl->naborts > 0;
         double wait = hurt && w->timeout > 1 ? 1 : w->timeout;
         ctl->leave = DT__LEAVE_ASKED;
-        ctl->leave_deadline = dt__comm_now() + (int64_t)(wait * 1e9);
+        ctl->leave_deadline = dt__comm_now() + dt__ns_of(wait);
         pthread_mutex_unlock(&w->lock);
         dt__control_wake(w);
     }
@@ -4740,8 +4761,7 @@ DT__INSIDE void dt__shared_wake(dt__shared *s)
 DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
 {
     struct timespec t;
-    t.tv_sec = (time_t)(ns / 1000000000);
-    t.tv_nsec = (long)(ns % 1000000000);
+    t = dt__timespec_of(ns);
     syscall(SYS_futex, &dt__slot_of(s, s->me)->bell, FUTEX_WAIT, bell, &t, NULL, 0);
     dt__shared_rise(s);
 }
@@ -5290,7 +5310,7 @@ static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error)
         l->died = dt__comm_now();
         l->error = error;
     }
-    if (dt__comm_now() - l->died < (int64_t)DT__TCP_GRACE * 1000000) return 0;
+    if (dt__comm_now() - l->died < DT__TCP_GRACE * DT__NS_PER_MS) return 0;
     return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer,
                         "rank %d%s%.64s%s is gone: its connection to rank %d was %s%s; its last output may tell why",
                         l->peer, host[0] ? " (" : "", host, host[0] ? ")" : "", c->rank,
@@ -5323,12 +5343,12 @@ static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *r
     if (c->bandwidth <= 0) return n;
     if (burst < 1448) burst = 1448;
     now = dt__comm_now();
-    t->tokens += (double)(now - t->filled) * 1e-9 * c->bandwidth;
+    t->tokens += dt__seconds_of(now - t->filled) * c->bandwidth;
     t->filled = now;
     if (t->tokens > burst && !t->queued) t->tokens = burst; /* a wire does not save what it was not asked for */
     if (t->tokens > 0) return (double)n < burst ? n : (size_t)burst;
     t->queued = true;
-    *ready = now + (int64_t)(-t->tokens / c->bandwidth * 1e9) + 1;
+    *ready = now + dt__ns_of(-t->tokens / c->bandwidth) + 1;
     return 0;
 }
 /* Moves what it can of stream s. 0, or negative: failed. */
@@ -5406,8 +5426,8 @@ static int64_t dt__tcp_stamp(struct msghdr *mh)
             int64_t         age;
             memcpy(&at, CMSG_DATA(h), sizeof at);
             clock_gettime(CLOCK_REALTIME, &day);
-            age = ((int64_t)day.tv_sec - at.tv_sec) * 1000000000 + (day.tv_nsec - at.tv_nsec);
-            if (age > 0 && age < (int64_t)10000000000) return now - age;
+            age = ((int64_t)day.tv_sec - at.tv_sec) * DT__NS_PER_S + (day.tv_nsec - at.tv_nsec);
+            if (age > 0 && age < 10 * DT__NS_PER_S) return now - age;
         }
     return now;
 }
@@ -5556,7 +5576,7 @@ static int dt__tcp_recv(dt_comm *c, int peer, dt__msg *m)
         if (r < 0) return r;
     }
     if (m->done < m->n) return 0;
-    if (c->latency > 0) l->in.ready = l->arrived + (int64_t)(c->latency * 1e9);
+    if (c->latency > 0) l->in.ready = l->arrived + dt__ns_of(c->latency);
     if (l->in.ready && dt__comm_now() < l->in.ready) return 0;
     l->in.ready = 0;
     return 1;
@@ -5580,7 +5600,7 @@ static void dt__tcp_wait(dt_comm *c, double seconds)
     nfds_t          n = 0;
     int             woken = -1;
     if (!dt__comm_ok(c) || !(seconds > 0)) seconds = 0;
-    until = now + (int64_t)((seconds < 3600 ? seconds : 3600) * 1e9);
+    until = now + dt__ns_of(seconds < 3600 ? seconds : 3600);
     if (c->wake_fd >= 0) {
         woken = 0;
         p[n].fd = c->wake_fd;
@@ -5589,9 +5609,9 @@ static void dt__tcp_wait(dt_comm *c, double seconds)
     for (int i = 0; t && i < t->nused; i++) {
         dt__tcp_link *l = t->used[i];
         int64_t       at = until;
-        if (l->died) at = l->died + (int64_t)DT__TCP_GRACE * 1000000;
+        if (l->died) at = l->died + DT__TCP_GRACE * DT__NS_PER_MS;
         else if (l->in.more || l->out.more) at = now;
-        else if (l->opening) at = now + 1000000;
+        else if (l->opening) at = now + DT__NS_PER_MS;
         if (l->in.ready && l->in.ready < at) at = l->in.ready;
         if (l->out.ready && l->out.ready < at) at = l->out.ready;
         if (at < until) until = at;
@@ -5604,8 +5624,7 @@ static void dt__tcp_wait(dt_comm *c, double seconds)
         }
     }
     if (until < now) until = now;
-    ts.tv_sec = (time_t)((until - now) / 1000000000);
-    ts.tv_nsec = (long)((until - now) % 1000000000);
+    ts = dt__timespec_of(until - now);
     if (DT__POLL(p, n, &ts) > 0 && woken == 0 && (p[0].revents & POLLIN)) {
         uint64_t times;
         if (read(c->wake_fd, &times, sizeof times) < 0) return; /* somebody else took it */

@@ -31,7 +31,6 @@
 enum { NODES_MAX = 4096, RANKS_MAX = 4096, TAIL_LINES = 20, TAIL_BYTES = 400 };
 enum { LINE_MOST = 1 << 20, QUEUE_MOST = 1 << 18, FRAME_MOST = 4 << 20, CHUNK = 1 << 16 };
 enum { KIND_NODE = 100 }; /* in the handshake: a dtrun, not a rank */
-static const int64_t SECOND = 1000000000;
 
 /* ==================================================================================================== >>options */
 static struct {
@@ -921,7 +920,7 @@ static int rendezvous_open(const start *s, int *port, char *why, size_t nbytes)
     char        text[80];
     const char *reason = "", *name = opt.bind ? opt.bind : s->addr;
     int         n = 1, fd = -1;
-    int64_t     until = dt__comm_now() + 2 * SECOND;
+    int64_t     until = dt__comm_now() + 2 * DT__NS_PER_S;
     if (s->nnodes == 1) dt__addr_loopback(&a[0], s->port);
     else if ((n = dt__addr_find(name, s->port, a, &reason)) == 0) {
         snprintf(why, nbytes, "the address of machine 0 is '%.200s': %s", name, reason);
@@ -930,7 +929,7 @@ static int rendezvous_open(const start *s, int *port, char *why, size_t nbytes)
     for (;;) {
         for (int i = 0; i < n && fd < 0; i++) fd = dt__listen(&a[i]);
         if (fd >= 0 || errno != EADDRINUSE || s->port == 0 || s->epoch == 0 || dt__comm_now() > until) break;
-        dt__comm_pause(10000000); /* the ranks before this start held it */
+        dt__comm_pause(10 * DT__NS_PER_MS); /* the ranks before this start held it */
     }
     int e = errno;
     a[0].n = sizeof a[0].u;
@@ -1166,7 +1165,7 @@ static void stop(int sig, double grace)
 {
     if (state == STOPPING) return;
     state = STOPPING;
-    deadline = dt__comm_now() + (int64_t)((opt.grace >= 0 ? opt.grace : grace) * 1e9);
+    deadline = dt__comm_now() + dt__ns_of(opt.grace >= 0 ? opt.grace : grace);
     signal_all(sig);
 }
 /* The rank that failed first: the first one to end badly, unless dt_comm.h told there that it had lost another rank
@@ -1181,7 +1180,7 @@ static void judge(bool now)
         int lost = ends[r].e.lost;
         if (lost < 0 || lost >= world || lost == r) break;
         if (!ends[lost].ended && !now) {
-            if (state != SETTLING) deadline = dt__comm_now() + SECOND;
+            if (state != SETTLING) deadline = dt__comm_now() + DT__NS_PER_S;
             state = SETTLING;
             return;
         }
@@ -1231,7 +1230,7 @@ static void blame_say(void)
     tail_text(blamed, &tail);
     bytes_add(&tail, "", 1);
     say("rank %d failed first: %s, after %.3g s (pid %" PRId64 "%s)", blamed, end_text(&d->e, text, sizeof text),
-        (double)d->e.ns * 1e-9, d->e.pid, where_text(blamed, place, sizeof place));
+        dt__seconds_of(d->e.ns), d->e.pid, where_text(blamed, place, sizeof place));
     if (d->e.lost >= 0 && d->e.lost != blamed && d->e.lost < world)
         say("  it had lost rank %d, which %s: %s", d->e.lost,
             !ends[d->e.lost].ended || ends[d->e.lost].e.stopped ? "was still there" : "had ended", d->e.said);
@@ -1492,7 +1491,7 @@ static void guests_accept(void)
         guest *g = &guests[oldest];
         guest_close(g);
         g->fd = fd;
-        g->until = dt__comm_now() + 5 * SECOND;
+        g->until = dt__comm_now() + 5 * DT__NS_PER_S;
         if (!dt__shake_server(&g->shake, &party) || !watch(fd, EPOLLIN, EV_SHAKE, oldest)) guest_close(g);
         else guest_step(oldest);
     }
@@ -1522,7 +1521,7 @@ static const char *lib_text(void) /* dt_comm.h's message, without the call that 
 }
 static void token_get(void)
 {
-    int64_t until = dt__comm_now() + (int64_t)(opt.join_timeout * 1e9);
+    int64_t until = dt__comm_now() + dt__ns_of(opt.join_timeout);
     if (opt.nnodes == 1 || (opt.insecure && !opt.token_file)) {
         if (opt.nnodes == 1 && !dt__comm_random(token, 32)) fail(1, "no random numbers");
         return;
@@ -1530,7 +1529,7 @@ static void token_get(void)
     while (access(opt.token_file, F_OK) != 0 && errno == ENOENT) {
         if (opt.node_rank == 0) token_make(opt.token_file);
         else if (dt__comm_now() > until) fail(1, "--token-file '%.200s' did not appear", opt.token_file);
-        else dt__comm_pause(20000000); /* machine 0 makes it, on a file system that they share */
+        else dt__comm_pause(20 * DT__NS_PER_MS); /* machine 0 makes it, on a file system that they share */
     }
     if (dt__token_read_file(opt.token_file, "--token-file", token) < 0) fail(2, "%s", lib_text());
 }
@@ -1569,7 +1568,7 @@ static int port_dial(void)
     const char *why = "", *p;
     int         n = dt__addr_find(opt.master_addr, opt.master_port, a, &why);
     if (n == 0) fail(2, "--master-addr is '%.200s': %s", opt.master_addr, why);
-    int fd = dt__dial_until(&party, a, n, 0, KIND_NODE, 0, 0, dt__comm_now() + (int64_t)(opt.join_timeout * 1e9), NULL,
+    int fd = dt__dial_until(&party, a, n, 0, KIND_NODE, 0, 0, dt__comm_now() + dt__ns_of(opt.join_timeout), NULL,
                             text, sizeof text);
     if (fd < 0) {
         p = strncmp(text, "rank 0 ", 7) == 0 ? text + 7 : text;
@@ -1820,7 +1819,7 @@ static void finish(int status)
     if (over) return;
     over = true;
     exit_status = status;
-    deadline = dt__comm_now() + 2 * SECOND;
+    deadline = dt__comm_now() + 2 * DT__NS_PER_S;
     for (int i = 0; i < nnodes; i++)
         if (!nodes[i].mine) link_send(&nodes[i].link, F_FINISH, 0, &v, sizeof v, NULL, 0);
 }
@@ -1862,7 +1861,7 @@ static void on_event(const struct epoll_event *e)
         if (kind == EV_LINK_OUT || !(why = link_read(l, is_agent ? agent_frame : node_frame))) break;
         if (is_agent) agent_lost(why);
         else if (nodes[i].ssh > 0 && !*why) { /* ssh's end will tell more, if it comes */ link_close(l);
-            nodes[i].until = dt__comm_now() + 2 * SECOND;
+            nodes[i].until = dt__comm_now() + 2 * DT__NS_PER_S;
         } else node_lost(i, why);
         break;
     case EV_ACCEPT: guests_accept(); break;
@@ -1956,7 +1955,7 @@ static int run_controller(void)
         for (int i = 0; i < 8; i++) snprintf(plan.run_id + 2 * i, sizeof plan.run_id - 2 * (size_t)i, "%02x", r[i]);
     signals_begin();
     guard_start();
-    if (nnodes > 1) deadline = dt__comm_now() + (int64_t)(opt.join_timeout * 1e9);
+    if (nnodes > 1) deadline = dt__comm_now() + dt__ns_of(opt.join_timeout);
     if (opt.hosts)
         for (int i = 0; i < nnodes; i++) host_start(i);
     controller_look();
