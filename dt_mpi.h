@@ -100,15 +100,15 @@ DT__NEEDS(MPI, BASE);
    and what it does, and a death that is known although no message of MPI fails. */
 
 enum { DT__MPI_SMALL = 4 << 10, DT__MPI_PIECE = 512 << 10, DT__MPI_PIECES = 4, DT__MPI_CHUNK = 1 << 28 };
-typedef struct dt__mpi_way { /* one direction of a link */
+typedef struct dt__mpi_direction { /* one direction of a link */
     MPI_Request head, piece[DT__MPI_PIECES];
     size_t      posted; /* payload bytes that MPI has been told of */
     char       *stage;  /* of what is reduced on arrival: DT__MPI_PIECES pieces */
     char        small[sizeof(dt__frame) + DT__MPI_SMALL];
-} dt__mpi_way;
+} dt__mpi_direction;
 typedef struct dt__mpi {
     MPI_Comm      comm;
-    dt__mpi_way **in, **out; /* by peer; NULL: not used yet */
+    dt__mpi_direction **in, **out; /* by peer; NULL: not used yet */
     int           idle;      /* waits since something moved */
     MPI_Request   request;   /* of MPI's own collectives: one at a time */
     uint64_t      mine[2], least[2]; /* what this rank calls, as a number and its complement; the least of all ranks */
@@ -280,17 +280,17 @@ static void dt__mpi_end(bool died)
     }
     pthread_mutex_unlock(&dt__mpi_job.open);
 }
-typedef struct dt__mpi_place { /* of a rank */
+typedef struct dt__mpi_location { /* of a rank */
     uint8_t host_id[16];
     char    host_name[64];
-} dt__mpi_place;
-typedef struct dt__mpi_news { /* from rank 0 */
+} dt__mpi_location;
+typedef struct dt__mpi_rendezvous { /* from rank 0 */
     uint8_t  token[32], addr[28];
     uint32_t addr_len;
     char     why[200]; /* "": all is well */
-} dt__mpi_news;
+} dt__mpi_rendezvous;
 /* Rank 0 listens: at loopback if all are here, else where .addr says, else where the way to another machine begins. */
-static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_place *all, dt__mpi_news *news)
+static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_location *all, dt__mpi_rendezvous *news)
 {
     const char *host = o->addr && *o->addr ? o->addr : getenv("DT_ADDR"), *why = "";
     dt__addr    a;
@@ -325,8 +325,8 @@ static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
     int64_t        deadline = dt__comm_now() + dt__ns_of(f->join_timeout), port = 0;
     int            r = dt__mpi_start(deadline), code, bad = 0;
     MPI_Request    request = MPI_REQUEST_NULL;
-    dt__mpi_place  mine, *all = NULL;
-    dt__mpi_news   news;
+    dt__mpi_location  mine, *all = NULL;
+    dt__mpi_rendezvous   news;
     if (r) return r;
     memset(&mine, 0, sizeof mine);
     memset(&news, 0, sizeof news);
@@ -346,7 +346,7 @@ static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
     }
     dt__host_id(mine.host_id);
     if (gethostname(mine.host_name, sizeof mine.host_name - 1) != 0) mine.host_name[0] = 0;
-    all = (dt__mpi_place *)DT_COMM_MALLOC((size_t)f->world * sizeof *all);
+    all = (dt__mpi_location *)DT_COMM_MALLOC((size_t)f->world * sizeof *all);
     if (!all) { /* the others wait for what this rank has not said, until their deadline */
         dt__mpi_end(true);
         return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: mpi: no memory for a table of %d ranks", f->world);
@@ -385,7 +385,7 @@ static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
     return r;
 }
 /* All ranks of c have come here: each round a message to one further on and one from as far back. */
-static int dt__mpi_meet(dt_comm *c, int64_t deadline)
+static int dt__mpi_synchronise(dt_comm *c, int64_t deadline)
 {
     int tag = (int)(c->id % 32768);
     for (int m = 1; m < c->size; m <<= 1) {
@@ -434,8 +434,8 @@ static int dt__mpi_open(dt_comm *c, const int *local, int nlocal)
         memset(t, 0, sizeof *t);
         t->comm = MPI_COMM_NULL;
         t->request = MPI_REQUEST_NULL;
-        t->in = (dt__mpi_way **)DT_COMM_MALLOC(n * sizeof *t->in);
-        t->out = (dt__mpi_way **)DT_COMM_MALLOC(n * sizeof *t->out);
+        t->in = (dt__mpi_direction **)DT_COMM_MALLOC(n * sizeof *t->in);
+        t->out = (dt__mpi_direction **)DT_COMM_MALLOC(n * sizeof *t->out);
         t->frames = (dt__frame *)DT_COMM_MALLOC((n + 1) * sizeof *t->frames);
     }
     if (!t || !t->in || !t->out || !t->frames)
@@ -443,7 +443,7 @@ static int dt__mpi_open(dt_comm *c, const int *local, int nlocal)
     else {
         memset(t->in, 0, n * sizeof *t->in);
         memset(t->out, 0, n * sizeof *t->out);
-        r = dt__mpi_meet(c, deadline); /* what follows cannot be left */
+        r = dt__mpi_synchronise(c, deadline); /* what follows cannot be left */
     }
     if (r == 0) {
         dt__mpi_lock();
@@ -466,10 +466,10 @@ static int dt__mpi_open(dt_comm *c, const int *local, int nlocal)
 }
 
 /* ---- messages */
-static dt__mpi_way *dt__mpi_way_of(dt_comm *c, dt__mpi_way **at)
+static dt__mpi_direction *dt__mpi_direction_of(dt_comm *c, dt__mpi_direction **at)
 {
     if (*at) return *at;
-    *at = (dt__mpi_way *)DT_COMM_MALLOC(sizeof **at);
+    *at = (dt__mpi_direction *)DT_COMM_MALLOC(sizeof **at);
     if (!*at) {
         dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: no memory for a link of rank %d", c->rank);
         return NULL;
@@ -483,7 +483,7 @@ static size_t dt__mpi_piece(size_t n, size_t at) { return n - at < DT__MPI_PIECE
 static int    dt__mpi_send_some(dt_comm *c, int peer, dt__msg *m)
 {
     dt__mpi     *t = (dt__mpi *)c->across_data;
-    dt__mpi_way *w = dt__mpi_way_of(c, &t->out[peer]);
+    dt__mpi_direction *w = dt__mpi_direction_of(c, &t->out[peer]);
     int          code = MPI_SUCCESS, there = 0;
     if (!w) return dt__transport_status(c);
     if (m->state == 0) {
@@ -518,7 +518,7 @@ static int    dt__mpi_send_some(dt_comm *c, int peer, dt__msg *m)
     t->idle = 0;
     return 1;
 }
-static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_way *w, int got)
+static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_direction *w, int got)
 {
     dt__frame f;
     memset(&f, 0, sizeof f);
@@ -543,7 +543,7 @@ static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_way *w, int go
 static int dt__mpi_recv_some(dt_comm *c, int peer, dt__msg *m)
 {
     dt__mpi     *t = (dt__mpi *)c->across_data;
-    dt__mpi_way *w = dt__mpi_way_of(c, &t->in[peer]);
+    dt__mpi_direction *w = dt__mpi_direction_of(c, &t->in[peer]);
     int          code, there = 0, got = 0, r;
     if (!w) return dt__transport_status(c);
     if (m->state == 0) {
@@ -629,7 +629,7 @@ static void dt__mpi_wait(dt_comm *c, double seconds)
     }
 }
 /* Of a message that never ended, in a communicator that has failed. */
-static void dt__mpi_drop(MPI_Request *r)
+static void dt__mpi_cancel(MPI_Request *r)
 {
     int there = 0;
     if (*r == MPI_REQUEST_NULL) return;
@@ -644,11 +644,11 @@ static void dt__mpi_close(dt_comm *c)
     __atomic_store_n(&c->across_data, (void *)NULL, __ATOMIC_RELEASE);
     dt__mpi_lock();
     for (int k = 0; k < 2 * c->size; k++) {
-        dt__mpi_way *w = k < c->size ? t->in[k] : t->out[k - c->size];
+        dt__mpi_direction *w = k < c->size ? t->in[k] : t->out[k - c->size];
         bool         clean = dt__comm_ok(c);
         if (!w) continue;
-        dt__mpi_drop(&w->head);
-        for (int i = 0; i < DT__MPI_PIECES; i++) dt__mpi_drop(&w->piece[i]);
+        dt__mpi_cancel(&w->head);
+        for (int i = 0; i < DT__MPI_PIECES; i++) dt__mpi_cancel(&w->piece[i]);
         if (clean) DT_COMM_FREE(w->stage), DT_COMM_FREE(w); /* else MPI may still write to it: it stays */
     }
     if (dt__comm_ok(c)) MPI_Comm_free(&t->comm); /* collective: not when somebody may be gone */

@@ -422,7 +422,7 @@ static void dt__sim_accept(dt__world *w, int pipe, int kind)
     }
     k->kind = kind;
     k->peer = k->shake.c.rank;
-    dt__conn_shaken(w, k);
+    dt__conn_established(w, k);
     dt__sim_say(s, pipe ^ 1, DT__SIM_WELCOME, 0, NULL);
 }
 static void dt__sim_hear(dt__world *w, dt__conn *k, const dt__block *b)
@@ -455,7 +455,7 @@ static void dt__sim_frame_event(dt_sim *s, int pipe)
         if (f->kind == DT__SIM_HELLO) dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, 0, NULL);
     } else if (f->kind == DT__SIM_HELLO) dt__sim_accept(&r->world, pipe, f->value);
     else if (k && f->kind == DT__SIM_SAID) dt__sim_hear(&r->world, k, f->b);
-    else if (k && f->kind == DT__SIM_WELCOME) dt__conn_shaken(&r->world, k);
+    else if (k && f->kind == DT__SIM_WELCOME) dt__conn_established(&r->world, k);
     else if (k && k->state == DT__CONN_HANDSHAKE) {
         dt__conn_break(k);
         k->refused = f->kind == DT__SIM_REFUSED && !f->value;

@@ -41,8 +41,8 @@ static void control_begin(dt__world *w, const uint8_t *data)
     dt__conn_new(w, FUZZ_FD + 1, DT__KIND_TREE, below)->state = DT__CONN_READY;
     dt__conn_new(w, FUZZ_FD + 2, DT__KIND_TREE, CONTROL_SIZE - 2);
     dt__conn_new(w, FUZZ_FD + 3, rank ? DT__KIND_NEWS : DT__KIND_REGISTER, CONTROL_SIZE - 3);
-    if (!rank) ctl->there[CONTROL_SIZE - 3] = 1;
-    if (!rank) ctl->nthere = CONTROL_SIZE - 1; /* one is missing */
+    if (!rank) ctl->registered[CONTROL_SIZE - 3] = 1;
+    if (!rank) ctl->nregistered = CONTROL_SIZE - 1; /* one is missing */
     if (data[1] & CONTROL_GATHERS) {
         ctl->gathering = true;
         ctl->gather_seq = 1;
@@ -105,14 +105,14 @@ static void control_check(dt__world *w)
 {
     const dt__control *ctl = w->control;
     int                full = 0;
-    if (ctl->nthere > w->size || ctl->ngone > w->size || ctl->naborts >= 2 * DT__ABORTS) abort();
+    if (ctl->nregistered > w->size || ctl->ngone > w->size || ctl->naborts >= 2 * DT__ABORTS) abort();
     for (int r = 0; r < w->size; r++) {
         if (ctl->gone[r] > DT__LOST) abort();
         full += ctl->root_on && ctl->root_have[r] == ctl->root_n;
     }
     if (full != ctl->root_done) abort(); /* a rank counts once */
     bool joining = ctl->join == DT__JOIN_OPEN && ctl->leave < DT__LEAVE_RELEASED;
-    if (joining && ctl->there[CONTROL_SIZE - 3] && !control_conn(w, 3)) abort(); /* one who went may come again */
+    if (joining && ctl->registered[CONTROL_SIZE - 3] && !control_conn(w, 3)) abort(); /* one who went may come again */
 }
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
