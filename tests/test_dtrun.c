@@ -754,7 +754,7 @@ UTEST(dtrun, blame_follows_what_ranks_report)
             controller_exited(1, &well, "", 0);
         }
         controller_exited(2, &e, "", 0);
-        if (!k) judge(true);
+        if (!k) find_first_failure(true);
         EXPECT_EQ(2, blamed);
     }
     for (int i = 0; i < 3; i++) free(ends[i].tail);
@@ -859,7 +859,7 @@ UTEST(dtrun, ctrl_c_twice_ends_at_once)
     ASSERT_TRUE(job_until(&j, 0, "ready", 3));
     int64_t begin = utest_ns();
     kill(j.pid, SIGINT);
-    ASSERT_TRUE(job_until(&j, 1, "once more", 1));
+    ASSERT_TRUE(job_until(&j, 1, "a second signal ends them at once", 1));
     kill(j.pid, SIGINT);
     EXPECT_EQ(128 + SIGINT, job_wait(&j));
     EXPECT_LT((double)(utest_ns() - begin) * 1e-9, 10 * utest_slow()); /* the grace time is 30 s */
