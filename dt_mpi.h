@@ -486,14 +486,14 @@ static int    dt__mpi_send_some(dt_comm *c, int peer, dt__msg *m)
     dt__mpi_direction *w = dt__mpi_direction_of(c, &t->out[peer]);
     int          code = MPI_SUCCESS, there = 0;
     if (!w) return dt__transport_status(c);
-    if (m->state == 0) {
+    if (m->state == DT__MSG_NEW) {
         size_t with = m->n <= DT__MPI_SMALL ? m->n : 0;
         memcpy(w->small, &m->head, sizeof m->head);
         if (with) memcpy(w->small + sizeof m->head, m->ptr, with);
         code = MPI_Isend(w->small, (int)(sizeof m->head + with), MPI_BYTE, peer, 0, t->comm, &w->head);
         if (code != MPI_SUCCESS) return dt__mpi_error(c, peer, "MPI_Isend", code);
         w->posted = m->done = with;
-        m->state = 1;
+        m->state = DT__MSG_BODY;
     }
     for (;;) { /* the slots are a ring: post as many pieces as fit, then test the oldest */
         size_t last = m->done / DT__MPI_PIECE;
@@ -532,7 +532,7 @@ static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_direction *w, 
                             "rank %d sends %" PRIu64 " bytes in round %u of operation %" PRIu64 ", rank %d expects %zu",
                             peer, f.nbytes, f.step, f.seq, c->rank, m->n);
     m->head_done = sizeof f;
-    m->state = 2;
+    m->state = DT__MSG_BODY;
     if (m->n > DT__MPI_SMALL) return 0;
     if (m->fold)
         dt__fold(m->dtype, m->op, m->ptr, w->small + sizeof f, (int64_t)(m->n / dt__elem_nbytes(m->dtype)), m->left);
@@ -546,13 +546,13 @@ static int dt__mpi_recv_some(dt_comm *c, int peer, dt__msg *m)
     dt__mpi_direction *w = dt__mpi_direction_of(c, &t->in[peer]);
     int          code, there = 0, got = 0, r;
     if (!w) return dt__transport_status(c);
-    if (m->state == 0) {
+    if (m->state == DT__MSG_NEW) {
         code = MPI_Irecv(w->small, (int)sizeof w->small, MPI_BYTE, peer, 0, t->comm, &w->head);
         if (code != MPI_SUCCESS) return dt__mpi_error(c, peer, "MPI_Irecv", code);
         w->posted = m->done = 0;
-        m->state = 1;
+        m->state = DT__MSG_HEAD;
     }
-    if (m->state == 1) {
+    if (m->state == DT__MSG_HEAD) {
         MPI_Status status;
         code = MPI_Test(&w->head, &there, &status);
         if (code != MPI_SUCCESS) return dt__mpi_error(c, peer, "MPI_Irecv", code);

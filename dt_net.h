@@ -226,7 +226,14 @@ typedef struct dt__frame {
 } dt__frame;
 enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
 
-/* A message that is being sent or received: the engine fills it, a transport advances it. */
+/* A message that is being sent or received: the engine fills it, a transport advances it. state is private to the
+   transport; shm, tcp and mpi use these values. */
+enum {
+    DT__MSG_NEW = 0,
+    DT__MSG_HEAD,    /* the header is being received */
+    DT__MSG_BODY,    /* the payload moves */
+    DT__MSG_IN_PLACE /* shm: the receiver reads the payload where it is */
+};
 typedef struct dt__msg {
     dt__frame head;              /* as this rank expects or sends it */
     char     *ptr;
@@ -234,7 +241,7 @@ typedef struct dt__msg {
     size_t    head_done;         /* bytes of the header that have moved */
     bool      fold, left;        /* receive: reduce into ptr; the received data is the left operand */
     int       dtype, op;
-    int       state;             /* private to the transport; 0 at the start */
+    int       state;             /* DT__MSG_NEW at the start */
 } dt__msg;
 
 /* A transport moves messages between this rank and the others of a communicator. Messages of one pair and direction
@@ -445,10 +452,17 @@ enum {
     DT__SHAKE_BAD_JOB = -5, /* another job, or an earlier start of this one */
     DT__SHAKE_REFUSED = -6 /* r.text says why */
 };
+enum { /* states of a handshake: the message that is sent or received next */
+    DT__SHAKE_AT_S = 0,
+    DT__SHAKE_AT_C,
+    DT__SHAKE_AT_DECISION, /* accepting side: dt__shake_reply moves on; the dialing side skips it */
+    DT__SHAKE_AT_R,
+    DT__SHAKE_AT_END
+};
 typedef struct dt__shake {
     bool        server, any_job;
-    int         state;
-    size_t      done;
+    int         state;           /* DT__SHAKE_AT_... */
+    size_t      done;            /* bytes of the current message that have moved */
     uint8_t     token[32];
     dt__hello_s s;
     dt__hello_c c;
@@ -673,8 +687,9 @@ DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void 
    fails on all of them. Returns the descriptor, or negative after dt__comm_bad. */
 DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd);
 /* Returns a connected, authenticated, non-blocking socket to a rank of the world (peer) for a communicator. The lower rank
-   dials (it blocks for at most the join timeout); the higher one takes the accepted connection. -1: not there yet; -2:
-   failed (dt__comm_failed is called). c->wake_fd is written when a connection for c arrives. */
+   dials (it blocks for at most the join timeout); the higher one takes the accepted connection. DT__FD_NOT_YET: call again;
+   DT__FD_FAILED: dt__comm_failed was called. c->wake_fd is written when a connection for c arrives. */
+enum { DT__FD_NOT_YET = -1, DT__FD_FAILED = -2, DT__FD_NO_FD = -3 };
 DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream);
 /* Tells every rank that communicator c has failed; only queues the frames. */
 DT__INSIDE void dt__world_abort(dt__world *w, dt_comm *c, int status, int rank, const char *text);
@@ -1353,27 +1368,27 @@ static void dt__shake_reply(dt__shake *h, int status, const char *text)
     h->r.status = status;
     snprintf(h->r.text, sizeof h->r.text, "%s", text);
     dt__shake_mac(h, true, h->r.mac);
-    h->state = 3;
+    h->state = DT__SHAKE_AT_R;
 }
 static int dt__shake_step_server(dt__shake *h, int fd)
 {
     int     got;
     uint8_t mac[32];
-    if (h->state == 0 && (got = dt__shake_send(h, fd, &h->s, sizeof h->s)) != 1) return got;
-    if (h->state == 1) {
+    if (h->state == DT__SHAKE_AT_S && (got = dt__shake_send(h, fd, &h->s, sizeof h->s)) != 1) return got;
+    if (h->state == DT__SHAKE_AT_C) {
         if ((got = dt__shake_recv(h, fd, &h->c, sizeof h->c)) != 1) return got;
         dt__shake_mac(h, false, mac);
         if (!dt__same_secret(mac, h->c.mac, 32)) return DT__SHAKE_AUTH;
         return DT__SHAKE_DECIDE;
     }
-    if (h->state == 3 && (got = dt__shake_send(h, fd, &h->r, sizeof h->r)) != 1) return got;
-    return h->state != 4 ? DT__SHAKE_AGAIN : h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
+    if (h->state == DT__SHAKE_AT_R && (got = dt__shake_send(h, fd, &h->r, sizeof h->r)) != 1) return got;
+    return h->state != DT__SHAKE_AT_END ? DT__SHAKE_AGAIN : h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
 }
 static int dt__shake_step_client(dt__shake *h, int fd)
 {
     int     got;
     uint8_t mac[32];
-    if (h->state == 0) {
+    if (h->state == DT__SHAKE_AT_S) {
         if ((got = dt__shake_recv(h, fd, &h->s, sizeof h->s)) != 1) return got;
         if (h->any_job) memcpy(h->c.job, h->s.job, 16);
         if (h->s.version == DT__SHAKE_VERSION) { /* another version still gets our message, so that it can report it too */
@@ -1381,8 +1396,9 @@ static int dt__shake_step_client(dt__shake *h, int fd)
         }
         dt__shake_mac(h, false, h->c.mac);
     }
-    if (h->state == 1) {
+    if (h->state == DT__SHAKE_AT_C) {
         if ((got = dt__shake_send(h, fd, &h->c, sizeof h->c)) != 1) return got;
+        h->state = DT__SHAKE_AT_R;
         if (h->s.version != DT__SHAKE_VERSION) return DT__SHAKE_BAD_VERSION;
     }
     /* if the peer closes at this point, it rejected our token */
@@ -1399,8 +1415,8 @@ static int dt__shake_step(dt__shake *h, int fd)
 }
 static int dt__shake_events(const dt__shake *h)
 {
-    if (h->server) return h->state == 1 ? POLLIN : POLLOUT;
-    return h->state == 1 ? POLLOUT : POLLIN;
+    if (h->server) return h->state == DT__SHAKE_AT_C ? POLLIN : POLLOUT;
+    return h->state == DT__SHAKE_AT_C ? POLLOUT : POLLIN;
 }
 
 /* ==================================================================================================== >>rendezvous
@@ -3727,9 +3743,9 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     dt__addr a;
     if (peer < 0 || peer >= w->size || peer == w->rank || !w->control) {
         dt__comm_failed(c, DT_COMM_ERR_ARG, -1, "a link needs another rank of the world");
-        return -2;
+        return DT__FD_FAILED;
     }
-    if (!dt__comm_ok(c)) return -2;
+    if (!dt__comm_ok(c)) return DT__FD_FAILED;
     int index = -1;
     for (int i = 0; i < c->size; i++)
         if (c->member[i] == peer) index = i;
@@ -3741,13 +3757,13 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     if (gone) {
         snprintf(text, sizeof text, "%s %s", dt__rank_text(w, peer, who, sizeof who), gone == DT__LEFT ? "has left" : "died");
         dt__world_abort(w, c, DT_COMM_ERR_PEER, index, text);
-        return -2;
+        return DT__FD_FAILED;
     }
-    if (peer < w->rank) return -1;
+    if (peer < w->rank) return DT__FD_NOT_YET;
     int64_t deadline = dt__comm_now() + dt__ns_of(w->join_timeout), soon = dt__comm_now() + DT__NS_PER_S;
     if (!dt__addr_take(&a, w->member[peer].addr, w->member[peer].addr_len)) {
         dt__world_abort(w, c, DT_COMM_ERR_NET, index, "a rank has no address in the table of ranks");
-        return -2;
+        return DT__FD_FAILED;
     }
     /* nobody listens: the rank is dying, and the control tree will report its death soon */
     fd = dt__dial_until(w, &a, 1, peer, DT__KIND_LINK, c->id, stream, soon < deadline ? soon : deadline, c, why,
@@ -3757,7 +3773,7 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     if (fd >= 0) return fd;
     snprintf(text, sizeof text, "rank %d cannot connect to %s: %s", w->rank, dt__rank_text(w, peer, who, sizeof who), why);
     dt__world_abort(w, c, fd == DT_COMM_ERR_PEER ? DT_COMM_ERR_PEER : DT_COMM_ERR_NET, index, text);
-    return -2;
+    return DT__FD_FAILED;
 }
 typedef struct dt__fd_msg { /* one byte, with room for a descriptor */
     union {
@@ -3797,16 +3813,16 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
         return -1;
     }
 }
-static int dt__fd_recv(int from) /* -1: not yet, -2: the connection ended, -3: the sender has no descriptor */
+static int dt__fd_recv(int from) /* or DT__FD_...; NO_FD: the sender has no descriptor */
 {
     dt__fd_msg f;
-    int        fd = -3;
+    int        fd = DT__FD_NO_FD;
     ssize_t    n;
     dt__fd_begin(&f, 4);
     do n = recvmsg(from, &f.m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EAGAIN) return -1;
-    if (n <= 0) return -2;
+    if (n < 0 && errno == EAGAIN) return DT__FD_NOT_YET;
+    if (n <= 0) return DT__FD_FAILED;
     for (struct cmsghdr *h = CMSG_FIRSTHDR(&f.m); h; h = CMSG_NXTHDR(&f.m, h))
         if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof fd))
             memcpy(&fd, CMSG_DATA(h), sizeof fd);
@@ -3859,13 +3875,13 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
     int got = dt__same_user(from) ? -1 : -2;
     for (bool ended = false;;) { /* when the connection ends, wait up to 500 ms for the reason from the control tree */
         int64_t now = dt__comm_now(), next = now + (ended ? DT__NS_PER_MS : 50 * DT__NS_PER_MS);
-        if (!ended && got == -1) got = dt__fd_recv(from);
-        if (got == -2 && !ended && now + 500 * DT__NS_PER_MS < deadline) deadline = now + 500 * DT__NS_PER_MS;
-        ended = got == -2;
+        if (!ended && got == DT__FD_NOT_YET) got = dt__fd_recv(from);
+        if (got == DT__FD_FAILED && !ended && now + 500 * DT__NS_PER_MS < deadline) deadline = now + 500 * DT__NS_PER_MS;
+        ended = got == DT__FD_FAILED;
         pthread_mutex_lock(&w->lock);
         gone = dt__fd_gone(w, member, n);
         pthread_mutex_unlock(&w->lock);
-        if (got >= 0 || got == -3 || now >= deadline || gone >= 0 || (c && !dt__comm_ok(c))) break;
+        if (got >= 0 || got == DT__FD_NO_FD || now >= deadline || gone >= 0 || (c && !dt__comm_ok(c))) break;
         if (ended) dt__comm_pause(next - now);
         else dt__wait_fd(from, POLLIN, next < deadline ? next : deadline);
     }
@@ -3874,8 +3890,8 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
     dt__rank_text(w, gone >= 0 ? gone : member[0], who, sizeof who);
     if (got != -3 && gone < 0 && c && !dt__comm_ok(c))
         return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
-    if (got == -3) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not create it", who);
-    if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
+    if (got == DT__FD_NO_FD) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not create it", who);
+    if (got == DT__FD_FAILED || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
 }
 
@@ -4882,22 +4898,22 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
     dt__shared  *s = (dt__shared *)c->shared;
     dt__channel *h = dt__channel_of(s, s->me, s->index[peer]);
     uint64_t     tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
-    if (m->state == 0) {
+    if (m->state == DT__MSG_NEW) {
         if (h->head != tail) return 0; /* the previous message is not received yet */
         h->frame = m->head;
         h->at = m->n > 4096 ? dt__shared_at(s, m->ptr, m->n) : -1;
         if (h->at < 0 && m->n &&
             !dt__channel_take(c, s, s->index[peer], m->n < DT__FRAGMENT ? m->n : (size_t)DT__FRAGMENT))
             return c->status;
-        m->state = 1;
+        m->state = DT__MSG_BODY;
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->head, h->head + 1, __ATOMIC_RELEASE);
             dt__shared_ring(s);
             m->done = m->n;
-            if (h->at >= 0) m->state = 2; /* wait until the receiver has read it in place */
+            if (h->at >= 0) m->state = DT__MSG_IN_PLACE; /* wait until the receiver has read it in place */
         }
     }
-    if (m->state == 2) return tail == h->head;
+    if (m->state == DT__MSG_IN_PLACE) return tail == h->head;
     bool moved = false;
     while (m->done < m->n && h->head - tail < DT__FRAGMENTS) {
         size_t k = m->n - m->done < DT__FRAGMENT ? m->n - m->done : (size_t)DT__FRAGMENT;
@@ -4922,14 +4938,14 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
     dt__channel *h = dt__channel_of(s, s->index[peer], s->me);
     uint64_t     head = __atomic_load_n(&h->head, __ATOMIC_ACQUIRE);
     if (head == h->tail) return 0;
-    if (m->state == 0) {
+    if (m->state == DT__MSG_NEW) {
         if (!c->client->frame_ok(c, peer, &m->head, &h->frame)) return c->status;
         if (h->at >= 0) {
             if (!dt__shared_touch(s)) return 0;
             dt__msg_take(c, m, dt__shared_see(s, h->at), m->n);
             dt__shared_leave(s);
         }
-        m->state = 1;
+        m->state = DT__MSG_BODY;
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
             dt__shared_ring(s);
@@ -5350,7 +5366,7 @@ static int dt__tcp_open(dt_comm *c, dt__tcp_link *l, int s)
     int fd;
     if (l->fd[s] >= 0) return 1;
     fd = DT__WORLD_LINK(c->world, c, c->member ? c->member[l->peer] : l->peer, s);
-    if (fd < -1) return dt__transport_status(c);
+    if (fd == DT__FD_FAILED) return dt__transport_status(c);
     l->opening = fd < 0 ? l->opening | 1u << s : l->opening & ~(1u << s);
     if (fd < 0) return 0;
     dt__tcp_tune(c, (dt__tcp *)c->across_data, fd);
@@ -5464,8 +5480,8 @@ static int dt__tcp_send(dt_comm *c, int peer, dt__msg *m)
     if (!dt__comm_ok(c)) return dt__transport_status(c);
     l = dt__tcp_link_of(c, peer);
     if (!l) return dt__transport_status(c);
-    if (m->state == 0) memset(l->out.done, 0, sizeof l->out.done);
-    m->state = 1;
+    if (m->state == DT__MSG_NEW) memset(l->out.done, 0, sizeof l->out.done);
+    m->state = DT__MSG_BODY;
     l->out.blocked = 0;
     l->out.more = false;
     l->out.ready = 0;
@@ -5553,7 +5569,7 @@ static int dt__tcp_head(dt_comm *c, dt__tcp_link *l, dt__msg *m)
         return dt__transport_fail(c, DT_COMM_ERR_MISMATCH, l->peer,
                             "rank %d sends %" PRIu64 " bytes in round %u of operation %" PRIu64 ", rank %d expects %zu",
                             l->peer, l->got.nbytes, l->got.step, l->got.seq, c->rank, m->n);
-    m->state = 2;
+    m->state = DT__MSG_BODY;
     return 0;
 }
 /* Reduces the complete elements among the held bytes at 'from'. */
@@ -5615,16 +5631,16 @@ static int dt__tcp_recv(dt_comm *c, int peer, dt__msg *m)
     l->in.blocked = 0;
     l->in.more = false;
     l->in.ready = 0;
-    if (m->state == 0) {
+    if (m->state == DT__MSG_NEW) {
         memset(&l->in, 0, sizeof l->in);
         l->ahead = 0;
-        m->state = 1;
+        m->state = DT__MSG_HEAD;
     }
     if (l->died) return dt__tcp_gone(c, l, 0);
-    if (m->state == 1) {
+    if (m->state == DT__MSG_HEAD) {
         r = dt__tcp_open(c, l, 0);
         if (r > 0) r = dt__tcp_head(c, l, m);
-        if (r < 0 || m->state == 1) return r;
+        if (r < 0 || m->state == DT__MSG_HEAD) return r;
         if (m->fold && m->n > DT__TCP_SMALL && !l->stage) {
             l->stage = (char *)DT_COMM_MALLOC(DT__TCP_STAGE);
             if (!l->stage)
