@@ -1007,6 +1007,9 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
 
 static void dt__engine_thread(dt_comm *c);
 /* ---- plans */
+static bool dt__has_native(const dt_comm *c) { return c->across && c->across->native; }
+/* After a failure the transport may still write to buffers of calls that had not ended: they are not freed. */
+static bool dt__late_writes(const dt_comm *c) { return c->across && c->across->late_writes; }
 static const dt__transport *dt__transport_to(const dt_comm *c, int peer)
 {
     return c->inside && c->host[peer] == c->host[c->rank] ? c->inside : c->across;
@@ -1097,14 +1100,13 @@ static int dt__plan_poll(dt_comm *c, dt_work *w)
 static int dt__work_poll(dt_comm *c, dt_work *w)
 {
     int rc = 1;
-    if (w->agree && (rc = (*dt__mpi_slot())->agree(c, &w->head, &w->phase)) > 0) {
+    if (w->agree && (rc = c->across->agree(c, &w->head, &w->phase)) > 0) {
         w->agree = false;
         w->phase = 0;
         w->progress = true;
     }
     if (rc > 0 && w->way == DT__BY_NATIVE)
-        rc = (*dt__mpi_slot())->native(c, w->head.coll, w->data, w->n, w->part, w->dtype, w->op, w->head.root, &w->phase,
-                                       &w->done);
+        rc = c->across->native(c, w->head.coll, w->data, w->n, w->part, w->dtype, w->op, w->head.root, &w->phase, &w->done);
     else if (rc > 0 && w->arrived) rc = w->device_transport->poll(c, w->job);
     else if (rc > 0) rc = w->way == DT__BY_SHARED ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
     if (rc == 2 && w->arrived) { /* the device transport has a deadline of its own */
@@ -1306,7 +1308,7 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
         dt__reduce_scale(w->dtype, w->data + (size_t)w->out_at * w->size, w->out_n, c->size);
     }
     if (!status && w->out) dt__comm_copy(w->out, w->data + (size_t)w->out_at * w->size, (size_t)w->out_n * w->size);
-    if (!status || !c->mpi) { /* after a failure MPI may still write to it: leaked on purpose */
+    if (!status || !dt__late_writes(c)) { /* otherwise the transport may still write to it: leaked on purpose */
         DT_COMM_FREE(w->temp);
         DT_COMM_FREE(w->part);
     }
@@ -1582,13 +1584,13 @@ static void dt__engine_thread(dt_comm *c) /* starts the engine's own thread, wit
 }
 
 /* ==================================================================================================== >>api */
-/* ---- callbacks for dt_net.h. Rank 0 sends its table of costs to every rank that joins, as the "gift". */
+/* ---- callbacks for dt_net.h. Rank 0 sends its table of costs to every rank that joins, as the settings. */
 static const char *dt__costs_named(const dt_comm_opts *o) /* the path of the table; NULL: no file is given */
 {
     const char *path = o->costs && *o->costs ? o->costs : getenv("DT_COMM_COSTS");
     return path && *path ? path : NULL;
 }
-static int dt__costs_gift(const dt_comm_opts *o, void *gift, size_t nbytes)
+static int dt__costs_settings(const dt_comm_opts *o, void *settings, size_t nbytes)
 {
     const char *path = dt__costs_named(o);
     bool        slow = o->bandwidth > 0 || o->latency > 0; /* links that are slowed down on purpose */
@@ -1596,19 +1598,19 @@ static int dt__costs_gift(const dt_comm_opts *o, void *gift, size_t nbytes)
     if ((!path && !slow) || nbytes < sizeof t) return 0;
     if (path && dt_costs_load(&t, path)) return -1;
     if (slow) dt__costs_slow(&t, o->bandwidth, o->latency);
-    memcpy(gift, &t, sizeof t);
+    memcpy(settings, &t, sizeof t);
     return (int)sizeof t;
 }
-static bool dt__costs_gift_ok(const void *gift, size_t nbytes)
+static bool dt__costs_settings_ok(const void *settings, size_t nbytes)
 {
     dt_costs t;
     if (nbytes != sizeof t) return false;
-    memcpy(&t, gift, sizeof t);
+    memcpy(&t, settings, sizeof t);
     return dt__costs_sane(&t);
 }
 static const char      *dt__coll_named(int coll) { return dt_coll_name((dt_coll)coll); }
 static const dt__client dt__comm_client = { dt__frame_ok, dt__frame_differ, dt__coll_named,   dt__aside,
-                                            dt__fold,     dt__costs_gift,   dt__costs_gift_ok };
+                                            dt__fold,     dt__costs_settings,   dt__costs_settings_ok };
 
 /* The largest count of a segment: the bytes of all segments stay below 2^63. */
 static int64_t dt__most_elements(const dt_comm *c) { return INT64_MAX / 64 / c->size; }
@@ -1646,7 +1648,8 @@ static int dt__comm_link(const dt_comm *c)
 {
     if (c->threads) return DT_LINK_THREAD;
     if (c->local_size < c->size) return DT_LINK_NET;
-    return c->inside || (c->world && c->world->mpi) ? DT_LINK_SHM : DT_LINK_LOOP;
+    const dt__transport *t = c->inside ? c->inside : c->world ? c->world->joined_by : NULL;
+    return t && t->fast_local ? DT_LINK_SHM : DT_LINK_LOOP;
 }
 /* Can dt__shared_allreduce do it? All ranks must be on this machine. */
 static bool dt__comm_shares(const dt_comm *c, dt_coll coll)
@@ -1659,7 +1662,7 @@ static dt_algo dt__fixed(const dt_comm *c, dt_coll coll, int64_t total)
 {
     dt_algo forced = (dt_algo)c->engine->algo;
     if (c->ordered && dt__coll_of((int)coll)->reduces) return DT_ALGO_ORDERED;
-    if (forced == DT_ALGO_NATIVE && c->mpi && (*dt__mpi_slot())->has(coll, total)) return DT_ALGO_NATIVE;
+    if (forced == DT_ALGO_NATIVE && dt__has_native(c) && c->across->has(coll, total)) return DT_ALGO_NATIVE;
     if (forced != DT_ALGO_AUTO && forced != DT_ALGO_SHARED && dt_plan_can(coll, forced, c->size, c->host))
         return forced;
     return dt__comm_shares(c, coll) ? DT_ALGO_SHARED : DT_ALGO_AUTO;
@@ -1722,7 +1725,7 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     dt__frame_fill(c, &w->head, a->coll, (int)algo, matrix ? -1 : w->n, a->dtype, a->op, a->root); /* -1: they differ */
     segment /= (int64_t)w->size;
     w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : algo == DT_ALGO_NATIVE ? DT__BY_NATIVE : DT__BY_PLAN;
-    w->agree = c->engine->algo == DT_ALGO_NATIVE && c->mpi;
+    w->agree = c->engine->algo == DT_ALGO_NATIVE && dt__has_native(c);
     switch (a->coll) {
     case DT_COLL_ALLREDUCE: w->out_n = a->n; break;
     case DT_COLL_REDUCE: w->out_n = root ? a->n : 0; break;
@@ -2116,14 +2119,14 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
         DT_COMM_FREE(e->sent);
         DT_COMM_FREE(e->got);
         DT_COMM_FREE(e->waits);
-        if (!c->mpi || dt__comm_ok(c)) DT_COMM_FREE(e->scratch); /* after a failure MPI may still write to it */
+        if (!dt__late_writes(c) || dt__comm_ok(c)) DT_COMM_FREE(e->scratch); /* else MPI may still write to it: it stays */
         pthread_mutex_destroy(&e->lock);
         pthread_cond_destroy(&e->cond);
         DT_COMM_FREE(e);
     }
     if (c->device_transport) c->device_transport->close(c);
     if (c->across && c->across->close) c->across->close(c);
-    dt__shared_free((dt__shared *)c->shared);
+    if (c->inside && c->inside->close) c->inside->close(c);
     if (c->wake_fd >= 0) close(c->wake_fd);
     DT_COMM_FREE(c->member);
     DT_COMM_FREE(c->host);
@@ -2213,7 +2216,7 @@ static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const
         c->threads = true;
         c->opts = *o;
         if (costs) c->engine->costs = *costs, c->engine->has_costs = true;
-        c->inside = dt__transport_shared();
+        c->inside = dt__transport_get("threads");
         c->shared = dt__shared_new(c, all, n, base, dt__threads_nbytes(n), -1);
     }
     DT_COMM_FREE(all);
@@ -2450,7 +2453,7 @@ DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c)
     dt_comm_stats s;
     memset(&s, 0, sizeof s);
     if (c && c->engine) s = c->engine->stats;
-    if (c && c->across) s.bytes_net = (int64_t)dt__tcp_bytes(c);
+    if (c && c->across && c->across->bytes) s.bytes_net = (int64_t)c->across->bytes(c);
     return s;
 }
 DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
@@ -2544,50 +2547,14 @@ DT__INSIDE uint64_t dt__id_mix(uint64_t a, uint64_t b)
     x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
     return (x ^ x >> 31) | 1;
 }
-/* The shared memory of c's ranks on this machine: the first of them creates it and passes its descriptor. */
-static int dt__comm_share(dt_comm *c, const int *local, int n)
-{
-    dt__world  *w = c->world;
-    int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1, e = 0;
-    char        why[400];
-    struct stat st;
-    if (!world) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
-    for (int i = 0; i < n; i++) world[i] = c->member[local[i]];
-    if (local[0] == c->rank && (fd = dt__segment_new(n)) < 0) e = errno;
-    int got = dt__world_pass_fd(w, c->id, world, n, fd);
-    DT_COMM_FREE(world);
-    if (e)
-        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d: no shared memory for %d ranks: %s", c->rank, n,
-                            strerror(e));
-    if (got < 0) {
-        snprintf(why, sizeof why, "%.390s", dt__said.text);
-        if (fd >= 0) close(fd);
-        return dt__comm_bad(dt__said.why, "dt_comm_init: rank %d has no shared memory: %s", c->rank, why);
-    }
-    dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
-    __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread looks */
-    if (!s) {
-        e = errno;
-        close(got);
-        return dt__comm_bad(DT_COMM_ERR_MEMORY,
-                            "dt_comm_init: rank %d cannot map %lld MiB of shared memory: %s; DT_COMM_ARENA=MiB sets "
-                            "how much of it is for dt_comm_alloc",
-                            c->rank, (long long)(st.st_size >> 20), strerror(e));
-    }
-    c->inside = dt__transport_shared();
-    return 0;
-}
 /* A communicator of n ranks of a world, in the order of member. It takes a reference to the world. NULL after
    dt__comm_bad. */
 static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t id, const dt_comm_opts *o)
 {
-    const char *how = dt__transport_named(o);
-    int         rank = 0, nlocal = 0, *local = (int *)DT_COMM_MALLOC((size_t)n * sizeof *local), bad = 0;
+    const dt__transport *named = NULL; /* NULL: auto */
+    int rank = 0, nlocal = 0, *local = (int *)DT_COMM_MALLOC((size_t)n * sizeof *local), bad;
     while (rank < n && member[rank] != w->rank) rank++;
-    if (how && strcmp(how, "shm") && strcmp(how, "tcp") && !w->mpi) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%.40s\"; there are auto, shm, tcp and mpi", how);
-        bad = 1;
-    }
+    bad = dt__world_transport(w, o, &named);
     dt_comm *c = !bad && local ? dt__comm_new(rank, n, o) : NULL;
     if (!c) {
         DT_COMM_FREE(local);
@@ -2600,8 +2567,8 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     __atomic_add_fetch(&w->refs, 1, __ATOMIC_RELAXED);
     c->world = w;
     c->id = id;
-    if (w->ngift == sizeof c->engine->costs) {
-        memcpy(&c->engine->costs, w->gift, w->ngift);
+    if (w->nsettings == sizeof c->engine->costs) {
+        memcpy(&c->engine->costs, w->settings, w->nsettings);
         c->engine->has_costs = true;
     }
     c->opts = *o;
@@ -2616,20 +2583,19 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
         local[nlocal++] = i;
     }
     c->local_size = nlocal;
-    bool tcp = how && !strcmp(how, "tcp");
-    if (c->engine->algo == DT_ALGO_NATIVE && !w->mpi)
+    const dt__transport *inside = !named ? dt__transport_auto(DT__REACH_HOST) : named->reach == DT__REACH_HOST ? named : NULL;
+    const dt__transport *across = !named ? dt__transport_auto(DT__REACH_ALL) : named->reach == DT__REACH_ALL ? named : NULL;
+    if (c->engine->algo == DT_ALGO_NATIVE && !(across && across->native))
         bad = dt__comm_bad(DT_COMM_ERR_ARG,
                            "dt_comm_init: algorithm \"native\" is MPI's own: it needs transport \"mpi\"");
-    if (how && !strcmp(how, "shm") && nlocal < n)
-        bad = dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"shm\", but the ranks are on several machines");
+    if (!across && nlocal < n)
+        bad = dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%s\", but the ranks are on several machines",
+                           named->name);
     dt__world_add(w, c);
-    if (!bad && nlocal > 1 && !tcp && !w->mpi) bad = dt__comm_share(c, local, nlocal);
-    if (n > 1 && !w->mpi && (tcp || nlocal < n)) c->across = dt__transport_tcp();
-    if (n > 1 && w->mpi) {
-        int64_t            until = dt__comm_now() + (int64_t)(w->join_timeout * 1e9);
-        const dt__mpi_ops *mpi = *dt__mpi_slot();
-        c->across = mpi->transport;
-        if (!bad) bad = mpi->open(c, !o->no_thread, until);
+    if (!bad && inside && nlocal > 1 && (bad = inside->open(c, local, nlocal)) == 0) c->inside = inside;
+    if (across && n > 1 && (named || nlocal < n)) {
+        c->across = across;
+        if (!bad && across->open) bad = across->open(c, local, nlocal);
     }
     if (!bad && n > 1 && !c->shared) {
         c->own_note = (dt__note *)dt__comm_zeroed(DT__NOTES, sizeof *c->own_note);
@@ -2783,7 +2749,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_shrink: the communicator is NULL");
     if (c->threads && c->size > 1) return dt__threads_shrink(c, out);
     dt__world *w = c->world;
-    if (w && w->mpi)
+    if (w && w->joined_by)
         return dt__comm_bad(DT_COMM_ERR_STATE, "dt_comm_shrink: MPI ends the job when a rank dies: use transport auto");
     if (!w || c->size == 1) {
         id = dt__id_mix(c->id, ++c->splits);
@@ -2904,7 +2870,7 @@ DT_API int dt_comm_tune(dt_comm *c, const char *path)
     if (rc >= 0 && c->size > 1) rc = dt__tune_link(c, true, buf, BYTES / 2, &t.alpha[near], &t.beta[near]);
     if (rc >= 0 && c->size > 1) rc = dt__tune_link(c, false, buf, BYTES / 8, &t.alpha[far], &t.beta[far]);
     if (rc >= 0 && c->rank == 0) t.gamma = dt__tune_reduce((char *)buf, BYTES);
-    if (rc >= 0 || !c->mpi) DT_COMM_FREE(buf); /* after a failure MPI may still write to it */
+    if (rc >= 0 || !dt__late_writes(c)) DT_COMM_FREE(buf); /* else MPI may still write to it */
     if (rc < 0) return dt__comm_bad(rc, "dt_comm_tune: %s", c->text);
     int32_t bad = c->rank == 0 ? dt_costs_save(&t, path) : 0;
     rc = dt_comm_broadcast(c, &bad, 1, DT_COMM_I32, 0);

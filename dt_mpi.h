@@ -28,8 +28,8 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    It adds no calls: .transport = "mpi" of dt_comm_init, or DT_COMM_TRANSPORT=mpi, chooses MPI (dt_net.h, >>joining, says
-    what holds then). No dt_comm_shrink, since Open MPI 4.1 ends the job when a rank dies.
+    It adds no calls: .transport = "mpi" of dt_comm_init, or DT_COMM_TRANSPORT=mpi, selects MPI. dt_net.h, >>joining,
+    describes the differences. No dt_comm_shrink, since Open MPI 4.1 ends the job when a rank dies.
 
 CONTENTS
 
@@ -37,7 +37,7 @@ CONTENTS
 
 MACROS
 
-    DT_USE_MPI             there is an mpi.h, and the program is linked with MPI
+    DT_USE_MPI             mpi.h is available, and the program is linked with MPI
     DT_MPI_IMPLEMENTATION  this header's part of DT_IMPLEMENTATION
 
 ERRORS, THREADS
@@ -57,7 +57,7 @@ LICENCE
 #define DT_MPI_H_INCLUDED
 
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
-#error "dt_mpi.h: dt_base.h beside it is of another version; copy all headers of one version"
+#error "dt_mpi.h: dt_base.h in the same directory has another version; copy all headers of one version"
 #endif
 
 #endif /* DT_MPI_H_INCLUDED */
@@ -86,42 +86,42 @@ DT__NEEDS(MPI, NET);
 DT__NEEDS(MPI, BASE);
 
 /* ==================================================================================================== >>mpi
-   The same messages through MPI, and MPI's own collectives as the algorithm `native`. Every communicator has an MPI
-   communicator of its own with the same ranks. The first MPI message of a message is its header, with the payload
-   behind it if that is small; a larger payload follows in pieces of DT__MPI_PIECE, received after the header was
-   checked, a few at a time. They arrive in the order in which they were sent, so one tag is enough.
+   A transport that sends the messages of dt_comm.h by MPI, and MPI's own collectives as the algorithm `native`. Every
+   communicator has its own MPI communicator with the same ranks. A message begins with an MPI message that has the header
+   and, if it is small, the payload. A larger payload follows in pieces of DT__MPI_PIECE bytes; they are received after the
+   header was checked, up to DT__MPI_PIECES at a time. MPI keeps the order of messages, so one tag is enough.
 
-   Calls are made by one thread at a time, under a lock if MPI does not lock itself. A progress thread needs
-   MPI_THREAD_SERIALIZED at least; MPI_THREAD_MULTIPLE, for which we ask, if meanwhile the program calls MPI or makes
-   another communicator.
+   Threads: the thread that drives a communicator calls MPI. Below MPI_THREAD_MULTIPLE dt__mpi_job.lock allows one call at a
+   time; dt__mpi_job.open protects starting and ending MPI. A progress thread needs at least MPI_THREAD_SERIALIZED. It needs
+   MPI_THREAD_MULTIPLE, which we request, if the program calls MPI or uses another communicator at the same time.
 
-   MPI moves the data; the control tree of sockets is there all the same, with an address and a token that rank 0 sends
-   by MPI. It costs a thread that sleeps, and gives what MPI before 5 has not: aborts that reach everyone, who is late
-   and what it does, and a death that is known although no message of MPI fails. */
+   MPI moves only the data. The control tree of sockets (dt_net.h, >>control) exists as with other transports; rank 0 sends
+   its address and the token by MPI. The tree costs a sleeping thread. It provides what MPI before version 5 does not have:
+   aborts that reach all ranks, reports on late ranks, and notice of a death even if no MPI call fails. */
 
 enum { DT__MPI_SMALL = 4 << 10, DT__MPI_PIECE = 512 << 10, DT__MPI_PIECES = 4, DT__MPI_CHUNK = 1 << 28 };
-typedef struct dt__mpi_way { /* one direction of a link */
+typedef struct dt__mpi_direction { /* one direction of a link */
     MPI_Request head, piece[DT__MPI_PIECES];
-    size_t      posted; /* payload bytes that MPI has been told of */
-    char       *stage;  /* of what is reduced on arrival: DT__MPI_PIECES pieces */
+    size_t      posted; /* payload bytes for which sends or receives were posted */
+    char       *stage;  /* buffer for data that is reduced on arrival: DT__MPI_PIECES pieces */
     char        small[sizeof(dt__frame) + DT__MPI_SMALL];
-} dt__mpi_way;
+} dt__mpi_direction;
 typedef struct dt__mpi {
     MPI_Comm      comm;
-    dt__mpi_way **in, **out; /* by peer; NULL: not used yet */
-    int           idle;      /* waits since something moved */
-    MPI_Request   request;   /* of MPI's own collectives: one at a time */
-    uint64_t      mine[2], least[2]; /* what this rank calls, as a number and its complement; the least of all ranks */
-    dt__frame    *frames;    /* of all ranks, when they differ */
+    dt__mpi_direction **in, **out; /* by peer; NULL: not used yet */
+    int           idle;      /* number of waits since something moved */
+    MPI_Request   request;   /* of a native collective; one at a time */
+    uint64_t      mine[2], least[2]; /* fingerprint of this rank's call and its complement; the minimum over all ranks */
+    dt__frame    *frames;    /* of all ranks, gathered if their calls differ */
 } dt__mpi;
 
 static struct {
-    pthread_mutex_t lock; /* of all calls of MPI, below MPI_THREAD_MULTIPLE */
-    pthread_mutex_t open; /* of starting and ending */
+    pthread_mutex_t lock; /* held during every MPI call, below MPI_THREAD_MULTIPLE */
+    pthread_mutex_t open; /* held while MPI is started or ended */
     int             users, level;
-    bool            ours; /* we started it */
+    bool            ours; /* dt called MPI_Init_thread */
     MPI_Comm        all;
-    MPI_Op          op[DT_COMM_DTYPES][DT_COMM_OPS]; /* those that MPI does not have, or not with our NaN */
+    MPI_Op          op[DT_COMM_DTYPES][DT_COMM_OPS]; /* own operations where MPI has none, or treats NaN differently */
 } dt__mpi_job = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, 0, 0, false, MPI_COMM_NULL, { { 0 } } };
 
 static void dt__mpi_lock(void)
@@ -132,13 +132,13 @@ static void dt__mpi_unlock(void)
 {
     if (dt__mpi_job.level < MPI_THREAD_MULTIPLE) pthread_mutex_unlock(&dt__mpi_job.lock);
 }
-static const char *dt__mpi_text(int code, char *text) /* text: of MPI_MAX_ERROR_STRING */
+static const char *dt__mpi_text(int code, char *text) /* text: MPI_MAX_ERROR_STRING bytes */
 {
     int n = 0;
     if (MPI_Error_string(code, text, &n) != MPI_SUCCESS) snprintf(text, 32, "MPI error %d", code);
     return text;
 }
-static int dt__mpi_bad(const char *call, int code) /* of a call without a communicator */
+static int dt__mpi_bad(const char *call, int code) /* a call failed before there is a communicator */
 {
     char text[MPI_MAX_ERROR_STRING];
     return dt__comm_bad(DT_COMM_ERR_JOIN, "mpi: %s: %s", call, dt__mpi_text(code, text));
@@ -146,11 +146,11 @@ static int dt__mpi_bad(const char *call, int code) /* of a call without a commun
 static int dt__mpi_error(dt_comm *c, int peer, const char *call, int code)
 {
     char text[MPI_MAX_ERROR_STRING];
-    return dt__tcp_fail(c, DT_COMM_ERR_NET, peer, "mpi: %s on rank %d: %.300s", call, c->rank,
+    return dt__transport_fail(c, DT_COMM_ERR_NET, peer, "mpi: %s on rank %d: %.300s", call, c->rank,
                         dt__mpi_text(code, text));
 }
 
-/* ---- operations of halves, and NaN in min and max: MPI gives left operand, right operand and result in two places */
+/* ---- own operations: 16-bit floats, and NaN in min and max. In MPI 'inout' is the right operand and the result. */
 #define DT__MPI_OP(D, OP)                                                                             \
     static void dt__mpi_op_##D##_##OP(void *in, void *inout, int *n, MPI_Datatype *type)              \
     {                                                                                                 \
@@ -212,7 +212,7 @@ static void dt__mpi_free_ops(void)
 }
 
 /* ---- joining */
-/* Waits for a request of a call without a communicator. c: gives up when it fails (may be NULL). */
+/* Waits for a request of a call while joining. Stops when c fails (c may be NULL). */
 static int dt__mpi_until(const char *call, MPI_Request *request, int code, int64_t deadline, const dt_comm *c)
 {
     int64_t pause = 1000;
@@ -223,14 +223,14 @@ static int dt__mpi_until(const char *call, MPI_Request *request, int code, int64
         dt__mpi_unlock();
         if (code != MPI_SUCCESS) break;
         if (there) return 0;
-        if (c && !dt__comm_ok(c)) return dt__comm_bad(dt__tcp_status(c), "dt_comm_init: %s", c->text);
+        if (c && !dt__comm_ok(c)) return dt__comm_bad(dt__transport_status(c), "dt_comm_init: %s", c->text);
         if (dt__comm_now() > deadline)
             return dt__comm_bad(DT_COMM_ERR_JOIN,
-                                "dt_comm_init: mpi: %s did not end: a rank of the MPI job does not join; all of them "
-                                "call dt_comm_init, each with transport \"mpi\"",
+                                "dt_comm_init: mpi: %s did not end: a rank of the MPI job does not join; all of them must "
+                                "call dt_comm_init with transport \"mpi\"",
                                 call);
         dt__comm_pause(pause);
-        pause = pause < 1000000 ? pause * 2 : pause;
+        pause = pause < DT__NS_PER_MS ? pause * 2 : pause;
     }
     return dt__mpi_bad(call, code);
 }
@@ -242,8 +242,8 @@ static int dt__mpi_begin(int64_t deadline)
     MPI_Finalized(&ended);
     if (ended)
         return dt__comm_bad(DT_COMM_ERR_STATE,
-                            "dt_comm_init: mpi: MPI_Finalize has been called, and MPI starts once in a process; a "
-                            "program that joins again calls MPI_Init_thread and MPI_Finalize itself");
+                            "dt_comm_init: mpi: MPI_Finalize has been called, and MPI can start only once in a process; a "
+                            "program that joins twice must call MPI_Init_thread and MPI_Finalize itself");
     if (!begun) {
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &dt__mpi_job.level);
         if (code != MPI_SUCCESS) return dt__mpi_bad("MPI_Init_thread", code);
@@ -258,8 +258,8 @@ static int dt__mpi_begin(int64_t deadline)
     MPI_Comm_set_errhandler(dt__mpi_job.all, MPI_ERRORS_RETURN);
     return dt__mpi_make_ops();
 }
-/* Starts MPI if the program has not; every user ends it once. The last one finalises what we have started, for which
-   all ranks must come: not if one has died. */
+/* Starts MPI if the program has not; each user calls dt__mpi_end once. The last one calls MPI_Finalize if dt started MPI,
+   but not if a rank has died: MPI_Finalize is collective. */
 static int dt__mpi_start(int64_t deadline)
 {
     int r = 0;
@@ -280,17 +280,18 @@ static void dt__mpi_end(bool died)
     }
     pthread_mutex_unlock(&dt__mpi_job.open);
 }
-typedef struct dt__mpi_place { /* of a rank */
+typedef struct dt__mpi_location { /* where a rank runs */
     uint8_t host_id[16];
     char    host_name[64];
-} dt__mpi_place;
-typedef struct dt__mpi_news { /* from rank 0 */
+} dt__mpi_location;
+typedef struct dt__mpi_rendezvous { /* what rank 0 broadcasts: its address and the token */
     uint8_t  token[32], addr[28];
     uint32_t addr_len;
-    char     why[200]; /* "": all is well */
-} dt__mpi_news;
-/* Rank 0 listens: at loopback if all are here, else where .addr says, else where the way to another machine begins. */
-static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_place *all, dt__mpi_news *news)
+    char     why[200]; /* why rank 0 failed; "": it did not */
+} dt__mpi_rendezvous;
+/* Rank 0 listens: at loopback if all ranks are on this machine, else at .addr, else at the address of the route to another
+   machine. */
+static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_location *all, dt__mpi_rendezvous *news)
 {
     const char *host = o->addr && *o->addr ? o->addr : getenv("DT_ADDR"), *why = "";
     dt__addr    a;
@@ -305,7 +306,7 @@ static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_pl
     else f->naddr = dt__addr_find(all[0].host_name, f->port, f->addr, &why);
     if (f->naddr == 0)
         return dt__comm_bad(DT_COMM_ERR_JOIN,
-                            "dt_comm_init: mpi: rank 0 finds no address at which the others reach it ('%.60s': %s): "
+                            "dt_comm_init: mpi: rank 0 finds no address at which the others can reach it ('%.60s': %s): "
                             "set DT_ADDR",
                             host && *host ? host : all[0].host_name, why);
     if ((f->listen_fd = dt__listen_master(f)) < 0) return -1;
@@ -318,15 +319,15 @@ static int dt__mpi_listen(dt__config *f, const dt_comm_opts *o, const dt__mpi_pl
     news->addr_len = (uint32_t)f->addr[0].n;
     return 0;
 }
-/* Rank, world, token and the address of rank 0 by MPI: no variable is needed. Collective over the job. After success
-   dt__mpi_end is called once, and listen_fd is the caller's to close. 0, or negative after dt__comm_bad. */
+/* Gets rank, world, token and the address of rank 0 by MPI; no environment variable is needed. Collective over the job.
+   After success the caller must call dt__mpi_end once and close listen_fd. 0, or negative after dt__comm_bad. */
 static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
 {
-    int64_t        deadline = dt__comm_now() + (int64_t)(f->join_timeout * 1e9), port = 0;
+    int64_t        deadline = dt__comm_now() + dt__ns_of(f->join_timeout), port = 0;
     int            r = dt__mpi_start(deadline), code, bad = 0;
     MPI_Request    request = MPI_REQUEST_NULL;
-    dt__mpi_place  mine, *all = NULL;
-    dt__mpi_news   news;
+    dt__mpi_location  mine, *all = NULL;
+    dt__mpi_rendezvous   news;
     if (r) return r;
     memset(&mine, 0, sizeof mine);
     memset(&news, 0, sizeof news);
@@ -346,10 +347,10 @@ static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
     }
     dt__host_id(mine.host_id);
     if (gethostname(mine.host_name, sizeof mine.host_name - 1) != 0) mine.host_name[0] = 0;
-    all = (dt__mpi_place *)DT_COMM_MALLOC((size_t)f->world * sizeof *all);
-    if (!all) { /* the others wait for what this rank has not said, until their deadline */
+    all = (dt__mpi_location *)DT_COMM_MALLOC((size_t)f->world * sizeof *all);
+    if (!all) { /* the other ranks wait for this one until their deadline */
         dt__mpi_end(true);
-        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: mpi: no memory for a table of %d ranks", f->world);
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: mpi: out of memory for a table of %d ranks", f->world);
     }
     dt__mpi_lock();
     code = MPI_Iallgather(&mine, (int)sizeof mine, MPI_BYTE, all, (int)sizeof mine, MPI_BYTE, dt__mpi_job.all,
@@ -359,7 +360,7 @@ static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
     f->local = r == 0;
     for (int i = 1; r == 0 && i < f->world; i++)
         f->local = f->local && memcmp(all[i].host_id, all[0].host_id, 16) == 0;
-    if (r == 0 && f->rank == 0) { /* what is wrong here all get to know */
+    if (r == 0 && f->rank == 0) { /* an error here is sent to all ranks */
         if (!bad) bad = dt__mpi_listen(f, o, all, &news) < 0;
         if (bad) snprintf(news.why, sizeof news.why, "%.190s", dt__said.text);
     }
@@ -374,7 +375,7 @@ static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
     if (r == 0 && news.why[0]) r = dt__comm_bad(DT_COMM_ERR_JOIN, "%s", news.why);
     else if (r == 0 && bad) r = DT_COMM_ERR_ARG;
     else if (r == 0 && f->rank && !dt__addr_take(&f->addr[0], news.addr, news.addr_len))
-        r = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: mpi: rank 0 sent a broken address");
+        r = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: mpi: rank 0 sent an invalid address");
     f->naddr = 1;
     f->have_token = true;
     memcpy(f->token, news.token, 32);
@@ -384,8 +385,8 @@ static int dt__mpi_config(dt__config *f, const dt_comm_opts *o)
     }
     return r;
 }
-/* All ranks of c have come here: each round a message to one further on and one from as far back. */
-static int dt__mpi_meet(dt_comm *c, int64_t deadline)
+/* A barrier with a deadline over the ranks of c (dissemination: in round k a message to the rank 2^k ahead). */
+static int dt__mpi_synchronise(dt_comm *c, int64_t deadline)
 {
     int tag = (int)(c->id % 32768);
     for (int m = 1; m < c->size; m <<= 1) {
@@ -399,12 +400,12 @@ static int dt__mpi_meet(dt_comm *c, int64_t deadline)
         r = dt__mpi_until("MPI_Isend", &request[1], code, deadline, c);
         if (r == 0) r = dt__mpi_until("MPI_Irecv", &request[0], code, deadline, c);
         if (r == 0 && got != c->id)
-            r = dt__comm_bad(DT_COMM_ERR_MISMATCH, "dt_comm_split: rank %d makes another communicator than rank %d",
+            r = dt__comm_bad(DT_COMM_ERR_MISMATCH, "dt_comm_split: rank %d creates another communicator than rank %d",
                              from, c->member[c->rank]);
         if (r == 0) continue;
         dt__mpi_lock();
         for (int i = 0; i < 2; i++)
-            if (request[i] != MPI_REQUEST_NULL) { /* got is on this stack: MPI must be done with it */
+            if (request[i] != MPI_REQUEST_NULL) { /* 'got' is on the stack: MPI must not write to it later */
                 MPI_Cancel(&request[i]);
                 MPI_Wait(&request[i], MPI_STATUS_IGNORE);
             }
@@ -413,33 +414,36 @@ static int dt__mpi_meet(dt_comm *c, int64_t deadline)
     }
     return 0;
 }
-/* Makes the MPI communicator of c; collective over its ranks, which are c->member of the job. threaded: a progress
-   thread will make the calls. 0, or negative after dt__comm_bad. */
-static int dt__mpi_open(dt_comm *c, bool threaded, int64_t deadline)
+/* Creates the MPI communicator of c; collective over its ranks. 0, or negative after dt__comm_bad. */
+static int dt__mpi_open(dt_comm *c, const int *local, int nlocal)
 {
+    bool      threaded = !c->opts.no_thread; /* a progress thread will make the calls */
+    int64_t   deadline = dt__comm_now() + dt__ns_of(c->world->join_timeout);
     dt__mpi  *t;
     MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
     size_t    n = (size_t)c->size;
     int       code, r = 0;
+    (void)local;
+    (void)nlocal;
     if (threaded && dt__mpi_job.level < MPI_THREAD_SERIALIZED)
         return dt__comm_bad(DT_COMM_ERR_STATE,
-                            "dt_comm_init: mpi: MPI was initialised without threads, and asynchronous work runs in "
-                            "one: call MPI_Init_thread with MPI_THREAD_SERIALIZED or more, or set .no_thread");
+                            "dt_comm_init: mpi: MPI was initialised without threads, but dt needs a progress thread: "
+                            "call MPI_Init_thread with MPI_THREAD_SERIALIZED or higher, or set .no_thread");
     t = (dt__mpi *)DT_COMM_MALLOC(sizeof *t);
     if (t) {
         memset(t, 0, sizeof *t);
         t->comm = MPI_COMM_NULL;
         t->request = MPI_REQUEST_NULL;
-        t->in = (dt__mpi_way **)DT_COMM_MALLOC(n * sizeof *t->in);
-        t->out = (dt__mpi_way **)DT_COMM_MALLOC(n * sizeof *t->out);
+        t->in = (dt__mpi_direction **)DT_COMM_MALLOC(n * sizeof *t->in);
+        t->out = (dt__mpi_direction **)DT_COMM_MALLOC(n * sizeof *t->out);
         t->frames = (dt__frame *)DT_COMM_MALLOC((n + 1) * sizeof *t->frames);
     }
     if (!t || !t->in || !t->out || !t->frames)
-        r = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: mpi: no memory for the links of rank %d", c->rank);
+        r = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: mpi: out of memory for the links of rank %d", c->rank);
     else {
         memset(t->in, 0, n * sizeof *t->in);
         memset(t->out, 0, n * sizeof *t->out);
-        r = dt__mpi_meet(c, deadline); /* what follows cannot be left */
+        r = dt__mpi_synchronise(c, deadline); /* MPI_Comm_create_group has no timeout: be sure that all ranks call it */
     }
     if (r == 0) {
         dt__mpi_lock();
@@ -457,17 +461,17 @@ static int dt__mpi_open(dt_comm *c, bool threaded, int64_t deadline)
         DT_COMM_FREE(t);
         return r;
     }
-    __atomic_store_n(&c->mpi, (void *)t, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->across_data, (void *)t, __ATOMIC_RELEASE);
     return 0;
 }
 
 /* ---- messages */
-static dt__mpi_way *dt__mpi_way_of(dt_comm *c, dt__mpi_way **at)
+static dt__mpi_direction *dt__mpi_direction_of(dt_comm *c, dt__mpi_direction **at)
 {
     if (*at) return *at;
-    *at = (dt__mpi_way *)DT_COMM_MALLOC(sizeof **at);
+    *at = (dt__mpi_direction *)DT_COMM_MALLOC(sizeof **at);
     if (!*at) {
-        dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: no memory for a link of rank %d", c->rank);
+        dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: out of memory for a link of rank %d", c->rank);
         return NULL;
     }
     memset(*at, 0, sizeof **at);
@@ -478,20 +482,20 @@ static dt__mpi_way *dt__mpi_way_of(dt_comm *c, dt__mpi_way **at)
 static size_t dt__mpi_piece(size_t n, size_t at) { return n - at < DT__MPI_PIECE ? n - at : (size_t)DT__MPI_PIECE; }
 static int    dt__mpi_send_some(dt_comm *c, int peer, dt__msg *m)
 {
-    dt__mpi     *t = (dt__mpi *)c->mpi;
-    dt__mpi_way *w = dt__mpi_way_of(c, &t->out[peer]);
+    dt__mpi     *t = (dt__mpi *)c->across_data;
+    dt__mpi_direction *w = dt__mpi_direction_of(c, &t->out[peer]);
     int          code = MPI_SUCCESS, there = 0;
-    if (!w) return dt__tcp_status(c);
-    if (m->state == 0) {
+    if (!w) return dt__transport_status(c);
+    if (m->state == DT__MSG_NEW) {
         size_t with = m->n <= DT__MPI_SMALL ? m->n : 0;
         memcpy(w->small, &m->head, sizeof m->head);
         if (with) memcpy(w->small + sizeof m->head, m->ptr, with);
         code = MPI_Isend(w->small, (int)(sizeof m->head + with), MPI_BYTE, peer, 0, t->comm, &w->head);
         if (code != MPI_SUCCESS) return dt__mpi_error(c, peer, "MPI_Isend", code);
         w->posted = m->done = with;
-        m->state = 1;
+        m->state = DT__MSG_BODY;
     }
-    for (;;) { /* slots in turn: post what fits, then see whether the oldest is done */
+    for (;;) { /* the slots are a ring: post as many pieces as fit, then test the oldest */
         size_t last = m->done / DT__MPI_PIECE;
         while (w->posted < m->n && w->posted / DT__MPI_PIECE < last + DT__MPI_PIECES) {
             size_t n = dt__mpi_piece(m->n, w->posted);
@@ -514,21 +518,21 @@ static int    dt__mpi_send_some(dt_comm *c, int peer, dt__msg *m)
     t->idle = 0;
     return 1;
 }
-static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_way *w, int got)
+static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_direction *w, int got)
 {
     dt__frame f;
     memset(&f, 0, sizeof f);
     memcpy(&f, w->small, (size_t)got < sizeof f ? (size_t)got : sizeof f);
     if (!dt__frame_ok(c, peer, &m->head, &f)) {
-        dt__comm_failed(c, DT_COMM_ERR_MISMATCH, peer, "mpi: a message with a wrong header came");
-        return dt__tcp_status(c);
+        dt__comm_failed(c, DT_COMM_ERR_MISMATCH, peer, "mpi: received a message with an unexpected header");
+        return dt__transport_status(c);
     }
     if (f.nbytes != m->n || (size_t)got != sizeof f + (m->n <= DT__MPI_SMALL ? m->n : 0))
-        return dt__tcp_fail(c, DT_COMM_ERR_MISMATCH, peer,
+        return dt__transport_fail(c, DT_COMM_ERR_MISMATCH, peer,
                             "rank %d sends %" PRIu64 " bytes in round %u of operation %" PRIu64 ", rank %d expects %zu",
                             peer, f.nbytes, f.step, f.seq, c->rank, m->n);
     m->head_done = sizeof f;
-    m->state = 2;
+    m->state = DT__MSG_BODY;
     if (m->n > DT__MPI_SMALL) return 0;
     if (m->fold)
         dt__fold(m->dtype, m->op, m->ptr, w->small + sizeof f, (int64_t)(m->n / dt__elem_nbytes(m->dtype)), m->left);
@@ -538,17 +542,17 @@ static int dt__mpi_head(dt_comm *c, int peer, dt__msg *m, dt__mpi_way *w, int go
 }
 static int dt__mpi_recv_some(dt_comm *c, int peer, dt__msg *m)
 {
-    dt__mpi     *t = (dt__mpi *)c->mpi;
-    dt__mpi_way *w = dt__mpi_way_of(c, &t->in[peer]);
+    dt__mpi     *t = (dt__mpi *)c->across_data;
+    dt__mpi_direction *w = dt__mpi_direction_of(c, &t->in[peer]);
     int          code, there = 0, got = 0, r;
-    if (!w) return dt__tcp_status(c);
-    if (m->state == 0) {
+    if (!w) return dt__transport_status(c);
+    if (m->state == DT__MSG_NEW) {
         code = MPI_Irecv(w->small, (int)sizeof w->small, MPI_BYTE, peer, 0, t->comm, &w->head);
         if (code != MPI_SUCCESS) return dt__mpi_error(c, peer, "MPI_Irecv", code);
         w->posted = m->done = 0;
-        m->state = 1;
+        m->state = DT__MSG_HEAD;
     }
-    if (m->state == 1) {
+    if (m->state == DT__MSG_HEAD) {
         MPI_Status status;
         code = MPI_Test(&w->head, &there, &status);
         if (code != MPI_SUCCESS) return dt__mpi_error(c, peer, "MPI_Irecv", code);
@@ -560,7 +564,8 @@ static int dt__mpi_recv_some(dt_comm *c, int peer, dt__msg *m)
         if (m->fold && m->n > DT__MPI_SMALL && !w->stage) {
             w->stage = (char *)DT_COMM_MALLOC((size_t)DT__MPI_PIECES * DT__MPI_PIECE);
             if (!w->stage)
-                return dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: no memory for what rank %d gets", c->rank);
+                return dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "mpi: rank %d: out of memory for a receive buffer",
+                                          c->rank);
         }
     }
     for (;;) {
@@ -586,7 +591,7 @@ static int dt__mpi_recv_some(dt_comm *c, int peer, dt__msg *m)
 static int dt__mpi_send(dt_comm *c, int peer, dt__msg *m)
 {
     int r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     dt__mpi_lock();
     r = dt__mpi_send_some(c, peer, m);
     dt__mpi_unlock();
@@ -595,20 +600,20 @@ static int dt__mpi_send(dt_comm *c, int peer, dt__msg *m)
 static int dt__mpi_recv(dt_comm *c, int peer, dt__msg *m)
 {
     int r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     dt__mpi_lock();
     r = dt__mpi_recv_some(c, peer, m);
     dt__mpi_unlock();
     return r;
 }
-/* MPI has nothing to sleep on: it is asked again soon, and then less and less often, up to a millisecond. */
+/* MPI has no descriptor to sleep on, so it is polled: first at once (yielding), then every 50 us, then every 1 ms. */
 static void dt__mpi_wait(dt_comm *c, double seconds)
 {
-    dt__mpi        *t = (dt__mpi *)c->mpi;
+    dt__mpi        *t = (dt__mpi *)c->across_data;
     struct pollfd   p;
     struct timespec ts;
     int             idle = t ? t->idle++ : 0;
-    double          most = idle < 1000 ? 0 : idle < 2000 ? 5e-5 : 1e-3;
+    double          most = idle < 1000 ? 0 : idle < 2000 ? 5e-5 : 1e-3; /* seconds */
     if (t && t->idle > 1000000) t->idle = 2000;
     if (!dt__comm_ok(c) || !(seconds > 0)) return;
     if (seconds < most) most = seconds;
@@ -616,8 +621,7 @@ static void dt__mpi_wait(dt_comm *c, double seconds)
         sched_yield();
         return;
     }
-    ts.tv_sec = 0;
-    ts.tv_nsec = (long)(most * 1e9);
+    ts = dt__timespec_of(dt__ns_of(most));
     p.fd = c->wake_fd;
     p.events = POLLIN;
     if ((int)syscall(SYS_ppoll, &p, c->wake_fd >= 0 ? 1 : 0, &ts, NULL, 0) > 0 && (p.revents & POLLIN)) {
@@ -625,8 +629,8 @@ static void dt__mpi_wait(dt_comm *c, double seconds)
         if (read(c->wake_fd, &times, sizeof times) < 0) return;
     }
 }
-/* Of a message that never ended, in a communicator that has failed. */
-static void dt__mpi_drop(MPI_Request *r)
+/* Drops the request of an unfinished message, in a communicator that has failed. */
+static void dt__mpi_cancel(MPI_Request *r)
 {
     int there = 0;
     if (*r == MPI_REQUEST_NULL) return;
@@ -636,28 +640,27 @@ static void dt__mpi_drop(MPI_Request *r)
 }
 static void dt__mpi_close(dt_comm *c)
 {
-    dt__mpi *t = (dt__mpi *)c->mpi;
+    dt__mpi *t = (dt__mpi *)c->across_data;
     if (!t) return;
-    __atomic_store_n(&c->mpi, (void *)NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->across_data, (void *)NULL, __ATOMIC_RELEASE);
     dt__mpi_lock();
     for (int k = 0; k < 2 * c->size; k++) {
-        dt__mpi_way *w = k < c->size ? t->in[k] : t->out[k - c->size];
+        dt__mpi_direction *w = k < c->size ? t->in[k] : t->out[k - c->size];
         bool         clean = dt__comm_ok(c);
         if (!w) continue;
-        dt__mpi_drop(&w->head);
-        for (int i = 0; i < DT__MPI_PIECES; i++) dt__mpi_drop(&w->piece[i]);
-        if (clean) DT_COMM_FREE(w->stage), DT_COMM_FREE(w); /* else MPI may still write to it: it stays */
+        dt__mpi_cancel(&w->head);
+        for (int i = 0; i < DT__MPI_PIECES; i++) dt__mpi_cancel(&w->piece[i]);
+        if (clean) DT_COMM_FREE(w->stage), DT_COMM_FREE(w); /* else not freed: MPI may still write to it */
     }
-    if (dt__comm_ok(c)) MPI_Comm_free(&t->comm); /* collective: not when somebody may be gone */
+    if (dt__comm_ok(c)) MPI_Comm_free(&t->comm); /* collective: not after a failure, when a rank may be gone */
     dt__mpi_unlock();
     DT_COMM_FREE(t->in);
     DT_COMM_FREE(t->out);
     if (t->request == MPI_REQUEST_NULL) DT_COMM_FREE(t->frames), DT_COMM_FREE(t); /* else MPI may still use it */
 }
-static const dt__transport dt__transport_mpi = { "mpi", dt__mpi_send, dt__mpi_recv, dt__mpi_wait, dt__mpi_close };
 
-/* ---- native: MPI's own collectives, which carry no headers. So every collective of such a communicator begins with a
-   small reduction by which all ranks see whether they call the same. */
+/* ---- native: MPI's own collectives. They carry no headers, so a small reduction before each collective checks that all
+   ranks make the same call. */
 static MPI_Datatype dt__mpi_type(int dtype)
 {
     switch (dtype) {
@@ -666,10 +669,12 @@ static MPI_Datatype dt__mpi_type(int dtype)
     case DT_COMM_I32: return MPI_INT32_T;
     case DT_COMM_I64: return MPI_INT64_T;
     case DT_COMM_U8: return MPI_UINT8_T;
-    default: return MPI_UINT16_T; /* halves, which only our own operations touch */
+    case DT_COMM_F16:
+    case DT_COMM_BF16: return MPI_UINT16_T; /* only our own operations compute with them */
+    default: return MPI_DATATYPE_NULL; /* MPI refuses it */
     }
 }
-/* MPI's counts and places are ints: does it have this one? The same on all ranks. */
+/* Does MPI have this collective? Its counts and offsets are ints. The answer is the same on all ranks. */
 static bool dt__mpi_has(int coll, int64_t total)
 {
     switch (coll) {
@@ -684,9 +689,9 @@ static bool dt__mpi_has(int coll, int64_t total)
     default: return false;
     }
 }
-static int dt__mpi_test(dt_comm *c, const char *call, int code) /* 1, 0 not yet, negative */
+static int dt__mpi_test(dt_comm *c, const char *call, int code) /* 1: done; 0: not yet; negative: failed */
 {
-    dt__mpi *t = (dt__mpi *)c->mpi;
+    dt__mpi *t = (dt__mpi *)c->across_data;
     int      there = 0;
     if (code == MPI_SUCCESS) {
         dt__mpi_lock();
@@ -697,12 +702,12 @@ static int dt__mpi_test(dt_comm *c, const char *call, int code) /* 1, 0 not yet,
     if (there) t->idle = 0;
     return there;
 }
-/* Do all ranks call the same? *phase: 0 to begin with. 1: yes; 0: call again; negative: failed. */
+/* Do all ranks make the same call? *phase: 0 at the start. 1: yes; 0: call again; negative: failed. */
 static int dt__mpi_agree(dt_comm *c, const dt__frame *head, int *phase)
 {
-    dt__mpi *t = (dt__mpi *)c->mpi;
+    dt__mpi *t = (dt__mpi *)c->across_data;
     int      code = MPI_SUCCESS, r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     if (*phase == 0) {
         t->mine[0] = dt__frame_print(head);
         t->mine[1] = ~t->mine[0];
@@ -713,7 +718,7 @@ static int dt__mpi_agree(dt_comm *c, const dt__frame *head, int *phase)
     }
     if (*phase == 1) {
         if ((r = dt__mpi_test(c, "MPI_Iallreduce", code)) <= 0) return r;
-        if (t->least[0] == ~t->least[1]) return 1; /* the least is the most */
+        if (t->least[0] == ~t->least[1]) return 1; /* minimum == maximum: all fingerprints are equal */
         t->frames[c->size] = *head;
         dt__mpi_lock();
         code = MPI_Iallgather(&t->frames[c->size], (int)sizeof *head, MPI_BYTE, t->frames, (int)sizeof *head, MPI_BYTE,
@@ -724,23 +729,23 @@ static int dt__mpi_agree(dt_comm *c, const dt__frame *head, int *phase)
     if ((r = dt__mpi_test(c, "MPI_Iallgather", code)) <= 0) return r;
     for (int i = 0; i < c->size && dt__comm_ok(c); i++)
         if (dt__frame_print(&t->frames[i]) != t->mine[0]) dt__frame_ok(c, i, head, &t->frames[i]);
-    return dt__tcp_status(c);
+    return dt__transport_status(c);
 }
-/* MPI's own collective on data as plans have it: a vector of n elements, or the segments of all ranks one behind the
-   other, of part[rank] elements that begin at part[size + rank]. mean sums: the caller divides. *done: elements before
-   the piece under way, 0 to begin with, as *phase. 1: done; 0: call again; negative: failed. */
+/* MPI's own collective. data is laid out as for plans: a vector of n elements, or the segments of all ranks, where rank r has
+   part[r] elements that begin at part[size + r]. DT_COMM_MEAN only sums: the caller divides. *done: elements before the
+   current chunk; *done and *phase are 0 at the start. 1: done; 0: call again; negative: failed. */
 static int dt__mpi_native(dt_comm *c, int coll, char *data, int64_t n, const int *part, int dtype, int op, int root,
                           int *phase, int64_t *done)
 {
     static const char *const call[] = { "MPI_Ibarrier",   "MPI_Iallreduce", "MPI_Ireduce_scatter", "MPI_Iallgatherv",
                                         "MPI_Ibcast",     "MPI_Ireduce",    "MPI_Igatherv",        "MPI_Iscatterv" };
-    dt__mpi                 *t = (dt__mpi *)c->mpi;
+    dt__mpi                 *t = (dt__mpi *)c->across_data;
     size_t                   size = dt__elem_nbytes(dtype);
     MPI_Datatype             type = dt__mpi_type(dtype);
     bool reduces = coll == DT_COLL_ALLREDUCE || coll == DT_COLL_REDUCE || coll == DT_COLL_REDUCE_SCATTER, whole = !part;
     MPI_Op     how = reduces ? dt__mpi_job.op[dtype][op] : MPI_OP_NULL;
     const int *at = part ? part + c->size : NULL;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     for (;;) {
         int   code = MPI_SUCCESS, r;
         int   k = (int)(n - *done < DT__MPI_CHUNK ? n - *done : (int64_t)DT__MPI_CHUNK);
@@ -767,17 +772,21 @@ static int dt__mpi_native(dt_comm *c, int coll, char *data, int64_t n, const int
                     code = MPI_Igatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, part, at, type, root, t->comm, q);
                 else code = MPI_Igatherv(p, part[c->rank], type, NULL, NULL, NULL, type, root, t->comm, q);
                 break;
-            default:
+            case DT_COLL_SCATTER:
                 if (c->rank == root)
                     code = MPI_Iscatterv(data, part, at, type, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, root, t->comm, q);
                 else code = MPI_Iscatterv(NULL, NULL, NULL, type, p, part[c->rank], type, root, t->comm, q);
+                break;
+            default: /* dt__mpi_has says no to it */
+                dt__mpi_unlock();
+                return dt__transport_fail(c, DT_COMM_ERR_STATE, c->rank, "mpi: MPI has no collective number %d", coll);
             }
             dt__mpi_unlock();
             *phase = 1;
         }
         if ((r = dt__mpi_test(c, call[coll], code)) <= 0) return r;
         *phase = 0;
-        if (coll == DT_COLL_REDUCE_SCATTER && part[c->rank]) /* MPI leaves it at the beginning */
+        if (coll == DT_COLL_REDUCE_SCATTER && part[c->rank]) /* MPI writes the result to the beginning of data */
             memmove(p, data, (size_t)part[c->rank] * size);
         if (!whole || coll == DT_COLL_BARRIER) return 1;
         *done += k;
@@ -785,9 +794,11 @@ static int dt__mpi_native(dt_comm *c, int coll, char *data, int64_t n, const int
     }
 }
 
-static const dt__mpi_ops dt__mpi_all = { dt__mpi_config, dt__mpi_end,   dt__mpi_open,  &dt__transport_mpi,
-                                         dt__mpi_has,    dt__mpi_agree, dt__mpi_native };
-__attribute__((constructor)) static void dt__mpi_register(void) { *dt__mpi_slot() = &dt__mpi_all; }
+static const dt__transport dt__transport_mpi = {
+    "mpi", DT__REACH_ALL, true, true, dt__mpi_open, dt__mpi_send, dt__mpi_recv, dt__mpi_wait, dt__mpi_close,
+    NULL, dt__mpi_config, dt__mpi_end, dt__mpi_has, dt__mpi_agree, dt__mpi_native
+};
+__attribute__((constructor)) static void dt__mpi_register(void) { dt__transport_register(&dt__transport_mpi); }
 
 #ifdef __cplusplus
 }

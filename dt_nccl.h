@@ -9,10 +9,10 @@ DO THIS
 
         nvcc -DDT_USE_CUDA -DDT_USE_NCCL train.c kernels/dt_kernels.cu -lcublas -lcudnn -lnccl
 
-    There is nothing to call. With it in the program, dt_comm_init(.backend = DT_NCCL) gives communicators that take
-    memory of GPUs (dt_comm.h, >>joining), so that a dt_ddp trains models on them; and several GPUs of one program
-    (dt_parallel) exchange by NCCL. Without it, or without DT_USE_NCCL, the first is an error that says so, and the
-    second copies between GPUs.
+    It adds no calls. With this header in the program, dt_comm_init(.backend = DT_NCCL) returns communicators that accept
+    GPU memory (dt_net.h, >>joining), so that dt_ddp trains models on GPUs; and the GPUs of one program (dt_parallel)
+    exchange data by NCCL. Without it, or without DT_USE_NCCL, dt_comm_init returns an error that says so, and dt_parallel
+    copies between GPUs.
 
 A COMPLETE PROGRAM
 
@@ -27,7 +27,7 @@ A COMPLETE PROGRAM
             printf("%s\n", dt_comm_error(NULL)); // this program was built without NCCL
             return 0;
         }
-        dt_device *gpu = dt_cuda(dt_comm_local_rank(c)); // each rank has the GPU of its number
+        dt_device *gpu = dt_cuda(dt_comm_local_rank(c)); // the GPU with the number of the local rank
         if (!gpu) {
             printf("%s\n", dt_error());
             return dt_comm_free(c);
@@ -47,14 +47,14 @@ WHAT IT DOES NOT DO
 
 CONTENTS
 
-    >>nccl           implementation: memory of GPUs in communicators of dt_comm.h
+    >>nccl           implementation: GPU memory in communicators of dt_comm.h
     >>devices        blocks of several devices of one program
-    >>register       dt_comm.h and dt_cuda.h learn of it
+    >>register       registration with dt_comm.h and dt_cuda.h
 
 LINKING
 
-    Nothing in a program refers to this implementation: it registers itself before main begins. An object that lies in
-    a static library is therefore taken only if it holds the other headers' implementations too (dt.c), or with
+    No symbol of a program refers to this implementation: a constructor registers it before main. Therefore the linker takes
+    its object from a static library only if the object also holds the implementations of other headers (dt.c), or with
     -Wl,--whole-archive.
 
 LICENCE
@@ -70,7 +70,7 @@ LICENCE
 #ifndef DT_NCCL_H_INCLUDED
 #define DT_NCCL_H_INCLUDED
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
-#error "dt_nccl.h: dt_base.h beside it is of another version; copy all headers of one version"
+#error "dt_nccl.h: dt_base.h in the same directory has another version; copy all headers of one version"
 #endif
 #endif /* DT_NCCL_H_INCLUDED */
 
@@ -92,31 +92,32 @@ DT__NEEDS(NCCL, CUDA);
 DT__NEEDS(NCCL, COMM);
 
 /* ==================================================================================================== >>nccl
-   Memory of GPUs in dt_comm.h's communicators: its dt__device_transport. NCCL's communicators are made by the first call that needs
-   one: one for the collectives of a dt_comm, one for the messages of each pair and direction, each with a stream of its
-   own, so that no order of calls makes two ranks wait for each other. They do not block. A thread for each dt_comm
-   watches what is queued, and ends it when the dt_comm fails or the time is over.
+   GPU memory in the communicators of dt_comm.h: the implementation of dt__device_transport. NCCL communicators are created by
+   the first call that needs one: one for the collectives of a dt_comm, and one for the messages of each pair and direction.
+   Each has its own stream, so that no order of calls can deadlock two ranks. They are non-blocking. Each dt_comm has a
+   watchdog thread, which aborts queued work when the dt_comm fails or its timeout passes.
 
-   Threads: begin, wait and alone run on the program's thread, poll on the thread that drives the engine, dt__nccl_main
-   on the watching thread. n->lock guards the lists of jobs, their reference counts, quit, ended, and the ncclComm_t of
-   every link: whoever aborts takes it out of the link under the lock and calls ncclCommAbort without the lock.
-   A job is made by begin, issued and queued by poll, left to the watch until its event 'done' has passed, and kept as a
-   spare when wait and watch have both dropped it. */
+   Threads: begin, wait and alone run on the program's thread, poll on the thread that drives the engine, dt__nccl_main is
+   the watchdog thread.
+   Lock: n->lock protects the lists of jobs, their reference counts, quit, ended, and the ncclComm_t of every link. To abort,
+   a thread takes the ncclComm_t out of the link under the lock and calls ncclCommAbort without the lock.
+   A job: begin creates it; poll issues and queues it; the watchdog keeps it until its event 'done' has passed; when wait and
+   the watchdog have both dropped it, it is kept for reuse. */
 typedef struct dt__nccl_link {
     ncclComm_t   comm;
     cudaStream_t stream;
-    bool         named; /* somebody has drawn its id */
+    bool         named; /* its ncclUniqueId was created */
 } dt__nccl_link;
 typedef struct dt__nccl_job {
     dt__job              base;
-    struct dt__nccl_job *next; /* queued and not known to be done, or to be used again */
+    struct dt__nccl_job *next; /* in the list 'queued' or 'spare' */
     struct dt__nccl     *n;
     dt__nccl_link       *link;
-    int                  refs; /* of the work, of the watch; under the lock */
+    int                  refs; /* one of the work, one of the watchdog; under the lock */
     int                  coll, dtype, op, root;
     const char          *in;
     char                *out;
-    int64_t              count, *counts; /* counts: of all ranks, then where they begin; NULL: equal ones */
+    int64_t              count, *counts; /* counts: the counts of all ranks, then their offsets; NULL: equal counts */
     bool                 first, issued;
     cudaEvent_t          ready, begun, done;
     int64_t              since; /* ns: when it was queued */
@@ -136,10 +137,10 @@ typedef struct dt__nccl {
     int             refs;
     bool            watching, quit, ended;
     dt__nccl_job   *queued, *spare;
-    /* two levels: the ranks of this machine; those of all machines with this one's number in its machine */
-    dt_comm *inside, *across; /* NULL: one level; across NULL: this rank sends nothing */
-    bool     equal;           /* machines have equally many ranks */
-    void    *stream;          /* of the table */
+    /* Two levels. inside: the ranks of this machine; across: the ranks of all machines with the same local rank. */
+    dt_comm *inside, *across; /* inside NULL: one level; across NULL: this rank sends nothing to other machines */
+    bool     equal;           /* all machines have the same number of ranks */
+    void    *stream;          /* a stream of dt_cuda.h's device table */
     void    *stage;
     size_t   stage_n;
 } dt__nccl;
@@ -162,18 +163,18 @@ static int dt__nccl_owns(dt_comm *c, const void *ptr)
     memset(&a, 0, sizeof a);
     if (cudaPointerGetAttributes(&a, ptr) == cudaSuccess)
         return a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged;
-    (void)cudaGetLastError(); /* no driver: the host's */
+    (void)cudaGetLastError(); /* without a driver all memory is host memory */
     return 0;
 }
-static cudaStream_t dt__nccl_stream_of(dt_device *dev, void *stream) /* of a stream of the table */
+static cudaStream_t dt__nccl_stream_of(dt_device *dev, void *stream) /* the CUDA stream of a stream of the device table */
 {
     return (cudaStream_t)dt__cuda_stream(dev, stream);
 }
-static cudaStream_t dt__nccl_queue_of(dt_device *dev) /* of the stream that this thread uses */
+static cudaStream_t dt__nccl_queue_of(dt_device *dev) /* the CUDA stream that this thread uses */
 {
     return dt__nccl_stream_of(dev, dt__stream(dev));
 }
-static void dt__nccl_unref(dt__nccl *n) /* the lock is held, and let go of */
+static void dt__nccl_unref(dt__nccl *n) /* called with the lock held; releases it */
 {
     bool last = --n->refs == 0;
     pthread_mutex_unlock(&n->lock);
@@ -183,7 +184,7 @@ static void dt__nccl_unref(dt__nccl *n) /* the lock is held, and let go of */
     DT_COMM_FREE(n->to);
     DT_COMM_FREE(n);
 }
-static void dt__nccl_job_end(dt__nccl_job *j) /* its memory */
+static void dt__nccl_job_end(dt__nccl_job *j) /* frees the job */
 {
     if (j->ready) (void)cudaEventDestroy(j->ready);
     if (j->begun) (void)cudaEventDestroy(j->begun);
@@ -191,7 +192,7 @@ static void dt__nccl_job_end(dt__nccl_job *j) /* its memory */
     DT_COMM_FREE(j->counts);
     DT_COMM_FREE(j);
 }
-static void dt__nccl_drop(dt__nccl_job *j) /* one reference */
+static void dt__nccl_drop(dt__nccl_job *j) /* drops one reference */
 {
     dt__nccl *n = j->n;
     pthread_mutex_lock(&n->lock);
@@ -201,24 +202,23 @@ static void dt__nccl_drop(dt__nccl_job *j) /* one reference */
     }
     if (n->quit) {
         dt__nccl_job_end(j);
-    } else { /* its events are used again */
+    } else { /* its events are reused */
         j->next = n->spare;
         n->spare = j;
     }
     dt__nccl_unref(n);
 }
 
-/* ---- watching */
-static int64_t dt__nccl_wait(dt__nccl *n, double seconds) /* the lock is held; now */
+/* ---- the watchdog */
+static int64_t dt__nccl_wait(dt__nccl *n, double seconds) /* called with the lock held; returns the time, ns */
 {
-    int64_t         until = dt__comm_now() + (int64_t)(seconds * 1e9);
+    int64_t         until = dt__comm_now() + dt__ns_of(seconds);
     struct timespec t;
-    t.tv_sec = (time_t)(until / 1000000000);
-    t.tv_nsec = (long)(until % 1000000000);
+    t = dt__timespec_of(until);
     pthread_cond_timedwait(&n->cond, &n->lock, &t);
     return dt__comm_now();
 }
-/* NCCL's communicators; which is the number of the first that is looked at. */
+/* Iterates over the NCCL communicators; which: the number of the first that is considered. */
 static dt__nccl_link *dt__nccl_next(dt__nccl *n, int *which)
 {
     int size = n->c->size, i;
@@ -228,7 +228,7 @@ static dt__nccl_link *dt__nccl_next(dt__nccl *n, int *which)
     }
     return NULL;
 }
-static void dt__nccl_abort(dt__nccl *n) /* what is queued ends; any thread */
+static void dt__nccl_abort(dt__nccl *n) /* aborts all queued work; any thread */
 {
     for (;;) {
         ncclComm_t comm = NULL;
@@ -240,10 +240,10 @@ static void dt__nccl_abort(dt__nccl *n) /* what is queued ends; any thread */
         }
         pthread_mutex_unlock(&n->lock);
         if (!comm) return;
-        (void)ncclCommAbort(comm); /* may take its time: nobody is kept waiting */
+        (void)ncclCommAbort(comm); /* may take long, so the lock is not held */
     }
 }
-/* Behind the last call, on all ranks: NCCL's communicators end in order, unless somebody aborts them meanwhile. */
+/* After the last call, on all ranks: finalises and destroys the NCCL communicators, unless another thread aborts them. */
 static void dt__nccl_finish(dt__nccl *n)
 {
     int which = 0;
@@ -262,7 +262,7 @@ static void dt__nccl_finish(dt__nccl *n)
     }
     pthread_mutex_unlock(&n->lock);
 }
-/* What has become of NCCL's communicator meanwhile: 0: nothing; 1: it is busy; negative: text tells. */
+/* The asynchronous state of the NCCL communicator. 0: no error; 1: busy; negative: failed, see text. */
 static int dt__nccl_async(const dt__nccl_job *j, char *text, size_t nbytes)
 {
     ncclComm_t   comm = j->link ? j->link->comm : NULL;
@@ -273,7 +273,7 @@ static int dt__nccl_async(const dt__nccl_job *j, char *text, size_t nbytes)
              dt_coll_name((dt_coll)j->coll), j->seq + 1, ncclGetErrorString(e), ncclGetLastError(comm));
     return DT_COMM_ERR_NET;
 }
-/* Is anything wrong with what is queued? Its status. The lock is held. Done jobs leave. */
+/* Checks all queued jobs and removes finished ones; called with the lock held. 0, or the status of a failure, see text. */
 static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nbytes)
 {
     int64_t now = dt__comm_now();
@@ -283,7 +283,7 @@ static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nb
         dt__nccl_job *j = *at;
         cudaError_t   e = cudaEventQuery(j->done);
         float         ms = 0;
-        double        waited = (double)(now - j->since) * 1e-9;
+        double        waited = dt__seconds_of(now - j->since);
         if (e == cudaSuccess) {
             if (cudaEventElapsedTime(&ms, j->begun, j->done) == cudaSuccess) n->c->engine->stats.busy += 1e-3 * ms;
             *at = j->next;
@@ -296,7 +296,8 @@ static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nb
             status = DT_COMM_ERR_NET;
             snprintf(text, nbytes, "rank %d: %s #%" PRIu64 " failed on its GPU: %s", n->c->rank,
                      dt_coll_name((dt_coll)j->coll), j->seq + 1, cudaGetErrorString(e));
-        } else if ((status = dt__nccl_async(j, text, nbytes)) >= 0 && oldest && waited > n->c->timeout) { /* who has not even begun is at fault, and says so first */
+        } else if ((status = dt__nccl_async(j, text, nbytes)) >= 0 && oldest && waited > n->c->timeout) {
+            /* a rank whose GPU has not begun the job is at fault, and reports it first */
             bool begun = cudaEventQuery(j->ready) == cudaSuccess;
             (void)cudaGetLastError();
             status = !begun || waited > n->c->timeout + 1 ? DT_COMM_ERR_TIMEOUT : 0;
@@ -304,17 +305,17 @@ static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nb
                 snprintf(text, nbytes, "%s #%" PRIu64 " of %" PRId64 " %s was not done after %.1f s: rank %d %s",
                          dt_coll_name((dt_coll)j->coll), j->seq + 1, j->count, dt__comm_dtype_name(j->dtype),
                          n->c->timeout, n->c->rank,
-                         begun ? "waits for it on its GPU" : "is still at what its GPU had to do before");
+                         begun ? "waits for it on its GPU" : "has earlier work running on its GPU");
         }
         if (status > 0) status = 0;
-        oldest = false; /* others may wait for it */
+        oldest = false; /* later jobs may only be waiting for it */
         at = &j->next;
     }
     return status;
 }
 static void *dt__nccl_main(void *arg)
 {
-    enum { EVERY = 12 }; /* the GPU is asked less often than the communicator */
+    enum { EVERY = 12 }; /* the GPU is queried only every 12th time, the communicator always */
     dt__nccl *n = (dt__nccl *)arg;
     char      text[600];
     (void)cudaSetDevice(n->dev->index);
@@ -375,7 +376,7 @@ static dt__nccl *dt__nccl_new(dt_comm *c, dt_device *dev)
 }
 
 /* ---- jobs */
-static dt_device *dt__nccl_device(dt_comm *c, const void *ptr) /* whose memory it is; NULL after failing */
+static dt_device *dt__nccl_device(dt_comm *c, const void *ptr) /* the GPU of this memory; NULL: c has failed */
 {
     struct cudaPointerAttributes a;
     dt__nccl                    *n = (dt__nccl *)c->devices;
@@ -383,7 +384,8 @@ static dt_device *dt__nccl_device(dt_comm *c, const void *ptr) /* whose memory i
     if (dt__nccl_cuda(c, "cudaPointerGetAttributes", cudaPointerGetAttributes(&a, ptr))) return NULL;
     if (n && n->dev->index == a.device) return n->dev;
     if (n) {
-        dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: a buffer is on cuda:%d; those before were on cuda:%d",
+        dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
+                      "rank %d: a buffer is on cuda:%d, expected cuda:%d, where the first buffer of this communicator was",
                       c->rank, a.device, n->dev->index);
         return NULL;
     }
@@ -426,7 +428,7 @@ static dt__nccl_job *dt__nccl_job_new(dt__nccl *n)
     memset(j->base.record, 0, sizeof j->base.record);
     return j;
 }
-/* Its NCCL communicator: collectives have one; of a message it is the sender's to name it, else rank 0's. */
+/* Selects the NCCL communicator of a job. If it is new, its id is created: for messages by the sender, else by rank 0. */
 static void dt__nccl_name(dt_comm *c, dt__nccl_job *j)
 {
     dt__nccl    *n = j->n;
@@ -441,7 +443,7 @@ static void dt__nccl_name(dt_comm *c, dt__nccl_job *j)
     if (r == ncclSuccess) memcpy(j->base.record + 8, id.internal, sizeof id.internal);
     else snprintf(j->base.record + 8, sizeof j->base.record - 8, "ncclGetUniqueId: %s", ncclGetErrorString(r));
 }
-/* Equal counts are one count. */
+/* Stores the counts of all ranks; a single count if they are equal. */
 static int dt__nccl_count(dt_comm *c, dt__nccl_job *j, const int64_t *counts)
 {
     bool equal = true;
@@ -463,7 +465,7 @@ static dt__job *dt__nccl_begin(dt_comm *c, const dt__call *a)
     dt__nccl  *n = (dt__nccl *)c->devices;
     if (!dev || dt__nccl_cuda(c, "cudaSetDevice", cudaSetDevice(dev->index))) return NULL;
     if (!n && (c->devices = n = dt__nccl_new(c, dev)) == NULL)
-        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no memory or thread for NCCL", c->rank);
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot get memory or a thread for NCCL", c->rank);
     if (!n || (a->coll == DT_COLL_ALLREDUCE && dt__nccl_levels(c, n))) return NULL;
     dt__nccl_job *j = dt__nccl_job_new(n);
     if (!j) return NULL;
@@ -491,7 +493,8 @@ static ncclDataType_t dt__nccl_type(int dtype)
     case DT_COMM_I64: return ncclInt64;
     case DT_COMM_U8: return ncclUint8;
     case DT_COMM_F64: return ncclFloat64;
-    default: return ncclFloat32;
+    case DT_COMM_F32: return ncclFloat32;
+    default: return ncclNumTypes; /* NCCL refuses it */
     }
 }
 static ncclRedOp_t dt__nccl_op(int op)
@@ -502,7 +505,7 @@ static ncclRedOp_t dt__nccl_op(int op)
            : op == DT_COMM_PROD ? ncclProd
                                 : ncclSum;
 }
-/* Unequal parts: a reduction to each rank, or a broadcast of each. */
+/* Parts of unequal size: one reduction to each rank, or one broadcast from each rank. */
 static ncclResult_t dt__nccl_parts(const dt__nccl_job *j, int rank, int size, ncclDataType_t t, ncclComm_t comm)
 {
     size_t       e = dt__elem_nbytes(j->dtype);
@@ -538,10 +541,11 @@ static ncclResult_t dt__nccl_call(const dt__nccl_job *j, int rank, int size, con
     case DT_COLL_BROADCAST: return ncclBroadcast(j->out, j->out, n, t, j->root, comm, s);
     case DT_COLL_REDUCE: return ncclReduce(j->out, j->out, n, t, op, j->root, comm, s);
     case DT_COLL_SEND: return ncclSend(j->out, n, t, 1, comm, s);
-    default: return ncclRecv(j->out, n, t, 0, comm, s);
+    case DT_COLL_RECV: return ncclRecv(j->out, n, t, 0, comm, s);
+    default: return ncclInvalidUsage;
     }
 }
-/* The lock is held: who aborts takes the communicator away. */
+/* Called with the lock held: an abort takes the communicator out of the link. */
 static int dt__nccl_open(dt_comm *c, dt__nccl_job *j)
 {
     dt__nccl_link *l = j->link;
@@ -562,12 +566,12 @@ static int dt__nccl_open(dt_comm *c, dt__nccl_job *j)
     l->comm = NULL;
     return dt__nccl_bad(c, "ncclCommInitRankConfig", r);
 }
-static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* the lock is held */
+static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* called with the lock held */
 {
     dt__nccl_link *l = j->link;
     const char    *call;
     char           text[600];
-    if (!l->comm && !j->first) return dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank, "rank %d: NCCL was ended", c->rank);
+    if (!l->comm && !j->first) return dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank, "rank %d: NCCL was aborted", c->rank);
     if (!l->comm && dt__nccl_open(c, j)) return c->status;
     int busy = dt__nccl_async(j, text, sizeof text);
     if (busy) return busy > 0 ? 0 : dt__comm_fail(c, busy, c->rank, "%s", text);
@@ -578,7 +582,7 @@ static int dt__nccl_queue(dt_comm *c, dt__nccl_job *j) /* the lock is held */
             return c->status;
         ncclResult_t r = dt__nccl_call(j, c->rank, c->size, &call);
         if (r == ncclInProgress) return 0;
-        if (r != ncclSuccess && dt__nccl_async(j, text, sizeof text) < 0) /* it had failed before */
+        if (r != ncclSuccess && dt__nccl_async(j, text, sizeof text) < 0) /* an earlier call had already failed */
             return dt__comm_fail(c, DT_COMM_ERR_NET, c->rank, "%s", text);
         if (r != ncclSuccess) return dt__nccl_bad(c, call, r);
     }
@@ -618,7 +622,7 @@ static int dt__nccl_after(dt__job *job, int status)
     dt_device    *dev = j->n->dev;
     cudaError_t   e = status ? cudaSuccess : cudaSetDevice(dev->index);
     if (!status && e == cudaSuccess) e = cudaStreamWaitEvent(dt__nccl_queue_of(dev), j->done, 0);
-    if (j->sub) (void)dt_work_wait(j->sub); /* of a communicator that has failed */
+    if (j->sub) (void)dt_work_wait(j->sub); /* its communicator has failed */
     dt__nccl_drop(j);
     if (e == cudaSuccess) return 0;
     (void)cudaGetLastError();
@@ -637,7 +641,7 @@ static void dt__nccl_close(dt_comm *c)
 {
     dt__nccl *n = (dt__nccl *)c->devices;
     if (!n) return;
-    int64_t until = dt__comm_now() + (int64_t)((c->timeout + 1) * 1e9), now = 0;
+    int64_t until = dt__comm_now() + dt__ns_of(c->timeout + 1), now = 0;
     if (dt__comm_ok(c) && n->inside) dt_comm_free(n->inside), dt_comm_free(n->across);
     else if (n->inside) dt__comm_drop(n->inside), dt__comm_drop(n->across);
     (void)cudaSetDevice(n->dev->index);
@@ -645,11 +649,11 @@ static void dt__nccl_close(dt_comm *c)
     n->quit = true;
     pthread_cond_broadcast(&n->cond);
     while (!n->ended && now < until) now = dt__nccl_wait(n, 0.1);
-    if (!n->ended) { /* a rank is gone, or a GPU stuck */
+    if (!n->ended) { /* a rank is gone, or a GPU hangs */
         pthread_mutex_unlock(&n->lock);
         dt__nccl_abort(n);
         pthread_mutex_lock(&n->lock);
-        for (until = now + 5000000000; !n->ended && now < until;) now = dt__nccl_wait(n, 0.1);
+        for (until = now + 5 * DT__NS_PER_S; !n->ended && now < until;) now = dt__nccl_wait(n, 0.1);
     }
     bool ended = n->ended;
     for (dt__nccl_job *j; (j = n->queued) != NULL;) {
@@ -673,11 +677,12 @@ static void dt__nccl_close(dt_comm *c)
     c->devices = NULL;
     dt__nccl_unref(n);
     if (ended) pthread_join(thread, NULL);
-    else pthread_detach(thread); /* it has what it holds; nobody waits for it */
+    else pthread_detach(thread); /* it holds a reference to n and ends later */
 }
 
-/* ---- two levels: the ranks of a machine reduce a part each, by NCCL; parts go to the host, and across by dt_comm.h;
-   then each machine gathers its parts. Machines with unequally many ranks: the first rank of each has all of it. */
+/* ---- two levels: a reduce_scatter by NCCL inside each machine; each rank copies its part to the host and reduces it across
+   machines by dt_comm.h; then an allgather by NCCL inside each machine. If the machines have different numbers of ranks,
+   the part of the first rank of each machine is the whole vector. */
 static int dt__nccl_levels(dt_comm *c, dt__nccl *n) /* collective, at the first call */
 {
     int most = 0, least = c->size;
@@ -694,7 +699,7 @@ static int dt__nccl_levels(dt_comm *c, dt__nccl *n) /* collective, at the first 
     if (rc) return rc;
     n->stream = dt_device_backend(n->dev)->stream_new(n->dev);
     if (n->stream) return 0;
-    return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no stream for two levels", c->rank);
+    return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: two levels: cannot create a stream", c->rank);
 }
 static int dt__nccl_sub(dt_comm *c, dt_comm *sub, const char *where)
 {
@@ -702,7 +707,7 @@ static int dt__nccl_sub(dt_comm *c, dt_comm *sub, const char *where)
     int         status = dt_comm_get_status(sub);
     return dt__comm_fail(c, status ? status : DT_COMM_ERR_STATE, -1, "two levels, %s: %s", where, why ? why : "failed");
 }
-/* This machine's parts; how many elements are this rank's, and where. */
+/* The parts of the ranks of this machine; returns the number of elements of this rank, and their offset. */
 static int64_t dt__nccl_part(const dt__nccl *n, int64_t count, int64_t *part, int64_t *at)
 {
     int size = n->inside->size;
@@ -716,7 +721,7 @@ static int dt__nccl_stage(dt_comm *c, dt__nccl *n, size_t nbytes)
 {
     if (nbytes <= n->stage_n) return 0;
     if (dt__nccl_cuda(c, "cudaStreamSynchronize", cudaStreamSynchronize(dt__nccl_stream_of(n->dev, n->stream))))
-        return c->status; /* it only grows */
+        return c->status; /* the old buffer must not be in use when it is replaced by a larger one */
     if (n->stage) (void)cudaFreeHost(n->stage);
     n->stage = NULL;
     n->stage_n = 0;
@@ -724,7 +729,7 @@ static int dt__nccl_stage(dt_comm *c, dt__nccl *n, size_t nbytes)
     n->stage_n = nbytes;
     return 0;
 }
-/* As poll; 2: call again, and the time begins anew: the communicators of the levels have deadlines of their own. */
+/* As poll. 2: call again and restart the timeout: the communicators of the two levels have their own timeouts. */
 static int dt__nccl_two_steps(dt_comm *c, dt__nccl_job *j, int64_t *part)
 {
     dt__nccl    *n = j->n;
@@ -757,7 +762,7 @@ static int dt__nccl_two_steps(dt_comm *c, dt__nccl_job *j, int64_t *part)
     case 2:
         if (!dt__nccl_test(&j->base)) {
             j->phase = 2;
-            if ((double)(dt__comm_now() - j->since) < c->timeout * 1e9) return 2;
+            if (dt__seconds_of(dt__comm_now() - j->since) < c->timeout) return 2;
             return dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, c->rank, "two levels: rank %d waited %.1f s for its GPU",
                                  c->rank, c->timeout);
         }
@@ -770,7 +775,8 @@ static int dt__nccl_two_steps(dt_comm *c, dt__nccl_job *j, int64_t *part)
             return c->status;
         j->sub = dt_comm_allgather_start(n->inside, NULL, j->out, 0, part, j->dtype);
         return j->sub ? 2 : dt__nccl_sub(c, n->inside, "inside a machine");
-    default: return dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, s)) ? c->status : 1;
+    case 4: return dt__nccl_cuda(c, "cudaEventRecord", cudaEventRecord(j->done, s)) ? c->status : 1;
+    default: return dt__comm_fail(c, DT_COMM_ERR_STATE, c->rank, "rank %d: two levels: step %d", c->rank, j->phase - 1);
     }
 }
 static int dt__nccl_two(dt_comm *c, dt__nccl_job *j)
@@ -785,8 +791,8 @@ static int dt__nccl_two(dt_comm *c, dt__nccl_job *j)
 }
 
 /* ==================================================================================================== >>devices
-   Blocks of several devices of this program, for dt_cuda.h's groups: the calls for all devices are one group of NCCL,
-   each in its device's stream. The streams are all the order they need. */
+   Blocks of several devices of this program, for the groups of dt_cuda.h. The calls for all devices form one NCCL group;
+   each runs in the stream of its device, which keeps the order. */
 static int dt__nccl_check(ncclResult_t r, const char *what)
 {
     if (r == ncclSuccess) return 0;
@@ -835,7 +841,7 @@ static int dt__nccl_devices_run(void *comms, dt_device *const *dev, int n, void 
 {
     ncclComm_t *comm = (ncclComm_t *)comms;
     int         bad = 0;
-    for (int i = 0; i < n && !bad; i++) { /* what became of the calls before */
+    for (int i = 0; i < n && !bad; i++) { /* errors of earlier calls */
         ncclResult_t was = ncclSuccess;
         bad = dt__nccl_check(ncclCommGetAsyncError(comm[i], &was), "ncclCommGetAsyncError");
         if (!bad) bad = dt__nccl_check(was, sum ? "before ncclReduce" : "before ncclBroadcast");
@@ -843,7 +849,7 @@ static int dt__nccl_devices_run(void *comms, dt_device *const *dev, int n, void 
     if (!bad) bad = dt__nccl_check(ncclGroupStart(), "ncclGroupStart");
     if (bad) return bad;
     bad = dt__nccl_devices_calls(comm, dev, n, stream, block, nblocks, sum);
-    ncclResult_t end = ncclGroupEnd(); /* also after a call that failed */
+    ncclResult_t end = ncclGroupEnd(); /* must be called even after a call that failed */
     return bad ? bad : dt__nccl_check(end, "ncclGroupEnd");
 }
 

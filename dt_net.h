@@ -6,8 +6,8 @@ DO THIS
                                                 #include "dt_net.h"
     In every other file that uses it:           #include "dt_net.h"
 
-    Link with -lpthread -lm. dt_base.h must lie beside it. Most programs include dt_comm.h, which stands on this header
-    and has the collective calls.
+    Link with -lpthread -lm. dt_base.h must be in the same directory. Most programs include dt_comm.h instead: it builds
+    on this header and has the collective calls.
 
 A COMPLETE PROGRAM
 
@@ -25,20 +25,21 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    No encryption and no checksum of every frame: joining is authenticated, the network is trusted after that. No RDMA.
+    No encryption and no checksums: joining is authenticated, after that the network is trusted. No RDMA.
 
 CONTENTS
 
     >>status         the communicator
     >>joining        how ranks find each other; starting them
-    >>inside         what the headers above use of this one
+    >>inside         what other dt headers use of this one
     >>basis          implementation from here: errors, the clock, failing
     >>sockets        addresses, deadlines, reading and writing
     >>handshake      the challenge on every socket
     >>rendezvous     from the environment to a table of ranks
-    >>control        the tree of control connections: deaths, aborts, questions
+    >>control        the tree of control connections: deaths, aborts, inquiries, agreements
     >>shared         ranks of one machine: shared memory and threads
     >>tcp            streams between machines
+    >>transports     the table of transports
 
 MACROS
 
@@ -47,7 +48,7 @@ MACROS
 
 ERRORS, THREADS
 
-    As in dt_comm.h. dt_spawn is called while the program has one thread.
+    As in dt_comm.h. Call dt_spawn while the program has only one thread.
 
 LICENCE
 
@@ -62,7 +63,7 @@ LICENCE
 #define DT_NET_H_INCLUDED
 
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
-#error "dt_net.h: dt_base.h beside it is of another version; copy all headers of one version"
+#error "dt_net.h: dt_base.h in the same directory has another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus
@@ -70,70 +71,79 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>status
-   What calls return, dt_comm_status, is in dt_base.h. */
-typedef struct dt_comm dt_comm; /* a communicator: ranks that do things together; dt_comm.h */
+   Status codes are dt_comm_status in dt_base.h. */
+typedef struct dt_comm dt_comm; /* a communicator: a group of ranks that call collectives together; see dt_comm.h */
 
 /* ---------------------------------------------------------------------------------------------------- >>joining
-   The world is read from, in this order: options; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
-   MASTER_PORT (PyTorch's env://; under torchrun, whose agent holds MASTER_PORT: DT_PORT or the port behind it);
-   OMPI_COMM_WORLD_*; PMI and PMIX; SLURM_* (on several machines rank 0 is on the first of SLURM_STEP_NODELIST, unless
-   MASTER_ADDR says where); none: a world of one. dt_comm_launcher tells which.
+   Rank and world size come from the first of these sources that is set:
+     1. the options .rank and .world
+     2. RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (PyTorch's env://). Under torchrun the
+        agent occupies MASTER_PORT: dt uses DT_PORT, or MASTER_PORT + 1
+     3. OMPI_COMM_WORLD_*
+     4. PMI and PMIX
+     5. SLURM_*. On several machines rank 0 is on the first machine of SLURM_STEP_NODELIST, unless MASTER_ADDR is set
+   If no source is set, the world has one rank. dt_comm_launcher returns the source.
 
-   Rank 0 listens at the master's address. Every connection, also later ones, begins with a mutual HMAC-SHA-256
-   challenge over the job's token: .token_fd or DT_TOKEN_FD (inherited from the launcher), DT_TOKEN_FILE (mode 0600),
-   under MPI a broadcast. Ranks of one machine without a token use one that only this user can read. Several machines
-   without a token are refused unless .insecure or DT_INSECURE=1.
+   Rank 0 listens at the master's address. Every connection begins with a mutual HMAC-SHA-256 challenge over the job's
+   token. The token comes from .token_fd or DT_TOKEN_FD (inherited from the launcher), from DT_TOKEN_FILE (mode 0600), or
+   under MPI from a broadcast. Without these, ranks of one machine use a token that only this user can read; ranks of
+   several machines are refused, unless .insecure is true or DT_INSECURE=1.
 
-   MPI: in a program compiled with DT_USE_MPI (mpicc -DDT_USE_MPI) .transport = "mpi" or DT_COMM_TRANSPORT=mpi moves the
-   data by MPI's messages. Rank, world, token and the address of rank 0 come by MPI: no variable is needed, and all
-   ranks of the MPI job join. .algo = "native" or DT_COMM_ALGO=native takes MPI's own collectives (alltoall has none),
-   each behind a small reduction by which the ranks see that they call the same. MPI is started if the program has not
-   done so, and then ended by the last dt_comm_free; as it starts once in a process, a program that joins twice starts
-   and ends it itself. What holds when a rank dies: Open MPI 4.1 ends the job, all ranks within 10 s; mpirun names the
-   rank, or the error of survivors who were faster than mpirun. Under mpirun --enable-recovery the survivors get the
-   error as with the other transports, and leave without MPI_Finalize. After a failure MPI may still write to the
-   buffers of calls that had not ended: do not free them.
+   MPI: in a program compiled with DT_USE_MPI (mpicc -DDT_USE_MPI), .transport = "mpi" or DT_COMM_TRANSPORT=mpi sends the
+   data by MPI messages. Rank, world, token and the address of rank 0 also come by MPI: no variable is needed, and all
+   ranks of the MPI job join. .algo = "native" or DT_COMM_ALGO=native uses MPI's own collectives (all but alltoall); a
+   small reduction before each of them checks that all ranks call the same one. dt starts MPI if the program has not
+   done so, and then the last dt_comm_free ends it. MPI can start only once in a process: a program that joins twice must
+   start and end MPI itself.
+   If a rank dies, Open MPI 4.1 ends the job: all ranks within 10 s. mpirun names the rank, or prints the error of a
+   survivor that noticed first. Under mpirun --enable-recovery the survivors get the error as with the other transports,
+   and leave without MPI_Finalize. After a failure MPI may still write to the buffers of calls that had not ended: do not
+   free them.
 
-   GPUs: with .backend = DT_NCCL (dt_cuda.h, compiled with DT_USE_NCCL) buffers may be memory of a GPU, which NCCL moves;
-   those of the host move as without NCCL, in the same communicator. A call on a GPU's memory comes behind what its thread has
-   queued on that GPU, and what the thread queues after it, or after dt_work_wait, comes behind the call: the host waits
-   until all ranks have called it, not until it is done. So ranks that call different things, or do not come, get the
-   same errors as on the host, and NCCL never sees them. There are allreduce, broadcast, reduce, reduce_scatter, allgather, send
-   and recv. A rank that dies, or a GPU that makes no progress for the timeout, ends it on all ranks. The GPU is that of
-   the first buffer. .algo = "two_level" on several machines: NCCL inside each, the network of dt_comm.h across.
+   GPUs: with .backend = DT_NCCL (dt_cuda.h, compiled with DT_USE_NCCL) buffers may be GPU memory, which NCCL moves. Host
+   buffers move as without NCCL, in the same communicator. A call on GPU memory is ordered on the stream: it runs after
+   the work that its thread has queued on that GPU, and before the work that the thread queues after the call (or after
+   dt_work_wait). The host waits until all ranks have made the call, not until the call is done. So ranks that make
+   different calls, or do not call at all, get the same errors as on the host, before NCCL is called. Supported are
+   allreduce, broadcast, reduce, reduce_scatter, allgather, send and recv. If a rank dies, or a GPU makes no progress for
+   the timeout, the communicator fails on all ranks. The GPU is that of the first buffer. .algo = "two_level" on several
+   machines uses NCCL inside each machine and the network of dt_comm.h between them.
 
-   A launcher may hand over DT_LISTEN_FD, the socket of .listen_fd, to rank 0, and DT_REPORT_FD, a datagram socket, to
-   every rank: when a communicator of the job fails, each rank sends which rank is at fault (tools/dtrun.c does both). */
+   A launcher may pass two descriptors (tools/dtrun.c passes both): DT_LISTEN_FD to rank 0, the same as .listen_fd; and
+   DT_REPORT_FD, a datagram socket, to every rank. When a communicator fails, each rank reports there which rank is at
+   fault. */
 enum { DT_NCCL = 1 }; /* .backend */
 typedef struct dt_comm_opts {
     int         dt__first DT_D;
-    int         rank DT_D, world DT_D;  /* world 0: the environment */
+    int         rank DT_D, world DT_D;  /* world 0: both come from the environment */
     int         local_rank DT_D, local_world DT_D;
-    const char *addr DT_D;         /* of rank 0: name or address, IPv4 or IPv6 */
+    const char *addr DT_D;         /* of rank 0: host name, IPv4 or IPv6 address */
     int         port DT_D;
-    int         listen_fd DT_D;    /* rank 0: bound and listening already; 0: none */
-    int         token_fd DT_D;     /* 32 bytes are read from it; 0: none */
+    int         listen_fd DT_D;    /* rank 0: a socket that is already listening; 0: dt opens one */
+    int         token_fd DT_D;     /* the token, 32 bytes, is read from it; 0: no descriptor */
     const char *token_file DT_D;
     bool        insecure DT_D;
-    const char *bind       DT_D; /* address to listen at; default: loopback if all are here, else the one that routes */
-    const char *transport DT_D;    /* "auto": shared memory inside a machine, TCP across; "shm", "tcp", "mpi" */
-    int         backend DT_D;      /* DT_NCCL: memory of GPUs, too */
+    const char *bind       DT_D; /* address to listen at; default: loopback if all ranks are on this machine, else the
+                                    address of the route to rank 0 */
+    const char *transport DT_D;    /* "auto": shared memory inside a machine, TCP between machines; "shm", "tcp", "mpi" */
+    int         backend DT_D;      /* DT_NCCL: buffers may also be GPU memory */
     double      timeout DT_D;      /* seconds without progress; default 30 (DT_COMM_TIMEOUT) */
-    double      join_timeout DT_D; /* default 120 */
-    int64_t     epoch DT_D;        /* restarts so far: ranks of another one are refused (DT_RESTART) */
-    bool        no_thread DT_D;    /* asynchronous work moves in test and wait only */
+    double      join_timeout DT_D; /* seconds; default 120 */
+    int64_t     epoch DT_D;        /* number of restarts so far; ranks with another number are refused (DT_RESTART) */
+    bool        no_thread DT_D;    /* no progress thread: asynchronous work advances only in dt_work_test and dt_work_wait */
     int         streams DT_D;      /* TCP connections for each pair, the same on all ranks; default 1 */
-    double      bandwidth DT_D, latency DT_D; /* TCP: keep to this (bytes/s, seconds), to try slow networks */
-    const char *algo DT_D;         /* for all: "ring" ...; default DT_COMM_ALGO, else by cost */
-    bool        ordered DT_D;      /* reductions by DT_ALGO_ORDERED, whatever algo says (DT_COMM_ORDERED=1) */
-    const char *costs DT_D;        /* a table's file, which rank 0 reads for all; default DT_COMM_COSTS, else fixed */
+    double      bandwidth DT_D, latency DT_D; /* TCP: emulate a slower network (bytes/s, seconds); 0: full speed */
+    const char *algo DT_D;         /* algorithm of all collectives: "ring" ...; default DT_COMM_ALGO, else by cost */
+    bool        ordered DT_D;      /* reductions use DT_ALGO_ORDERED, whatever algo says (DT_COMM_ORDERED=1) */
+    const char *costs DT_D;        /* file with a cost table; rank 0 reads it for all ranks. Default DT_COMM_COSTS, else a
+                                      built-in table */
 } dt_comm_opts;
-/* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0; when
-   one rank dies the others get 10 s, then they are ended. A rank ends by quick_exit. Call it while the program has one
-   thread. */
+/* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0. When a
+   rank fails, the others have 10 s to end; then they get SIGTERM and, 2 s later, SIGKILL. A rank ends by quick_exit. Call
+   it while the program has only one thread. */
 DT_API int      dt_spawn(int n, int (*fn)(void *arg), void *arg);
-/* The same on each of several machines, node = 0 ...: n ranks here, of nodes * n. MASTER_ADDR and MASTER_PORT say where
-   rank 0 is, DT_TOKEN_FILE (or DT_INSECURE=1) goes for all. */
+/* The same on several machines: call it on each, with node = 0 to nodes - 1. It forks n of the nodes * n ranks. MASTER_ADDR
+   and MASTER_PORT say where rank 0 is; DT_TOKEN_FILE (or DT_INSECURE=1) must be set on every machine. */
 DT_API int      dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void *arg);
 
 #ifdef __cplusplus
@@ -144,8 +154,8 @@ DT_API int      dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg),
 #if defined(DT__WANT_INSIDE) && !defined(DT__NET_INSIDE)
 #define DT__NET_INSIDE
 /* ---------------------------------------------------------------------------------------------------- >>inside
-   What the headers above use of this one: worlds, frames and messages, transports, the communicator; the control
-   connections, which the simulator carries; the shared segment, in which dt_comm.h reduces. */
+   What other dt headers use of this one: worlds, frames and messages, transports, the communicator; the control
+   connections, whose frames the simulator carries; the shared segment, in which dt_comm.h reduces. */
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -153,13 +163,13 @@ DT_API int      dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg),
 #include <sys/socket.h>
 #include <sys/un.h>
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "dt_net.h: frames are memory as it lies; big-endian machines are not supported"
+#error "dt_net.h: frames are sent in the byte order of memory; big-endian machines are not supported"
 #endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-typedef struct dt__member { /* a rank of the world, as all know it after joining */
+typedef struct dt__member { /* a row of the table of ranks, which every rank has after joining */
     int32_t  host, local;   /* the number of its machine; its rank there */
     int64_t  pid;
     uint8_t  host_id[16];   /* boot id and network namespace: equal means one machine */
@@ -172,33 +182,33 @@ typedef struct dt__control dt__control;
 typedef struct dt__world {
     int32_t      refs;
     int          rank, size, nhosts, local_rank, local_size;
-    int64_t      epoch;          /* of restarts */
+    int64_t      epoch;          /* number of restarts */
     uint8_t      token[32];
-    uint8_t      job[16];        /* drawn by rank 0: tells runs apart */
+    uint8_t      job[16];        /* random, chosen by rank 0: the id of this run */
     dt__member  *member;
     double       timeout, join_timeout;
     char         where[64];
     int          listen_fd, unix_fd;
-    int          report_fd;      /* the launcher's; 0: none */
+    int          report_fd;      /* socket of the launcher for failure reports; 0: no launcher */
     dt__control *control;
-    void        *sim;            /* carries its messages; NULL: sockets do */
+    void        *sim;            /* the simulator that carries the control frames; NULL: sockets do */
     const struct dt__sim_ops *sim_ops;
-    const int64_t *clock;        /* the simulator's; NULL: the machine's */
-    pthread_mutex_t lock;        /* guards comms and what arrived */
-    dt_comm     *comms;          /* a list, through comm->next: dt__world_add, dt__world_remove */
-    /* of the join and the control thread */
+    const int64_t *clock;        /* simulated time, ns; NULL: the clock of the machine */
+    pthread_mutex_t lock;        /* protects comms and everything in control */
+    dt_comm     *comms;          /* a list, linked by comm->next: dt__world_add, dt__world_remove */
+    /* used by the joining and the control thread */
     int          ticket_fd, register_fd;
     int64_t      join_deadline;
     bool         joined;
-    bool         mpi;            /* it came together by MPI, which moves its data */
-    int          streams;        /* of each pair: checked while joining */
+    const struct dt__transport *joined_by; /* the transport whose config found the ranks; NULL: the environment did */
+    int          streams;        /* TCP connections of each pair; joining checks that all ranks have the same */
     const struct dt__client *client; /* the layer above */
-    size_t       ngift;          /* bytes of what rank 0 gives to all ranks when they have come; 0: nothing */
-    uint8_t      gift[256];
-    char         gift_bad[400];  /* rank 0: why it has none; told to all */
+    size_t       nsettings;      /* bytes of settings that rank 0 sends to all ranks when they have joined; 0: no settings */
+    uint8_t      settings[256];
+    char         settings_bad[400]; /* rank 0: why its settings are unusable; sent to all ranks, whose joining fails */
 } dt__world;
 
-/* What every message carries. Everything but rank, sent and late must be equal on both sides. */
+/* The header of every message. All fields but rank, sent, late and late_rank must be equal on both sides. */
 typedef struct dt__frame {
     uint32_t magic, version;
     uint64_t comm;               /* id of the communicator */
@@ -206,96 +216,123 @@ typedef struct dt__frame {
     uint64_t seq;                /* of the operation in its communicator */
     int64_t  count;
     uint64_t nbytes;             /* of this message */
-    uint64_t sent;               /* ns: how long its sender had been at it; in notes and posts: when it began */
-    int64_t  late;               /* ns: so much after the sender began late_rank (-1: none), as far as it knows */
-    uint32_t step;               /* of the plan: its round */
+    uint64_t sent;               /* ns since the sender began the operation; in notes and posts: the time it began */
+    int64_t  late;               /* ns: how much after the sender the latest rank (late_rank) began, as far as it knows */
+    uint32_t step;               /* round of the plan */
     int32_t  rank;               /* the sender's, in the communicator */
     int32_t  root;
-    int32_t  late_rank, zero;
+    int32_t  late_rank, zero;    /* late_rank -1: no rank is known to be late */
     uint8_t  coll, algo, dtype, op;
 } dt__frame;
 enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
 
-/* A message under way: the engine fills it, a link moves it along. */
+/* A message that is being sent or received: the engine fills it, a transport advances it. state is private to the
+   transport; shm, tcp and mpi use these values. */
+enum {
+    DT__MSG_NEW = 0,
+    DT__MSG_HEAD,    /* the header is being received */
+    DT__MSG_BODY,    /* the payload moves */
+    DT__MSG_IN_PLACE /* shm: the receiver reads the payload where it is */
+};
 typedef struct dt__msg {
     dt__frame head;              /* as this rank expects or sends it */
     char     *ptr;
-    size_t    n, done;           /* payload bytes; how many are there */
-    size_t    head_done;         /* of the header */
-    bool      fold, left;        /* receive: reduce into ptr; what comes is the left operand */
+    size_t    n, done;           /* payload bytes; how many of them have moved */
+    size_t    head_done;         /* bytes of the header that have moved */
+    bool      fold, left;        /* receive: reduce into ptr; the received data is the left operand */
     int       dtype, op;
-    int       state;             /* the link's own; 0 to begin with */
+    int       state;             /* DT__MSG_NEW at the start */
 } dt__msg;
 
-/* A way to move messages between this rank and the others of a communicator. Messages of one pair and direction are
-   moved one after the other, in the order in which they are given. All calls come from one thread at a time. */
+/* A transport moves messages between this rank and the others of a communicator. Messages of one pair and direction
+   are moved one after the other, in the order in which they are given. One thread at a time calls these functions.
+   To add a transport: write its functions, then add a row to dt__transports (>>transports). */
+struct dt__config;
+enum { DT__REACH_HOST = 1, DT__REACH_ALL }; /* only ranks of the same machine; any rank */
 typedef struct dt__transport {
-    const char *name;
+    const char *name;            /* as in .transport and DT_COMM_TRANSPORT */
+    int         reach;
+    bool        fast_local;      /* ranks of one machine are as close as in shared memory */
+    bool        late_writes;     /* after a failure it may still write to buffers of unfinished calls: never free them */
+    /* Prepares the communicator; collective over its ranks. local: the n ranks on this machine. 0, or negative after
+       dt__comm_bad. NULL: nothing to prepare, or another call than dt_comm_init opens it. */
+    int  (*open)(dt_comm *c, const int *local, int n);
     int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
-    int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; head is compared with dt__frame_ok */
-    void (*wait)(dt_comm *c, double seconds);       /* until something may have moved, or the time is over; of across */
-    void (*close)(dt_comm *c);
+    int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; checks the header with client->frame_ok */
+    void (*wait)(dt_comm *c, double seconds); /* until something may have moved, or the time is over; reach ALL only */
+    void (*close)(dt_comm *c);   /* also after open has failed */
+    uint64_t (*bytes)(const dt_comm *c); /* sent through sockets so far; NULL: 0 */
+    /* A transport that finds the ranks itself; NULL: the environment and the rendezvous do. */
+    int  (*config)(struct dt__config *f, const dt_comm_opts *o); /* rank, world, token and address of rank 0 */
+    void (*end)(bool died);      /* once for each config that succeeded, when its world is closed. died: a rank died */
+    /* A transport with collectives of its own (DT_ALGO_NATIVE); NULL: it has none. */
+    bool (*has)(int coll, int64_t total); /* its own collective, for so many elements; the same on all ranks */
+    int  (*agree)(dt_comm *c, const dt__frame *head, int *phase); /* do all ranks call the same? 1: yes; 0: call again */
+    int  (*native)(dt_comm *c, int coll, char *data, int64_t n, const int *part, int dtype, int op, int root, int *phase,
+                  int64_t *done);
 } dt__transport;
 
-enum { DT__HISTORY = 64, DT__LATE = 1000000 }; /* operations remembered; ns that a rank may come after others */
+enum { DT__HISTORY = 64 };     /* operations remembered */
+#define DT__LATE DT__NS_PER_MS /* a rank that comes at most this much after the others is not late */
 struct dt_comm {
-    dt__world  *world;           /* NULL: threads of one process, or alone */
+    dt__world  *world;           /* NULL: the ranks are threads of one process, or there is only one rank */
     dt_comm    *next;
     uint64_t    id;
     int         rank, size;
-    int        *member;          /* ranks in the world */
-    int        *host;            /* machine of each rank, from 0 in the order of ranks */
+    int        *member;          /* rank in the world of each rank */
+    int        *host;            /* machine of each rank; machines are numbered from 0 in the order of ranks */
     int         local_rank, local_size;
     double      timeout;
-    const dt__transport *inside, *across; /* of this machine; of others */
-    void       *shared, *tcp, *mpi;       /* what they keep */
-    const struct dt__device_transport *device_transport; /* of devices; NULL: none */
-    void       *devices;         /* what it keeps */
+    const dt__transport *inside, *across; /* to ranks of this machine; to all other ranks. NULL: not used */
+    void       *shared, *across_data;     /* their private data */
+    const struct dt__device_transport *device_transport; /* for GPU memory; NULL: host memory only */
+    void       *devices;         /* its private data */
     int         streams;
     bool        no_thread;
     bool        threads;         /* ranks are threads of this process */
-    bool        ordered;         /* DT_ALGO_ORDERED for all that reduces */
+    bool        ordered;         /* all reductions use DT_ALGO_ORDERED */
     dt_comm_opts opts;
     uint64_t    splits;
     int32_t     round;           /* agreements so far: dt_comm_shrink */
-    uint8_t    *alive;           /* of the last one: a bit for each rank of the world; NULL: none yet */
+    uint8_t    *alive;           /* result of the last agreement: a bit for each rank of the world; NULL: no agreement yet */
     double      bandwidth, latency;
-    /* failing: the first one wins; text and rank are written before status */
-    int32_t     status;          /* atomic */
-    int32_t     failing;         /* atomic: somebody writes text */
+    /* Failure: only the first one is kept. text and failed_rank are written before status. */
+    int32_t     status;          /* atomic; 0: it has not failed */
+    int32_t     failing;         /* atomic: a thread is writing text */
     int         failed_rank;
     char        text[768];
     int32_t     error_read;      /* atomic: the program has read text */
-    /* what this rank is doing, for others who ask: atomic */
+    /* What this rank is doing, for inquiries of other ranks: all atomic. */
     uint64_t    seq;             /* operations started */
     uint64_t    done;            /* operations finished */
-    uint32_t    doing;           /* dt_coll + 1 of the running one; 0: in the program */
-    int64_t     since;           /* ns */
-    uint64_t    watched;         /* atomic: a rank waits in the operation before this one (>>control, dt__watch_take) */
-    struct dt__note *note;       /* the last operations begun: in this rank's slot of the shared memory, or its own */
+    uint32_t    doing;           /* dt_coll + 1 of the running operation; 0: the program runs */
+    int64_t     since;           /* ns: when that began */
+    uint64_t    watched;         /* atomic: another rank waits in operation watched - 1 (>>control, dt__watch_take) */
+    struct dt__note *note;       /* the last operations begun: in this rank's slot of the shared segment, or own_note */
     struct dt__note *own_note;
-    /* the collective under way: who came last */
+    /* The running collective: which rank came last. */
     bool        slow;            /* this rank waits */
     int         late_rank;
-    int64_t     began, late;     /* ns; late: after this rank */
-    int         wake_fd;         /* eventfd: the engine sleeps in wait() on it; written when it must look again */
-    const struct dt__client *client; /* the layer above, and what it keeps */
+    int64_t     began, late;     /* ns; late: how much later than this rank late_rank began */
+    int         wake_fd;         /* eventfd: the engine sleeps on it in wait(); written to wake the engine */
+    const struct dt__client *client; /* the layer above, and its private data */
     struct dt__engine *engine;
 };
 
-/* What the layer above, dt_comm.h, does for this one. */
+/* Callbacks to the layer above, dt_comm.h. */
 typedef struct dt__client {
-    /* is the header the expected one? If not, fails c (and all ranks) with a message that shows both */
+    /* Is the header the expected one? If not, fails c on all ranks with a message that shows both headers. */
     bool (*frame_ok)(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
-    /* what is wrong with two ranks' frames, as text; the frames differ */
+    /* Describes the difference of the frames of two ranks. */
     void (*frame_differ)(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes);
     const char *(*coll_name)(int coll);
-    bool (*aside)(const dt_comm *c); /* who drives does it beside a program that may be computing */
-    /* dst := dst op src (or src op dst), n elements; any alignment of src */
+    bool (*aside)(const dt_comm *c); /* a progress thread drives c, beside a program that may be computing */
+    /* dst := dst op src (left: src op dst), n elements; src needs no alignment */
     void (*fold)(int dtype, int op, void *dst, const void *src, int64_t n, bool left);
-    /* rank 0's gift to all ranks that join: bytes written, 0: none, negative after dt__comm_bad; and is it sound? */
-    int (*gift)(const dt_comm_opts *o, void *gift, size_t nbytes);
-    bool (*gift_ok)(const void *gift, size_t nbytes);
+    /* Rank 0: the settings for all ranks that join. Returns bytes written, 0: no settings, negative after dt__comm_bad.
+       settings_ok checks them on the other ranks. */
+    int (*settings)(const dt_comm_opts *o, void *settings, size_t nbytes);
+    bool (*settings_ok)(const void *settings, size_t nbytes);
 } dt__client;
 
 /* ---- addresses and sockets */
@@ -333,60 +370,48 @@ enum {
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE
     /* clang-format on */
 };
-typedef struct dt__chead { /* of a control frame */
+typedef struct dt__chead { /* the header of a control frame */
     uint32_t magic, kind, nbytes;
-    int32_t  rank; /* whose */
+    int32_t  rank; /* the sender */
 } dt__chead;
 typedef struct dt__ctable {
     int32_t total, first, n, zero;
 } dt__ctable;
-typedef struct dt__block { /* a frame to send, shared by the queues it is in; the bytes follow */
+typedef struct dt__block { /* a frame to send; several queues may hold it. The bytes follow */
     int    refs;
     size_t nbytes;
 } dt__block;
 typedef struct dt__config {
     int      rank, world, local_world; /* local_world 0: unknown */
     bool     local;                    /* all ranks are on this machine */
-    bool     ticket;                   /* rank 0 hands its address and a token to this user's processes here */
-    char     name[64];                 /* of the Unix socket where it does */
+    bool     ticket;                   /* rank 0 gives its address and a token to processes of this user on this machine */
+    char     name[64];                 /* of the Unix socket for that */
     char     where[64];
     char     host[256]; /* of rank 0; "": unknown */
     int      port;
-    int      listen_fd; /* -1: none */
+    int      listen_fd; /* -1: no descriptor was given */
     char     bind[256];
     bool     have_token;
     uint8_t  token[32];
     int64_t  epoch;
-    int      report_fd; /* 0: none */
+    int      report_fd; /* 0: no launcher */
     double   timeout, join_timeout;
     int      streams;
     dt__addr addr[DT__ADDRS]; /* of rank 0 */
     int      naddr;
+    const dt__transport *joined_by; /* see dt__world */
 } dt__config;
 DT__INSIDE int dt__env_int(const char *name, int64_t low, int64_t high, int64_t *out);
 DT__INSIDE void dt__host_id(uint8_t out[16]);
 DT__INSIDE int dt__listen_master(const dt__config *f);
-DT__INSIDE const char *dt__transport_named(const dt_comm_opts *o);
-/* ---- what other sections provide */
-/* joins; NULL after dt__comm_bad. Threads' worlds have none. */
+/* Joins the job; NULL after dt__comm_bad. Communicators of threads have no world. */
 DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *client);
 DT__INSIDE void dt__world_unref(dt__world *w);
 
-/* ---- MPI and the simulator, which may be in the program. dt_mpi.h's implementation sets the slot. */
-typedef struct dt__mpi_ops {
-    int  (*config)(dt__config *f, const dt_comm_opts *o); /* rank, world, token and address, by MPI */
-    void (*end)(bool died);                               /* of a world that joined by it */
-    int  (*open)(dt_comm *c, bool threaded, int64_t deadline);
-    const dt__transport *transport;
-    bool (*has)(int coll, int64_t total);                 /* its own collective, for so many elements */
-    int  (*agree)(dt_comm *c, const dt__frame *head, int *phase);
-    int  (*native)(dt_comm *c, int coll, char *data, int64_t n, const int *part, int dtype, int op, int root, int *phase,
-                  int64_t *done);
-} dt__mpi_ops;
-DT__INSIDE const dt__mpi_ops **dt__mpi_slot(void);
+/* ---- the simulator (dt_sim.h), if it is in the program */
 struct dt__conn;
 typedef struct dt__sim_ops {
-    void (*stir)(dt__world *w); /* there is something for what would be the control thread */
+    void (*stir)(dt__world *w); /* wakes what takes the place of the control thread */
     struct dt__conn *(*dial)(dt__world *w, int peer, int kind, struct dt__block *later);
 } dt__sim_ops;
 
@@ -416,34 +441,52 @@ typedef struct dt__hello_r {
 typedef char
     dt__hello_sizes[sizeof(dt__hello_s) == 64 && sizeof(dt__hello_c) == 128 && sizeof(dt__hello_r) == 224 ? 1 : -1];
 
-/* What a step returns. Negative: over. */
+/* What a step of the handshake returns. Negative: it failed. */
 enum {
     DT__SHAKE_AGAIN = 0, /* wait for dt__shake_events */
     DT__SHAKE_DONE = 1,
-    DT__SHAKE_DECIDE = 2, /* accepting side: c is authentic; call dt__shake_reply, then go on */
+    DT__SHAKE_DECIDE = 2, /* accepting side: the peer is authentic; call dt__shake_reply, then step again */
     DT__SHAKE_NET = -1,   /* the connection broke */
-    DT__SHAKE_ALIEN = -2, /* something else than dt */
-    DT__SHAKE_AUTH = -3,  /* another token */
-    DT__SHAKE_VERSION_IS = -4,
-    DT__SHAKE_JOB_IS = -5, /* another job, or an earlier start of this one */
-    DT__SHAKE_REFUSED = -6 /* r.text tells */
+    DT__SHAKE_NOT_DT = -2, /* the peer does not speak this protocol */
+    DT__SHAKE_AUTH = -3,  /* the peer has another token */
+    DT__SHAKE_BAD_VERSION = -4,
+    DT__SHAKE_BAD_JOB = -5, /* another job, or an earlier start of this one */
+    DT__SHAKE_REFUSED = -6 /* r.text says why */
+};
+enum { /* states of a handshake: the message that is sent or received next */
+    DT__SHAKE_AT_S = 0,
+    DT__SHAKE_AT_C,
+    DT__SHAKE_AT_DECISION, /* accepting side: dt__shake_reply moves on; the dialing side skips it */
+    DT__SHAKE_AT_R,
+    DT__SHAKE_AT_END
 };
 typedef struct dt__shake {
     bool        server, any_job;
-    int         state;
-    size_t      done;
+    int         state;           /* DT__SHAKE_AT_... */
+    size_t      done;            /* bytes of the current message that have moved */
     uint8_t     token[32];
     dt__hello_s s;
     dt__hello_c c;
     dt__hello_r r;
 } dt__shake;
+/* Times of the protocol, ns. */
+#define DT__HANDSHAKE_TIME (5 * DT__NS_PER_S)    /* for a handshake that this rank accepted, or dialed while joining */
+#define DT__REDIAL_TIME (1 * DT__NS_PER_S)       /* for a handshake that the control thread dialed */
+#define DT__JOIN_GRACE (700 * DT__NS_PER_MS)     /* other ranks wait this much longer than rank 0, which names the missing */
+#define DT__RELEASE_TIME (500 * DT__NS_PER_MS)   /* for the last frames of a rank that leaves */
+#define DT__NOTE_EVERY (250 * DT__NS_PER_MS)     /* neighbours are told what this rank does */
+#define DT__INQUIRY_HOP (400 * DT__NS_PER_MS)    /* for the answer of the parent */
+#define DT__INQUIRY_ANSWERS (500 * DT__NS_PER_MS) /* for the answers of all ranks, at the root */
+#define DT__INQUIRY_VERDICT (850 * DT__NS_PER_MS) /* for the verdict of the root */
+#define DT__AGREE_REPEAT (200 * DT__NS_PER_MS)   /* an order or a state of an agreement is sent again */
+#define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
-enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: out of reach, perhaps not dead */
+enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: unreachable, perhaps alive */
 typedef struct dt__cgather {
-    uint64_t seq, n, at; /* n: bytes of a rank; at: of this piece, in the rank's part (up) or in all (down) */
+    uint64_t seq, n, at; /* n: bytes of each rank; at: offset of this piece in the rank's part (up) or in the result (down) */
     int32_t  rank, zero;
 } dt__cgather;
-typedef struct dt__piece { /* of an exchange, as it came; the bytes follow */
+typedef struct dt__piece { /* a received piece of an exchange; the bytes follow */
     struct dt__piece *next;
     int               rank;
     uint64_t          at;
@@ -465,14 +508,14 @@ typedef struct dt__cask { /* the members follow: ranks in the world */
 typedef struct dt__cping {
     uint64_t id, comm;
 } dt__cping;
-typedef struct dt__cstate { /* what a rank does in a communicator: pong and note */
+typedef struct dt__cstate { /* what a rank is doing in a communicator: body of DT__C_PONG and DT__C_NOTE */
     uint64_t id, comm, seq, done;
-    int64_t  age; /* ns since it began */
+    int64_t  age; /* ns since the operation began */
     int32_t  rank, has;
     uint32_t doing, zero;
 } dt__cstate;
 
-typedef struct dt__cagree { /* the bits of who is asked follow, then of who is in: see dt__agreement */
+typedef struct dt__cagree { /* two bit sets follow, asked and in: see dt__agreement */
     uint64_t comm, built;
     double   timeout;
     int32_t  round, rank, root, accepted, nbuilt;
@@ -483,11 +526,25 @@ typedef struct dt__queued {
     struct dt__queued *next;
     dt__block         *b;
 } dt__queued;
+/* States of a control connection. OPEN moves to READY or CLOSING; every state can move to BROKEN. */
+enum {
+    DT__CONN_HANDSHAKE = 1, /* until k->deadline */
+    DT__CONN_OPEN,          /* the handshake is over; the peer is not registered, nor in the tree */
+    DT__CONN_READY,         /* the peer is registered (DT__KIND_REGISTER) or in the tree (DT__KIND_TREE) */
+    DT__CONN_CLOSING,       /* closes when its queue is empty */
+    DT__CONN_BROKEN         /* dt__control_reap removes it */
+};
+/* How far this rank is with its goodbye on a connection. */
+enum { DT__BYE_NOT_YET = 0, DT__BYE_SENT, DT__BYE_SHUT }; /* SENT: DT__C_BYE is queued; SHUT: shutdown(SHUT_WR) */
 typedef struct dt__conn {
     struct dt__conn *next;
     int              fd, kind, peer, slot;
-    bool             shaking, broken, ready, bye, closing, local, said, shut;
-    bool             probe, refused; /* only to see whether it can be reached; nobody listens there */
+    uint8_t          state, broke_in; /* broke_in: the state before DT__CONN_BROKEN */
+    uint8_t          goodbye;    /* DT__BYE_... */
+    bool             end_expected; /* one side has sent its last frame: the end of the connection is no failure */
+    bool             local;      /* a Unix socket */
+    bool             probe;      /* dialed only to see whether the peer can be reached */
+    bool             refused;    /* dialed, and nobody listens there */
     int64_t          since, deadline; /* of the handshake */
     dt__shake        shake;
     dt__chead        head;
@@ -495,21 +552,40 @@ typedef struct dt__conn {
     uint8_t         *body;
     dt__queued      *out, *last;
     size_t           out_done;
-    dt__block       *later;      /* goes out when the handshake is done */
-    int32_t          leave;      /* ranks below that want to leave */
-    dt__cstate       note, told; /* the last one of the peer; of ours */
+    dt__block       *later;      /* is queued when the handshake is done */
+    int32_t          leave;      /* number of ranks in the subtree of the peer that want to leave */
+    dt__cstate       note, note_sent; /* the last note of the peer; the last one that this rank sent */
 } dt__conn;
+static inline __attribute__((unused)) void dt__conn_break(dt__conn *k)
+{
+    if (k->state != DT__CONN_BROKEN) k->broke_in = k->state;
+    k->state = DT__CONN_BROKEN;
+}
+static inline __attribute__((unused)) int dt__conn_last_state(const dt__conn *k)
+{
+    return k->state == DT__CONN_BROKEN ? k->broke_in : k->state;
+}
+static inline __attribute__((unused)) bool dt__conn_live(const dt__conn *k)
+{
+    return k->state != DT__CONN_HANDSHAKE && k->state != DT__CONN_BROKEN;
+}
 typedef struct dt__arrived {
     struct dt__arrived *next;
     int                 fd, kind, peer, stream;
     uint64_t            comm;
     int64_t             since;
 } dt__arrived;
+enum {
+    DT__INQUIRY_FREE = 0,
+    DT__INQUIRY_SENT,    /* to the parent, which has not answered yet */
+    DT__INQUIRY_WAIT,    /* the parent is alive: wait for the verdict of the root */
+    DT__INQUIRY_COLLECT  /* this rank is the root and collects answers */
+};
 typedef struct dt__inquiry {
-    int state; /* 0 free, 1 sent to the parent, 2 the parent is alive: wait for the verdict, 3 collecting answers */
+    int         state;   /* DT__INQUIRY_... */
     dt__cask    ask;
     int32_t    *member;
-    dt__cstate *answer; /* of each rank of the world */
+    dt__cstate *answer;  /* of each rank of the world */
     uint64_t    id;
     int64_t     begin;
 } dt__inquiry;
@@ -518,19 +594,29 @@ typedef struct dt__agreement { /* see dt__agree_step */
     uint64_t comm;             /* 0: free */
     int32_t  round;
     double   timeout;
-    int64_t  begin, said;      /* ns; said: the last order of the root, the last state of a rank that waits */
-    uint8_t *asked, *in;       /* bits; in: of what was accepted or decided. One block with the next three */
+    int64_t  begin, sent_at;   /* ns; sent_at: when the root sent its last order, or a waiting rank its last state */
+    uint8_t *asked, *in;       /* bit sets; in: the set that was accepted or decided. came, acked, late: same allocation */
     bool     waiting, joined, decided, all;
     uint64_t built;
-    int32_t  nbuilt, accepted; /* accepted: the root whose proposal it was, or -1 */
+    int32_t  nbuilt, accepted; /* accepted: the root whose proposal this rank accepted, or -1 */
     /* at the root */
     uint8_t *came, *acked, *late;
-    bool     proposed, same;   /* same: all who came have built the same */
-    bool     any;              /* somebody came */
-    uint64_t theirs;           /* what */
-    int32_t  ntheirs;
-    int64_t *heard;            /* of each rank of the world, ns; NULL: this rank is not the root */
+    bool     proposed, same;   /* same: all ranks that came have built the same */
+    bool     any;              /* at least one rank came */
+    uint64_t first_built;           /* what the ranks that came have built, and for how many ranks */
+    int32_t  nfirst_built;
+    int64_t *heard_at;           /* ns: when each rank of the world was last heard; NULL: this rank is not the root */
 } dt__agreement;
+enum { DT__JOIN_OPEN = 0, DT__JOIN_COMPLETE, DT__JOIN_FAILED }; /* rank 0: ranks register; other ranks are COMPLETE */
+/* How far this rank is with leaving the world. It never goes back. From RELEASED on it accepts nothing and its control
+   thread ends when its queues are empty, or at release_deadline. */
+enum {
+    DT__LEAVE_NO = 0,
+    DT__LEAVE_ASKED,    /* this rank wants to leave and waits until all others do, or until leave_deadline */
+    DT__LEAVE_RELEASED, /* all ranks leave */
+    DT__LEAVE_ALONE,    /* joining failed: sends what is queued */
+    DT__LEAVE_GOODBYE   /* the others stay: sends DT__C_BYE to its neighbours */
+};
 struct dt__control {
     pthread_t      thread;
     pthread_cond_t cond;
@@ -538,47 +624,46 @@ struct dt__control {
     int            wake;
     dt__conn      *conns, *parent, *healing;
     int            heal_tries;
-    int            lost; /* how the last parent went */
+    int            lost; /* DT__DIED or DT__LEFT: how the last parent went */
     uint8_t       *gone; /* DT__ALIVE ... of each rank */
     int            ngone, ndied;
     char           first_death[256];
     int64_t        accept_after;
-    int64_t        strangers_at; /* when one was last logged */
-    int            strangers;    /* since then */
+    int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
+    int            nrejected;    /* rejected connections since then */
     /* registering, at rank 0 */
-    bool         complete, join_failed;
-    uint8_t     *there;
-    int          nthere;
+    int          join;           /* DT__JOIN_... */
+    uint8_t     *registered;     /* a flag for each rank */
+    int          nregistered;
     char         join_text[768], refused[240];
     int64_t      missing_at;
     dt__arrived *arrived, *arrived_last;
     int          narrived;
     dt__block   *aborts[DT__ABORTS];
     int          naborts;
-    /* exchanging: this rank's call; what rank 0 collects */
+    /* exchange: the call of this rank (gather_...); what rank 0 collects (root_...) */
     uint64_t    gather_seq, gather_failed;
     bool        gathering;
-    int         gather_state; /* 0 under way, 1 done, negative */
+    int         gather_state; /* 0: running, 1: done, negative: failed with this status */
     uint8_t    *gather_out;
     uint64_t    gather_n, gather_got;
     char        gather_text[768];
     bool        root_on;
-    dt__piece  *root_pieces; /* memory for what came, never for what was only announced */
+    dt__piece  *root_pieces; /* memory is allocated for received bytes only, never for announced ones */
     uint64_t   *root_have, root_seq, root_n;
     int         root_done;
     int64_t     root_deadline;
     dt__inquiry inquiry[DT__INQUIRIES];
     uint64_t    inquiry_id;
-    dt__frame   watch[DT__WATCHES]; /* operations in which somebody waits: see dt__watch_take */
+    dt__frame   watch[DT__WATCHES]; /* operations in which some rank waits: see dt__watch_take */
     dt__agreement agreement[DT__AGREEMENTS];
-    int64_t     hop_since;       /* the parent was asked whether it lives; 0: it has answered */
-    bool        expelled;        /* the others have given this rank up */
-    uint64_t    turns, settling; /* times around the thread's loop; who waits for it */
+    int64_t     hop_since;       /* ns: when the parent was pinged; 0: it has answered */
+    bool        expelled;        /* the other ranks have declared this rank dead */
+    uint64_t    turns, settling; /* iterations of the thread's loop; number of threads that wait for one (dt__world_settle) */
     int64_t     note_at;
     dt__cstate  note;
     uint32_t    note_doing;
-    /* leaving */
-    bool    leaving, released, alone, goodbye;
+    int     leave;               /* DT__LEAVE_... */
     int64_t leave_deadline, release_deadline;
     int     leave_sent;
 };
@@ -587,139 +672,154 @@ DT__INSIDE void dt__block_unref(dt__block *b);
 DT__INSIDE uint8_t *dt__block_body(dt__block *b);
 DT__INSIDE dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer);
 DT__INSIDE void dt__conn_lost(dt__world *w, dt__conn *k, const char *how);
-DT__INSIDE void dt__conn_shaken(dt__world *w, dt__conn *k); /* both sides know each other */
-DT__INSIDE int dt__control_new(dt__world *w); /* without its thread; negative: errno */
+DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k); /* the handshake has succeeded */
+DT__INSIDE int dt__control_new(dt__world *w); /* does not start its thread; negative: see errno */
 DT__INSIDE void dt__control_free(dt__world *w);
 DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t nbytes);
 DT__INSIDE void dt__control_expelled(dt__world *w, const char *why);
 DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k);
-DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now); /* when there is something to do without news */
+DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now); /* ns: the next timer */
 DT__INSIDE void dt__control_reap(dt__world *w);
 DT__INSIDE void dt__control_timers(dt__world *w, int64_t now);
-/* the last one says goodbye and closes */
-/* exchange n bytes of every rank of the world (over the control tree); collective */
+/* Exchanges n bytes of every rank of the world over the control tree; collective. */
 DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void *out);
-/* the first of the local ranks hands a descriptor to the others (Unix socket, same user); collective among
-   them. member: world ranks, all on this machine. fd: the first one's, or negative: it has none, and all hear it.
-   Returns the descriptor, or negative after dt__comm_bad. */
+/* The first of n ranks of this machine passes a descriptor to the others (Unix socket, same user); collective among
+   them. member: their ranks in the world. fd: on the first rank the descriptor, or negative if it has none: then the call
+   fails on all of them. Returns the descriptor, or negative after dt__comm_bad. */
 DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd);
-/* a connected, authenticated, non-blocking socket to a rank of the world (peer) for a communicator: the
-   lower rank dials (it blocks for at most the join timeout), the higher one takes what arrived: -1 not yet, -2 failed
-   (dt__comm_failed is called). wake_fd is written when a connection for c arrives. */
+/* Returns a connected, authenticated, non-blocking socket to a rank of the world (peer) for a communicator. The lower rank
+   dials (it blocks for at most the join timeout); the higher one takes the accepted connection. DT__FD_NOT_YET: call again;
+   DT__FD_FAILED: dt__comm_failed was called. c->wake_fd is written when a connection for c arrives. */
+enum { DT__FD_NOT_YET = -1, DT__FD_FAILED = -2, DT__FD_NO_FD = -3 };
 DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream);
-/* tell every rank that communicator c has failed; returns after it was queued */
+/* Tells every rank that communicator c has failed; only queues the frames. */
 DT__INSIDE void dt__world_abort(dt__world *w, dt_comm *c, int status, int rank, const char *text);
 DT__INSIDE void dt__world_abort_id(dt__world *w, uint64_t comm, int status, int rank, const char *text);
-/* c made no progress for its timeout in operation seq, waiting for 'peer' (in c; -1: unknown): find out
-   who is at fault, fail c on all ranks. Operations count from 1: a rank with c->seq below seq has not called it.
-   Returns at once; c fails within a second. */
+/* c made no progress for its timeout in operation seq, waiting for 'peer' (rank in c; -1: unknown): finds out which rank
+   is at fault and fails c on all ranks. Operations count from 1: a rank with c->seq below seq has not called it. Returns
+   at once; c fails within a second. */
 DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer);
-/* this rank waits in the collective of this frame: whoever calls another one under its number is found. */
+/* This rank waits in the collective of this frame: finds ranks that called another collective with the same number. */
 DT__INSIDE void dt__world_watch(dt__world *w, const dt__frame *f);
-/* a collective begins. If another one is awaited under its number, the communicator fails. */
+/* A collective begins. If another rank waits in a different one with the same number, the communicator fails. */
 DT__INSIDE void dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f);
-/* this rank was away for long (stopped, perhaps): what others have told meanwhile is heard first */
+/* This rank did not run for long (perhaps it was stopped): returns when the control frames that arrived are processed. */
 DT__INSIDE void dt__world_settle(dt__world *w);
-/* communicators that fail when one of their ranks dies, or one of their ranks says so. The id of a
-   communicator is never used for another one of this world. */
+/* Between these calls c fails when one of its ranks dies or fails it. The id of a communicator is never used again in the
+   same world. */
 DT__INSIDE void dt__world_add(dt__world *w, dt_comm *c);
 DT__INSIDE void dt__world_remove(dt__world *w, dt_comm *c);
-DT__INSIDE int dt__world_gone(dt__world *w, int rank); /* DT__ALIVE ..., as far as this rank knows */
-/* 0 alive, 1 died, 2 left, 3 out of reach */
-/* an agreement among the ranks of *set (a bit for each rank of the world), one of several (round) of a
-   communicator: *set becomes those that came and live, the same on all of them. built: what this rank has made of
-   the last one's result, for nbuilt ranks (0: nothing); *all: everyone of the new set has made the same. 0, or negative
-   after dt__comm_bad; within a few times the timeout. */
-DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built, int nbuilt, bool *all);
+DT__INSIDE int dt__world_gone(dt__world *w, int rank); /* DT__ALIVE, DT__DIED ..., as far as this rank knows */
+/* Agrees with the ranks of *set (a bit for each rank of the world) on which of them are alive. round numbers the
+   agreements of a communicator. *set becomes the ranks that took part and live, the same on all of them. built: id of the
+   communicator that this rank made from the last result, for nbuilt ranks (0: nothing). *all: every rank of the new set
+   has built the same. 0, or negative after dt__comm_bad; ends within a few times the timeout. */
+DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
+                               int nbuilt, bool *all);
 DT__INSIDE size_t dt__agree_nbytes(const dt__world *w);
 static inline __attribute__((unused)) bool dt__bit(const uint8_t *bits, int i) { return bits[i / 8] >> (i % 8) & 1; }
-static inline __attribute__((unused)) void dt__bit_set(uint8_t *bits, int i) { bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8)); }
+static inline __attribute__((unused)) void dt__bit_set(uint8_t *bits, int i)
+{
+    bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
+}
 
 /* ---- failing, the clock */
 #ifdef DT_STATIC
 static __thread const int64_t *dt__net_clock;
 #else
-extern __thread __attribute__((visibility("hidden"))) const int64_t *dt__net_clock; /* the simulator's, in its thread */
+extern __thread __attribute__((visibility("hidden"))) const int64_t *dt__net_clock; /* simulated time, in its thread */
 #endif
 DT__INSIDE int64_t dt__comm_now(void); /* ns */
-/* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
+static inline __attribute__((unused)) int64_t dt__ns_of(double seconds) { return (int64_t)(seconds * 1e9); }
+static inline __attribute__((unused)) double dt__seconds_of(int64_t ns) { return (double)ns * 1e-9; }
+static inline __attribute__((unused)) struct timespec dt__timespec_of(int64_t ns)
+{
+    struct timespec t;
+    t.tv_sec = (time_t)(ns / DT__NS_PER_S);
+    t.tv_nsec = (long)(ns % DT__NS_PER_S);
+    return t;
+}
+/* The communicator has failed; only the first call counts. Wakes its engine. Any thread. rank: in the communicator. */
 DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *text);
-/* Fails on this rank, and tells all the others; returns the status. */
+/* Fails the communicator on this rank and on all others; returns the status. */
 DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...) DT__PRINTF(4, 5);
-static inline __attribute__((unused)) bool dt__comm_ok(const dt_comm *c) { return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) == 0; }
+static inline __attribute__((unused)) bool dt__comm_ok(const dt_comm *c)
+{
+    return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE) == 0;
+}
 
 /* ---- the shared segment */
 #define DT__ALIGNED __attribute__((aligned(64)))
-#if defined(__SANITIZE_THREAD__) /* which knows no fences */
+#if defined(__SANITIZE_THREAD__) /* ThreadSanitizer does not model fences */
 #define DT__FENCE(word) ((void)__atomic_fetch_add(word, 0, __ATOMIC_SEQ_CST))
 #else
 #define DT__FENCE(word) __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #endif
 enum {
-    DT__POST_FIRST = 48,         /* bytes beside the number in the first line */
+    DT__POST_FIRST = 48,         /* payload bytes in the first cache line of a post */
     DT__POST_SHORT = 4096,
-    DT__PIECE      = 64 << 10,   /* of a staged vector, at most */
+    DT__PIECE      = 64 << 10,   /* bytes of a piece of a staged vector, at most */
     DT__PIECE_MIN  = 16 << 10,
     DT__STAGES     = 4,
-    DT__OWN        = 4096,       /* fetched ahead of reducing */
+    DT__OWN        = 4096,       /* bytes prefetched for writing before they are reduced */
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
     DT__NOTES      = 64,
-    DT__CORES      = 1024        /* that a mask of cores tells */
+    DT__CORES      = 1024        /* bits in a mask of CPU cores */
 };
 typedef struct dt__post {
-    uint64_t  no;                /* of the shared operation, from 1; written last */
-    uint64_t  print;             /* of what must be equal */
+    uint64_t  no;                /* number of the shared operation, from 1; written last */
+    uint64_t  print;             /* fingerprint of the fields that must be equal on all ranks */
     uint8_t   first[DT__POST_FIRST];
-    int64_t   at;                /* where the vector is: see dt__shared_see; -1: nowhere */
+    int64_t   at;                /* where the vector is: see dt__shared_see; -1: not visible to other ranks */
     dt__frame frame;
 } dt__post;
-typedef struct dt__note { /* an operation that was begun; frame.sent: when (ns, this machine's clock) */
-    uint64_t  seq, print;   /* seq + 1, written last */
+typedef struct dt__note { /* an operation that has begun; frame.sent: when (ns, clock of this machine) */
+    uint64_t  seq, print;   /* sequence number + 1, written last; fingerprint */
     dt__frame frame;
 } dt__note;
 typedef struct dt__rank_slot {
     dt__post post[2] DT__ALIGNED;
-    uint64_t put DT__ALIGNED;    /* pieces staged so far, in all operations */
-    uint64_t part DT__ALIGNED;   /* pieces of which the own part is reduced */
-    uint64_t taken DT__ALIGNED;  /* pieces of which all parts are taken: no stage is read any more */
-    uint64_t fin DT__ALIGNED;    /* direct operations finished: their number */
-    uint32_t bell DT__ALIGNED;   /* the futex */
+    uint64_t put DT__ALIGNED;    /* pieces that this rank has staged so far, in all operations */
+    uint64_t part DT__ALIGNED;   /* pieces of which this rank has reduced its part */
+    uint64_t taken DT__ALIGNED;  /* pieces that this rank has copied out completely: it reads their stages no more */
+    uint64_t fin DT__ALIGNED;    /* number of the last direct operation that this rank finished */
+    uint32_t bell DT__ALIGNED;   /* the futex on which this rank sleeps */
     uint32_t asleep;
-    uint64_t cores[DT__CORES / 64]; /* that the rank may use */
-    uint32_t sat;                /* it has written them */
-    uint32_t touching;           /* threads: this rank is at other ranks' memory */
+    uint64_t cores[DT__CORES / 64]; /* mask of the CPU cores that the rank may use */
+    uint32_t has_cores;          /* cores is written */
+    uint32_t touching;           /* threads: this rank is using the memory of other ranks */
     dt__note note[DT__NOTES] DT__ALIGNED;
-    uint64_t begun, done;        /* collectives, so far */
+    uint64_t begun, done;        /* number of collectives so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
     uint8_t  stage[DT__STAGES][DT__PIECE] DT__ALIGNED;
 } dt__rank_slot;
 typedef struct dt__channel { /* from one rank to another */
     uint64_t  head DT__ALIGNED; /* fragments sent */
-    uint64_t  tail DT__ALIGNED; /* fragments taken */
+    uint64_t  tail DT__ALIGNED; /* fragments received */
     dt__frame frame DT__ALIGNED;
-    int64_t   at;               /* where the payload lies; -1: in the fragments */
+    int64_t   at;               /* where the payload is: see dt__shared_see; -1: in the fragments */
     uint8_t   data[DT__FRAGMENTS][DT__FRAGMENT] DT__ALIGNED;
 } dt__channel;
 typedef struct dt__segment_head { /* the beginning of the segment */
     uint32_t sleepers DT__ALIGNED;
-    int32_t  refs;              /* threads */
-    int32_t  failing DT__ALIGNED, status; /* of the communicator, for all ranks here; the first one wins */
+    int32_t  refs;              /* threads only: ranks that use the segment */
+    int32_t  failing DT__ALIGNED, status; /* failure of the communicator, for all ranks here; only the first is kept */
     int32_t  rank;
     char     text[768];
-    /* threads that agree on who is there: dt__threads_shrink */
-    int32_t  lock;              /* guards the rest */
-    int32_t  round, ncame, nin; /* decided so far; who came to the next; who were in the last */
+    /* Agreement of threads on which ranks are alive: dt__threads_shrink. */
+    int32_t  lock;              /* protects the rest */
+    int32_t  round, ncame, nin; /* rounds decided so far; ranks that came to the next; ranks in the result of the last */
     int64_t  deadline;
     uint64_t came[16];          /* a bit for each rank */
     struct {
         uint64_t in[16];
         int32_t  n;
-        char    *base;          /* the segment of those who are in */
+        char    *base;          /* the new segment */
     } result[2];                /* of the last two rounds */
 } dt__segment_head;
 typedef char dt__segment_head_size[sizeof(dt__segment_head) <= 4096 ? 1 : -1];
-typedef struct dt__arena_block { /* of the arena; a list by place */
+typedef struct dt__arena_block { /* a block of the arena; the list is sorted by offset */
     int64_t           at, n;
     bool              used;
     struct dt__arena_block *next;
@@ -728,32 +828,35 @@ typedef struct dt__shared {
     char     *base;
     size_t    nbytes;
     dt__segment_head *head;
-    int       n, me, fd;        /* ranks here; this one's number among them; -1: threads */
-    int      *index, *rank;     /* number here of a rank of the communicator (-1: elsewhere), and back */
-    size_t   *ready;            /* by number here: bytes of each fragment to it that have memory */
+    int       n, me, fd;        /* ranks here; index of this rank among them; -1: threads */
+    int      *index, *rank;     /* index here of a rank of the communicator (-1: on another machine), and the inverse */
+    size_t   *ready;            /* by index here: bytes of each fragment to that rank that are backed by memory */
     uint64_t  no, pieces;       /* shared operations and staged pieces so far */
     int       spin;
-    bool      owed;             /* see dt__shared_settle */
-    int64_t   arena_at, arena_n; /* of this rank, in the segment */
+    bool      owed;             /* something was published, but sleepers were not checked after a fence: dt__shared_settle */
+    int64_t   arena_at, arena_n; /* offset and bytes of the arena of this rank in the segment */
     dt__arena_block *blocks;
-    pthread_mutex_t lock;       /* guards blocks */
+    pthread_mutex_t lock;       /* protects blocks */
 } dt__shared;
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd);
 DT__INSIDE void dt__shared_free(dt__shared *s);
 DT__INSIDE int dt__segment_new(int n);
 DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes);
-DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr); /* false: it is not from here */
+DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr); /* false: ptr is not in the arena */
 DT__INSIDE void dt__shared_wake(dt__shared *s);
 DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns);
 DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text);
-/* the last operation that a rank of c (of this machine) began, and how many it has done; false: unknown */
+/* The last operation that a rank of c on this machine began, and how many it has finished; false: unknown. */
 DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
 DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine);
-DT__INSIDE int dt__shared_cores(uint64_t *set); /* that this thread may use; how many */
+DT__INSIDE int dt__shared_cores(uint64_t *set); /* mask of the CPU cores that this thread may use; returns their number */
 DT__INSIDE int dt__shared_spin(dt__shared *s);
 static inline __attribute__((unused)) size_t    dt__shared_slots(int n) { return 4096 + (size_t)n * sizeof(dt__rank_slot); }
-static inline __attribute__((unused)) dt__rank_slot *dt__slot_of(const dt__shared *s, int i) { return (dt__rank_slot *)(void *)(s->base + 4096) + i; }
-/* A place as others see it: threads see everything, processes what is in the segment. -1: they do not. */
+static inline __attribute__((unused)) dt__rank_slot *dt__slot_of(const dt__shared *s, int i)
+{
+    return (dt__rank_slot *)(void *)(s->base + 4096) + i;
+}
+/* Translates a pointer for other ranks: threads share all memory, processes only the segment. -1: they cannot see it. */
 static inline __attribute__((unused)) int64_t dt__shared_at(const dt__shared *s, const void *p, size_t nbytes)
 {
     uintptr_t a = (uintptr_t)p, b = (uintptr_t)s->base;
@@ -764,7 +867,7 @@ static inline __attribute__((unused)) char *dt__shared_see(const dt__shared *s, 
 {
     return s->fd < 0 ? (char *)(uintptr_t)at : s->base + at;
 }
-/* A failure that a rank of this machine has told here, taken over. */
+/* Takes over a failure that another rank of this machine has written to the segment. */
 static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
 {
     const dt__shared *s = (const dt__shared *)c->shared;
@@ -785,7 +888,7 @@ static inline __attribute__((unused)) void dt__shared_settle(dt__shared *s)
     DT__FENCE(&s->head->sleepers);
     if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
 }
-/* Lines that are going to be read and written: they come once, as this core's own. */
+/* Prefetches cache lines for writing: each moves once to this core, in exclusive state. */
 static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)
 {
     for (size_t i = 0; i < n; i += 64)
@@ -795,7 +898,8 @@ static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)
         __builtin_prefetch(p + i, 1);
 #endif
 }
-/* Around a last look: dt__shared_doze before it, dt__shared_sleep or dt__shared_rise after it. */
+/* Sleeping: call dt__shared_doze, check once more whether there is work, then dt__shared_rise if there is, else
+   dt__shared_sleep. */
 static inline __attribute__((unused)) uint32_t dt__shared_doze(dt__shared *s)
 {
     dt__rank_slot *t = dt__slot_of(s, s->me);
@@ -809,7 +913,8 @@ static inline __attribute__((unused)) void dt__shared_rise(dt__shared *s)
     __atomic_store_n(&dt__slot_of(s, s->me)->asleep, 0, __ATOMIC_RELAXED);
     __atomic_sub_fetch(&s->head->sleepers, 1, __ATOMIC_RELAXED);
 }
-static inline __attribute__((unused)) uint64_t dt__frame_print(const dt__frame *f) /* of what must be equal on all ranks */
+/* Fingerprint of the fields that must be equal on all ranks. */
+static inline __attribute__((unused)) uint64_t dt__frame_print(const dt__frame *f)
 {
     uint64_t h = (uint64_t)f->count * UINT64_C(0x9e3779b97f4a7c15);
     h ^= (uint64_t)f->coll | (uint64_t)f->dtype << 8 | (uint64_t)f->op << 16 | (uint64_t)f->algo << 24 |
@@ -825,22 +930,24 @@ static inline __attribute__((unused)) void dt__note_put(dt__note *ring, const dt
     __atomic_exchange_n(&n->seq, 0, __ATOMIC_ACQ_REL);
 #else
     __atomic_store_n(&n->seq, 0, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE); /* what follows stays behind it */
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* the stores below stay after it */
 #endif
     n->print = dt__frame_print(f);
     n->frame = *f;
     __atomic_store_n(&n->seq, f->seq + 1, __ATOMIC_RELEASE);
 }
-/* False: not begun, or too long ago. */
+/* False: the operation has not begun, or its note was overwritten by a later one. */
 static inline __attribute__((unused)) bool dt__note_get(const dt__note *ring, uint64_t seq, dt__frame *f)
 {
     const dt__note *n = &ring[seq % DT__NOTES];
     if (__atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != seq + 1) return false;
     *f = n->frame;
-    return __atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) == seq + 1; /* else it moved on */
+    /* a different number now: the note was overwritten while it was copied */
+    return __atomic_fetch_add((uint64_t *)(uintptr_t)&n->seq, 0, __ATOMIC_ACQ_REL) == seq + 1;
 }
-/* Threads work in each other's vectors, which are their callers' again when a call has failed. So one who fails waits
-   until nobody touches them (dt__shared_untouched), and nobody begins to when somebody has failed. False: one has. */
+/* Threads access each other's vectors, and a caller may free its vector when its call has failed. So a thread that fails
+   waits until no thread accesses them (dt__shared_untouched), and no thread starts to after a failure. False: a thread has
+   failed. */
 static inline __attribute__((unused)) bool dt__shared_touch(dt__shared *s)
 {
     uint32_t *mine = &dt__slot_of(s, s->me)->touching;
@@ -859,17 +966,27 @@ static inline __attribute__((unused)) void dt__shared_untouched(dt__shared *s) /
     for (int i = 0; s->fd < 0 && i < s->n; i++)
         while (i != s->me && __atomic_load_n(&dt__slot_of(s, i)->touching, __ATOMIC_SEQ_CST)) sched_yield();
 }
-static inline __attribute__((unused)) void dt__comm_copy(void *to, const void *from, size_t n) /* both may be NULL if there is nothing to copy */
+static inline __attribute__((unused)) void dt__comm_copy(void *to, const void *from, size_t n) /* NULL is allowed if n == 0 */
 {
     if (n) memcpy(to, from, n);
 }
 
 /* ---- transports */
-DT__INSIDE const dt__transport *dt__transport_shared(void);
-DT__INSIDE const dt__transport *dt__transport_tcp(void);
-DT__INSIDE uint64_t dt__tcp_bytes(const dt_comm *c);
-DT__INSIDE int dt__tcp_status(const dt_comm *c); /* of a communicator that has failed */
-DT__INSIDE int dt__tcp_fail(dt_comm *c, int status, int peer, const char *format, ...) DT__PRINTF(4, 5);
+typedef struct dt__transport_row {
+    const char          *name;
+    const dt__transport *transport; /* NULL: not in this program */
+    const char          *missing;   /* what to do if it is not in this program */
+    const char          *opener;    /* the call that opens it; NULL: dt_comm_init, by name */
+} dt__transport_row;
+DT__INSIDE void dt__transport_register(const dt__transport *t); /* fills the row of its name; constructors call it */
+DT__INSIDE const dt__transport *dt__transport_get(const char *name); /* NULL: no row, or not in this program */
+DT__INSIDE const dt__transport *dt__transport_auto(int reach);       /* what "auto" uses for these ranks */
+/* The row that .transport or DT_COMM_TRANSPORT names. NULL: "auto", no name or an unknown name. */
+DT__INSIDE const dt__transport_row *dt__transport_named(const dt_comm_opts *o);
+/* The transport of a new communicator; *out NULL: "auto". 0, or negative after dt__comm_bad: it cannot be used. */
+DT__INSIDE int dt__world_transport(const dt__world *w, const dt_comm_opts *o, const dt__transport **out);
+DT__INSIDE int dt__transport_status(const dt_comm *c); /* status of a communicator that has failed */
+DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int peer, const char *format, ...) DT__PRINTF(4, 5);
 
 #ifdef __cplusplus
 }
@@ -910,7 +1027,7 @@ DT__PRESENT(NET);
 DT__NEEDS(NET, BASE);
 
 /* ==================================================================================================== >>basis
-   Errors, the clock, and what every communicator does when it fails. */
+   Errors, the clock, and the failure of a communicator. */
 #ifndef DT_STATIC
 __thread const int64_t *dt__net_clock;
 #endif
@@ -919,10 +1036,10 @@ DT__INSIDE int64_t dt__comm_now(void) /* ns */
     struct timespec t;
     if (dt__net_clock) return *dt__net_clock;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    return (int64_t)t.tv_sec * DT__NS_PER_S + t.tv_nsec;
 }
 static void dt__world_report(const dt__world *w, int status, int rank, const char *text); /* >>rendezvous */
-/* The communicator has failed; only the first time counts. Wakes its engine. Any thread. rank: in the communicator. */
+/* The communicator has failed; only the first call counts. Wakes its engine. Any thread. rank: in the communicator. */
 DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *text)
 {
     if (__atomic_exchange_n(&c->failing, 1, __ATOMIC_ACQ_REL)) return;
@@ -932,7 +1049,7 @@ DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *te
     if (c->world)
         dt__world_report(c->world, status, c->member && rank >= 0 && rank < c->size ? c->member[rank] : -1, text);
     uint64_t one = 1;
-    if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* it is full: nobody sleeps */
+    if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: nobody sleeps on it */
 }
 
 DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
@@ -944,7 +1061,7 @@ DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *forma
     va_end(ap);
     dt__comm_look(c);
     if (dt__comm_ok(c)) {
-        if (c->shared) { /* who is first here tells the others */
+        if (c->shared) { /* the first failure in the segment counts for all ranks of this machine */
             dt__shared_fail((dt__shared *)c->shared, status, rank, text);
             while (dt__comm_ok(c)) dt__comm_look(c);
             DT__FENCE(&((dt__shared *)c->shared)->head->sleepers);
@@ -957,15 +1074,9 @@ DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *forma
     return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
 }
 
-DT__INSIDE const dt__mpi_ops **dt__mpi_slot(void)
-{
-    static const dt__mpi_ops *ops;
-    return &ops;
-}
-
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>sockets
-   Every descriptor is close-on-exec, every socket non-blocking; waiting is poll with a deadline (ns). */
+   Every descriptor is close-on-exec, every socket is non-blocking. Functions that wait use poll and a deadline (ns). */
 
 
 
@@ -984,9 +1095,9 @@ DT__INSIDE bool dt__comm_random(void *buf, size_t nbytes)
 static int dt__poll_ms(int64_t deadline) /* rounded up */
 {
     int64_t left = deadline - dt__comm_now();
-    return left <= 0 ? 0 : left > 60000000000 ? 60000 : (int)((left + 999999) / 1000000);
+    return left <= 0 ? 0 : left > 60 * DT__NS_PER_S ? 60000 : (int)((left + DT__NS_PER_MS - 1) / DT__NS_PER_MS);
 }
-/* 1: ready, or an error that the next call on it will tell; 0: the time is over */
+/* 1: ready, or an error that the next call on fd will return; 0: the deadline has passed */
 static int dt__wait_fd(int fd, int events, int64_t deadline)
 {
     for (;;) {
@@ -1027,7 +1138,7 @@ static const char *dt__peer_text(int fd, char *buf, size_t nbytes)
     dt__addr a;
     memset(&a, 0, sizeof a);
     a.n = sizeof a.u;
-    if (getpeername(fd, &a.u.any, &a.n) != 0) snprintf(buf, nbytes, "a peer that has gone");
+    if (getpeername(fd, &a.u.any, &a.n) != 0) snprintf(buf, nbytes, "a peer that has disconnected");
     else dt__addr_text(&a, buf, nbytes);
     return buf;
 }
@@ -1058,7 +1169,7 @@ DT__INSIDE void dt__addr_loopback(dt__addr *a, int port)
     a->u.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     a->n = sizeof a->u.v4;
 }
-/* Takes an address as it lies in the table or came over a wire. */
+/* Checks and copies an address from the table of ranks or from a message. */
 DT__INSIDE bool dt__addr_take(dt__addr *a, const uint8_t *bytes, uint32_t n)
 {
     memset(a, 0, sizeof *a);
@@ -1067,7 +1178,7 @@ DT__INSIDE bool dt__addr_take(dt__addr *a, const uint8_t *bytes, uint32_t n)
     a->n = (socklen_t)n;
     return a->u.any.sa_family == (n == sizeof a->u.v4 ? AF_INET : AF_INET6);
 }
-static void dt__addr_unix(dt__addr *a, const char *name) /* abstract: no file, gone with its owner */
+static void dt__addr_unix(dt__addr *a, const char *name) /* abstract: no file, it disappears with its owner */
 {
     size_t n = strlen(name);
     memset(a, 0, sizeof *a);
@@ -1076,7 +1187,7 @@ static void dt__addr_unix(dt__addr *a, const char *name) /* abstract: no file, g
     memcpy(a->u.un.sun_path + 1, name, n);
     a->n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
 }
-/* Addresses of a name; how many (at most DT__ADDRS), or 0 and *why. */
+/* Resolves a host name. Returns the number of addresses (at most DT__ADDRS), or 0 and *why. */
 DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why)
 {
     struct addrinfo hints, *list = NULL;
@@ -1098,7 +1209,7 @@ DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const ch
     if (n == 0) *why = "it has no IPv4 or IPv6 address";
     return n;
 }
-/* The address of this machine that packets to the other one carry. */
+/* The source address of this machine on the route to another one. */
 DT__INSIDE bool dt__addr_route(const dt__addr *to, dt__addr *out)
 {
     int  fd = socket(to->u.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -1111,7 +1222,7 @@ DT__INSIDE bool dt__addr_route(const dt__addr *to, dt__addr *out)
     return ok;
 }
 static int dt__socket(int family) { return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
-static int dt__listen(const dt__addr *a) /* negative: errno */
+static int dt__listen(const dt__addr *a) /* negative: see errno */
 {
     int fd = dt__socket(a->u.any.sa_family), on = 1, e;
     if (fd < 0) return -1;
@@ -1122,7 +1233,7 @@ static int dt__listen(const dt__addr *a) /* negative: errno */
     errno = e;
     return -1;
 }
-/* After the handshake: no delay of small messages, and a peer whose machine is gone is noticed. */
+/* After the handshake: small messages are sent at once, and keepalive detects a peer whose machine is down. */
 static void dt__sock_tune(int fd, double timeout)
 {
     int on = 1, ms = (int)(timeout > 1e6 ? 1000000000 : timeout < 1 ? 1000 : timeout * 1000);
@@ -1134,22 +1245,22 @@ static void dt__sock_tune(int fd, double timeout)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }
-/* A connection that may still be under way (a later send or receive tells); negative: errno. */
+/* Starts a connection. It may still be in progress: a later send or receive returns its error. Negative: see errno. */
 static int dt__connect(const dt__addr *a)
 {
     int fd = dt__socket(a->u.any.sa_family), e;
     if (fd < 0) return -1;
     if (connect(fd, &a->u.any, a->n) == 0 || errno == EINPROGRESS) return fd;
-    e = errno; /* a Unix listener with a full queue: EAGAIN */
+    e = errno; /* EAGAIN: the queue of a Unix listener is full */
     close(fd);
     errno = e;
     return -1;
 }
-#ifndef DT__SEND_BYTES /* tests have other ends */
+#ifndef DT__SEND_BYTES /* tests replace these two */
 #define DT__SEND_BYTES(fd, ptr, nbytes) send(fd, ptr, nbytes, MSG_NOSIGNAL)
 #define DT__RECV_BYTES(fd, ptr, nbytes) recv(fd, ptr, nbytes, 0)
 #endif
-/* Moves bytes without waiting: 1 all are moved, 0 not yet, -1 the connection is gone (errno; 0: it was closed). */
+/* Move bytes without waiting. 1: all have moved; 0: not yet; -1: the connection has ended (errno; 0: it was closed). */
 static int dt__send_some(int fd, const void *buf, size_t nbytes, size_t *done)
 {
     while (*done < nbytes) {
@@ -1175,9 +1286,9 @@ static int dt__recv_some(int fd, void *buf, size_t nbytes, size_t *done)
     }
     return 1;
 }
-static bool dt__same_user(int fd) /* the process behind a Unix socket is this user's */
+static bool dt__same_user(int fd) /* the process at the other end of a Unix socket belongs to this user */
 {
-    struct { /* struct ucred, which only GNU mode has */
+    struct { /* struct ucred, which libc declares only with _GNU_SOURCE */
         pid_t pid;
         uid_t uid;
         gid_t gid;
@@ -1187,13 +1298,14 @@ static bool dt__same_user(int fd) /* the process behind a Unix socket is this us
 }
 
 /* ==================================================================================================== >>handshake
-   Three messages of fixed size on every socket, the accepting side first:
+   Three messages of fixed size on every socket. S is the accepting side, C the dialing side:
        S to C  magic, version, job, epoch, nonce
        C to S  magic, version, job, epoch, comm, rank, world, to, kind, stream, nonce, HMAC("dt1 c", both messages)
-       S to C  status, a sentence if it is refused, HMAC("dt1 s", all three)
-   The labels stop reflection, the nonces replay, the epoch a rank of an earlier start, 'to' a relay to another rank.
-   The accepting side says why it refuses only to somebody who knows the token; to others it closes. Nothing is
-   allocated. */
+       S to C  status, the reason if it refuses, HMAC("dt1 s", all three)
+   The labels prevent reflection, the nonces replay; the epoch rejects ranks of an earlier start, 'to' a relay to another
+   rank. The accepting side sends a reason only to a peer that knows the token; for any other peer it closes the socket.
+   Callers: the joining thread while it dials (dt__dial), the control thread for all other sockets. A step never waits and
+   allocates nothing. */
 static void dt__shake_mac(const dt__shake *h, bool reply, uint8_t out[32])
 {
     dt__hmac m;
@@ -1204,7 +1316,7 @@ static void dt__shake_mac(const dt__shake *h, bool reply, uint8_t out[32])
     if (reply) dt__hmac_add(&m, &h->r, offsetof(dt__hello_r, mac));
     dt__hmac_end(&m, out);
 }
-static bool dt__shake_server(dt__shake *h, const dt__world *w) /* false: no random numbers */
+static bool dt__shake_server(dt__shake *h, const dt__world *w) /* false: the kernel gave no random numbers */
 {
     memset(h, 0, sizeof *h);
     h->server = true;
@@ -1219,7 +1331,7 @@ static bool dt__shake_client(dt__shake *h, const dt__world *w, int to, int kind,
 {
     memset(h, 0, sizeof *h);
     memcpy(h->token, w->token, 32);
-    h->any_job = kind == DT__KIND_REGISTER; /* rank 0 draws the job's id; a rank that registers learns it */
+    h->any_job = kind == DT__KIND_REGISTER; /* a rank that registers does not know the id of the job yet */
     h->c.magic = DT__SHAKE_MAGIC;
     h->c.version = DT__SHAKE_VERSION;
     memcpy(h->c.job, w->job, 16);
@@ -1232,13 +1344,13 @@ static bool dt__shake_client(dt__shake *h, const dt__world *w, int to, int kind,
     h->c.stream = stream;
     return dt__comm_random(h->c.nonce, 32);
 }
-/* Bytes that came: 1 all, 0 not yet, negative. What does not begin as dt does is known by its first bytes. */
+/* Receives a message. 1: all of it; 0: not yet; negative: failed. Wrong magic bytes are rejected before the rest comes. */
 static int dt__shake_recv(dt__shake *h, int fd, void *buf, size_t nbytes)
 {
     int            got = dt__recv_some(fd, buf, nbytes, &h->done);
     const uint8_t *p = (const uint8_t *)buf;
     for (size_t i = 0; i < 4 && i < h->done; i++)
-        if (p[i] != (uint8_t)((uint32_t)DT__SHAKE_MAGIC >> (8 * i))) return DT__SHAKE_ALIEN;
+        if (p[i] != (uint8_t)((uint32_t)DT__SHAKE_MAGIC >> (8 * i))) return DT__SHAKE_NOT_DT;
     if (got < 0) return DT__SHAKE_NET;
     if (got == 1) h->done = 0, h->state++;
     return got;
@@ -1257,39 +1369,41 @@ static void dt__shake_reply(dt__shake *h, int status, const char *text)
     h->r.status = status;
     snprintf(h->r.text, sizeof h->r.text, "%s", text);
     dt__shake_mac(h, true, h->r.mac);
-    h->state = 3;
+    h->state = DT__SHAKE_AT_R;
 }
 static int dt__shake_step_server(dt__shake *h, int fd)
 {
     int     got;
     uint8_t mac[32];
-    if (h->state == 0 && (got = dt__shake_send(h, fd, &h->s, sizeof h->s)) != 1) return got;
-    if (h->state == 1) {
+    if (h->state == DT__SHAKE_AT_S && (got = dt__shake_send(h, fd, &h->s, sizeof h->s)) != 1) return got;
+    if (h->state == DT__SHAKE_AT_C) {
         if ((got = dt__shake_recv(h, fd, &h->c, sizeof h->c)) != 1) return got;
         dt__shake_mac(h, false, mac);
         if (!dt__same_secret(mac, h->c.mac, 32)) return DT__SHAKE_AUTH;
         return DT__SHAKE_DECIDE;
     }
-    if (h->state == 3 && (got = dt__shake_send(h, fd, &h->r, sizeof h->r)) != 1) return got;
-    return h->state != 4 ? DT__SHAKE_AGAIN : h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
+    if (h->state == DT__SHAKE_AT_R && (got = dt__shake_send(h, fd, &h->r, sizeof h->r)) != 1) return got;
+    return h->state != DT__SHAKE_AT_END ? DT__SHAKE_AGAIN : h->r.status ? DT__SHAKE_REFUSED : DT__SHAKE_DONE;
 }
 static int dt__shake_step_client(dt__shake *h, int fd)
 {
     int     got;
     uint8_t mac[32];
-    if (h->state == 0) {
+    if (h->state == DT__SHAKE_AT_S) {
         if ((got = dt__shake_recv(h, fd, &h->s, sizeof h->s)) != 1) return got;
         if (h->any_job) memcpy(h->c.job, h->s.job, 16);
-        if (h->s.version == DT__SHAKE_VERSION) { /* a newer one gets its answer, to say the same on its side */
-            if (memcmp(h->c.job, h->s.job, 16) != 0 || h->s.epoch < h->c.epoch) return DT__SHAKE_JOB_IS;
+        if (h->s.version == DT__SHAKE_VERSION) { /* another version still gets our message, so that it can report it too */
+            if (memcmp(h->c.job, h->s.job, 16) != 0 || h->s.epoch < h->c.epoch) return DT__SHAKE_BAD_JOB;
         }
         dt__shake_mac(h, false, h->c.mac);
     }
-    if (h->state == 1) {
+    if (h->state == DT__SHAKE_AT_C) {
         if ((got = dt__shake_send(h, fd, &h->c, sizeof h->c)) != 1) return got;
-        if (h->s.version != DT__SHAKE_VERSION) return DT__SHAKE_VERSION_IS;
+        h->state = DT__SHAKE_AT_R;
+        if (h->s.version != DT__SHAKE_VERSION) return DT__SHAKE_BAD_VERSION;
     }
-    if ((got = dt__shake_recv(h, fd, &h->r, sizeof h->r)) != 1) /* closed here: our answer did not please */
+    /* if the peer closes at this point, it rejected our token */
+    if ((got = dt__shake_recv(h, fd, &h->r, sizeof h->r)) != 1)
         return got == DT__SHAKE_NET ? DT__SHAKE_AUTH : got;
     dt__shake_mac(h, true, mac);
     if (!dt__same_secret(mac, h->r.mac, 32)) return DT__SHAKE_AUTH;
@@ -1302,22 +1416,25 @@ static int dt__shake_step(dt__shake *h, int fd)
 }
 static int dt__shake_events(const dt__shake *h)
 {
-    if (h->server) return h->state == 1 ? POLLIN : POLLOUT;
-    return h->state == 1 ? POLLOUT : POLLIN;
+    if (h->server) return h->state == DT__SHAKE_AT_C ? POLLIN : POLLOUT;
+    return h->state == DT__SHAKE_AT_C ? POLLOUT : POLLIN;
 }
 
 /* ==================================================================================================== >>rendezvous
-   Rank 0 listens, the others dial it, each sends its line of the table; when all are there each gets the whole table
-   and dials its parent in the control tree. The world is joined when a first exchange has gone up and down the tree. */
-static int  dt__control_start(dt__world *w); /* negative: errno */
+   Runs in the thread that calls dt_comm_init; at rank 0 the control thread (>>control) answers the other ranks.
+   1. Rank 0 listens. The other ranks dial it, and each sends its row of the table of ranks.
+   2. When all rows are there, rank 0 sends the whole table to each rank.
+   3. Each rank dials its parent in the control tree.
+   4. The world is joined when a first exchange has gone up and down the tree. */
+static int  dt__control_start(dt__world *w); /* negative: see errno */
 static void dt__control_end(dt__world *w);
 static int  dt__control_adopt(dt__world *w, int fd,
-                              int peer); /* a connection to the parent is now the control thread's */
+                              int peer); /* hands the connection to the parent over to the control thread */
 static int  dt__control_wait_joined(dt__world *w, int64_t deadline, char *text, size_t nbytes);
 static int  dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t deadline, char *text, size_t nbytes);
 
 /* ---- the environment */
-/* A number and nothing else: 1 read, 0 not set, negative after dt__comm_bad. */
+/* Reads a variable that must be a number. 1: read; 0: not set; negative after dt__comm_bad. */
 DT__INSIDE int dt__env_int(const char *name, int64_t low, int64_t high, int64_t *out)
 {
     const char *s = getenv(name), *p = s;
@@ -1354,10 +1471,10 @@ static int dt__env_missing(const char *name, const char *other)
 {
     return dt__comm_bad(
         DT_COMM_ERR_ARG,
-        "dt_comm_init: %s is not set, but %s is; set both, or RANK and WORLD_SIZE, or none for a world of one", name,
+        "dt_comm_init: %s is not set, but %s is; set both, or RANK and WORLD_SIZE, or neither for a world of one", name,
         other);
 }
-/* rank and world of a launcher's variables: 1, 0 if it was not this launcher, or negative. */
+/* Reads rank and world from the variables of one launcher. 1: read; 0: another launcher started this; negative: failed. */
 static int dt__config_launcher(dt__config *f, const char *rank, const char *size, const char *local_rank,
                                const char *local_size)
 {
@@ -1377,7 +1494,7 @@ static int dt__config_launcher(dt__config *f, const char *rank, const char *size
         return got;
     return 1;
 }
-/* Who tells rank and world; *id: what only the ranks of this job share (for the Unix socket), or NULL. */
+/* Finds rank and world. id: a string that only the ranks of this job share (for the Unix socket), or "". */
 static int dt__config_who(dt__config *f, const dt_comm_opts *o, char *id, size_t nbytes)
 {
     int64_t nodes = 0;
@@ -1432,7 +1549,7 @@ static int dt__config_times(dt__config *f, const dt_comm_opts *o)
     f->join_timeout = 120;
     if (o->timeout < 0 || o->join_timeout < 0 || isnan(o->timeout) || isnan(o->join_timeout))
         return dt__comm_bad(DT_COMM_ERR_ARG,
-                            "dt_comm_init: .timeout is %g and .join_timeout %g, expected seconds, 0: default",
+                            "dt_comm_init: .timeout is %g and .join_timeout %g, expected seconds, or 0 for the default",
                             o->timeout, o->join_timeout);
     if (o->timeout == 0 && dt__env_seconds("DT_COMM_TIMEOUT", &f->timeout) < 0) return -1;
     if (o->timeout > 0) f->timeout = o->timeout;
@@ -1445,7 +1562,7 @@ static int dt__config_times(dt__config *f, const dt_comm_opts *o)
     if (got && o->world == 0) f->report_fd = (int)v;
     return 0;
 }
-/* The first name of a list as Slurm writes it: "n[07-12,20]-ib,login" is n07-ib. False: there is none, or it is too
+/* The first host of a Slurm node list: "n[07-12,20]-ib,login" gives n07-ib. False: the list is empty, or the name is too
    long. */
 static bool dt__slurm_first(const char *list, char *out, size_t nbytes)
 {
@@ -1457,7 +1574,7 @@ static bool dt__slurm_first(const char *list, char *out, size_t nbytes)
             take = true;
             continue;
         }
-        if (in && (*list == '-' || *list == ',')) take = false; /* the others of the bracket */
+        if (in && (*list == '-' || *list == ',')) take = false; /* skip the other numbers in the brackets */
         if (!take) continue;
         if (n + 1 >= nbytes) return false;
         out[n++] = *list;
@@ -1465,7 +1582,7 @@ static bool dt__slurm_first(const char *list, char *out, size_t nbytes)
     out[n] = 0;
     return n > 0 && !in;
 }
-/* Slurm on several machines: rank 0 is on the first of them, at a port that the job's number gives. */
+/* Slurm on several machines: rank 0 is on the first of them; the port is derived from the job id. */
 static void dt__config_slurm(dt__config *f)
 {
     const char *list = getenv("SLURM_STEP_NODELIST"), *job = getenv("SLURM_JOB_ID"), *step = getenv("SLURM_STEP_ID");
@@ -1475,7 +1592,7 @@ static void dt__config_slurm(dt__config *f)
     uint32_t h = 0;
     for (const char *p = job; *p; p++) h = h * 31 + (uint8_t)*p;
     for (const char *p = step ? step : ""; *p; p++) h = h * 31 + (uint8_t)*p;
-    if (f->host[0] && !f->port) f->port = 16384 + (int)(h % 16384); /* below those that the system hands out */
+    if (f->host[0] && !f->port) f->port = 16384 + (int)(h % 16384); /* below the ephemeral ports */
 }
 /* Where rank 0 is. */
 static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *id)
@@ -1503,8 +1620,8 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
         f->port = (int)v;
         if (agent && strcmp(agent, "True") == 0 && ++f->port > 65535)
             return dt__comm_bad(DT_COMM_ERR_ARG,
-                                "dt_comm_init: MASTER_PORT is '65535' and held by torchrun's agent, and there is "
-                                "no port behind it: set DT_PORT");
+                                "dt_comm_init: MASTER_PORT is '65535': torchrun's agent occupies it, and dt would use "
+                                "the next port, which does not exist; set DT_PORT");
     }
     if (!f->port && f->listen_fd >= 0 && getsockname(f->listen_fd, &at.u.any, &at.n) == 0) f->port = dt__addr_port(&at);
     if (!host || !*host) host = getenv(from = "DT_ADDR");
@@ -1524,7 +1641,7 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
             return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s is '%.100s': %s", from, f->host, why);
         bool loop = true;
         for (int i = 0; i < f->naddr; i++) loop = loop && dt__addr_is_loopback(&f->addr[i]);
-        if (f->local && !loop) { /* all are here: nobody else needs to see the port */
+        if (f->local && !loop) { /* all ranks are on this machine: other machines need not see the port */
             dt__addr_loopback(&f->addr[0], f->port);
             f->naddr = 1;
         }
@@ -1534,16 +1651,16 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
         f->naddr = 1;
     }
     if (f->naddr && (f->port || f->listen_fd >= 0)) return 0;
-    if (f->local && id[0]) return 0; /* the Unix socket tells the address */
+    if (f->local && id[0]) return 0; /* the address comes from the ticket, by the Unix socket */
     const char *what = f->naddr ? "port" : "address";
     if (strcmp(f->where, "options") == 0)
         return dt__comm_bad(DT_COMM_ERR_ARG,
                             "dt_comm_init: .world is %d, but the %s of rank 0 is unknown: set .addr and .port",
                             f->world, what);
     return dt__comm_bad(DT_COMM_ERR_ARG,
-                        "dt_comm_init: %s is known from %s, but the %s of rank 0 is not: %s is not set; set "
+                        "dt_comm_init: rank and world come from %s, but the %s of rank 0 is unknown: %s is not set; set "
                         "MASTER_ADDR and MASTER_PORT, or DT_ADDR and DT_PORT",
-                        "the world", f->where, what, f->naddr ? "MASTER_PORT" : "MASTER_ADDR");
+                        f->where, what, f->naddr ? "MASTER_PORT" : "MASTER_ADDR");
 }
 
 /* ---- the token */
@@ -1551,8 +1668,8 @@ static int dt__token_read_fd(int fd, const char *name, uint8_t token[32]) /* clo
 {
     uint8_t buf[32];
     size_t  n = 0;
-    int64_t deadline = dt__comm_now() + 5000000000;
-    ssize_t whole = pread(fd, buf, 32, 0); /* a file: a program that is started behind this one reads it again */
+    int64_t deadline = dt__comm_now() + 5 * DT__NS_PER_S;
+    ssize_t whole = pread(fd, buf, 32, 0); /* if it is a file, its offset stays 0 for a program that inherits fd */
     if (whole > 0) n = (size_t)whole;
     while (n < 32) {
         if (!dt__wait_fd(fd, POLLIN, deadline)) break;
@@ -1606,7 +1723,8 @@ static int dt__token_read_file(const char *path, const char *name, uint8_t token
                         "dt_comm_init: %s is '%.200s': it holds %zd bytes, expected 32, or 64 hexadecimal digits", name,
                         path, n);
 }
-/* 1 a token was given, 0 none, negative. DT_TOKEN_FD is read once in a process: a second world has the same. */
+/* 1: a token was given; 0: no token; negative: failed. DT_TOKEN_FD is read once in a process; a second world gets the
+   same token. */
 static int dt__token_given(const dt_comm_opts *o, uint8_t token[32])
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -1645,7 +1763,7 @@ static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id
             "DT_TOKEN_FILE (mode 0600) or DT_TOKEN_FD; or, if all are on this machine, LOCAL_WORLD_SIZE or a "
             "loopback address; or DT_INSECURE=1 on a network that you trust",
             f->host);
-    /* the job's number where a launcher gives one, else the port, is what its ranks share */
+    /* the name of the Unix socket comes from what all ranks of the job know: the port, or the job id of the launcher */
     if (f->naddr) snprintf(text, sizeof text, "port %d epoch %" PRId64, f->port, f->epoch);
     else snprintf(text, sizeof text, "%s epoch %" PRId64, id, f->epoch);
     dt_sha256_begin(&s);
@@ -1655,17 +1773,6 @@ static int dt__config_token(dt__config *f, const dt_comm_opts *o, const char *id
              sum[2], sum[3], sum[4], sum[5], sum[6], sum[7]);
     return 0;
 }
-/* What moves the data; NULL: auto. */
-DT__INSIDE const char *dt__transport_named(const dt_comm_opts *o)
-{
-    const char *how = o->transport ? o->transport : getenv("DT_COMM_TRANSPORT");
-    return how && *how && strcmp(how, "auto") ? how : NULL;
-}
-static bool dt__transport_is(const dt_comm_opts *o, const char *name)
-{
-    const char *how = dt__transport_named(o);
-    return how && strcmp(how, name) == 0;
-}
 static int dt__config_read(dt__config *f, const dt_comm_opts *o)
 {
     char        id[256];
@@ -1673,13 +1780,15 @@ static int dt__config_read(dt__config *f, const dt_comm_opts *o)
     int         got;
     memset(f, 0, sizeof *f);
     f->streams = o->streams > 0 ? o->streams : 1;
-    if (dt__transport_is(o, "mpi")) {
-        const dt__mpi_ops *mpi = *dt__mpi_slot();
+    /* An unknown name is refused after joining (dt__world_transport), so that all ranks learn of it. */
+    const dt__transport_row *row = dt__transport_named(o);
+    if (row && !row->transport && row->missing)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%s\" is not in this program: %s", row->name,
+                            row->missing);
+    if (row && row->transport && row->transport->config) {
         snprintf(f->bind, sizeof f->bind, "%s", bound ? bound : "");
-        if (mpi) return (got = dt__config_times(f, o)) < 0 ? got : mpi->config(f, o);
-        return dt__comm_bad(DT_COMM_ERR_ARG,
-                            "dt_comm_init: transport \"mpi\" is not in this program: include dt_mpi.h, compile with mpicc "
-                            "-DDT_USE_MPI (or -DDT_USE_MPI and MPI's flags), and start it with mpirun");
+        f->joined_by = row->transport;
+        return (got = dt__config_times(f, o)) < 0 ? got : f->joined_by->config(f, o);
     }
     if ((got = dt__config_who(f, o, id, sizeof id)) < 0 || (got = dt__config_times(f, o)) < 0) return got;
     if (f->world == 1) return 0;
@@ -1688,15 +1797,16 @@ static int dt__config_read(dt__config *f, const dt_comm_opts *o)
     return 0;
 }
 
-/* ---- the ticket: address and token of rank 0, for processes of this user on this machine. An abstract Unix socket
-   needs no file, nothing stays after kill -9, and the kernel tells both sides the user at the other end. */
+/* ---- the ticket: address and token of rank 0, for processes of this user on this machine. It is sent over an abstract
+   Unix socket: that needs no file, leaves nothing behind after kill -9, and the kernel tells each side the user of the
+   other. */
 typedef struct dt__ticket {
     uint32_t magic, version;
     uint8_t  token[32], addr[28];
     uint32_t addr_len;
 } dt__ticket;
 
-/* 1 taken, 0 it has no address, negative: it is of another version. */
+/* 1: accepted; 0: it has no address; negative: it has another version. */
 static int dt__ticket_read(dt__config *f, dt__world *w, const dt__ticket *t)
 {
     if (t->magic != DT__SHAKE_MAGIC || t->version != DT__SHAKE_VERSION)
@@ -1705,7 +1815,7 @@ static int dt__ticket_read(dt__config *f, dt__world *w, const dt__ticket *t)
     if (!f->have_token) memcpy(w->token, t->token, 32);
     return dt__addr_take(&f->addr[0], t->addr, t->addr_len) ? (f->naddr = 1) : 0;
 }
-/* 1 taken, 0 nobody is there yet, negative. */
+/* 1: received; 0: nobody listens yet; negative: failed. */
 static int dt__ticket_take(dt__config *f, dt__world *w, int64_t deadline)
 {
     dt__addr   a;
@@ -1717,16 +1827,16 @@ static int dt__ticket_take(dt__config *f, dt__world *w, int64_t deadline)
     if (!dt__same_user(fd)) {
         dt__close(&fd);
         return dt__comm_bad(DT_COMM_ERR_JOIN,
-                            "dt_comm_init: the Unix socket @%s, where rank 0 should be, belongs to another user",
+                            "dt_comm_init: the Unix socket @%s, where rank 0 should listen, belongs to another user",
                             f->name);
     }
-    if (deadline > dt__comm_now() + 1000000000) deadline = dt__comm_now() + 1000000000;
+    if (deadline > dt__comm_now() + DT__NS_PER_S) deadline = dt__comm_now() + DT__NS_PER_S;
     while ((got = dt__recv_some(fd, &t, sizeof t, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
     dt__close(&fd);
     return got == 1 ? dt__ticket_read(f, w, &t) : 0;
 }
 
-/* ---- this rank's line of the table */
+/* ---- the row of this rank in the table of ranks */
 DT__INSIDE void dt__host_id(uint8_t out[16])
 {
     dt_sha256 s;
@@ -1755,7 +1865,7 @@ static int dt__member_self(dt__world *w, dt__member *m)
     dt__host_id(m->host_id);
     if (gethostname(m->host_name, sizeof m->host_name - 1) != 0) snprintf(m->host_name, sizeof m->host_name, "unknown");
     if (w->size == 1) return 0;
-    for (int i = 0; i < 3; i++) { /* another one has drawn the same name: not in this universe, but it is cheap */
+    for (int i = 0; i < 3; i++) { /* retry if another process has drawn the same random name */
         if (!dt__comm_random(r, sizeof r)) break;
         snprintf(m->unix_name, sizeof m->unix_name, "dt-");
         for (int j = 0; j < 12; j++)
@@ -1763,10 +1873,10 @@ static int dt__member_self(dt__world *w, dt__member *m)
         dt__addr_unix(&a, m->unix_name);
         if ((w->unix_fd = dt__listen(&a)) >= 0) return 0;
     }
-    return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: a Unix socket cannot be made: %s", strerror(errno));
+    return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot create a Unix socket: %s", strerror(errno));
 }
 static int dt__member_addr(dt__world *w, dt__member *m,
-                           const dt__addr *instead) /* of the listener; instead of the wildcard */
+                           const dt__addr *instead) /* the address of the listener; instead: used if it is the wildcard */
 {
     dt__addr a;
     memset(&a, 0, sizeof a);
@@ -1783,7 +1893,7 @@ static int dt__member_addr(dt__world *w, dt__member *m,
     m->addr_len = (uint32_t)a.n;
     return 0;
 }
-/* Rank 0's listener: given, or made. A port that another job is just leaving is waited for. */
+/* The listener of rank 0: given by the launcher, or created. If another job is still closing the port, retries for 2 s. */
 DT__INSIDE int dt__listen_master(const dt__config *f)
 {
     dt__addr    a[DT__ADDRS];
@@ -1796,7 +1906,7 @@ DT__INSIDE int dt__listen_master(const dt__config *f)
             return dt__comm_bad(DT_COMM_ERR_ARG,
                                 "dt_comm_init: DT_LISTEN_FD or .listen_fd is %d, which is not a listening socket",
                                 f->listen_fd);
-        fd = fcntl(f->listen_fd, F_DUPFD_CLOEXEC, 3); /* the given one stays, for a next world */
+        fd = fcntl(f->listen_fd, F_DUPFD_CLOEXEC, 3); /* the given one stays open for a later world */
         if (fd < 0 || fcntl(f->listen_fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)
             return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: descriptor %d: %s", f->listen_fd, strerror(errno));
         return fd;
@@ -1805,12 +1915,12 @@ DT__INSIDE int dt__listen_master(const dt__config *f)
     if (f->bind[0] && (n = dt__addr_find(f->bind, f->port, a, &why)) == 0)
         return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: the address to listen at is '%.100s': %s", f->bind, why);
     if (n == 0) dt__addr_loopback(&a[0], 0), n = 1;
-    int64_t until = dt__comm_now() + 2000000000;
+    int64_t until = dt__comm_now() + 2 * DT__NS_PER_S;
     for (;;) {
         for (int i = 0; i < n; i++)
             if ((fd = dt__listen(&a[i])) >= 0) return fd;
         if (errno != EADDRINUSE || dt__comm_now() > until) break;
-        dt__comm_pause(10000000);
+        dt__comm_pause(10 * DT__NS_PER_MS);
     }
     return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 cannot listen at %s: %s",
                         dt__addr_text(&a[0], text, sizeof text), strerror(errno));
@@ -1833,12 +1943,12 @@ static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *mas
 }
 
 /* ---- dialing */
-/* One try: a connected socket with the handshake done, or a negative DT__SHAKE_ value (NET: errno). Gives up when c
+/* One attempt. Returns a connected socket after its handshake, or a negative DT__SHAKE_ value (NET: see errno). Stops when c
    fails. */
 static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t comm, int stream, int64_t deadline,
                     const dt_comm *c, dt__shake *h)
 {
-    int64_t now = dt__comm_now(), until = deadline < now + 5000000000 ? deadline : now + 5000000000;
+    int64_t now = dt__comm_now(), until = deadline < now + DT__HANDSHAKE_TIME ? deadline : now + DT__HANDSHAKE_TIME;
     int     fd = dt__connect(a), got;
     if (fd < 0) return DT__SHAKE_NET;
     if (!dt__shake_client(h, w, to, kind, comm, stream)) {
@@ -1852,7 +1962,7 @@ static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t 
             got = DT__SHAKE_NET;
             break;
         }
-        dt__wait_fd(fd, dt__shake_events(h), c && until > now + 50000000 ? now + 50000000 : until);
+        dt__wait_fd(fd, dt__shake_events(h), c && until > now + 50 * DT__NS_PER_MS ? now + 50 * DT__NS_PER_MS : until);
     }
     if (got == DT__SHAKE_DONE) {
         if (a->u.any.sa_family != AF_UNIX) dt__sock_tune(fd, w->timeout);
@@ -1867,25 +1977,25 @@ static const char *dt__dial_text(int got, int e, const dt__shake *h, char *buf, 
 {
     switch (got) {
     case DT__SHAKE_NET: snprintf(buf, nbytes, "%s", e ? strerror(e) : "it closed the connection"); break;
-    case DT__SHAKE_ALIEN: snprintf(buf, nbytes, "something else than dt answers there"); break;
+    case DT__SHAKE_NOT_DT: snprintf(buf, nbytes, "something other than dt answers there"); break;
     case DT__SHAKE_AUTH: snprintf(buf, nbytes, "it has another token than this rank"); break;
-    case DT__SHAKE_VERSION_IS:
+    case DT__SHAKE_BAD_VERSION:
         snprintf(buf, nbytes, "it has version %u of the protocol, this rank %d: all ranks need the same dt_comm.h",
                  (unsigned)h->s.version, DT__SHAKE_VERSION);
         break;
-    case DT__SHAKE_JOB_IS: snprintf(buf, nbytes, "another job, or an earlier start of this one, answers there"); break;
+    case DT__SHAKE_BAD_JOB: snprintf(buf, nbytes, "another job, or an earlier start of this one, answers there"); break;
     default: snprintf(buf, nbytes, "it refuses: %s", h->r.text);
     }
     return buf;
 }
-/* Dials until somebody answers. What time may cure is tried again: nobody there, an earlier job at that port; a wrong
-   token for a second and a half. c: gives up when it fails (may be NULL). */
+/* Dials until a peer answers or the deadline passes. Retries errors that may be temporary: nobody listens, an earlier job
+   still has the port; a wrong token for 1.5 s. Stops when c fails (c may be NULL). */
 static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, int kind, uint64_t comm, int stream,
                           int64_t deadline, const dt_comm *c, char *text, size_t nbytes)
 {
     dt__shake h;
     char      why[256], at[80];
-    int64_t   wait = 1000000, strange = 0;
+    int64_t   wait = DT__NS_PER_MS, strange = 0;
     for (int i = 0;; i++) {
         int got = dt__dial(w, &a[i % naddr], to, kind, comm, stream, deadline, c, &h), e = errno;
         if (got >= 0) {
@@ -1893,10 +2003,10 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
             return got;
         }
         int64_t now = dt__comm_now();
-        if (got == DT__SHAKE_AUTH || got == DT__SHAKE_ALIEN) {
+        if (got == DT__SHAKE_AUTH || got == DT__SHAKE_NOT_DT) {
             if (!strange) strange = now;
         } else strange = 0;
-        if (got == DT__SHAKE_REFUSED || got == DT__SHAKE_VERSION_IS || (strange && now > strange + 1500000000) ||
+        if (got == DT__SHAKE_REFUSED || got == DT__SHAKE_BAD_VERSION || (strange && now > strange + 1500 * DT__NS_PER_MS) ||
             now >= deadline || (c && !dt__comm_ok(c))) {
             snprintf(text, nbytes, "rank %d at %s: %s", to, dt__addr_text(&a[i % naddr], at, sizeof at),
                      dt__dial_text(got, e, &h, why, sizeof why));
@@ -1904,11 +2014,11 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
         }
         if (i % naddr == naddr - 1) {
             dt__comm_pause(now + wait > deadline ? deadline - now : wait);
-            wait = wait < 32000000 ? wait * 2 : wait;
+            wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
         }
     }
 }
-/* Frames over a socket of the caller's, with waiting: 1, or 0 after the deadline, negative: gone or broken (errno). */
+/* Send and receive a control frame, waiting. 1: done; 0: the deadline passed; negative: the connection ended (errno). */
 static int dt__cframe_send(int fd, int kind, int rank, const void *body, size_t n, int64_t deadline)
 {
     dt__block *b = dt__block_new(kind, rank, body, n, NULL, 0);
@@ -1932,12 +2042,12 @@ static int dt__cframe_recv(int fd, dt__chead *h, uint8_t *body, int64_t deadline
     return got;
 }
 
-/* Tells the launcher how a communicator failed here, so that it can tell the rank that failed first from those that
-   lost it. Nobody waits for it. */
+/* Reports a failed communicator to the launcher, which so finds the rank that failed first. The datagram is sent without
+   waiting and may be lost. */
 enum { DT__REPORT_MAGIC = 0x52525444, DT__REPORT_TEXT = 480 }; /* "DTRR" */
 typedef struct dt__report {
     uint32_t magic;
-    int32_t  status, rank, lost; /* rank of the world that tells; the one at fault, or -1 */
+    int32_t  status, rank, lost; /* rank: the sender, in the world; lost: the rank at fault, or -1 */
     char     text[DT__REPORT_TEXT];
 } dt__report;
 static void dt__world_report(const dt__world *w, int status, int rank, const char *text)
@@ -1954,7 +2064,7 @@ static void dt__world_report(const dt__world *w, int status, int rank, const cha
 }
 
 /* ---- joining */
-static void dt__table_finish(dt__world *w) /* machines are numbered in the order of ranks, so are the ranks of each */
+static void dt__table_finish(dt__world *w) /* numbers the machines, and the ranks of each machine, in the order of ranks */
 {
     w->nhosts = w->local_size = 0;
     for (int r = 0; r < w->size; r++) {
@@ -1975,7 +2085,7 @@ static void dt__table_finish(dt__world *w) /* machines are numbered in the order
     for (int r = 0; r < w->size; r++) w->local_size += w->member[r].host == w->member[w->rank].host;
     w->local_rank = w->member[w->rank].local;
 }
-/* The table from rank 0, over the registering connection. */
+/* Receives the table of ranks from rank 0, over the registering connection. */
 static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
 {
     uint8_t   *body = (uint8_t *)DT_COMM_MALLOC(DT__CFRAME_MAX);
@@ -1988,7 +2098,7 @@ static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
         got = dt__cframe_recv(fd, &h, body, deadline);
         if (got == 0)
             status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the world is not complete after %g s: %s",
-                                  w->join_timeout, missing[0] ? missing : "rank 0 is there, but says nothing");
+                                  w->join_timeout, missing[0] ? missing : "rank 0 accepted the connection but sent nothing");
         else if (got < 0)
             status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 left while this rank was joining (%s); %s",
                                   errno ? strerror(errno) : "it closed the connection", missing);
@@ -1997,19 +2107,19 @@ static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
                                   (char *)body);
         else if (h.kind == DT__C_MISSING)
             snprintf(missing, sizeof missing, "%.*s", (int)(h.nbytes < 390 ? h.nbytes : 390), (char *)body);
-        else if (h.kind == DT__C_COSTS && h.nbytes <= sizeof w->gift) {
-            memcpy(w->gift, body, h.nbytes);
-            w->ngift = h.nbytes;
-            if (!w->client->gift_ok(w->gift, w->ngift))
-                status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent broken costs");
+        else if (h.kind == DT__C_COSTS && h.nbytes <= sizeof w->settings) {
+            memcpy(w->settings, body, h.nbytes);
+            w->nsettings = h.nbytes;
+            if (!w->client->settings_ok(w->settings, w->nsettings))
+                status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent an invalid cost table");
         } else if (h.kind == DT__C_TABLE && h.nbytes >= sizeof t) {
             memcpy(&t, body, sizeof t);
             if (t.total != w->size || t.first != have || t.n < 1 || t.n > w->size - have ||
                 h.nbytes != sizeof t + (size_t)t.n * sizeof(dt__member))
-                status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent a broken table");
+                status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent an invalid table of ranks");
             else memcpy(w->member + have, body + sizeof t, (size_t)t.n * sizeof(dt__member)), have += t.n;
         } else
-            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent frame %u, expected the table",
+            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent a frame of kind %u, expected the table of ranks",
                                   (unsigned)h.kind);
     }
     DT_COMM_FREE(body);
@@ -2018,14 +2128,14 @@ static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
 static void dt__world_close(dt__world *w)
 {
     bool died = false;
-    for (int r = 0; w->mpi && w->control && r < w->size; r++) died = died || dt__world_gone(w, r) == 1;
+    for (int r = 0; w->joined_by && w->control && r < w->size; r++) died = died || dt__world_gone(w, r) == 1;
     if (w->control) dt__control_end(w);
     dt__close(&w->listen_fd);
     dt__close(&w->unix_fd);
     pthread_mutex_destroy(&w->lock);
     DT_COMM_FREE(w->member);
     memset(w->token, 0, sizeof w->token);
-    if (w->mpi) (*dt__mpi_slot())->end(died);
+    if (w->joined_by) w->joined_by->end(died);
     DT_COMM_FREE(w);
 }
 static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank 0 */
@@ -2034,16 +2144,16 @@ static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank
     w->listen_fd = dt__listen_master(f);
     if (w->listen_fd < 0) return -1;
     if (f->ticket && !f->have_token && !dt__comm_random(w->token, 32))
-        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no random numbers");
-    if (!dt__comm_random(w->job, 16)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no random numbers");
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: getrandom failed");
+    if (!dt__comm_random(w->job, 16)) return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: getrandom failed");
     if (dt__member_self(w, &w->member[0]) < 0 || dt__member_addr(w, &w->member[0], f->naddr ? &f->addr[0] : NULL) < 0)
         return -1;
     if (f->ticket) {
         dt__addr a;
-        int64_t  until = dt__comm_now() + 2000000000;
+        int64_t  until = dt__comm_now() + 2 * DT__NS_PER_S;
         dt__addr_unix(&a, f->name);
         while ((w->ticket_fd = dt__listen(&a)) < 0 && errno == EADDRINUSE && dt__comm_now() < until)
-            dt__comm_pause(10000000);
+            dt__comm_pause(10 * DT__NS_PER_MS);
         if (w->ticket_fd < 0)
             return dt__comm_bad(DT_COMM_ERR_JOIN,
                                 "dt_comm_init: the Unix socket @%s: %s; does another job with this port join now?",
@@ -2051,8 +2161,8 @@ static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank
     }
     w->join_deadline = deadline;
     if (dt__control_start(w) < 0)
-        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no control thread: %s", strerror(errno));
-    if (dt__control_wait_joined(w, deadline + 1000000000, text, sizeof text) == 0) return 0;
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot start the control thread: %s", strerror(errno));
+    if (dt__control_wait_joined(w, deadline + DT__NS_PER_S, text, sizeof text) == 0) return 0;
     return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s", text);
 }
 static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
@@ -2060,7 +2170,7 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     dt__member self;
     dt__addr   a;
     char       text[400];
-    int64_t    wait = 1000000;
+    int64_t    wait = DT__NS_PER_MS;
     int        got = 0, fd, parent = (w->rank - 1) / DT__TREE;
     while (f->ticket && (got = dt__ticket_take(f, w, deadline)) == 0) {
         if (dt__comm_now() >= deadline)
@@ -2069,7 +2179,7 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
                                 "socket @%s",
                                 w->join_timeout, f->name);
         dt__comm_pause(wait);
-        wait = wait < 32000000 ? wait * 2 : wait;
+        wait = wait < 32 * DT__NS_PER_MS ? wait * 2 : wait;
     }
     if (got < 0) return got;
     fd = dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams - 1, deadline, NULL, text,
@@ -2090,7 +2200,7 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     if (dt__cframe_send(fd, DT__C_MEMBER, w->rank, &self, sizeof self, deadline) != 1)
         got = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 left while this rank was joining");
     if (got == 0)
-        got = dt__table_recv(w, fd, deadline + 700000000); /* rank 0 decides first, and names who is missing */
+        got = dt__table_recv(w, fd, deadline + DT__JOIN_GRACE); /* rank 0 gives up first, and names the missing ranks */
     if (got < 0) {
         close(fd);
         return got;
@@ -2098,12 +2208,12 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     dt__table_finish(w);
     w->register_fd = fd;
     if (dt__control_start(w) < 0)
-        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: no control thread: %s", strerror(errno));
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot start the control thread: %s", strerror(errno));
     if (parent == 0) w->register_fd = -1;
     else {
         if (!dt__addr_take(&a, w->member[parent].addr, w->member[parent].addr_len))
-            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the table has no address of rank %d", parent);
-        fd = dt__dial_until(w, &a, 1, parent, DT__KIND_TREE, 0, 0, deadline + 700000000, NULL, text, sizeof text);
+            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the table of ranks has no address of rank %d", parent);
+        fd = dt__dial_until(w, &a, 1, parent, DT__KIND_TREE, 0, 0, deadline + DT__JOIN_GRACE, NULL, text, sizeof text);
         if (fd < 0) return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join: %s", w->rank, text);
     }
     return dt__control_adopt(w, fd, parent);
@@ -2143,19 +2253,19 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     dt__said.text[0] = 0;
     if (dt__config_read(&f, o) < 0) return NULL;
     dt__world *w = dt__world_new(&f);
-    if (w) w->mpi = dt__transport_is(o, "mpi");
-    if (!w && dt__transport_is(o, "mpi")) dt__close(&f.listen_fd), (*dt__mpi_slot())->end(true);
+    if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
     if (!w) return NULL;
+    w->joined_by = f.joined_by;
     memset(f.token, 0, sizeof f.token);
-    deadline = begin + (int64_t)(w->join_timeout * 1e9);
+    deadline = begin + dt__ns_of(w->join_timeout);
     w->client = client;
-    if (w->rank == 0) { /* what is wrong with it is told to all ranks when they have come */
-        int n = client->gift(o, w->gift, sizeof w->gift);
-        if (n < 0) snprintf(w->gift_bad, sizeof w->gift_bad, "%.390s", dt__said.text);
-        else w->ngift = (size_t)n, dt__said.text[0] = 0;
+    if (w->rank == 0) { /* an error here is sent to all ranks when they have registered */
+        int n = client->settings(o, w->settings, sizeof w->settings);
+        if (n < 0) snprintf(w->settings_bad, sizeof w->settings_bad, "%.390s", dt__said.text);
+        else w->nsettings = (size_t)n, dt__said.text[0] = 0;
     }
     if (w->size == 1) {
-        if (w->gift_bad[0]) {
+        if (w->settings_bad[0]) {
             dt__world_close(w);
             return NULL;
         }
@@ -2163,15 +2273,15 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
         dt__table_finish(w);
     } else {
         int got = w->rank == 0 ? dt__join_first(w, &f, deadline) : dt__join_other(w, &f, deadline);
-        if (w->mpi) dt__close(&f.listen_fd); /* the world has its own */
+        if (w->joined_by) dt__close(&f.listen_fd); /* the world has duplicated it */
         if (got == 0) { /* the first exchange */
-            int64_t until = dt__comm_now() + 2000000000;
-            got = dt__gather(w, NULL, 0, NULL, until > deadline + 700000000 ? until : deadline + 700000000, text,
+            int64_t until = dt__comm_now() + 2 * DT__NS_PER_S;
+            got = dt__gather(w, NULL, 0, NULL, until > deadline + DT__JOIN_GRACE ? until : deadline + DT__JOIN_GRACE, text,
                              sizeof text);
             if (got < 0) dt__comm_bad(got, "dt_comm_init: %s", text);
         }
-        if (w->register_fd >= 0) { /* rank 0 may forget this connection */
-            if (got == 0) dt__cframe_send(w->register_fd, DT__C_BYE, w->rank, NULL, 0, dt__comm_now() + 1000000000);
+        if (w->register_fd >= 0) { /* no longer needed: the control tree replaces it */
+            if (got == 0) dt__cframe_send(w->register_fd, DT__C_BYE, w->rank, NULL, 0, dt__comm_now() + DT__NS_PER_S);
             dt__close(&w->register_fd);
         }
         if (got < 0) {
@@ -2193,7 +2303,7 @@ static void dt__setenv_int(const char *name, int v)
     snprintf(text, sizeof text, "%d", v);
     setenv(name, text, 1);
 }
-/* port 0: one of several machines, where the environment says the rest */
+/* port 0: several machines; MASTER_ADDR and MASTER_PORT are set already */
 #if !defined(__cplusplus) && !defined(__USE_ISOC11)
 extern void quick_exit(int status) __attribute__((noreturn));
 #endif
@@ -2204,7 +2314,7 @@ static void dt__spawn_child(int rank, int n, int first, int world, int port, int
         "DT_ADDR", "DT_PORT", "DT_BIND", "DT_TOKEN_FILE", "DT_REPORT_FD", "TORCHELASTIC_USE_AGENT_STORE"
     };
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(126); /* it died before this line */
+    if (getppid() != parent) _exit(126); /* the parent died before prctl */
     dt__setenv_int("RANK", first + rank);
     dt__setenv_int("WORLD_SIZE", world);
     dt__setenv_int("LOCAL_RANK", rank);
@@ -2223,10 +2333,10 @@ static void dt__spawn_child(int rank, int n, int first, int world, int port, int
     int status = fn(arg);
     dt__log_unread();
     fflush(NULL);
-    quick_exit(status < 0 || status > 255 ? 1 : status); /* what the parent has for atexit is the parent's */
+    quick_exit(status < 0 || status > 255 ? 1 : status); /* atexit handlers of the parent must not run here */
 }
-/* Waits for all; *first: the first status that is not 0. After it the others have so much time until SIGTERM, then
-   SIGKILL. */
+/* Waits for all ranks; *first: the first status that is not 0. After that failure the other ranks get SIGTERM when the
+   first time has passed, and SIGKILL when the second has. */
 static void dt__spawn_wait(pid_t *pid, int n, int *first, int64_t grace, int64_t last)
 {
     struct pollfd *p = (struct pollfd *)DT_COMM_MALLOC((size_t)n * sizeof *p);
@@ -2248,7 +2358,7 @@ static void dt__spawn_wait(pid_t *pid, int n, int *first, int64_t grace, int64_t
                 blind = blind || p[i].fd < 0;
                 continue;
             }
-            if (got < 0) status = 0; /* somebody else has waited for it */
+            if (got < 0) status = 0; /* another part of the program has already waited for it */
             pid[i] = 0;
             left--;
             if (p) dt__close(&p[i].fd);
@@ -2286,12 +2396,12 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
         if (ok) port = dt__addr_port(&a);
     }
     if (!ok) {
-        status = dt__comm_bad(DT_COMM_ERR_NET, "%s: no memory, socket or random numbers: %s", call, strerror(errno));
+        status = dt__comm_bad(DT_COMM_ERR_NET, "%s: cannot get memory, a socket or random numbers: %s", call, strerror(errno));
         DT_COMM_FREE(pid);
         dt__close(&listen_fd);
         return status;
     }
-    fflush(NULL); /* else the ranks would write what is buffered once more */
+    fflush(NULL); /* else each rank would write the buffered output again */
     for (; started < n; started++) {
         if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0) break;
         pid_t child = write(tube[1], token, 32) == 32 ? fork() : -1;
@@ -2306,11 +2416,11 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
     }
     if (started < n) {
         status =
-            dt__comm_bad(DT_COMM_ERR_NET, "%s: rank %d of %d cannot be started: %s", call, started, n, strerror(errno));
+            dt__comm_bad(DT_COMM_ERR_NET, "%s: cannot fork rank %d of %d: %s", call, started, n, strerror(errno));
         for (int i = 0; i < started; i++) kill(pid[i], SIGKILL);
     }
     dt__close(&listen_fd);
-    dt__spawn_wait(pid, started, &first, 10000000000, 2000000000);
+    dt__spawn_wait(pid, started, &first, 10 * DT__NS_PER_S, 2 * DT__NS_PER_S);
     DT_COMM_FREE(pid);
     return status ? status : first;
 }
@@ -2319,29 +2429,35 @@ DT_API int dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void
 {
     const char *call = "dt_spawn_nodes";
     if (nodes < 1 || node < 0 || node >= nodes || nodes > INT_MAX / 4096)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: node %d of %d; nodes count from 0", call, node, nodes);
+        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: node is %d, expected 0 to nodes - 1; nodes is %d", call, node, nodes);
     if (nodes > 1 && (!getenv("MASTER_ADDR") || !getenv("MASTER_PORT")))
-        return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %d machines need MASTER_ADDR and MASTER_PORT: where rank 0 is", call,
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "%s: %d machines, but MASTER_ADDR or MASTER_PORT is not set: set both to where rank 0 is", call,
                             nodes);
     return dt__spawn(call, nodes, node, n, fn, arg);
 }
 
 /* ==================================================================================================== >>control
-   One thread for each world owns its control connections: a tree, the parent of rank r is (r-1)/16. The end of a
-   connection without goodbye is the death of its rank; every neighbour of the dead one sees it and tells its piece of
-   the tree, so all hear it. Those below a dead rank dial the next living one above it (or the lowest living rank), so
-   that the tree is one again. The lock of the world guards everything here; the thread lets go of it only in poll.
+   Thread: each world has one control thread (dt__control_main), which owns the control connections. The dt__world_...
+   functions are called by other threads; they change the state, queue frames and wake the control thread.
+   Lock: w->lock protects everything in dt__control and w->comms. The control thread releases it only in poll.
+   States: DT__CONN_... of a connection, DT__JOIN_... and DT__LEAVE_... of the world, DT__INQUIRY_... of an inquiry.
 
-   Leaving: a rank whose world is no longer used says so upwards when all below it have; rank 0 releases them, so an
-   inner rank stays as long as somebody below needs it. Who has waited for its timeout says goodbye and goes alone: that
-   is not a death, but a communicator that still needs it will time out. After a failure the wait is a second at most.
-   */
+   The connections form a tree: the parent of rank r is (r-1)/16. A connection that ends without DT__C_BYE means that its
+   rank died. Every neighbour of the dead rank notices and floods DT__C_DEATH through its part of the tree, so all ranks
+   learn of it. The ranks below a dead rank dial its nearest living ancestor (or the lowest living rank): then the tree is
+   connected again.
+
+   Leaving: a rank whose world is no longer used tells its parent (DT__C_LEAVE_UP) when its whole subtree wants to leave.
+   The root releases all ranks when all want to leave, so an inner rank stays as long as a rank below needs it. A rank that
+   has waited for its timeout sends DT__C_BYE and leaves alone. That is not a death, but a communicator that still needs
+   the rank will time out. After a failure a rank waits 1 s at most. */
 static void dt__control_gone(dt__world *w, int rank, int how, const char *text, const dt__conn *from);
 static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text,
                               const dt__conn *from);
 static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
 static void dt__control_heal(dt__world *w);
-static void dt__agree_said(dt__world *w);
+static void dt__agree_resend(dt__world *w);
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own);
 
 /* ---- frames and connections */
@@ -2367,11 +2483,11 @@ DT__INSIDE void dt__block_unref(dt__block *b)
     if (b && --b->refs == 0) DT_COMM_FREE(b);
 }
 DT__INSIDE uint8_t *dt__block_body(dt__block *b) { return (uint8_t *)(b + 1) + sizeof(dt__chead); }
-static void     dt__conn_queue(dt__conn *k, dt__block *b) /* does not take the caller's reference */
+static void dt__conn_queue(dt__conn *k, dt__block *b) /* does not take the caller's reference */
 {
     dt__queued *q = b ? (dt__queued *)DT_COMM_MALLOC(sizeof *q) : NULL;
-    if (!q) { /* what cannot be told is as bad as a lost connection */
-        k->broken = true;
+    if (!q) { /* out of memory: a lost frame is treated as a lost connection */
+        dt__conn_break(k);
         return;
     }
     q->next = NULL;
@@ -2381,13 +2497,13 @@ static void     dt__conn_queue(dt__conn *k, dt__block *b) /* does not take the c
     else k->out = q;
     k->last = q;
 }
-static void dt__conn_say(dt__conn *k, int kind, int rank, const void *body, size_t n)
+static void dt__conn_send(dt__conn *k, int kind, int rank, const void *body, size_t n)
 {
     dt__block *b = dt__block_new(kind, rank, body, n, NULL, 0);
     dt__conn_queue(k, b);
     dt__block_unref(b);
 }
-static void dt__conn_pop(dt__conn *k) /* the first frame of the queue is sent, or will not be */
+static void dt__conn_pop(dt__conn *k) /* removes the first frame of the queue */
 {
     dt__queued *q = k->out;
     k->out = q->next;
@@ -2398,18 +2514,18 @@ static void dt__conn_pop(dt__conn *k) /* the first frame of the queue is sent, o
 }
 static void dt__conn_flush(dt__conn *k)
 {
-    if (k->fd < 0) return; /* the simulator takes what is to be said */
-    while (k->out && !k->broken) {
+    if (k->fd < 0) return; /* the simulator sends the queue */
+    while (k->out && k->state != DT__CONN_BROKEN) {
         int got = dt__send_some(k->fd, k->out->b + 1, k->out->b->nbytes, &k->out_done);
         if (got == 0) return;
         if (got < 0) {
-            /* what the peer has sent is still to be read: its goodbye may be there */
+            /* not broken yet: frames of the peer are still to be read, perhaps its DT__C_BYE */
             while (k->out) dt__conn_pop(k);
             return;
         }
         dt__conn_pop(k);
     }
-    if (!k->out && k->closing && !k->shaking) k->broken = true;
+    if (!k->out && k->state == DT__CONN_CLOSING) dt__conn_break(k);
 }
 DT__INSIDE dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer)
 {
@@ -2420,8 +2536,9 @@ DT__INSIDE dt__conn *dt__conn_new(dt__world *w, int fd, int kind, int peer)
     k->kind = kind;
     k->peer = peer;
     k->slot = -1;
+    k->state = DT__CONN_OPEN;
     k->since = dt__comm_now();
-    k->deadline = k->since + 5000000000;
+    k->deadline = k->since + DT__HANDSHAKE_TIME;
     k->next = w->control->conns;
     w->control->conns = k;
     return k;
@@ -2434,7 +2551,7 @@ static void dt__conn_free(dt__conn *k)
     DT_COMM_FREE(k->body);
     DT_COMM_FREE(k);
 }
-static bool dt__conn_in_tree(const dt__conn *k) { return k->kind == DT__KIND_TREE && k->ready && !k->broken; }
+static bool dt__conn_in_tree(const dt__conn *k) { return k->kind == DT__KIND_TREE && k->state == DT__CONN_READY; }
 static void dt__control_flood(dt__world *w, dt__block *b, const dt__conn *except)
 {
     for (dt__conn *k = w->control->conns; b && k; k = k->next)
@@ -2444,29 +2561,29 @@ static void dt__control_wake(dt__world *w)
 {
     uint64_t one = 1;
     if (w->sim) w->sim_ops->stir(w);
-    else if (write(w->control->wake, &one, sizeof one) < 0) return; /* full: it is awake */
+    else if (write(w->control->wake, &one, sizeof one) < 0) return; /* the counter is full: the thread is awake */
 }
 static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && !w->control->healing; }
-static const char *dt__who(const dt__world *w, int rank, char *buf, size_t nbytes)
+static const char *dt__rank_text(const dt__world *w, int rank, char *buf, size_t nbytes)
 {
     snprintf(buf, nbytes, "rank %d (%s, pid %" PRId64 ")", rank, w->member[rank].host_name, w->member[rank].pid);
     return buf;
 }
-/* coll: as in notes, from 1 on; one from another rank may hold any number. */
+/* coll: dt_coll + 1, 0: unknown. It may come from another rank, so any number is possible. */
 static const char *dt__coll_word(const dt__world *w, uint32_t coll)
 {
     return coll ? w->client->coll_name((int)(coll - 1)) : "an operation";
 }
-static void dt__control_stranger(dt__world *w, int fd, const char *why) /* a line a second at most */
+static void dt__control_rejected(dt__world *w, int fd, const char *why) /* logs at most one line a second */
 {
     dt__control *ctl = w->control;
     char         at[80];
-    ctl->strangers++;
-    if (ctl->strangers_at && dt__comm_now() < ctl->strangers_at + 1000000000) return;
-    dt__logf(2, "rank %d refused a connection from %s: %s (%d since the last such line)", w->rank,
-                 dt__peer_text(fd, at, sizeof at), why, ctl->strangers);
-    ctl->strangers_at = dt__comm_now();
-    ctl->strangers = 0;
+    ctl->nrejected++;
+    if (ctl->rejected_at && dt__comm_now() < ctl->rejected_at + DT__NS_PER_S) return;
+    dt__logf(2, "rank %d refused a connection from %s: %s (%d refused since the last such line)", w->rank,
+                 dt__peer_text(fd, at, sizeof at), why, ctl->nrejected);
+    ctl->rejected_at = dt__comm_now();
+    ctl->nrejected = 0;
 }
 /* "rank 3, 5 and 9 more" */
 static void dt__rank_list(char *buf, size_t nbytes, const int *rank, int n)
@@ -2482,7 +2599,7 @@ static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
 {
     int first[8] = { 0 }, n = 0;
     for (int r = 1; r < w->size; r++)
-        if (!w->control->there[r]) {
+        if (!w->control->registered[r]) {
             if (n < 8) first[n] = r;
             n++;
         }
@@ -2496,14 +2613,14 @@ static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
 static void dt__register_fail(dt__world *w, const char *text)
 {
     dt__control *ctl = w->control;
-    if (ctl->complete || ctl->join_failed) return;
-    ctl->join_failed = true;
+    if (ctl->join != DT__JOIN_OPEN) return;
+    ctl->join = DT__JOIN_FAILED;
     snprintf(ctl->join_text, sizeof ctl->join_text, "%s", text);
     dt__logf(1, "joining failed: %s", text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->kind == DT__KIND_REGISTER && !k->shaking && !k->broken) {
-            dt__conn_say(k, DT__C_REFUSED, 0, text, strnlen(text, DT__CTEXT));
-            k->bye = true;
+        if (k->kind == DT__KIND_REGISTER && dt__conn_live(k)) {
+            dt__conn_send(k, DT__C_REFUSED, 0, text, strnlen(text, DT__CTEXT));
+            k->end_expected = true;
         }
     pthread_cond_broadcast(&ctl->cond);
 }
@@ -2513,10 +2630,10 @@ static void dt__register_complete(dt__world *w)
     dt__block   *b;
     int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
     dt__table_finish(w);
-    if (w->ngift) {
-        b = dt__block_new(DT__C_COSTS, 0, w->gift, w->ngift, NULL, 0);
+    if (w->nsettings) {
+        b = dt__block_new(DT__C_COSTS, 0, w->settings, w->nsettings, NULL, 0);
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_queue(k, b);
+            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY) dt__conn_queue(k, b);
         dt__block_unref(b);
     }
     for (int at = 0; at < w->size; at += each) {
@@ -2527,28 +2644,29 @@ static void dt__register_complete(dt__world *w)
         t.n = w->size - at < each ? w->size - at : each;
         b = dt__block_new(DT__C_TABLE, 0, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_queue(k, b);
+            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY) dt__conn_queue(k, b);
         dt__block_unref(b);
     }
     for (dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->kind == DT__KIND_REGISTER && k->ready && (k->peer - 1) / DT__TREE == 0) k->kind = DT__KIND_TREE;
-    ctl->complete = true;
+        if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY && (k->peer - 1) / DT__TREE == 0)
+            k->kind = DT__KIND_TREE;
+    ctl->join = DT__JOIN_COMPLETE;
     dt__close(&w->ticket_fd);
     pthread_cond_broadcast(&ctl->cond);
 }
 static bool dt__register_member(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
-    if (k->head.nbytes != sizeof(dt__member) || k->ready || ctl->complete) return false;
-    if (ctl->join_failed) return true;
+    if (k->head.nbytes != sizeof(dt__member) || k->state != DT__CONN_OPEN || ctl->join == DT__JOIN_COMPLETE) return false;
+    if (ctl->join == DT__JOIN_FAILED) return true;
     dt__member *m = &w->member[k->peer];
     memcpy(m, k->body, sizeof *m);
     m->host_name[sizeof m->host_name - 1] = 0;
-    k->ready = true;
-    dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nthere + 1,
+    k->state = DT__CONN_READY;
+    dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nregistered + 1,
                  w->size);
-    if (++ctl->nthere < w->size) return true;
-    if (w->gift_bad[0]) dt__register_fail(w, w->gift_bad);
+    if (++ctl->nregistered < w->size) return true;
+    if (w->settings_bad[0]) dt__register_fail(w, w->settings_bad);
     else dt__register_complete(w);
     return true;
 }
@@ -2556,7 +2674,7 @@ static void dt__register_timers(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
     char         missing[480], text[768];
-    if (w->rank != 0 || ctl->complete || ctl->join_failed) return;
+    if (w->rank != 0 || ctl->join != DT__JOIN_OPEN) return;
     if (now >= w->join_deadline) {
         dt__register_missing(w, missing, sizeof missing);
         snprintf(text, sizeof text, "the world is not complete after %g s: %s", w->join_timeout, missing);
@@ -2564,24 +2682,25 @@ static void dt__register_timers(dt__world *w, int64_t now)
     } else if (now >= ctl->missing_at) {
         dt__register_missing(w, missing, sizeof missing);
         for (dt__conn *k = ctl->conns; ctl->missing_at && k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->ready) dt__conn_say(k, DT__C_MISSING, 0, missing, strlen(missing));
-        ctl->missing_at = now + 1000000000;
+            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY)
+                dt__conn_send(k, DT__C_MISSING, 0, missing, strlen(missing));
+        ctl->missing_at = now + DT__NS_PER_S;
     }
 }
 static int dt__control_wait_joined(dt__world *w, int64_t deadline, char *text, size_t nbytes)
 {
     dt__control *ctl = w->control;
-    (void)deadline; /* the control thread keeps it */
+    (void)deadline; /* the control thread checks it */
     pthread_mutex_lock(&w->lock);
-    while (!ctl->complete && !ctl->join_failed) pthread_cond_wait(&ctl->cond, &w->lock);
+    while (ctl->join == DT__JOIN_OPEN) pthread_cond_wait(&ctl->cond, &w->lock);
     snprintf(text, nbytes, "%s", ctl->join_text);
-    bool ok = ctl->complete;
+    bool ok = ctl->join == DT__JOIN_COMPLETE;
     pthread_mutex_unlock(&w->lock);
     return ok ? 0 : -1;
 }
 
 /* ---- accepting */
-/* 0, or refused with a sentence. The peer knows the token. */
+/* Decides on a peer that has proved that it knows the token. 0: accepted; else a status, and text says why. */
 DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, size_t nbytes)
 {
     dt__control       *ctl = w->control;
@@ -2610,35 +2729,35 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
     if (c->kind == DT__KIND_REGISTER) {
         if (w->rank != 0)
             return snprintf(text, nbytes, "rank %d cannot be registered here: this is rank %d", c->rank, w->rank), bad;
-        if (ctl->complete || ctl->there[c->rank])
+        if (ctl->join == DT__JOIN_COMPLETE || ctl->registered[c->rank])
             return snprintf(text, nbytes, "there is a rank %d already%s", c->rank,
-                            ctl->complete ? ": the world is complete" : ""),
+                            ctl->join == DT__JOIN_COMPLETE ? ": the world is complete" : ""),
                    bad;
-        if (c->stream != w->streams - 1) /* the last of them */
+        if (c->stream != w->streams - 1) /* a rank that registers sends the number of its last stream */
             return snprintf(text, nbytes, "rank %d has .streams %lld, rank %d has %d: all ranks need the same", c->rank,
                             (long long)c->stream + 1, w->rank, w->streams),
                    bad;
         return 0;
     }
-    if (w->rank == 0 && !ctl->complete) return snprintf(text, nbytes, "the world is not complete yet"), bad;
+    if (w->rank == 0 && ctl->join != DT__JOIN_COMPLETE) return snprintf(text, nbytes, "the world is not complete yet"), bad;
     if (ctl->gone[c->rank])
         return snprintf(text, nbytes, "rank %d has been declared %s", c->rank,
                         ctl->gone[c->rank] == DT__LEFT ? "gone" : "dead"),
                (int)DT_COMM_ERR_PEER;
-    if (ctl->leaving && ctl->released) return snprintf(text, nbytes, "rank %d is leaving", w->rank), bad;
+    if (ctl->leave >= DT__LEAVE_RELEASED) return snprintf(text, nbytes, "rank %d is leaving", w->rank), bad;
     if (c->kind == DT__KIND_TREE) {
         for (dt__conn *i = ctl->conns; i; i = i->next)
-            if (i != k && i->kind == DT__KIND_TREE && i->peer == c->rank && !i->broken)
+            if (i != k && i->kind == DT__KIND_TREE && i->peer == c->rank && i->state != DT__CONN_BROKEN)
                 return snprintf(text, nbytes, "rank %d is in the tree already", c->rank), bad;
         return c->rank > w->rank ? 0 : (snprintf(text, nbytes, "rank %d is not below rank %d", c->rank, w->rank), bad);
     }
     if ((c->kind == DT__KIND_LINK && !k->local) || (c->kind == DT__KIND_FD && k->local)) {
         if (ctl->narrived >= DT__ARRIVED_MAX)
-            return snprintf(text, nbytes, "rank %d has too many connections that nobody wants", w->rank), bad;
+            return snprintf(text, nbytes, "rank %d has too many connections that no communicator has taken", w->rank), bad;
         return 0;
     }
     if (c->kind == DT__KIND_NEWS) return 0;
-    return snprintf(text, nbytes, "connections of kind %d are unknown", c->kind), bad;
+    return snprintf(text, nbytes, "connection kind %d is unknown", c->kind), bad;
 }
 static void dt__control_accept(dt__world *w, int listener, bool local)
 {
@@ -2651,17 +2770,17 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
         int       npending = 0;
         dt__conn *oldest = NULL;
         for (dt__conn *k = ctl->conns; k; k = k->next) {
-            if (!k->shaking || !k->shake.server || k->broken) continue;
+            if (k->state != DT__CONN_HANDSHAKE || !k->shake.server) continue;
             npending++;
             if (!oldest || k->since < oldest->since) oldest = k;
         }
         if (oldest && (full || npending >= w->size + 64)) {
-            dt__control_stranger(w, oldest->fd, "too many that say nothing");
-            oldest->broken = true;
+            dt__control_rejected(w, oldest->fd, "too many connections that send nothing");
+            dt__conn_break(oldest);
             dt__close(&oldest->fd);
         }
         if (full) {
-            if (!oldest) ctl->accept_after = dt__comm_now() + 20000000;
+            if (!oldest) ctl->accept_after = dt__comm_now() + 20 * DT__NS_PER_MS;
             return;
         }
         dt__conn *k = local && !dt__same_user(fd) ? NULL : dt__conn_new(w, fd, 0, -1);
@@ -2670,8 +2789,8 @@ static void dt__control_accept(dt__world *w, int listener, bool local)
             continue;
         }
         k->local = local;
-        k->shaking = true;
-        if (!dt__shake_server(&k->shake, w)) k->broken = true;
+        k->state = DT__CONN_HANDSHAKE;
+        if (!dt__shake_server(&k->shake, w)) dt__conn_break(k);
     }
 }
 static void dt__control_ticket(dt__world *w)
@@ -2679,7 +2798,7 @@ static void dt__control_ticket(dt__world *w)
     for (int i = 0; i < 64; i++) {
         int fd = (int)syscall(SYS_accept4, w->ticket_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE) w->control->accept_after = dt__comm_now() + 20000000;
+            if (errno == EMFILE || errno == ENFILE) w->control->accept_after = dt__comm_now() + 20 * DT__NS_PER_MS;
             return;
         }
         dt__ticket t;
@@ -2691,11 +2810,11 @@ static void dt__control_ticket(dt__world *w)
         memcpy(t.addr, w->member[0].addr, sizeof t.addr);
         t.addr_len = w->member[0].addr_len;
         if (dt__same_user(fd)) dt__send_some(fd, &t, sizeof t, &done);
-        else dt__control_stranger(w, fd, "another user asked for the token");
+        else dt__control_rejected(w, fd, "another user asked for the token");
         close(fd);
     }
 }
-static void dt__control_sync(dt__world *w, dt__conn *k) /* a new neighbour hears what has happened */
+static void dt__control_sync(dt__world *w, dt__conn *k) /* sends all deaths and aborts so far to a new neighbour */
 {
     dt__control *ctl = w->control;
     for (int r = 0; r < w->size; r++)
@@ -2704,14 +2823,14 @@ static void dt__control_sync(dt__world *w, dt__conn *k) /* a new neighbour hears
             dt__cdeath d;
             d.rank = r;
             d.how = ctl->gone[r];
-            snprintf(text, sizeof text, "%s %s", dt__who(w, r, who, sizeof who), d.how == DT__LEFT ? "left" : "died");
+            snprintf(text, sizeof text, "%s %s", dt__rank_text(w, r, who, sizeof who), d.how == DT__LEFT ? "left" : "died");
             dt__block *b = dt__block_new(DT__C_DEATH, r, &d, sizeof d, text, strlen(text));
             dt__conn_queue(k, b);
             dt__block_unref(b);
         }
     for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) dt__conn_queue(k, ctl->aborts[i]);
 }
-/* The handshake of a connection goes on. */
+/* Advances the handshake of a connection. */
 static void dt__conn_shake(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
@@ -2723,10 +2842,10 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             k->kind = k->shake.c.kind;
             k->peer = k->shake.c.rank;
             text[0] = 0;
-            if (k->kind == DT__KIND_REGISTER) ctl->there[k->peer] = 1;
+            if (k->kind == DT__KIND_REGISTER) ctl->registered[k->peer] = 1;
         } else {
             dt__logf(2, "rank %d refused: %s", w->rank, text);
-            if (!ctl->complete) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
+            if (ctl->join != DT__JOIN_COMPLETE) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
         }
         dt__shake_reply(&k->shake, status, text);
         got = dt__shake_step(&k->shake, k->fd);
@@ -2738,27 +2857,27 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             k->shake.r.status == DT_COMM_ERR_PEER)
             dt__control_expelled(w, k->shake.r.text);
         if (k->shake.server && got != DT__SHAKE_REFUSED)
-            dt__control_stranger(w, k->fd,
-                                 got == DT__SHAKE_NET    ? "it went away"
+            dt__control_rejected(w, k->fd,
+                                 got == DT__SHAKE_NET    ? "it disconnected"
                                  : got == DT__SHAKE_AUTH ? "it has another token"
-                                                         : "it does not speak dt");
-        k->broken = true;
+                                                         : "it does not speak the protocol of dt");
+        dt__conn_break(k);
         return;
     }
-    dt__conn_shaken(w, k);
+    dt__conn_established(w, k);
 }
-DT__INSIDE void dt__conn_shaken(dt__world *w, dt__conn *k) /* both sides know each other */
+DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
-    k->shaking = false;
+    k->state = DT__CONN_OPEN;
     if (!k->local) dt__sock_tune(k->fd, w->timeout);
-    if (k->kind == DT__KIND_REGISTER && ctl->join_failed) { /* too late */
-        dt__conn_say(k, DT__C_REFUSED, 0, ctl->join_text, strnlen(ctl->join_text, DT__CTEXT));
-        k->bye = true;
+    if (k->kind == DT__KIND_REGISTER && ctl->join == DT__JOIN_FAILED) { /* too late */
+        dt__conn_send(k, DT__C_REFUSED, 0, ctl->join_text, strnlen(ctl->join_text, DT__CTEXT));
+        k->end_expected = true;
     }
     if (k->shake.server && (k->kind == DT__KIND_LINK || k->kind == DT__KIND_FD)) {
         dt__arrived *a = (dt__arrived *)DT_COMM_MALLOC(sizeof *a);
-        k->broken = true;
+        dt__conn_break(k);
         if (!a) return;
         memset(a, 0, sizeof *a);
         a->fd = k->fd;
@@ -2772,7 +2891,7 @@ DT__INSIDE void dt__conn_shaken(dt__world *w, dt__conn *k) /* both sides know ea
         else ctl->arrived = a;
         ctl->arrived_last = a;
         ctl->narrived++;
-        /* who waits for it */
+        /* wake the engine that waits for it */
         for (dt_comm *c = w->comms; c; c = c->next) {
             uint64_t one = 1;
             if (c->id == a->comm && c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) break;
@@ -2784,16 +2903,16 @@ DT__INSIDE void dt__conn_shaken(dt__world *w, dt__conn *k) /* both sides know ea
         ctl->leave_sent = 0;
         ctl->hop_since = 0;
         ctl->heal_tries = 0;
-        k->ready = true;
-        dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
+        k->state = DT__CONN_READY;
+        dt__conn_send(k, DT__C_SYNC, w->rank, NULL, 0);
         dt__control_sync(w, k);
-        dt__agree_said(w);
+        dt__agree_resend(w);
     } else if (!k->shake.server && k->later) {
+        k->state = DT__CONN_CLOSING;
         dt__conn_queue(k, k->later);
-        k->closing = true;
-    } else if (k->probe) k->broken = true; /* it is there */
+    } else if (k->probe) dt__conn_break(k); /* the peer answered, so the probe is done */
 }
-/* A connection of the control thread's own. */
+/* Starts a connection of the control thread. later: a frame that is sent after the handshake, or NULL. */
 static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *later)
 {
     dt__addr  a;
@@ -2805,16 +2924,17 @@ static dt__conn *dt__control_dial(dt__world *w, int peer, int kind, dt__block *l
         dt__close(&fd);
         return NULL;
     }
-    k->shaking = true;
-    k->deadline = k->since + 1000000000;
-    if (!dt__shake_client(&k->shake, w, peer, kind, 0, 0)) k->broken = true;
+    k->state = DT__CONN_HANDSHAKE;
+    k->deadline = k->since + DT__REDIAL_TIME;
+    if (!dt__shake_client(&k->shake, w, peer, kind, 0, 0)) dt__conn_break(k);
     if (later) {
         later->refs++;
         k->later = later;
     }
     return k;
 }
-/* The parent is gone: the next above that lives, or the lowest that lives; -1: that is this rank. */
+/* The new parent when the old one is gone: the nearest living ancestor, else the lowest living rank; -1: this rank is the
+   lowest, that is, the root. */
 static int dt__control_above(const dt__world *w)
 {
     const uint8_t *gone = w->control->gone;
@@ -2826,8 +2946,8 @@ static int dt__control_above(const dt__world *w)
         if (!gone[r]) return r;
     return -1;
 }
-/* Is it on this machine, and stopped or no longer there? */
-static bool dt__process_still(const dt__world *w, int rank)
+/* Is the process of the rank on this machine, and stopped or gone? */
+static bool dt__process_stopped(const dt__world *w, int rank)
 {
     char    path[48], text[512];
     ssize_t n;
@@ -2839,34 +2959,34 @@ static bool dt__process_still(const dt__world *w, int rank)
     close(fd);
     if (n <= 0) return false;
     text[n] = 0;
-    const char *end = strrchr(text, ')'); /* behind the name */
+    const char *end = strrchr(text, ')'); /* the state follows the name in parentheses */
     return end && end[1] == ' ' && strchr("TtZX", end[2]) != NULL;
 }
-/* A connection to rank could not be made. Nobody listens there: it died, or left as the one below it did. Else nobody
-   knows. */
+/* A connection to rank failed. If nobody listens there, the rank died, or left if the previous parent left; otherwise its
+   fate is unknown (DT__LOST). */
 static void dt__control_unreached(dt__world *w, int rank, bool refused)
 {
     char text[256], who[160];
     bool left = w->control->lost == DT__LEFT;
-    refused = refused || dt__process_still(w, rank);
+    refused = refused || dt__process_stopped(w, rank);
     w->control->heal_tries = 0;
-    snprintf(text, sizeof text, "%s %s%s", dt__who(w, rank, who, sizeof who), left ? "left" : "died",
+    snprintf(text, sizeof text, "%s %s%s", dt__rank_text(w, rank, who, sizeof who), left ? "left" : "died",
              refused ? "" : ", or cannot be reached");
     dt__control_gone(w, rank, left ? DT__LEFT : refused ? DT__DIED : DT__LOST, text, NULL);
 }
-static void dt__control_release(dt__world *w, const dt__conn *from) /* all below may go, and so may this rank */
+static void dt__control_release(dt__world *w, const dt__conn *from) /* lets this rank and all ranks below it leave */
 {
     dt__block *b = dt__block_new(DT__C_LEAVE_DOWN, w->rank, NULL, 0, NULL, 0);
     dt__control_flood(w, b, from);
     dt__block_unref(b);
-    w->control->released = true;
-    w->control->release_deadline = dt__comm_now() + 500000000;
+    w->control->leave = DT__LEAVE_RELEASED;
+    w->control->release_deadline = dt__comm_now() + DT__RELEASE_TIME;
 }
 static void dt__control_heal(dt__world *w)
 {
     dt__control *ctl = w->control;
-    while (!ctl->parent && !ctl->healing && !ctl->released && !ctl->expelled) {
-        if (ctl->leaving && ctl->leave_sent) { /* all below are leaving, too: nobody needs a parent */
+    while (!ctl->parent && !ctl->healing && ctl->leave < DT__LEAVE_RELEASED && !ctl->expelled) {
+        if (ctl->leave != DT__LEAVE_NO && ctl->leave_sent) { /* the whole subtree is leaving: no parent is needed */
             dt__control_release(w, NULL);
             return;
         }
@@ -2897,7 +3017,7 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
         dt__control_expelled(w, text);
         return;
     }
-    if (ctl->gone[rank] || ctl->released) return;
+    if (ctl->gone[rank] || ctl->leave >= DT__LEAVE_RELEASED) return;
     ctl->gone[rank] = (uint8_t)how;
     ctl->ngone++;
     if (how != DT__LEFT) {
@@ -2910,23 +3030,25 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
     dt__control_flood(w, b, from);
     dt__block_unref(b);
-    for (dt__conn *k = ctl->conns; k && how != DT__LEFT; k = k->next) { /* given up: it hears that if it goes on */
+    /* if the rank still runs, it receives the DT__C_DEATH about itself */
+    for (dt__conn *k = ctl->conns; k && how != DT__LEFT; k = k->next) {
         if (k->peer != rank || k == from || !dt__conn_in_tree(k)) continue;
         if (k == ctl->parent) ctl->lost = DT__DIED;
         dt__conn_flush(k);
-        k->bye = k->broken = true;
+        k->end_expected = true;
+        dt__conn_break(k);
     }
     dt__gather_fail(w, ctl->gather_seq > ctl->root_seq ? ctl->gather_seq : ctl->root_seq, text, from);
-    if (w->rank == 0 && !ctl->complete) dt__register_fail(w, text);
+    if (w->rank == 0 && ctl->join != DT__JOIN_COMPLETE) dt__register_fail(w, text);
     pthread_cond_broadcast(&ctl->cond);
 }
-/* The others have given this rank up, and go on without it. */
+/* The other ranks have declared this rank dead and continue without it. */
 DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
 {
     dt__control *ctl = w->control;
     char         text[DT__CTEXT + 1];
-    if (ctl->expelled || ctl->released) return;
-    snprintf(text, sizeof text, "the other ranks have given up this one, rank %d: %.500s", w->rank, why);
+    if (ctl->expelled || ctl->leave >= DT__LEAVE_RELEASED) return;
+    snprintf(text, sizeof text, "the other ranks have declared this rank, rank %d, dead: %.500s", w->rank, why);
     dt__logf(1, "%s", text);
     ctl->expelled = true;
     ctl->gone[w->rank] = DT__DIED;
@@ -2934,7 +3056,10 @@ DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
     if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%.255s", text);
     for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, w->rank, text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->kind == DT__KIND_TREE) k->bye = k->broken = true;
+        if (k->kind == DT__KIND_TREE) {
+            k->end_expected = true;
+            dt__conn_break(k);
+        }
     if (ctl->gathering && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
     pthread_cond_broadcast(&ctl->cond);
 }
@@ -2946,7 +3071,7 @@ static void dt__control_doing(const dt__world *w, const dt__cstate *s, char *buf
         snprintf(buf, nbytes, "; it was in its program after %s #%" PRIu64, dt__coll_word(w, s->doing), s->seq);
     else snprintf(buf, nbytes, "; it was in its program, before its first call");
 }
-/* Notes are a quarter of a second old. What a rank of this machine did last is in the memory it shares with us. */
+/* Notes are up to 250 ms old. For a rank of this machine the shared segment has its latest operation. */
 static void dt__control_slot(dt__world *w, int rank, dt__cstate *s)
 {
     uint64_t latest = 0, done;
@@ -2967,25 +3092,27 @@ DT__INSIDE void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
 {
     dt__control *ctl = w->control;
     char         text[768], who[160], doing[120], missing[480];
-    k->broken = true;
-    if (k == ctl->parent) ctl->lost = k->bye ? DT__LEFT : DT__DIED;
-    if (k->closing || k->bye || ctl->released || ctl->expelled || k->peer < 0) return;
+    int          state = dt__conn_last_state(k);
+    dt__conn_break(k);
+    if (k == ctl->parent) ctl->lost = k->end_expected ? DT__LEFT : DT__DIED;
+    if (state == DT__CONN_CLOSING || k->end_expected || k->peer < 0) return;
+    if (ctl->leave >= DT__LEAVE_RELEASED || ctl->expelled) return;
     int error = errno;
-    if (k->kind == DT__KIND_REGISTER && !ctl->complete) {
-        ctl->there[k->peer] = 0;
-        if (!k->ready) return; /* it has not said who it is: perhaps it did not like our answer */
-        ctl->nthere--;
+    if (k->kind == DT__KIND_REGISTER && ctl->join != DT__JOIN_COMPLETE) {
+        ctl->registered[k->peer] = 0;
+        if (state != DT__CONN_READY) return; /* it has not registered: perhaps it rejected this rank */
+        ctl->nregistered--;
         dt__register_missing(w, missing, sizeof missing);
-        snprintf(text, sizeof text, "%s left while joining; %s", dt__who(w, k->peer, who, sizeof who), missing);
+        snprintf(text, sizeof text, "%s left while joining; %s", dt__rank_text(w, k->peer, who, sizeof who), missing);
         dt__register_fail(w, text);
         return;
     }
-    if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || !k->ready) return;
+    if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || state != DT__CONN_READY) return;
     dt__control_slot(w, k->peer, &k->note);
     dt__control_doing(w, &k->note, doing, sizeof doing);
-    snprintf(text, sizeof text, "%s died (%s)%s", dt__who(w, k->peer, who, sizeof who), how, doing);
+    snprintf(text, sizeof text, "%s died (%s)%s", dt__rank_text(w, k->peer, who, sizeof who), how, doing);
     bool far = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
-    if (!(ctl->leaving && ctl->leave_sent && k == ctl->parent))
+    if (!(ctl->leave != DT__LEAVE_NO && ctl->leave_sent && k == ctl->parent))
         dt__control_gone(w, k->peer, far ? DT__LOST : DT__DIED, text, k);
 }
 static bool dt__abort_heard(const dt__control *ctl, uint64_t comm)
@@ -3030,7 +3157,7 @@ DT__INSIDE void dt__world_abort(dt__world *w, dt_comm *c, int status, int rank, 
     dt__comm_failed(c, status, rank, cut);
     dt__world_abort_id(w, c->id, status, rank, cut);
 }
-/* The engine tells which communicators there are: they fail when one of their ranks dies. */
+/* c fails from now on when one of its ranks dies; also at once, if one is already dead or c was already aborted. */
 DT__INSIDE void dt__world_add(dt__world *w, dt_comm *c)
 {
     dt__control *ctl = w->control;
@@ -3048,12 +3175,12 @@ DT__INSIDE void dt__world_add(dt__world *w, dt_comm *c)
     }
     for (int i = 0; ctl && i < c->size; i++)
         if (ctl->gone[c->member[i]]) {
-            snprintf(text, sizeof text, "%s %s", dt__who(w, c->member[i], who, sizeof who),
+            snprintf(text, sizeof text, "%s %s", dt__rank_text(w, c->member[i], who, sizeof who),
                      ctl->gone[c->member[i]] == DT__LEFT ? "has left" : "died before");
             dt__comm_gone(w, c, c->member[i], text);
         }
     pthread_mutex_unlock(&w->lock);
-    if (ctl) dt__control_wake(w); /* it notes what goes on in communicators */
+    if (ctl) dt__control_wake(w); /* from now on it sends notes */
 }
 DT__INSIDE void dt__world_remove(dt__world *w, dt_comm *c)
 {
@@ -3063,7 +3190,7 @@ DT__INSIDE void dt__world_remove(dt__world *w, dt_comm *c)
             *p = c->next;
             break;
         }
-    if (w->control) { /* connections for it that nobody took */
+    if (w->control) { /* close the connections for c that were not taken */
         dt__arrived **p = &w->control->arrived, *last = NULL;
         while (*p) {
             dt__arrived *a = *p;
@@ -3089,7 +3216,7 @@ DT__INSIDE int dt__world_gone(dt__world *w, int rank) /* DT__ALIVE ..., as far a
 }
 
 /* ---- exchanging bytes over the tree: pieces go up to rank 0, which sends all of them down */
-static void dt__gather_drop(dt__control *ctl) /* what rank 0 has collected */
+static void dt__gather_drop(dt__control *ctl) /* frees what rank 0 has collected */
 {
     while (ctl->root_pieces) {
         dt__piece *p = ctl->root_pieces;
@@ -3103,7 +3230,7 @@ static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const 
 {
     dt__control *ctl = w->control;
     if (seq == 0 || seq <= ctl->gather_failed) return;
-    if (!ctl->gathering && ctl->gather_seq >= seq && !ctl->root_on) return; /* it is done here */
+    if (!ctl->gathering && ctl->gather_seq >= seq && !ctl->root_on) return; /* this rank has already finished it */
     ctl->gather_failed = seq;
     snprintf(ctl->gather_text, sizeof ctl->gather_text, "%s", text);
     if (ctl->gathering && ctl->gather_seq == seq && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
@@ -3134,7 +3261,7 @@ static void dt__gather_down(dt__world *w, const dt__cgather *g, const uint8_t *d
     }
     pthread_cond_broadcast(&ctl->cond);
 }
-static void dt__gather_send_down(dt__world *w) /* rank 0 has all */
+static void dt__gather_send_down(dt__world *w) /* rank 0 has the bytes of all ranks */
 {
     dt__control *ctl = w->control;
     uint64_t     all = ctl->root_n * (uint64_t)w->size, at = 0;
@@ -3162,7 +3289,7 @@ static void dt__gather_send_down(dt__world *w) /* rank 0 has all */
     DT_COMM_FREE(buf);
     dt__gather_drop(ctl);
 }
-/* A piece at rank 0. */
+/* Rank 0 receives a piece. */
 static void dt__gather_take(dt__world *w, const dt__cgather *g, const uint8_t *data, size_t n)
 {
     dt__control *ctl = w->control;
@@ -3184,11 +3311,12 @@ static void dt__gather_take(dt__world *w, const dt__cgather *g, const uint8_t *d
         ctl->root_seq = g->seq;
         ctl->root_n = g->n;
         ctl->root_on = true;
-        for (int r = 0; r < w->size; r++) ctl->root_have[r] = UINT64_MAX; /* nothing came, not even 0 bytes */
-        ctl->root_deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
+        for (int r = 0; r < w->size; r++) ctl->root_have[r] = UINT64_MAX; /* no piece yet, not even one of 0 bytes */
+        ctl->root_deadline = dt__comm_now() + dt__ns_of(w->timeout);
     }
     uint64_t have = ctl->root_have[g->rank] == UINT64_MAX ? 0 : ctl->root_have[g->rank];
-    bool     more = ctl->root_have[g->rank] == UINT64_MAX || (have < ctl->root_n && n > 0); /* a rank ends once */
+    /* false: the rank has already sent all its bytes */
+    bool     more = ctl->root_have[g->rank] == UINT64_MAX || (have < ctl->root_n && n > 0);
     if (g->seq != ctl->root_seq || g->n != ctl->root_n || g->at != have || n > g->n - have || !more) {
         snprintf(text, sizeof text,
                  "rank %d exchanges %" PRIu64 " bytes in exchange %" PRIu64 ", others %" PRIu64 " in %" PRIu64, g->rank,
@@ -3232,7 +3360,7 @@ static int dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t
     dt__control *ctl = w->control;
     size_t       at = 0;
     pthread_mutex_lock(&w->lock);
-    while (ctl->gathering) pthread_cond_wait(&ctl->cond, &w->lock); /* another thread's */
+    while (ctl->gathering) pthread_cond_wait(&ctl->cond, &w->lock); /* another thread's exchange */
     ctl->gather_seq++;
     ctl->gathering = true;
     ctl->gather_state = ctl->gather_seq <= ctl->gather_failed ? DT_COMM_ERR_PEER : 0;
@@ -3265,8 +3393,7 @@ static int dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t
     dt__control_wake(w);
     pthread_mutex_lock(&w->lock);
     struct timespec t;
-    t.tv_sec = (time_t)(deadline / 1000000000);
-    t.tv_nsec = (long)(deadline % 1000000000);
+    t = dt__timespec_of(deadline);
     while (ctl->gather_state == 0)
         if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT && ctl->gather_state == 0) {
             dt__gather_fail(w, ctl->gather_seq, "an exchange of the world got no answer from rank 0", NULL);
@@ -3287,13 +3414,16 @@ DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void 
         if (n) memcpy(out, in, n);
         return 0;
     }
-    /* rank 0 gives up first, and names who is missing */
+    /* 1 s longer than rank 0 waits: rank 0 gives up first, and names the missing ranks */
     int status =
-        dt__gather(w, in, n, out, dt__comm_now() + (int64_t)(w->timeout * 1e9) + 1000000000, text, sizeof text);
+        dt__gather(w, in, n, out, dt__comm_now() + dt__ns_of(w->timeout) + DT__NS_PER_S, text, sizeof text);
     return status ? dt__comm_bad(status, "%s", text) : 0;
 }
 
-/* ---- who is at fault: rank 0 asks every rank what it does */
+/* ---- inquiries: which rank is at fault?
+   A rank whose operation makes no progress asks its parent (DT__C_ASK), and so on up to the root. The root pings all ranks,
+   collects their states, names the rank at fault and fails the communicator on all ranks. A rank whose parent does not
+   answer blames the parent. States: DT__INQUIRY_... */
 static void dt__state_of(dt__world *w, uint64_t comm, dt__cstate *s)
 {
     s->rank = w->rank;
@@ -3313,7 +3443,7 @@ static void dt__inquiry_free(dt__inquiry *q)
     DT_COMM_FREE(q->answer);
     memset(q, 0, sizeof *q);
 }
-static int dt__ask_index(const dt__inquiry *q, int rank) /* in the communicator */
+static int dt__ask_index(const dt__inquiry *q, int rank) /* rank in the communicator of a rank of the world */
 {
     for (int i = 0; i < q->ask.n; i++)
         if (q->member[i] == rank) return i;
@@ -3331,8 +3461,8 @@ static void dt__inquiry_end(dt__world *w, dt__inquiry *q, int rank, const char *
     dt__inquiry_free(q);
     dt__control_abort(w, a.comm, DT_COMM_ERR_TIMEOUT, index, text, NULL);
 }
-/* The last verdict, to those whom a silent rank cuts off: the ranks below it, and the one above it. */
-static void dt__inquiry_news(dt__world *w, int silent)
+/* Sends the last verdict directly to the neighbours of a silent rank, which cannot get it through that rank. */
+static void dt__inquiry_notify(dt__world *w, int silent)
 {
     dt__control *ctl = w->control;
     if (ctl->naborts == 0) return;
@@ -3342,15 +3472,15 @@ static void dt__inquiry_news(dt__world *w, int silent)
         dt__control_dial(w, r, DT__KIND_NEWS, ctl->aborts[(ctl->naborts - 1) % DT__ABORTS]);
     }
 }
-static void dt__inquiry_one(dt__world *w, dt__inquiry *q, int rank) /* the one above does not answer */
+static void dt__inquiry_blame(dt__world *w, dt__inquiry *q, int rank) /* blames a rank that does not answer */
 {
     char   text[DT__CTEXT], who[160];
     size_t used = dt__ask_title(w, q, text, sizeof text);
     if (used < sizeof text)
         snprintf(text + used, sizeof text - used, "%s does not answer: it is stopped or unreachable",
-                 dt__who(w, rank, who, sizeof who));
+                 dt__rank_text(w, rank, who, sizeof who));
     dt__inquiry_end(w, q, rank, text);
-    dt__inquiry_news(w, rank);
+    dt__inquiry_notify(w, rank);
 }
 static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
 {
@@ -3358,7 +3488,7 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
     char         text[DT__CTEXT], who[160];
     size_t       used = dt__ask_title(w, q, text, sizeof text);
     int          n = q->ask.n ? q->ask.n : w->size, named = 0, first = -1, silent[4], nsilent = 0;
-    for (int i = 0; i < n; i++) { /* who did not answer, or the topmost above it that did not */
+    for (int i = 0; i < n; i++) { /* of the silent ranks on the path to the root, only the topmost is blamed */
         int r = q->ask.n ? q->member[i] : i, top = r;
         if (q->answer[r].has >= 0 || ctl->gone[r]) continue;
         for (int up = r; up > 0;) {
@@ -3372,7 +3502,7 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
         if (used < sizeof text)
             used +=
                 (size_t)snprintf(text + used, sizeof text - used, "%s%s does not answer: it is stopped or unreachable",
-                                 named++ ? "; " : "", dt__who(w, top, who, sizeof who));
+                                 named++ ? "; " : "", dt__rank_text(w, top, who, sizeof who));
         if (first < 0) first = top;
     }
     for (int i = 0; i < n && !nsilent && named < 4; i++) {
@@ -3381,19 +3511,19 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
         if (ctl->gone[r] || s->has == 0) {
             if (used < sizeof text)
                 used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", named++ ? "; " : "",
-                                         dt__who(w, r, who, sizeof who),
+                                         dt__rank_text(w, r, who, sizeof who),
                                          ctl->gone[r] == DT__LEFT ? "has left"
                                          : ctl->gone[r]           ? "died"
-                                                                  : "does not have this communicator (any more)");
+                                                                  : "does not have this communicator, or has freed it");
         } else if (s->seq < q->ask.seq) {
             if (used < sizeof text)
                 used += (size_t)snprintf(text + used, sizeof text - used, "%s%s has not called it", named++ ? "; " : "",
-                                         dt__who(w, r, who, sizeof who));
+                                         dt__rank_text(w, r, who, sizeof who));
             if (used < sizeof text && s->seq > 0)
                 used += (size_t)snprintf(text + used, sizeof text - used, " (last: %s #%" PRIu64 ", since %.1f s)",
-                                         dt__coll_word(w, s->doing), s->seq, (double)s->age * 1e-9);
+                                         dt__coll_word(w, s->doing), s->seq, dt__seconds_of(s->age));
             else if (used < sizeof text)
-                used += (size_t)snprintf(text + used, sizeof text - used, " (nor anything before)");
+                used += (size_t)snprintf(text + used, sizeof text - used, " (it has called nothing before either)");
         } else continue;
         if (first < 0) first = r;
     }
@@ -3401,14 +3531,14 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
         first = q->ask.peer;
         if (first >= 0 && first < w->size)
             snprintf(text + used, sizeof text - used,
-                     "all ranks have called it, but rank %d gets nothing from %s; is the way between them blocked?",
-                     q->ask.asker, dt__who(w, first, who, sizeof who));
+                     "all ranks have called it, but rank %d receives nothing from %s; is the network between them blocked?",
+                     q->ask.asker, dt__rank_text(w, first, who, sizeof who));
         else
             snprintf(text + used, sizeof text - used, "all ranks have called it, but rank %d makes no progress",
                      q->ask.asker);
     }
     dt__inquiry_end(w, q, first, text);
-    for (int j = 0; j < nsilent; j++) dt__inquiry_news(w, silent[j]);
+    for (int j = 0; j < nsilent; j++) dt__inquiry_notify(w, silent[j]);
 }
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own)
 {
@@ -3418,7 +3548,8 @@ static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *
     for (int i = 0; i < DT__INQUIRIES; i++) {
         dt__inquiry *s = &ctl->inquiry[i];
         if (s->state && s->ask.comm == ask->comm) {
-            if (own && s->state != 3) s->ask.asker = w->rank; /* it is ours, too: see it to its end */
+            /* this rank asks, too, so it waits for the verdict */
+            if (own && s->state != DT__INQUIRY_COLLECT) s->ask.asker = w->rank;
             return;
         }
         if (!s->state && !q) q = s;
@@ -3440,7 +3571,7 @@ static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *
         for (int r = 0; r < w->size; r++) q->answer[r].has = -1;
         q->answer[w->rank].has = 0;
         dt__state_of(w, ask->comm, &q->answer[w->rank]);
-        q->state = 3;
+        q->state = DT__INQUIRY_COLLECT;
         dt__cping p;
         p.id = q->id;
         p.comm = ask->comm;
@@ -3448,12 +3579,12 @@ static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *
         dt__control_flood(w, b, NULL);
         dt__block_unref(b);
     } else {
-        q->state = 1;
+        q->state = DT__INQUIRY_SENT;
         if (ctl->parent) {
             dt__block *b = dt__block_new(DT__C_ASK, w->rank, ask, sizeof *ask, member, (size_t)ask->n * sizeof *member);
             dt__conn_queue(ctl->parent, b);
             dt__block_unref(b);
-            dt__conn_say(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
+            dt__conn_send(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
         }
     }
 }
@@ -3462,17 +3593,17 @@ static void dt__inquiry_timers(dt__world *w, int64_t now)
     dt__control *ctl = w->control;
     for (int i = 0; i < DT__INQUIRIES; i++) {
         dt__inquiry *q = &ctl->inquiry[i];
-        if (q->state == 3) {
+        if (q->state == DT__INQUIRY_COLLECT) {
             bool all = true;
             for (int j = 0; all && j < (q->ask.n ? q->ask.n : w->size); j++) {
                 int r = q->ask.n ? q->member[j] : j;
                 all = q->answer[r].has >= 0 || ctl->gone[r];
             }
-            if (all || now >= q->begin + 500000000) dt__inquiry_decide(w, q);
-        } else if (q->state == 1 && now >= q->begin + 400000000) {
-            if (ctl->parent) dt__inquiry_one(w, q, ctl->parent->peer);
+            if (all || now >= q->begin + DT__INQUIRY_ANSWERS) dt__inquiry_decide(w, q);
+        } else if (q->state == DT__INQUIRY_SENT && now >= q->begin + DT__INQUIRY_HOP) {
+            if (ctl->parent) dt__inquiry_blame(w, q, ctl->parent->peer);
             else dt__inquiry_free(q);
-        } else if (q->state == 2 && now >= q->begin + 850000000) dt__inquiry_one(w, q, 0);
+        } else if (q->state == DT__INQUIRY_WAIT && now >= q->begin + DT__INQUIRY_VERDICT) dt__inquiry_blame(w, q, 0);
     }
 }
 DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
@@ -3484,7 +3615,7 @@ DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
     ask.timeout = c->timeout;
     ask.doing = __atomic_load_n(&c->doing, __ATOMIC_RELAXED);
     ask.peer = peer >= 0 && peer < c->size ? c->member[peer] : -1;
-    if (!w || !w->control) { /* nobody to ask */
+    if (!w || !w->control) { /* no other rank can be asked */
         char text[200];
         snprintf(text, sizeof text, "%s #%" PRIu64 " made no progress for %g s", dt__coll_word(w, ask.doing), seq,
                  c->timeout);
@@ -3499,11 +3630,11 @@ DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
     dt__control_wake(w);
 }
 
-/* ---- calls that differ
-   Ranks that call different things need not exchange a message. Who waits for long (dt__watch_after) floods the frame
-   of its call over the tree, once. Every rank compares it with what it began itself under that number, or will begin:
-   its notes of the last operations tell the one, 'watched' the other. A number that nobody else has used says nothing:
-   those ranks have simply not come. */
+/* ---- different calls
+   Ranks that call different collectives may never exchange a message, so the mismatch must be found in another way. A rank
+   that waits for long (dt__watch_after) floods the frame of its call over the tree, once. Every rank compares it with its
+   own operation of the same number: with its notes if it has begun that operation, or when it begins it (c->watched). If
+   no rank has begun another operation with this number, the missing ranks are only late. */
 static dt__frame *dt__watch_of(dt__control *ctl, const dt__frame *f)
 {
     return &ctl->watch[(f->comm ^ f->seq * UINT64_C(0x9e3779b97f4a7c15)) >> 58 & (DT__WATCHES - 1)];
@@ -3526,7 +3657,8 @@ static void dt__watch_take(dt__world *w, const dt__frame *f, const dt__conn *fro
     *seen = *f;
     for (dt_comm *c = w->comms; c; c = c->next) {
         if (c->id != f->comm) continue;
-        /* whoever is second here, or in dt__world_begin, sees what the first one has written */
+        /* this thread sets 'watched', then reads the note; dt__world_begin's caller writes the note, then reads 'watched':
+           at least one of them sees what the other has written */
         uint64_t before = __atomic_load_n(&c->watched, __ATOMIC_RELAXED);
         __atomic_exchange_n(&c->watched, before > f->seq ? before : f->seq + 1, __ATOMIC_ACQ_REL);
         const struct dt__note *ring = (const struct dt__note *)__atomic_load_n(&c->note, __ATOMIC_ACQUIRE);
@@ -3561,12 +3693,11 @@ DT__INSIDE void dt__world_begin(dt__world *w, dt_comm *c, const dt__frame *f)
 DT__INSIDE void dt__world_settle(dt__world *w)
 {
     struct timespec t;
-    int64_t         deadline = dt__comm_now() + 500000000;
-    if (!w || !w->control || w->sim) return; /* the simulator delivers that first */
-    t.tv_sec = (time_t)(deadline / 1000000000);
-    t.tv_nsec = (long)(deadline % 1000000000);
+    int64_t         deadline = dt__comm_now() + 500 * DT__NS_PER_MS;
+    if (!w || !w->control || w->sim) return; /* the simulator delivers control frames first */
+    t = dt__timespec_of(deadline);
     pthread_mutex_lock(&w->lock);
-    uint64_t until = w->control->turns + 2; /* the one under way, and one that begins after now */
+    uint64_t until = w->control->turns + 2; /* the current iteration, and one that begins after now */
     w->control->settling++;
     while (w->control->turns < until) {
         dt__control_wake(w);
@@ -3597,9 +3728,9 @@ static void dt__arrived_timers(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
     double       keep = w->timeout > w->join_timeout ? w->timeout : w->join_timeout;
-    while (ctl->arrived && now > ctl->arrived->since + (int64_t)(keep * 1e9)) {
+    while (ctl->arrived && now > ctl->arrived->since + dt__ns_of(keep)) {
         dt__arrived *a = ctl->arrived;
-        dt__logf(2, "rank %d: nobody took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
+        dt__logf(2, "rank %d: no communicator took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
                      a->comm);
         ctl->arrived = a->next;
         if (!ctl->arrived) ctl->arrived_last = NULL;
@@ -3614,9 +3745,9 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     dt__addr a;
     if (peer < 0 || peer >= w->size || peer == w->rank || !w->control) {
         dt__comm_failed(c, DT_COMM_ERR_ARG, -1, "a link needs another rank of the world");
-        return -2;
+        return DT__FD_FAILED;
     }
-    if (!dt__comm_ok(c)) return -2;
+    if (!dt__comm_ok(c)) return DT__FD_FAILED;
     int index = -1;
     for (int i = 0; i < c->size; i++)
         if (c->member[i] == peer) index = i;
@@ -3626,25 +3757,25 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     pthread_mutex_unlock(&w->lock);
     if (fd >= 0) return fd;
     if (gone) {
-        snprintf(text, sizeof text, "%s %s", dt__who(w, peer, who, sizeof who), gone == DT__LEFT ? "has left" : "died");
+        snprintf(text, sizeof text, "%s %s", dt__rank_text(w, peer, who, sizeof who), gone == DT__LEFT ? "has left" : "died");
         dt__world_abort(w, c, DT_COMM_ERR_PEER, index, text);
-        return -2;
+        return DT__FD_FAILED;
     }
-    if (peer < w->rank) return -1;
-    int64_t deadline = dt__comm_now() + (int64_t)(w->join_timeout * 1e9), soon = dt__comm_now() + 1000000000;
+    if (peer < w->rank) return DT__FD_NOT_YET;
+    int64_t deadline = dt__comm_now() + dt__ns_of(w->join_timeout), soon = dt__comm_now() + DT__NS_PER_S;
     if (!dt__addr_take(&a, w->member[peer].addr, w->member[peer].addr_len)) {
-        dt__world_abort(w, c, DT_COMM_ERR_NET, index, "a rank has no address in the table");
-        return -2;
+        dt__world_abort(w, c, DT_COMM_ERR_NET, index, "a rank has no address in the table of ranks");
+        return DT__FD_FAILED;
     }
-    /* nobody listens: it is dying, and the control tree will tell in a moment */
+    /* nobody listens: the rank is dying, and the control tree will report its death soon */
     fd = dt__dial_until(w, &a, 1, peer, DT__KIND_LINK, c->id, stream, soon < deadline ? soon : deadline, c, why,
                         sizeof why);
     if (fd < 0 && fd != DT_COMM_ERR_PEER && dt__comm_ok(c) && soon < deadline)
         fd = dt__dial_until(w, &a, 1, peer, DT__KIND_LINK, c->id, stream, deadline, c, why, sizeof why);
     if (fd >= 0) return fd;
-    snprintf(text, sizeof text, "rank %d cannot connect to %s: %s", w->rank, dt__who(w, peer, who, sizeof who), why);
+    snprintf(text, sizeof text, "rank %d cannot connect to %s: %s", w->rank, dt__rank_text(w, peer, who, sizeof who), why);
     dt__world_abort(w, c, fd == DT_COMM_ERR_PEER ? DT_COMM_ERR_PEER : DT_COMM_ERR_NET, index, text);
-    return -2;
+    return DT__FD_FAILED;
 }
 typedef struct dt__fd_msg { /* one byte, with room for a descriptor */
     union {
@@ -3675,7 +3806,7 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
     h->cmsg_type = SCM_RIGHTS;
     h->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(h), &fd, sizeof fd);
-    if (fd < 0) f.m.msg_control = NULL, f.m.msg_controllen = 0; /* the byte alone: there is none */
+    if (fd < 0) f.m.msg_control = NULL, f.m.msg_controllen = 0; /* the byte without a descriptor: there is no descriptor */
     for (;;) {
         ssize_t n = sendmsg(to, &f.m, MSG_NOSIGNAL);
         if (n == 1) return 0;
@@ -3684,22 +3815,22 @@ static int dt__fd_send(int to, int fd, int64_t deadline)
         return -1;
     }
 }
-static int dt__fd_recv(int from) /* -1: not yet, -2: gone, -3: it has none */
+static int dt__fd_recv(int from) /* or DT__FD_...; NO_FD: the sender has no descriptor */
 {
     dt__fd_msg f;
-    int        fd = -3;
+    int        fd = DT__FD_NO_FD;
     ssize_t    n;
     dt__fd_begin(&f, 4);
     do n = recvmsg(from, &f.m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EAGAIN) return -1;
-    if (n <= 0) return -2;
+    if (n < 0 && errno == EAGAIN) return DT__FD_NOT_YET;
+    if (n <= 0) return DT__FD_FAILED;
     for (struct cmsghdr *h = CMSG_FIRSTHDR(&f.m); h; h = CMSG_NXTHDR(&f.m, h))
         if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS && h->cmsg_len == CMSG_LEN(sizeof fd))
             memcpy(&fd, CMSG_DATA(h), sizeof fd);
     return fd;
 }
-static int dt__fd_gone(dt__world *w, const int *member, int n) /* one of them, or -1; under the lock */
+static int dt__fd_gone(dt__world *w, const int *member, int n) /* a member that is gone, or -1; under the lock */
 {
     for (int i = 0; i < n; i++)
         if (w->control->gone[member[i]]) return member[i];
@@ -3708,13 +3839,13 @@ static int dt__fd_gone(dt__world *w, const int *member, int n) /* one of them, o
 DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd)
 {
     char     text[400], who[160];
-    int64_t  deadline = dt__comm_now() + (int64_t)(w->timeout * 1e9);
+    int64_t  deadline = dt__comm_now() + dt__ns_of(w->timeout);
     dt__addr a;
     dt_comm *c;
     int      gone = -1, bad = -1;
     if (n < 1) return dt__comm_bad(DT_COMM_ERR_ARG, "passing a descriptor: %d ranks", n);
     if (n == 1) return fd;
-    pthread_mutex_lock(&w->lock); /* the communicator that it is for fails when one of its ranks fails or dies */
+    pthread_mutex_lock(&w->lock); /* find the communicator: it fails when one of its ranks fails or dies */
     for (c = w->comms; c && c->id != comm;) c = c->next;
     pthread_mutex_unlock(&w->lock);
     if (member[0] == w->rank) {
@@ -3724,8 +3855,7 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
             pthread_mutex_lock(&w->lock);
             while ((to = dt__arrived_take(w, DT__KIND_FD, comm, member[i], 0)) < 0 &&
                    (gone = dt__fd_gone(w, member, n)) < 0 && (!c || dt__comm_ok(c))) {
-                t.tv_sec = (time_t)(deadline / 1000000000);
-                t.tv_nsec = (long)(deadline % 1000000000);
+                t = dt__timespec_of(deadline);
                 if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
             }
             pthread_mutex_unlock(&w->lock);
@@ -3736,54 +3866,59 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
         if (gone < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
         if (gone >= 0)
             return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left",
-                                dt__who(w, gone, who, sizeof who));
-        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s did not come for it within %g s",
-                            dt__who(w, bad, who, sizeof who), w->timeout);
+                                dt__rank_text(w, gone, who, sizeof who));
+        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s did not ask for it within %g s",
+                            dt__rank_text(w, bad, who, sizeof who), w->timeout);
     }
     dt__addr_unix(&a, w->member[member[0]].unix_name);
     int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
     if (from < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
     int got = dt__same_user(from) ? -1 : -2;
-    for (bool ended = false;;) { /* a connection that ends does not say why; the control tree does, in a moment */
-        int64_t now = dt__comm_now(), next = now + (ended ? 1000000 : 50000000);
-        if (!ended && got == -1) got = dt__fd_recv(from);
-        if (got == -2 && !ended && now + 500000000 < deadline) deadline = now + 500000000;
-        ended = got == -2;
+    for (bool ended = false;;) { /* when the connection ends, wait up to 500 ms for the reason from the control tree */
+        int64_t now = dt__comm_now(), next = now + (ended ? DT__NS_PER_MS : 50 * DT__NS_PER_MS);
+        if (!ended && got == DT__FD_NOT_YET) got = dt__fd_recv(from);
+        if (got == DT__FD_FAILED && !ended && now + 500 * DT__NS_PER_MS < deadline) deadline = now + 500 * DT__NS_PER_MS;
+        ended = got == DT__FD_FAILED;
         pthread_mutex_lock(&w->lock);
         gone = dt__fd_gone(w, member, n);
         pthread_mutex_unlock(&w->lock);
-        if (got >= 0 || got == -3 || now >= deadline || gone >= 0 || (c && !dt__comm_ok(c))) break;
+        if (got >= 0 || got == DT__FD_NO_FD || now >= deadline || gone >= 0 || (c && !dt__comm_ok(c))) break;
         if (ended) dt__comm_pause(next - now);
         else dt__wait_fd(from, POLLIN, next < deadline ? next : deadline);
     }
     dt__close(&from);
     if (got >= 0) return got;
-    dt__who(w, gone >= 0 ? gone : member[0], who, sizeof who);
+    dt__rank_text(w, gone >= 0 ? gone : member[0], who, sizeof who);
     if (got != -3 && gone < 0 && c && !dt__comm_ok(c))
         return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
-    if (got == -3) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not make it", who);
-    if (got == -2 || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
+    if (got == DT__FD_NO_FD) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not create it", who);
+    if (got == DT__FD_FAILED || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
 }
 
-/* ---- agreeing on who is there
-   A rank that wants to go on has a state: it came; whose proposal it accepted, and what; what is decided. It goes up
-   the tree, again and again until there is a decision. The root (the lowest rank that lives) asks all for theirs, and
-   when every asked rank has come, is gone or is too late, it proposes those who came. Each accepts, and the root
-   decides when all of them who live have accepted. If the root dies the next one begins by asking: it must propose
-   what the highest root before it had accepted anywhere, and decide what was decided anywhere.
+/* ---- agreements: which ranks are alive? (dt_comm_shrink)
+   The thread of dt_comm_shrink enters by dt__world_agree and waits; the control thread does the rest, under w->lock.
 
-   Why all get the same: a root decides S only when every member of S that lives has accepted S. A state names the root
-   that its rank follows, and counts only there; who follows root b has given up all ranks below b, and accepts
-   nothing from them any more. So a later root hears of S from every member of S that lives (one at least, or nobody
-   is left to differ), and must propose it again. This is Paxos with ranks of roots as ballots, and all who live as
-   the quorum.
+   Each rank that takes part has a state: joined, accepted (whose proposal it accepted, and the set in it), decided. It
+   sends its state up the tree every 200 ms until there is a decision. The root is the lowest living rank. Its orders:
+     ASK      send me your states
+     PROPOSE  when every asked rank has joined, is gone or is too late: the set of ranks that joined. Each rank accepts
+     DECIDE   when all living ranks of the set have accepted it
+   If the root dies, the next root begins with ASK. If some rank has decided, the new root decides the same. Otherwise, if
+   some ranks have accepted proposals, it proposes the one of the highest previous root again.
 
-   It needs to know who lives. The end of a connection is a death. Who is silent is given up (DT__LOST), is told so,
-   and is refused from then on; but silence is no proof, both sides of a cut network might give up the other one. So
-   those who are LOST must be fewer than those who are here (as many: the lowest of all must be here), else nobody goes
-   on. A process of this machine that is seen to be stopped, or gone, and a port where nobody listens, are proofs. */
+   Why all ranks decide the same: a root decides a set S only when every living member of S has accepted S. A state names
+   the root that its rank follows, and counts only at that root. A rank that follows root b has declared all ranks below b
+   dead and accepts nothing from them any more. So a later root learns of S from every living member of S (there is at
+   least one, or no rank is left to disagree), and must propose S again. This is Paxos with the ranks of the roots as
+   ballot numbers and all living ranks as the quorum.
+
+   This requires to know which ranks are alive. The end of a connection is a proof of death; so are a process of this
+   machine that is stopped or gone, and a port where nobody listens. A silent rank is declared DT__LOST, is told so, and is
+   refused from then on. But silence is no proof: when the network is split, each side might declare the other one lost.
+   So the LOST ranks must be fewer than the reachable ones (if they are as many, the lowest rank of all must be reachable);
+   otherwise no rank continues. */
 static int  dt__bits(const uint8_t *bits, int n)
 {
     int k = 0;
@@ -3794,25 +3929,25 @@ DT__INSIDE size_t dt__agree_nbytes(const dt__world *w) { return ((size_t)w->size
 static void   dt__agree_free(dt__agreement *e)
 {
     DT_COMM_FREE(e->asked);
-    DT_COMM_FREE(e->heard);
+    DT_COMM_FREE(e->heard_at);
     memset(e, 0, sizeof *e);
 }
 static bool dt__agree_busy(const dt__agreement *e, int64_t now)
 {
-    return e->comm && !e->decided && (double)(now - e->begin) < 4e9 * e->timeout + 3e10;
+    return e->comm && !e->decided && dt__seconds_of(now - e->begin) < 4 * e->timeout + 30;
 }
-static int64_t dt__agree_patience(const dt__agreement *e) /* ns of silence */
+static int64_t dt__agree_patience(const dt__agreement *e) /* ns of silence after which a rank is declared lost */
 {
     double s = e->timeout / 4;
-    return (int64_t)((s < 1 ? 1 : s > 5 ? 5 : s) * 1e9);
+    return dt__ns_of(s < 1 ? 1 : s > 5 ? 5 : s);
 }
-static int dt__agree_root(const dt__world *w) /* whom this rank follows */
+static int dt__agree_root(const dt__world *w) /* the root that this rank follows */
 {
     int r = 0;
     while (r < w->rank && w->control->gone[r]) r++;
     return r;
 }
-/* The agreement of this number, made if need be; NULL: no memory. */
+/* Finds or creates the agreement of this number; NULL: out of memory, or all entries are in use. */
 static dt__agreement *dt__agree_of(dt__world *w, uint64_t comm, int round, double timeout, const uint8_t *asked)
 {
     dt__agreement *e = NULL;
@@ -3864,20 +3999,20 @@ static dt__block *dt__agree_block(dt__world *w, const dt__agreement *e, int kind
     dt__block *b = dt__block_new(kind, w->rank, &a, sizeof a, e->asked, 2 * nb); /* asked and in */
     return b;
 }
-static void dt__agree_tell(dt__world *w, dt__agreement *e, int order) /* the root, all others */
+static void dt__agree_order(dt__world *w, dt__agreement *e, int order) /* the root sends an order to all other ranks */
 {
     dt__block *b = dt__agree_block(w, e, DT__C_AGREE_ORDER, order);
     dt__control_flood(w, b, NULL);
     dt__block_unref(b);
-    e->said = dt__comm_now();
+    e->sent_at = dt__comm_now();
 }
 static void dt__agree_decide(dt__world *w, dt__agreement *e)
 {
     e->decided = true;
-    dt__agree_tell(w, e, DT__AGREE_DECIDE);
+    dt__agree_order(w, e, DT__AGREE_DECIDE);
     pthread_cond_broadcast(&w->control->cond);
 }
-/* Who came and lives, if they may go on; nobody, if those whom nobody has seen die are too many. */
+/* Fills e->in with the living ranks that joined; with no rank if too many are DT__LOST (see above). */
 static void dt__agree_members(dt__world *w, dt__agreement *e)
 {
     uint8_t *gone = w->control->gone;
@@ -3885,17 +4020,17 @@ static void dt__agree_members(dt__world *w, dt__agreement *e)
     memset(e->in, 0, dt__agree_nbytes(w));
     for (int r = 0; r < w->size; r++) {
         if (!dt__bit(e->asked, r)) continue;
-        if (gone[r] == DT__LOST && dt__process_still(w, r)) gone[r] = DT__DIED;
+        if (gone[r] == DT__LOST && dt__process_stopped(w, r)) gone[r] = DT__DIED;
         bool is_lost = gone[r] == DT__LOST;
         if (gone[r] && !is_lost) continue;
         if (lowest < 0) lowest = is_lost;
         if (is_lost) lost++;
-        else here++; /* who is late is here, too */
+        else here++; /* also a rank that is late */
         if (!gone[r] && dt__bit(e->came, r)) dt__bit_set(e->in, r);
     }
     if (lost > here || (lost == here && lowest > 0)) memset(e->in, 0, dt__agree_nbytes(w));
 }
-/* At the root: is it time to propose, or to decide? */
+/* At the root: proposes or decides if it is time to. */
 static void dt__agree_step(dt__world *w, dt__agreement *e)
 {
     const uint8_t *gone = w->control->gone;
@@ -3905,37 +4040,37 @@ static void dt__agree_step(dt__world *w, dt__agreement *e)
     if (!e->proposed) {
         if (e->accepted < 0) {
             dt__agree_members(w, e);
-            e->all = e->any && e->same && e->theirs && dt__bits(e->in, w->size) == e->ntheirs;
+            e->all = e->any && e->same && e->first_built && dt__bits(e->in, w->size) == e->nfirst_built;
         }
         e->proposed = true;
         e->accepted = w->rank;
         dt__bit_set(e->acked, w->rank);
-        dt__agree_tell(w, e, DT__AGREE_PROPOSE);
+        dt__agree_order(w, e, DT__AGREE_PROPOSE);
     }
     for (int r = 0; r < w->size; r++)
         if (dt__bit(e->in, r) && !gone[r] && !dt__bit(e->acked, r)) return;
     dt__agree_decide(w, e);
 }
-/* At the root: what a rank says; in: who is in what it accepted. */
-static void dt__agree_take(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
+/* At the root: receives the state of a rank. in: the set that the rank accepted. */
+static void dt__agree_receive(dt__world *w, dt__agreement *e, const dt__cagree *a, const uint8_t *in)
 {
     size_t nb = dt__agree_nbytes(w);
-    if (!e->heard) { /* from now on this rank is the root */
-        e->heard = (int64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *e->heard);
-        if (!e->heard) return; /* it is said again */
+    if (!e->heard_at) { /* from now on this rank is the root */
+        e->heard_at = (int64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *e->heard_at);
+        if (!e->heard_at) return; /* the state will be sent again */
         e->begin = dt__comm_now();
-        for (int r = 0; r < w->size; r++) e->heard[r] = e->begin;
+        for (int r = 0; r < w->size; r++) e->heard_at[r] = e->begin;
         if (e->joined) { /* its own state */
             dt__bit_set(e->came, w->rank);
             e->any = e->same = true;
-            e->theirs = e->built;
-            e->ntheirs = e->nbuilt;
+            e->first_built = e->built;
+            e->nfirst_built = e->nbuilt;
         }
-        if (!e->decided) dt__agree_tell(w, e, DT__AGREE_ASK);
+        if (!e->decided) dt__agree_order(w, e, DT__AGREE_ASK);
     }
-    e->heard[a->rank] = dt__comm_now();
+    e->heard_at[a->rank] = dt__comm_now();
     if (e->decided) {
-        if (!a->decided && a->joined) dt__agree_tell(w, e, DT__AGREE_DECIDE);
+        if (!a->decided && a->joined) dt__agree_order(w, e, DT__AGREE_DECIDE);
         return;
     }
     if (a->decided) {
@@ -3944,11 +4079,11 @@ static void dt__agree_take(dt__world *w, dt__agreement *e, const dt__cagree *a, 
         dt__agree_decide(w, e);
         return;
     }
-    if (a->root != w->rank) return; /* it follows another one yet */
+    if (a->root != w->rank) return; /* the rank still follows another root */
     if (a->joined && !dt__bit(e->came, a->rank)) {
         dt__bit_set(e->came, a->rank);
-        if (!e->any) e->theirs = a->built, e->ntheirs = a->nbuilt;
-        e->same = (!e->any || e->same) && a->built == e->theirs && a->nbuilt == e->ntheirs;
+        if (!e->any) e->first_built = a->built, e->nfirst_built = a->nbuilt;
+        e->same = (!e->any || e->same) && a->built == e->first_built && a->nbuilt == e->nfirst_built;
         e->any = true;
     }
     if (!e->proposed && a->accepted > e->accepted) {
@@ -3959,20 +4094,20 @@ static void dt__agree_take(dt__world *w, dt__agreement *e, const dt__cagree *a, 
     if (e->proposed && a->accepted == w->rank) dt__bit_set(e->acked, a->rank);
     dt__agree_step(w, e);
 }
-static void dt__agree_state(dt__world *w, dt__agreement *e) /* goes up; what is lost is said again */
+static void dt__agree_state(dt__world *w, dt__agreement *e) /* sends the state up; repeated, so it may get lost */
 {
     dt__control *ctl = w->control;
-    e->said = dt__comm_now();
+    e->sent_at = dt__comm_now();
     if (dt__control_is_root(w)) {
         dt__cagree a = dt__agree_head(w, e, 0);
-        dt__agree_take(w, e, &a, e->in);
+        dt__agree_receive(w, e, &a, e->in);
     } else if (ctl->parent) {
         dt__block *b = dt__agree_block(w, e, DT__C_AGREE_STATE, 0);
         dt__conn_queue(ctl->parent, b);
         dt__block_unref(b);
     }
 }
-static void dt__agree_said(dt__world *w) /* there is a new parent */
+static void dt__agree_resend(dt__world *w) /* sends all states to a new parent */
 {
     for (int i = 0; i < DT__AGREEMENTS; i++)
         if (w->control->agreement[i].waiting && !w->control->agreement[i].decided)
@@ -3994,7 +4129,7 @@ static void dt__agree_obey(dt__world *w, dt__agreement *e, const dt__cagree *a, 
     }
     if (a->order != DT__AGREE_DECIDE) dt__agree_state(w, e);
 }
-static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t n) /* false: broken */
+static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t n) /* false: the frame is invalid */
 {
     dt__control *ctl = w->control;
     dt__cagree   a;
@@ -4007,15 +4142,15 @@ static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t 
         a.order > DT__AGREE_DECIDE)
         return false;
     if (k->head.kind == DT__C_AGREE_STATE && !dt__control_is_root(w)) {
-        if (!ctl->parent) return true; /* it is said again */
+        if (!ctl->parent) return true; /* the state will be sent again */
     } else {
         dt__agreement *e = dt__agree_of(w, a.comm, a.round, a.timeout, asked);
         if (!e) return true;
         if (k->head.kind == DT__C_AGREE_STATE) {
-            dt__agree_take(w, e, &a, in);
+            dt__agree_receive(w, e, &a, in);
             return true;
         }
-        if (k != ctl->parent) return true; /* an order of one who is not above any more */
+        if (k != ctl->parent) return true; /* an order of a former parent */
         dt__agree_obey(w, e, &a, in);
     }
     dt__block *b = dt__block_new((int)k->head.kind, a.rank, p, n, NULL, 0);
@@ -4024,14 +4159,14 @@ static bool dt__agree_frame(dt__world *w, dt__conn *k, const uint8_t *p, size_t 
     dt__block_unref(b);
     return true;
 }
-/* A silent rank is given up. Those below it are cut off: they hear it directly. */
+/* Declares a silent rank dead or lost. The ranks below it are cut off, so they are told directly. */
 static void dt__control_expel(dt__world *w, int rank, double seconds)
 {
     char       text[400], who[160];
     dt__cdeath d;
-    bool       still = dt__process_still(w, rank);
-    snprintf(text, sizeof text, "%s has not answered for %.1f s: it is %s, and was given up",
-             dt__who(w, rank, who, sizeof who), seconds, still ? "stopped" : "stopped or out of reach");
+    bool       still = dt__process_stopped(w, rank);
+    snprintf(text, sizeof text, "%s has not answered for %.1f s: it is %s; the other ranks continue without it",
+             dt__rank_text(w, rank, who, sizeof who), seconds, still ? "stopped" : "stopped or unreachable");
     d.rank = rank;
     d.how = still ? DT__DIED : DT__LOST;
     dt__control_gone(w, rank, d.how, text, NULL);
@@ -4042,16 +4177,16 @@ static void dt__control_expel(dt__world *w, int rank, double seconds)
     }
     dt__block_unref(b);
 }
-/* The root looks for ranks that do not answer. Of those above each other the topmost is at fault. */
+/* The root looks for ranks that do not answer. Of the silent ranks on one path only the topmost is declared lost. */
 static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
 {
     dt__control *ctl = w->control;
     int64_t      patience = dt__agree_patience(e);
     for (int r = 0; r < w->size; r++) {
         if (!dt__bit(e->asked, r) || ctl->gone[r]) continue;
-        int64_t quiet = r == w->rank ? 0 : now - e->heard[r];
+        int64_t quiet = r == w->rank ? 0 : now - e->heard_at[r];
         int     top = r;
-        if (quiet > 300000000 && quiet < patience) { /* does anybody listen there? */
+        if (quiet > 300 * DT__NS_PER_MS && quiet < patience) { /* probe: does anybody listen there? */
             bool asked = false;
             for (dt__conn *k = ctl->conns; k; k = k->next) asked = asked || (k->probe && k->peer == r);
             dt__conn *k = asked ? NULL : dt__control_dial(w, r, DT__KIND_NEWS, NULL);
@@ -4059,16 +4194,16 @@ static void dt__agree_silent(dt__world *w, dt__agreement *e, int64_t now)
             else if (!asked && errno == ECONNREFUSED) dt__control_unreached(w, r, true);
         }
         if (quiet < patience) {
-            if ((double)(now - e->begin) > e->timeout * 1e9 && !dt__bit(e->came, r)) dt__bit_set(e->late, r);
+            if (dt__seconds_of(now - e->begin) > e->timeout && !dt__bit(e->came, r)) dt__bit_set(e->late, r);
             continue;
         }
         for (int up = r; up > 0;) {
             up = (up - 1) / DT__TREE;
-            if (up != w->rank && !ctl->gone[up] && now - e->heard[up] >= patience) top = up;
+            if (up != w->rank && !ctl->gone[up] && now - e->heard_at[up] >= patience) top = up;
         }
         for (int i = 0; i < w->size; i++)
-            if (i != top && now - e->heard[i] >= patience) e->heard[i] = now; /* perhaps only cut off by it */
-        dt__control_expel(w, top, (double)patience * 1e-9);
+            if (i != top && now - e->heard_at[i] >= patience) e->heard_at[i] = now; /* perhaps only cut off: wait again */
+        dt__control_expel(w, top, dt__seconds_of(patience));
         break;
     }
 }
@@ -4081,20 +4216,20 @@ static void dt__agree_timers(dt__world *w, int64_t now)
         if (!dt__agree_busy(e, now)) continue;
         if (!patience || dt__agree_patience(e) < patience) patience = dt__agree_patience(e);
         if (dt__control_is_root(w)) {
-            if (!e->heard) dt__agree_state(w, e);
-            if (e->heard) dt__agree_silent(w, e, now);
-            if (e->heard) dt__agree_step(w, e);
-            if (e->heard && !e->decided && now - e->said > 200000000)
-                dt__agree_tell(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
-        } else if (e->waiting && now - e->said > 200000000) dt__agree_state(w, e);
+            if (!e->heard_at) dt__agree_state(w, e);
+            if (e->heard_at) dt__agree_silent(w, e, now);
+            if (e->heard_at) dt__agree_step(w, e);
+            if (e->heard_at && !e->decided && now - e->sent_at > DT__AGREE_REPEAT)
+                dt__agree_order(w, e, e->proposed ? DT__AGREE_PROPOSE : DT__AGREE_ASK);
+        } else if (e->waiting && now - e->sent_at > DT__AGREE_REPEAT) dt__agree_state(w, e);
     }
     if (!patience || !ctl->parent) ctl->hop_since = 0;
-    else if (!ctl->hop_since) { /* while something is to be agreed on, the one above must answer */
+    else if (!ctl->hop_since) { /* during an agreement the parent must answer pings */
         ctl->hop_since = now;
-        dt__conn_say(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
+        dt__conn_send(ctl->parent, DT__C_HOP_PING, w->rank, NULL, 0);
     } else if (now - ctl->hop_since > patience) {
         ctl->hop_since = 0;
-        dt__control_expel(w, ctl->parent->peer, (double)patience * 1e-9);
+        dt__control_expel(w, ctl->parent->peer, dt__seconds_of(patience));
     }
 }
 DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double timeout, uint8_t *set, uint64_t built,
@@ -4102,26 +4237,26 @@ DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double ti
 {
     dt__control    *ctl = w->control;
     struct timespec t;
-    int64_t         deadline = dt__comm_now() + (int64_t)(timeout * 3e9) + INT64_C(10000000000);
+    int64_t         deadline = dt__comm_now() + dt__ns_of(timeout * 3) + 10 * DT__NS_PER_S;
     size_t          nb = dt__agree_nbytes(w);
     int             status = 0;
-    t.tv_sec = (time_t)(deadline / 1000000000);
-    t.tv_nsec = (long)(deadline % 1000000000);
-    if (!ctl) return dt__comm_bad(DT_COMM_ERR_STATE, "there is nobody to agree with");
+    t = dt__timespec_of(deadline);
+    if (!ctl) return dt__comm_bad(DT_COMM_ERR_STATE, "the world has only this rank");
     pthread_mutex_lock(&w->lock);
     dt__agreement *e = dt__agree_of(w, comm, round, timeout, set);
     if (!e) status = dt__comm_bad(DT_COMM_ERR_MEMORY, "agreement: out of memory");
     else if (memcmp(e->asked, set, nb) != 0)
-        status = dt__comm_bad(DT_COMM_ERR_MISMATCH, "rank %d asks other ranks for agreement %d than others do", w->rank,
+        status = dt__comm_bad(DT_COMM_ERR_MISMATCH,
+                              "rank %d calls agreement %d with another set of ranks than the other ranks do", w->rank,
                               round);
     else if (!e->decided) {
         e->waiting = e->joined = true;
         e->built = built;
         e->nbuilt = nbuilt;
-        if (e->heard) { /* this is the root, and others came first */
+        if (e->heard_at) { /* this rank is the root, and other ranks joined first */
             dt__bit_set(e->came, w->rank);
-            if (!e->any) e->theirs = built, e->ntheirs = nbuilt;
-            e->same = (!e->any || e->same) && built == e->theirs && nbuilt == e->ntheirs;
+            if (!e->any) e->first_built = built, e->nfirst_built = nbuilt;
+            e->same = (!e->any || e->same) && built == e->first_built && nbuilt == e->nfirst_built;
             e->any = true;
         }
         dt__agree_state(w, e);
@@ -4132,15 +4267,15 @@ DT__INSIDE int dt__world_agree(dt__world *w, uint64_t comm, int round, double ti
     if (e) e->waiting = false;
     if (!status && ctl->expelled) status = dt__comm_bad(DT_COMM_ERR_PEER, "%s", ctl->first_death);
     else if (!status && !e->decided)
-        status = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "the ranks that live did not agree within %.0f s",
+        status = dt__comm_bad(DT_COMM_ERR_TIMEOUT, "the living ranks did not agree within %.0f s",
                               timeout * 3 + 10);
     if (!status) memcpy(set, e->in, nb), *all = e->all;
     pthread_mutex_unlock(&w->lock);
     return status;
 }
 
-/* ---- what comes over the tree */
-/* false: the frame is broken. */
+/* ---- frames of the tree */
+/* Handles the frame in k->head and k->body. false: the frame is invalid. */
 DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
 {
     dt__control   *ctl = w->control;
@@ -4150,14 +4285,16 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
     dt__block     *b;
     if (k->kind == DT__KIND_REGISTER) {
         if (k->head.kind == DT__C_MEMBER) return dt__register_member(w, k);
-        k->bye = k->head.kind == DT__C_BYE && ctl->complete;
-        return k->bye;
+        k->end_expected = k->head.kind == DT__C_BYE && ctl->join == DT__JOIN_COMPLETE;
+        return k->end_expected;
     }
     switch (k->head.kind) {
     case DT__C_SYNC:
         if (k->kind != DT__KIND_TREE || n != 0) return false;
-        if (!k->ready) dt__control_sync(w, k);
-        k->ready = true;
+        if (k->state == DT__CONN_OPEN) {
+            k->state = DT__CONN_READY;
+            dt__control_sync(w, k);
+        }
         return true;
     case DT__C_ABORT: {
         dt__cabort a;
@@ -4170,9 +4307,9 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
     }
     default: break;
     }
-    if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || !k->ready)) return false;
+    if (k->head.kind != DT__C_DEATH && (k->kind != DT__KIND_TREE || k->state != DT__CONN_READY)) return false;
     switch (k->head.kind) {
-    case DT__C_DEATH: { /* as news, too: to those whom a silent rank has cut off */
+    case DT__C_DEATH: { /* also on DT__KIND_NEWS connections, to ranks that a silent rank cuts off */
         dt__cdeath d;
         if (n < sizeof d || n > sizeof d + DT__CTEXT) return false;
         memcpy(&d, p, sizeof d);
@@ -4231,15 +4368,15 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         if (f.epoch == w->epoch) dt__watch_take(w, &f, k);
         return true;
     }
-    case DT__C_HOP_PING: dt__conn_say(k, DT__C_HOP_PONG, w->rank, NULL, 0); return true;
+    case DT__C_HOP_PING: dt__conn_send(k, DT__C_HOP_PONG, w->rank, NULL, 0); return true;
     case DT__C_AGREE_STATE:
     case DT__C_AGREE_ORDER: return dt__agree_frame(w, k, p, n);
     case DT__C_HOP_PONG:
         if (k == ctl->parent) ctl->hop_since = 0;
         for (int i = 0; i < DT__INQUIRIES; i++) {
             dt__inquiry *q = &ctl->inquiry[i];
-            if (q->state != 1) continue;
-            if (q->ask.asker == w->rank) q->state = 2;
+            if (q->state != DT__INQUIRY_SENT) continue;
+            if (q->ask.asker == w->rank) q->state = DT__INQUIRY_WAIT;
             else dt__inquiry_free(q);
         }
         return true;
@@ -4255,7 +4392,7 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         s.id = q.id;
         s.comm = q.comm;
         dt__state_of(w, q.comm, &s);
-        dt__conn_say(k, DT__C_PONG, w->rank, &s, sizeof s);
+        dt__conn_send(k, DT__C_PONG, w->rank, &s, sizeof s);
         return true;
     }
     case DT__C_PONG:
@@ -4266,10 +4403,11 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         if (s.rank < 0 || s.rank >= w->size) return false;
         s.has = s.has != 0;
         if (k->head.kind == DT__C_NOTE) k->note = s;
-        else if (ctl->parent) dt__conn_say(ctl->parent, DT__C_PONG, s.rank, &s, sizeof s);
+        else if (ctl->parent) dt__conn_send(ctl->parent, DT__C_PONG, s.rank, &s, sizeof s);
         else
             for (int i = 0; i < DT__INQUIRIES; i++)
-                if (ctl->inquiry[i].state == 3 && ctl->inquiry[i].id == s.id) ctl->inquiry[i].answer[s.rank] = s;
+                if (ctl->inquiry[i].state == DT__INQUIRY_COLLECT && ctl->inquiry[i].id == s.id)
+                    ctl->inquiry[i].answer[s.rank] = s;
         return true;
     }
     case DT__C_LEAVE_UP:
@@ -4278,11 +4416,11 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         return k->leave > 0 && k->leave <= w->size;
     case DT__C_LEAVE_DOWN:
         if (k != ctl->parent) return false;
-        if (ctl->leaving && !ctl->released) dt__control_release(w, k);
-        k->bye = true;
+        if (ctl->leave == DT__LEAVE_ASKED) dt__control_release(w, k);
+        k->end_expected = true;
         return true;
     case DT__C_BYE:
-        k->bye = true;
+        k->end_expected = true;
         snprintf(text, sizeof text, "rank %d left", k->peer);
         dt__control_gone(w, k->peer, DT__LEFT, text, k);
         return true;
@@ -4291,7 +4429,7 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
 }
 static void dt__conn_read(dt__world *w, dt__conn *k)
 {
-    for (int i = 0; i < 256 && !k->broken; i++) {
+    for (int i = 0; i < 256 && k->state != DT__CONN_BROKEN; i++) {
         int got = 1;
         if (k->head_done < sizeof k->head) got = dt__recv_some(k->fd, &k->head, sizeof k->head, &k->head_done);
         if (got == 1) {
@@ -4321,14 +4459,13 @@ static void dt__conn_read(dt__world *w, dt__conn *k)
 }
 
 /* ---- the thread */
-static void dt__control_note(dt__world *w,
-                             int64_t    now) /* neighbours know what this rank does, a quarter of a second old */
+static void dt__control_note(dt__world *w, int64_t now) /* tells the neighbours what this rank does, every 250 ms */
 {
     dt__control *ctl = w->control;
     dt_comm     *latest = NULL;
     dt__cstate   s;
     if (!w->comms || now < ctl->note_at) return;
-    ctl->note_at = now + 250000000;
+    ctl->note_at = now + DT__NOTE_EVERY;
     for (dt_comm *c = w->comms; c; c = c->next)
         if (!latest || __atomic_load_n(&c->since, __ATOMIC_RELAXED) > __atomic_load_n(&latest->since, __ATOMIC_RELAXED))
             latest = c;
@@ -4339,64 +4476,66 @@ static void dt__control_note(dt__world *w,
     if (s.doing) ctl->note_doing = s.doing;
     s.age = 0;
     ctl->note = s;
-    for (dt__conn *k = ctl->conns; k; k = k->next) /* who does not read gets no more of them */
-        if (dt__conn_in_tree(k) && !k->out && memcmp(&s, &k->told, sizeof s) != 0) {
-            dt__conn_say(k, DT__C_NOTE, w->rank, &s, sizeof s);
-            k->told = s;
+    for (dt__conn *k = ctl->conns; k; k = k->next) /* not to a neighbour that has not read the last frames */
+        if (dt__conn_in_tree(k) && !k->out && memcmp(&s, &k->note_sent, sizeof s) != 0) {
+            dt__conn_send(k, DT__C_NOTE, w->rank, &s, sizeof s);
+            k->note_sent = s;
         }
 }
 static void dt__control_leave(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
-    if (!ctl->leaving) return;
-    if (!ctl->released) {
+    if (ctl->leave == DT__LEAVE_NO) return;
+    if (ctl->leave < DT__LEAVE_RELEASED) {
         bool    all = true;
         int32_t total = 1;
         for (dt__conn *k = ctl->conns; k; k = k->next) {
-            if (!dt__conn_in_tree(k) || k == ctl->parent || k->bye) continue;
+            if (!dt__conn_in_tree(k) || k == ctl->parent || k->end_expected) continue;
             all = all && k->leave > 0;
             total += k->leave;
         }
         if (all && ctl->parent && total != ctl->leave_sent) {
-            dt__conn_say(ctl->parent, DT__C_LEAVE_UP, w->rank, &total, sizeof total);
+            dt__conn_send(ctl->parent, DT__C_LEAVE_UP, w->rank, &total, sizeof total);
             ctl->leave_sent = total;
         }
         if (all && dt__control_is_root(w) && total + ctl->ngone >= w->size) {
             dt__control_release(w, NULL);
         } else if (now >= ctl->leave_deadline || ctl->expelled) {
-            ctl->released = ctl->alone = ctl->goodbye = true;
-            ctl->release_deadline = now + 500000000;
+            ctl->leave = DT__LEAVE_GOODBYE;
+            ctl->release_deadline = now + DT__RELEASE_TIME;
         }
     }
-    if (!ctl->released) return;
+    if (ctl->leave < DT__LEAVE_RELEASED) return;
     bool empty = true;
     for (dt__conn *k = ctl->conns; k; k = k->next) {
-        if (k->shaking && !k->broken && ctl->join_failed) empty = false;
-        if (k->shaking || k->broken) continue;
-        if (ctl->goodbye && k->kind == DT__KIND_TREE && !k->said) { /* also to one that has just dialed */
-            dt__conn_say(k, DT__C_BYE, w->rank, NULL, 0);
-            k->said = true;
+        if (k->state == DT__CONN_HANDSHAKE && ctl->join == DT__JOIN_FAILED) empty = false;
+        if (!dt__conn_live(k)) continue;
+        /* in every iteration: a neighbour may have connected just now */
+        if (ctl->leave == DT__LEAVE_GOODBYE && k->kind == DT__KIND_TREE && k->goodbye == DT__BYE_NOT_YET) {
+            dt__conn_send(k, DT__C_BYE, w->rank, NULL, 0);
+            k->goodbye = DT__BYE_SENT;
         }
         dt__conn_flush(k);
-        empty = empty && (!k->out || k->broken);
+        empty = empty && (!k->out || k->state == DT__CONN_BROKEN);
         bool other = k->kind == DT__KIND_TREE || k->kind == DT__KIND_REGISTER;
-        if (!k->out && ctl->alone && !k->shut && other) {
-            /* what is unread here would turn the goodbye into a reset: read until the other side has closed */
+        if (!k->out && ctl->leave >= DT__LEAVE_ALONE && k->goodbye != DT__BYE_SHUT && other) {
+            /* closing with unread bytes would send a reset and destroy the goodbye: read until the other side has closed */
             shutdown(k->fd, SHUT_WR);
-            k->bye = k->shut = true;
+            k->end_expected = true;
+            k->goodbye = DT__BYE_SHUT;
         }
-        if (ctl->alone && other && !k->broken) empty = false;
+        if (ctl->leave >= DT__LEAVE_ALONE && other && k->state != DT__CONN_BROKEN) empty = false;
     }
     if (empty || now >= ctl->release_deadline) ctl->stop = true;
 }
-DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now) /* when there is something to do without news */
+DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now)
 {
     const dt__control *ctl = w->control;
-    int64_t            next = now + 10000000000;
+    int64_t            next = now + 10 * DT__NS_PER_S;
 #define DT__SOONER(t) next = (t) < next ? (t) : next
     for (const dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->shaking) DT__SOONER(k->deadline);
-    if (w->rank == 0 && !ctl->complete && !ctl->join_failed) {
+        if (k->state == DT__CONN_HANDSHAKE) DT__SOONER(k->deadline);
+    if (w->rank == 0 && ctl->join == DT__JOIN_OPEN) {
         DT__SOONER(w->join_deadline);
         DT__SOONER(ctl->missing_at);
     }
@@ -4404,13 +4543,17 @@ DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now) /* when the
     if (ctl->root_on) DT__SOONER(ctl->root_deadline);
     for (int i = 0; i < DT__INQUIRIES; i++) {
         const dt__inquiry *q = &ctl->inquiry[i];
-        if (q->state) DT__SOONER(q->begin + (q->state == 1 ? 400000000 : q->state == 2 ? 850000000 : 500000000));
+        switch (q->state) {
+        case DT__INQUIRY_SENT: DT__SOONER(q->begin + DT__INQUIRY_HOP); break;
+        case DT__INQUIRY_WAIT: DT__SOONER(q->begin + DT__INQUIRY_VERDICT); break;
+        case DT__INQUIRY_COLLECT: DT__SOONER(q->begin + DT__INQUIRY_ANSWERS); break;
+        }
     }
     if (w->comms) DT__SOONER(ctl->note_at);
     for (int i = 0; i < DT__AGREEMENTS; i++)
-        if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + 50000000);
-    if (ctl->leaving) DT__SOONER(ctl->released ? ctl->release_deadline : ctl->leave_deadline);
-    if (ctl->join_failed && next > now + 10000000) next = now + 10000000;
+        if (dt__agree_busy(&ctl->agreement[i], now)) DT__SOONER(now + DT__AGREE_LOOK);
+    if (ctl->leave != DT__LEAVE_NO) DT__SOONER(ctl->leave >= DT__LEAVE_RELEASED ? ctl->release_deadline : ctl->leave_deadline);
+    if (ctl->join == DT__JOIN_FAILED && next > now + 10 * DT__NS_PER_MS) next = now + 10 * DT__NS_PER_MS;
 #undef DT__SOONER
     return next;
 }
@@ -4419,7 +4562,7 @@ DT__INSIDE void dt__control_reap(dt__world *w)
     dt__control *ctl = w->control;
     for (dt__conn **p = &ctl->conns; *p;) {
         dt__conn *k = *p;
-        if (!k->broken) {
+        if (k->state != DT__CONN_BROKEN) {
             p = &k->next;
             continue;
         }
@@ -4427,16 +4570,18 @@ DT__INSIDE void dt__control_reap(dt__world *w)
         if (k == ctl->parent) ctl->parent = NULL;
         if (k == ctl->healing) {
             ctl->healing = NULL;
-            /* closed in the handshake: it is dying, and soon nobody will listen there; or it has too many guests */
+            /* the peer closed in the handshake: it is dying, or it has too many pending connections; retry */
             bool again = !k->refused && dt__comm_now() < k->deadline && ctl->heal_tries++ < 20;
             if (!again && !ctl->expelled) dt__control_unreached(w, k->peer, k->refused);
-            p = &ctl->conns; /* the flood may have broken others */
+            p = &ctl->conns; /* from the start: the flood may have broken other connections */
         }
         if (k->probe && k->refused) {
             dt__control_unreached(w, k->peer, true);
             p = &ctl->conns;
         }
-        if (k->kind == DT__KIND_REGISTER && k->shaking && !ctl->complete && k->peer >= 0) ctl->there[k->peer] = 0;
+        if (k->kind == DT__KIND_REGISTER && k->broke_in == DT__CONN_HANDSHAKE && k->peer >= 0 &&
+            ctl->join != DT__JOIN_COMPLETE)
+            ctl->registered[k->peer] = 0;
         dt__conn_free(k);
     }
     if (w->rank != 0 && !ctl->parent && !ctl->healing && ctl->started && w->joined) dt__control_heal(w);
@@ -4451,8 +4596,9 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
         if (p) *polls = p, *cap = 2 * n;
     }
     struct pollfd *p = *polls;
-    /* those below wait until this rank can pass on what they say */
-    bool open = !ctl->released && !ctl->join_failed && now >= ctl->accept_after && (w->rank == 0 || w->joined);
+    /* ranks below this one wait in the listen queue until this rank can pass on their frames */
+    bool open = ctl->leave < DT__LEAVE_RELEASED && ctl->join != DT__JOIN_FAILED && now >= ctl->accept_after &&
+                (w->rank == 0 || w->joined);
     if (*cap < 4) return 0;
     p[0].fd = ctl->wake;
     p[1].fd = open ? w->listen_fd : -1;
@@ -4465,7 +4611,7 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
         if (n >= *cap) continue;
         k->slot = n;
         p[n].fd = k->fd;
-        p[n].events = (short)(k->shaking ? dt__shake_events(&k->shake) : POLLIN | (k->out ? POLLOUT : 0));
+        p[n].events = (short)(k->state == DT__CONN_HANDSHAKE ? dt__shake_events(&k->shake) : POLLIN | (k->out ? POLLOUT : 0));
         p[n++].revents = 0;
     }
     return n;
@@ -4473,9 +4619,9 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
 DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
 {
     for (dt__conn *k = w->control->conns; k; k = k->next)
-        if (k->shaking && !k->broken && now >= k->deadline) {
-            if (k->shake.server) dt__control_stranger(w, k->fd, "it took too long");
-            k->broken = true;
+        if (k->state == DT__CONN_HANDSHAKE && now >= k->deadline) {
+            if (k->shake.server) dt__control_rejected(w, k->fd, "it took too long");
+            dt__conn_break(k);
         }
     dt__register_timers(w, now);
     dt__gather_timers(w, now);
@@ -4497,12 +4643,12 @@ static void *dt__control_main(void *arg)
     while (!ctl->stop) {
         int64_t now = dt__comm_now();
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->out && !k->shaking) dt__conn_flush(k);
+            if (k->out && dt__conn_live(k)) dt__conn_flush(k);
         dt__control_reap(w);
         int n = dt__control_polls(w, &p, &cap, now);
         int ms = dt__poll_ms(dt__control_next(w, now));
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->broken) ms = 0;
+            if (k->state == DT__CONN_BROKEN) ms = 0;
         pthread_mutex_unlock(&w->lock);
         int ready = poll(p, (nfds_t)n, n ? ms : 10);
         pthread_mutex_lock(&w->lock);
@@ -4510,8 +4656,8 @@ static void *dt__control_main(void *arg)
         if (ready > 0) {
             if (p[0].revents && read(ctl->wake, &count, sizeof count) < 0) count = 0;
             for (dt__conn *k = ctl->conns; k; k = k->next) {
-                if (k->slot < 0 || k->broken || !p[k->slot].revents) continue;
-                if (k->shaking) dt__conn_shake(w, k);
+                if (k->slot < 0 || k->state == DT__CONN_BROKEN || !p[k->slot].revents) continue;
+                if (k->state == DT__CONN_HANDSHAKE) dt__conn_shake(w, k);
                 else if (p[k->slot].revents & ~POLLOUT) dt__conn_read(w, k);
             }
             if (p[1].revents) dt__control_accept(w, w->listen_fd, false);
@@ -4547,13 +4693,13 @@ DT__INSIDE void dt__control_free(dt__world *w)
     dt__close(&w->ticket_fd);
     pthread_cond_destroy(&ctl->cond);
     DT_COMM_FREE(ctl->gone);
-    DT_COMM_FREE(ctl->there);
+    DT_COMM_FREE(ctl->registered);
     DT_COMM_FREE(ctl->root_have);
     dt__gather_drop(ctl);
     DT_COMM_FREE(ctl);
     w->control = NULL;
 }
-DT__INSIDE int dt__control_new(dt__world *w) /* without its thread; negative: errno */
+DT__INSIDE int dt__control_new(dt__world *w)
 {
     dt__control       *ctl = (dt__control *)DT_COMM_MALLOC(sizeof *ctl);
     pthread_condattr_t attr;
@@ -4562,22 +4708,22 @@ DT__INSIDE int dt__control_new(dt__world *w) /* without its thread; negative: er
     w->control = ctl;
     ctl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
-    ctl->there = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
+    ctl->registered = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
     ctl->root_have = (uint64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *ctl->root_have);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&ctl->cond, &attr);
     pthread_condattr_destroy(&attr);
-    if (ctl->wake < 0 || !ctl->gone || !ctl->there || !ctl->root_have) {
+    if (ctl->wake < 0 || !ctl->gone || !ctl->registered || !ctl->root_have) {
         dt__control_free(w);
         return -1;
     }
     memset(ctl->gone, 0, (size_t)w->size);
-    memset(ctl->there, 0, (size_t)w->size);
-    ctl->there[0] = 1;
-    ctl->nthere = 1;
-    ctl->complete = w->rank != 0;
-    ctl->missing_at = dt__comm_now() + 1000000000;
+    memset(ctl->registered, 0, (size_t)w->size);
+    ctl->registered[0] = 1;
+    ctl->nregistered = 1;
+    ctl->join = w->rank == 0 ? DT__JOIN_OPEN : DT__JOIN_COMPLETE;
+    ctl->missing_at = dt__comm_now() + DT__NS_PER_S;
     return 0;
 }
 static int dt__control_start(dt__world *w)
@@ -4600,10 +4746,10 @@ static int dt__control_adopt(dt__world *w, int fd, int peer)
     pthread_mutex_lock(&w->lock);
     dt__conn *k = dt__conn_new(w, fd, DT__KIND_TREE, peer);
     if (k) {
-        k->ready = true;
+        k->state = DT__CONN_READY;
         w->control->parent = k;
         w->joined = true;
-        dt__conn_say(k, DT__C_SYNC, w->rank, NULL, 0);
+        dt__conn_send(k, DT__C_SYNC, w->rank, NULL, 0);
     }
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);
@@ -4611,13 +4757,13 @@ static int dt__control_adopt(dt__world *w, int fd, int peer)
     close(fd);
     return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
 }
-static void dt__control_end(dt__world *w) /* at once; dt__world_unref leaves in good order */
+static void dt__control_end(dt__world *w) /* without waiting for other ranks, unless dt__world_unref asked to leave */
 {
     dt__control *ctl = w->control;
     pthread_mutex_lock(&w->lock);
-    if (!ctl->leaving) { /* joining failed: what is said goes out, for a moment */
-        ctl->leaving = ctl->released = ctl->alone = true;
-        ctl->release_deadline = dt__comm_now() + 300000000;
+    if (ctl->leave == DT__LEAVE_NO) { /* joining failed: queued frames are sent for at most 300 ms */
+        ctl->leave = DT__LEAVE_ALONE;
+        ctl->release_deadline = dt__comm_now() + 300 * DT__NS_PER_MS;
     }
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);
@@ -4632,8 +4778,8 @@ DT__INSIDE void dt__world_unref(dt__world *w)
         pthread_mutex_lock(&w->lock);
         bool   hurt = ctl->ndied > 0 || ctl->naborts > 0;
         double wait = hurt && w->timeout > 1 ? 1 : w->timeout;
-        ctl->leaving = true;
-        ctl->leave_deadline = dt__comm_now() + (int64_t)(wait * 1e9);
+        ctl->leave = DT__LEAVE_ASKED;
+        ctl->leave_deadline = dt__comm_now() + dt__ns_of(wait);
         pthread_mutex_unlock(&w->lock);
         dt__control_wake(w);
     }
@@ -4642,26 +4788,30 @@ DT__INSIDE void dt__world_unref(dt__world *w)
 DT__SLOW_END
 
 /* ==================================================================================================== >>shared
-   Ranks of one machine share a segment of memory: processes a memfd, threads an anonymous mapping.
+   Ranks of one machine share a memory segment: processes a memfd, threads an anonymous mapping. The thread that drives the
+   communicator calls these functions. There is no lock between ranks: each word of a slot or channel has one writer, and
+   readers use atomic loads. (The lock of dt__shared protects only the arena blocks of this rank.)
 
-   Each rank has a slot there. To a shared operation every rank comes with a post: what it is about to do, and where its
-   vector lies or, if it is short, the vector itself. There are two posts, used in turn: who writes the one of
-   operation k+2 has seen everyone's post of k+1, and they came there after reading those of k.
-     short      the vector is in the post: everyone reads all posts and reduces for itself. One meeting.
-     direct     all vectors lie where all can see them: each rank reduces its part and writes it to all vectors.
-     staged     other vectors pass through a few stages a rank, piece by piece. Each rank puts a piece there but for
-                its own part, reduces that from all stages into all stages, and takes what the others left in its own.
-   Plans (rings, trees ...) send through a channel for each ordered pair: a frame, and the payload in a few fragments
-   or, if the receiver can see it, the place where it lies.
+   Each rank has a slot in the segment. In a shared operation every rank publishes a post: what it is about to do, and
+   where its vector is or, if it is short, the vector itself. Each rank has two posts and uses them in turn. That is safe: a
+   rank that writes its post of operation k+2 has seen the posts of k+1 of all ranks, and each rank wrote that one after it
+   had read all posts of k.
+     short      the vector is in the post: every rank reads all posts and reduces for itself. One synchronisation.
+     direct     all ranks can see all vectors: each rank reduces its part and writes it to all vectors.
+     staged     other vectors pass through a few stages of each rank, piece by piece. Each rank copies a piece to its stage
+                except for its own part, reduces its part from all stages into all stages, and then copies the parts that
+                the others wrote to its stage.
+   Plans (rings, trees ...) send through a channel for each ordered pair of ranks: a frame, then the payload in a few
+   fragments or, if the receiver can see the payload, its position.
 
-   Waiting spins, then yields, then sleeps on a word of the own slot; who publishes something looks whether anyone
-   sleeps. */
+   A waiting rank spins, then yields, then sleeps on the futex of its slot. A rank that publishes something wakes the
+   sleepers. */
 
 static dt__channel *dt__channel_of(const dt__shared *s, int from, int to)
 {
     return (dt__channel *)(void *)(s->base + dt__shared_slots(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
 }
-static int64_t dt__shared_arenas(int n) /* where they begin */
+static int64_t dt__shared_arenas(int n) /* the offset of the arenas */
 {
     size_t at = dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
     return (int64_t)((at + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1));
@@ -4688,13 +4838,12 @@ DT__INSIDE void dt__shared_wake(dt__shared *s)
 DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
 {
     struct timespec t;
-    t.tv_sec = (time_t)(ns / 1000000000);
-    t.tv_nsec = (long)(ns % 1000000000);
+    t = dt__timespec_of(ns);
     syscall(SYS_futex, &dt__slot_of(s, s->me)->bell, FUTEX_WAIT, bell, &t, NULL, 0);
     dt__shared_rise(s);
 }
 
-/* ---- what ranks say they do */
+/* ---- notes: what each rank does */
 DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done)
 {
     const dt__shared *s = (const dt__shared *)__atomic_load_n(&c->shared, __ATOMIC_ACQUIRE);
@@ -4704,7 +4853,7 @@ DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64
     *done = __atomic_load_n(&t->done, __ATOMIC_ACQUIRE);
     return begun && dt__note_get(t->note, begun - 1, f);
 }
-/* While waiting: has someone begun something else under this number? False: yes, and the communicator has failed. */
+/* Called while waiting. False: another rank has begun a different operation with this number; the communicator has failed. */
 DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
 {
     dt__shared *s = (dt__shared *)c->shared;
@@ -4719,10 +4868,10 @@ DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
     return true;
 }
 
-/* ---- memory of a segment: taken before it is touched, since what is not there then is a signal */
+/* ---- memory of a segment. fallocate first: touching a hole when memory is exhausted raises SIGBUS. */
 static bool dt__segment_take(int fd, int64_t at, int64_t n)
 {
-    while (n > 0) { /* in pieces: a signal undoes the one under way */
+    while (n > 0) { /* in pieces: a signal undoes the whole interrupted call */
         int64_t k = n < 2 << 20 ? n : 2 << 20;
         if (syscall(SYS_fallocate, fd, 0, (off_t)at, (off_t)k) == 0) at += k, n -= k;
         else if (errno != EINTR) return false;
@@ -4737,7 +4886,7 @@ static bool dt__channel_take(dt_comm *c, dt__shared *s, int to, size_t n) /* n: 
     while (k < n) k *= 2;
     for (int i = 0; i < DT__FRAGMENTS; i++)
         if (!dt__segment_take(s->fd, at + (int64_t)i * DT__FRAGMENT, (int64_t)k)) {
-            dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: no shared memory for messages to rank %d: %s",
+            dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate shared memory for messages to rank %d: %s",
                           c->rank, s->rank[to], strerror(errno));
             return false;
         }
@@ -4751,22 +4900,22 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
     dt__shared  *s = (dt__shared *)c->shared;
     dt__channel *h = dt__channel_of(s, s->me, s->index[peer]);
     uint64_t     tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
-    if (m->state == 0) {
-        if (h->head != tail) return 0; /* the message before is not taken yet */
+    if (m->state == DT__MSG_NEW) {
+        if (h->head != tail) return 0; /* the previous message is not received yet */
         h->frame = m->head;
         h->at = m->n > 4096 ? dt__shared_at(s, m->ptr, m->n) : -1;
         if (h->at < 0 && m->n &&
             !dt__channel_take(c, s, s->index[peer], m->n < DT__FRAGMENT ? m->n : (size_t)DT__FRAGMENT))
             return c->status;
-        m->state = 1;
+        m->state = DT__MSG_BODY;
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->head, h->head + 1, __ATOMIC_RELEASE);
             dt__shared_ring(s);
             m->done = m->n;
-            if (h->at >= 0) m->state = 2; /* until it is taken */
+            if (h->at >= 0) m->state = DT__MSG_IN_PLACE; /* wait until the receiver has read it in place */
         }
     }
-    if (m->state == 2) return tail == h->head;
+    if (m->state == DT__MSG_IN_PLACE) return tail == h->head;
     bool moved = false;
     while (m->done < m->n && h->head - tail < DT__FRAGMENTS) {
         size_t k = m->n - m->done < DT__FRAGMENT ? m->n - m->done : (size_t)DT__FRAGMENT;
@@ -4779,7 +4928,7 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
     if (moved) dt__shared_ring(s);
     return m->done == m->n;
 }
-static void dt__msg_take(const dt_comm *c, dt__msg *m, const void *src, size_t k) /* the next k bytes of the payload */
+static void dt__msg_take(const dt_comm *c, dt__msg *m, const void *src, size_t k) /* copies or reduces the next k bytes */
 {
     if (m->fold) c->client->fold(m->dtype, m->op, m->ptr + m->done, src, (int64_t)(k / dt__elem_nbytes(m->dtype)), m->left);
     else dt__comm_copy(m->ptr + m->done, src, k);
@@ -4791,14 +4940,14 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
     dt__channel *h = dt__channel_of(s, s->index[peer], s->me);
     uint64_t     head = __atomic_load_n(&h->head, __ATOMIC_ACQUIRE);
     if (head == h->tail) return 0;
-    if (m->state == 0) {
+    if (m->state == DT__MSG_NEW) {
         if (!c->client->frame_ok(c, peer, &m->head, &h->frame)) return c->status;
         if (h->at >= 0) {
             if (!dt__shared_touch(s)) return 0;
             dt__msg_take(c, m, dt__shared_see(s, h->at), m->n);
             dt__shared_leave(s);
         }
-        m->state = 1;
+        m->state = DT__MSG_BODY;
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
             dt__shared_ring(s);
@@ -4816,7 +4965,7 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
 }
 
 /* ---- a segment */
-static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has, at most 1/4 of 2^46 together */
+static int64_t dt__arena_size(int n) /* bytes for each of n ranks: the memory of the machine, together at most 2^44 */
 {
     int64_t pages = (int64_t)sysconf(_SC_PHYS_PAGES), page = (int64_t)sysconf(_SC_PAGESIZE);
     int64_t ram = pages > 0 && page > 0 ? pages * page : INT64_C(1) << 34, most = (INT64_C(1) << 44) / n;
@@ -4825,13 +4974,13 @@ static int64_t dt__arena_size(int n) /* of each of n ranks: what the machine has
     if (ram > most) ram = most;
     return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
 }
-/* A new segment of n ranks: slots, the heads of channels and a place for arenas. Negative: errno. */
+/* Creates a segment for n ranks: slots, channels and address space for the arenas. Negative: see errno. */
 DT__INSIDE int dt__segment_new(int n)
 {
     int64_t       slots = (int64_t)dt__shared_slots(n), fixed = dt__shared_arenas(n), arena = dt__arena_size(n);
     struct rlimit most;
     int           fd, e;
-    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY) { /* a larger one would be a signal */
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY) { /* a larger file raises SIGXFSZ */
         int64_t room = most.rlim_cur > (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)most.rlim_cur;
         errno = EFBIG;
         if (room < fixed) return -1;
@@ -4848,7 +4997,7 @@ DT__INSIDE int dt__segment_new(int n)
     errno = e;
     return -1;
 }
-DT__INSIDE int dt__shared_cores(uint64_t *set) /* that this thread may use; how many */
+DT__INSIDE int dt__shared_cores(uint64_t *set)
 {
     uint64_t all[DT__CORES / 64];
     long     n = syscall(SYS_sched_getaffinity, 0, sizeof all, all);
@@ -4860,7 +5009,7 @@ DT__INSIDE int dt__shared_cores(uint64_t *set) /* that this thread may use; how 
     }
     return cores ? cores : 1;
 }
-/* Looks before the first yield. Ranks may be bound to a core each: together they need as many as they are. */
+/* Number of polls before the first yield: 0 if the ranks together may use fewer cores than there are ranks. */
 DT__INSIDE int dt__shared_spin(dt__shared *s)
 {
     uint64_t all[DT__CORES / 64];
@@ -4869,7 +5018,7 @@ DT__INSIDE int dt__shared_spin(dt__shared *s)
     memset(all, 0, sizeof all);
     for (int i = 0; i < s->n; i++) {
         const dt__rank_slot *t = dt__slot_of(s, i);
-        if (!__atomic_load_n(&t->sat, __ATOMIC_ACQUIRE)) return 0; /* not yet */
+        if (!__atomic_load_n(&t->has_cores, __ATOMIC_ACQUIRE)) return 0; /* not known yet */
         for (int k = 0; k < DT__CORES / 64; k++) all[k] |= t->cores[k];
     }
     for (int k = 0; k < DT__CORES / 64; k++) cores += __builtin_popcountll(all[k]);
@@ -4893,7 +5042,8 @@ DT__INSIDE void dt__shared_free(dt__shared *s)
     pthread_mutex_destroy(&s->lock);
     DT_COMM_FREE(s);
 }
-/* The slot of c among its n ranks here (member: their ranks in c). base: of threads; else the segment of fd. */
+/* The shared memory of c. n ranks of c are on this machine; member: their ranks in c. Threads: the segment is at base.
+   Processes: it is mapped from fd. */
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd)
 {
     dt__shared *s = (dt__shared *)dt__comm_zeroed(1, sizeof *s);
@@ -4911,8 +5061,8 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
         s->base = p == MAP_FAILED ? NULL : (char *)p;
     }
     if (!s->base || !s->index || !s->rank || !s->ready) {
-        if (fd < 0) s->base = NULL; /* not ours to unmap */
-        s->fd = -1;                 /* nor to close */
+        if (fd < 0) s->base = NULL; /* the caller unmaps it */
+        s->fd = -1;                 /* the caller closes it */
         dt__shared_free(s);
         return NULL;
     }
@@ -4925,7 +5075,7 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
     }
     s->spin = -1;
     dt__shared_cores(dt__slot_of(s, s->me)->cores);
-    __atomic_store_n(&dt__slot_of(s, s->me)->sat, 1u, __ATOMIC_RELEASE);
+    __atomic_store_n(&dt__slot_of(s, s->me)->has_cores, 1u, __ATOMIC_RELEASE);
     __atomic_store_n(&c->note, (struct dt__note *)dt__slot_of(s, s->me)->note, __ATOMIC_RELEASE);
     if (fd >= 0) {
         s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
@@ -4974,7 +5124,7 @@ DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes)
     for (int64_t i = 0; i < n; i += 4096) *(volatile char *)(p + i) = 0;
     return p;
 }
-DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr) /* false: it is not from here */
+DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr) /* false: ptr is not in the arena */
 {
     int64_t at = dt__shared_at(s, ptr, 0) - s->arena_at;
     bool    found = false;
@@ -5002,26 +5152,68 @@ DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr) /* false: it is not fro
     pthread_mutex_unlock(&s->lock);
     return found;
 }
-DT__INSIDE const dt__transport *dt__transport_shared(void)
+/* Maps the segment of the ranks of c on this machine. The first of them creates it and passes its descriptor on. */
+static int dt__shared_open(dt_comm *c, const int *local, int n)
 {
-    static const dt__transport shared = { "shm", dt__shared_send, dt__shared_recv, NULL, NULL };
-    return &shared;
+    dt__world  *w = c->world;
+    int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1, e = 0;
+    char        why[400];
+    struct stat st;
+    if (!world) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+    for (int i = 0; i < n; i++) world[i] = c->member[local[i]];
+    if (local[0] == c->rank && (fd = dt__segment_new(n)) < 0) e = errno;
+    int got = dt__world_pass_fd(w, c->id, world, n, fd);
+    DT_COMM_FREE(world);
+    if (e)
+        return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: rank %d cannot create shared memory for %d ranks: %s",
+                            c->rank, n, strerror(e));
+    if (got < 0) {
+        snprintf(why, sizeof why, "%.390s", dt__said.text);
+        if (fd >= 0) close(fd);
+        return dt__comm_bad(dt__said.why, "dt_comm_init: rank %d has no shared memory: %s", c->rank, why);
+    }
+    dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
+    __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread reads it */
+    if (!s) {
+        e = errno;
+        close(got);
+        return dt__comm_bad(DT_COMM_ERR_MEMORY,
+                            "dt_comm_init: rank %d cannot map %lld MiB of shared memory: %s; DT_COMM_ARENA=MiB sets "
+                            "how much of it is for dt_comm_alloc",
+                            c->rank, (long long)(st.st_size >> 20), strerror(e));
+    }
+    return 0;
 }
+static void dt__shared_close(dt_comm *c)
+{
+    dt__shared_free((dt__shared *)c->shared);
+    c->shared = NULL;
+}
+static const dt__transport dt__transport_shm = {
+    "shm", DT__REACH_HOST, true, false, dt__shared_open, dt__shared_send, dt__shared_recv, NULL, dt__shared_close,
+    NULL, NULL, NULL, NULL, NULL, NULL
+};
+static const dt__transport dt__transport_threads = { /* the same functions; the segment is memory of this process */
+    "threads", DT__REACH_HOST, true, false, NULL, dt__shared_send, dt__shared_recv, NULL, dt__shared_close,
+    NULL, NULL, NULL, NULL, NULL, NULL
+};
 
 /* ==================================================================================================== >>tcp
-   A link is what goes to and comes from one peer, over c->streams sockets. A message is its header, then its payload,
-   on stream 0. A payload of DT__TCP_STRIPE bytes or more is cut into one contiguous part for each stream; the header is
-   on stream 0 only, and no stream is read before it is checked. Sends end when the kernel has all of it.
+   The thread that drives the communicator calls these functions; no lock is needed.
 
-   A closed connection says that the peer is gone, but not why, nor whether somebody else went first. The control tree
-   knows: the link waits for it DT__TCP_GRACE and fails the communicator itself only then.
+   A link is the connection to one peer, over c->streams sockets. A message is a header, then the payload, on stream 0. A
+   payload of DT__TCP_STRIPE bytes or more is split into one contiguous part for each stream. The header is only on stream
+   0, and no other stream is read before the header is checked. A send is done when the kernel has all bytes.
 
-   c->bandwidth is kept by a bucket that all links of the rank share, with two milliseconds in it; while something waits
-   it fills without end, as a wire goes on sending while its rank computes. c->latency is kept by the receiver: a message
-   is delivered so long after its last byte arrived, by the kernel's clock where it tells. Rank 0's are in the costs by
-   which algorithms are chosen. */
+   A closed connection shows that the peer is gone, but not why, nor whether another rank failed first. The control tree
+   reports that. The link waits for this report for DT__TCP_GRACE, and only then fails the communicator itself.
 
-/* Every call on a socket. Tests put faults here, and their own ends of links below. */
+   c->bandwidth is emulated by a token bucket that all links of the rank share; it holds 2 ms worth of bytes. While
+   something is queued the bucket fills without limit, as a wire keeps sending while its rank computes. c->latency is
+   emulated by the receiver: a message is delivered this long after its last byte arrived (by the kernel's timestamp, if
+   there is one). The values of rank 0 are part of the costs by which algorithms are chosen. */
+
+/* Every call on a socket goes through these macros. Tests replace them, to inject faults and to provide their own links. */
 #ifndef DT__SEND
 #define DT__SEND(fd, msg, flags) sendmsg(fd, msg, flags)
 #endif
@@ -5043,54 +5235,54 @@ DT__INSIDE const dt__transport *dt__transport_shared(void)
 enum {
     DT__TCP_STREAMS = 16,
     DT__TCP_STRIPE = 256 << 10,
-    DT__TCP_STAGE = 256 << 10, /* for what is reduced on arrival */
-    DT__TCP_SMALL = 4 << 10,   /* header and payload are read in one call up to here */
-    DT__TCP_TURN = 1 << 20,    /* bytes that a call moves at most, so that both directions get on */
-    DT__TCP_BUFFER = 4 << 20,  /* asked of the kernel, each way */
-    DT__TCP_WAKE = 128 << 10,  /* of a long payload so much must be there to wake who sleeps beside a program */
+    DT__TCP_STAGE = 256 << 10, /* bytes of the buffer for data that is reduced on arrival */
+    DT__TCP_SMALL = 4 << 10,   /* up to this many bytes, header and payload are read in one call */
+    DT__TCP_TURN = 1 << 20,    /* bytes that one call moves at most, so that both directions make progress */
+    DT__TCP_BUFFER = 4 << 20,  /* bytes of the socket buffers, in each direction */
+    DT__TCP_WAKE = 128 << 10,  /* bytes of a long payload that must have arrived to wake the progress thread */
     DT__TCP_GRACE = 500        /* ms */
 };
-typedef struct dt__tcp_way {       /* one direction of a link: the message under way */
-    size_t   done[DT__TCP_STREAMS]; /* payload bytes of each stream's part */
-    size_t   held[DT__TCP_STREAMS]; /* of them in the stage, not reduced yet */
-    size_t   rest[DT__TCP_STREAMS]; /* still to come, of a stream that was found empty */
+typedef struct dt__tcp_direction {       /* one direction of a link: the current message */
+    size_t   done[DT__TCP_STREAMS]; /* payload bytes of each stream's part that have moved */
+    size_t   held[DT__TCP_STREAMS]; /* of these, bytes in the stage that are not reduced yet */
+    size_t   rest[DT__TCP_STREAMS]; /* bytes still to come, for a stream that was found empty */
     uint32_t blocked;               /* streams that the last call found full or empty, a bit each */
-    bool     more;                  /* it stopped before it was blocked */
-    int64_t  ready;                 /* ns: nothing moves before; 0: at once */
-} dt__tcp_way;
+    bool     more;                  /* the last call stopped before it was blocked */
+    int64_t  ready;                 /* ns: nothing moves before this time; 0: at once */
+} dt__tcp_direction;
 typedef struct dt__tcp_link {
     int         fd[DT__TCP_STREAMS]; /* -1: not open */
     int         peer;
-    int         wake[DT__TCP_STREAMS]; /* bytes that must be there to wake a sleeper; 0: as it came, which is 1 */
-    uint32_t    opening;             /* streams that are waited for */
-    int64_t     died;                /* ns: when a socket was found closed; 0: it lives */
+    int         wake[DT__TCP_STREAMS]; /* SO_RCVLOWAT of the socket; 0: the default, 1 byte */
+    uint32_t    opening;             /* streams whose connections are not there yet, a bit each */
+    int64_t     died;                /* ns: when a socket was found closed; 0: all are open */
     int         error;               /* errno of that; 0: closed in order */
-    int64_t     arrived;             /* ns: the last byte that came */
-    size_t      ahead;               /* payload bytes in small that came with the header */
-    dt__tcp_way in, out;
+    int64_t     arrived;             /* ns: when the last byte arrived */
+    size_t      ahead;               /* payload bytes in 'small' that were read with the header */
+    dt__tcp_direction in, out;
     dt__frame   got;
     char       *stage;
     char        small[DT__TCP_SMALL];
 } dt__tcp_link;
 typedef struct dt__tcp {
     dt__tcp_link **link;   /* by peer; NULL: not used yet */
-    dt__tcp_link **used;   /* the same, one behind the other */
+    dt__tcp_link **used;   /* the links that are not NULL, without gaps */
     int            nused, streams;
-    int            sndbuf, rcvbuf; /* 0: the kernel's own */
+    int            sndbuf, rcvbuf; /* bytes; 0: the default of the kernel */
     struct pollfd *poll;
-    double         tokens; /* bytes that may be sent now; below 0: owed */
-    bool           queued; /* something has waited for them since */
-    int64_t        filled; /* ns */
-    uint64_t       sent;   /* bytes, headers too: atomic */
+    double         tokens; /* bytes that may be sent now; negative: debt */
+    bool           queued; /* something has been waiting for tokens since 'filled' */
+    int64_t        filled; /* ns: when tokens was last updated */
+    uint64_t       sent;   /* bytes, with headers; atomic */
 } dt__tcp;
 
-DT__INSIDE int dt__tcp_status(const dt_comm *c) /* of a communicator that has failed */
+DT__INSIDE int dt__transport_status(const dt_comm *c) /* status of a communicator that has failed */
 {
     int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
     return status ? status : DT_COMM_ERR_NET;
 }
 /* Fails c on all ranks; returns the status. */
-DT__INSIDE int dt__tcp_fail(dt_comm *c, int status, int rank, const char *format, ...)
+DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int rank, const char *format, ...)
 {
     char    text[512];
     va_list ap;
@@ -5099,10 +5291,10 @@ DT__INSIDE int dt__tcp_fail(dt_comm *c, int status, int rank, const char *format
     va_end(ap);
     if (c->world) DT__WORLD_ABORT(c->world, c, status, rank, text);
     dt__comm_failed(c, status, rank, text);
-    return dt__tcp_status(c);
+    return dt__transport_status(c);
 }
 
-/* A buffer above the system's limit is cut to it and no longer grows by itself: the kernel's own is better then. */
+/* Setting a buffer size above the system limit truncates it and stops autotuning: then the kernel's default is better. */
 static int dt__tcp_buffer(const char *limit)
 {
     char    text[32];
@@ -5115,7 +5307,7 @@ static int dt__tcp_buffer(const char *limit)
 }
 static dt__tcp *dt__tcp_of(dt_comm *c)
 {
-    dt__tcp *t = (dt__tcp *)c->tcp;
+    dt__tcp *t = (dt__tcp *)c->across_data;
     size_t   n = (size_t)c->size;
     if (t) return t;
     t = (dt__tcp *)DT_COMM_MALLOC(sizeof *t);
@@ -5128,14 +5320,14 @@ static dt__tcp *dt__tcp_of(dt_comm *c)
     if (!t || !t->link || !t->used) {
         if (t) DT_COMM_FREE(t->link), DT_COMM_FREE(t->used);
         DT_COMM_FREE(t);
-        dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for the links of rank %d", c->rank);
+        dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: out of memory for the links of rank %d", c->rank);
         return NULL;
     }
     memset(t->link, 0, n * sizeof *t->link);
     t->sndbuf = dt__tcp_buffer("/proc/sys/net/core/wmem_max");
     t->rcvbuf = dt__tcp_buffer("/proc/sys/net/core/rmem_max");
     t->filled = dt__comm_now();
-    __atomic_store_n(&c->tcp, (void *)t, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->across_data, (void *)t, __ATOMIC_RELEASE);
     return t;
 }
 static dt__tcp_link *dt__tcp_link_of(dt_comm *c, int peer)
@@ -5149,7 +5341,8 @@ static dt__tcp_link *dt__tcp_link_of(dt_comm *c, int peer)
     if (p) t->poll = p;
     l = p ? (dt__tcp_link *)DT_COMM_MALLOC(sizeof *l) : NULL;
     if (!l) {
-        dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for the link from rank %d to %d", c->rank, peer);
+        dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: out of memory for the link from rank %d to rank %d", c->rank,
+                           peer);
         return NULL;
     }
     memset(l, 0, sizeof *l);
@@ -5158,14 +5351,15 @@ static dt__tcp_link *dt__tcp_link_of(dt_comm *c, int peer)
     t->link[peer] = t->used[t->nused++] = l;
     return l;
 }
-/* What the kernel does not know to do is left: Unix sockets have no such options. */
+/* Errors are ignored: Unix sockets do not have these options. */
 static void dt__tcp_tune(dt_comm *c, dt__tcp *t, int fd)
 {
     int one = 1, ms = c->timeout > 0 && c->timeout < 1e6 ? (int)(c->timeout * 1000) + 5000 : 0;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (t->sndbuf) (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &t->sndbuf, sizeof t->sndbuf);
     if (t->rcvbuf) (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &t->rcvbuf, sizeof t->rcvbuf);
-    if (ms) (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms); /* the engine's question comes first */
+    /* ms is 5 s longer than the timeout, so that the engine's inquiry comes first */
+    if (ms) (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
     if (c->latency > 0) (void)setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one);
 }
 /* 1: stream s is open; 0: not yet; negative: failed */
@@ -5174,37 +5368,37 @@ static int dt__tcp_open(dt_comm *c, dt__tcp_link *l, int s)
     int fd;
     if (l->fd[s] >= 0) return 1;
     fd = DT__WORLD_LINK(c->world, c, c->member ? c->member[l->peer] : l->peer, s);
-    if (fd < -1) return dt__tcp_status(c);
+    if (fd == DT__FD_FAILED) return dt__transport_status(c);
     l->opening = fd < 0 ? l->opening | 1u << s : l->opening & ~(1u << s);
     if (fd < 0) return 0;
-    dt__tcp_tune(c, (dt__tcp *)c->tcp, fd);
+    dt__tcp_tune(c, (dt__tcp *)c->across_data, fd);
     l->fd[s] = fd;
     return 1;
 }
-/* Where the part of stream s begins, in a payload of n bytes; that of 'streams' is n. Elements are whole in it. */
+/* The offset of the part of stream s in a payload of n bytes; n for s == streams. It never splits an element. */
 static size_t dt__tcp_part(size_t n, int streams, int s)
 {
     size_t per = (n / (size_t)streams + 64) & ~(size_t)63;
     return s == streams || (size_t)s * per > n ? n : (size_t)s * per;
 }
 
-/* The peer has closed, or the network has: see above. 0: wait; negative: failed. */
+/* The peer or the network has closed the connection: see above. 0: wait; negative: failed. */
 static int dt__tcp_gone(dt_comm *c, dt__tcp_link *l, int error)
 {
     const dt__world *w = c->world;
     const char      *host = w && w->member && c->member ? w->member[c->member[l->peer]].host_name : "";
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     if (!l->died) {
         l->died = dt__comm_now();
         l->error = error;
     }
-    if (dt__comm_now() - l->died < (int64_t)DT__TCP_GRACE * 1000000) return 0;
-    return dt__tcp_fail(c, DT_COMM_ERR_PEER, l->peer,
-                        "rank %d%s%.64s%s is gone: its connection to rank %d was %s%s; its last output may tell why",
+    if (dt__comm_now() - l->died < DT__TCP_GRACE * DT__NS_PER_MS) return 0;
+    return dt__transport_fail(c, DT_COMM_ERR_PEER, l->peer,
+                        "rank %d%s%.64s%s is gone: its connection to rank %d was %s%s; see its last output for the reason",
                         l->peer, host[0] ? " (" : "", host, host[0] ? ")" : "", c->rank,
                         l->error ? "lost: " : "closed in an operation", l->error ? strerror(l->error) : "");
 }
-static int dt__tcp_error(dt_comm *c, dt__tcp_link *l, int error, const char *call) /* of a socket call */
+static int dt__tcp_error(dt_comm *c, dt__tcp_link *l, int error, const char *call) /* a socket call failed with error */
 {
     switch (error) {
     case ECONNRESET:
@@ -5217,7 +5411,7 @@ static int dt__tcp_error(dt_comm *c, dt__tcp_link *l, int error, const char *cal
     case ENETRESET:
     case EHOSTDOWN: return dt__tcp_gone(c, l, error);
     default:
-        return dt__tcp_fail(c, DT_COMM_ERR_NET, l->peer, "tcp: %s between ranks %d and %d: %s", call, c->rank, l->peer,
+        return dt__transport_fail(c, DT_COMM_ERR_NET, l->peer, "tcp: %s between ranks %d and %d: %s", call, c->rank, l->peer,
                             strerror(error));
     }
 }
@@ -5231,19 +5425,19 @@ static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *r
     if (c->bandwidth <= 0) return n;
     if (burst < 1448) burst = 1448;
     now = dt__comm_now();
-    t->tokens += (double)(now - t->filled) * 1e-9 * c->bandwidth;
+    t->tokens += dt__seconds_of(now - t->filled) * c->bandwidth;
     t->filled = now;
-    if (t->tokens > burst && !t->queued) t->tokens = burst; /* a wire does not save what it was not asked for */
+    if (t->tokens > burst && !t->queued) t->tokens = burst; /* an idle wire does not save up bandwidth */
     if (t->tokens > 0) return (double)n < burst ? n : (size_t)burst;
     t->queued = true;
-    *ready = now + (int64_t)(-t->tokens / c->bandwidth * 1e9) + 1;
+    *ready = now + dt__ns_of(-t->tokens / c->bandwidth) + 1;
     return 0;
 }
-/* Moves what it can of stream s. 0, or negative: failed. */
+/* Sends what it can of stream s without waiting. 0, or negative: failed. */
 static int dt__tcp_push(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *from, size_t n)
 {
-    dt__tcp     *t = (dt__tcp *)c->tcp;
-    dt__tcp_way *w = &l->out;
+    dt__tcp     *t = (dt__tcp *)c->across_data;
+    dt__tcp_direction *w = &l->out;
     size_t       moved = 0;
     for (;;) {
         size_t        head = s == 0 ? sizeof m->head - m->head_done : 0, rest = n - w->done[s], may;
@@ -5285,16 +5479,16 @@ static int dt__tcp_send(dt_comm *c, int peer, dt__msg *m)
 {
     dt__tcp_link *l;
     int           streams, r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     l = dt__tcp_link_of(c, peer);
-    if (!l) return dt__tcp_status(c);
-    if (m->state == 0) memset(l->out.done, 0, sizeof l->out.done);
-    m->state = 1;
+    if (!l) return dt__transport_status(c);
+    if (m->state == DT__MSG_NEW) memset(l->out.done, 0, sizeof l->out.done);
+    m->state = DT__MSG_BODY;
     l->out.blocked = 0;
     l->out.more = false;
     l->out.ready = 0;
     if (l->died) return dt__tcp_gone(c, l, 0);
-    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->tcp)->streams;
+    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->across_data)->streams;
     for (int s = 0; s < streams; s++) {
         size_t at = dt__tcp_part(m->n, streams, s), end = dt__tcp_part(m->n, streams, s + 1);
         r = dt__tcp_open(c, l, s);
@@ -5304,7 +5498,7 @@ static int dt__tcp_send(dt_comm *c, int peer, dt__msg *m)
     return m->head_done == sizeof m->head && m->done == m->n;
 }
 
-/* When the bytes that a call brought had arrived: the kernel stamps them by the clock of the day. */
+/* ns: when the bytes of a recvmsg call arrived. The kernel's timestamp is in CLOCK_REALTIME. */
 static int64_t dt__tcp_stamp(struct msghdr *mh)
 {
     int64_t now = dt__comm_now();
@@ -5314,12 +5508,12 @@ static int64_t dt__tcp_stamp(struct msghdr *mh)
             int64_t         age;
             memcpy(&at, CMSG_DATA(h), sizeof at);
             clock_gettime(CLOCK_REALTIME, &day);
-            age = ((int64_t)day.tv_sec - at.tv_sec) * 1000000000 + (day.tv_nsec - at.tv_nsec);
-            if (age > 0 && age < (int64_t)10000000000) return now - age;
+            age = ((int64_t)day.tv_sec - at.tv_sec) * DT__NS_PER_S + (day.tv_nsec - at.tv_nsec);
+            if (age > 0 && age < 10 * DT__NS_PER_S) return now - age;
         }
     return now;
 }
-/* Reads into at most two places. *got: bytes, 0: none there. 0, or negative: failed; the peer may be gone. */
+/* Reads into at most two buffers. *got: bytes read, 0: nothing has arrived. Returns 0, or negative: failed. */
 static int dt__tcp_read(dt_comm *c, dt__tcp_link *l, int s, struct iovec *v, int nv, size_t *got)
 {
     union {
@@ -5353,7 +5547,7 @@ static int dt__tcp_read(dt_comm *c, dt__tcp_link *l, int s, struct iovec *v, int
         return 0;
     }
 }
-/* The header, and with it what came behind it of a small payload: into small, for it may not be ours. */
+/* Reads the header, and in the same call a small payload. It goes to l->small: bytes of the next message may follow. */
 static int dt__tcp_head(dt_comm *c, dt__tcp_link *l, dt__msg *m)
 {
     while (m->head_done < sizeof l->got) {
@@ -5370,18 +5564,18 @@ static int dt__tcp_head(dt_comm *c, dt__tcp_link *l, dt__msg *m)
         m->head_done += got < head ? got : head;
     }
     if (!DT__FRAME_OK(c, l->peer, &m->head, &l->got)) {
-        dt__comm_failed(c, DT_COMM_ERR_MISMATCH, l->peer, "tcp: a message with a wrong header came");
-        return dt__tcp_status(c);
+        dt__comm_failed(c, DT_COMM_ERR_MISMATCH, l->peer, "tcp: received a message with an unexpected header");
+        return dt__transport_status(c);
     }
     if (l->got.nbytes != m->n)
-        return dt__tcp_fail(c, DT_COMM_ERR_MISMATCH, l->peer,
+        return dt__transport_fail(c, DT_COMM_ERR_MISMATCH, l->peer,
                             "rank %d sends %" PRIu64 " bytes in round %u of operation %" PRIu64 ", rank %d expects %zu",
                             l->peer, l->got.nbytes, l->got.step, l->got.seq, c->rank, m->n);
-    m->state = 2;
+    m->state = DT__MSG_BODY;
     return 0;
 }
-/* Reduces the whole elements among the bytes that are held at 'from'. */
-static void dt__tcp_fold(const dt_comm *c, dt__msg *m, dt__tcp_way *w, int s, char *to, char *from)
+/* Reduces the complete elements among the held bytes at 'from'. */
+static void dt__tcp_fold(const dt_comm *c, dt__msg *m, dt__tcp_direction *w, int s, char *to, char *from)
 {
     size_t size = dt__elem_nbytes(m->dtype), part = w->held[s] % size, whole = w->held[s] - part;
     if (!whole) return;
@@ -5391,8 +5585,8 @@ static void dt__tcp_fold(const dt_comm *c, dt__msg *m, dt__tcp_way *w, int s, ch
 }
 static int dt__tcp_pull(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *to, size_t n)
 {
-    dt__tcp_way *w = &l->in;
-    size_t       room = (DT__TCP_STAGE / (size_t)((dt__tcp *)c->tcp)->streams) & ~(size_t)63, moved = 0;
+    dt__tcp_direction *w = &l->in;
+    size_t       room = (DT__TCP_STAGE / (size_t)((dt__tcp *)c->across_data)->streams) & ~(size_t)63, moved = 0;
     char        *stage = m->n <= DT__TCP_SMALL ? l->small : l->stage ? l->stage + (size_t)s * room : NULL;
     if (m->n <= DT__TCP_SMALL) room = DT__TCP_SMALL;
     while (w->done[s] < n) {
@@ -5418,7 +5612,7 @@ static int dt__tcp_pull(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *to
     }
     return 0;
 }
-/* What dt__tcp_head read too much is the beginning of the payload. */
+/* The bytes that dt__tcp_head read after the header are the beginning of the payload. */
 static void dt__tcp_take(const dt_comm *c, dt__tcp_link *l, dt__msg *m)
 {
     if (!l->ahead) return;
@@ -5433,30 +5627,31 @@ static int dt__tcp_recv(dt_comm *c, int peer, dt__msg *m)
 {
     dt__tcp_link *l;
     int           streams, r;
-    if (!dt__comm_ok(c)) return dt__tcp_status(c);
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
     l = dt__tcp_link_of(c, peer);
-    if (!l) return dt__tcp_status(c);
+    if (!l) return dt__transport_status(c);
     l->in.blocked = 0;
     l->in.more = false;
     l->in.ready = 0;
-    if (m->state == 0) {
+    if (m->state == DT__MSG_NEW) {
         memset(&l->in, 0, sizeof l->in);
         l->ahead = 0;
-        m->state = 1;
+        m->state = DT__MSG_HEAD;
     }
     if (l->died) return dt__tcp_gone(c, l, 0);
-    if (m->state == 1) {
+    if (m->state == DT__MSG_HEAD) {
         r = dt__tcp_open(c, l, 0);
         if (r > 0) r = dt__tcp_head(c, l, m);
-        if (r < 0 || m->state == 1) return r;
+        if (r < 0 || m->state == DT__MSG_HEAD) return r;
         if (m->fold && m->n > DT__TCP_SMALL && !l->stage) {
             l->stage = (char *)DT_COMM_MALLOC(DT__TCP_STAGE);
             if (!l->stage)
-                return dt__tcp_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: no memory for what rank %d gets", c->rank);
+                return dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: rank %d: out of memory for a receive buffer",
+                                          c->rank);
         }
         dt__tcp_take(c, l, m);
     }
-    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->tcp)->streams;
+    streams = m->n < DT__TCP_STRIPE ? 1 : ((dt__tcp *)c->across_data)->streams;
     for (int s = 0; s < streams; s++) {
         size_t at = dt__tcp_part(m->n, streams, s), end = dt__tcp_part(m->n, streams, s + 1);
         r = dt__tcp_open(c, l, s);
@@ -5464,13 +5659,13 @@ static int dt__tcp_recv(dt_comm *c, int peer, dt__msg *m)
         if (r < 0) return r;
     }
     if (m->done < m->n) return 0;
-    if (c->latency > 0) l->in.ready = l->arrived + (int64_t)(c->latency * 1e9);
+    if (c->latency > 0) l->in.ready = l->arrived + dt__ns_of(c->latency);
     if (l->in.ready && dt__comm_now() < l->in.ready) return 0;
     l->in.ready = 0;
     return 1;
 }
 
-/* Beside a program that computes each time it is woken counts: not for every packet of a long payload. */
+/* Each wake-up of the progress thread costs the computing program time: so not for every packet of a long payload. */
 static void dt__tcp_low(const dt_comm *c, dt__tcp_link *l, int s)
 {
     size_t rest = l->in.rest[s];
@@ -5488,7 +5683,7 @@ static void dt__tcp_wait(dt_comm *c, double seconds)
     nfds_t          n = 0;
     int             woken = -1;
     if (!dt__comm_ok(c) || !(seconds > 0)) seconds = 0;
-    until = now + (int64_t)((seconds < 3600 ? seconds : 3600) * 1e9);
+    until = now + dt__ns_of(seconds < 3600 ? seconds : 3600);
     if (c->wake_fd >= 0) {
         woken = 0;
         p[n].fd = c->wake_fd;
@@ -5497,9 +5692,9 @@ static void dt__tcp_wait(dt_comm *c, double seconds)
     for (int i = 0; t && i < t->nused; i++) {
         dt__tcp_link *l = t->used[i];
         int64_t       at = until;
-        if (l->died) at = l->died + (int64_t)DT__TCP_GRACE * 1000000;
+        if (l->died) at = l->died + DT__TCP_GRACE * DT__NS_PER_MS;
         else if (l->in.more || l->out.more) at = now;
-        else if (l->opening) at = now + 1000000;
+        else if (l->opening) at = now + DT__NS_PER_MS;
         if (l->in.ready && l->in.ready < at) at = l->in.ready;
         if (l->out.ready && l->out.ready < at) at = l->out.ready;
         if (at < until) until = at;
@@ -5512,19 +5707,18 @@ static void dt__tcp_wait(dt_comm *c, double seconds)
         }
     }
     if (until < now) until = now;
-    ts.tv_sec = (time_t)((until - now) / 1000000000);
-    ts.tv_nsec = (long)((until - now) % 1000000000);
+    ts = dt__timespec_of(until - now);
     if (DT__POLL(p, n, &ts) > 0 && woken == 0 && (p[0].revents & POLLIN)) {
         uint64_t times;
-        if (read(c->wake_fd, &times, sizeof times) < 0) return; /* somebody else took it */
+        if (read(c->wake_fd, &times, sizeof times) < 0) return; /* another thread has read it */
     }
 }
-/* What was sent is still delivered: the kernel does it. */
+/* The kernel still delivers the bytes that were sent. */
 static void dt__tcp_close(dt_comm *c)
 {
-    dt__tcp *t = (dt__tcp *)c->tcp;
+    dt__tcp *t = (dt__tcp *)c->across_data;
     if (!t) return;
-    __atomic_store_n(&c->tcp, (void *)NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->across_data, (void *)NULL, __ATOMIC_RELEASE);
     for (int i = 0; i < t->nused; i++) {
         dt__tcp_link *l = t->used[i];
         for (int s = 0; s < t->streams; s++)
@@ -5540,16 +5734,85 @@ static void dt__tcp_close(dt_comm *c)
     DT_COMM_FREE(t->poll);
     DT_COMM_FREE(t);
 }
-/* Bytes sent through sockets, headers too. Any thread, while the communicator is there. */
-DT__INSIDE uint64_t dt__tcp_bytes(const dt_comm *c)
+/* Bytes sent through sockets, with headers. Any thread, while the communicator exists. */
+static uint64_t dt__tcp_bytes(const dt_comm *c)
 {
-    const dt__tcp *t = (const dt__tcp *)__atomic_load_n(&c->tcp, __ATOMIC_ACQUIRE);
+    const dt__tcp *t = (const dt__tcp *)__atomic_load_n(&c->across_data, __ATOMIC_ACQUIRE);
     return t ? __atomic_load_n(&t->sent, __ATOMIC_RELAXED) : 0;
 }
-DT__INSIDE const dt__transport *dt__transport_tcp(void)
+static const dt__transport dt__transport_tcp = { /* links are opened at first use */
+    "tcp", DT__REACH_ALL, false, false, NULL, dt__tcp_send, dt__tcp_recv, dt__tcp_wait, dt__tcp_close,
+    dt__tcp_bytes, NULL, NULL, NULL, NULL, NULL
+};
+
+/* ==================================================================================================== >>transports
+   A row for each transport. "auto" takes the first row of each reach. A row whose functions are in another header is
+   filled by a constructor of that header (dt__transport_register), before main. */
+static dt__transport_row dt__transports[] = {
+    { "shm", &dt__transport_shm, NULL, NULL },
+    { "tcp", &dt__transport_tcp, NULL, NULL },
+    { "mpi", NULL, "include dt_mpi.h, compile with mpicc -DDT_USE_MPI (or -DDT_USE_MPI and MPI's flags), and start it with "
+                   "mpirun", NULL },
+    { "threads", &dt__transport_threads, NULL, "dt_comm_threads" },
+    { "sim", NULL, NULL, "dt_sim_new of dt_sim.h" }
+};
+enum { DT__TRANSPORTS = sizeof dt__transports / sizeof dt__transports[0] };
+static dt__transport_row *dt__transport_row_of(const char *name)
 {
-    static const dt__transport tcp = { "tcp", dt__tcp_send, dt__tcp_recv, dt__tcp_wait, dt__tcp_close };
-    return &tcp;
+    for (int i = 0; i < DT__TRANSPORTS; i++)
+        if (strcmp(dt__transports[i].name, name) == 0) return &dt__transports[i];
+    return NULL;
+}
+DT__INSIDE void dt__transport_register(const dt__transport *t)
+{
+    dt__transport_row *row = dt__transport_row_of(t->name);
+    if (row) row->transport = t;
+}
+DT__INSIDE const dt__transport *dt__transport_get(const char *name)
+{
+    const dt__transport_row *row = dt__transport_row_of(name);
+    return row ? row->transport : NULL;
+}
+DT__INSIDE const dt__transport *dt__transport_auto(int reach)
+{
+    for (int i = 0; i < DT__TRANSPORTS; i++)
+        if (dt__transports[i].transport && dt__transports[i].transport->reach == reach && !dt__transports[i].opener)
+            return dt__transports[i].transport;
+    return NULL;
+}
+static const char *dt__transport_name(const dt_comm_opts *o) /* NULL: auto */
+{
+    const char *name = o->transport ? o->transport : getenv("DT_COMM_TRANSPORT");
+    return name && *name && strcmp(name, "auto") ? name : NULL;
+}
+DT__INSIDE const dt__transport_row *dt__transport_named(const dt_comm_opts *o)
+{
+    const char *name = dt__transport_name(o);
+    return name ? dt__transport_row_of(name) : NULL;
+}
+DT__INSIDE int dt__world_transport(const dt__world *w, const dt_comm_opts *o, const dt__transport **out)
+{
+    const char              *name = dt__transport_name(o);
+    const dt__transport_row *row = dt__transport_named(o);
+    char                     known[200] = "auto";
+    *out = w->joined_by;
+    if (w->joined_by || !name) return 0;
+    if (!row) {
+        for (int i = 0; i < DT__TRANSPORTS; i++) {
+            size_t n = strlen(known);
+            if (!dt__transports[i].opener) snprintf(known + n, sizeof known - n, ", %s", dt__transports[i].name);
+        }
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%.40s\" is unknown; expected one of: %s", name, known);
+    }
+    if (row->opener)
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: transport \"%s\" is opened by %s, not by dt_comm_init", name,
+                            row->opener);
+    if (!row->transport || row->transport->config)
+        return dt__comm_bad(DT_COMM_ERR_ARG,
+                            "dt_comm_init: transport \"%s\" must be named before the ranks join, but they have joined "
+                            "without it", name);
+    *out = row->transport;
+    return 0;
 }
 
 #ifdef __cplusplus

@@ -4521,11 +4521,11 @@ static int dt__load_want(dt_model *m, void *user, dt__param *p) /* dt_model.want
         if (l->no_strict || (i < 0 && dt__load_may_lack(p->name))) continue;
         if (i >= 0) {
             dt__load_other(l, i, p, text, sizeof text);
-            return dt_fail(DT_ERR_STATE, "%s: '%s'%s; %.200s does not fit the model", l->call, dt__show(p->name), text, l->path);
+            return dt_fail(DT_ERR_STATE, "%s: %s%s; %.200s does not fit the model", l->call, dt__show(p->name), text, l->path);
         }
         dt__load_prefix(l, p->name, prefix, sizeof prefix);
-        if (prefix[0]) snprintf(text, sizeof text, "the file has '%s%.60s': pass .strip = \"%s\"", prefix, p->name, prefix);
-        return dt_fail(DT_ERR_STATE, "%s: '%s' is missing in the file %.200s; %s", l->call, dt__show(p->name), l->path,
+        if (prefix[0]) snprintf(text, sizeof text, "the file has it as '%s...': pass .strip = \"%s\"", prefix, prefix);
+        return dt_fail(DT_ERR_STATE, "%s: %s is missing in the file %.200s; %s", l->call, dt__show(p->name), l->path,
                        prefix[0] ? text : ".no_strict = true initialises what a file lacks");
     }
     return 0;

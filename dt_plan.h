@@ -1131,13 +1131,13 @@ static void dt__plan_alltoall_pairs(dt__plan_work *w) { dt__plan_exchange(w, tru
    (n/2) lg p by each rank. Scratch: the blocks by distance from 1 on, what is packed, what was received. */
 static void dt__plan_alltoall_bruck(dt__plan_work *w)
 {
-    int     p = w->world, r = w->rank, half = 0;
+    int     p = w->world, r = w->rank, largest = 0;
     int64_t c = w->off[1], packed;
-    for (int m = 1; m < p; m <<= 1) { /* half: the largest number of blocks that one round moves */
+    for (int m = 1; m < p; m <<= 1) { /* largest: the largest number of blocks that one round moves */
         int k = p / (2 * m) * m + (p % (2 * m) > m ? p % (2 * m) - m : 0);
-        if (k > half) half = k;
+        if (k > largest) largest = k;
     }
-    dt__plan_scratch(w, p - 1 + 2 * half, c);
+    dt__plan_scratch(w, p - 1 + 2 * largest, c);
     if (w->why) return;
     packed = (p - 1) * c;
     dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, (p - 1 - r) * c, DT_PLAN_DATA, (r + 1) * c, false);
@@ -1148,7 +1148,7 @@ static void dt__plan_alltoall_bruck(dt__plan_work *w)
         for (int unpack = 0; unpack < 2; unpack++, w->round++) {
             k = 0;
             for (int b = m; b < p; b += 2 * m) {
-                int64_t run = (p - b < m ? p - b : m) * c, at = (b - 1) * c, came = packed + half * c;
+                int64_t run = (p - b < m ? p - b : m) * c, at = (b - 1) * c, came = packed + largest * c;
                 if (unpack) dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, at, run, DT_PLAN_SCRATCH, came + k, false);
                 else dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, packed + k, run, DT_PLAN_SCRATCH, at, false);
                 k += run;
@@ -1156,7 +1156,7 @@ static void dt__plan_alltoall_bruck(dt__plan_work *w)
             if (unpack) continue;
             w->round++;
             dt__plan_send(w, dt__plan_mod(r + m, p), DT_PLAN_SCRATCH, packed, packed + k);
-            dt__plan_recv(w, dt__plan_mod(r - m, p), DT_PLAN_SCRATCH, packed + half * c, packed + half * c + k);
+            dt__plan_recv(w, dt__plan_mod(r - m, p), DT_PLAN_SCRATCH, packed + largest * c, packed + largest * c + k);
         }
     }
     for (int b = 1; b < p; b++)

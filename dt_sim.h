@@ -361,7 +361,10 @@ static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the
                       "rank %d: a function of dt_sim_at waits; it may only start calls: wait outside of it", c->rank);
     else dt__sim_events(s, s->now + (int64_t)(seconds * DT__NS_PER_S), c->rank);
 }
-static const dt__transport dt__transport_sim = { "sim", dt__sim_send, dt__sim_recv, dt__sim_wait, NULL };
+static const dt__transport dt__transport_sim = {
+    "sim", DT__REACH_ALL, false, false, NULL, dt__sim_send, dt__sim_recv, dt__sim_wait, NULL,
+    NULL, NULL, NULL, NULL, NULL, NULL
+};
 
 /* ---- control connections */
 static int dt__sim_pipes(dt_sim *s, int from, int to) /* returns the pipe to `from`; the next one leads to `to` */
@@ -414,7 +417,7 @@ static dt__conn *dt__sim_dial(dt__world *w, int peer, int kind, dt__block *later
     int       pipe = dt__sim_pipes((dt_sim *)w->sim, w->rank, peer);
     dt__conn *k = dt__sim_conn(w, kind, peer, pipe);
     if (!k) return NULL;
-    k->shaking = true;
+    k->state = DT__CONN_HANDSHAKE;
     k->deadline = k->since + DT__SIM_SHAKE_NS;
     if (later) later->refs++;
     k->later = later;
@@ -438,12 +441,12 @@ static void dt__sim_accept(dt__world *w, int pipe, int kind)
     if (status) {
         dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, status,
                     dt__block_new(DT__C_REFUSED, w->rank, text, strlen(text) + 1, NULL, 0));
-        k->broken = true;
+        dt__conn_break(k);
         return;
     }
     k->kind = kind;
     k->peer = k->shake.c.rank;
-    dt__conn_shaken(w, k);
+    dt__conn_established(w, k);
     dt__sim_say(s, pipe ^ 1, DT__SIM_WELCOME, 0, NULL);
 }
 static void dt__sim_hear(dt__world *w, dt__conn *k, const dt__block *b)
@@ -476,9 +479,9 @@ static void dt__sim_frame_event(dt_sim *s, int pipe)
         if (f->kind == DT__SIM_HELLO) dt__sim_say(s, pipe ^ 1, DT__SIM_REFUSED, 0, NULL);
     } else if (f->kind == DT__SIM_HELLO) dt__sim_accept(&r->world, pipe, f->value);
     else if (k && f->kind == DT__SIM_SAID) dt__sim_hear(&r->world, k, f->b);
-    else if (k && f->kind == DT__SIM_WELCOME) dt__conn_shaken(&r->world, k);
-    else if (k && k->shaking) {
-        k->broken = true;
+    else if (k && f->kind == DT__SIM_WELCOME) dt__conn_established(&r->world, k);
+    else if (k && k->state == DT__CONN_HANDSHAKE) {
+        dt__conn_break(k);
         k->refused = f->kind == DT__SIM_REFUSED && !f->value;
         if (f->kind == DT__SIM_REFUSED && f->value == DT_COMM_ERR_PEER && f->b && k->kind == DT__KIND_TREE)
             dt__control_expelled(&r->world, (const char *)dt__block_body(f->b));
@@ -493,7 +496,7 @@ static void dt__sim_settle(dt_sim *s, dt__sim_rank *r)
     for (bool more = true; more;) {
         more = false;
         for (dt__conn *k = ctl->conns; k; k = k->next) {
-            while (k->out && !k->shaking) {
+            while (k->out && dt__conn_last_state(k) != DT__CONN_HANDSHAKE) {
                 dt__queued *q = k->out;
                 k->out = q->next;
                 if (!k->out) k->last = NULL;
@@ -501,8 +504,8 @@ static void dt__sim_settle(dt_sim *s, dt__sim_rank *r)
                 else dt__block_unref(q->b);
                 DT_COMM_FREE(q);
             }
-            if (k->closing && !k->shaking) k->broken = true;
-            if (!k->broken || k->slot < 0) continue;
+            if (k->state == DT__CONN_CLOSING) dt__conn_break(k);
+            if (k->state != DT__CONN_BROKEN || k->slot < 0) continue;
             dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL);
             s->pipe[k->slot].conn = NULL;
             k->slot = -1;
@@ -670,7 +673,8 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
         return false;
     }
     dt__close(&w->control->wake);
-    w->control->started = w->control->complete = true;
+    w->control->started = true;
+    w->control->join = DT__JOIN_COMPLETE;
     w->control->note_at = s->now + 1 + (int64_t)(dt__sim_draw(s) % (uint64_t)DT__SIM_NOTE_NS);
     r->comm->world = w;
     r->comm->id = 1;
@@ -697,7 +701,7 @@ static bool dt__sim_tree(dt_sim *s) /* the tree of control connections, as after
         dt__conn *below = dt__sim_conn(&s->rank[i].world, DT__KIND_TREE, up, pipe);
         dt__conn *above = below ? dt__sim_conn(&s->rank[up].world, DT__KIND_TREE, i, pipe + 1) : NULL;
         if (!above) return false;
-        below->ready = above->ready = true;
+        below->state = above->state = DT__CONN_READY;
         s->rank[i].world.control->parent = below;
     }
     return true;

@@ -1,20 +1,20 @@
-/* dtrun.c - starts the ranks of a job, shows what they say, ends them together, starts them again
+/* dtrun.c - starts the ranks of a job, shows their output, ends them together, restarts them
 
        dtrun -n 4 ./train --epochs 5
 
-   One process, one event loop, no threads (the death signal of children is the starting thread's). On each machine an
-   agent starts ranks and watches them; one controller decides when all start, stop and start again. On one machine,
-   and on node 0 of several, both are in this process and call each other. Elsewhere they talk in frames, over TCP with
-   dt_comm.h's handshake (--nnodes) or over the pipes of ssh (--hosts).
+   One process, one event loop, no threads (PR_SET_PDEATHSIG of a child refers to the thread that forked it). On each
+   machine an agent starts ranks and watches them; one controller decides when all start, stop and restart. On one machine,
+   and on node 0 of several, both are in this process and call each other. Otherwise they exchange frames, over TCP with
+   the handshake of dt_net.h (--nnodes) or over the pipes of ssh (--hosts).
 
    CONTENTS
        >>options     the command line
-       >>output      lines of ranks, on their way to the terminal or to files
+       >>output      lines of ranks, for the terminal or for files
        >>children    processes that do not outlive this one
        >>links       frames between agent and controller
        >>agent       the ranks of this machine
-       >>controller  starting, blaming, stopping, starting again
-       >>joining     how the other machines come in: TCP and ssh
+       >>controller  starting, blaming, stopping, restarting
+       >>joining     how the other machines connect: TCP and ssh
        >>main */
 #ifndef DT_STATIC
 #define DT_STATIC
@@ -30,22 +30,21 @@
 
 enum { NODES_MAX = 4096, RANKS_MAX = 4096, TAIL_LINES = 20, TAIL_BYTES = 400 };
 enum { LINE_MOST = 1 << 20, QUEUE_MOST = 1 << 18, FRAME_MOST = 4 << 20, CHUNK = 1 << 16 };
-enum { KIND_NODE = 100 }; /* in the handshake: a dtrun, not a rank */
-static const int64_t SECOND = 1000000000;
+enum { KIND_NODE = 100 }; /* connection kind in the handshake: a dtrun, not a rank */
 
 /* ==================================================================================================== >>options */
 static struct {
     int         nproc, nnodes, node_rank, master_port, max_restarts;
     bool        standalone, insecure, agent, tee;
-    double      grace, join_timeout; /* grace negative: the defaults */
+    double      grace, join_timeout; /* seconds; grace negative: the defaults */
     const char *master_addr, *hosts, *log_dir, *bind, *token_file, *ssh, *dtrun, *run_id;
     const char *forward[64]; /* -x */
     int         nforward;
-    char      **argv; /* the program's */
+    char      **argv; /* the program and its arguments */
 } opt;
 
 static void fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
-static void fail(int status, const char *format, ...) /* before there are children */
+static void fail(int status, const char *format, ...) /* exits; children, if there are any, die with this process */
 {
     va_list ap;
     fputs("dtrun: ", stderr);
@@ -63,32 +62,33 @@ static const char usage[] =
     "  --node-rank R            the number of this machine, from 0 (0)\n"
     "  --master-addr A          name or address of machine 0 (127.0.0.1)\n"
     "  --master-port P          its port (one machine: a free one; several: 29500)\n"
-    "  --token-file F           the job's secret for several machines, mode 0600; machine 0 makes it if it is missing\n"
-    "  --hosts a,b              start the other machines, too, by ssh; rank 0 is on the first\n"
-    "  --ssh COMMAND            what does that (DTRUN_SSH, else ssh -T -o BatchMode=yes)\n"
-    "  --dtrun PATH             where dtrun is on the hosts (as here)\n"
-    "  -x NAME[=VALUE]          a variable for the ranks, also on the hosts\n"
+    "  --token-file F           the job's secret for several machines, mode 0600; machine 0 creates it if it is missing\n"
+    "  --hosts a,b              start dtrun on these machines by ssh; rank 0 is on the first\n"
+    "  --ssh COMMAND            the ssh command (DTRUN_SSH, else ssh -T -o BatchMode=yes)\n"
+    "  --dtrun PATH             path of dtrun on the hosts (the path on this machine)\n"
+    "  -x NAME[=VALUE]          an environment variable for the ranks, also on the hosts\n"
     "  --bind A                 several machines: listen at this address\n"
-    "  --max-restarts N         start all ranks again after a failure, at most N times (0)\n"
+    "  --max-restarts N         restart all ranks after a failure, at most N times (0)\n"
     "  --grace S                seconds from SIGTERM to SIGKILL (5 after a failure, 30 after Ctrl-C)\n"
     "  --join-timeout S         seconds to wait for the other machines (600)\n"
-    "  --log-dir D              what ranks say goes to D/rankN.out and D/rankN.err\n"
-    "  -t, --tee N              with --log-dir: to the terminal as well, unless N is 0\n"
-    "  --standalone             one machine, a free port: what is the default\n"
+    "  --log-dir D              write the output of ranks to D/rankN.out and D/rankN.err\n"
+    "  -t, --tee N              with --log-dir: show it on the terminal as well, unless N is 0\n"
+    "  --standalone             one machine, a free port (the default)\n"
     "  --insecure               several machines without a token\n"
     "  --rdzv-id ID             the job's name\n"
     "  --no-python, --rdzv-backend, --start-method, --monitor-interval, --role   accepted, for torchrun's users\n"
     "  --help, --version\n"
     "  --                       ends the options\n"
     "\n"
-    "Names may have underscores; PET_NNODES and the like give defaults. Ranks find RANK, WORLD_SIZE, LOCAL_RANK,\n"
-    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DT_RESTART in their environment. The exit status is that of the\n"
-    "rank that failed first (128 + signal), 128 + signal after Ctrl-C and SIGTERM, 2 for a wrong command line.\n";
+    "Option names may have underscores. PET_NNODES, PET_NPROC_PER_NODE ... in the environment set defaults. Ranks find\n"
+    "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and DT_RESTART in their environment. The\n"
+    "exit status is that of the rank that failed first (128 + signal), 128 + signal after Ctrl-C and SIGTERM, and 2 for a\n"
+    "wrong command line.\n";
 
 typedef struct option {
     const char *name, *letter;
-    int         kind; /* 'i' number, 's' seconds, 't' text, 'b' switch, 'n' ranks, 'N' machines, 'x' variable,
-                             'E' host:port, 'B' a number that is a switch, '0' ignored with, '-' without a value */
+    int         kind; /* 'i' number, 's' seconds, 't' text, 'b' switch, 'n' ranks, 'N' machines, 'x' variable, 'E' host:port,
+                         'B' a number that is a switch; ignored: '0' with a value, '-' without a value */
     void       *to;
     int         low, high;
 } option;
@@ -122,7 +122,7 @@ static const option options[] = {
 };
 enum { OPTIONS = sizeof options / sizeof *options };
 
-static int cores(void) /* that this process may use */
+static int cores(void) /* number of CPU cores that this process may use */
 {
     unsigned long mask[128] = { 0 };
     long          len = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask), n = 0;
@@ -159,7 +159,7 @@ static void option_set(const option *o, const char *name, const char *s)
         else *(int *)o->to = number(name, s, o->low, o->high, ", auto or cpu");
         break;
     case 'N':
-        colon = strchr(low = strdup(s), ':'); /* torchrun's MIN:MAX */
+        colon = strchr(low = strdup(s), ':'); /* MIN:MAX, as in torchrun */
         if (colon) *colon = 0;
         *(int *)o->to = number(name, low, o->low, o->high, "");
         if (colon && number(name, colon + 1, o->low, o->high, "") != *(int *)o->to)
@@ -172,7 +172,7 @@ static void option_set(const option *o, const char *name, const char *s)
         *(double *)o->to = v;
         break;
     case 'x':
-        if (opt.nforward == (int)(sizeof opt.forward / sizeof *opt.forward)) fail(2, "more than 64 of -x");
+        if (opt.nforward == (int)(sizeof opt.forward / sizeof *opt.forward)) fail(2, "-x is given more than 64 times");
         if (!*s || *s == '=') fail(2, "%s is '%.80s', expected NAME or NAME=VALUE", name, s);
         opt.forward[opt.nforward++] = s;
         if (strchr(s, '=')) putenv(strdup(s));
@@ -183,10 +183,12 @@ static void option_set(const option *o, const char *name, const char *s)
         if (colon && colon[1]) opt.master_port = number(name, colon + 1, 0, 65535, " behind the colon");
         if (colon) *colon = 0;
         break;
-    default: break;
+    case '0':
+    case '-': break; /* ignored */
+    default: fail(1, "internal error: option %s has kind %d", name, o->kind);
     }
 }
-static const char *name_of(const char *arg, char *buf, size_t nbytes) /* as in the table; up to '=' */
+static const char *name_of(const char *arg, char *buf, size_t nbytes) /* up to '=', with - for _ as in the table */
 {
     size_t n = 0;
     for (; arg[n] && arg[n] != '=' && n + 1 < nbytes; n++) buf[n] = arg[n] == '_' ? '-' : arg[n];
@@ -268,12 +270,12 @@ static void options_check(void)
         fail(2, "--nnodes is %d, but --master-addr is missing: the name or address of machine 0", opt.nnodes);
     if (opt.nnodes > 1 && !opt.token_file && !opt.insecure)
         fail(2,
-             "%d machines need a secret that they share: --token-file FILE on each (machine 0 makes it if it is "
-             "missing; copy it, mode 0600, where no file system is shared), or --hosts, or --insecure on a network "
+             "%d machines need a secret that they share: use --token-file FILE on each (machine 0 creates it if it is "
+             "missing; copy it, mode 0600, if the machines share no file system), or --hosts, or --insecure on a network "
              "that you trust",
              opt.nnodes);
     if (opt.nnodes > 1 && opt.master_port == 0) opt.master_port = 29500;
-    if (opt.tee && !opt.log_dir) opt.tee = false; /* it goes to the terminal anyway */
+    if (opt.tee && !opt.log_dir) opt.tee = false; /* the output goes to the terminal anyway */
 }
 
 /* ==================================================================================================== >>output */
@@ -281,18 +283,18 @@ typedef struct bytes {
     char  *p;
     size_t n, cap;
 } bytes;
-typedef struct sink { /* where text goes; what it does not take now waits */
+typedef struct sink { /* a destination of text; q: text that could not be written yet */
     int   fd;
     bool  socket, watched, gone, colour;
     bytes q;
 } sink;
-typedef struct speaker { /* a rank, as far as it is heard here */
-    bytes line[2];       /* the unfinished one of stdout, stderr */
+typedef struct rank_output { /* the output of a rank */
+    bytes line[2];       /* the unfinished line of stdout and of stderr */
     int   log[2];
     char  tail[TAIL_LINES][TAIL_BYTES];
     int   ntail; /* lines so far */
-} speaker;
-/* What waits in epoll, with a number where there are many of a kind. */
+} rank_output;
+/* Kinds of descriptors in epoll; an index distinguishes descriptors of one kind. */
 enum {
     EV_SIGNAL = 1,
     EV_REPORT,
@@ -308,14 +310,14 @@ enum {
 };
 
 static sink      out_sink, err_sink;
-static speaker **speakers; /* by rank of the world */
+static rank_output **outputs; /* by rank of the world */
 static int       world, epoch;
 static int       ep = -1;
-static bool      choked; /* ranks are not read */
+static bool      reading_paused; /* too much text is queued: the output of ranks is not read at the moment */
 
 static void *need(void *p)
 {
-    if (!p) fail(1, "out of memory"); /* the ranks die with this process */
+    if (!p) fail(1, "out of memory");
     return p;
 }
 static void bytes_add(bytes *b, const void *p, size_t n)
@@ -346,7 +348,8 @@ static void unwatch(int fd)
 }
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Others share what stdout and stderr point to, so it is not made non-blocking; opened anew it is ours. */
+/* Other processes share the file description of stdout and stderr, so it must not become non-blocking. Opening it again
+   through /proc gives a description of our own. */
 static void sink_open(sink *s, int fd)
 {
     struct stat st;
@@ -379,7 +382,7 @@ static void sink_flush(sink *s)
         } else {
             s->gone = true;
             if (s == &out_sink)
-                say("stdout is gone (%s): what ranks print there is lost from now on, the job goes on",
+                say("stdout is gone (%s): further output of the ranks there is lost; the job continues",
                     strerror(errno));
         }
     }
@@ -408,30 +411,30 @@ static int log_open(int rank, int stream)
     if (epoch) snprintf(again, sizeof again, ".restart%d", epoch);
     snprintf(path, sizeof path, "%.4000s/rank%d%s.%s", opt.log_dir, rank, again, stream ? "err" : "out");
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
-    if (fd < 0) say("cannot write '%s': %s; it goes to the terminal", path, strerror(errno));
+    if (fd < 0) say("cannot write '%s': %s; the output goes to the terminal", path, strerror(errno));
     return fd;
 }
-static speaker *speaker_of(int rank)
+static rank_output *output_of(int rank)
 {
-    speaker *s = speakers[rank];
+    rank_output *s = outputs[rank];
     if (s) return s;
-    s = speakers[rank] = (speaker *)need(calloc(1, sizeof *s));
+    s = outputs[rank] = (rank_output *)need(calloc(1, sizeof *s));
     for (int i = 0; i < 2; i++) s->log[i] = opt.log_dir ? log_open(rank, i) : -1;
     return s;
 }
-static void speakers_reset(void)
+static void outputs_reset(void)
 {
-    for (int i = 0; speakers && i < world; i++) {
-        if (!speakers[i]) continue;
+    for (int i = 0; outputs && i < world; i++) {
+        if (!outputs[i]) continue;
         for (int k = 0; k < 2; k++) {
-            free(speakers[i]->line[k].p);
-            dt__close(&speakers[i]->log[k]);
+            free(outputs[i]->line[k].p);
+            dt__close(&outputs[i]->log[k]);
         }
-        free(speakers[i]);
-        speakers[i] = NULL;
+        free(outputs[i]);
+        outputs[i] = NULL;
     }
 }
-static void line_done(speaker *s, int rank, int stream, const char *p, size_t n)
+static void line_done(rank_output *s, int rank, int stream, const char *p, size_t n)
 {
     static const int colours[6] = { 36, 32, 33, 35, 34, 31 };
     sink            *to = stream ? &err_sink : &out_sink;
@@ -447,14 +450,14 @@ static void line_done(speaker *s, int rank, int stream, const char *p, size_t n)
     bytes_add(&to->q, p, n);
     bytes_add(&to->q, "\n", 1);
 }
-static void hear(int rank, int stream, const char *p, size_t n)
+static void output_add(int rank, int stream, const char *p, size_t n)
 {
-    speaker *s = speaker_of(rank);
+    rank_output *s = output_of(rank);
     for (size_t done = 0; s->log[stream] >= 0 && done < n;) {
         ssize_t k = write(s->log[stream], p + done, n - done);
         if (k > 0) done += (size_t)k;
         else if (errno != EINTR) {
-            say("the log of rank %d: %s; it goes to the terminal from now on", rank, strerror(errno));
+            say("cannot write the log of rank %d: %s; its output goes to the terminal from now on", rank, strerror(errno));
             dt__close(&s->log[stream]);
         }
     }
@@ -475,9 +478,9 @@ static void hear(int rank, int stream, const char *p, size_t n)
     }
     sink_flush(stream ? &err_sink : &out_sink);
 }
-static void hear_end(int rank) /* what has no newline at its end */
+static void output_end(int rank) /* shows a last line without newline */
 {
-    speaker *s = speakers[rank];
+    rank_output *s = outputs[rank];
     for (int i = 0; s && i < 2; i++)
         if (s->line[i].n) {
             line_done(s, rank, i, s->line[i].p, s->line[i].n);
@@ -485,10 +488,10 @@ static void hear_end(int rank) /* what has no newline at its end */
             sink_flush(i ? &err_sink : &out_sink);
         }
 }
-/* The last lines as one text, a newline behind each. */
+/* The last lines as one text, each with a newline. */
 static void tail_text(int rank, bytes *to)
 {
-    speaker *s = speakers ? speakers[rank] : NULL;
+    rank_output *s = outputs ? outputs[rank] : NULL;
     for (int i = !s ? 0 : s->ntail > TAIL_LINES ? s->ntail - TAIL_LINES : 0; s && i < s->ntail; i++) {
         bytes_add(to, s->tail[i % TAIL_LINES], strlen(s->tail[i % TAIL_LINES]));
         bytes_add(to, "\n", 1);
@@ -509,9 +512,9 @@ static void make_log_dir(void)
 }
 
 /* ==================================================================================================== >>children
-   A child is the leader of a process group, gets SIGKILL when this process dies, and checks that it has not died
-   before. What the child starts itself is in its group: a guard, which only waits for this process to end, kills the
-   groups that it was told of. */
+   Each child leads a process group and gets SIGKILL when this process dies (PR_SET_PDEATHSIG); it checks that this process
+   did not die before that call. Processes that a child starts are in its group. A guard process kills these groups when
+   this process ends: it waits for that on a pipe, through which it also learns the groups. */
 static int      guard_fd = -1;
 static pid_t    self;
 static sigset_t old_mask;
@@ -544,46 +547,46 @@ static void guard_main(int fd)
 }
 static void guard_start(void)
 {
-    int   tube[2];
+    int   pipe_fds[2];
     pid_t pid;
-    if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0 || (pid = fork()) < 0)
-        fail(1, "no guard process: %s", strerror(errno));
+    if (syscall(SYS_pipe2, pipe_fds, O_CLOEXEC) != 0 || (pid = fork()) < 0)
+        fail(1, "cannot start the guard process: %s", strerror(errno));
     if (pid == 0) {
         sigset_t all;
         sigfillset(&all);
         sigprocmask(SIG_SETMASK, &all, NULL);
         setpgid(0, 0);
-        /* nothing of the parent stays open: who waits for its pipes to close waits for it, not for the guard */
+        /* close all descriptors of the parent: a reader of its pipes must not wait for the guard */
         dup2(null_fd, 0);
         dup2(null_fd, 1);
         dup2(null_fd, 2);
-        dup2(tube[0], 3);
+        dup2(pipe_fds[0], 3);
         long most = sysconf(_SC_OPEN_MAX);
         if (syscall(436 /* close_range */, 4u, ~0u, 0u) != 0)
             for (int i = 4; i < (most > 0 && most < 65536 ? (int)most : 65536); i++) close(i);
         guard_main(3);
     }
-    setpgid(pid, pid); /* both do: who kills this group must not meet the guard before it has run */
-    close(tube[0]);
-    guard_fd = tube[1];
+    setpgid(pid, pid); /* parent and child both do this: so it is done before anyone can kill the old group */
+    close(pipe_fds[0]);
+    guard_fd = pipe_fds[1];
 }
-static void guard_tell(pid_t pid)
+static void guard_add(pid_t pid)
 {
     while (write(guard_fd, &pid, sizeof pid) < 0 && errno == EINTR) {}
 }
-/* The child goes on with it; then it sets up the rest and execs. */
+/* Forks. Returns in the child, too (0), which then sets up its environment and calls child_exec. */
 static pid_t child_start(int in, int out, int err)
 {
     fflush(NULL);
     pid_t pid = fork();
     if (pid != 0) {
-        if (pid > 0) setpgid(pid, pid); /* both do: whoever is first */
+        if (pid > 0) setpgid(pid, pid); /* parent and child both do this, whichever runs first */
         return pid;
     }
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != self) _exit(126);
-    guard_tell(getpid());
+    guard_add(getpid());
     signal(SIGPIPE, old_pipe);
     sigprocmask(SIG_SETMASK, &old_mask, NULL);
     setrlimit(RLIMIT_NOFILE, &old_files);
@@ -600,7 +603,7 @@ static void child_exec(char *const *argv)
     dprintf(2, "dtrun: cannot run '%s': %s\n", argv[0], strerror(e));
     _exit(e == ENOENT ? 127 : 126);
 }
-static int child_watch(pid_t pid, int kind, int i) /* a pidfd, or -1: SIGCHLD tells */
+static int child_watch(pid_t pid, int kind, int i) /* a pidfd, or -1: SIGCHLD is used instead */
 {
     int fd = -1;
 #ifdef SYS_pidfd_open
@@ -609,21 +612,21 @@ static int child_watch(pid_t pid, int kind, int i) /* a pidfd, or -1: SIGCHLD te
     if (fd >= 0 && !watch(fd, EPOLLIN, kind, i)) dt__close(&fd);
     return fd;
 }
-static void child_reap(pid_t pid, int *fd) /* it is dead, or dies now, and its group with it */
+static void child_reap(pid_t pid, int *fd) /* kills it and its group, if they still run, and waits for it */
 {
     int status;
     kill(-pid, SIGKILL);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    guard_tell(-pid);
+    guard_add(-pid);
     unwatch(*fd);
     dt__close(fd);
 }
-static void tube_open(int tube[2], bool mine_reads) /* this process's end does not block */
+static void pipe_open(int pipe_fds[2], bool mine_reads) /* a pipe; the end of this process is non-blocking */
 {
-    if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0) fail(1, "a pipe cannot be made: %s", strerror(errno));
-    fcntl(tube[mine_reads ? 0 : 1], F_SETFL, O_NONBLOCK);
+    if (syscall(SYS_pipe2, pipe_fds, O_CLOEXEC) != 0) fail(1, "cannot create a pipe: %s", strerror(errno));
+    fcntl(pipe_fds[mine_reads ? 0 : 1], F_SETFL, O_NONBLOCK);
 }
-/* 0: it can be run; else the status that a shell would give. Files that execvp hands to a shell count. */
+/* 0: the program can be run; else the status that a shell would return. Scripts that execvp passes to a shell count. */
 static int program_check(const char *name, char *why, size_t nbytes)
 {
     char        path[4096];
@@ -656,7 +659,7 @@ static int program_check(const char *name, char *why, size_t nbytes)
 
 /* ==================================================================================================== >>links */
 enum { F_HELLO = 1, F_JOB, F_START, F_BOUND, F_FAILED, F_STOP, F_OUTPUT, F_EXITED, F_ASK, F_FINISH };
-typedef struct link_ { /* to the other side; in and out may be one socket */
+typedef struct link_ { /* connection between agent and controller; in and out may be one socket */
     int   in, out, id;
     bool  watched, gone;
     bytes rx, tx;
@@ -684,7 +687,7 @@ static void link_close(link_ *l)
     l->watched = false;
     l->rx.n = l->tx.n = 0;
 }
-static void link_events(link_ *l, bool out) /* a socket is in epoll once, for both directions */
+static void link_events(link_ *l, bool out) /* a socket is registered in epoll once, for both directions */
 {
     struct epoll_event e;
     if (out == l->watched || l->gone) return;
@@ -706,7 +709,7 @@ static void link_flush(link_ *l)
         ssize_t n = write(l->out, l->tx.p + done, l->tx.n - done);
         if (n > 0) done += (size_t)n;
         else if (n < 0 && errno == EINTR) continue;
-        else break; /* full, or broken: reading will tell */
+        else break; /* full, or broken: then reading reports it */
     }
     bytes_drop(&l->tx, done);
     link_events(l, l->tx.n > 0);
@@ -724,7 +727,8 @@ static void link_send(link_ *l, int kind, int rank, const void *a, size_t na, co
     bytes_add(&l->tx, b, nb);
     link_flush(l);
 }
-/* Calls fn for each whole frame. NULL, or why it is over; "": the other side closed it. fn may close the link. */
+/* Calls fn for each complete frame. Returns NULL, or why the link ended; "": the other side closed it. fn may close the
+   link. */
 static const char *link_read(link_ *l, frame_fn fn)
 {
     char      buf[CHUNK];
@@ -739,7 +743,7 @@ static const char *link_read(link_ *l, frame_fn fn)
         size_t at = 0;
         while (!l->gone && l->rx.n - at >= sizeof h) {
             memcpy(&h, l->rx.p + at, sizeof h);
-            if (h.magic != (uint32_t)DT__CFRAME_MAGIC) return "something else than dtrun talks there";
+            if (h.magic != (uint32_t)DT__CFRAME_MAGIC) return "something other than dtrun answers there";
             if (h.nbytes > FRAME_MOST) return "a frame is too long";
             if (l->rx.n - at - sizeof h < h.nbytes) break;
             fn(l, (int)h.kind, h.rank, l->rx.p + at + sizeof h, h.nbytes);
@@ -753,10 +757,10 @@ typedef struct hello {
     int32_t nproc;
     char    version[16], host[64];
 } hello;
-typedef struct start { /* what an agent needs to know to start its ranks */
+typedef struct start { /* what an agent needs to start its ranks */
     int64_t epoch, max_restarts;
     int32_t world, first, node, nnodes;
-    int32_t port; /* node 0: to bind (0: any); others: where rank 0 listens */
+    int32_t port; /* on node 0: the port to bind (0: any); on others: where rank 0 listens */
     int32_t zero;
     char    addr[256], run_id[64];
 } start;
@@ -766,9 +770,9 @@ typedef struct failed { /* the ranks cannot be started */
 } failed;
 typedef struct exited { /* the last lines follow */
     int32_t how, value; /* 'x' and the exit status, 's' and the signal */
-    int32_t stopped;    /* dtrun had sent a signal */
-    int32_t lost;       /* dt_comm.h's report: the rank that was lost, or -1 */
-    int64_t pid, ns;    /* ns: it ran for */
+    int32_t stopped;    /* dtrun had sent it a signal */
+    int32_t lost;       /* the rank that it reported as lost (DT_REPORT_FD), or -1 */
+    int64_t pid, ns;    /* ns: how long it ran */
     char    said[DT__REPORT_TEXT];
 } exited;
 
@@ -784,7 +788,7 @@ typedef struct proc {
 static proc   *procs;
 static int     nprocs, first_rank, running, report_fd = -1;
 static uint8_t token[32];
-static link_   up; /* of an agent to its controller; unused in the controller */
+static link_   up; /* link of an agent to its controller; unused in the controller */
 static bool    is_agent, over;
 static int     exit_status;
 
@@ -803,7 +807,7 @@ static void rank_read(int i, int k, bool all)
         } else if (opt.agent) {
             uint8_t stream = (uint8_t)k;
             link_send(&up, F_OUTPUT, first_rank + i, &stream, 1, buf, (size_t)n);
-        } else hear(first_rank + i, k, buf, (size_t)n);
+        } else output_add(first_rank + i, k, buf, (size_t)n);
         if (!all) return;
     }
 }
@@ -818,7 +822,7 @@ static void reports_read(void)
         if (r.rank < first_rank || r.rank >= first_rank + nprocs) continue;
         proc *p = &procs[r.rank - first_rank];
         r.text[sizeof r.text - 1] = 0;
-        if (p->said[0]) continue; /* the first one is the cause */
+        if (p->said[0]) continue; /* only the first report of a rank names the cause */
         p->lost = r.lost;
         memcpy(p->said, r.text, sizeof p->said);
     }
@@ -831,7 +835,7 @@ static void rank_ended(int i)
     bytes     tail = { NULL, 0, 0 };
     memset(&si, 0, sizeof si);
     if (p->ended || p->pid <= 0) return;
-    /* it stays a zombie until all have ended: its number, and its group's, is not given to others */
+    /* it stays a zombie until all ranks have ended, so that its pid and process group are not reused */
     if (waitid(P_PID, (id_t)p->pid, &si, WEXITED | WNOWAIT | WNOHANG) != 0 || si.si_pid == 0) return;
     p->ended = true;
     running--;
@@ -848,14 +852,14 @@ static void rank_ended(int i)
     e.ns = dt__comm_now() - p->begun;
     memcpy(e.said, p->said, sizeof e.said);
     if (!opt.agent) {
-        hear_end(first_rank + i);
+        output_end(first_rank + i);
         tail_text(first_rank + i, &tail);
     }
     if (is_agent) link_send(&up, F_EXITED, first_rank + i, &e, sizeof e, tail.p, tail.n);
     else controller_exited(first_rank + i, &e, tail.p, tail.n);
     free(tail.p);
 }
-static void agent_clean(void) /* all ranks have ended: what they started goes, too */
+static void agent_clean(void) /* all ranks have ended: kills the processes that they started */
 {
     if (nprocs == 0) return;
     for (int i = 0; i < nprocs; i++) {
@@ -866,7 +870,7 @@ static void agent_clean(void) /* all ranks have ended: what they started goes, t
             unwatch(procs[i].out[k]);
             dt__close(&procs[i].out[k]);
         }
-        if (!opt.agent) hear_end(first_rank + i);
+        if (!opt.agent) output_end(first_rank + i);
     }
     nprocs = 0;
     unwatch(report_fd);
@@ -878,7 +882,7 @@ static void agent_signal(int sig)
         if (procs[i].ended) continue;
         if (sig == SIGTERM || sig == SIGINT || sig == SIGKILL) procs[i].stopped = true;
         kill(-procs[i].pid, sig);
-        if (sig == SIGTERM || sig == SIGINT) kill(-procs[i].pid, SIGCONT); /* a stopped one hears it, too */
+        if (sig == SIGTERM || sig == SIGINT) kill(-procs[i].pid, SIGCONT); /* so that a stopped process handles the signal */
     }
 }
 static void set_number(const char *name, int64_t v)
@@ -914,14 +918,15 @@ static void rank_env(const start *s, int i, int port)
     if (!getenv("OMP_NUM_THREADS")) set_number("OMP_NUM_THREADS", threads);
     if (!getenv("DT_NUM_THREADS")) set_number("DT_NUM_THREADS", threads);
 }
-/* Rank 0's socket; negative and why. Made anew for each start: while nobody listens, dialing fails at once. */
+/* The socket of rank 0; negative: failed, see why. It is created again for each start: while nobody listens, dialing fails
+   at once. */
 static int rendezvous_open(const start *s, int *port, char *why, size_t nbytes)
 {
     dt__addr    a[DT__ADDRS];
     char        text[80];
     const char *reason = "", *name = opt.bind ? opt.bind : s->addr;
     int         n = 1, fd = -1;
-    int64_t     until = dt__comm_now() + 2 * SECOND;
+    int64_t     until = dt__comm_now() + 2 * DT__NS_PER_S;
     if (s->nnodes == 1) dt__addr_loopback(&a[0], s->port);
     else if ((n = dt__addr_find(name, s->port, a, &reason)) == 0) {
         snprintf(why, nbytes, "the address of machine 0 is '%.200s': %s", name, reason);
@@ -930,7 +935,7 @@ static int rendezvous_open(const start *s, int *port, char *why, size_t nbytes)
     for (;;) {
         for (int i = 0; i < n && fd < 0; i++) fd = dt__listen(&a[i]);
         if (fd >= 0 || errno != EADDRINUSE || s->port == 0 || s->epoch == 0 || dt__comm_now() > until) break;
-        dt__comm_pause(10000000); /* the ranks before this start held it */
+        dt__comm_pause(10 * DT__NS_PER_MS); /* the ranks of the previous start may still be closing it */
     }
     int e = errno;
     a[0].n = sizeof a[0].u;
@@ -940,30 +945,30 @@ static int rendezvous_open(const start *s, int *port, char *why, size_t nbytes)
     }
     dt__close(&fd);
     snprintf(why, nbytes, "cannot listen at %s: %s%s", dt__addr_text(&a[0], text, sizeof text), strerror(e),
-             e == EADDRINUSE      ? "; without --master-port dtrun takes a free one"
-             : e == EADDRNOTAVAIL ? "; --bind names an address of this machine"
+             e == EADDRINUSE      ? "; omit --master-port to use a free port"
+             : e == EADDRNOTAVAIL ? "; set --bind to an address of this machine"
                                   : "");
     return -1;
 }
-static int token_file(void) /* in memory: for every rank, and for a second program behind a script's first */
+static int token_file(void) /* a file in memory, not a pipe: several programs of a script may read it */
 {
     int fd = (int)syscall(SYS_memfd_create, "dt-token", 1u /* close-on-exec */);
-    if (fd < 0 || write(fd, token, 32) != 32) fail(1, "the token cannot be handed over: %s", strerror(errno));
+    if (fd < 0 || write(fd, token, 32) != 32) fail(1, "cannot write the token to a memory file: %s", strerror(errno));
     return fd;
 }
 static void rank_start(const start *s, int i, int port, int listen_fd, int tell, int token_fd)
 {
     proc *p = &procs[i];
-    int   tube[2][2];
+    int   pipe_fds[2][2];
     memset(p, 0, sizeof *p);
     p->lost = p->pidfd = -1;
     for (int k = 0; k < 2; k++) {
-        tube_open(tube[k], true);
-        p->out[k] = tube[k][0];
+        pipe_open(pipe_fds[k], true);
+        p->out[k] = pipe_fds[k][0];
     }
     bool input = s->first + i == 0 && !opt.agent && !isatty(0) && fcntl(0, F_GETFD) >= 0;
     p->begun = dt__comm_now();
-    p->pid = child_start(input ? 0 : null_fd, tube[0][1], tube[1][1]);
+    p->pid = child_start(input ? 0 : null_fd, pipe_fds[0][1], pipe_fds[1][1]);
     if (p->pid == 0) {
         rank_env(s, i, port);
         set_number("DT_TOKEN_FD", token_fd);
@@ -976,15 +981,15 @@ static void rank_start(const start *s, int i, int port, int listen_fd, int tell,
         }
         child_exec(opt.argv);
     }
-    if (p->pid < 0) fail(1, "rank %d cannot be started: %s", s->first + i, strerror(errno));
+    if (p->pid < 0) fail(1, "cannot start rank %d: %s", s->first + i, strerror(errno));
     for (int k = 0; k < 2; k++) {
-        close(tube[k][1]);
-        if (!choked) watch(p->out[k], EPOLLIN, EV_RANK_OUT, 2 * i + k);
+        close(pipe_fds[k][1]);
+        if (!reading_paused) watch(p->out[k], EPOLLIN, EV_RANK_OUT, 2 * i + k);
     }
     p->pidfd = child_watch(p->pid, EV_RANK_END, i);
     running++;
 }
-/* 0 and rank 0's port, or a status and why. */
+/* Starts the ranks of this machine. 0 and the port of rank 0; else an exit status, and why. */
 static int agent_start(const start *s, int *port, char *why, size_t nbytes)
 {
     int status = program_check(opt.argv[0], why, nbytes), tell[2], listen_fd = -1;
@@ -992,15 +997,16 @@ static int agent_start(const start *s, int *port, char *why, size_t nbytes)
     if (status) return status;
     if (s->first == 0 && (listen_fd = rendezvous_open(s, port, why, nbytes)) < 0) return 1;
     epoch = (int)s->epoch;
-    speakers_reset();
+    outputs_reset();
     if (world != s->world) {
         world = s->world;
-        speakers = (speaker **)need(realloc(speakers, (size_t)world * sizeof *speakers));
-        memset(speakers, 0, (size_t)world * sizeof *speakers);
+        outputs = (rank_output **)need(realloc(outputs, (size_t)world * sizeof *outputs));
+        memset(outputs, 0, (size_t)world * sizeof *outputs);
     }
     procs = (proc *)need(realloc(procs, (size_t)opt.nproc * sizeof *procs));
     first_rank = s->first;
-    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, tell) != 0) fail(1, "no socket pair: %s", strerror(errno));
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, tell) != 0)
+        fail(1, "cannot create a socket pair: %s", strerror(errno));
     report_fd = tell[0];
     watch(report_fd, EPOLLIN, EV_REPORT, 0);
     int token_fd = token_file();
@@ -1012,7 +1018,7 @@ static int agent_start(const start *s, int *port, char *why, size_t nbytes)
     return 0;
 }
 
-/* ---- an agent whose controller is elsewhere */
+/* ---- an agent whose controller is on another machine */
 static void agent_lost(const char *why)
 {
     if (!over) {
@@ -1023,12 +1029,12 @@ static void agent_lost(const char *why)
     link_close(&up);
     agent_signal(SIGKILL);
 }
-/* What machine 0 sends through ssh: the token, then strings: address to listen at, directory, variables, arguments. */
+/* The first frame of machine 0 over ssh: the token, then strings: address to listen at, directory, variables, arguments. */
 typedef struct job {
     uint8_t token[32];
     int32_t nproc, nenv, argc, insecure;
 } job;
-static bool job_take(char *body, size_t n)
+static bool job_read(char *body, size_t n)
 {
     job    j;
     size_t at = sizeof j;
@@ -1039,7 +1045,7 @@ static bool job_take(char *body, size_t n)
     if (j.nproc < 1 || j.nproc > RANKS_MAX || j.nenv < 0 || j.argc < 1 || j.nenv > FRAME_MOST || j.argc > FRAME_MOST ||
         strings != 2 + (size_t)j.nenv + (size_t)j.argc)
         return false;
-    char *text = (char *)need(malloc(n)); /* stays: argv points into it */
+    char *text = (char *)need(malloc(n)); /* never freed: argv points into it */
     memcpy(text, body, n);
     memcpy(token, j.token, 32);
     opt.nproc = j.nproc;
@@ -1054,7 +1060,7 @@ static bool job_take(char *body, size_t n)
                 failed f;
                 memset(&f, 0, sizeof f);
                 f.status = 1;
-                snprintf(f.text, sizeof f.text, "cannot go to '%.500s': %s", s, strerror(errno));
+                snprintf(f.text, sizeof f.text, "cannot change the directory to '%.500s': %s", s, strerror(errno));
                 link_send(&up, F_FAILED, 0, &f, sizeof f, NULL, 0);
             }
         } else if (i < 2 + (size_t)j.nenv) {
@@ -1070,13 +1076,13 @@ static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
     int32_t v;
     (void)rank;
     if (kind == F_JOB && opt.agent && !opt.argv) {
-        if (!job_take(body, n)) agent_lost("it sent a broken job");
+        if (!job_read(body, n)) agent_lost("it sent an invalid job frame");
     } else if (kind == F_START && n == sizeof s && running == 0 && opt.argv) {
         agent_clean();
         memcpy(&s, body, sizeof s);
         s.addr[sizeof s.addr - 1] = s.run_id[sizeof s.run_id - 1] = 0;
         if (s.world < 1 || s.first < 0 || s.first > s.world - opt.nproc || s.epoch < 0 || s.epoch > INT_MAX) {
-            agent_lost("it sent a broken start");
+            agent_lost("it sent an invalid start frame");
             return;
         }
         int port;
@@ -1096,25 +1102,30 @@ static void agent_frame(link_ *l, int kind, int rank, char *body, size_t n)
         over = true;
         agent_signal(SIGKILL);
         link_close(l);
-    } else agent_lost("it sent a frame that makes no sense here");
+    } else agent_lost("it sent an unexpected frame");
 }
 
 /* ==================================================================================================== >>controller */
-enum { GATHERING = 0, RUNNING, SETTLING, STOPPING };
+enum {
+    GATHERING = 0, /* waits for the agents of all machines */
+    RUNNING,
+    SETTLING,      /* a rank has failed: waits 1 s for the rank that failed first to be seen */
+    STOPPING       /* the ranks got a signal and have until the deadline to end */
+};
 typedef struct node {
-    bool    mine; /* its ranks are this process's */
-    bool    there, lost;
-    int     nproc, first, alive, asked; /* asked: signals to its dtrun */
+    bool    mine; /* this process is its agent */
+    bool    joined, lost;
+    int     nproc, first, alive, asked; /* asked: number of signals that the user sent to its dtrun */
     link_   link;
     char    host[80];
-    pid_t   ssh; /* or 0 */
+    pid_t   ssh; /* 0: not started by ssh, or ssh has ended */
     int     ssh_fd, err_fd;
-    int64_t until; /* 0, or ssh must have ended then */
+    int64_t until; /* ns: when ssh must have ended; 0: no deadline */
     bytes   err;
 } node;
 typedef struct ending {
     bool   ended;
-    int    order; /* of arrival, from 1 */
+    int    order; /* the ranks ended in this order, from 1 */
     exited e;
     char  *tail;
 } ending;
@@ -1123,7 +1134,7 @@ static int     nnodes, state, norder, blamed = -1, user_signal, asked_here;
 static ending *ends; /* by rank */
 static int64_t deadline = INT64_MAX;
 static start   plan;
-static bool    fatal; /* no restart helps */
+static bool    fatal; /* a restart would not help */
 static int     fatal_status;
 
 static void finish(int status);
@@ -1166,12 +1177,12 @@ static void stop(int sig, double grace)
 {
     if (state == STOPPING) return;
     state = STOPPING;
-    deadline = dt__comm_now() + (int64_t)((opt.grace >= 0 ? opt.grace : grace) * 1e9);
+    deadline = dt__comm_now() + dt__ns_of(opt.grace >= 0 ? opt.grace : grace);
     signal_all(sig);
 }
-/* The rank that failed first: the first one to end badly, unless dt_comm.h told there that it had lost another rank
-   that ended badly, too. That one may not be seen dead yet: it gets a second. */
-static void judge(bool now)
+/* Finds the rank that failed first: the first one that ended with an error, unless it reported that it had lost another
+   rank, and that one ended with an error, too. The end of that rank may arrive later: it is waited for 1 s. */
+static void find_first_failure(bool now)
 {
     int r = -1;
     for (int i = 0; i < world; i++)
@@ -1181,7 +1192,7 @@ static void judge(bool now)
         int lost = ends[r].e.lost;
         if (lost < 0 || lost >= world || lost == r) break;
         if (!ends[lost].ended && !now) {
-            if (state != SETTLING) deadline = dt__comm_now() + SECOND;
+            if (state != SETTLING) deadline = dt__comm_now() + DT__NS_PER_S;
             state = SETTLING;
             return;
         }
@@ -1203,10 +1214,10 @@ static void controller_exited(int rank, const exited *e, const char *tail, size_
     if (n) memcpy(d->tail, tail, n);
     for (int i = 0; i < nnodes; i++)
         if (rank >= nodes[i].first && rank < nodes[i].first + nodes[i].nproc) nodes[i].alive--;
-    if (bad_end(e) && state != STOPPING) judge(false);
-    else if (state == SETTLING) judge(false);
+    if (bad_end(e) && state != STOPPING) find_first_failure(false);
+    else if (state == SETTLING) find_first_failure(false);
 }
-static void give_up(int status) /* what no restart mends; the message is said already */
+static void give_up(int status) /* after an error that a restart would not help; the message is already printed */
 {
     if (fatal) return;
     fatal = true;
@@ -1231,10 +1242,10 @@ static void blame_say(void)
     tail_text(blamed, &tail);
     bytes_add(&tail, "", 1);
     say("rank %d failed first: %s, after %.3g s (pid %" PRId64 "%s)", blamed, end_text(&d->e, text, sizeof text),
-        (double)d->e.ns * 1e-9, d->e.pid, where_text(blamed, place, sizeof place));
+        dt__seconds_of(d->e.ns), d->e.pid, where_text(blamed, place, sizeof place));
     if (d->e.lost >= 0 && d->e.lost != blamed && d->e.lost < world)
         say("  it had lost rank %d, which %s: %s", d->e.lost,
-            !ends[d->e.lost].ended || ends[d->e.lost].e.stopped ? "was still there" : "had ended", d->e.said);
+            !ends[d->e.lost].ended || ends[d->e.lost].e.stopped ? "was still running" : "had ended", d->e.said);
     const char *p = d->tail[0] ? d->tail : tail.p;
     say("  its last lines:%s", *p ? "" : " none");
     for (const char *end; *p && (end = strchr(p, '\n')); p = end + 1) say("    | %.*s", (int)(end - p), p);
@@ -1274,7 +1285,7 @@ static void begin(void)
     for (int i = 0; i < nnodes; i++) {
         nodes[i].first = total;
         if (nodes[i].nproc > DT__WORLD_MAX - total) {
-            say("the machines have more than %d ranks together", DT__WORLD_MAX);
+            say("the machines together have more than %d ranks, the limit", DT__WORLD_MAX);
             give_up(2);
             return;
         }
@@ -1284,13 +1295,13 @@ static void begin(void)
     free(ends);
     ends = (ending *)need(calloc((size_t)total, sizeof *ends));
     if (world != total) {
-        speakers = (speaker **)need(calloc((size_t)total, sizeof *speakers));
+        outputs = (rank_output **)need(calloc((size_t)total, sizeof *outputs));
         world = total;
     }
-    if (!nodes[0].mine) speakers_reset();
+    if (!nodes[0].mine) outputs_reset();
     plan.world = total;
     plan.epoch = epoch;
-    plan.port = nodes[0].mine && nnodes > 1 ? 0 : opt.master_port; /* there dtrun itself has that port */
+    plan.port = nodes[0].mine && nnodes > 1 ? 0 : opt.master_port; /* 0: dtrun itself listens at --master-port */
     state = RUNNING;
     blamed = -1;
     norder = 0;
@@ -1301,7 +1312,7 @@ static void begin(void)
 }
 static void all_ended(void)
 {
-    if (state == SETTLING) judge(true);
+    if (state == SETTLING) find_first_failure(true);
     if (nodes[0].mine) agent_clean();
     int status = blamed < 0 ? 0 : end_status(&ends[blamed].e);
     if (blamed >= 0) blame_say();
@@ -1311,42 +1322,43 @@ static void all_ended(void)
     else {
         if (epoch < opt.max_restarts) {
             epoch++;
-            say("starts all ranks again (%d of %d)", epoch, opt.max_restarts);
+            say("restarting all ranks (restart %d of %d)", epoch, opt.max_restarts);
             begin();
         } else {
-            if (opt.max_restarts) say("gives up after %d restart%s", opt.max_restarts, opt.max_restarts > 1 ? "s" : "");
+            if (opt.max_restarts) say("giving up after %d restart%s", opt.max_restarts, opt.max_restarts > 1 ? "s" : "");
             finish(status);
         }
     }
 }
-static void controller_look(void) /* after each round of events */
+static void controller_look(void) /* called after each batch of events */
 {
     if (over) return;
     if (state == GATHERING) {
         for (int i = 0; i < nnodes; i++)
-            if (!nodes[i].there) return;
+            if (!nodes[i].joined) return;
         begin();
     }
     int alive = 0;
     for (int i = 0; i < nnodes; i++) alive += nodes[i].alive;
     if (alive == 0 && !over && state != GATHERING) all_ended();
 }
-static void controller_tick(void) /* the deadline is over */
+static void controller_tick(void) /* the deadline has passed */
 {
     deadline = INT64_MAX;
     if (state == GATHERING) {
         for (int i = 0; i < nnodes; i++)
-            if (!nodes[i].there)
-                say("machine %d %s%s%sdid not come within %g s", i, nodes[i].host[0] ? "(" : "", nodes[i].host,
+            if (!nodes[i].joined)
+                say("machine %d %s%s%sdid not join within %g s", i, nodes[i].host[0] ? "(" : "", nodes[i].host,
                     nodes[i].host[0] ? ") " : "", opt.join_timeout);
         give_up(1);
-    } else if (state == SETTLING) judge(true);
+    } else if (state == SETTLING) find_first_failure(true);
     else if (state == STOPPING) {
-        say("ranks that did not end are killed");
+        say("killing the ranks that did not end");
         signal_all(SIGKILL);
     }
 }
-/* A second one from the same machine is impatience; job managers signal every machine once. */
+/* A second signal on the same machine ends the ranks at once. Signals are counted by machine, since job managers send one
+   to each. */
 static void user_stop(int sig, int *asked)
 {
     ++*asked;
@@ -1356,7 +1368,7 @@ static void user_stop(int sig, int *asked)
         else {
             int    pass = sig == SIGINT ? SIGINT : SIGTERM;
             double grace = opt.grace >= 0 ? opt.grace : 30;
-            say("%s: the ranks get %s and have %g s to end; once more ends them at once", signal_name(sig),
+            say("%s: the ranks get %s and have %g s to end; a second signal ends them at once", signal_name(sig),
                 signal_name(pass), grace);
             stop(pass, grace);
         }
@@ -1374,7 +1386,7 @@ static void node_lost(int i, const char *why)
     link_close(&n->link);
     if (n->ssh > 0) kill(-n->ssh, SIGKILL);
     if (over) return;
-    say("machine %d (%s): %s", i, n->host, *why ? why : n->there ? "its dtrun is gone" : "dtrun did not start there");
+    say("machine %d (%s): %s", i, n->host, *why ? why : n->joined ? "its dtrun is gone" : "dtrun did not start there");
     give_up(1);
 }
 static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
@@ -1385,17 +1397,18 @@ static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
     failed  f;
     int32_t v;
     bool    own = rank >= n->first && rank < n->first + n->nproc;
-    if (kind == F_HELLO && nbytes == sizeof h && !n->there) {
+    if (kind == F_HELLO && nbytes == sizeof h && !n->joined) {
         memcpy(&h, body, sizeof h);
         h.version[sizeof h.version - 1] = h.host[sizeof h.host - 1] = 0;
         if (!n->host[0]) snprintf(n->host, sizeof n->host, "%s", h.host);
         if (strcmp(h.version, DT_VERSION) != 0 || (!n->ssh && (h.nproc < 1 || h.nproc > RANKS_MAX))) {
-            say("machine %d (%s) has dtrun %s, this is %s", l->id, n->host, h.version, DT_VERSION);
+            say("machine %d (%s) has dtrun %s, this machine has %s: install the same version on all", l->id, n->host, h.version,
+                DT_VERSION);
             give_up(1);
             return;
         }
         n->nproc = n->ssh ? opt.nproc : h.nproc;
-        n->there = true;
+        n->joined = true;
     } else if (kind == F_BOUND && nbytes == sizeof v && l->id == 0) {
         memcpy(&v, body, sizeof v);
         plan.port = v;
@@ -1408,36 +1421,36 @@ static void node_frame(link_ *l, int kind, int rank, char *body, size_t nbytes)
         say("machine %d (%s): %s", l->id, n->host, f.text);
         give_up(f.status ? f.status : 1);
     } else if (kind == F_OUTPUT && nbytes >= 1 && own && ends && (uint8_t)body[0] < 2) {
-        hear(rank, body[0], body + 1, nbytes - 1);
+        output_add(rank, body[0], body + 1, nbytes - 1);
     } else if (kind == F_EXITED && nbytes >= sizeof e && own && ends) {
         memcpy(&e, body, sizeof e);
-        hear_end(rank);
+        output_end(rank);
         controller_exited(rank, &e, body + sizeof e, nbytes - sizeof e);
     } else if (kind == F_ASK && nbytes == sizeof v) {
         memcpy(&v, body, sizeof v);
         if (v > 0 && v < 65) user_stop(v, &n->asked);
-    } else node_lost(l->id, "it sent a frame that makes no sense here");
+    } else node_lost(l->id, "it sent an unexpected frame");
 }
 
-/* ---- over TCP: node 0 listens, strangers are held off by the handshake */
-typedef struct guest {
+/* ---- over TCP: node 0 listens; the handshake rejects peers without the token */
+typedef struct client {
     int       fd;
     int64_t   until;
     dt__shake shake;
-} guest;
-enum { GUESTS = 64 };
-static guest     guests[GUESTS];
+} client;
+enum { CLIENTS = 64 };
+static client     clients[CLIENTS];
 static int       accept_fd = -1;
-static dt__world party; /* what the handshake reads: the token, the node's number, how many there are */
+static dt__world handshake_world; /* parameters of the handshake: the token, the number of this machine and of all machines */
 
-static void guest_close(guest *g)
+static void client_close(client *g)
 {
     unwatch(g->fd);
     dt__close(&g->fd);
 }
-static void guest_step(int i)
+static void client_step(int i)
 {
-    guest *g = &guests[i];
+    client *g = &clients[i];
     if (g->fd < 0) return;
     for (;;) {
         int got = dt__shake_step(&g->shake, g->fd);
@@ -1452,22 +1465,22 @@ static void guest_step(int i)
         if (got == DT__SHAKE_DECIDE) {
             const dt__hello_c *c = &g->shake.c;
             char               text[160] = "";
-            if (c->kind != KIND_NODE) snprintf(text, sizeof text, "this is dtrun's port, not rank 0's");
+            if (c->kind != KIND_NODE) snprintf(text, sizeof text, "this is the port of dtrun, not of rank 0");
             else if (c->world != nnodes)
                 snprintf(text, sizeof text, "--nnodes is %d here and %d there", nnodes, c->world);
-            else if (c->rank < 1 || c->rank >= nnodes || nodes[c->rank].there || nodes[c->rank].link.in >= 0)
-                snprintf(text, sizeof text, "machine %d is there already", c->rank);
+            else if (c->rank < 1 || c->rank >= nnodes || nodes[c->rank].joined || nodes[c->rank].link.in >= 0)
+                snprintf(text, sizeof text, "machine %d has already joined", c->rank);
             dt__shake_reply(&g->shake, text[0] ? DT_COMM_ERR_JOIN : 0, text);
             continue;
         }
         if (got != DT__SHAKE_DONE) {
-            guest_close(g);
+            client_close(g);
             return;
         }
         int fd = g->fd, r = g->shake.c.rank;
         unwatch(fd);
         g->fd = -1;
-        if (nodes[r].link.in >= 0) { /* another one was quicker */
+        if (nodes[r].link.in >= 0) { /* another connection of this machine finished first */
             close(fd);
             return;
         }
@@ -1476,33 +1489,33 @@ static void guest_step(int i)
         return;
     }
 }
-static void guests_accept(void)
+static void clients_accept(void)
 {
     for (;;) {
         int fd = accept4(accept_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), oldest = 0;
         if (fd < 0 && errno == EINTR) continue;
         if (fd < 0) return;
-        for (int i = 0; i < GUESTS; i++) {
-            if (guests[i].fd < 0) {
+        for (int i = 0; i < CLIENTS; i++) {
+            if (clients[i].fd < 0) {
                 oldest = i;
                 break;
             }
-            if (guests[i].until < guests[oldest].until) oldest = i;
+            if (clients[i].until < clients[oldest].until) oldest = i;
         }
-        guest *g = &guests[oldest];
-        guest_close(g);
+        client *g = &clients[oldest];
+        client_close(g);
         g->fd = fd;
-        g->until = dt__comm_now() + 5 * SECOND;
-        if (!dt__shake_server(&g->shake, &party) || !watch(fd, EPOLLIN, EV_SHAKE, oldest)) guest_close(g);
-        else guest_step(oldest);
+        g->until = dt__comm_now() + 5 * DT__NS_PER_S;
+        if (!dt__shake_server(&g->shake, &handshake_world) || !watch(fd, EPOLLIN, EV_SHAKE, oldest)) client_close(g);
+        else client_step(oldest);
     }
 }
-static void token_make(const char *path) /* whole or not at all; another's is left as it is */
+static void token_make(const char *path) /* created atomically; an existing file is not changed */
 {
     static const char digits[] = "0123456789abcdef";
     char              part[4200], hex[65];
     uint8_t           fresh[32];
-    if (!dt__comm_random(fresh, 32)) fail(1, "no random numbers");
+    if (!dt__comm_random(fresh, 32)) fail(1, "getrandom failed");
     for (int i = 0; i < 64; i++) hex[i] = digits[(i % 2 ? fresh[i / 2] : fresh[i / 2] >> 4) & 15];
     hex[64] = '\n';
     snprintf(part, sizeof part, "%.4000s.%d.part", path, (int)getpid());
@@ -1513,24 +1526,26 @@ static void token_make(const char *path) /* whole or not at all; another's is le
     if (ok && link(part, path) != 0 && errno != EEXIST) ok = false;
     int e = errno;
     unlink(part);
-    if (!ok) fail(1, "--token-file '%.200s' cannot be made: %s", path, strerror(e));
+    if (!ok) fail(1, "cannot create --token-file '%.200s': %s", path, strerror(e));
 }
-static const char *lib_text(void) /* dt_comm.h's message, without the call that the user did not make */
+static const char *lib_text(void) /* the message of dt_net.h without "dt_comm_init: ", which the user did not call */
 {
     const char *p = strstr(dt__said.text, "dt_comm_init: ");
     return p ? p + 14 : dt__said.text;
 }
 static void token_get(void)
 {
-    int64_t until = dt__comm_now() + (int64_t)(opt.join_timeout * 1e9);
+    int64_t until = dt__comm_now() + dt__ns_of(opt.join_timeout);
     if (opt.nnodes == 1 || (opt.insecure && !opt.token_file)) {
-        if (opt.nnodes == 1 && !dt__comm_random(token, 32)) fail(1, "no random numbers");
+        if (opt.nnodes == 1 && !dt__comm_random(token, 32)) fail(1, "getrandom failed");
         return;
     }
     while (access(opt.token_file, F_OK) != 0 && errno == ENOENT) {
         if (opt.node_rank == 0) token_make(opt.token_file);
-        else if (dt__comm_now() > until) fail(1, "--token-file '%.200s' did not appear", opt.token_file);
-        else dt__comm_pause(20000000); /* machine 0 makes it, on a file system that they share */
+        else if (dt__comm_now() > until)
+            fail(1, "--token-file '%.200s' does not exist, and machine 0 did not create it in time; copy it to this machine",
+                 opt.token_file);
+        else dt__comm_pause(20 * DT__NS_PER_MS); /* machine 0 creates it, if the machines share the file system */
     }
     if (dt__token_read_file(opt.token_file, "--token-file", token) < 0) fail(2, "%s", lib_text());
 }
@@ -1539,15 +1554,15 @@ static void host_name(char *buf, size_t nbytes)
     if (gethostname(buf, nbytes) != 0) snprintf(buf, nbytes, "unknown");
     buf[nbytes - 1] = 0;
 }
-static void party_init(void)
+static void handshake_init(void)
 {
-    memset(&party, 0, sizeof party);
-    memcpy(party.token, token, 32);
-    party.rank = opt.node_rank;
-    party.size = opt.nnodes;
-    party.timeout = 15;
+    memset(&handshake_world, 0, sizeof handshake_world);
+    memcpy(handshake_world.token, token, 32);
+    handshake_world.rank = opt.node_rank;
+    handshake_world.size = opt.nnodes;
+    handshake_world.timeout = 15;
 }
-static int port_listen(void) /* node 0's, for the other dtruns */
+static int port_listen(void) /* the socket of node 0 for the dtruns of other machines */
 {
     dt__addr    a[DT__ADDRS];
     char        text[80];
@@ -1557,8 +1572,8 @@ static int port_listen(void) /* node 0's, for the other dtruns */
     for (int i = 0; i < n && fd < 0; i++) fd = dt__listen(&a[i]);
     if (fd < 0)
         fail(1, "machine 0 cannot listen at %s: %s%s", dt__addr_text(&a[0], text, sizeof text), strerror(errno),
-             errno == EADDRNOTAVAIL ? "; is this machine 0? if so, --bind names an address of it"
-             : errno == EADDRINUSE  ? "; another job is there: take another --master-port on all machines"
+             errno == EADDRNOTAVAIL ? "; is this machine 0? If so, set --bind to an address of it"
+             : errno == EADDRINUSE  ? "; another job uses it: set another --master-port on all machines"
                                     : "");
     return fd;
 }
@@ -1569,7 +1584,7 @@ static int port_dial(void)
     const char *why = "", *p;
     int         n = dt__addr_find(opt.master_addr, opt.master_port, a, &why);
     if (n == 0) fail(2, "--master-addr is '%.200s': %s", opt.master_addr, why);
-    int fd = dt__dial_until(&party, a, n, 0, KIND_NODE, 0, 0, dt__comm_now() + (int64_t)(opt.join_timeout * 1e9), NULL,
+    int fd = dt__dial_until(&handshake_world, a, n, 0, KIND_NODE, 0, 0, dt__comm_now() + dt__ns_of(opt.join_timeout), NULL,
                             text, sizeof text);
     if (fd < 0) {
         p = strncmp(text, "rank 0 ", 7) == 0 ? text + 7 : text;
@@ -1579,7 +1594,7 @@ static int port_dial(void)
 }
 
 /* ---- over ssh */
-static void quote(bytes *to, const char *s) /* for the shell at the other end */
+static void quote(bytes *to, const char *s) /* for the shell on the other machine */
 {
     bytes_add(to, "'", 1);
     for (; *s; s++) {
@@ -1618,7 +1633,7 @@ static void job_send(node *n)
     }
     for (; opt.argv[j.argc]; j.argc++) string_add(&text, opt.argv[j.argc]);
     if (text.n > FRAME_MOST - sizeof j)
-        fail(2, "the arguments have %zu bytes, expected at most %d", text.n, FRAME_MOST);
+        fail(2, "arguments and environment have %zu bytes, expected at most %d", text.n, FRAME_MOST);
     link_send(&n->link, F_JOB, 0, &j, sizeof j, text.p, text.n);
     free(text.p);
 }
@@ -1654,12 +1669,12 @@ static void host_start(int i)
         argv[words++] = remote.p;
     }
     argv[words] = NULL;
-    tube_open(in, false);
-    tube_open(out, true);
-    tube_open(err, true);
+    pipe_open(in, false);
+    pipe_open(out, true);
+    pipe_open(err, true);
     n->ssh = child_start(in[0], out[1], err[1]);
     if (n->ssh == 0) child_exec(argv);
-    if (n->ssh < 0) fail(1, "'%s' cannot be started: %s", argv[0], strerror(errno));
+    if (n->ssh < 0) fail(1, "cannot start '%s': %s", argv[0], strerror(errno));
     close(in[0]);
     close(out[1]);
     close(err[1]);
@@ -1671,7 +1686,7 @@ static void host_start(int i)
     link_open(&n->link, out[0], in[1], i);
     job_send(n);
 }
-static void ssh_said(int i) /* on stderr: whole lines */
+static void ssh_said(int i) /* prints complete lines of the stderr of ssh */
 {
     node   *n = &nodes[i];
     char    buf[4096];
@@ -1698,10 +1713,10 @@ static void ssh_ended(int i)
     char      text[160];
     memset(&si, 0, sizeof si);
     if (n->ssh <= 0 || waitid(P_PID, (id_t)n->ssh, &si, WEXITED | WNOWAIT | WNOHANG) != 0 || si.si_pid == 0) return;
-    if (!n->lost) { /* what it said before comes first */
+    if (!n->lost) { /* its last messages are printed first */
         link_read(&n->link, node_frame);
         if (n->err_fd >= 0) ssh_said(i);
-        snprintf(text, sizeof text, "%s ended (%s %d)", n->there ? "the connection" : "ssh",
+        snprintf(text, sizeof text, "%s ended (%s %d)", n->joined ? "the connection" : "ssh",
                  si.si_code == CLD_EXITED ? "exit code" : "signal", si.si_status);
         node_lost(i, text);
     }
@@ -1726,19 +1741,20 @@ static void hosts_read(void)
         for (int i = 1; i < nnodes && strcmp(opt.master_addr, "localhost") == 0; i++)
             if (!is_here(nodes[i].host))
                 fail(2,
-                     "--hosts begins with localhost, which means another machine on %s: name this one, or give "
-                     "--master-addr",
+                     "--hosts begins with localhost, which is another machine when seen from %s: write the name of this "
+                     "machine instead, or set --master-addr",
                      nodes[i].host);
     }
     free(list);
 }
 
 /* ==================================================================================================== >>main */
-/* While text piles up here nothing more is read: then the ranks wait, as if they wrote to the terminal themselves. */
-static void listen_again(bool on)
+/* Back pressure: while too much text is queued, the pipes of the ranks are not read. Then the ranks block in write, as if
+   they wrote to the terminal themselves. */
+static void reading_set(bool on)
 {
-    if (choked == !on) return;
-    choked = !on;
+    if (reading_paused == !on) return;
+    reading_paused = !on;
     for (int i = 0; i < nprocs; i++)
         for (int k = 0; k < 2; k++)
             if (procs[i].out[k] >= 0) {
@@ -1751,7 +1767,7 @@ static void listen_again(bool on)
             else unwatch(nodes[i].link.in);
         }
 }
-/* A signal that is ignored (nohup, a background job of a shell without job control) stays ignored. */
+/* A signal that was ignored at the start (nohup, a background job without job control) stays ignored. */
 static void signals_begin(void)
 {
     static const int list[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2, SIGCHLD };
@@ -1765,7 +1781,7 @@ static void signals_begin(void)
     sigprocmask(SIG_BLOCK, &set, &old_mask);
     old_pipe = signal(SIGPIPE, SIG_IGN);
     signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (signal_fd < 0 || !watch(signal_fd, EPOLLIN, EV_SIGNAL, 0)) fail(1, "no signalfd: %s", strerror(errno));
+    if (signal_fd < 0 || !watch(signal_fd, EPOLLIN, EV_SIGNAL, 0)) fail(1, "cannot create a signalfd: %s", strerror(errno));
 }
 static void base_begin(void)
 {
@@ -1773,7 +1789,7 @@ static void base_begin(void)
     while ((null_fd = open("/dev/null", O_RDWR)) >= 0 && null_fd < 3) {} /* 0 to 2 are open from here on */
     fcntl(null_fd, F_SETFD, FD_CLOEXEC);
     ep = epoll_create1(EPOLL_CLOEXEC);
-    if (null_fd < 0 || ep < 0) fail(1, "no /dev/null or no epoll: %s", strerror(errno));
+    if (null_fd < 0 || ep < 0) fail(1, "cannot open /dev/null or epoll: %s", strerror(errno));
     self = getpid();
     getrlimit(RLIMIT_NOFILE, &old_files);
     files = old_files;
@@ -1782,7 +1798,7 @@ static void base_begin(void)
     sink_open(&out_sink, 1);
     sink_open(&err_sink, 2);
 }
-static void suspend(void) /* Ctrl-Z: the ranks, which are not in the terminal's group, stop with us and go on with us */
+static void suspend(void) /* Ctrl-Z: stops and continues the ranks, which are not in the foreground process group */
 {
     if (is_agent) agent_signal(SIGSTOP);
     else signal_all(SIGSTOP);
@@ -1820,11 +1836,11 @@ static void finish(int status)
     if (over) return;
     over = true;
     exit_status = status;
-    deadline = dt__comm_now() + 2 * SECOND;
+    deadline = dt__comm_now() + 2 * DT__NS_PER_S;
     for (int i = 0; i < nnodes; i++)
         if (!nodes[i].mine) link_send(&nodes[i].link, F_FINISH, 0, &v, sizeof v, NULL, 0);
 }
-static bool all_done(void) /* nothing is left but to exit */
+static bool all_done(void) /* everything is written and closed: exit */
 {
     if (!over) return false;
     if (is_agent && running > 0) return false;
@@ -1861,12 +1877,12 @@ static void on_event(const struct epoll_event *e)
         link_flush(l);
         if (kind == EV_LINK_OUT || !(why = link_read(l, is_agent ? agent_frame : node_frame))) break;
         if (is_agent) agent_lost(why);
-        else if (nodes[i].ssh > 0 && !*why) { /* ssh's end will tell more, if it comes */ link_close(l);
-            nodes[i].until = dt__comm_now() + 2 * SECOND;
+        else if (nodes[i].ssh > 0 && !*why) { /* the exit status of ssh says more */ link_close(l);
+            nodes[i].until = dt__comm_now() + 2 * DT__NS_PER_S;
         } else node_lost(i, why);
         break;
-    case EV_ACCEPT: guests_accept(); break;
-    case EV_SHAKE: guest_step(i); break;
+    case EV_ACCEPT: clients_accept(); break;
+    case EV_SHAKE: client_step(i); break;
     case EV_SSH_ERR:
         if (nodes[i].err_fd >= 0) ssh_said(i);
         break;
@@ -1878,16 +1894,16 @@ static void look_at_clock(void)
 {
     int64_t now = dt__comm_now();
     if (!is_agent && !over && now >= deadline) controller_tick();
-    for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
-        if (guests[i].fd >= 0 && now >= guests[i].until) guest_close(&guests[i]);
+    for (int i = 0; i < CLIENTS && accept_fd >= 0; i++)
+        if (clients[i].fd >= 0 && now >= clients[i].until) client_close(&clients[i]);
     for (int i = 0; i < nnodes; i++)
         if (nodes[i].until && now >= nodes[i].until) node_lost(i, "");
 }
-static int time_to_wait(void) /* ms, until something is late; -1: for ever */
+static int time_to_wait(void) /* ms until the next deadline; -1: no deadline */
 {
     int64_t until = deadline;
-    for (int i = 0; i < GUESTS && accept_fd >= 0; i++)
-        if (guests[i].fd >= 0 && guests[i].until < until) until = guests[i].until;
+    for (int i = 0; i < CLIENTS && accept_fd >= 0; i++)
+        if (clients[i].fd >= 0 && clients[i].until < until) until = clients[i].until;
     for (int i = 0; i < nnodes; i++)
         if (nodes[i].until && !nodes[i].lost && nodes[i].until < until) until = nodes[i].until;
     return until == INT64_MAX ? -1 : dt__poll_ms(until);
@@ -1897,19 +1913,20 @@ static int run(void)
     struct epoll_event ev[64];
     while (!all_done()) {
         int n = epoll_wait(ep, ev, 64, time_to_wait());
-        /* epoll gives events in the order in which they came: so do deaths, however late this process gets to run */
+        /* epoll reports events in the order in which they happened, so ranks are seen to end in the right order, however
+           late this process runs */
         for (int i = 0; i < n; i++) on_event(&ev[i]);
         look_at_clock();
         if (!is_agent) controller_look();
         else if (running == 0) agent_clean();
         bool full = out_sink.q.n > QUEUE_MOST || err_sink.q.n > QUEUE_MOST || up.tx.n > QUEUE_MOST;
         if (full ||
-            (choked && out_sink.q.n < QUEUE_MOST / 2 && err_sink.q.n < QUEUE_MOST / 2 && up.tx.n < QUEUE_MOST / 2))
-            listen_again(!full);
+            (reading_paused && out_sink.q.n < QUEUE_MOST / 2 && err_sink.q.n < QUEUE_MOST / 2 && up.tx.n < QUEUE_MOST / 2))
+            reading_set(!full);
     }
     return exit_status;
 }
-static int run_agent(int in, int out) /* the controller is elsewhere */
+static int run_agent(int in, int out) /* the controller is on another machine */
 {
     hello h;
     is_agent = true;
@@ -1926,7 +1943,7 @@ static int run_agent(int in, int out) /* the controller is elsewhere */
 static int run_controller(void)
 {
     uint8_t r[8];
-    for (int i = 0; i < GUESTS; i++) guests[i].fd = -1;
+    for (int i = 0; i < CLIENTS; i++) clients[i].fd = -1;
     if (opt.hosts) hosts_read();
     else {
         nnodes = opt.nnodes;
@@ -1934,10 +1951,10 @@ static int run_controller(void)
     }
     for (int i = 0; i < nnodes; i++) {
         nodes[i].link.in = nodes[i].link.out = nodes[i].ssh_fd = nodes[i].err_fd = -1;
-        nodes[i].link.gone = true; /* until it comes */
+        nodes[i].link.gone = true; /* until it joins */
     }
     if (!opt.hosts) {
-        nodes[0].mine = nodes[0].there = true;
+        nodes[0].mine = nodes[0].joined = true;
         nodes[0].nproc = opt.nproc;
         host_name(nodes[0].host, sizeof nodes[0].host);
         if (nnodes > 1) {
@@ -1950,13 +1967,13 @@ static int run_controller(void)
     const char *addr = nnodes == 1 || !opt.master_addr ? "127.0.0.1" : opt.master_addr;
     if (strlen(addr) >= sizeof plan.addr) fail(2, "--master-addr has %zu bytes, expected fewer than 256", strlen(addr));
     snprintf(plan.addr, sizeof plan.addr, "%s", addr);
-    if (!dt__comm_random(r, sizeof r)) fail(1, "no random numbers");
+    if (!dt__comm_random(r, sizeof r)) fail(1, "getrandom failed");
     if (opt.run_id) snprintf(plan.run_id, sizeof plan.run_id, "%s", opt.run_id);
     else
         for (int i = 0; i < 8; i++) snprintf(plan.run_id + 2 * i, sizeof plan.run_id - 2 * (size_t)i, "%02x", r[i]);
     signals_begin();
     guard_start();
-    if (nnodes > 1) deadline = dt__comm_now() + (int64_t)(opt.join_timeout * 1e9);
+    if (nnodes > 1) deadline = dt__comm_now() + dt__ns_of(opt.join_timeout);
     if (opt.hosts)
         for (int i = 0; i < nnodes; i++) host_start(i);
     controller_look();
@@ -1973,7 +1990,7 @@ int main(int argc, char **argv)
     opt.insecure = getenv("DT_INSECURE") && strcmp(getenv("DT_INSECURE"), "1") == 0;
     options_from_env();
     options_read(argc, argv);
-    if (opt.agent) { /* started by another dtrun, which talks over stdin and stdout */
+    if (opt.agent) { /* started by another dtrun, which is connected to stdin and stdout */
         opt.argv = NULL;
         opt.log_dir = NULL;
         base_begin();
@@ -1982,16 +1999,16 @@ int main(int argc, char **argv)
         dup2(2, 1);
         if (in < 0 || out < 0 || fcntl(in, F_SETFL, O_NONBLOCK) != 0 ||
             fcntl(out, F_SETFL, fcntl(out, F_GETFL) | O_NONBLOCK) != 0)
-            fail(1, "--agent is for dtrun itself");
+            fail(1, "--agent is only for dtrun itself");
         return run_agent(in, out);
     }
     options_check();
     if (opt.log_dir) make_log_dir();
     base_begin();
     token_get();
-    party_init();
+    handshake_init();
     if (opt.node_rank > 0) {
-        int fd = port_dial(); /* signals still do what they do: there is no child yet */
+        int fd = port_dial(); /* signals have their default action here: there is no child yet */
         return run_agent(fd, fd);
     }
     return run_controller();

@@ -2,17 +2,19 @@
 
        dtverify --workers 1,2,4 ./train --batch {240/world} --steps 50
 
-   Runs the program once for each number of ranks, with dtrun, and compares the weights before every step: the same bits,
-   or how far apart. {world} in an argument becomes the number of ranks, {N/world} N divided by it, so that the batch of
-   all ranks together stays the same. The program must use dt_ddp_new (also alone). Exit 0: the same to rounding; 1: not;
-   2: something else went wrong.
+   Runs the program with dtrun once for each number of ranks and compares the weights before every step: are their bits
+   equal, and if not, how much do they differ? {world} in an argument is replaced by the number of ranks, {N/world} by N
+   divided by it, so that the global batch stays the same. The program must use dt_ddp_new, also with one rank.
+   Exit status: 0 equal up to rounding; 1 different; 2 an error.
 
-   Synchronous training equals one large batch but for rounding, if nothing depends on the batch of a rank: batch norm
-   (.sync_batchnorm), dropout, augmentation by rank, a mean of means over unequal batches. dt_ddp's .slots make it the
-   same bits.
+   Synchronous training equals one large batch up to rounding, if nothing depends on the batch of a single rank. These
+   depend on it: batch norm (unless .sync_batchnorm), dropout, augmentation by rank, a mean of means over unequal batches.
+   With .slots of dt_ddp even the bits are equal.
 
-       --workers LIST    1,2,4          --tolerance X   1e-3: of the norm of the weights
-       --dtrun PATH      dtrun beside dtverify           --quiet   only the verdict                          */
+       --workers LIST    numbers of ranks (1,2,4)
+       --tolerance X     largest difference, relative to the norm of the weights (1e-3)
+       --dtrun PATH      path of dtrun (in the directory of dtverify)
+       --quiet           print only the verdict */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +27,7 @@
 #include <unistd.h>
 
 enum { WORLDS = 64, SAMPLES = 64 };
-typedef struct line { /* of DT_VERIFY */
+typedef struct line { /* a line of the file that DT_VERIFY names: the weights before a step */
     long long step;
     char      sha[65];
     double    x[SAMPLES], norm;
@@ -48,7 +50,7 @@ static void quit(const char *format, ...)
     fputc('\n', stderr);
     exit(2);
 }
-/* an argument for this world: {world}, {N/world} */
+/* Replaces {world} and {N/world} in an argument. */
 static char *fitted(const char *arg, int world)
 {
     size_t cap = strlen(arg) + 64, n = 0;
@@ -61,7 +63,7 @@ static char *fitted(const char *arg, int world)
             used = 7;
             whole = world;
         } else if (sscanf(arg, "{%lld/world}%n", &whole, &used) == 1 && used > 0) {
-            if (whole % world) quit("%.60s: %lld cannot be divided by %d ranks", arg, whole, world);
+            if (whole % world) quit("%.60s: %lld is not divisible by %d ranks", arg, whole, world);
             whole /= world;
         }
         if (n + 32 >= cap && !(out = (char *)realloc(out, cap *= 2))) quit("out of memory");
@@ -106,13 +108,14 @@ static void load(run *r, const char *file)
 {
     FILE *f = fopen(file, "r");
     char  text[4096];
-    if (!f) quit("with %d ranks the program wrote nothing: does it use dt_ddp_new?", r->world);
+    if (!f) quit("with %d ranks the program recorded no weights: does it use dt_ddp_new?", r->world);
     while (fgets(text, sizeof text, f)) {
         line  l;
         char *end = text;
         int   used = 0;
         memset(&l, 0, sizeof l);
-        if (sscanf(text, "%lld %64s%n", &l.step, l.sha, &used) != 2) quit("%s: a line that is none: %.60s", file, text);
+        if (sscanf(text, "%lld %64s%n", &l.step, l.sha, &used) != 2)
+            quit("%s: found line '%.60s', expected: step hash numbers", file, text);
         double v[SAMPLES + 1];
         end = text + used;
         for (char *next;; end = next) {
@@ -120,7 +123,7 @@ static void load(run *r, const char *file)
             if (next == end || l.n > SAMPLES) break;
             v[l.n++] = x;
         }
-        if (l.n < 1) quit("%s: a line without a norm: %.60s", file, text);
+        if (l.n < 1) quit("%s: found line '%.60s', expected numbers after the hash", file, text);
         l.norm = v[--l.n];
         memcpy(l.x, v, (size_t)l.n * sizeof *v);
         if (r->n == r->cap && !(r->at = (line *)realloc(r->at, (size_t)(r->cap = 2 * r->cap + 64) * sizeof *r->at)))
@@ -128,9 +131,9 @@ static void load(run *r, const char *file)
         r->at[r->n++] = l;
     }
     fclose(f);
-    if (!r->n) quit("with %d ranks the program made no step", r->world);
+    if (!r->n) quit("with %d ranks the program recorded no step: does it train?", r->world);
 }
-/* how far apart two lines are, in parts of the weights' size */
+/* The largest difference of two lines, relative to the size of the weights. */
 static double apart(const line *a, const line *b)
 {
     double worst = fabs(a->norm - b->norm) / (1e-30 + fabs(a->norm)), size = 1e-30;
@@ -157,7 +160,7 @@ static int compare(const run *a, const run *b, double tolerance)
     }
     if (same) printf("%d and %d ranks: the same bits in all %d steps\n", a->world, b->world, a->n - 1);
     else
-        printf("%d and %d ranks: %s in %d steps; first apart (%.1e) after step %d, at most %.1e, at the end %.1e\n",
+        printf("%d and %d ranks: %s in %d steps; first difference (%.1e) after step %d, largest %.1e, at the end %.1e\n",
                a->world, b->world, worst <= tolerance ? "the same to rounding" : "NOT THE SAME", a->n - 1, first, from,
                worst, apart(&a->at[a->n - 1], &b->at[b->n - 1]));
     return !same && !(worst <= tolerance);
@@ -190,7 +193,7 @@ int main(int argc, char **argv)
         i++;
     }
     if (!(tolerance > 0)) quit("--tolerance must be above 0");
-    if (i >= argc) quit("which program? dtverify --workers 1,2,4 ./train --batch {240/world}");
+    if (i >= argc) quit("no program to run, expected for example: dtverify --workers 1,2,4 ./train --batch {240/world}");
     int fd = mkstemp(file);
     if (fd < 0) quit("%s: %s", file, strerror(errno));
     close(fd);
@@ -198,7 +201,7 @@ int main(int argc, char **argv)
         char *end;
         long  w = strtol(p, &end, 10);
         if (w < 1 || w > 4096 || end == p || (*end && *end != ','))
-            quit("--workers %s: numbers of ranks, with commas", workers);
+            quit("--workers is %s, expected numbers of ranks from 1 to 4096, separated by commas", workers);
         r[n].world = (int)w;
         p = *end ? end + 1 : end;
     }

@@ -232,6 +232,34 @@ UTEST(asking, what_a_communicator_was_made_with)
     EXPECT_EQ(0, dt_comm_free(c));
     EXPECT_FALSE(dt_comm_options(NULL)->no_thread);
 }
+static int unknown_transport(void *arg)
+{
+    dt_comm *c = dt_comm_init(.transport = (const char *)arg, .join_timeout = 20 * utest_slow());
+    if (!c && strstr(dt_comm_error(NULL), "is unknown; expected one of: auto, shm, tcp, mpi")) return 0;
+    return printf("    %s\n", c ? "it was accepted" : dt_comm_error(NULL)) > 0;
+}
+UTEST(transports, unknown_names_are_refused_with_the_list)
+{
+    static const struct {
+        const char *name, *says;
+    } wrong[] = { { "pigeon", "dt_comm_init: transport \"pigeon\" is unknown; expected one of: auto, shm, tcp, mpi" },
+                  { "threads", "transport \"threads\" is opened by dt_comm_threads, not by dt_comm_init" },
+                  { "sim", "transport \"sim\" is opened by dt_sim_new of dt_sim.h, not by dt_comm_init" },
+                  { "mpi", "transport \"mpi\" is not in this program: include dt_mpi.h" } };
+    for (int i = 0; i < 4; i++) {
+        dt_comm *c = dt_comm_init(.transport = wrong[i].name);
+        EXPECT_TRUE(c == NULL);
+        EXPECT_TRUE(strstr(dt_comm_error(NULL), wrong[i].says) != NULL);
+        if (c) dt_comm_free(c);
+    }
+    static const char *const right[] = { "", "auto", "shm", "tcp" };
+    for (int i = 0; i < 4; i++) {
+        dt_comm *c = dt_comm_init(.transport = right[i]);
+        EXPECT_TRUE(c != NULL);
+        EXPECT_EQ(0, c ? dt_comm_free(c) : 0);
+    }
+    EXPECT_EQ(0, dt_spawn(3, unknown_transport, (void *)"pigeon")); /* all ranks learn of it */
+}
 UTEST(allreduce, in_memory_of_the_communicator)
 {
     EXPECT_EQ(0, spawn("shm", 2, NULL, 20, in_place, NULL));

@@ -936,11 +936,11 @@ static int port_rank(int rank, void *arg)
         float x = 1;
         if (rank == 2) { /* of the job before */
             flag_wait(j, 0, 2 * k);
-            int link = k == 1 ? DT__SHAKE_JOB_IS : stale_dial(j, DT__KIND_LINK, k - 1),
-                tree = k == 1 ? DT__SHAKE_JOB_IS : stale_dial(j, DT__KIND_TREE, k),
+            int link = k == 1 ? DT__SHAKE_BAD_JOB : stale_dial(j, DT__KIND_LINK, k - 1),
+                tree = k == 1 ? DT__SHAKE_BAD_JOB : stale_dial(j, DT__KIND_TREE, k),
                 join = stale_dial(j, DT__KIND_REGISTER, k - 1);
             flag_add(j, 1);
-            if (link != DT__SHAKE_JOB_IS || tree != DT__SHAKE_JOB_IS || join != DT__SHAKE_REFUSED)
+            if (link != DT__SHAKE_BAD_JOB || tree != DT__SHAKE_BAD_JOB || join != DT__SHAKE_REFUSED)
                 return printf("    job %d: a stale rank got %d, %d, %d\n", k, link, tree, join);
             continue;
         }

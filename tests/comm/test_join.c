@@ -671,7 +671,7 @@ UTEST(handshake, what_is_not_dt_is_known_by_its_first_bytes)
         talk t;
         talk_begin(&t, 1, DT__KIND_LINK);
         ASSERT_EQ(send(t.v.b[0], rows[i], strlen(rows[i]), 0), (ssize_t)strlen(rows[i]));
-        EXPECT_EQ(dt__shake_step(&t.s, t.v.b[1]), i < 3 ? DT__SHAKE_ALIEN : DT__SHAKE_AGAIN);
+        EXPECT_EQ(dt__shake_step(&t.s, t.v.b[1]), i < 3 ? DT__SHAKE_NOT_DT : DT__SHAKE_AGAIN);
         wire_close(&t.v);
     }
 }
@@ -1429,7 +1429,7 @@ static int late_rank(int rank, void *arg)
     EXPECT_LT((double)(dt__comm_now() - begin) * 1e-9, 1 * utest_slow());
     EXPECT_EQ(c.failed_rank, j->victim ? 2 : 3);
     EXPECT_TRUE_MSG(strstr(c.text, j->victim ? "has not called it (last: broadcast #16"
-                                             : "rank 1 gets nothing from rank 3") != NULL,
+                                             : "rank 1 receives nothing from rank 3") != NULL,
                     c.text);
     return comm_end(&c, failed);
 }

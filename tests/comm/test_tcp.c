@@ -203,7 +203,7 @@ static void start(dt_comm *c, int rank, int size, int streams)
     c->world = &nowhere;
     c->failed_rank = -1;
     c->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    c->across = dt__transport_tcp();
+    c->across = dt__transport_get("tcp");
     c->client = &dt__comm_client;
 }
 static void stop(dt_comm *c)
@@ -807,10 +807,10 @@ UTEST(waiting, ends_when_a_message_may_go_on)
         start(&b, 1, 2, 1);
         if (what == 0) { /* the kernel has room again */
             EXPECT_EQ(0, a.across->send(&a, 1, &out));
-            while (a.across->send(&a, 1, &out) == 0 && !((dt__tcp *)a.tcp)->link[1]->out.blocked) {}
+            while (a.across->send(&a, 1, &out) == 0 && !((dt__tcp *)a.across_data)->link[1]->out.blocked) {}
             pthread_create(&thread, NULL, drain, &ends[1][0][0]);
             for (int r = 0; r == 0; r = a.across->send(&a, 1, &out)) a.across->wait(&a, 1000);
-            shutdown(((dt__tcp *)a.tcp)->link[1]->fd[0], SHUT_WR);
+            shutdown(((dt__tcp *)a.across_data)->link[1]->fd[0], SHUT_WR);
             pthread_join(thread, NULL);
         } else if (what == 1) { /* it had its turn, and was not held up at all */
             EXPECT_EQ(0, a.across->send(&a, 1, &out));
@@ -836,7 +836,7 @@ UTEST(waiting, ends_when_a_message_may_go_on)
         } else { /* it was faster than it may be */
             a.bandwidth = 1e6;
             out = message(0, 0, buf, 100000);
-            while (a.across->send(&a, 1, &out) == 0 && !((dt__tcp *)a.tcp)->link[1]->out.ready) {}
+            while (a.across->send(&a, 1, &out) == 0 && !((dt__tcp *)a.across_data)->link[1]->out.ready) {}
             a.across->wait(&a, 1000);
         }
         stop(&a);
@@ -862,7 +862,7 @@ UTEST(closing, leaves_no_descriptor_and_more_streams_than_there_are_is_all_of_th
     ASSERT_EQ(0, make_links(2, 1));
     start(&c, 0, 2, 1000);
     EXPECT_EQ(1, finish(&c, c.across->send, 1, &m, 10));
-    EXPECT_EQ((int)DT__TCP_STREAMS, ((dt__tcp *)c.tcp)->streams);
+    EXPECT_EQ((int)DT__TCP_STREAMS, ((dt__tcp *)c.across_data)->streams);
     stop(&c);
     close_links(2, 1);
     EXPECT_EQ(before, open_descriptors());

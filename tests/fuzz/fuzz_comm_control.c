@@ -15,7 +15,7 @@ enum { CONTROL_COMPLETE = 1, CONTROL_GATHERS = 2, CONTROL_COMMS = 4, CONTROL_DIA
 static dt__conn *control_conn(dt__world *w, int i)
 {
     for (dt__conn *k = w->control->conns; k; k = k->next)
-        if (k->fd == FUZZ_FD + i && !k->broken) return k;
+        if (k->fd == FUZZ_FD + i && k->state != DT__CONN_BROKEN) return k;
     return NULL;
 }
 static void control_begin(dt__world *w, const uint8_t *data)
@@ -32,17 +32,17 @@ static void control_begin(dt__world *w, const uint8_t *data)
     w->join_deadline = dt__comm_now() + 3000000000;
     if (dt__control_new(w) < 0) abort();
     dt__control *ctl = w->control;
-    ctl->complete = rank || (data[1] & CONTROL_COMPLETE);
+    ctl->join = rank || (data[1] & CONTROL_COMPLETE) ? DT__JOIN_COMPLETE : DT__JOIN_OPEN;
     ctl->started = w->joined = true;
     int       below = rank * DT__TREE + 1 < CONTROL_SIZE ? rank * DT__TREE + 1 : CONTROL_SIZE - 1;
     dt__conn *k = dt__conn_new(w, FUZZ_FD, DT__KIND_TREE, rank ? (rank - 1) / DT__TREE : 2);
     if (rank) ctl->parent = k;
-    k->ready = true;
-    dt__conn_new(w, FUZZ_FD + 1, DT__KIND_TREE, below)->ready = true;
+    k->state = DT__CONN_READY;
+    dt__conn_new(w, FUZZ_FD + 1, DT__KIND_TREE, below)->state = DT__CONN_READY;
     dt__conn_new(w, FUZZ_FD + 2, DT__KIND_TREE, CONTROL_SIZE - 2);
     dt__conn_new(w, FUZZ_FD + 3, rank ? DT__KIND_NEWS : DT__KIND_REGISTER, CONTROL_SIZE - 3);
-    if (!rank) ctl->there[CONTROL_SIZE - 3] = 1;
-    if (!rank) ctl->nthere = CONTROL_SIZE - 1; /* one is missing */
+    if (!rank) ctl->registered[CONTROL_SIZE - 3] = 1;
+    if (!rank) ctl->nregistered = CONTROL_SIZE - 1; /* one is missing */
     if (data[1] & CONTROL_GATHERS) {
         ctl->gathering = true;
         ctl->gather_seq = 1;
@@ -54,7 +54,7 @@ static void control_begin(dt__world *w, const uint8_t *data)
         }
     }
     if (data[1] & CONTROL_LEAVES) {
-        ctl->leaving = true;
+        ctl->leave = DT__LEAVE_ASKED;
         ctl->leave_deadline = dt__comm_now() + 3000000000;
     }
     fuzz_dials = data[1] & CONTROL_DIALS ? 3 : 0;
@@ -68,7 +68,7 @@ static void control_self(dt__world *w, dt_comm *c, int what)
 {
     if (what & 1) dt__inquiry_begin(w, &(dt__cask){ c->id, 2, 1.5, w->rank, 1, 4, 3 }, c->member, true);
     else if (what & 2) dt__control_abort(w, what & 4 ? c->id : (uint64_t)what, DT_COMM_ERR_ABORT, 1, "enough", NULL);
-    else w->control->leaving = true;
+    else if (w->control->leave == DT__LEAVE_NO) w->control->leave = DT__LEAVE_ASKED;
 }
 /* The next thing that happens; how many bytes tell it. */
 static size_t control_step(dt__world *w, dt_comm *c, const uint8_t *p, size_t n, int how, int64_t *now)
@@ -96,7 +96,7 @@ static size_t control_step(dt__world *w, dt_comm *c, const uint8_t *p, size_t n,
         bool      ends = head && (p[0] & 0x20);
         if (!k) return used;
         fuzz_wire_is(p[0] & 3, frame, head + body, ends ? how | FUZZ_CLOSED : how);
-        for (int i = 0; i < 64 && !k->broken && (ends || fuzz_wires[p[0] & 3].at < head + body); i++)
+        for (int i = 0; i < 64 && k->state != DT__CONN_BROKEN && (ends || fuzz_wires[p[0] & 3].at < head + body); i++)
             dt__conn_read(w, k);
     }
     return used;
@@ -105,14 +105,14 @@ static void control_check(dt__world *w)
 {
     const dt__control *ctl = w->control;
     int                full = 0;
-    if (ctl->nthere > w->size || ctl->ngone > w->size || ctl->naborts >= 2 * DT__ABORTS) abort();
+    if (ctl->nregistered > w->size || ctl->ngone > w->size || ctl->naborts >= 2 * DT__ABORTS) abort();
     for (int r = 0; r < w->size; r++) {
         if (ctl->gone[r] > DT__LOST) abort();
         full += ctl->root_on && ctl->root_have[r] == ctl->root_n;
     }
     if (full != ctl->root_done) abort(); /* a rank counts once */
-    bool joining = !ctl->complete && !ctl->released && !ctl->join_failed;
-    if (joining && ctl->there[CONTROL_SIZE - 3] && !control_conn(w, 3)) abort(); /* one who went may come again */
+    bool joining = ctl->join == DT__JOIN_OPEN && ctl->leave < DT__LEAVE_RELEASED;
+    if (joining && ctl->registered[CONTROL_SIZE - 3] && !control_conn(w, 3)) abort(); /* one who went may come again */
 }
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -139,12 +139,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     for (size_t at = 4; at < n;) {
         at += control_step(&w, &c, data + at, n - at, data[2] & ~(FUZZ_CLOSED | FUZZ_RESET), &now);
         for (dt__conn *k = w.control->conns; k; k = k->next)
-            if (k->out && !k->shaking) dt__conn_flush(k);
+            if (k->out && dt__conn_live(k)) dt__conn_flush(k);
         dt__control_reap(&w);
         control_check(&w);
     }
     if (c.status && (c.failed_rank < -1 || c.failed_rank >= c.size || strlen(c.text) >= sizeof c.text)) abort();
-    if (w.control->complete && !w.rank) dt__table_finish(&w);
+    if (w.control->join == DT__JOIN_COMPLETE && !w.rank) dt__table_finish(&w);
     fuzz_world_end(&w);
     free(out);
     fuzz_end();

@@ -58,7 +58,7 @@ static bool frame_meet(dt_comm *c, dt__msg m, dt__frame got, int streams, int ho
     long before = fuzz_allocs;
     for (int i = 0; i < 9999 && r == 0; i++) {
         r = dt__tcp_recv(c, 1, &m);
-        dt__tcp *t = (dt__tcp *)c->tcp;
+        dt__tcp *t = (dt__tcp *)c->across_data;
         if (r == 0 && t && t->link[1] && t->link[1]->died) break;
     }
     if (r != 0 && (r == 1) != fits) abort();

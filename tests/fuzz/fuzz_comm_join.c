@@ -34,7 +34,7 @@ static void join_table(dt__world *w)
         if (m->host < 0 || m->host > seen || m->local < 0 || m->local >= w->size) abort();
         seen += m->host == seen;
         if (strlen(m->host_name) >= sizeof m->host_name || strlen(m->unix_name) >= sizeof m->unix_name) abort();
-        dt__who(w, r, text, sizeof text);
+        dt__rank_text(w, r, text, sizeof text);
         if (dt__addr_take(&a, m->addr, m->addr_len)) dt__addr_text(&a, text, sizeof text);
         dt__addr_unix(&a, m->unix_name);
     }

@@ -15,13 +15,13 @@ static void shake_server(dt__world *w, const uint8_t *data, const uint8_t *p, si
     dt__control *ctl;
     if (dt__control_new(w) < 0) abort();
     ctl = w->control;
-    ctl->complete = ctl->complete || (flags & SHAKE_COMPLETE);
-    ctl->leaving = ctl->released = flags & SHAKE_LEAVING;
-    ctl->join_failed = w->rank == 0 && !ctl->complete && (flags & SHAKE_FAILED);
+    if (flags & SHAKE_COMPLETE) ctl->join = DT__JOIN_COMPLETE;
+    if (flags & SHAKE_LEAVING) ctl->leave = DT__LEAVE_RELEASED;
+    if (w->rank == 0 && ctl->join == DT__JOIN_OPEN && (flags & SHAKE_FAILED)) ctl->join = DT__JOIN_FAILED;
     ctl->gone[data[3] % w->size] = (uint8_t)(data[3] >> 4) % 3;
     dt__conn *k = dt__conn_new(w, FUZZ_FD, 0, -1);
     k->local = flags & SHAKE_LOCAL;
-    k->shaking = true;
+    k->state = DT__CONN_HANDSHAKE;
     if (!dt__shake_server(&k->shake, w)) abort();
     memset(&c, 0, sizeof c);
     memcpy(&c, p, n < sizeof c ? n : sizeof c);
@@ -32,9 +32,9 @@ static void shake_server(dt__world *w, const uint8_t *data, const uint8_t *p, si
     h.c = c;
     if (flags & SHAKE_SIGN) dt__shake_mac(&h, false, c.mac);
     fuzz_wire_is(0, (const uint8_t *)&c, n < sizeof c ? n : sizeof c, data[1]);
-    for (int i = 0; i < 999 && k->shaking && !k->broken; i++) dt__conn_shake(w, k);
+    for (int i = 0; i < 999 && k->state == DT__CONN_HANDSHAKE; i++) dt__conn_shake(w, k);
     /* who is let in has said all that it must */
-    if (!k->shaking) {
+    if (dt__conn_last_state(k) != DT__CONN_HANDSHAKE) {
         if (!(flags & SHAKE_SIGN) || n < sizeof c || c.magic != DT__SHAKE_MAGIC || c.version != DT__SHAKE_VERSION ||
             c.epoch != w->epoch || c.world != w->size || c.rank < 0 || c.rank >= w->size || c.rank == w->rank ||
             c.to != w->rank || memcmp(c.job, w->job, 16) || c.kind < DT__KIND_REGISTER || c.kind > DT__KIND_NEWS)

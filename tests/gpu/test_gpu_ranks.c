@@ -270,7 +270,7 @@ static void two_gpus(rank_arg *a)
     dt_tensor *x = dt_ones(DT_SHAPE(10)), *y = dt_ones(DT_SHAPE(10), .device = dt_cuda(a->world + a->rank));
     int rc = dt_comm_allreduce(a->c, at(x), 10, DT_COMM_F32, DT_COMM_SUM); /* another rank may be further already */
     if (!rc) rc = dt_comm_allreduce(a->c, at(y), 10, DT_COMM_F32, DT_COMM_SUM);
-    must_fail(a, rc, DT_COMM_ERR_ARG, "those before were on");
+    must_fail(a, rc, DT_COMM_ERR_ARG, "where the first buffer of this communicator was");
 }
 static void one_stays_away(rank_arg *a)
 {

@@ -755,7 +755,7 @@ UTEST(dtrun, blame_follows_what_ranks_report)
             controller_exited(1, &well, "", 0);
         }
         controller_exited(2, &e, "", 0);
-        if (!k) judge(true);
+        if (!k) find_first_failure(true);
         EXPECT_EQ(2, blamed);
     }
     for (int i = 0; i < 3; i++) free(ends[i].tail);
@@ -771,7 +771,7 @@ UTEST(dtrun, ranks_that_ignore_sigterm_are_killed_after_the_grace_time)
 {
     dtjob j;
     EXPECT_EQ(5, job_run(&j, "-n 3 --grace 0.2 RANK ignore 1"));
-    EXPECT_SAYS(&j, 1, "ranks that did not end are killed");
+    EXPECT_SAYS(&j, 1, "killing the ranks that did not end");
     EXPECT_SAYS(&j, 1, "rank 1 failed first: exit code 5");
     EXPECT_GE(until_none_marked(1), 0);
     job_free(&j);
@@ -808,7 +808,7 @@ UTEST(dtrun, restarts_until_it_works)
     EXPECT_EQ(0, job_run(&j, "-n 3 --max-restarts 5 RANK until 2"));
     EXPECT_EQ(3, count_of(&j.said[0], "sum 6, restart 2"));
     EXPECT_EQ(2, count_of(&j.said[1], "rank 1 failed first: exit code 9"));
-    EXPECT_SAYS(&j, 1, "starts all ranks again (2 of 5)");
+    EXPECT_SAYS(&j, 1, "restarting all ranks (restart 2 of 5)");
     job_free(&j);
 }
 UTEST(dtrun, gives_up_with_the_ranks_code)
@@ -822,7 +822,7 @@ UTEST(dtrun, gives_up_with_the_ranks_code)
         snprintf(args, sizeof args, "[%d] rank %d has bad luck\n", trial % 2, trial % 2);
         EXPECT_EQ(4, count_of(&j.said[1], args));
         EXPECT_EQ(8, count_of(&j.said[0], "first step"));
-        EXPECT_SAYS(&j, 1, "gives up after 3 restarts");
+        EXPECT_SAYS(&j, 1, "giving up after 3 restarts");
         /* from the failure to the first step of the next start is less than from first step to first step */
         int64_t last = 0;
         for (const char *p = j.said[0].p; (p = strstr(p, "first step ")); p++) {
@@ -860,7 +860,7 @@ UTEST(dtrun, ctrl_c_twice_ends_at_once)
     ASSERT_TRUE(job_until(&j, 0, "ready", 3));
     int64_t begin = utest_ns();
     kill(j.pid, SIGINT);
-    ASSERT_TRUE(job_until(&j, 1, "once more", 1));
+    ASSERT_TRUE(job_until(&j, 1, "a second signal ends them at once", 1));
     kill(j.pid, SIGINT);
     EXPECT_EQ(128 + SIGINT, job_wait(&j));
     EXPECT_LT((double)(utest_ns() - begin) * 1e-9, 10 * utest_slow()); /* the grace time is 30 s */
@@ -1057,7 +1057,7 @@ UTEST(machines, one_that_does_not_come_is_named)
              "--nnodes 2 --master-addr 127.0.0.1 --master-port %d --token-file %s/t --join-timeout 0.1 RANK sum",
              free_port(), dir);
     EXPECT_EQ(1, job_run(&j, args));
-    EXPECT_SAYS(&j, 1, "machine 1 did not come within 0.1 s");
+    EXPECT_SAYS(&j, 1, "machine 1 did not join within 0.1 s");
     job_free(&j);
     temp_remove(dir);
 }
@@ -1128,7 +1128,7 @@ UTEST(machines, what_ssh_says_is_told)
     job_free(&j);
     chmod(temp_put(dir, "ssh", "#!/bin/sh\necho welcome to this machine\ncat\n", 43), 0700);
     EXPECT_EQ(1, job_run(&j, args));
-    EXPECT_SAYS(&j, 1, "something else than dtrun talks there");
+    EXPECT_SAYS(&j, 1, "something other than dtrun answers there");
     job_free(&j);
     chmod(temp_put(dir, "ssh", "#!/bin/sh\nexec 1>&-\nexec sleep 1000\n", 37), 0700); /* the connection hangs */
     EXPECT_EQ(1, job_run(&j, args));
