@@ -205,6 +205,16 @@ DT_API dt_tensor *dt_randperm_with(int64_t n, dt_make_opts o DT_OPT0(dt_make_opt
 #define dt_normal(mean, std, ...) \
     dt_normal_with(mean, std, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
 #define dt_randperm(...) dt_randperm_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_make_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_from dt_from_with
+#define dt_empty dt_empty_with
+#define dt_zeros dt_zeros_with
+#define dt_ones dt_ones_with
+#define dt_full dt_full_with
+#define dt_arange dt_arange_with
+#define dt_uniform dt_uniform_with
+#define dt_normal dt_normal_with
+#define dt_randperm dt_randperm_with
 #endif
 
 /* Makes a tensor of existing memory (a mapped file, a shared segment, an array of the program) without a copy: dense,
@@ -221,6 +231,8 @@ typedef struct dt_from_blob_opts {
 DT_API dt_tensor *dt_from_blob_with(void *data, dt_shape shape, dt_from_blob_opts o DT_OPT0(dt_from_blob_opts));
 #ifdef DT__LIT
 #define dt_from_blob(data, ...) dt_from_blob_with(data, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_from_blob_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_from_blob dt_from_blob_with
 #endif
 
 DT_API dt_tensor *dt_keep(dt_tensor *t); /* returns t */
@@ -319,6 +331,8 @@ typedef struct dt_backward_opts {
 DT_API dt_status dt_backward_with(dt_tensor *root, dt_backward_opts o DT_OPT0(dt_backward_opts));
 #ifdef DT__LIT
 #define dt_backward(...) dt_backward_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_backward_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_backward dt_backward_with
 #endif
 
 /* Callbacks of a backward, on the thread that runs it: begin; then, in backward order, ready(p) for each parameter as soon
@@ -415,6 +429,13 @@ DT_API dt_tensor *dt_argmax_with(dt_tensor *a, dt_reduce_opts o DT_OPT0(dt_reduc
 #define dt_amin(...) dt_amin_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_var(...) dt_var_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
 #define dt_argmax(...) dt_argmax_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reduce_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_sum dt_sum_with
+#define dt_mean dt_mean_with
+#define dt_amax dt_amax_with
+#define dt_amin dt_amin_with
+#define dt_var dt_var_with
+#define dt_argmax dt_argmax_with
 #endif
 
 /* torch.matmul: 1-d, 2-d, batched, broadcast; transposes are views */
@@ -542,6 +563,22 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
     dt_bce_with_logits_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
 #define dt_attention(q, k, ...) \
     dt_attention_with(q, k, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_attention_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_op_linear dt_op_linear_with
+#define dt_op_conv2d dt_op_conv2d_with
+#define dt_maxpool2d dt_maxpool2d_with
+#define dt_avgpool2d dt_avgpool2d_with
+#define dt_op_batch_norm dt_op_batch_norm_with
+#define dt_op_layer_norm dt_op_layer_norm_with
+#define dt_op_rms_norm dt_op_rms_norm_with
+#define dt_op_dropout dt_op_dropout_with
+#define dt_cross_entropy dt_cross_entropy_with
+#define dt_nll_loss dt_nll_loss_with
+#define dt_mse_loss dt_mse_loss_with
+#define dt_l1_loss dt_l1_loss_with
+#define dt_smooth_l1_loss dt_smooth_l1_loss_with
+#define dt_bce_with_logits dt_bce_with_logits_with
+#define dt_attention dt_attention_with
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>devices */

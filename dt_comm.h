@@ -93,6 +93,8 @@ DT_API int         dt_comm_failed_rank(const dt_comm *c); /* the rank at fault; 
 DT_API dt_comm *dt_comm_init_with(dt_comm_opts o DT_OPT0(dt_comm_opts)); /* NULL on error: see dt_comm_error(NULL) */
 #ifdef DT__LIT
 #define dt_comm_init(...) dt_comm_init_with(DT__LIT(dt_comm_opts){ .dt__first = 0, __VA_ARGS__ })
+#else /* C++17: options as a struct, or none */
+#define dt_comm_init dt_comm_init_with
 #endif
 /* Waits until all ranks call it, at most for the timeout, and frees the communicator. Returns its status. */
 DT_API int      dt_comm_free(dt_comm *c);
@@ -100,6 +102,8 @@ DT_API int      dt_comm_free(dt_comm *c);
 DT_API int      dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o DT_OPT0(dt_comm_opts));
 #ifdef DT__LIT
 #define dt_comm_threads(n, out, ...) dt_comm_threads_with(n, out, DT__LIT(dt_comm_opts){ .dt__first = 0, __VA_ARGS__ })
+#else /* C++17: options as a struct, or none */
+#define dt_comm_threads dt_comm_threads_with
 #endif
 /* Collective: the ranks of one colour get a communicator, in the order of key, then rank. A rank with a negative colour
    gets NULL in *out. */

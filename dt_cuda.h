@@ -86,6 +86,8 @@ typedef struct dt_cuda_opts {
 DT_API dt_status dt_cuda_set_with(dt_device *dev, dt_cuda_opts o);
 #ifdef DT__LIT
 #define dt_cuda_set(...) dt_cuda_set_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_cuda_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_cuda_set dt_cuda_set_with
 #endif
 
 typedef struct dt_cuda_stats {

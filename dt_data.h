@@ -189,6 +189,13 @@ DT_API dt_dataset *dt_source_with(dt_source_opts o DT_OPT0(dt_source_opts));
 #define dt_tokens_open(...) dt_tokens_open_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_tokens_opts, __VA_ARGS__, ))
 #define dt_arrays(x, ...) dt_arrays_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_arrays_opts, __VA_ARGS__, ))
 #define dt_source(...) dt_source_with(DT__ONLY(dt_source_opts, __VA_ARGS__))
+#else /* C++17: options as a struct, or none */
+#define dt_idx_open dt_idx_open_with
+#define dt_npy_open dt_npy_open_with
+#define dt_records_open dt_records_open_with
+#define dt_tokens_open dt_tokens_open_with
+#define dt_arrays dt_arrays_with
+#define dt_source dt_source_with
 #endif
 
 typedef struct dt_item_info {
@@ -249,6 +256,8 @@ DT_API dt_sampler *dt_sampler_new_with(int64_t n, dt_sampler_opts o DT_OPT0(dt_s
 DT_API void        dt_sampler_free(dt_sampler *s);
 #ifdef DT__LIT
 #define dt_sampler_new(...) dt_sampler_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_sampler_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_sampler_new dt_sampler_new_with
 #endif
 
 /* The position of a training run in its data: the items of the epoch that all ranks together have taken. It is valid
@@ -325,6 +334,8 @@ DT_API dt_loader *dt_loader_new_with(dt_dataset *set, dt_loader_opts o DT_OPT0(d
 DT_API void       dt_loader_free(dt_loader *in); /* batches that were returned stay valid */
 #ifdef DT__LIT
 #define dt_loader_new(...) dt_loader_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loader_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_loader_new dt_loader_new_with
 #endif
 
 typedef struct dt_batch {

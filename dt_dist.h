@@ -128,6 +128,8 @@ typedef struct dt_ddp_opts {
 DT_API dt_ddp *dt_ddp_new_with(dt_model *m, dt_comm *c, dt_ddp_opts o DT_OPT0(dt_ddp_opts));
 #ifdef DT__LIT
 #define dt_ddp_new(m, ...) dt_ddp_new_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_ddp_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_ddp_new dt_ddp_new_with
 #endif
 DT_API void     dt_ddp_free(dt_ddp *d);
 DT_API dt_comm *dt_ddp_comm(const dt_ddp *d); /* the communicator passed to dt_ddp_new */
@@ -206,6 +208,8 @@ typedef struct dt_feed dt_feed;
 DT_API dt_feed        *dt_feed_new_with(dt_dataset *set, dt_comm *c, dt_loader_opts o DT_OPT0(dt_loader_opts));
 #ifdef DT__LIT
 #define dt_feed_new(set, ...) dt_feed_new_with(set, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loader_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_feed_new dt_feed_new_with
 #endif
 DT_API void       dt_feed_free(dt_feed *f);
 DT_API bool       dt_feed_next(dt_feed *f, dt_batch *b); /* as dt_loader_next, but .item is NULL and .sha256 empty */
@@ -265,6 +269,8 @@ DT_API dt_parallel *dt_parallel_new_with(dt_model *m, dt_parallel_opts o DT_OPT0
 #ifdef DT__LIT
 #define dt_parallel_new(...) \
     dt_parallel_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_parallel_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_parallel_new dt_parallel_new_with
 #endif
 DT_API void dt_parallel_free(dt_parallel *p); /* may be called before or after dt_model_free */
 DT_API int  dt_parallel_devices(const dt_parallel *p);

@@ -122,6 +122,8 @@ DT_API dt_model *dt_model_new_with(dt_model_opts o DT_OPT0(dt_model_opts));
 DT_API void      dt_model_free(dt_model *m);
 #ifdef DT__LIT
 #define dt_model_new(...) dt_model_new_with(DT__ONLY(dt_model_opts, __VA_ARGS__))
+#else /* C++17: options as a struct, or none */
+#define dt_model_new dt_model_new_with
 #endif
 
 /* Name scopes can be nested. Between dt_scope_begin(m, "layer1.%d", 0) and dt_scope_end(m) the full name of a layer
@@ -182,6 +184,9 @@ DT_API dt_tensor *dt_buffer_with(dt_model *m, const char *name, dt_shape shape,
     dt_parameter_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_parameter_opts, __VA_ARGS__, ))
 #define dt_buffer(m, name, ...) \
     dt_buffer_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_parameter_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_parameter dt_parameter_with
+#define dt_buffer dt_buffer_with
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>layers
@@ -246,6 +251,16 @@ DT_API dt_tensor *dt_dropout(dt_model *m, dt_tensor *x, double p);
     dt_embedding_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
 #define dt_multihead_attention(m, name, ...) \
     dt_multihead_attention_with(m, name, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_layer_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_linear dt_linear_with
+#define dt_conv2d dt_conv2d_with
+#define dt_batchnorm1d dt_batchnorm1d_with
+#define dt_batchnorm2d dt_batchnorm2d_with
+#define dt_layernorm dt_layernorm_with
+#define dt_rmsnorm dt_rmsnorm_with
+#define dt_groupnorm dt_groupnorm_with
+#define dt_embedding dt_embedding_with
+#define dt_multihead_attention dt_multihead_attention_with
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>optimizers
@@ -297,6 +312,15 @@ DT_API int dt_optimizer_add_group_with(dt_optimizer *opt, const char *pattern,
 #define dt_lamb(...) dt_lamb_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
 #define dt_optimizer_add_group(opt, ...) \
     dt_optimizer_add_group_with(opt, DT__HEAD(__VA_ARGS__, ), DT__OPTS_TEXT(dt_optimizer_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_sgd dt_sgd_with
+#define dt_adam dt_adam_with
+#define dt_adamw dt_adamw_with
+#define dt_rmsprop dt_rmsprop_with
+#define dt_adagrad dt_adagrad_with
+#define dt_lars dt_lars_with
+#define dt_lamb dt_lamb_with
+#define dt_optimizer_add_group dt_optimizer_add_group_with
 #endif
 DT_API void      dt_optimizer_free(dt_optimizer *opt);
 /* Updates the parameters from their gradients, clears the gradients and ends the step (dt_end). A parameter that got no
@@ -430,6 +454,19 @@ DT_API dt_status dt_warmup_with(dt_scheduler *s, dt_warmup_opts o DT_OPT0(dt_war
 #define dt_reduce_lr_on_plateau(...) \
     dt_reduce_lr_on_plateau_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_scheduler_opts, __VA_ARGS__, ))
 #define dt_warmup(...) dt_warmup_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_warmup_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_constant_lr dt_constant_lr_with
+#define dt_linear_lr dt_linear_lr_with
+#define dt_step_lr dt_step_lr_with
+#define dt_multistep_lr dt_multistep_lr_with
+#define dt_exponential_lr dt_exponential_lr_with
+#define dt_polynomial_lr dt_polynomial_lr_with
+#define dt_cosine_annealing_lr dt_cosine_annealing_lr_with
+#define dt_cosine_annealing_warm_restarts dt_cosine_annealing_warm_restarts_with
+#define dt_cyclic_lr dt_cyclic_lr_with
+#define dt_one_cycle_lr dt_one_cycle_lr_with
+#define dt_reduce_lr_on_plateau dt_reduce_lr_on_plateau_with
+#define dt_warmup dt_warmup_with
 #endif
 
 /* The linear scaling rule (Goyal et al. 2017): for a batch that is k times larger, for example because of more ranks,
@@ -492,6 +529,9 @@ DT_API dt_status dt_amp_backward_with(dt_amp *amp, dt_tensor *loss,
 #define dt_amp_new(...) dt_amp_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_amp_opts, __VA_ARGS__, ))
 #define dt_amp_backward(amp, ...) \
     dt_amp_backward_with(amp, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_amp_backward_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_amp_new dt_amp_new_with
+#define dt_amp_backward dt_amp_backward_with
 #endif
 DT_API double    dt_amp_scale(const dt_amp *amp, int loss);
 DT_API int64_t   dt_amp_overflows(const dt_amp *amp); /* number of steps skipped because of an overflow */
@@ -524,6 +564,8 @@ typedef struct dt_load_opts {
 DT_API int dt_model_load_with(dt_model *m, const char *path, dt_load_opts o DT_OPT0(dt_load_opts));
 #ifdef DT__LIT
 #define dt_model_load(m, ...) dt_model_load_with(m, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_load_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_model_load dt_model_load_with
 #endif
 
 /* Checkpoints of a training. After a resume the training continues bit for bit as if the program had not stopped.
@@ -561,6 +603,8 @@ DT_API dt_checkpoint *dt_checkpoint_new_with(const char *dir, dt_checkpoint_opts
 #ifdef DT__LIT
 #define dt_checkpoint_new(...) \
     dt_checkpoint_new_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_checkpoint_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_checkpoint_new dt_checkpoint_new_with
 #endif
 DT_API void        dt_checkpoint_free(dt_checkpoint *c); /* does not save */
 /* More values to save and to restore. Call these before dt_checkpoint_resume. The pointers must stay valid. */

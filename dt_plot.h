@@ -133,6 +133,9 @@ DT_API dt_status    dt_progress_free(dt_progress *p);
 #define dt_progress_new(...) dt_progress_new_with(DT__ONLY(dt_progress_opts, __VA_ARGS__))
 #define dt_progress_step(p, ...) \
     dt_progress_step_with(p, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_progress_step_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_progress_new dt_progress_new_with
+#define dt_progress_step dt_progress_step_with
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>plots

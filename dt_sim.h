@@ -94,6 +94,8 @@ typedef struct dt_sim_opts {
 DT_API dt_sim  *dt_sim_new_with(dt_sim_opts o DT_OPT0(dt_sim_opts)); /* NULL on error: see dt_comm_error(NULL) */
 #ifdef DT__LIT
 #define dt_sim_new(...) dt_sim_new_with(DT__LIT(dt_sim_opts){ .dt__first = 0, __VA_ARGS__ })
+#else /* C++17: options as a struct, or none */
+#define dt_sim_new dt_sim_new_with
 #endif
 DT_API void     dt_sim_free(dt_sim *s); /* every work must have been waited for */
 DT_API dt_comm *dt_sim_comm(dt_sim *s, int rank); /* owned by the simulator: do not free or split it */
