@@ -4568,7 +4568,7 @@ static int dt__load_want(dt_model *m, void *user, dt__param *p) /* dt_model.want
             return dt_fail(DT_ERR_STATE, "%s: %s%s; %.200s does not fit the model", l->call, dt__show(p->name), text, l->path);
         }
         dt__load_prefix(l, p->name, prefix, sizeof prefix);
-        if (prefix[0]) snprintf(text, sizeof text, "the file has it as '%s...': pass .strip = \"%s\"", prefix, prefix);
+        if (prefix[0]) snprintf(text, sizeof text, "names there begin with '%s': pass .strip = \"%s\"", prefix, prefix);
         return dt_fail(DT_ERR_STATE, "%s: %s is missing in the file %.200s; %s", l->call, dt__show(p->name), l->path,
                        prefix[0] ? text : ".no_strict = true initialises what a file lacks");
     }

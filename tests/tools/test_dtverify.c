@@ -68,7 +68,7 @@ UTEST(verify, tells_what_depends_on_the_number_of_ranks)
     EXPECT_EQ(2, verify(4, "--workers 1,2", out, sizeof out));
     EXPECT_TRUE(strstr(out, "the program failed with 2 ranks (status 3)") != NULL);
     EXPECT_EQ(2, verify(0, "--workers 1,5", out, sizeof out));
-    EXPECT_TRUE(strstr(out, "24 cannot be divided by 5 ranks") != NULL);
+    EXPECT_TRUE(strstr(out, "24 is not divisible by 5 ranks") != NULL);
     EXPECT_EQ(2, verify(0, "--workers 1,x", out, sizeof out));
     EXPECT_EQ(2, verify(0, "--tolerance 0", out, sizeof out));
 }
