@@ -210,6 +210,15 @@ forgotten() { # a program without the implementation
 }
 check "a program without the implementation is a link error that names the remedy" \
     refused "define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c" forgotten
+no_portable() { # AVX2 kernels alone: computes, and says what is missing where the portable ones are asked for
+    grep -q avx2 /proc/cpuinfo || return 0
+    printf '%s\n' '#define DT_IMPLEMENTATION' '#include "dt.h"' '#include <stdio.h>' \
+        'int main(void) { double v = dt_item(dt_sum(dt_ones(DT_SHAPE(2, 3)))); dt_end();' \
+        'if (dt_error()) puts(dt_error()); return v != 6; }' > "$tmp/no_portable.c"
+    gcc -O0 -DDT_NO_PORTABLE -I. "$tmp/no_portable.c" -o "$tmp/no_portable" $libs && DT_LOG=off "$tmp/no_portable" || return 1
+    DT_CPU_ISA=portable "$tmp/no_portable" | grep -q "left out by DT_NO_PORTABLE" || { echo "no message"; return 1; }
+}
+check "DT_NO_PORTABLE" no_portable
 older() { # dt_io.h of another version beside dt_base.h of this one
     cp dt_base.h dt_io.h "$tmp/older/" && sed -i 's/dt__v[0-9_]*__link/dt__v9_9_9__link/' "$tmp/older/dt_base.h" &&
         gcc -DDT_IO_IMPLEMENTATION -I"$tmp/older" -x c -c "$tmp/older/dt_io.h" -o "$tmp/older/io.o" &&
