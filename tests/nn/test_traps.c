@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "dt_comm.h"
 #include "dt_data.h"
 #include "dt_nn.h"
 
@@ -108,6 +109,40 @@ UTEST(unread, errors_that_were_read_are_not)
     EXPECT_STREQ(said, "heard 1\n");
     dt_error_clear();
     dt_end();
+}
+
+/* ---- ranks */
+static int rank_that_ends(void *arg)
+{
+    (void)arg;
+    bad_shapes();
+    return 0;
+}
+static int rank_that_disagrees(void *read)
+{
+    dt_comm *c = dt_comm_init(.timeout = 20);
+    float    x = 1;
+    if (!c) return 1;
+    if (dt_comm_rank(c)) dt_comm_barrier(c);
+    else dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM);
+    if (read && !dt_comm_error(c)) return 2;
+    dt_comm_free(c);
+    return 0;
+}
+static int  yes = 1;
+static void ranks_ended(void) { dt_spawn(2, rank_that_ends, NULL); }
+static void comms_freed(void) { dt_spawn(2, rank_that_disagrees, NULL); }
+static void comms_read(void) { dt_spawn(2, rank_that_disagrees, &yes); }
+UTEST(unread, errors_of_ranks_and_communicators)
+{
+    unsetenv("DT_LOG");
+    hear(ranks_ended);
+    EXPECT_EQ(times("error: "), 2); /* each rank one */
+    EXPECT_EQ(times("dt_matmul"), 2);
+    hear(comms_read);
+    int logged = times("different things"); /* by the library itself, as it happened */
+    hear(comms_freed);
+    EXPECT_EQ(times("different things"), logged + 2);
 }
 
 UTEST(dims, a_plain_number_is_refused_with_the_right_spelling)
