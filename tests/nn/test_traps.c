@@ -63,7 +63,6 @@ static void loop_without_data(void)
     for (int i = 0; i < 5000; i++) /* for ever, but for this test */
         while (dt_loader_next(in, &b)) {
         }
-    dt_loader_free(in);
 }
 static void *thread_that_ends(void *arg)
 {
@@ -224,6 +223,35 @@ static void *one_forward(void *arg)
     dt_error_clear();
     dt_end();
     return bad ? arg : NULL;
+}
+static void *trains(void *arg)
+{
+    dt_model     *m = (dt_model *)arg;
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    dt_backward(dt_sum(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4)));
+    dt_step(opt);
+    void *bad = dt_error() || !dt_model_sealed(m) || dt_optimizer_steps(opt) != 1 ? arg : NULL;
+    dt_error_clear();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    return bad;
+}
+UTEST(model, used_here_trained_and_freed_elsewhere)
+{
+    for (int i = 0; i < 40; i++) { /* more than a thread has hooks */
+        dt_model *m = dt_model_new(.seed = 1);
+        pthread_t id;
+        void     *bad = NULL;
+        EXPECT_OK(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4));
+        dt_end();
+        ASSERT_EQ(0, pthread_create(&id, NULL, trains, m));
+        pthread_join(id, &bad);
+        EXPECT_TRUE(bad == NULL);
+    }
+    dt_tensor *x = dt_set_requires_grad(dt_ones(DT_SHAPE(1)));
+    EXPECT_OK(dt_backward(dt_sum(x))); /* hooks of models that are gone do nothing */
+    dt_end();
+    dt_free(x);
 }
 UTEST(model, may_be_used_on_one_thread_after_another)
 {
