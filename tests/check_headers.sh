@@ -275,7 +275,8 @@ symbols() { # object, kinds of symbols that do not count
     bad=$(readelf -sW "$1" | awk '$7 != "UND" && ($5 == "GLOBAL" || $5 == "WEAK")') || return 1
     [ -n "$bad" ] || { echo "no symbols at all"; return 1; }
     # what headers share of their insides is hidden and begins with dt__; what programs see is a function dt_...
-    bad=$(echo "$bad" | awk -v skip="$2" '!($5 == "WEAK" && skip) && ($6 == "HIDDEN" ? $8 !~ /^dt__/ : ($8 !~ /^dt_[a-z0-9]/ || $8 ~ /^dt__/ || $4 != "FUNC")) { print }')
+    bad=$(echo "$bad" | awk -v skip="$2" '!($5 == "WEAK" && skip) && ($6 == "HIDDEN" ? $8 !~ /^dt__/ : ($8 !~ /^dt_[a-z0-9]/ || $8 ~ /^dt__/ || $4 != "FUNC")) { print }' |
+        grep -v ' dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c$') # the linker shows it when an implementation is missing
     [ -z "$bad" ] || { echo "neither a function dt_... nor hidden (readelf):"; echo "$bad"; return 1; }
 }
 one "only functions dt_ are visible, C" symbols "$tmp/impl_gcc_c11.o" ""
