@@ -140,7 +140,9 @@ typedef struct dt_comm_opts {
 } dt_comm_opts;
 /* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0. When a
    rank fails, the others have 10 s to end; then they get SIGTERM and, 2 s later, SIGKILL. A rank ends by quick_exit. Call
-   it while the program has only one thread. */
+   it while the program has only one thread.
+   SIGINT (Ctrl-C), SIGTERM and SIGHUP: the ranks get the signal and have 60 s to save and end; after a second one they are
+   ended at once. Then the program dies of the signal, or runs its handler and dt_spawn returns. */
 DT_API int      dt_spawn(int n, int (*fn)(void *arg), void *arg);
 /* The same on several machines: call it on each, with node = 0 to nodes - 1. It forks n of the nodes * n ranks. MASTER_ADDR
    and MASTER_PORT say where rank 0 is; DT_TOKEN_FILE (or DT_INSECURE=1) must be set on every machine. */
@@ -1008,6 +1010,7 @@ DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int peer, const char *
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/signalfd.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -2335,13 +2338,60 @@ static void dt__spawn_child(int rank, int n, int first, int world, int port, int
     fflush(NULL);
     quick_exit(status < 0 || status > 255 ? 1 : status); /* atexit handlers of the parent must not run here */
 }
+/* Signals that ask the parent of ranks to end. It holds them back while it waits for its ranks, so that they can save a
+   checkpoint: the parent's death would kill them. The first one is passed on to the ranks, unless it came from a terminal,
+   which sends it to all processes. After the second one, or DT__SPAWN_SAVE, the ranks get SIGTERM and soon SIGKILL. When
+   all ranks have ended, the signal is delivered to the parent: it dies of it, or runs its handler. */
+#define DT__SPAWN_SAVE (60 * DT__NS_PER_S)
+typedef struct dt__spawn_signals {
+    sigset_t set, before; /* the signals that are held back; the mask of the caller */
+    int      fd, got;     /* signalfd, or -1; the first signal that came, or 0 */
+} dt__spawn_signals;
+static void dt__spawn_hold(dt__spawn_signals *s)
+{
+    static const int ask[] = { SIGINT, SIGTERM, SIGHUP };
+    struct sigaction a;
+    sigemptyset(&s->set);
+    for (size_t i = 0; i < DT__COUNT_OF(ask); i++)
+        if (!sigaction(ask[i], NULL, &a) && a.sa_handler != SIG_IGN) sigaddset(&s->set, ask[i]);
+    s->got = 0;
+    s->fd = signalfd(-1, &s->set, SFD_CLOEXEC | SFD_NONBLOCK);
+    pthread_sigmask(SIG_BLOCK, NULL, &s->before);
+    if (s->fd >= 0) pthread_sigmask(SIG_BLOCK, &s->set, NULL);
+}
+static void dt__spawn_deliver(dt__spawn_signals *s)
+{
+    dt__close(&s->fd);
+    pthread_sigmask(SIG_SETMASK, &s->before, NULL);
+    if (s->got) raise(s->got);
+}
+/* How many signals have come now; *from_terminal: the first of them did. */
+static int dt__spawn_asked(dt__spawn_signals *s, bool *from_terminal)
+{
+    struct signalfd_siginfo info;
+    int                     n = 0;
+    while (s->fd >= 0 && read(s->fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (!s->got) s->got = (int)info.ssi_signo, *from_terminal = info.ssi_code == SI_KERNEL;
+        n++;
+    }
+    return n;
+}
+static void dt__spawn_kill(const pid_t *pid, int n, int signal)
+{
+    for (int i = 0; i < n; i++)
+        if (pid[i]) kill(pid[i], signal);
+}
 /* Waits for all ranks; *first: the first status that is not 0. After that failure the other ranks get SIGTERM when the
    first time has passed, and SIGKILL when the second has. */
-static void dt__spawn_wait(pid_t *pid, int n, int *first, int64_t grace, int64_t last)
+static void dt__spawn_wait(pid_t *pid, int n, int *first, dt__spawn_signals *s, int64_t grace, int64_t last)
 {
-    struct pollfd *p = (struct pollfd *)DT_COMM_MALLOC((size_t)n * sizeof *p);
+    struct pollfd *p = (struct pollfd *)DT_COMM_MALLOC(((size_t)n + 1) * sizeof *p);
     int64_t        end = INT64_MAX;
-    int            left = n, stage = 0, status;
+    int            left = n, stage = 0, status, asked = 0;
+    if (p) {
+        p[n].fd = s->fd;
+        p[n].events = POLLIN;
+    }
     for (int i = 0; p && i < n; i++) {
         p[i].fd = -1;
 #ifdef SYS_pidfd_open
@@ -2367,14 +2417,24 @@ static void dt__spawn_wait(pid_t *pid, int n, int *first, int64_t grace, int64_t
             if (status && stage == 0) stage = 1, end = dt__comm_now() + grace;
         }
         if (left == 0) break;
+        bool terminal = false;
+        int  came = dt__spawn_asked(s, &terminal);
+        if (came && !asked) {
+            if (!terminal) dt__spawn_kill(pid, n, s->got);
+            if (stage == 0) stage = 1, end = dt__comm_now() + DT__SPAWN_SAVE;
+        }
+        if (asked + came > 1 && came && stage == 1) end = dt__comm_now(); /* asked twice: now */
+        asked += came;
         if (stage && dt__comm_now() >= end) {
-            for (int i = 0; i < n; i++)
-                if (pid[i]) kill(pid[i], stage == 1 ? SIGTERM : SIGKILL);
+            dt__spawn_kill(pid, n, stage == 1 ? SIGTERM : SIGKILL);
             end = stage++ == 1 ? dt__comm_now() + last : INT64_MAX;
         }
         int ms = end == INT64_MAX ? -1 : dt__poll_ms(end);
         if (blind && (ms < 0 || ms > 5)) ms = 5;
-        poll(p, p ? (nfds_t)n : 0, ms);
+        if (poll(p, p ? (nfds_t)n + 1 : 0, ms) < 0 && errno != EINTR) { /* more ranks than descriptors are allowed */
+            struct timespec t = dt__timespec_of(5 * DT__NS_PER_MS);
+            nanosleep(&t, NULL);
+        }
     }
     DT_COMM_FREE(p);
 }
@@ -2402,12 +2462,16 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
         return status;
     }
     fflush(NULL); /* else each rank would write the buffered output again */
+    dt__spawn_signals signals;
+    dt__spawn_hold(&signals);
     for (; started < n; started++) {
         if (syscall(SYS_pipe2, tube, O_CLOEXEC) != 0) break;
         pid_t child = write(tube[1], token, 32) == 32 ? fork() : -1;
         close(tube[1]);
         if (child == 0) {
             DT_COMM_FREE(pid);
+            dt__close(&signals.fd);
+            pthread_sigmask(SIG_SETMASK, &signals.before, NULL);
             dt__spawn_child(started, n, node * n, nodes * n, port, listen_fd, tube[0], parent, fn, arg);
         }
         close(tube[0]);
@@ -2420,8 +2484,9 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
         for (int i = 0; i < started; i++) kill(pid[i], SIGKILL);
     }
     dt__close(&listen_fd);
-    dt__spawn_wait(pid, started, &first, 10 * DT__NS_PER_S, 2 * DT__NS_PER_S);
+    dt__spawn_wait(pid, started, &first, &signals, 10 * DT__NS_PER_S, 2 * DT__NS_PER_S);
     DT_COMM_FREE(pid);
+    dt__spawn_deliver(&signals);
     return status ? status : first;
 }
 DT_API int dt_spawn(int n, int (*fn)(void *arg), void *arg) { return dt__spawn("dt_spawn", 1, 0, n, fn, arg); }
