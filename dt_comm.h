@@ -1132,7 +1132,7 @@ static void dt__late(dt_comm *c, dt_work *w)
     dt__frame   last;
     int         rank = -1;
     if (w->asked && (double)(dt__comm_now() - w->moved) < c->timeout * DT__NS_PER_S + DT__ASK_SECONDS * DT__NS_PER_S) return;
-    if (w->pair && !c->world) {
+    if (w->pair && (!c->world || w->asked)) { /* threads, or no verdict came */
         int peer = w->plan->step->peer;
         dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, peer,
                       "rank %d: message #%" PRIu64 " %s rank %d made no progress for %.1f s, the timeout",
@@ -1141,7 +1141,10 @@ static void dt__late(dt_comm *c, dt_work *w)
     }
     if (c->world && !w->asked) {
         w->asked = true;
-        dt__world_ask(c->world, c, w->head.seq + 1, w->pair ? w->plan->step->peer : -1);
+        dt__world_ask(c->world, c, w->head.seq + 1, w->pair ? w->plan->step->peer : -1,
+                      !w->pair                               ? 0
+                      : w->plan->step->kind == DT_STEP_SEND ? DT__ASK_SEND
+                                                             : DT__ASK_RECV);
         return;
     }
     for (int i = 0; s && i < s->n; i++) {

@@ -501,6 +501,10 @@ typedef struct dt__cabort { /* the text follows */
 typedef struct dt__cdeath { /* the text follows */
     int32_t rank, how;
 } dt__cdeath;
+/* dt__cask.doing of a message to or from dt__cask.peer */
+#define DT__ASK_SEND 0x80000000u
+#define DT__ASK_RECV 0x40000000u
+#define DT__ASK_MESSAGE (DT__ASK_SEND | DT__ASK_RECV)
 typedef struct dt__cask { /* the members follow: ranks in the world */
     uint64_t comm, seq;
     double   timeout;
@@ -700,7 +704,7 @@ DT__INSIDE void dt__world_abort_id(dt__world *w, uint64_t comm, int status, int 
 /* c made no progress for its timeout in operation seq, waiting for 'peer' (rank in c; -1: unknown): finds out which rank
    is at fault and fails c on all ranks. Operations count from 1: a rank with c->seq below seq has not called it. Returns
    at once; c fails within a second. */
-DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer);
+DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer, uint32_t message);
 /* This rank waits in the collective of this frame: finds ranks that called another collective with the same number. */
 DT__INSIDE void dt__world_watch(dt__world *w, const dt__frame *f);
 /* A collective begins. If another rank waits in a different one with the same number, the communicator fails. */
@@ -3516,6 +3520,10 @@ static int dt__ask_index(const dt__inquiry *q, int rank) /* rank in the communic
 }
 static size_t dt__ask_title(const dt__world *w, const dt__inquiry *q, char *buf, size_t nbytes)
 {
+    int asker = dt__ask_index(q, q->ask.asker), peer = dt__ask_index(q, q->ask.peer);
+    if (q->ask.doing & DT__ASK_MESSAGE)
+        return (size_t)snprintf(buf, nbytes, "rank %d: %s rank %d made no progress for %g s: ", asker,
+                                q->ask.doing & DT__ASK_SEND ? "dt_comm_send to" : "dt_comm_recv from", peer, q->ask.timeout);
     return (size_t)snprintf(buf, nbytes, "%s #%" PRIu64 " made no progress for %g s: ", dt__coll_word(w, q->ask.doing),
                             q->ask.seq, q->ask.timeout);
 }
@@ -3570,9 +3578,11 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
                                  named++ ? "; " : "", dt__rank_text(w, top, who, sizeof who));
         if (first < 0) first = top;
     }
+    bool message = (q->ask.doing & DT__ASK_MESSAGE) != 0; /* only the peer can be at fault, and it has no number of it */
     for (int i = 0; i < n && !nsilent && named < 4; i++) {
         int               r = q->ask.n ? q->member[i] : i;
         const dt__cstate *s = &q->answer[r];
+        if (message && r != q->ask.peer) continue;
         if (ctl->gone[r] || s->has == 0) {
             if (used < sizeof text)
                 used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", named++ ? "; " : "",
@@ -3580,6 +3590,14 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
                                          ctl->gone[r] == DT__LEFT ? "has left"
                                          : ctl->gone[r]           ? "died"
                                                                   : "does not have this communicator, or has freed it");
+        } else if (message) {
+            if (used < sizeof text)
+                used += (size_t)snprintf(text + used, sizeof text - used, "%s has not %s it", dt__rank_text(w, r, who, sizeof who),
+                                         q->ask.doing & DT__ASK_SEND ? "received" : "sent");
+            if (used < sizeof text && s->seq > s->done)
+                used += (size_t)snprintf(text + used, sizeof text - used, "; it is in %s #%" PRIu64 " since %.1f s",
+                                         dt__coll_word(w, s->doing), s->seq, dt__seconds_of(s->age));
+            named++;
         } else if (s->seq < q->ask.seq) {
             if (used < sizeof text)
                 used += (size_t)snprintf(text + used, sizeof text - used, "%s%s has not called it", named++ ? "; " : "",
@@ -3671,14 +3689,14 @@ static void dt__inquiry_timers(dt__world *w, int64_t now)
         } else if (q->state == DT__INQUIRY_WAIT && now >= q->begin + DT__INQUIRY_VERDICT) dt__inquiry_blame(w, q, 0);
     }
 }
-DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer)
+DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer, uint32_t message)
 {
     dt__cask ask;
     memset(&ask, 0, sizeof ask);
     ask.comm = c->id;
     ask.seq = seq;
     ask.timeout = c->timeout;
-    ask.doing = __atomic_load_n(&c->doing, __ATOMIC_RELAXED);
+    ask.doing = message ? message : __atomic_load_n(&c->doing, __ATOMIC_RELAXED);
     ask.peer = peer >= 0 && peer < c->size ? c->member[peer] : -1;
     if (!w || !w->control) { /* no other rank can be asked */
         char text[200];
