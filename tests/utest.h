@@ -21,6 +21,7 @@
    Linux, gcc or clang, C99 and up or C++11 and up. Include it first (strict modes need _GNU_SOURCE). */
 #ifndef UTEST_H_INCLUDED
 #define UTEST_H_INCLUDED
+#define UTEST_OF_DT 1 /* tests/harness.h uses more of this file than its macros */
 
 #if defined(_FEATURES_H) && !defined(__USE_MISC)
 #error "utest.h: a libc header was included before it in strict mode; include utest.h first or define _GNU_SOURCE"

@@ -4,7 +4,17 @@
    run: alone, asan-later */
 #include "dt_test.h"
 
+#include <math.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ==================================================================================================== >>fix
    What the child runs. */
@@ -351,13 +361,13 @@ static int killed_in(const char *test)
 
 UTEST(harness, an_endless_test_is_killed_and_named)
 {
-    int64_t start_ns = utest_ns();
+    int64_t start_ns = dt_test_ns();
     start("DT_TEST_TIMEOUT=0.2", "--filter=fix.spins", NULL, NULL);
     EXPECT_TRUE(killed_in("fix.spins"));
 #if !defined(__SANITIZE_THREAD__)
     EXPECT_EQ(1, run.status);
 #endif
-    EXPECT_LT((double)(utest_ns() - start_ns) * 1e-9, 30.0 * utest_slow());
+    EXPECT_LT((double)(dt_test_ns() - start_ns) * 1e-9, 30.0 * dt_test_slow());
 }
 
 UTEST(harness, the_slow_factor_scales_the_limit)
@@ -580,13 +590,13 @@ UTEST(ranks, that_all_return_0_pass)
 
 UTEST(ranks, that_fail_crash_or_hang_are_named)
 {
-    int64_t start_ns = utest_ns();
+    int64_t start_ns = dt_test_ns();
     ASSERT_EQ(1, start(NULL, "--filter=fix.ranks", NULL, NULL));
     EXPECT_TRUE(has("Rank 1 of 5 failed: exit status 7"));
     EXPECT_TRUE(has("Rank 2 of 5 was killed by signal 9"));
     EXPECT_TRUE(has("Rank 3 of 5 did not end within"));
     EXPECT_EQ(3, count("   Rank "));
-    EXPECT_LT((double)(utest_ns() - start_ns) * 1e-9, 30 * utest_slow());
+    EXPECT_LT((double)(dt_test_ns() - start_ns) * 1e-9, 30 * dt_test_slow());
 }
 
 /* ==================================================================================================== >>main */
