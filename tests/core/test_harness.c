@@ -64,10 +64,13 @@ UTEST(fix, blocks) /* a test whose only thread takes no signals */
     for (;;) pause();
 }
 
+static void fail_1000_times(int *utest_result)
+{
+    for (int i = 0; i < 1000; i++) EXPECT_TRUE(i < 0);
+}
 static void *fail_often(void *arg)
 {
-    int *utest_result = (int *)arg;
-    for (int i = 0; i < 1000; i++) EXPECT_TRUE(i < 0);
+    fail_1000_times((int *)arg);
     return NULL;
 }
 UTEST(fix, fails_in_threads)
@@ -82,7 +85,7 @@ struct many {
 };
 UTEST_I_SETUP(many) { utest_fixture->unused = 0; }
 UTEST_I_TEARDOWN(many) { EXPECT_EQ(0, utest_fixture->unused); }
-UTEST_I(many, fails, 300) { EXPECT_EQ(300, utest_index); }
+UTEST_I(many, fails, 300) { EXPECT_EQ((size_t)300, utest_index); }
 
 UTEST(fix, types)
 {
@@ -577,12 +580,10 @@ UTEST(tensors, tolerances_follow_the_dtype)
 }
 
 /* ==================================================================================================== >>ranks */
-static int add_rank(int rank, void *arg)
+DT_TEST_RANK(add_rank)
 {
-    int failed = 0, *utest_result = &failed;
     EXPECT_EQ(3, *(int *)arg);
     EXPECT_TRUE(rank >= 0 && rank < 4);
-    return failed;
 }
 
 UTEST(ranks, that_all_return_0_pass)
