@@ -20,7 +20,8 @@ TOOLS    := $(sort $(patsubst tools/%.c,%,$(wildcard tools/*.c)))
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile $(RULES)
-	@echo "  variables: CC, CFLAGS, JOBS (parallel compiles, $(JOBS)); V=1 shows the output of passing tests"
+	@echo "  variables: CC, CFLAGS, JOBS (parallel compiles, $(JOBS)); V=1 shows the output of passing tests;"
+	@echo "             UTEST=dir: tests with dir/utest.h, for example the public one"
 
 # ---------------------------------------------------------------------------------------------------- run
 demo: ## train a conv net on the digits in data/ with two processes, under a minute
@@ -32,18 +33,19 @@ test: GPU_SEEDS = 1
 test: GPU_PTX = 75
 test: GPU_PARTS = t
 test: tools ## all tests, ASan+UBSan, headers, examples, CUDA without a GPU: about 8 minutes on 2 cores
-	@$(call make_all,$(programs_cuda) $(filter-out $(NOT_NORMAL:%=build/normal/%),$(call programs,normal)) \
-	    $(filter-out $(ASAN_LATER:%=build/asan/%),$(call programs,asan)) \
+	@$(call make_all,$(programs_cuda) $(filter-out $(NOT_NORMAL:%=$(call tests_in,normal)/%),$(call programs,normal)) \
+	    $(filter-out $(ASAN_LATER:%=$(call tests_in,asan)/%),$(call programs,asan)) \
 	    $(TOOLS:%=build/tools/%) examples parse); \
 	tests/run.sh "$$built" $(call plan_normal,DT_TEST_QUICK=1,$(NOT_NORMAL)) $(call plan_portable,DT_TEST_QUICK=1) \
 	    $(call plan_asan,DT_TEST_QUICK=1,$(ASAN_LATER)) $(plan_cuda) 'check-headers|DT_TEST_QUICK=1 tests/check_headers.sh'
 
 test-quick: ## the tests alone, fewer sizes: for every edit
-	@$(call make_all,$(call programs,normal) $(TOOLS:%=build/tools/%)); DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,)
+	@$(call make_all,$(call programs,normal) $(TOOLS:%=build/tools/%)); \
+	DT_TEST_QUICK=1 tests/run.sh "$$built" $(call plan_normal,) $(plan_utest)
 
 test-all: tools probes ## adds full ASan, TSan, valgrind and CBLAS runs: before something is called done
 	@$(call make_all,$(programs_cuda) $(foreach f,normal asan tsan plain,$(call programs,$(f))) \
-	    $(UBSAN:%=build/ubsan/%) \
+	    $(UBSAN:%=$(call tests_in,ubsan)/%) \
 	    $(if $(LDLIBS_cblas),$(call programs,cblas)) examples benches $(TOOLS:%=build/tools/%)); \
 	tests/run.sh "$$built" $(call plan_normal,) $(call plan_portable,) $(call plan_asan,) $(plan_ubsan) $(plan_tsan) \
 	    $(plan_valgrind) $(plan_cblas) $(plan_cuda) 'check-headers|tests/check_headers.sh'

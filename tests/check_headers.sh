@@ -129,7 +129,7 @@ for mode in "${modes[@]}"; do
     done
     check "all plain, $mode" compile "$mode" "$tmp/plain_all.c" "$tmp/plain_$id.o"
     [ "$mode" = "${mode% c++17}" ] && check "option macros, $mode" compile "$mode" "$tmp/options.c" ""
-    check "tests/dt_test.h, $mode" compile "$mode" "tests/dt_test.h" ""
+    check "tests/dt_test.h, $mode" compile "$mode" "tests/dt_test.h" "" -Itests
 done
 if [ -n "$nvcc" ]; then
     for h in $all; do

@@ -12,9 +12,9 @@
    and clears the pending error of dt, so that the rest of the test runs.
 
        dt_test_rtol(dtype, k), dt_test_eps(dtype)  tolerance of a sum of k products, the step of a dtype at 1
-       dt_test_quick()                             DT_TEST_QUICK is set: fewer sizes, for slow instruments
        dt_test_budget b; dt_test_budget_set(&b, n)   dt's allocator counts, and its n-th call from now fails (-1: none)
-       dt_test_ranks(n, seconds, fn, arg)          n forked processes with a deadline: ranks.h */
+       dt_test_ranks(n, seconds, fn, arg)          n forked processes with a deadline: ranks.h
+       dt_test_ns(), dt_test_slow(), dt_test_quick()   time, factor on deadlines, fewer sizes: harness.h */
 #ifndef DT_TEST_H_INCLUDED
 #define DT_TEST_H_INCLUDED
 
@@ -22,16 +22,24 @@
 
 #include "dt.h"
 
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 /* ==================================================================================================== >>tolerance */
 /* The distance from 1 to the next value of the dtype; 0 for integers. */
-static UTEST_UNUSED double dt_test_eps(dt_dtype d)
+static DT_TEST_UNUSED double dt_test_eps(dt_dtype d)
 {
     return d == DT_F32 ? 0x1p-23 : d == DT_F16 ? 0x1p-10 : d == DT_BF16 ? 0x1p-7 : 0;
 }
 
 /* For results stored as d of sums of k terms in f32: the step of d for storing, sqrt(k) steps of f32 for the sum. As an
    absolute tolerance multiply it by the size of what is summed (sums cancel). */
-static UTEST_UNUSED double dt_test_rtol(dt_dtype d, double k)
+static DT_TEST_UNUSED double dt_test_rtol(dt_dtype d, double k)
 {
     if (dt_test_eps(d) == 0) return 0;
     return (d == DT_F32 ? 0 : dt_test_eps(d)) + 4 * dt_test_eps(DT_F32) * sqrt(k > 1 ? k : 1);
@@ -43,7 +51,7 @@ typedef struct dt_test_budget {
     int64_t left;              /* calls that succeed before one fails; below 0: all do */
     int64_t calls, live, peak; /* calls; bytes in use, and the most there were */
 } dt_test_budget;
-static UTEST_UNUSED void *dt_test_budget_alloc(void *user, size_t n)
+static DT_TEST_UNUSED void *dt_test_budget_alloc(void *user, size_t n)
 {
     dt_test_budget *b = (dt_test_budget *)user;
     __atomic_add_fetch(&b->calls, 1, __ATOMIC_RELAXED);
@@ -58,12 +66,12 @@ static UTEST_UNUSED void *dt_test_budget_alloc(void *user, size_t n)
     }
     return p;
 }
-static UTEST_UNUSED void dt_test_budget_free(void *user, void *p, size_t n)
+static DT_TEST_UNUSED void dt_test_budget_free(void *user, void *p, size_t n)
 {
     __atomic_sub_fetch(&((dt_test_budget *)user)->live, (int64_t)n, __ATOMIC_RELAXED);
     free(p);
 }
-static UTEST_UNUSED dt_status dt_test_budget_set(dt_test_budget *b, int64_t left)
+static DT_TEST_UNUSED dt_status dt_test_budget_set(dt_test_budget *b, int64_t left)
 {
     dt_allocator a = { dt_test_budget_alloc, dt_test_budget_free, b };
     memset(b, 0, sizeof *b);
@@ -73,14 +81,14 @@ static UTEST_UNUSED dt_status dt_test_budget_set(dt_test_budget *b, int64_t left
 
 /* ==================================================================================================== >>compare
    Values are read by dt_copy_out and converted here: what is tested does not check itself. */
-static UTEST_UNUSED double dt_test_half(uint16_t h)
+static DT_TEST_UNUSED double dt_test_half(uint16_t h)
 {
     int    e = (h >> 10) & 31, m = h & 1023;
     double v = e == 31 ? (m ? NAN : INFINITY) : e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
     return h & 0x8000 ? -v : v;
 }
 
-static UTEST_UNUSED double dt_test_element(const void *p, dt_dtype d, int64_t i)
+static DT_TEST_UNUSED double dt_test_element(const void *p, dt_dtype d, int64_t i)
 {
     uint32_t bits;
     float    f;
@@ -99,7 +107,7 @@ static UTEST_UNUSED double dt_test_element(const void *p, dt_dtype d, int64_t i)
 }
 
 /* Reports what is wrong, adds and clears dt's pending error; returns 1. */
-static UTEST_UNUSED __attribute__((format(printf, 5, 6))) int
+static DT_TEST_UNUSED __attribute__((format(printf, 5, 6))) int
 dt_test_fail(int *result, const char *file, int line, const char *expected, const char *format, ...)
 {
     char    text[1024];
@@ -107,13 +115,13 @@ dt_test_fail(int *result, const char *file, int line, const char *expected, cons
     va_start(a, format);
     vsnprintf(text, sizeof text, format, a);
     va_end(a);
-    utest_failure(result, file, line, expected, text, dt_error());
+    dt_test_failure(result, file, line, expected, text, dt_error());
     dt_error_clear();
     return 1;
 }
 
 /* The bytes of t (freed by the caller), or NULL after a reported failure. Never NULL for an empty tensor. */
-static UTEST_UNUSED void *dt_test_bytes(int *result, const char *file, int line, const char *text, dt_tensor *t)
+static DT_TEST_UNUSED void *dt_test_bytes(int *result, const char *file, int line, const char *text, dt_tensor *t)
 {
     void *p;
     if (!t) {
@@ -128,7 +136,7 @@ static UTEST_UNUSED void *dt_test_bytes(int *result, const char *file, int line,
 }
 
 /* "[1, 2] (element 5 of 12)" */
-static UTEST_UNUSED const char *dt_test_where(char *buf, size_t nbytes, dt_tensor *t, int64_t flat)
+static DT_TEST_UNUSED const char *dt_test_where(char *buf, size_t nbytes, dt_tensor *t, int64_t flat)
 {
     dt_shape s = dt_shape_of(t);
     int64_t  index[DT_MAX_DIMS] = { 0 }, rest = flat;
@@ -146,7 +154,7 @@ static UTEST_UNUSED const char *dt_test_where(char *buf, size_t nbytes, dt_tenso
 }
 
 /* How far apart, as a multiple of the tolerance: above 1 is too far. */
-static UTEST_UNUSED double dt_test_excess(double got, double want, double atol, double rtol)
+static DT_TEST_UNUSED double dt_test_excess(double got, double want, double atol, double rtol)
 {
     double tol = atol + rtol * fabs(want), diff = fabs(got - want);
     if (got == want || (isnan(got) && isnan(want))) return 0;
@@ -155,7 +163,7 @@ static UTEST_UNUSED double dt_test_excess(double got, double want, double atol, 
 }
 
 /* want is const float * or const double * (is_double). */
-static UTEST_UNUSED int dt_test_close(int *result, const char *file, int line, const char *text, dt_tensor *t,
+static DT_TEST_UNUSED int dt_test_close(int *result, const char *file, int line, const char *text, dt_tensor *t,
                                       const void *want, int is_double, int64_t n, double atol, double rtol)
 {
     void   *p = dt_test_bytes(result, file, line, text, t);
@@ -189,7 +197,7 @@ static UTEST_UNUSED int dt_test_close(int *result, const char *file, int line, c
     return failed;
 }
 
-static UTEST_UNUSED void dt_test_shape_text(char *buf, size_t nbytes, dt_shape s)
+static DT_TEST_UNUSED void dt_test_shape_text(char *buf, size_t nbytes, dt_shape s)
 {
     size_t used = (size_t)snprintf(buf, nbytes, "(");
     for (int i = 0; i < s.ndim && i < DT_MAX_DIMS && used < nbytes; i++)
@@ -197,7 +205,7 @@ static UTEST_UNUSED void dt_test_shape_text(char *buf, size_t nbytes, dt_shape s
     if (used < nbytes) snprintf(buf + used, nbytes - used, ")");
 }
 
-static UTEST_UNUSED int dt_test_shape(int *result, const char *file, int line, const char *text, dt_tensor *t,
+static DT_TEST_UNUSED int dt_test_shape(int *result, const char *file, int line, const char *text, dt_tensor *t,
                                       dt_shape want)
 {
     dt_shape s = dt_shape_of(t);
@@ -211,7 +219,7 @@ static UTEST_UNUSED int dt_test_shape(int *result, const char *file, int line, c
     return dt_test_fail(result, file, line, text, "shape %s, not %s", a, b);
 }
 
-static UTEST_UNUSED int dt_test_close_to(int *result, const char *file, int line, const char *text, dt_tensor *a,
+static DT_TEST_UNUSED int dt_test_close_to(int *result, const char *file, int line, const char *text, dt_tensor *a,
                                          dt_tensor *b, double atol, double rtol)
 {
     void   *p = dt_test_bytes(result, file, line, text, b);
@@ -226,12 +234,12 @@ static UTEST_UNUSED int dt_test_close_to(int *result, const char *file, int line
     return failed;
 }
 
-static UTEST_UNUSED int64_t dt_test_integer(const void *p, dt_dtype d, int64_t i)
+static DT_TEST_UNUSED int64_t dt_test_integer(const void *p, dt_dtype d, int64_t i)
 {
     return d == DT_I64 ? ((const int64_t *)p)[i] : d == DT_I32 ? ((const int32_t *)p)[i] : ((const uint8_t *)p)[i];
 }
 
-static UTEST_UNUSED int dt_test_ints(int *result, const char *file, int line, const char *text, dt_tensor *t,
+static DT_TEST_UNUSED int dt_test_ints(int *result, const char *file, int line, const char *text, dt_tensor *t,
                                      const int64_t *want, int64_t n)
 {
     void    *p = dt_test_bytes(result, file, line, text, t);
@@ -251,7 +259,7 @@ static UTEST_UNUSED int dt_test_ints(int *result, const char *file, int line, co
     return failed;
 }
 
-static UTEST_UNUSED int dt_test_same_bits(int *result, const char *file, int line, const char *text, dt_tensor *a,
+static DT_TEST_UNUSED int dt_test_same_bits(int *result, const char *file, int line, const char *text, dt_tensor *a,
                                           dt_tensor *b)
 {
     void  *pa = dt_test_bytes(result, file, line, text, a);
@@ -279,8 +287,12 @@ static UTEST_UNUSED int dt_test_same_bits(int *result, const char *file, int lin
 }
 
 /* the compiler sees that want has the right type */
-static UTEST_UNUSED const float  *dt_test_floats(const float *p) { return p; }
-static UTEST_UNUSED const double *dt_test_doubles(const double *p) { return p; }
+static DT_TEST_UNUSED const float  *dt_test_floats(const float *p) { return p; }
+static DT_TEST_UNUSED const double *dt_test_doubles(const double *p) { return p; }
+
+/* leave is one of these: an EXPECT_ goes on when it fails, an ASSERT_ leaves the test */
+#define DT_TEST_EXPECT_
+#define DT_TEST_ASSERT_ return
 
 #define DT_TEST_RUN_(call, leave) \
     do {                          \
@@ -299,35 +311,35 @@ static UTEST_UNUSED const double *dt_test_doubles(const double *p) { return p; }
 #define DT_TEST_SAME_BITS_(a, b, leave) \
     DT_TEST_RUN_(dt_test_same_bits(DT_TEST_HERE_(#a " has the bits of " #b), a, b), leave)
 
-#define EXPECT_SHAPE(t, shape) DT_TEST_SHAPE_(t, shape, UTEST_EXPECT_)
-#define ASSERT_SHAPE(t, shape) DT_TEST_SHAPE_(t, shape, UTEST_ASSERT_)
+#define EXPECT_SHAPE(t, shape) DT_TEST_SHAPE_(t, shape, DT_TEST_EXPECT_)
+#define ASSERT_SHAPE(t, shape) DT_TEST_SHAPE_(t, shape, DT_TEST_ASSERT_)
 #define EXPECT_CLOSE(t, want, n, atol, rtol) \
-    DT_TEST_CLOSE_(t, #want, dt_test_floats(want), 0, n, atol, rtol, UTEST_EXPECT_)
+    DT_TEST_CLOSE_(t, #want, dt_test_floats(want), 0, n, atol, rtol, DT_TEST_EXPECT_)
 #define ASSERT_CLOSE(t, want, n, atol, rtol) \
-    DT_TEST_CLOSE_(t, #want, dt_test_floats(want), 0, n, atol, rtol, UTEST_ASSERT_)
+    DT_TEST_CLOSE_(t, #want, dt_test_floats(want), 0, n, atol, rtol, DT_TEST_ASSERT_)
 #define EXPECT_CLOSE_D(t, want, n, atol, rtol) \
-    DT_TEST_CLOSE_(t, #want, dt_test_doubles(want), 1, n, atol, rtol, UTEST_EXPECT_)
+    DT_TEST_CLOSE_(t, #want, dt_test_doubles(want), 1, n, atol, rtol, DT_TEST_EXPECT_)
 #define ASSERT_CLOSE_D(t, want, n, atol, rtol) \
-    DT_TEST_CLOSE_(t, #want, dt_test_doubles(want), 1, n, atol, rtol, UTEST_ASSERT_)
-#define EXPECT_CLOSE_TO(a, b, atol, rtol) DT_TEST_CLOSE_TO_(a, b, atol, rtol, UTEST_EXPECT_)
-#define ASSERT_CLOSE_TO(a, b, atol, rtol) DT_TEST_CLOSE_TO_(a, b, atol, rtol, UTEST_ASSERT_)
-#define EXPECT_INTS(t, want, n) DT_TEST_INTS_(t, want, n, UTEST_EXPECT_)
-#define ASSERT_INTS(t, want, n) DT_TEST_INTS_(t, want, n, UTEST_ASSERT_)
-#define EXPECT_SAME_BITS(a, b) DT_TEST_SAME_BITS_(a, b, UTEST_EXPECT_)
-#define ASSERT_SAME_BITS(a, b) DT_TEST_SAME_BITS_(a, b, UTEST_ASSERT_)
+    DT_TEST_CLOSE_(t, #want, dt_test_doubles(want), 1, n, atol, rtol, DT_TEST_ASSERT_)
+#define EXPECT_CLOSE_TO(a, b, atol, rtol) DT_TEST_CLOSE_TO_(a, b, atol, rtol, DT_TEST_EXPECT_)
+#define ASSERT_CLOSE_TO(a, b, atol, rtol) DT_TEST_CLOSE_TO_(a, b, atol, rtol, DT_TEST_ASSERT_)
+#define EXPECT_INTS(t, want, n) DT_TEST_INTS_(t, want, n, DT_TEST_EXPECT_)
+#define ASSERT_INTS(t, want, n) DT_TEST_INTS_(t, want, n, DT_TEST_ASSERT_)
+#define EXPECT_SAME_BITS(a, b) DT_TEST_SAME_BITS_(a, b, DT_TEST_EXPECT_)
+#define ASSERT_SAME_BITS(a, b) DT_TEST_SAME_BITS_(a, b, DT_TEST_ASSERT_)
 
 /* ==================================================================================================== >>errors
    A call fails by NULL, a negative status, or NaN. */
-static UTEST_UNUSED int dt_test_bad_i(long long v) { return v < 0; }
-static UTEST_UNUSED int dt_test_bad_d(double v) { return isnan(v); }
-static UTEST_UNUSED int dt_test_bad_p(const void *v) { return v == NULL; }
+static DT_TEST_UNUSED int dt_test_bad_i(long long v) { return v < 0; }
+static DT_TEST_UNUSED int dt_test_bad_d(double v) { return isnan(v); }
+static DT_TEST_UNUSED int dt_test_bad_p(const void *v) { return v == NULL; }
 #ifdef __cplusplus
-static UTEST_UNUSED int dt_test_bad(int v) { return dt_test_bad_i(v); }
-static UTEST_UNUSED int dt_test_bad(long v) { return dt_test_bad_i(v); }
-static UTEST_UNUSED int dt_test_bad(long long v) { return dt_test_bad_i(v); }
-static UTEST_UNUSED int dt_test_bad(float v) { return dt_test_bad_d((double)v); }
-static UTEST_UNUSED int dt_test_bad(double v) { return dt_test_bad_d(v); }
-static UTEST_UNUSED int dt_test_bad(const void *v) { return dt_test_bad_p(v); }
+static DT_TEST_UNUSED int dt_test_bad(int v) { return dt_test_bad_i(v); }
+static DT_TEST_UNUSED int dt_test_bad(long v) { return dt_test_bad_i(v); }
+static DT_TEST_UNUSED int dt_test_bad(long long v) { return dt_test_bad_i(v); }
+static DT_TEST_UNUSED int dt_test_bad(float v) { return dt_test_bad_d((double)v); }
+static DT_TEST_UNUSED int dt_test_bad(double v) { return dt_test_bad_d(v); }
+static DT_TEST_UNUSED int dt_test_bad(const void *v) { return dt_test_bad_p(v); }
 #define DT_TEST_BAD_(v) dt_test_bad(v)
 #else
 #define DT_TEST_BAD_(v)                                                                                   \
@@ -335,12 +347,12 @@ static UTEST_UNUSED int dt_test_bad(const void *v) { return dt_test_bad_p(v); }
                             float: dt_test_bad_d, double: dt_test_bad_d, default: dt_test_bad_p)(v))
 #endif
 
-static UTEST_UNUSED int dt_test_pending(int *result, const char *file, int line, const char *text)
+static DT_TEST_UNUSED int dt_test_pending(int *result, const char *file, int line, const char *text)
 {
     return dt_error() ? dt_test_fail(result, file, line, text, "an error was pending before") : 0;
 }
 
-static UTEST_UNUSED int dt_test_error(int *result, const char *file, int line, const char *text, int bad,
+static DT_TEST_UNUSED int dt_test_error(int *result, const char *file, int line, const char *text, int bad,
                                       const char *part)
 {
     const char *e = dt_error();
@@ -360,8 +372,8 @@ static UTEST_UNUSED int dt_test_error(int *result, const char *file, int line, c
         dt_failed_ |= dt_test_error(DT_TEST_HERE_("an error from " #expr), dt_bad_, part);       \
         if (dt_failed_) { leave; }                                                               \
     } while (0)
-#define EXPECT_ERROR(expr, part) DT_TEST_ERROR_(expr, part, UTEST_EXPECT_)
-#define ASSERT_ERROR(expr, part) DT_TEST_ERROR_(expr, part, UTEST_ASSERT_)
+#define EXPECT_ERROR(expr, part) DT_TEST_ERROR_(expr, part, DT_TEST_EXPECT_)
+#define ASSERT_ERROR(expr, part) DT_TEST_ERROR_(expr, part, DT_TEST_ASSERT_)
 
 #define DT_TEST_OK_(expr, leave)                                                                                \
     do {                                                                                                        \
@@ -370,7 +382,7 @@ static UTEST_UNUSED int dt_test_error(int *result, const char *file, int line, c
             dt_failed_ |= dt_test_fail(DT_TEST_HERE_("no error from " #expr), "it failed");                     \
         if (dt_failed_) { leave; }                                                                              \
     } while (0)
-#define EXPECT_OK(expr) DT_TEST_OK_(expr, UTEST_EXPECT_)
-#define ASSERT_OK(expr) DT_TEST_OK_(expr, UTEST_ASSERT_)
+#define EXPECT_OK(expr) DT_TEST_OK_(expr, DT_TEST_EXPECT_)
+#define ASSERT_OK(expr) DT_TEST_OK_(expr, DT_TEST_ASSERT_)
 
 #endif /* DT_TEST_H_INCLUDED */

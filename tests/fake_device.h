@@ -12,9 +12,11 @@
    equal to the CPU's bit for bit. Every view is checked against the live blocks, when queued and when run: reading a
    block that was freed, or past its end, is an error that names the kernel.
 
-   Include after dt.h. One device is used by one thread at a time. */
+   One device is used by one thread at a time. */
 #ifndef FAKE_DEVICE_H
 #define FAKE_DEVICE_H
+
+#include "dt.h"
 
 #include <stdint.h>
 #include <stdio.h>

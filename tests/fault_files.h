@@ -12,10 +12,19 @@
 #ifndef FAULT_FILES_H
 #define FAULT_FILES_H
 
+#include "harness.h"
 #include "temp_files.h"
+
+#include <dirent.h>
+#include <errno.h>
 #include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 enum {
     FAULT_OPEN = 1,
@@ -114,7 +123,7 @@ static int            fault_closedir(DIR *d)
     return hit ? -1 : rc;
 }
 
-static UTEST_UNUSED void fault_arm(int kinds, int64_t at, int mode, int error)
+static DT_TEST_UNUSED void fault_arm(int kinds, int64_t at, int mode, int error)
 {
     if (!fault_real.open) fault_real = dt__fs;
     memset(&fault, 0, sizeof fault);
@@ -136,13 +145,13 @@ static UTEST_UNUSED void fault_arm(int kinds, int64_t at, int mode, int error)
     dt__fs.readdir = fault_readdir;
     dt__fs.closedir = fault_closedir;
 }
-static UTEST_UNUSED void fault_disarm(void)
+static DT_TEST_UNUSED void fault_disarm(void)
 {
     if (fault_real.open) dt__fs = fault_real;
 }
 
 /* ---------------------------------------------------------------------------------------------- directories */
-static UTEST_UNUSED int files_count(const char *dir) /* entries, or -1 */
+static DT_TEST_UNUSED int files_count(const char *dir) /* entries, or -1 */
 {
     DIR *d = opendir(dir);
     int  n = 0;
@@ -151,7 +160,7 @@ static UTEST_UNUSED int files_count(const char *dir) /* entries, or -1 */
     closedir(d);
     return n;
 }
-static UTEST_UNUSED char *files_read(const char *path, size_t *nbytes) /* freed by the caller; NULL: cannot be read */
+static DT_TEST_UNUSED char *files_read(const char *path, size_t *nbytes) /* freed by the caller; NULL: cannot be read */
 {
     FILE *f = fopen(path, "rb");
     char *p = NULL;
@@ -166,7 +175,7 @@ static UTEST_UNUSED char *files_read(const char *path, size_t *nbytes) /* freed 
     fclose(f);
     return p;
 }
-static UTEST_UNUSED int files_write(const char *path, const void *data, size_t nbytes) /* 0 or -1 */
+static DT_TEST_UNUSED int files_write(const char *path, const void *data, size_t nbytes) /* 0 or -1 */
 {
     FILE *f = fopen(path, "wb");
     if (!f) return -1;
@@ -176,7 +185,7 @@ static UTEST_UNUSED int files_write(const char *path, const void *data, size_t n
 
 /* ---------------------------------------------------------------------------------------------- processes */
 enum { FAULT_ENDED = -1 };
-static UTEST_UNUSED int files_child(int (*fn)(void *arg), void *arg)
+static DT_TEST_UNUSED int files_child(int (*fn)(void *arg), void *arg)
 {
     int *result = (int *)mmap(NULL, sizeof *result, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int  status = 0, got;

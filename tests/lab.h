@@ -1,15 +1,30 @@
 /* lab.h - two "machines": network namespaces with a cable (veth) between them, half of the ranks on each. Needs
    iproute2 and the right to make namespaces (root, or user namespaces). The namespaces belong to processes of their
-   own and go with them. Include after dt_comm.h. */
+   own and go with them. */
 #ifndef DT_TEST_LAB_H_INCLUDED
 #define DT_TEST_LAB_H_INCLUDED
 
+#include "harness.h"
 #include "ranks.h"
 
+#include "dt_comm.h"
+
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 typedef struct lab {
     /* of the test */
@@ -29,7 +44,7 @@ typedef struct lab {
 } lab;
 enum { NOT_HERE = 77 };
 static void flag_add(lab *l, int i) { __atomic_add_fetch(&l->flag[i], 1, __ATOMIC_SEQ_CST); }
-static UTEST_UNUSED void flag_wait(lab *l, int i, int n)
+static DT_TEST_UNUSED void flag_wait(lab *l, int i, int n)
 {
     while (__atomic_load_n(&l->flag[i], __ATOMIC_SEQ_CST) < n) poll(NULL, 0, 1);
 }
@@ -149,7 +164,7 @@ static lab lab_of(int (*rank)(lab *l, int rank), int ranks)
     l.rank = rank;
     l.ranks = ranks;
     l.insecure = true;
-    l.timeout = 20 * utest_slow();
+    l.timeout = 20 * dt_test_slow();
     return l;
 }
 static dt_comm_opts lab_opts(const lab *l, int rank)
@@ -164,18 +179,18 @@ static dt_comm_opts lab_opts(const lab *l, int rank)
     o.token_file = l->token;
     o.algo = l->algo;
     o.timeout = l->timeout;
-    o.join_timeout = 20 * utest_slow();
+    o.join_timeout = 20 * dt_test_slow();
     if (l->tcp) o.transport = "tcp";
     return o;
 }
-static UTEST_UNUSED dt_comm *lab_join(const lab *l, int rank)
+static DT_TEST_UNUSED dt_comm *lab_join(const lab *l, int rank)
 {
     dt_comm *c = dt_comm_init_with(lab_opts(l, rank));
     if (!c) printf("    rank %d: %s\n", rank, dt_comm_error(NULL));
     return c;
 }
 
-static UTEST_UNUSED int64_t cable_sent(void) /* bytes that this machine sent over it */
+static DT_TEST_UNUSED int64_t cable_sent(void) /* bytes that this machine sent over it */
 {
     char      line[512];
     long long sent = -1;

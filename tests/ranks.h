@@ -1,25 +1,29 @@
 /* ranks.h - tests that need several processes; no header of dt is needed
 
        dt_test_ranks(n, seconds, fn, arg)          n forked processes with a deadline
-       dt_test_quick()                             DT_TEST_QUICK is set: fewer sizes, for slow instruments
 
-   Inside fn of dt_test_ranks the EXPECT_ macros work after
-       int failed = 0, *utest_result = &failed;    and it ends with    return failed; */
+   A function whose checks count for the rank is written
+       DT_TEST_RANK(name) { ... }                  it has the parameters utest_result, rank and arg, and returns nothing */
 #ifndef DT_TEST_RANKS_H_INCLUDED
 #define DT_TEST_RANKS_H_INCLUDED
 
-#include "utest.h"
+#include "harness.h"
 
+#include <errno.h>
 #include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-
-static UTEST_UNUSED bool dt_test_quick(void) { return getenv("DT_TEST_QUICK") != NULL; }
+#include <unistd.h>
 
 /* Each rank is a process that runs fn(rank, arg) and exits with what it returns. They die with the process that started
    them. One pipe, held open by all of them, tells when the last has gone. Call it from the thread that runs the
    test. */
-static UTEST_UNUSED void dt_test_rank_child(int rank, pid_t parent, int (*fn)(int rank, void *arg), void *arg)
+static DT_TEST_UNUSED void dt_test_rank_child(int rank, pid_t parent, int (*fn)(int rank, void *arg), void *arg)
 {
     int status;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -31,11 +35,11 @@ static UTEST_UNUSED void dt_test_rank_child(int rank, pid_t parent, int (*fn)(in
 }
 
 /* Waits until nobody holds the pipe; 0, or -1 at the deadline. */
-static UTEST_UNUSED int dt_test_ranks_wait(int fd, int64_t deadline)
+static DT_TEST_UNUSED int dt_test_ranks_wait(int fd, int64_t deadline)
 {
     for (;;) {
         struct pollfd p;
-        int64_t       left = (deadline - utest_ns()) / 1000000;
+        int64_t       left = (deadline - dt_test_ns()) / 1000000;
         p.fd = fd;
         p.events = POLLIN;
         p.revents = 0;
@@ -46,27 +50,35 @@ static UTEST_UNUSED int dt_test_ranks_wait(int fd, int64_t deadline)
     }
 }
 
-static UTEST_UNUSED int dt_test_rank_report(int rank, int n, int status, int late, double seconds)
+static DT_TEST_UNUSED int dt_test_rank_report(int rank, int n, int status, int late, double seconds)
 {
     if (!late && WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
-    utest_lock();
-    if (late) utest_say("   Rank %d of %d did not end within %.3g s and was killed\n", rank, n, seconds);
+    if (late) dt_test_say("   Rank %d of %d did not end within %.3g s and was killed\n", rank, n, seconds);
     else if (WIFSIGNALED(status))
-        utest_say("   Rank %d of %d was killed by signal %d (%s)\n", rank, n, WTERMSIG(status),
+        dt_test_say("   Rank %d of %d was killed by signal %d (%s)\n", rank, n, WTERMSIG(status),
                   strsignal(WTERMSIG(status)));
-    else utest_say("   Rank %d of %d failed: exit status %d\n", rank, n, WEXITSTATUS(status));
-    utest_unlock();
+    else dt_test_say("   Rank %d of %d failed: exit status %d\n", rank, n, WEXITSTATUS(status));
     return 1;
 }
 
-static UTEST_UNUSED int dt_test_ranks(int n, double seconds, int (*fn)(int rank, void *arg), void *arg)
+#define DT_TEST_RANK(name)                                                                                     \
+    static void name##_checks(int *utest_result, int rank, void *arg);                                         \
+    static int  name(int rank, void *arg)                                                                      \
+    {                                                                                                          \
+        int failed = 0;                                                                                        \
+        name##_checks(&failed, rank, arg);                                                                     \
+        return failed;                                                                                         \
+    }                                                                                                          \
+    static void name##_checks(int *utest_result DT_TEST_UNUSED, int rank DT_TEST_UNUSED, void *arg DT_TEST_UNUSED)
+
+static DT_TEST_UNUSED int dt_test_ranks(int n, double seconds, int (*fn)(int rank, void *arg), void *arg)
 {
     pid_t  *pid = (pid_t *)calloc((size_t)(n > 0 ? n : 1), sizeof *pid);
     pid_t   parent = getpid();
     int     fd[2], started = 0, failed = 0, late;
     int64_t deadline;
-    seconds *= utest_slow();
-    deadline = utest_ns() + (int64_t)(seconds * 1e9);
+    seconds *= dt_test_slow();
+    deadline = dt_test_ns() + (int64_t)(seconds * 1e9);
     if (!pid || pipe(fd) != 0) {
         free(pid);
         return 1;

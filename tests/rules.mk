@@ -13,6 +13,9 @@
 #     no-valgrind  test-all does not run it under valgrind, where it takes too long
 #     -O1          compiled with -O1: it computes for longer than it compiles
 #     zlib         linked with zlib, if zlib is installed
+#
+# UTEST=dir: the tests are compiled with dir/utest.h, for example the public one, in place of tests/utest.h. They have
+# directories of their own then, build/utest-FLAVOUR, which another UTEST empties. tests/gpu is only compiled with it.
 WORDS := alone long machines asan-later asan-only ubsan portable no-valgrind -O1 zlib
 
 # $(call run_lines,files): the words of these files, as path:word. $(call run_check,lines,words): an error if there are others.
@@ -23,6 +26,12 @@ run_lines = $(shell awk 'FNR == 1 { comment = 1 } \
 run_check = $(foreach r,$(1),$(if $(filter $(2),$(lastword $(subst :, ,$(r)))),,$(error $(firstword $(subst :, ,$(r))): \
     unknown word "$(lastword $(subst :, ,$(r)))" in its line "run:". Known words: $(2))))
 tests_with = $(basename $(notdir $(patsubst %:$(1),%,$(filter %:$(1),$(RUN)))))
+
+$(if $(UTEST),$(if $(wildcard $(UTEST)/utest.h),,$(error UTEST=$(UTEST): there is no file $(UTEST)/utest.h)))
+$(if $(UTEST),$(shell [ "$$(cat build/utest-dir 2>/dev/null)" = '$(abspath $(UTEST))' ] || \
+    { rm -rf build/utest-*; mkdir -p build; echo '$(abspath $(UTEST))' > build/utest-dir; }))
+# $(call tests_in,flavour): where the programs of the tests are
+tests_in = build/$(if $(UTEST),utest-)$(1)
 
 TEST_FILES := $(filter-out tests/gpu/%,$(wildcard tests/*/test_*.c))
 TEST_DIRS  := $(patsubst %/,%,$(sort $(dir $(TEST_FILES))))
@@ -42,14 +51,14 @@ UBSAN      := $(call tests_with,ubsan)
 NOT_NORMAL := $(MACHINES) $(call tests_with,asan-only)
 
 .PHONY: test-machines check-headers pictures probes programs
-test-machines: $(MACHINES:%=build/normal/%) build/tools/dtrun ## ranks on machines that are network namespaces; needs root
-	@tests/run.sh $(foreach t,$(MACHINES),'normal/$(t)|alone: build/normal/$(t)')
+test-machines: $(MACHINES:%=$(call tests_in,normal)/%) build/tools/dtrun ## ranks on network namespaces as machines; needs root
+	@tests/run.sh $(foreach t,$(MACHINES),'normal/$(t)|alone: $(call tests_in,normal)/$(t)')
 
 check-headers: ## every header alone and together, C99 to C++20, gcc, clang, nvcc; manuals, symbols
 	@tests/check_headers.sh
 
-pictures: build/normal/test_pictures ## draw the pictures of README.md again, from the algorithms
-	DT_PICTURES=docs build/normal/test_pictures
+pictures: $(call tests_in,normal)/test_pictures ## draw the pictures of README.md again, from the algorithms
+	DT_PICTURES=docs $<
 
 # ---------------------------------------------------------------------------------------------------- flavours
 # A flavour is a directory under build/ with its own flags. plain is for valgrind.
@@ -72,22 +81,22 @@ ENV_tsan      := DT_TEST_SLOW=10 TSAN_OPTIONS=halt_on_error=1
 ENV_valgrind  := DT_TEST_QUICK=1 DT_TEST_SLOW=30 DT_COMM_ARENA=64
 VALGRIND      := valgrind -q --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite --show-leak-kinds=definite
 
-# $(call in_flavours,flavours,names): build/FLAVOUR/NAME of all
-in_flavours    = $(foreach f,$(1),$(2:%=build/$(f)/%))
+# $(call in_flavours,flavours,names): the file NAME of each in the directory of each flavour
+in_flavours    = $(foreach f,$(1),$(2:%=$(call tests_in,$(f))/%))
 # tests compute little: most take longer to compile than to run
 $(call in_flavours,normal asan,$(TESTS:%=%.o)): OPTIMISE := -O0
 $(call in_flavours,normal asan,$(patsubst %,%.o,$(call tests_with,-O1))): OPTIMISE := -O1
 $(call in_flavours,$(FLAVOURS),$(call tests_with,zlib)): LDLIBS += $(LDLIBS_zlib)
-programs: $(TESTS:%=build/normal/%)
+programs: $(TESTS:%=$(call tests_in,normal)/%)
 
 # If a test defines DT_X_IMPLEMENTATION itself, its object precedes the library's, and that part of the library is not linked.
 vpath test_%.c $(TEST_DIRS)
 define flavour
 $(call library,$(1),$$(CFLAGS_$(1)))
-build/$(1)/%.o: %.c
+$(call tests_in,$(1))/%.o: %.c
 	@mkdir -p $$(@D)
-	$$(CC) -I. -Itests $$(CPPFLAGS) $$(CFLAGS) $$(CFLAGS_$(1)) $$(OPTIMISE) -MMD -MP -c $$< -o $$@
-$(TESTS:%=build/$(1)/%): build/$(1)/%: build/$(1)/%.o build/$(1)/libdt.a
+	$$(CC) $(UTEST:%=-I%) -I. -Itests $$(CPPFLAGS) $$(CFLAGS) $$(CFLAGS_$(1)) $$(OPTIMISE) -MMD -MP -c $$< -o $$@
+$(TESTS:%=$(call tests_in,$(1))/%): $(call tests_in,$(1))/%: $(call tests_in,$(1))/%.o build/$(1)/libdt.a
 	$$(CC) $$(CFLAGS) $$(CFLAGS_$(1)) $$^ -o $$@ $$(LDFLAGS) $$(LDLIBS) $$(LDLIBS_$(1))
 endef
 $(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
@@ -95,24 +104,24 @@ $(foreach f,$(FLAVOURS),$(eval $(call flavour,$(f))))
 # ---------------------------------------------------------------------------------------------------- plans
 # A plan is what tests/run.sh runs: 'label|command' ... A missing tool is a named skip. Plans are expanded after the
 # prerequisites of their target are made, so that a tool that `tools` installed is used.
-programs       = $(TESTS:%=build/$(1)/%)
+programs       = $(TESTS:%=$(call tests_in,$(1))/%)
 # Builds as much as it can. A part that does not compile fails the run, even if an older program is there.
 make_all       = if $(MAKE) -k -j$(JOBS) --no-print-directory GPU_PARTS="$(GPU_PARTS)" $(1); \
     then built='build|echo 1 passed, 0 failed, 0 skipped'; else built='build|echo see the errors above; exit 1'; fi
 # $(call plan,flavour,environment,environment of the long ones,tests that are left out); those that run alone come last
 plan           = $(foreach t,$(filter-out $(4),$(TOGETHER)),'$(1)/$(t)|$(call line,$(1),$(2),$(3))') \
     $(foreach t,$(filter-out $(4),$(ALONE)),'$(1)/$(t)|alone: $(call line,$(1),$(2),$(3))')
-line           = $(2) $(if $(filter $(t),$(LONG)),$(3)) build/$(1)/$(t)
+line           = $(2) $(if $(filter $(t),$(LONG)),$(3)) $(call tests_in,$(1))/$(t)
 plan_normal    = $(call plan,normal,,$(1),$(2))
-plan_portable  = $(foreach t,$(call tests_with,portable),'portable/$(t)|$(1) DT_CPU_ISA=portable build/normal/$(t)')
+plan_portable  = $(foreach t,$(call tests_with,portable),'portable/$(t)|$(1) DT_CPU_ISA=portable $(call tests_in,normal)/$(t)')
 plan_asan      = $(call plan,asan,$(ENV_asan) $(1),,$(2))
-plan_ubsan     = $(foreach t,$(UBSAN),'ubsan/$(t)|$(ENV_ubsan) build/ubsan/$(t)')
+plan_ubsan     = $(foreach t,$(UBSAN),'ubsan/$(t)|$(ENV_ubsan) $(call tests_in,ubsan)/$(t)')
 plan_tsan      = $(call plan,tsan,DT_TEST_QUICK=1 $(ENV_tsan) $(no_aslr))
 plan_valgrind  = $(if $(shell command -v valgrind),$(foreach t,$(TESTS),$(if $(filter $(t),$(call tests_with,no-valgrind)),\
         'valgrind/$(t)|skip: it takes a quarter of an hour; AddressSanitizer runs it',\
-        'valgrind/$(t)|$(ENV_valgrind) $(VALGRIND) build/plain/$(t)')),\
+        'valgrind/$(t)|$(ENV_valgrind) $(VALGRIND) $(call tests_in,plain)/$(t)')),\
     'valgrind|skip: valgrind is not installed')
-plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|build/cblas/$(t)'),\
+plan_cblas     = $(if $(LDLIBS_cblas),$(foreach t,$(TESTS),'cblas/$(t)|$(call tests_in,cblas)/$(t)'),\
     'cblas|skip: no CBLAS with a cblas.h was found')
 # ThreadSanitizer of older gcc does not start with the address randomisation of newer kernels
 no_aslr        = $(if $(shell setarch -R true 2>/dev/null && echo y),setarch -R)

@@ -4,7 +4,9 @@
 #     tests/run.sh 'label|command' 'label|alone: command' 'label|skip: reason' ...
 #
 # DT_TEST_JOBS programs run at a time (default 2), but nothing beside one that is to run alone: ranks, faults and clocks.
-# A program passes when it ends with status 0 and prints "N passed, N failed, N skipped" with nothing failed.
+# A program passes when it ends with status 0 and prints "N passed, N failed, N skipped" with nothing failed. The closing
+# lines of the public utest.h, "[  PASSED  ] N tests." and so on, are read as such a line; its status is the number of
+# failed tests.
 # One that crashes, hangs, prints no such line, runs no test or fails after its tests is a failure, and is named.
 # Its output is kept in build/log/ and shown when it failed (V=1: always). DT_TEST_PROGRAM_TIMEOUT is the limit for one
 # program in seconds (default 1200), scaled by DT_TEST_SLOW. The last line is the sum; exit 1 if anything failed.
@@ -31,13 +33,23 @@ where() {
     [ -n "$test" ] && printf ' in %s' "$test"
 }
 
+# The counts that a program printed last, as "N passed, N failed, N skipped".
+summary() {
+    LC_ALL=C awk '/^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { line = $0; closing = 0 }
+        /^\[==========\] [0-9]+ test cases ran\.$/ { closing = 1; s = f = 0 }
+        closing && /^\[  PASSED  \] [0-9]+ tests\.$/ { p = $4; line = p " passed, 0 failed, 0 skipped" }
+        closing && /^\[  SKIPPED \] [0-9]+ tests, listed below:$/ { s = $4; line = p " passed, 0 failed, " s " skipped" }
+        closing && /^\[  FAILED  \] [0-9]+ tests, listed below:$/ { f = $4; line = p " passed, " f " failed, " s " skipped" }
+        END { print line }' "$1"
+}
+
 run() { # label, command, number: what it did goes to $tally/number.*
     local label=$1 command=$2 sum=$tally/$3 start status line reason='' name='' p=0 f=0 s=0
     local log=$log_dir/${label//\//_}.log
     start=$SECONDS
     { timeout -k 10 "$limit" bash -c "$command" > "$log" 2>&1 < /dev/null; } 2> /dev/null
     status=$?
-    line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -1)
+    line=$(summary "$log")
     if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
         p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]} s=${BASH_REMATCH[3]}
         if [ "$f" -gt 0 ]; then

@@ -5,16 +5,21 @@
        temp_in(dir, name)                                dir/name in one of a few buffers
        temp_fds()                                        descriptors that are open
        temp_budget_end(&b)                               ends dt_test.h's budget; -1: something is still in use
-   Include after dt_test.h; temp_budget_end aside, ranks.h or utest.h will do. */
+   temp_budget_end needs dt_test.h before it. */
 #ifndef TEMP_FILES_H_INCLUDED
 #define TEMP_FILES_H_INCLUDED
+
+#include "harness.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
-static UTEST_UNUSED char *temp_dir(void)
+static DT_TEST_UNUSED char *temp_dir(void)
 {
     const char *tmp = getenv("TMPDIR");
     char       *path = (char *)malloc(4096);
@@ -28,12 +33,12 @@ static int temp_remove_one(const char *path, const struct stat *st, int kind, st
     (void)st, (void)kind, (void)f;
     return remove(path);
 }
-static UTEST_UNUSED void temp_remove(char *dir)
+static DT_TEST_UNUSED void temp_remove(char *dir)
 {
     if (dir) nftw(dir, temp_remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(dir);
 }
-static UTEST_UNUSED const char *temp_in(const char *dir, const char *name)
+static DT_TEST_UNUSED const char *temp_in(const char *dir, const char *name)
 {
     static char buf[8][4400];
     static int  turn;
@@ -41,7 +46,7 @@ static UTEST_UNUSED const char *temp_in(const char *dir, const char *name)
     snprintf(b, sizeof buf[0], "%.4095s/%.300s", dir, name);
     return b;
 }
-static UTEST_UNUSED const char *temp_put(const char *dir, const char *name, const void *data, size_t n)
+static DT_TEST_UNUSED const char *temp_put(const char *dir, const char *name, const void *data, size_t n)
 {
     const char *path = temp_in(dir, name);
     char        part[4400];
@@ -53,7 +58,7 @@ static UTEST_UNUSED const char *temp_put(const char *dir, const char *name, cons
     if (!f || fwrite(data, 1, n, f) != n || fclose(f)) abort();
     return path;
 }
-static UTEST_UNUSED int temp_fds(void)
+static DT_TEST_UNUSED int temp_fds(void)
 {
     DIR *d = opendir("/proc/self/fd");
     int  n = 0;
@@ -64,7 +69,7 @@ static UTEST_UNUSED int temp_fds(void)
 }
 
 #ifdef DT_TEST_H_INCLUDED
-static UTEST_UNUSED int temp_budget_end(dt_test_budget *b)
+static DT_TEST_UNUSED int temp_budget_end(dt_test_budget *b)
 {
     dt_empty_cache();
     return b->live ? -1 : (int)dt_set_allocator(NULL);

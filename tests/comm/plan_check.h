@@ -22,6 +22,8 @@
 #define PLAN_CHECK_H_INCLUDED
 
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

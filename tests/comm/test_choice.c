@@ -4,7 +4,15 @@
    run: alone, asan-later */
 #define DT_COMM_IMPLEMENTATION
 #include "dt_comm.h"
-#include "utest.h"
+#include "harness.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 UTEST_MAIN()
 

@@ -3,9 +3,20 @@
    run: alone, long, asan-later */
 #define DT__WANT_INSIDE
 #include "dt_comm.h"
-#include "utest.h"
+#include "harness.h"
 
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 UTEST_MAIN()
 
@@ -234,7 +245,7 @@ UTEST(asking, what_a_communicator_was_made_with)
 }
 static int unknown_transport(void *arg)
 {
-    dt_comm *c = dt_comm_init(.transport = (const char *)arg, .join_timeout = 20 * utest_slow());
+    dt_comm *c = dt_comm_init(.transport = (const char *)arg, .join_timeout = 20 * dt_test_slow());
     if (!c && strstr(dt_comm_error(NULL), "is unknown; expected one of: auto, shm, tcp, mpi")) return 0;
     return printf("    %s\n", c ? "it was accepted" : dt_comm_error(NULL)) > 0;
 }
@@ -575,11 +586,11 @@ UTEST(work, messages_of_a_pair_stay_in_order)
 }
 static void only_tested(team *t, dt_comm *c, int rank) /* it moves by itself, or whenever it is looked at */
 {
-    int64_t  end = utest_ns() + (int64_t)(20e9 * utest_slow());
+    int64_t  end = dt_test_ns() + (int64_t)(20e9 * dt_test_slow());
     float    x[2] = { (float)rank, 1 };
     dt_work *w[2];
     for (int k = 0; k < 2; k++) w[k] = dt_comm_allreduce_start(c, x + k, 1, DT_COMM_F32, DT_COMM_SUM);
-    while (!dt_work_test(w[1]) && utest_ns() < end) sched_yield();
+    while (!dt_work_test(w[1]) && dt_test_ns() < end) sched_yield();
     check(t, dt_work_test(w[0]) && dt_work_test(w[1]), "tested", rank, 0);
     bool ok = !dt_work_wait(w[0]);
     ok = !dt_work_wait(w[1]) && ok && x[0] == (float)(t->n * (t->n - 1) / 2) && x[1] == (float)t->n;
@@ -603,15 +614,15 @@ static void sleepers(team *t, dt_comm *c, int rank)
         int  rc;
         if (rank == 1) {
             poll(NULL, 0, 3);
-            __atomic_store_n(&t->when, utest_ns(), __ATOMIC_RELEASE);
+            __atomic_store_n(&t->when, dt_test_ns(), __ATOMIC_RELEASE);
         }
         if (!messages) rc = dt_comm_barrier(c);
         else if (rank == 1) rc = dt_comm_send(c, x, 100, DT_COMM_U8, 0);
         else rc = dt_comm_recv(c, x, 100, DT_COMM_U8, 1);
-        if (rank == 0) t->slowest += utest_ns() - __atomic_load_n(&t->when, __ATOMIC_ACQUIRE);
+        if (rank == 0) t->slowest += dt_test_ns() - __atomic_load_n(&t->when, __ATOMIC_ACQUIRE);
         check(t, !rc && !dt_comm_barrier(c), "sleepers", rank, i);
     }
-    if (rank == 0) check(t, (double)t->slowest < 0.9e9 * utest_slow(), "ms of waking", rank, t->slowest / 1000000);
+    if (rank == 0) check(t, (double)t->slowest < 0.9e9 * dt_test_slow(), "ms of waking", rank, t->slowest / 1000000);
     dt_comm_free(c);
 }
 UTEST(work, who_sleeps_is_woken)
@@ -869,8 +880,9 @@ UTEST(faults, survivors_of_a_killed_rank_all_name_it)
     const char *slow = getenv("DT_TEST_SLOW");
     int         trials = getenv("DT_TEST_QUICK") ? 4 : 12;
     for (int i = 0; i < trials; i++) {
-        EXPECT_EQ(0, kills("shm", 2 + i % 4, i * 5 + 1));
-        EXPECT_EQ(0, kills("tcp", 2 + i % 4, i * 3 + 2));
+        int ranks = 2 + i % 4;
+        EXPECT_EQ(0, kills("shm", ranks, i * 5 + 1));
+        EXPECT_EQ(0, kills("tcp", ranks, i * 3 + 2));
     }
     printf("    the slowest survivor heard of it after %.1f ms\n", 1e-6 * (double)kill_slowest);
     EXPECT_TRUE((double)kill_slowest < 1e9 * (slow && atof(slow) > 1 ? atof(slow) : 1));
@@ -925,7 +937,7 @@ static void slow_but_sure(team *t, dt_comm *c, int rank)
 }
 UTEST(faults, a_slow_transfer_is_no_timeout)
 {
-    double slow = utest_slow();
+    double slow = dt_test_slow();
     spawn_bandwidth = 2e6;
     EXPECT_EQ(0, spawn("tcp", 2, NULL, slow < 1 ? 1 : slow > 4 ? 4 : slow, slow_but_sure, NULL));
     spawn_bandwidth = 0;

@@ -9,10 +9,28 @@
 #include "dt_comm.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
 
 UTEST_MAIN()
 
@@ -49,8 +67,8 @@ static crew *crew_new(int n, const char *how, unsigned seed)
     w->n = n;
     w->how = how;
     w->seed = seed;
-    w->timeout = 20 * utest_slow();
-    w->join_timeout = 20 * utest_slow();
+    w->timeout = 20 * dt_test_slow();
+    w->join_timeout = 20 * dt_test_slow();
     w->sign = SIGKILL;
     return w;
 }
@@ -76,14 +94,14 @@ static int crew_call(crew *w, dt_comm *c, int i)
     kind = (int)(draw(&s) % 4);
     root = (int)draw(&s) % w->n;
     n = (int)draw(&s) % (draw(&s) % 2 ? 40000 : 50);
-    w->since[rank] = utest_ns();
+    w->since[rank] = dt_test_ns();
     __atomic_store_n(&w->calling[rank], 1, __ATOMIC_RELAXED);
     rc = kind == 0   ? dt_comm_allreduce(c, x, n, DT_COMM_F32, DT_COMM_SUM)
          : kind == 1 ? dt_comm_broadcast(c, x, n, DT_COMM_F32, root)
          : kind == 2 ? dt_comm_gather(c, y, x, n, NULL, DT_COMM_F32, root)
                      : dt_comm_barrier(c);
     __atomic_store_n(&w->calling[rank], 0, __ATOMIC_RELAXED);
-    w->back[rank] = utest_ns();
+    w->back[rank] = dt_test_ns();
     return rc;
 }
 static bool is_victim(const crew *w, int rank) { return rank >= 0 && (w->victims >> rank & 1); }
@@ -96,7 +114,7 @@ static void *doom(void *arg)
     t.tv_sec = 0;
     t.tv_nsec = (long)w->delay;
     nanosleep(&t, NULL);
-    w->when = utest_ns();
+    w->when = dt_test_ns();
     for (int r = 0; r < w->n; r++) {
         if (!is_victim(w, r)) continue;
         w->busy += __atomic_load_n(&w->calling[r], __ATOMIC_RELAXED);
@@ -194,7 +212,7 @@ static void killing(int *utest_result, const char *how, int trials, int together
     qsort(late, (size_t)n, sizeof *late, by_value);
     printf("    %s: %d ranks killed, %d of them in a call; survivors knew after %.1f ms (p50), %.1f (slowest)\n", how,
            kills, busy, 1e-6 * (double)late[n / 2], 1e-6 * (double)late[n - 1]);
-    EXPECT_TRUE((double)late[n - 1] < 1e9 * utest_slow());
+    EXPECT_TRUE((double)late[n - 1] < 1e9 * dt_test_slow());
     EXPECT_EQ(count_in("/dev/shm"), files);
 }
 UTEST(killed, one_of_processes_with_shared_memory)
@@ -262,7 +280,7 @@ UTEST(stopped, survivors_name_it_after_the_timeout_and_it_hears_of_it)
         crew_free(w);
     }
     printf("    %d jobs: the slowest survivor knew %.2f s after the stop, the timeout is %g s\n", jobs, slowest, limit);
-    EXPECT_LT(slowest, limit + utest_slow());
+    EXPECT_LT(slowest, limit + dt_test_slow());
 }
 
 /* ==================================================================================================== >>pending
@@ -307,7 +325,7 @@ UTEST(pending, works_outlive_a_communicator_of_threads)
         pthread_t t[2];
         seat      s[2];
         d->how = i % 3;
-        ASSERT_EQ(dt_comm_threads(2, d->c, .timeout = 10 * utest_slow(), .no_thread = i / 3), 0);
+        ASSERT_EQ(dt_comm_threads(2, d->c, .timeout = 10 * dt_test_slow(), .no_thread = i / 3), 0);
         for (int r = 0; r < 2; r++) {
             s[r].d = d;
             s[r].rank = r;
@@ -452,7 +470,7 @@ static int memory_rank(void *arg)
     if (way == NO_SPACE) rc = limit_to(RLIMIT_AS, (rlim_t)200 << 20);
     if (rc) return 77;
     if (way == NO_SPACE && rank == 2 && nice(19) < 0) return 77; /* the others have failed when it comes, mostly */
-    dt_comm *c = dt_comm_init(.transport = "shm", .timeout = 20 * utest_slow(), .join_timeout = 20 * utest_slow());
+    dt_comm *c = dt_comm_init(.transport = "shm", .timeout = 20 * dt_test_slow(), .join_timeout = 20 * dt_test_slow());
     if (way == SMALL_FILES) { /* there is room for what is needed, and a small arena */
         float *y = (float *)dt_comm_alloc(c, 4096);
         bool   ok = c && y && !dt_comm_alloc(c, 64 << 20) && !dt_comm_allreduce(c, y, 1000, DT_COMM_F32, DT_COMM_SUM);
@@ -496,14 +514,14 @@ static int rejoin_rank(void *arg)
     w->pid[rank] = getpid();
     doom_begin(w, rank);
     for (int i = 0; !rc && i < 10000; i++) {
-        w->since[rank] = utest_ns();
+        w->since[rank] = dt_test_ns();
         dt_comm *c = crew_join(w);
         float    x = 1;
         rc = c ? dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM) : DT_COMM_ERR_JOIN;
         if (c && dt_comm_free(c)) rc = 1;
         if (!rc && x != (float)w->n) return printf("    rank %d: the sum of %d ones is %g\n", rank, w->n, x) > 0;
     }
-    w->back[rank] = utest_ns();
+    w->back[rank] = dt_test_ns();
     if (is_victim(w, rank)) pause();
     __atomic_add_fetch(&w->heard, 1, __ATOMIC_SEQ_CST);
     return 0;
@@ -540,7 +558,7 @@ UTEST(joining, a_rank_that_is_killed_in_it_or_between_two_worlds_holds_nobody_up
         }
     }
     printf("    %d trials, time to join %g s: the slowest rank ended after %.2f s\n", trials, limit, slowest);
-    EXPECT_LT(slowest, limit + 2 * utest_slow()); /* rank 0 names who is missing; a second for leaving */
+    EXPECT_LT(slowest, limit + 2 * dt_test_slow()); /* rank 0 names who is missing; a second for leaving */
 }
 typedef struct port { /* a job at a fixed port with a token */
     int     port, flag[6];
@@ -578,17 +596,17 @@ static void flag_wait(port *j, int i, int n)
 static dt_comm *port_join(port *j, int rank, int world, int64_t epoch, const char *how)
 {
     return dt_comm_init(.rank = rank, .world = world, .addr = "127.0.0.1", .port = j->port, .token_file = j->token,
-                        .epoch = epoch, .timeout = 20 * utest_slow(), .join_timeout = 20 * utest_slow(),
+                        .epoch = epoch, .timeout = 20 * dt_test_slow(), .join_timeout = 20 * dt_test_slow(),
                         .transport = how);
 }
 static int epoch_rank(int rank, void *arg)
 {
     port   *j = (port *)arg;
-    int64_t begin = utest_ns();
+    int64_t begin = dt_test_ns();
     if (rank == 2) { /* of the start before: it is late, and takes the place of rank 1 */
         dt_comm *c = port_join(j, 1, 2, 1, "tcp");
         bool     ok = !c && strstr(dt_comm_error(NULL), "rank 1 is of start 1 of the job, rank 0 of start 2") &&
-                  (double)(utest_ns() - begin) < 2e9 * utest_slow();
+                  (double)(dt_test_ns() - begin) < 2e9 * dt_test_slow();
         flag_add(j, 0);
         return ok ? 0 : printf("    %s\n", c ? "it was let in" : dt_comm_error(NULL));
     }
@@ -704,7 +722,7 @@ static int signals_rank(void *arg)
     every.it_value.tv_usec = every.it_interval.tv_usec = spoil_mode == TIMER || spoil_mode == STORM ? 300 : 0;
     sigaction(SIGALRM, &a, NULL);
     setitimer(ITIMER_REAL, &every, NULL);
-    dt_comm *c = dt_comm_init(.transport = t->how, .timeout = 30 * utest_slow(), .join_timeout = 30 * utest_slow());
+    dt_comm *c = dt_comm_init(.transport = t->how, .timeout = 30 * dt_test_slow(), .join_timeout = 30 * dt_test_slow());
     if (!c) return printf("    mode %d: %s\n", spoil_mode, dt_comm_error(NULL)) > 0;
     for (int i = 0; i < 12 && !rc; i++) {
         static const int sizes[] = { 0, 1, 7, 100, 1025, 3000 };
@@ -769,7 +787,7 @@ static void stranger(const dt__addr *a, unsigned *seed)
     unsigned                 kind = draw(seed) % 6;
     int                      fd = dt__connect(a);
     if (fd < 0) return; /* the queue is full */
-    dt__wait_fd(fd, POLLOUT, utest_ns() + 1000000000);
+    dt__wait_fd(fd, POLLOUT, dt_test_ns() + 1000000000);
     for (size_t k = 0; k < sizeof junk; k++) junk[k] = (char)draw(seed);
     if (kind < 4) send(fd, says[kind], strlen(says[kind]), MSG_NOSIGNAL);
     if (kind == 4) send(fd, junk, 1 + draw(seed) % sizeof junk, MSG_NOSIGNAL);
@@ -858,10 +876,10 @@ static int slow_rank(int rank, void *arg)
         dt__addr_loopback(&a, j->port);
         flag_wait(j, 0, 1);
         for (int i = 0; i < count; i++) {
-            since[i] = utest_ns();
-            while ((fd[i] = dt__connect(&a)) < 0 || !dt__wait_fd(fd[i], POLLOUT, utest_ns() + 2000000000)) {
+            since[i] = dt_test_ns();
+            while ((fd[i] = dt__connect(&a)) < 0 || !dt__wait_fd(fd[i], POLLOUT, dt_test_ns() + 2000000000)) {
                 if (fd[i] >= 0) close(fd[i]);
-                if (utest_ns() - since[i] > (int64_t)(1e10 * utest_slow())) return printf("    connect: %d\n", errno);
+                if (dt_test_ns() - since[i] > (int64_t)(1e10 * dt_test_slow())) return printf("    connect: %d\n", errno);
                 poll(NULL, 0, 5); /* rank 0 has not begun to listen */
             }
             open++;
@@ -874,9 +892,9 @@ static int slow_rank(int rank, void *arg)
                 if (fd[i] < 0) continue;
                 if (turn % 20 == 0 && i % 2) send(fd[i], &"DTK1\1"[turn / 20 % 5], 1, MSG_NOSIGNAL);
                 while ((n = recv(fd[i], trash, sizeof trash, 0)) > 0) {}
-                double age = 1e-9 * (double)(utest_ns() - since[i]);
+                double age = 1e-9 * (double)(dt_test_ns() - since[i]);
                 oldest = age > oldest ? age : oldest;
-                if (n < 0 && (errno == EAGAIN || errno == EINTR) && age < 20 * utest_slow()) continue;
+                if (n < 0 && (errno == EAGAIN || errno == EINTR) && age < 20 * dt_test_slow()) continue;
                 close(fd[i]);
                 fd[i] = -1;
                 open--;
@@ -886,13 +904,13 @@ static int slow_rank(int rank, void *arg)
         }
         flag_add(j, 2);
         printf("    %d strangers: the last was dropped after %.2f s\n", count, oldest);
-        return oldest > 5 + utest_slow();
+        return oldest > 5 + dt_test_slow();
     }
     if (rank == 0) flag_add(j, 0);
     if (rank > 0) flag_wait(j, 1, 1);
-    int64_t  begin = utest_ns();
+    int64_t  begin = dt_test_ns();
     dt_comm *c = port_join(j, rank, 3, 0, NULL);
-    double   took = 1e-9 * (double)(utest_ns() - begin);
+    double   took = 1e-9 * (double)(dt_test_ns() - begin);
     float    x = 0;
     if (!c) return printf("    rank %d: %s\n", rank, dt_comm_error(NULL));
     while (x == 0) { /* the job goes on */
@@ -901,7 +919,7 @@ static int slow_rank(int rank, void *arg)
         poll(NULL, 0, 1);
     }
     if (rank == 1) printf("    joined in %.3f s\n", took);
-    return dt_comm_free(c) || (rank && took > 2 * utest_slow());
+    return dt_comm_free(c) || (rank && took > 2 * dt_test_slow());
 }
 UTEST(strangers, a_thousand_that_say_nothing_keep_nobody_out)
 {
@@ -924,7 +942,7 @@ static int stale_dial(port *j, int kind, int64_t epoch) /* as rank 1 of the job 
     dt__token_read_file(j->token, "", w.token);
     memcpy(w.job, j->job[1], 16);
     dt__addr_loopback(&a, j->port);
-    int got = dt__dial(&w, &a, 0, kind, 1, 0, utest_ns() + (int64_t)(2e9 * utest_slow()), NULL, &h);
+    int got = dt__dial(&w, &a, 0, kind, 1, 0, dt_test_ns() + (int64_t)(2e9 * dt_test_slow()), NULL, &h);
     if (got >= 0) close(got);
     return got;
 }
@@ -956,16 +974,16 @@ static int port_rank(int rank, void *arg)
         if (k == 2) fds = count_in("/proc/self/fd"), threads = count_in("/proc/self/task");
     }
     if (rank == 2) return 0;
-    for (int64_t begin = utest_ns(); utest_ns() - begin < 2000000000;) /* an ended thread is listed a moment longer */
+    for (int64_t begin = dt_test_ns(); dt_test_ns() - begin < 2000000000;) /* an ended thread is listed a moment longer */
         if (count_in("/proc/self/fd") == fds && count_in("/proc/self/task") == threads) return 0;
     return 1;
 }
 UTEST(again, many_jobs_on_one_port_and_ranks_of_the_job_before)
 {
     port   *j = port_new();
-    int64_t begin = utest_ns();
+    int64_t begin = dt_test_ns();
     EXPECT_EQ(dt_test_ranks(3, 60, port_rank, j), 0);
-    printf("    %.2f s\n", 1e-9 * (double)(utest_ns() - begin));
+    printf("    %.2f s\n", 1e-9 * (double)(dt_test_ns() - begin));
     port_free(j);
 }
 typedef struct flat { /* what must not grow */
@@ -985,12 +1003,12 @@ static int flat_bad(const char *what, int n, flat then)
 {
     flat    now;
     bool    bad;
-    int64_t begin = utest_ns();
+    int64_t begin = dt_test_ns();
     do { /* a thread that has ended is listed a moment longer, now or when `then` was taken */
         now = flat_now();
         bad = now.fds != then.fds || now.threads > then.threads || now.files != then.files;
         bad = bad || (!instrumented() && now.rss > then.rss + 1024);
-    } while (bad && utest_ns() - begin < 2000000000);
+    } while (bad && dt_test_ns() - begin < 2000000000);
     if (bad)
         printf("    %d %s: descriptors %d then %d, threads %d then %d, files %d then %d, KiB %ld then %ld\n", n, what,
                then.fds, now.fds, then.threads, now.threads, then.files, now.files, then.rss, now.rss);
@@ -1020,7 +1038,7 @@ static int again_kinds(int rank, void *arg)
             dt_comm *c = dt_comm_init(.world = 1);
             failed = !c || dt_comm_free(c);
         } else if (kind == 1) {
-            failed = dt_comm_threads(2, again_pair, .timeout = 20 * utest_slow()) != 0;
+            failed = dt_comm_threads(2, again_pair, .timeout = 20 * dt_test_slow()) != 0;
             __atomic_store_n(&again_turn, 2 * i + 1, __ATOMIC_RELEASE);
             failed |= dt_comm_free(again_pair[0]);
             while (__atomic_load_n(&again_turn, __ATOMIC_ACQUIRE) != 2 * i + 2) sched_yield();
@@ -1043,7 +1061,7 @@ UTEST(again, worlds_that_come_and_go_leave_nothing)
 static int dup_rank(void *arg)
 {
     int      n = dt_test_quick() ? 300 : 10000, rc = 0;
-    dt_comm *c = dt_comm_init(.transport = (const char *)arg, .timeout = 20 * utest_slow());
+    dt_comm *c = dt_comm_init(.transport = (const char *)arg, .timeout = 20 * dt_test_slow());
     flat     then = flat_now();
     if (!c) return 1;
     for (int i = 0; i < n && !rc; i++) {
@@ -1060,8 +1078,8 @@ UTEST(again, communicators_that_come_and_go_leave_nothing)
 {
     char how[2][4] = { "shm", "tcp" };
     for (int i = 0; i < 2; i++) {
-        int64_t begin = utest_ns();
+        int64_t begin = dt_test_ns();
         EXPECT_EQ(dt_spawn(2, dup_rank, how[i]), 0);
-        printf("    %s: %.2f s\n", how[i], 1e-9 * (double)(utest_ns() - begin));
+        printf("    %s: %.2f s\n", how[i], 1e-9 * (double)(dt_test_ns() - begin));
     }
 }

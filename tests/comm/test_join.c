@@ -3,6 +3,25 @@
 #define DT_IMPLEMENTATION
 #include "ranks.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 /* the n-th allocation of this process fails, once; -1: none */
 static int   fail_at = -1, allocations;
 static bool  fail_now(void) { return __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED) == fail_at; }
@@ -39,8 +58,8 @@ static job *job_new(int n) /* with a listening socket on a free port */
     j->listen_fd = dt__listen(&a);
     getsockname(j->listen_fd, &a.u.any, &a.n);
     j->port = dt__addr_port(&a);
-    j->join_timeout = 20 * utest_slow();
-    j->timeout = 20 * utest_slow();
+    j->join_timeout = 20 * dt_test_slow();
+    j->timeout = 20 * dt_test_slow();
     return j;
 }
 static void job_free(job *j)
@@ -108,7 +127,7 @@ static int join_fails(const dt_comm_opts *o, const char *why, double least, doub
     int64_t    begin = dt__comm_now();
     dt__world *w = dt__world_join(o, &dt__comm_client);
     double     took = (double)(dt__comm_now() - begin) * 1e-9;
-    if (!w && strstr(dt__said.text, why) && took >= least && took <= most * utest_slow()) return 0;
+    if (!w && strstr(dt__said.text, why) && took >= least && took <= most * dt_test_slow()) return 0;
     return printf("   rank %d after %.1f s: %s\n", o->rank, took, dt__said.text);
 }
 static void flag_set(job *j, int i) { __atomic_add_fetch(&j->flag[i], 1, __ATOMIC_SEQ_CST); }
@@ -161,7 +180,7 @@ static void comm_does(dt_comm *c, dt_coll coll, uint64_t seq, uint64_t done)
 }
 static int comm_wait(dt_comm *c, double seconds) /* until it fails */
 {
-    int64_t deadline = dt__comm_now() + (int64_t)(seconds * utest_slow() * 1e9);
+    int64_t deadline = dt__comm_now() + (int64_t)(seconds * dt_test_slow() * 1e9);
     while (dt__comm_ok(c) && dt__comm_now() < deadline) dt__wait_fd(c->wake_fd, POLLIN, deadline);
     return dt__comm_ok(c) ? 0 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
 }
@@ -677,16 +696,14 @@ UTEST(handshake, what_is_not_dt_is_known_by_its_first_bytes)
 }
 
 /* ==================================================================================================== >>joining */
-static int join_rank(int rank, void *arg)
+DT_TEST_RANK(join_rank)
 {
-    int    *utest_result, failed = 0;
     job    *j = (job *)arg;
     uint8_t all[MAX_RANKS][32];
-    utest_result = &failed;
     int64_t    begin = dt__comm_now();
     dt__world *w = job_join(j, rank);
     j->took[rank] = dt__comm_now() - begin;
-    if (!w) return 1;
+    ASSERT_TRUE(w != NULL);
     dt_sha256 s;
     uint8_t      sum[32];
     dt_sha256_begin(&s);
@@ -700,7 +717,6 @@ static int join_rank(int rank, void *arg)
     EXPECT_EQ(w->local_size, j->n);
     EXPECT_EQ(w->member[rank].pid, (int64_t)getpid());
     dt__world_unref(w);
-    return failed;
 }
 UTEST(joining, all_ranks_have_the_same_table)
 {
@@ -709,7 +725,7 @@ UTEST(joining, all_ranks_have_the_same_table)
         job *j = job_new(sizes[i]);
         EXPECT_EQ(dt_test_ranks(sizes[i], 20, join_rank, j), 0);
         printf("   %d ranks joined in %.0f ms\n", sizes[i], job_worst(j) * 1e3);
-        EXPECT_LT(job_worst(j), 2 * utest_slow());
+        EXPECT_LT(job_worst(j), 2 * dt_test_slow());
         job_free(j);
     }
 }
@@ -936,39 +952,37 @@ static int wrong_dial(job *j, int rank, int size, int64_t epoch, int to, int ver
     int e = errno;
     close(fd);
     dt__dial_text(got, e, &h, text, sizeof text);
-    if (!strstr(text, want) || dt__comm_now() - begin > (int64_t)(2e9 * utest_slow()))
+    if (!strstr(text, want) || dt__comm_now() - begin > (int64_t)(2e9 * dt_test_slow()))
         return printf("   wanted '%s', got '%s'\n", want, text);
     return 0;
 }
-static int wrong_rank(int rank, void *arg)
+DT_TEST_RANK(wrong_rank)
 {
     job         *j = (job *)arg;
-    int          failed = 0;
     dt_comm_opts o = job_opts(j, rank);
     o.epoch = 5;
     if (rank == 3) {
         flag_wait(j, 0, 1); /* rank 1 is registered */
-        failed |= wrong_dial(j, 1, 3, 5, 0, 1, "there is a rank 1 already");
-        failed |= wrong_dial(j, 2, 3, 4, 0, 1, "rank 2 is of start 4 of the job, rank 0 of start 5");
-        failed |= wrong_dial(j, 2, 4, 5, 0, 1, "rank 2 says the world has 4 ranks, rank 0 says 3");
-        failed |= wrong_dial(j, 3, 3, 5, 0, 1, "rank 3 is out of range");
-        failed |= wrong_dial(j, -1, 3, 5, 0, 1, "rank -1 is out of range");
-        failed |= wrong_dial(j, 0, 3, 5, 0, 1, "there is a rank 0 already");
-        failed |= wrong_dial(j, 2, 3, 5, 1, 1, "wants rank 1, this is rank 0");
-        failed |= wrong_dial(j, 2, 3, 5, 0, 9, "rank 2 has version 9 of the protocol");
+        EXPECT_EQ(0, wrong_dial(j, 1, 3, 5, 0, 1, "there is a rank 1 already"));
+        EXPECT_EQ(0, wrong_dial(j, 2, 3, 4, 0, 1, "rank 2 is of start 4 of the job, rank 0 of start 5"));
+        EXPECT_EQ(0, wrong_dial(j, 2, 4, 5, 0, 1, "rank 2 says the world has 4 ranks, rank 0 says 3"));
+        EXPECT_EQ(0, wrong_dial(j, 3, 3, 5, 0, 1, "rank 3 is out of range"));
+        EXPECT_EQ(0, wrong_dial(j, -1, 3, 5, 0, 1, "rank -1 is out of range"));
+        EXPECT_EQ(0, wrong_dial(j, 0, 3, 5, 0, 1, "there is a rank 0 already"));
+        EXPECT_EQ(0, wrong_dial(j, 2, 3, 5, 1, 1, "wants rank 1, this is rank 0"));
+        EXPECT_EQ(0, wrong_dial(j, 2, 3, 5, 0, 9, "rank 2 has version 9 of the protocol"));
         flag_set(j, 1);
         flag_wait(j, 2, 3);
-        failed |= wrong_dial(j, 2, 3, 5, 0, 1, "there is a rank 2 already: the world is complete");
+        EXPECT_EQ(0, wrong_dial(j, 2, 3, 5, 0, 1, "there is a rank 2 already: the world is complete"));
         flag_set(j, 3);
-        return failed;
+        return;
     }
     if (rank == 2) flag_wait(j, 1, 1);
     if (rank == 0) dt_set_log(refusals_take, j);
     dt__world *w = join_with(&o);
-    if (!w) return 1;
+    ASSERT_TRUE(w != NULL);
     flag_set(j, 2);
     flag_wait(j, 3, 1);
-    int *utest_result = &failed;
     EXPECT_EQ(dt__world_allgather(w, NULL, 0, NULL), 0);
     if (rank == 0) {
         EXPECT_TRUE_MSG(strstr(refusals, "rank 2 is of start 4") != NULL, refusals);
@@ -977,7 +991,6 @@ static int wrong_rank(int rank, void *arg)
         EXPECT_TRUE(strstr(refusals, "there is a rank 1 already") != NULL);
     }
     dt__world_unref(w);
-    return failed;
 }
 UTEST(joining, who_is_wrong_is_told_why)
 {
@@ -1029,10 +1042,10 @@ static void stranger(int port, int i, unsigned *seed)
     else send(fd, "DTK1", 4, MSG_NOSIGNAL);
     close(fd);
 }
-static int garbage_rank(int rank, void *arg)
+DT_TEST_RANK(garbage_rank)
 {
     job *j = (job *)arg;
-    int  each = dt_test_quick() ? 200 : 1000, failed = 0;
+    int  each = dt_test_quick() ? 200 : 1000;
     if (rank == 3) {
         unsigned seed = 1;
         for (int i = 0; i < each; i++) {
@@ -1042,20 +1055,19 @@ static int garbage_rank(int rank, void *arg)
         flag_wait(j, 1, 3);
         for (int i = 0; i < each; i++) stranger(j->port, i, &seed);
         flag_set(j, 2);
-        return 0;
+        return;
     }
     if (rank == 2) flag_wait(j, 0, 1);
     dt_comm    c;
     dt__world *w = comm_begin(j, rank, &c);
-    if (!w) return 1;
+    ASSERT_TRUE(w != NULL);
     flag_set(j, 1);
     flag_wait(j, 2, 1);
-    int *utest_result = &failed;
     EXPECT_EQ(dt__world_allgather(w, NULL, 0, NULL), 0);
     EXPECT_TRUE(dt__comm_ok(&c));
     while (count_in("/proc/self/fd") > 40) poll(NULL, 0, 5); /* the strangers are forgotten */
     EXPECT_EQ(dt__world_allgather(w, NULL, 0, NULL), 0);
-    return comm_end(&c, failed);
+    comm_end(&c, 0);
 }
 UTEST(strangers, garbage_during_and_after_joining)
 {
@@ -1088,7 +1100,7 @@ static int loris_rank(int rank, void *arg)
     flag_set(j, 1);
     if (!w || !few) return printf("   rank %d keeps too many\n", rank);
     dt__world_unref(w);
-    return took < 2 * utest_slow() ? 0 : printf("   joined after %.1f s\n", took);
+    return took < 2 * dt_test_slow() ? 0 : printf("   joined after %.1f s\n", took);
 }
 UTEST(strangers, many_that_say_nothing)
 {
@@ -1155,7 +1167,7 @@ UTEST(deaths, every_survivor_gets_the_right_rank)
     qsort(all, (size_t)n, sizeof *all, by_size);
     printf("   deaths: %d survivors heard after %.2f ms (p50), %.2f ms (worst)\n", n, (double)all[n / 2] * 1e-6,
            (double)all[n - 1] * 1e-6);
-    EXPECT_LT((double)all[n - 1] * 1e-9, 1 * utest_slow());
+    EXPECT_LT((double)all[n - 1] * 1e-9, 1 * dt_test_slow());
 }
 static int note_rank(int rank, void *arg)
 {
@@ -1186,13 +1198,13 @@ UTEST(deaths, the_message_says_what_the_rank_did)
     for (int i = 0; i < 2; i++) EXPECT_EQ(job_run(job_victim(job_new(2), i), 2, 20, note_rank), 0);
 }
 /* After inner ranks have died the tree is one again: a second death is heard by all, an orderly leave is none. */
-static int twice_rank(int rank, void *arg)
+DT_TEST_RANK(twice_rank)
 {
     job       *j = (job *)arg;
     dt__world *w = job_join(j, rank);
     dt_comm    a, b;
-    int        rest[MAX_RANKS], n = 0, failed = 0, *utest_result = &failed;
-    if (!w) return 1;
+    int        rest[MAX_RANKS], n = 0;
+    ASSERT_TRUE(w != NULL);
     for (int r = 0; r < j->n; r++)
         if (r > 1) rest[n++] = r;
     comm_make(&a, w, 1, NULL, j->n);
@@ -1221,26 +1233,24 @@ static int twice_rank(int rank, void *arg)
     comm_drop(&a);
     comm_drop(&b);
     dt__world_unref(w);
-    return failed;
 }
 UTEST(deaths, the_tree_heals)
 {
     EXPECT_EQ(job_run(job_new(20), 20, 20, twice_rank), 0);
 }
-static int leave_rank(int rank, void *arg)
+DT_TEST_RANK(leave_rank)
 {
     job    *j = (job *)arg;
     dt_comm c;
-    int     failed = 0, *utest_result = &failed;
-    j->timeout = 0.3 * utest_slow(); /* the first ones to leave do not wait for long */
+    j->timeout = 0.3 * dt_test_slow(); /* the first ones to leave do not wait for long */
     dt__world *w = comm_begin(j, rank, &c);
-    if (!w) return 1;
+    ASSERT_TRUE(w != NULL);
     world_ready(j, w);
     flag_wait(j, 0, j->n);
     if (rank < 2) { /* rank 0 and an inner one go: that is no failure */
         comm_end(&c, 0);
         flag_set(j, 1);
-        return 0;
+        return;
     }
     flag_wait(j, 1, 2);
     while (dt__world_gone(w, 0) == 0 || dt__world_gone(w, 1) == 0) poll(NULL, 0, 2);
@@ -1251,14 +1261,13 @@ static int leave_rank(int rank, void *arg)
     flag_set(j, 2);
     flag_wait(j, 2, j->n - 2);
     dt__world_unref(w);
-    return failed;
 }
 UTEST(deaths, leaving_is_not_dying)
 {
     EXPECT_EQ(job_run(job_new(19), 19, 20, leave_rank), 0);
 }
 
-static int broken_rank(int rank, void *arg)
+DT_TEST_RANK(broken_rank)
 {
     static const uint32_t rows[][3] = { /* magic (0: right), kind, nbytes */
                                         { 1, DT__C_NOTE, 0 },
@@ -1279,8 +1288,7 @@ static int broken_rank(int rank, void *arg)
     job       *j = (job *)arg;
     dt_comm    c;
     dt__world *w = comm_begin(j, rank, &c);
-    int        failed = 0, *utest_result = &failed;
-    if (!w) return 1;
+    ASSERT_TRUE(w != NULL);
     world_ready(j, w);
     if (rank == 2) {
         uint8_t   junk[512];
@@ -1302,7 +1310,7 @@ static int broken_rank(int rank, void *arg)
     EXPECT_EQ(c.failed_rank, 2);
     EXPECT_TRUE_MSG(strstr(c.text, "it sent a broken frame") != NULL, c.text);
     if (rank == 0) flag_set(j, sizeof rows / sizeof *rows == (size_t)j->victim + 1 ? 3 : 4);
-    return comm_end(&c, failed);
+    comm_end(&c, 0);
 }
 UTEST(deaths, a_rank_that_sends_nonsense_is_out)
 {
@@ -1317,13 +1325,12 @@ UTEST(deaths, a_rank_that_sends_nonsense_is_out)
 }
 
 /* ==================================================================================================== >>aborts */
-static int abort_rank(int rank, void *arg)
+DT_TEST_RANK(abort_rank)
 {
     job       *j = (job *)arg;
     dt__world *w = job_join(j, rank);
     dt_comm    a, b, late;
-    int        failed = 0, *utest_result = &failed;
-    if (!w) return 1;
+    ASSERT_TRUE(w != NULL);
     comm_make(&a, w, 1, NULL, j->n);
     comm_make(&b, w, 2, NULL, j->n);
     world_ready(j, w);
@@ -1348,7 +1355,6 @@ static int abort_rank(int rank, void *arg)
     comm_drop(&b);
     comm_drop(&late);
     dt__world_unref(w);
-    return failed;
 }
 UTEST(aborts, reach_every_rank_and_later_communicators)
 {
@@ -1408,17 +1414,17 @@ UTEST(inquiries, a_stopped_rank_is_named)
         j->flag[5] = rows[i].asker;
         EXPECT_EQ(dt_test_ranks(j->n, 20, stopped_rank, j), 0);
         printf("   %d ranks, rank %d stopped: known after %.0f ms\n", j->n, j->victim, job_worst(j) * 1e3);
-        EXPECT_LT(job_worst(j), 1 * utest_slow());
+        EXPECT_LT(job_worst(j), 1 * dt_test_slow());
         job_free(j);
     }
 }
-static int late_rank(int rank, void *arg)
+DT_TEST_RANK(late_rank)
 {
     job       *j = (job *)arg;
     dt_comm    c;
     dt__world *w = comm_begin(j, rank, &c);
-    int        failed = 0, *utest_result = &failed, late = rank == 2 && j->victim;
-    if (!w) return 1;
+    int        late = rank == 2 && j->victim;
+    ASSERT_TRUE(w != NULL);
     __atomic_store_n(&c.since, dt__comm_now(), __ATOMIC_RELEASE);
     comm_does(&c, late ? DT_COLL_BROADCAST : DT_COLL_ALLREDUCE, late ? 16 : 17, 16);
     world_ready(j, w);
@@ -1426,12 +1432,12 @@ static int late_rank(int rank, void *arg)
     int64_t begin = dt__comm_now();
     if (rank == 1) dt__world_ask(w, &c, 17, 3);
     EXPECT_EQ(comm_wait(&c, 5), DT_COMM_ERR_TIMEOUT);
-    EXPECT_LT((double)(dt__comm_now() - begin) * 1e-9, 1 * utest_slow());
+    EXPECT_LT((double)(dt__comm_now() - begin) * 1e-9, 1 * dt_test_slow());
     EXPECT_EQ(c.failed_rank, j->victim ? 2 : 3);
     EXPECT_TRUE_MSG(strstr(c.text, j->victim ? "has not called it (last: broadcast #16"
                                              : "rank 1 receives nothing from rank 3") != NULL,
                     c.text);
-    return comm_end(&c, failed);
+    comm_end(&c, 0);
 }
 UTEST(inquiries, a_late_rank_or_a_blocked_way_is_named)
 {
@@ -1439,13 +1445,13 @@ UTEST(inquiries, a_late_rank_or_a_blocked_way_is_named)
 }
 
 /* ==================================================================================================== >>links */
-static int link_rank(int rank, void *arg)
+DT_TEST_RANK(link_rank)
 {
     job       *j = (job *)arg;
     dt__world *w = job_join(j, rank);
     dt_comm    c[2];
-    int        failed = 0, *utest_result = &failed, fd[2][4][2];
-    if (!w) return 1;
+    int        fd[2][4][2];
+    ASSERT_TRUE(w != NULL);
     if (rank == 3) flag_wait(j, 1, 1); /* rank 0 has dialed for communicators that are not there yet */
     for (int i = 0; i < 2; i++) comm_make(&c[i], w, 100 + (uint64_t)i, NULL, 4);
     for (int i = 1; i >= 0; i--)
@@ -1476,18 +1482,17 @@ static int link_rank(int rank, void *arg)
             for (int s = 0; s < 2 && r != rank; s++) close(fd[i][r][s]);
     for (int i = 0; i < 2; i++) comm_drop(&c[i]);
     dt__world_unref(w);
-    return failed;
 }
 UTEST(links, every_pair_communicator_and_stream)
 {
     EXPECT_EQ(job_run(job_new(4), 4, 20, link_rank), 0);
 }
-static int pass_rank(int rank, void *arg)
+DT_TEST_RANK(pass_rank)
 {
     job       *j = (job *)arg;
     dt__world *w = job_join(j, rank);
-    int        failed = 0, *utest_result = &failed, member[5];
-    if (!w) return 1;
+    int        member[5];
+    ASSERT_TRUE(w != NULL);
     for (int round = 0; round < 5; round++)
         for (int n = 2; n <= 5; n++) {
             int in = -1;
@@ -1507,19 +1512,17 @@ static int pass_rank(int rank, void *arg)
             close(fd);
         }
     dt__world_unref(w);
-    return failed;
 }
 UTEST(links, a_descriptor_is_passed)
 {
     EXPECT_EQ(job_run(job_new(5), 5, 20, pass_rank), 0);
 }
-static int gather_rank(int rank, void *arg)
+DT_TEST_RANK(gather_rank)
 {
     static const size_t sizes[] = { 0, 1, 7, 100000, 70000, 1 };
     job                *j = (job *)arg;
     dt__world          *w = job_join(j, rank);
-    int                 failed = 0, *utest_result = &failed;
-    if (!w) return 1;
+    ASSERT_TRUE(w != NULL);
     for (size_t i = 0; i < 6; i++) {
         size_t   n = sizes[i], wrong = 0;
         uint8_t *in = (uint8_t *)malloc(n + 1), *out = (uint8_t *)malloc(n * (size_t)j->n + 1);
@@ -1536,7 +1539,6 @@ static int gather_rank(int rank, void *arg)
     EXPECT_LT(dt__world_allgather(w, in, rank == 1 ? 8 : 4, out), 0);
     EXPECT_EQ_MSG(dt__world_allgather(w, in, 4, out), 0, dt__said.text);
     dt__world_unref(w);
-    return failed;
 }
 UTEST(links, bytes_of_all_ranks_are_exchanged)
 {
@@ -1686,7 +1688,7 @@ UTEST(spawn, who_does_not_end_is_ended)
     int64_t begin = dt__comm_now();
     dt__spawn_wait(pid, 3, &first, 100000000, 100000000);
     EXPECT_EQ(first, 3);
-    EXPECT_LT((double)(dt__comm_now() - begin) * 1e-9, 2 * utest_slow());
+    EXPECT_LT((double)(dt__comm_now() - begin) * 1e-9, 2 * dt_test_slow());
     for (int i = 0; i < 3; i++) EXPECT_EQ(pid[i], 0);
 }
 

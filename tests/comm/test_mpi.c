@@ -3,11 +3,17 @@
    Contents: >>launch >>ranks >>misuse >>main
    run: alone, long, asan-later */
 #ifndef DT_USE_MPI
-#include "utest.h"
+#include "harness.h"
 
 #include "dt_comm.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 UTEST_MAIN()
 
@@ -22,7 +28,7 @@ static int launch(const char *env, const char *more, int ranks, const char *mode
              "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none "
              "OMPI_MCA_mpi_yield_when_idle=1 TMPDIR=%s %s timeout -k 5 %.0f mpirun --oversubscribe %s -n %d %s/test %s "
              ">%s/log 2>&1",
-             dir, env, seconds * utest_slow(), more, ranks, dir, mode, dir);
+             dir, env, seconds * dt_test_slow(), more, ranks, dir, mode, dir);
     int status = system(text);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
@@ -114,10 +120,10 @@ UTEST(mpi, a_killed_rank_ends_the_job)
 {
     SET_UP();
     for (int k = 0; k < 2; k++) {
-        int64_t begin = utest_ns();
+        int64_t begin = dt_test_ns();
         int     status = launch("", "", 3, k ? "die native" : "die", 30);
         EXPECT_TRUE(status != 0 && status != 124);
-        EXPECT_LT((double)(utest_ns() - begin), 10e9 * utest_slow());
+        EXPECT_LT((double)(dt_test_ns() - begin), 10e9 * dt_test_slow());
         EXPECT_TRUE(logged("signal 9") || logged("rank 1 died")); /* by mpirun, or by survivors who were faster */
     }
 }
@@ -126,9 +132,9 @@ UTEST(mpi, survivors_of_a_killed_rank_name_it)
 {
     SET_UP();
     for (int k = 0; k < 2; k++) {
-        int64_t begin = utest_ns();
+        int64_t begin = dt_test_ns();
         launch("", "--enable-recovery", 3, k ? "die native" : "die", 30);
-        EXPECT_LT((double)(utest_ns() - begin), 10e9 * utest_slow());
+        EXPECT_LT((double)(dt_test_ns() - begin), 10e9 * dt_test_slow());
         EXPECT_TRUE(logged("rank 0: rank 1 died") && logged("rank 2: rank 1 died"));
     }
 }
@@ -152,12 +158,15 @@ UTEST(mpi, is_refused_in_a_program_without_it)
 #else
 /* ==================================================================================================== >>ranks
    What test_comm.c has each rank do, over MPI. Each of its functions frees the communicator it gets. */
-#include "utest.h"
+#include "harness.h"
 #undef UTEST_MAIN
 #define UTEST_MAIN() UTEST_STATE(); /* without a main */
 #define DT_IMPLEMENTATION
 #include "dt_mpi.h"
 #include "test_comm.c"
+
+#include <math.h>
+#include <sched.h>
 
 static team     all;
 static dt_comm *world;

@@ -8,6 +8,13 @@
 #include "dt_comm.h"
 #include "lab.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 UTEST_MAIN()
 
 #define LAB_RUN(l)                                                                                        \
@@ -213,11 +220,11 @@ static int cable_rank(lab *l, int rank)
         if (rank == 0 && i == 20) {
             flag_wait(l, 0, l->ranks);
             if (sh("%s", l->pull) != 0) return 1;
-            l->when = utest_ns();
+            l->when = dt_test_ns();
         }
         rc = dt_comm_allreduce(c, x, i % 2 ? 3 : 30000, DT_COMM_F32, DT_COMM_SUM);
     }
-    double late = 1e-9 * (double)(utest_ns() - l->when);
+    double late = 1e-9 * (double)(dt_test_ns() - l->when);
     l->stats[rank] = late;
     if (rc != DT_COMM_ERR_TIMEOUT && rc != DT_COMM_ERR_PEER && rc != DT_COMM_ERR_NET)
         return printf("    rank %d: status %d after %.2f s: %s\n", rank, rc, late, c ? dt_comm_error(c) : "");
@@ -237,7 +244,7 @@ UTEST(cable, that_is_pulled_is_a_timeout_on_both_sides)
         l.pull = i ? lost : "ip link set cable0 down";
         LAB_RUN(&l);
         for (int r = 0; r < l.ranks; r++) {
-            EXPECT_LT(l.stats[r], l.timeout + utest_slow());
+            EXPECT_LT(l.stats[r], l.timeout + dt_test_slow());
             EXPECT_GT(l.stats[r], 0);
         }
     }

@@ -1,8 +1,14 @@
 /* test_pictures.c: the pictures of README.md are those of the algorithms. `make pictures` draws them again.
    run: asan-later */
-#include "utest.h"
+#include "harness.h"
 
 #include "dt_comm.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 UTEST_MAIN()
 

@@ -6,7 +6,13 @@
 #define DT_COMM_IMPLEMENTATION
 #include "dt_comm.h"
 
-#include "utest.h"
+#include "harness.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 UTEST_MAIN()
 

@@ -6,6 +6,13 @@
 #include "dt_sim.h"
 #include "ranks.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 UTEST_MAIN()
 
 /* ==================================================================================================== a run by seed */
@@ -357,7 +364,7 @@ static bool run(team *t, uint64_t seed, int n, uint64_t *hash)
     free(t->host);
     return ok;
 }
-static int runs(int n, int seeds, int *utest_result)
+static void runs(int n, int seeds, int *utest_result)
 {
     const char *one = getenv("SEED");
     int         failed = 0;
@@ -373,12 +380,12 @@ static int runs(int n, int seeds, int *utest_result)
         }
         if (failed > 20) break;
     }
-    return failed;
+    EXPECT_EQ(0, failed);
 }
 /* Quick: for `make test`; quick and slow: under an instrument. */
-static int seeds(int all, int some, int few) { return !dt_test_quick() ? all : utest_slow() > 1 ? few : some; }
-UTEST(sim, ranks_64) { EXPECT_EQ(0, runs(64, seeds(2000, 200, 40), utest_result)); }
-UTEST(sim, ranks_1000) { EXPECT_EQ(0, runs(1000, seeds(50, 10, 3), utest_result)); }
+static int seeds(int all, int some, int few) { return !dt_test_quick() ? all : dt_test_slow() > 1 ? few : some; }
+UTEST(sim, ranks_64) { runs(64, seeds(2000, 200, 40), utest_result); }
+UTEST(sim, ranks_1000) { runs(1000, seeds(50, 10, 3), utest_result); }
 
 /* ==================================================================================================== calls */
 static void start_sum(dt_comm *c, void *user)
@@ -605,11 +612,11 @@ static void large_world(int *utest_result, dt_algo a)
     dt_plan_prediction c;
     bool        heavy = a == DT_ALGO_RING || a == DT_ALGO_ALLTOALL || a == DT_ALGO_TWO_LEVEL || a == DT_ALGO_ORDERED;
     int         n = heavy ? 1024 : p;
-    int64_t     t0 = utest_ns();
+    int64_t     t0 = dt_test_ns();
     ASSERT_TRUE(host != NULL);
     if (dt_plan_can(DT_COLL_ALLREDUCE, a, n, NULL)) {
         if (!dt_test_quick()) n = p;
-        else if (utest_slow() > 1) n = 256;
+        else if (dt_test_slow() > 1) n = 256;
         for (int i = 0; i < n; i++) host[i] = a == DT_ALGO_SHARED ? 0 : i / 8;
         int          link = a == DT_ALGO_SHARED ? DT_LINK_SHM : DT_LINK_NET;
         dt_plan_opts o = plan_of(n, (int64_t)n * 8, host);
@@ -618,7 +625,7 @@ static void large_world(int *utest_result, dt_algo a)
         EXPECT_LE(c.seconds, dt_plan_cost(&t, DT_COLL_ALLREDUCE, a, n, host, link, o.count * 4, 0) * 1.000001);
         EXPECT_GT(c.seconds, 0.0);
         printf("    %d ranks, %-9s %10lld messages, %.3g s; in %.2f s\n", n, dt_algo_name(a), (long long)c.messages,
-               c.seconds, 1e-9 * (double)(utest_ns() - t0));
+               c.seconds, 1e-9 * (double)(dt_test_ns() - t0));
     }
     free(host);
 }

@@ -1,7 +1,7 @@
 /* dt_spawn and signals: ranks get the signal that asks the program to end, once, and can save before it ends.
    run: alone */
 #define _GNU_SOURCE
-#include "utest.h"
+#include "harness.h"
 
 #include <errno.h>
 #include <poll.h>

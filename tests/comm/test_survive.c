@@ -4,7 +4,16 @@
 #include "dt_comm.h"
 #include "ranks.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 UTEST_MAIN()
 
@@ -25,7 +34,7 @@ static dt_comm *thread_comm[MOST];
 static uint64_t last_bits;   /* what rank 0 of the last team left */
 static bool     use_ordered; /* of the next team */
 
-static double slow(void) { return utest_slow(); }
+static double slow(void) { return dt_test_slow(); }
 static void   check(team *t, bool ok, const char *what, int rank, dt_comm *c)
 {
     if (ok) return;
@@ -161,8 +170,10 @@ static void differ_all(int *utest_result, const char *how)
         for (int call = 0; call < CALLS; call++) {
             if (!applies(wrong, call)) continue;
             int first = dt_test_quick() ? 2 + (wrong + call) % 3 : 2, last = dt_test_quick() ? first : 4;
-            for (int n = first; n <= last; n++)
-                EXPECT_EQ(0, run(how, n, 20, wrong, call + (call + n) % 2 * CALLS, differ));
+            for (int n = first; n <= last; n++) {
+                int by = call + (call + n) % 2 * CALLS;
+                EXPECT_EQ(0, run(how, n, 20, wrong, by, differ));
+            }
         }
 }
 UTEST(misuse, calls_that_differ_over_tcp) { differ_all(utest_result, "tcp"); }
@@ -340,7 +351,9 @@ UTEST(shrink, deaths_while_they_agree)
 {
     for (int i = 0; i < (dt_test_quick() ? 6 : 24); i++) {
         static const int dead[][3] = { { 3, 1, 2 }, { 4, 2, 1 }, { 4, 1, 6 }, { 5, 16, 3 }, { 5, 1, 2 }, { 4, 8, 7 } };
-        EXPECT_EQ(0, run(hows[i % 2], dead[i / 2 % 6][0], 20, dead[i / 2 % 6][1], dead[i / 2 % 6][2], survivors));
+        const int *d = dead[i / 2 % 6];
+        const char *how = hows[i % 2];
+        EXPECT_EQ(0, run(how, d[0], 20, d[1], d[2], survivors));
     }
 }
 
@@ -510,7 +523,9 @@ UTEST(ordered, the_same_bits_over_every_transport_and_with_any_algorithm)
     for (int n = 2; n <= 6; n++) {
         uint64_t bits = 0;
         for (int k = 0; k < 12; k++) {
-            EXPECT_EQ(0, order_run(hows[k % 3], n, algo[k / 3], 1 + k % 2));
+            const char *how = hows[k % 3];
+            int         streams = 1 + k % 2;
+            EXPECT_EQ(0, order_run(how, n, algo[k / 3], streams));
             if (k) EXPECT_EQ(bits, last_bits);
             bits = last_bits;
         }

@@ -5,11 +5,20 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
 
 struct dt_comm;
 struct dt__world;
@@ -35,7 +44,7 @@ static void   *test_alloc(void *p, size_t n);
 #define DT_IMPLEMENTATION
 #include "dt_comm.h"
 
-#include "utest.h"
+#include "harness.h"
 
 #include <arpa/inet.h>
 #include <sys/eventfd.h>
@@ -229,10 +238,10 @@ static dt__msg message(uint64_t seq, int rank, void *ptr, size_t n)
 /* Calls again until it is done or failed; at most so many seconds */
 static int finish(dt_comm *c, int (*move)(dt_comm *, int, dt__msg *), int peer, dt__msg *m, double seconds)
 {
-    int64_t end = utest_ns() + (int64_t)(seconds * utest_slow() * 1e9);
+    int64_t end = dt_test_ns() + (int64_t)(seconds * dt_test_slow() * 1e9);
     int     r;
     while ((r = move(c, peer, m)) == 0) {
-        if (utest_ns() > end) return 99;
+        if (dt_test_ns() > end) return 99;
         c->across->wait(c, 0.2);
     }
     return r;
@@ -290,7 +299,7 @@ static void *run_rank(void *arg)
     char    *src[RANKS], *dst[RANKS], *want[RANKS];
     int      nout[RANKS], nin[RANKS], left = 2 * (t->ranks - 1) * t->messages;
     uint64_t s;
-    int64_t  end = utest_ns() + (int64_t)(50e9 * utest_slow());
+    int64_t  end = dt_test_ns() + (int64_t)(50e9 * dt_test_slow());
     start(&c, t->rank, t->ranks, t->streams);
     c.bandwidth = t->bandwidth;
     c.latency = t->latency;
@@ -351,7 +360,7 @@ static void *run_rank(void *arg)
             }
         }
         if (!moved) c.across->wait(&c, 1);
-        if (utest_ns() > end) snprintf(t->why, sizeof t->why, "it did not end: %d messages are left", left);
+        if (dt_test_ns() > end) snprintf(t->why, sizeof t->why, "it did not end: %d messages are left", left);
     }
     t->counted = dt__tcp_bytes(&c);
     stop(&c);
@@ -359,16 +368,17 @@ static void *run_rank(void *arg)
     state = 0;
     return NULL;
 }
-static double run_traffic(int *utest_result, traffic t)
+static void run_traffic_for(int *utest_result, traffic t, double *seconds)
 {
     traffic   all[RANKS];
     pthread_t thread[RANKS];
     int64_t   begin;
+    *seconds = 0;
     if (make_links(t.ranks, t.streams)) {
         EXPECT_TRUE(0 && "the sockets could not be made");
-        return 0;
+        return;
     }
-    begin = utest_ns();
+    begin = dt_test_ns();
     for (int r = 0; r < t.ranks; r++) {
         all[r] = t;
         all[r].rank = r;
@@ -380,7 +390,12 @@ static double run_traffic(int *utest_result, traffic t)
         EXPECT_EQ(all[r].sent, all[r].counted);
     }
     close_links(t.ranks, t.streams);
-    return (double)(utest_ns() - begin) * 1e-9;
+    *seconds = (double)(dt_test_ns() - begin) * 1e-9;
+}
+static void run_traffic(int *utest_result, traffic t)
+{
+    double seconds;
+    run_traffic_for(utest_result, t, &seconds);
 }
 static traffic traffic_of(int ranks, int streams, int messages, size_t largest, uint64_t seed)
 {
@@ -455,8 +470,8 @@ UTEST(traffic, sending_buffers_of_4_kib)
 
 /* ==================================================================================================== >>headers */
 /* Rank 0 receives n bytes; what 'got' says is written to its link by hand, with n bytes behind it. */
-static int receive_forged(int *utest_result, dt_comm *c, const dt__frame *got, size_t behind, char *buf, size_t n,
-                          bool fold)
+static void receive_forged(int *utest_result, dt_comm *c, const dt__frame *got, size_t behind, char *buf, size_t n,
+                           bool fold)
 {
     dt__msg m = message(3, 1, buf, n);
     char   *payload = (char *)malloc(behind + 1);
@@ -471,8 +486,8 @@ static int receive_forged(int *utest_result, dt_comm *c, const dt__frame *got, s
     before = allocated;
     r = finish(c, c->across->recv, 1, &m, 5);
     EXPECT_EQ(before, allocated);
+    EXPECT_EQ(DT_COMM_ERR_MISMATCH, r);
     free(payload);
-    return r;
 }
 UTEST(headers, a_wrong_one_leaves_the_buffer_alone)
 {
@@ -493,7 +508,7 @@ UTEST(headers, a_wrong_one_leaves_the_buffer_alone)
             if (what == 5) got.comm = 78;
             if (what == 6) got.magic = 0x20544547; /* "GET " */
             if (what == 7) got.epoch = 1;
-            EXPECT_EQ(DT_COMM_ERR_MISMATCH, receive_forged(utest_result, &c, &got, n, buf, n, large));
+            receive_forged(utest_result, &c, &got, n, buf, n, large);
             EXPECT_EQ(DT_COMM_ERR_MISMATCH, c.status);
             EXPECT_EQ(1, c.failed_rank);
             for (size_t i = 0; i < n; i++) ASSERT_EQ(0, buf[i]);
@@ -517,7 +532,7 @@ UTEST(headers, lengths_that_are_not_expected_are_refused)
             start(&c, 0, 2, 1);
             got = message(3, 1, buf, sizeof buf).head;
             got.nbytes = lengths[i];
-            EXPECT_EQ(DT_COMM_ERR_MISMATCH, receive_forged(utest_result, &c, &got, 200, buf, sizeof buf, fold));
+            receive_forged(utest_result, &c, &got, 200, buf, sizeof buf, fold);
             EXPECT_TRUE(strstr(c.text, "rank 1 sends") && strstr(c.text, "rank 0 expects 64"));
             EXPECT_EQ(before + 1, aborts); /* the others are told */
             for (size_t k = 0; k < sizeof buf; k++) ASSERT_EQ(0, buf[k]);
@@ -548,13 +563,13 @@ UTEST(gone, a_peer_that_closes_in_a_message_is_named_after_a_while)
         char    buf[1000];
         dt__msg m = message(3, 1, buf, sizeof buf);
         int     before = aborts;
-        int64_t begin = utest_ns();
+        int64_t begin = dt_test_ns();
         memset(buf, 0, sizeof buf);
         ASSERT_EQ(0, make_links(2, 1));
         start(&c, 0, 2, 1);
         close_in_the_middle(&c, &m, hard);
         EXPECT_EQ(DT_COMM_ERR_PEER, finish(&c, c.across->recv, 1, &m, 10));
-        EXPECT_GE(utest_ns() - begin, (int64_t)450000000); /* the control tree had its time */
+        EXPECT_GE(dt_test_ns() - begin, (int64_t)450000000); /* the control tree had its time */
         EXPECT_EQ(1, c.failed_rank);
         EXPECT_TRUE_MSG(strstr(c.text, "rank 1 is gone") != NULL, c.text);
         EXPECT_TRUE_MSG(!hard || strstr(c.text, "reset"), c.text);
@@ -667,7 +682,7 @@ UTEST(slow, bandwidth_is_not_exceeded)
     double   seconds;
     t.bandwidth = 4e6;
     for (int k = 0; k < t.messages; k++) bytes += draw_message(&t, 0, 1, k, &rng).n;
-    seconds = run_traffic(utest_result, t);
+    run_traffic_for(utest_result, t, &seconds);
     EXPECT_GT(bytes, (uint64_t)200000);
     EXPECT_GE(seconds, 0.9 * (double)bytes / t.bandwidth);
 }
@@ -686,7 +701,7 @@ UTEST(slow, latency_is_kept)
 {
     dt_comm   a, b;
     pthread_t thread;
-    int64_t   begin = utest_ns();
+    int64_t   begin = dt_test_ns();
     ASSERT_EQ(0, make_links(2, 1));
     start(&a, 0, 2, 1);
     start(&b, 1, 2, 1);
@@ -700,7 +715,7 @@ UTEST(slow, latency_is_kept)
         EXPECT_EQ(x, y);
     }
     pthread_join(thread, NULL);
-    EXPECT_GE((double)(utest_ns() - begin) * 1e-9, 10 * 0.02 * 0.95);
+    EXPECT_GE((double)(dt_test_ns() - begin) * 1e-9, 10 * 0.02 * 0.95);
     stop(&a);
     stop(&b);
 }
@@ -717,8 +732,8 @@ UTEST(slow, latency_of_messages_that_follow_each_other_overlaps)
     char    x = 1;
     dt__msg first = message(0, 0, &x, 1);
     EXPECT_EQ(0, b.across->recv(&b, 0, &first)); /* opens the link, with its stamps */
-    for (uint64_t round = 0; round < 600 && best >= 2.0 * utest_slow(); round += 200) {
-        int64_t begin = utest_ns();
+    for (uint64_t round = 0; round < 600 && best >= 2.0 * dt_test_slow(); round += 200) {
+        int64_t begin = dt_test_ns();
         for (uint64_t k = round; k < round + 200; k++) {
             dt__msg out = message(k, 0, &x, 1);
             EXPECT_EQ(1, finish(&a, a.across->send, 1, &out, 20));
@@ -727,9 +742,9 @@ UTEST(slow, latency_of_messages_that_follow_each_other_overlaps)
             dt__msg in = k ? message(k, 0, &x, 1) : first;
             EXPECT_EQ(1, finish(&b, b.across->recv, 0, &in, 20));
         }
-        best = (double)(utest_ns() - begin) * 1e-9;
+        best = (double)(dt_test_ns() - begin) * 1e-9;
     }
-    EXPECT_LT(best, 2.0 * utest_slow());
+    EXPECT_LT(best, 2.0 * dt_test_slow());
     stop(&a);
     stop(&b);
 }
@@ -756,22 +771,22 @@ UTEST(waiting, ends_when_woken_when_something_came_and_when_the_time_is_over)
     pthread_t thread;
     char      x = 4, y = 0;
     dt__msg   out = message(0, 0, &x, 1), in = message(0, 0, &y, 1);
-    int64_t   begin = utest_ns();
+    int64_t   begin = dt_test_ns();
     ASSERT_EQ(0, make_links(2, 1));
     start(&a, 0, 2, 1);
     start(&b, 1, 2, 1);
     a.across->wait(&a, 0.01); /* with no link at all */
-    EXPECT_GE(utest_ns() - begin, (int64_t)9000000);
+    EXPECT_GE(dt_test_ns() - begin, (int64_t)9000000);
     EXPECT_EQ(0, b.across->recv(&b, 0, &in));
-    begin = utest_ns();
+    begin = dt_test_ns();
     b.across->wait(&b, 0.01);
-    EXPECT_GE(utest_ns() - begin, (int64_t)9000000);
+    EXPECT_GE(dt_test_ns() - begin, (int64_t)9000000);
     pthread_create(&thread, NULL, wake, &b);
     b.across->wait(&b, 1000);
     pthread_join(thread, NULL);
-    begin = utest_ns();
+    begin = dt_test_ns();
     b.across->wait(&b, 0.01); /* woken once */
-    EXPECT_GE(utest_ns() - begin, (int64_t)9000000);
+    EXPECT_GE(dt_test_ns() - begin, (int64_t)9000000);
     EXPECT_EQ(1, a.across->send(&a, 1, &out));
     b.across->wait(&b, 1000);
     EXPECT_EQ(1, finish(&b, b.across->recv, 0, &in, 10));

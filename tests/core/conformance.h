@@ -3,10 +3,12 @@
    checks each row against its reference, and by test_golden.c, which checks the same rows against PyTorch.
 
    Contents: >>dtypes >>inputs >>references >>builders >>rows >>coverage
-   Include after dt.h. To add an op: a builder, a reference, a row, its name in CF_ROWS, and the kernels it needs in
+   To add an op: a builder, a reference, a row, its name in CF_ROWS, and the kernels it needs in
    >>coverage. A kernel or function in the backend's lists that nothing here covers does not compile. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
+
+#include "dt.h"
 
 #include <math.h>
 #include <stdint.h>

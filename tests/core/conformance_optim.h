@@ -2,9 +2,19 @@
    formulas in double. Each case runs in every dtype it takes, with 1, 2 and 3 threads, on the thread's default device;
    the bits must be those of the CPU with one thread.
 
-   Include after conformance.h. Contents: >>operands >>updates >>norms >>unscale */
+   Contents: >>operands >>updates >>norms >>unscale */
 #ifndef CONFORMANCE_OPTIM_H
 #define CONFORMANCE_OPTIM_H
+
+#include "conformance.h"
+#include "harness.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---------------------------------------------------------------------------------------------------- >>operands */
 typedef struct co_operand { /* 1-d; n < 0: absent */

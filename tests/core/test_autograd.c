@@ -1,6 +1,10 @@
 /* The tape: accumulation, leaves, detach, no-grad, retain, hooks, blocks, changes in place. */
 #include "dt_test.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
 static dt_tensor *vec(const float *v, int64_t n) { return dt_from(v, DT_SHAPE(n)); }
 static double     grad_at(dt_tensor *t, int64_t i) { return dt_item(dt_select(dt_grad(t), 0, i)); }
 static const float abc[3] = { 1, 2, 3 };

@@ -11,6 +11,15 @@
 #define _GNU_SOURCE
 #include "dt_test.h"
 
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #ifdef DT_USE_CUDA
 #include "dt_cuda.h"
 #endif

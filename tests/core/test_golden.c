@@ -10,6 +10,13 @@
 #include "golden/ops.h"
 #include "golden/rng.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 UTEST_MAIN()
 
 /* ==================================================================================================== >>ops */

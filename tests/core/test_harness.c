@@ -1,11 +1,25 @@
 /* test_harness.c - the harness itself: exit codes, filters, time-outs, XML, tensor comparisons, forked ranks.
    The program runs itself with DT_HARNESS_CHILD set; then the tests of the sets "fix" and "many" are the ones that
-   exist, most of which fail by intent, and the others do not.
+   exist, most of which fail by intent, and the others do not. With another utest.h (make UTEST=dir) it is skipped.
    run: alone, asan-later */
 #include "dt_test.h"
 
+#include <math.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#ifndef UTEST_OF_DT
+UTEST(harness, of_dt) { UTEST_SKIP("it tests tests/utest.h, and another utest.h is used"); }
+UTEST_MAIN()
+#else
 /* ==================================================================================================== >>fix
    What the child runs. */
 UTEST(fix, passes) { EXPECT_EQ(1, 1); }
@@ -50,10 +64,13 @@ UTEST(fix, blocks) /* a test whose only thread takes no signals */
     for (;;) pause();
 }
 
+static void fail_1000_times(int *utest_result)
+{
+    for (int i = 0; i < 1000; i++) EXPECT_TRUE(i < 0);
+}
 static void *fail_often(void *arg)
 {
-    int *utest_result = (int *)arg;
-    for (int i = 0; i < 1000; i++) EXPECT_TRUE(i < 0);
+    fail_1000_times((int *)arg);
     return NULL;
 }
 UTEST(fix, fails_in_threads)
@@ -68,7 +85,7 @@ struct many {
 };
 UTEST_I_SETUP(many) { utest_fixture->unused = 0; }
 UTEST_I_TEARDOWN(many) { EXPECT_EQ(0, utest_fixture->unused); }
-UTEST_I(many, fails, 300) { EXPECT_EQ(300, utest_index); }
+UTEST_I(many, fails, 300) { EXPECT_EQ((size_t)300, utest_index); }
 
 UTEST(fix, types)
 {
@@ -351,13 +368,13 @@ static int killed_in(const char *test)
 
 UTEST(harness, an_endless_test_is_killed_and_named)
 {
-    int64_t start_ns = utest_ns();
+    int64_t start_ns = dt_test_ns();
     start("DT_TEST_TIMEOUT=0.2", "--filter=fix.spins", NULL, NULL);
     EXPECT_TRUE(killed_in("fix.spins"));
 #if !defined(__SANITIZE_THREAD__)
     EXPECT_EQ(1, run.status);
 #endif
-    EXPECT_LT((double)(utest_ns() - start_ns) * 1e-9, 30.0 * utest_slow());
+    EXPECT_LT((double)(dt_test_ns() - start_ns) * 1e-9, 30.0 * dt_test_slow());
 }
 
 UTEST(harness, the_slow_factor_scales_the_limit)
@@ -563,12 +580,10 @@ UTEST(tensors, tolerances_follow_the_dtype)
 }
 
 /* ==================================================================================================== >>ranks */
-static int add_rank(int rank, void *arg)
+DT_TEST_RANK(add_rank)
 {
-    int failed = 0, *utest_result = &failed;
     EXPECT_EQ(3, *(int *)arg);
     EXPECT_TRUE(rank >= 0 && rank < 4);
-    return failed;
 }
 
 UTEST(ranks, that_all_return_0_pass)
@@ -580,13 +595,13 @@ UTEST(ranks, that_all_return_0_pass)
 
 UTEST(ranks, that_fail_crash_or_hang_are_named)
 {
-    int64_t start_ns = utest_ns();
+    int64_t start_ns = dt_test_ns();
     ASSERT_EQ(1, start(NULL, "--filter=fix.ranks", NULL, NULL));
     EXPECT_TRUE(has("Rank 1 of 5 failed: exit status 7"));
     EXPECT_TRUE(has("Rank 2 of 5 was killed by signal 9"));
     EXPECT_TRUE(has("Rank 3 of 5 did not end within"));
     EXPECT_EQ(3, count("   Rank "));
-    EXPECT_LT((double)(utest_ns() - start_ns) * 1e-9, 30 * utest_slow());
+    EXPECT_LT((double)(dt_test_ns() - start_ns) * 1e-9, 30 * dt_test_slow());
 }
 
 /* ==================================================================================================== >>main */
@@ -605,3 +620,4 @@ int main(int argc, char **argv)
     utest_state.tests_length = n;
     return utest_main(argc, (const char *const *)argv);
 }
+#endif /* UTEST_OF_DT */

@@ -1,7 +1,11 @@
 /* The pool and the threads of the user: same bits, safe beside each other, after a fork. */
 #include "dt_test.h"
+
 #include <dirent.h>
 #include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 static double work(uint64_t seed) /* a small training step; a number that depends on every bit of it */
 {

@@ -2,9 +2,18 @@
 #include "dt_test.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <locale.h>
+#include <math.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ---- files */
 static char tmp[64];
@@ -437,7 +446,7 @@ UTEST_F(trace, each_thread_has_tracks_of_its_own)
             if (r.e[k].ph[0] == 'X' && r.e[k].tid == track(&r, layers)) seen[(unsigned char)r.e[k].name[0]] |= 1 << i;
     }
     EXPECT_EQ(1, seen['m']);
-    EXPECT_EQ(2 + 4 + 8, seen['a'] | seen['b'] | seen['c']);
+    EXPECT_EQ(2 + 4 + 8, (seen['a'] | seen['b'] | seen['c']));
     EXPECT_EQ(2 + 4 + 8, seen['a'] + seen['b'] + seen['c']);
     free(r.e);
 }
@@ -693,11 +702,9 @@ UTEST_F(trace, a_path_that_cannot_be_written_is_an_error)
     EXPECT_EQ(0, dt_check("test"));
 }
 
-static int full_disk(int rank, void *arg)
+DT_TEST_RANK(full_disk)
 {
-    (void)rank, (void)arg;
     struct rlimit limit = { 150000, 150000 };
-    int           failed = 0, *utest_result = &failed;
     signal(SIGXFSZ, SIG_IGN);
     EXPECT_OK(dt_trace_start(in_tmp("t.json")));
     setrlimit(RLIMIT_FSIZE, &limit);
@@ -705,7 +712,6 @@ static int full_disk(int rank, void *arg)
     EXPECT_EQ(0, dt_check("step"));       /* training goes on */
     EXPECT_FALSE(dt_tracing());
     EXPECT_ERROR(dt_trace_stop(), "t.json: File too large");
-    return failed;
 }
 UTEST_F(trace, a_full_disk_ends_the_trace_not_the_training)
 {
@@ -852,7 +858,7 @@ UTEST_F(trace, the_environment_starts_it_and_exit_closes_it)
     EXPECT_EQ(1, count(&r, track(&r, "steps"), "step"));
     EXPECT_EQ(1, count(&r, track(&r, "ops"), "conv2d bwd"));
     free(r.e);
-    ASSERT_EQ(0, run_child("exit", in_tmp("p%p.json"), NULL));
+    ASSERT_TRUE(run_child("exit", in_tmp("p%p.json"), NULL) == 0);
     DIR *d = opendir(tmp);
     int  found = 0;
     for (struct dirent *e; d && (e = readdir(d)) != NULL;) {
@@ -877,7 +883,7 @@ UTEST_F(trace, ranks_have_files_of_their_own)
     int alone = run_child("exit", in_tmp("alone.json"), NULL);
     unsetenv("RANK");
     unsetenv("WORLD_SIZE");
-    ASSERT_EQ(0, status | other | alone);
+    ASSERT_EQ(0, (status | other | alone));
     static const char *const name[] = { "t.rank3.json", "rank-3.json", "alone.json" };
     for (int i = 0; i < 3; i++) {
         ASSERT_EQ(0, read_trace(&r, in_tmp(name[i])));

@@ -6,6 +6,14 @@
 #include "dt_data.h"
 #include "temp_files.h"
 
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 UTEST_MAIN()
 
 typedef struct bytes { /* a file in the making */

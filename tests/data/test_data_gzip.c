@@ -10,6 +10,9 @@
 #include "dt_test.h"
 #include "temp_files.h"
 
+#include <stdint.h>
+#include <string.h>
+
 UTEST_MAIN()
 
 #ifndef DT_USE_ZLIB
@@ -50,7 +53,7 @@ UTEST(gzip, mnist_with_gz_is_the_same_set)
     EXPECT_EQ(before, temp_fds()); /* they are held in memory */
     for (int i = 0; i < 20000; i++) {
         EXPECT_OK(dt_dataset_get(s, i, got, &label));
-        EXPECT_EQ(i % 10, (int)label);
+        EXPECT_TRUE(label == i % 10);
         ASSERT_EQ(0, memcmp(got, x + 16 + 4 * i, 4));
     }
     dt_dataset_free(s);
@@ -119,7 +122,7 @@ UTEST(gzip, memory_follows_what_has_come)
     size_t         packed = pack(z, sizeof z, head, 12);
     ASSERT_EQ(0, dt_test_budget_set(&c, -1));
     EXPECT_ERROR(dt_idx_open(temp_put(dir, "huge.gz", z, packed)), "bytes of gzip cannot hold that");
-    EXPECT_LT((unsigned)c.peak, 1u << 20);
+    EXPECT_LT((unsigned)c.peak, (1u << 20));
     memset(big, 0, 12); /* announces 3 MB, of which 1 MB comes */
     big[2] = 8, big[3] = 1, big[5] = 0x2d, big[6] = 0xc6, big[7] = 0xc0;
     for (int i = 8; i < 1000000; i++) big[i] = (uint8_t)((uint32_t)i * 2654435761u >> 13);
@@ -127,13 +130,13 @@ UTEST(gzip, memory_follows_what_has_come)
     c.peak = c.live;
     EXPECT_ERROR(dt_idx_open(temp_put(dir, "less.gz", z, packed)),
                  "it unpacks to 1000000 bytes, its header expects 3000008");
-    EXPECT_LT((unsigned)c.peak, 2u << 20);
+    EXPECT_LT((unsigned)c.peak, (2u << 20));
     memset(big + 8, 0, sizeof big - 8);
     big[4] = big[5] = 0; /* announces 50 KB, 4 MB come */
     packed = pack(z, sizeof z, big, 4000000);
     c.peak = c.live;
     EXPECT_ERROR(dt_idx_open(temp_put(dir, "bomb.gz", z, packed)), "more than the 50888 bytes");
-    EXPECT_LT((unsigned)c.peak, 1u << 20);
+    EXPECT_LT((unsigned)c.peak, (1u << 20));
     big[5] = 0x2d;
     packed = pack(z, sizeof z, big, 3000008);
     c.peak = c.live;

@@ -4,6 +4,12 @@
 #include "dt_data.h"
 #include "examples/example_data.h"
 
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 static char tmp[64];
 static const char *in_tmp(const char *name)
 {
@@ -85,7 +91,8 @@ UTEST_F(example, every_channel_shows_the_whole_digit)
     ASSERT_OK(dt_dataset_get(e->test, 0, x, NULL));
     for (int k = 0; k < 3 * 32 * 32; k++) {
         int r = k / 32 % 32 / 4, c = k % 32 / 4;
-        EXPECT_EQ((float)((8 * r + c) % 10) / 16, (&x[0][0][0])[k]);
+        float want = (float)((8 * r + c) % 10) / 16;
+        EXPECT_EQ(want, (&x[0][0][0])[k]);
     }
 }
 

@@ -4,7 +4,12 @@
    A rank whose dt_error is pending at the end has failed, unless fn cleared it. */
 #ifndef CREW_H
 #define CREW_H
+#include "harness.h"
+
+#include "dt_comm.h"
+
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,7 +30,7 @@ typedef struct crew {
     void (*fn)(struct crew *k);
     dt_comm_opts o;
 } crew;
-static UTEST_UNUSED bool crew_check(crew *k, bool ok, const char *what)
+static DT_TEST_UNUSED bool crew_check(crew *k, bool ok, const char *what)
 {
     if (!ok && __atomic_add_fetch(&k->box->failed, 1, __ATOMIC_RELAXED) < 8) {
         printf("    %s: rank %d of %d over %s: %s\n", what, k->rank, k->world, k->how, dt_error() ? dt_error() : "");
@@ -54,13 +59,13 @@ static int    crew_rank(void *arg)
     dt_comm_free(k->c);
     return 0;
 }
-static UTEST_UNUSED crew_box *crew_box_new(void)
+static DT_TEST_UNUSED crew_box *crew_box_new(void)
 {
     void *p = mmap(NULL, sizeof(crew_box), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? NULL : (crew_box *)p;
 }
 /* the box stays: munmap it */
-static UTEST_UNUSED int crew_run_in(crew_box *box, const char *how, int n, void (*fn)(crew *k), void *arg)
+static DT_TEST_UNUSED int crew_run_in(crew_box *box, const char *how, int n, void (*fn)(crew *k), void *arg)
 {
     crew k;
     memset((void *)&k, 0, sizeof k);
@@ -73,7 +78,7 @@ static UTEST_UNUSED int crew_run_in(crew_box *box, const char *how, int n, void 
     box->status = dt_spawn(n, crew_rank, &k);
     return box->failed + (box->status ? 100 : 0);
 }
-static UTEST_UNUSED int crew_run(const char *how, int n, void (*fn)(crew *k), void *arg)
+static DT_TEST_UNUSED int crew_run(const char *how, int n, void (*fn)(crew *k), void *arg)
 {
     crew_box *box = crew_box_new();
     int       rc = crew_run_in(box, how, n, fn, arg);

@@ -7,6 +7,9 @@
 
 #include "gpu/nets.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 /* ---- optimisers: each formula, with and without each of its terms */
 typedef dt_optimizer *(*optim_make)(dt_model *m, dt_optimizer_opts o);
 typedef struct way {

@@ -7,6 +7,15 @@
 #include "crew.h"
 #include "temp_files.h"
 
+#include <math.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
 UTEST_MAIN()
 
 enum { IN = 6, OUT = 3 };

@@ -5,6 +5,12 @@
 #include "dt_dist.h"
 #include "crew.h"
 
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+
 UTEST_MAIN()
 
 enum { N = 45, SIDE = 6 };

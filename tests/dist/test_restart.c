@@ -7,9 +7,16 @@
 #include "dt_data.h"
 #include "dt_dist.h"
 #include "temp_files.h"
+
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { N = 96, IN = 12, CLASSES = 3, SLOTS = 12 };
 /* SIGKILL for this process, so many microseconds from now */

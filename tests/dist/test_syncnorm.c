@@ -6,6 +6,12 @@
 #include "dt_dist.h"
 #include "crew.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
 UTEST_MAIN()
 
 enum { CH = 3, HW = 4, OUT = 3, PIX = CH * HW * HW };
@@ -322,7 +328,7 @@ static void left_out(crew *k)
 }
 UTEST(mistakes, a_batch_norm_that_one_rank_leaves_out_does_not_hang)
 {
-    crew_timeout = utest_slow();
+    crew_timeout = dt_test_slow();
     EXPECT_EQ(0, crew_run("shm", 2, left_out, NULL));
     EXPECT_EQ(0, crew_run("tcp", 3, left_out, NULL));
     crew_timeout = 20;

@@ -5,7 +5,7 @@
 #include "fuzz_comm.h"
 
 #include "fuzz_files.h"
-#include "utest.h"
+#include "harness.h"
 
 #define LLVMFuzzerTestOneInput fuzz_shake
 #include "fuzz_comm_shake.c"

@@ -2,6 +2,13 @@
 #ifndef DT_GPU_NETS_H
 #define DT_GPU_NETS_H
 
+#include "harness.h"
+
+#include "dt_nn.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
 enum { STEPS = 4, CLASSES = 10 };
 typedef struct trainer {
     const char *name;
@@ -61,12 +68,12 @@ static dt_tensor *gpt_2(dt_model *m, dt_tensor *tokens)
     x = dt_linear(m, "head", dt_layernorm(m, "ln_f", x), .out = 40, .no_bias = true);
     return dt_reshape(dt_narrow(x, 1, t - 1, 1), DT_SHAPE(n, 40));
 }
-static UTEST_UNUSED const trainer trainers[] = { { "conv net", conv_net, { 4, { 5, 1, 14, 14 } }, 0 },
+static DT_TEST_UNUSED const trainer trainers[] = { { "conv net", conv_net, { 4, { 5, 1, 14, 14 } }, 0 },
                                     { "ResNet-20", resnet_20, { 4, { 4, 3, 12, 12 } }, 0 },
                                     { "GPT", gpt_2, { 2, { 3, 17 } }, 40 } };
 
 /* ---- training */
-static UTEST_UNUSED dt_tensor *data_of(const trainer *t, int step)
+static DT_TEST_UNUSED dt_tensor *data_of(const trainer *t, int step)
 {
     float   u[4 * 3 * 12 * 12 + 1024];
     int64_t token[64], n = 1;

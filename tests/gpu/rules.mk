@@ -92,6 +92,12 @@ gpu_short_test_gpu_parallel = gpus.equal_one_and_those_of_the_cpu
 plan_cuda         = $(if $(gpu_missing),$(foreach s,$(GPU_STEPS),'cuda/$(s)|skip: $(gpu_missing)'),\
     $(foreach s,$(GPU_STEPS),$(gpu_plan_$(s))))
 programs_cuda     = $(if $(gpu_missing),,$(foreach s,$(GPU_STEPS),$(gpu_need_$(s))))
+# with UTEST=dir (tests/rules.mk): these tests compile with that utest.h, too
+gpu_syntax        = for f in $(wildcard $(1:%=tests/gpu/%.c)); do $(subst -I. ,-I$(UTEST) -I. ,$(GPU_CC)) $(2) \
+    -fsyntax-only $$f || exit 1; done;
+plan_utest        = $(if $(UTEST),$(if $(gpu_missing),'utest/gpu|skip: $(gpu_missing)',\
+    'utest/gpu|$(call gpu_syntax,$(GPU_TESTS),$(GPU_USE) -std=c11) \
+        $(call gpu_syntax,$(call gpu_with,own-rule),-std=gnu11) echo 1 passed, 0 failed, 0 skipped'))
 gpu_step          = $(if $(gpu_missing),tests/run.sh 'cuda/$(1)|skip: $(gpu_missing)',\
     $(call make_all,$(gpu_need_$(1))); tests/run.sh "$$built" $(gpu_plan_$(1)))
 

@@ -1,7 +1,14 @@
 /* The broken kernels of broken.cu, compiled by nvcc: the checks find each, whatever the order of threads, and its
    repaired twin passes. The PTX: argv[1] or DT_BROKEN_PTX.
    run: own-rule */
-#include "utest.h"
+#include "harness.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define PTX_IMPLEMENTATION
 #include "ptx.h"
@@ -122,7 +129,7 @@ UTEST_I(broken_fixture, found, BROKEN)
         bool as_expected = strstr(message, b->bad[0]) || (b->bad[1] && strstr(message, b->bad[1]));
         EXPECT_TRUE_MSG(as_expected, message);
         EXPECT_TRUE_MSG(strstr(message, b->name) && strstr(message, "PTX line "), message);
-        if (seed == 1) UTEST_PRINTF("%s\n", message);
+        if (seed == 1) dt_test_say("%s\n", message);
         bad = launch(b, "good", seed);
         EXPECT_EQ_MSG(bad, 0, message);
     }

@@ -9,6 +9,12 @@
 #include "dt_cuda.h"
 
 #include <dlfcn.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 UTEST_STATE();
 int main(int argc, const char *const argv[])
@@ -130,10 +136,10 @@ static void same_image(int *utest_result, cudnnTensorDescriptor_t t, cudnnDataTy
     int             dim[4], stride[4], nd = 0, dims[CUDNN_DIM_MAX], strides[CUDNN_DIM_MAX];
     size_t          nbytes = 0;
     int64_t         n = 1;
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnGetTensor4dDescriptor(t, &got, &dim[0], &dim[1], &dim[2], &dim[3], &stride[0],
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetTensor4dDescriptor(t, &got, &dim[0], &dim[1], &dim[2], &dim[3], &stride[0],
                                                                &stride[1], &stride[2], &stride[3]));
     EXPECT_EQ((int)type, (int)got);
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnGetTensorNdDescriptor(t, CUDNN_DIM_MAX, &got, &nd, dims, strides));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetTensorNdDescriptor(t, CUDNN_DIM_MAX, &got, &nd, dims, strides));
     ASSERT_EQ(4, nd);
     for (int i = 0; i < 4; i++) {
         EXPECT_EQ(v->shape[i], (int64_t)dim[i]);
@@ -142,7 +148,7 @@ static void same_image(int *utest_result, cudnnTensorDescriptor_t t, cudnnDataTy
         EXPECT_EQ(stride[i], strides[i]);
         n *= v->shape[i];
     }
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnGetTensorSizeInBytes(t, &nbytes));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetTensorSizeInBytes(t, &nbytes));
     EXPECT_EQ((size_t)n * dt_dtype_nbytes((dt_dtype)v->dtype), nbytes);
 }
 static void same_conv(int *utest_result, const dt__cuda_descs *t, const conv_case *k, cudnnMathType_t math)
@@ -151,7 +157,7 @@ static void same_conv(int *utest_result, const dt__cuda_descs *t, const conv_cas
     cudnnConvolutionMode_t mode;
     cudnnDataType_t        sums;
     cudnnMathType_t        got;
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnGetConvolution2dDescriptor(t->conv, &pad[0], &pad[1], &step[0], &step[1],
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetConvolution2dDescriptor(t->conv, &pad[0], &pad[1], &step[0], &step[1],
                                                                     &dilation[0], &dilation[1], &mode, &sums));
     for (int i = 0; i < 2; i++) {
         EXPECT_EQ(k->pad[i], pad[i]);
@@ -160,9 +166,9 @@ static void same_conv(int *utest_result, const dt__cuda_descs *t, const conv_cas
     }
     EXPECT_EQ((int)CUDNN_CROSS_CORRELATION, (int)mode);
     EXPECT_EQ((int)CUDNN_DATA_FLOAT, (int)sums);
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnGetConvolutionGroupCount(t->conv, &groups));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetConvolutionGroupCount(t->conv, &groups));
     EXPECT_EQ(k->groups, groups);
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnGetConvolutionMathType(t->conv, &got));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetConvolutionMathType(t->conv, &got));
     EXPECT_EQ((int)math, (int)got);
 }
 UTEST(descriptors, hold_what_the_table_was_given)
@@ -180,15 +186,15 @@ UTEST(descriptors, hold_what_the_table_was_given)
                 d.opts.tf32 = h >= 3;
                 ASSERT_TRUE(size_by_dt(k, out));
                 dt_end();
-                ASSERT_EQ(0, describe(&d, &t, k, dtypes[h % 3], lay, out));
+                ASSERT_TRUE(describe(&d, &t, k, dtypes[h % 3], lay, out) == 0);
                 dt_view x = view_of(dtypes[h % 3], lay, k->n, k->c, k->h, k->w);
                 dt_view y = view_of(dtypes[h % 3], lay, out[0], out[1], out[2], out[3]);
                 same_image(utest_result, t.x, types[h % 3], &x);
                 same_image(utest_result, t.y, types[h % 3], &y);
                 same_conv(utest_result, &t, k, h % 3 ? CUDNN_TENSOR_OP_MATH : h ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH);
                 ASSERT_EQ(CUDNN_STATUS_SUCCESS,
-                          cudnnGetFilter4dDescriptor(t.w, &type, &format, &dim[0], &dim[1], &dim[2], &dim[3]));
-                EXPECT_EQ((int)types[h % 3], (int)type);
+                          (int)cudnnGetFilter4dDescriptor(t.w, &type, &format, &dim[0], &dim[1], &dim[2], &dim[3]));
+                EXPECT_TRUE(types[h % 3] == type);
                 EXPECT_EQ((int)(layout ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW), (int)format);
                 EXPECT_TRUE(dim[0] == k->k && dim[1] == k->c / k->groups && dim[2] == k->r && dim[3] == k->s);
                 dt__cuda_descs_end(&t);
@@ -207,8 +213,8 @@ UTEST(sizes, of_results_are_dt_s)
                 dt_end();
                 ASSERT_EQ(0, describe(&d, &t, &fine[i], dtypes[h], layout ? DT_LAYOUT_NHWC : DT_LAYOUT_PLAIN, out));
                 ASSERT_EQ(CUDNN_STATUS_SUCCESS,
-                          cudnnGetConvolution2dForwardOutputDim(t.conv, t.x, t.w, &two[0], &two[1], &two[2], &two[3]));
-                ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnGetConvolutionNdForwardOutputDim(t.conv, t.x, t.w, 4, nd));
+                          (int)cudnnGetConvolution2dForwardOutputDim(t.conv, t.x, t.w, &two[0], &two[1], &two[2], &two[3]));
+                ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnGetConvolutionNdForwardOutputDim(t.conv, t.x, t.w, 4, nd));
                 for (int j = 0; j < 4; j++) {
                     EXPECT_EQ(out[j], two[j]);
                     EXPECT_EQ(out[j], nd[j]);
@@ -237,7 +243,7 @@ UTEST(refused, by_dt_before_cudnn_would)
                         strstr(dt_error(), "CUDNN_STATUS_BAD_PARAM"));
         else st = cudnnGetConvolution2dForwardOutputDim(t.conv, t.x, t.w, &n, &c, &h, &w);
         printf("    %s: %s\n", refused[i].what, bad ? dt_error() : cudnnGetErrorString(st));
-        if (!bad && !refused[i].later) EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, st);
+        if (!bad && !refused[i].later) EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)st);
         dt_error_clear();
         dt__cuda_descs_end(&t);
     }
@@ -260,7 +266,7 @@ UTEST(refused, images_that_are_too_large)
         EXPECT_NE(0, bad);
         EXPECT_TRUE(dt_error() && strstr(dt_error(), large[i].says));
         dt_error_clear();
-        if (t) EXPECT_EQ(CUDNN_STATUS_SUCCESS, cudnnDestroyTensorDescriptor(t));
+        if (t) EXPECT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnDestroyTensorDescriptor(t));
     }
 }
 /* Calls with bad arguments that dt never makes: the status, which the emulation must have too. */
@@ -270,27 +276,27 @@ UTEST(refused, the_same_way_by_both_libraries)
     cudnnFilterDescriptor_t      w;
     cudnnConvolutionDescriptor_t c;
     int                          dim[4] = { 1, 2, 8, 8 }, none[4] = { 1, 0, 8, 8 }, n;
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnCreateTensorDescriptor(&x));
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnCreateFilterDescriptor(&w));
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnCreateConvolutionDescriptor(&c));
-    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, cudnnSetTensor4dDescriptorEx(x, CUDNN_DATA_FLOAT, 1, 0, 8, 8, 64, 64, 8, 1));
-    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, cudnnSetTensor4dDescriptorEx(x, CUDNN_DATA_FLOAT, 1, -2, 8, 8, 64, 64, 8, 1));
-    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, cudnnSetTensor4dDescriptorEx(x, (cudnnDataType_t)99, 1, 2, 8, 8, 128, 64, 8, 1));
-    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, cudnnSetFilterNdDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 4, none));
-    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, cudnnSetFilterNdDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 2, dim));
-    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, cudnnSetConvolutionGroupCount(c, 0));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnCreateTensorDescriptor(&x));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnCreateFilterDescriptor(&w));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnCreateConvolutionDescriptor(&c));
+    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)cudnnSetTensor4dDescriptorEx(x, CUDNN_DATA_FLOAT, 1, 0, 8, 8, 64, 64, 8, 1));
+    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)cudnnSetTensor4dDescriptorEx(x, CUDNN_DATA_FLOAT, 1, -2, 8, 8, 64, 64, 8, 1));
+    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)cudnnSetTensor4dDescriptorEx(x, (cudnnDataType_t)99, 1, 2, 8, 8, 128, 64, 8, 1));
+    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)cudnnSetFilterNdDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 4, none));
+    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)cudnnSetFilterNdDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 2, dim));
+    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)cudnnSetConvolutionGroupCount(c, 0));
     EXPECT_EQ(CUDNN_STATUS_BAD_PARAM,
-              cudnnSetConvolution2dDescriptor(c, 0, 0, 0, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+              (int)cudnnSetConvolution2dDescriptor(c, 0, 0, 0, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
     EXPECT_EQ(CUDNN_STATUS_BAD_PARAM,
-              cudnnSetConvolution2dDescriptor(c, 0, 0, 1, 1, 0, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 1, 2, 8, 8));
-    ASSERT_EQ(CUDNN_STATUS_SUCCESS, cudnnSetFilter4dDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 3, 2, 3, 3));
+              (int)cudnnSetConvolution2dDescriptor(c, 0, 0, 1, 1, 0, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 1, 2, 8, 8));
+    ASSERT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnSetFilter4dDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 3, 2, 3, 3));
     ASSERT_EQ(CUDNN_STATUS_SUCCESS,
-              cudnnSetConvolution2dDescriptor(c, 0, 0, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
-    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, cudnnGetConvolution2dForwardOutputDim(NULL, x, w, &n, &n, &n, &n));
-    EXPECT_EQ(CUDNN_STATUS_SUCCESS, cudnnDestroyTensorDescriptor(x));
-    EXPECT_EQ(CUDNN_STATUS_SUCCESS, cudnnDestroyFilterDescriptor(w));
-    EXPECT_EQ(CUDNN_STATUS_SUCCESS, cudnnDestroyConvolutionDescriptor(c));
+              (int)cudnnSetConvolution2dDescriptor(c, 0, 0, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    EXPECT_EQ(CUDNN_STATUS_BAD_PARAM, (int)cudnnGetConvolution2dForwardOutputDim(NULL, x, w, &n, &n, &n, &n));
+    EXPECT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnDestroyTensorDescriptor(x));
+    EXPECT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnDestroyFilterDescriptor(w));
+    EXPECT_EQ(CUDNN_STATUS_SUCCESS, (int)cudnnDestroyConvolutionDescriptor(c));
 }
 /* Without a GPU the real library has no handle; the emulated one is asked with no device. */
 UTEST(refused, a_handle_where_there_is_no_gpu)
@@ -298,5 +304,5 @@ UTEST(refused, a_handle_where_there_is_no_gpu)
     cudnnHandle_t h = NULL;
     int           n = 0;
     if (cudaGetDeviceCount(&n) == cudaSuccess && n > 0) UTEST_SKIP("there is a GPU");
-    EXPECT_EQ(CUDNN_STATUS_NOT_INITIALIZED, cudnnCreate(&h));
+    EXPECT_EQ(CUDNN_STATUS_NOT_INITIALIZED, (int)cudnnCreate(&h));
 }

@@ -2,7 +2,7 @@
    their own, with their own settings, because failed checks are sticky and end in an exit status. Link with the four
    libraries of this directory; no GPU, no nvcc.
    run: own-rule */
-#include "utest.h"
+#include "harness.h"
 
 #include "cases.h"
 #include "emu.h"
@@ -10,8 +10,18 @@
 #include <cublas_v2.h>
 #include <cudnn.h>
 #include <dlfcn.h>
+#include <math.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
@@ -44,7 +54,7 @@ static int run_case(const char *name, const char *settings)
 {
     char with[512];
     snprintf(with, sizeof with, "DT_EMU_HANG=1 %s", settings);
-    return case_run(name, with, 40 * utest_slow(), said, sizeof said);
+    return case_run(name, with, 40 * dt_test_slow(), said, sizeof said);
 }
 static bool says(const char *what)
 {
@@ -1364,7 +1374,7 @@ static pid_t fork_rank(void) /* a rank that ends with its parent, and in any cas
     pid_t pid = fork();
     if (!pid) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm((unsigned)(30 * utest_slow()));
+        alarm((unsigned)(30 * dt_test_slow()));
     }
     return pid;
 }
@@ -1440,7 +1450,7 @@ static void case_absent_process(void)
     double begun = emu_seconds();
     OK(ncclAllReduce(a, a, 100, ncclFloat, ncclSum, c, s));
     CHECK(cudaStreamSynchronize(s) == cudaErrorLaunchTimeout);
-    CHECK(emu_seconds() - begun > 1.8 && emu_seconds() - begun < 15 * utest_slow());
+    CHECK(emu_seconds() - begun > 1.8 && emu_seconds() - begun < 15 * dt_test_slow());
     kill(pid, SIGKILL);
 }
 static void case_bad_collective(void)

@@ -6,9 +6,15 @@
 
 #include "dt_cuda.h"
 #include "dt_data.h"
+
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 UTEST_MAIN()
@@ -279,7 +285,7 @@ static int     count_items(void *user, const dt_sample *sample, void *x)
 }
 static bool until_made(int64_t n) /* more items than that; false: they do not come */
 {
-    for (int i = 0; i < 20000 * utest_slow(); i++, usleep(1000))
+    for (int i = 0; i < 20000 * dt_test_slow(); i++, usleep(1000))
         if (__atomic_load_n(&made, __ATOMIC_RELAXED) > n) return true;
     return false;
 }
@@ -384,9 +390,9 @@ UTEST(errors, of_workers_come_with_their_batch)
     dt_dataset_free(s);
 }
 /* The n-th of such calls fails, alone or with all behind it: the batches before it are right, the first that is not
-   there is an error. Returns how many came. */
-static int until_error(int *utest_result, dt_dataset *s, int64_t *fail, int64_t n, bool all, int workers,
-                       const char *part)
+   there is an error. *batches: how many came. */
+static void until_error(int *utest_result, dt_dataset *s, int64_t *fail, int64_t n, bool all, int workers,
+                        const char *part, int *batches)
 {
     seen       k[BATCHES], want[BATCHES];
     int        came = 0;
@@ -406,7 +412,7 @@ static int until_error(int *utest_result, dt_dataset *s, int64_t *fail, int64_t 
     forget(want, BATCHES);
     dt_loader_free(in);
     dt_loader_free(cpu);
-    return came;
+    *batches = came;
 }
 UTEST(errors, of_copies_come_with_their_batch)
 {
@@ -416,9 +422,10 @@ UTEST(errors, of_copies_come_with_their_batch)
     holdings before = held();
     for (int workers = 0; workers <= 2; workers++)
         for (int n = 1; n <= 2 * BATCHES; n++) {
-            int came = until_error(utest_result, s, &calls.fail_copy, n, true, workers, "cudaMemcpyAsync");
+            int came;
+            until_error(utest_result, s, &calls.fail_copy, n, true, workers, "cudaMemcpyAsync", &came);
             EXPECT_EQ((n - 1) / 2, came);
-            came = until_error(utest_result, s, &calls.fail_copy, n, false, workers, "cudaMemcpyAsync");
+            until_error(utest_result, s, &calls.fail_copy, n, false, workers, "cudaMemcpyAsync", &came);
             /* one that was tried ahead is tried again when it is due */
             EXPECT_TRUE(came == (n - 1) / 2 || (workers && came == BATCHES));
         }
@@ -432,9 +439,11 @@ UTEST(errors, of_marks_and_of_pinned_memory_too)
     dt_end();
     holdings before = held();
     for (int workers = 0; workers <= 1; workers++) {
+        int came;
         for (int n = 1; n <= 3 * BATCHES; n++) /* two orders and a mark a batch */
-            until_error(utest_result, s, &calls.fail_record, n, true, workers, "cudaEventRecord");
-        EXPECT_EQ(0, until_error(utest_result, s, &calls.fail_record, 1, true, workers, "cudaEventRecord"));
+            until_error(utest_result, s, &calls.fail_record, n, true, workers, "cudaEventRecord", &came);
+        until_error(utest_result, s, &calls.fail_record, 1, true, workers, "cudaEventRecord", &came);
+        EXPECT_EQ(0, came);
     }
     calls.all = true;
     for (int n = 1; n < 3; n++) {

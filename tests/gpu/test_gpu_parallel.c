@@ -7,8 +7,15 @@
 
 #include "dt_cuda.h"
 #include "dt_dist.h"
+
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 UTEST_STATE();
 int main(int argc, char *argv[])
@@ -343,7 +350,7 @@ UTEST(gpus, wait_for_nothing_unless_the_loss_is_asked_for)
             ran[i] = 0;
             dt_synchronize(dt_cuda(i));
             cudaStream_t stream = (cudaStream_t)dt__cuda_stream(dt_cuda(i), NULL);
-            ASSERT_EQ(cudaSuccess, cudaLaunchHostFunc(stream, it_ran, &ran[i]));
+            ASSERT_EQ(cudaSuccess, (int)cudaLaunchHostFunc(stream, it_ran, &ran[i]));
         }
         EXPECT_OK(dt_parallel_backward(p, loss_of, &what, x, y, s == 2 ? NULL : &loss));
         for (int i = 0; i < n && s >= 2; i++) EXPECT_EQ(s == 3, ran[i]); /* that of the loss needs all of them */

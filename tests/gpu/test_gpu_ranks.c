@@ -10,8 +10,14 @@
 #include "lab.h"
 #include "nets.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -63,7 +69,7 @@ static void run_threads_here(int *utest_result, int n, double timeout, void (*bo
     rank_arg  arg[8];
     pthread_t t[8];
     ASSERT_GE(dt_cuda_count(), n);
-    ASSERT_EQ(0, dt_comm_threads(n, c, .backend = host_only ? 0 : DT_NCCL, .timeout = timeout * utest_slow()));
+    ASSERT_EQ(0, dt_comm_threads(n, c, .backend = host_only ? 0 : DT_NCCL, .timeout = timeout * dt_test_slow()));
     memset(arg, 0, sizeof arg);
     for (int i = 0; i < n; i++) {
         arg[i].c = c[i];
@@ -303,12 +309,12 @@ UTEST(refused, another_gpu_than_before) { run_threads(utest_result, 2, 20, two_g
 static void goes_wrong(rank_arg *a)
 {
     dt_tensor *x = dt_ones(DT_SHAPE(1000));
-    int64_t    t0 = utest_ns();
+    int64_t    t0 = dt_test_ns();
     int        rc = 0;
     for (int i = 0; i < 4 && !rc; i++) rc = dt_comm_allreduce(a->c, at(x), 1000, DT_COMM_F32, DT_COMM_SUM);
     dt_synchronize(a->gpu); /* ends with the communicator */
-    while (!dt_comm_get_status(a->c) && (double)(utest_ns() - t0) < 20e9 * utest_slow()) usleep(1000);
-    MUST((double)(utest_ns() - t0) < 8e9 * utest_slow());
+    while (!dt_comm_get_status(a->c) && (double)(dt_test_ns() - t0) < 20e9 * dt_test_slow()) usleep(1000);
+    MUST((double)(dt_test_ns() - t0) < 8e9 * dt_test_slow());
     bool fails = strstr(getenv("DT_EMU_NCCL"), "fail") != NULL; /* it is seen at #3, or when #4 is called */
     MUST(!fails || dt_comm_failed_rank(a->c) == 1);
     must_fail(a, dt_comm_get_status(a->c), fails ? DT_COMM_ERR_NET : DT_COMM_ERR_TIMEOUT,
@@ -398,10 +404,9 @@ static void on_cpu(rank_arg *a)
     dt_set_default_device(NULL);
     train_rank(a);
 }
-static int ddp_main(int rank, void *arg)
+DT_TEST_RANK(ddp_main)
 {
-    int failed = 0, *utest_result = &failed, n = *(int *)arg;
-    (void)rank;
+    int n = *(int *)arg;
     run_threads_here(utest_result, n, 20, on_cpu);
     run_threads_here(utest_result, n, 20, train_rank);
     double eps = !the.level ? 0x1p-23 : the.dtype == DT_F16 ? 0x1p-10 : 0x1p-7, worst = 0;
@@ -417,7 +422,6 @@ static int ddp_main(int rank, void *arg)
            the.level ? the.level : "f32", loss_of[0][0][0], loss_of[0][0][STEPS - 1], worst);
     EXPECT_LT(worst, 40.0);
     EXPECT_NE(loss_of[1][0][0], loss_of[1][1][0]);
-    return failed;
 }
 static void compare(int *utest_result, int n, recipe r)
 {
@@ -495,7 +499,7 @@ static int process_main(void *arg)
 {
     rank_arg a;
     memset(&a, 0, sizeof a);
-    a.c = dt_comm_init(.backend = DT_NCCL, .timeout = 20 * utest_slow());
+    a.c = dt_comm_init(.backend = DT_NCCL, .timeout = 20 * dt_test_slow());
     if (!a.c) {
         fprintf(stderr, "%s\n", dt_comm_error(NULL));
         return 3;
@@ -518,14 +522,14 @@ static void killed(rank_arg *a)
     for (int i = 0; i < 5; i++) MUST(!dt_comm_allreduce(a->c, at(x), 1000, DT_COMM_F32, DT_COMM_SUM));
     MUST(dt_item(dt_amax(x)) == 243);
     if (a->rank == 1) raise(SIGKILL);
-    int64_t t0 = utest_ns();
+    int64_t t0 = dt_test_ns();
     int     rc = 0;
     float   got[1000];
     while (!rc) {
         rc = dt_comm_allreduce(a->c, at(x), 1000, DT_COMM_F32, DT_COMM_SUM);
         dt_copy_out(x, got, sizeof got);
     }
-    MUST((double)(utest_ns() - t0) < 3e9 * utest_slow());
+    MUST((double)(dt_test_ns() - t0) < 3e9 * dt_test_slow());
     MUST(dt_comm_failed_rank(a->c) == 1);
     must_fail(a, rc, DT_COMM_ERR_PEER, "rank 1");
     if (!a->failed) box->survivors[a->rank] = 1;

@@ -1,8 +1,14 @@
 /* The PTX interpreter: every opcode and type it models, hand-written, and every check it makes.
    run: own-rule */
-#include "utest.h"
+#include "harness.h"
 
 #include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define PTX_IMPLEMENTATION
 #include "ptx.h"
@@ -77,7 +83,7 @@ static ptx_module *load(const char *text) { return ptx_load(text, strlen(text), 
 static bool        says(const char *part) /* the message of the last failure holds it */
 {
     if (strstr(message, part)) return true;
-    UTEST_PRINTF("the message is: %s\n", message);
+    dt_test_say("the message is: %s\n", message);
     return false;
 }
 
@@ -142,7 +148,7 @@ static void rows(int *utest_result, const struct row *row, size_t n)
         int      bad = one(row[i].body, row[i].a, row[i].b, row[i].c, &got);
         EXPECT_EQ_MSG(bad, 0, message);
         if (got != row[i].want)
-            UTEST_PRINTF("%s with 0x%llx 0x%llx 0x%llx: 0x%llx, not 0x%llx\n", row[i].body,
+            dt_test_say("%s with 0x%llx 0x%llx 0x%llx: 0x%llx, not 0x%llx\n", row[i].body,
                          (unsigned long long)row[i].a, (unsigned long long)row[i].b, (unsigned long long)row[i].c,
                          (unsigned long long)got, (unsigned long long)row[i].want);
         EXPECT_TRUE(got == row[i].want);
@@ -411,7 +417,7 @@ UTEST(op, comparisons)
                 uint64_t d = 9, a = k == 2 ? two[t_] : one_[t_], b = k == 0 ? two[t_] : k == 3 ? nan_[t_] : one_[t_];
                 snprintf(body, sizeof body, "setp.%s.%s %%pd, %%a%d, %%b%d;", cmp[c], type[t_], width[t_], width[t_]);
                 EXPECT_EQ_MSG(one(body, a, b, 0, &d), 0, message);
-                if (d != (uint64_t)(want[c][k] - '0')) UTEST_PRINTF("%s case %d gives %d\n", body, k, (int)d);
+                if (d != (uint64_t)(want[c][k] - '0')) dt_test_say("%s case %d gives %d\n", body, k, (int)d);
                 EXPECT_TRUE(d == (uint64_t)(want[c][k] - '0'));
             }
     const struct row f[] = {
@@ -757,19 +763,19 @@ static int seeds_that_fail(const char *text, shape z, int np, int nq, const char
         z.seed = seed;
         int bad = run(text, z, np, nq);
         if (bad == -2) {
-            UTEST_PRINTF("does not load: %s\n", message);
+            dt_test_say("does not load: %s\n", message);
             return -1;
         }
         if (bad && !strstr(message, part)) {
-            UTEST_PRINTF("another report: %s\n", message);
+            dt_test_say("another report: %s\n", message);
             return -1;
         }
         failed += bad != 0;
     }
     return failed;
 }
-#define ALL_SEEDS(text, z, np, nq, part) EXPECT_EQ(seeds_that_fail(text, z, np, nq, part), 10)
-#define NO_SEED(text, z, np, nq) EXPECT_EQ(seeds_that_fail(text, z, np, nq, "?"), 0)
+#define ALL_SEEDS(text, z, np, nq, part) EXPECT_TRUE(seeds_that_fail(text, z, np, nq, part) == 10)
+#define NO_SEED(text, z, np, nq) EXPECT_TRUE(seeds_that_fail(text, z, np, nq, "?") == 0)
 
 UTEST(memory, widths_and_vectors)
 {
@@ -780,7 +786,7 @@ UTEST(memory, widths_and_vectors)
     mem_open(&s);
     mem_new(&s, 64, in);
     mem_new(&s, 64, NULL);
-    ASSERT_EQ_MSG(
+    ASSERT_TRUE_MSG(
         run_text(
             KERNEL(
                 "ld.global.u8 %r5, [%rd0];\nst.global.u32 [%rd1], %r5;\n"         /* 000000f0 */
@@ -795,8 +801,7 @@ UTEST(memory, widths_and_vectors)
                 "ld.global.nc.u8 %r5, [%rd0];\nst.global.u8 [%rd1+12], %r5;\nst.global.u8 [%rd1+13], "
                 "7;\nld.volatile.global.u16 %h1, [%rd0];\n"
                 "st.volatile.global.u16 [%rd1+14], %h1;\n"),
-            z, &s),
-        0, message);
+            z, &s) == 0, message);
     memcpy(out, s.a[1].host, 64);
     mem_close(&s);
     static const uint8_t want[64] = { 0xf0, 0,    0,    0,    0xf1, 0xff, 0xff, 0xff, 0xf2, 0xf3, 0xf1, 0xff, 0xf0,
@@ -811,7 +816,7 @@ UTEST(memory, spaces)
 {
     shape z = { .grid = 1, .block = 1, .seed = 1, .n = 7, .shared = 64 };
     /* shared, dynamic shared, local, const, global variables, parameters, all of them by generic addresses too */
-    ASSERT_EQ_MSG(
+    ASSERT_TRUE_MSG(
         run(HEAD
             ".const .align 4 .u32 c[3] = {5, 6, 0x7};\n.global .align 8 .f32 g = 0f3F800000;\n"
             ".global .align 4 .b8 by[5] = {1, 2, 3};\n.extern .shared .align 16 .b8 dyn[];\n.shared .align 4 .u32 sm;\n"
@@ -836,8 +841,7 @@ UTEST(memory, spaces)
             "cvta.to.shared.u64 %rd11, %rd6;\nld.shared.u32 %r6, [%rd11+4];\nst.global.u32 [%rd0+40], "
             "%r6;\nst.global.u32 [g+0], 81;\nld.global.u32 %r6, [g];\nst.global.u32 [%rd0+44], %r6;\n"
             "ld.param.u32 %r6, [n];\nst.global.u32 [%rd0+48], %r6;\nprefetch.global.L2 [%rd0];\nret;\n}\n",
-            z, -16, 0),
-        0, message);
+            z, -16, 0) == 0, message);
     static const uint32_t want[13] = { 77, 78, 7, 0x3f800000, 3, 0, 79, 7, 80, 13, 77, 81, 7 };
     for (int i = 0; i < 13; i++) EXPECT_EQ(words[i], want[i]);
 }
@@ -845,12 +849,11 @@ UTEST(memory, spaces)
 UTEST(memory, addresses_of_32_bits_wrap)
 {
     shape z = { .grid = 1, .block = 8, .seed = 1 };
-    ASSERT_EQ_MSG(
+    ASSERT_TRUE_MSG(
         run(KERNEL(".shared .align 4 .b8 s[32];\n" TID4 "neg.s32 %r5, %r2;\nadd.s32 %r5, %r5, %r3;\nst.shared.u32 "
                    "[%r5+28], %r1;\nbar.sync 0;\nld.shared.u32 %r6, [%r4];\n"
                    "ld.volatile.shared.u32 %r7, [%r5+28];\nadd.s32 %r6, %r6, %r7;\nst.global.u32 [%rd3], %r6;\n"),
-            z, -8, 0),
-        0, message);
+            z, -8, 0) == 0, message);
     for (uint32_t i = 0; i < 8; i++) EXPECT_EQ(words[i], 7u);
 }
 
@@ -900,7 +903,7 @@ UTEST(memory, symbols)
 }
 
 /* one atomic by 64 threads on p[0] (which holds 'first'), the old value of each goes to q */
-static uint64_t atomic(int *utest_result, const char *op, uint64_t first, int wide)
+static void atomic(int *utest_result, const char *op, uint64_t first, int wide, uint64_t want)
 {
     static char text[4096];
     snprintf(text, sizeof text, "%s%s\nret;\n}\n",
@@ -917,11 +920,11 @@ static uint64_t atomic(int *utest_result, const char *op, uint64_t first, int wi
     uint64_t v = 0;
     memcpy(&v, s.a[0].host, wide ? 8 : 4);
     mem_close(&s);
-    return v;
+    EXPECT_EQ_MSG(v, want, op);
 }
 UTEST(memory, atomics)
 {
-#define AT(op, first, wide, want) EXPECT_TRUE_MSG(atomic(utest_result, op, first, wide) == (want), op)
+#define AT(op, first, wide, want) atomic(utest_result, op, first, wide, want)
     AT("atom.global.add.u32 %r5, [%rd0], %r1;", 1, 0, 1 + 2 * 2016);
     AT("atom.add.s32 %r5, [%rd0], -1;", 5, 0, 0xffffffffu - 122);
     AT("red.global.add.u64 [%rd0], %rd6;", UINT64_C(1) << 40, 1, (UINT64_C(1) << 40) + 2 * 2016);
@@ -953,11 +956,10 @@ UTEST(memory, atomics)
     AT("atom.acq_rel.gpu.global.add.u32 %r5, [%rd0], 1;", 0, 0, 128);
     AT("atom.relaxed.cta.global.add.u32 %r5, [%rd0], 1;", 0, 0, 128);
     /* in shared memory, after a barrier, and the result read after another */
-    ASSERT_EQ_MSG(run(KERNEL(".shared .align 4 .u32 s;\nsetp.ne.s32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [s], "
+    ASSERT_TRUE_MSG(run(KERNEL(".shared .align 4 .u32 s;\nsetp.ne.s32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [s], "
                              "5;\nbar.sync 0;\natom.shared.add.u32 %r5, [s], %r1;\nbar.sync 0;\n"
                              "ld.shared.u32 %r6, [s];\nst.global.u32 [%rd3], %r6;\n"),
-                      ((shape){ .grid = 1, .block = 64, .seed = 2 }), -64, 0),
-                  0, message);
+                      ((shape){ .grid = 1, .block = 64, .seed = 2 }), -64, 0) == 0, message);
     EXPECT_EQ(words[0], 5u + 2016);
     EXPECT_EQ(words[63], 5u + 2016);
 }
@@ -965,44 +967,39 @@ UTEST(memory, atomics)
 UTEST(control, branches_and_tables)
 {
     shape z = { .grid = 1, .block = 5, .seed = 1 };
-    ASSERT_EQ_MSG(run(KERNEL("mov.u32 %r5, 0;\nmov.u32 %r6, 0;\nL1:\nsetp.ge.u32 %p1, %r6, %r1;\n@%p1 bra L2;\nadd.s32 "
+    ASSERT_TRUE_MSG(run(KERNEL("mov.u32 %r5, 0;\nmov.u32 %r6, 0;\nL1:\nsetp.ge.u32 %p1, %r6, %r1;\n@%p1 bra L2;\nadd.s32 "
                              "%r5, %r5, 10;\nadd.s32 %r6, %r6, 1;\nbra.uni L1;\nL2:\n"
                              "st.global.u32 [%rd3], %r5;\n"),
-                      z, -5, 0),
-                  0, message);
+                      z, -5, 0) == 0, message);
     for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(words[i], 10 * i);
     /* what a loop reads at its top must live through all of it */
-    ASSERT_EQ_MSG(run(KERNEL("add.s32 %r5, %r1, 7;\nmov.u32 %r6, 0;\nmov.u32 %r8, 0;\nL:\nadd.s32 %r8, %r8, %r5;\n"
+    ASSERT_TRUE_MSG(run(KERNEL("add.s32 %r5, %r1, 7;\nmov.u32 %r6, 0;\nmov.u32 %r8, 0;\nL:\nadd.s32 %r8, %r8, %r5;\n"
                              "mul.lo.s32 %r10, %r6, 3;\nadd.s32 %r11, %r10, 1;\nxor.b32 %r12, %r11, %r10;\n"
                              "add.s32 %r6, %r6, 1;\nsetp.lt.s32 %p1, %r6, 5;\n@%p1 bra L;\n"
                              "st.global.u32 [%rd3], %r8;\n"),
-                      z, -5, 0),
-                  0, message);
+                      z, -5, 0) == 0, message);
     for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(words[i], 5 * (i + 7));
     /* the same where the parts of the loop lie apart: it goes on at T by way of B, which comes after the end */
-    ASSERT_EQ_MSG(run(KERNEL("add.s32 %r5, %r1, 7;\nmov.u32 %r6, 0;\nmov.u32 %r8, 0;\nbra H;\n"
+    ASSERT_TRUE_MSG(run(KERNEL("add.s32 %r5, %r1, 7;\nmov.u32 %r6, 0;\nmov.u32 %r8, 0;\nbra H;\n"
                              "H:\nadd.s32 %r8, %r8, %r5;\nadd.s32 %r6, %r6, 1;\nsetp.lt.s32 %p1, %r6, 5;\n@%p1 bra B;\n"
                              "bra E;\nT:\nbra H;\nE:\nst.global.u32 [%rd3], %r8;\nret;\n"
                              "B:\nmul.lo.s32 %r10, %r6, 3;\nadd.s32 %r11, %r10, 1;\nxor.b32 %r12, %r11, %r10;\n"
                              "add.s32 %r13, %r12, 1;\nxor.b32 %r14, %r13, %r10;\nxor.b32 %r15, %r14, %r11;\nbra T;\n"),
-                      z, -5, 0),
-                  0, message);
+                      z, -5, 0) == 0, message);
     for (uint32_t i = 0; i < 5; i++) EXPECT_EQ(words[i], 5 * (i + 7));
-    ASSERT_EQ_MSG(run(KERNEL("ts: .branchtargets A, B, C;\nmin.u32 %r7, %r1, 2;\nbrx.idx %r7, ts;\nA:\nmov.u32 %r5, "
+    ASSERT_TRUE_MSG(run(KERNEL("ts: .branchtargets A, B, C;\nmin.u32 %r7, %r1, 2;\nbrx.idx %r7, ts;\nA:\nmov.u32 %r5, "
                              "100;\nbra E;\nB:\nmov.u32 %r5, 200;\nbra E;\nC:\nmov.u32 %r5, 300;\nE:\n"
                              "st.global.u32 [%rd3], %r5;\n"),
-                      z, -5, 0),
-                  0, message);
+                      z, -5, 0) == 0, message);
     EXPECT_EQ(words[0], 100u);
     EXPECT_EQ(words[1], 200u);
     EXPECT_EQ(words[4], 300u);
-    ASSERT_EQ(run(KERNEL("ts: .branchtargets A;\nbrx.idx %r1, ts;\nA:\nret;\n"), z, -5, 0), -1);
+    ASSERT_TRUE(run(KERNEL("ts: .branchtargets A;\nbrx.idx %r1, ts;\nA:\nret;\n"), z, -5, 0) == -1);
     EXPECT_TRUE(says("branch "));
     /* exit of some threads, and scopes that hide names */
-    ASSERT_EQ_MSG(run(KERNEL("{ .reg .b32 %r1, t; mov.u32 t, 9; mov.u32 %r1, t; st.global.u32 [%rd3], %r1; "
+    ASSERT_TRUE_MSG(run(KERNEL("{ .reg .b32 %r1, t; mov.u32 t, 9; mov.u32 %r1, t; st.global.u32 [%rd3], %r1; "
                              "}\nsetp.gt.u32 %p1, %r1, 2;\n@%p1 exit;\nst.global.u32 [%rd3], %r1;\n"),
-                      z, -5, 0),
-                  0, message);
+                      z, -5, 0) == 0, message);
     EXPECT_EQ(words[2], 2u);
     EXPECT_EQ(words[3], 9u);
 }
@@ -1069,55 +1066,52 @@ static int lanes(const char *body, unsigned block)
 }
 UTEST(warp, shuffles)
 {
-    ASSERT_EQ_MSG(lanes("shfl.sync.bfly.b32 %r5|%p1, %r1, 5, 31, -1;", 64), 0, message);
-    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i ^ 5);
-    ASSERT_EQ_MSG(lanes("shfl.sync.up.b32 %r5|%p1, %r1, 3, 0, 0xffffffff;\n@!%p1 add.s32 %r5, %r5, 1000;", 64), 0,
+    ASSERT_TRUE_MSG(lanes("shfl.sync.bfly.b32 %r5|%p1, %r1, 5, 31, -1;", 64) == 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_TRUE(words[i] == (i ^ 5));
+    ASSERT_TRUE_MSG(lanes("shfl.sync.up.b32 %r5|%p1, %r1, 3, 0, 0xffffffff;\n@!%p1 add.s32 %r5, %r5, 1000;", 64) == 0,
                   message);
-    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i % 32 < 3 ? i + 1000 : i - 3);
-    ASSERT_EQ_MSG(lanes("shfl.sync.down.b32 %r5, %r1, 3, 31, -1;", 64), 0, message);
-    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i % 32 > 28 ? i : i + 3);
-    ASSERT_EQ_MSG(lanes("shfl.sync.idx.b32 %r5, %r1, 7, 31, -1;", 64), 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_TRUE(words[i] == (i % 32 < 3 ? i + 1000 : i - 3));
+    ASSERT_TRUE_MSG(lanes("shfl.sync.down.b32 %r5, %r1, 3, 31, -1;", 64) == 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_TRUE(words[i] == (i % 32 > 28 ? i : i + 3));
+    ASSERT_TRUE_MSG(lanes("shfl.sync.idx.b32 %r5, %r1, 7, 31, -1;", 64) == 0, message);
     for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i / 32 * 32 + 7);
     /* segments of 8: c = (32 - 8) << 8 | 7 */
-    ASSERT_EQ_MSG(lanes("shfl.sync.idx.b32 %r5, %r1, 3, 0x1807, -1;", 64), 0, message);
+    ASSERT_TRUE_MSG(lanes("shfl.sync.idx.b32 %r5, %r1, 3, 0x1807, -1;", 64) == 0, message);
     for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i / 8 * 8 + 3);
-    ASSERT_EQ_MSG(lanes("shfl.sync.down.b32 %r5, %r1, 4, 0x1807, -1;", 64), 0, message);
-    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i % 8 > 3 ? i : i + 4);
+    ASSERT_TRUE_MSG(lanes("shfl.sync.down.b32 %r5, %r1, 4, 0x1807, -1;", 64) == 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_TRUE(words[i] == (i % 8 > 3 ? i : i + 4));
     /* two halves with their own masks, on both sides of a branch */
-    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r9, 16;\n@%p1 bra L;\nshfl.sync.bfly.b32 %r5, %r1, 1, 31, 0xffff0000;\nbra "
+    ASSERT_TRUE_MSG(lanes("setp.lt.u32 %p1, %r9, 16;\n@%p1 bra L;\nshfl.sync.bfly.b32 %r5, %r1, 1, 31, 0xffff0000;\nbra "
                         "E;\nL:\nshfl.sync.bfly.b32 %r5, %r1, 2, 31, 0x0000ffff;\nE:",
-                        64),
-                  0, message);
-    for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], i % 32 < 16 ? i ^ 2 : i ^ 1);
+                        64) == 0, message);
+    for (uint32_t i = 0; i < 64; i++) EXPECT_TRUE(words[i] == (i % 32 < 16 ? i ^ 2 : i ^ 1));
     /* lanes that have ended are not waited for */
-    ASSERT_EQ_MSG(lanes("mov.u32 %r5, 7;\nst.global.u32 [%rd3], %r5;\nsetp.ge.u32 %p1, %r9, 16;\n@%p1 "
+    ASSERT_TRUE_MSG(lanes("mov.u32 %r5, 7;\nst.global.u32 [%rd3], %r5;\nsetp.ge.u32 %p1, %r9, 16;\n@%p1 "
                         "exit;\nshfl.sync.bfly.b32 %r5, %r1, 1, 31, -1;",
-                        32),
-                  0, message);
+                        32) == 0, message);
     EXPECT_EQ(words[3], 2u);
     EXPECT_EQ(words[20], 7u);
 }
 UTEST(warp, votes)
 {
-    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r9, 5;\nvote.sync.ballot.b32 %r5, %p1, -1;", 64), 0, message);
+    ASSERT_TRUE_MSG(lanes("setp.lt.u32 %p1, %r9, 5;\nvote.sync.ballot.b32 %r5, %p1, -1;", 64) == 0, message);
     EXPECT_EQ(words[40], 31u);
-    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r1, 5;\nvote.sync.any.pred %p2, %p1, -1;\nvote.sync.all.pred %p3, !%p1, "
+    ASSERT_TRUE_MSG(lanes("setp.lt.u32 %p1, %r1, 5;\nvote.sync.any.pred %p2, %p1, -1;\nvote.sync.all.pred %p3, !%p1, "
                         "-1;\nvote.sync.uni.pred %p4, %p1, -1;\n"
                         "selp.u32 %r5, 1, 0, %p2;\nselp.u32 %r6, 2, 0, %p3;\nselp.u32 %r7, 4, 0, %p4;\nor.b32 %r5, "
                         "%r5, %r6;\nor.b32 %r5, %r5, %r7;",
-                        64),
-                  0, message);
+                        64) == 0, message);
     EXPECT_EQ(words[3], 1u);
     EXPECT_EQ(words[40], 6u);
-    ASSERT_EQ_MSG(lanes("and.b32 %r6, %r9, 3;\nmatch.any.sync.b32 %r5, %r6, -1;", 32), 0, message);
+    ASSERT_TRUE_MSG(lanes("and.b32 %r6, %r9, 3;\nmatch.any.sync.b32 %r5, %r6, -1;", 32) == 0, message);
     EXPECT_EQ(words[6], 0x44444444u);
-    ASSERT_EQ_MSG(lanes("and.b32 %r6, %r9, 1;\ncvt.u64.u32 %rd5, %r6;\nmatch.any.sync.b64 %r5, %rd5, -1;", 32), 0,
+    ASSERT_TRUE_MSG(lanes("and.b32 %r6, %r9, 1;\ncvt.u64.u32 %rd5, %r6;\nmatch.any.sync.b64 %r5, %rd5, -1;", 32) == 0,
                   message);
     EXPECT_EQ(words[6], 0x55555555u);
-    ASSERT_EQ_MSG(lanes("shr.u32 %r6, %r1, 5;\nmatch.all.sync.b32 %r5|%p1, %r6, -1;\n@!%p1 mov.u32 %r5, 9;", 64), 0,
+    ASSERT_TRUE_MSG(lanes("shr.u32 %r6, %r1, 5;\nmatch.all.sync.b32 %r5|%p1, %r6, -1;\n@!%p1 mov.u32 %r5, 9;", 64) == 0,
                   message);
     EXPECT_EQ(words[6], 0xffffffffu);
-    ASSERT_EQ_MSG(lanes("match.all.sync.b32 %r5|%p1, %r9, -1;\n@!%p1 add.s32 %r5, %r5, 9;", 64), 0, message);
+    ASSERT_TRUE_MSG(lanes("match.all.sync.b32 %r5|%p1, %r9, -1;\n@!%p1 add.s32 %r5, %r5, 9;", 64) == 0, message);
     EXPECT_EQ(words[6], 9u);
     static const struct {
         const char *op;
@@ -1131,30 +1125,27 @@ UTEST(warp, votes)
         EXPECT_EQ(words[33], redux[i].want);
     }
     /* whatever activemask gives holds the lane, and its lanes meet with it */
-    ASSERT_EQ_MSG(lanes("activemask.b32 %r6;\nshr.u32 %r7, %r6, %r9;\nand.b32 %r7, %r7, 1;\nredux.sync.add.u32 %r8, "
+    ASSERT_TRUE_MSG(lanes("activemask.b32 %r6;\nshr.u32 %r7, %r6, %r9;\nand.b32 %r7, %r7, 1;\nredux.sync.add.u32 %r8, "
                         "%r7, %r6;\npopc.b32 %r6, %r6;\nsub.s32 %r5, %r8, %r6;",
-                        64),
-                  0, message);
+                        64) == 0, message);
     for (uint32_t i = 0; i < 64; i++) EXPECT_EQ(words[i], 0u);
-    ASSERT_EQ_MSG(lanes("elect.sync %r6|%p1, -1;\nselp.u32 %r5, 100, %r6, %p1;", 64), 0, message);
+    ASSERT_TRUE_MSG(lanes("elect.sync %r6|%p1, -1;\nselp.u32 %r5, 100, %r6, %p1;", 64) == 0, message);
     EXPECT_EQ(words[0], 100u);
     EXPECT_EQ(words[33], 0u);
 }
 UTEST(block, barriers)
 {
-    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r1, 5;\nbar.red.popc.u32 %r5, 0, %p1;", 64), 0, message);
+    ASSERT_TRUE_MSG(lanes("setp.lt.u32 %p1, %r1, 5;\nbar.red.popc.u32 %r5, 0, %p1;", 64) == 0, message);
     EXPECT_EQ(words[40], 5u);
-    ASSERT_EQ_MSG(lanes("setp.lt.u32 %p1, %r1, 64;\nbar.red.and.pred %p2, 0, %p1;\nbarrier.red.or.pred %p3, 1, "
+    ASSERT_TRUE_MSG(lanes("setp.lt.u32 %p1, %r1, 64;\nbar.red.and.pred %p2, 0, %p1;\nbarrier.red.or.pred %p3, 1, "
                         "!%p1;\nselp.u32 %r5, 1, 0, %p2;\n@%p3 add.s32 %r5, %r5, 2;",
-                        64),
-                  0, message);
+                        64) == 0, message);
     EXPECT_EQ(words[40], 1u);
-    ASSERT_EQ_MSG(lanes("bar.sync 1, 64;\nbarrier.cta.sync.aligned 0;\nmov.u32 %r5, 4;\nnanosleep.u32 "
+    ASSERT_TRUE_MSG(lanes("bar.sync 1, 64;\nbarrier.cta.sync.aligned 0;\nmov.u32 %r5, 4;\nnanosleep.u32 "
                         "20;\nmembar.cta;\nfence.acq_rel.cta;",
-                        64),
-                  0, message);
+                        64) == 0, message);
     EXPECT_EQ(words[40], 4u);
-    ASSERT_EQ(lanes("bar.sync 1, 32;\nmov.u32 %r5, 4;", 64), -1);
+    ASSERT_TRUE(lanes("bar.sync 1, 32;\nmov.u32 %r5, 4;", 64) == -1);
     EXPECT_TRUE(says("not modelled"));
 }
 #define S64 ".shared .align 16 .b8 s[256];\n" TID4
@@ -1168,7 +1159,7 @@ UTEST(check, shared_races)
                "90;\n@%p1 st.global.u32 [%rd3], %r6;\n")
     NO_SEED(EXCHANGE("bar.sync 0;"), z, -64, 0);
     for (z.seed = 1; z.seed < 11; z.seed++) {
-        ASSERT_EQ(run(EXCHANGE(""), z, -64, 0), -1);
+        ASSERT_TRUE(run(EXCHANGE(""), z, -64, 0) == -1);
         EXPECT_TRUE(strstr(message, "race") || strstr(message, "never written"));
         EXPECT_TRUE(strstr(message, "kernel k, PTX line ") && strstr(message, "thread (") &&
                     strstr(message, "shared 0x"));
@@ -1254,14 +1245,14 @@ UTEST(check, numbers_start_again)
     mem_new(&s, 32, NULL);
     ptx__all.next_id = PTX__IDS - (1 << 28) + 1;
     s.m.each = NULL;
-    EXPECT_EQ(run_text(KERNEL("st.global.u32 [%rd3], %r1;\n"), z, &s), -1);
+    EXPECT_TRUE(run_text(KERNEL("st.global.u32 [%rd3], %r1;\n"), z, &s) == -1);
     EXPECT_TRUE(says("used up"));
     s.m.each = mem_each;
     ptx__all.next_id = PTX__IDS - (1 << 28);
-    EXPECT_EQ_MSG(run_text(KERNEL("st.global.u32 [%rd3], %r1;\n"), z, &s), 0, message);
-    EXPECT_EQ_MSG(run_text(KERNEL("ld.global.u32 %r5, [%rd3];\nst.global.u32 [%rd3], %r5;\n"), z, &s), 0, message);
+    EXPECT_TRUE_MSG(run_text(KERNEL("st.global.u32 [%rd3], %r1;\n"), z, &s) == 0, message);
+    EXPECT_TRUE_MSG(run_text(KERNEL("ld.global.u32 %r5, [%rd3];\nst.global.u32 [%rd3], %r5;\n"), z, &s) == 0, message);
     EXPECT_LT(ptx__all.next_id, 1000u);
-    EXPECT_EQ(run_text(KERNEL("ld.global.u32 %r5, [%rd4];\n"), z, &s), -1);
+    EXPECT_TRUE(run_text(KERNEL("ld.global.u32 %r5, [%rd4];\n"), z, &s) == -1);
     EXPECT_TRUE(says("never written"));
     mem_close(&s);
 }
@@ -1418,7 +1409,7 @@ UTEST(check, asynchronous_copies)
            "\nld.shared.u32 %r5, [%r4+4];\nst.global.u32 [%rd1], 5;\ncp.async.wait_all;\nld.shared.u32 %r6, "          \
            "[%r4+512];\nld.shared.u32 %r7, [%r4+516];\nadd.s32 %r6, %r6, %r7;\nadd.s32 %r5, %r5, %r6;\nst.global.u32 " \
            "[%rd6], %r5;\n")
-    ASSERT_EQ_MSG(run(ASYNC("cp.async.wait_group 1;"), z, 128, 1), 0, message);
+    ASSERT_TRUE_MSG(run(ASYNC("cp.async.wait_group 1;"), z, 128, 1) == 0, message);
     EXPECT_EQ(words[4], 5u + 4);
     ALL_SEEDS(ASYNC("cp.async.wait_group 2;"), z, 128, 1, "never written");
     ALL_SEEDS(ASYNC(""), z, 128, 1, "never written");
@@ -1509,7 +1500,7 @@ UTEST(load, refuses)
     for (size_t n = 0; n < sizeof text; n++) ptx_free(ptx_load(text, n, message, sizeof message));
     for (int i = 0; i < 3000; i++) {
         memcpy(copy, text, sizeof text);
-        for (int k = 0; k < 3; k++) copy[utest_random(&rng) % (sizeof text - 1)] = (char)(32 + utest_random(&rng) % 95);
+        for (int k = 0; k < 3; k++) copy[dt_test_random(&rng) % (sizeof text - 1)] = (char)(32 + dt_test_random(&rng) % 95);
         ptx_free(ptx_load(copy, sizeof text - 1, message, sizeof message));
     }
 }
@@ -1517,9 +1508,8 @@ UTEST(load, counts)
 {
     ptx_counters a, b;
     ptx_count(&a);
-    ASSERT_EQ(run(KERNEL("setp.gt.u32 %p1, %r1, 3;\n@%p1 add.s32 %r5, %r1, 0;\nst.global.u32 [%rd3], %r1;\n"),
-                  (shape){ .grid = 1, .block = 8, .seed = 1 }, -8, 0),
-              0);
+    ASSERT_TRUE(run(KERNEL("setp.gt.u32 %p1, %r1, 3;\n@%p1 add.s32 %r5, %r1, 0;\nst.global.u32 [%rd3], %r1;\n"),
+                  (shape){ .grid = 1, .block = 8, .seed = 1 }, -8, 0) == 0);
     ptx_count(&b);
     EXPECT_EQ(b.launches - a.launches, (uint64_t)1);
     EXPECT_EQ(b.threads - a.threads, (uint64_t)8);
@@ -1530,14 +1520,14 @@ static void show(void *user, const char *opcode, uint64_t loaded, uint64_t execu
 {
     (void)user;
     (void)loaded;
-    if (!executed) UTEST_PRINTF("loaded but never run: %s\n", opcode);
+    if (!executed) dt_test_say("loaded but never run: %s\n", opcode);
 }
 /* run last: what all tests of this file have covered */
 UTEST(zz, coverage)
 {
     ptx_counters c;
     ptx_count(&c);
-    UTEST_PRINTF("%llu opcodes (with modifiers), %llu of them executed; %llu launches, %llu instructions\n",
+    dt_test_say("%llu opcodes (with modifiers), %llu of them executed; %llu launches, %llu instructions\n",
                  (unsigned long long)c.opcodes, (unsigned long long)c.opcodes_run, (unsigned long long)c.launches,
                  (unsigned long long)c.instructions);
     if (getenv("PTX_SHOW")) ptx_coverage(show, NULL);

@@ -14,6 +14,13 @@
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <dlfcn.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 /* ==================================================================================================== >>counts
    Calls of the backend that may wait pass through here, before they reach the runtime. */
@@ -85,7 +92,7 @@ static bool error_has(dt_status code, const char *a, const char *b, const char *
 
 static bool case_holds(const char *name, const char *settings)
 {
-    int status = case_run(name, settings, 60 * utest_slow(), NULL, 0);
+    int status = case_run(name, settings, 60 * dt_test_slow(), NULL, 0);
     if (status) printf("    case %s with %s: status %d\n", name, settings, status);
     return status == 0;
 }

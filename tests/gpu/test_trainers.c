@@ -8,6 +8,11 @@
 #include "nets.h"
 
 #include <dlfcn.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 
 UTEST_MAIN()
 

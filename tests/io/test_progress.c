@@ -7,10 +7,19 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <locale.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <termios.h>
+#include <unistd.h>
 
 /* ---- files */
 static char tmp[64];
@@ -645,10 +654,8 @@ static void count_warnings(void *user, int level, const char *text)
 {
     warnings += level == DT_LOG_WARN && strstr(text, (const char *)user) != NULL;
 }
-static int full_disk(int rank, void *arg)
+DT_TEST_RANK(full_disk)
 {
-    (void)rank, (void)arg;
-    int           failed = 0, *utest_result = &failed;
     struct rlimit limit = { 5000, 5000 };
     dt_progress  *p = dt_progress_new(.quiet = true, .csv = in_tmp("t.csv"));
     signal(SIGXFSZ, SIG_IGN);
@@ -658,7 +665,6 @@ static int full_disk(int rank, void *arg)
     EXPECT_EQ(1, warnings);        /* at once, and once */
     EXPECT_EQ(0, dt_check("step")); /* the training goes on */
     EXPECT_ERROR(dt_progress_free(p), "t.csv: File too large");
-    return failed;
 }
 UTEST_F(progress, a_full_disk_does_not_cost_the_training)
 {

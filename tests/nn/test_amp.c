@@ -5,6 +5,12 @@
 
 #include "golden/scaler.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
 UTEST_MAIN()
 
 static dt_tensor *net(dt_model *m, dt_tensor *x)
@@ -108,7 +114,7 @@ UTEST(levels, bad_levels_and_combinations_are_named)
                  "loss 1; .num_losses of dt_amp_new is 1");
     EXPECT_ERROR(dt_amp_backward(NULL, dt_ones(DT_SHAPE(1))) == DT_OK ? m : NULL, "NULL");
     dt_amp_free(a);
-    EXPECT_EQ(DT_AUTOCAST_OFF, dt_autocast_get().mode);
+    EXPECT_EQ(DT_AUTOCAST_OFF, (int)dt_autocast_get().mode);
     dt_end();
     dt_model_free(m);
     dt_amp_free(NULL);
@@ -150,14 +156,14 @@ UTEST(casts, o1_by_list)
         for (size_t i = 0; i < sizeof full / sizeof *full; i++) {
             char what[32];
             snprintf(what, sizeof what, "f32 op %zu", i);
-            EXPECT_EQ_MSG(DT_F32, dt_dtype_of(full[i]), what);
+            EXPECT_EQ_MSG(DT_F32, (int)dt_dtype_of(full[i]), what);
         }
-        EXPECT_EQ(DT_F32, dt_dtype_of(dt_add(f, g))); /* the widest wins */
+        EXPECT_EQ(DT_F32, (int)dt_dtype_of(dt_add(f, g))); /* the widest wins */
         EXPECT_EQ(h, dt_dtype_of(dt_mul(g, g)));
         EXPECT_EQ(h, dt_dtype_of(dt_relu(g)));
-        EXPECT_EQ(DT_F32, dt_dtype_of(dt_cat(both, 2, 0)));
+        EXPECT_EQ(DT_F32, (int)dt_dtype_of(dt_cat(both, 2, 0)));
         dt_autocast_set(before);
-        EXPECT_EQ(DT_F32, dt_dtype_of(dt_matmul(f, f)));
+        EXPECT_EQ(DT_F32, (int)dt_dtype_of(dt_matmul(f, f)));
         EXPECT_EQ(h, dt_dtype_of(dt_exp(g)));
         dt_end();
     }
@@ -186,7 +192,7 @@ UTEST(casts, a_parameter_is_cast_once_a_step)
     EXPECT_TRUE(dt_requires_grad(dt_op_linear(x, w, NULL))); /* not the cast made without gradients */
     EXPECT_EQ(DT_OK, dt_backward(dt_sum(dt_op_linear(x, w, NULL))));
     EXPECT_EQ(DT_OK, dt_backward(dt_sum(dt_op_linear(x, w, NULL)))); /* nor one whose tape is gone */
-    EXPECT_EQ(DT_F32, dt_dtype_of(dt_grad(w)));
+    EXPECT_EQ(DT_F32, (int)dt_dtype_of(dt_grad(w)));
     EXPECT_EQ(2.0, dt_item(dt_mean(dt_grad(w))));
     dt_end();
     EXPECT_EQ(4.0, dt_item(dt_mean(dt_op_linear(dt_ones(DT_SHAPE(1, 4)), w, NULL))));
@@ -215,7 +221,7 @@ UTEST(casts, of_the_model_at_each_level)
             EXPECT_EQ_MSG(want[i].bn, (int)dt_dtype_of(dt_model_find(m, "bn.running_var")), want[i].level);
             dt_forward_begin(m);
             dt_tensor *l = loss_of(m, 1);
-            EXPECT_EQ_MSG(DT_F32, dt_dtype_of(l), want[i].level);
+            EXPECT_EQ_MSG(DT_F32, (int)dt_dtype_of(l), want[i].level);
             EXPECT_EQ_MSG(DT_OK, dt_amp_backward(a, l), want[i].level);
             dt_end();
             dt_amp_free(a);
@@ -402,7 +408,7 @@ UTEST(scaling, may_begin_after_steps_where_nothing_is_cast)
     ASSERT_EQ(DT_OK, dt_backward(loss_of(m, 1)));
     ASSERT_EQ(DT_OK, dt_step(opt));
     EXPECT_ERROR(dt_amp_new(m, .level = "O2"), "an optimiser has stepped already");
-    EXPECT_EQ(DT_F32, dt_dtype_of(dt_model_find(m, "fc1.weight")));
+    EXPECT_EQ(DT_F32, (int)dt_dtype_of(dt_model_find(m, "fc1.weight")));
     dt_amp *a = dt_amp_new(m, .level = "O1");
     ASSERT_TRUE(a != NULL);
     EXPECT_EQ(DT_OK, dt_amp_backward(a, loss_of(m, 1)));
@@ -515,6 +521,8 @@ UTEST(convergence, needs_the_scale_in_f16)
 UTEST(convergence, at_every_level)
 {
     static const char *const levels[] = { "O0", "O1", "O2", "O3" };
-    for (int k = 0; k < 8; k++)
-        EXPECT_LT_MSG(train(levels[k % 4], k < 4 ? DT_F16 : DT_BF16, 0, 1), 0.1, levels[k % 4]);
+    for (int k = 0; k < 8; k++) {
+        const char *level = levels[k % 4];
+        EXPECT_LT_MSG(train(level, k < 4 ? DT_F16 : DT_BF16, 0, 1), 0.1, level);
+    }
 }

@@ -10,6 +10,14 @@
 #include "fake_device.h"
 #include "golden/optim.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 UTEST_MAIN()
 
 enum { CASES = (int)(sizeof golden_optim / sizeof *golden_optim) };
@@ -198,7 +206,7 @@ UTEST(owners, groups_by_pattern_the_latest_wins)
     }
     for (int i = 0; i < 23; i++)
         EXPECT_NEAR(before[i] - 0.5 * (g[i] + (i < 20 ? 0.25 * before[i] : 0)), (double)after[i], 1e-6);
-    EXPECT_EQ(A | B, toy_differs(&t, before));
+    EXPECT_EQ((A | B), toy_differs(&t, before));
     toy_close(&t);
 }
 UTEST(owners, groups_and_optimisers_may_come_after_the_seal)
@@ -250,7 +258,7 @@ UTEST(owners, two_optimisers_share_a_model)
     EXPECT_EQ(C, toy_differs(&t, v));
     toy_values(&t, v);
     EXPECT_OK(dt_step(t.opt)); /* its gradients waited */
-    EXPECT_EQ(A | B, toy_differs(&t, v));
+    EXPECT_EQ((A | B), toy_differs(&t, v));
     dt_optimizer *none = dt_sgd(t.m);
     toy_backward(&t, ALL, 1);
     EXPECT_ERROR(dt_step(none), "no parameters to update");
@@ -270,7 +278,7 @@ UTEST(owners, what_no_backward_reached_is_left_alone)
         for (int step = 0; step < 3; step++) {
             toy_backward(&t, A | B, 1);
             EXPECT_OK(dt_step(t.opt));
-            EXPECT_EQ_MSG(A | B, toy_differs(&t, v), golden_optim[k].name);
+            EXPECT_EQ_MSG((A | B), toy_differs(&t, v), golden_optim[k].name);
         }
         dt_rng rng = t.rng;
         toy_backward(&t, C, 1);
@@ -322,7 +330,7 @@ UTEST(owners, frozen_parameters_are_left_alone)
     toy_params(&t);
     toy_values(&t, v);
     EXPECT_OK(toy_step(&t));
-    EXPECT_EQ(A | C, toy_differs(&t, v));
+    EXPECT_EQ((A | C), toy_differs(&t, v));
     EXPECT_EQ(1, dt_model_freeze(t.m, "c")); /* in a block already */
     toy_values(&t, v);
     EXPECT_OK(toy_step(&t));
@@ -527,7 +535,7 @@ UTEST(halves, gradients_that_were_unscaled_are_the_ones_used)
     b->use_mgrad = 1;
     toy_values(&t, v);
     EXPECT_OK(dt_step(t.opt));
-    EXPECT_EQ(A | C, toy_differs(&t, v)); /* b was not reached */
+    EXPECT_EQ((A | C), toy_differs(&t, v)); /* b was not reached */
     toy_values(&t, w);
     for (int i = 0; i < 20; i++) EXPECT_NEAR((double)v[i] - 1, (double)w[i], 1e-6);
     EXPECT_EQ(0, (int)b->use_mgrad);
@@ -1174,7 +1182,7 @@ UTEST(life, free_in_any_order)
         const dt__param *p = dt__model_param(t.m, names[i]);
         EXPECT_EQ(i == 2 ? 0 : -1, p->opt);
         EXPECT_EQ((int64_t)(i == 2), p->steps);
-        EXPECT_EQ(i == 2, t.m->block[p->block].state[0] != NULL);
+        EXPECT_TRUE((i == 2) == (t.m->block[p->block].state[0] != NULL));
     }
     toy_values(&t, v);
     toy_backward(&t, ALL, 1);
@@ -1183,7 +1191,7 @@ UTEST(life, free_in_any_order)
     t.opt = dt_sgd(t.m, .lr = 0.1, .momentum = 0.9);
     toy_values(&t, v);
     EXPECT_OK(toy_step(&t));
-    EXPECT_EQ(A | B, toy_differs(&t, v));
+    EXPECT_EQ((A | B), toy_differs(&t, v));
     dt_model_free(t.m); /* the model first: the optimisers know */
     EXPECT_ERROR(dt_step(t.opt), "the model of the optimiser was freed");
     EXPECT_ERROR(dt_optimizer_add_group(t.opt, "a"), "was freed");

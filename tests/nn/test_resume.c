@@ -5,7 +5,13 @@
 #include "dt_test.h"
 
 #include <dirent.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 UTEST_MAIN()
 

@@ -7,6 +7,13 @@
 #include "dt_test.h"
 #include "golden/sched.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 enum { CASES = (int)(sizeof golden_sched / sizeof *golden_sched) };
 
 /* An optimiser with the two groups of the golden values; the model has no parameters yet, and needs none. */

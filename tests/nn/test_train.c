@@ -6,6 +6,13 @@
 #include "dt_nn.h"
 #include "golden/train.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 enum { STEPS = GOLDEN_TRAIN_STEPS };
 

@@ -6,9 +6,13 @@
 #ifndef DT_TEST_LAUNCHERS_H_INCLUDED
 #define DT_TEST_LAUNCHERS_H_INCLUDED
 
-#include "utest.h"
+#include "harness.h"
 
-static UTEST_UNUSED void launchers_forget(void)
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static DT_TEST_UNUSED void launchers_forget(void)
 {
     static const char *const name[] = { "RANK",
                                         "WORLD_SIZE",
@@ -47,14 +51,14 @@ static UTEST_UNUSED void launchers_forget(void)
                                         "DT_INSECURE" };
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) unsetenv(name[i]);
 }
-static UTEST_UNUSED const char *launchers_mpirun(int n, char *buf, size_t nbytes)
+static DT_TEST_UNUSED const char *launchers_mpirun(int n, char *buf, size_t nbytes)
 {
     if (system("mpirun --version 2>/dev/null | grep -q 'Open MPI'") != 0) return NULL;
     snprintf(buf, nbytes, "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n %d",
              n);
     return buf;
 }
-static UTEST_UNUSED const char *launchers_torchrun(int n, char *buf, size_t nbytes)
+static DT_TEST_UNUSED const char *launchers_torchrun(int n, char *buf, size_t nbytes)
 {
     const char *run =
         access("build/venv/bin/torchrun", X_OK) == 0 ? "build/venv/bin/torchrun" : getenv("DT_TEST_TORCHRUN");

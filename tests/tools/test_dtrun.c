@@ -10,6 +10,23 @@
 #include "ranks.h"
 #include "temp_files.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #define main dtrun_main
 #include "tools/dtrun.c"
 #undef main
@@ -57,7 +74,7 @@ static int rank_loop(int victim, const char *how)
             fprintf(stderr, "lost: %s\n", dt_comm_error(c));
             return 1;
         }
-        if (step == 0) dprintf(1, "first step %lld\n", (long long)utest_ns());
+        if (step == 0) dprintf(1, "first step %lld\n", (long long)dt_test_ns());
         if (step != 20 || dt_comm_rank(c) != victim) continue;
         dprintf(2, "rank %d has bad luck\n", victim);
         if (strcmp(how, "segv") == 0) {
@@ -234,7 +251,7 @@ static void job_start(dtjob *j, const char *args)
     job_argv(args, argv, room);
     job_exec(j, argv, -1);
 }
-static int64_t seconds_from_now(double s) { return utest_ns() + (int64_t)(s * utest_slow() * 1e9); }
+static int64_t seconds_from_now(double s) { return dt_test_ns() + (int64_t)(s * dt_test_slow() * 1e9); }
 /* Reads until the text is there so many times (in stdout if stream is 0, stderr 1), or both are closed: then false. */
 static int count_of(const text *t, const char *what)
 {
@@ -252,7 +269,7 @@ static bool job_until(dtjob *j, int stream, const char *what, int times)
     char    buf[65536];
     while (!(what && count_of(&j->said[stream], what) >= times)) {
         struct pollfd p[2];
-        int64_t       left = (limit - utest_ns()) / 1000000;
+        int64_t       left = (limit - dt_test_ns()) / 1000000;
         for (int i = 0; i < 2; i++) {
             p[i].fd = j->fd[i];
             p[i].events = POLLIN;
@@ -326,12 +343,12 @@ static int marked(void)
 }
 static double until_none_marked(double limit) /* seconds; negative: some are left */
 {
-    int64_t begin = utest_ns(), end = seconds_from_now(limit);
+    int64_t begin = dt_test_ns(), end = seconds_from_now(limit);
     while (marked() > 0) {
-        if (utest_ns() > end) return -1;
+        if (dt_test_ns() > end) return -1;
         poll(NULL, 0, 2);
     }
-    return (double)(utest_ns() - begin) * 1e-9;
+    return (double)(dt_test_ns() - begin) * 1e-9;
 }
 static int free_port(void)
 {
@@ -604,7 +621,7 @@ UTEST(dtrun, colour_on_a_terminal_only)
         waitpid(pid, &status, 0);
         close(tty);
         EXPECT_EQ(0, status);
-        EXPECT_EQ(plain ? 0 : 1, strstr(all, "\033[36m[0]\033[0m rank 0") != NULL);
+        EXPECT_TRUE(plain == (strstr(all, "\033[36m[0]\033[0m rank 0") == NULL));
         EXPECT_EQ(plain, strncmp(all, "[0] rank 0", 10) == 0);
     }
 }
@@ -672,7 +689,7 @@ static bool state_becomes(int pid, char want)
 {
     int64_t limit = seconds_from_now(20);
     while (state_of(pid) != want)
-        if (utest_ns() > limit) return false;
+        if (dt_test_ns() > limit) return false;
         else poll(NULL, 0, 1);
     return true;
 }
@@ -818,7 +835,8 @@ UTEST(dtrun, gives_up_with_the_ranks_code)
         dtjob j;
         char  args[100];
         snprintf(args, sizeof args, "-n 2 --max-restarts 3 RANK loop %d %s", trial % 2, trial % 4 < 2 ? "11" : "kill");
-        EXPECT_EQ(trial % 4 < 2 ? 11 : 128 + SIGKILL, job_run(&j, args));
+        int want = trial % 4 < 2 ? 11 : 128 + SIGKILL;
+        EXPECT_EQ(want, job_run(&j, args));
         snprintf(args, sizeof args, "[%d] rank %d has bad luck\n", trial % 2, trial % 2);
         EXPECT_EQ(4, count_of(&j.said[1], args));
         EXPECT_EQ(8, count_of(&j.said[0], "first step"));
@@ -832,7 +850,7 @@ UTEST(dtrun, gives_up_with_the_ranks_code)
         }
         job_free(&j);
     }
-    EXPECT_LT(slowest, 2 * utest_slow());
+    EXPECT_LT(slowest, 2 * dt_test_slow());
     printf("   slowest restart: %.3f s\n", slowest);
 }
 
@@ -858,12 +876,12 @@ UTEST(dtrun, ctrl_c_twice_ends_at_once)
     dtjob j;
     job_start(&j, "-n 3 RANK ignore");
     ASSERT_TRUE(job_until(&j, 0, "ready", 3));
-    int64_t begin = utest_ns();
+    int64_t begin = dt_test_ns();
     kill(j.pid, SIGINT);
     ASSERT_TRUE(job_until(&j, 1, "a second signal ends them at once", 1));
     kill(j.pid, SIGINT);
     EXPECT_EQ(128 + SIGINT, job_wait(&j));
-    EXPECT_LT((double)(utest_ns() - begin) * 1e-9, 10 * utest_slow()); /* the grace time is 30 s */
+    EXPECT_LT((double)(dt_test_ns() - begin) * 1e-9, 10 * dt_test_slow()); /* the grace time is 30 s */
     EXPECT_GE(until_none_marked(1), 0);
     job_free(&j);
 }
@@ -905,7 +923,7 @@ UTEST(dtrun, nothing_outlives_kill_9)
 {
     char    *dir = temp_dir(), over_ssh[5000];
     double   slowest = 0;
-    uint64_t seed = (uint64_t)utest_ns();
+    uint64_t seed = (uint64_t)dt_test_ns();
     int      started = 0;
     fake_ssh(dir);
     snprintf(over_ssh, sizeof over_ssh, "-n 2 --ssh %s/ssh --hosts 127.0.0.1,127.0.0.2 RANK tree", dir);
@@ -915,7 +933,7 @@ UTEST(dtrun, nothing_outlives_kill_9)
         bool  ssh = trial % 5 == 4;
         job_start(&j, ssh ? over_ssh : "-n 3 RANK tree");
         if (trial % 2) ASSERT_TRUE(job_until(&j, 0, "ready", ssh ? 4 : 3)); /* else: while it starts */
-        poll(NULL, 0, (int)(utest_random(&seed) % 20));
+        poll(NULL, 0, (int)(dt_test_random(&seed) % 20));
         started += marked();
         kill(j.pid, SIGKILL);
         double t = until_none_marked(1);
@@ -1153,6 +1171,6 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(argv[1], "--as-rank") == 0) return rank_main(argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "--agent") == 0) return dtrun_main(argc, argv);
     if (argc > 1 && strcmp(argv[1], "--as-dtrun") == 0) return dtrun_main(argc - 1, argv + 1);
-    snprintf(mark, sizeof mark, "dtrun-test-%d-%lld", (int)getpid(), (long long)utest_ns());
+    snprintf(mark, sizeof mark, "dtrun-test-%d-%lld", (int)getpid(), (long long)dt_test_ns());
     return utest_main(argc, (const char *const *)argv);
 }

@@ -4,7 +4,13 @@
 #include "dt_test.h"
 
 #include "dt_dist.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* kind: 0 a plain mean, 1 slots, 2 a learning rate by rank count (a mistake), 3 no ddp, 4 fails */
 static int train(int kind, int batch)

@@ -7,6 +7,11 @@
 #include "dt_dist.h"
 #include "launchers.h"
 
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 #define DT_LINKED /* the implementation is the one that all tests share */
 #define main mnist_main
 #define trainer mnist_trainer
@@ -41,7 +46,7 @@ int         main(int argc, char **argv)
 static bool run(const char *launcher, const char *arguments, char *out, size_t nbytes)
 {
     char command[9000];
-    snprintf(command, sizeof command, "timeout -k 5 %.0f %s '%s' %s 2>&1", 100 * utest_slow(), launcher, self,
+    snprintf(command, sizeof command, "timeout -k 5 %.0f %s '%s' %s 2>&1", 100 * dt_test_slow(), launcher, self,
              arguments);
     FILE  *f = popen(command, "r");
     size_t n = f ? fread(out, 1, nbytes - 1, f) : 0;

@@ -7,6 +7,13 @@
 #include "launchers.h"
 #include "ranks.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 UTEST_STATE();
 
 /* ==================================================================================================== >>rank */
@@ -47,7 +54,7 @@ static bool launched(const char *command, const char *what)
     ssize_t len = readlink(exe, text, sizeof exe - 1);
     text[len > 0 ? len : 0] = 0;
     memcpy(exe, text, strlen(text) + 1);
-    snprintf(text, sizeof text, "timeout -k 5 %.0f %s '%s' rank 2>&1", 50 * utest_slow(), command, exe);
+    snprintf(text, sizeof text, "timeout -k 5 %.0f %s '%s' rank 2>&1", 50 * dt_test_slow(), command, exe);
     FILE  *f = popen(text, "r");
     size_t n = f ? fread(said, 1, sizeof said - 1, f) : 0;
     said[n] = 0;
@@ -126,8 +133,10 @@ UTEST(variables, of_srun_on_several_machines)
 }
 UTEST(variables, of_pmi)
 {
-    EXPECT_EQ(0, with("PMI_RANK, memory", "PMI_RANK=% PMI_SIZE=3 MPI_LOCALRANKID=% MPI_LOCALNRANKS=3", ""));
-    EXPECT_EQ(0, with("PMIX_RANK, memory", "PMIX_RANK=% SLURM_NTASKS=3", "SLURM_NNODES=1"));
+    const char *pmi = "PMI_RANK=% PMI_SIZE=3 MPI_LOCALRANKID=% MPI_LOCALNRANKS=3";
+    const char *pmix = "PMIX_RANK=% SLURM_NTASKS=3";
+    EXPECT_EQ(0, with("PMI_RANK, memory", pmi, ""));
+    EXPECT_EQ(0, with("PMIX_RANK, memory", pmix, "SLURM_NNODES=1"));
 }
 UTEST(variables, the_first_of_a_list_of_machines)
 {
