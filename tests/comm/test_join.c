@@ -1389,7 +1389,7 @@ static int stopped_rank(int rank, void *arg)
             if (state != 'T') poll(NULL, 0, 1);
         }
         int64_t begin = dt__comm_now();
-        if (j->flag[5] == 0 || rank == j->flag[5]) dt__world_ask(w, &c, 17, j->victim == 2 ? 1 : -1);
+        if (j->flag[5] == 0 || rank == j->flag[5]) dt__world_ask(w, &c, 17, j->victim == 2 ? 1 : -1, 0);
         comm_wait(&c, 5);
         j->took[rank] = dt__comm_now() - begin;
         flag_set(j, 1);
@@ -1430,7 +1430,7 @@ DT_TEST_RANK(late_rank)
     world_ready(j, w);
     flag_wait(j, 0, j->n);
     int64_t begin = dt__comm_now();
-    if (rank == 1) dt__world_ask(w, &c, 17, 3);
+    if (rank == 1) dt__world_ask(w, &c, 17, 3, 0);
     EXPECT_EQ(comm_wait(&c, 5), DT_COMM_ERR_TIMEOUT);
     EXPECT_LT((double)(dt__comm_now() - begin) * 1e-9, 1 * dt_test_slow());
     EXPECT_EQ(c.failed_rank, j->victim ? 2 : 3);
@@ -1686,7 +1686,10 @@ UTEST(spawn, who_does_not_end_is_ended)
         for (;;) pause();
     }
     int64_t begin = dt__comm_now();
-    dt__spawn_wait(pid, 3, &first, 100000000, 100000000);
+    dt__spawn_signals none;
+    memset(&none, 0, sizeof none);
+    none.fd = -1;
+    dt__spawn_wait(pid, 3, &first, &none, 100000000, 100000000);
     EXPECT_EQ(first, 3);
     EXPECT_LT((double)(dt__comm_now() - begin) * 1e-9, 2 * dt_test_slow());
     for (int i = 0; i < 3; i++) EXPECT_EQ(pid[i], 0);
