@@ -25,7 +25,7 @@ A COMPLETE PROGRAM
             x[i] = 1;
             work[i] = dt_comm_allreduce_start(dt_sim_comm(s, i), &x[i], 1, DT_COMM_F32, DT_COMM_SUM);
         }
-        for (int i = 0; i < N; i++) bad |= dt_work_wait(work[i]) || x[i] != N;
+        for (int i = 0; i < N; i++) bad |= dt_work_wait(work[i]) || (int)x[i] != N;
         printf("%d ranks, %g s of virtual time\n", N, dt_sim_now(s));
         dt_sim_free(s);
         return bad;

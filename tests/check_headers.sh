@@ -9,8 +9,9 @@
 #   - translation units link, C with C, C++ with C++, C with C++; DT_STATIC; the implementation macro before and after a
 #     plain include; only dt_ symbols, no public variables; the option macros in C and C++20
 #   - line 1, the versions, README's table of files, the contents list, the program in the manual
-#   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist; README's
-#     programs compile
+#   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist
+#   - the programs of README.md, of docs/*.md, of the manuals and of examples/ compile and link as C and as C++20 (options
+#     in the order of declaration); a C++17 program runs; every macro with options has a C++17 name
 #   - strict C99 with a libc header first is an #error that says the remedy
 # DT_TEST_QUICK=1: fewer compilers and standards, manual programs linked with the library.
 # One line a check: ok, FAIL (with the output of the compiler) or skip. Two checks run at a time.
@@ -376,16 +377,51 @@ documented() {
     [ ! -s "$tmp/unknown" ] || { cat "$tmp/unknown"; bad=1; }
     return $bad
 }
-readme_programs() { # every C block of README.md with a main compiles
-    awk -v out="$tmp/readme" '
+doc_programs() { # every C block of README.md and docs/*.md with a main, to $tmp/doc_N.c
+    awk -v out="$tmp/doc_" '
         /^```c$/ { on = 1; text = ""; next }
         /^```$/ { if (on && text ~ /main\(/) { n++; file = out n ".c"; printf "%s", text > file; close(file) } on = 0 }
-        on { text = text $0 "\n" }' README.md
-    [ -f "$tmp/readme1.c" ] || { echo "README.md has no program"; return 1; }
-    local file
-    for file in "$tmp"/readme*.c; do
-        gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only -DDT_LINKED -I"$root" "$file" || return 1
-    done
+        on { text = text $0 "\n" }' README.md docs/*.md
+    [ -f "$tmp/doc_1.c" ] || { echo "README.md has no program"; return 1; }
+}
+program_links() { # mode, source: it compiles without a warning and links with dt.c, which was compiled as C
+    local mode=$1 cc=${1% *} exe
+    exe=$(mktemp "$tmp/program.XXXXXX")
+    compile "$mode" "$2" "$exe.o" -DDT_LINKED && $cc "$exe.o" "$tmp/impl_gcc_c11.o" -o "$exe" $libs
+}
+source_of "$tmp/disorder.c" "dt_nn.h" -- 'int main(void)' '{' \
+    '    dt_model *m = dt_model_new();' '    dt_sgd(m, .momentum = 0.9, .lr = 0.1);' '    return 0;' '}'
+source_of "$tmp/cxx17.cc" "dt_nn.h" -- 'int main()' '{' \
+    '    dt_model_opts with_seed;' '    with_seed.seed = 1;' \
+    '    dt_model *m = dt_model_new(with_seed), *plain = dt_model_new();' \
+    '    dt_optimizer_opts rate;' '    rate.lr = 0.1;' \
+    '    dt_optimizer *opt = dt_sgd(m, rate), *other = dt_adamw(plain);' \
+    '    dt_layer_opts size;' '    size.out = 1;' '    size.act = DT_ACT_NONE;' \
+    '    dt_reduce_opts rows;' '    rows.dims = DT_DIM(1);' '    rows.keepdim = true;' \
+    '    double first = 0, last = 0;' \
+    '    for (int i = 0; i < 50; i++) {' \
+    '        dt_tensor *x = dt_normal(0, 1, DT_SHAPE(32, 4));' \
+    '        dt_tensor *loss = dt_mse_loss(dt_linear(m, "fc", x, size), dt_sum(x, rows));' \
+    '        dt_backward(loss);' '        last = dt_item(loss);' '        if (!i) first = last;' \
+    '        dt_step(opt);' '    }' \
+    '    dt_optimizer_free(opt);' '    dt_optimizer_free(other);' '    dt_model_free(m);' '    dt_model_free(plain);' \
+    '    return dt_check("cxx17") || !(last < 0.1 * first);' '}'
+cxx17() { # compiler
+    compile "$1 c++17" "$tmp/cxx17.cc" "$tmp/cxx17_$1.o" && "$1" "$tmp/cxx17_$1.o" "$tmp/impl_gcc_c11.o" -o "$tmp/cxx17_$1" $libs &&
+        timeout 60 "$tmp/cxx17_$1"
+}
+aliases() { # header: each macro dt_x(...) under #ifdef DT__LIT is also defined as dt_x_with under its #else, and no other is
+    awk '
+        /^#ifdef DT__LIT$/ { on = 1; next }
+        on && /^#else/ { on = 2; next }
+        on && /^#endif/ { on = 0; next }
+        on == 1 && /^#define dt_/ { name = $2; sub(/\(.*/, "", name); macro[name] = 1 }
+        on == 2 && /^#define dt_/ { if ($3 != $2 "_with") print FILENAME ": " $2 " is " $3 " in C++17, not " $2 "_with"; alias[$2] = 1 }
+        END {
+            for (name in macro) if (!(name in alias)) print FILENAME ": " name " has no C++17 name: #define " name " " name "_with"
+            for (name in alias) if (!(name in macro)) print FILENAME ": " name " has a C++17 name and no macro with options"
+        }' "$1" > "$tmp/aliases_$1"
+    [ ! -s "$tmp/aliases_$1" ] || { cat "$tmp/aliases_$1"; return 1; }
 }
 links() { # a link of README.md or docs/*.md to a file of this repository leads somewhere
     local doc to
@@ -398,7 +434,22 @@ links() { # a link of README.md or docs/*.md to a file of this repository leads 
 }
 check "docs/family.svg is what docs/family.sh draws" family
 check "README.md and docs/*.md: every name exists" documented
-check "README.md: its programs compile" readme_programs
+one "README.md has programs" doc_programs
+for mode in "gcc c11" "g++ c++20" "clang++ c++20"; do # C++20 wants options in the order in which they are declared
+    command -v "${mode% *}" > /dev/null || continue
+    for file in "$tmp"/doc_*.c examples/*.c; do
+        case $mode$file in gcc*examples/*) continue ;; esac # the Makefile compiles these
+        check "a program of the documents, $(basename "$file"), compiles and links, $mode" program_links "$mode" "$file"
+    done
+    for h in $all; do
+        case $mode in gcc*) continue ;; esac # these run as C, above
+        check "$h: the program in its manual compiles and links, $mode" program_links "$mode" "$tmp/manual_$h.c"
+    done
+done
+check "C++20: options in another order than declared are an error of the compiler" refused "order" program_links "g++ c++20" "$tmp/disorder.c"
+check "C++17: a program with an option struct and plain names compiles and runs, g++" cxx17 g++
+command -v clang++ > /dev/null && check "C++17: the same, clang++" cxx17 clang++
+for h in $all; do check "$h: every macro with options has a C++17 name" aliases "$h"; done
 check "README.md and docs/*.md: links to files" links
 wait
 
