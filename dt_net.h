@@ -9,6 +9,9 @@ DO THIS
     Link with -lpthread -lm. dt_base.h must be in the same directory. Most programs include dt_comm.h instead: it builds
     on this header and has the collective calls.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION

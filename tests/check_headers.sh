@@ -321,8 +321,25 @@ for h in $all; do
     check "$h: the program in its manual compiles and runs" manual_program "$h"
 done
 wait
+link_symbol() { # DO THIS names what the linker says if the implementation is missing
+    awk '/^A COMPLETE PROGRAM$/ { exit } { print }' "$1" | grep -q "dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c" ||
+        { echo "$1: DO THIS does not name the symbol of a missing implementation"; return 1; }
+}
+faq() { # README names what the compiler and the linker say
+    local want
+    for want in dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c in_exactly_one_file _GNU_SOURCE "designator order" \
+        "compiled without optimisation" "used twice in one forward" "was already released" "is not a set of dimensions" DT_ZERO \
+        "a PyTorch archive (.pt)" "names in the file begin with" "has ended its training (it has no more batches)"; do
+        sed -n '/^## If it does not build or run/,/^## What it promises/p' README.md | grep -qF -- "$want" ||
+            { echo "README.md, If it does not build or run: no row with '$want'"; return 1; }
+        case $want in in_exactly* | "designator order") continue ;; esac
+        grep -qF -- "$want" dt*.h || { echo "no header says '$want' any more: change README.md"; return 1; }
+    done
+}
+one "README.md: the table of what goes wrong has the words of the headers" faq
 for h in $all; do
     one "$h: line 1" line_one "$h"
+    one "$h: DO THIS names the linker's symbol" link_symbol "$h"
     one "$h: README's table of files" in_readme "$h"
     one "$h: contents list and sections" contents "$h"
 done
@@ -423,6 +440,29 @@ aliases() { # header: each macro dt_x(...) under #ifdef DT__LIT is also defined 
         }' "$1" > "$tmp/aliases_$1"
     [ ! -s "$tmp/aliases_$1" ] || { cat "$tmp/aliases_$1"; return 1; }
 }
+changes() { # CHANGELOG.md: the newest section is of DT_VERSION; what it calls renamed is gone, and the new names exist
+    local v old new bad=0
+    v=$(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt_base.h)
+    [ "$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)" = "$v" ] || { echo "CHANGELOG.md: the first section is not ## $v"; return 1; }
+    sed -n 's/^| `\(dt_[a-z0-9_]*\)` | `\(dt_[a-z0-9_]*\)` |$/\1 \2/p' CHANGELOG.md > "$tmp/renamed"
+    [ "$(wc -l < "$tmp/renamed")" -gt 50 ] || { echo "CHANGELOG.md has no table of renamed names"; return 1; }
+    words_of dt*.h > "$tmp/now"
+    while read -r old new; do
+        grep -qx "$new" "$tmp/now" || { echo "CHANGELOG.md: $old became $new, which no header has"; bad=1; }
+        case $old in dt_dropout) continue ;; esac # is now the layer
+        grep -hE "^(DT_API|#define|typedef|\\}).*[ *]$old(_with)?[(; ]" dt*.h && { echo "CHANGELOG.md: $old is renamed, and a header has it"; bad=1; }
+    done < "$tmp/renamed"
+    sed -n 's/^| `dt_.* | `\.[a-z_]*` | `\.\([a-z0-9_]*\)`.*|$/\1/p' CHANGELOG.md > "$tmp/options"
+    [ -s "$tmp/options" ] || { echo "CHANGELOG.md has no table of renamed options"; return 1; }
+    while read -r new; do
+        grep -qE "\b$new DT_D" dt*.h || { echo "CHANGELOG.md: no option struct has .$new"; bad=1; }
+    done < "$tmp/options"
+    return $bad
+}
+roofline() { # docs/performance.md prints what bench_roofline prints
+    grep -q 'the step at these peaks, which is %.2f of the measured one' bench/bench_roofline.c || { echo "bench_roofline.c says it otherwise"; return 1; }
+    ! grep 'the step at these peaks' docs/performance.md | grep -v 'the step at these peaks, which is [0-9.]* of the measured one$'
+}
 links() { # a link of README.md or docs/*.md to a file of this repository leads somewhere
     local doc to
     for doc in README.md docs/*.md; do
@@ -451,6 +491,8 @@ check "C++17: a program with an option struct and plain names compiles and runs,
 command -v clang++ > /dev/null && check "C++17: the same, clang++" cxx17 clang++
 for h in $all; do check "$h: every macro with options has a C++17 name" aliases "$h"; done
 check "README.md and docs/*.md: links to files" links
+check "CHANGELOG.md: this version; renamed names and options" changes
+check "docs/performance.md: the last line of each table is bench_roofline's" roofline
 wait
 
 count() { grep -c "^$1\$" "$tmp/results"; }
