@@ -725,14 +725,14 @@ static const char *dt__frame_text(const dt__frame *f, char *buf, size_t nbytes)
 }
 /* Both ranks of a mismatch, and the others by the control connections, get this text and nothing else. dt__comm_left
    finds in it the rank that called dt_comm_free. */
-#define DT__LEFT " left with dt_comm_free"
+#define DT__LEFT_WORDS " left with dt_comm_free"
 static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes)
 {
     char             x[200], y[200];
     const dt__frame *left = dt__frame_frees(a) ? a : dt__frame_frees(b) ? b : NULL, *other = left == a ? b : a;
     if (left)
         snprintf(buf, nbytes,
-                 "ranks call different things: rank %d" DT__LEFT " (its call #%" PRIu64 "), rank %d is in %s; all ranks "
+                 "ranks call different things: rank %d" DT__LEFT_WORDS " (its call #%" PRIu64 "), rank %d is in %s; all ranks "
                  "must make the same calls before dt_comm_free",
                  left->rank, left->seq + 1, other->rank, dt__frame_text(other, y, sizeof y));
     else
@@ -741,7 +741,7 @@ static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, 
 }
 DT__INSIDE int dt__comm_left(const dt_comm *c) /* the rank that left too early with dt_comm_free, or -1 */
 {
-    const char *end = c && dt_comm_get_status(c) ? strstr(c->text, DT__LEFT) : NULL, *at = end;
+    const char *end = c && dt_comm_get_status(c) ? strstr(c->text, DT__LEFT_WORDS) : NULL, *at = end;
     while (end && at > c->text && at[-1] >= '0' && at[-1] <= '9') at--;
     return at == end ? -1 : atoi(at);
 }
