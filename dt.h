@@ -9,6 +9,9 @@ DO THIS
     dt_base.h and dt_cpu.h must be in the same directory. Link with -lm -lpthread. No compiler flags are needed: SIMD
     kernels are chosen at run time.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION
@@ -48,6 +51,15 @@ WHAT IT DOES NOT DO
     No graph compiler: every call runs immediately (or is queued on the device's stream). No complex numbers, no f64, no
     sparse tensors, no negative strides, no double backward. In-place calls (dt_fill, dt_copy, dt_copy_in, dt_add_to)
     are not recorded on the tape. They fail if that would make a gradient wrong.
+
+OPTIONS
+
+    Options are designated initialisers after the arguments: dt_sum(x, .dims = DT_DIM(1), .keepdim = true). A field that
+    is left out, or 0, has its default (where the default is not 0, DT_ZERO means 0). The order:
+      C        any order
+      C++20    the order in which the struct (dt_reduce_opts) declares the fields; all examples of dt use this order
+      C++17    has no designated initialisers: declare the struct, set fields, and pass it as the last argument
+               (dt_reduce_opts o; o.dims = DT_DIM(1); dt_sum(x, o)). Calls without options are the same in all languages.
 
 CONTENTS
 

@@ -8,6 +8,9 @@ DO THIS
                                                 #include "dt_base.h"
     In every other file that uses it:           #include "dt_base.h"
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, no file of the program
+    defines DT_IMPLEMENTATION before its include: define it in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION
@@ -94,7 +97,8 @@ LICENCE
 
 /* ---------------------------------------------------------------------------------------------------- >>language
    DT_API marks a public function. In an option struct the value 0 of a field means its default. C and C++20 programs
-   write dt_call(x, .field = value). C++17 programs fill the struct and call dt_call_with(x, opts). */
+   write dt_call(x, .field = value); in C++20 the fields must be in the order of the struct. C++17 programs fill the struct
+   and call dt_call(x, opts), which is dt_call_with(x, opts). */
 #ifdef DT_STATIC
 #define DT_API static __attribute__((unused))
 #else

@@ -9,6 +9,9 @@ DO THIS
     Link with -lpthread -lm. dt_net.h (how ranks find each other), dt_plan.h (the algorithms) and dt_base.h must lie
     beside it; no other header of dt is needed. For data over MPI include dt_mpi.h.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION
@@ -372,6 +375,8 @@ DT__INSIDE void dt__comm_drop(dt_comm *c); /* frees it without waiting for the o
 DT__INSIDE uint64_t dt__id_mix(uint64_t a, uint64_t b);
 DT__INSIDE void dt__engine_look(dt_comm *c);
 DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
+DT__INSIDE int dt__comm_leave(dt_comm *c);
+DT__INSIDE int dt__comm_left(const dt_comm *c);
 DT__INSIDE int64_t dt__watch_after(const dt_comm *c); /* ns without progress until the others are told what it waits in */
 DT__INSIDE const char *dt__comm_dtype_name(int dtype);
 
@@ -708,19 +713,37 @@ DT__INSIDE const char *dt__comm_dtype_name(int dtype)
     return dtype == DT_COMM_F64 ? "f64" : dt_dtype_name((dt_dtype)dtype);
 }
 static const char *const dt__comm_ops[] = { "sum", "mean", "min", "max", "prod", "or" };
+static bool        dt__frame_frees(const dt__frame *f) { return f->coll == DT_COLL_BARRIER && f->root == DT__ROOT_FREE; }
 static const char *dt__frame_text(const dt__frame *f, char *buf, size_t nbytes)
 {
-    snprintf(buf, nbytes, "%s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, algorithm %s",
-             dt_coll_name((dt_coll)f->coll), f->seq + 1, f->count,
-             dt__comm_dtype_name(f->dtype),
-             f->op < DT_COMM_OPS ? dt__comm_ops[f->op] : "?", f->root, dt_algo_name((dt_algo)f->algo));
+    if (dt__frame_frees(f)) snprintf(buf, nbytes, "dt_comm_free, its call #%" PRIu64, f->seq + 1);
+    else
+        snprintf(buf, nbytes, "%s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, algorithm %s",
+                 dt_coll_name((dt_coll)f->coll), f->seq + 1, f->count, dt__comm_dtype_name(f->dtype),
+                 f->op < DT_COMM_OPS ? dt__comm_ops[f->op] : "?", f->root, dt_algo_name((dt_algo)f->algo));
     return buf;
 }
+/* Both ranks of a mismatch, and the others by the control connections, get this text and nothing else. dt__comm_left
+   finds in it the rank that called dt_comm_free. */
+#define DT__LEFT_WORDS " left with dt_comm_free"
 static void dt__frame_differ(const dt__frame *a, const dt__frame *b, char *buf, size_t nbytes)
 {
-    char x[200], y[200];
-    snprintf(buf, nbytes, "ranks call different things: rank %d %s; rank %d %s", a->rank,
-             dt__frame_text(a, x, sizeof x), b->rank, dt__frame_text(b, y, sizeof y));
+    char             x[200], y[200];
+    const dt__frame *left = dt__frame_frees(a) ? a : dt__frame_frees(b) ? b : NULL, *other = left == a ? b : a;
+    if (left)
+        snprintf(buf, nbytes,
+                 "ranks call different things: rank %d" DT__LEFT_WORDS " (its call #%" PRIu64 "), rank %d is in %s; all ranks "
+                 "must make the same calls before dt_comm_free",
+                 left->rank, left->seq + 1, other->rank, dt__frame_text(other, y, sizeof y));
+    else
+        snprintf(buf, nbytes, "ranks call different things: rank %d %s; rank %d %s", a->rank,
+                 dt__frame_text(a, x, sizeof x), b->rank, dt__frame_text(b, y, sizeof y));
+}
+DT__INSIDE int dt__comm_left(const dt_comm *c) /* the rank that left too early with dt_comm_free, or -1 */
+{
+    const char *end = c && dt_comm_get_status(c) ? strstr(c->text, DT__LEFT_WORDS) : NULL, *at = end;
+    while (end && at > c->text && at[-1] >= '0' && at[-1] <= '9') at--;
+    return at == end ? -1 : atoi(at);
 }
 static void dt__late_by(dt_comm *c, int rank, int64_t ns)
 {
@@ -1287,8 +1310,8 @@ static int dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
 {
     const dt__past *p = &c->engine->past[k % DT__HISTORY];
     return snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d",
-                    c->rank, dt_coll_name((dt_coll)p->coll), p->seq + 1, p->count, dt__comm_dtype_name(p->dtype),
-                    dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo),
+                    c->rank, p->root == DT__ROOT_FREE ? "dt_comm_free" : dt_coll_name((dt_coll)p->coll), p->seq + 1,
+                    p->count, dt__comm_dtype_name(p->dtype), dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo),
                     DT__S_PER_NS * (double)(p->ended - p->began), p->status);
 }
 static void dt__past_log(const dt_comm *c) /* once; called by the driver, or when there is none */
@@ -1688,15 +1711,16 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     struct dt__engine *e = c->engine;
     const char        *why = NULL;
     dt_plan_opts       o;
-    int64_t            key[4] = { (int64_t)a->coll << 8 | (int64_t)algo, a->n, a->root, segment };
-    uint64_t           h = ((uint64_t)key[0] * 31 + (uint64_t)a->n) * 31 + (uint64_t)a->root;
+    int                root = a->root == DT__ROOT_FREE ? 0 : a->root; /* a barrier has no root */
+    int64_t            key[4] = { (int64_t)a->coll << 8 | (int64_t)algo, a->n, root, segment };
+    uint64_t           h = ((uint64_t)key[0] * 31 + (uint64_t)a->n) * 31 + (uint64_t)root;
     int                slot = (int)((h ^ h >> 17) & (DT__PLAN_CACHE - 1));
     memset(&o, 0, sizeof o);
     o.rank = c->rank;
     o.world = c->size;
     o.count = a->n;
     o.counts = matrix ? matrix : a->counts;
-    o.root = a->root;
+    o.root = root;
     o.segment = segment;
     o.host = c->host;
     if (!a->counts && !w->own) { /* blocking calls use a cached plan one at a time */
@@ -2257,11 +2281,19 @@ DT_API int dt_comm_threads_with(int n, dt_comm **out, dt_comm_opts o)
     for (int i = 0; base && i < n; i++) dt__comm_delete(out[i]);
     return DT_COMM_ERR_MEMORY;
 }
+/* The first half of dt_comm_free: waits until all ranks are there. After it dt_comm_error(c) can still be read. */
+DT__INSIDE int dt__comm_leave(dt_comm *c)
+{
+    dt__call a = dt__call_of("dt_comm_free", DT_COLL_BARRIER, NULL, NULL, 0, NULL, DT_COMM_U8, 0, DT__ROOT_FREE);
+    if (!c || c->left || c->size == 1 || dt_comm_get_status(c)) return c ? c->status : 0;
+    c->left = true;
+    return dt__call_do(c, &a);
+}
 DT_API int dt_comm_free(dt_comm *c)
 {
     dt__log_unread();
     if (!c) return 0;
-    int rc = c->size > 1 && !dt_comm_get_status(c) ? dt_comm_barrier(c) : c->status;
+    int rc = dt__comm_leave(c);
     if (rc && !__atomic_load_n(&c->error_read, __ATOMIC_RELAXED)) dt__logf(DT_LOG_ERROR, "%s", c->text);
     dt__world *w = c->world;
     if (w) dt__world_remove(w, c);

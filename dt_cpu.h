@@ -5,6 +5,9 @@ DO THIS
     Nothing: dt.h includes this file for its implementation. It has no API of its own beyond dt.h's dt_cpu(),
     dt_set_num_threads(), dt_get_num_threads() and dt_cpu_isa().
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, no file of the program
+    defines DT_IMPLEMENTATION before its include: define it in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION

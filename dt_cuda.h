@@ -15,6 +15,9 @@ DO THIS
     (dt_parallel) exchange data by peer copies; with dt_nccl.h they use NCCL, and ranks with one GPU each can train
     together.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION

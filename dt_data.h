@@ -9,6 +9,9 @@ DO THIS
     dt_base.h, dt.h and dt_cpu.h must be in the same directory. Link with -lm -lpthread. It may be included before or
     after dt_nn.h.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION

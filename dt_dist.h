@@ -8,6 +8,9 @@ DO THIS
 
     dt.h, dt_cpu.h, dt_nn.h, dt_data.h and dt_comm.h must be in the same directory. Link with -lm -lpthread.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION
@@ -58,7 +61,9 @@ ERRORS
 
     As in dt.h. In addition, errors propagate between ranks: when a rank with a pending error next calls dt_step or
     dt_ddp_free, its message is sent to all others, and they get DT_ERR_COMM with that message. If a rank dies, or calls
-    other collectives than the others, all ranks get DT_ERR_COMM with dt_comm.h's message within a second.
+    other collectives than the others, all ranks get DT_ERR_COMM with dt_comm.h's message within a second. If ranks have
+    different numbers of batches, the message names the rank that has ended its training (also to that rank, in
+    dt_ddp_free), the step of this rank, and the remedy.
 
 LICENCE
 
@@ -376,6 +381,7 @@ struct dt_ddp {
     FILE        *verify; /* rank 0: the file of DT_VERIFY */
     int          verifying;
     int64_t      verified;
+    int64_t      steps; /* calls of dt_step */
     dt_ddp_stats stats;
     double       busy; /* dt_comm_stats.busy of c at t_begin */
     uint64_t     t_begin, t_walked, t_last; /* ns: begin of the backward, its end, end of the last synchronised one */
@@ -386,16 +392,52 @@ DT__SLOW_BEGIN
    Threads of all sections up to >>attach: the thread that called dt_ddp_new runs everything, in its own calls or in
    hooks that dt_backward and dt_step run on it. The communicators have their own threads; the two sides meet only in
    dt_work objects, so there is no lock here. */
+/* Where this rank is, in words of the training. */
+static const char *dt__ddp_place(const dt_ddp *d, const char *call, char *buf, size_t nbytes)
+{
+    if (!strcmp(call, "dt_ddp_free"))
+        snprintf(buf, nbytes, "after step %" PRId64, d->steps);
+    else if (!strcmp(call, "dt_backward") && d->nbuckets && !d->o.slots)
+        snprintf(buf, nbytes, "in step %" PRId64 " (%d of %d gradient buckets started)", d->steps + 1, d->next, d->nbuckets);
+    else
+        snprintf(buf, nbytes, "in step %" PRId64, d->steps + 1);
+    return buf;
+}
+/* Ranks made different calls. dt_comm.h's text has the calls; the training's step and the remedy are added here. */
+static int dt__ddp_mismatch(const dt_ddp *d, const char *call, int left, const char *why)
+{
+    char place[100];
+    dt__ddp_place(d, call, place, sizeof place);
+    if (left == d->rank)
+        return dt_fail(DT_ERR_COMM,
+                       "%s: this rank (%d) has ended its training %s, but other ranks continue: the ranks have different "
+                       "numbers of batches. Give all loaders the same number (.drop_last, and no .no_pad), or loop with "
+                       "dt_ddp_more and dt_ddp_skip (%s)",
+                       call, d->rank, place, why);
+    if (left >= 0)
+        return dt_fail(DT_ERR_COMM,
+                       "%s: rank %d has ended its training (it has no more batches), but this rank (%d) is %s. Give all "
+                       "loaders the same number of batches (.drop_last, and no .no_pad), or loop with dt_ddp_more and "
+                       "dt_ddp_skip (%s)",
+                       call, left, d->rank, place, why);
+    return dt_fail(DT_ERR_COMM,
+                   "%s: this rank (%d) is %s, another rank is elsewhere in its training. All ranks must make the same "
+                   "calls of DDP in the same order: dt_backward, dt_ddp_skip, dt_ddp_more, dt_ddp_mean, dt_ddp_no_sync "
+                   "(%s)",
+                   call, d->rank, place, why);
+}
 static int dt__ddp_comm_fail(dt_ddp *d, const char *call)
 {
     if (dt__err.code != DT_OK) return dt__err.code;
-    const char *why = d->c ? dt_comm_error(d->c) : NULL;
-    if (!why && d->norm) why = dt_comm_error(d->norm);
+    const dt_comm *failed = d->c && dt_comm_error(d->c) ? d->c : d->norm && dt_comm_error(d->norm) ? d->norm : NULL;
+    const char    *why = failed ? dt_comm_error(failed) : NULL;
+    int            left = dt__comm_left(failed), mismatch = left >= 0 || (failed && failed->status == DT_COMM_ERR_MISMATCH);
     d->error_known = 1; /* the rank that failed has informed all others */
     if (d->norm) {      /* wake ranks that wait in the other communicator */
         dt_comm_abort(d->norm, why);
         dt_comm_abort(d->c, why);
     }
+    if (mismatch) return dt__ddp_mismatch(d, call, left, why);
     return dt_fail(DT_ERR_COMM, "%s: %s", call, why ? why : "the communicator failed");
 }
 /* Sends a pending error of this rank to all ranks, once. */
@@ -1118,6 +1160,7 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
                               "backward of a step");
     dt__ddp_verify(d);
     dt__ddp_send_error(d);
+    d->steps++;
 }
 
 /* ==================================================================================================== >>slots
@@ -1634,6 +1677,10 @@ DT_API void dt_ddp_free(dt_ddp *d)
     dt__ddp_verify(d);
     if (d->verify) fclose(d->verify);
     dt__ddp_send_error(d);
+    /* a rank that still trains makes other calls: then this rank, too, gets an error that says so */
+    if (dt__err.code == DT_OK && d->c && !dt_comm_get_status(d->c) && (!d->norm || !dt_comm_get_status(d->norm)) &&
+        (dt__comm_leave(d->norm) || dt__comm_leave(d->c)))
+        dt__ddp_comm_fail(d, "dt_ddp_free");
     if (d->hook >= 0 && d->hook_thread == (void *)&dt__tls) dt_hooks_remove(d->hook);
     if (m && m->watch == &d->watch) {
         m->watch = NULL;

@@ -6,6 +6,9 @@ DO THIS
                                                 #include "dt_mpi.h"
     Compile with mpicc -DDT_USE_MPI. Without DT_USE_MPI this header is dt_comm.h and nothing more.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION

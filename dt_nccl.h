@@ -14,6 +14,9 @@ DO THIS
     exchange data by NCCL. Without it, or without DT_USE_NCCL, dt_comm_init returns an error that says so, and dt_parallel
     copies between GPUs.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION

@@ -9,6 +9,9 @@ DO THIS
     Link with -lpthread -lm. dt_base.h must be in the same directory. Most programs include dt_comm.h instead: it builds
     on this header and has the collective calls.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION
@@ -227,6 +230,7 @@ typedef struct dt__frame {
     uint8_t  coll, algo, dtype, op;
 } dt__frame;
 enum { DT__FRAME_MAGIC = 0x6d637464, DT__FRAME_VERSION = 1 };
+enum { DT__ROOT_FREE = -1 }; /* root of the barrier inside dt_comm_free: it does not match any other call */
 
 /* A message that is being sent or received: the engine fills it, a transport advances it. state is private to the
    transport; shm, tcp and mpi use these values. */
@@ -304,6 +308,7 @@ struct dt_comm {
     int         failed_rank;
     char        text[768];
     int32_t     error_read;      /* atomic: the program has read text */
+    bool        left;            /* dt__comm_leave has been called: dt_comm_free does not wait again */
     /* What this rank is doing, for inquiries of other ranks: all atomic. */
     uint64_t    seq;             /* operations started */
     uint64_t    done;            /* operations finished */

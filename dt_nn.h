@@ -8,6 +8,9 @@ DO THIS
 
     Put dt_base.h, dt.h, dt_cpu.h, dt_io.h and dt_plot.h into the same directory. Link with -lm -lpthread.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION
@@ -43,6 +46,15 @@ WHAT IT DOES NOT DO
 
     There are no layer objects and no module tree: the forward function is the model. L-BFGS, sparse gradients and
     recurrent layers are not implemented.
+
+OPTIONS
+
+    Options are designated initialisers after the arguments: dt_linear(m, "fc", x, .out = 10, .no_bias = true). A field that
+    is left out, or 0, has its default (where the default is not 0, DT_ZERO means 0). The order:
+      C        any order
+      C++20    the order in which the struct (dt_layer_opts) declares the fields; all examples of dt use this order
+      C++17    has no designated initialisers: declare the struct, set fields, and pass it as the last argument
+               (dt_layer_opts o; o.out = 10; dt_linear(m, "fc", x, o)). Calls without options are the same in all languages.
 
 CONTENTS
 

@@ -8,6 +8,9 @@ DO THIS
 
     Link with -lm. dt_base.h must lie beside it. dt_comm.h runs these plans.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION

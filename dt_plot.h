@@ -8,6 +8,9 @@ DO THIS
 
     Put dt_base.h into the same directory. Link with -lm -lpthread.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION
@@ -141,24 +144,24 @@ DT_API dt_status    dt_progress_free(dt_progress *p);
 /* ---------------------------------------------------------------------------------------------------- >>plots
    A plot as an SVG file, written under a temporary name and then renamed. Set unused fields to 0. */
 typedef struct dt_series {
-    const char   *name;   /* in the legend; NULL: not in the legend */
-    const double *x;      /* n values; NULL: 0, 1, 2 ... */
-    const double *y;      /* n values; where one is not finite, the line has a gap and a mark */
-    int64_t       n;      /* of more than 1000 points only minima and maxima of groups are drawn */
-    bool          right;  /* use the y axis on the right */
-    bool          light;  /* thin and pale: raw values behind a smoothed line */
-    bool          dots;   /* a dot at each point */
-    int           color;  /* 1 to 8; default: the position of the series */
+    const char   *name DT_D;  /* in the legend; NULL: not in the legend */
+    const double *x DT_D;     /* n values; NULL: 0, 1, 2 ... */
+    const double *y DT_D;     /* n values; where one is not finite, the line has a gap and a mark */
+    int64_t       n DT_D;     /* of more than 1000 points only minima and maxima of groups are drawn */
+    bool          right DT_D; /* use the y axis on the right */
+    bool          light DT_D; /* thin and pale: raw values behind a smoothed line */
+    bool          dots DT_D;  /* a dot at each point */
+    int           color DT_D; /* 1 to 8; default: the position of the series */
 } dt_series;
 typedef struct dt_plot {
-    const char      *title, *x_label, *y_label, *right_label;
-    const dt_series *series;
-    int              nseries;
-    const double    *mark; /* x positions of vertical lines, for example the ends of epochs */
-    int64_t          nmarks;
-    bool             log_x;
-    dt_switch        log_y, log_right;   /* default: logarithmic if all values are above 0 and span over two decades */
-    int              width, height;      /* in pixels; default 800 x 450 */
+    const char      *title DT_D, *x_label DT_D, *y_label DT_D, *right_label DT_D;
+    const dt_series *series DT_D;
+    int              nseries DT_D;
+    const double    *mark DT_D; /* x positions of vertical lines, for example the ends of epochs */
+    int64_t          nmarks DT_D;
+    bool             log_x DT_D;
+    dt_switch        log_y DT_D, log_right DT_D; /* default: logarithmic if all values are above 0 and span over two decades */
+    int              width DT_D, height DT_D;    /* in pixels; default 800 x 450 */
 } dt_plot;
 DT_API dt_status dt_svg_plot(const char *path, const dt_plot *plot);
 
@@ -749,8 +752,8 @@ static int dt__curve_save(dt_progress *p) /* returns 0 or an errno value */
     size_t    room = 4 * (size_t)DT__BINS + (size_t)p->nresults, at = 0;
     double   *mem = (double *)dt_mem_alloc(2 * room * sizeof *mem), *x = mem, *y = mem + room;
     if (!mem) return ENOMEM;
-    memset(series, 0, sizeof series);
-    memset(&plot, 0, sizeof plot);
+    DT__CLEAR(series);
+    DT__CLEAR(plot);
     dt__curve_loss(p, &series[0], &series[1], x, y);
     at = (size_t)(series[0].n + series[1].n);
     series[0].light = true;

@@ -8,6 +8,9 @@ DO THIS
 
     Link with -lpthread -lm. dt_comm.h and the headers that it includes must lie beside it.
 
+    If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
+    define the macro in one file, or link dt.c.
+
 A COMPLETE PROGRAM
 
     #define DT_IMPLEMENTATION
@@ -25,7 +28,7 @@ A COMPLETE PROGRAM
             x[i] = 1;
             work[i] = dt_comm_allreduce_start(dt_sim_comm(s, i), &x[i], 1, DT_COMM_F32, DT_COMM_SUM);
         }
-        for (int i = 0; i < N; i++) bad |= dt_work_wait(work[i]) || x[i] != N;
+        for (int i = 0; i < N; i++) bad |= dt_work_wait(work[i]) || (int)x[i] != N;
         printf("%d ranks, %g s of virtual time\n", N, dt_sim_now(s));
         dt_sim_free(s);
         return bad;

@@ -626,7 +626,7 @@ static void paper_close(paper *p)
    composed of elementary ops. */
 static dt_tensor *norm(dt_model *m, const char *name, dt_tensor *x, dt_tensor *skip, bool relu, bool fused)
 {
-    if (fused) return dt_batchnorm2d(m, name, x, .add = skip, .act = relu ? DT_ACT_RELU : DT_ACT_NONE);
+    if (fused) return dt_batchnorm2d(m, name, x, .act = relu ? DT_ACT_RELU : DT_ACT_NONE, .add = skip);
     x = dt_batchnorm2d(m, name, x);
     if (skip) x = dt_add(x, skip);
     return relu ? dt_relu(x) : x;
@@ -836,7 +836,7 @@ static bool run_config(run *r, const config *c, bool fused, dt_device *on)
     dt_grad_hooks h = { NULL, grad_ready, grads_end, &w };
     dt_model     *m = dt_model_new(.seed = 1);
     dt_optimizer *opt = is_gpt(c) ? dt_adamw(m, .lr = 6e-4, .weight_decay = 0.1, .clip_norm = fused ? 1 : 0)
-                                  : dt_sgd(m, .lr = 0.1, .momentum = 0.9, .weight_decay = 1e-4);
+                                  : dt_sgd(m, .lr = 0.1, .weight_decay = 1e-4, .momentum = 0.9);
     if (is_gpt(c)) dt_optimizer_add_group(opt, "*bias|*ln_*", .weight_decay = DT_ZERO);
     dt_amp    *amp = c->amp ? dt_amp_new(m, .level = "O2", .dtype = DT_BF16) : NULL;
     dt_tensor *x = dt_keep(dt_zeros(c->shape, .dtype = is_gpt(c) ? DT_I64 : DT_F32));

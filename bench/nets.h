@@ -34,7 +34,7 @@ static dt_tensor *block(dt_model *m, dt_tensor *x, int out, int stride)
         skip = dt_conv2d(m, "downsample.0", x, .out = out, .kernel = 1, .stride = stride, .no_bias = true);
         skip = dt_batchnorm2d(m, "downsample.1", skip);
     }
-    return dt_batchnorm2d(m, "bn2", y, .add = skip, .act = DT_ACT_RELU);
+    return dt_batchnorm2d(m, "bn2", y, .act = DT_ACT_RELU, .add = skip);
 }
 static dt_tensor *resnet(dt_model *m, dt_tensor *x, int stages, int blocks, int width)
 {

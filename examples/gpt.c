@@ -131,9 +131,9 @@ int main(int argc, char **argv)
     if (k) dt_loader_checkpoint(in, k);
     if (k && dt_checkpoint_resume(k, &epoch, &step) > 0)
         fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
-    dt_progress *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "tokens", .start_step = step,
+    dt_progress *p = dt_progress_new(.epochs = 1, .steps = steps, .unit = "tokens",
                                      .csv = example_option(argc, argv, "--csv", NULL),
-                                     .svg = example_option(argc, argv, "--svg", NULL));
+                                     .svg = example_option(argc, argv, "--svg", NULL), .start_step = step);
 
     while (step < steps && !stop && !dt_error()) /* as many epochs as --steps needs */
         for (dt_batch b; step < steps && !stop && dt_loader_next(in, &b); ) {

@@ -88,10 +88,10 @@ static int trainer(void *args)
     dt_dataset *train = NULL, *test = NULL;
     const char *from = open_images(example_option(argc, argv, "--data", NULL), rank == 0, &train, &test);
     dt_dataset_mean_std(train, &mean, &std, 1);
-    dt_loader *in = dt_loader_new(train, .batch = size, .shuffle = true, .seed = seed, .workers = workers,
-                                  .mean = { mean }, .std = { std }, .rank = rank, .world = world, .device = dev);
-    dt_loader *exam = dt_loader_new(test, .batch = 500, .workers = workers, .mean = { mean }, .std = { std },
-                                    .rank = rank, .world = world, .no_pad = true, .device = dev);
+    dt_loader *in = dt_loader_new(train, .batch = size, .shuffle = true, .seed = seed, .rank = rank, .world = world,
+                                  .workers = workers, .mean = { mean }, .std = { std }, .device = dev);
+    dt_loader *exam = dt_loader_new(test, .batch = 500, .rank = rank, .world = world, .no_pad = true,
+                                    .workers = workers, .mean = { mean }, .std = { std }, .device = dev);
 
     dt_model      *m = dt_model_new(.seed = seed, .device = dev);
     dt_optimizer  *opt = dt_sgd(m, .lr = atof(example_option(argc, argv, "--lr", "0.01")), .momentum = 0.9);
@@ -103,9 +103,10 @@ static int trainer(void *args)
     if (c && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
         fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
     dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = dt_loader_batches(in), .unit = "images",
-                                     .start_step = step, .quiet = rank > 0,
+                                     .quiet = rank > 0,
                                      .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
-                                     .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL));
+                                     .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL),
+                                     .start_step = step);
 
     while (dt_loader_epoch(in) < epochs && !stop)
         for (dt_batch b; !stop && dt_loader_next(in, &b); ) {

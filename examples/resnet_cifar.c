@@ -38,7 +38,7 @@ static dt_tensor *block(dt_model *m, dt_tensor *x, int out, int stride)
         skip = dt_conv2d(m, "downsample.0", x, .out = out, .kernel = 1, .stride = stride, .no_bias = true);
         skip = dt_batchnorm2d(m, "downsample.1", skip);
     }
-    return dt_batchnorm2d(m, "bn2", y, .add = skip, .act = DT_ACT_RELU);
+    return dt_batchnorm2d(m, "bn2", y, .act = DT_ACT_RELU, .add = skip);
 }
 static dt_tensor *resnet(dt_model *m, dt_tensor *x, int depth, int64_t classes)
 {
@@ -143,8 +143,8 @@ static int trainer(void *args)
         dt_fail(DT_ERR_ARG, "--warmup %s must be less than --epochs %lld", rise, (long long)epochs);
     if (out || example_flag(argc, argv, "--scale-lr")) lr *= world;
     dt_optimizer *opt = example_flag(argc, argv, "--lars")
-                            ? dt_lars(m, .lr = lr, .momentum = 0.9, .weight_decay = 5e-4)
-                            : dt_sgd(m, .lr = lr, .momentum = 0.9, .nesterov = true, .weight_decay = 5e-4);
+                            ? dt_lars(m, .lr = lr, .weight_decay = 5e-4, .momentum = 0.9)
+                            : dt_sgd(m, .lr = lr, .weight_decay = 5e-4, .momentum = 0.9, .nesterov = true);
     dt_optimizer_add_group(opt, "*.bias|*bn?.*|*downsample.1.*", .weight_decay = DT_ZERO,
                    .no_trust_ratio = example_flag(argc, argv, "--lars"));
     dt_amp      *amp = level ? dt_amp_new(m, .level = level) : NULL;
@@ -157,9 +157,10 @@ static int trainer(void *args)
     if (c) dt_loader_checkpoint(in, c);
     if (c && dt_checkpoint_resume(c, &epoch, &step) > 0 && rank == 0)
         fprintf(stderr, "resuming from step %lld in %s\n", (long long)step, dir);
-    dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = steps, .unit = "images", .start_step = step,
+    dt_progress *p = dt_progress_new(.epochs = (int)epochs, .steps = steps, .unit = "images",
                                      .quiet = rank > 0, .csv = rank ? NULL : example_option(argc, argv, "--csv", NULL),
-                                     .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL));
+                                     .svg = rank ? NULL : example_option(argc, argv, "--svg", NULL),
+                                     .start_step = step);
 
     while (dt_loader_epoch(in) < epochs && !stop)
         for (dt_batch b; !stop && dt_loader_next(in, &b);) {

@@ -59,13 +59,13 @@ static void progress(int step, int steps, double loss, double start)
     double t = now() - start, rate = step / t, left = (steps - step) / rate;
     if (!isatty(1)) {
         if (step % (steps / 10 ? steps / 10 : 1) == 0)
-            printf("step %5d/%d  loss %.4f  %.0f points/s  %.1f s left\n", step, steps, loss, rate * BATCH, left);
+            printf("step %5d/%d  loss %.4f  %.0f points/s  %.1f s left\n", step, steps, loss, rate * (double)BATCH, left);
         return;
     }
     char bar[31];
     for (int i = 0; i < 30; i++) bar[i] = i < 30 * step / steps ? '#' : '.';
     bar[30] = 0;
-    printf("\r[%s] step %d/%d  loss %.4f  %.0f points/s  %.1f s left ", bar, step, steps, loss, rate * BATCH, left);
+    printf("\r[%s] step %d/%d  loss %.4f  %.0f points/s  %.1f s left ", bar, step, steps, loss, rate * (double)BATCH, left);
     if (step == steps) printf("\n");
     fflush(stdout);
 }

@@ -9,8 +9,9 @@
 #   - translation units link, C with C, C++ with C++, C with C++; DT_STATIC; the implementation macro before and after a
 #     plain include; only dt_ symbols, no public variables; the option macros in C and C++20
 #   - line 1, the versions, README's table of files, the contents list, the program in the manual
-#   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist; README's
-#     programs compile
+#   - docs/family.svg is drawn from the #include lines; names and links in README.md and docs/*.md exist
+#   - the programs of README.md, of docs/*.md, of the manuals and of examples/ compile and link as C and as C++20 (options
+#     in the order of declaration); a C++17 program runs; every macro with options has a C++17 name
 #   - strict C99 with a libc header first is an #error that says the remedy
 # DT_TEST_QUICK=1: fewer compilers and standards, manual programs linked with the library.
 # One line a check: ok, FAIL (with the output of the compiler) or skip. Two checks run at a time.
@@ -330,8 +331,25 @@ for h in $all; do
     check "$h: the program in its manual compiles and runs" manual_program "$h"
 done
 wait
+link_symbol() { # DO THIS names what the linker says if the implementation is missing
+    awk '/^A COMPLETE PROGRAM$/ { exit } { print }' "$1" | grep -q "dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c" ||
+        { echo "$1: DO THIS does not name the symbol of a missing implementation"; return 1; }
+}
+faq() { # README names what the compiler and the linker say
+    local want
+    for want in dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c in_exactly_one_file _GNU_SOURCE "designator order" \
+        "compiled without optimisation" "used twice in one forward" "was already released" "is not a set of dimensions" DT_ZERO \
+        "a PyTorch archive (.pt)" "names in the file begin with" "has ended its training (it has no more batches)"; do
+        sed -n '/^## If it does not build or run/,/^## What it promises/p' README.md | grep -qF -- "$want" ||
+            { echo "README.md, If it does not build or run: no row with '$want'"; return 1; }
+        case $want in in_exactly* | "designator order") continue ;; esac
+        grep -qF -- "$want" dt*.h || { echo "no header says '$want' any more: change README.md"; return 1; }
+    done
+}
+one "README.md: the table of what goes wrong has the words of the headers" faq
 for h in $all; do
     one "$h: line 1" line_one "$h"
+    one "$h: DO THIS names the linker's symbol" link_symbol "$h"
     one "$h: README's table of files" in_readme "$h"
     one "$h: contents list and sections" contents "$h"
 done
@@ -386,16 +404,74 @@ documented() {
     [ ! -s "$tmp/unknown" ] || { cat "$tmp/unknown"; bad=1; }
     return $bad
 }
-readme_programs() { # every C block of README.md with a main compiles
-    awk -v out="$tmp/readme" '
+doc_programs() { # every C block of README.md and docs/*.md with a main, to $tmp/doc_N.c
+    awk -v out="$tmp/doc_" '
         /^```c$/ { on = 1; text = ""; next }
         /^```$/ { if (on && text ~ /main\(/) { n++; file = out n ".c"; printf "%s", text > file; close(file) } on = 0 }
-        on { text = text $0 "\n" }' README.md
-    [ -f "$tmp/readme1.c" ] || { echo "README.md has no program"; return 1; }
-    local file
-    for file in "$tmp"/readme*.c; do
-        gcc -std=c11 -Wall -Wextra -Werror -fsyntax-only -DDT_LINKED -I"$root" "$file" || return 1
-    done
+        on { text = text $0 "\n" }' README.md docs/*.md
+    [ -f "$tmp/doc_1.c" ] || { echo "README.md has no program"; return 1; }
+}
+program_links() { # mode, source: it compiles without a warning and links with dt.c, which was compiled as C
+    local mode=$1 cc=${1% *} exe
+    exe=$(mktemp "$tmp/program.XXXXXX")
+    compile "$mode" "$2" "$exe.o" -DDT_LINKED && $cc "$exe.o" "$tmp/impl_gcc_c11.o" -o "$exe" $libs
+}
+source_of "$tmp/disorder.c" "dt_nn.h" -- 'int main(void)' '{' \
+    '    dt_model *m = dt_model_new();' '    dt_sgd(m, .momentum = 0.9, .lr = 0.1);' '    return 0;' '}'
+source_of "$tmp/cxx17.cc" "dt_nn.h" -- 'int main()' '{' \
+    '    dt_model_opts with_seed;' '    with_seed.seed = 1;' \
+    '    dt_model *m = dt_model_new(with_seed), *plain = dt_model_new();' \
+    '    dt_optimizer_opts rate;' '    rate.lr = 0.1;' \
+    '    dt_optimizer *opt = dt_sgd(m, rate), *other = dt_adamw(plain);' \
+    '    dt_layer_opts size;' '    size.out = 1;' '    size.act = DT_ACT_NONE;' \
+    '    dt_reduce_opts rows;' '    rows.dims = DT_DIM(1);' '    rows.keepdim = true;' \
+    '    double first = 0, last = 0;' \
+    '    for (int i = 0; i < 50; i++) {' \
+    '        dt_tensor *x = dt_normal(0, 1, DT_SHAPE(32, 4));' \
+    '        dt_tensor *loss = dt_mse_loss(dt_linear(m, "fc", x, size), dt_sum(x, rows));' \
+    '        dt_backward(loss);' '        last = dt_item(loss);' '        if (!i) first = last;' \
+    '        dt_step(opt);' '    }' \
+    '    dt_optimizer_free(opt);' '    dt_optimizer_free(other);' '    dt_model_free(m);' '    dt_model_free(plain);' \
+    '    return dt_check("cxx17") || !(last < 0.1 * first);' '}'
+cxx17() { # compiler
+    compile "$1 c++17" "$tmp/cxx17.cc" "$tmp/cxx17_$1.o" && "$1" "$tmp/cxx17_$1.o" "$tmp/impl_gcc_c11.o" -o "$tmp/cxx17_$1" $libs &&
+        timeout 60 "$tmp/cxx17_$1"
+}
+aliases() { # header: each macro dt_x(...) under #ifdef DT__LIT is also defined as dt_x_with under its #else, and no other is
+    awk '
+        /^#ifdef DT__LIT$/ { on = 1; next }
+        on && /^#else/ { on = 2; next }
+        on && /^#endif/ { on = 0; next }
+        on == 1 && /^#define dt_/ { name = $2; sub(/\(.*/, "", name); macro[name] = 1 }
+        on == 2 && /^#define dt_/ { if ($3 != $2 "_with") print FILENAME ": " $2 " is " $3 " in C++17, not " $2 "_with"; alias[$2] = 1 }
+        END {
+            for (name in macro) if (!(name in alias)) print FILENAME ": " name " has no C++17 name: #define " name " " name "_with"
+            for (name in alias) if (!(name in macro)) print FILENAME ": " name " has a C++17 name and no macro with options"
+        }' "$1" > "$tmp/aliases_$1"
+    [ ! -s "$tmp/aliases_$1" ] || { cat "$tmp/aliases_$1"; return 1; }
+}
+changes() { # CHANGELOG.md: the newest section is of DT_VERSION; what it calls renamed is gone, and the new names exist
+    local v old new bad=0
+    v=$(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' dt_base.h)
+    [ "$(sed -n 's/^## //p' CHANGELOG.md | head -n 1)" = "$v" ] || { echo "CHANGELOG.md: the first section is not ## $v"; return 1; }
+    sed -n 's/^| `\(dt_[a-z0-9_]*\)` | `\(dt_[a-z0-9_]*\)` |$/\1 \2/p' CHANGELOG.md > "$tmp/renamed"
+    [ "$(wc -l < "$tmp/renamed")" -gt 50 ] || { echo "CHANGELOG.md has no table of renamed names"; return 1; }
+    words_of dt*.h > "$tmp/now"
+    while read -r old new; do
+        grep -qx "$new" "$tmp/now" || { echo "CHANGELOG.md: $old became $new, which no header has"; bad=1; }
+        case $old in dt_dropout) continue ;; esac # is now the layer
+        grep -hE "^(DT_API|#define|typedef|\\}).*[ *]$old(_with)?[(; ]" dt*.h && { echo "CHANGELOG.md: $old is renamed, and a header has it"; bad=1; }
+    done < "$tmp/renamed"
+    sed -n 's/^| `dt_.* | `\.[a-z_]*` | `\.\([a-z0-9_]*\)`.*|$/\1/p' CHANGELOG.md > "$tmp/options"
+    [ -s "$tmp/options" ] || { echo "CHANGELOG.md has no table of renamed options"; return 1; }
+    while read -r new; do
+        grep -qE "\b$new DT_D" dt*.h || { echo "CHANGELOG.md: no option struct has .$new"; bad=1; }
+    done < "$tmp/options"
+    return $bad
+}
+roofline() { # docs/performance.md prints what bench_roofline prints
+    grep -q 'the step at these peaks, which is %.2f of the measured one' bench/bench_roofline.c || { echo "bench_roofline.c says it otherwise"; return 1; }
+    ! grep 'the step at these peaks' docs/performance.md | grep -v 'the step at these peaks, which is [0-9.]* of the measured one$'
 }
 links() { # a link of README.md or docs/*.md to a file of this repository leads somewhere
     local doc to
@@ -408,8 +484,25 @@ links() { # a link of README.md or docs/*.md to a file of this repository leads 
 }
 check "docs/family.svg is what docs/family.sh draws" family
 check "README.md and docs/*.md: every name exists" documented
-check "README.md: its programs compile" readme_programs
+one "README.md has programs" doc_programs
+for mode in "gcc c11" "g++ c++20" "clang++ c++20"; do # C++20 wants options in the order in which they are declared
+    command -v "${mode% *}" > /dev/null || continue
+    for file in "$tmp"/doc_*.c examples/*.c; do
+        case $mode$file in gcc*examples/*) continue ;; esac # the Makefile compiles these
+        check "a program of the documents, $(basename "$file"), compiles and links, $mode" program_links "$mode" "$file"
+    done
+    for h in $all; do
+        case $mode in gcc*) continue ;; esac # these run as C, above
+        check "$h: the program in its manual compiles and links, $mode" program_links "$mode" "$tmp/manual_$h.c"
+    done
+done
+check "C++20: options in another order than declared are an error of the compiler" refused "order" program_links "g++ c++20" "$tmp/disorder.c"
+check "C++17: a program with an option struct and plain names compiles and runs, g++" cxx17 g++
+command -v clang++ > /dev/null && check "C++17: the same, clang++" cxx17 clang++
+for h in $all; do check "$h: every macro with options has a C++17 name" aliases "$h"; done
 check "README.md and docs/*.md: links to files" links
+check "CHANGELOG.md: this version; renamed names and options" changes
+check "docs/performance.md: the last line of each table is bench_roofline's" roofline
 wait
 
 count() { grep -c "^$1\$" "$tmp/results"; }

@@ -556,6 +556,56 @@ UTEST(mistakes, a_rank_that_dies_is_named_by_the_others)
         munmap(box, sizeof *box);
     }
 }
+/* rank 1 has 3 batches, the others 5. Kind 0: rank 1 frees its ddp, 1: it goes on to a mean, 2: as 0 with batch norms over
+   all ranks */
+static void loops_differ(crew *k)
+{
+    int           kind = *(int *)k->arg;
+    dt_model     *m = dt_model_new(.seed = 3);
+    dt_optimizer *opt = dt_sgd(m);
+    dt_ddp       *d = dt_ddp_new(m, k->c, .first_bucket_mb = 1e-4, .bucket_mb = 1e-4, .sync_batchnorm = kind == 2);
+    for (int s = 0; s < (k->rank == 1 ? 3 : 5) && dt_error_code() == DT_OK; s++) {
+        dt_tensor *y, *x = batch(4 * s, 4, &y);
+        if (kind == 2) x = dt_batchnorm1d(m, "bn", x);
+        dt_backward(dt_cross_entropy(mlp(m, x), y));
+        dt_step(opt);
+    }
+    if (kind == 1) dt_ddp_mean(d, 1, 1);
+    else if (k->rank == 1) crew_check(k, dt_error_code() == DT_OK, "three steps");
+    bool ended = k->rank == 1 && kind != 1;
+    if (ended) dt_ddp_free(d);
+    const char *why = dt_error() ? dt_error() : "", *want[4] = { "", "", "", "" };
+    if (ended) {
+        want[0] = "dt_ddp_free: this rank (1) has ended its training after step 3, but other ranks continue";
+    } else if (kind != 1) {
+        want[0] = kind ? "batch norm: rank 1 has ended its training" : "dt_backward: rank 1 has ended its training";
+        want[1] = "(it has no more batches), but this rank (0) is in step 4";
+    } else {
+        want[0] = k->rank ? "dt_ddp_mean: this rank (1) is in step 4" : "dt_backward: this rank (0) is in step 4";
+        want[1] = "another rank is elsewhere in its training. All ranks must make the same calls of DDP";
+        want[2] = "rank 1 allreduce #";
+    }
+    if (kind != 1) {
+        want[2] = "Give all loaders the same number";
+        want[3] = "loop with dt_ddp_more and dt_ddp_skip (";
+    }
+    if (ended) want[2] = "different numbers of batches. Give all loaders the same number";
+    crew_check(k, dt_error_code() == DT_ERR_COMM, "status");
+    for (int i = 0; i < 4; i++) crew_check(k, strstr(why, want[i]) != NULL, want[i]);
+    crew_check(k, kind == 1 || strstr(why, "rank 1 left with dt_comm_free (its call #"), "the communicator's words");
+    crew_check(k, kind == 1 || !strstr(why, "barrier"), "no words of the protocol");
+    if (!ended) dt_ddp_free(d);
+    dt_error_clear();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+}
+UTEST(mistakes, loops_of_different_length_are_told_in_words_of_the_training)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        EXPECT_EQ(0, crew_run("shm", 2, loops_differ, &kind));
+        EXPECT_EQ(0, crew_run("tcp", 2, loops_differ, &kind));
+    }
+}
 UTEST(mistakes, are_refused_at_once)
 {
     dt_model *m = dt_model_new();
