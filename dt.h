@@ -173,7 +173,7 @@ typedef struct dt_memory_stats {
     int64_t live_tensors; /* existing tensor handles */
     int64_t host_allocs;  /* calls of the allocator since the start, by all threads */
     size_t  host_bytes;   /* allocated from the allocator and not freed */
-    int64_t fallbacks;    /* kernel calls that ran on the CPU because the device lacks the kernel (dt_allow_fallback) */
+    int64_t fallbacks;    /* kernel calls that ran on the CPU because the device lacks the kernel (dt_device_allow_fallback) */
 } dt_memory_stats;
 DT_API dt_memory_stats dt_stats(void);
 DT_API void            dt_stats_reset(void); /* sets peak_bytes to live_bytes */
@@ -356,8 +356,8 @@ typedef struct dt_grad_hooks {
     void (*end)(void *user, dt_status status);
     void *user;
 } dt_grad_hooks;
-DT_API int  dt_hooks_add(const dt_grad_hooks *h); /* for backwards of this thread; returns an id, or a negative status */
-DT_API void dt_hooks_remove(int id);
+DT_API int  dt_grad_hooks_add(const dt_grad_hooks *h); /* for backwards of this thread; returns an id, or a negative status */
+DT_API void dt_grad_hooks_remove(int id);
 DT_API bool dt_grad_pending(const dt_tensor *param);
 
 /* Packs parameters into one block: the values and gradients of all n parameters become views into two contiguous tensors,
@@ -456,27 +456,27 @@ DT_API dt_tensor *dt_matmul(dt_tensor *a, dt_tensor *b);
 /* Activations that can be fused into the op before them. */
 typedef enum dt_act { DT_ACT_NONE = 0, DT_ACT_RELU, DT_ACT_SIGMOID, DT_ACT_TANH } dt_act;
 
-typedef struct dt_linear_opts {
+typedef struct dt_op_linear_opts {
     int    dt__first DT_D;
     dt_act act DT_D;
-} dt_linear_opts;
+} dt_op_linear_opts;
 /* x (..., in), w (out, in), b (out) or NULL -> (..., out) */
-DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_linear_opts o DT_OPT0(dt_linear_opts));
+DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_linear_opts o DT_OPT0(dt_op_linear_opts));
 
 DT_API dt_tensor *dt_softmax(dt_tensor *a, int dim);
 DT_API dt_tensor *dt_log_softmax(dt_tensor *a, int dim);
 
-typedef struct dt_conv2d_op_opts {
+typedef struct dt_op_conv2d_opts {
     int    dt__first DT_D;
     int    stride DT_D, pad DT_D, dilation DT_D; /* defaults 1, 0, 1 */
     int    stride_w DT_D, pad_w DT_D, dilation_w DT_D; /* default: as for the height; pad_w = DT_ZERO: no padding */
     int    groups DT_D; /* default 1 */
     dt_act act DT_D;
-} dt_conv2d_op_opts;
+} dt_op_conv2d_opts;
 #define DT_ZERO (-0x7fff0000) /* the value zero for options where 0 selects the default */
 /* x (n, c, h, w), w (out, c/groups, kh, kw), b (out) or NULL */
 DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b,
-                                    dt_conv2d_op_opts o DT_OPT0(dt_conv2d_op_opts));
+                                    dt_op_conv2d_opts o DT_OPT0(dt_op_conv2d_opts));
 
 typedef struct dt_pool_opts {
     int  dt__first DT_D;
@@ -489,25 +489,25 @@ DT_API dt_tensor *dt_maxpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool
 DT_API dt_tensor *dt_avgpool2d_with(dt_tensor *x, dt_pool_opts o DT_OPT0(dt_pool_opts));
 DT_API dt_tensor *dt_adaptive_avgpool2d(dt_tensor *x, int64_t out_h, int64_t out_w);
 
-typedef struct dt_batch_norm_opts {
+typedef struct dt_op_batch_norm_opts {
     int        dt__first DT_D;
     bool       eval DT_D;     /* use the running statistics; default: use those of the batch and update the running ones */
     double     eps DT_D;      /* default 1e-5 */
     double     momentum DT_D; /* default 0.1: running = 0.9 running + 0.1 batch, with the unbiased variance */
     dt_act     act DT_D;      /* fused activation: DT_ACT_NONE or DT_ACT_RELU */
     dt_tensor *add DT_D;      /* fused residual: the result is act(norm(x) + add) */
-} dt_batch_norm_opts;
+} dt_op_batch_norm_opts;
 /* x (n, c), (n, c, l) or (n, c, h, w); weight, bias, running_mean, running_var (c), each may be NULL */
 DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
-                                        dt_tensor *running_var, dt_batch_norm_opts o DT_OPT0(dt_batch_norm_opts));
-typedef struct dt_norm_opts {
+                                        dt_tensor *running_var, dt_op_batch_norm_opts o DT_OPT0(dt_op_batch_norm_opts));
+typedef struct dt_op_norm_opts {
     int    dt__first DT_D;
     int    normalized_dims DT_D; /* how many of the last dimensions are normalised together; default 1 */
     double eps DT_D;   /* default 1e-5 (layer), 1.1920929e-7 (rms) */
-} dt_norm_opts;
+} dt_op_norm_opts;
 DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias,
-                                        dt_norm_opts o DT_OPT0(dt_norm_opts));
-DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_norm_opts o DT_OPT0(dt_norm_opts));
+                                        dt_op_norm_opts o DT_OPT0(dt_op_norm_opts));
+DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_op_norm_opts o DT_OPT0(dt_op_norm_opts));
 
 DT_API dt_tensor *dt_op_embedding(dt_tensor *index, dt_tensor *weight); /* index i32 or i64, any shape; weight (v, d) */
 DT_API dt_tensor *dt_gather(dt_tensor *a, int dim, dt_tensor *index);   /* torch.gather; index i32 or i64 */
@@ -552,17 +552,17 @@ DT_API dt_tensor *dt_attention_with(dt_tensor *q, dt_tensor *k, dt_tensor *v,
                                     dt_attention_opts o DT_OPT0(dt_attention_opts));
 #ifdef DT__LIT
 #define dt_op_linear(x, w, ...) \
-    dt_op_linear_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_linear_opts, __VA_ARGS__, ))
+    dt_op_linear_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_linear_opts, __VA_ARGS__, ))
 #define dt_op_conv2d(x, w, ...) \
-    dt_op_conv2d_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_conv2d_op_opts, __VA_ARGS__, ))
+    dt_op_conv2d_with(x, w, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_conv2d_opts, __VA_ARGS__, ))
 #define dt_maxpool2d(...) dt_maxpool2d_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pool_opts, __VA_ARGS__, ))
 #define dt_avgpool2d(...) dt_avgpool2d_with(DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_pool_opts, __VA_ARGS__, ))
 #define dt_op_batch_norm(x, weight, bias, mean, ...) \
-    dt_op_batch_norm_with(x, weight, bias, mean, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_batch_norm_opts, __VA_ARGS__, ))
+    dt_op_batch_norm_with(x, weight, bias, mean, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_batch_norm_opts, __VA_ARGS__, ))
 #define dt_op_layer_norm(x, weight, ...) \
-    dt_op_layer_norm_with(x, weight, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_norm_opts, __VA_ARGS__, ))
+    dt_op_layer_norm_with(x, weight, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_norm_opts, __VA_ARGS__, ))
 #define dt_op_rms_norm(x, ...) \
-    dt_op_rms_norm_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_norm_opts, __VA_ARGS__, ))
+    dt_op_rms_norm_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_norm_opts, __VA_ARGS__, ))
 #define dt_op_dropout(x, ...) dt_op_dropout_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_op_dropout_opts, __VA_ARGS__, ))
 #define dt_cross_entropy(x, ...) \
     dt_cross_entropy_with(x, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_loss_opts, __VA_ARGS__, ))
@@ -601,7 +601,7 @@ DT_API const char *dt_device_name(const dt_device *dev);
 /* Waits until the device has finished all queued work; NULL: the default device. */
 DT_API dt_status   dt_synchronize(dt_device *dev);
 /* Kernels that the device lacks run on the CPU; dt_stats counts them. */
-DT_API void        dt_allow_fallback(dt_device *dev, bool yes);
+DT_API void        dt_device_allow_fallback(dt_device *dev, bool yes);
 DT_API void        dt_set_num_threads(int n);            /* CPU threads; 0: cores of the affinity mask / local ranks */
 DT_API int         dt_get_num_threads(void);
 DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: in use (DT_CPU_ISA selects one) */
@@ -622,7 +622,7 @@ DT_API const char *dt_cpu_isa(void);                 /* "avx2", "portable" ...: 
 DT_API dt_status dt_trace_start(const char *path); /* overwrites the file; fails while another trace runs */
 /* Writes the events of all threads and closes the file. Works with an error pending. Without a trace it does nothing. */
 DT_API dt_status dt_trace_stop(void);
-DT_API bool      dt_tracing(void);
+DT_API bool      dt_trace_is_on(void);
 /* A span on the layers track of the thread; spans nest. The name is copied (up to 63 bytes). */
 DT_API void      dt_trace_push(const char *name);
 DT_API void      dt_trace_pop(void);
@@ -859,7 +859,7 @@ DT_API dt_device  *dt_device_new(const dt_backend *be, int index, void *impl); /
 DT_API dt_status   dt_device_free(dt_device *dev);      /* fails while a tensor on it exists */
 DT_API void       *dt_device_impl(const dt_device *dev);
 DT_API const dt_backend *dt_device_backend(const dt_device *dev);
-DT_API void       *dt_stream_use(dt_device *dev, void *stream); /* sets the thread's stream on dev; returns the previous */
+DT_API void       *dt_device_set_stream(dt_device *dev, void *stream); /* sets the thread's stream on dev; returns the previous */
 DT_API const char *dt_kernel_name(int kernel);
 /* Scratch memory of the thread, 64-byte aligned, valid until its next dt_scratch; NULL after dt_fail. */
 DT_API void       *dt_scratch(size_t nbytes);
@@ -1084,7 +1084,7 @@ DT__INSIDE bool dt__write_ok(const char *call, dt_tensor *t);
 DT__INSIDE int dt__pack(dt_block *b, dt_tensor **params, int n, dt_tensor *grad);
 DT__INSIDE int64_t dt__pack_next(int64_t end, int dtype); /* offset of a parameter after one that ends at 'end' */
 DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
-                                     dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync);
+                                     dt_tensor *running_var, dt_op_batch_norm_opts o, dt__norm_sync *sync);
 /* ---- the trace */
 enum { DT__TRACK_STEPS = 1, DT__TRACK_LAYERS = 2, DT__TRACK_OPS = 3, DT__TRACK_NAMED = 100000 };
 DT__INSIDE int dt__trace_on(void);
@@ -1369,7 +1369,7 @@ DT_API const dt_backend *dt_device_backend(const dt_device *dev) { return dev ? 
 DT_API const char       *dt_device_name(const dt_device *dev) { return dev ? dev->name : "none"; }
 DT_API dt_device        *dt_default_device(void) { return dt__tls.device ? dt__tls.device : dt_cpu(); }
 DT_API void              dt_set_default_device(dt_device *dev) { dt__tls.device = dev; }
-DT_API void              dt_allow_fallback(dt_device *dev, bool yes)
+DT_API void              dt_device_allow_fallback(dt_device *dev, bool yes)
 {
     if (dev) dev->fallback = yes;
 }
@@ -1385,7 +1385,7 @@ DT__INSIDE void *dt__stream(dt_device *dev)
         if (t->stream[i].dev == dev) return t->stream[i].stream;
     return NULL;
 }
-DT_API void *dt_stream_use(dt_device *dev, void *stream)
+DT_API void *dt_device_set_stream(dt_device *dev, void *stream)
 {
     dt__ctx *t = &dt__tls;
     if (!dev) return NULL;
@@ -1396,7 +1396,7 @@ DT_API void *dt_stream_use(dt_device *dev, void *stream)
             return before;
         }
     if (t->nstreams == DT__MAX_STREAMS) {
-        dt_fail(DT_ERR_ARG, "dt_stream_use: this thread has set streams on %d devices, which is the maximum",
+        dt_fail(DT_ERR_ARG, "dt_device_set_stream: this thread has set streams on %d devices, which is the maximum",
                 DT__MAX_STREAMS);
         return NULL;
     }
@@ -2424,7 +2424,7 @@ DT_API dt_status dt_trace_start(const char *path)
                                   other);
     return e ? (dt_status)dt_fail(DT_ERR_FILE, "dt_trace_start: cannot write %s: %s", path, strerror(e)) : DT_OK;
 }
-DT_API bool dt_tracing(void)
+DT_API bool dt_trace_is_on(void)
 {
     if (dt__trace_on() == DT__TRACE_UNKNOWN) dt__trace_ask_env();
     return dt__trace_on() == DT__TRACE_ON;
@@ -2476,7 +2476,7 @@ DT__INSIDE dt__tbuf *dt__trace_mine(void)
 DT__INSIDE dt__tbuf *dt__trace_buf(void)
 {
     dt__tbuf *b = dt__trace_mine();
-    return b ? b : dt_tracing() ? dt__trace_join() : NULL;
+    return b ? b : dt_trace_is_on() ? dt__trace_join() : NULL;
 }
 /* Frees the thread's buffer: when the thread ends, or in dt_empty_cache if no trace is running. */
 static void dt__trace_leave(dt__ctx *t, bool ends)
@@ -2839,7 +2839,7 @@ DT__INSIDE int dt__go(dt_device *dev, dt_call *c)
         rc = dt__fallback(dev, c);
     else
         return dt_fail(DT_ERR_DEVICE,
-                       "%s: device %s has no kernel for this op; dt_allow_fallback(device, true) runs it on the CPU",
+                       "%s: device %s has no kernel for this op; dt_device_allow_fallback(device, true) runs it on the CPU",
                        dt_kernel_name(c->op), dev->name);
     if (t0) dt__trace_op(dev, c, t0);
     if (rc) dt_fail((dt_status)rc, "%s: failed on %s with status %d", dt_kernel_name(c->op), dev->name, rc);
@@ -3862,20 +3862,20 @@ DT_API void dt_no_grad_end(void)
         dt_fail(DT_ERR_STATE, "dt_no_grad_end: called without a matching dt_no_grad_begin");
 }
 DT_API bool dt_is_grad_enabled(void) { return dt__tls.no_grad == 0; }
-DT_API int  dt_hooks_add(const dt_grad_hooks *h)
+DT_API int  dt_grad_hooks_add(const dt_grad_hooks *h)
 {
     dt__ctx *t = &dt__tls;
-    if (!h) return dt_fail(DT_ERR_ARG, "dt_hooks_add: h is NULL");
+    if (!h) return dt_fail(DT_ERR_ARG, "dt_grad_hooks_add: h is NULL");
     for (int i = 0; i < DT__MAX_HOOKS; i++)
         if (!t->hook_used[i]) {
             t->hook[i] = *h;
             t->hook_used[i] = 1;
             return i;
         }
-    return dt_fail(DT_ERR_ARG, "dt_hooks_add: this thread has %d sets of hooks, which is the maximum; remove one with "
-                   "dt_hooks_remove()", DT__MAX_HOOKS);
+    return dt_fail(DT_ERR_ARG, "dt_grad_hooks_add: this thread has %d sets of hooks, which is the maximum; remove one with "
+                   "dt_grad_hooks_remove()", DT__MAX_HOOKS);
 }
-DT_API void dt_hooks_remove(int id)
+DT_API void dt_grad_hooks_remove(int id)
 {
     if (id >= 0 && id < DT__MAX_HOOKS) dt__tls.hook_used[id] = 0;
 }
@@ -5268,7 +5268,7 @@ static int dt__linear_bwd(dt__node *n, dt_tensor *g)
     dt__unref(ga);
     return rc;
 }
-DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_linear_opts o)
+DT_API dt_tensor *dt_op_linear_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_linear_opts o)
 {
     const char *call = "dt_op_linear";
     x = dt__in_half(x);
@@ -5463,7 +5463,7 @@ static bool dt__conv_shape(const char *call, const dt_tensor *x, const dt_tensor
     }
     return true;
 }
-DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_conv2d_op_opts o)
+DT_API dt_tensor *dt_op_conv2d_with(dt_tensor *x, dt_tensor *w, dt_tensor *b, dt_op_conv2d_opts o)
 {
     const char *call = "dt_op_conv2d";
     int64_t     shape[4];
@@ -5703,7 +5703,7 @@ static int64_t dt__batch_norm_stats(dt__norm_sync *sync, dt_tensor *x, dt_tensor
     return rc ? rc : sync->stats(sync->user, mean, var, x->shape[0] * x->shape[2] * x->shape[3], rm, rv, momentum);
 }
 static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *rm,
-                                  dt_tensor *rv, dt_batch_norm_opts o, dt__norm_sync *sync)
+                                  dt_tensor *rv, dt_op_batch_norm_opts o, dt__norm_sync *sync)
 {
     int64_t    total = 0;
     int        layout = dt__image_layout(x->st->dev, DT_K_batch_norm);
@@ -5768,7 +5768,7 @@ static dt_tensor *dt__batch_norm4(const char *call, dt_tensor *x, dt_tensor *wei
 }
 /* sync: train with the statistics over all ranks; NULL: with those of this rank */
 DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
-                                 dt_tensor *running_var, dt_batch_norm_opts o, dt__norm_sync *sync)
+                                 dt_tensor *running_var, dt_op_batch_norm_opts o, dt__norm_sync *sync)
 {
     const char *call = "dt_op_batch_norm";
     if (!dt__ok(call, "x", x) || !dt__want_float(call, x) || !dt__act_ok(call, o.act, true)) return NULL;
@@ -5817,7 +5817,7 @@ DT__INSIDE dt_tensor *dt__batch_norm(dt_tensor *x, dt_tensor *weight, dt_tensor 
     return y ? dt_reshape(y, s) : NULL;
 }
 DT_API dt_tensor *dt_op_batch_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_tensor *running_mean,
-                                        dt_tensor *running_var, dt_batch_norm_opts o)
+                                        dt_tensor *running_var, dt_op_batch_norm_opts o)
 {
     return dt__batch_norm(x, weight, bias, running_mean, running_var, o, NULL);
 }
@@ -5879,7 +5879,7 @@ static bool dt__norm_param_ok(const char *call, const char *arg, const dt_tensor
             dt__text(x));
     return false;
 }
-static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o,
+static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_op_norm_opts o,
                                  int rms)
 {
     int dims = o.normalized_dims ? o.normalized_dims : 1;
@@ -5932,11 +5932,11 @@ static dt_tensor *dt__layer_norm(const char *call, dt_tensor *x, dt_tensor *weig
     dt__unref(rstd);
     return y ? dt__finish(y, rc ? rc : (int)dt__err.code) : NULL;
 }
-DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_norm_opts o)
+DT_API dt_tensor *dt_op_layer_norm_with(dt_tensor *x, dt_tensor *weight, dt_tensor *bias, dt_op_norm_opts o)
 {
     return dt__layer_norm("dt_op_layer_norm", dt__in_f32(x), weight, bias, o, 0);
 }
-DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_norm_opts o)
+DT_API dt_tensor *dt_op_rms_norm_with(dt_tensor *x, dt_tensor *weight, dt_op_norm_opts o)
 {
     return dt__layer_norm("dt_op_rms_norm", dt__in_f32(x), weight, NULL, o, 1);
 }

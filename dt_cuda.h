@@ -100,7 +100,7 @@ typedef struct dt_cuda_stats {
 } dt_cuda_stats;
 DT_API dt_cuda_stats dt_cuda_get_stats(dt_device *dev);
 
-/* The streams of a device besides the compute stream, for dt_stream_use() and the entries of dt_backend. */
+/* The streams of a device besides the compute stream, for dt_device_set_stream() and the entries of dt_backend. */
 DT_API void *dt_cuda_copy_stream(dt_device *dev);
 DT_API void *dt_cuda_comm_stream(dt_device *dev);
 /* Pinned host memory: copies from and to it run asynchronously. NULL after dt_fail. */

@@ -3295,7 +3295,7 @@ static void *dt__worker_main(void *arg)
         dt__batch_buf *s = dt__buf_get(in->pool);
         if (s) dt__batch_fill(in, s, k, &self->mem);
         snprintf(name, sizeof name, "batch %" PRId64, k);
-        if (dt_tracing()) dt_trace_span(track, name, t0, dt_trace_now());
+        if (dt_trace_is_on()) dt_trace_span(track, name, t0, dt_trace_now());
         dt_error_clear(); /* dt_loader_next reports it */
         pthread_mutex_lock(&in->lock);
         in->active--;
@@ -3553,7 +3553,7 @@ DT_API bool dt_loader_next(dt_loader *in, dt_batch *b)
     in->wait += t1 - t0 - in->blocked;
     in->elsewhere += in->blocked;
     in->left = in->handed >= in->nbatches && in->nbatches > 1 ? 0 : t1; /* time between epochs is not a step */
-    if (dt_tracing() && ok) dt_trace_span("data", "wait for data", t0, t1);
+    if (dt_trace_is_on() && ok) dt_trace_span("data", "wait for data", t0, t1);
     bool last = in->handed >= in->nbatches;
     in->shared->c = last ? dt__next_epoch(in) : dt_sampler_cursor(in->sampler, in->handed * in->o.batch);
     in->seen = in->shared->c;

@@ -331,7 +331,7 @@ struct dt_ddp {
     dt_ddp_opts o;
     int         rank, world;
     int         on_device;   /* the model is on a device whose memory the host cannot access */
-    int         hook;        /* from dt_hooks_add on hook_thread, or -1 */
+    int         hook;        /* from dt_grad_hooks_add on hook_thread, or -1 */
     void       *hook_thread;
     int         error_known; /* all ranks know our error: do not send it again */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
@@ -1623,7 +1623,7 @@ static int dt__ddp_attach(dt_ddp *d)
     h.end = dt__ddp_end;
     h.user = d;
     d->hook_thread = &dt__tls;
-    d->hook = dt_hooks_add(&h);
+    d->hook = dt_grad_hooks_add(&h);
     return d->hook < 0 ? d->hook : 0;
 }
 static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch refers to it */
@@ -1681,7 +1681,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
     if (dt__err.code == DT_OK && d->c && !dt_comm_get_status(d->c) && (!d->norm || !dt_comm_get_status(d->norm)) &&
         (dt__comm_leave(d->norm) || dt__comm_leave(d->c)))
         dt__ddp_comm_fail(d, "dt_ddp_free");
-    if (d->hook >= 0 && d->hook_thread == (void *)&dt__tls) dt_hooks_remove(d->hook);
+    if (d->hook >= 0 && d->hook_thread == (void *)&dt__tls) dt_grad_hooks_remove(d->hook);
     if (m && m->watch == &d->watch) {
         m->watch = NULL;
         for (int64_t i = 0; i < m->on_seal.n; i++) {
@@ -2438,7 +2438,7 @@ static void *dt__part_thread(void *arg)
         pthread_mutex_unlock(&p->lock);
         dt__tls.autocast = p->autocast;
         dt__tls.device = p->own_memory ? d->dev : p->device;
-        if (p->own_memory) dt_stream_use(d->dev, d->stream);
+        if (p->own_memory) dt_device_set_stream(d->dev, d->stream);
         dt__tls.no_grad = 0;
         dt_rng_seed(&d->m->rng, d->seed[0]);
         dt_manual_seed(d->seed[1]);

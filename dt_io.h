@@ -23,7 +23,7 @@ A COMPLETE PROGRAM
         const float weight[6] = { 1, 2, 3, 4, 5, 6 };
         dt_archive *a = dt_archive_new();
         dt_archive_add_data(a, "weight", DT_F32, DT_SHAPE(2, 3), weight);
-        dt_archive_set(a, "author", "me");
+        dt_archive_set_string(a, "author", "me");
         dt_archive_write(a, "model.safetensors");
         dt_archive_free(a);
 
@@ -119,13 +119,13 @@ DT_API int64_t     dt_archive_find(const dt_archive *a, const char *name); /* in
 DT_API const void *dt_archive_data(const dt_archive *a, int64_t i);
 /* The metadata: key i, and the value of a key. NULL without an error: i is out of range, or the key does not exist. */
 DT_API const char *dt_archive_key(const dt_archive *a, int64_t i);
-DT_API const char *dt_archive_string(const dt_archive *a, const char *key);
+DT_API const char *dt_archive_get_string(const dt_archive *a, const char *key);
 
 /* Writing: create an archive, add entries and strings, write it. dt_archive_add_data copies the data. */
 DT_API dt_archive *dt_archive_new(void);
 DT_API dt_status   dt_archive_add_data(dt_archive *a, const char *name, dt_dtype dtype, dt_shape shape,
                                        const void *data);
-DT_API dt_status   dt_archive_set(dt_archive *a, const char *key, const char *value); /* replaces an earlier value */
+DT_API dt_status   dt_archive_set_string(dt_archive *a, const char *key, const char *value); /* replaces an earlier value */
 /* Atomic: writes a temporary file in the same directory, syncs it, renames it to path and syncs the directory. If the call
    fails, an existing file at path is unchanged. The mode is 0644 minus the umask. */
 DT_API dt_status   dt_archive_write(dt_archive *a, const char *path);
@@ -885,7 +885,7 @@ DT_API const char *dt_archive_key(const dt_archive *a, int64_t i)
 {
     return a && i >= 0 && i < a->nmetas ? a->meta[i].key : NULL;
 }
-DT_API const char *dt_archive_string(const dt_archive *a, const char *key)
+DT_API const char *dt_archive_get_string(const dt_archive *a, const char *key)
 {
     const dt__meta *m = a && key ? dt__meta_find(a, key) : NULL;
     return m ? m->value : NULL;
@@ -1344,11 +1344,11 @@ DT__INSIDE int dt__archive_set_string(const char *call, dt_archive *a, const cha
     m->at = 0;
     return 0;
 }
-DT_API dt_status dt_archive_set(dt_archive *a, const char *key, const char *value)
+DT_API dt_status dt_archive_set_string(dt_archive *a, const char *key, const char *value)
 {
     if (key && (!strcmp(key, "dt.version") || !strcmp(key, "dt.crc32c")))
-        return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_set: %s is written by dt itself; choose another key", key);
-    return (dt_status)dt__archive_set_string("dt_archive_set", a, key, value);
+        return (dt_status)dt_fail(DT_ERR_ARG, "dt_archive_set_string: %s is written by dt itself; choose another key", key);
+    return (dt_status)dt__archive_set_string("dt_archive_set_string", a, key, value);
 }
 DT__SLOW_END
 

@@ -786,9 +786,9 @@ static int dt__nccl_two(dt_comm *c, dt__nccl_job *j)
 {
     int64_t *part = (int64_t *)DT_COMM_MALLOC((size_t)j->n->inside->size * sizeof *part);
     if (!part) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
-    void *before = dt_stream_use(j->n->dev, j->n->stream);
+    void *before = dt_device_set_stream(j->n->dev, j->n->stream);
     int   rc = dt__nccl_two_steps(c, j, part);
-    (void)dt_stream_use(j->n->dev, before);
+    (void)dt_device_set_stream(j->n->dev, before);
     DT_COMM_FREE(part);
     return rc;
 }

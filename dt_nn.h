@@ -151,7 +151,7 @@ DT_API void dt_model_eval(dt_model *m);  /* batch norms use their running statis
 DT_API bool dt_model_is_training(const dt_model *m);
 
 DT_API dt_status dt_model_seal(dt_model *m); /* no more parameters; the first dt_backward calls it */
-DT_API bool      dt_model_sealed(const dt_model *m);
+DT_API bool      dt_model_is_sealed(const dt_model *m);
 /* Both are allowed until an optimiser has made a step. */
 DT_API dt_status dt_model_to(dt_model *m, dt_device *dev);
 DT_API dt_status dt_model_cast(dt_model *m, dt_dtype dtype);
@@ -751,7 +751,7 @@ struct dt_model {
     dt__frozen  *frozen;       /* patterns; the latest one that matches applies */
     int          nfrozen;
     int64_t      frozen_cap;
-    int          hook;         /* id from dt_hooks_add on the thread with number hook_thread; -1: no hook */
+    int          hook;         /* id from dt_grad_hooks_add on the thread with number hook_thread; -1: no hook */
     uint64_t     hook_thread;
     uint64_t     serial;       /* the hook's name for the model */
     dt_model    *next_unsealed;
@@ -1013,7 +1013,7 @@ static void dt__model_unhook(dt_model *m)
             break;
         }
     pthread_mutex_unlock(&dt__unsealed.lock);
-    if (m->hook_thread == dt__thread_number()) dt_hooks_remove(m->hook);
+    if (m->hook_thread == dt__thread_number()) dt_grad_hooks_remove(m->hook);
     m->hook = -1;
 }
 static void dt__mblock_free(dt__mblock *b)
@@ -1107,7 +1107,7 @@ DT_API void dt_model_eval(dt_model *m)
     if (m) m->training = 0;
 }
 DT_API bool       dt_model_is_training(const dt_model *m) { return m && m->training; }
-DT_API bool       dt_model_sealed(const dt_model *m) { return m && m->sealed; }
+DT_API bool       dt_model_is_sealed(const dt_model *m) { return m && m->sealed; }
 DT_API dt_rng    *dt_model_rng(dt_model *m) { return m ? &m->rng : NULL; }
 DT_API dt_device *dt_model_device(const dt_model *m) { return m ? m->device : NULL; }
 DT_API int        dt_model_count(const dt_model *m) { return m ? m->nparams : 0; }
@@ -1279,7 +1279,7 @@ static int dt__model_hook(dt_model *m) /* so that the first backward of this thr
     dt__unsealed.first = m;
     pthread_mutex_unlock(&dt__unsealed.lock);
     h.user = (void *)(uintptr_t)m->serial;
-    int hook = dt_hooks_add(&h);
+    int hook = dt_grad_hooks_add(&h);
     m->hook = hook < 0 ? DT__MAX_HOOKS : hook; /* so that unhook takes it from the list */
     if (hook < 0) dt__model_unhook(m);
     return hook < 0 ? hook : 0;
@@ -1812,7 +1812,7 @@ DT_API dt_tensor *dt_linear_with(dt_model *m, const char *name, dt_tensor *x, dt
     dt_tensor *w = dt__layer_param(m, l, 0, "weight", dt__shape2(o.out, in), dt__fill_kaiming(in), 0);
     dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), dt__fill_bias(in), 0);
     if (!w || (!b && !o.no_bias)) return NULL;
-    dt_linear_opts lo;
+    dt_op_linear_opts lo;
     lo.dt__first = 0;
     lo.act = o.act;
     return dt__layer_end(l, dt_op_linear_with(dt__layer_input(m, x), w, b, lo),
@@ -1842,7 +1842,7 @@ DT_API dt_tensor *dt_conv2d_with(dt_model *m, const char *name, dt_tensor *x, dt
     dt_tensor *w = dt__layer_param(m, l, 0, "weight", s, dt__fill_kaiming(fan), 0);
     dt_tensor *b = o.no_bias || !w ? NULL : dt__layer_param(m, l, 1, "bias", dt__shape1(o.out), dt__fill_bias(fan), 0);
     if (!w || (!b && !o.no_bias)) return NULL;
-    dt_conv2d_op_opts c;
+    dt_op_conv2d_opts c;
     DT__CLEAR(c);
     c.stride = o.stride;
     c.stride_w = o.stride_w;
@@ -1882,7 +1882,7 @@ static dt_tensor *dt__batchnorm(dt_model *m, const char *kind, const char *name,
         p[4] = p[3] ? dt__layer_param(m, l, 4, "num_batches_tracked", scalar, zero, DT__BUFFER | DT__COUNTER) : NULL;
     }
     if (dt__err.code != DT_OK) return NULL;
-    dt_batch_norm_opts b;
+    dt_op_batch_norm_opts b;
     DT__CLEAR(b);
     b.eval = !m->training && !o.no_track;
     b.eps = o.eps;
@@ -1917,7 +1917,7 @@ static dt_tensor *dt__layernorm(dt_model *m, const char *kind, const char *name,
     dt__layer *l = dt__layer_begin(m, kind, name, x, &o, DT__L(eps) | DT__L(normalized_dims) | DT__L(no_affine) |
                                    (rms ? 0 : DT__L(no_bias)));
     if (!l) return NULL;
-    dt_norm_opts n;
+    dt_op_norm_opts n;
     n.dt__first = 0;
     n.normalized_dims = o.normalized_dims ? o.normalized_dims : 1;
     n.eps = o.eps;
@@ -1969,7 +1969,7 @@ DT_API dt_tensor *dt_groupnorm_with(dt_model *m, const char *name, dt_tensor *x,
     rows.dim[2] = x->shape[0] ? x->numel / x->shape[0] / o.groups : 0;
     side.ndim = x->ndim - 1;
     for (int i = 1; i < side.ndim; i++) side.dim[i] = 1;
-    dt_norm_opts n;
+    dt_op_norm_opts n;
     n.dt__first = 0;
     n.normalized_dims = 1;
     n.eps = o.eps;
@@ -2054,7 +2054,7 @@ DT_API dt_tensor *dt_multihead_attention_with(dt_model *m, const char *name, dt_
     if (drawn) m->rng = after;
     if (wo && !o.no_bias) bo = dt__layer_param(m, l, 3, "out_proj.bias", dt__shape1(e), zero, 0);
     if (dt__err.code != DT_OK) return NULL;
-    dt_linear_opts lo;
+    dt_op_linear_opts lo;
     lo.dt__first = 0;
     lo.act = DT_ACT_NONE;
     x = dt__layer_input(m, x);
@@ -4369,7 +4369,7 @@ static int dt__load_number(dt__visit *v, const char *name, double *x)
     dt__port *p = (dt__port *)v->user;
     double    y;
     if (p->phase == DT__PHASE_LATE) return 0;
-    const char *s = dt_archive_string(p->a, name);
+    const char *s = dt_archive_get_string(p->a, name);
     if (!s) return dt__load_lacks(p, name);
     if (dt__number_parse(s, &y))
         return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a number: the file is damaged", p->call, p->path, dt__show(name),
@@ -4383,7 +4383,7 @@ static int dt__load_integer(dt__visit *v, const char *name, int64_t *x)
     int64_t   y;
     size_t    n = strlen(name);
     if (p->phase == DT__PHASE_EARLY && n > 10 && !strcmp(name + n - 10, ".has_state")) return *x = 0, 0;
-    const char *s = dt_archive_string(p->a, name);
+    const char *s = dt_archive_get_string(p->a, name);
     if (!s) return dt__load_lacks(p, name);
     if (dt__integer_parse(s, &y))
         return dt_fail(DT_ERR_FILE, "%s: %.300s: %s is %s, not a whole number: the file is damaged", p->call, p->path,
@@ -4468,7 +4468,7 @@ static int dt__load_foreign(const dt__load *l, const char *name) /* part of a ch
 {
     static const char *const parts[] = { "optimizer.", "schedule.", "amp.", "rng.", "user." };
     for (int i = 0; i < 5; i++)
-        if (!strncmp(name, parts[i], strlen(parts[i]))) return dt_archive_string(l->a, "dt.version") != NULL;
+        if (!strncmp(name, parts[i], strlen(parts[i]))) return dt_archive_get_string(l->a, "dt.version") != NULL;
     return 0;
 }
 static int dt__load_may_lack(const char *name) /* a batch norm's counter: old files lack it */
@@ -4818,9 +4818,9 @@ static dt_archive *dt__checkpoint_open(const char *call, const char *path, char 
     int64_t     x;
     dt__why     bad;
     dt_archive *a = dt__archive_load(path, &bad);
-    if (a && dt_archive_string(a, "dt.version") && dt_archive_string(a, "dt.epoch") &&
-        dt_archive_string(a, "dt.step") && !dt__integer_parse(dt_archive_string(a, "dt.epoch"), &x) &&
-        !dt__integer_parse(dt_archive_string(a, "dt.step"), &x))
+    if (a && dt_archive_get_string(a, "dt.version") && dt_archive_get_string(a, "dt.epoch") &&
+        dt_archive_get_string(a, "dt.step") && !dt__integer_parse(dt_archive_get_string(a, "dt.epoch"), &x) &&
+        !dt__integer_parse(dt_archive_get_string(a, "dt.step"), &x))
         return a;
     if (!a && bad.code == DT_ERR_MEMORY) dt_fail(DT_ERR_MEMORY, "%s: %.300s: out of memory", call, path);
     else snprintf(why, cap, "%s", a ? "not a checkpoint of dt: no dt.epoch and dt.step" : bad.text);
@@ -5045,7 +5045,7 @@ static int dt__users_visit(dt_checkpoint *c, dt__visit *v)
     for (int64_t i = 0; v->loading && p->phase != DT__PHASE_CHECK && !rc && (key = dt_archive_key(p->a, i)); i++) {
         if (strncmp(key, "user.", 5)) continue;
         dt__user *u = dt__user_find(c, key + 5); /* strings need not be added before a resume */
-        if (!u || u->kind == DT__USER_STRING) rc = dt_checkpoint_set_string(c, key + 5, dt_archive_string(p->a, key));
+        if (!u || u->kind == DT__USER_STRING) rc = dt_checkpoint_set_string(c, key + 5, dt_archive_get_string(p->a, key));
     }
     return rc;
 }
@@ -5242,8 +5242,8 @@ DT_API int dt_checkpoint_resume(dt_checkpoint *c, int64_t *epoch, int64_t *step)
     dt_archive *a = dt__checkpoint_newest(call, c->dir, c->name, &path);
     dt__watch  *w = c->o.model->watch;
     if (a) {
-        dt__integer_parse(dt_archive_string(a, "dt.epoch"), &e);
-        dt__integer_parse(dt_archive_string(a, "dt.step"), &s);
+        dt__integer_parse(dt_archive_get_string(a, "dt.epoch"), &e);
+        dt__integer_parse(dt_archive_get_string(a, "dt.step"), &s);
     }
     if (w && w->same && dt__err.code == DT_OK &&
         w->same(w->user, call, "the step of the newest intact checkpoint (-1: no checkpoint)", a ? s : -1)) {

@@ -841,7 +841,7 @@ static bool run_config(run *r, const config *c, bool fused, dt_device *on)
     dt_amp    *amp = c->amp ? dt_amp_new(m, .level = "O2", .dtype = DT_BF16) : NULL;
     dt_tensor *x = dt_keep(dt_zeros(c->shape, .dtype = is_gpt(c) ? DT_I64 : DT_F32));
     dt_tensor *y = dt_keep(dt_zeros(DT_SHAPE(c->rows), .dtype = DT_I64));
-    int        id = dt_hooks_add(&h), before = 0;
+    int        id = dt_grad_hooks_add(&h), before = 0;
     bool       ok = true;
     for (int s = 0; s < 3 && ok; s++) {
         ok = one_step(&p, r, c, fused, m, opt, amp, x, y);
@@ -859,7 +859,7 @@ static bool run_config(run *r, const config *c, bool fused, dt_device *on)
     r->peak = p.peak;
     r->useful = p.useful;
     r->params = dt_model_numel(m, false);
-    dt_hooks_remove(id);
+    dt_grad_hooks_remove(id);
     dt_free(x);
     dt_free(y);
     dt_amp_free(amp);

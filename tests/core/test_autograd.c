@@ -103,7 +103,7 @@ UTEST(autograd, hooks_fire_once_per_parameter_in_backward_order_when_complete)
     seen       s = { 0 };
     s.ask = a;
     dt_grad_hooks h = { on_begin, on_ready, on_end, &s };
-    int           id = dt_hooks_add(&h);
+    int           id = dt_grad_hooks_add(&h);
     ASSERT_GE(id, 0);
     dt_tensor *x = dt_mul(a, a);              /* a early ... */
     x = dt_mul(x, b);
@@ -119,7 +119,7 @@ UTEST(autograd, hooks_fire_once_per_parameter_in_backward_order_when_complete)
     dt_backward(dt_sum(dt_mul(a, b)));
     EXPECT_EQ(0, s.reached);
     EXPECT_FALSE(dt_grad_pending(a));
-    dt_hooks_remove(id);
+    dt_grad_hooks_remove(id);
     int n = s.n;
     dt_backward(dt_sum(a));
     EXPECT_EQ(n, s.n);

@@ -1055,14 +1055,14 @@ UTEST(devices, streams_run_in_the_order_asked_for)
     dt_set_default_device(f->dev);
     void *s = f->table.stream_new(f->dev), *q = f->table.stream_new(f->dev);
     EXPECT_TRUE(s && q && s != q);
-    void      *old = dt_stream_use(f->dev, s);
+    void      *old = dt_device_set_stream(f->dev, s);
     dt_tensor *t = dt_add_scalar(dt_from(v, DT_SHAPE(4)), 1);
-    EXPECT_TRUE(dt_stream_use(f->dev, q) == s);
+    EXPECT_TRUE(dt_device_set_stream(f->dev, q) == s);
     EXPECT_EQ(0, f->table.order(f->dev, q, s)); /* without this line q would read memory that is still NaN */
     dt_tensor *u = dt_mul_scalar(t, 10);
     EXPECT_EQ(DT_OK, dt_copy_out(u, out, sizeof out));
     for (int i = 0; i < 4; i++) EXPECT_NEAR(10.0 * (v[i] + 1), (double)out[i], 0.0);
-    dt_stream_use(f->dev, old);
+    dt_device_set_stream(f->dev, old);
     EXPECT_EQ(DT_OK, dt_synchronize(f->dev));
     dt_end();
     dt_empty_cache();
@@ -1077,9 +1077,9 @@ UTEST(devices, unordered_streams_see_memory_that_is_not_written_yet)
     float        v[4] = { 1, 2, 3, 4 }, out[4] = { 0 };
     dt_set_default_device(f->dev);
     dt_empty_cache();
-    void      *s = f->table.stream_new(f->dev), *old = dt_stream_use(f->dev, s);
+    void      *s = f->table.stream_new(f->dev), *old = dt_device_set_stream(f->dev, s);
     dt_tensor *t = dt_from(v, DT_SHAPE(4));
-    dt_stream_use(f->dev, old);
+    dt_device_set_stream(f->dev, old);
     EXPECT_EQ(DT_OK, dt_copy_out(dt_mul_scalar(t, 10), out, sizeof out));
     EXPECT_TRUE(isnan(out[0]));
     EXPECT_EQ(DT_OK, dt_synchronize(f->dev));
@@ -1106,7 +1106,7 @@ UTEST(devices, a_missing_entry_is_an_error_that_names_op_and_device)
                     dt_error() ? dt_error() : "");
     dt_error_clear();
     int64_t before = dt_stats().fallbacks; /* allowed, it runs on the CPU and is counted; backward too */
-    dt_allow_fallback(f->dev, true);
+    dt_device_allow_fallback(f->dev, true);
     dt_tensor *x = dt_set_requires_grad(dt_from(v, DT_SHAPE(2, 3)));
     dt_tensor *y = dt_softmax(x, 1);
     EXPECT_TRUE(y && dt_device_of(y) == f->dev);
@@ -1115,7 +1115,7 @@ UTEST(devices, a_missing_entry_is_an_error_that_names_op_and_device)
     EXPECT_EQ(0, memcmp(out, want, sizeof out));
     EXPECT_EQ(DT_OK, dt_backward(dt_sum(dt_mul(y, y))));
     EXPECT_TRUE(dt_grad(x) && dt_device_of(dt_grad(x)) == f->dev);
-    dt_allow_fallback(f->dev, false);
+    dt_device_allow_fallback(f->dev, false);
     EXPECT_TRUE(dt_softmax(x, 1) == NULL);
     dt_error_clear();
     dt_set_default_device(NULL);

@@ -185,7 +185,7 @@ UTEST(null, calls_that_give_a_status)
     NULLS(dt_split(NULL, 1, 0, out, 2), "dt_split");
     NULLS(dt_split(one, 1, 0, NULL, 2), "dt_split");
     NULLS(dt_backward(NULL), "dt_backward");
-    NULLS(dt_hooks_add(NULL), "dt_hooks_add");
+    NULLS(dt_grad_hooks_add(NULL), "dt_grad_hooks_add");
     NULLS(dt_pack(NULL, &one, 1), "dt_pack");
     NULLS(dt_pack(&block, NULL, 1), "dt_pack");
     NULLS((void *)dt_device_new(NULL, 0, NULL), "dt_device_new");
@@ -202,7 +202,7 @@ UTEST(null, calls_that_ask_or_give_back)
     dt_error_clear(); /* it may say so */
     dt_block_zero_grad(NULL);
     dt_block_free(NULL);
-    dt_hooks_remove(-1);
+    dt_grad_hooks_remove(-1);
     dt_set_default_device(NULL);
     dt_set_log(NULL, NULL);
     EXPECT_EQ(0, dt_shape_of(NULL).ndim);
@@ -227,9 +227,9 @@ UTEST(null, calls_that_ask_or_give_back)
     dt_device_name(NULL);
     dt_device_impl(NULL);
     dt_device_backend(NULL);
-    dt_allow_fallback(NULL, true);
-    dt_allow_fallback(NULL, false);
-    dt_stream_use(NULL, NULL);
+    dt_device_allow_fallback(NULL, true);
+    dt_device_allow_fallback(NULL, false);
+    dt_device_set_stream(NULL, NULL);
     dt_device_free(NULL);
     dt_mem_free(NULL, 8);
     dt_error_clear();

@@ -490,10 +490,10 @@ UTEST_F(trace, it_can_be_started_again)
     (void)utest_fixture;
     reader r;
     EXPECT_OK(dt_trace_stop()); /* none runs */
-    EXPECT_FALSE(dt_tracing());
+    EXPECT_FALSE(dt_trace_is_on());
     dt_trace_push("before");
     ASSERT_OK(dt_trace_start(in_tmp("a.json")));
-    EXPECT_TRUE(dt_tracing());
+    EXPECT_TRUE(dt_trace_is_on());
     EXPECT_ERROR(dt_trace_start(in_tmp("b.json")), "a.json is running");
     dt_trace_pop(); /* its push was before the trace */
     dt_trace_push("first");
@@ -501,7 +501,7 @@ UTEST_F(trace, it_can_be_started_again)
     dt_trace_push("open at the end");
     dt_ones(DT_SHAPE(2));
     ASSERT_OK(dt_trace_stop());
-    EXPECT_FALSE(dt_tracing());
+    EXPECT_FALSE(dt_trace_is_on());
     dt_trace_push("between");
     dt_trace_pop();
     ASSERT_OK(dt_trace_start(in_tmp("b.json")));
@@ -693,12 +693,12 @@ UTEST_F(trace, a_path_that_cannot_be_written_is_an_error)
     EXPECT_ERROR(dt_trace_start(""), "path");
     EXPECT_ERROR(dt_trace_start(longest), "too long");
     if (access("/dev/full", W_OK) == 0) EXPECT_ERROR(dt_trace_start("/dev/full"), "No space left");
-    EXPECT_FALSE(dt_tracing());
+    EXPECT_FALSE(dt_trace_is_on());
     step();
     dt_fail(DT_ERR_ARG, "an earlier one");
     EXPECT_EQ(DT_ERR_ARG, dt_trace_start(in_tmp("t.json")));
     dt_error_clear();
-    EXPECT_FALSE(dt_tracing());
+    EXPECT_FALSE(dt_trace_is_on());
     EXPECT_EQ(0, dt_check("test"));
 }
 
@@ -710,7 +710,7 @@ DT_TEST_RANK(full_disk)
     setrlimit(RLIMIT_FSIZE, &limit);
     for (int i = 0; i < 500; i++) step(); /* ten times what fits */
     EXPECT_EQ(0, dt_check("step"));       /* training goes on */
-    EXPECT_FALSE(dt_tracing());
+    EXPECT_FALSE(dt_trace_is_on());
     EXPECT_ERROR(dt_trace_stop(), "t.json: File too large");
 }
 UTEST_F(trace, a_full_disk_ends_the_trace_not_the_training)
@@ -757,9 +757,9 @@ static int forked_silent(int rank, void *arg)
     (void)arg;
     char name[32];
     setenv("DT_TRACE", in_tmp("environment.json"), 1); /* not asked: the program decided */
-    int bad = dt_tracing();
+    int bad = dt_trace_is_on();
     step();
-    bad |= dt_tracing();
+    bad |= dt_trace_is_on();
     snprintf(name, sizeof name, "child%d.json", rank);
     bad |= dt_trace_start(in_tmp(name)) != DT_OK; /* it may have one of its own */
     step();

@@ -385,7 +385,7 @@ UTEST(mistakes, of_a_device_are_the_callers)
             EXPECT_TRUE(dt_grad(dt_model_find(m, "net.a.weight")) == NULL);
             dt_end();
             if (first && worker) { /* the first part has made the model */
-                EXPECT_TRUE(dt_model_sealed(m));
+                EXPECT_TRUE(dt_model_is_sealed(m));
             }
         }
     }

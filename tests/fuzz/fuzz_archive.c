@@ -25,7 +25,7 @@ static void fuzz_archive(const uint8_t *p, size_t n)
         if (e.known && (!t || dt_nbytes(t) != e.nbytes)) abort();
     }
     for (int64_t i = 0; !rc && i < a->nmetas; i++)
-        if (!dt_archive_string(a, a->meta[i].key)) abort();
+        if (!dt_archive_get_string(a, a->meta[i].key)) abort();
     dt_end();
     dt_archive_free(a);
     fuzz_end();

@@ -37,7 +37,7 @@ int main(int argc, char **argv)
     dt_archive_add(a, "empty", dt_zeros(DT_SHAPE(2, 0, 3)));
     dt_archive_add(a, "transposed", dt_transpose(dt_reshape(dt_arange(0, 6, 1), DT_SHAPE(2, 3)), 0, 1));
     dt_archive_add(a, "gr\303\274\303\237e \"q\" \\ / \n\t\001 \360\237\230\200", dt_ones(DT_SHAPE(1)));
-    dt_archive_set(a, "note", "caf\303\251 \"quoted\"\n\ttab \360\237\232\200");
+    dt_archive_set_string(a, "note", "caf\303\251 \"quoted\"\n\ttab \360\237\232\200");
     snprintf(path, sizeof path, "%s/archive.safetensors", argv[1]);
     dt_archive_write(a, path);
     dt_archive_free(a);

@@ -116,7 +116,7 @@ static int describe(dt__cuda_dev *d, dt__cuda_descs *t, const conv_case *k, dt_d
 /* The shape of dt's own result, computed on the CPU; false: an error, which is pending. */
 static bool size_by_dt(const conv_case *k, int *out)
 {
-    dt_conv2d_op_opts o;
+    dt_op_conv2d_opts o;
     memset((void *)&o, 0, sizeof o);
     o.stride = k->stride[0], o.stride_w = k->stride[1];
     o.pad = k->pad[0] ? k->pad[0] : DT_ZERO, o.pad_w = k->pad[1] ? k->pad[1] : DT_ZERO;

@@ -211,9 +211,9 @@ UTEST(values, are_those_of_the_cpu_on_a_stream_of_the_callers)
     void             *own = be->stream_new(gpu());
     dt_dataset       *s = images();
     ASSERT_TRUE(own != NULL);
-    void *before = dt_stream_use(gpu(), own);
+    void *before = dt_device_set_stream(gpu(), own);
     expect_epochs(utest_result, loader(s, gpu(), 2), loader(s, NULL, 0));
-    dt_stream_use(gpu(), before);
+    dt_device_set_stream(gpu(), before);
     EXPECT_EQ(0, be->wait(gpu(), own));
     dt_empty_cache(); /* memory of that stream */
     be->stream_free(gpu(), own);

@@ -325,9 +325,9 @@ UTEST(gpus, compute_in_the_callers_streams)
     deterministic(true);
     train(dev[0], 2, &one);
     for (int i = 0; i < 2; i++) ASSERT_EQ(0, be->order(dev[i], dt_cuda_comm_stream(dev[i]), NULL));
-    for (int i = 0; i < 2; i++) dt_stream_use(dev[i], dt_cuda_comm_stream(dev[i]));
+    for (int i = 0; i < 2; i++) dt_device_set_stream(dev[i], dt_cuda_comm_stream(dev[i]));
     train(dev[0], 2, &many);
-    for (int i = 0; i < 2; i++) dt_stream_use(dev[i], NULL);
+    for (int i = 0; i < 2; i++) dt_device_set_stream(dev[i], NULL);
     for (int i = 0; i < 2; i++) ASSERT_EQ(0, be->order(dev[i], NULL, dt_cuda_comm_stream(dev[i])));
     EXPECT_TRUE(!memcmp(many.value, one.value, (size_t)one.n * sizeof(float)));
     EXPECT_TRUE(dt_error() == NULL);

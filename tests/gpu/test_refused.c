@@ -399,7 +399,7 @@ UTEST(indices, a_loop_that_reads_nothing) { EXPECT_CASE_ORDERS("bad_unread", "")
 /* ==================================================================================================== >>streams
    Memory goes on to others only behind what still uses it. */
 enum { MANY = 40000 };
-static void *use(dt_device *gpu, void *stream) { return dt_stream_use(gpu, stream); }
+static void *use(dt_device *gpu, void *stream) { return dt_device_set_stream(gpu, stream); }
 
 /* Made on a, freed with work of a pending: b gets other memory, a the same. */
 static void case_reuse(void)

@@ -205,10 +205,10 @@ UTEST(round, every_dtype_shape_and_name_comes_back)
     t[7] = dt_zeros(DT_SHAPE(2, 0, 3));
     EXPECT_OK(dt_archive_add(w, odd_name, t[6]));
     EXPECT_OK(dt_archive_add(w, "", t[7]));
-    EXPECT_OK(dt_archive_set(w, "k", "first"));
-    EXPECT_OK(dt_archive_set(w, "note", odd_name));
-    EXPECT_OK(dt_archive_set(w, "k", "last"));
-    EXPECT_STREQ("last", dt_archive_string(w, "k"));
+    EXPECT_OK(dt_archive_set_string(w, "k", "first"));
+    EXPECT_OK(dt_archive_set_string(w, "note", odd_name));
+    EXPECT_OK(dt_archive_set_string(w, "k", "last"));
+    EXPECT_STREQ("last", dt_archive_get_string(w, "k"));
     EXPECT_EQ(8, (int)dt_archive_count(w));
     ASSERT_OK(dt_archive_write(w, path));
     dt_archive *a = dt_archive_open(path);
@@ -217,11 +217,11 @@ UTEST(round, every_dtype_shape_and_name_comes_back)
     for (int i = 0; i < 6; i++) EXPECT_SAME_BITS(dt_archive_get(a, dt_dtype_name(all[i])), t[i]);
     EXPECT_SAME_BITS(dt_archive_get(a, odd_name), t[6]);
     EXPECT_SAME_BITS(dt_archive_get(a, ""), t[7]);
-    EXPECT_STREQ("last", dt_archive_string(a, "k"));
-    EXPECT_STREQ(odd_name, dt_archive_string(a, "note"));
-    EXPECT_STREQ("pt", dt_archive_string(a, "format"));
-    EXPECT_STREQ("1", dt_archive_string(a, "dt.version"));
-    EXPECT_TRUE(dt_archive_string(a, "absent") == NULL);
+    EXPECT_STREQ("last", dt_archive_get_string(a, "k"));
+    EXPECT_STREQ(odd_name, dt_archive_get_string(a, "note"));
+    EXPECT_STREQ("pt", dt_archive_get_string(a, "format"));
+    EXPECT_STREQ("1", dt_archive_get_string(a, "dt.version"));
+    EXPECT_TRUE(dt_archive_get_string(a, "absent") == NULL);
     EXPECT_EQ(-1, (int)dt_archive_find(a, "absent"));
     EXPECT_TRUE(dt_archive_name(a, 8) == NULL && dt_archive_name(a, -1) == NULL);
     for (int64_t i = 0; i < dt_archive_count(a); i++) {
@@ -334,7 +334,7 @@ UTEST(round, bytes_and_keys_need_no_tensor)
     EXPECT_OK(dt_archive_add_data(w, "narrow", DT_U8, DT_SHAPE(5), narrow));
     EXPECT_OK(dt_archive_add_data(w, "wide", DT_I64, DT_SHAPE(3, 1), wide));
     EXPECT_OK(dt_archive_add_data(w, "none", DT_F32, DT_SHAPE(0, 7), NULL));
-    EXPECT_OK(dt_archive_set(w, "one", "1"));
+    EXPECT_OK(dt_archive_set_string(w, "one", "1"));
     EXPECT_TRUE(dt_archive_info(w, 1, &e) && e.nbytes == sizeof wide && e.shape.dim[0] == 3);
     EXPECT_TRUE(dt_archive_data(w, 1) == NULL); /* it is being written */
     memset(narrow, 0, sizeof narrow);           /* copied when it was added */
@@ -353,7 +353,7 @@ UTEST(round, bytes_and_keys_need_no_tensor)
     EXPECT_TRUE(!dt_archive_data(r, -1) && !dt_archive_data(r, 3) && !dt_archive_data(NULL, 0));
     int found = 0, keys = 0;
     for (const char *k; (k = dt_archive_key(r, keys)); keys++) {
-        EXPECT_TRUE(dt_archive_string(r, k) != NULL);
+        EXPECT_TRUE(dt_archive_get_string(r, k) != NULL);
         found += !strcmp(k, "one");
     }
     EXPECT_EQ(found, 1);
@@ -394,8 +394,8 @@ UTEST(round, mistakes_are_errors)
     EXPECT_ERROR(dt_archive_add(w, "__metadata__", x), "__metadata__");
     EXPECT_ERROR(dt_archive_add_data(w, "d", DT_F32, DT_SHAPE(2), NULL), "data is NULL");
     EXPECT_ERROR(dt_archive_add_data(w, "d", (dt_dtype)77, DT_SHAPE(2), &w), "not a dtype");
-    EXPECT_ERROR(dt_archive_set(w, "dt.crc32c", "0"), "by dt itself");
-    EXPECT_ERROR(dt_archive_set(w, "k", NULL), "the value is NULL");
+    EXPECT_ERROR(dt_archive_set_string(w, "dt.crc32c", "0"), "by dt itself");
+    EXPECT_ERROR(dt_archive_set_string(w, "k", NULL), "the value is NULL");
     EXPECT_ERROR(dt_archive_get(w, "x"), "being written");
     EXPECT_ERROR(dt_archive_open(NULL), "path is NULL");
     EXPECT_ERROR(dt_archive_write(w, NULL), "path is NULL");
@@ -405,7 +405,7 @@ UTEST(round, mistakes_are_errors)
     dt_archive_free(w);
     dt_archive *a = dt_archive_open(golden("dtypes"));
     EXPECT_ERROR(dt_archive_add(a, "x", x), "opened to be read");
-    EXPECT_ERROR(dt_archive_set(a, "x", "y"), "opened to be read");
+    EXPECT_ERROR(dt_archive_set_string(a, "x", "y"), "opened to be read");
     EXPECT_ERROR(dt_archive_write(a, "/nonexistent/x"), "opened to be read");
     dt_archive_free(a);
     dt_archive_free(NULL);
@@ -436,9 +436,9 @@ UTEST(foreign, files_of_the_python_package_open)
     EXPECT_SHAPE(dt_archive_get(a, "empty"), DT_SHAPE(3, 0, 2));
     EXPECT_EQ(7.0,
               dt_item(dt_archive_get(a, "gr\303\274\303\237e.\344\275\240\345\245\275.\360\237\230\200 \"q\" \\ /")));
-    EXPECT_STREQ("caf\303\251 \"quoted\"\n\ttab \360\237\232\200", dt_archive_string(a, "note"));
-    EXPECT_STREQ("", dt_archive_string(a, "empty"));
-    EXPECT_STREQ("pt", dt_archive_string(a, "format"));
+    EXPECT_STREQ("caf\303\251 \"quoted\"\n\ttab \360\237\232\200", dt_archive_get_string(a, "note"));
+    EXPECT_STREQ("", dt_archive_get_string(a, "empty"));
+    EXPECT_STREQ("pt", dt_archive_get_string(a, "format"));
     dt_archive_free(a);
     a = dt_archive_open(golden("nothing"));
     EXPECT_OK(a);
@@ -756,8 +756,8 @@ static uint8_t *small_archive(size_t *nbytes)
     dt_archive_add(w, "optimizer.0.fc1.weight.exp_avg", dt_uniform(-1, 1, DT_SHAPE(16, 24)));
     dt_archive_add(w, "half", dt_uniform(-1, 1, DT_SHAPE(245), .dtype = DT_F16));
     dt_archive_add(w, "count", dt_full(12, DT_SCALAR, .dtype = DT_I64));
-    dt_archive_set(w, "dt.step", "123");
-    dt_archive_set(w, "note", "a \"quoted\" text");
+    dt_archive_set_string(w, "dt.step", "123");
+    dt_archive_set_string(w, "note", "a \"quoted\" text");
     dt_archive_write(w, temp_in(dir, "a"));
     dt_archive_free(w);
     dt_end();
@@ -909,7 +909,7 @@ static void use_all(const dt_archive *a)
         if (e.known && (!t || dt_nbytes(t) != e.nbytes)) abort();
     }
     for (int64_t i = 0; i < a->nmetas; i++)
-        if (!dt_archive_string(a, a->meta[i].key)) abort();
+        if (!dt_archive_get_string(a, a->meta[i].key)) abort();
     dt_end();
 }
 
@@ -1251,7 +1251,7 @@ static double write_and_read(const char *path) /* 4, or NaN with an error pendin
         char name[16];
         snprintf(name, sizeof name, "t%d", i);
         dt_archive_add(w, name, dt_transpose(dt_full(4, DT_SHAPE(2, 3)), 0, 1));
-        dt_archive_set(w, name, "x");
+        dt_archive_set_string(w, name, "x");
     }
     float four = 4;
     dt_archive_add_data(w, "d", DT_F32, DT_SHAPE(1), &four);

@@ -100,9 +100,9 @@ UTEST(names, thousands_are_found)
 UTEST(lifecycle, the_first_backward_seals_and_packs_in_reverse_order)
 {
     dt_model *m = dt_model_new(.seed = 1);
-    EXPECT_FALSE(dt_model_sealed(m));
+    EXPECT_FALSE(dt_model_is_sealed(m));
     double first = mlp_step(m);
-    EXPECT_TRUE(dt_model_sealed(m));
+    EXPECT_TRUE(dt_model_is_sealed(m));
     EXPECT_TRUE(dt_error() == NULL);
     dt_tensor *g = dt_grad(dt_model_find(m, "in.weight"));
     ASSERT_TRUE(g != NULL);
@@ -123,10 +123,10 @@ UTEST(lifecycle, a_backward_of_other_tensors_does_not_seal)
     dt_tensor *p = dt_set_requires_grad(dt_ones(DT_SHAPE(2)));
     EXPECT_OK(mlp(m, dt_ones(DT_SHAPE(4, 5))));
     EXPECT_EQ(0, (int)dt_backward(dt_sum(p)));
-    EXPECT_FALSE(dt_model_sealed(m));
+    EXPECT_FALSE(dt_model_is_sealed(m));
     dt_end();
     mlp_step(m);
-    EXPECT_TRUE(dt_model_sealed(m));
+    EXPECT_TRUE(dt_model_is_sealed(m));
     dt_end();
     dt_free(p);
     dt_model_free(m);

@@ -230,7 +230,7 @@ static void *trains(void *arg)
     dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
     dt_backward(dt_sum(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4)));
     dt_step(opt);
-    void *bad = dt_error() || !dt_model_sealed(m) || dt_optimizer_steps(opt) != 1 ? arg : NULL;
+    void *bad = dt_error() || !dt_model_is_sealed(m) || dt_optimizer_steps(opt) != 1 ? arg : NULL;
     dt_error_clear();
     dt_optimizer_free(opt);
     dt_model_free(m);
