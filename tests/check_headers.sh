@@ -372,7 +372,7 @@ documented() {
             esac
         done
         grep -oE '>>[a-z_]+' "$doc" | sort -u | while read -r word; do
-            grep -qE "^\+?/\* [-=]+ $word( |$)" dt*.h docs/extending/*.patch || echo "$doc: no header has a section $word"
+            grep -qE "^[ +]?/\* [-=]+ $word( |$)" dt*.h docs/extending/*.patch || echo "$doc: no header has a section $word"
         done
     done > "$tmp/unknown"
     [ ! -s "$tmp/unknown" ] || { cat "$tmp/unknown"; bad=1; }
