@@ -28,10 +28,11 @@ trap 'rm -rf "$tmp"' EXIT
 
 # -------------------------------------------------------------------------------------------------- the document
 # "<!-- patch: NAME -->" in the document is followed by a block with the patch, without the lines before its first hunk.
+in_document() { sed -n 's/^<!-- patch: \([a-z_]*\) -->$/\1/p' "$doc"; }
 shown() { sed -n '/^--- /,$p' "docs/extending/$1.patch"; }
 update() {
     local name
-    for name in $(sed -n 's/^<!-- patch: \([a-z_]*\) -->$/\1/p' "$doc"); do shown "$name" > "$tmp/$name.shown" || return 1; done
+    for name in $(in_document); do shown "$name" > "$tmp/$name.shown" || return 1; done
     awk -v dir="$tmp" '
         /^<!-- patch: [a-z_]+ -->$/ {
             print; print "```diff"
@@ -53,7 +54,10 @@ same_in_doc() { # the block of the document is the patch
         on == 2 && /^```$/ { exit }
         on == 2 { print }' "$doc" > "$tmp/in_doc"
     [ -s "$tmp/in_doc" ] || { echo "$doc has no block after a line '<!-- patch: $1 -->'"; return 1; }
-    shown "$1" | diff "$tmp/in_doc" - > "$tmp/diff" || { head -20 "$tmp/diff"; echo "copy it again: tests/extending.sh --update"; return 1; }
+    shown "$1" | diff "$tmp/in_doc" - > "$tmp/diff" && return 0
+    head -20 "$tmp/diff"
+    echo "copy it again: tests/extending.sh --update"
+    return 1
 }
 
 # -------------------------------------------------------------------------------------------------- copies of the tree
@@ -101,12 +105,19 @@ runs() { # name, a line "run:"
     echo "exit status $status"
     return 1
 }
+as_cxx() { # name
+    (cd "$work/$1" && g++ -x c++ -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -fsyntax-only dt.c)
+}
 compiles() { # name, file: to PTX, which needs no GPU
     (cd "$work/$1" && "$nvcc" -std=c++17 -I. -arch=compute_75 -ptx "$2" -o "$tmp/out.ptx")
 }
 without() { # file, text: the patch on stdin without the hunks of the file that add the text
     awk -v file="$1" -v text="$2" '
-        function flush() { if (hunk != "" && !drop) { if (head != "") printf "%s", head; head = ""; printf "%s", hunk } hunk = ""; drop = 0 }
+        function flush() { # the hunk that is complete; its file's two lines come before the first
+            if (hunk != "" && !drop) { printf "%s%s", head, hunk; head = "" }
+            hunk = ""
+            drop = 0
+        }
         /^--- / { flush(); head = $0 "\n"; getline; head = head $0 "\n"; here = $2 == "b/" file; next }
         /^@@ / { flush(); hunk = $0 "\n"; next }
         hunk != "" { hunk = hunk $0 "\n"; if (here && /^\+/ && index($0, text)) { drop = 1; dropped = 1 } }
@@ -147,10 +158,10 @@ skip() { # what, reason
     skipped=$((skipped + 1))
 }
 patches() { # every patch is in the document, every block has a patch
-    diff <(sed -n 's/^<!-- patch: \([a-z_]*\) -->$/\1/p' "$doc" | sort) <(cd docs/extending && printf '%s\n' *.patch | sed 's/\.patch$//' | sort)
+    diff <(in_document | sort) <(cd docs/extending && printf '%s\n' *.patch | sed 's/\.patch$//' | sort)
 }
 if [ $# -gt 0 ]; then names=$*; else
-    names=$(sed -n 's/^<!-- patch: \([a-z_]*\) -->$/\1/p' "$doc")
+    names=$(in_document)
     check "$doc: a block for each patch (<: only in the document, >: only a file)" patches
 fi
 if check "the tree without a patch builds" base; then
@@ -158,6 +169,7 @@ if check "the tree without a patch builds" base; then
         check "$name: the diff in $doc is docs/extending/$name.patch" same_in_doc "$name"
         check "$name: the patch applies" apply "$name" "docs/extending/$name.patch" || continue
         check "$name: builds without a warning" builds "$name" || continue
+        check "$name: the headers compile as C++17" as_cxx "$name"
         while read -r line; do check "$name: $line" runs "$name" "$line"; done < <(lines_of "$name" run)
         for file in $(lines_of "$name" nvcc); do
             if [ -n "$nvcc" ]; then check "$name: nvcc compiles $file" compiles "$name" "$file"
@@ -166,7 +178,9 @@ if check "the tree without a patch builds" base; then
         while IFS='|' read -r file text target words; do
             read -r file <<< "$file"; read -r text <<< "$text"; read -r target <<< "$target"; read -r words <<< "$words"
             if [ "$target" = nvcc ] && [ -z "$nvcc" ]; then skip "$name: without '$text' in $file" "nvcc is not installed"
-            else check "$name: does not compile without '$text' in $file" forgotten "$name" "$file" "$text" "$target" "$words"; fi
+            else
+                check "$name: does not compile without '$text' in $file" forgotten "$name" "$file" "$text" "$target" "$words"
+            fi
         done < <(lines_of "$name" forget)
         rm -rf "${work:?}/$name" "$work/forgotten" # a copy that fails stays, for a look
     done
