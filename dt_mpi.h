@@ -57,7 +57,7 @@ LICENCE
 #define DT_MPI_H_INCLUDED
 
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
-#error "dt_mpi.h: dt_base.h in the same directory has another version; copy all headers of one version"
+#error "dt_mpi.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
 #endif /* DT_MPI_H_INCLUDED */

@@ -70,7 +70,7 @@ LICENCE
 #ifndef DT_NCCL_H_INCLUDED
 #define DT_NCCL_H_INCLUDED
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
-#error "dt_nccl.h: dt_base.h in the same directory has another version; copy all headers of one version"
+#error "dt_nccl.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 #endif /* DT_NCCL_H_INCLUDED */
 

@@ -63,7 +63,7 @@ LICENCE
 #define DT_NET_H_INCLUDED
 
 #if DT_VERSION_MAJOR != 0 || DT_VERSION_MINOR != 2 || DT_VERSION_PATCH != 0
-#error "dt_net.h: dt_base.h in the same directory has another version; copy all headers of one version"
+#error "dt_net.h: dt_base.h beside it is of another version; copy all headers of one version"
 #endif
 
 #ifdef __cplusplus

@@ -739,8 +739,10 @@ struct dt_model {
     dt__frozen  *frozen;       /* patterns; the latest one that matches applies */
     int          nfrozen;
     int64_t      frozen_cap;
-    int          hook;         /* id from dt_hooks_add on hook_thread; -1: no hook */
-    void        *hook_thread;
+    int          hook;         /* id from dt_hooks_add on the thread with number hook_thread; -1: no hook */
+    uint64_t     hook_thread;
+    uint64_t     serial;       /* the hook's name for the model */
+    dt_model    *next_unsealed;
     dt__list     on_seal;      /* dt__on_seal * */
     dt__watch   *watch;        /* NULL if one rank trains the model */
     /* Fills a new parameter from the files that were loaded before it existed (see dt__load_want); NULL: no such file.
@@ -964,9 +966,42 @@ DT_API dt_model *dt_model_new_with(dt_model_opts o)
     dt_rng_seed(&m->rng, o.seed);
     return m;
 }
+/* Models that a backward will seal. A hook on a thread names its model by a number, because the program may free the model,
+   or go on with it, on another thread: then the hook finds nothing here, or another thread's number, and goes. */
+static struct {
+    pthread_mutex_t lock; /* protects the rest */
+    dt_model       *first;
+    uint64_t        models;
+} dt__unsealed = { PTHREAD_MUTEX_INITIALIZER, NULL, 0 };
+
+static uint64_t dt__thread_number(void) /* the same for no other thread */
+{
+    static uint64_t threads;
+    if (!(dt__tls.generation >> DT__GENERATION_BITS))
+        dt__tls.generation |= __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << DT__GENERATION_BITS;
+    return dt__tls.generation >> DT__GENERATION_BITS;
+}
+static dt_model *dt__hooked_model(void *user) /* the model of a hook of this thread; NULL: it has none any more */
+{
+    uint64_t me = dt__thread_number();
+    pthread_mutex_lock(&dt__unsealed.lock);
+    dt_model *m = dt__unsealed.first;
+    while (m && m->serial != (uint64_t)(uintptr_t)user) m = m->next_unsealed;
+    bool mine = m && m->hook_thread == me;
+    pthread_mutex_unlock(&dt__unsealed.lock);
+    return mine ? m : NULL;
+}
 static void dt__model_unhook(dt_model *m)
 {
-    if (m->hook >= 0 && m->hook_thread == (void *)&dt__tls) dt_hooks_remove(m->hook);
+    if (m->hook < 0) return;
+    pthread_mutex_lock(&dt__unsealed.lock);
+    for (dt_model **at = &dt__unsealed.first; *at; at = &(*at)->next_unsealed)
+        if (*at == m) {
+            *at = m->next_unsealed;
+            break;
+        }
+    pthread_mutex_unlock(&dt__unsealed.lock);
+    if (m->hook_thread == dt__thread_number()) dt_hooks_remove(m->hook);
     m->hook = -1;
 }
 static void dt__mblock_free(dt__mblock *b)
@@ -1208,8 +1243,8 @@ static dt__param *dt__param_new(dt_model *m, const char *name, const char *suffi
 /* ---- the seal */
 static void dt__seal_hook(void *user)
 {
-    dt_model *m = (dt_model *)user;
-    for (int i = 0; i < m->nparams; i++)
+    dt_model *m = dt__hooked_model(user);
+    for (int i = 0; m && i < m->nparams; i++)
         if (dt_grad_pending(m->param[i]->t)) {
             dt_model_seal(m);
             return;
@@ -1217,14 +1252,25 @@ static void dt__seal_hook(void *user)
 }
 static int dt__model_hook(dt_model *m) /* so that the first backward of this thread seals the model */
 {
-    if (m->hook >= 0 && m->hook_thread == (void *)&dt__tls) return 0;
+    dt__ctx *t = &dt__tls;
+    if (m->hook >= 0 && m->hook_thread == dt__thread_number()) return 0;
+    dt__model_unhook(m);
+    for (int i = 0; i < DT__MAX_HOOKS; i++) /* hooks of models that have gone, or are used on other threads now */
+        if (t->hook_used[i] && t->hook[i].begin == dt__seal_hook && !dt__hooked_model(t->hook[i].user)) t->hook_used[i] = 0;
     dt_grad_hooks h;
     memset(&h, 0, sizeof h);
     h.begin = dt__seal_hook;
-    h.user = m;
-    m->hook_thread = &dt__tls;
-    m->hook = dt_hooks_add(&h);
-    return m->hook < 0 ? m->hook : 0;
+    pthread_mutex_lock(&dt__unsealed.lock);
+    m->serial = ++dt__unsealed.models;
+    m->hook_thread = dt__thread_number();
+    m->next_unsealed = dt__unsealed.first;
+    dt__unsealed.first = m;
+    pthread_mutex_unlock(&dt__unsealed.lock);
+    h.user = (void *)(uintptr_t)m->serial;
+    int hook = dt_hooks_add(&h);
+    m->hook = hook < 0 ? DT__MAX_HOOKS : hook; /* so that unhook takes it from the list */
+    if (hook < 0) dt__model_unhook(m);
+    return hook < 0 ? hook : 0;
 }
 static void dt__model_claim(dt_model *m) /* each parameter belongs to the first optimiser whose pattern matches */
 {
@@ -1636,10 +1682,7 @@ static dt__layer *dt__layer_find(dt_model *m, const char *kind, const char *name
     uint32_t   hash = dt__name_hash(m->scope, (size_t)m->scope_len, name);
     int        k = dt__table_find(m->layer_table, m->layer_slots, hash, m->scope, (size_t)m->scope_len, name);
     dt__layer *l = k >= 0 ? m->layer[k] : dt__layer_new(m, kind, name, hash);
-    if (!(dt__tls.generation >> DT__GENERATION_BITS)) { /* a number for the thread, so that no other one has the same generations */
-        static uint64_t threads;
-        dt__tls.generation |= __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED) << DT__GENERATION_BITS;
-    }
+    dt__thread_number(); /* no other thread has the same generations */
     uint64_t   stamp = m->forwards + dt__tls.generation + 1;
     if (!l) return NULL;
     if (strcmp(l->kind, kind)) {

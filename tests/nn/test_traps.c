@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "dt_comm.h"
 #include "dt_data.h"
 #include "dt_nn.h"
 
@@ -62,7 +63,6 @@ static void loop_without_data(void)
     for (int i = 0; i < 5000; i++) /* for ever, but for this test */
         while (dt_loader_next(in, &b)) {
         }
-    dt_loader_free(in);
 }
 static void *thread_that_ends(void *arg)
 {
@@ -108,6 +108,40 @@ UTEST(unread, errors_that_were_read_are_not)
     EXPECT_STREQ(said, "heard 1\n");
     dt_error_clear();
     dt_end();
+}
+
+/* ---- ranks */
+static int rank_that_ends(void *arg)
+{
+    (void)arg;
+    bad_shapes();
+    return 0;
+}
+static int rank_that_disagrees(void *read)
+{
+    dt_comm *c = dt_comm_init(.timeout = 20);
+    float    x = 1;
+    if (!c) return 1;
+    if (dt_comm_rank(c)) dt_comm_barrier(c);
+    else dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM);
+    if (read && !dt_comm_error(c)) return 2;
+    dt_comm_free(c);
+    return 0;
+}
+static int  yes = 1;
+static void ranks_ended(void) { dt_spawn(2, rank_that_ends, NULL); }
+static void comms_freed(void) { dt_spawn(2, rank_that_disagrees, NULL); }
+static void comms_read(void) { dt_spawn(2, rank_that_disagrees, &yes); }
+UTEST(unread, errors_of_ranks_and_communicators)
+{
+    unsetenv("DT_LOG");
+    hear(ranks_ended);
+    EXPECT_EQ(times("error: "), 2); /* each rank one */
+    EXPECT_EQ(times("dt_matmul"), 2);
+    hear(comms_read);
+    int logged = times("different things"); /* by the library itself, as it happened */
+    hear(comms_freed);
+    EXPECT_EQ(times("different things"), logged + 2);
 }
 
 UTEST(dims, a_plain_number_is_refused_with_the_right_spelling)
@@ -189,6 +223,35 @@ static void *one_forward(void *arg)
     dt_error_clear();
     dt_end();
     return bad ? arg : NULL;
+}
+static void *trains(void *arg)
+{
+    dt_model     *m = (dt_model *)arg;
+    dt_optimizer *opt = dt_sgd(m, .lr = 0.1);
+    dt_backward(dt_sum(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4)));
+    dt_step(opt);
+    void *bad = dt_error() || !dt_model_sealed(m) || dt_optimizer_steps(opt) != 1 ? arg : NULL;
+    dt_error_clear();
+    dt_optimizer_free(opt);
+    dt_model_free(m);
+    return bad;
+}
+UTEST(model, used_here_trained_and_freed_elsewhere)
+{
+    for (int i = 0; i < 40; i++) { /* more than a thread has hooks */
+        dt_model *m = dt_model_new(.seed = 1);
+        pthread_t id;
+        void     *bad = NULL;
+        EXPECT_OK(dt_linear(m, "fc", dt_ones(DT_SHAPE(2, 3)), .out = 4));
+        dt_end();
+        ASSERT_EQ(0, pthread_create(&id, NULL, trains, m));
+        pthread_join(id, &bad);
+        EXPECT_TRUE(bad == NULL);
+    }
+    dt_tensor *x = dt_set_requires_grad(dt_ones(DT_SHAPE(1)));
+    EXPECT_OK(dt_backward(dt_sum(x))); /* hooks of models that are gone do nothing */
+    dt_end();
+    dt_free(x);
 }
 UTEST(model, may_be_used_on_one_thread_after_another)
 {
