@@ -1,7 +1,7 @@
 #!/bin/bash
 # extending.sh - the worked examples of docs/extending.md still work
 #
-#     tests/extending.sh [NAME ...]       checks docs/extending/NAME.patch, or all of them
+#     tests/extending.sh [NAME ...]       checks docs/extending/NAME.patch, or all of them; NAME's copy of the tree stays
 #     tests/extending.sh --update         copies the patches into docs/extending.md
 #     tests/extending.sh --save NAME      makes docs/extending/NAME.patch from the files in build/extending/NAME, then --update
 #
@@ -68,7 +68,7 @@ base() { # the tree as it is, built without the patches; objects of an earlier r
 }
 save() { # name: the patch from the difference of the copies; the lines before the first hunk stay
     local file=$root/docs/extending/$1.patch
-    [ -d "$work/$1" ] && [ -d "$work/base" ] || { echo "there is no $work/$1: run tests/extending.sh $1 first"; return 1; }
+    [ -d "$work/$1/tests" ] || { echo "there is no build/extending/$1: run tests/extending.sh $1 first, which leaves it"; return 1; }
     { [ -f "$file" ] && sed '/^--- /,$d' "$file"
       (cd "$work" && diff -U2 -rN -x build -x '*.rej' -x '*.orig' base "$1") |
           sed -E '/^diff /d; s|^--- base/([^\t]*)\t.*|--- a/\1|; s|^\+\+\+ [a-z_]+/([^\t]*)\t.*|+++ b/\1|'
@@ -113,7 +113,7 @@ compiles() { # name, file: to PTX, which needs no GPU
 }
 without() { # file, text: the patch on stdin without the hunks of the file that add the text
     awk -v file="$1" -v text="$2" '
-        function flush() { # the hunk that is complete; its file's two lines come before the first
+        function flush() { # prints the complete hunk; the two lines that name the file come before its first hunk
             if (hunk != "" && !drop) { printf "%s%s", head, hunk; head = "" }
             hunk = ""
             drop = 0
@@ -166,6 +166,7 @@ if [ $# -gt 0 ]; then names=$*; else
 fi
 if check "the tree without a patch builds" base; then
     for name in $names; do
+        before=$failed
         check "$name: the diff in $doc is docs/extending/$name.patch" same_in_doc "$name"
         check "$name: the patch applies" apply "$name" "docs/extending/$name.patch" || continue
         check "$name: builds without a warning" builds "$name" || continue
@@ -182,7 +183,8 @@ if check "the tree without a patch builds" base; then
                 check "$name: does not compile without '$text' in $file" forgotten "$name" "$file" "$text" "$target" "$words"
             fi
         done < <(lines_of "$name" forget)
-        rm -rf "${work:?}/$name" "$work/forgotten" # a copy that fails stays, for a look
+        rm -rf "$work/forgotten"
+        [ $# -gt 0 ] || [ $failed -gt "$before" ] || rm -rf "${work:?}/$name" # it stays to be edited and saved
     done
 fi
 echo "$ok passed, $failed failed, $skipped skipped"
