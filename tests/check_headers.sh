@@ -380,12 +380,14 @@ words_of() { # files of C or CUDA: the names of dt in them, comments left out
         }' "$@" | sed 's|^[[:space:]]*//.*||' | grep -oE '\b(dt|DT)_[A-Za-z0-9_]+' | sort -u
 }
 # Every name in README.md and docs/*.md exists. decisions.md is left out: it also tells of names that are gone. In a text
-# NAME stands for any word (dt__cuda_NAME), and dt_my..., dt__my..., DT_MY... are the reader's own.
+# NAME stands for any word (dt__cuda_NAME), and dt_my..., dt__my..., DT_MY... are the reader's own. Names and sections that
+# the examples of docs/extending.md add are in their patches.
 documented() {
     local doc word bad=0
     words_of dt*.h dt.c kernels/* > "$tmp/names"
     words_of tools/*.c tests/*.[ch] examples/*.c bench/*.c | grep '^DT_' >> "$tmp/names"
     grep -ohE '\bDT_[A-Z0-9_]+' Makefile tests/*.sh >> "$tmp/names"
+    grep -ohE '\b(dt|DT)_[A-Za-z0-9_]+' docs/extending/*.patch | sort -u >> "$tmp/names"
     for doc in README.md docs/*.md; do
         case $doc in docs/decisions.md) continue ;; esac
         grep -oE '\b(dt|DT)_[A-Za-z0-9_]+(\.(h|c|cu|o))?\b' "$doc" | sort -u | while read -r word; do
@@ -398,7 +400,7 @@ documented() {
             esac
         done
         grep -oE '>>[a-z_]+' "$doc" | sort -u | while read -r word; do
-            grep -qE "^/\* [-=]+ $word( |$)" dt*.h || echo "$doc: no header has a section $word"
+            grep -qE "^[ +]?/\* [-=]+ $word( |$)" dt*.h docs/extending/*.patch || echo "$doc: no header has a section $word"
         done
     done > "$tmp/unknown"
     [ ! -s "$tmp/unknown" ] || { cat "$tmp/unknown"; bad=1; }
