@@ -2617,6 +2617,13 @@ DT__INLINE void DT__K(mk_tile)(int mr, int64_t rows, int packed, const DT__K(mk_
 #define DT__A1(i) p##i[at + 1]
 #define DT__A2(i) p##i[at + 2]
 #define DT__A3(i) p##i[at + 3]
+            for (; k >= 4 && ldb == DT__NR; k -= 4, at += 4, b += 4 * DT__NR) { /* convolution: b's rows at fixed offsets */
+                DT__MK_STEP(DT__A0, 0);
+                DT__MK_STEP(DT__A1, DT__NR);
+                DT__MK_STEP(DT__A2, 2 * DT__NR);
+                DT__MK_STEP(DT__A3, 3 * DT__NR);
+                __asm__("" : "+r"(at)); /* keeps one index for all rows: gcc would increment six pointers */
+            }
             for (; k >= 4; k -= 4, at += 4) {
                 DT__MK_STEP(DT__A0, 0);
                 b += ldb;
