@@ -95,7 +95,7 @@ build/libdt.a: build/normal/libdt.a
 # Examples, benchmarks and tools link with the library. Each also compiles as one file, as users do it.
 define link_with_library
 @mkdir -p $(@D)
-$(CC) -I. -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< build/normal/libdt.a -o $@ $(LDFLAGS) $(LDLIBS)
+$(CC) -I. -Itests -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -MMD -MP -MF $@.d $< build/normal/libdt.a -o $@ $(LDFLAGS) $(LDLIBS)
 endef
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c build/normal/libdt.a
 	$(link_with_library)

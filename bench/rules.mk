@@ -6,7 +6,7 @@ benches: $(BENCHES:%=build/bench/%)
 parse: $(BENCHES:%=build/parse/%.ok)
 build/parse/%.ok: bench/%.c $(HEADERS) $(wildcard bench/*.h)
 	@mkdir -p $(@D)
-	$(CC) -I. -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
+	$(CC) -I. -Itests -DDT_LINKED $(CPPFLAGS) $(CFLAGS) -Werror -fsyntax-only $< && touch $@
 $(BENCHES:%=build/bench/%) build/bench/gpu_paper: build/bench/%: bench/%.c build/normal/libdt.a
 	$(link_with_library)
 
