@@ -264,12 +264,12 @@ static void both_places(rank_arg *a)
     dt_tensor *x = dt_ones(DT_SHAPE(10));
     float      host[40] = { 0 };
     must_fail(a, dt_comm_allgather(a->c, at(x), host, 10, NULL, DT_COMM_F32), DT_COMM_ERR_ARG,
-              "one buffer is the host's, the other a GPU's memory");
+              "one buffer is in host memory, the other in GPU memory");
 }
 static void not_there(rank_arg *a)
 {
     dt_tensor *x = dt_zeros(DT_SHAPE(10), .dtype = DT_U8);
-    must_fail(a, dt_comm_allreduce(a->c, at(x), 10, DT_COMM_U8, DT_COMM_OR), DT_COMM_ERR_ARG, "DT_COMM_OR is not there");
+    must_fail(a, dt_comm_allreduce(a->c, at(x), 10, DT_COMM_U8, DT_COMM_OR), DT_COMM_ERR_ARG, "DT_COMM_OR is not supported for GPU memory");
 }
 static void two_gpus(rank_arg *a)
 {
