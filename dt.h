@@ -2138,8 +2138,8 @@ DT__SLOW_BEGIN
    Callers: every thread that computes. Each thread appends complete events, as text, to its own buffer (dt__tbuf), without
    lock or malloc. It takes dt__trace.lock and writes the buffer to the file when the buffer is full, and at dt_end if the
    last write is more than 250 ms ago. dt_trace_stop writes the buffers of all threads up to their published lengths
-   (len, atomic). An event that is in progress then is lost: its buffer has the number of the old session and is not
-   written again. dt__trace.lock protects the file, the list of buffers and their session numbers.
+   (len, atomic). An event that is in progress then is lost: its buffer has the number of the old trace and is not
+   written again. dt__trace.lock protects the file, the list of buffers and their numbers.
 
    dt__trace.on has three states: DT__TRACE_UNKNOWN (DT_TRACE was not read yet; the first call that asks reads it),
    DT__TRACE_OFF, DT__TRACE_ON.
@@ -2154,8 +2154,8 @@ DT__SLOW_BEGIN
 
 struct dt__tbuf { /* the trace buffer of a thread; times in ns of CLOCK_MONOTONIC */
     dt__tbuf *next;
-    uint32_t  session;
-    int       id;       /* number of the thread in its session, from 0 */
+    uint32_t  serial;
+    int       id;       /* number of the thread in its trace, from 0 */
     size_t    len;      /* atomic: bytes of complete events in text */
     uint64_t  last;     /* the last value of dt__trace_time */
     uint64_t  written;  /* time of the last write to the file */
@@ -2172,14 +2172,14 @@ struct dt__tbuf { /* the trace buffer of a thread; times in ns of CLOCK_MONOTONI
 enum { DT__TRACE_UNKNOWN = -1, DT__TRACE_OFF = 0, DT__TRACE_ON = 1 };
 static struct {
     int             on;       /* atomic: DT__TRACE_... */
-    uint32_t        session;  /* atomic: incremented by each start and stop of a trace */
-    pthread_mutex_t lock;     /* protects the members below, and next and session of every buffer */
+    uint32_t        serial;  /* atomic: incremented by each start and stop of a trace */
+    pthread_mutex_t lock;     /* protects the members below, and next and serial of every buffer */
     int             fd;       /* -1 if no file is open */
     int             error;    /* errno of a failed write, or 0 */
     int             from_env; /* DT_TRACE started this trace */
     int             hooked;   /* the handlers of fork and exit are installed */
     int64_t         nbytes;   /* size of the file */
-    int             threads;  /* threads that have joined this session */
+    int             threads;  /* threads that record into the running trace */
     dt__tbuf       *bufs;
     int             ntracks;
     char            track[DT__TRACE_TRACKS][DT__TRACE_NAME];
@@ -2286,7 +2286,7 @@ static void dt__trace_meta(const char *what, uint64_t tid, const char *name, con
 static void dt__trace_flush(dt__tbuf *b, uint64_t now)
 {
     pthread_mutex_lock(&dt__trace.lock);
-    if (b->session == dt__trace.session) dt__trace_write(b->text, b->len);
+    if (b->serial == dt__trace.serial) dt__trace_write(b->text, b->len);
     __atomic_store_n(&b->len, 0, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&dt__trace.lock);
     b->written = now;
@@ -2347,7 +2347,7 @@ static int  dt__trace_open(const char *path) /* the lock is held; 0 or errno */
     dt__trace_meta("process_name", 0, name, "", 0);
     for (int i = 0; i < dt__trace.ntracks; i++)
         dt__trace_meta("thread_name", (uint64_t)(DT__TRACK_NAMED + i), dt__trace.track[i], "", 0);
-    __atomic_add_fetch(&dt__trace.session, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&dt__trace.serial, 1, __ATOMIC_RELAXED);
     if (dt__trace.error) {
         close(fd);
         dt__trace.fd = -1;
@@ -2430,7 +2430,7 @@ DT_API bool dt_trace_is_on(void)
     return dt__trace_on() == DT__TRACE_ON;
 }
 
-/* Registers the thread's buffer for the running session; NULL without a trace or memory. */
+/* Registers the thread's buffer for the running trace; NULL without a trace or memory. */
 static dt__tbuf *dt__trace_join(void)
 {
     dt__tbuf *b = dt__tls.trace;
@@ -2449,7 +2449,7 @@ static dt__tbuf *dt__trace_join(void)
     }
     bool joins = dt__trace.on == DT__TRACE_ON;
     if (joins) {
-        b->session = dt__trace.session;
+        b->serial = dt__trace.serial;
         b->id = dt__trace.threads++;
         __atomic_store_n(&b->len, 0, __ATOMIC_RELAXED);
         b->step_t0 = b->phase_t0 = 0;
@@ -2471,7 +2471,7 @@ DT__INSIDE dt__tbuf *dt__trace_mine(void)
 {
     dt__tbuf *b = dt__tls.trace;
     if (!b || dt__trace_on() != DT__TRACE_ON) return NULL;
-    return b->session == __atomic_load_n(&dt__trace.session, __ATOMIC_RELAXED) ? b : NULL;
+    return b->serial == __atomic_load_n(&dt__trace.serial, __ATOMIC_RELAXED) ? b : NULL;
 }
 DT__INSIDE dt__tbuf *dt__trace_buf(void)
 {
@@ -2484,7 +2484,7 @@ static void dt__trace_leave(dt__ctx *t, bool ends)
     dt__tbuf *b = t->trace;
     if (!b || (!ends && dt__trace_on() == DT__TRACE_ON)) return;
     pthread_mutex_lock(&dt__trace.lock);
-    if (b->session == dt__trace.session) dt__trace_write(b->text, b->len);
+    if (b->serial == dt__trace.serial) dt__trace_write(b->text, b->len);
     for (dt__tbuf **p = &dt__trace.bufs; *p; p = &(*p)->next)
         if (*p == b) {
             *p = b->next;
@@ -2570,7 +2570,7 @@ static uint64_t dt__trace_backward_begin(void)
 static void dt__trace_backward_end(uint64_t t0)
 {
     dt__tbuf *b = dt__trace_mine();
-    if (!b || !b->step_t0) return; /* the backward began in another session */
+    if (!b || !b->step_t0) return; /* the backward began in another trace */
     dt__trace_simple(b, DT__TRACK_STEPS, "backward", "", t0, dt__trace_time(b));
     b->phase_t0 = 0;
     b->updating = 1;
@@ -2705,9 +2705,9 @@ DT_API dt_status dt_trace_stop(void)
     if (dt__trace.fd >= 0) {
         dt__trace_set(DT__TRACE_OFF);
         for (dt__tbuf *b = dt__trace.bufs; b; b = b->next)
-            if (b->session == dt__trace.session) dt__trace_write(b->text, __atomic_load_n(&b->len, __ATOMIC_ACQUIRE));
+            if (b->serial == dt__trace.serial) dt__trace_write(b->text, __atomic_load_n(&b->len, __ATOMIC_ACQUIRE));
         dt__trace_write("\n]\n", 3);
-        __atomic_add_fetch(&dt__trace.session, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&dt__trace.serial, 1, __ATOMIC_RELAXED);
         error = dt__trace.error;
         if (close(dt__trace.fd) && !error) error = errno;
         dt__trace.fd = -1;

@@ -44,8 +44,8 @@ A COMPLETE PROGRAM
 
 WHAT IT DOES NOT DO
 
-    There are no layer objects and no module tree: the forward function is the model. L-BFGS, sparse gradients and
-    recurrent layers are not implemented.
+    It has no layer objects and no module tree: the forward function is the model. It has no L-BFGS, no sparse gradients and
+    no recurrent layers.
 
 OPTIONS
 
