@@ -73,7 +73,7 @@ LICENCE
      defined(DT_NN_IMPLEMENTATION) || defined(DT_DATA_IMPLEMENTATION) || defined(DT_PLAN_IMPLEMENTATION) ||          \
      defined(DT_NET_IMPLEMENTATION) || defined(DT_COMM_IMPLEMENTATION) || defined(DT_SIM_IMPLEMENTATION) ||          \
      defined(DT_MPI_IMPLEMENTATION) || defined(DT_DIST_IMPLEMENTATION) || defined(DT_CUDA_IMPLEMENTATION) ||         \
-     defined(DT_NCCL_IMPLEMENTATION))
+     defined(DT_NCCL_IMPLEMENTATION) || defined(DT_MSG_IMPLEMENTATION))
 #define DT__WANT_INSIDE /* an implementation follows: declare the sections >>inside */
 #endif
 #if defined(DT__WANT_INSIDE) && defined(_FEATURES_H) && !defined(__USE_MISC)
@@ -171,7 +171,9 @@ typedef enum dt_comm_status {
     DT_COMM_ERR_JOIN     = -6, /* the rendezvous failed: not all ranks joined the world */
     DT_COMM_ERR_MEMORY   = -7,
     DT_COMM_ERR_STATE    = -8, /* a call at the wrong time */
-    DT_COMM_ERR_ABORT    = -9  /* dt_comm_abort was called */
+    DT_COMM_ERR_ABORT    = -9, /* dt_comm_abort was called */
+    DT_COMM_ERR_CANCELLED = -10, /* of one message: dt_work_cancel was called */
+    DT_COMM_ERR_REMOTE   = -11 /* of one dt_comm_call: the other rank refused it */
 } dt_comm_status;
 
 /* Any thread may call the log function, but only one thread at a time. */

@@ -37,7 +37,8 @@ CONTENTS
 
     >>communicators  making, splitting, freeing them
     >>asking         rank, size, machines
-    >>collectives    collective calls, sends and receives
+    >>collectives    collective calls
+    >>sending        messages, requests and replies
     >>work           asynchronous calls
     >>memory         buffers that ranks of a machine share
     >>watching       statistics, history, stragglers, the choice of algorithms
@@ -71,7 +72,7 @@ LICENCE
 #define DT_COMM_IMPLEMENTATION
 #endif
 #include "dt_plan.h"
-#include "dt_net.h"
+#include "dt_msg.h"
 
 #ifndef DT_COMM_H_INCLUDED
 #define DT_COMM_H_INCLUDED
@@ -85,8 +86,6 @@ extern "C" {
 #endif
 
 /* ---------------------------------------------------------------------------------------------------- >>communicators */
-typedef struct dt_work dt_work;
-
 /* Why the communicator failed. c NULL: why the last call of this thread without a communicator failed, such as
    dt_comm_init. NULL if there was no failure. */
 DT_API const char *dt_comm_error(const dt_comm *c);
@@ -159,8 +158,99 @@ DT_API int dt_comm_scatter(dt_comm *c, const void *in, void *out, int64_t n, con
 DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *sends,
                             const int64_t *recvs, int dtype);
 DT_API int dt_comm_barrier(dt_comm *c);
-DT_API int dt_comm_send(dt_comm *c, const void *buf, int64_t n, int dtype, int to);
-DT_API int dt_comm_recv(dt_comm *c, void *buf, int64_t n, int dtype, int from);
+
+/* ---------------------------------------------------------------------------------------------------- >>sending
+   Messages from one rank to another, which may be itself. A receive gets the first message that came from its rank (or
+   DT_ANY) with its tag (or DT_ANY); messages of one sender with one tag are received in the order in which they were sent.
+   Nothing else is ordered: a receive that waits holds back neither other messages nor collectives. Any number may be
+   pending, within .message_memory of dt_comm_init.
+
+   A receive of n elements takes a message of exactly n elements of its dtype; with .info it takes any message of at most n
+   and tells what it was. Other messages fail the communicator on all ranks, and so does a message that makes no progress
+   for the timeout of the communicator. With a .timeout of its own, a message that does not meet its counterpart in time
+   ends alone, with DT_COMM_ERR_TIMEOUT (dt_comm_error(NULL) says which), and the communicator goes on. DT_FOREVER: it waits
+   until its counterpart comes, it is cancelled, or the communicator fails.
+
+   A small message (up to 16 KiB in shared memory, 64 KiB over sockets) is sent when the call returns, or the work is done,
+   whether there is a receive for it or not. A larger one waits for its receive and goes directly to its buffer: from
+   dt_comm_alloc memory, inside a machine, with one copy; from other memory with two. */
+typedef struct dt_msg_opts {
+    int          dt__first DT_D;
+    int          tag DT_D;     /* 0 or more; of a receive also DT_ANY */
+    double       timeout DT_D; /* seconds; default: that of the communicator; DT_FOREVER: none */
+    dt_msg_info *info DT_D;    /* receives: what came; valid when the receive is done */
+} dt_msg_opts;
+DT_API int dt_comm_send_with(dt_comm *c, const void *buf, int64_t n, int dtype, int to, dt_msg_opts o DT_OPT0(dt_msg_opts));
+DT_API int dt_comm_recv_with(dt_comm *c, void *buf, int64_t n, int dtype, int from, dt_msg_opts o DT_OPT0(dt_msg_opts));
+/* Receives a message where it is: a large one from dt_comm_alloc memory of a rank of this machine is not copied at all. The
+   sender's call is done when the view is given back. A view is invalid when the communicator has failed or is freed. */
+DT_API int dt_comm_recv_view_with(dt_comm *c, dt_msg_view *out, int dtype, int from, dt_msg_opts o DT_OPT0(dt_msg_opts));
+DT_API void dt_comm_view_free(dt_comm *c, dt_msg_view *v);
+/* Is there a message for such a receive? 1: yes, *info tells what it is; 0: no. It does not wait, unless .timeout is set.
+   Negative: the communicator has failed. */
+DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_opts o DT_OPT0(dt_msg_opts));
+#ifdef DT__LIT
+#define dt_comm_send(c, buf, n, dtype, ...) \
+    dt_comm_send_with(c, buf, n, dtype, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#define dt_comm_recv(c, buf, n, dtype, ...) \
+    dt_comm_recv_with(c, buf, n, dtype, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#define dt_comm_recv_view(c, out, dtype, ...) \
+    dt_comm_recv_view_with(c, out, dtype, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#define dt_comm_probe(c, info, ...) \
+    dt_comm_probe_with(c, info, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#else /* C++17: options as a struct, or none */
+#define dt_comm_send dt_comm_send_with
+#define dt_comm_recv dt_comm_recv_with
+#define dt_comm_recv_view dt_comm_recv_view_with
+#define dt_comm_probe dt_comm_probe_with
+#endif
+
+/* Requests and replies, for those who write servers. dt_comm_call sends `in` to another rank, or this one, and waits for the
+   reply. The tags of calls are apart from those of messages. out: at most nout bytes; *got, unless NULL: how many came.
+   DT_COMM_ERR_REMOTE: the other rank refused; dt_comm_error(NULL) has its words. */
+DT_API int dt_comm_call_with(dt_comm *c, int to, int tag, const void *in, int64_t nin, void *out, int64_t nout, int64_t *got,
+                             dt_msg_opts o DT_OPT0(dt_msg_opts));
+typedef struct dt_request { /* a call that has come in */
+    int         from, tag;
+    const void *data;
+    int64_t     n;          /* bytes */
+    dt_comm    *c;
+    void       *user;       /* as given to dt_comm_serve */
+    struct dt__request *dt__inside; /* private */
+} dt_request;
+/* A handler answers a request once, with dt_request_reply or dt_request_refuse: at once or later, from any handler or, while
+   no call of this communicator runs, from the program. The request, its data included, is valid until then. */
+typedef void (*dt_request_fn)(dt_request *q);
+typedef struct dt_serve_opts {
+    int   dt__first DT_D;
+    void *user DT_D;
+    bool  at_once DT_D; /* the handler runs when a request comes: on the progress thread, or on a thread of the program that
+                           waits in a call of this communicator. It must not wait. Default: in dt_comm_serve_next */
+} dt_serve_opts;
+/* From now on fn serves the calls with this tag; NULL: nobody does, and calls with this tag wait for their timeout. */
+DT_API int dt_comm_serve_with(dt_comm *c, int tag, dt_request_fn fn, dt_serve_opts o DT_OPT0(dt_serve_opts));
+/* Waits for a request and runs its handler on this thread. 1: done; 0: none came within the timeout (seconds, or DT_FOREVER);
+   negative: the communicator has failed. */
+DT_API int dt_comm_serve_next(dt_comm *c, double timeout);
+typedef struct dt_reply_opts {
+    int   dt__first DT_D;
+    void (*done)(void *user) DT_D; /* data is not copied: it stays valid until done is called, which must not wait */
+    void *user DT_D;
+} dt_reply_opts;
+DT_API int dt_request_reply_with(dt_request *q, const void *data, int64_t n, dt_reply_opts o DT_OPT0(dt_reply_opts));
+DT_API int dt_request_refuse(dt_request *q, const char *why); /* the call returns DT_COMM_ERR_REMOTE */
+#ifdef DT__LIT
+#define dt_comm_call(c, to, tag, in, nin, out, nout, ...) \
+    dt_comm_call_with(c, to, tag, in, nin, out, nout, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#define dt_comm_serve(c, tag, ...) \
+    dt_comm_serve_with(c, tag, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_serve_opts, __VA_ARGS__, ))
+#define dt_request_reply(q, data, ...) \
+    dt_request_reply_with(q, data, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_reply_opts, __VA_ARGS__, ))
+#else
+#define dt_comm_call dt_comm_call_with
+#define dt_comm_serve dt_comm_serve_with
+#define dt_request_reply dt_request_reply_with
+#endif
 
 /* ---------------------------------------------------------------------------------------------------- >>work
    Asynchronous calls: they start the operation and return a work. buf must stay valid until the work is done. Each work
@@ -172,14 +262,39 @@ DT_API dt_work *dt_comm_reduce_scatter_start(dt_comm *c, const void *in, void *o
                                              int dtype, int op);
 DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts,
                                         int dtype);
-DT_API dt_work *dt_comm_send_start(dt_comm *c, const void *buf, int64_t n, int dtype, int to);
-DT_API dt_work *dt_comm_recv_start(dt_comm *c, void *buf, int64_t n, int dtype, int from);
+DT_API dt_work *dt_comm_send_start_with(dt_comm *c, const void *buf, int64_t n, int dtype, int to,
+                                        dt_msg_opts o DT_OPT0(dt_msg_opts));
+DT_API dt_work *dt_comm_recv_start_with(dt_comm *c, void *buf, int64_t n, int dtype, int from,
+                                        dt_msg_opts o DT_OPT0(dt_msg_opts));
+DT_API dt_work *dt_comm_recv_view_start_with(dt_comm *c, dt_msg_view *out, int dtype, int from,
+                                             dt_msg_opts o DT_OPT0(dt_msg_opts));
+DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void *in, int64_t nin, void *out, int64_t nout,
+                                        dt_msg_opts o DT_OPT0(dt_msg_opts)); /* .info tells how much came */
+#ifdef DT__LIT
+#define dt_comm_send_start(c, buf, n, dtype, ...) \
+    dt_comm_send_start_with(c, buf, n, dtype, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#define dt_comm_recv_start(c, buf, n, dtype, ...) \
+    dt_comm_recv_start_with(c, buf, n, dtype, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#define dt_comm_recv_view_start(c, out, dtype, ...) \
+    dt_comm_recv_view_start_with(c, out, dtype, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#define dt_comm_call_start(c, to, tag, in, nin, out, ...) \
+    dt_comm_call_start_with(c, to, tag, in, nin, out, DT__HEAD(__VA_ARGS__, ), DT__OPTS(dt_msg_opts, __VA_ARGS__, ))
+#else
+#define dt_comm_send_start dt_comm_send_start_with
+#define dt_comm_recv_start dt_comm_recv_start_with
+#define dt_comm_recv_view_start dt_comm_recv_view_start_with
+#define dt_comm_call_start dt_comm_call_start_with
+#endif
+/* Takes a message back. It must still be waited for: its status is DT_COMM_ERR_CANCELLED, or 0 if the message had met its
+   counterpart before. false: it has, or the work is no message. A large send ends when the receiver has confirmed it. */
+DT_API bool     dt_work_cancel(dt_work *w);
 DT_API bool     dt_work_test(dt_work *w);  /* true if it is done or failed */
 /* Waits until the work is done; *began and *ended are in nanoseconds of CLOCK_MONOTONIC. Returns its status. It does not
    free the work. */
 DT_API int      dt_work_times(dt_work *w, int64_t *began, int64_t *ended);
 DT_API int      dt_work_wait(dt_work *w);  /* its status; frees w. On a GPU: what is queued next runs after it */
-/* Waits for any: the index of a work that is done (on a GPU: queued); -1 if all are NULL. It does not free the work. */
+/* Waits for any: the index of a work that is done (on a GPU: queued); -1 if all are NULL. The works may be of different
+   communicators. It does not free the work. */
 DT_API int      dt_work_wait_any(dt_work **w, int n);
 
 /* ---------------------------------------------------------------------------------------------------- >>memory
@@ -275,8 +390,7 @@ DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* set 
 
 enum {
     DT__PLAN_CACHE = 16,   /* plans; a power of two */
-    DT__SHARED_RANKS = 64, /* the largest number of ranks that reduce in shared memory */
-    DT__PAIRS = 64         /* sends and receives that progress together */
+    DT__SHARED_RANKS = 64  /* the largest number of ranks that reduce in shared memory */
 };
 /* How a work on host memory is done. */
 typedef enum dt__way {
@@ -285,10 +399,9 @@ typedef enum dt__way {
     DT__BY_NATIVE    /* MPI's own collective */
 } dt__way;
 
-struct dt_work {
-    dt_comm   *c;                /* NULL: the communicator was freed before this work was waited for */
-    dt_work   *next;             /* in the queue; under the engine's lock */
-    dt_work   *before, *after;   /* in engine.kept; under the engine's lock */
+typedef struct dt__coll_work {   /* a collective call */
+    dt_work    w;
+    struct dt__coll_work *next;  /* in the queue; under the engine's lock */
     dt__frame  head;             /* what is compared between ranks */
     int        dtype, op;
     int64_t    n;                /* elements of data */
@@ -297,15 +410,8 @@ struct dt_work {
     dt__way    way;
     bool       agree;            /* before an MPI collective all ranks compare their frames */
     int       *part;             /* for MPI: elements of each segment, then where each begins */
-    const dt__device_transport *device_transport; /* a work on a device, whose data is the record; NULL on the host */
-    dt__job   *job;
-    bool       arrived;          /* the records are exchanged */
-    bool       own;              /* made by a start call */
-    bool       pair;             /* a send or a receive: its message is `one` */
+    bool       arrived;          /* a work on a device, whose data is the record: the records are exchanged */
     bool       begun;
-    dt__msg    one;
-    bool       finished;         /* atomic */
-    int        status;
     /* buffers */
     char      *temp;             /* data, if it is not the caller's; NULL if it is */
     const char *in;              /* copied to data + in_at first, unless NULL */
@@ -325,9 +431,8 @@ struct dt_work {
     bool       progress;         /* this poll moved something */
     bool       asked;            /* no progress for the timeout: the other ranks were asked why */
     bool       watched;          /* no progress for a while: the other ranks were told what it waits in */
-    int64_t    started, moved;   /* ns: when it began; when it last made progress, 0 if it made some in the last poll */
-    int64_t    ended;            /* ns */
-};
+    int64_t    moved;            /* ns: when it last made progress, 0 if it made some in the last poll */
+} dt__coll_work;
 typedef struct dt__waits { /* how long this rank waited for one other; atomic */
     int64_t last, waited, longest; /* operations; ns */
 } dt__waits;
@@ -340,10 +445,21 @@ typedef struct dt__past { /* an operation in the history */
 struct dt__engine {
     pthread_mutex_t lock;
     pthread_cond_t  cond;
-    dt_work        *head, *tail, *kept; /* the queue; works that the program has not waited for */
+    dt__coll_work  *head, *tail; /* the queue of collectives */
+    dt_work        *kept;        /* works that the program has not waited for */
+    dt__chain        devices;     /* messages of device memory that the device transport must queue */
+    dt__req        *free_reqs;   /* linked by w.after */
+    int64_t         nreqs;       /* messages of start calls */
+    struct dt__handler *handlers; /* of dt_comm_serve */
+    struct dt__request *first_request, *last_request; /* requests for dt_comm_serve_next */
+    bool            requested;   /* atomic: one has come */
+    uint32_t        calls;       /* atomic: number of dt_comm_call so far */
     bool            driving, quit, has_thread;
     bool            aside;       /* the engine's own thread drives: the program may be computing */
-    int             waiting;     /* program threads that wait for the driver; atomic */
+    bool            sleeping;    /* the engine's own thread sleeps */
+    bool            announced;   /* and other ranks have to wake it: dt__shared_doze */
+    int             waiting;     /* program threads that want to drive; atomic */
+    dt__pollset     set;         /* of the program's thread */
     int             spin;        /* polls before the first yield without shared memory; -1: not determined yet */
     pthread_t       thread;
     dt__msg        *msg;         /* messages of the round */
@@ -358,7 +474,6 @@ struct dt__engine {
     dt__past        past[DT__HISTORY];
     uint64_t        npast;       /* operations in all; the last DT__HISTORY are in past */
     bool            told;        /* the history has been logged */
-    uint64_t       *sent, *got;  /* by rank: number of messages to it and from it */
     dt_comm_stats   stats;
     dt__waits      *waits;       /* by rank */
     int             algo;        /* of option or environment; DT_ALGO_AUTO: by cost */
@@ -407,6 +522,7 @@ extern "C" {
 #endif
 DT__PRESENT(COMM);
 DT__NEEDS(COMM, PLAN);
+DT__NEEDS(COMM, MSG);
 DT__NEEDS(COMM, NET);
 DT__NEEDS(COMM, BASE);
 
@@ -804,7 +920,7 @@ DT__INSIDE bool dt__frame_ok(dt_comm *c, int peer, const dt__frame *want, const 
                                       vectors in place
      staged                           each rank copies piece after piece to its stage buffers (put), reduces its part of
                                       all stages (part), and copies the result back (taken) */
-enum { /* dt_work.phase */
+enum { /* dt__coll_work.phase */
     DT__POST = 0,    /* write the post */
     DT__COMPARE,     /* wait for all posts and compare them */
     DT__DIRECT,      /* reduce in place */
@@ -817,7 +933,7 @@ static int64_t dt__part_at(int64_t n, int p, int i, size_t size) /* where part i
             at = lines / p * i + (i < lines % p ? i : lines % p);
     return at * line < n ? at * line : n;
 }
-static void dt__reduce_to(const dt_work *w, char **dst, int ndst, char **src, int nsrc, int64_t n)
+static void dt__reduce_to(const dt__coll_work *w, char **dst, int ndst, char **src, int nsrc, int64_t n)
 {
     if (w->op != DT_COMM_MEAN) {
         dt__reduce_many(w->dtype, w->op, (void **)dst, ndst, (const void **)src, nsrc, n);
@@ -829,7 +945,7 @@ static void dt__reduce_to(const dt_work *w, char **dst, int ndst, char **src, in
         int64_t k = n - at < most ? n - at : most;
         for (int i = 0; i < nsrc; i++) from[i] = src[i] + (size_t)at * w->size;
         dt__reduce_many(w->dtype, DT_COMM_SUM, (void **)&one, 1, (const void **)from, nsrc, k);
-        dt__reduce_scale(w->dtype, block, k, w->c->size);
+        dt__reduce_scale(w->dtype, block, k, w->w.c->size);
         for (int i = 0; i < ndst; i++) memcpy(dst[i] + (size_t)at * w->size, block, (size_t)k * w->size);
     }
 }
@@ -847,7 +963,7 @@ static void dt__shared_tell(dt__shared *s, uint64_t *word, uint64_t value)
     dt__shared_ring(s);
 }
 /* Piece k of the work: returns its elements; *at: where it begins; *lo and *hi: the part of it that rank i reduces. */
-static int64_t dt__piece_of(const dt__shared *s, const dt_work *w, int64_t k, int i, int64_t *at, int64_t *lo,
+static int64_t dt__piece_of(const dt__shared *s, const dt__coll_work *w, int64_t k, int i, int64_t *at, int64_t *lo,
                             int64_t *hi)
 {
     int64_t n;
@@ -857,16 +973,16 @@ static int64_t dt__piece_of(const dt__shared *s, const dt_work *w, int64_t k, in
     *hi = dt__part_at(n, s->n, i + 1, w->size);
     return n;
 }
-static char *dt__stage_of(const dt__shared *s, const dt_work *w, int64_t k, int i)
+static char *dt__stage_of(const dt__shared *s, const dt__coll_work *w, int64_t k, int i)
 {
     return (char *)dt__slot_of(s, i)->stage[(w->first + (uint64_t)k) % DT__STAGES];
 }
-static bool dt__stage_free(const dt__shared *s, const dt_work *w) /* is there a stage buffer for the next piece? */
+static bool dt__stage_free(const dt__shared *s, const dt__coll_work *w) /* is there a stage buffer for the next piece? */
 {
     uint64_t no = w->first + (uint64_t)w->put + 1;
     return DT__REACHED(s, taken, no > DT__STAGES ? no - DT__STAGES : 0);
 }
-static void dt__stage_put(dt__shared *s, dt_work *w)
+static void dt__stage_put(dt__shared *s, dt__coll_work *w)
 {
     int64_t at, lo, hi, n = dt__piece_of(s, w, w->put, s->me, &at, &lo, &hi);
     char   *to = dt__stage_of(s, w, w->put, s->me), *from = w->data + (size_t)at * w->size;
@@ -876,7 +992,7 @@ static void dt__stage_put(dt__shared *s, dt_work *w)
     dt__shared_tell(s, &dt__slot_of(s, s->me)->put, w->first + (uint64_t)w->put);
 }
 /* All vectors x[0] .. x[s->n - 1] := their reduction, n elements */
-static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x, int64_t n)
+static void dt__reduce_all(const dt__shared *s, const dt__coll_work *w, char *const *x, int64_t n)
 {
     char   *at[DT__SHARED_RANKS];
     int64_t most = DT__OWN / (int64_t)w->size;
@@ -889,7 +1005,7 @@ static void dt__reduce_all(const dt__shared *s, const dt_work *w, char *const *x
         dt__reduce_to(w, at, s->n, at, s->n, k);
     }
 }
-static void dt__stage_reduce(dt__shared *s, dt_work *w)
+static void dt__stage_reduce(dt__shared *s, dt__coll_work *w)
 {
     int64_t at, lo, hi;
     char   *x[DT__SHARED_RANKS];
@@ -901,7 +1017,7 @@ static void dt__stage_reduce(dt__shared *s, dt_work *w)
     w->reduced++;
     dt__shared_tell(s, &dt__slot_of(s, s->me)->part, w->first + (uint64_t)w->reduced);
 }
-static void dt__stage_take(dt__shared *s, dt_work *w)
+static void dt__stage_take(dt__shared *s, dt__coll_work *w)
 {
     int64_t at, lo, hi, n = dt__piece_of(s, w, w->taken, s->me, &at, &lo, &hi);
     char   *from = dt__stage_of(s, w, w->taken, s->me), *to = w->data + (size_t)at * w->size;
@@ -912,7 +1028,7 @@ static void dt__stage_take(dt__shared *s, dt_work *w)
     w->taken++;
     dt__shared_tell(s, &dt__slot_of(s, s->me)->taken, w->first + (uint64_t)w->taken);
 }
-static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece first, as it is in the caches */
+static int dt__shared_staged(dt__shared *s, dt__coll_work *w) /* the oldest piece first, as it is in the caches */
 {
     if (w->taken < w->reduced && DT__REACHED(s, part, w->first + (uint64_t)w->taken + 1)) dt__stage_take(s, w);
     else if (w->reduced < w->put && DT__REACHED(s, put, w->first + (uint64_t)w->reduced + 1)) dt__stage_reduce(s, w);
@@ -921,7 +1037,7 @@ static int dt__shared_staged(dt__shared *s, dt_work *w) /* the oldest piece firs
     w->progress = true;
     return w->taken == w->pieces;
 }
-static int dt__shared_direct(dt__shared *s, dt_work *w)
+static int dt__shared_direct(dt__shared *s, dt__coll_work *w)
 {
     dt__rank_slot *me = dt__slot_of(s, s->me);
     char     *x[DT__SHARED_RANKS];
@@ -982,7 +1098,7 @@ static void dt__short_reduce(const dt_comm *c, uint64_t no, void *data, int64_t 
     if (op == DT_COMM_MEAN) dt__reduce_scale(dtype, data, n, c->size);
 }
 /* Allreduce, or with n = 0 a barrier. Returns 1: done, 0: call again, negative: failed. */
-static int dt__shared_allreduce(dt_comm *c, dt_work *w)
+static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
 {
     dt__shared *s = (dt__shared *)c->shared;
     dt__rank_slot   *me = dt__slot_of(s, s->me);
@@ -1032,7 +1148,6 @@ static int dt__shared_allreduce(dt_comm *c, dt_work *w)
     return w->phase == DT__STAGED ? dt__shared_staged(s, w) : dt__shared_direct(s, w);
 }
 
-static void dt__engine_thread(dt_comm *c);
 /* ---- plans */
 static bool dt__has_native(const dt_comm *c) { return c->across && c->across->native; }
 /* After a failure the transport may still write to buffers of calls that had not ended: they are not freed. */
@@ -1041,7 +1156,7 @@ static const dt__transport *dt__transport_to(const dt_comm *c, int peer)
 {
     return c->inside && c->host[peer] == c->host[c->rank] ? c->inside : c->across;
 }
-static int dt__round_begin(dt_comm *c, dt_work *w)
+static int dt__round_begin(dt_comm *c, dt__coll_work *w)
 {
     struct dt__engine  *e = c->engine;
     const dt_plan_step *s = w->plan->step;
@@ -1056,7 +1171,7 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
         e->nmsg = e->msg && e->over ? n : 0;
         if (!e->nmsg) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory", c->rank);
     }
-    uint64_t age = w->step ? (uint64_t)(dt__comm_now() - w->started) : 0;
+    uint64_t age = w->step ? (uint64_t)(dt__comm_now() - w->w.started) : 0;
     for (int64_t i = 0; i < n; i++) {
         const dt_plan_step *t = s + w->step + i;
         dt__msg            *m = e->msg + i;
@@ -1088,7 +1203,7 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
     w->in_round = true;
     return 0;
 }
-static int dt__plan_poll(dt_comm *c, dt_work *w)
+static int dt__plan_poll(dt_comm *c, dt__coll_work *w)
 {
     struct dt__engine *e = c->engine;
     while (w->step < w->plan->nsteps) {
@@ -1124,7 +1239,7 @@ static int dt__plan_poll(dt_comm *c, dt_work *w)
 }
 
 /* ---- work */
-static int dt__work_poll(dt_comm *c, dt_work *w)
+static int dt__work_poll(dt_comm *c, dt__coll_work *w)
 {
     int rc = 1;
     if (w->agree && (rc = c->across->agree(c, &w->head, &w->phase)) > 0) {
@@ -1134,12 +1249,12 @@ static int dt__work_poll(dt_comm *c, dt_work *w)
     }
     if (rc > 0 && w->way == DT__BY_NATIVE)
         rc = c->across->native(c, w->head.coll, w->data, w->n, w->part, w->dtype, w->op, w->head.root, &w->phase, &w->done);
-    else if (rc > 0 && w->arrived) rc = w->device_transport->poll(c, w->job);
+    else if (rc > 0 && w->arrived) rc = w->w.device_transport->poll(c, w->w.job);
     else if (rc > 0) rc = w->way == DT__BY_SHARED ? dt__shared_allreduce(c, w) : dt__plan_poll(c, w);
     if (rc == 2 && w->arrived) { /* the device transport has a deadline of its own */
         w->moved = dt__comm_now();
         rc = 0;
-    } else if (rc > 0 && w->job && !w->arrived) {
+    } else if (rc > 0 && w->w.job && !w->arrived) {
         w->arrived = w->progress = true;
         rc = 0;
     }
@@ -1148,26 +1263,16 @@ static int dt__work_poll(dt_comm *c, dt_work *w)
     return status ? status : rc;
 }
 /* No progress for the timeout: first asks the other ranks why, then fails and names the ranks at fault. */
-static void dt__late(dt_comm *c, dt_work *w)
+static void dt__late(dt_comm *c, dt__coll_work *w)
 {
     char        who[200] = "", text[200];
     dt__shared *s = (dt__shared *)c->shared;
     dt__frame   last;
     int         rank = -1;
     if (w->asked && (double)(dt__comm_now() - w->moved) < c->timeout * DT__NS_PER_S + DT__ASK_SECONDS * DT__NS_PER_S) return;
-    if (w->pair && (!c->world || w->asked)) { /* threads, or no verdict came */
-        int peer = w->plan->step->peer;
-        dt__comm_fail(c, DT_COMM_ERR_TIMEOUT, peer,
-                      "rank %d: message #%" PRIu64 " %s rank %d made no progress for %.1f s, the timeout",
-                      c->rank, w->head.seq + 1, w->plan->step->kind == DT_STEP_SEND ? "to" : "from", peer, c->timeout);
-        return;
-    }
     if (c->world && !w->asked) {
         w->asked = true;
-        dt__world_ask(c->world, c, w->head.seq + 1, w->pair ? w->plan->step->peer : -1,
-                      !w->pair                               ? 0
-                      : w->plan->step->kind == DT_STEP_SEND ? DT__ASK_SEND
-                                                             : DT__ASK_RECV);
+        dt__world_ask(c->world, c, w->head.seq + 1, -1, 0, 0);
         return;
     }
     for (int i = 0; s && i < s->n; i++) {
@@ -1196,10 +1301,14 @@ DT__INSIDE int64_t dt__watch_after(const dt_comm *c)
 {
     return c->timeout < 0.6 ? (int64_t)(c->timeout * (0.5 * DT__NS_PER_S)) : DT__WATCH_NS;
 }
-static void dt__stuck(dt_comm *c, dt_work *w, int64_t now) /* a poll at `now` made no progress */
+/* A poll at `now` made no progress: are the collective at the head of the queue, or messages, overdue? */
+static void dt__stuck(dt_comm *c, int64_t now)
 {
+    dt__coll_work *w = c->engine->head;
+    if (c->mail) dt__mail_overdue(c, now);
+    if (!w) return;
     if (!w->moved) w->moved = now;
-    if (c->across && !w->pair && !w->watched && now - w->moved > dt__watch_after(c)) {
+    if (c->across && !w->watched && now - w->moved > dt__watch_after(c)) {
         w->watched = true;
         dt__world_watch(c->world, &w->head);
     }
@@ -1229,19 +1338,34 @@ static int dt__socket_spin(const dt_comm *c)
     }
     return *spin;
 }
-static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
+/* What the sockets of c wait for, and until when at the latest. */
+static void dt__wait_set(dt_comm *c, dt__pollset *set, int64_t now)
 {
-    dt__shared *s = (dt__shared *)c->shared;
-    int         spin = s ? dt__shared_spin(s) : dt__socket_spin(c), yields = 40;
+    dt__mail *m = (dt__mail *)c->mail;
+    int64_t   next = dt__mail_next(c);
+    set->n = 0;
+    set->until = now + (int64_t)((c->shared ? DT__SOCKET_SHARED_SECONDS : DT__SOCKET_SECONDS) * DT__NS_PER_S);
+    if (next < set->until) set->until = next;
+    if (c->across->fds) c->across->fds(c, set);
+    if (m && m->across && m->across->fds) m->across->fds(c, set);
+}
+enum { DT__MOVED_COLLECTIVE = 1, DT__MOVED_MESSAGE = 2 }; /* what a poll has moved */
+static void dt__idle(dt_comm *c, dt__idler *d, int moved)
+{
+    dt__shared    *s = (dt__shared *)c->shared;
+    dt__coll_work *w = c->engine->head;
+    int            spin = s ? dt__shared_spin(s) : dt__socket_spin(c), yields = 40;
     if (dt__aside(c)) spin = yields = 0;
-    if (progress) {
+    if (moved) {
         if (d->dozing) dt__shared_rise(s);
         d->dozing = false;
         d->turn = 0;
         d->yielded = 0;
         c->slow = false; /* a frame that arrives now may have waited for this rank: its age says nothing */
-        w->moved = 0;
-        w->asked = false;
+        if (w && (moved & DT__MOVED_COLLECTIVE)) {
+            w->moved = 0;
+            w->asked = false;
+        }
         return;
     }
     if (s) dt__shared_settle(s);
@@ -1259,34 +1383,27 @@ static void dt__idle(dt_comm *c, dt_work *w, dt__idler *d, bool progress)
     }
     int64_t now = dt__comm_now();
     c->slow = true;
-    if (s && !w->pair && (d->turn > spin + yields || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
-    dt__stuck(c, w, now);
+    if (s && w && (d->turn > spin + yields || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
+    dt__stuck(c, now);
     /* a long yield means that another program runs on this core: sleep and be woken instead */
     if (d->yielded && now - d->yielded > DT__SLOW_YIELD_NS && d->turn < spin + yields) d->turn = spin + yields;
     d->yielded = now;
     if (d->turn < spin + yields) {
         sched_yield();
-    } else if (c->across) {
+    } else if (c->across && c->across->wait) {
         c->across->wait(c, s ? DT__SOCKET_SHARED_SECONDS : DT__SOCKET_SECONDS);
+        dt__away(c, dt__comm_now() - now);
+    } else if (c->across) {
+        dt__wait_set(c, &c->engine->set, now);
+        dt__pollset_wait(c, &c->engine->set);
         dt__away(c, dt__comm_now() - now);
     } else if (s) {
         d->bell = dt__shared_doze(s);
         d->dozing = true;
+    } else { /* a world of one, which waits for a message to itself */
+        struct timespec t = dt__timespec_of(DT__NS_PER_MS);
+        nanosleep(&t, NULL);
     }
-}
-/* Polls a work until it is done; returns its status. */
-static int dt__drive(dt_comm *c, dt_work *w)
-{
-    dt__idler d = { 0, false, 0, 0 };
-    int       rc;
-    for (;;) {
-        w->progress = false;
-        if ((rc = dt__work_poll(c, w)) != 0) break;
-        dt__idle(c, w, &d, w->progress);
-    }
-    if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
-    if (c->shared) dt__shared_settle((dt__shared *)c->shared);
-    return rc > 0 ? 0 : rc;
 }
 static void dt__past_add(dt_comm *c, const dt__frame *f, int64_t began, int64_t ended, int status)
 {
@@ -1309,6 +1426,11 @@ static void dt__past_add(dt_comm *c, const dt__frame *f, int64_t began, int64_t 
 static int dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
 {
     const dt__past *p = &c->engine->past[k % DT__HISTORY];
+    if (p->coll == DT_COLL_SEND || p->coll == DT_COLL_RECV) /* seq is the tag */
+        return snprintf(buf, nbytes, "rank %d: %s of %" PRId64 " %s %s rank %d, tag %" PRIu64 ", %.6f s, status %d", c->rank,
+                        dt_coll_name((dt_coll)p->coll), p->count, dt__comm_dtype_name(p->dtype),
+                        p->coll == DT_COLL_SEND ? "to" : "from", p->root, p->seq,
+                        DT__S_PER_NS * (double)(p->ended - p->began), p->status);
     return snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d",
                     c->rank, p->root == DT__ROOT_FREE ? "dt_comm_free" : dt_coll_name((dt_coll)p->coll), p->seq + 1,
                     p->count, dt__comm_dtype_name(p->dtype), dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo),
@@ -1325,15 +1447,19 @@ static void dt__past_log(const dt_comm *c) /* once; called by the driver, or whe
         dt__logf(2, "history: %s", text);
     }
 }
-static void dt__work_end(dt_comm *c, dt_work *w, int status)
+/* The failure goes to shared memory: a rank that was stopped and finds all its data must not continue alone. Callers may
+   free their buffers after it. */
+static void dt__fail_shared(dt_comm *c, int status)
+{
+    if (!status || !c->shared) return;
+    dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
+    dt__shared_untouched((dt__shared *)c->shared);
+}
+static void dt__work_end(dt_comm *c, dt__coll_work *w, int status)
 {
     struct dt__engine *e = c->engine;
     int64_t            now = dt__comm_now();
-    /* the failure goes to shared memory: a rank that was stopped and finds all its data must not continue alone */
-    if (status && c->shared) {
-        dt__shared_fail((dt__shared *)c->shared, status, c->failed_rank, c->text);
-        dt__shared_untouched((dt__shared *)c->shared);
-    }
+    dt__fail_shared(c, status);
     if (!status && w->way != DT__BY_SHARED && w->op == DT_COMM_MEAN && dt__coll_of(w->head.coll)->reduces && w->out_n) {
         dt__reduce_scale(w->dtype, w->data + (size_t)w->out_at * w->size, w->out_n, c->size);
     }
@@ -1349,21 +1475,21 @@ static void dt__work_end(dt_comm *c, dt_work *w, int status)
         DT_COMM_FREE(w->plan);
     }
     w->plan = NULL;
-    dt__past_add(c, &w->head, w->started, now, status);
-    w->ended = now;
+    dt__past_add(c, &w->head, w->w.started, now, status);
+    w->w.ended = now;
     __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, now, __ATOMIC_RELAXED);
-    if (!w->pair) __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
-    if (!w->pair && !status && c->late) {
+    __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
+    if (!status && c->late) {
         dt__waits *t = &e->waits[c->late_rank];
         __atomic_store_n(&t->last, t->last + 1, __ATOMIC_RELAXED);
         __atomic_store_n(&t->waited, t->waited + c->late, __ATOMIC_RELAXED);
         if (c->late > t->longest) __atomic_store_n(&t->longest, c->late, __ATOMIC_RELAXED);
     }
-    if (!w->pair && c->shared)
+    if (c->shared)
         __atomic_store_n(&dt__slot_of((dt__shared *)c->shared, ((dt__shared *)c->shared)->me)->done, w->head.seq + 1,
                          __ATOMIC_RELEASE);
-    w->status = status;
+    w->w.status = status;
     if (status) dt__past_log(c);
 }
 static void dt__frame_fill(const dt_comm *c, dt__frame *f, int coll, int algo, int64_t count, int dtype, int op,
@@ -1386,8 +1512,9 @@ static void dt__frame_fill(const dt_comm *c, dt__frame *f, int coll, int algo, i
     f->dtype = (uint8_t)dtype;
     f->op = (uint8_t)op;
 }
-static void dt__work_begin(dt_comm *c, dt_work *w)
+static void dt__work_begin(dt_comm *c, dt__coll_work *w)
 {
+    w->begun = true;
     if (w->in) dt__comm_copy(w->data + (size_t)w->in_at * w->size, w->in, (size_t)w->in_n * w->size);
     size_t scratch = w->plan ? (size_t)w->plan->scratch * w->size : 0;
     if (scratch > c->engine->scratch_n) {
@@ -1398,13 +1525,12 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
             dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: out of memory for %zu bytes of scratch", c->rank,
                           scratch);
     }
-    w->started = dt__comm_now();
-    w->head.sent = (uint64_t)w->started;
-    if (c->since) dt__away(c, w->started - c->since);
+    w->w.started = dt__comm_now();
+    w->head.sent = (uint64_t)w->w.started;
+    if (c->since) dt__away(c, w->w.started - c->since);
     __atomic_store_n(&c->doing, (uint32_t)w->head.coll + 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&c->since, w->started, __ATOMIC_RELAXED);
-    if (w->pair) return;
-    c->began = w->started;
+    __atomic_store_n(&c->since, w->w.started, __ATOMIC_RELAXED);
+    c->began = w->w.started;
     c->slow = false;
     c->late = 0;
     c->late_rank = -1;
@@ -1417,72 +1543,105 @@ static void dt__work_begin(dt_comm *c, dt_work *w)
     DT__FENCE(&((dt__shared *)c->shared)->head->sleepers); /* of two ranks whose calls differ at least one sees it */
     dt__shared_agree(c, &w->head);
 }
-static void dt__work_over(dt_comm *c, dt_work *w, int status) /* takes w out of the queue; the lock is held */
+
+/* ---- driving */
+/* Threads in dt_work_wait_any over several communicators wait here. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t  cond;
+    int             waiting; /* atomic */
+} dt__any = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 };
+static void dt__work_finished(dt_work *w, int status) /* by the driver. A work that was made by a start call may be gone now */
 {
-    struct dt__engine *e = c->engine;
-    dt_work          **p = &e->head, *before = NULL;
-    while (*p && *p != w) before = *p, p = &(*p)->next;
-    if (*p) __atomic_store_n(p, w->next, __ATOMIC_RELEASE); /* dt__short reads the head without the lock */
-    if (e->tail == w) e->tail = before;
     w->status = status;
-    __atomic_store_n(&w->finished, true, __ATOMIC_RELEASE);
-    pthread_cond_broadcast(&e->cond);
+    __atomic_store_n(&w->finished, true, __ATOMIC_SEQ_CST);
+    if (__builtin_expect(__atomic_load_n(&dt__any.waiting, __ATOMIC_SEQ_CST) == 0, 1)) return;
+    pthread_mutex_lock(&dt__any.lock);
+    pthread_cond_broadcast(&dt__any.cond);
+    pthread_mutex_unlock(&dt__any.lock);
 }
-/* Polls all sends and receives at the head of the queue once. They progress together: two ranks that both send first and
-   then receive would otherwise wait for each other. Messages of one pair and direction stay in order. Called with the
-   lock; returns the first work if it is not done, else NULL. */
-static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
+static void dt__work_over(dt_comm *c, dt__coll_work *w, int status) /* takes w, the head, out of the queue */
 {
     struct dt__engine *e = c->engine;
-    dt_work           *w[DT__PAIRS];
-    int                n = 0, rc[DT__PAIRS];
-    for (dt_work *x = e->head; x && x->pair && n < DT__PAIRS; x = x->next) w[n++] = x;
-    pthread_mutex_unlock(&e->lock);
-    *progress = false;
-    e->turn++;
-    for (int i = 0; i < n; i++) {
-        const dt_plan_step *s = w[i]->plan->step;
-        int                *busy = (s->kind == DT_STEP_SEND ? e->busy_send : e->busy_recv) + s->peer;
-        rc[i] = 0;
-        if (!w[i]->begun) dt__work_begin(c, w[i]);
-        w[i]->begun = true;
-        dt__comm_look(c);
-        if (!dt__comm_ok(c)) rc[i] = c->status;
-        if (rc[i] || *busy == e->turn) continue;
-        size_t               before = w[i]->one.done + w[i]->one.head_done;
-        const dt__transport *t = dt__transport_to(c, s->peer);
-        if (w[i]->arrived) rc[i] = w[i]->device_transport->poll(c, w[i]->job);
-        else rc[i] = s->kind == DT_STEP_SEND ? t->send(c, s->peer, &w[i]->one) : t->recv(c, s->peer, &w[i]->one);
-        if (rc[i] > 0 && w[i]->job && !w[i]->arrived) {
-            w[i]->arrived = true;
-            rc[i] = 0;
-        }
-        if (!rc[i]) *busy = e->turn;
-        *progress = *progress || rc[i] || before != w[i]->one.done + w[i]->one.head_done;
-        if (rc[i] > 0 && s->kind == DT_STEP_SEND) e->stats.bytes += (int64_t)w[i]->one.n;
-    }
-    for (int i = 0; i < n; i++)
-        if (rc[i]) dt__work_end(c, w[i], rc[i] > 0 ? 0 : rc[i]);
     pthread_mutex_lock(&e->lock);
-    dt_work *first = n && !rc[0] ? w[0] : NULL;
-    for (int i = 0; i < n; i++)
-        if (rc[i]) dt__work_over(c, w[i], w[i]->status);
-    return first;
+    __atomic_store_n(&e->head, w->next, __ATOMIC_RELEASE); /* dt__short reads the head without the lock */
+    if (e->tail == w) e->tail = NULL;
+    pthread_mutex_unlock(&e->lock);
+    dt__work_finished(&w->w, status);
 }
-static void dt__pairs_run(dt_comm *c, dt_work *until) /* until `until` or all of them are done; the lock is held */
+static void dt__message_done(dt_comm *c, dt_work *w)
 {
     struct dt__engine *e = c->engine;
-    dt__idler          d = { 0, false, 0, 0 };
-    while (e->head && e->head->pair && !(until && until->finished)) {
-        bool     progress;
-        dt_work *first = dt__pairs_look(c, &progress);
-        if (!first) continue;
-        pthread_mutex_unlock(&e->lock);
-        dt__idle(c, first, &d, progress);
-        pthread_mutex_lock(&e->lock);
+    dt__req           *q = (dt__req *)(void *)w;
+    if (w->job && !w->status) { /* the records are exchanged: the device transport continues */
+        q->link.next = NULL;
+        dt__chain_add(&e->devices, &q->link);
+        return;
     }
-    if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
-    if (c->shared) dt__shared_settle((dt__shared *)c->shared);
+    dt__frame f;
+    int64_t   now = dt__comm_coarse();
+    f.seq = (uint64_t)(q->tag < 0 ? 0 : q->tag);
+    f.dtype = q->dtype & (uint8_t)~DT__M_DEVICE;
+    f.count = (int64_t)(q->send ? q->n : q->total) / (int64_t)dt__elem_nbytes(f.dtype);
+    f.root = q->peer;
+    f.coll = q->send ? DT_COLL_SEND : DT_COLL_RECV;
+    f.op = f.algo = 0;
+    if (q->send && !w->status) e->stats.bytes += (int64_t)q->n;
+    w->ended = now;
+    if (!w->started) w->started = now;
+    dt__past_add(c, &f, w->started < now ? w->started : now, now, w->status);
+    dt__work_finished(w, w->status);
+}
+/* Messages of device memory whose records were exchanged. */
+static int dt__devices_poll(dt_comm *c)
+{
+    struct dt__engine *e = c->engine;
+    int                moved = 0;
+    for (dt__chain *l = e->devices.next, *next; l != &e->devices; l = next) {
+        dt__req *q = DT__OWNER(dt__req, link, l);
+        next = l->next;
+        int rc = dt__comm_ok(c) ? q->w.device_transport->poll(c, q->w.job) : c->status;
+        if (rc == 0 || rc == 2) continue;
+        dt__chain_remove(l);
+        dt__work_finished(&q->w, rc > 0 ? 0 : rc);
+        moved = DT__MOVED_MESSAGE;
+    }
+    return moved;
+}
+static bool dt__engine_busy(const dt_comm *c)
+{
+    const struct dt__engine *e = c->engine;
+    return __atomic_load_n(&e->head, __ATOMIC_ACQUIRE) || dt__mail_active((const dt__mail *)c->mail) || e->devices.next != &e->devices;
+}
+/* Polls the collective at the head of the queue, and messages, once. By the driver. Returns DT__MOVED_... */
+static int dt__engine_poll(dt_comm *c)
+{
+    struct dt__engine *e = c->engine;
+    dt__coll_work     *w = __atomic_load_n(&e->head, __ATOMIC_ACQUIRE);
+    int                moved = 0;
+    if (w) {
+        if (!w->begun) dt__work_begin(c, w);
+        w->progress = false;
+        int rc = dt__comm_ok(c) ? dt__work_poll(c, w) : c->status;
+        if (w->progress || rc) moved = DT__MOVED_COLLECTIVE;
+        if (rc) {
+            dt__work_end(c, w, rc > 0 ? 0 : rc);
+            dt__work_over(c, w, w->w.status);
+        }
+        if (moved || !dt__mail_hint(c)) return moved;
+    } else {
+        dt__comm_look(c);
+    }
+    if (!c->mail) return moved;
+    if (dt__comm_ok(c) && dt__mail_poll(c)) moved |= DT__MOVED_MESSAGE;
+    if (e->devices.next != &e->devices) moved |= dt__devices_poll(c);
+    if (!dt__comm_ok(c) && dt__mail_active((const dt__mail *)c->mail)) {
+        dt__fail_shared(c, c->status);
+        dt__mail_fail(c, c->status);
+        dt__past_log(c);
+        moved |= DT__MOVED_MESSAGE;
+    }
+    return moved;
 }
 static const int64_t *dt__clock_of(const dt_comm *c) /* sets this thread's clock to that of c; returns the previous one */
 {
@@ -1490,83 +1649,151 @@ static const int64_t *dt__clock_of(const dt_comm *c) /* sets this thread's clock
     dt__net_clock = c->world ? c->world->clock : NULL;
     return before;
 }
-/* Drives the queue until `until` is done (NULL: until it is empty). The caller holds the lock and becomes the driver. */
-static void dt__engine_run(dt_comm *c, dt_work *until)
+/* Makes this thread the driver. Without a progress thread no other thread can be it. */
+static void dt__engine_enter(dt_comm *c)
 {
     struct dt__engine *e = c->engine;
-    const int64_t     *clock = dt__clock_of(c);
-    e->driving = true;
-    e->aside = !until;
-    while (e->head && !(until && until->finished)) {
-        dt_work *w = e->head;
-        if (w->pair) {
-            dt__pairs_run(c, until);
-            continue;
+    if (e->has_thread) {
+        pthread_mutex_lock(&e->lock);
+        __atomic_add_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
+        while (e->driving) pthread_cond_wait(&e->cond, &e->lock);
+        __atomic_sub_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
+        e->driving = true;
+        e->aside = false;
+        if (e->announced) { /* the progress thread sleeps, and this thread looks: nobody needs to wake it */
+            e->announced = false;
+            dt__shared_rise((dt__shared *)c->shared);
         }
         pthread_mutex_unlock(&e->lock);
-        if (!w->begun) dt__work_begin(c, w);
-        int rc = dt__comm_ok(c) ? dt__drive(c, w) : c->status;
-        dt__work_end(c, w, rc);
-        pthread_mutex_lock(&e->lock);
-        dt__work_over(c, w, rc);
-    }
-    dt__net_clock = clock;
-    e->driving = false;
-    if (e->head) pthread_cond_broadcast(&e->cond);
+    } else e->driving = true;
 }
-/* Drives without waiting, until the first work makes no progress. Called with the lock, again and again. */
+/* The lock is held: the progress thread has something to do. Returns true: the caller must call dt__engine_wake. */
+static bool dt__engine_kick(struct dt__engine *e)
+{
+    if (!e->sleeping) pthread_cond_broadcast(&e->cond);
+    return e->sleeping;
+}
+static void dt__engine_wake(dt_comm *c) /* wakes the progress thread from its sleep */
+{
+    uint64_t one = 1;
+    if (!c->across && c->shared) dt__shared_wake_self((dt__shared *)c->shared);
+    else if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: it wakes anyway */
+}
+static void dt__engine_leave(dt_comm *c)
+{
+    struct dt__engine *e = c->engine;
+    bool               wake = false;
+    if (c->shared) dt__shared_settle((dt__shared *)c->shared);
+    if (!e->has_thread) {
+        e->driving = false;
+        return;
+    }
+    pthread_mutex_lock(&e->lock);
+    if (dt__engine_busy(c)) {
+        wake = dt__engine_kick(e);
+        if (wake && !c->across && !e->head) { /* it can sleep on: announce that, then look for what came in between */
+            dt__shared_doze((dt__shared *)c->shared);
+            e->announced = true;
+            wake = dt__mail_hint(c);
+        }
+    }
+    e->driving = false;
+    if (__atomic_load_n(&e->waiting, __ATOMIC_RELAXED)) pthread_cond_broadcast(&e->cond);
+    pthread_mutex_unlock(&e->lock);
+    if (wake) dt__engine_wake(c);
+}
+/* Drives until the work is finished. The caller is the driver. */
+static void dt__engine_run(dt_comm *c, const dt_work *until)
+{
+    const int64_t *clock = dt__clock_of(c);
+    dt__idler      d = { 0, false, 0, 0 };
+    for (;;) {
+        int moved = dt__engine_poll(c);
+        if (__atomic_load_n(&until->finished, __ATOMIC_RELAXED)) break;
+        dt__idle(c, &d, moved);
+    }
+    if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+    dt__net_clock = clock;
+}
+/* Drives without waiting, until nothing moves. Called again and again by the simulator and by dt_work_test. */
 DT__INSIDE void dt__engine_look(dt_comm *c)
 {
-    struct dt__engine *e = c->engine;
-    dt_work           *w = NULL;
-    bool               progress = false;
-    const int64_t     *clock = dt__clock_of(c);
-    e->driving = true;
-    while (!w && e->head) {
-        w = e->head;
-        if (w->pair) {
-            w = dt__pairs_look(c, &progress);
-            continue;
-        }
-        pthread_mutex_unlock(&e->lock);
-        if (!w->begun) dt__work_begin(c, w);
-        w->begun = true;
-        w->progress = false;
-        int rc = dt__comm_ok(c) ? dt__work_poll(c, w) : c->status;
-        if (rc) dt__work_end(c, w, rc > 0 ? 0 : rc);
-        progress = w->progress;
-        pthread_mutex_lock(&e->lock);
-        if (rc) {
-            dt__work_over(c, w, w->status);
-            w = NULL;
-        }
-    }
-    if (w) {
-        int64_t now = dt__comm_now();
-        if (progress) w->moved = now, w->asked = false;
-        else if (!c->shared || w->pair || dt__shared_agree(c, &w->head)) dt__stuck(c, w, now);
-    }
+    const int64_t *clock = dt__clock_of(c);
+    int            moved = 0, last = 0;
+    while ((last = dt__engine_poll(c)) != 0) moved |= last;
+    dt__coll_work *w = c->engine->head;
+    int64_t        now = dt__comm_now();
+    if (w && (moved & DT__MOVED_COLLECTIVE)) w->moved = now, w->asked = false;
+    if (!w || !c->shared || dt__shared_agree(c, &w->head)) dt__stuck(c, now);
+    if (c->shared) dt__shared_settle((dt__shared *)c->shared);
     dt__net_clock = clock;
+}
+/* The progress thread. It drives while something is to be done and no thread of the program drives. It sleeps without being
+   the driver, so that the program never waits for it to wake up. */
+static void dt__engine_sleep(dt_comm *c, dt__pollset *set, bool announced, uint32_t bell)
+{
+    struct dt__engine *e = c->engine;
+    pthread_mutex_lock(&e->lock);
+    e->announced = announced;
     e->driving = false;
-    if (e->head) pthread_cond_broadcast(&e->cond);
+    if (__atomic_load_n(&e->waiting, __ATOMIC_RELAXED) || e->quit) pthread_cond_broadcast(&e->cond);
+    else {
+        e->sleeping = true;
+        pthread_mutex_unlock(&e->lock);
+        if (c->across && c->across->wait) c->across->wait(c, DT__SOCKET_SECONDS);
+        else if (c->across) dt__pollset_wait(c, set);
+        else if (announced) dt__shared_sleep_on((dt__shared *)c->shared, bell, DT__SLEEP_NS);
+        else dt__comm_pause(DT__NS_PER_MS);
+        pthread_mutex_lock(&e->lock);
+        e->sleeping = false;
+    }
+    if (e->announced) {
+        e->announced = false;
+        dt__shared_rise((dt__shared *)c->shared);
+    }
 }
 static void *dt__engine_main(void *arg)
 {
     dt_comm           *c = (dt_comm *)arg;
     struct dt__engine *e = c->engine;
+    dt__pollset        set = { NULL, 0, 0, 0 };
     pthread_mutex_lock(&e->lock);
     while (!e->quit) {
-        if (e->head && !e->driving) dt__engine_run(c, NULL);
-        else pthread_cond_wait(&e->cond, &e->lock);
+        if (e->driving || __atomic_load_n(&e->waiting, __ATOMIC_RELAXED) || !dt__engine_busy(c)) {
+            pthread_cond_wait(&e->cond, &e->lock);
+            continue;
+        }
+        e->driving = e->aside = true;
+        pthread_mutex_unlock(&e->lock);
+        int      moved = dt__engine_poll(c);
+        uint32_t bell = 0;
+        bool     announced = false;
+        if (!moved) {
+            c->slow = true;
+            if (c->shared) dt__shared_settle((dt__shared *)c->shared);
+            if (!e->head || !c->shared || dt__shared_agree(c, &e->head->head)) dt__stuck(c, dt__comm_now());
+            if (c->across && c->across->fds) dt__wait_set(c, &set, dt__comm_now());
+            if (!c->across && c->shared) {
+                bell = dt__shared_doze((dt__shared *)c->shared);
+                announced = true;
+                moved = dt__engine_poll(c); /* what came before the announcement */
+                if (moved || !dt__engine_busy(c)) dt__shared_rise((dt__shared *)c->shared), announced = false, moved = 1;
+            }
+        } else if (e->head && (moved & DT__MOVED_COLLECTIVE)) {
+            c->slow = false;
+            e->head->moved = 0;
+            e->head->asked = false;
+        }
+        if (!moved) dt__engine_sleep(c, &set, announced, bell); /* takes the lock */
+        else {
+            pthread_mutex_lock(&e->lock);
+            e->driving = false;
+            if (__atomic_load_n(&e->waiting, __ATOMIC_RELAXED)) pthread_cond_broadcast(&e->cond);
+        }
     }
     pthread_mutex_unlock(&e->lock);
+    DT_COMM_FREE(set.p);
     return NULL;
-}
-static void dt__engine_await(struct dt__engine *e) /* the lock is held; another thread drives */
-{
-    __atomic_add_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
-    pthread_cond_wait(&e->cond, &e->lock);
-    __atomic_sub_fetch(&e->waiting, 1, __ATOMIC_RELAXED);
 }
 /* The list of works that the program has not waited for: they may outlive their communicator. The lock is held. */
 static void dt__work_keep(struct dt__engine *e, dt_work *w)
@@ -1580,37 +1807,46 @@ static void dt__work_drop(struct dt__engine *e, dt_work *w)
     if (w->after) w->after->before = w->before;
     if (w->before) w->before->after = w->after;
     else e->kept = w->after;
-}
-/* Puts a work at the end of the queue. wait: returns its status when it is done; else returns 0 at once. */
-static int dt__submit(dt_comm *c, dt_work *w, bool wait)
-{
-    struct dt__engine *e = c->engine;
-    pthread_mutex_lock(&e->lock);
-    if (e->tail) e->tail->next = w;
-    else e->head = w;
-    e->tail = w;
-    if (!wait) {
-        dt__work_keep(e, w);
-        if (!e->has_thread && !c->no_thread) dt__engine_thread(c);
-        pthread_cond_broadcast(&e->cond);
-        pthread_mutex_unlock(&e->lock);
-        return 0;
-    }
-    while (!w->finished) {
-        if (!e->driving) dt__engine_run(c, w);
-        else dt__engine_await(e);
-    }
-    pthread_mutex_unlock(&e->lock);
-    return w->status;
+    w->before = w->after = NULL;
 }
 static void dt__engine_thread(dt_comm *c) /* starts the engine's own thread, without signals; the lock is held */
 {
     struct dt__engine *e = c->engine;
     sigset_t           all, before;
+    if (e->has_thread || c->no_thread) return;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     e->has_thread = !pthread_create(&e->thread, NULL, dt__engine_main, c);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+/* Waits for a work; the thread drives. */
+static void dt__work_run(dt_comm *c, const dt_work *w)
+{
+    if (__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE)) return;
+    dt__engine_enter(c);
+    if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE)) dt__engine_run(c, w);
+    dt__engine_leave(c);
+}
+/* Puts a collective at the end of the queue. wait: returns its status when it is done; else returns 0 at once. */
+static int dt__submit(dt_comm *c, dt__coll_work *w, bool wait)
+{
+    struct dt__engine *e = c->engine;
+    bool               wake = false;
+    w->w.kind = DT__WORK_COLLECTIVE;
+    pthread_mutex_lock(&e->lock);
+    if (e->tail) e->tail->next = w;
+    else __atomic_store_n(&e->head, w, __ATOMIC_RELEASE);
+    e->tail = w;
+    if (!wait) {
+        dt__work_keep(e, &w->w);
+        dt__engine_thread(c);
+        wake = dt__engine_kick(e);
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (wake) dt__engine_wake(c);
+    if (!wait) return 0;
+    dt__work_run(c, &w->w);
+    return w->w.status;
 }
 
 /* ==================================================================================================== >>api */
@@ -1640,7 +1876,7 @@ static bool dt__costs_settings_ok(const void *settings, size_t nbytes)
 }
 static const char      *dt__coll_named(int coll) { return dt_coll_name((dt_coll)coll); }
 static const dt__client dt__comm_client = { dt__frame_ok, dt__frame_differ, dt__coll_named,   dt__aside,
-                                            dt__fold,     dt__costs_settings,   dt__costs_settings_ok };
+                                            dt__fold,     dt__costs_settings,   dt__costs_settings_ok, dt__message_done };
 
 /* The largest count of a segment: the bytes of all segments stay below 2^63. */
 static int64_t dt__most_elements(const dt_comm *c) { return INT64_MAX / 64 / c->size; }
@@ -1706,7 +1942,7 @@ static dt_algo dt__choose(const dt_comm *c, dt_coll coll, int64_t total, size_t 
                                                    total * (int64_t)size, segment);
 }
 /* A plan from the cache, or one that belongs to the work. */
-static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo, int64_t segment, const int64_t *matrix)
+static int dt__plan_get(dt_comm *c, const dt__call *a, dt__coll_work *w, dt_algo algo, int64_t segment, const int64_t *matrix)
 {
     struct dt__engine *e = c->engine;
     const char        *why = NULL;
@@ -1723,7 +1959,7 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     o.root = root;
     o.segment = segment;
     o.host = c->host;
-    if (!a->counts && !w->own) { /* blocking calls use a cached plan one at a time */
+    if (!a->counts && !w->w.own) { /* blocking calls use a cached plan one at a time */
         if (e->plan[slot].step && !memcmp(e->plan_key[slot], key, sizeof key)) {
             w->plan = &e->plan[slot];
             return 0;
@@ -1740,13 +1976,13 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     return dt__comm_fail(c, why ? DT_COMM_ERR_ARG : DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: algorithm %s: %s",
                          c->rank, a->name, dt_algo_name(algo), why ? why : "out of memory");
 }
-static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int64_t *matrix) /* matrix: alltoall with counts */
+static int dt__prepare_with(dt_comm *c, const dt__call *a, dt__coll_work *w, const int64_t *matrix) /* matrix: alltoall with counts */
 {
     int64_t segment = 0, mine = a->counts ? a->counts[c->rank] : a->n, at = dt__segment_at(c, a, c->rank);
     int64_t all = dt__segment_at(c, a, c->size);
     bool    whole = dt__coll_of((int)a->coll)->vector != DT__COLL_SEGMENTS;
     bool    root = c->rank == a->root;
-    w->c = c;
+    w->w.c = c;
     w->dtype = a->dtype;
     w->op = a->op;
     w->size = dt__elem_nbytes(a->dtype);
@@ -1806,7 +2042,7 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* the control thread reads it */
     return w->way != DT__BY_PLAN ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
 }
-static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }
+static int dt__prepare(dt_comm *c, const dt__call *a, dt__coll_work *w) { return dt__prepare_with(c, a, w, NULL); }
 /* ---- memory of devices */
 static const char *dt__place_text(int device) { return device ? "GPU memory" : "host memory"; }
 /* Is it a call on device memory? 1, 0, or negative after dt__comm_fail. If ranks differ in this, their frames differ. */
@@ -1823,19 +2059,19 @@ static int dt__on_device(dt_comm *c, const dt__call *a)
     return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: one buffer is in %s, the other in %s: put both in one",
                          c->rank, a->name, dt__place_text(on), dt__place_text(there));
 }
-static int dt__prepare_device(dt_comm *c, const dt__call *a, dt_work *w)
+static int dt__prepare_device(dt_comm *c, const dt__call *a, dt__coll_work *w)
 {
     int64_t  segment = 0;
     bool     there = dt__coll_of((int)a->coll)->gpu;
     dt__call meet = *a;
-    w->c = c;
+    w->w.c = c;
     if (!there || (dt__coll_of((int)a->coll)->reduces && a->op == DT_COMM_OR))
         return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s%s is not supported for GPU memory: copy it to the host",
                              c->rank, a->name, there ? " with DT_COMM_OR" : "");
-    w->job = c->device_transport->begin(c, a);
-    if (!w->job) return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
-    w->device_transport = c->device_transport;
-    w->data = w->job->record;
+    w->w.job = c->device_transport->begin(c, a);
+    if (!w->w.job) return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    w->w.device_transport = c->device_transport;
+    w->data = w->w.job->record;
     w->n = DT__RECORD;
     w->dtype = DT_COMM_U8;
     w->op = DT_COMM_OR;
@@ -1873,12 +2109,6 @@ static int dt__alone(const dt__call *a) /* a world of one rank */
    leaves out all bookkeeping that is only needed when something goes wrong. Returns true: done. False with *posted: the
    post is written, and a work of the engine must continue from there (DT__COMPARE). */
 enum { DT__SHORT_LOOKS = 1000 }; /* polls */
-static int64_t dt__comm_coarse(void) /* ns, in steps of clock ticks: sums of differences are right, single ones are not */
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return (int64_t)t.tv_sec * DT__NS_PER_S + t.tv_nsec;
-}
 static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
 {
     struct dt__engine *e = c->engine;
@@ -1923,7 +2153,7 @@ static bool dt__short(dt_comm *c, const dt__call *a, bool *posted)
 }
 static int dt__call_do(dt_comm *c, const dt__call *a)
 {
-    dt_work w;
+    dt__coll_work w;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->name);
     dt__comm_look(c);
     if (!dt__comm_ok(c)) return c->status;
@@ -1940,7 +2170,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     memset(&w, 0, sizeof w);
     int rc = device ? dt__prepare_device(c, a, &w) : dt__prepare(c, a, &w);
     if (rc) {
-        dt__job_wait(&w, rc);
+        dt__job_wait(&w.w, rc);
         DT_COMM_FREE(w.temp);
         return rc;
     }
@@ -1948,7 +2178,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
         w.phase = DT__COMPARE;
         w.no = ((dt__shared *)c->shared)->no - 1;
     }
-    return dt__job_wait(&w, dt__submit(c, &w, true));
+    return dt__job_wait(&w.w, dt__submit(c, &w, true));
 }
 static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
 {
@@ -1958,30 +2188,31 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
     }
     int device = !dt__comm_ok(c) || dt__call_bad(c, a) ? -1 : dt__on_device(c, a);
     if (device < 0) return NULL;
-    dt_work *w = (dt_work *)dt__comm_zeroed(1, sizeof *w);
+    dt__coll_work *w = (dt__coll_work *)dt__comm_zeroed(1, sizeof *w);
     if (!w) {
         dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
         return NULL;
     }
-    w->own = true;
-    w->c = c;
+    w->w.own = true;
+    w->w.c = c;
+    w->w.kind = DT__WORK_COLLECTIVE;
     if (c->size == 1) {
-        w->finished = true;
-        w->status = device ? c->device_transport->alone(c, a) : dt__alone(a);
+        w->w.finished = true;
+        w->w.status = device ? c->device_transport->alone(c, a) : dt__alone(a);
         pthread_mutex_lock(&c->engine->lock);
-        dt__work_keep(c->engine, w);
+        dt__work_keep(c->engine, &w->w);
         pthread_mutex_unlock(&c->engine->lock);
-        return w;
+        return &w->w;
     }
     if (device ? dt__prepare_device(c, a, w) : dt__prepare(c, a, w)) {
-        dt__job_wait(w, c->status);
+        dt__job_wait(&w->w, c->status);
         DT_COMM_FREE(w->temp);
         if (w->plan_own) DT_COMM_FREE(w->plan);
         DT_COMM_FREE(w);
         return NULL;
     }
     dt__submit(c, w, false);
-    return w;
+    return &w->w;
 }
 static dt__call dt__call_of(const char *name, dt_coll coll, const void *in, void *out, int64_t n, const int64_t *counts,
                             int dtype, int op, int root)
@@ -2061,61 +2292,611 @@ DT_API dt_work *dt_comm_allgather_start(dt_comm *c, const void *in, void *out, i
     dt__call a = dt__call_of("dt_comm_allgather_start", DT_COLL_ALLGATHER, in, out, n, counts, dtype, 0, 0);
     return dt__call_start(c, &a);
 }
+static void dt__req_free(dt_comm *c, dt__req *q);
 DT_API bool dt_work_test(dt_work *w)
 {
     if (!w || !w->c) return true;
-    struct dt__engine *e = w->c->engine;
-    if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && w->c->no_thread) {
-        pthread_mutex_lock(&e->lock); /* no other thread drives it */
-        if (!e->driving) dt__engine_look(w->c);
-        pthread_mutex_unlock(&e->lock);
+    if (!__atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && !w->c->engine->has_thread) { /* no other thread drives it */
+        dt__engine_enter(w->c);
+        dt__engine_look(w->c);
+        dt__engine_leave(w->c);
     }
     return __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) && (!w->job || w->status || w->device_transport->test(w->job));
-}
-static void dt__work_await(dt_work *w, bool last) /* last: takes it from the list of works not waited for */
-{
-    struct dt__engine *e = w->c ? w->c->engine : NULL;
-    if (!e) return;
-    pthread_mutex_lock(&e->lock);
-    while (!w->finished) {
-        if (!e->driving) dt__engine_run(w->c, w);
-        else dt__engine_await(e);
-    }
-    if (last) dt__work_drop(e, w);
-    pthread_mutex_unlock(&e->lock);
 }
 DT_API int dt_work_times(dt_work *w, int64_t *began, int64_t *ended)
 {
     if (!w) return DT_COMM_ERR_ARG;
-    dt__work_await(w, false);
+    if (w->c) dt__work_run(w->c, w);
     if (began) *began = w->started;
     if (ended) *ended = w->ended;
     return w->status;
 }
+/* A message ended alone: the thread that waits for it learns why. */
+static void dt__message_said(const dt__req *q, int status)
+{
+    char peer[32], tag[32];
+    if (status == DT_COMM_ERR_REMOTE) dt__comm_bad(status, "%s to rank %d: %s", q->call, q->peer, q->said ? q->said : "refused");
+    if (status != DT_COMM_ERR_TIMEOUT && status != DT_COMM_ERR_CANCELLED) return;
+    snprintf(tag, sizeof tag, q->tag < 0 ? "any tag" : "tag %d", q->tag);
+    dt__comm_bad(status, "%s %s %s, %s: %s", q->call, q->send ? "to" : "from", dt__rank_or_any(q->peer, peer, sizeof peer), tag,
+                 status == DT_COMM_ERR_TIMEOUT ? "it did not meet its counterpart within its timeout" : "cancelled");
+}
+static int dt__work_done(dt_work *w) /* returns the status of a work that is finished, and frees it if it is its own */
+{
+    dt_comm *c = w->c;
+    int      rc = dt__job_wait(w, w->status);
+    if (w->kind == DT__WORK_MESSAGE && rc && (!c || dt__comm_ok(c))) dt__message_said((dt__req *)(void *)w, rc);
+    if (!w->own) return rc;
+    if (c) {
+        pthread_mutex_lock(&c->engine->lock);
+        dt__work_drop(c->engine, w);
+        if (w->kind == DT__WORK_MESSAGE) dt__req_free(c, (dt__req *)(void *)w);
+        pthread_mutex_unlock(&c->engine->lock);
+    } else if (w->kind == DT__WORK_MESSAGE) DT_COMM_FREE(((dt__req *)(void *)w)->said);
+    if (!c || w->kind != DT__WORK_MESSAGE) DT_COMM_FREE(w);
+    return rc;
+}
 DT_API int dt_work_wait(dt_work *w)
 {
     if (!w) return DT_COMM_ERR_ARG;
-    dt__work_await(w, true);
-    int rc = dt__job_wait(w, w->status);
-    DT_COMM_FREE(w);
-    return rc;
+    if (w->c) dt__work_run(w->c, w);
+    return dt__work_done(w);
 }
+DT_API bool dt_work_cancel(dt_work *w)
+{
+    if (!w || !w->c || w->kind != DT__WORK_MESSAGE || __atomic_load_n(&w->finished, __ATOMIC_ACQUIRE) || w->job) return false;
+    dt_comm       *c = w->c;
+    const int64_t *clock = dt__clock_of(c);
+    dt__engine_enter(c);
+    bool did = !w->finished && dt__mail_cancel(c, (dt__req *)(void *)w, DT_COMM_ERR_CANCELLED);
+    if (did && !w->finished) dt__engine_poll(c);
+    dt__engine_leave(c);
+    dt__net_clock = clock;
+    return did;
+}
+static int dt__any_done(dt_work **w, int n, bool *none)
+{
+    *none = true;
+    for (int i = 0; i < n; i++) {
+        if (!w[i]) continue;
+        *none = false;
+        if (!w[i]->c || __atomic_load_n(&w[i]->finished, __ATOMIC_SEQ_CST)) return i;
+    }
+    return -1;
+}
+/* One communicator: this thread drives it. Several: their progress threads do, and this thread waits for any of them;
+   those without a thread it polls itself. */
 DT_API int dt_work_wait_any(dt_work **w, int n)
 {
-    for (;;) {
-        int last = -1;
-        for (int i = 0; i < n; i++) {
-            if (!w[i]) continue;
-            if (__atomic_load_n(&w[i]->finished, __ATOMIC_ACQUIRE)) return i;
-            last = i;
+    bool none, several = false, poll = false;
+    int  i = dt__any_done(w, n, &none);
+    if (i >= 0 || none) return i;
+    dt_comm *c = NULL;
+    for (int k = 0; k < n; k++) {
+        if (!w[k]) continue;
+        several = several || (c && c != w[k]->c);
+        c = w[k]->c;
+        poll = poll || !c->engine->has_thread;
+    }
+    if (!several) {
+        const int64_t *clock = dt__clock_of(c);
+        dt__idler      d = { 0, false, 0, 0 };
+        dt__engine_enter(c);
+        while ((i = dt__any_done(w, n, &none)) < 0) dt__idle(c, &d, dt__engine_poll(c));
+        if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+        dt__engine_leave(c);
+        dt__net_clock = clock;
+        return i;
+    }
+    __atomic_add_fetch(&dt__any.waiting, 1, __ATOMIC_SEQ_CST);
+    for (int turn = 0; (i = dt__any_done(w, n, &none)) < 0; turn++) {
+        struct timespec t;
+        for (int k = 0; k < n; k++)
+            if (w[k] && !w[k]->c->engine->has_thread) dt_work_test(w[k]);
+        if (turn < 1000 && poll) {
+            sched_yield();
+            continue;
         }
-        if (last < 0) return -1;
-        struct dt__engine *e = w[last]->c->engine;
+        pthread_mutex_lock(&dt__any.lock);
+        clock_gettime(CLOCK_REALTIME, &t);
+        t.tv_nsec += poll ? 200000 : 20000000; /* ns */
+        if (t.tv_nsec >= 1000000000) t.tv_nsec -= 1000000000, t.tv_sec++;
+        if (dt__any_done(w, n, &none) < 0) pthread_cond_timedwait(&dt__any.cond, &dt__any.lock, &t);
+        pthread_mutex_unlock(&dt__any.lock);
+    }
+    __atomic_sub_fetch(&dt__any.waiting, 1, __ATOMIC_SEQ_CST);
+    return i;
+}
+
+/* ---- messages */
+static void dt__req_free(dt_comm *c, dt__req *q) /* the lock is held */
+{
+    DT_COMM_FREE(q->said);
+    q->w.after = (dt_work *)(void *)c->engine->free_reqs;
+    c->engine->free_reqs = q;
+    c->engine->nreqs--;
+}
+static dt__req *dt__req_new(dt_comm *c, const char *call) /* NULL after dt__comm_fail */
+{
+    struct dt__engine *e = c->engine;
+    const dt__mail    *m = (const dt__mail *)c->mail;
+    pthread_mutex_lock(&e->lock);
+    dt__req *q = e->free_reqs;
+    bool     full = (e->nreqs + 1) * (int64_t)sizeof *q > m->limit;
+    if (full) q = NULL;
+    else if (q) e->free_reqs = (dt__req *)(void *)q->w.after;
+    else q = (dt__req *)DT_COMM_MALLOC(sizeof *q);
+    if (q) e->nreqs++;
+    pthread_mutex_unlock(&e->lock);
+    if (q) memset(q, 0, sizeof *q);
+    else if (full)
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank,
+                      "rank %d: %s: %" PRId64 " messages are pending and fill the memory for messages, %" PRId64
+                      " bytes: wait for some of them, or raise .message_memory",
+                      c->rank, call, e->nreqs, m->limit);
+    else dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, call);
+    return q;
+}
+typedef struct dt__message { /* what a call wants */
+    const char  *call;
+    const void  *buf;
+    int64_t      n;
+    int          dtype, peer;
+    dt_msg_view *view;
+    bool         send;
+} dt__message;
+static int dt__message_bad(dt_comm *c, const dt__message *a, const dt_msg_opts *o) /* 0, or the status after dt__comm_fail */
+{
+    char why[160];
+    why[0] = 0;
+    if (a->dtype < 0 || a->dtype >= DT_COMM_DTYPES)
+        snprintf(why, sizeof why, "dtype %d is not a dt_comm_dtype (0 to %d)", a->dtype, DT_COMM_DTYPES - 1);
+    else if (a->n < 0 || a->n > INT64_MAX / 64)
+        snprintf(why, sizeof why, "%" PRId64 " elements; expected 0 to %" PRId64, a->n, INT64_MAX / 64);
+    else if ((a->peer < 0 || a->peer >= c->size) && (a->send || a->peer != DT_ANY))
+        snprintf(why, sizeof why, "rank %d is out of range in a world of %d", a->peer, c->size);
+    else if (o->tag < 0 && (a->send || o->tag != DT_ANY))
+        snprintf(why, sizeof why, "tag %d; expected 0 or more%s", o->tag, a->send ? "" : ", or DT_ANY");
+    else if (!(o->timeout >= 0)) snprintf(why, sizeof why, ".timeout is %g; expected seconds, or DT_FOREVER", o->timeout);
+    else if (!a->buf && a->n && !a->view) snprintf(why, sizeof why, "the buffer is NULL");
+    if (!why[0]) return 0;
+    return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s", c->rank, a->call, why);
+}
+static int dt__message_device(dt_comm *c, dt__req *q) /* device memory: the message carries a record. 0, or the status */
+{
+    if (q->tag || q->peer == DT_ANY || q->peer == c->rank)
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: GPU memory goes to and from another, known rank, with tag 0", c->rank,
+                             q->call);
+    dt__call a;
+    memset(&a, 0, sizeof a);
+    a.name = q->call;
+    a.coll = q->send ? DT_COLL_SEND : DT_COLL_RECV;
+    a.out = q->ptr;
+    a.dtype = q->dtype;
+    a.n = (int64_t)(q->n / dt__elem_nbytes(q->dtype));
+    a.root = q->peer;
+    q->ref = a.n;
+    q->w.device_transport = c->device_transport;
+    q->w.job = c->device_transport->begin(c, &a);
+    if (!q->w.job) return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    q->ptr = q->w.job->record;
+    q->n = DT__RECORD;
+    q->dtype |= DT__M_DEVICE;
+    return 0;
+}
+static int dt__message_fill(dt_comm *c, dt__req *q, const dt__message *a, const dt_msg_opts *o)
+{
+    q->w.c = c;
+    q->w.kind = DT__WORK_MESSAGE;
+    q->call = a->call;
+    q->ptr = (char *)(uintptr_t)a->buf;
+    q->n = (size_t)a->n * dt__elem_nbytes(a->dtype);
+    q->dtype = (uint8_t)a->dtype;
+    q->peer = a->peer;
+    q->tag = o->tag;
+    q->timeout = o->timeout;
+    q->info = o->info;
+    q->view = a->view;
+    q->send = a->send;
+    if (__builtin_expect(c->device_transport != NULL, 0) && q->n && !q->view && c->device_transport->owns(c, q->ptr))
+        return dt__message_device(c, q);
+    return 0;
+}
+static int dt__message_do(dt_comm *c, const dt__message *a, const dt_msg_opts *o)
+{
+    dt__req q;
+    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->call);
+    if (!dt__comm_ok(c)) return c->status;
+    if (dt__message_bad(c, a, o)) return c->status;
+    memset(&q, 0, sizeof q);
+    int rc = dt__message_fill(c, &q, a, o);
+    if (rc) return rc;
+    dt__engine_enter(c);
+    __atomic_store_n(&c->doing, (uint32_t)(a->send ? DT_COLL_SEND : DT_COLL_RECV) + 1, __ATOMIC_RELAXED);
+    if (dt__net_clock || c->world) {
+        const int64_t *clock = dt__clock_of(c);
+        dt__mail_post(c, &q);
+        dt__net_clock = clock;
+    } else dt__mail_post(c, &q);
+    if (!q.w.finished) dt__engine_run(c, &q.w);
+    __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
+    dt__engine_leave(c);
+    rc = q.w.status;
+    if (rc || q.w.job) {
+        rc = dt__work_done(&q.w);
+        DT_COMM_FREE(q.said);
+    }
+    return rc;
+}
+static void dt__message_begin(dt_comm *c, dt__req *q) /* posts the message of a start call */
+{
+    struct dt__engine *e = c->engine;
+    const int64_t     *clock = dt__clock_of(c);
+    q->w.own = true;
+    pthread_mutex_lock(&e->lock);
+    dt__work_keep(e, &q->w);
+    pthread_mutex_unlock(&e->lock);
+    dt__engine_enter(c);
+    dt__mail_post(c, q);
+    if (dt__engine_busy(c) && !e->has_thread && !c->no_thread) {
         pthread_mutex_lock(&e->lock);
-        if (e->head && !e->driving) dt__engine_run(w[last]->c, e->head);
-        else if (!w[last]->finished) dt__engine_await(e);
+        dt__engine_thread(c);
         pthread_mutex_unlock(&e->lock);
     }
+    dt__engine_leave(c);
+    dt__net_clock = clock;
+}
+static dt_work *dt__message_start(dt_comm *c, const dt__message *a, const dt_msg_opts *o)
+{
+    if (!c) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->call);
+        return NULL;
+    }
+    if (!dt__comm_ok(c) || dt__message_bad(c, a, o)) return NULL;
+    dt__req *q = dt__req_new(c, a->call);
+    if (!q) return NULL;
+    if (dt__message_fill(c, q, a, o)) {
+        pthread_mutex_lock(&c->engine->lock);
+        dt__req_free(c, q);
+        pthread_mutex_unlock(&c->engine->lock);
+        return NULL;
+    }
+    dt__message_begin(c, q);
+    return &q->w;
+}
+static dt__message dt__message_of(const char *call, const void *buf, int64_t n, int dtype, int peer, dt_msg_view *view, bool send)
+{
+    dt__message a;
+    a.call = call;
+    a.buf = buf;
+    a.n = n;
+    a.dtype = dtype;
+    a.peer = peer;
+    a.view = view;
+    a.send = send;
+    return a;
+}
+DT_API int dt_comm_send_with(dt_comm *c, const void *buf, int64_t n, int dtype, int to, dt_msg_opts o)
+{
+    dt__message a = dt__message_of("dt_comm_send", buf, n, dtype, to, NULL, true);
+    return dt__message_do(c, &a, &o);
+}
+DT_API int dt_comm_recv_with(dt_comm *c, void *buf, int64_t n, int dtype, int from, dt_msg_opts o)
+{
+    dt__message a = dt__message_of("dt_comm_recv", buf, n, dtype, from, NULL, false);
+    return dt__message_do(c, &a, &o);
+}
+DT_API int dt_comm_recv_view_with(dt_comm *c, dt_msg_view *out, int dtype, int from, dt_msg_opts o)
+{
+    dt__message a = dt__message_of("dt_comm_recv_view", NULL, 0, dtype, from, out, false);
+    if (!out) return c ? dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_recv_view: out is NULL", c->rank) : DT_COMM_ERR_ARG;
+    memset(out, 0, sizeof *out);
+    return dt__message_do(c, &a, &o);
+}
+DT_API dt_work *dt_comm_send_start_with(dt_comm *c, const void *buf, int64_t n, int dtype, int to, dt_msg_opts o)
+{
+    dt__message a = dt__message_of("dt_comm_send_start", buf, n, dtype, to, NULL, true);
+    return dt__message_start(c, &a, &o);
+}
+DT_API dt_work *dt_comm_recv_start_with(dt_comm *c, void *buf, int64_t n, int dtype, int from, dt_msg_opts o)
+{
+    dt__message a = dt__message_of("dt_comm_recv_start", buf, n, dtype, from, NULL, false);
+    return dt__message_start(c, &a, &o);
+}
+DT_API dt_work *dt_comm_recv_view_start_with(dt_comm *c, dt_msg_view *out, int dtype, int from, dt_msg_opts o)
+{
+    dt__message a = dt__message_of("dt_comm_recv_view_start", NULL, 0, dtype, from, out, false);
+    if (!out) {
+        if (c) dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_recv_view_start: out is NULL", c->rank);
+        return NULL;
+    }
+    memset(out, 0, sizeof *out);
+    return dt__message_start(c, &a, &o);
+}
+DT_API void dt_comm_view_free(dt_comm *c, dt_msg_view *v)
+{
+    if (!c || !v || !(v->dt__hold || v->dt__id)) return;
+    const int64_t *clock = dt__clock_of(c);
+    dt__engine_enter(c);
+    dt__view_free(c, v);
+    dt__engine_poll(c);
+    dt__engine_leave(c);
+    dt__net_clock = clock;
+}
+DT_API int dt_comm_probe_with(dt_comm *c, dt_msg_info *info, int from, dt_msg_opts o)
+{
+    dt__message a = dt__message_of("dt_comm_probe", info, 0, DT_COMM_U8, from, NULL, false);
+    dt_msg_info unread;
+    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_probe: the communicator is NULL");
+    dt__comm_look(c);
+    if (!dt__comm_ok(c) || dt__message_bad(c, &a, &o)) return c->status;
+    const int64_t *clock = dt__clock_of(c);
+    dt__idler      d = { 0, false, 0, 0 };
+    bool           there = false;
+    int64_t        end = 0;
+    dt__engine_enter(c);
+    for (int moved = 1;;) {
+        there = dt__mail_probe(c, from, o.tag, info ? info : &unread);
+        if (there || !dt__comm_ok(c)) break;
+        if (!moved) { /* it has looked at least once */
+            int64_t now = dt__comm_now();
+            if (!end) end = o.timeout >= DT_FOREVER ? INT64_MAX : now + dt__ns_of(o.timeout);
+            if (now >= end) break;
+            dt__idle(c, &d, 0);
+        } else dt__idle(c, &d, moved);
+        moved = dt__engine_poll(c);
+    }
+    if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+    dt__engine_leave(c);
+    dt__net_clock = clock;
+    return there ? 1 : __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+}
+
+/* ---- requests and replies. A handler's receive is posted again when a request has come. */
+typedef struct dt__request {
+    dt_request    q;           /* what the handler sees */
+    dt_msg_view   view;
+    dt__req       req;         /* the receive; then the send of the reply */
+    struct dt__handler *by;
+    struct dt__request *next;  /* in the queue of requests that wait for dt_comm_serve_next */
+    char         *copy;
+    dt_reply_opts o;
+} dt__request;
+typedef struct dt__handler {
+    struct dt__handler *next;
+    int           tag;
+    dt_request_fn fn;
+    void         *user;
+    bool          at_once;
+    dt__request  *posted;
+} dt__handler;
+static __thread const dt_comm *dt__serving; /* this thread runs a handler of this communicator, as its driver */
+static void dt__request_came(dt_comm *c, dt__req *r);
+static void dt__request_free(dt__request *t)
+{
+    DT_COMM_FREE(t->copy);
+    DT_COMM_FREE(t);
+}
+static void dt__handler_post(dt_comm *c, dt__handler *h) /* by the driver */
+{
+    dt__request *t = (dt__request *)dt__comm_zeroed(1, sizeof *t);
+    if (!t) {
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: dt_comm_serve: out of memory", c->rank);
+        return;
+    }
+    t->by = h;
+    t->q.dt__inside = t;
+    h->posted = t;
+    t->req.w.c = c;
+    t->req.w.kind = DT__WORK_MESSAGE;
+    t->req.call = "dt_comm_serve";
+    t->req.peer = DT_ANY;
+    t->req.tag = h->tag;
+    t->req.space = DT__SPACE_CALL;
+    t->req.dtype = DT_COMM_U8;
+    t->req.timeout = DT_FOREVER;
+    t->req.view = &t->view;
+    t->req.done_fn = dt__request_came;
+    dt__mail_post(c, &t->req);
+}
+static void dt__request_run(dt_comm *c, dt__request *t) /* by the driver */
+{
+    const dt_comm *before = dt__serving;
+    dt__serving = c;
+    t->by->fn(&t->q);
+    dt__serving = before;
+}
+static void dt__request_came(dt_comm *c, dt__req *r)
+{
+    struct dt__engine *e = c->engine;
+    dt__request       *t = DT__OWNER(dt__request, req, r);
+    dt__handler       *h = t->by;
+    h->posted = NULL;
+    if (r->w.status) { /* the communicator has failed, or the handler was removed */
+        dt__request_free(t);
+        return;
+    }
+    t->q.from = t->view.info.from;
+    t->q.tag = h->tag;
+    t->q.data = t->view.data;
+    t->q.n = t->view.info.n;
+    t->q.c = c;
+    t->q.user = h->user;
+    dt__handler_post(c, h);
+    if (h->at_once) {
+        dt__request_run(c, t);
+        return;
+    }
+    if (e->last_request) e->last_request->next = t;
+    else e->first_request = t;
+    e->last_request = t;
+    __atomic_store_n(&e->requested, true, __ATOMIC_RELEASE);
+}
+static void dt__reply_sent(dt_comm *c, dt__req *r)
+{
+    dt__request *t = DT__OWNER(dt__request, req, r);
+    (void)c;
+    if (t->o.done) t->o.done(t->o.user);
+    dt__request_free(t);
+}
+static int dt__request_answer(dt_request *q, const void *data, int64_t n, const dt_reply_opts *o, bool refuse)
+{
+    if (!q || !q->dt__inside || n < 0 || (n && !data))
+        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_request_reply: the request was answered before, or the data is NULL");
+    dt__request *t = q->dt__inside;
+    dt_comm     *c = q->c;
+    bool         inside = dt__serving == c;
+    int64_t      number = t->req.ref;
+    const int64_t *clock = dt__clock_of(c);
+    if (!inside) dt__engine_enter(c);
+    if (!o->done && n) {
+        t->copy = (char *)DT_COMM_MALLOC((size_t)n);
+        if (t->copy) memcpy(t->copy, data, (size_t)n);
+        else dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: dt_request_reply: out of memory", c->rank);
+    }
+    int peer = q->from;
+    dt__view_free(c, &t->view);
+    q->dt__inside = NULL;
+    memset(&t->req, 0, sizeof t->req);
+    t->o = *o;
+    t->req.w.c = c;
+    t->req.w.kind = DT__WORK_MESSAGE;
+    t->req.call = "dt_request_reply";
+    t->req.send = true;
+    t->req.peer = peer;
+    t->req.tag = (int32_t)number;
+    t->req.space = DT__SPACE_REPLY;
+    t->req.dtype = DT_COMM_U8;
+    t->req.ref = refuse;
+    t->req.ptr = o->done ? (char *)(uintptr_t)data : t->copy;
+    t->req.n = (size_t)n;
+    t->req.done_fn = dt__reply_sent;
+    int rc = c->status;
+    if (rc) dt__reply_sent(c, &t->req);
+    else dt__mail_post(c, &t->req); /* t may be gone now */
+    if (!inside) dt__engine_leave(c);
+    dt__net_clock = clock;
+    return rc;
+}
+DT_API int dt_request_reply_with(dt_request *q, const void *data, int64_t n, dt_reply_opts o)
+{
+    return dt__request_answer(q, data, n, &o, false);
+}
+DT_API int dt_request_refuse(dt_request *q, const char *why)
+{
+    dt_reply_opts o;
+    memset(&o, 0, sizeof o);
+    if (!why || !*why) why = "refused";
+    return dt__request_answer(q, why, (int64_t)strnlen(why, 400), &o, true);
+}
+DT_API int dt_comm_serve_with(dt_comm *c, int tag, dt_request_fn fn, dt_serve_opts o)
+{
+    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_serve: the communicator is NULL");
+    if (!dt__comm_ok(c)) return c->status;
+    if (tag < 0) return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: dt_comm_serve: tag %d; expected 0 or more", c->rank, tag);
+    struct dt__engine *e = c->engine;
+    dt__mail          *m = (dt__mail *)c->mail;
+    bool               inside = dt__serving == c;
+    if (!inside) dt__engine_enter(c);
+    dt__handler *h = e->handlers;
+    while (h && h->tag != tag) h = h->next;
+    if (!h && fn && (h = (dt__handler *)dt__comm_zeroed(1, sizeof *h)) != NULL) {
+        h->next = e->handlers;
+        e->handlers = h;
+    }
+    if (h) {
+        m->nserved += (fn && o.at_once) - (h->fn && h->at_once);
+        h->tag = tag;
+        h->fn = fn;
+        h->user = o.user;
+        h->at_once = o.at_once;
+        if (!fn && h->posted) dt__mail_cancel(c, &h->posted->req, DT_COMM_ERR_CANCELLED);
+        else if (fn && !h->posted) dt__handler_post(c, h);
+    } else if (fn) dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: dt_comm_serve: out of memory", c->rank);
+    if (fn && o.at_once && !e->has_thread && !c->no_thread) {
+        pthread_mutex_lock(&e->lock);
+        dt__engine_thread(c);
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (!inside) dt__engine_leave(c);
+    return c->status;
+}
+DT_API int dt_comm_serve_next(dt_comm *c, double timeout)
+{
+    if (!c || !(timeout >= 0)) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_serve_next: the communicator is NULL, or the timeout %g", timeout);
+    struct dt__engine *e = c->engine;
+    const int64_t     *clock = dt__clock_of(c);
+    dt__idler          d = { 0, false, 0, 0 };
+    int64_t            end = timeout >= DT_FOREVER ? INT64_MAX : dt__comm_now() + dt__ns_of(timeout);
+    dt__engine_enter(c);
+    while (!e->first_request && dt__comm_ok(c)) {
+        int moved = dt__engine_poll(c);
+        if (e->first_request) break;
+        if (!moved && dt__comm_now() >= end) break;
+        dt__idle(c, &d, moved);
+    }
+    if (d.dozing) dt__shared_rise((dt__shared *)c->shared);
+    dt__request *t = e->first_request;
+    if (t) e->first_request = t->next;
+    if (!e->first_request) e->last_request = NULL;
+    dt__engine_leave(c);
+    dt__net_clock = clock;
+    if (t && dt__comm_ok(c)) {
+        t->by->fn(&t->q);
+        return 1;
+    }
+    if (t) dt__request_free(t);
+    return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+}
+static void dt__request_sent(dt_comm *c, dt__req *q) /* the request of a call: nobody waits for it */
+{
+    pthread_mutex_lock(&c->engine->lock);
+    dt__req_free(c, q);
+    pthread_mutex_unlock(&c->engine->lock);
+}
+DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void *in, int64_t nin, void *out, int64_t nout,
+                                        dt_msg_opts o)
+{
+    dt__message a = dt__message_of("dt_comm_call", in, nin, DT_COMM_U8, to, NULL, true);
+    dt__message b = dt__message_of("dt_comm_call", out, nout, DT_COMM_U8, to, NULL, false);
+    dt_msg_opts plain = o;
+    if (!c) {
+        dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_call: the communicator is NULL");
+        return NULL;
+    }
+    plain.tag = tag;
+    if (!dt__comm_ok(c) || dt__message_bad(c, &a, &plain) || dt__message_bad(c, &b, &plain)) return NULL;
+    dt__req *q = dt__req_new(c, "dt_comm_call"), *r = q ? dt__req_new(c, "dt_comm_call") : NULL;
+    if (!r) return NULL; /* c has failed */
+    int number = (int)(__atomic_add_fetch(&c->engine->calls, 1, __ATOMIC_RELAXED) & INT32_MAX);
+    dt__message_fill(c, q, &a, &plain);
+    q->info = NULL;
+    q->space = DT__SPACE_CALL;
+    q->ref = number;
+    q->done_fn = dt__request_sent;
+    plain.tag = number;
+    dt__message_fill(c, r, &b, &plain);
+    r->space = DT__SPACE_REPLY;
+    r->short_ok = true;
+    const int64_t *clock = dt__clock_of(c);
+    dt__engine_enter(c);
+    dt__mail_post(c, q);
+    dt__engine_leave(c);
+    dt__net_clock = clock;
+    dt__message_begin(c, r);
+    return &r->w;
+}
+DT_API int dt_comm_call_with(dt_comm *c, int to, int tag, const void *in, int64_t nin, void *out, int64_t nout, int64_t *got,
+                             dt_msg_opts o)
+{
+    dt_msg_info info;
+    memset(&info, 0, sizeof info);
+    if (!o.info) o.info = &info;
+    dt_work *w = dt_comm_call_start_with(c, to, tag, in, nin, out, nout, o);
+    if (!w) return c ? c->status : DT_COMM_ERR_ARG;
+    int rc = dt_work_wait(w);
+    if (got) *got = rc ? 0 : o.info->n;
+    return rc;
 }
 
 DT__SLOW_BEGIN
@@ -2134,21 +2915,44 @@ DT__INSIDE void dt__comm_delete(dt_comm *c)
         e->quit = true;
         pthread_cond_broadcast(&e->cond);
         pthread_mutex_unlock(&e->lock);
-        if (e->has_thread) pthread_join(e->thread, NULL);
+        if (e->has_thread) {
+            dt__engine_wake(c);
+            pthread_join(e->thread, NULL);
+            e->has_thread = false;
+        }
+        int ended = c->status ? c->status : DT_COMM_ERR_STATE;
         while (e->head) { /* the communicator failed, and these were not driven */
-            dt_work *w = e->head;
-            dt__work_end(c, w, c->status ? c->status : DT_COMM_ERR_STATE);
-            dt__work_over(c, w, w->status);
+            dt__coll_work *w = e->head;
+            dt__work_end(c, w, ended);
+            dt__work_over(c, w, w->w.status);
+        }
+        dt__mail_fail(c, ended);
+        for (dt__chain *l = e->devices.next, *next; l && l != &e->devices; l = next) {
+            next = l->next;
+            dt__chain_remove(l);
+            dt__work_finished(&DT__OWNER(dt__req, link, l)->w, ended);
         }
         for (dt_work *w = e->kept; w; w = w->after) w->c = NULL;
+        for (dt__handler *h = e->handlers, *next; h; h = next) {
+            next = h->next;
+            DT_COMM_FREE(h);
+        }
+        for (dt__request *t = e->first_request, *next; t; t = next) {
+            next = t->next;
+            dt__request_free(t);
+        }
+        for (dt__req *q = e->free_reqs, *next; q; q = next) {
+            next = (dt__req *)(void *)q->w.after;
+            DT_COMM_FREE(q);
+        }
+        DT_COMM_FREE(e->set.p);
+        dt__mail_close(c);
         if (c->status) dt__past_log(c); /* if it failed between two calls it is not logged yet */
         for (int i = 0; i < DT__PLAN_CACHE; i++) dt_plan_free(&e->plan[i]);
         DT_COMM_FREE(e->msg);
         DT_COMM_FREE(e->over);
         DT_COMM_FREE(e->busy_send);
         DT_COMM_FREE(e->busy_recv);
-        DT_COMM_FREE(e->sent);
-        DT_COMM_FREE(e->got);
         DT_COMM_FREE(e->waits);
         if (!dt__late_writes(c) || dt__comm_ok(c)) DT_COMM_FREE(e->scratch); /* else MPI may still write to it: it stays */
         pthread_mutex_destroy(&e->lock);
@@ -2179,6 +2983,7 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->timeout = o->timeout > 0 ? o->timeout : t && atof(t) > 0 ? atof(t) : 30;
     c->opts = *o;
+    c->links_arrived = 1; /* some may have arrived before */
     c->client = &dt__comm_client;
     c->no_thread = o->no_thread;
     c->ordered = o->ordered || (ordered && !strcmp(ordered, "1"));
@@ -2195,8 +3000,7 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
         pthread_cond_init(&e->cond, NULL);
         e->busy_send = (int *)dt__comm_zeroed((size_t)size, sizeof *e->busy_send);
         e->busy_recv = (int *)dt__comm_zeroed((size_t)size, sizeof *e->busy_recv);
-        e->sent = (uint64_t *)dt__comm_zeroed((size_t)size, sizeof *e->sent);
-        e->got = (uint64_t *)dt__comm_zeroed((size_t)size, sizeof *e->got);
+        dt__chain_init(&e->devices);
         e->waits = (dt__waits *)dt__comm_zeroed((size_t)size, sizeof *e->waits);
         e->costs = dt_costs_default();
         e->spin = -1;
@@ -2213,7 +3017,7 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
         dt__text_out names = { all, sizeof all, 0 };
         for (int i = 0; i < (int)DT_ALGO_COUNT; i++) dt__emitf(&names, "%s%s", i ? ", " : "", dt_algo_name((dt_algo)i));
         dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: there is no algorithm \"%.60s\"; there are %s", algo, all);
-    } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->sent && e->got && e->waits &&
+    } else if (e && c->host && c->member && e->busy_send && e->busy_recv && e->waits &&
                c->wake_fd >= 0) {
         for (int i = 0; i < size; i++) c->member[i] = i;
         return c;
@@ -2223,7 +3027,14 @@ DT__INSIDE dt_comm *dt__comm_new(int rank, int size, const dt_comm_opts *o) /* N
     dt__comm_delete(c);
     return NULL;
 }
-static size_t dt__threads_nbytes(int n) { return dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel); }
+static dt_comm *dt__comm_alone(const dt_comm_opts *o) /* a communicator of one rank without a world; NULL after dt__comm_bad */
+{
+    dt_comm *c = dt__comm_new(0, 1, o);
+    if (!c || !dt__mail_open(c)) return c;
+    dt__comm_delete(c);
+    return NULL;
+}
+static size_t dt__threads_nbytes(int n) { return dt__shared_fixed(n); }
 static char  *dt__threads_segment(int n) /* memory of n ranks that are threads; NULL after dt__comm_bad */
 {
     int   flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -2251,8 +3062,8 @@ static dt_comm *dt__threads_comm(char *base, int rank, int n, uint64_t id, const
         c->shared = dt__shared_new(c, all, n, base, dt__threads_nbytes(n), -1);
     }
     DT_COMM_FREE(all);
-    if (c && c->shared) return c;
-    if (c) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
+    if (c && c->shared && !dt__mail_open(c)) return c;
+    if (c && !c->shared) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_threads: out of memory");
     dt__comm_delete(c);
     dt__segment_head *h = (dt__segment_head *)(void *)base;
     if (!__atomic_exchange_n(&h->failing, 1, __ATOMIC_ACQ_REL)) {
@@ -2361,13 +3172,13 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
         return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s is not supported for GPU memory: copy it to the host",
                              c->rank, a.name);
     size_t  size = dt__elem_nbytes(dtype);
-    dt_work w;
+    dt__coll_work w;
     memset(&w, 0, sizeof w);
     if (c->size == 1) {
         memmove(out, in, (size_t)going * size);
         return 0;
     }
-    w.own = true; /* so that the plan is not cached */
+    w.w.own = true; /* so that the plan is not cached */
     if (sends) /* only the own row and column are set */
         matrix = (int64_t *)dt__comm_zeroed((size_t)c->size * (size_t)c->size, sizeof *matrix);
     for (int i = 0; matrix && i < c->size; i++) {
@@ -2393,97 +3204,6 @@ DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, co
         return rc;
     }
     return dt__submit(c, &w, true);
-}
-
-/* ---- sends and receives: they are numbered by pair and direction, apart from collectives */
-static dt_work *dt__pair_work(dt_comm *c, const char *name, const void *buf, int64_t n, int dtype, int peer, bool send)
-{
-    dt__call a = dt__call_of(name, DT_COLL_SEND, NULL, NULL, n, NULL, dtype, 0, peer);
-    if (!c) {
-        dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", name);
-        return NULL;
-    }
-    if (!dt__comm_ok(c) || dt__call_bad(c, &a)) return NULL;
-    if (peer == c->rank) {
-        dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: to or from itself; expected another rank", c->rank,
-                      name);
-        return NULL;
-    }
-    dt_work *w = (dt_work *)dt__comm_zeroed(1, sizeof *w);
-    if (w) w->plan = (dt_plan *)dt__comm_zeroed(1, sizeof *w->plan);
-    if (w && w->plan) w->plan->step = (dt_plan_step *)dt__comm_zeroed(1, sizeof *w->plan->step);
-    if (!w || !w->plan || !w->plan->step) {
-        if (w) DT_COMM_FREE(w->plan);
-        DT_COMM_FREE(w);
-        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, name);
-        return NULL;
-    }
-    w->c = c;
-    w->own = w->plan_own = w->pair = true;
-    w->dtype = dtype;
-    w->size = dt__elem_nbytes(dtype);
-    w->n = n;
-    w->data = (char *)(uintptr_t)buf;
-    w->head.magic = DT__FRAME_MAGIC;
-    w->head.version = DT__FRAME_VERSION;
-    w->head.comm = c->id;
-    w->head.epoch = c->world ? c->world->epoch : 0;
-    w->head.seq = (send ? c->engine->sent : c->engine->got)[peer]++;
-    w->head.count = n;
-    w->head.rank = c->rank;
-    w->head.root = send ? peer : c->rank; /* the receiver */
-    w->head.coll = DT_COLL_SEND;
-    w->head.dtype = (uint8_t)dtype;
-    w->head.algo = DT_ALGO_DIRECT;
-    w->plan->nsteps = 1;
-    w->plan->step->kind = send ? DT_STEP_SEND : DT_STEP_RECV;
-    w->plan->step->peer = peer;
-    w->plan->step->n = n;
-    w->one.head = w->head;
-    w->one.ptr = w->data;
-    w->one.n = (size_t)n * w->size;
-    if (n && c->device_transport && c->device_transport->owns(c, buf)) {
-        a.coll = send ? DT_COLL_SEND : DT_COLL_RECV;
-        a.out = w->data;
-        w->device_transport = c->device_transport;
-        w->job = c->device_transport->begin(c, &a);
-        w->one.head.algo = w->head.algo = DT_ALGO_NATIVE;
-        w->one.ptr = w->data = w->job ? w->job->record : NULL;
-        w->one.n = DT__RECORD;
-    }
-    w->one.head.nbytes = w->one.n;
-    if (!w->device_transport || w->job) return w;
-    dt_plan_free(w->plan);
-    DT_COMM_FREE(w->plan);
-    DT_COMM_FREE(w);
-    return NULL;
-}
-static int dt__pair_do(dt_comm *c, dt_work *w)
-{
-    if (!w) return c ? c->status : DT_COMM_ERR_ARG;
-    int rc = dt__job_wait(w, dt__submit(c, w, true));
-    DT_COMM_FREE(w);
-    return rc;
-}
-DT_API int dt_comm_send(dt_comm *c, const void *buf, int64_t n, int dtype, int to)
-{
-    return dt__pair_do(c, dt__pair_work(c, "dt_comm_send", buf, n, dtype, to, true));
-}
-DT_API int dt_comm_recv(dt_comm *c, void *buf, int64_t n, int dtype, int from)
-{
-    return dt__pair_do(c, dt__pair_work(c, "dt_comm_recv", buf, n, dtype, from, false));
-}
-DT_API dt_work *dt_comm_send_start(dt_comm *c, const void *buf, int64_t n, int dtype, int to)
-{
-    dt_work *w = dt__pair_work(c, "dt_comm_send_start", buf, n, dtype, to, true);
-    if (w) dt__submit(c, w, false);
-    return w;
-}
-DT_API dt_work *dt_comm_recv_start(dt_comm *c, void *buf, int64_t n, int dtype, int from)
-{
-    dt_work *w = dt__pair_work(c, "dt_comm_recv_start", buf, n, dtype, from, false);
-    if (w) dt__submit(c, w, false);
-    return w;
 }
 
 /* ---- watching */
@@ -2641,6 +3361,7 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
         __atomic_store_n(&c->note, c->own_note, __ATOMIC_RELEASE);
         if (!c->own_note) bad = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
     }
+    if (!bad) bad = dt__mail_open(c);
     DT_COMM_FREE(local);
     if (!bad) return c;
     dt__world_abort(w, c, bad, rank, dt__said.text);
@@ -2718,7 +3439,7 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
     uint64_t id = dt__id_mix(dt__id_mix(c->id, ++c->splits), (uint64_t)(uint32_t)colour);
     if (!rc && c->threads && c->size > 1) rc = dt__threads_split(c, colour < 0 ? 0 : n, member, id, out);
     else if (!rc && colour >= 0)
-        *out = c->world ? dt__comm_build(c->world, member, n, id, &c->opts) : dt__comm_new(0, 1, &c->opts);
+        *out = c->world ? dt__comm_build(c->world, member, n, id, &c->opts) : dt__comm_alone(&c->opts);
     if (!rc && colour >= 0 && !*out)
         rc = dt__comm_fail(c, dt__said.why, c->rank, "rank %d: dt_comm_split: %s", c->rank, dt__said.text);
     DT_COMM_FREE(all);
@@ -2792,7 +3513,7 @@ DT_API int dt_comm_shrink(dt_comm *c, dt_comm **out)
         return dt__comm_bad(DT_COMM_ERR_STATE, "dt_comm_shrink: MPI ends the job when a rank dies: use transport auto");
     if (!w || c->size == 1) {
         id = dt__id_mix(c->id, ++c->splits);
-        *out = w ? dt__comm_build(w, c->member, 1, id, &c->opts) : dt__comm_new(0, 1, &c->opts);
+        *out = w ? dt__comm_build(w, c->member, 1, id, &c->opts) : dt__comm_alone(&c->opts);
         return *out ? 0 : DT_COMM_ERR_MEMORY;
     }
     int *member = (int *)DT_COMM_MALLOC((size_t)c->size * sizeof *member), n = 0, before = -1, same = 0, rc = 0;

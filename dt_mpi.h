@@ -609,6 +609,141 @@ static int dt__mpi_recv(dt_comm *c, int peer, dt__msg *m)
     dt__mpi_unlock();
     return r;
 }
+/* ---- the lane of messages (dt_msg.h). A frame is an MPI message with tag 1: the header and a small payload. The payload of a
+   DATA frame is a second one with tag 2, received directly where it belongs. MPI keeps the order for each tag. */
+enum { DT__MPI_LANE_EAGER = 16 << 10, DT__MPI_LANE_OUT = 8 };
+typedef struct dt__mpi_frame { /* a frame that MPI has not taken yet */
+    MPI_Request request[2];
+    bool        used;
+    char        bytes[sizeof(dt__mhead) + DT__MPI_LANE_EAGER];
+} dt__mpi_frame;
+typedef struct dt__mpi_lane {
+    dt__mpi_frame out[DT__MPI_LANE_OUT];
+    MPI_Request   in;           /* of a payload that arrives */
+    int           in_peer;      /* from whom; -1: none */
+    dt__mhead     head;
+    char          bytes[sizeof(dt__mhead) + DT__MPI_LANE_EAGER];
+} dt__mpi_lane;
+static int dt__mpi_lane_open(dt_comm *c, dt__mail *m)
+{
+    dt__mpi_lane *t = (dt__mpi_lane *)dt__comm_zeroed(1, sizeof *t);
+    (void)c;
+    if (!t) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: mpi: out of memory for messages");
+    for (int i = 0; i < DT__MPI_LANE_OUT; i++) t->out[i].request[0] = t->out[i].request[1] = MPI_REQUEST_NULL;
+    t->in = MPI_REQUEST_NULL;
+    t->in_peer = -1;
+    m->streams = t;
+    return 0;
+}
+/* Small frames are done when MPI has a copy of them; of DATA frames the payload must have left the caller's buffer. */
+static int dt__mpi_lane_put(dt_comm *c, int peer, dt__outgoing *o)
+{
+    dt__mpi      *t = (dt__mpi *)c->across_data;
+    dt__mpi_lane *l = (dt__mpi_lane *)((dt__mail *)c->mail)->streams;
+    dt__mpi_frame *f = NULL;
+    int           code = MPI_SUCCESS, there = 0;
+    if (!dt__comm_ok(c)) return dt__transport_status(c);
+    dt__mpi_lock();
+    for (int i = 0; i < DT__MPI_LANE_OUT && !f; i++) {
+        dt__mpi_frame *g = &l->out[i];
+        if (g->used && MPI_Testall(2, g->request, &there, MPI_STATUSES_IGNORE) == MPI_SUCCESS && there) g->used = false;
+        if (o->done ? g->used && o->done == 1 + (size_t)i : !g->used) f = g;
+    }
+    if (o->done) { /* a DATA frame under way; done holds its place */
+        dt__mpi_unlock();
+        return f ? 0 : 1;
+    }
+    if (!f) {
+        dt__mpi_unlock();
+        return 0;
+    }
+    bool   data = o->head.kind == DT__M_DATA;
+    size_t with = data ? 0 : o->n;
+    memcpy(f->bytes, &o->head, sizeof o->head);
+    if (with) memcpy(f->bytes + sizeof o->head, o->ptr, with);
+    code = MPI_Isend(f->bytes, (int)(sizeof o->head + with), MPI_BYTE, peer, 1, t->comm, &f->request[0]);
+    if (code == MPI_SUCCESS && data) code = MPI_Isend(o->ptr, (int)o->n, MPI_BYTE, peer, 2, t->comm, &f->request[1]);
+    f->used = true;
+    t->idle = 0;
+    dt__mpi_unlock();
+    if (code != MPI_SUCCESS) return dt__mpi_error(c, peer, "MPI_Isend", code);
+    if (!data) return 1;
+    o->done = 1 + (size_t)(f - l->out);
+    return 0;
+}
+static void dt__mpi_lane_poll(dt_comm *c)
+{
+    dt__mpi      *t = (dt__mpi *)c->across_data;
+    dt__mpi_lane *l = (dt__mpi_lane *)((dt__mail *)c->mail)->streams;
+    for (int turn = 0; turn < 64 && dt__comm_ok(c); turn++) {
+        int        code, there = 0, n = 0;
+        MPI_Status status;
+        memset(&status, 0, sizeof status);
+        dt__mpi_lock();
+        if (l->in_peer >= 0) code = MPI_Test(&l->in, &there, MPI_STATUS_IGNORE);
+        else {
+            code = MPI_Iprobe(MPI_ANY_SOURCE, 1, t->comm, &there, &status);
+            if (code == MPI_SUCCESS && there) code = MPI_Get_count(&status, MPI_BYTE, &n);
+            if (code == MPI_SUCCESS && there && n <= (int)sizeof l->bytes)
+                code = MPI_Recv(l->bytes, (int)sizeof l->bytes, MPI_BYTE, status.MPI_SOURCE, 1, t->comm, MPI_STATUS_IGNORE);
+        }
+        dt__mpi_unlock();
+        if (code != MPI_SUCCESS) {
+            dt__mpi_error(c, l->in_peer, "MPI_Iprobe", code);
+            return;
+        }
+        if (!there) return;
+        t->idle = 0;
+        if (l->in_peer >= 0) {
+            int peer = l->in_peer;
+            l->in_peer = -1;
+            dt__mail_came(c, peer, &l->head);
+            continue;
+        }
+        int peer = status.MPI_SOURCE;
+        memset(&l->head, 0, sizeof l->head);
+        memcpy(&l->head, l->bytes, (size_t)n < sizeof l->head ? (size_t)n : sizeof l->head);
+        size_t payload = dt__mhead_payload(&l->head);
+        bool   data = l->head.kind == DT__M_DATA;
+        if (n < (int)sizeof l->head || (!data && (size_t)n != sizeof l->head + payload)) l->head.mark = 0;
+        char *to = dt__mail_want(c, peer, &l->head);
+        if (!to) return;
+        if (!data) {
+            dt__comm_copy(to, l->bytes + sizeof l->head, payload);
+            dt__mail_came(c, peer, &l->head);
+            continue;
+        }
+        dt__mpi_lock();
+        code = MPI_Irecv(to, (int)payload, MPI_BYTE, peer, 2, t->comm, &l->in);
+        dt__mpi_unlock();
+        if (code != MPI_SUCCESS) {
+            dt__mpi_error(c, peer, "MPI_Irecv", code);
+            return;
+        }
+        l->in_peer = peer;
+    }
+}
+static void dt__mpi_cancel(MPI_Request *r);
+static void dt__mpi_lane_close(dt_comm *c)
+{
+    dt__mail     *m = (dt__mail *)c->mail;
+    dt__mpi_lane *l = (dt__mpi_lane *)m->streams;
+    if (!l) return;
+    bool idle = l->in_peer < 0; /* MPI uses none of its buffers */
+    dt__mpi_lock();
+    dt__mpi_cancel(&l->in);
+    for (int i = 0; i < 2 * DT__MPI_LANE_OUT; i++) {
+        MPI_Request *r = &l->out[i / 2].request[i % 2];
+        int          there = 1;
+        if (*r != MPI_REQUEST_NULL) MPI_Test(r, &there, MPI_STATUS_IGNORE);
+        if (!there) idle = false, dt__mpi_cancel(r); /* nobody has received it */
+    }
+    dt__mpi_unlock();
+    if (idle) DT_COMM_FREE(l);
+    m->streams = NULL;
+}
+static const dt__lane dt__lane_mpi = { "mpi", DT__MPI_LANE_EAGER, DT__MPI_PIECE, false, dt__mpi_lane_open, dt__mpi_lane_put,
+                                       dt__mpi_lane_poll, NULL, NULL, dt__mpi_lane_close };
 /* MPI has no descriptor to sleep on, so it is polled: first at once (yielding), then every 50 us, then every 1 ms. */
 static void dt__mpi_wait(dt_comm *c, double seconds)
 {
@@ -798,10 +933,14 @@ static int dt__mpi_native(dt_comm *c, int coll, char *data, int64_t n, const int
 }
 
 static const dt__transport dt__transport_mpi = {
-    "mpi", DT__REACH_ALL, true, true, dt__mpi_open, dt__mpi_send, dt__mpi_recv, dt__mpi_wait, dt__mpi_close,
+    "mpi", DT__REACH_ALL, true, true, dt__mpi_open, dt__mpi_send, dt__mpi_recv, NULL, dt__mpi_wait, dt__mpi_close,
     NULL, dt__mpi_config, dt__mpi_end, dt__mpi_has, dt__mpi_agree, dt__mpi_native
 };
-__attribute__((constructor)) static void dt__mpi_register(void) { dt__transport_register(&dt__transport_mpi); }
+__attribute__((constructor)) static void dt__mpi_register(void)
+{
+    dt__transport_register(&dt__transport_mpi);
+    dt__lane_register(&dt__lane_mpi);
+}
 
 #ifdef __cplusplus
 }

@@ -140,6 +140,8 @@ typedef struct dt_comm_opts {
     bool        ordered DT_D;      /* reductions use DT_ALGO_ORDERED, whatever algo says (DT_COMM_ORDERED=1) */
     const char *costs DT_D;        /* file with a cost table; rank 0 reads it for all ranks. Default DT_COMM_COSTS, else a
                                       built-in table */
+    int64_t     message_memory DT_D; /* bytes: the most that this rank holds for messages that no receive has taken, and
+                                        for calls of messages that have not ended; default 256 MiB */
 } dt_comm_opts;
 /* Forks n ranks that run fn; dt_comm_init in them finds the world. Returns the first exit status that is not 0. When a
    rank fails, the others have 10 s to end; then they get SIGTERM and, 2 s later, SIGKILL. A rank ends by quick_exit. Call
@@ -254,6 +256,11 @@ typedef struct dt__msg {
    are moved one after the other, in the order in which they are given. One thread at a time calls these functions.
    To add a transport: write its functions, then add a row to dt__transports (>>transports). */
 struct dt__config;
+typedef struct dt__pollset { /* what a thread waits for; `until`: ns, at most until then */
+    struct pollfd *p;
+    int            n, cap;
+    int64_t        until;
+} dt__pollset;
 enum { DT__REACH_HOST = 1, DT__REACH_ALL }; /* only ranks of the same machine; any rank */
 typedef struct dt__transport {
     const char *name;            /* as in .transport and DT_COMM_TRANSPORT */
@@ -265,7 +272,8 @@ typedef struct dt__transport {
     int  (*open)(dt_comm *c, const int *local, int n);
     int  (*send)(dt_comm *c, int peer, dt__msg *m); /* 1: done, ptr is free again; 0: call again; negative: failed */
     int  (*recv)(dt_comm *c, int peer, dt__msg *m); /* the same; checks the header with client->frame_ok */
-    void (*wait)(dt_comm *c, double seconds); /* until something may have moved, or the time is over; reach ALL only */
+    void (*fds)(dt_comm *c, dt__pollset *set); /* adds what to wait for: descriptors, a time. NULL: see wait */
+    void (*wait)(dt_comm *c, double seconds); /* until something may have moved, or the time is over; NULL: fds tells */
     void (*close)(dt_comm *c);   /* also after open has failed */
     uint64_t (*bytes)(const dt_comm *c); /* sent through sockets so far; NULL: 0 */
     /* A transport that finds the ranks itself; NULL: the environment and the rendezvous do. */
@@ -322,11 +330,14 @@ struct dt_comm {
     int         late_rank;
     int64_t     began, late;     /* ns; late: how much later than this rank late_rank began */
     int         wake_fd;         /* eventfd: the engine sleeps on it in wait(); written to wake the engine */
+    uint64_t    links_arrived;   /* atomic: sockets for messages that have arrived: dt__world_links */
+    void       *mail;            /* its messages: dt__mail of dt_msg.h */
     const struct dt__client *client; /* the layer above, and its private data */
     struct dt__engine *engine;
 };
 
 /* Callbacks to the layer above, dt_comm.h. */
+struct dt_work;
 typedef struct dt__client {
     /* Is the header the expected one? If not, fails c on all ranks with a message that shows both headers. */
     bool (*frame_ok)(dt_comm *c, int peer, const dt__frame *want, const dt__frame *got);
@@ -340,6 +351,7 @@ typedef struct dt__client {
        settings_ok checks them on the other ranks. */
     int (*settings)(const dt_comm_opts *o, void *settings, size_t nbytes);
     bool (*settings_ok)(const void *settings, size_t nbytes);
+    void (*message_done)(dt_comm *c, struct dt_work *w); /* a message has ended; by the driver */
 } dt__client;
 
 /* ---- addresses and sockets */
@@ -478,7 +490,8 @@ typedef struct dt__shake {
 } dt__shake;
 /* Times of the protocol, ns. */
 #define DT__HANDSHAKE_TIME (5 * DT__NS_PER_S)    /* for a handshake that this rank accepted, or dialed while joining */
-#define DT__REDIAL_TIME (1 * DT__NS_PER_S)       /* for a handshake that the control thread dialed */
+#define DT__REDIAL_TIME (1 * DT__NS_PER_S)       /* for a handshake that the control thread dialed in the tree */
+#define DT__LINK_RETRY (10 * DT__NS_PER_MS)      /* after a failed dial of a link */
 #define DT__JOIN_GRACE (700 * DT__NS_PER_MS)     /* other ranks wait this much longer than rank 0, which names the missing */
 #define DT__RELEASE_TIME (500 * DT__NS_PER_MS)   /* for the last frames of a rank that leaves */
 #define DT__NOTE_EVERY (250 * DT__NS_PER_MS)     /* neighbours are told what this rank does */
@@ -515,6 +528,7 @@ typedef struct dt__cask { /* the members follow: ranks in the world */
     double   timeout;
     int32_t  asker, peer, n;
     uint32_t doing;
+    int32_t  tag, zero; /* of a message */
 } dt__cask;
 typedef struct dt__cping {
     uint64_t id, comm;
@@ -586,6 +600,10 @@ typedef struct dt__arrived {
     uint64_t            comm;
     int64_t             since;
 } dt__arrived;
+typedef struct dt__linked { /* a stream of messages between this rank and another, for a communicator */
+    uint64_t comm;
+    int32_t  peer, zero;
+} dt__linked;
 enum {
     DT__INQUIRY_FREE = 0,
     DT__INQUIRY_SENT,    /* to the parent, which has not answered yet */
@@ -639,7 +657,9 @@ struct dt__control {
     uint8_t       *gone; /* DT__ALIVE ... of each rank */
     int            ngone, ndied;
     char           first_death[256];
-    int64_t        accept_after;
+    int64_t        accept_after, dial_after;
+    dt__linked    *linked;       /* streams of messages that exist */
+    int            nlinked, linked_cap;
     int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
     int            nrejected;    /* rejected connections since then */
     /* registering, at rank 0 */
@@ -698,18 +718,22 @@ DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void 
    them. member: their ranks in the world. fd: on the first rank the descriptor, or negative if it has none: then the call
    fails on all of them. Returns the descriptor, or negative after dt__comm_bad. */
 DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd);
-/* Returns a connected, authenticated, non-blocking socket to a rank of the world (peer) for a communicator. The lower rank
-   dials (it blocks for at most the join timeout); the higher one takes the accepted connection. DT__FD_NOT_YET: call again;
+/* Returns a connected, authenticated, non-blocking socket to a rank of the world (peer) for a communicator. It never waits:
+   the control thread dials. Of the streams of collectives the lower rank dials; the stream of messages is dialed by the
+   rank that has something to send, and if both do, the connection of the lower rank counts. DT__FD_NOT_YET: call again;
    DT__FD_FAILED: dt__comm_failed was called. c->wake_fd is written when a connection for c arrives. */
+enum { DT__STREAM_MAIL = 1000 }; /* streams of collectives are below it */
 enum { DT__FD_NOT_YET = -1, DT__FD_FAILED = -2, DT__FD_NO_FD = -3 };
 DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream);
+/* A stream of messages that has arrived for c; *peer: its rank in c. -1: none. c->links_arrived counts them. */
+DT__INSIDE int dt__world_links(dt__world *w, dt_comm *c, int *peer);
 /* Tells every rank that communicator c has failed; only queues the frames. */
 DT__INSIDE void dt__world_abort(dt__world *w, dt_comm *c, int status, int rank, const char *text);
 DT__INSIDE void dt__world_abort_id(dt__world *w, uint64_t comm, int status, int rank, const char *text);
 /* c made no progress for its timeout in operation seq, waiting for 'peer' (rank in c; -1: unknown): finds out which rank
    is at fault and fails c on all ranks. Operations count from 1: a rank with c->seq below seq has not called it. Returns
    at once; c fails within a second. */
-DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer, uint32_t message);
+DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer, uint32_t message, int tag);
 /* This rank waits in the collective of this frame: finds ranks that called another collective with the same number. */
 DT__INSIDE void dt__world_watch(dt__world *w, const dt__frame *f);
 /* A collective begins. If another rank waits in a different one with the same number, the communicator fails. */
@@ -741,6 +765,7 @@ static __thread const int64_t *dt__net_clock;
 extern __thread __attribute__((visibility("hidden"))) const int64_t *dt__net_clock; /* simulated time, in its thread */
 #endif
 DT__INSIDE int64_t dt__comm_now(void); /* ns */
+DT__INSIDE int64_t dt__comm_coarse(void); /* ns, in steps of clock ticks, and cheap */
 static inline __attribute__((unused)) int64_t dt__ns_of(double seconds) { return (int64_t)(seconds * 1e9); }
 static inline __attribute__((unused)) double dt__seconds_of(int64_t ns) { return (double)ns * 1e-9; }
 static inline __attribute__((unused)) struct timespec dt__timespec_of(int64_t ns)
@@ -776,6 +801,8 @@ enum {
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
     DT__NOTES      = 64,
+    DT__RING_CELL  = 64,         /* bytes of a cell of a ring for messages (dt_msg.h, >>rings) */
+    DT__RING_CELLS = 2048,
     DT__CORES      = 1024        /* bits in a mask of CPU cores */
 };
 typedef struct dt__post {
@@ -812,6 +839,10 @@ typedef struct dt__channel { /* from one rank to another */
     int64_t   at;               /* where the payload is: see dt__shared_see; -1: in the fragments */
     uint8_t   data[DT__FRAGMENTS][DT__FRAGMENT] DT__ALIGNED;
 } dt__channel;
+typedef struct dt__ring { /* frames of messages from one rank to another */
+    uint64_t tail DT__ALIGNED;  /* cells that the receiver has used up */
+    uint8_t  cell[DT__RING_CELLS][DT__RING_CELL] DT__ALIGNED;
+} dt__ring;
 typedef struct dt__segment_head { /* the beginning of the segment */
     uint32_t sleepers DT__ALIGNED;
     int32_t  refs;              /* threads only: ranks that use the segment */
@@ -852,10 +883,13 @@ typedef struct dt__shared {
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd);
 DT__INSIDE void dt__shared_free(dt__shared *s);
 DT__INSIDE int dt__segment_new(int n);
+DT__INSIDE bool dt__segment_take(int fd, int64_t at, int64_t n); /* backs a part of it with memory; false: see errno */
 DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes);
 DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr); /* false: ptr is not in the arena */
 DT__INSIDE void dt__shared_wake(dt__shared *s);
-DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns);
+DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns); /* sleeps, then dt__shared_rise */
+DT__INSIDE void dt__shared_sleep_on(dt__shared *s, uint32_t bell, int64_t ns);
+DT__INSIDE void dt__shared_wake_self(dt__shared *s); /* another thread of this rank sleeps */
 DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text);
 /* The last operation that a rank of c on this machine began, and how many it has finished; false: unknown. */
 DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
@@ -863,6 +897,24 @@ DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine);
 DT__INSIDE int dt__shared_cores(uint64_t *set); /* mask of the CPU cores that this thread may use; returns their number */
 DT__INSIDE int dt__shared_spin(dt__shared *s);
 static inline __attribute__((unused)) size_t    dt__shared_slots(int n) { return 4096 + (size_t)n * sizeof(dt__rank_slot); }
+/* Behind the slots: a channel for each ordered pair; for each rank a row with a byte for each sender; a ring for each pair. */
+static inline __attribute__((unused)) size_t dt__row_nbytes(int n) { return ((size_t)n + 63) & ~(size_t)63; }
+static inline __attribute__((unused)) size_t dt__shared_rows(int n)
+{
+    return dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
+}
+static inline __attribute__((unused)) size_t dt__shared_fixed(int n) /* bytes of the segment without the arenas */
+{
+    return dt__shared_rows(n) + (size_t)n * dt__row_nbytes(n) + (size_t)n * (size_t)n * sizeof(dt__ring);
+}
+static inline __attribute__((unused)) uint8_t *dt__ring_row(const dt__shared *s, int to)
+{
+    return (uint8_t *)s->base + dt__shared_rows(s->n) + (size_t)to * dt__row_nbytes(s->n);
+}
+static inline __attribute__((unused)) dt__ring *dt__ring_of(const dt__shared *s, int from, int to)
+{
+    return (dt__ring *)(void *)(dt__ring_row(s, s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
+}
 static inline __attribute__((unused)) dt__rank_slot *dt__slot_of(const dt__shared *s, int i)
 {
     return (dt__rank_slot *)(void *)(s->base + 4096) + i;
@@ -996,6 +1048,12 @@ DT__INSIDE const dt__transport *dt__transport_auto(int reach);       /* what "au
 DT__INSIDE const dt__transport_row *dt__transport_named(const dt_comm_opts *o);
 /* The transport of a new communicator; *out NULL: "auto". 0, or negative after dt__comm_bad: it cannot be used. */
 DT__INSIDE int dt__world_transport(const dt__world *w, const dt_comm_opts *o, const dt__transport **out);
+DT__INSIDE void dt__pollset_add(dt__pollset *set, int fd, int events); /* without memory: a look every millisecond instead */
+DT__INSIDE void dt__pollset_wait(const dt_comm *c, dt__pollset *set); /* also for c->wake_fd */
+/* For the sockets of messages (dt_msg.h): options; how many of n bytes may be sent now (0: not before *ready); counting. */
+DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int fd);
+DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready);
+DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n);
 DT__INSIDE int dt__transport_status(const dt_comm *c); /* status of a communicator that has failed */
 DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int peer, const char *format, ...) DT__PRINTF(4, 5);
 
@@ -1048,6 +1106,13 @@ DT__INSIDE int64_t dt__comm_now(void) /* ns */
     struct timespec t;
     if (dt__net_clock) return *dt__net_clock;
     clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * DT__NS_PER_S + t.tv_nsec;
+}
+DT__INSIDE int64_t dt__comm_coarse(void)
+{
+    struct timespec t;
+    if (dt__net_clock) return *dt__net_clock;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
     return (int64_t)t.tv_sec * DT__NS_PER_S + t.tv_nsec;
 }
 static void dt__world_report(const dt__world *w, int status, int rank, const char *text); /* >>rendezvous */
@@ -2532,6 +2597,8 @@ static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank,
 static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
 static void dt__control_heal(dt__world *w);
 static void dt__agree_resend(dt__world *w);
+static dt__conn *dt__link_pending(dt__world *w, uint64_t comm, int peer, int stream, bool own);
+#define DT__CROSSED "the two ranks dialed each other: one connection is enough"
 static void dt__inquiry_begin(dt__world *w, const dt__cask *ask, const int32_t *member, bool own);
 
 /* ---- frames and connections */
@@ -2828,10 +2895,27 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
     if ((c->kind == DT__KIND_LINK && !k->local) || (c->kind == DT__KIND_FD && k->local)) {
         if (ctl->narrived >= DT__ARRIVED_MAX)
             return snprintf(text, nbytes, "rank %d has too many connections that no communicator has taken", w->rank), bad;
+        if (c->kind == DT__KIND_LINK && c->stream == DT__STREAM_MAIL) {
+            bool have = w->rank < c->rank && dt__link_pending(w, c->comm, c->rank, c->stream, true);
+            for (int i = 0; i < ctl->nlinked; i++) have = have || (ctl->linked[i].comm == c->comm && ctl->linked[i].peer == c->rank);
+            if (have) return snprintf(text, nbytes, "%s", DT__CROSSED), bad;
+        }
         return 0;
     }
     if (c->kind == DT__KIND_NEWS) return 0;
     return snprintf(text, nbytes, "connection kind %d is unknown", c->kind), bad;
+}
+static void dt__linked_add(dt__control *ctl, uint64_t comm, int peer)
+{
+    if (ctl->nlinked == ctl->linked_cap) {
+        int         cap = ctl->linked_cap ? 2 * ctl->linked_cap : 16;
+        dt__linked *l = (dt__linked *)DT_COMM_REALLOC(ctl->linked, (size_t)cap * sizeof *l);
+        if (!l) return; /* a second connection of the pair would be accepted, and closed by dt__stream_set */
+        ctl->linked = l;
+        ctl->linked_cap = cap;
+    }
+    ctl->linked[ctl->nlinked].comm = comm;
+    ctl->linked[ctl->nlinked++].peer = peer;
 }
 static void dt__control_accept(dt__world *w, int listener, bool local)
 {
@@ -2918,7 +3002,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             text[0] = 0;
             if (k->kind == DT__KIND_REGISTER) ctl->registered[k->peer] = 1;
         } else {
-            dt__logf(2, "rank %d refused: %s", w->rank, text);
+            dt__logf(strcmp(text, DT__CROSSED) ? 2 : 4, "rank %d refused: %s", w->rank, text);
             if (ctl->join != DT__JOIN_COMPLETE) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
         }
         dt__shake_reply(&k->shake, status, text);
@@ -2927,9 +3011,15 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
     if (got == DT__SHAKE_AGAIN) return;
     if (got != DT__SHAKE_DONE) {
         k->refused = got == DT__SHAKE_NET && (errno == ECONNREFUSED || errno == ECONNRESET);
-        if (got == DT__SHAKE_REFUSED && !k->shake.server && k->kind == DT__KIND_TREE &&
-            k->shake.r.status == DT_COMM_ERR_PEER)
+        if (got == DT__SHAKE_REFUSED && !k->shake.server && k->shake.r.status == DT_COMM_ERR_PEER &&
+            (k->kind == DT__KIND_TREE || k->kind == DT__KIND_LINK))
             dt__control_expelled(w, k->shake.r.text);
+        if (!k->shake.server && k->kind == DT__KIND_LINK) { /* dt__world_link tries again */
+            char why[256];
+            ctl->dial_after = dt__comm_now() + DT__LINK_RETRY;
+            dt__logf(4, "rank %d cannot connect to rank %d yet: %s", w->rank, k->peer,
+                     dt__dial_text(got, errno, &k->shake, why, sizeof why));
+        }
         if (k->shake.server && got != DT__SHAKE_REFUSED)
             dt__control_rejected(w, k->fd,
                                  got == DT__SHAKE_NET    ? "it disconnected"
@@ -2949,7 +3039,7 @@ DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k)
         dt__conn_send(k, DT__C_REFUSED, 0, ctl->join_text, strnlen(ctl->join_text, DT__CTEXT));
         k->end_expected = true;
     }
-    if (k->shake.server && (k->kind == DT__KIND_LINK || k->kind == DT__KIND_FD)) {
+    if (k->kind == DT__KIND_LINK || (k->shake.server && k->kind == DT__KIND_FD)) {
         dt__arrived *a = (dt__arrived *)DT_COMM_MALLOC(sizeof *a);
         dt__conn_break(k);
         if (!a) return;
@@ -2965,10 +3055,14 @@ DT__INSIDE void dt__conn_established(dt__world *w, dt__conn *k)
         else ctl->arrived = a;
         ctl->arrived_last = a;
         ctl->narrived++;
+        bool mail = a->kind == DT__KIND_LINK && a->stream == DT__STREAM_MAIL;
+        if (mail) dt__linked_add(ctl, a->comm, a->peer);
         /* wake the engine that waits for it */
         for (dt_comm *c = w->comms; c; c = c->next) {
             uint64_t one = 1;
-            if (c->id == a->comm && c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) break;
+            if (c->id != a->comm) continue;
+            if (mail) __atomic_add_fetch(&c->links_arrived, 1, __ATOMIC_RELEASE);
+            if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) break;
         }
         pthread_cond_broadcast(&ctl->cond);
     } else if (!k->shake.server && k->kind == DT__KIND_TREE) { /* the new parent */
@@ -3276,6 +3370,11 @@ DT__INSIDE void dt__world_remove(dt__world *w, dt_comm *c)
             } else last = a, p = &a->next;
         }
         w->control->arrived_last = last;
+        for (dt__conn *k = w->control->conns; k; k = k->next) /* dialed for c */
+            if (k->kind == DT__KIND_LINK && !k->shake.server && k->shake.c.comm == c->id) dt__conn_break(k);
+        for (int i = 0; i < w->control->nlinked;)
+            if (w->control->linked[i].comm == c->id) w->control->linked[i] = w->control->linked[--w->control->nlinked];
+            else i++;
     }
     pthread_mutex_unlock(&w->lock);
 }
@@ -3526,9 +3625,13 @@ static int dt__ask_index(const dt__inquiry *q, int rank) /* rank in the communic
 static size_t dt__ask_title(const dt__world *w, const dt__inquiry *q, char *buf, size_t nbytes)
 {
     int asker = dt__ask_index(q, q->ask.asker), peer = dt__ask_index(q, q->ask.peer);
-    if (q->ask.doing & DT__ASK_MESSAGE)
-        return (size_t)snprintf(buf, nbytes, "rank %d: %s rank %d made no progress for %g s: ", asker,
-                                q->ask.doing & DT__ASK_SEND ? "dt_comm_send to" : "dt_comm_recv from", peer, q->ask.timeout);
+    if (q->ask.doing & DT__ASK_MESSAGE) {
+        char who[32], tag[32];
+        snprintf(who, sizeof who, peer < 0 ? "any rank" : "rank %d", peer);
+        snprintf(tag, sizeof tag, q->ask.tag < 0 ? "any tag" : "tag %d", q->ask.tag);
+        return (size_t)snprintf(buf, nbytes, "rank %d: %s %s (%s) made no progress for %g s: ", asker,
+                                q->ask.doing & DT__ASK_SEND ? "dt_comm_send to" : "dt_comm_recv from", who, tag, q->ask.timeout);
+    }
     return (size_t)snprintf(buf, nbytes, "%s #%" PRIu64 " made no progress for %g s: ", dt__coll_word(w, q->ask.doing),
                             q->ask.seq, q->ask.timeout);
 }
@@ -3615,7 +3718,9 @@ static void dt__inquiry_decide(dt__world *w, dt__inquiry *q)
         } else continue;
         if (first < 0) first = r;
     }
-    if (!named && used < sizeof text) {
+    if (message && !named && q->ask.peer < 0) {
+        if (used < sizeof text) snprintf(text + used, sizeof text - used, "no rank has sent such a message, and all ranks answer");
+    } else if (!named && used < sizeof text) {
         first = q->ask.peer;
         if (first >= 0 && first < w->size)
             snprintf(text + used, sizeof text - used,
@@ -3694,10 +3799,11 @@ static void dt__inquiry_timers(dt__world *w, int64_t now)
         } else if (q->state == DT__INQUIRY_WAIT && now >= q->begin + DT__INQUIRY_VERDICT) dt__inquiry_blame(w, q, 0);
     }
 }
-DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer, uint32_t message)
+DT__INSIDE void dt__world_ask(dt__world *w, dt_comm *c, uint64_t seq, int peer, uint32_t message, int tag)
 {
     dt__cask ask;
     memset(&ask, 0, sizeof ask);
+    ask.tag = tag;
     ask.comm = c->id;
     ask.seq = seq;
     ask.timeout = c->timeout;
@@ -3827,10 +3933,33 @@ static void dt__arrived_timers(dt__world *w, int64_t now)
         DT_COMM_FREE(a);
     }
 }
+/* Is a connection for this link being made, in either direction? Under the lock. */
+static dt__conn *dt__link_pending(dt__world *w, uint64_t comm, int peer, int stream, bool own)
+{
+    for (dt__conn *k = w->control->conns; k; k = k->next)
+        if (k->kind == DT__KIND_LINK && k->peer == peer && k->state != DT__CONN_BROKEN && k->shake.c.comm == comm &&
+            k->shake.c.stream == stream && (!own || !k->shake.server))
+            return k;
+    return NULL;
+}
+/* The control thread dials; when the handshake is done, the socket is among the arrived ones. */
+static void dt__link_dial(dt__world *w, uint64_t comm, int peer, int stream)
+{
+    dt__addr  a;
+    dt__conn *k = NULL;
+    int       fd = dt__addr_take(&a, w->member[peer].addr, w->member[peer].addr_len) ? dt__connect(&a) : -1;
+    if (fd < 0 || !(k = dt__conn_new(w, fd, DT__KIND_LINK, peer))) {
+        dt__close(&fd);
+        w->control->dial_after = dt__comm_now() + DT__LINK_RETRY;
+        return;
+    }
+    k->state = DT__CONN_HANDSHAKE;
+    if (!dt__shake_client(&k->shake, w, peer, DT__KIND_LINK, comm, stream)) dt__conn_break(k);
+}
 DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
 {
-    char     text[DT__CTEXT], why[400], who[160];
-    dt__addr a;
+    char text[DT__CTEXT], who[160];
+    bool dialed = false;
     if (peer < 0 || peer >= w->size || peer == w->rank || !w->control) {
         dt__comm_failed(c, DT_COMM_ERR_ARG, -1, "a link needs another rank of the world");
         return DT__FD_FAILED;
@@ -3840,30 +3969,35 @@ DT__INSIDE int dt__world_link(dt__world *w, dt_comm *c, int peer, int stream)
     for (int i = 0; i < c->size; i++)
         if (c->member[i] == peer) index = i;
     pthread_mutex_lock(&w->lock);
-    int gone = w->control->gone[peer],
-        fd = peer < w->rank ? dt__arrived_take(w, DT__KIND_LINK, c->id, peer, stream) : -1;
+    int gone = w->control->gone[peer], fd = dt__arrived_take(w, DT__KIND_LINK, c->id, peer, stream);
+    if (fd < 0 && !gone && (peer > w->rank || stream == DT__STREAM_MAIL) && dt__comm_now() >= w->control->dial_after &&
+        !dt__link_pending(w, c->id, peer, stream, false)) {
+        dt__link_dial(w, c->id, peer, stream);
+        dialed = true;
+    }
     pthread_mutex_unlock(&w->lock);
+    if (dialed) dt__control_wake(w);
     if (fd >= 0) return fd;
-    if (gone) {
-        snprintf(text, sizeof text, "%s %s", dt__rank_text(w, peer, who, sizeof who), gone == DT__LEFT ? "has left" : "died");
-        dt__world_abort(w, c, DT_COMM_ERR_PEER, index, text);
-        return DT__FD_FAILED;
-    }
-    if (peer < w->rank) return DT__FD_NOT_YET;
-    int64_t deadline = dt__comm_now() + dt__ns_of(w->join_timeout), soon = dt__comm_now() + DT__NS_PER_S;
-    if (!dt__addr_take(&a, w->member[peer].addr, w->member[peer].addr_len)) {
-        dt__world_abort(w, c, DT_COMM_ERR_NET, index, "a rank has no address in the table of ranks");
-        return DT__FD_FAILED;
-    }
-    /* nobody listens: the rank is dying, and the control tree will report its death soon */
-    fd = dt__dial_until(w, &a, 1, peer, DT__KIND_LINK, c->id, stream, soon < deadline ? soon : deadline, c, why,
-                        sizeof why);
-    if (fd < 0 && fd != DT_COMM_ERR_PEER && dt__comm_ok(c) && soon < deadline)
-        fd = dt__dial_until(w, &a, 1, peer, DT__KIND_LINK, c->id, stream, deadline, c, why, sizeof why);
-    if (fd >= 0) return fd;
-    snprintf(text, sizeof text, "rank %d cannot connect to %s: %s", w->rank, dt__rank_text(w, peer, who, sizeof who), why);
-    dt__world_abort(w, c, fd == DT_COMM_ERR_PEER ? DT_COMM_ERR_PEER : DT_COMM_ERR_NET, index, text);
+    if (!gone) return DT__FD_NOT_YET;
+    snprintf(text, sizeof text, "%s %s", dt__rank_text(w, peer, who, sizeof who), gone == DT__LEFT ? "has left" : "died");
+    dt__world_abort(w, c, DT_COMM_ERR_PEER, index, text);
     return DT__FD_FAILED;
+}
+DT__INSIDE int dt__world_links(dt__world *w, dt_comm *c, int *peer)
+{
+    int fd = -1;
+    if (!w->control) return -1;
+    pthread_mutex_lock(&w->lock);
+    for (const dt__arrived *a = w->control->arrived; a && fd < 0; a = a->next) {
+        if (a->kind != DT__KIND_LINK || a->comm != c->id || a->stream != DT__STREAM_MAIL) continue;
+        *peer = -1;
+        for (int i = 0; i < c->size; i++)
+            if (c->member[i] == a->peer) *peer = i;
+        if (*peer >= 0) fd = dt__arrived_take(w, DT__KIND_LINK, c->id, a->peer, DT__STREAM_MAIL);
+        if (fd >= 0) break;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return fd;
 }
 typedef struct dt__fd_msg { /* one byte, with room for a descriptor */
     union {
@@ -4783,6 +4917,7 @@ DT__INSIDE void dt__control_free(dt__world *w)
     DT_COMM_FREE(ctl->gone);
     DT_COMM_FREE(ctl->registered);
     DT_COMM_FREE(ctl->root_have);
+    DT_COMM_FREE(ctl->linked);
     dt__gather_drop(ctl);
     DT_COMM_FREE(ctl);
     w->control = NULL;
@@ -4901,7 +5036,7 @@ static dt__channel *dt__channel_of(const dt__shared *s, int from, int to)
 }
 static int64_t dt__shared_arenas(int n) /* the offset of the arenas */
 {
-    size_t at = dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
+    size_t at = dt__shared_fixed(n);
     return (int64_t)((at + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1));
 }
 
@@ -4923,12 +5058,21 @@ DT__INSIDE void dt__shared_wake(dt__shared *s)
         dt__futex_wake(&t->bell);
     }
 }
-DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
+DT__INSIDE void dt__shared_sleep_on(dt__shared *s, uint32_t bell, int64_t ns)
 {
     struct timespec t;
     t = dt__timespec_of(ns);
     syscall(SYS_futex, &dt__slot_of(s, s->me)->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+}
+DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
+{
+    dt__shared_sleep_on(s, bell, ns);
     dt__shared_rise(s);
+}
+DT__INSIDE void dt__shared_wake_self(dt__shared *s)
+{
+    __atomic_add_fetch(&dt__slot_of(s, s->me)->bell, 1, __ATOMIC_SEQ_CST);
+    dt__futex_wake(&dt__slot_of(s, s->me)->bell);
 }
 
 /* ---- notes: what each rank does */
@@ -4957,9 +5101,9 @@ DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
 }
 
 /* ---- memory of a segment. fallocate first: touching a hole when memory is exhausted raises SIGBUS. */
-static bool dt__segment_take(int fd, int64_t at, int64_t n)
+DT__INSIDE bool dt__segment_take(int fd, int64_t at, int64_t n)
 {
-    while (n > 0) { /* in pieces: a signal undoes the whole interrupted call */
+    while (n > 0 && fd >= 0) { /* in pieces: a signal undoes the whole interrupted call */
         int64_t k = n < 2 << 20 ? n : 2 << 20;
         if (syscall(SYS_fallocate, fd, 0, (off_t)at, (off_t)k) == 0) at += k, n -= k;
         else if (errno != EINTR) return false;
@@ -5079,6 +5223,7 @@ DT__INSIDE int dt__segment_new(int n)
     bool ok = ftruncate(fd, (off_t)(fixed + n * arena)) == 0 && dt__segment_take(fd, 0, slots);
     for (int64_t i = 0; ok && i < (int64_t)n * n; i++)
         ok = dt__segment_take(fd, slots + i * (int64_t)sizeof(dt__channel), (int64_t)offsetof(dt__channel, data));
+    if (ok) ok = dt__segment_take(fd, (int64_t)dt__shared_rows(n), (int64_t)n * (int64_t)dt__row_nbytes(n));
     if (ok) return fd;
     e = errno;
     close(fd);
@@ -5278,11 +5423,11 @@ static void dt__shared_close(dt_comm *c)
     c->shared = NULL;
 }
 static const dt__transport dt__transport_shm = {
-    "shm", DT__REACH_HOST, true, false, dt__shared_open, dt__shared_send, dt__shared_recv, NULL, dt__shared_close,
+    "shm", DT__REACH_HOST, true, false, dt__shared_open, dt__shared_send, dt__shared_recv, NULL, NULL, dt__shared_close,
     NULL, NULL, NULL, NULL, NULL, NULL
 };
 static const dt__transport dt__transport_threads = { /* the same functions; the segment is memory of this process */
-    "threads", DT__REACH_HOST, true, false, NULL, dt__shared_send, dt__shared_recv, NULL, dt__shared_close,
+    "threads", DT__REACH_HOST, true, false, NULL, dt__shared_send, dt__shared_recv, NULL, NULL, dt__shared_close,
     NULL, NULL, NULL, NULL, NULL, NULL
 };
 
@@ -5357,13 +5502,40 @@ typedef struct dt__tcp {
     dt__tcp_link **used;   /* the links that are not NULL, without gaps */
     int            nused, streams;
     int            sndbuf, rcvbuf; /* bytes; 0: the default of the kernel */
-    struct pollfd *poll;
     double         tokens; /* bytes that may be sent now; negative: debt */
     bool           queued; /* something has been waiting for tokens since 'filled' */
     int64_t        filled; /* ns: when tokens was last updated */
     uint64_t       sent;   /* bytes, with headers; atomic */
 } dt__tcp;
 
+DT__INSIDE void dt__pollset_add(dt__pollset *set, int fd, int events)
+{
+    if (set->n == set->cap) {
+        int            cap = set->cap ? 2 * set->cap : 8;
+        struct pollfd *p = (struct pollfd *)DT_COMM_REALLOC(set->p, (size_t)cap * sizeof *p);
+        if (!p) {
+            int64_t soon = dt__comm_now() + DT__NS_PER_MS;
+            if (soon < set->until) set->until = soon;
+            return;
+        }
+        set->p = p;
+        set->cap = cap;
+    }
+    set->p[set->n].fd = fd;
+    set->p[set->n].events = (short)events;
+    set->p[set->n++].revents = 0;
+}
+DT__INSIDE void dt__pollset_wait(const dt_comm *c, dt__pollset *set)
+{
+    int64_t now = dt__comm_now();
+    int     woken = set->n;
+    if (c->wake_fd >= 0) dt__pollset_add(set, c->wake_fd, POLLIN);
+    struct timespec t = dt__timespec_of(!dt__comm_ok(c) || set->until < now ? 0 : set->until - now);
+    if (DT__POLL(set->p, (nfds_t)set->n, &t) > 0 && woken < set->n && (set->p[woken].revents & POLLIN)) {
+        uint64_t times;
+        if (read(c->wake_fd, &times, sizeof times) < 0) return; /* another thread has read it */
+    }
+}
 DT__INSIDE int dt__transport_status(const dt_comm *c) /* status of a communicator that has failed */
 {
     int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
@@ -5422,12 +5594,9 @@ static dt__tcp_link *dt__tcp_link_of(dt_comm *c, int peer)
 {
     dt__tcp       *t = dt__tcp_of(c);
     dt__tcp_link  *l;
-    struct pollfd *p;
     if (!t) return NULL;
     if (t->link[peer]) return t->link[peer];
-    p = (struct pollfd *)DT_COMM_REALLOC(t->poll, (1 + (size_t)(t->nused + 1) * (size_t)t->streams) * sizeof *p);
-    if (p) t->poll = p;
-    l = p ? (dt__tcp_link *)DT_COMM_MALLOC(sizeof *l) : NULL;
+    l = (dt__tcp_link *)DT_COMM_MALLOC(sizeof *l);
     if (!l) {
         dt__transport_fail(c, DT_COMM_ERR_MEMORY, c->rank, "tcp: out of memory for the link from rank %d to rank %d", c->rank,
                            peer);
@@ -5520,6 +5689,25 @@ static size_t dt__tcp_allowed(const dt_comm *c, dt__tcp *t, size_t n, int64_t *r
     t->queued = true;
     *ready = now + dt__ns_of(-t->tokens / c->bandwidth) + 1;
     return 0;
+}
+/* For the sockets of messages (dt_msg.h). */
+DT__INSIDE void dt__tcp_tune_fd(dt_comm *c, int fd)
+{
+    dt__tcp *t = dt__tcp_of(c);
+    if (t) dt__tcp_tune(c, t, fd);
+}
+DT__INSIDE size_t dt__tcp_may_send(dt_comm *c, size_t n, int64_t *ready)
+{
+    if (c->bandwidth <= 0) return n;
+    dt__tcp *t = dt__tcp_of(c);
+    return t ? dt__tcp_allowed(c, t, n, ready) : n;
+}
+DT__INSIDE void dt__tcp_count_sent(dt_comm *c, size_t n)
+{
+    dt__tcp *t = (dt__tcp *)c->across_data;
+    if (!t) return;
+    t->tokens -= (double)n;
+    __atomic_fetch_add(&t->sent, (uint64_t)n, __ATOMIC_RELAXED);
 }
 /* Sends what it can of stream s without waiting. 0, or negative: failed. */
 static int dt__tcp_push(dt_comm *c, dt__tcp_link *l, int s, dt__msg *m, char *from, size_t n)
@@ -5761,44 +5949,24 @@ static void dt__tcp_low(const dt_comm *c, dt__tcp_link *l, int s)
     if (want == (l->wake[s] ? l->wake[s] : 1)) return;
     if (setsockopt(l->fd[s], SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want) == 0) l->wake[s] = want;
 }
-/* Sleeps on the sockets that the last calls found blocked, and on wake_fd. */
-static void dt__tcp_wait(dt_comm *c, double seconds)
+/* The sockets that the last calls found blocked. */
+static void dt__tcp_fds(dt_comm *c, dt__pollset *set)
 {
-    dt__tcp        *t = dt__tcp_of(c);
-    int64_t         now = dt__comm_now(), until;
-    struct pollfd   alone, *p = t && t->poll ? t->poll : &alone;
-    struct timespec ts;
-    nfds_t          n = 0;
-    int             woken = -1;
-    if (!dt__comm_ok(c) || !(seconds > 0)) seconds = 0;
-    until = now + dt__ns_of(seconds < 3600 ? seconds : 3600);
-    if (c->wake_fd >= 0) {
-        woken = 0;
-        p[n].fd = c->wake_fd;
-        p[n++].events = POLLIN;
-    }
+    dt__tcp *t = dt__tcp_of(c);
     for (int i = 0; t && i < t->nused; i++) {
         dt__tcp_link *l = t->used[i];
-        int64_t       at = until;
+        int64_t       at = set->until;
         if (l->died) at = l->died + DT__TCP_GRACE * DT__NS_PER_MS;
-        else if (l->in.more || l->out.more) at = now;
-        else if (l->opening) at = now + DT__NS_PER_MS;
+        else if (l->in.more || l->out.more) at = 0;
         if (l->in.ready && l->in.ready < at) at = l->in.ready;
         if (l->out.ready && l->out.ready < at) at = l->out.ready;
-        if (at < until) until = at;
+        if (at < set->until) set->until = at;
         for (int s = 0; s < t->streams && !l->died; s++) {
             short events = (short)((l->out.blocked >> s & 1 ? POLLOUT : 0) | (l->in.blocked >> s & 1 ? POLLIN : 0));
             if (!events || l->fd[s] < 0) continue;
             if (events & POLLIN) dt__tcp_low(c, l, s);
-            p[n].fd = l->fd[s];
-            p[n++].events = events;
+            dt__pollset_add(set, l->fd[s], events);
         }
-    }
-    if (until < now) until = now;
-    ts = dt__timespec_of(until - now);
-    if (DT__POLL(p, n, &ts) > 0 && woken == 0 && (p[0].revents & POLLIN)) {
-        uint64_t times;
-        if (read(c->wake_fd, &times, sizeof times) < 0) return; /* another thread has read it */
     }
 }
 /* The kernel still delivers the bytes that were sent. */
@@ -5819,7 +5987,6 @@ static void dt__tcp_close(dt_comm *c)
     }
     DT_COMM_FREE(t->link);
     DT_COMM_FREE(t->used);
-    DT_COMM_FREE(t->poll);
     DT_COMM_FREE(t);
 }
 /* Bytes sent through sockets, with headers. Any thread, while the communicator exists. */
@@ -5829,7 +5996,7 @@ static uint64_t dt__tcp_bytes(const dt_comm *c)
     return t ? __atomic_load_n(&t->sent, __ATOMIC_RELAXED) : 0;
 }
 static const dt__transport dt__transport_tcp = { /* links are opened at first use */
-    "tcp", DT__REACH_ALL, false, false, NULL, dt__tcp_send, dt__tcp_recv, dt__tcp_wait, dt__tcp_close,
+    "tcp", DT__REACH_ALL, false, false, NULL, dt__tcp_send, dt__tcp_recv, dt__tcp_fds, NULL, dt__tcp_close,
     dt__tcp_bytes, NULL, NULL, NULL, NULL, NULL
 };
 

@@ -131,6 +131,7 @@ extern "C" {
 #endif
 DT__PRESENT(SIM);
 DT__NEEDS(SIM, COMM);
+DT__NEEDS(SIM, MSG);
 DT__NEEDS(SIM, NET);
 DT__NEEDS(SIM, PLAN);
 
@@ -177,7 +178,8 @@ typedef struct dt__sim_order {
 typedef struct dt__sim_packet { /* the payload follows the struct */
     struct dt__sim_packet *next;
     int64_t                at;
-    dt__frame              head;
+    dt__frame              head; /* of a collective */
+    dt__mhead              mail; /* of a message */
 } dt__sim_packet;
 typedef struct dt__sim_link {
     dt__sim_packet *first, *last;
@@ -214,7 +216,7 @@ struct dt_sim {
     int64_t        nheap, heap_cap;
     dt__sim_rank  *rank;
     dt__member    *member;
-    dt__sim_link **link; /* [to * n + from]; NULL until it is used */
+    dt__sim_link **link; /* [to * n + from]; behind them the lanes of messages; NULL until it is used */
     dt__sim_pipe  *pipe;
     int            npipes, pipe_cap;
     dt__sim_order *order;
@@ -294,23 +296,25 @@ static void dt__sim_stir(dt__world *w)
 }
 
 /* ---- the transport */
-static dt__sim_link *dt__sim_link_of(dt_sim *s, int from, int to)
+static dt__sim_link *dt__sim_link_of(dt_sim *s, int from, int to, bool mail)
 {
-    dt__sim_link **l = &s->link[(size_t)to * (size_t)s->n + (size_t)from];
+    size_t         n = (size_t)s->n;
+    dt__sim_link **l = &s->link[(mail ? n * n : 0) + (size_t)to * n + (size_t)from];
     if (!*l) *l = (dt__sim_link *)dt__comm_zeroed(1, sizeof **l);
     return *l;
 }
-static int dt__sim_put(dt_comm *c, dt__sim_link *l, int peer, const dt__msg *m)
+static int dt__sim_put(dt_comm *c, dt__sim_link *l, int peer, const dt__frame *head, const dt__mhead *mail, const void *ptr, size_t n)
 {
     dt_sim         *s = (dt_sim *)c->world->sim;
-    dt__sim_packet *p = l ? (dt__sim_packet *)DT_COMM_MALLOC(sizeof *p + m->n) : NULL;
+    dt__sim_packet *p = l ? (dt__sim_packet *)DT_COMM_MALLOC(sizeof *p + n) : NULL;
     if (!p) return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: the simulator is out of memory", c->rank);
     p->next = NULL;
-    p->head = m->head;
+    if (head) p->head = *head;
+    if (mail) p->mail = *mail;
     p->at = s->now + dt__sim_some(s, s->delay);
     if (p->at < l->last_at) p->at = l->last_at;
     l->last_at = p->at;
-    if (m->n) memcpy(p + 1, m->ptr, m->n);
+    if (n) memcpy(p + 1, ptr, n);
     if (l->last) l->last->next = p;
     else l->first = p;
     l->last = p;
@@ -321,11 +325,11 @@ static int dt__sim_put(dt_comm *c, dt__sim_link *l, int peer, const dt__msg *m)
 static int dt__sim_send(dt_comm *c, int peer, dt__msg *m)
 {
     dt_sim       *s = (dt_sim *)c->world->sim;
-    dt__sim_link *l = dt__sim_link_of(s, c->rank, peer);
+    dt__sim_link *l = dt__sim_link_of(s, c->rank, peer, false);
     if (!dt__comm_ok(c)) return c->status;
     if (s->rank[c->rank].until > s->now) return 0; /* paused: only its caller polls it */
     if (!m->state) {
-        int rc = dt__sim_put(c, l, peer, m);
+        int rc = dt__sim_put(c, l, peer, &m->head, NULL, m->ptr, m->n);
         if (rc) return rc;
         m->state = l->put;
         m->head_done = sizeof m->head;
@@ -334,6 +338,17 @@ static int dt__sim_send(dt_comm *c, int peer, dt__msg *m)
     if (m->state - l->taken <= s->window) return 1;
     l->waiting = true;
     return 0;
+}
+static void dt__sim_taken(dt_sim *s, dt__sim_link *l, int peer, int rank) /* the first packet of a link was received */
+{
+    dt__sim_packet *p = l->first;
+    dt__sim_mix(s, (uint64_t)peer << 32 | (uint64_t)rank);
+    l->first = p->next;
+    if (!l->first) l->last = NULL;
+    l->taken++;
+    DT_COMM_FREE(p);
+    if (l->waiting) dt__sim_push(s, s->now + dt__sim_some(s, s->delay), DT__SIM_ARRIVE, peer);
+    l->waiting = false;
 }
 static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
 {
@@ -347,15 +362,46 @@ static int dt__sim_recv(dt_comm *c, int peer, dt__msg *m)
     else if (m->n) memcpy(m->ptr, p + 1, m->n);
     m->head_done = sizeof m->head;
     m->done = m->n;
-    dt__sim_mix(s, (uint64_t)peer << 32 | (uint64_t)c->rank);
-    l->first = p->next;
-    if (!l->first) l->last = NULL;
-    l->taken++;
-    DT_COMM_FREE(p);
-    if (l->waiting) dt__sim_push(s, s->now + dt__sim_some(s, s->delay), DT__SIM_ARRIVE, peer);
-    l->waiting = false;
+    dt__sim_taken(s, l, peer, c->rank);
     return 1;
 }
+/* ---- the lane of messages: small sizes, so that tests meet large messages */
+enum { DT__SIM_EAGER = 256, DT__SIM_CHUNK = 512 };
+static int dt__sim_lane_put(dt_comm *c, int peer, dt__outgoing *o)
+{
+    dt_sim       *s = (dt_sim *)c->world->sim;
+    dt__sim_link *l = dt__sim_link_of(s, c->rank, peer, true);
+    if (!dt__comm_ok(c)) return c->status;
+    if (s->rank[c->rank].until > s->now) return 0;
+    if (l && l->put - l->taken > s->window) {
+        l->waiting = true;
+        return 0;
+    }
+    int rc = dt__sim_put(c, l, peer, NULL, &o->head, o->ptr, o->n);
+    o->done = sizeof o->head + o->n;
+    return rc ? rc : 1;
+}
+static void dt__sim_lane_poll(dt_comm *c)
+{
+    dt_sim *s = (dt_sim *)c->world->sim;
+    size_t  n = (size_t)s->n;
+    if (s->rank[c->rank].until > s->now) return;
+    for (int peer = 0; peer < s->n; peer++) {
+        dt__sim_link *l = s->link[n * n + (size_t)c->rank * n + (size_t)peer];
+        while (l && l->first && l->first->at <= s->now && dt__comm_ok(c)) {
+            dt__sim_packet *p = l->first;
+            dt__mhead       h = p->mail;
+            char           *to = dt__mail_want(c, peer, &h);
+            if (!to) return;
+            dt__comm_copy(to, p + 1, dt__mhead_payload(&h));
+            dt__sim_taken(s, l, peer, c->rank);
+            dt__mail_came(c, peer, &h);
+        }
+    }
+}
+static const dt__lane dt__lane_sim = { "sim", DT__SIM_EAGER, DT__SIM_CHUNK, false, NULL, dt__sim_lane_put, dt__sim_lane_poll,
+                                       NULL, NULL, NULL };
+__attribute__((constructor)) static void dt__sim_register(void) { dt__lane_register(&dt__lane_sim); }
 static void dt__sim_events(dt_sim *s, int64_t until, int rank);
 static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the simulator meanwhile */
 {
@@ -367,7 +413,7 @@ static void dt__sim_wait(dt_comm *c, double seconds) /* a blocking call runs the
     else dt__sim_events(s, s->now + (int64_t)(seconds * DT__NS_PER_S), c->rank);
 }
 static const dt__transport dt__transport_sim = {
-    "sim", DT__REACH_ALL, false, false, NULL, dt__sim_send, dt__sim_recv, dt__sim_wait, NULL,
+    "sim", DT__REACH_ALL, false, false, NULL, dt__sim_send, dt__sim_recv, NULL, dt__sim_wait, NULL,
     NULL, NULL, NULL, NULL, NULL, NULL
 };
 
@@ -525,28 +571,37 @@ static void dt__sim_settle(dt_sim *s, dt__sim_rank *r)
 }
 
 /* ---- events */
+/* Is the rank in a call? Receives without a deadline, and handlers, do not count. */
+static bool dt__sim_in_call(const dt_comm *c)
+{
+    const dt__mail *m = (const dt__mail *)c->mail;
+    return c->engine->head || m->npending || m->dirty || m->fresh.next != &m->fresh || m->dated.next != &m->dated || m->own.next != &m->own;
+}
 /* After anything that happened on a rank: its control messages go out, and an event is set for when it would be late. */
 static void dt__sim_after(dt_sim *s, dt__sim_rank *r)
 {
-    const dt_work *w = r->comm->engine->head;
-    bool           busy = w && !r->dead;
+    const dt__coll_work *w = r->comm->engine->head;
+    bool                 busy = !r->dead && dt__sim_in_call(r->comm);
     if (r->stir && !r->dead) dt__sim_settle(s, r);
     r->stir = false;
     s->busy += (int)busy - (int)r->busy;
     r->busy = busy;
-    if (!busy || r->late) return;
-    int64_t late = (int64_t)((r->comm->timeout + (w->asked ? DT__ASK_SECONDS : 0)) * DT__NS_PER_S); /* as in dt__stuck */
-    if (!w->pair && !w->watched) late = dt__watch_after(r->comm);
+    if (r->dead || r->late) return;
+    int64_t at = dt__mail_next(r->comm);
+    if (w) {
+        int64_t late = (int64_t)((r->comm->timeout + (w->asked ? DT__ASK_SECONDS : 0)) * DT__NS_PER_S); /* as in dt__stuck */
+        if (!w->watched) late = dt__watch_after(r->comm);
+        if (w->moved + late < at) at = w->moved + late;
+    }
+    if (at == INT64_MAX) return;
     r->late = true;
-    dt__sim_push(s, w->moved + late + DT__NS_PER_US, DT__SIM_LATE, r->world.rank);
+    dt__sim_push(s, at + DT__NS_PER_US, DT__SIM_LATE, r->world.rank);
 }
 static void dt__sim_look(dt_sim *s, dt__sim_rank *r)
 {
     struct dt__engine *e = r->comm->engine;
-    pthread_mutex_lock(&e->lock);
     if (e->driving) r->called = true;
     else dt__engine_look(r->comm);
-    pthread_mutex_unlock(&e->lock);
     dt__sim_after(s, r);
 }
 static void dt__sim_die(dt_sim *s, dt__sim_rank *r)
@@ -557,8 +612,8 @@ static void dt__sim_die(dt_sim *s, dt__sim_rank *r)
     r->dead = true;
     for (dt__conn *k = r->world.control->conns; k; k = k->next)
         if (k->slot >= 0) dt__sim_say(s, k->slot ^ 1, DT__SIM_END, 0, NULL);
-    for (int i = 0; i < s->n; i++) { /* some of its last packets are lost */
-        dt__sim_link *l = s->link[(size_t)i * (size_t)s->n + (size_t)me];
+    for (int k = 0; k < 2 * s->n; k++) { /* some of its last packets are lost */
+        dt__sim_link *l = s->link[(size_t)k * (size_t)s->n + (size_t)me];
         if (!l || dt__sim_draw(s) & 1) continue;
         dt__sim_packet **p = &l->first, *last = NULL;
         while (*p && ((*p)->at <= s->now || dt__sim_draw(s) & 1)) last = *p, p = &last->next;
@@ -629,7 +684,7 @@ static void dt__sim_events(dt_sim *s, int64_t until, int rank)
     s->running = true;
     for (int i = 0; i < s->n; i++) { /* calls that were started since the last time */
         dt__sim_rank *r = &s->rank[i];
-        if (!r->comm->engine->head || r->busy || r->dead) continue;
+        if (!dt__sim_in_call(r->comm) || r->busy || r->dead) continue;
         s->busy++;
         r->busy = true;
         dt__sim_wake(s, i, s->now + dt__sim_some(s, s->delay / 2));
@@ -697,7 +752,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
         r->comm->local_size++;
     }
     dt__world_add(w, r->comm);
-    return true;
+    return dt__mail_open(r->comm) == 0;
 }
 static bool dt__sim_tree(dt_sim *s) /* the tree of control connections, as after joining */
 {
@@ -726,7 +781,7 @@ DT_API dt_sim *dt_sim_new_with(dt_sim_opts o)
         s->n = n;
         s->rank = (dt__sim_rank *)dt__comm_zeroed((size_t)n, sizeof *s->rank);
         s->member = (dt__member *)dt__comm_zeroed((size_t)n, sizeof *s->member);
-        s->link = (dt__sim_link **)dt__comm_zeroed((size_t)n * (size_t)n, sizeof *s->link);
+        s->link = (dt__sim_link **)dt__comm_zeroed(2 * (size_t)n * (size_t)n, sizeof *s->link);
     }
     if (!s || !s->rank || !s->member || !s->link) {
         dt_sim_free(s);
@@ -769,7 +824,7 @@ DT_API void dt_sim_free(dt_sim *s)
         if (r->world.control) dt__control_free(&r->world);
         if (r->world.sim) pthread_mutex_destroy(&r->world.lock);
     }
-    for (size_t i = 0; s->link && i < (size_t)s->n * (size_t)s->n; i++) {
+    for (size_t i = 0; s->link && i < 2 * (size_t)s->n * (size_t)s->n; i++) {
         if (!s->link[i]) continue;
         for (dt__sim_packet *p = s->link[i]->first, *next; p; p = next) {
             next = p->next;

@@ -776,7 +776,12 @@ static void every_argument(team *t, dt_comm *c, int rank)
         case 8: rc = dt_comm_reduce_scatter(c, x, x, 0, many, DT_COMM_U8, DT_COMM_SUM), why = "of rank 1"; break;
         case 9: rc = dt_comm_allgather(c, x, x, INT64_MAX / 64, NULL, DT_COMM_U8), why = "elements"; break;
         case 10: rc = dt_comm_send(c, x, 4, DT_COMM_F32, 2), why = "rank 2 is out of range"; break;
-        case 11: rc = dt_comm_recv(c, x, 4, DT_COMM_F32, 0), why = "to or from itself"; break;
+        case 11: rc = dt_comm_recv(c, x, 4, DT_COMM_F32, -2), why = "rank -2 is out of range"; break;
+        case 14: rc = dt_comm_send(c, x, 4, DT_COMM_F32, 1, .tag = DT_ANY), why = "tag -1; expected 0 or more"; break;
+        case 15: rc = dt_comm_send(c, x, 4, DT_COMM_F32, DT_ANY), why = "rank -1 is out of range"; break;
+        case 16: rc = dt_comm_recv(c, x, 4, DT_COMM_F32, 1, .timeout = -1), why = ".timeout is -1"; break;
+        case 17: rc = dt_comm_recv(c, NULL, 4, DT_COMM_F32, 1), why = "the buffer is NULL"; break;
+        case 18: rc = dt_comm_probe(c, NULL, 2), why = "rank 2 is out of range"; break;
         case 12: rc = dt_comm_alltoall(c, x, x + 8, 1, few, few, DT_COMM_F32), why = "-1 elements to"; break;
         default: rc = dt_comm_alltoall(c, x, x + 8, 1, few, NULL, DT_COMM_F32), why = "given together";
         }
@@ -785,7 +790,7 @@ static void every_argument(team *t, dt_comm *c, int rank)
 }
 UTEST(misuse, every_argument)
 {
-    for (int what = 0; what < 14; what++) EXPECT_EQ(0, run(2, NULL, 10, every_argument, &what));
+    for (int what = 0; what < 19; what++) EXPECT_EQ(0, run(2, NULL, 10, every_argument, &what));
 }
 UTEST(misuse, arguments_and_aborts_reach_everyone)
 {
@@ -816,7 +821,7 @@ static void counted(team *t, dt_comm *c, int rank) /* by ring, 2 ranks: each sen
         ok = !(rank ? dt_comm_recv(c, x, 10, DT_COMM_F32, 0) : dt_comm_send(c, x, 10, DT_COMM_F32, 1)) && ok;
     dt_comm_stats s = dt_comm_get_stats(c);
     dt_comm_history(c, text, sizeof text);
-    check(t, ok && s.bytes == (rank ? 4000 : 4080) && strstr(text, "send #2 of 10 f32"), "sent", rank, s.bytes);
+    check(t, ok && s.bytes == (rank ? 4000 : 4080) && strstr(text, rank ? "recv of 10 f32 from rank 0, tag 0" : "send of 10 f32 to rank 1, tag 0"), "sent", rank, s.bytes);
     check(t, t->arg ? s.bytes_net > s.bytes : s.bytes_net == 0, "through sockets", rank, s.bytes_net);
     dt_comm_free(c);
 }

@@ -1389,7 +1389,7 @@ static int stopped_rank(int rank, void *arg)
             if (state != 'T') poll(NULL, 0, 1);
         }
         int64_t begin = dt__comm_now();
-        if (j->flag[5] == 0 || rank == j->flag[5]) dt__world_ask(w, &c, 17, j->victim == 2 ? 1 : -1, 0);
+        if (j->flag[5] == 0 || rank == j->flag[5]) dt__world_ask(w, &c, 17, j->victim == 2 ? 1 : -1, 0, 0);
         comm_wait(&c, 5);
         j->took[rank] = dt__comm_now() - begin;
         flag_set(j, 1);
@@ -1430,7 +1430,7 @@ DT_TEST_RANK(late_rank)
     world_ready(j, w);
     flag_wait(j, 0, j->n);
     int64_t begin = dt__comm_now();
-    if (rank == 1) dt__world_ask(w, &c, 17, 3, 0);
+    if (rank == 1) dt__world_ask(w, &c, 17, 3, 0, 0);
     EXPECT_EQ(comm_wait(&c, 5), DT_COMM_ERR_TIMEOUT);
     EXPECT_LT((double)(dt__comm_now() - begin) * 1e-9, 1 * dt_test_slow());
     EXPECT_EQ(c.failed_rank, j->victim ? 2 : 3);

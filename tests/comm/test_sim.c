@@ -89,8 +89,8 @@ static int64_t reduced(const team *t, const call *c, int64_t i)
 static dt_work *start_alltoall(dt_comm *c, const call *o, const void *in, void *out)
 {
     dt__call a = dt__call_of("alltoall", DT_COLL_ALLTOALL, in, out, o->n, NULL, o->dtype, 0, 0);
-    dt_work *w = (dt_work *)calloc(1, sizeof *w);
-    w->own = true;
+    dt__coll_work *w = (dt__coll_work *)calloc(1, sizeof *w);
+    w->w.own = true;
     if (!dt__comm_ok(c) || dt__prepare_with(c, &a, w, NULL)) {
         free(w);
         return NULL;
@@ -100,7 +100,7 @@ static dt_work *start_alltoall(dt_comm *c, const call *o, const void *in, void *
     w->out = (char *)out;
     w->in_n = w->out_n = w->n;
     dt__submit(c, w, false);
-    return w;
+    return &w->w;
 }
 static void start(dt_comm *c, void *user)
 {

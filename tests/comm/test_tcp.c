@@ -235,6 +235,13 @@ static dt__msg message(uint64_t seq, int rank, void *ptr, size_t n)
     m.n = n;
     return m;
 }
+static void wait_for(dt_comm *c, double seconds) /* as the engine waits */
+{
+    dt__pollset set = { NULL, 0, 0, dt__comm_now() + (int64_t)(seconds * 1e9) };
+    c->across->fds(c, &set);
+    dt__pollset_wait(c, &set);
+    DT_COMM_FREE(set.p);
+}
 /* Calls again until it is done or failed; at most so many seconds */
 static int finish(dt_comm *c, int (*move)(dt_comm *, int, dt__msg *), int peer, dt__msg *m, double seconds)
 {
@@ -242,7 +249,7 @@ static int finish(dt_comm *c, int (*move)(dt_comm *, int, dt__msg *), int peer, 
     int     r;
     while ((r = move(c, peer, m)) == 0) {
         if (dt_test_ns() > end) return 99;
-        c->across->wait(c, 0.2);
+        wait_for(c, 0.2);
     }
     return r;
 }
@@ -359,7 +366,7 @@ static void *run_rank(void *arg)
                 }
             }
         }
-        if (!moved) c.across->wait(&c, 1);
+        if (!moved) wait_for(&c, 1);
         if (dt_test_ns() > end) snprintf(t->why, sizeof t->why, "it did not end: %d messages are left", left);
     }
     t->counted = dt__tcp_bytes(&c);
@@ -656,7 +663,7 @@ UTEST(gone, a_link_that_cannot_be_made)
 }
 UTEST(gone, without_memory_it_fails_and_can_be_closed)
 {
-    for (int k = 1; k <= 6; k++) {
+    for (int k = 1; k <= 5; k++) {
         dt_comm c;
         char    x[8192];
         dt__msg m = message(3, 1, x, sizeof x);
@@ -775,24 +782,24 @@ UTEST(waiting, ends_when_woken_when_something_came_and_when_the_time_is_over)
     ASSERT_EQ(0, make_links(2, 1));
     start(&a, 0, 2, 1);
     start(&b, 1, 2, 1);
-    a.across->wait(&a, 0.01); /* with no link at all */
+    wait_for(&a, 0.01); /* with no link at all */
     EXPECT_GE(dt_test_ns() - begin, (int64_t)9000000);
     EXPECT_EQ(0, b.across->recv(&b, 0, &in));
     begin = dt_test_ns();
-    b.across->wait(&b, 0.01);
+    wait_for(&b, 0.01);
     EXPECT_GE(dt_test_ns() - begin, (int64_t)9000000);
     pthread_create(&thread, NULL, wake, &b);
-    b.across->wait(&b, 1000);
+    wait_for(&b, 1000);
     pthread_join(thread, NULL);
     begin = dt_test_ns();
-    b.across->wait(&b, 0.01); /* woken once */
+    wait_for(&b, 0.01); /* woken once */
     EXPECT_GE(dt_test_ns() - begin, (int64_t)9000000);
     EXPECT_EQ(1, a.across->send(&a, 1, &out));
-    b.across->wait(&b, 1000);
+    wait_for(&b, 1000);
     EXPECT_EQ(1, finish(&b, b.across->recv, 0, &in, 10));
     EXPECT_EQ(4, y);
     dt__comm_failed(&b, DT_COMM_ERR_ABORT, -1, "enough");
-    for (int i = 0; i < 2; i++) b.across->wait(&b, 1000); /* no sleep when all is over, woken or not */
+    for (int i = 0; i < 2; i++) wait_for(&b, 1000); /* no sleep when all is over, woken or not */
     EXPECT_EQ(DT_COMM_ERR_ABORT, b.across->recv(&b, 0, &in));
     stop(&a);
     stop(&b);
@@ -824,35 +831,37 @@ UTEST(waiting, ends_when_a_message_may_go_on)
             EXPECT_EQ(0, a.across->send(&a, 1, &out));
             while (a.across->send(&a, 1, &out) == 0 && !((dt__tcp *)a.across_data)->link[1]->out.blocked) {}
             pthread_create(&thread, NULL, drain, &ends[1][0][0]);
-            for (int r = 0; r == 0; r = a.across->send(&a, 1, &out)) a.across->wait(&a, 1000);
+            for (int r = 0; r == 0; r = a.across->send(&a, 1, &out)) wait_for(&a, 1000);
             shutdown(((dt__tcp *)a.across_data)->link[1]->fd[0], SHUT_WR);
             pthread_join(thread, NULL);
         } else if (what == 1) { /* it had its turn, and was not held up at all */
             EXPECT_EQ(0, a.across->send(&a, 1, &out));
-            a.across->wait(&a, 1000);
+            wait_for(&a, 1000);
         } else if (what == 2) { /* the other end is given some time */
             close(ends[0][1][0]);
             ends[0][1][0] = -1;
             EXPECT_EQ(0, b.across->recv(&b, 0, &in));
-            b.across->wait(&b, 1000);
+            wait_for(&b, 1000);
             EXPECT_EQ(DT_COMM_ERR_PEER, finish(&b, b.across->recv, 0, &in, 10));
         } else if (what == 3) { /* the link is not there yet */
             not_yet = 1000000;
             EXPECT_EQ(0, b.across->recv(&b, 0, &in));
-            b.across->wait(&b, 1000);
+            pthread_create(&thread, NULL, wake, &b); /* as the control thread does when it is */
+            wait_for(&b, 1000);
+            pthread_join(thread, NULL);
             not_yet = 0;
         } else if (what == 4) { /* it is late on purpose */
             b.latency = 0.05;
             EXPECT_EQ(0, b.across->recv(&b, 0, &in));
             EXPECT_EQ(1, a.across->send(&a, 1, &out));
             while (!in.done) EXPECT_EQ(0, b.across->recv(&b, 0, &in));
-            b.across->wait(&b, 1000);
+            wait_for(&b, 1000);
             EXPECT_EQ(1, finish(&b, b.across->recv, 0, &in, 10));
         } else { /* it was faster than it may be */
             a.bandwidth = 1e6;
             out = message(0, 0, buf, 100000);
             while (a.across->send(&a, 1, &out) == 0 && !((dt__tcp *)a.across_data)->link[1]->out.ready) {}
-            a.across->wait(&a, 1000);
+            wait_for(&a, 1000);
         }
         stop(&a);
         stop(&b);
