@@ -1569,6 +1569,7 @@ static void dt__work_over(dt_comm *c, dt__coll_work *w, int status) /* takes w, 
     pthread_mutex_unlock(&e->lock);
     dt__work_finished(&w->w, status);
 }
+static void dt__message_past(dt_comm *c, bool send, int64_t n, int dtype, int peer, int tag, int64_t began, int64_t ended, int status);
 static void dt__message_done(dt_comm *c, dt_work *w)
 {
     struct dt__engine *e = c->engine;
@@ -1578,18 +1579,13 @@ static void dt__message_done(dt_comm *c, dt_work *w)
         dt__chain_add(&e->devices, &q->link);
         return;
     }
-    dt__frame f;
-    int64_t   now = dt__comm_coarse();
-    f.seq = (uint64_t)(q->tag < 0 ? 0 : q->tag);
-    f.dtype = q->dtype & (uint8_t)~DT__M_DEVICE;
-    f.count = (int64_t)(q->send ? q->n : q->total) / (int64_t)dt__elem_nbytes(f.dtype);
-    f.root = q->peer;
-    f.coll = q->send ? DT_COLL_SEND : DT_COLL_RECV;
-    f.op = f.algo = 0;
+    int64_t now = dt__comm_coarse();
+    int     dtype = q->dtype & ~DT__M_DEVICE;
     if (q->send && !w->status) e->stats.bytes += (int64_t)q->n;
     w->ended = now;
-    if (!w->started) w->started = now;
-    dt__past_add(c, &f, w->started < now ? w->started : now, now, w->status);
+    if (!w->started || w->started > now) w->started = now;
+    dt__message_past(c, q->send, (int64_t)((q->send ? q->n : q->total) / dt__elem_nbytes(dtype)), dtype, q->peer, q->tag, w->started,
+                     now, w->status);
     dt__work_finished(w, w->status);
 }
 /* Messages of device memory whose records were exchanged. */
@@ -2502,16 +2498,52 @@ static int dt__message_fill(dt_comm *c, dt__req *q, const dt__message *a, const 
         return dt__message_device(c, q);
     return 0;
 }
+static void dt__message_past(dt_comm *c, bool send, int64_t n, int dtype, int peer, int tag, int64_t began, int64_t ended, int status)
+{
+    dt__frame f;
+    f.seq = (uint64_t)(tag < 0 ? 0 : tag);
+    f.dtype = (uint8_t)dtype;
+    f.count = n;
+    f.root = peer;
+    f.coll = send ? DT_COLL_SEND : DT_COLL_RECV;
+    f.op = f.algo = 0;
+    dt__past_add(c, &f, began, ended, status);
+}
+/* Small messages inside a machine, in most cases: no request, no clock. 1: done; 0: not possible; negative: failed. */
+static int dt__message_now(dt_comm *c, const dt__message *a, const dt_msg_opts *o)
+{
+    size_t n = (size_t)a->n * dt__elem_nbytes(a->dtype);
+    if (!c->shared || c->device_transport || a->peer < 0 || a->view || o->info || o->tag < 0) return 0;
+    if (a->send) {
+        if (!dt__mail_send_now(c, a->peer, o->tag, a->dtype, a->buf, n)) return 0;
+        c->engine->stats.bytes += (int64_t)n;
+    } else {
+        int looks = dt__shared_spin((dt__shared *)c->shared) ? DT__SHORT_LOOKS : 0;
+        if (!dt__mail_recv_now(c, a->peer, o->tag, a->dtype, (void *)(uintptr_t)a->buf, n, looks)) return 0;
+        dt__comm_look(c); /* as in dt__work_poll */
+    }
+    dt__message_past(c, a->send, a->n, a->dtype, a->peer, o->tag, 0, 0, 0);
+    int status = __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    return status ? status : 1;
+}
 static int dt__message_do(dt_comm *c, const dt__message *a, const dt_msg_opts *o)
 {
     dt__req q;
     if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a->call);
     if (!dt__comm_ok(c)) return c->status;
     if (dt__message_bad(c, a, o)) return c->status;
-    memset(&q, 0, sizeof q);
-    int rc = dt__message_fill(c, &q, a, o);
-    if (rc) return rc;
     dt__engine_enter(c);
+    int rc = dt__message_now(c, a, o);
+    if (rc) {
+        dt__engine_leave(c);
+        return rc > 0 ? 0 : rc;
+    }
+    memset(&q, 0, sizeof q);
+    rc = dt__message_fill(c, &q, a, o);
+    if (rc) {
+        dt__engine_leave(c);
+        return rc;
+    }
     __atomic_store_n(&c->doing, (uint32_t)(a->send ? DT_COLL_SEND : DT_COLL_RECV) + 1, __ATOMIC_RELAXED);
     if (dt__net_clock || c->world) {
         const int64_t *clock = dt__clock_of(c);
@@ -2784,8 +2816,7 @@ DT_API int dt_request_reply_with(dt_request *q, const void *data, int64_t n, dt_
 }
 DT_API int dt_request_refuse(dt_request *q, const char *why)
 {
-    dt_reply_opts o;
-    memset(&o, 0, sizeof o);
+    dt_reply_opts o = DT__NO_OPTIONS;
     if (!why || !*why) why = "refused";
     return dt__request_answer(q, why, (int64_t)strnlen(why, 400), &o, true);
 }
@@ -2878,12 +2909,12 @@ DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void 
     dt__message_fill(c, r, &b, &plain);
     r->space = DT__SPACE_REPLY;
     r->short_ok = true;
+    dt__message_begin(c, r); /* first: the reply of a handler on this rank comes at once */
     const int64_t *clock = dt__clock_of(c);
     dt__engine_enter(c);
     dt__mail_post(c, q);
     dt__engine_leave(c);
     dt__net_clock = clock;
-    dt__message_begin(c, r);
     return &r->w;
 }
 DT_API int dt_comm_call_with(dt_comm *c, int to, int tag, const void *in, int64_t nin, void *out, int64_t nout, int64_t *got,

@@ -213,7 +213,7 @@ typedef struct dt__mail_peer {
     dt__notice  *first, *last;
     dt__outgoing      out;                  /* the frame that is moving */
     dt__req     *out_req;              /* its message; NULL: a notice */
-    bool         moving, dirty, data_last, broken;
+    bool         moving, dirty, pushing, data_last;
     dt__req     *in_req;               /* the message whose payload arrives */
     dt__arrival *in_arrival;
     int64_t      moved;                /* ns: when something that takes long last moved to this peer */
@@ -271,6 +271,9 @@ DT__INSIDE const char *dt__rank_or_any(int rank, char *buf, size_t nbytes); /* "
 /* By the driver. */
 DT__INSIDE void dt__mail_post(dt_comm *c, dt__req *q);
 DT__INSIDE bool dt__mail_poll(dt_comm *c); /* true: something moved */
+/* The shortest way of a small message through shared memory, without a request. 1: done; 0: post a request instead. */
+DT__INSIDE int  dt__mail_send_now(dt_comm *c, int peer, int tag, int dtype, const void *ptr, size_t n);
+DT__INSIDE int  dt__mail_recv_now(dt_comm *c, int peer, int tag, int dtype, void *ptr, size_t n, int looks);
 DT__INSIDE bool dt__mail_hint(dt_comm *c);
 DT__INSIDE bool dt__mail_probe(dt_comm *c, int peer, int tag, dt_msg_info *info);
 DT__INSIDE bool dt__mail_cancel(dt_comm *c, dt__req *q, int why); /* false: it is too late */
@@ -970,22 +973,20 @@ static void dt__peer_push(dt_comm *c, dt__mail_peer *p)
 {
     dt__mail *m = dt__mail_of(c);
     size_t    moved = 0;
+    if (p->pushing) return; /* a handler on the lane to this rank itself has sent something: the loop below finds it */
+    p->pushing = true;
     while (dt__comm_ok(c) && (p->moving || dt__peer_next(c, p))) {
         size_t before = p->out.done;
-        if (moved >= DT__PUSH_STEP) {
-            dt__peer_dirty(m, p);
-            return;
-        }
-        moved += p->out.n;
-        int    rc = p->lane->put(c, p->rank, &p->out);
-        if (rc < 0) return;
+        int    rc = moved < DT__PUSH_STEP ? p->lane->put(c, p->rank, &p->out) : 0;
         if (rc == 0) {
             if (p->out.done != before) m->progress = true, p->moved = dt__comm_coarse();
             dt__peer_dirty(m, p);
-            return;
         }
+        if (rc <= 0) break;
+        moved += p->out.n;
         dt__peer_sent(c, p);
     }
+    p->pushing = false;
 }
 /* A message to this rank itself: its frames go straight to the receiving side. */
 static int dt__self_put(dt_comm *c, int peer, dt__outgoing *o)
@@ -1361,6 +1362,7 @@ static int dt__ring_put(dt_comm *c, int peer, dt__outgoing *o)
     __atomic_store_n(&e->no, at + 1, __ATOMIC_RELEASE);
     r->head[to] = at + need;
     o->done = sizeof o->head + o->n;
+    if (need <= 64) dt__own_lines((char *)dt__ring_cell(g, at + need), 64); /* the next frame will be written there */
     if (!r->opened[to] || s->n > DT__RINGS_FEW) {
         r->opened[to] = 1;
         __atomic_store_n(dt__ring_row(s, to) + s->me, 1, __ATOMIC_RELEASE);
@@ -1369,7 +1371,7 @@ static int dt__ring_put(dt_comm *c, int peer, dt__outgoing *o)
     return 1;
 }
 /* Takes all frames of one sender. */
-static void dt__ring_take(dt_comm *c, dt__shared *s, dt__rings *r, int from)
+static void dt__ring_drain(dt_comm *c, dt__shared *s, dt__rings *r, int from)
 {
     dt__ring *g = dt__ring_of(s, from, s->me);
     uint64_t  at = r->tail[from];
@@ -1423,7 +1425,7 @@ static void dt__rings_poll(dt_comm *c)
         int from = r->list[i];
         if (s->n > DT__RINGS_FEW && r->open[from] != 2) continue;
         r->open[from] = 1;
-        dt__ring_take(c, s, r, from);
+        dt__ring_drain(c, s, r, from);
     }
 }
 static bool dt__rings_hint(dt_comm *c)
@@ -1436,6 +1438,48 @@ static bool dt__rings_hint(dt_comm *c)
         if (__atomic_load_n(&dt__ring_cell(dt__ring_of(s, r->list[i], s->me), at)->no, __ATOMIC_ACQUIRE) == at + 1) return true;
     }
     return false;
+}
+DT__INSIDE int dt__mail_send_now(dt_comm *c, int peer, int tag, int dtype, const void *ptr, size_t n)
+{
+    dt__mail      *m = dt__mail_of(c);
+    dt__mail_peer *p = &m->peer[peer];
+    dt__outgoing   o;
+    if (!m->rings || p->lane != m->inside || n > DT__RING_EAGER || p->dirty || p->moving || p->first || !dt__chain_empty(&p->queued) ||
+        !dt__chain_empty(&p->data))
+        return 0;
+    dt__mhead_fill(&o.head, DT__M_EAGER, 0, 0);
+    o.head.dtype = (uint8_t)dtype;
+    o.head.tag = tag;
+    o.head.n = n;
+    o.ptr = (const char *)ptr;
+    o.n = n;
+    o.done = 0;
+    return dt__ring_put(c, peer, &o) == 1;
+}
+DT__INSIDE int dt__mail_recv_now(dt_comm *c, int peer, int tag, int dtype, void *ptr, size_t n, int looks)
+{
+    dt__mail      *m = dt__mail_of(c);
+    dt__shared    *s = (dt__shared *)c->shared;
+    dt__rings     *r = (dt__rings *)m->rings;
+    if (!m->rings || m->peer[peer].lane != m->inside || m->nposted || m->narrived || m->npending || m->dirty) return 0;
+    int from = s->index[peer];
+    if (!r->open[from]) return 0; /* the first message */
+    dt__ring *g = dt__ring_of(s, from, s->me);
+    uint64_t  at = r->tail[from];
+    dt__cell *e = dt__ring_cell(g, at);
+    while (__atomic_load_n(&e->no, __ATOMIC_ACQUIRE) != at + 1)
+        if (looks-- <= 0) return 0;
+    if (e->head.kind != DT__M_EAGER || e->head.tag != tag || e->head.n != n || e->head.space != DT__SPACE_USER ||
+        e->head.dtype != dtype || e->head.mark != DT__M_MARK)
+        return 0;
+    const char *from_at = (const char *)e + offsetof(dt__cell, payload);
+    for (size_t k = DT__RING_CELL; k < n && k < 4096; k += 64) __builtin_prefetch(from_at + k); /* all lines at once */
+    dt__comm_copy(ptr, from_at, n);
+    at += dt__ring_cells(n);
+    r->tail[from] = at;
+    __atomic_store_n(&g->tail, at, __ATOMIC_RELEASE);
+    if (n > DT__RING_CELL) dt__shared_ring(s); /* the sender may wait for room */
+    return 1;
 }
 static const dt__lane dt__lane_rings = { "shm", DT__RING_EAGER, DT__RING_CHUNK, true, dt__rings_open, dt__ring_put,
                                          dt__rings_poll, dt__rings_hint, NULL, dt__rings_close };
@@ -1653,15 +1697,19 @@ static void dt__wire_take(dt_comm *c, dt__wire *l)
         dt__mail_came(c, l->peer, &l->head);
     }
 }
-static bool dt__wires_hint(dt_comm *c) /* a new link, or bytes in a buffer */
+static bool dt__wires_arrived(const dt_comm *c)
 {
     return c->world && __atomic_load_n(&c->links_arrived, __ATOMIC_ACQUIRE) != dt__mail_of(c)->taken;
+}
+static bool dt__wires_hint(dt_comm *c) /* whether a socket has something only a poll tells */
+{
+    return ((const dt__wires *)dt__mail_of(c)->streams)->nused > 0 || dt__wires_arrived(c);
 }
 static void dt__wires_poll(dt_comm *c)
 {
     dt__mail    *m = dt__mail_of(c);
     dt__wires *t = (dt__wires *)m->streams;
-    if (dt__wires_hint(c)) {
+    if (dt__wires_arrived(c)) {
         m->taken = __atomic_load_n(&c->links_arrived, __ATOMIC_ACQUIRE);
         for (int peer, fd; (fd = dt__world_links(c->world, c, &peer)) >= 0;) {
             dt__wire *l = dt__wire_of(c, peer);
