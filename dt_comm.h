@@ -1687,7 +1687,7 @@ static void dt__engine_leave(dt_comm *c)
     pthread_mutex_lock(&e->lock);
     if (dt__engine_busy(c)) {
         wake = dt__engine_kick(e);
-        if (wake && !c->across && !e->head) { /* it can sleep on: announce that, then look for what came in between */
+        if (wake && !c->across && c->shared && !e->head) { /* it can sleep on: announce that, then look for what came in between */
             dt__shared_doze((dt__shared *)c->shared);
             e->announced = true;
             wake = dt__mail_hint(c);
@@ -2158,10 +2158,14 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     if (device < 0) return device;
     if (c->size == 1) return device ? c->device_transport->alone(c, a) : dt__alone(a);
     bool posted = false;
-    if (!device && (a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BARRIER) &&
-        dt__short(c, a, &posted)) {
-        dt__comm_look(c); /* as in dt__work_poll */
-        return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+    if (!device && (a->coll == DT_COLL_ALLREDUCE || a->coll == DT_COLL_BARRIER)) {
+        dt__engine_enter(c);
+        bool done = dt__short(c, a, &posted);
+        dt__engine_leave(c);
+        if (done) {
+            dt__comm_look(c); /* as in dt__work_poll */
+            return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
+        }
     }
     memset(&w, 0, sizeof w);
     int rc = device ? dt__prepare_device(c, a, &w) : dt__prepare(c, a, &w);

@@ -336,7 +336,7 @@ DT__NEEDS(MSG, BASE);
 static dt__mail *dt__mail_of(const dt_comm *c) { return (dt__mail *)c->mail; }
 static size_t    dt__key_hash(const dt__mail *m, int peer, int tag, int space)
 {
-    uint64_t h = ((uint64_t)(uint32_t)tag << 32 | (uint32_t)(peer << 2 | space)) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t h = ((uint64_t)(uint32_t)tag << 32 | ((uint32_t)peer << 2 | (uint32_t)space)) * UINT64_C(0x9e3779b97f4a7c15);
     return (size_t)(h >> 32) & (m->nbuckets - 1);
 }
 static dt__key *dt__key_find(const dt__mail *m, int peer, int tag, int space) /* NULL: there is none */

@@ -294,7 +294,6 @@ static int client(dt_comm *c, int rank, int server)
 static int serve_next(dt_comm *c, int rank)
 {
     int bad = 0, served = 0;
-    memset(bigger, 9, sizeof bigger);
     if (rank == 1) {
         for (int tag = ADD; tag <= BIGGER; tag++) bad += CHECK(!dt_comm_serve(c, tag, handler));
         while (served < 7 && dt_comm_serve_next(c, 10 * dt_test_slow()) == 1) served++;
@@ -306,12 +305,12 @@ static int serve_next(dt_comm *c, int rank)
 UTEST(serving, on_a_thread_of_the_program)
 {
     kept = NULL;
+    memset(bigger, 9, sizeof bigger);
     EXPECT_EQ(0, everywhere(3, serve_next));
 }
 static int serve_at_once(dt_comm *c, int rank)
 {
     int bad = 0;
-    memset(bigger, 9, sizeof bigger);
     if (rank == 1)
         for (int tag = ADD; tag <= BIGGER; tag++) bad += CHECK(!dt_comm_serve(c, tag, handler, .at_once = true));
     bad += CHECK(!dt_comm_barrier(c));
@@ -329,6 +328,7 @@ static int serve_at_once(dt_comm *c, int rank)
 UTEST(serving, on_the_progress_thread)
 {
     kept = NULL;
+    memset(bigger, 9, sizeof bigger);
     EXPECT_EQ(0, everywhere(2, serve_at_once));
 }
 static int calls_itself(dt_comm *c, int rank)
