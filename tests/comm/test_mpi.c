@@ -92,6 +92,11 @@ UTEST(mpi, every_collective_algorithm_dtype_and_reduction)
     EXPECT_TRUE(run("", 2, "matrix"));
     EXPECT_TRUE(run("", 4, "matrix"));
 }
+UTEST(mpi, messages)
+{
+    SET_UP();
+    EXPECT_TRUE(run("", 2, "messages"));
+}
 UTEST(mpi, chosen_by_the_environment)
 {
     SET_UP();
@@ -164,6 +169,7 @@ UTEST(mpi, is_refused_in_a_program_without_it)
 #define DT_IMPLEMENTATION
 #include "dt_mpi.h"
 #include "test_comm.c"
+#include "message_cases.h"
 
 #include <math.h>
 #include <sched.h>
@@ -268,6 +274,21 @@ static void misuse(void)
     with(NULL, splits, NULL); /* the world goes on */
 }
 /* Rank 1 dies in the midst of work. */
+static void messages(void)
+{
+    static const struct {
+        const char *name;
+        situation   fn;
+    } list[] = { { "tags", tags_in_any_order }, { "itself", to_itself }, { "early", early }, { "deadlines", own_deadlines },
+                 { "views", views }, { "serve next", serve_next }, { "at once", serve_at_once }, { "calls itself", calls_itself } };
+    memset(bigger, 9, sizeof bigger);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        dt_comm *c = NULL; /* handlers stay with their communicator */
+        check(&all, !dt_comm_dup(world, &c), "dup", dt_comm_rank(world), (int64_t)i);
+        check(&all, c && !list[i].fn(c, dt_comm_rank(c)), list[i].name, dt_comm_rank(world), 0);
+        check(&all, !dt_comm_free(c), "free", dt_comm_rank(world), (int64_t)i);
+    }
+}
 static void dies(void)
 {
     static float x[300000];
@@ -357,6 +378,7 @@ int main(int argc, char **argv)
         if (!strcmp(mode, "matrix")) matrix();
         else if (!strcmp(mode, "env")) with(NULL, named, (void *)(uintptr_t) "native");
         else if (!strcmp(mode, "misuse")) misuse();
+        else if (!strcmp(mode, "messages")) messages();
         else dies();
         int32_t bad = all.failed;
         if (!dt_comm_get_status(world) && (dt_comm_allreduce(world, &bad, 1, DT_COMM_I32, DT_COMM_SUM) || bad))
