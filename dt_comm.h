@@ -6,8 +6,8 @@ DO THIS
                                                 #include "dt_comm.h"
     In every other file that uses it:           #include "dt_comm.h"
 
-    Link with -lpthread -lm. dt_net.h (how ranks find each other), dt_plan.h (the algorithms) and dt_base.h must lie
-    beside it; no other header of dt is needed. For data over MPI include dt_mpi.h.
+    Link with -lpthread -lm. dt_net.h (how ranks find each other), dt_msg.h (messages), dt_plan.h (the algorithms) and
+    dt_base.h must lie beside it; no other header of dt is needed. For data over MPI include dt_mpi.h.
 
     If the linker does not find dt__define_DT_IMPLEMENTATION_in_one_file_or_link_dt_c, that one file is missing:
     define the macro in one file, or link dt.c.
