@@ -776,7 +776,8 @@ enum {
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
     DT__NOTES      = 64,
-    DT__CORES      = 1024        /* bits in a mask of CPU cores */
+    DT__CORES      = 1024,       /* bits in a mask of CPU cores */
+    DT__LEVELS     = 26          /* of chunks of an arena: the last has 2^46 bytes or more */
 };
 typedef struct dt__post {
     uint64_t  no;                /* number of the shared operation, from 1; written last */
@@ -803,7 +804,6 @@ typedef struct dt__rank_slot {
     dt__note note[DT__NOTES] DT__ALIGNED;
     uint64_t begun, done;        /* number of collectives so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
-    uint8_t  stage[DT__STAGES][DT__PIECE] DT__ALIGNED;
 } dt__rank_slot;
 typedef struct dt__channel { /* from one rank to another */
     uint64_t  head DT__ALIGNED; /* fragments sent */
@@ -815,6 +815,7 @@ typedef struct dt__channel { /* from one rank to another */
 typedef struct dt__segment_head { /* the beginning of the segment */
     uint32_t sleepers DT__ALIGNED;
     int32_t  refs;              /* threads only: ranks that use the segment */
+    int64_t  chunk;             /* processes only: bytes of the first chunk of an arena, a power of 2 */
     int32_t  failing DT__ALIGNED, status; /* failure of the communicator, for all ranks here; only the first is kept */
     int32_t  rank;
     char     text[768];
@@ -830,28 +831,35 @@ typedef struct dt__segment_head { /* the beginning of the segment */
     } result[2];                /* of the last two rounds */
 } dt__segment_head;
 typedef char dt__segment_head_size[sizeof(dt__segment_head) <= 4096 ? 1 : -1];
-typedef struct dt__arena_block { /* a block of the arena; the list is sorted by offset */
-    int64_t           at, n;
+typedef struct dt__arena_block { /* a block of the arena, inside one chunk; the list is sorted by offset */
+    int64_t           at, n;     /* at: as if the chunks of the arena lay one behind the other */
     bool              used;
     struct dt__arena_block *next;
 } dt__arena_block;
 typedef struct dt__shared {
     char     *base;
-    size_t    nbytes;
+    size_t    nbytes;           /* what is mapped at base: all but the chunks of the arenas from level 1 on */
     dt__segment_head *head;
     int       n, me, fd;        /* ranks here; index of this rank among them; -1: threads */
     int      *index, *rank;     /* index here of a rank of the communicator (-1: on another machine), and the inverse */
     size_t   *ready;            /* by index here: bytes of each fragment to that rank that are backed by memory */
+    char     *stages;           /* the stages of the first rank */
+    bool      staged;           /* the stages of this rank are backed by memory */
     uint64_t  no, pieces;       /* shared operations and staged pieces so far */
     int       spin;
     bool      owed;             /* something was published, but sleepers were not checked after a fence: dt__shared_settle */
-    int64_t   arena_at, arena_n; /* offset and bytes of the arena of this rank in the segment */
+    /* dt_comm_alloc: see >>shared. far: where the chunk of each rank is mapped, by level; atomic, NULL: not yet */
+    int64_t   arenas, chunk;    /* offset of the arenas in the segment; bytes of a chunk of level 0 */
+    int64_t   arena_most, arena_used; /* bytes that this rank may allocate, and has allocated */
+    char    **far[DT__LEVELS];
+    uint64_t  opened;           /* atomic: a bit for each level of which this rank uses its own chunk */
     dt__arena_block *blocks;
-    pthread_mutex_t lock;       /* protects blocks */
+    pthread_mutex_t lock;       /* protects blocks, and what follows from adding a chunk: opened, far */
 } dt__shared;
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd);
 DT__INSIDE void dt__shared_free(dt__shared *s);
 DT__INSIDE int dt__segment_new(int n);
+DT__INSIDE int64_t dt__shared_arenas(int n); /* where the channels end and the arenas begin */
 DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes);
 DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr); /* false: ptr is not in the arena */
 DT__INSIDE void dt__shared_wake(dt__shared *s);
@@ -862,22 +870,43 @@ DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64
 DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine);
 DT__INSIDE int dt__shared_cores(uint64_t *set); /* mask of the CPU cores that this thread may use; returns their number */
 DT__INSIDE int dt__shared_spin(dt__shared *s);
-static inline __attribute__((unused)) size_t    dt__shared_slots(int n) { return 4096 + (size_t)n * sizeof(dt__rank_slot); }
+/* The segment of n ranks: head, slots, flags of channels, stages, channels, arenas. Offsets of the flags, of the stages, of
+   the channels: */
+static inline __attribute__((unused)) size_t dt__shared_flags(int n) { return 4096 + (size_t)n * sizeof(dt__rank_slot); }
+static inline __attribute__((unused)) size_t dt__shared_stages(int n)
+{
+    return (dt__shared_flags(n) + (size_t)n * (size_t)n + 4095) & ~(size_t)4095;
+}
+static inline __attribute__((unused)) size_t dt__shared_slots(int n)
+{
+    return dt__shared_stages(n) + (size_t)n * DT__STAGES * DT__PIECE;
+}
 static inline __attribute__((unused)) dt__rank_slot *dt__slot_of(const dt__shared *s, int i)
 {
     return (dt__rank_slot *)(void *)(s->base + 4096) + i;
 }
 /* Translates a pointer for other ranks: threads share all memory, processes only the segment. -1: they cannot see it. */
+DT__INSIDE int64_t dt__arena_at(const dt__shared *s, const void *p, size_t nbytes); /* in a chunk that is far */
+DT__INSIDE char *dt__arena_see(dt__shared *s, int64_t at, size_t nbytes);
 static inline __attribute__((unused)) int64_t dt__shared_at(const dt__shared *s, const void *p, size_t nbytes)
 {
     uintptr_t a = (uintptr_t)p, b = (uintptr_t)s->base;
     if (s->fd < 0) return (int64_t)a;
-    return a >= b && a - b < s->nbytes && nbytes <= s->nbytes - (a - b) ? (int64_t)(a - b) : -1;
+    if (a >= b && a - b < s->nbytes && nbytes <= s->nbytes - (a - b)) return (int64_t)(a - b);
+    return __atomic_load_n(&s->opened, __ATOMIC_ACQUIRE) > 1 ? dt__arena_at(s, p, nbytes) : -1;
 }
-static inline __attribute__((unused)) char *dt__shared_see(const dt__shared *s, int64_t at)
+/* The inverse, for nbytes of any rank of this machine. Maps the memory if it is far and this is the first time. NULL: it
+   cannot be mapped, see errno; EINVAL: the position is not one of the segment. */
+static inline __attribute__((unused)) char *dt__shared_see(dt__shared *s, int64_t at, size_t nbytes)
 {
-    return s->fd < 0 ? (char *)(uintptr_t)at : s->base + at;
+    if (s->fd < 0) return (char *)(uintptr_t)at;
+    if ((uint64_t)at < s->nbytes && nbytes <= s->nbytes - (uint64_t)at) return s->base + at;
+    return dt__arena_see(s, at, nbytes);
 }
+/* Fails c, because dt__shared_see returned NULL for memory of a rank of c. Returns the status. */
+DT__INSIDE int dt__shared_unseen(dt_comm *c, int rank, size_t nbytes);
+/* Backs the stages of this rank with memory; before the first piece is put there. False: c has failed. */
+DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s);
 /* Takes over a failure that another rank of this machine has written to the segment. */
 static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
 {
@@ -4892,6 +4921,17 @@ DT__SLOW_END
    Plans (rings, trees ...) send through a channel for each ordered pair of ranks: a frame, then the payload in a few
    fragments or, if the receiver can see the payload, its position.
 
+   Memory. Head, slots and flags are backed when the segment is made; everything else when its writer uses it first: a
+   segment of 1,024 ranks has a million channels. Nobody may touch what is not backed, not even to read: when memory is
+   short that is a SIGBUS. So a reader waits for a sign of the writer. For a channel that is the flag of the receiver
+   (dt__channel_flag), for stages the counter 'put'.
+
+   Arenas (dt_comm_alloc). The arena of a rank is a row of chunks: the chunk of level k has chunk << k bytes. In the file
+   the chunks of level 0 of all ranks come first, then those of level 1, and so on: level, rank and position follow from an
+   offset. Level 0 is mapped with the segment. A rank adds a chunk of a higher level when it needs it (dt__arena_open), so
+   address space is used in proportion to what is allocated; the other ranks map it when they first see an offset in it
+   (dt__arena_see). Such a chunk is called far.
+
    A waiting rank spins, then yields, then sleeps on the futex of its slot. A rank that publishes something wakes the
    sleepers. */
 
@@ -4899,10 +4939,15 @@ static dt__channel *dt__channel_of(const dt__shared *s, int from, int to)
 {
     return (dt__channel *)(void *)(s->base + dt__shared_slots(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
 }
-static int64_t dt__shared_arenas(int n) /* the offset of the arenas */
+static uint8_t *dt__channel_flag(const dt__shared *s, int from, int to) /* atomic: the sender has opened the channel */
 {
-    size_t at = dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
-    return (int64_t)((at + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1));
+    return (uint8_t *)s->base + dt__shared_flags(s->n) + (size_t)to * (size_t)s->n + (size_t)from;
+}
+#define DT__HUGE (INT64_C(2) << 20) /* bytes: chunks are aligned to large pages */
+DT__INSIDE int64_t dt__shared_arenas(int n)
+{
+    int64_t at = (int64_t)(dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel));
+    return (at + DT__HUGE - 1) & ~(DT__HUGE - 1);
 }
 
 DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text)
@@ -4966,6 +5011,11 @@ static bool dt__segment_take(int fd, int64_t at, int64_t n)
     }
     return true;
 }
+static int dt__channel_short(dt_comm *c, const dt__shared *s, int to)
+{
+    return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate shared memory for messages to rank %d: %s",
+                         c->rank, s->rank[to], strerror(errno));
+}
 static bool dt__channel_take(dt_comm *c, dt__shared *s, int to, size_t n) /* n: bytes of a fragment */
 {
     int64_t at = (int64_t)((char *)dt__channel_of(s, s->me, to)->data - s->base);
@@ -4973,13 +5023,29 @@ static bool dt__channel_take(dt_comm *c, dt__shared *s, int to, size_t n) /* n: 
     if (s->fd < 0 || n <= s->ready[to]) return true;
     while (k < n) k *= 2;
     for (int i = 0; i < DT__FRAGMENTS; i++)
-        if (!dt__segment_take(s->fd, at + (int64_t)i * DT__FRAGMENT, (int64_t)k)) {
-            dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate shared memory for messages to rank %d: %s",
-                          c->rank, s->rank[to], strerror(errno));
-            return false;
-        }
+        if (!dt__segment_take(s->fd, at + (int64_t)i * DT__FRAGMENT, (int64_t)k)) return dt__channel_short(c, s, to), false;
     s->ready[to] = k;
     return true;
+}
+static bool dt__channel_open(dt_comm *c, dt__shared *s, int to) /* before the first message to that rank */
+{
+    uint8_t *flag = dt__channel_flag(s, s->me, to);
+    int64_t  at = (int64_t)((char *)dt__channel_of(s, s->me, to) - s->base);
+    if (__atomic_load_n(flag, __ATOMIC_RELAXED)) return true;
+    if (s->fd >= 0 && !dt__segment_take(s->fd, at, (int64_t)offsetof(dt__channel, data)))
+        return dt__channel_short(c, s, to), false;
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+    return true;
+}
+DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s)
+{
+    int64_t n = (int64_t)DT__STAGES * DT__PIECE;
+    if (s->staged) return true;
+    s->staged = s->fd < 0 || dt__segment_take(s->fd, (int64_t)dt__shared_stages(s->n) + s->me * n, n);
+    if (!s->staged)
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate %d KiB of shared memory for reductions: %s",
+                      c->rank, (int)(n >> 10), strerror(errno));
+    return s->staged;
 }
 
 /* ---- channels */
@@ -4987,6 +5053,7 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
 {
     dt__shared  *s = (dt__shared *)c->shared;
     dt__channel *h = dt__channel_of(s, s->me, s->index[peer]);
+    if (!dt__channel_open(c, s, s->index[peer])) return c->status;
     uint64_t     tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
     if (m->state == DT__MSG_NEW) {
         if (h->head != tail) return 0; /* the previous message is not received yet */
@@ -5026,13 +5093,16 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
 {
     dt__shared  *s = (dt__shared *)c->shared;
     dt__channel *h = dt__channel_of(s, s->index[peer], s->me);
+    if (!__atomic_load_n(dt__channel_flag(s, s->index[peer], s->me), __ATOMIC_ACQUIRE)) return 0;
     uint64_t     head = __atomic_load_n(&h->head, __ATOMIC_ACQUIRE);
     if (head == h->tail) return 0;
     if (m->state == DT__MSG_NEW) {
         if (!c->client->frame_ok(c, peer, &m->head, &h->frame)) return c->status;
         if (h->at >= 0) {
+            const char *from = dt__shared_see(s, h->at, m->n);
+            if (!from) return dt__shared_unseen(c, peer, m->n);
             if (!dt__shared_touch(s)) return 0;
-            dt__msg_take(c, m, dt__shared_see(s, h->at), m->n);
+            dt__msg_take(c, m, from, m->n);
             dt__shared_leave(s);
         }
         m->state = DT__MSG_BODY;
@@ -5053,37 +5123,53 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
 }
 
 /* ---- a segment */
-static int64_t dt__arena_size(int n) /* bytes for each of n ranks: the memory of the machine, together at most 2^44 */
+static int64_t dt__arena_size(void) /* bytes that a rank may allocate: the memory of the machine */
 {
     int64_t pages = (int64_t)sysconf(_SC_PHYS_PAGES), page = (int64_t)sysconf(_SC_PAGESIZE);
-    int64_t ram = pages > 0 && page > 0 ? pages * page : INT64_C(1) << 34, most = (INT64_C(1) << 44) / n;
     const char *s = getenv("DT_COMM_ARENA"); /* MiB */
-    if (s && atoll(s) > 0 && atoll(s) < INT64_C(1) << 40) ram = (int64_t)atoll(s) << 20;
-    if (ram > most) ram = most;
-    return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
+    if (s && atoll(s) > 0 && atoll(s) < INT64_C(1) << 26) return (int64_t)atoll(s) << 20;
+    return pages > 0 && page > 0 ? pages * page : INT64_C(1) << 34;
 }
-/* Creates a segment for n ranks: slots, channels and address space for the arenas. Negative: see errno. */
+/* May the file end at this offset? A larger file than RLIMIT_FSIZE raises SIGXFSZ. */
+static bool dt__segment_may_end(int64_t end)
+{
+    struct rlimit most;
+    if (getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur == RLIM_INFINITY || (uint64_t)end <= (uint64_t)most.rlim_cur) return true;
+    errno = EFBIG;
+    return false;
+}
+#ifndef DT__ARENA_CHUNK /* bytes of the first chunk of an arena, at most; a power of 2. Tests make it smaller */
+#define DT__ARENA_CHUNK (INT64_C(256) << 20)
+#endif
+/* Creates a segment for n ranks. Negative: see errno. */
 DT__INSIDE int dt__segment_new(int n)
 {
-    int64_t       slots = (int64_t)dt__shared_slots(n), fixed = dt__shared_arenas(n), arena = dt__arena_size(n);
-    struct rlimit most;
-    int           fd, e;
-    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY) { /* a larger file raises SIGXFSZ */
-        int64_t room = most.rlim_cur > (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)most.rlim_cur;
-        errno = EFBIG;
-        if (room < fixed) return -1;
-        if (arena > (room - fixed) / n) arena = (room - fixed) / n & ~((INT64_C(2) << 20) - 1);
-    }
+    int64_t fixed = dt__shared_arenas(n), arena = dt__arena_size(), chunk = DT__ARENA_CHUNK;
+    int     fd, e;
+    /* 4 GiB together, or what a rank may allocate, or what fits in the file, if that is less */
+    while (chunk > DT__HUGE && (chunk > (INT64_C(4) << 30) / n || chunk / 2 >= arena || !dt__segment_may_end(fixed + n * chunk)))
+        chunk /= 2;
+    if (!dt__segment_may_end(fixed + n * chunk)) return -1;
     fd = (int)syscall(SYS_memfd_create, "dt", 1u /* close on exec */);
     if (fd < 0) return -1;
-    bool ok = ftruncate(fd, (off_t)(fixed + n * arena)) == 0 && dt__segment_take(fd, 0, slots);
-    for (int64_t i = 0; ok && i < (int64_t)n * n; i++)
-        ok = dt__segment_take(fd, slots + i * (int64_t)sizeof(dt__channel), (int64_t)offsetof(dt__channel, data));
-    if (ok) return fd;
+    if (ftruncate(fd, (off_t)(fixed + n * chunk)) == 0 && dt__segment_take(fd, 0, (int64_t)dt__shared_stages(n)) &&
+        pwrite(fd, &chunk, sizeof chunk, (off_t)offsetof(dt__segment_head, chunk)) == (ssize_t)sizeof chunk)
+        return fd;
     e = errno;
     close(fd);
     errno = e;
     return -1;
+}
+/* Bytes of the segment that every rank maps; 0: the file is not a segment of n ranks. */
+static size_t dt__segment_nbytes(int fd, int n)
+{
+    struct stat st;
+    int64_t     chunk = 0, fixed = dt__shared_arenas(n);
+    errno = EINVAL;
+    if (pread(fd, &chunk, sizeof chunk, (off_t)offsetof(dt__segment_head, chunk)) != (ssize_t)sizeof chunk || fstat(fd, &st) ||
+        chunk < DT__HUGE || (chunk & (chunk - 1)) || chunk > ((int64_t)st.st_size - fixed) / n)
+        return 0;
+    return (size_t)(fixed + n * chunk);
 }
 DT__INSIDE int dt__shared_cores(uint64_t *set)
 {
@@ -5120,6 +5206,11 @@ DT__INSIDE void dt__shared_free(dt__shared *s)
         dt__arena_block *next = b->next;
         DT_COMM_FREE(b);
         b = next;
+    }
+    for (int k = 0; k < DT__LEVELS; k++) {
+        for (int i = 0; s->far[k] && i < s->n; i++)
+            if (s->far[k][i]) munmap(s->far[k][i], (size_t)(s->chunk << k));
+        DT_COMM_FREE(s->far[k]);
     }
     bool last = s->base && (s->fd >= 0 || !__atomic_sub_fetch(&s->head->refs, 1, __ATOMIC_ACQ_REL));
     if (last) munmap(s->base, s->nbytes);
@@ -5165,80 +5256,184 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
     dt__shared_cores(dt__slot_of(s, s->me)->cores);
     __atomic_store_n(&dt__slot_of(s, s->me)->has_cores, 1u, __ATOMIC_RELEASE);
     __atomic_store_n(&c->note, (struct dt__note *)dt__slot_of(s, s->me)->note, __ATOMIC_RELEASE);
+    s->stages = s->base + dt__shared_stages(n);
     if (fd >= 0) {
-        s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
-        s->arena_at = dt__shared_arenas(n) + s->me * s->arena_n;
-        madvise(s->base + s->arena_at, (size_t)s->arena_n, MADV_HUGEPAGE);
+        s->arenas = dt__shared_arenas(n);
+        s->chunk = ((int64_t)nbytes - s->arenas) / n;
+        s->arena_most = dt__arena_size();
+        madvise(s->base + s->arenas + s->me * s->chunk, (size_t)s->chunk, MADV_HUGEPAGE);
     }
     return s;
 }
 
 /* ---- the arena */
-DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes)
+static int64_t dt__arena_begin(const dt__shared *s, int level) { return (s->chunk << level) - s->chunk; } /* as in block.at */
+static int     dt__arena_level(const dt__shared *s, int64_t at)
 {
-    int64_t    n = (int64_t)((nbytes + 63) & ~(size_t)63), align = n >= 4096 ? 4096 : 64;
-    dt__arena_block *b, *last = NULL, *fresh = (dt__arena_block *)DT_COMM_MALLOC(sizeof *fresh);
-    if (n >= 4096) n = (n + 4095) & ~INT64_C(4095);
-    pthread_mutex_lock(&s->lock);
-    for (b = s->blocks; b; last = b, b = b->next)
-        if (!b->used && b->n >= n && b->at % align == 0) break;
-    int64_t at = last ? (last->at + last->n + align - 1) / align * align : 0;
-    if (fresh && b && b->n > n) { /* the rest stays free */
-        fresh->at = b->at + n;
-        fresh->n = b->n - n;
-        fresh->used = false;
-        fresh->next = b->next;
-        b->next = fresh;
-        b->n = n;
-        fresh = NULL;
-    } else if (fresh && !b && at <= s->arena_n && n <= s->arena_n - at) {
-        b = fresh;
-        fresh = NULL;
-        b->at = at;
-        b->n = n;
-        b->next = NULL;
-        if (last) last->next = b;
-        else s->blocks = b;
+    return 63 - __builtin_clzll((unsigned long long)(at / s->chunk) + 1);
+}
+static int64_t dt__chunk_at(const dt__shared *s, int level, int i) /* offset of the chunk of rank i in the segment */
+{
+    return s->arenas + s->n * dt__arena_begin(s, level) + i * (s->chunk << level);
+}
+static char *dt__chunk_of(const dt__shared *s, int level, int i) /* where it is mapped; NULL: it is not */
+{
+    if (level == 0) return s->base + dt__chunk_at(s, 0, i);
+    char **far = __atomic_load_n(&s->far[level], __ATOMIC_ACQUIRE);
+    return far ? __atomic_load_n(&far[i], __ATOMIC_ACQUIRE) : NULL;
+}
+static char *dt__chunk_map(dt__shared *s, int level, int i) /* under the lock. NULL: see errno */
+{
+    struct stat st;
+    int64_t     at = dt__chunk_at(s, level, i), n = s->chunk << level;
+    char       *p = dt__chunk_of(s, level, i);
+    if (p) return p;
+    errno = EINVAL; /* the last page of a chunk is allocated first, so the file has the whole chunk, or the chunk is not in use */
+    if (fstat(s->fd, &st) || n > (int64_t)st.st_size || at > (int64_t)st.st_size - n) return NULL;
+    if (!s->far[level]) {
+        char **far = (char **)dt__comm_zeroed((size_t)s->n, sizeof *far);
+        errno = ENOMEM;
+        if (!far) return NULL;
+        __atomic_store_n(&s->far[level], far, __ATOMIC_RELEASE);
     }
-    if (b) b->used = true;
-    pthread_mutex_unlock(&s->lock);
-    DT_COMM_FREE(fresh);
-    if (!b) return NULL;
-    char *p = s->base + s->arena_at + b->at;
-    if (!dt__segment_take(s->fd, s->arena_at + b->at, n)) {
-        b->used = false;
+    p = (char *)mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, s->fd, (off_t)at);
+    if ((void *)p == MAP_FAILED) return NULL;
+    if (i == s->me) madvise(p, (size_t)n, MADV_HUGEPAGE);
+    __atomic_store_n(&s->far[level][i], p, __ATOMIC_RELEASE);
+    return p;
+}
+DT__INSIDE int64_t dt__arena_at(const dt__shared *s, const void *p, size_t nbytes)
+{
+    uint64_t opened = __atomic_load_n(&s->opened, __ATOMIC_ACQUIRE);
+    for (int k = 1; opened >> k; k++) {
+        uintptr_t a = (uintptr_t)p, b = opened >> k & 1 ? (uintptr_t)dt__chunk_of(s, k, s->me) : UINTPTR_MAX;
+        size_t    n = (size_t)(s->chunk << k);
+        if (a >= b && a - b < n && nbytes <= n - (a - b)) return dt__chunk_at(s, k, s->me) + (int64_t)(a - b);
+    }
+    return -1;
+}
+DT__INSIDE char *dt__arena_see(dt__shared *s, int64_t at, size_t nbytes)
+{
+    errno = EINVAL;
+    if (at < s->arenas) return NULL;
+    int     level = dt__arena_level(s, (at - s->arenas) / s->n);
+    if (level < 1 || level >= DT__LEVELS) return NULL;
+    int64_t n = s->chunk << level, rest = at - dt__chunk_at(s, level, 0), i = rest / n;
+    if (i >= s->n || nbytes > (size_t)(n - rest % n)) return NULL;
+    char *p = dt__chunk_of(s, level, (int)i);
+    if (!p) {
+        pthread_mutex_lock(&s->lock);
+        p = dt__chunk_map(s, level, (int)i);
+        pthread_mutex_unlock(&s->lock);
+    }
+    return p ? p + rest % n : NULL;
+}
+DT__INSIDE int dt__shared_unseen(dt_comm *c, int rank, size_t nbytes)
+{
+    return dt__comm_fail(c, errno == EINVAL ? DT_COMM_ERR_MISMATCH : DT_COMM_ERR_MEMORY, c->rank,
+                         errno == EINVAL ? "rank %d: rank %d names a vector of %zu bytes that is not in its shared memory: %s"
+                                         : "rank %d: cannot map the shared memory of rank %d, for a vector of %zu bytes: %s; "
+                                           "is the address space limited (ulimit -v)?",
+                         c->rank, rank, nbytes, strerror(errno));
+}
+static dt__arena_block *dt__block_cut(dt__arena_block *b, int64_t n) /* b keeps n bytes, the rest is a block; NULL: no memory */
+{
+    dt__arena_block *rest = (dt__arena_block *)DT_COMM_MALLOC(sizeof *rest);
+    if (!rest) return NULL;
+    *rest = *b;
+    rest->at += n;
+    rest->n -= n;
+    b->n = n;
+    b->next = rest;
+    return rest;
+}
+static dt__arena_block *dt__arena_open(dt__shared *s, int64_t n) /* adds a chunk for a block of n bytes; NULL: it cannot */
+{
+    int level = 0;
+    while (level < DT__LEVELS && (s->opened >> level & 1 || s->chunk << level < n)) level++;
+    if (level == DT__LEVELS) return NULL;
+    int64_t size = s->chunk << level, end = dt__chunk_at(s, level, s->me) + size;
+    dt__arena_block *b = (dt__arena_block *)DT_COMM_MALLOC(sizeof *b), **p = &s->blocks;
+    if (b && level > 0 &&
+        (!dt__segment_may_end(end) || !dt__segment_take(s->fd, end - 4096, 4096) || !dt__chunk_map(s, level, s->me))) {
+        DT_COMM_FREE(b);
         return NULL;
     }
+    if (!b) return NULL;
+    b->at = dt__arena_begin(s, level);
+    b->n = size;
+    b->used = false;
+    while (*p && (*p)->at < b->at) p = &(*p)->next;
+    b->next = *p;
+    *p = b;
+    __atomic_store_n(&s->opened, s->opened | UINT64_C(1) << level, __ATOMIC_RELEASE);
+    return b;
+}
+/* Finds or makes a free block of n bytes, aligned, and marks it as used; under the lock. NULL: there is none. */
+static dt__arena_block *dt__arena_find(dt__shared *s, int64_t n, int64_t align)
+{
+    dt__arena_block *b = s->blocks;
+    if (n > s->arena_most - s->arena_used) return NULL;
+    while (b && (b->used || b->n < n || b->n - n < (align - b->at % align) % align)) b = b->next;
+    if (!b && !(b = dt__arena_open(s, n))) return NULL;
+    if (b->at % align && !(b = dt__block_cut(b, align - b->at % align))) return NULL;
+    if (b->n > n && !dt__block_cut(b, n)) return NULL;
+    b->used = true;
+    s->arena_used += n;
+    return b;
+}
+static void dt__arena_join(dt__shared *s, dt__arena_block *b) /* b and the next block become one, if both are free */
+{
+    dt__arena_block *next = b ? b->next : NULL;
+    if (!next || b->used || next->used || dt__arena_level(s, b->at) != dt__arena_level(s, next->at)) return;
+    b->n += next->n;
+    b->next = next->next;
+    DT_COMM_FREE(next);
+}
+static bool dt__arena_release(dt__shared *s, int64_t at) /* false: no used block begins there */
+{
+    dt__arena_block *last = NULL, *b = s->blocks;
+    pthread_mutex_lock(&s->lock);
+    for (b = s->blocks; b && (b->at != at || !b->used); b = b->next) last = b;
+    if (b) {
+        int     level = dt__arena_level(s, at);
+        int64_t in_file = dt__chunk_at(s, level, s->me) + at - dt__arena_begin(s, level);
+        b->used = false;
+        s->arena_used -= b->n;
+        if (b->n >= 1 << 20)
+            syscall(SYS_fallocate, s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)in_file, (off_t)b->n);
+        dt__arena_join(s, b);
+        dt__arena_join(s, last);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return b != NULL;
+}
+DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes)
+{
+    int64_t n = (int64_t)((nbytes + 63) & ~(size_t)63), align = n >= 4096 ? 4096 : 64;
+    if (n >= 4096) n = (n + 4095) & ~INT64_C(4095);
+    pthread_mutex_lock(&s->lock);
+    dt__arena_block *b = dt__arena_find(s, n, align);
+    int64_t          at = b ? b->at : 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!b) return NULL;
+    int     level = dt__arena_level(s, at);
+    int64_t in_chunk = at - dt__arena_begin(s, level);
+    if (!dt__segment_take(s->fd, dt__chunk_at(s, level, s->me) + in_chunk, n)) {
+        dt__arena_release(s, at);
+        return NULL;
+    }
+    char *p = dt__chunk_of(s, level, s->me) + in_chunk;
     for (int64_t i = 0; i < n; i += 4096) *(volatile char *)(p + i) = 0;
     return p;
 }
 DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr) /* false: ptr is not in the arena */
 {
-    int64_t at = dt__shared_at(s, ptr, 0) - s->arena_at;
-    bool    found = false;
-    pthread_mutex_lock(&s->lock);
-    for (dt__arena_block *b = s->blocks, *last = NULL; b; last = b, b = b->next) {
-        if (b->at != at || !b->used) continue;
-        found = true;
-        b->used = false;
-        if (b->n >= 1 << 20)
-            syscall(SYS_fallocate, s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(s->arena_at + b->at),
-                             (off_t)b->n);
-        dt__arena_block *next = b->next;
-        if (next && !next->used && b->at + b->n == next->at) {
-            b->n += next->n;
-            b->next = next->next;
-            DT_COMM_FREE(next);
-        }
-        if (last && !last->used && last->at + last->n == b->at) {
-            last->n += b->n;
-            last->next = b->next;
-            DT_COMM_FREE(b);
-        }
-        break;
-    }
-    pthread_mutex_unlock(&s->lock);
-    return found;
+    int64_t at = dt__shared_at(s, ptr, 0);
+    if (at < s->arenas) return false;
+    int     level = dt__arena_level(s, (at - s->arenas) / s->n);
+    int64_t in_chunk = at - dt__chunk_at(s, level, s->me);
+    return in_chunk >= 0 && in_chunk < s->chunk << level && dt__arena_release(s, dt__arena_begin(s, level) + in_chunk);
 }
 /* Maps the segment of the ranks of c on this machine. The first of them creates it and passes its descriptor on. */
 static int dt__shared_open(dt_comm *c, const int *local, int n)
@@ -5246,7 +5441,6 @@ static int dt__shared_open(dt_comm *c, const int *local, int n)
     dt__world  *w = c->world;
     int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1, e = 0;
     char        why[400];
-    struct stat st;
     if (!world) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
     for (int i = 0; i < n; i++) world[i] = c->member[local[i]];
     if (local[0] == c->rank && (fd = dt__segment_new(n)) < 0) e = errno;
@@ -5260,7 +5454,8 @@ static int dt__shared_open(dt_comm *c, const int *local, int n)
         if (fd >= 0) close(fd);
         return dt__comm_bad(dt__said.why, "dt_comm_init: rank %d has no shared memory: %s", c->rank, why);
     }
-    dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
+    size_t      nbytes = dt__segment_nbytes(got, n);
+    dt__shared *s = nbytes ? dt__shared_new(c, local, n, NULL, nbytes, got) : NULL;
     __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread reads it */
     if (!s) {
         e = errno;
@@ -5268,7 +5463,7 @@ static int dt__shared_open(dt_comm *c, const int *local, int n)
         return dt__comm_bad(DT_COMM_ERR_MEMORY,
                             "dt_comm_init: rank %d cannot map %lld MiB of shared memory: %s; DT_COMM_ARENA=MiB sets "
                             "how much of it is for dt_comm_alloc",
-                            c->rank, (long long)(st.st_size >> 20), strerror(e));
+                            c->rank, (long long)(nbytes >> 20), strerror(e));
     }
     return 0;
 }
