@@ -14,7 +14,12 @@
 
 static int64_t first_chunk = INT64_C(256) << 20; /* of an arena; ranks inherit it */
 #define DT__ARENA_CHUNK first_chunk
+static int relay_from = 512; /* ranks */
+#define DT__RELAY_FROM relay_from
 #include "dt_comm.h"
+
+#include <dirent.h>
+#include <signal.h>
 
 UTEST_MAIN()
 
@@ -190,4 +195,216 @@ UTEST(arena, positions_of_other_ranks_are_checked)
         EXPECT_EQ(0, job(2, 256, unmappable, &message));
     }
     first_chunk = before;
+}
+
+/* Memory is backed when it is used: a barrier needs slots, and of many ranks a few channels. */
+static int thrifty(void *arg)
+{
+    int         n = *(int *)arg;
+    struct stat st;
+    dt_comm    *c = join();
+    float       x[3000];
+    if (!c) return 1;
+    dt__shared *s = (dt__shared *)c->shared;
+    for (int i = 0; i < 3000; i++) x[i] = (float)c->rank;
+    if (dt_comm_barrier(c) || fstat(s->fd, &st)) return wrong(c, "barrier");
+    /* a rank sends to at most 8 others */
+    if ((int64_t)st.st_blocks * 512 > (int64_t)dt__shared_stages(n) + n * 8 * 8192) return wrong(c, "too much memory is backed");
+    if (dt_comm_barrier(c)) return wrong(c, "barrier");
+    /* a reduction that is staged, and messages */
+    if (dt_comm_allreduce(c, x, 3000, DT_COMM_F32, DT_COMM_SUM) || x[2999] != (float)(n * (n - 1) / 2)) return wrong(c, "sum");
+    if (dt_comm_broadcast(c, x, 3000, DT_COMM_F32, 1)) return wrong(c, "broadcast");
+    return dt_comm_free(c);
+}
+UTEST(segment, has_memory_only_where_it_is_used)
+{
+    int n = 24, more = 80;
+    EXPECT_EQ(0, job(n, 0, thrifty, &n));
+    if (!instrumented()) EXPECT_EQ(0, job(more, 0, thrifty, &more)); /* by messages: too many to share one reduction */
+}
+
+/* ==================================================================================================== >>worlds */
+static int large_rank(void *arg)
+{
+    int      n = *(int *)arg, me;
+    dt_comm *c = join();
+    if (!c) return 1;
+    me = c->rank;
+    if (dt_comm_barrier(c)) return wrong(c, "barrier");
+    if (dt_comm_broadcast(c, &me, 1, DT_COMM_I32, n - 1) || me != n - 1) return wrong(c, "broadcast");
+    return dt_comm_free(c);
+}
+static int large_world(int rank, void *arg) /* with few descriptors at first: the limit is raised as far as needed */
+{
+    struct rlimit r;
+    (void)rank;
+    if (getrlimit(RLIMIT_NOFILE, &r)) return 1;
+    r.rlim_cur = 100;
+    return setrlimit(RLIMIT_NOFILE, &r) || job(*(int *)arg, 0, large_rank, arg);
+}
+UTEST(world, of_many_ranks_joins)
+{
+    int n = instrumented() ? 40 : dt_test_quick() ? 128 : 1024;
+    relay_from = n < 512 ? n : 512;
+    int64_t begin = dt_test_ns();
+    EXPECT_EQ(0, dt_test_ranks(1, 60, large_world, &n));
+    printf("   %d ranks: %.1f s\n", n, (double)(dt_test_ns() - begin) * 1e-9);
+    relay_from = 512;
+}
+
+/* Too few descriptors: said at once, with their number, and not when the time to join is over. */
+static bool says_fds(const char *text, int limit)
+{
+    char want[80];
+    int  need = 0;
+    snprintf(want, sizeof want, "file descriptors, but the limit of this process is %d: raise it (ulimit -n ", limit);
+    const char *p = text ? strstr(text, want) : NULL;
+    return p && sscanf(p + strlen(want), "%d", &need) == 1 && need > 100 && need < 250;
+}
+static int never(void *arg)
+{
+    *(int *)arg = 1;
+    return 0;
+}
+DT_TEST_RANK(few_descriptors)
+{
+    struct rlimit r = { 64, 64 };
+    int          *started = (int *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    dt_comm_opts  o;
+    int64_t       begin = dt_test_ns();
+    ASSERT_EQ(0, setrlimit(RLIMIT_NOFILE, &r));
+    EXPECT_EQ((int)DT_COMM_ERR_NET, dt_spawn(100, never, started));
+    EXPECT_TRUE_MSG(says_fds(dt_comm_error(NULL), 64), dt_comm_error(NULL));
+    EXPECT_EQ(0, *started);
+    memset(&o, 0, sizeof o);
+    o.world = 100;
+    o.addr = "127.0.0.1";
+    o.port = 1;
+    EXPECT_TRUE(dt_comm_init_with(o) == NULL); /* rank 0 */
+    EXPECT_TRUE_MSG(says_fds(dt_comm_error(NULL), 64), dt_comm_error(NULL));
+    int n = 4;
+    EXPECT_EQ(0, job(n, 0, large_rank, &n)); /* these are enough for a few ranks */
+    EXPECT_LT((double)(dt_test_ns() - begin) * 1e-9, 20 * dt_test_slow());
+    while (dup(0) >= 0) {} /* the program itself has used all of them */
+    EXPECT_EQ((int)DT_COMM_ERR_NET, dt_spawn(2, never, started));
+    EXPECT_TRUE(strstr(dt_comm_error(NULL), "file descriptors, but the limit of this process is 64") != NULL);
+}
+UTEST(world, that_needs_more_descriptors_than_allowed_says_so_at_once)
+{
+    EXPECT_EQ(0, dt_test_ranks(1, 60, few_descriptors, NULL));
+}
+
+/* ==================================================================================================== >>relays
+   A world of 40 ranks that registers as if it were large. Ranks 1 to 16 come first, then 17 to 23, which are relays, too,
+   then the others, which wait at relays. Something happens to one of them. */
+enum { RANKS = 40, RELAYS = 7 };
+enum { NOTHING, ABSENT, KILLED, STOPPED };
+typedef struct relays { /* shared by all ranks */
+    int   what, victim, pid;
+    int   there;   /* ranks that have registered */
+    int   fds, most; /* of rank 0: before, and when all have registered */
+    int   told;    /* ranks that got the right error */
+} relays;
+static int count_fds(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int  n = 0;
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n;
+}
+static void relays_hear(void *user, int level, const char *text) /* in rank 0 */
+{
+    relays *j = (relays *)user;
+    int     rank, there;
+    const char *pid = strstr(text, ", pid "), *is = strstr(text, ") is there, ");
+    if (level != 4 || !pid || !is || sscanf(text, "rank %d", &rank) != 1 || sscanf(is, ") is there, %d", &there) != 1) return;
+    if (rank == j->victim) j->pid = atoi(pid + 6);
+    if (rank == j->victim && j->what == STOPPED) kill(j->pid, SIGSTOP);
+    if (there == RANKS) j->most = count_fds();
+    if (there == RANKS && j->what == STOPPED) kill(j->pid, SIGCONT);
+    if (there == RANKS - 1 && j->what == KILLED) kill(j->pid, SIGKILL);
+    __atomic_store_n(&j->there, there, __ATOMIC_RELEASE);
+}
+static bool relays_told(const relays *j, const char *text)
+{
+    char want[3][80];
+    if (!text) return false;
+    snprintf(want[0], sizeof want[0], "missing: rank %d (%d of %d are there)", RANKS - 1, RANKS - 1, RANKS);
+    snprintf(want[1], sizeof want[1], ", pid %d) left while joining; missing: ranks %d, %d", j->pid, j->victim, RANKS - 1);
+    snprintf(want[2], sizeof want[2], "rank %d left while this rank was joining", j->victim);
+    if (j->what == ABSENT) return strstr(text, want[0]) != NULL;
+    return strstr(text, want[1]) || (j->victim <= 23 && strstr(text, want[2])); /* at a relay that died */
+}
+static int relays_rank(void *arg)
+{
+    relays *j = (relays *)arg;
+    int     rank = atoi(getenv("RANK"));
+    if (rank == RANKS - 1 && (j->what == ABSENT || j->what == KILLED)) return 0;
+    if (rank == 0) j->fds = count_fds(), dt_set_log(relays_hear, j);
+    while (__atomic_load_n(&j->there, __ATOMIC_ACQUIRE) < (rank > 23 ? 24 : rank > 16 ? 17 : 0)) poll(NULL, 0, 1);
+    dt_comm *c = dt_comm_init(.timeout = 30 * dt_test_slow(), .join_timeout = (j->what == ABSENT ? 2 : 30) * dt_test_slow());
+    if (j->what == ABSENT || j->what == KILLED) {
+        bool right = !c && relays_told(j, dt_comm_error(NULL)) && dt_comm_get_status(NULL) == DT_COMM_ERR_JOIN;
+        if (!right) printf("    rank %d: %s\n", rank, c ? "joined" : dt_comm_error(NULL));
+        __atomic_add_fetch(&j->told, right, __ATOMIC_SEQ_CST);
+        return 0;
+    }
+    if (!c) return printf("    rank %d: %s\n", rank, dt_comm_error(NULL));
+    if (rank == 0 && c->world->control->ndirect != RELAYS) return wrong(c, "no relays");
+    dt_sha256 s;
+    uint8_t   sum[32], all[RANKS][32];
+    dt_sha256_begin(&s);
+    dt_sha256_add(&s, c->world->member, RANKS * sizeof *c->world->member);
+    dt_sha256_end(&s, sum);
+    if (dt_comm_allgather(c, sum, all, 32, NULL, DT_COMM_U8)) return wrong(c, "allgather");
+    for (int r = 0; r < RANKS; r++)
+        if (memcmp(all[r], sum, 32)) return wrong(c, "the tables differ");
+    return dt_comm_free(c);
+}
+static relays *relays_run(int what, int victim, int *status)
+{
+    relays *j = (relays *)mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    j->what = what;
+    j->victim = victim;
+    relay_from = RANKS;
+    *status = dt_spawn(RANKS, relays_rank, j);
+    relay_from = 512;
+    return j;
+}
+UTEST(relays, rank_0_keeps_few_connections)
+{
+    int     status;
+    relays *j = relays_run(NOTHING, -1, &status);
+    EXPECT_EQ(0, status);
+    EXPECT_GE(j->most, j->fds + 16 + RELAYS);
+    EXPECT_LE(j->most, j->fds + 16 + RELAYS + 6); /* three listeners, an eventfd, what lists them */
+    munmap(j, sizeof *j);
+}
+UTEST(relays, who_is_missing_is_named_to_all_who_came)
+{
+    int     status;
+    relays *j = relays_run(ABSENT, -1, &status);
+    EXPECT_EQ(0, status);
+    EXPECT_EQ(RANKS - 1, j->told);
+    munmap(j, sizeof *j);
+}
+UTEST(relays, a_rank_that_dies_at_a_relay_and_a_relay_are_named)
+{
+    const int victim[] = { 30, 20, 3 };
+    for (int i = 0; i < 3; i++) {
+        int     status;
+        relays *j = relays_run(KILLED, victim[i], &status);
+        EXPECT_EQ(128 + SIGKILL, status);
+        EXPECT_EQ(RANKS - 2, j->told);
+        munmap(j, sizeof *j);
+    }
+}
+UTEST(relays, a_relay_that_does_not_answer_is_replaced)
+{
+    int status;
+    if (dt_test_quick()) UTEST_SKIP("it takes the time that a relay has to answer");
+    relays *j = relays_run(STOPPED, 20, &status);
+    EXPECT_EQ(0, status);
+    munmap(j, sizeof *j);
 }
