@@ -975,7 +975,7 @@ static int64_t dt__piece_of(const dt__shared *s, const dt__coll_work *w, int64_t
 }
 static char *dt__stage_of(const dt__shared *s, const dt__coll_work *w, int64_t k, int i)
 {
-    return (char *)dt__slot_of(s, i)->stage[(w->first + (uint64_t)k) % DT__STAGES];
+    return s->stages + ((size_t)i * DT__STAGES + (w->first + (uint64_t)k) % DT__STAGES) * DT__PIECE;
 }
 static bool dt__stage_free(const dt__shared *s, const dt__coll_work *w) /* is there a stage buffer for the next piece? */
 {
@@ -1037,7 +1037,7 @@ static int dt__shared_staged(dt__shared *s, dt__coll_work *w) /* the oldest piec
     w->progress = true;
     return w->taken == w->pieces;
 }
-static int dt__shared_direct(dt__shared *s, dt__coll_work *w)
+static int dt__shared_direct(dt_comm *c, dt__shared *s, dt__coll_work *w)
 {
     dt__rank_slot *me = dt__slot_of(s, s->me);
     char     *x[DT__SHARED_RANKS];
@@ -1045,8 +1045,11 @@ static int dt__shared_direct(dt__shared *s, dt__coll_work *w)
     int64_t   most = (1 << 20) / (int64_t)w->size; /* elements in one poll */
     if (w->phase == DT__DIRECT) {
         int64_t n = hi - lo < most ? hi - lo : most;
-        for (int i = 0; i < s->n; i++)
-            x[i] = dt__shared_see(s, dt__slot_of(s, i)->post[w->no & 1].at) + (size_t)lo * w->size;
+        for (int i = 0; i < s->n; i++) {
+            char *v = dt__shared_see(s, dt__slot_of(s, i)->post[w->no & 1].at, (size_t)w->n * w->size);
+            if (!v) return dt__shared_unseen(c, s->rank[i], (size_t)w->n * w->size);
+            x[i] = v + (size_t)lo * w->size;
+        }
         if (!dt__shared_touch(s)) return 0;
         dt__reduce_all(s, w, x, n);
         dt__shared_leave(s);
@@ -1119,6 +1122,7 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
             w->piece = (int64_t)(piece / w->size);
             w->pieces = (w->n + w->piece - 1) / w->piece;
             p->at = dt__shared_at(s, w->data, nbytes);
+            if (p->at < 0 && !dt__shared_stage(c, s)) return c->status;
             if (p->at < 0 && dt__stage_free(s, w)) dt__stage_put(s, w);
         }
         p->frame = w->head;
@@ -1143,9 +1147,10 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
         bool direct = true;
         for (int i = 0; i < s->n; i++) direct = direct && dt__slot_of(s, i)->post[w->no & 1].at >= 0;
         w->phase = direct ? DT__DIRECT : DT__STAGED;
+        if (!direct && !dt__shared_stage(c, s)) return c->status;
         if (!direct) s->pieces += (uint64_t)w->pieces;
     }
-    return w->phase == DT__STAGED ? dt__shared_staged(s, w) : dt__shared_direct(s, w);
+    return w->phase == DT__STAGED ? dt__shared_staged(s, w) : dt__shared_direct(c, s, w);
 }
 
 /* ---- plans */
@@ -3069,7 +3074,7 @@ static dt_comm *dt__comm_alone(const dt_comm_opts *o) /* a communicator of one r
     dt__comm_delete(c);
     return NULL;
 }
-static size_t dt__threads_nbytes(int n) { return dt__shared_fixed(n); }
+static size_t dt__threads_nbytes(int n) { return (size_t)dt__shared_arenas(n); }
 static char  *dt__threads_segment(int n) /* memory of n ranks that are threads; NULL after dt__comm_bad */
 {
     int   flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;

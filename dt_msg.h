@@ -187,7 +187,7 @@ typedef struct dt__req {
     bool     send, cancel, asked;
     int64_t  ref;              /* as in the frame */
     int64_t  moved;            /* receive of a large message: ns, when data last came */
-    int64_t  at;               /* receive in place: where the payload is */
+    const char *from;          /* receive in place: where the payload is */
 } dt__req;
 typedef struct dt__arrival { /* a message that no receive has taken; the payload of a small one follows */
     dt__chain  link[4];         /* in the lists of four keys: bit 0: any rank; bit 1: any tag */
@@ -598,15 +598,11 @@ static bool dt__req_fits(dt_comm *c, const dt__req *q, int peer, const dt__mhead
     return false;
 }
 /* ---- receiving */
-static bool dt__range_seen(const dt_comm *c, int peer, int64_t at, uint64_t n) /* may this rank read n bytes at `at`? */
+/* Where n bytes of a peer are that this rank can read: NULL if it cannot, or if `at` is not a place in the shared memory. */
+static char *dt__range_see(const dt_comm *c, int peer, int64_t at, size_t n)
 {
-    const dt__shared *s = (const dt__shared *)c->shared;
-    if (peer == c->rank || (s && s->fd < 0)) return true; /* the same process */
-    return s && at >= 0 && (uint64_t)at <= s->nbytes && n <= s->nbytes - (uint64_t)at;
-}
-static char *dt__range_see(const dt_comm *c, int peer, int64_t at)
-{
-    return peer == c->rank ? (char *)(uintptr_t)at : dt__shared_see((const dt__shared *)c->shared, at);
+    if (peer == c->rank) return (char *)(uintptr_t)at;
+    return c->shared ? dt__shared_see((dt__shared *)c->shared, at, n) : NULL;
 }
 /* A receive has met the offer of a large message. */
 static void dt__large_begin(dt_comm *c, dt__req *q, int peer, const dt__mhead *h)
@@ -618,17 +614,19 @@ static void dt__large_begin(dt_comm *c, dt__req *q, int peer, const dt__mhead *h
     }
     dt__req_tell(q, peer, h);
     q->done = 0;
-    if (h->at != -1 && !dt__range_seen(c, peer, h->at, h->n)) {
-        dt__transport_fail(c, DT_COMM_ERR_NET, peer, "rank %d offers a message outside of the shared memory", peer);
+    char *there = h->at != -1 ? dt__range_see(c, peer, h->at, (size_t)h->n) : NULL;
+    if (h->at != -1 && !there) {
+        dt__transport_fail(c, DT_COMM_ERR_NET, peer, "rank %d cannot read the message that rank %d offers in shared memory: %s", c->rank, peer,
+                           strerror(errno));
         dt__req_finish(c, q, c->status);
     } else if (h->at != -1 && q->view) { /* the reader gives it back with dt_comm_view_free */
-        q->view->data = dt__range_see(c, peer, h->at);
+        q->view->data = there;
         q->view->dt__hold = NULL;
         q->view->dt__id = h->id;
         dt__req_finish(c, q, 0);
     } else if (h->at != -1) {
         q->state = DT__REQ_COPYING;
-        q->at = h->at;
+        q->from = there;
         q->peer = peer;
         dt__chain_add(&m->copying, &q->link);
         dt__req_wait(m, q);
@@ -835,7 +833,7 @@ static void dt__copy_some(dt_comm *c, dt__req *q)
     dt__shared *s = (dt__shared *)c->shared;
     size_t      n = q->total - q->done < DT__COPY_STEP ? q->total - q->done : (size_t)DT__COPY_STEP;
     if (s && q->peer != c->rank && !dt__shared_touch(s)) return;
-    dt__comm_copy(q->ptr + q->done, dt__range_see(c, q->peer, q->at) + q->done, n);
+    dt__comm_copy(q->ptr + q->done, q->from + q->done, n);
     if (s && q->peer != c->rank) dt__shared_leave(s);
     q->done += n;
     q->moved = dt__comm_coarse();

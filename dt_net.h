@@ -204,7 +204,8 @@ typedef struct dt__world {
     pthread_mutex_t lock;        /* protects comms and everything in control */
     dt_comm     *comms;          /* a list, linked by comm->next: dt__world_add, dt__world_remove */
     /* used by the joining and the control thread */
-    int          ticket_fd, register_fd;
+    int          ticket_fd;
+    int          fd_room;        /* descriptors for handshakes, beside those that joining needs */
     int64_t      join_deadline;
     bool         joined;
     const struct dt__transport *joined_by; /* the transport whose config found the ranks; NULL: the environment did */
@@ -386,7 +387,8 @@ enum {
     DT__C_SYNC, DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
     DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE, DT__C_WATCH,
     DT__C_AGREE_STATE, DT__C_AGREE_ORDER,
-    DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE
+    DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE,
+    DT__C_RELAY, DT__C_UNREGISTER /* while joining */
     /* clang-format on */
 };
 typedef struct dt__chead { /* the header of a control frame */
@@ -396,6 +398,11 @@ typedef struct dt__chead { /* the header of a control frame */
 typedef struct dt__ctable {
     int32_t total, first, n, zero;
 } dt__ctable;
+typedef struct dt__crelay { /* where a rank that has registered waits for the table */
+    int32_t  rank;
+    uint32_t addr_len;
+    uint8_t  addr[28];
+} dt__crelay;
 typedef struct dt__block { /* a frame to send; several queues may hold it. The bytes follow */
     int    refs;
     size_t nbytes;
@@ -435,7 +442,7 @@ typedef struct dt__sim_ops {
 } dt__sim_ops;
 
 /* ---- the handshake and the control connections */
-enum { DT__SHAKE_MAGIC = 0x314b5444, DT__SHAKE_VERSION = 1 }; /* "DTK1" */
+enum { DT__SHAKE_MAGIC = 0x314b5444, DT__SHAKE_VERSION = 2 }; /* "DTK1" */
 enum { DT__KIND_REGISTER = 1, DT__KIND_TREE, DT__KIND_LINK, DT__KIND_FD, DT__KIND_NEWS };
 typedef struct dt__hello_s {
     uint32_t magic, version;
@@ -493,6 +500,8 @@ typedef struct dt__shake {
 #define DT__REDIAL_TIME (1 * DT__NS_PER_S)       /* for a handshake that the control thread dialed in the tree */
 #define DT__LINK_RETRY (10 * DT__NS_PER_MS)      /* after a failed dial of a link */
 #define DT__JOIN_GRACE (700 * DT__NS_PER_MS)     /* other ranks wait this much longer than rank 0, which names the missing */
+#define DT__RELAY_TIME (3 * DT__NS_PER_S)        /* to reach a relay, or rank 0 again */
+#define DT__ACCEPT_PATIENCE (1 * DT__NS_PER_S)   /* for a handshake, if no descriptor is left for another one */
 #define DT__RELEASE_TIME (500 * DT__NS_PER_MS)   /* for the last frames of a rank that leaves */
 #define DT__NOTE_EVERY (250 * DT__NS_PER_MS)     /* neighbours are told what this rank does */
 #define DT__INQUIRY_HOP (400 * DT__NS_PER_MS)    /* for the answer of the parent */
@@ -578,6 +587,7 @@ typedef struct dt__conn {
     dt__queued      *out, *last;
     size_t           out_done;
     dt__block       *later;      /* is queued when the handshake is done */
+    int32_t          sent_to;    /* rank 0, while joining: number of ranks that it has sent to this relay */
     int32_t          leave;      /* number of ranks in the subtree of the peer that want to leave */
     dt__cstate       note, note_sent; /* the last note of the peer; the last one that this rank sent */
 } dt__conn;
@@ -636,7 +646,18 @@ typedef struct dt__agreement { /* see dt__agree_step */
     int32_t  nfirst_built;
     int64_t *heard_at;           /* ns: when each rank of the world was last heard; NULL: this rank is not the root */
 } dt__agreement;
-enum { DT__JOIN_OPEN = 0, DT__JOIN_COMPLETE, DT__JOIN_FAILED }; /* rank 0: ranks register; other ranks are COMPLETE */
+enum {
+    DT__JOIN_OPEN = 0, /* rank 0: ranks register; other ranks: this rank has registered */
+    DT__JOIN_COMPLETE, /* the table of ranks is complete */
+    DT__JOIN_FAILED,
+    DT__JOIN_MOVES     /* not rank 0: it is to wait at a relay, and dials it */
+};
+enum { /* rank 0, of each rank */
+    DT__REG_NO = 0,
+    DT__REG_ADMITTED,  /* its connection is accepted */
+    DT__REG_MOVES,     /* its row is there; it was sent to a relay, and has not reached it */
+    DT__REG_DONE       /* its row is there; it waits here or at a relay */
+};
 /* How far this rank is with leaving the world. It never goes back. From RELEASED on it accepts nothing and its control
    thread ends when its queues are empty, or at release_deadline. */
 enum {
@@ -662,12 +683,21 @@ struct dt__control {
     int            nlinked, linked_cap;
     int64_t        rejected_at;  /* ns: when a rejected connection was last logged */
     int            nrejected;    /* rejected connections since then */
-    /* registering, at rank 0 */
+    /* registering */
     int          join;           /* DT__JOIN_... */
-    uint8_t     *registered;     /* a flag for each rank */
-    int          nregistered;
-    char         join_text[768], refused[240];
+    int          join_status;    /* DT_COMM_ERR_..., if it failed */
+    char         join_text[768];
+    char         missing[480];   /* which ranks are missing; not rank 0: as rank 0 said */
+    /* ... at rank 0 */
+    uint8_t     *registered;     /* DT__REG_... of each rank */
+    int          nregistered;    /* ranks in state DONE, and rank 0 */
+    int          ndirect;        /* ranks that wait here, without those that are children in the tree */
+    char         refused[240];
     int64_t      missing_at;
+    /* ... at other ranks */
+    dt__conn    *above;          /* to where this rank has registered: rank 0 or a relay */
+    dt__crelay   relay;          /* where it is to wait */
+    int          table_have;     /* rows of the table that have arrived */
     dt__arrived *arrived, *arrived_last;
     int          narrived;
     dt__block   *aborts[DT__ABORTS];
@@ -803,7 +833,8 @@ enum {
     DT__NOTES      = 64,
     DT__RING_CELL  = 64,         /* bytes of a cell of a ring for messages (dt_msg.h, >>rings) */
     DT__RING_CELLS = 2048,
-    DT__CORES      = 1024        /* bits in a mask of CPU cores */
+    DT__CORES      = 1024,       /* bits in a mask of CPU cores */
+    DT__LEVELS     = 26          /* of chunks of an arena: the last has 2^46 bytes or more */
 };
 typedef struct dt__post {
     uint64_t  no;                /* number of the shared operation, from 1; written last */
@@ -830,7 +861,6 @@ typedef struct dt__rank_slot {
     dt__note note[DT__NOTES] DT__ALIGNED;
     uint64_t begun, done;        /* number of collectives so far */
     uint8_t  more[2][DT__POST_SHORT] DT__ALIGNED;
-    uint8_t  stage[DT__STAGES][DT__PIECE] DT__ALIGNED;
 } dt__rank_slot;
 typedef struct dt__channel { /* from one rank to another */
     uint64_t  head DT__ALIGNED; /* fragments sent */
@@ -846,6 +876,7 @@ typedef struct dt__ring { /* frames of messages from one rank to another */
 typedef struct dt__segment_head { /* the beginning of the segment */
     uint32_t sleepers DT__ALIGNED;
     int32_t  refs;              /* threads only: ranks that use the segment */
+    int64_t  chunk;             /* processes only: bytes of the first chunk of an arena, a power of 2 */
     int32_t  failing DT__ALIGNED, status; /* failure of the communicator, for all ranks here; only the first is kept */
     int32_t  rank;
     char     text[768];
@@ -861,32 +892,42 @@ typedef struct dt__segment_head { /* the beginning of the segment */
     } result[2];                /* of the last two rounds */
 } dt__segment_head;
 typedef char dt__segment_head_size[sizeof(dt__segment_head) <= 4096 ? 1 : -1];
-typedef struct dt__arena_block { /* a block of the arena; the list is sorted by offset */
-    int64_t           at, n;
+typedef struct dt__arena_block { /* a block of the arena, inside one chunk; the list is sorted by offset */
+    int64_t           at, n;     /* at: as if the chunks of the arena lay one behind the other */
     bool              used;
     struct dt__arena_block *next;
 } dt__arena_block;
 typedef struct dt__shared {
     char     *base;
-    size_t    nbytes;
+    size_t    nbytes;           /* what is mapped at base: all but the chunks of the arenas from level 1 on */
     dt__segment_head *head;
     int       n, me, fd;        /* ranks here; index of this rank among them; -1: threads */
     int      *index, *rank;     /* index here of a rank of the communicator (-1: on another machine), and the inverse */
     size_t   *ready;            /* by index here: bytes of each fragment to that rank that are backed by memory */
+    char     *stages;           /* the stages of the first rank */
+    bool      staged;           /* the stages of this rank are backed by memory */
     uint64_t  no, pieces;       /* shared operations and staged pieces so far */
     int       spin;
     bool      owed;             /* something was published, but sleepers were not checked after a fence: dt__shared_settle */
-    int64_t   arena_at, arena_n; /* offset and bytes of the arena of this rank in the segment */
+    int       owed_to[8], nowed; /* the same, for these ranks only */
+    int       looked;           /* slot at which dt__shared_agree goes on */
+    /* dt_comm_alloc: see >>shared. far: where the chunk of each rank is mapped, by level; atomic, NULL: not yet */
+    int64_t   arenas, chunk;    /* offset of the arenas in the segment; bytes of a chunk of level 0 */
+    int64_t   arena_most, arena_used; /* bytes that this rank may allocate, and has allocated */
+    char    **far[DT__LEVELS];
+    uint64_t  opened;           /* atomic: a bit for each level of which this rank uses its own chunk */
     dt__arena_block *blocks;
-    pthread_mutex_t lock;       /* protects blocks */
+    pthread_mutex_t lock;       /* protects blocks, and what follows from adding a chunk: opened, far */
 } dt__shared;
 DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char *base, size_t nbytes, int fd);
 DT__INSIDE void dt__shared_free(dt__shared *s);
 DT__INSIDE int dt__segment_new(int n);
 DT__INSIDE bool dt__segment_take(int fd, int64_t at, int64_t n); /* backs a part of it with memory; false: see errno */
+DT__INSIDE int64_t dt__shared_arenas(int n); /* where the channels end and the arenas begin */
 DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes);
 DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr); /* false: ptr is not in the arena */
 DT__INSIDE void dt__shared_wake(dt__shared *s);
+DT__INSIDE void dt__shared_wake_one(dt__shared *s, int i);
 DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns); /* sleeps, then dt__shared_rise */
 DT__INSIDE void dt__shared_sleep_on(dt__shared *s, uint32_t bell, int64_t ns);
 DT__INSIDE void dt__shared_wake_self(dt__shared *s); /* another thread of this rank sleeps */
@@ -896,16 +937,25 @@ DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64
 DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine);
 DT__INSIDE int dt__shared_cores(uint64_t *set); /* mask of the CPU cores that this thread may use; returns their number */
 DT__INSIDE int dt__shared_spin(dt__shared *s);
-static inline __attribute__((unused)) size_t    dt__shared_slots(int n) { return 4096 + (size_t)n * sizeof(dt__rank_slot); }
-/* Behind the slots: a channel for each ordered pair; for each rank a row with a byte for each sender; a ring for each pair. */
-static inline __attribute__((unused)) size_t dt__row_nbytes(int n) { return ((size_t)n + 63) & ~(size_t)63; }
+/* The segment of n ranks: head; slots; flags of channels; for each rank a row with a byte for each rank that sends it messages;
+   stages; channels; rings of messages; arenas. Offsets: */
+static inline __attribute__((unused)) size_t dt__shared_flags(int n) { return 4096 + (size_t)n * sizeof(dt__rank_slot); }
 static inline __attribute__((unused)) size_t dt__shared_rows(int n)
 {
-    return dt__shared_slots(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
+    return (dt__shared_flags(n) + (size_t)n * (size_t)n + 63) & ~(size_t)63;
 }
-static inline __attribute__((unused)) size_t dt__shared_fixed(int n) /* bytes of the segment without the arenas */
+static inline __attribute__((unused)) size_t dt__row_nbytes(int n) { return ((size_t)n + 63) & ~(size_t)63; }
+static inline __attribute__((unused)) size_t dt__shared_stages(int n)
 {
-    return dt__shared_rows(n) + (size_t)n * dt__row_nbytes(n) + (size_t)n * (size_t)n * sizeof(dt__ring);
+    return (dt__shared_rows(n) + (size_t)n * dt__row_nbytes(n) + 4095) & ~(size_t)4095;
+}
+static inline __attribute__((unused)) size_t dt__shared_channels(int n)
+{
+    return dt__shared_stages(n) + (size_t)n * DT__STAGES * DT__PIECE;
+}
+static inline __attribute__((unused)) size_t dt__shared_rings(int n)
+{
+    return dt__shared_channels(n) + (size_t)n * (size_t)n * sizeof(dt__channel);
 }
 static inline __attribute__((unused)) uint8_t *dt__ring_row(const dt__shared *s, int to)
 {
@@ -913,23 +963,34 @@ static inline __attribute__((unused)) uint8_t *dt__ring_row(const dt__shared *s,
 }
 static inline __attribute__((unused)) dt__ring *dt__ring_of(const dt__shared *s, int from, int to)
 {
-    return (dt__ring *)(void *)(dt__ring_row(s, s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
+    return (dt__ring *)(void *)(s->base + dt__shared_rings(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
 }
 static inline __attribute__((unused)) dt__rank_slot *dt__slot_of(const dt__shared *s, int i)
 {
     return (dt__rank_slot *)(void *)(s->base + 4096) + i;
 }
 /* Translates a pointer for other ranks: threads share all memory, processes only the segment. -1: they cannot see it. */
+DT__INSIDE int64_t dt__arena_at(const dt__shared *s, const void *p, size_t nbytes); /* in a chunk that is far */
+DT__INSIDE char *dt__arena_see(dt__shared *s, int64_t at, size_t nbytes);
 static inline __attribute__((unused)) int64_t dt__shared_at(const dt__shared *s, const void *p, size_t nbytes)
 {
     uintptr_t a = (uintptr_t)p, b = (uintptr_t)s->base;
     if (s->fd < 0) return (int64_t)a;
-    return a >= b && a - b < s->nbytes && nbytes <= s->nbytes - (a - b) ? (int64_t)(a - b) : -1;
+    if (a >= b && a - b < s->nbytes && nbytes <= s->nbytes - (a - b)) return (int64_t)(a - b);
+    return __atomic_load_n(&s->opened, __ATOMIC_ACQUIRE) > 1 ? dt__arena_at(s, p, nbytes) : -1;
 }
-static inline __attribute__((unused)) char *dt__shared_see(const dt__shared *s, int64_t at)
+/* The inverse, for nbytes of any rank of this machine. Maps the memory if it is far and this is the first time. NULL: it
+   cannot be mapped, see errno; EINVAL: the position is not one of the segment. */
+static inline __attribute__((unused)) char *dt__shared_see(dt__shared *s, int64_t at, size_t nbytes)
 {
-    return s->fd < 0 ? (char *)(uintptr_t)at : s->base + at;
+    if (s->fd < 0) return (char *)(uintptr_t)at;
+    if ((uint64_t)at < s->nbytes && nbytes <= s->nbytes - (uint64_t)at) return s->base + at;
+    return dt__arena_see(s, at, nbytes);
 }
+/* Fails c, because dt__shared_see returned NULL for memory of a rank of c. Returns the status. */
+DT__INSIDE int dt__shared_unseen(dt_comm *c, int rank, size_t nbytes);
+/* Backs the stages of this rank with memory; before the first piece is put there. False: c has failed. */
+DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s);
 /* Takes over a failure that another rank of this machine has written to the segment. */
 static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
 {
@@ -944,12 +1005,25 @@ static inline __attribute__((unused)) void dt__shared_ring(dt__shared *s)
     s->owed = true;
     if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
 }
+/* The same, if only rank i (index here) waits for it: of 1,024 ranks that wait, the others sleep on. */
+static inline __attribute__((unused)) void dt__shared_ring_to(dt__shared *s, int i)
+{
+    if (s->nowed == (int)DT__COUNT_OF(s->owed_to)) s->owed = true;
+    else if (!s->nowed || s->owed_to[s->nowed - 1] != i) s->owed_to[s->nowed++] = i;
+    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake_one(s, i);
+}
 static inline __attribute__((unused)) void dt__shared_settle(dt__shared *s)
 {
-    if (!s->owed) return;
+    int  n = s->nowed;
+    bool all = s->owed;
+    if (!all && !n) return;
     s->owed = false;
+    s->nowed = 0;
     DT__FENCE(&s->head->sleepers);
-    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
+    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) == 0, 1)) return;
+    if (all) dt__shared_wake(s);
+    else
+        for (int i = 0; i < n; i++) dt__shared_wake_one(s, s->owed_to[i]);
 }
 /* Prefetches cache lines for writing: each moves once to this core, in exclusive state. */
 static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)
@@ -1068,6 +1142,7 @@ DT__INSIDE int dt__transport_fail(dt_comm *c, int status, int peer, const char *
 #error "dt_net.h: with DT_STATIC all implementations are in one file: define DT_IMPLEMENTATION instead of DT_NET_IMPLEMENTATION"
 #endif
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <linux/futex.h>
@@ -1304,7 +1379,7 @@ static int dt__listen(const dt__addr *a) /* negative: see errno */
     int fd = dt__socket(a->u.any.sa_family), on = 1, e;
     if (fd < 0) return -1;
     if (a->u.any.sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, &a->u.any, a->n) == 0 && listen(fd, 1024) == 0) return fd;
+    if (bind(fd, &a->u.any, a->n) == 0 && listen(fd, 4096) == 0) return fd; /* the kernel takes less if it has to */
     e = errno;
     close(fd);
     errno = e;
@@ -1408,7 +1483,7 @@ static bool dt__shake_client(dt__shake *h, const dt__world *w, int to, int kind,
 {
     memset(h, 0, sizeof *h);
     memcpy(h->token, w->token, 32);
-    h->any_job = kind == DT__KIND_REGISTER; /* a rank that registers does not know the id of the job yet */
+    h->any_job = kind == DT__KIND_REGISTER && !w->control; /* a rank that registers first does not know the id of the job */
     h->c.magic = DT__SHAKE_MAGIC;
     h->c.version = DT__SHAKE_VERSION;
     memcpy(h->c.job, w->job, 16);
@@ -1502,13 +1577,70 @@ static int dt__shake_events(const dt__shake *h)
    1. Rank 0 listens. The other ranks dial it, and each sends its row of the table of ranks.
    2. When all rows are there, rank 0 sends the whole table to each rank.
    3. Each rank dials its parent in the control tree.
-   4. The world is joined when a first exchange has gone up and down the tree. */
+   4. The world is joined when a first exchange has gone up and down the tree.
+   A rank keeps the connection over which it has registered until 4: so rank 0 learns at once that a rank died, and the
+   rank that rank 0 did.
+
+   Relays: from DT__RELAY_FROM ranks on rank 0 does not keep a connection to each of the n ranks. It keeps those to its
+   children in the tree and to the first sqrt(n) other ranks that come. It takes the row of each later rank, names one of
+   those ranks to it, and closes. The rank registers with that rank, its relay, and waits there. A relay passes on: rows and
+   the news that a rank has died to rank 0, everything that rank 0 says to its ranks. Every rank can be a relay. */
 static int  dt__control_start(dt__world *w); /* negative: see errno */
 static void dt__control_end(dt__world *w);
 static int  dt__control_adopt(dt__world *w, int fd,
                               int peer); /* hands the connection to the parent over to the control thread */
-static int  dt__control_wait_joined(dt__world *w, int64_t deadline, char *text, size_t nbytes);
+static int  dt__control_register(dt__world *w, int fd, int peer); /* ... the one over which this rank has registered */
+static int  dt__control_wait_joined(dt__world *w, char *text, size_t nbytes); /* DT__JOIN_... */
+static void dt__control_registered(dt__world *w); /* closes it: the control tree replaces it */
 static int  dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t deadline, char *text, size_t nbytes);
+
+/* ---- descriptors */
+#ifndef DT__RELAY_FROM /* tests replace it */
+#define DT__RELAY_FROM 512
+#endif
+static int dt__relays(int size) /* connections that rank 0 keeps beside those to its children; 0: all */
+{
+    int k = 1;
+    while (k < size / k + (size % k > 0)) k++;
+    return size < DT__RELAY_FROM ? 0 : k;
+}
+/* Descriptors that a rank needs to join and to make a communicator: connections of the tree, connections of ranks that
+   register here, and about 40 more: listeners, eventfds, shared memory, ranks that fetch its descriptor, handshakes. */
+static int dt__world_fds(int rank, int size)
+{
+    int others = size - 1, tree = others < DT__TREE ? others : (int)DT__TREE, relays = dt__relays(size);
+    if (rank == 0 && !relays) return others + 40;
+    return tree + relays + 40;
+}
+static int dt__fds_open(void) /* by this process; about 16 if it cannot be known */
+{
+    DIR *d = opendir("/proc/self/fd");
+    int  n = d ? -3 : 16; /* ".", "..", and that of the directory itself */
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    else if (errno == EMFILE) n = INT_MAX / 2;
+    return n;
+}
+/* Makes sure that this process can open so many more descriptors: raises its limit to the hard limit if necessary. Returns
+   how many it can open beyond that; negative after dt__comm_bad: the hard limit is too low. */
+static int dt__fds_ensure(const char *call, const char *what, int more)
+{
+    struct rlimit r;
+    int64_t       open = dt__fds_open(), need = open + more, limit = INT_MAX;
+    if (getrlimit(RLIMIT_NOFILE, &r)) return 0;
+    if (r.rlim_cur < (rlim_t)need && r.rlim_cur < r.rlim_max) {
+        rlim_t before = r.rlim_cur;
+        r.rlim_cur = r.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &r)) r.rlim_cur = before;
+    }
+    if (r.rlim_cur < (rlim_t)INT_MAX) limit = (int64_t)r.rlim_cur;
+    if (limit >= need) return (int)(limit - need);
+    if (open > limit) need = limit + more; /* as many as could be counted */
+    return dt__comm_bad(DT_COMM_ERR_NET,
+                        "%s: %s needs %" PRId64 " file descriptors, but the limit of this process is %" PRId64
+                        ": raise it (ulimit -n %" PRId64 ", as root if the hard limit is lower) or use fewer ranks",
+                        call, what, need, limit, need);
+}
 
 /* ---- the environment */
 /* Reads a variable that must be a number. 1: read; 0: not set; negative after dt__comm_bad. */
@@ -2053,7 +2185,10 @@ static int dt__dial(dt__world *w, const dt__addr *a, int to, int kind, uint64_t 
 static const char *dt__dial_text(int got, int e, const dt__shake *h, char *buf, size_t nbytes)
 {
     switch (got) {
-    case DT__SHAKE_NET: snprintf(buf, nbytes, "%s", e ? strerror(e) : "it closed the connection"); break;
+    case DT__SHAKE_NET:
+        snprintf(buf, nbytes, "%s%s", e ? strerror(e) : "it closed the connection",
+                 e == EMFILE ? ": raise the limit of this process, ulimit -n" : "");
+        break;
     case DT__SHAKE_NOT_DT: snprintf(buf, nbytes, "something other than dt answers there"); break;
     case DT__SHAKE_AUTH: snprintf(buf, nbytes, "it has another token than this rank"); break;
     case DT__SHAKE_BAD_VERSION:
@@ -2076,7 +2211,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
     for (int i = 0;; i++) {
         int got = dt__dial(w, &a[i % naddr], to, kind, comm, stream, deadline, c, &h), e = errno;
         if (got >= 0) {
-            if (kind == DT__KIND_REGISTER) memcpy(w->job, h.s.job, 16);
+            if (h.any_job) memcpy(w->job, h.s.job, 16);
             return got;
         }
         int64_t now = dt__comm_now();
@@ -2084,7 +2219,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
             if (!strange) strange = now;
         } else strange = 0;
         if (got == DT__SHAKE_REFUSED || got == DT__SHAKE_BAD_VERSION || (strange && now > strange + 1500 * DT__NS_PER_MS) ||
-            now >= deadline || (c && !dt__comm_ok(c))) {
+            now >= deadline || (c && !dt__comm_ok(c)) || (got == DT__SHAKE_NET && e == EMFILE)) {
             snprintf(text, nbytes, "rank %d at %s: %s", to, dt__addr_text(&a[i % naddr], at, sizeof at),
                      dt__dial_text(got, e, &h, why, sizeof why));
             return got == DT__SHAKE_NET && e == ECONNREFUSED ? DT_COMM_ERR_PEER : DT_COMM_ERR_JOIN;
@@ -2095,7 +2230,7 @@ static int dt__dial_until(dt__world *w, const dt__addr *a, int naddr, int to, in
         }
     }
 }
-/* Send and receive a control frame, waiting. 1: done; 0: the deadline passed; negative: the connection ended (errno). */
+/* Sends a control frame, waiting. 1: done; 0: the deadline passed; negative: the connection ended (errno). */
 static int dt__cframe_send(int fd, int kind, int rank, const void *body, size_t n, int64_t deadline)
 {
     dt__block *b = dt__block_new(kind, rank, body, n, NULL, 0);
@@ -2104,18 +2239,6 @@ static int dt__cframe_send(int fd, int kind, int rank, const void *body, size_t 
     if (!b) return -1;
     while ((got = dt__send_some(fd, b + 1, b->nbytes, &done)) == 0 && dt__wait_fd(fd, POLLOUT, deadline)) {}
     dt__block_unref(b);
-    return got;
-}
-static int dt__cframe_recv(int fd, dt__chead *h, uint8_t *body, int64_t deadline)
-{
-    size_t done = 0;
-    int    got;
-    while ((got = dt__recv_some(fd, h, sizeof *h, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
-    if (got != 1) return got;
-    errno = EPROTO;
-    if (h->magic != (uint32_t)DT__CFRAME_MAGIC || h->nbytes > DT__CFRAME_MAX) return -1;
-    done = 0;
-    while ((got = dt__recv_some(fd, body, h->nbytes, &done)) == 0 && dt__wait_fd(fd, POLLIN, deadline)) {}
     return got;
 }
 
@@ -2141,66 +2264,30 @@ static void dt__world_report(const dt__world *w, int status, int rank, const cha
 }
 
 /* ---- joining */
-static void dt__table_finish(dt__world *w) /* numbers the machines, and the ranks of each machine, in the order of ranks */
+/* Numbers the machines, and the ranks of each machine, in the order of ranks. False: out of memory. */
+static bool dt__table_finish(dt__world *w)
 {
-    w->nhosts = w->local_size = 0;
+    size_t cap = 1;
+    while (cap < 2 * (size_t)w->size) cap *= 2;
+    /* a hash table of the first rank of each machine, then the number of ranks of each machine */
+    int *first = (int *)dt__comm_zeroed(cap + (size_t)w->size, sizeof *first), *count = first ? first + cap : NULL;
+    if (!first) return false;
+    w->nhosts = 0;
     for (int r = 0; r < w->size; r++) {
         dt__member *m = &w->member[r];
-        m->host = m->local = -1;
+        uint64_t    h[2];
         m->host_name[sizeof m->host_name - 1] = m->unix_name[sizeof m->unix_name - 1] = 0;
+        memcpy(h, m->host_id, sizeof h);
+        size_t i = (size_t)((h[0] ^ h[1] * 3) * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (cap - 1);
+        while (first[i] && memcmp(w->member[first[i] - 1].host_id, m->host_id, sizeof h) != 0) i = (i + 1) & (cap - 1);
+        m->host = first[i] ? w->member[first[i] - 1].host : w->nhosts++;
+        if (!first[i]) first[i] = r + 1;
+        m->local = count[m->host]++;
     }
-    for (int r = 0; r < w->size; r++) {
-        if (w->member[r].host >= 0) continue;
-        int n = 0;
-        for (int s = r; s < w->size; s++)
-            if (w->member[s].host < 0 && memcmp(w->member[s].host_id, w->member[r].host_id, 16) == 0) {
-                w->member[s].host = w->nhosts;
-                w->member[s].local = n++;
-            }
-        w->nhosts++;
-    }
-    for (int r = 0; r < w->size; r++) w->local_size += w->member[r].host == w->member[w->rank].host;
     w->local_rank = w->member[w->rank].local;
-}
-/* Receives the table of ranks from rank 0, over the registering connection. */
-static int dt__table_recv(dt__world *w, int fd, int64_t deadline)
-{
-    uint8_t   *body = (uint8_t *)DT_COMM_MALLOC(DT__CFRAME_MAX);
-    char       missing[400] = "";
-    dt__chead  h;
-    dt__ctable t;
-    int        have = 0, got, status = 0;
-    if (!body) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
-    while (have < w->size && status == 0) {
-        got = dt__cframe_recv(fd, &h, body, deadline);
-        if (got == 0)
-            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the world is not complete after %g s: %s",
-                                  w->join_timeout, missing[0] ? missing : "rank 0 accepted the connection but sent nothing");
-        else if (got < 0)
-            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 left while this rank was joining (%s); %s",
-                                  errno ? strerror(errno) : "it closed the connection", missing);
-        else if (h.kind == DT__C_REFUSED)
-            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %.*s", (int)(h.nbytes < 700 ? h.nbytes : 700),
-                                  (char *)body);
-        else if (h.kind == DT__C_MISSING)
-            snprintf(missing, sizeof missing, "%.*s", (int)(h.nbytes < 390 ? h.nbytes : 390), (char *)body);
-        else if (h.kind == DT__C_COSTS && h.nbytes <= sizeof w->settings) {
-            memcpy(w->settings, body, h.nbytes);
-            w->nsettings = h.nbytes;
-            if (!w->client->settings_ok(w->settings, w->nsettings))
-                status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent an invalid cost table");
-        } else if (h.kind == DT__C_TABLE && h.nbytes >= sizeof t) {
-            memcpy(&t, body, sizeof t);
-            if (t.total != w->size || t.first != have || t.n < 1 || t.n > w->size - have ||
-                h.nbytes != sizeof t + (size_t)t.n * sizeof(dt__member))
-                status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent an invalid table of ranks");
-            else memcpy(w->member + have, body + sizeof t, (size_t)t.n * sizeof(dt__member)), have += t.n;
-        } else
-            status = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 sent a frame of kind %u, expected the table of ranks",
-                                  (unsigned)h.kind);
-    }
-    DT_COMM_FREE(body);
-    return status;
+    w->local_size = count[w->member[w->rank].host];
+    DT_COMM_FREE(first);
+    return true;
 }
 static void dt__world_close(dt__world *w)
 {
@@ -2239,16 +2326,44 @@ static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank
     w->join_deadline = deadline;
     if (dt__control_start(w) < 0)
         return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot start the control thread: %s", strerror(errno));
-    if (dt__control_wait_joined(w, deadline + DT__NS_PER_S, text, sizeof text) == 0) return 0;
-    return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s", text);
+    if (dt__control_wait_joined(w, text, sizeof text) == DT__JOIN_COMPLETE) return 0;
+    return dt__comm_bad(w->control->join_status, "dt_comm_init: %s", text);
+}
+/* The listeners of this rank, and its row of the table. fd: connected to rank 0. */
+static int dt__join_self(dt__world *w, const dt__config *f, int fd)
+{
+    dt__addr a, to;
+    memset(&a, 0, sizeof a);
+    a.n = sizeof a.u;
+    to = a;
+    if (getsockname(fd, &a.u.any, &a.n) != 0 || getpeername(fd, &to.u.any, &to.n) != 0)
+        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: %s", strerror(errno));
+    dt__member *self = &w->member[w->rank];
+    return dt__listen_own(w, f, &to) < 0 || dt__member_self(w, self) < 0 || dt__member_addr(w, self, &a) < 0 ? -1 : 0;
+}
+/* Rank 0 has named a relay: dials it. If it cannot be reached, dials rank 0 again, which names another one or says why the
+   world failed. Returns the connection and *at, the rank that it leads to; or negative and text. */
+static int dt__join_relay(dt__world *w, const dt__config *f, int *at, int64_t deadline, char *text, size_t nbytes)
+{
+    dt__addr a;
+    int64_t  until = dt__comm_now() + DT__RELAY_TIME;
+    int      fd = -1;
+    *at = w->control->relay.rank;
+    if (dt__addr_take(&a, w->control->relay.addr, w->control->relay.addr_len))
+        fd = dt__dial_until(w, &a, 1, *at, DT__KIND_REGISTER, 0, w->streams - 1, until < deadline ? until : deadline, NULL,
+                            text, nbytes);
+    until = dt__comm_now() + DT__RELAY_TIME;
+    if (fd >= 0 || dt__comm_now() >= deadline) return fd;
+    *at = 0;
+    return dt__dial_until(w, f->addr, f->naddr, 0, DT__KIND_REGISTER, 0, w->streams - 1, until < deadline ? until : deadline,
+                          NULL, text, nbytes);
 }
 static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
 {
-    dt__member self;
-    dt__addr   a;
-    char       text[400];
-    int64_t    wait = DT__NS_PER_MS;
-    int        got = 0, fd, parent = (w->rank - 1) / DT__TREE;
+    dt__addr a;
+    char     text[768];
+    int64_t  wait = DT__NS_PER_MS;
+    int      got = 0, fd, at = 0, parent = (w->rank - 1) / DT__TREE;
     while (f->ticket && (got = dt__ticket_take(f, w, deadline)) == 0) {
         if (dt__comm_now() >= deadline)
             return dt__comm_bad(DT_COMM_ERR_JOIN,
@@ -2264,35 +2379,29 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
     if (fd < 0)
         return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join (within %g s): %s", w->rank,
                             w->join_timeout, text);
-    memset(&a, 0, sizeof a);
-    a.n = sizeof a.u;
-    dt__addr to = a;
-    if (getsockname(fd, &a.u.any, &a.n) != 0 || getpeername(fd, &to.u.any, &to.n) != 0 ||
-        dt__listen_own(w, f, &to) < 0 || dt__member_self(w, &self) < 0 || dt__member_addr(w, &self, &a) < 0) {
-        if (!dt__said.text[0]) dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: %s", strerror(errno));
-        close(fd);
-        return DT_COMM_ERR_NET;
-    }
-    got = 0;
-    if (dt__cframe_send(fd, DT__C_MEMBER, w->rank, &self, sizeof self, deadline) != 1)
-        got = dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank 0 left while this rank was joining");
-    if (got == 0)
-        got = dt__table_recv(w, fd, deadline + DT__JOIN_GRACE); /* rank 0 gives up first, and names the missing ranks */
+    w->join_deadline = deadline + DT__JOIN_GRACE; /* rank 0 gives up first, and names the missing ranks */
+    if ((got = dt__join_self(w, f, fd)) == 0 && dt__control_start(w) < 0)
+        got = dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot start the control thread: %s", strerror(errno));
     if (got < 0) {
         close(fd);
         return got;
     }
-    dt__table_finish(w);
-    w->register_fd = fd;
-    if (dt__control_start(w) < 0)
-        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot start the control thread: %s", strerror(errno));
-    if (parent == 0) w->register_fd = -1;
-    else {
-        if (!dt__addr_take(&a, w->member[parent].addr, w->member[parent].addr_len))
-            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the table of ranks has no address of rank %d", parent);
-        fd = dt__dial_until(w, &a, 1, parent, DT__KIND_TREE, 0, 0, deadline + DT__JOIN_GRACE, NULL, text, sizeof text);
-        if (fd < 0) return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join: %s", w->rank, text);
+    for (int state = DT__JOIN_MOVES; state == DT__JOIN_MOVES;) {
+        if (dt__cframe_send(fd, DT__C_MEMBER, w->rank, &w->member[w->rank], sizeof *w->member, deadline) != 1) {
+            close(fd);
+            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d left while this rank was joining", at);
+        }
+        if ((got = dt__control_register(w, fd, at)) < 0) return got;
+        state = dt__control_wait_joined(w, text, sizeof text);
+        if (state == DT__JOIN_FAILED) return dt__comm_bad(w->control->join_status, "dt_comm_init: %s", text);
+        if (state == DT__JOIN_MOVES && (fd = dt__join_relay(w, f, &at, deadline, text, sizeof text)) < 0)
+            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join: %s", w->rank, text);
     }
+    if (parent == 0 && at == 0) return 0; /* the connection to rank 0 is the one of the tree now */
+    if (!dt__addr_take(&a, w->member[parent].addr, w->member[parent].addr_len))
+        return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: the table of ranks has no address of rank %d", parent);
+    fd = dt__dial_until(w, &a, 1, parent, DT__KIND_TREE, 0, 0, deadline + DT__JOIN_GRACE, NULL, text, sizeof text);
+    if (fd < 0) return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d cannot join: %s", w->rank, text);
     return dt__control_adopt(w, fd, parent);
 }
 static dt__world *dt__world_new(const dt__config *f)
@@ -2315,7 +2424,7 @@ static dt__world *dt__world_new(const dt__config *f)
     w->report_fd = f->report_fd;
     w->timeout = f->timeout;
     w->join_timeout = f->join_timeout;
-    w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
+    w->listen_fd = w->unix_fd = w->ticket_fd = -1;
     w->streams = f->streams;
     memcpy(w->token, f->token, 32);
     memcpy(w->where, f->where, sizeof w->where);
@@ -2327,12 +2436,16 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     dt__config f;
     char       text[768];
     int64_t    begin = dt__comm_now(), deadline;
+    int        room = 0;
     dt__said.text[0] = 0;
     if (dt__config_read(&f, o) < 0) return NULL;
-    dt__world *w = dt__world_new(&f);
+    snprintf(text, sizeof text, "rank %d of %d ranks", f.rank, f.world);
+    if (f.world > 1) room = dt__fds_ensure("dt_comm_init", text, dt__world_fds(f.rank, f.world));
+    dt__world *w = room < 0 ? NULL : dt__world_new(&f);
     if (!w && f.joined_by) dt__close(&f.listen_fd), f.joined_by->end(true);
     if (!w) return NULL;
     w->joined_by = f.joined_by;
+    w->fd_room = 16 + room;
     memset(f.token, 0, sizeof f.token);
     deadline = begin + dt__ns_of(w->join_timeout);
     w->client = client;
@@ -2347,7 +2460,7 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
             return NULL;
         }
         dt__member_self(w, &w->member[0]);
-        dt__table_finish(w);
+        w->nhosts = w->local_size = 1;
     } else {
         int got = w->rank == 0 ? dt__join_first(w, &f, deadline) : dt__join_other(w, &f, deadline);
         if (w->joined_by) dt__close(&f.listen_fd); /* the world has duplicated it */
@@ -2357,10 +2470,7 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
                              sizeof text);
             if (got < 0) dt__comm_bad(got, "dt_comm_init: %s", text);
         }
-        if (w->register_fd >= 0) { /* no longer needed: the control tree replaces it */
-            if (got == 0) dt__cframe_send(w->register_fd, DT__C_BYE, w->rank, NULL, 0, dt__comm_now() + DT__NS_PER_S);
-            dt__close(&w->register_fd);
-        }
+        if (got == 0) dt__control_registered(w);
         if (got < 0) {
             memcpy(text, dt__said.text, sizeof text);
             dt__world_close(w);
@@ -2473,10 +2583,11 @@ static void dt__spawn_wait(pid_t *pid, int n, int *first, dt__spawn_signals *s, 
 #endif
         p[i].events = POLLIN;
     }
-    while (left > 0) {
+    for (bool all = true; left > 0;) { /* all: any of them may have ended, not only those that poll has named */
         bool blind = !p;
         for (int i = 0; i < n; i++) {
             if (pid[i] == 0) continue;
+            if (!all && p && p[i].fd >= 0 && !p[i].revents) continue;
             pid_t got = waitpid(pid[i], &status, WNOHANG);
             if (got == 0 || (got < 0 && errno == EINTR)) {
                 blind = blind || p[i].fd < 0;
@@ -2505,7 +2616,9 @@ static void dt__spawn_wait(pid_t *pid, int n, int *first, dt__spawn_signals *s, 
         }
         int ms = end == INT64_MAX ? -1 : dt__poll_ms(end);
         if (blind && (ms < 0 || ms > 5)) ms = 5;
-        if (poll(p, p ? (nfds_t)n + 1 : 0, ms) < 0 && errno != EINTR) { /* more ranks than descriptors are allowed */
+        for (int i = 0; p && i < n; i++) p[i].revents = 0;
+        all = poll(p, p ? (nfds_t)n + 1 : 0, ms) < 0;
+        if (all && errno != EINTR) { /* more ranks than descriptors are allowed */
             struct timespec t = dt__timespec_of(5 * DT__NS_PER_MS);
             nanosleep(&t, NULL);
         }
@@ -2521,6 +2634,11 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
     if (n < 1 || n > 4096 || !fn)
         return dt__comm_bad(DT_COMM_ERR_ARG, "%s: %d ranks and %s, expected 1 to 4096 and a function", call, n,
                             fn ? "a function" : "NULL");
+    /* a pidfd for each rank; rank 0 inherits what is open here */
+    char what[32];
+    int  fds = n + 8, rank_0 = node == 0 ? dt__world_fds(0, nodes * n) : dt__world_fds(1, nodes * n);
+    snprintf(what, sizeof what, "a job of %d ranks", nodes * n);
+    if (dt__fds_ensure(call, what, fds > rank_0 ? fds : rank_0) < 0) return dt__said.why;
     pid_t *pid = (pid_t *)DT_COMM_MALLOC((size_t)n * sizeof *pid);
     bool   ok = pid && dt__comm_random(token, 32);
     if (ok && nodes == 1) {
@@ -2596,6 +2714,7 @@ static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank,
                               const dt__conn *from);
 static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
 static void dt__control_heal(dt__world *w);
+static void dt__control_sync(dt__world *w, dt__conn *k);
 static void dt__agree_resend(dt__world *w);
 static dt__conn *dt__link_pending(dt__world *w, uint64_t comm, int peer, int stream, bool own);
 #define DT__CROSSED "the two ranks dialed each other: one connection is enough"
@@ -2735,12 +2854,12 @@ static void dt__rank_list(char *buf, size_t nbytes, const int *rank, int n)
     if (n > 8 && used < nbytes) snprintf(buf + used, nbytes - used, " and %d more", n - 8);
 }
 
-/* ---- registering: rank 0 until the table is complete */
+/* ---- registering, until the table is complete */
 static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
 {
     int first[8] = { 0 }, n = 0;
     for (int r = 1; r < w->size; r++)
-        if (!w->control->registered[r]) {
+        if (w->control->registered[r] != DT__REG_DONE) {
             if (n < 8) first[n] = r;
             n++;
         }
@@ -2751,15 +2870,30 @@ static void dt__register_missing(dt__world *w, char *buf, size_t nbytes)
         snprintf(buf, nbytes, "missing: %s (%d of %d are there)%s%s", list, w->size - n, w->size,
                  w->control->refused[0] ? "; refused: " : "", w->control->refused);
 }
-static void dt__register_fail(dt__world *w, const char *text)
+static bool dt__conn_below(const dt__control *ctl, const dt__conn *k) /* of a rank that has registered here, and waits */
+{
+    return k->kind == DT__KIND_REGISTER && k != ctl->above && k->state == DT__CONN_READY;
+}
+static void dt__register_tell(dt__world *w, int kind, const void *a, size_t na, const void *b, size_t nb)
+{
+    dt__block *block = NULL;
+    for (dt__conn *k = w->control->conns; k; k = k->next) {
+        if (!dt__conn_below(w->control, k)) continue;
+        if (!block) block = dt__block_new(kind, 0, a, na, b, nb);
+        dt__conn_queue(k, block);
+    }
+    dt__block_unref(block);
+}
+static void dt__register_fail(dt__world *w, int status, const char *text)
 {
     dt__control *ctl = w->control;
     if (ctl->join != DT__JOIN_OPEN) return;
     ctl->join = DT__JOIN_FAILED;
+    ctl->join_status = status;
     snprintf(ctl->join_text, sizeof ctl->join_text, "%s", text);
-    dt__logf(1, "joining failed: %s", text);
+    if (w->rank == 0) dt__logf(1, "joining failed: %s", text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->kind == DT__KIND_REGISTER && dt__conn_live(k)) {
+        if (k->kind == DT__KIND_REGISTER && k != ctl->above && dt__conn_live(k)) {
             dt__conn_send(k, DT__C_REFUSED, 0, text, strnlen(text, DT__CTEXT));
             k->end_expected = true;
         }
@@ -2768,76 +2902,208 @@ static void dt__register_fail(dt__world *w, const char *text)
 static void dt__register_complete(dt__world *w)
 {
     dt__control *ctl = w->control;
-    dt__block   *b;
     int          each = (int)((DT__CFRAME_MAX - sizeof(dt__ctable)) / sizeof(dt__member));
-    dt__table_finish(w);
-    if (w->nsettings) {
-        b = dt__block_new(DT__C_COSTS, 0, w->settings, w->nsettings, NULL, 0);
-        for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY) dt__conn_queue(k, b);
-        dt__block_unref(b);
+    if (!dt__table_finish(w)) {
+        dt__register_fail(w, DT_COMM_ERR_MEMORY, "rank 0 is out of memory for the table of ranks");
+        return;
     }
+    if (w->nsettings) dt__register_tell(w, DT__C_COSTS, w->settings, w->nsettings, NULL, 0);
     for (int at = 0; at < w->size; at += each) {
         dt__ctable t;
         memset(&t, 0, sizeof t);
         t.total = w->size;
         t.first = at;
         t.n = w->size - at < each ? w->size - at : each;
-        b = dt__block_new(DT__C_TABLE, 0, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
-        for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY) dt__conn_queue(k, b);
-        dt__block_unref(b);
+        dt__register_tell(w, DT__C_TABLE, &t, sizeof t, w->member + at, (size_t)t.n * sizeof(dt__member));
     }
     for (dt__conn *k = ctl->conns; k; k = k->next)
-        if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY && (k->peer - 1) / DT__TREE == 0)
-            k->kind = DT__KIND_TREE;
+        if (dt__conn_below(ctl, k) && (k->peer - 1) / DT__TREE == 0) k->kind = DT__KIND_TREE;
     ctl->join = DT__JOIN_COMPLETE;
     dt__close(&w->ticket_fd);
     pthread_cond_broadcast(&ctl->cond);
 }
+static void dt__register_done(dt__world *w, int rank) /* rank 0: its row is there, and it waits for the table */
+{
+    dt__control      *ctl = w->control;
+    const dt__member *m = &w->member[rank];
+    ctl->registered[rank] = DT__REG_DONE;
+    dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", rank, m->host_name, m->pid, ctl->nregistered + 1, w->size);
+    if (++ctl->nregistered < w->size) return;
+    if (w->settings_bad[0]) dt__register_fail(w, DT_COMM_ERR_JOIN, w->settings_bad);
+    else dt__register_complete(w);
+}
+static void dt__register_undo(dt__world *w, int rank) /* rank 0: it has died */
+{
+    char text[768], who[160], missing[480];
+    w->control->registered[rank] = DT__REG_NO;
+    w->control->nregistered--;
+    dt__register_missing(w, missing, sizeof missing);
+    snprintf(text, sizeof text, "%s left while joining; %s", dt__rank_text(w, rank, who, sizeof who), missing);
+    dt__register_fail(w, DT_COMM_ERR_JOIN, text);
+}
+static bool dt__register_move(dt__world *w, dt__conn *k) /* rank 0: sends the rank to the relay with the fewest ranks */
+{
+    dt__control *ctl = w->control;
+    dt__conn    *relay = NULL;
+    dt__crelay   where;
+    for (dt__conn *i = ctl->conns; i; i = i->next)
+        if (dt__conn_below(ctl, i) && (!relay || i->sent_to < relay->sent_to)) relay = i;
+    if (!relay) return false;
+    relay->sent_to++;
+    where.rank = relay->peer;
+    where.addr_len = w->member[relay->peer].addr_len;
+    memcpy(where.addr, w->member[relay->peer].addr, sizeof where.addr);
+    dt__conn_send(k, DT__C_RELAY, 0, &where, sizeof where);
+    k->end_expected = true;
+    if (k->state != DT__CONN_BROKEN) k->state = DT__CONN_CLOSING;
+    ctl->registered[k->peer] = DT__REG_MOVES;
+    return true;
+}
+/* DT__C_MEMBER, the row of a rank. False: the frame is invalid. */
 static bool dt__register_member(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
-    if (k->head.nbytes != sizeof(dt__member) || k->state != DT__CONN_OPEN || ctl->join == DT__JOIN_COMPLETE) return false;
-    if (ctl->join == DT__JOIN_FAILED) return true;
-    dt__member *m = &w->member[k->peer];
-    memcpy(m, k->body, sizeof *m);
-    m->host_name[sizeof m->host_name - 1] = 0;
+    dt__member   m, *known;
+    char         text[64];
+    int          r = k->head.rank, relays = dt__relays(w->size);
+    if (k->head.nbytes != sizeof m || r < 1 || r >= w->size || ctl->join == DT__JOIN_COMPLETE) return false;
+    if (ctl->join != DT__JOIN_OPEN) return true;
+    if (w->rank != 0) { /* this rank is a relay */
+        if (k->state != DT__CONN_OPEN || r != k->peer || !ctl->above) return false;
+        k->state = DT__CONN_READY;
+        dt__conn_send(ctl->above, DT__C_MEMBER, r, k->body, sizeof m);
+        return true;
+    }
+    memcpy(&m, k->body, sizeof m);
+    m.host_name[sizeof m.host_name - 1] = m.unix_name[sizeof m.unix_name - 1] = 0;
+    known = &w->member[r];
+    if (r != k->peer) { /* of a rank that was sent to this relay */
+        if (k->state != DT__CONN_READY || ctl->registered[r] != DT__REG_MOVES || strcmp(m.unix_name, known->unix_name) != 0)
+            return false;
+        dt__register_done(w, r);
+        return true;
+    }
+    if (k->state != DT__CONN_OPEN) return false;
+    if (ctl->registered[r] == DT__REG_MOVES && strcmp(m.unix_name, known->unix_name) != 0) {
+        snprintf(text, sizeof text, "there is a rank %d already", r);
+        dt__conn_send(k, DT__C_REFUSED, 0, text, strlen(text));
+        k->end_expected = true;
+        if (k->state != DT__CONN_BROKEN) k->state = DT__CONN_CLOSING;
+        return true;
+    }
+    *known = m;
+    if (relays && r > DT__TREE && ctl->ndirect >= relays && dt__register_move(w, k)) return true;
+    ctl->ndirect += r > DT__TREE;
     k->state = DT__CONN_READY;
-    dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nregistered + 1,
-                 w->size);
-    if (++ctl->nregistered < w->size) return true;
-    if (w->settings_bad[0]) dt__register_fail(w, w->settings_bad);
-    else dt__register_complete(w);
+    dt__register_done(w, r);
     return true;
+}
+/* DT__C_UNREGISTER: a relay says that one of its ranks has died. False: the frame is invalid. */
+static bool dt__register_left(dt__world *w, const dt__conn *k)
+{
+    dt__control *ctl = w->control;
+    int          r = k->head.rank;
+    if (w->rank != 0 || !dt__conn_below(ctl, k) || k->head.nbytes || r < 1 || r >= w->size || r == k->peer) return false;
+    if (ctl->join == DT__JOIN_OPEN && ctl->registered[r] == DT__REG_DONE) dt__register_undo(w, r);
+    return true;
+}
+/* A part of the table of ranks. False: the frame is invalid. */
+static bool dt__register_table(dt__world *w, dt__conn *k)
+{
+    dt__control *ctl = w->control;
+    dt__ctable   t;
+    if (k->head.nbytes < sizeof t) return false;
+    memcpy(&t, k->body, sizeof t);
+    if (t.total != w->size || t.first != ctl->table_have || t.n < 1 || t.n > w->size - t.first ||
+        k->head.nbytes != sizeof t + (size_t)t.n * sizeof(dt__member))
+        return false;
+    memcpy(w->member + t.first, k->body + sizeof t, (size_t)t.n * sizeof(dt__member));
+    ctl->table_have += t.n;
+    dt__register_tell(w, DT__C_TABLE, k->body, k->head.nbytes, NULL, 0);
+    if (ctl->table_have < w->size) return true;
+    if (!dt__table_finish(w)) {
+        dt__register_fail(w, DT_COMM_ERR_MEMORY, "out of memory for the table of ranks");
+        return true;
+    }
+    ctl->join = DT__JOIN_COMPLETE;
+    if (k->peer == 0 && (w->rank - 1) / DT__TREE == 0) { /* it leads to the parent: from now on frames of the tree follow */
+        k->kind = DT__KIND_TREE;
+        ctl->parent = k;
+        ctl->above = NULL;
+        w->joined = true;
+        dt__conn_send(k, DT__C_SYNC, w->rank, NULL, 0);
+        dt__control_sync(w, k);
+    }
+    pthread_cond_broadcast(&ctl->cond);
+    return true;
+}
+/* A frame from where this rank has registered. What is wrong with it is the reason why joining fails. */
+static void dt__register_above(dt__world *w, dt__conn *k)
+{
+    dt__control *ctl = w->control;
+    const char  *body = (const char *)k->body;
+    int          n = (int)(k->head.nbytes < (uint32_t)DT__CTEXT ? k->head.nbytes : (uint32_t)DT__CTEXT);
+    char         text[DT__CTEXT + 1];
+    if (ctl->join != DT__JOIN_OPEN) return;
+    snprintf(text, sizeof text, "rank %d sent a frame of kind %u, expected the table of ranks", k->peer, (unsigned)k->head.kind);
+    switch (k->head.kind) {
+    case DT__C_REFUSED:
+        snprintf(text, sizeof text, "%.*s", n, body);
+        k->end_expected = true;
+        break;
+    case DT__C_MISSING:
+        snprintf(ctl->missing, sizeof ctl->missing, "%.*s", n, body);
+        dt__register_tell(w, DT__C_MISSING, body, (size_t)n, NULL, 0);
+        return;
+    case DT__C_COSTS:
+        w->nsettings = k->head.nbytes <= sizeof w->settings ? k->head.nbytes : 0;
+        memcpy(w->settings, body, w->nsettings);
+        dt__register_tell(w, DT__C_COSTS, body, w->nsettings, NULL, 0);
+        if (w->client->settings_ok(w->settings, w->nsettings)) return;
+        snprintf(text, sizeof text, "rank 0 sent an invalid cost table");
+        break;
+    case DT__C_TABLE:
+        if (dt__register_table(w, k)) return;
+        snprintf(text, sizeof text, "rank %d sent an invalid table of ranks", k->peer);
+        break;
+    case DT__C_RELAY:
+        snprintf(text, sizeof text, "rank 0 named an invalid relay");
+        if (k->peer != 0 || k->head.nbytes != sizeof ctl->relay) break;
+        memcpy(&ctl->relay, body, sizeof ctl->relay);
+        if (ctl->relay.rank < 1 || ctl->relay.rank >= w->size || ctl->relay.rank == w->rank) break;
+        ctl->join = DT__JOIN_MOVES;
+        k->end_expected = true;
+        dt__conn_break(k);
+        pthread_cond_broadcast(&ctl->cond);
+        return;
+    }
+    dt__register_fail(w, DT_COMM_ERR_JOIN, text);
 }
 static void dt__register_timers(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
-    char         missing[480], text[768];
-    if (w->rank != 0 || ctl->join != DT__JOIN_OPEN) return;
-    if (now >= w->join_deadline) {
-        dt__register_missing(w, missing, sizeof missing);
-        snprintf(text, sizeof text, "the world is not complete after %g s: %s", w->join_timeout, missing);
-        dt__register_fail(w, text);
-    } else if (now >= ctl->missing_at) {
-        dt__register_missing(w, missing, sizeof missing);
-        for (dt__conn *k = ctl->conns; ctl->missing_at && k; k = k->next)
-            if (k->kind == DT__KIND_REGISTER && k->state == DT__CONN_READY)
-                dt__conn_send(k, DT__C_MISSING, 0, missing, strlen(missing));
+    char         text[768];
+    if (ctl->join != DT__JOIN_OPEN) return;
+    bool late = now >= w->join_deadline;
+    if (w->rank == 0 && (late || now >= ctl->missing_at)) dt__register_missing(w, ctl->missing, sizeof ctl->missing);
+    if (late) {
+        snprintf(text, sizeof text, "the world is not complete after %g s: %s", w->join_timeout,
+                 ctl->missing[0] ? ctl->missing : "rank 0 accepted the connection but sent nothing");
+        dt__register_fail(w, DT_COMM_ERR_JOIN, text);
+    } else if (w->rank == 0 && now >= ctl->missing_at) {
+        if (ctl->missing_at) dt__register_tell(w, DT__C_MISSING, ctl->missing, strlen(ctl->missing), NULL, 0);
         ctl->missing_at = now + DT__NS_PER_S;
     }
 }
-static int dt__control_wait_joined(dt__world *w, int64_t deadline, char *text, size_t nbytes)
+static int dt__control_wait_joined(dt__world *w, char *text, size_t nbytes)
 {
     dt__control *ctl = w->control;
-    (void)deadline; /* the control thread checks it */
     pthread_mutex_lock(&w->lock);
-    while (ctl->join == DT__JOIN_OPEN) pthread_cond_wait(&ctl->cond, &w->lock);
+    while (ctl->join == DT__JOIN_OPEN) pthread_cond_wait(&ctl->cond, &w->lock); /* the control thread checks the deadline */
     snprintf(text, nbytes, "%s", ctl->join_text);
-    bool ok = ctl->join == DT__JOIN_COMPLETE;
+    int state = ctl->join;
     pthread_mutex_unlock(&w->lock);
-    return ok ? 0 : -1;
+    return state;
 }
 
 /* ---- accepting */
@@ -2868,9 +3134,10 @@ DT__INSIDE int dt__control_admit(dt__world *w, const dt__conn *k, char *text, si
         return snprintf(text, nbytes, "rank %d wants rank %d, this is rank %d", c->rank, c->to, w->rank), bad;
     if (memcmp(c->job, w->job, 16) != 0) return snprintf(text, nbytes, "rank %d is of another job", c->rank), bad;
     if (c->kind == DT__KIND_REGISTER) {
-        if (w->rank != 0)
+        bool again = ctl->registered[c->rank] == DT__REG_MOVES; /* it could not reach its relay */
+        if (w->rank != 0 && (ctl->join != DT__JOIN_OPEN || !dt__relays(w->size)))
             return snprintf(text, nbytes, "rank %d cannot be registered here: this is rank %d", c->rank, w->rank), bad;
-        if (ctl->join == DT__JOIN_COMPLETE || ctl->registered[c->rank])
+        if (ctl->join == DT__JOIN_COMPLETE || (ctl->registered[c->rank] && !again))
             return snprintf(text, nbytes, "there is a rank %d already%s", c->rank,
                             ctl->join == DT__JOIN_COMPLETE ? ": the world is complete" : ""),
                    bad;
@@ -2910,37 +3177,54 @@ static void dt__linked_add(dt__control *ctl, uint64_t comm, int peer)
     if (ctl->nlinked == ctl->linked_cap) {
         int         cap = ctl->linked_cap ? 2 * ctl->linked_cap : 16;
         dt__linked *l = (dt__linked *)DT_COMM_REALLOC(ctl->linked, (size_t)cap * sizeof *l);
-        if (!l) return; /* a second connection of the pair would be accepted, and closed by dt__stream_set */
+        if (!l) return; /* a second connection of the pair would be accepted, and closed by dt__wire_set */
         ctl->linked = l;
         ctl->linked_cap = cap;
     }
     ctl->linked[ctl->nlinked].comm = comm;
     ctl->linked[ctl->nlinked++].peer = peer;
 }
+static void dt__control_no_fd(dt__world *w) /* rank 0, while ranks register: the program has used up the descriptors */
+{
+    char text[400];
+    for (const dt__conn *k = w->control->conns; k; k = k->next)
+        if (k->state != DT__CONN_READY) return; /* that one will be closed soon */
+    if (w->rank != 0 || w->control->join != DT__JOIN_OPEN) return;
+    if (dt__fds_ensure("rank 0 cannot accept the other ranks", "it", w->size - w->control->nregistered + 40) >= 0) return;
+    snprintf(text, sizeof text, "%.390s", dt__said.text);
+    dt__register_fail(w, DT_COMM_ERR_NET, text);
+}
 static void dt__control_accept(dt__world *w, int listener, bool local)
 {
     dt__control *ctl = w->control;
     for (int i = 0; i < 64; i++) {
-        int fd = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
-        bool full = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS);
-        if (fd < 0 && !full) return;
-        int       npending = 0;
+        int       npending = 0, fd = -1, room = w->fd_room;
+        int64_t   now = dt__comm_now();
         dt__conn *oldest = NULL;
         for (dt__conn *k = ctl->conns; k; k = k->next) {
             if (k->state != DT__CONN_HANDSHAKE || !k->shake.server) continue;
             npending++;
             if (!oldest || k->since < oldest->since) oldest = k;
         }
-        if (oldest && (full || npending >= w->size + 64)) {
+        if (w->rank == 0 && !dt__relays(w->size)) room += w->size - ctl->nregistered;
+        bool full = npending >= room; /* then connections wait in the queue of the listener */
+        if (!full) fd = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (!full && fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (!full && fd < 0) {
+            full = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+            if (!full) return;
+            if (!oldest && errno == EMFILE) dt__control_no_fd(w);
+        }
+        bool old = oldest && now >= oldest->since + DT__ACCEPT_PATIENCE;
+        if (oldest && (npending >= w->size + 64 || (full && old))) {
             dt__control_rejected(w, oldest->fd, "too many connections that send nothing");
             dt__conn_break(oldest);
             dt__close(&oldest->fd);
-        }
-        if (full) {
-            if (!oldest) ctl->accept_after = dt__comm_now() + 20 * DT__NS_PER_MS;
+        } else if (full) {
+            ctl->accept_after = now + 20 * DT__NS_PER_MS;
             return;
         }
+        if (fd < 0) continue;
         dt__conn *k = local && !dt__same_user(fd) ? NULL : dt__conn_new(w, fd, 0, -1);
         if (!k) {
             close(fd);
@@ -2988,19 +3272,28 @@ static void dt__control_sync(dt__world *w, dt__conn *k) /* sends all deaths and 
         }
     for (int i = 0; i < ctl->naborts && i < DT__ABORTS; i++) dt__conn_queue(k, ctl->aborts[i]);
 }
+/* A relay may be dialed by a rank below it in the tree before it is in the tree itself, and can pass on its frames: the
+   answer to that handshake waits. */
+static bool dt__conn_held(const dt__world *w, const dt__conn *k)
+{
+    return k->state == DT__CONN_HANDSHAKE && k->shake.server && k->shake.state == DT__SHAKE_AT_DECISION && w->rank != 0 &&
+           !w->joined && k->shake.c.kind != DT__KIND_REGISTER;
+}
 /* Advances the handshake of a connection. */
 static void dt__conn_shake(dt__world *w, dt__conn *k)
 {
     dt__control *ctl = w->control;
     char         text[184];
-    int          got = dt__shake_step(&k->shake, k->fd);
+    int          got = k->shake.server && k->shake.state == DT__SHAKE_AT_DECISION ? (int)DT__SHAKE_DECIDE
+                                                                                  : dt__shake_step(&k->shake, k->fd);
+    if (got == DT__SHAKE_DECIDE && dt__conn_held(w, k)) return;
     if (got == DT__SHAKE_DECIDE) {
         int status = dt__control_admit(w, k, text, sizeof text);
         if (status == 0) {
             k->kind = k->shake.c.kind;
             k->peer = k->shake.c.rank;
             text[0] = 0;
-            if (k->kind == DT__KIND_REGISTER) ctl->registered[k->peer] = 1;
+            if (k->kind == DT__KIND_REGISTER && !ctl->registered[k->peer]) ctl->registered[k->peer] = DT__REG_ADMITTED;
         } else {
             dt__logf(strcmp(text, DT__CROSSED) ? 2 : 4, "rank %d refused: %s", w->rank, text);
             if (ctl->join != DT__JOIN_COMPLETE) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
@@ -3207,7 +3500,7 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
         dt__conn_break(k);
     }
     dt__gather_fail(w, ctl->gather_seq > ctl->root_seq ? ctl->gather_seq : ctl->root_seq, text, from);
-    if (w->rank == 0 && ctl->join != DT__JOIN_COMPLETE) dt__register_fail(w, text);
+    if (w->rank == 0 && ctl->join != DT__JOIN_COMPLETE) dt__register_fail(w, DT_COMM_ERR_JOIN, text);
     pthread_cond_broadcast(&ctl->cond);
 }
 /* The other ranks have declared this rank dead and continue without it. */
@@ -3259,20 +3552,23 @@ static void dt__control_slot(dt__world *w, int rank, dt__cstate *s)
 DT__INSIDE void dt__conn_lost(dt__world *w, dt__conn *k, const char *how)
 {
     dt__control *ctl = w->control;
-    char         text[768], who[160], doing[120], missing[480];
+    char         text[768], who[160], doing[120];
     int          state = dt__conn_last_state(k);
     dt__conn_break(k);
     if (k == ctl->parent) ctl->lost = k->end_expected ? DT__LEFT : DT__DIED;
     if (state == DT__CONN_CLOSING || k->end_expected || k->peer < 0) return;
     if (ctl->leave >= DT__LEAVE_RELEASED || ctl->expelled) return;
     int error = errno;
+    if (k == ctl->above) {
+        snprintf(text, sizeof text, "rank %d left while this rank was joining (%s); %s", k->peer, how, ctl->missing);
+        dt__register_fail(w, DT_COMM_ERR_JOIN, text);
+        return;
+    }
     if (k->kind == DT__KIND_REGISTER && ctl->join != DT__JOIN_COMPLETE) {
-        ctl->registered[k->peer] = 0;
+        if (ctl->registered[k->peer] == DT__REG_ADMITTED) ctl->registered[k->peer] = DT__REG_NO;
         if (state != DT__CONN_READY) return; /* it has not registered: perhaps it rejected this rank */
-        ctl->nregistered--;
-        dt__register_missing(w, missing, sizeof missing);
-        snprintf(text, sizeof text, "%s left while joining; %s", dt__rank_text(w, k->peer, who, sizeof who), missing);
-        dt__register_fail(w, text);
+        if (w->rank == 0) dt__register_undo(w, k->peer);
+        else if (ctl->above) dt__conn_send(ctl->above, DT__C_UNREGISTER, k->peer, NULL, 0);
         return;
     }
     if ((k->kind != DT__KIND_TREE && k->kind != DT__KIND_REGISTER) || state != DT__CONN_READY) return;
@@ -4058,45 +4354,17 @@ static int dt__fd_gone(dt__world *w, const int *member, int n) /* a member that 
         if (w->control->gone[member[i]]) return member[i];
     return -1;
 }
-DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd)
+/* Fetches the descriptor from another rank: it, or DT__FD_NO_FD; another negative value: dt__comm_bad was called. */
+static int dt__fd_fetch(dt__world *w, dt_comm *c, uint64_t comm, const int *member, int n, int source, int64_t deadline)
 {
     char     text[400], who[160];
-    int64_t  deadline = dt__comm_now() + dt__ns_of(w->timeout);
     dt__addr a;
-    dt_comm *c;
-    int      gone = -1, bad = -1;
-    if (n < 1) return dt__comm_bad(DT_COMM_ERR_ARG, "passing a descriptor: %d ranks", n);
-    if (n == 1) return fd;
-    pthread_mutex_lock(&w->lock); /* find the communicator: it fails when one of its ranks fails or dies */
-    for (c = w->comms; c && c->id != comm;) c = c->next;
-    pthread_mutex_unlock(&w->lock);
-    if (member[0] == w->rank) {
-        struct timespec t;
-        for (int i = 1; i < n && gone < 0 && bad < 0; i++) {
-            int to = -1;
-            pthread_mutex_lock(&w->lock);
-            while ((to = dt__arrived_take(w, DT__KIND_FD, comm, member[i], 0)) < 0 &&
-                   (gone = dt__fd_gone(w, member, n)) < 0 && (!c || dt__comm_ok(c))) {
-                t = dt__timespec_of(deadline);
-                if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
-            }
-            pthread_mutex_unlock(&w->lock);
-            if (to < 0 || dt__fd_send(to, fd, deadline) != 0) bad = member[i];
-            dt__close(&to);
-        }
-        if (gone < 0 && bad < 0) return fd;
-        if (gone < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
-        if (gone >= 0)
-            return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left",
-                                dt__rank_text(w, gone, who, sizeof who));
-        return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s did not ask for it within %g s",
-                            dt__rank_text(w, bad, who, sizeof who), w->timeout);
-    }
-    dt__addr_unix(&a, w->member[member[0]].unix_name);
-    int from = dt__dial_until(w, &a, 1, member[0], DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
+    int      gone = -1;
+    dt__addr_unix(&a, w->member[source].unix_name);
+    int from = dt__dial_until(w, &a, 1, source, DT__KIND_FD, comm, 0, deadline, c, text, sizeof text);
     if (from < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (from < 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s", text);
-    int got = dt__same_user(from) ? -1 : -2;
+    int got = dt__same_user(from) ? DT__FD_NOT_YET : DT__FD_FAILED;
     for (bool ended = false;;) { /* when the connection ends, wait up to 500 ms for the reason from the control tree */
         int64_t now = dt__comm_now(), next = now + (ended ? DT__NS_PER_MS : 50 * DT__NS_PER_MS);
         if (!ended && got == DT__FD_NOT_YET) got = dt__fd_recv(from);
@@ -4110,13 +4378,58 @@ DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member,
         else dt__wait_fd(from, POLLIN, next < deadline ? next : deadline);
     }
     dt__close(&from);
-    if (got >= 0) return got;
-    dt__rank_text(w, gone >= 0 ? gone : member[0], who, sizeof who);
-    if (got != -3 && gone < 0 && c && !dt__comm_ok(c))
-        return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
-    if (got == DT__FD_NO_FD) return dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not create it", who);
+    if (got >= 0 || got == DT__FD_NO_FD) return got;
+    dt__rank_text(w, gone >= 0 ? gone : source, who, sizeof who);
+    if (gone < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
     if (got == DT__FD_FAILED || gone >= 0) return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", who);
     return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s sent none within %g s", who, w->timeout);
+}
+/* Waits until the ranks member[first] ... member[last - 1] ask for the descriptor, and sends it. 0, or negative after
+   dt__comm_bad. */
+static int dt__fd_give(dt__world *w, dt_comm *c, uint64_t comm, const int *member, int n, int first, int last, int fd,
+                       int64_t deadline)
+{
+    struct timespec t = dt__timespec_of(deadline);
+    char            who[160];
+    int             gone = -1, bad = -1;
+    for (int i = first; i < last && i < n && gone < 0 && bad < 0; i++) {
+        int to = -1;
+        pthread_mutex_lock(&w->lock);
+        while ((to = dt__arrived_take(w, DT__KIND_FD, comm, member[i], 0)) < 0 &&
+               (gone = dt__fd_gone(w, member, n)) < 0 && (!c || dt__comm_ok(c)))
+            if (pthread_cond_timedwait(&w->control->cond, &w->lock, &t) == ETIMEDOUT) break;
+        pthread_mutex_unlock(&w->lock);
+        if (to < 0 || dt__fd_send(to, fd, deadline) != 0) bad = member[i];
+        dt__close(&to);
+    }
+    if (gone < 0 && bad < 0) return 0;
+    if (gone < 0 && c && !dt__comm_ok(c)) return dt__comm_bad(c->status, "passing a descriptor: %.600s", c->text);
+    if (gone >= 0)
+        return dt__comm_bad(DT_COMM_ERR_PEER, "passing a descriptor: %s died or left", dt__rank_text(w, gone, who, sizeof who));
+    return dt__comm_bad(DT_COMM_ERR_TIMEOUT, "passing a descriptor: %s did not ask for it within %g s",
+                        dt__rank_text(w, bad, who, sizeof who), w->timeout);
+}
+/* Passed on in a tree of DT__TREE children: no rank needs a descriptor for each of the others. */
+DT__INSIDE int dt__world_pass_fd(dt__world *w, uint64_t comm, const int *member, int n, int fd)
+{
+    char     who[160];
+    int64_t  deadline = dt__comm_now() + dt__ns_of(w->timeout);
+    dt_comm *c;
+    int      me = 0;
+    if (n < 1) return dt__comm_bad(DT_COMM_ERR_ARG, "passing a descriptor: %d ranks", n);
+    if (n == 1) return fd;
+    while (me < n - 1 && member[me] != w->rank) me++;
+    pthread_mutex_lock(&w->lock); /* find the communicator: it fails when one of its ranks fails or dies */
+    for (c = w->comms; c && c->id != comm;) c = c->next;
+    pthread_mutex_unlock(&w->lock);
+    if (me > 0) fd = dt__fd_fetch(w, c, comm, member, n, member[(me - 1) / DT__TREE], deadline);
+    if (fd < 0 && me > 0 && fd != DT__FD_NO_FD) return dt__said.why;
+    int status = dt__fd_give(w, c, comm, member, n, me * DT__TREE + 1, me * DT__TREE + 1 + DT__TREE, fd, deadline);
+    if (status == 0 && fd < 0 && me > 0)
+        status = dt__comm_bad(DT_COMM_ERR_MEMORY, "passing a descriptor: %s could not create it",
+                              dt__rank_text(w, member[0], who, sizeof who));
+    if (status && me > 0) dt__close(&fd);
+    return status ? status : fd;
 }
 
 /* ---- agreements: which ranks are alive? (dt_comm_shrink)
@@ -4506,7 +4819,9 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
     char           text[DT__CTEXT + 1];
     dt__block     *b;
     if (k->kind == DT__KIND_REGISTER) {
+        if (k == ctl->above) return dt__register_above(w, k), true;
         if (k->head.kind == DT__C_MEMBER) return dt__register_member(w, k);
+        if (k->head.kind == DT__C_UNREGISTER) return dt__register_left(w, k);
         k->end_expected = k->head.kind == DT__C_BYE && ctl->join == DT__JOIN_COMPLETE;
         return k->end_expected;
     }
@@ -4757,9 +5072,9 @@ DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now)
 #define DT__SOONER(t) next = (t) < next ? (t) : next
     for (const dt__conn *k = ctl->conns; k; k = k->next)
         if (k->state == DT__CONN_HANDSHAKE) DT__SOONER(k->deadline);
-    if (w->rank == 0 && ctl->join == DT__JOIN_OPEN) {
+    if (ctl->join == DT__JOIN_OPEN) {
         DT__SOONER(w->join_deadline);
-        DT__SOONER(ctl->missing_at);
+        if (w->rank == 0) DT__SOONER(ctl->missing_at);
     }
     if (ctl->accept_after > now) DT__SOONER(ctl->accept_after);
     if (ctl->root_on) DT__SOONER(ctl->root_deadline);
@@ -4790,6 +5105,7 @@ DT__INSIDE void dt__control_reap(dt__world *w)
         }
         *p = k->next;
         if (k == ctl->parent) ctl->parent = NULL;
+        if (k == ctl->above) ctl->above = NULL;
         if (k == ctl->healing) {
             ctl->healing = NULL;
             /* the peer closed in the handshake: it is dying, or it has too many pending connections; retry */
@@ -4802,8 +5118,8 @@ DT__INSIDE void dt__control_reap(dt__world *w)
             p = &ctl->conns;
         }
         if (k->kind == DT__KIND_REGISTER && k->broke_in == DT__CONN_HANDSHAKE && k->peer >= 0 &&
-            ctl->join != DT__JOIN_COMPLETE)
-            ctl->registered[k->peer] = 0;
+            ctl->registered[k->peer] == DT__REG_ADMITTED)
+            ctl->registered[k->peer] = DT__REG_NO;
         dt__conn_free(k);
     }
     if (w->rank != 0 && !ctl->parent && !ctl->healing && ctl->started && w->joined) dt__control_heal(w);
@@ -4819,13 +5135,13 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
     }
     struct pollfd *p = *polls;
     /* ranks below this one wait in the listen queue until this rank can pass on their frames */
-    bool open = ctl->leave < DT__LEAVE_RELEASED && ctl->join != DT__JOIN_FAILED && now >= ctl->accept_after &&
-                (w->rank == 0 || w->joined);
+    bool open = ctl->leave < DT__LEAVE_RELEASED && ctl->join != DT__JOIN_FAILED && now >= ctl->accept_after;
+    bool tree = w->rank == 0 || w->joined, relay = ctl->join == DT__JOIN_OPEN && dt__relays(w->size);
     if (*cap < 4) return 0;
     p[0].fd = ctl->wake;
-    p[1].fd = open ? w->listen_fd : -1;
-    p[2].fd = open ? w->unix_fd : -1;
-    p[3].fd = open ? w->ticket_fd : -1;
+    p[1].fd = open && (tree || relay) ? w->listen_fd : -1;
+    p[2].fd = open && tree ? w->unix_fd : -1;
+    p[3].fd = open && tree ? w->ticket_fd : -1;
     for (int i = 0; i < 4; i++) p[i].events = POLLIN, p[i].revents = 0;
     n = 4;
     for (dt__conn *k = ctl->conns; k; k = k->next) {
@@ -4833,7 +5149,9 @@ static int dt__control_polls(dt__world *w, struct pollfd **polls, int *cap, int6
         if (n >= *cap) continue;
         k->slot = n;
         p[n].fd = k->fd;
-        p[n].events = (short)(k->state == DT__CONN_HANDSHAKE ? dt__shake_events(&k->shake) : POLLIN | (k->out ? POLLOUT : 0));
+        p[n].events = (short)(dt__conn_held(w, k)                ? 0
+                              : k->state == DT__CONN_HANDSHAKE ? dt__shake_events(&k->shake)
+                                                               : POLLIN | (k->out ? POLLOUT : 0));
         p[n++].revents = 0;
     }
     return n;
@@ -4864,8 +5182,10 @@ static void *dt__control_main(void *arg)
     pthread_mutex_lock(&w->lock);
     while (!ctl->stop) {
         int64_t now = dt__comm_now();
-        for (dt__conn *k = ctl->conns; k; k = k->next)
+        for (dt__conn *k = ctl->conns; k; k = k->next) {
             if (k->out && dt__conn_live(k)) dt__conn_flush(k);
+            if (k->state == DT__CONN_HANDSHAKE && k->shake.state == DT__SHAKE_AT_DECISION) dt__conn_shake(w, k);
+        }
         dt__control_reap(w);
         int n = dt__control_polls(w, &p, &cap, now);
         int ms = dt__poll_ms(dt__control_next(w, now));
@@ -4879,7 +5199,8 @@ static void *dt__control_main(void *arg)
             if (p[0].revents && read(ctl->wake, &count, sizeof count) < 0) count = 0;
             for (dt__conn *k = ctl->conns; k; k = k->next) {
                 if (k->slot < 0 || k->state == DT__CONN_BROKEN || !p[k->slot].revents) continue;
-                if (k->state == DT__CONN_HANDSHAKE) dt__conn_shake(w, k);
+                if (dt__conn_held(w, k)) dt__conn_break(k); /* the peer has closed it */
+                else if (k->state == DT__CONN_HANDSHAKE) dt__conn_shake(w, k);
                 else if (p[k->slot].revents & ~POLLOUT) dt__conn_read(w, k);
             }
             if (p[1].revents) dt__control_accept(w, w->listen_fd, false);
@@ -4945,7 +5266,7 @@ DT__INSIDE int dt__control_new(dt__world *w)
     memset(ctl->registered, 0, (size_t)w->size);
     ctl->registered[0] = 1;
     ctl->nregistered = 1;
-    ctl->join = w->rank == 0 ? DT__JOIN_OPEN : DT__JOIN_COMPLETE;
+    ctl->join = w->rank == 0 ? DT__JOIN_OPEN : DT__JOIN_COMPLETE; /* dt__control_start: OPEN */
     ctl->missing_at = dt__comm_now() + DT__NS_PER_S;
     return 0;
 }
@@ -4954,6 +5275,7 @@ static int dt__control_start(dt__world *w)
     sigset_t all, old;
     int      e;
     if (dt__control_new(w) < 0) return -1;
+    w->control->join = DT__JOIN_OPEN;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     w->control->started = true;
@@ -4973,12 +5295,41 @@ static int dt__control_adopt(dt__world *w, int fd, int peer)
         w->control->parent = k;
         w->joined = true;
         dt__conn_send(k, DT__C_SYNC, w->rank, NULL, 0);
+        dt__control_sync(w, k);
     }
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);
     if (k) return 0;
     close(fd);
     return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+}
+static int dt__control_register(dt__world *w, int fd, int peer)
+{
+    pthread_mutex_lock(&w->lock);
+    dt__conn *k = dt__conn_new(w, fd, DT__KIND_REGISTER, peer);
+    if (k) {
+        k->state = DT__CONN_READY;
+        w->control->above = k;
+        w->control->join = DT__JOIN_OPEN;
+    }
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
+    if (k) return 0;
+    close(fd);
+    return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
+}
+static void dt__control_registered(dt__world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    dt__conn *k = w->control->above;
+    w->control->above = NULL;
+    if (k) {
+        dt__conn_send(k, DT__C_BYE, w->rank, NULL, 0);
+        k->end_expected = true;
+        if (k->state != DT__CONN_BROKEN) k->state = DT__CONN_CLOSING;
+    }
+    pthread_mutex_unlock(&w->lock);
+    dt__control_wake(w);
 }
 static void dt__control_end(dt__world *w) /* without waiting for other ranks, unless dt__world_unref asked to leave */
 {
@@ -5027,17 +5378,33 @@ DT__SLOW_END
    Plans (rings, trees ...) send through a channel for each ordered pair of ranks: a frame, then the payload in a few
    fragments or, if the receiver can see the payload, its position.
 
+   Memory. Head, slots and flags are backed when the segment is made; everything else when its writer uses it first: a
+   segment of 1,024 ranks has a million channels. Nobody may touch what is not backed, not even to read: when memory is
+   short that is a SIGBUS. So a reader waits for a sign of the writer. For a channel that is the flag of the receiver
+   (dt__channel_flag), for stages the counter 'put'.
+
+   Arenas (dt_comm_alloc). The arena of a rank is a row of chunks: the chunk of level k has chunk << k bytes. In the file
+   the chunks of level 0 of all ranks come first, then those of level 1, and so on: level, rank and position follow from an
+   offset. Level 0 is mapped with the segment. A rank adds a chunk of a higher level when it needs it (dt__arena_open), so
+   address space is used in proportion to what is allocated; the other ranks map it when they first see an offset in it
+   (dt__arena_see). Such a chunk is called far.
+
    A waiting rank spins, then yields, then sleeps on the futex of its slot. A rank that publishes something wakes the
    sleepers. */
 
 static dt__channel *dt__channel_of(const dt__shared *s, int from, int to)
 {
-    return (dt__channel *)(void *)(s->base + dt__shared_slots(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
+    return (dt__channel *)(void *)(s->base + dt__shared_channels(s->n)) + ((size_t)from * (size_t)s->n + (size_t)to);
 }
-static int64_t dt__shared_arenas(int n) /* the offset of the arenas */
+static uint8_t *dt__channel_flag(const dt__shared *s, int from, int to) /* atomic: the sender has opened the channel */
 {
-    size_t at = dt__shared_fixed(n);
-    return (int64_t)((at + ((size_t)2 << 20) - 1) & ~(((size_t)2 << 20) - 1));
+    return (uint8_t *)s->base + dt__shared_flags(s->n) + (size_t)to * (size_t)s->n + (size_t)from;
+}
+#define DT__HUGE (INT64_C(2) << 20) /* bytes: chunks are aligned to large pages */
+DT__INSIDE int64_t dt__shared_arenas(int n)
+{
+    int64_t at = (int64_t)(dt__shared_rings(n) + (size_t)n * (size_t)n * sizeof(dt__ring));
+    return (at + DT__HUGE - 1) & ~(DT__HUGE - 1);
 }
 
 DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text)
@@ -5049,19 +5416,22 @@ DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char 
 }
 /* ---- waking and sleeping */
 static void dt__futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+DT__INSIDE void dt__shared_wake_one(dt__shared *s, int i)
+{
+    dt__rank_slot *t = dt__slot_of(s, i);
+    if (i == s->me || !__atomic_load_n(&t->asleep, __ATOMIC_RELAXED)) return;
+    __atomic_add_fetch(&t->bell, 1, __ATOMIC_SEQ_CST);
+    dt__futex_wake(&t->bell);
+}
 DT__INSIDE void dt__shared_wake(dt__shared *s)
 {
-    for (int i = 0; i < s->n; i++) {
-        dt__rank_slot *t = dt__slot_of(s, i);
-        if (i == s->me || !__atomic_load_n(&t->asleep, __ATOMIC_RELAXED)) continue;
-        __atomic_add_fetch(&t->bell, 1, __ATOMIC_SEQ_CST);
-        dt__futex_wake(&t->bell);
-    }
+    for (int i = 0; i < s->n; i++) dt__shared_wake_one(s, i);
 }
+enum { DT__FEW = 64 }; /* ranks that may each look at all others every few milliseconds */
 DT__INSIDE void dt__shared_sleep_on(dt__shared *s, uint32_t bell, int64_t ns)
 {
     struct timespec t;
-    t = dt__timespec_of(ns);
+    t = dt__timespec_of(ns * (1 + (s->n - 1) / DT__FEW)); /* together they look equally often, however many they are */
     syscall(SYS_futex, &dt__slot_of(s, s->me)->bell, FUTEX_WAIT, bell, &t, NULL, 0);
 }
 DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
@@ -5090,7 +5460,8 @@ DT__INSIDE bool dt__shared_agree(dt_comm *c, const dt__frame *mine)
 {
     dt__shared *s = (dt__shared *)c->shared;
     uint64_t    print = dt__frame_print(mine);
-    for (int i = 0; i < s->n; i++) {
+    for (int k = 0; k < s->n && k < DT__FEW; k++) { /* of many ranks the next few; called again, it looks at the others */
+        int             i = s->looked = s->looked + 1 < s->n ? s->looked + 1 : 0;
         const dt__note *n = &dt__slot_of(s, i)->note[mine->seq % DT__NOTES];
         dt__frame       f;
         if (i == s->me || __atomic_load_n(&n->seq, __ATOMIC_ACQUIRE) != mine->seq + 1 || n->print == print) continue;
@@ -5110,6 +5481,11 @@ DT__INSIDE bool dt__segment_take(int fd, int64_t at, int64_t n)
     }
     return true;
 }
+static int dt__channel_short(dt_comm *c, const dt__shared *s, int to)
+{
+    return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate shared memory for messages to rank %d: %s",
+                         c->rank, s->rank[to], strerror(errno));
+}
 static bool dt__channel_take(dt_comm *c, dt__shared *s, int to, size_t n) /* n: bytes of a fragment */
 {
     int64_t at = (int64_t)((char *)dt__channel_of(s, s->me, to)->data - s->base);
@@ -5117,13 +5493,29 @@ static bool dt__channel_take(dt_comm *c, dt__shared *s, int to, size_t n) /* n: 
     if (s->fd < 0 || n <= s->ready[to]) return true;
     while (k < n) k *= 2;
     for (int i = 0; i < DT__FRAGMENTS; i++)
-        if (!dt__segment_take(s->fd, at + (int64_t)i * DT__FRAGMENT, (int64_t)k)) {
-            dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate shared memory for messages to rank %d: %s",
-                          c->rank, s->rank[to], strerror(errno));
-            return false;
-        }
+        if (!dt__segment_take(s->fd, at + (int64_t)i * DT__FRAGMENT, (int64_t)k)) return dt__channel_short(c, s, to), false;
     s->ready[to] = k;
     return true;
+}
+static bool dt__channel_open(dt_comm *c, dt__shared *s, int to) /* before the first message to that rank */
+{
+    uint8_t *flag = dt__channel_flag(s, s->me, to);
+    int64_t  at = (int64_t)((char *)dt__channel_of(s, s->me, to) - s->base);
+    if (__atomic_load_n(flag, __ATOMIC_RELAXED)) return true;
+    if (s->fd >= 0 && !dt__segment_take(s->fd, at, (int64_t)offsetof(dt__channel, data)))
+        return dt__channel_short(c, s, to), false;
+    __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
+    return true;
+}
+DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s)
+{
+    int64_t n = (int64_t)DT__STAGES * DT__PIECE;
+    if (s->staged) return true;
+    s->staged = s->fd < 0 || dt__segment_take(s->fd, (int64_t)dt__shared_stages(s->n) + s->me * n, n);
+    if (!s->staged)
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate %d KiB of shared memory for reductions: %s",
+                      c->rank, (int)(n >> 10), strerror(errno));
+    return s->staged;
 }
 
 /* ---- channels */
@@ -5131,6 +5523,7 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
 {
     dt__shared  *s = (dt__shared *)c->shared;
     dt__channel *h = dt__channel_of(s, s->me, s->index[peer]);
+    if (!dt__channel_open(c, s, s->index[peer])) return c->status;
     uint64_t     tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
     if (m->state == DT__MSG_NEW) {
         if (h->head != tail) return 0; /* the previous message is not received yet */
@@ -5142,7 +5535,7 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
         m->state = DT__MSG_BODY;
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->head, h->head + 1, __ATOMIC_RELEASE);
-            dt__shared_ring(s);
+            dt__shared_ring_to(s, s->index[peer]);
             m->done = m->n;
             if (h->at >= 0) m->state = DT__MSG_IN_PLACE; /* wait until the receiver has read it in place */
         }
@@ -5157,7 +5550,7 @@ static int dt__shared_send(dt_comm *c, int peer, dt__msg *m)
         tail = __atomic_load_n(&h->tail, __ATOMIC_ACQUIRE);
         moved = true;
     }
-    if (moved) dt__shared_ring(s);
+    if (moved) dt__shared_ring_to(s, s->index[peer]);
     return m->done == m->n;
 }
 static void dt__msg_take(const dt_comm *c, dt__msg *m, const void *src, size_t k) /* copies or reduces the next k bytes */
@@ -5170,19 +5563,22 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
 {
     dt__shared  *s = (dt__shared *)c->shared;
     dt__channel *h = dt__channel_of(s, s->index[peer], s->me);
+    if (!__atomic_load_n(dt__channel_flag(s, s->index[peer], s->me), __ATOMIC_ACQUIRE)) return 0;
     uint64_t     head = __atomic_load_n(&h->head, __ATOMIC_ACQUIRE);
     if (head == h->tail) return 0;
     if (m->state == DT__MSG_NEW) {
         if (!c->client->frame_ok(c, peer, &m->head, &h->frame)) return c->status;
         if (h->at >= 0) {
+            const char *from = dt__shared_see(s, h->at, m->n);
+            if (!from) return dt__shared_unseen(c, peer, m->n);
             if (!dt__shared_touch(s)) return 0;
-            dt__msg_take(c, m, dt__shared_see(s, h->at), m->n);
+            dt__msg_take(c, m, from, m->n);
             dt__shared_leave(s);
         }
         m->state = DT__MSG_BODY;
         if (h->at >= 0 || !m->n) {
             __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
-            dt__shared_ring(s);
+            dt__shared_ring_to(s, s->index[peer]);
             return 1;
         }
     }
@@ -5192,43 +5588,58 @@ static int dt__shared_recv(dt_comm *c, int peer, dt__msg *m)
         __atomic_store_n(&h->tail, h->tail + 1, __ATOMIC_RELEASE);
         head = __atomic_load_n(&h->head, __ATOMIC_ACQUIRE);
     }
-    dt__shared_ring(s);
+    dt__shared_ring_to(s, s->index[peer]);
     return m->done == m->n;
 }
 
 /* ---- a segment */
-static int64_t dt__arena_size(int n) /* bytes for each of n ranks: the memory of the machine, together at most 2^44 */
+static int64_t dt__arena_size(void) /* bytes that a rank may allocate: the memory of the machine */
 {
     int64_t pages = (int64_t)sysconf(_SC_PHYS_PAGES), page = (int64_t)sysconf(_SC_PAGESIZE);
-    int64_t ram = pages > 0 && page > 0 ? pages * page : INT64_C(1) << 34, most = (INT64_C(1) << 44) / n;
     const char *s = getenv("DT_COMM_ARENA"); /* MiB */
-    if (s && atoll(s) > 0 && atoll(s) < INT64_C(1) << 40) ram = (int64_t)atoll(s) << 20;
-    if (ram > most) ram = most;
-    return (ram + (INT64_C(2) << 20) - 1) & ~((INT64_C(2) << 20) - 1);
+    if (s && atoll(s) > 0 && atoll(s) < INT64_C(1) << 26) return (int64_t)atoll(s) << 20;
+    return pages > 0 && page > 0 ? pages * page : INT64_C(1) << 34;
 }
-/* Creates a segment for n ranks: slots, channels and address space for the arenas. Negative: see errno. */
+/* May the file end at this offset? A larger file than RLIMIT_FSIZE raises SIGXFSZ. */
+static bool dt__segment_may_end(int64_t end)
+{
+    struct rlimit most;
+    if (getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur == RLIM_INFINITY || (uint64_t)end <= (uint64_t)most.rlim_cur) return true;
+    errno = EFBIG;
+    return false;
+}
+#ifndef DT__ARENA_CHUNK /* bytes of the first chunk of an arena, at most; a power of 2. Tests make it smaller */
+#define DT__ARENA_CHUNK (INT64_C(256) << 20)
+#endif
+/* Creates a segment for n ranks. Negative: see errno. */
 DT__INSIDE int dt__segment_new(int n)
 {
-    int64_t       slots = (int64_t)dt__shared_slots(n), fixed = dt__shared_arenas(n), arena = dt__arena_size(n);
-    struct rlimit most;
-    int           fd, e;
-    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY) { /* a larger file raises SIGXFSZ */
-        int64_t room = most.rlim_cur > (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)most.rlim_cur;
-        errno = EFBIG;
-        if (room < fixed) return -1;
-        if (arena > (room - fixed) / n) arena = (room - fixed) / n & ~((INT64_C(2) << 20) - 1);
-    }
+    int64_t fixed = dt__shared_arenas(n), arena = dt__arena_size(), chunk = DT__ARENA_CHUNK;
+    int     fd, e;
+    /* 4 GiB together, or what a rank may allocate, or what fits in the file, if that is less */
+    while (chunk > DT__HUGE && (chunk > (INT64_C(4) << 30) / n || chunk / 2 >= arena || !dt__segment_may_end(fixed + n * chunk)))
+        chunk /= 2;
+    if (!dt__segment_may_end(fixed + n * chunk)) return -1;
     fd = (int)syscall(SYS_memfd_create, "dt", 1u /* close on exec */);
     if (fd < 0) return -1;
-    bool ok = ftruncate(fd, (off_t)(fixed + n * arena)) == 0 && dt__segment_take(fd, 0, slots);
-    for (int64_t i = 0; ok && i < (int64_t)n * n; i++)
-        ok = dt__segment_take(fd, slots + i * (int64_t)sizeof(dt__channel), (int64_t)offsetof(dt__channel, data));
-    if (ok) ok = dt__segment_take(fd, (int64_t)dt__shared_rows(n), (int64_t)n * (int64_t)dt__row_nbytes(n));
-    if (ok) return fd;
+    if (ftruncate(fd, (off_t)(fixed + n * chunk)) == 0 && dt__segment_take(fd, 0, (int64_t)dt__shared_stages(n)) &&
+        pwrite(fd, &chunk, sizeof chunk, (off_t)offsetof(dt__segment_head, chunk)) == (ssize_t)sizeof chunk)
+        return fd;
     e = errno;
     close(fd);
     errno = e;
     return -1;
+}
+/* Bytes of the segment that every rank maps; 0: the file is not a segment of n ranks. */
+static size_t dt__segment_nbytes(int fd, int n)
+{
+    struct stat st;
+    int64_t     chunk = 0, fixed = dt__shared_arenas(n);
+    errno = EINVAL;
+    if (pread(fd, &chunk, sizeof chunk, (off_t)offsetof(dt__segment_head, chunk)) != (ssize_t)sizeof chunk || fstat(fd, &st) ||
+        chunk < DT__HUGE || (chunk & (chunk - 1)) || chunk > ((int64_t)st.st_size - fixed) / n)
+        return 0;
+    return (size_t)(fixed + n * chunk);
 }
 DT__INSIDE int dt__shared_cores(uint64_t *set)
 {
@@ -5265,6 +5676,11 @@ DT__INSIDE void dt__shared_free(dt__shared *s)
         dt__arena_block *next = b->next;
         DT_COMM_FREE(b);
         b = next;
+    }
+    for (int k = 0; k < DT__LEVELS; k++) {
+        for (int i = 0; s->far[k] && i < s->n; i++)
+            if (s->far[k][i]) munmap(s->far[k][i], (size_t)(s->chunk << k));
+        DT_COMM_FREE(s->far[k]);
     }
     bool last = s->base && (s->fd >= 0 || !__atomic_sub_fetch(&s->head->refs, 1, __ATOMIC_ACQ_REL));
     if (last) munmap(s->base, s->nbytes);
@@ -5310,80 +5726,184 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
     dt__shared_cores(dt__slot_of(s, s->me)->cores);
     __atomic_store_n(&dt__slot_of(s, s->me)->has_cores, 1u, __ATOMIC_RELEASE);
     __atomic_store_n(&c->note, (struct dt__note *)dt__slot_of(s, s->me)->note, __ATOMIC_RELEASE);
+    s->stages = s->base + dt__shared_stages(n);
     if (fd >= 0) {
-        s->arena_n = ((int64_t)nbytes - dt__shared_arenas(n)) / n;
-        s->arena_at = dt__shared_arenas(n) + s->me * s->arena_n;
-        madvise(s->base + s->arena_at, (size_t)s->arena_n, MADV_HUGEPAGE);
+        s->arenas = dt__shared_arenas(n);
+        s->chunk = ((int64_t)nbytes - s->arenas) / n;
+        s->arena_most = dt__arena_size();
+        madvise(s->base + s->arenas + s->me * s->chunk, (size_t)s->chunk, MADV_HUGEPAGE);
     }
     return s;
 }
 
 /* ---- the arena */
-DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes)
+static int64_t dt__arena_begin(const dt__shared *s, int level) { return (s->chunk << level) - s->chunk; } /* as in block.at */
+static int     dt__arena_level(const dt__shared *s, int64_t at)
 {
-    int64_t    n = (int64_t)((nbytes + 63) & ~(size_t)63), align = n >= 4096 ? 4096 : 64;
-    dt__arena_block *b, *last = NULL, *fresh = (dt__arena_block *)DT_COMM_MALLOC(sizeof *fresh);
-    if (n >= 4096) n = (n + 4095) & ~INT64_C(4095);
-    pthread_mutex_lock(&s->lock);
-    for (b = s->blocks; b; last = b, b = b->next)
-        if (!b->used && b->n >= n && b->at % align == 0) break;
-    int64_t at = last ? (last->at + last->n + align - 1) / align * align : 0;
-    if (fresh && b && b->n > n) { /* the rest stays free */
-        fresh->at = b->at + n;
-        fresh->n = b->n - n;
-        fresh->used = false;
-        fresh->next = b->next;
-        b->next = fresh;
-        b->n = n;
-        fresh = NULL;
-    } else if (fresh && !b && at <= s->arena_n && n <= s->arena_n - at) {
-        b = fresh;
-        fresh = NULL;
-        b->at = at;
-        b->n = n;
-        b->next = NULL;
-        if (last) last->next = b;
-        else s->blocks = b;
+    return 63 - __builtin_clzll((unsigned long long)(at / s->chunk) + 1);
+}
+static int64_t dt__chunk_at(const dt__shared *s, int level, int i) /* offset of the chunk of rank i in the segment */
+{
+    return s->arenas + s->n * dt__arena_begin(s, level) + i * (s->chunk << level);
+}
+static char *dt__chunk_of(const dt__shared *s, int level, int i) /* where it is mapped; NULL: it is not */
+{
+    if (level == 0) return s->base + dt__chunk_at(s, 0, i);
+    char **far = __atomic_load_n(&s->far[level], __ATOMIC_ACQUIRE);
+    return far ? __atomic_load_n(&far[i], __ATOMIC_ACQUIRE) : NULL;
+}
+static char *dt__chunk_map(dt__shared *s, int level, int i) /* under the lock. NULL: see errno */
+{
+    struct stat st;
+    int64_t     at = dt__chunk_at(s, level, i), n = s->chunk << level;
+    char       *p = dt__chunk_of(s, level, i);
+    if (p) return p;
+    errno = EINVAL; /* the last page of a chunk is allocated first, so the file has the whole chunk, or the chunk is not in use */
+    if (fstat(s->fd, &st) || n > (int64_t)st.st_size || at > (int64_t)st.st_size - n) return NULL;
+    if (!s->far[level]) {
+        char **far = (char **)dt__comm_zeroed((size_t)s->n, sizeof *far);
+        errno = ENOMEM;
+        if (!far) return NULL;
+        __atomic_store_n(&s->far[level], far, __ATOMIC_RELEASE);
     }
-    if (b) b->used = true;
-    pthread_mutex_unlock(&s->lock);
-    DT_COMM_FREE(fresh);
-    if (!b) return NULL;
-    char *p = s->base + s->arena_at + b->at;
-    if (!dt__segment_take(s->fd, s->arena_at + b->at, n)) {
-        b->used = false;
+    p = (char *)mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, s->fd, (off_t)at);
+    if ((void *)p == MAP_FAILED) return NULL;
+    if (i == s->me) madvise(p, (size_t)n, MADV_HUGEPAGE);
+    __atomic_store_n(&s->far[level][i], p, __ATOMIC_RELEASE);
+    return p;
+}
+DT__INSIDE int64_t dt__arena_at(const dt__shared *s, const void *p, size_t nbytes)
+{
+    uint64_t opened = __atomic_load_n(&s->opened, __ATOMIC_ACQUIRE);
+    for (int k = 1; opened >> k; k++) {
+        uintptr_t a = (uintptr_t)p, b = opened >> k & 1 ? (uintptr_t)dt__chunk_of(s, k, s->me) : UINTPTR_MAX;
+        size_t    n = (size_t)(s->chunk << k);
+        if (a >= b && a - b < n && nbytes <= n - (a - b)) return dt__chunk_at(s, k, s->me) + (int64_t)(a - b);
+    }
+    return -1;
+}
+DT__INSIDE char *dt__arena_see(dt__shared *s, int64_t at, size_t nbytes)
+{
+    errno = EINVAL;
+    if (at < s->arenas) return NULL;
+    int     level = dt__arena_level(s, (at - s->arenas) / s->n);
+    if (level < 1 || level >= DT__LEVELS) return NULL;
+    int64_t n = s->chunk << level, rest = at - dt__chunk_at(s, level, 0), i = rest / n;
+    if (i >= s->n || nbytes > (size_t)(n - rest % n)) return NULL;
+    char *p = dt__chunk_of(s, level, (int)i);
+    if (!p) {
+        pthread_mutex_lock(&s->lock);
+        p = dt__chunk_map(s, level, (int)i);
+        pthread_mutex_unlock(&s->lock);
+    }
+    return p ? p + rest % n : NULL;
+}
+DT__INSIDE int dt__shared_unseen(dt_comm *c, int rank, size_t nbytes)
+{
+    return dt__comm_fail(c, errno == EINVAL ? DT_COMM_ERR_MISMATCH : DT_COMM_ERR_MEMORY, c->rank,
+                         errno == EINVAL ? "rank %d: rank %d names a vector of %zu bytes that is not in its shared memory: %s"
+                                         : "rank %d: cannot map the shared memory of rank %d, for a vector of %zu bytes: %s; "
+                                           "is the address space limited (ulimit -v)?",
+                         c->rank, rank, nbytes, strerror(errno));
+}
+static dt__arena_block *dt__block_cut(dt__arena_block *b, int64_t n) /* b keeps n bytes, the rest is a block; NULL: no memory */
+{
+    dt__arena_block *rest = (dt__arena_block *)DT_COMM_MALLOC(sizeof *rest);
+    if (!rest) return NULL;
+    *rest = *b;
+    rest->at += n;
+    rest->n -= n;
+    b->n = n;
+    b->next = rest;
+    return rest;
+}
+static dt__arena_block *dt__arena_open(dt__shared *s, int64_t n) /* adds a chunk for a block of n bytes; NULL: it cannot */
+{
+    int level = 0;
+    while (level < DT__LEVELS && (s->opened >> level & 1 || s->chunk << level < n)) level++;
+    if (level == DT__LEVELS) return NULL;
+    int64_t size = s->chunk << level, end = dt__chunk_at(s, level, s->me) + size;
+    dt__arena_block *b = (dt__arena_block *)DT_COMM_MALLOC(sizeof *b), **p = &s->blocks;
+    if (b && level > 0 &&
+        (!dt__segment_may_end(end) || !dt__segment_take(s->fd, end - 4096, 4096) || !dt__chunk_map(s, level, s->me))) {
+        DT_COMM_FREE(b);
         return NULL;
     }
+    if (!b) return NULL;
+    b->at = dt__arena_begin(s, level);
+    b->n = size;
+    b->used = false;
+    while (*p && (*p)->at < b->at) p = &(*p)->next;
+    b->next = *p;
+    *p = b;
+    __atomic_store_n(&s->opened, s->opened | UINT64_C(1) << level, __ATOMIC_RELEASE);
+    return b;
+}
+/* Finds or makes a free block of n bytes, aligned, and marks it as used; under the lock. NULL: there is none. */
+static dt__arena_block *dt__arena_find(dt__shared *s, int64_t n, int64_t align)
+{
+    dt__arena_block *b = s->blocks;
+    if (n > s->arena_most - s->arena_used) return NULL;
+    while (b && (b->used || b->n < n || b->n - n < (align - b->at % align) % align)) b = b->next;
+    if (!b && !(b = dt__arena_open(s, n))) return NULL;
+    if (b->at % align && !(b = dt__block_cut(b, align - b->at % align))) return NULL;
+    if (b->n > n && !dt__block_cut(b, n)) return NULL;
+    b->used = true;
+    s->arena_used += n;
+    return b;
+}
+static void dt__arena_join(dt__shared *s, dt__arena_block *b) /* b and the next block become one, if both are free */
+{
+    dt__arena_block *next = b ? b->next : NULL;
+    if (!next || b->used || next->used || dt__arena_level(s, b->at) != dt__arena_level(s, next->at)) return;
+    b->n += next->n;
+    b->next = next->next;
+    DT_COMM_FREE(next);
+}
+static bool dt__arena_release(dt__shared *s, int64_t at) /* false: no used block begins there */
+{
+    dt__arena_block *last = NULL, *b = s->blocks;
+    pthread_mutex_lock(&s->lock);
+    for (b = s->blocks; b && (b->at != at || !b->used); b = b->next) last = b;
+    if (b) {
+        int     level = dt__arena_level(s, at);
+        int64_t in_file = dt__chunk_at(s, level, s->me) + at - dt__arena_begin(s, level);
+        b->used = false;
+        s->arena_used -= b->n;
+        if (b->n >= 1 << 20)
+            syscall(SYS_fallocate, s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)in_file, (off_t)b->n);
+        dt__arena_join(s, b);
+        dt__arena_join(s, last);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return b != NULL;
+}
+DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes)
+{
+    int64_t n = (int64_t)((nbytes + 63) & ~(size_t)63), align = n >= 4096 ? 4096 : 64;
+    if (n >= 4096) n = (n + 4095) & ~INT64_C(4095);
+    pthread_mutex_lock(&s->lock);
+    dt__arena_block *b = dt__arena_find(s, n, align);
+    int64_t          at = b ? b->at : 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!b) return NULL;
+    int     level = dt__arena_level(s, at);
+    int64_t in_chunk = at - dt__arena_begin(s, level);
+    if (!dt__segment_take(s->fd, dt__chunk_at(s, level, s->me) + in_chunk, n)) {
+        dt__arena_release(s, at);
+        return NULL;
+    }
+    char *p = dt__chunk_of(s, level, s->me) + in_chunk;
     for (int64_t i = 0; i < n; i += 4096) *(volatile char *)(p + i) = 0;
     return p;
 }
 DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr) /* false: ptr is not in the arena */
 {
-    int64_t at = dt__shared_at(s, ptr, 0) - s->arena_at;
-    bool    found = false;
-    pthread_mutex_lock(&s->lock);
-    for (dt__arena_block *b = s->blocks, *last = NULL; b; last = b, b = b->next) {
-        if (b->at != at || !b->used) continue;
-        found = true;
-        b->used = false;
-        if (b->n >= 1 << 20)
-            syscall(SYS_fallocate, s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(s->arena_at + b->at),
-                             (off_t)b->n);
-        dt__arena_block *next = b->next;
-        if (next && !next->used && b->at + b->n == next->at) {
-            b->n += next->n;
-            b->next = next->next;
-            DT_COMM_FREE(next);
-        }
-        if (last && !last->used && last->at + last->n == b->at) {
-            last->n += b->n;
-            last->next = b->next;
-            DT_COMM_FREE(b);
-        }
-        break;
-    }
-    pthread_mutex_unlock(&s->lock);
-    return found;
+    int64_t at = dt__shared_at(s, ptr, 0);
+    if (at < s->arenas) return false;
+    int     level = dt__arena_level(s, (at - s->arenas) / s->n);
+    int64_t in_chunk = at - dt__chunk_at(s, level, s->me);
+    return in_chunk >= 0 && in_chunk < s->chunk << level && dt__arena_release(s, dt__arena_begin(s, level) + in_chunk);
 }
 /* Maps the segment of the ranks of c on this machine. The first of them creates it and passes its descriptor on. */
 static int dt__shared_open(dt_comm *c, const int *local, int n)
@@ -5391,7 +5911,6 @@ static int dt__shared_open(dt_comm *c, const int *local, int n)
     dt__world  *w = c->world;
     int        *world = (int *)DT_COMM_MALLOC((size_t)n * sizeof *world), fd = -1, e = 0;
     char        why[400];
-    struct stat st;
     if (!world) return dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
     for (int i = 0; i < n; i++) world[i] = c->member[local[i]];
     if (local[0] == c->rank && (fd = dt__segment_new(n)) < 0) e = errno;
@@ -5405,7 +5924,8 @@ static int dt__shared_open(dt_comm *c, const int *local, int n)
         if (fd >= 0) close(fd);
         return dt__comm_bad(dt__said.why, "dt_comm_init: rank %d has no shared memory: %s", c->rank, why);
     }
-    dt__shared *s = fstat(got, &st) ? NULL : dt__shared_new(c, local, n, NULL, (size_t)st.st_size, got);
+    size_t      nbytes = dt__segment_nbytes(got, n);
+    dt__shared *s = nbytes ? dt__shared_new(c, local, n, NULL, nbytes, got) : NULL;
     __atomic_store_n(&c->shared, (void *)s, __ATOMIC_RELEASE); /* the control thread reads it */
     if (!s) {
         e = errno;
@@ -5413,7 +5933,7 @@ static int dt__shared_open(dt_comm *c, const int *local, int n)
         return dt__comm_bad(DT_COMM_ERR_MEMORY,
                             "dt_comm_init: rank %d cannot map %lld MiB of shared memory: %s; DT_COMM_ARENA=MiB sets "
                             "how much of it is for dt_comm_alloc",
-                            c->rank, (long long)(st.st_size >> 20), strerror(e));
+                            c->rank, (long long)(nbytes >> 20), strerror(e));
     }
     return 0;
 }

@@ -716,7 +716,7 @@ static bool dt__sim_rank_new(dt_sim *s, int i, const dt_sim_opts *o)
     w->timeout = co.timeout;
     w->join_timeout = 120;
     w->member = s->member;
-    w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
+    w->listen_fd = w->unix_fd = w->ticket_fd = -1;
     w->joined = true;
     w->sim = s;
     w->sim_ops = &dt__sim_wires;

@@ -992,9 +992,15 @@ static void rank_start(const start *s, int i, int port, int listen_fd, int tell,
 /* Starts the ranks of this machine. 0 and the port of rank 0; else an exit status, and why. */
 static int agent_start(const start *s, int *port, char *why, size_t nbytes)
 {
-    int status = program_check(opt.argv[0], why, nbytes), tell[2], listen_fd = -1;
+    int  status = program_check(opt.argv[0], why, nbytes), tell[2], listen_fd = -1;
+    char what[64];
     *port = s->port;
     if (status) return status;
+    snprintf(what, sizeof what, "a job of %d ranks on this machine", opt.nproc);
+    if (dt__fds_ensure("cannot start the ranks", what, 3 * opt.nproc + 16) < 0) { /* two pipes and a pidfd for each */
+        snprintf(why, nbytes, "%s", dt__said.text);
+        return 1;
+    }
     if (s->first == 0 && (listen_fd = rendezvous_open(s, port, why, nbytes)) < 0) return 1;
     epoch = (int)s->epoch;
     outputs_reset();

@@ -438,7 +438,7 @@ UTEST(history, the_last_operations_are_in_the_log_of_every_survivor)
 /* ==================================================================================================== >>memory
    The kernel refuses memory for the segment: an error on every rank, no signal. Calls are refused by a filter of the
    process, so that it is the real code that asks. */
-enum { NO_MEMFD = 1, NO_TRUNCATE, NO_SEATS, NO_CHANNELS, NO_FILE_SIZE, SMALL_FILES, NO_SPACE, WAYS };
+enum { NO_MEMFD = 1, NO_TRUNCATE, NO_SEATS, NO_CHANNELS, NO_STAGES, NO_FILE_SIZE, SMALL_FILES, NO_SPACE, WAYS };
 static int refuse(int call, int error) /* from now on, in this process */
 {
     struct sock_filter f[] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -476,15 +476,16 @@ static int memory_rank(void *arg)
         bool   ok = c && y && !dt_comm_alloc(c, 64 << 20) && !dt_comm_allreduce(c, y, 1000, DT_COMM_F32, DT_COMM_SUM);
         return !ok || dt_comm_free(c);
     }
-    if (way == NO_CHANNELS) { /* memory ends later: the root's broadcast finds no place */
+    if (way == NO_CHANNELS || way == NO_STAGES) { /* memory ends later: the root's broadcast, or a reduction, finds no place */
         rc = dt_comm_barrier(c); /* a slow one hears of it here */
-        if (!c || refuse(SYS_fallocate, ENOMEM)) return 1;
-        if (!rc) rc = dt_comm_broadcast(c, x, 3000, DT_COMM_F32, 1);
+        if (!c || ((way == NO_CHANNELS || rank == 1) && refuse(SYS_fallocate, ENOMEM))) return 1;
+        if (!rc && way == NO_CHANNELS) rc = dt_comm_broadcast(c, x, 3000, DT_COMM_F32, 1);
+        if (!rc && way == NO_STAGES) rc = dt_comm_allreduce(c, x, 3000, DT_COMM_F32, DT_COMM_SUM);
         if (!rc) rc = dt_comm_barrier(c);
         text = dt_comm_error(c);
         bool ok = rc == DT_COMM_ERR_MEMORY && text && strstr(text, "shared memory") && dt_comm_failed_rank(c) == 1;
         if (!ok) printf("    rank %d: %d: %s\n", rank, rc, text ? text : "");
-        bool none = dt_comm_alloc(c, 4096) == NULL;
+        bool none = (dt_comm_alloc(c, 4096) == NULL) == (way == NO_CHANNELS || rank == 1);
         return dt_comm_free(c) != DT_COMM_ERR_MEMORY || !ok || !none;
     }
     text = dt_comm_error(NULL);

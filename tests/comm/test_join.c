@@ -963,17 +963,17 @@ DT_TEST_RANK(wrong_rank)
     o.epoch = 5;
     if (rank == 3) {
         flag_wait(j, 0, 1); /* rank 1 is registered */
-        EXPECT_EQ(0, wrong_dial(j, 1, 3, 5, 0, 1, "there is a rank 1 already"));
-        EXPECT_EQ(0, wrong_dial(j, 2, 3, 4, 0, 1, "rank 2 is of start 4 of the job, rank 0 of start 5"));
-        EXPECT_EQ(0, wrong_dial(j, 2, 4, 5, 0, 1, "rank 2 says the world has 4 ranks, rank 0 says 3"));
-        EXPECT_EQ(0, wrong_dial(j, 3, 3, 5, 0, 1, "rank 3 is out of range"));
-        EXPECT_EQ(0, wrong_dial(j, -1, 3, 5, 0, 1, "rank -1 is out of range"));
-        EXPECT_EQ(0, wrong_dial(j, 0, 3, 5, 0, 1, "there is a rank 0 already"));
-        EXPECT_EQ(0, wrong_dial(j, 2, 3, 5, 1, 1, "wants rank 1, this is rank 0"));
+        EXPECT_EQ(0, wrong_dial(j, 1, 3, 5, 0, DT__SHAKE_VERSION, "there is a rank 1 already"));
+        EXPECT_EQ(0, wrong_dial(j, 2, 3, 4, 0, DT__SHAKE_VERSION, "rank 2 is of start 4 of the job, rank 0 of start 5"));
+        EXPECT_EQ(0, wrong_dial(j, 2, 4, 5, 0, DT__SHAKE_VERSION, "rank 2 says the world has 4 ranks, rank 0 says 3"));
+        EXPECT_EQ(0, wrong_dial(j, 3, 3, 5, 0, DT__SHAKE_VERSION, "rank 3 is out of range"));
+        EXPECT_EQ(0, wrong_dial(j, -1, 3, 5, 0, DT__SHAKE_VERSION, "rank -1 is out of range"));
+        EXPECT_EQ(0, wrong_dial(j, 0, 3, 5, 0, DT__SHAKE_VERSION, "there is a rank 0 already"));
+        EXPECT_EQ(0, wrong_dial(j, 2, 3, 5, 1, DT__SHAKE_VERSION, "wants rank 1, this is rank 0"));
         EXPECT_EQ(0, wrong_dial(j, 2, 3, 5, 0, 9, "rank 2 has version 9 of the protocol"));
         flag_set(j, 1);
         flag_wait(j, 2, 3);
-        EXPECT_EQ(0, wrong_dial(j, 2, 3, 5, 0, 1, "there is a rank 2 already: the world is complete"));
+        EXPECT_EQ(0, wrong_dial(j, 2, 3, 5, 0, DT__SHAKE_VERSION, "there is a rank 2 already: the world is complete"));
         flag_set(j, 3);
         return;
     }

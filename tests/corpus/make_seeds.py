@@ -133,12 +133,12 @@ seed("archive", "metadata", b'0\0{"__metadata__":{"format":"pt","\\u00e9":"\\ud8
 job = b"\x6a" * 16
 
 
-def hello_c(version=1, epoch=3, comm=7, rank=1, world=4, to=0, kind=2, stream=0):
+def hello_c(version=2, epoch=3, comm=7, rank=1, world=4, to=0, kind=2, stream=0):
     return (b"DTK1" + struct.pack("<I", version) + job
             + struct.pack("<qQ6i", epoch, comm, rank, world, to, kind, stream, 0) + bytes(64))
 
 
-def hello_s(version=1, epoch=3):
+def hello_s(version=2, epoch=3):
     return b"DTK1" + struct.pack("<I", version) + job + struct.pack("<q", epoch) + bytes(32)
 
 
@@ -150,7 +150,7 @@ for kind in range(1, 7):
     for flags in (2, 10, 18, 26, 42, 58):
         seed("comm_shake", "server-%d-%d" % (kind, flags),
              bytes([flags, 0, 0, 0]) + hello_c(kind=kind, rank=3, to=2 if flags & 32 else 0))
-for name, c in (("version", hello_c(version=2)), ("epoch", hello_c(epoch=2)), ("world", hello_c(world=5)),
+for name, c in (("version", hello_c(version=3)), ("epoch", hello_c(epoch=2)), ("world", hello_c(world=5)),
                 ("rank", hello_c(rank=4)), ("self", hello_c(rank=0)), ("to", hello_c(to=1)), ("cut", hello_c()[:90])):
     seed("comm_shake", "server-bad-" + name, b"\x0a\3\0\0" + c)
 seed("comm_shake", "server-unsigned", b"\x08\0\0\0" + hello_c())
@@ -161,7 +161,7 @@ for kind in range(5):
     seed("comm_shake", "client-%d" % kind, bytes([3, 2, kind, 0]) + hello_s() + hello_r())
 seed("comm_shake", "client-refused", b"\3\1\1\0" + hello_s() + hello_r(-6, b"no" * 92))
 seed("comm_shake", "client-unsigned", b"\1\0\1\0" + hello_s() + hello_r())
-seed("comm_shake", "client-version", b"\3\0\1\0" + hello_s(version=2) + hello_r())
+seed("comm_shake", "client-version", b"\3\0\1\0" + hello_s(version=3) + hello_r())
 seed("comm_shake", "client-earlier", b"\3\0\1\0" + hello_s(epoch=2) + hello_r())
 seed("comm_shake", "client-closed", b"\3\4\1\0" + hello_s())
 
@@ -194,6 +194,10 @@ seed("comm_join", "other-world", bytes([2, 3, 1, 4]) + framed(2, one))
 seed("comm_join", "gap", bytes([2, 5, 1, 4]) + framed(2, table(6, 0, 2)) + framed(2, table(6, 3, 2)))
 seed("comm_join", "more", bytes([2, 2, 1, 4]) + framed(2, table(3, 0, 4)))
 seed("comm_join", "unknown", bytes([2, 2, 1, 4]) + framed(99, b"?"))
+relay = struct.pack("<iI", 2, 16) + loopback[:28]
+for name, body in (("", relay), ("-self", struct.pack("<i", 1) + relay[4:]), ("-rank", struct.pack("<i", 3) + relay[4:]),
+                   ("-short", relay[:-1])):
+    seed("comm_join", "relay" + name, bytes([2, 2, 1, 4]) + framed(24, body))
 seed("comm_join", "short", bytes([0, 2, 1, 4]) + head(2, len(one)) + one[:-1])
 for name, n in (("0", 0), ("max", 65536), ("over", 65537), ("2g", 1 << 31), ("negative", -1)):
     seed("comm_join", "length-" + name, bytes([0, 2, 1, 4]) + head(2, n) + one)
@@ -201,9 +205,9 @@ for name, n in (("0", 0), ("max", 65536), ("over", 65537), ("2g", 1 << 31), ("ne
 for name, n, first in (("2g", 1 << 31, 0), ("negative", -1, 0), ("first", 3, -1), ("zero", 0, 0)):
     body = struct.pack("<4I", 3, first & 0xFFFFFFFF, n & 0xFFFFFFFF, 0)
     seed("comm_join", "count-" + name, bytes([2, 2, 1, 4]) + framed(2, body))
-ticket = b"DTK1" + struct.pack("<I", 1) + bytes(32) + loopback
+ticket = b"DTK1" + struct.pack("<I", 2) + bytes(32) + loopback
 seed("comm_join", "ticket", bytes([1, 1, 0, 0]) + ticket)
-seed("comm_join", "ticket-version", bytes([1, 1, 0, 0]) + ticket[:4] + b"\2" + ticket[5:])
+seed("comm_join", "ticket-version", bytes([1, 1, 0, 0]) + ticket[:4] + b"\3" + ticket[5:])
 seed("comm_join", "ticket-address", bytes([1, 1, 0, 0]) + ticket[:-4] + struct.pack("<I", 28))
 
 
@@ -237,7 +241,8 @@ def frame(seq=0, count=16, nbytes=64, coll=4, algo=4, dtype=0, op=0, epoch=0, la
 abort = struct.pack("<Qii", 77, -9, 2) + b"rank 2: enough"
 death = struct.pack("<ii", 17, 1) + b"rank 17 died"
 frames = {
-    "member": (3, 1, member(1)), "bye": (1, 19, b""), "bye-register": (3, 19, b""), "bye-closed": (0x23, 19, b""),
+    "member": (3, 1, member(1), 37), "member-other": (3, 1, member(1), 20), "member-rank": (3, 1, member(1), 40),
+    "unregister": (3, 25, b"", 20), "unregister-self": (3, 25, b"", 37), "bye": (1, 19, b""), "bye-register": (3, 19, b""), "bye-closed": (0x23, 19, b""),
     "closed": (0x20, 14, b""), "child-closed": (0x21, 16, b""), "sync": (2, 5, b""),
     "abort": (0, 9, abort), "abort-status": (0, 9, struct.pack("<Qii", 77, 1, 2)), "news": (3, 9, abort),
     "death": (0, 10, death), "death-rank": (0, 10, struct.pack("<ii", 40, 1)),
@@ -261,12 +266,14 @@ frames = {
     "agree-timeout": (1, 22, agree(timeout=float("nan"))), "order": (0, 23, agree(order=1)),
     "order-last": (0, 23, agree(order=3, decided=1)),
 }
-for name, (conn, kind, body) in frames.items():
+for name, what in frames.items():
     for rank in range(2):
-        seed("comm_control", "%s-%d" % (name, rank),
-             bytes([rank, 7 + 8 * rank, rank, 4]) + step(conn, kind, body) + b"\x8a")
+        seed("comm_control", "%s-%d" % (name, rank), bytes([rank, 7 + 8 * rank, rank, 4]) + step(*what) + b"\x8a")
         if rank == 0:
-            seed("comm_control", name + "-joining", bytes([0, 6, 3, 4]) + step(conn, kind, body) + b"\xbf\xbf")
+            seed("comm_control", name + "-joining", bytes([0, 6, 3, 4]) + step(*what) + b"\xbf\xbf")
+both = step(3, 1, member(1), 37) + step(3, 1, member(1), 21)  # a relay, and a rank that was sent to it
+seed("comm_control", "relay-joining", bytes([0, 6, 3, 4]) + both)
+seed("comm_control", "relay-left-joining", bytes([0, 6, 3, 4]) + both[:len(both) // 2] + step(3, 25, b"", 20))
 for n in (0, 4):
     twice = step(1, 6, gather(2, n, 0, 17, b"abcd"[:n])) + step(1, 6, gather(2, n, n, 17, b""))
     seed("comm_control", "up-twice-%d" % n, bytes([0, 1, 0, 0]) + twice)

@@ -150,7 +150,7 @@ static uint32_t fuzz_kind(uint8_t k)
                                      DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
                                      DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE,
                                      DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE, DT__C_COSTS, DT__C_WATCH,
-                                     DT__C_AGREE_STATE, DT__C_AGREE_ORDER };
+                                     DT__C_AGREE_STATE, DT__C_AGREE_ORDER, DT__C_RELAY, DT__C_UNREGISTER };
     return k < sizeof kind / sizeof *kind ? kind[k] : k;
 }
 
@@ -165,7 +165,7 @@ static void fuzz_world(dt__world *w, int rank, int size)
     w->epoch = 3;
     w->timeout = 30;
     w->join_timeout = 120;
-    w->listen_fd = w->unix_fd = w->ticket_fd = w->register_fd = -1;
+    w->listen_fd = w->unix_fd = w->ticket_fd = -1;
     memset(w->token, 0x5a, sizeof w->token);
     memset(w->job, 0x6a, sizeof w->job);
     w->member = (dt__member *)fuzz_alloc(NULL, (size_t)size * sizeof *w->member);

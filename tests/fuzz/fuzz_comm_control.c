@@ -41,8 +41,13 @@ static void control_begin(dt__world *w, const uint8_t *data)
     dt__conn_new(w, FUZZ_FD + 1, DT__KIND_TREE, below)->state = DT__CONN_READY;
     dt__conn_new(w, FUZZ_FD + 2, DT__KIND_TREE, CONTROL_SIZE - 2);
     dt__conn_new(w, FUZZ_FD + 3, rank ? DT__KIND_NEWS : DT__KIND_REGISTER, CONTROL_SIZE - 3);
-    if (!rank) ctl->registered[CONTROL_SIZE - 3] = 1;
-    if (!rank) ctl->nregistered = CONTROL_SIZE - 1; /* one is missing */
+    if (!rank) { /* two are missing: that one, and one that was sent to a relay */
+        memset(ctl->registered, DT__REG_DONE, CONTROL_SIZE);
+        ctl->registered[CONTROL_SIZE - 3] = DT__REG_ADMITTED;
+        ctl->registered[21] = DT__REG_MOVES;
+        memcpy(w->member[21].unix_name, "dt-name", 8);
+        ctl->nregistered = CONTROL_SIZE - 2;
+    }
     if (data[1] & CONTROL_GATHERS) {
         ctl->gathering = true;
         ctl->gather_seq = 1;

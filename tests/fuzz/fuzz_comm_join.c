@@ -26,7 +26,7 @@ static size_t join_frames(uint8_t *out, size_t room, const uint8_t *p, size_t n)
 static void join_table(dt__world *w)
 {
     int seen = 0;
-    dt__table_finish(w);
+    if (!dt__table_finish(w)) abort();
     for (int r = 0; r < w->size; r++) {
         const dt__member *m = &w->member[r];
         char              text[256];
@@ -62,10 +62,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (data[0] & JOIN_HEADS) used = join_frames(frames, sizeof frames, data + 4, n - 4);
         else memcpy(frames, data + 4, n - 4);
         fuzz_wire_is(0, frames, used, how);
-        dt__said.text[0] = 0;
-        int got = dt__table_recv(&w, FUZZ_FD, dt__comm_now() + 1000000000);
-        if (got == 0) join_table(&w);
-        else if (!dt__said.text[0]) abort();
+        if (dt__control_new(&w) < 0) abort();
+        dt__control *ctl = w.control;
+        dt__conn    *k = ctl->above = dt__conn_new(&w, FUZZ_FD, DT__KIND_REGISTER, 0);
+        ctl->join = DT__JOIN_OPEN;
+        k->state = DT__CONN_READY;
+        for (int i = 0; i < 9999 && ctl->join == DT__JOIN_OPEN && k->state != DT__CONN_BROKEN; i++) dt__conn_read(&w, k);
+        if (ctl->join == DT__JOIN_OPEN) abort(); /* the wire ends */
+        if (ctl->join == DT__JOIN_COMPLETE) join_table(&w);
+        if (ctl->join == DT__JOIN_FAILED && (!ctl->join_text[0] || !ctl->join_status)) abort();
+        if (ctl->join == DT__JOIN_MOVES && (ctl->relay.rank < 1 || ctl->relay.rank >= size || ctl->relay.rank == w.rank)) abort();
     }
     fuzz_world_end(&w);
     fuzz_end();

@@ -15,6 +15,7 @@ static void shake_server(dt__world *w, const uint8_t *data, const uint8_t *p, si
     dt__control *ctl;
     if (dt__control_new(w) < 0) abort();
     ctl = w->control;
+    w->joined = true;
     if (flags & SHAKE_COMPLETE) ctl->join = DT__JOIN_COMPLETE;
     if (flags & SHAKE_LEAVING) ctl->leave = DT__LEAVE_RELEASED;
     if (w->rank == 0 && ctl->join == DT__JOIN_OPEN && (flags & SHAKE_FAILED)) ctl->join = DT__JOIN_FAILED;

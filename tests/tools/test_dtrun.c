@@ -494,6 +494,20 @@ UTEST(dtrun, a_port_that_is_taken_is_named)
     EXPECT_EQ(0, job_run(&j, args)); /* now it is free */
     job_free(&j);
 }
+static int few_descriptors(int rank, void *arg)
+{
+    struct rlimit r = { 64, 64 };
+    dtjob         j;
+    (void)rank, (void)arg;
+    if (setrlimit(RLIMIT_NOFILE, &r)) return 1;
+    int status = job_run(&j, "-n 100 RANK sum");
+    bool ok = has(&j, 1, "a job of 100 ranks on this machine needs 3") &&
+              has(&j, 1, "file descriptors, but the limit of this process is 64: raise it (ulimit -n 3");
+    if (!ok) printf("   %s\n", j.said[1].p);
+    job_free(&j);
+    return status != 1 || !ok;
+}
+UTEST(dtrun, too_few_descriptors_are_named_at_once) { EXPECT_EQ(0, dt_test_ranks(1, 20, few_descriptors, NULL)); }
 UTEST(dtrun, a_script_may_run_two_programs_of_the_job)
 {
     char *dir = temp_dir(), script[9000];
