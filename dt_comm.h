@@ -147,7 +147,8 @@ DT_API int dt_comm_allreduce(dt_comm *c, void *buf, int64_t n, int dtype, int op
 DT_API int dt_comm_broadcast(dt_comm *c, void *buf, int64_t n, int dtype, int root);
 /* The result is at the root; buf of the other ranks does not change. */
 DT_API int dt_comm_reduce(dt_comm *c, void *buf, int64_t n, int dtype, int op, int root);
-/* counts[r]: elements of rank r's segment; NULL: n each. in: the segments of all ranks in their order; out: this rank's. */
+/* counts[r]: elements of rank r's segment; NULL: n each. in: the segments of all ranks in their order; out: this rank's. out
+   may be this rank's segment of in. */
 DT_API int dt_comm_reduce_scatter(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts, int dtype,
                                   int op);
 /* in NULL: this rank's segment is already at its place in out */
@@ -307,6 +308,7 @@ struct dt_work {
     bool       finished;         /* atomic */
     int        status;
     /* buffers */
+    const char *input;           /* DT_PLAN_IN: the caller's, only read */
     char      *temp;             /* data, if it is not the caller's; NULL if it is */
     const char *in;              /* copied to data + in_at first, unless NULL */
     char      *out;              /* data + out_at is copied there at the end, unless NULL */
@@ -1041,6 +1043,10 @@ static const dt__transport *dt__transport_to(const dt_comm *c, int peer)
 {
     return c->inside && c->host[peer] == c->host[c->rank] ? c->inside : c->across;
 }
+static char *dt__plan_buf(const struct dt__engine *e, const dt_work *w, int buf)
+{
+    return buf == DT_PLAN_DATA ? w->data : buf == DT_PLAN_SCRATCH ? e->scratch : (char *)(uintptr_t)w->input;
+}
 static int dt__round_begin(dt_comm *c, dt_work *w)
 {
     struct dt__engine  *e = c->engine;
@@ -1060,14 +1066,16 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
     for (int64_t i = 0; i < n; i++) {
         const dt_plan_step *t = s + w->step + i;
         dt__msg            *m = e->msg + i;
-        char               *base = t->buf == DT_PLAN_DATA ? w->data : e->scratch,
-             *from = t->from_buf == DT_PLAN_DATA ? w->data : e->scratch;
+        char               *at = dt__plan_buf(e, w, t->buf) + (size_t)t->at * w->size;
+        const char         *from = dt__plan_buf(e, w, t->from_buf) + (size_t)t->from * w->size;
         e->over[i] = 0;
+        /* transports reduce in place: the own operand of a FOLD first goes to its place */
+        if ((t->kind == DT_STEP_COPY || t->kind == DT_STEP_FOLD) && at != from)
+            dt__comm_copy(at, from, (size_t)t->n * w->size);
         if (t->kind == DT_STEP_COPY) {
-            dt__comm_copy(base + (size_t)t->at * w->size, from + (size_t)t->from * w->size, (size_t)t->n * w->size);
             e->over[i] = 1;
         } else if (t->kind == DT_STEP_REDUCE) {
-            dt__fold(w->dtype, w->op, base + (size_t)t->at * w->size, from + (size_t)t->from * w->size, t->n, t->left);
+            dt__fold(w->dtype, w->op, at, from, t->n, t->left);
             e->over[i] = 1;
         } else {
             memset(m, 0, sizeof *m);
@@ -1077,7 +1085,7 @@ static int dt__round_begin(dt_comm *c, dt_work *w)
             m->head.late_rank = c->late_rank;
             m->head.step = (uint32_t)t->round;
             m->head.nbytes = (uint64_t)t->n * w->size;
-            m->ptr = base + (size_t)t->at * w->size;
+            m->ptr = at;
             m->n = (size_t)t->n * w->size;
             m->fold = t->kind == DT_STEP_FOLD;
             m->left = t->left != 0;
@@ -1740,6 +1748,42 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     return dt__comm_fail(c, why ? DT_COMM_ERR_ARG : DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: algorithm %s: %s",
                          c->rank, a->name, dt_algo_name(algo), why ? why : "out of memory");
 }
+static bool dt__overlap(const char *a, size_t na, const char *b, size_t nb)
+{
+    return na && nb && (uintptr_t)a < (uintptr_t)b + nb && (uintptr_t)b < (uintptr_t)a + na;
+}
+/* The buffers of reduce_scatter, gather and scatter. all: elements of all segments; the own one begins at `at` and has
+   `mine`. At the root of gather and scatter all segments are in the caller's buffer. Elsewhere the plan says how many
+   elements it needs in DATA: if these are the own segment only, DATA is the caller's buffer. Else DATA is allocated and the
+   own segment is copied. MPI's own collectives need all segments in DATA. */
+static int dt__prepare_segments(dt_comm *c, const dt__call *a, dt_work *w, int64_t all, int64_t at, int64_t mine)
+{
+    bool        reduces = a->coll == DT_COLL_REDUCE_SCATTER, gathers = a->coll == DT_COLL_GATHER;
+    bool        root = !reduces && c->rank == a->root, planned = w->way == DT__BY_PLAN;
+    const char *in = (const char *)a->in;
+    char       *out = (char *)a->out;
+    int64_t     need = root ? mine : planned ? w->plan->count : all, own = planned && !root ? 0 : at;
+    size_t      before = (size_t)at * w->size; /* bytes of the segments before the own one */
+    if (gathers && !root && !in && out) in = out + before; /* it is at its place */
+    w->data = root != gathers ? (char *)(uintptr_t)in : out; /* in is only read: the root of scatter, others in gather */
+    bool direct = need == mine;
+    if ((direct && mine && !w->data) || (reduces && all && !in))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s is NULL; expected a buffer of %" PRId64 " elements",
+                             c->rank, a->name, root != gathers || (reduces && !in) ? "in" : "out",
+                             root || (reduces && !in) ? all : mine);
+    if (reduces && out != in + before && dt__overlap(out, (size_t)mine * w->size, in, (size_t)all * w->size)) direct = false;
+    if (!direct) w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)need * w->size + 1);
+    if (!direct && !w->temp)
+        return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
+    if (reduces && planned) w->input = in;
+    else if (reduces) w->in = in, w->in_n = all;
+    else if (gathers && in && (root ? in != out + before : !direct)) w->in = in, w->in_at = own, w->in_n = mine;
+    if (gathers) return 0;
+    if (root ? out != in + before : !direct) w->out = out;
+    w->out_at = own;
+    w->out_n = mine;
+    return 0;
+}
 static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int64_t *matrix) /* matrix: alltoall with counts */
 {
     int64_t segment = 0, mine = a->counts ? a->counts[c->rank] : a->n, at = dt__segment_at(c, a, c->rank);
@@ -1761,26 +1805,10 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     case DT_COLL_ALLREDUCE: w->out_n = a->n; break;
     case DT_COLL_REDUCE: w->out_n = root ? a->n : 0; break;
     case DT_COLL_REDUCE_SCATTER:
-        w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)all * w->size + 1);
-        w->in = (const char *)a->in;
-        w->in_n = all;
-        w->out = (char *)a->out;
-        w->out_at = at;
-        w->out_n = mine;
-        break;
+    case DT_COLL_GATHER:
+    case DT_COLL_SCATTER: break; /* dt__prepare_segments */
     case DT_COLL_ALLGATHER:
         if (a->in) w->in = (const char *)a->in, w->in_at = at, w->in_n = mine;
-        break;
-    case DT_COLL_GATHER:
-        if (!root) w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)all * w->size + 1);
-        if (a->in) w->in = (const char *)a->in, w->in_at = at, w->in_n = mine;
-        break;
-    case DT_COLL_SCATTER:
-        w->data = (char *)(uintptr_t)a->in; /* the root only reads it */
-        if (!root) w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)all * w->size + 1);
-        w->out = (char *)a->out;
-        w->out_at = at;
-        w->out_n = mine;
         break;
     case DT_COLL_BARRIER:
     case DT_COLL_BROADCAST:
@@ -1791,9 +1819,6 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
         return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s is not a collective", c->rank, a->name,
                              dt_coll_name(a->coll));
     }
-    if ((a->coll == DT_COLL_REDUCE_SCATTER || ((a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER) && !root)) &&
-        !w->data)
-        return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
     if (w->way == DT__BY_NATIVE && !whole) {
         w->part = (int *)DT_COMM_MALLOC(2 * (size_t)c->size * sizeof *w->part);
         if (!w->part)
@@ -1804,7 +1829,9 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
         }
     }
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* the control thread reads it */
-    return w->way != DT__BY_PLAN ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
+    int rc = w->way != DT__BY_PLAN ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
+    bool segments = a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER;
+    return rc || !segments ? rc : dt__prepare_segments(c, a, w, all, at, mine);
 }
 static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }
 /* ---- memory of devices */
@@ -1858,6 +1885,15 @@ static int dt__job_wait(dt_work *w, int status) /* returns the status and frees 
     int rc = w->device_transport->wait(w->job, status);
     w->job = NULL;
     return status ? status : rc;
+}
+static void dt__unprepare(dt_work *w, int status) /* it could not be prepared */
+{
+    dt__job_wait(w, status);
+    DT_COMM_FREE(w->temp);
+    DT_COMM_FREE(w->part);
+    if (!w->plan_own || !w->plan) return;
+    dt_plan_free(w->plan);
+    DT_COMM_FREE(w->plan);
 }
 static int dt__alone(const dt__call *a) /* a world of one rank */
 {
@@ -1940,8 +1976,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     memset(&w, 0, sizeof w);
     int rc = device ? dt__prepare_device(c, a, &w) : dt__prepare(c, a, &w);
     if (rc) {
-        dt__job_wait(&w, rc);
-        DT_COMM_FREE(w.temp);
+        dt__unprepare(&w, rc);
         return rc;
     }
     if (posted) {
@@ -1974,9 +2009,7 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
         return w;
     }
     if (device ? dt__prepare_device(c, a, w) : dt__prepare(c, a, w)) {
-        dt__job_wait(w, c->status);
-        DT_COMM_FREE(w->temp);
-        if (w->plan_own) DT_COMM_FREE(w->plan);
+        dt__unprepare(w, c->status);
         DT_COMM_FREE(w);
         return NULL;
     }

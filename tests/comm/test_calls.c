@@ -1,0 +1,208 @@
+/* test_calls.c - what the calls of dt_comm.h promise beside their results: how much memory they take, that a buffer may be
+   both input and output. Ranks are threads. */
+#include "harness.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t heap_now, heap_most; /* bytes that dt_comm.h has allocated; atomic */
+static void *heap_count(void *p)
+{
+    int64_t now = __atomic_add_fetch(&heap_now, p ? (int64_t)malloc_usable_size(p) : 0, __ATOMIC_SEQ_CST);
+    int64_t most = __atomic_load_n(&heap_most, __ATOMIC_SEQ_CST);
+    while (now > most && !__atomic_compare_exchange_n(&heap_most, &most, now, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    return p;
+}
+static void *heap_uncount(void *p)
+{
+    if (p) __atomic_sub_fetch(&heap_now, (int64_t)malloc_usable_size(p), __ATOMIC_SEQ_CST);
+    return p;
+}
+#define DT_COMM_MALLOC(n) heap_count(malloc(n))
+#define DT_COMM_REALLOC(p, n) heap_count(realloc(heap_uncount(p), n))
+#define DT_COMM_FREE(p) free(heap_uncount(p))
+#define DT_COMM_IMPLEMENTATION
+#define DT_NET_IMPLEMENTATION
+#define DT_PLAN_IMPLEMENTATION
+#include "dt_comm.h"
+
+UTEST_MAIN()
+
+enum { MOST = 8 };
+typedef struct team {
+    int      n, failed; /* failed: atomic */
+    dt_comm *comm[MOST];
+    void   (*fn)(struct team *t, dt_comm *c, int rank);
+    int64_t  count;
+    int      root;
+} team;
+typedef struct player {
+    team *t;
+    int   rank;
+} player;
+static void *play(void *arg)
+{
+    player *p = (player *)arg;
+    p->t->fn(p->t, p->t->comm[p->rank], p->rank);
+    dt_comm_free(p->t->comm[p->rank]);
+    return NULL;
+}
+static void check(team *t, bool ok, const char *what, int rank)
+{
+    if (ok) return;
+    if (__atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED) < 5)
+        printf("    %s: rank %d of %d: %s\n", what, rank, t->n, dt_comm_error(t->comm[rank]) ? dt_comm_error(t->comm[rank]) : "");
+    fflush(stdout);
+}
+/* fn on n ranks; returns how many checks failed */
+static int run(int n, const char *algo, void (*fn)(team *t, dt_comm *c, int rank), int64_t count, int root)
+{
+    team         t;
+    pthread_t    thread[MOST];
+    player       p[MOST];
+    dt_comm_opts o;
+    memset(&t, 0, sizeof t);
+    memset(&o, 0, sizeof o);
+    t.n = n;
+    t.fn = fn;
+    t.count = count;
+    t.root = root;
+    o.algo = algo;
+    o.timeout = 20 * dt_test_slow();
+    if (dt_comm_threads_with(n, t.comm, o)) return 1000;
+    for (int i = 0; i < n; i++) {
+        p[i].t = &t;
+        p[i].rank = i;
+        pthread_create(&thread[i], NULL, play, &p[i]);
+    }
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    return t.failed;
+}
+static float value(int rank, int64_t i) { return (float)((rank * 5 + i * 3) % 7); }
+
+/* ==================================================================================================== memory */
+static void begin_counting(dt_comm *c, int rank)
+{
+    dt_comm_barrier(c);
+    if (!rank) heap_most = heap_now;
+    dt_comm_barrier(c);
+}
+static void reduce_scatter(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n;
+    float  *in = (float *)malloc((size_t)all * 4), *out = (float *)malloc((size_t)n * 4);
+    for (int64_t i = 0; i < all; i++) in[i] = value(rank, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_reduce_scatter(c, in, out, n, NULL, DT_COMM_F32, DT_COMM_SUM), "reduce_scatter", rank);
+    for (int64_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int r = 0; r < t->n; r++) sum += value(r, rank * n + i);
+        if (out[i] != sum) check(t, false, "sum", rank);
+    }
+    dt_comm_barrier(c);
+    free(in);
+    free(out);
+}
+static void gather(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n;
+    float  *in = (float *)malloc((size_t)n * 4), *out = rank == t->root ? (float *)malloc((size_t)all * 4) : NULL;
+    for (int64_t i = 0; i < n; i++) in[i] = value(rank, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_gather(c, in, out, n, NULL, DT_COMM_F32, t->root), "gather", rank);
+    for (int64_t i = 0; out && i < all; i++)
+        if (out[i] != value((int)(i / n), i % n)) check(t, false, "gathered", rank);
+    dt_comm_barrier(c);
+    free(in);
+    free(out);
+}
+static void scatter(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n;
+    float  *in = rank == t->root ? (float *)malloc((size_t)all * 4) : NULL, *out = (float *)malloc((size_t)n * 4);
+    for (int64_t i = 0; in && i < all; i++) in[i] = value(3, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_scatter(c, in, out, n, NULL, DT_COMM_F32, t->root), "scatter", rank);
+    for (int64_t i = 0; i < n; i++)
+        if (out[i] != value(3, rank * n + i)) check(t, false, "scattered", rank);
+    dt_comm_barrier(c);
+    free(in);
+    free(out);
+}
+/* The ranks together take at most so many segments, and a little for plans. */
+static bool takes(double segments, int n, const char *algo, void (*fn)(team *t, dt_comm *c, int rank), int root)
+{
+    int64_t count = 50000, before = heap_now;
+    if (run(n, algo, fn, count, root)) return false;
+    double took = (double)(heap_most - before) / (4.0 * (double)count);
+    /* communicators and plans take about 40 KB a rank */
+    if (took > segments + 0.3 * n || took < segments - 0.01)
+        printf("    %s with %d ranks: %.2f segments, expected %.2f\n", algo, n, took, segments);
+    return took <= segments + 0.3 * n && took >= segments - 0.01;
+}
+UTEST(memory, reduce_scatter_takes_the_segments_that_are_on_their_way)
+{
+    EXPECT_TRUE(takes(0, 2, "ring", reduce_scatter, 0));
+    EXPECT_TRUE(takes(3, 3, "ring", reduce_scatter, 0)); /* one a rank */
+    EXPECT_TRUE(takes(12, 6, "ring", reduce_scatter, 0)); /* two a rank */
+    EXPECT_TRUE(takes(0, 2, "halving", reduce_scatter, 0));
+    EXPECT_TRUE(takes(8, 4, "halving", reduce_scatter, 0)); /* half of the vector a rank */
+    EXPECT_TRUE(takes(0, 6, "pairs", reduce_scatter, 0));
+    EXPECT_TRUE(takes(6, 6, "direct", reduce_scatter, 0)); /* the vector on rank 0 */
+    EXPECT_TRUE(takes(30, 6, "ordered", reduce_scatter, 0)); /* the parts of the other five ranks, on each rank */
+    EXPECT_TRUE(takes(0, 2, NULL, reduce_scatter, 0));
+}
+UTEST(memory, gather_and_scatter_take_the_segments_that_a_rank_passes_on)
+{
+    EXPECT_TRUE(takes(0, 6, "direct", gather, 2));
+    EXPECT_TRUE(takes(0, 6, "direct", scatter, 2));
+    for (int root = 0; root < 6; root += 5) { /* members 2 and 4 from the root on have two segments each */
+        EXPECT_TRUE(takes(4, 6, "tree", gather, root));
+        EXPECT_TRUE(takes(4, 6, "tree", scatter, root));
+    }
+}
+
+/* ==================================================================================================== buffers */
+static void shared_buffers(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n, at = rank * n;
+    float  *x = (float *)malloc((size_t)all * 4);
+    for (int how = 0; how < 3; how++) { /* at its own segment, at the beginning, across two segments */
+        float *out = how == 0 ? x + at : how == 1 ? x : x + (at + n / 2 + n < all ? at + n / 2 : at - n / 2);
+        for (int64_t i = 0; i < all; i++) x[i] = value(rank, i);
+        check(t, !dt_comm_reduce_scatter(c, x, out, n, NULL, DT_COMM_F32, DT_COMM_MEAN), "reduce_scatter", rank);
+        for (int64_t i = 0; i < n; i++) {
+            float sum = 0;
+            for (int r = 0; r < t->n; r++) sum += value(r, at + i);
+            if (out[i] != sum / (float)t->n) check(t, false, how == 0 ? "in place" : how == 1 ? "beginning" : "across", rank);
+        }
+    }
+    for (int64_t i = 0; i < all; i++) x[i] = i / n == rank ? value(rank, i) : -1;
+    check(t, !dt_comm_gather(c, NULL, x, n, NULL, DT_COMM_F32, t->root), "gather in place", rank);
+    for (int64_t i = 0; i < all && rank == t->root; i++)
+        if (x[i] != value((int)(i / n), i)) check(t, false, "gathered in place", rank);
+    check(t, !dt_comm_scatter(c, x, x + at, n, NULL, DT_COMM_F32, t->root), "scatter in place", rank);
+    for (int64_t i = 0; i < n; i++)
+        if (x[at + i] != value(rank, at + i)) check(t, false, "scattered in place", rank);
+    dt_comm_barrier(c);
+    free(x);
+}
+UTEST(buffers, input_and_output_may_overlap)
+{
+    static const char *const algo[] = { NULL, "ring", "pairs", "halving", "direct", "ordered", "tree" };
+    for (int a = 0; a < 7; a++)
+        for (int n = 2; n <= 5; n++) EXPECT_EQ(0, run(n, algo[a], shared_buffers, 300, n / 2));
+}
+static void no_buffer(team *t, dt_comm *c, int rank)
+{
+    float x[4] = { 0, 0, 0, 0 };
+    int   rc = rank == 1 ? dt_comm_reduce_scatter(c, NULL, x, 2, NULL, DT_COMM_F32, DT_COMM_SUM)
+                         : dt_comm_reduce_scatter(c, x, x, 2, NULL, DT_COMM_F32, DT_COMM_SUM);
+    check(t, rc == DT_COMM_ERR_ARG && strstr(dt_comm_error(c), "rank 1: dt_comm_reduce_scatter: in is NULL"), "message", rank);
+}
+UTEST(buffers, a_missing_input_is_named) { EXPECT_EQ(0, run(2, NULL, no_buffer, 0, 0)); }
