@@ -237,6 +237,7 @@ typedef struct dt__call {
     void          *out;
     int64_t        n;
     const int64_t *counts;
+    const int64_t *sends, *recvs; /* alltoall with counts; else NULL */
     int            dtype, op, root;
 } dt__call;
 
@@ -1671,6 +1672,14 @@ static int     dt__call_bad(dt_comm *c, const dt__call *a)
     for (int i = 0; a->counts && !why[0] && i < c->size; i++)
         if (a->counts[i] < 0 || a->counts[i] > most)
             snprintf(why, sizeof why, "%" PRId64 " elements of rank %d; expected 0 to %" PRId64, a->counts[i], i, most);
+    if (!why[0] && !a->sends != !a->recvs) snprintf(why, sizeof why, "sends and recvs are given together, or both are NULL");
+    for (int i = 0; a->sends && !why[0] && i < c->size; i++)
+        if (a->sends[i] < 0 || a->recvs[i] < 0 || a->sends[i] > most || a->recvs[i] > most)
+            snprintf(why, sizeof why, "%" PRId64 " elements to and %" PRId64 " from rank %d; expected 0 to %" PRId64, a->sends[i],
+                     a->recvs[i], i, most);
+    if (!why[0] && a->sends && a->sends[c->rank] != a->recvs[c->rank])
+        snprintf(why, sizeof why, "%" PRId64 " elements to and %" PRId64 " from this rank itself; expected the same number",
+                 a->sends[c->rank], a->recvs[c->rank]);
     if (!why[0]) return 0;
     return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s", c->rank, a->name, why);
 }
@@ -1714,7 +1723,7 @@ static dt_algo dt__choose(const dt_comm *c, dt_coll coll, int64_t total, size_t 
                                                    total * (int64_t)size, segment);
 }
 /* A plan from the cache, or one that belongs to the work. */
-static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo, int64_t segment, const int64_t *matrix)
+static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo, int64_t segment)
 {
     struct dt__engine *e = c->engine;
     const char        *why = NULL;
@@ -1727,11 +1736,13 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
     o.rank = c->rank;
     o.world = c->size;
     o.count = a->n;
-    o.counts = matrix ? matrix : a->counts;
+    o.counts = a->counts;
+    o.sends = a->sends;
+    o.recvs = a->recvs;
     o.root = root;
     o.segment = segment;
     o.host = c->host;
-    if (!a->counts && !w->own) { /* blocking calls use a cached plan one at a time */
+    if (!a->counts && !a->sends && !w->own) { /* blocking calls use a cached plan one at a time */
         if (e->plan[slot].step && !memcmp(e->plan_key[slot], key, sizeof key)) {
             w->plan = &e->plan[slot];
             return 0;
@@ -1751,6 +1762,21 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt_work *w, dt_algo algo,
 static bool dt__overlap(const char *a, size_t na, const char *b, size_t nb)
 {
     return na && nb && (uintptr_t)a < (uintptr_t)b + nb && (uintptr_t)b < (uintptr_t)a + na;
+}
+/* The buffers of alltoall */
+static int dt__prepare_alltoall(dt_comm *c, const dt__call *a, dt_work *w)
+{
+    size_t going = (size_t)w->plan->input * w->size, coming = (size_t)w->plan->count * w->size;
+    w->input = (const char *)a->in;
+    w->data = (char *)a->out;
+    if ((going && !a->in) || (coming && !a->out))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s is NULL; expected a buffer of %zu bytes", c->rank, a->name,
+                             a->in ? "out" : "in", a->in ? coming : going);
+    if (!dt__overlap(w->data, coming, w->input, going)) return 0;
+    w->temp = w->data = (char *)DT_COMM_MALLOC(coming);
+    w->out = (char *)a->out;
+    w->out_n = w->plan->count;
+    return w->temp ? 0 : dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
 }
 /* The buffers of reduce_scatter, gather and scatter. all: elements of all segments; the own one begins at `at` and has
    `mine`. At the root of gather and scatter all segments are in the caller's buffer. Elsewhere the plan says how many
@@ -1784,7 +1810,7 @@ static int dt__prepare_segments(dt_comm *c, const dt__call *a, dt_work *w, int64
     w->out_n = mine;
     return 0;
 }
-static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int64_t *matrix) /* matrix: alltoall with counts */
+static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w)
 {
     int64_t segment = 0, mine = a->counts ? a->counts[c->rank] : a->n, at = dt__segment_at(c, a, c->rank);
     int64_t all = dt__segment_at(c, a, c->size);
@@ -1796,8 +1822,8 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     w->size = dt__elem_nbytes(a->dtype);
     w->n = whole ? a->n : all;
     w->data = (char *)a->out;
-    dt_algo algo = matrix ? DT_ALGO_PAIRS : dt__choose(c, a->coll, w->n, w->size, &segment);
-    dt__frame_fill(c, &w->head, a->coll, (int)algo, matrix ? -1 : w->n, a->dtype, a->op, a->root); /* -1: they differ */
+    dt_algo algo = a->sends ? DT_ALGO_PAIRS : dt__choose(c, a->coll, w->n, w->size, &segment);
+    dt__frame_fill(c, &w->head, a->coll, (int)algo, a->sends ? -1 : w->n, a->dtype, a->op, a->root); /* -1: they differ */
     segment /= (int64_t)w->size;
     w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : algo == DT_ALGO_NATIVE ? DT__BY_NATIVE : DT__BY_PLAN;
     w->agree = c->engine->algo == DT_ALGO_NATIVE && dt__has_native(c);
@@ -1806,13 +1832,13 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
     case DT_COLL_REDUCE: w->out_n = root ? a->n : 0; break;
     case DT_COLL_REDUCE_SCATTER:
     case DT_COLL_GATHER:
-    case DT_COLL_SCATTER: break; /* dt__prepare_segments */
+    case DT_COLL_SCATTER:
+    case DT_COLL_ALLTOALL: break; /* below, when the plan is made */
     case DT_COLL_ALLGATHER:
         if (a->in) w->in = (const char *)a->in, w->in_at = at, w->in_n = mine;
         break;
     case DT_COLL_BARRIER:
-    case DT_COLL_BROADCAST:
-    case DT_COLL_ALLTOALL: break; /* dt_comm_alltoall sets its buffers itself */
+    case DT_COLL_BROADCAST: break;
     case DT_COLL_SEND:
     case DT_COLL_RECV:
     case DT_COLL_COUNT:
@@ -1829,11 +1855,12 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt_work *w, const int
         }
     }
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* the control thread reads it */
-    int rc = w->way != DT__BY_PLAN ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
+    int rc = w->way != DT__BY_PLAN ? 0 : dt__plan_get(c, a, w, algo, segment);
+    if (rc) return rc;
+    if (a->coll == DT_COLL_ALLTOALL) return dt__prepare_alltoall(c, a, w);
     bool segments = a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER;
-    return rc || !segments ? rc : dt__prepare_segments(c, a, w, all, at, mine);
+    return segments ? dt__prepare_segments(c, a, w, all, at, mine) : 0;
 }
-static int dt__prepare(dt_comm *c, const dt__call *a, dt_work *w) { return dt__prepare_with(c, a, w, NULL); }
 /* ---- memory of devices */
 static const char *dt__place_text(int device) { return device ? "GPU memory" : "host memory"; }
 /* Is it a call on device memory? 1, 0, or negative after dt__comm_fail. If ranks differ in this, their frames differ. */
@@ -1843,7 +1870,9 @@ static int dt__on_device(dt_comm *c, const dt__call *a)
     const void *first = scatters ? a->in : a->out, *other = scatters ? a->out : a->in;
     int64_t     all = 0, mine = a->counts ? a->counts[c->rank] : a->n;
     if (!c->device_transport || a->coll == DT_COLL_BARRIER) return 0;
-    for (int i = 0; i < c->size; i++) all += a->counts ? a->counts[i] : a->n;
+    for (int i = 0; i < c->size; i++) all += a->sends ? a->recvs[i] : a->counts ? a->counts[i] : a->n;
+    for (int i = 0; a->sends && i < c->size; i++) mine = i ? mine + a->sends[i] : a->sends[i];
+    if (a->sends && !all) first = other, all = mine; /* it only sends */
     if (!all) return 0;
     int on = c->device_transport->owns(c, first), there = other && mine ? c->device_transport->owns(c, other) : on;
     if (on == there) return on;
@@ -1877,7 +1906,7 @@ static int dt__prepare_device(dt_comm *c, const dt__call *a, dt_work *w)
                    a->op, a->root);
     w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : DT__BY_PLAN;
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE);
-    return w->way == DT__BY_SHARED ? 0 : dt__plan_get(c, &meet, w, algo, segment, NULL);
+    return w->way == DT__BY_SHARED ? 0 : dt__plan_get(c, &meet, w, algo, segment);
 }
 static int dt__job_wait(dt_work *w, int status) /* returns the status and frees the job, if there is one */
 {
@@ -1899,7 +1928,7 @@ static int dt__alone(const dt__call *a) /* a world of one rank */
 {
     size_t n = (size_t)a->n * dt__elem_nbytes(a->dtype);
     if (dt__coll_of((int)a->coll)->vector == DT__COLL_SEGMENTS) {
-        if (a->counts) n = (size_t)a->counts[0] * dt__elem_nbytes(a->dtype);
+        if (a->counts || a->sends) n = (size_t)(a->counts ? a->counts : a->sends)[0] * dt__elem_nbytes(a->dtype);
         if (a->in && n) memmove(a->out, a->in, n);
     }
     return 0;
@@ -2026,6 +2055,7 @@ static dt__call dt__call_of(const char *name, dt_coll coll, const void *in, void
     a.out = out;
     a.n = n;
     a.counts = counts;
+    a.sends = a.recvs = NULL;
     a.dtype = dtype;
     a.op = op;
     a.root = root;
@@ -2065,6 +2095,14 @@ DT_API int dt_comm_gather(dt_comm *c, const void *in, void *out, int64_t n, cons
 DT_API int dt_comm_scatter(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts, int dtype, int root)
 {
     dt__call a = dt__call_of("dt_comm_scatter", DT_COLL_SCATTER, in, out, n, counts, dtype, 0, root);
+    return dt__call_do(c, &a);
+}
+DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *sends,
+                            const int64_t *recvs, int dtype)
+{
+    dt__call a = dt__call_of("dt_comm_alltoall", DT_COLL_ALLTOALL, in, out, n, NULL, dtype, 0, 0);
+    a.sends = sends;
+    a.recvs = recvs;
     return dt__call_do(c, &a);
 }
 DT_API int dt_comm_barrier(dt_comm *c)
@@ -2368,64 +2406,6 @@ DT_API void dt_comm_dealloc(dt_comm *c, void *ptr)
 {
     dt__shared *s = c ? (dt__shared *)c->shared : NULL;
     if (ptr && !(s && s->fd >= 0 && dt__arena_free(s, ptr))) free(ptr);
-}
-
-/* ---- all to all */
-DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *sends,
-                            const int64_t *recvs, int dtype)
-{
-    dt__call a = dt__call_of("dt_comm_alltoall", DT_COLL_ALLTOALL, in, out, n, NULL, dtype, 0, 0);
-    int64_t  going = 0, coming = 0, *matrix = NULL;
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a.name);
-    if (!dt__comm_ok(c) || dt__call_bad(c, &a)) return c->status;
-    if (!sends != !recvs)
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: sends and recvs are given together, or both are NULL",
-                             c->rank, a.name);
-    for (int i = 0; i < c->size; i++) {
-        if (sends && (sends[i] < 0 || recvs[i] < 0 || sends[i] > dt__most_elements(c) ||
-                      recvs[i] > dt__most_elements(c)))
-            return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
-                                 "rank %d: %s: %" PRId64 " elements to and %" PRId64 " from rank %d; expected 0 to %" PRId64,
-                                 c->rank, a.name, sends[i], recvs[i], i, dt__most_elements(c));
-        going += sends ? sends[i] : n;
-        coming += sends ? recvs[i] : n;
-    }
-    if (c->device_transport && ((going && c->device_transport->owns(c, in)) || (coming && c->device_transport->owns(c, out))))
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s is not supported for GPU memory: copy it to the host",
-                             c->rank, a.name);
-    size_t  size = dt__elem_nbytes(dtype);
-    dt_work w;
-    memset(&w, 0, sizeof w);
-    if (c->size == 1) {
-        memmove(out, in, (size_t)going * size);
-        return 0;
-    }
-    w.own = true; /* so that the plan is not cached */
-    if (sends) /* only the own row and column are set */
-        matrix = (int64_t *)dt__comm_zeroed((size_t)c->size * (size_t)c->size, sizeof *matrix);
-    for (int i = 0; matrix && i < c->size; i++) {
-        matrix[(size_t)c->rank * (size_t)c->size + (size_t)i] = sends[i];
-        matrix[(size_t)i * (size_t)c->size + (size_t)c->rank] = recvs[i];
-    }
-    char *temp = (char *)DT_COMM_MALLOC((size_t)(going > coming ? going : coming) * size + 1);
-    if (!temp || (sends && !matrix)) {
-        DT_COMM_FREE(temp);
-        DT_COMM_FREE(matrix);
-        return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a.name);
-    }
-    a.counts = NULL;
-    int rc = dt__prepare_with(c, &a, &w, matrix);
-    DT_COMM_FREE(matrix);
-    w.temp = w.data = temp;
-    w.in = (const char *)in;
-    w.in_n = going;
-    w.out = (char *)out;
-    w.out_n = coming;
-    if (rc) {
-        DT_COMM_FREE(temp);
-        return rc;
-    }
-    return dt__submit(c, &w, true);
 }
 
 /* ---- sends and receives: they are numbered by pair and direction, apart from collectives */

@@ -100,8 +100,8 @@ extern "C" {
    how an algorithm works.
 
    Buffers. A rank works in three: DT_PLAN_DATA, the vector of the collective, which has plan.count elements;
-   DT_PLAN_SCRATCH, which has plan.scratch elements; and DT_PLAN_IN, the input of reduce_scatter, which has plan.input
-   elements and is never written.
+   DT_PLAN_SCRATCH, which has plan.scratch elements; and DT_PLAN_IN, the input of reduce_scatter and alltoall, which has
+   plan.input elements and is never written.
 
    Rounds. Steps are ordered by round. All steps of a round may run at the same time: within a round no step writes
    what another step reads or writes. A rank begins a round when its own steps of the previous round are done. Rounds
@@ -115,15 +115,14 @@ extern "C" {
 
    The vector (DATA):
      allreduce, broadcast, reduce    count elements on every rank
-     alltoall                        before: one segment for each rank; after: one segment from each rank. DATA has as
-                                     many elements as the larger of both.
+     alltoall                        one segment from each rank. IN has one segment for each rank.
      allgather; gather, scatter      the segments of all ranks in the order of ranks, counts[r] elements for rank r
      at the root
      reduce_scatter; gather,         the own segment; behind it the segments that the rank receives and passes on, if
      scatter at other ranks          any. IN of reduce_scatter has the segments of all ranks in the order of ranks.
    Before the plan runs, a rank's own contribution is in place: its segment for allgather and gather; at the root all
-   of DATA for scatter and broadcast; IN for reduce_scatter. Afterwards the result is
-     in all of DATA                  allreduce, broadcast, allgather; reduce and gather at the root
+   of DATA for scatter and broadcast; IN for reduce_scatter and alltoall. Afterwards the result is
+     in all of DATA                  allreduce, broadcast, allgather, alltoall; reduce and gather at the root
      in the rank's own segment       reduce_scatter, scatter
    Reduce leaves DATA unchanged on other ranks than the root. Gather leaves the own segment unchanged there, and scatter all
    of DATA at the root. Other parts of DATA may change. */
@@ -243,13 +242,15 @@ typedef struct dt_plan_opts {
     int            rank, world;
     int64_t        count;   /* allreduce, broadcast, reduce: elements of the vector; others: of each segment */
     const int64_t *counts;  /* elements of each segment; NULL: count each. alltoall: world x world, row s: what rank s sends */
+    const int64_t *sends;   /* alltoall, instead of counts: elements that rank sends to each rank, */
+    const int64_t *recvs;   /* and receives from each. Not for dt_plan_svg and dt_plan_predict, which make the plans of all */
     int            root;
     int64_t        segment; /* elements of a piece in ring, leader and chain; 0: not cut into pieces */
     const int     *host;    /* the machine of each rank; NULL: one machine */
 } dt_plan_opts;
 /* Makes the plan of rank o->rank. p is zeroed or holds an earlier plan; dt_plan_free frees it. Returns 0, or a negative
    number and a static text in *why: -1: the algorithm cannot do this, -2: out of memory. Alltoall by bruck needs equal
-   counts, which dt_plan_can does not check. */
+   counts, which dt_plan_can does not check; dt_plan_make checks those of this rank. */
 DT_API int  dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const char **why);
 DT_API void dt_plan_free(dt_plan *p);
 DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host); /* is there a plan? */
@@ -1157,33 +1158,24 @@ static void dt__plan_scatter_tree(dt__plan_work *w) { dt__plan_subtrees(w, true)
 
 /* ---- alltoall: off holds the segments to send, cut those to receive */
 
-/* Received segments stay in scratch until all of DATA is sent, then a round copies them; with counts first the own one,
-   which may move too. rounds: one partner a round, else all at once. */
+/* Segments go from IN to DATA; the last round copies the own one. rounds: one partner a round, else all at once. */
 static void dt__plan_exchange(dt__plan_work *w, bool rounds)
 {
     int64_t *out = w->off, *in = w->cut;
     int      p = w->world, r = w->rank;
-    dt__plan_scratch(w, 1, in[p]);
     for (int t = 1; t < p; t++) {
         int to = dt__plan_mod(r + t, p), from = dt__plan_mod(r - t, p);
-        dt__plan_send(w, to, DT_PLAN_DATA, out[to], out[to + 1]);
-        dt__plan_recv(w, from, DT_PLAN_SCRATCH, in[from], in[from + 1]);
+        dt__plan_send(w, to, DT_PLAN_IN, out[to], out[to + 1]);
+        dt__plan_recv(w, from, DT_PLAN_DATA, in[from], in[from + 1]);
         if (rounds) w->round++;
     }
     if (!rounds) w->round++;
-    if (w->o->counts) {
-        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, in[r], in[r + 1] - in[r], DT_PLAN_DATA, out[r], false);
-        w->round++;
-        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, in[p], DT_PLAN_SCRATCH, 0, false);
-    } else {
-        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, in[r], DT_PLAN_SCRATCH, 0, false);
-        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, in[r + 1], in[p] - in[r + 1], DT_PLAN_SCRATCH, in[r + 1], false);
-    }
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, in[r], in[r + 1] - in[r], DT_PLAN_IN, out[r], false);
     w->round++;
 }
-/* Rounds: one with p - 1 messages from each rank. Sent: n (p-1)/p by each rank. Scratch: what is received. */
+/* Rounds: one with p - 1 messages from each rank, and one that copies. Sent: n (p-1)/p by each rank. */
 static void dt__plan_alltoall_direct(dt__plan_work *w) { dt__plan_exchange(w, false); }
-/* Rounds: p - 1, another partner in each. Sent: n (p-1)/p by each rank. Scratch: what is received. */
+/* Rounds: p - 1, another partner in each, and one that copies. Sent: n (p-1)/p by each rank. */
 static void dt__plan_alltoall_pairs(dt__plan_work *w) { dt__plan_exchange(w, true); }
 /* Round k moves the blocks whose distance to go has bit k by 2^k ranks.
    Rounds: ceil(lg p) with messages of about n/2, each between one that packs and one that unpacks. Sent: about
@@ -1199,8 +1191,8 @@ static void dt__plan_alltoall_bruck(dt__plan_work *w)
     dt__plan_scratch(w, p - 1 + 2 * largest, c);
     if (w->why) return;
     packed = (p - 1) * c;
-    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, (p - 1 - r) * c, DT_PLAN_DATA, (r + 1) * c, false);
-    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, (p - 1 - r) * c, r * c, DT_PLAN_DATA, 0, false);
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, (p - 1 - r) * c, DT_PLAN_IN, (r + 1) * c, false);
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, (p - 1 - r) * c, r * c, DT_PLAN_IN, 0, false);
     w->round++;
     for (int m = 1; m < p; m <<= 1) {
         int64_t k = 0;
@@ -1221,6 +1213,7 @@ static void dt__plan_alltoall_bruck(dt__plan_work *w)
     for (int b = 1; b < p; b++)
         dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, dt__plan_mod(r - b, p) * c, c, DT_PLAN_SCRATCH, (b - 1) * c,
                        false);
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, r * c, c, DT_PLAN_IN, r * c, false);
     w->round++;
 }
 
@@ -1394,12 +1387,15 @@ static const char *dt__plan_why_not(dt_coll coll, dt_algo algo, int world, const
 static void dt__plan_segments(dt__plan_work *w)
 {
     const dt_plan_opts *o = w->o;
-    bool                a2a = w->p->coll == DT_COLL_ALLTOALL;
+    bool                a2a = w->p->coll == DT_COLL_ALLTOALL, equal = true;
+    const int64_t      *c = o->counts, *sends = a2a ? o->sends : NULL, *recvs = a2a ? o->recvs : NULL;
     w->off[0] = w->cut[0] = 0;
-    for (int i = 0; i < w->world; i++) {
-        const int64_t *c = o->counts;
-        int64_t        a = !c ? o->count : a2a ? c[(int64_t)w->rank * w->world + i] : c[i];
-        int64_t        b = !c ? o->count : a2a ? c[(int64_t)i * w->world + w->rank] : 0;
+    if (!sends != !recvs) dt__plan_fail(w, "sends and recvs are given together, or both are NULL");
+    else if (sends && sends[w->rank] != recvs[w->rank]) dt__plan_fail(w, "sends and recvs differ in the segment of the rank itself");
+    for (int i = 0; i < w->world && !w->why; i++) {
+        int64_t a = sends ? sends[i] : !c ? o->count : a2a ? c[(int64_t)w->rank * w->world + i] : c[i];
+        int64_t b = recvs ? recvs[i] : !c ? o->count : a2a ? c[(int64_t)i * w->world + w->rank] : 0;
+        equal = equal && a == b && a == (i ? w->off[1] : a);
         if (a < 0 || b < 0) dt__plan_fail(w, "a count is negative");
         else if (a > INT64_MAX - w->off[i] || b > INT64_MAX - w->cut[i])
             dt__plan_fail(w, "the sum of the counts is 2^63 or more");
@@ -1407,10 +1403,13 @@ static void dt__plan_segments(dt__plan_work *w)
         w->off[i + 1] = w->off[i] + a;
         w->cut[i + 1] = w->cut[i] + b;
     }
+    if (dt__plan_cell_of(w->p->coll, w->p->algo)->needs & DT__PLAN_EQUAL_COUNTS && !equal) /* only alltoall has this need */
+        dt__plan_fail(w, "alltoall by bruck needs equal counts");
+    if (w->why) return;
     dt_coll coll = w->p->coll;
     w->n = w->off[w->world];
-    w->p->count = a2a && w->cut[w->world] > w->n ? w->cut[w->world] : w->n;
-    if (coll == DT_COLL_REDUCE_SCATTER) w->p->input = w->n;
+    w->p->count = a2a ? w->cut[w->world] : w->n;
+    if (coll == DT_COLL_REDUCE_SCATTER || a2a) w->p->input = w->n;
     if (coll == DT_COLL_REDUCE_SCATTER || ((coll == DT_COLL_GATHER || coll == DT_COLL_SCATTER) && w->rank != o->root))
         w->p->count = w->off[w->rank + 1] - w->off[w->rank]; /* a generator that needs more adds it */
 }
@@ -1428,12 +1427,6 @@ static void dt__plan_run(dt__plan_work *w)
         w->round++;
     }
     if (w->why || w->world == 1 || (!w->n && w->p->coll != DT_COLL_ALLTOALL)) return;
-    if (cell->needs & DT__PLAN_EQUAL_COUNTS && w->o->counts) { /* only alltoall has this need: counts is a matrix */
-        const int64_t *k = w->o->counts;
-        for (int64_t i = 1; i < (int64_t)w->world * w->world; i++)
-            if (k[i] != k[0]) dt__plan_fail(w, "alltoall by bruck needs equal counts");
-        if (w->why) return;
-    }
     cell->make(w);
 }
 DT_API int dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const char **why)
@@ -1838,12 +1831,12 @@ static double dt__cost_scatter_tree(dt__cost_net *t, double n) { return dt__cost
 static double dt__cost_alltoall_direct(dt__cost_net *t, double n)
 {
     double p = t->world, part = n / p;
-    return dt__cost_each(t, part, false) + (p - 1) * part * t->reduce_per_byte;
+    return dt__cost_each(t, part, false) + part * t->reduce_per_byte;
 }
 static double dt__cost_alltoall_pairs(dt__cost_net *t, double n)
 {
     double p = t->world, part = n / p;
-    return dt__cost_each(t, part, true) + (p - 1) * part * t->reduce_per_byte;
+    return dt__cost_each(t, part, true) + part * t->reduce_per_byte;
 }
 static double dt__cost_alltoall_bruck(dt__cost_net *t, double n)
 {
@@ -1853,7 +1846,7 @@ static double dt__cost_alltoall_bruck(dt__cost_net *t, double n)
         double b = part * (t->world / (2 * m) * m + (over > 0 ? over : 0));
         s += dt__cost_shift(t, m, b) + 2 * b * g;
     }
-    return s + 2 * (p - 1) * part * g;
+    return s + (2 * p - 1) * part * g;
 }
 
 /* ---- broadcast */
@@ -2763,7 +2756,7 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
         c.alpha[DT_LINK_SHM] = d.latency[0], c.beta[DT_LINK_SHM] = d.per_byte[0];
         c.alpha[DT_LINK_NET] = d.latency[1], c.beta[DT_LINK_NET] = d.per_byte[1];
         c.gamma = d.gamma;
-        for (int i = 0; i < o->world; i++) all += o->counts && coll != DT_COLL_ALLTOALL ? o->counts[i] : o->count;
+        for (int i = 0; i < o->world; i++) all += o->counts ? o->counts[i] : o->count; /* alltoall: of rank 0 */
         algo = dt_plan_choose(&c, coll, o->world, o->host, link, (whole ? o->count : all) * d.size, &segment);
         mine.segment = segment / d.size;
     }

@@ -65,14 +65,22 @@ static PLAN_UNUSED plan_set plan_set_make(dt_coll coll, dt_algo algo, const dt_p
     s.algo = algo;
     s.o = *o;
     s.plan = (dt_plan *)calloc((size_t)o->world, sizeof *s.plan);
+    int64_t *column = (int64_t *)calloc((size_t)o->world, sizeof *column);
     for (int r = 0; s.plan && r < o->world; r++) {
         dt_plan_opts mine = *o;
         mine.rank = r;
+        if (coll == DT_COLL_ALLTOALL && o->counts) { /* a rank knows what it sends and receives, no more */
+            for (int k = 0; k < o->world; k++) column[k] = o->counts[(int64_t)k * o->world + r];
+            mine.counts = NULL;
+            mine.sends = o->counts + (int64_t)r * o->world;
+            mine.recvs = column;
+        }
         if (dt_plan_make(&s.plan[r], coll, algo, &mine, &s.why)) {
             plan_set_free(&s);
             break;
         }
     }
+    free(column);
     return s;
 }
 
@@ -532,7 +540,7 @@ static void plan_begin(plan_check_s *c)
             break;
         case DT_COLL_ALLTOALL:
             for (int k = 0; k < c->world; k++) out += plan_count(s, r, k);
-            plan_fill(d, 0, out, plan_leaf(r, 0));
+            plan_fill(plan_buf(c, r, DT_PLAN_IN), 0, out, plan_leaf(r, 0));
             break;
         default: plan_fill(d, 0, d->end, plan_leaf(r, 0)); break;
         }

@@ -134,6 +134,43 @@ static void scatter(team *t, dt_comm *c, int rank)
     free(in);
     free(out);
 }
+static void alltoall(team *t, dt_comm *c, int rank) /* with counts: twice as much to higher ranks as to lower ones */
+{
+    int64_t n = t->count, sends[MOST], recvs[MOST], going = 0, coming = 0, at = 0;
+    for (int r = 0; r < t->n; r++) {
+        sends[r] = rank < r ? 2 * n : n;
+        recvs[r] = r < rank ? 2 * n : n;
+        going += sends[r];
+        coming += recvs[r];
+    }
+    int64_t most = going > coming ? going : coming;
+    float  *in = (float *)malloc((size_t)most * 4), *out = t->root ? in : (float *)malloc((size_t)coming * 4);
+    for (int64_t i = 0; i < going; i++) in[i] = value(rank, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_alltoall(c, in, out, 0, sends, recvs, DT_COMM_F32), "alltoall", rank);
+    for (int r = 0; r < t->n; at += recvs[r++]) {
+        int64_t from = 0; /* where rank r has the segment for this rank */
+        for (int k = 0; k < rank; k++) from += r < k ? 2 * n : n;
+        for (int64_t i = 0; i < recvs[r]; i++)
+            if (out[at + i] != value(r, from + i)) check(t, false, "exchanged", rank);
+    }
+    dt_comm_barrier(c);
+    if (out != in) free(out);
+    free(in);
+}
+static void alltoall_equal(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n;
+    float  *in = (float *)malloc((size_t)all * 4), *out = t->root ? in : (float *)malloc((size_t)all * 4);
+    for (int64_t i = 0; i < all; i++) in[i] = value(rank, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_alltoall(c, in, out, n, NULL, NULL, DT_COMM_F32), "alltoall", rank);
+    for (int64_t i = 0; i < all; i++)
+        if (out[i] != value((int)(i / n), rank * n + i % n)) check(t, false, "exchanged", rank);
+    dt_comm_barrier(c);
+    if (out != in) free(out);
+    free(in);
+}
 /* The ranks together take at most so many segments, and a little for plans. */
 static bool takes(double segments, int n, const char *algo, void (*fn)(team *t, dt_comm *c, int rank), int root)
 {
@@ -167,6 +204,34 @@ UTEST(memory, gather_and_scatter_take_the_segments_that_a_rank_passes_on)
     }
 }
 
+UTEST(memory, alltoall_takes_none_of_its_own)
+{
+    EXPECT_TRUE(takes(0, 4, NULL, alltoall, 0));
+    EXPECT_TRUE(takes(0, 4, "direct", alltoall_equal, 0));
+    EXPECT_TRUE(takes(0, 4, "pairs", alltoall_equal, 0));
+    EXPECT_TRUE(takes(16, 4, "pairs", alltoall_equal, 1)); /* in place: what is received waits */
+}
+static void alltoall_of_many(team *t, dt_comm *c, int rank)
+{
+    enum { WORLD = 1000 }; /* ranks that the plan is made for; nobody runs it */
+    static int64_t count[WORLD];
+    static float   in[WORLD], out[WORLD];
+    dt_comm        big = *c;
+    dt_work        w;
+    dt__call       a = dt__call_of("alltoall", DT_COLL_ALLTOALL, in, out, 0, NULL, DT_COMM_F32, 0, 0);
+    for (int i = 0; i < WORLD; i++) count[i] = 1;
+    memset(&w, 0, sizeof w);
+    big.size = WORLD;
+    big.rank = 5;
+    a.sends = a.recvs = count;
+    begin_counting(c, rank);
+    int64_t before = heap_now;
+    check(t, !dt__prepare(&big, &a, &w), "prepare", 0);
+    check(t, heap_most - before < 500 * WORLD, "bytes a rank", 0); /* a matrix of counts would take 8000 */
+    dt__unprepare(&w, 0);
+}
+UTEST(memory, alltoall_with_counts_is_linear_in_the_ranks) { EXPECT_EQ(0, run(1, NULL, alltoall_of_many, 0, 0)); }
+
 /* ==================================================================================================== buffers */
 static void shared_buffers(team *t, dt_comm *c, int rank)
 {
@@ -196,7 +261,11 @@ UTEST(buffers, input_and_output_may_overlap)
 {
     static const char *const algo[] = { NULL, "ring", "pairs", "halving", "direct", "ordered", "tree" };
     for (int a = 0; a < 7; a++)
-        for (int n = 2; n <= 5; n++) EXPECT_EQ(0, run(n, algo[a], shared_buffers, 300, n / 2));
+        for (int n = 2; n <= 5; n++) {
+            EXPECT_EQ(0, run(n, algo[a], shared_buffers, 300, n / 2));
+            EXPECT_EQ(0, run(n, algo[a], alltoall, 300, 1));
+            EXPECT_EQ(0, run(n, algo[a], alltoall_equal, 300, 1));
+        }
 }
 static void no_buffer(team *t, dt_comm *c, int rank)
 {

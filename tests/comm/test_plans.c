@@ -153,6 +153,28 @@ UTEST(proofs, every_world_of_alltoall_and_barrier)
         free(differ);
     }
 }
+/* the matrix of all counts, for pictures and predictions, gives the plans that each rank makes of its own counts */
+UTEST(proofs, alltoall_by_a_matrix_and_by_own_counts)
+{
+    for (int p = 1; p <= 9; p++) {
+        int64_t      differ[81];
+        dt_plan_opts o = opts_of(p, 0);
+        dt_plan      x;
+        memset(&x, 0, sizeof x);
+        shape_counts(differ, (int64_t)p * p, 0);
+        o.counts = differ;
+        plan_set s = plan_set_make(DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o);
+        for (o.rank = 0; o.rank < p; o.rank++) {
+            const dt_plan *y = &s.plan[o.rank];
+            ASSERT_EQ(0, dt_plan_make(&x, DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o, NULL));
+            EXPECT_TRUE(x.count == y->count && x.input == y->input && x.rounds == y->rounds && x.nsteps == y->nsteps);
+            EXPECT_EQ(0, x.scratch);
+            EXPECT_TRUE(x.nsteps == 0 || !memcmp(x.step, y->step, (size_t)x.nsteps * sizeof *x.step));
+        }
+        plan_set_free(&s);
+        dt_plan_free(&x);
+    }
+}
 UTEST(proofs, segments_of_pipelines)
 {
     int list[80], n = worlds(list, false);
@@ -687,8 +709,18 @@ UTEST(refused, with_a_reason)
     int64_t differ[36];
     for (int i = 0; i < 36; i++) differ[i] = i == 35;
     o.counts = differ;
+    o.rank = 5; /* a rank looks at its own counts */
     EXPECT_STREQ("alltoall by bruck needs equal counts", refusal(DT_COLL_ALLTOALL, DT_ALGO_BRUCK, &o));
     o.counts = NULL;
+    o.sends = o.recvs = differ + 30;
+    EXPECT_STREQ("alltoall by bruck needs equal counts", refusal(DT_COLL_ALLTOALL, DT_ALGO_BRUCK, &o));
+    EXPECT_STREQ("", refusal(DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o));
+    o.recvs = differ;
+    EXPECT_STREQ("sends and recvs differ in the segment of the rank itself", refusal(DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o));
+    o.recvs = NULL;
+    EXPECT_STREQ("sends and recvs are given together, or both are NULL", refusal(DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o));
+    o.sends = NULL;
+    o.rank = 0;
     o.count = INT64_MAX / 3;
     EXPECT_STREQ("", refusal(DT_COLL_ALLREDUCE, DT_ALGO_RING, &o));
     EXPECT_STREQ("this algorithm needs a scratch of 2^63 elements or more",
