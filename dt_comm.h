@@ -56,7 +56,9 @@ ERRORS
 THREADS
 
     A communicator is used by one thread at a time. Collectives are matched by the order in which they are started, which
-    must be the same on all ranks. Different communicators may be used by different threads.
+    must be the same on all ranks. Different communicators may be used by different threads. The calls of >>asking and
+    >>watching (but not dt_comm_tune), dt_comm_error, dt_comm_get_status, dt_comm_failed_rank and dt_comm_abort may come
+    from any thread at any time while the communicator exists.
 
 MACROS
 
@@ -340,6 +342,14 @@ typedef struct dt__past { /* an operation in the history */
     int32_t  root, status;
     uint8_t  coll, dtype, op, algo;
 } dt__past;
+typedef struct dt__past_slot { /* the driver writes it while others read it: see dt__past_put */
+    uint64_t no;                 /* number of the operation, from 1; 0: it is being written */
+    uint64_t word[(sizeof(dt__past) + 7) / 8];
+} dt__past_slot;
+typedef struct dt__counters { /* of dt_comm_stats; atomic, each has one writer */
+    int64_t calls, bytes, busy;  /* busy: ns; by the driver */
+    int64_t device;              /* ns on a device; by the device transport */
+} dt__counters;
 struct dt__engine {
     pthread_mutex_t lock;
     pthread_cond_t  cond;
@@ -358,11 +368,11 @@ struct dt__engine {
     size_t          scratch_n;   /* bytes */
     dt_plan         plan[DT__PLAN_CACHE];
     int64_t         plan_key[DT__PLAN_CACHE][4];
-    dt__past        past[DT__HISTORY];
-    uint64_t        npast;       /* operations in all; the last DT__HISTORY are in past */
+    dt__past_slot   past[DT__HISTORY];
+    uint64_t        npast;       /* operations in all; the last DT__HISTORY are in past; atomic */
     bool            told;        /* the history has been logged */
     uint64_t       *sent, *got;  /* by rank: number of messages to it and from it */
-    dt_comm_stats   stats;
+    dt__counters    counters;
     dt__waits      *waits;       /* by rank */
     int             algo;        /* of option or environment; DT_ALGO_AUTO: by cost */
     dt_costs        costs;
@@ -1044,6 +1054,10 @@ static const dt__transport *dt__transport_to(const dt_comm *c, int peer)
 {
     return c->inside && c->host[peer] == c->host[c->rank] ? c->inside : c->across;
 }
+static void dt__counter_add(int64_t *counter, int64_t n) /* one thread writes it, any thread may read it */
+{
+    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
 static char *dt__plan_buf(const struct dt__engine *e, const dt_work *w, int buf)
 {
     return buf == DT_PLAN_DATA ? w->data : buf == DT_PLAN_SCRATCH ? e->scratch : (char *)(uintptr_t)w->input;
@@ -1119,7 +1133,7 @@ static int dt__plan_poll(dt_comm *c, dt_work *w)
             if (m->done + m->head_done != before || rc) w->progress = true;
             if (rc) {
                 e->over[i] = 1;
-                if (out) e->stats.bytes += (int64_t)m->n;
+                if (out) dt__counter_add(&e->counters.bytes, (int64_t)m->n);
             } else {
                 *busy = e->turn;
             }
@@ -1297,31 +1311,55 @@ static int dt__drive(dt_comm *c, dt_work *w)
     if (c->shared) dt__shared_settle((dt__shared *)c->shared);
     return rc > 0 ? 0 : rc;
 }
+/* Operation `no` in its slot. A reader never waits: if `no` is not the same after it has read the words, the slot was
+   overwritten meanwhile. A word is stored with release and read with acquire order, so whoever reads a new word also sees
+   that `no` has changed. */
+static void dt__past_put(dt__past_slot *s, uint64_t no, const dt__past *p)
+{
+    uint64_t word[sizeof s->word / 8];
+    memset(word, 0, sizeof word);
+    memcpy(word, p, sizeof *p);
+    __atomic_store_n(&s->no, 0, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < sizeof word / 8; i++) __atomic_store_n(&s->word[i], word[i], __ATOMIC_RELEASE);
+    __atomic_store_n(&s->no, no, __ATOMIC_RELEASE);
+}
+static bool dt__past_get(const dt__past_slot *s, uint64_t no, dt__past *p) /* false: it was overwritten */
+{
+    uint64_t word[sizeof s->word / 8];
+    if (__atomic_load_n(&s->no, __ATOMIC_ACQUIRE) != no) return false;
+    for (size_t i = 0; i < sizeof word / 8; i++) word[i] = __atomic_load_n(&s->word[i], __ATOMIC_ACQUIRE);
+    memcpy(p, word, sizeof *p);
+    return __atomic_load_n(&s->no, __ATOMIC_RELAXED) == no;
+}
 static void dt__past_add(dt_comm *c, const dt__frame *f, int64_t began, int64_t ended, int status)
 {
     struct dt__engine *e = c->engine;
-    dt__past          *p = &e->past[e->npast % DT__HISTORY];
-    p->seq = f->seq;
-    p->count = f->count;
-    p->began = began;
-    p->ended = ended;
-    p->root = f->root;
-    p->status = status;
-    p->coll = f->coll;
-    p->dtype = f->dtype;
-    p->op = f->op;
-    p->algo = f->algo;
+    dt__past           p;
+    p.seq = f->seq;
+    p.count = f->count;
+    p.began = began;
+    p.ended = ended;
+    p.root = f->root;
+    p.status = status;
+    p.coll = f->coll;
+    p.dtype = f->dtype;
+    p.op = f->op;
+    p.algo = f->algo;
+    dt__past_put(&e->past[e->npast % DT__HISTORY], e->npast + 1, &p);
     __atomic_store_n(&e->npast, e->npast + 1, __ATOMIC_RELEASE);
-    e->stats.calls++;
-    e->stats.busy += DT__S_PER_NS * (double)(ended - began);
+    dt__counter_add(&e->counters.calls, 1);
+    dt__counter_add(&e->counters.busy, ended - began);
 }
-static int dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
+/* Operation k, from 0. False: it was overwritten. */
+static bool dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
 {
-    const dt__past *p = &c->engine->past[k % DT__HISTORY];
-    return snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d",
-                    c->rank, p->root == DT__ROOT_FREE ? "dt_comm_free" : dt_coll_name((dt_coll)p->coll), p->seq + 1,
-                    p->count, dt__comm_dtype_name(p->dtype), dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo),
-                    DT__S_PER_NS * (double)(p->ended - p->began), p->status);
+    dt__past p;
+    if (!dt__past_get(&c->engine->past[k % DT__HISTORY], k + 1, &p)) return false;
+    snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d", c->rank,
+             p.root == DT__ROOT_FREE ? "dt_comm_free" : dt_coll_name((dt_coll)p.coll), p.seq + 1, p.count,
+             dt__comm_dtype_name(p.dtype), dt__comm_ops[p.op], p.root, dt_algo_name((dt_algo)p.algo),
+             DT__S_PER_NS * (double)(p.ended - p.began), p.status);
+    return true;
 }
 static void dt__past_log(const dt_comm *c) /* once; called by the driver, or when there is none */
 {
@@ -1330,8 +1368,7 @@ static void dt__past_log(const dt_comm *c) /* once; called by the driver, or whe
     if (e->told) return;
     e->told = true;
     for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {
-        dt__past_text(c, k, text, sizeof text);
-        dt__logf(2, "history: %s", text);
+        if (dt__past_text(c, k, text, sizeof text)) dt__logf(2, "history: %s", text);
     }
 }
 static void dt__work_end(dt_comm *c, dt_work *w, int status)
@@ -1468,7 +1505,7 @@ static dt_work *dt__pairs_look(dt_comm *c, bool *progress)
         }
         if (!rc[i]) *busy = e->turn;
         *progress = *progress || rc[i] || before != w[i]->one.done + w[i]->one.head_done;
-        if (rc[i] > 0 && s->kind == DT_STEP_SEND) e->stats.bytes += (int64_t)w[i]->one.n;
+        if (rc[i] > 0 && s->kind == DT_STEP_SEND) dt__counter_add(&e->counters.bytes, (int64_t)w[i]->one.n);
     }
     for (int i = 0; i < n; i++)
         if (rc[i]) dt__work_end(c, w[i], rc[i] > 0 ? 0 : rc[i]);
@@ -2504,7 +2541,12 @@ DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c)
 {
     dt_comm_stats s;
     memset(&s, 0, sizeof s);
-    if (c && c->engine) s = c->engine->stats;
+    if (c && c->engine) {
+        const dt__counters *k = &c->engine->counters;
+        s.calls = __atomic_load_n(&k->calls, __ATOMIC_RELAXED);
+        s.bytes = __atomic_load_n(&k->bytes, __ATOMIC_RELAXED);
+        s.busy = DT__S_PER_NS * (double)(__atomic_load_n(&k->busy, __ATOMIC_RELAXED) + __atomic_load_n(&k->device, __ATOMIC_RELAXED));
+    }
     if (c && c->across && c->across->bytes) s.bytes_net = (int64_t)c->across->bytes(c);
     return s;
 }
@@ -2516,8 +2558,7 @@ DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
     uint64_t n = __atomic_load_n(&c->engine->npast, __ATOMIC_ACQUIRE), from = n > DT__HISTORY ? n - DT__HISTORY : 0;
     for (uint64_t k = from; k < n; k++) {
         char text[256];
-        dt__past_text(c, k, text, sizeof text);
-        dt__emitf(&o, "%s\n", text);
+        if (dt__past_text(c, k, text, sizeof text)) dt__emitf(&o, "%s\n", text);
     }
     return o.len;
 }

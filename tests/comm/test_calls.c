@@ -1,5 +1,5 @@
 /* test_calls.c - what the calls of dt_comm.h promise beside their results: how much memory they take, that a buffer may be
-   both input and output. Ranks are threads. */
+   both input and output, that statistics and history can be read at any time. Ranks are threads. */
 #include "harness.h"
 
 #include <malloc.h>
@@ -275,3 +275,91 @@ static void no_buffer(team *t, dt_comm *c, int rank)
     check(t, rc == DT_COMM_ERR_ARG && strstr(dt_comm_error(c), "rank 1: dt_comm_reduce_scatter: in is NULL"), "message", rank);
 }
 UTEST(buffers, a_missing_input_is_named) { EXPECT_EQ(0, run(2, NULL, no_buffer, 0, 0)); }
+
+/* ==================================================================================================== watching */
+/* Operation k has a count that follows from its number: a line made of two operations is found. */
+static int64_t count_of(int64_t k) { return k % 2 ? 3 + k % 97 : 2000 + k % 61; } /* short ones and long ones */
+typedef struct watcher {
+    const dt_comm *c;
+    int            stop, bad;        /* stop: atomic */
+    int64_t        lines, calls;
+} watcher;
+static void *watch(void *arg)
+{
+    watcher *w = (watcher *)arg;
+    int64_t  calls = 0, bytes = 0;
+    double   busy = 0;
+    while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
+        static __thread char text[20000];
+        dt_comm_stats        s = dt_comm_get_stats(w->c);
+        w->bad += s.calls < calls || s.bytes < bytes || s.busy < busy;
+        calls = s.calls, bytes = s.bytes, busy = s.busy;
+        dt_comm_history(w->c, text, sizeof text);
+        int64_t last = 0;
+        for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1, w->lines++) {
+            long long no = 0, n = -1;
+            if (sscanf(line, "rank 0: allreduce #%lld of %lld f32, max,", &no, &n) != 2 || n != count_of(no) || no <= last) {
+                if (!w->bad++) printf("    %.*s\n", (int)(end - line), line);
+            }
+            last = no;
+        }
+        w->bad += dt_comm_get_status(w->c) != 0 || dt_comm_error(w->c) != NULL || dt_comm_get_stragglers(w->c, NULL, 0) > 1;
+    }
+    w->calls = calls;
+    return NULL;
+}
+static void watched(team *t, dt_comm *c, int rank)
+{
+    static float x[MOST][4096];
+    watcher      w;
+    pthread_t    thread;
+    memset(&w, 0, sizeof w);
+    w.c = c;
+    if (!rank) pthread_create(&thread, NULL, watch, &w);
+    for (int64_t k = 1; k <= t->count; k++) {
+        if (k % 5) check(t, !dt_comm_allreduce(c, x[rank], count_of(k), DT_COMM_F32, DT_COMM_MAX), "allreduce", rank);
+        else check(t, !dt_work_wait(dt_comm_allreduce_start(c, x[rank], count_of(k), DT_COMM_F32, DT_COMM_MAX)), "started", rank);
+    }
+    if (rank) return;
+    __atomic_store_n(&w.stop, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    check(t, !w.bad, "what another thread saw", rank);
+    check(t, w.lines > 0, "lines", rank);
+    check(t, dt_comm_get_stats(c).calls == t->count, "calls", rank);
+}
+UTEST(watching, statistics_and_history_while_the_engine_works)
+{
+    EXPECT_EQ(0, run(2, NULL, watched, dt_test_quick() ? 3000 : 30000, 0));
+    EXPECT_EQ(0, run(2, "ring", watched, dt_test_quick() ? 1000 : 10000, 0));
+}
+static dt__past_slot one_slot;
+static void *write_slot(void *arg)
+{
+    int64_t n = *(int64_t *)arg;
+    for (int64_t i = 1; i <= n; i++) {
+        dt__past p;
+        memset(&p, 0, sizeof p);
+        p.seq = (uint64_t)i;
+        p.count = p.began = p.ended = i;
+        p.root = p.status = (int32_t)i;
+        dt__past_put(&one_slot, (uint64_t)i, &p);
+    }
+    return NULL;
+}
+UTEST(watching, an_entry_is_read_whole_or_not_at_all)
+{
+    int64_t   n = dt_test_quick() ? 300000 : 3000000, got = 0, torn = 0;
+    pthread_t thread;
+    ASSERT_EQ(0, pthread_create(&thread, NULL, write_slot, &n));
+    for (uint64_t no = 0; no < (uint64_t)n;) {
+        dt__past p;
+        no = __atomic_load_n(&one_slot.no, __ATOMIC_RELAXED);
+        if (!no || !dt__past_get(&one_slot, no, &p)) continue;
+        got++;
+        torn += p.seq != no || p.count != (int64_t)no || p.began != p.count || p.ended != p.count || p.root != p.status ||
+                p.root != (int32_t)no;
+    }
+    pthread_join(thread, NULL);
+    EXPECT_EQ(0, torn);
+    EXPECT_GT(got, 0);
+}
