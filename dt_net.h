@@ -628,10 +628,15 @@ enum {
     DT__LEAVE_ALONE,    /* joining failed: sends what is queued */
     DT__LEAVE_GOODBYE   /* the others stay: sends DT__C_BYE to its neighbours */
 };
+typedef struct dt__line { /* a line for the log; the text follows */
+    struct dt__line *next;
+    int              level;
+} dt__line;
 struct dt__control {
     pthread_t      thread;
     pthread_cond_t cond;
     bool           started, stop;
+    dt__line      *lines, **lines_end; /* see dt__control_logf */
     int            wake;
     dt__conn      *conns, *parent, *healing;
     int            heal_tries;
@@ -2637,6 +2642,41 @@ static void dt__control_wake(dt__world *w)
     if (w->sim) w->sim_ops->stir(w);
     else if (write(w->control->wake, &one, sizeof one) < 0) return; /* the counter is full: the thread is awake */
 }
+/* Logs a line. The caller holds the lock of the world, and a log function may call dt_comm_abort, which takes it. So lines
+   are queued, and the control thread logs them in their order when it has released the lock. A line for which there is no
+   memory is lost. The simulator has one thread and no lock. */
+static DT__PRINTF(3, 4) void dt__control_logf(dt__world *w, int level, const char *format, ...)
+{
+    dt__control *ctl = w->control;
+    char         text[1024];
+    va_list      ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    if (w->sim) {
+        dt__log(level, text);
+        return;
+    }
+    size_t    n = strlen(text) + 1;
+    dt__line *l = (dt__line *)DT_COMM_MALLOC(sizeof *l + n);
+    if (!l) return;
+    l->next = NULL;
+    l->level = level;
+    memcpy(l + 1, text, n);
+    if (!ctl->lines) ctl->lines_end = &ctl->lines;
+    *ctl->lines_end = l;
+    ctl->lines_end = &l->next;
+    dt__control_wake(w);
+}
+static void dt__lines_log(dt__line *l) /* without the lock; frees them */
+{
+    while (l) {
+        dt__line *next = l->next;
+        dt__log(l->level, (const char *)(l + 1));
+        DT_COMM_FREE(l);
+        l = next;
+    }
+}
 static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && !w->control->healing; }
 static const char *dt__rank_text(const dt__world *w, int rank, char *buf, size_t nbytes)
 {
@@ -2654,7 +2694,7 @@ static void dt__control_rejected(dt__world *w, int fd, const char *why) /* logs 
     char         at[80];
     ctl->nrejected++;
     if (ctl->rejected_at && dt__comm_now() < ctl->rejected_at + DT__NS_PER_S) return;
-    dt__logf(2, "rank %d refused a connection from %s: %s (%d refused since the last such line)", w->rank,
+    dt__control_logf(w, 2, "rank %d refused a connection from %s: %s (%d refused since the last such line)", w->rank,
                  dt__peer_text(fd, at, sizeof at), why, ctl->nrejected);
     ctl->rejected_at = dt__comm_now();
     ctl->nrejected = 0;
@@ -2690,7 +2730,7 @@ static void dt__register_fail(dt__world *w, const char *text)
     if (ctl->join != DT__JOIN_OPEN) return;
     ctl->join = DT__JOIN_FAILED;
     snprintf(ctl->join_text, sizeof ctl->join_text, "%s", text);
-    dt__logf(1, "joining failed: %s", text);
+    dt__control_logf(w, 1, "joining failed: %s", text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
         if (k->kind == DT__KIND_REGISTER && dt__conn_live(k)) {
             dt__conn_send(k, DT__C_REFUSED, 0, text, strnlen(text, DT__CTEXT));
@@ -2737,7 +2777,7 @@ static bool dt__register_member(dt__world *w, dt__conn *k)
     memcpy(m, k->body, sizeof *m);
     m->host_name[sizeof m->host_name - 1] = 0;
     k->state = DT__CONN_READY;
-    dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nregistered + 1,
+    dt__control_logf(w, 4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", k->peer, m->host_name, m->pid, ctl->nregistered + 1,
                  w->size);
     if (++ctl->nregistered < w->size) return true;
     if (w->settings_bad[0]) dt__register_fail(w, w->settings_bad);
@@ -2918,7 +2958,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             text[0] = 0;
             if (k->kind == DT__KIND_REGISTER) ctl->registered[k->peer] = 1;
         } else {
-            dt__logf(2, "rank %d refused: %s", w->rank, text);
+            dt__control_logf(w, 2, "rank %d refused: %s", w->rank, text);
             if (ctl->join != DT__JOIN_COMPLETE) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
         }
         dt__shake_reply(&k->shake, status, text);
@@ -3096,9 +3136,9 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     ctl->ngone++;
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
-        dt__logf(1, "rank %d: %s", w->rank, text);
+        dt__control_logf(w, 1, "rank %d: %s", w->rank, text);
         for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, text);
-    } else dt__logf(3, "rank %d: %s", w->rank, text);
+    } else dt__control_logf(w, 3, "rank %d: %s", w->rank, text);
     d.rank = rank;
     d.how = how;
     dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
@@ -3123,7 +3163,7 @@ DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
     char         text[DT__CTEXT + 1];
     if (ctl->expelled || ctl->leave >= DT__LEAVE_RELEASED) return;
     snprintf(text, sizeof text, "the other ranks have declared this rank, rank %d, dead: %.500s", w->rank, why);
-    dt__logf(1, "%s", text);
+    dt__control_logf(w, 1, "%s", text);
     ctl->expelled = true;
     ctl->gone[w->rank] = DT__DIED;
     ctl->ngone++;
@@ -3818,7 +3858,7 @@ static void dt__arrived_timers(dt__world *w, int64_t now)
     double       keep = w->timeout > w->join_timeout ? w->timeout : w->join_timeout;
     while (ctl->arrived && now > ctl->arrived->since + dt__ns_of(keep)) {
         dt__arrived *a = ctl->arrived;
-        dt__logf(2, "rank %d: no communicator took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
+        dt__control_logf(w, 2, "rank %d: no communicator took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
                      a->comm);
         ctl->arrived = a->next;
         if (!ctl->arrived) ctl->arrived_last = NULL;
@@ -4734,11 +4774,14 @@ static void *dt__control_main(void *arg)
             if (k->out && dt__conn_live(k)) dt__conn_flush(k);
         dt__control_reap(w);
         int n = dt__control_polls(w, &p, &cap, now);
-        int ms = dt__poll_ms(dt__control_next(w, now));
+        int64_t next = dt__control_next(w, now);
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->state == DT__CONN_BROKEN) ms = 0;
+            if (k->state == DT__CONN_BROKEN) next = now;
+        dt__line *lines = ctl->lines;
+        ctl->lines = NULL;
         pthread_mutex_unlock(&w->lock);
-        int ready = poll(p, (nfds_t)n, n ? ms : 10);
+        dt__lines_log(lines);
+        int ready = poll(p, (nfds_t)n, n ? dt__poll_ms(next) : 10);
         pthread_mutex_lock(&w->lock);
         now = dt__comm_now();
         if (ready > 0) {
@@ -4774,6 +4817,7 @@ DT__INSIDE void dt__control_free(dt__world *w)
         close(a->fd);
         DT_COMM_FREE(a);
     }
+    dt__lines_log(ctl->lines);
     for (int i = 0; i < DT__ABORTS; i++) dt__block_unref(ctl->aborts[i]);
     for (int i = 0; i < DT__INQUIRIES; i++) dt__inquiry_free(&ctl->inquiry[i]);
     for (int i = 0; i < DT__AGREEMENTS; i++) dt__agree_free(&ctl->agreement[i]);
