@@ -2780,7 +2780,8 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
     return rc;
 }
 /* dt_comm_shrink of threads: they share memory, so a spin lock is enough to agree. The last rank to arrive, or the first
-   that finds the deadline passed, decides for all that have arrived. */
+   that finds the deadline passed, decides for all that have arrived. The lock is held for a few instructions and one mmap,
+   and its holder cannot be stopped alone, so waiting for it needs no deadline. */
 enum { DT__SHRINK_POLL_US = 500 };
 static int dt__threads_shrink(dt_comm *c, dt_comm **out)
 {

@@ -963,7 +963,8 @@ static inline __attribute__((unused)) bool dt__note_get(const dt__note *ring, ui
 }
 /* Threads access each other's vectors, and a caller may free its vector when its call has failed. So a thread that fails
    waits until no thread accesses them (dt__shared_untouched), and no thread starts to after a failure. False: a thread has
-   failed. */
+   failed. The wait has no deadline: an access ends after at most 1 MiB of reduction or copying without any wait, and a thread
+   cannot be stopped alone (a program must not cancel or kill a thread inside a call). */
 static inline __attribute__((unused)) bool dt__shared_touch(dt__shared *s)
 {
     uint32_t *mine = &dt__slot_of(s, s->me)->touching;
@@ -1069,6 +1070,22 @@ DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *te
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: nobody sleeps on it */
 }
 
+/* The first failure in the segment counts for all ranks of this machine. If another rank is writing one, this rank waits for
+   its text, but not for long: that rank may have been stopped in the middle. Then this rank goes on with its own text, and
+   the control connections tell the others. */
+enum { DT__FAIL_SPINS = 200, DT__FAIL_LOOKS = 500, DT__FAIL_LOOK_US = 100 }; /* together 50 ms or a little more */
+static void dt__comm_fail_shared(dt_comm *c, int status, int rank, const char *text)
+{
+    dt__shared *s = (dt__shared *)c->shared;
+    dt__shared_fail(s, status, rank, text);
+    for (int i = 0; dt__comm_ok(c) && i < DT__FAIL_SPINS + DT__FAIL_LOOKS; i++) {
+        if (i >= DT__FAIL_SPINS) usleep(DT__FAIL_LOOK_US);
+        dt__comm_look(c);
+    }
+    if (dt__comm_ok(c)) dt__comm_failed(c, status, rank, text);
+    DT__FENCE(&s->head->sleepers);
+    dt__shared_wake(s);
+}
 DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
 {
     char    text[768];
@@ -1078,14 +1095,9 @@ DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *forma
     va_end(ap);
     dt__comm_look(c);
     if (dt__comm_ok(c)) {
-        if (c->shared) { /* the first failure in the segment counts for all ranks of this machine */
-            dt__shared_fail((dt__shared *)c->shared, status, rank, text);
-            while (dt__comm_ok(c)) dt__comm_look(c);
-            DT__FENCE(&((dt__shared *)c->shared)->head->sleepers);
-            dt__shared_wake((dt__shared *)c->shared);
-        } else {
-            dt__comm_failed(c, status, rank, text);
-        }
+        if (c->shared) dt__comm_fail_shared(c, status, rank, text);
+        else dt__comm_failed(c, status, rank, text);
+        while (dt__comm_ok(c)) sched_yield(); /* another thread of this process writes its failure: it cannot be stopped alone */
         if (c->world) dt__world_abort(c->world, c, c->status, c->failed_rank, c->text);
     }
     return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);

@@ -1,5 +1,5 @@
 /* test_calls.c - what the calls of dt_comm.h promise beside their results: how much memory they take, that a buffer may be
-   both input and output, that statistics and history can be read at any time. Ranks are threads. */
+   both input and output, that statistics and history can be read at any time, that a failure waits for nobody */
 #include "harness.h"
 
 #include <malloc.h>
@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static int64_t heap_now, heap_most; /* bytes that dt_comm.h has allocated; atomic */
 static void *heap_count(void *p)
@@ -362,4 +364,67 @@ UTEST(watching, an_entry_is_read_whole_or_not_at_all)
     pthread_join(thread, NULL);
     EXPECT_EQ(0, torn);
     EXPECT_GT(got, 0);
+}
+
+/* ==================================================================================================== failing */
+static void *late_text(void *arg) /* the failure of another rank appears after 5 ms */
+{
+    dt__segment_head *h = (dt__segment_head *)arg;
+    usleep(5000);
+    snprintf(h->text, sizeof h->text, "the other's text");
+    h->rank = 1;
+    __atomic_store_n(&h->status, (int32_t)DT_COMM_ERR_PEER, __ATOMIC_RELEASE);
+    return NULL;
+}
+/* Another rank has begun to write its failure to the segment, and was stopped there. */
+static void half_failed(team *t, dt_comm *c, int rank)
+{
+    dt__segment_head *h = ((dt__shared *)c->shared)->head;
+    pthread_t         thread;
+    dt_comm_barrier(c);
+    if (!rank) {
+        __atomic_store_n(&h->failing, 1, __ATOMIC_SEQ_CST);
+        if (t->root) pthread_create(&thread, NULL, late_text, h);
+        int64_t t0 = dt_test_ns();
+        dt_comm_abort(c, "mine");
+        double took = (double)(dt_test_ns() - t0) * 1e-9;
+        check(t, took < 1 * dt_test_slow(), "time", rank);
+        check(t, dt_comm_get_status(c) == (t->root ? DT_COMM_ERR_PEER : DT_COMM_ERR_ABORT), "status", rank);
+        check(t, !strcmp(dt_comm_error(c), t->root ? "the other's text" : "rank 0: mine"), "text", rank);
+        if (t->root) pthread_join(thread, NULL);
+    }
+    /* rank 1 has seen nothing: it is not told in a world of threads, where nobody can be stopped alone */
+    if (!t->root) dt__comm_failed(c, DT_COMM_ERR_STATE, 0, "the end of the test");
+}
+UTEST(failing, does_not_wait_for_a_rank_that_was_stopped_while_it_failed)
+{
+    EXPECT_EQ(0, run(2, NULL, half_failed, 0, 0));
+    EXPECT_EQ(0, run(2, NULL, half_failed, 0, 1)); /* its text comes within 50 ms: it is taken */
+}
+static int half_failed_process(void *arg) /* rank 1 is stopped after the first half; ranks 0 and 2 fail */
+{
+    int *right = (int *)arg;
+    dt_comm *c = dt_comm_init(.transport = "shm", .timeout = 20 * dt_test_slow());
+    float    x = 1;
+    if (!c || dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM)) return 1;
+    int rank = dt_comm_rank(c);
+    if (rank == 1) __atomic_store_n(&((dt__shared *)c->shared)->head->failing, 1, __ATOMIC_SEQ_CST);
+    if (dt_comm_barrier(c)) return 2;
+    if (rank == 0) dt_comm_abort(c, "mine");
+    int64_t t0 = dt_test_ns();
+    while (!dt_comm_get_status(c)) usleep(1000); /* the control connections tell the others */
+    double took = (double)(dt_test_ns() - t0) * 1e-9;
+    bool   ok = took < 1 * dt_test_slow() && dt_comm_get_status(c) == DT_COMM_ERR_ABORT && !strcmp(dt_comm_error(c), "rank 0: mine");
+    if (ok) __atomic_add_fetch(right, 1, __ATOMIC_RELAXED);
+    else printf("    rank %d after %.2f s: %s\n", rank, took, dt_comm_error(c));
+    dt_comm_free(c);
+    return 0;
+}
+UTEST(failing, all_processes_hear_of_it_though_the_segment_does_not_say_so)
+{
+    int *right = (int *)mmap(NULL, sizeof *right, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_TRUE(right != MAP_FAILED);
+    EXPECT_EQ(0, dt_spawn(3, half_failed_process, right));
+    EXPECT_EQ(3, *right);
+    munmap(right, sizeof *right);
 }
