@@ -176,7 +176,8 @@ typedef enum dt_comm_status {
     DT_COMM_ERR_REMOTE   = -11 /* of one dt_comm_call: the other rank refused it */
 } dt_comm_status;
 
-/* Any thread may call the log function, but only one thread at a time. */
+/* Any thread may call the log function, but only one thread at a time. It may ask a communicator for its status and history
+   and abort it; it must not start or wait for operations. */
 enum { DT_LOG_OFF = 0, DT_LOG_ERROR = 1, DT_LOG_WARN = 2, DT_LOG_INFO = 3, DT_LOG_DEBUG = 4 };
 typedef void (*dt_log_fn)(void *user, int level, const char *text);
 DT_API void dt_set_log(dt_log_fn fn, void *user); /* fn NULL: log to stderr, level from DT_LOG=off|error|warn|info|debug */

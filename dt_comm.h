@@ -57,7 +57,9 @@ ERRORS
 THREADS
 
     A communicator is used by one thread at a time. Collectives are matched by the order in which they are started, which
-    must be the same on all ranks. Different communicators may be used by different threads.
+    must be the same on all ranks. Different communicators may be used by different threads. The calls of >>asking and
+    >>watching (but not dt_comm_tune), dt_comm_error, dt_comm_get_status, dt_comm_failed_rank and dt_comm_abort may come
+    from any thread at any time while the communicator exists.
 
 MACROS
 
@@ -146,7 +148,8 @@ DT_API int dt_comm_allreduce(dt_comm *c, void *buf, int64_t n, int dtype, int op
 DT_API int dt_comm_broadcast(dt_comm *c, void *buf, int64_t n, int dtype, int root);
 /* The result is at the root; buf of the other ranks does not change. */
 DT_API int dt_comm_reduce(dt_comm *c, void *buf, int64_t n, int dtype, int op, int root);
-/* counts[r]: elements of rank r's segment; NULL: n each. in: the segments of all ranks in their order; out: this rank's. */
+/* counts[r]: elements of rank r's segment; NULL: n each. in: the segments of all ranks in their order; out: this rank's. out
+   may be this rank's segment of in. */
 DT_API int dt_comm_reduce_scatter(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts, int dtype,
                                   int op);
 /* in NULL: this rank's segment is already at its place in out */
@@ -351,6 +354,7 @@ typedef struct dt__call {
     void          *out;
     int64_t        n;
     const int64_t *counts;
+    const int64_t *sends, *recvs; /* alltoall with counts; else NULL */
     int            dtype, op, root;
 } dt__call;
 
@@ -413,6 +417,7 @@ typedef struct dt__coll_work {   /* a collective call */
     bool       arrived;          /* a work on a device, whose data is the record: the records are exchanged */
     bool       begun;
     /* buffers */
+    const char *input;           /* DT_PLAN_IN: the caller's, only read */
     char      *temp;             /* data, if it is not the caller's; NULL if it is */
     const char *in;              /* copied to data + in_at first, unless NULL */
     char      *out;              /* data + out_at is copied there at the end, unless NULL */
@@ -442,6 +447,14 @@ typedef struct dt__past { /* an operation in the history */
     int32_t  root, status;
     uint8_t  coll, dtype, op, algo;
 } dt__past;
+typedef struct dt__past_slot { /* the driver writes it while others read it: see dt__past_put */
+    uint64_t no;                 /* number of the operation, from 1; 0: it is being written */
+    uint64_t word[(sizeof(dt__past) + 7) / 8];
+} dt__past_slot;
+typedef struct dt__counters { /* of dt_comm_stats; atomic, each has one writer */
+    int64_t calls, bytes, busy;  /* busy: ns; by the driver */
+    int64_t device;              /* ns on a device; by the device transport */
+} dt__counters;
 struct dt__engine {
     pthread_mutex_t lock;
     pthread_cond_t  cond;
@@ -471,10 +484,10 @@ struct dt__engine {
     size_t          scratch_n;   /* bytes */
     dt_plan         plan[DT__PLAN_CACHE];
     int64_t         plan_key[DT__PLAN_CACHE][4];
-    dt__past        past[DT__HISTORY];
-    uint64_t        npast;       /* operations in all; the last DT__HISTORY are in past */
+    dt__past_slot   past[DT__HISTORY];
+    uint64_t        npast;       /* operations in all; the last DT__HISTORY are in past; atomic */
     bool            told;        /* the history has been logged */
-    dt_comm_stats   stats;
+    dt__counters    counters;
     dt__waits      *waits;       /* by rank */
     int             algo;        /* of option or environment; DT_ALGO_AUTO: by cost */
     dt_costs        costs;
@@ -1161,6 +1174,14 @@ static const dt__transport *dt__transport_to(const dt_comm *c, int peer)
 {
     return c->inside && c->host[peer] == c->host[c->rank] ? c->inside : c->across;
 }
+static void dt__counter_add(int64_t *counter, int64_t n) /* one thread writes it, any thread may read it */
+{
+    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
+static char *dt__plan_buf(const struct dt__engine *e, const dt__coll_work *w, int buf)
+{
+    return buf == DT_PLAN_DATA ? w->data : buf == DT_PLAN_SCRATCH ? e->scratch : (char *)(uintptr_t)w->input;
+}
 static int dt__round_begin(dt_comm *c, dt__coll_work *w)
 {
     struct dt__engine  *e = c->engine;
@@ -1180,14 +1201,16 @@ static int dt__round_begin(dt_comm *c, dt__coll_work *w)
     for (int64_t i = 0; i < n; i++) {
         const dt_plan_step *t = s + w->step + i;
         dt__msg            *m = e->msg + i;
-        char               *base = t->buf == DT_PLAN_DATA ? w->data : e->scratch,
-             *from = t->from_buf == DT_PLAN_DATA ? w->data : e->scratch;
+        char               *at = dt__plan_buf(e, w, t->buf) + (size_t)t->at * w->size;
+        const char         *from = dt__plan_buf(e, w, t->from_buf) + (size_t)t->from * w->size;
         e->over[i] = 0;
+        /* transports reduce in place: the own operand of a FOLD first goes to its place */
+        if ((t->kind == DT_STEP_COPY || t->kind == DT_STEP_FOLD) && at != from)
+            dt__comm_copy(at, from, (size_t)t->n * w->size);
         if (t->kind == DT_STEP_COPY) {
-            dt__comm_copy(base + (size_t)t->at * w->size, from + (size_t)t->from * w->size, (size_t)t->n * w->size);
             e->over[i] = 1;
         } else if (t->kind == DT_STEP_REDUCE) {
-            dt__fold(w->dtype, w->op, base + (size_t)t->at * w->size, from + (size_t)t->from * w->size, t->n, t->left);
+            dt__fold(w->dtype, w->op, at, from, t->n, t->left);
             e->over[i] = 1;
         } else {
             memset(m, 0, sizeof *m);
@@ -1197,7 +1220,7 @@ static int dt__round_begin(dt_comm *c, dt__coll_work *w)
             m->head.late_rank = c->late_rank;
             m->head.step = (uint32_t)t->round;
             m->head.nbytes = (uint64_t)t->n * w->size;
-            m->ptr = base + (size_t)t->at * w->size;
+            m->ptr = at;
             m->n = (size_t)t->n * w->size;
             m->fold = t->kind == DT_STEP_FOLD;
             m->left = t->left != 0;
@@ -1230,7 +1253,7 @@ static int dt__plan_poll(dt_comm *c, dt__coll_work *w)
             if (m->done + m->head_done != before || rc) w->progress = true;
             if (rc) {
                 e->over[i] = 1;
-                if (out) e->stats.bytes += (int64_t)m->n;
+                if (out) dt__counter_add(&e->counters.bytes, (int64_t)m->n);
             } else {
                 *busy = e->turn;
             }
@@ -1410,36 +1433,60 @@ static void dt__idle(dt_comm *c, dt__idler *d, int moved)
         nanosleep(&t, NULL);
     }
 }
+/* Operation `no` in its slot. A reader never waits: if `no` is not the same after it has read the words, the slot was
+   overwritten meanwhile. A word is stored with release and read with acquire order, so whoever reads a new word also sees
+   that `no` has changed. */
+static void dt__past_put(dt__past_slot *s, uint64_t no, const dt__past *p)
+{
+    uint64_t word[sizeof s->word / 8];
+    memset(word, 0, sizeof word);
+    memcpy(word, p, sizeof *p);
+    __atomic_store_n(&s->no, 0, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < sizeof word / 8; i++) __atomic_store_n(&s->word[i], word[i], __ATOMIC_RELEASE);
+    __atomic_store_n(&s->no, no, __ATOMIC_RELEASE);
+}
+static bool dt__past_get(const dt__past_slot *s, uint64_t no, dt__past *p) /* false: it was overwritten */
+{
+    uint64_t word[sizeof s->word / 8];
+    if (__atomic_load_n(&s->no, __ATOMIC_ACQUIRE) != no) return false;
+    for (size_t i = 0; i < sizeof word / 8; i++) word[i] = __atomic_load_n(&s->word[i], __ATOMIC_ACQUIRE);
+    memcpy(p, word, sizeof *p);
+    return __atomic_load_n(&s->no, __ATOMIC_RELAXED) == no;
+}
 static void dt__past_add(dt_comm *c, const dt__frame *f, int64_t began, int64_t ended, int status)
 {
     struct dt__engine *e = c->engine;
-    dt__past          *p = &e->past[e->npast % DT__HISTORY];
-    p->seq = f->seq;
-    p->count = f->count;
-    p->began = began;
-    p->ended = ended;
-    p->root = f->root;
-    p->status = status;
-    p->coll = f->coll;
-    p->dtype = f->dtype;
-    p->op = f->op;
-    p->algo = f->algo;
+    dt__past           p;
+    p.seq = f->seq;
+    p.count = f->count;
+    p.began = began;
+    p.ended = ended;
+    p.root = f->root;
+    p.status = status;
+    p.coll = f->coll;
+    p.dtype = f->dtype;
+    p.op = f->op;
+    p.algo = f->algo;
+    dt__past_put(&e->past[e->npast % DT__HISTORY], e->npast + 1, &p);
     __atomic_store_n(&e->npast, e->npast + 1, __ATOMIC_RELEASE);
-    e->stats.calls++;
-    e->stats.busy += DT__S_PER_NS * (double)(ended - began);
+    dt__counter_add(&e->counters.calls, 1);
+    dt__counter_add(&e->counters.busy, ended - began);
 }
-static int dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
+/* Operation k, from 0. False: it was overwritten. */
+static bool dt__past_text(const dt_comm *c, uint64_t k, char *buf, size_t nbytes)
 {
-    const dt__past *p = &c->engine->past[k % DT__HISTORY];
-    if (p->coll == DT_COLL_SEND || p->coll == DT_COLL_RECV) /* seq is the tag */
-        return snprintf(buf, nbytes, "rank %d: %s of %" PRId64 " %s %s rank %d, tag %" PRIu64 ", %.6f s, status %d", c->rank,
-                        dt_coll_name((dt_coll)p->coll), p->count, dt__comm_dtype_name(p->dtype),
-                        p->coll == DT_COLL_SEND ? "to" : "from", p->root, p->seq,
-                        DT__S_PER_NS * (double)(p->ended - p->began), p->status);
-    return snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d",
-                    c->rank, p->root == DT__ROOT_FREE ? "dt_comm_free" : dt_coll_name((dt_coll)p->coll), p->seq + 1,
-                    p->count, dt__comm_dtype_name(p->dtype), dt__comm_ops[p->op], p->root, dt_algo_name((dt_algo)p->algo),
-                    DT__S_PER_NS * (double)(p->ended - p->began), p->status);
+    dt__past p;
+    if (!dt__past_get(&c->engine->past[k % DT__HISTORY], k + 1, &p)) return false;
+    double took = DT__S_PER_NS * (double)(p.ended - p.began);
+    if (p.coll == DT_COLL_SEND || p.coll == DT_COLL_RECV) /* seq is the tag */
+        snprintf(buf, nbytes, "rank %d: %s of %" PRId64 " %s %s rank %d, tag %" PRIu64 ", %.6f s, status %d", c->rank,
+                 dt_coll_name((dt_coll)p.coll), p.count, dt__comm_dtype_name(p.dtype), p.coll == DT_COLL_SEND ? "to" : "from", p.root,
+                 p.seq, took, p.status);
+    else
+        snprintf(buf, nbytes, "rank %d: %s #%" PRIu64 " of %" PRId64 " %s, %s, root %d, %s, %.6f s, status %d", c->rank,
+                 p.root == DT__ROOT_FREE ? "dt_comm_free" : dt_coll_name((dt_coll)p.coll), p.seq + 1, p.count,
+                 dt__comm_dtype_name(p.dtype), dt__comm_ops[p.op], p.root, dt_algo_name((dt_algo)p.algo), took, p.status);
+    return true;
 }
 static void dt__past_log(const dt_comm *c) /* once; called by the driver, or when there is none */
 {
@@ -1448,8 +1495,7 @@ static void dt__past_log(const dt_comm *c) /* once; called by the driver, or whe
     if (e->told) return;
     e->told = true;
     for (uint64_t k = e->npast > DT__HISTORY ? e->npast - DT__HISTORY : 0; k < e->npast; k++) {
-        dt__past_text(c, k, text, sizeof text);
-        dt__logf(2, "history: %s", text);
+        if (dt__past_text(c, k, text, sizeof text)) dt__logf(2, "history: %s", text);
     }
 }
 /* The failure goes to shared memory: a rank that was stopped and finds all its data must not continue alone. Callers may
@@ -1586,7 +1632,7 @@ static void dt__message_done(dt_comm *c, dt_work *w)
     }
     int64_t now = dt__comm_coarse();
     int     dtype = q->dtype & ~DT__M_DEVICE;
-    if (q->send && !w->status) e->stats.bytes += (int64_t)q->n;
+    if (q->send && !w->status) dt__counter_add(&e->counters.bytes, (int64_t)q->n);
     w->ended = now;
     if (!w->started || w->started > now) w->started = now;
     dt__message_past(c, q->send, (int64_t)((q->send ? q->n : q->total) / dt__elem_nbytes(dtype)), dtype, q->peer, q->tag, w->started,
@@ -1900,6 +1946,14 @@ static int     dt__call_bad(dt_comm *c, const dt__call *a)
     for (int i = 0; a->counts && !why[0] && i < c->size; i++)
         if (a->counts[i] < 0 || a->counts[i] > most)
             snprintf(why, sizeof why, "%" PRId64 " elements of rank %d; expected 0 to %" PRId64, a->counts[i], i, most);
+    if (!why[0] && !a->sends != !a->recvs) snprintf(why, sizeof why, "sends and recvs are given together, or both are NULL");
+    for (int i = 0; a->sends && !why[0] && i < c->size; i++)
+        if (a->sends[i] < 0 || a->recvs[i] < 0 || a->sends[i] > most || a->recvs[i] > most)
+            snprintf(why, sizeof why, "%" PRId64 " elements to and %" PRId64 " from rank %d; expected 0 to %" PRId64, a->sends[i],
+                     a->recvs[i], i, most);
+    if (!why[0] && a->sends && a->sends[c->rank] != a->recvs[c->rank])
+        snprintf(why, sizeof why, "%" PRId64 " elements to and %" PRId64 " from this rank itself; expected the same number",
+                 a->sends[c->rank], a->recvs[c->rank]);
     if (!why[0]) return 0;
     return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s", c->rank, a->name, why);
 }
@@ -1943,7 +1997,7 @@ static dt_algo dt__choose(const dt_comm *c, dt_coll coll, int64_t total, size_t 
                                                    total * (int64_t)size, segment);
 }
 /* A plan from the cache, or one that belongs to the work. */
-static int dt__plan_get(dt_comm *c, const dt__call *a, dt__coll_work *w, dt_algo algo, int64_t segment, const int64_t *matrix)
+static int dt__plan_get(dt_comm *c, const dt__call *a, dt__coll_work *w, dt_algo algo, int64_t segment)
 {
     struct dt__engine *e = c->engine;
     const char        *why = NULL;
@@ -1956,11 +2010,13 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt__coll_work *w, dt_algo
     o.rank = c->rank;
     o.world = c->size;
     o.count = a->n;
-    o.counts = matrix ? matrix : a->counts;
+    o.counts = a->counts;
+    o.sends = a->sends;
+    o.recvs = a->recvs;
     o.root = root;
     o.segment = segment;
     o.host = c->host;
-    if (!a->counts && !w->w.own) { /* blocking calls use a cached plan one at a time */
+    if (!a->counts && !a->sends && !w->w.own) { /* blocking calls use a cached plan one at a time */
         if (e->plan[slot].step && !memcmp(e->plan_key[slot], key, sizeof key)) {
             w->plan = &e->plan[slot];
             return 0;
@@ -1977,7 +2033,58 @@ static int dt__plan_get(dt_comm *c, const dt__call *a, dt__coll_work *w, dt_algo
     return dt__comm_fail(c, why ? DT_COMM_ERR_ARG : DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: algorithm %s: %s",
                          c->rank, a->name, dt_algo_name(algo), why ? why : "out of memory");
 }
-static int dt__prepare_with(dt_comm *c, const dt__call *a, dt__coll_work *w, const int64_t *matrix) /* matrix: alltoall with counts */
+static bool dt__overlap(const char *a, size_t na, const char *b, size_t nb)
+{
+    return na && nb && (uintptr_t)a < (uintptr_t)b + nb && (uintptr_t)b < (uintptr_t)a + na;
+}
+/* The buffers of alltoall */
+static int dt__prepare_alltoall(dt_comm *c, const dt__call *a, dt__coll_work *w)
+{
+    size_t going = (size_t)w->plan->input * w->size, coming = (size_t)w->plan->count * w->size;
+    w->input = (const char *)a->in;
+    w->data = (char *)a->out;
+    if ((going && !a->in) || (coming && !a->out))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s is NULL; expected a buffer of %zu bytes", c->rank, a->name,
+                             a->in ? "out" : "in", a->in ? coming : going);
+    if (!dt__overlap(w->data, coming, w->input, going)) return 0;
+    w->temp = w->data = (char *)DT_COMM_MALLOC(coming);
+    w->out = (char *)a->out;
+    w->out_n = w->plan->count;
+    return w->temp ? 0 : dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
+}
+/* The buffers of reduce_scatter, gather and scatter. all: elements of all segments; the own one begins at `at` and has
+   `mine`. At the root of gather and scatter all segments are in the caller's buffer. Elsewhere the plan says how many
+   elements it needs in DATA: if these are the own segment only, DATA is the caller's buffer. Else DATA is allocated and the
+   own segment is copied. MPI's own collectives need all segments in DATA. */
+static int dt__prepare_segments(dt_comm *c, const dt__call *a, dt__coll_work *w, int64_t all, int64_t at, int64_t mine)
+{
+    bool        reduces = a->coll == DT_COLL_REDUCE_SCATTER, gathers = a->coll == DT_COLL_GATHER;
+    bool        root = !reduces && c->rank == a->root, planned = w->way == DT__BY_PLAN;
+    const char *in = (const char *)a->in;
+    char       *out = (char *)a->out;
+    int64_t     need = root ? mine : planned ? w->plan->count : all, own = planned && !root ? 0 : at;
+    size_t      before = (size_t)at * w->size; /* bytes of the segments before the own one */
+    if (gathers && !root && !in && out) in = out + before; /* it is at its place */
+    w->data = root != gathers ? (char *)(uintptr_t)in : out; /* in is only read: the root of scatter, others in gather */
+    bool direct = need == mine;
+    if ((direct && mine && !w->data) || (reduces && all && !in))
+        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s is NULL; expected a buffer of %" PRId64 " elements",
+                             c->rank, a->name, root != gathers || (reduces && !in) ? "in" : "out",
+                             root || (reduces && !in) ? all : mine);
+    if (reduces && out != in + before && dt__overlap(out, (size_t)mine * w->size, in, (size_t)all * w->size)) direct = false;
+    if (!direct) w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)need * w->size + 1);
+    if (!direct && !w->temp)
+        return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
+    if (reduces && planned) w->input = in;
+    else if (reduces) w->in = in, w->in_n = all;
+    else if (gathers && in && (root ? in != out + before : !direct)) w->in = in, w->in_at = own, w->in_n = mine;
+    if (gathers) return 0;
+    if (root ? out != in + before : !direct) w->out = out;
+    w->out_at = own;
+    w->out_n = mine;
+    return 0;
+}
+static int dt__prepare(dt_comm *c, const dt__call *a, dt__coll_work *w)
 {
     int64_t segment = 0, mine = a->counts ? a->counts[c->rank] : a->n, at = dt__segment_at(c, a, c->rank);
     int64_t all = dt__segment_at(c, a, c->size);
@@ -1989,8 +2096,8 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt__coll_work *w, con
     w->size = dt__elem_nbytes(a->dtype);
     w->n = whole ? a->n : all;
     w->data = (char *)a->out;
-    dt_algo algo = matrix ? DT_ALGO_PAIRS : dt__choose(c, a->coll, w->n, w->size, &segment);
-    dt__frame_fill(c, &w->head, a->coll, (int)algo, matrix ? -1 : w->n, a->dtype, a->op, a->root); /* -1: they differ */
+    dt_algo algo = a->sends ? DT_ALGO_PAIRS : dt__choose(c, a->coll, w->n, w->size, &segment);
+    dt__frame_fill(c, &w->head, a->coll, (int)algo, a->sends ? -1 : w->n, a->dtype, a->op, a->root); /* -1: they differ */
     segment /= (int64_t)w->size;
     w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : algo == DT_ALGO_NATIVE ? DT__BY_NATIVE : DT__BY_PLAN;
     w->agree = c->engine->algo == DT_ALGO_NATIVE && dt__has_native(c);
@@ -1998,39 +2105,20 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt__coll_work *w, con
     case DT_COLL_ALLREDUCE: w->out_n = a->n; break;
     case DT_COLL_REDUCE: w->out_n = root ? a->n : 0; break;
     case DT_COLL_REDUCE_SCATTER:
-        w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)all * w->size + 1);
-        w->in = (const char *)a->in;
-        w->in_n = all;
-        w->out = (char *)a->out;
-        w->out_at = at;
-        w->out_n = mine;
-        break;
+    case DT_COLL_GATHER:
+    case DT_COLL_SCATTER:
+    case DT_COLL_ALLTOALL: break; /* below, when the plan is made */
     case DT_COLL_ALLGATHER:
         if (a->in) w->in = (const char *)a->in, w->in_at = at, w->in_n = mine;
         break;
-    case DT_COLL_GATHER:
-        if (!root) w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)all * w->size + 1);
-        if (a->in) w->in = (const char *)a->in, w->in_at = at, w->in_n = mine;
-        break;
-    case DT_COLL_SCATTER:
-        w->data = (char *)(uintptr_t)a->in; /* the root only reads it */
-        if (!root) w->temp = w->data = (char *)DT_COMM_MALLOC((size_t)all * w->size + 1);
-        w->out = (char *)a->out;
-        w->out_at = at;
-        w->out_n = mine;
-        break;
     case DT_COLL_BARRIER:
-    case DT_COLL_BROADCAST:
-    case DT_COLL_ALLTOALL: break; /* dt_comm_alltoall sets its buffers itself */
+    case DT_COLL_BROADCAST: break;
     case DT_COLL_SEND:
     case DT_COLL_RECV:
     case DT_COLL_COUNT:
         return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: %s is not a collective", c->rank, a->name,
                              dt_coll_name(a->coll));
     }
-    if ((a->coll == DT_COLL_REDUCE_SCATTER || ((a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER) && !root)) &&
-        !w->data)
-        return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a->name);
     if (w->way == DT__BY_NATIVE && !whole) {
         w->part = (int *)DT_COMM_MALLOC(2 * (size_t)c->size * sizeof *w->part);
         if (!w->part)
@@ -2041,9 +2129,12 @@ static int dt__prepare_with(dt_comm *c, const dt__call *a, dt__coll_work *w, con
         }
     }
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE); /* the control thread reads it */
-    return w->way != DT__BY_PLAN ? 0 : dt__plan_get(c, a, w, algo, segment, matrix);
+    int rc = w->way != DT__BY_PLAN ? 0 : dt__plan_get(c, a, w, algo, segment);
+    if (rc) return rc;
+    if (a->coll == DT_COLL_ALLTOALL) return dt__prepare_alltoall(c, a, w);
+    bool segments = a->coll == DT_COLL_REDUCE_SCATTER || a->coll == DT_COLL_GATHER || a->coll == DT_COLL_SCATTER;
+    return segments ? dt__prepare_segments(c, a, w, all, at, mine) : 0;
 }
-static int dt__prepare(dt_comm *c, const dt__call *a, dt__coll_work *w) { return dt__prepare_with(c, a, w, NULL); }
 /* ---- memory of devices */
 static const char *dt__place_text(int device) { return device ? "GPU memory" : "host memory"; }
 /* Is it a call on device memory? 1, 0, or negative after dt__comm_fail. If ranks differ in this, their frames differ. */
@@ -2053,7 +2144,9 @@ static int dt__on_device(dt_comm *c, const dt__call *a)
     const void *first = scatters ? a->in : a->out, *other = scatters ? a->out : a->in;
     int64_t     all = 0, mine = a->counts ? a->counts[c->rank] : a->n;
     if (!c->device_transport || a->coll == DT_COLL_BARRIER) return 0;
-    for (int i = 0; i < c->size; i++) all += a->counts ? a->counts[i] : a->n;
+    for (int i = 0; i < c->size; i++) all += a->sends ? a->recvs[i] : a->counts ? a->counts[i] : a->n;
+    for (int i = 0; a->sends && i < c->size; i++) mine = i ? mine + a->sends[i] : a->sends[i];
+    if (a->sends && !all) first = other, all = mine; /* it only sends */
     if (!all) return 0;
     int on = c->device_transport->owns(c, first), there = other && mine ? c->device_transport->owns(c, other) : on;
     if (on == there) return on;
@@ -2087,7 +2180,7 @@ static int dt__prepare_device(dt_comm *c, const dt__call *a, dt__coll_work *w)
                    a->op, a->root);
     w->way = algo == DT_ALGO_SHARED ? DT__BY_SHARED : DT__BY_PLAN;
     __atomic_store_n(&c->seq, c->seq + 1, __ATOMIC_RELEASE);
-    return w->way == DT__BY_SHARED ? 0 : dt__plan_get(c, &meet, w, algo, segment, NULL);
+    return w->way == DT__BY_SHARED ? 0 : dt__plan_get(c, &meet, w, algo, segment);
 }
 static int dt__job_wait(dt_work *w, int status) /* returns the status and frees the job, if there is one */
 {
@@ -2096,11 +2189,20 @@ static int dt__job_wait(dt_work *w, int status) /* returns the status and frees 
     w->job = NULL;
     return status ? status : rc;
 }
+static void dt__unprepare(dt__coll_work *w, int status) /* it could not be prepared */
+{
+    dt__job_wait(&w->w, status);
+    DT_COMM_FREE(w->temp);
+    DT_COMM_FREE(w->part);
+    if (!w->plan_own || !w->plan) return;
+    dt_plan_free(w->plan);
+    DT_COMM_FREE(w->plan);
+}
 static int dt__alone(const dt__call *a) /* a world of one rank */
 {
     size_t n = (size_t)a->n * dt__elem_nbytes(a->dtype);
     if (dt__coll_of((int)a->coll)->vector == DT__COLL_SEGMENTS) {
-        if (a->counts) n = (size_t)a->counts[0] * dt__elem_nbytes(a->dtype);
+        if (a->counts || a->sends) n = (size_t)(a->counts ? a->counts : a->sends)[0] * dt__elem_nbytes(a->dtype);
         if (a->in && n) memmove(a->out, a->in, n);
     }
     return 0;
@@ -2175,8 +2277,7 @@ static int dt__call_do(dt_comm *c, const dt__call *a)
     memset(&w, 0, sizeof w);
     int rc = device ? dt__prepare_device(c, a, &w) : dt__prepare(c, a, &w);
     if (rc) {
-        dt__job_wait(&w.w, rc);
-        DT_COMM_FREE(w.temp);
+        dt__unprepare(&w, rc);
         return rc;
     }
     if (posted) {
@@ -2210,9 +2311,7 @@ static dt_work *dt__call_start(dt_comm *c, const dt__call *a)
         return &w->w;
     }
     if (device ? dt__prepare_device(c, a, w) : dt__prepare(c, a, w)) {
-        dt__job_wait(&w->w, c->status);
-        DT_COMM_FREE(w->temp);
-        if (w->plan_own) DT_COMM_FREE(w->plan);
+        dt__unprepare(w, c->status);
         DT_COMM_FREE(w);
         return NULL;
     }
@@ -2229,6 +2328,7 @@ static dt__call dt__call_of(const char *name, dt_coll coll, const void *in, void
     a.out = out;
     a.n = n;
     a.counts = counts;
+    a.sends = a.recvs = NULL;
     a.dtype = dtype;
     a.op = op;
     a.root = root;
@@ -2268,6 +2368,14 @@ DT_API int dt_comm_gather(dt_comm *c, const void *in, void *out, int64_t n, cons
 DT_API int dt_comm_scatter(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *counts, int dtype, int root)
 {
     dt__call a = dt__call_of("dt_comm_scatter", DT_COLL_SCATTER, in, out, n, counts, dtype, 0, root);
+    return dt__call_do(c, &a);
+}
+DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *sends,
+                            const int64_t *recvs, int dtype)
+{
+    dt__call a = dt__call_of("dt_comm_alltoall", DT_COLL_ALLTOALL, in, out, n, NULL, dtype, 0, 0);
+    a.sends = sends;
+    a.recvs = recvs;
     return dt__call_do(c, &a);
 }
 DT_API int dt_comm_barrier(dt_comm *c)
@@ -2525,7 +2633,7 @@ static int dt__message_now(dt_comm *c, const dt__message *a, const dt_msg_opts *
     if (!c->shared || c->device_transport || a->peer < 0 || a->view || o->info || o->tag < 0) return 0;
     if (a->send) {
         if (!dt__mail_send_now(c, a->peer, o->tag, a->dtype, a->buf, n)) return 0;
-        c->engine->stats.bytes += (int64_t)n;
+        dt__counter_add(&c->engine->counters.bytes, (int64_t)n);
     } else {
         int looks = dt__shared_spin((dt__shared *)c->shared) ? DT__SHORT_LOOKS : 0;
         if (!dt__mail_recv_now(c, a->peer, o->tag, a->dtype, (void *)(uintptr_t)a->buf, n, looks)) return 0;
@@ -3188,70 +3296,17 @@ DT_API void dt_comm_dealloc(dt_comm *c, void *ptr)
     if (ptr && !(s && s->fd >= 0 && dt__arena_free(s, ptr))) free(ptr);
 }
 
-/* ---- all to all */
-DT_API int dt_comm_alltoall(dt_comm *c, const void *in, void *out, int64_t n, const int64_t *sends,
-                            const int64_t *recvs, int dtype)
-{
-    dt__call a = dt__call_of("dt_comm_alltoall", DT_COLL_ALLTOALL, in, out, n, NULL, dtype, 0, 0);
-    int64_t  going = 0, coming = 0, *matrix = NULL;
-    if (!c) return dt__comm_bad(DT_COMM_ERR_ARG, "%s: the communicator is NULL", a.name);
-    if (!dt__comm_ok(c) || dt__call_bad(c, &a)) return c->status;
-    if (!sends != !recvs)
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s: sends and recvs are given together, or both are NULL",
-                             c->rank, a.name);
-    for (int i = 0; i < c->size; i++) {
-        if (sends && (sends[i] < 0 || recvs[i] < 0 || sends[i] > dt__most_elements(c) ||
-                      recvs[i] > dt__most_elements(c)))
-            return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank,
-                                 "rank %d: %s: %" PRId64 " elements to and %" PRId64 " from rank %d; expected 0 to %" PRId64,
-                                 c->rank, a.name, sends[i], recvs[i], i, dt__most_elements(c));
-        going += sends ? sends[i] : n;
-        coming += sends ? recvs[i] : n;
-    }
-    if (c->device_transport && ((going && c->device_transport->owns(c, in)) || (coming && c->device_transport->owns(c, out))))
-        return dt__comm_fail(c, DT_COMM_ERR_ARG, c->rank, "rank %d: %s is not supported for GPU memory: copy it to the host",
-                             c->rank, a.name);
-    size_t  size = dt__elem_nbytes(dtype);
-    dt__coll_work w;
-    memset(&w, 0, sizeof w);
-    if (c->size == 1) {
-        memmove(out, in, (size_t)going * size);
-        return 0;
-    }
-    w.w.own = true; /* so that the plan is not cached */
-    if (sends) /* only the own row and column are set */
-        matrix = (int64_t *)dt__comm_zeroed((size_t)c->size * (size_t)c->size, sizeof *matrix);
-    for (int i = 0; matrix && i < c->size; i++) {
-        matrix[(size_t)c->rank * (size_t)c->size + (size_t)i] = sends[i];
-        matrix[(size_t)i * (size_t)c->size + (size_t)c->rank] = recvs[i];
-    }
-    char *temp = (char *)DT_COMM_MALLOC((size_t)(going > coming ? going : coming) * size + 1);
-    if (!temp || (sends && !matrix)) {
-        DT_COMM_FREE(temp);
-        DT_COMM_FREE(matrix);
-        return dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: %s: out of memory", c->rank, a.name);
-    }
-    a.counts = NULL;
-    int rc = dt__prepare_with(c, &a, &w, matrix);
-    DT_COMM_FREE(matrix);
-    w.temp = w.data = temp;
-    w.in = (const char *)in;
-    w.in_n = going;
-    w.out = (char *)out;
-    w.out_n = coming;
-    if (rc) {
-        DT_COMM_FREE(temp);
-        return rc;
-    }
-    return dt__submit(c, &w, true);
-}
-
 /* ---- watching */
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c)
 {
     dt_comm_stats s;
     memset(&s, 0, sizeof s);
-    if (c && c->engine) s = c->engine->stats;
+    if (c && c->engine) {
+        const dt__counters *k = &c->engine->counters;
+        s.calls = __atomic_load_n(&k->calls, __ATOMIC_RELAXED);
+        s.bytes = __atomic_load_n(&k->bytes, __ATOMIC_RELAXED);
+        s.busy = DT__S_PER_NS * (double)(__atomic_load_n(&k->busy, __ATOMIC_RELAXED) + __atomic_load_n(&k->device, __ATOMIC_RELAXED));
+    }
     if (c && c->across && c->across->bytes) s.bytes_net = (int64_t)c->across->bytes(c);
     return s;
 }
@@ -3263,8 +3318,7 @@ DT_API size_t dt_comm_history(const dt_comm *c, char *buf, size_t nbytes)
     uint64_t n = __atomic_load_n(&c->engine->npast, __ATOMIC_ACQUIRE), from = n > DT__HISTORY ? n - DT__HISTORY : 0;
     for (uint64_t k = from; k < n; k++) {
         char text[256];
-        dt__past_text(c, k, text, sizeof text);
-        dt__emitf(&o, "%s\n", text);
+        if (dt__past_text(c, k, text, sizeof text)) dt__emitf(&o, "%s\n", text);
     }
     return o.len;
 }
@@ -3487,7 +3541,8 @@ DT_API int dt_comm_split(dt_comm *c, int colour, int key, dt_comm **out)
     return rc;
 }
 /* dt_comm_shrink of threads: they share memory, so a spin lock is enough to agree. The last rank to arrive, or the first
-   that finds the deadline passed, decides for all that have arrived. */
+   that finds the deadline passed, decides for all that have arrived. The lock is held for a few instructions and one mmap,
+   and its holder cannot be stopped alone, so waiting for it needs no deadline. */
 enum { DT__SHRINK_POLL_US = 500 };
 static int dt__threads_shrink(dt_comm *c, dt_comm **out)
 {

@@ -288,7 +288,8 @@ static int dt__nccl_look(dt__nccl *n, dt__nccl_job **over, char *text, size_t nb
         float         ms = 0;
         double        waited = dt__seconds_of(now - j->since);
         if (e == cudaSuccess) {
-            if (cudaEventElapsedTime(&ms, j->begun, j->done) == cudaSuccess) n->c->engine->stats.busy += 1e-3 * ms;
+            if (cudaEventElapsedTime(&ms, j->begun, j->done) == cudaSuccess)
+                __atomic_fetch_add(&n->c->engine->counters.device, (int64_t)((double)ms * DT__NS_PER_MS), __ATOMIC_RELAXED);
             *at = j->next;
             j->next = *over;
             *over = j;

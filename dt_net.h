@@ -667,10 +667,15 @@ enum {
     DT__LEAVE_ALONE,    /* joining failed: sends what is queued */
     DT__LEAVE_GOODBYE   /* the others stay: sends DT__C_BYE to its neighbours */
 };
+typedef struct dt__line { /* a line for the log; the text follows */
+    struct dt__line *next;
+    int              level;
+} dt__line;
 struct dt__control {
     pthread_t      thread;
     pthread_cond_t cond;
     bool           started, stop;
+    dt__line      *lines, **lines_end; /* see dt__control_logf */
     int            wake;
     dt__conn      *conns, *parent, *healing;
     int            heal_tries;
@@ -1084,7 +1089,8 @@ static inline __attribute__((unused)) bool dt__note_get(const dt__note *ring, ui
 }
 /* Threads access each other's vectors, and a caller may free its vector when its call has failed. So a thread that fails
    waits until no thread accesses them (dt__shared_untouched), and no thread starts to after a failure. False: a thread has
-   failed. */
+   failed. The wait has no deadline: an access ends after at most 1 MiB of reduction or copying without any wait, and a thread
+   cannot be stopped alone (a program must not cancel or kill a thread inside a call). */
 static inline __attribute__((unused)) bool dt__shared_touch(dt__shared *s)
 {
     uint32_t *mine = &dt__slot_of(s, s->me)->touching;
@@ -1204,6 +1210,22 @@ DT__INSIDE void dt__comm_failed(dt_comm *c, int status, int rank, const char *te
     if (c->wake_fd >= 0 && write(c->wake_fd, &one, sizeof one) < 0) return; /* the counter is full: nobody sleeps on it */
 }
 
+/* The first failure in the segment counts for all ranks of this machine. If another rank is writing one, this rank waits for
+   its text, but not for long: that rank may have been stopped in the middle. Then this rank goes on with its own text, and
+   the control connections tell the others. */
+enum { DT__FAIL_SPINS = 200, DT__FAIL_LOOKS = 500, DT__FAIL_LOOK_US = 100 }; /* together 50 ms or a little more */
+static void dt__comm_fail_shared(dt_comm *c, int status, int rank, const char *text)
+{
+    dt__shared *s = (dt__shared *)c->shared;
+    dt__shared_fail(s, status, rank, text);
+    for (int i = 0; dt__comm_ok(c) && i < DT__FAIL_SPINS + DT__FAIL_LOOKS; i++) {
+        if (i >= DT__FAIL_SPINS) usleep(DT__FAIL_LOOK_US);
+        dt__comm_look(c);
+    }
+    if (dt__comm_ok(c)) dt__comm_failed(c, status, rank, text);
+    DT__FENCE(&s->head->sleepers);
+    dt__shared_wake(s);
+}
 DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *format, ...)
 {
     char    text[768];
@@ -1213,14 +1235,9 @@ DT__INSIDE int dt__comm_fail(dt_comm *c, int status, int rank, const char *forma
     va_end(ap);
     dt__comm_look(c);
     if (dt__comm_ok(c)) {
-        if (c->shared) { /* the first failure in the segment counts for all ranks of this machine */
-            dt__shared_fail((dt__shared *)c->shared, status, rank, text);
-            while (dt__comm_ok(c)) dt__comm_look(c);
-            DT__FENCE(&((dt__shared *)c->shared)->head->sleepers);
-            dt__shared_wake((dt__shared *)c->shared);
-        } else {
-            dt__comm_failed(c, status, rank, text);
-        }
+        if (c->shared) dt__comm_fail_shared(c, status, rank, text);
+        else dt__comm_failed(c, status, rank, text);
+        while (dt__comm_ok(c)) sched_yield(); /* another thread of this process writes its failure: it cannot be stopped alone */
         if (c->world) dt__world_abort(c->world, c, c->status, c->failed_rank, c->text);
     }
     return __atomic_load_n(&c->status, __ATOMIC_ACQUIRE);
@@ -2823,6 +2840,41 @@ static void dt__control_wake(dt__world *w)
     if (w->sim) w->sim_ops->stir(w);
     else if (write(w->control->wake, &one, sizeof one) < 0) return; /* the counter is full: the thread is awake */
 }
+/* Logs a line. The caller holds the lock of the world, and a log function may call dt_comm_abort, which takes it. So lines
+   are queued, and the control thread logs them in their order when it has released the lock. A line for which there is no
+   memory is lost. The simulator has one thread and no lock. */
+static DT__PRINTF(3, 4) void dt__control_logf(dt__world *w, int level, const char *format, ...)
+{
+    dt__control *ctl = w->control;
+    char         text[1024];
+    va_list      ap;
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    if (w->sim) {
+        dt__log(level, text);
+        return;
+    }
+    size_t    n = strlen(text) + 1;
+    dt__line *l = (dt__line *)DT_COMM_MALLOC(sizeof *l + n);
+    if (!l) return;
+    l->next = NULL;
+    l->level = level;
+    memcpy(l + 1, text, n);
+    if (!ctl->lines) ctl->lines_end = &ctl->lines;
+    *ctl->lines_end = l;
+    ctl->lines_end = &l->next;
+    dt__control_wake(w);
+}
+static void dt__lines_log(dt__line *l) /* without the lock; frees them */
+{
+    while (l) {
+        dt__line *next = l->next;
+        dt__log(l->level, (const char *)(l + 1));
+        DT_COMM_FREE(l);
+        l = next;
+    }
+}
 static bool        dt__control_is_root(const dt__world *w) { return !w->control->parent && !w->control->healing; }
 static const char *dt__rank_text(const dt__world *w, int rank, char *buf, size_t nbytes)
 {
@@ -2840,7 +2892,7 @@ static void dt__control_rejected(dt__world *w, int fd, const char *why) /* logs 
     char         at[80];
     ctl->nrejected++;
     if (ctl->rejected_at && dt__comm_now() < ctl->rejected_at + DT__NS_PER_S) return;
-    dt__logf(2, "rank %d refused a connection from %s: %s (%d refused since the last such line)", w->rank,
+    dt__control_logf(w, 2, "rank %d refused a connection from %s: %s (%d refused since the last such line)", w->rank,
                  dt__peer_text(fd, at, sizeof at), why, ctl->nrejected);
     ctl->rejected_at = dt__comm_now();
     ctl->nrejected = 0;
@@ -2891,7 +2943,7 @@ static void dt__register_fail(dt__world *w, int status, const char *text)
     ctl->join = DT__JOIN_FAILED;
     ctl->join_status = status;
     snprintf(ctl->join_text, sizeof ctl->join_text, "%s", text);
-    if (w->rank == 0) dt__logf(1, "joining failed: %s", text);
+    if (w->rank == 0) dt__control_logf(w, 1, "joining failed: %s", text);
     for (dt__conn *k = ctl->conns; k; k = k->next)
         if (k->kind == DT__KIND_REGISTER && k != ctl->above && dt__conn_live(k)) {
             dt__conn_send(k, DT__C_REFUSED, 0, text, strnlen(text, DT__CTEXT));
@@ -2927,7 +2979,7 @@ static void dt__register_done(dt__world *w, int rank) /* rank 0: its row is ther
     dt__control      *ctl = w->control;
     const dt__member *m = &w->member[rank];
     ctl->registered[rank] = DT__REG_DONE;
-    dt__logf(4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", rank, m->host_name, m->pid, ctl->nregistered + 1, w->size);
+    dt__control_logf(w, 4, "rank %d (%s, pid %" PRId64 ") is there, %d of %d", rank, m->host_name, m->pid, ctl->nregistered + 1, w->size);
     if (++ctl->nregistered < w->size) return;
     if (w->settings_bad[0]) dt__register_fail(w, DT_COMM_ERR_JOIN, w->settings_bad);
     else dt__register_complete(w);
@@ -3295,7 +3347,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
             text[0] = 0;
             if (k->kind == DT__KIND_REGISTER && !ctl->registered[k->peer]) ctl->registered[k->peer] = DT__REG_ADMITTED;
         } else {
-            dt__logf(strcmp(text, DT__CROSSED) ? 2 : 4, "rank %d refused: %s", w->rank, text);
+            dt__control_logf(w, strcmp(text, DT__CROSSED) ? 2 : 4, "rank %d refused: %s", w->rank, text);
             if (ctl->join != DT__JOIN_COMPLETE) snprintf(ctl->refused, sizeof ctl->refused, "%s", text);
         }
         dt__shake_reply(&k->shake, status, text);
@@ -3310,7 +3362,7 @@ static void dt__conn_shake(dt__world *w, dt__conn *k)
         if (!k->shake.server && k->kind == DT__KIND_LINK) { /* dt__world_link tries again */
             char why[256];
             ctl->dial_after = dt__comm_now() + DT__LINK_RETRY;
-            dt__logf(4, "rank %d cannot connect to rank %d yet: %s", w->rank, k->peer,
+            dt__control_logf(w, 4, "rank %d cannot connect to rank %d yet: %s", w->rank, k->peer,
                      dt__dial_text(got, errno, &k->shake, why, sizeof why));
         }
         if (k->shake.server && got != DT__SHAKE_REFUSED)
@@ -3483,9 +3535,9 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
     ctl->ngone++;
     if (how != DT__LEFT) {
         if (ctl->ndied++ == 0) snprintf(ctl->first_death, sizeof ctl->first_death, "%s", text);
-        dt__logf(1, "rank %d: %s", w->rank, text);
+        dt__control_logf(w, 1, "rank %d: %s", w->rank, text);
         for (dt_comm *c = w->comms; c; c = c->next) dt__comm_gone(w, c, rank, text);
-    } else dt__logf(3, "rank %d: %s", w->rank, text);
+    } else dt__control_logf(w, 3, "rank %d: %s", w->rank, text);
     d.rank = rank;
     d.how = how;
     dt__block *b = dt__block_new(DT__C_DEATH, rank, &d, sizeof d, text, strnlen(text, DT__CTEXT));
@@ -3510,7 +3562,7 @@ DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
     char         text[DT__CTEXT + 1];
     if (ctl->expelled || ctl->leave >= DT__LEAVE_RELEASED) return;
     snprintf(text, sizeof text, "the other ranks have declared this rank, rank %d, dead: %.500s", w->rank, why);
-    dt__logf(1, "%s", text);
+    dt__control_logf(w, 1, "%s", text);
     ctl->expelled = true;
     ctl->gone[w->rank] = DT__DIED;
     ctl->ngone++;
@@ -4220,7 +4272,7 @@ static void dt__arrived_timers(dt__world *w, int64_t now)
     double       keep = w->timeout > w->join_timeout ? w->timeout : w->join_timeout;
     while (ctl->arrived && now > ctl->arrived->since + dt__ns_of(keep)) {
         dt__arrived *a = ctl->arrived;
-        dt__logf(2, "rank %d: no communicator took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
+        dt__control_logf(w, 2, "rank %d: no communicator took the connection of rank %d for communicator %016" PRIx64, w->rank, a->peer,
                      a->comm);
         ctl->arrived = a->next;
         if (!ctl->arrived) ctl->arrived_last = NULL;
@@ -5188,11 +5240,14 @@ static void *dt__control_main(void *arg)
         }
         dt__control_reap(w);
         int n = dt__control_polls(w, &p, &cap, now);
-        int ms = dt__poll_ms(dt__control_next(w, now));
+        int64_t next = dt__control_next(w, now);
         for (dt__conn *k = ctl->conns; k; k = k->next)
-            if (k->state == DT__CONN_BROKEN) ms = 0;
+            if (k->state == DT__CONN_BROKEN) next = now;
+        dt__line *lines = ctl->lines;
+        ctl->lines = NULL;
         pthread_mutex_unlock(&w->lock);
-        int ready = poll(p, (nfds_t)n, n ? ms : 10);
+        dt__lines_log(lines);
+        int ready = poll(p, (nfds_t)n, n ? dt__poll_ms(next) : 10);
         pthread_mutex_lock(&w->lock);
         now = dt__comm_now();
         if (ready > 0) {
@@ -5229,6 +5284,7 @@ DT__INSIDE void dt__control_free(dt__world *w)
         close(a->fd);
         DT_COMM_FREE(a);
     }
+    dt__lines_log(ctl->lines);
     for (int i = 0; i < DT__ABORTS; i++) dt__block_unref(ctl->aborts[i]);
     for (int i = 0; i < DT__INQUIRIES; i++) dt__inquiry_free(&ctl->inquiry[i]);
     for (int i = 0; i < DT__AGREEMENTS; i++) dt__agree_free(&ctl->agreement[i]);

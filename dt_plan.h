@@ -99,8 +99,9 @@ extern "C" {
    rank. A transport runs the steps, a checker proves them, a simulator says how long they take. No other code knows
    how an algorithm works.
 
-   Buffers. A rank works in two: DT_PLAN_DATA, the vector of the collective, and DT_PLAN_SCRATCH, which has
-   plan.scratch elements.
+   Buffers. A rank works in three: DT_PLAN_DATA, the vector of the collective, which has plan.count elements;
+   DT_PLAN_SCRATCH, which has plan.scratch elements; and DT_PLAN_IN, the input of reduce_scatter and alltoall, which has
+   plan.input elements and is never written.
 
    Rounds. Steps are ordered by round. All steps of a round may run at the same time: within a round no step writes
    what another step reads or writes. A rank begins a round when its own steps of the previous round are done. Rounds
@@ -114,15 +115,17 @@ extern "C" {
 
    The vector (DATA):
      allreduce, broadcast, reduce    count elements on every rank
-     alltoall                        before: one segment for each rank; after: one segment from each rank. DATA has as
-                                     many elements as the larger of both.
-     the others                      the segments of all ranks in the order of ranks, counts[r] elements for rank r
+     alltoall                        one segment from each rank. IN has one segment for each rank.
+     allgather; gather, scatter      the segments of all ranks in the order of ranks, counts[r] elements for rank r
+     at the root
+     reduce_scatter; gather,         the own segment; behind it the segments that the rank receives and passes on, if
+     scatter at other ranks          any. IN of reduce_scatter has the segments of all ranks in the order of ranks.
    Before the plan runs, a rank's own contribution is in place: its segment for allgather and gather; at the root all
-   of DATA for scatter and broadcast. Afterwards the result is
-     in all of DATA                  allreduce, broadcast, allgather; reduce and gather at the root
+   of DATA for scatter and broadcast; IN for reduce_scatter and alltoall. Afterwards the result is
+     in all of DATA                  allreduce, broadcast, allgather, alltoall; reduce and gather at the root
      in the rank's own segment       reduce_scatter, scatter
-   On other ranks than the root reduce leaves DATA unchanged and gather leaves their own segment unchanged. Other parts
-   of DATA may change. */
+   Reduce leaves DATA unchanged on other ranks than the root. Gather leaves the own segment unchanged there, and scatter all
+   of DATA at the root. Other parts of DATA may change. */
 
 /* The collectives, one row each: X(enum, name, vector, root, reduces, gpu).
      vector     EMPTY: no data; WHOLE: count elements on every rank; SEGMENTS: one segment per rank; MESSAGE: one sender
@@ -207,11 +210,12 @@ typedef enum dt_algo { /* DT_ALGO_AUTO = 0, DT_ALGO_DIRECT ... DT_ALGO_ORDERED *
     DT_ALGO_COUNT
 } dt_algo;
 
-enum { DT_PLAN_DATA = 0, DT_PLAN_SCRATCH = 1 };
+enum { DT_PLAN_DATA = 0, DT_PLAN_SCRATCH = 1, DT_PLAN_IN = 2 };
 typedef enum dt_step_kind {
     DT_STEP_SEND = 1,  /* sends buf[at..at+n) to peer */
     DT_STEP_RECV,      /* receives from peer into buf[at..at+n) */
-    DT_STEP_FOLD,      /* receives from peer and reduces into buf[at..at+n); left: the received value is the left operand */
+    DT_STEP_FOLD,      /* buf[at..at+n) := from_buf[from..from+n) op what is received from peer, or with left received op
+                          from_buf; often from_buf[from] is the same place as buf[at] */
     DT_STEP_COPY,      /* buf[at..at+n) := from_buf[from..from+n); in a round without messages */
     DT_STEP_REDUCE,    /* buf := buf op from_buf, or with left from_buf op buf, ranges as COPY; in a round without messages */
     DT_STEP_SHARE      /* buf[at..at+n) of all ranks of this machine, reduced in the order of ranks and written to all */
@@ -231,19 +235,22 @@ typedef struct dt_plan {
     int64_t       nsteps, cap;
     dt_plan_step *step;
     int64_t       scratch; /* elements of SCRATCH */
-    int64_t       count;   /* elements of DATA */
+    int64_t       count;   /* elements of DATA on this rank */
+    int64_t       input;   /* elements of IN */
 } dt_plan;
 typedef struct dt_plan_opts {
     int            rank, world;
     int64_t        count;   /* allreduce, broadcast, reduce: elements of the vector; others: of each segment */
     const int64_t *counts;  /* elements of each segment; NULL: count each. alltoall: world x world, row s: what rank s sends */
+    const int64_t *sends;   /* alltoall, instead of counts: elements that rank sends to each rank, */
+    const int64_t *recvs;   /* and receives from each. Not for dt_plan_svg and dt_plan_predict, which make the plans of all */
     int            root;
     int64_t        segment; /* elements of a piece in ring, leader and chain; 0: not cut into pieces */
     const int     *host;    /* the machine of each rank; NULL: one machine */
 } dt_plan_opts;
 /* Makes the plan of rank o->rank. p is zeroed or holds an earlier plan; dt_plan_free frees it. Returns 0, or a negative
    number and a static text in *why: -1: the algorithm cannot do this, -2: out of memory. Alltoall by bruck needs equal
-   counts, which dt_plan_can does not check. */
+   counts, which dt_plan_can does not check; dt_plan_make checks those of this rank. */
 DT_API int  dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const char **why);
 DT_API void dt_plan_free(dt_plan *p);
 DT_API bool dt_plan_can(dt_coll coll, dt_algo algo, int world, const int *host); /* is there a plan? */
@@ -462,11 +469,20 @@ static void dt__plan_recv(dt__plan_work *w, int peer, int buf, int64_t at, int64
 {
     dt__plan_add(w, DT_STEP_RECV, peer, buf, at, end - at);
 }
-static void dt__plan_fold(dt__plan_work *w, int peer, int buf, int64_t at, int64_t end, bool left)
+/* buf[at..at+n) := from_buf[from..from+n) op received */
+static void dt__plan_fold_from(dt__plan_work *w, int peer, int buf, int64_t at, int64_t n, int from_buf, int64_t from,
+                               bool left)
 {
-    int           kind = end > at ? DT_STEP_FOLD : DT_STEP_RECV; /* a barrier has no elements to reduce */
-    dt_plan_step *s = dt__plan_add(w, kind, peer, buf, at, end - at);
-    if (s) s->left = left;
+    int           kind = n ? DT_STEP_FOLD : DT_STEP_RECV; /* a barrier has no elements to reduce */
+    dt_plan_step *s = dt__plan_add(w, kind, peer, buf, at, n);
+    if (!s || !n) return;
+    s->from_buf = (int16_t)from_buf;
+    s->from = from;
+    s->left = left;
+}
+static void dt__plan_fold(dt__plan_work *w, int peer, int buf, int64_t at, int64_t end, bool left) /* in place */
+{
+    dt__plan_fold_from(w, peer, buf, at, end - at, buf, at, left);
 }
 static void dt__plan_local(dt__plan_work *w, int kind, int buf, int64_t at, int64_t n, int from_buf, int64_t from,
                            bool left)
@@ -588,9 +604,10 @@ static void dt__plan_tree_down(dt__plan_work *w, const dt__plan_group *g, int64_
     }
 }
 /* Once around the ring: p - 1 rounds with one chunk each; each round is several if chunks are cut into pieces of
-   `segment` elements. Chunk c is off[c] .. off[c + 1]. Member i first sends chunk i + own to member i + 1, then what it
-   received. With fold, member i ends with chunk i + own + 1 reduced. Order: around the ring; the received value is the
-   left operand. */
+   `segment` elements. Chunk c is off[c] .. off[c + 1] of buf. Member i first sends chunk i + own to member i + 1, then what
+   it received. With fold, member i ends with chunk i + own + 1 reduced. Order: around the ring; the received value is
+   the left operand. In place, or with buf IN: a chunk on its way is in scratch, which has two chunks, so that one is sent
+   while the next is received; the last one goes to DATA. */
 static void dt__plan_ring(dt__plan_work *w, const dt__plan_group *g, int buf, const int64_t *off, int64_t segment,
                           bool fold, int own)
 {
@@ -606,30 +623,33 @@ static void dt__plan_ring(dt__plan_work *w, const dt__plan_group *g, int buf, co
     }
     int next = g->who[dt__plan_mod(g->me + 1, g->n)], prev = g->who[dt__plan_mod(g->me - 1, g->n)];
     int out = dt__plan_mod(g->me + own, g->n);
+    if (buf == DT_PLAN_IN) dt__plan_scratch(w, g->n > 3 ? 2 : g->n - 2, most);
     for (int t = 0; t < g->n - 1; t++) {
-        int in = dt__plan_mod(out - 1, g->n);
+        int in = dt__plan_mod(out - 1, g->n), to = t == g->n - 2 ? (int)DT_PLAN_DATA : (int)DT_PLAN_SCRATCH;
         for (int64_t k = 0; k < pieces; k++, w->round++) {
             int64_t at = off[out] + k * segment, end = off[out + 1] - at > segment ? at + segment : off[out + 1];
-            if (at < end) dt__plan_send(w, next, buf, at, end);
+            int64_t slot = (t & 1 ? most : 0) + k * segment, other = (t & 1 ? 0 : most) + k * segment;
+            if (at < end && t && buf == DT_PLAN_IN) dt__plan_send(w, next, DT_PLAN_SCRATCH, other, other + end - at);
+            else if (at < end) dt__plan_send(w, next, buf, at, end);
             at = off[in] + k * segment, end = off[in + 1] - at > segment ? at + segment : off[in + 1];
             if (at >= end) continue;
-            if (fold) dt__plan_fold(w, prev, buf, at, end, true);
+            if (buf == DT_PLAN_IN)
+                dt__plan_fold_from(w, prev, to, to == DT_PLAN_DATA ? k * segment : slot, end - at, DT_PLAN_IN, at, true);
+            else if (fold) dt__plan_fold(w, prev, buf, at, end, true);
             else dt__plan_recv(w, prev, buf, at, end);
         }
         out = in;
     }
 }
 /* Recursive halving in a group of 2^k members: k rounds with messages of n/2, n/4 ... After it member i has one unit,
-   reduced. near: the partner of the first round is the neighbour, and member i gets unit reverse(i); else the first
-   partner is half the group away, and member i gets unit i. Unit u is off[u * stride] .. off[(u + 1) * stride]; *lo and
-   *hi are the member's unit and the next. Order: the lower member's value is the left operand. */
-static void dt__plan_halve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, bool near,
-                           int *lo, int *hi)
+   reduced. The partner of the first round is the neighbour, and member i gets unit reverse(i). Unit u is off[u * stride]
+   .. off[(u + 1) * stride]; *lo and *hi are the member's unit and the next. Order: the lower member's value is the left
+   operand. */
+static void dt__plan_halve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, int *lo, int *hi)
 {
-    int k = dt__plan_log2(g->n);
     *lo = 0, *hi = g->n;
-    for (int i = 0; i < k; i++, w->round++) {
-        int m = near ? 1 << i : g->n >> (i + 1), mid = (*lo + *hi) / 2;
+    for (int m = 1; m < g->n; m <<= 1, w->round++) {
+        int mid = (*lo + *hi) / 2;
         if (g->me < 0) continue;
         int     peer = g->who[g->me ^ m];
         int64_t a = off[*lo * stride], b = off[mid * stride], c = off[*hi * stride];
@@ -644,7 +664,8 @@ static void dt__plan_halve(dt__plan_work *w, const dt__plan_group *g, const int6
         }
     }
 }
-/* Recursive doubling, the inverse of dt__plan_halve: from one unit each, every member gets all units. */
+/* Recursive doubling: from one unit each, every member gets all units. near: the inverse of dt__plan_halve; else the last
+   partner is half the group away, and member i has unit i. */
 static void dt__plan_unhalve(dt__plan_work *w, const dt__plan_group *g, const int64_t *off, int stride, bool near,
                              int lo, int hi)
 {
@@ -693,14 +714,15 @@ static void dt__plan_to_root(dt__plan_work *w, int root)
         else dt__plan_fold(w, k, k < root ? DT_PLAN_SCRATCH : DT_PLAN_DATA, 0, w->n, false);
     }
 }
-/* One round: the root sends to each other rank (out), or receives from each, its segment; off NULL: the whole vector. */
-static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *off, int from_buf)
+/* One round: the root sends to each other rank (out), or receives from each, its segment; off NULL: the whole vector.
+   alone: the other rank's DATA is its segment, not the segments of all ranks. */
+static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *off, bool alone)
 {
     int kind = (w->rank == root) == out ? DT_STEP_SEND : DT_STEP_RECV;
     for (int k = 0; k < w->world; k++) {
         if (k == root || (w->rank != root && w->rank != k)) continue;
-        int64_t at = off ? off[k] : 0, end = off ? off[k + 1] : w->n;
-        dt__plan_add(w, kind, w->rank == root ? k : root, w->rank == root ? DT_PLAN_DATA : from_buf, at, end - at);
+        int64_t at = off ? off[k] : 0, n = off ? off[k + 1] - at : w->n;
+        dt__plan_add(w, kind, w->rank == root ? k : root, DT_PLAN_DATA, alone && w->rank != root ? 0 : at, n);
     }
     w->round++;
 }
@@ -708,19 +730,19 @@ static void dt__plan_fan(dt__plan_work *w, int root, bool out, const int64_t *of
 /* reduce_scatter in an order that depends on the number of ranks only: every element is ((x0 x1) (x2 x3)) ((x4 x5) ...,
    whichever rank reduces it. So allreduce, reduce and reduce_scatter give the same bits.
    Rounds: one in which each rank receives the other ranks' parts of its segment, then ceil(lg p) without messages; with
-   reduce one that copies before them. Sent: n (p-1)/p by each rank. Scratch: the same.
-   It reduces in DATA, or with copy in scratch, and returns where the result begins. */
-static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
+   reduce and reduce_scatter one that copies before them. Sent: n (p-1)/p by each rank. Scratch: the same.
+   The vector is in `from`, DATA or IN. The result is in DATA, or with copy in scratch; returns where it begins. */
+static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, int from, bool copy)
 {
     int     p = w->world, me = w->rank, own = me;
-    int64_t k = off[me + 1] - off[me], at = copy ? (p - 1) * k : off[me];
+    int64_t k = off[me + 1] - off[me], at = copy ? (p - 1) * k : from == DT_PLAN_IN ? 0 : off[me];
     int     buf = copy ? DT_PLAN_SCRATCH : DT_PLAN_DATA;
     dt__plan_scratch(w, p - 1 + copy, k);
-    if (copy) dt__plan_local(w, DT_STEP_COPY, buf, at, k, DT_PLAN_DATA, off[me], false);
-    if (w->p->coll == DT_COLL_REDUCE) w->round++;
+    if (copy || from != DT_PLAN_DATA) dt__plan_local(w, DT_STEP_COPY, buf, at, k, from, off[me], false);
+    if (w->p->coll != DT_COLL_ALLREDUCE) w->round++;
     for (int t = 1; t < p; t++) { /* every rank begins with another peer */
         int to = dt__plan_mod(me + t, p), r = dt__plan_mod(me - t, p);
-        dt__plan_send(w, to, DT_PLAN_DATA, off[to], off[to + 1]);
+        dt__plan_send(w, to, from, off[to], off[to + 1]);
         dt__plan_recv(w, r, DT_PLAN_SCRATCH, (r - (r > me)) * k, (r - (r > me) + 1) * k);
     }
     w->round++;
@@ -741,7 +763,7 @@ static int64_t dt__plan_ordered(dt__plan_work *w, const int64_t *off, bool copy)
 static void dt__plan_allreduce_direct(dt__plan_work *w)
 {
     dt__plan_to_root(w, 0);
-    dt__plan_fan(w, 0, true, NULL, DT_PLAN_DATA);
+    dt__plan_fan(w, 0, true, NULL, false);
 }
 /* Rounds: one with p - 1 messages of n from each rank, then p - 1 without messages.
    Sent: (p - 1) n by each rank. Order: ascending ranks, the same on every rank. Scratch: (p - 1) n. */
@@ -831,7 +853,7 @@ static void dt__plan_allreduce_halving(dt__plan_work *w)
         w->round += 2;
     }
     dt__plan_parts(w->off, 0, w->n, g.n);
-    dt__plan_halve(w, &g, w->off, 1, true, &lo, &hi);
+    dt__plan_halve(w, &g, w->off, 1, &lo, &hi);
     dt__plan_unhalve(w, &g, w->off, 1, true, lo, hi);
     if (rem) {
         if (r < 2 * rem && r % 2) dt__plan_recv(w, r - 1, DT_PLAN_DATA, 0, w->n);
@@ -862,7 +884,7 @@ static void dt__plan_allreduce_blocks(dt__plan_work *w)
     g.n = size[mine];
     g.me = w->rank - start[mine];
     int stride = B / g.n, base = w->round;
-    dt__plan_halve(w, &g, w->off, stride, true, &lo, &hi);
+    dt__plan_halve(w, &g, w->off, stride, &lo, &hi);
     w->round = base + dt__plan_log2(B);
     int64_t first = w->off[lo * stride], last = w->off[hi * stride];
     for (int way = 0; way < 2; way++) { /* 0: to the larger blocks, 1: back */
@@ -957,7 +979,7 @@ static void dt__plan_allreduce_shared(dt__plan_work *w)
 static void dt__plan_allreduce_ordered(dt__plan_work *w)
 {
     dt__plan_parts(w->off, 0, w->n, w->world);
-    dt__plan_ordered(w, w->off, false);
+    dt__plan_ordered(w, w->off, DT_PLAN_DATA, false);
     for (int t = 1; t < w->world; t++) {
         int r = dt__plan_mod(w->rank - t, w->world);
         dt__plan_send(w, dt__plan_mod(w->rank + t, w->world), DT_PLAN_DATA, w->off[w->rank], w->off[w->rank + 1]);
@@ -966,56 +988,82 @@ static void dt__plan_allreduce_ordered(dt__plan_work *w)
     w->round++;
 }
 
-/* ---- reduce_scatter: off[r] .. off[r + 1] is the segment of rank r */
+/* ---- reduce_scatter: off[r] .. off[r + 1] of IN is the segment of rank r. The result is at the beginning of DATA. IN is not
+   written: the first FOLD of an element takes it from IN and puts it to another place. */
 
 /* Rounds: p - 1 in which one rank sends n to rank 0, then one in which rank 0 sends each rank its segment.
-   Sent: n by each rank, n (p-1)/p by rank 0. Order: ascending ranks. */
+   Sent: n by each rank, n (p-1)/p by rank 0. Order: ascending ranks. DATA of rank 0: n. */
 static void dt__plan_reduce_scatter_direct(dt__plan_work *w)
 {
-    dt__plan_to_root(w, 0);
-    dt__plan_fan(w, 0, true, w->off, DT_PLAN_DATA);
+    if (!w->rank) w->p->count = w->n;
+    for (int k = 1; k < w->world; k++, w->round++) {
+        if (w->rank == k) dt__plan_send(w, 0, DT_PLAN_IN, 0, w->n);
+        if (!w->rank) dt__plan_fold_from(w, k, DT_PLAN_DATA, 0, w->n, k == 1 ? DT_PLAN_IN : DT_PLAN_DATA, 0, false);
+    }
+    dt__plan_fan(w, 0, true, w->off, true);
 }
 /* Rounds: p - 1, with opts.segment in pieces. Sent: n (p-1)/p by each rank.
-   Order: segment r is x_r+1 op x_r+2 op ... op x_r, around the ring. */
+   Order: segment r is x_r+1 op x_r+2 op ... op x_r, around the ring. Scratch: the largest segment once with 3 ranks, twice
+   with more. */
 static void dt__plan_reduce_scatter_ring(dt__plan_work *w)
 {
     dt__plan_group g = dt__plan_all(w);
-    dt__plan_ring(w, &g, DT_PLAN_DATA, w->off, w->o->segment, true, -1);
+    dt__plan_ring(w, &g, DT_PLAN_IN, w->off, w->o->segment, true, -1);
 }
 /* Recursive halving, the partner at half the group's distance first, so that a rank ends with its own segment.
    Rounds: lg p. Sent: n (p-1)/p by each rank. If p is not a power of two: floor(lg p) + 2 rounds; of the first pairs the
    odd rank sends its vector to the even one first and gets its segment from it last; at most n by each rank.
-   Order: the lower rank is the left operand at each level. */
+   Order: the lower rank is the left operand at each level. Scratch: the half that a rank keeps in the first round, if
+   there are several; n on the even rank of a pair, whose DATA also has the segment of the odd one. */
 static void dt__plan_reduce_scatter_halving(dt__plan_work *w)
 {
-    int            rem, lo, hi, r = w->rank;
+    int            rem, lo = 0, hi, r = w->rank, buf = DT_PLAN_IN; /* buf: where the vector is */
+    int64_t        base = 0;                                       /* the element at the beginning of buf */
     dt__plan_group g = dt__plan_power(w, &rem);
-    if (rem) {
-        if (r < 2 * rem && r % 2) dt__plan_send(w, r - 1, DT_PLAN_DATA, 0, w->n);
-        if (r < 2 * rem && r % 2 == 0) dt__plan_fold(w, r + 1, DT_PLAN_DATA, 0, w->n, false);
-        w->round++;
-    }
+    bool           even = r < 2 * rem && r % 2 == 0;
     for (int v = 0; v <= g.n; v++) w->cut[v] = w->off[v < rem ? 2 * v : v + rem];
-    dt__plan_halve(w, &g, w->cut, 1, false, &lo, &hi);
-    if (rem) {
-        if (r < 2 * rem && r % 2) dt__plan_recv(w, r - 1, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
-        if (r < 2 * rem && r % 2 == 0) dt__plan_send(w, r + 1, DT_PLAN_DATA, w->off[r + 1], w->off[r + 2]);
-        w->round++;
+    if (rem && g.me < 0) dt__plan_send(w, r - 1, DT_PLAN_IN, 0, w->n);
+    if (even) {
+        dt__plan_scratch(w, 1, w->n);
+        w->p->count = w->off[r + 2] - w->off[r];
+        dt__plan_fold_from(w, r + 1, DT_PLAN_SCRATCH, 0, w->n, DT_PLAN_IN, 0, false);
+        buf = DT_PLAN_SCRATCH;
     }
+    if (rem) w->round++;
+    hi = g.n;
+    for (int m = g.n >> 1; m; m >>= 1, w->round++) {
+        int mid = (lo + hi) / 2;
+        if (g.me < 0) continue;
+        bool    up = g.me & m; /* it keeps the upper half */
+        int     peer = g.who[g.me ^ m], from = buf;
+        int64_t keep = w->cut[up ? mid : lo], n = w->cut[up ? hi : mid] - keep, give = w->cut[up ? lo : mid], was = base;
+        dt__plan_send(w, peer, buf, give - base, w->cut[up ? mid : hi] - base);
+        if (buf == DT_PLAN_IN && m > 1) dt__plan_scratch(w, 1, n), base = keep;
+        buf = m > 1 ? DT_PLAN_SCRATCH : DT_PLAN_DATA;
+        dt__plan_fold_from(w, peer, buf, m > 1 ? keep - base : 0, n, from, keep - was, up);
+        if (up) lo = mid;
+        else hi = mid;
+    }
+    if (!rem) return;
+    if (g.me < 0) dt__plan_recv(w, r - 1, DT_PLAN_DATA, 0, w->off[r + 1] - w->off[r]);
+    if (even) dt__plan_send(w, r + 1, DT_PLAN_DATA, w->off[r + 1] - w->off[r], w->off[r + 2] - w->off[r]);
+    w->round++;
 }
 /* Rounds: p - 1, another partner in each. Sent: n (p-1)/p by each rank.
    Order: segment r is x_r op x_r+1 op ..., around the ranks. */
 static void dt__plan_reduce_scatter_pairs(dt__plan_work *w)
 {
-    int p = w->world, r = w->rank;
+    int     p = w->world, r = w->rank;
+    int64_t n = w->off[r + 1] - w->off[r];
     for (int t = 1; t < p; t++, w->round++) {
-        int to = dt__plan_mod(r - t, p);
-        dt__plan_send(w, to, DT_PLAN_DATA, w->off[to], w->off[to + 1]);
-        dt__plan_fold(w, dt__plan_mod(r + t, p), DT_PLAN_DATA, w->off[r], w->off[r + 1], false);
+        int to = dt__plan_mod(r - t, p), from = dt__plan_mod(r + t, p);
+        dt__plan_send(w, to, DT_PLAN_IN, w->off[to], w->off[to + 1]);
+        if (t == 1) dt__plan_fold_from(w, from, DT_PLAN_DATA, 0, n, DT_PLAN_IN, w->off[r], false);
+        else dt__plan_fold(w, from, DT_PLAN_DATA, 0, n, false);
     }
 }
 /* Rounds, bytes and order: see dt__plan_ordered. */
-static void dt__plan_reduce_scatter_ordered(dt__plan_work *w) { dt__plan_ordered(w, w->off, false); }
+static void dt__plan_reduce_scatter_ordered(dt__plan_work *w) { dt__plan_ordered(w, w->off, DT_PLAN_IN, false); }
 
 /* ---- allgather */
 
@@ -1023,8 +1071,8 @@ static void dt__plan_reduce_scatter_ordered(dt__plan_work *w) { dt__plan_ordered
    Sent: n/p by each rank, (p - 1) n by rank 0. */
 static void dt__plan_allgather_direct(dt__plan_work *w)
 {
-    dt__plan_fan(w, 0, false, w->off, DT_PLAN_DATA);
-    dt__plan_fan(w, 0, true, NULL, DT_PLAN_DATA);
+    dt__plan_fan(w, 0, false, w->off, false);
+    dt__plan_fan(w, 0, true, NULL, false);
 }
 /* Rounds: p - 1, with opts.segment in pieces. Sent: n (p-1)/p by each rank. */
 static void dt__plan_allgather_ring(dt__plan_work *w)
@@ -1069,19 +1117,28 @@ static dt__plan_group dt__plan_from_root(dt__plan_work *w)
     g.me = dt__plan_mod(w->rank - w->o->root, w->world);
     return g;
 }
+/* Where the segment of rank k begins in DATA: at the root in the order of ranks; at other ranks the own segment is the first,
+   the others follow around the ranks. */
+static int64_t dt__plan_place(const dt__plan_work *w, int k)
+{
+    int64_t own = w->rank == w->o->root ? 0 : w->off[w->rank];
+    return w->off[k] >= own ? w->off[k] - own : w->off[k] - own + w->n;
+}
 /* The segments of members first .. last - 1 of dt__plan_from_root: two messages if they wrap around the last rank. */
 static void dt__plan_add_members(dt__plan_work *w, int kind, int peer, int first, int last)
 {
     int a = first + w->o->root, b = last + w->o->root, p = w->world;
     if (a >= p) a -= p, b -= p;
-    dt__plan_add(w, kind, peer, DT_PLAN_DATA, w->off[a], w->off[b < p ? b : p] - w->off[a]);
-    if (b > p) dt__plan_add(w, kind, peer, DT_PLAN_DATA, 0, w->off[b - p]);
+    dt__plan_add(w, kind, peer, DT_PLAN_DATA, dt__plan_place(w, a), w->off[b < p ? b : p] - w->off[a]);
+    if (b > p) dt__plan_add(w, kind, peer, DT_PLAN_DATA, dt__plan_place(w, 0), w->off[b - p]);
 }
-/* A binomial tree; a message holds the segments of a whole subtree. out: from the root (scatter), else to it (gather). */
+/* A binomial tree; a message holds the segments of a whole subtree. out: from the root (scatter), else to it (gather). DATA of
+   a rank other than the root has the segments of its subtree. */
 static void dt__plan_subtrees(dt__plan_work *w, bool out)
 {
     dt__plan_group g = dt__plan_from_root(w);
     int            v = g.me, deep = dt__plan_log2_up(g.n);
+    for (int i = v + 1; v && i < g.n && i - v < (v & -v); i++) w->p->count += w->off[g.who[i] + 1] - w->off[g.who[i]];
     for (int i = 0; i < deep; i++, w->round++) {
         int bit = 1 << (out ? deep - 1 - i : i);
         if (v & (bit - 1)) continue;
@@ -1091,43 +1148,34 @@ static void dt__plan_subtrees(dt__plan_work *w, bool out)
     }
 }
 /* Rounds: one with p - 1 messages at the root. Sent: its segment by each rank. */
-static void dt__plan_gather_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, false, w->off, DT_PLAN_DATA); }
+static void dt__plan_gather_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, false, w->off, true); }
 /* Rounds: ceil(lg p). Sent: by each rank the segments of its subtree, at most about n/2; the root receives n (p-1)/p. */
 static void dt__plan_gather_tree(dt__plan_work *w) { dt__plan_subtrees(w, false); }
 /* Rounds: one with p - 1 messages at the root. Sent: n (p-1)/p by the root. */
-static void dt__plan_scatter_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, true, w->off, DT_PLAN_DATA); }
+static void dt__plan_scatter_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, true, w->off, true); }
 /* Rounds: ceil(lg p). Sent: n (p-1)/p by the root, by others the segments of their subtree without their own. */
 static void dt__plan_scatter_tree(dt__plan_work *w) { dt__plan_subtrees(w, true); }
 
 /* ---- alltoall: off holds the segments to send, cut those to receive */
 
-/* Received segments stay in scratch until all of DATA is sent, then a round copies them; with counts first the own one,
-   which may move too. rounds: one partner a round, else all at once. */
+/* Segments go from IN to DATA; the last round copies the own one. rounds: one partner a round, else all at once. */
 static void dt__plan_exchange(dt__plan_work *w, bool rounds)
 {
     int64_t *out = w->off, *in = w->cut;
     int      p = w->world, r = w->rank;
-    dt__plan_scratch(w, 1, in[p]);
     for (int t = 1; t < p; t++) {
         int to = dt__plan_mod(r + t, p), from = dt__plan_mod(r - t, p);
-        dt__plan_send(w, to, DT_PLAN_DATA, out[to], out[to + 1]);
-        dt__plan_recv(w, from, DT_PLAN_SCRATCH, in[from], in[from + 1]);
+        dt__plan_send(w, to, DT_PLAN_IN, out[to], out[to + 1]);
+        dt__plan_recv(w, from, DT_PLAN_DATA, in[from], in[from + 1]);
         if (rounds) w->round++;
     }
     if (!rounds) w->round++;
-    if (w->o->counts) {
-        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, in[r], in[r + 1] - in[r], DT_PLAN_DATA, out[r], false);
-        w->round++;
-        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, in[p], DT_PLAN_SCRATCH, 0, false);
-    } else {
-        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, in[r], DT_PLAN_SCRATCH, 0, false);
-        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, in[r + 1], in[p] - in[r + 1], DT_PLAN_SCRATCH, in[r + 1], false);
-    }
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, in[r], in[r + 1] - in[r], DT_PLAN_IN, out[r], false);
     w->round++;
 }
-/* Rounds: one with p - 1 messages from each rank. Sent: n (p-1)/p by each rank. Scratch: what is received. */
+/* Rounds: one with p - 1 messages from each rank, and one that copies. Sent: n (p-1)/p by each rank. */
 static void dt__plan_alltoall_direct(dt__plan_work *w) { dt__plan_exchange(w, false); }
-/* Rounds: p - 1, another partner in each. Sent: n (p-1)/p by each rank. Scratch: what is received. */
+/* Rounds: p - 1, another partner in each, and one that copies. Sent: n (p-1)/p by each rank. */
 static void dt__plan_alltoall_pairs(dt__plan_work *w) { dt__plan_exchange(w, true); }
 /* Round k moves the blocks whose distance to go has bit k by 2^k ranks.
    Rounds: ceil(lg p) with messages of about n/2, each between one that packs and one that unpacks. Sent: about
@@ -1143,8 +1191,8 @@ static void dt__plan_alltoall_bruck(dt__plan_work *w)
     dt__plan_scratch(w, p - 1 + 2 * largest, c);
     if (w->why) return;
     packed = (p - 1) * c;
-    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, (p - 1 - r) * c, DT_PLAN_DATA, (r + 1) * c, false);
-    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, (p - 1 - r) * c, r * c, DT_PLAN_DATA, 0, false);
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, 0, (p - 1 - r) * c, DT_PLAN_IN, (r + 1) * c, false);
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_SCRATCH, (p - 1 - r) * c, r * c, DT_PLAN_IN, 0, false);
     w->round++;
     for (int m = 1; m < p; m <<= 1) {
         int64_t k = 0;
@@ -1165,13 +1213,14 @@ static void dt__plan_alltoall_bruck(dt__plan_work *w)
     for (int b = 1; b < p; b++)
         dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, dt__plan_mod(r - b, p) * c, c, DT_PLAN_SCRATCH, (b - 1) * c,
                        false);
+    dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, r * c, c, DT_PLAN_IN, r * c, false);
     w->round++;
 }
 
 /* ---- broadcast */
 
 /* Rounds: one with p - 1 messages of n. Sent: (p - 1) n by the root. */
-static void dt__plan_broadcast_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, true, NULL, DT_PLAN_DATA); }
+static void dt__plan_broadcast_direct(dt__plan_work *w) { dt__plan_fan(w, w->o->root, true, NULL, false); }
 /* Rounds: ceil(lg p) with messages of n. Sent: n ceil(lg p) by the root. */
 static void dt__plan_broadcast_tree(dt__plan_work *w)
 {
@@ -1262,7 +1311,7 @@ static void dt__plan_reduce_ordered(dt__plan_work *w)
 {
     int root = w->o->root, me = w->rank;
     dt__plan_parts(w->off, 0, w->n, w->world);
-    int64_t at = dt__plan_ordered(w, w->off, me != root);
+    int64_t at = dt__plan_ordered(w, w->off, DT_PLAN_DATA, me != root);
     for (int r = 0; r < w->world; r++) {
         if (r != root && me == root) dt__plan_recv(w, r, DT_PLAN_DATA, w->off[r], w->off[r + 1]);
         if (r == me && me != root) dt__plan_send(w, root, DT_PLAN_SCRATCH, at, at + w->off[r + 1] - w->off[r]);
@@ -1338,12 +1387,15 @@ static const char *dt__plan_why_not(dt_coll coll, dt_algo algo, int world, const
 static void dt__plan_segments(dt__plan_work *w)
 {
     const dt_plan_opts *o = w->o;
-    bool                a2a = w->p->coll == DT_COLL_ALLTOALL;
+    bool                a2a = w->p->coll == DT_COLL_ALLTOALL, equal = true;
+    const int64_t      *c = o->counts, *sends = a2a ? o->sends : NULL, *recvs = a2a ? o->recvs : NULL;
     w->off[0] = w->cut[0] = 0;
-    for (int i = 0; i < w->world; i++) {
-        const int64_t *c = o->counts;
-        int64_t        a = !c ? o->count : a2a ? c[(int64_t)w->rank * w->world + i] : c[i];
-        int64_t        b = !c ? o->count : a2a ? c[(int64_t)i * w->world + w->rank] : 0;
+    if (!sends != !recvs) dt__plan_fail(w, "sends and recvs are given together, or both are NULL");
+    else if (sends && sends[w->rank] != recvs[w->rank]) dt__plan_fail(w, "sends and recvs differ in the segment of the rank itself");
+    for (int i = 0; i < w->world && !w->why; i++) {
+        int64_t a = sends ? sends[i] : !c ? o->count : a2a ? c[(int64_t)w->rank * w->world + i] : c[i];
+        int64_t b = recvs ? recvs[i] : !c ? o->count : a2a ? c[(int64_t)i * w->world + w->rank] : 0;
+        equal = equal && a == b && a == (i ? w->off[1] : a);
         if (a < 0 || b < 0) dt__plan_fail(w, "a count is negative");
         else if (a > INT64_MAX - w->off[i] || b > INT64_MAX - w->cut[i])
             dt__plan_fail(w, "the sum of the counts is 2^63 or more");
@@ -1351,8 +1403,15 @@ static void dt__plan_segments(dt__plan_work *w)
         w->off[i + 1] = w->off[i] + a;
         w->cut[i + 1] = w->cut[i] + b;
     }
+    if (dt__plan_cell_of(w->p->coll, w->p->algo)->needs & DT__PLAN_EQUAL_COUNTS && !equal) /* only alltoall has this need */
+        dt__plan_fail(w, "alltoall by bruck needs equal counts");
+    if (w->why) return;
+    dt_coll coll = w->p->coll;
     w->n = w->off[w->world];
-    w->p->count = a2a && w->cut[w->world] > w->n ? w->cut[w->world] : w->n;
+    w->p->count = a2a ? w->cut[w->world] : w->n;
+    if (coll == DT_COLL_REDUCE_SCATTER || a2a) w->p->input = w->n;
+    if (coll == DT_COLL_REDUCE_SCATTER || ((coll == DT_COLL_GATHER || coll == DT_COLL_SCATTER) && w->rank != o->root))
+        w->p->count = w->off[w->rank + 1] - w->off[w->rank]; /* a generator that needs more adds it */
 }
 static void dt__plan_run(dt__plan_work *w)
 {
@@ -1363,13 +1422,11 @@ static void dt__plan_run(dt__plan_work *w)
     case DT__COLL_SEGMENTS: dt__plan_segments(w); break;
     case DT__COLL_MESSAGE: dt__plan_fail(w, "send and recv have no plan"); break;
     }
-    if (w->why || w->world == 1 || (!w->n && w->p->coll != DT_COLL_ALLTOALL)) return;
-    if (cell->needs & DT__PLAN_EQUAL_COUNTS && w->o->counts) { /* only alltoall has this need: counts is a matrix */
-        const int64_t *k = w->o->counts;
-        for (int64_t i = 1; i < (int64_t)w->world * w->world; i++)
-            if (k[i] != k[0]) dt__plan_fail(w, "alltoall by bruck needs equal counts");
-        if (w->why) return;
+    if (!w->why && w->world == 1 && w->p->input) {
+        dt__plan_local(w, DT_STEP_COPY, DT_PLAN_DATA, 0, w->p->input, DT_PLAN_IN, 0, false);
+        w->round++;
     }
+    if (w->why || w->world == 1 || (!w->n && w->p->coll != DT_COLL_ALLTOALL)) return;
     cell->make(w);
 }
 DT_API int dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_opts *o, const char **why)
@@ -1382,7 +1439,7 @@ DT_API int dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_op
     p->rank = w.rank = o->rank;
     p->world = w.world = o->world;
     p->rounds = 0;
-    p->nsteps = p->scratch = p->count = 0;
+    p->nsteps = p->scratch = p->count = p->input = 0;
     w.p = p;
     w.o = o;
     if (none) dt__plan_fail(&w, none);
@@ -1407,7 +1464,7 @@ DT_API int dt_plan_make(dt_plan *p, dt_coll coll, dt_algo algo, const dt_plan_op
     dt__plan_machines_free(&w.hosts);
     if (w.off) DT_COMM_FREE(w.off);
     if (w.why) {
-        p->nsteps = p->scratch = p->count = 0;
+        p->nsteps = p->scratch = p->count = p->input = 0;
         p->rounds = 0;
     }
     if (why) *why = w.why;
@@ -1733,7 +1790,7 @@ static double dt__cost_reduce_scatter_pairs(dt__cost_net *t, double n)
 static double dt__cost_reduce_scatter_ordered(dt__cost_net *t, double n)
 {
     double p = t->world, part = n / p;
-    return dt__cost_each(t, part, false) + (p - 1) * part * t->reduce_per_byte;
+    return dt__cost_each(t, part, false) + p * part * t->reduce_per_byte;
 }
 static double dt__cost_reduce_scatter_halving(dt__cost_net *t, double n)
 {
@@ -1774,12 +1831,12 @@ static double dt__cost_scatter_tree(dt__cost_net *t, double n) { return dt__cost
 static double dt__cost_alltoall_direct(dt__cost_net *t, double n)
 {
     double p = t->world, part = n / p;
-    return dt__cost_each(t, part, false) + (p - 1) * part * t->reduce_per_byte;
+    return dt__cost_each(t, part, false) + part * t->reduce_per_byte;
 }
 static double dt__cost_alltoall_pairs(dt__cost_net *t, double n)
 {
     double p = t->world, part = n / p;
-    return dt__cost_each(t, part, true) + (p - 1) * part * t->reduce_per_byte;
+    return dt__cost_each(t, part, true) + part * t->reduce_per_byte;
 }
 static double dt__cost_alltoall_bruck(dt__cost_net *t, double n)
 {
@@ -1789,7 +1846,7 @@ static double dt__cost_alltoall_bruck(dt__cost_net *t, double n)
         double b = part * (t->world / (2 * m) * m + (over > 0 ? over : 0));
         s += dt__cost_shift(t, m, b) + 2 * b * g;
     }
-    return s + 2 * (p - 1) * part * g;
+    return s + (2 * p - 1) * part * g;
 }
 
 /* ---- broadcast */
@@ -2251,10 +2308,12 @@ static void dt__plan_draw_sends(const dt__plan_picture *d, int rank, int64_t *ne
 static void dt__plan_draw(dt__plan_picture *d, dt_coll coll, dt_algo algo, int64_t *next)
 {
     const dt_plan *p = d->plan;
-    int64_t        messages = 0, elements = 0;
+    int64_t        messages = 0, elements = 0, vector = 0;
     int            talks = 0, rounds = 0;
     for (int r = 0; r < d->world; r++) {
         next[r] = 0;
+        if (p[r].count > vector) vector = p[r].count;
+        if (p[r].input > vector) vector = p[r].input;
         if (p[r].rounds > rounds) rounds = p[r].rounds;
     }
     for (int k = 0; k < rounds; k++) {
@@ -2293,7 +2352,7 @@ static void dt__plan_draw(dt__plan_picture *d, dt_coll coll, dt_algo algo, int64
                 i ? "f" : "c", i ? "#c8321e" : "#2468b4");
     fprintf(d->f, "</defs>\n<rect width=\"%.0f\" height=\"%.0f\" fill=\"#fff\"/>\n", w, h);
     fprintf(d->f, "<text class=\"t\" x=\"14\" y=\"24\">%s by %s: %d ranks, %lld elements</text>\n", dt_coll_name(coll),
-            dt_algo_name(algo), d->world, (long long)p[0].count);
+            dt_algo_name(algo), d->world, (long long)vector);
     fprintf(d->f,
             "<text x=\"14\" y=\"43\">%d rounds with messages, %lld messages, %lld elements sent. Red: reduced, blue: "
             "copied.</text>\n",
@@ -2697,7 +2756,7 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
         c.alpha[DT_LINK_SHM] = d.latency[0], c.beta[DT_LINK_SHM] = d.per_byte[0];
         c.alpha[DT_LINK_NET] = d.latency[1], c.beta[DT_LINK_NET] = d.per_byte[1];
         c.gamma = d.gamma;
-        for (int i = 0; i < o->world; i++) all += o->counts && coll != DT_COLL_ALLTOALL ? o->counts[i] : o->count;
+        for (int i = 0; i < o->world; i++) all += o->counts ? o->counts[i] : o->count; /* alltoall: of rank 0 */
         algo = dt_plan_choose(&c, coll, o->world, o->host, link, (whole ? o->count : all) * d.size, &segment);
         mine.segment = segment / d.size;
     }
@@ -2707,7 +2766,7 @@ DT_API int dt_plan_predict(dt_plan_prediction *out, dt_coll coll, dt_algo algo, 
         d.rank[i].at.run = d.nruns;
         d.rank[i].peer = -1;
         code = dt_plan_make(&p, coll, algo, &mine, &text);
-        if (!code && p.count > INT64_MAX / 64 / o->world)
+        if (!code && (p.count > INT64_MAX / 64 / o->world || p.input > INT64_MAX / 64 / o->world))
             text = "the vector is too long: world times its elements must stay below 2^57", code = -1;
         else if (!code && !dt__pred_pack(&d, &p)) text = memory;
         d.rank[i].last = d.nruns;

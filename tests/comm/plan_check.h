@@ -6,8 +6,8 @@
        plan_set_free(&s);
 
    What is proved, for these plans:
-   - every step is in its buffers; in a round no step writes what another one reads or writes; local steps and messages
-     are not in one round; rounds ascend
+   - every step is in its buffers; none writes to IN; in a round no step writes what another one reads or writes; local
+     steps and messages are not in one round; rounds ascend
    - messages of each ordered pair of ranks match in order and length, none is left over, and with sends that wait for
      their receive every rank gets to its end
    - the result is what the contract in dt_comm.h says. Buffers are lists of runs of elements; a run holds the element
@@ -48,7 +48,7 @@ typedef struct plan_report {
     int64_t  most_out;               /* elements that one rank sends to other machines */
     int64_t  path, reduced;          /* elements moved and reduced if each round is as long as its longest rank */
     double   seconds;                /* if costs were given */
-    uint64_t bits;                   /* allreduce, reduce: a hash of the expressions of the result */
+    uint64_t bits;                   /* allreduce, reduce, reduce_scatter: a hash of the expressions of the result */
 } plan_report;
 
 static PLAN_UNUSED void plan_set_free(plan_set *s)
@@ -65,14 +65,22 @@ static PLAN_UNUSED plan_set plan_set_make(dt_coll coll, dt_algo algo, const dt_p
     s.algo = algo;
     s.o = *o;
     s.plan = (dt_plan *)calloc((size_t)o->world, sizeof *s.plan);
+    int64_t *column = (int64_t *)calloc((size_t)o->world, sizeof *column);
     for (int r = 0; s.plan && r < o->world; r++) {
         dt_plan_opts mine = *o;
         mine.rank = r;
+        if (coll == DT_COLL_ALLTOALL && o->counts) { /* a rank knows what it sends and receives, no more */
+            for (int k = 0; k < o->world; k++) column[k] = o->counts[(int64_t)k * o->world + r];
+            mine.counts = NULL;
+            mine.sends = o->counts + (int64_t)r * o->world;
+            mine.recvs = column;
+        }
         if (dt_plan_make(&s.plan[r], coll, algo, &mine, &s.why)) {
             plan_set_free(&s);
             break;
         }
     }
+    free(column);
     return s;
 }
 
@@ -89,11 +97,12 @@ typedef struct plan_buffer {
     plan_run *run;
     int64_t   n, cap, end;
 } plan_buffer;
+enum { PLAN_BUFFERS = 3 }; /* DT_PLAN_DATA, DT_PLAN_SCRATCH, DT_PLAN_IN */
 typedef struct plan_check_s {
     const plan_set *s;
     plan_report    *r;
     int             world;
-    plan_buffer    *buf;   /* 2 a rank */
+    plan_buffer    *buf;   /* PLAN_BUFFERS a rank */
     int64_t        *first; /* the number of a rank's first step */
     int64_t        *mate;  /* of a step: the number of the step that it meets */
     uint8_t        *posted;
@@ -240,6 +249,10 @@ static bool plan_join(plan_check_s *c, plan_buffer *b, int64_t at, int64_t n, bo
 
 /* ==================================================================================================== >>steps */
 static bool plan_talks(const dt_plan_step *s) { return s->kind >= DT_STEP_SEND && s->kind <= DT_STEP_FOLD; }
+static bool plan_in_place(const dt_plan_step *s) /* a FOLD whose own operand is where its result goes */
+{
+    return s->kind == DT_STEP_FOLD && s->buf == s->from_buf && s->at == s->from;
+}
 static const dt_plan_step *plan_step(const plan_check_s *c, int rank, int64_t number)
 {
     return &c->s->plan[rank].step[number - c->first[rank]];
@@ -254,12 +267,15 @@ static int plan_access_order(const void *x, const void *y)
     if (a->buf != b->buf) return a->buf < b->buf ? -1 : 1;
     return a->lo < b->lo ? -1 : a->lo > b->lo;
 }
-static bool plan_check_range(plan_check_s *c, int rank, int64_t i, int buf, int64_t at, int64_t n)
+static int64_t plan_nelements(const dt_plan *p, int buf)
 {
-    const dt_plan *p = &c->s->plan[rank];
-    int64_t        end = buf == DT_PLAN_DATA ? p->count : p->scratch;
-    if (buf != DT_PLAN_DATA && buf != DT_PLAN_SCRATCH)
-        return plan_bad(c, "rank %d step %lld: no such buffer", rank, (long long)i);
+    return buf == DT_PLAN_DATA ? p->count : buf == DT_PLAN_SCRATCH ? p->scratch : p->input;
+}
+static bool plan_check_range(plan_check_s *c, int rank, int64_t i, int buf, int64_t at, int64_t n, bool write)
+{
+    if (buf < 0 || buf >= PLAN_BUFFERS) return plan_bad(c, "rank %d step %lld: no such buffer", rank, (long long)i);
+    if (write && buf == DT_PLAN_IN) return plan_bad(c, "rank %d step %lld writes to its input", rank, (long long)i);
+    int64_t end = plan_nelements(&c->s->plan[rank], buf);
     if (at < 0 || n < 0 || n > end || at > end - n)
         return plan_bad(c, "rank %d step %lld: [%lld, +%lld) is outside its buffer of %lld", rank, (long long)i,
                         (long long)at, (long long)n, (long long)end);
@@ -299,7 +315,7 @@ static bool plan_check_steps(plan_check_s *c, int rank)
         }
         if (s->left && s->kind != DT_STEP_FOLD && s->kind != DT_STEP_REDUCE)
             plan_bad(c, "rank %d step %lld: left, and nothing is reduced", rank, (long long)i);
-        if (!plan_check_range(c, rank, i, s->buf, s->at, s->n)) break;
+        if (!plan_check_range(c, rank, i, s->buf, s->at, s->n, s->kind != DT_STEP_SEND)) break;
         if (barrier ? s->n || !plan_talks(s) || s->kind == DT_STEP_FOLD : !s->n && s->kind != DT_STEP_SHARE)
             plan_bad(c, "rank %d step %lld: %lld elements", rank, (long long)i, (long long)s->n);
         if (plan_talks(s) && (s->peer < 0 || s->peer >= c->world || s->peer == rank))
@@ -307,12 +323,13 @@ static bool plan_check_steps(plan_check_s *c, int rank)
         a = (plan_access *)plan_grow(a, &cap, na + 2, sizeof *a);
         a[na].buf = s->buf, a[na].lo = s->at, a[na].hi = s->at + s->n, a[na].write = s->kind != DT_STEP_SEND;
         na += s->n > 0;
-        if (s->kind == DT_STEP_COPY || s->kind == DT_STEP_REDUCE) {
-            if (!plan_check_range(c, rank, i, s->from_buf, s->from, s->n)) break;
+        if (s->kind >= DT_STEP_FOLD && s->kind <= DT_STEP_REDUCE) {
+            if (!plan_check_range(c, rank, i, s->from_buf, s->from, s->n, false)) break;
             a[na].buf = s->from_buf, a[na].lo = s->from, a[na].hi = s->from + s->n, a[na].write = 0;
-            na += s->n > 0;
-            alone = true;
-        } else if (s->kind == DT_STEP_SHARE) share = true;
+            na += s->n > 0 && !plan_in_place(s);
+        }
+        if (s->kind == DT_STEP_COPY || s->kind == DT_STEP_REDUCE) alone = true;
+        else if (s->kind == DT_STEP_SHARE) share = true;
         else talk = true;
     }
     free(a);
@@ -364,7 +381,7 @@ static bool plan_match(plan_check_s *c)
 }
 
 /* ==================================================================================================== >>running */
-static plan_buffer *plan_buf(plan_check_s *c, int rank, int buf) { return &c->buf[2 * rank + buf]; }
+static plan_buffer *plan_buf(plan_check_s *c, int rank, int buf) { return &c->buf[PLAN_BUFFERS * rank + buf]; }
 static void         plan_ready(plan_check_s *c, int rank) { c->ready[c->nready++] = rank; }
 static void         plan_done(plan_check_s *c, int rank)
 {
@@ -377,6 +394,13 @@ static void plan_move(plan_check_s *c, int from, int64_t send, int to, int64_t r
     if (c->knows)
         for (int64_t k = 0; k < words; k++) c->knows[to * words + k] |= c->said[from * words + k];
     if (s->n) {
+        if (r->kind == DT_STEP_FOLD && !plan_in_place(r)) { /* the own operand first goes to its place */
+            if (!plan_take(c, plan_buf(c, to, r->from_buf), r->from, r->n)) {
+                plan_bad(c, "rank %d step %lld reads what nobody wrote", to, (long long)(recv - c->first[to]));
+                return;
+            }
+            plan_put(c, plan_buf(c, to, r->buf), r->at, r->n);
+        }
         if (!plan_take(c, plan_buf(c, from, s->buf), s->at, s->n)) {
             plan_bad(c, "rank %d step %lld sends what nobody wrote", from, (long long)(send - c->first[from]));
             return;
@@ -485,14 +509,19 @@ static int64_t plan_count(const plan_set *s, int a, int b) /* of rank a; alltoal
     return s->coll == DT_COLL_ALLTOALL ? s->o.counts[(int64_t)a * s->o.world + b] : s->o.counts[a];
 }
 static bool plan_whole(dt_coll c) { return c == DT_COLL_ALLREDUCE || c == DT_COLL_BROADCAST || c == DT_COLL_REDUCE; }
+static int64_t plan_own(const plan_set *s, int r, int64_t at) /* where the own segment of rank r is in DATA */
+{
+    bool passes = s->coll == DT_COLL_GATHER || s->coll == DT_COLL_SCATTER;
+    return s->coll == DT_COLL_REDUCE_SCATTER || (passes && r != s->o.root) ? 0 : at;
+}
 static void plan_begin(plan_check_s *c)
 {
     const plan_set *s = c->s;
     int64_t         at = 0;
     for (int r = 0; r < c->world; r++) {
-        for (int b = 0; b < 2; b++) {
+        for (int b = 0; b < PLAN_BUFFERS; b++) {
             plan_buffer *x = plan_buf(c, r, b);
-            x->end = b ? s->plan[r].scratch : s->plan[r].count;
+            x->end = plan_nelements(&s->plan[r], b);
             x->run = (plan_run *)plan_grow(NULL, &x->cap, 1, sizeof *x->run);
             x->n = x->end > 0;
             x->run[0].at = 0;
@@ -503,14 +532,15 @@ static void plan_begin(plan_check_s *c)
         switch (s->coll) {
         case DT_COLL_BARRIER: break;
         case DT_COLL_ALLGATHER:
-        case DT_COLL_GATHER: plan_fill(d, at, n, plan_leaf(r, at)); break;
+        case DT_COLL_GATHER: plan_fill(d, plan_own(s, r, at), n, plan_leaf(r, at)); break;
+        case DT_COLL_REDUCE_SCATTER: plan_fill(plan_buf(c, r, DT_PLAN_IN), 0, s->plan[r].input, plan_leaf(r, 0)); break;
         case DT_COLL_BROADCAST:
         case DT_COLL_SCATTER:
             if (r == s->o.root) plan_fill(d, 0, d->end, plan_leaf(r, 0));
             break;
         case DT_COLL_ALLTOALL:
             for (int k = 0; k < c->world; k++) out += plan_count(s, r, k);
-            plan_fill(d, 0, out, plan_leaf(r, 0));
+            plan_fill(plan_buf(c, r, DT_PLAN_IN), 0, out, plan_leaf(r, 0));
             break;
         default: plan_fill(d, 0, d->end, plan_leaf(r, 0)); break;
         }
@@ -586,15 +616,20 @@ static bool plan_result(plan_check_s *c)
         case DT_COLL_BROADCAST: plan_expect(c, r, 0, n, plan_leaf(root, 0)); break;
         case DT_COLL_REDUCE_SCATTER:
             sum.e = at;
-            plan_expect(c, r, at, n, sum);
+            plan_expect(c, r, 0, n, sum);
+            if (n && !c->bad) c->r->bits = plan_mix(c->r->bits) ^ plan_buf(c, r, DT_PLAN_DATA)->run[0].v.expr;
             break;
-        case DT_COLL_SCATTER: plan_expect(c, r, at, n, plan_leaf(root, at)); break;
+        case DT_COLL_SCATTER:
+            plan_expect(c, r, plan_own(s, r, at), n, plan_leaf(root, at));
+            if (r == root && !c->bad) plan_expect(c, r, 0, s->plan[r].count, plan_leaf(root, 0));
+            break;
         case DT_COLL_ALLGATHER:
         case DT_COLL_GATHER: {
             int64_t a = 0;
             for (int k = 0; k < w && !c->bad; a += plan_count(s, k, 0), k++)
-                if (s->coll == DT_COLL_ALLGATHER || r == root || k == r)
+                if (s->coll == DT_COLL_ALLGATHER || r == root)
                     plan_expect(c, r, a, plan_count(s, k, 0), plan_leaf(k, a));
+            if (!c->bad && s->coll == DT_COLL_GATHER) plan_expect(c, r, plan_own(s, r, at), n, plan_leaf(r, at));
             break;
         }
         case DT_COLL_ALLTOALL: {
@@ -617,7 +652,7 @@ static bool plan_result(plan_check_s *c)
     }
     const plan_buffer *b = plan_buf(c, s->coll == DT_COLL_REDUCE ? root : 0, DT_PLAN_DATA);
     uint64_t           last = 0;
-    for (int64_t i = 0; i < b->n; last = b->run[i++].v.expr)
+    for (int64_t i = 0; s->coll != DT_COLL_REDUCE_SCATTER && i < b->n; last = b->run[i++].v.expr)
         if (!i || b->run[i].v.expr != last)
             c->r->bits = plan_mix(c->r->bits + (uint64_t)b->run[i].at) ^ b->run[i].v.expr;
     free(row);
@@ -728,7 +763,7 @@ static PLAN_UNUSED bool plan_check(const plan_set *s, plan_report *rep)
     c.posted = (uint8_t *)calloc(total, 1);
     c.at = (int64_t *)calloc(3 * n, sizeof *c.at);
     c.ready = (int *)calloc(2 * n + 2, sizeof *c.ready);
-    c.buf = (plan_buffer *)calloc(2 * n, sizeof *c.buf);
+    c.buf = (plan_buffer *)calloc(PLAN_BUFFERS * n, sizeof *c.buf);
     if (!c.mate || !c.posted || !c.at || !c.ready || !c.buf) abort();
     c.end = c.at + n;
     c.open = c.end + n;
@@ -742,7 +777,7 @@ static PLAN_UNUSED bool plan_check(const plan_set *s, plan_report *rep)
         plan_run_all(&c);
         if (!c.bad) plan_result(&c);
     }
-    for (int i = 0; i < 2 * w; i++) free(c.buf[i].run);
+    for (int i = 0; i < PLAN_BUFFERS * w; i++) free(c.buf[i].run);
     free(c.first);
     free(c.mate);
     free(c.posted);

@@ -435,6 +435,49 @@ UTEST(history, the_last_operations_are_in_the_log_of_every_survivor)
     }
 }
 
+/* A log function may ask about the communicator and abort it: no lock is held that these calls need. */
+static dt_comm *logged_comm; /* atomic; NULL: not made yet, or freed */
+static int      log_answers; /* atomic */
+static void     log_aborts(void *user, int level, const char *text)
+{
+    char     past[100];
+    dt_comm *c = __atomic_load_n(&logged_comm, __ATOMIC_ACQUIRE);
+    (void)user;
+    if (!c || level != 1 || !strstr(text, " died")) return;
+    dt_comm_get_status(c);
+    dt_comm_history(c, past, sizeof past);
+    dt_comm_abort(c, "the log function says so");
+    if (dt_comm_get_status(c) && dt_comm_error(c)) __atomic_add_fetch(&log_answers, 1, __ATOMIC_RELEASE);
+}
+static int log_rank(void *arg)
+{
+    crew *w = (crew *)arg;
+    dt_set_log(log_aborts, NULL);
+    dt_comm *c = crew_join(w);
+    if (!c) return 1;
+    __atomic_store_n(&logged_comm, c, __ATOMIC_RELEASE);
+    int rank = dt_comm_rank(c), rc = 0;
+    for (int i = 0; !rc; i++) {
+        if (i == 20 && is_victim(w, rank)) raise(SIGKILL);
+        rc = crew_call(w, c, i);
+    }
+    while (!__atomic_load_n(&log_answers, __ATOMIC_ACQUIRE)) usleep(1000);
+    dt_comm_free(c);
+    if (rc != DT_COMM_ERR_PEER && rc != DT_COMM_ERR_ABORT) return printf("    rank %d: status %d\n", rank, rc) > 0;
+    __atomic_add_fetch(&w->right, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+UTEST(history, a_log_function_may_abort)
+{
+    for (int i = 0; i < 4; i++) {
+        crew *w = crew_new(3, i % 2 ? "tcp" : "shm", (unsigned)i);
+        w->victims = 1u << (i + 1) % 3;
+        EXPECT_EQ(dt_spawn(3, log_rank, w), 128 + SIGKILL);
+        EXPECT_EQ(w->right, 2); /* dt_spawn kills those that do not end */
+        crew_free(w);
+    }
+}
+
 /* ==================================================================================================== >>memory
    The kernel refuses memory for the segment: an error on every rank, no signal. Calls are refused by a filter of the
    process, so that it is the real code that asks. */

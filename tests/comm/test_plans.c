@@ -153,6 +153,28 @@ UTEST(proofs, every_world_of_alltoall_and_barrier)
         free(differ);
     }
 }
+/* the matrix of all counts, for pictures and predictions, gives the plans that each rank makes of its own counts */
+UTEST(proofs, alltoall_by_a_matrix_and_by_own_counts)
+{
+    for (int p = 1; p <= 9; p++) {
+        int64_t      differ[81];
+        dt_plan_opts o = opts_of(p, 0);
+        dt_plan      x;
+        memset(&x, 0, sizeof x);
+        shape_counts(differ, (int64_t)p * p, 0);
+        o.counts = differ;
+        plan_set s = plan_set_make(DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o);
+        for (o.rank = 0; o.rank < p; o.rank++) {
+            const dt_plan *y = &s.plan[o.rank];
+            ASSERT_EQ(0, dt_plan_make(&x, DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o, NULL));
+            EXPECT_TRUE(x.count == y->count && x.input == y->input && x.rounds == y->rounds && x.nsteps == y->nsteps);
+            EXPECT_EQ(0, x.scratch);
+            EXPECT_TRUE(x.nsteps == 0 || !memcmp(x.step, y->step, (size_t)x.nsteps * sizeof *x.step));
+        }
+        plan_set_free(&s);
+        dt_plan_free(&x);
+    }
+}
 UTEST(proofs, segments_of_pipelines)
 {
     int list[80], n = worlds(list, false);
@@ -273,6 +295,68 @@ UTEST(proofs, one_order_whatever_the_machines_root_and_count) /* of DT_ALGO_ORDE
             EXPECT_EQ(r.bits, same.bits);
         }
     }
+}
+/* reduce_scatter: the expression of the segment of rank r, as the comments of the algorithms say */
+static uint64_t halved(int p, int v, int m) /* at member v of the power of two, before the exchange at distance m */
+{
+    int q = 1 << dt__plan_log2(p), rem = p - q, u = v ^ (2 * m);
+    if (2 * m < q) return plan_pair(halved(p, v < u ? v : u, 2 * m), halved(p, v < u ? u : v, 2 * m));
+    return v >= rem ? plan_leaf(v + rem, 0).expr : plan_pair(plan_leaf(2 * v, 0).expr, plan_leaf(2 * v + 1, 0).expr);
+}
+static uint64_t scattered(int p, int algo, int r)
+{
+    int      q = 1 << dt__plan_log2(p), rem = p - q, v = r < 2 * rem ? r / 2 : r - rem;
+    int      first = algo == DT_ALGO_RING ? r + 1 : algo == DT_ALGO_PAIRS ? r : 0;
+    uint64_t x = plan_leaf(first % p, 0).expr;
+    if (algo == DT_ALGO_ORDERED) return plan_tree(p);
+    if (algo == DT_ALGO_HALVING) return plan_pair(halved(p, v & ~1, 1), halved(p, v | 1, 1));
+    for (int k = 1; k < p; k++) x = plan_pair(x, plan_leaf((first + k) % p, 0).expr);
+    return x;
+}
+UTEST(proofs, the_order_of_reduce_scatter)
+{
+    int list[80], n = worlds(list, false);
+    for (int i = 0; i < n; i++)
+        EACH_ALGO(a, DT_COLL_REDUCE_SCATTER, list[i], NULL)
+        {
+            dt_plan_opts o = opts_of(list[i], 3);
+            plan_report  rep;
+            uint64_t     bits = 0;
+            if (list[i] < 2) continue;
+            PROVE(DT_COLL_REDUCE_SCATTER, (dt_algo)a, &o, &rep);
+            for (int r = 0; r < list[i]; r++) bits = plan_mix(bits) ^ scattered(list[i], a, r);
+            EXPECT_TRUE_MSG(bits == rep.bits, dt_algo_name((dt_algo)a));
+        }
+}
+/* What a rank needs beside its input and its result */
+UTEST(proofs, memory_of_segments)
+{
+    for (int p = 2; p <= 17; p++)
+        for (int r = 0; r < p; r++) {
+            dt_plan_opts o = opts_of(p, 10);
+            dt_plan      x;
+            int          power = (p & (p - 1)) == 0, v = (r - p / 2 + p) % p, below = v & -v; /* members of its subtree */
+            if (below > p - v) below = p - v;
+            memset(&x, 0, sizeof x);
+            o.rank = r;
+            o.root = p / 2;
+            ASSERT_EQ(0, dt_plan_make(&x, DT_COLL_REDUCE_SCATTER, DT_ALGO_RING, &o, NULL));
+            EXPECT_EQ(10 * p, x.input);
+            EXPECT_EQ(10, x.count);
+            EXPECT_EQ(p == 2 ? 0 : p == 3 ? 10 : 20, x.scratch);
+            ASSERT_EQ(0, dt_plan_make(&x, DT_COLL_REDUCE_SCATTER, DT_ALGO_PAIRS, &o, NULL));
+            EXPECT_EQ(10, x.count);
+            EXPECT_EQ(0, x.scratch);
+            ASSERT_EQ(0, dt_plan_make(&x, DT_COLL_REDUCE_SCATTER, DT_ALGO_HALVING, &o, NULL));
+            if (power) EXPECT_EQ(10, x.count);
+            if (power) EXPECT_EQ(p > 2 ? 5 * p : 0, x.scratch);
+            ASSERT_EQ(0, dt_plan_make(&x, DT_COLL_GATHER, DT_ALGO_TREE, &o, NULL));
+            EXPECT_EQ(10 * (v ? below : p), x.count);
+            EXPECT_EQ(0, x.input + x.scratch);
+            ASSERT_EQ(0, dt_plan_make(&x, DT_COLL_SCATTER, DT_ALGO_DIRECT, &o, NULL));
+            EXPECT_EQ(v ? 10 : 10 * p, x.count);
+            dt_plan_free(&x);
+        }
 }
 UTEST(proofs, chunks_differ_by_one_at_most)
 {
@@ -485,7 +569,6 @@ UTEST(formulas, a_large_world_is_quick)
    - two steps of a rank that differ by their peer alone change places: two messages with the same elements go out, or
      two operands of a value that one rank makes come in, in the other order; two signals of a barrier
    - a send takes the same elements from DATA of which scratch has a copy (reduce by ring, allgather by bruck)
-   - reduce by direct: an operand is folded into the root's own vector instead of into that of the ranks before it
    - reduce: of two operands that one rank takes, one to keep and one to fold, the other is kept
    - a copy into scratch, or a reduction there, is one element longer, and nobody reads it
    Not tried, as it means nothing: the buffer of no elements, the left operand of a value that one rank makes, an
@@ -528,7 +611,7 @@ static bool mutate(dt_plan *p, int how, bool *same)
         s->n += by;
         *same = by > 0 && alone && s->buf == DT_PLAN_SCRATCH;
         return true;
-    case FROM: s->from += by; return alone;
+    case FROM: s->from += by; return alone || s->kind == DT_STEP_FOLD;
     case PEER: s->peer = (s->peer + 1) % p->world; return plan_talks(s);
     case SWAP:
         if (!plan_talks(s) || !plan_talks(t) || s->peer == t->peer) return false;
@@ -538,10 +621,9 @@ static bool mutate(dt_plan *p, int how, bool *same)
         return true;
     case KIND: s->kind = 1 + (s->kind - 1 + 1 + (int)draw(5)) % 6; return true;
     case BUFFER:
-        s->buf = !s->buf;
+        s->buf = (int16_t)((s->buf + 1 + (int)draw(2)) % 3);
         *same = (s->kind == DT_STEP_SEND && ((p->coll == DT_COLL_REDUCE && p->algo == DT_ALGO_RING) ||
-                                             (p->coll == DT_COLL_ALLGATHER && p->algo == DT_ALGO_BRUCK))) ||
-                (s->kind == DT_STEP_FOLD && p->coll == DT_COLL_REDUCE && p->algo == DT_ALGO_DIRECT);
+                                             (p->coll == DT_COLL_ALLGATHER && p->algo == DT_ALGO_BRUCK)));
         return s->n > 0;
     case LEFT: s->left = !s->left; return s->kind == DT_STEP_REDUCE && p->coll == DT_COLL_ALLREDUCE;
     default: /* its round does not wait for the one before */
@@ -627,8 +709,18 @@ UTEST(refused, with_a_reason)
     int64_t differ[36];
     for (int i = 0; i < 36; i++) differ[i] = i == 35;
     o.counts = differ;
+    o.rank = 5; /* a rank looks at its own counts */
     EXPECT_STREQ("alltoall by bruck needs equal counts", refusal(DT_COLL_ALLTOALL, DT_ALGO_BRUCK, &o));
     o.counts = NULL;
+    o.sends = o.recvs = differ + 30;
+    EXPECT_STREQ("alltoall by bruck needs equal counts", refusal(DT_COLL_ALLTOALL, DT_ALGO_BRUCK, &o));
+    EXPECT_STREQ("", refusal(DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o));
+    o.recvs = differ;
+    EXPECT_STREQ("sends and recvs differ in the segment of the rank itself", refusal(DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o));
+    o.recvs = NULL;
+    EXPECT_STREQ("sends and recvs are given together, or both are NULL", refusal(DT_COLL_ALLTOALL, DT_ALGO_PAIRS, &o));
+    o.sends = NULL;
+    o.rank = 0;
     o.count = INT64_MAX / 3;
     EXPECT_STREQ("", refusal(DT_COLL_ALLREDUCE, DT_ALGO_RING, &o));
     EXPECT_STREQ("this algorithm needs a scratch of 2^63 elements or more",

@@ -1,0 +1,430 @@
+/* test_calls.c - what the calls of dt_comm.h promise beside their results: how much memory they take, that a buffer may be
+   both input and output, that statistics and history can be read at any time, that a failure waits for nobody */
+#include "harness.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static int64_t heap_now, heap_most; /* bytes that dt_comm.h has allocated; atomic */
+static void *heap_count(void *p)
+{
+    int64_t now = __atomic_add_fetch(&heap_now, p ? (int64_t)malloc_usable_size(p) : 0, __ATOMIC_SEQ_CST);
+    int64_t most = __atomic_load_n(&heap_most, __ATOMIC_SEQ_CST);
+    while (now > most && !__atomic_compare_exchange_n(&heap_most, &most, now, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    return p;
+}
+static void *heap_uncount(void *p)
+{
+    if (p) __atomic_sub_fetch(&heap_now, (int64_t)malloc_usable_size(p), __ATOMIC_SEQ_CST);
+    return p;
+}
+#define DT_COMM_MALLOC(n) heap_count(malloc(n))
+#define DT_COMM_REALLOC(p, n) heap_count(realloc(heap_uncount(p), n))
+#define DT_COMM_FREE(p) free(heap_uncount(p))
+#define DT_COMM_IMPLEMENTATION
+#define DT_NET_IMPLEMENTATION
+#define DT_PLAN_IMPLEMENTATION
+#include "dt_comm.h"
+
+UTEST_MAIN()
+
+enum { MOST = 8 };
+typedef struct team {
+    int      n, failed; /* failed: atomic */
+    dt_comm *comm[MOST];
+    void   (*fn)(struct team *t, dt_comm *c, int rank);
+    int64_t  count;
+    int      root;
+} team;
+typedef struct player {
+    team *t;
+    int   rank;
+} player;
+static void *play(void *arg)
+{
+    player *p = (player *)arg;
+    p->t->fn(p->t, p->t->comm[p->rank], p->rank);
+    dt_comm_free(p->t->comm[p->rank]);
+    return NULL;
+}
+static void check(team *t, bool ok, const char *what, int rank)
+{
+    if (ok) return;
+    if (__atomic_add_fetch(&t->failed, 1, __ATOMIC_RELAXED) < 5)
+        printf("    %s: rank %d of %d: %s\n", what, rank, t->n, dt_comm_error(t->comm[rank]) ? dt_comm_error(t->comm[rank]) : "");
+    fflush(stdout);
+}
+/* fn on n ranks; returns how many checks failed */
+static int run(int n, const char *algo, void (*fn)(team *t, dt_comm *c, int rank), int64_t count, int root)
+{
+    team         t;
+    pthread_t    thread[MOST];
+    player       p[MOST];
+    dt_comm_opts o;
+    memset(&t, 0, sizeof t);
+    memset(&o, 0, sizeof o);
+    t.n = n;
+    t.fn = fn;
+    t.count = count;
+    t.root = root;
+    o.algo = algo;
+    o.timeout = 20 * dt_test_slow();
+    if (dt_comm_threads_with(n, t.comm, o)) return 1000;
+    for (int i = 0; i < n; i++) {
+        p[i].t = &t;
+        p[i].rank = i;
+        pthread_create(&thread[i], NULL, play, &p[i]);
+    }
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    return t.failed;
+}
+static float value(int rank, int64_t i) { return (float)((rank * 5 + i * 3) % 7); }
+
+/* ==================================================================================================== memory */
+static void begin_counting(dt_comm *c, int rank)
+{
+    dt_comm_barrier(c);
+    if (!rank) heap_most = heap_now;
+    dt_comm_barrier(c);
+}
+static void reduce_scatter(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n;
+    float  *in = (float *)malloc((size_t)all * 4), *out = (float *)malloc((size_t)n * 4);
+    for (int64_t i = 0; i < all; i++) in[i] = value(rank, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_reduce_scatter(c, in, out, n, NULL, DT_COMM_F32, DT_COMM_SUM), "reduce_scatter", rank);
+    for (int64_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int r = 0; r < t->n; r++) sum += value(r, rank * n + i);
+        if (out[i] != sum) check(t, false, "sum", rank);
+    }
+    dt_comm_barrier(c);
+    free(in);
+    free(out);
+}
+static void gather(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n;
+    float  *in = (float *)malloc((size_t)n * 4), *out = rank == t->root ? (float *)malloc((size_t)all * 4) : NULL;
+    for (int64_t i = 0; i < n; i++) in[i] = value(rank, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_gather(c, in, out, n, NULL, DT_COMM_F32, t->root), "gather", rank);
+    for (int64_t i = 0; out && i < all; i++)
+        if (out[i] != value((int)(i / n), i % n)) check(t, false, "gathered", rank);
+    dt_comm_barrier(c);
+    free(in);
+    free(out);
+}
+static void scatter(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n;
+    float  *in = rank == t->root ? (float *)malloc((size_t)all * 4) : NULL, *out = (float *)malloc((size_t)n * 4);
+    for (int64_t i = 0; in && i < all; i++) in[i] = value(3, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_scatter(c, in, out, n, NULL, DT_COMM_F32, t->root), "scatter", rank);
+    for (int64_t i = 0; i < n; i++)
+        if (out[i] != value(3, rank * n + i)) check(t, false, "scattered", rank);
+    dt_comm_barrier(c);
+    free(in);
+    free(out);
+}
+static void alltoall(team *t, dt_comm *c, int rank) /* with counts: twice as much to higher ranks as to lower ones */
+{
+    int64_t n = t->count, sends[MOST], recvs[MOST], going = 0, coming = 0, at = 0;
+    for (int r = 0; r < t->n; r++) {
+        sends[r] = rank < r ? 2 * n : n;
+        recvs[r] = r < rank ? 2 * n : n;
+        going += sends[r];
+        coming += recvs[r];
+    }
+    int64_t most = going > coming ? going : coming;
+    float  *in = (float *)malloc((size_t)most * 4), *out = t->root ? in : (float *)malloc((size_t)coming * 4);
+    for (int64_t i = 0; i < going; i++) in[i] = value(rank, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_alltoall(c, in, out, 0, sends, recvs, DT_COMM_F32), "alltoall", rank);
+    for (int r = 0; r < t->n; at += recvs[r++]) {
+        int64_t from = 0; /* where rank r has the segment for this rank */
+        for (int k = 0; k < rank; k++) from += r < k ? 2 * n : n;
+        for (int64_t i = 0; i < recvs[r]; i++)
+            if (out[at + i] != value(r, from + i)) check(t, false, "exchanged", rank);
+    }
+    dt_comm_barrier(c);
+    if (out != in) free(out);
+    free(in);
+}
+static void alltoall_equal(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n;
+    float  *in = (float *)malloc((size_t)all * 4), *out = t->root ? in : (float *)malloc((size_t)all * 4);
+    for (int64_t i = 0; i < all; i++) in[i] = value(rank, i);
+    begin_counting(c, rank);
+    check(t, !dt_comm_alltoall(c, in, out, n, NULL, NULL, DT_COMM_F32), "alltoall", rank);
+    for (int64_t i = 0; i < all; i++)
+        if (out[i] != value((int)(i / n), rank * n + i % n)) check(t, false, "exchanged", rank);
+    dt_comm_barrier(c);
+    if (out != in) free(out);
+    free(in);
+}
+/* The ranks together take at most so many segments, and a little for plans. */
+static bool takes(double segments, int n, const char *algo, void (*fn)(team *t, dt_comm *c, int rank), int root)
+{
+    int64_t count = 50000, before = heap_now;
+    if (run(n, algo, fn, count, root)) return false;
+    double took = (double)(heap_most - before) / (4.0 * (double)count);
+    /* communicators and plans take about 40 KB a rank */
+    if (took > segments + 0.3 * n || took < segments - 0.01)
+        printf("    %s with %d ranks: %.2f segments, expected %.2f\n", algo, n, took, segments);
+    return took <= segments + 0.3 * n && took >= segments - 0.01;
+}
+UTEST(memory, reduce_scatter_takes_the_segments_that_are_on_their_way)
+{
+    EXPECT_TRUE(takes(0, 2, "ring", reduce_scatter, 0));
+    EXPECT_TRUE(takes(3, 3, "ring", reduce_scatter, 0)); /* one a rank */
+    EXPECT_TRUE(takes(12, 6, "ring", reduce_scatter, 0)); /* two a rank */
+    EXPECT_TRUE(takes(0, 2, "halving", reduce_scatter, 0));
+    EXPECT_TRUE(takes(8, 4, "halving", reduce_scatter, 0)); /* half of the vector a rank */
+    EXPECT_TRUE(takes(0, 6, "pairs", reduce_scatter, 0));
+    EXPECT_TRUE(takes(6, 6, "direct", reduce_scatter, 0)); /* the vector on rank 0 */
+    EXPECT_TRUE(takes(30, 6, "ordered", reduce_scatter, 0)); /* the parts of the other five ranks, on each rank */
+    EXPECT_TRUE(takes(0, 2, NULL, reduce_scatter, 0));
+}
+UTEST(memory, gather_and_scatter_take_the_segments_that_a_rank_passes_on)
+{
+    EXPECT_TRUE(takes(0, 6, "direct", gather, 2));
+    EXPECT_TRUE(takes(0, 6, "direct", scatter, 2));
+    for (int root = 0; root < 6; root += 5) { /* members 2 and 4 from the root on have two segments each */
+        EXPECT_TRUE(takes(4, 6, "tree", gather, root));
+        EXPECT_TRUE(takes(4, 6, "tree", scatter, root));
+    }
+}
+
+UTEST(memory, alltoall_takes_none_of_its_own)
+{
+    EXPECT_TRUE(takes(0, 4, NULL, alltoall, 0));
+    EXPECT_TRUE(takes(0, 4, "direct", alltoall_equal, 0));
+    EXPECT_TRUE(takes(0, 4, "pairs", alltoall_equal, 0));
+    EXPECT_TRUE(takes(16, 4, "pairs", alltoall_equal, 1)); /* in place: what is received waits */
+}
+static void alltoall_of_many(team *t, dt_comm *c, int rank)
+{
+    enum { WORLD = 1000 }; /* ranks that the plan is made for; nobody runs it */
+    static int64_t count[WORLD];
+    static float   in[WORLD], out[WORLD];
+    dt_comm        big = *c;
+    dt_work        w;
+    dt__call       a = dt__call_of("alltoall", DT_COLL_ALLTOALL, in, out, 0, NULL, DT_COMM_F32, 0, 0);
+    for (int i = 0; i < WORLD; i++) count[i] = 1;
+    memset(&w, 0, sizeof w);
+    big.size = WORLD;
+    big.rank = 5;
+    a.sends = a.recvs = count;
+    begin_counting(c, rank);
+    int64_t before = heap_now;
+    check(t, !dt__prepare(&big, &a, &w), "prepare", 0);
+    check(t, heap_most - before < 500 * WORLD, "bytes a rank", 0); /* a matrix of counts would take 8000 */
+    dt__unprepare(&w, 0);
+}
+UTEST(memory, alltoall_with_counts_is_linear_in_the_ranks) { EXPECT_EQ(0, run(1, NULL, alltoall_of_many, 0, 0)); }
+
+/* ==================================================================================================== buffers */
+static void shared_buffers(team *t, dt_comm *c, int rank)
+{
+    int64_t n = t->count, all = n * t->n, at = rank * n;
+    float  *x = (float *)malloc((size_t)all * 4);
+    for (int how = 0; how < 3; how++) { /* at its own segment, at the beginning, across two segments */
+        float *out = how == 0 ? x + at : how == 1 ? x : x + (at + n / 2 + n < all ? at + n / 2 : at - n / 2);
+        for (int64_t i = 0; i < all; i++) x[i] = value(rank, i);
+        check(t, !dt_comm_reduce_scatter(c, x, out, n, NULL, DT_COMM_F32, DT_COMM_MEAN), "reduce_scatter", rank);
+        for (int64_t i = 0; i < n; i++) {
+            float sum = 0;
+            for (int r = 0; r < t->n; r++) sum += value(r, at + i);
+            if (out[i] != sum / (float)t->n) check(t, false, how == 0 ? "in place" : how == 1 ? "beginning" : "across", rank);
+        }
+    }
+    for (int64_t i = 0; i < all; i++) x[i] = i / n == rank ? value(rank, i) : -1;
+    check(t, !dt_comm_gather(c, NULL, x, n, NULL, DT_COMM_F32, t->root), "gather in place", rank);
+    for (int64_t i = 0; i < all && rank == t->root; i++)
+        if (x[i] != value((int)(i / n), i)) check(t, false, "gathered in place", rank);
+    check(t, !dt_comm_scatter(c, x, x + at, n, NULL, DT_COMM_F32, t->root), "scatter in place", rank);
+    for (int64_t i = 0; i < n; i++)
+        if (x[at + i] != value(rank, at + i)) check(t, false, "scattered in place", rank);
+    dt_comm_barrier(c);
+    free(x);
+}
+UTEST(buffers, input_and_output_may_overlap)
+{
+    static const char *const algo[] = { NULL, "ring", "pairs", "halving", "direct", "ordered", "tree" };
+    for (int a = 0; a < 7; a++)
+        for (int n = 2; n <= 5; n++) {
+            EXPECT_EQ(0, run(n, algo[a], shared_buffers, 300, n / 2));
+            EXPECT_EQ(0, run(n, algo[a], alltoall, 300, 1));
+            EXPECT_EQ(0, run(n, algo[a], alltoall_equal, 300, 1));
+        }
+}
+static void no_buffer(team *t, dt_comm *c, int rank)
+{
+    float x[4] = { 0, 0, 0, 0 };
+    int   rc = rank == 1 ? dt_comm_reduce_scatter(c, NULL, x, 2, NULL, DT_COMM_F32, DT_COMM_SUM)
+                         : dt_comm_reduce_scatter(c, x, x, 2, NULL, DT_COMM_F32, DT_COMM_SUM);
+    check(t, rc == DT_COMM_ERR_ARG && strstr(dt_comm_error(c), "rank 1: dt_comm_reduce_scatter: in is NULL"), "message", rank);
+}
+UTEST(buffers, a_missing_input_is_named) { EXPECT_EQ(0, run(2, NULL, no_buffer, 0, 0)); }
+
+/* ==================================================================================================== watching */
+/* Operation k has a count that follows from its number: a line made of two operations is found. */
+static int64_t count_of(int64_t k) { return k % 2 ? 3 + k % 97 : 2000 + k % 61; } /* short ones and long ones */
+typedef struct watcher {
+    const dt_comm *c;
+    int            stop, bad;        /* stop: atomic */
+    int64_t        lines, calls;
+} watcher;
+static void *watch(void *arg)
+{
+    watcher *w = (watcher *)arg;
+    int64_t  calls = 0, bytes = 0;
+    double   busy = 0;
+    while (!__atomic_load_n(&w->stop, __ATOMIC_ACQUIRE)) {
+        static __thread char text[20000];
+        dt_comm_stats        s = dt_comm_get_stats(w->c);
+        w->bad += s.calls < calls || s.bytes < bytes || s.busy < busy;
+        calls = s.calls, bytes = s.bytes, busy = s.busy;
+        dt_comm_history(w->c, text, sizeof text);
+        int64_t last = 0;
+        for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1, w->lines++) {
+            long long no = 0, n = -1;
+            if (sscanf(line, "rank 0: allreduce #%lld of %lld f32, max,", &no, &n) != 2 || n != count_of(no) || no <= last) {
+                if (!w->bad++) printf("    %.*s\n", (int)(end - line), line);
+            }
+            last = no;
+        }
+        w->bad += dt_comm_get_status(w->c) != 0 || dt_comm_error(w->c) != NULL || dt_comm_get_stragglers(w->c, NULL, 0) > 1;
+    }
+    w->calls = calls;
+    return NULL;
+}
+static void watched(team *t, dt_comm *c, int rank)
+{
+    static float x[MOST][4096];
+    watcher      w;
+    pthread_t    thread;
+    memset(&w, 0, sizeof w);
+    w.c = c;
+    if (!rank) pthread_create(&thread, NULL, watch, &w);
+    for (int64_t k = 1; k <= t->count; k++) {
+        if (k % 5) check(t, !dt_comm_allreduce(c, x[rank], count_of(k), DT_COMM_F32, DT_COMM_MAX), "allreduce", rank);
+        else check(t, !dt_work_wait(dt_comm_allreduce_start(c, x[rank], count_of(k), DT_COMM_F32, DT_COMM_MAX)), "started", rank);
+    }
+    if (rank) return;
+    __atomic_store_n(&w.stop, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    check(t, !w.bad, "what another thread saw", rank);
+    check(t, w.lines > 0, "lines", rank);
+    check(t, dt_comm_get_stats(c).calls == t->count, "calls", rank);
+}
+UTEST(watching, statistics_and_history_while_the_engine_works)
+{
+    EXPECT_EQ(0, run(2, NULL, watched, dt_test_quick() ? 3000 : 30000, 0));
+    EXPECT_EQ(0, run(2, "ring", watched, dt_test_quick() ? 1000 : 10000, 0));
+}
+static dt__past_slot one_slot;
+static void *write_slot(void *arg)
+{
+    int64_t n = *(int64_t *)arg;
+    for (int64_t i = 1; i <= n; i++) {
+        dt__past p;
+        memset(&p, 0, sizeof p);
+        p.seq = (uint64_t)i;
+        p.count = p.began = p.ended = i;
+        p.root = p.status = (int32_t)i;
+        dt__past_put(&one_slot, (uint64_t)i, &p);
+    }
+    return NULL;
+}
+UTEST(watching, an_entry_is_read_whole_or_not_at_all)
+{
+    int64_t   n = dt_test_quick() ? 300000 : 3000000, got = 0, torn = 0;
+    pthread_t thread;
+    ASSERT_EQ(0, pthread_create(&thread, NULL, write_slot, &n));
+    for (uint64_t no = 0; no < (uint64_t)n;) {
+        dt__past p;
+        no = __atomic_load_n(&one_slot.no, __ATOMIC_RELAXED);
+        if (!no || !dt__past_get(&one_slot, no, &p)) continue;
+        got++;
+        torn += p.seq != no || p.count != (int64_t)no || p.began != p.count || p.ended != p.count || p.root != p.status ||
+                p.root != (int32_t)no;
+    }
+    pthread_join(thread, NULL);
+    EXPECT_EQ(0, torn);
+    EXPECT_GT(got, 0);
+}
+
+/* ==================================================================================================== failing */
+static void *late_text(void *arg) /* the failure of another rank appears after 5 ms */
+{
+    dt__segment_head *h = (dt__segment_head *)arg;
+    usleep(5000);
+    snprintf(h->text, sizeof h->text, "the other's text");
+    h->rank = 1;
+    __atomic_store_n(&h->status, (int32_t)DT_COMM_ERR_PEER, __ATOMIC_RELEASE);
+    return NULL;
+}
+/* Another rank has begun to write its failure to the segment, and was stopped there. */
+static void half_failed(team *t, dt_comm *c, int rank)
+{
+    dt__segment_head *h = ((dt__shared *)c->shared)->head;
+    pthread_t         thread;
+    dt_comm_barrier(c);
+    if (!rank) {
+        __atomic_store_n(&h->failing, 1, __ATOMIC_SEQ_CST);
+        if (t->root) pthread_create(&thread, NULL, late_text, h);
+        int64_t t0 = dt_test_ns();
+        dt_comm_abort(c, "mine");
+        double took = (double)(dt_test_ns() - t0) * 1e-9;
+        check(t, took < 1 * dt_test_slow(), "time", rank);
+        check(t, dt_comm_get_status(c) == (t->root ? DT_COMM_ERR_PEER : DT_COMM_ERR_ABORT), "status", rank);
+        check(t, !strcmp(dt_comm_error(c), t->root ? "the other's text" : "rank 0: mine"), "text", rank);
+        if (t->root) pthread_join(thread, NULL);
+    }
+    /* rank 1 has seen nothing: it is not told in a world of threads, where nobody can be stopped alone */
+    if (!t->root) dt__comm_failed(c, DT_COMM_ERR_STATE, 0, "the end of the test");
+}
+UTEST(failing, does_not_wait_for_a_rank_that_was_stopped_while_it_failed)
+{
+    EXPECT_EQ(0, run(2, NULL, half_failed, 0, 0));
+    EXPECT_EQ(0, run(2, NULL, half_failed, 0, 1)); /* its text comes within 50 ms: it is taken */
+}
+static int half_failed_process(void *arg) /* rank 1 is stopped after the first half; ranks 0 and 2 fail */
+{
+    int *right = (int *)arg;
+    dt_comm *c = dt_comm_init(.transport = "shm", .timeout = 20 * dt_test_slow());
+    float    x = 1;
+    if (!c || dt_comm_allreduce(c, &x, 1, DT_COMM_F32, DT_COMM_SUM)) return 1;
+    int rank = dt_comm_rank(c);
+    if (rank == 1) __atomic_store_n(&((dt__shared *)c->shared)->head->failing, 1, __ATOMIC_SEQ_CST);
+    if (dt_comm_barrier(c)) return 2;
+    if (rank == 0) dt_comm_abort(c, "mine");
+    int64_t t0 = dt_test_ns();
+    while (!dt_comm_get_status(c)) usleep(1000); /* the control connections tell the others */
+    double took = (double)(dt_test_ns() - t0) * 1e-9;
+    bool   ok = took < 1 * dt_test_slow() && dt_comm_get_status(c) == DT_COMM_ERR_ABORT && !strcmp(dt_comm_error(c), "rank 0: mine");
+    if (ok) __atomic_add_fetch(right, 1, __ATOMIC_RELAXED);
+    else printf("    rank %d after %.2f s: %s\n", rank, took, dt_comm_error(c));
+    dt_comm_free(c);
+    return 0;
+}
+UTEST(failing, all_processes_hear_of_it_though_the_segment_does_not_say_so)
+{
+    int *right = (int *)mmap(NULL, sizeof *right, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_TRUE(right != MAP_FAILED);
+    EXPECT_EQ(0, dt_spawn(3, half_failed_process, right));
+    EXPECT_EQ(3, *right);
+    munmap(right, sizeof *right);
+}
