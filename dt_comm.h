@@ -3475,13 +3475,11 @@ DT_API dt_comm *dt_comm_init_with(dt_comm_opts o)
     if (all) c = dt__comm_build(w, all, w->size, dt__id_mix(id, 0), &o);
     else if (w) dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory");
     if (w && all && w->size > 1) { /* if one rank failed, all fail */
-        int32_t mine = c ? 0 : 1;
-        int     bad = dt__world_allgather(w, &mine, sizeof mine, all);
-        for (int i = 0; c && !bad && i < w->size; i++)
-            if (all[i])
-                bad = dt__comm_ok(c) ? dt__comm_bad(DT_COMM_ERR_JOIN,
-                                                    "dt_comm_init: rank %d could not set up its communicator", i)
-                                     : dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %.700s", c->text);
+        int64_t failed = 0;
+        int     who = 0, bad = dt__world_meet(w, c ? 0 : 1, &failed, &who);
+        if (c && !bad && failed)
+            bad = dt__comm_ok(c) ? dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d could not set up its communicator", who)
+                                 : dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %.700s", c->text);
         if (c && bad) {
             c->status = bad; /* so dt_comm_free does not wait for the others */
             dt_comm_free(c);

@@ -384,7 +384,7 @@ enum { DT__CFRAME_MAGIC = 0x43435444 }; /* "DTCC" */
 enum {
     /* clang-format off */
     DT__C_MEMBER = 1, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, DT__C_COSTS, /* while joining */
-    DT__C_SYNC, DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
+    DT__C_SYNC, DT__C_MEET_UP, DT__C_MEET_DOWN, DT__C_MEET_FAIL, DT__C_ABORT, DT__C_DEATH,
     DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE, DT__C_WATCH,
     DT__C_AGREE_STATE, DT__C_AGREE_ORDER,
     DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE,
@@ -511,16 +511,11 @@ typedef struct dt__shake {
 #define DT__AGREE_LOOK (50 * DT__NS_PER_MS)      /* between two looks at an agreement that is under way */
 enum { DT__INQUIRIES = 8, DT__ABORTS = 256, DT__ARRIVED_MAX = 16384, DT__WATCHES = 64, DT__AGREEMENTS = 64 };
 enum { DT__ALIVE = 0, DT__DIED = 1, DT__LEFT = 2, DT__LOST = 3 }; /* LOST: unreachable, perhaps alive */
-typedef struct dt__cgather {
-    uint64_t seq, n, at; /* n: bytes of each rank; at: offset of this piece in the rank's part (up) or in the result (down) */
+typedef struct dt__cmeet { /* up: the number of `rank`; down: the largest, and the rank that gave it; failed: the text follows */
+    uint64_t seq;
+    int64_t  value;
     int32_t  rank, zero;
-} dt__cgather;
-typedef struct dt__piece { /* a received piece of an exchange; the bytes follow */
-    struct dt__piece *next;
-    int               rank;
-    uint64_t          at;
-    size_t            n;
-} dt__piece;
+} dt__cmeet;
 typedef struct dt__cabort { /* the text follows */
     uint64_t comm;
     int32_t  status, rank;
@@ -707,16 +702,15 @@ struct dt__control {
     int          narrived;
     dt__block   *aborts[DT__ABORTS];
     int          naborts;
-    /* exchange: the call of this rank (gather_...); what rank 0 collects (root_...) */
-    uint64_t    gather_seq, gather_failed;
-    bool        gathering;
-    int         gather_state; /* 0: running, 1: done, negative: failed with this status */
-    uint8_t    *gather_out;
-    uint64_t    gather_n, gather_got;
-    char        gather_text[768];
+    /* meetings: the call of this rank (meet_...); what rank 0 collects (root_...) */
+    uint64_t    meet_seq, meet_failed;
+    bool        meeting;
+    int         meet_state;      /* 0: running, 1: done, negative: failed with this status */
+    dt__cmeet   met;             /* the result */
+    char        meet_text[768];
     bool        root_on;
-    dt__piece  *root_pieces; /* memory is allocated for received bytes only, never for announced ones */
-    uint64_t   *root_have, root_seq, root_n;
+    uint8_t    *root_came;       /* a flag for each rank */
+    dt__cmeet   root;            /* its number, the largest value so far and the rank that gave it */
     int         root_done;
     int64_t     root_deadline;
     dt__inquiry inquiry[DT__INQUIRIES];
@@ -747,8 +741,9 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k);
 DT__INSIDE int64_t dt__control_next(const dt__world *w, int64_t now); /* ns: the next timer */
 DT__INSIDE void dt__control_reap(dt__world *w);
 DT__INSIDE void dt__control_timers(dt__world *w, int64_t now);
-/* Exchanges n bytes of every rank of the world over the control tree; collective. */
-DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void *out);
+/* Every rank of the world gives a number; all get the largest, and the lowest rank that gave it. Collective, over the control
+   tree. 0, or negative after dt__comm_bad. most and who may be NULL. */
+DT__INSIDE int dt__world_meet(dt__world *w, int64_t value, int64_t *most, int *who);
 /* The first of n ranks of this machine passes a descriptor to the others (Unix socket, same user); collective among
    them. member: their ranks in the world. fd: on the first rank the descriptor, or negative if it has none: then the call
    fails on all of them. Returns the descriptor, or negative after dt__comm_bad. */
@@ -1594,7 +1589,7 @@ static int dt__shake_events(const dt__shake *h)
    1. Rank 0 listens. The other ranks dial it, and each sends its row of the table of ranks.
    2. When all rows are there, rank 0 sends the whole table to each rank.
    3. Each rank dials its parent in the control tree.
-   4. The world is joined when a first exchange has gone up and down the tree.
+   4. The world is joined when a first meeting has gone up and down the tree.
    A rank keeps the connection over which it has registered until 4: so rank 0 learns at once that a rank died, and the
    rank that rank 0 did.
 
@@ -1609,7 +1604,7 @@ static int  dt__control_adopt(dt__world *w, int fd,
 static int  dt__control_register(dt__world *w, int fd, int peer); /* ... the one over which this rank has registered */
 static int  dt__control_wait_joined(dt__world *w, char *text, size_t nbytes); /* DT__JOIN_... */
 static void dt__control_registered(dt__world *w); /* closes it: the control tree replaces it */
-static int  dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t deadline, char *text, size_t nbytes);
+static int  dt__meet(dt__world *w, int64_t value, dt__cmeet *out, int64_t deadline, char *text, size_t nbytes);
 
 /* ---- descriptors */
 #ifndef DT__RELAY_FROM /* tests replace it */
@@ -2481,9 +2476,9 @@ DT__INSIDE dt__world *dt__world_join(const dt_comm_opts *o, const dt__client *cl
     } else {
         int got = w->rank == 0 ? dt__join_first(w, &f, deadline) : dt__join_other(w, &f, deadline);
         if (w->joined_by) dt__close(&f.listen_fd); /* the world has duplicated it */
-        if (got == 0) { /* the first exchange */
+        if (got == 0) { /* the first meeting */
             int64_t until = dt__comm_now() + 2 * DT__NS_PER_S;
-            got = dt__gather(w, NULL, 0, NULL, until > deadline + DT__JOIN_GRACE ? until : deadline + DT__JOIN_GRACE, text,
+            got = dt__meet(w, 0, NULL, until > deadline + DT__JOIN_GRACE ? until : deadline + DT__JOIN_GRACE, text,
                              sizeof text);
             if (got < 0) dt__comm_bad(got, "dt_comm_init: %s", text);
         }
@@ -2729,7 +2724,7 @@ DT_API int dt_spawn_nodes(int nodes, int node, int n, int (*fn)(void *arg), void
 static void dt__control_gone(dt__world *w, int rank, int how, const char *text, const dt__conn *from);
 static void dt__control_abort(dt__world *w, uint64_t comm, int status, int rank, const char *text,
                               const dt__conn *from);
-static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
+static void dt__meet_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from);
 static void dt__control_heal(dt__world *w);
 static void dt__control_sync(dt__world *w, dt__conn *k);
 static void dt__agree_resend(dt__world *w);
@@ -3551,7 +3546,7 @@ static void dt__control_gone(dt__world *w, int rank, int how, const char *text, 
         k->end_expected = true;
         dt__conn_break(k);
     }
-    dt__gather_fail(w, ctl->gather_seq > ctl->root_seq ? ctl->gather_seq : ctl->root_seq, text, from);
+    dt__meet_fail(w, ctl->meet_seq > ctl->root.seq ? ctl->meet_seq : ctl->root.seq, text, from);
     if (w->rank == 0 && ctl->join != DT__JOIN_COMPLETE) dt__register_fail(w, DT_COMM_ERR_JOIN, text);
     pthread_cond_broadcast(&ctl->cond);
 }
@@ -3573,7 +3568,7 @@ DT__INSIDE void dt__control_expelled(dt__world *w, const char *why)
             k->end_expected = true;
             dt__conn_break(k);
         }
-    if (ctl->gathering && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
+    if (ctl->meeting && ctl->meet_state == 0) ctl->meet_state = DT_COMM_ERR_PEER;
     pthread_cond_broadcast(&ctl->cond);
 }
 static void dt__control_doing(const dt__world *w, const dt__cstate *s, char *buf, size_t nbytes)
@@ -3736,209 +3731,126 @@ DT__INSIDE int dt__world_gone(dt__world *w, int rank) /* DT__ALIVE ..., as far a
     return gone;
 }
 
-/* ---- exchanging bytes over the tree: pieces go up to rank 0, which sends all of them down */
-static void dt__gather_drop(dt__control *ctl) /* frees what rank 0 has collected */
-{
-    while (ctl->root_pieces) {
-        dt__piece *p = ctl->root_pieces;
-        ctl->root_pieces = p->next;
-        DT_COMM_FREE(p);
-    }
-    ctl->root_on = false;
-    ctl->root_done = 0;
-}
-static void dt__gather_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from)
+/* ---- meetings: numbers go up to rank 0, and the largest comes down */
+static void dt__meet_fail(dt__world *w, uint64_t seq, const char *text, const dt__conn *from)
 {
     dt__control *ctl = w->control;
-    if (seq == 0 || seq <= ctl->gather_failed) return;
-    if (!ctl->gathering && ctl->gather_seq >= seq && !ctl->root_on) return; /* this rank has already finished it */
-    ctl->gather_failed = seq;
-    snprintf(ctl->gather_text, sizeof ctl->gather_text, "%s", text);
-    if (ctl->gathering && ctl->gather_seq == seq && ctl->gather_state == 0) ctl->gather_state = DT_COMM_ERR_PEER;
-    dt__cgather g;
-    memset(&g, 0, sizeof g);
-    g.seq = seq;
-    dt__block *b = dt__block_new(DT__C_GATHER_FAIL, w->rank, &g, sizeof g, text, strnlen(text, DT__CTEXT));
+    dt__cmeet    m;
+    if (seq == 0 || seq <= ctl->meet_failed) return;
+    if (!ctl->meeting && ctl->meet_seq >= seq && !ctl->root_on) return; /* this rank has already finished it */
+    ctl->meet_failed = seq;
+    snprintf(ctl->meet_text, sizeof ctl->meet_text, "%s", text);
+    if (ctl->meeting && ctl->meet_seq == seq && ctl->meet_state == 0) ctl->meet_state = DT_COMM_ERR_PEER;
+    memset(&m, 0, sizeof m);
+    m.seq = seq;
+    dt__block *b = dt__block_new(DT__C_MEET_FAIL, w->rank, &m, sizeof m, text, strnlen(text, DT__CTEXT));
     dt__control_flood(w, b, from);
     dt__block_unref(b);
-    dt__gather_drop(ctl);
-    ctl->root_seq = ctl->root_seq > seq ? ctl->root_seq : seq;
+    ctl->root_on = false;
+    if (ctl->root.seq < seq) ctl->root.seq = seq;
     pthread_cond_broadcast(&ctl->cond);
 }
-static void dt__gather_down(dt__world *w, const dt__cgather *g, const uint8_t *data, size_t n)
+static void dt__meet_down(dt__world *w, const dt__cmeet *m)
 {
     dt__control *ctl = w->control;
-    if (!ctl->gathering || g->seq != ctl->gather_seq || ctl->gather_state != 0) return;
-    uint64_t all = ctl->gather_n * (uint64_t)w->size;
-    if (g->n != ctl->gather_n || g->at != ctl->gather_got || n > all - g->at) {
-        ctl->gather_state = DT_COMM_ERR_MISMATCH;
-        snprintf(ctl->gather_text, sizeof ctl->gather_text,
-                 "rank 0 sent %" PRIu64 " bytes of each rank, expected %" PRIu64, g->n, ctl->gather_n);
-    } else {
-        if (n) memcpy(ctl->gather_out + g->at, data, n);
-        ctl->gather_got += n;
-        if (ctl->gather_got < all) return;
-        ctl->gather_state = 1;
-    }
+    if (!ctl->meeting || m->seq != ctl->meet_seq || ctl->meet_state != 0) return;
+    ctl->met = *m;
+    ctl->meet_state = 1;
     pthread_cond_broadcast(&ctl->cond);
 }
-static void dt__gather_send_down(dt__world *w) /* rank 0 has the bytes of all ranks */
-{
-    dt__control *ctl = w->control;
-    uint64_t     all = ctl->root_n * (uint64_t)w->size, at = 0;
-    uint8_t     *buf = (uint8_t *)DT_COMM_MALLOC((size_t)all + 1);
-    if (!buf) {
-        dt__gather_fail(w, ctl->root_seq, "rank 0 is out of memory", NULL);
-        return;
-    }
-    for (const dt__piece *p = ctl->root_pieces; p; p = p->next)
-        memcpy(buf + (uint64_t)p->rank * ctl->root_n + p->at, p + 1, p->n);
-    do {
-        dt__cgather g;
-        size_t      n = DT__CFRAME_MAX - sizeof g;
-        memset(&g, 0, sizeof g);
-        g.seq = ctl->root_seq;
-        g.n = ctl->root_n;
-        g.at = at;
-        if (n > all - at) n = (size_t)(all - at);
-        dt__block *b = dt__block_new(DT__C_GATHER_DOWN, 0, &g, sizeof g, buf + at, n);
-        dt__control_flood(w, b, NULL);
-        dt__gather_down(w, &g, buf + at, n);
-        dt__block_unref(b);
-        at += n;
-    } while (at < all);
-    DT_COMM_FREE(buf);
-    dt__gather_drop(ctl);
-}
-/* Rank 0 receives a piece. */
-static void dt__gather_take(dt__world *w, const dt__cgather *g, const uint8_t *data, size_t n)
+static void dt__meet_take(dt__world *w, const dt__cmeet *m) /* rank 0 receives the number of a rank */
 {
     dt__control *ctl = w->control;
     char         text[256];
-    if (g->rank < 0 || g->rank >= w->size || g->seq <= ctl->gather_failed) return;
-    if (!ctl->root_on) { /* the first piece of an exchange */
-        if (g->seq <= ctl->root_seq) return;
+    if (m->rank < 0 || m->rank >= w->size || m->seq <= ctl->meet_failed) return;
+    if (!ctl->root_on) { /* the first one of a meeting */
+        if (m->seq <= ctl->root.seq) return;
+        ctl->root = *m;
         if (ctl->ngone) {
-            ctl->root_seq = g->seq;
-            dt__gather_fail(w, g->seq, ctl->ndied ? ctl->first_death : "a rank has left", NULL);
+            dt__meet_fail(w, m->seq, ctl->ndied ? ctl->first_death : "a rank has left", NULL);
             return;
         }
-        if (g->n > ((uint64_t)1 << 32) / (uint64_t)w->size) {
-            snprintf(text, sizeof text, "rank %d exchanges %" PRIu64 " bytes, expected at most %" PRIu64, g->rank, g->n,
-                     ((uint64_t)1 << 32) / (uint64_t)w->size);
-            dt__gather_fail(w, g->seq, text, NULL);
-            return;
-        }
-        ctl->root_seq = g->seq;
-        ctl->root_n = g->n;
         ctl->root_on = true;
-        for (int r = 0; r < w->size; r++) ctl->root_have[r] = UINT64_MAX; /* no piece yet, not even one of 0 bytes */
+        ctl->root_done = 0;
+        memset(ctl->root_came, 0, (size_t)w->size);
         ctl->root_deadline = dt__comm_now() + dt__ns_of(w->timeout);
     }
-    uint64_t have = ctl->root_have[g->rank] == UINT64_MAX ? 0 : ctl->root_have[g->rank];
-    /* false: the rank has already sent all its bytes */
-    bool     more = ctl->root_have[g->rank] == UINT64_MAX || (have < ctl->root_n && n > 0);
-    if (g->seq != ctl->root_seq || g->n != ctl->root_n || g->at != have || n > g->n - have || !more) {
-        snprintf(text, sizeof text,
-                 "rank %d exchanges %" PRIu64 " bytes in exchange %" PRIu64 ", others %" PRIu64 " in %" PRIu64, g->rank,
-                 g->n, g->seq, ctl->root_n, ctl->root_seq);
-        dt__gather_fail(w, ctl->root_seq > g->seq ? ctl->root_seq : g->seq, text, NULL);
+    if (m->seq != ctl->root.seq || ctl->root_came[m->rank]) {
+        snprintf(text, sizeof text, "rank %d is in meeting %" PRIu64 " of the world, others are in %" PRIu64, m->rank, m->seq, ctl->root.seq);
+        dt__meet_fail(w, ctl->root.seq > m->seq ? ctl->root.seq : m->seq, text, NULL);
         return;
     }
-    if (n) {
-        dt__piece *p = (dt__piece *)DT_COMM_MALLOC(sizeof *p + n);
-        if (!p) {
-            dt__gather_fail(w, g->seq, "rank 0 is out of memory", NULL);
-            return;
-        }
-        p->next = ctl->root_pieces;
-        p->rank = g->rank;
-        p->at = have;
-        p->n = n;
-        memcpy(p + 1, data, n);
-        ctl->root_pieces = p;
-    }
-    ctl->root_have[g->rank] = have + n;
-    if (have + n == g->n && ++ctl->root_done == w->size) dt__gather_send_down(w);
+    ctl->root_came[m->rank] = 1;
+    if (m->value > ctl->root.value || (m->value == ctl->root.value && m->rank < ctl->root.rank)) ctl->root = *m;
+    if (++ctl->root_done < w->size) return;
+    ctl->root_on = false;
+    dt__block *b = dt__block_new(DT__C_MEET_DOWN, 0, &ctl->root, sizeof ctl->root, NULL, 0);
+    dt__control_flood(w, b, NULL);
+    dt__block_unref(b);
+    dt__meet_down(w, &ctl->root);
 }
-static void dt__gather_timers(dt__world *w, int64_t now)
+static void dt__meet_timers(dt__world *w, int64_t now)
 {
     dt__control *ctl = w->control;
     int          rank[8] = { 0 }, n = 0;
     char         list[160], text[256];
     if (!ctl->root_on || now < ctl->root_deadline) return;
     for (int r = 0; r < w->size; r++)
-        if (ctl->root_have[r] == UINT64_MAX || ctl->root_have[r] < ctl->root_n) {
+        if (!ctl->root_came[r]) {
             if (n < 8) rank[n] = r;
             n++;
         }
     dt__rank_list(list, sizeof list, rank, n);
-    snprintf(text, sizeof text, "an exchange of the world took longer than %g s: %s did not come", w->timeout, list);
-    dt__gather_fail(w, ctl->root_seq, text, NULL);
+    snprintf(text, sizeof text, "a meeting of the world took longer than %g s: %s did not come", w->timeout, list);
+    dt__meet_fail(w, ctl->root.seq, text, NULL);
 }
-static int dt__gather(dt__world *w, const void *in, size_t n, void *out, int64_t deadline, char *text, size_t nbytes)
+static int dt__meet(dt__world *w, int64_t value, dt__cmeet *out, int64_t deadline, char *text, size_t nbytes)
 {
-    dt__control *ctl = w->control;
-    size_t       at = 0;
+    dt__control    *ctl = w->control;
+    dt__cmeet       m;
+    struct timespec t = dt__timespec_of(deadline);
+    memset(&m, 0, sizeof m);
     pthread_mutex_lock(&w->lock);
-    while (ctl->gathering) pthread_cond_wait(&ctl->cond, &w->lock); /* another thread's exchange */
-    ctl->gather_seq++;
-    ctl->gathering = true;
-    ctl->gather_state = ctl->gather_seq <= ctl->gather_failed ? DT_COMM_ERR_PEER : 0;
-    ctl->gather_out = (uint8_t *)out;
-    ctl->gather_n = n;
-    ctl->gather_got = 0;
+    while (ctl->meeting) pthread_cond_wait(&ctl->cond, &w->lock); /* another thread's */
+    m.seq = ++ctl->meet_seq;
+    m.value = value;
+    m.rank = w->rank;
+    ctl->meeting = true;
+    ctl->meet_state = m.seq <= ctl->meet_failed ? DT_COMM_ERR_PEER : 0;
     if (ctl->ngone) {
-        ctl->gather_state = DT_COMM_ERR_PEER;
-        snprintf(ctl->gather_text, sizeof ctl->gather_text, "%s", ctl->ndied ? ctl->first_death : "a rank has left");
+        ctl->meet_state = DT_COMM_ERR_PEER;
+        snprintf(ctl->meet_text, sizeof ctl->meet_text, "%s", ctl->ndied ? ctl->first_death : "a rank has left");
     }
-    do {
-        dt__cgather g;
-        size_t      piece = DT__CFRAME_MAX - sizeof g;
-        memset(&g, 0, sizeof g);
-        g.seq = ctl->gather_seq;
-        g.n = n;
-        g.at = at;
-        g.rank = w->rank;
-        if (piece > n - at) piece = n - at;
-        if (ctl->gather_state != 0) break;
-        if (w->rank == 0) dt__gather_take(w, &g, (const uint8_t *)in + at, piece);
-        else if (ctl->parent) {
-            dt__block *b = dt__block_new(DT__C_GATHER_UP, w->rank, &g, sizeof g, (const uint8_t *)in + at, piece);
-            dt__conn_queue(ctl->parent, b);
-            dt__block_unref(b);
-        }
-        at += piece;
-    } while (at < n);
+    if (ctl->meet_state == 0 && w->rank == 0) dt__meet_take(w, &m);
+    else if (ctl->meet_state == 0 && ctl->parent) dt__conn_send(ctl->parent, DT__C_MEET_UP, w->rank, &m, sizeof m);
     pthread_mutex_unlock(&w->lock);
     dt__control_wake(w);
     pthread_mutex_lock(&w->lock);
-    struct timespec t;
-    t = dt__timespec_of(deadline);
-    while (ctl->gather_state == 0)
-        if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT && ctl->gather_state == 0) {
-            dt__gather_fail(w, ctl->gather_seq, "an exchange of the world got no answer from rank 0", NULL);
-            ctl->gather_state = DT_COMM_ERR_TIMEOUT;
+    while (ctl->meet_state == 0)
+        if (pthread_cond_timedwait(&ctl->cond, &w->lock, &t) == ETIMEDOUT && ctl->meet_state == 0) {
+            dt__meet_fail(w, m.seq, "a meeting of the world got no answer from rank 0", NULL);
+            ctl->meet_state = DT_COMM_ERR_TIMEOUT;
         }
-    int status = ctl->gather_state == 1 ? 0 : ctl->gather_state;
-    if (status) snprintf(text, nbytes, "%s", ctl->gather_text);
-    ctl->gathering = false;
-    ctl->gather_out = NULL;
+    int status = ctl->meet_state == 1 ? 0 : ctl->meet_state;
+    if (status) snprintf(text, nbytes, "%s", ctl->meet_text);
+    else if (out) *out = ctl->met;
+    ctl->meeting = false;
     pthread_cond_broadcast(&ctl->cond);
     pthread_mutex_unlock(&w->lock);
     return status;
 }
-DT__INSIDE int dt__world_allgather(dt__world *w, const void *in, size_t n, void *out)
+DT__INSIDE int dt__world_meet(dt__world *w, int64_t value, int64_t *most, int *who)
 {
-    char text[768];
-    if (w->size == 1) {
-        if (n) memcpy(out, in, n);
-        return 0;
-    }
+    char      text[768];
+    dt__cmeet m;
+    memset(&m, 0, sizeof m);
+    m.value = value;
     /* 1 s longer than rank 0 waits: rank 0 gives up first, and names the missing ranks */
-    int status =
-        dt__gather(w, in, n, out, dt__comm_now() + dt__ns_of(w->timeout) + DT__NS_PER_S, text, sizeof text);
-    return status ? dt__comm_bad(status, "%s", text) : 0;
+    int status = w->size == 1 ? 0 : dt__meet(w, value, &m, dt__comm_now() + dt__ns_of(w->timeout) + DT__NS_PER_S, text, sizeof text);
+    if (status) return dt__comm_bad(status, "%s", text);
+    if (most) *most = m.value;
+    if (who) *who = m.rank;
+    return 0;
 }
 
 /* ---- inquiries: which rank is at fault?
@@ -4908,26 +4820,24 @@ DT__INSIDE bool dt__control_frame(dt__world *w, dt__conn *k)
         dt__control_gone(w, d.rank, d.how, text, k);
         return true;
     }
-    case DT__C_GATHER_UP:
-    case DT__C_GATHER_DOWN:
-    case DT__C_GATHER_FAIL: {
-        dt__cgather g;
-        if (n < sizeof g) return false;
-        memcpy(&g, p, sizeof g);
-        if (k->head.kind == DT__C_GATHER_FAIL) {
+    case DT__C_MEET_UP:
+    case DT__C_MEET_DOWN:
+    case DT__C_MEET_FAIL: {
+        dt__cmeet m;
+        if (n < sizeof m || (n > sizeof m && k->head.kind != DT__C_MEET_FAIL)) return false;
+        memcpy(&m, p, sizeof m);
+        if (k->head.kind == DT__C_MEET_FAIL) {
             snprintf(text, sizeof text, "%.*s",
-                     (int)(n - sizeof g < (size_t)DT__CTEXT ? n - sizeof g : (size_t)DT__CTEXT),
-                     (const char *)p + sizeof g);
-            dt__gather_fail(w, g.seq, text, k);
-        } else if (k->head.kind == DT__C_GATHER_UP && w->rank == 0) dt__gather_take(w, &g, p + sizeof g, n - sizeof g);
-        else {
-            b = dt__block_new((int)k->head.kind, k->head.rank, p, n, NULL, 0);
-            if (k->head.kind == DT__C_GATHER_UP) {
-                if (ctl->parent) dt__conn_queue(ctl->parent, b);
-            } else {
-                dt__control_flood(w, b, k);
-                dt__gather_down(w, &g, p + sizeof g, n - sizeof g);
-            }
+                     (int)(n - sizeof m < (size_t)DT__CTEXT ? n - sizeof m : (size_t)DT__CTEXT),
+                     (const char *)p + sizeof m);
+            dt__meet_fail(w, m.seq, text, k);
+        } else if (k->head.kind == DT__C_MEET_UP && w->rank == 0) dt__meet_take(w, &m);
+        else if (k->head.kind == DT__C_MEET_UP) {
+            if (ctl->parent) dt__conn_send(ctl->parent, DT__C_MEET_UP, k->head.rank, &m, sizeof m);
+        } else {
+            b = dt__block_new(DT__C_MEET_DOWN, k->head.rank, &m, sizeof m, NULL, 0);
+            dt__control_flood(w, b, k);
+            dt__meet_down(w, &m);
             dt__block_unref(b);
         }
         return true;
@@ -5216,7 +5126,7 @@ DT__INSIDE void dt__control_timers(dt__world *w, int64_t now)
             dt__conn_break(k);
         }
     dt__register_timers(w, now);
-    dt__gather_timers(w, now);
+    dt__meet_timers(w, now);
     dt__inquiry_timers(w, now);
     dt__agree_timers(w, now);
     dt__arrived_timers(w, now);
@@ -5293,9 +5203,8 @@ DT__INSIDE void dt__control_free(dt__world *w)
     pthread_cond_destroy(&ctl->cond);
     DT_COMM_FREE(ctl->gone);
     DT_COMM_FREE(ctl->registered);
-    DT_COMM_FREE(ctl->root_have);
+    DT_COMM_FREE(ctl->root_came);
     DT_COMM_FREE(ctl->linked);
-    dt__gather_drop(ctl);
     DT_COMM_FREE(ctl);
     w->control = NULL;
 }
@@ -5309,12 +5218,12 @@ DT__INSIDE int dt__control_new(dt__world *w)
     ctl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
     ctl->registered = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
-    ctl->root_have = (uint64_t *)DT_COMM_MALLOC((size_t)w->size * sizeof *ctl->root_have);
+    ctl->root_came = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&ctl->cond, &attr);
     pthread_condattr_destroy(&attr);
-    if (ctl->wake < 0 || !ctl->gone || !ctl->registered || !ctl->root_have) {
+    if (ctl->wake < 0 || !ctl->gone || !ctl->registered || !ctl->root_came) {
         dt__control_free(w);
         return -1;
     }

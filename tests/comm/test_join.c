@@ -510,15 +510,17 @@ UTEST(environment, token_files)
 UTEST(environment, a_world_of_one_has_no_sockets_and_no_thread)
 {
     dt_comm_opts o;
-    int          fds = count_in("/proc/self/fd"), threads = count_in("/proc/self/task"), x = 5, y = 0;
+    int          fds = count_in("/proc/self/fd"), threads = count_in("/proc/self/task"), who = -1;
+    int64_t      y = 0;
     memset(&o, 0, sizeof o);
     env_set("");
     dt__world *w = dt__world_join(&o, &dt__comm_client);
     ASSERT_TRUE(w != NULL);
     EXPECT_EQ(count_in("/proc/self/fd"), fds);
     EXPECT_EQ(count_in("/proc/self/task"), threads);
-    EXPECT_EQ(dt__world_allgather(w, &x, sizeof x, &y), 0);
-    EXPECT_EQ(y, 5);
+    EXPECT_EQ(dt__world_meet(w, 5, &y, &who), 0);
+    EXPECT_EQ(y, (int64_t)5);
+    EXPECT_EQ(who, 0);
     EXPECT_EQ(w->local_size, 1);
     EXPECT_EQ(w->nhosts, 1);
     dt__world_unref(w);
@@ -699,7 +701,6 @@ UTEST(handshake, what_is_not_dt_is_known_by_its_first_bytes)
 DT_TEST_RANK(join_rank)
 {
     job    *j = (job *)arg;
-    uint8_t all[MAX_RANKS][32];
     int64_t    begin = dt__comm_now();
     dt__world *w = job_join(j, rank);
     j->took[rank] = dt__comm_now() - begin;
@@ -710,8 +711,12 @@ DT_TEST_RANK(join_rank)
     dt_sha256_add(&s, w->member, (size_t)w->size * sizeof *w->member);
     dt_sha256_add(&s, w->job, 16);
     dt_sha256_end(&s, sum);
-    EXPECT_EQ(dt__world_allgather(w, sum, 32, all), 0);
-    for (int r = 0; r < j->n; r++) EXPECT_TRUE(memcmp(all[r], sum, 32) == 0);
+    int64_t mine, most = 0; /* all have the same if the largest is this one's, and the largest of the negatives, too */
+    memcpy(&mine, sum, sizeof mine);
+    EXPECT_EQ(dt__world_meet(w, mine, &most, NULL), 0);
+    EXPECT_EQ(most, mine);
+    EXPECT_EQ(dt__world_meet(w, ~mine, &most, NULL), 0);
+    EXPECT_EQ(most, ~mine);
     EXPECT_EQ(w->nhosts, 1);
     EXPECT_EQ(w->local_rank, rank);
     EXPECT_EQ(w->local_size, j->n);
@@ -983,7 +988,7 @@ DT_TEST_RANK(wrong_rank)
     ASSERT_TRUE(w != NULL);
     flag_set(j, 2);
     flag_wait(j, 3, 1);
-    EXPECT_EQ(dt__world_allgather(w, NULL, 0, NULL), 0);
+    EXPECT_EQ(dt__world_meet(w, 0, NULL, NULL), 0);
     if (rank == 0) {
         EXPECT_TRUE_MSG(strstr(refusals, "rank 2 is of start 4") != NULL, refusals);
         EXPECT_TRUE(strstr(refusals, "rank 2 says the world has 4 ranks") != NULL);
@@ -1063,10 +1068,10 @@ DT_TEST_RANK(garbage_rank)
     ASSERT_TRUE(w != NULL);
     flag_set(j, 1);
     flag_wait(j, 2, 1);
-    EXPECT_EQ(dt__world_allgather(w, NULL, 0, NULL), 0);
+    EXPECT_EQ(dt__world_meet(w, 0, NULL, NULL), 0);
     EXPECT_TRUE(dt__comm_ok(&c));
     while (count_in("/proc/self/fd") > 40) poll(NULL, 0, 5); /* the strangers are forgotten */
-    EXPECT_EQ(dt__world_allgather(w, NULL, 0, NULL), 0);
+    EXPECT_EQ(dt__world_meet(w, 0, NULL, NULL), 0);
     comm_end(&c, 0);
 }
 UTEST(strangers, garbage_during_and_after_joining)
@@ -1110,7 +1115,7 @@ UTEST(strangers, many_that_say_nothing)
 /* ==================================================================================================== >>deaths */
 static void world_ready(job *j, dt__world *w) /* all have made their communicators */
 {
-    if (dt__world_allgather(w, NULL, 0, NULL) != 0) printf("   rank %d: %s\n", w->rank, dt__said.text);
+    if (dt__world_meet(w, 0, NULL, NULL) != 0) printf("   rank %d: %s\n", w->rank, dt__said.text);
     flag_set(j, 0);
 }
 static int death_body(int rank, job *j)
@@ -1279,7 +1284,7 @@ DT_TEST_RANK(broken_rank)
                                         { 0, DT__C_MEMBER, sizeof(dt__member) },
                                         { 0, DT__C_ABORT, 0 },
                                         { 0, DT__C_DEATH, sizeof(dt__cdeath) },
-                                        { 0, DT__C_GATHER_UP, 1 },
+                                        { 0, DT__C_MEET_UP, 1 },
                                         { 0, DT__C_ASK, sizeof(dt__cask) },
                                         { 0, DT__C_PONG, 0 },
                                         { 0, DT__C_LEAVE_UP, 4 },
@@ -1350,7 +1355,7 @@ DT_TEST_RANK(abort_rank)
     comm_make(&late, w, 3, NULL, j->n);
     EXPECT_EQ(comm_wait(&late, 5), DT_COMM_ERR_ABORT);
     EXPECT_STREQ(late.text, "stop it");
-    EXPECT_EQ(dt__world_allgather(w, NULL, 0, NULL), 0); /* the world lives on */
+    EXPECT_EQ(dt__world_meet(w, 0, NULL, NULL), 0); /* the world lives on */
     comm_drop(&a);
     comm_drop(&b);
     comm_drop(&late);
@@ -1476,7 +1481,7 @@ DT_TEST_RANK(link_rank)
                 EXPECT_TRUE(fcntl(fd[i][r][s], F_GETFL) & O_NONBLOCK);
                 EXPECT_EQ(fcntl(fd[i][r][s], F_GETFD), FD_CLOEXEC);
             }
-    EXPECT_EQ(dt__world_allgather(w, NULL, 0, NULL), 0);
+    EXPECT_EQ(dt__world_meet(w, 0, NULL, NULL), 0);
     for (int i = 0; i < 2; i++)
         for (int r = 0; r < 4; r++)
             for (int s = 0; s < 2 && r != rank; s++) close(fd[i][r][s]);
@@ -1517,33 +1522,24 @@ UTEST(links, a_descriptor_is_passed)
 {
     EXPECT_EQ(job_run(job_new(5), 5, 20, pass_rank), 0);
 }
-DT_TEST_RANK(gather_rank)
+DT_TEST_RANK(meet_rank)
 {
-    static const size_t sizes[] = { 0, 1, 7, 100000, 70000, 1 };
-    job                *j = (job *)arg;
-    dt__world          *w = job_join(j, rank);
+    job       *j = (job *)arg;
+    dt__world *w = job_join(j, rank);
     ASSERT_TRUE(w != NULL);
-    for (size_t i = 0; i < 6; i++) {
-        size_t   n = sizes[i], wrong = 0;
-        uint8_t *in = (uint8_t *)malloc(n + 1), *out = (uint8_t *)malloc(n * (size_t)j->n + 1);
-        for (size_t k = 0; k < n; k++) in[k] = (uint8_t)(rank * 31 + (int)(k * 7 + i));
-        EXPECT_EQ_MSG(dt__world_allgather(w, in, n, out), 0, dt__said.text);
-        for (int r = 0; r < j->n; r++)
-            for (size_t k = 0; k < n; k++) wrong += out[(size_t)r * n + k] != (uint8_t)(r * 31 + (int)(k * 7 + i));
-        EXPECT_EQ(wrong, (size_t)0);
-        free(in);
-        free(out);
+    for (int i = 0; i < 20; i++) {
+        int64_t most = 0;
+        int     who = -1, first = i % j->n; /* who gives the largest, and the rank after it the same */
+        EXPECT_EQ_MSG(dt__world_meet(w, rank == first || rank == first + 1 ? INT64_MAX - i : -rank, &most, &who), 0, dt__said.text);
+        EXPECT_EQ(most, INT64_MAX - i);
+        EXPECT_EQ(who, first);
     }
-    /* ranks that do not agree about the size all get an error; the world goes on */
-    uint8_t in[8] = { 0 }, out[8 * MAX_RANKS];
-    EXPECT_LT(dt__world_allgather(w, in, rank == 1 ? 8 : 4, out), 0);
-    EXPECT_EQ_MSG(dt__world_allgather(w, in, 4, out), 0, dt__said.text);
     dt__world_unref(w);
 }
-UTEST(links, bytes_of_all_ranks_are_exchanged)
+UTEST(links, all_ranks_learn_the_largest_number_and_who_gave_it)
 {
     static const int sizes[] = { 2, 5, 20 };
-    for (int i = 0; i < 3; i++) EXPECT_EQ(job_run(job_new(sizes[i]), sizes[i], 30, gather_rank), 0);
+    for (int i = 0; i < 3; i++) EXPECT_EQ(job_run(job_new(sizes[i]), sizes[i], 30, meet_rank), 0);
 }
 
 /* ==================================================================================================== >>again */
@@ -1602,8 +1598,7 @@ static int memory_rank(int rank, void *arg)
     if (rank == j->victim) fail_at = j->pid;
     dt__world *w = dt__world_join(&o, &dt__comm_client);
     if (w) {
-        uint8_t in[4] = { 0 }, out[8];
-        dt__world_allgather(w, in, 4, out);
+        dt__world_meet(w, 1, NULL, NULL);
         dt__world_unref(w);
     } else if (!strstr(dt__said.text, "dt_comm_init: ")) return printf("   no message: %s\n", dt__said.text);
     if (rank == j->victim && allocations <= j->pid) flag_set(j, 0); /* it was not reached */

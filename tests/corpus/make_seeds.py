@@ -215,12 +215,12 @@ def step(conn, kind, body, rank=0):
     return bytes([conn, kind, rank & 255]) + struct.pack("<H", len(body)) + body
 
 
-def gather(seq, n, at, rank, data):
-    return struct.pack("<QQQii", seq, n, at, rank, 0) + data
+def meet(seq, value, rank, text=b""):
+    return struct.pack("<Qqii", seq, value, rank, 0) + text
 
 
 def ask(comm, seq, asker, peer, members, n=None):
-    return struct.pack("<QQdiiiI", comm, seq, 1.5, asker, peer, len(members) if n is None else n, 2) + b"".join(
+    return struct.pack("<QQdiiiIii", comm, seq, 1.5, asker, peer, len(members) if n is None else n, 2, 5, 0) + b"".join(
         struct.pack("<i", m) for m in members)
 
 
@@ -247,11 +247,9 @@ frames = {
     "abort": (0, 9, abort), "abort-status": (0, 9, struct.pack("<Qii", 77, 1, 2)), "news": (3, 9, abort),
     "death": (0, 10, death), "death-rank": (0, 10, struct.pack("<ii", 40, 1)),
     "death-self": (1, 10, struct.pack("<ii", 1, 2)),
-    "up": (1, 6, gather(1, 4, 0, 39, b"abcd")), "up-other": (1, 6, gather(1, 8, 0, 39, b"abcdefgh")),
-    "up-new": (1, 6, gather(2, 8, 0, 17, b"abcd")), "up-huge": (1, 6, gather(2, 1 << 26, 0, 17, b"a")),
-    "up-negative": (1, 6, gather(2, 1 << 63, 0, 17, b"a")), "up-rank": (1, 6, gather(1, 4, 0, -1, b"abcd")),
-    "down": (0, 7, gather(1, 4, 0, 0, b"abcd" * 40)), "down-part": (0, 7, gather(1, 4, 0, 0, b"abcd" * 3)),
-    "down-long": (0, 7, gather(1, 4, 0, 0, b"abcd" * 41)), "fail": (1, 8, gather(1, 0, 0, 0, b"no memory")),
+    "up": (1, 6, meet(1, 4, 39)), "up-larger": (1, 6, meet(1, 1 << 40, 39)), "up-new": (1, 6, meet(2, 8, 17)),
+    "up-negative": (1, 6, meet(2, -1, 17)), "up-rank": (1, 6, meet(1, 4, -1)), "up-long": (1, 6, meet(1, 4, 39, b"x")),
+    "down": (0, 7, meet(1, 4, 0)), "down-other": (0, 7, meet(2, 4, 0)), "fail": (1, 8, meet(1, 0, 0, b"no memory")),
     "ask": (1, 11, ask(77, 3, 17, 0, (0, 1, 17, 3))), "ask-all": (1, 11, ask(77, 3, 17, -1, ())),
     "ask-count": (1, 11, ask(77, 3, 17, 0, (0, 1), 1 << 30)), "ask-short": (1, 11, ask(77, 3, 17, 0, (0, 1), 9)),
     "ask-member": (1, 11, ask(77, 3, 17, 0, (0, 40))),
@@ -274,9 +272,7 @@ for name, what in frames.items():
 both = step(3, 1, member(1), 37) + step(3, 1, member(1), 21)  # a relay, and a rank that was sent to it
 seed("comm_control", "relay-joining", bytes([0, 6, 3, 4]) + both)
 seed("comm_control", "relay-left-joining", bytes([0, 6, 3, 4]) + both[:len(both) // 2] + step(3, 25, b"", 20))
-for n in (0, 4):
-    twice = step(1, 6, gather(2, n, 0, 17, b"abcd"[:n])) + step(1, 6, gather(2, n, n, 17, b""))
-    seed("comm_control", "up-twice-%d" % n, bytes([0, 1, 0, 0]) + twice)
+seed("comm_control", "up-twice", bytes([0, 1, 0, 0]) + step(1, 6, meet(2, 4, 17)) + step(1, 6, meet(2, 4, 17)))
 answers = b"".join(step(1, 13, state(1, 77, r)) for r in (1, 17, 3))
 seed("comm_control", "inquiry", bytes([0, 5, 0, 0]) + step(1, 11, ask(77, 3, 17, 0, (0, 1, 17, 3))) + answers + b"\x81")
 seed("comm_control", "inquiry-late",

@@ -147,7 +147,7 @@ static int fuzz_link(struct dt__world *w, struct dt_comm *c, int peer, int strea
 static uint32_t fuzz_kind(uint8_t k)
 {
     static const uint32_t kind[] = { 0, DT__C_MEMBER, DT__C_TABLE, DT__C_REFUSED, DT__C_MISSING, DT__C_SYNC,
-                                     DT__C_GATHER_UP, DT__C_GATHER_DOWN, DT__C_GATHER_FAIL, DT__C_ABORT, DT__C_DEATH,
+                                     DT__C_MEET_UP, DT__C_MEET_DOWN, DT__C_MEET_FAIL, DT__C_ABORT, DT__C_DEATH,
                                      DT__C_ASK, DT__C_PING, DT__C_PONG, DT__C_HOP_PING, DT__C_HOP_PONG, DT__C_NOTE,
                                      DT__C_LEAVE_UP, DT__C_LEAVE_DOWN, DT__C_BYE, DT__C_COSTS, DT__C_WATCH,
                                      DT__C_AGREE_STATE, DT__C_AGREE_ORDER, DT__C_RELAY, DT__C_UNREGISTER };

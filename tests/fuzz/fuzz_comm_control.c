@@ -10,7 +10,7 @@
 #include "fuzz_comm.h"
 
 enum { CONTROL_SIZE = 40, CONTROL_COMM = 77 };
-enum { CONTROL_COMPLETE = 1, CONTROL_GATHERS = 2, CONTROL_COMMS = 4, CONTROL_DIALS = 8, CONTROL_LEAVES = 16 };
+enum { CONTROL_COMPLETE = 1, CONTROL_MEETS = 2, CONTROL_COMMS = 4, CONTROL_DIALS = 8, CONTROL_LEAVES = 16 };
 
 static dt__conn *control_conn(dt__world *w, int i)
 {
@@ -48,14 +48,12 @@ static void control_begin(dt__world *w, const uint8_t *data)
         memcpy(w->member[21].unix_name, "dt-name", 8);
         ctl->nregistered = CONTROL_SIZE - 2;
     }
-    if (data[1] & CONTROL_GATHERS) {
-        ctl->gathering = true;
-        ctl->gather_seq = 1;
-        ctl->gather_n = data[3];
-        ctl->gather_out = (uint8_t *)malloc((size_t)data[3] * CONTROL_SIZE + !data[3]);
+    if (data[1] & CONTROL_MEETS) {
+        ctl->meeting = true;
+        ctl->meet_seq = 1;
         if (!rank) { /* all others have come, but for one */
-            dt__cgather g = { 1, data[3], 0, 0, 0 };
-            for (; g.rank < CONTROL_SIZE - 1; g.rank++) dt__gather_take(w, &g, ctl->gather_out, data[3]);
+            dt__cmeet m = { 1, data[3], 0, 0 };
+            for (; m.rank < CONTROL_SIZE - 1; m.rank++) dt__meet_take(w, &m);
         }
     }
     if (data[1] & CONTROL_LEAVES) {
@@ -71,7 +69,7 @@ static void control_time(dt__world *w, int64_t now)
 }
 static void control_self(dt__world *w, dt_comm *c, int what)
 {
-    if (what & 1) dt__inquiry_begin(w, &(dt__cask){ c->id, 2, 1.5, w->rank, 1, 4, 3 }, c->member, true);
+    if (what & 1) dt__inquiry_begin(w, &(dt__cask){ c->id, 2, 1.5, w->rank, 1, 4, 3, 0, 0 }, c->member, true);
     else if (what & 2) dt__control_abort(w, what & 4 ? c->id : (uint64_t)what, DT_COMM_ERR_ABORT, 1, "enough", NULL);
     else if (w->control->leave == DT__LEAVE_NO) w->control->leave = DT__LEAVE_ASKED;
 }
@@ -113,9 +111,9 @@ static void control_check(dt__world *w)
     if (ctl->nregistered > w->size || ctl->ngone > w->size || ctl->naborts >= 2 * DT__ABORTS) abort();
     for (int r = 0; r < w->size; r++) {
         if (ctl->gone[r] > DT__LOST) abort();
-        full += ctl->root_on && ctl->root_have[r] == ctl->root_n;
+        full += ctl->root_on && ctl->root_came[r];
     }
-    if (full != ctl->root_done) abort(); /* a rank counts once */
+    if (ctl->root_on && full != ctl->root_done) abort(); /* a rank counts once */
     bool joining = ctl->join == DT__JOIN_OPEN && ctl->leave < DT__LEAVE_RELEASED;
     if (joining && ctl->registered[CONTROL_SIZE - 3] && !control_conn(w, 3)) abort(); /* one who went may come again */
 }
@@ -128,7 +126,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (n < 4 || n > 4096) return 0;
     fuzz_begin();
     control_begin(&w, data);
-    uint8_t *out = w.control->gather_out;
     int64_t  now = dt__comm_now();
     memset(&c, 0, sizeof c);
     c.client = &dt__comm_client;
@@ -151,7 +148,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (c.status && (c.failed_rank < -1 || c.failed_rank >= c.size || strlen(c.text) >= sizeof c.text)) abort();
     if (w.control->join == DT__JOIN_COMPLETE && !w.rank) dt__table_finish(&w);
     fuzz_world_end(&w);
-    free(out);
     fuzz_end();
     return 0;
 }
