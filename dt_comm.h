@@ -988,7 +988,7 @@ static int64_t dt__piece_of(const dt__shared *s, const dt__coll_work *w, int64_t
 }
 static char *dt__stage_of(const dt__shared *s, const dt__coll_work *w, int64_t k, int i)
 {
-    return s->stages + ((size_t)i * DT__STAGES + (w->first + (uint64_t)k) % DT__STAGES) * DT__PIECE;
+    return s->stages + (size_t)i * DT__STAGE_SPAN + (w->first + (uint64_t)k) % DT__STAGES * DT__PIECE;
 }
 static bool dt__stage_free(const dt__shared *s, const dt__coll_work *w) /* is there a stage buffer for the next piece? */
 {
@@ -3405,10 +3405,13 @@ DT__INSIDE uint64_t dt__id_mix(uint64_t a, uint64_t b)
 static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t id, const dt_comm_opts *o)
 {
     const dt__transport *named = NULL; /* NULL: auto */
-    int rank = 0, nlocal = 0, *local = (int *)DT_COMM_MALLOC((size_t)n * sizeof *local), bad;
+    int rank = 0, nlocal = 0, bad;
+    int *local = (int *)dt__comm_zeroed((size_t)n + (size_t)w->nhosts, sizeof *local);
+    int *number = local ? local + n : NULL; /* by machine of the world: its number in c, from 1 */
     while (rank < n && member[rank] != w->rank) rank++;
     bad = dt__world_transport(w, o, &named);
-    dt_comm *c = !bad && local ? dt__comm_new(rank, n, o) : NULL;
+    if (!bad && !local) bad = dt__comm_bad(DT_COMM_ERR_MEMORY, "dt_comm_init: out of memory for %d ranks", n);
+    dt_comm *c = !bad ? dt__comm_new(rank, n, o) : NULL;
     if (!c) {
         DT_COMM_FREE(local);
         const char *why = dt__said.text + (strncmp(dt__said.text, "dt_comm_init: ", 14) == 0 ? 14 : 0);
@@ -3428,9 +3431,9 @@ static dt_comm *dt__comm_build(dt__world *w, const int *member, int n, uint64_t 
     memcpy(c->member, member, (size_t)n * sizeof *member);
     c->local_size = 0;
     for (int i = 0, hosts = 0; i < n; i++) { /* machines are numbered in the order of ranks */
-        int k = 0;
-        while (k < i && w->member[member[k]].host != w->member[member[i]].host) k++;
-        c->host[i] = k < i ? c->host[k] : hosts++;
+        int *k = &number[w->member[member[i]].host];
+        if (!*k) *k = ++hosts;
+        c->host[i] = *k - 1;
         if (w->member[member[i]].host != w->member[w->rank].host) continue;
         if (i == rank) c->local_rank = nlocal;
         local[nlocal++] = i;

@@ -827,6 +827,8 @@ enum {
     DT__PIECE      = 64 << 10,   /* bytes of a piece of a staged vector, at most */
     DT__PIECE_MIN  = 16 << 10,
     DT__STAGES     = 4,
+    DT__STAGE_SPAN = DT__STAGES * DT__PIECE + 53 * 64, /* from the stages of a rank to those of the next: odd lines, so that
+                                    the same piece of all ranks is not in the same sets of a cache */
     DT__OWN        = 4096,       /* bytes prefetched for writing before they are reduced */
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
@@ -951,7 +953,7 @@ static inline __attribute__((unused)) size_t dt__shared_stages(int n)
 }
 static inline __attribute__((unused)) size_t dt__shared_channels(int n)
 {
-    return dt__shared_stages(n) + (size_t)n * DT__STAGES * DT__PIECE;
+    return (dt__shared_stages(n) + (size_t)n * DT__STAGE_SPAN + 4095) & ~(size_t)4095;
 }
 static inline __attribute__((unused)) size_t dt__shared_rings(int n)
 {
@@ -1351,7 +1353,12 @@ static void dt__addr_unix(dt__addr *a, const char *name) /* abstract: no file, i
     memcpy(a->u.un.sun_path + 1, name, n);
     a->n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
 }
-/* Resolves a host name. Returns the number of addresses (at most DT__ADDRS), or 0 and *why. */
+/* The status of an error of the system: not everything that fails while an argument is used is the argument's fault. */
+static int dt__status_of(int e, int otherwise)
+{
+    return e == ENOMEM || e == ENOBUFS ? DT_COMM_ERR_MEMORY : e == EMFILE || e == ENFILE ? DT_COMM_ERR_NET : otherwise;
+}
+/* Resolves a host name. Returns the number of addresses (at most DT__ADDRS), or 0, *why and errno. */
 DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const char **why)
 {
     struct addrinfo hints, *list = NULL;
@@ -1361,6 +1368,7 @@ DT__INSIDE int dt__addr_find(const char *name, int port, dt__addr *out, const ch
     hints.ai_socktype = SOCK_STREAM;
     int e = getaddrinfo(name, NULL, &hints, &list);
     *why = e == EAI_SYSTEM ? strerror(errno) : gai_strerror(e);
+    if (e != EAI_SYSTEM) errno = e == EAI_MEMORY ? ENOMEM : 0;
     if (e != 0) return 0;
     for (struct addrinfo *i = list; i && n < DT__ADDRS; i = i->ai_next) {
         if (i->ai_family != AF_INET && i->ai_family != AF_INET6) continue;
@@ -1859,7 +1867,7 @@ static int dt__config_master(dt__config *f, const dt_comm_opts *o, const char *i
     if (f->host[0]) {
         f->naddr = dt__addr_find(f->host, f->port, f->addr, &why);
         if (f->naddr == 0)
-            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: %s is '%.100s': %s", from, f->host, why);
+            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_JOIN), "dt_comm_init: %s is '%.100s': %s", from, f->host, why);
         bool loop = true;
         for (int i = 0; i < f->naddr; i++) loop = loop && dt__addr_is_loopback(&f->addr[i]);
         if (f->local && !loop) { /* all ranks are on this machine: other machines need not see the port */
@@ -1896,7 +1904,8 @@ static int dt__token_read_fd(int fd, const char *name, uint8_t token[32]) /* clo
         if (!dt__wait_fd(fd, POLLIN, deadline)) break;
         ssize_t got = read(fd, buf + n, 32 - n);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (got < 0) return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is %d: %s", name, fd, strerror(errno));
+        if (got < 0)
+            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_ARG), "dt_comm_init: %s is %d: %s", name, fd, strerror(errno));
         if (got == 0) break;
         n += (size_t)got;
     }
@@ -1916,7 +1925,7 @@ static int dt__token_read_file(const char *path, const char *name, uint8_t token
     if (fd < 0 || fstat(fd, &s) != 0) {
         int e = errno;
         dt__close(&fd);
-        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: %s is '%.200s': %s", name, path, strerror(e));
+        return dt__comm_bad(dt__status_of(e, DT_COMM_ERR_ARG), "dt_comm_init: %s is '%.200s': %s", name, path, strerror(e));
     }
     const char *bad = !S_ISREG(s.st_mode)     ? "it is not a regular file"
                       : s.st_uid != geteuid() ? "it belongs to another user"
@@ -2094,7 +2103,8 @@ static int dt__member_self(dt__world *w, dt__member *m)
         dt__addr_unix(&a, m->unix_name);
         if ((w->unix_fd = dt__listen(&a)) >= 0) return 0;
     }
-    return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot create a Unix socket: %s", strerror(errno));
+    return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_init: cannot create a Unix socket: %s",
+                        strerror(errno));
 }
 static int dt__member_addr(dt__world *w, dt__member *m,
                            const dt__addr *instead) /* the address of the listener; instead: used if it is the wildcard */
@@ -2134,7 +2144,8 @@ DT__INSIDE int dt__listen_master(const dt__config *f)
     }
     memcpy(a, f->addr, sizeof a);
     if (f->bind[0] && (n = dt__addr_find(f->bind, f->port, a, &why)) == 0)
-        return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: the address to listen at is '%.100s': %s", f->bind, why);
+        return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_ARG), "dt_comm_init: the address to listen at is '%.100s': %s",
+                            f->bind, why);
     if (n == 0) dt__addr_loopback(&a[0], 0), n = 1;
     int64_t until = dt__comm_now() + 2 * DT__NS_PER_S;
     for (;;) {
@@ -2153,8 +2164,8 @@ static int dt__listen_own(dt__world *w, const dt__config *f, const dt__addr *mas
     const char *why = "";
     if (f->bind[0]) {
         if (dt__addr_find(f->bind, 0, a, &why) == 0)
-            return dt__comm_bad(DT_COMM_ERR_ARG, "dt_comm_init: the address to listen at is '%.100s': %s", f->bind,
-                                why);
+            return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_ARG), "dt_comm_init: the address to listen at is '%.100s': %s",
+                                f->bind, why);
     } else if (!dt__addr_route(master, &a[0]))
         return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: no route to rank 0 at %s: %s",
                             dt__addr_text(master, text, sizeof text), strerror(errno));
@@ -2248,6 +2259,7 @@ static int dt__cframe_send(int fd, int kind, int rank, const void *body, size_t 
     dt__block *b = dt__block_new(kind, rank, body, n, NULL, 0);
     size_t     done = 0;
     int        got;
+    errno = ENOMEM;
     if (!b) return -1;
     while ((got = dt__send_some(fd, b + 1, b->nbytes, &done)) == 0 && dt__wait_fd(fd, POLLOUT, deadline)) {}
     dt__block_unref(b);
@@ -2337,7 +2349,8 @@ static int dt__join_first(dt__world *w, dt__config *f, int64_t deadline) /* rank
     }
     w->join_deadline = deadline;
     if (dt__control_start(w) < 0)
-        return dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot start the control thread: %s", strerror(errno));
+        return dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_init: cannot start the control thread: %s",
+                            strerror(errno));
     if (dt__control_wait_joined(w, text, sizeof text) == DT__JOIN_COMPLETE) return 0;
     return dt__comm_bad(w->control->join_status, "dt_comm_init: %s", text);
 }
@@ -2393,15 +2406,18 @@ static int dt__join_other(dt__world *w, dt__config *f, int64_t deadline)
                             w->join_timeout, text);
     w->join_deadline = deadline + DT__JOIN_GRACE; /* rank 0 gives up first, and names the missing ranks */
     if ((got = dt__join_self(w, f, fd)) == 0 && dt__control_start(w) < 0)
-        got = dt__comm_bad(DT_COMM_ERR_NET, "dt_comm_init: cannot start the control thread: %s", strerror(errno));
+        got = dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "dt_comm_init: cannot start the control thread: %s",
+                           strerror(errno));
     if (got < 0) {
         close(fd);
         return got;
     }
     for (int state = DT__JOIN_MOVES; state == DT__JOIN_MOVES;) {
         if (dt__cframe_send(fd, DT__C_MEMBER, w->rank, &w->member[w->rank], sizeof *w->member, deadline) != 1) {
+            got = dt__status_of(errno, DT_COMM_ERR_JOIN);
             close(fd);
-            return dt__comm_bad(DT_COMM_ERR_JOIN, "dt_comm_init: rank %d left while this rank was joining", at);
+            if (got == DT_COMM_ERR_MEMORY) return dt__comm_bad(got, "dt_comm_init: out of memory");
+            return dt__comm_bad(got, "dt_comm_init: rank %d left while this rank was joining", at);
         }
         if ((got = dt__control_register(w, fd, at)) < 0) return got;
         state = dt__control_wait_joined(w, text, sizeof text);
@@ -2652,7 +2668,8 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
     snprintf(what, sizeof what, "a job of %d ranks", nodes * n);
     if (dt__fds_ensure(call, what, fds > rank_0 ? fds : rank_0) < 0) return dt__said.why;
     pid_t *pid = (pid_t *)DT_COMM_MALLOC((size_t)n * sizeof *pid);
-    bool   ok = pid && dt__comm_random(token, 32);
+    if (!pid) return dt__comm_bad(DT_COMM_ERR_MEMORY, "%s: out of memory for %d ranks", call, n);
+    bool ok = dt__comm_random(token, 32);
     if (ok && nodes == 1) {
         dt__addr_loopback(&a, 0);
         listen_fd = dt__listen(&a);
@@ -2660,7 +2677,8 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
         if (ok) port = dt__addr_port(&a);
     }
     if (!ok) {
-        status = dt__comm_bad(DT_COMM_ERR_NET, "%s: cannot get memory, a socket or random numbers: %s", call, strerror(errno));
+        status = dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "%s: cannot get a socket or random numbers: %s", call,
+                              strerror(errno));
         DT_COMM_FREE(pid);
         dt__close(&listen_fd);
         return status;
@@ -2684,7 +2702,8 @@ static int dt__spawn(const char *call, int nodes, int node, int n, int (*fn)(voi
     }
     if (started < n) {
         status =
-            dt__comm_bad(DT_COMM_ERR_NET, "%s: cannot fork rank %d of %d: %s", call, started, n, strerror(errno));
+            dt__comm_bad(dt__status_of(errno, DT_COMM_ERR_NET), "%s: cannot fork rank %d of %d: %s", call, started, n,
+                         strerror(errno));
         for (int i = 0; i < started; i++) kill(pid[i], SIGKILL);
     }
     dt__close(&listen_fd);
@@ -4939,6 +4958,7 @@ static void dt__conn_read(dt__world *w, dt__conn *k)
             if (k->head.nbytes > k->body_cap) {
                 uint8_t *body = (uint8_t *)DT_COMM_REALLOC(k->body, k->head.nbytes);
                 if (!body) {
+                    if (k == w->control->above) dt__register_fail(w, DT_COMM_ERR_MEMORY, "out of memory for the table of ranks");
                     dt__conn_lost(w, k, "no memory for its frame");
                     return;
                 }
@@ -5212,10 +5232,12 @@ DT__INSIDE int dt__control_new(dt__world *w)
 {
     dt__control       *ctl = (dt__control *)DT_COMM_MALLOC(sizeof *ctl);
     pthread_condattr_t attr;
+    errno = ENOMEM;
     if (!ctl) return -1;
     memset(ctl, 0, sizeof *ctl);
     w->control = ctl;
     ctl->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int e = ctl->wake < 0 ? errno : ENOMEM;
     ctl->gone = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
     ctl->registered = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
     ctl->root_came = (uint8_t *)DT_COMM_MALLOC((size_t)w->size);
@@ -5225,6 +5247,7 @@ DT__INSIDE int dt__control_new(dt__world *w)
     pthread_condattr_destroy(&attr);
     if (ctl->wake < 0 || !ctl->gone || !ctl->registered || !ctl->root_came) {
         dt__control_free(w);
+        errno = e;
         return -1;
     }
     memset(ctl->gone, 0, (size_t)w->size);
@@ -5474,7 +5497,7 @@ static bool dt__channel_open(dt_comm *c, dt__shared *s, int to) /* before the fi
 }
 DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s)
 {
-    int64_t n = (int64_t)DT__STAGES * DT__PIECE;
+    int64_t n = DT__STAGE_SPAN;
     if (s->staged) return true;
     s->staged = s->fd < 0 || dt__segment_take(s->fd, (int64_t)dt__shared_stages(s->n) + s->me * n, n);
     if (!s->staged)

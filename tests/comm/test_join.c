@@ -1601,6 +1601,9 @@ static int memory_rank(int rank, void *arg)
         dt__world_meet(w, 1, NULL, NULL);
         dt__world_unref(w);
     } else if (!strstr(dt__said.text, "dt_comm_init: ")) return printf("   no message: %s\n", dt__said.text);
+    bool memory = dt__said.why == DT_COMM_ERR_MEMORY; /* what the control thread has to say breaks a connection instead */
+    if (!w && rank == j->victim && !memory && (j->pid < 6 || dt__said.why == DT_COMM_ERR_ARG))
+        return printf("   allocation %d: %d: %s\n", j->pid, dt__said.why, dt__said.text);
     if (rank == j->victim && allocations <= j->pid) flag_set(j, 0); /* it was not reached */
     return 0;
 }
@@ -1648,6 +1651,14 @@ UTEST(spawn, returns_the_first_status_that_is_not_0)
     EXPECT_EQ(dt_spawn(2, NULL, NULL), DT_COMM_ERR_ARG);
 }
 /* two "machines" of this one, each with two of four ranks; a port that was free a moment ago */
+UTEST(spawn, out_of_memory)
+{
+    int what = 0;
+    fail_at = allocations;
+    EXPECT_EQ((int)DT_COMM_ERR_MEMORY, dt_spawn(4, spawn_rank, &what));
+    fail_at = -1;
+    EXPECT_TRUE(strstr(dt_comm_error(NULL), "dt_spawn: out of memory for 4 ranks") != NULL);
+}
 UTEST(spawn, of_several_machines)
 {
     dt__addr a;
