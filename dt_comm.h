@@ -295,6 +295,10 @@ DT_API bool     dt_work_test(dt_work *w);  /* true if it is done or failed */
 /* Waits until the work is done; *began and *ended are in nanoseconds of CLOCK_MONOTONIC. Returns its status. It does not
    free the work. */
 DT_API int      dt_work_times(dt_work *w, int64_t *began, int64_t *ended);
+/* Of that time, how long this rank waited for one that had not begun the operation yet, in nanoseconds; the rest is
+   communication. *rank (unless NULL): that rank; -1: none. 0 if all ranks began within 1 ms, as far as this rank knows, and
+   for sends and receives. It waits as dt_work_times does. */
+DT_API int64_t  dt_work_waited(dt_work *w, int *rank);
 DT_API int      dt_work_wait(dt_work *w);  /* its status; frees w. On a GPU: what is queued next runs after it */
 /* Waits for any: the index of a work that is done (on a GPU: queued); -1 if all are NULL. The works may be of different
    communicators. It does not free the work. */
@@ -310,6 +314,7 @@ typedef struct dt_comm_stats {
     int64_t calls, bytes;      /* operations done; bytes this rank sent, over any transport */
     int64_t bytes_net;         /* bytes this rank sent through sockets */
     double  busy;              /* seconds in collectives */
+    double  waited;            /* of these, seconds in which this rank waited for ranks that began later: dt_work_waited */
 } dt_comm_stats;
 DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c);
 /* The last 64 operations, a line each; returns the length as snprintf does. When a communicator fails they go to the log
@@ -437,6 +442,8 @@ typedef struct dt__coll_work {   /* a collective call */
     bool       asked;            /* no progress for the timeout: the other ranks were asked why */
     bool       watched;          /* no progress for a while: the other ranks were told what it waits in */
     int64_t    moved;            /* ns: when it last made progress, 0 if it made some in the last poll */
+    int64_t    late;             /* ns: how long it waited for late_rank, which began later; at most its duration */
+    int        late_rank;        /* -1: none */
 } dt__coll_work;
 typedef struct dt__waits { /* how long this rank waited for one other; atomic */
     int64_t last, waited, longest; /* operations; ns */
@@ -453,6 +460,7 @@ typedef struct dt__past_slot { /* the driver writes it while others read it: see
 } dt__past_slot;
 typedef struct dt__counters { /* of dt_comm_stats; atomic, each has one writer */
     int64_t calls, bytes, busy;  /* busy: ns; by the driver */
+    int64_t waited;              /* ns; by the driver */
     int64_t device;              /* ns on a device; by the device transport */
 } dt__counters;
 struct dt__engine {
@@ -1531,8 +1539,12 @@ static void dt__work_end(dt_comm *c, dt__coll_work *w, int status)
     __atomic_store_n(&c->doing, 0u, __ATOMIC_RELAXED);
     __atomic_store_n(&c->since, now, __ATOMIC_RELAXED);
     __atomic_store_n(&c->done, w->head.seq + 1, __ATOMIC_RELEASE);
+    w->late_rank = -1;
     if (!status && c->late) {
         dt__waits *t = &e->waits[c->late_rank];
+        w->late_rank = c->late_rank;
+        w->late = c->late < now - w->w.started ? c->late : now - w->w.started;
+        dt__counter_add(&e->counters.waited, w->late);
         __atomic_store_n(&t->last, t->last + 1, __ATOMIC_RELAXED);
         __atomic_store_n(&t->waited, t->waited + c->late, __ATOMIC_RELAXED);
         if (c->late > t->longest) __atomic_store_n(&t->longest, c->late, __ATOMIC_RELAXED);
@@ -2424,6 +2436,14 @@ DT_API int dt_work_times(dt_work *w, int64_t *began, int64_t *ended)
     if (ended) *ended = w->ended;
     return w->status;
 }
+DT_API int64_t dt_work_waited(dt_work *w, int *rank)
+{
+    if (rank) *rank = -1;
+    if (!w || dt_work_times(w, NULL, NULL) || w->kind != DT__WORK_COLLECTIVE) return 0;
+    const dt__coll_work *k = (const dt__coll_work *)(void *)w;
+    if (rank && k->late) *rank = k->late_rank;
+    return k->late;
+}
 /* A message ended alone: the thread that waits for it learns why. */
 static void dt__message_said(const dt__req *q, int status)
 {
@@ -3306,6 +3326,7 @@ DT_API dt_comm_stats dt_comm_get_stats(const dt_comm *c)
         s.calls = __atomic_load_n(&k->calls, __ATOMIC_RELAXED);
         s.bytes = __atomic_load_n(&k->bytes, __ATOMIC_RELAXED);
         s.busy = DT__S_PER_NS * (double)(__atomic_load_n(&k->busy, __ATOMIC_RELAXED) + __atomic_load_n(&k->device, __ATOMIC_RELAXED));
+        s.waited = DT__S_PER_NS * (double)__atomic_load_n(&k->waited, __ATOMIC_RELAXED);
     }
     if (c && c->across && c->across->bytes) s.bytes_net = (int64_t)c->across->bytes(c);
     return s;

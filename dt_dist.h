@@ -185,17 +185,19 @@ DT_API int dt_ddp_slots(const dt_ddp *d, int *first, int *n); /* returns S; this
 typedef struct dt_ddp_stats {
     int64_t steps;
     double  period;   /* from the end of one backward to the end of the next */
-    double  backward; /* from the begin of a backward to its end, without the wait for collectives after it */
-    double  exposed;  /* waiting for collectives: the communication that overlap did not hide */
-    double  comm;     /* T2: duration of the collectives */
+    double  backward; /* from the begin of a backward to its end, without waits for collectives in it and after it */
+    double  waited;   /* waits for collectives that a slower rank had not begun yet: see dt_work_waited */
+    double  exposed;  /* the other waits for collectives: the communication that overlap did not hide */
+    double  comm;     /* T2: duration of the collectives, without the time in which a rank had not begun them */
     double  ready;    /* from the begin of a backward to the start of the first bucket */
     int64_t bytes;    /* of gradients that were summed */
     int     buckets;
 } dt_ddp_stats;
 DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d);
-/* One line with the means per step: T1 (compute), T2 (communication), the exposed part of T2, the bound max(T1, T2);
-   works like snprintf. A trace (DT_TRACE) shows each bucket's allreduce and each wait on tracks beside the backward's
-   ops. */
+/* One line with the means per step, without the first: T1 (compute), T2 (communication), the exposed part of T2, the time in which this rank
+   waited for slower ranks, the bound max(T1, T2); works like snprintf. A trace (DT_TRACE) shows each bucket's allreduce on a
+   track beside the backward's ops, and on the track "ddp waits" where the backward waited: "exposed" for communication,
+   "waits for rank 3" for a slower rank. */
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes);
 
 /* ---------------------------------------------------------------------------------------------------- >>feeding
@@ -382,9 +384,11 @@ struct dt_ddp {
     int          verifying;
     int64_t      verified;
     int64_t      steps; /* calls of dt_step */
-    dt_ddp_stats stats;
-    double       busy; /* dt_comm_stats.busy of c at t_begin */
-    uint64_t     t_begin, t_walked, t_last; /* ns: begin of the backward, its end, end of the last synchronised one */
+    dt_ddp_stats stats, first;   /* first: after the first step, which has no period */
+    double       busy; /* dt_comm_stats.busy - .waited of c at t_begin */
+    uint64_t     t_begin, t_walked, t_last; /* ns: begin of the backward, its end (0: not yet), end of the last synchronised one */
+    uint64_t     t_mark;         /* ns: since then, or since t_walked, the waits are not in the trace yet */
+    uint64_t     stalled, waited; /* ns in this backward: all waits before t_walked; waits for slower ranks */
 };
 
 DT__SLOW_BEGIN
@@ -754,6 +758,30 @@ static int dt__ddp_scale(dt_ddp *d, dt_tensor *t, int64_t at, int64_t n, double 
        4. allreduce of each bucket
        5. allgather of bad: which rank found a value that is not finite
    1, 3, 4 and 5 are asynchronous; dt__ddp_finish waits for them after the backward. */
+/* Waits for a collective and adds to the statistics where the time went: for a slower rank, or for communication. */
+static int dt__ddp_wait(dt_ddp *d, dt_work *w)
+{
+    char     name[40];
+    int      rank;
+    int64_t  began = 0;
+    uint64_t t0 = dt_trace_now();
+    dt_work_times(w, &began, NULL);
+    uint64_t until = (uint64_t)(began + dt_work_waited(w, &rank)), from = d->t_walked ? d->t_mark : t0;
+    int      rc = dt_work_wait(w);
+    uint64_t t1 = dt_trace_now(), since = (uint64_t)began > t0 ? (uint64_t)began : t0;
+    if (until > t1) until = t1;
+    if (since < until) {
+        snprintf(name, sizeof name, "waits for rank %d", rank);
+        if (since > from) dt_trace_span("ddp waits", "exposed", from, since);
+        dt_trace_span("ddp waits", name, since, until);
+        d->waited += until - since;
+        from = until;
+    }
+    if (d->t_walked) d->t_mark = from;
+    else dt_trace_span("ddp waits", "exposed", from, t1);
+    if (!d->t_walked) d->stalled += t1 - t0;
+    return rc;
+}
 static int dt__info_send(dt_ddp *d)
 {
     int      skip = d->phase == DT__DDP_SKIP;
@@ -772,8 +800,8 @@ static int dt__info_send(dt_ddp *d)
 }
 static int dt__reach_merge(dt_ddp *d) /* reach becomes the union over all ranks */
 {
-    if (dt_comm_allreduce(d->c, d->reach, d->norder, DT_COMM_U8, DT_COMM_OR))
-        return dt__ddp_comm_fail(d, "dt_backward");
+    dt_work *w = dt_comm_allreduce_start(d->c, d->reach, d->norder, DT_COMM_U8, DT_COMM_OR);
+    if (!w || dt__ddp_wait(d, w)) return dt__ddp_comm_fail(d, "dt_backward");
     d->reach_hash = dt__ddp_hash(DT__DDP_HASH, d->reach, (size_t)d->norder);
     return 0;
 }
@@ -820,7 +848,7 @@ static int dt__info_receive(dt_ddp *d)
     d->info_received = 1;
     dt_work *w = d->info_work;
     d->info_work = NULL;
-    if (dt_work_wait(w)) return dt__ddp_comm_fail(d, "dt_backward");
+    if (dt__ddp_wait(d, w)) return dt__ddp_comm_fail(d, "dt_backward");
     double         total = 0, mine = 0;
     int            root = -1, differ = 0;
     const int64_t *zero = d->info;
@@ -932,19 +960,19 @@ static int dt__ddp_drain(dt_ddp *d)
     late[2] = NULL;
     d->info_work = d->staging_work = NULL;
     for (int i = 0; i < 2; i++)
-        if (late[i] && dt_work_wait(late[i])) rc = 1;
+        if (late[i] && dt__ddp_wait(d, late[i])) rc = 1;
     for (int i = 0; i < d->nbuckets; i++) {
         dt__bucket *b = &d->bucket[i];
         if (!b->work) continue;
         int64_t t0 = 0, t1 = 0;
         char    name[48];
         dt_work_times(b->work, &t0, &t1);
-        if (dt_work_wait(b->work)) rc = 1;
+        if (dt__ddp_wait(d, b->work)) rc = 1;
         snprintf(name, sizeof name, "bucket %d, %" PRId64 " elements", i, b->numel);
         if (!rc) dt_trace_span("ddp buckets", name, (uint64_t)t0, (uint64_t)t1);
         b->work = NULL;
     }
-    if (d->bad_work && dt_work_wait(d->bad_work)) rc = 1;
+    if (d->bad_work && dt__ddp_wait(d, d->bad_work)) rc = 1;
     d->bad_work = NULL;
     for (int64_t i = 0; i < d->nskip; i++)
         if (dt_work_wait(d->skip_work[i])) rc = 1;
@@ -990,9 +1018,10 @@ static int dt__ddp_sum_masters(dt_ddp *d)
         dt__mblock *b = &d->m->block[i];
         if (!d->unsummed || !b->use_mgrad) continue;
         rc = dt__ddp_scale(d, b->mgrad, 0, b->mgrad->numel, d->before * d->after, NULL);
-        if (!rc && dt_comm_allreduce(d->c, (float *)b->mgrad->st->ptr + b->mgrad->offset, b->mgrad->numel, DT_COMM_F32,
-                                     DT_COMM_SUM))
-            rc = dt__ddp_comm_fail(d, "dt_backward");
+        if (rc) break;
+        dt_work *w = dt_comm_allreduce_start(d->c, (float *)b->mgrad->st->ptr + b->mgrad->offset, b->mgrad->numel, DT_COMM_F32,
+                                             DT_COMM_SUM);
+        if (!w || dt__ddp_wait(d, w)) rc = dt__ddp_comm_fail(d, "dt_backward");
     }
     return rc;
 }
@@ -1018,6 +1047,11 @@ static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blo
     if (d->version == d->m->version) return 0;
     return dt__buckets_make(d);
 }
+static double dt__ddp_busy(const dt_ddp *d) /* seconds of communication so far */
+{
+    dt_comm_stats s = dt_comm_get_stats(d->c);
+    return s.busy - s.waited;
+}
 /* Enters phase DT__DDP_BACKWARD or DT__DDP_SKIP. Returns 0, 1 if the backward does not involve this model, or a negative
    status. */
 static int dt__ddp_start_step(dt_ddp *d, int phase)
@@ -1032,7 +1066,8 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
     if (d->flags && dt__fill(d->flags, 0)) return dt__err.code;
     if (!d->slot) d->bad[d->rank] = -1;
     d->t_begin = dt_trace_now();
-    d->busy = d->c ? dt_comm_get_stats(d->c).busy : 0;
+    d->t_walked = d->stalled = d->waited = 0;
+    d->busy = dt__ddp_busy(d);
     return 0;
 }
 static void dt__ddp_begin(void *user)
@@ -1075,7 +1110,7 @@ static void dt__ddp_end(void *user, dt_status status)
     int     phase = d->phase;
     if (phase == DT__DDP_IDLE) return;
     d->phase = DT__DDP_IDLE;
-    d->t_walked = dt_trace_now();
+    d->t_walked = d->t_mark = dt_trace_now();
     if (phase == DT__DDP_BACKWARD) dt__syncnorm_end_step(d);
     if (status != DT_OK || dt__err.code != DT_OK) {
         dt__ddp_send_error(d);
@@ -1098,12 +1133,14 @@ static void dt__ddp_end(void *user, dt_status status)
     d->weight = -1;
     uint64_t now = dt_trace_now();
     if (dt_error_code() != DT_OK) return;
-    dt_trace_span("ddp waits", "exposed", d->t_walked, now);
+    dt_trace_span("ddp waits", "exposed", d->t_mark, now);
     d->stats.steps++;
-    d->stats.exposed += (double)(now - d->t_walked) / (double)DT__NS_PER_S;
-    d->stats.backward += (double)(d->t_walked - d->t_begin) / (double)DT__NS_PER_S;
+    d->stats.waited += (double)d->waited / (double)DT__NS_PER_S;
+    d->stats.exposed += (double)(d->stalled + (now - d->t_walked) - d->waited) / (double)DT__NS_PER_S;
+    d->stats.backward += (double)(d->t_walked - d->t_begin - d->stalled) / (double)DT__NS_PER_S;
     if (d->t_last) d->stats.period += (double)(now - d->t_last) / (double)DT__NS_PER_S;
-    d->stats.comm += dt_comm_get_stats(d->c).busy - d->busy;
+    d->stats.comm += dt__ddp_busy(d) - d->busy;
+    if (!d->t_last) d->first = d->stats;
     d->t_last = now;
 }
 /* DT_VERIFY: writes a line about the current weights and compares their hash with rank 0's. */
@@ -1817,15 +1854,17 @@ DT_API dt_ddp_stats dt_ddp_get_stats(const dt_ddp *d)
 }
 DT_API size_t dt_ddp_report(const dt_ddp *d, char *buf, size_t nbytes)
 {
-    dt_ddp_stats s = dt_ddp_get_stats(d);
-    double       n = s.steps > 0 ? (double)s.steps : 1, periods = s.steps > 1 ? (double)(s.steps - 1) : 1;
-    double       period = s.period / periods, exposed = s.exposed / n, t2 = s.comm / n, t1 = period - exposed;
-    int          k =
-        snprintf(buf, nbytes,
-                 "step %.3f ms: T1 %.3f ms compute, T2 %.3f ms communication of %.2f MiB in %d buckets, %.3f ms of it "
-                 "exposed; bound max(T1, T2) %.3f ms, without overlap %.3f ms",
-                 1e3 * period, 1e3 * t1, 1e3 * t2, (double)s.bytes / n / 1048576, s.buckets, 1e3 * exposed,
-                 1e3 * (t1 > t2 ? t1 : t2), 1e3 * (t1 + t2));
+    dt_ddp_stats s = dt_ddp_get_stats(d), none;
+    memset(&none, 0, sizeof none);
+    const dt_ddp_stats *f = s.steps > 1 ? &d->first : &none; /* a period is from one step to the next: the first has none */
+    double n = s.steps > f->steps ? (double)(s.steps - f->steps) : 1, period = s.period / n, t2 = (s.comm - f->comm) / n;
+    double exposed = (s.exposed - f->exposed) / n, waited = (s.waited - f->waited) / n, t1 = period - exposed - waited;
+    if (t1 < 0) t1 = 0;
+    int k = snprintf(buf, nbytes,
+                     "step %.3f ms: T1 %.3f ms compute, T2 %.3f ms communication of %.2f MiB in %d buckets, %.3f ms of it "
+                     "exposed; %.3f ms waiting for slower ranks; bound max(T1, T2) %.3f ms, without overlap %.3f ms",
+                     1e3 * period, 1e3 * t1, 1e3 * t2, (double)(s.bytes - f->bytes) / n / 1048576, s.buckets, 1e3 * exposed,
+                     1e3 * waited, 1e3 * (t1 > t2 ? t1 : t2), 1e3 * (t1 + t2));
     return k > 0 ? (size_t)k : 0;
 }
 
