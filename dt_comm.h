@@ -473,7 +473,6 @@ struct dt__engine {
     int64_t         nreqs;       /* messages of start calls */
     struct dt__handler *handlers; /* of dt_comm_serve */
     struct dt__request *first_request, *last_request; /* requests for dt_comm_serve_next */
-    bool            requested;   /* atomic: one has come */
     uint32_t        calls;       /* atomic: number of dt_comm_call so far */
     bool            driving, quit, has_thread;
     bool            aside;       /* the engine's own thread drives: the program may be computing */
@@ -2899,7 +2898,6 @@ static void dt__request_came(dt_comm *c, dt__req *r)
     if (e->last_request) e->last_request->next = t;
     else e->first_request = t;
     e->last_request = t;
-    __atomic_store_n(&e->requested, true, __ATOMIC_RELEASE);
 }
 static void dt__reply_sent(dt_comm *c, dt__req *r)
 {
@@ -3685,15 +3683,16 @@ DT_API const char *dt_comm_host_name(const dt_comm *c, int rank)
    shortest in seconds; negative if it failed. */
 static double dt__tune_trips(dt_comm *c, int a, int b, int64_t nbytes, int most, int64_t *buf)
 {
+    static const dt_msg_opts plain = DT__NO_OPTIONS;
     int64_t begin = dt__comm_now(), best = INT64_MAX;
     int     peer = c->rank == a ? b : a, rc = 0;
     for (int i = 0; !rc; i++) {
         int64_t t0 = dt__comm_now();
         buf[0] = i + 1 < most && (i < 3 || t0 - begin < DT__NS_PER_S); /* 1: another one follows */
-        if (c->rank == a) rc = dt_comm_send(c, buf, nbytes, DT_COMM_U8, peer);
-        if (!rc) rc = dt_comm_recv(c, buf, nbytes, DT_COMM_U8, peer);
+        if (c->rank == a) rc = dt_comm_send_with(c, buf, nbytes, DT_COMM_U8, peer, plain);
+        if (!rc) rc = dt_comm_recv_with(c, buf, nbytes, DT_COMM_U8, peer, plain);
         int64_t again = buf[0];
-        if (!rc && c->rank == b) rc = dt_comm_send(c, buf, nbytes, DT_COMM_U8, peer);
+        if (!rc && c->rank == b) rc = dt_comm_send_with(c, buf, nbytes, DT_COMM_U8, peer, plain);
         int64_t took = dt__comm_now() - t0;
         if (i && took < best) best = took;
         if (!again) break;

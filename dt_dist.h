@@ -1959,6 +1959,7 @@ static void dt__feed_pack(dt_feed *f, int r, char *frame)
 /* Starts the transfer of frames 'which' (0 or 1) of all ranks. If a loader fails, its error goes to all ranks. */
 static int dt__feed_exchange(dt_feed *f, int which)
 {
+    static const dt_msg_opts plain = DT__NO_OPTIONS;
     int n = f->rank ? 1 : f->world, first = which * n, rc = 0;
     for (int i = first; i < first + n; i++) {
         if (f->work[i] && dt_work_wait(f->work[i])) rc = 1;
@@ -1973,8 +1974,8 @@ static int dt__feed_exchange(dt_feed *f, int which)
         break;
     }
     for (int i = first + (f->rank == 0); i < first + n && !rc; i++) {
-        f->work[i] = f->rank ? dt_comm_recv_start(f->c, f->frame[i], (int64_t)f->length, DT_COMM_U8, 0)
-                             : dt_comm_send_start(f->c, f->frame[i], (int64_t)f->length, DT_COMM_U8, i - first);
+        f->work[i] = f->rank ? dt_comm_recv_start_with(f->c, f->frame[i], (int64_t)f->length, DT_COMM_U8, 0, plain)
+                             : dt_comm_send_start_with(f->c, f->frame[i], (int64_t)f->length, DT_COMM_U8, i - first, plain);
         if (!f->work[i]) rc = 1;
     }
     return rc ? dt__feed_fail(f, "dt_feed_next") : 0;

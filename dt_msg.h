@@ -753,7 +753,7 @@ static void dt__large_came(dt_comm *c, int peer, const dt__mhead *h)
         return;
     }
     dt__arrival *a = (int64_t)sizeof *a > m->limit - m->memory ? NULL : dt__arrival_new(m, peer, h, 0);
-    if (!a || !dt__arrival_link(m, a)) dt__mail_memory(c, "the offer of a large message; receive messages earlier");
+    if (!a || !dt__arrival_link(m, a)) dt__mail_memory(c, "messages that nobody receives: receive them earlier, or raise .message_memory");
 }
 static void dt__reply_refused(dt_comm *c, dt__req *q, dt__arrival *a) /* the payload of a refusal is its text */
 {
