@@ -394,6 +394,8 @@ DT__INSIDE const dt__device_transport **dt__device_transport_slot(void); /* set 
 #define DT__WATCH_NS (300 * DT__NS_PER_MS)         /* without progress until the other ranks are told what it waits in */
 #define DT__SLEEP_NS (10 * DT__NS_PER_MS)          /* longest sleep in shared memory before it looks again */
 #define DT__SLOW_YIELD_NS (50 * DT__NS_PER_US)     /* a yield that takes longer ran another program */
+#define DT__CROWD_GAP_NS (2 * DT__NS_PER_MS)       /* a yield, or a few polls, that take longer: the cores are crowded */
+#define DT__CROWD_SPIN_NS (50 * DT__NS_PER_US)     /* longest spin on crowded cores */
 #define DT__SOCKET_SECONDS 0.02                    /* longest sleep on sockets */
 #define DT__SOCKET_SHARED_SECONDS 0.0002           /* the same if shared memory must be polled, too */
 
@@ -437,6 +439,8 @@ typedef struct dt__coll_work {   /* a collective call */
     uint64_t   no, first;        /* number of the operation; number of pieces before it */
     int64_t    piece;            /* elements of a piece */
     int64_t    pieces, put, reduced, taken, done;
+    int        nstages;          /* stages in use */
+    uint64_t   taken_before;     /* pieces that all ranks must have taken before this work uses a stage */
     /* progress */
     bool       progress;         /* this poll moved something */
     bool       asked;            /* no progress for the timeout: the other ranks were asked why */
@@ -995,12 +999,16 @@ static int64_t dt__piece_of(const dt__shared *s, const dt__coll_work *w, int64_t
 }
 static char *dt__stage_of(const dt__shared *s, const dt__coll_work *w, int64_t k, int i)
 {
-    return s->stages + (size_t)i * DT__STAGE_SPAN + (w->first + (uint64_t)k) % DT__STAGES * DT__PIECE;
+    return s->stages + (size_t)i * DT__STAGE_SPAN + (w->first + (uint64_t)k) % (uint64_t)w->nstages * DT__PIECE;
+}
+static uint64_t dt__stage_needs(const dt__coll_work *w) /* pieces that all ranks must have taken before the next one is put */
+{
+    uint64_t no = w->first + (uint64_t)w->put + 1, n = (uint64_t)w->nstages;
+    return no > n && no - n > w->taken_before ? no - n : w->taken_before;
 }
 static bool dt__stage_free(const dt__shared *s, const dt__coll_work *w) /* is there a stage buffer for the next piece? */
 {
-    uint64_t no = w->first + (uint64_t)w->put + 1;
-    return DT__REACHED(s, taken, no > DT__STAGES ? no - DT__STAGES : 0);
+    return DT__REACHED(s, taken, dt__stage_needs(w));
 }
 static void dt__stage_put(dt__shared *s, dt__coll_work *w)
 {
@@ -1131,7 +1139,7 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
         dt__post *p = &me->post[s->no & 1];
         w->no = s->no++;
         p->print = dt__frame_print(&w->head);
-        p->at = -1;
+        p->at = DT__UNSEEN;
         if (small) {
             dt__comm_copy(dt__short_of(s, s->me, w->no, nbytes), w->data, nbytes);
         } else {
@@ -1139,10 +1147,14 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
             size_t piece = (nbytes / DT__STAGES + 4095) & ~(size_t)4095;
             piece = piece < DT__PIECE_MIN ? (size_t)DT__PIECE_MIN : piece > DT__PIECE ? (size_t)DT__PIECE : piece;
             w->first = s->pieces;
+            w->nstages = s->nstages;
+            w->taken_before = s->restage ? s->pieces : 0; /* the pieces of the last work are in other stages */
             w->piece = (int64_t)(piece / w->size);
             w->pieces = (w->n + w->piece - 1) / w->piece;
             p->at = dt__shared_at(s, w->data, nbytes);
-            if (p->at < 0 && !dt__shared_stage(c, s)) return c->status;
+            s->shares_core = s->shares_core && dt__crowd_known(s);
+            if (p->at < 0 && s->shares_core) p->at = DT__UNSEEN_CROWDED;
+            if (p->at < 0 && !dt__shared_stage(c, s, w->nstages)) return c->status;
             if (p->at < 0 && dt__stage_free(s, w)) dt__stage_put(s, w);
         }
         p->frame = w->head;
@@ -1164,11 +1176,19 @@ static int dt__shared_allreduce(dt_comm *c, dt__coll_work *w)
             if (w->n) dt__short_reduce(c, w->no, w->data, w->n, w->dtype, w->op, w->size);
             return 1;
         }
-        bool direct = true;
-        for (int i = 0; i < s->n; i++) direct = direct && dt__slot_of(s, i)->post[w->no & 1].at >= 0;
+        bool direct = true, crowded = false;
+        for (int i = 0; i < s->n; i++) {
+            int64_t at = dt__slot_of(s, i)->post[w->no & 1].at;
+            direct = direct && at >= 0;
+            crowded = crowded || at == DT__UNSEEN_CROWDED;
+        }
         w->phase = direct ? DT__DIRECT : DT__STAGED;
-        if (!direct && !dt__shared_stage(c, s)) return c->status;
-        if (!direct) s->pieces += (uint64_t)w->pieces;
+        if (!direct && !dt__shared_stage(c, s, w->nstages)) return c->status;
+        if (!direct) { /* all ranks see the same posts, so they choose the same number of stages */
+            s->pieces += (uint64_t)w->pieces;
+            s->nstages = crowded ? DT__STAGES_MOST : DT__STAGES;
+            s->restage = s->nstages != w->nstages;
+        }
     }
     return w->phase == DT__STAGED ? dt__shared_staged(s, w) : dt__shared_direct(c, s, w);
 }
@@ -1351,16 +1371,25 @@ static void dt__stuck(dt_comm *c, int64_t now)
 }
 /* Waiting between polls: spin, then yield, then sleep. In shared memory a rank first announces that it will sleep (dozing)
    and polls once more, so that no wake-up is lost. The engine's own thread sleeps at once while the program may be
-   computing: the core belongs to the program. */
+   computing: the core belongs to the program.
+
+   On crowded cores (>>shared in dt_net.h) it never yields. It spins for a moment, but not if a rank that it waits for is on
+   the same core; then it sleeps. Spinning first matters: a core on which all ranks sleep goes to the other program. */
 typedef struct dt__idler {
-    int      turn;    /* polls without progress */
+    int      turn;    /* polls without progress; on crowded cores 0 while it spins */
     bool     dozing;  /* announced that it will sleep */
     uint32_t bell;    /* the value to sleep on */
-    int64_t  yielded; /* ns: when it last yielded; 0: it has not */
+    int64_t  yielded; /* ns: when it last yielded or looked at the clock; on crowded cores: when it began to spin; 0: never */
 } dt__idler;
 static bool dt__aside(const dt_comm *c) /* the driver runs beside a program that may be computing */
 {
     return c->engine && c->engine->aside && !__atomic_load_n(&c->engine->waiting, __ATOMIC_RELAXED);
+}
+static void dt__pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
 }
 /* Polls before the first yield over sockets: 0 if ranks share cores. Ranks bound to one core each do not. */
 static int dt__socket_spin(const dt_comm *c)
@@ -1373,6 +1402,35 @@ static int dt__socket_spin(const dt_comm *c)
     }
     return *spin;
 }
+/* What w (NULL: a message) waits for in shared memory: see dt__rank_slot.want. On crowded cores it waits until the other ranks have come as
+   far as this one, so that each turn on a core does more. That cannot block: for this they need nothing from this rank. */
+static void dt__work_wants(const dt__coll_work *w, bool crowded, uint64_t *want)
+{
+    memset(want, 0, DT__COUNTERS * sizeof *want);
+    if (!w || w->way != DT__BY_SHARED || w->arrived) return;
+    uint64_t put = w->first + (uint64_t)w->put, reduced = w->first + (uint64_t)w->reduced,
+             taken = w->first + (uint64_t)w->taken, needs = w->nstages ? dt__stage_needs(w) : 0;
+    if (w->phase == DT__COMPARE) want[DT__POST_EVEN + (int)(w->no & 1)] = w->no + 1;
+    if (w->phase == DT__DIRECT_END) want[DT__FIN] = w->no + 1;
+    if (w->phase != DT__STAGED) return;
+    if (w->reduced < w->put) want[DT__PUT] = crowded ? put : reduced + 1;
+    if (w->taken < w->reduced) want[DT__PART] = crowded ? reduced : taken + 1;
+    if (w->put < w->pieces) want[DT__TAKEN] = crowded && taken > needs ? taken : needs;
+}
+/* The cores are crowded: does this rank go on spinning? */
+static bool dt__crowd_spins(dt_comm *c, const dt__coll_work *w, dt__idler *d, int64_t now)
+{
+    dt__shared *s = (dt__shared *)c->shared;
+    uint64_t    want[DT__COUNTERS];
+    if (d->turn) return false;
+    if (!d->yielded) d->yielded = now;
+    if (now - d->yielded > DT__CROWD_SPIN_NS) return false;
+    if (!s) return dt__socket_spin(c) > 0;
+    dt__work_wants(w, true, want);
+    if (!dt__shared_gives_way(s, want)) return true;
+    s->shares_core = true;
+    return false;
+}
 /* What the sockets of c wait for, and until when at the latest. */
 static void dt__wait_set(dt_comm *c, dt__pollset *set, int64_t now)
 {
@@ -1384,12 +1442,23 @@ static void dt__wait_set(dt_comm *c, dt__pollset *set, int64_t now)
     if (c->across->fds) c->across->fds(c, set);
     if (m && m->across && m->across->fds) m->across->fds(c, set);
 }
+/* Announces that this rank will sleep. Frames of messages wake the rank that they are for in any case; without a collective
+   nothing else needs to. */
+static uint32_t dt__doze(dt_comm *c, int64_t now)
+{
+    dt__shared *s = (dt__shared *)c->shared;
+    uint64_t    want[DT__COUNTERS];
+    dt__work_wants(c->engine->head, !dt__crowd_ends(s, now), want);
+    if (!c->engine->head) want[DT__FIN] = UINT64_MAX;
+    return dt__shared_doze(s, want);
+}
 enum { DT__MOVED_COLLECTIVE = 1, DT__MOVED_MESSAGE = 2 }; /* what a poll has moved */
 static void dt__idle(dt_comm *c, dt__idler *d, int moved)
 {
     dt__shared    *s = (dt__shared *)c->shared;
     dt__coll_work *w = c->engine->head;
     int            spin = s ? dt__shared_spin(s) : dt__socket_spin(c), yields = 40;
+    int64_t        now = 0;
     if (dt__aside(c)) spin = yields = 0;
     if (moved) {
         if (d->dozing) dt__shared_rise(s);
@@ -1410,22 +1479,35 @@ static void dt__idle(dt_comm *c, dt__idler *d, int moved)
         d->turn = spin + yields;
         return;
     }
+    if (d->turn < spin + yields && (d->turn >= spin || (d->turn & 63) == 0) && (d->turn || dt__crowd_known(s))) {
+        now = dt__comm_now();
+        if (d->turn && d->yielded && now - d->yielded > DT__CROWD_GAP_NS) dt__crowd_found(s, now);
+        if (dt__crowd_ends(s, now)) {
+            if (d->turn < spin) d->yielded = now;
+        } else if (dt__crowd_spins(c, w, d, now)) {
+            dt__pause();
+            return;
+        } else {
+            d->turn = spin + yields;
+        }
+    }
     if (d->turn++ < spin) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
+        dt__pause();
         return;
     }
-    int64_t now = dt__comm_now();
+    if (!now) now = dt__comm_now();
     c->slow = true;
     if (s && w && (d->turn > spin + yields || (d->turn & 15) == 0) && !dt__shared_agree(c, &w->head)) return;
     dt__stuck(c, now);
     /* a long yield means that another program runs on this core: sleep and be woken instead */
-    if (d->yielded && now - d->yielded > DT__SLOW_YIELD_NS && d->turn < spin + yields) d->turn = spin + yields;
+    if (d->turn > spin + 1 && now - d->yielded > DT__SLOW_YIELD_NS && d->turn < spin + yields) d->turn = spin + yields;
     d->yielded = now;
     if (d->turn < spin + yields) {
         sched_yield();
-    } else if (c->across && c->across->wait) {
+        return;
+    }
+    d->yielded = 0;
+    if (c->across && c->across->wait) {
         c->across->wait(c, s ? DT__SOCKET_SHARED_SECONDS : DT__SOCKET_SECONDS);
         dt__away(c, dt__comm_now() - now);
     } else if (c->across) {
@@ -1433,7 +1515,7 @@ static void dt__idle(dt_comm *c, dt__idler *d, int moved)
         dt__pollset_wait(c, &c->engine->set);
         dt__away(c, dt__comm_now() - now);
     } else if (s) {
-        d->bell = dt__shared_doze(s);
+        d->bell = dt__doze(c, now);
         d->dozing = true;
     } else { /* a world of one, which waits for a message to itself */
         struct timespec t = dt__timespec_of(DT__NS_PER_MS);
@@ -1750,7 +1832,7 @@ static void dt__engine_leave(dt_comm *c)
     if (dt__engine_busy(c)) {
         wake = dt__engine_kick(e);
         if (wake && !c->across && c->shared && !e->head) { /* it can sleep on: announce that, then look for what came in between */
-            dt__shared_doze((dt__shared *)c->shared);
+            dt__doze(c, dt__comm_now());
             e->announced = true;
             wake = dt__mail_hint(c);
         }
@@ -1832,7 +1914,7 @@ static void *dt__engine_main(void *arg)
             if (!e->head || !c->shared || dt__shared_agree(c, &e->head->head)) dt__stuck(c, dt__comm_now());
             if (c->across && c->across->fds) dt__wait_set(c, &set, dt__comm_now());
             if (!c->across && c->shared) {
-                bell = dt__shared_doze((dt__shared *)c->shared);
+                bell = dt__doze(c, dt__comm_now());
                 announced = true;
                 moved = dt__engine_poll(c); /* what came before the announcement */
                 if (moved || !dt__engine_busy(c)) dt__shared_rise((dt__shared *)c->shared), announced = false, moved = 1;

@@ -1365,8 +1365,18 @@ static int dt__ring_put(dt_comm *c, int peer, dt__outgoing *o)
         r->opened[to] = 1;
         __atomic_store_n(dt__ring_row(s, to) + s->me, 1, __ATOMIC_RELEASE);
     }
-    dt__shared_ring(s);
+    dt__shared_ring_to(s, to);
     return 1;
+}
+/* A frame with n bytes of payload was used: its cells are free. Returns the position of the next. */
+static uint64_t dt__ring_used(dt__shared *s, dt__rings *r, int from, size_t n)
+{
+    uint64_t before = r->tail[from], at = before + dt__ring_cells(n);
+    r->tail[from] = at;
+    __atomic_store_n(&dt__ring_of(s, from, s->me)->tail, at, __ATOMIC_RELEASE);
+    /* the sender may wait for room: not for every small frame */
+    if (n > DT__RING_CELL || at / (DT__RING_CELLS / 4) != before / (DT__RING_CELLS / 4)) dt__shared_ring_to(s, from);
+    return at;
 }
 /* Takes all frames of one sender. */
 static void dt__ring_drain(dt_comm *c, dt__shared *s, dt__rings *r, int from)
@@ -1387,10 +1397,7 @@ static void dt__ring_drain(dt_comm *c, dt__shared *s, dt__rings *r, int from)
         char  *to = n <= DT__RING_CHUNK ? dt__mail_want(c, peer, &h) : dt__frame_broken(c, peer, &h);
         if (!to) return;
         dt__comm_copy(to, (char *)e + offsetof(dt__cell, payload), n);
-        at += dt__ring_cells(n);
-        r->tail[from] = at;
-        __atomic_store_n(&g->tail, at, __ATOMIC_RELEASE);
-        if (n > DT__RING_CELL) dt__shared_ring(s); /* the sender may wait for room */
+        at = dt__ring_used(s, r, from, n);
         dt__mail_came(c, peer, &h);
         if (!dt__comm_ok(c)) return;
     }
@@ -1473,10 +1480,7 @@ DT__INSIDE int dt__mail_recv_now(dt_comm *c, int peer, int tag, int dtype, void 
     const char *from_at = (const char *)e + offsetof(dt__cell, payload);
     for (size_t k = DT__RING_CELL; k < n && k < 4096; k += 64) __builtin_prefetch(from_at + k); /* all lines at once */
     dt__comm_copy(ptr, from_at, n);
-    at += dt__ring_cells(n);
-    r->tail[from] = at;
-    __atomic_store_n(&g->tail, at, __ATOMIC_RELEASE);
-    if (n > DT__RING_CELL) dt__shared_ring(s); /* the sender may wait for room */
+    dt__ring_used(s, r, from, n);
     return 1;
 }
 static const dt__lane dt__lane_rings = { "shm", DT__RING_EAGER, DT__RING_CHUNK, true, dt__rings_open, dt__ring_put,

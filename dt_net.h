@@ -826,9 +826,10 @@ enum {
     DT__POST_SHORT = 4096,
     DT__PIECE      = 64 << 10,   /* bytes of a piece of a staged vector, at most */
     DT__PIECE_MIN  = 16 << 10,
-    DT__STAGES     = 4,
-    DT__STAGE_SPAN = DT__STAGES * DT__PIECE + 53 * 64, /* from the stages of a rank to those of the next: odd lines, so that
-                                    the same piece of all ranks is not in the same sets of a cache */
+    DT__STAGES     = 4,          /* stages in use: few, so that they stay in the caches */
+    DT__STAGES_MOST = 16,        /* the same while ranks and other programs share cores: fewer, longer turns of a rank */
+    DT__STAGE_SPAN = DT__STAGES_MOST * DT__PIECE + 53 * 64, /* from the stages of a rank to those of the next: odd lines, so
+                                    that the same piece of all ranks is not in the same sets of a cache */
     DT__OWN        = 4096,       /* bytes prefetched for writing before they are reduced */
     DT__FRAGMENT   = 64 << 10,
     DT__FRAGMENTS  = 8,
@@ -842,9 +843,12 @@ typedef struct dt__post {
     uint64_t  no;                /* number of the shared operation, from 1; written last */
     uint64_t  print;             /* fingerprint of the fields that must be equal on all ranks */
     uint8_t   first[DT__POST_FIRST];
-    int64_t   at;                /* where the vector is: see dt__shared_see; -1: not visible to other ranks */
+    int64_t   at;                /* where the vector is: see dt__shared_see; DT__UNSEEN, DT__UNSEEN_CROWDED */
     dt__frame frame;
 } dt__post;
+enum { DT__UNSEEN = -1, DT__UNSEEN_CROWDED = -2 }; /* other ranks cannot see the vector; it asks for DT__STAGES_MOST */
+/* The counters of a rank that others can wait for */
+enum { DT__POST_EVEN = 0, DT__POST_ODD, DT__FIN, DT__PUT, DT__PART, DT__TAKEN, DT__COUNTERS };
 typedef struct dt__note { /* an operation that has begun; frame.sent: when (ns, clock of this machine) */
     uint64_t  seq, print;   /* sequence number + 1, written last; fingerprint */
     dt__frame frame;
@@ -855,8 +859,10 @@ typedef struct dt__rank_slot {
     uint64_t part DT__ALIGNED;   /* pieces of which this rank has reduced its part */
     uint64_t taken DT__ALIGNED;  /* pieces that this rank has copied out completely: it reads their stages no more */
     uint64_t fin DT__ALIGNED;    /* number of the last direct operation that this rank finished */
-    uint32_t bell DT__ALIGNED;   /* the futex on which this rank sleeps */
-    uint32_t asleep;
+    uint32_t asleep DT__ALIGNED; /* set by this rank; cleared by the rank that wakes it, or by itself */
+    int32_t  core;               /* the CPU core on which it last waited, plus 1; 0: unknown */
+    uint64_t want[DT__COUNTERS]; /* it sleeps until one of these counters has this value on all ranks; 0: not this one.
+                                    All 0: until anything is published */
     uint64_t cores[DT__CORES / 64]; /* mask of the CPU cores that the rank may use */
     uint32_t has_cores;          /* cores is written */
     uint32_t touching;           /* threads: this rank is using the memory of other ranks */
@@ -876,7 +882,9 @@ typedef struct dt__ring { /* frames of messages from one rank to another */
     uint8_t  cell[DT__RING_CELLS][DT__RING_CELL] DT__ALIGNED;
 } dt__ring;
 typedef struct dt__segment_head { /* the beginning of the segment */
-    uint32_t sleepers DT__ALIGNED;
+    uint32_t sleepers DT__ALIGNED; /* ranks whose asleep is set */
+    uint32_t bell;              /* the futex on which all ranks sleep; changes when one is woken */
+    int64_t  crowded;           /* ns: until then other programs are assumed to use the cores; 0: they are not */
     int32_t  refs;              /* threads only: ranks that use the segment */
     int64_t  chunk;             /* processes only: bytes of the first chunk of an arena, a power of 2 */
     int32_t  failing DT__ALIGNED, status; /* failure of the communicator, for all ranks here; only the first is kept */
@@ -907,9 +915,12 @@ typedef struct dt__shared {
     int      *index, *rank;     /* index here of a rank of the communicator (-1: on another machine), and the inverse */
     size_t   *ready;            /* by index here: bytes of each fragment to that rank that are backed by memory */
     char     *stages;           /* the stages of the first rank */
-    bool      staged;           /* the stages of this rank are backed by memory */
+    int       staged;           /* stages of this rank that are backed by memory */
     uint64_t  no, pieces;       /* shared operations and staged pieces so far */
     int       spin;
+    int       nstages;          /* of the next staged operation: DT__STAGES or DT__STAGES_MOST, the same on all ranks */
+    bool      restage;          /* the last staged operation had another number */
+    bool      shares_core;      /* this rank has waited for a rank on its own core while it was crowded */
     bool      owed;             /* something was published, but sleepers were not checked after a fence: dt__shared_settle */
     int       owed_to[8], nowed; /* the same, for these ranks only */
     int       looked;           /* slot at which dt__shared_agree goes on */
@@ -928,11 +939,18 @@ DT__INSIDE bool dt__segment_take(int fd, int64_t at, int64_t n); /* backs a part
 DT__INSIDE int64_t dt__shared_arenas(int n); /* where the channels end and the arenas begin */
 DT__INSIDE void *dt__arena_alloc(dt__shared *s, size_t nbytes);
 DT__INSIDE bool dt__arena_free(dt__shared *s, void *ptr); /* false: ptr is not in the arena */
-DT__INSIDE void dt__shared_wake(dt__shared *s);
+DT__INSIDE void dt__shared_wake(dt__shared *s);   /* wakes all sleepers */
+DT__INSIDE void dt__shared_notify(dt__shared *s); /* wakes those that can go on now */
 DT__INSIDE void dt__shared_wake_one(dt__shared *s, int i);
 DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns); /* sleeps, then dt__shared_rise */
 DT__INSIDE void dt__shared_sleep_on(dt__shared *s, uint32_t bell, int64_t ns);
 DT__INSIDE void dt__shared_wake_self(dt__shared *s); /* another thread of this rank sleeps */
+/* Must a rank that this one waits for get the core of this one? want: see dt__rank_slot. */
+DT__INSIDE bool dt__shared_gives_way(dt__shared *s, const uint64_t *want);
+/* Other programs use the cores: >>shared, "crowded cores". s may be NULL. */
+DT__INSIDE void dt__crowd_found(dt__shared *s, int64_t now);
+DT__INSIDE bool dt__crowd_ends(dt__shared *s, int64_t now);
+DT__INSIDE bool dt__crowd_known(const dt__shared *s);
 DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char *text);
 /* The last operation that a rank of c on this machine began, and how many it has finished; false: unknown. */
 DT__INSIDE bool dt__shared_last(const dt_comm *c, int rank, dt__frame *f, uint64_t *done);
@@ -991,8 +1009,8 @@ static inline __attribute__((unused)) char *dt__shared_see(dt__shared *s, int64_
 }
 /* Fails c, because dt__shared_see returned NULL for memory of a rank of c. Returns the status. */
 DT__INSIDE int dt__shared_unseen(dt_comm *c, int rank, size_t nbytes);
-/* Backs the stages of this rank with memory; before the first piece is put there. False: c has failed. */
-DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s);
+/* Backs the first n stages of this rank with memory; before a piece is put there. False: c has failed. */
+DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s, int n);
 /* Takes over a failure that another rank of this machine has written to the segment. */
 static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
 {
@@ -1005,7 +1023,7 @@ static inline __attribute__((unused)) void dt__comm_look(const dt_comm *c)
 static inline __attribute__((unused)) void dt__shared_ring(dt__shared *s)
 {
     s->owed = true;
-    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_wake(s);
+    if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) != 0, 0)) dt__shared_notify(s);
 }
 /* The same, if only rank i (index here) waits for it: of 1,024 ranks that wait, the others sleep on. */
 static inline __attribute__((unused)) void dt__shared_ring_to(dt__shared *s, int i)
@@ -1023,9 +1041,8 @@ static inline __attribute__((unused)) void dt__shared_settle(dt__shared *s)
     s->nowed = 0;
     DT__FENCE(&s->head->sleepers);
     if (__builtin_expect(__atomic_load_n(&s->head->sleepers, __ATOMIC_RELAXED) == 0, 1)) return;
-    if (all) dt__shared_wake(s);
-    else
-        for (int i = 0; i < n; i++) dt__shared_wake_one(s, s->owed_to[i]);
+    if (all) dt__shared_notify(s);
+    for (int i = 0; i < n; i++) dt__shared_wake_one(s, s->owed_to[i]);
 }
 /* Prefetches cache lines for writing: each moves once to this core, in exclusive state. */
 static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)
@@ -1038,20 +1055,26 @@ static inline __attribute__((unused)) void dt__own_lines(char *p, size_t n)
 #endif
 }
 /* Sleeping: call dt__shared_doze, check once more whether there is work, then dt__shared_rise if there is, else
-   dt__shared_sleep. */
-static inline __attribute__((unused)) uint32_t dt__shared_doze(dt__shared *s)
+   dt__shared_sleep. No wake-up is lost: of a rank that publishes the last thing a sleeper waits for and of the sleeper, each
+   writes, passes a full fence and reads what the other wrote (dt__shared_settle, dt__shared_doze). */
+static inline __attribute__((unused)) uint32_t dt__shared_doze(dt__shared *s, const uint64_t *want)
 {
     dt__rank_slot *t = dt__slot_of(s, s->me);
-    uint32_t  bell = __atomic_load_n(&t->bell, __ATOMIC_ACQUIRE);
-    __atomic_store_n(&t->asleep, 1, __ATOMIC_RELAXED);
+    uint32_t  bell = __atomic_load_n(&s->head->bell, __ATOMIC_ACQUIRE);
+    for (int k = 0; k < DT__COUNTERS; k++) __atomic_store_n(&t->want[k], want[k], __ATOMIC_RELAXED);
+    __atomic_store_n(&t->asleep, 1, __ATOMIC_RELEASE);
     __atomic_add_fetch(&s->head->sleepers, 1, __ATOMIC_SEQ_CST);
+    DT__FENCE(&s->head->sleepers);
     return bell;
 }
-static inline __attribute__((unused)) void dt__shared_rise(dt__shared *s)
+/* Ends the sleep of rank i. True for one caller only: this one must wake it. */
+static inline __attribute__((unused)) bool dt__sleeper_claim(dt__shared *s, int i)
 {
-    __atomic_store_n(&dt__slot_of(s, s->me)->asleep, 0, __ATOMIC_RELAXED);
+    if (!__atomic_exchange_n(&dt__slot_of(s, i)->asleep, 0, __ATOMIC_ACQ_REL)) return false;
     __atomic_sub_fetch(&s->head->sleepers, 1, __ATOMIC_RELAXED);
+    return true;
 }
+static inline __attribute__((unused)) void dt__shared_rise(dt__shared *s) { (void)dt__sleeper_claim(s, s->me); }
 /* Fingerprint of the fields that must be equal on all ranks. */
 static inline __attribute__((unused)) uint64_t dt__frame_print(const dt__frame *f)
 {
@@ -5377,8 +5400,9 @@ DT__SLOW_END
    address space is used in proportion to what is allocated; the other ranks map it when they first see an offset in it
    (dt__arena_see). Such a chunk is called far.
 
-   A waiting rank spins, then yields, then sleeps on the futex of its slot. A rank that publishes something wakes the
-   sleepers. */
+   A waiting rank spins, then yields, then sleeps on the futex of the segment (dt__idle in dt_comm.h). Before it sleeps, it
+   writes to its slot which counters it waits for. A rank that publishes something wakes those sleepers that can go on now:
+   usually this is done by the last rank that reaches a counter, and by one system call. */
 
 static dt__channel *dt__channel_of(const dt__shared *s, int from, int to)
 {
@@ -5403,24 +5427,60 @@ DT__INSIDE void dt__shared_fail(dt__shared *s, int status, int rank, const char 
     __atomic_store_n(&s->head->status, status, __ATOMIC_RELEASE);
 }
 /* ---- waking and sleeping */
-static void dt__futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+static void dt__shared_call(dt__shared *s, uint32_t bits) /* wakes claimed sleepers; a bit for each rank, modulo 32 */
+{
+    if (!bits) return;
+    __atomic_add_fetch(&s->head->bell, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &s->head->bell, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, bits);
+}
 DT__INSIDE void dt__shared_wake_one(dt__shared *s, int i)
 {
-    dt__rank_slot *t = dt__slot_of(s, i);
-    if (i == s->me || !__atomic_load_n(&t->asleep, __ATOMIC_RELAXED)) return;
-    __atomic_add_fetch(&t->bell, 1, __ATOMIC_SEQ_CST);
-    dt__futex_wake(&t->bell);
+    if (i != s->me && dt__sleeper_claim(s, i)) dt__shared_call(s, 1u << (i & 31));
 }
 DT__INSIDE void dt__shared_wake(dt__shared *s)
 {
-    for (int i = 0; i < s->n; i++) dt__shared_wake_one(s, i);
+    uint32_t bits = 0;
+    for (int i = 0; i < s->n; i++)
+        if (dt__sleeper_claim(s, i)) bits |= 1u << (i & 31);
+    dt__shared_call(s, bits);
+}
+static uint64_t dt__slot_count(const dt__rank_slot *t, int k) /* counter k */
+{
+    const uint64_t *word = k == DT__FIN ? &t->fin : k == DT__PUT ? &t->put : k == DT__PART ? &t->part : &t->taken;
+    return __atomic_load_n(k <= DT__POST_ODD ? &t->post[k].no : word, __ATOMIC_ACQUIRE);
+}
+DT__INSIDE void dt__shared_notify(dt__shared *s)
+{
+    uint64_t least[DT__COUNTERS]; /* over all ranks; determined if a sleeper waits for it */
+    unsigned known = 0;           /* a bit for each counter */
+    uint32_t bits = 0;
+    for (int i = 0; i < s->n; i++) {
+        dt__rank_slot *t = dt__slot_of(s, i);
+        bool           any = true, go = false;
+        if (i == s->me || !__atomic_load_n(&t->asleep, __ATOMIC_ACQUIRE)) continue;
+        for (int k = 0; k < DT__COUNTERS && !go; k++) {
+            uint64_t want = __atomic_load_n(&t->want[k], __ATOMIC_RELAXED);
+            if (!want) continue;
+            any = false;
+            if (!(known >> k & 1u)) least[k] = UINT64_MAX;
+            for (int r = 0; r < s->n && !(known >> k & 1u); r++) {
+                uint64_t count = dt__slot_count(dt__slot_of(s, r), k);
+                if (count < least[k]) least[k] = count;
+            }
+            known |= 1u << k;
+            go = least[k] >= want;
+        }
+        if ((go || any) && dt__sleeper_claim(s, i)) bits |= 1u << (i & 31);
+    }
+    dt__shared_call(s, bits);
 }
 enum { DT__FEW = 64 }; /* ranks that may each look at all others every few milliseconds */
 DT__INSIDE void dt__shared_sleep_on(dt__shared *s, uint32_t bell, int64_t ns)
 {
-    struct timespec t;
-    t = dt__timespec_of(ns * (1 + (s->n - 1) / DT__FEW)); /* together they look equally often, however many they are */
-    syscall(SYS_futex, &dt__slot_of(s, s->me)->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+    struct timespec t, *until = &t;
+    clock_gettime(CLOCK_MONOTONIC, &t); /* FUTEX_WAIT_BITSET takes a time, not a duration */
+    t = dt__timespec_of((int64_t)t.tv_sec * DT__NS_PER_S + t.tv_nsec + ns * (1 + (s->n - 1) / DT__FEW)); /* together they look equally often */
+    syscall(SYS_futex, &s->head->bell, FUTEX_WAIT_BITSET, bell, until, NULL, 1u << (s->me & 31));
 }
 DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
 {
@@ -5429,8 +5489,58 @@ DT__INSIDE void dt__shared_sleep(dt__shared *s, uint32_t bell, int64_t ns)
 }
 DT__INSIDE void dt__shared_wake_self(dt__shared *s)
 {
-    __atomic_add_fetch(&dt__slot_of(s, s->me)->bell, 1, __ATOMIC_SEQ_CST);
-    dt__futex_wake(&dt__slot_of(s, s->me)->bell);
+    dt__shared_call(s, 1u << (s->me & 31));
+}
+
+/* ---- crowded cores: other programs run on the cores of the ranks. Then yielding is wrong: the other program gets a whole
+   time slice, often 4 ms. A rank that finds this (dt__crowd_found) remembers it for a while, for all communicators of its
+   process and for the ranks of the segment. While it is remembered, ranks sleep instead of yielding (dt__idle). Afterwards
+   they yield again; if this finds the same within a short time, they remember it for twice as long. */
+#define DT__CROWD_NS (100 * DT__NS_PER_MS)       /* how long it is remembered, at first */
+#define DT__CROWD_MOST_NS (1600 * DT__NS_PER_MS) /* and at most */
+static int64_t dt__crowd_until, dt__crowd_last, dt__crowd_span; /* atomic. ns: as dt__segment_head.crowded; the last value of
+                                                                   it; how long it was */
+DT__INSIDE void dt__crowd_found(dt__shared *s, int64_t now)
+{
+    int64_t last = __atomic_load_n(&dt__crowd_last, __ATOMIC_RELAXED), span = __atomic_load_n(&dt__crowd_span, __ATOMIC_RELAXED);
+    if (now - last > DT__CROWD_NS) span = DT__CROWD_NS;
+    else if (now > last && span < DT__CROWD_MOST_NS) span *= 2;
+    __atomic_store_n(&dt__crowd_span, span, __ATOMIC_RELAXED);
+    __atomic_store_n(&dt__crowd_last, now + span, __ATOMIC_RELAXED);
+    __atomic_store_n(&dt__crowd_until, now + span, __ATOMIC_RELAXED);
+    if (s) __atomic_store_n(&s->head->crowded, now + span, __ATOMIC_RELAXED);
+}
+static bool dt__crowd_over(int64_t *until, int64_t now)
+{
+    int64_t t = __atomic_load_n(until, __ATOMIC_RELAXED);
+    return now >= t && (!t || __atomic_compare_exchange_n(until, &t, 0, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+DT__INSIDE bool dt__crowd_known(const dt__shared *s) /* without the clock: it may be over by now */
+{
+    return __atomic_load_n(&dt__crowd_until, __ATOMIC_RELAXED) || (s && __atomic_load_n(&s->head->crowded, __ATOMIC_RELAXED));
+}
+DT__INSIDE bool dt__crowd_ends(dt__shared *s, int64_t now) /* true: the cores are not crowded, or no longer */
+{
+    bool over = dt__crowd_over(&dt__crowd_until, now);
+    return (!s || dt__crowd_over(&s->head->crowded, now)) && over;
+}
+DT__INSIDE bool dt__shared_gives_way(dt__shared *s, const uint64_t *want)
+{
+    unsigned core = 0;
+    if (syscall(SYS_getcpu, &core, NULL, NULL)) return true;
+    __atomic_store_n(&dt__slot_of(s, s->me)->core, (int32_t)core + 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < s->n; i++) {
+        const dt__rank_slot *t = dt__slot_of(s, i);
+        bool                 any = true, late = false;
+        if (i == s->me || __atomic_load_n(&t->core, __ATOMIC_RELAXED) != (int32_t)core + 1) continue;
+        for (int k = 0; k < DT__COUNTERS; k++) {
+            if (!want[k]) continue;
+            any = false;
+            late = late || dt__slot_count(t, k) < want[k];
+        }
+        if (late || (any && !__atomic_load_n(&t->asleep, __ATOMIC_RELAXED))) return true;
+    }
+    return false;
 }
 
 /* ---- notes: what each rank does */
@@ -5495,15 +5605,15 @@ static bool dt__channel_open(dt_comm *c, dt__shared *s, int to) /* before the fi
     __atomic_store_n(flag, 1, __ATOMIC_RELEASE);
     return true;
 }
-DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s)
+DT__INSIDE bool dt__shared_stage(dt_comm *c, dt__shared *s, int n)
 {
-    int64_t n = DT__STAGE_SPAN;
-    if (s->staged) return true;
-    s->staged = s->fd < 0 || dt__segment_take(s->fd, (int64_t)dt__shared_stages(s->n) + s->me * n, n);
-    if (!s->staged)
-        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate %d KiB of shared memory for reductions: %s",
-                      c->rank, (int)(n >> 10), strerror(errno));
-    return s->staged;
+    int64_t at = (int64_t)dt__shared_stages(s->n) + (int64_t)s->me * DT__STAGE_SPAN + (int64_t)s->staged * DT__PIECE;
+    if (s->staged >= n) return true;
+    if (s->fd < 0 || dt__segment_take(s->fd, at, (int64_t)(n - s->staged) * DT__PIECE)) s->staged = n;
+    else
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank, "rank %d: cannot allocate %d KiB of shared memory for reductions: %s", c->rank,
+                      (n - s->staged) * (DT__PIECE >> 10), strerror(errno));
+    return s->staged >= n;
 }
 
 /* ---- channels */
@@ -5711,6 +5821,7 @@ DT__INSIDE dt__shared *dt__shared_new(dt_comm *c, const int *local, int n, char 
         if (local[i] == c->rank) s->me = i;
     }
     s->spin = -1;
+    s->nstages = DT__STAGES;
     dt__shared_cores(dt__slot_of(s, s->me)->cores);
     __atomic_store_n(&dt__slot_of(s, s->me)->has_cores, 1u, __ATOMIC_RELEASE);
     __atomic_store_n(&c->note, (struct dt__note *)dt__slot_of(s, s->me)->note, __ATOMIC_RELEASE);

@@ -4,12 +4,13 @@
 
        use WORD                        choose a kind of memory or an algorithm; answer: ok, or no if it is unknown
        check BYTES                     one call on known numbers; answer: ok, or wrong
-       run BYTES WARM CALLS BATCH      WARM untimed calls, then CALLS timed ones; answer: begin and end of each, in ns
+       run BYTES WARM CALLS BATCH GAP  WARM untimed calls, then CALLS timed ones; answer: begin and end of each, in ns
                                        of the monotonic clock
 
    The rank rewrites its buffer before each call. With BATCH > 1 one timed entry is BATCH consecutive calls and the
-   rewriting between them: this is for small sizes, where reading the clock takes as long as the call. The ranks of
-   peer_allreduce.py follow the same protocol. */
+   rewriting between them: this is for small sizes, where reading the clock takes as long as the call. GAP untimed calls
+   follow each timed entry: so a few short calls sample a longer time. The ranks of peer_allreduce.py follow the same
+   protocol. */
 #ifndef BENCH_ALLREDUCE_H_INCLUDED
 #define BENCH_ALLREDUCE_H_INCLUDED
 
@@ -50,7 +51,7 @@ static inline int rank_check(rank_side *s, float *x, size_t n)
         if (x[i] != (float)(sum * (int)(i % 7 + 1))) return -1;
     return 0;
 }
-static inline int rank_run(rank_side *s, FILE *to, float *x, size_t n, int warm, int calls, int batch)
+static inline int rank_run(rank_side *s, FILE *to, float *x, size_t n, int warm, int calls, int batch, int gap)
 {
     int64_t when[MOST_CALLS][2];
     if (calls < 1 || calls > MOST_CALLS) return -1;
@@ -62,9 +63,11 @@ static inline int rank_run(rank_side *s, FILE *to, float *x, size_t n, int warm,
             rank_write(x, n, (float)(k & 3));
             if (s->call(s, x, n)) return -1;
         }
-        if (i < 0) continue;
-        when[i][0] = t;
-        when[i][1] = rank_ns();
+        if (i >= 0) when[i][1] = rank_ns(), when[i][0] = t;
+        for (int k = 0; i >= 0 && k < gap; k++) {
+            rank_write(x, n, (float)(k & 3));
+            if (s->call(s, x, n)) return -1;
+        }
     }
     for (int i = 0; i < calls; i++) fprintf(to, "%lld %lld ", (long long)when[i][0], (long long)when[i][1]);
     fprintf(to, "\n");
@@ -86,7 +89,7 @@ static inline int rank_serve(rank_side *s, const char *path, const char *name)
     fflush(out);
     while (fgets(line, sizeof line, in)) {
         long long nbytes;
-        int       warm, calls, batch, bad = 1;
+        int       warm, calls, batch, gap, bad = 1;
         if (sscanf(line, "use %63s", word) == 1) {
             fprintf(out, s->use && !s->use(s, word) ? "ok\n" : "no\n");
             bad = 0;
@@ -95,9 +98,9 @@ static inline int rank_serve(rank_side *s, const char *path, const char *name)
             bad = !x || rank_check(s, x, (size_t)nbytes / sizeof *x);
             fprintf(out, bad ? "wrong\n" : "ok\n");
             bad = 0;
-        } else if (sscanf(line, "run %lld %d %d %d", &nbytes, &warm, &calls, &batch) == 4) {
+        } else if (sscanf(line, "run %lld %d %d %d %d", &nbytes, &warm, &calls, &batch, &gap) == 5) {
             float *x = s->buffer(s, (size_t)nbytes);
-            bad = !x || rank_run(s, out, x, (size_t)nbytes / sizeof *x, warm, calls, batch);
+            bad = !x || rank_run(s, out, x, (size_t)nbytes / sizeof *x, warm, calls, batch, gap);
         }
         if (bad) return 1;
         fflush(out);

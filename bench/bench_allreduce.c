@@ -1,7 +1,7 @@
 /* Compares allreduce of dt, Open MPI and gloo in one run: make bench-allreduce
 
        bench_allreduce [--ranks 2,4] [--transports shm,tcp] [--sizes 8,1024,...] [--rounds N] [--peers mpi,gloo]
-                       [--parts compare,algos,overlap] [--python PATH]
+                       [--parts compare,algos,overlap,busy] [--loops 0,1,2] [--before PROGRAM] [--python PATH]
 
    Measured: f32 sums in place, in ordinary memory and in memory of dt_comm_alloc. Each rank rewrites its buffer before
    each call; this is not timed (up to 1 KiB it is, because it takes less time than reading the clock). The duration of
@@ -14,7 +14,11 @@
 
    Peers: Open MPI, with and without single-copy transfers (the better one counts); gloo. Also measured: a loop that only
    reduces (all buffers shared, each rank reduces its part), a ping-pong of 8 bytes, more ranks than cores, all
-   algorithms, computing while a slow network transfers. Charts: build/bench/allreduce-TRANSPORT-RANKS.svg */
+   algorithms, computing while a slow network transfers. Charts: build/bench/allreduce-TRANSPORT-RANKS.svg
+
+   The part "busy" (make bench-allreduce-busy) measures beside 0, 1 and 2 other programs, processes that only count. Every
+   call is timed by itself: the median and the 99th percentile are over all calls of all rounds. --before PROGRAM is this
+   program, built from an older tree: its dt takes part in the turns. */
 #define DT__WANT_INSIDE
 #include "dt_comm.h"
 
@@ -82,14 +86,14 @@ static int our_call(rank_side *s, float *x, size_t n)
 {
     return dt_comm_allreduce(((ours *)s->self)->c, x, (int64_t)n, DT_COMM_F32, DT_COMM_SUM);
 }
-static int our_rank(void *name) /* "dt-shm", "dt-tcp" */
+static int our_rank(void *name) /* "dt-shm", "dt-tcp", "before-shm", "before-tcp" */
 {
     ours      o;
     rank_side s = { 0, 0, our_use, our_buffer, our_call, &o };
     memset(&o, 0, sizeof o);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     pin(atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")));
-    o.c = dt_comm_init(.transport = (const char *)name + 3);
+    o.c = dt_comm_init(.transport = strchr((const char *)name, '-') + 1);
     if (!o.c) return fprintf(stderr, "bench_allreduce: %s\n", dt_comm_error(NULL)), 1;
     s.rank = dt_comm_rank(o.c);
     s.world = dt_comm_size(o.c);
@@ -355,24 +359,30 @@ static bool side_says_ok(side *s, const char *answer)
         if (strcmp(answer + (size_t)i * 64 * MOST_CALLS, "ok\n")) return false;
     return answer != NULL;
 }
-/* Median duration of a call in seconds; negative if the side has failed */
-static double side_run(side *s, int64_t nbytes, int warm, int calls, int batch)
+/* The duration of each call in seconds; false if the side has failed */
+static bool side_times(side *s, int64_t nbytes, int warm, int calls, int batch, int gap, double *time)
 {
-    char  *answer = side_ask(s, "run %lld %d %d %d\n", (long long)nbytes, warm, calls, batch);
-    double time[MOST_CALLS];
-    int    at[MOST_RANKS] = { 0 };
+    char *answer = side_ask(s, "run %lld %d %d %d %d\n", (long long)nbytes, warm, calls, batch, gap);
+    int   at[MOST_RANKS] = { 0 };
     for (int k = 0; answer && k < calls; k++) {
         long long from = 0, to = 0, t0, t1;
         for (int i = 0; i < s->world; i++) {
             int used = 0;
-            if (sscanf(answer + (size_t)i * 64 * MOST_CALLS + at[i], "%lld %lld %n", &t0, &t1, &used) != 2) return -1;
+            if (sscanf(answer + (size_t)i * 64 * MOST_CALLS + at[i], "%lld %lld %n", &t0, &t1, &used) != 2)
+                return false;
             at[i] += used;
             if (t0 > from) from = t0;
             if (t1 > to) to = t1;
         }
         time[k] = (double)(to - from) / NS_PER_S / batch;
     }
-    return answer ? median(time, calls) : -1;
+    return answer != NULL;
+}
+/* Median duration of a call in seconds; negative if the side has failed */
+static double side_run(side *s, int64_t nbytes, int warm, int calls, int batch)
+{
+    double time[MOST_CALLS];
+    return side_times(s, nbytes, warm, calls, batch, 0, time) ? median(time, calls) : -1;
 }
 static side *side_find(const char *name, int world)
 {
@@ -380,6 +390,7 @@ static side *side_find(const char *name, int world)
         if (!strcmp(sides[i].name, name) && sides[i].world == world && sides[i].up) return &sides[i];
     return NULL;
 }
+static const char *the_before; /* --before, or NULL */
 static void side_start(const char *name, int world, int listener, size_t most, const char *python)
 {
     side *s = &sides[nsides++];
@@ -391,6 +402,9 @@ static void side_start(const char *name, int world, int listener, size_t most, c
     if (!strncmp(name, "dt-", 3)) {
         s->pid[s->npid++] = child(NULL);
         if (!s->pid[0]) _exit(dt_spawn(world, our_rank, s->name));
+    } else if (!strncmp(name, "before-", 7)) {
+        const char *v[] = { the_before, "--serve", the_path, "--name", name, "--ranks", text, NULL };
+        s->pid[s->npid++] = child((char *const *)(uintptr_t)v);
     } else if (!strcmp(name, "bare")) {
         size_t n = 8192 + (size_t)world * most;
         char  *memory = (char *)mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -578,6 +592,143 @@ static void table(const column *c, int n, int world, bool tcp, const char *title
     fflush(stdout);
 }
 
+/* ---- beside other programs */
+#define BUSY_TURN 0.06                     /* seconds of a turn */
+enum { MOST_LOOPS = 16, BUSY_CALLS = 30 }; /* BUSY_CALLS: timed calls of a turn, at most */
+static pid_t the_loop[MOST_LOOPS];
+static void  loops_end(void)
+{
+    for (int i = 0; i < MOST_LOOPS; i++) {
+        if (the_loop[i] <= 0) continue;
+        kill(the_loop[i], SIGKILL);
+        waitpid(the_loop[i], NULL, 0);
+        the_loop[i] = 0;
+    }
+}
+static int loops_start(int n)
+{
+    for (int i = 0; i < n && i < MOST_LOOPS; i++) {
+        the_loop[i] = fork();
+        if (the_loop[i] < 0) return -1;
+        if (the_loop[i]) continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* the loop ends however the driver ends */
+        if (getppid() != the_driver) _exit(1);
+        for (volatile uint64_t count = 0;; count++) {}
+    }
+    return 0;
+}
+typedef struct busy_row { /* one side at one size, all calls of all rounds */
+    double time[MOST_ROUNDS * BUSY_CALLS];
+    int    n, calls, gap; /* calls, gap: of the next turn */
+    double total, made;   /* seconds of all turns, calls in them */
+} busy_row;
+static double busy_at(const busy_row *b, double fraction) /* 0.5: the median */
+{
+    static double v[MOST_ROUNDS * BUSY_CALLS];
+    memcpy(v, b->time, (size_t)b->n * sizeof *v);
+    qsort(v, (size_t)b->n, sizeof *v, by_value);
+    return b->n ? v[(int)(fraction * (b->n - 1) + 0.5)] : 0;
+}
+static const char *busy_unit(double t, double *value)
+{
+    *value = t * (t < 1e-3 ? 1e6 : 1e3);
+    return t < 1e-3 ? "us" : "ms";
+}
+/* One turn. The mean time of a call so far decides how many calls a turn has, and how many untimed ones are between the
+   timed ones: the turn must be longer than the time slices of the scheduler. */
+static bool busy_turn(busy_row *b, side *s, int64_t nbytes)
+{
+    double t = now();
+    if (!s->up || !side_times(s, nbytes, 1, b->calls, 1, b->gap, b->time + b->n)) return false;
+    b->n += b->calls;
+    t = now() - t;
+    b->total += t;
+    b->made += 1 + b->calls * (1.0 + b->gap);
+    double most = BUSY_TURN / (t / (1 + b->calls * (1.0 + b->gap)));
+    if (most > 8.0 * b->calls * (1 + b->gap)) most = 8.0 * b->calls * (1 + b->gap);
+    b->calls = most < 2 ? 2 : most > BUSY_CALLS ? BUSY_CALLS : (int)most;
+    b->gap = most > BUSY_CALLS ? (int)(most / BUSY_CALLS) - 1 : 0;
+    return true;
+}
+typedef struct busy_mean {
+    double logs;
+    int    n, low;
+    double least;
+} busy_mean;
+/* Measures dt, the older dt and the peers in turn: one size, one transport, one number of ranks and loops. */
+static void busy_case(int loops, int world, bool tcp, int64_t nbytes, busy_mean *mean)
+{
+    static const struct {
+        const char *side, *label;
+        bool        tcp, shm;
+    } all[] = { { "dt-shm", "dt", false, true },           { "dt-tcp", "dt", true, false },
+                { "before-shm", "before", false, true },   { "before-tcp", "before", true, false },
+                { "mpi", "Open MPI", false, true },        { "mpi-none", "Open MPI without single copy", false, true },
+                { "mpi-tcp", "Open MPI", true, false },    { "gloo", "gloo", true, true } };
+    enum { ALL = sizeof all / sizeof all[0] };
+    static busy_row row[ALL];
+    side           *on[ALL];
+    for (int i = 0; i < ALL; i++) {
+        on[i] = (tcp ? all[i].tcp : all[i].shm) ? side_find(all[i].side, world) : NULL;
+        memset(&row[i], 0, sizeof row[i]);
+        row[i].calls = 2;
+        if (on[i] && i < 4 && !side_says_ok(on[i], side_ask(on[i], "use plain\n"))) on[i] = NULL;
+        if (on[i] && !side_says_ok(on[i], side_ask(on[i], "check %lld\n", (long long)nbytes))) {
+            fprintf(stderr, "bench_allreduce: %s, %d ranks, %s: wrong sums\n", all[i].side, world, size_text(nbytes));
+            failures++;
+            on[i] = NULL;
+        }
+    }
+    for (int r = 0; r < rounds; r++)
+        for (int j = 0; j < ALL; j++) {
+            int i = (j + r) % ALL;
+            if (on[i] && !busy_turn(&row[i], on[i], nbytes)) on[i] = NULL;
+        }
+    const char *how = tcp ? "tcp" : "shm";
+    int         us = tcp ? 1 : 0, best = -1;
+    char        name[64];
+    snprintf(name, sizeof name, "allreduce-busy-%dloops-%s-%dr-%s", loops, how, world, size_text(nbytes));
+    for (int i = 2; i < ALL; i++) {
+        if (!on[i] || !row[i].n || !on[us] || !row[us].n) continue;
+        double      a = busy_at(&row[us], 0.5), b = busy_at(&row[i], 0.5), va, vb, wa, wb;
+        const char *ua = busy_unit(a, &va), *ub = busy_unit(b, &vb);
+        const char *xa = busy_unit(busy_at(&row[us], 0.99), &wa), *xb = busy_unit(busy_at(&row[i], 0.99), &wb);
+        printf("%s: dt %.3g %s, %s %.3g %s, ratio %.2f; 99th percentile: dt %.3g %s, %.3g %s; calls/s: %.3g, %.3g\n",
+               name, va, ua, all[i].label, vb, ub, b / a, wa, xa, wb, xb, row[us].made / row[us].total,
+               row[i].made / row[i].total);
+        if (i >= 4 && (best < 0 || b < busy_at(&row[best], 0.5))) best = i;
+    }
+    if (best >= 0) {
+        double r = busy_at(&row[best], 0.5) / busy_at(&row[us], 0.5);
+        mean->logs += log(r);
+        mean->n++;
+        mean->low += r < 0.9;
+        if (mean->n == 1 || r < mean->least) mean->least = r;
+    }
+    fflush(stdout);
+}
+static int busy(const char *loops, const int64_t *worlds, int nworlds, bool shm, bool tcp)
+{
+    int64_t   most[8];
+    int       n = 0;
+    busy_mean mean = { 0, 0, 0, 0 };
+    atexit(loops_end);
+    for (const char *at = loops; n < 8 && *at >= '0' && *at <= '9'; at += *at == ',') most[n++] = strtoll(at, (char **)(uintptr_t)&at, 10);
+    for (int l = 0; l < n; l++) {
+        if (most[l] > MOST_LOOPS || loops_start((int)most[l]))
+            return loops_end(), fprintf(stderr, "bench_allreduce: cannot start %lld busy loops\n", (long long)most[l]), 1;
+        for (int t = 0; t < 2; t++)
+            for (int i = 0; i < nworlds && (t ? tcp : shm); i++)
+                for (int k = 0; k < nsizes; k++) busy_case((int)most[l], (int)worlds[i], t, sizes[k], &mean);
+        loops_end();
+    }
+    if (mean.n)
+        printf("allreduce-busy: geometric mean of the ratios to the best peer %.2f over %d rows, the lowest %.2f, %d below "
+               "0.9\n",
+               exp(mean.logs / mean.n), mean.n, mean.least, mean.low);
+    return 0;
+}
+
 /* ---- charts: bytes per second over bytes, both axes logarithmic */
 static void plot(const column *c, int n, const column *algos, int nalgos, int world, bool tcp)
 {
@@ -683,6 +834,14 @@ static void remove_all(const char *dir)
     if (d) closedir(d);
     rmdir(dir);
 }
+static int serve(const char *path, const char *name, int world) /* as the older dt of another driver */
+{
+    static char mine[32];
+    if (!strchr(name, '-') || world < 2 || world > MOST_RANKS) return 1;
+    snprintf(the_path, sizeof the_path, "%s", path);
+    snprintf(mine, sizeof mine, "%s", name);
+    return dt_spawn(world, our_rank, mine);
+}
 int main(int argc, char **argv)
 {
     static column c[MOST_COLUMNS], algos[MOST_SIDES * DT_ALGO_COUNT];
@@ -692,7 +851,10 @@ int main(int argc, char **argv)
     const char   *peers = option(argc, argv, "--peers", "mpi,gloo");
     const char   *parts = option(argc, argv, "--parts", "compare,algos,overlap");
     const char   *python = option(argc, argv, "--python", "python3");
+    const char   *driver = option(argc, argv, "--serve", NULL);
     char          dir[] = "/tmp/dt-allreduce-XXXXXX";
+    if (driver) return serve(driver, option(argc, argv, "--name", ""), (int)worlds[0]);
+    the_before = option(argc, argv, "--before", NULL);
     nsizes = numbers(option(argc, argv, "--sizes", "8,1024,16384,131072,1048576,8388608,67108864"), sizes, MOST_SIZES);
     rounds = atoi(option(argc, argv, "--rounds", "9"));
     if (rounds < 1 || rounds > MOST_ROUNDS) rounds = 9;
@@ -706,16 +868,19 @@ int main(int argc, char **argv)
         if ((size_t)sizes[k] > most) most = ((size_t)sizes[k] + 4095) & ~(size_t)4095;
     }
     bool shm = strstr(how, "shm") != NULL, tcp = strstr(how, "tcp") != NULL, compare = strstr(parts, "compare") != NULL;
+    bool beside = strstr(parts, "busy") != NULL, with_peers = compare || beside;
     for (int i = 0; i < nworlds; i++) {
         int w = (int)worlds[i];
-        if (w < 2 || w > MOST_RANKS || !(compare || strstr(parts, "algos"))) continue;
+        if (w < 2 || w > MOST_RANKS || !(with_peers || strstr(parts, "algos"))) continue;
         if (shm) side_start("dt-shm", w, listener, most, python);
         if (tcp) side_start("dt-tcp", w, listener, most, python);
+        if (shm && beside && the_before) side_start("before-shm", w, listener, most, python);
+        if (tcp && beside && the_before) side_start("before-tcp", w, listener, most, python);
         if (shm && compare) side_start("bare", w, listener, most, python);
-        if (compare && strstr(peers, "mpi") && shm) side_start("mpi", w, listener, most, python);
-        if (compare && strstr(peers, "mpi") && shm) side_start("mpi-none", w, listener, most, python);
-        if (compare && strstr(peers, "mpi") && tcp) side_start("mpi-tcp", w, listener, most, python);
-        if (compare && strstr(peers, "gloo")) side_start("gloo", w, listener, most, python);
+        if (with_peers && strstr(peers, "mpi") && shm) side_start("mpi", w, listener, most, python);
+        if (with_peers && strstr(peers, "mpi") && shm) side_start("mpi-none", w, listener, most, python);
+        if (with_peers && strstr(peers, "mpi") && tcp) side_start("mpi-tcp", w, listener, most, python);
+        if (with_peers && strstr(peers, "gloo")) side_start("gloo", w, listener, most, python);
     }
     for (int i = 0; i < nworlds; i++) {
         int w = (int)worlds[i];
@@ -742,6 +907,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < nsizes && strstr(parts, "algos"); k++)
         for (int at = 0; at < nalgos; at += MOST_COLUMNS)
             measure(algos + at, nalgos - at < MOST_COLUMNS ? nalgos - at : MOST_COLUMNS, k, 3, 0.01);
+    if (beside) failures += busy(option(argc, argv, "--loops", "0,1,2"), worlds, nworlds, shm, tcp);
     for (int i = 0; i < nworlds; i++)
         for (int t = 0; t < 2; t++) {
             if (!(t ? tcp : shm)) continue;

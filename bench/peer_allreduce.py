@@ -37,7 +37,7 @@ for line in f:
         f.write("ok\n" if torch.equal(x, known * (world * (world + 1) // 2)) else "wrong\n")
         f.flush()
         continue
-    warm, calls, batch = int(word[2]), int(word[3]), int(word[4])
+    warm, calls, batch, gap = int(word[2]), int(word[3]), int(word[4]), int(word[5])
     when = []
     for i in range(-warm, calls):
         x.fill_(i & 3)
@@ -48,6 +48,9 @@ for line in f:
             dist.all_reduce(x)
         if i >= 0:
             when += [t, time.monotonic_ns()]
+            for k in range(gap):
+                x.fill_(k & 3)
+                dist.all_reduce(x)
     f.write(" ".join(map(str, when)) + "\n")
     f.flush()
 dist.destroy_process_group()

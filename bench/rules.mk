@@ -49,6 +49,13 @@ bench-allreduce: build/bench/bench_allreduce ## allreduce beside Open MPI and gl
 	@+$(peer_python) || true
 	build/bench/bench_allreduce --python $(PEER_PYTHON)
 
+LOOPS ?= 0,1,2
+# LOOPS: numbers of other programs; BEFORE: bench_allreduce of an older tree, to compare with
+bench-allreduce-busy: build/bench/bench_allreduce ## allreduce while other programs use the cores, beside Open MPI and gloo
+	@if command -v mpicc > /dev/null; then mpicc -O2 bench/peer_allreduce_mpi.c -o build/bench/peer_allreduce_mpi; fi
+	build/bench/bench_allreduce --parts busy --sizes 8,16384,1048576,8388608 --loops $(LOOPS) \
+	    $(if $(BEFORE),--before $(BEFORE)) --python $(PEER_PYTHON)
+
 gpu-paper: build/bench/gpu_paper ## launches, bytes and times of training steps on GPUs, computed (docs/gpu.md)
 	@build/bench/gpu_paper
 
