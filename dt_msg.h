@@ -1055,8 +1055,8 @@ DT__INSIDE bool dt__mail_hint(dt_comm *c) /* cheap: is there something to do? */
     dt__mail *m = dt__mail_of(c);
     if (!m) return false;
     if (m->npending || m->dirty) return true;
-    if (m->inside && m->inside->hint && m->inside->hint(c)) return true;
-    return m->across && m->across->hint && m->across->hint(c);
+    if (m->inside && (!m->inside->hint || m->inside->hint(c))) return true; /* without a hint only a poll can tell */
+    return m->across && (!m->across->hint || m->across->hint(c));
 }
 DT__INSIDE bool dt__mail_probe(dt_comm *c, int peer, int tag, dt_msg_info *info)
 {
