@@ -776,10 +776,12 @@ static void view_return(player *l, int it)
     const item *i = item_of(l, it);
     state      *s = state_of(l, it);
     if (i->kind != VIEW || !s->done || s->status || s->buf) return;
-    s->nbytes = (size_t)s->view.info.n * size_of(i->dtype);
+    bool valid = !dt_comm_get_status(l->c); /* else its memory may be gone */
+    s->nbytes = valid ? (size_t)s->view.info.n * size_of(i->dtype) : 0;
     s->buf = memory(s->nbytes);
+    s->claimed = !valid;
     if (s->view.info.n && !s->view.data) wrong(l, "view %d has %lld elements, but no data", it, (long long)s->view.info.n);
-    else if (s->view.info.n) memcpy(s->buf, s->view.data, s->nbytes);
+    else if (s->nbytes) memcpy(s->buf, s->view.data, s->nbytes);
     s->info = s->view.info;
     dt_comm_view_free(l->c, &s->view);
 }
@@ -953,10 +955,10 @@ static void cancel(player *l, int it)
     const item *i = item_of(l, it);
     state      *s = state_of(l, it);
     if (!pending(l, it)) return;
-    s->cancelled_at = ++l->event;
-    bool did = dt_work_cancel(s->w);
+    int64_t now = ++l->event;
+    bool    did = dt_work_cancel(s->w);
     logged(l, CANCEL, it, did);
-    if (did) s->cancelled = true;
+    if (did && !s->cancelled) s->cancelled = true, s->cancelled_at = now;
     if (did && receives(i) && !dt_work_test(s->w)) wrong(l, "%s %d is cancelled, but not done", item_name[i->kind], it);
 }
 static int check_phase(player *l);
@@ -1226,8 +1228,11 @@ static void check_received(player *l, const int32_t *code, bool all) /* all: eve
         const item *t = item_of(l, i);
         int         from, tag;
         if (!receives(t) || t->phase != l->phase || i >= l->cap_st || !l->st[i] || !l->st[i]->done || l->st[i]->status || l->st[i]->claimed) continue;
+        int32_t head[4] = { -1, -1, -1, -1 };
         where_from(l, i, &from, &tag);
-        wrong(l, "receive %d has a message from rank %d with tag %d that was cancelled, not sent, or received before", i, from, tag);
+        if (l->st[i]->nbytes >= sizeof head) memcpy(head, l->st[i]->buf, sizeof head);
+        wrong(l, "receive %d has a message from rank %d with tag %d that was cancelled, not sent, or received before; its first words: number "
+              "%d from rank %d with tag %d", i, from, tag, head[2], head[0], head[1]);
     }
 }
 static void check_served(player *l)
@@ -1351,6 +1356,7 @@ static bool team_run(team *t, int seed, int n, uint64_t *hash)
     if (caller >= 0) play(t->l[caller], INT32_MAX);
     int  left = dt_sim_run(t->sim, 60);
     bool ok = left == 0 || team_wrong(t, "ranks are in a call still", left);
+    for (int r = 0; r < n && ok; r++) ok = !t->l[r]->bad || strstr(t->l[r]->what, BROKEN) || player_right(t, t->l[r]); /* first the cause */
     for (int r = 0; r < n && ok; r++) ok = player_right(t, t->l[r]);
     for (int r = 0; r < n && !ok; r++)
         if (t->l[r]->bad && !strstr(t->l[r]->what, BROKEN)) trace(t->l[r]);
