@@ -1055,8 +1055,8 @@ DT__INSIDE bool dt__mail_hint(dt_comm *c) /* cheap: is there something to do? */
     dt__mail *m = dt__mail_of(c);
     if (!m) return false;
     if (m->npending || m->dirty) return true;
-    if (m->inside && m->inside->hint && m->inside->hint(c)) return true;
-    return m->across && m->across->hint && m->across->hint(c);
+    if (m->inside && (!m->inside->hint || m->inside->hint(c))) return true; /* without a hint only a poll can tell */
+    return m->across && (!m->across->hint || m->across->hint(c));
 }
 DT__INSIDE bool dt__mail_probe(dt_comm *c, int peer, int tag, dt_msg_info *info)
 {
@@ -1186,7 +1186,12 @@ DT__INSIDE void dt__mail_fail(dt_comm *c, int status)
             if (q->link.next) dt__chain_remove(&q->link);
             dt__req_finish(c, q, status);
         }
-    for (int i = 0; i < c->size; i++) m->peer[i].in_req = m->peer[i].out_req = NULL;
+    for (int i = 0; i < c->size; i++) {
+        m->peer[i].in_req = m->peer[i].out_req = NULL;
+        m->peer[i].dirty = false;
+    }
+    m->dirty = NULL; /* nothing is left to do: the mail is not active any more */
+    m->nserved = 0;
 }
 /* ---- opening and closing */
 static const dt__lane *dt__lane_registered[2];
