@@ -66,7 +66,7 @@ static void control_time(dt__world *w, int64_t now)
 }
 static void control_self(dt__world *w, dt_comm *c, int what)
 {
-    if (what & 1) dt__inquiry_begin(w, &(dt__cask){ c->id, 2, 1.5, w->rank, 1, 4, 3 }, c->member, true);
+    if (what & 1) dt__inquiry_begin(w, &(dt__cask){ c->id, 2, 1.5, w->rank, 1, 4, 3, 0, 0 }, c->member, true);
     else if (what & 2) dt__control_abort(w, what & 4 ? c->id : (uint64_t)what, DT_COMM_ERR_ABORT, 1, "enough", NULL);
     else if (w->control->leave == DT__LEAVE_NO) w->control->leave = DT__LEAVE_ASKED;
 }
