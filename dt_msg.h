@@ -228,6 +228,7 @@ typedef struct dt__mail {
     dt__key      **bucket, *free_keys;
     size_t         nbuckets, nkeys; /* a power of two */
     dt__notice    *free_notices;
+    int64_t        nnotices;   /* that wait to be sent */
     dt__arrival   *free_arrivals[DT__ARRIVAL_CLASSES]; /* linked by link[0].next */
     size_t         cached;     /* bytes in them */
     dt__chain       fresh, dated, own, forever; /* all messages that are not finished: without a time; by time; others */
@@ -553,6 +554,7 @@ static void dt__req_finish(dt_comm *c, dt__req *q, int status) /* q was pending,
     m->npending--;
     m->progress = true;
     q->w.status = status;
+    if (status && q->view && q->view->dt__hold) dt__view_free(c, q->view); /* a large message that has not arrived whole */
     if (q->done_fn) q->done_fn(c, q);
     else c->client->message_done(c, &q->w);
 }
@@ -711,10 +713,8 @@ DT__INSIDE char *dt__mail_want(dt_comm *c, int peer, const dt__mhead *h)
             return NULL;
         }
         p->in_req = q;
-        if (q && !q->view && !refusal) {
-            q->state = DT__REQ_TAKING;
-            return h->n ? q->ptr : nothing;
-        }
+        if (q) q->state = DT__REQ_TAKING;
+        if (q && !q->view && !refusal) return h->n ? q->ptr : nothing;
         if (!q && (int64_t)(h->n + sizeof(dt__arrival)) > m->limit - m->memory) {
             dt__comm_fail(c, DT_COMM_ERR_MEMORY, c->rank,
                           "rank %d holds %" PRId64 " bytes of messages and requests, the limit (.message_memory); a message from rank "
@@ -869,11 +869,17 @@ static void dt__notice_send(dt_comm *c, int peer, int kind, uint64_t id, int64_t
     dt__mail      *m = dt__mail_of(c);
     dt__mail_peer *p = &m->peer[peer];
     dt__notice    *t = m->free_notices;
+    if ((m->nnotices + 1) * (int64_t)sizeof *t > m->limit) {
+        dt__comm_fail(c, DT_COMM_ERR_MEMORY, peer, "rank %d sends messages and does not take the answers of rank %d: %" PRId64 " wait", peer,
+                      c->rank, m->nnotices);
+        return;
+    }
     if (t) m->free_notices = t->next;
     else if (!(t = (dt__notice *)DT_COMM_MALLOC(sizeof *t))) {
         dt__mail_memory(c, "a notice");
         return;
     }
+    m->nnotices++;
     dt__mhead_fill(&t->head, kind, id, at);
     t->next = NULL;
     if (p->last) p->last->next = t;
@@ -922,6 +928,7 @@ static bool dt__peer_next(dt_comm *c, dt__mail_peer *p) /* prepares the next fra
         p->out_req = NULL;
         t->next = m->free_notices;
         m->free_notices = t;
+        m->nnotices--;
     } else if (data && (!queued || !p->data_last)) { /* messages and data in turn */
         dt__req *q = DT__OWNER(dt__req, link, p->data.next);
         size_t   n = q->n - q->done < p->lane->chunk ? q->n - q->done : p->lane->chunk;
@@ -1608,7 +1615,7 @@ static int dt__wire_put(dt_comm *c, int peer, dt__outgoing *o)
         memset(&mh, 0, sizeof mh);
         v[0].iov_base = (char *)&o->head + o->done;
         v[0].iov_len = head < may ? head : may;
-        v[1].iov_base = (char *)(uintptr_t)(o->ptr + (head ? 0 : o->done - sizeof o->head));
+        v[1].iov_base = (char *)(uintptr_t)(head ? o->ptr : o->ptr + (o->done - sizeof o->head));
         v[1].iov_len = may - v[0].iov_len;
         mh.msg_iov = head ? v : v + 1;
         mh.msg_iovlen = !head || !v[1].iov_len ? 1 : 2;

@@ -299,3 +299,94 @@ for at in range(0, 88, 4):
 seed("comm_frame", "late", bytes([0, 0, 0]) + post(4, 64, 255, 0, frame(late_rank=1 << 30)))
 for name, n in (("0", 0), ("max", (1 << 64) - 1), ("2g", 1 << 31), ("2e63", 1 << 63), ("same", 64)):
     seed("comm_frame", "length-" + name, bytes([0, 1, 0]) + post(4, 64, 255, 0, frame(nbytes=n)))
+
+
+# messages: what this rank does, and what its peers send
+EAGER, LARGE, GRANT, DATA, READ, CANCEL, CANCELLED, SKIP = range(1, 9)
+BIG, INFO, VIEW, FOREVER, SOON, SERVE, CALL, REPLY = 1, 2, 4, 8, 16, 32, 64, 64 + 128
+
+
+def recv(peer, tag, how=0, n=0):  # peer -1: any; tag 255: any
+    return struct.pack("<BBBBH", 0, peer + 1, tag, how, n)
+
+
+def send(peer, tag, how=0, n=0):
+    return struct.pack("<BBBBH", 1, peer, tag, how, n)
+
+
+def mail(kind, peer=1, tag=0, n=0, times=0, number=255, at=0, space=0, op=b"\2"):
+    return op + struct.pack("<4BH3B", peer - 1, kind, space, tag, n, times, number, at)
+
+
+def mhead(kind, tag=0, n=0, number=0, at=0, space=0, dtype=5, ref=0, mark=0xd7):
+    return struct.pack("<4BiQQqq", mark, kind, space, dtype, tag, n & (1 << 64) - 1, number, at, ref)
+
+
+def raw(data, peer=1):
+    return bytes([3, peer - 1, len(data)]) + data
+
+
+poll = b"\4"
+first = 3 << 32  # the number of the first large message
+for name, data in {
+    "small": recv(1, 7, 0, 100) + mail(EAGER, 1, 7, 100) + poll + mail(EAGER, 1, 8, 50) + poll + recv(1, 8, 0, 50),
+    "any": recv(-1, 255, INFO, 4000) + recv(2, 255, INFO, 9) + mail(EAGER, 2, 3, 8) + mail(EAGER, 1, 9, 70) + poll,
+    "any-later": mail(EAGER, 2, 3, 8) + mail(EAGER, 1, 3, 70) + poll + recv(-1, 3, INFO, 400) + recv(1, 255, INFO, 400),
+    "f32": b"\0\x82\5\0\x40\0" + b"\2\x80\1\0\5\x40\0\0\xff\0" + poll,
+    "view": recv(1, 7, VIEW) + mail(EAGER, 1, 7, 100) + poll + b"\6\0" + mail(EAGER, 1, 8, 90) + poll + recv(1, 8, VIEW),
+    "large": recv(1, 7, BIG | INFO, 0) + mail(LARGE, 1, 7, 1600, 128) + poll + mail(DATA, 1, 0, 1000, 128, 0, 1) + poll
+    + mail(DATA, 1, 0, 600, 128, 0, 1) + poll,
+    "large-later": mail(LARGE, 1, 7, 1638, 128 + 16, 9) + poll + recv(1, 7, BIG, 0) + poll
+    + mail(DATA, 1, 0, 1638, 144, 0, 1) + poll,
+    "large-view": recv(-1, 7, VIEW) + mail(LARGE, 2, 7, 2000, 128) + poll + mail(DATA, 2, 0, 2000, 128, 0, 1) + poll + b"\6\0",
+    "large-view-gone": recv(-1, 7, VIEW) + mail(LARGE, 2, 7, 2000, 128) + poll + mail(DATA, 2, 0, 100, 0, 0, 1) + poll,
+    "large-view-much": recv(-1, 7, VIEW) + mail(LARGE, 2, 7, 60000, 128) + poll,
+    "serve": recv(-1, 7, VIEW | FOREVER | SERVE | CALL) + b"".join(mail(EAGER, 1, 7, k, space=1) for k in range(9)) + poll
+    + mail(LARGE, 2, 7, 1700, 128, space=1) + poll + mail(DATA, 2, 0, 1700, 128, 0, 1) + poll + mail(EAGER, 2, 7, 9, space=1),
+    "reply": recv(1, 7, REPLY, 50) + mail(EAGER, 1, 7, 20, space=2) + poll + mail(EAGER, 1, 7, 20, space=2) + poll,
+    "refused": recv(1, 7, REPLY, 50) + mail(EAGER, 1, 7, 200, space=2 + 128) + poll + mail(LARGE, 1, 7, 200, space=2),
+    "refused-cut": recv(1, 7, REPLY, 50) + raw(mhead(EAGER, 7, 200, space=2, ref=1) + b"no") + poll,
+    "view-cut": recv(1, 7, VIEW) + raw(mhead(EAGER, 7, 200) + b"half") + poll,
+    "view-cut-cancelled": recv(1, 7, VIEW) + raw(mhead(EAGER, 7, 200) + b"half") + poll + b"\5\0",
+    "small-cut": recv(1, 7, 0, 200) + raw(mhead(EAGER, 7, 200) + b"half") + poll + b"\5\0" + b"\7\x24" * 9,
+    "posted-meanwhile": raw(mhead(EAGER, 7, 20) + b"half") + poll + recv(1, 7, 0, 20) + raw(bytes(16)) + poll,
+    "send": send(1, 7, 0, 100) + send(2, 8, BIG, 100) + send(1, 9, BIG, 0) + poll + mail(GRANT, 2, number=1, at=5) + poll
+    + mail(READ, 1, number=2) + poll,
+    "send-raw": send(1, 7, BIG, 8) + poll + raw(mhead(GRANT, number=first, at=-1)) + poll,
+    "send-cancel": send(1, 7, BIG, 100) + poll + b"\5\0" + poll + mail(CANCELLED, 1, number=0) + poll,
+    "send-cancel-late": send(1, 7, BIG, 100) + poll + b"\5\0" + mail(GRANT, 1, number=0) + poll,
+    "cancelled-unasked": send(1, 7, BIG, 100) + poll + mail(CANCELLED, 1, number=0) + poll,
+    "offer-taken-back": mail(LARGE, 1, 7, 9000, number=201) + mail(LARGE, 1, 7, 9000, number=202) + poll
+    + mail(CANCEL, 1, number=201) + mail(CANCEL, 1, number=201) + poll + recv(1, 7, BIG, 0),
+    "other-peer": send(1, 7, BIG, 100) + poll + mail(READ, 2, number=0) + poll,
+    "other-data": recv(1, 7, BIG | INFO, 0) + mail(LARGE, 1, 7, 1600, 128) + poll + mail(DATA, 2, 0, 10, 0, 0, 1) + poll,
+    "self": recv(0, 7, 0, 100) + send(0, 7, 0, 100) + poll + send(0, 8, BIG, 9) + recv(0, 8, VIEW) + poll + b"\6\3" + poll
+    + send(0, 9, BIG, 9) + recv(0, 255, BIG, 9) + poll,
+    "late": recv(1, 7, SOON, 100) + send(2, 7, BIG | SOON, 9) + b"\7\x27" + poll + b"\7\x27" * 2 + mail(CANCELLED, 2, number=1),
+    "late-all": recv(1, 7, 0, 100) + b"\7\x27" * 5,
+    "forever": recv(1, 7, FOREVER, 100) + send(2, 7, BIG | FOREVER, 9) + b"\7\x27" * 9,
+    "wrong-size": recv(1, 7, 0, 100) + mail(EAGER, 1, 7, 101) + poll,
+    "wrong-size-later": mail(EAGER, 1, 7, 101) + poll + recv(1, 7, INFO, 100),
+    "wrong-dtype": recv(1, 7, 0, 100) + raw(mhead(EAGER, 7, 100, dtype=4) + bytes(100)) + poll,
+    "device": recv(1, 7, 0, 100) + raw(mhead(EAGER, 7, 100, dtype=0x85, ref=-1) + bytes(100)) + poll,
+    "many": mail(EAGER, 1, 0, 20, op=b"\x08\x96") + recv(1, 255, INFO, 99) + recv(-1, 9, INFO, 99) + poll,
+    "many-offers": mail(LARGE, 1, 0, 60000, op=b"\x08\x96") + recv(1, 255, VIEW) + poll,
+    "many-replies": mail(LARGE, 1, 0, 60000, space=2, op=b"\x08\x96") * 2,
+    "skip": mail(SKIP) + poll, "no-kind": mail(0) + poll, "kind-9": mail(9) + poll,
+    "mark": raw(mhead(EAGER, mark=0xd6)) + poll, "space": raw(mhead(EAGER, space=3)) + poll,
+    "tag": raw(mhead(EAGER, tag=-1)) + poll, "dtype": raw(mhead(EAGER, dtype=7)) + poll,
+    "odd": raw(mhead(EAGER, n=3, dtype=0)) + poll, "long": raw(mhead(EAGER, n=(64 << 10) + 1)) + poll,
+    "length-max": raw(mhead(LARGE, n=-1)) + poll, "length-2e62": raw(mhead(LARGE, n=(1 << 62) - 1, at=-1)) + poll + recv(1, 0, VIEW),
+    "data-unknown": raw(mhead(DATA, n=8, number=first) + bytes(8)) + poll,
+    "data-none": recv(1, 7, BIG | INFO, 0) + mail(LARGE, 1, 7, 1600, 128) + poll + raw(mhead(DATA, n=0, number=first)) + poll,
+    "data-long": recv(1, 7, BIG | INFO, 0) + mail(LARGE, 1, 7, 16) + poll + raw(mhead(DATA, n=17, number=first)) + poll,
+    "data-apart": recv(1, 7, BIG | INFO, 0) + mail(LARGE, 1, 7, 16) + poll + raw(mhead(DATA, n=8, number=first, at=8)) + poll,
+    "visible": recv(1, 7, BIG | INFO, 0) + mail(LARGE, 1, 7, 1600, 128, at=7) + poll,
+}.items():
+    seed("comm_mail", name, bytes([0, 3]) + data)
+    if name in ("small", "any", "large", "large-view", "send", "view", "serve"):
+        seed("comm_mail", name + "-pieces", bytes([3, 3]) + data)
+        seed("comm_mail", name + "-latency", bytes([4, 7]) + data)
+        seed("comm_mail", name + "-full", bytes([0x88, 1]) + data)
+    if name.startswith("many"):
+        seed("comm_mail", name + "-full", bytes([0x80, 0]) + data)

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,16 +50,21 @@ static void    fuzz_free(void *p);
 enum { FUZZ_FRAME = (64 << 10) + 256 }; /* the largest frame, and what lies before it in a queue */
 static size_t fuzz_most = FUZZ_FRAME;   /* that one allocation may have, or one read */
 static long   fuzz_live, fuzz_allocs;
+static size_t fuzz_bytes; /* that are allocated now */
 static void  *fuzz_alloc(void *p, size_t n)
 {
     if (n > fuzz_most) abort();
     fuzz_live += !p;
     fuzz_allocs++;
-    return realloc(p, n + !n);
+    fuzz_bytes -= malloc_usable_size(p);
+    p = realloc(p, n + !n);
+    fuzz_bytes += malloc_usable_size(p);
+    return p;
 }
 static void fuzz_free(void *p)
 {
     fuzz_live -= p != NULL;
+    fuzz_bytes -= malloc_usable_size(p);
     free(p);
 }
 static void fuzz_begin(void) { fuzz_live = fuzz_allocs = 0; }
@@ -69,7 +75,7 @@ static void fuzz_end(void)
 
 /* ---- sockets */
 enum { FUZZ_FD = 1 << 24, FUZZ_WIRES = 8 }; /* numbers that no descriptor has */
-enum { FUZZ_PIECES = 1, FUZZ_AGAIN = 2, FUZZ_CLOSED = 4, FUZZ_RESET = 8 };
+enum { FUZZ_PIECES = 1, FUZZ_AGAIN = 2, FUZZ_CLOSED = 4, FUZZ_RESET = 8, FUZZ_FULL = 256 };
 typedef struct fuzz_wire {
     const uint8_t *in;
     size_t         n, at, sent;
@@ -79,7 +85,7 @@ typedef struct fuzz_wire {
 static fuzz_wire fuzz_wires[FUZZ_WIRES];
 static int       fuzz_dials; /* connections that may still be made */
 /* how: PIECES: it comes in pieces of 1 to 16 bytes. At the end: CLOSED, RESET, or nothing more is there. AGAIN: now and
-   then nothing is there, or there is no room to send. */
+   then nothing is there, or there is no room to send. FULL: there never is. */
 static void fuzz_wire_is(int i, const uint8_t *in, size_t n, int how)
 {
     memset(&fuzz_wires[i], 0, sizeof fuzz_wires[i]);
@@ -100,7 +106,7 @@ static bool fuzz_later(fuzz_wire *w) { return (w->how & FUZZ_AGAIN) && ++w->call
 static ssize_t fuzz_send(int fd, size_t n)
 {
     fuzz_wire *w = fuzz_wire_of(fd);
-    if (!w) return fuzz_fails(EAGAIN);
+    if (!w || (w->how & FUZZ_FULL)) return fuzz_fails(EAGAIN);
     if (fuzz_later(w)) return fuzz_fails(w->calls % 2 ? EAGAIN : EINTR);
     w->sent += n;
     return (ssize_t)n;

@@ -45,7 +45,8 @@ static bool frame_meet(dt_comm *c, dt__msg m, dt__frame got, int streams, int ho
     int            parts = m.n < DT__TCP_STRIPE ? 1 : streams, r = 0;
     char          *buf = (char *)malloc(m.n + !m.n), *want = (char *)malloc(m.n + !m.n); /* a byte more is seen */
     uint8_t       *payload = wire + sizeof got;
-    for (size_t i = 0; !pattern[1] && i < sizeof pattern; i++) pattern[i] = (uint8_t)(i * 7 + i / 256);
+    if (!pattern[1])
+        for (size_t i = 0; i < sizeof pattern; i++) pattern[i] = (uint8_t)(i * 7 + i / 256);
     memcpy(payload, pattern + m.head.seq % 64, m.n);
     memcpy(buf, pattern + 100, m.n);
     memcpy(want, buf, m.n);

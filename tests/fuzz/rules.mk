@@ -11,6 +11,7 @@ fuzz-%: build/fuzz/fuzz_%
 	    -artifact_prefix=build/fuzz/ build/fuzz/$* tests/corpus/$*
 build/fuzz/fuzz_%: build/fuzz/fuzz_%.o build/fuzz/libdt.a
 	$(FUZZ_CC) $^ -o $@ $(LDLIBS) $(LDLIBS_zlib)
+build/fuzz/%.d: ; # the Makefile includes these: they are no programs
 build/fuzz/%.o: tests/fuzz/%.c
 	@mkdir -p $(@D)
 	$(FUZZ_CC) -MMD -MP -c $< -o $@

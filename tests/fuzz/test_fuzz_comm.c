@@ -19,6 +19,9 @@
 #define LLVMFuzzerTestOneInput fuzz_frame
 #include "fuzz_comm_frame.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_mail
+#include "fuzz_comm_mail.c"
+#undef LLVMFuzzerTestOneInput
 
 UTEST_MAIN()
 
@@ -26,3 +29,4 @@ UTEST(corpus, shake) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_shake"), f
 UTEST(corpus, join) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_join"), fuzz_join), 18); }
 UTEST(corpus, control) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_control"), fuzz_control), 90); }
 UTEST(corpus, frame) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_frame"), fuzz_frame), 30); }
+UTEST(corpus, mail) { EXPECT_GE(fuzz_feed(fuzz_seeds(__FILE__, "comm_mail"), fuzz_mail), 70); }
