@@ -333,8 +333,9 @@ struct dt_ddp {
     dt_ddp_opts o;
     int         rank, world;
     int         on_device;   /* the model is on a device whose memory the host cannot access */
-    int         hook;        /* from dt_grad_hooks_add on hook_thread, or -1 */
-    void       *hook_thread;
+    int         hook;        /* from dt_grad_hooks_add on the thread that called dt_ddp_new, or -1 */
+    uint64_t    serial;      /* the hook's name for the ddp: see dt__hooked_ddp */
+    dt_ddp     *next_hooked;
     int         error_known; /* all ranks know our error: do not send it again */
     int         no_sync;     /* between dt_ddp_no_sync(d, true) and dt_ddp_no_sync(d, false) */
     int         unsummed;    /* number of backwards under no_sync since the last synchronised one */
@@ -394,7 +395,7 @@ struct dt_ddp {
 DT__SLOW_BEGIN
 /* ==================================================================================================== >>models
    Threads of all sections up to >>attach: the thread that called dt_ddp_new runs everything, in its own calls or in
-   hooks that dt_backward and dt_step run on it. The communicators have their own threads; the two sides meet only in
+   hooks that dt_backward and dt_step run on it. Another thread may call dt_ddp_free when that thread has finished. The communicators have their own threads; the two sides meet only in
    dt_work objects, so there is no lock here. */
 /* Where this rank is, in words of the training. */
 static const char *dt__ddp_place(const dt_ddp *d, const char *call, char *buf, size_t nbytes)
@@ -1047,6 +1048,57 @@ static int dt__buckets_update(dt_ddp *d) /* makes new buckets if the model's blo
     if (d->version == d->m->version) return 0;
     return dt__buckets_make(d);
 }
+/* The ddps that exist. The hook on a thread names its ddp by a number, because the program may free the ddp on another thread:
+   then the hook finds nothing here, and goes. */
+static struct {
+    pthread_mutex_t lock; /* protects the rest */
+    dt_ddp         *first;
+    uint64_t        count;
+} dt__hooked = { PTHREAD_MUTEX_INITIALIZER, NULL, 0 };
+static void dt__ddp_begin(void *user);
+static bool dt__ddp_hook_here(const dt_ddp *d) /* does this thread have its hook? */
+{
+    const dt__ctx *t = &dt__tls;
+    return d->hook >= 0 && t->hook_used[d->hook] && t->hook[d->hook].begin == dt__ddp_begin &&
+           t->hook[d->hook].user == (void *)(uintptr_t)d->serial;
+}
+static dt_ddp *dt__hooked_ddp(void *user) /* the ddp of a hook of this thread; NULL: it is gone, and the hook is removed */
+{
+    dt__ctx *t = &dt__tls;
+    pthread_mutex_lock(&dt__hooked.lock);
+    dt_ddp *d = dt__hooked.first;
+    while (d && d->serial != (uint64_t)(uintptr_t)user) d = d->next_hooked;
+    pthread_mutex_unlock(&dt__hooked.lock);
+    for (int i = 0; !d && i < DT__MAX_HOOKS; i++)
+        if (t->hook_used[i] && t->hook[i].begin == dt__ddp_begin && t->hook[i].user == user) t->hook_used[i] = 0;
+    return d;
+}
+static int dt__ddp_hook(dt_ddp *d, dt_grad_hooks h)
+{
+    dt__ctx *t = &dt__tls;
+    for (int i = 0; i < DT__MAX_HOOKS; i++) /* hooks of ddps that are gone */
+        if (t->hook_used[i] && t->hook[i].begin == dt__ddp_begin) dt__hooked_ddp(t->hook[i].user);
+    pthread_mutex_lock(&dt__hooked.lock);
+    d->serial = ++dt__hooked.count;
+    d->next_hooked = dt__hooked.first;
+    dt__hooked.first = d;
+    pthread_mutex_unlock(&dt__hooked.lock);
+    h.user = (void *)(uintptr_t)d->serial;
+    d->hook = dt_grad_hooks_add(&h);
+    return d->hook < 0 ? d->hook : 0;
+}
+static void dt__ddp_unhook(dt_ddp *d)
+{
+    pthread_mutex_lock(&dt__hooked.lock);
+    for (dt_ddp **at = &dt__hooked.first; *at; at = &(*at)->next_hooked)
+        if (*at == d) {
+            *at = d->next_hooked;
+            break;
+        }
+    pthread_mutex_unlock(&dt__hooked.lock);
+    if (dt__ddp_hook_here(d)) dt_grad_hooks_remove(d->hook);
+    d->hook = -1;
+}
 static double dt__ddp_busy(const dt_ddp *d) /* seconds of communication so far */
 {
     dt_comm_stats s = dt_comm_get_stats(d->c);
@@ -1072,8 +1124,8 @@ static int dt__ddp_start_step(dt_ddp *d, int phase)
 }
 static void dt__ddp_begin(void *user)
 {
-    dt_ddp   *d = (dt_ddp *)user;
-    dt_model *m = d->m;
+    dt_ddp   *d = dt__hooked_ddp(user);
+    dt_model *m = d ? d->m : NULL;
     int       rc = m && dt__err.code == DT_OK ? dt__ddp_start_step(d, DT__DDP_BACKWARD) : 1;
     if (rc < 0) dt__ddp_send_error(d);
     if (rc || d->no_sync || d->o.slots || dt__ddp_alone(d)) return;
@@ -1092,8 +1144,8 @@ static void dt__ddp_begin(void *user)
 }
 static void dt__ddp_ready(void *user, dt_tensor *p)
 {
-    dt_ddp *d = (dt_ddp *)user;
-    if (d->phase == DT__DDP_IDLE || d->no_sync || d->o.slots || dt__ddp_alone(d) || dt__err.code != DT_OK) return;
+    dt_ddp *d = dt__hooked_ddp(user);
+    if (!d || d->phase == DT__DDP_IDLE || d->no_sync || d->o.slots || dt__ddp_alone(d) || dt__err.code != DT_OK) return;
     for (int i = 0; i < d->m->nblocks; i++) {
         const dt__mblock *b = &d->m->block[i];
         if (!p->group || (void *)p->group != b->b.dt__group) continue;
@@ -1104,10 +1156,9 @@ static void dt__ddp_ready(void *user, dt_tensor *p)
 }
 static int  dt__slots_store(dt_ddp *d);
 static void dt__syncnorm_end_step(dt_ddp *d);
-static void dt__ddp_end(void *user, dt_status status)
+static void dt__ddp_end_step(dt_ddp *d, dt_status status)
 {
-    dt_ddp *d = (dt_ddp *)user;
-    int     phase = d->phase;
+    int phase = d->phase;
     if (phase == DT__DDP_IDLE) return;
     d->phase = DT__DDP_IDLE;
     d->t_walked = d->t_mark = dt_trace_now();
@@ -1142,6 +1193,11 @@ static void dt__ddp_end(void *user, dt_status status)
     d->stats.comm += dt__ddp_busy(d) - d->busy;
     if (!d->t_last) d->first = d->stats;
     d->t_last = now;
+}
+static void dt__ddp_end(void *user, dt_status status)
+{
+    dt_ddp *d = dt__hooked_ddp(user);
+    if (d) dt__ddp_end_step(d, status);
 }
 /* DT_VERIFY: writes a line about the current weights and compares their hash with rank 0's. */
 static void dt__ddp_verify(dt_ddp *d)
@@ -1189,6 +1245,9 @@ static void dt__ddp_step(void *user, dt_optimizer *opt)
 {
     dt_ddp *d = (dt_ddp *)user;
     (void)opt;
+    if (dt__err.code == DT_OK && !dt__ddp_alone(d) && !dt__ddp_hook_here(d))
+        dt_fail(DT_ERR_STATE, "dt_step: this is another thread than that of dt_ddp_new, whose backwards alone sum the gradients of "
+                              "all ranks; call dt_ddp_new on the thread that trains");
     if (dt__err.code == DT_OK && d->o.slots && d->slot)
         dt_fail(DT_ERR_STATE, "dt_step: %d of this rank's %d slots have had their backward; run one for each before the "
                 "step", d->slot, d->o.slots / d->world);
@@ -1658,10 +1717,8 @@ static int dt__ddp_attach(dt_ddp *d)
     h.begin = dt__ddp_begin;
     h.ready = dt__ddp_ready;
     h.end = dt__ddp_end;
-    h.user = d;
-    d->hook_thread = &dt__tls;
-    d->hook = dt_grad_hooks_add(&h);
-    return d->hook < 0 ? d->hook : 0;
+    h.user = NULL;
+    return dt__ddp_hook(d, h);
 }
 static int dt__ddp_on_seal(dt_model *m, void *user) /* user may be freed: it is valid only if m->watch refers to it */
 {
@@ -1718,7 +1775,7 @@ DT_API void dt_ddp_free(dt_ddp *d)
     if (dt__err.code == DT_OK && d->c && !dt_comm_get_status(d->c) && (!d->norm || !dt_comm_get_status(d->norm)) &&
         (dt__comm_leave(d->norm) || dt__comm_leave(d->c)))
         dt__ddp_comm_fail(d, "dt_ddp_free");
-    if (d->hook >= 0 && d->hook_thread == (void *)&dt__tls) dt_grad_hooks_remove(d->hook);
+    dt__ddp_unhook(d);
     if (m && m->watch == &d->watch) {
         m->watch = NULL;
         for (int64_t i = 0; i < m->on_seal.n; i++) {
@@ -1801,7 +1858,7 @@ DT_API dt_status dt_ddp_skip(dt_ddp *d)
         for (int i = 0; i < d->m->nblocks; i++) dt_block_zero_grad(&d->m->block[i].b);
         if (!dt__info_send(d)) dt__buckets_start_ready(d);
     }
-    dt__ddp_end(d, dt_error_code());
+    dt__ddp_end_step(d, dt_error_code());
     if (amp && dt__err.code == DT_OK && !dt__amp_take_back(d->m, &amp->scaler[0])) amp->scaler[0].used = 1;
     return dt_error_code();
 }

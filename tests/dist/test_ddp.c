@@ -8,6 +8,7 @@
 #include "temp_files.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -731,6 +732,74 @@ UTEST(watching, a_trace_shows_when_each_bucket_was_summed)
     EXPECT_EQ(0, crew_run("shm", 2, traced, dir));
     temp_remove(dir);
 }
+
+/* ---------------------------------------------------------------------------------------------------- threads */
+static void *frees_ddp(void *arg)
+{
+    dt_ddp_free((dt_ddp *)arg);
+    return dt_error() ? arg : NULL;
+}
+static void on_another_thread(crew *k)
+{
+    dt_model *m = dt_model_new(.seed = 3);
+    for (int i = 0; i < 40; i++) { /* more than a thread has hooks */
+        dt_ddp    *d = dt_ddp_new(m, k && i % 8 == 0 ? k->c : NULL);
+        dt_tensor *y, *x = batch(8 * i, 8, &y);
+        pthread_t  id;
+        void      *bad = d;
+        if (k) crew_check(k, d != NULL, "dt_ddp_new");
+        dt_backward(dt_cross_entropy(mlp(m, x), y));
+        dt_end();
+        if (!d || pthread_create(&id, NULL, frees_ddp, d)) break;
+        pthread_join(id, &bad);
+        if (k) crew_check(k, !bad, "dt_ddp_free on another thread");
+        x = batch(8 * i, 8, &y);
+        dt_backward(dt_cross_entropy(mlp(m, x), y)); /* this thread's hook finds no ddp */
+        dt_end();
+    }
+    dt_model_free(m);
+}
+UTEST(threads, a_ddp_is_freed_on_another_thread_than_it_was_made_on)
+{
+    on_another_thread(NULL);
+    EXPECT_TRUE(dt_error() == NULL);
+    dt_error_clear();
+    EXPECT_EQ(0, crew_run("shm", 2, on_another_thread, NULL));
+}
+typedef struct elsewhere {
+    crew         *k;
+    dt_model     *m;
+    dt_optimizer *opt;
+} elsewhere;
+static void *steps_elsewhere(void *arg)
+{
+    elsewhere *e = (elsewhere *)arg;
+    dt_tensor *y, *x = batch(0, 8, &y);
+    dt_backward(dt_cross_entropy(mlp(e->m, x), y));
+    dt_step(e->opt);
+    crew_check(e->k, dt_error_code() == DT_ERR_STATE && strstr(dt_error(), "another thread than that of dt_ddp_new"), "message");
+    dt_error_clear();
+    dt_end();
+    return NULL;
+}
+static void trains_elsewhere(crew *k)
+{
+    elsewhere e;
+    pthread_t id;
+    e.k = k;
+    e.m = dt_model_new(.seed = 3);
+    e.opt = dt_sgd(e.m, .lr = 0.1);
+    dt_ddp    *d = dt_ddp_new(e.m, k->c);
+    dt_tensor *y, *x = batch(0, 8, &y);
+    dt_backward(dt_cross_entropy(mlp(e.m, x), y));
+    dt_step(e.opt);
+    crew_check(k, !pthread_create(&id, NULL, steps_elsewhere, &e) && !pthread_join(id, NULL), "thread");
+    dt_ddp_free(d);
+    dt_error_clear(); /* the ranks told each other of the error */
+    dt_optimizer_free(e.opt);
+    dt_model_free(e.m);
+}
+UTEST(threads, training_on_another_thread_than_the_ddp_is_an_error) { EXPECT_EQ(0, crew_run("shm", 2, trains_elsewhere, NULL)); }
 
 /* Rank 1 is slow: the others wait for it, which is not communication. */
 static void one_is_slow(crew *k)
