@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#define DT_LINKED /* the implementation is the one that all tests share */
 #define main farm_main
 #include "examples/messages.c"
 #undef main
