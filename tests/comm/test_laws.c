@@ -1026,11 +1026,8 @@ static int settle(player *l)
     for (int i = 0; i < items(l); i++) {
         if (!pending(l, i) || item_of(l, i)->phase != l->phase) continue;
         cancel(l, i);
-        if (!l->st[i]->cancelled && !dt_comm_get_status(l->c)) {
-            wrong(l, "all messages were received, but receive %d cannot be cancelled: it has met one more", i);
-            return 1;
-        }
         finish(l, i);
+        if (!l->st[i]->status) wrong(l, "all messages were received, but receive %d has met one more", i);
     }
     return check_phase(l);
 }
@@ -1461,6 +1458,7 @@ static void crew_runs(const char *transport, int n, int count, bool no_thread, i
     bool tcp = transport && !strcmp(transport, "tcp");
     crew w = { transport, n, 0, count, no_thread, (size_t)(tcp ? 64 << 10 : 16 << 10), (size_t)(tcp ? 1 << 20 : 32 << 10), NULL, 0 };
     only(&w.first, &w.count);
+    if (!getenv("DT_LOG")) dt_set_log(no_log, NULL);
     EXPECT_EQ(0, transport ? dt_spawn(n, crew_process, &w) : crew_threads(w));
 }
 UTEST(laws, threads)
