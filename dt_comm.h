@@ -1339,7 +1339,7 @@ DT__INSIDE int64_t dt__watch_after(const dt_comm *c)
 /* A poll at `now` made no progress: are the collective at the head of the queue, or messages, overdue? */
 static void dt__stuck(dt_comm *c, int64_t now)
 {
-    dt__coll_work *w = c->engine->head;
+    dt__coll_work *w = __atomic_load_n(&c->engine->head, __ATOMIC_ACQUIRE);
     if (c->mail) dt__mail_overdue(c, now);
     if (!w) return;
     if (!w->moved) w->moved = now;
@@ -1826,10 +1826,11 @@ static void *dt__engine_main(void *arg)
         int      moved = dt__engine_poll(c);
         uint32_t bell = 0;
         bool     announced = false;
+        dt__coll_work *w = __atomic_load_n(&e->head, __ATOMIC_ACQUIRE); /* the program may submit another meanwhile */
         if (!moved) {
             c->slow = true;
             if (c->shared) dt__shared_settle((dt__shared *)c->shared);
-            if (!e->head || !c->shared || dt__shared_agree(c, &e->head->head)) dt__stuck(c, dt__comm_now());
+            if (!w || !c->shared || dt__shared_agree(c, &w->head)) dt__stuck(c, dt__comm_now());
             if (c->across && c->across->fds) dt__wait_set(c, &set, dt__comm_now());
             if (!c->across && c->shared) {
                 bell = dt__shared_doze((dt__shared *)c->shared);
@@ -1837,10 +1838,10 @@ static void *dt__engine_main(void *arg)
                 moved = dt__engine_poll(c); /* what came before the announcement */
                 if (moved || !dt__engine_busy(c)) dt__shared_rise((dt__shared *)c->shared), announced = false, moved = 1;
             }
-        } else if (e->head && (moved & DT__MOVED_COLLECTIVE)) {
+        } else if (w && (moved & DT__MOVED_COLLECTIVE)) {
             c->slow = false;
-            e->head->moved = 0;
-            e->head->asked = false;
+            w->moved = 0;
+            w->asked = false;
         }
         if (!moved) dt__engine_sleep(c, &set, announced, bell); /* takes the lock */
         else {
