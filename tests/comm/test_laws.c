@@ -484,7 +484,7 @@ static void choose_phase(program *p, int phase)
     int      n = p->nm - p->first[phase];
     message *m = p->m + p->first[phase], **in = (message **)malloc(((size_t)n + 1) * sizeof *in);
     if (!in) abort();
-    qsort(m, (size_t)n, sizeof *m, message_by_time);
+    if (n) qsort(m, (size_t)n, sizeof *m, message_by_time);
     for (int i = 0; i < n; i++) {
         m[i].id = p->first[phase] + i;
         for (int k = 0; k < i; k++) m[i].seq += m[k].to == m[i].to && same_stream(&m[k], &m[i]);
