@@ -2843,6 +2843,7 @@ static __thread const dt_comm *dt__serving; /* this thread runs a handler of thi
 static void dt__request_came(dt_comm *c, dt__req *r);
 static void dt__request_free(dt__request *t)
 {
+    dt__view_free(t->req.w.c, &t->view); /* unless it was answered */
     DT_COMM_FREE(t->copy);
     DT_COMM_FREE(t);
 }
