@@ -553,6 +553,10 @@ static void dt__req_finish(dt_comm *c, dt__req *q, int status) /* q was pending,
     m->npending--;
     m->progress = true;
     q->w.status = status;
+    if (status && q->view && q->view->dt__hold) { /* a large message that did not come whole */
+        dt__arrival_free(m, (dt__arrival *)q->view->dt__hold);
+        memset(q->view, 0, sizeof *q->view);
+    }
     if (q->done_fn) q->done_fn(c, q);
     else c->client->message_done(c, &q->w);
 }
