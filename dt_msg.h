@@ -1138,7 +1138,8 @@ DT__INSIDE void dt__mail_overdue(dt_comm *c, int64_t now)
     while (!dt__chain_empty(&m->own)) {
         dt__req *q = DT__OWNER(dt__req, wait, m->own.next);
         if (now < dt__req_end(q)) break;
-        if (dt__mail_cancel(c, q, DT_COMM_ERR_TIMEOUT) && !q->cancel) continue; /* it has ended */
+        dt__mail_cancel(c, q, DT_COMM_ERR_TIMEOUT);
+        if (m->own.next != &q->wait) continue; /* it has ended, and its memory may be in use for something else */
         q->timeout = 0; /* it moves, or waits for an answer: from now on the timeout of the communicator counts */
         dt__req_date(m, q, now);
     }
