@@ -3049,7 +3049,12 @@ DT_API dt_work *dt_comm_call_start_with(dt_comm *c, int to, int tag, const void 
     dt__message_begin(c, r); /* first: the reply of a handler on this rank comes at once */
     const int64_t *clock = dt__clock_of(c);
     dt__engine_enter(c);
-    dt__mail_post(c, q);
+    if (r->w.finished) dt__request_sent(c, q); /* the reply has ended by its timeout */
+    else {
+        q->partner = r;
+        r->partner = q;
+        dt__mail_post(c, q);
+    }
     dt__engine_leave(c);
     dt__net_clock = clock;
     return &r->w;
